@@ -1,0 +1,132 @@
+// Package backend is the contract between the agent and the ways packets cross
+// between hosts. It holds types only.
+//
+// A backend is given the whole truth again and again and makes the kernel (or
+// its own forwarder) agree with it. It never hears of events, and refuses to
+// know where the truth comes from.
+package backend
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// Type is one kind of backend: a line in the agent's map.
+type Type struct {
+	Name string
+
+	// Normalize decodes a network's options (a JSON object without "type"),
+	// checks them and returns the effective ones, no default left out. Errors
+	// about one option are an *OptionError; several are joined. Pure.
+	Normalize func(options json.RawMessage) (json.RawMessage, error)
+
+	// New builds a backend for one network. It touches nothing outside the
+	// process.
+	New func(Config) (Backend, error)
+}
+
+// OptionError names the option that is wrong.
+type OptionError struct {
+	Option string
+	Reason string
+}
+
+func (e *OptionError) Error() string { return e.Option + ": " + e.Reason }
+
+// Config is what stays the same for the life of one backend.
+type Config struct {
+	Network string
+	Link    string          // name of the device, at most 15 bytes
+	NodeID  string          // stable attributes are derived from it
+	DataDir string          // for key files; may not exist yet
+	Pools   []netip.Prefix  // the whole network, one a family
+	Options json.RawMessage // as Normalize returned them
+	Logger  hclog.Logger
+}
+
+// Underlay is the host's place on the network between hosts.
+type Underlay struct {
+	Interface string       // the device that really sends
+	Index     int          // its ifindex
+	MTU       int          // bytes
+	Addrs     []netip.Addr // public addresses on it, the first is the one peers use
+}
+
+// Advertisement is what a host publishes about its end of the network.
+type Advertisement struct {
+	MTU        int             // of the overlay, bytes
+	Attributes json.RawMessage // JSON object without "type", stable over restarts
+}
+
+// State is the whole truth about one network on this host. The zero State says
+// that the host takes no part in it.
+type State struct {
+	Subnets  []netip.Prefix // our own, one a pool
+	MTU      int            // of the overlay, bytes
+	Underlay Underlay
+	Peers    []Peer // every other host, never ourselves
+}
+
+// Zero says whether the state asks for nothing to exist.
+func (s State) Zero() bool { return len(s.Subnets) == 0 }
+
+// Peer is another host's validated lease.
+type Peer struct {
+	Node       string
+	Subnets    []netip.Prefix
+	PublicIPs  []netip.Addr // the first is the one to send to
+	Backend    string       // type its host runs
+	Attributes json.RawMessage
+}
+
+// Report is what one Apply found and did.
+type Report struct {
+	Writes  int      // changes made to the kernel or forwarder; 0 when all agreed
+	Healed  []string // differences that were not caused by a changed State: "device recreated"
+	Skipped []Skip   // peers that could not be used
+	Peers   int      // peers in place
+}
+
+// Skip names a peer that was left out and why.
+type Skip struct {
+	Node   string
+	Reason string
+}
+
+// Backend carries one network. Its methods are called by one goroutine at a
+// time and all system calls they make are made on the calling thread, so that
+// a test may lock it to a network namespace.
+type Backend interface {
+	// Advertise derives what to publish before any device exists. Same
+	// underlay, same answer, also after a restart. It may read and write key
+	// files in DataDir, nothing else. It refuses an underlay the backend
+	// cannot work on.
+	Advertise(u Underlay) (Advertisement, error)
+
+	// Apply makes the host agree with the whole state: it lists what the
+	// kernel has, puts what is missing or different, then deletes what is this
+	// network's and unwanted. Repeating it changes nothing, and it heals what
+	// somebody else changed. The zero State removes everything. It goes on
+	// past single failures and joins them; a peer it cannot use is skipped,
+	// named in the report, and no error. On an interrupted or failed listing it
+	// deletes nothing of that kind.
+	Apply(ctx context.Context, s State) (Report, error)
+
+	// Close ends goroutines and descriptors and waits for them. It leaves the
+	// datapath in the kernel as it is. It may be repeated.
+	Close() error
+}
+
+// Counter is the optional ability to tell what passed, by peer node name.
+type Counter interface {
+	Counters() map[string]Counters
+}
+
+// Counters are since the backend was built.
+type Counters struct {
+	RxPackets, RxBytes, TxPackets, TxBytes uint64
+	Drops                                  map[string]uint64 // by reason
+}

@@ -1,0 +1,253 @@
+package registry
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Choice is the slot a claim should take and how.
+type Choice struct {
+	Slot uint64
+	// Existing is the record that stands on the slot and is to be replaced at
+	// exactly its version; nil means the slot must have no record.
+	Existing *Lease
+	// Own says that Existing is this host's own record; when it is held, its
+	// session is the one to adopt.
+	Own bool
+}
+
+// Situation is what Choose decides on: one consistent view of a network.
+type Situation struct {
+	Network      Network
+	Leases       []Lease
+	Bad          []BadSlot // slots that unusable records stand on: never given out
+	Reservations []Reservation
+}
+
+// BadSlot is the prefix in the key of an unusable record.
+type BadSlot struct{ Prefix netip.Prefix }
+
+// Choose picks the slot for a claim, in this order: the host's own lease, held
+// or lapsed; its reservation; the subnet it held before if that is free; a free
+// slot that no record stands on; the slot lapsed longest past the claim's hold.
+//
+// rnd(n) returns a number in [0,n) and spreads hosts over the free slots so
+// that many starting at once seldom collide. The pool is never walked: the
+// work grows with the number of records alone. Errors: ErrNetworkFull,
+// ErrDuplicateNode, ErrDuplicateAddress.
+func Choose(s Situation, c Claim, rnd func(n uint64) uint64) (Choice, error) {
+	if err := checkDuplicates(s.Leases, c); err != nil {
+		return Choice{}, err
+	}
+	if own := ownLease(s.Leases, c); own != nil {
+		return Choice{Slot: own.Slot, Existing: own, Own: true}, nil
+	}
+	taken := newOccupancy(s)
+
+	for _, r := range s.Reservations {
+		if !r.For(c) || taken.bad(r.Slot) {
+			continue
+		}
+		if l := taken.leases[r.Slot]; l == nil || !l.Held() {
+			return Choice{Slot: r.Slot, Existing: l}, nil
+		}
+	}
+	if slot, err := s.Network.Plan.Slot(c.Prefer); err == nil && s.Network.Plan.InRange(slot) && taken.free(slot) {
+		return Choice{Slot: slot}, nil
+	}
+	if slot, ok := taken.pick(rnd); ok {
+		return Choice{Slot: slot}, nil
+	}
+	if l := taken.longestLapsed(c); l != nil {
+		return Choice{Slot: l.Slot, Existing: l}, nil
+	}
+	return Choice{}, fmt.Errorf("network %s: %w: %s", s.Network.Name, ErrNetworkFull, taken.summary())
+}
+
+// Same says whether the lease belongs to the claim's host: by node id, or, when
+// the state directory was lost, by node name. A live lease under another id
+// counts only when it also carries one of our addresses, since two live hosts
+// cannot share both.
+func (c Claim) Same(l Lease) bool {
+	if l.NodeID == c.NodeID {
+		return true
+	}
+	if l.Node != c.Node {
+		return false
+	}
+	return !l.Held() || l.Session == c.Session || shareAddress(l, c)
+}
+
+func shareAddress(l Lease, c Claim) bool {
+	return slices.ContainsFunc(l.PublicIPs, func(a netip.Addr) bool { return slices.Contains(c.PublicIPs, a) })
+}
+
+// checkDuplicates looks for a live lease of another host with our identity.
+func checkDuplicates(leases []Lease, c Claim) error {
+	for _, l := range leases {
+		if !l.Held() || (l.Session == c.Session && c.Session != "") {
+			continue
+		}
+		them := fmt.Sprintf("host %q (%s, node id %s) holds %s", l.Node, joinAddrs(l.PublicIPs), l.NodeID, l.Subnet())
+		us := fmt.Sprintf("this host is %q (%s, node id %s)", c.Node, joinAddrs(c.PublicIPs), c.NodeID)
+		switch {
+		case l.NodeID == c.NodeID && l.Node != c.Node && !shareAddress(l, c):
+			return fmt.Errorf("%w: the node id was copied from another machine: %s; %s", ErrDuplicateNode, them, us)
+		case c.Same(l):
+		case l.Node == c.Node:
+			return fmt.Errorf("%w: %s; %s", ErrDuplicateNode, them, us)
+		case shareAddress(l, c):
+			return fmt.Errorf("%w: %s; %s", ErrDuplicateAddress, them, us)
+		}
+	}
+	return nil
+}
+
+// ownLease is the claim's own record: the held one before a lapsed one, our
+// node id before our name, the preferred subnet before others.
+func ownLease(leases []Lease, c Claim) *Lease {
+	var best *Lease
+	rank := func(l *Lease) int {
+		n := 0
+		if l.Held() {
+			n += 4
+		}
+		if l.NodeID == c.NodeID {
+			n += 2
+		}
+		if slices.Contains(l.Subnets, c.Prefer) {
+			n++
+		}
+		return n
+	}
+	for i := range leases {
+		l := &leases[i]
+		if c.Same(*l) && (best == nil || rank(l) > rank(best)) {
+			best = l
+		}
+	}
+	return best
+}
+
+// occupancy is who stands on which slot.
+type occupancy struct {
+	plan     Plan
+	leases   map[uint64]*Lease
+	reserved map[uint64]bool
+	blocked  []slotRange // by bad records
+}
+
+type slotRange struct{ first, last uint64 }
+
+func newOccupancy(s Situation) *occupancy {
+	o := &occupancy{plan: s.Network.Plan, leases: map[uint64]*Lease{}, reserved: map[uint64]bool{}}
+	for i := range s.Leases {
+		o.leases[s.Leases[i].Slot] = &s.Leases[i]
+	}
+	for _, r := range s.Reservations {
+		o.reserved[r.Slot] = true
+	}
+	for _, b := range s.Bad {
+		if first, last, ok := o.plan.Overlapping(b.Prefix); ok {
+			o.blocked = append(o.blocked, slotRange{first, last})
+		}
+	}
+	return o
+}
+
+func (o *occupancy) bad(slot uint64) bool {
+	return slices.ContainsFunc(o.blocked, func(r slotRange) bool { return r.first <= slot && slot <= r.last })
+}
+
+// free: in nobody's hands, whoever it may be kept for.
+func (o *occupancy) free(slot uint64) bool {
+	return o.leases[slot] == nil && !o.reserved[slot] && !o.bad(slot)
+}
+
+// pick takes a free slot at random: the r-th free one, found by stepping over
+// the sorted occupied ranges.
+func (o *occupancy) pick(rnd func(uint64) uint64) (uint64, bool) {
+	first, last := o.plan.Range()
+	used := slices.Clone(o.blocked)
+	for slot := range o.leases {
+		used = append(used, slotRange{slot, slot})
+	}
+	for slot := range o.reserved {
+		used = append(used, slotRange{slot, slot})
+	}
+	slices.SortFunc(used, func(a, b slotRange) int { return cmp.Compare(a.first, b.first) })
+
+	var gaps []slotRange
+	var free uint64
+	next := first
+	for _, u := range used {
+		if u.last < next {
+			continue
+		}
+		if u.first > last {
+			break
+		}
+		if u.first > next {
+			gaps = append(gaps, slotRange{next, u.first - 1})
+			free += u.first - next
+		}
+		next = u.last + 1
+	}
+	if next <= last {
+		gaps = append(gaps, slotRange{next, last})
+		free += last - next + 1
+	}
+	if free == 0 {
+		return 0, false
+	}
+	r := rnd(free)
+	for _, g := range gaps {
+		if width := g.last - g.first + 1; r < width {
+			return g.first + r, true
+		} else {
+			r -= width
+		}
+	}
+	return 0, false
+}
+
+// longestLapsed is the lapsed lease watched longest past hold that is neither
+// reserved nor out of range.
+func (o *occupancy) longestLapsed(c Claim) *Lease {
+	var best *Lease
+	for _, l := range o.leases {
+		if l.Held() || l.Lapsed < c.Hold || o.reserved[l.Slot] || !o.plan.InRange(l.Slot) || o.bad(l.Slot) {
+			continue
+		}
+		if best == nil || l.Lapsed > best.Lapsed || (l.Lapsed == best.Lapsed && l.ModifyIndex < best.ModifyIndex) {
+			best = l
+		}
+	}
+	return best
+}
+
+func (o *occupancy) summary() string {
+	held, lapsed := 0, 0
+	for _, l := range o.leases {
+		if l.Held() {
+			held++
+		} else {
+			lapsed++
+		}
+	}
+	return fmt.Sprintf("%d slots: %d held, %d lapsed and kept for their hosts, %d reserved, %d under unusable records",
+		o.plan.Capacity(), held, lapsed, len(o.reserved), len(o.blocked))
+}
+
+func joinAddrs(addrs []netip.Addr) string {
+	out := ""
+	for i, a := range addrs {
+		if i > 0 {
+			out += ", "
+		}
+		out += a.String()
+	}
+	return out
+}

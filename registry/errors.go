@@ -1,0 +1,32 @@
+package registry
+
+import "errors"
+
+// The sentinels. Implementations wrap them with what was being done and, where
+// there is one, the record's name.
+var (
+	ErrNetworkNotFound     = errors.New("network is not defined")
+	ErrNetworkExists       = errors.New("network exists already")
+	ErrLeaseNotFound       = errors.New("no such lease")
+	ErrLeaseLost           = errors.New("lease is not held any more")
+	ErrNetworkFull         = errors.New("network is full")
+	ErrReservationNotFound = errors.New("no such reservation")
+	ErrReserved            = errors.New("reserved for another host")
+	ErrConflict            = errors.New("changed meanwhile")
+	ErrInvalid             = errors.New("invalid")
+
+	// ErrDuplicateNode: a live lease of another host carries our name or node
+	// id. The text names both hosts.
+	ErrDuplicateNode = errors.New("another live host has the same name")
+	// ErrDuplicateAddress: a live lease of another host carries our public
+	// address. The text names both hosts.
+	ErrDuplicateAddress = errors.New("another live host has the same public address")
+
+	// ErrUncertain: the answer may be incomplete (stale, emptied, rights lost).
+	// Nobody may drop anything because of it.
+	ErrUncertain = errors.New("the store's answer is not certain")
+	// ErrUnavailable: the store cannot be reached or has no leader; try again.
+	ErrUnavailable = errors.New("the store is unavailable")
+	// ErrDenied: the token lacks a right; the text says which key or session.
+	ErrDenied = errors.New("permission denied")
+)

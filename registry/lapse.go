@@ -1,0 +1,46 @@
+package registry
+
+import (
+	"sync"
+	"time"
+)
+
+// LapseClock remembers since when this process has watched each lapsed lease,
+// by its own monotonic clock: stores do not record when a session ended. A
+// lease that changed in any way starts anew, so a restart or a doubtful record
+// errs on the side of its owner. Safe for concurrent use; the zero value is
+// ready.
+type LapseClock struct {
+	mu   sync.Mutex
+	seen map[string]map[uint64]lapse // by network and slot
+}
+
+type lapse struct {
+	index uint64
+	since time.Time
+}
+
+// Observe fills in Lapsed of every lease in one complete set of a network and
+// forgets leases that are gone or held.
+func (c *LapseClock) Observe(network string, leases []Lease, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next := map[uint64]lapse{}
+	for i := range leases {
+		l := &leases[i]
+		l.Lapsed = 0
+		if l.Held() {
+			continue
+		}
+		entry, ok := c.seen[network][l.Slot]
+		if !ok || entry.index != l.ModifyIndex {
+			entry = lapse{l.ModifyIndex, now}
+		}
+		next[l.Slot] = entry
+		l.Lapsed = now.Sub(entry.since)
+	}
+	if c.seen == nil {
+		c.seen = map[string]map[uint64]lapse{}
+	}
+	c.seen[network] = next
+}

@@ -1,0 +1,191 @@
+package registry
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Version is the only version of records this code reads and writes.
+const Version = 1
+
+// Network is an address plan every host agrees on and the backend that carries it.
+type Network struct {
+	Name    string
+	Plan    Plan
+	Backend Backend
+
+	CreateIndex uint64 // the store's, 0 before it was stored
+	ModifyIndex uint64
+}
+
+// Backend is a backend's type and its options or attributes: one JSON object
+// whose "type" member is the type. The registry never looks further in.
+type Backend struct {
+	Type   string
+	Object json.RawMessage // the whole object, compact, with "type"
+}
+
+// NewBackend builds a Backend from a type and a JSON object of options. A nil
+// or empty object is the type alone; a "type" member in it is replaced.
+func NewBackend(kind string, options json.RawMessage) (Backend, error) {
+	members := map[string]json.RawMessage{}
+	if len(bytes.TrimSpace(options)) > 0 {
+		if err := json.Unmarshal(options, &members); err != nil {
+			return Backend{}, fmt.Errorf("options of backend %q: %w: %w", kind, ErrInvalid, err)
+		}
+	}
+	if members == nil {
+		members = map[string]json.RawMessage{}
+	}
+	name, err := json.Marshal(kind)
+	if err != nil {
+		return Backend{}, err
+	}
+	members["type"] = name
+	object, err := json.Marshal(members)
+	if err != nil {
+		return Backend{}, err
+	}
+	return Backend{Type: kind, Object: object}, nil
+}
+
+// Options returns the object without its "type" member.
+func (b Backend) Options() json.RawMessage {
+	members := map[string]json.RawMessage{}
+	if json.Unmarshal(b.Object, &members) != nil {
+		return json.RawMessage(`{}`)
+	}
+	delete(members, "type")
+	out, err := json.Marshal(members)
+	if err != nil {
+		return json.RawMessage(`{}`)
+	}
+	return out
+}
+
+// Equal compares the objects by value, not by spelling.
+func (b Backend) Equal(o Backend) bool {
+	if b.Type != o.Type {
+		return false
+	}
+	return bytes.Equal(canonical(b.Object), canonical(o.Object))
+}
+
+// MarshalJSON writes the object.
+func (b Backend) MarshalJSON() ([]byte, error) {
+	if len(b.Object) == 0 {
+		return json.Marshal(map[string]string{"type": b.Type})
+	}
+	return b.Object, nil
+}
+
+// UnmarshalJSON reads the object and its type.
+func (b *Backend) UnmarshalJSON(data []byte) error {
+	var head struct {
+		Type string `json:"type"`
+	}
+	if err := json.Unmarshal(data, &head); err != nil {
+		return err
+	}
+	b.Type, b.Object = head.Type, canonical(data)
+	return nil
+}
+
+// canonical is data with members sorted and no white space; data itself when
+// it is not JSON.
+func canonical(data []byte) json.RawMessage {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	var v any
+	if dec.Decode(&v) != nil {
+		return data
+	}
+	out, err := json.Marshal(v)
+	if err != nil {
+		return data
+	}
+	return out
+}
+
+// Lease is one host's claim on one slot.
+type Lease struct {
+	Network   string
+	Slot      uint64
+	Subnets   []netip.Prefix // one a pool, IPv4 first; the first is the key
+	Node      string
+	NodeID    string
+	PublicIPs []netip.Addr // at least one, the first is public_ip
+	MTU       int
+	Backend   Backend
+
+	// What the store says of the record, not part of its value.
+	Session     string        // "" once lapsed
+	Lapsed      time.Duration // how long this process has watched it lapsed; 0 while held
+	CreateIndex uint64
+	ModifyIndex uint64
+}
+
+// Subnet is the lease's first subnet, the one its key is made of.
+func (l Lease) Subnet() netip.Prefix {
+	if len(l.Subnets) == 0 {
+		return netip.Prefix{}
+	}
+	return l.Subnets[0]
+}
+
+// Held says whether its host's session lives.
+func (l Lease) Held() bool { return l.Session != "" }
+
+// SameValue says whether both leases would be written as the same record.
+func (l Lease) SameValue(o Lease) bool {
+	return slices.Equal(l.Subnets, o.Subnets) && l.Node == o.Node && l.NodeID == o.NodeID &&
+		slices.Equal(l.PublicIPs, o.PublicIPs) && l.MTU == o.MTU && l.Backend.Equal(o.Backend)
+}
+
+// Reservation keeps a slot for one host, by node name or node id, exactly one
+// of which is set.
+type Reservation struct {
+	Network string
+	Slot    uint64
+	Subnet  netip.Prefix // the slot's first subnet
+	Node    string
+	NodeID  string
+
+	ModifyIndex uint64
+}
+
+// For says whether the reservation is kept for the host of the claim.
+func (r Reservation) For(c Claim) bool {
+	if r.NodeID != "" {
+		return r.NodeID == c.NodeID
+	}
+	return r.Node == c.Node
+}
+
+// BadRecord names a record that was skipped and why.
+type BadRecord struct {
+	Key    string // the whole key in the store
+	Reason string
+}
+
+// LeaseSet is all leases of one network at one index.
+type LeaseSet struct {
+	Leases []Lease
+	Bad    []BadRecord
+}
+
+// NetworkSet is all networks at one index.
+type NetworkSet struct {
+	Networks []Network
+	Bad      []BadRecord
+}
+
+// ReservationSet is all reservations of one network.
+type ReservationSet struct {
+	Reservations []Reservation
+	Bad          []BadRecord
+}

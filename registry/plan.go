@@ -1,0 +1,263 @@
+package registry
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"net/netip"
+)
+
+// Limits of a plan. A pool has at least MinSlots subnets (two bits) as flannel
+// asks, and at most 2^MaxSlotBits of them, which a /8 of /32s would exceed.
+const (
+	MinSlotBits = 2
+	MaxSlotBits = 32
+
+	defaultSubnetLen4 = 24 // flannel's
+	defaultSubnetLen6 = 64 // one link, RFC 4291
+	maxSubnetLen4     = 30 // the smallest with two usable addresses beside the gateway's network
+	maxSubnetLen6     = 126
+)
+
+// Pool is the address space of one family: Prefix is cut into subnets of
+// SubnetLen bits, of which those from Min to Max (both first addresses of a
+// subnet, inclusive) are given to hosts.
+type Pool struct {
+	Prefix    netip.Prefix
+	SubnetLen int
+	Min, Max  netip.Addr
+}
+
+// Plan is one pool an address family, IPv4 first.
+type Plan []Pool
+
+// Normalize fills in defaults and checks the limits. Defaults: SubnetLen 24
+// (IPv6 64), or two bits below the prefix when that is longer; Min the second
+// subnet, so that the first is left out; Max the last. Errors wrap ErrInvalid
+// and are joined.
+func (p Pool) Normalize() (Pool, error) {
+	invalid := func(format string, args ...any) error {
+		return fmt.Errorf("pool %s: %w: %s", p.Prefix, ErrInvalid, fmt.Sprintf(format, args...))
+	}
+	if !p.Prefix.IsValid() {
+		return p, fmt.Errorf("pool: %w: prefix is missing", ErrInvalid)
+	}
+	if p.Prefix.Addr().Is4In6() {
+		return p, invalid("write it as IPv4")
+	}
+	if p.Prefix != p.Prefix.Masked() {
+		return p, invalid("has host bits set, did you mean %s?", p.Prefix.Masked())
+	}
+	if a := p.Prefix.Addr(); a.IsMulticast() || a.IsLoopback() || a.IsLinkLocalUnicast() || (a.IsUnspecified() && p.Prefix.Bits() < 8) {
+		return p, invalid("is not unicast address space for hosts")
+	}
+	def, most := defaultSubnetLen4, maxSubnetLen4
+	if p.Prefix.Addr().Is6() {
+		def, most = defaultSubnetLen6, maxSubnetLen6
+	}
+	if p.SubnetLen == 0 {
+		p.SubnetLen = max(def, p.Prefix.Bits()+MinSlotBits)
+	}
+	switch width := p.SubnetLen - p.Prefix.Bits(); {
+	case p.SubnetLen > most:
+		return p, invalid("subnet_len %d is longer than %d", p.SubnetLen, most)
+	case width < MinSlotBits:
+		return p, invalid("subnet_len %d leaves fewer than 4 subnets, it must be at least %d", p.SubnetLen, p.Prefix.Bits()+MinSlotBits)
+	case width > MaxSlotBits:
+		return p, invalid("subnet_len %d makes more than 2^%d subnets", p.SubnetLen, MaxSlotBits)
+	}
+	if !p.Min.IsValid() {
+		p.Min = p.subnet(1).Addr()
+	}
+	if !p.Max.IsValid() {
+		p.Max = p.subnet(p.size() - 1).Addr()
+	}
+	var errs []error
+	for _, end := range []struct {
+		name string
+		addr netip.Addr
+	}{{"min", p.Min}, {"max", p.Max}} {
+		switch {
+		case !p.Prefix.Contains(end.addr):
+			errs = append(errs, invalid("%s %s is outside", end.name, end.addr))
+		case netip.PrefixFrom(end.addr, p.SubnetLen).Masked().Addr() != end.addr:
+			errs = append(errs, invalid("%s %s is not the first address of a /%d", end.name, end.addr, p.SubnetLen))
+		}
+	}
+	if len(errs) == 0 && p.Max.Less(p.Min) {
+		errs = append(errs, invalid("min %s is above max %s", p.Min, p.Max))
+	}
+	return p, errors.Join(errs...)
+}
+
+// size is the number of subnets in the prefix, in range or not.
+func (p Pool) size() uint64 { return 1 << (p.SubnetLen - p.Prefix.Bits()) }
+
+// subnet is the k-th subnet counted from the start of the prefix.
+func (p Pool) subnet(k uint64) netip.Prefix {
+	return netip.PrefixFrom(addShifted(p.Prefix.Addr(), k, p.Prefix.Addr().BitLen()-p.SubnetLen), p.SubnetLen)
+}
+
+// index is the number of the subnet that begins at or contains a. The prefix
+// must contain a.
+func (p Pool) index(a netip.Addr) uint64 {
+	return shiftRight(a, a.BitLen()-p.SubnetLen) & (p.size() - 1)
+}
+
+// Normalize orders the pools IPv4 first, normalizes each, and checks that they
+// go together: at most one a family, at least one, and a range of slots that
+// all of them have.
+func (p Plan) Normalize() (Plan, error) {
+	if len(p) == 0 {
+		return p, fmt.Errorf("%w: a network needs at least one pool", ErrInvalid)
+	}
+	var out Plan
+	var errs []error
+	for _, family := range []struct {
+		name string
+		is   func(netip.Addr) bool
+	}{
+		{"IPv4", func(a netip.Addr) bool { return !a.Is6() }},
+		{"IPv6", netip.Addr.Is6},
+	} {
+		seen := 0
+		for _, pool := range p {
+			if !family.is(pool.Prefix.Addr()) {
+				continue
+			}
+			seen++
+			pool, err := pool.Normalize()
+			if err != nil {
+				errs = append(errs, err)
+			}
+			out = append(out, pool)
+		}
+		if seen > 1 {
+			errs = append(errs, fmt.Errorf("%w: %d %s pools, a network has at most one", ErrInvalid, seen, family.name))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return p, err
+	}
+	if first, last := out.Range(); first > last {
+		return p, fmt.Errorf("%w: the pools' ranges have no slot in common", ErrInvalid)
+	}
+	return out, nil
+}
+
+// Range is the first and last slot given to hosts, inclusive: what the ranges
+// of all pools have in common. The plan must be normalized.
+func (p Plan) Range() (first, last uint64) {
+	last = ^uint64(0)
+	for _, pool := range p {
+		first = max(first, pool.index(pool.Min))
+		last = min(last, pool.index(pool.Max))
+	}
+	return first, last
+}
+
+// Capacity is the number of slots given to hosts.
+func (p Plan) Capacity() uint64 {
+	first, last := p.Range()
+	return last - first + 1
+}
+
+// InRange says whether slot is given to hosts.
+func (p Plan) InRange(slot uint64) bool {
+	first, last := p.Range()
+	return first <= slot && slot <= last
+}
+
+// Subnets is the slot's subnet of every pool, in the plan's order.
+func (p Plan) Subnets(slot uint64) []netip.Prefix {
+	out := make([]netip.Prefix, len(p))
+	for i, pool := range p {
+		out[i] = pool.subnet(slot)
+	}
+	return out
+}
+
+// Slot is the slot that has subnet as one of its subnets. Errors wrap
+// ErrInvalid: outside every pool, host bits set, or the wrong length.
+func (p Plan) Slot(subnet netip.Prefix) (uint64, error) {
+	for _, pool := range p {
+		if !subnet.IsValid() || !pool.Prefix.Contains(subnet.Addr()) {
+			continue
+		}
+		if subnet.Bits() != pool.SubnetLen {
+			return 0, fmt.Errorf("subnet %s: %w: the network's subnets are /%d", subnet, ErrInvalid, pool.SubnetLen)
+		}
+		if subnet != subnet.Masked() {
+			return 0, fmt.Errorf("subnet %s: %w: host bits are set", subnet, ErrInvalid)
+		}
+		return pool.index(subnet.Addr()), nil
+	}
+	return 0, fmt.Errorf("subnet %s: %w: outside the network", subnet, ErrInvalid)
+}
+
+// Overlapping is the slots (inclusive) any subnet of which shares addresses
+// with prefix; ok is false when there are none. It lets a record of another
+// plan keep the slots it may be using.
+func (p Plan) Overlapping(prefix netip.Prefix) (first, last uint64, ok bool) {
+	for _, pool := range p {
+		if !prefix.IsValid() || !pool.Prefix.Overlaps(prefix) {
+			continue
+		}
+		if prefix.Bits() <= pool.Prefix.Bits() {
+			return 0, pool.size() - 1, true
+		}
+		first = pool.index(prefix.Masked().Addr())
+		if prefix.Bits() >= pool.SubnetLen {
+			return first, first, true
+		}
+		return first, first + 1<<(pool.SubnetLen-prefix.Bits()) - 1, true
+	}
+	return 0, 0, false
+}
+
+// Prefixes is the prefix of every pool.
+func (p Plan) Prefixes() []netip.Prefix {
+	out := make([]netip.Prefix, len(p))
+	for i, pool := range p {
+		out[i] = pool.Prefix
+	}
+	return out
+}
+
+// addShifted is a + k<<shift, 0 <= shift <= 128; the caller keeps it inside
+// the family's space.
+func addShifted(a netip.Addr, k uint64, shift int) netip.Addr {
+	// The two families differ only in width; IPv4 fits the low word.
+	if a.Is4() {
+		b := a.As4()
+		binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])+uint32(k<<shift))
+		return netip.AddrFrom4(b)
+	}
+	b := a.As16()
+	var khi, klo uint64
+	if shift >= 64 {
+		khi = k << (shift - 64)
+	} else {
+		khi, klo = k>>(64-shift), k<<shift
+	}
+	lo, carry := bits.Add64(binary.BigEndian.Uint64(b[8:]), klo, 0)
+	hi, _ := bits.Add64(binary.BigEndian.Uint64(b[:8]), khi, carry)
+	binary.BigEndian.PutUint64(b[:8], hi)
+	binary.BigEndian.PutUint64(b[8:], lo)
+	return netip.AddrFrom16(b)
+}
+
+// shiftRight is the low 64 bits of a>>shift.
+func shiftRight(a netip.Addr, shift int) uint64 {
+	if a.Is4() {
+		b := a.As4()
+		return uint64(binary.BigEndian.Uint32(b[:]) >> shift)
+	}
+	b := a.As16()
+	hi, lo := binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
+	if shift >= 64 {
+		return hi >> (shift - 64)
+	}
+	return hi<<(64-shift) | lo>>shift
+}

@@ -1,0 +1,152 @@
+// Package registry is the contract between an agent and the store that all
+// hosts share: networks, the leases hosts hold in them, and reservations.
+//
+// It owns the types, the sentinel errors, the validation of what other hosts
+// wrote, the arithmetic of slots and the choice of a slot. It refuses to know
+// how packets travel: the backend's options and attributes pass through it as
+// opaque JSON. Implementations live in registry/consul and registry/memory and
+// pass the suite in registry/registrytest.
+package registry
+
+import (
+	"context"
+	"net/netip"
+	"time"
+)
+
+// Registry is the whole store. Every method blocks until it has an answer, may
+// be called concurrently, and honours ctx.
+//
+// Errors of all methods wrap one of the sentinels in errors.go where one fits,
+// and the store's own error otherwise.
+type Registry interface {
+	Networks
+	Leases
+	Reservations
+
+	// As returns the same store with every call made under the given token.
+	// The empty token is the store's anonymous one, never the agent's own.
+	As(token string) Registry
+}
+
+// Networks carries the definitions every host agrees on.
+type Networks interface {
+	// Network returns one definition, or ErrNetworkNotFound, or ErrInvalid when
+	// the stored record cannot be used.
+	Network(ctx context.Context, name string) (Network, error)
+
+	// PutNetwork stores a definition. n.ModifyIndex says what it may replace:
+	// 0 creates only and gives ErrNetworkExists when there is one, any other
+	// value replaces exactly that version and gives ErrConflict when it moved.
+	// The network's marker key for leases is created on the way.
+	PutNetwork(ctx context.Context, n Network) error
+
+	// DeleteNetwork removes the definition and its reservations. Leases stay
+	// until their hosts let go of them. ErrNetworkNotFound when there is none.
+	DeleteNetwork(ctx context.Context, name string) error
+
+	// WatchNetworks blocks until the networks' index differs from after and
+	// returns all of them, sorted by name. after 0 answers at once. A set that
+	// may be incomplete is ErrUncertain, never a short list.
+	WatchNetworks(ctx context.Context, after uint64) (NetworkSet, uint64, error)
+}
+
+// Leases carries the claims of hosts on slots.
+type Leases interface {
+	// Acquire claims a slot of n for one host, in the order Choose documents,
+	// and writes the lease complete in one transaction. It is repeatable: the
+	// holder calls it again to change its attributes, which writes only when
+	// something differs. Errors: ErrNetworkFull, ErrDuplicateNode,
+	// ErrDuplicateAddress, ErrUnavailable, ErrDenied.
+	Acquire(ctx context.Context, n Network, c Claim) (Lease, error)
+
+	// Renew keeps the lease's session alive for another TTL and writes nothing
+	// else. ErrLeaseLost when the session is gone.
+	Renew(ctx context.Context, l Lease) error
+
+	// Release gives the lease up: the record goes and the session ends. A lease
+	// that is not the caller's any more is left alone; that is no error.
+	Release(ctx context.Context, l Lease) error
+
+	// Revoke removes whatever lease covers subnet, held or lapsed.
+	// ErrLeaseNotFound when there is none.
+	Revoke(ctx context.Context, network string, subnet netip.Prefix) error
+
+	// Expire removes a lapsed lease that is still exactly the version given.
+	// ErrConflict when it was taken, changed or removed meanwhile.
+	Expire(ctx context.Context, l Lease) error
+
+	// WatchLease blocks until the one lease's index differs from after.
+	// ErrLeaseNotFound, with a valid index, when there is no such lease;
+	// ErrInvalid, with a valid index, when the record cannot be used.
+	WatchLease(ctx context.Context, n Network, subnet netip.Prefix, after uint64) (Lease, uint64, error)
+
+	// WatchLeases blocks until the index of n's leases differs from after and
+	// returns all of them, sorted by slot, with the records it had to skip. A
+	// set that may be incomplete is ErrUncertain, never a short list: the
+	// caller keeps what it has.
+	WatchLeases(ctx context.Context, n Network, after uint64) (LeaseSet, uint64, error)
+}
+
+// Reservations carries slots kept for one host for ever.
+type Reservations interface {
+	// AddReservation keeps a slot. Adding the same one again is no error;
+	// ErrReserved when the slot is kept for somebody else or the host already
+	// has another one in this network; ErrInvalid when it is not a slot of n.
+	AddReservation(ctx context.Context, n Network, r Reservation) error
+
+	// RemoveReservation drops it and leaves any lease alone.
+	// ErrReservationNotFound when there is none.
+	RemoveReservation(ctx context.Context, network string, subnet netip.Prefix) error
+
+	// Reservations lists them sorted by slot, with the records it had to skip.
+	Reservations(ctx context.Context, n Network) (ReservationSet, error)
+}
+
+// Claim is what a host says of itself when it asks for a lease.
+type Claim struct {
+	Node      string       // node name, unique in the network
+	NodeID    string       // UUID of the state directory, unique in the network
+	PublicIPs []netip.Addr // underlay addresses, the first is the lease's public_ip
+	MTU       int          // of the overlay, bytes
+	Backend   Backend      // type and attributes peers need
+
+	Session string        // session of an earlier process to adopt, "" for none
+	Prefer  netip.Prefix  // subnet held before, invalid for none
+	TTL     time.Duration // a session lives between once and twice this after its last renewal
+	Hold    time.Duration // how long a lapsed lease is kept for its host
+}
+
+// Announcer is the optional ability to show the agent in a service catalogue.
+type Announcer interface {
+	// Announce makes the catalogue show s with the verdict v. It looks first
+	// and writes only on difference; call it at the start, on change, and
+	// every 30 s, since catalogues forget.
+	Announce(ctx context.Context, s Service, v Verdict) error
+	// Withdraw removes it again; absent is no error.
+	Withdraw(ctx context.Context, s Service) error
+}
+
+// Service is one agent in the catalogue.
+type Service struct {
+	Name      string     // "leno"
+	ID        string     // unique on the node
+	Address   netip.Addr // where others reach the agent's host; invalid for the node's own
+	Port      int        // of the agent's HTTP API, 0 for none
+	HealthURL string     // what the catalogue polls; "" wants a TTL check fed by Announce
+	Tags      []string
+	Meta      map[string]string
+}
+
+// Verdict is the agent's health as catalogues know it.
+type Verdict struct {
+	Status string // "passing", "warning" or "critical"
+	Output string // reasons, a few lines
+}
+
+// NodeNamer is the optional ability to tell the store's name of this host.
+type NodeNamer interface {
+	// NodeName returns the name, or "" when the store's own agent is not on
+	// this host and so says nothing about it.
+	NodeName(ctx context.Context) (string, error)
+}
