@@ -1,0 +1,174 @@
+// Package api is the Go client of the agent's HTTP API and the shapes that
+// travel over it. It imports nothing else of leno, so other programs may use
+// it alone.
+package api
+
+import (
+	"encoding/json"
+	"net/netip"
+	"time"
+)
+
+// Statuses of checks, networks and agents, best first.
+const (
+	Passing  = "passing"  // all is well
+	Warning  = "warning"  // packets flow, but something needs to mend: Consul away, a skipped record
+	Critical = "critical" // packets may not flow, or a person is needed
+)
+
+// Check is one named thing that health looks at.
+type Check struct {
+	Name   string    `json:"name"` // consul, lease, underlay, device, snapshot, subnet_file, network, conflict
+	Status string    `json:"status"`
+	Reason string    `json:"reason"` // what is so, and what to do when it is not passing
+	Since  time.Time `json:"since"`  // of this status
+}
+
+// Health is the answer of /healthz and /readyz.
+type Health struct {
+	Status   string          `json:"status"`
+	Ready    bool            `json:"ready"`
+	Checks   []Check         `json:"checks"`   // of the whole agent
+	Networks []NetworkHealth `json:"networks"` // of each network
+}
+
+// NetworkHealth is one network's part of Health.
+type NetworkHealth struct {
+	Network string  `json:"network"`
+	Status  string  `json:"status"`
+	Ready   bool    `json:"ready"`
+	Checks  []Check `json:"checks"`
+}
+
+// Self is the answer of GET /v1/agent/self.
+type Self struct {
+	Version     string    `json:"version"`
+	NodeName    string    `json:"node_name"`
+	NodeID      string    `json:"node_id"`
+	DataDir     string    `json:"data_dir"`
+	ConfigFiles []string  `json:"config_files"`
+	Registry    string    `json:"registry"` // "consul at 127.0.0.1:8500" or "memory"
+	Started     time.Time `json:"started"`
+	PID         int       `json:"pid"`
+	Networks    []string  `json:"networks"` // this agent takes part in
+}
+
+// Pool is one address family of a network.
+type Pool struct {
+	Prefix    netip.Prefix `json:"prefix"`
+	SubnetLen int          `json:"subnet_len,omitempty"`
+	Min       netip.Addr   `json:"min,omitzero"`
+	Max       netip.Addr   `json:"max,omitzero"`
+}
+
+// Network is a network's definition in the store, and this host's part in it.
+type Network struct {
+	Name        string          `json:"name"`
+	Pools       []Pool          `json:"pools"`
+	Backend     json.RawMessage `json:"backend"` // object with "type"
+	ModifyIndex uint64          `json:"modify_index"`
+	Local       *Local          `json:"local,omitempty"` // nil when this agent takes no part
+}
+
+// Local is this host's part in a network.
+type Local struct {
+	State      string         `json:"state"`             // one sentence: "running", or what it waits for
+	Subnets    []netip.Prefix `json:"subnets"`           // empty until leased
+	MTU        int            `json:"mtu"`               // bytes, 0 until known
+	Backend    string         `json:"backend"`           // type
+	Link       string         `json:"link"`              // device
+	SubnetFile string         `json:"subnet_file"`       //
+	Underlay   Underlay       `json:"underlay"`          //
+	Peers      int            `json:"peers"`             // in the datapath
+	Differs    []string       `json:"differs,omitempty"` // where the agent's file and the store's definition differ
+	Applied    time.Time      `json:"applied,omitzero"`  // last successful Apply
+	Renewed    time.Time      `json:"renewed,omitzero"`  // last successful renewal of the lease
+}
+
+// Underlay is the device and addresses that carry traffic between hosts.
+type Underlay struct {
+	Interface string       `json:"interface"`
+	MTU       int          `json:"mtu"`
+	Addresses []netip.Addr `json:"addresses"`
+	Reason    string       `json:"reason"` // why it was chosen
+}
+
+// NetworkList is the answer of GET /v1/networks.
+type NetworkList struct {
+	Networks []Network `json:"networks"`
+	Skipped  []Skipped `json:"skipped"`
+}
+
+// Lease is one host's lease.
+type Lease struct {
+	Subnet        netip.Prefix    `json:"subnet"`
+	Subnets       []netip.Prefix  `json:"subnets"`
+	Node          string          `json:"node"`
+	NodeID        string          `json:"node_id"`
+	PublicIPs     []netip.Addr    `json:"public_ips"`
+	MTU           int             `json:"mtu"`
+	Backend       json.RawMessage `json:"backend"` // object with "type"
+	Held          bool            `json:"held"`
+	LapsedSeconds int64           `json:"lapsed_seconds"` // how long this agent has watched it lapsed
+	Own           bool            `json:"own"`            // this agent's
+	ModifyIndex   uint64          `json:"modify_index"`
+}
+
+// Skipped names a record that could not be used and why.
+type Skipped struct {
+	Key    string `json:"key"`
+	Reason string `json:"reason"`
+}
+
+// LeaseList is the answer of GET /v1/network/:n/leases.
+type LeaseList struct {
+	Leases  []Lease   `json:"leases"`
+	Skipped []Skipped `json:"skipped"`
+}
+
+// Reservation is a slot kept for a host: exactly one of Node and NodeID is set.
+type Reservation struct {
+	Subnet netip.Prefix `json:"subnet"`
+	Node   string       `json:"node,omitempty"`
+	NodeID string       `json:"node_id,omitempty"`
+}
+
+// ReservationList is the answer of GET /v1/network/:n/reservations.
+type ReservationList struct {
+	Reservations []Reservation `json:"reservations"`
+	Skipped      []Skipped     `json:"skipped"`
+}
+
+// Peer is another host as the datapath has it.
+type Peer struct {
+	Node      string         `json:"node"`
+	Subnets   []netip.Prefix `json:"subnets"`
+	PublicIPs []netip.Addr   `json:"public_ips"`
+	Backend   string         `json:"backend"`
+	Held      bool           `json:"held"`
+	Skipped   string         `json:"skipped,omitempty"` // why it is not in the datapath
+	Counters  *Counters      `json:"counters,omitempty"`
+}
+
+// Counters count what passed since the agent started.
+type Counters struct {
+	RxPackets uint64            `json:"rx_packets"`
+	RxBytes   uint64            `json:"rx_bytes"`
+	TxPackets uint64            `json:"tx_packets"`
+	TxBytes   uint64            `json:"tx_bytes"`
+	Drops     map[string]uint64 `json:"drops,omitempty"`
+}
+
+// PeerList is the answer of GET /v1/network/:n/peers.
+type PeerList struct {
+	Peers []Peer `json:"peers"`
+}
+
+// Error is the body of every answer that is not 2xx, and the client's error
+// for it.
+type Error struct {
+	Code    int    `json:"code"` // HTTP status
+	Message string `json:"error"`
+}
+
+func (e *Error) Error() string { return e.Message }
