@@ -1,0 +1,27 @@
+package backend
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"strings"
+)
+
+// LinkPrefix begins the name of every device of ours.
+const LinkPrefix = "leno-"
+
+// maxLinkName is IFNAMSIZ less the terminating zero.
+const maxLinkName = 15
+
+// LinkName is the name of a network's device: "leno-" and the network's name,
+// or, when that is longer than the 15 bytes the kernel allows, four bytes of the
+// name, '~' and 25 bits of a hash of the whole of it. No network may be called
+// anything with '~', so that a short name never equals a shortened one. Pure,
+// and never to be changed: an upgrade finds its device by it.
+func LinkName(network string) string {
+	if len(LinkPrefix)+len(network) <= maxLinkName {
+		return LinkPrefix + network
+	}
+	sum := sha256.Sum256([]byte(network))
+	hash := strings.ToLower(base32.HexEncoding.EncodeToString(sum[:]))[:5]
+	return LinkPrefix + network[:4] + "~" + hash
+}

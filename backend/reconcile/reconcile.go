@@ -1,0 +1,223 @@
+// Package reconcile makes tables of keyed entries equal to wanted ones: list
+// what is there, put what is missing or different, delete what is not wanted.
+// It owns the order and the safety rules, and refuses to know what the entries
+// are or where they are kept.
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Table is a keyed set of entries, all of which the caller owns.
+type Table[K, V comparable] interface {
+	// List returns every entry. With an error the entries may be incomplete:
+	// nil when nothing is known, else what was seen. It may block.
+	List(ctx context.Context) (map[K]V, error)
+
+	// Write makes the changes in order and goes on past single failures. The
+	// result is nil when all succeeded, else it has one error or nil a change.
+	// Deleting what is gone already succeeds; adding what exists already fails.
+	Write(ctx context.Context, changes []Change[K, V]) []error
+}
+
+// Change is one entry to add (Old nil), to delete (New nil) or to replace.
+type Change[K, V comparable] struct {
+	Key      K
+	Old, New *V
+}
+
+// Count is what was done to one table.
+type Count struct {
+	Name                    string
+	Added, Changed, Deleted int // successful writes
+
+	// The writes that no difference between this want and the last one explains:
+	// somebody else changed the table.
+	Restored, Pruned int
+}
+
+// Writes is the number of changes made.
+func (c Count) Writes() int { return c.Added + c.Changed + c.Deleted }
+
+// Result is what one Apply did, a Count a step in their order.
+type Result []Count
+
+// Writes is the number of changes made to all tables.
+func (r Result) Writes() int {
+	n := 0
+	for _, c := range r {
+		n += c.Writes()
+	}
+	return n
+}
+
+// Healed describes the repairs in words: "3 routes restored".
+func (r Result) Healed() []string {
+	var out []string
+	for _, c := range r {
+		for _, part := range []struct {
+			n    int
+			done string
+		}{{c.Restored, "restored"}, {c.Pruned, "removed"}} {
+			switch {
+			case part.n == 1:
+				out = append(out, fmt.Sprintf("1 %s %s", c.Name, part.done))
+			case part.n > 1:
+				out = append(out, fmt.Sprintf("%d %s %s", part.n, plural(c.Name), part.done))
+			}
+		}
+	}
+	return out
+}
+
+// Step is one table with what is wanted in it.
+type Step interface {
+	list(ctx context.Context) error
+	put(ctx context.Context) error
+	remove(ctx context.Context) error
+	count() Count
+}
+
+// Want makes a step. Name is the singular of what an entry is called: "route".
+// Compare orders keys, so that equal input gives equal writes in equal order.
+// Last is what was wanted before, nil when that is unknown: it serves only to
+// tell repairs from changes and decides nothing.
+func Want[K, V comparable](name string, t Table[K, V], compare func(a, b K) int, want, last map[K]V) Step {
+	return &step[K, V]{name: name, table: t, compare: compare, want: want, last: last, done: Count{Name: name}}
+}
+
+// Apply lists all tables, then puts in the order of the steps, then deletes in
+// the reverse order: entries that others need come first and go last. A table
+// whose listing failed loses nothing. Failures are joined and the rest goes on.
+func Apply(ctx context.Context, steps ...Step) (Result, error) {
+	var errs []error
+	for _, s := range steps {
+		errs = append(errs, s.list(ctx))
+	}
+	for _, s := range steps {
+		errs = append(errs, s.put(ctx))
+	}
+	for _, s := range slices.Backward(steps) {
+		errs = append(errs, s.remove(ctx))
+	}
+	result := make(Result, 0, len(steps))
+	for _, s := range steps {
+		result = append(result, s.count())
+	}
+	return result, errors.Join(errs...)
+}
+
+type step[K, V comparable] struct {
+	name       string
+	table      Table[K, V]
+	compare    func(a, b K) int
+	want, last map[K]V
+
+	have     map[K]V
+	complete bool
+	done     Count
+}
+
+func (s *step[K, V]) count() Count { return s.done }
+
+func (s *step[K, V]) list(ctx context.Context) error {
+	have, err := s.table.List(ctx)
+	s.have, s.complete = have, err == nil
+	if err != nil {
+		return fmt.Errorf("list %s: %w", plural(s.name), err)
+	}
+	return nil
+}
+
+func (s *step[K, V]) put(ctx context.Context) error {
+	if s.have == nil && !s.complete {
+		return nil
+	}
+	var changes []Change[K, V]
+	for k, v := range s.want {
+		old, ok := s.have[k]
+		switch {
+		case !ok:
+			changes = append(changes, Change[K, V]{Key: k, New: &v})
+		case old != v:
+			changes = append(changes, Change[K, V]{Key: k, Old: &old, New: &v})
+		}
+	}
+	return s.write(ctx, "put", changes)
+}
+
+func (s *step[K, V]) remove(ctx context.Context) error {
+	if !s.complete {
+		return nil
+	}
+	var changes []Change[K, V]
+	for k, v := range s.have {
+		if _, ok := s.want[k]; !ok {
+			changes = append(changes, Change[K, V]{Key: k, Old: &v})
+		}
+	}
+	return s.write(ctx, "delete", changes)
+}
+
+func (s *step[K, V]) write(ctx context.Context, verb string, changes []Change[K, V]) error {
+	if len(changes) == 0 {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%s %s: %w", verb, plural(s.name), err)
+	}
+	slices.SortFunc(changes, func(a, b Change[K, V]) int { return s.compare(a.Key, b.Key) })
+	results := s.table.Write(ctx, changes)
+	var errs []error
+	for i, c := range changes {
+		if results != nil && results[i] != nil {
+			errs = append(errs, fmt.Errorf("%s %s %v: %w", verb, s.name, c.Key, results[i]))
+			continue
+		}
+		s.tally(c)
+	}
+	return errors.Join(errs...)
+}
+
+// tally counts one successful write, and as a repair when the wants do not
+// explain it.
+func (s *step[K, V]) tally(c Change[K, V]) {
+	before, known := s.last[c.Key]
+	switch {
+	case c.New == nil:
+		s.done.Deleted++
+		if s.last != nil && !known {
+			s.done.Pruned++
+		}
+		return
+	case c.Old == nil:
+		s.done.Added++
+	default:
+		s.done.Changed++
+	}
+	if known && before == *c.New {
+		s.done.Restored++
+	}
+}
+
+func plural(name string) string {
+	if stem, ok := strings.CutSuffix(name, "entry"); ok {
+		return stem + "entries"
+	}
+	return name + "s"
+}
+
+// Dump is a table's entries as text, a line each in order of keys: for tests
+// and for people.
+func Dump[K, V comparable](entries map[K]V, compare func(a, b K) int) string {
+	var out []byte
+	for _, k := range slices.SortedFunc(maps.Keys(entries), compare) {
+		out = fmt.Appendf(out, "%v %v\n", k, entries[k])
+	}
+	return string(out)
+}

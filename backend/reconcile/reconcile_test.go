@@ -1,0 +1,213 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// table is a small real table in memory that journals its writes.
+type table struct {
+	name    string
+	entries map[string]int
+	journal *[]string
+	listErr error
+	partial bool // what the failing listing still returns
+	refuse  map[string]error
+}
+
+func newTable(name string, journal *[]string, entries ...string) *table {
+	t := &table{name: name, entries: map[string]int{}, journal: journal}
+	for _, e := range entries {
+		t.entries[e] = len(e)
+	}
+	return t
+}
+
+var _ Table[string, int] = (*table)(nil)
+
+func (t *table) List(context.Context) (map[string]int, error) {
+	if t.listErr != nil && !t.partial {
+		return nil, t.listErr
+	}
+	return maps.Clone(t.entries), t.listErr
+}
+
+func (t *table) Write(_ context.Context, changes []Change[string, int]) []error {
+	errs := make([]error, len(changes))
+	for i, c := range changes {
+		_, exists := t.entries[c.Key]
+		switch {
+		case t.refuse[c.Key] != nil:
+			errs[i] = t.refuse[c.Key]
+		case c.New == nil:
+			delete(t.entries, c.Key)
+			*t.journal = append(*t.journal, "-"+t.name+":"+c.Key)
+		case c.Old == nil && exists:
+			errs[i] = errors.New("exists")
+		default:
+			t.entries[c.Key] = *c.New
+			*t.journal = append(*t.journal, "+"+t.name+":"+c.Key)
+		}
+	}
+	return errs
+}
+
+func want(keys ...string) map[string]int {
+	m := map[string]int{}
+	for _, k := range keys {
+		m[k] = len(k)
+	}
+	return m
+}
+
+func TestApplyPutsInOrderThenDeletesInReverse(t *testing.T) {
+	var journal []string
+	fdb := newTable("fdb", &journal, "old", "same")
+	route := newTable("route", &journal, "old", "wrong")
+	route.entries["wrong"] = 99
+	result, err := Apply(t.Context(),
+		Want("fdb entry", fdb, cmp.Compare[string], want("same", "b", "a"), nil),
+		Want("route", route, cmp.Compare[string], want("wrong", "r"), nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := strings.Join(journal, " "), "+fdb:a +fdb:b +route:r +route:wrong -route:old -fdb:old"; got != want {
+		t.Errorf("journal\n got %s\nwant %s", got, want)
+	}
+	if got := plural("FDB entry"); got != "FDB entries" {
+		t.Errorf("plural %q", got)
+	}
+	wantResult := Result{{Name: "fdb entry", Added: 2, Deleted: 1}, {Name: "route", Added: 1, Changed: 1, Deleted: 1}}
+	if !slices.Equal(result, wantResult) {
+		t.Errorf("result %+v, want %+v", result, wantResult)
+	}
+	if result.Writes() != 6 || result.Healed() != nil {
+		t.Errorf("writes %d, healed %q", result.Writes(), result.Healed())
+	}
+}
+
+func TestApplySafety(t *testing.T) {
+	broken := errors.New("broken")
+	tests := []struct {
+		name    string
+		prepare func(t *table)
+		dump    string
+		journal string
+		errs    []string
+	}{
+		{"failed listing touches nothing", func(t *table) { t.listErr = broken }, "old 3\nsame 4\n", "", []string{"list routes: broken"}},
+		{"interrupted listing deletes nothing but still puts", func(t *table) { t.listErr, t.partial = broken, true },
+			"new 3\nold 3\nsame 4\n", "+route:new", []string{"list routes: broken"}},
+		{"a refused put does not stop the delete", func(t *table) { t.refuse = map[string]error{"new": broken} },
+			"same 4\n", "-route:old", []string{"put route new: broken"}},
+		{"a refused delete does not stop the put", func(t *table) { t.refuse = map[string]error{"old": broken} },
+			"new 3\nold 3\nsame 4\n", "+route:new", []string{"delete route old: broken"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var journal, otherJournal []string
+			bad := newTable("route", &journal, "old", "same")
+			tt.prepare(bad)
+			good := newTable("other", &otherJournal, "x")
+			_, err := Apply(t.Context(),
+				Want("route", bad, cmp.Compare[string], want("same", "new"), nil),
+				Want("other", good, cmp.Compare[string], want("y"), nil))
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, text := range tt.errs {
+				if !strings.Contains(err.Error(), text) {
+					t.Errorf("error %q lacks %q", err, text)
+				}
+			}
+			if !errors.Is(err, broken) {
+				t.Errorf("%v does not wrap the cause", err)
+			}
+			if got := Dump(bad.entries, cmp.Compare[string]); got != tt.dump {
+				t.Errorf("table\n%swant\n%s", got, tt.dump)
+			}
+			if got := strings.Join(journal, " "); got != tt.journal {
+				t.Errorf("journal %q, want %q", got, tt.journal)
+			}
+			if got := strings.Join(otherJournal, " "); got != "+other:y -other:x" {
+				t.Errorf("the other table did not go on: %q", got)
+			}
+		})
+	}
+}
+
+func TestApplyStopsWritingWhenCancelled(t *testing.T) {
+	var journal []string
+	tab := newTable("route", &journal, "old")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := Apply(ctx, Want("route", tab, cmp.Compare[string], want("new"), nil))
+	if !errors.Is(err, context.Canceled) || len(journal) != 0 {
+		t.Errorf("error %v, journal %q", err, journal)
+	}
+}
+
+func TestHealed(t *testing.T) {
+	tests := []struct {
+		name   string
+		have   []string
+		last   map[string]int
+		want   map[string]int
+		healed []string
+	}{
+		{"first apply explains nothing", []string{"left"}, nil, want("a"), nil},
+		{"the wanted changed", []string{"a"}, want("a"), want("bb"), nil},
+		{"one lost", []string{"a"}, want("a", "b"), want("a", "b"), []string{"1 route restored"}},
+		{"two lost and one new", nil, want("a", "b"), want("a", "b", "c"), []string{"2 routes restored"}},
+		{"a stranger", []string{"a", "x"}, want("a"), want("a"), []string{"1 route removed"}},
+		{"a stranger and a removed one", []string{"a", "b", "x"}, want("a", "b"), want("a"), []string{"1 route removed"}},
+		{"lost and no longer wanted", nil, want("a"), want(), nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var journal []string
+			tab := newTable("route", &journal, tt.have...)
+			result, err := Apply(t.Context(), Want("route", tab, cmp.Compare[string], tt.want, tt.last))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := result.Healed(); !slices.Equal(got, tt.healed) {
+				t.Errorf("healed %q, want %q", got, tt.healed)
+			}
+		})
+	}
+}
+
+// However the states follow each other, each leaves the same tables as it does
+// on a fresh machine, and a second Apply writes nothing.
+func TestApplyStatesInAnyOrder(t *testing.T) {
+	states := []map[string]int{{}, want("a"), want("a", "bb", "ccc"), {"a": 7, "bb": 8}, want("ccc", "dddd"), {"dddd": 1}}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	var journal []string
+	tab := newTable("route", &journal)
+	var last map[string]int
+	for range 500 {
+		state := states[rnd.IntN(len(states))]
+		if rnd.IntN(4) == 0 {
+			tab.entries[fmt.Sprint("stray", rnd.IntN(3))] = 1
+		}
+		if _, err := Apply(t.Context(), Want("route", tab, cmp.Compare[string], state, last)); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := Dump(tab.entries, cmp.Compare[string]), Dump(state, cmp.Compare[string]); got != want {
+			t.Fatalf("table\n%swant\n%s", got, want)
+		}
+		again, err := Apply(t.Context(), Want("route", tab, cmp.Compare[string], state, state))
+		if err != nil || again.Writes() != 0 {
+			t.Fatalf("second apply: %+v, %v", again, err)
+		}
+		last = state
+	}
+}
