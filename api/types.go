@@ -97,6 +97,7 @@ type Underlay struct {
 type NetworkList struct {
 	Networks []Network `json:"networks"`
 	Skipped  []Skipped `json:"skipped"`
+	Index    uint64    `json:"-"` // header X-Leno-Index: changes whenever the answer does
 }
 
 // Lease is one host's lease.
@@ -124,6 +125,7 @@ type Skipped struct {
 type LeaseList struct {
 	Leases  []Lease   `json:"leases"`
 	Skipped []Skipped `json:"skipped"`
+	Index   uint64    `json:"-"` // header X-Leno-Index: changes whenever the answer does
 }
 
 // Reservation is a slot kept for a host: exactly one of Node and NodeID is set.
@@ -137,6 +139,7 @@ type Reservation struct {
 type ReservationList struct {
 	Reservations []Reservation `json:"reservations"`
 	Skipped      []Skipped     `json:"skipped"`
+	Index        uint64        `json:"-"` // header X-Leno-Index: changes whenever the answer does
 }
 
 // Peer is another host as the datapath has it.
@@ -162,6 +165,7 @@ type Counters struct {
 // PeerList is the answer of GET /v1/network/:n/peers.
 type PeerList struct {
 	Peers []Peer `json:"peers"`
+	Index uint64 `json:"-"` // header X-Leno-Index: changes whenever the answer does
 }
 
 // Error is the body of every answer that is not 2xx, and the client's error

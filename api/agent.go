@@ -1,0 +1,43 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+)
+
+// Health asks for the agent's verdict on itself (GET /healthz). A warning or
+// critical verdict is an answer, not an error.
+func (c *Client) Health(ctx context.Context) (Health, error) {
+	return c.health(ctx, "/healthz")
+}
+
+// Ready asks whether every configured network is ready (GET /readyz). Not being
+// ready is an answer, not an error.
+func (c *Client) Ready(ctx context.Context) (Health, error) {
+	return c.health(ctx, "/readyz")
+}
+
+func (c *Client) health(ctx context.Context, path string) (Health, error) {
+	var out Health
+	_, err := c.do(ctx, http.MethodGet, path, nil, &out, http.StatusTooManyRequests, http.StatusServiceUnavailable)
+	if err == nil && out.Status == "" {
+		err = fmt.Errorf("GET %s: not the agent's answer: no status in it", path)
+	}
+	return out, err
+}
+
+// Self describes the agent (GET /v1/agent/self).
+func (c *Client) Self(ctx context.Context) (Self, error) {
+	var out Self
+	_, err := c.do(ctx, http.MethodGet, "/v1/agent/self", nil, &out)
+	return out, err
+}
+
+// Reload makes the agent read its configuration again (PUT /v1/agent/reload).
+// When the new one is unusable the agent keeps the old one and the error, code
+// 400, says what is wrong.
+func (c *Client) Reload(ctx context.Context) error {
+	_, err := c.do(ctx, http.MethodPut, "/v1/agent/reload", nil, nil)
+	return err
+}

@@ -1,0 +1,223 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// DefaultAddress is where an agent listens unless it is told otherwise.
+const DefaultAddress = "127.0.0.1:5366"
+
+const (
+	tokenHeader = "X-Consul-Token"
+	indexHeader = "X-Leno-Index"
+
+	// maxBody bounds an answer; 10,000 leases are about 4 MB.
+	maxBody = 64 << 20
+	// maxErrorBody bounds the text taken from an answer that is not the
+	// agent's JSON, a proxy's error page for one.
+	maxErrorBody = 200
+)
+
+// Config says which agent to talk to and as whom. The zero value is the agent
+// on this host, without a token.
+type Config struct {
+	// Address is host:port, http://host:port, https://host:port or
+	// unix:///path/to/socket; DefaultAddress when empty.
+	Address string
+
+	// Token is a Consul ACL token. The agent passes it on with every write;
+	// without one a write is made as Consul's anonymous token, never as the
+	// agent's own.
+	Token string
+
+	// TLS is for https addresses; nil trusts the host's certificate store. It
+	// is not used when HTTPClient has a transport.
+	TLS *tls.Config
+
+	// HTTPClient carries the requests; nil for one without a time limit, so
+	// bound the calls with their contexts. It is copied. Its transport is not
+	// used for unix addresses, and redirects are never followed, because they
+	// would carry the token elsewhere.
+	HTTPClient *http.Client
+}
+
+// Client talks to one agent. It may be used concurrently. Every method blocks
+// until the agent has answered or its context ends.
+//
+// An answer that is not a success is an *Error, whose Code is the HTTP status:
+// 400 names the parameter that is wrong, 403 carries Consul's reason, 404 names
+// what there is, 409 says what is in the way, 503 that the store cannot be
+// reached. Any other error means that there was no usable answer.
+type Client struct {
+	base  *url.URL
+	token string
+	http  *http.Client
+}
+
+// New builds a client. It touches nothing outside the process. The error names
+// an address that has none of the forms of Config.Address.
+func New(c Config) (*Client, error) {
+	address := c.Address
+	if address == "" {
+		address = DefaultAddress
+	}
+	base, socket, err := parseAddress(address)
+	if err != nil {
+		return nil, err
+	}
+	client := http.Client{}
+	if c.HTTPClient != nil {
+		client = *c.HTTPClient
+	}
+	if client.Transport == nil || socket != "" {
+		client.Transport = newTransport(socket, c.TLS)
+	}
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &Client{base: base, token: c.Token, http: &client}, nil
+}
+
+// parseAddress turns an address into a base URL, and the path of a socket when
+// it names one.
+func parseAddress(address string) (*url.URL, string, error) {
+	bad := func(reason string) error {
+		return fmt.Errorf("address %q: %s; want host:port, http(s)://host:port or unix:///path", address, reason)
+	}
+	if path, ok := strings.CutPrefix(address, "unix://"); ok {
+		if !strings.HasPrefix(path, "/") {
+			return nil, "", bad("the socket's path is not absolute")
+		}
+		return &url.URL{Scheme: "http", Host: "localhost"}, path, nil
+	}
+	if !strings.Contains(address, "://") {
+		address = "http://" + address
+	}
+	u, err := url.Parse(address)
+	switch {
+	case err != nil:
+		return nil, "", bad("not an address")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, "", bad("unknown scheme " + u.Scheme)
+	case u.Host == "" || u.Hostname() == "":
+		return nil, "", bad("the host is missing")
+	case u.Scheme == "http" && u.Port() == "":
+		return nil, "", bad("the port is missing")
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return nil, "", bad("has more than scheme, host, port and path")
+	}
+	u.Path = strings.TrimSuffix(u.Path, "/")
+	return u, "", nil
+}
+
+func newTransport(socket string, conf *tls.Config) http.RoundTripper {
+	t := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: conf, ForceAttemptHTTP2: true}
+	if socket != "" {
+		t.Proxy = nil
+		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", socket)
+		}
+	}
+	return t
+}
+
+// Close drops idle connections. The client stays usable.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// path joins escaped elements: ("v1", "network", "a/b") is /v1/network/a%2Fb.
+func path(elements ...string) string {
+	var b strings.Builder
+	for _, e := range elements {
+		b.WriteByte('/')
+		b.WriteString(url.PathEscape(e))
+	}
+	return b.String()
+}
+
+// do makes one request and reads the whole answer. in is sent as JSON unless
+// it is nil; out receives the JSON answer unless it is nil. Statuses other than
+// 2xx are an *Error, except those in also, which are answers like any other.
+func (c *Client) do(ctx context.Context, method, path string, in, out any, also ...int) (http.Header, error) {
+	var body io.Reader
+	if in != nil {
+		data, err := json.Marshal(in)
+		if err != nil {
+			return nil, fmt.Errorf("%s %s: encode: %w", method, path, err)
+		}
+		body = bytes.NewReader(data)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.base.String()+path, body)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.token != "" {
+		req.Header.Set(tokenHeader, c.token)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		// url.Error repeats method and URL; what happened stands inside it.
+		var wrapped *url.Error
+		if errors.As(err, &wrapped) {
+			err = wrapped.Err
+		}
+		return nil, fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s %s: read the answer: %w", method, path, err)
+	case len(data) > maxBody:
+		return nil, fmt.Errorf("%s %s: the answer is larger than %d bytes", method, path, maxBody)
+	}
+	if resp.StatusCode/100 != 2 && !slices.Contains(also, resp.StatusCode) {
+		return nil, parseError(resp.StatusCode, data)
+	}
+	if out != nil {
+		if err := json.Unmarshal(data, out); err != nil {
+			return nil, fmt.Errorf("%s %s: status %d: not the agent's answer: %w", method, path, resp.StatusCode, err)
+		}
+	}
+	return resp.Header, nil
+}
+
+// parseError reads an error body. The status counts, whatever the body says.
+func parseError(status int, body []byte) *Error {
+	e := Error{}
+	if json.Unmarshal(body, &e) == nil && e.Message != "" {
+		e.Code = status
+		return &e
+	}
+	text := strings.TrimSpace(string(body))
+	if len(text) > maxErrorBody {
+		text = strings.ToValidUTF8(text[:maxErrorBody], "") + "…"
+	}
+	message := fmt.Sprintf("unexpected answer: %d %s", status, http.StatusText(status))
+	if text != "" {
+		message += ": " + text
+	}
+	return &Error{Code: status, Message: message}
+}
+
+// index reads X-Leno-Index; 0 when it is absent.
+func index(h http.Header) uint64 {
+	n, err := strconv.ParseUint(h.Get(indexHeader), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}

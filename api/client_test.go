@@ -1,0 +1,324 @@
+package api
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+var comparers = cmp.Options{
+	cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}),
+}
+
+func TestParseAddress(t *testing.T) {
+	tests := []struct {
+		address string
+		base    string
+		socket  string
+		err     string // part of it
+	}{
+		{address: "127.0.0.1:5366", base: "http://127.0.0.1:5366"},
+		{address: "[::1]:5366", base: "http://[::1]:5366"},
+		{address: "localhost:1", base: "http://localhost:1"},
+		{address: "http://h:1/", base: "http://h:1"},
+		{address: "https://h", base: "https://h"},
+		{address: "https://h:1/behind/proxy/", base: "https://h:1/behind/proxy"},
+		{address: "unix:///run/leno/leno.sock", base: "http://localhost", socket: "/run/leno/leno.sock"},
+		{address: "unix://leno.sock", err: "not absolute"},
+		{address: "unix://", err: "not absolute"},
+		{address: "ftp://h:1", err: "unknown scheme ftp"},
+		{address: "h", err: "port is missing"},
+		{address: ":5366", err: "host is missing"},
+		{address: "http://", err: "host is missing"},
+		{address: "h:port", err: "not an address"},
+		{address: "http://u:p@h:1", err: "more than"},
+		{address: "http://h:1?x=y", err: "more than"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.address, func(t *testing.T) {
+			base, socket, err := parseAddress(tt.address)
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) || !strings.Contains(err.Error(), tt.address) {
+					t.Fatalf("error %v, want one with %q and the address", err, tt.err)
+				}
+				if _, err := New(Config{Address: tt.address}); err == nil {
+					t.Fatal("New accepted it")
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if base.String() != tt.base || socket != tt.socket {
+				t.Errorf("got %s and socket %q, want %s and %q", base, socket, tt.base, tt.socket)
+			}
+		})
+	}
+}
+
+// request is what a handler saw.
+type request struct {
+	Line, Token, Body string
+}
+
+// serve answers every request with one status and body and remembers the last.
+func serve(t *testing.T, status int, body string) (*Client, *request) {
+	t.Helper()
+	var got request
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		in, _ := io.ReadAll(r.Body)
+		got = request{Line: r.Method + " " + r.URL.RequestURI(), Token: r.Header.Get("X-Consul-Token"), Body: string(in)}
+		w.Header().Set("X-Leno-Index", "42")
+		w.WriteHeader(status)
+		io.WriteString(w, body)
+	}))
+	t.Cleanup(srv.Close)
+	c, err := New(Config{Address: srv.URL, Token: "secret"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c, &got
+}
+
+// TestRequests pins method, path, body and decoded answer of every method.
+func TestRequests(t *testing.T) {
+	p4, p6 := netip.MustParsePrefix("10.5.34.0/24"), netip.MustParsePrefix("fd00:5:0:22::/64")
+	tests := []struct {
+		name   string
+		status int
+		answer string
+		call   func(context.Context, *Client) (any, error)
+		line   string
+		body   string
+		want   any
+	}{
+		{"health", 200, `{"status":"passing","ready":true,"checks":[],"networks":[]}`,
+			func(ctx context.Context, c *Client) (any, error) { return c.Health(ctx) },
+			"GET /healthz", "", Health{Status: Passing, Ready: true, Checks: []Check{}, Networks: []NetworkHealth{}}},
+		{"health warning", 429, `{"status":"warning","ready":true}`,
+			func(ctx context.Context, c *Client) (any, error) { return c.Health(ctx) },
+			"GET /healthz", "", Health{Status: Warning, Ready: true}},
+		{"health critical", 503, `{"status":"critical"}`,
+			func(ctx context.Context, c *Client) (any, error) { return c.Health(ctx) },
+			"GET /healthz", "", Health{Status: Critical}},
+		{"not ready", 503, `{"status":"passing"}`,
+			func(ctx context.Context, c *Client) (any, error) { return c.Ready(ctx) },
+			"GET /readyz", "", Health{Status: Passing}},
+		{"self", 200, `{"version":"1","node_name":"a","networks":["default"]}`,
+			func(ctx context.Context, c *Client) (any, error) { return c.Self(ctx) },
+			"GET /v1/agent/self", "", Self{Version: "1", NodeName: "a", Networks: []string{"default"}}},
+		{"reload", 200, `{}`,
+			func(ctx context.Context, c *Client) (any, error) { return nil, c.Reload(ctx) },
+			"PUT /v1/agent/reload", "", nil},
+		{"networks", 200, `{"networks":[{"name":"default"}],"skipped":[]}`,
+			func(ctx context.Context, c *Client) (any, error) { return c.Networks(ctx) },
+			"GET /v1/networks", "", NetworkList{Networks: []Network{{Name: "default"}}, Skipped: []Skipped{}, Index: 42}},
+		{"network", 200, `{"name":"a/b","modify_index":7}`,
+			func(ctx context.Context, c *Client) (any, error) { return c.Network(ctx, "a/b") },
+			"GET /v1/network/a%2Fb", "", Network{Name: "a/b", ModifyIndex: 7}},
+		{"put network", 200, `{"name":"default","modify_index":8}`,
+			func(ctx context.Context, c *Client) (any, error) {
+				return c.PutNetwork(ctx, Network{Name: "default", Pools: []Pool{{Prefix: p4, SubnetLen: 26}},
+					Backend: json.RawMessage(`{"type":"alloc"}`), ModifyIndex: 7, Local: &Local{State: "not sent"}})
+			},
+			"PUT /v1/network/default",
+			`{"name":"default","pools":[{"prefix":"10.5.34.0/24","subnet_len":26}],"backend":{"type":"alloc"},"modify_index":7}`,
+			Network{Name: "default", ModifyIndex: 8}},
+		{"delete network", 200, `{}`,
+			func(ctx context.Context, c *Client) (any, error) { return nil, c.DeleteNetwork(ctx, "default", false) },
+			"DELETE /v1/network/default", "", nil},
+		{"delete network by force", 200, `{}`,
+			func(ctx context.Context, c *Client) (any, error) { return nil, c.DeleteNetwork(ctx, "default", true) },
+			"DELETE /v1/network/default?force=true", "", nil},
+		{"leases", 200, `{"leases":[{"subnet":"10.5.34.0/24","held":true}],"skipped":[{"key":"k","reason":"r"}]}`,
+			func(ctx context.Context, c *Client) (any, error) { return c.Leases(ctx, "default") },
+			"GET /v1/network/default/leases", "",
+			LeaseList{Leases: []Lease{{Subnet: p4, Held: true}}, Skipped: []Skipped{{"k", "r"}}, Index: 42}},
+		{"lease", 200, `{"subnet":"fd00:5:0:22::/64"}`,
+			func(ctx context.Context, c *Client) (any, error) { return c.Lease(ctx, "default", p6) },
+			"GET /v1/network/default/lease/fd00:5:0:22::-64", "", Lease{Subnet: p6}},
+		{"revoke", 200, `{}`,
+			func(ctx context.Context, c *Client) (any, error) { return nil, c.RevokeLease(ctx, "default", p4) },
+			"DELETE /v1/network/default/lease/10.5.34.0-24", "", nil},
+		{"release", 204, ``,
+			func(ctx context.Context, c *Client) (any, error) { return nil, c.ReleaseLease(ctx, "default") },
+			"PUT /v1/network/default/release", "", nil},
+		{"reservations", 200, `{"reservations":[{"subnet":"10.5.34.0/24","node":"b"}],"skipped":[]}`,
+			func(ctx context.Context, c *Client) (any, error) { return c.Reservations(ctx, "default") },
+			"GET /v1/network/default/reservations", "",
+			ReservationList{Reservations: []Reservation{{Subnet: p4, Node: "b"}}, Skipped: []Skipped{}, Index: 42}},
+		{"reserve", 200, `{}`,
+			func(ctx context.Context, c *Client) (any, error) {
+				return nil, c.AddReservation(ctx, "default", Reservation{Subnet: p4, Node: "b"})
+			},
+			"PUT /v1/network/default/reservation/10.5.34.0-24", `{"subnet":"10.5.34.0/24","node":"b"}`, nil},
+		{"unreserve", 200, `{}`,
+			func(ctx context.Context, c *Client) (any, error) { return nil, c.RemoveReservation(ctx, "default", p4) },
+			"DELETE /v1/network/default/reservation/10.5.34.0-24", "", nil},
+		{"peers", 200, `{"peers":[{"node":"b","counters":{"rx_packets":3}}]}`,
+			func(ctx context.Context, c *Client) (any, error) { return c.Peers(ctx, "default") },
+			"GET /v1/network/default/peers", "",
+			PeerList{Peers: []Peer{{Node: "b", Counters: &Counters{RxPackets: 3}}}, Index: 42}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c, got := serve(t, tt.status, tt.answer)
+			answer, err := tt.call(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(request{Line: tt.line, Token: "secret", Body: tt.body}, *got); diff != "" {
+				t.Errorf("request (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.want, answer, comparers); diff != "" {
+				t.Errorf("answer (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestErrors(t *testing.T) {
+	tests := []struct {
+		name   string
+		status int
+		body   string
+		code   int // 0: not an *Error
+		text   string
+	}{
+		{"the agent's", 404, `{"code":404,"error":"network \"x\" is not defined, there is: default"}`, 404, `network "x" is not defined, there is: default`},
+		{"status wins over the body", 409, `{"code":200,"error":"changed meanwhile"}`, 409, "changed meanwhile"},
+		{"a proxy's page", 502, "<html>bad gateway</html>\n", 502, "unexpected answer: 502 Bad Gateway: <html>bad gateway</html>"},
+		{"a long page is cut", 500, strings.Repeat("é", 500), 500, "unexpected answer: 500 Internal Server Error: " + strings.Repeat("é", 100) + "…"},
+		{"nothing", 500, "", 500, "unexpected answer: 500 Internal Server Error"},
+		{"a redirect is not followed", 307, "", 307, "unexpected answer: 307 Temporary Redirect"},
+		{"not JSON", 200, "hello", 0, "GET /v1/networks: status 200: not the agent's answer"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c, _ := serve(t, tt.status, tt.body)
+			_, err := c.Networks(t.Context())
+			if err == nil || !strings.HasPrefix(err.Error(), tt.text) {
+				t.Fatalf("error %v, want %q", err, tt.text)
+			}
+			var typed *Error
+			if is := errors.As(err, &typed); is != (tt.code != 0) {
+				t.Fatalf("error is %T", err)
+			}
+			if tt.code != 0 && typed.Code != tt.code {
+				t.Errorf("code %d, want %d", typed.Code, tt.code)
+			}
+		})
+	}
+}
+
+// A health answer that is no verdict must not read as one.
+func TestHealthIsNotAProxysPage(t *testing.T) {
+	c, _ := serve(t, 503, "<html>no backend</html>")
+	if h, err := c.Health(t.Context()); err == nil {
+		t.Fatalf("got %+v, want an error", h)
+	}
+	c, _ = serve(t, 503, `{"message":"no backend"}`)
+	if h, err := c.Health(t.Context()); err == nil {
+		t.Fatalf("got %+v, want an error", h)
+	}
+}
+
+func TestRedirectDoesNotCarryTheToken(t *testing.T) {
+	reached := false
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached = true }))
+	defer other.Close()
+	srv := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
+	defer srv.Close()
+	c, err := New(Config{Address: srv.URL, Token: "secret", HTTPClient: srv.Client()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Reload(t.Context()); err == nil || reached {
+		t.Errorf("error %v, reached the other server: %t", err, reached)
+	}
+}
+
+func TestUnixSocket(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "leno.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, `{"node_name":"a"}`)
+	}))
+	srv.Listener.Close()
+	srv.Listener = l
+	srv.Start()
+	defer srv.Close()
+	c, err := New(Config{Address: "unix://" + socket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	self, err := c.Self(t.Context())
+	if err != nil || self.NodeName != "a" {
+		t.Errorf("got %+v, %v", self, err)
+	}
+}
+
+func TestTLS(t *testing.T) {
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, `{"node_name":"a"}`)
+	}))
+	defer srv.Close()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}))
+	c, err := New(Config{Address: srv.URL, TLS: &tls.Config{RootCAs: roots}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Self(t.Context()); err != nil {
+		t.Error(err)
+	}
+	untrusting, err := New(Config{Address: srv.URL, TLS: &tls.Config{RootCAs: x509.NewCertPool()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer untrusting.Close()
+	if _, err := untrusting.Self(t.Context()); err == nil {
+		t.Error("an unknown certificate was accepted")
+	}
+}
+
+func TestContextEndsACall(t *testing.T) {
+	started := make(chan struct{})
+	release := make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		close(started)
+		<-release
+	}))
+	defer srv.Close()
+	defer close(release)
+	c, err := New(Config{Address: srv.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-started; cancel() }()
+	if _, err := c.Self(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want context.Canceled", err)
+	}
+}
