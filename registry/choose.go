@@ -26,11 +26,17 @@ type Situation struct {
 	Reservations []Reservation
 }
 
-// BadSlot is the prefix in the key of an unusable record.
-type BadSlot struct{ Prefix netip.Prefix }
+// BadSlot is the prefix in the key of an unusable record, and the session that
+// holds the key: when it is the claimant's own, somebody overwrote its value
+// and it may write it again.
+type BadSlot struct {
+	Prefix      netip.Prefix
+	Session     string
+	ModifyIndex uint64
+}
 
 // Choose picks the slot for a claim, in this order: the host's own lease, held
-// or lapsed; its reservation; the subnet it held before if that is free; a free
+// or lapsed, or overwritten under its lock; its reservation; the subnet it held before if that is free; a free
 // slot that no record stands on; the slot lapsed longest past the claim's hold.
 //
 // rnd(n) returns a number in [0,n) and spreads hosts over the free slots so
@@ -42,6 +48,9 @@ func Choose(s Situation, c Claim, rnd func(n uint64) uint64) (Choice, error) {
 		return Choice{}, err
 	}
 	if own := ownLease(s.Leases, c); own != nil {
+		return Choice{Slot: own.Slot, Existing: own, Own: true}, nil
+	}
+	if own := s.overwritten(c); own != nil {
 		return Choice{Slot: own.Slot, Existing: own, Own: true}, nil
 	}
 	taken := newOccupancy(s)
@@ -129,6 +138,18 @@ func ownLease(leases []Lease, c Claim) *Lease {
 		}
 	}
 	return best
+}
+
+// overwritten is our own record when its value became unusable under our lock.
+func (s Situation) overwritten(c Claim) *Lease {
+	for _, b := range s.Bad {
+		slot, err := s.Network.Plan.Slot(b.Prefix)
+		if err == nil && c.Session != "" && b.Session == c.Session {
+			return &Lease{Network: s.Network.Name, Slot: slot, Subnets: s.Network.Plan.Subnets(slot),
+				Session: b.Session, ModifyIndex: b.ModifyIndex}
+		}
+	}
+	return nil
 }
 
 // occupancy is who stands on which slot.
