@@ -36,6 +36,10 @@ type OptionError struct {
 
 func (e *OptionError) Error() string { return e.Option + ": " + e.Reason }
 
+// OptionName lets a reader of configuration files, which does not import this
+// package, find the line to point at.
+func (e *OptionError) OptionName() string { return e.Option }
+
 // Config is what stays the same for the life of one backend.
 type Config struct {
 	Network string

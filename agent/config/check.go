@@ -1,0 +1,72 @@
+package config
+
+import (
+	"time"
+
+	"github.com/hashicorp/hcl/v2"
+)
+
+// Consul takes session TTLs in this range.
+const (
+	minTTL = 10 * time.Second
+	maxTTL = 24 * time.Hour
+)
+
+// check looks at values that depend on each other, once all files are read.
+// The error stands at the attribute that was set last of those involved.
+func (l *loader) check() {
+	l.checkLease()
+	l.checkTokens()
+	l.checkTLS("consul", &l.cfg.Consul.TLS, false)
+	l.checkTLS("http", &l.cfg.HTTP.TLS, true)
+}
+
+func (l *loader) checkLease() {
+	c := &l.cfg.Lease
+	ttl, margin, hold := l.by[&c.TTL], l.by[&c.RenewMargin], l.by[&c.Hold]
+	if ttl != nil && (c.TTL < minTTL || c.TTL > maxTTL) {
+		l.at(ttl, "%s is outside 10s to 24h, the range Consul takes for a session", c.TTL)
+		return
+	}
+	switch {
+	case margin == nil:
+		c.RenewMargin = defaultRenewMargin(c.TTL)
+	case c.RenewMargin == 0:
+		l.at(margin, "must be more than 0: a session renewed only when its time is up may already be gone")
+	case c.RenewMargin >= c.TTL:
+		l.at(margin, "%s must be less than the ttl of %s: the session is renewed when ttl - renew_margin has passed", c.RenewMargin, c.TTL)
+	}
+	switch {
+	case hold == nil:
+		c.Hold = max(c.Hold, 2*c.TTL)
+	case c.Hold < 2*c.TTL:
+		l.at(hold, "%s must be at least twice the ttl of %s: Consul may let a session live on for that long after its last renewal, "+
+			"and a host that only missed renewals would find its subnet given away", c.Hold, c.TTL)
+	}
+}
+
+func (l *loader) checkTokens() {
+	c := &l.cfg.Consul
+	token, file := l.by[&c.Token], l.by[&c.TokenFile]
+	if token == nil || file == nil || c.Token == "" || c.TokenFile == "" {
+		return
+	}
+	l.at(file, "token is set too, at %s: give one of them", place(token.Range))
+}
+
+// checkTLS wants certificate and key together, and a listener's TLS block to have
+// them at all.
+func (l *loader) checkTLS(block string, t *TLS, listener bool) {
+	cert, key, ca := l.by[&t.CertFile], l.by[&t.KeyFile], l.by[&t.CAFile]
+	lone := func(a *hcl.Attribute, missing string) {
+		l.at(a, "the %s block's tls needs %s too", block, missing)
+	}
+	switch {
+	case t.CertFile != "" && t.KeyFile == "":
+		lone(cert, "key_file")
+	case t.KeyFile != "" && t.CertFile == "":
+		lone(key, "cert_file")
+	case listener && t.CAFile != "" && t.CertFile == "":
+		lone(ca, "cert_file and key_file")
+	}
+}

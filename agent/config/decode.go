@@ -1,0 +1,94 @@
+package config
+
+// read puts one file's attributes into the configuration.
+func (l *loader) read(f *fileShape) {
+	c := &l.cfg
+	l.text(f.NodeName, &c.NodeName, checkNodeName)
+	l.text(f.DataDir, &c.DataDir, checkAbsolute)
+
+	l.text(f.LogLevel, &c.Log.Level, oneOf("TRACE", "DEBUG", "INFO", "WARN", "ERROR"))
+	l.flag(f.LogJSON, &c.Log.JSON)
+	l.text(f.LogFile, &c.Log.File, optional(checkAbsolute))
+	l.count(f.LogRotateBytes, &c.Log.RotateBytes)
+	l.count(f.LogRotateMax, &c.Log.RotateMaxFiles)
+
+	l.flag(f.WatchNetworks, &c.WatchNetworks)
+	l.texts(f.AllowedNetworks, &c.AllowedNetworks, checkPattern)
+
+	l.readConsul(f.Consul)
+	l.readLease(f.Lease)
+	l.readUnderlay(f.Underlay)
+	l.readHTTP(f.HTTP)
+	l.readTelemetry(f.Telemetry)
+	for _, n := range f.Networks {
+		l.readNetwork(n)
+	}
+}
+
+func (l *loader) readConsul(s *consulShape) {
+	if s == nil {
+		return
+	}
+	c := &l.cfg.Consul
+	l.text(s.Address, &c.Address, optional(checkConsulAddress))
+	l.text(s.Token, &c.Token)
+	l.text(s.TokenFile, &c.TokenFile)
+	l.text(s.KVPrefix, &c.KVPrefix, checkKVPrefix)
+	l.text(s.Service, &c.Service, checkService)
+	l.text(s.Datacenter, &c.Datacenter)
+	l.text(s.Namespace, &c.Namespace)
+	l.text(s.Partition, &c.Partition)
+	if t := s.TLS; t != nil {
+		l.text(t.CAFile, &c.TLS.CAFile)
+		l.text(t.CertFile, &c.TLS.CertFile)
+		l.text(t.KeyFile, &c.TLS.KeyFile)
+		l.text(t.ServerName, &c.TLS.ServerName)
+	}
+}
+
+func (l *loader) readLease(s *leaseShape) {
+	if s == nil {
+		return
+	}
+	c := &l.cfg.Lease
+	l.duration(s.TTL, &c.TTL)
+	l.duration(s.RenewMargin, &c.RenewMargin)
+	l.duration(s.Hold, &c.Hold)
+	l.text(s.OnLost, &c.OnLost, oneOf(OnLostRenumber, OnLostExit))
+	l.flag(s.ReleaseOnStop, &c.ReleaseOnStop)
+}
+
+func (l *loader) readUnderlay(s *underlayShape) {
+	if s == nil {
+		return
+	}
+	c := &l.cfg.Underlay
+	l.texts(s.Interfaces, &c.Interfaces, checkInterface)
+	l.texts(s.InterfaceRegex, &c.InterfaceRegex, checkRegex)
+	l.addr(s.CanReach, &c.CanReach)
+	l.text(s.PublicIP, &c.PublicIP, checkPublicIP(false))
+	l.text(s.PublicIPv6, &c.PublicIPv6, checkPublicIP(true))
+}
+
+func (l *loader) readHTTP(s *httpShape) {
+	if s == nil {
+		return
+	}
+	c := &l.cfg.HTTP
+	l.text(s.Address, &c.Address, checkListenAddress)
+	if t := s.TLS; t != nil {
+		l.text(t.CAFile, &c.TLS.CAFile)
+		l.text(t.CertFile, &c.TLS.CertFile)
+		l.text(t.KeyFile, &c.TLS.KeyFile)
+	}
+}
+
+func (l *loader) readTelemetry(s *telemetryShape) {
+	if s == nil {
+		return
+	}
+	c := &l.cfg.Telemetry
+	l.duration(s.PrometheusRetention, &c.PrometheusRetention)
+	l.text(s.StatsdAddress, &c.StatsdAddress, optional(checkHostPort))
+	l.text(s.DogstatsdAddress, &c.DogstatsdAddress, optional(checkHostPort))
+}

@@ -1,0 +1,54 @@
+package config
+
+import (
+	"encoding/json"
+	"net/netip"
+	"time"
+)
+
+// DefaultBackend carries a network whose block names no backend.
+const DefaultBackend = "vxlan"
+
+// runDir holds the subnet files unless a network says otherwise.
+const runDir = "/run/leno"
+
+// Defaults is the configuration of an agent without any file: it takes part in
+// no network.
+func Defaults() Config {
+	return Config{
+		DataDir: "/var/lib/leno",
+		Log:     Log{Level: "INFO"},
+		Consul:  Consul{KVPrefix: "leno", Service: "leno"},
+		Lease: Lease{
+			TTL:         2 * time.Minute,
+			RenewMargin: defaultRenewMargin(2 * time.Minute),
+			Hold:        24 * time.Hour,
+			OnLost:      OnLostRenumber,
+		},
+		HTTP:            HTTP{Address: "127.0.0.1:5366"},
+		Telemetry:       Telemetry{PrometheusRetention: time.Hour},
+		AllowedNetworks: []string{"*"},
+	}
+}
+
+// Dev is the configuration of `leno agent -dev`: one network "dev" in a
+// registry in memory, no service in Consul, everything else as Defaults.
+func Dev() Config {
+	c := Defaults()
+	c.Dev = true
+	c.Consul.Service = ""
+	c.Networks = []Network{{
+		Name:       "dev",
+		Pools:      []Pool{{Prefix: netip.MustParsePrefix("10.98.0.0/16")}},
+		Backend:    &Backend{Type: DefaultBackend, Options: json.RawMessage(`{}`)},
+		Forward:    true,
+		SubnetFile: defaultSubnetFile("dev"),
+	}}
+	return c
+}
+
+// defaultRenewMargin leaves the first third of the TTL quiet and the rest for
+// trying again.
+func defaultRenewMargin(ttl time.Duration) time.Duration { return ttl * 2 / 3 }
+
+func defaultSubnetFile(network string) string { return runDir + "/" + network + ".env" }

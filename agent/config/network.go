@@ -1,0 +1,263 @@
+package config
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/zclconf/go-cty/cty"
+	ctyjson "github.com/zclconf/go-cty/cty/json"
+)
+
+// networkDraft is a network while it is read. It stays where it is in memory,
+// so that loader.by can name its values by their addresses.
+type networkDraft struct {
+	Network
+	shape *networkShape
+	pools []*poolDraft
+}
+
+type poolDraft struct {
+	Pool
+	shape *poolShape
+	valid bool
+}
+
+func (l *loader) readNetwork(s *networkShape) {
+	for _, other := range l.networks {
+		if other.Name == s.Name {
+			l.report(s.Place, "Duplicate network", "The network %q is already defined at %s. A network is defined in one place only",
+				s.Name, place(other.shape.Named))
+			return
+		}
+	}
+	n := &networkDraft{shape: s}
+	n.Name, n.Forward, n.SubnetFile = s.Name, true, defaultSubnetFile(s.Name)
+	l.networks = append(l.networks, n)
+
+	if err := l.checkNetworkName(s.Name); err != nil {
+		l.report(s.Named, "Invalid network name", "%s", err)
+	}
+	l.flag(s.IPMasq, &n.IPMasq)
+	l.flag(s.Forward, &n.Forward)
+	l.text(s.SubnetFile, &n.SubnetFile, checkAbsolute)
+
+	l.readPool(n, s.IPv4, "IPv4", netip.Addr.Is4)
+	l.readPool(n, s.IPv6, "IPv6", netip.Addr.Is6)
+	if l.o.CheckPlan != nil && len(n.pools) > 0 && !slices.ContainsFunc(n.pools, func(p *poolDraft) bool { return !p.valid }) {
+		if err := l.o.CheckPlan(n.plan()); err != nil {
+			for _, err := range flatten(err) {
+				l.report(s.Place, "Invalid address plan", "%s", err)
+			}
+		}
+	}
+	l.readBackend(n)
+}
+
+func (n *networkDraft) plan() []Pool {
+	var out []Pool
+	for _, p := range n.pools {
+		out = append(out, p.Pool)
+	}
+	return out
+}
+
+// checkNetworkName: without the registry's rule the name must at least be a
+// file's name, since it is made into one.
+func (l *loader) checkNetworkName(name string) error {
+	if l.o.CheckNetworkName != nil {
+		return l.o.CheckNetworkName(name)
+	}
+	if name == "" || name != filepath.Base(name) || name == "." || name == ".." {
+		return fmt.Errorf("%q cannot name a network", name)
+	}
+	return nil
+}
+
+func (l *loader) readPool(n *networkDraft, s *poolShape, family string, is func(netip.Addr) bool) {
+	if s == nil {
+		return
+	}
+	p := &poolDraft{shape: s}
+	n.pools = append(n.pools, p)
+	before := len(l.diags)
+
+	set(l, s.Prefix, &p.Prefix, cty.String, func(text string) (netip.Prefix, error) {
+		prefix, err := netip.ParsePrefix(text)
+		switch {
+		case err != nil:
+			return prefix, fmt.Errorf("%q is not a prefix, such as \"10.5.0.0/16\" or \"fd00:5::/48\"", text)
+		case !is(prefix.Addr()):
+			return prefix, fmt.Errorf("%s is not %s, which is what the block is for", prefix, family)
+		}
+		return prefix, nil
+	})
+	l.count(s.SubnetLen, &p.SubnetLen)
+	l.addr(s.Min, &p.Min)
+	l.addr(s.Max, &p.Max)
+	if !p.Prefix.IsValid() && len(l.diags) == before {
+		l.report(s.Place, "Missing prefix", "The address pool needs a prefix, such as prefix = %q", map[string]string{"IPv4": "10.5.0.0/16", "IPv6": "fd00:5::/48"}[family])
+	}
+	if len(l.diags) == before {
+		l.checkPool(p)
+	}
+	p.valid = len(l.diags) == before
+}
+
+// checkPool applies the registry's limits. They speak of the pool as a whole;
+// to point at one line, the attributes are added one after the other and the
+// first that breaks the pool is the one to blame.
+func (l *loader) checkPool(p *poolDraft) {
+	if l.o.CheckPool == nil {
+		return
+	}
+	blame := func(a *hcl.Attribute, pool Pool) bool {
+		if a == nil {
+			return true
+		}
+		err := l.o.CheckPool(pool)
+		for _, e := range flatten(err) {
+			if e != nil {
+				l.at(a, "%s", e)
+			}
+		}
+		return err == nil
+	}
+	s, part := p.shape, Pool{Prefix: p.Prefix}
+	if !blame(s.Prefix, part) {
+		return
+	}
+	part.SubnetLen = p.SubnetLen
+	if !blame(s.SubnetLen, part) {
+		return
+	}
+	withMin, withMax := part, part
+	withMin.Min, withMax.Max = p.Min, p.Max
+	okMin, okMax := blame(s.Min, withMin), blame(s.Max, withMax)
+	if okMin && okMax && s.Min != nil {
+		blame(s.Max, p.Pool)
+	}
+}
+
+// readBackend turns the block into a type and a JSON object. A network with
+// pools and no backend gets the default one.
+func (l *loader) readBackend(n *networkDraft) {
+	s := n.shape.Backend
+	switch {
+	case s == nil && len(n.pools) == 0:
+		return // joined as Consul has it
+	case s == nil:
+		options := json.RawMessage(`{}`)
+		if normalize := l.o.Backends[DefaultBackend]; normalize != nil {
+			var err error
+			if options, err = normalize(options); err != nil {
+				l.report(n.shape.Place, "Invalid default backend", "%s", err)
+			}
+		}
+		n.Backend = &Backend{Type: DefaultBackend, Options: options}
+		return
+	case len(n.pools) == 0:
+		l.report(s.Place, "Backend without addresses", "The network %q has a backend but neither an ipv4 nor an ipv6 block. "+
+			"Give both to define the network, or none of them to join it as Consul has it", n.Name)
+	}
+
+	attrs, diags := s.Body.JustAttributes()
+	l.diags = append(l.diags, diags...)
+	options, ok := l.object(attrs)
+	if l.o.Backends != nil && ok && !diags.HasErrors() {
+		normalize := l.o.Backends[s.Type]
+		if normalize == nil {
+			l.report(s.Named, "Unknown backend", "There is no backend %q. The backends are %s", s.Type,
+				quoted(slices.Sorted(maps.Keys(l.o.Backends))))
+			return
+		}
+		effective, err := normalize(options)
+		if err != nil {
+			l.reportOptions(s, attrs, err)
+			return
+		}
+		options = effective
+	}
+	n.Backend = &Backend{Type: s.Type, Options: options}
+}
+
+// object is the attributes as one JSON object. Null attributes are left out.
+func (l *loader) object(attrs hcl.Attributes) (json.RawMessage, bool) {
+	members, ok := map[string]json.RawMessage{}, true
+	for _, name := range slices.Sorted(maps.Keys(attrs)) {
+		v, diags := attrs[name].Expr.Value(nil)
+		l.diags = append(l.diags, diags...)
+		if diags.HasErrors() {
+			ok = false
+			continue
+		}
+		if v.IsNull() {
+			continue
+		}
+		text, err := ctyjson.Marshal(v, v.Type())
+		if err != nil {
+			l.at(attrs[name], "%s", err)
+			ok = false
+			continue
+		}
+		members[name] = text
+	}
+	out, err := json.Marshal(members)
+	return out, ok && err == nil
+}
+
+// reportOptions shows each of the backend's errors at the line of the option it
+// names, else at the block.
+func (l *loader) reportOptions(s *backendShape, attrs hcl.Attributes, err error) {
+	for _, err := range flatten(err) {
+		var named interface{ OptionName() string }
+		if errors.As(err, &named) {
+			if a := attrs[named.OptionName()]; a != nil {
+				l.at(a, "%s", strings.TrimPrefix(err.Error(), a.Name+": "))
+				continue
+			}
+		}
+		l.report(s.Place, "Invalid backend", "Backend %q: %s", s.Type, err)
+	}
+}
+
+// finishNetworks checks the networks against each other and hands them over.
+// A network of the file replaces a built-in one of the same name.
+func (l *loader) finishNetworks() {
+	for i, n := range l.networks {
+		for _, other := range l.networks[:i] {
+			l.checkPair(other, n)
+		}
+		n.Pools = n.plan()
+		l.cfg.Networks = slices.DeleteFunc(l.cfg.Networks, func(o Network) bool { return o.Name == n.Name })
+		l.cfg.Networks = append(l.cfg.Networks, n.Network)
+	}
+}
+
+// checkPair refuses what two networks on one host cannot share.
+func (l *loader) checkPair(first, second *networkDraft) {
+	for _, p := range second.pools {
+		for _, q := range first.pools {
+			if p.valid && q.valid && p.Prefix.Overlaps(q.Prefix) {
+				l.at(p.shape.Prefix, "%s overlaps %s of network %q at %s", p.Prefix, q.Prefix, first.Name, place(q.shape.Prefix.Range))
+			}
+		}
+	}
+	if filepath.Clean(first.SubnetFile) == filepath.Clean(second.SubnetFile) {
+		where := second.shape.Place
+		if a := l.by[&second.SubnetFile]; a != nil {
+			where = a.Expr.Range()
+		}
+		l.report(where, "Subnet file used twice", "%s is already the subnet file of network %q at %s",
+			second.SubnetFile, first.Name, place(first.shape.Named))
+	}
+}
+
+// place is where a range begins, for use inside a sentence.
+func place(r hcl.Range) string { return fmt.Sprintf("%s:%d", r.Filename, r.Start.Line) }

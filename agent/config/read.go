@@ -1,0 +1,155 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/convert"
+	"github.com/zclconf/go-cty/cty/gocty"
+)
+
+// evaluate is an attribute's value as a T. It is false for a missing or null
+// attribute, which sets nothing, and for one that is reported.
+func evaluate[T any](l *loader, a *hcl.Attribute, want cty.Type) (T, bool) {
+	var out T
+	if a == nil {
+		return out, false
+	}
+	v, diags := a.Expr.Value(nil)
+	l.diags = append(l.diags, diags...)
+	if diags.HasErrors() || v.IsNull() {
+		return out, false
+	}
+	v, err := convert.Convert(v, want)
+	if err == nil {
+		err = gocty.FromCtyValue(v, &out)
+	}
+	if err != nil {
+		l.at(a, "%s", err)
+		return out, false
+	}
+	return out, true
+}
+
+// set reads an attribute into dst: evaluate it as an R, then parse. An
+// attribute that is missing changes nothing, one that is wrong is reported.
+func set[T, R any](l *loader, a *hcl.Attribute, dst *T, want cty.Type, parse func(R) (T, error)) {
+	raw, ok := evaluate[R](l, a, want)
+	if !ok {
+		return
+	}
+	v, err := parse(raw)
+	if err != nil {
+		l.at(a, "%s", err)
+		return
+	}
+	*dst = v
+	l.by[dst] = a
+}
+
+// text reads a string that has to pass every check.
+func (l *loader) text(a *hcl.Attribute, dst *string, checks ...func(string) error) {
+	set(l, a, dst, cty.String, func(s string) (string, error) {
+		for _, check := range checks {
+			if err := check(s); err != nil {
+				return "", err
+			}
+		}
+		return s, nil
+	})
+}
+
+// texts reads a list of strings of which each has to pass the check.
+func (l *loader) texts(a *hcl.Attribute, dst *[]string, check func(string) error) {
+	set(l, a, dst, cty.List(cty.String), func(list []string) ([]string, error) {
+		for _, s := range list {
+			if err := check(s); err != nil {
+				return nil, err
+			}
+		}
+		return list, nil
+	})
+}
+
+func (l *loader) flag(a *hcl.Attribute, dst *bool) {
+	set(l, a, dst, cty.Bool, func(b bool) (bool, error) { return b, nil })
+}
+
+// count reads a whole number that is not negative.
+func (l *loader) count(a *hcl.Attribute, dst *int) {
+	set(l, a, dst, cty.Number, func(n int) (int, error) {
+		if n < 0 {
+			return 0, fmt.Errorf("%d is negative", n)
+		}
+		return n, nil
+	})
+}
+
+// duration reads a number with a unit. Without the unit nobody could tell
+// seconds from nanoseconds, so it is asked for.
+func (l *loader) duration(a *hcl.Attribute, dst *time.Duration) {
+	set(l, a, dst, cty.String, func(s string) (time.Duration, error) {
+		d, err := time.ParseDuration(s)
+		switch {
+		case err != nil:
+			return 0, fmt.Errorf("%q is not a duration: write a number and a unit, such as \"90s\", \"2m\" or \"1h30m\"", s)
+		case d < 0:
+			return 0, fmt.Errorf("%s is negative", s)
+		}
+		return d, nil
+	})
+}
+
+func (l *loader) addr(a *hcl.Attribute, dst *netip.Addr) {
+	set(l, a, dst, cty.String, func(s string) (netip.Addr, error) {
+		if s == "" {
+			return netip.Addr{}, nil
+		}
+		addr, err := netip.ParseAddr(s)
+		if err != nil || addr.Zone() != "" {
+			return addr, fmt.Errorf("%q is not an IP address", s)
+		}
+		return addr.Unmap(), nil
+	})
+}
+
+// at reports an attribute's value as wrong.
+func (l *loader) at(a *hcl.Attribute, format string, args ...any) {
+	l.report(a.Expr.Range(), fmt.Sprintf("Invalid value for %q", a.Name), format, args...)
+}
+
+// report adds an error at a place. The detail is given a full stop, as hcl's own
+// have.
+func (l *loader) report(place hcl.Range, summary, format string, args ...any) {
+	detail := strings.TrimSuffix(fmt.Sprintf(format, args...), ".") + "."
+	l.diags = append(l.diags, &hcl.Diagnostic{
+		Severity: hcl.DiagError,
+		Summary:  summary,
+		Detail:   detail,
+		Subject:  place.Ptr(),
+	})
+}
+
+// unplaced adds an error that no line of a file is to blame for.
+func (l *loader) unplaced(summary, detail string) {
+	l.diags = append(l.diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: summary, Detail: detail})
+}
+
+// flatten is a joined error's parts, in order. Only what reads like a join is
+// taken apart: fmt.Errorf with two %w is one sentence.
+func flatten(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok || err.Error() != errors.Join(joined.Unwrap()...).Error() {
+		return []error{err}
+	}
+	var out []error
+	for _, e := range joined.Unwrap() {
+		out = append(out, flatten(e)...)
+	}
+	return out
+}

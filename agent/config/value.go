@@ -1,0 +1,199 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"text/template"
+	"unicode"
+
+	sockaddr "github.com/hashicorp/go-sockaddr/template"
+)
+
+// Checks of one value alone. Their errors are sentences about the value.
+
+// optional lets "" stand for "not set".
+func optional(check func(string) error) func(string) error {
+	return func(s string) error {
+		if s == "" {
+			return nil
+		}
+		return check(s)
+	}
+}
+
+func oneOf(allowed ...string) func(string) error {
+	return func(s string) error {
+		if slices.Contains(allowed, s) {
+			return nil
+		}
+		return fmt.Errorf("%q is not one of %s", s, quoted(allowed))
+	}
+}
+
+func quoted(list []string) string {
+	out := make([]string, len(list))
+	for i, s := range list {
+		out[i] = strconv.Quote(s)
+	}
+	return strings.Join(out, ", ")
+}
+
+func checkAbsolute(s string) error {
+	if !filepath.IsAbs(s) {
+		return fmt.Errorf("%q is not an absolute path", s)
+	}
+	return nil
+}
+
+// checkNodeName keeps names in one line of a log and of a table.
+func checkNodeName(s string) error {
+	if len(s) > 255 || strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
+		return fmt.Errorf("%q is not a node name: at most 255 bytes without white space", s)
+	}
+	return nil
+}
+
+func checkPattern(s string) error {
+	if s == "" {
+		return fmt.Errorf("an empty pattern matches nothing")
+	}
+	if _, err := path.Match(s, ""); err != nil {
+		return fmt.Errorf("%q is not a pattern: '*', '?' and [ranges] may stand in it, and every '[' needs its ']'", s)
+	}
+	return nil
+}
+
+// checkInterface takes what the kernel takes as a name (dev_valid_name: shorter
+// than IFNAMSIZ, no slash, colon or white space, neither "." nor ".."), and
+// addresses.
+func checkInterface(s string) error {
+	if _, err := netip.ParseAddr(s); err == nil {
+		return nil
+	}
+	if s == "" || len(s) > 15 || s == "." || s == ".." || strings.ContainsFunc(s, func(r rune) bool {
+		return r == '/' || r == ':' || unicode.IsSpace(r)
+	}) {
+		return fmt.Errorf("%q is neither an interface's name (at most 15 bytes) nor an IP address", s)
+	}
+	return nil
+}
+
+func checkRegex(s string) error {
+	if s == "" {
+		return fmt.Errorf("an empty expression matches every interface")
+	}
+	if _, err := regexp.Compile(s); err != nil {
+		return fmt.Errorf("%q is not a regular expression: %s", s, strings.TrimPrefix(err.Error(), "error parsing regexp: "))
+	}
+	return nil
+}
+
+// checkPublicIP takes an address of the family that other hosts can send to,
+// or a go-sockaddr template, of which only the syntax is checked: its value
+// may change with every start.
+func checkPublicIP(v6 bool) func(string) error {
+	family := map[bool]string{false: "IPv4", true: "IPv6"}[v6]
+	return optional(func(s string) error {
+		if strings.Contains(s, "{{") {
+			t := template.New("").Funcs(sockaddr.SourceFuncs).Funcs(sockaddr.SortFuncs).
+				Funcs(sockaddr.FilterFuncs).Funcs(sockaddr.HelperFuncs)
+			if _, err := t.Parse(s); err != nil {
+				return fmt.Errorf("not a go-sockaddr template: %s", strings.TrimPrefix(err.Error(), "template: "))
+			}
+			return nil
+		}
+		a, err := netip.ParseAddr(s)
+		switch {
+		case err != nil || a.Zone() != "":
+			return fmt.Errorf("%q is neither an %s address nor a go-sockaddr template", s, family)
+		case a.Is4() == v6 || a.Is4In6():
+			return fmt.Errorf("%s is not an %s address", a, family)
+		case !a.IsGlobalUnicast():
+			return fmt.Errorf("%s is not an address that other hosts can send to", a)
+		}
+		return nil
+	})
+}
+
+func checkHostPort(s string) error {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return fmt.Errorf("%q is not host:port", s)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("port %q of %q is not a number from 1 to 65535", port, s)
+	}
+	if strings.ContainsFunc(host, func(r rune) bool { return r == '/' || unicode.IsSpace(r) }) {
+		return fmt.Errorf("%q is not a host", host)
+	}
+	return nil
+}
+
+func checkListenAddress(s string) error {
+	if socket, ok := strings.CutPrefix(s, "unix://"); ok {
+		if !filepath.IsAbs(socket) {
+			return fmt.Errorf("%q wants an absolute path after unix://", s)
+		}
+		return nil
+	}
+	if err := checkHostPort(s); err != nil {
+		return fmt.Errorf("%w; write host:port, such as \"127.0.0.1:5366\", or unix:///path", err)
+	}
+	return nil
+}
+
+// checkConsulAddress takes the forms consul/api takes in CONSUL_HTTP_ADDR.
+func checkConsulAddress(s string) error {
+	scheme, rest, ok := strings.Cut(s, "://")
+	if !ok {
+		scheme, rest = "", s
+	}
+	switch scheme {
+	case "":
+		if _, _, err := net.SplitHostPort(s); err != nil {
+			return fmt.Errorf("%q is not host:port, http(s)://host:port or unix:///path", s)
+		}
+		return checkHostPort(s)
+	case "unix":
+		return checkListenAddress(s)
+	case "http", "https":
+		u, err := url.Parse(s)
+		if err != nil || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+			return fmt.Errorf("%q is not %s://host:port", s, scheme)
+		}
+		if u.Port() == "" && !strings.HasSuffix(rest, ":") {
+			return nil
+		}
+		return checkHostPort(u.Host)
+	}
+	return fmt.Errorf("%q begins with neither http://, https:// nor unix://", s)
+}
+
+// checkKVPrefix keeps keys in the one form that watches and ACL rules of Consul
+// compare: no empty component.
+func checkKVPrefix(s string) error {
+	if s == "" || strings.HasPrefix(s, "/") || strings.HasSuffix(s, "/") || strings.Contains(s, "//") {
+		return fmt.Errorf("%q is not a key prefix: one or more names with single slashes between them, none at the ends", s)
+	}
+	return nil
+}
+
+// checkService takes what DNS can carry, since Consul drops other services
+// from its DNS; "" is valid and turns the registration off.
+func checkService(s string) error {
+	ok := s == "" || !strings.ContainsFunc(s, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-')
+	})
+	if !ok || len(s) > 63 || strings.HasPrefix(s, "-") || strings.HasSuffix(s, "-") {
+		return fmt.Errorf("%q is not a service name: at most 63 letters, digits and '-', beginning and ending with a letter or digit; \"\" turns the registration off", s)
+	}
+	return nil
+}
