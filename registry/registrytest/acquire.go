@@ -1,0 +1,272 @@
+package registrytest
+
+import (
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+)
+
+var acquireTests = []test{
+	{"fresh", func(s *suite) {
+		r := s.open()
+		n := s.network("default", wide)
+		l := s.acquire(r, n, s.claim(0))
+		if !n.Plan.InRange(l.Slot) {
+			s.Errorf("slot %d is out of the plan's range", l.Slot)
+		}
+		if other := s.acquire(s.open(), n, s.claim(1)); other.Slot == l.Slot || other.Session == l.Session {
+			s.Errorf("two hosts got %+v and %+v", l, other)
+		}
+	}},
+	{"repeat writes nothing", func(s *suite) {
+		r := s.open()
+		n := s.network("default", wide)
+		c := s.claim(0)
+		l := s.acquire(r, n, c)
+		_, index, err := s.open().WatchLeases(s.ctx(), n, 0)
+		s.ok(err)
+		s.equal("repeated", s.acquire(r, n, c), l)
+		c.Session, c.Prefer = l.Session, l.Subnet()
+		s.equal("repeated with its session", s.acquire(r, n, c), l)
+		// The value counts, not its spelling.
+		c.Backend = registry.Backend{Type: "vxlan", Object: []byte(`{ "vtep_mac": "0a:58:00:00:00:00", "type": "vxlan" }`)}
+		s.equal("repeated with other spacing", s.acquire(r, n, c), l)
+		_, now, err := s.open().WatchLeases(s.ctx(), n, 0)
+		s.ok(err)
+		s.equal("index of the leases", now, index)
+	}},
+	{"changed attributes", func(s *suite) {
+		r := s.open()
+		n := s.network("default", wide)
+		c := s.claim(0)
+		last := s.acquire(r, n, c)
+		first := last
+		for _, change := range []func(){
+			func() { c.MTU = 1400 },
+			func() { c.Backend = s.backend(`{"vtep_mac":"0a:58:00:00:00:99"}`) },
+			func() { c.Session = last.Session },
+			func() {
+				c.PublicIPs = []netip.Addr{netip.MustParseAddr("192.0.2.200"), netip.MustParseAddr("2001:db8::1")}
+			},
+			func() { c.Node = "renamed" },
+		} {
+			before := c
+			change()
+			l := s.acquire(r, n, c)
+			if l.Slot != first.Slot || l.Session != first.Session || l.CreateIndex != first.CreateIndex {
+				s.Fatalf("was %+v, is %+v: want the same slot, session and create index", first, l)
+			}
+			if wrote := l.ModifyIndex > last.ModifyIndex; wrote == (before.Session != c.Session) {
+				s.Fatalf("was %+v, is %+v: written %v", last, l, wrote)
+			}
+			last = l
+		}
+	}},
+	{"adopts its session", func(s *suite) {
+		n := s.network("default", wide)
+		c := s.claim(0)
+		l := s.acquire(s.open(), n, c)
+		c.Session, c.Prefer = l.Session, l.Subnet()
+		s.equal("adopted", s.acquire(s.open(), n, c), l)
+	}},
+	{"adopts its lease by node id alone", func(s *suite) {
+		n := s.network("default", wide)
+		c := s.claim(0)
+		l := s.acquire(s.open(), n, c)
+		c.Session = "00000000-1111-2222-3333-444444444444"
+		s.equal("adopted", s.acquire(s.open(), n, c), l)
+	}},
+	{"adopts its lease by name when its state is lost", func(s *suite) {
+		n := s.network("default", wide)
+		c := s.claim(0)
+		l := s.acquire(s.open(), n, c)
+		c.NodeID = "a-new-id"
+		again := s.acquire(s.open(), n, c)
+		if again.Slot != l.Slot || again.Session != l.Session {
+			s.Fatalf("was %+v, is %+v", l, again)
+		}
+	}},
+	{"takes its lapsed lease back", func(s *suite) {
+		n := s.network("default", wide)
+		c := s.claim(0)
+		r := s.open()
+		l := s.acquire(r, n, c)
+		s.store.EndSession(s.T, l.Session)
+		c.Session = l.Session
+		again := s.acquire(r, n, c)
+		if again.Slot != l.Slot || again.Session == l.Session || again.CreateIndex != l.CreateIndex {
+			s.Fatalf("was %+v, is %+v: want the same slot under a new session, never deleted", l, again)
+		}
+	}},
+	{"takes its lapsed lease back by name when its state and address are lost", func(s *suite) {
+		n := s.network("default", wide)
+		c := s.claim(0)
+		l := s.acquire(s.open(), n, c)
+		s.store.EndSession(s.T, l.Session)
+		c.NodeID, c.PublicIPs = "a-new-id", s.claim(1).PublicIPs
+		if again := s.acquire(s.open(), n, c); again.Slot != l.Slot {
+			s.Fatalf("was %+v, is %+v", l, again)
+		}
+	}},
+	{"takes a lapsed lease back that another host watches", func(s *suite) {
+		n := s.network("default", small)
+		other := s.open()
+		c := s.claim(0)
+		l := s.acquire(s.open(), n, c)
+		s.store.EndSession(s.T, l.Session)
+		s.lapsed(other, n, l.Slot)
+		if again := s.acquire(s.open(), n, c); again.Slot != l.Slot {
+			s.Fatalf("was %+v, is %+v", l, again)
+		}
+	}},
+	{"prefers the subnet held before", func(s *suite) {
+		n := s.network("default", wide)
+		for _, tt := range []struct {
+			host   int
+			prefer string
+			want   bool
+		}{
+			{0, "10.5.77.0/24", true},
+			{1, "10.5.77.0/24", false}, // in use
+			{2, "10.5.0.0/24", false},  // out of range
+			{3, "10.9.0.0/24", false},  // another network's
+			{4, "10.5.78.0/25", false}, // another length
+		} {
+			c := s.claim(tt.host)
+			c.Prefer = netip.MustParsePrefix(tt.prefer)
+			if l := s.acquire(s.open(), n, c); (l.Subnet() == c.Prefer) != tt.want {
+				s.Errorf("host %d preferred %s and got %s", tt.host, tt.prefer, l.Subnet())
+			}
+		}
+	}},
+	{"full", func(s *suite) {
+		n := s.network("default", small)
+		for i := range 3 {
+			s.acquire(s.open(), n, s.claim(i))
+		}
+		_, err := s.open().Acquire(s.ctx(), n, s.claim(3))
+		s.wantErr(err, registry.ErrNetworkFull, n.Name)
+	}},
+	{"reuses the one lapsed longest past hold", func(s *suite) {
+		n := s.network("default", small)
+		r := s.open()
+		var leases []registry.Lease
+		for i := range 3 {
+			leases = append(leases, s.acquire(s.open(), n, s.claim(i)))
+		}
+		for _, i := range []int{1, 2, 0} {
+			s.store.EndSession(s.T, leases[i].Session)
+			s.lapsed(r, n, leases[i].Slot)
+		}
+		c := s.claim(3)
+		c.Hold = time.Hour
+		_, err := r.Acquire(s.ctx(), n, c)
+		s.wantErr(err, registry.ErrNetworkFull)
+		// A host that has just come cannot know how long they have lapsed.
+		_, err = s.open().Acquire(s.ctx(), n, c)
+		s.wantErr(err, registry.ErrNetworkFull)
+
+		for i, want := range []int{1, 2, 0} {
+			c := s.claim(3 + i)
+			c.Hold = time.Nanosecond
+			if l := s.acquire(r, n, c); l.Slot != leases[want].Slot {
+				s.Fatalf("took slot %d, want %d", l.Slot, leases[want].Slot)
+			}
+		}
+	}},
+	{"a free slot comes before a lapsed one", func(s *suite) {
+		n := s.network("default", small)
+		r := s.open()
+		l := s.acquire(s.open(), n, s.claim(0))
+		s.store.EndSession(s.T, l.Session)
+		s.lapsed(r, n, l.Slot)
+		for i := 1; i < 3; i++ {
+			c := s.claim(i)
+			c.Hold = time.Nanosecond
+			if got := s.acquire(r, n, c); got.Slot == l.Slot {
+				s.Fatal("took the lapsed slot while others were free")
+			}
+		}
+	}},
+	{"refuses a claim nobody could read", func(s *suite) {
+		r := s.open()
+		n := s.network("default", wide)
+		for name, change := range map[string]func(*registry.Claim){
+			"no node":            func(c *registry.Claim) { c.Node = "" },
+			"no node id":         func(c *registry.Claim) { c.NodeID = "" },
+			"no address":         func(c *registry.Claim) { c.PublicIPs = nil },
+			"address of overlay": func(c *registry.Claim) { c.PublicIPs = []netip.Addr{netip.MustParseAddr("10.5.3.1")} },
+			"no mtu":             func(c *registry.Claim) { c.MTU = 0 },
+			"no backend":         func(c *registry.Claim) { c.Backend = registry.Backend{} },
+		} {
+			c := s.claim(0)
+			change(&c)
+			if _, err := r.Acquire(s.ctx(), n, c); !errors.Is(err, registry.ErrInvalid) {
+				s.Errorf("%s: got %v, want %v", name, err, registry.ErrInvalid)
+			}
+		}
+		s.equal("keys", s.store.Keys(s.T, s.key("leases", n.Name)+"/"), []string{s.key("leases", n.Name, "_")})
+	}},
+	{"networks do not mix", func(s *suite) {
+		n, longer := s.network("default", small), s.network("default-2", small)
+		r := s.open()
+		c := s.claim(0)
+		l, l2 := s.acquire(r, n, c), s.acquire(r, longer, c)
+		if l.Session == l2.Session {
+			s.Error("two networks share a session: releasing one would end both")
+		}
+		s.ok(r.Release(s.ctx(), l))
+		s.stays(longer, l2)
+		s.ok(r.Renew(s.ctx(), l2))
+	}},
+}
+
+var identityTests = []test{
+	{"another live host has our name", func(s *suite) {
+		n := s.network("default", wide)
+		l := s.acquire(s.open(), n, s.claim(0))
+		c := s.claim(1)
+		c.Node = l.Node
+		_, err := s.open().Acquire(s.ctx(), n, c)
+		s.wantErr(err, registry.ErrDuplicateNode, l.Node, l.NodeID, c.NodeID, l.PublicIPs[0].String(), c.PublicIPs[0].String(), l.Subnet().String())
+	}},
+	{"another live host has our address", func(s *suite) {
+		n := s.network("default", wide)
+		l := s.acquire(s.open(), n, s.claim(0))
+		c := s.claim(1)
+		c.PublicIPs = append(c.PublicIPs, l.PublicIPs...)
+		_, err := s.open().Acquire(s.ctx(), n, c)
+		s.wantErr(err, registry.ErrDuplicateAddress, l.Node, c.Node, l.PublicIPs[0].String(), l.Subnet().String())
+	}},
+	{"another live host has our node id", func(s *suite) {
+		n := s.network("default", wide)
+		l := s.acquire(s.open(), n, s.claim(0))
+		c := s.claim(1)
+		c.NodeID = l.NodeID
+		_, err := s.open().Acquire(s.ctx(), n, c)
+		s.wantErr(err, registry.ErrDuplicateNode, l.Node, c.Node)
+	}},
+	{"an address moves to us from a live host", func(s *suite) {
+		n := s.network("default", wide)
+		l := s.acquire(s.open(), n, s.claim(0))
+		r := s.open()
+		c := s.claim(1)
+		own := s.acquire(r, n, c)
+		c.PublicIPs = l.PublicIPs
+		_, err := r.Acquire(s.ctx(), n, c)
+		s.wantErr(err, registry.ErrDuplicateAddress, l.Node, c.Node)
+		s.stays(n, own)
+	}},
+	{"a lapsed host's name and address are free", func(s *suite) {
+		n := s.network("default", wide)
+		l := s.acquire(s.open(), n, s.claim(0))
+		s.store.EndSession(s.T, l.Session)
+		c := s.claim(1)
+		c.PublicIPs = l.PublicIPs
+		if got := s.acquire(s.open(), n, c); got.Slot == l.Slot {
+			s.Error("took a lapsed lease of another host within its hold")
+		}
+	}},
+}

@@ -1,0 +1,334 @@
+// Package registrytest is the conformance suite of the registry contract: what
+// an agent may rely on, whatever the store. It owns the behaviour; it refuses
+// to know how a store keeps it, beyond the public key layout.
+package registrytest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// Store is one fresh, empty store and the ways past the contract that the suite
+// needs to play operators, dying hosts and foreign programs. Keys are whole:
+// PREFIX/leases/NETWORK/SUBNET and so on. Methods end the test when they fail.
+type Store interface {
+	// Open returns a client as another host would have it: nothing shared with
+	// earlier ones but the store.
+	Open(t testing.TB) registry.Registry
+	// Prefix is the first component of every key, "leno" where nothing else was
+	// configured.
+	Prefix() string
+	// Token is one that may do everything, for Registry.As. Any text will do
+	// where the store checks none.
+	Token() string
+	// EndSession ends a session now, as its expiry would: records stay and are
+	// lapsed. Real expiry takes at least 20 s in Consul.
+	EndSession(t testing.TB, session string)
+	// Put writes a value past the registry, without a lock and leaving a lock
+	// that is there.
+	Put(t testing.TB, key string, value []byte)
+	// Delete removes a key past the registry; absent is no error.
+	Delete(t testing.TB, key string)
+	// Get reads a value and the session that holds it ("" for none).
+	Get(t testing.TB, key string) (value []byte, session string, ok bool)
+	// Keys lists the keys that begin with prefix, sorted.
+	Keys(t testing.TB, prefix string) []string
+}
+
+// Run runs the suite. newStore is called once a subtest with the subtest's t;
+// the subtests run in parallel, so each store must be independent of the
+// others (in Consul, another prefix is enough).
+func Run(t *testing.T, newStore func(t *testing.T) Store) {
+	for _, group := range []struct {
+		name  string
+		tests []test
+	}{
+		{"Networks", networkTests},
+		{"Acquire", acquireTests},
+		{"Identity", identityTests},
+		{"Holding", holdingTests},
+		{"Watch", watchTests},
+		{"Malformed", malformedTests},
+		{"Race", raceTests},
+		{"Families", familyTests},
+		{"Reservations", reservationTests},
+	} {
+		t.Run(group.name, func(t *testing.T) {
+			for _, tt := range group.tests {
+				t.Run(tt.name, func(t *testing.T) {
+					t.Parallel()
+					tt.run(&suite{T: t, store: newStore(t)})
+				})
+			}
+		})
+	}
+}
+
+type test struct {
+	name string
+	run  func(s *suite)
+}
+
+// patience bounds every wait of the suite; only a failure takes that long.
+const patience = 30 * time.Second
+
+// pause is how long a call that must block is watched blocking.
+const pause = 200 * time.Millisecond
+
+// suite is one subtest with its store and short spellings.
+type suite struct {
+	*testing.T
+	store Store
+}
+
+func (s *suite) open() registry.Registry { return s.store.Open(s.T) }
+
+func (s *suite) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	s.Cleanup(cancel)
+	return ctx
+}
+
+func (s *suite) key(parts ...string) string {
+	return path.Join(append([]string{s.store.Prefix()}, parts...)...)
+}
+
+func (s *suite) leaseKey(n registry.Network, slot uint64) string {
+	return s.key("leases", n.Name, registry.SubnetKey(n.Plan.Subnets(slot)[0]))
+}
+
+func (s *suite) reservationKey(n registry.Network, slot uint64) string {
+	return s.key("reservations", n.Name, registry.SubnetKey(n.Plan.Subnets(slot)[0]))
+}
+
+func (s *suite) ok(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *suite) wantErr(err, want error, texts ...string) {
+	s.Helper()
+	if !errors.Is(err, want) {
+		s.Fatalf("got error %v, want one that is %q", err, want)
+	}
+	for _, text := range texts {
+		if !strings.Contains(err.Error(), text) {
+			s.Errorf("error %q does not name %q", err, text)
+		}
+	}
+}
+
+func (s *suite) equal(what string, got, want any) {
+	s.Helper()
+	if d := cmp.Diff(want, got, compare...); d != "" {
+		s.Fatalf("%s: -want +got\n%s", what, d)
+	}
+}
+
+var compare = []cmp.Option{
+	cmpopts.EquateEmpty(),
+	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+	cmp.Comparer(func(a, b registry.Backend) bool { return a.Equal(b) }),
+}
+
+// plan is a normalized plan with a pool for each prefix; the default range
+// leaves the first subnet of each out.
+func (s *suite) plan(prefixes ...string) registry.Plan {
+	s.Helper()
+	var p registry.Plan
+	for _, prefix := range prefixes {
+		p = append(p, registry.Pool{Prefix: netip.MustParsePrefix(prefix)})
+	}
+	p, err := p.Normalize()
+	s.ok(err)
+	return p
+}
+
+// small has three slots, 1 to 3; wide has 255.
+const (
+	small = "10.7.0.0/22"
+	wide  = "10.5.0.0/16"
+)
+
+func (s *suite) definition(name string, prefixes ...string) registry.Network {
+	s.Helper()
+	return registry.Network{Name: name, Plan: s.plan(prefixes...), Backend: s.backend(`{"vni":1,"port":8472}`)}
+}
+
+func (s *suite) backend(options string) registry.Backend {
+	s.Helper()
+	b, err := registry.NewBackend("vxlan", json.RawMessage(options))
+	s.ok(err)
+	return b
+}
+
+// network defines a network and reads it back.
+func (s *suite) network(name string, prefixes ...string) registry.Network {
+	s.Helper()
+	r := s.open()
+	s.ok(r.PutNetwork(s.ctx(), s.definition(name, prefixes...)))
+	n, err := r.Network(s.ctx(), name)
+	s.ok(err)
+	return n
+}
+
+// claim is host number i's: node host-i, id id-i, address 192.0.2.i.
+func (s *suite) claim(i int) registry.Claim {
+	id := string(rune('a' + i/26%26))
+	id += string(rune('a' + i%26))
+	return registry.Claim{
+		Node:      "host-" + id,
+		NodeID:    "id-" + id,
+		PublicIPs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})},
+		MTU:       1450,
+		Backend:   s.backend(`{"vtep_mac":"0a:58:00:00:00:` + id2hex(i) + `"}`),
+		TTL:       time.Minute,
+		Hold:      time.Hour,
+	}
+}
+
+func id2hex(i int) string {
+	const digits = "0123456789abcdef"
+	return string([]byte{digits[i>>4&15], digits[i&15]})
+}
+
+// acquire claims and checks what came back against the claim and the store.
+func (s *suite) acquire(r registry.Registry, n registry.Network, c registry.Claim) registry.Lease {
+	s.Helper()
+	l, err := r.Acquire(s.ctx(), n, c)
+	s.ok(err)
+	s.checkLease(n, c, l)
+	return l
+}
+
+// checkLease holds a lease against its claim and against the record in the
+// store.
+func (s *suite) checkLease(n registry.Network, c registry.Claim, l registry.Lease) {
+	s.Helper()
+	want := registry.Lease{Network: n.Name, Slot: l.Slot, Subnets: n.Plan.Subnets(l.Slot), Node: c.Node, NodeID: c.NodeID,
+		PublicIPs: c.PublicIPs, MTU: c.MTU, Backend: c.Backend,
+		Session: l.Session, CreateIndex: l.CreateIndex, ModifyIndex: l.ModifyIndex}
+	s.equal("lease", l, want)
+	if !l.Held() || l.CreateIndex == 0 || l.ModifyIndex < l.CreateIndex {
+		s.Fatalf("session %q, create index %d, modify index %d", l.Session, l.CreateIndex, l.ModifyIndex)
+	}
+	value, session, ok := s.store.Get(s.T, s.leaseKey(n, l.Slot))
+	if !ok || session != l.Session {
+		s.Fatalf("record of %s: there %v, session %q, want %q", l.Subnet(), ok, session, l.Session)
+	}
+	stored, err := registry.ParseLease(n, registry.SubnetKey(l.Subnet()), value)
+	s.ok(err)
+	if !stored.SameValue(l) {
+		s.Fatalf("stored %s, returned %+v", value, l)
+	}
+}
+
+// stays checks that a lease's record is there and held by its session.
+func (s *suite) stays(n registry.Network, l registry.Lease) {
+	s.Helper()
+	if _, session, ok := s.store.Get(s.T, s.leaseKey(n, l.Slot)); !ok || session != l.Session {
+		s.Fatalf("record of %s: there %v, session %q, want %q", l.Subnet(), ok, session, l.Session)
+	}
+}
+
+func (s *suite) gone(key string) {
+	s.Helper()
+	if value, _, ok := s.store.Get(s.T, key); ok {
+		s.Fatalf("%s is still there: %s", key, value)
+	}
+}
+
+// watchUntil follows a network's leases until they are as wanted.
+func (s *suite) watchUntil(r registry.Registry, n registry.Network, what string, want func(registry.LeaseSet) bool) (registry.LeaseSet, uint64) {
+	s.Helper()
+	ctx := s.ctx()
+	var set registry.LeaseSet
+	var after uint64
+	for {
+		got, index, err := r.WatchLeases(ctx, n, after)
+		if err != nil {
+			s.Fatalf("waiting for %s: %v; last seen %+v", what, err, set)
+		}
+		if index == 0 {
+			s.Fatal("index 0 would make the next watch not block")
+		}
+		if set, after = got, index; want(set) {
+			return set, after
+		}
+	}
+}
+
+// lapsed is the lease of a slot once a client has seen that its session ended.
+func (s *suite) lapsed(r registry.Registry, n registry.Network, slot uint64) registry.Lease {
+	s.Helper()
+	var lease registry.Lease
+	s.watchUntil(r, n, "a lapsed lease", func(set registry.LeaseSet) bool {
+		lease, _ = find(set, slot)
+		return lease.ModifyIndex != 0 && !lease.Held()
+	})
+	return lease
+}
+
+func find(set registry.LeaseSet, slot uint64) (registry.Lease, bool) {
+	i := slices.IndexFunc(set.Leases, func(l registry.Lease) bool { return l.Slot == slot })
+	if i < 0 {
+		return registry.Lease{}, false
+	}
+	return set.Leases[i], true
+}
+
+func slots(leases []registry.Lease) []uint64 {
+	var out []uint64
+	for _, l := range leases {
+		out = append(out, l.Slot)
+	}
+	return out
+}
+
+func badKeys(bad []registry.BadRecord) []string {
+	var out []string
+	for _, b := range bad {
+		out = append(out, b.Key)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// blocks checks that call, given an index nothing has changed since, waits for
+// as long as its context lets it and then says so.
+func (s *suite) blocks(what string, call func(ctx context.Context) error) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), pause)
+	defer cancel()
+	err := call(ctx)
+	if ctx.Err() == nil {
+		s.Fatalf("%s did not block: returned %v", what, err)
+	}
+	s.wantErr(err, context.DeadlineExceeded)
+
+	ctx, cancel = context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- call(ctx) }()
+	cancel()
+	select {
+	case err := <-done:
+		s.wantErr(err, context.Canceled)
+	case <-time.After(patience):
+		s.Fatalf("%s ignores a cancelled context", what)
+	}
+}
