@@ -1,0 +1,262 @@
+package kernel_test
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/backend/reconcile"
+)
+
+// host is a namespace with one end of an underlay and a device of ours.
+func host(t *testing.T) (*nstest.NS, *kernel.Handle) {
+	t.Helper()
+	a, b := nstest.New(t), nstest.New(t)
+	nstest.Join(
+		nstest.Joint{NS: a, Link: "eth0", Addrs: []string{"192.0.2.1/24", "2001:db8::1/64"}},
+		nstest.Joint{NS: b, Link: "eth0", Addrs: []string{"192.0.2.2/24", "2001:db8::2/64"}})
+	a.Sh(`ip link add leno-t type vxlan id 7 dev eth0 dstport 8472 nolearning local 192.0.2.1
+ip addr add 10.5.1.0/32 dev leno-t
+ip link set leno-t up`)
+	var h *kernel.Handle
+	a.Do(func() {
+		var err error
+		if h, err = kernel.Open(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := h.Close(); err != nil {
+			t.Errorf("second close: %v", err)
+		}
+	})
+	return a, h
+}
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
+
+// settle applies a want, checks that the table then holds exactly it and that
+// applying it again writes nothing.
+func settle[K, V comparable](t *testing.T, table reconcile.Table[K, V], compare func(a, b K) int, want map[K]V) {
+	t.Helper()
+	if _, err := reconcile.Apply(t.Context(), reconcile.Want("entry", table, compare, want, nil)); err != nil {
+		t.Fatalf("apply: %v", err)
+	}
+	got, err := table.List(t.Context())
+	if err != nil {
+		t.Fatalf("list: %v", err)
+	}
+	if !maps.Equal(got, want) {
+		t.Fatalf("table\n%swant\n%s", reconcile.Dump(got, compare), reconcile.Dump(want, compare))
+	}
+	again, err := reconcile.Apply(t.Context(), reconcile.Want("entry", table, compare, want, nil))
+	if err != nil || again.Writes() != 0 {
+		t.Fatalf("second apply: %+v, %v", again, err)
+	}
+}
+
+func TestRoutes(t *testing.T) {
+	ns, h := host(t)
+	link, eth := ns.Index("leno-t"), ns.Index("eth0")
+	pools := []netip.Prefix{prefix("10.5.0.0/16"), prefix("fd00:5::/48")}
+	ns.Sh(`ip route add 10.5.77.0/24 via 192.0.2.9 proto static
+ip route add 10.9.0.0/16 via 192.0.2.9 proto 108
+ip route add 10.5.78.0/24 via 192.0.2.9 table 100 proto 108
+ip -6 route add fd00:5:0:77::/64 via 2001:db8::9 proto static`)
+	foreign := ns.Sh("ip route; ip route show table 100; ip -6 route")
+	table := h.Routes(kernel.Owner{Link: link, Pools: pools})
+
+	onlink := kernel.Route{Link: link, Via: addr("10.5.2.0"), Onlink: true}
+	states := []map[kernel.RouteKey]kernel.Route{
+		{
+			{Dst: pools[0], Metric: kernel.UnreachableMetric}: {Unreachable: true},
+			{Dst: pools[1], Metric: kernel.UnreachableMetric}: {Unreachable: true},
+			{Dst: prefix("10.5.2.0/24")}:                      onlink,
+			{Dst: prefix("fd00:5:0:2::/64")}:                  {Link: link, Via: addr("fd00:5:0:2::"), Onlink: true},
+			{Dst: prefix("10.5.3.0/24")}:                      {Link: eth, Via: addr("192.0.2.3")},
+			{Dst: prefix("fd00:5:0:3::/64")}:                  {Link: eth, Via: addr("2001:db8::3")},
+			{Dst: prefix("10.5.4.0/24")}:                      {Link: link},
+			{Dst: prefix("fd00:5:0:4::/64")}:                  {Link: link},
+		},
+		{ // the same names lead elsewhere
+			{Dst: pools[0], Metric: kernel.UnreachableMetric}: {Unreachable: true},
+			{Dst: prefix("10.5.2.0/24")}:                      {Link: eth, Via: addr("192.0.2.3"), Src: addr("192.0.2.1")},
+			{Dst: prefix("fd00:5:0:2::/64")}:                  {Link: eth, Via: addr("2001:db8::3")},
+			{Dst: prefix("10.5.3.0/24")}:                      {Unreachable: true},
+			{Dst: prefix("fd00:5:0:3::/64")}:                  {Unreachable: true},
+			{Dst: prefix("10.5.4.0/24")}:                      onlink,
+			{Dst: prefix("fd00:5:0:4::/64")}:                  {Link: link, Via: addr("fd00:5:0:4::"), Onlink: true},
+			{Dst: prefix("10.5.2.0/24"), Metric: 9}:           onlink,
+		},
+		{},
+	}
+	for _, i := range []int{0, 1, 0, 2, 1, 2} {
+		settle(t, table, kernel.CompareRoutes, states[i])
+	}
+	if got := ns.Sh("ip route; ip route show table 100; ip -6 route"); got != foreign {
+		t.Errorf("foreign routes\n%swant\n%s", got, foreign)
+	}
+
+	t.Run("a foreign route of the same name stays", func(t *testing.T) {
+		want := map[kernel.RouteKey]kernel.Route{
+			{Dst: prefix("10.5.76.0/24")}: onlink,
+			{Dst: prefix("10.5.77.0/24")}: onlink,
+			{Dst: prefix("10.5.78.0/24")}: onlink,
+		}
+		result, err := reconcile.Apply(t.Context(), reconcile.Want("route", table, kernel.CompareRoutes, want, nil))
+		if err == nil || !strings.Contains(err.Error(), "put route 10.5.77.0/24") {
+			t.Errorf("error %v", err)
+		}
+		if result.Writes() != 2 {
+			t.Errorf("%d writes, want the other 2", result.Writes())
+		}
+		if got := ns.Sh("ip route show 10.5.77.0/24"); !strings.Contains(got, "via 192.0.2.9 dev eth0 proto static") {
+			t.Errorf("foreign route: %q", got)
+		}
+		settle(t, table, kernel.CompareRoutes, nil)
+	})
+	t.Run("what somebody added under our number or changed goes", func(t *testing.T) {
+		ns.Sh(`ip route add 10.5.2.0/24 via 10.5.2.0 dev leno-t onlink proto 108 mtu 1000
+ip route append 10.5.2.0/24 via 192.0.2.7 dev eth0 proto 108
+ip route add 10.88.0.0/16 dev leno-t proto 108
+ip route add 10.5.9.0/24 proto 108 nexthop via 192.0.2.7 nexthop via 192.0.2.8
+ip -6 route add fd00:5:0:9::/64 proto 108 nexthop via 2001:db8::7 nexthop via 2001:db8::8
+ip route add blackhole 10.5.10.0/24 proto 108`)
+		settle(t, table, kernel.CompareRoutes, map[kernel.RouteKey]kernel.Route{
+			{Dst: prefix("10.5.2.0/24")}: onlink,
+		})
+		settle(t, table, kernel.CompareRoutes, nil)
+	})
+	if got := ns.Sh("ip route; ip route show table 100; ip -6 route"); got != foreign {
+		t.Errorf("foreign routes at the end\n%swant\n%s", got, foreign)
+	}
+}
+
+func TestNeighbours(t *testing.T) {
+	ns, h := host(t)
+	ns.Sh(`ip neigh add 192.0.2.77 lladdr 0a:58:00:00:00:77 dev eth0
+ip neigh add 10.5.2.0 lladdr 0a:58:00:00:00:99 dev leno-t
+ip neigh add 10.5.66.0 lladdr 0a:58:00:00:00:66 dev leno-t
+ip neigh add 10.5.4.0 lladdr 0a:58:00:00:00:04 dev leno-t nud stale`)
+	table := h.Neighbours(ns.Index("leno-t"))
+	states := []map[kernel.NeighbourKey]kernel.MAC{
+		{{addr("10.5.2.0")}: {10, 88, 0, 0, 0, 2}, {addr("fd00:5:0:2::")}: {10, 88, 0, 0, 0, 2}, {addr("10.5.4.0")}: {10, 88, 0, 0, 0, 4}},
+		{{addr("10.5.2.0")}: {10, 88, 0, 0, 0, 5}, {addr("fd00:5:0:3::")}: {10, 88, 0, 0, 0, 2}},
+		{},
+	}
+	for _, i := range []int{0, 1, 0, 2} {
+		settle(t, table, kernel.CompareNeighbours, states[i])
+	}
+	if got := ns.Sh("ip neigh show dev eth0 nud permanent"); !strings.Contains(got, "192.0.2.77") {
+		t.Errorf("the neighbour on a foreign link went: %q", got)
+	}
+}
+
+func TestFDB(t *testing.T) {
+	ns, h := host(t)
+	ns.Sh(`bridge fdb append 00:00:00:00:00:00 dev leno-t dst 192.0.2.8
+bridge fdb append 00:00:00:00:00:00 dev leno-t dst 192.0.2.9
+bridge fdb append 0a:58:00:00:00:03 dev leno-t dst 192.0.2.9 vni 88`)
+	table := h.FDB(ns.Index("leno-t"))
+	states := []map[kernel.FDBKey]kernel.FDB{
+		{{MAC: kernel.MAC{10, 88, 0, 0, 0, 2}}: {Dst: addr("192.0.2.2")}, {MAC: kernel.MAC{10, 88, 0, 0, 0, 3}}: {Dst: addr("192.0.2.3")}},
+		{{MAC: kernel.MAC{10, 88, 0, 0, 0, 2}}: {Dst: addr("192.0.2.3")}, {MAC: kernel.MAC{10, 88, 0, 0, 0, 4}}: {Dst: addr("192.0.2.3")}},
+		{},
+	}
+	for _, i := range []int{0, 1, 0, 2} {
+		settle(t, table, kernel.CompareFDB, states[i])
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	ns, h := host(t)
+	table := h.Addresses(ns.Index("leno-t"))
+	states := []map[netip.Prefix]kernel.Address{
+		{prefix("10.5.2.0/32"): {}, prefix("fd00:5:0:2::/128"): {}},
+		{prefix("10.5.3.0/32"): {}},
+		{},
+	}
+	for _, i := range []int{0, 1, 0, 2} {
+		settle(t, table, kernel.CompareAddresses, states[i])
+	}
+	settle(t, table, kernel.CompareAddresses, states[0])
+	if got := ns.Sh("ip -6 addr show dev leno-t scope global"); strings.Contains(got, "tentative") || !strings.Contains(got, "nodad") {
+		t.Errorf("the address is not usable at once: %q", got)
+	}
+	if has, err := h.HasAddr(ns.Index("eth0"), addr("2001:db8::1")); err != nil || !has {
+		t.Errorf("HasAddr of our own address: %v, %v", has, err)
+	}
+	if has, err := h.HasAddr(ns.Index("eth0"), addr("192.0.2.9")); err != nil || has {
+		t.Errorf("HasAddr of another: %v, %v", has, err)
+	}
+}
+
+func TestDirect(t *testing.T) {
+	ns, h := host(t)
+	ns.Sh(`ip route add 198.51.100.0/24 via 192.0.2.9
+ip route add 203.0.113.0/24 dev leno-t
+ip route add unreachable 198.18.0.0/15`)
+	for text, want := range map[string]string{
+		"192.0.2.2":    "",
+		"2001:db8::2":  "",
+		"192.0.2.1":    "192.0.2.1 is an address of this host",
+		"198.51.100.3": "198.51.100.3 is behind a gateway",
+		"203.0.113.3":  "203.0.113.3 is reached over another interface",
+		"198.18.0.1":   "no route to 198.18.0.1",
+		"8.8.8.8":      "no route to 8.8.8.8",
+		"fd99::1":      "no route to fd99::1",
+	} {
+		if got, err := h.Direct(addr(text), ns.Index("eth0")); err != nil || got != want {
+			t.Errorf("Direct(%s) = %q, %v; want %q", text, got, err, want)
+		}
+	}
+}
+
+func TestSysctl(t *testing.T) {
+	ns, _ := host(t)
+	ns.Do(func() {
+		for i, changed := range []bool{true, false} {
+			got, err := kernel.SetSysctl("1", "ipv4", "ip_forward")
+			if err != nil || got != changed {
+				t.Errorf("write %d: changed %v, %v", i, got, err)
+			}
+		}
+		if got, err := kernel.Sysctl("ipv4", "ip_forward"); err != nil || got != "1" {
+			t.Errorf("read %q, %v", got, err)
+		}
+		if _, err := kernel.Sysctl("ipv4", "conf", "nowhere", "rp_filter"); err == nil {
+			t.Error("no error for a device that is not there")
+		}
+	})
+}
+
+// A batch longer than one sendmsg reports each failure at its own place.
+func TestBatchesReportEachFailure(t *testing.T) {
+	ns, h := host(t)
+	link := ns.Index("leno-t")
+	ns.Sh("ip route add 10.5.1.1/32 dev eth0 proto static; ip route add 10.5.3.44/32 dev eth0 proto static")
+	table := h.Routes(kernel.Owner{Link: link})
+	want := map[kernel.RouteKey]kernel.Route{}
+	for i := range 1000 {
+		dst := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(i >> 8), byte(i)}), 32)
+		want[kernel.RouteKey{Dst: dst}] = kernel.Route{Link: link}
+	}
+	result, err := reconcile.Apply(t.Context(), reconcile.Want("route", table, kernel.CompareRoutes, want, nil))
+	if result.Writes() != 998 {
+		t.Errorf("%d writes, want 998", result.Writes())
+	}
+	for _, dst := range []string{"10.5.1.1/32", "10.5.3.44/32"} {
+		if err == nil || strings.Count(err.Error(), "\n") != 1 || !strings.Contains(err.Error(), fmt.Sprintf("put route %s: file exists", dst)) {
+			t.Errorf("error %v does not name %s alone", err, dst)
+		}
+	}
+	settle(t, table, kernel.CompareRoutes, nil)
+}

@@ -1,0 +1,161 @@
+// Package nstest gives tests network namespaces of their own. The namespaces
+// have no name, so that nothing is left behind when a test is killed: each goes
+// with the last descriptor, socket, process or device that uses it.
+package nstest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// NS is a network namespace with its loopback device up.
+type NS struct {
+	t  testing.TB
+	fd int
+}
+
+// New makes a namespace that ends with the test. It skips the test when it is
+// not run as root.
+func New(t testing.TB) *NS {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	ns := &NS{t: t}
+	inside(t, func() error { return unix.Unshare(unix.CLONE_NEWNET) }, func() {
+		fd, err := current()
+		if err != nil {
+			t.Fatalf("open the new namespace: %v", err)
+		}
+		ns.fd = fd
+	})
+	t.Cleanup(func() {
+		if err := unix.Close(ns.fd); err != nil {
+			t.Errorf("close the namespace: %v", err)
+		}
+	})
+	ns.Do(func() {
+		// Addresses are usable at once.
+		for _, file := range []string{"all", "default", "lo"} {
+			path := "/proc/sys/net/ipv6/conf/" + file + "/accept_dad"
+			if err := os.WriteFile(path, []byte("0"), 0); err != nil && !os.IsNotExist(err) {
+				t.Fatalf("switch duplicate address detection off: %v", err)
+			}
+		}
+		ns.Sh("ip link set lo up")
+	})
+	return ns
+}
+
+// Fd is the namespace's descriptor; it stays the NS's.
+func (ns *NS) Fd() int { return ns.fd }
+
+// Do runs f with the calling goroutine's thread inside the namespace. Sockets
+// and processes that f makes stay there. Calls may nest. Goroutines that f
+// starts are outside.
+func (ns *NS) Do(f func()) {
+	ns.t.Helper()
+	inside(ns.t, func() error { return unix.Setns(ns.fd, unix.CLONE_NEWNET) }, f)
+}
+
+// inside locks the thread, enters by the given call, runs f, also when f ends
+// the goroutine, and goes back. A thread that cannot go back stays locked and
+// so ends with its goroutine.
+func inside(t testing.TB, enter func() error, f func()) {
+	t.Helper()
+	runtime.LockOSThread()
+	back, err := current()
+	if err != nil {
+		t.Fatalf("open the current namespace: %v", err)
+	}
+	defer func() {
+		err := unix.Setns(back, unix.CLONE_NEWNET)
+		_ = unix.Close(back) // nothing was written to it
+		if err != nil {
+			t.Errorf("leave the namespace: %v", err)
+			return
+		}
+		runtime.UnlockOSThread()
+	}()
+	if err := enter(); err != nil {
+		t.Fatalf("enter the namespace: %v", err)
+	}
+	f()
+}
+
+func current() (int, error) {
+	return unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+}
+
+// Sh runs shell commands inside the namespace and returns what they print. The
+// test ends when one fails.
+func (ns *NS) Sh(script string) string {
+	ns.t.Helper()
+	out, err := ns.Try(script)
+	if err != nil {
+		ns.t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+	return out
+}
+
+// Try is Sh for commands that may fail.
+func (ns *NS) Try(script string) (string, error) {
+	ns.t.Helper()
+	var out []byte
+	var err error
+	ns.Do(func() { out, err = exec.CommandContext(ns.t.Context(), "sh", "-ec", script).CombinedOutput() })
+	return string(out), err
+}
+
+// Joint is one end of an underlay.
+type Joint struct {
+	NS    *NS
+	Link  string
+	Addrs []string // with prefix length
+}
+
+// Join lays a veth pair with MTU 1500 between two namespaces, gives each end
+// its addresses and brings both up.
+func Join(a, b Joint) {
+	a.NS.t.Helper()
+	a.NS.Do(func() {
+		pair := &netlink.Veth{
+			LinkAttrs:     netlink.LinkAttrs{Name: a.Link, MTU: 1500},
+			PeerName:      b.Link,
+			PeerNamespace: netlink.NsFd(b.NS.fd),
+			PeerMTU:       1500,
+		}
+		if err := netlink.LinkAdd(pair); err != nil {
+			a.NS.t.Fatalf("join %s and %s: %v", a.Link, b.Link, err)
+		}
+	})
+	for _, end := range []Joint{a, b} {
+		var script strings.Builder
+		for _, addr := range end.Addrs {
+			fmt.Fprintf(&script, "ip addr add %s dev %s\n", addr, end.Link)
+		}
+		fmt.Fprintf(&script, "ip link set %s up\n", end.Link)
+		end.NS.Sh(script.String())
+	}
+}
+
+// Index is a device's ifindex.
+func (ns *NS) Index(link string) int {
+	ns.t.Helper()
+	index := 0
+	ns.Do(func() {
+		l, err := netlink.LinkByName(link)
+		if err != nil {
+			ns.t.Fatalf("find %s: %v", link, err)
+		}
+		index = l.Attrs().Index
+	})
+	return index
+}

@@ -1,0 +1,215 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/backend/reconcile"
+)
+
+// ipv6DefaultMetric is what the kernel makes of metric 0 (IP6_RT_PRIO_USER).
+const ipv6DefaultMetric = 1024
+
+// Routes is the table of a network's routes: protocol 108 in the main table,
+// both families, and owned by it. A route of another protocol, or of another
+// network, under the same name makes an addition fail with EEXIST and is not
+// touched.
+func (h *Handle) Routes(owner Owner) reconcile.Table[RouteKey, Route] {
+	return &routes{h, owner}
+}
+
+type routes struct {
+	h     *Handle
+	owner Owner
+}
+
+func (t *routes) List(ctx context.Context) (map[RouteKey]Route, error) {
+	return listing(ctx, t.list)
+}
+
+func (t *routes) list() (map[RouteKey]Route, error) {
+	entries := map[RouteKey]Route{}
+	filter := &netlink.Route{Protocol: Protocol, Table: unix.RT_TABLE_MAIN}
+	var interrupted error
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		err := t.h.strict.RouteListFilteredIter(family, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
+			key, route, ok := fromKernel(r)
+			if !ok || !t.owner.Owns(key, route) {
+				return true
+			}
+			entries[unused(entries, key, func(k *RouteKey) { k.Nth++ })] = route
+			return true
+		})
+		switch {
+		case errors.Is(err, netlink.ErrDumpInterrupted):
+			interrupted = err
+		// A family that is turned off, or whose main table was never used.
+		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EOPNOTSUPP):
+		case err != nil:
+			return nil, err
+		}
+	}
+	return entries, interrupted
+}
+
+// fromKernel is a listed route; ok is false for what cannot be one of ours.
+func fromKernel(r netlink.Route) (RouteKey, Route, bool) {
+	if r.Dst == nil {
+		return RouteKey{}, Route{}, false
+	}
+	addr, ok := netip.AddrFromSlice(r.Dst.IP)
+	bits, _ := r.Dst.Mask.Size()
+	if !ok {
+		return RouteKey{}, Route{}, false
+	}
+	dst := netip.PrefixFrom(addr.Unmap(), bits)
+	key := RouteKey{Dst: dst, Metric: uint32(r.Priority)}
+	if addr.Is6() && key.Metric == ipv6DefaultMetric {
+		key.Metric = 0
+	}
+	route := Route{Extra: extra(r)}
+	if r.Type == unix.RTN_UNREACHABLE {
+		route.Unreachable = true // IPv6 shows the loopback device with it
+		return key, route, true
+	}
+	route.Link = r.LinkIndex
+	route.Via = toAddr(r.Gw)
+	route.Src = toAddr(r.Src)
+	route.Onlink = r.Flags&int(netlink.FLAG_ONLINK) != 0
+	return key, route, true
+}
+
+// extra describes what a route of ours never has, so that a route somebody
+// changed differs from the wanted one.
+func extra(r netlink.Route) string {
+	var parts []string
+	add := func(set bool, format string, args ...any) {
+		if set {
+			parts = append(parts, fmt.Sprintf(format, args...))
+		}
+	}
+	add(r.Type != unix.RTN_UNICAST && r.Type != unix.RTN_UNREACHABLE, "type %d", r.Type)
+	add(len(r.MultiPath) > 0, "nexthops %d", len(r.MultiPath))
+	add(r.Tos != 0, "tos %d", r.Tos)
+	add(r.MTU != 0, "mtu %d", r.MTU)
+	add(r.AdvMSS != 0, "advmss %d", r.AdvMSS)
+	add(r.Encap != nil, "encap")
+	add(r.Via != nil, "via another family")
+	return strings.Join(parts, " ")
+}
+
+func (t *routes) Write(ctx context.Context, changes []reconcile.Change[RouteKey, Route]) []error {
+	var requests []*nl.NetlinkRequest
+	var of []int // the change a request belongs to
+	for i, c := range changes {
+		add := func(kind, flags int, r Route) {
+			requests = append(requests, routeRequest(kind, flags, c.Key, r))
+			of = append(of, i)
+		}
+		switch {
+		case c.New == nil:
+			add(unix.RTM_DELROUTE, 0, *c.Old)
+		case c.Old == nil:
+			// EXCL: REPLACE would take a foreign route of the same name away.
+			add(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, *c.New)
+		case c.Key.Dst.Addr().Is6() && c.New.Onlink && c.Old.Link != c.New.Link:
+			// The kernel refuses an IPv6 onlink gateway that its routes reach
+			// over another link, be it by the very route to be replaced.
+			add(unix.RTM_DELROUTE, 0, *c.Old)
+			add(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, *c.New)
+		default:
+			add(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, *c.New)
+		}
+	}
+	results := t.h.batch.write(ctx, requests)
+	if results == nil {
+		return nil
+	}
+	errs := make([]error, len(changes))
+	for j, err := range results {
+		goneAlready := requests[j].Type == unix.RTM_DELROUTE && errors.Is(err, unix.ESRCH)
+		if err != nil && !goneAlready && errs[of[j]] == nil {
+			errs[of[j]] = err
+		}
+	}
+	return errs
+}
+
+func routeRequest(kind, flags int, key RouteKey, r Route) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(kind, flags)
+	msg := nl.NewRtMsg()
+	msg.Protocol = Protocol
+	msg.Family = unix.AF_INET6
+	msg.Dst_len = uint8(key.Dst.Bits())
+	switch {
+	case r.Unreachable:
+		msg.Type = unix.RTN_UNREACHABLE
+	case key.Dst.Addr().Is4() && !r.Via.IsValid():
+		msg.Scope = unix.RT_SCOPE_LINK // IPv4 wants it of a route without gateway; IPv6 has no scopes
+	}
+	if kind == unix.RTM_DELROUTE {
+		msg.Scope = unix.RT_SCOPE_NOWHERE // matches any
+		msg.Type = unix.RTN_UNSPEC
+	}
+	if key.Dst.Addr().Is4() {
+		msg.Family = unix.AF_INET
+	}
+	if r.Onlink {
+		msg.Flags |= uint32(netlink.FLAG_ONLINK)
+	}
+	req.AddData(msg)
+	attr := func(kind int, value []byte) { req.AddData(nl.NewRtAttr(kind, value)) }
+	attr(unix.RTA_DST, key.Dst.Addr().AsSlice())
+	if r.Link != 0 {
+		attr(unix.RTA_OIF, nl.Uint32Attr(uint32(r.Link)))
+	}
+	if r.Via.IsValid() {
+		attr(unix.RTA_GATEWAY, r.Via.AsSlice())
+	}
+	if r.Src.IsValid() {
+		attr(unix.RTA_PREFSRC, r.Src.AsSlice())
+	}
+	if key.Metric != 0 {
+		attr(unix.RTA_PRIORITY, nl.Uint32Attr(key.Metric))
+	}
+	return req
+}
+
+// Direct says whether an address is a neighbour on a link: the host's own
+// routing reaches it over that link, without a gateway. Reason is why not.
+func (h *Handle) Direct(addr netip.Addr, link int) (reason string, err error) {
+	found, err := h.nl.RouteGet(addr.AsSlice())
+	switch {
+	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
+		return "no route to " + addr.String(), nil
+	case err != nil:
+		return "", fmt.Errorf("look up the route to %s: %w", addr, err)
+	case len(found) == 0:
+		return "no route to " + addr.String(), nil
+	}
+	r := found[0]
+	switch {
+	case r.Type == unix.RTN_LOCAL:
+		return addr.String() + " is an address of this host", nil
+	case r.Type != unix.RTN_UNICAST:
+		return addr.String() + " is no unicast address here", nil
+	case len(r.Gw) > 0 || r.Via != nil:
+		return addr.String() + " is behind a gateway", nil
+	case r.LinkIndex != link:
+		return addr.String() + " is reached over another interface", nil
+	}
+	return "", nil
+}
+
+func toAddr(ip net.IP) netip.Addr {
+	addr, _ := netip.AddrFromSlice(ip)
+	return addr.Unmap()
+}
