@@ -1,0 +1,76 @@
+package underlay
+
+import (
+	"fmt"
+	"strings"
+)
+
+// settings names what was asked for.
+func (s selector) settings() string {
+	var out []string
+	if len(s.u.Interfaces) > 0 {
+		out = append(out, fmt.Sprintf("underlay.interfaces %q", s.u.Interfaces))
+	}
+	if len(s.u.InterfaceRegex) > 0 {
+		out = append(out, fmt.Sprintf("underlay.interface_regex %q", s.u.InterfaceRegex))
+	}
+	if s.u.CanReach.IsValid() {
+		reach := "underlay.can_reach " + s.u.CanReach.String()
+		if s.host.ReachErr != nil {
+			reach += fmt.Sprintf(" (%v)", s.host.ReachErr)
+		}
+		out = append(out, reach)
+	}
+	if len(out) == 0 {
+		return "the default (the default route's interface)"
+	}
+	return strings.Join(out, ", ")
+}
+
+// candidates lists every interface with its addresses and why it does not fit.
+func (s selector) candidates() string {
+	if len(s.host.Links) == 0 {
+		return "no interface"
+	}
+	var out []string
+	for _, l := range s.host.Links {
+		addrs := make([]string, len(l.Addrs))
+		for i, a := range l.Addrs {
+			addrs[i] = a.Addr.String()
+		}
+		list := strings.Join(addrs, ", ")
+		if list == "" {
+			list = "no address"
+		}
+		out = append(out, fmt.Sprintf("%s (%s): %s", l.Name, list, s.why(l)))
+	}
+	return strings.Join(out, "; ")
+}
+
+// why is the reason a link was left out, the one nearest to being mended first.
+func (s selector) why(l Link) string {
+	if odd := s.oddities(l); len(odd) > 0 {
+		return "is " + strings.Join(odd, " and ")
+	}
+	if _, ok := s.take(l, s.host.Reach.Source, ""); !ok {
+		return s.unusable(l)
+	}
+	if len(s.u.Interfaces) == 0 && len(s.u.InterfaceRegex) == 0 && !s.u.CanReach.IsValid() {
+		return "has no default route"
+	}
+	return "does not match"
+}
+
+// unusable says why a link has no address to give to others.
+func (s selector) unusable(l Link) string {
+	if len(l.Addrs) == 0 {
+		return "has no address"
+	}
+	var out []string
+	for _, a := range l.Addrs {
+		if flaw := s.flaw(a); flaw != "" {
+			out = append(out, fmt.Sprintf("%s is %s", a.Addr, flaw))
+		}
+	}
+	return "has no usable address: " + strings.Join(out, ", ")
+}
