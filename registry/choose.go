@@ -36,8 +36,9 @@ type BadSlot struct {
 }
 
 // Choose picks the slot for a claim, in this order: the host's own lease, held
-// or lapsed, or overwritten under its lock; its reservation; the subnet it held before if that is free; a free
-// slot that no record stands on; the slot lapsed longest past the claim's hold.
+// or lapsed, or overwritten under its lock; its reservation; the subnet it held
+// before if that is free; a free slot that no record stands on; the slot lapsed
+// longest past the claim's hold.
 //
 // rnd(n) returns a number in [0,n) and spreads hosts over the free slots so
 // that many starting at once seldom collide. The pool is never walked: the
@@ -144,7 +145,7 @@ func ownLease(leases []Lease, c Claim) *Lease {
 func (s Situation) overwritten(c Claim) *Lease {
 	for _, b := range s.Bad {
 		slot, err := s.Network.Plan.Slot(b.Prefix)
-		if err == nil && c.Session != "" && b.Session == c.Session {
+		if err == nil && c.Session != "" && b.Session == c.Session && b.Prefix == s.Network.Plan.Subnets(slot)[0] {
 			return &Lease{Network: s.Network.Name, Slot: slot, Subnets: s.Network.Plan.Subnets(slot),
 				Session: b.Session, ModifyIndex: b.ModifyIndex}
 		}

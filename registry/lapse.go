@@ -37,7 +37,7 @@ func (c *LapseClock) Observe(network string, leases []Lease, now time.Time) {
 			entry = lapse{l.ModifyIndex, now}
 		}
 		next[l.Slot] = entry
-		l.Lapsed = now.Sub(entry.since)
+		l.Lapsed = max(0, now.Sub(entry.since)) // callers may come in another order than their clocks were read
 	}
 	if c.seen == nil {
 		c.seen = map[string]map[uint64]lapse{}

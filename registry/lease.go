@@ -32,39 +32,29 @@ type Backend struct {
 // NewBackend builds a Backend from a type and a JSON object of options. A nil
 // or empty object is the type alone; a "type" member in it is replaced.
 func NewBackend(kind string, options json.RawMessage) (Backend, error) {
-	members := map[string]json.RawMessage{}
-	if len(bytes.TrimSpace(options)) > 0 {
-		if err := json.Unmarshal(options, &members); err != nil {
-			return Backend{}, fmt.Errorf("options of backend %q: %w: %w", kind, ErrInvalid, err)
-		}
+	options = bytes.TrimSpace(options)
+	if len(options) == 0 {
+		options = json.RawMessage(`{}`)
 	}
-	if members == nil {
-		members = map[string]json.RawMessage{}
+	given, err := members(options)
+	if err != nil {
+		return Backend{}, fmt.Errorf("options of backend %q: %w: %w", kind, ErrInvalid, err)
 	}
 	name, err := json.Marshal(kind)
 	if err != nil {
 		return Backend{}, err
 	}
-	members["type"] = name
-	object, err := json.Marshal(members)
-	if err != nil {
-		return Backend{}, err
-	}
-	return Backend{Type: kind, Object: object}, nil
+	all := append([]member{{"type", name}}, slices.DeleteFunc(given, isType)...)
+	return Backend{Type: kind, Object: object(all)}, nil
 }
 
 // Options returns the object without its "type" member.
 func (b Backend) Options() json.RawMessage {
-	members := map[string]json.RawMessage{}
-	if json.Unmarshal(b.Object, &members) != nil {
-		return json.RawMessage(`{}`)
-	}
-	delete(members, "type")
-	out, err := json.Marshal(members)
+	all, err := members(b.Object)
 	if err != nil {
 		return json.RawMessage(`{}`)
 	}
-	return out
+	return object(slices.DeleteFunc(all, isType))
 }
 
 // Equal compares the objects by value, not by spelling.
@@ -83,16 +73,81 @@ func (b Backend) MarshalJSON() ([]byte, error) {
 	return b.Object, nil
 }
 
-// UnmarshalJSON reads the object and its type.
+// UnmarshalJSON reads the object and its type. Only the member spelled "type"
+// counts, as for every other program that reads the record.
 func (b *Backend) UnmarshalJSON(data []byte) error {
-	var head struct {
-		Type string `json:"type"`
-	}
-	if err := json.Unmarshal(data, &head); err != nil {
+	all, err := members(data)
+	if err != nil {
 		return err
 	}
-	b.Type, b.Object = head.Type, canonical(data)
+	var kind string
+	for _, m := range all {
+		if !isType(m) {
+			continue
+		}
+		if err := json.Unmarshal(m.value, &kind); err != nil {
+			return fmt.Errorf("backend type: %w", err)
+		}
+	}
+	b.Type, b.Object = kind, object(all)
 	return nil
+}
+
+// member is one member of a JSON object, its value compact.
+type member struct {
+	name  string
+	value json.RawMessage
+}
+
+func isType(m member) bool { return m.name == "type" }
+
+// members takes a JSON object (or null, which has none) apart and keeps its
+// order, which people who read it chose.
+func members(data []byte) ([]member, error) {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	switch open, err := dec.Token(); {
+	case err != nil:
+		return nil, err
+	case open == nil:
+		return nil, nil
+	case open != json.Delim('{'):
+		return nil, fmt.Errorf("not a JSON object")
+	}
+	var out []member
+	for dec.More() {
+		name, err := dec.Token()
+		if err != nil {
+			return nil, err
+		}
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return nil, err
+		}
+		var compact bytes.Buffer
+		if err := json.Compact(&compact, value); err != nil {
+			return nil, err
+		}
+		out = append(out, member{name.(string), compact.Bytes()})
+	}
+	_, err := dec.Token()
+	return out, err
+}
+
+// object puts members together again.
+func object(all []member) json.RawMessage {
+	var out bytes.Buffer
+	out.WriteByte('{')
+	for i, m := range all {
+		if i > 0 {
+			out.WriteByte(',')
+		}
+		name, _ := json.Marshal(m.name) // a string always marshals
+		out.Write(name)
+		out.WriteByte(':')
+		out.Write(m.value)
+	}
+	out.WriteByte('}')
+	return out.Bytes()
 }
 
 // canonical is data with members sorted and no white space; data itself when

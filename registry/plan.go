@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/bits"
 	"net/netip"
+	"slices"
 )
 
 // Limits of a plan. A pool has at least MinSlots subnets (two bits) as flannel
@@ -32,6 +33,15 @@ type Pool struct {
 // Plan is one pool an address family, IPv4 first.
 type Plan []Pool
 
+// notForHosts is what the kernel will not route between hosts: this network,
+// loopback, link-local and multicast (RFC 6890), and IPv4 written as IPv6.
+var notForHosts = [...]netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"),
+	netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("224.0.0.0/4"),
+	netip.MustParsePrefix("::/96"), netip.MustParsePrefix("::ffff:0:0/96"),
+	netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
+}
+
 // Normalize fills in defaults and checks the limits. Defaults: SubnetLen 24
 // (IPv6 64), or two bits below the prefix when that is longer; Min the second
 // subnet, so that the first is left out; Max the last. Errors wrap ErrInvalid
@@ -49,8 +59,8 @@ func (p Pool) Normalize() (Pool, error) {
 	if p.Prefix != p.Prefix.Masked() {
 		return p, invalid("has host bits set, did you mean %s?", p.Prefix.Masked())
 	}
-	if a := p.Prefix.Addr(); a.IsMulticast() || a.IsLoopback() || a.IsLinkLocalUnicast() || (a.IsUnspecified() && p.Prefix.Bits() < 8) {
-		return p, invalid("is not unicast address space for hosts")
+	if i := slices.IndexFunc(notForHosts[:], p.Prefix.Overlaps); i >= 0 {
+		return p, invalid("is not unicast address space for hosts: it overlaps %s", notForHosts[i])
 	}
 	def, most := defaultSubnetLen4, maxSubnetLen4
 	if p.Prefix.Addr().Is6() {

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,9 +17,11 @@ import (
 const (
 	MaxRecordSize = 16 << 10 // bytes of one value
 	maxDepth      = 16       // nested JSON
+	maxPools      = 2
 	maxAddresses  = 16
 	maxNameLen    = 128
-	minMTU        = 68 // RFC 791
+	maxReasonLen  = 200 // of a quoted error, bytes
+	minMTU        = 68  // RFC 791
 	maxMTU        = 65535
 )
 
@@ -102,11 +105,13 @@ func decode(value []byte, v any, version *int) error {
 		return fmt.Errorf("%w: %d bytes, at most %d are read", ErrInvalid, len(value), MaxRecordSize)
 	case !utf8.Valid(value):
 		return fmt.Errorf("%w: not UTF-8", ErrInvalid)
-	case depth(value) > maxDepth:
-		return fmt.Errorf("%w: nested deeper than %d", ErrInvalid, maxDepth)
 	}
-	if err := json.Unmarshal(value, v); err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	err := checkStructure(json.NewDecoder(bytes.NewReader(value)), maxDepth)
+	if err == nil {
+		err = json.Unmarshal(value, v)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %s", ErrInvalid, shorten(err.Error()))
 	}
 	if *version != Version {
 		return fmt.Errorf("%w: version %d, this leno reads version %d", ErrInvalid, *version, Version)
@@ -114,29 +119,84 @@ func decode(value []byte, v any, version *int) error {
 	return nil
 }
 
-// depth is an upper bound of the nesting, brackets in strings included.
-func depth(value []byte) int {
-	deepest, now := 0, 0
-	for _, c := range value {
-		switch c {
-		case '{', '[':
-			now++
-			deepest = max(deepest, now)
-		case '}', ']':
-			now--
+// checkStructure walks one JSON value and bounds its nesting. It refuses
+// members of one object that differ by case alone or not at all: readers differ
+// in which of them counts (encoding/json takes the last, whatever its case), and
+// all must see the same record.
+func checkStructure(dec *json.Decoder, depth int) error {
+	token, err := dec.Token()
+	if err != nil {
+		return err
+	}
+	open, ok := token.(json.Delim)
+	if !ok {
+		return nil
+	}
+	if depth == 0 {
+		return fmt.Errorf("nested deeper than %d", maxDepth)
+	}
+	var seen map[string]bool
+	if open == '{' {
+		seen = map[string]bool{}
+	}
+	for dec.More() {
+		if seen != nil {
+			name, err := dec.Token()
+			if err != nil {
+				return err
+			}
+			folded := strings.Map(fold, name.(string))
+			if seen[folded] {
+				return fmt.Errorf("member %q is there twice", name)
+			}
+			seen[folded] = true
+		}
+		if err := checkStructure(dec, depth-1); err != nil {
+			return err
 		}
 	}
-	return deepest
+	_, err = dec.Token()
+	return err
+}
+
+// fold is the least of the characters that are r but for case.
+func fold(r rune) rune {
+	for {
+		next := unicode.SimpleFold(r)
+		if next <= r {
+			return next
+		}
+		r = next
+	}
+}
+
+// shorten keeps a text that may quote foreign bytes fit for a log line.
+func shorten(text string) string {
+	if len(text) <= maxReasonLen {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxReasonLen], "") + "…"
 }
 
 // FormatNetwork is the value a network is stored as: effective values, no
-// defaults left out.
+// defaults left out. Errors wrap ErrInvalid: what ParseNetwork would refuse.
 func FormatNetwork(n Network) ([]byte, error) {
+	plan, err := n.Plan.Normalize()
+	if err != nil {
+		return nil, err
+	}
 	r := networkRecord{Version: Version, Name: n.Name, Backend: n.Backend}
-	for _, p := range n.Plan {
+	for _, p := range plan {
 		r.Pools = append(r.Pools, poolRecord(p))
 	}
-	return json.Marshal(r)
+	value, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if _, err := ParseNetwork(n.Name, value); err != nil {
+		return nil, err
+	}
+	return value, nil
 }
 
 // ParseNetwork reads the value stored for the network called name. Errors wrap
@@ -150,10 +210,13 @@ func ParseNetwork(name string, value []byte) (Network, error) {
 		return Network{}, err
 	}
 	if r.Name != name {
-		return Network{}, fmt.Errorf("%w: name %q in the value of %q", ErrInvalid, r.Name, name)
+		return Network{}, fmt.Errorf("%w: name %.64q in the value of %q", ErrInvalid, r.Name, name)
 	}
-	if r.Backend.Type == "" {
-		return Network{}, fmt.Errorf("%w: backend type is missing", ErrInvalid)
+	if err := checkName("backend type", r.Backend.Type); err != nil {
+		return Network{}, err
+	}
+	if len(r.Pools) > maxPools {
+		return Network{}, fmt.Errorf("%w: %d pools, at most one an address family", ErrInvalid, len(r.Pools))
 	}
 	var plan Plan
 	for _, p := range r.Pools {
@@ -176,14 +239,27 @@ func FormatLease(l Lease) ([]byte, error) {
 	return json.Marshal(r)
 }
 
+// slotOfKey reads a key of a lease or reservation. Only the slot's first subnet
+// makes its key: two records of one slot would be two holders.
+func slotOfKey(n Network, key string) (netip.Prefix, uint64, error) {
+	subnet, err := ParseSubnetKey(key)
+	if err != nil {
+		return netip.Prefix{}, 0, err
+	}
+	slot, err := n.Plan.Slot(subnet)
+	if err != nil {
+		return netip.Prefix{}, 0, err
+	}
+	if first := n.Plan.Subnets(slot)[0]; first != subnet {
+		return netip.Prefix{}, 0, fmt.Errorf("key %q: %w: the slot's key is %s", key, ErrInvalid, SubnetKey(first))
+	}
+	return subnet, slot, nil
+}
+
 // ParseLease reads the value stored under key (the last component) for a lease
 // of n, and holds it against the plan and the key. Errors wrap ErrInvalid.
 func ParseLease(n Network, key string, value []byte) (Lease, error) {
-	subnet, err := ParseSubnetKey(key)
-	if err != nil {
-		return Lease{}, err
-	}
-	slot, err := n.Plan.Slot(subnet)
+	subnet, slot, err := slotOfKey(n, key)
 	if err != nil {
 		return Lease{}, err
 	}
@@ -207,11 +283,10 @@ func ParseLease(n Network, key string, value []byte) (Lease, error) {
 	// A lease from before the network gained a family has fewer subnets; more,
 	// or another slot's, would take somebody else's addresses.
 	whole := n.Plan.Subnets(slot)
-	for i, s := range r.Subnets {
-		if i >= len(whole) || whole[i] != s {
-			invalid("subnets %v are not those of slot %d, %v", r.Subnets, slot, whole)
-			break
-		}
+	if len(r.Subnets) > len(whole) {
+		invalid("%d subnets, the network has %d pools", len(r.Subnets), len(whole))
+	} else if !slices.Equal(r.Subnets, whole[:len(r.Subnets)]) {
+		invalid("subnets %v are not those of slot %d, %v", r.Subnets, slot, whole)
 	}
 	if err := checkName("node", r.Node); err != nil {
 		errs = append(errs, err)
@@ -227,7 +302,7 @@ func ParseLease(n Network, key string, value []byte) (Lease, error) {
 	case r.PublicIP.IsValid() && r.PublicIP != r.PublicIPs[0]:
 		invalid("public_ip %s is not the first of public_ips", r.PublicIP)
 	}
-	for _, a := range r.PublicIPs {
+	for _, a := range r.PublicIPs[:min(len(r.PublicIPs), maxAddresses)] {
 		if err := checkPublicIP(n.Plan, a); err != nil {
 			errs = append(errs, err)
 		}
@@ -235,8 +310,8 @@ func ParseLease(n Network, key string, value []byte) (Lease, error) {
 	if r.MTU < minMTU || r.MTU > maxMTU {
 		invalid("mtu %d is not within %d..%d", r.MTU, minMTU, maxMTU)
 	}
-	if r.Backend.Type == "" {
-		invalid("backend type is missing")
+	if err := checkName("backend type", r.Backend.Type); err != nil {
+		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Lease{}, err
@@ -250,6 +325,7 @@ func ParseLease(n Network, key string, value []byte) (Lease, error) {
 func checkPublicIP(plan Plan, a netip.Addr) error {
 	switch {
 	case !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a.Zone() != "" || a.Is4In6() ||
+		a.Is6() && a.IsLinkLocalUnicast() || // means nothing to others without a zone
 		a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return fmt.Errorf("%w: public ip %s is not a host's unicast address", ErrInvalid, a)
 	case slices.ContainsFunc(plan.Prefixes(), func(p netip.Prefix) bool { return p.Contains(a) }):
@@ -277,7 +353,7 @@ func FormatReservation(r Reservation) ([]byte, error) {
 // ParseReservation reads the value stored under key (the last component) for a
 // reservation in n. Errors wrap ErrInvalid.
 func ParseReservation(n Network, key string, value []byte) (Reservation, error) {
-	subnet, err := ParseSubnetKey(key)
+	subnet, _, err := slotOfKey(n, key)
 	if err != nil {
 		return Reservation{}, err
 	}
