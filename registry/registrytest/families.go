@@ -2,6 +2,7 @@ package registrytest
 
 import (
 	"net/netip"
+	"strings"
 
 	"github.com/lenonet/leno/registry"
 )
@@ -54,7 +55,7 @@ var familyTests = []test{
 		l := s.acquire(s.open(), n, s.claim(0))
 		value, _, _ := s.store.Get(s.T, s.leaseKey(n, l.Slot))
 		key := s.key("leases", n.Name, registry.SubnetKey(l.Subnets[1]))
-		s.store.Put(s.T, key, value)
+		s.store.Put(s.T, key, []byte(strings.Replace(string(value), l.Subnet().String(), l.Subnets[1].String(), 1)))
 		set, _, err := s.open().WatchLeases(s.ctx(), n, 0)
 		s.ok(err)
 		s.equal("leases", set.Leases, []registry.Lease{l})

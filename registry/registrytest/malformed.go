@@ -131,6 +131,21 @@ var malformedTests = []test{
 			s.Fatalf("bad records left: %v, %v", set.Bad, err)
 		}
 	}},
+	{"a record overwritten under its lock is written again", func(s *suite) {
+		n := s.network("default", wide)
+		r := s.open()
+		c := s.claim(0)
+		l := s.acquire(r, n, c)
+		s.store.Put(s.T, s.leaseKey(n, l.Slot), []byte(`{}`))
+		if _, session, _ := s.store.Get(s.T, s.leaseKey(n, l.Slot)); session != l.Session {
+			s.Fatal("the lock went with the value")
+		}
+		c.Session = l.Session
+		again := s.acquire(r, n, c)
+		if again.Slot != l.Slot || again.Session != l.Session || again.CreateIndex != l.CreateIndex {
+			s.Fatalf("was %+v, is %+v", l, again)
+		}
+	}},
 	{"an identity in a bad record is nobody's", func(s *suite) {
 		n := s.network("default", wide)
 		c := s.claim(0)

@@ -60,7 +60,7 @@ var networkTests = []test{
 		s.equal("plan", got.Plan, s.plan(wide))
 		value, _, _ := s.store.Get(s.T, s.key("networks", "default"))
 		s.equal("value", string(value), `{"version":1,"name":"default","pools":[{"prefix":"10.5.0.0/16","subnet_len":24,`+
-			`"min":"10.5.1.0","max":"10.5.255.0"}],"backend":`+string(n.Backend.Object)+`}`)
+			`"min":"10.5.1.0","max":"10.5.255.0"}],"backend":{"type":"vxlan","vni":1,"port":8472}}`)
 	}},
 	{"put refuses what nobody could read", func(s *suite) {
 		r := s.open()

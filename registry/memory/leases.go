@@ -1,0 +1,207 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+)
+
+func leaseKey(network string, first netip.Prefix) string {
+	return leasesDir + network + "/" + registry.SubnetKey(first)
+}
+
+// Acquire implements registry.Leases.
+func (c *Client) Acquire(ctx context.Context, n registry.Network, claim registry.Claim) (l registry.Lease, err error) {
+	err = c.store.do(ctx, func() error {
+		l, err = c.acquireLocked(n, claim)
+		return err
+	})
+	return l, wrap(err, "acquire lease in network %s", n.Name)
+}
+
+func (c *Client) acquireLocked(n registry.Network, claim registry.Claim) (registry.Lease, error) {
+	s := c.store
+	set, blocked := s.leasesLocked(n)
+	c.clock.Observe(n.Name, set.Leases, time.Now())
+	reservations, more := s.reservationsLocked(n)
+	choice, err := registry.Choose(registry.Situation{Network: n, Leases: set.Leases, Bad: append(blocked, more...),
+		Reservations: reservations.Reservations}, claim, rand.Uint64N)
+	if err != nil {
+		return registry.Lease{}, err
+	}
+	want := registry.Lease{Network: n.Name, Slot: choice.Slot, Subnets: n.Plan.Subnets(choice.Slot), Node: claim.Node,
+		NodeID: claim.NodeID, PublicIPs: claim.PublicIPs, MTU: claim.MTU, Backend: claim.Backend}
+	value, err := registry.FormatLease(want)
+	if err != nil {
+		return registry.Lease{}, err
+	}
+	// Others read it back with the same eyes: what they would skip is refused.
+	if want, err = registry.ParseLease(n, registry.SubnetKey(want.Subnet()), value); err != nil {
+		return registry.Lease{}, err
+	}
+	candidates := []string{claim.Session}
+	if choice.Own && choice.Existing.Held() {
+		candidates = []string{choice.Existing.Session}
+	}
+	session, err := s.openLocked(claim.TTL, candidates...)
+	if err != nil {
+		return registry.Lease{}, err
+	}
+	if own := choice.Existing; choice.Own && own.Session == session && own.SameValue(want) {
+		return *own, nil
+	}
+	key := leaseKey(n.Name, want.Subnet())
+	s.markLocked(n.Name)
+	s.putLocked(key, value, session)
+	return s.stamp(want, key), nil
+}
+
+// stamp fills in what the store says of a lease.
+func (s *Store) stamp(l registry.Lease, key string) registry.Lease {
+	r := s.records[key]
+	l.Session, l.CreateIndex, l.ModifyIndex = r.session, r.createIndex, r.modifyIndex
+	return l
+}
+
+// Renew implements registry.Leases.
+func (c *Client) Renew(ctx context.Context, l registry.Lease) error {
+	return wrap(c.store.do(ctx, func() error {
+		if !c.store.renewLocked(l.Session) {
+			return registry.ErrLeaseLost
+		}
+		return nil
+	}), "renew lease %s", l.Subnet())
+}
+
+// Release implements registry.Leases.
+func (c *Client) Release(ctx context.Context, l registry.Lease) error {
+	s := c.store
+	return wrap(s.do(ctx, func() error {
+		if key := leaseKey(l.Network, l.Subnet()); l.Held() && s.records[key].session == l.Session {
+			s.deleteLocked(key)
+		}
+		s.endLocked(l.Session)
+		return nil
+	}), "release lease %s", l.Subnet())
+}
+
+// Revoke implements registry.Leases.
+func (c *Client) Revoke(ctx context.Context, network string, subnet netip.Prefix) error {
+	s := c.store
+	return wrap(s.do(ctx, func() error {
+		key := leaseKey(network, s.firstLocked(network, subnet))
+		if _, ok := s.records[key]; !ok {
+			return registry.ErrLeaseNotFound
+		}
+		s.deleteLocked(key)
+		return nil
+	}), "revoke lease %s in network %s", subnet, network)
+}
+
+// firstLocked is the first subnet of the slot that subnet is of; subnet itself
+// when the network cannot tell, as after its definition was deleted.
+func (s *Store) firstLocked(network string, subnet netip.Prefix) netip.Prefix {
+	n, err := s.networkLocked(network)
+	if err != nil {
+		return subnet
+	}
+	slot, err := n.Plan.Slot(subnet)
+	if err != nil {
+		return subnet
+	}
+	return n.Plan.Subnets(slot)[0]
+}
+
+// Expire implements registry.Leases.
+func (c *Client) Expire(ctx context.Context, l registry.Lease) error {
+	s := c.store
+	return wrap(s.do(ctx, func() error {
+		key := leaseKey(l.Network, l.Subnet())
+		if r, ok := s.records[key]; !ok || r.session != "" || r.modifyIndex != l.ModifyIndex {
+			return registry.ErrConflict
+		}
+		s.deleteLocked(key)
+		return nil
+	}), "expire lease %s", l.Subnet())
+}
+
+// WatchLease implements registry.Leases.
+func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet netip.Prefix, after uint64) (l registry.Lease, index uint64, err error) {
+	slot, err := n.Plan.Slot(subnet)
+	if err != nil {
+		return registry.Lease{}, 0, wrap(err, "watch lease")
+	}
+	s := c.store
+	first := n.Plan.Subnets(slot)[0]
+	key := leaseKey(n.Name, first)
+	index, err = s.watch(ctx, after, func() (uint64, error) {
+		r, ok := s.records[key]
+		if !ok {
+			return s.dirLocked(leasesDir + n.Name + "/"), registry.ErrLeaseNotFound
+		}
+		var err error
+		if l, err = registry.ParseLease(n, registry.SubnetKey(first), r.value); err != nil {
+			return r.modifyIndex, err
+		}
+		l = s.stamp(l, key)
+		return r.modifyIndex, nil
+	})
+	if err != nil {
+		return registry.Lease{}, index, wrap(err, "watch lease %s in network %s", subnet, n.Name)
+	}
+	return l, index, nil
+}
+
+// WatchLeases implements registry.Leases.
+func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint64) (set registry.LeaseSet, index uint64, err error) {
+	s := c.store
+	index, err = s.watch(ctx, after, func() (uint64, error) {
+		dir := leasesDir + n.Name + "/"
+		if _, ok := s.records[dir+marker]; !ok {
+			return s.dirLocked(dir), registry.ErrUncertain
+		}
+		set, _ = s.leasesLocked(n)
+		c.clock.Observe(n.Name, set.Leases, time.Now())
+		return s.dirLocked(dir), nil
+	})
+	if err != nil {
+		return registry.LeaseSet{}, index, wrap(err, "watch leases of network %s", n.Name)
+	}
+	return set, index, nil
+}
+
+// leasesLocked is all leases of a network, sorted by slot, and the slots under
+// records it had to skip.
+func (s *Store) leasesLocked(n registry.Network) (set registry.LeaseSet, blocked []registry.BadSlot) {
+	dir := leasesDir + n.Name + "/"
+	for _, key := range s.keysLocked(dir) {
+		name := strings.TrimPrefix(key, dir)
+		if name == marker {
+			continue
+		}
+		l, err := registry.ParseLease(n, name, s.records[key].value)
+		if err != nil {
+			set.Bad = append(set.Bad, registry.BadRecord{Key: key, Reason: err.Error()})
+			blocked = s.block(blocked, name, key)
+			continue
+		}
+		set.Leases = append(set.Leases, s.stamp(l, key))
+	}
+	slices.SortFunc(set.Leases, func(a, b registry.Lease) int { return cmp.Compare(a.Slot, b.Slot) })
+	return set, blocked
+}
+
+// block adds the slots that an unusable record stands on, if its key tells.
+func (s *Store) block(blocked []registry.BadSlot, name, key string) []registry.BadSlot {
+	prefix, err := registry.ParseSubnetKey(name)
+	if err != nil {
+		return blocked
+	}
+	return append(blocked, registry.BadSlot{Prefix: prefix, Session: s.records[key].session, ModifyIndex: s.records[key].modifyIndex})
+}

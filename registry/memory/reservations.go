@@ -1,0 +1,80 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// AddReservation implements registry.Reservations.
+func (c *Client) AddReservation(ctx context.Context, n registry.Network, r registry.Reservation) error {
+	r, err := registry.CheckReservation(n, r)
+	if err != nil {
+		return wrap(err, "reserve in network %s", n.Name)
+	}
+	value, err := registry.FormatReservation(r)
+	if err != nil {
+		return wrap(err, "reserve %s in network %s", r.Subnet, n.Name)
+	}
+	s := c.store
+	return wrap(s.do(ctx, func() error {
+		set, _ := s.reservationsLocked(n)
+		for _, o := range set.Reservations {
+			same := o.Node == r.Node && o.NodeID == r.NodeID
+			switch {
+			case o.Slot == r.Slot && same:
+				return nil
+			case o.Slot == r.Slot || same:
+				return fmt.Errorf("%w: %s is kept for %q", registry.ErrReserved, o.Subnet, o.Node+o.NodeID)
+			}
+		}
+		s.putLocked(reservationsDir+n.Name+"/"+registry.SubnetKey(r.Subnet), value, "")
+		return nil
+	}), "reserve %s in network %s", r.Subnet, n.Name)
+}
+
+// RemoveReservation implements registry.Reservations.
+func (c *Client) RemoveReservation(ctx context.Context, network string, subnet netip.Prefix) error {
+	s := c.store
+	return wrap(s.do(ctx, func() error {
+		key := reservationsDir + network + "/" + registry.SubnetKey(s.firstLocked(network, subnet))
+		if _, ok := s.records[key]; !ok {
+			return registry.ErrReservationNotFound
+		}
+		s.deleteLocked(key)
+		return nil
+	}), "remove reservation %s in network %s", subnet, network)
+}
+
+// Reservations implements registry.Reservations.
+func (c *Client) Reservations(ctx context.Context, n registry.Network) (set registry.ReservationSet, err error) {
+	err = c.store.do(ctx, func() error {
+		set, _ = c.store.reservationsLocked(n)
+		return nil
+	})
+	return set, wrap(err, "reservations of network %s", n.Name)
+}
+
+// reservationsLocked is all reservations of a network, sorted by slot, and the
+// slots under records it had to skip.
+func (s *Store) reservationsLocked(n registry.Network) (set registry.ReservationSet, blocked []registry.BadSlot) {
+	dir := reservationsDir + n.Name + "/"
+	for _, key := range s.keysLocked(dir) {
+		name := strings.TrimPrefix(key, dir)
+		r, err := registry.ParseReservation(n, name, s.records[key].value)
+		if err != nil {
+			set.Bad = append(set.Bad, registry.BadRecord{Key: key, Reason: err.Error()})
+			blocked = s.block(blocked, name, key)
+			continue
+		}
+		r.ModifyIndex = s.records[key].modifyIndex
+		set.Reservations = append(set.Reservations, r)
+	}
+	slices.SortFunc(set.Reservations, func(a, b registry.Reservation) int { return cmp.Compare(a.Slot, b.Slot) })
+	return set, blocked
+}

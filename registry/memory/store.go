@@ -1,0 +1,255 @@
+// Package memory is the registry in one process: for "agent -dev", which needs
+// no Consul, and for tests of whatever uses a registry. It keeps the same keys
+// and values as registry/consul, so records are written, parsed and refused in
+// the same way; sessions, locks, indices and blocking reads are as Consul's. It
+// refuses to persist anything.
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-uuid"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// Prefix is the first component of every key.
+const Prefix = "leno"
+
+// Store is what all clients share. Its exported methods beside Client go past
+// the contract: they are for tests that play operators, dying hosts and foreign
+// programs. All may be called concurrently.
+type Store struct {
+	mu       sync.Mutex
+	records  map[string]record
+	sessions map[string]session
+	index    uint64
+	dirs     map[string]uint64 // index of the last change in each directory
+	changed  chan struct{}     // closed and replaced at every change
+}
+
+type record struct {
+	value       []byte
+	session     string
+	createIndex uint64
+	modifyIndex uint64
+}
+
+type session struct {
+	ttl     time.Duration
+	expires time.Time
+}
+
+// New is an empty store.
+func New() *Store {
+	return &Store{
+		records:  map[string]record{},
+		sessions: map[string]session{},
+		index:    1, // 0 asks for an answer at once
+		dirs:     map[string]uint64{},
+		changed:  make(chan struct{}),
+	}
+}
+
+// Client is a host's own view of the store.
+func (s *Store) Client() *Client { return &Client{store: s, clock: &registry.LapseClock{}} }
+
+// Put writes a value under a whole key and leaves a lock that is there, as a
+// plain PUT in Consul does.
+func (s *Store) Put(key string, value []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.putLocked(key, value, s.records[key].session)
+}
+
+// Delete removes a key, locked or not; absent is nothing.
+func (s *Store) Delete(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deleteLocked(key)
+}
+
+// Get reads a value and the session that holds it, "" for none.
+func (s *Store) Get(key string) (value []byte, session string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expireLocked(time.Now())
+	r, ok := s.records[key]
+	return slices.Clone(r.value), r.session, ok
+}
+
+// Keys lists the keys that begin with prefix, sorted.
+func (s *Store) Keys(prefix string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.keysLocked(prefix)
+}
+
+// EndSession ends a session as if its host had died and its time were over:
+// the records it holds stay and are lapsed.
+func (s *Store) EndSession(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.endLocked(id)
+}
+
+func (s *Store) keysLocked(prefix string) []string {
+	var out []string
+	for key := range s.records {
+		if strings.HasPrefix(key, prefix) {
+			out = append(out, key)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// putLocked writes a record under a lock ("" for none). The same again is no
+// change and wakes nobody.
+func (s *Store) putLocked(key string, value []byte, session string) {
+	r, ok := s.records[key]
+	if ok && r.session == session && string(r.value) == string(value) {
+		return
+	}
+	s.touchLocked(key)
+	if !ok {
+		r.createIndex = s.index
+	}
+	r.value, r.session, r.modifyIndex = slices.Clone(value), session, s.index
+	s.records[key] = r
+}
+
+func (s *Store) deleteLocked(key string) {
+	if _, ok := s.records[key]; ok {
+		delete(s.records, key)
+		s.touchLocked(key)
+	}
+}
+
+// touchLocked counts a change of key, in every directory it is in, and wakes
+// whoever waits.
+func (s *Store) touchLocked(key string) {
+	s.index++
+	for i, c := range key {
+		if c == '/' {
+			s.dirs[key[:i+1]] = s.index
+		}
+	}
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// dirLocked is the index of a directory, never 0.
+func (s *Store) dirLocked(dir string) uint64 { return max(s.dirs[dir], 1) }
+
+// openLocked is a live session: the first of ids that lives, renewed, or a new
+// one that lives for ttl.
+func (s *Store) openLocked(ttl time.Duration, ids ...string) (string, error) {
+	for _, id := range ids {
+		if s.renewLocked(id) {
+			return id, nil
+		}
+	}
+	id, err := uuid.GenerateUUID()
+	if err != nil {
+		return "", fmt.Errorf("create session: %w", err)
+	}
+	s.sessions[id] = session{ttl: ttl, expires: time.Now().Add(expiry(ttl))}
+	return id, nil
+}
+
+// expiry is when a session that is not renewed ends: Consul takes twice the
+// TTL, and so this does.
+func expiry(ttl time.Duration) time.Duration { return 2 * ttl }
+
+func (s *Store) renewLocked(id string) bool {
+	open, ok := s.sessions[id]
+	if !ok {
+		return false
+	}
+	open.expires = time.Now().Add(expiry(open.ttl))
+	s.sessions[id] = open
+	return true
+}
+
+// endLocked ends a session and unlocks what it held.
+func (s *Store) endLocked(id string) {
+	if _, ok := s.sessions[id]; !ok {
+		return
+	}
+	delete(s.sessions, id)
+	for key, r := range s.records {
+		if r.session == id {
+			s.putLocked(key, r.value, "")
+		}
+	}
+}
+
+// expireLocked ends the sessions whose time is over and says when the next
+// one's will be, if there is any.
+func (s *Store) expireLocked(now time.Time) (next time.Time, ok bool) {
+	for id, open := range s.sessions {
+		switch {
+		case !now.Before(open.expires):
+			s.endLocked(id)
+		case !ok || open.expires.Before(next):
+			next, ok = open.expires, true
+		}
+	}
+	return next, ok
+}
+
+// do runs f on the store at one instant. Nothing here waits, but a caller whose
+// time is over must not go on to write.
+func (s *Store) do(ctx context.Context, f func() error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expireLocked(time.Now())
+	return f()
+}
+
+// watch runs read until the index it returns differs from after. Sessions
+// expire while it waits: nobody else may be there to see it.
+func (s *Store) watch(ctx context.Context, after uint64, read func() (uint64, error)) (uint64, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		s.mu.Lock()
+		next, expiring := s.expireLocked(time.Now())
+		index, err := read()
+		changed := s.changed
+		s.mu.Unlock()
+		if index != after || errors.Is(err, registry.ErrUncertain) {
+			return index, err
+		}
+		if err := wait(ctx, changed, next, expiring); err != nil {
+			return 0, err
+		}
+	}
+}
+
+func wait(ctx context.Context, changed <-chan struct{}, next time.Time, expiring bool) error {
+	var expired <-chan time.Time
+	if expiring {
+		timer := time.NewTimer(time.Until(next))
+		defer timer.Stop()
+		expired = timer.C
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-changed:
+	case <-expired:
+	}
+	return nil
+}
