@@ -105,6 +105,18 @@ func (o Owner) Owns(k RouteKey, r Route) bool {
 	})
 }
 
+// Unreachable is the routes that answer for the whole of each pool; longer
+// ones hide them where a subnet is leased. They are also what lets the kernel
+// take IPv6 onlink gateways out of a pool that a shorter route of the host's
+// covers: they sort, and so are put, before them.
+func Unreachable(pools []netip.Prefix) map[RouteKey]Route {
+	routes := make(map[RouteKey]Route, len(pools))
+	for _, p := range pools {
+		routes[RouteKey{Dst: p, Metric: UnreachableMetric}] = Route{Unreachable: true}
+	}
+	return routes
+}
+
 // MAC is an Ethernet address. The zero MAC is no address.
 type MAC [6]byte
 

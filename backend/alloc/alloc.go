@@ -1,0 +1,67 @@
+// Package alloc is the backend without a datapath: hosts lease subnets, and
+// something else carries the packets (a cloud's route table, a routing daemon).
+// It owns nothing in the kernel and refuses to touch it.
+package alloc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/lenonet/leno/backend"
+)
+
+// Name is the type as a network's record says it.
+const Name = "alloc"
+
+// Type describes the backend. It has no options.
+func Type() backend.Type {
+	return backend.Type{Name: Name, Normalize: normalize, New: newBackend}
+}
+
+func normalize(options json.RawMessage) (json.RawMessage, error) {
+	members := map[string]json.RawMessage{}
+	if len(options) > 0 {
+		if err := json.Unmarshal(options, &members); err != nil {
+			return nil, fmt.Errorf("options of backend %q: %w", Name, err)
+		}
+	}
+	var errs []error
+	for option := range members {
+		errs = append(errs, &backend.OptionError{Option: option, Reason: "unknown option; alloc has none"})
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return json.RawMessage(`{}`), nil
+}
+
+type alloc struct{}
+
+var _ backend.Backend = alloc{}
+
+func newBackend(backend.Config) (backend.Backend, error) { return alloc{}, nil }
+
+// Advertise publishes the underlay's MTU: nothing is added to packets.
+func (alloc) Advertise(u backend.Underlay) (backend.Advertisement, error) {
+	return backend.Advertisement{MTU: u.MTU, Attributes: json.RawMessage(`{}`)}, nil
+}
+
+// Apply counts the peers that run alloc too and names the others.
+func (alloc) Apply(_ context.Context, s backend.State) (backend.Report, error) {
+	var report backend.Report
+	if s.Zero() {
+		return report, nil
+	}
+	for _, p := range s.Peers {
+		if p.Backend != Name {
+			report.Skipped = append(report.Skipped, backend.Skip{Node: p.Node, Reason: fmt.Sprintf("runs backend %q", p.Backend)})
+			continue
+		}
+		report.Peers++
+	}
+	return report, nil
+}
+
+func (alloc) Close() error { return nil }

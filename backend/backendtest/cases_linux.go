@@ -1,0 +1,339 @@
+package backendtest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/backend"
+)
+
+func testAdvertise(t *testing.T, s Suite) {
+	h := newHost(t, s)
+	before := h.dump()
+	first := h.advertise(h.b)
+	if got := h.dump(); got != before {
+		t.Errorf("advertise changed the host:\n%s", diff(got, before))
+	}
+	if first.MTU < 1280 || first.MTU > 1500 {
+		t.Errorf("mtu %d", first.MTU)
+	}
+	h.apply(h.state(h.peer(2, "node-2")))
+	again := h.advertise(h.b)
+	h.restart()
+	fresh := h.advertise(h.b)
+	if string(first.Attributes) != string(again.Attributes) || string(first.Attributes) != string(fresh.Attributes) ||
+		first.MTU != again.MTU || first.MTU != fresh.MTU {
+		t.Errorf("advertised %d %s, after apply %d %s, after restart %d %s",
+			first.MTU, first.Attributes, again.MTU, again.Attributes, fresh.MTU, fresh.Attributes)
+	}
+}
+
+func testApply(t *testing.T, s Suite) {
+	h := newHost(t, s)
+	state := h.state(h.peer(2, "node-2"), h.peer(3, "node-3"))
+	r := h.apply(state)
+	if r.Peers != 2 || len(r.Skipped) != 0 || len(r.Healed) != 0 {
+		t.Errorf("report %+v", r)
+	}
+	if wrote := r.Writes > 0; wrote == s.LeasesOnly {
+		t.Errorf("first apply made %d writes", r.Writes)
+	}
+	want := h.dump()
+	h.unchanged(state)
+	// The same truth in another order is the same truth.
+	slices.Reverse(state.Peers)
+	h.unchanged(state)
+	h.restart()
+	if r := h.apply(state); r.Peers != 2 {
+		t.Errorf("report after a restart %+v", r)
+	}
+	h.wantDump(want)
+	h.unchanged(state)
+}
+
+func testSkips(t *testing.T, s Suite) {
+	h := newHost(t, s)
+	good, other := h.peer(2, "node-2"), h.peer(3, "node-3")
+	h.apply(h.state(good, other))
+	want := h.dump()
+
+	stranger := h.peer(4, "node-4")
+	stranger.Backend = "carrier-pigeon"
+	bad := map[string]backend.Peer{"carrier-pigeon": stranger}
+	if s.Bad != nil {
+		for reason, p := range s.Bad(h.peer(4, "node-4")) {
+			bad[reason] = p
+		}
+	}
+	for reason, p := range bad {
+		t.Run(reason, func(t *testing.T) {
+			h := *h
+			h.t = t
+			p.Node = "the-bad-one"
+			r := h.apply(h.state(good, p, other))
+			if len(r.Skipped) != 1 || r.Skipped[0].Node != "the-bad-one" || !strings.Contains(r.Skipped[0].Reason, reason) || r.Peers != 2 {
+				t.Errorf("report %+v, want one skip that says %q", r, reason)
+			}
+			h.wantDump(want)
+			h.unchanged(h.state(good, p, other))
+		})
+	}
+}
+
+const foreignRoutes = `ip route add 10.5.200.0/24 via 192.0.2.99 onlink dev eth0 proto static
+ip route add 10.6.0.0/16 via 192.0.2.99 onlink dev eth0 proto 108
+ip -6 route add fd00:5:0:c8::/64 via 2001:db8::99 dev eth0 proto static
+ip -6 route add fd00:6::/48 via 2001:db8::99 dev eth0 proto 108
+ip route add 10.5.201.0/24 via 192.0.2.99 onlink dev eth0 proto 108 table 77`
+
+func testForeign(t *testing.T, s Suite) {
+	h := newHost(t, s)
+	if s.IPv6Underlay {
+		h.ns.Sh("ip addr add 192.0.2.1/24 dev eth0")
+	}
+	h.ns.Sh(foreignRoutes)
+	before := h.dump()
+	state := h.state(h.peer(2, "node-2"))
+	h.apply(state)
+	for line := range strings.SplitSeq(before, "\n") {
+		if !strings.Contains(h.dump(), line) {
+			t.Errorf("lost: %s", line)
+		}
+	}
+	h.unchanged(state)
+	h.apply(backend.State{})
+	h.wantDump(before)
+}
+
+func testZero(t *testing.T, s Suite) {
+	h := newHost(t, s)
+	before := h.dump()
+	// Nothing to remove is nothing to do.
+	h.unchanged(backend.State{})
+	h.wantDump(before)
+	state := h.state(h.peer(2, "node-2"), h.peer(3, "node-3"))
+	h.apply(state)
+	h.apply(backend.State{})
+	h.wantDump(before)
+	h.unchanged(backend.State{})
+
+	// A fresh process removes what another one left.
+	h.apply(state)
+	h.restart()
+	h.apply(backend.State{})
+	h.wantDump(before)
+}
+
+// testAnyOrder: each state leaves the same however the host came to it.
+func testAnyOrder(t *testing.T, s Suite) {
+	h := newHost(t, s)
+	base := h.state(h.peer(2, "node-2"), h.peer(3, "node-3"))
+	moved := base
+	moved.Peers = []backend.Peer{h.peer(2, "node-2-reborn"), h.peer(3, "node-3")}
+	moved.Peers[0].PublicIPs = s.publicIPs(12)
+	swapped := base
+	swapped.Peers = []backend.Peer{h.peer(2, "node-3"), h.peer(3, "node-2")}
+	fewer := base
+	fewer.Peers = base.Peers[1:]
+	renumbered := base
+	renumbered.Subnets = subnets(9)
+	exchanged := base // we have what a peer had, and the reverse
+	exchanged.Subnets = subnets(2)
+	exchanged.Peers = []backend.Peer{h.peer(1, "node-2"), h.peer(3, "node-3")}
+	smaller := base
+	smaller.MTU -= 50
+	alone := base
+	alone.Peers = nil
+	states := []backend.State{base, moved, swapped, fewer, renumbered, exchanged, smaller, alone, {}}
+
+	var want []string
+	for _, state := range states {
+		h.apply(backend.State{})
+		h.restart()
+		h.apply(state)
+		want = append(want, h.dump())
+	}
+	rnd := rand.New(rand.NewPCG(5366, 108))
+	before := len(states) - 1
+	for range 4 * len(states) {
+		i := rnd.IntN(len(states))
+		if rnd.IntN(8) == 0 {
+			h.restart()
+		}
+		h.apply(states[i])
+		got := h.dump()
+		if got != want[i] {
+			h.wantDump(want[i]) // with patience for what the kernel does by itself
+		}
+		if r := h.apply(states[i]); r.Writes != 0 {
+			t.Fatalf("state %d after state %d: second apply wrote: %+v", i, before, r)
+		}
+		before = i
+	}
+}
+
+func testPeerChanges(t *testing.T, s Suite) {
+	h := newHost(t, s)
+	two, three := h.peer(2, "node-2"), h.peer(3, "node-3")
+	h.apply(h.state(two, three))
+
+	reborn := h.peer(2, "node-2-reborn")
+	reborn.PublicIPs = s.publicIPs(12)
+	r := h.apply(h.state(reborn, three))
+	if r.Writes == 0 || len(r.Healed) != 0 || r.Peers != 2 {
+		t.Errorf("changed peer: %+v", r)
+	}
+	h.unchanged(h.state(reborn, three))
+
+	r = h.apply(h.state(three))
+	if r.Writes == 0 || len(r.Healed) != 0 || r.Peers != 1 {
+		t.Errorf("removed peer: %+v", r)
+	}
+	h.unchanged(h.state(three))
+	for _, trace := range []string{"10.5.2.", "fd00:5:0:2:", "192.0.2.12 ", "2001:db8::c "} {
+		if dump := h.dump(); strings.Contains(dump, trace) {
+			t.Errorf("%q is left of the removed peer:\n%s", trace, dump)
+		}
+	}
+}
+
+func testLeftovers(t *testing.T, s Suite) {
+	h := newHost(t, s)
+	state := h.state(h.peer(2, "node-2"))
+	h.apply(state)
+	want := h.dump()
+
+	old := state
+	old.Subnets = subnets(9)
+	old.Peers = []backend.Peer{h.peer(2, "node-2-old")}
+	for n := 20; n < 40; n++ {
+		old.Peers = append(old.Peers, h.peer(n, fmt.Sprint("node-", n)))
+	}
+	h.restart()
+	h.apply(old)
+	h.restart()
+	r := h.apply(state)
+	if r.Writes == 0 || r.Peers != 1 {
+		t.Errorf("report %+v", r)
+	}
+	h.wantDump(want)
+	h.unchanged(state)
+}
+
+func testClose(t *testing.T, s Suite) {
+	h := newHost(t, s)
+	state := h.state(h.peer(2, "node-2"))
+	h.apply(state)
+	routes := h.ns.Sh("ip route show proto 108 | sort; ip -6 route show proto 108 | sort")
+	for range 2 {
+		if err := h.b.Close(); err != nil {
+			t.Fatalf("close: %v", err)
+		}
+	}
+	// A device nobody serves is shown with "linkdown".
+	left := strings.ReplaceAll(h.ns.Sh("ip route show proto 108 | sort; ip -6 route show proto 108 | sort"), "linkdown ", "")
+	if left != strings.ReplaceAll(routes, "linkdown ", "") || routes == "" {
+		t.Errorf("routes after close\n%s\nbefore\n%s", left, routes)
+	}
+}
+
+func testLostRoutes(t *testing.T, s Suite) {
+	h := newHost(t, s)
+	state := h.state(h.peer(2, "node-2"), h.peer(3, "node-3"))
+	h.apply(state)
+	want := h.dump()
+	for _, loss := range []struct{ name, script string }{
+		{"flush", "ip route flush proto 108; ip -6 route flush proto 108"},
+		{"flush of IPv6 alone", "ip -6 route flush proto 108"},
+	} {
+		h.ns.Sh(loss.script)
+		r := h.apply(state)
+		if r.Writes == 0 || len(r.Healed) == 0 {
+			t.Errorf("%s: report %+v", loss.name, r)
+		}
+		h.wantDump(want)
+		h.unchanged(state)
+	}
+}
+
+func testDevice(t *testing.T, s Suite) {
+	h := newHost(t, s)
+	state := h.state(h.peer(2, "node-2"))
+	h.apply(state)
+	check := func(n int) {
+		t.Helper()
+		out := h.ns.Sh("ip -o addr show dev " + linkName + " scope global")
+		if strings.Count(out, "\n") != 2 {
+			t.Errorf("addresses of the device:\n%s", out)
+		}
+		for _, subnet := range subnets(n) {
+			if want := fmt.Sprintf(" %s/%d ", subnet.Addr(), subnet.Addr().BitLen()); !strings.Contains(out, want) {
+				t.Errorf("no address %s on the device:\n%s", want, out)
+			}
+		}
+		if out := h.ns.Sh("ip -o link show " + linkName); !strings.Contains(out, fmt.Sprintf(" mtu %d ", state.MTU)) || !strings.Contains(out, ",UP") {
+			t.Errorf("device: %s, want mtu %d and up", out, state.MTU)
+		}
+	}
+	check(1)
+	index := h.ns.Index(linkName)
+	state.Subnets = subnets(9)
+	h.apply(state)
+	check(9)
+	state.MTU -= 100
+	h.apply(state)
+	check(9)
+	want := h.dump()
+	for _, meddling := range []string{
+		"ip link set " + linkName + " down",
+		"ip link set " + linkName + " mtu 1290",
+		"ip addr flush dev " + linkName,
+		"ip addr add 10.99.0.1/32 dev " + linkName,
+	} {
+		h.ns.Sh(meddling)
+		if r := h.apply(state); r.Writes == 0 || len(r.Healed) == 0 {
+			t.Errorf("%s: report %+v", meddling, r)
+		}
+		h.wantDump(want)
+		h.unchanged(state)
+	}
+	if now := h.ns.Index(linkName); now != index {
+		t.Errorf("the device was recreated: ifindex %d, then %d", index, now)
+	}
+}
+
+func testDeviceDeleted(t *testing.T, s Suite) {
+	h := newHost(t, s)
+	state := h.state(h.peer(2, "node-2"), h.peer(3, "node-3"))
+	h.apply(state)
+	want := h.dump()
+	for range 3 {
+		h.ns.Sh("ip link del " + linkName)
+		r := h.apply(state)
+		if r.Writes == 0 || len(r.Healed) == 0 || r.Peers != 2 {
+			t.Errorf("report %+v", r)
+		}
+		h.wantDump(want)
+		h.unchanged(state)
+	}
+}
+
+// testForeignDevice: a device that only has our name is not ours.
+func testForeignDevice(t *testing.T, s Suite) {
+	h := newHost(t, s)
+	h.ns.Sh("ip link add " + linkName + " type bridge")
+	before := h.ns.Sh("ip -o -d link show " + linkName)
+	_, err := h.tryApply(h.state(h.peer(2, "node-2")))
+	if err == nil || !strings.Contains(err.Error(), linkName) {
+		t.Errorf("error %v does not name the device", err)
+	}
+	if _, err := h.tryApply(backend.State{}); err != nil {
+		t.Errorf("zero state: %v", err)
+	}
+	if after := h.ns.Sh("ip -o -d link show " + linkName); after != before {
+		t.Errorf("the device was touched:\n%s\nbefore\n%s", after, before)
+	}
+}

@@ -1,0 +1,101 @@
+package backendtest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// dump is everything a backend could have changed in the host, as sorted text
+// without what the kernel numbers or times.
+func (h *host) dump() string {
+	h.t.Helper()
+	out := h.ns.Sh(`echo '# links'; ip -o -d link
+echo '# addresses'; ip -o addr
+echo '# routes'; ip -o -d route show table all
+echo '# routes6'; ip -o -d -6 route show table all
+echo '# neighbours'; ip -o neigh show nud permanent; ip -o -6 neigh show nud permanent
+echo '# fdb'; bridge -o fdb show
+echo '# rules'; ip -o rule; ip -o -6 rule`)
+	var sections []string
+	for section := range strings.SplitSeq(strings.TrimPrefix(out, "# "), "\n# ") {
+		title, body, _ := strings.Cut(section, "\n")
+		var lines []string
+		for line := range strings.SplitSeq(body, "\n") {
+			if line = scrub(line); line != "" {
+				lines = append(lines, line)
+			}
+		}
+		slices.Sort(lines)
+		sections = append(sections, "# "+title+"\n"+strings.Join(lines, "\n"))
+	}
+	return strings.Join(sections, "\n")
+}
+
+// scrub takes a line's volatile parts away, and all of it when it is about the
+// link-local addresses the kernel gives devices by itself.
+func scrub(line string) string {
+	for _, own := range []string{"fe80:", "ff00::/8", "33:33:", "01:00:5e"} {
+		if strings.Contains(line, own) {
+			return ""
+		}
+	}
+	line = regexp.MustCompile(`^\d+: `).ReplaceAllString(line, "")
+	line = regexp.MustCompile(`(@if\d+|link-netnsid \d+|expires \d+sec|valid_lft.*)`).ReplaceAllString(line, "")
+	return strings.TrimSpace(strings.ReplaceAll(line, `\`, " "))
+}
+
+// events is the kernel's messages about links, addresses, routes and permanent
+// neighbours while f runs. A marker of our own before and after f tells where
+// they begin and end.
+func (h *host) events(f func()) []string {
+	h.t.Helper()
+	var socket *nl.NetlinkSocket
+	h.ns.Do(func() {
+		var err error
+		socket, err = nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH,
+			unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+	})
+	defer socket.Close()
+	if err := socket.SetReceiveTimeout(&unix.Timeval{Sec: 10}); err != nil {
+		h.t.Fatal(err)
+	}
+	marker := func() []string {
+		h.ns.Sh("ip route add 203.0.113.113/32 dev lo proto static; ip route del 203.0.113.113/32 dev lo proto static")
+		var before []string
+		for {
+			messages, _, err := socket.Receive()
+			if err != nil {
+				h.t.Fatalf("receive the kernel's messages: %v", err)
+			}
+			for _, m := range messages {
+				if m.Header.Type == unix.RTM_NEWROUTE || m.Header.Type == unix.RTM_DELROUTE {
+					if strings.Contains(string(m.Data), "\xcb\x00\x71\x71") {
+						if m.Header.Type == unix.RTM_DELROUTE {
+							return before
+						}
+						continue
+					}
+				}
+				const state = 8 // in struct ndmsg
+				if (m.Header.Type == unix.RTM_NEWNEIGH || m.Header.Type == unix.RTM_DELNEIGH) &&
+					binary.NativeEndian.Uint16(m.Data[state:])&netlink.NUD_PERMANENT == 0 {
+					continue // resolving on the underlay
+				}
+				before = append(before, fmt.Sprintf("type %d: %x", m.Header.Type, m.Data))
+			}
+		}
+	}
+	marker()
+	f()
+	return marker()
+}

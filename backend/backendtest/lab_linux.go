@@ -1,0 +1,237 @@
+package backendtest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
+
+const (
+	linkName = "leno-test"
+	underlay = "eth0"
+)
+
+func pools() []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16"), netip.MustParsePrefix("fd00:5::/48")}
+}
+
+// subnets are the n-th of each pool.
+func subnets(n int) []netip.Prefix {
+	return []netip.Prefix{
+		netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", n)),
+		netip.MustParsePrefix(fmt.Sprintf("fd00:5:0:%x::/64", n)),
+	}
+}
+
+// host is one machine: a namespace with an underlay interface and a backend.
+type host struct {
+	t      *testing.T
+	suite  Suite
+	ns     *nstest.NS
+	number int // its subnet and the last byte of its public addresses
+	node   string
+	dir    string
+	b      backend.Backend
+}
+
+func (s Suite) publicIPs(n int) []netip.Addr {
+	v6 := netip.MustParseAddr(fmt.Sprintf("2001:db8::%x", n))
+	if s.IPv6Underlay {
+		return []netip.Addr{v6}
+	}
+	return []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}), v6}
+}
+
+// newHosts joins host 1 and host 2 by their underlay.
+func newHosts(t *testing.T, s Suite) (a, b *host) {
+	t.Helper()
+	hosts := [2]*host{}
+	joints := [2]nstest.Joint{}
+	for i := range hosts {
+		n := i + 1
+		hosts[i] = &host{t: t, suite: s, ns: nstest.New(t), number: n, node: fmt.Sprintf("node-%d", n), dir: t.TempDir()}
+		joints[i] = nstest.Joint{NS: hosts[i].ns, Link: underlay}
+		for _, ip := range s.publicIPs(n) {
+			bits := map[bool]int{true: 24, false: 64}[ip.Is4()]
+			joints[i].Addrs = append(joints[i].Addrs, netip.PrefixFrom(ip, bits).String())
+		}
+	}
+	nstest.Join(joints[0], joints[1])
+	for _, h := range hosts {
+		h.settled()
+		h.b = h.open(h.node)
+	}
+	return hosts[0], hosts[1]
+}
+
+// newHost is host 1 alone; nobody answers at the other end of its underlay.
+func newHost(t *testing.T, s Suite) *host {
+	t.Helper()
+	h, _ := newHosts(t, s)
+	return h
+}
+
+// settled waits until the kernel has done by itself what it does after a device
+// came up.
+func (h *host) settled() {
+	h.t.Helper()
+	h.poll("the underlay comes up", func() error {
+		if out := h.ns.Sh("ip -o link show " + underlay + "; ip -o -6 addr show dev " + underlay); !strings.Contains(out, "LOWER_UP") ||
+			strings.Contains(out, "tentative") || !strings.Contains(out, "fe80:") {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+}
+
+func (h *host) poll(what string, check func() error) {
+	h.t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			h.t.Fatalf("%s: %v", what, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func (h *host) config(node string) backend.Config {
+	h.t.Helper()
+	options, err := h.suite.Type.Normalize(json.RawMessage(h.suite.Options))
+	if err != nil {
+		h.t.Fatalf("normalize: %v", err)
+	}
+	return backend.Config{
+		Network: "test", Link: linkName, NodeID: node, DataDir: h.dir, Pools: pools(),
+		Options: options, Logger: hclog.NewNullLogger(),
+	}
+}
+
+// open builds a backend in the host; it is closed with the test.
+func (h *host) open(node string) backend.Backend {
+	h.t.Helper()
+	b, err := h.suite.Type.New(h.config(node))
+	if err != nil {
+		h.t.Fatalf("new: %v", err)
+	}
+	h.t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			h.t.Errorf("close: %v", err)
+		}
+	})
+	return b
+}
+
+// restart replaces the backend by a fresh one, as a new process would.
+func (h *host) restart() {
+	h.t.Helper()
+	if err := h.b.Close(); err != nil {
+		h.t.Fatalf("close: %v", err)
+	}
+	h.b = h.open(h.node)
+}
+
+func (h *host) underlay() backend.Underlay {
+	return backend.Underlay{Interface: underlay, Index: h.ns.Index(underlay), MTU: 1500, Addrs: h.suite.publicIPs(h.number)}
+}
+
+// advertise is what the host publishes when its identity is node.
+func (h *host) advertise(b backend.Backend) backend.Advertisement {
+	h.t.Helper()
+	var adv backend.Advertisement
+	h.ns.Do(func() {
+		var err error
+		if adv, err = b.Advertise(h.underlay()); err != nil {
+			h.t.Fatalf("advertise: %v", err)
+		}
+	})
+	return adv
+}
+
+// peer is what host n would publish under the identity node. Attributes depend
+// on the identity alone, so this host's own underlay serves.
+func (h *host) peer(n int, node string) backend.Peer {
+	h.t.Helper()
+	return backend.Peer{
+		Node: fmt.Sprintf("host-%d", n), Subnets: subnets(n), PublicIPs: h.suite.publicIPs(n),
+		Backend: h.suite.Type.Name, Attributes: h.advertise(h.open(node)).Attributes,
+	}
+}
+
+// state is the host's own part and the given peers.
+func (h *host) state(peers ...backend.Peer) backend.State {
+	h.t.Helper()
+	return backend.State{Subnets: subnets(h.number), MTU: h.advertise(h.b).MTU, Underlay: h.underlay(), Peers: peers}
+}
+
+// tryApply applies a state inside the host.
+func (h *host) tryApply(s backend.State) (r backend.Report, err error) {
+	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
+	defer cancel()
+	h.ns.Do(func() { r, err = h.b.Apply(ctx, s) })
+	return r, err
+}
+
+func (h *host) apply(s backend.State) backend.Report {
+	h.t.Helper()
+	r, err := h.tryApply(s)
+	if err != nil {
+		h.t.Fatalf("apply: %v", err)
+	}
+	return r
+}
+
+// unchanged applies a state that stands already: nothing may be written, told
+// as healed, or be seen by the kernel's listeners.
+func (h *host) unchanged(s backend.State) {
+	h.t.Helper()
+	events := h.events(func() {
+		if r := h.apply(s); r.Writes != 0 || len(r.Healed) != 0 {
+			h.t.Errorf("second apply wrote: %+v", r)
+		}
+	})
+	if len(events) > 0 {
+		h.t.Errorf("second apply made the kernel tell of\n%s", strings.Join(events, "\n"))
+	}
+}
+
+func (h *host) wantDump(want string) {
+	h.t.Helper()
+	h.poll("dump", func() error {
+		if got := h.dump(); got != want {
+			return fmt.Errorf("the host has\n%s\nwant\n%s\ndifference\n%s", got, want, diff(got, want))
+		}
+		return nil
+	})
+}
+
+// diff is the lines only one side has.
+func diff(got, want string) string {
+	var b strings.Builder
+	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for _, line := range g {
+		if !slices.Contains(w, line) {
+			fmt.Fprintf(&b, "+ %s\n", line)
+		}
+	}
+	for _, line := range w {
+		if !slices.Contains(g, line) {
+			fmt.Fprintf(&b, "- %s\n", line)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,60 @@
+// Package backendtest is the conformance suite of every backend: what the
+// contract in package backend promises, shown on the real kernel in network
+// namespaces, with real packets. It refuses to know how a backend does it.
+package backendtest
+
+import (
+	"testing"
+
+	"github.com/lenonet/leno/backend"
+)
+
+// Suite says what to run and what the backend has.
+type Suite struct {
+	Type    backend.Type
+	Options string // the network's options as JSON; "" is none
+
+	// Device: the backend keeps a device named Config.Link with the first
+	// address of each own subnet on it.
+	Device bool
+	// LeasesOnly: the backend touches nothing and carries nothing.
+	LeasesOnly bool
+	// IPv6Underlay: hosts reach each other over IPv6 alone. Otherwise they have
+	// both families, IPv4 first.
+	IPv6Underlay bool
+
+	// Bad makes peers that must be skipped out of a usable one, by the reason's
+	// telling part. Peers of another backend are tried anyway.
+	Bad func(good backend.Peer) map[string]backend.Peer
+}
+
+// Run runs the suite. It needs root.
+func Run(t *testing.T, s Suite) {
+	t.Helper()
+	cases := []struct {
+		name string
+		run  func(*testing.T, Suite)
+		when bool
+	}{
+		{"advertise is stable", testAdvertise, true},
+		{"apply, and again without a write", testApply, true},
+		{"peers that cannot be used are skipped by name", testSkips, true},
+		{"foreign routes are untouched", testForeign, true},
+		{"the zero state leaves nothing", testZero, true},
+		{"states in any order", testAnyOrder, true},
+		{"changed and removed peers", testPeerChanges, !s.LeasesOnly},
+		{"leftovers of an earlier process are pruned", testLeftovers, !s.LeasesOnly},
+		{"close leaves the datapath", testClose, !s.LeasesOnly},
+		{"lost routes are healed", testLostRoutes, !s.LeasesOnly},
+		{"packets", testPackets, !s.LeasesOnly},
+		{"packets to a host that came back as another", testPacketsAfterChange, !s.LeasesOnly},
+		{"device", testDevice, s.Device},
+		{"deleted device is recreated", testDeviceDeleted, s.Device},
+		{"device of somebody else", testForeignDevice, s.Device},
+	}
+	for _, c := range cases {
+		if c.when {
+			t.Run(c.name, func(t *testing.T) { c.run(t, s) })
+		}
+	}
+}

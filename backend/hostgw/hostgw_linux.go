@@ -1,0 +1,108 @@
+package hostgw
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/backend/reconcile"
+)
+
+// Type describes the backend. It has no options; the overlay's MTU is the
+// underlay's.
+func Type() backend.Type {
+	return backend.Type{Name: Name, Normalize: normalize, New: func(c backend.Config) (backend.Backend, error) {
+		return &hostgw{config: c}, nil
+	}}
+}
+
+type hostgw struct {
+	config backend.Config
+	kernel *kernel.Handle                   // nil before the first call
+	last   map[kernel.RouteKey]kernel.Route // what was wanted before; only to name repairs
+}
+
+var _ backend.Backend = (*hostgw)(nil)
+
+func (b *hostgw) open() (err error) {
+	if b.kernel == nil {
+		b.kernel, err = kernel.Open()
+	}
+	return err
+}
+
+// Advertise refuses an underlay whose public addresses are not the
+// interface's own (peers could not route to them), or that has none of a
+// family the network has a pool of.
+func (b *hostgw) Advertise(u backend.Underlay) (backend.Advertisement, error) {
+	if err := b.open(); err != nil {
+		return backend.Advertisement{}, err
+	}
+	var errs []error
+	for _, addr := range u.Addrs {
+		has, err := b.kernel.HasAddr(u.Index, addr)
+		if err == nil && !has {
+			err = fmt.Errorf("public address %s is not an address of interface %s: host-gw routes through it", addr, u.Interface)
+		}
+		errs = append(errs, err)
+	}
+	self := backend.Peer{PublicIPs: u.Addrs}
+	for _, pool := range b.config.Pools {
+		if _, ok := self.PublicIP(pool.Addr()); !ok {
+			errs = append(errs, fmt.Errorf("pool %s needs an %s public address on interface %s", pool, backend.Family(pool.Addr()), u.Interface))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return backend.Advertisement{}, err
+	}
+	return backend.Advertisement{MTU: u.MTU, Attributes: json.RawMessage(`{}`)}, nil
+}
+
+// Apply makes the host's routes agree with the state.
+func (b *hostgw) Apply(ctx context.Context, s backend.State) (backend.Report, error) {
+	if err := b.open(); err != nil {
+		return backend.Report{}, err
+	}
+	indirect, err := b.indirect(s)
+	if err != nil {
+		return backend.Report{}, err
+	}
+	p := newPlan(b.config.Pools, s, indirect)
+	table := b.kernel.Routes(kernel.Owner{Pools: b.config.Pools})
+	result, err := reconcile.Apply(ctx, reconcile.Want("route", table, kernel.CompareRoutes, p.routes, b.last))
+	b.last = p.routes
+	return backend.Report{Writes: result.Writes(), Healed: result.Healed(), Skipped: p.skipped, Peers: p.peers}, err
+}
+
+// indirect asks the host's routing about every peer. A question the kernel
+// could not answer ends the Apply: it is no reason to drop a route.
+func (b *hostgw) indirect(s backend.State) (map[netip.Addr]string, error) {
+	out := map[netip.Addr]string{}
+	for _, peer := range s.Peers {
+		for _, ip := range peer.PublicIPs {
+			if _, asked := out[ip]; asked {
+				continue
+			}
+			reason, err := b.kernel.Direct(ip, s.Underlay.Index)
+			if err != nil {
+				return nil, err
+			}
+			out[ip] = reason
+		}
+	}
+	return out, nil
+}
+
+// Close closes the sockets and leaves the routes.
+func (b *hostgw) Close() error {
+	if b.kernel == nil {
+		return nil
+	}
+	err := b.kernel.Close()
+	b.kernel = nil
+	return err
+}

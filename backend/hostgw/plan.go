@@ -1,0 +1,85 @@
+// Package hostgw is the backend that carries packets unchanged: each peer's
+// subnets are routed through its public address, which must be on the same
+// layer 2. It owns routes of our protocol inside the network's pools, and
+// refuses to know of devices.
+package hostgw
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
+)
+
+// Name is the type as a network's record says it.
+const Name = "host-gw"
+
+func normalize(options json.RawMessage) (json.RawMessage, error) {
+	members := map[string]json.RawMessage{}
+	if len(options) > 0 {
+		if err := json.Unmarshal(options, &members); err != nil {
+			return nil, fmt.Errorf("options of backend %q: %w", Name, err)
+		}
+	}
+	var errs []error
+	for option := range members {
+		errs = append(errs, &backend.OptionError{Option: option, Reason: "unknown option; host-gw has none"})
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return json.RawMessage(`{}`), nil
+}
+
+// plan is what the kernel should hold.
+type plan struct {
+	routes  map[kernel.RouteKey]kernel.Route
+	skipped []backend.Skip
+	peers   int
+}
+
+// newPlan derives the routes from the state. Indirect has the public addresses
+// that are not neighbours on the underlay, with why.
+func newPlan(pools []netip.Prefix, s backend.State, indirect map[netip.Addr]string) plan {
+	p := plan{routes: map[kernel.RouteKey]kernel.Route{}}
+	if s.Zero() {
+		return p
+	}
+	maps.Copy(p.routes, kernel.Unreachable(pools))
+	for _, peer := range s.Peers {
+		if reason := p.add(peer, s.Underlay.Index, indirect); reason != "" {
+			p.skipped = append(p.skipped, backend.Skip{Node: peer.Node, Reason: reason})
+			continue
+		}
+		p.peers++
+	}
+	return p
+}
+
+// add routes what can be routed of one peer and says why the rest cannot.
+func (p plan) add(peer backend.Peer, link int, indirect map[netip.Addr]string) string {
+	if peer.Backend != Name {
+		return fmt.Sprintf("runs backend %q", peer.Backend)
+	}
+	reason := ""
+	for _, subnet := range peer.Subnets {
+		key := kernel.RouteKey{Dst: subnet}
+		// A route's gateway is of its own family.
+		via, ok := peer.PublicIP(subnet.Addr())
+		switch {
+		case !ok:
+			reason = fmt.Sprintf("no %s public address for %s", backend.Family(subnet.Addr()), subnet)
+		case indirect[via] != "":
+			reason = "not on the same layer 2: " + indirect[via]
+		case p.routes[key] != (kernel.Route{}):
+			reason = fmt.Sprintf("%s is leased to another peer too", subnet)
+		default:
+			p.routes[key] = kernel.Route{Link: link, Via: via}
+		}
+	}
+	return reason
+}

@@ -1,0 +1,205 @@
+package kernel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// WatchFilter says which devices matter. The functions are called by Run's
+// goroutine with names of devices, and answer quickly.
+type WatchFilter struct {
+	// Own is true for devices of ours: their links, permanent neighbours and
+	// forwarding entries matter.
+	Own func(link string) bool
+	// Used is true for the other devices that matter, those that carry the
+	// underlay: of them only the link itself matters.
+	Used func(link string) bool
+}
+
+// Watch tells that something a backend or the choice of the underlay depends on
+// may have changed. What matters besides the filter's devices: routes of our
+// protocol, default routes, and every address of more than link scope. The
+// link state is part of it because a link that goes down, or loses its last
+// address, takes its IPv4 routes along without announcing them.
+//
+// Our own writes are told like any others: an Apply that wrote is followed by
+// one that writes nothing and so by silence.
+type Watch struct {
+	filter  WatchFilter
+	socket  *nl.NetlinkSocket
+	changed chan struct{}
+
+	names map[int]string // of all devices, by ifindex
+}
+
+// OpenWatch subscribes in the calling thread's network namespace: whatever
+// changes after it returned is told.
+func OpenWatch(filter WatchFilter) (*Watch, error) {
+	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH,
+		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("watch the kernel: %w", err)
+	}
+	// An idle default socket holds about 250 messages, and one link with many
+	// routes that goes down makes thousands.
+	if socket.SetReceiveBufferSize(receiveBuffer, true) != nil {
+		_ = socket.SetReceiveBufferSize(receiveBuffer, false) // best effort without CAP_NET_ADMIN
+	}
+	return &Watch{filter: filter, socket: socket, changed: make(chan struct{}, 1), names: map[int]string{}}, nil
+}
+
+// Changed receives one value for any number of changes since the last one was
+// received. It is never closed.
+func (w *Watch) Changed() <-chan struct{} { return w.changed }
+
+// Run reads the kernel's messages until the context ends, then closes the watch
+// and returns nil. It is called once. Lost messages count as a change.
+func (w *Watch) Run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, w.socket.Close) // makes Receive return
+	defer func() {
+		if stop() {
+			w.socket.Close()
+		}
+	}()
+	// Asked here and not in OpenWatch, for the answer would fill the buffer.
+	if err := w.askForLinks(); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("watch the kernel: %w", err)
+	}
+	for {
+		messages, from, err := w.socket.Receive()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, unix.ENOBUFS):
+			// The socket goes on after it; only what did not fit is lost, which
+			// may be the names of devices too.
+			w.tell()
+			if err := w.askForLinks(); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("watch the kernel: %w", err)
+			}
+			continue
+		case errors.Is(err, os.ErrClosed):
+			return fmt.Errorf("watch the kernel: %w", err)
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
+			continue
+		case err != nil:
+			return fmt.Errorf("watch the kernel: %w", err)
+		case from.Pid != nl.PidKernel:
+			continue
+		}
+		for _, m := range messages {
+			if w.matters(m) {
+				w.tell()
+			}
+		}
+	}
+}
+
+// Close gives up a watch that was never run.
+func (w *Watch) Close() { w.socket.Close() }
+
+func (w *Watch) tell() {
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+// askForLinks has the kernel send all devices into the stream, for their names.
+func (w *Watch) askForLinks() error {
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	return w.socket.Send(req)
+}
+
+func (w *Watch) matters(m syscall.NetlinkMessage) bool {
+	switch m.Header.Type {
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		return w.linkMatters(m)
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		return addressMatters(m.Data)
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+		return routeMatters(m.Data)
+	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
+		return w.neighbourMatters(m)
+	}
+	return false
+}
+
+func (w *Watch) linkMatters(m syscall.NetlinkMessage) bool {
+	if len(m.Data) < unix.SizeofIfInfomsg {
+		return false
+	}
+	if m.Data[0] != unix.AF_UNSPEC {
+		return false // the bridge tells of its ports with these
+	}
+	info := nl.DeserializeIfInfomsg(m.Data)
+	name := linkName(m.Data[unix.SizeofIfInfomsg:])
+	before := w.names[int(info.Index)]
+	if m.Header.Type == unix.RTM_DELLINK {
+		delete(w.names, int(info.Index))
+	} else {
+		w.names[int(info.Index)] = name
+	}
+	if m.Header.Flags&unix.NLM_F_MULTI != 0 {
+		return false // an answer to askForLinks
+	}
+	return w.linkNamed(name) || before != name && w.linkNamed(before)
+}
+
+func (w *Watch) linkNamed(name string) bool {
+	return name != "" && (w.filter.Own(name) || w.filter.Used(name))
+}
+
+func linkName(attrs []byte) string {
+	parsed, err := nl.ParseRouteAttr(attrs)
+	if err != nil {
+		return ""
+	}
+	for _, a := range parsed {
+		if a.Attr.Type == unix.IFLA_IFNAME {
+			return unix.ByteSliceToString(a.Value)
+		}
+	}
+	return ""
+}
+
+// addressMatters: link-local ones come and go with every container's veth.
+func addressMatters(data []byte) bool {
+	const scope = 3 // in struct ifaddrmsg
+	return len(data) >= unix.SizeofIfAddrmsg && data[scope] < unix.RT_SCOPE_LINK
+}
+
+func routeMatters(data []byte) bool {
+	if len(data) < unix.SizeofRtMsg {
+		return false
+	}
+	route := nl.DeserializeRtMsg(data)
+	if route.Flags&unix.RTM_F_CLONED != 0 {
+		return false
+	}
+	return route.Protocol == Protocol || route.Dst_len == 0 && route.Table == unix.RT_TABLE_MAIN
+}
+
+// neighbourMatters leaves out the states that resolving goes through. An
+// operator's deletion of a permanent entry is told as a change to failed.
+func (w *Watch) neighbourMatters(m syscall.NetlinkMessage) bool {
+	const ifindex, state = 4, 8 // in struct ndmsg
+	if len(m.Data) < unix.SizeofNdMsg {
+		return false
+	}
+	name := w.names[int(binary.NativeEndian.Uint32(m.Data[ifindex:]))]
+	if name == "" || !w.filter.Own(name) {
+		return false
+	}
+	return m.Header.Type == unix.RTM_DELNEIGH ||
+		binary.NativeEndian.Uint16(m.Data[state:])&(netlink.NUD_PERMANENT|netlink.NUD_FAILED) != 0
+}

@@ -1,0 +1,149 @@
+package kernel_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
+
+// watched opens and runs a watch inside a namespace; it ends with the test.
+func watched(t *testing.T, ns *nstest.NS) *kernel.Watch {
+	t.Helper()
+	var w *kernel.Watch
+	ns.Do(func() {
+		var err error
+		w, err = kernel.OpenWatch(kernel.WatchFilter{
+			Own:  func(link string) bool { return strings.HasPrefix(link, "leno-") },
+			Used: func(link string) bool { return link == "eth0" },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := w.Run(ctx); err != nil {
+			t.Errorf("watch: %v", err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	return w
+}
+
+func told(t *testing.T, w *kernel.Watch, what string) {
+	t.Helper()
+	select {
+	case <-w.Changed():
+	case <-time.After(10 * time.Second):
+		t.Fatalf("not told of: %s", what)
+	}
+}
+
+// quiet makes sure that what a script does is not told. Messages take less than
+// a millisecond; a false alarm would come long before the wait is over.
+func quiet(t *testing.T, ns *nstest.NS, w *kernel.Watch, what, script string) {
+	t.Helper()
+	drain(t, ns, w)
+	ns.Sh(script)
+	select {
+	case <-w.Changed():
+		t.Errorf("told of: %s", what)
+	case <-time.After(100 * time.Millisecond):
+	}
+}
+
+// drain swallows what earlier changes made told: until a tenth of a second
+// passes in silence.
+func drain(t *testing.T, ns *nstest.NS, w *kernel.Watch) {
+	t.Helper()
+	for {
+		select {
+		case <-w.Changed():
+		case <-time.After(100 * time.Millisecond):
+			return
+		}
+	}
+}
+
+func TestWatchTellsOfWhatMatters(t *testing.T) {
+	ns, _ := host(t)
+	w := watched(t, ns)
+	for _, step := range []struct{ what, script string }{
+		{"route of ours added", "ip route add 10.5.2.0/24 via 10.5.2.0 dev leno-t onlink proto 108"},
+		{"route of ours deleted", "ip route del 10.5.2.0/24"},
+		{"IPv6 route of ours", "ip -6 route add unreachable fd00:5::/48 proto 108"},
+		{"default route", "ip route add default via 192.0.2.9"},
+		{"neighbour of ours", "ip neigh add 10.5.2.0 lladdr 0a:58:00:00:00:02 dev leno-t"},
+		{"neighbour of ours deleted", "ip neigh del 10.5.2.0 dev leno-t"},
+		{"forwarding entry of ours", "bridge fdb add 0a:58:00:00:00:02 dev leno-t dst 192.0.2.2"},
+		{"forwarding entry of ours deleted", "bridge fdb del 0a:58:00:00:00:02 dev leno-t dst 192.0.2.2"},
+		{"MTU of the underlay", "ip link set eth0 mtu 1400"},
+		{"address of the underlay", "ip addr add 192.0.2.7/24 dev eth0"},
+		{"address of our device deleted", "ip addr flush dev leno-t"},
+		{"underlay down", "ip link set eth0 down"},
+		{"our device renamed", "ip link set leno-t down; ip link set leno-t name other"},
+		{"our device made", "ip link add leno-u type vxlan id 8 dstport 8473"},
+		{"neighbour of a new device of ours", "ip link set leno-u up; ip neigh add 10.5.3.0 lladdr 0a:58:00:00:00:02 dev leno-u"},
+		{"our device deleted", "ip link del leno-u"},
+	} {
+		drain(t, ns, w)
+		ns.Sh(step.script)
+		told(t, w, step.what)
+	}
+}
+
+func TestWatchIsQuietAboutTheRest(t *testing.T) {
+	ns, _ := host(t)
+	w := watched(t, ns)
+	quiet(t, ns, w, "a container's veth", `ip link add veth1 type veth peer name veth2
+ip link add br0 type bridge
+ip link set veth1 master br0
+ip link set veth1 up; ip link set veth2 up; ip link set br0 up
+bridge fdb add 02:00:00:00:00:01 dev veth1 master static
+ip neigh add 10.77.0.1 lladdr 02:00:00:00:00:01 dev br0
+ip link del veth1`)
+	quiet(t, ns, w, "foreign routes", "ip route add 198.51.100.0/24 via 192.0.2.9 proto static; ip route flush proto static")
+	quiet(t, ns, w, "neighbours of the underlay", "ip neigh add 192.0.2.44 lladdr 02:00:00:00:00:01 dev eth0; ip neigh del 192.0.2.44 dev eth0")
+	quiet(t, ns, w, "resolving on our device", "ip neigh add 10.5.9.9 lladdr 02:00:00:00:00:01 dev leno-t nud stale")
+}
+
+// More messages than the buffer holds, while nobody reads, are told all the
+// same, and the watch works on.
+func TestWatchSurvivesLostMessages(t *testing.T) {
+	ns, _ := host(t)
+	var w *kernel.Watch
+	ns.Do(func() {
+		var err error
+		w, err = kernel.OpenWatch(kernel.WatchFilter{
+			Own:  func(link string) bool { return link == "leno-t" },
+			Used: func(string) bool { return false },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	// 40,000 foreign messages, which alone would not be told.
+	ns.Sh(`for i in $(seq 1 100); do for j in $(seq 1 200); do echo "route add 172.16.$i.$j dev eth0"; echo "route del 172.16.$i.$j dev eth0"; done; done | ip -batch -`)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := w.Run(ctx); err != nil {
+			t.Errorf("watch: %v", err)
+		}
+	})
+	defer wg.Wait()
+	defer cancel()
+	told(t, w, "lost messages")
+	drain(t, ns, w)
+	ns.Sh("ip neigh add 10.5.2.0 lladdr 0a:58:00:00:00:02 dev leno-t")
+	told(t, w, "neighbour of ours after the loss")
+}
