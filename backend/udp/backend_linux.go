@@ -1,0 +1,281 @@
+package udp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/backend/reconcile"
+)
+
+// Type is this backend's line in the agent's map. Its only option is "port",
+// the UDP port of this host, 1..65535, default 8285. A host advertises
+// {"port":8285}, and an MTU 28 bytes below the underlay's when the underlay's
+// first address is IPv4, 48 below when it is IPv6.
+func Type() backend.Type {
+	return backend.Type{
+		Name:      Name,
+		Normalize: normalize,
+		New:       newBackend,
+	}
+}
+
+// Backend is the udp backend of one network. The datapath is the process's:
+// while no process is attached to the device, the kernel drops what it routes
+// there; addresses and routes stay.
+type Backend struct {
+	config backend.Config
+	opts   options
+	engine *engine
+
+	handle *kernel.Handle // opened by the first Apply
+	index  int            // ifindex of the device the engine is attached to, or 0
+	listen netip.AddrPort // where the engine's bind listens
+	peers  []peerPlan     // in the engine's table
+	own    []netip.Prefix // in the engine's table
+
+	// What was wanted last, to tell repairs from changes; nil: unknown.
+	mtu    int
+	addrs  map[netip.Prefix]kernel.Address
+	routes map[kernel.RouteKey]kernel.Route
+}
+
+var (
+	_ backend.Backend = (*Backend)(nil)
+	_ backend.Counter = (*Backend)(nil)
+)
+
+func newBackend(c backend.Config) (backend.Backend, error) {
+	opts, err := decodeOptions(c.Options)
+	if err != nil {
+		return nil, err
+	}
+	return &Backend{config: c, opts: opts, engine: newEngine(c.Logger)}, nil
+}
+
+// Advertise is backend.Backend's. It needs no device and no file.
+func (b *Backend) Advertise(u backend.Underlay) (backend.Advertisement, error) {
+	return advertise(b.config.Pools, b.opts, u)
+}
+
+// Counters are by peer node name; packets that belong to no peer stand under
+// "". Those of a peer begin anew when it left and came back. Drops are named
+// by direction, rx from the wire and tx to it: rx_unknown_peer,
+// rx_foreign_source, rx_foreign_destination, tx_no_peer, tx_foreign_source,
+// tx_multicast, tx_too_big, and for both truncated, bad_version, bad_length,
+// not_written, detached. It may be called at any time by any goroutine.
+func (b *Backend) Counters() map[string]backend.Counters { return b.engine.counters() }
+
+// Apply is backend.Backend's.
+func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, error) {
+	if b.handle == nil {
+		handle, err := kernel.Open()
+		if err != nil {
+			return backend.Report{}, err
+		}
+		b.handle = handle
+	}
+	if s.Zero() {
+		return b.remove(ctx)
+	}
+	p, err := newPlan(b.config.Pools, b.opts, s)
+	if err != nil {
+		return backend.Report{}, err
+	}
+	report := backend.Report{Skipped: p.skipped}
+	b.fillTable(p, &report)
+	socketErr := b.openSocket(ctx, p.listen, &report)
+	link, err := b.attach(&report)
+	if err != nil {
+		return report, errors.Join(socketErr, err)
+	}
+	err = errors.Join(socketErr, b.setUp(link, p.mtu, &report), b.program(ctx, p, &report))
+	if b.engine.bindAlive() {
+		report.Peers = len(p.peers)
+	}
+	return report, err
+}
+
+// Close is backend.Backend's. The device stays, with its addresses and routes,
+// for the next process.
+func (b *Backend) Close() error {
+	err := b.detach()
+	if b.handle != nil {
+		err = errors.Join(err, b.handle.Close())
+		b.handle = nil
+	}
+	return err
+}
+
+// detach ends the engine's readers and forgets what was wanted.
+func (b *Backend) detach() error {
+	b.index, b.listen = 0, netip.AddrPort{}
+	b.mtu, b.addrs, b.routes = 0, nil, nil
+	return b.engine.close()
+}
+
+// remove is the zero State.
+func (b *Backend) remove(ctx context.Context) (backend.Report, error) {
+	var report backend.Report
+	b.fillTable(plan{}, &report)
+	errs := []error{b.detach()}
+	link, err := b.handle.Link(b.config.Link)
+	if err == nil && link != nil {
+		// Addresses and routes over the device go with it.
+		if err = b.handle.DeleteLink(link); err == nil {
+			report.Writes++
+		}
+	}
+	errs = append(errs, err)
+	table := b.handle.Routes(kernel.Owner{Pools: b.config.Pools})
+	result, err := reconcile.Apply(ctx, reconcile.Want("route", table, kernel.CompareRoutes, nil, nil))
+	report.Writes += result.Writes()
+	return report, errors.Join(append(errs, err)...)
+}
+
+// fillTable gives the engine the peers of a plan when they are others than it
+// has.
+func (b *Backend) fillTable(p plan, report *backend.Report) {
+	if slices.Equal(b.own, p.own) && slices.EqualFunc(b.peers, p.peers, peerPlan.equal) {
+		return
+	}
+	b.own, b.peers = slices.Clone(p.own), p.peers
+	b.engine.setTable(b.own, b.peers)
+	report.Writes++
+}
+
+// openSocket makes the engine listen on an address and port. When that fails
+// after they changed, the engine stays on the old ones: peers that have not
+// heard of the change can still be reached.
+func (b *Backend) openSocket(ctx context.Context, at netip.AddrPort, report *backend.Report) error {
+	alive := b.engine.bindAlive()
+	if alive && b.listen == at {
+		return nil
+	}
+	lost := !alive && b.listen == at
+	if lost {
+		// What is left of it holds the port.
+		if err := b.engine.setBind(nil); err != nil {
+			return fmt.Errorf("close socket: %w", err)
+		}
+	}
+	sock, err := listen(ctx, at)
+	if err != nil {
+		return err
+	}
+	if lost {
+		report.Healed = append(report.Healed, "socket reopened")
+	}
+	b.listen = at
+	report.Writes++
+	if err := b.engine.setBind(sock); err != nil {
+		return fmt.Errorf("close the socket before: %w", err)
+	}
+	return nil
+}
+
+// attach makes the engine read from and write to the network's device, and
+// creates it when there is none. A device of our name and another kind was
+// left by another backend and is replaced.
+func (b *Backend) attach(report *backend.Report) (netlink.Link, error) {
+	name := b.config.Link
+	link, err := b.handle.Link(name)
+	if err != nil {
+		return nil, err
+	}
+	if link != nil && link.Attrs().Index == b.index && b.engine.deviceAlive() {
+		return link, nil
+	}
+	if err := b.engine.setDevice(nil); err != nil {
+		return nil, fmt.Errorf("close tun device %s: %w", name, err)
+	}
+	device, err := openTUN(name)
+	if errors.Is(err, errKind) && link != nil {
+		if err := b.handle.DeleteLink(link); err != nil {
+			return nil, err
+		}
+		report.Writes++
+		device, err = openTUN(name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	report.Writes++
+	made, err := b.handle.Link(name)
+	if err == nil && made == nil {
+		err = fmt.Errorf("tun device %s is gone again", name)
+	}
+	if err != nil {
+		return nil, errors.Join(err, device.Close())
+	}
+	switch {
+	case b.index == 0: // the first time in this process
+	case made.Attrs().Index == b.index:
+		report.Healed = append(report.Healed, "device attached again")
+	default:
+		report.Healed = append(report.Healed, "device recreated")
+	}
+	b.index = made.Attrs().Index
+	return made, b.engine.setDevice(device)
+}
+
+// setUp brings the device up with an MTU. While it is down it has no routes
+// and no IPv6 addresses: it goes first.
+func (b *Backend) setUp(link netlink.Link, mtu int, report *backend.Report) error {
+	var errs []error
+	if link.Attrs().MTU != mtu {
+		if err := b.handle.SetMTU(link, mtu); err != nil {
+			errs = append(errs, err)
+		} else {
+			report.Writes++
+			if b.mtu == mtu {
+				report.Healed = append(report.Healed, "device MTU restored")
+			}
+		}
+	}
+	if link.Attrs().Flags&net.FlagUp == 0 {
+		if err := b.handle.SetUp(link); err != nil {
+			errs = append(errs, err)
+		} else {
+			report.Writes++
+			if b.mtu != 0 {
+				report.Healed = append(report.Healed, "device set up")
+			}
+		}
+	}
+	b.mtu = mtu
+	return errors.Join(errs...)
+}
+
+// program makes the device's addresses and the network's routes those of the
+// plan. Addresses go last: without any, the kernel drops the routes too.
+func (b *Backend) program(ctx context.Context, p plan, report *backend.Report) error {
+	addrs := map[netip.Prefix]kernel.Address{}
+	for _, addr := range p.addrs {
+		addrs[addr] = kernel.Address{}
+	}
+	routes := map[kernel.RouteKey]kernel.Route{}
+	for _, pool := range b.config.Pools {
+		routes[kernel.RouteKey{Dst: pool, Metric: kernel.UnreachableMetric}] = kernel.Route{Unreachable: true}
+	}
+	for _, peer := range p.peers {
+		for _, subnet := range peer.subnets {
+			routes[kernel.RouteKey{Dst: subnet}] = kernel.Route{Link: b.index}
+		}
+	}
+	owner := kernel.Owner{Link: b.index, Pools: b.config.Pools}
+	result, err := reconcile.Apply(ctx,
+		reconcile.Want("address", b.handle.Addresses(b.index), kernel.CompareAddresses, addrs, b.addrs),
+		reconcile.Want("route", b.handle.Routes(owner), kernel.CompareRoutes, routes, b.routes))
+	b.addrs, b.routes = addrs, routes
+	report.Writes += result.Writes()
+	report.Healed = append(report.Healed, result.Healed()...)
+	return err
+}

@@ -1,0 +1,92 @@
+package udp
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/lenonet/leno/backend"
+)
+
+// DefaultPort is flannel's port for the same wire format.
+const DefaultPort = 8285
+
+// options are the effective options of a network, the whole of what a network
+// may say about this backend.
+type options struct {
+	Port uint16 `json:"port"` // UDP port of this host's socket, 1..65535
+}
+
+// normalize decodes a network's options and fills in the defaults. A wrong or
+// unknown option is a *backend.OptionError; several are joined, in the order
+// of their names.
+func normalize(raw json.RawMessage) (json.RawMessage, error) {
+	opts, err := decodeOptions(raw)
+	if err != nil {
+		return nil, err
+	}
+	out, err := json.Marshal(opts)
+	if err != nil {
+		return nil, fmt.Errorf("encode udp options: %w", err)
+	}
+	return out, nil
+}
+
+func decodeOptions(raw json.RawMessage) (options, error) {
+	opts := options{Port: DefaultPort}
+	if len(raw) == 0 {
+		return opts, nil
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &fields); err != nil {
+		return options{}, fmt.Errorf("udp options are not a JSON object: %w", err)
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if name != "port" {
+			errs = append(errs, &backend.OptionError{Option: name, Reason: "unknown option of backend udp"})
+			continue
+		}
+		port, ok := decodePort(fields[name])
+		if !ok {
+			errs = append(errs, &backend.OptionError{Option: name, Reason: "must be a whole number from 1 to 65535"})
+			continue
+		}
+		opts.Port = port
+	}
+	if len(errs) > 0 {
+		return options{}, errors.Join(errs...)
+	}
+	return opts, nil
+}
+
+// decodePort takes a JSON number; null, which encoding/json would let pass
+// silently as "unchanged", is none.
+func decodePort(raw json.RawMessage) (uint16, bool) {
+	var port *uint16
+	if err := json.Unmarshal(raw, &port); err != nil || port == nil || *port == 0 {
+		return 0, false
+	}
+	return *port, true
+}
+
+// attributes are what a host publishes in its lease. Fields that a later
+// version adds are ignored, so that hosts of two versions still meet.
+type attributes struct {
+	Port json.RawMessage `json:"port"`
+}
+
+// peerPort reads the port out of another host's attributes.
+func peerPort(raw json.RawMessage) (uint16, error) {
+	var attrs attributes
+	if err := json.Unmarshal(raw, &attrs); err != nil {
+		return 0, fmt.Errorf("attributes: %w", err)
+	}
+	port, ok := decodePort(attrs.Port)
+	if !ok {
+		return 0, errors.New("attributes: port is not a whole number from 1 to 65535")
+	}
+	return port, nil
+}

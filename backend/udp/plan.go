@@ -1,0 +1,145 @@
+package udp
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/gaissmai/bart"
+
+	"github.com/lenonet/leno/backend"
+)
+
+const (
+	minMTU4 = 68   // RFC 791; the kernel takes IPv4 off a device below it
+	minMTU6 = 1280 // RFC 8200; the kernel takes IPv6 off a device below it
+)
+
+// plan is what one State asks for, in this backend's terms.
+type plan struct {
+	listen  netip.AddrPort // this host's end of the wire
+	mtu     int            // of the device, bytes
+	own     []netip.Prefix // this host's subnets
+	addrs   []netip.Prefix // on the device: the own subnets' first addresses, alone
+	peers   []peerPlan     // by node
+	skipped []backend.Skip
+}
+
+// peerPlan is one peer that can be reached.
+type peerPlan struct {
+	node    string
+	subnets []netip.Prefix
+	sources []netip.AddrPort // where its packets come from; the first is where to send
+}
+
+func (p peerPlan) equal(q peerPlan) bool {
+	return p.node == q.node && slices.Equal(p.subnets, q.subnets) && slices.Equal(p.sources, q.sources)
+}
+
+// advertise derives what to publish from the underlay alone.
+func advertise(pools []netip.Prefix, opts options, u backend.Underlay) (backend.Advertisement, error) {
+	outer, err := outerAddr(u)
+	if err != nil {
+		return backend.Advertisement{}, err
+	}
+	mtu := u.MTU - overhead(outer)
+	for _, pool := range pools {
+		least := minMTU4
+		if pool.Addr().Is6() {
+			least = minMTU6
+		}
+		if mtu < least {
+			return backend.Advertisement{}, fmt.Errorf("underlay %s has an MTU of %d: network %s needs at least %d",
+				u.Interface, u.MTU, pool, least+overhead(outer))
+		}
+	}
+	attrs, err := json.Marshal(opts)
+	if err != nil {
+		return backend.Advertisement{}, fmt.Errorf("encode attributes: %w", err)
+	}
+	return backend.Advertisement{MTU: mtu, Attributes: attrs}, nil
+}
+
+// outerAddr is the address peers send to. Its family is that of the whole
+// wire: one socket, one family.
+func outerAddr(u backend.Underlay) (netip.Addr, error) {
+	if len(u.Addrs) == 0 || !u.Addrs[0].IsValid() {
+		return netip.Addr{}, errors.New("underlay has no address")
+	}
+	return u.Addrs[0].Unmap(), nil
+}
+
+// newPlan turns a State that is not zero into a plan. Peers that cannot be
+// used are left out and named; what is wrong with the host itself is an error.
+func newPlan(pools []netip.Prefix, opts options, s backend.State) (plan, error) {
+	outer, err := outerAddr(s.Underlay)
+	if err != nil {
+		return plan{}, err
+	}
+	if s.MTU < minMTU4 {
+		return plan{}, fmt.Errorf("overlay MTU of %d is below %d", s.MTU, minMTU4)
+	}
+	p := plan{listen: netip.AddrPortFrom(outer, opts.Port), mtu: s.MTU, own: s.Subnets}
+	for _, subnet := range s.Subnets {
+		base := subnet.Masked().Addr()
+		p.addrs = append(p.addrs, netip.PrefixFrom(base, base.BitLen()))
+	}
+
+	peers := slices.Clone(s.Peers)
+	slices.SortStableFunc(peers, func(a, b backend.Peer) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), slices.CompareFunc(a.Subnets, b.Subnets, netip.Prefix.Compare))
+	})
+	var taken bart.Lite
+	for _, subnet := range s.Subnets {
+		taken.Insert(subnet)
+	}
+	for _, from := range peers {
+		peer, err := newPeerPlan(pools, outer, &taken, from)
+		if err != nil {
+			p.skipped = append(p.skipped, backend.Skip{Node: from.Node, Reason: err.Error()})
+			continue
+		}
+		for _, subnet := range peer.subnets {
+			taken.Insert(subnet)
+		}
+		p.peers = append(p.peers, peer)
+	}
+	return p, nil
+}
+
+// newPeerPlan reads one peer; taken are the subnets others have.
+func newPeerPlan(pools []netip.Prefix, outer netip.Addr, taken *bart.Lite, from backend.Peer) (peerPlan, error) {
+	if from.Backend != Name {
+		return peerPlan{}, fmt.Errorf("runs backend %q, not %q", from.Backend, Name)
+	}
+	port, err := peerPort(from.Attributes)
+	if err != nil {
+		return peerPlan{}, err
+	}
+	p := peerPlan{node: from.Node, subnets: from.Subnets}
+	for _, addr := range from.PublicIPs {
+		if addr = addr.Unmap(); addr.IsValid() && addr.Is4() == outer.Is4() {
+			p.sources = append(p.sources, netip.AddrPortFrom(addr, port))
+		}
+	}
+	if len(p.sources) == 0 {
+		return peerPlan{}, fmt.Errorf("has no public address of the family of %s", outer)
+	}
+	if len(p.subnets) == 0 {
+		return peerPlan{}, errors.New("has no subnet")
+	}
+	for _, subnet := range p.subnets {
+		if !slices.ContainsFunc(pools, func(pool netip.Prefix) bool {
+			return pool.Bits() < subnet.Bits() && pool.Contains(subnet.Addr())
+		}) {
+			return peerPlan{}, fmt.Errorf("subnet %s is not in the network", subnet)
+		}
+		if taken.OverlapsPrefix(subnet) {
+			return peerPlan{}, fmt.Errorf("subnet %s overlaps another host's", subnet)
+		}
+	}
+	return p, nil
+}
