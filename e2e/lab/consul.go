@@ -1,0 +1,165 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/consul/api"
+)
+
+// Consul is one Consul agent, the server or a client on a host. It keeps its
+// data over Stop, Kill and Start. Start, Stop and Kill are called by one
+// goroutine at a time.
+type Consul struct {
+	Addr      netip.Addr // of the node, in the network between hosts
+	Namespace *Namespace
+
+	lab     *Lab
+	name    string
+	api     netip.AddrPort // of its HTTP API, inside the namespace
+	client  *api.Client
+	config  map[string]any
+	process *Process
+}
+
+const consulPort = 8500
+
+func newConsulServer(l *Lab, ns *Namespace) (*Consul, error) {
+	addr := consulAddrs()[0]
+	c := &Consul{
+		Addr: addr, Namespace: ns, lab: l, name: "consul", api: netip.AddrPortFrom(addr, consulPort),
+		config: map[string]any{
+			"node_name":        "consul",
+			"server":           true,
+			"bootstrap_expect": 1,
+			"bind_addr":        addr.String(),
+			"client_addr":      addr.String() + " 127.0.0.1",
+			// The shortest election: a leader about 2 s after the start.
+			"performance": map[string]any{"raft_multiplier": 1},
+		},
+	}
+	return c, c.newClient()
+}
+
+func newConsulClient(h *Host) (*Consul, error) {
+	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	c := &Consul{
+		Addr: h.Addrs[0], Namespace: h.Namespace, lab: h.lab, name: h.Name, api: netip.AddrPortFrom(loopback, consulPort),
+		config: map[string]any{
+			"node_name":      h.Name,
+			"server":         false,
+			"bind_addr":      h.Addrs[0].String(),
+			"client_addr":    loopback.String(),
+			"retry_join":     []string{h.lab.Consul.Addr.String()},
+			"retry_interval": "1s",
+		},
+	}
+	return c, c.newClient()
+}
+
+func (c *Consul) newClient() (err error) {
+	c.client, err = api.NewClient(&api.Config{Address: c.Address(), HttpClient: c.Namespace.HTTP()})
+	return err
+}
+
+// Address is where its HTTP API listens, for programs inside the lab.
+func (c *Consul) Address() string { return c.api.String() }
+
+// Client talks to it from this process. A token goes into the options of each
+// request.
+func (c *Consul) Client() *api.Client { return c.client }
+
+// CLI runs the consul program ("kv", "get", ...) and returns what it prints.
+func (c *Consul) CLI(ctx context.Context, args ...string) (string, error) {
+	command := []string{"env", "CONSUL_HTTP_ADDR=" + c.Address(), c.lab.opts.Consul}
+	return c.Namespace.Exec(ctx, append(command, args...)...)
+}
+
+// Start starts it, again or for the first time, and waits until it answers a
+// consistent read, which means that there is a leader.
+func (c *Consul) Start(ctx context.Context) error {
+	if c.process != nil && c.process.Running() {
+		return fmt.Errorf("consul on %s is running already", c.name)
+	}
+	dir := filepath.Join(c.lab.Dir, "consul", c.name)
+	files, err := c.write(dir)
+	if err != nil {
+		return err
+	}
+	command := []string{c.lab.opts.Consul, "agent"}
+	for _, f := range files {
+		command = append(command, "-config-file="+f)
+	}
+	if c.process, err = c.Namespace.Start(command...); err != nil {
+		return err
+	}
+	kv := c.Client().KV()
+	err = c.process.WaitFor(ctx, "a leader of Consul", func(ctx context.Context) error {
+		_, _, err := kv.Get("leno/", (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx))
+		var status api.StatusError
+		if errors.As(err, &status) && status.Code == 403 {
+			return nil // it has a leader and knows that we may not read
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	c.lab.step("consul on %s: started, pid %d", c.name, c.process.Pid())
+	return nil
+}
+
+// write puts the configuration files into dir and returns their paths.
+func (c *Consul) write(dir string) ([]string, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	c.config["data_dir"] = filepath.Join(dir, "data")
+	c.config["log_level"] = "INFO"
+	c.config["disable_update_check"] = true
+	c.config["ports"] = map[string]any{"dns": -1, "grpc": -1, "grpc_tls": -1, "serf_wan": -1}
+	text, err := json.MarshalIndent(c.config, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	files := []string{string(text)}
+	if c.config["server"] == true && c.lab.opts.ConsulConfig != "" {
+		files = append(files, c.lab.opts.ConsulConfig)
+	}
+	var paths []string
+	for i, text := range files {
+		path := filepath.Join(dir, fmt.Sprintf("%d.json", i))
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			return nil, err
+		}
+		paths = append(paths, path)
+	}
+	return paths, nil
+}
+
+// Stop ends it with SIGTERM. That is a plain stop for the server; a client
+// leaves the cluster, which deregisters the node and destroys its sessions.
+func (c *Consul) Stop(ctx context.Context) error {
+	if c.process == nil {
+		return nil
+	}
+	c.lab.step("consul on %s: stopping", c.name)
+	return c.process.Stop(ctx)
+}
+
+// Kill ends it with SIGKILL.
+func (c *Consul) Kill() error {
+	if c.process == nil {
+		return nil
+	}
+	c.lab.step("consul on %s: kill -9", c.name)
+	return c.process.Kill()
+}
+
+// Process is the running one, or the last that ran; nil before Start.
+func (c *Consul) Process() *Process { return c.process }

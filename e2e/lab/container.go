@@ -1,0 +1,129 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Container is a namespace behind a bridge of a host, with addresses out of the
+// host's subnet, as a container runtime would make it from the subnet file.
+type Container struct {
+	*Namespace
+	Host    *Host
+	Network string
+	Addrs   []netip.Addr // one a family of the network, IPv4 first
+	MTU     int          // bytes
+
+	port string // the host's end of its veth
+}
+
+// attachment is a host's bridge for one network.
+type attachment struct {
+	bridge string
+	subnet SubnetFile
+	used   []netip.Addr
+	count  int // containers there ever were
+}
+
+// AddContainer reads the network's subnet file on the host and attaches a new
+// container: to the host's bridge, made for the first one, with the next free
+// address after the gateway's.
+func (h *Host) AddContainer(ctx context.Context, network string) (*Container, error) {
+	a, err := h.attach(ctx, network)
+	if err != nil {
+		return nil, err
+	}
+	a.count++
+	role := h.Name + "-" + network
+	if a.count > 1 {
+		role += fmt.Sprintf("-%d", a.count)
+	}
+	ns, err := h.lab.namespace(ctx, role)
+	if err != nil {
+		return nil, err
+	}
+	c := &Container{
+		Namespace: ns, Host: h, Network: network, MTU: a.subnet.MTU,
+		port: fmt.Sprintf("%s-%d", a.bridge, a.count),
+	}
+	err = h.ip(ctx,
+		fmt.Sprintf("link add %s mtu %d type veth peer name eth0 mtu %d netns %s", c.port, c.MTU, c.MTU, ns.Name),
+		fmt.Sprintf("link set %s master %s up", c.port, a.bridge))
+	if err != nil {
+		return nil, err
+	}
+	lines := []string{"link set lo up", "link set eth0 up"}
+	var routes []string
+	for _, gateway := range a.subnet.Subnets() {
+		addr := gateway.Addr().Next()
+		for slices.Contains(a.used, addr) {
+			addr = addr.Next()
+		}
+		if !gateway.Contains(addr) {
+			return nil, fmt.Errorf("no address is left in %s", gateway.Masked())
+		}
+		a.used = append(a.used, addr)
+		c.Addrs = append(c.Addrs, addr)
+		lines = append(lines, addressLine(netip.PrefixFrom(addr, gateway.Bits()), "eth0"))
+		routes = append(routes, fmt.Sprintf("route add default via %s dev eth0", gateway.Addr()))
+	}
+	if err := ns.ip(ctx, append(lines, routes...)...); err != nil {
+		return nil, err
+	}
+	h.lab.step("%s: container %s, %v, MTU %d", h.Name, ns.Name, c.Addrs, c.MTU)
+	return c, nil
+}
+
+// attach makes the host's bridge for the network, with the gateway's addresses,
+// or makes it agree with a subnet file that changed.
+func (h *Host) attach(ctx context.Context, network string) (*attachment, error) {
+	subnet, err := ReadSubnetFile(h.SubnetFile(network))
+	if err != nil {
+		return nil, err
+	}
+	a := h.networks[network]
+	if a != nil && a.subnet == subnet {
+		return a, nil
+	}
+	if a != nil {
+		return nil, fmt.Errorf("the subnet of %s on %s has changed: remove its containers first", network, h.Name)
+	}
+	a = &attachment{bridge: fmt.Sprintf("br%d", len(h.networks)), subnet: subnet}
+	lines := []string{
+		fmt.Sprintf("link add %s mtu %d type bridge mcast_snooping 0", a.bridge, subnet.MTU),
+		fmt.Sprintf("link set %s up", a.bridge),
+	}
+	for _, gateway := range subnet.Subnets() {
+		lines = append(lines, addressLine(gateway, a.bridge))
+	}
+	if err := h.ip(ctx, lines...); err != nil {
+		return nil, err
+	}
+	h.networks[network] = a
+	return a, nil
+}
+
+// Remove ends what runs in the container and removes it. The bridge goes with
+// the last container.
+func (c *Container) Remove(ctx context.Context) error {
+	a := c.Host.networks[c.Network]
+	a.used = slices.DeleteFunc(a.used, func(u netip.Addr) bool { return slices.Contains(c.Addrs, u) })
+	lines := []string{"link del " + c.port}
+	if len(a.used) == 0 {
+		lines = append(lines, "link del "+a.bridge)
+		delete(c.Host.networks, c.Network)
+	}
+	l := c.Host.lab
+	l.mu.Lock()
+	l.namespaces = slices.DeleteFunc(l.namespaces, func(n *Namespace) bool { return n == c.Namespace })
+	l.mu.Unlock()
+
+	err := errors.Join(c.Host.ip(ctx, lines...), endProcesses(ctx, c.Namespace.Name))
+	c.Namespace.close()
+	_, deleted := run(ctx, "", "ip", "netns", "del", c.Namespace.Name)
+	l.step("%s: container %s removed", c.Host.Name, c.Namespace.Name)
+	return errors.Join(err, deleted)
+}

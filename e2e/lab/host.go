@@ -1,0 +1,167 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Host is one machine of the lab. It embeds its namespace: Exec, Start, Ping
+// and so on run on the host. Its methods are called by one goroutine at a time.
+type Host struct {
+	*Namespace
+	Name  string       // "host-a"; also its node name
+	Addrs []netip.Addr // on eth0, IPv4 then IPv6
+	Dir   string       // its files
+
+	// Consul is the client agent on this host, nil until StartConsul.
+	Consul *Consul
+
+	lab      *Lab
+	agent    *Process
+	networks map[string]*attachment
+}
+
+// agentURL is where the agent's HTTP API listens unless configured otherwise.
+const agentURL = "http://127.0.0.1:5366"
+
+func newHost(l *Lab, ns *Namespace, name string, addrs []netip.Addr) *Host {
+	return &Host{
+		Namespace: ns, Name: name, Addrs: addrs, Dir: filepath.Join(l.Dir, name),
+		lab: l, networks: map[string]*attachment{},
+	}
+}
+
+// SubnetFile is where the host's agent is told to write a network's file.
+func (h *Host) SubnetFile(network string) string { return filepath.Join(h.Dir, network+".env") }
+
+// DataDir is where the host's agent keeps its state.
+func (h *Host) DataDir() string { return filepath.Join(h.Dir, "data") }
+
+// Network is a network block of a configuration: body and the host's own
+// subnet file.
+func (h *Host) Network(name, body string) string {
+	return fmt.Sprintf("network %q {\n%s\n  subnet_file = %q\n}\n", name, strings.Trim(body, "\n"), h.SubnetFile(name))
+}
+
+// Config is a whole configuration for the host's agent: what tells this host
+// from others, then the blocks. The Consul is the host's own when it runs one,
+// else the lab's server.
+func (h *Host) Config(blocks ...string) string {
+	head := fmt.Sprintf("node_name = %q\ndata_dir  = %q\nlog_level = \"DEBUG\"\n\n", h.Name, h.DataDir())
+	consul := h.Consul
+	if consul == nil {
+		consul = h.lab.Consul
+	}
+	if consul != nil {
+		head += fmt.Sprintf("consul {\n  address = %q\n}\n\n", consul.Address())
+	}
+	return head + strings.Join(blocks, "\n")
+}
+
+// ConfigFile is where StartAgent puts the configuration.
+func (h *Host) ConfigFile() string { return filepath.Join(h.Dir, h.Name+".hcl") }
+
+// StartAgent writes the configuration and starts `leno agent` with it. It does
+// not wait: see WaitReady.
+func (h *Host) StartAgent(config string) error {
+	if err := os.WriteFile(h.ConfigFile(), []byte(config), 0o644); err != nil {
+		return err
+	}
+	return h.RestartAgent()
+}
+
+// RestartAgent starts the agent with the configuration file as it stands.
+func (h *Host) RestartAgent() (err error) {
+	if h.lab.opts.Leno == "" {
+		return errors.New("the lab was given no leno binary")
+	}
+	if h.agent != nil && h.agent.Running() {
+		return fmt.Errorf("the agent on %s is running already", h.Name)
+	}
+	if h.agent, err = h.Start(h.lab.opts.Leno, "agent", "-config-file", h.ConfigFile()); err != nil {
+		return err
+	}
+	h.lab.step("%s: leno agent -config-file %s, pid %d", h.Name, h.ConfigFile(), h.agent.Pid())
+	return nil
+}
+
+// StopAgent ends the agent with SIGTERM and waits. That its exit code is not 0
+// is an error.
+func (h *Host) StopAgent(ctx context.Context) error {
+	if h.agent == nil {
+		return nil
+	}
+	h.lab.step("%s: stopping the agent", h.Name)
+	if err := h.agent.Stop(ctx); err != nil {
+		return err
+	}
+	if code := h.agent.ExitCode(); code != 0 {
+		return fmt.Errorf("the agent on %s ended with exit code %d: %s", h.Name, code, h.agent.tail(5))
+	}
+	return nil
+}
+
+// KillAgent ends the agent with SIGKILL.
+func (h *Host) KillAgent() error {
+	if h.agent == nil {
+		return nil
+	}
+	h.lab.step("%s: kill -9 %d, the agent", h.Name, h.agent.Pid())
+	return h.agent.Kill()
+}
+
+// Agent is the running one, or the last that ran; nil before StartAgent.
+func (h *Host) Agent() *Process { return h.agent }
+
+// Leno runs the leno program on the host and returns what it prints.
+func (h *Host) Leno(ctx context.Context, args ...string) (string, error) {
+	return h.Exec(ctx, append([]string{h.lab.opts.Leno}, args...)...)
+}
+
+// Get asks the host's agent over HTTP, "/healthz" and so on. An answer of any
+// status is no error.
+func (h *Host) Get(ctx context.Context, path string) (status int, body string, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, agentURL+path, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	response, err := h.HTTP().Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return response.StatusCode, string(text), err
+}
+
+// WaitReady waits until the agent says that every network is ready. It fails at
+// once when the agent ends.
+func (h *Host) WaitReady(ctx context.Context) error {
+	if h.agent == nil {
+		return fmt.Errorf("no agent was started on %s", h.Name)
+	}
+	return h.agent.WaitFor(ctx, "the agent on "+h.Name+" to be ready", func(ctx context.Context) error {
+		status, body, err := h.Get(ctx, "/readyz")
+		if err == nil && status != http.StatusOK {
+			err = fmt.Errorf("/readyz answers %d: %s", status, strings.TrimSpace(body))
+		}
+		return err
+	})
+}
+
+// StartConsul starts a Consul client agent on the host, at 127.0.0.1:8500.
+func (h *Host) StartConsul(ctx context.Context) (err error) {
+	if h.Consul == nil {
+		if h.Consul, err = newConsulClient(h); err != nil {
+			return err
+		}
+	}
+	return h.Consul.Start(ctx)
+}

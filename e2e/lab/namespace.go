@@ -1,0 +1,222 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const namespaceDir = "/run/netns" // where ip-netns(8) keeps them
+
+// Namespace is one network namespace of the lab. Its methods may be called
+// concurrently.
+type Namespace struct {
+	Name string // as `ip netns exec` wants it
+
+	lab    *Lab
+	file   *os.File
+	client *http.Client
+
+	// Processes are started on one thread that lives as long as we do: the
+	// kernel ends a child with a parent-death signal when the thread that
+	// forked it ends, not the process.
+	starts chan func()
+	ended  chan struct{}
+}
+
+// namespace makes one with the given role.
+func (l *Lab) namespace(ctx context.Context, role string) (*Namespace, error) {
+	n := &Namespace{Name: prefix(l.ID) + role, lab: l, starts: make(chan func()), ended: make(chan struct{})}
+	n.client = &http.Client{Transport: &http.Transport{DialContext: n.DialContext}}
+	l.note("ip netns add " + n.Name)
+	if _, err := run(ctx, "", "ip", "netns", "add", n.Name); err != nil {
+		return nil, err
+	}
+	file, err := os.Open(filepath.Join(namespaceDir, n.Name))
+	if err != nil {
+		return nil, err
+	}
+	n.file = file
+
+	entered := make(chan error)
+	go onOwnThread(func() {
+		defer close(n.ended)
+		err := n.enter()
+		entered <- err
+		if err != nil {
+			return
+		}
+		for start := range n.starts {
+			start()
+		}
+	})
+	if err := <-entered; err != nil {
+		<-n.ended
+		file.Close()
+		return nil, err
+	}
+	l.mu.Lock()
+	l.namespaces = append(l.namespaces, n)
+	l.mu.Unlock()
+	// Duplicate address detection would keep every address, the link-local one
+	// of a router too, unusable for a second.
+	for _, scope := range []string{"all", "default"} {
+		if err := n.sysctl("net/ipv6/conf/"+scope+"/accept_dad", "0"); err != nil {
+			return nil, err
+		}
+	}
+	return n, nil
+}
+
+// close lets go of the namespace, which stays.
+func (n *Namespace) close() {
+	n.client.CloseIdleConnections()
+	close(n.starts)
+	<-n.ended
+	n.file.Close()
+}
+
+// enter moves the calling thread.
+func (n *Namespace) enter() error {
+	if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter namespace %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// onOwnThread runs f on a thread that ends with it. It keeps off the process's
+// first thread, whose namespaces others take for those of the process.
+func onOwnThread(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			onOwnThread(f)
+			runtime.UnlockOSThread()
+			return
+		}
+		f()
+	}()
+	<-done
+}
+
+// Do runs f on a thread inside the namespace. What f opens stays in the
+// namespace; goroutines that it starts do not.
+func (n *Namespace) Do(f func() error) (err error) {
+	onOwnThread(func() {
+		if err = n.enter(); err == nil {
+			err = f()
+		}
+	})
+	return err
+}
+
+// DialContext connects from inside the namespace. The address must be
+// literal: a name would be looked up outside.
+func (n *Namespace) DialContext(ctx context.Context, network, address string) (conn net.Conn, err error) {
+	err = n.Do(func() error {
+		conn, err = new(net.Dialer).DialContext(ctx, network, address)
+		return err
+	})
+	return conn, err
+}
+
+// HTTP returns a client whose connections start inside the namespace.
+func (n *Namespace) HTTP() *http.Client { return n.client }
+
+// start starts a command inside the namespace.
+func (n *Namespace) start(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's ^C is for us alone
+	if !n.lab.opts.Detach {
+		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	}
+	n.lab.note(fmt.Sprintf("ip netns exec %s %s", n.Name, strings.Join(cmd.Args, " ")))
+	result := make(chan error)
+	n.starts <- func() { result <- cmd.Start() }
+	return <-result
+}
+
+// Exec runs a program inside the namespace and returns its standard output,
+// also with an error, which then carries what it said on standard error.
+func (n *Namespace) Exec(ctx context.Context, command ...string) (string, error) {
+	stdout, _, err := n.exec(ctx, command...)
+	return stdout, err
+}
+
+func (n *Namespace) exec(ctx context.Context, command ...string) (string, string, error) {
+	cmd := program(ctx, command...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := n.start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %s: %w: %s", n.Name, strings.Join(command, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.String(), stderr.String(), err
+}
+
+// ip runs lines of ip(8) in one go, up to the first that fails.
+func (n *Namespace) ip(ctx context.Context, lines ...string) error {
+	for _, line := range lines {
+		n.lab.note(fmt.Sprintf("ip -n %s %s", n.Name, line))
+	}
+	_, err := run(ctx, strings.Join(lines, "\n"), "ip", "-n", n.Name, "-batch", "-")
+	return err
+}
+
+// sysctl sets a knob below /proc/sys, most of which are the namespace's own.
+func (n *Namespace) sysctl(knob, value string) error {
+	n.lab.note(fmt.Sprintf("ip netns exec %s sysctl -w %s=%s", n.Name, knob, value))
+	return n.Do(func() error {
+		return os.WriteFile(filepath.Join("/proc/sys", knob), []byte(value), 0o644)
+	})
+}
+
+// run runs a program outside of the lab.
+func run(ctx context.Context, stdin string, command ...string) (string, error) {
+	cmd := program(ctx, command...)
+	cmd.Stdin = strings.NewReader(stdin)
+	output, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(exit.Stderr))
+		}
+		err = fmt.Errorf("%s: %w", strings.Join(command, " "), err)
+	}
+	return string(output), err
+}
+
+// program is a command that ends with ctx. Variables that steer Consul and
+// leno are kept from it, so that a lab depends on nothing around it.
+func program(ctx context.Context, command ...string) *exec.Cmd {
+	path, err := exec.LookPath(command[0])
+	if err != nil { // an ordinary user's PATH has no sbin
+		if path, err = exec.LookPath(filepath.Join("/usr/sbin", command[0])); err != nil {
+			path = command[0]
+		}
+	}
+	cmd := exec.CommandContext(ctx, path, command[1:]...)
+	cmd.WaitDelay = 5 * time.Second
+	for _, entry := range os.Environ() {
+		if !strings.HasPrefix(entry, "CONSUL_") && !strings.HasPrefix(entry, "LENO_") {
+			cmd.Env = append(cmd.Env, entry)
+		}
+	}
+	return cmd
+}

@@ -1,0 +1,167 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// PingOptions of one ping(8). The zero value is one packet of 56 bytes.
+type PingOptions struct {
+	Count        int           // default 1
+	Interval     time.Duration // default 10 ms
+	Size         int           // ICMP payload, bytes; IPv4 adds 28, IPv6 48. Default 56
+	DontFragment bool
+	Timeout      time.Duration // for the last answer. Default 1 s
+}
+
+// PingResult is what came of it.
+type PingResult struct {
+	Sent, Received int
+	RTT            time.Duration // average, 0 when nothing came back
+	// MTU that a router or the own host named when it refused a packet as too
+	// large, 0 when none did.
+	MTU int
+	// Missing are the numbers of packets without an answer, from 1.
+	Missing []int
+	// Gap is the longest time without an answer between two.
+	Gap    time.Duration
+	Output string
+}
+
+// Lost is how many packets had no answer.
+func (r PingResult) Lost() int { return r.Sent - r.Received }
+
+// Ping sends packets and waits for the answers. No answer is no error: see
+// Lost. An error is that ping could not run at all.
+func (n *Namespace) Ping(ctx context.Context, to netip.Addr, o PingOptions) (PingResult, error) {
+	if o.Count == 0 {
+		o.Count = 1
+	}
+	if o.Timeout == 0 {
+		o.Timeout = time.Second
+	}
+	command := append(pingCommand(to, o),
+		"-c", strconv.Itoa(o.Count), "-W", strconv.FormatFloat(o.Timeout.Seconds(), 'f', 3, 64))
+	output, complaints, err := n.exec(ctx, command...)
+	result, parsed := parsePing(complaints + output)
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == 1 && parsed == nil {
+		return result, nil // 1 is for packets without an answer
+	}
+	return result, errors.Join(err, parsed)
+}
+
+func pingCommand(to netip.Addr, o PingOptions) []string {
+	if o.Interval == 0 {
+		o.Interval = 10 * time.Millisecond
+	}
+	command := []string{"ping", "-n", "-D", "-i", strconv.FormatFloat(o.Interval.Seconds(), 'f', 4, 64)}
+	if o.Size > 0 {
+		command = append(command, "-s", strconv.Itoa(o.Size))
+	}
+	if o.DontFragment {
+		command = append(command, "-M", "do")
+	}
+	return append(command, to.String())
+}
+
+// PingStream is a ping that goes on until it is stopped.
+type PingStream struct{ process *Process }
+
+// StartPing sends packets in the background; Count and Timeout mean nothing
+// here.
+func (n *Namespace) StartPing(to netip.Addr, o PingOptions) (*PingStream, error) {
+	p, err := n.Start(pingCommand(to, o)...)
+	if err != nil {
+		return nil, err
+	}
+	return &PingStream{process: p}, nil
+}
+
+// Stop ends it. A packet that was still under way counts as not sent.
+func (s *PingStream) Stop(ctx context.Context) (PingResult, error) {
+	if err := s.process.Signal(syscall.SIGINT); err != nil {
+		return PingResult{}, err
+	}
+	err := s.process.Wait(ctx)
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return PingResult{}, err
+	}
+	result, err := parsePing(s.process.Output())
+	if err != nil {
+		return PingResult{}, fmt.Errorf("%w: %s", err, s.process.tail(5))
+	}
+	if last := len(result.Missing) - 1; last >= 0 && result.Missing[last] == result.Sent {
+		result.Missing = result.Missing[:last]
+		result.Sent--
+	}
+	return result, nil
+}
+
+var (
+	pingAnswer  = regexp.MustCompile(`^\[(\d+\.\d+)\] \d+ bytes from .*icmp_seq=(\d+) .*time=`)
+	pingSummary = regexp.MustCompile(`^(\d+) packets transmitted, (\d+) received`)
+	pingRTT     = regexp.MustCompile(`^rtt min/avg/max/mdev = [\d.]+/([\d.]+)/`)
+	pingMTU     = regexp.MustCompile(`mtu ?= ?(\d+)`)
+)
+
+// parsePing reads the output of iputils' ping -D.
+func parsePing(output string) (PingResult, error) {
+	r := PingResult{Sent: -1, Output: output}
+	answered := map[int]bool{}
+	highest := 0
+	var before float64
+	for line := range strings.Lines(output) {
+		line = strings.TrimSpace(line)
+		m := pingAnswer.FindStringSubmatch(line)
+		if m == nil {
+			r.note(line)
+			continue
+		}
+		now, _ := strconv.ParseFloat(m[1], 64)
+		if before > 0 {
+			r.Gap = max(r.Gap, time.Duration((now-before)*float64(time.Second)))
+		}
+		before = now
+		// The number has 16 bits in the packet.
+		sequence, _ := strconv.Atoi(m[2])
+		for sequence < highest-1<<15 {
+			sequence += 1 << 16
+		}
+		highest = max(highest, sequence)
+		answered[sequence] = true
+	}
+	if r.Sent < 0 {
+		return r, errors.New("ping printed no summary")
+	}
+	for i := 1; i <= r.Sent; i++ {
+		if !answered[i] {
+			r.Missing = append(r.Missing, i)
+		}
+	}
+	return r, nil
+}
+
+// note takes from a line what is not about one answer.
+func (r *PingResult) note(line string) {
+	if m := pingMTU.FindStringSubmatch(line); m != nil {
+		r.MTU, _ = strconv.Atoi(m[1])
+	}
+	if m := pingSummary.FindStringSubmatch(line); m != nil {
+		r.Sent, _ = strconv.Atoi(m[1])
+		r.Received, _ = strconv.Atoi(m[2])
+	}
+	if m := pingRTT.FindStringSubmatch(line); m != nil {
+		ms, _ := strconv.ParseFloat(m[1], 64)
+		r.RTT = time.Duration(ms * float64(time.Millisecond))
+	}
+}

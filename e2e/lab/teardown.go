@@ -1,0 +1,65 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+func prefix(id string) string { return "leno-" + id + "-" }
+
+func directory(id string) string { return filepath.Join(os.TempDir(), "leno-"+id) }
+
+// Teardown removes a lab by its id alone, so also one that another process
+// left: it ends the processes inside its namespaces, then removes those and
+// the directory. Nothing there is no error.
+func Teardown(ctx context.Context, id string) error {
+	entries, err := os.ReadDir(namespaceDir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	var names []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), prefix(id)) {
+			names = append(names, e.Name())
+		}
+	}
+	var errs []error
+	for _, name := range names {
+		errs = append(errs, endProcesses(ctx, name))
+	}
+	for _, name := range names {
+		_, err := run(ctx, "", "ip", "netns", "del", name)
+		errs = append(errs, err)
+	}
+	return errors.Join(append(errs, os.RemoveAll(directory(id)))...)
+}
+
+// endProcesses kills what runs in a namespace until nothing does.
+func endProcesses(ctx context.Context, namespace string) error {
+	return WaitFor(ctx, "the processes in "+namespace+" to end", func(ctx context.Context) error {
+		output, err := run(ctx, "", "ip", "netns", "pids", namespace)
+		if err != nil {
+			return err
+		}
+		left := 0
+		for _, field := range strings.Fields(output) {
+			pid, err := strconv.Atoi(field)
+			if err != nil || pid == os.Getpid() {
+				continue
+			}
+			if err := syscall.Kill(pid, syscall.SIGKILL); err == nil {
+				left++
+			}
+		}
+		if left > 0 {
+			return fmt.Errorf("%d are left", left)
+		}
+		return nil
+	})
+}
