@@ -1,6 +1,7 @@
 package config
 
 import (
+	"strings"
 	"time"
 
 	"github.com/hashicorp/hcl/v2"
@@ -25,7 +26,7 @@ func (l *loader) checkLease() {
 	c := &l.cfg.Lease
 	ttl, margin, hold := l.by[&c.TTL], l.by[&c.RenewMargin], l.by[&c.Hold]
 	if ttl != nil && (c.TTL < minTTL || c.TTL > maxTTL) {
-		l.at(ttl, "%s is outside 10s to 24h, the range Consul takes for a session", c.TTL)
+		l.at(ttl, "%s is outside 10s to 24h, the range Consul takes for a session", short(c.TTL))
 		return
 	}
 	switch {
@@ -34,15 +35,27 @@ func (l *loader) checkLease() {
 	case c.RenewMargin == 0:
 		l.at(margin, "must be more than 0: a session renewed only when its time is up may already be gone")
 	case c.RenewMargin >= c.TTL:
-		l.at(margin, "%s must be less than the ttl of %s: the session is renewed when ttl - renew_margin has passed", c.RenewMargin, c.TTL)
+		l.at(margin, "%s must be less than the ttl of %s: the session is renewed when ttl - renew_margin has passed", short(c.RenewMargin), short(c.TTL))
 	}
 	switch {
 	case hold == nil:
 		c.Hold = max(c.Hold, 2*c.TTL)
 	case c.Hold < 2*c.TTL:
 		l.at(hold, "%s must be at least twice the ttl of %s: Consul may let a session live on for that long after its last renewal, "+
-			"and a host that only missed renewals would find its subnet given away", c.Hold, c.TTL)
+			"and a host that only missed renewals would find its subnet given away", short(c.Hold), short(c.TTL))
 	}
+}
+
+// short is a duration as one would write it: 2m, not 2m0s.
+func short(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
 }
 
 func (l *loader) checkTokens() {

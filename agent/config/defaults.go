@@ -52,3 +52,9 @@ func Dev() Config {
 func defaultRenewMargin(ttl time.Duration) time.Duration { return ttl * 2 / 3 }
 
 func defaultSubnetFile(network string) string { return runDir + "/" + network + ".env" }
+
+// WatchedNetwork is what concerns this host only of a network it joins without
+// a block, because watch_networks says so.
+func WatchedNetwork(name string) Network {
+	return Network{Name: name, Forward: true, SubnetFile: defaultSubnetFile(name)}
+}

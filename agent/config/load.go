@@ -174,7 +174,7 @@ func (l *loader) finish() (Config, error) {
 // shown like any other.
 func overrides(values map[string]string) []byte {
 	file := hclwrite.NewEmptyFile()
-	blocks := map[string]*hclwrite.Body{"": file.Body()}
+	blocks := map[string]*hclwrite.Body{}
 	// Attributes of the file come before its blocks: names without a dot first.
 	keys := slices.SortedFunc(maps.Keys(values), func(a, b string) int {
 		if n := strings.Count(a, ".") - strings.Count(b, "."); n != 0 {
@@ -183,18 +183,16 @@ func overrides(values map[string]string) []byte {
 		return strings.Compare(a, b)
 	})
 	for _, key := range keys {
-		block, name := "", key
-		if dot := strings.LastIndexByte(key, '.'); dot >= 0 {
-			block, name = key[:dot], key[dot+1:]
-		}
-		body := blocks[block]
-		if body == nil {
-			body = file.Body()
-			for part := range strings.SplitSeq(block, ".") {
-				body = body.AppendNewBlock(part, nil).Body()
+		path := strings.Split(key, ".")
+		body, at := file.Body(), ""
+		for _, part := range path[:len(path)-1] {
+			at += part + "."
+			if blocks[at] == nil {
+				blocks[at] = body.AppendNewBlock(part, nil).Body()
 			}
-			blocks[block] = body
+			body = blocks[at]
 		}
+		name := path[len(path)-1]
 		body.SetAttributeValue(name, cty.StringVal(values[key]))
 	}
 	return file.Bytes()

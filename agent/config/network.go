@@ -244,7 +244,7 @@ func (l *loader) finishNetworks() {
 func (l *loader) checkPair(first, second *networkDraft) {
 	for _, p := range second.pools {
 		for _, q := range first.pools {
-			if p.valid && q.valid && p.Prefix.Overlaps(q.Prefix) {
+			if p.Prefix.IsValid() && q.Prefix.IsValid() && p.Prefix.Overlaps(q.Prefix) {
 				l.at(p.shape.Prefix, "%s overlaps %s of network %q at %s", p.Prefix, q.Prefix, first.Name, place(q.shape.Prefix.Range))
 			}
 		}

@@ -64,16 +64,30 @@ func (l *loader) text(a *hcl.Attribute, dst *string, checks ...func(string) erro
 	})
 }
 
-// texts reads a list of strings of which each has to pass the check.
+// texts reads a list of strings of which each has to pass the check. Every
+// element that does not is reported where it stands.
 func (l *loader) texts(a *hcl.Attribute, dst *[]string, check func(string) error) {
-	set(l, a, dst, cty.List(cty.String), func(list []string) ([]string, error) {
-		for _, s := range list {
-			if err := check(s); err != nil {
-				return nil, err
-			}
+	list, ok := evaluate[[]string](l, a, cty.List(cty.String))
+	if !ok {
+		return
+	}
+	elements, diags := hcl.ExprList(a.Expr)
+	for i, s := range list {
+		err := check(s)
+		if err == nil {
+			continue
 		}
-		return list, nil
-	})
+		where := a.Expr.Range()
+		if !diags.HasErrors() && len(elements) == len(list) {
+			where = elements[i].Range()
+		}
+		l.report(where, invalidValue(a), "%s", err)
+		ok = false
+	}
+	if ok {
+		*dst = list
+		l.by[dst] = a
+	}
 }
 
 func (l *loader) flag(a *hcl.Attribute, dst *bool) {
@@ -120,13 +134,17 @@ func (l *loader) addr(a *hcl.Attribute, dst *netip.Addr) {
 
 // at reports an attribute's value as wrong.
 func (l *loader) at(a *hcl.Attribute, format string, args ...any) {
-	l.report(a.Expr.Range(), fmt.Sprintf("Invalid value for %q", a.Name), format, args...)
+	l.report(a.Expr.Range(), invalidValue(a), format, args...)
 }
 
-// report adds an error at a place. The detail is given a full stop, as hcl's own
-// have.
+func invalidValue(a *hcl.Attribute) string { return fmt.Sprintf("Invalid value for %q", a.Name) }
+
+// report adds an error at a place. The detail is given a full stop, as hcl's own have.
 func (l *loader) report(place hcl.Range, summary, format string, args ...any) {
-	detail := strings.TrimSuffix(fmt.Sprintf(format, args...), ".") + "."
+	detail := fmt.Sprintf(format, args...)
+	if !strings.HasSuffix(detail, ".") && !strings.HasSuffix(detail, "?") {
+		detail += "."
+	}
 	l.diags = append(l.diags, &hcl.Diagnostic{
 		Severity: hcl.DiagError,
 		Summary:  summary,

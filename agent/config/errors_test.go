@@ -1,0 +1,128 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// golden compares text with a file; LENO_UPDATE_GOLDEN=1 writes the file.
+func golden(t *testing.T, path, text string) {
+	t.Helper()
+	if os.Getenv("LENO_UPDATE_GOLDEN") != "" {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), text); diff != "" {
+		t.Errorf("differs from %s (-want +got):\n%s", path, diff)
+	}
+}
+
+// inputs is the wrong files in testdata.
+func inputs() ([]string, error) {
+	var files []string
+	for _, pattern := range []string{"testdata/*.hcl", "testdata/*.json"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, found...)
+	}
+	return files, nil
+}
+
+// Each file in testdata is wrong in the ways its golden file says, one error a
+// line.
+func TestErrorTexts(t *testing.T) {
+	files, err := inputs()
+	if err != nil || len(files) < 8 {
+		t.Fatalf("found %d files, %v", len(files), err)
+	}
+	for _, path := range files {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			_, err := Load([]string{path}, registryOptions())
+			var all *Errors
+			if !errors.As(err, &all) {
+				t.Fatalf("loaded, or another kind of error: %v", err)
+			}
+			golden(t, path+".golden", err.Error()+"\n")
+		})
+	}
+}
+
+func TestRender(t *testing.T) {
+	_, err := Load([]string{"testdata/lease.hcl", "testdata/overlap.hcl"}, registryOptions())
+	var all *Errors
+	if !errors.As(err, &all) {
+		t.Fatal(err)
+	}
+	golden(t, "testdata/render.golden", all.Render(78, false))
+	if strings.Contains(all.Render(0, false), "\x1b[") || !strings.Contains(all.Render(0, true), "\x1b[") {
+		t.Error("color is not as asked for")
+	}
+}
+
+// A network's two places may be in two files; both are named.
+func TestDuplicateAcrossFiles(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"a.hcl": "\nnetwork \"n\" {}\n", "b.hcl": "network \"n\" {}\n"})
+	_, err := Load([]string{dir}, registryOptions())
+	want := dir + `/b.hcl:1: Duplicate network: The network "n" is already defined at ` + dir + `/a.hcl:2. A network is defined in one place only.`
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
+// A value that a later file replaces is still checked.
+func TestErrorsOfReplacedValues(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"a.hcl": `log_level = "LOUD"`, "b.hcl": `log_level = "INFO"`})
+	if _, err := Load([]string{dir}, registryOptions()); err == nil || !strings.Contains(err.Error(), "a.hcl:1: ") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	files, err := inputs()
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, path := range append(files, examplePath) {
+		src, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(src, isJSON(path))
+	}
+	f.Fuzz(func(t *testing.T, src []byte, json bool) {
+		name := map[bool]string{false: "a.hcl", true: "a.json"}[json]
+		c, err := Parse(src, name, registryOptions())
+		var all *Errors
+		if err != nil && !errors.As(err, &all) {
+			t.Fatalf("not an *Errors: %v", err)
+		}
+		if all != nil && (all.Error() == "" || all.Render(78, false) == "") {
+			t.Fatal("errors without a text")
+		}
+		if err != nil {
+			return
+		}
+		if c.Lease.TTL < minTTL || c.Lease.RenewMargin <= 0 || c.Lease.RenewMargin >= c.Lease.TTL || c.Lease.Hold < 2*c.Lease.TTL {
+			t.Fatalf("limits are broken: %+v", c.Lease)
+		}
+		for _, n := range c.Networks {
+			if n.Name == "" || n.SubnetFile == "" || (n.Backend == nil) != (len(n.Pools) == 0) {
+				t.Fatalf("incomplete network: %+v", n)
+			}
+		}
+	})
+}

@@ -1,0 +1,128 @@
+package config
+
+import (
+	"encoding/json"
+	"net/netip"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/gohcl"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+)
+
+const examplePath = "../../config.hcl.example"
+
+// compare treats addresses as values and JSON as text.
+func compare() cmp.Options {
+	return cmp.Options{cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+		cmp.Comparer(func(a, b json.RawMessage) bool { return string(a) == string(b) })}
+}
+
+func TestExampleLoads(t *testing.T) {
+	want := Config{
+		DataDir: "/var/lib/leno",
+		Log:     Log{Level: "INFO"},
+		Consul:  Consul{KVPrefix: "leno", Service: "leno"},
+		Lease: Lease{TTL: 2 * time.Minute, RenewMargin: 80 * time.Second, Hold: 24 * time.Hour,
+			OnLost: OnLostRenumber},
+		HTTP:            HTTP{Address: "127.0.0.1:5366"},
+		Telemetry:       Telemetry{PrometheusRetention: time.Hour},
+		AllowedNetworks: []string{"*"},
+		Networks: []Network{{
+			Name: "default",
+			Pools: []Pool{{Prefix: netip.MustParsePrefix("10.5.0.0/16"), SubnetLen: 24,
+				Min: netip.MustParseAddr("10.5.1.0"), Max: netip.MustParseAddr("10.5.255.0")}},
+			Backend:    &Backend{Type: "vxlan", Options: json.RawMessage(`{"direct_routing":false,"port":8472,"vni":1}`)},
+			Forward:    true,
+			SubnetFile: "/run/leno/default.env",
+		}},
+		Files: []string{examplePath},
+	}
+	got, err := Load([]string{examplePath}, registryOptions())
+	if err != nil {
+		t.Fatalf("load the example:\n%v", err)
+	}
+	if diff := cmp.Diff(want, got, compare()); diff != "" {
+		t.Errorf("the example's values differ (-want +got):\n%s", diff)
+	}
+}
+
+// What the example says of the defaults is true: without its network block it is
+// the default configuration.
+func TestExampleShowsDefaults(t *testing.T) {
+	got, err := Load([]string{examplePath}, registryOptions())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got.Networks, got.Files = nil, nil
+	if diff := cmp.Diff(Defaults(), got, compare()); diff != "" {
+		t.Errorf("the example differs from the defaults (-default +example):\n%s", diff)
+	}
+}
+
+// The example sets every attribute and block the loader knows.
+func TestExampleIsComplete(t *testing.T) {
+	src, err := os.ReadFile(examplePath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commented := regexp.MustCompile(`(?m)^  # (ipv6 \{|  .*= .*|\})$`)
+	full := commented.ReplaceAll(src, []byte("  $1"))
+	if string(full) == string(src) {
+		t.Fatal("the commented ipv6 block was not found")
+	}
+	if c, err := Parse(full, "example.hcl", registryOptions()); err != nil {
+		t.Errorf("with the commented block:\n%v", err)
+	} else if len(c.Networks[0].Pools) != 2 {
+		t.Errorf("with the commented block the network has pools %v", c.Networks[0].Pools)
+	}
+
+	file, diags := hclsyntax.ParseConfig(full, "example.hcl", hcl.InitialPos)
+	if diags.HasErrors() {
+		t.Fatal(diags)
+	}
+	var shape fileShape
+	if diags := gohcl.DecodeBody(file.Body, nil, &shape); diags.HasErrors() {
+		t.Fatal(diags)
+	}
+	missing(t, "", reflect.ValueOf(shape))
+}
+
+func missing(t *testing.T, path string, v reflect.Value) {
+	for i := range v.NumField() {
+		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("hcl"), ",")
+		field := v.Field(i)
+		if field.Kind() == reflect.Slice {
+			field = field.Index(0)
+		}
+		switch {
+		case field.Kind() != reflect.Pointer:
+		case field.IsNil():
+			t.Errorf("%s%s does not stand in the example", path, name)
+		case field.Type() != reflect.TypeFor[*hcl.Attribute]():
+			missing(t, path+name+".", field.Elem())
+		}
+	}
+}
+
+func TestExampleIsFormatted(t *testing.T) {
+	src, err := os.ReadFile(examplePath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := Format(src, "config.hcl.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(out), string(src)); diff != "" {
+		t.Errorf("the example is not formatted (-formatted +is):\n%s", diff)
+	}
+}

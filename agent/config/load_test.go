@@ -1,0 +1,264 @@
+package config
+
+import (
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// registryOptions checks as the agent does: with the registry's limits and
+// backends that know their options.
+func registryOptions() Options {
+	return Options{
+		CheckNetworkName: registry.CheckNetworkName,
+		CheckPool: func(p Pool) error {
+			_, err := registry.Pool(p).Normalize()
+			return err
+		},
+		CheckPlan: func(pools []Pool) error {
+			var plan registry.Plan
+			for _, p := range pools {
+				plan = append(plan, registry.Pool(p))
+			}
+			_, err := plan.Normalize()
+			return err
+		},
+		Backends: map[string]func(json.RawMessage) (json.RawMessage, error){
+			"alloc": func(o json.RawMessage) (json.RawMessage, error) { return o, nil },
+			"vxlan": normalizeVXLAN,
+		},
+	}
+}
+
+// normalizeVXLAN behaves as a backend's Normalize does: defaults, and joined
+// errors that name their options.
+func normalizeVXLAN(options json.RawMessage) (json.RawMessage, error) {
+	o := map[string]any{"vni": 1.0, "port": 8472.0, "direct_routing": false}
+	given := map[string]any{}
+	if err := json.Unmarshal(options, &given); err != nil {
+		return nil, err
+	}
+	var errs []error
+	for name, value := range given {
+		if _, known := o[name]; !known {
+			errs = append(errs, &backend.OptionError{Option: name, Reason: "no such option"})
+		}
+		o[name] = value
+	}
+	if vni, ok := o["vni"].(float64); !ok || vni < 1 || vni >= 1<<24 {
+		errs = append(errs, &backend.OptionError{Option: "vni", Reason: "must be 1 to 16777215"})
+	}
+	if o["port"] == o["vni"] {
+		errs = append(errs, errors.New("port and vni are the same"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return json.Marshal(o)
+}
+
+func write(t *testing.T, dir string, files map[string]string) {
+	t.Helper()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestLoadNothingIsDefaults(t *testing.T) {
+	got, err := Load(nil, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(Defaults(), got, compare()); diff != "" {
+		t.Error(diff)
+	}
+	got, err = Load(nil, Options{Dev: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(Dev(), got, compare()); diff != "" {
+		t.Error(diff)
+	}
+	if got.Networks[0].Pools[0].Prefix.String() != "10.98.0.0/16" || !got.Dev {
+		t.Errorf("dev is %+v", got)
+	}
+}
+
+func TestMerge(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, map[string]string{
+		"base.hcl": `
+			node_name = "a"
+			log_level = "WARN"
+			lease { ttl = "1m" }
+			consul {
+			  address = "127.0.0.1:8500"
+			  tls { ca_file = "ca.pem" }
+			}
+			network "one" {
+			  ipv4 { prefix = "10.1.0.0/16" }
+			  ip_masq = true
+			}`,
+		"conf.d/20.json": `{
+			"//": "JSON means the same",
+			"log_level": "DEBUG",
+			"consul": {"service": "", "tls": {"server_name": "consul.example"}},
+			"network": {"two": {"ipv6": {"prefix": "fd00:2::/48", "subnet_len": 64}, "backend": {"alloc": {"x": [1, "y"], "z": null}}, "forward": false}}
+		}`,
+		"conf.d/10.hcl":         `log_level = "ERROR"` + "\n" + `data_dir = "/data"` + "\n" + `lease { on_lost = "exit" }`,
+		"conf.d/README.md":      `not read {`,
+		"conf.d/sub.hcl/no.hcl": `log_level = "TRACE"`,
+	})
+	got, err := Load([]string{filepath.Join(dir, "base.hcl"), filepath.Join(dir, "conf.d")}, registryOptions())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Defaults()
+	want.NodeName, want.DataDir, want.Log.Level = "a", "/data", "DEBUG"
+	want.Lease.TTL, want.Lease.RenewMargin, want.Lease.OnLost = time.Minute, 40*time.Second, OnLostExit
+	want.Consul.Address, want.Consul.Service = "127.0.0.1:8500", ""
+	want.Consul.TLS = TLS{CAFile: "ca.pem", ServerName: "consul.example"}
+	want.Networks = []Network{
+		{
+			Name: "one", Pools: []Pool{{Prefix: netip.MustParsePrefix("10.1.0.0/16")}}, IPMasq: true, Forward: true,
+			Backend:    &Backend{Type: "vxlan", Options: json.RawMessage(`{"direct_routing":false,"port":8472,"vni":1}`)},
+			SubnetFile: "/run/leno/one.env",
+		},
+		{
+			Name: "two", Pools: []Pool{{Prefix: netip.MustParsePrefix("fd00:2::/48"), SubnetLen: 64}},
+			Backend:    &Backend{Type: "alloc", Options: json.RawMessage(`{"x":[1,"y"]}`)},
+			SubnetFile: "/run/leno/two.env",
+		},
+	}
+	want.Files = []string{filepath.Join(dir, "base.hcl"), filepath.Join(dir, "conf.d/10.hcl"), filepath.Join(dir, "conf.d/20.json")}
+	if diff := cmp.Diff(want, got, compare()); diff != "" {
+		t.Errorf("merged (-want +got):\n%s", diff)
+	}
+}
+
+func TestValues(t *testing.T) {
+	for _, tt := range []struct {
+		name, src string
+		get       func(Config) any
+		want      any
+	}{
+		{"margin follows the ttl", `lease { ttl = "30s" }`, func(c Config) any { return c.Lease.RenewMargin }, 20 * time.Second},
+		{"hold grows with a long ttl", `lease { ttl = "24h" }`, func(c Config) any { return c.Lease.Hold }, 48 * time.Hour},
+		{"service off", `consul { service = "" }`, func(c Config) any { return c.Consul.Service }, ""},
+		{"service unset", `consul { }`, func(c Config) any { return c.Consul.Service }, "leno"},
+		{"null is unset", `consul { service = null }`, func(c Config) any { return c.Consul.Service }, "leno"},
+		{"prometheus off", `telemetry { prometheus_retention = "0s" }`, func(c Config) any { return c.Telemetry.PrometheusRetention }, time.Duration(0)},
+		{"numbers in quotes", `log_rotate_bytes = "1024"`, func(c Config) any { return c.Log.RotateBytes }, 1024},
+		{"socket", `http { address = "unix:///run/leno/leno.sock" }`, func(c Config) any { return c.HTTP.Address }, "unix:///run/leno/leno.sock"},
+		{"IPv6 listener", `http { address = "[::1]:80" }`, func(c Config) any { return c.HTTP.Address }, "[::1]:80"},
+		{"Consul by URL", `consul { address = "https://consul.example" }`, func(c Config) any { return c.Consul.Address }, "https://consul.example"},
+		{"template", `underlay { public_ip = "{{ GetPrivateIP }}" }`, func(c Config) any { return c.Underlay.PublicIP }, "{{ GetPrivateIP }}"},
+		{"IPv6 address", `underlay { public_ipv6 = "2001:db8::1" }`, func(c Config) any { return c.Underlay.PublicIPv6 }, "2001:db8::1"},
+		{"can_reach", `underlay { can_reach = "::ffff:192.0.2.1" }`, func(c Config) any { return c.Underlay.CanReach }, netip.MustParseAddr("192.0.2.1")},
+		{"one empty token", `consul {
+			token = ""
+			token_file = "/t"
+		}`, func(c Config) any { return c.Consul.TokenFile }, "/t"},
+		{"a network as Consul has it", `network "n" {}`, func(c Config) any { return c.Networks[0].Backend == nil && len(c.Networks[0].Pools) == 0 }, true},
+		{"no firewall unless asked, but forwarding", `network "n" {}`, func(c Config) any { return []bool{c.Networks[0].IPMasq, c.Networks[0].Forward} }, []bool{false, true}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, err := Parse([]byte(tt.src), "a.hcl", registryOptions())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, tt.get(c), compare()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestDevWithFile(t *testing.T) {
+	o := registryOptions()
+	o.Dev = true
+	c, err := Parse([]byte(`network "dev" {
+  ipv4 { prefix = "10.1.0.0/16" }
+}
+network "more" {}`), "a.hcl", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := []string{}
+	for _, n := range c.Networks {
+		names = append(names, n.Name)
+	}
+	if !slices.Equal(names, []string{"dev", "more"}) || c.Networks[0].Pools[0].Prefix.String() != "10.1.0.0/16" {
+		t.Errorf("networks are %+v", c.Networks)
+	}
+}
+
+func TestOverrides(t *testing.T) {
+	o := registryOptions()
+	o.Overrides = map[string]string{
+		"log_level": "TRACE", "log_json": "true", "consul.address": "10.0.0.1:8500", "consul.tls.ca_file": "/ca",
+		"node_name": `a"$\{b`, "lease.ttl": "1m",
+	}
+	c, err := Parse([]byte(`log_level = "WARN"
+lease { ttl = "3m" }`), "a.hcl", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Log.Level != "TRACE" || !c.Log.JSON || c.Consul.Address != "10.0.0.1:8500" || c.Consul.TLS.CAFile != "/ca" ||
+		c.NodeName != `a"$\{b` || c.Lease.TTL != time.Minute {
+		t.Errorf("got %+v", c)
+	}
+	o.Overrides = map[string]string{"lease.ttl": "1s"}
+	_, err = Parse(nil, "a.hcl", o)
+	if err == nil || !strings.HasPrefix(err.Error(), "command line:2: ") {
+		t.Errorf("a bad override gives %v", err)
+	}
+}
+
+func TestLoadMissing(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"bad.hcl": `log_level = "LOUD"`})
+	_, err := Load([]string{filepath.Join(dir, "none.hcl"), filepath.Join(dir, "bad.hcl"), filepath.Join(dir, "bad.hcl")}, Options{})
+	var all *Errors
+	if !errors.As(err, &all) || len(all.Diags) != 3 {
+		t.Fatalf("got %v", err)
+	}
+	for _, want := range []string{"none.hcl: no such file", `"LOUD" is not one of`, "more than once"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is missing in:\n%v", want, err)
+		}
+	}
+}
+
+func TestFormat(t *testing.T) {
+	out, err := Format([]byte("lease {\nttl=\"1m\" # why\n  on_lost   = \"exit\"\n}\n"), "a.hcl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "lease {\n  ttl     = \"1m\" # why\n  on_lost = \"exit\"\n}\n"; string(out) != want {
+		t.Errorf("got %q, want %q", out, want)
+	}
+	if _, err := Format([]byte("lease {"), "a.hcl"); err == nil || !strings.Contains(err.Error(), "a.hcl:1: ") {
+		t.Errorf("a syntax error gives %v", err)
+	}
+	if _, err := Format([]byte("{}"), "a.json"); err == nil {
+		t.Error("JSON was formatted")
+	}
+}

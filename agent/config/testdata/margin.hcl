@@ -1,0 +1,3 @@
+lease {
+  renew_margin = "0s"
+}
