@@ -1,0 +1,319 @@
+package consul
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// maxRaces bounds how often one Acquire chooses anew after another host was
+// faster; each loss means that somebody else got a slot.
+const maxRaces = 64
+
+// racePause is the longest pause before choosing anew.
+const racePause = 20 * time.Millisecond
+
+// Acquire implements registry.Leases.
+func (c *Client) Acquire(ctx context.Context, n registry.Network, claim registry.Claim) (registry.Lease, error) {
+	if claim.TTL < minTTL || claim.TTL > maxTTL {
+		return registry.Lease{}, fmt.Errorf("acquire lease in network %s: %w: ttl %s is not within %s..%s",
+			n.Name, registry.ErrInvalid, claim.TTL, minTTL, maxTTL)
+	}
+	a := &acquisition{c: c, network: n, claim: claim}
+	first, _ := n.Plan.Range()
+	if _, _, err := a.record(first); err != nil {
+		return registry.Lease{}, fmt.Errorf("acquire lease in network %s: %w", n.Name, err)
+	}
+	lease, err := a.run(ctx)
+	a.cleanUp(ctx, lease)
+	if err != nil {
+		return registry.Lease{}, fmt.Errorf("acquire lease in network %s: %w", n.Name, err)
+	}
+	return lease, nil
+}
+
+// acquisition is one call of Acquire.
+type acquisition struct {
+	c       *Client
+	network registry.Network
+	claim   registry.Claim
+
+	session string   // what a new record is locked with, "" until one is needed
+	created []string // sessions made here; all but the lease's are destroyed at the end
+	surplus []registry.Lease
+}
+
+func (a *acquisition) run(ctx context.Context) (registry.Lease, error) {
+	var lost error
+	unmarked := 0
+	for range maxRaces {
+		if lost != nil {
+			if err := pause(ctx, jitter(racePause)); err != nil {
+				return registry.Lease{}, err
+			}
+		}
+		view, marked, err := a.c.situation(ctx, a.network, a.claim)
+		if err != nil {
+			return registry.Lease{}, err
+		}
+		if !marked {
+			created, err := a.c.ensureMarker(ctx, a.c.layout.leases(a.network.Name))
+			if err != nil {
+				return registry.Lease{}, err
+			}
+			if !created {
+				// Either it was created since the list or the list hid it.
+				if unmarked++; unmarked > 2 {
+					return registry.Lease{}, hidden(a.c.layout.leases(a.network.Name))
+				}
+				continue
+			}
+		}
+		choice, err := registry.Choose(view, a.claim, rand.Uint64N)
+		if err != nil {
+			return registry.Lease{}, err
+		}
+		lease, err := a.take(ctx, choice)
+		switch {
+		case err == nil:
+			a.surplus = surplus(view.Leases, lease)
+			return lease, nil
+		case !isRefused(err):
+			return registry.Lease{}, err
+		}
+		lost = err
+	}
+	return registry.Lease{}, fmt.Errorf("%w: other hosts were faster %d times: %w", registry.ErrConflict, maxRaces, lost)
+}
+
+// take carries out one choice. A *refusedError means: look again, choose again.
+func (a *acquisition) take(ctx context.Context, choice registry.Choice) (registry.Lease, error) {
+	key, value, err := a.record(choice.Slot)
+	if err != nil {
+		return registry.Lease{}, err
+	}
+	wanted, err := registry.ParseLease(a.network, lastComponent(key), value)
+	if err != nil {
+		return registry.Lease{}, err
+	}
+
+	var checks []*api.KVTxnOp
+	session := ""
+	switch old := choice.Existing; {
+	case old == nil:
+		checks = append(checks, &api.KVTxnOp{Verb: api.KVCheckNotExists, Key: key})
+	case !old.Held():
+		checks = append(checks, &api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: old.ModifyIndex})
+	default:
+		entry, err := a.c.renewSession(ctx, old.Session)
+		if err != nil {
+			return registry.Lease{}, err
+		}
+		switch {
+		case entry == nil:
+			return registry.Lease{}, &refusedError{reasons: []string{"the session of " + key + " has just ended"}}
+		case !fits(entry, a.claim):
+			// The TTL was changed: hand the lock over without letting go of it.
+			checks = append(checks, &api.KVTxnOp{Verb: api.KVUnlock, Key: key, Value: value, Session: old.Session})
+			a.created = append(a.created, old.Session)
+		case old.SameValue(wanted):
+			a.session = old.Session
+			return *old, nil
+		default:
+			session = old.Session
+			checks = append(checks, &api.KVTxnOp{Verb: api.KVCheckSession, Key: key, Session: session})
+		}
+	}
+	if session == "" {
+		if err := a.ensureSession(ctx); err != nil {
+			return registry.Lease{}, err
+		}
+		session = a.session
+	}
+	results, err := a.c.transact(ctx, append(checks, &api.KVTxnOp{Verb: api.KVLock, Key: key, Value: value, Session: session})...)
+	if err != nil {
+		return a.afterwards(ctx, key, value, session, err)
+	}
+	pair := results[len(results)-1]
+	return stored(wanted, pair), nil
+}
+
+// afterwards sorts out a transaction that failed. When it may have taken place
+// all the same, the key itself tells.
+func (a *acquisition) afterwards(ctx context.Context, key string, value []byte, session string, failure error) (registry.Lease, error) {
+	if isRefused(failure) {
+		if strings.Contains(failure.Error(), "invalid session") {
+			a.session, a.claim.Session = "", ""
+		}
+		return registry.Lease{}, failure
+	}
+	if !errors.Is(failure, registry.ErrUnavailable) {
+		return registry.Lease{}, fmt.Errorf("write %s: %w", key, failure)
+	}
+	pair, _, err := a.c.get(ctx, key, read{consistent: true})
+	switch {
+	case err != nil:
+		return registry.Lease{}, fmt.Errorf("write %s: %w", key, failure)
+	case pair != nil && pair.Session == session && bytes.Equal(pair.Value, value):
+		lease, err := registry.ParseLease(a.network, lastComponent(key), pair.Value)
+		return stored(lease, pair), err
+	case pair == nil || pair.Session != session:
+		// The transaction may still be on its way, and the next choice may be
+		// another slot. Without its session it cannot take effect.
+		if err := a.c.destroySession(ctx, session); err != nil {
+			return registry.Lease{}, err
+		}
+		a.session, a.claim.Session = "", ""
+	}
+	return registry.Lease{}, &refusedError{reasons: []string{failure.Error()}}
+}
+
+// ensureSession settles what to lock a record with that is not locked by us
+// already: the session of an earlier process when it lives, or a new one.
+func (a *acquisition) ensureSession(ctx context.Context) error {
+	if a.session != "" {
+		return nil
+	}
+	if a.claim.Session != "" {
+		entry, err := a.c.renewSession(ctx, a.claim.Session)
+		if err != nil {
+			return err
+		}
+		if entry != nil && fits(entry, a.claim) {
+			a.session = a.claim.Session
+			return nil
+		}
+	}
+	id, err := a.c.createSession(ctx, a.network.Name, a.claim)
+	if err != nil {
+		return err
+	}
+	a.created = append(a.created, id)
+	a.session = id
+	return nil
+}
+
+// cleanUp leaves one session and one record of ours behind, or none: lease is
+// the zero value when none was acquired. What fails here is only logged, since
+// sessions that nobody renews end by themselves.
+func (a *acquisition) cleanUp(ctx context.Context, lease registry.Lease) {
+	for _, id := range a.created {
+		// A lock that could not be handed over is still the lease's.
+		if id != lease.Session && (lease.Session != "" || id == a.session) {
+			a.c.discardSession(ctx, id)
+		}
+	}
+	for _, other := range a.surplus {
+		a.c.dropSurplus(ctx, other, lease)
+	}
+}
+
+// surplus is the other records held under the lease's node id, left behind by
+// a claim whose outcome was never known.
+func surplus(leases []registry.Lease, lease registry.Lease) []registry.Lease {
+	return slices.DeleteFunc(slices.Clone(leases), func(l registry.Lease) bool {
+		return l.NodeID != lease.NodeID || l.Slot == lease.Slot || !l.Held()
+	})
+}
+
+func (c *Client) dropSurplus(ctx context.Context, other, lease registry.Lease) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	err := c.deleteOwn(ctx, c.layout.lease(other.Network, other.Subnet()), other)
+	c.logger.Warn("second lease of this host removed", "network", other.Network, "subnet", other.Subnet(), "error", err)
+	if other.Session != lease.Session {
+		c.discardSession(ctx, other.Session)
+	}
+}
+
+// record is the key and value of the claim's lease on slot.
+func (a *acquisition) record(slot uint64) (key string, value []byte, err error) {
+	l := registry.Lease{
+		Network: a.network.Name, Slot: slot, Subnets: a.network.Plan.Subnets(slot),
+		Node: a.claim.Node, NodeID: a.claim.NodeID, PublicIPs: a.claim.PublicIPs, MTU: a.claim.MTU, Backend: a.claim.Backend,
+	}
+	value, err = registry.FormatLease(l)
+	if err != nil {
+		return "", nil, err
+	}
+	// Peers hold it against the same rules: better to fail here than to be skipped.
+	if _, err := registry.ParseLease(a.network, registry.SubnetKey(l.Subnet()), value); err != nil {
+		return "", nil, err
+	}
+	return a.c.layout.lease(a.network.Name, l.Subnet()), value, nil
+}
+
+// situation is a consistent view of a network's leases and reservations, and
+// whether the marker stands in the leases. In a store that was emptied, the
+// slots of hosts that have not come back yet count as taken.
+func (c *Client) situation(ctx context.Context, n registry.Network, claim registry.Claim) (view registry.Situation, marked bool, err error) {
+	prefix := c.layout.leases(n.Name)
+	pairs, _, err := c.list(ctx, prefix, read{consistent: true})
+	if err != nil {
+		return view, false, err
+	}
+	view.Network = n
+	var set registry.LeaseSet
+	for _, pair := range pairs {
+		if pair.Key == prefix+markerName {
+			marked = true
+			continue
+		}
+		if l, err := parseLease(n, prefix, pair); err == nil {
+			set.Leases = append(set.Leases, l)
+		} else if p, err := registry.ParseSubnetKey(pair.Key[len(prefix):]); err == nil {
+			view.Bad = append(view.Bad, registry.BadSlot{Prefix: p, Session: pair.Session, ModifyIndex: pair.ModifyIndex})
+		}
+	}
+	c.clock.Observe(n.Name, set.Leases, time.Now())
+	view.Leases = set.Leases
+	missing, err := c.tree(prefix).missing(ctx, pairs)
+	if err != nil {
+		return view, false, err
+	}
+	for _, pair := range missing {
+		if l, err := parseLease(n, prefix, pair); err == nil && l.NodeID != claim.NodeID {
+			view.Bad = append(view.Bad, registry.BadSlot{Prefix: l.Subnet()})
+		}
+	}
+
+	prefix = c.layout.reservations(n.Name)
+	reserved, err := c.reservations(ctx, n)
+	if err != nil {
+		return view, false, err
+	}
+	view.Reservations = reserved.Reservations
+	for _, b := range reserved.Bad {
+		// Somebody meant to keep it; for whom cannot be read.
+		if p, err := registry.ParseSubnetKey(b.Key[len(prefix):]); err == nil {
+			view.Bad = append(view.Bad, registry.BadSlot{Prefix: p})
+		}
+	}
+	return view, marked, nil
+}
+
+// parseLease reads a pair below prefix.
+func parseLease(n registry.Network, prefix string, pair *api.KVPair) (registry.Lease, error) {
+	l, err := registry.ParseLease(n, pair.Key[len(prefix):], pair.Value)
+	if err != nil {
+		return registry.Lease{}, err
+	}
+	return stored(l, pair), nil
+}
+
+// stored is the lease with what Consul says of its record.
+func stored(l registry.Lease, pair *api.KVPair) registry.Lease {
+	l.Session, l.CreateIndex, l.ModifyIndex = pair.Session, pair.CreateIndex, pair.ModifyIndex
+	return l
+}
+
+func lastComponent(key string) string { return key[strings.LastIndexByte(key, '/')+1:] }

@@ -1,0 +1,267 @@
+// Package consul keeps the registry in Consul: records in its KV store, locked
+// by sessions, taken in transactions and watched with blocking queries.
+//
+// It owns the key layout and everything that is peculiar to Consul: which
+// answers may be trusted, what a lost right looks like, how a session ends. It
+// knows nothing of backends, of the agent, or of what is done with a lease, and
+// it never backs off: callers do.
+//
+// The keys, under the prefix of the configuration:
+//
+//	networks/_                       marker
+//	networks/<network>               the network's record
+//	leases/<network>/_               marker
+//	leases/<network>/<subnet>        a lease's record, locked while held
+//	reservations/<network>/<subnet>  a reservation's record
+//
+// A marker is a key that is always there. It tells a tree that is empty from
+// one that was emptied, restored or hidden, and gives the watched prefix an
+// index of its own.
+package consul
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// callTimeout bounds a request that does not block: without a quorum Consul
+// answers 500 after 9 to 12 seconds.
+const callTimeout = 15 * time.Second
+
+// cleanupTimeout bounds what is put right after an error, on a context of its own.
+const cleanupTimeout = 3 * time.Second
+
+// Client is the registry in one Consul datacenter. All methods may be called
+// concurrently.
+type Client struct {
+	*shared
+	token *token
+}
+
+// shared is what a client has in common with those As made of it.
+type shared struct {
+	conf   Config
+	conn   connection
+	api    *api.Client
+	logger hclog.Logger
+	layout layout
+	clock  registry.LapseClock
+	doubts doubts
+
+	mu    sync.Mutex
+	trees map[string]*tree // by prefix
+}
+
+var (
+	_ registry.Registry  = (*Client)(nil)
+	_ registry.Announcer = (*Client)(nil)
+	_ registry.NodeNamer = (*Client)(nil)
+)
+
+// New returns a client. It reads the TLS files and talks to nobody; a token
+// file is first read by the first call.
+func New(conf Config) (*Client, error) {
+	conf = conf.withDefaults()
+	conn, err := conf.connection()
+	if err != nil {
+		return nil, err
+	}
+	client, err := conn.client()
+	if err != nil {
+		return nil, err
+	}
+	s := &shared{conf: conf, conn: conn, api: client, logger: conf.Logger, layout: layout{conf.KVPrefix}, trees: map[string]*tree{}}
+	return &Client{shared: s, token: conn.token}, nil
+}
+
+// As implements registry.Registry. Both clients share connections and what they
+// know of the watched trees.
+func (c *Client) As(secret string) registry.Registry {
+	if secret == "" {
+		secret = anonymousToken
+	}
+	return &Client{shared: c.shared, token: &token{value: secret}}
+}
+
+// ReloadToken reads the token file again. Without one it does nothing; on an
+// error the client goes on with the token it has.
+func (c *Client) ReloadToken() error {
+	changed, err := c.token.reload()
+	if changed {
+		c.logger.Info("consul token changed")
+	}
+	return err
+}
+
+// Close drops idle connections. Calls in progress are ended by their contexts.
+// The client stays usable.
+func (c *Client) Close() error {
+	c.conn.base.CloseIdleConnections()
+	return nil
+}
+
+// markerName is the last component of a marker's key; no network or subnet is
+// spelled like it.
+const markerName = "_"
+
+// markerValue is for people who come across the key.
+const markerValue = "leno keeps this key so that an empty tree can be told from a lost one"
+
+// layout spells keys.
+type layout struct{ prefix string }
+
+func (l layout) networks() string             { return l.prefix + "/networks/" }
+func (l layout) network(name string) string   { return l.networks() + name }
+func (l layout) leases(network string) string { return l.prefix + "/leases/" + network + "/" }
+func (l layout) reservations(network string) string {
+	return l.prefix + "/reservations/" + network + "/"
+}
+
+func (l layout) lease(network string, subnet netip.Prefix) string {
+	return l.leases(network) + registry.SubnetKey(subnet)
+}
+
+func (l layout) reservation(network string, subnet netip.Prefix) string {
+	return l.reservations(network) + registry.SubnetKey(subnet)
+}
+
+// read are the options of one read; the zero value is a plain one by the leader.
+type read struct {
+	index      uint64        // block until the index is beyond this
+	wait       time.Duration // for at most this long
+	consistent bool          // the leader asks a quorum whether it still leads
+}
+
+// query is the options of a request that reads, under this client's token.
+func (c *Client) query(ctx context.Context, r read) (*api.QueryOptions, context.CancelFunc) {
+	timeout := callTimeout
+	if r.index > 0 {
+		timeout += r.wait + r.wait/16
+	}
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, tokenKey{}, c.token), timeout)
+	opts := &api.QueryOptions{RequireConsistent: r.consistent, WaitIndex: r.index}
+	if r.index > 0 {
+		opts.WaitTime = r.wait
+	}
+	return opts.WithContext(ctx), cancel
+}
+
+// write is the options of a request that writes, under this client's token.
+func (c *Client) write(ctx context.Context) (*api.WriteOptions, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, tokenKey{}, c.token), callTimeout)
+	return (&api.WriteOptions{}).WithContext(ctx), cancel
+}
+
+// get reads one key; the pair is nil when there is none. Unlike a list, it
+// says 403 when the token lacks the right.
+func (c *Client) get(ctx context.Context, key string, r read) (*api.KVPair, uint64, error) {
+	opts, cancel := c.query(ctx, r)
+	defer cancel()
+	pair, meta, err := c.api.KV().Get(key, opts)
+	if err != nil {
+		return nil, 0, fmt.Errorf("read %s: %w", key, classify(err))
+	}
+	if !meta.KnownLeader {
+		return nil, 0, fmt.Errorf("read %s: %w", key, uncertain("consul knows no leader"))
+	}
+	return pair, meta.LastIndex, nil
+}
+
+// list reads everything below a prefix. Records hidden from the token are an
+// error; whether an empty list is to be believed is for the caller to find out.
+func (c *Client) list(ctx context.Context, prefix string, r read) (api.KVPairs, uint64, error) {
+	opts, cancel := c.query(ctx, r)
+	defer cancel()
+	pairs, meta, err := c.api.KV().List(prefix, opts)
+	switch {
+	case err != nil:
+		return nil, 0, fmt.Errorf("list %s: %w", prefix, classify(err))
+	case !meta.KnownLeader:
+		return nil, 0, fmt.Errorf("list %s: %w", prefix, uncertain("consul knows no leader"))
+	case meta.ResultsFilteredByACLs:
+		return nil, 0, fmt.Errorf("list %s: %w", prefix, hidden(prefix))
+	}
+	return pairs, meta.LastIndex, nil
+}
+
+// transact runs one transaction. A check or lock that did not hold is a
+// *refusedError. Any other error but ErrDenied leaves open whether it took
+// place.
+func (c *Client) transact(ctx context.Context, ops ...*api.KVTxnOp) ([]*api.KVPair, error) {
+	for again := false; ; again = true {
+		opts, cancel := c.query(ctx, read{})
+		ok, resp, _, err := c.api.KV().Txn(ops, opts)
+		cancel()
+		if err != nil {
+			return nil, classify(err)
+		}
+		if ok {
+			return resp.Results, nil
+		}
+		refused := &refusedError{}
+		rights := false
+		for _, e := range resp.Errors {
+			refused.reasons = append(refused.reasons, e.What)
+			rights = rights || denied(e.What)
+		}
+		if !rights {
+			return nil, refused
+		}
+		// A missing right is 409 here, which the transport does not see.
+		if changed, err := c.token.reload(); again || err != nil || !changed {
+			return nil, fmt.Errorf("%w: %w", registry.ErrDenied, refused)
+		}
+	}
+}
+
+// ensureMarker creates the marker of a tree when it is missing.
+func (c *Client) ensureMarker(ctx context.Context, prefix string) (created bool, err error) {
+	opts, cancel := c.write(ctx)
+	defer cancel()
+	key := prefix + markerName
+	created, _, err = c.api.KV().CAS(&api.KVPair{Key: key, Value: []byte(markerValue)}, opts)
+	if err != nil {
+		return false, fmt.Errorf("create %s: %w", key, classify(err))
+	}
+	return created, nil
+}
+
+func isRefused(err error) bool {
+	var refused *refusedError
+	return errors.As(err, &refused)
+}
+
+// jitter is a random time between half of d and d.
+func jitter(d time.Duration) time.Duration {
+	return d/2 + rand.N(d/2+1)
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// doubts are the keys and prefixes whose next read must not block: after an
+// error or an answer without news the store may have been restarted or restored
+// with lower indexes, and a query for the old index would then sleep through it.
+type doubts struct{ set sync.Map }
+
+func (d *doubts) about(key string) bool { _, ok := d.set.Load(key); return ok }
+func (d *doubts) add(key string)        { d.set.Store(key, true) }
+func (d *doubts) clear(key string)      { d.set.Delete(key) }

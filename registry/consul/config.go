@@ -1,0 +1,179 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+	"github.com/hashicorp/go-hclog"
+)
+
+// Defaults of Config.
+const (
+	DefaultKVPrefix = "leno"
+	DefaultCoalesce = 250 * time.Millisecond
+	DefaultSettle   = 4 * time.Minute
+	DefaultWait     = 5 * time.Minute
+)
+
+// dialTimeout bounds one TCP connect; an address that drops packets is
+// unavailable, not slow.
+const dialTimeout = 5 * time.Second
+
+// Config says where Consul is and how to talk to it. Whatever is empty comes
+// from the CONSUL_HTTP_* and CONSUL_* environment variables, then from Consul's
+// own defaults.
+type Config struct {
+	// Address is host:port, http://host:port, https://host:port or
+	// unix:///path. Without a scheme it is HTTPS when TLS is set or
+	// CONSUL_HTTP_SSL says so, and HTTP otherwise.
+	Address string
+
+	// Token is the ACL token itself, TokenFile a file that holds it, which is
+	// read at the first call, by ReloadToken, and when Consul answers 403. At
+	// most one of them is set.
+	Token     string
+	TokenFile string
+
+	KVPrefix   string // what every key begins with, without slashes at its ends; default "leno"
+	Datacenter string
+	Namespace  string
+	Partition  string
+	TLS        TLS
+
+	Logger hclog.Logger // default: none
+
+	// Coalesce is the longest pause between a change in a watched tree and the
+	// read that follows, so that a burst costs one read; each pause is a
+	// random time between half of it and all of it. Default 250ms.
+	Coalesce time.Duration
+	// Settle is how long records are kept that are missing from a tree that
+	// was created anew or restored, for their hosts to write them again. At
+	// least twice the lease's TTL; default 4m.
+	Settle time.Duration
+	// Wait is the longest blocking query. Default 5m; Consul adds up to a
+	// sixteenth at random.
+	Wait time.Duration
+}
+
+// TLS names PEM files and the server's expected name.
+type TLS struct {
+	CAFile     string
+	CertFile   string
+	KeyFile    string
+	ServerName string
+}
+
+func (c Config) withDefaults() Config {
+	c.KVPrefix = strings.Trim(c.KVPrefix, "/")
+	if c.KVPrefix == "" {
+		c.KVPrefix = DefaultKVPrefix
+	}
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	if c.Coalesce <= 0 {
+		c.Coalesce = DefaultCoalesce
+	}
+	if c.Settle <= 0 {
+		c.Settle = DefaultSettle
+	}
+	if c.Wait <= 0 {
+		c.Wait = DefaultWait
+	}
+	return c
+}
+
+// connection is what Config and the environment come to.
+type connection struct {
+	config api.Config
+	base   *http.Transport
+	token  *token
+	host   string // the address without scheme and path; "" for a unix socket
+}
+
+// tokenPlaceholder keeps api.NewClient from reading tokens out of the
+// environment; the transport replaces it in every request.
+const tokenPlaceholder = "set-by-the-transport"
+
+func (c Config) connection() (connection, error) {
+	if c.Token != "" && c.TokenFile != "" {
+		return connection{}, errors.New("consul: token and token file are both set")
+	}
+	conf := api.DefaultConfigWithLogger(c.Logger)
+
+	tok := &token{file: c.TokenFile, value: c.Token}
+	if c.Token == "" && c.TokenFile == "" {
+		// The order in which Consul's own commands look.
+		if tok.file = conf.TokenFile; tok.file == "" {
+			tok.value = conf.Token
+		}
+	}
+	conf.TokenFile, conf.Token = "", tokenPlaceholder
+
+	override(&conf.Datacenter, c.Datacenter)
+	override(&conf.Namespace, c.Namespace)
+	override(&conf.Partition, c.Partition)
+	override(&conf.TLSConfig.CAFile, c.TLS.CAFile)
+	override(&conf.TLSConfig.CertFile, c.TLS.CertFile)
+	override(&conf.TLSConfig.KeyFile, c.TLS.KeyFile)
+	override(&conf.TLSConfig.Address, c.TLS.ServerName)
+	if c.TLS != (TLS{}) {
+		conf.Scheme = "https"
+	}
+	override(&conf.Address, c.Address)
+
+	base := conf.Transport
+	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}
+	base.DialContext = dialer.DialContext
+	host := ""
+	scheme, rest, found := strings.Cut(conf.Address, "://")
+	switch {
+	case !found:
+		host = conf.Address
+	case scheme == "unix":
+		base.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "unix", rest)
+		}
+		conf.Address, conf.Scheme = "localhost", "http"
+	case scheme == "http" || scheme == "https":
+		var path string
+		host, path, _ = strings.Cut(rest, "/")
+		conf.Address, conf.Scheme = host, scheme
+		if path != "" {
+			conf.PathPrefix = "/" + strings.TrimSuffix(path, "/")
+		}
+	default:
+		return connection{}, fmt.Errorf("consul: address %q: unknown scheme %q, want http, https or unix", conf.Address, scheme)
+	}
+
+	tlsConfig, err := api.SetupTLSConfig(&conf.TLSConfig)
+	if err != nil {
+		return connection{}, fmt.Errorf("consul: tls: %w", err)
+	}
+	base.TLSClientConfig = tlsConfig
+	return connection{config: *conf, base: base, token: tok, host: host}, nil
+}
+
+// client builds the API client. It sends each request under the token in the
+// request's context.
+func (c connection) client() (*api.Client, error) {
+	conf := c.config
+	conf.HttpClient = &http.Client{Transport: &transport{base: c.base}}
+	client, err := api.NewClient(&conf)
+	if err != nil {
+		return nil, fmt.Errorf("consul: %w", err)
+	}
+	return client, nil
+}
+
+func override(dst *string, value string) {
+	if value != "" {
+		*dst = value
+	}
+}

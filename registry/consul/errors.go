@@ -1,0 +1,98 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+const maxErrorBody = 4 << 10
+
+// statusError is an HTTP status that means an error, with Consul's text.
+type statusError struct {
+	Code int
+	Body string
+}
+
+func (e *statusError) Error() string {
+	return fmt.Sprintf("consul answered %d: %s", e.Code, e.Body)
+}
+
+// refusedError is a transaction that Consul rolled back because a check or a
+// lock in it did not hold.
+type refusedError struct{ reasons []string }
+
+func (e *refusedError) Error() string {
+	return "consul rolled the transaction back: " + strings.Join(e.reasons, "; ")
+}
+
+// classify wraps err with the sentinel it amounts to:
+//
+//   - ErrDenied: 401 and 403, and texts that say so, which is all a transaction
+//     and some forwarded errors give;
+//   - ErrUnavailable: no connection, a time-out, 429 (reads over the rate limit,
+//     or more than 200 connections from one address), 503 (writes over the rate
+//     limit) and other 5xx (500 without a leader), a cut-off answer.
+//
+// Cancellation and errors that carry a sentinel already stay as they are.
+func classify(err error) error {
+	var (
+		status *statusError
+		other  api.StatusError
+		urlErr *url.Error
+		netErr net.Error
+	)
+	switch {
+	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, registry.ErrDenied),
+		errors.Is(err, registry.ErrUnavailable), errors.Is(err, registry.ErrUncertain):
+		return err
+	case errors.As(err, &status):
+		return classifyStatus(status.Code, status.Body, status)
+	case errors.As(err, &other):
+		return classifyStatus(other.Code, other.Body, err)
+	case errors.As(err, &urlErr), errors.As(err, &netErr), errors.Is(err, context.DeadlineExceeded),
+		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("%w: %w", registry.ErrUnavailable, err)
+	case denied(err.Error()):
+		return fmt.Errorf("%w: %w", registry.ErrDenied, err)
+	default:
+		return err
+	}
+}
+
+func classifyStatus(code int, body string, err error) error {
+	switch {
+	case code == http.StatusUnauthorized, code == http.StatusForbidden, denied(body):
+		return fmt.Errorf("%w: %w", registry.ErrDenied, err)
+	case code == http.StatusTooManyRequests, code >= 500:
+		return fmt.Errorf("%w: %w", registry.ErrUnavailable, err)
+	default:
+		return err
+	}
+}
+
+// denied recognises Consul's words for a missing right and for a token that
+// does not exist.
+func denied(text string) bool {
+	return strings.Contains(text, "Permission denied") || strings.Contains(text, "ACL not found")
+}
+
+// uncertain wraps ErrUncertain with why.
+func uncertain(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", registry.ErrUncertain, fmt.Sprintf(format, args...))
+}
+
+// hidden is the error for an answer from which records may be missing because
+// the token may not see them.
+func hidden(prefix string) error {
+	return fmt.Errorf("%w: %w: the token may not read all of %s", registry.ErrUncertain, registry.ErrDenied, prefix)
+}

@@ -1,0 +1,186 @@
+package consul
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// Renew implements registry.Leases. It is no Raft write: no index moves.
+func (c *Client) Renew(ctx context.Context, l registry.Lease) error {
+	if l.Session == "" {
+		return fmt.Errorf("renew lease %s: %w", l.Subnet(), registry.ErrLeaseLost)
+	}
+	entry, err := c.renewSession(ctx, l.Session)
+	if err != nil {
+		return fmt.Errorf("renew lease %s: %w", l.Subnet(), err)
+	}
+	if entry == nil {
+		return fmt.Errorf("renew lease %s: %w: session %s has ended", l.Subnet(), registry.ErrLeaseLost, l.Session)
+	}
+	return nil
+}
+
+// Release implements registry.Leases.
+func (c *Client) Release(ctx context.Context, l registry.Lease) error {
+	key := c.layout.lease(l.Network, l.Subnet())
+	if err := c.deleteOwn(ctx, key, l); err != nil {
+		return fmt.Errorf("release lease %s: %w", l.Subnet(), err)
+	}
+	if l.Session == "" {
+		return nil
+	}
+	if err := c.destroySession(ctx, l.Session); err != nil {
+		return fmt.Errorf("release lease %s: %w", l.Subnet(), err)
+	}
+	return nil
+}
+
+// deleteOwn deletes the record if our session holds it, or if it is ours and
+// lapsed, and leaves it alone otherwise.
+func (c *Client) deleteOwn(ctx context.Context, key string, l registry.Lease) error {
+	if l.Session != "" {
+		_, err := c.transact(ctx,
+			&api.KVTxnOp{Verb: api.KVCheckSession, Key: key, Session: l.Session},
+			&api.KVTxnOp{Verb: api.KVDelete, Key: key})
+		if !isRefused(err) {
+			return err
+		}
+	}
+	pair, _, err := c.get(ctx, key, read{consistent: true})
+	if err != nil {
+		return err
+	}
+	if pair == nil || pair.Session != "" || nodeID(pair) != l.NodeID {
+		return nil
+	}
+	_, err = c.transact(ctx,
+		&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: pair.ModifyIndex},
+		&api.KVTxnOp{Verb: api.KVDelete, Key: key})
+	if isRefused(err) {
+		return nil // somebody else's by now
+	}
+	return err
+}
+
+// nodeID is whose record a pair is, whatever else is wrong with it.
+func nodeID(pair *api.KVPair) string {
+	var r struct {
+		NodeID string `json:"node_id"`
+	}
+	_ = json.Unmarshal(pair.Value, &r)
+	return r.NodeID
+}
+
+// Revoke implements registry.Leases.
+func (c *Client) Revoke(ctx context.Context, network string, subnet netip.Prefix) error {
+	err := c.deleteCovering(ctx, network, subnet, c.layout.lease)
+	if isRefused(err) {
+		err = registry.ErrLeaseNotFound
+	}
+	if err != nil {
+		return fmt.Errorf("revoke lease %s of network %s: %w", subnet, network, err)
+	}
+	return nil
+}
+
+// deleteCovering deletes the record of the slot that has subnet as one of its
+// subnets; a *refusedError says there is none. A subnet that is not of the
+// network's plan, or whose network is gone, is looked for under its own key.
+func (c *Client) deleteCovering(ctx context.Context, network string, subnet netip.Prefix, keyOf func(string, netip.Prefix) string) error {
+	if err := registry.CheckNetworkName(network); err != nil {
+		return err
+	}
+	n, err := c.Network(ctx, network)
+	switch {
+	case err == nil:
+		if slot, err := n.Plan.Slot(subnet); err == nil {
+			subnet = n.Plan.Subnets(slot)[0]
+		}
+	case !errors.Is(err, registry.ErrNetworkNotFound) && !errors.Is(err, registry.ErrInvalid):
+		return err
+	}
+	key := keyOf(network, subnet)
+	// The get fails when there is no such key.
+	_, err = c.transact(ctx,
+		&api.KVTxnOp{Verb: api.KVGet, Key: key},
+		&api.KVTxnOp{Verb: api.KVDelete, Key: key})
+	return err
+}
+
+// Expire implements registry.Leases.
+func (c *Client) Expire(ctx context.Context, l registry.Lease) error {
+	if l.Held() {
+		return fmt.Errorf("expire lease %s: %w: it is held", l.Subnet(), registry.ErrConflict)
+	}
+	key := c.layout.lease(l.Network, l.Subnet())
+	_, err := c.transact(ctx,
+		&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: l.ModifyIndex},
+		&api.KVTxnOp{Verb: api.KVDelete, Key: key})
+	if isRefused(err) {
+		return fmt.Errorf("expire lease %s: %w: %w", l.Subnet(), registry.ErrConflict, err)
+	}
+	if err != nil {
+		return fmt.Errorf("expire lease %s: %w", l.Subnet(), err)
+	}
+	return nil
+}
+
+// WatchLease implements registry.Leases. Unlike a list, a read of one key says
+// so when the right is missing, so "no such lease" is certain.
+func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet netip.Prefix, after uint64) (registry.Lease, uint64, error) {
+	slot, err := n.Plan.Slot(subnet)
+	if err != nil {
+		return registry.Lease{}, 0, fmt.Errorf("watch lease: %w", err)
+	}
+	prefix := c.layout.leases(n.Name)
+	key := c.layout.lease(n.Name, n.Plan.Subnets(slot)[0])
+	for {
+		r := read{}
+		if after > 0 && !c.doubts.about(key) {
+			r = read{index: after, wait: c.conf.Wait}
+		}
+		start := time.Now()
+		pair, index, err := c.get(ctx, key, r)
+		if err != nil {
+			c.doubts.add(key)
+			return registry.Lease{}, 0, fmt.Errorf("watch lease %s: %w", subnet, err)
+		}
+		c.doubts.clear(key)
+		switch {
+		case index == after:
+			if err := c.noNews(ctx, key, r, start); err != nil {
+				return registry.Lease{}, 0, err
+			}
+			continue
+		case pair == nil:
+			return registry.Lease{}, index, fmt.Errorf("lease %s of network %s: %w", subnet, n.Name, registry.ErrLeaseNotFound)
+		}
+		l, err := parseLease(n, prefix, pair)
+		if err != nil {
+			return registry.Lease{}, index, fmt.Errorf("lease %s: %w", key, err)
+		}
+		return l, index, nil
+	}
+}
+
+// noNews follows a read that showed the index it was given. A restore wakes a
+// blocking query with the old index, so the next read does not block; and a
+// server that answers early again and again must not be asked in a circle.
+func (c *Client) noNews(ctx context.Context, key string, r read, start time.Time) error {
+	if r.index == 0 {
+		return nil
+	}
+	c.doubts.add(key)
+	if time.Since(start) < c.conf.Coalesce {
+		return pause(ctx, jitter(c.conf.Coalesce))
+	}
+	return nil
+}

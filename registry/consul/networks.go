@@ -1,0 +1,108 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// Network implements registry.Networks.
+func (c *Client) Network(ctx context.Context, name string) (registry.Network, error) {
+	if err := registry.CheckNetworkName(name); err != nil {
+		return registry.Network{}, err
+	}
+	pair, _, err := c.get(ctx, c.layout.network(name), read{})
+	if err != nil {
+		return registry.Network{}, fmt.Errorf("network %s: %w", name, err)
+	}
+	if pair == nil {
+		return registry.Network{}, fmt.Errorf("network %s: %w", name, registry.ErrNetworkNotFound)
+	}
+	n, err := parseNetwork(name, pair)
+	if err != nil {
+		return registry.Network{}, fmt.Errorf("network %s: %w", name, err)
+	}
+	return n, nil
+}
+
+// PutNetwork implements registry.Networks. The token needs the right to write
+// below networks/; without the right to write below leases/ the leases' marker
+// is left to the first host that acquires one.
+func (c *Client) PutNetwork(ctx context.Context, n registry.Network) error {
+	if err := c.putNetwork(ctx, n); err != nil {
+		return fmt.Errorf("put network %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+func (c *Client) putNetwork(ctx context.Context, n registry.Network) error {
+	plan, err := n.Plan.Normalize()
+	if err != nil {
+		return err
+	}
+	n.Plan = plan
+	value, err := registry.FormatNetwork(n)
+	if err != nil {
+		return err
+	}
+	if _, err := registry.ParseNetwork(n.Name, value); err != nil {
+		return err
+	}
+	// Markers come first: whoever sees the network can trust its trees.
+	if _, err := c.ensureMarker(ctx, c.layout.networks()); err != nil {
+		return err
+	}
+	if _, err := c.ensureMarker(ctx, c.layout.leases(n.Name)); err != nil && !errors.Is(err, registry.ErrDenied) {
+		return err
+	}
+	opts, cancel := c.write(ctx)
+	defer cancel()
+	key := c.layout.network(n.Name)
+	ok, _, err := c.api.KV().CAS(&api.KVPair{Key: key, Value: value, ModifyIndex: n.ModifyIndex}, opts)
+	switch {
+	case err != nil:
+		return fmt.Errorf("write %s: %w", key, classify(err))
+	case !ok && n.ModifyIndex == 0:
+		return registry.ErrNetworkExists
+	case !ok:
+		return registry.ErrConflict
+	}
+	return nil
+}
+
+// DeleteNetwork implements registry.Networks.
+func (c *Client) DeleteNetwork(ctx context.Context, name string) error {
+	if err := registry.CheckNetworkName(name); err != nil {
+		return err
+	}
+	// Watchers believe that a definition is gone only beside a marker.
+	if _, err := c.ensureMarker(ctx, c.layout.networks()); err != nil {
+		return fmt.Errorf("delete network %s: %w", name, err)
+	}
+	key := c.layout.network(name)
+	// The get fails when there is no such key.
+	_, err := c.transact(ctx,
+		&api.KVTxnOp{Verb: api.KVGet, Key: key},
+		&api.KVTxnOp{Verb: api.KVDelete, Key: key},
+		&api.KVTxnOp{Verb: api.KVDeleteTree, Key: c.layout.reservations(name)})
+	if isRefused(err) {
+		err = registry.ErrNetworkNotFound
+	}
+	if err != nil {
+		return fmt.Errorf("delete network %s: %w", name, err)
+	}
+	return nil
+}
+
+func parseNetwork(name string, pair *api.KVPair) (registry.Network, error) {
+	n, err := registry.ParseNetwork(name, pair.Value)
+	if err != nil {
+		return registry.Network{}, err
+	}
+	n.CreateIndex, n.ModifyIndex = pair.CreateIndex, pair.ModifyIndex
+	return n, nil
+}

@@ -1,0 +1,149 @@
+package consul
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// Reservations implements registry.Reservations.
+func (c *Client) Reservations(ctx context.Context, n registry.Network) (registry.ReservationSet, error) {
+	if err := registry.CheckNetworkName(n.Name); err != nil {
+		return registry.ReservationSet{}, fmt.Errorf("reservations: %w", err)
+	}
+	set, err := c.reservations(ctx, n)
+	if err != nil {
+		return registry.ReservationSet{}, fmt.Errorf("reservations of network %s: %w", n.Name, err)
+	}
+	return set, nil
+}
+
+// reservations is a consistent list. It has no marker; an empty list is
+// believed when a key below the prefix may be read, whether it exists or not.
+func (c *Client) reservations(ctx context.Context, n registry.Network) (registry.ReservationSet, error) {
+	prefix := c.layout.reservations(n.Name)
+	pairs, _, err := c.list(ctx, prefix, read{consistent: true})
+	if err != nil {
+		return registry.ReservationSet{}, err
+	}
+	if len(pairs) == 0 {
+		if _, _, err := c.get(ctx, prefix+markerName, read{}); err != nil {
+			return registry.ReservationSet{}, err
+		}
+	}
+	var set registry.ReservationSet
+	for _, pair := range pairs {
+		r, err := registry.ParseReservation(n, strings.TrimPrefix(pair.Key, prefix), pair.Value)
+		if err != nil {
+			set.Bad = append(set.Bad, badRecord(pair, err))
+			continue
+		}
+		r.ModifyIndex = pair.ModifyIndex
+		set.Reservations = append(set.Reservations, r)
+	}
+	slices.SortFunc(set.Reservations, func(a, b registry.Reservation) int { return cmp.Compare(a.Slot, b.Slot) })
+	return set, nil
+}
+
+// AddReservation implements registry.Reservations.
+func (c *Client) AddReservation(ctx context.Context, n registry.Network, r registry.Reservation) error {
+	if err := c.addReservation(ctx, n, r); err != nil {
+		return fmt.Errorf("reserve %s in network %s: %w", r.Subnet, n.Name, err)
+	}
+	return nil
+}
+
+func (c *Client) addReservation(ctx context.Context, n registry.Network, r registry.Reservation) error {
+	if err := registry.CheckNetworkName(n.Name); err != nil {
+		return err
+	}
+	r, err := registry.CheckReservation(n, r)
+	if err != nil {
+		return err
+	}
+	there, err := c.reserved(ctx, n, r, math.MaxUint64)
+	if err != nil || there {
+		return err
+	}
+	value, err := registry.FormatReservation(r)
+	if err != nil {
+		return err
+	}
+	key := c.layout.reservation(n.Name, r.Subnet)
+	results, err := c.transact(ctx,
+		&api.KVTxnOp{Verb: api.KVCheckNotExists, Key: key},
+		&api.KVTxnOp{Verb: api.KVSet, Key: key, Value: value})
+	switch {
+	case isRefused(err):
+		// Written since the list, or unusable.
+		if there, err := c.reserved(ctx, n, r, math.MaxUint64); err != nil || there {
+			return err
+		}
+		return fmt.Errorf("%w: an unusable record stands at %s", registry.ErrReserved, key)
+	case err != nil:
+		return err
+	}
+	// Two operators may have reserved two slots for one host at once; then
+	// both see it here, and the later one gives way.
+	index := results[len(results)-1].ModifyIndex
+	if _, err := c.reserved(ctx, n, r, index); err != nil {
+		_, undo := c.transact(ctx,
+			&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: index},
+			&api.KVTxnOp{Verb: api.KVDelete, Key: key})
+		if undo != nil && !isRefused(undo) {
+			c.logger.Warn("second reservation of one host not removed", "network", n.Name, "subnet", r.Subnet, "error", undo)
+		}
+		return err
+	}
+	return nil
+}
+
+// reserved says whether the same reservation stands already; ErrReserved when
+// another one written before index is in its way.
+func (c *Client) reserved(ctx context.Context, n registry.Network, r registry.Reservation, index uint64) (bool, error) {
+	set, err := c.reservations(ctx, n)
+	if err != nil {
+		return false, err
+	}
+	there := false
+	for _, other := range set.Reservations {
+		sameHost := other.Node == r.Node && other.NodeID == r.NodeID
+		switch {
+		case other.ModifyIndex > index:
+		case other.Slot == r.Slot && sameHost:
+			there = true
+		case other.Slot == r.Slot:
+			return false, fmt.Errorf("%w: %s is kept for %s", registry.ErrReserved, other.Subnet, hostOf(other))
+		case sameHost:
+			return false, fmt.Errorf("%w: %s has %s already", registry.ErrReserved, hostOf(r), other.Subnet)
+		}
+	}
+	return there, nil
+}
+
+func hostOf(r registry.Reservation) string {
+	if r.NodeID != "" {
+		return fmt.Sprintf("node id %s", r.NodeID)
+	}
+	return fmt.Sprintf("node %q", r.Node)
+}
+
+// RemoveReservation implements registry.Reservations.
+func (c *Client) RemoveReservation(ctx context.Context, network string, subnet netip.Prefix) error {
+	err := c.deleteCovering(ctx, network, subnet, c.layout.reservation)
+	if isRefused(err) {
+		err = registry.ErrReservationNotFound
+	}
+	if err != nil {
+		return fmt.Errorf("remove reservation %s of network %s: %w", subnet, network, err)
+	}
+	return nil
+}

@@ -1,0 +1,390 @@
+package consul
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+)
+
+// rootToken may do everything on every test server.
+const rootToken = "7f6a3c9e-0000-4000-8000-000000000001"
+
+// testPatience bounds every wait; only a failure takes that long.
+const testPatience = 30 * time.Second
+
+// server is a real Consul on loopback ports of its own, with ACLs that deny by
+// default.
+type server struct {
+	addr    string // of its HTTP API
+	serf    string
+	dir     string
+	args    []string
+	cmd     *exec.Cmd
+	exited  chan struct{}
+	admin   *api.Client
+	logFile string
+}
+
+// TestMain ends the server all tests share.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	common.stop()
+	os.Exit(code)
+}
+
+// common is the server all tests share that do not harm theirs; each takes a
+// prefix of its own.
+var common sharedServer
+
+type sharedServer struct {
+	once sync.Once
+	s    *server
+	dir  string
+	err  error
+}
+
+func (c *sharedServer) get(tb testing.TB) *server {
+	tb.Helper()
+	c.once.Do(func() {
+		if c.dir, c.err = os.MkdirTemp("", "leno-consul-"); c.err != nil {
+			return
+		}
+		c.s, c.err = startServer(c.dir, "")
+	})
+	if c.err != nil {
+		tb.Fatal(c.err)
+	}
+	return c.s
+}
+
+func (c *sharedServer) stop() {
+	if c.s != nil {
+		c.s.kill()
+	}
+	if c.dir != "" {
+		_ = os.RemoveAll(c.dir)
+	}
+}
+
+// newServer starts a server for one test.
+func newServer(t *testing.T, extra string) *server {
+	t.Helper()
+	s, err := startServer(t.TempDir(), extra)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.kill)
+	return s
+}
+
+func startServer(dir, extra string) (*server, error) {
+	var s *server
+	var err error
+	for range 3 { // a free port may be taken before Consul binds it
+		if s, err = configureServer(dir, extra, true); err != nil {
+			return nil, err
+		}
+		if err = s.start(); err == nil {
+			return s, nil
+		}
+		s.kill()
+	}
+	return nil, err
+}
+
+func configureServer(dir, extra string, isServer bool) (*server, error) {
+	ports, err := freePorts(5)
+	if err != nil {
+		return nil, err
+	}
+	config := fmt.Sprintf(`
+node_name = %q
+bind_addr = "127.0.0.1"
+client_addr = "127.0.0.1"
+ports { http = %d  server = %d  serf_lan = %d  serf_wan = %d  dns = -1  grpc = -1  grpc_tls = -1  https = -1 }
+performance { raft_multiplier = 1 }
+limits { http_max_conns_per_client = 10000 }
+log_level = "warn"
+acl { enabled = true  default_policy = "deny"  tokens { initial_management = %q  agent = %q } }
+%s`, fmt.Sprintf("node-%d", ports[0]), ports[0], ports[1], ports[2], ports[3], rootToken, rootToken, extra)
+	if !isServer {
+		config = strings.Replace(config, "initial_management", "agent_recovery", 1)
+	}
+	path := filepath.Join(dir, fmt.Sprintf("consul-%d.hcl", ports[0]))
+	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+		return nil, err
+	}
+	s := &server{
+		addr: fmt.Sprintf("127.0.0.1:%d", ports[0]), serf: fmt.Sprintf("127.0.0.1:%d", ports[2]), dir: dir,
+		logFile: path + ".log", args: []string{"agent", "-config-file", path},
+	}
+	if isServer {
+		s.args = append(s.args, "-dev")
+	} else {
+		s.args = append(s.args, "-data-dir", filepath.Join(dir, "data"))
+	}
+	conf := api.DefaultConfig()
+	conf.Address, conf.Scheme, conf.Token, conf.TokenFile = s.addr, "http", rootToken, ""
+	s.admin, err = api.NewClient(conf)
+	return s, err
+}
+
+// start runs the process and waits until it serves reads and writes.
+func (s *server) start() error {
+	binary, err := consulBinary()
+	if err != nil {
+		return err
+	}
+	log, err := os.OpenFile(s.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	s.cmd = exec.Command(binary, s.args...)
+	s.cmd.Stdout, s.cmd.Stderr = log, log
+	if err := s.cmd.Start(); err != nil {
+		return err
+	}
+	exited := make(chan struct{})
+	s.exited = exited
+	go func() { _ = s.cmd.Wait(); close(exited) }()
+
+	deadline := time.Now().Add(testPatience)
+	for time.Now().Before(deadline) {
+		if _, err = s.admin.KV().Put(&api.KVPair{Key: "ready"}, nil); err == nil {
+			// Sessions need the node in the catalogue, a moment later.
+			var id string
+			if id, _, err = s.admin.Session().CreateNoChecks(&api.SessionEntry{}, nil); err == nil {
+				_, err = s.admin.Session().Destroy(id, nil)
+				return err
+			}
+		}
+		select {
+		case <-exited:
+			text, _ := os.ReadFile(s.logFile)
+			return fmt.Errorf("consul ended at once: %s", text)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return fmt.Errorf("consul is not ready: %w", err)
+}
+
+// kill ends the process the hard way; its store goes with it.
+func (s *server) kill() { s.signal(os.Kill) }
+
+func (s *server) signal(sig os.Signal) {
+	if s.cmd == nil || s.cmd.Process == nil {
+		return
+	}
+	_ = s.cmd.Process.Signal(sig)
+	<-s.exited
+}
+
+func consulBinary() (string, error) {
+	if path := os.Getenv("LENO_TEST_CONSUL"); path != "" {
+		return path, nil
+	}
+	if path, err := exec.LookPath("consul"); err == nil {
+		return path, nil
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(cache, "leno-tools", "consul-1.20.6", "consul")
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("no Consul to test with: set LENO_TEST_CONSUL, put consul on PATH, or run make test, which builds one: %w", err)
+	}
+	return path, nil
+}
+
+func freePorts(n int) ([]int, error) {
+	var ports []int
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}
+
+// testPrefix is a KV prefix no other test uses.
+func testPrefix() string {
+	b := make([]byte, 6)
+	_, _ = rand.Read(b)
+	return "test/" + hex.EncodeToString(b)
+}
+
+// client opens a client of the server as another host would.
+func (s *server) client(tb testing.TB, prefix string, change ...func(*Config)) *Client {
+	tb.Helper()
+	conf := Config{Address: s.addr, Token: rootToken, KVPrefix: prefix, Coalesce: 10 * time.Millisecond}
+	for _, f := range change {
+		f(&conf)
+	}
+	c, err := New(conf)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// newToken makes a token with the given rules.
+func (s *server) newToken(tb testing.TB, rules string) (secret, policyID string) {
+	tb.Helper()
+	name := strings.ReplaceAll(testPrefix(), "/", "-")
+	policy, _, err := s.admin.ACL().PolicyCreate(&api.ACLPolicy{Name: name, Rules: rules}, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	token, _, err := s.admin.ACL().TokenCreate(&api.ACLToken{Policies: []*api.ACLTokenPolicyLink{{ID: policy.ID}}}, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return token.SecretID, policy.ID
+}
+
+// setRules changes what a policy of newToken allows.
+func (s *server) setRules(tb testing.TB, policyID, rules string) {
+	tb.Helper()
+	policy, _, err := s.admin.ACL().PolicyRead(policyID, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	policy.Rules = rules
+	if _, _, err := s.admin.ACL().PolicyUpdate(policy, nil); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// store is registrytest.Store on a prefix of a server, and what else tests do
+// past the registry.
+type store struct {
+	*server
+	prefix string
+}
+
+func newStore(tb testing.TB) *store {
+	tb.Helper()
+	return &store{server: common.get(tb), prefix: testPrefix()}
+}
+
+func (s *store) open(tb testing.TB, change ...func(*Config)) *Client {
+	tb.Helper()
+	return s.client(tb, s.prefix, change...)
+}
+
+func (s *store) Prefix() string { return s.prefix }
+func (s *store) Token() string  { return rootToken }
+
+func (s *store) EndSession(tb testing.TB, id string) {
+	tb.Helper()
+	if _, err := s.admin.Session().Destroy(id, nil); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func (s *store) Put(tb testing.TB, key string, value []byte) {
+	tb.Helper()
+	if _, err := s.admin.KV().Put(&api.KVPair{Key: key, Value: value}, nil); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func (s *store) Delete(tb testing.TB, key string) {
+	tb.Helper()
+	if _, err := s.admin.KV().Delete(key, nil); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func (s *store) Get(tb testing.TB, key string) (value []byte, session string, ok bool) {
+	tb.Helper()
+	pair, _, err := s.admin.KV().Get(key, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if pair == nil {
+		return nil, "", false
+	}
+	return pair.Value, pair.Session, true
+}
+
+func (s *store) Keys(tb testing.TB, prefix string) []string {
+	tb.Helper()
+	keys, _, err := s.admin.KV().Keys(prefix, "", nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// empty deletes every key of the prefix at once.
+func (s *store) empty(tb testing.TB) {
+	tb.Helper()
+	if _, err := s.admin.KV().DeleteTree(s.prefix+"/", nil); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// sessions is the ids of all sessions for a network of the prefix.
+func (s *store) sessions(tb testing.TB, network string) []string {
+	tb.Helper()
+	entries, _, err := s.admin.Session().List(nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var out []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name, s.prefix+"/"+network+"/") {
+			out = append(out, e.ID)
+		}
+	}
+	return out
+}
+
+func testContext(tb testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), testPatience)
+	tb.Cleanup(cancel)
+	return ctx
+}
+
+func wantIs(tb testing.TB, err error, wants ...error) {
+	tb.Helper()
+	for _, want := range wants {
+		if !errors.Is(err, want) {
+			tb.Fatalf("got error %v, want one that is %q", err, want)
+		}
+	}
+}
+
+// eventually polls until ok.
+func eventually(tb testing.TB, what string, ok func() bool) {
+	tb.Helper()
+	for deadline := time.Now().Add(testPatience); ; time.Sleep(20 * time.Millisecond) {
+		if ok() {
+			return
+		}
+		if time.Now().After(deadline) {
+			tb.Fatalf("timed out: %s", what)
+		}
+	}
+}

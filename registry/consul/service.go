@@ -1,0 +1,113 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// The service's check. The TTL is twice the 30 s within which agents announce
+// themselves again.
+const (
+	checkInterval = "10s"
+	checkTimeout  = "5s"
+	checkTTL      = "60s"
+	ttlNotes      = "fed by the leno agent itself"
+)
+
+// Announce implements registry.Announcer with the local Consul agent's
+// services. The check polls s.HealthURL; without one it is a TTL check that
+// every call feeds with v. A `consul agent -dev` forgets services at a restart,
+// and anybody may deregister them, so each call looks first.
+func (c *Client) Announce(ctx context.Context, s registry.Service, v registry.Verdict) error {
+	wanted := registration(s, v)
+	same, err := c.announced(ctx, wanted)
+	if err != nil {
+		return fmt.Errorf("announce service %s: %w", s.ID, err)
+	}
+	if !same {
+		opts, cancel := c.query(ctx, read{})
+		defer cancel()
+		err := c.api.Agent().ServiceRegisterOpts(wanted, api.ServiceRegisterOpts{ReplaceExistingChecks: true}.WithContext(opts.Context()))
+		if err != nil {
+			return fmt.Errorf("register service %s: %w", s.ID, classify(err))
+		}
+		c.logger.Info("service registered", "service", s.Name, "id", s.ID)
+	}
+	if wanted.Check.TTL == "" {
+		return nil
+	}
+	opts, cancel := c.query(ctx, read{})
+	defer cancel()
+	if err := c.api.Agent().UpdateTTLOpts(wanted.Check.CheckID, v.Output, v.Status, opts); err != nil {
+		return fmt.Errorf("feed check of service %s: %w", s.ID, classify(err))
+	}
+	return nil
+}
+
+// Withdraw implements registry.Announcer.
+func (c *Client) Withdraw(ctx context.Context, s registry.Service) error {
+	opts, cancel := c.query(ctx, read{})
+	defer cancel()
+	err := c.api.Agent().ServiceDeregisterOpts(s.ID, opts)
+	if err != nil && !isNotFound(err) {
+		return fmt.Errorf("deregister service %s: %w", s.ID, classify(err))
+	}
+	return nil
+}
+
+func registration(s registry.Service, v registry.Verdict) *api.AgentServiceRegistration {
+	check := &api.AgentServiceCheck{
+		CheckID: "service:" + s.ID,
+		Name:    "leno agent",
+		Status:  v.Status, // until the first poll, instead of critical
+	}
+	if s.HealthURL == "" {
+		check.TTL, check.Notes = checkTTL, ttlNotes
+	} else {
+		check.HTTP, check.Interval, check.Timeout = s.HealthURL, checkInterval, checkTimeout
+		// Consul does not tell what a check polls: the notes do.
+		check.Notes = "polls " + s.HealthURL
+	}
+	r := &api.AgentServiceRegistration{ID: s.ID, Name: s.Name, Port: s.Port, Tags: s.Tags, Meta: s.Meta, Check: check}
+	if s.Address.IsValid() {
+		r.Address = s.Address.String()
+	}
+	return r
+}
+
+// announced says whether the service and its check are there as wanted.
+func (c *Client) announced(ctx context.Context, wanted *api.AgentServiceRegistration) (bool, error) {
+	opts, cancel := c.query(ctx, read{})
+	defer cancel()
+	found, _, err := c.api.Agent().Service(wanted.ID, opts)
+	if isNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, classify(err)
+	}
+	if found.Service != wanted.Name || found.Address != wanted.Address || found.Port != wanted.Port ||
+		!slices.Equal(found.Tags, wanted.Tags) || !maps.Equal(found.Meta, wanted.Meta) {
+		return false, nil
+	}
+	filter := fmt.Sprintf("ServiceID == %q", wanted.ID)
+	checks, err := c.api.Agent().ChecksWithFilterOpts(filter, opts)
+	if err != nil {
+		return false, classify(err)
+	}
+	check, ok := checks[wanted.Check.CheckID]
+	return ok && len(checks) == 1 && check.Name == wanted.Check.Name && check.Notes == wanted.Check.Notes, nil
+}
+
+func isNotFound(err error) bool {
+	var status api.StatusError
+	return errors.As(err, &status) && status.Code == http.StatusNotFound
+}

@@ -1,0 +1,76 @@
+package consul
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// The range of session TTLs Consul accepts.
+const (
+	minTTL = 10 * time.Second
+	maxTTL = 24 * time.Hour
+)
+
+// lockDelay as short as the API can say: it omits 0, which Consul reads as 15 s,
+// and the delay would keep a host from its own slot after its session died.
+const lockDelay = time.Millisecond
+
+// createSession makes a session for one agent in one network. It has no checks:
+// with the default one a blip of the node for five seconds would end it.
+func (c *Client) createSession(ctx context.Context, network string, claim registry.Claim) (string, error) {
+	opts, cancel := c.write(ctx)
+	defer cancel()
+	id, _, err := c.api.Session().CreateNoChecks(&api.SessionEntry{
+		Name:      c.conf.KVPrefix + "/" + network + "/" + claim.Node,
+		Behavior:  api.SessionBehaviorRelease,
+		LockDelay: lockDelay,
+		TTL:       claim.TTL.String(),
+	}, opts)
+	if err != nil {
+		return "", fmt.Errorf("create session: %w", classify(err))
+	}
+	return id, nil
+}
+
+// renewSession gives the session another TTL; the entry is nil when the session
+// is gone, which Consul says with 404.
+func (c *Client) renewSession(ctx context.Context, id string) (*api.SessionEntry, error) {
+	opts, cancel := c.write(ctx)
+	defer cancel()
+	entry, _, err := c.api.Session().Renew(id, opts)
+	if err != nil {
+		return nil, fmt.Errorf("renew session %s: %w", id, classify(err))
+	}
+	return entry, nil
+}
+
+// destroySession ends a session; one that is gone is no error.
+func (c *Client) destroySession(ctx context.Context, id string) error {
+	opts, cancel := c.write(ctx)
+	defer cancel()
+	if _, err := c.api.Session().Destroy(id, opts); err != nil {
+		return fmt.Errorf("destroy session %s: %w", id, classify(err))
+	}
+	return nil
+}
+
+// discardSession ends a session nothing is locked with, although ctx may be
+// over. If it fails the session dies by itself within twice its TTL.
+func (c *Client) discardSession(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	if err := c.destroySession(ctx, id); err != nil {
+		c.logger.Warn("unused consul session not destroyed", "session", id, "error", err)
+	}
+}
+
+// fits says whether a session that lives can go on being used as it is.
+func fits(entry *api.SessionEntry, claim registry.Claim) bool {
+	ttl, err := time.ParseDuration(entry.TTL)
+	return err == nil && ttl == claim.TTL && entry.Behavior == api.SessionBehaviorRelease && len(entry.NodeChecks) == 0
+}
