@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -98,11 +99,19 @@ func (c *Consul) Start(ctx context.Context) error {
 	if c.process, err = c.Namespace.Start(command...); err != nil {
 		return err
 	}
-	kv := c.Client().KV()
+	status, kv := c.client.Status(), c.client.KV()
 	err = c.process.WaitFor(ctx, "a leader of Consul", func(ctx context.Context) error {
-		_, _, err := kv.Get("leno/", (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx))
-		var status api.StatusError
-		if errors.As(err, &status) && status.Code == 403 {
+		// It says at once that there is no leader; a read would hold for seconds.
+		leader, err := status.LeaderWithQueryOptions((&api.QueryOptions{}).WithContext(ctx))
+		if err == nil && leader == "" {
+			err = errors.New("no leader yet")
+		}
+		if err != nil {
+			return err
+		}
+		_, _, err = kv.Get("leno/", (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx))
+		var answer api.StatusError
+		if errors.As(err, &answer) && answer.Code == http.StatusForbidden {
 			return nil // it has a leader and knows that we may not read
 		}
 		return err

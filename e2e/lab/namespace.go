@@ -139,7 +139,7 @@ func (n *Namespace) HTTP() *http.Client { return n.client }
 
 // start starts a command inside the namespace.
 func (n *Namespace) start(cmd *exec.Cmd) error {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's ^C is for us alone
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a terminal's ^C and hang-up are for us alone
 	if !n.lab.opts.Detach {
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	}
