@@ -31,7 +31,7 @@ var networkName = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9_.-]{0,62}[a-zA-Z0-
 // keys, file names and device names. Errors wrap ErrInvalid.
 func CheckNetworkName(name string) error {
 	if !networkName.MatchString(name) {
-		return fmt.Errorf("network name %q: %w: 1 to 64 letters, digits, '_', '.' and '-', beginning and ending with a letter or digit", name, ErrInvalid)
+		return fmt.Errorf("network name %.80q: %w: 1 to 64 letters, digits, '_', '.' and '-', beginning and ending with a letter or digit", name, ErrInvalid)
 	}
 	return nil
 }
@@ -46,11 +46,11 @@ func SubnetKey(p netip.Prefix) string {
 func ParseSubnetKey(key string) (netip.Prefix, error) {
 	addr, length, ok := cutLast(key, "-")
 	if !ok {
-		return netip.Prefix{}, fmt.Errorf("key %q: %w: not ADDRESS-LENGTH", key, ErrInvalid)
+		return netip.Prefix{}, fmt.Errorf("key %.64q: %w: not ADDRESS-LENGTH", key, ErrInvalid)
 	}
 	p, err := netip.ParsePrefix(addr + "/" + length)
 	if err != nil || SubnetKey(p) != key || p != p.Masked() {
-		return netip.Prefix{}, fmt.Errorf("key %q: %w: not the first address and length of a subnet", key, ErrInvalid)
+		return netip.Prefix{}, fmt.Errorf("key %.64q: %w: not the first address and length of a subnet", key, ErrInvalid)
 	}
 	return p, nil
 }
@@ -106,9 +106,9 @@ func decode(value []byte, v any, version *int) error {
 	case !utf8.Valid(value):
 		return fmt.Errorf("%w: not UTF-8", ErrInvalid)
 	}
-	err := checkStructure(json.NewDecoder(bytes.NewReader(value)), maxDepth)
+	err := json.Unmarshal(value, v)
 	if err == nil {
-		err = json.Unmarshal(value, v)
+		err = checkStructure(json.NewDecoder(bytes.NewReader(value)), maxDepth)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %s", ErrInvalid, shorten(err.Error()))

@@ -1,0 +1,253 @@
+package registry_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// small has slots 1 to 7.
+func smallNetwork(t testing.TB) registry.Network {
+	return registry.Network{Name: "default", Plan: mustPlan(t, pool("10.7.0.0/21", 24))}
+}
+
+func addr(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}) }
+
+// held is a lease of host i (node host-i, id id-i, address 192.0.2.i, session
+// session-i) on slot; lapsedFor is the same lapsed.
+func held(n registry.Network, slot uint64, i int) registry.Lease {
+	return registry.Lease{Network: n.Name, Slot: slot, Subnets: n.Plan.Subnets(slot), Node: fmt.Sprintf("host-%d", i),
+		NodeID: fmt.Sprintf("id-%d", i), PublicIPs: []netip.Addr{addr(i)}, MTU: 1450,
+		Session: fmt.Sprintf("session-%d", i), CreateIndex: slot, ModifyIndex: slot}
+}
+
+func lapsedFor(n registry.Network, slot uint64, i int, d time.Duration) registry.Lease {
+	l := held(n, slot, i)
+	l.Session, l.Lapsed = "", d
+	return l
+}
+
+func claimOf(i int) registry.Claim {
+	return registry.Claim{Node: fmt.Sprintf("host-%d", i), NodeID: fmt.Sprintf("id-%d", i), PublicIPs: []netip.Addr{addr(i)}, Hold: time.Hour}
+}
+
+func reservation(n registry.Network, slot uint64, node, id string) registry.Reservation {
+	return registry.Reservation{Network: n.Name, Slot: slot, Subnet: n.Plan.Subnets(slot)[0], Node: node, NodeID: id}
+}
+
+func TestChoose(t *testing.T) {
+	n := smallNetwork(t)
+	subnet := func(slot uint64) netip.Prefix { return n.Plan.Subnets(slot)[0] }
+	bad := func(prefix string) registry.BadSlot { return registry.BadSlot{Prefix: netip.MustParsePrefix(prefix)} }
+	type leases = []registry.Lease
+	everyone := func(but ...uint64) (out leases) { // holds every slot but those
+		for slot := uint64(1); slot <= 7; slot++ {
+			if !slices.Contains(but, slot) {
+				out = append(out, held(n, slot, int(slot)+100))
+			}
+		}
+		return out
+	}
+	for _, tt := range []struct {
+		name  string
+		give  registry.Situation
+		claim func(*registry.Claim)
+		rnd   uint64
+		want  uint64
+		takes int // the host whose record is replaced, 0 for none
+		own   bool
+	}{
+		{name: "first free", want: 1},
+		{name: "spread over the free slots", rnd: 4, want: 5},
+		{name: "spread over what is left", give: registry.Situation{Leases: leases{held(n, 1, 1), held(n, 3, 3)}}, rnd: 2, want: 5},
+		{name: "last free", give: registry.Situation{Leases: everyone(7)}, want: 7},
+		{name: "records out of range take nothing", give: registry.Situation{Leases: leases{held(n, 0, 1)}}, rnd: 6, want: 7},
+
+		{name: "own, held", give: registry.Situation{Leases: leases{held(n, 1, 1), held(n, 4, 9)}}, want: 4, takes: 9, own: true},
+		{name: "own, lapsed", give: registry.Situation{Leases: leases{lapsedFor(n, 4, 9, 0)}}, want: 4, takes: 9, own: true},
+		{name: "own, lapsed past hold", give: registry.Situation{Leases: leases{lapsedFor(n, 4, 9, 99*time.Hour)}}, want: 4, takes: 9, own: true},
+		{name: "own, out of range", give: registry.Situation{Leases: leases{held(n, 0, 9)}}, want: 0, takes: 9, own: true},
+		{name: "own before its reservation", give: registry.Situation{Leases: leases{held(n, 4, 9)},
+			Reservations: []registry.Reservation{reservation(n, 5, "host-9", "")}}, want: 4, takes: 9, own: true},
+		{name: "own before another's reservation", give: registry.Situation{Leases: leases{lapsedFor(n, 4, 9, 0)},
+			Reservations: []registry.Reservation{reservation(n, 4, "host-1", "")}}, want: 4, takes: 9, own: true},
+		{name: "own before what it prefers", give: registry.Situation{Leases: leases{held(n, 4, 9)}},
+			claim: func(c *registry.Claim) { c.Prefer = subnet(2) }, want: 4, takes: 9, own: true},
+		{name: "own by name when lapsed", give: registry.Situation{Leases: leases{lapsedFor(n, 4, 9, 0)}},
+			claim: func(c *registry.Claim) { c.NodeID, c.PublicIPs = "new", []netip.Addr{addr(1)} }, want: 4, takes: 9, own: true},
+		{name: "own by name and session", give: registry.Situation{Leases: leases{held(n, 4, 9)}},
+			claim: func(c *registry.Claim) {
+				c.NodeID, c.PublicIPs, c.Session = "new", []netip.Addr{addr(1)}, "session-9"
+			}, want: 4, takes: 9, own: true},
+		{name: "own by name and address", give: registry.Situation{Leases: leases{held(n, 4, 9)}},
+			claim: func(c *registry.Claim) { c.NodeID = "new" }, want: 4, takes: 9, own: true},
+		{name: "own under a new address", give: registry.Situation{Leases: leases{held(n, 4, 9)}},
+			claim: func(c *registry.Claim) { c.PublicIPs = []netip.Addr{addr(1)} }, want: 4, takes: 9, own: true},
+		{name: "own under a new name", give: registry.Situation{Leases: leases{held(n, 4, 9)}},
+			claim: func(c *registry.Claim) { c.Node = "renamed" }, want: 4, takes: 9, own: true},
+		{name: "own, held before lapsed", give: registry.Situation{Leases: leases{lapsedFor(n, 3, 9, 0), held(n, 4, 9)}},
+			claim: func(c *registry.Claim) { c.Prefer = subnet(3) }, want: 4, takes: 9, own: true},
+		{name: "own, node id before name", give: registry.Situation{Leases: leases{func() registry.Lease {
+			l := lapsedFor(n, 3, 8, 0)
+			l.Node = "host-9"
+			return l
+		}(), lapsedFor(n, 4, 9, 0)}}, want: 4, takes: 9, own: true},
+		{name: "own, the preferred of two", give: registry.Situation{Leases: leases{lapsedFor(n, 3, 9, 0), lapsedFor(n, 4, 9, 0)}},
+			claim: func(c *registry.Claim) { c.Prefer = subnet(4) }, want: 4, takes: 9, own: true},
+		{name: "own beside a bad record that covers it", give: registry.Situation{Leases: leases{held(n, 4, 9)},
+			Bad: []registry.BadSlot{bad("10.7.4.0/23")}}, want: 4, takes: 9, own: true},
+		{name: "reserved by name", give: registry.Situation{Reservations: []registry.Reservation{reservation(n, 5, "host-9", "")}},
+			claim: func(c *registry.Claim) { c.Prefer = subnet(2) }, want: 5},
+		{name: "reserved by node id", give: registry.Situation{Reservations: []registry.Reservation{
+			reservation(n, 5, "", "id-9"), reservation(n, 6, "id-9", "")}}, want: 5},
+		{name: "reserved, out of range", give: registry.Situation{Reservations: []registry.Reservation{reservation(n, 0, "host-9", "")}}, want: 0},
+		{name: "reserved, lapsed by another within hold", give: registry.Situation{Leases: leases{lapsedFor(n, 5, 1, 0)},
+			Reservations: []registry.Reservation{reservation(n, 5, "host-9", "")}}, want: 5, takes: 1},
+		{name: "reserved, held by another", give: registry.Situation{Leases: leases{held(n, 5, 1)},
+			Reservations: []registry.Reservation{reservation(n, 5, "host-9", "")}}, want: 1},
+		{name: "reserved, under a bad record", give: registry.Situation{Bad: []registry.BadSlot{bad("10.7.5.0/24")},
+			Reservations: []registry.Reservation{reservation(n, 5, "host-9", "")}}, want: 1},
+		{name: "the free one of two reserved", give: registry.Situation{Leases: leases{held(n, 5, 1)},
+			Reservations: []registry.Reservation{reservation(n, 5, "host-9", ""), reservation(n, 6, "", "id-9")}}, want: 6},
+
+		{name: "preferred", claim: func(c *registry.Claim) { c.Prefer = subnet(6) }, want: 6},
+		{name: "preferred, held", give: registry.Situation{Leases: leases{held(n, 6, 1)}},
+			claim: func(c *registry.Claim) { c.Prefer = subnet(6) }, want: 1},
+		{name: "preferred, lapsed by another past hold", give: registry.Situation{Leases: leases{lapsedFor(n, 6, 1, 2*time.Hour)}},
+			claim: func(c *registry.Claim) { c.Prefer = subnet(6) }, want: 1},
+		{name: "preferred, reserved for another", give: registry.Situation{Reservations: []registry.Reservation{reservation(n, 6, "host-1", "")}},
+			claim: func(c *registry.Claim) { c.Prefer = subnet(6) }, want: 1},
+		{name: "preferred, under a bad record", give: registry.Situation{Bad: []registry.BadSlot{bad("10.7.6.0/25")}},
+			claim: func(c *registry.Claim) { c.Prefer = subnet(6) }, want: 1},
+		{name: "preferred, out of range", claim: func(c *registry.Claim) { c.Prefer = subnet(0) }, want: 1},
+		{name: "preferred, of another network", claim: func(c *registry.Claim) { c.Prefer = netip.MustParsePrefix("10.9.2.0/24") }, want: 1},
+		{name: "preferred, of another length", claim: func(c *registry.Claim) { c.Prefer = netip.MustParsePrefix("10.7.2.0/25") }, want: 1},
+
+		{name: "free slots beside leases, reservations and bad records", give: registry.Situation{Leases: leases{held(n, 1, 1), lapsedFor(n, 2, 2, 2*time.Hour)},
+			Reservations: []registry.Reservation{reservation(n, 3, "host-1", "")}, Bad: []registry.BadSlot{bad("10.7.4.0/23")}}, rnd: 1, want: 7},
+		{name: "bad records of all sizes", give: registry.Situation{Bad: []registry.BadSlot{bad("10.7.0.0/22"), bad("10.7.1.0/24"),
+			bad("10.7.4.9/32"), bad("10.7.4.0/25"), bad("10.9.0.0/16")}}, rnd: 2, want: 7},
+		{name: "lapsed longest", give: registry.Situation{Leases: append(everyone(2, 3, 4), lapsedFor(n, 2, 2, 2*time.Hour),
+			lapsedFor(n, 3, 3, 3*time.Hour), lapsedFor(n, 4, 4, time.Hour))}, want: 3, takes: 3},
+		{name: "lapsed for exactly hold", give: registry.Situation{Leases: append(everyone(2), lapsedFor(n, 2, 2, time.Hour))}, want: 2, takes: 2},
+		{name: "lapsed as long, the older record", give: registry.Situation{Leases: append(everyone(2, 3), lapsedFor(n, 3, 3, 2*time.Hour),
+			lapsedFor(n, 2, 2, 2*time.Hour))}, want: 2, takes: 2},
+		{name: "lapsed, but reserved, out of range or under a bad record", give: registry.Situation{
+			Leases: append(everyone(2, 3, 4), lapsedFor(n, 0, 1, 9*time.Hour), lapsedFor(n, 2, 2, 9*time.Hour),
+				lapsedFor(n, 3, 3, 9*time.Hour), lapsedFor(n, 4, 4, 2*time.Hour)),
+			Reservations: []registry.Reservation{reservation(n, 2, "host-2", "")},
+			Bad:          []registry.BadSlot{bad("10.7.3.128/25")}}, want: 4, takes: 4},
+
+		{name: "overwritten under its lock", give: registry.Situation{Bad: []registry.BadSlot{bad("10.7.2.0/24"),
+			{Prefix: subnet(5), Session: "session-9", ModifyIndex: 77}}},
+			claim: func(c *registry.Claim) { c.Session = "session-9" }, want: 5, takes: -1, own: true},
+		{name: "overwritten under another's lock", give: registry.Situation{Bad: []registry.BadSlot{{Prefix: subnet(1), Session: "session-1"}}},
+			claim: func(c *registry.Claim) { c.Session = "session-9" }, want: 2},
+		{name: "no session is nobody's", give: registry.Situation{Bad: []registry.BadSlot{{Prefix: subnet(1)}}}, want: 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.give.Network = n
+			c := claimOf(9)
+			if tt.claim != nil {
+				tt.claim(&c)
+			}
+			got, err := registry.Choose(tt.give, c, func(uint64) uint64 { return tt.rnd })
+			if err != nil || got.Slot != tt.want || got.Own != tt.own {
+				t.Fatalf("got slot %d, own %v, %v, want slot %d, own %v", got.Slot, got.Own, err, tt.want, tt.own)
+			}
+			switch {
+			case tt.takes == -1:
+				if got.Existing == nil || got.Existing.ModifyIndex != 77 || got.Existing.Session != "session-9" {
+					t.Errorf("replaces %+v, want the record of index 77", got.Existing)
+				}
+			case (got.Existing != nil) != (tt.takes != 0) || got.Existing != nil && got.Existing.NodeID != fmt.Sprintf("id-%d", tt.takes):
+				t.Errorf("replaces %+v, want that of host %d", got.Existing, tt.takes)
+			}
+		})
+	}
+}
+
+func TestChooseErrors(t *testing.T) {
+	n := smallNetwork(t)
+	var all []registry.Lease
+	for slot := uint64(1); slot <= 7; slot++ {
+		all = append(all, held(n, slot, int(slot)))
+	}
+	type situation = registry.Situation
+	one := situation{Leases: []registry.Lease{held(n, 4, 1)}}
+	for _, tt := range []struct {
+		name  string
+		give  situation
+		claim func(*registry.Claim)
+		want  error
+		texts []string
+	}{
+		{"full", situation{Leases: all}, nil, registry.ErrNetworkFull, []string{"default", "7 slots: 7 held, 0 lapsed"}},
+		{"full of lapsed ones within hold", situation{Leases: append(slices.Clone(all[1:]), lapsedFor(n, 1, 1, time.Hour-1))}, nil,
+			registry.ErrNetworkFull, []string{"6 held, 1 lapsed"}},
+		{"full of reservations", situation{Leases: all[1:], Reservations: []registry.Reservation{reservation(n, 1, "host-1", "")}}, nil,
+			registry.ErrNetworkFull, []string{"6 held", "1 reserved"}},
+		{"full of bad records", situation{Bad: []registry.BadSlot{{Prefix: netip.MustParsePrefix("10.0.0.0/8")}}}, nil,
+			registry.ErrNetworkFull, []string{"1 under unusable records"}},
+		{"our name", one, func(c *registry.Claim) { c.Node = "host-1" }, registry.ErrDuplicateNode,
+			[]string{`"host-1" (192.0.2.1, node id id-1) holds 10.7.4.0/24`, `"host-1" (192.0.2.9, node id id-9)`}},
+		{"our node id", one, func(c *registry.Claim) { c.NodeID = "id-1" }, registry.ErrDuplicateNode,
+			[]string{"copied", `"host-1"`, `"host-9"`}},
+		{"our address", one, func(c *registry.Claim) { c.PublicIPs = append(c.PublicIPs, addr(1)) }, registry.ErrDuplicateAddress,
+			[]string{`"host-1" (192.0.2.1, node id id-1)`, `"host-9" (192.0.2.9, 192.0.2.1, node id id-9)`}},
+		{"our address, though we hold a lease", situation{Leases: []registry.Lease{held(n, 3, 9), held(n, 4, 1)}},
+			func(c *registry.Claim) { c.PublicIPs, c.Session = []netip.Addr{addr(1)}, "session-9" }, registry.ErrDuplicateAddress, []string{"10.7.4.0/24"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.give.Network = n
+			c := claimOf(9)
+			if tt.claim != nil {
+				tt.claim(&c)
+			}
+			got, err := registry.Choose(tt.give, c, rand.Uint64N)
+			if !errors.Is(err, tt.want) {
+				t.Fatalf("got %+v, %v, want %v", got, err, tt.want)
+			}
+			for _, text := range tt.texts {
+				if !strings.Contains(err.Error(), text) {
+					t.Errorf("error %q does not say %q", err, text)
+				}
+			}
+		})
+	}
+}
+
+// A key of a slot's other family is not the slot's: it must not pass for our
+// own record.
+func TestChooseOverwrittenDual(t *testing.T) {
+	n := registry.Network{Name: "dual", Plan: mustPlan(t, pool("10.7.0.0/21", 24), pool("fd00:5::/48", 64))}
+	c := claimOf(9)
+	c.Session = "session-9"
+	got, err := registry.Choose(registry.Situation{Network: n, Bad: []registry.BadSlot{{Prefix: n.Plan.Subnets(1)[1], Session: c.Session}}},
+		c, func(uint64) uint64 { return 0 })
+	if err != nil || got.Slot != 2 || got.Own {
+		t.Errorf("got %+v, %v, want slot 2", got, err)
+	}
+}
+
+// The largest plan costs no more than its records.
+func TestChooseNeverWalks(t *testing.T) {
+	n := registry.Network{Name: "big", Plan: mustPlan(t, pool("fd00:5::/32", 64))}
+	got, err := registry.Choose(registry.Situation{Network: n, Leases: []registry.Lease{held(n, 1, 1), held(n, 1<<32-1, 2)}}, claimOf(9),
+		func(free uint64) uint64 {
+			if free != 1<<32-3 {
+				t.Errorf("%d free slots, want 2^32-3", free)
+			}
+			return free - 1
+		})
+	if err != nil || got.Slot != 1<<32-2 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}

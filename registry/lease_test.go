@@ -1,0 +1,100 @@
+package registry_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/lenonet/leno/registry"
+)
+
+func TestBackend(t *testing.T) {
+	for _, tt := range []struct{ name, options, object, rest string }{
+		{"nothing", "", `{"type":"vxlan"}`, `{}`},
+		{"white space", " \n", `{"type":"vxlan"}`, `{}`},
+		{"null", "null", `{"type":"vxlan"}`, `{}`},
+		{"empty", "{}", `{"type":"vxlan"}`, `{}`},
+		{"order kept, spacing not", `{ "vni" : 1, "gbp": {"b": [1, 2], "a": null} }`, `{"type":"vxlan","vni":1,"gbp":{"b":[1,2],"a":null}}`, `{"vni":1,"gbp":{"b":[1,2],"a":null}}`},
+		{"another type", `{"vni":1,"type":"udp"}`, `{"type":"vxlan","vni":1}`, `{"vni":1}`},
+		{"another case is another member", `{"Type":"udp"}`, `{"type":"vxlan","Type":"udp"}`, `{"Type":"udp"}`},
+		{"large numbers", `{"x":12345678901234567890}`, `{"type":"vxlan","x":12345678901234567890}`, `{"x":12345678901234567890}`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b, err := registry.NewBackend("vxlan", json.RawMessage(tt.options))
+			if err != nil || b.Type != "vxlan" || string(b.Object) != tt.object {
+				t.Fatalf("got %s %s, %v, want %s", b.Type, b.Object, err, tt.object)
+			}
+			if got := string(b.Options()); got != tt.rest {
+				t.Errorf("options %s, want %s", got, tt.rest)
+			}
+			value, err := json.Marshal(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var back registry.Backend
+			if err := json.Unmarshal(value, &back); err != nil || back.Type != "vxlan" || string(back.Object) != tt.object || !back.Equal(b) {
+				t.Errorf("read back %s %s, %v", back.Type, back.Object, err)
+			}
+		})
+	}
+	for _, options := range []string{"[]", "1", `"x"`, "{", `{"a":}`, `{"a":1`} {
+		if b, err := registry.NewBackend("vxlan", json.RawMessage(options)); !errors.Is(err, registry.ErrInvalid) {
+			t.Errorf("options %s: %s, %v", options, b.Object, err)
+		}
+	}
+	if got, err := json.Marshal(registry.Backend{Type: "alloc"}); err != nil || string(got) != `{"type":"alloc"}` {
+		t.Errorf("type alone: %s, %v", got, err)
+	}
+	if got := string((registry.Backend{Type: "x", Object: []byte("{")}).Options()); got != `{}` {
+		t.Errorf("options of a broken object: %s", got)
+	}
+}
+
+func TestBackendEqual(t *testing.T) {
+	base := registry.Backend{Type: "vxlan", Object: []byte(`{"type":"vxlan","vni":1,"a":{"b":1,"c":2}}`)}
+	for _, tt := range []struct {
+		object string
+		want   bool
+	}{
+		{`{"type":"vxlan","vni":1,"a":{"b":1,"c":2}}`, true},
+		{`{ "a": {"c":2, "b":1}, "vni":1, "type":"\u0076xlan" }`, true},
+		{`{"type":"vxlan","vni":2,"a":{"b":1,"c":2}}`, false},
+		{`{"type":"vxlan","a":{"b":1,"c":2}}`, false},
+		{``, false},
+	} {
+		if got := base.Equal(registry.Backend{Type: "vxlan", Object: []byte(tt.object)}); got != tt.want {
+			t.Errorf("equal to %s: %v", tt.object, got)
+		}
+	}
+	if base.Equal(registry.Backend{Type: "udp", Object: base.Object}) {
+		t.Error("two types are equal")
+	}
+}
+
+func TestSameValue(t *testing.T) {
+	n := smallNetwork(t)
+	base := held(n, 3, 3)
+	for name, tt := range map[string]struct {
+		change func(*registry.Lease)
+		want   bool
+	}{
+		"nothing":         {func(*registry.Lease) {}, true},
+		"what stores say": {func(l *registry.Lease) { l.Session, l.Lapsed, l.CreateIndex, l.ModifyIndex = "", 1, 9, 9 }, true},
+		"subnets":         {func(l *registry.Lease) { l.Subnets = n.Plan.Subnets(4) }, false},
+		"node":            {func(l *registry.Lease) { l.Node = "x" }, false},
+		"node id":         {func(l *registry.Lease) { l.NodeID = "x" }, false},
+		"addresses":       {func(l *registry.Lease) { l.PublicIPs = []netip.Addr{addr(3), addr(4)} }, false},
+		"mtu":             {func(l *registry.Lease) { l.MTU = 1400 }, false},
+		"backend":         {func(l *registry.Lease) { l.Backend.Type = "udp" }, false},
+	} {
+		l := held(n, 3, 3)
+		tt.change(&l)
+		if got := base.SameValue(l); got != tt.want {
+			t.Errorf("%s changed: same %v", name, got)
+		}
+	}
+	if (registry.Lease{}).Subnet().IsValid() {
+		t.Error("a lease without subnets has one")
+	}
+}
