@@ -213,6 +213,9 @@ func TestContainers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := stream.WaitAnswers(ctx, 3); err != nil {
+		t.Error(err)
+	}
 	second, err := l.Hosts[1].AddContainer(ctx, "default")
 	if err != nil {
 		t.Fatal(err)
@@ -223,7 +226,7 @@ func TestContainers(t *testing.T) {
 	if err := second.Remove(ctx); err != nil {
 		t.Error(err)
 	}
-	if r, err := stream.Stop(ctx); err != nil || r.Sent == 0 || r.Lost() != 0 || r.Gap == 0 {
+	if r, err := stream.Stop(ctx); err != nil || r.Received < 3 || r.Lost() != 0 || r.Gap == 0 {
 		t.Errorf("running ping: %+v, %v", r, err)
 	}
 	if err := b.Remove(ctx); err != nil {

@@ -86,6 +86,18 @@ func (n *Namespace) StartPing(to netip.Addr, o PingOptions) (*PingStream, error)
 	return &PingStream{process: p}, nil
 }
 
+// WaitAnswers waits for n more answers from now on.
+func (s *PingStream) WaitAnswers(ctx context.Context, n int) error {
+	answers := func() int { return strings.Count(s.process.Output(), " bytes from ") }
+	want := answers() + n
+	return s.process.WaitFor(ctx, "answers to a ping", func(context.Context) error {
+		if missing := want - answers(); missing > 0 {
+			return fmt.Errorf("%d of %d are missing", missing, n)
+		}
+		return nil
+	})
+}
+
 // Stop ends it. A packet that was still under way counts as not sent.
 func (s *PingStream) Stop(ctx context.Context) (PingResult, error) {
 	if err := s.process.Signal(syscall.SIGINT); err != nil {

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -83,66 +85,95 @@ func (d *demo) agents(ctx context.Context) error {
 
 func (d *demo) leases(ctx context.Context) error {
 	d.title("Every host has a lease, in Consul for everyone to read")
-	list, err := d.Hosts[0].Leno(ctx, "lease", "list")
+	subnets, err := d.subnets()
+	if err != nil {
+		return err
+	}
+	// A host hears of another's lease a moment after it was written.
+	v4 := slices.DeleteFunc(slices.Collect(maps.Keys(subnets)), func(s netip.Prefix) bool { return s.Addr().Is6() })
+	var list string
+	err = lab.WaitFor(ctx, "host-a to see all leases", func(ctx context.Context) (err error) {
+		if list, err = d.Hosts[0].Leno(ctx, "lease", "list"); err != nil {
+			return err
+		}
+		return contains(list, v4) // it lists a lease by its first subnet
+	})
 	if err != nil {
 		return err
 	}
 	d.print("host-a$ leno lease list", list)
+
 	records, err := d.Consul.CLI(ctx, "kv", "get", "-recurse", "leno/")
 	if err != nil {
 		return err
 	}
 	d.print("consul$ consul kv get -recurse leno/", records)
-
-	owners := map[netip.Prefix]string{}
-	for _, h := range d.Hosts {
-		file, err := lab.ReadSubnetFile(h.SubnetFile(network))
-		if err != nil {
-			return err
-		}
-		subnet := file.Subnet.Masked()
-		if other, taken := owners[subnet]; taken {
-			return fmt.Errorf("%s and %s both have %s", other, h.Name, subnet)
-		}
-		owners[subnet] = h.Name
-		if !strings.Contains(list, subnet.String()) || !strings.Contains(records, subnet.String()) {
-			return fmt.Errorf("%s has %s, which is not among the leases", h.Name, subnet)
-		}
+	if err := contains(records, slices.Collect(maps.Keys(subnets))); err != nil {
+		return fmt.Errorf("the records in Consul: %w", err)
 	}
-	text, err := os.ReadFile(d.Hosts[0].SubnetFile(network))
+
+	file := d.Hosts[0].SubnetFile(network)
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	d.print("host-a$ cat "+d.Hosts[0].SubnetFile(network)+"    for the container runtime", string(text))
+	d.print("host-a$ cat "+file+"    (for the container runtime)", string(text))
 	return nil
+}
+
+// subnets are all hosts' subnets of both families; no two may be the same.
+func (d *demo) subnets() (map[netip.Prefix]*lab.Host, error) {
+	owners := map[netip.Prefix]*lab.Host{}
+	for _, h := range d.Hosts {
+		file, err := lab.ReadSubnetFile(h.SubnetFile(network))
+		if err != nil {
+			return nil, err
+		}
+		for _, subnet := range file.Subnets() {
+			if other := owners[subnet.Masked()]; other != nil {
+				return nil, fmt.Errorf("%s and %s both have %s", other.Name, h.Name, subnet.Masked())
+			}
+			owners[subnet.Masked()] = h
+		}
+	}
+	return owners, nil
+}
+
+// contains is an error that names what the text lacks.
+func contains(text string, subnets []netip.Prefix) error {
+	var errs []error
+	for _, s := range subnets {
+		if !strings.Contains(text, s.String()) {
+			errs = append(errs, fmt.Errorf("%s is missing", s))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (d *demo) routes(ctx context.Context) error {
 	d.title("Every host has routes to the others' subnets")
+	subnets, err := d.subnets()
+	if err != nil {
+		return err
+	}
 	for _, h := range d.Hosts {
-		var all string
-		for _, family := range []string{"-4", "-6"} {
-			routes, err := h.Exec(ctx, "ip", family, "route", "show", "proto", "108")
-			if err != nil {
+		others := maps.Collect(maps.All(subnets))
+		maps.DeleteFunc(others, func(_ netip.Prefix, owner *lab.Host) bool { return owner == h })
+		var v4, v6 string
+		err := lab.WaitFor(ctx, h.Name+" to have all routes", func(ctx context.Context) (err error) {
+			if v4, err = h.Exec(ctx, "ip", "-4", "route", "show", "proto", "108"); err != nil {
 				return err
 			}
-			d.print(fmt.Sprintf("%s$ ip %s route show proto 108", h.Name, family), routes)
-			all += routes
-		}
-		for _, other := range d.Hosts {
-			if other == h {
-				continue
-			}
-			file, err := lab.ReadSubnetFile(other.SubnetFile(network))
-			if err != nil {
+			if v6, err = h.Exec(ctx, "ip", "-6", "route", "show", "proto", "108"); err != nil {
 				return err
 			}
-			for _, subnet := range file.Subnets() {
-				if !strings.Contains(all, subnet.Masked().String()) {
-					return fmt.Errorf("%s has no route to %s of %s", h.Name, subnet.Masked(), other.Name)
-				}
-			}
+			return contains(v4+v6, slices.Collect(maps.Keys(others)))
+		})
+		if err != nil {
+			return err
 		}
+		d.print(h.Name+"$ ip -4 route show proto 108", v4)
+		d.print(h.Name+"$ ip -6 route show proto 108", v6)
 	}
 	return nil
 }
@@ -205,6 +236,9 @@ func (d *demo) kill(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := ping.WaitAnswers(ctx, 10); err != nil {
+		return err
+	}
 	if err := host.KillAgent(); err != nil {
 		return err
 	}
@@ -218,6 +252,9 @@ func (d *demo) kill(ctx context.Context) error {
 		return err
 	}
 	if err := host.WaitReady(ctx); err != nil {
+		return err
+	}
+	if err := ping.WaitAnswers(ctx, 10); err != nil {
 		return err
 	}
 	r, err := ping.Stop(ctx)
