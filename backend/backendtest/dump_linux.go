@@ -39,15 +39,17 @@ echo '# rules'; ip -o rule; ip -o -6 rule`)
 }
 
 // scrub takes a line's volatile parts away, and all of it when it is about the
-// link-local addresses the kernel gives devices by itself.
+// link-local addresses the kernel gives devices by itself, or a route of the
+// local table: the kernel derives these from the addresses, IPv6's a moment
+// later. A TUN's state is unknown until its carrier was lost once, then up.
 func scrub(line string) string {
-	for _, own := range []string{"fe80:", "ff00::/8", "33:33:", "01:00:5e"} {
+	for _, own := range []string{"fe80:", "ff00::/8", "33:33:", "01:00:5e", " table local "} {
 		if strings.Contains(line, own) {
 			return ""
 		}
 	}
 	line = regexp.MustCompile(`^\d+: `).ReplaceAllString(line, "")
-	line = regexp.MustCompile(`(@if\d+|link-netnsid \d+|expires \d+sec|valid_lft.*)`).ReplaceAllString(line, "")
+	line = regexp.MustCompile(`(@if\d+|state (UP|UNKNOWN)|link-netnsid \d+|expires \d+sec|valid_lft.*)`).ReplaceAllString(line, "")
 	return strings.TrimSpace(strings.ReplaceAll(line, `\`, " "))
 }
 
