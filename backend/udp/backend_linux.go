@@ -127,7 +127,7 @@ func (b *Backend) remove(ctx context.Context) (backend.Report, error) {
 	b.fillTable(plan{}, &report)
 	errs := []error{b.detach()}
 	link, err := b.handle.Link(b.config.Link)
-	if err == nil && link != nil {
+	if err == nil && link != nil && isTUN(link) {
 		// Addresses and routes over the device go with it.
 		if err = b.handle.DeleteLink(link); err == nil {
 			report.Writes++
@@ -182,8 +182,8 @@ func (b *Backend) openSocket(ctx context.Context, at netip.AddrPort, report *bac
 }
 
 // attach makes the engine read from and write to the network's device, and
-// creates it when there is none. A device of our name and another kind was
-// left by another backend and is replaced.
+// creates it when there is none. A device of our name that is no TUN is
+// somebody else's.
 func (b *Backend) attach(report *backend.Report) (netlink.Link, error) {
 	name := b.config.Link
 	link, err := b.handle.Link(name)
@@ -196,8 +196,11 @@ func (b *Backend) attach(report *backend.Report) (netlink.Link, error) {
 	if err := b.engine.setDevice(nil); err != nil {
 		return nil, fmt.Errorf("close tun device %s: %w", name, err)
 	}
+	if link != nil && !isTUN(link) {
+		return nil, fmt.Errorf("device %s is a %s and not ours: remove or rename it", name, link.Type())
+	}
 	device, err := openTUN(name)
-	if errors.Is(err, errKind) && link != nil {
+	if errors.Is(err, errQueues) && link != nil {
 		if err := b.handle.DeleteLink(link); err != nil {
 			return nil, err
 		}
@@ -224,6 +227,12 @@ func (b *Backend) attach(report *backend.Report) (netlink.Link, error) {
 	}
 	b.index = made.Attrs().Index
 	return made, b.engine.setDevice(device)
+}
+
+// isTUN says whether a device may be one of ours.
+func isTUN(link netlink.Link) bool {
+	tuntap, ok := link.(*netlink.Tuntap)
+	return ok && tuntap.Mode == netlink.TUNTAP_MODE_TUN
 }
 
 // setUp brings the device up with an MTU. While it is down it has no routes

@@ -30,7 +30,7 @@ func TestNormalize(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := Type().Normalize(json.RawMessage(tt.in))
+			got, err := normalize(json.RawMessage(tt.in))
 			if tt.wrong == nil {
 				if err != nil || string(got) != tt.want {
 					t.Fatalf("got %s, %v; want %s", got, err, tt.want)

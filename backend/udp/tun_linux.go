@@ -23,8 +23,9 @@ var _ Device = (*tun)(nil)
 // errBusy says that another process holds the device's only queue.
 var errBusy = errors.New("another process is attached to the device")
 
-// errKind says that there is a device of that name which is no single-queue TUN.
-var errKind = errors.New("the device is not a single-queue TUN")
+// errQueues says that the device was made for several queues, which is decided
+// at its creation.
+var errQueues = errors.New("the device is not a single-queue TUN")
 
 // openTUN attaches to the TUN device of that name in the calling thread's
 // network namespace, or creates it. The device stays when its descriptor is
@@ -53,7 +54,7 @@ func attachTUN(fd int, name string) error {
 	case errors.Is(err, unix.EBUSY):
 		return errBusy
 	case errors.Is(err, unix.EINVAL):
-		return errKind
+		return errQueues
 	case err != nil:
 		return err
 	}

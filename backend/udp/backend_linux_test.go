@@ -1,0 +1,472 @@
+package udp
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
+
+func TestHostsReachEachOther(t *testing.T) {
+	for _, outer := range []int{4, 6} {
+		t.Run(fmt.Sprintf("IPv%d outside", outer), func(t *testing.T) {
+			a, b := newHosts(t, outer)
+			for _, way := range []struct{ from, to *host }{{a, b}, {b, a}} {
+				for _, addr := range inner(way.to.n) {
+					out := ping(t, way.from.container, addr)
+					// One hop on each host.
+					mustContain(t, out, "ttl=62")
+					ping(t, way.from.container, addr, "-s", "4000") // inner fragments
+					ping(t, way.from.ns, addr)                      // from the host itself
+				}
+			}
+			for _, addr := range inner(b.n) {
+				transfer(t, a.container, b.container, addr)
+			}
+			for _, h := range []*host{a, b} {
+				peer := h.backend.Counters()[fmt.Sprintf("host-%d", 3-h.n)]
+				if peer.RxPackets == 0 || peer.TxPackets == 0 || peer.RxBytes < 1<<16 || peer.TxBytes < 1<<16 || len(peer.Drops) != 0 {
+					t.Errorf("counters of host %d: %+v", h.n, peer)
+				}
+			}
+		})
+	}
+}
+
+// transfer sends 8 MiB over TCP and compares what arrived.
+func transfer(t *testing.T, from, to *nstest.NS, addr string) {
+	t.Helper()
+	data := make([]byte, 8<<20)
+	chacha := rand.NewChaCha8([32]byte{})
+	_, _ = chacha.Read(data) // never fails
+	var listener *net.TCPListener
+	inNS(t, to, func() (err error) {
+		listener, err = net.ListenTCP("tcp", &net.TCPAddr{IP: net.ParseIP(addr), Port: 5001})
+		return err
+	})
+	defer listener.Close()
+	// The dialer may use other threads: the socket is made by hand, in place.
+	var conn net.Conn
+	inNS(t, from, func() (err error) {
+		conn, err = net.DialTCP("tcp", nil, &net.TCPAddr{IP: net.ParseIP(addr), Port: 5001})
+		return err
+	})
+	defer conn.Close()
+	deadline := time.Now().Add(30 * time.Second)
+	if err := errors.Join(listener.SetDeadline(deadline), conn.SetDeadline(deadline)); err != nil {
+		t.Fatal(err)
+	}
+	var group errgroup.Group
+	var got [sha256.Size]byte
+	group.Go(func() error {
+		accepted, err := listener.Accept()
+		if err != nil {
+			return err
+		}
+		defer accepted.Close()
+		sum := sha256.New()
+		_, err = io.Copy(sum, accepted)
+		copy(got[:], sum.Sum(nil))
+		return err
+	})
+	group.Go(func() error {
+		_, err := conn.Write(data)
+		return errors.Join(err, conn.Close())
+	})
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if got != sha256.Sum256(data) {
+		t.Error("what arrived differs from what was sent")
+	}
+}
+
+// The pair of hosts is two routers to the packets: the kernels see to it.
+func TestHostsAreRouters(t *testing.T) {
+	a, _ := newHosts(t, 4)
+	t.Run("TTL ends at the first host", func(t *testing.T) {
+		mustContain(t, pingRefused(t, a.container, "10.5.2.2", "-t", "1"), "From 10.5.1.1", "Time to live exceeded")
+		mustContain(t, pingRefused(t, a.container, "fd00:5:0:2::2", "-t", "1"), "From fd00:5:0:1::1", "Time exceeded: Hop limit")
+	})
+	t.Run("TTL ends at the second host", func(t *testing.T) {
+		mustContain(t, pingRefused(t, a.container, "10.5.2.2", "-t", "2"), "From 10.5.2.0", "Time to live exceeded")
+		mustContain(t, pingRefused(t, a.container, "fd00:5:0:2::2", "-t", "2"), "From fd00:5:0:2::", "Time exceeded: Hop limit")
+	})
+	t.Run("TTL suffices", func(t *testing.T) {
+		ping(t, a.container, "10.5.2.2", "-t", "3")
+		ping(t, a.container, "fd00:5:0:2::2", "-t", "3")
+	})
+	t.Run("at the MTU", func(t *testing.T) {
+		ping(t, a.container, "10.5.2.2", "-M", "do", "-s", "1444")
+		ping(t, a.container, "fd00:5:0:2::2", "-M", "do", "-s", "1424")
+	})
+	t.Run("above the MTU", func(t *testing.T) {
+		mustContain(t, pingRefused(t, a.container, "10.5.2.2", "-M", "do", "-s", "1445"),
+			"From 10.5.1.1", "Frag needed and DF set (mtu = 1472)")
+		mustContain(t, pingRefused(t, a.container, "fd00:5:0:2::2", "-M", "do", "-s", "1425"),
+			"From fd00:5:0:1::1", "Packet too big: mtu=1472")
+	})
+	t.Run("nobody's subnet", func(t *testing.T) {
+		mustContain(t, pingRefused(t, a.container, "10.5.77.2"), "From 10.5.1.1", "Destination Host Unreachable")
+		mustContain(t, pingRefused(t, a.container, "fd00:5:0:77::2"), "From fd00:5:0:1::1", "Destination unreachable: No route")
+	})
+}
+
+// Where the underlay turns out narrower than the MTU was made for, outer packets
+// are fragmented.
+func TestOuterPacketsMayBeFragmented(t *testing.T) {
+	for _, outer := range []int{4, 6} {
+		t.Run(fmt.Sprintf("IPv%d outside", outer), func(t *testing.T) {
+			a, b := newHosts(t, outer)
+			for _, h := range []*host{a, b} {
+				h.ns.Sh("ip link set eth0 mtu 1300")
+			}
+			ping(t, a.container, "10.5.2.2", "-M", "do", "-s", "1400")
+			if drops := a.backend.Counters()["host-2"].Drops; len(drops) != 0 {
+				t.Errorf("drops %v", drops)
+			}
+		})
+	}
+}
+
+// A new process adopts the device: all that is in the kernel stays as it is.
+func TestNextProcessAdopts(t *testing.T) {
+	a, b := newHosts(t, 4)
+	before := a.dump()
+	mustContain(t, before, "10.5.1.0/32", "fd00:5:0:1::/128", "10.5.2.0/24 dev leno-test", "fd00:5:0:2::/64 dev leno-test",
+		"unreachable 10.5.0.0/16", "unreachable fd00:5::/48", "mtu 1472")
+	if err := errors.Join(a.backend.Close(), a.backend.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if got := a.dump(); got != before {
+		t.Errorf("after close\n%s\nwant\n%s", got, before)
+	}
+	a.renew()
+	report := a.apply()
+	if report.Writes != 3 || len(report.Healed) != 0 {
+		t.Errorf("the forwarder's table, socket and device are three writes, the kernel none: %+v", report)
+	}
+	if got := a.dump(); got != before {
+		t.Errorf("after adoption\n%s\nwant\n%s", got, before)
+	}
+	ping(t, a.container, inner(b.n)[0])
+	ping(t, b.container, inner(a.n)[1])
+
+	// A closed backend can be used again too.
+	if err := a.backend.Close(); err != nil {
+		t.Fatal(err)
+	}
+	a.apply()
+	ping(t, a.container, inner(b.n)[0])
+}
+
+func TestApplyHeals(t *testing.T) {
+	a, b := newHosts(t, 4)
+	before := a.dump()
+	tests := []struct {
+		name, harm string
+		healed     string
+		newDevice  bool
+	}{
+		{"device deleted", "ip link del leno-test", "device recreated", true},
+		{"device deleted and another put in its place", "ip link del leno-test; ip tuntap add leno-test mode tun", "device recreated", true},
+		{"device down", "ip link set leno-test down", "device set up", false},
+		{"MTU changed", "ip link set leno-test mtu 1400", "device MTU restored", false},
+		{"addresses flushed", "ip addr flush dev leno-test", "2 addresses restored", false},
+		{"routes flushed", "ip route flush proto 108; ip -6 route flush proto 108", "4 routes restored", false},
+		{"strange route", "ip route add 10.5.99.0/24 dev leno-test proto 108", "1 route removed", false},
+		{"strange address", "ip addr add 10.5.1.77/32 dev leno-test", "1 address removed", false},
+	}
+	indexless := func(dump string) string {
+		var out []string
+		for line := range strings.Lines(dump) {
+			if i := strings.Index(line, ": leno-test"); i >= 0 {
+				line = line[i:]
+			}
+			out = append(out, line)
+		}
+		return strings.Join(out, "")
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			a.t = t
+			a.ns.Sh(tt.harm)
+			if tt.newDevice {
+				eventually(t, "the reader ended", func() bool { return !a.backend.engine.deviceAlive() })
+			}
+			report := a.apply()
+			if !strings.Contains(strings.Replace(strings.Join(report.Healed, "; "), "addresss", "addresses", 1), tt.healed) || report.Writes == 0 {
+				t.Errorf("report %+v", report)
+			}
+			if got, want := indexless(a.dump()), indexless(before); len(strings.Split(got, "\n")) != len(strings.Split(want, "\n")) {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+			ping(t, a.container, inner(b.n)[0])
+			ping(t, b.container, inner(a.n)[1])
+		})
+	}
+}
+
+// What another version left under our name is adopted or replaced; what cannot
+// be ours is left alone.
+func TestApplyOverLeftovers(t *testing.T) {
+	for name, tt := range map[string]struct{ leftover, err string }{
+		"vxlan":           {"ip link add leno-test type vxlan id 1 dev eth0 dstport 8472", "device leno-test is a vxlan and not ours"},
+		"tap":             {"ip tuntap add leno-test mode tap", "device leno-test is a tuntap and not ours"},
+		"multi-queue TUN": {"ip tuntap add leno-test mode tun multi_queue", ""},
+		"a plain TUN":     {"ip tuntap add leno-test mode tun; ip addr add 10.5.66.0/32 dev leno-test; ip link set leno-test up", ""},
+		"vnet header TUN": {"ip tuntap add leno-test mode tun vnet_hdr", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := newHost(t, 4, 1, labPeer(4, 2)), newHost(t, 4, 2, labPeer(4, 1))
+			join(a, b)
+			a.ns.Sh(tt.leftover)
+			if tt.err != "" {
+				before := a.ns.Sh("ip -d -o link show leno-test")
+				if _, err := a.tryApply(a.state); err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Errorf("error %v", err)
+				}
+				if _, err := a.tryApply(backend.State{}); err != nil {
+					t.Errorf("zero state: %v", err)
+				}
+				if got := a.ns.Sh("ip -d -o link show leno-test"); got != before {
+					t.Errorf("touched:\n%s\nbefore\n%s", got, before)
+				}
+				return
+			}
+			a.apply()
+			b.apply()
+			ping(t, a.container, inner(b.n)[0])
+			if strings.Contains(a.dump(), "10.5.66.0") {
+				t.Errorf("leftover address\n%s", a.dump())
+			}
+		})
+	}
+}
+
+func TestZeroStateLeavesNothing(t *testing.T) {
+	everything := "(ip -o link | sed 's/ state .*//; s/<.*>//'; ip -o addr; ip route show table all; ip -6 route show table all; ss -Hlun) | sed -E '/fe80|ff00/d; s/ linkdown//'"
+	for _, closed := range []bool{false, true} {
+		a := newHost(t, 4, 1, labPeer(4, 2))
+		join(a, newHost(t, 4, 2))
+		before := a.ns.Sh(everything)
+		a.apply()
+		if a.ns.Sh(everything) == before {
+			t.Fatal("apply did nothing")
+		}
+		if closed {
+			a.renew() // a process that has never applied anything cleans up too
+		}
+		report, err := a.tryApply(backend.State{})
+		if err != nil || report.Writes == 0 {
+			t.Fatalf("zero state: %+v, %v", report, err)
+		}
+		if got := a.ns.Sh(everything); got != before {
+			t.Errorf("left\n%s\nwant\n%s", got, before)
+		}
+		if a.backend.engine.deviceAlive() || a.backend.engine.bindAlive() {
+			t.Error("readers are left")
+		}
+		if report, err := a.tryApply(backend.State{}); err != nil || report.Writes != 0 {
+			t.Errorf("zero state again: %+v, %v", report, err)
+		}
+		a.apply()
+	}
+}
+
+func TestPortInUse(t *testing.T) {
+	a, b := newHost(t, 4, 1, labPeer(4, 2)), newHost(t, 4, 2, labPeer(4, 1))
+	join(a, b)
+	b.apply()
+	var squatter *net.UDPConn
+	inNS(t, a.ns, func() (err error) {
+		squatter, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4zero, Port: 8285})
+		return err
+	})
+	report, err := a.tryApply(a.state)
+	if !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(err.Error(), "udp port 8285 on 192.0.2.1 is used by another program") {
+		t.Errorf("error %v", err)
+	}
+	if report.Peers != 0 {
+		t.Errorf("%d peers in place without a socket", report.Peers)
+	}
+	mustContain(t, a.dump(), "10.5.2.0/24 dev leno-test") // the rest was done
+	if err := squatter.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if report := a.apply(); report.Writes != 1 || report.Peers != 1 {
+		t.Errorf("report %+v", report)
+	}
+	ping(t, a.container, inner(b.n)[0])
+}
+
+func TestDeviceInUse(t *testing.T) {
+	a, _ := newHosts(t, 4)
+	second := newTestBackend(t)
+	var err error
+	state := a.state
+	a.ns.Sh("ip addr add 192.0.2.9/24 dev eth0")
+	state.Underlay.Addrs = addrs("192.0.2.9")
+	a.ns.Do(func() { _, err = second.Apply(t.Context(), state) })
+	if !errors.Is(err, errBusy) || !strings.Contains(err.Error(), testLink) {
+		t.Errorf("error %v", err)
+	}
+	ping(t, a.container, "10.5.2.2")
+}
+
+// The host's address changes under traffic; its subnet stays.
+func TestUnderlayAddressChanges(t *testing.T) {
+	a, b := newHosts(t, 4)
+	a.ns.Sh("ip addr add 192.0.2.11/24 dev eth0; ip addr del 192.0.2.1/24 dev eth0; ip addr add 192.0.2.11/24 dev eth0 2>/dev/null || true")
+	a.state.Underlay.Addrs = addrs("192.0.2.11")
+	if report := a.apply(); report.Writes != 1 || len(report.Healed) != 0 {
+		t.Errorf("report %+v", report)
+	}
+	mustContain(t, a.ns.Sh("ss -Hlun"), "192.0.2.11:8285")
+	b.state.Peers[0].PublicIPs = addrs("192.0.2.11")
+	if report := b.apply(); report.Writes != 1 {
+		t.Errorf("report %+v", report)
+	}
+	ping(t, a.container, inner(b.n)[0])
+
+	// A new address that is not there yet is an error; the old socket goes on.
+	a.state.Underlay.Addrs = addrs("192.0.2.12")
+	if _, err := a.tryApply(a.state); err == nil || !strings.Contains(err.Error(), "192.0.2.12") {
+		t.Errorf("error %v", err)
+	}
+	ping(t, a.container, inner(b.n)[0])
+}
+
+// Bytes that cross are the bare packets and nothing else, and only a peer's own
+// are let in. The other host is a plain UDP socket.
+func TestWireFormatAndSpoofing(t *testing.T) {
+	a, b := newHost(t, 4, 1, labPeer(4, 2)), newHost(t, 4, 2)
+	join(a, b)
+	a.apply()
+	b.ns.Sh("ip addr add 192.0.2.66/24 dev eth0")
+	sockets := map[string]*net.UDPConn{}
+	for _, at := range []string{"192.0.2.2:8285", "192.0.2.2:9999", "192.0.2.66:8285"} {
+		inNS(t, b.ns, func() (err error) {
+			sockets[at], err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(addrPort(at)))
+			return err
+		})
+		defer sockets[at].Close()
+	}
+	peer := sockets["192.0.2.2:8285"]
+	// The container's own socket: whatever reaches it was let in.
+	var inside *net.UDPConn
+	inNS(t, a.container, func() (err error) {
+		inside, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(10, 5, 1, 2), Port: 7})
+		return err
+	})
+	defer inside.Close()
+	buf := make([]byte, maxPacket)
+	deadline := time.Now().Add(20 * time.Second)
+	if err := errors.Join(peer.SetDeadline(deadline), inside.SetDeadline(deadline)); err != nil {
+		t.Fatal(err)
+	}
+
+	// Out: one hop less, otherwise what the container sent.
+	if _, err := inside.WriteToUDPAddrPort([]byte("hello"), addrPort("10.5.2.3:9")); err != nil {
+		t.Fatal(err)
+	}
+	n, from, err := peer.ReadFromUDPAddrPort(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkt := buf[:n]
+	if from != addrPort("192.0.2.1:8285") {
+		t.Errorf("came from %s", from)
+	}
+	if n != 20+8+5 || pkt[0] != 0x45 || pkt[8] != 63 || pkt[9] != 17 || !bytes.Equal(pkt[12:20], []byte{10, 5, 1, 2, 10, 5, 2, 3}) ||
+		!bytes.Equal(pkt[20:26], []byte{0, 7, 0, 9, 0, 13}) || string(pkt[28:]) != "hello" || checksum(pkt[:20]) != 0 {
+		t.Errorf("on the wire: %x", pkt)
+	}
+
+	// In: the same packet turned round.
+	good := udpPacket([4]byte{10, 5, 2, 3}, [4]byte{10, 5, 1, 2}, "good")
+	receive := func(want string) {
+		t.Helper()
+		n, from, err := inside.ReadFromUDPAddrPort(buf)
+		if err != nil || string(buf[:n]) != want || from != addrPort("10.5.2.3:9") {
+			t.Fatalf("got %q from %s, %v", buf[:n], from, err)
+		}
+	}
+	send := func(from string, pkt []byte) {
+		t.Helper()
+		if _, err := sockets[from].WriteToUDPAddrPort(pkt, addrPort("192.0.2.1:8285")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send("192.0.2.2:8285", good)
+	receive("good")
+
+	bad := udpPacket([4]byte{10, 5, 3, 3}, [4]byte{10, 5, 1, 2}, "bad")
+	for _, tt := range []struct {
+		name, from string
+		pkt        []byte
+		node, drop string
+	}{
+		{"a stranger's address", "192.0.2.66:8285", good, "", "rx_unknown_peer"},
+		{"a peer's address and another port", "192.0.2.2:9999", good, "", "rx_unknown_peer"},
+		{"an inner source of nobody's", "192.0.2.2:8285", bad, "host-2", "rx_foreign_source"},
+		{"our own inner source", "192.0.2.2:8285", udpPacket([4]byte{10, 5, 1, 1}, [4]byte{10, 5, 1, 2}, "bad"), "host-2", "rx_foreign_source"},
+		{"to be passed on", "192.0.2.2:8285", udpPacket([4]byte{10, 5, 2, 3}, [4]byte{192, 0, 2, 2}, "bad"), "host-2", "rx_foreign_destination"},
+		{"cut", "192.0.2.2:8285", good[:30], "host-2", "rx_bad_length"},
+		{"empty", "192.0.2.2:8285", nil, "host-2", "rx_truncated"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			before := a.backend.Counters()[tt.node].Drops[tt.drop]
+			for range 5 {
+				send(tt.from, tt.pkt)
+				send("192.0.2.2:8285", good)
+				receive("good") // and nothing else
+			}
+			eventually(t, "drops are counted", func() bool { return a.backend.Counters()[tt.node].Drops[tt.drop] == before+5 })
+		})
+	}
+}
+
+// udpPacket is a whole IPv4 packet from port 9 to port 7, without UDP checksum.
+func udpPacket(src, dst [4]byte, payload string) []byte {
+	pkt := []byte{0x45, 0, 0, byte(28 + len(payload)), 0, 1, 0, 0, 64, 17, 0, 0}
+	pkt = append(append(pkt, src[:]...), dst[:]...)
+	sum := checksum(pkt)
+	pkt[10], pkt[11] = byte(sum>>8), byte(sum)
+	pkt = append(pkt, 0, 9, 0, 7, 0, byte(8+len(payload)), 0, 0)
+	return append(pkt, payload...)
+}
+
+// checksum is RFC 1071's.
+func checksum(b []byte) uint16 {
+	var sum uint32
+	for i := 0; i+1 < len(b); i += 2 {
+		sum += uint32(b[i])<<8 | uint32(b[i+1])
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// A host that forwards what is not its own sees it counted.
+func TestForeignSourceIsCounted(t *testing.T) {
+	a, _ := newHosts(t, 4)
+	a.ns.Sh("ip addr add 203.0.113.1/32 dev lo")
+	if out, err := a.ns.Try("ping -n -c 1 -W 1 -I 203.0.113.1 10.5.2.2"); err == nil {
+		t.Errorf("answered: %s", out)
+	}
+	eventually(t, "it is counted", func() bool { return a.backend.Counters()["host-2"].Drops["tx_foreign_source"] == 1 })
+}

@@ -1,0 +1,24 @@
+package udp
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/backendtest"
+)
+
+func TestConformance(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("IPv6 underlay %t", v6), func(t *testing.T) {
+			backendtest.Run(t, backendtest.Suite{Type: Type(), Device: true, IPv6Underlay: v6, Bad: func(good backend.Peer) map[string]backend.Peer {
+				noPort, strange, taken := good, good, good
+				noPort.Attributes = json.RawMessage(`{}`)
+				strange.Subnets = prefixes("10.77.0.0/24")
+				taken.Subnets = prefixes("10.5.1.0/24")
+				return map[string]backend.Peer{"port": noPort, "not in the network": strange, "overlaps": taken}
+			}})
+		})
+	}
+}
