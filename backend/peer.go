@@ -1,6 +1,11 @@
 package backend
 
-import "net/netip"
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+)
 
 // PublicIP is the peer's first public address of a's family.
 func (p Peer) PublicIP(a netip.Addr) (netip.Addr, bool) {
@@ -18,4 +23,50 @@ func Family(a netip.Addr) string {
 		return "IPv4"
 	}
 	return "IPv6"
+}
+
+// SortedPeers is the peers in an order that depends on them alone, so that of
+// two that collide always the same one is used.
+func SortedPeers(peers []Peer) []Peer {
+	return slices.SortedFunc(slices.Values(peers), func(a, b Peer) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), slices.CompareFunc(a.Subnets, b.Subnets, func(x, y netip.Prefix) int {
+			return cmp.Or(x.Addr().Compare(y.Addr()), cmp.Compare(x.Bits(), y.Bits()))
+		}))
+	})
+}
+
+// Claims says of each peer whether its subnets can be routed: they lie in the
+// network, do not touch our own, and are nobody else's.
+type Claims struct {
+	pools, own []netip.Prefix
+	taken      map[netip.Prefix]string // node
+}
+
+// NewClaims begins with no peer.
+func NewClaims(pools, own []netip.Prefix) *Claims {
+	return &Claims{pools: pools, own: own, taken: map[netip.Prefix]string{}}
+}
+
+// Take claims all subnets of a peer, or none and says why.
+func (c *Claims) Take(p Peer) (reason string) {
+	if len(p.Subnets) == 0 {
+		return "has no subnet"
+	}
+	for _, s := range p.Subnets {
+		inPool := func(pool netip.Prefix) bool { return pool.Bits() <= s.Bits() && pool.Contains(s.Addr()) }
+		switch other, taken := c.taken[s]; {
+		case !s.IsValid() || s != s.Masked():
+			return fmt.Sprintf("subnet %s is invalid", s)
+		case !slices.ContainsFunc(c.pools, inPool):
+			return fmt.Sprintf("subnet %s is outside the network", s)
+		case slices.ContainsFunc(c.own, s.Overlaps):
+			return fmt.Sprintf("subnet %s is our own", s)
+		case taken:
+			return fmt.Sprintf("subnet %s is node %s's too", s, other)
+		}
+	}
+	for _, s := range p.Subnets {
+		c.taken[s] = p.Node
+	}
+	return ""
 }

@@ -98,8 +98,9 @@ func testForeign(t *testing.T, s Suite) {
 	before := h.dump()
 	state := h.state(h.peer(2, "node-2"))
 	h.apply(state)
+	after := h.dump()
 	for line := range strings.SplitSeq(before, "\n") {
-		if !strings.Contains(h.dump(), line) {
+		if !strings.Contains(after, line) {
 			t.Errorf("lost: %s", line)
 		}
 	}

@@ -18,11 +18,11 @@ func (h *host) dump() string {
 	h.t.Helper()
 	out := h.ns.Sh(`echo '# links'; ip -o -d link
 echo '# addresses'; ip -o addr
-echo '# routes'; ip -o -d route show table all
+echo '# routes'; ip -4 -o -d route show table all
 echo '# routes6'; ip -o -d -6 route show table all
-echo '# neighbours'; ip -o neigh show nud permanent; ip -o -6 neigh show nud permanent
+echo '# neighbours'; ip -4 -o neigh show nud permanent; ip -o -6 neigh show nud permanent
 echo '# fdb'; bridge -o fdb show
-echo '# rules'; ip -o rule; ip -o -6 rule`)
+echo '# rules'; ip -4 -o rule; ip -6 -o rule`)
 	var sections []string
 	for section := range strings.SplitSeq(strings.TrimPrefix(out, "# "), "\n# ") {
 		title, body, _ := strings.Cut(section, "\n")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -196,40 +197,49 @@ func (h *host) apply(s backend.State) backend.Report {
 }
 
 // unchanged applies a state that stands already: nothing may be written, told
-// as healed, or be seen by the kernel's listeners.
+// as healed, or be seen by the kernel's listeners. What the kernel still does by
+// itself after an earlier change ends at some time; what a backend writes again
+// and again does not.
 func (h *host) unchanged(s backend.State) {
 	h.t.Helper()
-	events := h.events(func() {
-		if r := h.apply(s); r.Writes != 0 || len(r.Healed) != 0 {
-			h.t.Errorf("second apply wrote: %+v", r)
+	h.poll("a second apply makes no events", func() error {
+		events := h.events(func() {
+			if r := h.apply(s); r.Writes != 0 || len(r.Healed) != 0 {
+				h.t.Fatalf("second apply wrote: %+v", r)
+			}
+		})
+		if len(events) > 0 {
+			return fmt.Errorf("the kernel tells of\n%s", strings.Join(events, "\n"))
 		}
+		return nil
 	})
-	if len(events) > 0 {
-		h.t.Errorf("second apply made the kernel tell of\n%s", strings.Join(events, "\n"))
-	}
 }
 
 func (h *host) wantDump(want string) {
 	h.t.Helper()
 	h.poll("dump", func() error {
 		if got := h.dump(); got != want {
-			return fmt.Errorf("the host has\n%s\nwant\n%s\ndifference\n%s", got, want, diff(got, want))
+			return fmt.Errorf("the host has, unlike before,\n%s\nand in all\n%s", diff(got, want), got)
 		}
 		return nil
 	})
 }
 
-// diff is the lines only one side has.
+// diff is the lines that one side has more often.
 func diff(got, want string) string {
+	more := map[string]int{}
+	for line := range strings.SplitSeq(got, "\n") {
+		more[line]++
+	}
+	for line := range strings.SplitSeq(want, "\n") {
+		more[line]--
+	}
 	var b strings.Builder
-	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
-	for _, line := range g {
-		if !slices.Contains(w, line) {
+	for _, line := range slices.Sorted(maps.Keys(more)) {
+		for range more[line] {
 			fmt.Fprintf(&b, "+ %s\n", line)
 		}
-	}
-	for _, line := range w {
-		if !slices.Contains(g, line) {
+		for range -more[line] {
 			fmt.Fprintf(&b, "- %s\n", line)
 		}
 	}

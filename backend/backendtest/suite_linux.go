@@ -23,6 +23,10 @@ type Suite struct {
 	// both families, IPv4 first.
 	IPv6Underlay bool
 
+	// WiderPaths: some peers are reached without encapsulation, so that packets
+	// above the MTU pass too.
+	WiderPaths bool
+
 	// Bad makes peers that must be skipped out of a usable one, by the reason's
 	// telling part. Peers of another backend are tried anyway.
 	Bad func(good backend.Peer) map[string]backend.Peer

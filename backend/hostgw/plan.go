@@ -50,8 +50,9 @@ func newPlan(pools []netip.Prefix, s backend.State, indirect map[netip.Addr]stri
 		return p
 	}
 	maps.Copy(p.routes, kernel.Unreachable(pools))
-	for _, peer := range s.Peers {
-		if reason := p.add(peer, s.Underlay.Index, indirect); reason != "" {
+	claims := backend.NewClaims(pools, s.Subnets)
+	for _, peer := range backend.SortedPeers(s.Peers) {
+		if reason := p.add(peer, claims, s.Underlay.Index, indirect); reason != "" {
 			p.skipped = append(p.skipped, backend.Skip{Node: peer.Node, Reason: reason})
 			continue
 		}
@@ -61,13 +62,15 @@ func newPlan(pools []netip.Prefix, s backend.State, indirect map[netip.Addr]stri
 }
 
 // add routes what can be routed of one peer and says why the rest cannot.
-func (p plan) add(peer backend.Peer, link int, indirect map[netip.Addr]string) string {
+func (p plan) add(peer backend.Peer, claims *backend.Claims, link int, indirect map[netip.Addr]string) string {
 	if peer.Backend != Name {
 		return fmt.Sprintf("runs backend %q", peer.Backend)
 	}
+	if reason := claims.Take(peer); reason != "" {
+		return reason
+	}
 	reason := ""
 	for _, subnet := range peer.Subnets {
-		key := kernel.RouteKey{Dst: subnet}
 		// A route's gateway is of its own family.
 		via, ok := peer.PublicIP(subnet.Addr())
 		switch {
@@ -75,10 +78,8 @@ func (p plan) add(peer backend.Peer, link int, indirect map[netip.Addr]string) s
 			reason = fmt.Sprintf("no %s public address for %s", backend.Family(subnet.Addr()), subnet)
 		case indirect[via] != "":
 			reason = "not on the same layer 2: " + indirect[via]
-		case p.routes[key] != (kernel.Route{}):
-			reason = fmt.Sprintf("%s is leased to another peer too", subnet)
 		default:
-			p.routes[key] = kernel.Route{Link: link, Via: via}
+			p.routes[kernel.RouteKey{Dst: subnet}] = kernel.Route{Link: link, Via: via}
 		}
 	}
 	return reason

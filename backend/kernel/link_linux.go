@@ -1,12 +1,14 @@
 package kernel
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -35,10 +37,28 @@ func (h *Handle) AddLink(link netlink.Link) (netlink.Link, error) {
 	return made, err
 }
 
-// ModifyLink changes what is set in link of the device with its index.
-func (h *Handle) ModifyLink(link netlink.Link) error {
-	if err := h.nl.LinkModify(link); err != nil {
-		return fmt.Errorf("change link %s: %w", link.Attrs().Name, err)
+// ChangeVXLAN switches learning off and changes the underlay device and the
+// local address of a VXLAN device. The address is of the family of the old one:
+// another needs a new device. The library's own LinkModify sends flags that the
+// kernel refuses to change, even to the same value.
+func (h *Handle) ChangeVXLAN(ctx context.Context, link netlink.Link, parent int, local netip.Addr) error {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, 0)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(link.Attrs().Index)
+	req.AddData(msg)
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("vxlan"))
+	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
+	data.AddRtAttr(nl.IFLA_VXLAN_LINK, nl.Uint32Attr(uint32(parent)))
+	data.AddRtAttr(nl.IFLA_VXLAN_LEARNING, nl.Uint8Attr(0))
+	if local.Is4() {
+		data.AddRtAttr(nl.IFLA_VXLAN_LOCAL, local.AsSlice())
+	} else {
+		data.AddRtAttr(nl.IFLA_VXLAN_LOCAL6, local.AsSlice())
+	}
+	req.AddData(info)
+	if errs := h.batch.write(ctx, []*nl.NetlinkRequest{req}); errs != nil {
+		return fmt.Errorf("change link %s: %w", link.Attrs().Name, errs[0])
 	}
 	return nil
 }

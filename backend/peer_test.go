@@ -1,0 +1,64 @@
+package backend
+
+import (
+	"net/netip"
+	"testing"
+)
+
+func prefixes(texts ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range texts {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
+func TestClaims(t *testing.T) {
+	c := NewClaims(prefixes("10.5.0.0/16", "fd00:5::/48"), prefixes("10.5.1.0/24", "fd00:5:0:1::/64"))
+	for _, tt := range []struct {
+		node    string
+		subnets []netip.Prefix
+		reason  string
+	}{
+		{"a", prefixes("10.5.2.0/24", "fd00:5:0:2::/64"), ""},
+		{"none", nil, "has no subnet"},
+		{"zero", []netip.Prefix{{}}, "subnet invalid Prefix is invalid"},
+		{"host bits", prefixes("10.5.3.1/24"), "subnet 10.5.3.1/24 is invalid"},
+		{"outside", prefixes("10.6.3.0/24"), "subnet 10.6.3.0/24 is outside the network"},
+		{"wider than the pool", prefixes("10.4.0.0/15"), "subnet 10.4.0.0/15 is outside the network"},
+		{"ours", prefixes("10.5.3.0/24", "fd00:5:0:1::/64"), "subnet fd00:5:0:1::/64 is our own"},
+		{"around ours", prefixes("10.5.0.0/23"), "subnet 10.5.0.0/23 is our own"},
+		{"b", prefixes("10.5.4.0/24", "fd00:5:0:2::/64"), "subnet fd00:5:0:2::/64 is node a's too"},
+		{"c", prefixes("10.5.4.0/24"), ""}, // b's failure left it free
+	} {
+		if got := c.Take(Peer{Node: tt.node, Subnets: tt.subnets}); got != tt.reason {
+			t.Errorf("%s: %q, want %q", tt.node, got, tt.reason)
+		}
+	}
+}
+
+func TestSortedPeersDependsOnThePeersAlone(t *testing.T) {
+	a := Peer{Node: "a", Subnets: prefixes("10.5.9.0/24")}
+	b1 := Peer{Node: "b", Subnets: prefixes("10.5.2.0/24")}
+	b2 := Peer{Node: "b", Subnets: prefixes("10.5.3.0/24")}
+	for _, in := range [][]Peer{{a, b1, b2}, {b2, b1, a}, {b1, a, b2}} {
+		got := SortedPeers(in)
+		if got[0].Node != "a" || got[1].Subnets[0] != b1.Subnets[0] || got[2].Subnets[0] != b2.Subnets[0] {
+			t.Errorf("sorted %v", got)
+		}
+	}
+}
+
+func TestPublicIP(t *testing.T) {
+	v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	p := Peer{PublicIPs: []netip.Addr{v6, v4}}
+	if got, ok := p.PublicIP(netip.MustParseAddr("10.0.0.1")); !ok || got != v4 {
+		t.Errorf("IPv4: %v %v", got, ok)
+	}
+	if got, ok := p.PublicIP(v6); !ok || got != v6 {
+		t.Errorf("IPv6: %v %v", got, ok)
+	}
+	if _, ok := (Peer{PublicIPs: []netip.Addr{v6}}).PublicIP(v4); ok {
+		t.Error("found an IPv4 address among IPv6 ones")
+	}
+}

@@ -1,0 +1,160 @@
+package vxlan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/backend/kernel"
+)
+
+// ensured is what became of the device.
+type ensured struct {
+	index  int
+	writes int
+	made   bool     // it was not there, or could not be changed into the wanted one
+	fixed  []string // what was changed in place
+}
+
+// ensure makes the device the wanted one. Past an error the device may still be
+// usable; index is 0 when there is none.
+func (b *vxlan) ensure(ctx context.Context, want device) (ensured, error) {
+	link, err := b.own()
+	if err != nil {
+		return ensured{}, err
+	}
+	var e ensured
+	var have device
+	if link != nil {
+		if have = shown(link); have.needsNew(want) != "" {
+			if err := b.kernel.DeleteLink(link); err != nil {
+				return e, err
+			}
+			e.writes++
+			link = nil
+		}
+	}
+	if link == nil {
+		made, err := b.make(want)
+		if err != nil {
+			return e, err
+		}
+		e.made = true
+		e.writes++
+		link, have = made, shown(made)
+	}
+	e.index = link.Attrs().Index
+	var errs []error
+	for _, fix := range []struct {
+		name   string
+		needed bool
+		do     func() error
+	}{
+		{"underlay", have.parent != want.parent || have.local != want.local || have.learning, func() error {
+			return b.kernel.ChangeVXLAN(ctx, link, want.parent, want.local)
+		}},
+		{"address", have.mac != want.mac, func() error { return b.kernel.SetMAC(link, want.mac) }},
+		{"mtu", have.mtu != want.mtu, func() error { return b.kernel.SetMTU(link, want.mtu) }},
+		{"state", !have.up, func() error { return b.kernel.SetUp(link) }},
+	} {
+		if !fix.needed {
+			continue
+		}
+		if err := fix.do(); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		e.writes++
+		e.fixed = append(e.fixed, fix.name)
+	}
+	changed, err := b.checksum()
+	if changed {
+		e.writes++
+		e.fixed = append(e.fixed, "checksum offload")
+	}
+	return e, errors.Join(append(errs, err)...)
+}
+
+// own is the device of our name, nil when there is none. One of another kind is
+// somebody else's.
+func (b *vxlan) own() (netlink.Link, error) {
+	link, err := b.kernel.Link(b.config.Link)
+	if err != nil || link == nil {
+		return nil, err
+	}
+	if _, ok := link.(*netlink.Vxlan); !ok {
+		return nil, fmt.Errorf("link %s: %w", b.config.Link, &foreignLink{link.Type()})
+	}
+	return link, nil
+}
+
+// foreignLink is the error for a device that only has our name.
+type foreignLink struct{ kind string }
+
+func (e *foreignLink) Error() string {
+	return fmt.Sprintf("is a device of kind %q that leno did not make; rename or remove it", e.kind)
+}
+
+func (b *vxlan) make(want device) (netlink.Link, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = b.config.Link
+	attrs.MTU = want.mtu
+	attrs.HardwareAddr = net.HardwareAddr(want.mac[:])
+	link, err := b.kernel.AddLink(&netlink.Vxlan{
+		LinkAttrs: attrs, VxlanId: want.vni, Port: want.port, GBP: want.gbp,
+		VtepDevIndex: want.parent, SrcAddr: want.local.AsSlice(),
+	})
+	if errors.Is(err, unix.EEXIST) {
+		return nil, fmt.Errorf("%w: another device may use vni %d on port %d", err, want.vni, want.port)
+	}
+	return link, err
+}
+
+// shown is the device as the kernel shows it.
+func shown(link netlink.Link) device {
+	v, ok := link.(*netlink.Vxlan)
+	if !ok {
+		return device{other: link.Type()}
+	}
+	d := device{
+		vni: v.VxlanId, port: v.Port, gbp: v.GBP, parent: v.VtepDevIndex, learning: v.Learning,
+		mtu: v.MTU, up: v.Flags&net.FlagUp != 0,
+	}
+	local, _ := netip.AddrFromSlice(v.SrcAddr)
+	d.local = local.Unmap()
+	if len(v.HardwareAddr) == len(d.mac) {
+		d.mac = kernel.MAC(v.HardwareAddr)
+	}
+	switch {
+	case v.FlowBased:
+		d.other = "external control"
+	case v.Group != nil:
+		d.other = "default destination"
+	case v.Proxy || v.RSC || v.L2miss || v.L3miss:
+		d.other = "proxy or miss flags"
+	case v.UDP6ZeroCSumTx:
+		d.other = "zero checksums"
+	}
+	return d
+}
+
+// checksum switches the device's checksum offload as the option says.
+func (b *vxlan) checksum() (changed bool, err error) {
+	if b.options.Checksum == checksumAuto {
+		return false, nil
+	}
+	want := b.options.Checksum == checksumOn
+	have, err := kernel.TxChecksum(b.config.Link)
+	if err != nil || have == want {
+		return false, err
+	}
+	if err := kernel.SetTxChecksum(b.config.Link, want); err != nil {
+		return false, err
+	}
+	return true, nil
+}

@@ -1,0 +1,114 @@
+// Package vxlan is the backend that carries packets in the kernel's VXLAN
+// (RFC 7348), without learning: each peer has a forwarding entry, a permanent
+// neighbour and an onlink route a subnet. It owns the network's device and the
+// routes of our protocol inside the network's pools.
+package vxlan
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
+)
+
+// Name is the type as a network's record says it.
+const Name = "vxlan"
+
+// What checksum_offload can be.
+const (
+	checksumAuto = "auto" // leave the device as it is; the kernel makes it with offload on
+	checksumOn   = "on"   // switch it on when somebody switched it off
+	checksumOff  = "off"  // compute checksums before the packet enters the device
+)
+
+// options are the network's, the same on every host.
+type options struct {
+	VNI           int    `json:"vni"`            // 1..2^24-1
+	Port          int    `json:"port"`           // UDP
+	GBP           bool   `json:"gbp"`            // group based policy extension
+	DirectRouting bool   `json:"direct_routing"` // plain routes to peers on the same layer 2
+	Checksum      string `json:"checksum_offload"`
+}
+
+func defaults() options {
+	return options{VNI: 1, Port: 8472, Checksum: checksumAuto}
+}
+
+// normalize reads a network's options. Each wrong or unknown one is an
+// OptionError.
+func normalize(raw json.RawMessage) (json.RawMessage, error) {
+	o, err := decode(raw)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(o)
+}
+
+func decode(raw json.RawMessage) (options, error) {
+	o := defaults()
+	members := map[string]json.RawMessage{}
+	if len(raw) > 0 {
+		if err := json.Unmarshal(raw, &members); err != nil {
+			return o, fmt.Errorf("options of backend %q: %w", Name, err)
+		}
+	}
+	targets := map[string]struct {
+		value any
+		is    string
+	}{
+		"vni":              {&o.VNI, "a whole number"},
+		"port":             {&o.Port, "a whole number"},
+		"gbp":              {&o.GBP, "true or false"},
+		"direct_routing":   {&o.DirectRouting, "true or false"},
+		"checksum_offload": {&o.Checksum, `"auto", "on" or "off"`},
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		target, known := targets[name]
+		if !known {
+			errs = append(errs, &backend.OptionError{Option: name, Reason: "unknown option of backend vxlan"})
+		} else if string(members[name]) == "null" || json.Unmarshal(members[name], target.value) != nil {
+			errs = append(errs, &backend.OptionError{Option: name, Reason: fmt.Sprintf("must be %s, is %s", target.is, members[name])})
+		}
+	}
+	if len(errs) == 0 {
+		errs = o.check()
+	}
+	return o, errors.Join(errs...)
+}
+
+func (o options) check() (errs []error) {
+	if o.VNI < 1 || o.VNI > 1<<24-1 {
+		errs = append(errs, &backend.OptionError{Option: "vni", Reason: fmt.Sprintf("must be 1 to %d, is %d", 1<<24-1, o.VNI)})
+	}
+	if o.Port < 1 || o.Port > 1<<16-1 {
+		errs = append(errs, &backend.OptionError{Option: "port", Reason: fmt.Sprintf("must be 1 to %d, is %d", 1<<16-1, o.Port)})
+	}
+	if !slices.Contains([]string{checksumAuto, checksumOn, checksumOff}, o.Checksum) {
+		errs = append(errs, &backend.OptionError{Option: "checksum_offload", Reason: fmt.Sprintf(`must be "auto", "on" or "off", is %q`, o.Checksum)})
+	}
+	return errs
+}
+
+// attributes are what a host publishes for its peers.
+type attributes struct {
+	VNI  int    `json:"vni"`
+	Port int    `json:"port"`
+	MAC  string `json:"vtep_mac"`
+}
+
+// vtepMAC is a host's address on the network, the same after any restart: 0a
+// (locally administered, unicast) and 40 bits of a hash. Two of 5,000 hosts
+// share one with a probability of 1 in 90,000; the second is then skipped by
+// name.
+func vtepMAC(nodeID, network string) kernel.MAC {
+	sum := sha256.Sum256([]byte("leno vtep\x00" + network + "\x00" + nodeID))
+	mac := kernel.MAC{0x0a}
+	copy(mac[1:], sum[:])
+	return mac
+}

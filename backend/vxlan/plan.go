@@ -1,0 +1,177 @@
+package vxlan
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
+)
+
+// overhead is what the encapsulation adds inside the underlay's MTU: the outer
+// IP header, UDP, VXLAN and the inner Ethernet header.
+func overhead(outer netip.Addr) int {
+	if outer.Is4() {
+		return 20 + 8 + 8 + 14
+	}
+	return 40 + 8 + 8 + 14
+}
+
+// device is the network's VXLAN device.
+type device struct {
+	vni, port int
+	gbp       bool
+	other     string // what else would need another device; "" when wanted
+	local     netip.Addr
+
+	// Changeable in place.
+	parent   int // ifindex of the underlay
+	learning bool
+	mac      kernel.MAC
+	mtu      int
+	up       bool
+}
+
+// wantDevice is the device for a state that is not zero.
+func wantDevice(mac kernel.MAC, o options, s backend.State) (device, error) {
+	if len(s.Underlay.Addrs) == 0 {
+		return device{}, fmt.Errorf("underlay %s has no public address", s.Underlay.Interface)
+	}
+	d := device{
+		vni: o.VNI, port: o.Port, gbp: o.GBP, local: s.Underlay.Addrs[0],
+		parent: s.Underlay.Index, mac: mac, mtu: s.MTU, up: true,
+	}
+	// More than fits is EINVAL over IPv4 and silently less over IPv6.
+	if most := s.Underlay.MTU - overhead(d.local); d.mtu == 0 || d.mtu > most {
+		d.mtu = most
+	}
+	return d, nil
+}
+
+// needsNew says why the device cannot be changed into the wanted one; "" when
+// it can.
+func (d device) needsNew(want device) string {
+	switch {
+	case d.vni != want.vni:
+		return "vni"
+	case d.port != want.port:
+		return "port"
+	case d.gbp != want.gbp:
+		return "gbp"
+	case d.other != want.other:
+		return d.other
+	case !d.local.IsValid() || d.local.Is4() != want.local.Is4():
+		return "address family"
+	}
+	return ""
+}
+
+// plan is what the kernel should hold besides the device.
+type plan struct {
+	addresses  map[netip.Prefix]kernel.Address
+	fdb        map[kernel.FDBKey]kernel.FDB
+	neighbours map[kernel.NeighbourKey]kernel.MAC
+	routes     map[kernel.RouteKey]kernel.Route
+	skipped    []backend.Skip
+	peers      int
+}
+
+// planner is what planning a peer needs to know.
+type planner struct {
+	options options
+	local   netip.Addr
+	link    int // ifindex of the device
+	parent  int // of the underlay
+	direct  map[netip.Addr]bool
+	claims  *backend.Claims
+	macs    map[kernel.MAC]string // to whom it belongs
+}
+
+// newPlan derives the tables from a state. Direct has the public addresses that
+// are neighbours on the underlay; it is empty without direct routing.
+func newPlan(pools []netip.Prefix, o options, want device, link int, s backend.State, direct map[netip.Addr]bool) plan {
+	p := plan{
+		addresses:  map[netip.Prefix]kernel.Address{},
+		fdb:        map[kernel.FDBKey]kernel.FDB{},
+		neighbours: map[kernel.NeighbourKey]kernel.MAC{},
+		routes:     map[kernel.RouteKey]kernel.Route{},
+	}
+	if s.Zero() {
+		return p
+	}
+	for _, subnet := range s.Subnets {
+		base := subnet.Masked().Addr()
+		p.addresses[netip.PrefixFrom(base, base.BitLen())] = kernel.Address{}
+	}
+	maps.Copy(p.routes, kernel.Unreachable(pools))
+	pl := planner{
+		options: o, local: want.local, link: link, parent: s.Underlay.Index, direct: direct,
+		claims: backend.NewClaims(pools, s.Subnets), macs: map[kernel.MAC]string{want.mac: "this host"},
+	}
+	for _, peer := range backend.SortedPeers(s.Peers) {
+		if reason := pl.add(p, peer); reason != "" {
+			p.skipped = append(p.skipped, backend.Skip{Node: peer.Node, Reason: reason})
+			continue
+		}
+		p.peers++
+	}
+	return p
+}
+
+// add plans one peer, whole or not at all, and says why not.
+func (pl planner) add(p plan, peer backend.Peer) (reason string) {
+	if peer.Backend != Name {
+		return fmt.Sprintf("runs backend %q", peer.Backend)
+	}
+	mac, reason := pl.vtep(peer)
+	if reason != "" {
+		return reason
+	}
+	remote, ok := peer.PublicIP(pl.local)
+	switch {
+	case !ok:
+		return "no " + backend.Family(pl.local) + " public address"
+	case remote == pl.local:
+		return fmt.Sprintf("its public address %s is this host's", remote)
+	}
+	if reason := pl.claims.Take(peer); reason != "" {
+		return reason
+	}
+	pl.macs[mac] = "node " + peer.Node
+	for _, subnet := range peer.Subnets {
+		key := kernel.RouteKey{Dst: subnet}
+		// A plain route's gateway is of its own family.
+		if via, ok := peer.PublicIP(subnet.Addr()); ok && pl.direct[via] {
+			p.routes[key] = kernel.Route{Link: pl.parent, Via: via}
+			continue
+		}
+		p.fdb[kernel.FDBKey{MAC: mac}] = kernel.FDB{Dst: remote}
+		p.neighbours[kernel.NeighbourKey{Addr: subnet.Addr()}] = mac
+		p.routes[key] = kernel.Route{Link: pl.link, Via: subnet.Addr(), Onlink: true}
+	}
+	return ""
+}
+
+// vtep reads a peer's attributes, which another host wrote.
+func (pl planner) vtep(peer backend.Peer) (mac kernel.MAC, reason string) {
+	var a attributes
+	if err := json.Unmarshal(peer.Attributes, &a); err != nil {
+		return mac, "attributes are not valid: " + err.Error()
+	}
+	mac, err := kernel.ParseMAC(a.MAC)
+	switch {
+	case a.MAC == "":
+		return mac, "attributes lack vtep_mac"
+	case err != nil || !mac.Unicast():
+		return mac, fmt.Sprintf("vtep_mac %q is no address of a device", a.MAC)
+	case a.VNI != pl.options.VNI:
+		return mac, fmt.Sprintf("vni is %d, the network's %d", a.VNI, pl.options.VNI)
+	case a.Port != pl.options.Port:
+		return mac, fmt.Sprintf("port is %d, the network's %d", a.Port, pl.options.Port)
+	case pl.macs[mac] != "":
+		return mac, fmt.Sprintf("vtep_mac %s is that of %s too", mac, pl.macs[mac])
+	}
+	return mac, ""
+}

@@ -1,0 +1,184 @@
+package vxlan
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/backend/reconcile"
+)
+
+// Type describes the backend. Options, all with defaults: vni (1), port (8472),
+// gbp (false), direct_routing (false), checksum_offload ("auto": the device is
+// left as the kernel makes it, offload on; "on" and "off" are enforced). The
+// overlay's MTU is the underlay's less 50, less 70 over IPv6. A host publishes
+// {"vni":1,"port":8472,"vtep_mac":"0a:…"}.
+func Type() backend.Type {
+	return backend.Type{Name: Name, Normalize: normalize, New: newBackend}
+}
+
+type vxlan struct {
+	config  backend.Config
+	options options
+	mac     kernel.MAC
+	kernel  *kernel.Handle // nil before the first Apply
+
+	// What was wanted before, only to name repairs.
+	lastDevice device
+	last       plan
+}
+
+var _ backend.Backend = (*vxlan)(nil)
+
+func newBackend(c backend.Config) (backend.Backend, error) {
+	o, err := decode(c.Options)
+	if err != nil {
+		return nil, err
+	}
+	return &vxlan{config: c, options: o, mac: vtepMAC(c.NodeID, c.Network)}, nil
+}
+
+// Advertise publishes the address of the device that is to be. It refuses an
+// underlay too narrow for the network's families (RFC 791, RFC 8200).
+func (b *vxlan) Advertise(u backend.Underlay) (backend.Advertisement, error) {
+	want, err := wantDevice(b.mac, b.options, backend.State{Underlay: u})
+	if err != nil {
+		return backend.Advertisement{}, err
+	}
+	for _, pool := range b.config.Pools {
+		least := 68
+		if pool.Addr().Is6() {
+			least = 1280
+		}
+		if want.mtu < least {
+			return backend.Advertisement{}, fmt.Errorf("underlay %s has an MTU of %d: pool %s needs at least %d",
+				u.Interface, u.MTU, pool, least+overhead(want.local))
+		}
+	}
+	published, err := json.Marshal(attributes{VNI: b.options.VNI, Port: b.options.Port, MAC: b.mac.String()})
+	return backend.Advertisement{MTU: want.mtu, Attributes: published}, err
+}
+
+// Apply makes device, forwarding entries, neighbours and routes agree with the
+// state.
+func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, error) {
+	if b.kernel == nil {
+		var err error
+		if b.kernel, err = kernel.Open(); err != nil {
+			return backend.Report{}, err
+		}
+	}
+	if s.Zero() {
+		return b.remove(ctx)
+	}
+	want, err := wantDevice(b.mac, b.options, s)
+	if err != nil {
+		return backend.Report{}, err
+	}
+	direct, err := b.direct(s)
+	if err != nil {
+		return backend.Report{}, err
+	}
+	e, deviceErr := b.ensure(ctx, want)
+	report := backend.Report{Writes: e.writes, Healed: b.healed(e, want)}
+	if e.index == 0 {
+		return report, deviceErr
+	}
+	p := newPlan(b.config.Pools, b.options, want, e.index, s, direct)
+	report.Skipped, report.Peers = p.skipped, p.peers
+	result, err := reconcile.Apply(ctx, b.steps(e.index, p)...)
+	report.Writes += result.Writes()
+	// All that hung on a device goes with it: naming the device says it all.
+	if !e.made {
+		report.Healed = append(report.Healed, result.Healed()...)
+	}
+	b.lastDevice, b.last = want, p
+	return report, errors.Join(deviceErr, err)
+}
+
+// steps are in the order in which a path to a peer becomes complete.
+func (b *vxlan) steps(link int, p plan) []reconcile.Step {
+	routes := b.kernel.Routes(kernel.Owner{Link: link, Pools: b.config.Pools})
+	return []reconcile.Step{
+		reconcile.Want("address", b.kernel.Addresses(link), kernel.CompareAddresses, p.addresses, b.last.addresses),
+		reconcile.Want("FDB entry", b.kernel.FDB(link), kernel.CompareFDB, p.fdb, b.last.fdb),
+		reconcile.Want("neighbour", b.kernel.Neighbours(link), kernel.CompareNeighbours, p.neighbours, b.last.neighbours),
+		reconcile.Want("route", routes, kernel.CompareRoutes, p.routes, b.last.routes),
+	}
+}
+
+// healed names what happened to the device though the same one was wanted.
+func (b *vxlan) healed(e ensured, want device) (out []string) {
+	if want != b.lastDevice {
+		return nil
+	}
+	if e.made {
+		return []string{"device recreated"}
+	}
+	for _, what := range e.fixed {
+		out = append(out, "device "+what+" restored")
+	}
+	return out
+}
+
+// direct asks the host's routing which peers are on the same layer 2. A
+// question the kernel could not answer ends the Apply: it is no reason to move
+// a route.
+func (b *vxlan) direct(s backend.State) (map[netip.Addr]bool, error) {
+	if !b.options.DirectRouting {
+		return nil, nil
+	}
+	out := map[netip.Addr]bool{}
+	for _, peer := range s.Peers {
+		for _, ip := range peer.PublicIPs {
+			if _, asked := out[ip]; asked {
+				continue
+			}
+			reason, err := b.kernel.Direct(ip, s.Underlay.Index)
+			if err != nil {
+				return nil, err
+			}
+			out[ip] = reason == ""
+		}
+	}
+	return out, nil
+}
+
+// remove takes the device away, and with it all that hangs on it, then the
+// routes that did not.
+func (b *vxlan) remove(ctx context.Context) (backend.Report, error) {
+	var report backend.Report
+	var errs []error
+	link, err := b.own()
+	foreign := (*foreignLink)(nil)
+	switch {
+	case errors.As(err, &foreign): // not ours to remove
+	case err != nil:
+		errs = append(errs, err)
+	case link != nil:
+		if err := b.kernel.DeleteLink(link); err != nil {
+			errs = append(errs, err)
+			break
+		}
+		report.Writes++
+	}
+	routes := b.kernel.Routes(kernel.Owner{Pools: b.config.Pools})
+	result, err := reconcile.Apply(ctx, reconcile.Want("route", routes, kernel.CompareRoutes, nil, nil))
+	report.Writes += result.Writes()
+	b.lastDevice, b.last = device{}, plan{}
+	return report, errors.Join(append(errs, err)...)
+}
+
+// Close closes the sockets and leaves the datapath.
+func (b *vxlan) Close() error {
+	if b.kernel == nil {
+		return nil
+	}
+	err := b.kernel.Close()
+	b.kernel = nil
+	return err
+}
