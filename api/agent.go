@@ -35,8 +35,8 @@ func (c *Client) Self(ctx context.Context) (Self, error) {
 }
 
 // Reload makes the agent read its configuration again (PUT /v1/agent/reload).
-// When the new one is unusable the agent keeps the old one and the error, code
-// 400, says what is wrong.
+// When the new one is unusable the agent keeps the old one and the *Error says
+// what is wrong, with file and line.
 func (c *Client) Reload(ctx context.Context) error {
 	_, err := c.do(ctx, http.MethodPut, "/v1/agent/reload", nil, nil)
 	return err

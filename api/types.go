@@ -18,7 +18,7 @@ const (
 
 // Check is one named thing that health looks at.
 type Check struct {
-	Name   string    `json:"name"` // consul, lease, underlay, device, snapshot, subnet_file, network, conflict
+	Name   string    `json:"name"` // registry, lease, underlay, datapath, snapshot, …
 	Status string    `json:"status"`
 	Reason string    `json:"reason"` // what is so, and what to do when it is not passing
 	Since  time.Time `json:"since"`  // of this status

@@ -124,7 +124,8 @@ type Backend interface {
 	Close() error
 }
 
-// Counter is the optional ability to tell what passed, by peer node name.
+// Counter is the optional ability to tell what passed, by peer node name. It
+// may be called at any time, also beside the backend's other methods.
 type Counter interface {
 	Counters() map[string]Counters
 }

@@ -1,0 +1,368 @@
+// Package agent is the daemon: it takes part in networks, keeps a lease and the
+// datapath of each right, and answers about them over HTTP.
+//
+// It owns the order of things, health, and the files container runtimes read.
+// How a lease is stored is the registry's business, how packets cross the
+// backend's.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"path"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/underlay"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// Options are what an agent is built from beside its configuration. Zero
+// fields take the real thing.
+type Options struct {
+	Logger  hclog.Logger
+	Version string
+
+	Registry       registry.Registry
+	RegistryName   string // how status names it
+	Backends       map[string]backend.Type
+	SelectUnderlay func(c config.Underlay, pools []netip.Prefix) (underlay.Choice, error)
+	WatchKernel    func(ctx context.Context, changed func()) error // blocks until ctx ends
+}
+
+// environment is what all runners of an agent share.
+type environment struct {
+	log      hclog.Logger
+	id       identity // the node's name is learnt before the first runner starts
+	registry registry.Registry
+	backends map[string]backend.Type
+	health   *health
+	firewall *firewallKeeper
+	networks *published[networkSet]
+	kernel   *published[struct{}] // set at each change of the kernel's tables
+
+	selectUnderlay func(c config.Underlay, pools []netip.Prefix) (underlay.Choice, error)
+}
+
+// networkSet is every network in the store as last read.
+type networkSet struct {
+	set   registry.NetworkSet
+	index uint64
+}
+
+func (s networkSet) find(name string) (registry.Network, bool) {
+	for _, n := range s.set.Networks {
+		if n.Name == name {
+			return n, true
+		}
+	}
+	return registry.Network{}, false
+}
+
+// bad says whether the network's record is there but cannot be used: that is
+// not its end.
+func (s networkSet) bad(name string) bool {
+	return slices.ContainsFunc(s.set.Bad, func(b registry.BadRecord) bool { return path.Base(b.Key) == name })
+}
+
+// Agent is one host's agent.
+type Agent struct {
+	o       Options
+	log     hclog.Logger
+	env     *environment
+	started time.Time
+
+	reloads chan reloadRequest
+	refresh func() (config.Config, error) // reads the configuration again, for the API
+
+	mu      sync.Mutex
+	config  config.Config // replaced by a reload
+	runners map[string]*running
+	fatal   chan error
+}
+
+// running is a runner and the means to end it.
+type running struct {
+	*runner
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// New builds an agent. It touches nothing outside the process. refresh reads the
+// configuration again when the API asks for a reload; nil turns that off.
+func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Agent, error) {
+	if o.Logger == nil {
+		o.Logger = hclog.NewNullLogger()
+	}
+	if o.Backends == nil {
+		o.Backends = Backends()
+	}
+	if o.Registry == nil {
+		var err error
+		if o.Registry, o.RegistryName, err = openRegistry(c, o.Logger); err != nil {
+			return nil, err
+		}
+	}
+	if o.SelectUnderlay == nil {
+		o.SelectUnderlay = selectUnderlay
+	}
+	if o.WatchKernel == nil {
+		o.WatchKernel = watchKernel
+	}
+	a := &Agent{o: o, log: o.Logger, config: c, refresh: refresh, runners: map[string]*running{},
+		reloads: make(chan reloadRequest), fatal: make(chan error, 1)}
+	a.env = &environment{
+		log: o.Logger, registry: o.Registry, backends: o.Backends, health: newHealth(time.Now),
+		firewall: newFirewallKeeper(o.Logger.Named("firewall")),
+		networks: newPublished[networkSet](), kernel: newPublished[struct{}](),
+		selectUnderlay: o.SelectUnderlay,
+	}
+	a.env.health.set("", checkNode, api.Critical, "starting")
+	return a, nil
+}
+
+// Run blocks until ctx ends or a fault no waiting can mend: the API's address or
+// the state directory cannot be used, or a lease was lost under
+// on_lost = "exit". The datapath stays behind, unless the configuration says
+// release_on_stop or this is a development agent.
+func (a *Agent) Run(ctx context.Context) (err error) {
+	c := a.current()
+	listener, err := listen(c.HTTP)
+	if err != nil {
+		return err
+	}
+	unlock, err := lockDataDir(c.DataDir)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	id, err := nodeID(c.DataDir)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	a.mu.Lock()
+	a.env.id.nodeID, a.started = id, time.Now()
+	a.mu.Unlock()
+	a.log.Info("agent started", "version", a.o.Version, "http", listener.Addr().String(),
+		"registry", a.o.RegistryName, "node_id", id)
+
+	// The API outlives the runners, so that a stopping agent can be watched.
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	var server errgroup.Group
+	server.Go(func() error { return a.serve(serving, listener) })
+	defer func() {
+		stopServing()
+		err = errors.Join(err, server.Wait())
+	}()
+
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return a.watchNetworks(ctx) })
+	g.Go(func() error { return a.watchKernel(ctx) })
+	g.Go(func() error { return a.notifySystemd(ctx) })
+	g.Go(func() error { return a.supervise(ctx, listener.Addr()) })
+	err = g.Wait()
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	a.log.Info("agent stopped")
+	return err
+}
+
+// supervise learns who this host is, runs a runner for each network, and ends
+// them with ctx.
+func (a *Agent) supervise(ctx context.Context, address net.Addr) error {
+	if err := a.awaitNodeName(ctx); err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { a.announce(ctx, address) })
+	defer a.stopRunners()
+
+	a.env.firewall.remember(a.current())
+	a.adopt(ctx, a.current())
+	a.env.health.clear("", checkNode)
+	for {
+		_, _, networksChanged := a.env.networks.get()
+		a.join(ctx)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-a.fatal:
+			return err
+		case request := <-a.reloads:
+			request.done <- a.reload(ctx, request.config)
+		case <-networksChanged:
+		}
+	}
+}
+
+func (a *Agent) awaitNodeName(ctx context.Context) error {
+	retry := newPause()
+	for {
+		name, err := nodeName(ctx, a.current().NodeName, a.env.registry)
+		if err == nil {
+			a.mu.Lock()
+			a.env.id.node = name
+			a.mu.Unlock()
+			return nil
+		}
+		if a.env.health.set("", checkNode, api.Critical, fmt.Sprintf("waiting for this host's name in Consul (or set node_name): %v", err)) {
+			a.log.Warn("waiting for this host's name", "error", err)
+		}
+		if err := retry.wait(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// adopt starts runners for the networks of c that have none.
+func (a *Agent) adopt(ctx context.Context, c config.Config) {
+	if len(c.Networks) == 0 && !c.WatchNetworks {
+		a.env.health.set("", checkNetwork, api.Warning, "no network is configured: add a network block, or set watch_networks")
+		a.log.Warn("no network is configured")
+	} else {
+		a.env.health.clear("", checkNetwork)
+	}
+	for _, n := range c.Networks {
+		a.start(ctx, n)
+	}
+}
+
+// start runs one network, once.
+func (a *Agent) start(ctx context.Context, local config.Network) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.runners[local.Name] != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	run := &running{runner: newRunner(a.env, a.config, local), cancel: cancel, done: make(chan struct{})}
+	if a.config.Dev || a.config.Lease.ReleaseOnStop {
+		run.leave()
+	}
+	a.runners[local.Name] = run
+	go func() { // ended by cancel and waited for in stop
+		defer close(run.done)
+		if err := run.Run(ctx); err != nil {
+			select {
+			case a.fatal <- err:
+			default:
+			}
+		}
+	}()
+}
+
+// stop ends one network and waits for it. leave takes it off this host.
+func (a *Agent) stop(name string, leave bool) {
+	a.mu.Lock()
+	run := a.runners[name]
+	delete(a.runners, name)
+	a.mu.Unlock()
+	if run == nil {
+		return
+	}
+	if leave {
+		run.leave()
+	}
+	run.cancel()
+	<-run.done
+	a.env.health.forget(name)
+}
+
+// stopRunners ends all networks at once and waits for them.
+func (a *Agent) stopRunners() {
+	a.mu.Lock()
+	runners := slices.Collect(maps.Values(a.runners))
+	a.mu.Unlock()
+	for _, run := range runners {
+		run.cancel()
+	}
+	for _, run := range runners {
+		<-run.done
+	}
+}
+
+// current is the configuration in force.
+func (a *Agent) current() config.Config {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.config
+}
+
+// runner finds a network this agent takes part in.
+func (a *Agent) runner(name string) (*runner, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	run, ok := a.runners[name]
+	if !ok {
+		return nil, false
+	}
+	return run.runner, true
+}
+
+// watchNetworks keeps the set of all networks. An answer that is not certain
+// leaves it as it is.
+func (a *Agent) watchNetworks(ctx context.Context) error {
+	retry := newPause()
+	var index uint64
+	for {
+		set, next, err := a.env.registry.WatchNetworks(ctx, index)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			if a.env.health.set("", checkRegistry, api.Warning, fmt.Sprintf("%s: %v", a.o.RegistryName, err)) {
+				a.log.Warn("registry does not answer, packets keep flowing", "registry", a.o.RegistryName, "error", err)
+			}
+			index = 0 // the answer after an outage must not wait for a change
+			if err := retry.wait(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		retry.reset()
+		index = next
+		if a.env.health.set("", checkRegistry, api.Passing, a.o.RegistryName+" answers") {
+			a.log.Info("registry answers", "registry", a.o.RegistryName)
+		}
+		a.env.networks.set(networkSet{set, next})
+	}
+}
+
+// watchKernel passes changes of the kernel's tables on to the runners.
+func (a *Agent) watchKernel(ctx context.Context) error {
+	retry := newPause()
+	for {
+		err := a.o.WatchKernel(ctx, func() { a.env.kernel.set(struct{}{}) })
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		a.log.Warn("watching the kernel failed, the slow tick goes on", "error", err)
+		if err := retry.wait(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// self is what GET /v1/agent/self answers.
+func (a *Agent) self() api.Self {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := api.Self{Version: a.o.Version, NodeName: a.env.id.node, NodeID: a.env.id.nodeID, DataDir: a.config.DataDir,
+		ConfigFiles: append([]string{}, a.config.Files...), Registry: a.o.RegistryName, Started: a.started, PID: os.Getpid()}
+	out.Networks = slices.Sorted(maps.Keys(a.runners))
+	return out
+}

@@ -1,0 +1,578 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"go.uber.org/goleak"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/underlay"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// recorder is a backend that keeps the states it is given.
+type recorder struct {
+	mu     sync.Mutex
+	states []backend.State
+	fail   error
+}
+
+func (r *recorder) kind() backend.Type {
+	return backend.Type{Name: "recorder",
+		Normalize: func(o json.RawMessage) (json.RawMessage, error) { return o, nil },
+		New:       func(backend.Config) (backend.Backend, error) { return r, nil }}
+}
+
+func (r *recorder) Advertise(u backend.Underlay) (backend.Advertisement, error) {
+	return backend.Advertisement{MTU: u.MTU - 50, Attributes: json.RawMessage(`{"mark":"` + u.Interface + `"}`)}, nil
+}
+
+func (r *recorder) Apply(_ context.Context, s backend.State) (backend.Report, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.fail != nil {
+		return backend.Report{}, r.fail
+	}
+	r.states = append(r.states, s)
+	return backend.Report{Peers: len(s.Peers)}, nil
+}
+
+func (r *recorder) Close() error { return nil }
+
+func (r *recorder) setFail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fail = err
+}
+
+// last is the state applied last, as "subnet <- peer, peer".
+func (r *recorder) last() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.states) == 0 {
+		return "nothing"
+	}
+	return text(r.states[len(r.states)-1])
+}
+
+// all are the distinct states in the order they were applied.
+func (r *recorder) all() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []string
+	for _, s := range r.states {
+		if t := text(s); len(out) == 0 || out[len(out)-1] != t {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+func text(s backend.State) string {
+	if s.Zero() {
+		return "zero"
+	}
+	var peers []string
+	for _, p := range s.Peers {
+		peers = append(peers, fmt.Sprintf("%s@%s", p.Node, p.Subnets[0]))
+	}
+	return fmt.Sprintf("%s <- %s", s.Subnets[0], strings.Join(peers, ", "))
+}
+
+// outage makes a registry fail on demand.
+type outage struct {
+	registry.Registry
+	mu   sync.Mutex
+	down chan struct{} // closed while down
+	err  error
+}
+
+func newOutage(r registry.Registry) *outage { return &outage{Registry: r, down: make(chan struct{})} }
+
+func (o *outage) set(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil && err != nil {
+		close(o.down)
+	}
+	if o.err != nil && err == nil {
+		o.down = make(chan struct{})
+	}
+	o.err = err
+}
+
+// call runs f, and fails at once or in the middle of it while down.
+func (o *outage) call(ctx context.Context, f func(context.Context) error) error {
+	o.mu.Lock()
+	down, err := o.down, o.err
+	o.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		select {
+		case <-down:
+			cancel()
+		case <-stop:
+		}
+	}()
+	err = f(ctx)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err != nil {
+		return o.err
+	}
+	return err
+}
+
+func (o *outage) Network(ctx context.Context, name string) (n registry.Network, err error) {
+	err = o.call(ctx, func(ctx context.Context) (err error) { n, err = o.Registry.Network(ctx, name); return err })
+	return n, err
+}
+
+func (o *outage) Acquire(ctx context.Context, n registry.Network, c registry.Claim) (l registry.Lease, err error) {
+	err = o.call(ctx, func(ctx context.Context) (err error) { l, err = o.Registry.Acquire(ctx, n, c); return err })
+	return l, err
+}
+
+func (o *outage) Renew(ctx context.Context, l registry.Lease) error {
+	return o.call(ctx, func(ctx context.Context) error { return o.Registry.Renew(ctx, l) })
+}
+
+func (o *outage) WatchNetworks(ctx context.Context, after uint64) (s registry.NetworkSet, i uint64, err error) {
+	err = o.call(ctx, func(ctx context.Context) (err error) { s, i, err = o.Registry.WatchNetworks(ctx, after); return err })
+	return s, i, err
+}
+
+func (o *outage) WatchLeases(ctx context.Context, n registry.Network, after uint64) (s registry.LeaseSet, i uint64, err error) {
+	err = o.call(ctx, func(ctx context.Context) (err error) { s, i, err = o.Registry.WatchLeases(ctx, n, after); return err })
+	return s, i, err
+}
+
+func (o *outage) WatchLease(ctx context.Context, n registry.Network, p netip.Prefix, after uint64) (l registry.Lease, i uint64, err error) {
+	err = o.call(ctx, func(ctx context.Context) (err error) { l, i, err = o.Registry.WatchLease(ctx, n, p, after); return err })
+	return l, i, err
+}
+
+// host is one agent under test.
+type host struct {
+	t        *testing.T
+	name     string
+	config   config.Config
+	registry *outage
+	recorder *recorder
+	agent    *Agent
+	client   *api.Client
+
+	mu     sync.Mutex
+	place  underlay.Choice
+	kernel func() // tells the agent that the kernel changed
+	end    func()
+	exited chan struct{} // closed when Run returned err
+	err    error
+}
+
+// newHost is a host of the store that is not started yet.
+func newHost(t *testing.T, store *memory.Store, name string) *host {
+	t.Helper()
+	dir := t.TempDir()
+	c := config.Defaults()
+	c.NodeName = name
+	c.DataDir = filepath.Join(dir, "data")
+	c.HTTP.Address = "unix://" + filepath.Join(dir, "leno.sock")
+	c.Lease.TTL, c.Lease.RenewMargin = 10*time.Second, 9900*time.Millisecond // renewed every 100 ms
+	c.Consul.Service = ""
+	c.Networks = []config.Network{{
+		Name: "n", Pools: []config.Pool{{Prefix: netip.MustParsePrefix("10.5.0.0/22")}}, // three slots
+		Backend: &config.Backend{Type: "recorder"}, SubnetFile: filepath.Join(dir, "n.env"),
+	}}
+	h := &host{t: t, name: name, config: c, registry: newOutage(store.Client()), recorder: &recorder{},
+		place: underlay.Choice{Interface: "eth0", Index: 2, MTU: 1500, Reason: "test",
+			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, name[len(name)-1]})}}}
+	client, err := api.New(api.Config{Address: c.HTTP.Address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.client = client
+	return h
+}
+
+// start runs the agent until stop or the end of the test.
+func (h *host) start() *host {
+	h.t.Helper()
+	a, err := New(h.config, Options{
+		Logger: hclog.New(&hclog.LoggerOptions{Name: h.name, Level: hclog.Trace, Output: logWriter{h.t}}), Version: "test",
+		Registry: h.registry, RegistryName: "memory",
+		Backends: map[string]backend.Type{"recorder": h.recorder.kind()},
+		SelectUnderlay: func(config.Underlay, []netip.Prefix) (underlay.Choice, error) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return h.place, nil
+		},
+		WatchKernel: func(ctx context.Context, changed func()) error {
+			h.mu.Lock()
+			h.kernel = changed
+			h.mu.Unlock()
+			<-ctx.Done()
+			return nil
+		},
+	}, nil)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.agent = a
+	ctx, cancel := context.WithCancel(context.Background())
+	exited := make(chan struct{})
+	h.end, h.exited = cancel, exited
+	go func() {
+		defer close(exited)
+		h.err = a.Run(ctx)
+	}()
+	h.t.Cleanup(func() {
+		cancel()
+		<-exited
+	})
+	return h
+}
+
+// stop ends the agent and returns what Run did.
+func (h *host) stop() error {
+	h.end()
+	return h.wait()
+}
+
+func (h *host) wait() error {
+	<-h.exited
+	return h.err
+}
+
+type logWriter struct{ t *testing.T }
+
+func (w logWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimRight(string(p), "\n"))
+	return len(p), nil
+}
+
+// eventually polls until check returns nil.
+func eventually(t *testing.T, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// applies waits until the last applied state reads so; %s is any subnet.
+func (h *host) applies(want string) {
+	h.t.Helper()
+	eventually(h.t, func() error {
+		if got := h.recorder.last(); got != want {
+			return fmt.Errorf("%s applied %q, want %q", h.name, got, want)
+		}
+		return nil
+	})
+}
+
+// subnet waits for the host's lease.
+func (h *host) subnet() netip.Prefix {
+	h.t.Helper()
+	var out netip.Prefix
+	eventually(h.t, func() error {
+		r, ok := h.agent.runner("n")
+		if !ok {
+			return fmt.Errorf("%s: no runner", h.name)
+		}
+		lease, ok, _ := r.lease.get()
+		if !ok {
+			return fmt.Errorf("%s: no lease: %s", h.name, r.shown().local.State)
+		}
+		out = lease.Subnet()
+		return nil
+	})
+	return out
+}
+
+// check waits until a check of network n has the status and words in its reason.
+func (h *host) check(name, status string, words ...string) {
+	h.t.Helper()
+	eventually(h.t, func() error {
+		report, _ := h.agent.env.health.report()
+		all := report.Checks
+		for _, n := range report.Networks {
+			all = append(all, n.Checks...)
+		}
+		for _, c := range all {
+			if c.Name != name {
+				continue
+			}
+			for _, w := range words {
+				if !strings.Contains(c.Reason, w) {
+					return fmt.Errorf("%s: check %s: %q does not say %q", h.name, name, c.Reason, w)
+				}
+			}
+			if c.Status != status {
+				return fmt.Errorf("%s: check %s is %s: %s", h.name, name, c.Status, c.Reason)
+			}
+			return nil
+		}
+		return fmt.Errorf("%s: no check %s", h.name, name)
+	})
+}
+
+func (h *host) ready() {
+	h.t.Helper()
+	eventually(h.t, func() error {
+		if report, _ := h.agent.env.health.report(); !report.Ready {
+			return fmt.Errorf("%s is not ready: %+v", h.name, report)
+		}
+		return nil
+	})
+}
+
+func TestAgentLeasesAppliesAndWrites(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a").start()
+	a.ready()
+	subnet := a.subnet()
+	a.applies(subnet.String() + " <- ")
+	data, err := os.ReadFile(a.config.Networks[0].SubnetFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("LENO_NETWORK=10.5.0.0/22\nLENO_SUBNET=%s\nLENO_MTU=1450\nLENO_IPMASQ=false\n", gateway(subnet))
+	if !strings.HasPrefix(string(data), want) {
+		t.Errorf("subnet file:\n%s\nwant\n%s", data, want)
+	}
+
+	b := newHost(t, store, "b").start()
+	other := b.subnet()
+	if other == subnet {
+		t.Fatalf("two hosts hold %s", subnet)
+	}
+	a.applies(fmt.Sprintf("%s <- b@%s", subnet, other))
+	b.applies(fmt.Sprintf("%s <- a@%s", other, subnet))
+
+	// A removed file comes back with the next look.
+	if err := os.Remove(a.config.Networks[0].SubnetFile); err != nil {
+		t.Fatal(err)
+	}
+	a.mu.Lock()
+	changed := a.kernel
+	a.mu.Unlock()
+	changed()
+	eventually(t, func() error { _, err := os.Stat(a.config.Networks[0].SubnetFile); return err })
+}
+
+func TestAgentKeepsItsSubnetOverRestarts(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		remove []string // files lost between the two processes
+	}{
+		{"state kept", nil},
+		{"state file lost", []string{"data/n.json"}},
+		{"state directory lost", []string{"data"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			store := memory.New()
+			a := newHost(t, store, "a").start()
+			a.ready()
+			subnet := a.subnet()
+			lease, _, _ := mustRunner(t, a).lease.get()
+			if err := a.stop(); err != nil {
+				t.Fatal(err)
+			}
+			for _, path := range tt.remove {
+				if err := os.RemoveAll(filepath.Join(filepath.Dir(a.config.DataDir), path)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			a.start().ready()
+			again, _, _ := mustRunner(t, a).lease.get()
+			if again.Subnet() != subnet {
+				t.Errorf("held %s, now %s", subnet, again.Subnet())
+			}
+			if again.Session != lease.Session {
+				t.Errorf("the session was not adopted")
+			}
+			if last := a.recorder.all(); len(last) != 1 {
+				t.Errorf("the datapath was disturbed: %q", last)
+			}
+		})
+	}
+}
+
+func mustRunner(t *testing.T, h *host) *runner {
+	t.Helper()
+	r, ok := h.agent.runner("n")
+	if !ok {
+		t.Fatal("no runner")
+	}
+	return r
+}
+
+func TestAgentKeepsPeersWhileTheStoreIsAway(t *testing.T) {
+	store := memory.New()
+	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
+	want := fmt.Sprintf("%s <- b@%s", a.subnet(), b.subnet())
+	a.applies(want)
+	a.ready()
+
+	for _, failure := range []error{registry.ErrUnavailable, registry.ErrUncertain, registry.ErrDenied} {
+		a.registry.set(fmt.Errorf("no luck: %w", failure))
+		a.check(checkLease, api.Warning, "not renewed since", "no luck")
+		a.check(checkSnapshot, api.Warning, "peers keep their routes")
+		a.check(checkRegistry, api.Warning, "no luck")
+		status, health := a.health()
+		if status != http.StatusTooManyRequests || !health.Ready {
+			t.Errorf("healthz %d, ready %t", status, health.Ready)
+		}
+		a.registry.set(nil)
+		a.check(checkLease, api.Passing)
+		a.check(checkSnapshot, api.Passing)
+		a.check(checkRegistry, api.Passing)
+	}
+	a.applies(want)
+	for _, state := range a.recorder.all() {
+		if state != want && !strings.HasSuffix(state, " <- ") {
+			t.Errorf("state %q was applied meanwhile", state)
+		}
+	}
+	if n := len(a.recorder.all()); n > 2 {
+		t.Errorf("peers came and went: %q", a.recorder.all())
+	}
+}
+
+// health asks /healthz over HTTP.
+func (h *host) health() (int, api.Health) {
+	h.t.Helper()
+	path := strings.TrimPrefix(h.config.HTTP.Address, "unix://")
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		}}}
+	r, err := client.Get("http://leno/healthz")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer r.Body.Close()
+	var out api.Health
+	if err := json.NewDecoder(r.Body).Decode(&out); err != nil {
+		h.t.Fatal(err)
+	}
+	return r.StatusCode, out
+}
+
+func TestAgentTakesALostLeaseBack(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a").start()
+	subnet := a.subnet()
+	a.ready()
+	ctx := context.Background()
+	other := store.Client()
+	n, err := other.Network(ctx, "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, lose := range map[string]func() error{
+		"revoked":       func() error { return other.Revoke(ctx, "n", subnet) },
+		"session ended": func() error { l, _, _ := mustRunner(t, a).lease.get(); store.EndSession(l.Session); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			before, _, err := other.WatchLease(ctx, n, subnet, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := lose(); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, func() error {
+				now, _, err := other.WatchLease(ctx, n, subnet, 0)
+				if err != nil {
+					return err
+				}
+				if !now.Held() || now.ModifyIndex == before.ModifyIndex {
+					return fmt.Errorf("not taken back: %+v", now)
+				}
+				return nil
+			})
+			a.check(checkLease, api.Passing, subnet.String())
+		})
+	}
+	if got := a.recorder.all(); len(got) != 1 {
+		t.Errorf("the datapath was disturbed: %q", got)
+	}
+}
+
+func TestAgentRenumbersOrExitsWhenItsSubnetWasTaken(t *testing.T) {
+	for _, onLost := range []string{config.OnLostRenumber, config.OnLostExit} {
+		t.Run(onLost, func(t *testing.T) {
+			store := memory.New()
+			a := newHost(t, store, "a")
+			a.config.Lease.OnLost = onLost
+			a.start()
+			subnet := a.subnet()
+			a.ready()
+			ctx := context.Background()
+			other := store.Client()
+			n, err := other.Network(ctx, "n")
+			if err != nil {
+				t.Fatal(err)
+			}
+			// While the store is away for the agent, its lease is revoked and
+			// another host takes the slot.
+			a.registry.set(registry.ErrUnavailable)
+			if err := other.Revoke(ctx, "n", subnet); err != nil {
+				t.Fatal(err)
+			}
+			thief := testLease("b", 0, "", 0)
+			if _, err := other.Acquire(ctx, n, registry.Claim{Node: "b", NodeID: "id-b", PublicIPs: thief.PublicIPs, MTU: 1450,
+				Backend: thief.Backend, Prefer: subnet, TTL: time.Minute, Hold: time.Hour}); err != nil {
+				t.Fatal(err)
+			}
+			a.registry.set(nil)
+			if onLost == config.OnLostExit {
+				var lost *LostError
+				if err := a.wait(); !errors.As(err, &lost) || lost.Old != subnet.String() {
+					t.Errorf("ended with %v", err)
+				}
+				return
+			}
+			eventually(t, func() error {
+				if now := a.subnet(); now == subnet {
+					return errors.New("still on the taken subnet")
+				}
+				return nil
+			})
+			a.applies(fmt.Sprintf("%s <- b@%s", a.subnet(), subnet))
+		})
+	}
+}

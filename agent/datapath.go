@@ -1,0 +1,332 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/agent/underlay"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+const (
+	// slowTick bounds how long anything can stay wrong that no event told of.
+	slowTick = 30 * time.Second
+	// settle lets a burst of kernel events end before the tables are read.
+	settle = 100 * time.Millisecond
+)
+
+// place is where this host stands on the underlay and what the backend makes
+// of it.
+type place struct {
+	choice underlay.Choice
+	advert backend.Advertisement
+}
+
+// underlay is the place as backends know it.
+func (p place) underlay() backend.Underlay {
+	return backend.Underlay{Interface: p.choice.Interface, Index: p.choice.Index, MTU: p.choice.MTU, Addrs: p.choice.Addrs}
+}
+
+// awaitUnderlay blocks until the host has a device and address the backend can
+// work on.
+func (r *runner) awaitUnderlay(ctx context.Context, n registry.Network) (place, error) {
+	retry := newPause()
+	for {
+		p, err := r.locate(n)
+		if err == nil {
+			r.showPlace(n, p)
+			return p, nil
+		}
+		r.wait(checkUnderlay, fmt.Sprintf("waiting for the underlay: %v", err))
+		if err := retry.wait(ctx); err != nil {
+			return place{}, err
+		}
+	}
+}
+
+func (r *runner) locate(n registry.Network) (place, error) {
+	choice, err := r.env.selectUnderlay(r.config.Underlay, n.Plan.Prefixes())
+	if err != nil {
+		return place{}, err
+	}
+	p := place{choice: choice}
+	if p.advert, err = r.carrier.backend.Advertise(p.underlay()); err != nil {
+		return place{}, fmt.Errorf("backend %s on %s: %w", r.carrier.kind, choice.Interface, err)
+	}
+	return p, nil
+}
+
+func (r *runner) showPlace(n registry.Network, p place) {
+	r.check(checkUnderlay, api.Passing, fmt.Sprintf("%s (%s)", p.choice.Interface, p.choice.Reason))
+	r.show(func(v *view) {
+		v.local.Backend, v.local.MTU = n.Backend.Type, p.advert.MTU
+		v.local.Underlay = api.Underlay{Interface: p.choice.Interface, MTU: p.choice.MTU, Addresses: p.choice.Addrs, Reason: p.choice.Reason}
+	})
+}
+
+// makeClaim is what this host says of itself, complete from its first write.
+func (r *runner) makeClaim(n registry.Network, p place) (registry.Claim, error) {
+	attributes, err := registry.NewBackend(n.Backend.Type, p.advert.Attributes)
+	if err != nil {
+		return registry.Claim{}, err
+	}
+	c := registry.Claim{
+		Node: r.env.id.node, NodeID: r.env.id.nodeID, PublicIPs: p.choice.Addrs, MTU: p.advert.MTU, Backend: attributes,
+		TTL: r.config.Lease.TTL, Hold: r.config.Lease.Hold,
+	}
+	if lease, held, _ := r.lease.get(); held {
+		c.Session, c.Prefer = lease.Session, lease.Subnet()
+	} else {
+		c.Session, c.Prefer = r.previous()
+	}
+	return c, nil
+}
+
+// reconcile makes the host agree with lease and snapshot, now and whenever one
+// of them, the kernel or the underlay changes, and on a slow tick.
+func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) error {
+	tick := time.NewTicker(slowTick)
+	defer tick.Stop()
+	retry := newPause()
+	var applied backend.State
+	for {
+		lease, _, leaseChanged := r.lease.get()
+		snap, read, snapChanged := r.snapshot.get()
+		_, _, kernelChanged := r.env.kernel.get()
+		again := time.Duration(0)
+		if read {
+			state := backend.State{
+				Subnets: lease.Subnets, MTU: p.advert.MTU, Underlay: p.underlay(),
+				Peers: peersOf(snap.set.Leases, lease),
+			}
+			if err := r.apply(ctx, n, lease, state, !reflect.DeepEqual(state, applied)); err != nil {
+				again = retry.next()
+			} else {
+				retry.reset()
+				applied = state
+			}
+			r.checkConflicts(snap.set.Leases, lease)
+		} else {
+			r.state("waiting for the leases of the other hosts")
+		}
+		var failed <-chan time.Time
+		if again > 0 {
+			failed = time.After(again)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-leaseChanged:
+			continue
+		case <-snapChanged:
+			continue
+		case <-failed:
+		case <-tick.C:
+			r.expire(ctx, snap)
+		case <-kernelChanged:
+			if err := sleep(ctx, settle); err != nil {
+				return err
+			}
+		}
+		p = r.relocate(n, p)
+	}
+}
+
+// relocate looks at the underlay again. When it changed, the lease follows;
+// when there is none at the moment, the last one stays in force.
+func (r *runner) relocate(n registry.Network, before place) place {
+	now, err := r.locate(n)
+	if err != nil {
+		r.check(checkUnderlay, api.Warning, fmt.Sprintf("keeping %s: %v", before.choice.Interface, err))
+		return before
+	}
+	r.showPlace(n, now)
+	if reflect.DeepEqual(now, before) {
+		return before
+	}
+	r.log.Info("underlay changed", "link", now.choice.Interface, "addresses", fmt.Sprint(now.choice.Addrs), "mtu", now.choice.MTU)
+	claim, err := r.makeClaim(n, now)
+	if err != nil {
+		r.check(checkUnderlay, api.Critical, err.Error())
+		return before
+	}
+	r.claim.set(claim)
+	return now
+}
+
+// apply makes one pass over datapath, firewall and files. wanted says that the
+// state is another one than the last that was applied, so that writes are news
+// and not drift.
+func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.Lease, s backend.State, wanted bool) error {
+	started := time.Now()
+	report, err := r.carrier.backend.Apply(ctx, s)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	r.show(func(v *view) {
+		v.report, v.local.Peers = report, report.Peers
+		if err == nil {
+			v.local.Applied = time.Now()
+		}
+	})
+	if err != nil {
+		if r.env.health.set(r.local.Name, checkDatapath, api.Critical, err.Error()) {
+			r.log.Error("datapath could not be applied whole, trying again", "error", err)
+		}
+		return err
+	}
+	switch {
+	case len(report.Healed) > 0:
+		r.log.Warn("datapath was changed by somebody else, healed", "healed", strings.Join(report.Healed, "; "))
+	case report.Writes > 0 && wanted:
+		r.log.Info("datapath applied", "peers", report.Peers, "writes", report.Writes, "took", time.Since(started).Round(time.Microsecond))
+	}
+	r.checkPeers(report)
+	if err := r.writeFiles(n, lease, s); err != nil {
+		if r.env.health.set(r.local.Name, checkSubnetFile, api.Critical, err.Error()) {
+			r.log.Error("subnet file could not be written, the old one stays", "error", err)
+		}
+		return err
+	}
+	r.check(checkSubnetFile, api.Passing, r.local.SubnetFile+" is written")
+	if err := r.forwarding(ctx, n, s); err != nil {
+		return err
+	}
+	r.env.health.ready(r.local.Name, true)
+	r.state("running")
+	return nil
+}
+
+func (r *runner) checkPeers(report backend.Report) {
+	if len(report.Skipped) == 0 {
+		r.check(checkDatapath, api.Passing, fmt.Sprintf("%d peers in place", report.Peers))
+		return
+	}
+	first := report.Skipped[0]
+	reason := fmt.Sprintf("%d peers in place, %d skipped, the first %q: %s", report.Peers, len(report.Skipped), first.Node, first.Reason)
+	if r.env.health.set(r.local.Name, checkDatapath, api.Warning, reason) {
+		for _, skip := range report.Skipped {
+			r.log.Warn("peer skipped", "peer", skip.Node, "error", skip.Reason)
+		}
+	}
+}
+
+// forwarding keeps the firewall and the kernel's switch as this host's block
+// asks.
+func (r *runner) forwarding(ctx context.Context, n registry.Network, s backend.State) error {
+	if n.Backend.Type == "alloc" {
+		return nil // no datapath, nothing to forward
+	}
+	if err := r.env.firewall.put(ctx, firewallNetwork(r.local, n.Plan.Prefixes(), s.Subnets)); err != nil {
+		if r.env.health.set(r.local.Name, checkFirewall, api.Critical, err.Error()) {
+			r.log.Error("firewall could not be applied, trying again", "error", err)
+		}
+		return err
+	}
+	r.check(checkFirewall, api.Passing, "rules are in place")
+	var off []string
+	for _, subnet := range s.Subnets {
+		on, err := ensureForwarding(subnet.Addr(), r.local.Forward)
+		switch {
+		case err != nil:
+			off = append(off, err.Error())
+		case !on:
+			off = append(off, forwardingSwitch(subnet.Addr())+" is 0: containers cannot reach other hosts until it is 1")
+		}
+	}
+	if len(off) > 0 {
+		r.check(checkForwarding, api.Warning, strings.Join(off, "; "))
+	} else {
+		r.check(checkForwarding, api.Passing, "the kernel forwards packets")
+	}
+	return nil
+}
+
+func forwardingSwitch(a netip.Addr) string {
+	if a.Is6() {
+		return "net.ipv6.conf.all.forwarding"
+	}
+	return "net.ipv4.ip_forward"
+}
+
+// ensureForwarding says whether the kernel forwards the family of a, and
+// switches it on where set asks. IPv6 is only looked at: forwarding makes a
+// host stop listening to router advertisements, which may be how it got its
+// own default route.
+func ensureForwarding(a netip.Addr, set bool) (on bool, err error) {
+	path := "/proc/sys/" + strings.ReplaceAll(forwardingSwitch(a), ".", "/")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return false, err
+	}
+	if strings.TrimSpace(string(data)) != "0" {
+		return true, nil
+	}
+	if !set || a.Is6() {
+		return false, nil
+	}
+	if err := os.WriteFile(path, []byte("1"), 0o644); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// writeFiles writes the subnet file and the state file where they differ from
+// what they should say.
+func (r *runner) writeFiles(n registry.Network, lease registry.Lease, s backend.State) error {
+	want := subnetFile(n.Plan, s.Subnets, s.MTU, r.local.IPMasq)
+	if have, err := os.ReadFile(r.local.SubnetFile); err != nil || !bytes.Equal(have, want) {
+		if err := writeFileAtomic(r.local.SubnetFile, want, 0o644); err != nil {
+			return err
+		}
+		r.log.Info("subnet file written", "path", r.local.SubnetFile, "subnet", lease.Subnet())
+	}
+	return r.save(n, lease)
+}
+
+// save remembers the lease for the next process.
+func (r *runner) save(n registry.Network, lease registry.Lease) error {
+	now := saved{Version: registry.Version, Network: n.Name, Subnets: lease.Subnets, Session: lease.Session,
+		Pools: n.Plan.Prefixes(), Backend: n.Backend}
+	if before, err := loadSaved(r.config.DataDir, n.Name); err == nil && reflect.DeepEqual(before, now) {
+		return nil
+	}
+	return storeSaved(r.config.DataDir, now)
+}
+
+func (r *runner) checkConflicts(leases []registry.Lease, own registry.Lease) {
+	if found := conflicts(leases, own); len(found) > 0 {
+		if r.env.health.set(r.local.Name, checkConflict, api.Critical, strings.Join(found, "; ")) {
+			r.log.Error("another host claims to be this one", "conflict", strings.Join(found, "; "))
+		}
+		return
+	}
+	r.check(checkConflict, api.Passing, "nobody else uses this host's name or addresses")
+}
+
+// expire removes records that were lapsed for longer than hold, counting from
+// when this agent first saw them so. Whoever comes first wins; the others'
+// tries fail on the record's index.
+func (r *runner) expire(ctx context.Context, snap snapshot) {
+	for _, l := range snap.set.Leases {
+		if l.Held() || l.Lapsed+time.Since(snap.read) < r.config.Lease.Hold {
+			continue
+		}
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		err := r.env.registry.Expire(call, l)
+		cancel()
+		if err == nil {
+			r.log.Info("lapsed lease removed", "subnet", l.Subnet(), "host", l.Node)
+		} else {
+			r.log.Debug("lapsed lease stays", "subnet", l.Subnet(), "host", l.Node, "error", err)
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package agent
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// writeFileAtomic replaces path with data so that a reader, a crash or a full
+// disk sees either the old file or the new one, whole.
+func writeFileAtomic(path string, data []byte, mode os.FileMode) (err error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, tmp.Close(), os.Remove(tmp.Name()))
+		}
+	}()
+	if _, err := tmp.Write(data); err != nil {
+		return err
+	}
+	if err := tmp.Chmod(mode); err != nil {
+		return err
+	}
+	if err := tmp.Sync(); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp.Name(), path); err != nil {
+		return err
+	}
+	if err := tmp.Close(); err != nil {
+		return fmt.Errorf("%s was replaced: %w", path, err)
+	}
+	return nil
+}
+
+// saved is what a network's runner remembers between processes, in
+// <data_dir>/<network>.json.
+type saved struct {
+	Version int              `json:"version"`
+	Network string           `json:"network"`
+	Subnets []netip.Prefix   `json:"subnets"`
+	Session string           `json:"session"`
+	Pools   []netip.Prefix   `json:"pools"`   // what the datapath was built for,
+	Backend registry.Backend `json:"backend"` // to take it away when that changed
+}
+
+func savedPath(dataDir, network string) string { return filepath.Join(dataDir, network+".json") }
+
+// loadSaved reads the state file. A missing one is the zero value; a broken one
+// is an error and the zero value, and is kept aside as .bad.
+func loadSaved(dataDir, network string) (saved, error) {
+	path := savedPath(dataDir, network)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return saved{}, nil
+	}
+	if err != nil {
+		return saved{}, err
+	}
+	var s saved
+	if err := json.Unmarshal(data, &s); err != nil {
+		return saved{}, errors.Join(fmt.Errorf("state file %s is broken and was moved to .bad: %w", path, err), os.Rename(path, path+".bad"))
+	}
+	if s.Version != registry.Version || s.Network != network {
+		err := fmt.Errorf("state file %s is of version %d and network %q and was moved to .bad", path, s.Version, s.Network)
+		return saved{}, errors.Join(err, os.Rename(path, path+".bad"))
+	}
+	return s, nil
+}
+
+func storeSaved(dataDir string, s saved) error {
+	s.Version = registry.Version
+	data, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFileAtomic(savedPath(dataDir, s.Network), append(data, '\n'), 0o600)
+}
+
+// subnetFile is what container runtimes read: the LENO_ lines and the same
+// with FLANNEL_, for readers made for flannel.
+func subnetFile(plan registry.Plan, subnets []netip.Prefix, mtu int, masq bool) []byte {
+	var lines []string
+	for i, s := range subnets {
+		family := ""
+		if s.Addr().Is6() {
+			family = "IPV6_"
+		}
+		lines = append(lines,
+			fmt.Sprintf("%sNETWORK=%s", family, plan[i].Prefix),
+			fmt.Sprintf("%sSUBNET=%s", family, gateway(s)))
+	}
+	lines = append(lines, fmt.Sprintf("MTU=%d", mtu), fmt.Sprintf("IPMASQ=%t", masq))
+	var out bytes.Buffer
+	for _, prefix := range []string{"LENO_", "FLANNEL_"} {
+		for _, line := range lines {
+			out.WriteString(prefix + line + "\n")
+		}
+	}
+	return out.Bytes()
+}
+
+// gateway is the subnet in the form its bridge has it: the first host address
+// with the subnet's length.
+func gateway(subnet netip.Prefix) netip.Prefix {
+	return netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits())
+}
+
+// subnetInFile is the first subnet a subnet file names, the zero value when it
+// names none.
+func subnetInFile(path string) netip.Prefix {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	found := map[string]netip.Prefix{}
+	lines := bufio.NewScanner(bytes.NewReader(data))
+	for lines.Scan() {
+		key, value, _ := strings.Cut(lines.Text(), "=")
+		if p, err := netip.ParsePrefix(strings.TrimSpace(value)); err == nil {
+			found[key] = p.Masked()
+		}
+	}
+	for _, key := range []string{"LENO_SUBNET", "LENO_IPV6_SUBNET", "FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET"} {
+		if p, ok := found[key]; ok {
+			return p
+		}
+	}
+	return netip.Prefix{}
+}

@@ -1,0 +1,164 @@
+package agent
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/registry"
+)
+
+func mustPlan(t *testing.T, prefixes ...string) registry.Plan {
+	t.Helper()
+	var p registry.Plan
+	for _, s := range prefixes {
+		p = append(p, registry.Pool{Prefix: netip.MustParsePrefix(s)})
+	}
+	p, err := p.Normalize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestSubnetFile(t *testing.T) {
+	tests := []struct {
+		name  string
+		pools []string
+		want  []string
+	}{
+		{"IPv4", []string{"10.5.0.0/16"}, []string{
+			"NETWORK=10.5.0.0/16", "SUBNET=10.5.34.1/24", "MTU=1450", "IPMASQ=true"}},
+		{"dual stack", []string{"10.5.0.0/16", "fd00:5::/48"}, []string{
+			"NETWORK=10.5.0.0/16", "SUBNET=10.5.34.1/24", "IPV6_NETWORK=fd00:5::/48", "IPV6_SUBNET=fd00:5:0:22::1/64", "MTU=1450", "IPMASQ=true"}},
+		{"IPv6", []string{"fd00:5::/48"}, []string{
+			"IPV6_NETWORK=fd00:5::/48", "IPV6_SUBNET=fd00:5:0:22::1/64", "MTU=1450", "IPMASQ=true"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			plan := mustPlan(t, tt.pools...)
+			var want string
+			for _, prefix := range []string{"LENO_", "FLANNEL_"} {
+				for _, line := range tt.want {
+					want += prefix + line + "\n"
+				}
+			}
+			data := subnetFile(plan, plan.Subnets(34), 1450, true)
+			if diff := cmp.Diff(want, string(data)); diff != "" {
+				t.Error(diff)
+			}
+			path := filepath.Join(t.TempDir(), "f.env")
+			if err := writeFileAtomic(path, data, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if got := subnetInFile(path); got != plan.Subnets(34)[0] {
+				t.Errorf("read back %s", got)
+			}
+		})
+	}
+}
+
+func TestWriteFileAtomicKeepsTheOldFileWhenItFails(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	if err := writeFileAtomic(path, []byte("old"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	// A directory in the place of the file makes the last step fail.
+	other := filepath.Join(dir, "d")
+	if err := os.MkdirAll(filepath.Join(other, "x"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeFileAtomic(other, []byte("new"), 0o644); err == nil {
+		t.Error("a directory was replaced by a file")
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(entries) != 2 {
+		t.Errorf("temporary files were left behind: %v", entries)
+	}
+	if data, err := os.ReadFile(path); err != nil || string(data) != "old" {
+		t.Errorf("%q, %v", data, err)
+	}
+}
+
+func TestSavedState(t *testing.T) {
+	dir := t.TempDir()
+	if got, err := loadSaved(dir, "n"); err != nil || len(got.Subnets) != 0 {
+		t.Errorf("no file: %+v, %v", got, err)
+	}
+	backend, err := registry.NewBackend("vxlan", []byte(`{"vni":1}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := saved{Version: 1, Network: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}, Session: "s",
+		Pools: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}, Backend: backend}
+	if err := storeSaved(dir, want); err != nil {
+		t.Fatal(err)
+	}
+	got, err := loadSaved(dir, "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+		t.Error(diff)
+	}
+	for name, content := range map[string]string{"broken": "{", "version": `{"version":9,"network":"n"}`, "network": `{"version":1,"network":"m"}`} {
+		t.Run(name, func(t *testing.T) {
+			path := savedPath(dir, "n")
+			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := loadSaved(dir, "n"); err == nil || !strings.Contains(err.Error(), path) {
+				t.Errorf("error does not name the file: %v", err)
+			}
+			if data, err := os.ReadFile(path + ".bad"); err != nil || string(data) != content {
+				t.Errorf("the broken file was not kept: %q, %v", data, err)
+			}
+		})
+	}
+}
+
+func TestNodeID(t *testing.T) {
+	dir := t.TempDir()
+	first, err := nodeID(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := nodeID(dir); err != nil || again != first {
+		t.Errorf("%s then %s, %v", first, again, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "node-id"), []byte("not an id\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nodeID(dir); err == nil || !strings.Contains(err.Error(), "node-id") {
+		t.Errorf("error does not name the file: %v", err)
+	}
+}
+
+func TestDataDirIsLocked(t *testing.T) {
+	dir := t.TempDir()
+	unlock, err := lockDataDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lockDataDir(dir); err == nil || !strings.Contains(err.Error(), dir) {
+		t.Errorf("a second agent got the directory: %v", err)
+	}
+	if err := unlock(); err != nil {
+		t.Fatal(err)
+	}
+	unlock, err = lockDataDir(dir)
+	if err != nil {
+		t.Fatalf("not free again: %v", err)
+	}
+	if err := unlock(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,83 @@
+package agent
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/firewall"
+)
+
+// firewallKeeper gathers what the networks want of the firewall, which is
+// written as a whole. Safe for concurrent use.
+type firewallKeeper struct {
+	mu       sync.Mutex
+	firewall *firewall.Firewall
+	wanted   map[string]firewall.Network
+	applied  map[string]firewall.Network
+	checked  time.Time
+}
+
+func newFirewallKeeper(log hclog.Logger) *firewallKeeper {
+	return &firewallKeeper{firewall: firewall.New(log), wanted: map[string]firewall.Network{}}
+}
+
+func firewallNetwork(local config.Network, pools, subnets []netip.Prefix) firewall.Network {
+	return firewall.Network{Name: local.Name, Pools: pools, Subnets: subnets, IPMasq: local.IPMasq, Forward: local.Forward}
+}
+
+// remember starts from what an earlier process left for the networks of c, so
+// that the first network that is ready does not take the others' rules away.
+func (k *firewallKeeper) remember(c config.Config) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, local := range c.Networks {
+		// A broken state file is reported where the lease needs it.
+		if before, err := loadSaved(c.DataDir, local.Name); err == nil && len(before.Subnets) > 0 && before.Backend.Type != "alloc" {
+			k.wanted[local.Name] = firewallNetwork(local, before.Pools, before.Subnets)
+		}
+	}
+}
+
+// put sets one network's wishes. The tables are read and mended when a wish
+// changed, and otherwise once in a slow tick.
+func (k *firewallKeeper) put(ctx context.Context, n firewall.Network) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.wanted[n.Name] = n
+	if reflect.DeepEqual(k.wanted, k.applied) && time.Since(k.checked) < slowTick {
+		return nil
+	}
+	return k.apply(ctx)
+}
+
+// drop takes one network's rules away.
+func (k *firewallKeeper) drop(ctx context.Context, name string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, ok := k.wanted[name]; !ok {
+		return nil
+	}
+	delete(k.wanted, name)
+	return k.apply(ctx)
+}
+
+func (k *firewallKeeper) apply(ctx context.Context) error {
+	networks := make([]firewall.Network, 0, len(k.wanted))
+	for _, name := range slices.Sorted(maps.Keys(k.wanted)) {
+		networks = append(networks, k.wanted[name])
+	}
+	if _, err := k.firewall.Apply(ctx, networks); err != nil {
+		k.applied = nil
+		return err
+	}
+	k.applied, k.checked = maps.Clone(k.wanted), time.Now()
+	return nil
+}

@@ -1,0 +1,150 @@
+package agent
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lenonet/leno/api"
+)
+
+// The named checks. Every one stands for something that can be wrong alone.
+const (
+	checkRegistry   = "registry"    // the store answers (of the agent)
+	checkNode       = "node"        // this host has a name (of the agent)
+	checkFirewall   = "firewall"    // rules are in place (of the agent)
+	checkService    = "service"     // registered in the catalogue (of the agent)
+	checkNetwork    = "network"     // the definition is there and usable
+	checkUnderlay   = "underlay"    // a device and address between hosts
+	checkLease      = "lease"       // held and renewed in time
+	checkConflict   = "conflict"    // nobody else has our name, address or subnet
+	checkSnapshot   = "snapshot"    // leases of all hosts are known and fresh
+	checkRecords    = "records"     // every record could be used
+	checkDatapath   = "datapath"    // the last Apply succeeded
+	checkForwarding = "forwarding"  // the kernel forwards packets
+	checkSubnetFile = "subnet_file" // written
+)
+
+// health is the board that all parts of an agent write their checks on. Safe
+// for concurrent use.
+type health struct {
+	mu       sync.Mutex
+	agent    []api.Check
+	networks []api.NetworkHealth
+	changed  chan struct{} // closed and replaced at each change
+	now      func() time.Time
+}
+
+func newHealth(now func() time.Time) *health {
+	return &health{changed: make(chan struct{}), now: now}
+}
+
+// set writes one check; network "" is the agent's own. An unchanged check is
+// left alone, and set says whether the status changed.
+func (h *health) set(network, name, status, reason string) (changed bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	checks := &h.agent
+	if network != "" {
+		checks = &h.network(network).Checks
+	}
+	i := slices.IndexFunc(*checks, func(c api.Check) bool { return c.Name == name })
+	if i < 0 {
+		*checks = append(*checks, api.Check{Name: name, Status: status, Reason: reason, Since: h.now()})
+		h.signal()
+		return true
+	}
+	c := &(*checks)[i]
+	if c.Status == status && c.Reason == reason {
+		return false
+	}
+	changed = c.Status != status
+	if changed {
+		c.Since = h.now()
+	}
+	c.Status, c.Reason = status, reason
+	h.signal()
+	return changed
+}
+
+// clear takes one check off the board.
+func (h *health) clear(network, name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	checks := &h.agent
+	if network != "" {
+		checks = &h.network(network).Checks
+	}
+	before := len(*checks)
+	*checks = slices.DeleteFunc(*checks, func(c api.Check) bool { return c.Name == name })
+	if len(*checks) != before {
+		h.signal()
+	}
+}
+
+// ready marks a network as usable by container runtimes, or not.
+func (h *health) ready(network string, ready bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if n := h.network(network); n.Ready != ready {
+		n.Ready = ready
+		h.signal()
+	}
+}
+
+// forget drops a network this agent takes no part in any more.
+func (h *health) forget(network string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.networks = slices.DeleteFunc(h.networks, func(n api.NetworkHealth) bool { return n.Network == network })
+	h.signal()
+}
+
+// network is the entry of one network, made when new; mu is held.
+func (h *health) network(name string) *api.NetworkHealth {
+	for i := range h.networks {
+		if h.networks[i].Network == name {
+			return &h.networks[i]
+		}
+	}
+	h.networks = append(h.networks, api.NetworkHealth{Network: name})
+	return &h.networks[len(h.networks)-1]
+}
+
+func (h *health) signal() {
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+// report is the whole board and a channel that closes at its next change.
+func (h *health) report() (api.Health, <-chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := api.Health{Status: worst(h.agent), Ready: true, Checks: append([]api.Check{}, h.agent...), Networks: []api.NetworkHealth{}}
+	for _, n := range h.networks {
+		n.Checks = append([]api.Check{}, n.Checks...)
+		n.Status = worst(n.Checks)
+		out.Networks = append(out.Networks, n)
+		out.Status = worse(out.Status, n.Status)
+		out.Ready = out.Ready && n.Ready
+	}
+	for _, c := range h.agent {
+		if c.Status == api.Critical {
+			out.Ready = out.Ready && c.Name != checkNode
+		}
+	}
+	return out, h.changed
+}
+
+func worst(checks []api.Check) string {
+	status := api.Passing
+	for _, c := range checks {
+		status = worse(status, c.Status)
+	}
+	return status
+}
+
+func worse(a, b string) string {
+	order := []string{api.Passing, api.Warning, api.Critical}
+	return order[max(slices.Index(order, a), slices.Index(order, b))]
+}

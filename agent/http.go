@@ -1,0 +1,242 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+)
+
+const (
+	maxBody         = 1 << 20 // bytes of a request
+	requestTimeout  = 30 * time.Second
+	shutdownTimeout = 5 * time.Second
+)
+
+// listen opens the API's address: host:port or unix:///path. A socket file left
+// by a dead agent is replaced, one that answers is not.
+func listen(c config.HTTP) (net.Listener, error) {
+	path, isUnix := strings.CutPrefix(c.Address, "unix://")
+	if !isUnix {
+		l, err := net.Listen("tcp", c.Address)
+		if err != nil {
+			return nil, fmt.Errorf("http.address: %w", err)
+		}
+		return l, nil
+	}
+	if conn, err := net.Dial("unix", path); err == nil {
+		return nil, errors.Join(fmt.Errorf("http.address: %s is in use by another process", path), conn.Close())
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("http.address: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("http.address: %w", err)
+	}
+	return l, nil
+}
+
+// serve answers the API until ctx ends.
+func (a *Agent) serve(ctx context.Context, l net.Listener) error {
+	server := &http.Server{
+		Handler: a.routes(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: requestTimeout,
+		WriteTimeout: requestTimeout, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+	}
+	stopped := make(chan error, 1)
+	go func() {
+		<-ctx.Done()
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+		defer cancel()
+		stopped <- server.Shutdown(closing)
+	}()
+	serve := server.Serve
+	if c := a.current().HTTP.TLS; c.CertFile != "" {
+		serve = func(l net.Listener) error { return server.ServeTLS(l, c.CertFile, c.KeyFile) }
+	}
+	if err := serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("http server: %w", err)
+	}
+	return <-stopped
+}
+
+// reply is what a handler answers: a body and the index of what it shows, 0
+// for none.
+type reply struct {
+	body  any
+	index uint64
+}
+
+func (a *Agent) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", a.healthz)
+	mux.HandleFunc("GET /readyz", a.readyz)
+	for pattern, handler := range map[string]func(*http.Request) (reply, error){
+		"GET /v1/agent/self":                                func(*http.Request) (reply, error) { return reply{body: a.self()}, nil },
+		"PUT /v1/agent/reload":                              a.reloadRequest,
+		"GET /v1/networks":                                  a.getNetworks,
+		"GET /v1/network/{network}":                         a.getNetwork,
+		"PUT /v1/network/{network}":                         a.putNetwork,
+		"DELETE /v1/network/{network}":                      a.deleteNetwork,
+		"PUT /v1/network/{network}/release":                 a.release,
+		"GET /v1/network/{network}/leases":                  a.getLeases,
+		"GET /v1/network/{network}/lease/{subnet}":          a.getLease,
+		"DELETE /v1/network/{network}/lease/{subnet}":       a.revokeLease,
+		"GET /v1/network/{network}/reservations":            a.getReservations,
+		"PUT /v1/network/{network}/reservation/{subnet}":    a.putReservation,
+		"DELETE /v1/network/{network}/reservation/{subnet}": a.deleteReservation,
+		"GET /v1/network/{network}/peers":                   a.getPeers,
+		"/{path...}": func(r *http.Request) (reply, error) {
+			return reply{}, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, r.URL.Path)}
+		},
+	} {
+		mux.HandleFunc(pattern, a.wrap(handler))
+	}
+	return mux
+}
+
+// wrap does what all endpoints share: JSON, status, index, log.
+func (a *Agent) wrap(handler func(*http.Request) (reply, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		started := time.Now()
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		out, err := handler(r)
+		status := http.StatusOK
+		if err != nil {
+			status = statusOf(err)
+			out.body = &api.Error{Code: status, Message: err.Error()}
+		}
+		if out.index > 0 {
+			w.Header().Set("X-Leno-Index", strconv.FormatUint(out.index, 10))
+		}
+		a.write(w, status, out.body)
+		a.log.Trace("http request", "method", r.Method, "path", r.URL.Path, "status", status, "took", time.Since(started))
+	}
+}
+
+func (a *Agent) write(w http.ResponseWriter, status int, body any) {
+	if body == nil {
+		body = struct{}{}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	if err := json.NewEncoder(w).Encode(body); err != nil {
+		a.log.Debug("http answer was cut off", "error", err)
+	}
+}
+
+// statusOf is the HTTP status for an error of the registry or a handler.
+func statusOf(err error) int {
+	var explicit *api.Error
+	if errors.As(err, &explicit) {
+		return explicit.Code
+	}
+	for _, row := range []struct {
+		err    error
+		status int
+	}{
+		{registry.ErrNetworkNotFound, http.StatusNotFound},
+		{registry.ErrLeaseNotFound, http.StatusNotFound},
+		{registry.ErrReservationNotFound, http.StatusNotFound},
+		{registry.ErrDenied, http.StatusForbidden},
+		{registry.ErrInvalid, http.StatusBadRequest},
+		{registry.ErrNetworkExists, http.StatusConflict},
+		{registry.ErrConflict, http.StatusConflict},
+		{registry.ErrReserved, http.StatusConflict},
+		{registry.ErrNetworkFull, http.StatusConflict},
+		{registry.ErrUncertain, http.StatusServiceUnavailable},
+		{registry.ErrUnavailable, http.StatusServiceUnavailable},
+	} {
+		if errors.Is(err, row.err) {
+			return row.status
+		}
+	}
+	return http.StatusInternalServerError
+}
+
+func badRequest(format string, args ...any) error {
+	return &api.Error{Code: http.StatusBadRequest, Message: fmt.Sprintf(format, args...)}
+}
+
+func (a *Agent) healthz(w http.ResponseWriter, _ *http.Request) {
+	report, _ := a.env.health.report()
+	status := map[string]int{
+		api.Passing: http.StatusOK, api.Warning: http.StatusTooManyRequests, api.Critical: http.StatusServiceUnavailable,
+	}[report.Status]
+	a.write(w, status, report)
+}
+
+func (a *Agent) readyz(w http.ResponseWriter, _ *http.Request) {
+	report, _ := a.env.health.report()
+	status := http.StatusOK
+	if !report.Ready {
+		status = http.StatusServiceUnavailable
+	}
+	a.write(w, status, report)
+}
+
+// caller is the store under the caller's own token: the agent's is never lent.
+func (a *Agent) caller(r *http.Request) registry.Registry {
+	return a.env.registry.As(r.Header.Get("X-Consul-Token"))
+}
+
+// definition finds the network a request names: as this agent runs it, else as
+// last read from the store.
+func (a *Agent) definition(r *http.Request) (registry.Network, error) {
+	name := r.PathValue("network")
+	if run, ok := a.runner(name); ok {
+		if v := run.shown(); v.defined {
+			return v.definition, nil
+		}
+	}
+	known, _, _ := a.env.networks.get()
+	if n, ok := known.find(name); ok {
+		return n, nil
+	}
+	var names []string
+	for _, n := range known.set.Networks {
+		names = append(names, n.Name)
+	}
+	list := "no network is known"
+	if len(names) > 0 {
+		list = "known are " + strings.Join(names, ", ")
+	}
+	return registry.Network{}, fmt.Errorf("network %q: %w: %s", name, registry.ErrNetworkNotFound, list)
+}
+
+// subnet reads the path's subnet: 10.5.34.0-24, as in keys.
+func subnetOf(r *http.Request) (netip.Prefix, error) {
+	p, err := registry.ParseSubnetKey(r.PathValue("subnet"))
+	if err != nil {
+		return p, badRequest("parameter subnet: %v", err)
+	}
+	return p, nil
+}
+
+// body reads a request's JSON.
+func readBody(r *http.Request, v any) error {
+	decoder := json.NewDecoder(r.Body)
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(v); err != nil {
+		return badRequest("request body: %v", err)
+	}
+	return nil
+}
+
+func (a *Agent) reloadRequest(r *http.Request) (reply, error) {
+	if err := a.refreshed(r.Context()); err != nil {
+		return reply{}, &api.Error{Code: http.StatusConflict, Message: err.Error()}
+	}
+	return reply{}, nil
+}

@@ -1,0 +1,334 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+func (a *Agent) getNetworks(*http.Request) (reply, error) {
+	known, ok, _ := a.env.networks.get()
+	if !ok {
+		return reply{}, fmt.Errorf("networks: %w: not read yet", registry.ErrUnavailable)
+	}
+	out := api.NetworkList{Networks: []api.Network{}, Skipped: skipped(known.set.Bad)}
+	for _, n := range known.set.Networks {
+		out.Networks = append(out.Networks, a.network(n))
+	}
+	return reply{out, known.index}, nil
+}
+
+func (a *Agent) getNetwork(r *http.Request) (reply, error) {
+	n, err := a.definition(r)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{a.network(n), n.ModifyIndex}, nil
+}
+
+// network is n as the API shows it, with this host's part in it.
+func (a *Agent) network(n registry.Network) api.Network {
+	out := api.Network{Name: n.Name, Pools: []api.Pool{}, ModifyIndex: n.ModifyIndex, Backend: json.RawMessage(n.Backend.Object)}
+	for _, p := range n.Plan {
+		out.Pools = append(out.Pools, api.Pool(p))
+	}
+	if run, ok := a.runner(n.Name); ok {
+		local := run.shown().local
+		if local.Subnets == nil {
+			local.Subnets = slices.Clip(local.Subnets[:0:0])
+		}
+		out.Local = &local
+	}
+	return out
+}
+
+func skipped(bad []registry.BadRecord) []api.Skipped {
+	out := []api.Skipped{}
+	for _, b := range bad {
+		out = append(out, api.Skipped(b))
+	}
+	return out
+}
+
+// putNetwork defines a network or replaces the version the body names.
+func (a *Agent) putNetwork(r *http.Request) (reply, error) {
+	var body api.Network
+	if err := readBody(r, &body); err != nil {
+		return reply{}, err
+	}
+	name := r.PathValue("network")
+	if body.Name != "" && body.Name != name {
+		return reply{}, badRequest("name %q contradicts the path", body.Name)
+	}
+	if err := registry.CheckNetworkName(name); err != nil {
+		return reply{}, err
+	}
+	n := registry.Network{Name: name, ModifyIndex: body.ModifyIndex}
+	for _, p := range body.Pools {
+		n.Plan = append(n.Plan, registry.Pool(p))
+	}
+	var err error
+	if n.Plan, err = n.Plan.Normalize(); err != nil {
+		return reply{}, err
+	}
+	if n.Backend, err = a.normalizedBackend(body.Backend); err != nil {
+		return reply{}, err
+	}
+	reg := a.caller(r)
+	if err := reg.PutNetwork(r.Context(), n); err != nil {
+		return reply{}, err
+	}
+	n, err = reg.Network(r.Context(), name)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{a.network(n), n.ModifyIndex}, nil
+}
+
+// normalizedBackend checks a backend object and fills in its defaults.
+func (a *Agent) normalizedBackend(object json.RawMessage) (registry.Backend, error) {
+	var given registry.Backend
+	if err := json.Unmarshal(object, &given); err != nil {
+		return given, badRequest("backend: %v", err)
+	}
+	kind, ok := a.env.backends[given.Type]
+	if !ok {
+		return given, badRequest("backend: this leno has no %q", given.Type)
+	}
+	options, err := kind.Normalize(given.Options())
+	if err != nil {
+		return given, badRequest("backend %q: %v", given.Type, err)
+	}
+	return registry.NewBackend(given.Type, options)
+}
+
+// deleteNetwork refuses while hosts hold leases, unless forced.
+func (a *Agent) deleteNetwork(r *http.Request) (reply, error) {
+	n, err := a.definition(r)
+	if err != nil {
+		return reply{}, err
+	}
+	reg := a.caller(r)
+	if r.URL.Query().Get("force") != "true" {
+		set, _, err := reg.WatchLeases(r.Context(), n, 0)
+		if err != nil {
+			return reply{}, err
+		}
+		var hosts []string
+		for _, l := range set.Leases {
+			if l.Held() {
+				hosts = append(hosts, l.Node)
+			}
+		}
+		if len(hosts) > 0 {
+			return reply{}, &api.Error{Code: http.StatusConflict,
+				Message: fmt.Sprintf("network %s is in use by %d hosts (%s): force=true takes it from them", n.Name, len(hosts), strings.Join(hosts, ", "))}
+		}
+	}
+	return reply{}, reg.DeleteNetwork(r.Context(), n.Name)
+}
+
+// leases are all leases of a network: from memory where this agent takes part,
+// else read from the store.
+func (a *Agent) leases(r *http.Request) (registry.Network, registry.LeaseSet, uint64, error) {
+	n, err := a.definition(r)
+	if err != nil {
+		return n, registry.LeaseSet{}, 0, err
+	}
+	if run, ok := a.runner(n.Name); ok {
+		if snap, read, _ := run.snapshot.get(); read {
+			set := registry.LeaseSet{Bad: snap.set.Bad, Leases: slices.Clone(snap.set.Leases)}
+			for i := range set.Leases {
+				if l := &set.Leases[i]; !l.Held() {
+					l.Lapsed += time.Since(snap.read)
+				}
+			}
+			return n, set, snap.index, nil
+		}
+	}
+	set, index, err := a.env.registry.WatchLeases(r.Context(), n, 0)
+	return n, set, index, err
+}
+
+func (a *Agent) getLeases(r *http.Request) (reply, error) {
+	_, set, index, err := a.leases(r)
+	if err != nil {
+		return reply{}, err
+	}
+	out := api.LeaseList{Leases: []api.Lease{}, Skipped: skipped(set.Bad)}
+	for _, l := range set.Leases {
+		out.Leases = append(out.Leases, a.lease(l))
+	}
+	return reply{out, index}, nil
+}
+
+func (a *Agent) getLease(r *http.Request) (reply, error) {
+	subnet, err := subnetOf(r)
+	if err != nil {
+		return reply{}, err
+	}
+	n, set, _, err := a.leases(r)
+	if err != nil {
+		return reply{}, err
+	}
+	for _, l := range set.Leases {
+		if slices.Contains(l.Subnets, subnet) {
+			return reply{a.lease(l), l.ModifyIndex}, nil
+		}
+	}
+	return reply{}, fmt.Errorf("%w of %s in network %s", registry.ErrLeaseNotFound, subnet, n.Name)
+}
+
+func (a *Agent) lease(l registry.Lease) api.Lease {
+	return api.Lease{
+		Subnet: l.Subnet(), Subnets: l.Subnets, Node: l.Node, NodeID: l.NodeID, PublicIPs: l.PublicIPs, MTU: l.MTU,
+		Backend: json.RawMessage(l.Backend.Object), Held: l.Held(), LapsedSeconds: int64(l.Lapsed / time.Second),
+		Own: l.NodeID == a.self().NodeID, ModifyIndex: l.ModifyIndex,
+	}
+}
+
+func (a *Agent) revokeLease(r *http.Request) (reply, error) {
+	subnet, err := subnetOf(r)
+	if err != nil {
+		return reply{}, err
+	}
+	n, err := a.definition(r)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{}, a.caller(r).Revoke(r.Context(), n.Name, subnet)
+}
+
+// release makes this host give up its lease and leave the network.
+func (a *Agent) release(r *http.Request) (reply, error) {
+	n, err := a.definition(r)
+	if err != nil {
+		return reply{}, err
+	}
+	run, ok := a.runner(n.Name)
+	if !ok {
+		return reply{}, fmt.Errorf("%w: this host takes no part in network %s", registry.ErrLeaseNotFound, n.Name)
+	}
+	request := releaseRequest{token: r.Header.Get("X-Consul-Token"), done: make(chan error, 1)}
+	waiting := time.NewTimer(releaseWait)
+	defer waiting.Stop()
+	select {
+	case run.releases <- request:
+	case <-waiting.C:
+		return reply{}, fmt.Errorf("%w in network %s: %s", registry.ErrLeaseNotFound, n.Name, run.shown().local.State)
+	case <-r.Context().Done():
+		return reply{}, r.Context().Err()
+	}
+	select {
+	case err := <-request.done:
+		return reply{}, err
+	case <-r.Context().Done():
+		return reply{}, r.Context().Err()
+	}
+}
+
+// releaseWait is how long a request to release waits for a runner that is
+// between two rounds.
+const releaseWait = 2 * time.Second
+
+func (a *Agent) getReservations(r *http.Request) (reply, error) {
+	n, err := a.definition(r)
+	if err != nil {
+		return reply{}, err
+	}
+	set, err := a.env.registry.Reservations(r.Context(), n)
+	if err != nil {
+		return reply{}, err
+	}
+	out := api.ReservationList{Reservations: []api.Reservation{}, Skipped: skipped(set.Bad)}
+	for _, v := range set.Reservations {
+		out.Reservations = append(out.Reservations, api.Reservation{Subnet: v.Subnet, Node: v.Node, NodeID: v.NodeID})
+	}
+	return reply{body: out}, nil
+}
+
+func (a *Agent) putReservation(r *http.Request) (reply, error) {
+	subnet, err := subnetOf(r)
+	if err != nil {
+		return reply{}, err
+	}
+	var body api.Reservation
+	if err := readBody(r, &body); err != nil {
+		return reply{}, err
+	}
+	if body.Subnet.IsValid() && body.Subnet != subnet {
+		return reply{}, badRequest("subnet %s contradicts the path", body.Subnet)
+	}
+	n, err := a.definition(r)
+	if err != nil {
+		return reply{}, err
+	}
+	v := registry.Reservation{Subnet: subnet, Node: body.Node, NodeID: body.NodeID}
+	if v, err = registry.CheckReservation(n, v); err != nil {
+		return reply{}, err
+	}
+	if err := a.caller(r).AddReservation(r.Context(), n, v); err != nil {
+		return reply{}, err
+	}
+	return reply{body: api.Reservation{Subnet: v.Subnet, Node: v.Node, NodeID: v.NodeID}}, nil
+}
+
+func (a *Agent) deleteReservation(r *http.Request) (reply, error) {
+	subnet, err := subnetOf(r)
+	if err != nil {
+		return reply{}, err
+	}
+	n, err := a.definition(r)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{}, a.caller(r).RemoveReservation(r.Context(), n.Name, subnet)
+}
+
+// getPeers are the other hosts as the datapath has them.
+func (a *Agent) getPeers(r *http.Request) (reply, error) {
+	n, err := a.definition(r)
+	if err != nil {
+		return reply{}, err
+	}
+	run, ok := a.runner(n.Name)
+	if !ok {
+		return reply{}, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("this host takes no part in network %s", n.Name)}
+	}
+	out := api.PeerList{Peers: []api.Peer{}}
+	snap, _, _ := run.snapshot.get()
+	lease, _, _ := run.lease.get()
+	v := run.shown()
+	held := map[string]bool{}
+	for _, l := range snap.set.Leases {
+		held[l.Node] = held[l.Node] || l.Held()
+	}
+	var counted map[string]backend.Counters
+	if v.counter != nil {
+		counted = v.counter.Counters()
+	}
+	skips := map[string]string{}
+	for _, s := range v.report.Skipped {
+		skips[s.Node] = s.Reason
+	}
+	for _, p := range peersOf(snap.set.Leases, lease) {
+		out.Peers = append(out.Peers, api.Peer{Node: p.Node, Subnets: p.Subnets, PublicIPs: p.PublicIPs, Backend: p.Backend,
+			Held: held[p.Node], Skipped: skips[p.Node], Counters: counters(counted, p.Node)})
+	}
+	return reply{out, snap.index}, nil
+}
+
+func counters(all map[string]backend.Counters, node string) *api.Counters {
+	c, ok := all[node]
+	if !ok {
+		return nil
+	}
+	return &api.Counters{RxPackets: c.RxPackets, RxBytes: c.RxBytes, TxPackets: c.TxPackets, TxBytes: c.TxBytes, Drops: c.Drops}
+}

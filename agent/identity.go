@@ -1,0 +1,80 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/hashicorp/go-uuid"
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// identity is who this host is to all others. It does not change while the
+// agent runs.
+type identity struct {
+	node   string // node name
+	nodeID string // UUID kept in the state directory
+}
+
+// lockDataDir makes the directory and takes its lock, so that two agents never
+// share an identity and its sessions. The lock goes with the process, however
+// it ends.
+func lockDataDir(dir string) (unlock func() error, err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("data_dir: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("data_dir: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		err = errors.Join(fmt.Errorf("data_dir %s is in use by another agent: %w", dir, err), f.Close())
+		return nil, err
+	}
+	return f.Close, nil
+}
+
+// nodeID reads the id in the state directory, or makes one.
+func nodeID(dir string) (string, error) {
+	path := filepath.Join(dir, "node-id")
+	data, err := os.ReadFile(path)
+	if err == nil {
+		id := strings.TrimSpace(string(data))
+		if _, err := uuid.ParseUUID(id); err != nil {
+			return "", fmt.Errorf("%s: %q is not a UUID: remove the file to get a new id: %w", path, id, err)
+		}
+		return id, nil
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	id, err := uuid.GenerateUUID()
+	if err != nil {
+		return "", err
+	}
+	return id, writeFileAtomic(path, []byte(id+"\n"), 0o644)
+}
+
+// nodeName is the configured name, else the store's name of this host, else
+// the host name. Asking the store may fail while it is away: guessing another
+// name then would change who we are, so the error is returned.
+func nodeName(ctx context.Context, configured string, reg registry.Registry) (string, error) {
+	if configured != "" {
+		return configured, nil
+	}
+	if namer, ok := reg.(registry.NodeNamer); ok {
+		name, err := namer.NodeName(ctx)
+		if err != nil {
+			return "", fmt.Errorf("node name: %w", err)
+		}
+		if name != "" {
+			return name, nil
+		}
+	}
+	return os.Hostname()
+}

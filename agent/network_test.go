@@ -1,0 +1,343 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+func TestAgentWaitsForTheNetwork(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a")
+	pools, kind := a.config.Networks[0].Pools, a.config.Networks[0].Backend
+	a.config.Networks[0].Pools, a.config.Networks[0].Backend = nil, nil
+	a.start()
+	a.check(checkNetwork, api.Critical, "leno network apply")
+	n, err := Definition(config.Network{Name: "n", Pools: pools, Backend: kind})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Client().PutNetwork(context.Background(), n); err != nil {
+		t.Fatal(err)
+	}
+	a.ready()
+	a.check(checkNetwork, api.Passing)
+}
+
+func TestAgentSaysWhyItHasNoLease(t *testing.T) {
+	t.Run("full", func(t *testing.T) {
+		store := memory.New()
+		for _, name := range []string{"a", "b", "c"} {
+			newHost(t, store, name).start().ready()
+		}
+		d := newHost(t, store, "d").start()
+		d.check(checkLease, api.Critical, "network is full", "3 slots: 3 held")
+	})
+	t.Run("same name", func(t *testing.T) {
+		store := memory.New()
+		newHost(t, store, "a").start().ready()
+		b := newHost(t, store, "b")
+		b.config.NodeName = "a"
+		b.start()
+		b.check(checkConflict, api.Critical, `"a"`, "192.0.2.97", "192.0.2.98")
+	})
+	t.Run("same address", func(t *testing.T) {
+		store := memory.New()
+		a := newHost(t, store, "a").start()
+		a.ready()
+		b := newHost(t, store, "b")
+		b.place.Addrs = a.place.Addrs
+		b.start()
+		b.check(checkConflict, api.Critical, `"a"`, `"b"`, "192.0.2.97")
+	})
+	t.Run("unknown backend", func(t *testing.T) {
+		store := memory.New()
+		a := newHost(t, store, "a")
+		a.config.Networks[0].Backend = &config.Backend{Type: "pigeon"}
+		a.start()
+		a.check(checkNetwork, api.Critical, `no backend "pigeon"`)
+	})
+}
+
+func TestAgentFollowsTheUnderlay(t *testing.T) {
+	store := memory.New()
+	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
+	a.ready()
+	subnet := a.subnet()
+	b.applies(fmt.Sprintf("%s <- a@%s", b.subnet(), subnet))
+	moved := netip.MustParseAddr("192.0.2.200")
+	a.mu.Lock()
+	a.place.Addrs = []netip.Addr{moved}
+	changed := a.kernel
+	a.mu.Unlock()
+	changed()
+	eventually(t, func() error {
+		b.recorder.mu.Lock()
+		defer b.recorder.mu.Unlock()
+		last := b.recorder.states[len(b.recorder.states)-1]
+		if len(last.Peers) != 1 || last.Peers[0].PublicIPs[0] != moved || last.Peers[0].Subnets[0] != subnet {
+			return fmt.Errorf("b applied %+v", last)
+		}
+		return nil
+	})
+}
+
+func TestAgentRetriesAFailingDatapath(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a")
+	a.recorder.setFail(errors.New("no such device"))
+	a.start()
+	a.check(checkDatapath, api.Critical, "no such device")
+	if _, err := os.Stat(a.config.Networks[0].SubnetFile); err == nil {
+		t.Error("the subnet file was written before the datapath stood")
+	}
+	a.recorder.setFail(nil)
+	a.ready()
+	a.check(checkDatapath, api.Passing)
+}
+
+func TestNetworkDeletedAndDefinedAgain(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a").start()
+	a.ready()
+	ctx := context.Background()
+	if _, err := a.client.Network(ctx, "n"); err != nil {
+		t.Fatal(err)
+	}
+	err := a.client.DeleteNetwork(ctx, "n", false)
+	var refused *api.Error
+	if !errors.As(err, &refused) || refused.Code != http.StatusConflict || !strings.Contains(refused.Message, "a") {
+		t.Fatalf("a network in use was deleted: %v", err)
+	}
+	if err := a.client.DeleteNetwork(ctx, "n", true); err != nil {
+		t.Fatal(err)
+	}
+	a.applies("zero")
+	a.check(checkNetwork, api.Critical, "leno network apply")
+	eventually(t, func() error {
+		if _, err := os.Stat(a.config.Networks[0].SubnetFile); !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("the subnet file is still there: %v", err)
+		}
+		return nil
+	})
+	if keys := store.Keys(memory.Prefix + "/leases/n/1"); len(keys) != 0 {
+		t.Errorf("leases stay: %v", keys)
+	}
+	n, err := Definition(a.config.Networks[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Client().PutNetwork(ctx, n); err != nil {
+		t.Fatal(err)
+	}
+	a.ready()
+}
+
+func TestNetworkChangedInTheStore(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a").start()
+	a.ready()
+	subnet := a.subnet()
+	ctx := context.Background()
+	client := store.Client()
+	n, err := client.Network(ctx, "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n.Backend, err = registry.NewBackend("recorder", []byte(`{"colour":"blue"}`)); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.PutNetwork(ctx, n); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		got, err := a.client.Network(ctx, "n")
+		if err != nil {
+			return err
+		}
+		if got.Local == nil || len(got.Local.Differs) != 1 || !strings.Contains(got.Local.Differs[0], "blue") {
+			return fmt.Errorf("the difference is not shown: %+v", got.Local)
+		}
+		return nil
+	})
+	a.applies(subnet.String() + " <- ")
+}
+
+func TestReleaseGivesTheSubnetUp(t *testing.T) {
+	store := memory.New()
+	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
+	a.ready()
+	b.ready()
+	b.applies(fmt.Sprintf("%s <- a@%s", b.subnet(), a.subnet()))
+	if err := a.client.ReleaseLease(context.Background(), "n"); err != nil {
+		t.Fatal(err)
+	}
+	a.applies("zero")
+	b.applies(b.subnet().String() + " <- ")
+	a.check(checkLease, api.Warning, "restart or reload")
+	if err := a.agent.Reload(context.Background(), a.config); err != nil {
+		t.Fatal(err)
+	}
+	a.ready()
+	b.applies(fmt.Sprintf("%s <- a@%s", b.subnet(), a.subnet()))
+}
+
+func TestReload(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a").start()
+	a.ready()
+	ctx := context.Background()
+
+	refused := a.config
+	refused.DataDir, refused.Log.Level = "/elsewhere", "DEBUG"
+	if err := a.agent.Reload(ctx, refused); err == nil || !strings.Contains(err.Error(), "data_dir") {
+		t.Errorf("a new data_dir was not refused by name: %v", err)
+	}
+	if got := a.agent.self().Networks; len(got) != 1 {
+		t.Errorf("networks %v", got)
+	}
+
+	more := a.config
+	second := a.config.Networks[0]
+	second.Name, second.SubnetFile = "m", a.config.Networks[0].SubnetFile+".m"
+	second.Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.6.0.0/22")}}
+	more.Networks = append(more.Networks[:1:1], second)
+	if err := a.agent.Reload(ctx, more); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error { _, err := os.Stat(second.SubnetFile); return err })
+
+	if err := a.agent.Reload(ctx, a.config); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(second.SubnetFile); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the network that left the configuration has its file: %v", err)
+	}
+	if keys := store.Keys(memory.Prefix + "/leases/m/1"); len(keys) != 0 {
+		t.Errorf("its lease stays: %v", keys)
+	}
+	a.ready()
+}
+
+func TestWatchNetworks(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a")
+	local := a.config.Networks[0]
+	a.config.Networks, a.config.WatchNetworks, a.config.AllowedNetworks = nil, true, []string{"team-*"}
+	a.start()
+	ctx := context.Background()
+	for _, name := range []string{"team-red", "other"} {
+		local.Name = name
+		n, err := Definition(local)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := store.Client().PutNetwork(ctx, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	networks := func(want string) {
+		t.Helper()
+		eventually(t, func() error {
+			if got := fmt.Sprint(a.agent.self().Networks); got != want {
+				return fmt.Errorf("takes part in %s, want %s", got, want)
+			}
+			return nil
+		})
+	}
+	networks("[team-red]")
+	if err := store.Client().DeleteNetwork(ctx, "team-red"); err != nil {
+		t.Fatal(err)
+	}
+	networks("[]")
+}
+
+func TestReleaseOnStop(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a")
+	a.config.Lease.ReleaseOnStop = true
+	a.start().ready()
+	if err := a.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if got := a.recorder.last(); got != "zero" {
+		t.Errorf("the datapath stays: %s", got)
+	}
+	if keys := store.Keys(memory.Prefix + "/leases/n/1"); len(keys) != 0 {
+		t.Errorf("the lease stays: %v", keys)
+	}
+}
+
+func TestStopLeavesEverything(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a").start()
+	a.ready()
+	subnet := a.subnet()
+	if err := a.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if got := a.recorder.last(); got != subnet.String()+" <- " {
+		t.Errorf("the datapath was changed at the end: %s", got)
+	}
+	if _, err := os.Stat(a.config.Networks[0].SubnetFile); err != nil {
+		t.Error(err)
+	}
+	_, session, ok := store.Get(memory.Prefix + "/leases/n/" + registry.SubnetKey(subnet))
+	if !ok || session == "" {
+		t.Errorf("the lease is not held any more: %t %q", ok, session)
+	}
+}
+
+func TestBusyAddressIsAnErrorAtStart(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a").start()
+	a.ready()
+	b := newHost(t, store, "b")
+	b.config.HTTP = a.config.HTTP
+	b.start()
+	if err := b.wait(); err == nil || !strings.Contains(err.Error(), "http.address") {
+		t.Errorf("two agents on one address: %v", err)
+	}
+	c := newHost(t, store, "c")
+	c.config.DataDir = a.config.DataDir
+	c.start()
+	if err := c.wait(); err == nil || !strings.Contains(err.Error(), a.config.DataDir) {
+		t.Errorf("two agents on one data_dir: %v", err)
+	}
+}
+
+func TestExpireRemovesWhatLapsedPastHold(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a")
+	a.config.Lease.Hold = 50 * time.Millisecond
+	a.start()
+	b := newHost(t, store, "b").start()
+	b.ready()
+	a.applies(fmt.Sprintf("%s <- b@%s", a.subnet(), b.subnet()))
+	lease, _, _ := mustRunner(t, b).lease.get()
+	if err := b.stop(); err != nil {
+		t.Fatal(err)
+	}
+	store.EndSession(lease.Session)
+	r := mustRunner(t, a)
+	eventually(t, func() error {
+		snap, _, _ := r.snapshot.get()
+		r.expire(context.Background(), snap)
+		if _, _, ok := store.Get(memory.Prefix + "/leases/n/" + registry.SubnetKey(lease.Subnet())); ok {
+			return errors.New("the record is still there")
+		}
+		return nil
+	})
+	a.applies(a.subnet().String() + " <- ")
+}

@@ -1,0 +1,94 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/underlay"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/alloc"
+	"github.com/lenonet/leno/backend/hostgw"
+	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/backend/udp"
+	"github.com/lenonet/leno/backend/vxlan"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// Backends are the ways packets can cross, by the type networks name.
+func Backends() map[string]backend.Type {
+	return map[string]backend.Type{
+		"alloc":   alloc.Type(),
+		"host-gw": hostgw.Type(),
+		"udp":     udp.Type(),
+		"vxlan":   vxlan.Type(),
+	}
+}
+
+// registries are the stores an agent can stand on.
+func registries() map[string]func(config.Config, hclog.Logger) (registry.Registry, error) {
+	return map[string]func(config.Config, hclog.Logger) (registry.Registry, error){
+		"consul": openConsul,
+		"memory": func(config.Config, hclog.Logger) (registry.Registry, error) { return memory.New().Client(), nil },
+	}
+}
+
+// openRegistry picks the store; the name is how status calls it.
+func openRegistry(c config.Config, log hclog.Logger) (registry.Registry, string, error) {
+	kind, name := "consul", "consul"
+	if c.Dev {
+		kind, name = "memory", "memory"
+	} else if c.Consul.Address != "" {
+		name = "consul at " + c.Consul.Address
+	}
+	reg, err := registries()[kind](c, log)
+	return reg, name, err
+}
+
+func openConsul(c config.Config, log hclog.Logger) (registry.Registry, error) {
+	reg, err := consul.New(consul.Config{
+		Address: c.Consul.Address, Token: c.Consul.Token, TokenFile: c.Consul.TokenFile, KVPrefix: c.Consul.KVPrefix,
+		Datacenter: c.Consul.Datacenter, Namespace: c.Consul.Namespace, Partition: c.Consul.Partition,
+		TLS:    consul.TLS(c.Consul.TLS),
+		Settle: 2 * c.Lease.TTL,
+		Logger: log.Named("consul"),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("consul: %w", err)
+	}
+	return reg, nil
+}
+
+// selectUnderlay looks at this host.
+func selectUnderlay(c config.Underlay, pools []netip.Prefix) (underlay.Choice, error) {
+	return underlay.Select(c, underlay.Need{IPv4: true, IPv6: true, Overlay: pools})
+}
+
+// watchKernel tells of changes that may matter to any network or to the choice
+// of the underlay, until ctx ends.
+func watchKernel(ctx context.Context, changed func()) error {
+	watch, err := kernel.OpenWatch(kernel.WatchFilter{
+		Own:  func(link string) bool { return strings.HasPrefix(link, backend.LinkPrefix) },
+		Used: func(string) bool { return true },
+	})
+	if err != nil {
+		return err
+	}
+	changed() // whatever happened before the subscription
+	done := make(chan error, 1)
+	go func() { done <- watch.Run(ctx) }()
+	for {
+		select {
+		case <-watch.Changed():
+			changed()
+		case err := <-done:
+			return err
+		}
+	}
+}

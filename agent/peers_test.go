@@ -1,0 +1,89 @@
+package agent
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// testLease is host n's lease of 10.5.<slot>.0/24.
+func testLease(host string, slot uint64, session string, index uint64) registry.Lease {
+	b, err := registry.NewBackend("alloc", nil)
+	if err != nil {
+		panic(err)
+	}
+	return registry.Lease{
+		Network: "n", Slot: slot, Subnets: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", slot))},
+		Node: host, NodeID: "id-" + host, PublicIPs: []netip.Addr{netip.MustParseAddr("192.0.2." + fmt.Sprint(host[0]))},
+		MTU: 1450, Backend: b, Session: session, ModifyIndex: index,
+	}
+}
+
+func TestPeersOf(t *testing.T) {
+	own := testLease("a", 1, "sa", 1)
+	moved := testLease("a", 9, "", 7) // our own earlier subnet
+	stranger := testLease("x", 1, "sx", 9)
+	tests := []struct {
+		name   string
+		leases []registry.Lease
+		want   []string
+	}{
+		{"none", nil, nil},
+		{"our own lease is never a peer", []registry.Lease{own, moved}, nil},
+		{"nor is whoever stands on our slot", []registry.Lease{stranger}, nil},
+		{"others, sorted", []registry.Lease{testLease("c", 3, "s", 1), own, testLease("b", 2, "s", 1)}, []string{"b 10.5.2.0/24", "c 10.5.3.0/24"}},
+		{"a lapsed lease stays", []registry.Lease{testLease("b", 2, "", 1)}, []string{"b 10.5.2.0/24"}},
+		{"the held one of a host's leases counts", []registry.Lease{testLease("b", 2, "", 9), testLease("b", 4, "s", 1)}, []string{"b 10.5.4.0/24"}},
+		{"else the newest", []registry.Lease{testLease("b", 2, "", 9), testLease("b", 4, "", 1)}, []string{"b 10.5.2.0/24"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var got []string
+			for _, p := range peersOf(tt.leases, own) {
+				got = append(got, fmt.Sprintf("%s %s", p.Node, p.Subnets[0]))
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestConflicts(t *testing.T) {
+	own := testLease("a", 1, "sa", 1)
+	sameName := testLease("b", 2, "sb", 1)
+	sameName.Node = "a"
+	sameIP := testLease("c", 3, "sc", 1)
+	sameIP.PublicIPs = own.PublicIPs
+	gone := sameIP
+	gone.Session = ""
+	tests := []struct {
+		name  string
+		lease registry.Lease
+		want  []string // in the text; none for no conflict
+	}{
+		{"our own", own, nil},
+		{"another host", testLease("b", 2, "sb", 1), nil},
+		{"same name", sameName, []string{`"a"`, "192.0.2.98", "192.0.2.97", "id-b"}},
+		{"same address", sameIP, []string{`"c"`, `"a"`, "192.0.2.97"}},
+		{"same address but lapsed", gone, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := conflicts([]registry.Lease{tt.lease}, own)
+			if (len(got) > 0) != (tt.want != nil) {
+				t.Fatalf("got %q", got)
+			}
+			for _, word := range tt.want {
+				if !strings.Contains(got[0], word) {
+					t.Errorf("%q does not name %s", got[0], word)
+				}
+			}
+		})
+	}
+}

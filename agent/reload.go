@@ -1,0 +1,162 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/agent/config"
+)
+
+// reloadRequest asks the supervising goroutine to take over a configuration.
+type reloadRequest struct {
+	config config.Config
+	done   chan error
+}
+
+// Reload takes over a configuration as far as a running agent can: the log
+// level, networks, leases, the underlay, and the token file are read again. It
+// refuses, by name, what needs a restart, and then changes nothing. It blocks
+// until done.
+func (a *Agent) Reload(ctx context.Context, c config.Config) error {
+	request := reloadRequest{c, make(chan error, 1)}
+	select {
+	case a.reloads <- request:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-request.done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// needsRestart names the settings that differ and cannot change in a running
+// agent.
+func needsRestart(old, new config.Config) []string {
+	var out []string
+	for _, setting := range []struct {
+		name     string
+		old, new any
+	}{
+		{"node_name", old.NodeName, new.NodeName},
+		{"data_dir", old.DataDir, new.DataDir},
+		{"consul", old.Consul, new.Consul},
+		{"http", old.HTTP, new.HTTP},
+		{"telemetry", old.Telemetry, new.Telemetry},
+		{"log_json, log_file or log_rotate_*", withoutLevel(old.Log), withoutLevel(new.Log)},
+	} {
+		if !reflect.DeepEqual(setting.old, setting.new) {
+			out = append(out, setting.name)
+		}
+	}
+	return out
+}
+
+func withoutLevel(l config.Log) config.Log {
+	l.Level = ""
+	return l
+}
+
+func (a *Agent) reload(ctx context.Context, c config.Config) error {
+	old := a.current()
+	if names := needsRestart(old, c); len(names) > 0 {
+		return fmt.Errorf("needs a restart, nothing was changed: %s", strings.Join(names, "; "))
+	}
+	a.log.SetLevel(hclog.LevelFromString(c.Log.Level))
+	if tokens, ok := a.env.registry.(interface{ ReloadToken() error }); ok {
+		if err := tokens.ReloadToken(); err != nil {
+			return err
+		}
+	}
+	a.mu.Lock()
+	a.config = c
+	running := map[string]config.Network{}
+	for name, run := range a.runners {
+		running[name] = run.local
+	}
+	a.mu.Unlock()
+
+	wanted := map[string]config.Network{}
+	for _, n := range c.Networks {
+		wanted[n.Name] = n
+	}
+	again := !reflect.DeepEqual(old.Lease, c.Lease) || !reflect.DeepEqual(old.Underlay, c.Underlay)
+	for name, local := range running {
+		want, stays := wanted[name]
+		switch {
+		case !stays && !a.watched(name):
+			a.log.Info("network is not configured any more, leaving it", "network", name)
+			a.stop(name, true)
+		case again || (stays && !reflect.DeepEqual(want, local)) || a.wasReleased(name):
+			a.stop(name, false)
+		}
+	}
+	a.adopt(ctx, c)
+	a.log.Info("configuration reloaded", "files", c.Files)
+	return nil
+}
+
+// wasReleased says whether the network stays down on request.
+func (a *Agent) wasReleased(name string) bool {
+	r, ok := a.runner(name)
+	return ok && r.shown().local.State == stateReleased
+}
+
+// watched says whether the agent joins a network it has no block for.
+func (a *Agent) watched(name string) bool {
+	c := a.current()
+	if !c.WatchNetworks {
+		return false
+	}
+	for _, pattern := range c.AllowedNetworks {
+		if ok, err := path.Match(pattern, name); err == nil && ok {
+			return true
+		}
+	}
+	return false
+}
+
+// join starts networks that appeared in the store where watch_networks asks for
+// it, and leaves those again that went and have no block.
+func (a *Agent) join(ctx context.Context) {
+	known, ok, _ := a.env.networks.get()
+	if !ok {
+		return
+	}
+	for _, n := range known.set.Networks {
+		if a.watched(n.Name) {
+			a.start(ctx, config.WatchedNetwork(n.Name))
+		}
+	}
+	for _, name := range a.self().Networks {
+		if _, found := known.find(name); !found && !a.configured(name) && !known.bad(name) {
+			a.stop(name, true)
+		}
+	}
+}
+
+// configured says whether the network has a block.
+func (a *Agent) configured(name string) bool {
+	return slices.ContainsFunc(a.current().Networks, func(n config.Network) bool { return n.Name == name })
+}
+
+// refreshed reads the configuration again and takes it over; for the API.
+func (a *Agent) refreshed(ctx context.Context) error {
+	if a.refresh == nil {
+		return errors.New("this agent cannot read its configuration again")
+	}
+	c, err := a.refresh()
+	if err != nil {
+		return err
+	}
+	return a.Reload(ctx, c)
+}

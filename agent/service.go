@@ -1,0 +1,174 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+)
+
+const (
+	// announceEvery bounds how long a catalogue that forgot us stays wrong.
+	announceEvery = 30 * time.Second
+	// announceSettle gathers changes of health that come together.
+	announceSettle = time.Second
+)
+
+// announce keeps the agent in the catalogue, where the store has one. The
+// service stays there when the agent stops: its check says so, and the next
+// start finds it.
+func (a *Agent) announce(ctx context.Context, address net.Addr) {
+	announcer, ok := a.env.registry.(registry.Announcer)
+	if !ok || a.current().Consul.Service == "" {
+		return
+	}
+	retry := newPause()
+	for {
+		report, changed := a.env.health.report()
+		s, err := a.service(ctx, address)
+		if err == nil {
+			call, cancel := context.WithTimeout(ctx, callTimeout)
+			err = announcer.Announce(call, s, verdict(report))
+			cancel()
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		wait := announceEvery
+		if err != nil {
+			wait = retry.next()
+			a.log.Debug("service could not be registered, trying again", "error", err)
+		} else {
+			retry.reset()
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-changed:
+			if sleep(ctx, announceSettle) != nil {
+				timer.Stop()
+				return
+			}
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// service describes this agent to the catalogue. The store polls /healthz when
+// its own agent is on this host and the API listens on TCP; else it is fed.
+func (a *Agent) service(ctx context.Context, address net.Addr) (registry.Service, error) {
+	c, self := a.current(), a.self()
+	s := registry.Service{Name: c.Consul.Service, ID: c.Consul.Service + "-" + self.NodeName, Tags: []string{},
+		Meta: map[string]string{"version": self.Version, "node_id": self.NodeID}}
+	for _, name := range self.Networks {
+		run, ok := a.runner(name)
+		if !ok {
+			continue
+		}
+		s.Tags = append(s.Tags, name)
+		if addrs := run.shown().local.Underlay.Addresses; len(addrs) > 0 && !s.Address.IsValid() {
+			s.Address = addrs[0]
+		}
+	}
+	tcp, ok := address.(*net.TCPAddr)
+	if !ok {
+		return s, nil
+	}
+	s.Port = tcp.Port
+	namer, ok := a.env.registry.(registry.NodeNamer)
+	if !ok {
+		return s, nil
+	}
+	here, err := namer.NodeName(ctx)
+	if err != nil || here == "" {
+		return s, err
+	}
+	if c.HTTP.TLS.CertFile != "" {
+		return s, nil // the store could not verify our certificate: feed it
+	}
+	s.HealthURL = fmt.Sprintf("http://%s/healthz", reachable(tcp))
+	return s, nil
+}
+
+// reachable is the listener's address as a program on this host dials it.
+func reachable(tcp *net.TCPAddr) netip.AddrPort {
+	ap := tcp.AddrPort()
+	if ap.Addr().IsUnspecified() {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), ap.Port())
+	}
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+}
+
+// verdict is health in the catalogue's words.
+func verdict(h api.Health) registry.Verdict {
+	var lines []string
+	add := func(network string, checks []api.Check) {
+		for _, c := range checks {
+			if c.Status != api.Passing {
+				lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s %s: %s", network, c.Name, c.Reason)))
+			}
+		}
+	}
+	add("", h.Checks)
+	for _, n := range h.Networks {
+		add(n.Network, n.Checks)
+	}
+	if len(lines) == 0 {
+		lines = []string{"all checks are passing"}
+	}
+	return registry.Verdict{Status: h.Status, Output: strings.Join(lines, "\n")}
+}
+
+// notifySystemd tells systemd when every network is ready, and the state in
+// between. Without systemd it does nothing.
+func (a *Agent) notifySystemd(ctx context.Context) error {
+	ready := false
+	for {
+		report, changed := a.env.health.report()
+		message := daemon.SdNotifyReady
+		switch {
+		case ready || !report.Ready:
+			message = ""
+		default:
+			ready = true
+			a.log.Info("ready")
+		}
+		status := "STATUS=" + strings.ReplaceAll(verdict(report).Output, "\n", "; ")
+		if err := notify(message, status); err != nil {
+			a.log.Warn("systemd could not be told", "error", err)
+		}
+		select {
+		case <-changed:
+			if sleep(ctx, 50*time.Millisecond) == nil {
+				continue
+			}
+		case <-ctx.Done():
+		}
+		if err := notify(daemon.SdNotifyStopping); err != nil {
+			a.log.Warn("systemd could not be told", "error", err)
+		}
+		return ctx.Err()
+	}
+}
+
+func notify(lines ...string) error {
+	var said []string
+	for _, line := range lines {
+		if line != "" {
+			said = append(said, line)
+		}
+	}
+	_, err := daemon.SdNotify(false, strings.Join(said, "\n"))
+	return err
+}

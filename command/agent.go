@@ -1,0 +1,193 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/hashicorp/go-hclog"
+	"github.com/posener/complete"
+	"golang.org/x/sys/unix"
+	"gopkg.in/natefinch/lumberjack.v2"
+
+	"github.com/lenonet/leno/agent"
+	"github.com/lenonet/leno/agent/config"
+)
+
+// agentOverrides are the settings that may also be given as a flag or in the
+// environment: flags win over the environment, and that over files.
+var agentOverrides = []struct{ flag, setting, help string }{
+	{"node-name", "node_name", "`name` of this host, unique in every network"},
+	{"data-dir", "data_dir", "`directory` for the node id and leases"},
+	{"log-level", "log_level", "`level`: TRACE, DEBUG, INFO, WARN or ERROR"},
+	{"consul-address", "consul.address", "`addr` of Consul: host:port, http(s)://host:port or unix:///path"},
+	{"consul-token-file", "consul.token_file", "`file` to read Consul's ACL token from"},
+	{"http-address", "http.address", "`addr` for the agent's API: host:port or unix:///path"},
+}
+
+func agentSpec(m Meta) spec {
+	a := &agentCommand{meta: m, overrides: map[string]*string{}}
+	return spec{
+		name: "agent", synopsis: "Run the agent",
+		help: `Runs leno on this host until it gets SIGINT or SIGTERM; packets keep flowing
+after that. SIGHUP makes it read its configuration again.
+
+Waits for Consul and for the network rather than exiting, and says what it
+waits for: leno status, /healthz, the log.
+
+  $ leno agent -config-file /etc/leno.hcl
+  $ leno agent -config-dir /etc/leno.d
+  $ leno agent -dev     one host, no Consul, network "dev" on 10.98.0.0/16
+
+Every option but -config-file, -config-dir and -dev may also stand in the
+environment: LENO_NODE_NAME, LENO_DATA_DIR, LENO_LOG_LEVEL,
+LENO_CONSUL_ADDRESS, LENO_CONSUL_TOKEN_FILE, LENO_HTTP_ADDRESS.`,
+		flags: a.register, predict: complete.PredictNothing,
+		run: func(ctx context.Context, _ []string) error { return a.run(ctx) },
+	}
+}
+
+type agentCommand struct {
+	meta      Meta
+	set       *flag.FlagSet
+	sources   []string // files and directories in the order given
+	dev       bool
+	overrides map[string]*string // by setting
+}
+
+func (a *agentCommand) register(fs *flag.FlagSet) {
+	a.set = fs
+	add := func(path string) error {
+		a.sources = append(a.sources, path)
+		return nil
+	}
+	fs.Func("config-file", "configuration `file`; may be repeated, later files win", add)
+	fs.Func("config-dir", "`directory` whose .hcl and .json files are read; may be repeated", add)
+	fs.BoolVar(&a.dev, "dev", false, "run without Consul: one host, network dev; everything goes when it stops")
+	for _, o := range agentOverrides {
+		a.overrides[o.setting] = fs.String(o.flag, "", o.help)
+	}
+}
+
+// load reads the configuration, now and at every reload.
+func (a *agentCommand) load() (config.Config, error) {
+	given := map[string]bool{}
+	a.set.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	options := configOptions(agent.Backends())
+	options.Dev = a.dev
+	options.Overrides = map[string]string{}
+	for _, o := range agentOverrides {
+		if given[o.flag] {
+			options.Overrides[o.setting] = *a.overrides[o.setting]
+		} else if v := a.meta.Getenv("LENO_" + strings.ToUpper(strings.ReplaceAll(o.flag, "-", "_"))); v != "" {
+			options.Overrides[o.setting] = v
+		}
+	}
+	return config.Load(a.sources, options)
+}
+
+func (a *agentCommand) run(ctx context.Context) error {
+	if len(a.sources) == 0 && !a.dev {
+		return usagef("nothing to run: give -config-file, -config-dir or -dev")
+	}
+	c, err := a.load()
+	if err != nil {
+		return err
+	}
+	logger, closeLog := newLogger(a.meta.Stderr, c.Log)
+	defer closeLog()
+	daemonAgent, err := agent.New(c, agent.Options{Logger: logger, Version: a.meta.Version}, a.load)
+	if err != nil {
+		return err
+	}
+	logConfig(logger, c)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	done := make(chan error, 1)
+	go func() { done <- daemonAgent.Run(ctx) }()
+	for stopping := false; ; {
+		select {
+		case err := <-done:
+			return err
+		case s := <-signals:
+			switch {
+			case s == syscall.SIGHUP && !stopping:
+				a.reload(ctx, logger, daemonAgent)
+			case s == syscall.SIGHUP:
+			case stopping:
+				return errors.New("stopped by a second signal before it was done")
+			default:
+				logger.Info("stopping, packets keep flowing", "signal", s.String())
+				stopping = true
+				stop()
+			}
+		}
+	}
+}
+
+// reload reads the configuration again; a bad one leaves the old in force.
+func (a *agentCommand) reload(ctx context.Context, logger hclog.Logger, running *agent.Agent) {
+	tell := func(state string) {
+		if _, err := daemon.SdNotify(false, state); err != nil {
+			logger.Warn("systemd could not be told", "error", err)
+		}
+	}
+	tell(daemon.SdNotifyReloading + fmt.Sprintf("\nMONOTONIC_USEC=%d", monotonicMicros()))
+	defer tell(daemon.SdNotifyReady)
+	c, err := a.load()
+	if err == nil {
+		err = running.Reload(ctx, c)
+	}
+	if err != nil {
+		logger.Error("reload refused, the old configuration stays", "error", err)
+	}
+}
+
+// newLogger writes to stderr and, when the configuration names one, a file that
+// is rotated.
+func newLogger(stderr io.Writer, c config.Log) (hclog.Logger, func()) {
+	output, closeFile := stderr, func() {}
+	if c.File != "" {
+		const mebibyte = 1 << 20
+		file := &lumberjack.Logger{Filename: c.File, MaxSize: max(1, c.RotateBytes/mebibyte), MaxBackups: c.RotateMaxFiles}
+		if c.RotateBytes == 0 {
+			file.MaxSize = 100
+		}
+		output = io.MultiWriter(stderr, file)
+		closeFile = func() { _ = file.Close() } // nothing is left to tell it to
+	}
+	return hclog.New(&hclog.LoggerOptions{
+		Name: "leno", Level: hclog.LevelFromString(c.Level), JSONFormat: c.JSON, Output: output,
+		TimeFormat: "2006-01-02T15:04:05.000Z07:00", TimeFn: func() time.Time { return time.Now().UTC() },
+	}), closeFile
+}
+
+// logConfig prints the effective values, without secrets.
+func logConfig(logger hclog.Logger, c config.Config) {
+	logger.Info("configuration", "files", c.Files, "data_dir", c.DataDir, "kv_prefix", c.Consul.KVPrefix,
+		"ttl", c.Lease.TTL.String(), "renew_margin", c.Lease.RenewMargin.String(), "hold", c.Lease.Hold.String(), "on_lost", c.Lease.OnLost)
+	for _, n := range c.Networks {
+		logger.Info("configuration of network", "network", n.Name, "subnet_file", n.SubnetFile, "ip_masq", n.IPMasq, "forward", n.Forward,
+			"pools", len(n.Pools))
+	}
+}
+
+// monotonicMicros is CLOCK_MONOTONIC, which systemd wants with RELOADING=1.
+func monotonicMicros() int64 {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+		return 0
+	}
+	return t.Nano() / 1000
+}

@@ -1,0 +1,291 @@
+package command
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/posener/complete"
+
+	"github.com/lenonet/leno/api"
+)
+
+// callTimeout bounds a command's whole talk with the agent: longer than Consul
+// takes to say that it has no leader (9 to 12 s).
+const callTimeout = 30 * time.Second
+
+// completeTimeout bounds what completion may wait for.
+const completeTimeout = time.Second
+
+// agentFlags are the flags of every command that talks to the agent.
+type agentFlags struct {
+	meta Meta
+	set  *flag.FlagSet
+
+	address, token, tokenFile                 string
+	caCert, clientCert, clientKey, serverName string
+}
+
+func (f *agentFlags) register(fs *flag.FlagSet) {
+	f.set = fs
+	fs.StringVar(&f.address, "address", "", "`addr` of the agent: host:port, http(s)://host:port or unix:///path; LENO_ADDRESS, default "+api.DefaultAddress)
+	fs.StringVar(&f.token, "token", "", "Consul ACL `token` that writes are made with; LENO_TOKEN, CONSUL_HTTP_TOKEN")
+	fs.StringVar(&f.tokenFile, "token-file", "", "`file` to read the token from; LENO_TOKEN_FILE, CONSUL_HTTP_TOKEN_FILE")
+	fs.StringVar(&f.caCert, "ca-cert", "", "PEM `file` of the authority that signed the agent's certificate; LENO_CA_CERT")
+	fs.StringVar(&f.clientCert, "client-cert", "", "PEM `file` of the certificate to show the agent; LENO_CLIENT_CERT")
+	fs.StringVar(&f.clientKey, "client-key", "", "PEM `file` of its key; LENO_CLIENT_KEY")
+	fs.StringVar(&f.serverName, "tls-server-name", "", "`name` that the agent's certificate has to carry; LENO_TLS_SERVER_NAME")
+}
+
+// value is a flag's when it was given, else the first environment variable's.
+func (f *agentFlags) value(name, value string, env ...string) string {
+	if f.given(name) {
+		return value
+	}
+	for _, e := range env {
+		if v := f.meta.Getenv(e); v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+func (f *agentFlags) given(name string) bool {
+	given := false
+	if f.set != nil {
+		f.set.Visit(func(fl *flag.Flag) { given = given || fl.Name == name })
+	}
+	return given
+}
+
+// open builds the client.
+func (f *agentFlags) open() (*api.Client, error) {
+	token, err := f.resolveToken()
+	if err != nil {
+		return nil, err
+	}
+	conf, err := f.tls()
+	if err != nil {
+		return nil, err
+	}
+	client, err := api.New(api.Config{Address: f.where(), Token: token, TLS: conf})
+	if err != nil {
+		return nil, &usageError{err.Error()}
+	}
+	return client, nil
+}
+
+// where is the agent's address.
+func (f *agentFlags) where() string {
+	if a := f.value("address", f.address, "LENO_ADDRESS"); a != "" {
+		return a
+	}
+	return api.DefaultAddress
+}
+
+// resolveToken takes the first of: flags, LENO_*, CONSUL_HTTP_*.
+func (f *agentFlags) resolveToken() (string, error) {
+	if f.given("token") {
+		if f.given("token-file") {
+			return "", usagef("-token and -token-file exclude each other")
+		}
+		return f.token, nil
+	}
+	if f.given("token-file") {
+		return readToken("-token-file", f.tokenFile)
+	}
+	for _, name := range []string{"LENO_TOKEN", "CONSUL_HTTP_TOKEN"} {
+		if token := f.meta.Getenv(name); token != "" {
+			return token, nil
+		}
+		if path := f.meta.Getenv(name + "_FILE"); path != "" {
+			return readToken(name+"_FILE", path)
+		}
+	}
+	return "", nil
+}
+
+func readToken(source, path string) (string, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", source, err)
+	}
+	token := strings.TrimSpace(string(data))
+	if token == "" {
+		return "", fmt.Errorf("%s: %s is empty", source, path)
+	}
+	return token, nil
+}
+
+// tls is nil when no option asks for anything.
+func (f *agentFlags) tls() (*tls.Config, error) {
+	ca := f.value("ca-cert", f.caCert, "LENO_CA_CERT")
+	cert := f.value("client-cert", f.clientCert, "LENO_CLIENT_CERT")
+	key := f.value("client-key", f.clientKey, "LENO_CLIENT_KEY")
+	name := f.value("tls-server-name", f.serverName, "LENO_TLS_SERVER_NAME")
+	if ca == "" && cert == "" && key == "" && name == "" {
+		return nil, nil
+	}
+	conf := &tls.Config{ServerName: name}
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, fmt.Errorf("-ca-cert: %w", err)
+		}
+		conf.RootCAs = x509.NewCertPool()
+		if !conf.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("-ca-cert: no certificate in %s", ca)
+		}
+	}
+	if (cert == "") != (key == "") {
+		return nil, usagef("-client-cert and -client-key belong together")
+	}
+	if cert != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("-client-cert: %w", err)
+		}
+		conf.Certificates = []tls.Certificate{pair}
+	}
+	return conf, nil
+}
+
+// call opens the client and runs fn with a bounded context. An agent that does
+// not answer is explained.
+func (f *agentFlags) call(ctx context.Context, fn func(context.Context, *api.Client) error) error {
+	client, err := f.open()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err = fn(ctx, client)
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) && strings.HasPrefix(f.where(), "unix:"):
+		return fmt.Errorf("no agent answers at %s: %w (is `leno agent` running? -address and LENO_ADDRESS say where)", f.where(), err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("the agent at %s did not answer within %s: %w", f.where(), callTimeout, err)
+	}
+	return err
+}
+
+// network is the network to work on: the one given, else the only one the agent
+// takes part in, else the only one there is.
+func network(ctx context.Context, client *api.Client, given string) (string, error) {
+	if given != "" {
+		return given, nil
+	}
+	list, err := client.Networks(ctx)
+	if err != nil {
+		return "", err
+	}
+	var all, joined []string
+	for _, n := range list.Networks {
+		all = append(all, n.Name)
+		if n.Local != nil {
+			joined = append(joined, n.Name)
+		}
+	}
+	switch {
+	case len(joined) == 1:
+		return joined[0], nil
+	case len(all) == 1:
+		return all[0], nil
+	case len(all) == 0:
+		return "", fmt.Errorf("there is no network yet; `leno network apply` defines one")
+	}
+	return "", usagef("there are several networks, name one: %s", strings.Join(all, ", "))
+}
+
+// subnetArgs are "[NETWORK] SUBNET".
+func subnetArgs(args []string) (network string, subnet netip.Prefix, err error) {
+	if len(args) == 2 {
+		network = args[0]
+	}
+	text := args[len(args)-1]
+	subnet, err = netip.ParsePrefix(text)
+	if err != nil {
+		// The spelling of keys in Consul and of paths.
+		if i := strings.LastIndexByte(text, '-'); i >= 0 {
+			subnet, err = netip.ParsePrefix(text[:i] + "/" + text[i+1:])
+		}
+	}
+	if err != nil {
+		return "", netip.Prefix{}, usagef("%q is not a subnet such as 10.5.34.0/24", text)
+	}
+	if subnet != subnet.Masked() {
+		return "", netip.Prefix{}, usagef("%s has host bits set, did you mean %s?", subnet, subnet.Masked())
+	}
+	return network, subnet, nil
+}
+
+// firstArg is the optional first argument.
+func firstArg(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0]
+}
+
+// predictNetworks completes names by asking the agent that the environment
+// names.
+func predictNetworks(m Meta) complete.Predictor {
+	return complete.PredictFunc(func(complete.Args) []string {
+		client, err := (&agentFlags{meta: m}).open()
+		if err != nil {
+			return nil
+		}
+		defer client.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), completeTimeout)
+		defer cancel()
+		list, err := client.Networks(ctx)
+		if err != nil {
+			return nil
+		}
+		var names []string
+		for _, n := range list.Networks {
+			names = append(names, n.Name)
+		}
+		return names
+	})
+}
+
+// Values of -format.
+const (
+	formatTable = "table"
+	formatJSON  = "json"
+)
+
+// formatFlag is -format.
+type formatFlag struct {
+	meta  Meta
+	value string
+}
+
+func (f *formatFlag) register(fs *flag.FlagSet) {
+	fs.StringVar(&f.value, "format", "", "output `format`, table or json; LENO_FORMAT, default table")
+}
+
+// json says whether JSON is wanted.
+func (f *formatFlag) json() (bool, error) {
+	name, value := "-format", f.value
+	if value == "" {
+		name, value = "LENO_FORMAT", f.meta.Getenv("LENO_FORMAT")
+	}
+	switch value {
+	case "", formatTable:
+		return false, nil
+	case formatJSON:
+		return true, nil
+	}
+	return false, usagef("%s: %q is neither %s nor %s", name, value, formatTable, formatJSON)
+}

@@ -1,0 +1,45 @@
+package command
+
+import (
+	"github.com/hashicorp/cli"
+)
+
+// Commands is every command by name. A factory's command is used once.
+func Commands(m Meta) map[string]cli.CommandFactory {
+	commands := map[string]cli.CommandFactory{}
+	for _, constructor := range []func(Meta) spec{
+		agentSpec,
+		fmtSpec,
+		leaseListSpec,
+		leaseReleaseSpec,
+		leaseRevokeSpec,
+		leaseShowSpec,
+		networkApplySpec,
+		networkDeleteSpec,
+		networkListSpec,
+		networkPlanSpec,
+		networkShowSpec,
+		peersSpec,
+		reloadSpec,
+		reservationAddSpec,
+		reservationListSpec,
+		reservationRemoveSpec,
+		statusSpec,
+		validateSpec,
+		versionSpec,
+	} {
+		commands[constructor(m).name] = func() (cli.Command, error) {
+			return newCommand(m, constructor(m)), nil
+		}
+	}
+	for name, synopsis := range map[string]string{
+		"lease":       "List, show, revoke and release leases",
+		"network":     "List, show, plan, apply and delete networks",
+		"reservation": "Keep subnets for hosts",
+	} {
+		commands[name] = func() (cli.Command, error) {
+			return &group{meta: m, name: name, synopsis: synopsis, commands: func() map[string]cli.CommandFactory { return commands }}, nil
+		}
+	}
+	return commands
+}

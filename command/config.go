@@ -1,0 +1,69 @@
+package command
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// configOptions are the checks of configuration files that belong to the
+// registry and the backends, which package config does not know. `agent` and
+// `validate` use the same, so that what one accepts the other does. nil
+// backends take any type and options.
+func configOptions(backends map[string]backend.Type) config.Options {
+	o := config.Options{
+		CheckNetworkName: registry.CheckNetworkName,
+		CheckPool: func(p config.Pool) error {
+			_, err := registry.Pool(p).Normalize()
+			return err
+		},
+		CheckPlan: func(pools []config.Pool) error {
+			_, err := plan(pools)
+			return err
+		},
+	}
+	if backends != nil {
+		o.Backends = map[string]func(json.RawMessage) (json.RawMessage, error){}
+	}
+	for name, b := range backends {
+		o.Backends[name] = b.Normalize
+	}
+	return o
+}
+
+// plan is the pools of a file with defaults filled in.
+func plan(pools []config.Pool) (registry.Plan, error) {
+	var p registry.Plan
+	for _, pool := range pools {
+		p = append(p, registry.Pool(pool))
+	}
+	return p.Normalize()
+}
+
+// configFlags are -config-file and -config-dir, in the order given.
+type configFlags struct{ sources []string }
+
+func (c *configFlags) register(fs *flag.FlagSet) {
+	add := func(path string) error {
+		if path == "" {
+			return errors.New("the path is empty")
+		}
+		c.sources = append(c.sources, path)
+		return nil
+	}
+	fs.Func("config-file", "configuration `file`, HCL or JSON; may be given several times", add)
+	fs.Func("config-dir", "`dir` with configuration files, read in the order of their names; may be given several times", add)
+}
+
+// writeConfigErrors prints errors of configuration files, all of them, each
+// with its place and source line.
+func writeConfigErrors(w io.Writer, e *config.Errors) {
+	fmt.Fprint(w, printable(e.Render(width, false)))
+	fmt.Fprintln(w, plural(len(e.Diags), "error")+" in the configuration")
+}

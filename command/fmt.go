@@ -1,0 +1,147 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/posener/complete"
+
+	"github.com/lenonet/leno/agent/config"
+)
+
+// formatter is `leno fmt`.
+type formatter struct {
+	meta                    Meta
+	check, write, recursive bool
+	unformatted             int
+}
+
+func fmtSpec(m Meta) spec {
+	f := &formatter{meta: m}
+	return spec{
+		name: "fmt", args: "[PATH...]", max: -1,
+		synopsis: "Rewrite configuration files in the canonical layout",
+		help: `
+Formats HCL files. Of a directory, the files ending in .hcl; without PATH,
+the current directory. - formats standard input to standard output. Prints
+the names of the files that were not formatted. A file with a syntax error is
+left alone and its errors are shown.`,
+		flags: func(fs *flag.FlagSet) {
+			fs.BoolVar(&f.check, "check", false, "change nothing; exit 1 when a file is not formatted")
+			fs.BoolVar(&f.write, "write", true, "rewrite the files; false prints the result instead")
+			fs.BoolVar(&f.recursive, "recursive", false, "also the directories below a directory")
+		},
+		predict: complete.PredictFiles("*.hcl"),
+		run:     func(_ context.Context, args []string) error { return f.run(args) },
+	}
+}
+
+func (f *formatter) run(args []string) error {
+	if len(args) == 0 {
+		args = []string{"."}
+	}
+	failed := false
+	for _, path := range args {
+		var err error
+		switch {
+		case path != "-":
+			err = f.path(path)
+		case len(args) > 1:
+			return usagef("- stands alone")
+		default:
+			err = f.stdin()
+		}
+		failed = err != nil || failed
+	}
+	if failed || f.check && f.unformatted > 0 {
+		return errReported
+	}
+	return nil
+}
+
+// fail prints an error at once, so that one file's does not stop the others.
+func (f *formatter) fail(err error) error {
+	writeError(f.meta.Stderr, err)
+	return errReported
+}
+
+func (f *formatter) stdin() error {
+	src, err := io.ReadAll(f.meta.Stdin)
+	if err != nil {
+		return f.fail(fmt.Errorf("%s: %w", stdinName, err))
+	}
+	out, err := config.Format(src, stdinName)
+	if err != nil {
+		return f.fail(err)
+	}
+	if !bytes.Equal(src, out) {
+		f.unformatted++
+	}
+	if f.check {
+		return nil
+	}
+	_, err = f.meta.Stdout.Write(out)
+	return err
+}
+
+func (f *formatter) path(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return f.fail(err)
+	}
+	if !info.IsDir() {
+		return f.file(path)
+	}
+	var errs []error
+	err = filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			errs = append(errs, f.fail(err))
+		case d.IsDir() && p != path && !f.recursive:
+			return filepath.SkipDir
+		case !d.IsDir() && filepath.Ext(p) == ".hcl":
+			errs = append(errs, f.file(p))
+		}
+		return nil
+	})
+	return errors.Join(append(errs, err)...)
+}
+
+func (f *formatter) file(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return f.fail(err)
+	}
+	src, err := os.ReadFile(path)
+	if err != nil {
+		return f.fail(err)
+	}
+	out, err := config.Format(src, path)
+	if err != nil {
+		return f.fail(err)
+	}
+	if bytes.Equal(src, out) {
+		return nil
+	}
+	f.unformatted++
+	if !f.check && !f.write {
+		_, err := f.meta.Stdout.Write(out)
+		return err
+	}
+	fmt.Fprintln(f.meta.Stdout, path)
+	if f.check {
+		return nil
+	}
+	// In place, so that owner, mode and links stay.
+	if err := os.WriteFile(path, out, info.Mode().Perm()); err != nil {
+		return f.fail(err)
+	}
+	return nil
+}

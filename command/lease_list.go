@@ -1,0 +1,73 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/lenonet/leno/api"
+)
+
+func leaseListSpec(m Meta) spec {
+	s := newSession(m)
+	return spec{
+		name: "lease list", args: "[NETWORK]", max: 1,
+		synopsis: "List the leases of a network",
+		help: `
+Lists which host has which subnet. A lease is held while its host keeps it
+alive, and lapsed after that; a lapsed lease is kept for its host for the
+time that lease.hold says, and routes to it stay.
+
+Names that do not fit 80 columns are cut; -format=json has them whole.`,
+		flags: s.flags, predict: predictNetworks(m),
+		run: func(ctx context.Context, args []string) error {
+			return s.call(ctx, func(ctx context.Context, c *api.Client) error {
+				name, err := network(ctx, c, firstArg(args))
+				if err != nil {
+					return err
+				}
+				list, err := c.Leases(ctx, name)
+				if err != nil {
+					return err
+				}
+				return s.print(list, func(w io.Writer) { writeLeases(w, name, list) })
+			})
+		},
+	}
+}
+
+func writeLeases(w io.Writer, network string, list api.LeaseList) {
+	if len(list.Leases) == 0 {
+		fmt.Fprintf(w, "Network %s has no leases.\n", network)
+	} else {
+		var rows [][]string
+		for _, l := range list.Leases {
+			state := leaseState(l)
+			if l.Own {
+				state += ", this host"
+			}
+			rows = append(rows, []string{l.Subnet.String(), l.Node, firstAddr(l.PublicIPs), backendType(l.Backend), state})
+		}
+		table(w, []column{{title: "SUBNET"}, {title: "NODE", cut: true}, {title: "PUBLIC IP"}, {title: "BACKEND", cut: true}, {title: "STATE"}}, rows)
+	}
+	writeSkipped(w, list.Skipped)
+}
+
+// writeSkipped names the records that could not be used.
+func writeSkipped(w io.Writer, skipped []api.Skipped) {
+	if len(skipped) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\nSkipped %s:\n", plural(len(skipped), "unusable record"))
+	for _, s := range skipped {
+		note(w, fmt.Sprintf("  %s: %s", s.Key, s.Reason))
+	}
+}
+
+func leaseState(l api.Lease) string {
+	if l.Held {
+		return "held"
+	}
+	return "lapsed " + age(time.Duration(l.LapsedSeconds)*time.Second)
+}

@@ -1,0 +1,40 @@
+package command
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lenonet/leno/api"
+)
+
+func leaseRevokeSpec(m Meta) spec {
+	f := &agentFlags{meta: m}
+	return spec{
+		name: "lease revoke", args: "[NETWORK] SUBNET", min: 1, max: 2,
+		synopsis: "Take a lease from whichever host has it",
+		help: `
+Removes the lease on SUBNET, held or lapsed, whoever has it. Its host, if it
+lives, acquires a subnet again or exits, as its lease.on_lost says. To give
+up this host's own lease, use release.
+
+The token must be allowed to write the lease's key in Consul.`,
+		flags: f.register, predict: predictNetworks(m),
+		run: func(ctx context.Context, args []string) error {
+			given, subnet, err := subnetArgs(args)
+			if err != nil {
+				return err
+			}
+			return f.call(ctx, func(ctx context.Context, c *api.Client) error {
+				name, err := network(ctx, c, given)
+				if err != nil {
+					return err
+				}
+				if err := c.RevokeLease(ctx, name, subnet); err != nil {
+					return err
+				}
+				fmt.Fprintf(m.Stdout, "Revoked the lease on %s of network %s.\n", subnet, name)
+				return nil
+			})
+		},
+	}
+}

@@ -1,0 +1,53 @@
+package command
+
+import (
+	"context"
+	"io"
+	"strconv"
+
+	"github.com/lenonet/leno/api"
+)
+
+func leaseShowSpec(m Meta) spec {
+	s := newSession(m)
+	return spec{
+		name: "lease show", args: "[NETWORK] SUBNET", min: 1, max: 2,
+		synopsis: "Show one lease",
+		help:     `Shows everything a host has published in its lease on SUBNET.`,
+		flags:    s.flags, predict: predictNetworks(m),
+		run: func(ctx context.Context, args []string) error {
+			given, subnet, err := subnetArgs(args)
+			if err != nil {
+				return err
+			}
+			return s.call(ctx, func(ctx context.Context, c *api.Client) error {
+				name, err := network(ctx, c, given)
+				if err != nil {
+					return err
+				}
+				lease, err := c.Lease(ctx, name, subnet)
+				if err != nil {
+					return err
+				}
+				return s.print(lease, func(w io.Writer) { writeLease(w, name, lease) })
+			})
+		},
+	}
+}
+
+func writeLease(w io.Writer, network string, l api.Lease) {
+	node := l.Node
+	if l.Own {
+		node += " (this host)"
+	}
+	pairs(w, append([]pair{
+		{"Network", network},
+		{"Subnets", join(l.Subnets, ", ")},
+		{"State", leaseState(l)},
+		{"Node", node},
+		{"Node id", l.NodeID},
+		{"Public IPs", join(l.PublicIPs, ", ")},
+		{"MTU", strconv.Itoa(l.MTU)},
+		{"Modify index", strconv.FormatUint(l.ModifyIndex, 10)},
+	}, backendPairs(l.Backend)...))
+}

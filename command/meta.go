@@ -1,0 +1,44 @@
+// Package command is leno's command line: one file a command, which parses
+// flags, asks the agent through package api and prints the answer. It owns
+// flags, output and exit codes. It refuses to know how the agent does its work;
+// only `agent` and the checks of configuration files touch other packages.
+package command
+
+import (
+	"io"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/lenonet/leno/agent"
+	"github.com/lenonet/leno/backend"
+)
+
+// Exit codes of every command.
+const (
+	exitDone   = 0
+	exitFailed = 1 // the reason is on standard error
+	exitUsage  = 2 // wrong flags, arguments or command
+)
+
+// Meta is the world a command sees.
+type Meta struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Getenv         func(string) string
+	Now            func() time.Time
+
+	Version string           // "0.1.0"
+	Build   *debug.BuildInfo // nil when the program was built without
+
+	Backends map[string]backend.Type // what configuration files may name
+}
+
+// NewMeta is the process's own world. build may be nil.
+func NewMeta(version string, build *debug.BuildInfo) Meta {
+	return Meta{
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Getenv: os.Getenv, Now: time.Now,
+		Version: version, Build: build, Backends: agent.Backends(),
+	}
+}

@@ -1,0 +1,36 @@
+package command
+
+import (
+	"context"
+	"flag"
+	"fmt"
+
+	"github.com/lenonet/leno/api"
+)
+
+func networkDeleteSpec(m Meta) spec {
+	f := &agentFlags{meta: m}
+	force := false
+	return spec{
+		name: "network delete", args: "NETWORK", min: 1, max: 1,
+		synopsis: "Delete a network and its reservations",
+		help: `
+Removes a network's definition and reservations from Consul. While hosts hold
+leases in it, it is refused unless -force is given; with -force every host
+takes its part of the network down.`,
+		flags: func(fs *flag.FlagSet) {
+			f.register(fs)
+			fs.BoolVar(&force, "force", false, "delete it although hosts hold leases")
+		},
+		predict: predictNetworks(m),
+		run: func(ctx context.Context, args []string) error {
+			return f.call(ctx, func(ctx context.Context, c *api.Client) error {
+				if err := c.DeleteNetwork(ctx, args[0], force); err != nil {
+					return err
+				}
+				fmt.Fprintf(m.Stdout, "Deleted network %s.\n", args[0])
+				return nil
+			})
+		},
+	}
+}

@@ -1,0 +1,156 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/posener/complete"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
+)
+
+// stdinName stands where a file's name would in errors.
+const stdinName = "standard input"
+
+func networkPlanSpec(m Meta) spec {
+	s := newSession(m)
+	return spec{
+		name: "network plan", args: "FILE|-", min: 1, max: 1,
+		synopsis: "Show what apply would change",
+		help: `
+Compares the network blocks in FILE (a file or directory; - for standard
+input) with Consul and prints what differs and which leases would have no
+place any more. FILE may be the agent's own configuration. Changes nothing,
+and exits 0 whether or not something differs.`,
+		flags: s.flags, predict: complete.PredictFiles("*.hcl"),
+		run: func(ctx context.Context, args []string) error {
+			networks, err := readNetworks(m, args[0])
+			if err != nil {
+				return err
+			}
+			return s.call(ctx, func(ctx context.Context, c *api.Client) error {
+				plans, err := makePlans(ctx, c, networks)
+				if err != nil {
+					return err
+				}
+				return s.print(planOutput{plans}, func(w io.Writer) {
+					for _, p := range plans {
+						writePlan(w, p)
+					}
+				})
+			})
+		},
+	}
+}
+
+// readNetworks reads the definitions out of a file, a directory or standard
+// input. Blocks without pools define nothing and are passed over.
+func readNetworks(m Meta, source string) ([]api.Network, error) {
+	var cfg config.Config
+	var err error
+	if source == "-" {
+		var src []byte
+		if src, err = io.ReadAll(m.Stdin); err != nil {
+			return nil, fmt.Errorf("%s: %w", stdinName, err)
+		}
+		cfg, err = config.Parse(src, stdinName, configOptions(m.Backends))
+	} else {
+		cfg, err = config.Load([]string{source}, configOptions(m.Backends))
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []api.Network
+	for _, n := range cfg.Networks {
+		if len(n.Pools) == 0 {
+			continue
+		}
+		defined, err := definition(n)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, defined)
+	}
+	if len(out) == 0 {
+		if source == "-" {
+			source = stdinName
+		}
+		return nil, fmt.Errorf("%s defines no network: no network block with an ipv4 or ipv6 pool", source)
+	}
+	return out, nil
+}
+
+// makePlans compares each network with what Consul has.
+func makePlans(ctx context.Context, c *api.Client, networks []api.Network) ([]networkPlan, error) {
+	plans := []networkPlan{}
+	for _, want := range networks {
+		have, err := c.Network(ctx, want.Name)
+		var refused *api.Error
+		if errors.As(err, &refused) && refused.Code == http.StatusNotFound {
+			plans = append(plans, compare(want, nil, nil))
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		leases, err := c.Leases(ctx, want.Name)
+		if err != nil {
+			return nil, err
+		}
+		plans = append(plans, compare(want, &have, leases.Leases))
+	}
+	return plans, nil
+}
+
+// writePlan prints one network: + is new, ~ changes, - goes.
+func writePlan(w io.Writer, p networkPlan) {
+	switch p.Action {
+	case actionNone:
+		fmt.Fprintf(w, "  network %s is as Consul has it\n", p.Name)
+		return
+	case actionCreate:
+		fmt.Fprintf(w, "+ network %s does not exist yet\n", p.Name)
+	default:
+		fmt.Fprintf(w, "~ network %s differs (Consul -> file)\n", p.Name)
+	}
+	writeChanges(w, p.Changes)
+	writeMisfits(w, p.Misfits)
+}
+
+func writeChanges(w io.Writer, changes []change) {
+	var list []pair
+	for _, c := range changes {
+		switch {
+		case c.From == "":
+			list = append(list, pair{"  + " + c.Field, c.To})
+		case c.To == "":
+			list = append(list, pair{"  - " + c.Field, c.From})
+		default:
+			list = append(list, pair{"  ~ " + c.Field, c.From + " -> " + c.To})
+		}
+	}
+	pairs(w, list)
+}
+
+// writeMisfits warns of the hosts that would lose their subnets.
+func writeMisfits(w io.Writer, misfits []misfit) {
+	if len(misfits) == 0 {
+		return
+	}
+	verb := "have"
+	if len(misfits) == 1 {
+		verb = "has"
+	}
+	fmt.Fprintf(w, "  ! %s %s no place in the new pools:\n", plural(len(misfits), "lease"), verb)
+	for _, f := range misfits {
+		state := "held"
+		if !f.Held {
+			state = "lapsed"
+		}
+		note(w, fmt.Sprintf("    %s of %s, %s", f.Subnet, f.Node, state))
+	}
+}

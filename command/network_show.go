@@ -1,0 +1,94 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/api"
+)
+
+func networkShowSpec(m Meta) spec {
+	s := newSession(m)
+	return spec{
+		name: "network show", args: "[NETWORK]", max: 1,
+		synopsis: "Show a network and this host's part in it",
+		help: `
+Shows the address plan and the backend as Consul has them, and this host's
+part: its subnets, device, MTU, the underlay and why it was chosen, and where
+the agent's configuration file differs from Consul.`,
+		flags: s.flags, predict: predictNetworks(m),
+		run: func(ctx context.Context, args []string) error {
+			return s.call(ctx, func(ctx context.Context, c *api.Client) error {
+				name, err := network(ctx, c, firstArg(args))
+				if err != nil {
+					return err
+				}
+				n, err := c.Network(ctx, name)
+				if err != nil {
+					return err
+				}
+				return s.print(n, func(w io.Writer) { writeNetwork(w, n, m.Now()) })
+			})
+		},
+	}
+}
+
+func writeNetwork(w io.Writer, n api.Network, now time.Time) {
+	list := append([]pair{{"Network", n.Name}}, poolPairs(n.Pools)...)
+	list = append(list, backendPairs(n.Backend)...)
+	pairs(w, append(list, pair{"Modify index", strconv.FormatUint(n.ModifyIndex, 10)}))
+	l := n.Local
+	if l == nil {
+		fmt.Fprintln(w, "\nThis host takes no part in it.")
+		return
+	}
+	fmt.Fprintln(w, "\nThis host:")
+	mtu := ""
+	if l.MTU > 0 {
+		mtu = strconv.Itoa(l.MTU)
+	}
+	pairs(w, []pair{
+		{"State", l.State},
+		{"Subnets", join(l.Subnets, ", ")},
+		{"MTU", mtu},
+		{"Device", l.Link},
+		{"Underlay", describeUnderlay(l.Underlay)},
+		{"Subnet file", l.SubnetFile},
+		{"Peers", strconv.Itoa(l.Peers)},
+		{"Last applied", ago(l.Applied, now)},
+		{"Last renewed", ago(l.Renewed, now)},
+	})
+	if len(l.Differs) > 0 {
+		fmt.Fprintln(w, "\nThe agent's configuration differs from Consul, which wins:")
+		for _, d := range l.Differs {
+			note(w, "  "+d)
+		}
+	}
+}
+
+func describeUnderlay(u api.Underlay) string {
+	if u.Interface == "" {
+		return ""
+	}
+	parts := []string{u.Interface}
+	if len(u.Addresses) > 0 {
+		parts = append(parts, join(u.Addresses, ", "))
+	}
+	text := strings.Join(append(parts, fmt.Sprintf("MTU %d", u.MTU)), ", ")
+	if u.Reason != "" {
+		text += ": " + u.Reason
+	}
+	return text
+}
+
+// ago is "5s ago", or "never".
+func ago(t, now time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return age(now.Sub(t)) + " ago"
+}

@@ -1,0 +1,92 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/lenonet/leno/api"
+)
+
+func peersSpec(m Meta) spec {
+	s := newSession(m)
+	return spec{
+		name: "peers", args: "[NETWORK]", max: 1,
+		synopsis: "List the other hosts as this host's datapath has them",
+		help: `
+Lists every other host of a network, whether packets go to it from here, and
+what passed since the agent started where the backend counts it. A host
+that is left out is named with the reason.`,
+		flags: s.flags, predict: predictNetworks(m),
+		run: func(ctx context.Context, args []string) error {
+			return s.call(ctx, func(ctx context.Context, c *api.Client) error {
+				name, err := network(ctx, c, firstArg(args))
+				if err != nil {
+					return err
+				}
+				list, err := c.Peers(ctx, name)
+				if err != nil {
+					return err
+				}
+				return s.print(list, func(w io.Writer) { writePeers(w, name, list.Peers) })
+			})
+		},
+	}
+}
+
+func writePeers(w io.Writer, network string, peers []api.Peer) {
+	if len(peers) == 0 {
+		fmt.Fprintf(w, "Network %s has no other hosts.\n", network)
+		return
+	}
+	counted := slices.ContainsFunc(peers, func(p api.Peer) bool { return p.Counters != nil })
+	columns := []column{{title: "NODE", cut: true}, {title: "SUBNET"}, {title: "PUBLIC IP"}, {title: "BACKEND", cut: true}, {title: "STATE"}}
+	if counted {
+		columns = append(columns, column{title: "RECEIVED"}, column{title: "SENT"})
+	}
+	var rows [][]string
+	var notes []string
+	for _, p := range peers {
+		row := []string{p.Node, firstSubnet(p.Subnets), firstAddr(p.PublicIPs), p.Backend, peerState(p)}
+		switch {
+		case counted && p.Counters != nil:
+			row = append(row, byteCount(p.Counters.RxBytes), byteCount(p.Counters.TxBytes))
+			notes = append(notes, dropNotes(p)...)
+		case counted:
+			row = append(row, "-", "-")
+		}
+		rows = append(rows, row)
+		if p.Skipped != "" {
+			notes = append(notes, fmt.Sprintf("%s is left out: %s", p.Node, p.Skipped))
+		}
+	}
+	table(w, columns, rows)
+	if len(notes) > 0 {
+		fmt.Fprintln(w)
+	}
+	for _, n := range notes {
+		note(w, n)
+	}
+}
+
+func peerState(p api.Peer) string {
+	switch {
+	case p.Skipped != "":
+		return "left out"
+	case p.Held:
+		return "held"
+	}
+	return "lapsed"
+}
+
+func dropNotes(p api.Peer) []string {
+	var notes []string
+	for _, reason := range slices.Sorted(maps.Keys(p.Counters.Drops)) {
+		if n := p.Counters.Drops[reason]; n > 0 {
+			notes = append(notes, fmt.Sprintf("%s: dropped %d (%s)", p.Node, n, reason))
+		}
+	}
+	return notes
+}

@@ -1,0 +1,49 @@
+package command
+
+import (
+	"context"
+	"flag"
+	"fmt"
+
+	"github.com/lenonet/leno/api"
+)
+
+func reservationAddSpec(m Meta) spec {
+	f := &agentFlags{meta: m}
+	var r api.Reservation
+	return spec{
+		name: "reservation add", args: "[NETWORK] SUBNET", min: 1, max: 2,
+		synopsis: "Keep a subnet for one host for ever",
+		help: `
+Keeps SUBNET for one host, named by its node name or its node id; exactly one
+of -node and -node-id is needed. A host that has another subnet now keeps
+that until it releases it. Adding the same reservation again does nothing.`,
+		flags: func(fs *flag.FlagSet) {
+			f.register(fs)
+			fs.StringVar(&r.Node, "node", "", "`name` of the host")
+			fs.StringVar(&r.NodeID, "node-id", "", "`id` of the host, as `leno status` shows it there")
+		},
+		predict: predictNetworks(m),
+		run: func(ctx context.Context, args []string) error {
+			given, subnet, err := subnetArgs(args)
+			if err != nil {
+				return err
+			}
+			if (r.Node == "") == (r.NodeID == "") {
+				return usagef("exactly one of -node and -node-id is needed")
+			}
+			r.Subnet = subnet
+			return f.call(ctx, func(ctx context.Context, c *api.Client) error {
+				name, err := network(ctx, c, given)
+				if err != nil {
+					return err
+				}
+				if err := c.AddReservation(ctx, name, r); err != nil {
+					return err
+				}
+				fmt.Fprintf(m.Stdout, "Reserved %s of network %s for %s.\n", subnet, name, printable(keptFor(r)))
+				return nil
+			})
+		},
+	}
+}

@@ -1,0 +1,36 @@
+package command
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lenonet/leno/api"
+)
+
+func reservationRemoveSpec(m Meta) spec {
+	f := &agentFlags{meta: m}
+	return spec{
+		name: "reservation remove", args: "[NETWORK] SUBNET", min: 1, max: 2,
+		synopsis: "Drop a reservation",
+		help: `
+Drops the reservation of SUBNET. A lease on it stays with its host.`,
+		flags: f.register, predict: predictNetworks(m),
+		run: func(ctx context.Context, args []string) error {
+			given, subnet, err := subnetArgs(args)
+			if err != nil {
+				return err
+			}
+			return f.call(ctx, func(ctx context.Context, c *api.Client) error {
+				name, err := network(ctx, c, given)
+				if err != nil {
+					return err
+				}
+				if err := c.RemoveReservation(ctx, name, subnet); err != nil {
+					return err
+				}
+				fmt.Fprintf(m.Stdout, "Removed the reservation of %s of network %s.\n", subnet, name)
+				return nil
+			})
+		},
+	}
+}

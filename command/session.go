@@ -1,0 +1,47 @@
+package command
+
+import (
+	"context"
+	"flag"
+	"io"
+
+	"github.com/lenonet/leno/api"
+)
+
+// session is what a command that prints the agent's data needs: how to reach
+// the agent and in which format to print.
+type session struct {
+	meta   Meta
+	agent  agentFlags
+	format formatFlag
+}
+
+func newSession(m Meta) *session {
+	return &session{meta: m, agent: agentFlags{meta: m}, format: formatFlag{meta: m}}
+}
+
+func (s *session) flags(fs *flag.FlagSet) {
+	s.agent.register(fs)
+	s.format.register(fs)
+}
+
+// call runs fn with a client. A wrong -format is found before anything is done.
+func (s *session) call(ctx context.Context, fn func(context.Context, *api.Client) error) error {
+	if _, err := s.format.json(); err != nil {
+		return err
+	}
+	return s.agent.call(ctx, fn)
+}
+
+// print prints v as JSON, or what text writes.
+func (s *session) print(v any, text func(io.Writer)) error {
+	asJSON, err := s.format.json()
+	switch {
+	case err != nil:
+		return err
+	case asJSON:
+		return printJSON(s.meta.Stdout, v)
+	}
+	text(s.meta.Stdout)
+	return nil
+}

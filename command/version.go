@@ -1,0 +1,63 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+	"strconv"
+)
+
+// versionOutput is the answer of `leno version -format=json`.
+type versionOutput struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision"` // of the source, "" when the build did not record it
+	Modified bool   `json:"modified"` // built from a tree with changes
+	Time     string `json:"time"`     // of the revision, RFC 3339
+	Go       string `json:"go"`
+	OS       string `json:"os"`
+	Arch     string `json:"arch"`
+}
+
+func versionSpec(m Meta) spec {
+	f := &formatFlag{meta: m}
+	return spec{
+		name:     "version",
+		synopsis: "Print the version",
+		help:     `Prints the version of this program and how it was built.`,
+		flags:    f.register,
+		run: func(context.Context, []string) error {
+			out := version(m)
+			s := session{meta: m, format: *f}
+			return s.print(out, func(w io.Writer) {
+				fmt.Fprintf(w, "leno %s\n", out.Version)
+				if out.Revision != "" {
+					modified := ""
+					if out.Modified {
+						modified = " with changes"
+					}
+					fmt.Fprintf(w, "revision %s%s of %s\n", out.Revision, modified, out.Time)
+				}
+				fmt.Fprintf(w, "%s %s/%s\n", out.Go, out.OS, out.Arch)
+			})
+		},
+	}
+}
+
+func version(m Meta) versionOutput {
+	out := versionOutput{Version: m.Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
+	if m.Build == nil {
+		return out
+	}
+	for _, s := range m.Build.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			out.Revision = s.Value
+		case "vcs.modified":
+			out.Modified, _ = strconv.ParseBool(s.Value)
+		case "vcs.time":
+			out.Time = s.Value
+		}
+	}
+	return out
+}

@@ -1,0 +1,18 @@
+// Leno leases a subnet to every host out of one address plan in Consul and
+// carries packets between the containers on them.
+package main
+
+import (
+	"os"
+	"runtime/debug"
+
+	"github.com/lenonet/leno/command"
+)
+
+// version is set by the linker: -X main.version=0.1.0.
+var version = "0.1.0-dev"
+
+func main() {
+	build, _ := debug.ReadBuildInfo()
+	os.Exit(command.Run(os.Args[1:], command.NewMeta(version, build)))
+}
