@@ -100,10 +100,11 @@ func parseAddress(address string) (*url.URL, string, error) {
 		}
 		return &url.URL{Scheme: "http", Host: "localhost"}, path, nil
 	}
-	if !strings.Contains(address, "://") {
-		address = "http://" + address
+	full := address
+	if !strings.Contains(full, "://") {
+		full = "http://" + full
 	}
-	u, err := url.Parse(address)
+	u, err := url.Parse(full)
 	switch {
 	case err != nil:
 		return nil, "", bad("not an address")

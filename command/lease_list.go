@@ -61,7 +61,7 @@ func writeSkipped(w io.Writer, skipped []api.Skipped) {
 	}
 	fmt.Fprintf(w, "\nSkipped %s:\n", plural(len(skipped), "unusable record"))
 	for _, s := range skipped {
-		note(w, fmt.Sprintf("  %s: %s", s.Key, s.Reason))
+		note(w, "  ", s.Key+": "+s.Reason)
 	}
 }
 

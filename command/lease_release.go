@@ -27,7 +27,7 @@ reloaded. Use it before a host goes away for good.`,
 				if err := c.ReleaseLease(ctx, name); err != nil {
 					return err
 				}
-				fmt.Fprintf(m.Stdout, "Released this host's lease and left network %s until the agent is restarted or reloaded.\n", name)
+				fmt.Fprintf(m.Stdout, "Released this host's lease of network %s.\nThe agent stays out of it until it is restarted or reloaded.\n", name)
 				return nil
 			})
 		},

@@ -151,6 +151,6 @@ func writeMisfits(w io.Writer, misfits []misfit) {
 		if !f.Held {
 			state = "lapsed"
 		}
-		note(w, fmt.Sprintf("    %s of %s, %s", f.Subnet, f.Node, state))
+		note(w, "    ", fmt.Sprintf("%s of %s, %s", f.Subnet, f.Node, state))
 	}
 }

@@ -65,7 +65,7 @@ func writeNetwork(w io.Writer, n api.Network, now time.Time) {
 	if len(l.Differs) > 0 {
 		fmt.Fprintln(w, "\nThe agent's configuration differs from Consul, which wins:")
 		for _, d := range l.Differs {
-			note(w, "  "+d)
+			note(w, "  ", d)
 		}
 	}
 }

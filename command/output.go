@@ -107,13 +107,14 @@ func pairs(w io.Writer, list []pair) {
 	}
 }
 
-// note prints a text wrapped, its second and later lines indented.
-func note(w io.Writer, text string) {
-	for i, line := range wrap(oneLine(text), width-4) {
-		if i > 0 {
-			line = "    " + line
+// note prints a text behind an indent, wrapped, with later lines further in.
+func note(w io.Writer, indent, text string) {
+	const hang = "    "
+	for i, line := range wrap(oneLine(text), width-len(indent)-len(hang)) {
+		if i == 1 {
+			indent += hang
 		}
-		fmt.Fprintln(w, line)
+		fmt.Fprintln(w, indent+line)
 	}
 }
 

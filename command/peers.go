@@ -67,7 +67,7 @@ func writePeers(w io.Writer, network string, peers []api.Peer) {
 		fmt.Fprintln(w)
 	}
 	for _, n := range notes {
-		note(w, n)
+		note(w, "", n)
 	}
 }
 

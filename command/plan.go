@@ -107,11 +107,12 @@ func compare(want api.Network, have *api.Network, leases []api.Lease) networkPla
 	return p
 }
 
-// fits says whether the lease is valid in the plan: all its subnets, one a
-// pool, belong to one slot that is given out.
+// fits says whether the host can keep its slot: the subnet that the lease is
+// named by is still given out. A second family that comes or goes is no misfit,
+// the host writes its lease anew.
 func fits(pools registry.Plan, l api.Lease) bool {
 	slot, err := pools.Slot(l.Subnet)
-	return err == nil && pools.InRange(slot) && slices.Equal(pools.Subnets(slot), l.Subnets)
+	return err == nil && pools.InRange(slot)
 }
 
 // fields is a network as names and values that can be compared one by one.

@@ -118,7 +118,7 @@ func writeChecks(w io.Writer, h api.Health, now time.Time) {
 			if !c.Since.IsZero() {
 				since = " for " + age(now.Sub(c.Since))
 			}
-			note(w, fmt.Sprintf("%s%s is %s%s: %s", scope, c.Name, c.Status, since, c.Reason))
+			note(w, "", fmt.Sprintf("%s%s is %s%s: %s", scope, c.Name, c.Status, since, c.Reason))
 		}
 	}
 	write("", h.Checks)

@@ -1,0 +1,249 @@
+package command
+
+import (
+	"encoding/pem"
+	"io"
+	"log"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/api"
+)
+
+// TestUsage holds exit code, the way out and the hint of every kind of mistake
+// on the command line. No agent is reached.
+func TestUsage(t *testing.T) {
+	tests := []struct {
+		args string
+		env  map[string]string
+		want string // in standard error
+	}{
+		{args: "", want: "Commands:"},
+		{args: "lese list", want: `unknown command "lese"; did you mean lease?`},
+		{args: "xyzzy", want: `unknown command "xyzzy"` + "\n"},
+		{args: "-address=x status", want: "-address=x stands before the command"},
+		{args: "lease", want: "a subcommand is missing"},
+		{args: "lease lsit", want: `unknown subcommand "lsit"; did you mean list?`},
+		{args: "network", want: "Subcommands: apply, delete, list, plan, show"},
+		{args: "lease list -adress=x", want: "unknown flag -adress; did you mean -address?"},
+		{args: "lease list -q", want: "unknown flag -q\n"},
+		{args: "lease list -address", want: "flag needs an argument: -address"},
+		{args: "lease list a b", want: `unexpected argument "b"`},
+		{args: "lease list -- a -b", want: `unexpected argument "-b"`},
+		{args: "lease show", want: "SUBNET is missing"},
+		{args: "lease show x", want: `"x" is not a subnet`},
+		{args: "lease show 10.5.34.7/24", want: "did you mean 10.5.34.0/24?"},
+		{args: "lease revoke", want: "SUBNET is missing"},
+		{args: "network delete", want: "NETWORK is missing"},
+		{args: "network apply", want: "FILE|- is missing"},
+		{args: "reservation add 10.5.34.0/24", want: "exactly one of -node and -node-id"},
+		{args: "reservation add -node=a -node-id=b 10.5.34.0/24", want: "exactly one of -node and -node-id"},
+		{args: "status -format=xml", want: `-format: "xml" is neither table nor json`},
+		{args: "status", env: map[string]string{"LENO_FORMAT": "yaml"}, want: `LENO_FORMAT: "yaml" is neither`},
+		{args: "status -address=ftp://x:1", want: "unknown scheme ftp"},
+		{args: "status", env: map[string]string{"LENO_ADDRESS": "x"}, want: "the port is missing"},
+		{args: "status -token=a -token-file=b", want: "exclude each other"},
+		{args: "status -client-cert=a", want: "belong together"},
+		{args: "validate", want: "PATH is missing"},
+		{args: "fmt - a", want: "- stands alone"},
+		{args: "version x", want: `unexpected argument "x"`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.args, func(t *testing.T) {
+			got := world{env: tt.env}.run(strings.Fields(tt.args)...)
+			if got.code != exitUsage || got.stdout != "" {
+				t.Errorf("exit %d, stdout %q", got.code, got.stdout)
+			}
+			if !strings.Contains(got.stderr, tt.want) {
+				t.Errorf("stderr lacks %q:\n%s", tt.want, got.stderr)
+			}
+			if !strings.Contains(got.stderr, "Usage: leno ") {
+				t.Errorf("no usage line:\n%s", got.stderr)
+			}
+		})
+	}
+}
+
+func TestEveryCommandHasHelp(t *testing.T) {
+	for name, factory := range Commands(Meta{}) {
+		t.Run(name, func(t *testing.T) {
+			c, err := factory()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := c.Synopsis(); s == "" || len(s) > 60 || strings.HasSuffix(s, ".") {
+				t.Errorf("synopsis %q", s)
+			}
+			if !strings.HasPrefix(c.Help(), "Usage: leno "+name) {
+				t.Errorf("help begins %.40q", c.Help())
+			}
+			got := world{}.run(append(strings.Fields(name), "-help")...)
+			if got.code != exitDone || got.stderr != "" || !strings.Contains(got.stdout, c.Help()) {
+				t.Errorf("-help: exit %d, stderr %q", got.code, got.stderr)
+			}
+			fits80(t, got.stdout)
+		})
+	}
+}
+
+func TestTopLevel(t *testing.T) {
+	if got := (world{}).run("-version"); got != (result{exitDone, "leno 0.1.0\n", ""}) {
+		t.Errorf("-version: %+v", got)
+	}
+	got := world{}.run("-help")
+	if got.code != exitDone || got.stderr != "" || !strings.Contains(got.stdout, "\n  status ") {
+		t.Errorf("-help: %+v", got)
+	}
+	fits80(t, got.stdout)
+	if got := (world{}).run("version"); got.code != exitDone || !strings.HasPrefix(got.stdout, "leno 0.1.0\n") {
+		t.Errorf("version: %+v", got)
+	}
+}
+
+// Flags may stand anywhere, and "--" ends them.
+func TestParse(t *testing.T) {
+	for _, args := range []string{
+		"default 10.5.34.0/24 -token=t", "-token t default 10.5.34.0/24", "default -token=t 10.5.34.0/24", "-token=t -- default 10.5.34.0/24",
+	} {
+		c := newCommand(Meta{}, leaseShowSpec(Meta{}))
+		rest, err := c.parse(strings.Fields(args))
+		if err != nil || !slices.Equal(rest, []string{"default", "10.5.34.0/24"}) || c.flags.Lookup("token").Value.String() != "t" {
+			t.Errorf("%s: %v, %v", args, rest, err)
+		}
+	}
+}
+
+func TestNoAgent(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "leno.sock")
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	for _, address := range []string{"unix://" + socket, closed.URL} {
+		got := world{env: map[string]string{"LENO_ADDRESS": address}}.run("status")
+		if got.code != exitFailed || got.stdout != "" || !strings.Contains(got.stderr, "no agent answers at "+address) {
+			t.Errorf("%+v", got)
+		}
+	}
+}
+
+func TestToken(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	one, two, empty := file("one", "from-one\n"), file("two", "from-two"), file("empty", "\n")
+	tests := []struct {
+		name  string
+		args  []string
+		env   map[string]string
+		token string
+		err   string
+	}{
+		{name: "none"},
+		{name: "Consul's", env: map[string]string{"CONSUL_HTTP_TOKEN": "c", "CONSUL_HTTP_TOKEN_FILE": one}, token: "c"},
+		{name: "Consul's file", env: map[string]string{"CONSUL_HTTP_TOKEN_FILE": one}, token: "from-one"},
+		{name: "ours wins", env: map[string]string{"CONSUL_HTTP_TOKEN": "c", "LENO_TOKEN": "l"}, token: "l"},
+		{name: "our file wins", env: map[string]string{"CONSUL_HTTP_TOKEN": "c", "LENO_TOKEN_FILE": two}, token: "from-two"},
+		{name: "flag wins", args: []string{"-token=f"}, env: map[string]string{"LENO_TOKEN": "l"}, token: "f"},
+		{name: "empty flag is anonymous", args: []string{"-token="}, env: map[string]string{"LENO_TOKEN": "l"}},
+		{name: "file flag wins", args: []string{"-token-file", one}, env: map[string]string{"LENO_TOKEN": "l"}, token: "from-one"},
+		{name: "missing file", args: []string{"-token-file=" + filepath.Join(dir, "none")}, err: "-token-file: open"},
+		{name: "empty file", env: map[string]string{"LENO_TOKEN_FILE": empty}, err: "is empty"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFakeAgent(t)
+			env := map[string]string{"LENO_ADDRESS": f.url}
+			for k, v := range tt.env {
+				env[k] = v
+			}
+			got := world{env: env}.run(append([]string{"reload"}, tt.args...)...)
+			if tt.err != "" {
+				if got.code != exitFailed || !strings.Contains(got.stderr, tt.err) || len(f.requests) > 0 {
+					t.Errorf("%+v, requests %v", got, f.requests)
+				}
+				return
+			}
+			if got.code != exitDone || !slices.Equal(f.requests, []string{"PUT /v1/agent/reload " + tt.token}) {
+				t.Errorf("%+v, requests %q", got, f.requests)
+			}
+		})
+	}
+}
+
+func TestTLS(t *testing.T) {
+	f := newFakeAgent(t)
+	srv := httptest.NewUnstartedServer(f.routes())
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // of the handshakes that must fail
+	srv.StartTLS()
+	defer srv.Close()
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := world{env: map[string]string{"LENO_ADDRESS": srv.URL}}
+	if got := w.run("reload", "-ca-cert="+ca); got.code != exitDone {
+		t.Errorf("%+v", got)
+	}
+	if got := w.run("reload", "-ca-cert="+ca, "-tls-server-name=other.test"); got.code != exitFailed {
+		t.Errorf("a certificate of another name was accepted: %+v", got)
+	}
+	if got := w.run("reload", "-ca-cert=testdata/same.hcl"); got.code != exitFailed || !strings.Contains(got.stderr, "no certificate in") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// The default network is the one that is joined, else the only one.
+func TestDefaultNetwork(t *testing.T) {
+	joined := &api.Local{}
+	tests := []struct {
+		name     string
+		networks []api.Network
+		want     string // network asked for, "" for an error
+	}{
+		{"one", []api.Network{{Name: "a"}}, "a"},
+		{"one joined of two", []api.Network{{Name: "a"}, {Name: "b", Local: joined}}, "b"},
+		{"two joined", []api.Network{{Name: "a", Local: joined}, {Name: "b", Local: joined}}, ""},
+		{"two, none joined", []api.Network{{Name: "a"}, {Name: "b"}}, ""},
+		{"none", nil, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFakeAgent(t)
+			f.networks = tt.networks
+			got := world{env: map[string]string{"LENO_ADDRESS": f.url}}.run("lease", "release")
+			if tt.want == "" {
+				if got.code == exitDone || len(f.requests) > 0 {
+					t.Errorf("%+v, requests %v", got, f.requests)
+				}
+				return
+			}
+			if !slices.Equal(f.requests, []string{"PUT /v1/network/" + tt.want + "/release "}) {
+				t.Errorf("requests %v", f.requests)
+			}
+		})
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	f := newFakeAgent(t)
+	m := Meta{Getenv: func(name string) string { return map[string]string{"LENO_ADDRESS": f.url}[name] }}
+	c := newCommand(m, leaseListSpec(m))
+	var names []string
+	for _, n := range f.networks {
+		names = append(names, n.Name)
+	}
+	if got := c.AutocompleteArgs().Predict(completionArgs()); !slices.Equal(got, names) {
+		t.Errorf("networks: %v", got)
+	}
+	if got := c.AutocompleteFlags()["-format"].Predict(completionArgs()); !slices.Equal(got, []string{"table", "json"}) {
+		t.Errorf("-format: %v", got)
+	}
+}

@@ -1,0 +1,206 @@
+package command
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/api"
+)
+
+// now is when every test happens.
+var now = time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
+
+// fakeAgent speaks the agent's HTTP API about a fixed host and remembers
+// changes.
+type fakeAgent struct {
+	url string
+
+	mu           sync.Mutex
+	requests     []string // method, path and token of every write
+	health       api.Health
+	networks     []api.Network
+	leases       []api.Lease
+	skipped      []api.Skipped
+	reservations []api.Reservation
+	peers        []api.Peer
+	refuse       *api.Error // of every write
+	raced        bool       // networks change between read and write
+}
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
+
+func newFakeAgent(t *testing.T) *fakeAgent {
+	t.Helper()
+	f := &fakeAgent{
+		health: api.Health{Status: api.Passing, Ready: true,
+			Checks:   []api.Check{{Name: "registry", Status: api.Passing, Since: now.Add(-time.Hour)}},
+			Networks: []api.NetworkHealth{{Network: "default", Status: api.Passing, Ready: true, Checks: []api.Check{}}}},
+		networks: []api.Network{
+			{Name: "blue", ModifyIndex: 31, Backend: json.RawMessage(`{"type":"alloc"}`),
+				Pools: []api.Pool{{Prefix: prefix("10.9.0.0/20"), SubnetLen: 24, Min: addr("10.9.1.0"), Max: addr("10.9.15.0")}}},
+			{Name: "default", ModifyIndex: 42, Backend: json.RawMessage(`{"type":"vxlan","vni":1,"port":8472,"direct_routing":false}`),
+				Pools: []api.Pool{
+					{Prefix: prefix("10.5.0.0/16"), SubnetLen: 24, Min: addr("10.5.1.0"), Max: addr("10.5.255.0")},
+					{Prefix: prefix("fd00:5::/48"), SubnetLen: 64, Min: addr("fd00:5:0:1::"), Max: addr("fd00:5:0:ffff::")}},
+				Local: &api.Local{State: "running", MTU: 1450, Backend: "vxlan", Link: "leno-default",
+					Subnets: []netip.Prefix{prefix("10.5.34.0/24"), prefix("fd00:5:0:22::/64")}, SubnetFile: "/run/leno/default.env",
+					Underlay: api.Underlay{Interface: "eth0", MTU: 1500, Addresses: []netip.Addr{addr("192.0.2.34")}, Reason: "the default route's interface"},
+					Peers:    1, Applied: now.Add(-4 * time.Second), Renewed: now.Add(-31 * time.Second)}},
+		},
+		leases: []api.Lease{
+			{Subnet: prefix("10.5.34.0/24"), Subnets: []netip.Prefix{prefix("10.5.34.0/24"), prefix("fd00:5:0:22::/64")},
+				Node: "host-a", NodeID: "6f1c9d1e-0000-4000-8000-000000000001", PublicIPs: []netip.Addr{addr("192.0.2.34")}, MTU: 1450,
+				Backend: json.RawMessage(`{"type":"vxlan","vni":1,"port":8472,"vtep_mac":"0a:58:00:00:00:01"}`), Held: true, Own: true, ModifyIndex: 50},
+			{Subnet: prefix("10.5.77.0/24"), Subnets: []netip.Prefix{prefix("10.5.77.0/24"), prefix("fd00:5:0:4d::/64")},
+				Node: "host-b", NodeID: "6f1c9d1e-0000-4000-8000-000000000002", PublicIPs: []netip.Addr{addr("192.0.2.77")}, MTU: 1450,
+				Backend: json.RawMessage(`{"type":"vxlan"}`), LapsedSeconds: 11_000, ModifyIndex: 51},
+		},
+		skipped:      []api.Skipped{},
+		reservations: []api.Reservation{{Subnet: prefix("10.5.40.0/24"), Node: "host-c"}, {Subnet: prefix("10.5.41.0/24"), NodeID: "6f1c9d1e-0000-4000-8000-000000000004"}},
+		peers:        []api.Peer{{Node: "host-b", Subnets: []netip.Prefix{prefix("10.5.77.0/24")}, PublicIPs: []netip.Addr{addr("192.0.2.77")}, Backend: "vxlan", Held: true}},
+	}
+	srv := httptest.NewServer(f.routes())
+	t.Cleanup(srv.Close)
+	f.url = srv.URL
+	return f
+}
+
+func (f *fakeAgent) routes() http.Handler {
+	mux := http.NewServeMux()
+	health := func(code func(api.Health) int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			write(w, code(f.health), f.health)
+		}
+	}
+	mux.HandleFunc("GET /healthz", health(func(h api.Health) int {
+		return map[string]int{api.Passing: 200, api.Warning: 429, api.Critical: 503}[h.Status]
+	}))
+	mux.HandleFunc("GET /readyz", health(func(h api.Health) int {
+		if h.Ready {
+			return 200
+		}
+		return 503
+	}))
+	for pattern, handler := range map[string]func(*http.Request) (any, *api.Error){
+		"GET /v1/agent/self": func(*http.Request) (any, *api.Error) {
+			return api.Self{Version: "0.1.0", NodeName: "host-a", NodeID: "6f1c9d1e-0000-4000-8000-000000000001", PID: 4711,
+				Registry: "consul at 127.0.0.1:8500", Started: now.Add(-26 * time.Hour), Networks: []string{"default"}, ConfigFiles: []string{}}, nil
+		},
+		"PUT /v1/agent/reload": func(*http.Request) (any, *api.Error) { return struct{}{}, nil },
+		"GET /v1/networks": func(*http.Request) (any, *api.Error) {
+			return api.NetworkList{Networks: f.networks, Skipped: f.skipped}, nil
+		},
+		"GET /v1/network/{network}": func(r *http.Request) (any, *api.Error) { return f.network(r) },
+		"PUT /v1/network/{network}": f.putNetwork,
+		"DELETE /v1/network/{network}": func(r *http.Request) (any, *api.Error) {
+			n, err := f.network(r)
+			if err == nil && n.Name == "default" && r.URL.Query().Get("force") != "true" {
+				err = &api.Error{Code: 409, Message: "network default is in use by 1 hosts (host-a): force=true takes it from them"}
+			}
+			return struct{}{}, err
+		},
+		"GET /v1/network/{network}/leases": func(r *http.Request) (any, *api.Error) {
+			_, err := f.network(r)
+			return api.LeaseList{Leases: f.leases, Skipped: f.skipped}, err
+		},
+		"GET /v1/network/{network}/lease/{subnet}":    func(r *http.Request) (any, *api.Error) { return f.lease(r) },
+		"DELETE /v1/network/{network}/lease/{subnet}": func(r *http.Request) (any, *api.Error) { return f.lease(r) },
+		"PUT /v1/network/{network}/release":           func(r *http.Request) (any, *api.Error) { return f.network(r) },
+		"GET /v1/network/{network}/reservations": func(r *http.Request) (any, *api.Error) {
+			_, err := f.network(r)
+			return api.ReservationList{Reservations: f.reservations, Skipped: []api.Skipped{}}, err
+		},
+		"PUT /v1/network/{network}/reservation/{subnet}": func(r *http.Request) (any, *api.Error) {
+			var v api.Reservation
+			if err := json.NewDecoder(r.Body).Decode(&v); err != nil || key(v.Subnet) != r.PathValue("subnet") {
+				return nil, &api.Error{Code: 400, Message: fmt.Sprintf("request body: %v", err)}
+			}
+			return v, nil
+		},
+		"DELETE /v1/network/{network}/reservation/{subnet}": func(r *http.Request) (any, *api.Error) { return f.network(r) },
+		"GET /v1/network/{network}/peers": func(r *http.Request) (any, *api.Error) {
+			_, err := f.network(r)
+			return api.PeerList{Peers: f.peers}, err
+		},
+	} {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if r.Method != http.MethodGet {
+				f.requests = append(f.requests, r.Method+" "+r.URL.RequestURI()+" "+r.Header.Get("X-Consul-Token"))
+				if f.refuse != nil {
+					write(w, f.refuse.Code, f.refuse)
+					return
+				}
+			}
+			w.Header().Set("X-Leno-Index", "60")
+			if out, err := handler(r); err != nil {
+				write(w, err.Code, err)
+			} else {
+				write(w, 200, out)
+			}
+		})
+	}
+	return mux
+}
+
+func write(w http.ResponseWriter, status int, v any) {
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+func key(p netip.Prefix) string { return fmt.Sprintf("%s-%d", p.Addr(), p.Bits()) }
+
+func (f *fakeAgent) network(r *http.Request) (api.Network, *api.Error) {
+	var names []string
+	for _, n := range f.networks {
+		if n.Name == r.PathValue("network") {
+			return n, nil
+		}
+		names = append(names, n.Name)
+	}
+	return api.Network{}, &api.Error{Code: 404,
+		Message: fmt.Sprintf("network %q: network is not defined: known are %s", r.PathValue("network"), strings.Join(names, ", "))}
+}
+
+func (f *fakeAgent) putNetwork(r *http.Request) (any, *api.Error) {
+	var in api.Network
+	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+		return nil, &api.Error{Code: 400, Message: err.Error()}
+	}
+	i := slices.IndexFunc(f.networks, func(n api.Network) bool { return n.Name == r.PathValue("network") })
+	switch {
+	case f.raced, i >= 0 && in.ModifyIndex != f.networks[i].ModifyIndex, i < 0 && in.ModifyIndex != 0:
+		return nil, &api.Error{Code: 409, Message: "changed meanwhile"}
+	case i < 0:
+		f.networks = append(f.networks, api.Network{})
+		i = len(f.networks) - 1
+	}
+	in.ModifyIndex = 99
+	f.networks[i] = in
+	return in, nil
+}
+
+func (f *fakeAgent) lease(r *http.Request) (api.Lease, *api.Error) {
+	n, err := f.network(r)
+	if err != nil {
+		return api.Lease{}, err
+	}
+	for _, l := range f.leases {
+		if slices.ContainsFunc(l.Subnets, func(p netip.Prefix) bool { return key(p) == r.PathValue("subnet") }) {
+			return l, nil
+		}
+	}
+	return api.Lease{}, &api.Error{Code: 404, Message: fmt.Sprintf("no such lease of %s in network %s", r.PathValue("subnet"), n.Name)}
+}

@@ -1,0 +1,153 @@
+package command
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/posener/complete"
+)
+
+func completionArgs() complete.Args { return complete.Args{} }
+
+const (
+	untidy = "network \"a\" {\nipv4 {\n prefix=\"10.5.0.0/16\"\n}\n}\n"
+	tidy   = "network \"a\" {\n  ipv4 {\n    prefix = \"10.5.0.0/16\"\n  }\n}\n"
+	broken = "network \"a\" {\n"
+)
+
+// tree writes files into a new directory and returns its path.
+func tree(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o640); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestFmt(t *testing.T) {
+	tests := []struct {
+		name   string
+		files  map[string]string
+		args   []string // DIR is the directory
+		stdin  string
+		code   int
+		stdout string
+		stderr string            // part of it
+		after  map[string]string // files that changed
+	}{
+		{name: "tidy", files: map[string]string{"a.hcl": tidy}, args: []string{"DIR"}},
+		{name: "rewrites", files: map[string]string{"a.hcl": untidy, "b.hcl": tidy}, args: []string{"DIR"},
+			stdout: "DIR/a.hcl\n", after: map[string]string{"a.hcl": tidy}},
+		{name: "one file", files: map[string]string{"a.conf": untidy}, args: []string{"DIR/a.conf"},
+			stdout: "DIR/a.conf\n", after: map[string]string{"a.conf": tidy}},
+		{name: "check", files: map[string]string{"a.hcl": untidy}, args: []string{"-check", "DIR"}, code: exitFailed, stdout: "DIR/a.hcl\n"},
+		{name: "check tidy", files: map[string]string{"a.hcl": tidy}, args: []string{"-check", "DIR"}},
+		{name: "print", files: map[string]string{"a.hcl": untidy}, args: []string{"-write=false", "DIR"}, stdout: tidy},
+		{name: "not below", files: map[string]string{"x/a.hcl": untidy}, args: []string{"DIR"}},
+		{name: "below", files: map[string]string{"x/a.hcl": untidy}, args: []string{"DIR", "-recursive"},
+			stdout: "DIR/x/a.hcl\n", after: map[string]string{"x/a.hcl": tidy}},
+		{name: "other files", files: map[string]string{"a.txt": untidy, "a.json": "{ }"}, args: []string{"DIR"}},
+		{name: "broken", files: map[string]string{"a.hcl": broken, "b.hcl": untidy}, args: []string{"DIR"}, code: exitFailed,
+			stdout: "DIR/b.hcl\n", stderr: "on DIR/a.hcl line", after: map[string]string{"b.hcl": tidy}},
+		{name: "missing", args: []string{"DIR/none.hcl"}, code: exitFailed, stderr: "no such file"},
+		{name: "json", files: map[string]string{"a.json": "{}"}, args: []string{"DIR/a.json"}, code: exitFailed, stderr: "not JSON"},
+		{name: "stdin", args: []string{"-"}, stdin: untidy, stdout: tidy},
+		{name: "stdin check", args: []string{"-", "-check"}, stdin: untidy, code: exitFailed},
+		{name: "stdin broken", args: []string{"-"}, stdin: broken, code: exitFailed, stderr: "on standard input line"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := tree(t, tt.files)
+			args := []string{"fmt"}
+			for _, a := range tt.args {
+				args = append(args, strings.Replace(a, "DIR", dir, 1))
+			}
+			got := world{stdin: tt.stdin}.run(args...)
+			stdout := strings.ReplaceAll(got.stdout, dir, "DIR")
+			stderr := strings.ReplaceAll(got.stderr, dir, "DIR")
+			if got.code != tt.code || stdout != tt.stdout {
+				t.Errorf("exit %d, want %d, stdout:\n%s", got.code, tt.code, stdout)
+			}
+			if tt.stderr == "" && stderr != "" || !strings.Contains(stderr, tt.stderr) {
+				t.Errorf("stderr, want %q:\n%s", tt.stderr, stderr)
+			}
+			for name, content := range tt.files {
+				if changed, ok := tt.after[name]; ok {
+					content = changed
+				}
+				path := filepath.Join(dir, name)
+				if after := read(t, path); after != content {
+					t.Errorf("%s is now:\n%s", name, after)
+				}
+				if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o640 {
+					t.Errorf("%s: %v, %v", name, info.Mode(), err)
+				}
+			}
+		})
+	}
+}
+
+func TestValidate(t *testing.T) {
+	dir := tree(t, map[string]string{
+		"good/a.hcl": "data_dir = \"/var/lib/leno\"\n" + tidy,
+		"good/b.hcl": "lease {\n  ttl = \"1m\"\n}\nnetwork \"joined\" {}\n",
+		"bad/a.hcl":  "lease {\n  ttl = \"1s\"\n}\n",
+		"bad/b.hcl":  "network \"-\" {\n  ipv4 {\n    prefix     = \"10.5.0.0/16\"\n    subnet_len = 17\n  }\n}\nnonsense = 1\n",
+	})
+	good := world{}.run("validate", filepath.Join(dir, "good"))
+	want := `The configuration is valid: 2 files, 2 networks.
+
+Network      a
+IPv4         10.5.0.0/16, a /24 each, from 10.5.1.0 to 10.5.255.0
+Backend      vxlan
+Subnet file  /run/leno/a.env
+
+Network      joined
+Pools        as Consul has them
+Subnet file  /run/leno/joined.env
+`
+	if good.code != exitDone || good.stderr != "" || good.stdout != want {
+		t.Errorf("exit %d\n%s%s", good.code, good.stdout, good.stderr)
+	}
+	if same := (world{}).run("validate", "-config-file", filepath.Join(dir, "good/a.hcl"), "-config-file="+filepath.Join(dir, "good/b.hcl")); same != good {
+		t.Errorf("by flags: %+v", same)
+	}
+
+	bad := world{}.run("validate", "-config-dir", filepath.Join(dir, "bad"))
+	if bad.code != exitFailed || bad.stdout != "" {
+		t.Errorf("exit %d, stdout %q", bad.code, bad.stdout)
+	}
+	// All errors of all files at once, with place and source line.
+	for _, want := range []string{"bad/a.hcl line 2", `ttl = "1s"`, "bad/b.hcl line 1", `network "-"`, "bad/b.hcl line 4",
+		"subnet_len = 17", "bad/b.hcl line 7", "nonsense", "4 errors in the configuration"} {
+		if !strings.Contains(bad.stderr, want) {
+			t.Errorf("no %q in:\n%s", want, bad.stderr)
+		}
+	}
+}
+
+func TestExampleConfigurationIsValidAndFormatted(t *testing.T) {
+	for _, args := range [][]string{{"validate", "../config.hcl.example"}, {"fmt", "-check", "../config.hcl.example"}} {
+		if got := (world{}).run(args...); got.code != exitDone {
+			t.Errorf("%v: %+v", args, got)
+		}
+	}
+}

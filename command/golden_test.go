@@ -1,0 +1,236 @@
+package command
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/api"
+)
+
+// result is what a command left behind.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+// world is what a command is run in.
+type world struct {
+	env   map[string]string
+	stdin string
+}
+
+func (w world) run(args ...string) result {
+	var stdout, stderr bytes.Buffer
+	code := Run(args, Meta{
+		Stdin: strings.NewReader(w.stdin), Stdout: &stdout, Stderr: &stderr,
+		Getenv:  func(name string) string { return w.env[name] },
+		Now:     func() time.Time { return now },
+		Version: "0.1.0",
+	})
+	return result{code, stdout.String(), stderr.String()}
+}
+
+// golden compares with testdata/<name>.golden; with LENO_UPDATE_GOLDEN set it
+// writes that file instead.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", strings.ReplaceAll(name, " ", "-")+".golden")
+	if os.Getenv("LENO_UPDATE_GOLDEN") != "" {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
+}
+
+func (r result) transcript(args []string) string {
+	text := fmt.Sprintf("$ leno %s\n%s", strings.Join(args, " "), r.stdout)
+	if r.stderr != "" {
+		text += "-- stderr --\n" + r.stderr
+	}
+	return text + fmt.Sprintf("-- exit %d --\n", r.code)
+}
+
+// fits80 fails for lines wider than a terminal.
+func fits80(t *testing.T, text string) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+}
+
+const longName = "ip-10-11-12-13.eu-central-1.compute.internal.example.com"
+
+// TestTranscripts runs every command that talks to the agent and compares
+// everything it prints.
+func TestTranscripts(t *testing.T) {
+	tests := []struct {
+		name   string
+		args   string
+		set    func(*fakeAgent)
+		stdin  string
+		writes []string // requests other than GET
+	}{
+		{name: "network list", args: "network list"},
+		{name: "network list json", args: "network list -format=json"},
+		{name: "network list empty", args: "network list", set: func(f *fakeAgent) { f.networks = []api.Network{} }},
+		{name: "network list skipped", args: "network list", set: func(f *fakeAgent) {
+			f.skipped = []api.Skipped{{Key: "leno/networks/\x1b[2Jx", Reason: "invalid: version 7, this leno reads version 1 and nothing that a later one may have written into the same place"}}
+		}},
+		{name: "network show", args: "network show default"},
+		{name: "network show by default", args: "network show -format=json"},
+		{name: "network show foreign", args: "network show blue"},
+		{name: "network show differs", args: "network show", set: func(f *fakeAgent) {
+			f.networks[1].Local.Differs = []string{"backend: the file says {\"type\":\"vxlan\",\"vni\":2}, Consul {\"type\":\"vxlan\",\"vni\":1}"}
+			f.networks[1].Local.State = "waits for a lease: network is full: 254 subnets, 254 held"
+			f.networks[1].Local.Subnets, f.networks[1].Local.MTU = []netip.Prefix{}, 0
+			f.networks[1].Local.Applied, f.networks[1].Local.Renewed = time.Time{}, time.Time{}
+		}},
+		{name: "network show unknown", args: "network show green"},
+		{name: "network show several", args: "network show", set: func(f *fakeAgent) { f.networks[1].Local = nil }},
+		{name: "network show none", args: "network show", set: func(f *fakeAgent) { f.networks = nil }},
+		{name: "network delete", args: "network delete blue", writes: []string{"DELETE /v1/network/blue "}},
+		{name: "network delete in use", args: "network delete default", writes: []string{"DELETE /v1/network/default "}},
+		{name: "network delete force", args: "network delete default -force -token=t",
+			writes: []string{"DELETE /v1/network/default?force=true t"}},
+		{name: "network plan same", args: "network plan testdata/same.hcl"},
+		{name: "network plan", args: "network plan testdata/change.hcl"},
+		{name: "network plan json", args: "network plan testdata/change.hcl -format=json"},
+		{name: "network plan stdin", args: "network plan -", stdin: "network \"blue\" {\n  ipv4 {\n    prefix = \"10.9.0.0/20\"\n  }\n  backend \"alloc\" {}\n}\n"},
+		{name: "network plan bad stdin", args: "network plan -", stdin: "network \"blue\" {\n  ipv4 {\n    prefix = \"10.9.0.7/20\"\n  }\n}\n"},
+		{name: "network plan without networks", args: "network plan -", stdin: "log_level = \"INFO\"\nnetwork \"blue\" {}\n"},
+		{name: "network plan missing file", args: "network plan testdata/none.hcl"},
+		{name: "network apply", args: "network apply testdata/change.hcl",
+			writes: []string{"PUT /v1/network/default ", "PUT /v1/network/green "}},
+		{name: "network apply json", args: "network apply testdata/same.hcl -format=json"},
+		{name: "network apply race", args: "network apply testdata/change.hcl", set: func(f *fakeAgent) { f.raced = true },
+			writes: []string{"PUT /v1/network/default ", "PUT /v1/network/green "}},
+		{name: "network apply bad format", args: "network apply testdata/change.hcl -format=xml"},
+		{name: "lease list", args: "lease list"},
+		{name: "lease list json", args: "lease list -format json default"},
+		{name: "lease list long", args: "lease list", set: func(f *fakeAgent) {
+			f.leases[1].Node = longName
+			f.leases[0].Subnet, f.leases[0].PublicIPs = prefix("fd00:5:0:22::/64"), []netip.Addr{addr("2001:db8:1234:5678::34")}
+		}},
+		{name: "lease list hostile", args: "lease list", set: func(f *fakeAgent) {
+			f.leases[1].Node = "a\x1b[2J\u202eb\nc\xff"
+			f.skipped = []api.Skipped{{Key: "leno/leases/default/x\x07", Reason: "invalid: key \"x\""}, {Key: "k", Reason: "r"}}
+		}},
+		{name: "lease list none", args: "lease list", set: func(f *fakeAgent) { f.leases = []api.Lease{} }},
+		{name: "lease show", args: "lease show 10.5.34.0/24"},
+		{name: "lease show ipv6", args: "lease show default fd00:5:0:4d::/64"},
+		{name: "lease show json", args: "lease show 10.5.34.0-24 -format=json"},
+		{name: "lease show missing", args: "lease show 10.5.99.0/24"},
+		{name: "lease revoke", args: "lease revoke default 10.5.77.0/24 -token=t",
+			writes: []string{"DELETE /v1/network/default/lease/10.5.77.0-24 t"}},
+		{name: "lease revoke denied", args: "lease revoke 10.5.77.0/24", writes: []string{"DELETE /v1/network/default/lease/10.5.77.0-24 "},
+			set: func(f *fakeAgent) {
+				f.refuse = &api.Error{Code: 403, Message: "permission denied: key leno/leases/default/10.5.77.0-24: write"}
+			}},
+		{name: "lease release", args: "lease release", writes: []string{"PUT /v1/network/default/release "}},
+		{name: "reservation list", args: "reservation list"},
+		{name: "reservation list none", args: "reservation list", set: func(f *fakeAgent) { f.reservations = nil }},
+		{name: "reservation list json", args: "reservation list -format=json"},
+		{name: "reservation add", args: "reservation add -node=host-b 10.5.40.0/24",
+			writes: []string{"PUT /v1/network/default/reservation/10.5.40.0-24 "}},
+		{name: "reservation add conflict", args: "reservation add -node-id=x blue 10.9.4.0/24",
+			set: func(f *fakeAgent) {
+				f.refuse = &api.Error{Code: 409, Message: "10.9.4.0/24: reserved for another host"}
+			},
+			writes: []string{"PUT /v1/network/blue/reservation/10.9.4.0-24 "}},
+		{name: "reservation remove", args: "reservation remove 10.5.40.0/24",
+			writes: []string{"DELETE /v1/network/default/reservation/10.5.40.0-24 "}},
+		{name: "peers", args: "peers"},
+		{name: "peers none", args: "peers", set: func(f *fakeAgent) { f.peers = nil }},
+		{name: "peers json", args: "peers -format=json"},
+		{name: "peers counted", args: "peers default", set: func(f *fakeAgent) {
+			f.peers[0].Counters = &api.Counters{RxBytes: 1_600_000, TxBytes: 512, Drops: map[string]uint64{"spoofed source": 3, "too short": 0}}
+			f.peers = append(f.peers, api.Peer{Node: longName, Subnets: []netip.Prefix{prefix("10.5.90.0/24")},
+				PublicIPs: []netip.Addr{addr("203.0.113.90")}, Backend: "udp", Skipped: "its host runs backend udp, this one vxlan"})
+		}},
+		{name: "status", args: "status"},
+		{name: "status json", args: "status -format=json"},
+		{name: "status warning", args: "status", set: func(f *fakeAgent) {
+			f.health.Status = api.Warning
+			f.health.Checks[0] = api.Check{Name: "registry", Status: api.Warning, Since: now.Add(-200 * time.Second),
+				Reason: "consul at 127.0.0.1:8500 does not answer: connect: connection refused; packets flow, nothing changes until it is back"}
+		}},
+		{name: "status critical", args: "status", set: func(f *fakeAgent) {
+			f.health.Status, f.health.Ready = api.Critical, false
+			f.health.Networks = append(f.health.Networks, api.NetworkHealth{Network: "green", Status: api.Critical, Checks: []api.Check{
+				{Name: "lease", Status: api.Critical, Since: now.Add(-5 * time.Second), Reason: "waits for network \"green\" to be defined in Consul"}}})
+		}},
+		{name: "status no networks", args: "status", set: func(f *fakeAgent) { f.health.Networks, f.networks = nil, nil }},
+		{name: "reload", args: "reload", writes: []string{"PUT /v1/agent/reload "}},
+		{name: "reload refused", args: "reload", writes: []string{"PUT /v1/agent/reload "},
+			set: func(f *fakeAgent) { f.refuse = &api.Error{Code: 409, Message: "a.hcl:3: Unsupported argument: x"} }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFakeAgent(t)
+			if tt.set != nil {
+				tt.set(f)
+			}
+			args := strings.Fields(tt.args)
+			got := world{env: map[string]string{"LENO_ADDRESS": f.url}, stdin: tt.stdin}.run(args...)
+			golden(t, tt.name, got.transcript(args))
+			if diff := cmp.Diff(tt.writes, f.requests); diff != "" {
+				t.Errorf("writes (-want +got):\n%s", diff)
+			}
+			if strings.Contains(tt.args, "json") {
+				if got.code == 0 && !json.Valid([]byte(got.stdout)) {
+					t.Error("not JSON")
+				}
+				return
+			}
+			fits80(t, got.stdout)
+			if strings.ContainsRune(got.stdout, 0x1b) {
+				t.Error("an escape reaches the terminal")
+			}
+		})
+	}
+}
+
+func TestJSONOutputIsTheAPIs(t *testing.T) {
+	f := newFakeAgent(t)
+	w := world{env: map[string]string{"LENO_ADDRESS": f.url, "LENO_FORMAT": "json"}}
+	for args, v := range map[string]any{
+		"network list":            &api.NetworkList{},
+		"network show":            &api.Network{},
+		"lease list":              &api.LeaseList{},
+		"lease show 10.5.34.0/24": &api.Lease{},
+		"reservation list":        &api.ReservationList{},
+		"peers":                   &api.PeerList{},
+		"status":                  &statusOutput{},
+		"version":                 &versionOutput{},
+	} {
+		got := w.run(strings.Fields(args)...)
+		dec := json.NewDecoder(strings.NewReader(got.stdout))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(v); err != nil {
+			t.Errorf("%s: %v\n%s", args, err, got.stdout)
+		}
+		if strings.Contains(got.stdout, "null") {
+			t.Errorf("%s: a list or value is null:\n%s", args, got.stdout)
+		}
+	}
+}
