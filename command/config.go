@@ -24,7 +24,11 @@ func configOptions(backends map[string]backend.Type) config.Options {
 			return err
 		},
 		CheckPlan: func(pools []config.Pool) error {
-			_, err := plan(pools)
+			var plan registry.Plan
+			for _, p := range pools {
+				plan = append(plan, registry.Pool(p))
+			}
+			_, err := plan.Normalize()
 			return err
 		},
 	}
@@ -35,15 +39,6 @@ func configOptions(backends map[string]backend.Type) config.Options {
 		o.Backends[name] = b.Normalize
 	}
 	return o
-}
-
-// plan is the pools of a file with defaults filled in.
-func plan(pools []config.Pool) (registry.Plan, error) {
-	var p registry.Plan
-	for _, pool := range pools {
-		p = append(p, registry.Pool(pool))
-	}
-	return p.Normalize()
 }
 
 // configFlags are -config-file and -config-dir, in the order given.

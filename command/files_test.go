@@ -1,12 +1,17 @@
 package command
 
 import (
+	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/posener/complete"
+
+	"github.com/lenonet/leno/backend"
 )
 
 func completionArgs() complete.Args { return complete.Args{} }
@@ -144,9 +149,48 @@ Subnet file  /run/leno/joined.env
 	}
 }
 
+// The backends' own checks point at their option's line, and their effective
+// values are shown.
+func TestValidateAsksTheBackends(t *testing.T) {
+	backends := map[string]backend.Type{"vxlan": {Name: "vxlan", Normalize: func(options json.RawMessage) (json.RawMessage, error) {
+		if strings.Contains(string(options), `"vni":0`) {
+			return nil, &backend.OptionError{Option: "vni", Reason: "must be 1 to 16777215, is 0"}
+		}
+		return json.RawMessage(`{"port":8472}`), nil
+	}}}
+	network := func(block string) string {
+		return "network \"a\" {\n  ipv4 {\n    prefix = \"10.5.0.0/16\"\n  }\n" + block + "}\n"
+	}
+	dir := tree(t, map[string]string{
+		"good.hcl":    network(""),
+		"option.hcl":  network("  backend \"vxlan\" {\n    vni = 0\n  }\n"),
+		"unknown.hcl": network("  backend \"vxlam\" {}\n"),
+	})
+	w := world{backends: backends}
+	if got := w.run("validate", filepath.Join(dir, "good.hcl")); got.code != exitDone || !strings.Contains(got.stdout, "  port       8472\n") {
+		t.Errorf("%+v", got)
+	}
+	if got := w.run("validate", filepath.Join(dir, "option.hcl")); got.code != exitFailed ||
+		!strings.Contains(got.stderr, "line 6") || !strings.Contains(got.stderr, "must be 1 to 16777215") {
+		t.Errorf("%+v", got)
+	}
+	if got := w.run("validate", filepath.Join(dir, "unknown.hcl")); got.code != exitFailed || !strings.Contains(got.stderr, `no backend "vxlam"`) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// The program itself checks files with the backends it can run.
+func TestOwnBackends(t *testing.T) {
+	got := slices.Sorted(maps.Keys(NewMeta("0.1.0", nil).Backends))
+	if !slices.Equal(got, []string{"alloc", "host-gw", "udp", "vxlan"}) {
+		t.Errorf("backends %v", got)
+	}
+}
+
 func TestExampleConfigurationIsValidAndFormatted(t *testing.T) {
+	w := world{backends: NewMeta("0.1.0", nil).Backends}
 	for _, args := range [][]string{{"validate", "../config.hcl.example"}, {"fmt", "-check", "../config.hcl.example"}} {
-		if got := (world{}).run(args...); got.code != exitDone {
+		if got := w.run(args...); got.code != exitDone {
 			t.Errorf("%v: %+v", args, got)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
 )
 
 // result is what a command left behind.
@@ -25,8 +26,9 @@ type result struct {
 
 // world is what a command is run in.
 type world struct {
-	env   map[string]string
-	stdin string
+	env      map[string]string
+	stdin    string
+	backends map[string]backend.Type // nil takes any
 }
 
 func (w world) run(args ...string) result {
@@ -35,7 +37,7 @@ func (w world) run(args ...string) result {
 		Stdin: strings.NewReader(w.stdin), Stdout: &stdout, Stderr: &stderr,
 		Getenv:  func(name string) string { return w.env[name] },
 		Now:     func() time.Time { return now },
-		Version: "0.1.0",
+		Version: "0.1.0", Backends: w.backends,
 	})
 	return result{code, stdout.String(), stderr.String()}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -49,22 +50,15 @@ type misfit struct {
 	Held   bool         `json:"held"`
 }
 
-// definition is a file's network as it would be stored: effective values, no
+// definition is a file's network as the API carries it: effective values, no
 // default left out.
 func definition(n config.Network) (api.Network, error) {
-	pools, err := plan(n.Pools)
+	defined, err := agent.Definition(n)
 	if err != nil {
 		return api.Network{}, fmt.Errorf("network %q: %w", n.Name, err)
 	}
-	if n.Backend == nil {
-		return api.Network{}, fmt.Errorf("network %q: no backend", n.Name)
-	}
-	b, err := registry.NewBackend(n.Backend.Type, n.Backend.Options)
-	if err != nil {
-		return api.Network{}, fmt.Errorf("network %q: %w", n.Name, err)
-	}
-	out := api.Network{Name: n.Name, Backend: b.Object}
-	for _, p := range pools {
+	out := api.Network{Name: n.Name, Backend: defined.Backend.Object}
+	for _, p := range defined.Plan {
 		out.Pools = append(out.Pools, api.Pool(p))
 	}
 	return out, nil
