@@ -40,7 +40,7 @@ func TestExampleLoads(t *testing.T) {
 			Name: "default",
 			Pools: []Pool{{Prefix: netip.MustParsePrefix("10.5.0.0/16"), SubnetLen: 24,
 				Min: netip.MustParseAddr("10.5.1.0"), Max: netip.MustParseAddr("10.5.255.0")}},
-			Backend:    &Backend{Type: "vxlan", Options: json.RawMessage(`{"direct_routing":false,"port":8472,"vni":1}`)},
+			Backend:    &Backend{Type: "vxlan", Options: json.RawMessage(vxlanDefaults)},
 			Forward:    true,
 			SubnetFile: "/run/leno/default.env",
 		}},

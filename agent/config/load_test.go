@@ -41,10 +41,12 @@ func registryOptions() Options {
 	}
 }
 
+const vxlanDefaults = `{"checksum_offload":"auto","direct_routing":false,"gbp":false,"port":8472,"vni":1}`
+
 // normalizeVXLAN behaves as a backend's Normalize does: defaults, and joined
 // errors that name their options.
 func normalizeVXLAN(options json.RawMessage) (json.RawMessage, error) {
-	o := map[string]any{"vni": 1.0, "port": 8472.0, "direct_routing": false}
+	o := map[string]any{"vni": 1.0, "port": 8472.0, "direct_routing": false, "gbp": false, "checksum_offload": "auto"}
 	given := map[string]any{}
 	if err := json.Unmarshal(options, &given); err != nil {
 		return nil, err
@@ -138,7 +140,7 @@ func TestMerge(t *testing.T) {
 	want.Networks = []Network{
 		{
 			Name: "one", Pools: []Pool{{Prefix: netip.MustParsePrefix("10.1.0.0/16")}}, IPMasq: true, Forward: true,
-			Backend:    &Backend{Type: "vxlan", Options: json.RawMessage(`{"direct_routing":false,"port":8472,"vni":1}`)},
+			Backend:    &Backend{Type: "vxlan", Options: json.RawMessage(vxlanDefaults)},
 			SubnetFile: "/run/leno/one.env",
 		},
 		{
