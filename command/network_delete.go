@@ -2,8 +2,10 @@ package command
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"net/http"
 
 	"github.com/lenonet/leno/api"
 )
@@ -25,7 +27,12 @@ takes its part of the network down.`,
 		predict: predictNetworks(m),
 		run: func(ctx context.Context, args []string) error {
 			return f.call(ctx, func(ctx context.Context, c *api.Client) error {
-				if err := c.DeleteNetwork(ctx, args[0], force); err != nil {
+				err := c.DeleteNetwork(ctx, args[0], force)
+				var refused *api.Error
+				if errors.As(err, &refused) && refused.Code == http.StatusConflict && !force {
+					return fmt.Errorf("%w (here: -force)", err)
+				}
+				if err != nil {
 					return err
 				}
 				fmt.Fprintf(m.Stdout, "Deleted network %s.\n", args[0])

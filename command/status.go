@@ -93,7 +93,7 @@ func writeStatusNetworks(w io.Writer, out statusOutput) {
 		for _, n := range out.Networks {
 			if n.Name == h.Network {
 				l := n.Local
-				row = []string{n.Name, h.Status, firstSubnet(l.Subnets), l.Backend, dash(l.Link), dash(number(l.MTU)), strconv.Itoa(l.Peers)}
+				row = []string{n.Name, h.Status, firstSubnet(l.Subnets), dash(l.Backend), dash(l.Link), dash(number(l.MTU)), strconv.Itoa(l.Peers)}
 			}
 		}
 		rows = append(rows, row)
