@@ -140,3 +140,33 @@ func TestCancelled(t *testing.T) {
 		t.Errorf("wrote %v", keys)
 	}
 }
+
+// As in Consul: the same value again is no change, another one keeps the lock.
+func TestPut(t *testing.T) {
+	store := memory.New()
+	c := store.Client()
+	n := define(t, c)
+	l, err := c.Acquire(t.Context(), n, claim(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := memory.Prefix + "/leases/default/" + registry.SubnetKey(l.Subnet())
+	value, _, _ := store.Get(key)
+	for _, tt := range []struct {
+		value string
+		moves bool
+	}{{string(value), false}, {`{}`, true}, {`{}`, false}} {
+		_, before, err := c.WatchLeases(t.Context(), n, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		store.Put(key, []byte(tt.value))
+		_, after, err := c.WatchLeases(t.Context(), n, 0)
+		if err != nil || (after > before) != tt.moves {
+			t.Errorf("put %s: index %d to %d, %v", tt.value, before, after, err)
+		}
+		if got, session, ok := store.Get(key); !ok || string(got) != tt.value || session != l.Session {
+			t.Errorf("put %s: now %s under session %q", tt.value, got, session)
+		}
+	}
+}
