@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -225,13 +227,19 @@ func (r *runner) forwarding(ctx context.Context, n registry.Network, s backend.S
 	if n.Backend.Type == "alloc" {
 		return nil // no datapath, nothing to forward
 	}
-	if err := r.env.firewall.put(ctx, firewallNetwork(r.local, n.Plan.Prefixes(), s.Subnets)); err != nil {
+	err := r.env.firewall.put(ctx, firewallNetwork(r.local, n.Plan.Prefixes(), s.Subnets))
+	switch {
+	case err == nil:
+		r.check(checkFirewall, api.Passing, "rules are in place")
+	case errors.Is(err, firewall.ErrNotInstalled) && !r.local.IPMasq:
+		// Where nothing drops forwarded packets, nothing is missing.
+		r.check(checkFirewall, api.Warning, err.Error())
+	default:
 		if r.env.health.set(r.local.Name, checkFirewall, api.Critical, err.Error()) {
 			r.log.Error("firewall could not be applied, trying again", "error", err)
 		}
 		return err
 	}
-	r.check(checkFirewall, api.Passing, "rules are in place")
 	var off []string
 	for _, subnet := range s.Subnets {
 		on, err := ensureForwarding(subnet.Addr(), r.local.Forward)

@@ -12,8 +12,7 @@ import (
 const (
 	checkRegistry   = "registry"    // the store answers (of the agent)
 	checkNode       = "node"        // this host has a name (of the agent)
-	checkFirewall   = "firewall"    // rules are in place (of the agent)
-	checkService    = "service"     // registered in the catalogue (of the agent)
+	checkFirewall   = "firewall"    // rules are in place
 	checkNetwork    = "network"     // the definition is there and usable
 	checkUnderlay   = "underlay"    // a device and address between hosts
 	checkLease      = "lease"       // held and renewed in time

@@ -63,10 +63,12 @@ func (r *runner) definition(ctx context.Context) (registry.Network, error) {
 	if err != nil {
 		return n, err
 	}
-	if err := r.env.registry.PutNetwork(ctx, n); err != nil && !errors.Is(err, registry.ErrNetworkExists) {
+	switch err := r.env.registry.PutNetwork(ctx, n); {
+	case err == nil:
+		r.log.Info("network defined", "pools", n.Plan.Prefixes(), "backend", n.Backend.Type)
+	case !errors.Is(err, registry.ErrNetworkExists): // another host was first
 		return n, fmt.Errorf("define the network: %w", err)
 	}
-	r.log.Info("network defined", "pools", n.Plan.Prefixes(), "backend", n.Backend.Type)
 	return r.env.registry.Network(ctx, r.local.Name)
 }
 

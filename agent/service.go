@@ -33,7 +33,7 @@ func (a *Agent) announce(ctx context.Context, address net.Addr) {
 	for {
 		report, changed := a.env.health.report()
 		s, err := a.service(ctx, address)
-		if err == nil {
+		if err == nil && s.Address.IsValid() { // known once the first network found its underlay
 			call, cancel := context.WithTimeout(ctx, callTimeout)
 			err = announcer.Announce(call, s, verdict(report))
 			cancel()

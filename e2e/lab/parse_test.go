@@ -48,6 +48,9 @@ func TestParsePing(t *testing.T) {
 		{name: "refused by the own host", output: "ping: local error: message too long, mtu=1400\n" +
 			"1 packets transmitted, 0 received, +1 errors, 100% packet loss, time 0ms\n",
 			want: PingResult{Sent: 1, Missing: []int{1}, MTU: 1400}},
+		{name: "refused by the own host, IPv6", output: "ping: local error: message too long, mtu: 1400\n" +
+			"1 packets transmitted, 0 received, +1 errors, 100% packet loss, time 0ms\n",
+			want: PingResult{Sent: 1, Missing: []int{1}, MTU: 1400}},
 		{name: "numbers begin again", output: wrapped.String(),
 			want: PingResult{Sent: 65540, Received: 65540, Gap: time.Second}},
 		{name: "no summary", output: "ping: connect: Network is unreachable\n", err: true},

@@ -123,7 +123,7 @@ var (
 	pingAnswer  = regexp.MustCompile(`^\[(\d+\.\d+)\] \d+ bytes from .*icmp_seq=(\d+) .*time=`)
 	pingSummary = regexp.MustCompile(`^(\d+) packets transmitted, (\d+) received`)
 	pingRTT     = regexp.MustCompile(`^rtt min/avg/max/mdev = [\d.]+/([\d.]+)/`)
-	pingMTU     = regexp.MustCompile(`mtu ?= ?(\d+)`)
+	pingMTU     = regexp.MustCompile(`mtu(?: ?=|:) ?(\d+)`) // "mtu: 1450" is what it says of IPv6
 )
 
 // parsePing reads the output of iputils' ping -D.

@@ -1,0 +1,246 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// carrying are the backends with a datapath of their own.
+var carrying = []string{"vxlan", "host-gw", "udp"}
+
+// TestPackets shows for every backend that all containers reach each other over
+// IPv4 and IPv6, at every size up to the MTU, and over TCP.
+func TestPackets(t *testing.T) {
+	for _, backend := range carrying {
+		t.Run(backend, func(t *testing.T) {
+			w := newWorld(t, lab.Options{})
+			w.startNetwork(backend)
+			w.matrix()
+
+			from, to := w.containers[0], w.containers[1]
+			if want := map[string]int{"vxlan": 1450, "host-gw": 1500, "udp": 1472}[backend]; from.MTU != want {
+				t.Errorf("MTU %d, want %d", from.MTU, want)
+			}
+			for _, addr := range to.Addrs {
+				w.sizes(from, addr)
+			}
+			got, err := from.TCP(w.ctx, to.Namespace, to.Addrs[0], lab.ThroughputOptions{Duration: time.Second})
+			w.must(err)
+			if got.Bytes < 1<<20 {
+				t.Errorf("TCP carried %d bytes in a second", got.Bytes)
+			}
+			for _, h := range w.Hosts {
+				if status, health := w.health(h); status != http.StatusOK {
+					t.Errorf("%s: healthz %d: %+v", h.Name, status, health)
+				}
+			}
+		})
+	}
+}
+
+// sizes pings with the largest packet that fits the reported MTU, and shows
+// that one byte more is refused with the MTU named when it must not be
+// fragmented, and arrives when it may.
+func (w *world) sizes(from *lab.Container, to netip.Addr) {
+	w.t.Helper()
+	headers := 28
+	if to.Is6() {
+		headers = 48
+	}
+	fits := from.MTU - headers
+	for _, tt := range []struct {
+		name     string
+		size     int
+		whole    bool // must not be fragmented
+		answered bool
+	}{
+		{"largest", fits, true, true},
+		{"one byte more", fits + 1, true, false},
+		{"one byte more in fragments", fits + 1, false, true},
+		{"much more in fragments", 4000, false, true},
+	} {
+		r, err := from.Ping(w.ctx, to, lab.PingOptions{Count: 2, Size: tt.size, DontFragment: tt.whole, Timeout: 500 * time.Millisecond})
+		w.must(err)
+		if answered := r.Received == 2; answered != tt.answered {
+			w.t.Errorf("%s to %s, %s (%d bytes): %d of 2 answered\n%s", from.Name, to, tt.name, tt.size, r.Received, r.Output)
+		}
+		if !tt.answered && r.MTU != from.MTU {
+			w.t.Errorf("%s to %s, %s: refused for MTU %d, want %d\n%s", from.Name, to, tt.name, r.MTU, from.MTU, r.Output)
+		}
+	}
+}
+
+// TestAlloc shows that alloc leases subnets and leaves the packets to others:
+// here to routes that the test makes from what the API tells.
+func TestAlloc(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	w.startNetwork("alloc")
+	for _, h := range w.Hosts {
+		if got := w.routes(h); len(got) != 0 {
+			t.Errorf("%s has routes: %q", h.Name, got)
+		}
+		for _, lease := range w.leases(h, "default").Leases {
+			if lease.Own {
+				continue
+			}
+			for _, s := range lease.Subnets {
+				for _, via := range lease.PublicIPs {
+					if via.Is6() == s.Addr().Is6() {
+						_, err := h.Exec(w.ctx, "ip", "route", "add", s.String(), "via", via.String())
+						w.must(err)
+					}
+				}
+			}
+		}
+	}
+	w.matrix()
+}
+
+// TestTwoNetworks runs two networks with different backends in one agent.
+func TestTwoNetworks(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	blue := `
+  ipv4 { prefix = "10.6.0.0/16" }
+  backend "udp" {}`
+	w.start(func(h *lab.Host) []string {
+		return []string{shortLease, h.Network("red", plan("vxlan")), h.Network("blue", blue)}
+	})
+	for _, h := range w.Hosts {
+		w.container(h, "red")
+		w.container(h, "blue")
+	}
+	w.settle("red")
+	w.settle("blue")
+	w.matrix()
+
+	// Leaving one leaves the other alone.
+	h := w.Hosts[0]
+	if _, err := h.Leno(w.ctx, "lease", "release", "blue"); err != nil {
+		t.Fatal(err)
+	}
+	for _, other := range w.Hosts[1:] {
+		w.waitPeers(other, "blue", len(w.Hosts)-2)
+		w.waitPeers(other, "red", len(w.Hosts)-1)
+	}
+	for _, line := range w.routes(h) {
+		if strings.Contains(line, "10.6.") {
+			t.Errorf("%s still has %q", h.Name, line)
+		}
+	}
+	for _, c := range w.containers {
+		if c.Network == "red" && c.Host != h {
+			w.ping(w.containers[0], c.Addrs[0])
+		}
+	}
+}
+
+// TestAgentKilled kills agents under traffic and starts them again: the kernel
+// carries on, and the host comes back with the same subnet and the same MAC.
+func TestAgentKilled(t *testing.T) {
+	for _, backend := range carrying {
+		t.Run(backend, func(t *testing.T) {
+			w := newWorld(t, lab.Options{Hosts: 2})
+			w.startNetwork(backend)
+			h := w.Hosts[0]
+			subnet, link := w.subnet(h, "default"), w.link(h)
+			stream, err := w.containers[0].StartPing(w.containers[1].Addrs[0], lab.PingOptions{Interval: 10 * time.Millisecond})
+			w.must(err)
+			w.must(stream.WaitAnswers(w.ctx, 20))
+			for range 3 {
+				w.must(h.KillAgent())
+				if backend != "udp" { // its packets wait for the next process
+					w.must(stream.WaitAnswers(w.ctx, 20))
+				}
+				w.must(h.RestartAgent())
+				w.must(h.WaitReady(w.ctx))
+				w.must(stream.WaitAnswers(w.ctx, 20))
+			}
+			result, err := stream.Stop(w.ctx)
+			w.must(err)
+			t.Logf("%d pings, %d lost, longest gap %s", result.Sent, result.Lost(), result.Gap)
+			if backend != "udp" && result.Lost() != 0 {
+				t.Errorf("%d of %d pings lost: %v", result.Lost(), result.Sent, result.Missing)
+			}
+			if got := w.subnet(h, "default"); got != subnet {
+				t.Errorf("subnet %s, before %s", got, subnet)
+			}
+			if got := w.link(h); got != link {
+				t.Errorf("device %s, before %s", got, link)
+			}
+		})
+	}
+}
+
+// link is index and MAC of leno's device, or "none".
+func (w *world) link(h *lab.Host) string {
+	w.t.Helper()
+	text, err := h.Exec(w.ctx, "ip", "-o", "link", "show")
+	w.must(err)
+	for _, line := range strings.Split(text, "\n") {
+		if fields := strings.Fields(line); len(fields) > 2 && strings.HasPrefix(fields[1], "leno-") {
+			return fields[0] + fields[1] + fields[len(fields)-3]
+		}
+	}
+	return "none"
+}
+
+// TestDeviceDeleted shows that a device somebody deletes comes back with
+// everything on it.
+func TestDeviceDeleted(t *testing.T) {
+	for _, backend := range []string{"vxlan", "udp"} {
+		t.Run(backend, func(t *testing.T) {
+			w := newWorld(t, lab.Options{Hosts: 2})
+			w.startNetwork(backend)
+			h := w.Hosts[0]
+			before := w.routes(h)
+			_, err := h.Exec(w.ctx, "ip", "link", "del", "leno-default")
+			w.must(err)
+			w.eventually("the routes to come back", func(context.Context) error {
+				if got := w.routes(h); fmt.Sprint(got) != fmt.Sprint(before) {
+					return fmt.Errorf("%q, before %q", got, before)
+				}
+				return nil
+			})
+			w.matrix()
+			if log := h.Agent().Output(); !strings.Contains(log, "healed") {
+				t.Error("the log does not say that something was healed")
+			}
+		})
+	}
+}
+
+// TestDev shows that `leno agent -dev` works on a host without any Consul.
+func TestDev(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 1, NoConsul: true})
+	h := w.Hosts[0]
+	p, err := h.Start(binary, "agent", "-dev", "-data-dir", h.DataDir())
+	w.must(err)
+	w.must(p.WaitFor(w.ctx, "the agent to be ready", func(ctx context.Context) error {
+		status, body, err := h.Get(ctx, "/readyz")
+		if err == nil && status != http.StatusOK {
+			err = fmt.Errorf("%d: %s", status, body)
+		}
+		return err
+	}))
+	out, err := h.Leno(w.ctx, "status")
+	w.must(err)
+	for _, word := range []string{"dev", "10.98.", "memory", "passing"} {
+		if !strings.Contains(out, word) {
+			t.Errorf("status does not say %q:\n%s", word, out)
+		}
+	}
+	w.must(p.Stop(w.ctx))
+	if got := w.routes(h); len(got) != 0 {
+		t.Errorf("routes stay behind: %q", got)
+	}
+	if got := w.link(h); got != "none" {
+		t.Errorf("device stays behind: %s", got)
+	}
+}
