@@ -17,7 +17,7 @@ func TestConformance(t *testing.T) {
 				noPort.Attributes = json.RawMessage(`{}`)
 				strange.Subnets = prefixes("10.77.0.0/24")
 				taken.Subnets = prefixes("10.5.1.0/24")
-				return map[string]backend.Peer{"port": noPort, "not in the network": strange, "overlaps": taken}
+				return map[string]backend.Peer{"port": noPort, "outside the network": strange, "our own": taken}
 			}})
 		})
 	}

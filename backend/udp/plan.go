@@ -1,14 +1,11 @@
 package udp
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
-
-	"github.com/gaissmai/bart"
 
 	"github.com/lenonet/leno/backend"
 )
@@ -88,30 +85,21 @@ func newPlan(pools []netip.Prefix, opts options, s backend.State) (plan, error) 
 		p.addrs = append(p.addrs, netip.PrefixFrom(base, base.BitLen()))
 	}
 
-	peers := slices.Clone(s.Peers)
-	slices.SortStableFunc(peers, func(a, b backend.Peer) int {
-		return cmp.Or(cmp.Compare(a.Node, b.Node), slices.CompareFunc(a.Subnets, b.Subnets, netip.Prefix.Compare))
-	})
-	var taken bart.Lite
-	for _, subnet := range s.Subnets {
-		taken.Insert(subnet)
-	}
-	for _, from := range peers {
-		peer, err := newPeerPlan(pools, outer, &taken, from)
+	claims := backend.NewClaims(pools, s.Subnets)
+	for _, from := range backend.SortedPeers(s.Peers) {
+		peer, err := newPeerPlan(outer, claims, from)
 		if err != nil {
 			p.skipped = append(p.skipped, backend.Skip{Node: from.Node, Reason: err.Error()})
 			continue
-		}
-		for _, subnet := range peer.subnets {
-			taken.Insert(subnet)
 		}
 		p.peers = append(p.peers, peer)
 	}
 	return p, nil
 }
 
-// newPeerPlan reads one peer; taken are the subnets others have.
-func newPeerPlan(pools []netip.Prefix, outer netip.Addr, taken *bart.Lite, from backend.Peer) (peerPlan, error) {
+// newPeerPlan reads one peer. The claim comes last: a peer that cannot be used
+// takes no subnet from another.
+func newPeerPlan(outer netip.Addr, claims *backend.Claims, from backend.Peer) (peerPlan, error) {
 	if from.Backend != Name {
 		return peerPlan{}, fmt.Errorf("runs backend %q, not %q", from.Backend, Name)
 	}
@@ -126,20 +114,13 @@ func newPeerPlan(pools []netip.Prefix, outer netip.Addr, taken *bart.Lite, from 
 		}
 	}
 	if len(p.sources) == 0 {
-		return peerPlan{}, fmt.Errorf("has no public address of the family of %s", outer)
+		return peerPlan{}, fmt.Errorf("no %s public address", backend.Family(outer))
 	}
-	if len(p.subnets) == 0 {
-		return peerPlan{}, errors.New("has no subnet")
+	if p.sources[0].Addr() == outer {
+		return peerPlan{}, fmt.Errorf("its public address %s is this host's", outer)
 	}
-	for _, subnet := range p.subnets {
-		if !slices.ContainsFunc(pools, func(pool netip.Prefix) bool {
-			return pool.Bits() < subnet.Bits() && pool.Contains(subnet.Addr())
-		}) {
-			return peerPlan{}, fmt.Errorf("subnet %s is not in the network", subnet)
-		}
-		if taken.OverlapsPrefix(subnet) {
-			return peerPlan{}, fmt.Errorf("subnet %s overlaps another host's", subnet)
-		}
+	if reason := claims.Take(from); reason != "" {
+		return peerPlan{}, errors.New(reason)
 	}
 	return p, nil
 }
