@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"strings"
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
@@ -69,18 +70,18 @@ func (p plan) add(peer backend.Peer, claims *backend.Claims, link int, indirect 
 	if reason := claims.Take(peer); reason != "" {
 		return reason
 	}
-	reason := ""
+	var reasons []string
 	for _, subnet := range peer.Subnets {
 		// A route's gateway is of its own family.
 		via, ok := peer.PublicIP(subnet.Addr())
 		switch {
 		case !ok:
-			reason = fmt.Sprintf("no %s public address for %s", backend.Family(subnet.Addr()), subnet)
+			reasons = append(reasons, fmt.Sprintf("no %s public address for %s", backend.Family(subnet.Addr()), subnet))
 		case indirect[via] != "":
-			reason = "not on the same layer 2: " + indirect[via]
+			reasons = append(reasons, "not on the same layer 2: "+indirect[via])
 		default:
 			p.routes[kernel.RouteKey{Dst: subnet}] = kernel.Route{Link: link, Via: via}
 		}
 	}
-	return reason
+	return strings.Join(reasons, "; ")
 }

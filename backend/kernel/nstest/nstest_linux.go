@@ -4,6 +4,7 @@
 package nstest
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -105,13 +106,20 @@ func (ns *NS) Sh(script string) string {
 	return out
 }
 
-// Try is Sh for commands that may fail.
+// Try is Sh for commands that may fail. Of one that fails it also returns what
+// it said on standard error; of others that is left out, since ip complains
+// there about named namespaces that other programs are just making.
 func (ns *NS) Try(script string) (string, error) {
 	ns.t.Helper()
-	var out []byte
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ns.t.Context(), "sh", "-ec", script)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	var err error
-	ns.Do(func() { out, err = exec.CommandContext(ns.t.Context(), "sh", "-ec", script).CombinedOutput() })
-	return string(out), err
+	ns.Do(func() { err = cmd.Run() })
+	if err != nil {
+		return stdout.String() + stderr.String(), err
+	}
+	return stdout.String(), nil
 }
 
 // Joint is one end of an underlay.

@@ -1,0 +1,218 @@
+package vxlan
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
+
+// host is a namespace with two underlays, and what is needed to apply in it.
+type host struct {
+	t  *testing.T
+	ns *nstest.NS
+}
+
+func newHost(t *testing.T) host { return host{t, newNS(t)} }
+
+func newNS(t testing.TB) *nstest.NS {
+	a, b := nstest.New(t), nstest.New(t)
+	for i, link := range []string{"eth0", "eth1"} {
+		nstest.Join(
+			nstest.Joint{NS: a, Link: link, Addrs: []string{fmt.Sprintf("192.0.%d.1/24", i+2), fmt.Sprintf("2001:db8:%d::1/64", i+2)}},
+			nstest.Joint{NS: b, Link: link})
+	}
+	return a
+}
+
+func (h host) open(network, link, options string) *vxlan {
+	h.t.Helper()
+	pool := netip.MustParsePrefix("10.5.0.0/16")
+	if network != "test" {
+		pool = netip.MustParsePrefix("10.6.0.0/16")
+	}
+	b, err := Type().New(backend.Config{Network: network, Link: link, NodeID: "node", Pools: []netip.Prefix{pool}, Options: json.RawMessage(options)})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _ = b.Close() })
+	return b.(*vxlan)
+}
+
+func (h host) state(link, addr string) backend.State {
+	return backend.State{
+		Subnets:  []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")},
+		Underlay: backend.Underlay{Interface: link, Index: h.ns.Index(link), MTU: 1500, Addrs: []netip.Addr{netip.MustParseAddr(addr)}},
+		Peers: []backend.Peer{{
+			Node: "two", Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.2.0/24")}, Backend: Name,
+			PublicIPs:  []netip.Addr{netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8:2::2")},
+			Attributes: json.RawMessage(`{"vni":1,"port":8472,"vtep_mac":"0a:58:00:00:00:02"}`),
+		}},
+	}
+}
+
+func (h host) apply(b *vxlan, s backend.State) backend.Report {
+	h.t.Helper()
+	var r backend.Report
+	h.ns.Do(func() {
+		var err error
+		if r, err = b.Apply(h.t.Context(), s); err != nil {
+			h.t.Fatalf("apply: %v", err)
+		}
+	})
+	return r
+}
+
+func (h host) device() string { return h.ns.Sh("ip -o -d link show leno-test") }
+
+// What can be changed without a new device is: open connections stay. The rest
+// makes a new one.
+func TestDeviceChanges(t *testing.T) {
+	const plain = `{}`
+	tests := []struct {
+		name         string
+		options      string
+		link, addr   string
+		script       string
+		inPlace      bool
+		shows, lacks string
+	}{
+		{"other address", plain, "eth0", "192.0.2.7", "ip addr add 192.0.2.7/24 dev eth0", true, "local 192.0.2.7", ""},
+		{"other underlay", plain, "eth1", "192.0.3.1", "", true, "local 192.0.3.1 dev eth1", ""},
+		{"learning switched on", plain, "eth0", "192.0.2.1", "ip link set leno-test type vxlan learning", true, "nolearning", ""},
+		{"MAC changed", plain, "eth0", "192.0.2.1", "ip link set leno-test address 02:00:00:00:00:01", true, vtepMAC("node", "test").String(), "02:00:00"},
+		{"IPv6 underlay", plain, "eth0", "2001:db8:2::1", "", false, "local 2001:db8:2::1", ""},
+		{"vni", `{"vni":5}`, "eth0", "192.0.2.1", "", false, "vxlan id 5 ", ""},
+		{"port", `{"port":4789}`, "eth0", "192.0.2.1", "", false, "dstport 4789", ""},
+		{"gbp", `{"gbp":true}`, "eth0", "192.0.2.1", "", false, " gbp", ""},
+		{"somebody's own kind of vxlan", plain, "eth0", "192.0.2.1",
+			"ip link del leno-test; ip link add leno-test type vxlan id 1 dstport 8472 local 192.0.2.1 dev eth0 l2miss", false, "nolearning", "l2miss"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newHost(t)
+			h.apply(h.open("test", "leno-test", plain), h.state("eth0", "192.0.2.1"))
+			if tt.script != "" {
+				h.ns.Sh(tt.script)
+			}
+			index := h.ns.Index("leno-test")
+			b := h.open("test", "leno-test", tt.options)
+			s := h.state(tt.link, tt.addr)
+			s.Peers[0].Attributes, _ = json.Marshal(attributes{VNI: b.options.VNI, Port: b.options.Port, MAC: "0a:58:00:00:00:02"})
+			if r := h.apply(b, s); r.Writes == 0 || r.Peers != 1 {
+				t.Errorf("report %+v", r)
+			}
+			if got := h.device(); !strings.Contains(got, tt.shows) || tt.lacks != "" && strings.Contains(got, tt.lacks) {
+				t.Errorf("device %s\nlacks %q", got, tt.shows)
+			}
+			if inPlace := h.ns.Index("leno-test") == index; inPlace != tt.inPlace {
+				t.Errorf("changed in place: %v", inPlace)
+			}
+			if r := h.apply(b, s); r.Writes != 0 {
+				t.Errorf("second apply: %+v", r)
+			}
+			if got := h.ns.Sh("ip route show proto 108; ip neigh show dev leno-test nud permanent"); !strings.Contains(got, "10.5.2.0/24 via 10.5.2.0 dev leno-test onlink") ||
+				!strings.Contains(got, "10.5.2.0 lladdr 0a:58:00:00:00:02") {
+				t.Errorf("the path to the peer is gone:\n%s", got)
+			}
+		})
+	}
+}
+
+func TestHealedNamesWhatWasDoneToTheDevice(t *testing.T) {
+	h := newHost(t)
+	b, s := h.open("test", "leno-test", `{"checksum_offload":"off"}`), h.state("eth0", "192.0.2.1")
+	if r := h.apply(b, s); r.Healed != nil {
+		t.Errorf("first apply healed %q", r.Healed)
+	}
+	if got := h.ns.Sh("ethtool -k leno-test"); !strings.Contains(got, "tx-checksumming: off") {
+		t.Errorf("checksum offload is on:\n%s", got)
+	}
+	for _, tt := range []struct{ script, healed string }{
+		{"ip link del leno-test", "[device recreated]"},
+		{"ip link set leno-test address 02:00:00:00:00:01", "[device address restored 1 neighbour restored]"},
+		{"ip link set leno-test mtu 1300", "[device mtu restored]"},
+		{"ip link set leno-test down", "[device state restored 1 neighbour restored 1 route restored]"},
+		{"ethtool -K leno-test tx on", "[device checksum offload restored]"},
+		{"ip addr flush dev leno-test", "[1 address restored 1 neighbour restored 1 route restored]"},
+		{"bridge fdb del 0a:58:00:00:00:02 dev leno-test dst 192.0.2.2", "[1 FDB entry restored]"},
+		{"bridge fdb add 0a:58:00:00:00:03 dev leno-test dst 192.0.2.2", "[1 FDB entry removed]"},
+		{"bridge fdb replace 0a:58:00:00:00:02 dev leno-test dst 192.0.2.9", "[1 FDB entry restored]"},
+		{"ip route add 10.5.3.0/24 dev leno-test proto 108; ip route add 10.5.4.0/24 dev leno-test proto 108", "[2 routes removed]"},
+	} {
+		h.ns.Sh(tt.script)
+		if r := h.apply(b, s); fmt.Sprint(r.Healed) != tt.healed {
+			t.Errorf("%s: healed %q, want %s", tt.script, r.Healed, tt.healed)
+		}
+		if r := h.apply(b, s); r.Writes != 0 {
+			t.Errorf("%s: second apply %+v", tt.script, r)
+		}
+	}
+}
+
+// Two networks on one host keep out of each other's way, and a clash of VNI and
+// port is told in words.
+func TestTwoNetworks(t *testing.T) {
+	h := newHost(t)
+	one, two := h.open("test", "leno-test", `{}`), h.open("two", "leno-two", `{"vni":2}`)
+	s1, s2 := h.state("eth0", "192.0.2.1"), h.state("eth0", "192.0.2.1")
+	s2.Subnets = []netip.Prefix{netip.MustParsePrefix("10.6.1.0/24")}
+	s2.Peers = nil
+	h.apply(one, s1)
+	h.apply(two, s2)
+	if r := h.apply(one, s1); r.Writes != 0 {
+		t.Errorf("the second network disturbs the first: %+v", r)
+	}
+	clash := h.open("two", "leno-clash", `{}`)
+	h.ns.Do(func() {
+		_, err := clash.Apply(t.Context(), s2)
+		if err == nil || !strings.Contains(err.Error(), "leno-clash") || !strings.Contains(err.Error(), "vni 1 on port 8472") {
+			t.Errorf("error %v", err)
+		}
+	})
+	h.apply(two, backend.State{})
+	if r := h.apply(one, s1); r.Writes != 0 {
+		t.Errorf("the second network's end disturbs the first: %+v", r)
+	}
+}
+
+func TestDirectRoutingOverTheTunnelWhereAGatewayIs(t *testing.T) {
+	h := newHost(t)
+	h.ns.Sh("ip route add 198.51.100.0/24 via 192.0.2.254")
+	s := h.state("eth0", "192.0.2.1")
+	far := s.Peers[0]
+	far.Node, far.Subnets = "far", []netip.Prefix{netip.MustParsePrefix("10.5.3.0/24")}
+	far.PublicIPs = []netip.Addr{netip.MustParseAddr("198.51.100.3")}
+	far.Attributes = json.RawMessage(`{"vni":1,"port":8472,"vtep_mac":"0a:58:00:00:00:03"}`)
+	s.Peers = append(s.Peers, far)
+	h.apply(h.open("test", "leno-test", `{"direct_routing":true}`), s)
+	got := h.ns.Sh("ip route show proto 108")
+	for _, want := range []string{"10.5.2.0/24 via 192.0.2.2 dev eth0", "10.5.3.0/24 via 10.5.3.0 dev leno-test onlink"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+}
+
+func TestAdvertiseRefusesANarrowUnderlay(t *testing.T) {
+	b, err := Type().New(backend.Config{Network: "test", Pools: pools})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := backend.Underlay{Interface: "ppp0", MTU: 1320, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
+	if _, err := b.Advertise(u); err == nil || err.Error() != "underlay ppp0 has an MTU of 1320: pool fd00:5::/48 needs at least 1330" {
+		t.Errorf("error %v", err)
+	}
+	u.MTU = 1330
+	adv, err := b.Advertise(u)
+	if err != nil || adv.MTU != 1280 {
+		t.Errorf("%+v, %v", adv, err)
+	}
+	if want := fmt.Sprintf(`{"vni":1,"port":8472,"vtep_mac":%q}`, vtepMAC("", "test")); string(adv.Attributes) != want {
+		t.Errorf("attributes %s, want %s", adv.Attributes, want)
+	}
+}

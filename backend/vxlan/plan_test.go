@@ -1,0 +1,244 @@
+package vxlan
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/backend/reconcile"
+)
+
+var pools = []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16"), netip.MustParsePrefix("fd00:5::/48")}
+
+const (
+	deviceIndex   = 7
+	underlayIndex = 2
+)
+
+func peer(n int, ips ...string) backend.Peer {
+	attrs, _ := json.Marshal(attributes{VNI: 1, Port: 8472, MAC: fmt.Sprintf("0a:58:00:00:00:%02x", n)})
+	p := backend.Peer{
+		Node: fmt.Sprintf("host-%d", n), Backend: Name, Attributes: attrs,
+		Subnets: []netip.Prefix{
+			netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", n)),
+			netip.MustParsePrefix(fmt.Sprintf("fd00:5:0:%x::/64", n)),
+		},
+	}
+	for _, ip := range ips {
+		p.PublicIPs = append(p.PublicIPs, netip.MustParseAddr(ip))
+	}
+	return p
+}
+
+func state(underlay string, peers ...backend.Peer) backend.State {
+	return backend.State{
+		Subnets:  peer(1).Subnets,
+		MTU:      1450,
+		Underlay: backend.Underlay{Interface: "eth0", Index: underlayIndex, MTU: 1500, Addrs: []netip.Addr{netip.MustParseAddr(underlay)}},
+		Peers:    peers,
+	}
+}
+
+// dump is a plan as text.
+func (p plan) dump() string {
+	out := reconcile.Dump(p.addresses, kernel.CompareAddresses) + reconcile.Dump(p.fdb, kernel.CompareFDB) +
+		reconcile.Dump(p.neighbours, kernel.CompareNeighbours) + reconcile.Dump(p.routes, kernel.CompareRoutes)
+	for _, s := range p.skipped {
+		out += "skipped " + s.Node + ": " + s.Reason + "\n"
+	}
+	var lines []string
+	for line := range strings.Lines(out + fmt.Sprintf("peers %d\n", p.peers)) {
+		lines = append(lines, strings.TrimSpace(line))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestPlan(t *testing.T) {
+	mac := kernel.MAC{0x0a, 0x58, 0, 0, 0, 1}
+	tests := []struct {
+		name   string
+		state  backend.State
+		direct []string
+		want   string
+	}{
+		{"zero state", backend.State{}, nil, "peers 0"},
+		{"alone", state("192.0.2.1"), nil, `10.5.1.0/32
+fd00:5:0:1::/128
+10.5.0.0/16 metric 16777216 unreachable
+fd00:5::/48 metric 16777216 unreachable
+peers 0`},
+		{"two peers over IPv4", state("192.0.2.1", peer(3, "2001:db8::3", "192.0.2.3"), peer(2, "192.0.2.2")), nil, `10.5.1.0/32
+fd00:5:0:1::/128
+0a:58:00:00:00:02 dst 192.0.2.2
+0a:58:00:00:00:03 dst 192.0.2.3
+10.5.2.0 0a:58:00:00:00:02
+10.5.3.0 0a:58:00:00:00:03
+fd00:5:0:2:: 0a:58:00:00:00:02
+fd00:5:0:3:: 0a:58:00:00:00:03
+10.5.0.0/16 metric 16777216 unreachable
+10.5.2.0/24 via 10.5.2.0 link 7 onlink
+10.5.3.0/24 via 10.5.3.0 link 7 onlink
+fd00:5::/48 metric 16777216 unreachable
+fd00:5:0:2::/64 via fd00:5:0:2:: link 7 onlink
+fd00:5:0:3::/64 via fd00:5:0:3:: link 7 onlink
+peers 2`},
+		{"over IPv6, one peer without it", state("2001:db8::1", peer(2, "192.0.2.2", "2001:db8::2"), peer(3, "192.0.2.3")), nil, `10.5.1.0/32
+fd00:5:0:1::/128
+0a:58:00:00:00:02 dst 2001:db8::2
+10.5.2.0 0a:58:00:00:00:02
+fd00:5:0:2:: 0a:58:00:00:00:02
+10.5.0.0/16 metric 16777216 unreachable
+10.5.2.0/24 via 10.5.2.0 link 7 onlink
+fd00:5::/48 metric 16777216 unreachable
+fd00:5:0:2::/64 via fd00:5:0:2:: link 7 onlink
+skipped host-3: no IPv6 public address
+peers 1`},
+		{"direct routing takes what the gateway's family allows",
+			state("192.0.2.1", peer(2, "192.0.2.2", "2001:db8::2"), peer(3, "192.0.2.3"), peer(4, "198.51.100.4")),
+			[]string{"192.0.2.2", "2001:db8::2", "192.0.2.3"}, `10.5.1.0/32
+fd00:5:0:1::/128
+0a:58:00:00:00:03 dst 192.0.2.3
+0a:58:00:00:00:04 dst 198.51.100.4
+10.5.4.0 0a:58:00:00:00:04
+fd00:5:0:3:: 0a:58:00:00:00:03
+fd00:5:0:4:: 0a:58:00:00:00:04
+10.5.0.0/16 metric 16777216 unreachable
+10.5.2.0/24 via 192.0.2.2 link 2
+10.5.3.0/24 via 192.0.2.3 link 2
+10.5.4.0/24 via 10.5.4.0 link 7 onlink
+fd00:5::/48 metric 16777216 unreachable
+fd00:5:0:2::/64 via 2001:db8::2 link 2
+fd00:5:0:3::/64 via fd00:5:0:3:: link 7 onlink
+fd00:5:0:4::/64 via fd00:5:0:4:: link 7 onlink
+peers 3`},
+		{"our own address in a peer's record", state("192.0.2.1", peer(2, "192.0.2.1")), nil, `10.5.1.0/32
+fd00:5:0:1::/128
+10.5.0.0/16 metric 16777216 unreachable
+fd00:5::/48 metric 16777216 unreachable
+skipped host-2: its public address 192.0.2.1 is this host's
+peers 0`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			direct := map[netip.Addr]bool{}
+			for _, ip := range tt.direct {
+				direct[netip.MustParseAddr(ip)] = true
+			}
+			var device device
+			if !tt.state.Zero() {
+				var err error
+				if device, err = wantDevice(mac, defaults(), tt.state); err != nil {
+					t.Fatal(err)
+				}
+			}
+			make := func() string {
+				return newPlan(pools, defaults(), device, deviceIndex, tt.state, direct).dump()
+			}
+			if got := make(); got != tt.want {
+				t.Errorf("plan\n%s\nwant\n%s", got, tt.want)
+			}
+			rand.Shuffle(len(tt.state.Peers), func(i, j int) {
+				tt.state.Peers[i], tt.state.Peers[j] = tt.state.Peers[j], tt.state.Peers[i]
+			})
+			if got := make(); got != tt.want {
+				t.Errorf("plan of shuffled peers\n%s", got)
+			}
+		})
+	}
+}
+
+func TestWantDeviceMTU(t *testing.T) {
+	for _, tt := range []struct {
+		underlay  string
+		mtu, room int
+		want      int
+	}{
+		{"192.0.2.1", 0, 1500, 1450},
+		{"2001:db8::1", 0, 1500, 1430},
+		{"192.0.2.1", 0, 9000, 8950},
+		{"192.0.2.1", 1400, 1500, 1400},
+		{"192.0.2.1", 1450, 1400, 1350}, // the underlay shrank meanwhile
+		{"2001:db8::1", 1450, 1500, 1430},
+	} {
+		s := state(tt.underlay)
+		s.MTU, s.Underlay.MTU = tt.mtu, tt.room
+		if got, err := wantDevice(kernel.MAC{}, defaults(), s); err != nil || got.mtu != tt.want {
+			t.Errorf("%+v: mtu %d, %v", tt, got.mtu, err)
+		}
+	}
+	if _, err := wantDevice(kernel.MAC{}, defaults(), backend.State{}); err == nil {
+		t.Error("no error for an underlay without address")
+	}
+}
+
+func TestNormalize(t *testing.T) {
+	for in, want := range map[string]string{
+		``:   `{"vni":1,"port":8472,"gbp":false,"direct_routing":false,"checksum_offload":"auto"}`,
+		`{}`: `{"vni":1,"port":8472,"gbp":false,"direct_routing":false,"checksum_offload":"auto"}`,
+		`{"vni":16777215,"port":4789,"gbp":true,"direct_routing":true,"checksum_offload":"off"}`: `{"vni":16777215,"port":4789,"gbp":true,"direct_routing":true,"checksum_offload":"off"}`,
+	} {
+		got, err := normalize(json.RawMessage(in))
+		if err != nil || string(got) != want {
+			t.Errorf("normalize(%s) = %s, %v", in, got, err)
+		}
+		if again, err := normalize(got); err != nil || string(again) != string(got) {
+			t.Errorf("normalize of its own result: %s, %v", again, err)
+		}
+	}
+	for in, want := range map[string]string{
+		`{"vni":0}`:                        "vni: must be 1 to 16777215, is 0",
+		`{"vni":16777216}`:                 "vni: must be 1 to 16777215, is 16777216",
+		`{"vni":1.5}`:                      "vni: must be a whole number, is 1.5",
+		`{"vni":null}`:                     "vni: must be a whole number, is null",
+		`{"port":65536,"vni":-1}`:          "vni: must be 1 to 16777215, is -1\nport: must be 1 to 65535, is 65536",
+		`{"gbp":"yes","direct_routing":1}`: "direct_routing: must be true or false, is 1\ngbp: must be true or false, is \"yes\"",
+		`{"checksum_offload":"maybe"}`:     "checksum_offload: must be \"auto\", \"on\" or \"off\", is \"maybe\"",
+		`{"VNI":1,"type":"vxlan"}`:         "VNI: unknown option of backend vxlan\ntype: unknown option of backend vxlan",
+	} {
+		_, err := normalize(json.RawMessage(in))
+		if err == nil || err.Error() != want {
+			t.Errorf("normalize(%s): %v, want %s", in, err, want)
+		}
+		if of := (*backend.OptionError)(nil); !errors.As(err, &of) {
+			t.Errorf("normalize(%s): %T is no OptionError", in, err)
+		}
+	}
+	for _, in := range []string{`[]`, `{`, `1`} {
+		if _, err := normalize(json.RawMessage(in)); err == nil {
+			t.Errorf("normalize(%s): no error", in)
+		}
+	}
+}
+
+// The address is part of what peers know of us: an upgrade may not change it.
+func TestVTEPMACIsForEver(t *testing.T) {
+	got := vtepMAC("6f1c6b2e-6c5d-4a0f-9c1e-0a3b5d7f9e11", "default")
+	if got.String() != "0a:3b:76:07:35:e5" {
+		t.Errorf("address %s", got)
+	}
+	if other := vtepMAC("6f1c6b2e-6c5d-4a0f-9c1e-0a3b5d7f9e11", "other"); other == got {
+		t.Error("two networks share an address")
+	}
+	if !got.Unicast() || got[0]&2 == 0 {
+		t.Errorf("%s is not locally administered unicast", got)
+	}
+}
+
+func FuzzPeerAttributes(f *testing.F) {
+	f.Add([]byte(`{"vni":1,"port":8472,"vtep_mac":"0a:58:00:00:00:01"}`))
+	f.Add([]byte(`{"vni":1,"port":8472,"vtep_mac":"00:00:00:00:fe:80:00:00:00:00:00:00:02:00:5e:10:00:00:00:01"}`))
+	f.Add([]byte(`null`))
+	f.Fuzz(func(t *testing.T, attrs []byte) {
+		pl := planner{options: defaults(), macs: map[kernel.MAC]string{}}
+		mac, reason := pl.vtep(backend.Peer{Attributes: attrs})
+		if reason == "" && !mac.Unicast() {
+			t.Errorf("%s accepted out of %s", mac, attrs)
+		}
+	})
+}
