@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -73,21 +72,19 @@ func (w *Watch) Run(ctx context.Context) error {
 	if err := w.askForLinks(); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("watch the kernel: %w", err)
 	}
+	lossy := false
 	for {
 		messages, from, err := w.socket.Receive()
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.ENOBUFS):
-			// The socket goes on after it; only what did not fit is lost, which
-			// may be the names of devices too.
+			// Messages are lost from here on until the buffer was read empty, and
+			// the kernel says so only this once (NETLINK_S_CONGESTED). So it is the
+			// end of the loss that counts.
+			lossy = true
 			w.tell()
-			if err := w.askForLinks(); err != nil && ctx.Err() == nil {
-				return fmt.Errorf("watch the kernel: %w", err)
-			}
 			continue
-		case errors.Is(err, os.ErrClosed):
-			return fmt.Errorf("watch the kernel: %w", err)
 		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
 			continue
 		case err != nil:
@@ -100,7 +97,21 @@ func (w *Watch) Run(ctx context.Context) error {
 				w.tell()
 			}
 		}
+		if lossy && w.drained() {
+			lossy = false
+			if err := w.askForLinks(); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("watch the kernel: %w", err)
+			}
+			w.tell()
+		}
 	}
+}
+
+// drained says whether nothing is left to receive.
+func (w *Watch) drained() bool {
+	fds := []unix.PollFd{{Fd: int32(w.socket.GetFd()), Events: unix.POLLIN}}
+	_, err := unix.Poll(fds, 0)
+	return err == nil && fds[0].Revents&unix.POLLIN == 0
 }
 
 // Close gives up a watch that was never run.
