@@ -50,27 +50,13 @@ func (b *vxlan) ensure(ctx context.Context, want device) (ensured, error) {
 	}
 	e.index = link.Attrs().Index
 	var errs []error
-	for _, fix := range []struct {
-		name   string
-		needed bool
-		do     func() error
-	}{
-		{"underlay", have.parent != want.parent || have.local != want.local || have.learning, func() error {
-			return b.kernel.ChangeVXLAN(ctx, link, want.parent, want.local)
-		}},
-		{"address", have.mac != want.mac, func() error { return b.kernel.SetMAC(link, want.mac) }},
-		{"mtu", have.mtu != want.mtu, func() error { return b.kernel.SetMTU(link, want.mtu) }},
-		{"state", !have.up, func() error { return b.kernel.SetUp(link) }},
-	} {
-		if !fix.needed {
-			continue
-		}
-		if err := fix.do(); err != nil {
+	for _, what := range have.fixes(want) {
+		if err := b.fix(ctx, link, what, want); err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		e.writes++
-		e.fixed = append(e.fixed, fix.name)
+		e.fixed = append(e.fixed, what)
 	}
 	changed, err := b.checksum()
 	if changed {
@@ -78,6 +64,18 @@ func (b *vxlan) ensure(ctx context.Context, want device) (ensured, error) {
 		e.fixed = append(e.fixed, "checksum offload")
 	}
 	return e, errors.Join(append(errs, err)...)
+}
+
+func (b *vxlan) fix(ctx context.Context, link netlink.Link, what string, want device) error {
+	switch what {
+	case fixUnderlay:
+		return b.kernel.ChangeVXLAN(ctx, link, want.parent, want.local)
+	case fixAddress:
+		return b.kernel.SetMAC(link, want.mac)
+	case fixMTU:
+		return b.kernel.SetMTU(link, want.mtu)
+	}
+	return b.kernel.SetUp(link)
 }
 
 // own is the device of our name, nil when there is none. One of another kind is

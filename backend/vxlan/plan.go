@@ -68,6 +68,31 @@ func (d device) needsNew(want device) string {
 	return ""
 }
 
+// What can be changed in place, as reports call it.
+const (
+	fixUnderlay = "underlay" // parent, local address, learning
+	fixAddress  = "address"
+	fixMTU      = "mtu"
+	fixState    = "state"
+)
+
+// fixes is what must be changed in place, in order.
+func (d device) fixes(want device) (out []string) {
+	if d.parent != want.parent || d.local != want.local || d.learning != want.learning {
+		out = append(out, fixUnderlay)
+	}
+	if d.mac != want.mac {
+		out = append(out, fixAddress)
+	}
+	if d.mtu != want.mtu {
+		out = append(out, fixMTU)
+	}
+	if d.up != want.up {
+		out = append(out, fixState)
+	}
+	return out
+}
+
 // plan is what the kernel should hold besides the device.
 type plan struct {
 	addresses  map[netip.Prefix]kernel.Address

@@ -137,16 +137,16 @@ peers 0`},
 					t.Fatal(err)
 				}
 			}
-			make := func() string {
+			build := func() string {
 				return newPlan(pools, defaults(), device, deviceIndex, tt.state, direct).dump()
 			}
-			if got := make(); got != tt.want {
+			if got := build(); got != tt.want {
 				t.Errorf("plan\n%s\nwant\n%s", got, tt.want)
 			}
 			rand.Shuffle(len(tt.state.Peers), func(i, j int) {
 				tt.state.Peers[i], tt.state.Peers[j] = tt.state.Peers[j], tt.state.Peers[i]
 			})
-			if got := make(); got != tt.want {
+			if got := build(); got != tt.want {
 				t.Errorf("plan of shuffled peers\n%s", got)
 			}
 		})
@@ -174,6 +174,40 @@ func TestWantDeviceMTU(t *testing.T) {
 	}
 	if _, err := wantDevice(kernel.MAC{}, defaults(), backend.State{}); err == nil {
 		t.Error("no error for an underlay without address")
+	}
+}
+
+func TestDeviceDifferences(t *testing.T) {
+	want, err := wantDevice(kernel.MAC{0x0a, 1}, defaults(), state("192.0.2.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(d *device)
+		new    string
+		fixes  string
+	}{
+		{"none", func(*device) {}, "", "[]"},
+		{"vni", func(d *device) { d.vni++ }, "vni", "[]"},
+		{"port", func(d *device) { d.port++ }, "port", "[]"},
+		{"gbp", func(d *device) { d.gbp = true }, "gbp", "[]"},
+		{"another make", func(d *device) { d.other = "external control" }, "external control", "[]"},
+		{"family", func(d *device) { d.local = netip.MustParseAddr("2001:db8::1") }, "address family", "[underlay]"},
+		{"no local address", func(d *device) { d.local = netip.Addr{} }, "address family", "[underlay]"},
+		{"local", func(d *device) { d.local = netip.MustParseAddr("192.0.2.9") }, "", "[underlay]"},
+		{"parent", func(d *device) { d.parent++ }, "", "[underlay]"},
+		{"learning", func(d *device) { d.learning = true }, "", "[underlay]"},
+		{"all else", func(d *device) { d.mac, d.mtu, d.up = kernel.MAC{2}, 1300, false }, "", "[address mtu state]"},
+	} {
+		have := want
+		tt.change(&have)
+		if got := have.needsNew(want); got != tt.new {
+			t.Errorf("%s: needs new for %q, want %q", tt.name, got, tt.new)
+		}
+		if got := fmt.Sprint(have.fixes(want)); got != tt.fixes {
+			t.Errorf("%s: fixes %s, want %s", tt.name, got, tt.fixes)
+		}
 	}
 }
 
