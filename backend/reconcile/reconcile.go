@@ -209,6 +209,9 @@ func plural(name string) string {
 	if stem, ok := strings.CutSuffix(name, "entry"); ok {
 		return stem + "entries"
 	}
+	if strings.HasSuffix(name, "s") {
+		return name + "es"
+	}
 	return name + "s"
 }
 

@@ -81,8 +81,10 @@ func TestApplyPutsInOrderThenDeletesInReverse(t *testing.T) {
 	if got, want := strings.Join(journal, " "), "+fdb:a +fdb:b +route:r +route:wrong -route:old -fdb:old"; got != want {
 		t.Errorf("journal\n got %s\nwant %s", got, want)
 	}
-	if got := plural("FDB entry"); got != "FDB entries" {
-		t.Errorf("plural %q", got)
+	for name, want := range map[string]string{"FDB entry": "FDB entries", "address": "addresses", "route": "routes"} {
+		if got := plural(name); got != want {
+			t.Errorf("plural of %s is %q", name, got)
+		}
 	}
 	wantResult := Result{{Name: "fdb entry", Added: 2, Deleted: 1}, {Name: "route", Added: 1, Changed: 1, Deleted: 1}}
 	if !slices.Equal(result, wantResult) {
