@@ -146,7 +146,7 @@ func (b *Backend) fillTable(p plan, report *backend.Report) {
 	if slices.Equal(b.own, p.own) && slices.EqualFunc(b.peers, p.peers, peerPlan.equal) {
 		return
 	}
-	b.own, b.peers = slices.Clone(p.own), p.peers
+	b.own, b.peers = p.own, p.peers
 	b.engine.setTable(b.own, b.peers)
 	report.Writes++
 }

@@ -15,7 +15,8 @@ const (
 	minMTU6 = 1280 // RFC 8200; the kernel takes IPv6 off a device below it
 )
 
-// plan is what one State asks for, in this backend's terms.
+// plan is what one State asks for, in this backend's terms. It shares no memory
+// with the State: the readers go on using it after Apply returned.
 type plan struct {
 	listen  netip.AddrPort // this host's end of the wire
 	mtu     int            // of the device, bytes
@@ -79,7 +80,7 @@ func newPlan(pools []netip.Prefix, opts options, s backend.State) (plan, error) 
 	if s.MTU < minMTU4 {
 		return plan{}, fmt.Errorf("overlay MTU of %d is below %d", s.MTU, minMTU4)
 	}
-	p := plan{listen: netip.AddrPortFrom(outer, opts.Port), mtu: s.MTU, own: s.Subnets}
+	p := plan{listen: netip.AddrPortFrom(outer, opts.Port), mtu: s.MTU, own: slices.Clone(s.Subnets)}
 	for _, subnet := range s.Subnets {
 		base := subnet.Masked().Addr()
 		p.addrs = append(p.addrs, netip.PrefixFrom(base, base.BitLen()))
@@ -107,7 +108,7 @@ func newPeerPlan(outer netip.Addr, claims *backend.Claims, from backend.Peer) (p
 	if err != nil {
 		return peerPlan{}, err
 	}
-	p := peerPlan{node: from.Node, subnets: from.Subnets}
+	p := peerPlan{node: from.Node, subnets: slices.Clone(from.Subnets)}
 	for _, addr := range from.PublicIPs {
 		if addr = addr.Unmap(); addr.IsValid() && addr.Is4() == outer.Is4() {
 			p.sources = append(p.sources, netip.AddrPortFrom(addr, port))
