@@ -219,7 +219,7 @@ func (c *Client) transact(ctx context.Context, ops ...*api.KVTxnOp) ([]*api.KVPa
 		}
 		// A missing right is 409 here, which the transport does not see.
 		if changed, err := c.token.reload(); again || err != nil || !changed {
-			return nil, fmt.Errorf("%w: %w", registry.ErrDenied, refused)
+			return nil, fmt.Errorf("%w: %s", registry.ErrDenied, refused) // not a *refusedError: nothing was decided
 		}
 	}
 }

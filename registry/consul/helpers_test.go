@@ -1,0 +1,77 @@
+package consul
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+)
+
+func network(name string, prefix string) registry.Network {
+	plan, err := registry.Plan{{Prefix: netip.MustParsePrefix(prefix)}}.Normalize()
+	if err != nil {
+		panic(err)
+	}
+	return registry.Network{Name: name, Plan: plan, Backend: registry.Backend{Type: "vxlan", Object: json.RawMessage(`{"type":"vxlan","vni":1}`)}}
+}
+
+func putNetwork(t *testing.T, s *store, name, prefix string) registry.Network {
+	t.Helper()
+	c := s.open(t)
+	if err := c.PutNetwork(testContext(t), network(name, prefix)); err != nil {
+		t.Fatal(err)
+	}
+	n, err := c.Network(testContext(t), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// claim is host number i's.
+func claim(i int) registry.Claim {
+	return registry.Claim{
+		Node: fmt.Sprintf("host-%d", i), NodeID: fmt.Sprintf("id-%d", i),
+		PublicIPs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})},
+		MTU:       1450, Backend: registry.Backend{Type: "vxlan", Object: json.RawMessage(`{"type":"vxlan"}`)},
+		TTL: time.Minute, Hold: time.Hour,
+	}
+}
+
+func acquire(t *testing.T, r registry.Registry, n registry.Network, i int) registry.Lease {
+	t.Helper()
+	l, err := r.Acquire(testContext(t), n, claim(i))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func errOf[A, B any](_ A, _ B, err error) error { return err }
+func errOf2[A any](_ A, err error) error        { return err }
+
+func slots(set registry.LeaseSet) []uint64 {
+	out := []uint64{}
+	for _, l := range set.Leases {
+		out = append(out, l.Slot)
+	}
+	return out
+}
+
+// proxy stands between a client and its server. hook sees each request with
+// what passes it on, and answers it.
+func proxy(t *testing.T, s *server, hook func(w http.ResponseWriter, r *http.Request, pass http.Handler)) (addr string) {
+	t.Helper()
+	target := &url.URL{Scheme: "http", Host: s.addr}
+	pass := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
+	p := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { hook(w, r, pass) }))
+	t.Cleanup(p.Close)
+	return p.Listener.Addr().String()
+}

@@ -1,0 +1,443 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// follow watches until the slots are as wanted; a set that lacks any of least
+// meanwhile is a failure. Uncertain answers are waited out as an agent does.
+func follow(t *testing.T, c *Client, n registry.Network, after uint64, want, least []uint64) (registry.LeaseSet, uint64) {
+	t.Helper()
+	ctx := testContext(t)
+	for {
+		set, index, err := c.WatchLeases(ctx, n, after)
+		if err != nil {
+			if !errors.Is(err, registry.ErrUncertain) && !errors.Is(err, registry.ErrUnavailable) || ctx.Err() != nil {
+				t.Fatalf("waiting for %v: %v", want, err)
+			}
+			if err := pause(ctx, 20*time.Millisecond); err != nil {
+				t.Fatalf("waiting for %v: %v", want, err)
+			}
+			continue
+		}
+		for _, slot := range least {
+			if !slices.Contains(slots(set), slot) {
+				t.Fatalf("slot %d is missing from %v", slot, slots(set))
+			}
+		}
+		after = index
+		if slices.Equal(slots(set), want) {
+			return set, index
+		}
+	}
+}
+
+// three hosts have leases on slots 10, 20 and 30; the watcher has seen them.
+func watched(t *testing.T, s *store, change ...func(*Config)) (watcher *Client, n registry.Network, leases []registry.Lease, index uint64) {
+	t.Helper()
+	n = putNetwork(t, s, "default", "10.5.0.0/16")
+	for i := range 3 {
+		c := claim(i)
+		c.Prefer = n.Plan.Subnets(uint64(10 * (i + 1)))[0]
+		l, err := s.open(t).Acquire(testContext(t), n, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leases = append(leases, l)
+	}
+	watcher = s.open(t, change...)
+	_, index = follow(t, watcher, n, 0, []uint64{10, 20, 30}, nil)
+	return watcher, n, leases, index
+}
+
+func settle(d time.Duration) func(*Config) { return func(c *Config) { c.Settle = d } }
+
+func TestDeletionsAreSeen(t *testing.T) {
+	s := newStore(t)
+	watcher, n, leases, index := watched(t, s, settle(time.Hour))
+	c := s.open(t)
+	// One of three goes through at once, one of two and the last after a probe;
+	// the hour shows that none of them waits for the tree to settle.
+	for i, want := range [][]uint64{{20, 30}, {30}, {}} {
+		if err := c.Revoke(testContext(t), n.Name, leases[i].Subnet()); err != nil {
+			t.Fatal(err)
+		}
+		_, index = follow(t, watcher, n, index, want, want)
+	}
+	// Many at once.
+	acquire(t, c, n, 5)
+	acquire(t, c, n, 6)
+	set, index, err := watcher.WatchLeases(testContext(t), n, index)
+	for err == nil && len(set.Leases) < 2 {
+		set, index, err = watcher.WatchLeases(testContext(t), n, index)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ops api.KVTxnOps
+	for _, l := range set.Leases {
+		ops = append(ops, &api.KVTxnOp{Verb: api.KVDelete, Key: watcher.layout.lease(n.Name, l.Subnet())})
+	}
+	if ok, _, _, err := s.admin.KV().Txn(ops, nil); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	follow(t, watcher, n, index, []uint64{}, nil)
+}
+
+func TestRightsLost(t *testing.T) {
+	for name, rules := range map[string]func(s *store) string{
+		"all": func(*store) string { return `key_prefix "other/" { policy = "read" }` },
+		"of two leases": func(s *store) string {
+			return `key_prefix "` + s.prefix + `/" { policy = "read" }
+				key "` + s.prefix + `/leases/default/10.5.20.0-24" { policy = "deny" }
+				key "` + s.prefix + `/leases/default/10.5.30.0-24" { policy = "deny" }
+				key "` + s.prefix + `/networks/default" { policy = "deny" }`
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(t)
+			full := `key_prefix "` + s.prefix + `/" { policy = "read" }`
+			secret, policy := s.newToken(t, full)
+			watcher, n, _, index := watched(t, s, func(c *Config) { c.Token = secret; c.Wait = time.Second })
+			_, networks, err := watcher.WatchNetworks(testContext(t), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.setRules(t, policy, rules(s))
+
+			// Every answer is either whole or an error.
+			var failure error
+			eventually(t, "the leases are denied", func() bool {
+				set, _, err := watcher.WatchLeases(testContext(t), n, 0)
+				if err == nil && len(set.Leases) != 3 {
+					t.Fatalf("a short list: %v", slots(set))
+				}
+				failure = err
+				return err != nil
+			})
+			wantIs(t, failure, registry.ErrDenied, registry.ErrUncertain)
+			eventually(t, "the networks are denied", func() bool {
+				set, _, err := watcher.WatchNetworks(testContext(t), 0)
+				if err == nil && len(set.Networks) != 1 {
+					t.Fatalf("a short list: %v", set)
+				}
+				failure = err
+				return err != nil
+			})
+			wantIs(t, failure, registry.ErrDenied, registry.ErrUncertain)
+			if name == "all" {
+				// A watch that was waiting notices as well.
+				wantIs(t, errOf(watcher.WatchLeases(testContext(t), n, index)), registry.ErrDenied)
+				wantIs(t, errOf(watcher.WatchLease(testContext(t), n, n.Plan.Subnets(10)[0], 0)), registry.ErrDenied)
+			}
+
+			s.setRules(t, policy, full)
+			eventually(t, "the rights are back", func() bool {
+				set, _, err := watcher.WatchLeases(testContext(t), n, 0)
+				return err == nil && len(set.Leases) == 3
+			})
+			eventually(t, "the rights are back", func() bool {
+				_, index, err := watcher.WatchNetworks(testContext(t), 0)
+				return err == nil && index == networks
+			})
+		})
+	}
+}
+
+// TestFilteredSilently: a server that does not say that it left records out, as
+// for the anonymous token.
+func TestFilteredSilently(t *testing.T) {
+	s := newStore(t)
+	secret, policy := s.newToken(t, `key_prefix "`+s.prefix+`/" { policy = "read" }`)
+	addr := proxy(t, s.server, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		pass.ServeHTTP(headerFilter{w}, r)
+	})
+	watcher, n, _, index := watched(t, s, func(c *Config) { c.Token, c.Address, c.Wait = secret, addr, time.Second })
+	s.setRules(t, policy, `key_prefix "other/" { policy = "read" }`)
+	var err error
+	eventually(t, "the leases are denied", func() bool {
+		set, _, e := watcher.WatchLeases(testContext(t), n, 0)
+		if e == nil && len(set.Leases) != 3 {
+			t.Fatalf("a short list: %v", slots(set))
+		}
+		err = e
+		return e != nil
+	})
+	wantIs(t, err, registry.ErrDenied, registry.ErrUncertain)
+	_, _, err = watcher.WatchLeases(testContext(t), n, index)
+	wantIs(t, err, registry.ErrDenied, registry.ErrUncertain)
+}
+
+type headerFilter struct{ http.ResponseWriter }
+
+func (h headerFilter) WriteHeader(code int) {
+	h.Header().Del("X-Consul-Results-Filtered-By-ACLs")
+	h.ResponseWriter.WriteHeader(code)
+}
+
+func TestStoreEmptied(t *testing.T) {
+	s := newStore(t)
+	watcher, n, leases, index := watched(t, s, settle(3*time.Second))
+	networks, nindex, err := watcher.WatchNetworks(testContext(t), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.empty(t)
+	for range 3 {
+		_, _, err := watcher.WatchLeases(testContext(t), n, index)
+		wantIs(t, err, registry.ErrUncertain)
+		_, _, err = watcher.WatchLeases(testContext(t), n, 0)
+		wantIs(t, err, registry.ErrUncertain)
+		_, _, err = watcher.WatchNetworks(testContext(t), nindex)
+		wantIs(t, err, registry.ErrUncertain)
+	}
+	// The runner of each host sees its own lease gone, and takes it again.
+	_, _, err = watcher.WatchLease(testContext(t), n, leases[0].Subnet(), 0)
+	wantIs(t, err, registry.ErrLeaseNotFound)
+	claim0 := claim(0)
+	claim0.Prefer, claim0.Session = leases[0].Subnet(), leases[0].Session
+	back, err := s.open(t).Acquire(testContext(t), n, claim0)
+	if err != nil || back.Slot != 10 || back.Session != leases[0].Session {
+		t.Fatalf("got %+v, %v", back, err)
+	}
+	// A host that comes meanwhile gets no slot of those that are not back yet.
+	c3 := claim(3)
+	c3.Prefer = leases[1].Subnet()
+	other, err := watcher.Acquire(testContext(t), n, c3)
+	if err != nil || other.Slot == 20 || other.Slot == 30 {
+		t.Fatalf("got %+v, %v", other, err)
+	}
+	if err := watcher.Release(testContext(t), other); err != nil {
+		t.Fatal(err)
+	}
+	// The others stay as they were known until the tree has settled.
+	set, index := follow(t, watcher, n, index, []uint64{10, 20, 30}, []uint64{10, 20, 30})
+	if set.Leases[1].Session != leases[1].Session || set.Leases[0].CreateIndex != back.CreateIndex {
+		t.Fatalf("got %+v", set.Leases)
+	}
+	// One comes back elsewhere: its old lease goes at once.
+	claim2 := claim(2)
+	claim2.Prefer = n.Plan.Subnets(31)[0]
+	if _, err := s.open(t).Acquire(testContext(t), n, claim2); err != nil {
+		t.Fatal(err)
+	}
+	_, index = follow(t, watcher, n, index, []uint64{10, 20, 31}, []uint64{10, 20})
+	// One never does, and is given up without any change in Consul.
+	follow(t, watcher, n, index, []uint64{10, 31}, []uint64{10, 31})
+
+	// Definitions likewise.
+	if err := s.open(t).PutNetwork(testContext(t), network("other", "10.6.0.0/16")); err != nil {
+		t.Fatal(err)
+	}
+	got, nindex, err := watcher.WatchNetworks(testContext(t), nindex)
+	if err != nil || len(got.Networks) != 2 || got.Networks[0].ModifyIndex != networks.Networks[0].ModifyIndex {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	got, _, err = watcher.WatchNetworks(testContext(t), nindex)
+	if err != nil || len(got.Networks) != 1 || got.Networks[0].Name != "other" {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+}
+
+func TestMarkerDeletedByHand(t *testing.T) {
+	s := newStore(t)
+	watcher, n, leases, index := watched(t, s, settle(time.Hour))
+	marker := s.prefix + "/leases/default/_"
+	s.Delete(t, marker)
+	done := make(chan struct{})
+	ctx, cancel := context.WithCancel(testContext(t))
+	go func() {
+		defer close(done)
+		_, _, _ = watcher.WatchLeases(ctx, n, index) // nothing changes for the caller
+	}()
+	eventually(t, "the marker is back", func() bool { _, _, ok := s.Get(t, marker); return ok })
+	cancel()
+	<-done
+	follow(t, watcher, n, 0, []uint64{10, 20, 30}, []uint64{10, 20, 30})
+	if err := s.open(t).Revoke(testContext(t), n.Name, leases[0].Subnet()); err != nil {
+		t.Fatal(err)
+	}
+	follow(t, watcher, n, index, []uint64{20, 30}, []uint64{20, 30})
+}
+
+func TestSnapshotRestored(t *testing.T) {
+	server := newServer(t, "")
+	s := &store{server: server, prefix: "leno"}
+	n := putNetwork(t, s, "default", "10.5.0.0/16")
+	first := acquire(t, s.open(t), n, 0)
+	snapshot, _, err := server.admin.Snapshot().Save(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer snapshot.Close()
+	data, err := io.ReadAll(snapshot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := acquire(t, s.open(t), n, 1)
+	want := []uint64{first.Slot, second.Slot}
+	slices.Sort(want)
+	watcher := s.open(t, settle(3*time.Second))
+	_, index := follow(t, watcher, n, 0, want, nil)
+
+	type answer struct {
+		set   registry.LeaseSet
+		index uint64
+		err   error
+	}
+	waiting := make(chan answer, 1)
+	ctx := testContext(t)
+	go func() {
+		set, index, err := watcher.WatchLeases(ctx, n, index)
+		waiting <- answer{set, index, err}
+	}()
+	if err := server.admin.Snapshot().Restore(nil, strings.NewReader(string(data))); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, ok := s.Get(t, watcher.layout.lease(n.Name, second.Subnet())); ok {
+		t.Fatal("the second lease survived the restore")
+	}
+	// The first answer that differs is the one after the tree has settled: until
+	// then both leases are what is known.
+	got := <-waiting
+	if got.err == nil && len(got.set.Leases) == 2 {
+		got.set, got.index, got.err = watcher.WatchLeases(ctx, n, got.index)
+	}
+	if got.err != nil {
+		follow(t, watcher, n, index, []uint64{first.Slot}, []uint64{first.Slot})
+	} else if !slices.Equal(slots(got.set), []uint64{first.Slot}) {
+		t.Fatalf("got %v", slots(got.set))
+	}
+}
+
+// TestConsulStartsAnew: its indexes begin again, and a query for the old one
+// would sleep through it.
+func TestConsulStartsAnew(t *testing.T) {
+	server := newServer(t, "")
+	s := &store{server: server, prefix: "leno"}
+	watcher, n, leases, index := watched(t, s)
+	for range 50 {
+		s.Put(t, "other", []byte(time.Now().String())) // so that the old index is far away
+	}
+	l := acquire(t, s.open(t), n, 3)
+	want := append([]uint64{10, 20, 30}, l.Slot)
+	slices.Sort(want)
+	_, index = follow(t, watcher, n, index, want, nil)
+
+	one := make(chan error, 1)
+	ctx := testContext(t)
+	go func() {
+		_, _, err := watcher.WatchLease(ctx, n, l.Subnet(), l.ModifyIndex)
+		one <- err
+	}()
+	server.kill()
+	wantIs(t, <-one, registry.ErrUnavailable)
+	_, _, err := watcher.WatchLeases(ctx, n, index)
+	wantIs(t, err, registry.ErrUnavailable)
+	if err := server.start(); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = watcher.WatchLease(ctx, n, l.Subnet(), l.ModifyIndex)
+	wantIs(t, err, registry.ErrLeaseNotFound)
+	_, _, err = watcher.WatchLeases(ctx, n, index)
+	wantIs(t, err, registry.ErrUncertain)
+
+	back := claim(1)
+	back.Prefer, back.Session = leases[1].Subnet(), leases[1].Session
+	if _, err := s.open(t).Acquire(ctx, n, back); err != nil {
+		t.Fatal(err)
+	}
+	_, next := follow(t, watcher, n, 0, want, want)
+	if next <= index {
+		t.Errorf("index went from %d to %d", index, next)
+	}
+}
+
+func TestUnreachable(t *testing.T) {
+	c, err := New(Config{Address: "127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := network("default", "10.5.0.0/16")
+	ctx := testContext(t)
+	for name, err := range map[string]error{
+		"network": errOf2(c.Network(ctx, "default")),
+		"put":     c.PutNetwork(ctx, n),
+		"acquire": errOf2(c.Acquire(ctx, n, claim(0))),
+		"renew":   c.Renew(ctx, registry.Lease{Subnets: n.Plan.Subnets(1), Session: "x"}),
+		"watch":   errOf(c.WatchLeases(ctx, n, 7)),
+		"one":     errOf(c.WatchLease(ctx, n, n.Plan.Subnets(1)[0], 7)),
+		"all":     errOf(c.WatchNetworks(ctx, 7)),
+		"service": c.Announce(ctx, registry.Service{Name: "leno", ID: "leno"}, registry.Verdict{Status: "passing"}),
+		"node":    errOf2(c.NodeName(ctx)),
+	} {
+		t.Run(name, func(t *testing.T) { wantIs(t, err, registry.ErrUnavailable) })
+	}
+	if ctx.Err() != nil {
+		t.Error("took too long")
+	}
+}
+
+// TestServerTroubles: answers that are no answers never become a short list.
+func TestServerTroubles(t *testing.T) {
+	s := newStore(t)
+	trouble := make(chan func(w http.ResponseWriter, r *http.Request, pass http.Handler), 1)
+	addr := proxy(t, s.server, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		select {
+		case f := <-trouble:
+			f(w, r, pass)
+		default:
+			pass.ServeHTTP(w, r)
+		}
+	})
+	watcher, n, _, _ := watched(t, s, func(c *Config) { c.Address = addr })
+	for name, tt := range map[string]struct {
+		answer func(w http.ResponseWriter, r *http.Request, pass http.Handler)
+		want   error
+	}{
+		"no leader":  {answer(500, "No cluster leader"), registry.ErrUnavailable},
+		"rate limit": {answer(429, "rate limit"), registry.ErrUnavailable},
+		"cut off": {func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+			w.Header().Set("X-Consul-Knownleader", "true")
+			_, _ = io.WriteString(w, `[{"Key":`)
+		}, registry.ErrUnavailable},
+		"no known leader": {func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+			w.Header().Set("X-Consul-Knownleader", "false")
+			w.Header().Set("X-Consul-Lastcontact", "0")
+			w.WriteHeader(404)
+		}, registry.ErrUncertain},
+		"empty once": {func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+			w.Header().Set("X-Consul-Knownleader", "true")
+			w.Header().Set("X-Consul-Lastcontact", "0")
+			w.Header().Set("X-Consul-Index", "1")
+			w.WriteHeader(404)
+		}, nil}, // a stale answer: asked again
+	} {
+		t.Run(name, func(t *testing.T) {
+			trouble <- tt.answer
+			set, _, err := watcher.WatchLeases(testContext(t), n, 0)
+			if tt.want != nil {
+				wantIs(t, err, tt.want)
+				set, _, err = watcher.WatchLeases(testContext(t), n, 0)
+			}
+			if err != nil || len(set.Leases) != 3 {
+				t.Fatalf("got %v, %v", slots(set), err)
+			}
+		})
+	}
+}
+
+func answer(code int, body string) func(http.ResponseWriter, *http.Request, http.Handler) {
+	return func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { http.Error(w, body, code) }
+}

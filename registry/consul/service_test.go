@@ -1,0 +1,137 @@
+package consul
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// announcer is a client that counts its registrations.
+func announcer(t *testing.T, s *server) (c *Client, registrations *atomic.Int64) {
+	t.Helper()
+	registrations = new(atomic.Int64)
+	addr := proxy(t, s, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if r.URL.Path == "/v1/agent/service/register" {
+			registrations.Add(1)
+		}
+		pass.ServeHTTP(w, r)
+	})
+	return s.client(t, "leno", func(c *Config) { c.Address = addr }), registrations
+}
+
+func check(t *testing.T, s *server, id string) *api.AgentCheck {
+	t.Helper()
+	checks, err := s.admin.Agent().ChecksWithFilter(`ServiceID == "` + id + `"`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(checks) > 1 {
+		t.Fatalf("checks %v", checks)
+	}
+	return checks["service:"+id]
+}
+
+func TestAnnounce(t *testing.T) {
+	s := common.get(t)
+	c, registrations := announcer(t, s)
+	ctx := testContext(t)
+	health := httptest.NewServer(http.NotFoundHandler())
+	defer health.Close()
+	service := registry.Service{Name: "leno", ID: "leno-announce", Address: netip.MustParseAddr("192.0.2.7"), Port: 5366,
+		HealthURL: health.URL + "/healthz", Tags: []string{"a"}, Meta: map[string]string{"version": "1"}}
+	announce := func(v string) {
+		t.Helper()
+		if err := c.Announce(ctx, service, registry.Verdict{Status: v}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, step := range []struct {
+		name   string
+		change func()
+		writes bool
+	}{
+		{"first", func() {}, true},
+		{"again", func() {}, false},
+		{"other port", func() { service.Port = 5367 }, true},
+		{"other address", func() { service.Address = netip.Addr{} }, true},
+		{"other tags", func() { service.Tags = nil }, true},
+		{"other meta", func() { service.Meta = map[string]string{"version": "2"} }, true},
+		{"no meta", func() { service.Meta = nil }, true},
+		{"still", func() {}, false},
+		{"other health url", func() { service.HealthURL = health.URL + "/other" }, true},
+		{"to a ttl check", func() { service.HealthURL = "" }, true},
+		{"the ttl check stays", func() {}, false},
+		{"back", func() { service.HealthURL = health.URL + "/healthz" }, true},
+		{"deregistered by somebody", func() {
+			if err := s.admin.Agent().ServiceDeregister(service.ID); err != nil {
+				t.Fatal(err)
+			}
+		}, true},
+		{"check deregistered by somebody", func() {
+			if err := s.admin.Agent().CheckDeregister("service:" + service.ID); err != nil {
+				t.Fatal(err)
+			}
+		}, true},
+		{"in the end", func() {}, false},
+	} {
+		before := registrations.Load()
+		step.change()
+		announce("passing")
+		if wrote := registrations.Load() - before; wrote > 1 || wrote == 1 != step.writes {
+			t.Errorf("%s: registered %d times, want %v", step.name, wrote, step.writes)
+		}
+		got, _, err := s.admin.Agent().Service(service.ID, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		address := ""
+		if service.Address.IsValid() {
+			address = service.Address.String()
+		}
+		if got.Service != "leno" || got.Port != service.Port || got.Address != address ||
+			len(got.Tags) != len(service.Tags) || len(got.Meta) != len(service.Meta) || got.Meta["version"] != service.Meta["version"] {
+			t.Errorf("%s: got %+v, want %+v", step.name, got, service)
+		}
+		ch := check(t, s, service.ID)
+		switch {
+		case ch == nil:
+			t.Errorf("%s: no check", step.name)
+		case service.HealthURL == "" && ch.Type != "ttl", service.HealthURL != "" && (ch.Type != "http" || ch.Notes != "polls "+service.HealthURL):
+			t.Errorf("%s: check %+v", step.name, ch)
+		}
+	}
+	for range 2 {
+		if err := c.Withdraw(ctx, service); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := s.admin.Agent().Service(service.ID, nil); !isNotFound(err) {
+		t.Errorf("withdrawn: %v", err)
+	}
+}
+
+func TestAnnounceTTL(t *testing.T) {
+	s := common.get(t)
+	c, registrations := announcer(t, s)
+	service := registry.Service{Name: "leno", ID: "leno-ttl"}
+	for _, v := range []registry.Verdict{{Status: "passing"}, {Status: "warning", Output: "not renewing"}, {Status: "critical", Output: "no lease"}, {Status: "passing", Output: "ok"}} {
+		if err := c.Announce(testContext(t), service, v); err != nil {
+			t.Fatal(err)
+		}
+		if got := check(t, s, service.ID); got == nil || got.Status != v.Status || got.Output != v.Output {
+			t.Errorf("check %+v, want %+v", got, v)
+		}
+	}
+	if n := registrations.Load(); n != 1 {
+		t.Errorf("registered %d times", n)
+	}
+	if err := c.Withdraw(testContext(t), service); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,212 @@
+package consul
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// leastPrivilege is the policy the documentation gives for an agent; putting a
+// network's first definition wants the right to write below networks/ as well.
+func leastPrivilege(s *store, node string) string {
+	return `
+key_prefix "` + s.prefix + `/leases/" { policy = "write" }
+key_prefix "` + s.prefix + `/"        { policy = "read" }
+session    "` + node + `"             { policy = "write" }
+service    "leno"                     { policy = "write" }
+agent      "` + node + `"             { policy = "read" }
+`
+}
+
+func nodeOf(t *testing.T, s *store) string {
+	t.Helper()
+	name, err := s.open(t).NodeName(testContext(t))
+	if err != nil || name == "" {
+		t.Fatalf("node name %q, %v", name, err)
+	}
+	return name
+}
+
+func TestLeastPrivilege(t *testing.T) {
+	s := newStore(t)
+	node := nodeOf(t, s)
+	n := putNetwork(t, s, "default", "10.5.0.0/16")
+	secret, _ := s.newToken(t, leastPrivilege(s, node))
+	c := s.open(t, func(conf *Config) { conf.Token = secret })
+	ctx := testContext(t)
+
+	if name, err := c.NodeName(ctx); err != nil || name != node {
+		t.Errorf("node name %q, %v", name, err)
+	}
+	if _, err := c.Network(ctx, n.Name); err != nil {
+		t.Error(err)
+	}
+	l := acquire(t, c, n, 0)
+	second := acquire(t, c, n, 1)
+	for name, err := range map[string]error{
+		"renew":     c.Renew(ctx, l),
+		"release":   c.Release(ctx, l),
+		"revoke":    c.Revoke(ctx, n.Name, second.Subnet()),
+		"announce":  c.Announce(ctx, registry.Service{Name: "leno", ID: "leno-test"}, registry.Verdict{Status: "passing"}),
+		"withdraw":  c.Withdraw(ctx, registry.Service{Name: "leno", ID: "leno-test"}),
+		"networks":  errOf(c.WatchNetworks(ctx, 0)),
+		"leases":    errOf(c.WatchLeases(ctx, n, 0)),
+		"reserved":  func() error { _, err := c.Reservations(ctx, n); return err }(),
+		"reacquire": errOf2(c.Acquire(ctx, n, claim(0))),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, err := range map[string]error{
+		"put network":    c.PutNetwork(ctx, network("other", "10.6.0.0/16")),
+		"delete network": c.DeleteNetwork(ctx, n.Name),
+		"reserve":        c.AddReservation(ctx, n, registry.Reservation{Subnet: n.Plan.Subnets(9)[0], Node: "x"}),
+	} {
+		t.Run(name, func(t *testing.T) { wantIs(t, err, registry.ErrDenied) })
+	}
+}
+
+func TestDeniedEverywhere(t *testing.T) {
+	s := newStore(t)
+	n := putNetwork(t, s, "default", "10.5.0.0/16")
+	root := s.open(t)
+	ctx := testContext(t)
+	l := acquire(t, root, n, 0)
+	if err := root.AddReservation(ctx, n, registry.Reservation{Subnet: n.Plan.Subnets(9)[0], Node: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	// The empty token is Consul's anonymous one: neither ours nor the default
+	// token of the Consul agent that is asked.
+	for name, r := range map[string]registry.Registry{"anonymous": root.As(""), "unknown": root.As("5f6a3c9e-0000-4000-8000-000000000002")} {
+		t.Run(name, func(t *testing.T) {
+			lapsed := l
+			lapsed.Session = ""
+			for what, err := range map[string]error{
+				"network":            errOf2(r.Network(ctx, n.Name)),
+				"put network":        r.PutNetwork(ctx, network("other", "10.6.0.0/16")),
+				"delete network":     r.DeleteNetwork(ctx, n.Name),
+				"acquire":            errOf2(r.Acquire(ctx, n, claim(1))),
+				"renew":              r.Renew(ctx, l),
+				"release":            r.Release(ctx, l),
+				"revoke":             r.Revoke(ctx, n.Name, l.Subnet()),
+				"expire":             r.Expire(ctx, lapsed),
+				"watch networks":     errOf(r.WatchNetworks(ctx, 0)),
+				"watch leases":       errOf(r.WatchLeases(ctx, n, 0)),
+				"watch lease":        errOf(r.WatchLease(ctx, n, l.Subnet(), 0)),
+				"reservations":       errOf2(r.Reservations(ctx, n)),
+				"add reservation":    r.AddReservation(ctx, n, registry.Reservation{Subnet: n.Plan.Subnets(8)[0], Node: "y"}),
+				"remove reservation": r.RemoveReservation(ctx, n.Name, n.Plan.Subnets(9)[0]),
+			} {
+				t.Run(what, func(t *testing.T) { wantIs(t, err, registry.ErrDenied) })
+			}
+			if name == "anonymous" { // for which Consul gives an empty list instead of 403
+				wantIs(t, errOf(r.WatchLeases(ctx, n, 0)), registry.ErrUncertain)
+				wantIs(t, errOf(r.WatchNetworks(ctx, 0)), registry.ErrUncertain)
+			}
+		})
+	}
+	if _, session, ok := s.Get(t, s.open(t).layout.lease(n.Name, l.Subnet())); !ok || session != l.Session {
+		t.Errorf("record there %v, held by %q", ok, session)
+	}
+}
+
+// TestDefaultTokenIsNotLent: without a token header the Consul agent would use
+// its own default token for the request.
+func TestDefaultTokenIsNotLent(t *testing.T) {
+	server := newServer(t, "")
+	if _, err := server.admin.Agent().UpdateDefaultACLToken(rootToken, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("CONSUL_HTTP_TOKEN", rootToken)
+	c := server.client(t, "leno", func(conf *Config) { conf.Token = "" })
+	ctx := testContext(t)
+	if err := c.PutNetwork(ctx, network("default", "10.5.0.0/16")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := c.As("").Network(ctx, "default")
+	wantIs(t, err, registry.ErrDenied)
+	_, err = c.As("").As(rootToken).Network(ctx, "default")
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTokenFile(t *testing.T) {
+	s := newStore(t)
+	n := putNetwork(t, s, "default", "10.5.0.0/16")
+	file := filepath.Join(t.TempDir(), "token")
+	write := func(secret string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(secret+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := s.open(t, func(conf *Config) { conf.Token, conf.TokenFile = "", file })
+	ctx := testContext(t)
+
+	_, err := c.Network(ctx, n.Name)
+	wantIs(t, err, registry.ErrDenied, os.ErrNotExist)
+	write("")
+	_, err = c.Network(ctx, n.Name)
+	wantIs(t, err, registry.ErrDenied)
+
+	reader, _ := s.newToken(t, `key_prefix "`+s.prefix+`/" { policy = "read" }`)
+	write(reader)
+	if _, err := c.Network(ctx, n.Name); err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Acquire(ctx, n, claim(0))
+	wantIs(t, err, registry.ErrDenied)
+
+	writer, _ := s.newToken(t, leastPrivilege(s, nodeOf(t, s)))
+	write(writer) // read again on 403, body and all
+	l := acquire(t, c, n, 0)
+
+	write(reader)
+	if err := c.ReloadToken(); err != nil {
+		t.Fatal(err)
+	}
+	wantIs(t, c.Release(ctx, l), registry.ErrDenied)
+	write(writer) // read again when a transaction is denied, which is no 403
+	if err := c.Release(ctx, l); err != nil {
+		t.Fatal(err)
+	}
+
+	// A file that is gone does not take the token away.
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	wantIs(t, c.ReloadToken(), os.ErrNotExist)
+	if _, err := c.Network(ctx, n.Name); err != nil {
+		t.Error(err)
+	}
+	if err := s.open(t).ReloadToken(); err != nil {
+		t.Errorf("without a file: %v", err)
+	}
+}
+
+// TestTokenDeleted: a revoked token is 403 for reads too.
+func TestTokenDeleted(t *testing.T) {
+	s := newStore(t)
+	n := putNetwork(t, s, "default", "10.5.0.0/16")
+	secret, _ := s.newToken(t, leastPrivilege(s, nodeOf(t, s)))
+	c := s.open(t, func(conf *Config) { conf.Token = secret })
+	acquire(t, c, n, 0)
+	self, _, err := s.admin.ACL().TokenReadSelf(&api.QueryOptions{Token: secret})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.admin.ACL().TokenDelete(self.AccessorID, nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the token is refused", func() bool {
+		_, _, err = c.WatchLeases(testContext(t), n, 0)
+		return err != nil
+	})
+	wantIs(t, err, registry.ErrDenied)
+}
