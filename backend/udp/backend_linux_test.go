@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -307,6 +308,19 @@ func TestPortInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	if report := a.apply(); report.Writes != 1 || report.Peers != 1 {
+		t.Errorf("report %+v", report)
+	}
+	ping(t, a.container, inner(b.n)[0])
+}
+
+// A socket that cannot be read any more is opened again by the next Apply.
+func TestSocketIsReopened(t *testing.T) {
+	a, b := newHosts(t, 4)
+	if err := (*a.backend.engine.bind.current.Load()).Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the reader ended", func() bool { return !a.backend.engine.bindAlive() })
+	if report := a.apply(); report.Writes != 1 || !slices.Equal(report.Healed, []string{"socket reopened"}) || report.Peers != 1 {
 		t.Errorf("report %+v", report)
 	}
 	ping(t, a.container, inner(b.n)[0])

@@ -223,6 +223,37 @@ func TestBindContract(t *testing.T) {
 	}
 }
 
+// Outer packets go without DF, and bursts find room.
+func TestSocketOptions(t *testing.T) {
+	ns := nstest.New(t)
+	for at, option := range map[netip.AddrPort][3]int{
+		addrPort("127.0.0.1:8285"): {unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT},
+		addrPort("[::1]:8285"):     {unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DONT},
+	} {
+		var s *socket
+		inNS(t, ns, func() (err error) {
+			s, err = listen(t.Context(), at)
+			return err
+		})
+		raw, err := s.conn.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The kernel doubles what it is asked for, for its own accounting.
+		for _, want := range [][3]int{option, {unix.SOL_SOCKET, unix.SO_RCVBUF, 2 * socketBuffer}, {unix.SOL_SOCKET, unix.SO_SNDBUF, 2 * socketBuffer}} {
+			var got int
+			var optErr error
+			err := raw.Control(func(fd uintptr) { got, optErr = unix.GetsockoptInt(int(fd), want[0], want[1]) })
+			if err := errors.Join(err, optErr); err != nil || got != want[2] {
+				t.Errorf("option %d of level %d on %s is %d, want %d: %v", want[1], want[0], at, got, want[2], err)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Offloads of an earlier owner do not outlive him: what is read is whole, with
 // the checksum that a vnet header would have promised to fill in.
 func TestTUNForgetsOffloads(t *testing.T) {
