@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -186,12 +187,13 @@ type host struct {
 	agent    *Agent
 	client   *api.Client
 
-	mu     sync.Mutex
-	place  underlay.Choice
-	kernel func() // tells the agent that the kernel changed
-	end    func()
-	exited chan struct{} // closed when Run returned err
-	err    error
+	mu       sync.Mutex
+	place    underlay.Choice
+	placeErr error
+	kernel   func() // tells the agent that the kernel changed
+	end      func()
+	exited   chan struct{} // closed when Run returned err
+	err      error
 }
 
 // newHost is a host of the store that is not started yet.
@@ -229,7 +231,7 @@ func (h *host) start() *host {
 		SelectUnderlay: func(config.Underlay, []netip.Prefix) (underlay.Choice, error) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			return h.place, nil
+			return h.place, h.placeErr
 		},
 		WatchKernel: func(ctx context.Context, changed func()) error {
 			h.mu.Lock()
@@ -471,24 +473,39 @@ func TestAgentKeepsPeersWhileTheStoreIsAway(t *testing.T) {
 	}
 }
 
-// health asks /healthz over HTTP.
-func (h *host) health() (int, api.Health) {
+// request speaks to the agent's socket without the client.
+func (h *host) request(method, path, body string) (int, string) {
 	h.t.Helper()
-	path := strings.TrimPrefix(h.config.HTTP.Address, "unix://")
+	socket := strings.TrimPrefix(h.config.HTTP.Address, "unix://")
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		}}}
-	r, err := client.Get("http://leno/healthz")
+	request, err := http.NewRequest(method, "http://leno"+path, strings.NewReader(body))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	r, err := client.Do(request)
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	defer r.Body.Close()
-	var out api.Health
-	if err := json.NewDecoder(r.Body).Decode(&out); err != nil {
+	data, err := io.ReadAll(r.Body)
+	if err != nil {
 		h.t.Fatal(err)
 	}
-	return r.StatusCode, out
+	return r.StatusCode, string(data)
+}
+
+// health asks /healthz.
+func (h *host) health() (int, api.Health) {
+	h.t.Helper()
+	code, body := h.request("GET", "/healthz", "")
+	var out api.Health
+	if err := json.Unmarshal([]byte(body), &out); err != nil {
+		h.t.Fatal(err)
+	}
+	return code, out
 }
 
 func TestAgentTakesALostLeaseBack(t *testing.T) {

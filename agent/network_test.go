@@ -341,3 +341,15 @@ func TestExpireRemovesWhatLapsedPastHold(t *testing.T) {
 	})
 	a.applies(a.subnet().String() + " <- ")
 }
+
+func TestNetworkDeletedWhileItsHostWaits(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a")
+	a.placeErr = errors.New("no interface fits")
+	a.start()
+	a.check(checkUnderlay, api.Critical, "no interface fits")
+	if err := store.Client().DeleteNetwork(context.Background(), "n"); err != nil {
+		t.Fatal(err)
+	}
+	a.check(checkNetwork, api.Critical, "leno network apply")
+}

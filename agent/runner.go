@@ -121,7 +121,7 @@ func (r *runner) Run(ctx context.Context) error {
 	retry := newPause()
 	for {
 		started := time.Now()
-		err := r.guard(ctx)
+		err := r.round(ctx)
 		var lost *LostError
 		var released *releaseRequest
 		switch {
@@ -158,28 +158,35 @@ func (r *runner) Run(ctx context.Context) error {
 	}
 }
 
-// guard runs one round and turns a panic into an error, so that one network's
-// fault leaves the others running.
-func (r *runner) guard(ctx context.Context) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("internal error: %v", p)
-		}
-	}()
-	return r.round(ctx)
-}
-
-// round finds the definition, takes a lease and keeps everything right until
-// something needs a new round.
+// round finds the definition and carries the network until the definition
+// changes, somebody releases the lease, or something fails for good.
 func (r *runner) round(ctx context.Context) error {
 	n, err := r.awaitDefinition(ctx)
 	if err != nil {
 		return err
 	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return r.watchDefinition(ctx, n) })
+	g.Go(func() error { return r.carry(ctx, n) })
+	g.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case request := <-r.releases:
+			return &request
+		}
+	})
+	return g.Wait()
+}
+
+// carry takes a lease and keeps it and the datapath right until ctx ends. A
+// definition that cannot be used waits for another one.
+func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	kind, config, err := r.backendConfig(n)
 	if err != nil {
-		r.check(checkNetwork, api.Critical, err.Error())
-		return r.watchDefinition(ctx, n)
+		r.wait(checkNetwork, err.Error())
+		<-ctx.Done()
+		return ctx.Err()
 	}
 	if err := r.retire(ctx, kind, config); err != nil {
 		return err
@@ -193,7 +200,6 @@ func (r *runner) round(ctx context.Context) error {
 	}
 	claim, err := r.makeClaim(n, place)
 	if err != nil {
-		r.check(checkUnderlay, api.Critical, err.Error())
 		return err
 	}
 	r.claim.set(claim)
@@ -207,16 +213,7 @@ func (r *runner) round(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.keep(ctx, n, lease) })
 	g.Go(func() error { return r.watchLeases(ctx, n) })
-	g.Go(func() error { return r.watchDefinition(ctx, n) })
 	g.Go(func() error { return r.reconcile(ctx, n, place) })
-	g.Go(func() error {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case request := <-r.releases:
-			return &request
-		}
-	})
 	return g.Wait()
 }
 

@@ -66,7 +66,7 @@ func (w *world) sizes(from *lab.Container, to netip.Addr) {
 		{"one byte more in fragments", fits + 1, false, true},
 		{"much more in fragments", 4000, false, true},
 	} {
-		r, err := from.Ping(w.ctx, to, lab.PingOptions{Count: 2, Size: tt.size, DontFragment: tt.whole, Timeout: 500 * time.Millisecond})
+		r, err := from.Ping(w.ctx, to, lab.PingOptions{Count: 2, Interval: linger, Size: tt.size, DontFragment: tt.whole, Timeout: 500 * time.Millisecond})
 		w.must(err)
 		if answered := r.Received == 2; answered != tt.answered {
 			w.t.Errorf("%s to %s, %s (%d bytes): %d of 2 answered\n%s", from.Name, to, tt.name, tt.size, r.Received, r.Output)

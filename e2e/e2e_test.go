@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/registry"
@@ -226,28 +228,44 @@ func leaseKey(network string, subnet netip.Prefix) string {
 	return "leno/leases/" + network + "/" + registry.SubnetKey(subnet)
 }
 
-// matrix pings from every container to every other, each family.
+// linger is the pause between counted pings. ping(8) waits for the last answer
+// no longer than twice the longest round trip so far or one such pause, so that
+// a short one takes a late answer for a lost one.
+const linger = 250 * time.Millisecond
+
+// matrix pings from every container to every other, each family, all at once.
 func (w *world) matrix() {
 	w.t.Helper()
+	var pings errgroup.Group
+	pings.SetLimit(8)
 	for _, from := range w.containers {
 		for _, to := range w.containers {
 			if from == to || from.Network != to.Network {
 				continue
 			}
 			for _, addr := range to.Addrs {
-				w.ping(from, addr)
+				pings.Go(func() error { return w.pinged(from, addr) })
 			}
 		}
+	}
+	if err := pings.Wait(); err != nil {
+		w.t.Error(err)
 	}
 }
 
 func (w *world) ping(from *lab.Container, to netip.Addr) {
 	w.t.Helper()
-	r, err := from.Ping(w.ctx, to, lab.PingOptions{Count: 3, Interval: 10 * time.Millisecond})
-	w.must(err)
-	if r.Sent != 3 || r.Lost() != 0 {
-		w.t.Errorf("ping from %s to %s: %d of %d lost\n%s", from.Name, to, r.Lost(), r.Sent, r.Output)
+	if err := w.pinged(from, to); err != nil {
+		w.t.Error(err)
 	}
+}
+
+func (w *world) pinged(from *lab.Container, to netip.Addr) error {
+	r, err := from.Ping(w.ctx, to, lab.PingOptions{Count: 3, Interval: linger})
+	if err == nil && (r.Sent != 3 || r.Lost() != 0) {
+		err = fmt.Errorf("ping from %s to %s: %d of %d lost\n%s", from.Name, to, r.Lost(), r.Sent, r.Output)
+	}
+	return err
 }
 
 // routes are leno's routes on the host, one a line, sorted.
