@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -18,110 +17,6 @@ import (
 // callTimeout bounds one short call to the store: without a leader it answers
 // after up to 12 s.
 const callTimeout = 15 * time.Second
-
-// awaitDefinition blocks until the network is defined in the store, and puts
-// this host's own definition there when nobody has.
-func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) {
-	retry := newPause()
-	for {
-		n, err := r.definition(ctx)
-		if err == nil {
-			r.deleted = false
-			r.show(func(v *view) { v.definition, v.defined, v.local.Differs = n, true, r.differs(n) })
-			if differs := r.differs(n); len(differs) > 0 {
-				r.log.Warn("the network's definition in the store wins over the configuration", "differs", strings.Join(differs, "; "))
-			}
-			return n, nil
-		}
-		if ctx.Err() != nil {
-			return registry.Network{}, ctx.Err()
-		}
-		reason := fmt.Sprintf("waiting for the store: %v", err)
-		switch {
-		case errors.Is(err, registry.ErrNetworkNotFound):
-			reason = "waiting for the network to be defined: use `leno network apply` or give its block a prefix"
-		case errors.Is(err, registry.ErrInvalid):
-			reason = fmt.Sprintf("the network's definition cannot be used: %v", err)
-		case errors.Is(err, registry.ErrDenied):
-			reason = fmt.Sprintf("waiting for rights: %v", err)
-		}
-		r.wait(checkNetwork, reason)
-		if err := retry.wait(ctx); err != nil {
-			return registry.Network{}, err
-		}
-	}
-}
-
-func (r *runner) definition(ctx context.Context) (registry.Network, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	n, err := r.env.registry.Network(ctx, r.local.Name)
-	if !errors.Is(err, registry.ErrNetworkNotFound) || len(r.local.Pools) == 0 || r.deleted {
-		return n, err
-	}
-	n, err = Definition(r.local)
-	if err != nil {
-		return n, err
-	}
-	switch err := r.env.registry.PutNetwork(ctx, n); {
-	case err == nil:
-		r.log.Info("network defined", "pools", n.Plan.Prefixes(), "backend", n.Backend.Type)
-	case !errors.Is(err, registry.ErrNetworkExists): // another host was first
-		return n, fmt.Errorf("define the network: %w", err)
-	}
-	return r.env.registry.Network(ctx, r.local.Name)
-}
-
-// Definition is the network a configuration block defines. The block has
-// pools and a backend, and its options are effective.
-func Definition(local config.Network) (registry.Network, error) {
-	n := registry.Network{Name: local.Name}
-	for _, p := range local.Pools {
-		n.Plan = append(n.Plan, registry.Pool(p))
-	}
-	var err error
-	if n.Plan, err = n.Plan.Normalize(); err != nil {
-		return n, err
-	}
-	if local.Backend == nil {
-		return n, fmt.Errorf("network %s: %w: no backend", local.Name, registry.ErrInvalid)
-	}
-	n.Backend, err = registry.NewBackend(local.Backend.Type, local.Backend.Options)
-	return n, err
-}
-
-// differs says where the block of this host and the store disagree.
-func (r *runner) differs(n registry.Network) []string {
-	if len(r.local.Pools) == 0 {
-		return nil
-	}
-	own, err := Definition(r.local)
-	if err != nil {
-		return []string{err.Error()}
-	}
-	return Differences(own, n)
-}
-
-// Differences lists what want has otherwise than have, in words.
-func Differences(want, have registry.Network) []string {
-	var out []string
-	for i := range max(len(want.Plan), len(have.Plan)) {
-		switch {
-		case i >= len(have.Plan):
-			out = append(out, fmt.Sprintf("pool %s is not in the store", want.Plan[i].Prefix))
-		case i >= len(want.Plan):
-			out = append(out, fmt.Sprintf("pool %s is only in the store", have.Plan[i].Prefix))
-		case want.Plan[i] != have.Plan[i]:
-			w, h := want.Plan[i], have.Plan[i]
-			out = append(out, fmt.Sprintf("pool %s/%d %s-%s is %s/%d %s-%s in the store",
-				w.Prefix, w.SubnetLen, w.Min, w.Max, h.Prefix, h.SubnetLen, h.Min, h.Max))
-		}
-	}
-	if !want.Backend.Equal(have.Backend) {
-		out = append(out, fmt.Sprintf("backend %s is %s in the store", want.Backend.Object, have.Backend.Object))
-	}
-	return out
-}
 
 // acquire blocks until this host holds a lease of n.
 func (r *runner) acquire(ctx context.Context, n registry.Network, claim registry.Claim) (registry.Lease, error) {
@@ -309,85 +204,6 @@ func (r *runner) watchOwn(ctx context.Context, n registry.Network, lease registr
 		index = next
 		retry.reset()
 	}
-}
-
-// watchLeases keeps the snapshot of all leases. An answer that is not certain
-// leaves it as it is.
-func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
-	retry := newPause()
-	var index uint64
-	for {
-		set, next, err := r.env.registry.WatchLeases(ctx, n, index)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err != nil {
-			last := "never"
-			if s, ok, _ := r.snapshot.get(); ok {
-				last = s.read.UTC().Format(time.RFC3339)
-			}
-			if r.env.health.set(r.local.Name, checkSnapshot, api.Warning,
-				fmt.Sprintf("leases last read %s, peers keep their routes: %v", last, err)) {
-				r.log.Warn("leases could not be read, peers keep their routes", "error", err)
-			}
-			index = 0 // the answer after an outage must not wait for a change
-			if err := retry.wait(ctx); err != nil {
-				return err
-			}
-			continue
-		}
-		retry.reset()
-		index = next
-		r.snapshot.set(snapshot{set: set, index: next, read: time.Now()})
-		r.check(checkSnapshot, api.Passing, "leases are followed")
-		r.checkRecords(set.Bad)
-	}
-}
-
-// checkRecords reports records that had to be skipped: in health always, in the
-// log when they are new.
-func (r *runner) checkRecords(bad []registry.BadRecord) {
-	if len(bad) == 0 {
-		r.check(checkRecords, api.Passing, "every record is usable")
-		r.badLogged = nil
-		return
-	}
-	logged := map[registry.BadRecord]bool{}
-	for _, b := range bad {
-		if !r.badLogged[b] {
-			r.log.Warn("record skipped", "key", b.Key, "error", b.Reason)
-		}
-		logged[b] = true
-	}
-	r.badLogged = logged
-	r.check(checkRecords, api.Warning, fmt.Sprintf("%d records skipped (see `leno lease list`), the first %s: %s", len(bad), bad[0].Key, bad[0].Reason))
-}
-
-// watchDefinition returns when the definition in the store is another one than
-// n, or certainly gone.
-func (r *runner) watchDefinition(ctx context.Context, n registry.Network) error {
-	for {
-		known, ok, changed := r.env.networks.get()
-		if ok {
-			now, found := known.find(n.Name)
-			switch {
-			case found && now.ModifyIndex != n.ModifyIndex && (len(Differences(now, n)) > 0):
-				return errDefinitionChanged
-			case !found && !known.bad(n.Name) && known.index > n.ModifyIndex:
-				return errNetworkGone
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-changed:
-		}
-	}
-}
-
-// awaitChange blocks until the definition changes or is gone.
-func (r *runner) awaitChange(ctx context.Context, n registry.Network) error {
-	return r.watchDefinition(ctx, n)
 }
 
 // previous is what this host held before, by its state file, else by its

@@ -1,0 +1,137 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/registry"
+)
+
+// awaitDefinition blocks until the network is defined in the store, and puts
+// this host's own definition there when nobody has.
+func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) {
+	retry := newPause()
+	for {
+		n, err := r.definition(ctx)
+		if err == nil {
+			r.deleted = false
+			r.show(func(v *view) { v.definition, v.defined, v.local.Differs = n, true, r.differs(n) })
+			if differs := r.differs(n); len(differs) > 0 {
+				r.log.Warn("the network's definition in the store wins over the configuration", "differs", strings.Join(differs, "; "))
+			}
+			return n, nil
+		}
+		if ctx.Err() != nil {
+			return registry.Network{}, ctx.Err()
+		}
+		reason := fmt.Sprintf("waiting for the store: %v", err)
+		switch {
+		case errors.Is(err, registry.ErrNetworkNotFound):
+			reason = "waiting for the network to be defined: use `leno network apply` or give its block a prefix"
+		case errors.Is(err, registry.ErrInvalid):
+			reason = fmt.Sprintf("the network's definition cannot be used: %v", err)
+		case errors.Is(err, registry.ErrDenied):
+			reason = fmt.Sprintf("waiting for rights: %v", err)
+		}
+		r.wait(checkNetwork, reason)
+		if err := retry.wait(ctx); err != nil {
+			return registry.Network{}, err
+		}
+	}
+}
+
+func (r *runner) definition(ctx context.Context) (registry.Network, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	n, err := r.env.registry.Network(ctx, r.local.Name)
+	if !errors.Is(err, registry.ErrNetworkNotFound) || len(r.local.Pools) == 0 || r.deleted {
+		return n, err
+	}
+	n, err = Definition(r.local)
+	if err != nil {
+		return n, err
+	}
+	switch err := r.env.registry.PutNetwork(ctx, n); {
+	case err == nil:
+		r.log.Info("network defined", "pools", n.Plan.Prefixes(), "backend", n.Backend.Type)
+	case !errors.Is(err, registry.ErrNetworkExists): // another host was first
+		return n, fmt.Errorf("define the network: %w", err)
+	}
+	return r.env.registry.Network(ctx, r.local.Name)
+}
+
+// Definition is the network a configuration block defines. The block has
+// pools and a backend, and its options are effective.
+func Definition(local config.Network) (registry.Network, error) {
+	n := registry.Network{Name: local.Name}
+	for _, p := range local.Pools {
+		n.Plan = append(n.Plan, registry.Pool(p))
+	}
+	var err error
+	if n.Plan, err = n.Plan.Normalize(); err != nil {
+		return n, err
+	}
+	if local.Backend == nil {
+		return n, fmt.Errorf("network %s: %w: no backend", local.Name, registry.ErrInvalid)
+	}
+	n.Backend, err = registry.NewBackend(local.Backend.Type, local.Backend.Options)
+	return n, err
+}
+
+// differs says where the block of this host and the store disagree.
+func (r *runner) differs(n registry.Network) []string {
+	if len(r.local.Pools) == 0 {
+		return nil
+	}
+	own, err := Definition(r.local)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	return Differences(own, n)
+}
+
+// Differences lists what want has otherwise than have, in words.
+func Differences(want, have registry.Network) []string {
+	var out []string
+	for i := range max(len(want.Plan), len(have.Plan)) {
+		switch {
+		case i >= len(have.Plan):
+			out = append(out, fmt.Sprintf("pool %s is not in the store", want.Plan[i].Prefix))
+		case i >= len(want.Plan):
+			out = append(out, fmt.Sprintf("pool %s is only in the store", have.Plan[i].Prefix))
+		case want.Plan[i] != have.Plan[i]:
+			w, h := want.Plan[i], have.Plan[i]
+			out = append(out, fmt.Sprintf("pool %s/%d %s-%s is %s/%d %s-%s in the store",
+				w.Prefix, w.SubnetLen, w.Min, w.Max, h.Prefix, h.SubnetLen, h.Min, h.Max))
+		}
+	}
+	if !want.Backend.Equal(have.Backend) {
+		out = append(out, fmt.Sprintf("backend %s is %s in the store", want.Backend.Object, have.Backend.Object))
+	}
+	return out
+}
+
+// watchDefinition returns when the definition in the store is another one than
+// n, or certainly gone.
+func (r *runner) watchDefinition(ctx context.Context, n registry.Network) error {
+	for {
+		known, ok, changed := r.env.networks.get()
+		if ok {
+			now, found := known.find(n.Name)
+			switch {
+			case found && now.ModifyIndex != n.ModifyIndex && (len(Differences(now, n)) > 0):
+				return errDefinitionChanged
+			case !found && !known.bad(n.Name) && known.index > n.ModifyIndex:
+				return errNetworkGone
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		}
+	}
+}

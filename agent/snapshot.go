@@ -1,0 +1,62 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+)
+
+// watchLeases keeps the snapshot of all leases. An answer that is not certain
+// leaves it as it is.
+func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
+	retry := newPause()
+	var index uint64
+	for {
+		set, next, err := r.env.registry.WatchLeases(ctx, n, index)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			last := "never"
+			if s, ok, _ := r.snapshot.get(); ok {
+				last = s.read.UTC().Format(time.RFC3339)
+			}
+			if r.env.health.set(r.local.Name, checkSnapshot, api.Warning,
+				fmt.Sprintf("leases last read %s, peers keep their routes: %v", last, err)) {
+				r.log.Warn("leases could not be read, peers keep their routes", "error", err)
+			}
+			index = 0 // the answer after an outage must not wait for a change
+			if err := retry.wait(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		retry.reset()
+		index = next
+		r.snapshot.set(snapshot{set: set, index: next, read: time.Now()})
+		r.check(checkSnapshot, api.Passing, "leases are followed")
+		r.checkRecords(set.Bad)
+	}
+}
+
+// checkRecords reports records that had to be skipped: in health always, in the
+// log when they are new.
+func (r *runner) checkRecords(bad []registry.BadRecord) {
+	if len(bad) == 0 {
+		r.check(checkRecords, api.Passing, "every record is usable")
+		r.badLogged = nil
+		return
+	}
+	logged := map[registry.BadRecord]bool{}
+	for _, b := range bad {
+		if !r.badLogged[b] {
+			r.log.Warn("record skipped", "key", b.Key, "error", b.Reason)
+		}
+		logged[b] = true
+	}
+	r.badLogged = logged
+	r.check(checkRecords, api.Warning, fmt.Sprintf("%d records skipped (see `leno lease list`), the first %s: %s", len(bad), bad[0].Key, bad[0].Reason))
+}
