@@ -50,6 +50,7 @@ type environment struct {
 	backends map[string]backend.Type
 	health   *health
 	firewall *firewallKeeper
+	pools    *poolClaims
 	networks *published[networkSet]
 	kernel   *published[struct{}] // set at each change of the kernel's tables
 
@@ -125,7 +126,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		reloads: make(chan reloadRequest), fatal: make(chan error, 1)}
 	a.env = &environment{
 		log: o.Logger, registry: o.Registry, backends: o.Backends, health: newHealth(time.Now),
-		firewall: newFirewallKeeper(o.Logger.Named("firewall")),
+		firewall: newFirewallKeeper(o.Logger.Named("firewall")), pools: newPoolClaims(),
 		networks: newPublished[networkSet](), kernel: newPublished[struct{}](),
 		selectUnderlay: o.SelectUnderlay,
 	}

@@ -28,8 +28,9 @@ const (
 // place is where this host stands on the underlay and what the backend makes
 // of it.
 type place struct {
-	choice underlay.Choice
-	advert backend.Advertisement
+	choice     underlay.Choice
+	mtu        int              // of the overlay, bytes
+	attributes registry.Backend // what peers need
 }
 
 // underlay is the place as backends know it.
@@ -60,28 +61,27 @@ func (r *runner) locate(n registry.Network) (place, error) {
 		return place{}, err
 	}
 	p := place{choice: choice}
-	if p.advert, err = r.carrier.backend.Advertise(p.underlay()); err != nil {
+	advert, err := r.carrier.backend.Advertise(p.underlay())
+	if err != nil {
 		return place{}, fmt.Errorf("backend %s on %s: %w", r.carrier.kind, choice.Interface, err)
 	}
-	return p, nil
+	p.mtu = advert.MTU
+	p.attributes, err = registry.NewBackend(r.carrier.kind, advert.Attributes)
+	return p, err
 }
 
 func (r *runner) showPlace(n registry.Network, p place) {
 	r.check(checkUnderlay, api.Passing, fmt.Sprintf("%s (%s)", p.choice.Interface, p.choice.Reason))
 	r.show(func(v *view) {
-		v.local.Backend, v.local.MTU = n.Backend.Type, p.advert.MTU
+		v.local.Backend, v.local.MTU = n.Backend.Type, p.mtu
 		v.local.Underlay = api.Underlay{Interface: p.choice.Interface, MTU: p.choice.MTU, Addresses: p.choice.Addrs, Reason: p.choice.Reason}
 	})
 }
 
 // makeClaim is what this host says of itself, complete from its first write.
-func (r *runner) makeClaim(n registry.Network, p place) (registry.Claim, error) {
-	attributes, err := registry.NewBackend(n.Backend.Type, p.advert.Attributes)
-	if err != nil {
-		return registry.Claim{}, err
-	}
+func (r *runner) makeClaim(p place) registry.Claim {
 	c := registry.Claim{
-		Node: r.env.id.node, NodeID: r.env.id.nodeID, PublicIPs: p.choice.Addrs, MTU: p.advert.MTU, Backend: attributes,
+		Node: r.env.id.node, NodeID: r.env.id.nodeID, PublicIPs: p.choice.Addrs, MTU: p.mtu, Backend: p.attributes,
 		TTL: r.config.Lease.TTL, Hold: r.config.Lease.Hold,
 	}
 	if lease, held, _ := r.lease.get(); held {
@@ -89,7 +89,7 @@ func (r *runner) makeClaim(n registry.Network, p place) (registry.Claim, error) 
 	} else {
 		c.Session, c.Prefer = r.previous()
 	}
-	return c, nil
+	return c
 }
 
 // reconcile makes the host agree with lease and snapshot, now and whenever one
@@ -106,7 +106,7 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 		again := time.Duration(0)
 		if read {
 			state := backend.State{
-				Subnets: lease.Subnets, MTU: p.advert.MTU, Underlay: p.underlay(),
+				Subnets: lease.Subnets, MTU: p.mtu, Underlay: p.underlay(),
 				Peers: peersOf(snap.set.Leases, lease),
 			}
 			if err := r.apply(ctx, n, lease, state, !reflect.DeepEqual(state, applied)); err != nil {
@@ -155,12 +155,7 @@ func (r *runner) relocate(n registry.Network, before place) place {
 		return before
 	}
 	r.log.Info("underlay changed", "link", now.choice.Interface, "addresses", fmt.Sprint(now.choice.Addrs), "mtu", now.choice.MTU)
-	claim, err := r.makeClaim(n, now)
-	if err != nil {
-		r.check(checkUnderlay, api.Critical, err.Error())
-		return before
-	}
-	r.claim.set(claim)
+	r.claim.set(r.makeClaim(now))
 	return now
 }
 

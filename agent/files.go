@@ -62,7 +62,7 @@ type saved struct {
 func savedPath(dataDir, network string) string { return filepath.Join(dataDir, network+".json") }
 
 // loadSaved reads the state file. A missing one is the zero value; a broken one
-// is an error and the zero value, and is kept aside as .bad.
+// is an error and the zero value.
 func loadSaved(dataDir, network string) (saved, error) {
 	path := savedPath(dataDir, network)
 	data, err := os.ReadFile(path)
@@ -74,11 +74,10 @@ func loadSaved(dataDir, network string) (saved, error) {
 	}
 	var s saved
 	if err := json.Unmarshal(data, &s); err != nil {
-		return saved{}, errors.Join(fmt.Errorf("state file %s is broken and was moved to .bad: %w", path, err), os.Rename(path, path+".bad"))
+		return saved{}, fmt.Errorf("state file %s is broken: %w", path, err)
 	}
 	if s.Version != registry.Version || s.Network != network {
-		err := fmt.Errorf("state file %s is of version %d and network %q and was moved to .bad", path, s.Version, s.Network)
-		return saved{}, errors.Join(err, os.Rename(path, path+".bad"))
+		return saved{}, fmt.Errorf("state file %s is of version %d and network %q", path, s.Version, s.Network)
 	}
 	return s, nil
 }

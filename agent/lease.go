@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"reflect"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -18,11 +20,12 @@ import (
 // after up to 12 s.
 const callTimeout = 15 * time.Second
 
-// acquire blocks until this host holds a lease of n.
-func (r *runner) acquire(ctx context.Context, n registry.Network, claim registry.Claim) (registry.Lease, error) {
+// acquire blocks until this host holds a lease of n. claim is asked anew for
+// each attempt.
+func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() registry.Claim) (registry.Lease, error) {
 	retry := newPause()
 	for {
-		lease, err := r.acquireOnce(ctx, n, claim)
+		lease, err := r.acquireOnce(ctx, n, claim())
 		if err == nil {
 			r.check(checkLease, api.Passing, fmt.Sprintf("%s is held", lease.Subnet()))
 			r.check(checkConflict, api.Passing, "nobody else uses this host's name or addresses")
@@ -49,24 +52,29 @@ func (r *runner) acquireOnce(ctx context.Context, n registry.Network, claim regi
 	return r.env.registry.Acquire(ctx, n, claim)
 }
 
-// keep holds the lease: renews it, watches its record, rewrites it when the
-// host's attributes change, and takes it back whenever it is lost. Packets are
-// not its business: whatever happens here, the datapath stays.
-func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Lease) error {
+// keep holds the lease that claim got: renews it, watches its record, rewrites
+// it when the host's attributes change, and takes it back whenever it is lost.
+// Packets are not its business: whatever happens here, the datapath stays.
+func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Lease, claim registry.Claim) error {
 	for {
-		claim, _, claimChanged := r.claim.get()
-		reason, err := r.hold(ctx, n, lease, claimChanged)
-		if err != nil {
-			return err
+		now, _, changed := r.claim.get()
+		if reflect.DeepEqual(now, claim) {
+			reason, err := r.hold(ctx, n, lease, changed)
+			if err != nil {
+				return err
+			}
+			if reason != "" {
+				r.log.Warn("lease was lost, taking it back", "subnet", lease.Subnet(), "reason", reason)
+				r.check(checkLease, api.Warning, fmt.Sprintf("%s was lost (%s), taking it back", lease.Subnet(), reason))
+				r.reassert(ctx, n)
+			}
 		}
-		claim, _, _ = r.claim.get()
-		claim.Session, claim.Prefer = lease.Session, lease.Subnet()
-		if reason != "" {
-			r.log.Warn("lease was lost, taking it back", "subnet", lease.Subnet(), "reason", reason)
-			r.check(checkLease, api.Warning, fmt.Sprintf("%s was lost (%s), taking it back", lease.Subnet(), reason))
-			r.reassert(ctx, n)
-		}
-		next, err := r.acquire(ctx, n, claim)
+		next, err := r.acquire(ctx, n, func() registry.Claim {
+			claim, _, _ = r.claim.get()
+			mine := claim
+			mine.Session, mine.Prefer = lease.Session, lease.Subnet()
+			return mine
+		})
 		if err != nil {
 			return err
 		}
@@ -211,7 +219,8 @@ func (r *runner) watchOwn(ctx context.Context, n registry.Network, lease registr
 func (r *runner) previous() (session string, subnet netip.Prefix) {
 	before, err := loadSaved(r.config.DataDir, r.local.Name)
 	if err != nil {
-		r.log.Warn("starting without the state file", "error", err)
+		path := savedPath(r.config.DataDir, r.local.Name)
+		r.log.Warn("starting without the state file, moved to .bad", "error", errors.Join(err, os.Rename(path, path+".bad")))
 	}
 	if len(before.Subnets) > 0 {
 		return before.Session, before.Subnets[0]

@@ -353,3 +353,61 @@ func TestNetworkDeletedWhileItsHostWaits(t *testing.T) {
 	}
 	a.check(checkNetwork, api.Critical, "leno network apply")
 }
+
+func TestOverlappingNetworkWaits(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a").start()
+	a.ready()
+	more := a.config
+	second := a.config.Networks[0]
+	second.Name, second.SubnetFile = "m", a.config.Networks[0].SubnetFile+".m"
+	second.Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.5.2.0/23"), SubnetLen: 26}}
+	more.Networks = append(more.Networks[:1:1], second)
+	if err := a.agent.Reload(context.Background(), more); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		report, _ := a.agent.env.health.report()
+		if report.Status != api.Critical || !strings.Contains(fmt.Sprint(report), `overlap those of network "n"`) {
+			return fmt.Errorf("%+v", report)
+		}
+		return nil
+	})
+}
+
+func TestClaimIsMendedWhileWaiting(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a").start()
+	a.ready()
+	b := newHost(t, store, "b")
+	own := b.place.Addrs
+	b.place.Addrs = a.place.Addrs
+	b.start()
+	b.check(checkConflict, api.Critical, "192.0.2.97")
+	b.mu.Lock()
+	b.place.Addrs = own
+	b.mu.Unlock()
+	b.ready()
+	b.check(checkConflict, api.Passing)
+}
+
+func TestBrokenStateFileIsPutAside(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a").start()
+	a.ready()
+	subnet := a.subnet()
+	if err := a.stop(); err != nil {
+		t.Fatal(err)
+	}
+	path := savedPath(a.config.DataDir, "n")
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.start().ready()
+	if data, err := os.ReadFile(path + ".bad"); err != nil || string(data) != "{" {
+		t.Errorf("the broken file was not kept: %q, %v", data, err)
+	}
+	if again := a.subnet(); again != subnet {
+		t.Errorf("subnet %s, before %s", again, subnet)
+	}
+}

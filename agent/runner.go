@@ -117,6 +117,7 @@ func (r *runner) leave() {
 // Run blocks until ctx ends, healing and retrying whatever fails. The only
 // error is a *LostError.
 func (r *runner) Run(ctx context.Context) error {
+	defer r.env.pools.give(r.local.Name)
 	defer r.close()
 	retry := newPause()
 	for {
@@ -188,6 +189,9 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
+	if err := r.awaitPools(ctx, n); err != nil {
+		return err
+	}
 	if err := r.retire(ctx, kind, config); err != nil {
 		return err
 	}
@@ -198,20 +202,25 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	if err != nil {
 		return err
 	}
-	claim, err := r.makeClaim(n, place)
+	r.check(checkNetwork, api.Passing, "defined")
+	var claim registry.Claim
+	lease, err := r.acquire(ctx, n, func() registry.Claim {
+		// What was wrong with the last claim may be the address in it.
+		if now, err := r.locate(n); err == nil {
+			place = now
+			r.showPlace(n, place)
+		}
+		claim = r.makeClaim(place)
+		return claim
+	})
 	if err != nil {
 		return err
 	}
 	r.claim.set(claim)
-	r.check(checkNetwork, api.Passing, "defined")
-	lease, err := r.acquire(ctx, n, claim)
-	if err != nil {
-		return err
-	}
 	r.lease.set(lease)
 
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return r.keep(ctx, n, lease) })
+	g.Go(func() error { return r.keep(ctx, n, lease, claim) })
 	g.Go(func() error { return r.watchLeases(ctx, n) })
 	g.Go(func() error { return r.reconcile(ctx, n, place) })
 	return g.Wait()
@@ -269,7 +278,7 @@ func (r *runner) retire(ctx context.Context, kind backend.Type, c backend.Config
 	}
 	before, err := loadSaved(r.config.DataDir, r.local.Name)
 	if err != nil || before.Backend.Type == "" {
-		return nil // a broken state file is reported where the lease needs it
+		return nil // a broken state file is reported and put aside where the lease needs it
 	}
 	was, ok := r.env.backends[before.Backend.Type]
 	if !ok {
@@ -314,6 +323,7 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 			errs = append(errs, err)
 		}
 	}
+	r.env.pools.give(r.local.Name)
 	r.env.health.ready(r.local.Name, false)
 	r.lease.clear()
 	r.snapshot.clear()
