@@ -1,0 +1,86 @@
+// Measure times leno on a real Consul: how long a start takes, how soon a new
+// lease is a route on another host, and what an agent needs of memory and CPU
+// with few and with many peers. `make measure` runs it.
+//
+// Hosts are network namespaces on one machine. All figures but the agent's own
+// log line are taken from outside: files, the kernel's tables, /proc.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	if ctx.Err() != nil {
+		err = errors.New("interrupted") // everything else that is wrong follows from it
+	}
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "measure:", err)
+		os.Exit(1)
+	}
+}
+
+// limit is for a machine where something hangs.
+const limit = 30 * time.Minute
+
+func run(ctx context.Context, args []string) (err error) {
+	flags := flag.NewFlagSet("measure", flag.ExitOnError)
+	leno := flags.String("leno", "bin/leno", "the leno `binary`, built without the race detector")
+	consul := flags.String("consul", "", "the Consul `binary`; default: as the tests find it")
+	runs := flags.Int("runs", 10, "`number` of runs of each measurement")
+	many := flags.String("peers", "1000,5000", "`numbers` of peers, with commas")
+	idle := flags.Duration("idle", time.Minute, "how long an idle agent is watched, `duration`")
+	asJSON := flags.Bool("json", false, "print JSON")
+	flags.Parse(args) // exits on errors
+
+	var sizes []int
+	for _, text := range strings.FieldsFunc(*many, func(r rune) bool { return r == ',' }) {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > maxPeers {
+			return fmt.Errorf("-peers: %q is not a number from 1 to %d", text, maxPeers)
+		}
+		sizes = append(sizes, n)
+	}
+	if *runs < 1 {
+		return errors.New("-runs: at least 1")
+	}
+	if *consul == "" {
+		if *consul, err = lab.FindConsul(); err != nil {
+			return err
+		}
+	}
+	result, err := newResult(ctx, *leno, *consul)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	l, err := lab.New(ctx, lab.Options{Name: "measure", Leno: *leno, Consul: *consul})
+	if err != nil {
+		return err
+	}
+	m := &measurement{Lab: l, result: result, runs: *runs, idle: *idle}
+	err = errors.Join(m.all(ctx, sizes), l.Close())
+	if err != nil {
+		return err
+	}
+	result.finish()
+	if *asJSON {
+		return result.json(os.Stdout)
+	}
+	return result.table(os.Stdout)
+}

@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// What is aimed for.
+const (
+	targetStart  = 0.1   // s, to the subnet file
+	targetRoute  = 0.010 // s, without the coalescing delay
+	targetMemory = 25    // MiB, with few peers
+)
+
+// targetPeers is for the time from start to all of so many peers, s.
+var targetPeers = map[int]float64{1000: 0.15, 5000: 0.8}
+
+// stepLimit bounds one start or one wait.
+const stepLimit = time.Minute
+
+type measurement struct {
+	*lab.Lab
+	result *result
+	runs   int
+	idle   time.Duration
+}
+
+func (m *measurement) all(ctx context.Context, sizes []int) error {
+	if err := m.few(ctx); err != nil {
+		return fmt.Errorf("three hosts: %w", err)
+	}
+	for _, n := range sizes {
+		if err := m.many(ctx, n); err != nil {
+			return fmt.Errorf("%d peers: %w", n, err)
+		}
+	}
+	return nil
+}
+
+// config is for one host and one network. A host that is stopped leaves, so
+// that the next start is that of a new host.
+func config(h *lab.Host, network string) string {
+	body := fmt.Sprintf("  ipv4 {\n    prefix = %q\n  }\n  backend \"vxlan\" {}\n  ip_masq = true\n  forward = true", prefix)
+	text := h.Config("lease {\n  release_on_stop = true\n}\n", h.Network(network, body))
+	return strings.Replace(text, `"DEBUG"`, `"INFO"`, 1)
+}
+
+// few measures the third of three hosts, then how a lease becomes a route on
+// the first.
+func (m *measurement) few(ctx context.Context) error {
+	const network = "few"
+	a, b, c := m.Hosts[0], m.Hosts[1], m.Hosts[2]
+	for _, h := range []*lab.Host{a, b} {
+		if err := m.up(ctx, h, config(h, network)); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(c.ConfigFile(), []byte(config(c, network)), 0o644); err != nil {
+		return err
+	}
+	file, err := lab.ReadSubnetFile(a.SubnetFile(network))
+	if err != nil {
+		return err
+	}
+	onA := file.Subnet.Masked().Addr() // the address of the VXLAN device
+	for range m.runs {
+		fresh, again, err := m.twice(ctx, c, network, 2, func(ctx context.Context, s started) error {
+			at, err := awaitAnswer(ctx, c, onA)
+			m.result.seconds("start of a new host to the first ping answered", 0, at.Sub(s.at))
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		m.result.seconds("start to subnet file, new host", targetStart, fresh.took)
+		m.result.seconds("  CPU time", 0, fresh.cpu)
+		m.result.seconds("start to subnet file, restart", targetStart, again.took)
+		m.result.seconds("  CPU time of a restart", 0, again.cpu)
+	}
+	if err := m.rest(ctx, c, network, "2 peers", targetMemory); err != nil {
+		return err
+	}
+	if err := m.routes(ctx, a, network); err != nil {
+		return err
+	}
+	return errors.Join(a.StopAgent(ctx), b.StopAgent(ctx))
+}
+
+// many measures one host among n invented ones.
+func (m *measurement) many(ctx context.Context, n int) error {
+	network := fmt.Sprintf("many-%d", n)
+	h := m.Hosts[2]
+	// The first start defines the network.
+	if err := m.up(ctx, h, config(h, network)); err != nil {
+		return err
+	}
+	if err := m.down(ctx, h); err != nil {
+		return err
+	}
+	if err := fill(ctx, m.Consul.Client(), network, n); err != nil {
+		return err
+	}
+	for range m.runs {
+		fresh, again, err := m.twice(ctx, h, network, n, func(_ context.Context, s started) error {
+			took, err := applyTook(h.Agent())
+			m.result.seconds(fmt.Sprintf("%d peers: of that the datapath, by the agent's log", n), 0, took)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		m.result.seconds(fmt.Sprintf("%d peers: start to all in place, new host", n), targetPeers[n], fresh.took)
+		m.result.seconds(fmt.Sprintf("%d peers: CPU time", n), 0, fresh.cpu)
+		m.result.seconds(fmt.Sprintf("%d peers: restart to subnet file", n), 0, again.took)
+		m.result.seconds(fmt.Sprintf("%d peers: CPU time of a restart", n), 0, again.cpu)
+	}
+	return m.rest(ctx, h, network, fmt.Sprintf("%d peers", n), 0)
+}
+
+// twice starts the agent of a host that knows nothing, kills it, and starts it
+// again with everything there but the subnet file. Then the host leaves. All of
+// its peers must be in place whenever the file is.
+func (m *measurement) twice(ctx context.Context, h *lab.Host, network string, peers int, between func(context.Context, started) error) (fresh, again started, err error) {
+	ctx, cancel := context.WithTimeout(ctx, stepLimit)
+	defer cancel()
+	if fresh, err = start(ctx, h, network); err != nil {
+		return fresh, again, err
+	}
+	if err := errors.Join(complete(h, network, peers), between(ctx, fresh)); err != nil {
+		return fresh, again, err
+	}
+	if err := m.quiet(ctx, h); err != nil {
+		return fresh, again, err
+	}
+	if err := errors.Join(h.KillAgent(), os.Remove(h.SubnetFile(network))); err != nil {
+		return fresh, again, err
+	}
+	if again, err = start(ctx, h, network); err != nil {
+		return fresh, again, err
+	}
+	if err := complete(h, network, peers); err != nil {
+		return fresh, again, err
+	}
+	return fresh, again, errors.Join(m.quiet(ctx, h), m.down(ctx, h))
+}
+
+// rest measures an agent that has nothing to do.
+func (m *measurement) rest(ctx context.Context, h *lab.Host, network, what string, target float64) error {
+	if err := errors.Join(h.RestartAgent(), h.WaitReady(ctx)); err != nil {
+		return err
+	}
+	pid := h.Agent().Pid()
+	if err := sleep(ctx, 10*time.Second); err != nil {
+		return err
+	}
+	before, err := cpuTime(pid)
+	if err != nil {
+		return err
+	}
+	if err := sleep(ctx, m.idle); err != nil {
+		return err
+	}
+	after, err := cpuTime(pid)
+	if err != nil {
+		return err
+	}
+	size, err := status(pid, "VmRSS", "RssAnon", "VmHWM")
+	if err != nil {
+		return err
+	}
+	m.result.seconds(what+": CPU time of a minute at rest", 0, time.Duration(float64(after-before)*float64(time.Minute)/float64(m.idle)))
+	m.result.add(what+": resident", "MiB", target, size["VmRSS"])
+	m.result.add(what+": of that the heap and stacks", "MiB", 0, size["RssAnon"])
+	m.result.add(what+": most ever resident", "MiB", 0, size["VmHWM"])
+	return m.down(ctx, h)
+}
+
+// routes writes leases into Consul and waits for their routes on a host.
+func (m *measurement) routes(ctx context.Context, h *lab.Host, network string) error {
+	t, err := newTap(m.Consul)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	if err := h.KillAgent(); err != nil {
+		return err
+	}
+	if err := m.up(ctx, h, strings.Replace(config(h, network), m.Consul.Address(), t.address, 1)); err != nil {
+		return err
+	}
+	consul := m.Consul.Client()
+	session, err := newSession(ctx, consul)
+	if err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	defer close(done)
+	events, err := routeEvents(h, done)
+	if err != nil {
+		return err
+	}
+	for i := range 2 * m.runs {
+		if err := sleep(ctx, 500*time.Millisecond+rand.N(500*time.Millisecond)); err != nil {
+			return err
+		}
+		key, value, err := record(network, i+1)
+		if err != nil {
+			return err
+		}
+		t.reset()
+		begin := time.Now()
+		ok, _, err := consul.KV().Acquire(&api.KVPair{Key: key, Value: value, Session: session}, (&api.WriteOptions{}).WithContext(ctx))
+		if err != nil || !ok {
+			return fmt.Errorf("write %s: taken %t: %w", key, ok, err)
+		}
+		written := time.Since(begin)
+		waiting, cancel := context.WithTimeout(ctx, stepLimit)
+		at, err := awaitRoute(waiting, events, subnetOf(i+1))
+		cancel()
+		if err != nil {
+			return err
+		}
+		pause, err := t.pause()
+		if err != nil {
+			return err
+		}
+		m.result.seconds("lease sent to Consul to route on another host", 0, at.Sub(begin))
+		m.result.seconds("  without the coalescing delay", targetRoute, at.Sub(begin)-pause)
+		m.result.seconds("  the coalescing delay", 0, pause)
+		m.result.seconds("  Consul's answer to the write", 0, written)
+	}
+	return nil
+}
+
+// up starts an agent with a configuration and waits until all is ready.
+func (m *measurement) up(ctx context.Context, h *lab.Host, config string) error {
+	return errors.Join(h.StartAgent(config), h.WaitReady(ctx))
+}
+
+// down makes a host leave the network, so that it is a new one again, and lets
+// the others be done with that.
+func (m *measurement) down(ctx context.Context, h *lab.Host) error {
+	return errors.Join(h.StopAgent(ctx), os.RemoveAll(h.DataDir()), sleep(ctx, time.Second))
+}
+
+// quiet waits until an agent has done what follows a start.
+func (m *measurement) quiet(ctx context.Context, h *lab.Host) error {
+	return errors.Join(h.WaitReady(ctx), sleep(ctx, time.Second))
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+const (
+	// tick is how often the file and the answer to a ping are looked for.
+	tick = 500 * time.Microsecond
+	// routeProtocol marks leno's routes.
+	routeProtocol = 108
+)
+
+// started is one start of an agent, up to its subnet file.
+type started struct {
+	at        time.Time
+	took, cpu time.Duration
+}
+
+// start runs the agent and waits for the subnet file, which must not be there.
+func start(ctx context.Context, h *lab.Host, network string) (s started, err error) {
+	s.at = time.Now()
+	if err := h.RestartAgent(); err != nil {
+		return s, err
+	}
+	for {
+		_, err := os.Stat(h.SubnetFile(network))
+		if err == nil {
+			break
+		}
+		select {
+		case <-h.Agent().Done():
+			return s, fmt.Errorf("the agent ended: %s", h.Agent().Output())
+		case <-ctx.Done():
+			return s, fmt.Errorf("wait for the subnet file: %w: %s", ctx.Err(), h.Agent().Output())
+		case <-time.After(tick):
+		}
+	}
+	s.took = time.Since(s.at)
+	s.cpu, err = cpuTime(h.Agent().Pid())
+	return s, err
+}
+
+// cpuTime is what all threads of a process have used, user and system, to the
+// nanosecond where /proc/PID/stat has 10 ms. Programs it ran are not in it.
+func cpuTime(pid int) (time.Duration, error) {
+	const schedClock = 2 // CPUCLOCK_SCHED, clock_getcpuclockid(3)
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|schedClock), &t); err != nil {
+		return 0, fmt.Errorf("cpu time of process %d: %w", pid, err)
+	}
+	return time.Duration(t.Nano()), nil
+}
+
+// status reads lines like "VmRSS:  1234 kB" of a process, in MiB.
+func status(pid int, names ...string) (map[string]float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]float64{}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(line, ":")
+		if fields := strings.Fields(value); len(fields) == 2 && fields[1] == "kB" {
+			kib, err := strconv.ParseFloat(fields[0], 64)
+			if err != nil {
+				return nil, fmt.Errorf("/proc/%d/status: %q: %w", pid, line, err)
+			}
+			out[name] = kib / 1024
+		}
+	}
+	for _, name := range names {
+		if _, ok := out[name]; !ok {
+			return nil, fmt.Errorf("/proc/%d/status has no %s", pid, name)
+		}
+	}
+	return out, nil
+}
+
+// complete says whether the kernel has a route, a forwarding entry and a
+// neighbour for each of n peers.
+func complete(h *lab.Host, network string, n int) error {
+	return h.Do(func() error {
+		k, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		defer k.Close()
+		link, err := k.LinkByName("leno-" + network)
+		if err != nil {
+			return err
+		}
+		index := link.Attrs().Index
+		routes, err := k.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: routeProtocol, LinkIndex: index},
+			netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_OIF)
+		if err != nil {
+			return err
+		}
+		fdb, err := k.NeighList(index, unix.AF_BRIDGE)
+		if err != nil {
+			return err
+		}
+		neighbours, err := k.NeighList(index, netlink.FAMILY_V4)
+		if err != nil {
+			return err
+		}
+		permanent := 0
+		for _, n := range neighbours {
+			if n.State&netlink.NUD_PERMANENT != 0 {
+				permanent++
+			}
+		}
+		if len(routes) != n || len(fdb) != n || permanent != n {
+			return fmt.Errorf("%s has %d routes, %d forwarding entries and %d neighbours for %d peers", h.Name, len(routes), len(fdb), permanent, n)
+		}
+		return nil
+	})
+}
+
+var applied = regexp.MustCompile(`datapath applied: .*took=(\S+)`)
+
+// applyTook is what the agent's log says of its first pass over the datapath.
+func applyTook(p *lab.Process) (time.Duration, error) {
+	found := applied.FindStringSubmatch(p.Output())
+	if found == nil {
+		return 0, errors.New("the agent did not log that it applied the datapath")
+	}
+	return time.ParseDuration(found[1])
+}
+
+// routeEvents tells of each new route of leno's on a host, until done is closed.
+func routeEvents(h *lab.Host, done chan struct{}) (chan netlink.RouteUpdate, error) {
+	events := make(chan netlink.RouteUpdate, 64)
+	return events, h.Do(func() error { return netlink.RouteSubscribe(events, done) })
+}
+
+// awaitRoute returns when the route to a subnet was added.
+func awaitRoute(ctx context.Context, events <-chan netlink.RouteUpdate, subnet netip.Prefix) (time.Time, error) {
+	for {
+		select {
+		case e := <-events:
+			if e.Type == unix.RTM_NEWROUTE && e.Protocol == routeProtocol && e.Dst != nil && e.Dst.String() == subnet.String() {
+				return time.Now(), nil
+			}
+		case <-ctx.Done():
+			return time.Time{}, fmt.Errorf("wait for the route to %s: %w", subnet, ctx.Err())
+		}
+	}
+}
+
+// awaitAnswer pings an address from a host until the first answer.
+func awaitAnswer(ctx context.Context, h *lab.Host, to netip.Addr) (at time.Time, err error) {
+	err = h.Do(func() error {
+		conn, err := icmp.ListenPacket("ip4:icmp", "0.0.0.0")
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		packet, err := (&icmp.Message{Type: ipv4.ICMPTypeEcho, Body: &icmp.Echo{ID: os.Getpid() & 0xffff}}).Marshal(nil)
+		if err != nil {
+			return err
+		}
+		buffer := make([]byte, 1500)
+		for ctx.Err() == nil {
+			// Until there is a route it cannot be sent, or has no answer.
+			_, _ = conn.WriteTo(packet, &net.IPAddr{IP: to.AsSlice()})
+			if err := conn.SetReadDeadline(time.Now().Add(2 * time.Millisecond)); err != nil {
+				return err
+			}
+			for {
+				n, from, err := conn.ReadFrom(buffer)
+				if err != nil {
+					break // most often the deadline
+				}
+				if n > 0 && ipv4.ICMPType(buffer[0]) == ipv4.ICMPTypeEchoReply && from.String() == to.String() {
+					at = time.Now()
+					return nil
+				}
+			}
+		}
+		return fmt.Errorf("wait for an answer of %s: %w", to, ctx.Err())
+	})
+	return at, err
+}
