@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -26,8 +27,13 @@ type Namespace struct {
 	Name string // as `ip netns exec` wants it
 
 	lab    *Lab
-	file   *os.File
 	client *http.Client
+
+	// An HTTP client may still dial when the lab is closed: it does so in the
+	// background, also for a request that was given up.
+	mu     sync.RWMutex
+	file   *os.File
+	closed bool
 
 	// Processes are started on one thread that lives as long as we do: the
 	// kernel ends a child with a parent-death signal when the thread that
@@ -83,6 +89,9 @@ func (l *Lab) namespace(ctx context.Context, role string) (*Namespace, error) {
 // close lets go of the namespace, which stays.
 func (n *Namespace) close() {
 	n.client.CloseIdleConnections()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closed = true
 	close(n.starts)
 	<-n.ended
 	n.file.Close()
@@ -90,6 +99,11 @@ func (n *Namespace) close() {
 
 // enter moves the calling thread.
 func (n *Namespace) enter() error {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if n.closed {
+		return fmt.Errorf("enter namespace %s: %w", n.Name, os.ErrClosed)
+	}
 	if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("enter namespace %s: %w", n.Name, err)
 	}
@@ -144,6 +158,11 @@ func (n *Namespace) start(cmd *exec.Cmd) error {
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	}
 	n.lab.note(fmt.Sprintf("ip netns exec %s %s", n.Name, strings.Join(cmd.Args, " ")))
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if n.closed {
+		return fmt.Errorf("start in namespace %s: %w", n.Name, os.ErrClosed)
+	}
 	result := make(chan error)
 	n.starts <- func() { result <- cmd.Start() }
 	return <-result
