@@ -19,10 +19,25 @@ func (a *Agent) getNetworks(*http.Request) (reply, error) {
 		return reply{}, fmt.Errorf("networks: %w: not read yet", registry.ErrUnavailable)
 	}
 	out := api.NetworkList{Networks: []api.Network{}, Skipped: skipped(known.set.Bad)}
-	for _, n := range known.set.Networks {
+	for _, n := range a.known(known) {
 		out.Networks = append(out.Networks, a.network(n))
 	}
 	return reply{out, known.index}, nil
+}
+
+// known is the networks in the store and those this agent has just put there,
+// which the watch shows a moment later.
+func (a *Agent) known(set networkSet) []registry.Network {
+	out := slices.Clone(set.set.Networks)
+	for _, name := range a.self().Networks {
+		if run, ok := a.runner(name); ok {
+			if v := run.shown(); v.defined && v.definition.ModifyIndex > set.index {
+				out = append(out, v.definition)
+			}
+		}
+	}
+	slices.SortFunc(out, func(x, y registry.Network) int { return strings.Compare(x.Name, y.Name) })
+	return slices.CompactFunc(out, func(x, y registry.Network) bool { return x.Name == y.Name })
 }
 
 func (a *Agent) getNetwork(r *http.Request) (reply, error) {

@@ -124,3 +124,26 @@ func TestRawRequests(t *testing.T) {
 		})
 	}
 }
+
+// TestNetworksBeforeTheWatchShowsThem: a host that is ready has its network in
+// the list, although the watch of all networks comes a moment later.
+func TestNetworksBeforeTheWatchShowsThem(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a").start()
+	a.ready()
+	known, _, _ := a.agent.env.networks.get()
+	for _, tt := range []struct {
+		name string
+		set  networkSet
+	}{
+		{"not yet", networkSet{index: 1}},
+		{"shown", known},
+	} {
+		if got := a.agent.known(tt.set); len(got) != 1 || got[0].Name != "n" {
+			t.Errorf("%s: %+v", tt.name, got)
+		}
+	}
+	if got := a.agent.known(networkSet{index: known.index + 100}); len(got) != 0 {
+		t.Errorf("a deleted network is still listed: %+v", got)
+	}
+}

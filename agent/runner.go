@@ -145,6 +145,7 @@ func (r *runner) Run(ctx context.Context) error {
 			r.log.Warn("network was deleted, leaving it")
 			r.tearDown(ctx, r.env.registry)
 			r.deleted = true
+			r.show(func(v *view) { v.defined = false })
 		case errors.Is(err, errDefinitionChanged):
 			r.log.Info("network definition changed")
 		default:
