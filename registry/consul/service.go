@@ -74,7 +74,7 @@ func registration(s registry.Service, v registry.Verdict) *api.AgentServiceRegis
 	} else {
 		check.HTTP, check.Interval, check.Timeout = s.HealthURL, checkInterval, checkTimeout
 		// Consul does not tell what a check polls: the notes do.
-		check.Notes = "polls " + s.HealthURL
+		check.Notes = "polls " + s.HealthURL + " every " + checkInterval
 	}
 	r := &api.AgentServiceRegistration{ID: s.ID, Name: s.Name, Port: s.Port, Tags: s.Tags, Meta: s.Meta, Check: check}
 	if s.Address.IsValid() {

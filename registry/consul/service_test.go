@@ -102,7 +102,7 @@ func TestAnnounce(t *testing.T) {
 		switch {
 		case ch == nil:
 			t.Errorf("%s: no check", step.name)
-		case service.HealthURL == "" && ch.Type != "ttl", service.HealthURL != "" && (ch.Type != "http" || ch.Notes != "polls "+service.HealthURL):
+		case service.HealthURL == "" && ch.Type != "ttl", service.HealthURL != "" && (ch.Type != "http" || ch.Notes != "polls "+service.HealthURL+" every 10s"):
 			t.Errorf("%s: check %+v", step.name, ch)
 		}
 	}
