@@ -57,7 +57,8 @@ type Leases interface {
 	// and writes the lease complete in one transaction. It is repeatable: the
 	// holder calls it again to change its attributes, which writes only when
 	// something differs. Errors: ErrNetworkFull, ErrDuplicateNode,
-	// ErrDuplicateAddress, ErrUnavailable, ErrDenied.
+	// ErrDuplicateAddress, ErrInvalid for a claim nobody could read, ErrConflict
+	// when other hosts were faster again and again, ErrUnavailable, ErrDenied.
 	Acquire(ctx context.Context, n Network, c Claim) (Lease, error)
 
 	// Renew keeps the lease's session alive for another TTL and writes nothing

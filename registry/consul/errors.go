@@ -59,7 +59,10 @@ func classify(err error) error {
 		return classifyStatus(status.Code, status.Body, status)
 	case errors.As(err, &other):
 		return classifyStatus(other.Code, other.Body, err)
-	case errors.As(err, &urlErr), errors.As(err, &netErr), errors.Is(err, context.DeadlineExceeded),
+	case errors.As(err, &urlErr):
+		// Callers say what they asked for; the URL of it would only bury why.
+		return fmt.Errorf("%w: %w", registry.ErrUnavailable, urlErr.Err)
+	case errors.As(err, &netErr), errors.Is(err, context.DeadlineExceeded),
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("%w: %w", registry.ErrUnavailable, err)
 	case denied(err.Error()):

@@ -2,7 +2,6 @@ package consul
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,7 +21,6 @@ func TestClassify(t *testing.T) {
 		return &url.Error{Op: "Get", URL: "http://127.0.0.1:8500/v1/kv/x", Err: &statusError{Code: code, Body: body}}
 	}
 	refused := &url.Error{Op: "Get", URL: "http://127.0.0.1:1", Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}
-	_, cut := json.Marshal(make(chan int))
 	for _, tt := range []struct {
 		name string
 		err  error
@@ -48,7 +46,7 @@ func TestClassify(t *testing.T) {
 		{"no such host", &net.DNSError{Err: "no such host", Name: "consul.invalid"}, registry.ErrUnavailable},
 		{"text of a denial", errors.New("Failed request: Permission denied"), registry.ErrDenied},
 		{"classified before", hidden("x"), registry.ErrUncertain},
-		{"something else", cut, nil},
+		{"something else", errors.New("json: unexpected end of input"), nil},
 		{"rolled back", &refusedError{reasons: []string{"key exists"}}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -59,10 +57,12 @@ func TestClassify(t *testing.T) {
 					t.Errorf("%v is %q: %v, want %v", got, sentinel, !want, want)
 				}
 			}
-			// The cause stays, only the URL of a status is left out.
+			// The cause stays, only the URL is left out.
 			cause := tt.err
 			if status := (*statusError)(nil); errors.As(tt.err, &status) {
 				cause = status
+			} else if url := (*url.Error)(nil); errors.As(tt.err, &url) {
+				cause = url.Err
 			}
 			if !errors.Is(got, cause) {
 				t.Errorf("%v lost its cause %v", got, cause)
@@ -70,6 +70,9 @@ func TestClassify(t *testing.T) {
 		})
 	}
 	if got := classify(status(http.StatusForbidden, "Permission denied: x")).Error(); got != "permission denied: consul answered 403: Permission denied: x" {
+		t.Errorf("text %q", got)
+	}
+	if got := classify(refused).Error(); got != "the store is unavailable: dial: connection refused" {
 		t.Errorf("text %q", got)
 	}
 }
