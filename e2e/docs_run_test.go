@@ -1,0 +1,257 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// docHosts are the hosts of the documentation: what makes their lines in its
+// tables the same at each run.
+var docHosts = []struct{ nodeID, subnet string }{
+	{"6f1c9d1e-5c3e-4d0b-8a55-0f6f5a6f3d2a", "34"},
+	{"0a7b2f64-93d1-4c1e-b6a8-5d2e7f30c9b1", "77"},
+	{"c4e8d05b-217f-4f9a-9e63-81b7a2d4f60e", "201"},
+}
+
+// TestDocumentationCommands runs every command that the documentation shows, in
+// its order, on host-a of three with a Consul agent each; those of blocks that
+// start an agent on all three, and -dev on a machine without Consul. What a
+// console block shows of their output has to come out.
+func TestDocumentationCommands(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 4})
+	r := &reader{w: w, alone: newMachine(w, w.Hosts[3])}
+	_, err := r.alone.run("install bin/leno /usr/local/bin/")
+	w.must(err)
+	var starts errgroup.Group
+	for i, h := range w.Hosts[:3] {
+		m := newMachine(w, h)
+		m.write("var-lib/leno/node-id", docHosts[i].nodeID+"\n", 0o644)
+		for network, second := range map[string]string{"default": "5", "blue": "6"} {
+			m.write("run/leno/"+network+".env", fmt.Sprintf("LENO_SUBNET=10.%s.%s.1/24\n", second, docHosts[i].subnet), 0o644)
+		}
+		r.machines = append(r.machines, m)
+		starts.Go(func() error { return h.StartConsul(w.ctx) })
+	}
+	w.must(starts.Wait())
+	for _, b := range allBlocks(t) {
+		r.read(b)
+	}
+	if r.commands < 25 {
+		t.Errorf("only %d commands were run: are they still found?", r.commands)
+	}
+}
+
+// reader does as the documentation says.
+type reader struct {
+	w        *world
+	machines []*machine
+	alone    *machine
+	commands int
+}
+
+func (r *reader) read(b block) {
+	r.w.t.Helper()
+	switch {
+	case b.norun != "" || b.copies():
+	case b.title != "":
+		path := strings.TrimPrefix(b.title, "/")
+		if path == b.title {
+			path = "source/" + path
+		}
+		r.machines[0].write(path, b.text, 0o644)
+	case b.kind == "sh", b.kind == "console":
+		agents := strings.Contains(b.text, "leno agent -config")
+		for _, s := range steps(b) {
+			r.commands++
+			r.step(b, s, agents)
+		}
+		if r.machines[0].agent != nil {
+			r.mend()
+		}
+	}
+}
+
+// step is a command line and what it is said to print.
+type step struct{ line, output string }
+
+// steps are the commands of a block: its lines, or those after "$ ".
+func steps(b block) []step {
+	var out []step
+	text := strings.ReplaceAll(strings.TrimSuffix(b.text, "\n"), "\\\n", " ")
+	for _, line := range strings.Split(text, "\n") {
+		command, prompt := strings.CutPrefix(line, "$ ")
+		switch {
+		case b.kind == "sh" && strings.TrimSpace(line) != "":
+			out = append(out, step{line: line})
+		case b.kind == "console" && prompt:
+			out = append(out, step{line: command})
+		case b.kind == "console" && len(out) > 0:
+			out[len(out)-1].output += line + "\n"
+		}
+	}
+	return out
+}
+
+func (r *reader) step(b block, s step, everywhere bool) {
+	r.w.t.Helper()
+	machines := r.machines[:1]
+	switch {
+	case strings.Contains(s.line, "leno agent -dev"):
+		r.alone.startAgent(s.line)
+		r.w.must(r.alone.agent.Stop(r.w.ctx))
+		return
+	case everywhere:
+		machines = r.machines
+	}
+	for _, m := range machines {
+		if strings.Contains(s.line, "leno agent ") {
+			m.startAgent(s.line)
+			continue
+		}
+		got, err := m.run(s.line)
+		if err != nil {
+			r.w.t.Errorf("%s: $ %s\n%v\n%s", b, s.line, err, got)
+		} else if diff := compare(s.output, got); b.kind == "console" && diff != "" {
+			r.w.t.Errorf("%s: $ %s (-page +is):\n%s\nwhole:\n%s", b, s.line, diff, got)
+		}
+	}
+}
+
+// mend waits until all hosts are well again, and has host-a join where a command
+// made it leave.
+func (r *reader) mend() {
+	r.w.t.Helper()
+	if r.machines[0].ready(r.w.ctx) != nil {
+		if out, err := r.machines[0].run("leno reload"); err != nil {
+			r.w.t.Fatal(err, out)
+		}
+	}
+	for _, m := range r.machines {
+		r.w.must(m.agent.WaitFor(r.w.ctx, m.Name+" to be ready", m.ready))
+		r.w.waitPeers(m.Host, "default", len(r.machines)-1)
+	}
+	r.w.eventually("the networks to be listed", func(ctx context.Context) error {
+		var list api.NetworkList
+		if err := getJSON(ctx, r.machines[0].Host, "/v1/networks", &list); err != nil || len(list.Networks) == 0 {
+			return fmt.Errorf("%d networks, %v", len(list.Networks), err)
+		}
+		return nil
+	})
+}
+
+// compare is the difference between what a page shows and what a command
+// printed; "" for none. What is another at each run and the width of columns do
+// not count; a line "..." stands for all that follows.
+func compare(want, got string) string {
+	var a, b any
+	if json.Unmarshal([]byte(want), &a) == nil && json.Unmarshal([]byte(got), &b) == nil {
+		return cmp.Diff(steady(a), steady(b))
+	}
+	lines := func(text string) (out []string) {
+		for _, line := range strings.Split(strings.TrimSpace(text), "\n") {
+			out = append(out, strings.Join(strings.Fields(passing.ReplaceAllString(line, "$1…")), " "))
+		}
+		return out
+	}
+	wanted, have := lines(want), lines(got)
+	if n := len(wanted) - 1; wanted[n] == "..." && len(have) > n {
+		wanted, have = wanted[:n], have[:n]
+	}
+	return cmp.Diff(wanted, have)
+}
+
+// passing is what no two runs have in common.
+var passing = regexp.MustCompile(`(\bpid |\bup |\bleno |Modify index +)\d[^\s,]*|\b\d+[dhms]\w* ago`)
+
+// steady replaces in JSON what no two runs have in common.
+func steady(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for key := range v {
+			switch key {
+			case "modify_index", "since", "applied", "renewed", "started", "pid":
+				v[key] = "…"
+			default:
+				v[key] = steady(v[key])
+			}
+		}
+	case []any:
+		for i := range v {
+			v[i] = steady(v[i])
+		}
+	}
+	return v
+}
+
+// TestDocumentationAnswers asks a real agent every endpoint that can be read, and
+// holds its answer against the type the page names.
+func TestDocumentationAnswers(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	w.startNetwork("udp")
+	h := w.Hosts[0]
+	if _, err := h.Leno(w.ctx, "reservation", "add", "-node=host-c", "default", "10.5.40.0/24"); err != nil {
+		t.Fatal(err)
+	}
+	types := map[string]any{}
+	for _, v := range []any{api.Health{}, api.Self{}, api.NetworkList{}, api.Network{}, api.LeaseList{}, api.Lease{},
+		api.ReservationList{}, api.PeerList{}} {
+		types[reflect.TypeOf(v).Name()] = v
+	}
+	subnet := strings.ReplaceAll(w.subnet(h, "default").String(), "/", "-")
+	asked := 0
+	for _, row := range rows(t, page("api"), "Endpoints") {
+		path, ok := strings.CutPrefix(codes(row[0])[0], "GET ")
+		if !ok {
+			continue
+		}
+		asked++
+		path = strings.NewReplacer(":network", "default", ":subnet", subnet).Replace(path)
+		status, body, err := h.Get(w.ctx, path)
+		w.must(err)
+		if status != http.StatusOK {
+			t.Errorf("%s: %d: %s", path, status, body)
+			continue
+		}
+		v, ok := types[codes(row[1])[0]]
+		if !ok {
+			t.Errorf("%s: no type %s", path, codes(row[1])[0])
+			continue
+		}
+		into := reflect.New(reflect.TypeOf(v))
+		decoder := json.NewDecoder(strings.NewReader(body))
+		decoder.DisallowUnknownFields()
+		if err := decoder.Decode(into.Interface()); err != nil {
+			t.Errorf("%s is no %s: %v\n%s", path, codes(row[1])[0], err, body)
+		}
+		if strings.Contains(body, "null") {
+			t.Errorf("%s: null in %s", path, body)
+		}
+		again, err := json.Marshal(into.Interface())
+		w.must(err)
+		if !bytes.Equal(bytes.TrimSpace([]byte(body)), again) {
+			t.Errorf("%s: %s, by its type %s", path, body, again)
+		}
+	}
+	if asked < 8 {
+		t.Errorf("only %d endpoints were asked", asked)
+	}
+	status, body, err := h.Get(w.ctx, "/v1/nothing")
+	w.must(err)
+	var refused api.Error
+	if err := json.Unmarshal([]byte(body), &refused); err != nil || status != http.StatusNotFound || refused.Code != status || refused.Message == "" {
+		t.Errorf("%d: %s, %v", status, body, err)
+	}
+}

@@ -1,0 +1,314 @@
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+)
+
+// rows are the rows of all tables below a heading of a page, cell by cell, heads
+// left out. A cell's \| is a |.
+func rows(t *testing.T, path, heading string) [][]string {
+	t.Helper()
+	var out [][]string
+	current, head := "", true
+	for _, line := range strings.Split(source(t, path), "\n") {
+		if name, ok := strings.CutPrefix(line, "## "); ok {
+			current = name
+		}
+		if current != heading || !strings.HasPrefix(line, "|") {
+			head = true
+			continue
+		}
+		if head || strings.HasPrefix(line, "|-") {
+			head = false
+			continue
+		}
+		cells := strings.Split(strings.ReplaceAll(strings.Trim(line, "|"), `\|`, "\x00"), "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(strings.ReplaceAll(cells[i], "\x00", "|"))
+		}
+		out = append(out, cells)
+	}
+	if len(out) == 0 {
+		t.Fatalf("%s: no table below %q", path, heading)
+	}
+	return out
+}
+
+var code = regexp.MustCompile("`([^`]+)`")
+
+// codes are the words in backticks.
+func codes(cell string) []string {
+	var out []string
+	for _, m := range code.FindAllStringSubmatch(cell, -1) {
+		out = append(out, m[1])
+	}
+	return out
+}
+
+// found are all first groups of a pattern in a file of the source, sorted.
+func found(t *testing.T, path, pattern string) []string {
+	t.Helper()
+	set := map[string]bool{}
+	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(source(t, path), -1) {
+		set[m[1]] = true
+	}
+	return slices.Sorted(maps.Keys(set))
+}
+
+// TestDocumentationAPI compares the table of endpoints with the agent's routes.
+func TestDocumentationAPI(t *testing.T) {
+	var documented []string
+	for _, row := range rows(t, page("api"), "Endpoints") {
+		documented = append(documented, regexp.MustCompile(`:(\w+)`).ReplaceAllString(codes(row[0])[0], "{$1}"))
+	}
+	slices.Sort(documented)
+	if diff := cmp.Diff(found(t, "agent/http.go", `"((?:GET|PUT|POST|DELETE) /[^"]+)"`), documented); diff != "" {
+		t.Errorf("api.mdx (-routes +page):\n%s", diff)
+	}
+}
+
+// TestDocumentationHealth compares the table of checks with the agent's.
+func TestDocumentationHealth(t *testing.T) {
+	var documented []string
+	for _, row := range rows(t, page("operations"), "Health") {
+		documented = append(documented, codes(row[0])...)
+	}
+	slices.Sort(documented)
+	if diff := cmp.Diff(found(t, "agent/health.go", `(?m)^\tcheck\w+\s+= "(\w+)"`), documented); diff != "" {
+		t.Errorf("operations.mdx (-agent +page):\n%s", diff)
+	}
+}
+
+// TestDocumentationFailures: every row that tells what happens in an outage
+// names the tests that show it.
+func TestDocumentationFailures(t *testing.T) {
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]bool{}
+	for _, file := range files {
+		for _, name := range found(t, "e2e/"+file, `(?m)^func (Test\w+)\(`) {
+			tests[name] = true
+		}
+	}
+	named := map[string]bool{}
+	for _, row := range rows(t, page("how-it-works"), "When things fail") {
+		shown := codes(row[len(row)-1])
+		if len(shown) == 0 {
+			t.Errorf("%s: no test shows that", row[0])
+		}
+		for _, name := range shown {
+			named[name] = true
+			if !tests[name] {
+				t.Errorf("%s: there is no %s in e2e", row[0], name)
+			}
+		}
+	}
+	for _, name := range []string{"TestConsulStopped", "TestConsulClientRestarted", "TestAgentKilled", "TestMalformedRecords",
+		"TestOwnRecordOverwritten", "TestLeaveAndDeath", "TestLastSubnet", "TestDuplicateHosts", "TestDeviceDeleted", "TestWaiting"} {
+		if !named[name] {
+			t.Errorf("no row names %s", name)
+		}
+	}
+}
+
+// exampleOptions are the attributes of config.hcl.example by path, which a test of
+// agent/config holds against the loader and its defaults.
+func exampleOptions(t *testing.T) map[string]string {
+	t.Helper()
+	src := []byte(regexp.MustCompile(`(?m)^  # (ipv6 \{|  .*= .*|\})$`).ReplaceAllString(source(t, "config.hcl.example"), "  $1"))
+	file, diags := hclsyntax.ParseConfig(src, "config.hcl.example", hcl.InitialPos)
+	if diags.HasErrors() {
+		t.Fatal(diags)
+	}
+	out := map[string]string{}
+	var walk func(string, *hclsyntax.Body)
+	walk = func(path string, b *hclsyntax.Body) {
+		for name, a := range b.Attributes {
+			out[path+name] = string(a.Expr.Range().SliceBytes(src))
+		}
+		for _, inner := range b.Blocks {
+			if inner.Type != "backend" {
+				walk(path+inner.Type+".", inner.Body)
+			}
+		}
+	}
+	walk("", file.Body.(*hclsyntax.Body))
+	return out
+}
+
+// limit is what the loader takes and refuses of an option, and the words that
+// say so on the page.
+type limit struct {
+	takes, refuses []string
+	says           string
+}
+
+// limits has every option: whatever has no limits of its own still has a type.
+func limits() map[string]limit {
+	host := []string{`"nothing"`, `"host:0"`, `"host:65536"`}
+	text := limit{takes: []string{`"x"`}, refuses: []string{`[1]`}}
+	flag := limit{takes: []string{"true", "false"}, refuses: []string{`"maybe"`, "7"}}
+	count := limit{takes: []string{"0", "5"}, refuses: []string{"-1", `"many"`}}
+	addr := limit{takes: []string{`"192.0.2.1:8125"`}, refuses: host, says: "host:port"}
+	return map[string]limit{
+		"node_name":            {takes: []string{`"host-a"`}, refuses: []string{`"host a"`, `"` + strings.Repeat("x", 256) + `"`}, says: "255 bytes without white space"},
+		"data_dir":             {takes: []string{`"/srv/leno"`}, refuses: []string{`"leno"`}, says: "absolute"},
+		"log_level":            {takes: []string{`"TRACE"`, `"ERROR"`}, refuses: []string{`"LOUD"`}, says: "`TRACE`, `DEBUG`, `INFO`, `WARN` or `ERROR`"},
+		"log_json":             flag,
+		"log_file":             {takes: []string{`"/var/log/leno.log"`}, refuses: []string{`"leno.log"`}, says: "absolute"},
+		"log_rotate_bytes":     count,
+		"log_rotate_max_files": count,
+		"watch_networks":       flag,
+		"allowed_networks":     {takes: []string{`["a*", "?[bc]"]`}, refuses: []string{`["["]`, `[""]`, `"*"`}, says: "`*`, `?`, `[a-z]`"},
+
+		"consul.address":         {takes: []string{`"192.0.2.1:8500"`, `"https://consul:8501"`, `"unix:///run/consul.sock"`}, refuses: []string{`"consul"`, `"ftp://consul:1"`, `"unix://run/x"`}, says: "`host:port`, `http(s)://host:port` or `unix:///path`"},
+		"consul.token":           text,
+		"consul.token_file":      {takes: []string{`"/etc/leno/token"`}, refuses: []string{`[1]`}, says: "not both"},
+		"consul.kv_prefix":       {takes: []string{`"leno"`, `"net/leno"`}, refuses: []string{`""`, `"/leno"`, `"leno/"`, `"a//b"`}, says: "no slash at its ends"},
+		"consul.service":         {takes: []string{`""`, `"leno-2"`}, refuses: []string{`"leno_2"`, `"-x"`, `"` + strings.Repeat("x", 64) + `"`}, says: "63 letters, digits and `-`"},
+		"consul.datacenter":      text,
+		"consul.namespace":       text,
+		"consul.partition":       text,
+		"consul.tls.ca_file":     {takes: []string{`"/etc/leno/ca.pem"`}, refuses: []string{`[1]`}},
+		"consul.tls.cert_file":   {refuses: []string{`"/etc/leno/cert.pem"`}, says: "together"}, // without the key
+		"consul.tls.key_file":    {refuses: []string{`"/etc/leno/key.pem"`}, says: "together"},
+		"consul.tls.server_name": text,
+
+		"lease.ttl":             {takes: []string{`"10s"`, `"24h"`}, refuses: []string{`"9s"`, `"24h1s"`, `"soon"`, `10`}, says: "10s to 24h"},
+		"lease.renew_margin":    {takes: []string{`"1s"`, `"119s"`}, refuses: []string{`"0s"`, `"2m"`, `"-1s"`}, says: "More than 0, less than `ttl`"},
+		"lease.hold":            {takes: []string{`"4m"`, `"720h"`}, refuses: []string{`"3m59s"`}, says: "at least twice `ttl`"},
+		"lease.on_lost":         {takes: []string{`"renumber"`, `"exit"`}, refuses: []string{`"ignore"`}, says: "`renumber` takes another one, `exit` ends the agent"},
+		"lease.release_on_stop": flag,
+
+		"underlay.interfaces":      {takes: []string{`["eth0", "192.0.2.1"]`}, refuses: []string{`["sixteen-letters-"]`, `["a/b"]`}, says: "names or addresses"},
+		"underlay.interface_regex": {takes: []string{`["^eth"]`}, refuses: []string{`["("]`, `[""]`}, says: "regular expressions"},
+		"underlay.can_reach":       {takes: []string{`"192.0.2.1"`}, refuses: []string{`"gateway"`}, says: "address"},
+		"underlay.public_ip":       {takes: []string{`"192.0.2.1"`, `"{{ GetInterfaceIP \"eth1\" }}"`}, refuses: []string{`"127.0.0.1"`, `"fd00::1"`, `"{{ Nothing }}"`}, says: "an address or a go-sockaddr template"},
+		"underlay.public_ipv6":     {takes: []string{`"fd00::1"`}, refuses: []string{`"::1"`, `"192.0.2.1"`}, says: "an address or a go-sockaddr template"},
+
+		"http.address":       {takes: []string{`"0.0.0.0:5366"`, `"unix:///run/leno/leno.sock"`}, refuses: append(host, `"unix://leno.sock"`), says: "`host:port`, or a socket: `unix:///run/leno/leno.sock`"},
+		"http.tls.cert_file": {refuses: []string{`"/etc/leno/cert.pem"`}, says: "with both"},
+		"http.tls.key_file":  {refuses: []string{`"/etc/leno/key.pem"`}, says: "with both"},
+		"http.tls.ca_file":   {refuses: []string{`"/etc/leno/ca.pem"`}, says: "needs those two"},
+
+		"telemetry.prometheus_retention": {takes: []string{`"0s"`, `"90s"`}, refuses: []string{`"-1s"`, `"long"`}, says: "`\"0s\"` turns the format off"},
+		"telemetry.statsd_address":       addr,
+		"telemetry.dogstatsd_address":    addr,
+
+		"network.ipv4.prefix":     {takes: []string{`"10.5.0.0/16"`, `"10.0.0.0/8"`}, refuses: []string{`"10.5.1.0/16"`, `"fd00::/48"`, `"169.254.0.0/16"`}, says: "without host bits"},
+		"network.ipv4.subnet_len": {takes: []string{"18", "30"}, refuses: []string{"17", "31"}, says: "at least four subnets, at most 30"},
+		"network.ipv4.min":        {takes: []string{`"10.5.0.0"`}, refuses: []string{`"10.5.1.1"`, `"10.6.0.0"`}, says: "by their first addresses"},
+		"network.ipv4.max":        {takes: []string{`"10.5.64.0"`}, refuses: []string{`"10.5.64.1"`, `"10.6.0.0"`}, says: "by their first addresses"},
+		"network.ipv6.prefix":     {takes: []string{`"fd00:5::/48"`}, refuses: []string{`"fd00:5::1/48"`, `"10.5.0.0/16"`, `"fe80::/48"`}, says: "without host bits"},
+		"network.ipv6.subnet_len": {takes: []string{"50", "80"}, refuses: []string{"49", "81", "127"}, says: "at most 126"},
+		"network.ipv6.min":        {takes: []string{`"fd00:5::"`}, refuses: []string{`"fd00:5::1"`}, says: "by their first addresses"},
+		"network.ipv6.max":        {takes: []string{`"fd00:5:0:9::"`}, refuses: []string{`"fd00:6::"`}, says: "by their first addresses"},
+		"network.ip_masq":         flag,
+		"network.forward":         flag,
+		"network.subnet_file":     {takes: []string{`"/run/x.env"`}, refuses: []string{`"x.env"`}, says: "absolute"},
+	}
+}
+
+// TestDocumentationOptions compares the tables of options with the loader: each
+// option there is, its default, and what its limits are.
+func TestDocumentationOptions(t *testing.T) {
+	known, bounds := exampleOptions(t), limits()
+	documented := map[string]bool{}
+	for heading, prefix := range map[string]string{"General": "", "consul": "consul.", "lease": "lease.", "underlay": "underlay.",
+		"http": "http.", "telemetry": "telemetry.", "network": "network."} {
+		for _, row := range rows(t, page("configuration"), heading) {
+			for _, name := range codes(row[0]) {
+				if strings.HasPrefix(name, "backend ") {
+					continue // options of its own, on another page
+				}
+				path := prefix + name
+				documented[path] = true
+				value, ok := known[path]
+				if !ok {
+					t.Errorf("configuration.mdx: there is no option %s", path)
+					continue
+				}
+				// A default is what begins with code; others are told in words.
+				if shown := codes(row[1]); strings.HasPrefix(row[1], "`") && strings.ReplaceAll(shown[0], "<network>", "default") != value {
+					t.Errorf("%s: default %s on the page, is %s", path, shown[0], value)
+				} else if !strings.HasPrefix(row[1], "`") && value != `""` && !strings.HasPrefix(path, "network.ip") {
+					t.Errorf("%s: the page does not show the default %s", path, value)
+				}
+				l, ok := bounds[path]
+				if !ok || len(l.refuses) == 0 {
+					t.Errorf("%s: no limits are tested", path)
+				}
+				if !strings.Contains(row[2], l.says) {
+					t.Errorf("%s: the page does not say %q", path, l.says)
+				}
+				for want, values := range map[bool][]string{true: l.takes, false: l.refuses} {
+					for _, v := range values {
+						if out, ok := validate(t, "hcl", withOption(path, v)); ok != want {
+							t.Errorf("%s = %s: valid %t, want %t\n%s", path, v, ok, want, out)
+						}
+					}
+				}
+			}
+		}
+	}
+	for path := range known {
+		if !documented[path] {
+			t.Errorf("configuration.mdx: no option %s", path)
+		}
+	}
+}
+
+// withOption is a configuration that sets one option.
+func withOption(path, value string) string {
+	parts := strings.Split(path, ".")
+	name := parts[len(parts)-1]
+	body := fmt.Sprintf("%s = %s\n", name, value)
+	if parts[0] == "network" && len(parts) == 3 && name != "prefix" {
+		body += fmt.Sprintf("prefix = %q\n", map[string]string{"ipv4": "10.5.0.0/16", "ipv6": "fd00:5::/48"}[parts[1]])
+	}
+	for _, part := range slices.Backward(parts[:len(parts)-1]) {
+		if part == "network" {
+			part += ` "default"`
+		}
+		body = part + " {\n" + body + "}\n"
+	}
+	return body
+}
+
+// TestDocumentationBackends holds the options and defaults of the backends' page
+// against what they make of no options at all.
+func TestDocumentationBackends(t *testing.T) {
+	for backend, want := range map[string]int{"vxlan": 5, "udp": 1} {
+		table := rows(t, page("backends"), backend)
+		if len(table) != want {
+			t.Errorf("%s: %d options on the page, want %d", backend, len(table), want)
+		}
+		out, ok := validate(t, "hcl", configuration(fmt.Sprintf("backend %q {}\n", backend)))
+		if !ok {
+			t.Fatal(out)
+		}
+		for _, row := range table {
+			name, value := codes(row[0])[0], strings.Trim(codes(row[1])[0], `"`)
+			if !regexp.MustCompile(`(?m)^  ` + name + ` +` + regexp.QuoteMeta(value) + `$`).MatchString(out) {
+				t.Errorf("%s: %s = %s is not in\n%s", backend, name, value, out)
+			}
+		}
+	}
+	for _, backend := range []string{"host-gw", "alloc"} {
+		if out, ok := validate(t, "hcl", configuration(fmt.Sprintf("backend %q {\n  port = 1\n}\n", backend))); ok {
+			t.Errorf("%s has an option:\n%s", backend, out)
+		}
+	}
+}

@@ -1,0 +1,266 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/command"
+)
+
+// root is the top of the source, from this folder.
+const root = "../"
+
+// block is one fenced block of a page. What it is for stands behind the fence:
+//
+//	```sh                          commands, each of which is run
+//	```console                     commands after "$ ", and what they print
+//	```hcl, ```json                a configuration, or what may stand in a network block
+//	```hcl title="FILE"            the same in a file, there for the commands that follow
+//	```… title="examples/FILE"     a copy of a file in the source
+//	```… norun="why"               nothing that could be run
+type block struct {
+	page  string // from the top of the source
+	line  int    // of its first line of text
+	kind  string
+	title string
+	norun string
+	text  string
+}
+
+func (b block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
+
+// first is its first line, for lists.
+func (b block) first() string {
+	line, _, _ := strings.Cut(b.text, "\n")
+	return strings.TrimSpace(line)
+}
+
+// copies says whether the block shows a file of the source.
+func (b block) copies() bool {
+	return strings.HasPrefix(b.title, "examples/") || b.title == "config.hcl.example"
+}
+
+// pages are those whose blocks are tested, in the order their commands are run:
+// as a newcomer reads them.
+func pages(t *testing.T) []string {
+	t.Helper()
+	first := []string{"README.md"}
+	for _, name := range []string{"how-it-works", "configuration", "backends", "cli", "api", "operations"} {
+		first = append(first, page(name))
+	}
+	all, err := filepath.Glob(root + page("*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range all {
+		if path = strings.TrimPrefix(path, root); !slices.Contains(first, path) {
+			first = append(first, path)
+		}
+	}
+	return first
+}
+
+func page(name string) string { return "website/content/docs/" + name + ".mdx" }
+
+// source reads a file of the source.
+func source(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(root + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// blocks are those of one page.
+func blocks(t *testing.T, path string) []block {
+	t.Helper()
+	attribute := regexp.MustCompile(`^(\w+)="([^"]*)"\s*`)
+	var out []block
+	var open *block
+	for i, line := range strings.Split(source(t, path), "\n") {
+		info, fence := strings.CutPrefix(line, "```")
+		switch {
+		case !fence && open != nil:
+			open.text += line + "\n"
+		case !fence:
+			if strings.Contains(line, "```") {
+				t.Errorf("%s:%d: a fence that does not begin its line", path, i+1)
+			}
+		case open != nil:
+			out, open = append(out, *open), nil
+		default:
+			open = &block{page: path, line: i + 2}
+			open.kind, info, _ = strings.Cut(info, " ")
+			for info = strings.TrimSpace(info); info != ""; {
+				m := attribute.FindStringSubmatch(info)
+				if m == nil {
+					t.Errorf("%s:%d: %q behind the fence", path, i+1, info)
+					break
+				}
+				info = info[len(m[0]):]
+				switch m[1] {
+				case "title":
+					open.title = m[2]
+				case "norun":
+					open.norun = m[2]
+				default:
+					t.Errorf("%s:%d: attribute %s", path, i+1, m[1])
+				}
+			}
+		}
+	}
+	if open != nil {
+		t.Errorf("%s: the fence is never closed", open)
+	}
+	return out
+}
+
+func allBlocks(t *testing.T) []block {
+	t.Helper()
+	var out []block
+	for _, p := range pages(t) {
+		out = append(out, blocks(t, p)...)
+	}
+	return out
+}
+
+// TestDocumentationBlocks loads every configuration the documentation shows,
+// holds copies against their files, and knows every block that is not run.
+func TestDocumentationBlocks(t *testing.T) {
+	notRun := map[string]int{}
+	for _, b := range allBlocks(t) {
+		if b.norun != "" {
+			if len(strings.Fields(b.norun)) < 2 {
+				t.Errorf("%s: norun=%q gives no reason", b, b.norun)
+			}
+			notRun[filepath.Base(b.page)+": "+b.first()]++
+			continue
+		}
+		switch {
+		case b.copies():
+			if diff := cmp.Diff(source(t, b.title), b.text); diff != "" {
+				t.Errorf("%s is not %s (-file +page):\n%s", b, b.title, diff)
+			}
+		case b.kind == "sh", b.kind == "console": // TestDocumentationCommands
+		case b.kind == "hcl", b.kind == "json":
+			if out, ok := validate(t, b.kind, configuration(b.text)); !ok {
+				t.Errorf("%s:\n%s", b, out)
+			}
+		default:
+			t.Errorf("%s: a block of kind %q, which nothing tests", b, b.kind)
+		}
+	}
+	want := map[string]int{
+		// Pictures.
+		"README.md: host-a                  host-b                  host-c": 1,
+		// Run by .ci/run, which is looked at below.
+		"README.md: make demo    # three hosts in network namespaces, one Consul, packets crossing": 1,
+		// systemd would do it to the machine the tests run on.
+		"operations.mdx: sudo systemctl enable --now leno": 1,
+		"operations.mdx: sudo systemctl restart leno":      1,
+	}
+	if diff := cmp.Diff(want, notRun); diff != "" {
+		t.Errorf("blocks that are not run (-known +is):\n%s", diff)
+	}
+	ci, makefile := source(t, ".ci/run"), source(t, "GNUmakefile")
+	for _, target := range []string{"demo", "test"} {
+		if !strings.Contains(ci, "step make "+target+"\n") {
+			t.Errorf(".ci/run does not run make %s", target)
+		}
+	}
+	if !strings.Contains(makefile, "\ndemo: build ") {
+		t.Error("make demo does not make build")
+	}
+}
+
+// configuration makes a fragment whole: what stands in a network block gets one
+// around it.
+func configuration(text string) string {
+	inside := regexp.MustCompile(`(?m)^(backend|ip_masq|forward|subnet_file)\b`)
+	if !inside.MatchString(text) {
+		return text
+	}
+	return "network \"default\" {\n  ipv4 {\n    prefix = \"10.5.0.0/16\"\n  }\n" + text + "}\n"
+}
+
+// validate is `leno validate`, in this process, on one file with the text.
+func validate(t *testing.T, kind, text string) (output string, ok bool) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "doc."+kind)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return leno("validate", path)
+}
+
+// leno runs one command in this process.
+func leno(args ...string) (output string, ok bool) {
+	var out bytes.Buffer
+	m := command.NewMeta("test", &debug.BuildInfo{})
+	m.Stdin, m.Stdout, m.Stderr = strings.NewReader(""), &out, &out
+	m.Getenv = func(string) string { return "" }
+	code := command.Run(args, m)
+	return out.String(), code == 0
+}
+
+// TestDocumentationCode takes the `leno ...` in running text at its word:
+// commands and their flags exist.
+func TestDocumentationCode(t *testing.T) {
+	span := regexp.MustCompile("`(?:sudo )?leno ([a-z][^`]*)`")
+	commands := command.Commands(command.NewMeta("test", nil))
+	found := 0
+	for _, path := range append(pages(t), "CHANGELOG.md") {
+		text := regexp.MustCompile("(?ms)^```.*?^```").ReplaceAllString(source(t, path), "")
+		for _, m := range span.FindAllStringSubmatch(text, -1) {
+			found++
+			words := strings.Fields(m[1])
+			name := words[0]
+			if len(words) > 1 && commands[name+" "+words[1]] != nil {
+				name += " " + words[1]
+			}
+			if commands[name] == nil {
+				t.Errorf("%s: `%s`: no such command", path, m[0])
+				continue
+			}
+			help, _ := leno(append(strings.Fields(name), "-help")...)
+			for _, word := range words {
+				if flag, _, _ := strings.Cut(word, "="); strings.HasPrefix(flag, "-") && flag != "-help" && !strings.Contains(help, flag) {
+					t.Errorf("%s: %s has no flag %s", path, m[0], flag)
+				}
+			}
+		}
+	}
+	if found < 10 {
+		t.Errorf("only %d commands in the text: are they still found?", found)
+	}
+}
+
+// TestDocumentationLinks follows every link that stays in the source.
+func TestDocumentationLinks(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)]+)\)|\]: (\S+)`)
+	for _, path := range append(pages(t), "CHANGELOG.md") {
+		for _, m := range link.FindAllStringSubmatch(source(t, path), -1) {
+			target, _, _ := strings.Cut(m[1]+m[2], "#")
+			if file, ok := strings.CutPrefix(target, "https://github.com/lenonet/leno/blob/main/"); ok {
+				target = file
+			} else if strings.Contains(target, "://") || target == "" {
+				continue
+			} else if strings.HasSuffix(path, ".mdx") {
+				target = page(target) // the site's own pages, beside each other
+			}
+			if _, err := os.Stat(root + target); err != nil {
+				t.Errorf("%s: link to %s: %v", path, target, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,33 @@
+# Consul ACL rules for the agent on one host, under default deny. "host-a" is the
+# host's node in Consul and "leno" what consul.kv_prefix and consul.service say.
+
+# Its lease, and the records of hosts that have been gone for longer than hold.
+key_prefix "leno/leases/" {
+  policy = "write"
+}
+
+# Networks, reservations, and everybody's leases.
+key_prefix "leno/" {
+  policy = "read"
+}
+
+# Only where the agent's own configuration defines a network (its block has ipv4
+# or ipv6) and nobody has put it there before with `leno network apply`.
+key_prefix "leno/networks/" {
+  policy = "write"
+}
+
+# The session that holds the lease.
+session "host-a" {
+  policy = "write"
+}
+
+# The agent's entry in the catalogue, with its check.
+service "leno" {
+  policy = "write"
+}
+
+# The host's name in Consul.
+agent "host-a" {
+  policy = "read"
+}
