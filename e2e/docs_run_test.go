@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"reflect"
@@ -39,9 +40,8 @@ func TestDocumentationCommands(t *testing.T) {
 	for i, h := range w.Hosts[:3] {
 		m := newMachine(w, h)
 		m.write("var-lib/leno/node-id", docHosts[i].nodeID+"\n", 0o644)
-		for network, second := range map[string]string{"default": "5", "blue": "6"} {
-			m.write("run/leno/"+network+".env", fmt.Sprintf("LENO_SUBNET=10.%s.%s.1/24\n", second, docHosts[i].subnet), 0o644)
-		}
+		r.prefer(m, "10.6."+docHosts[i].subnet+".1/24", "blue")
+		r.prefer(m, "10.5."+docHosts[i].subnet+".1/24", "default")
 		r.machines = append(r.machines, m)
 		starts.Go(func() error { return h.StartConsul(w.ctx) })
 	}
@@ -60,6 +60,12 @@ type reader struct {
 	machines []*machine
 	alone    *machine
 	commands int
+}
+
+// prefer makes the machine ask for a subnet, by the file of an earlier lease.
+func (r *reader) prefer(m *machine, gateway, network string) {
+	r.w.t.Helper()
+	m.write("run/leno/"+network+".env", "LENO_SUBNET="+gateway+"\n", 0o644)
 }
 
 func (r *reader) read(b block) {
@@ -135,21 +141,41 @@ func (r *reader) step(b block, s step, everywhere bool) {
 func (r *reader) mend() {
 	r.w.t.Helper()
 	if r.machines[0].ready(r.w.ctx) != nil {
+		r.prefer(r.machines[0], "10.5."+docHosts[0].subnet+".1/24", "default")
 		if out, err := r.machines[0].run("leno reload"); err != nil {
 			r.w.t.Fatal(err, out)
 		}
 	}
 	for _, m := range r.machines {
-		r.w.must(m.agent.WaitFor(r.w.ctx, m.Name+" to be ready", m.ready))
-		r.w.waitPeers(m.Host, "default", len(r.machines)-1)
+		r.w.must(m.agent.WaitFor(r.w.ctx, m.Name+" to be well", func(ctx context.Context) error { return r.well(ctx, m) }))
 	}
-	r.w.eventually("the networks to be listed", func(ctx context.Context) error {
-		var list api.NetworkList
-		if err := getJSON(ctx, r.machines[0].Host, "/v1/networks", &list); err != nil || len(list.Networks) == 0 {
-			return fmt.Errorf("%d networks, %v", len(list.Networks), err)
-		}
-		return nil
-	})
+}
+
+// well says what is not as it should be on a machine: it is ready, follows the
+// definition as it is in Consul now, holds its lease there, and has the others
+// as peers.
+func (r *reader) well(ctx context.Context, m *machine) error {
+	if err := m.ready(ctx); err != nil {
+		return err
+	}
+	var n api.Network
+	var list api.NetworkList
+	if err := errors.Join(getJSON(ctx, m.Host, "/v1/network/default", &n), getJSON(ctx, m.Host, "/v1/networks", &list)); err != nil {
+		return err
+	}
+	if n.Local == nil || len(n.Local.Subnets) == 0 || n.Local.Peers != len(r.machines)-1 || len(list.Networks) == 0 {
+		return fmt.Errorf("%+v, %d networks", n.Local, len(list.Networks))
+	}
+	kv := r.w.Consul.Client().KV()
+	defined, _, err := kv.Get("leno/networks/default", nil)
+	if err != nil || defined == nil || defined.ModifyIndex != n.ModifyIndex {
+		return fmt.Errorf("definition of version %d, in Consul %+v, %v", n.ModifyIndex, defined, err)
+	}
+	lease, _, err := kv.Get(leaseKey("default", n.Local.Subnets[0]), nil)
+	if err != nil || lease == nil || lease.Session == "" || !strings.Contains(string(lease.Value), `"`+m.Name+`"`) {
+		return fmt.Errorf("lease of %s: %+v, %v", n.Local.Subnets[0], lease, err)
+	}
+	return nil
 }
 
 // compare is the difference between what a page shows and what a command

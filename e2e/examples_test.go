@@ -1,0 +1,217 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	consul "github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// operatorToken may do everything in the Consul of TestPolicy.
+const operatorToken = "7f6a3c9e-0000-4000-8000-000000000002"
+
+// denying makes a Consul agent refuse everything without a token.
+const denying = `{"acl": {"enabled": true, "default_policy": "deny", "tokens": {%s"agent": "` + operatorToken + `"}}}`
+
+// TestPolicy runs agents with a token of exactly examples/consul/policy.hcl:
+// one defines the network, is ready, registered and renews. What the policy does
+// not say is denied.
+func TestPolicy(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2, ConsulConfig: fmt.Sprintf(denying, `"initial_management": "`+operatorToken+`", `)})
+	rules := source(t, "examples/consul/policy.hcl")
+	first, second := w.Hosts[0], w.Hosts[1]
+	w.startDenyingConsul(first)
+	w.startDenyingConsul(second)
+
+	// The first host defines the network. The second only joins it, and so does
+	// without the right to define any.
+	token := w.startWithPolicy(first, rules, plan("vxlan"))
+	definer := regexp.MustCompile(`(?s)\nkey_prefix "leno/networks/" \{.*?\n\}\n`)
+	joining := strings.ReplaceAll(definer.ReplaceAllString(rules, "\n"), `"host-a"`, `"host-b"`)
+	if !definer.MatchString(rules) || strings.Contains(joining, "host-a") {
+		t.Fatal("the policy is not as this test knows it")
+	}
+	w.startWithPolicy(second, joining, "")
+
+	for _, h := range w.Hosts {
+		w.waitHealth(h, http.StatusOK)
+		w.waitPeers(h, "default", 1)
+		before := w.local(h).Renewed
+		w.eventually(h.Name+" to renew", func(context.Context) error {
+			if now := w.local(h).Renewed; !now.After(before) {
+				return fmt.Errorf("last at %s", now)
+			}
+			return nil
+		})
+		w.eventually("the service of "+h.Name, func(context.Context) error {
+			entries, _, err := w.Consul.Client().Health().Service("leno", "", true, &consul.QueryOptions{Token: operatorToken})
+			for _, e := range entries {
+				if e.Node.Node == h.Name && e.Service.Address == h.Addrs[0].String() {
+					return nil
+				}
+			}
+			return fmt.Errorf("not among %d that pass, %v", len(entries), err)
+		})
+	}
+
+	c, q, write := w.Consul.Client(), &consul.QueryOptions{Token: token}, &consul.WriteOptions{Token: token}
+	for what, try := range map[string]func() error{
+		"reserve a subnet": func() error {
+			_, err := c.KV().Put(&consul.KVPair{Key: "leno/reservations/default/10.5.9.0-24"}, write)
+			return err
+		},
+		"write beside leno": func() error { _, err := c.KV().Put(&consul.KVPair{Key: "lenox"}, write); return err },
+		"read beside leno":  func() error { _, _, err := c.KV().Get("lenox", q); return err },
+		"make a session elsewhere": func() error {
+			_, _, err := c.Session().CreateNoChecks(&consul.SessionEntry{Node: second.Name}, write)
+			return err
+		},
+		"list tokens": func() error { _, _, err := c.ACL().TokenList(q); return err },
+		"register another service": func() error {
+			return c.Agent().ServiceRegisterOpts(&consul.AgentServiceRegistration{Name: "web"}, consul.ServiceRegisterOpts{Token: token})
+		},
+	} {
+		if err := try(); err == nil || !strings.Contains(err.Error(), "403") {
+			t.Errorf("%s: %v, want 403", what, err)
+		}
+	}
+}
+
+// startDenyingConsul runs a Consul client agent with ACLs on a host.
+func (w *world) startDenyingConsul(h *lab.Host) {
+	w.t.Helper()
+	path, err := lab.FindConsul()
+	w.must(err)
+	config := filepath.Join(h.Dir, "acl.json")
+	w.must(os.WriteFile(config, fmt.Appendf(nil, denying, ""), 0o600))
+	p, err := h.Start(path, "agent", "-config-file="+config, "-data-dir="+filepath.Join(h.Dir, "consul"), "-node="+h.Name,
+		"-bind="+h.Addrs[0].String(), "-retry-join="+w.Consul.Addr.String(), "-retry-interval=1s", "-grpc-port=-1", "-dns-port=-1")
+	w.must(err)
+	w.must(p.WaitFor(w.ctx, "the node of "+h.Name, func(context.Context) error {
+		node, _, err := w.Consul.Client().Catalog().Node(h.Name, &consul.QueryOptions{Token: operatorToken})
+		if err == nil && node == nil {
+			err = fmt.Errorf("not in the catalogue")
+		}
+		return err
+	}))
+}
+
+// startWithPolicy runs the agent of a host, with Consul on it, under a token of
+// the rules.
+func (w *world) startWithPolicy(h *lab.Host, rules, network string) (token string) {
+	w.t.Helper()
+	acl, write := w.Consul.Client().ACL(), &consul.WriteOptions{Token: operatorToken}
+	policy, _, err := acl.PolicyCreate(&consul.ACLPolicy{Name: h.Name, Rules: rules}, write)
+	w.must(err)
+	made, _, err := acl.TokenCreate(&consul.ACLToken{Policies: []*consul.ACLLink{{ID: policy.ID}}}, write)
+	w.must(err)
+	file := filepath.Join(h.Dir, "token")
+	w.must(os.WriteFile(file, []byte(made.SecretID+"\n"), 0o600))
+	w.must(h.StartAgent(fmt.Sprintf("data_dir = %q\nconsul {\n  token_file = %q\n}\n%s\n%s", h.DataDir(), file, shortLease, h.Network("default", network))))
+	w.must(h.WaitReady(w.ctx))
+	return made.SecretID
+}
+
+// local is the host's part in the network "default".
+func (w *world) local(h *lab.Host) api.Local {
+	w.t.Helper()
+	var n api.Network
+	w.must(getJSON(w.ctx, h, "/v1/network/default", &n))
+	if n.Local == nil {
+		w.t.Fatalf("%s takes no part", h.Name)
+	}
+	return *n.Local
+}
+
+// unit are the settings of examples/systemd/leno.service.
+func unit(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for i, line := range strings.Split(source(t, "examples/systemd/leno.service"), "\n") {
+		key, value, ok := strings.Cut(line, "=")
+		switch {
+		case line == "", strings.HasPrefix(line, "#"), strings.HasPrefix(line, "["):
+		case !ok || out[key] != "":
+			t.Errorf("line %d: %q", i+1, line)
+		default:
+			out[key] = value
+		}
+	}
+	return out
+}
+
+// TestUnit holds the unit against what the agent does: it may wait for Consul
+// without limit, and nothing of a host's state goes with it.
+func TestUnit(t *testing.T) {
+	got := unit(t)
+	for key, want := range map[string]string{
+		"Type": "notify", "Restart": "always", "TimeoutStartSec": "infinity",
+		"ExecStart": "/usr/local/bin/leno agent -config-dir=/etc/leno", "ExecReload": "/bin/kill -HUP $MAINPID",
+		"RuntimeDirectory": "", // systemd would remove the subnet files at every stop
+	} {
+		if got[key] != want {
+			t.Errorf("%s=%s, want %q", key, got[key], want)
+		}
+	}
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		return // looked at by what stands above alone
+	}
+	// It wants the program to be there.
+	text := strings.ReplaceAll(source(t, "examples/systemd/leno.service"), "/usr/local/bin/leno", "/bin/true")
+	path := filepath.Join(t.TempDir(), "leno.service")
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(analyze, "verify", "--man=no", path).CombinedOutput(); err != nil || strings.Contains(string(out), "leno.service") {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+}
+
+// TestLeaseRevoked takes a lease from a living host: it has the same subnet
+// again, and another one when the first was reserved for somebody else.
+func TestLeaseRevoked(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	w.startNetwork("vxlan")
+	a, b := w.Hosts[0], w.Hosts[1]
+	subnet, session := w.subnet(b, "default"), w.session(b)
+	_, err := a.Leno(w.ctx, "lease", "revoke", "default", subnet.String())
+	w.must(err)
+	w.eventually("the lease to be taken back", func(context.Context) error {
+		if now := w.session(b); now == "" {
+			return fmt.Errorf("no lease of %s", subnet)
+		}
+		return nil
+	})
+	w.settle("default")
+	w.matrix()
+	if got := w.subnet(b, "default"); got != subnet || session == "" {
+		t.Errorf("subnet %s, before %s", got, subnet)
+	}
+
+	_, err = a.Leno(w.ctx, "reservation", "add", "-node=somebody", "default", subnet.String())
+	w.must(err)
+	_, err = a.Leno(w.ctx, "lease", "revoke", "default", subnet.String())
+	w.must(err)
+	w.eventually("another subnet", func(context.Context) error {
+		if got := w.subnet(b, "default"); got == subnet {
+			return fmt.Errorf("still %s", got)
+		}
+		return nil
+	})
+	w.settle("default")
+	w.waitHealth(b, http.StatusOK)
+	if !strings.Contains(b.Agent().Output(), "containers must be restarted") {
+		t.Error("the log does not say what the change means")
+	}
+}
