@@ -85,6 +85,71 @@ func TestPolicy(t *testing.T) {
 			t.Errorf("%s: %v, want 403", what, err)
 		}
 	}
+	w.operators(first, second)
+}
+
+// operators runs the commands that change Consul on a, with tokens of exactly the
+// rules that the page names, and without.
+func (w *world) operators(a, b *lab.Host) {
+	w.t.Helper()
+	green := filepath.Join(a.Dir, "green.hcl")
+	w.must(os.WriteFile(green, []byte(`network "green" {
+  ipv4 {
+    prefix = "10.7.0.0/16"
+  }
+  backend "alloc" {}
+}
+`), 0o600))
+	args := map[string][]string{
+		"network apply":      {green},
+		"network delete":     {"green"},
+		"reservation add":    {"-node=host-z", "green", "10.7.9.0/24"},
+		"reservation remove": {"green", "10.7.9.0/24"},
+		"lease revoke":       {"default", w.subnet(b, "default").String()},
+		"lease release":      {"default"},
+	}
+	rules := map[string]string{}
+	for _, row := range rows(w.t, page("operations"), "Rights in Consul") {
+		for _, name := range codes(row[0]) {
+			for _, m := range regexp.MustCompile(`(\w+) ("[^"]+") (\w+)`).FindAllStringSubmatch(row[1], -1) {
+				rules[name] += fmt.Sprintf("%s %s {\n  policy = %q\n}\n", m[1], m[2], m[3])
+			}
+		}
+	}
+	leno := func(ctx context.Context, args ...string) error {
+		// The race detector would have every command take a second to end.
+		_, err := a.Exec(ctx, append([]string{"env", "GORACE=atexit_sleep_ms=0", binary}, args...)...)
+		return err
+	}
+	for _, name := range []string{"network apply", "reservation add", "reservation remove", "network delete", "lease revoke", "lease release"} {
+		line := append(strings.Fields(name), args[name]...)
+		token := w.newToken(strings.ReplaceAll(name, " ", "-"), rules[name])
+		// A network is known to all commands a moment after it was defined.
+		w.eventually(name+" to be denied", func(ctx context.Context) error {
+			if err := leno(ctx, line...); err == nil || !strings.Contains(err.Error(), "permission denied") {
+				return fmt.Errorf("without a token: %v", err)
+			}
+			return nil
+		})
+		if err := leno(w.ctx, append(line, "-token="+token)...); err != nil {
+			w.t.Errorf("%s with the rules of the page: %v", name, err)
+		}
+		delete(rules, name)
+	}
+	if len(rules) > 0 {
+		w.t.Errorf("commands of the page that were not run: %v", rules)
+	}
+}
+
+// newToken makes a policy and a token of it.
+func (w *world) newToken(name, rules string) string {
+	w.t.Helper()
+	acl, write := w.Consul.Client().ACL(), &consul.WriteOptions{Token: operatorToken}
+	policy, _, err := acl.PolicyCreate(&consul.ACLPolicy{Name: name, Rules: rules}, write)
+	w.must(err)
+	token, _, err := acl.TokenCreate(&consul.ACLToken{Policies: []*consul.ACLLink{{ID: policy.ID}}}, write)
+	w.must(err)
+	return token.SecretID
 }
 
 // startDenyingConsul runs a Consul client agent with ACLs on a host.
@@ -110,16 +175,12 @@ func (w *world) startDenyingConsul(h *lab.Host) {
 // the rules.
 func (w *world) startWithPolicy(h *lab.Host, rules, network string) (token string) {
 	w.t.Helper()
-	acl, write := w.Consul.Client().ACL(), &consul.WriteOptions{Token: operatorToken}
-	policy, _, err := acl.PolicyCreate(&consul.ACLPolicy{Name: h.Name, Rules: rules}, write)
-	w.must(err)
-	made, _, err := acl.TokenCreate(&consul.ACLToken{Policies: []*consul.ACLLink{{ID: policy.ID}}}, write)
-	w.must(err)
+	token = w.newToken(h.Name, rules)
 	file := filepath.Join(h.Dir, "token")
-	w.must(os.WriteFile(file, []byte(made.SecretID+"\n"), 0o600))
+	w.must(os.WriteFile(file, []byte(token+"\n"), 0o600))
 	w.must(h.StartAgent(fmt.Sprintf("data_dir = %q\nconsul {\n  token_file = %q\n}\n%s\n%s", h.DataDir(), file, shortLease, h.Network("default", network))))
 	w.must(h.WaitReady(w.ctx))
-	return made.SecretID
+	return token
 }
 
 // local is the host's part in the network "default".
