@@ -91,6 +91,15 @@ func (h *health) ready(network string, ready bool) {
 	}
 }
 
+// reset takes all checks of a network off the board: nothing of it is there any
+// more that they could be about.
+func (h *health) reset(network string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	*h.network(network) = api.NetworkHealth{Network: network}
+	h.signal()
+}
+
 // forget drops a network this agent takes no part in any more.
 func (h *health) forget(network string) {
 	h.mu.Lock()

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -104,8 +105,34 @@ func (a *Agent) putNetwork(r *http.Request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+	a.awaitNetworks(r.Context(), func(s networkSet) bool {
+		shown, ok := s.find(name)
+		return ok && shown.ModifyIndex >= n.ModifyIndex
+	})
 	return reply{a.network(n), n.ModifyIndex}, nil
 }
+
+// awaitNetworks blocks until the watch of all networks shows a change that was
+// just made, so that whoever made it sees it in every later answer. It gives up
+// after a moment: the change stands either way.
+func (a *Agent) awaitNetworks(ctx context.Context, shown func(networkSet) bool) {
+	ctx, cancel := context.WithTimeout(ctx, showWait)
+	defer cancel()
+	for {
+		known, _, changed := a.env.networks.get()
+		if shown(known) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// showWait is many times what the watch takes with a store that answers.
+const showWait = 2 * time.Second
 
 // normalizedBackend checks a backend object and fills in its defaults.
 func (a *Agent) normalizedBackend(object json.RawMessage) (registry.Backend, error) {
@@ -147,7 +174,14 @@ func (a *Agent) deleteNetwork(r *http.Request) (reply, error) {
 				Message: fmt.Sprintf("network %s is in use by %d hosts (%s): force=true takes it from them", n.Name, len(hosts), strings.Join(hosts, ", "))}
 		}
 	}
-	return reply{}, reg.DeleteNetwork(r.Context(), n.Name)
+	if err := reg.DeleteNetwork(r.Context(), n.Name); err != nil {
+		return reply{}, err
+	}
+	a.awaitNetworks(r.Context(), func(s networkSet) bool {
+		_, found := s.find(n.Name)
+		return !found
+	})
+	return reply{}, nil
 }
 
 // leases are all leases of a network: from memory where this agent takes part,

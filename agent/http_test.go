@@ -76,6 +76,13 @@ func TestAPI(t *testing.T) {
 	if err != nil || m.ModifyIndex == 0 || m.Pools[0].SubnetLen != 24 || m.Local != nil {
 		t.Errorf("put %+v, %v", m, err)
 	}
+	// What was written is seen by whatever is asked next.
+	if err := c.AddReservation(ctx, "m", api.Reservation{Subnet: netip.MustParsePrefix("10.7.9.0/24"), Node: "z"}); err != nil {
+		t.Error(err)
+	}
+	if list, err := c.Networks(ctx); err != nil || len(list.Networks) != 2 {
+		t.Errorf("networks %+v, %v", list, err)
+	}
 	m.ModifyIndex--
 	_, err = c.PutNetwork(ctx, m)
 	wantCode(t, "an old version", err, http.StatusConflict)

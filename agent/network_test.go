@@ -134,6 +134,9 @@ func TestNetworkDeletedAndDefinedAgain(t *testing.T) {
 	if keys := store.Keys(memory.Prefix + "/leases/n/1"); len(keys) != 0 {
 		t.Errorf("leases stay: %v", keys)
 	}
+	if report, _ := a.agent.env.health.report(); report.Ready || len(report.Networks[0].Checks) != 1 {
+		t.Errorf("checks of the network that is gone: %+v", report)
+	}
 	n, err := Definition(a.config.Networks[0])
 	if err != nil {
 		t.Fatal(err)

@@ -325,7 +325,7 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 		}
 	}
 	r.env.pools.give(r.local.Name)
-	r.env.health.ready(r.local.Name, false)
+	r.env.health.reset(r.local.Name)
 	r.lease.clear()
 	r.snapshot.clear()
 	r.show(func(v *view) {
