@@ -223,6 +223,10 @@ ip route add unreachable 198.18.0.0/15`)
 func TestSysctl(t *testing.T) {
 	ns, _ := host(t)
 	ns.Do(func() {
+		// A new namespace starts with what the first one has.
+		if _, err := kernel.SetSysctl("0", "ipv4", "ip_forward"); err != nil {
+			t.Fatal(err)
+		}
 		for i, changed := range []bool{true, false} {
 			got, err := kernel.SetSysctl("1", "ipv4", "ip_forward")
 			if err != nil || got != changed {
