@@ -39,7 +39,9 @@ type Options struct {
 	RegistryName   string // how status names it
 	Backends       map[string]backend.Type
 	SelectUnderlay func(c config.Underlay, pools []netip.Prefix) (underlay.Choice, error)
-	WatchKernel    func(ctx context.Context, changed func()) error // blocks until ctx ends
+	// WatchKernel blocks until ctx ends. used names devices that carry the
+	// underlay.
+	WatchKernel func(ctx context.Context, used func(link string) bool, changed func()) error
 }
 
 // environment is what all runners of an agent share.
@@ -86,6 +88,7 @@ type Agent struct {
 	started time.Time
 
 	reloads chan reloadRequest
+	ended   chan struct{}                 // closed when Run returns
 	refresh func() (config.Config, error) // reads the configuration again, for the API
 
 	mu      sync.Mutex
@@ -98,7 +101,6 @@ type Agent struct {
 type running struct {
 	*runner
 	cancel context.CancelFunc
-	done   chan struct{}
 }
 
 // New builds an agent. It touches nothing outside the process. refresh reads the
@@ -123,7 +125,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		o.WatchKernel = watchKernel
 	}
 	a := &Agent{o: o, log: o.Logger, config: c, refresh: refresh, runners: map[string]*running{},
-		reloads: make(chan reloadRequest), fatal: make(chan error, 1)}
+		reloads: make(chan reloadRequest), ended: make(chan struct{}), fatal: make(chan error, 1)}
 	a.env = &environment{
 		log: o.Logger, registry: o.Registry, backends: o.Backends, health: newHealth(time.Now),
 		firewall: newFirewallKeeper(o.Logger.Named("firewall")), pools: newPoolClaims(),
@@ -137,8 +139,9 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 // Run blocks until ctx ends or a fault no waiting can mend: the API's address or
 // the state directory cannot be used, or a lease was lost under
 // on_lost = "exit". The datapath stays behind, unless the configuration says
-// release_on_stop or this is a development agent.
+// release_on_stop or this is a development agent. Run is called once.
 func (a *Agent) Run(ctx context.Context) (err error) {
+	defer close(a.ended)
 	c := a.current()
 	listener, err := listen(c.HTTP)
 	if err != nil {
@@ -192,7 +195,7 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr) error {
 	wg.Go(func() { a.announce(ctx, address) })
 	defer a.stopRunners()
 
-	a.env.firewall.remember(a.current())
+	a.env.firewall.remember(a.current(), a.wanted)
 	a.adopt(ctx, a.current())
 	a.env.health.clear("", checkNode)
 	for {
@@ -249,14 +252,11 @@ func (a *Agent) start(ctx context.Context, local config.Network) {
 	if a.runners[local.Name] != nil {
 		return
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	run := &running{runner: newRunner(a.env, a.config, local), cancel: cancel, done: make(chan struct{})}
-	if a.config.Dev || a.config.Lease.ReleaseOnStop {
-		run.leave()
-	}
+	// Ended by cancel alone, after it was decided whether to leave.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	run := &running{runner: newRunner(a.env, a.config, local), cancel: cancel}
 	a.runners[local.Name] = run
-	go func() { // ended by cancel and waited for in stop
-		defer close(run.done)
+	go func() { // waited for in stop and stopRunners
 		if err := run.Run(ctx); err != nil {
 			select {
 			case a.fatal <- err:
@@ -283,12 +283,17 @@ func (a *Agent) stop(name string, leave bool) {
 	a.env.health.forget(name)
 }
 
-// stopRunners ends all networks at once and waits for them.
+// stopRunners ends all networks at once and waits for them. They leave this host
+// when the configuration says so.
 func (a *Agent) stopRunners() {
 	a.mu.Lock()
 	runners := slices.Collect(maps.Values(a.runners))
+	leave := a.config.Dev || a.config.Lease.ReleaseOnStop
 	a.mu.Unlock()
 	for _, run := range runners {
+		if leave {
+			run.leave()
+		}
 		run.cancel()
 	}
 	for _, run := range runners {
@@ -347,7 +352,7 @@ func (a *Agent) watchNetworks(ctx context.Context) error {
 func (a *Agent) watchKernel(ctx context.Context) error {
 	retry := newPause()
 	for {
-		err := a.o.WatchKernel(ctx, func() { a.env.kernel.set(struct{}{}) })
+		err := a.o.WatchKernel(ctx, a.carriesUnderlay, func() { a.env.kernel.set(struct{}{}) })
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -356,6 +361,18 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// carriesUnderlay says whether a network stands on the device.
+func (a *Agent) carriesUnderlay(link string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, run := range a.runners {
+		if run.shown().local.Underlay.Interface == link {
+			return true
+		}
+	}
+	return false
 }
 
 // self is what GET /v1/agent/self answers.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"reflect"
@@ -98,30 +99,44 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 	tick := time.NewTicker(slowTick)
 	defer tick.Stop()
 	retry := newPause()
-	var applied backend.State
+	calm := settle
+	var (
+		lease registry.Lease
+		snap  snapshot
+		state backend.State
+		fresh bool // state was never applied
+	)
 	for {
-		lease, _, leaseChanged := r.lease.get()
-		snap, read, snapChanged := r.snapshot.get()
+		nowLease, _, leaseChanged := r.lease.get()
+		nowSnap, read, snapChanged := r.snapshot.get()
 		_, _, kernelChanged := r.env.kernel.get()
-		again := time.Duration(0)
-		if read {
-			state := backend.State{
-				Subnets: lease.Subnets, MTU: p.mtu, Underlay: p.underlay(),
-				Peers: peersOf(snap.set.Leases, lease),
-			}
-			if err := r.apply(ctx, n, lease, state, !reflect.DeepEqual(state, applied)); err != nil {
-				again = retry.next()
-			} else {
-				retry.reset()
-				applied = state
-			}
-			r.checkConflicts(snap.set.Leases, lease)
-		} else {
-			r.state("waiting for the leases of the other hosts")
-		}
 		var failed <-chan time.Time
-		if again > 0 {
-			failed = time.After(again)
+		if !read {
+			r.state("waiting for the leases of the other hosts")
+		} else {
+			if snap.read != nowSnap.read || !reflect.DeepEqual(lease, nowLease) {
+				lease, snap, fresh = nowLease, nowSnap, true
+				state.Subnets, state.Peers = lease.Subnets, peersOf(snap.set.Leases, lease)
+				r.suspect("leases", conflicts(snap.set.Leases, lease))
+			}
+			if u := p.underlay(); state.MTU != p.mtu || !reflect.DeepEqual(state.Underlay, u) {
+				state.MTU, state.Underlay, fresh = p.mtu, u, true
+			}
+			report, err := r.apply(ctx, n, lease, state, fresh)
+			switch {
+			case err != nil:
+				failed = time.After(retry.next())
+				kernelChanged = nil // its own writes would make it try at once, for ever
+			case len(report.Healed) > 0:
+				// Somebody who changes it again and again is not to be outrun.
+				calm = min(2*calm, lastPause)
+			case report.Writes == 0:
+				calm = settle
+			}
+			if err == nil {
+				retry.reset()
+				fresh = false
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -132,9 +147,8 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 			continue
 		case <-failed:
 		case <-tick.C:
-			r.expire(ctx, snap)
 		case <-kernelChanged:
-			if err := sleep(ctx, settle); err != nil {
+			if err := sleep(ctx, calm); err != nil {
 				return err
 			}
 		}
@@ -162,11 +176,11 @@ func (r *runner) relocate(n registry.Network, before place) place {
 // apply makes one pass over datapath, firewall and files. wanted says that the
 // state is another one than the last that was applied, so that writes are news
 // and not drift.
-func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.Lease, s backend.State, wanted bool) error {
+func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.Lease, s backend.State, wanted bool) (backend.Report, error) {
 	started := time.Now()
 	report, err := r.carrier.backend.Apply(ctx, s)
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return report, ctx.Err()
 	}
 	r.show(func(v *view) {
 		v.report, v.local.Peers = report, report.Peers
@@ -178,7 +192,7 @@ func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.L
 		if r.env.health.set(r.local.Name, checkDatapath, api.Critical, err.Error()) {
 			r.log.Error("datapath could not be applied whole, trying again", "error", err)
 		}
-		return err
+		return report, err
 	}
 	switch {
 	case len(report.Healed) > 0:
@@ -191,15 +205,15 @@ func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.L
 		if r.env.health.set(r.local.Name, checkSubnetFile, api.Critical, err.Error()) {
 			r.log.Error("subnet file could not be written, the old one stays", "error", err)
 		}
-		return err
+		return report, err
 	}
 	r.check(checkSubnetFile, api.Passing, r.local.SubnetFile+" is written")
 	if err := r.forwarding(ctx, n, s); err != nil {
-		return err
+		return report, err
 	}
 	r.env.health.ready(r.local.Name, true)
 	r.state("running")
-	return nil
+	return report, nil
 }
 
 func (r *runner) checkPeers(report backend.Report) {
@@ -305,31 +319,41 @@ func (r *runner) save(n registry.Network, lease registry.Lease) error {
 	return storeSaved(r.config.DataDir, now)
 }
 
-func (r *runner) checkConflicts(leases []registry.Lease, own registry.Lease) {
-	if found := conflicts(leases, own); len(found) > 0 {
-		if r.env.health.set(r.local.Name, checkConflict, api.Critical, strings.Join(found, "; ")) {
-			r.log.Error("another host claims to be this one", "conflict", strings.Join(found, "; "))
+// expireEach bounds how many records one host removes in a slow tick: each try
+// is a write for the store, and every host tries.
+const expireEach = 8
+
+// expireLapsed removes records that were lapsed for longer than hold, counting
+// from when this agent first saw them so. Whoever comes first wins; the others'
+// tries fail on the record's index.
+func (r *runner) expireLapsed(ctx context.Context) error {
+	for {
+		if err := sleep(ctx, slowTick/2+rand.N(slowTick)); err != nil {
+			return err
 		}
-		return
+		r.expireOnce(ctx)
 	}
-	r.check(checkConflict, api.Passing, "nobody else uses this host's name or addresses")
 }
 
-// expire removes records that were lapsed for longer than hold, counting from
-// when this agent first saw them so. Whoever comes first wins; the others'
-// tries fail on the record's index.
-func (r *runner) expire(ctx context.Context, snap snapshot) {
+func (r *runner) expireOnce(ctx context.Context) {
+	snap, _, _ := r.snapshot.get()
+	var due []registry.Lease
 	for _, l := range snap.set.Leases {
-		if l.Held() || l.Lapsed+time.Since(snap.read) < r.config.Lease.Hold {
-			continue
+		if !l.Held() && l.Lapsed+time.Since(snap.read) >= r.config.Lease.Hold {
+			due = append(due, l)
 		}
+	}
+	rand.Shuffle(len(due), func(i, j int) { due[i], due[j] = due[j], due[i] })
+	for _, l := range due[:min(len(due), expireEach)] {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
 		err := r.env.registry.Expire(call, l)
 		cancel()
-		if err == nil {
+		switch {
+		case err == nil:
 			r.log.Info("lapsed lease removed", "subnet", l.Subnet(), "host", l.Node)
-		} else {
+		case !errors.Is(err, registry.ErrConflict):
 			r.log.Debug("lapsed lease stays", "subnet", l.Subnet(), "host", l.Node, "error", err)
+			return
 		}
 	}
 }

@@ -59,6 +59,11 @@ type saved struct {
 	Backend registry.Backend `json:"backend"` // to take it away when that changed
 }
 
+// lease is the lease the file tells of, as far as giving it up needs to know.
+func (s saved) lease(id identity) registry.Lease {
+	return registry.Lease{Network: s.Network, Subnets: s.Subnets, Session: s.Session, Node: id.node, NodeID: id.nodeID}
+}
+
 func savedPath(dataDir, network string) string { return filepath.Join(dataDir, network+".json") }
 
 // loadSaved reads the state file. A missing one is the zero value; a broken one

@@ -4,8 +4,10 @@ import (
 	"context"
 	"maps"
 	"net/netip"
+	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,15 +35,23 @@ func firewallNetwork(local config.Network, pools, subnets []netip.Prefix) firewa
 	return firewall.Network{Name: local.Name, Pools: pools, Subnets: subnets, IPMasq: local.IPMasq, Forward: local.Forward}
 }
 
-// remember starts from what an earlier process left for the networks of c, so
-// that the first network that is ready does not take the others' rules away.
-func (k *firewallKeeper) remember(c config.Config) {
+// remember starts from what an earlier process left for the networks this host
+// still wants, so that the first network that is ready does not take the others'
+// rules away.
+func (k *firewallKeeper) remember(c config.Config, wanted func(name string) (config.Network, bool)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, local := range c.Networks {
+	files, err := filepath.Glob(savedPath(c.DataDir, "*"))
+	if err != nil {
+		return // a pattern of our own
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".json")
 		// A broken state file is reported where the lease needs it.
-		if before, err := loadSaved(c.DataDir, local.Name); err == nil && len(before.Subnets) > 0 && before.Backend.Type != "alloc" {
-			k.wanted[local.Name] = firewallNetwork(local, before.Pools, before.Subnets)
+		before, err := loadSaved(c.DataDir, name)
+		local, ok := wanted(name)
+		if err == nil && ok && len(before.Subnets) > 0 && before.Backend.Type != "alloc" {
+			k.wanted[name] = firewallNetwork(local, before.Pools, before.Subnets)
 		}
 	}
 }
@@ -52,7 +62,7 @@ func (k *firewallKeeper) put(ctx context.Context, n firewall.Network) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.wanted[n.Name] = n
-	if reflect.DeepEqual(k.wanted, k.applied) && time.Since(k.checked) < slowTick {
+	if reflect.DeepEqual(k.wanted, k.applied) && time.Since(k.checked) < slowTick/2 {
 		return nil
 	}
 	return k.apply(ctx)

@@ -228,7 +228,7 @@ func (h *host) start() *host {
 			defer h.mu.Unlock()
 			return h.place, h.placeErr
 		},
-		WatchKernel: func(ctx context.Context, changed func()) error {
+		WatchKernel: func(ctx context.Context, _ func(string) bool, changed func()) error {
 			h.mu.Lock()
 			h.kernel = changed
 			h.mu.Unlock()

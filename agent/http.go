@@ -2,13 +2,16 @@ package agent
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -27,9 +30,25 @@ const (
 // listen opens the API's address: host:port or unix:///path. A socket file left
 // by a dead agent is replaced, one that answers is not.
 func listen(c config.HTTP) (net.Listener, error) {
-	path, isUnix := strings.CutPrefix(c.Address, "unix://")
+	var secured *tls.Config
+	if c.TLS.CertFile != "" {
+		pair, err := tls.LoadX509KeyPair(c.TLS.CertFile, c.TLS.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("http.tls: %w", err)
+		}
+		secured = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	}
+	l, err := listenPlain(c.Address)
+	if err != nil || secured == nil {
+		return l, err
+	}
+	return tls.NewListener(l, secured), nil
+}
+
+func listenPlain(address string) (net.Listener, error) {
+	path, isUnix := strings.CutPrefix(address, "unix://")
 	if !isUnix {
-		l, err := net.Listen("tcp", c.Address)
+		l, err := net.Listen("tcp", address)
 		if err != nil {
 			return nil, fmt.Errorf("http.address: %w", err)
 		}
@@ -38,7 +57,15 @@ func listen(c config.HTTP) (net.Listener, error) {
 	if conn, err := net.Dial("unix", path); err == nil {
 		return nil, errors.Join(fmt.Errorf("http.address: %s is in use by another process", path), conn.Close())
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if info, err := os.Lstat(path); err == nil {
+		if info.Mode().Type() != fs.ModeSocket {
+			return nil, fmt.Errorf("http.address: %s is there and no socket", path)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("http.address: %w", err)
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("http.address: %w", err)
 	}
 	l, err := net.Listen("unix", path)
@@ -59,13 +86,12 @@ func (a *Agent) serve(ctx context.Context, l net.Listener) error {
 		<-ctx.Done()
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 		defer cancel()
-		stopped <- server.Shutdown(closing)
+		if server.Shutdown(closing) != nil {
+			_ = server.Close() // cuts off what still runs
+		}
+		stopped <- nil
 	}()
-	serve := server.Serve
-	if c := a.current().HTTP.TLS; c.CertFile != "" {
-		serve = func(l net.Listener) error { return server.ServeTLS(l, c.CertFile, c.KeyFile) }
-	}
-	if err := serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("http server: %w", err)
 	}
 	return <-stopped

@@ -265,19 +265,24 @@ func (a *Agent) release(r *http.Request) (reply, error) {
 	if !ok {
 		return reply{}, fmt.Errorf("%w: this host takes no part in network %s", registry.ErrLeaseNotFound, n.Name)
 	}
-	request := releaseRequest{token: r.Header.Get("X-Consul-Token"), done: make(chan error, 1)}
+	request := &releaseRequest{token: r.Header.Get("X-Consul-Token"), done: make(chan error, 1)}
+	stopped := fmt.Errorf("network %s: %w: it is being stopped", n.Name, registry.ErrUnavailable)
 	waiting := time.NewTimer(releaseWait)
 	defer waiting.Stop()
 	select {
 	case run.releases <- request:
+	case <-run.done:
+		return reply{}, stopped
 	case <-waiting.C:
-		return reply{}, fmt.Errorf("%w in network %s: %s", registry.ErrLeaseNotFound, n.Name, run.shown().local.State)
+		return reply{}, fmt.Errorf("network %s: %w: %s", n.Name, registry.ErrUnavailable, run.shown().local.State)
 	case <-r.Context().Done():
 		return reply{}, r.Context().Err()
 	}
 	select {
 	case err := <-request.done:
 		return reply{}, err
+	case <-run.done:
+		return reply{}, stopped
 	case <-r.Context().Done():
 		return reply{}, r.Context().Err()
 	}

@@ -1,12 +1,16 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"reflect"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -26,20 +30,22 @@ func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() r
 	retry := newPause()
 	for {
 		lease, err := r.acquireOnce(ctx, n, claim())
-		if err == nil {
-			r.check(checkLease, api.Passing, fmt.Sprintf("%s is held", lease.Subnet()))
-			r.check(checkConflict, api.Passing, "nobody else uses this host's name or addresses")
-			r.show(func(v *view) { v.local.Subnets, v.local.Renewed = lease.Subnets, time.Now() })
+		switch {
+		case err == nil:
+			r.suspect("claim", "")
+			r.troubled("")
+			r.show(func(v *view) { v.local.Subnets = lease.Subnets })
 			return lease, nil
-		}
-		if ctx.Err() != nil {
+		case errors.Is(err, errReleased):
+			return registry.Lease{}, err
+		case ctx.Err() != nil:
 			return registry.Lease{}, ctx.Err()
+		case errors.Is(err, registry.ErrDuplicateNode), errors.Is(err, registry.ErrDuplicateAddress):
+			r.suspect("claim", err.Error())
 		}
 		reason := fmt.Sprintf("waiting for a lease: %v", err)
-		if errors.Is(err, registry.ErrDuplicateNode) || errors.Is(err, registry.ErrDuplicateAddress) {
-			r.check(checkConflict, api.Critical, err.Error())
-		}
-		r.wait(checkLease, reason)
+		r.waiting(checkLease, reason)
+		r.troubled(reason)
 		if err := retry.wait(ctx); err != nil {
 			return registry.Lease{}, err
 		}
@@ -47,26 +53,44 @@ func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() r
 }
 
 func (r *runner) acquireOnce(ctx context.Context, n registry.Network, claim registry.Claim) (registry.Lease, error) {
+	r.claiming.Lock()
+	defer r.claiming.Unlock()
+	if r.released != nil {
+		return registry.Lease{}, errReleased
+	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return r.env.registry.Acquire(ctx, n, claim)
+	lease, err := r.env.registry.Acquire(ctx, n, claim)
+	if err == nil {
+		r.lease.set(lease)
+	}
+	return lease, err
 }
 
-// keep holds the lease that claim got: renews it, watches its record, rewrites
-// it when the host's attributes change, and takes it back whenever it is lost.
-// Packets are not its business: whatever happens here, the datapath stays.
+// keep holds the lease that claim got: watches its record, rewrites it when the
+// host's attributes change, and takes it back whenever it is lost. Packets are
+// not its business: whatever happens here, the datapath stays.
 func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Lease, claim registry.Claim) error {
+	retry := newPause()
 	for {
 		now, _, changed := r.claim.get()
 		if reflect.DeepEqual(now, claim) {
+			since := time.Now()
 			reason, err := r.hold(ctx, n, lease, changed)
 			if err != nil {
 				return err
 			}
+			if time.Since(since) > trusted {
+				retry.reset()
+			}
 			if reason != "" {
 				r.log.Warn("lease was lost, taking it back", "subnet", lease.Subnet(), "reason", reason)
-				r.check(checkLease, api.Warning, fmt.Sprintf("%s was lost (%s), taking it back", lease.Subnet(), reason))
+				r.troubled(fmt.Sprintf("%s was lost (%s), taking it back", lease.Subnet(), reason))
 				r.reassert(ctx, n)
+				// Somebody who takes it again and again is not to be outrun.
+				if err := retry.wait(ctx); err != nil {
+					return err
+				}
 			}
 		}
 		next, err := r.acquire(ctx, n, func() registry.Claim {
@@ -86,13 +110,16 @@ func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Le
 				"subnet", next.Subnet(), "before", lease.Subnet())
 		}
 		lease = next
-		r.lease.set(lease)
 	}
 }
 
+// trusted is how long a lease must have been held for its last loss not to
+// count any more.
+const trusted = time.Minute
+
 // reassert puts the network's definition back into a store that was emptied
 // under this host, when this host's configuration defines it. A network that
-// was deleted on purpose leaves its leases in place, and so never comes here.
+// certainly was deleted is left to the watch.
 func (r *runner) reassert(ctx context.Context, n registry.Network) {
 	if len(r.local.Pools) == 0 {
 		return
@@ -100,6 +127,11 @@ func (r *runner) reassert(ctx context.Context, n registry.Network) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if _, err := r.env.registry.Network(ctx, n.Name); !errors.Is(err, registry.ErrNetworkNotFound) {
+		return
+	}
+	set, _, err := r.env.registry.WatchNetworks(ctx, 0)
+	kept := slices.ContainsFunc(set.Networks, func(have registry.Network) bool { return have.Name == n.Name })
+	if !kept && !errors.Is(err, registry.ErrUncertain) {
 		return
 	}
 	n.CreateIndex, n.ModifyIndex = 0, 0
@@ -113,75 +145,151 @@ func (r *runner) reassert(ctx context.Context, n registry.Network) {
 // hold blocks while the lease is ours. It returns why it is not any more, or ""
 // when the claim changed and the record must follow.
 func (r *runner) hold(ctx context.Context, n registry.Network, lease registry.Lease, claimChanged <-chan struct{}) (reason string, err error) {
-	g, ctx := errgroup.WithContext(ctx)
-	ended := errors.New("held no longer")
-	g.Go(func() error {
-		why, err := r.watchOwn(ctx, n, lease)
-		if err == nil {
-			reason, err = why, ended
+	g, watching := errgroup.WithContext(ctx)
+	over := errors.New("held no longer")
+	g.Go(func() (err error) {
+		if reason, err = r.watchOwn(watching, n, lease); err == nil {
+			err = over
 		}
 		return err
 	})
-	lost := make(chan string, 1)
+	dead := false
 	g.Go(func() error {
-		why, err := r.renew(ctx, lease, claimChanged)
-		if err == nil {
-			lost <- why
-			err = ended
-		}
-		return err
-	})
-	if err := g.Wait(); !errors.Is(err, ended) {
-		return "", err
-	}
-	select {
-	case why := <-lost:
-		if reason == "" {
-			reason = why
-		}
-	default:
-	}
-	return reason, nil
-}
-
-// renew keeps the session alive. It returns when the session is gone, or with
-// "" when the claim changed.
-func (r *runner) renew(ctx context.Context, lease registry.Lease, claimChanged <-chan struct{}) (string, error) {
-	period := r.config.Lease.TTL - r.config.Lease.RenewMargin
-	last, due := time.Now(), period
-	retry := newPause()
-	for {
-		timer := time.NewTimer(due)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return "", ctx.Err()
-		case <-claimChanged:
-			timer.Stop()
-			return "", nil
-		case <-timer.C:
-		}
-		call, cancel := context.WithTimeout(ctx, callTimeout)
-		err := r.env.registry.Renew(call, lease)
-		cancel()
-		switch {
-		case err == nil:
-			last, due = time.Now(), period
-			retry.reset()
-			r.check(checkLease, api.Passing, fmt.Sprintf("%s is held", lease.Subnet()))
-			r.show(func(v *view) { v.local.Renewed = last })
-		case errors.Is(err, registry.ErrLeaseLost):
-			return err.Error(), nil
-		case ctx.Err() != nil:
-			return "", ctx.Err()
-		default:
-			due = retry.next()
-			if r.env.health.set(r.local.Name, checkLease, api.Warning,
-				fmt.Sprintf("%s not renewed since %s, packets flow: %v", lease.Subnet(), last.UTC().Format(time.RFC3339), err)) {
-				r.log.Warn("lease could not be renewed, trying again", "subnet", lease.Subnet(), "error", err)
+		settled := time.NewTimer(trusted)
+		defer settled.Stop()
+		for {
+			session, _, ended := r.ended.get()
+			if dead = session == lease.Session; dead {
+				return over
+			}
+			select {
+			case <-watching.Done():
+				return watching.Err()
+			case <-claimChanged:
+				return over
+			case <-ended:
+			case <-settled.C:
+				r.suspect("record", "")
 			}
 		}
+	})
+	if err := g.Wait(); !errors.Is(err, over) {
+		return "", err
 	}
+	if reason == "" && dead {
+		reason = "its session ended"
+	}
+	return reason, ctx.Err()
+}
+
+// renew keeps the session of whatever lease is held alive, until ctx ends: a
+// lease is worth keeping also while its network waits for something else.
+func (r *runner) renew(ctx context.Context) {
+	period := r.config.Lease.TTL - r.config.Lease.RenewMargin
+	retry := newPause()
+	var session string
+	var last, next time.Time
+	for {
+		lease, held, changed := r.lease.get()
+		if held && lease.Session != session {
+			session, last = lease.Session, time.Now()
+			next = last.Add(period)
+			retry.reset()
+			r.renewed(last, nil)
+		}
+		var due <-chan time.Time
+		timer := time.NewTimer(time.Until(next))
+		if dead, _, _ := r.ended.get(); held && dead != session {
+			due = timer.C
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-due:
+			call, cancel := context.WithTimeout(ctx, callTimeout)
+			err := r.env.registry.Renew(call, lease)
+			cancel()
+			switch {
+			case ctx.Err() != nil:
+			case err == nil:
+				last = time.Now()
+				next = last.Add(period)
+				retry.reset()
+				r.renewed(last, nil)
+			case errors.Is(err, registry.ErrLeaseLost):
+				r.ended.set(session)
+			default:
+				next = time.Now().Add(retry.next())
+				r.renewed(last, err)
+			}
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// renewed tells of the last renewal that worked, and of the failure since, if
+// any.
+func (r *runner) renewed(last time.Time, err error) {
+	reason := ""
+	if err != nil {
+		reason = fmt.Sprintf("not renewed since %s, packets flow: %v", last.UTC().Format(time.RFC3339), err)
+	}
+	r.mu.Lock()
+	first := r.unrenewed == "" && reason != ""
+	r.unrenewed = reason
+	r.view.local.Renewed = last
+	r.mu.Unlock()
+	r.reportLease()
+	if first {
+		r.log.Warn("lease could not be renewed, trying again", "error", err)
+	}
+}
+
+// troubled says why the lease is not as it should be, "" that it is.
+func (r *runner) troubled(reason string) {
+	r.mu.Lock()
+	r.trouble = reason
+	r.mu.Unlock()
+	r.reportLease()
+}
+
+// reportLease writes the lease's check. About a lease that is not even wanted
+// there is nothing to say.
+func (r *runner) reportLease() {
+	lease, held, _ := r.lease.get()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case !held && r.trouble == "":
+	case !held:
+		r.check(checkLease, api.Critical, r.trouble)
+	case r.trouble != "" || r.unrenewed != "":
+		r.check(checkLease, api.Warning, fmt.Sprintf("%s: %s", lease.Subnet(), cmp.Or(r.trouble, r.unrenewed)))
+	default:
+		r.check(checkLease, api.Passing, fmt.Sprintf("%s is held", lease.Subnet()))
+	}
+}
+
+// suspect says, for one source, that another host is taken for this one; ""
+// says that none is.
+func (r *runner) suspect(source, reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.suspicions[source]
+	if r.suspicions[source] = reason; reason == "" {
+		delete(r.suspicions, source)
+	}
+	if reason != "" && before == "" {
+		r.log.Error("another host is taken for this one", "conflict", reason)
+	}
+	if len(r.suspicions) == 0 {
+		r.check(checkConflict, api.Passing, "nobody else uses this host's name or addresses")
+		return
+	}
+	r.check(checkConflict, api.Critical, strings.Join(slices.Sorted(maps.Values(r.suspicions)), "; "))
 }
 
 // watchOwn watches our record and returns why it is not ours any more.
@@ -206,6 +314,11 @@ func (r *runner) watchOwn(ctx context.Context, n registry.Network, lease registr
 			return "its session ended", nil
 		case now.Session != lease.Session:
 			return fmt.Sprintf("host %q holds it", now.Node), nil
+		case now.Node != lease.Node || now.NodeID != lease.NodeID || !slices.Equal(now.PublicIPs, lease.PublicIPs):
+			copied := fmt.Sprintf("host %q (%v) writes it under the session of this host %q (%v): was the data_dir copied?",
+				now.Node, now.PublicIPs, lease.Node, lease.PublicIPs)
+			r.suspect("record", copied)
+			return copied, nil
 		case !now.SameValue(lease):
 			return "its record was changed by somebody else", nil
 		}
@@ -228,15 +341,27 @@ func (r *runner) previous() (session string, subnet netip.Prefix) {
 	return before.Session, subnetInFile(r.local.SubnetFile)
 }
 
-// wait shows and logs, once for each reason, what the runner waits for.
+// wait shows and logs what the runner waits for, and fails the check for it.
 func (r *runner) wait(check, reason string) {
 	status := api.Critical
 	if _, held, _ := r.lease.get(); held {
 		status = api.Warning // packets flow
 	}
-	if r.shown().local.State != reason {
+	r.check(check, status, reason)
+	r.waiting(check, reason)
+}
+
+// waiting shows what the runner waits for, and logs it when it is something new
+// or has not been said for a minute.
+func (r *runner) waiting(check, reason string) {
+	r.state(reason)
+	r.mu.Lock()
+	say := r.waited.check != check || time.Since(r.waited.at) > time.Minute
+	if say {
+		r.waited = waited{check, time.Now()}
+	}
+	r.mu.Unlock()
+	if say {
 		r.log.Warn("network waits", "reason", reason)
 	}
-	r.state(reason)
-	r.check(check, status, reason)
 }

@@ -72,10 +72,10 @@ func selectUnderlay(c config.Underlay, pools []netip.Prefix) (underlay.Choice, e
 
 // watchKernel tells of changes that may matter to any network or to the choice
 // of the underlay, until ctx ends.
-func watchKernel(ctx context.Context, changed func()) error {
+func watchKernel(ctx context.Context, used func(link string) bool, changed func()) error {
 	watch, err := kernel.OpenWatch(kernel.WatchFilter{
 		Own:  func(link string) bool { return strings.HasPrefix(link, backend.LinkPrefix) },
-		Used: func(string) bool { return true },
+		Used: used,
 	})
 	if err != nil {
 		return err

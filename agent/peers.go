@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -46,8 +47,9 @@ func fresher(a, b registry.Lease) bool {
 }
 
 // conflicts names live leases of other hosts that carry our name or one of our
-// public addresses.
-func conflicts(leases []registry.Lease, own registry.Lease) []string {
+// public addresses, the first few of them; "" when there are none.
+func conflicts(leases []registry.Lease, own registry.Lease) string {
+	const most = 3
 	var out []string
 	for _, l := range leases {
 		if !l.Held() || l.Session == own.Session || l.NodeID == own.NodeID {
@@ -62,5 +64,8 @@ func conflicts(leases []registry.Lease, own registry.Lease) []string {
 				l.Node, l.Subnet(), l.PublicIPs[0], own.Node))
 		}
 	}
-	return out
+	if len(out) > most {
+		out = append(out[:most], fmt.Sprintf("and %d more", len(out)-most))
+	}
+	return strings.Join(out, "; ")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"reflect"
 	"slices"
@@ -28,15 +29,27 @@ func (a *Agent) Reload(ctx context.Context, c config.Config) error {
 	request := reloadRequest{c, make(chan error, 1)}
 	select {
 	case a.reloads <- request:
+	case <-a.ended:
+		return errEnded
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	select {
 	case err := <-request.done:
 		return err
+	case <-a.ended:
+		return errEnded
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+var errEnded = errors.New("the agent has stopped")
+
+// Ready says whether every network is usable by container runtimes.
+func (a *Agent) Ready() bool {
+	report, _ := a.env.health.report()
+	return report.Ready
 }
 
 // needsRestart names the settings that differ and cannot change in a running
@@ -71,32 +84,25 @@ func (a *Agent) reload(ctx context.Context, c config.Config) error {
 	if names := needsRestart(old, c); len(names) > 0 {
 		return fmt.Errorf("needs a restart, nothing was changed: %s", strings.Join(names, "; "))
 	}
-	a.log.SetLevel(hclog.LevelFromString(c.Log.Level))
 	if tokens, ok := a.env.registry.(interface{ ReloadToken() error }); ok {
 		if err := tokens.ReloadToken(); err != nil {
-			return err
+			return fmt.Errorf("nothing was changed: %w", err)
 		}
 	}
+	a.log.SetLevel(hclog.LevelFromString(c.Log.Level))
 	a.mu.Lock()
 	a.config = c
-	running := map[string]config.Network{}
-	for name, run := range a.runners {
-		running[name] = run.local
-	}
+	running := maps.Clone(a.runners)
 	a.mu.Unlock()
 
-	wanted := map[string]config.Network{}
-	for _, n := range c.Networks {
-		wanted[n.Name] = n
-	}
 	again := !reflect.DeepEqual(old.Lease, c.Lease) || !reflect.DeepEqual(old.Underlay, c.Underlay)
-	for name, local := range running {
-		want, stays := wanted[name]
+	for name, run := range running {
+		local, stays := a.wanted(name)
 		switch {
-		case !stays && !a.watched(name):
+		case !stays:
 			a.log.Info("network is not configured any more, leaving it", "network", name)
 			a.stop(name, true)
-		case again || (stays && !reflect.DeepEqual(want, local)) || a.wasReleased(name):
+		case again || !reflect.DeepEqual(local, run.local) || run.shown().local.State == releasedAdvice:
 			a.stop(name, false)
 		}
 	}
@@ -105,10 +111,15 @@ func (a *Agent) reload(ctx context.Context, c config.Config) error {
 	return nil
 }
 
-// wasReleased says whether the network stays down on request.
-func (a *Agent) wasReleased(name string) bool {
-	r, ok := a.runner(name)
-	return ok && r.shown().local.State == stateReleased
+// wanted is this host's part in a network: its block, or what watch_networks
+// makes of a network without one. ok is false when it takes no part.
+func (a *Agent) wanted(name string) (local config.Network, ok bool) {
+	for _, n := range a.current().Networks {
+		if n.Name == name {
+			return n, true
+		}
+	}
+	return config.WatchedNetwork(name), a.watched(name)
 }
 
 // watched says whether the agent joins a network it has no block for.
@@ -133,8 +144,8 @@ func (a *Agent) join(ctx context.Context) {
 		return
 	}
 	for _, n := range known.set.Networks {
-		if a.watched(n.Name) {
-			a.start(ctx, config.WatchedNetwork(n.Name))
+		if local, ok := a.wanted(n.Name); ok {
+			a.start(ctx, local)
 		}
 	}
 	for _, name := range a.self().Networks {

@@ -2,10 +2,13 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,6 +25,7 @@ import (
 var (
 	errDefinitionChanged = errors.New("the network's definition changed")
 	errNetworkGone       = errors.New("the network was deleted")
+	errReleased          = errors.New("the lease was released by request")
 )
 
 // LostError ends an agent whose configuration says on_lost = "exit".
@@ -34,8 +38,8 @@ func (e *LostError) Error() string {
 	return fmt.Sprintf(`network %s: subnet %s was lost, %s taken instead, and on_lost is "exit"`, e.Network, e.Old, e.New)
 }
 
-// stateReleased is the state of a network whose lease was released on request.
-const stateReleased = "released by request, restart or reload the agent to join again"
+// releasedAdvice is what to do about a lease that was released by request.
+const releasedAdvice = "released by request, restart or reload the agent to join again"
 
 // leaveTimeout bounds the clean-up of a host that leaves a network.
 const leaveTimeout = 15 * time.Second
@@ -51,17 +55,34 @@ type runner struct {
 	lease    *published[registry.Lease]
 	snapshot *published[snapshot]
 	claim    *published[registry.Claim]
-	releases chan releaseRequest
-	carrier  *carrier // the datapath built last, kept over rounds; Run's goroutine only
-	deleted  bool     // somebody deleted the network: do not put it back; Run's goroutine only
+	ended    *published[string] // the session that was found dead last
+	releases chan *releaseRequest
+	done     chan struct{} // closed when Run has returned
+
+	// Run's goroutine only.
+	carrier *carrier // the datapath built last, kept over rounds
+	deleted bool     // somebody deleted the network: do not put it back
 
 	badLogged map[registry.BadRecord]bool // watchLeases only
 
-	leavingMu sync.Mutex
-	leaving   bool // tear down when Run's context ends; set before it is cancelled
+	// claiming is held around every claim, and around a release by request,
+	// which no claim may follow.
+	claiming sync.Mutex
+	released *releaseRequest
 
-	mu   sync.Mutex
-	view view
+	mu         sync.Mutex
+	view       view
+	leaving    bool              // tear down when Run's context ends
+	trouble    string            // why the lease is not as it should be
+	unrenewed  string            // why the session could not be renewed
+	suspicions map[string]string // that another host is taken for this one, by source
+	waited     waited
+}
+
+// waited is what was logged last about waiting.
+type waited struct {
+	check string
+	at    time.Time
 }
 
 // snapshot is all leases as last read.
@@ -81,10 +102,8 @@ type carrier struct {
 // releaseRequest asks the runner to give up its lease under somebody's token.
 type releaseRequest struct {
 	token string
-	done  chan error
+	done  chan error // room for one
 }
-
-func (r *releaseRequest) Error() string { return "the lease was released" }
 
 // view is what the API shows of a runner.
 type view struct {
@@ -99,86 +118,102 @@ func newRunner(env *environment, c config.Config, local config.Network) *runner 
 	r := &runner{
 		env: env, config: c, local: local, log: env.log.With("network", local.Name),
 		lease: newPublished[registry.Lease](), snapshot: newPublished[snapshot](), claim: newPublished[registry.Claim](),
-		releases: make(chan releaseRequest),
+		ended: newPublished[string](), releases: make(chan *releaseRequest), done: make(chan struct{}),
+		suspicions: map[string]string{},
 	}
 	r.view.local = api.Local{State: "starting", SubnetFile: local.SubnetFile, Link: backend.LinkName(local.Name)}
-	env.health.ready(local.Name, false)
+	env.health.reset(local.Name)
+	r.check(checkNetwork, api.Critical, "starting")
 	return r
 }
 
 // leave makes the end of Run's context take everything of the network away
 // from this host and give up its lease. Without it both stay.
 func (r *runner) leave() {
-	r.leavingMu.Lock()
-	defer r.leavingMu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.leaving = true
 }
 
 // Run blocks until ctx ends, healing and retrying whatever fails. The only
 // error is a *LostError.
 func (r *runner) Run(ctx context.Context) error {
+	defer close(r.done)
 	defer r.env.pools.give(r.local.Name)
 	defer r.close()
+	var renewing sync.WaitGroup
+	renewing.Go(func() { r.renew(ctx) })
+	err := r.rounds(ctx)
+	if err == nil { // ctx has ended
+		renewing.Wait()
+		r.mu.Lock()
+		leaving := r.leaving
+		r.mu.Unlock()
+		if leaving {
+			r.tearDown(ctx, r.env.registry)
+		}
+	}
+	return err
+}
+
+// rounds runs one round after another until ctx ends.
+func (r *runner) rounds(ctx context.Context) error {
 	retry := newPause()
 	for {
 		started := time.Now()
 		err := r.round(ctx)
 		var lost *LostError
-		var released *releaseRequest
 		switch {
+		case errors.Is(err, errReleased):
+			r.log.Warn("lease was released by request, the network stays down until a restart or reload")
+			r.tearDown(ctx, nil)
+			r.check(checkLease, api.Warning, releasedAdvice)
+			r.state(releasedAdvice)
+			r.released.done <- nil
+			<-ctx.Done()
+			return nil
 		case ctx.Err() != nil:
-			r.leavingMu.Lock()
-			leaving := r.leaving
-			r.leavingMu.Unlock()
-			if leaving {
-				r.tearDown(ctx, r.env.registry)
-			}
 			return nil
 		case errors.As(err, &lost):
 			return err
-		case errors.As(err, &released):
-			if r.released(ctx, released) {
-				<-ctx.Done()
-				return nil
-			}
 		case errors.Is(err, errNetworkGone):
 			r.log.Warn("network was deleted, leaving it")
-			r.tearDown(ctx, r.env.registry)
 			r.deleted = true
+			r.tearDown(ctx, r.env.registry)
 			r.show(func(v *view) { v.defined = false })
 		case errors.Is(err, errDefinitionChanged):
 			r.log.Info("network definition changed")
+			r.snapshot.clear() // it was read with the old plan
 		default:
-			r.log.Error("network stopped, starting it again", "error", err)
+			r.wait(checkNetwork, fmt.Sprintf("stopped, starting again: %v", err))
 		}
 		if time.Since(started) > time.Minute {
 			retry.reset()
 		}
 		if retry.wait(ctx) != nil {
-			continue
+			return nil
 		}
 	}
 }
 
-// round finds the definition and carries the network until the definition
-// changes, somebody releases the lease, or something fails for good.
+// round carries the network until its definition changes, somebody releases
+// the lease, or something fails for good.
 func (r *runner) round(ctx context.Context) error {
-	n, err := r.awaitDefinition(ctx)
-	if err != nil {
-		return err
-	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return r.watchDefinition(ctx, n) })
-	g.Go(func() error { return r.carry(ctx, n) })
+	g.Go(func() error { return r.serveReleases(ctx) })
 	g.Go(func() error {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case request := <-r.releases:
-			return &request
+		n, err := r.awaitDefinition(ctx)
+		if err != nil {
+			return err
 		}
+		g.Go(func() error { return r.watchDefinition(ctx, n) })
+		return r.carry(ctx, n)
 	})
-	return g.Wait()
+	err := g.Wait()
+	if r.released != nil {
+		return errReleased // whatever else happened meanwhile
+	}
+	return err
 }
 
 // carry takes a lease and keeps it and the datapath right until ctx ends. A
@@ -193,17 +228,17 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	if err := r.awaitPools(ctx, n); err != nil {
 		return err
 	}
-	if err := r.retire(ctx, kind, config); err != nil {
+	if err := r.retire(ctx, n, kind, config); err != nil {
 		return err
 	}
 	if err := r.build(kind, config); err != nil {
 		return err
 	}
+	r.check(checkNetwork, api.Passing, "defined")
 	place, err := r.awaitUnderlay(ctx, n)
 	if err != nil {
 		return err
 	}
-	r.check(checkNetwork, api.Passing, "defined")
 	var claim registry.Claim
 	lease, err := r.acquire(ctx, n, func() registry.Claim {
 		// What was wrong with the last claim may be the address in it.
@@ -218,12 +253,12 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 		return err
 	}
 	r.claim.set(claim)
-	r.lease.set(lease)
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.keep(ctx, n, lease, claim) })
 	g.Go(func() error { return r.watchLeases(ctx, n) })
 	g.Go(func() error { return r.reconcile(ctx, n, place) })
+	g.Go(func() error { return r.expireLapsed(ctx) })
 	return g.Wait()
 }
 
@@ -237,11 +272,15 @@ func (r *runner) backendConfig(n registry.Network) (kind backend.Type, c backend
 	if err != nil {
 		return kind, c, fmt.Errorf("backend %q: %w", kind.Name, err)
 	}
-	return kind, backend.Config{
-		Network: n.Name, Link: backend.LinkName(n.Name), NodeID: r.env.id.nodeID,
-		DataDir: filepath.Join(r.config.DataDir, n.Name), Pools: n.Plan.Prefixes(), Options: options,
+	return kind, r.newConfig(kind, n.Plan.Prefixes(), options), nil
+}
+
+func (r *runner) newConfig(kind backend.Type, pools []netip.Prefix, options json.RawMessage) backend.Config {
+	return backend.Config{
+		Network: r.local.Name, Link: backend.LinkName(r.local.Name), NodeID: r.env.id.nodeID,
+		DataDir: filepath.Join(r.config.DataDir, r.local.Name), Pools: pools, Options: options,
 		Logger: r.log.Named(kind.Name),
-	}, nil
+	}
 }
 
 // build makes the backend, or keeps the one of the last round when it was
@@ -267,9 +306,27 @@ func (c *carrier) same(kind backend.Type, o backend.Config) bool {
 
 func samePools(a, b backend.Config) bool { return fmt.Sprint(a.Pools) == fmt.Sprint(b.Pools) }
 
-// retire takes the datapath of another backend or plan away, left by the last
-// round or by an earlier process, before the new one is built.
-func (r *runner) retire(ctx context.Context, kind backend.Type, c backend.Config) error {
+// retire takes away what stands for another definition, left by the last round
+// or by an earlier process: the datapath of another backend or plan, and a lease
+// that is not a slot's of this plan, which would block others for ever.
+func (r *runner) retire(ctx context.Context, n registry.Network, kind backend.Type, c backend.Config) error {
+	before, err := loadSaved(r.config.DataDir, r.local.Name)
+	if err != nil {
+		before = saved{} // reported and put aside where the lease needs it
+	}
+	lease, held, _ := r.lease.get()
+	if !held {
+		lease = before.lease(r.env.id)
+	}
+	if lease.Session != "" && !slotOf(n.Plan, lease) {
+		r.log.Warn("subnet is none of the network's any more, giving it up", "subnet", lease.Subnet())
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		if err := r.env.registry.Release(call, lease); err != nil {
+			return fmt.Errorf("give up %s: %w", lease.Subnet(), err)
+		}
+		r.lease.clear()
+	}
 	if old := r.carrier; old != nil {
 		if old.kind == kind.Name && samePools(old.config, c) {
 			return nil
@@ -277,25 +334,36 @@ func (r *runner) retire(ctx context.Context, kind backend.Type, c backend.Config
 		_, err := old.backend.Apply(ctx, backend.State{})
 		return err
 	}
-	before, err := loadSaved(r.config.DataDir, r.local.Name)
-	if err != nil || before.Backend.Type == "" {
-		return nil // a broken state file is reported and put aside where the lease needs it
+	if before.Backend.Type == kind.Name && fmt.Sprint(before.Pools) == fmt.Sprint(c.Pools) {
+		return nil
 	}
-	was, ok := r.env.backends[before.Backend.Type]
+	return r.removeSaved(ctx, before)
+}
+
+// slotOf says whether the lease is of a slot of the plan, as far as it goes: a
+// plan that gained a family keeps its leases.
+func slotOf(plan registry.Plan, l registry.Lease) bool {
+	slot, err := plan.Slot(l.Subnet())
+	if err != nil {
+		return false
+	}
+	whole := plan.Subnets(slot)
+	return len(l.Subnets) <= len(whole) && slices.Equal(whole[:len(l.Subnets)], l.Subnets)
+}
+
+// removeSaved takes the datapath away that a state file tells of. A backend or
+// options this version does not know are left alone.
+func (r *runner) removeSaved(ctx context.Context, before saved) error {
+	kind, ok := r.env.backends[before.Backend.Type]
 	if !ok {
 		return nil
 	}
-	options, err := was.Normalize(before.Backend.Options())
+	options, err := kind.Normalize(before.Backend.Options())
 	if err != nil {
 		return nil
 	}
-	oldConfig := c
-	oldConfig.Pools, oldConfig.Options = before.Pools, options
-	if was.Name == kind.Name && samePools(oldConfig, c) {
-		return nil
-	}
-	r.log.Info("removing the datapath of the earlier definition", "backend", was.Name)
-	b, err := was.New(oldConfig)
+	r.log.Info("removing the datapath of an earlier definition", "backend", kind.Name)
+	b, err := kind.New(r.newConfig(kind, before.Pools, options))
 	if err != nil {
 		return err
 	}
@@ -304,55 +372,79 @@ func (r *runner) retire(ctx context.Context, kind backend.Type, c backend.Config
 }
 
 // tearDown takes everything of the network away from this host: datapath,
-// rules, files, lease. It goes on past failures and logs them. ctx may have
-// ended; its values are kept.
+// rules, files and, under reg, the lease. The lease goes last, so that nobody
+// gets the subnet while packets still flow here, and on time of its own, since
+// a store that hangs must not keep the datapath. It goes on past failures and
+// logs them. ctx may have ended.
 func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	ctx = context.WithoutCancel(ctx)
+	here, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
 	var errs []error
-	if lease, ok, _ := r.lease.get(); ok && reg != nil {
-		errs = append(errs, reg.Release(ctx, lease))
-	}
 	if r.carrier != nil {
-		_, err := r.carrier.backend.Apply(ctx, backend.State{})
+		_, err := r.carrier.backend.Apply(here, backend.State{})
 		errs = append(errs, err)
+		r.close()
+	} else if before, err := loadSaved(r.config.DataDir, r.local.Name); err == nil {
+		errs = append(errs, r.removeSaved(here, before))
 	}
-	r.close()
-	errs = append(errs, r.env.firewall.drop(ctx, r.local.Name))
+	errs = append(errs, r.env.firewall.drop(here, r.local.Name))
 	for _, path := range []string{r.local.SubnetFile, savedPath(r.config.DataDir, r.local.Name)} {
 		if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
+	if lease, ok, _ := r.lease.get(); ok && reg != nil {
+		call, done := context.WithTimeout(ctx, callTimeout)
+		errs = append(errs, reg.Release(call, lease))
+		done()
+	}
 	r.env.pools.give(r.local.Name)
-	r.env.health.reset(r.local.Name)
 	r.lease.clear()
 	r.snapshot.clear()
+	r.mu.Lock()
+	r.trouble, r.unrenewed, r.suspicions = "", "", map[string]string{}
+	r.mu.Unlock()
+	r.env.health.reset(r.local.Name)
 	r.show(func(v *view) {
-		v.local.Subnets, v.local.Peers, v.report = nil, 0, backend.Report{}
+		v.local.Subnets, v.local.Peers, v.report, v.counter = nil, 0, backend.Report{}, nil
 	})
 	if err := errors.Join(errs...); err != nil {
 		r.log.Error("leaving the network was not complete", "error", err)
 	}
 }
 
-// released gives the lease up as the request asks, and says whether that
-// worked; the requester is told either way.
-func (r *runner) released(ctx context.Context, request *releaseRequest) bool {
+// serveReleases gives the lease up when somebody may and wants to. A request
+// that is refused changes nothing; after one that is granted it returns.
+func (r *runner) serveReleases(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case request := <-r.releases:
+			if err := r.release(ctx, request); err != nil {
+				request.done <- err
+				continue
+			}
+			return errReleased
+		}
+	}
+}
+
+func (r *runner) release(ctx context.Context, request *releaseRequest) error {
+	r.claiming.Lock()
+	defer r.claiming.Unlock()
 	lease, ok, _ := r.lease.get()
 	if !ok {
-		request.done <- registry.ErrLeaseNotFound
-		return false
+		return fmt.Errorf("%w: this host holds no lease: %s", registry.ErrUnavailable, r.shown().local.State)
 	}
-	err := r.env.registry.As(request.token).Release(ctx, lease)
-	if err == nil {
-		r.log.Warn("lease was released by request, the network stays down until a restart or reload", "subnet", lease.Subnet())
-		r.tearDown(ctx, nil)
-		r.check(checkLease, api.Warning, stateReleased)
-		r.state(stateReleased)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := r.env.registry.As(request.token).Release(ctx, lease); err != nil {
+		return err
 	}
-	request.done <- err
-	return err == nil
+	r.released = request
+	return nil
 }
 
 // close ends the backend; its datapath in the kernel stays.

@@ -116,14 +116,24 @@ func (a *agentCommand) run(ctx context.Context) error {
 	defer signal.Stop(signals)
 	done := make(chan error, 1)
 	go func() { done <- daemonAgent.Run(ctx) }()
+	reloads := make(chan struct{}, 1) // holds one while a reload is under way
 	for stopping := false; ; {
 		select {
 		case err := <-done:
+			reloads <- struct{}{} // it ends with the agent
 			return err
 		case s := <-signals:
 			switch {
 			case s == syscall.SIGHUP && !stopping:
-				a.reload(ctx, logger, daemonAgent)
+				select {
+				case reloads <- struct{}{}:
+					go func() {
+						defer func() { <-reloads }()
+						a.reload(ctx, logger, daemonAgent)
+					}()
+				default:
+					logger.Warn("reload is still under way, signal ignored")
+				}
 			case s == syscall.SIGHUP:
 			case stopping:
 				return errors.New("stopped by a second signal before it was done")
@@ -143,8 +153,10 @@ func (a *agentCommand) reload(ctx context.Context, logger hclog.Logger, running 
 			logger.Warn("systemd could not be told", "error", err)
 		}
 	}
-	tell(daemon.SdNotifyReloading + fmt.Sprintf("\nMONOTONIC_USEC=%d", monotonicMicros()))
-	defer tell(daemon.SdNotifyReady)
+	if running.Ready() { // else systemd still waits for the first time
+		tell(daemon.SdNotifyReloading + fmt.Sprintf("\nMONOTONIC_USEC=%d", monotonicMicros()))
+		defer tell(daemon.SdNotifyReady)
+	}
 	c, err := a.load()
 	if err == nil {
 		err = running.Reload(ctx, c)

@@ -97,15 +97,17 @@ func shareAddress(l Lease, c Claim) bool {
 // checkDuplicates looks for a live lease of another host with our identity.
 func checkDuplicates(leases []Lease, c Claim) error {
 	for _, l := range leases {
-		if !l.Held() || (l.Session == c.Session && c.Session != "") {
+		if !l.Held() {
 			continue
 		}
 		them := fmt.Sprintf("host %q (%s, node id %s) holds %s", l.Node, joinAddrs(l.PublicIPs), l.NodeID, l.Subnet())
 		us := fmt.Sprintf("this host is %q (%s, node id %s)", c.Node, joinAddrs(c.PublicIPs), c.NodeID)
 		switch {
+		// Also under our session: a copied state directory has that too. A host
+		// that changed both name and address waits until its old session ends.
 		case l.NodeID == c.NodeID && l.Node != c.Node && !shareAddress(l, c):
 			return fmt.Errorf("%w: the node id was copied from another machine: %s; %s", ErrDuplicateNode, them, us)
-		case c.Same(l):
+		case c.Same(l), l.Session == c.Session:
 		case l.Node == c.Node:
 			return fmt.Errorf("%w: %s; %s", ErrDuplicateNode, them, us)
 		case shareAddress(l, c):

@@ -200,6 +200,8 @@ func TestChooseErrors(t *testing.T) {
 			[]string{`"host-1" (192.0.2.1, node id id-1) holds 10.7.4.0/24`, `"host-1" (192.0.2.9, node id id-9)`}},
 		{"our node id", one, func(c *registry.Claim) { c.NodeID = "id-1" }, registry.ErrDuplicateNode,
 			[]string{"copied", `"host-1"`, `"host-9"`}},
+		{"our node id and session", one, func(c *registry.Claim) { c.NodeID, c.Session = "id-1", "session-1" }, registry.ErrDuplicateNode,
+			[]string{"copied", `"host-1"`, `"host-9"`}},
 		{"our address", one, func(c *registry.Claim) { c.PublicIPs = append(c.PublicIPs, addr(1)) }, registry.ErrDuplicateAddress,
 			[]string{`"host-1" (192.0.2.1, node id id-1)`, `"host-9" (192.0.2.9, 192.0.2.1, node id id-9)`}},
 		{"our address, though we hold a lease", situation{Leases: []registry.Lease{held(n, 3, 9), held(n, 4, 1)}},

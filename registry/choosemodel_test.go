@@ -31,11 +31,13 @@ func model(s registry.Situation, c registry.Claim) outcome {
 		id, name, session := l.NodeID == c.NodeID, l.Node == c.Node, l.Held() && l.Session == c.Session
 		var own bool
 		switch {
+		case l.Held() && id && !name && !shares(l):
+			out.errs = append(out.errs, registry.ErrDuplicateNode)
 		case !l.Held() || session:
 			own = id || name
-		case id && (name || shares(l)), name && shares(l):
+		case id, name && shares(l):
 			own = true
-		case id, name:
+		case name:
 			out.errs = append(out.errs, registry.ErrDuplicateNode)
 		case shares(l):
 			out.errs = append(out.errs, registry.ErrDuplicateAddress)
