@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -38,6 +39,7 @@ type Options struct {
 	Registry       registry.Registry
 	RegistryName   string // how status names it
 	Backends       map[string]backend.Type
+	Firewall       Rules
 	SelectUnderlay func(c config.Underlay, pools []netip.Prefix) (underlay.Choice, error)
 	// WatchKernel blocks until ctx ends. used names devices that carry the
 	// underlay.
@@ -121,6 +123,9 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	if o.SelectUnderlay == nil {
 		o.SelectUnderlay = selectUnderlay
 	}
+	if o.Firewall == nil {
+		o.Firewall = firewall.New(o.Logger.Named("firewall"))
+	}
 	if o.WatchKernel == nil {
 		o.WatchKernel = watchKernel
 	}
@@ -128,7 +133,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		reloads: make(chan reloadRequest), ended: make(chan struct{}), fatal: make(chan error, 1)}
 	a.env = &environment{
 		log: o.Logger, registry: o.Registry, backends: o.Backends, health: newHealth(time.Now),
-		firewall: newFirewallKeeper(o.Logger.Named("firewall")), pools: newPoolClaims(),
+		firewall: newFirewallKeeper(o.Firewall), pools: newPoolClaims(),
 		networks: newPublished[networkSet](), kernel: newPublished[struct{}](),
 		selectUnderlay: o.SelectUnderlay,
 	}
@@ -192,10 +197,13 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr) error {
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	wg.Go(func() { a.announce(ctx, address) })
 	defer a.stopRunners()
 
 	a.env.firewall.remember(a.current(), a.wanted)
+	wg.Go(func() { a.leaveUnwanted(ctx) })
 	a.adopt(ctx, a.current())
 	a.env.health.clear("", checkNode)
 	for {
@@ -331,7 +339,7 @@ func (a *Agent) watchNetworks(ctx context.Context) error {
 		}
 		if err != nil {
 			if a.env.health.set("", checkRegistry, api.Warning, fmt.Sprintf("%s: %v", a.o.RegistryName, err)) {
-				a.log.Warn("registry does not answer, packets keep flowing", "registry", a.o.RegistryName, "error", err)
+				a.log.Warn("registry cannot be read, packets keep flowing", "registry", a.o.RegistryName, "error", err)
 			}
 			index = 0 // the answer after an outage must not wait for a change
 			if err := retry.wait(ctx); err != nil {

@@ -21,7 +21,7 @@ import (
 
 const (
 	// slowTick bounds how long anything can stay wrong that no event told of.
-	slowTick = 30 * time.Second
+	slowTick = 20 * time.Second
 	// settle lets a burst of kernel events end before the tables are read.
 	settle = 100 * time.Millisecond
 )
@@ -312,7 +312,7 @@ func (r *runner) writeFiles(n registry.Network, lease registry.Lease, s backend.
 // save remembers the lease for the next process.
 func (r *runner) save(n registry.Network, lease registry.Lease) error {
 	now := saved{Version: registry.Version, Network: n.Name, Subnets: lease.Subnets, Session: lease.Session,
-		Pools: n.Plan.Prefixes(), Backend: n.Backend}
+		SubnetFile: r.local.SubnetFile, Pools: n.Plan.Prefixes(), Backend: n.Backend}
 	if before, err := loadSaved(r.config.DataDir, n.Name); err == nil && reflect.DeepEqual(before, now) {
 		return nil
 	}

@@ -17,7 +17,7 @@ func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) 
 	for {
 		n, err := r.definition(ctx)
 		if err == nil {
-			r.deleted = false
+			r.seen, r.deleted = true, false
 			r.show(func(v *view) { v.definition, v.defined, v.local.Differs = n, true, r.differs(n) })
 			if differs := r.differs(n); len(differs) > 0 {
 				r.log.Warn("the network's definition in the store wins over the configuration", "differs", strings.Join(differs, "; "))
@@ -27,9 +27,12 @@ func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) 
 		if ctx.Err() != nil {
 			return registry.Network{}, ctx.Err()
 		}
+		if errors.Is(err, errNetworkGone) && !r.deleted {
+			return registry.Network{}, err
+		}
 		reason := fmt.Sprintf("waiting for the store: %v", err)
 		switch {
-		case errors.Is(err, registry.ErrNetworkNotFound):
+		case errors.Is(err, registry.ErrNetworkNotFound), errors.Is(err, errNetworkGone):
 			reason = "waiting for the network to be defined: use `leno network apply` or give its block a prefix"
 		case errors.Is(err, registry.ErrInvalid):
 			reason = fmt.Sprintf("the network's definition cannot be used: %v", err)
@@ -47,8 +50,19 @@ func (r *runner) definition(ctx context.Context) (registry.Network, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	n, err := r.env.registry.Network(ctx, r.local.Name)
-	if !errors.Is(err, registry.ErrNetworkNotFound) || len(r.local.Pools) == 0 || r.deleted {
+	if !errors.Is(err, registry.ErrNetworkNotFound) || len(r.local.Pools) == 0 {
 		return n, err
+	}
+	if r.seen {
+		// Not there any more: put back what the store lost, not what somebody
+		// deleted.
+		lost, err := r.lostByStore(ctx)
+		if err != nil {
+			return n, err
+		}
+		if !lost {
+			return n, errNetworkGone
+		}
 	}
 	n, err = Definition(r.local)
 	if err != nil {
@@ -122,7 +136,7 @@ func (r *runner) watchDefinition(ctx context.Context, n registry.Network) error 
 		if ok {
 			now, found := known.find(n.Name)
 			switch {
-			case found && now.ModifyIndex != n.ModifyIndex && (len(Differences(now, n)) > 0):
+			case found && known.index >= n.ModifyIndex && now.ModifyIndex != n.ModifyIndex && len(Differences(now, n)) > 0:
 				return errDefinitionChanged
 			case !found && !known.bad(n.Name) && known.index > n.ModifyIndex:
 				return errNetworkGone

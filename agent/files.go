@@ -51,17 +51,32 @@ func writeFileAtomic(path string, data []byte, mode os.FileMode) (err error) {
 // saved is what a network's runner remembers between processes, in
 // <data_dir>/<network>.json.
 type saved struct {
-	Version int              `json:"version"`
-	Network string           `json:"network"`
-	Subnets []netip.Prefix   `json:"subnets"`
-	Session string           `json:"session"`
-	Pools   []netip.Prefix   `json:"pools"`   // what the datapath was built for,
-	Backend registry.Backend `json:"backend"` // to take it away when that changed
+	Version int            `json:"version"`
+	Network string         `json:"network"`
+	Subnets []netip.Prefix `json:"subnets"`
+	Session string         `json:"session"`
+	// SubnetFile is where the subnet file was written, to remove it when the
+	// network's block is gone.
+	SubnetFile string           `json:"subnet_file"`
+	Pools      []netip.Prefix   `json:"pools"`   // what the datapath was built for,
+	Backend    registry.Backend `json:"backend"` // to take it away when that changed
 }
 
 // lease is the lease the file tells of, as far as giving it up needs to know.
 func (s saved) lease(id identity) registry.Lease {
 	return registry.Lease{Network: s.Network, Subnets: s.Subnets, Session: s.Session, Node: id.node, NodeID: id.nodeID}
+}
+
+// savedNetworks is the networks that have a state file.
+func savedNetworks(dataDir string) []string {
+	files, err := filepath.Glob(savedPath(dataDir, "*"))
+	if err != nil {
+		return nil // only of a pattern that is wrong
+	}
+	for i, file := range files {
+		files[i] = strings.TrimSuffix(filepath.Base(file), ".json")
+	}
+	return files
 }
 
 func savedPath(dataDir, network string) string { return filepath.Join(dataDir, network+".json") }

@@ -4,31 +4,35 @@ import (
 	"context"
 	"maps"
 	"net/netip"
-	"path/filepath"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"time"
-
-	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
 )
 
+// Rules are the firewall of this host, written as a whole. Apply is called by
+// one goroutine at a time.
+type Rules interface {
+	Apply(ctx context.Context, networks []firewall.Network) (firewall.Report, error)
+}
+
+var _ Rules = (*firewall.Firewall)(nil)
+
 // firewallKeeper gathers what the networks want of the firewall, which is
 // written as a whole. Safe for concurrent use.
 type firewallKeeper struct {
-	mu       sync.Mutex
-	firewall *firewall.Firewall
-	wanted   map[string]firewall.Network
-	applied  map[string]firewall.Network
-	checked  time.Time
+	mu      sync.Mutex
+	rules   Rules
+	wanted  map[string]firewall.Network
+	applied map[string]firewall.Network
+	checked time.Time
 }
 
-func newFirewallKeeper(log hclog.Logger) *firewallKeeper {
-	return &firewallKeeper{firewall: firewall.New(log), wanted: map[string]firewall.Network{}}
+func newFirewallKeeper(rules Rules) *firewallKeeper {
+	return &firewallKeeper{rules: rules, wanted: map[string]firewall.Network{}}
 }
 
 func firewallNetwork(local config.Network, pools, subnets []netip.Prefix) firewall.Network {
@@ -41,12 +45,7 @@ func firewallNetwork(local config.Network, pools, subnets []netip.Prefix) firewa
 func (k *firewallKeeper) remember(c config.Config, wanted func(name string) (config.Network, bool)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	files, err := filepath.Glob(savedPath(c.DataDir, "*"))
-	if err != nil {
-		return // a pattern of our own
-	}
-	for _, file := range files {
-		name := strings.TrimSuffix(filepath.Base(file), ".json")
+	for _, name := range savedNetworks(c.DataDir) {
 		// A broken state file is reported where the lease needs it.
 		before, err := loadSaved(c.DataDir, name)
 		local, ok := wanted(name)
@@ -84,7 +83,7 @@ func (k *firewallKeeper) apply(ctx context.Context) error {
 	for _, name := range slices.Sorted(maps.Keys(k.wanted)) {
 		networks = append(networks, k.wanted[name])
 	}
-	if _, err := k.firewall.Apply(ctx, networks); err != nil {
+	if _, err := k.rules.Apply(ctx, networks); err != nil {
 		k.applied = nil
 		return err
 	}

@@ -24,161 +24,16 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// recorder is a backend that keeps the states it is given.
-type recorder struct {
-	mu     sync.Mutex
-	states []backend.State
-	fail   error
-}
-
-func (r *recorder) kind() backend.Type {
-	return backend.Type{Name: "recorder",
-		Normalize: func(o json.RawMessage) (json.RawMessage, error) { return o, nil },
-		New:       func(backend.Config) (backend.Backend, error) { return r, nil }}
-}
-
-func (r *recorder) Advertise(u backend.Underlay) (backend.Advertisement, error) {
-	return backend.Advertisement{MTU: u.MTU - 50, Attributes: json.RawMessage(`{"mark":"` + u.Interface + `"}`)}, nil
-}
-
-func (r *recorder) Apply(_ context.Context, s backend.State) (backend.Report, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.fail != nil {
-		return backend.Report{}, r.fail
-	}
-	r.states = append(r.states, s)
-	return backend.Report{Peers: len(s.Peers)}, nil
-}
-
-func (r *recorder) Close() error { return nil }
-
-func (r *recorder) setFail(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.fail = err
-}
-
-// last is the state applied last, as "subnet <- peer, peer".
-func (r *recorder) last() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.states) == 0 {
-		return "nothing"
-	}
-	return text(r.states[len(r.states)-1])
-}
-
-// all are the distinct states in the order they were applied.
-func (r *recorder) all() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var out []string
-	for _, s := range r.states {
-		if t := text(s); len(out) == 0 || out[len(out)-1] != t {
-			out = append(out, t)
-		}
-	}
-	return out
-}
-
-func text(s backend.State) string {
-	if s.Zero() {
-		return "zero"
-	}
-	var peers []string
-	for _, p := range s.Peers {
-		peers = append(peers, fmt.Sprintf("%s@%s", p.Node, p.Subnets[0]))
-	}
-	return fmt.Sprintf("%s <- %s", s.Subnets[0], strings.Join(peers, ", "))
-}
-
-// outage makes a registry fail on demand.
-type outage struct {
-	registry.Registry
-	mu   sync.Mutex
-	down chan struct{} // closed while down
-	err  error
-}
-
-func newOutage(r registry.Registry) *outage { return &outage{Registry: r, down: make(chan struct{})} }
-
-func (o *outage) set(err error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.err == nil && err != nil {
-		close(o.down)
-	}
-	if o.err != nil && err == nil {
-		o.down = make(chan struct{})
-	}
-	o.err = err
-}
-
-// call runs f, and fails at once or in the middle of it while down.
-func (o *outage) call(ctx context.Context, f func(context.Context) error) error {
-	o.mu.Lock()
-	down, err := o.down, o.err
-	o.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stop := make(chan struct{})
-	defer close(stop)
-	go func() {
-		select {
-		case <-down:
-			cancel()
-		case <-stop:
-		}
-	}()
-	err = f(ctx)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.err != nil {
-		return o.err
-	}
-	return err
-}
-
-func (o *outage) Network(ctx context.Context, name string) (n registry.Network, err error) {
-	err = o.call(ctx, func(ctx context.Context) (err error) { n, err = o.Registry.Network(ctx, name); return err })
-	return n, err
-}
-
-func (o *outage) Acquire(ctx context.Context, n registry.Network, c registry.Claim) (l registry.Lease, err error) {
-	err = o.call(ctx, func(ctx context.Context) (err error) { l, err = o.Registry.Acquire(ctx, n, c); return err })
-	return l, err
-}
-
-func (o *outage) Renew(ctx context.Context, l registry.Lease) error {
-	return o.call(ctx, func(ctx context.Context) error { return o.Registry.Renew(ctx, l) })
-}
-
-func (o *outage) WatchNetworks(ctx context.Context, after uint64) (s registry.NetworkSet, i uint64, err error) {
-	err = o.call(ctx, func(ctx context.Context) (err error) { s, i, err = o.Registry.WatchNetworks(ctx, after); return err })
-	return s, i, err
-}
-
-func (o *outage) WatchLeases(ctx context.Context, n registry.Network, after uint64) (s registry.LeaseSet, i uint64, err error) {
-	err = o.call(ctx, func(ctx context.Context) (err error) { s, i, err = o.Registry.WatchLeases(ctx, n, after); return err })
-	return s, i, err
-}
-
-func (o *outage) WatchLease(ctx context.Context, n registry.Network, p netip.Prefix, after uint64) (l registry.Lease, i uint64, err error) {
-	err = o.call(ctx, func(ctx context.Context) (err error) { l, i, err = o.Registry.WatchLease(ctx, n, p, after); return err })
-	return l, i, err
-}
-
 // host is one agent under test.
 type host struct {
 	t        *testing.T
 	name     string
 	config   config.Config
+	store    *memory.Store
 	registry *outage
+	catalog  registry.Registry // what the agent is given instead of registry, if not nil
 	recorder *recorder
+	wall     *wall
 	agent    *Agent
 	client   *api.Client
 
@@ -205,7 +60,8 @@ func newHost(t *testing.T, store *memory.Store, name string) *host {
 		Name: "n", Pools: []config.Pool{{Prefix: netip.MustParsePrefix("10.5.0.0/22")}}, // three slots
 		Backend: &config.Backend{Type: "recorder"}, SubnetFile: filepath.Join(dir, "n.env"),
 	}}
-	h := &host{t: t, name: name, config: c, registry: newOutage(store.Client()), recorder: &recorder{},
+	h := &host{t: t, name: name, config: c, store: store, registry: newOutage(store.Client()),
+		recorder: newRecorder(), wall: &wall{},
 		place: underlay.Choice{Interface: "eth0", Index: 2, MTU: 1500, Reason: "test",
 			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, name[len(name)-1]})}}}
 	client, err := api.New(api.Config{Address: c.HTTP.Address})
@@ -216,13 +72,17 @@ func newHost(t *testing.T, store *memory.Store, name string) *host {
 	return h
 }
 
-// start runs the agent until stop or the end of the test.
-func (h *host) start() *host {
+// build makes the agent and does not start it.
+func (h *host) build() *Agent {
 	h.t.Helper()
+	var reg registry.Registry = h.registry
+	if h.catalog != nil {
+		reg = h.catalog
+	}
 	a, err := New(h.config, Options{
 		Logger: hclog.New(&hclog.LoggerOptions{Name: h.name, Level: hclog.Trace, Output: logWriter{h.t}}), Version: "test",
-		Registry: h.registry, RegistryName: "memory",
-		Backends: map[string]backend.Type{"recorder": h.recorder.kind()},
+		Registry: reg, RegistryName: "memory", Firewall: h.wall,
+		Backends: map[string]backend.Type{"recorder": h.recorder.kind("recorder"), "other": h.recorder.kind("other")},
 		SelectUnderlay: func(config.Underlay, []netip.Prefix) (underlay.Choice, error) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
@@ -239,6 +99,21 @@ func (h *host) start() *host {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	return a
+}
+
+// part is the host's part in network n, not running.
+func (h *host) part() *runner {
+	h.t.Helper()
+	h.agent = h.build()
+	h.agent.env.id = identity{node: h.name, nodeID: "id-" + h.name}
+	return newRunner(h.agent.env, h.config, h.config.Networks[0])
+}
+
+// start runs the agent until stop or the end of the test.
+func (h *host) start() *host {
+	h.t.Helper()
+	a := h.build()
 	h.agent = a
 	ctx, cancel := context.WithCancel(context.Background())
 	exited := make(chan struct{})
@@ -252,6 +127,28 @@ func (h *host) start() *host {
 		<-exited
 	})
 	return h
+}
+
+// kick tells the agent that the kernel changed, once it listens.
+func (h *host) kick() {
+	h.t.Helper()
+	var changed func()
+	eventually(h.t, func() error {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if changed = h.kernel; changed == nil {
+			return fmt.Errorf("%s does not watch the kernel", h.name)
+		}
+		return nil
+	})
+	changed()
+}
+
+// move gives the host another place on the underlay, or takes it away.
+func (h *host) move(addrs []netip.Addr, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.place.Addrs, h.placeErr = addrs, err
 }
 
 // stop ends the agent and returns what Run did.
@@ -353,6 +250,51 @@ func (h *host) ready() {
 		}
 		return nil
 	})
+}
+
+// more waits until a count has gone past what it was.
+func (h *host) more(what string, than int, count func() int) {
+	h.t.Helper()
+	eventually(h.t, func() error {
+		if n := count(); n <= than {
+			return fmt.Errorf("%s: no more %s than %d", h.name, what, n)
+		}
+		return nil
+	})
+}
+
+// define replaces network n's definition in the store by what change makes of
+// it.
+func (h *host) define(change func(n *registry.Network)) registry.Network {
+	h.t.Helper()
+	client := h.store.Client()
+	n, err := client.Network(context.Background(), "n")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	change(&n)
+	if err := client.PutNetwork(context.Background(), n); err != nil {
+		h.t.Fatal(err)
+	}
+	if n, err = client.Network(context.Background(), "n"); err != nil {
+		h.t.Fatal(err)
+	}
+	return n
+}
+
+// leaseKey is where the store has a lease in network n.
+func leaseKey(subnet netip.Prefix) string {
+	return memory.Prefix + "/leases/n/" + registry.SubnetKey(subnet)
+}
+
+// mustBackend is a backend object.
+func mustBackend(t *testing.T, kind, options string) registry.Backend {
+	t.Helper()
+	b, err := registry.NewBackend(kind, []byte(options))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 func mustRunner(t *testing.T, h *host) *runner {

@@ -226,7 +226,10 @@ func (a *Agent) definition(r *http.Request) (registry.Network, error) {
 			return v.definition, nil
 		}
 	}
-	known, _, _ := a.env.networks.get()
+	known, read, _ := a.env.networks.get()
+	if !read {
+		return registry.Network{}, fmt.Errorf("network %q: %w: the networks have not been read yet", name, registry.ErrUnavailable)
+	}
 	if n, ok := known.find(name); ok {
 		return n, nil
 	}

@@ -43,14 +43,14 @@ func lockDataDir(dir string) (unlock func() error, err error) {
 func nodeID(dir string) (string, error) {
 	path := filepath.Join(dir, "node-id")
 	data, err := os.ReadFile(path)
-	if err == nil {
+	if err == nil && len(data) > 0 { // empty after a crash on a full disk
 		id := strings.TrimSpace(string(data))
 		if _, err := uuid.ParseUUID(id); err != nil {
 			return "", fmt.Errorf("%s: %q is not a UUID: remove the file to get a new id: %w", path, id, err)
 		}
 		return id, nil
 	}
-	if !errors.Is(err, os.ErrNotExist) {
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", err
 	}
 	id, err := uuid.GenerateUUID()

@@ -96,7 +96,7 @@ func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Le
 		next, err := r.acquire(ctx, n, func() registry.Claim {
 			claim, _, _ = r.claim.get()
 			mine := claim
-			mine.Session, mine.Prefer = lease.Session, lease.Subnet()
+			mine.Session, mine.Prefer, mine.Running = lease.Session, lease.Subnet(), true
 			return mine
 		})
 		if err != nil {
@@ -129,9 +129,7 @@ func (r *runner) reassert(ctx context.Context, n registry.Network) {
 	if _, err := r.env.registry.Network(ctx, n.Name); !errors.Is(err, registry.ErrNetworkNotFound) {
 		return
 	}
-	set, _, err := r.env.registry.WatchNetworks(ctx, 0)
-	kept := slices.ContainsFunc(set.Networks, func(have registry.Network) bool { return have.Name == n.Name })
-	if !kept && !errors.Is(err, registry.ErrUncertain) {
+	if lost, err := r.lostByStore(ctx); err != nil || !lost {
 		return
 	}
 	n.CreateIndex, n.ModifyIndex = 0, 0
@@ -140,6 +138,22 @@ func (r *runner) reassert(ctx context.Context, n registry.Network) {
 		return
 	}
 	r.log.Warn("the store had lost the network, put back")
+}
+
+// lostByStore says of a network that is not in the store whether the store lost
+// it, or somebody deleted it.
+func (r *runner) lostByStore(ctx context.Context) (bool, error) {
+	set, _, err := r.env.registry.WatchNetworks(ctx, 0)
+	switch {
+	case errors.Is(err, registry.ErrDenied):
+		return false, err
+	case errors.Is(err, registry.ErrUncertain):
+		return true, nil
+	case err != nil:
+		return false, err
+	}
+	// A store that was made anew still tells of what it is not certain of.
+	return slices.ContainsFunc(set.Networks, func(have registry.Network) bool { return have.Name == r.local.Name }), nil
 }
 
 // hold blocks while the lease is ours. It returns why it is not any more, or ""
@@ -238,7 +252,7 @@ func (r *runner) renewed(last time.Time, err error) {
 		reason = fmt.Sprintf("not renewed since %s, packets flow: %v", last.UTC().Format(time.RFC3339), err)
 	}
 	r.mu.Lock()
-	first := r.unrenewed == "" && reason != ""
+	first, again := r.unrenewed == "" && reason != "", r.unrenewed != "" && reason == ""
 	r.unrenewed = reason
 	r.view.local.Renewed = last
 	r.mu.Unlock()
@@ -246,14 +260,22 @@ func (r *runner) renewed(last time.Time, err error) {
 	if first {
 		r.log.Warn("lease could not be renewed, trying again", "error", err)
 	}
+	if again {
+		r.log.Info("lease is renewed again")
+	}
 }
 
 // troubled says why the lease is not as it should be, "" that it is.
 func (r *runner) troubled(reason string) {
 	r.mu.Lock()
+	before := r.trouble
 	r.trouble = reason
 	r.mu.Unlock()
 	r.reportLease()
+	if before != "" && reason == "" {
+		lease, _, _ := r.lease.get()
+		r.log.Info("lease is held", "subnet", lease.Subnet())
+	}
 }
 
 // reportLease writes the lease's check. About a lease that is not even wanted

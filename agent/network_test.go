@@ -370,7 +370,7 @@ func TestOverlappingNetworkWaits(t *testing.T) {
 	}
 	eventually(t, func() error {
 		report, _ := a.agent.env.health.report()
-		if report.Status != api.Critical || !strings.Contains(fmt.Sprint(report), `overlap those of network "n"`) {
+		if report.Status != api.Critical || !strings.Contains(fmt.Sprint(report), `overlaps 10.5.0.0/22 of network "n"`) {
 			return fmt.Errorf("%+v", report)
 		}
 		return nil

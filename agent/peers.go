@@ -30,13 +30,24 @@ func peersOf(leases []registry.Lease, own registry.Lease) []backend.Peer {
 	for _, l := range current {
 		out = append(out, backend.Peer{
 			Node: l.Node, Subnets: l.Subnets, PublicIPs: l.PublicIPs,
-			Backend: l.Backend.Type, Attributes: l.Backend.Options(),
+			Backend: l.Backend.Type, Attributes: l.Backend.Options(), Precedence: precedence(l),
 		})
 	}
 	slices.SortFunc(out, func(a, b backend.Peer) int {
 		return a.Subnets[0].Addr().Compare(b.Subnets[0].Addr())
 	})
 	return out
+}
+
+// precedence puts what a living host says before what nobody vouches for, and
+// the older record before the newer: whoever writes a record that contradicts a
+// host's takes nothing from it.
+func precedence(l registry.Lease) uint64 {
+	const unheld = 1 << 63
+	if l.Held() {
+		return l.CreateIndex
+	}
+	return unheld | l.CreateIndex
 }
 
 func fresher(a, b registry.Lease) bool {

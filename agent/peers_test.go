@@ -54,6 +54,14 @@ func TestPeersOf(t *testing.T) {
 	}
 }
 
+func TestPrecedence(t *testing.T) {
+	held, older, lapsed := testLease("b", 2, "s", 1), testLease("c", 3, "s", 1), testLease("d", 4, "", 1)
+	held.CreateIndex, older.CreateIndex, lapsed.CreateIndex = 20, 10, 5
+	if !(precedence(older) < precedence(held) && precedence(held) < precedence(lapsed)) {
+		t.Errorf("held %d, older %d, lapsed %d", precedence(held), precedence(older), precedence(lapsed))
+	}
+}
+
 func TestConflicts(t *testing.T) {
 	own := testLease("a", 1, "sa", 1)
 	sameName := testLease("b", 2, "sb", 1)

@@ -2,35 +2,53 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
 
+	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 )
 
-// poolClaims is which of this host's networks uses which addresses. Two that
-// overlap would take each other's routes away, so the second waits. Safe for
-// concurrent use.
+// poolClaims is which of this host's networks uses which addresses, ports and
+// the like. Two that overlap would take each other's routes away, so the second
+// waits. Safe for concurrent use.
 type poolClaims struct {
-	mu    sync.Mutex
-	pools map[string][]netip.Prefix
+	mu     sync.Mutex
+	claims map[string]hostClaim // by network
 }
 
-func newPoolClaims() *poolClaims { return &poolClaims{pools: map[string][]netip.Prefix{}} }
+// hostClaim is what one network uses on a host.
+type hostClaim struct {
+	pools     []netip.Prefix
+	exclusive []string // of its backend
+}
 
-// take claims pools for a network, in place of what it had. It returns the
-// network that stands in the way, "" when none does.
-func (p *poolClaims) take(network string, pools []netip.Prefix) (other string) {
+func newPoolClaims() *poolClaims { return &poolClaims{claims: map[string]hostClaim{}} }
+
+// take claims for a network, in place of what it had. It says what stands in
+// the way, "" when nothing does.
+func (p *poolClaims) take(network string, mine hostClaim) (reason string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for name, theirs := range p.pools {
-		if name != network && slices.ContainsFunc(pools, func(a netip.Prefix) bool { return slices.ContainsFunc(theirs, a.Overlaps) }) {
-			return name
+	for name, theirs := range p.claims {
+		if name == network {
+			continue
+		}
+		for _, pool := range mine.pools {
+			if i := slices.IndexFunc(theirs.pools, pool.Overlaps); i >= 0 {
+				return fmt.Sprintf("its pool %s overlaps %s of network %q on this host", pool, theirs.pools[i], name)
+			}
+		}
+		for _, one := range mine.exclusive {
+			if slices.Contains(theirs.exclusive, one) {
+				return fmt.Sprintf("it needs %s, which network %q uses on this host", one, name)
+			}
 		}
 	}
-	p.pools[network] = pools
+	p.claims[network] = mine
 	return ""
 }
 
@@ -38,18 +56,22 @@ func (p *poolClaims) take(network string, pools []netip.Prefix) (other string) {
 func (p *poolClaims) give(network string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.pools, network)
+	delete(p.claims, network)
 }
 
-// awaitPools blocks until no other network of this host uses n's addresses.
-func (r *runner) awaitPools(ctx context.Context, n registry.Network) error {
+// awaitPools blocks until no other network of this host uses what n needs.
+func (r *runner) awaitPools(ctx context.Context, n registry.Network, kind backend.Type, options json.RawMessage) error {
+	mine := hostClaim{pools: n.Plan.Prefixes()}
+	if kind.Exclusive != nil {
+		mine.exclusive = kind.Exclusive(options)
+	}
 	retry := newPause()
 	for {
-		other := r.env.pools.take(n.Name, n.Plan.Prefixes())
-		if other == "" {
+		reason := r.env.pools.take(n.Name, mine)
+		if reason == "" {
 			return nil
 		}
-		r.wait(checkNetwork, fmt.Sprintf("its addresses %v overlap those of network %q on this host", n.Plan.Prefixes(), other))
+		r.wait(checkNetwork, reason)
 		if err := retry.wait(ctx); err != nil {
 			return err
 		}

@@ -61,7 +61,8 @@ type runner struct {
 
 	// Run's goroutine only.
 	carrier *carrier // the datapath built last, kept over rounds
-	deleted bool     // somebody deleted the network: do not put it back
+	seen    bool     // the network was defined before
+	deleted bool     // somebody deleted it, and this host has left it
 
 	badLogged map[registry.BadRecord]bool // watchLeases only
 
@@ -184,6 +185,7 @@ func (r *runner) rounds(ctx context.Context) error {
 		case errors.Is(err, errDefinitionChanged):
 			r.log.Info("network definition changed")
 			r.snapshot.clear() // it was read with the old plan
+			continue
 		default:
 			r.wait(checkNetwork, fmt.Sprintf("stopped, starting again: %v", err))
 		}
@@ -225,7 +227,7 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	if err := r.awaitPools(ctx, n); err != nil {
+	if err := r.awaitPools(ctx, n, kind, config.Options); err != nil {
 		return err
 	}
 	if err := r.retire(ctx, n, kind, config); err != nil {

@@ -14,6 +14,7 @@ import (
 func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 	retry := newPause()
 	var index uint64
+	failed := false
 	for {
 		set, next, err := r.env.registry.WatchLeases(ctx, n, index)
 		if ctx.Err() != nil {
@@ -28,6 +29,7 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 				fmt.Sprintf("leases last read %s, peers keep their routes: %v", last, err)) {
 				r.log.Warn("leases could not be read, peers keep their routes", "error", err)
 			}
+			failed = true
 			index = 0 // the answer after an outage must not wait for a change
 			if err := retry.wait(ctx); err != nil {
 				return err
@@ -37,7 +39,10 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 		retry.reset()
 		index = next
 		r.snapshot.set(snapshot{set: set, index: next, read: time.Now()})
-		r.check(checkSnapshot, api.Passing, "leases are followed")
+		if r.env.health.set(r.local.Name, checkSnapshot, api.Passing, "leases are followed") && failed {
+			r.log.Info("leases are read again")
+		}
+		failed = false
 		r.checkRecords(set.Bad)
 	}
 }

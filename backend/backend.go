@@ -23,6 +23,10 @@ type Type struct {
 	// about one option are an *OptionError; several are joined. Pure.
 	Normalize func(options json.RawMessage) (json.RawMessage, error)
 
+	// Exclusive names what one network alone can use on a host, given its
+	// effective options: "udp port 8285". nil for nothing. Pure.
+	Exclusive func(options json.RawMessage) []string
+
 	// New builds a backend for one network. It touches nothing outside the
 	// process.
 	New func(Config) (Backend, error)
@@ -84,6 +88,7 @@ type Peer struct {
 	PublicIPs  []netip.Addr // the first is the one to send to
 	Backend    string       // type its host runs
 	Attributes json.RawMessage
+	Precedence uint64 // of two peers that contradict each other the one with the lower is used
 }
 
 // Report is what one Apply found and did.

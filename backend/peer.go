@@ -25,11 +25,11 @@ func Family(a netip.Addr) string {
 	return "IPv6"
 }
 
-// SortedPeers is the peers in an order that depends on them alone, so that of
-// two that collide always the same one is used.
+// SortedPeers is the peers in the order of their precedence, and beyond that in
+// one that depends on them alone: of two that collide always the same is used.
 func SortedPeers(peers []Peer) []Peer {
 	return slices.SortedFunc(slices.Values(peers), func(a, b Peer) int {
-		return cmp.Or(cmp.Compare(a.Node, b.Node), slices.CompareFunc(a.Subnets, b.Subnets, func(x, y netip.Prefix) int {
+		return cmp.Or(cmp.Compare(a.Precedence, b.Precedence), cmp.Compare(a.Node, b.Node), slices.CompareFunc(a.Subnets, b.Subnets, func(x, y netip.Prefix) int {
 			return cmp.Or(x.Addr().Compare(y.Addr()), cmp.Compare(x.Bits(), y.Bits()))
 		}))
 	})

@@ -2,8 +2,10 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -54,8 +56,12 @@ func status(ctx context.Context, c *api.Client) (statusOutput, error) {
 	if out.Health, err = c.Health(ctx); err != nil {
 		return out, err
 	}
-	list, err := c.Networks(ctx)
 	out.Networks = []api.Network{}
+	list, err := c.Networks(ctx)
+	var refused *api.Error
+	if errors.As(err, &refused) && refused.Code == http.StatusServiceUnavailable {
+		return out, nil // the checks say why the agent has not read them
+	}
 	for _, n := range list.Networks {
 		if n.Local != nil {
 			out.Networks = append(out.Networks, n)

@@ -35,7 +35,8 @@ type BadSlot struct {
 	ModifyIndex uint64
 }
 
-// Choose picks the slot for a claim, in this order: the host's own lease, held
+// Choose picks the slot for a claim, in this order: the slot a running host is
+// at work on, when it is free; the host's own lease, held
 // or lapsed, or overwritten under its lock; its reservation; the subnet it held
 // before if that is free; a free slot that no record stands on; the slot lapsed
 // longest past the claim's hold.
@@ -48,13 +49,17 @@ func Choose(s Situation, c Claim, rnd func(n uint64) uint64) (Choice, error) {
 	if err := checkDuplicates(s.Leases, c); err != nil {
 		return Choice{}, err
 	}
-	if own := ownLease(s.Leases, c); own != nil {
+	taken := newOccupancy(s)
+	own := ownLease(s.Leases, c)
+	if slot, ok := taken.stillOurs(c); ok && (own == nil || own.Slot != slot) {
+		return Choice{Slot: slot}, nil
+	}
+	if own != nil {
 		return Choice{Slot: own.Slot, Existing: own, Own: true}, nil
 	}
 	if own := s.overwritten(c); own != nil {
 		return Choice{Slot: own.Slot, Existing: own, Own: true}, nil
 	}
-	taken := newOccupancy(s)
 
 	for _, r := range s.Reservations {
 		if !r.For(c) || taken.bad(r.Slot) {
@@ -155,18 +160,28 @@ func (s Situation) overwritten(c Claim) *Lease {
 	return nil
 }
 
+// Surplus is the other records held under the node id of a lease just taken, to
+// be removed: left by a claim whose outcome was never known, or by a store that
+// was set back.
+func Surplus(leases []Lease, taken Lease) []Lease {
+	return slices.DeleteFunc(slices.Clone(leases), func(l Lease) bool {
+		return l.NodeID != taken.NodeID || l.Slot == taken.Slot || !l.Held()
+	})
+}
+
 // occupancy is who stands on which slot.
 type occupancy struct {
-	plan     Plan
-	leases   map[uint64]*Lease
-	reserved map[uint64]bool
-	blocked  []slotRange // by bad records
+	plan         Plan
+	leases       map[uint64]*Lease
+	reserved     map[uint64]bool
+	reservations []Reservation
+	blocked      []slotRange // by bad records
 }
 
 type slotRange struct{ first, last uint64 }
 
 func newOccupancy(s Situation) *occupancy {
-	o := &occupancy{plan: s.Network.Plan, leases: map[uint64]*Lease{}, reserved: map[uint64]bool{}}
+	o := &occupancy{plan: s.Network.Plan, leases: map[uint64]*Lease{}, reserved: map[uint64]bool{}, reservations: s.Reservations}
 	for i := range s.Leases {
 		o.leases[s.Leases[i].Slot] = &s.Leases[i]
 	}
@@ -188,6 +203,22 @@ func (o *occupancy) bad(slot uint64) bool {
 // free: in nobody's hands, whoever it may be kept for.
 func (o *occupancy) free(slot uint64) bool {
 	return o.leases[slot] == nil && !o.reserved[slot] && !o.bad(slot)
+}
+
+// stillOurs is the slot a running host is at work on, when nothing stands on it
+// and nobody, nor a reservation for the host itself, wants another: its records
+// in a store that was set back say where it was, not where its containers are.
+func (o *occupancy) stillOurs(c Claim) (uint64, bool) {
+	slot, err := o.plan.Slot(c.Prefer)
+	if err != nil || !c.Running || !o.plan.InRange(slot) || !o.free(slot) {
+		return 0, false
+	}
+	for _, r := range o.reservations {
+		if l := o.leases[r.Slot]; r.For(c) && !o.bad(r.Slot) && (l == nil || !l.Held()) {
+			return 0, false
+		}
+	}
+	return slot, true
 }
 
 // pick takes a free slot at random: the r-th free one, found by stepping over

@@ -114,6 +114,7 @@ type Claim struct {
 
 	Session string        // session of an earlier process to adopt, "" for none
 	Prefer  netip.Prefix  // subnet held before, invalid for none
+	Running bool          // the host is at work on Prefer: it has lost the record, not the subnet
 	TTL     time.Duration // a session lives between once and twice this after its last renewal
 	Hold    time.Duration // how long a lapsed lease is kept for its host
 }

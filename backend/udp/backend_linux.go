@@ -23,6 +23,7 @@ func Type() backend.Type {
 	return backend.Type{
 		Name:      Name,
 		Normalize: normalize,
+		Exclusive: exclusive,
 		New:       newBackend,
 	}
 }

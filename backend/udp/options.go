@@ -34,6 +34,15 @@ func normalize(raw json.RawMessage) (json.RawMessage, error) {
 	return out, nil
 }
 
+// exclusive is the port of the network's socket.
+func exclusive(raw json.RawMessage) []string {
+	opts, err := decodeOptions(raw)
+	if err != nil {
+		return nil
+	}
+	return []string{fmt.Sprintf("udp port %d", opts.Port)}
+}
+
 func decodeOptions(raw json.RawMessage) (options, error) {
 	opts := options{Port: DefaultPort}
 	if len(raw) == 0 {

@@ -49,6 +49,15 @@ func normalize(raw json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(o)
 }
 
+// exclusive is the VNI on its port: the kernel takes each pair once.
+func exclusive(raw json.RawMessage) []string {
+	o, err := decode(raw)
+	if err != nil {
+		return nil
+	}
+	return []string{fmt.Sprintf("vxlan vni %d on port %d", o.VNI, o.Port)}
+}
+
 func decode(raw json.RawMessage) (options, error) {
 	o := defaults()
 	members := map[string]json.RawMessage{}

@@ -45,6 +45,26 @@ func state(underlay string, peers ...backend.Peer) backend.State {
 	}
 }
 
+// TestPrecedence: of two peers with one MAC the one that takes precedence keeps
+// its path, whatever its name.
+func TestPrecedence(t *testing.T) {
+	host, stranger := peer(2, "192.0.2.2"), peer(3, "192.0.2.3")
+	stranger.Node, stranger.Attributes = "a-stranger", host.Attributes
+	host.Precedence, stranger.Precedence = 7, 1<<63
+	s := state("192.0.2.1", stranger, host)
+	own, err := wantDevice(kernel.MAC{0x0a, 0x58, 0, 0, 0, 1}, defaults(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPlan([]netip.Prefix{netip.MustParsePrefix("10.5.0.0/16"), netip.MustParsePrefix("fd00:5::/48")}, defaults(), own, deviceIndex, s, nil)
+	if len(p.skipped) != 1 || p.skipped[0].Node != "a-stranger" || p.peers != 1 {
+		t.Errorf("skipped %+v, %d peers", p.skipped, p.peers)
+	}
+	if text := p.dump(); !strings.Contains(text, host.Subnets[0].String()) || strings.Contains(text, stranger.Subnets[0].String()) {
+		t.Errorf("plan:\n%s", text)
+	}
+}
+
 // dump is a plan as text.
 func (p plan) dump() string {
 	out := reconcile.Dump(p.addresses, kernel.CompareAddresses) + reconcile.Dump(p.fdb, kernel.CompareFDB) +

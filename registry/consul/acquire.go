@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"time"
 
@@ -85,7 +84,7 @@ func (a *acquisition) run(ctx context.Context) (registry.Lease, error) {
 		lease, err := a.take(ctx, choice)
 		switch {
 		case err == nil:
-			a.surplus = surplus(view.Leases, lease)
+			a.surplus = registry.Surplus(view.Leases, lease)
 			return lease, nil
 		case !isRefused(err):
 			return registry.Lease{}, err
@@ -215,14 +214,6 @@ func (a *acquisition) cleanUp(ctx context.Context, lease registry.Lease) {
 	for _, other := range a.surplus {
 		a.c.dropSurplus(ctx, other, lease)
 	}
-}
-
-// surplus is the other records held under the lease's node id, left behind by
-// a claim whose outcome was never known.
-func surplus(leases []registry.Lease, lease registry.Lease) []registry.Lease {
-	return slices.DeleteFunc(slices.Clone(leases), func(l registry.Lease) bool {
-		return l.NodeID != lease.NodeID || l.Slot == lease.Slot || !l.Held()
-	})
 }
 
 func (c *Client) dropSurplus(ctx context.Context, other, lease registry.Lease) {

@@ -59,6 +59,9 @@ func (c *Client) acquireLocked(n registry.Network, claim registry.Claim) (regist
 	key := leaseKey(n.Name, want.Subnet())
 	s.markLocked(n.Name)
 	s.putLocked(key, value, session)
+	for _, other := range registry.Surplus(set.Leases, want) {
+		s.deleteLocked(leaseKey(n.Name, other.Subnet()))
+	}
 	return s.stamp(want, key), nil
 }
 

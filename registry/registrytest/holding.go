@@ -7,6 +7,25 @@ import (
 )
 
 var holdingTests = []test{
+	{"a running host keeps its slot over an older record of its own", func(s *suite) {
+		r := s.open()
+		n := s.network("default", wide)
+		c := s.claim(0)
+		old := s.acquire(r, n, c)
+		// As after a restore: the record of now is gone, an earlier one is back
+		// under the session that still lives.
+		c.Session, c.Running = old.Session, true
+		c.Prefer = n.Plan.Subnets(old.Slot%3 + 100)[0]
+		now := s.acquire(r, n, c)
+		s.equal("subnet", now.Subnet(), c.Prefer)
+		s.equal("session", now.Session, old.Session)
+		s.gone(s.leaseKey(n, old.Slot))
+
+		// A host that is not running goes back to its record.
+		c.Running, c.Prefer = false, old.Subnet()
+		again := s.acquire(r, n, c)
+		s.equal("subnet", again.Subnet(), now.Subnet())
+	}},
 	{"renew writes nothing", func(s *suite) {
 		r := s.open()
 		n := s.network("default", wide)
