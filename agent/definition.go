@@ -74,7 +74,9 @@ func (r *runner) definition(ctx context.Context) (registry.Network, error) {
 	case !errors.Is(err, registry.ErrNetworkExists): // another host was first
 		return n, fmt.Errorf("define the network: %w", err)
 	}
-	return r.env.registry.Network(ctx, r.local.Name)
+	n, err = r.env.registry.Network(ctx, r.local.Name)
+	r.seen = r.seen || err == nil
+	return n, err
 }
 
 // Definition is the network a configuration block defines. The block has

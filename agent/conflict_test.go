@@ -1,0 +1,99 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// copyDataDir gives h the state directory of from, as a cloned machine has it.
+func copyDataDir(h, from *host) {
+	must(h.t, os.MkdirAll(h.config.DataDir, 0o755))
+	for _, name := range []string{"node-id", "n.json"} {
+		data, err := os.ReadFile(filepath.Join(from.config.DataDir, name))
+		must(h.t, err)
+		must(h.t, os.WriteFile(filepath.Join(h.config.DataDir, name), data, 0o600))
+	}
+}
+
+func TestCopiedDataDir(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a").start()
+	a.ready()
+	subnet := a.subnet()
+	lease, _, _ := mustRunner(t, a).lease.get()
+	b := newHost(t, store, "b")
+	copyDataDir(b, a)
+	b.start()
+	b.check(checkConflict, api.Critical, `"a"`, `"b"`, "192.0.2.97", "192.0.2.98", "copied")
+	b.check(checkLease, api.Critical)
+	if got := b.recorder.last(); got != "nothing" {
+		t.Errorf("the copy applied %s", got)
+	}
+	if now, _, _ := mustRunner(t, a).lease.get(); now.ModifyIndex != lease.ModifyIndex || now.Subnet() != subnet {
+		t.Errorf("the original lost its lease: %+v", now)
+	}
+	a.check(checkLease, api.Passing)
+}
+
+// TestCopiedNameAndDataDir: two hosts of one name and id take the record from
+// each other. Both say so, and neither hurries.
+func TestCopiedNameAndDataDir(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a").slow().start()
+	a.ready()
+	b := newHost(t, store, "b").slow()
+	b.config.NodeName = "a"
+	copyDataDir(b, a)
+	b.start()
+	a.check(checkConflict, api.Critical, "192.0.2.97", "192.0.2.98", "copied")
+	b.check(checkConflict, api.Critical, "192.0.2.97", "192.0.2.98", "copied")
+}
+
+// TestTakingBackSlowsDown: somebody overwrites our record again and again.
+func TestTakingBackSlowsDown(t *testing.T) {
+	a := newHost(t, memory.New(), "a").slow().start()
+	a.ready()
+	key := leaseKey(a.subnet())
+	own, _, _ := a.store.Get(key)
+	began := len(a.registry.at("Acquire"))
+	wantGrowing(t, "acquires", func() []time.Time {
+		if now, _, _ := a.store.Get(key); string(now) == string(own) {
+			a.store.Put(key, []byte("{"))
+		}
+		return a.registry.at("Acquire")[began:]
+	})
+}
+
+// wantGrowing waits for the fourth of several attempts and wants the pauses
+// between them to have grown; the jitter of a pause is half of it at most.
+func wantGrowing(t *testing.T, what string, at func() []time.Time) {
+	t.Helper()
+	var times []time.Time
+	eventually(t, func() error {
+		if times = at(); len(times) < 4 {
+			return fmt.Errorf("%d %s", len(times), what)
+		}
+		return nil
+	})
+	if pause := times[3].Sub(times[2]); pause < 2*firstPause-50*time.Millisecond {
+		t.Errorf("%s: still %s apart: %v", what, pause, times)
+	}
+}
+
+func TestSuspicionsEndOnTheirOwn(t *testing.T) {
+	h := newHost(t, memory.New(), "a")
+	r := h.part()
+	r.suspect("claim", "one")
+	r.suspect("leases", "two")
+	h.check(checkConflict, api.Critical, "one; two")
+	r.suspect("claim", "")
+	h.check(checkConflict, api.Critical, "two")
+	r.suspect("leases", "")
+	h.check(checkConflict, api.Passing)
+}

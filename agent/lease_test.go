@@ -1,0 +1,346 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// slow has renewals so far apart that only the watch can notice a loss.
+func (h *host) slow() *host {
+	h.config.Lease.TTL, h.config.Lease.RenewMargin = 2*time.Hour, time.Hour
+	return h
+}
+
+// empty takes everything out of the store, as a restored backup may.
+func empty(store *memory.Store) {
+	for _, key := range store.Keys("") {
+		store.Delete(key)
+	}
+}
+
+func TestStoreEmptied(t *testing.T) {
+	store := memory.New()
+	a, b := newHost(t, store, "a"), newHost(t, store, "b")
+	a.registry.emptied, b.registry.emptied = true, true
+	a.start()
+	b.start()
+	subnet := a.subnet()
+	want := fmt.Sprintf("%s <- b@%s", subnet, b.subnet())
+	a.applies(want)
+	a.ready()
+	b.ready()
+	for _, h := range []*host{a, b} { // nobody mends it before it was looked at
+		h.registry.setOne("PutNetwork", registry.ErrUnavailable)
+		h.registry.setOne("Acquire", registry.ErrUnavailable)
+	}
+	empty(store)
+	a.check(checkLease, api.Warning, subnet.String())
+	a.check(checkSnapshot, api.Warning, "peers keep their routes")
+	tries := len(a.recorder.tries())
+	a.kick()
+	a.more("applies", tries, func() int { return len(a.recorder.tries()) })
+	a.applies(want)
+	for _, h := range []*host{a, b} {
+		h.registry.setOne("PutNetwork", nil)
+		h.registry.setOne("Acquire", nil)
+	}
+	a.check(checkLease, api.Passing, subnet.String())
+	b.check(checkLease, api.Passing, b.subnet().String())
+	for _, key := range []string{leaseKey(subnet), leaseKey(b.subnet())} {
+		if _, session, ok := store.Get(key); !ok || session == "" {
+			t.Errorf("%s was not put back", key)
+		}
+	}
+	// Both trip over the store once more until the first has put the network back.
+	eventually(t, func() error {
+		if _, err := store.Client().Network(context.Background(), "n"); err == nil {
+			return nil
+		}
+		store.Delete(leaseKey(subnet))
+		return errors.New("the network was not put back")
+	})
+	a.applies(want)
+	for _, state := range a.recorder.all() {
+		if !strings.HasPrefix(state, subnet.String()) {
+			t.Errorf("state %q was applied meanwhile", state)
+		}
+	}
+}
+
+func TestReassert(t *testing.T) {
+	ctx := context.Background()
+	for _, tt := range []struct {
+		name string
+		lose func(h *host)
+		back bool
+	}{
+		{"store emptied", func(h *host) { h.registry.emptied = true; empty(h.store) }, true},
+		{"network deleted", func(h *host) { must(h.t, h.store.Client().DeleteNetwork(ctx, "n")) }, false},
+		{"not ours to define", func(h *host) {
+			h.registry.emptied = true
+			empty(h.store)
+			h.config.Networks[0].Pools = nil
+		}, false},
+		{"store away", func(h *host) { h.registry.set(registry.ErrUnavailable); empty(h.store) }, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := newHost(t, memory.New(), "a")
+			n, err := Definition(a.config.Networks[0])
+			must(t, err)
+			must(t, a.store.Client().PutNetwork(ctx, n))
+			n, err = a.store.Client().Network(ctx, "n")
+			must(t, err)
+			tt.lose(a)
+			a.part().reassert(ctx, n)
+			_, err = a.store.Client().Network(ctx, "n")
+			if (err == nil) != tt.back {
+				t.Errorf("the network: %v", err)
+			}
+		})
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestClaimTellsWhatWasHeld(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	r := a.part()
+	p := place{choice: a.place, mtu: 1450}
+	subnet, other := netip.MustParsePrefix("10.5.2.0/24"), netip.MustParsePrefix("10.5.3.0/24")
+	for _, tt := range []struct {
+		name    string
+		prepare func()
+		session string
+		prefer  netip.Prefix
+	}{
+		{"nothing", func() {}, "", netip.Prefix{}},
+		{"subnet file", func() { must(t, writeFileAtomic(r.local.SubnetFile, []byte("LENO_SUBNET=10.5.3.1/24\n"), 0o644)) }, "", other},
+		{"state file", func() {
+			must(t, storeSaved(a.config.DataDir, saved{Network: "n", Session: "s", Subnets: []netip.Prefix{subnet}}))
+		}, "s", subnet},
+		{"lease", func() { r.lease.set(testLease("a", 1, "now", 1)) }, "now", netip.MustParsePrefix("10.5.1.0/24")},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.prepare()
+			c := r.makeClaim(p)
+			if c.Session != tt.session || c.Prefer != tt.prefer {
+				t.Errorf("session %q, prefers %s", c.Session, c.Prefer)
+			}
+			if c.Node != "a" || c.NodeID != "id-a" || c.MTU != 1450 || c.TTL != a.config.Lease.TTL || c.Hold != a.config.Lease.Hold {
+				t.Errorf("%+v", c)
+			}
+		})
+	}
+}
+
+func TestSessionIsSaved(t *testing.T) {
+	a := newHost(t, memory.New(), "a").start()
+	a.ready()
+	lease, _, _ := mustRunner(t, a).lease.get()
+	got, err := loadSaved(a.config.DataDir, "n")
+	if err != nil || got.Session == "" || got.Session != lease.Session || len(got.Pools) != 1 || got.Backend.Type != "recorder" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	a.store.EndSession(lease.Session) // a new one is saved, too
+	eventually(t, func() error {
+		got, err := loadSaved(a.config.DataDir, "n")
+		if now, _, _ := mustRunner(t, a).lease.get(); err != nil || got.Session == lease.Session || got.Session != now.Session {
+			return fmt.Errorf("%+v, %v", got, err)
+		}
+		return nil
+	})
+}
+
+// TestLossIsSeenByTheWatch: renewals are an hour apart.
+func TestLossIsSeenByTheWatch(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		lose func(store *memory.Store, l registry.Lease)
+	}{
+		{"revoked", func(s *memory.Store, l registry.Lease) { s.Delete(leaseKey(l.Subnet())) }},
+		{"session ended", func(s *memory.Store, l registry.Lease) { s.EndSession(l.Session) }},
+		{"overwritten with nonsense", func(s *memory.Store, l registry.Lease) { s.Put(leaseKey(l.Subnet()), []byte("{")) }},
+		{"changed", func(s *memory.Store, l registry.Lease) {
+			l.MTU = 1300
+			value, err := registry.FormatLease(l)
+			must(t, err)
+			s.Put(leaseKey(l.Subnet()), value)
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := newHost(t, memory.New(), "a").slow().start()
+			a.ready()
+			lease, _, _ := mustRunner(t, a).lease.get()
+			value, _, _ := a.store.Get(leaseKey(lease.Subnet()))
+			tt.lose(a.store, lease)
+			eventually(t, func() error {
+				now, session, ok := a.store.Get(leaseKey(lease.Subnet()))
+				if !ok || session == "" || string(now) != string(value) {
+					return fmt.Errorf("there: %t, session %q: %s", ok, session, now)
+				}
+				return nil
+			})
+			if c := a.registry.claimed(); c.Session != lease.Session || c.Prefer != lease.Subnet() {
+				t.Errorf("claimed with session %q and subnet %s", c.Session, c.Prefer)
+			}
+			if a.registry.count("own Renew") != 0 {
+				t.Error("it was renewed")
+			}
+			a.check(checkLease, api.Passing)
+			if got := a.recorder.all(); len(got) != 1 {
+				t.Errorf("the datapath was disturbed: %q", got)
+			}
+		})
+	}
+}
+
+// scripted answers WatchLease with one lease for ever.
+type scripted struct {
+	registry.Registry
+	lease registry.Lease
+	err   error
+}
+
+func (s scripted) WatchLease(ctx context.Context, _ registry.Network, _ netip.Prefix, after uint64) (registry.Lease, uint64, error) {
+	if after != 0 {
+		<-ctx.Done()
+		return registry.Lease{}, 0, ctx.Err()
+	}
+	return s.lease, 5, s.err
+}
+
+func TestWatchOwn(t *testing.T) {
+	own := testLease("a", 1, "sa", 1)
+	with := func(change func(l *registry.Lease)) registry.Lease { l := own; change(&l); return l }
+	for _, tt := range []struct {
+		name  string
+		lease registry.Lease
+		err   error
+		want  string
+		copy  bool
+	}{
+		{name: "gone", err: registry.ErrLeaseNotFound, want: "gone"},
+		{name: "nonsense", err: registry.ErrInvalid, want: "overwritten"},
+		{name: "lapsed", lease: with(func(l *registry.Lease) { l.Session = "" }), want: "session ended"},
+		{name: "another's", lease: testLease("b", 1, "sb", 2), want: `host "b" holds it`},
+		{name: "another session of ours", lease: with(func(l *registry.Lease) { l.Session = "new" }), want: "holds it"},
+		{name: "other name", lease: with(func(l *registry.Lease) { l.Node = "b" }), want: "copied", copy: true},
+		{name: "other id", lease: with(func(l *registry.Lease) { l.NodeID = "id-b" }), want: "copied", copy: true},
+		{name: "other address", lease: with(func(l *registry.Lease) { l.PublicIPs = []netip.Addr{netip.MustParseAddr("192.0.2.9")} }), want: "192.0.2.9", copy: true},
+		{name: "other value", lease: with(func(l *registry.Lease) { l.MTU = 9 }), want: "changed"},
+		{name: "ours"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newHost(t, memory.New(), "a")
+			h.catalog = scripted{h.registry, tt.lease, tt.err}
+			if tt.name == "ours" {
+				h.catalog = scripted{h.registry, own, nil}
+			}
+			r := h.part()
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			if tt.want == "" {
+				cancel()
+				ctx, cancel = context.WithTimeout(context.Background(), 20*time.Millisecond)
+			}
+			defer cancel()
+			got, err := r.watchOwn(ctx, registry.Network{Name: "n"}, own)
+			if tt.want == "" {
+				if !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%q, %v", got, err)
+				}
+				return
+			}
+			if err != nil || !strings.Contains(got, tt.want) {
+				t.Errorf("%q, %v", got, err)
+			}
+			report, _ := h.agent.env.health.report()
+			if conflict := report.Status == api.Critical && strings.Contains(fmt.Sprint(report), "copied"); conflict != tt.copy {
+				t.Errorf("conflict %t: %+v", conflict, report)
+			}
+		})
+	}
+}
+
+// TestLossIsSeenByRenewing: the watch does not work.
+func TestLossIsSeenByRenewing(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.registry.setOne("WatchLease", registry.ErrUnavailable)
+	a.start()
+	a.ready()
+	lease, _, _ := mustRunner(t, a).lease.get()
+	a.store.EndSession(lease.Session)
+	eventually(t, func() error {
+		if _, session, _ := a.store.Get(leaseKey(lease.Subnet())); session == "" {
+			return errors.New("not taken back")
+		}
+		return nil
+	})
+	a.check(checkLease, api.Passing, lease.Subnet().String())
+}
+
+func TestWaitIsCriticalOnlyWithoutALease(t *testing.T) {
+	h := newHost(t, memory.New(), "a")
+	r := h.part()
+	r.wait(checkNetwork, "one")
+	h.check(checkNetwork, api.Critical, "one")
+	r.lease.set(testLease("a", 1, "s", 1))
+	r.wait(checkNetwork, "two")
+	h.check(checkNetwork, api.Warning, "two")
+	if got := r.shown().local.State; got != "two" {
+		t.Errorf("state %q", got)
+	}
+}
+
+// TestRenewalGoesOn: a lease is worth keeping whatever its network waits for.
+func TestRenewalGoesOn(t *testing.T) {
+	t.Run("unknown backend", func(t *testing.T) {
+		a := newHost(t, memory.New(), "a").start()
+		a.ready()
+		subnet := a.subnet()
+		a.define(func(n *registry.Network) { n.Backend = mustBackend(t, "pigeon", "") })
+		a.check(checkNetwork, api.Warning, `no backend "pigeon"`)
+		a.more("renewals", a.registry.count("own Renew")+1, func() int { return a.registry.count("own Renew") })
+		a.define(func(n *registry.Network) { n.Backend = mustBackend(t, "recorder", "") })
+		a.check(checkNetwork, api.Passing)
+		a.applies(subnet.String() + " <- ")
+	})
+	t.Run("claim refused", func(t *testing.T) {
+		store := memory.New()
+		a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
+		a.ready()
+		b.ready()
+		a.move(b.place.Addrs, nil)
+		a.kick()
+		a.check(checkConflict, api.Critical, `"b"`, "192.0.2.98")
+		a.check(checkLease, api.Warning, "same public address")
+		a.more("renewals", a.registry.count("own Renew")+1, func() int { return a.registry.count("own Renew") })
+		a.move([]netip.Addr{netip.MustParseAddr("192.0.2.97")}, nil)
+		a.kick()
+		a.check(checkConflict, api.Passing)
+		a.check(checkLease, api.Passing)
+	})
+}
+
+func TestLostErrorNamesBothSubnets(t *testing.T) {
+	err := &LostError{Network: "n", Old: "10.5.1.0/24", New: "10.5.2.0/24"}
+	for _, word := range []string{"n", "10.5.1.0/24", "10.5.2.0/24", config.OnLostExit} {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("%v does not name %s", err, word)
+		}
+	}
+}
