@@ -1,0 +1,123 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+func TestFirewallKeeper(t *testing.T) {
+	ctx := context.Background()
+	w := &wall{}
+	k := newFirewallKeeper(w)
+	n := firewall.Network{Name: "n", Pools: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}}
+	masq := n
+	masq.IPMasq = true
+	broken := errors.New("no such table")
+	for _, step := range []struct {
+		name string
+		do   func() error
+		err  error
+		want []string // what Apply got by now
+	}{
+		{"first", func() error { return k.put(ctx, n) }, nil, []string{"n"}},
+		{"the same", func() error { return k.put(ctx, n) }, nil, []string{"n"}},
+		{"a slow tick later", func() error { k.checked = time.Now().Add(-slowTick); return k.put(ctx, n) }, nil, []string{"n", "n"}},
+		{"another wish", func() error { return k.put(ctx, masq) }, nil, []string{"n", "n", "n"}},
+		{"another network", func() error { return k.put(ctx, firewall.Network{Name: "m"}) }, nil, []string{"n", "n", "n", "m n"}},
+		{"failing", func() error { w.setErr(broken); return k.put(ctx, n) }, broken, []string{"n", "n", "n", "m n", "m n"}},
+		{"and again", func() error { return k.put(ctx, n) }, broken, []string{"n", "n", "n", "m n", "m n", "m n"}},
+		{"mended", func() error { w.setErr(nil); return k.put(ctx, n) }, nil, []string{"n", "n", "n", "m n", "m n", "m n", "m n"}},
+		{"one gone", func() error { return k.drop(ctx, "m") }, nil, []string{"n", "n", "n", "m n", "m n", "m n", "m n", "n"}},
+		{"never there", func() error { return k.drop(ctx, "x") }, nil, []string{"n", "n", "n", "m n", "m n", "m n", "m n", "n"}},
+		{"all gone", func() error { return k.drop(ctx, "n") }, nil, []string{"n", "n", "n", "m n", "m n", "m n", "m n", "n", ""}},
+	} {
+		if err := step.do(); !errors.Is(err, step.err) {
+			t.Errorf("%s: %v", step.name, err)
+		}
+		if diff := cmp.Diff(step.want, w.names()); diff != "" {
+			t.Fatalf("%s: %s", step.name, diff)
+		}
+	}
+}
+
+// TestFirewallRemembers: after a restart the first network that is ready does
+// not take the other's rules away.
+func TestFirewallRemembers(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	second := a.config.Networks[0]
+	second.Name, second.SubnetFile = "m", a.config.Networks[0].SubnetFile+".m"
+	second.Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.6.0.0/22")}}
+	a.config.Networks = append(a.config.Networks, second)
+	a.start().ready()
+	must(t, a.stop())
+	began := len(a.wall.names())
+	a.start().ready()
+	for _, names := range a.wall.names()[began:] {
+		if names != "m n" {
+			t.Errorf("firewall of %q alone", names)
+		}
+	}
+	a.wall.mu.Lock()
+	first := a.wall.wanted[began]
+	a.wall.mu.Unlock()
+	if len(first) != 2 || len(first[0].Subnets) != 1 || first[1].Pools[0] != netip.MustParsePrefix("10.5.0.0/22") {
+		t.Errorf("%+v", first)
+	}
+	// What is not configured any more is not remembered.
+	must(t, a.stop())
+	began = len(a.wall.names())
+	a.config.Networks = a.config.Networks[:1]
+	a.start().ready()
+	if got := a.wall.names()[began:]; got[len(got)-1] != "n" {
+		t.Errorf("firewall of %q", got)
+	}
+}
+
+func TestFirewallFails(t *testing.T) {
+	missing := fmt.Errorf("iptables: %w", firewall.ErrNotInstalled)
+	for _, tt := range []struct {
+		name   string
+		masq   bool
+		err    error
+		status string
+		ready  bool
+	}{
+		{"works", true, nil, api.Passing, true},
+		{"not installed, not needed", false, missing, api.Warning, true},
+		{"not installed and needed", true, missing, api.Critical, false},
+		{"broken", false, errors.New("no such table"), api.Critical, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := newHost(t, memory.New(), "a")
+			a.config.Networks[0].IPMasq = tt.masq
+			a.wall.setErr(tt.err)
+			a.start()
+			reason := ""
+			if tt.err != nil {
+				reason = tt.err.Error()
+			}
+			a.check(checkFirewall, tt.status, reason)
+			if tt.ready {
+				a.ready()
+				return
+			}
+			if a.agent.Ready() {
+				t.Error("ready")
+			}
+			a.wall.setErr(nil)
+			a.ready()
+			a.check(checkFirewall, api.Passing)
+		})
+	}
+}
