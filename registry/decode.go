@@ -35,7 +35,7 @@ func decode(value []byte, v any, version *int) error {
 	}
 	err := json.Unmarshal(value, v)
 	if err == nil {
-		err = checkStructure(json.NewDecoder(bytes.NewReader(value)), maxDepth)
+		err = checkStructure(bytes.TrimLeft(value, jsonSpace), maxDepth)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %s", ErrInvalid, shorten(err.Error()))
@@ -44,57 +44,6 @@ func decode(value []byte, v any, version *int) error {
 		return fmt.Errorf("%w: version %d, this leno reads version %d", ErrInvalid, *version, Version)
 	}
 	return nil
-}
-
-// checkStructure walks one JSON value and bounds its nesting. It refuses
-// members of one object that differ by case alone or not at all: readers differ
-// in which of them counts (encoding/json takes the last, whatever its case), and
-// all must see the same record.
-func checkStructure(dec *json.Decoder, depth int) error {
-	token, err := dec.Token()
-	if err != nil {
-		return err
-	}
-	open, ok := token.(json.Delim)
-	if !ok {
-		return nil
-	}
-	if depth == 0 {
-		return fmt.Errorf("nested deeper than %d", maxDepth)
-	}
-	var seen map[string]bool
-	if open == '{' {
-		seen = map[string]bool{}
-	}
-	for dec.More() {
-		if seen != nil {
-			name, err := dec.Token()
-			if err != nil {
-				return err
-			}
-			folded := strings.Map(fold, name.(string))
-			if seen[folded] {
-				return fmt.Errorf("member %q is there twice", name)
-			}
-			seen[folded] = true
-		}
-		if err := checkStructure(dec, depth-1); err != nil {
-			return err
-		}
-	}
-	_, err = dec.Token()
-	return err
-}
-
-// fold is the least of the characters that are r but for case.
-func fold(r rune) rune {
-	for {
-		next := unicode.SimpleFold(r)
-		if next <= r {
-			return next
-		}
-		r = next
-	}
 }
 
 // shorten keeps a text that may quote foreign bytes fit for a log line.

@@ -104,32 +104,22 @@ func isType(m member) bool { return m.name == "type" }
 // members takes a JSON object (or null, which has none) apart and keeps its
 // order, which people who read it chose.
 func members(data []byte) ([]member, error) {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	switch open, err := dec.Token(); {
-	case err != nil:
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, data); err != nil {
 		return nil, err
-	case open == nil:
+	}
+	data = compact.Bytes()
+	if string(data) == "null" {
 		return nil, nil
-	case open != json.Delim('{'):
+	}
+	if data[0] != '{' {
 		return nil, fmt.Errorf("not a JSON object")
 	}
 	var out []member
-	for dec.More() {
-		name, err := dec.Token()
-		if err != nil {
-			return nil, err
-		}
-		var value json.RawMessage
-		if err := dec.Decode(&value); err != nil {
-			return nil, err
-		}
-		var compact bytes.Buffer
-		if err := json.Compact(&compact, value); err != nil {
-			return nil, err
-		}
-		out = append(out, member{name.(string), compact.Bytes()})
-	}
-	_, err := dec.Token()
+	err := parts(data, func(name string, value []byte) error {
+		out = append(out, member{name, value})
+		return nil
+	})
 	return out, err
 }
 

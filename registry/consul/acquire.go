@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -254,13 +255,12 @@ func (c *Client) situation(ctx context.Context, n registry.Network, claim regist
 	}
 	view.Network = n
 	var set registry.LeaseSet
-	for _, pair := range pairs {
-		if pair.Key == prefix+markerName {
-			marked = true
-			continue
-		}
-		if l, err := parseLease(n, prefix, pair); err == nil {
-			set.Leases = append(set.Leases, l)
+	records := slices.DeleteFunc(slices.Clone(pairs), func(p *api.KVPair) bool { return p.Key == prefix+markerName })
+	marked = len(records) < len(pairs)
+	for i, read := range c.tree(prefix).parsed.read(n, prefix, records) {
+		pair := records[i]
+		if read.err == nil {
+			set.Leases = append(set.Leases, read.lease)
 		} else if p, err := registry.ParseSubnetKey(pair.Key[len(prefix):]); err == nil {
 			view.Bad = append(view.Bad, registry.BadSlot{Prefix: p, Session: pair.Session, ModifyIndex: pair.ModifyIndex})
 		}

@@ -37,6 +37,8 @@ type tree struct {
 	known   map[string]*api.KVPair // the records behind version, kept ones included
 	kept    map[string]time.Time   // records missing from a tree made anew, and until when they stay
 	seed    maphash.Seed
+
+	parsed parsed // has a lock of its own
 }
 
 func newTree(prefix string, strict bool) *tree {

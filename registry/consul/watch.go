@@ -35,11 +35,11 @@ func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint
 	var set registry.LeaseSet
 	var kept []registry.Lease
 	here := map[string]bool{} // node ids
-	for _, pair := range found.pairs {
-		l, err := parseLease(n, prefix, pair)
+	for i, read := range c.tree(prefix).parsed.read(n, prefix, found.pairs) {
+		pair, l := found.pairs[i], read.lease
 		switch {
-		case err != nil:
-			set.Bad = append(set.Bad, badRecord(pair, err))
+		case read.err != nil:
+			set.Bad = append(set.Bad, badRecord(pair, read.err))
 		case found.kept[pair.Key]:
 			kept = append(kept, l)
 		default:
