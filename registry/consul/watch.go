@@ -21,8 +21,9 @@ const maxReason = 300
 // change in Consul; it never goes back within one client.
 //
 // After the tree was made anew or restored, leases that are missing from it are
-// returned as they were known for Config.Settle, unless their host has another
-// one by then.
+// returned as they were known for Config.Settle, unless their host has written
+// another one by then: one it had before, which a restore brought back, says
+// less than what was known.
 func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint64) (registry.LeaseSet, uint64, error) {
 	if err := registry.CheckNetworkName(n.Name); err != nil {
 		return registry.LeaseSet{}, 0, fmt.Errorf("watch leases: %w", err)
@@ -34,7 +35,7 @@ func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint
 	}
 	var set registry.LeaseSet
 	var kept []registry.Lease
-	here := map[string]bool{} // node ids
+	here := map[string]uint64{} // by node id, when it was written last
 	for i, read := range c.tree(prefix).parsed.read(n, prefix, found.pairs) {
 		pair, l := found.pairs[i], read.lease
 		switch {
@@ -44,11 +45,11 @@ func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint
 			kept = append(kept, l)
 		default:
 			set.Leases = append(set.Leases, l)
-			here[l.NodeID] = true
+			here[l.NodeID] = max(here[l.NodeID], l.ModifyIndex)
 		}
 	}
 	for _, l := range kept {
-		if !here[l.NodeID] {
+		if l.ModifyIndex > here[l.NodeID] {
 			set.Leases = append(set.Leases, l)
 		}
 	}

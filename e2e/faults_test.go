@@ -1,0 +1,252 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/registry"
+)
+
+// moveAway makes the host lose its subnet for another: one is kept for the host,
+// and its lease is revoked.
+func (w *world) moveAway(h *lab.Host, network string) (old, now netip.Prefix) {
+	w.t.Helper()
+	old = w.subnet(h, network)
+	now = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, 200 + h.Addrs[0].As4()[3]%50, 0}), 24)
+	_, err := h.Leno(w.ctx, "reservation", "add", "-node="+h.Name, network, now.String())
+	w.must(err)
+	_, err = h.Leno(w.ctx, "lease", "revoke", network, old.String())
+	w.must(err)
+	return old, now
+}
+
+// TestOnLostExit: an agent that was told to ends with an error when its subnet
+// is lost, its service in the catalogue or not, and leaves the datapath.
+func TestOnLostExit(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 1})
+	h := w.Hosts[0]
+	w.must(h.StartConsul(w.ctx))
+	w.must(h.StartAgent(h.Config("lease {\n  ttl     = \"10s\"\n  on_lost = \"exit\"\n}", h.Network("default", plan("vxlan")))))
+	w.must(h.WaitReady(w.ctx))
+	old, _ := w.moveAway(h, "default")
+	err := h.Agent().Wait(w.ctx)
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Errorf("ended with %v, want exit code 1", err)
+	}
+	if log := h.Agent().Output(); !strings.Contains(log, old.String()) || !strings.Contains(log, `on_lost is "exit"`) {
+		t.Error("the last words do not name the subnet and why")
+	}
+	if len(w.routes(h)) == 0 {
+		t.Error("the routes went with the agent")
+	}
+}
+
+// TestStranger writes well-formed records nobody holds that claim to be a living
+// host: its MAC, its address, its name. Not a route of the living is touched.
+func TestStranger(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	w.startNetwork("vxlan")
+	a, b := w.Hosts[0], w.Hosts[1]
+	pair, _, err := w.Consul.Client().KV().Get(leaseKey("default", w.subnet(b, "default")), nil)
+	w.must(err)
+	own := strings.TrimSuffix(strings.TrimSuffix(w.subnet(b, "default").String(), "0/24"), ".")
+	deleted := w.routeEvents(a)
+	for i, change := range []*strings.Replacer{
+		strings.NewReplacer(`"host-b"`, `"aaa"`),
+		strings.NewReplacer(`"host-b"`, `"aab"`, b.Addrs[0].String(), "192.0.2.99"),
+		strings.NewReplacer(b.Addrs[0].String(), "192.0.2.99"),
+	} {
+		// On a slot of its own, under a node id of its own.
+		slot := fmt.Sprintf("10.5.%d", 250+i)
+		v6 := fmt.Sprintf("fd00:5:0:%x::/64", 250+i)
+		value := string(pair.Value)
+		value = strings.ReplaceAll(value, own+".0/24", slot+".0/24")
+		before, after, ok := strings.Cut(value, `"fd00:5:0:`)
+		if !ok {
+			t.Fatalf("no IPv6 subnet in %s", value)
+		}
+		value = before + `"` + v6 + after[strings.Index(after, `"`):]
+		id, rest, _ := strings.Cut(value[strings.Index(value, `"node_id":"`)+len(`"node_id":"`):], `"`)
+		_ = rest
+		value = change.Replace(strings.ReplaceAll(value, id, fmt.Sprintf("00000000-0000-0000-0000-00000000000%d", i)))
+		_, err := w.Consul.Client().KV().Put(&api.KVPair{Key: leaseKey("default", netip.MustParsePrefix(slot+".0/24")), Value: []byte(value)}, nil)
+		w.must(err)
+	}
+	w.eventually("the strangers to be seen", func(context.Context) error {
+		if n := len(w.leases(a, "default").Leases); n != 6 {
+			return fmt.Errorf("%d leases: %+v", n, w.leases(a, "default").Skipped)
+		}
+		return nil
+	})
+	w.eventually("a look at the datapath", func(ctx context.Context) error {
+		_, body, err := a.Get(ctx, "/v1/network/default/peers")
+		if err == nil && !strings.Contains(body, "vtep_mac") {
+			err = fmt.Errorf("nobody is refused: %s", body)
+		}
+		return err
+	})
+	w.matrix()
+	if gone := deleted(); len(gone) != 0 {
+		t.Errorf("routes were deleted: %q", gone)
+	}
+}
+
+// TestStoreSetBack restores an older state of Consul under running hosts that
+// have moved since: they stay where they are, and write it down again.
+func TestStoreSetBack(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	w.startNetwork("vxlan")
+	a, b := w.Hosts[0], w.Hosts[1]
+	snapshot, _, err := w.Consul.Client().Snapshot().Save(nil)
+	w.must(err)
+	var saved bytes.Buffer
+	_, err = saved.ReadFrom(snapshot)
+	w.must(err)
+	w.must(snapshot.Close())
+
+	_, now := w.moveAway(b, "default")
+	w.eventually("host-b to have moved", func(context.Context) error {
+		if got := w.subnet(b, "default"); got != now {
+			return fmt.Errorf("%s", got)
+		}
+		return nil
+	})
+	hasRoute := func(context.Context) error {
+		if got := fmt.Sprint(w.routes(a)); !strings.Contains(got, now.String()) {
+			return fmt.Errorf("%s", got)
+		}
+		return nil
+	}
+	w.eventually("host-a to follow", hasRoute)
+	deleted := w.routeEvents(a)
+	w.must(w.Consul.Client().Snapshot().Restore(nil, &saved))
+	w.eventually("host-b to write its lease again", func(context.Context) error {
+		pair, _, err := w.Consul.Client().KV().Get(leaseKey("default", now), &api.QueryOptions{RequireConsistent: true})
+		if err == nil && (pair == nil || pair.Session == "") {
+			err = fmt.Errorf("%+v", pair)
+		}
+		return err
+	})
+	w.settle("default")
+	if got := w.subnet(b, "default"); got != now {
+		t.Errorf("host-b was moved back to %s", got)
+	}
+	w.eventually("host-a to have the route", hasRoute)
+	for _, line := range deleted() {
+		if strings.Contains(line, now.String()) {
+			t.Errorf("route deleted: %s", line)
+		}
+	}
+}
+
+// TestConsulEmptied deletes everything of leno's in Consul under running hosts:
+// all of it is back within seconds, and not a route went meanwhile.
+func TestConsulEmptied(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	w.startNetwork("vxlan")
+	subnets := map[*lab.Host]netip.Prefix{}
+	for _, h := range w.Hosts {
+		subnets[h] = w.subnet(h, "default")
+	}
+	deleted := w.routeEvents(w.Hosts[0])
+	stream, err := w.containers[0].StartPing(w.containers[1].Addrs[0], lab.PingOptions{})
+	w.must(err)
+	_, err = w.Consul.Client().KV().DeleteTree("leno/", nil)
+	w.must(err)
+	w.eventually("everything to be back", func(ctx context.Context) error {
+		for _, key := range []string{"leno/networks/default", "leno/leases/default/_"} {
+			if pair, _, err := w.Consul.Client().KV().Get(key, nil); err != nil || pair == nil {
+				return fmt.Errorf("%s: %v, %v", key, pair, err)
+			}
+		}
+		for h, subnet := range subnets {
+			pair, _, err := w.Consul.Client().KV().Get(leaseKey("default", subnet), nil)
+			if err != nil || pair == nil || pair.Session == "" {
+				return fmt.Errorf("lease of %s: %+v, %v", h.Name, pair, err)
+			}
+		}
+		return nil
+	})
+	for _, h := range w.Hosts {
+		w.waitHealth(h, 200)
+		if got := w.subnet(h, "default"); got != subnets[h] {
+			t.Errorf("%s: subnet %s, before %s", h.Name, got, subnets[h])
+		}
+	}
+	w.must(stream.WaitAnswers(w.ctx, 20))
+	result, err := stream.Stop(w.ctx)
+	w.must(err)
+	if result.Lost() != 0 {
+		t.Errorf("%d of %d pings lost", result.Lost(), result.Sent)
+	}
+	if gone := deleted(); len(gone) != 0 {
+		t.Errorf("routes were deleted: %q", gone)
+	}
+}
+
+// TestDefinitionChanges changes a network's backend again and again: every host
+// follows at once, nothing of the former stays, and a network deleted right
+// after is not put back by a host that was busy with the change.
+func TestDefinitionChanges(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	w.startNetwork("vxlan")
+	a := w.Hosts[0]
+	client := w.Consul.Client().KV()
+	for _, backend := range []string{`{"type":"vxlan","vni":7}`, `{"type":"host-gw"}`, `{"type":"udp"}`, `{"type":"vxlan"}`, `{"type":"udp","port":9000}`} {
+		pair, _, err := client.Get("leno/networks/default", nil)
+		w.must(err)
+		n, err := registry.ParseNetwork("default", pair.Value)
+		w.must(err)
+		w.must(n.Backend.UnmarshalJSON([]byte(backend)))
+		pair.Value, err = registry.FormatNetwork(n)
+		w.must(err)
+		_, err = client.Put(pair, nil)
+		w.must(err)
+		changed := time.Now()
+		for _, h := range w.Hosts {
+			w.eventually(h.Name+" to carry "+backend, func(ctx context.Context) error {
+				var list struct {
+					Peers []struct{ Backend, Skipped string }
+				}
+				if err := getJSON(ctx, h, "/v1/network/default/peers", &list); err != nil {
+					return err
+				}
+				if len(list.Peers) != 1 || list.Peers[0].Backend != n.Backend.Type || list.Peers[0].Skipped != "" {
+					return fmt.Errorf("%+v", list.Peers)
+				}
+				return nil
+			})
+		}
+		w.settle("default")
+		t.Logf("%s: followed after %s", backend, time.Since(changed).Round(time.Millisecond))
+		for _, h := range w.Hosts {
+			link := w.link(h)
+			if (link == "none") != (n.Backend.Type == "host-gw") {
+				t.Errorf("%s: %s with device %s", h.Name, backend, link)
+			}
+		}
+	}
+	if _, err := a.Leno(w.ctx, "network", "delete", "-force", "default"); err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range w.Hosts {
+		w.waitHealth(h, 503, "leno network apply")
+		if got := w.routes(h); len(got) != 0 {
+			t.Errorf("%s: routes stay: %q", h.Name, got)
+		}
+	}
+	if pair, _, err := client.Get("leno/networks/default", nil); err != nil || pair != nil {
+		t.Errorf("the network is back: %v, %v", pair, err)
+	}
+}
