@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -243,7 +244,9 @@ func (a *Agent) lease(l registry.Lease) api.Lease {
 	}
 }
 
-func (a *Agent) revokeLease(r *http.Request) (reply, error) {
+// onSubnet does something to the subnet a request names, under the caller's
+// token.
+func (a *Agent) onSubnet(r *http.Request, do func(reg registry.Registry, network string, subnet netip.Prefix) error) (reply, error) {
 	subnet, err := subnetOf(r)
 	if err != nil {
 		return reply{}, err
@@ -252,7 +255,13 @@ func (a *Agent) revokeLease(r *http.Request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{}, a.caller(r).Revoke(r.Context(), n.Name, subnet)
+	return reply{}, do(a.caller(r), n.Name, subnet)
+}
+
+func (a *Agent) revokeLease(r *http.Request) (reply, error) {
+	return a.onSubnet(r, func(reg registry.Registry, network string, subnet netip.Prefix) error {
+		return reg.Revoke(r.Context(), network, subnet)
+	})
 }
 
 // release makes this host give up its lease and leave the network.
@@ -335,15 +344,9 @@ func (a *Agent) putReservation(r *http.Request) (reply, error) {
 }
 
 func (a *Agent) deleteReservation(r *http.Request) (reply, error) {
-	subnet, err := subnetOf(r)
-	if err != nil {
-		return reply{}, err
-	}
-	n, err := a.definition(r)
-	if err != nil {
-		return reply{}, err
-	}
-	return reply{}, a.caller(r).RemoveReservation(r.Context(), n.Name, subnet)
+	return a.onSubnet(r, func(reg registry.Registry, network string, subnet netip.Prefix) error {
+		return reg.RemoveReservation(r.Context(), network, subnet)
+	})
 }
 
 // getPeers are the other hosts as the datapath has them.
