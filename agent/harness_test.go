@@ -32,6 +32,7 @@ type host struct {
 	store    *memory.Store
 	registry *outage
 	catalog  registry.Registry // what the agent is given instead of registry, if not nil
+	refresh  func() (config.Config, error)
 	recorder *recorder
 	wall     *wall
 	agent    *Agent
@@ -95,7 +96,7 @@ func (h *host) build() *Agent {
 			<-ctx.Done()
 			return nil
 		},
-	}, nil)
+	}, h.refresh)
 	if err != nil {
 		h.t.Fatal(err)
 	}

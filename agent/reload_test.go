@@ -1,0 +1,156 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+func TestNeedsRestart(t *testing.T) {
+	for name, change := range map[string]func(*config.Config){
+		"node_name":                          func(c *config.Config) { c.NodeName = "x" },
+		"data_dir":                           func(c *config.Config) { c.DataDir = "x" },
+		"consul":                             func(c *config.Config) { c.Consul.Address = "x" },
+		"http":                               func(c *config.Config) { c.HTTP.Address = "x" },
+		"telemetry":                          func(c *config.Config) { c.Telemetry.StatsdAddress = "x" },
+		"log_json, log_file or log_rotate_*": func(c *config.Config) { c.Log.JSON = !c.Log.JSON },
+		"":                                   func(c *config.Config) { c.Log.Level = "DEBUG"; c.Lease.TTL = time.Hour; c.Networks = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := config.Defaults()
+			change(&c)
+			if got := strings.Join(needsRestart(config.Defaults(), c), ";"); got != name {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+}
+
+func TestRefusedReloadChangesNothing(t *testing.T) {
+	ctx := context.Background()
+	for _, tt := range []struct {
+		name   string
+		change func(a *host, c *config.Config)
+		says   string
+	}{
+		{"consul block", func(_ *host, c *config.Config) { c.Consul.Token = "x" }, "consul"},
+		{"token file", func(a *host, _ *config.Config) {
+			a.registry.mu.Lock()
+			defer a.registry.mu.Unlock()
+			a.registry.reload = errors.New("no such file")
+		}, "no such file"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := newHost(t, memory.New(), "a").start()
+			a.ready()
+			c := a.config
+			c.Networks, c.Log.Level = nil, "ERROR"
+			tt.change(a, &c)
+			if err := a.agent.Reload(ctx, c); err == nil || !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), "nothing was changed") {
+				t.Errorf("reload: %v", err)
+			}
+			if !a.agent.log.IsTrace() || len(a.agent.self().Networks) != 1 || len(a.agent.current().Networks) != 1 {
+				t.Error("something was changed")
+			}
+			if got := a.recorder.all(); len(got) != 1 {
+				t.Errorf("the datapath was disturbed: %q", got)
+			}
+		})
+	}
+}
+
+func TestReloadTakesOver(t *testing.T) {
+	a := newHost(t, memory.New(), "a").start()
+	a.ready()
+	before := mustRunner(t, a)
+	c := a.config
+	c.Log.Level = "WARN"
+	must(t, a.agent.Reload(context.Background(), c))
+	if a.registry.count("own ReloadToken") != 1 {
+		t.Error("the token was not read again")
+	}
+	if a.agent.log.IsInfo() || !a.agent.log.IsWarn() {
+		t.Error("the level was not taken over")
+	}
+	if mustRunner(t, a) != before {
+		t.Error("a network nothing changed for was started again")
+	}
+}
+
+// TestReloadKeepsTheDatapath: changed settings of leases or of a network start
+// its runner again, which is no reason to take anything away.
+func TestReloadKeepsTheDatapath(t *testing.T) {
+	for name, change := range map[string]func(*config.Config){
+		"lease":    func(c *config.Config) { c.Lease.TTL += time.Second },
+		"underlay": func(c *config.Config) { c.Underlay.CanReach = netip.MustParseAddr("192.0.2.1") },
+		"network":  func(c *config.Config) { c.Networks[0].IPMasq = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newHost(t, memory.New(), "a")
+			a.config.Lease.ReleaseOnStop = true
+			a.start().ready()
+			before := mustRunner(t, a)
+			lease, _, _ := before.lease.get()
+			c := a.config
+			c.Networks = append([]config.Network{}, c.Networks...)
+			change(&c)
+			must(t, a.agent.Reload(context.Background(), c))
+			a.ready()
+			now, _, _ := mustRunner(t, a).lease.get()
+			if mustRunner(t, a) == before || now.Session != lease.Session || now.ModifyIndex != lease.ModifyIndex {
+				t.Errorf("before %+v, now %+v", lease, now)
+			}
+			if got := a.recorder.all(); len(got) != 1 {
+				t.Errorf("the datapath was disturbed: %q", got)
+			}
+			if a.registry.count("own Release") != 0 {
+				t.Error("the lease was given up")
+			}
+		})
+	}
+}
+
+func TestReloadAfterTheEnd(t *testing.T) {
+	a := newHost(t, memory.New(), "a").start()
+	a.ready()
+	must(t, a.stop())
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := a.agent.Reload(ctx, a.config); !errors.Is(err, errEnded) {
+		t.Errorf("reload: %v", err)
+	}
+	idle := a.build() // never run: nobody answers
+	cancel()
+	if err := idle.Reload(ctx, a.config); !errors.Is(err, context.Canceled) {
+		t.Errorf("reload: %v", err)
+	}
+}
+
+func TestReloadByRequest(t *testing.T) {
+	ctx := context.Background()
+	a := newHost(t, memory.New(), "a").start()
+	a.ready()
+	wantCode(t, "no files to read", a.client.Reload(ctx), http.StatusConflict)
+	must(t, a.stop())
+
+	c, broken := a.config, error(nil)
+	a.refresh = func() (config.Config, error) { return c, broken }
+	a.start().ready()
+	c.Networks = nil
+	must(t, a.client.Reload(ctx))
+	if len(a.agent.self().Networks) != 0 {
+		t.Error("nothing was reloaded")
+	}
+	a.check(checkNetwork, api.Warning, "watch_networks")
+	broken = fmt.Errorf("agent.hcl:3: no such block")
+	wantCode(t, "a broken file", a.client.Reload(ctx), http.StatusConflict, "agent.hcl:3")
+}

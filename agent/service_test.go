@@ -1,0 +1,229 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// catalog is a store with a service catalogue, in whose own agent's eyes this
+// host has a name or none.
+type catalog struct {
+	*outage
+	name string
+
+	mu       sync.Mutex
+	service  registry.Service
+	verdicts []registry.Verdict
+}
+
+func (c *catalog) NodeName(context.Context) (string, error) { return c.name, nil }
+
+func (c *catalog) Announce(_ context.Context, s registry.Service, v registry.Verdict) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.service, c.verdicts = s, append(c.verdicts, v)
+	return nil
+}
+
+func (c *catalog) Withdraw(context.Context, registry.Service) error { return errors.ErrUnsupported }
+
+func (c *catalog) last() (registry.Service, registry.Verdict) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.verdicts) == 0 {
+		return c.service, registry.Verdict{}
+	}
+	return c.service, c.verdicts[len(c.verdicts)-1]
+}
+
+func TestAnnounce(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	c := &catalog{outage: a.registry, name: "here"}
+	a.catalog = c
+	a.config.Consul.Service = "leno"
+	a.config.HTTP.Address = "127.0.0.1:0"
+	a.start()
+	verdict := func(status, says string) {
+		t.Helper()
+		eventually(t, func() error {
+			if _, v := c.last(); v.Status != status || !strings.Contains(v.Output, says) {
+				return fmt.Errorf("verdict %+v", v)
+			}
+			return nil
+		})
+	}
+	status := func() string { report, _ := a.agent.env.health.report(); return report.Status }
+	a.ready()
+	a.check(checkSnapshot, api.Passing)
+	verdict(status(), "")
+	s, _ := c.last()
+	if s.Name != "leno" || s.ID != "leno-a" || s.Address != a.place.Addrs[0] || s.Port == 0 || fmt.Sprint(s.Tags) != "[n]" {
+		t.Errorf("%+v", s)
+	}
+	if want := fmt.Sprintf("http://127.0.0.1:%d/healthz", s.Port); s.HealthURL != want {
+		t.Errorf("health at %q, want %q", s.HealthURL, want)
+	}
+	if s.Meta["version"] != "test" || s.Meta["node_id"] == "" {
+		t.Errorf("%v", s.Meta)
+	}
+	a.recorder.setFail(errors.New("no such device"))
+	a.kick()
+	verdict(api.Critical, "n datapath: no such device")
+}
+
+func TestNotAnnounced(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	c := &catalog{outage: a.registry, name: "here"}
+	a.catalog = c
+	a.start()
+	a.ready()
+	must(t, a.stop())
+	if s, v := c.last(); s.Name != "" || v.Status != "" {
+		t.Errorf("announced without a service name: %+v", s)
+	}
+}
+
+// TestService: what cannot be polled is fed.
+func TestService(t *testing.T) {
+	tcp := func(address string) net.Addr { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(address)) }
+	for _, tt := range []struct {
+		name    string
+		node    string // in the eyes of the store's own agent
+		address net.Addr
+		tls     bool
+		url     string
+		port    int
+	}{
+		{"on this host", "here", tcp("192.0.2.1:5366"), false, "http://192.0.2.1:5366/healthz", 5366},
+		{"everywhere", "here", tcp("0.0.0.0:5366"), false, "http://127.0.0.1:5366/healthz", 5366},
+		{"everywhere, IPv6", "here", tcp("[::]:5366"), false, "http://127.0.0.1:5366/healthz", 5366},
+		{"IPv6", "here", tcp("[::1]:5366"), false, "http://[::1]:5366/healthz", 5366},
+		{"store elsewhere", "", tcp("127.0.0.1:5366"), false, "", 5366},
+		{"own certificate", "here", tcp("127.0.0.1:5366"), true, "", 5366},
+		{"socket", "here", &net.UnixAddr{Name: "/x", Net: "unix"}, false, "", 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newHost(t, memory.New(), "a")
+			h.catalog = &catalog{outage: h.registry, name: tt.node}
+			h.config.Consul.Service = "leno"
+			if tt.tls {
+				h.config.HTTP.TLS.CertFile = "x"
+			}
+			s, err := h.build().service(context.Background(), tt.address)
+			if err != nil || s.HealthURL != tt.url || s.Port != tt.port {
+				t.Errorf("%+v, %v", s, err)
+			}
+		})
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	h := newHealth(time.Now)
+	h.set("n", checkLease, api.Passing, "held")
+	if v := verdict(first(h.report())); v.Status != api.Passing || v.Output != "all checks are passing" {
+		t.Errorf("%+v", v)
+	}
+	h.set("", checkRegistry, api.Warning, "away")
+	h.set("n", checkDatapath, api.Critical, "broken")
+	if v := verdict(first(h.report())); v.Status != api.Critical || v.Output != "registry: away\nn datapath: broken" {
+		t.Errorf("%+v", v)
+	}
+}
+
+func first[A, B any](a A, _ B) A { return a }
+
+func TestSystemd(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "notify")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	must(t, err)
+	defer conn.Close()
+	t.Setenv("NOTIFY_SOCKET", path)
+	var said []string
+	until := func(words string) {
+		t.Helper()
+		must(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+		buffer := make([]byte, 4096)
+		for {
+			n, err := conn.Read(buffer)
+			if err != nil {
+				t.Fatalf("waiting for %q after %q: %v", words, said, err)
+			}
+			said = append(said, string(buffer[:n]))
+			if strings.Contains(said[len(said)-1], words) {
+				return
+			}
+		}
+	}
+	ready := func() int { return strings.Count(strings.Join(said, "\n"), "READY=1") }
+	a := newHost(t, memory.New(), "a")
+	a.placeErr = errors.New("no interface fits")
+	a.start()
+	until("no interface fits")
+	if ready() != 0 {
+		t.Errorf("ready at once: %q", said)
+	}
+	a.move(a.place.Addrs, nil)
+	until("READY=1")
+	a.recorder.setFail(errors.New("no such device"))
+	a.kick()
+	until("no such device")
+	a.recorder.setFail(nil)
+	a.check(checkDatapath, api.Passing)
+	a.end()
+	until("STOPPING=1")
+	if ready() != 1 {
+		t.Errorf("ready %d times: %q", ready(), said)
+	}
+	must(t, a.wait())
+}
+
+func TestReadyz(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.placeErr = errors.New("no interface fits")
+	a.start()
+	a.check(checkUnderlay, api.Critical)
+	if code, body := a.request("GET", "/readyz", ""); code != http.StatusServiceUnavailable || !strings.Contains(body, "no interface fits") {
+		t.Errorf("%d %s", code, body)
+	}
+	if code, _ := a.health(); code != http.StatusServiceUnavailable {
+		t.Errorf("healthz %d", code)
+	}
+	a.move(a.place.Addrs, nil)
+	a.ready()
+	if code, _ := a.request("GET", "/readyz", ""); code != http.StatusOK {
+		t.Errorf("%d", code)
+	}
+}
+
+func TestBadRecordsAreNamed(t *testing.T) {
+	store := memory.New()
+	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
+	a.ready()
+	b.ready()
+	want := a.subnet().String() + " <- b@" + b.subnet().String()
+	a.applies(want)
+	a.check(checkRecords, api.Passing)
+	key := memory.Prefix + "/leases/n/nonsense"
+	store.Put(key, []byte("{"))
+	a.check(checkRecords, api.Warning, "1 records", key)
+	a.applies(want)
+	list, err := a.client.Leases(context.Background(), "n")
+	if err != nil || len(list.Leases) != 2 || len(list.Skipped) != 1 || list.Skipped[0].Key != key {
+		t.Errorf("%+v, %v", list, err)
+	}
+	store.Delete(key)
+	a.check(checkRecords, api.Passing)
+}
