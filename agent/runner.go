@@ -142,17 +142,17 @@ func (r *runner) Run(ctx context.Context) error {
 	defer close(r.done)
 	defer r.env.pools.give(r.local.Name)
 	defer r.close()
-	var renewing sync.WaitGroup
-	renewing.Go(func() { r.renew(ctx) })
+	renewing, stop := context.WithCancel(ctx)
+	var renewer sync.WaitGroup
+	renewer.Go(func() { r.renew(renewing) })
 	err := r.rounds(ctx)
-	if err == nil { // ctx has ended
-		renewing.Wait()
-		r.mu.Lock()
-		leaving := r.leaving
-		r.mu.Unlock()
-		if leaving {
-			r.tearDown(ctx, r.env.registry)
-		}
+	stop()
+	renewer.Wait()
+	r.mu.Lock()
+	leaving := r.leaving
+	r.mu.Unlock()
+	if err == nil && leaving {
+		r.tearDown(ctx, r.env.registry)
 	}
 	return err
 }
