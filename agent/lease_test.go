@@ -141,7 +141,7 @@ func TestClaimTellsWhatWasHeld(t *testing.T) {
 			if c.Session != tt.session || c.Prefer != tt.prefer {
 				t.Errorf("session %q, prefers %s", c.Session, c.Prefer)
 			}
-			if c.Node != "a" || c.NodeID != "id-a" || c.MTU != 1450 || c.TTL != a.config.Lease.TTL || c.Hold != a.config.Lease.Hold {
+			if c.Node != "a" || c.NodeID != "id-a" || c.MTU != 1450 || c.TTL != a.config.Lease.TTL || c.Hold != a.config.Lease.Hold || c.Running {
 				t.Errorf("%+v", c)
 			}
 		})
@@ -195,8 +195,8 @@ func TestLossIsSeenByTheWatch(t *testing.T) {
 				}
 				return nil
 			})
-			if c := a.registry.claimed(); c.Session != lease.Session || c.Prefer != lease.Subnet() {
-				t.Errorf("claimed with session %q and subnet %s", c.Session, c.Prefer)
+			if c := a.registry.claimed(); c.Session != lease.Session || c.Prefer != lease.Subnet() || !c.Running {
+				t.Errorf("claimed %+v", c)
 			}
 			if a.registry.count("own Renew") != 0 {
 				t.Error("it was renewed")
