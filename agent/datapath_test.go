@@ -85,10 +85,11 @@ func TestPlanChanged(t *testing.T) {
 		t.Run(fmt.Sprintf("restart %t", restart), func(t *testing.T) {
 			a := newHost(t, memory.New(), "a").start()
 			a.ready()
-			before := a.subnet()
+			before, addrs := a.subnet(), a.place.Addrs
 			if restart {
 				must(t, a.stop())
 			}
+			a.move(nil, errors.New("no route")) // so that it can be seen between the two
 			a.define(func(n *registry.Network) {
 				plan, err := registry.Plan{{Prefix: n.Plan[0].Prefix, SubnetLen: 26}}.Normalize()
 				must(t, err)
@@ -97,6 +98,11 @@ func TestPlanChanged(t *testing.T) {
 			if restart {
 				a.start()
 			}
+			a.check(checkUnderlay, api.Critical, "no route")
+			if _, held, _ := mustRunner(t, a).lease.get(); held {
+				t.Error("the old lease counts as held")
+			}
+			a.move(addrs, nil)
 			eventually(t, func() error {
 				if now := a.subnet(); now.Bits() != 26 || a.recorder.last() != now.String()+" <- " {
 					return fmt.Errorf("%s, applied %s", now, a.recorder.last())
