@@ -38,9 +38,11 @@ func TestFirewallKeeper(t *testing.T) {
 		{"failing", func() error { w.setErr(broken); return k.put(ctx, n) }, broken, []string{"n", "n", "n", "m n", "m n"}},
 		{"and again", func() error { return k.put(ctx, n) }, broken, []string{"n", "n", "n", "m n", "m n", "m n"}},
 		{"mended", func() error { w.setErr(nil); return k.put(ctx, n) }, nil, []string{"n", "n", "n", "m n", "m n", "m n", "m n"}},
-		{"one gone", func() error { return k.drop(ctx, "m") }, nil, []string{"n", "n", "n", "m n", "m n", "m n", "m n", "n"}},
-		{"never there", func() error { return k.drop(ctx, "x") }, nil, []string{"n", "n", "n", "m n", "m n", "m n", "m n", "n"}},
-		{"all gone", func() error { return k.drop(ctx, "n") }, nil, []string{"n", "n", "n", "m n", "m n", "m n", "m n", "n", ""}},
+		{"failing half-way", func() error { w.setErr(broken); return k.put(ctx, masq) }, broken, []string{"n", "n", "n", "m n", "m n", "m n", "m n", "m n"}},
+		{"as before", func() error { w.setErr(nil); return k.put(ctx, n) }, nil, []string{"n", "n", "n", "m n", "m n", "m n", "m n", "m n", "m n"}},
+		{"one gone", func() error { w.wanted = nil; return k.drop(ctx, "m") }, nil, []string{"n"}},
+		{"never there", func() error { return k.drop(ctx, "x") }, nil, []string{"n"}},
+		{"all gone", func() error { return k.drop(ctx, "n") }, nil, []string{"n", ""}},
 	} {
 		if err := step.do(); !errors.Is(err, step.err) {
 			t.Errorf("%s: %v", step.name, err)

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 	"testing"
@@ -202,4 +203,34 @@ func TestLeftPoolsAreFree(t *testing.T) {
 	})
 	must(t, a.store.Client().DeleteNetwork(context.Background(), "n"))
 	eventually(t, func() error { _, err := os.Stat(second.SubnetFile); return err })
+}
+
+// TestLeftOverRestart: a network that went from the configuration while the
+// agent was down is left at the next start.
+func TestLeftOverRestart(t *testing.T) {
+	a := newHost(t, memory.New(), "a").start()
+	a.ready()
+	subnet, local := a.subnet(), a.config.Networks[0]
+	must(t, a.stop())
+	state := savedPath(a.config.DataDir, "n")
+	started := func() { a.start().check(checkNetwork, api.Warning, "no network is configured") }
+
+	a.config.Networks, a.config.Dev = nil, true
+	started()
+	must(t, a.stop())
+	if !exists(state) || !exists(local.SubnetFile) || a.recorder.last() == "zero" {
+		t.Error("a development agent left a network that is another agent's")
+	}
+	a.config.Dev = false
+	started()
+	a.applies("zero")
+	eventually(t, func() error {
+		if _, _, there := a.store.Get(leaseKey(subnet)); there || exists(state) || exists(local.SubnetFile) {
+			return errors.New("something stays")
+		}
+		if report, _ := a.agent.env.health.report(); len(report.Networks) != 0 {
+			return fmt.Errorf("health of a network that was left: %+v", report.Networks)
+		}
+		return nil
+	})
 }
