@@ -336,6 +336,18 @@ func TestRenewalGoesOn(t *testing.T) {
 	})
 }
 
+// TestNoClaimAfterRelease: the watch may notice that the record is gone before
+// the round has ended.
+func TestNoClaimAfterRelease(t *testing.T) {
+	h := newHost(t, memory.New(), "a")
+	r := h.part()
+	r.released = &releaseRequest{done: make(chan error, 1)}
+	_, err := r.acquire(context.Background(), registry.Network{Name: "n"}, func() registry.Claim { return registry.Claim{} })
+	if !errors.Is(err, errReleased) || h.registry.count("own Acquire") != 0 {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestLostErrorNamesBothSubnets(t *testing.T) {
 	err := &LostError{Network: "n", Old: "10.5.1.0/24", New: "10.5.2.0/24"}
 	for _, word := range []string{"n", "10.5.1.0/24", "10.5.2.0/24", config.OnLostExit} {

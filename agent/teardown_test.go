@@ -37,10 +37,11 @@ func TestLeavingLeavesNothing(t *testing.T) {
 			must(a.t, a.agent.Reload(ctx, c))
 		}},
 		{"stopped", func(a *host) { must(a.t, a.stop()) }},
+		{"development agent stopped", func(a *host) { must(a.t, a.stop()) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a := newHost(t, memory.New(), "a")
-			a.config.Lease.ReleaseOnStop = tt.name == "stopped"
+			a.config.Lease.ReleaseOnStop, a.config.Dev = tt.name == "stopped", tt.name == "development agent stopped"
 			a.start()
 			a.ready()
 			subnet := a.subnet()
