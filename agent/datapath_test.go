@@ -117,6 +117,36 @@ func TestPlanChanged(t *testing.T) {
 	}
 }
 
+// TestPeersOfAnOldPlan are not those of the new one.
+func TestPeersOfAnOldPlan(t *testing.T) {
+	store := memory.New()
+	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
+	a.applies(fmt.Sprintf("%s <- b@%s", a.subnet(), b.subnet()))
+	a.ready()
+	must(t, b.stop())
+	a.registry.setOne("WatchLeases", registry.ErrUnavailable)
+	a.define(func(n *registry.Network) { n.Plan = mustPlan(t, "10.6.0.0/22") })
+	eventually(t, func() error {
+		if got := mustRunner(t, a).shown().local.State; got != "waiting for the leases of the other hosts" {
+			return errors.New(got)
+		}
+		return nil
+	})
+	a.applies("zero")
+	a.registry.setOne("WatchLeases", nil)
+	eventually(t, func() error {
+		if got := a.recorder.last(); got != a.subnet().String()+" <- " || !strings.HasPrefix(got, "10.6.") {
+			return errors.New(got)
+		}
+		return nil
+	})
+	for _, state := range a.recorder.all() {
+		if strings.HasPrefix(state, "10.6.") && strings.Contains(state, "10.5.") {
+			t.Errorf("state %q was applied", state)
+		}
+	}
+}
+
 // TestBackendIsKept over a change that it was not built from.
 func TestBackendIsKept(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()

@@ -37,6 +37,9 @@ func TestWatchDefinition(t *testing.T) {
 		{"another backend", registry.NetworkSet{Networks: with(func(n *registry.Network) {
 			n.ModifyIndex, n.Backend = 12, mustBackend(t, "other", "")
 		})}, 12, errDefinitionChanged},
+		{"another, read before this was written", registry.NetworkSet{Networks: with(func(n *registry.Network) {
+			n.ModifyIndex, n.Backend = 8, mustBackend(t, "other", "")
+		})}, 9, context.Canceled},
 		{"gone", registry.NetworkSet{}, 12, errNetworkGone},
 		{"gone beside another bad record", registry.NetworkSet{Bad: otherBad}, 12, errNetworkGone},
 		{"its record is bad", registry.NetworkSet{Bad: bad}, 12, context.Canceled},

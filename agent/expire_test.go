@@ -116,6 +116,10 @@ func TestAPIAgesLapsedLeases(t *testing.T) {
 	if len(list.Leases) != 2 {
 		t.Errorf("%+v", list.Leases)
 	}
+	peers, err := a.client.Peers(context.Background(), "n")
+	if err != nil || len(peers.Peers) != 1 || peers.Peers[0].Held {
+		t.Errorf("peers %+v, %v", peers, err)
+	}
 	// Asking does not change what is known.
 	if snap, _, _ := r.snapshot.get(); snap.set.Leases[1].Lapsed != 10*time.Second {
 		t.Errorf("the snapshot was changed: %s", snap.set.Leases[1].Lapsed)
