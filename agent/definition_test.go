@@ -128,6 +128,11 @@ func TestDeletedFlagIsCleared(t *testing.T) {
 	if r.shown().definition.Name != "n" || !r.shown().defined {
 		t.Error("the definition is not shown")
 	}
+	// Deleted between two rounds, although others had defined it.
+	must(t, h.store.Client().DeleteNetwork(context.Background(), "n"))
+	if _, err := r.awaitDefinition(context.Background()); !errors.Is(err, errNetworkGone) {
+		t.Errorf("after the end: %v", err)
+	}
 }
 
 func TestDifferences(t *testing.T) {

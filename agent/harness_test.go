@@ -65,7 +65,7 @@ func newHost(t *testing.T, store *memory.Store, name string) *host {
 		recorder: newRecorder(), wall: &wall{},
 		place: underlay.Choice{Interface: "eth0", Index: 2, MTU: 1500, Reason: "test",
 			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, name[len(name)-1]})}}}
-	client, err := api.New(api.Config{Address: c.HTTP.Address})
+	client, err := api.New(api.Config{Address: c.HTTP.Address, HTTPClient: &http.Client{Timeout: 10 * time.Second}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,12 @@ func (h *host) stop() error {
 }
 
 func (h *host) wait() error {
-	<-h.exited
+	h.t.Helper()
+	select {
+	case <-h.exited:
+	case <-time.After(10 * time.Second):
+		h.t.Fatalf("%s does not end", h.name)
+	}
 	return h.err
 }
 

@@ -342,7 +342,9 @@ func TestNoClaimAfterRelease(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	r := h.part()
 	r.released = &releaseRequest{done: make(chan error, 1)}
-	_, err := r.acquire(context.Background(), registry.Network{Name: "n"}, func() registry.Claim { return registry.Claim{} })
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_, err := r.acquire(ctx, registry.Network{Name: "n"}, func() registry.Claim { return registry.Claim{} })
 	if !errors.Is(err, errReleased) || h.registry.count("own Acquire") != 0 {
 		t.Errorf("%v", err)
 	}
