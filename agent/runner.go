@@ -328,6 +328,7 @@ func (r *runner) retire(ctx context.Context, n registry.Network, kind backend.Ty
 			return fmt.Errorf("give up %s: %w", lease.Subnet(), err)
 		}
 		r.lease.clear()
+		r.show(func(v *view) { v.local.Subnets = nil })
 	}
 	if old := r.carrier; old != nil {
 		if old.kind == kind.Name && samePools(old.config, c) {

@@ -343,6 +343,9 @@ func TestWaiting(t *testing.T) {
 	w.must(w.Consul.Stop(w.ctx))
 	w.must(h.StartAgent(h.Config(shortLease, h.Network("default", ""))))
 	w.waitHealth(h, http.StatusServiceUnavailable, "waiting for the store")
+	if out, err := h.Leno(w.ctx, "status"); err == nil || !strings.Contains(out, "waiting for the store") || !strings.Contains(out, "connection refused") {
+		t.Errorf("status does not say what the agent waits for: %v\n%s", err, out)
+	}
 	w.must(w.Consul.Start(w.ctx))
 	w.waitHealth(h, http.StatusServiceUnavailable, "waiting for the network to be defined")
 	out, err := h.Leno(w.ctx, "status")
