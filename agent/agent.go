@@ -41,6 +41,9 @@ type Options struct {
 	Backends       map[string]backend.Type
 	Firewall       Rules
 	SelectUnderlay func(c config.Underlay, pools []netip.Prefix) (underlay.Choice, error)
+	// WatchedNetwork is this host's part in a network without a block.
+	WatchedNetwork func(name string) config.Network
+
 	// WatchKernel blocks until ctx ends. used names devices that carry the
 	// underlay.
 	WatchKernel func(ctx context.Context, used func(link string) bool, changed func()) error
@@ -125,6 +128,9 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	}
 	if o.Firewall == nil {
 		o.Firewall = firewall.New(o.Logger.Named("firewall"))
+	}
+	if o.WatchedNetwork == nil {
+		o.WatchedNetwork = config.WatchedNetwork
 	}
 	if o.WatchKernel == nil {
 		o.WatchKernel = watchKernel

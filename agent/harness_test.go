@@ -84,6 +84,11 @@ func (h *host) build() *Agent {
 		Logger: hclog.New(&hclog.LoggerOptions{Name: h.name, Level: hclog.Trace, Output: logWriter{h.t}}), Version: "test",
 		Registry: reg, RegistryName: "memory", Firewall: h.wall,
 		Backends: map[string]backend.Type{"recorder": h.recorder.kind("recorder"), "other": h.recorder.kind("other")},
+		WatchedNetwork: func(name string) config.Network {
+			local := config.WatchedNetwork(name)
+			local.SubnetFile = filepath.Join(filepath.Dir(h.config.DataDir), name+".env")
+			return local
+		},
 		SelectUnderlay: func(config.Underlay, []netip.Prefix) (underlay.Choice, error) {
 			h.mu.Lock()
 			defer h.mu.Unlock()

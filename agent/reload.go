@@ -127,7 +127,7 @@ func (a *Agent) wanted(name string) (local config.Network, ok bool) {
 			return n, true
 		}
 	}
-	return config.WatchedNetwork(name), a.watched(name)
+	return a.o.WatchedNetwork(name), a.watched(name)
 }
 
 // watched says whether the agent joins a network it has no block for.
@@ -177,7 +177,7 @@ func (a *Agent) leaveUnwanted(ctx context.Context) {
 			continue
 		}
 		a.log.Warn("network is not configured any more, leaving it", "network", name)
-		local := config.WatchedNetwork(name)
+		local := a.o.WatchedNetwork(name)
 		local.SubnetFile = cmp.Or(before.SubnetFile, local.SubnetFile)
 		r := newRunner(a.env, c, local)
 		if lease := before.lease(a.env.id); lease.Session != "" {
