@@ -44,6 +44,10 @@ type Options struct {
 	// WatchedNetwork is this host's part in a network without a block.
 	WatchedNetwork func(name string) config.Network
 
+	// EnsureForwarding says whether the kernel forwards the family of a, and
+	// switches it on where set asks.
+	EnsureForwarding func(a netip.Addr, set bool) (on bool, err error)
+
 	// WatchKernel blocks until ctx ends. used names devices that carry the
 	// underlay.
 	WatchKernel func(ctx context.Context, used func(link string) bool, changed func()) error
@@ -61,7 +65,8 @@ type environment struct {
 	networks *published[networkSet]
 	kernel   *published[struct{}] // set at each change of the kernel's tables
 
-	selectUnderlay func(c config.Underlay, pools []netip.Prefix) (underlay.Choice, error)
+	selectUnderlay   func(c config.Underlay, pools []netip.Prefix) (underlay.Choice, error)
+	ensureForwarding func(a netip.Addr, set bool) (on bool, err error)
 }
 
 // networkSet is every network in the store as last read.
@@ -129,6 +134,9 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	if o.Firewall == nil {
 		o.Firewall = firewall.New(o.Logger.Named("firewall"))
 	}
+	if o.EnsureForwarding == nil {
+		o.EnsureForwarding = ensureForwarding
+	}
 	if o.WatchedNetwork == nil {
 		o.WatchedNetwork = config.WatchedNetwork
 	}
@@ -141,7 +149,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		log: o.Logger, registry: o.Registry, backends: o.Backends, health: newHealth(time.Now),
 		firewall: newFirewallKeeper(o.Firewall), pools: newPoolClaims(),
 		networks: newPublished[networkSet](), kernel: newPublished[struct{}](),
-		selectUnderlay: o.SelectUnderlay,
+		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding,
 	}
 	a.env.health.set("", checkNode, api.Critical, "starting")
 	return a, nil

@@ -251,7 +251,7 @@ func (r *runner) forwarding(ctx context.Context, n registry.Network, s backend.S
 	}
 	var off []string
 	for _, subnet := range s.Subnets {
-		on, err := ensureForwarding(subnet.Addr(), r.local.Forward)
+		on, err := r.env.ensureForwarding(subnet.Addr(), r.local.Forward)
 		switch {
 		case err != nil:
 			off = append(off, err.Error())

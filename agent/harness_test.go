@@ -83,7 +83,8 @@ func (h *host) build() *Agent {
 	a, err := New(h.config, Options{
 		Logger: hclog.New(&hclog.LoggerOptions{Name: h.name, Level: hclog.Trace, Output: logWriter{h.t}}), Version: "test",
 		Registry: reg, RegistryName: "memory", Firewall: h.wall,
-		Backends: map[string]backend.Type{"recorder": h.recorder.kind("recorder"), "other": h.recorder.kind("other")},
+		Backends:         map[string]backend.Type{"recorder": h.recorder.kind("recorder"), "other": h.recorder.kind("other")},
+		EnsureForwarding: func(netip.Addr, bool) (bool, error) { return true, nil },
 		WatchedNetwork: func(name string) config.Network {
 			local := config.WatchedNetwork(name)
 			local.SubnetFile = filepath.Join(filepath.Dir(h.config.DataDir), name+".env")

@@ -220,7 +220,8 @@ func TestDeviceDeleted(t *testing.T) {
 func TestDev(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 1, NoConsul: true})
 	h := w.Hosts[0]
-	p, err := h.Start(binary, "agent", "-dev", "-data-dir", h.DataDir())
+	// Its subnet file is /run/leno/dev.env, here in a /run of its own.
+	p, err := h.Start("unshare", "--mount", "sh", "-c", `mount -t tmpfs tmpfs /run && exec "$@"`, "sh", binary, "agent", "-dev", "-data-dir", h.DataDir())
 	w.must(err)
 	w.must(p.WaitFor(w.ctx, "the agent to be ready", func(ctx context.Context) error {
 		status, body, err := h.Get(ctx, "/readyz")
