@@ -256,7 +256,7 @@ func (r *runner) forwarding(ctx context.Context, n registry.Network, s backend.S
 		case err != nil:
 			off = append(off, err.Error())
 		case !on:
-			off = append(off, forwardingSwitch(subnet.Addr())+" is 0: containers cannot reach other hosts until it is 1")
+			off = append(off, "net."+strings.Join(forwardingSwitch(subnet.Addr()), ".")+" is 0: containers cannot reach other hosts until it is 1")
 		}
 	}
 	if len(off) > 0 {
@@ -267,33 +267,13 @@ func (r *runner) forwarding(ctx context.Context, n registry.Network, s backend.S
 	return nil
 }
 
-func forwardingSwitch(a netip.Addr) string {
+// forwardingSwitch is the sysctl below net that makes the kernel forward the
+// family of a.
+func forwardingSwitch(a netip.Addr) []string {
 	if a.Is6() {
-		return "net.ipv6.conf.all.forwarding"
+		return []string{"ipv6", "conf", "all", "forwarding"}
 	}
-	return "net.ipv4.ip_forward"
-}
-
-// ensureForwarding says whether the kernel forwards the family of a, and
-// switches it on where set asks. IPv6 is only looked at: forwarding makes a
-// host stop listening to router advertisements, which may be how it got its
-// own default route.
-func ensureForwarding(a netip.Addr, set bool) (on bool, err error) {
-	path := "/proc/sys/" + strings.ReplaceAll(forwardingSwitch(a), ".", "/")
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return false, err
-	}
-	if strings.TrimSpace(string(data)) != "0" {
-		return true, nil
-	}
-	if !set || a.Is6() {
-		return false, nil
-	}
-	if err := os.WriteFile(path, []byte("1"), 0o644); err != nil {
-		return false, err
-	}
-	return true, nil
+	return []string{"ipv4", "ip_forward"}
 }
 
 // writeFiles writes the subnet file and the state file where they differ from

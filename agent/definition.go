@@ -18,8 +18,9 @@ func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) 
 		n, err := r.definition(ctx)
 		if err == nil {
 			r.seen, r.deleted = true, false
-			r.show(func(v *view) { v.definition, v.defined, v.local.Differs = n, true, r.differs(n) })
-			if differs := r.differs(n); len(differs) > 0 {
+			differs := r.differs(n)
+			r.show(func(v *view) { v.definition, v.defined, v.local.Differs = n, true, differs })
+			if len(differs) > 0 {
 				r.log.Warn("the network's definition in the store wins over the configuration", "differs", strings.Join(differs, "; "))
 			}
 			return n, nil
@@ -74,9 +75,7 @@ func (r *runner) definition(ctx context.Context) (registry.Network, error) {
 	case !errors.Is(err, registry.ErrNetworkExists): // another host was first
 		return n, fmt.Errorf("define the network: %w", err)
 	}
-	n, err = r.env.registry.Network(ctx, r.local.Name)
-	r.seen = r.seen || err == nil
-	return n, err
+	return r.env.registry.Network(ctx, r.local.Name)
 }
 
 // Definition is the network a configuration block defines. The block has

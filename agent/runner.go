@@ -303,10 +303,8 @@ func (r *runner) build(kind backend.Type, c backend.Config) error {
 }
 
 func (c *carrier) same(kind backend.Type, o backend.Config) bool {
-	return c.kind == kind.Name && string(c.config.Options) == string(o.Options) && samePools(c.config, o)
+	return c.kind == kind.Name && string(c.config.Options) == string(o.Options) && slices.Equal(c.config.Pools, o.Pools)
 }
-
-func samePools(a, b backend.Config) bool { return fmt.Sprint(a.Pools) == fmt.Sprint(b.Pools) }
 
 // retire takes away what stands for another definition, left by the last round
 // or by an earlier process: the datapath of another backend or plan, and a lease
@@ -331,13 +329,13 @@ func (r *runner) retire(ctx context.Context, n registry.Network, kind backend.Ty
 		r.show(func(v *view) { v.local.Subnets = nil })
 	}
 	if old := r.carrier; old != nil {
-		if old.kind == kind.Name && samePools(old.config, c) {
+		if old.kind == kind.Name && slices.Equal(old.config.Pools, c.Pools) {
 			return nil
 		}
 		_, err := old.backend.Apply(ctx, backend.State{})
 		return err
 	}
-	if before.Backend.Type == kind.Name && fmt.Sprint(before.Pools) == fmt.Sprint(c.Pools) {
+	if before.Backend.Type == kind.Name && slices.Equal(before.Pools, c.Pools) {
 		return nil
 	}
 	return r.removeSaved(ctx, before)
