@@ -178,6 +178,18 @@ func (f *agentFlags) call(ctx context.Context, fn func(context.Context, *api.Cli
 	return err
 }
 
+// onNetwork makes a call of one that is about a network: the one given, or the
+// one that is meant when none is.
+func onNetwork(given string, fn func(ctx context.Context, c *api.Client, name string) error) func(context.Context, *api.Client) error {
+	return func(ctx context.Context, c *api.Client) error {
+		name, err := network(ctx, c, given)
+		if err != nil {
+			return err
+		}
+		return fn(ctx, c, name)
+	}
+}
+
 // network is the network to work on: the one given, else the only one the agent
 // takes part in, else the only one there is.
 func network(ctx context.Context, client *api.Client, given string) (string, error) {

@@ -22,17 +22,13 @@ time that lease.hold says, and routes to it stay.
 Names that do not fit 80 columns are cut; -format=json has them whole.`,
 		flags: s.flags, predict: predictNetworks(m),
 		run: func(ctx context.Context, args []string) error {
-			return s.call(ctx, func(ctx context.Context, c *api.Client) error {
-				name, err := network(ctx, c, firstArg(args))
-				if err != nil {
-					return err
-				}
+			return s.call(ctx, onNetwork(firstArg(args), func(ctx context.Context, c *api.Client, name string) error {
 				list, err := c.Leases(ctx, name)
 				if err != nil {
 					return err
 				}
 				return s.print(list, func(w io.Writer) { writeLeases(w, name, list) })
-			})
+			}))
 		},
 	}
 }

@@ -19,17 +19,13 @@ subnet at once. The agent stays out of the network until it is restarted or
 reloaded. Use it before a host goes away for good.`,
 		flags: f.register, predict: predictNetworks(m),
 		run: func(ctx context.Context, args []string) error {
-			return f.call(ctx, func(ctx context.Context, c *api.Client) error {
-				name, err := network(ctx, c, firstArg(args))
-				if err != nil {
-					return err
-				}
+			return f.call(ctx, onNetwork(firstArg(args), func(ctx context.Context, c *api.Client, name string) error {
 				if err := c.ReleaseLease(ctx, name); err != nil {
 					return err
 				}
 				fmt.Fprintf(m.Stdout, "Released this host's lease of network %s.\nThe agent stays out of it until it is restarted or reloaded.\n", name)
 				return nil
-			})
+			}))
 		},
 	}
 }

@@ -24,17 +24,13 @@ The token must be allowed to write the lease's key in Consul.`,
 			if err != nil {
 				return err
 			}
-			return f.call(ctx, func(ctx context.Context, c *api.Client) error {
-				name, err := network(ctx, c, given)
-				if err != nil {
-					return err
-				}
+			return f.call(ctx, onNetwork(given, func(ctx context.Context, c *api.Client, name string) error {
 				if err := c.RevokeLease(ctx, name, subnet); err != nil {
 					return err
 				}
 				fmt.Fprintf(m.Stdout, "Revoked the lease on %s of network %s.\n", subnet, name)
 				return nil
-			})
+			}))
 		},
 	}
 }

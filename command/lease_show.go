@@ -20,17 +20,13 @@ func leaseShowSpec(m Meta) spec {
 			if err != nil {
 				return err
 			}
-			return s.call(ctx, func(ctx context.Context, c *api.Client) error {
-				name, err := network(ctx, c, given)
-				if err != nil {
-					return err
-				}
+			return s.call(ctx, onNetwork(given, func(ctx context.Context, c *api.Client, name string) error {
 				lease, err := c.Lease(ctx, name, subnet)
 				if err != nil {
 					return err
 				}
 				return s.print(lease, func(w io.Writer) { writeLease(w, name, lease) })
-			})
+			}))
 		},
 	}
 }

@@ -22,17 +22,13 @@ part: its subnets, device, MTU, the underlay and why it was chosen, and where
 the agent's configuration file differs from Consul.`,
 		flags: s.flags, predict: predictNetworks(m),
 		run: func(ctx context.Context, args []string) error {
-			return s.call(ctx, func(ctx context.Context, c *api.Client) error {
-				name, err := network(ctx, c, firstArg(args))
-				if err != nil {
-					return err
-				}
+			return s.call(ctx, onNetwork(firstArg(args), func(ctx context.Context, c *api.Client, name string) error {
 				n, err := c.Network(ctx, name)
 				if err != nil {
 					return err
 				}
 				return s.print(n, func(w io.Writer) { writeNetwork(w, n, m.Now()) })
-			})
+			}))
 		},
 	}
 }

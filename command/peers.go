@@ -21,17 +21,13 @@ what passed since the agent started where the backend counts it. A host
 that is left out is named with the reason.`,
 		flags: s.flags, predict: predictNetworks(m),
 		run: func(ctx context.Context, args []string) error {
-			return s.call(ctx, func(ctx context.Context, c *api.Client) error {
-				name, err := network(ctx, c, firstArg(args))
-				if err != nil {
-					return err
-				}
+			return s.call(ctx, onNetwork(firstArg(args), func(ctx context.Context, c *api.Client, name string) error {
 				list, err := c.Peers(ctx, name)
 				if err != nil {
 					return err
 				}
 				return s.print(list, func(w io.Writer) { writePeers(w, name, list.Peers) })
-			})
+			}))
 		},
 	}
 }

@@ -33,17 +33,13 @@ that until it releases it. Adding the same reservation again does nothing.`,
 				return usagef("exactly one of -node and -node-id is needed")
 			}
 			r.Subnet = subnet
-			return f.call(ctx, func(ctx context.Context, c *api.Client) error {
-				name, err := network(ctx, c, given)
-				if err != nil {
-					return err
-				}
+			return f.call(ctx, onNetwork(given, func(ctx context.Context, c *api.Client, name string) error {
 				if err := c.AddReservation(ctx, name, r); err != nil {
 					return err
 				}
 				fmt.Fprintf(m.Stdout, "Reserved %s of network %s for %s.\n", subnet, name, printable(keptFor(r)))
 				return nil
-			})
+			}))
 		},
 	}
 }

@@ -16,17 +16,13 @@ func reservationListSpec(m Meta) spec {
 		help:     `Lists the subnets that are kept for one host each.`,
 		flags:    s.flags, predict: predictNetworks(m),
 		run: func(ctx context.Context, args []string) error {
-			return s.call(ctx, func(ctx context.Context, c *api.Client) error {
-				name, err := network(ctx, c, firstArg(args))
-				if err != nil {
-					return err
-				}
+			return s.call(ctx, onNetwork(firstArg(args), func(ctx context.Context, c *api.Client, name string) error {
 				list, err := c.Reservations(ctx, name)
 				if err != nil {
 					return err
 				}
 				return s.print(list, func(w io.Writer) { writeReservations(w, name, list) })
-			})
+			}))
 		},
 	}
 }

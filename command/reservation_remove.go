@@ -20,17 +20,13 @@ Drops the reservation of SUBNET. A lease on it stays with its host.`,
 			if err != nil {
 				return err
 			}
-			return f.call(ctx, func(ctx context.Context, c *api.Client) error {
-				name, err := network(ctx, c, given)
-				if err != nil {
-					return err
-				}
+			return f.call(ctx, onNetwork(given, func(ctx context.Context, c *api.Client, name string) error {
 				if err := c.RemoveReservation(ctx, name, subnet); err != nil {
 					return err
 				}
 				fmt.Fprintf(m.Stdout, "Removed the reservation of %s of network %s.\n", subnet, name)
 				return nil
-			})
+			}))
 		},
 	}
 }
