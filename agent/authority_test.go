@@ -31,7 +31,7 @@ func TestWritesAreMadeUnderTheCallersToken(t *testing.T) {
 	}{
 		{"PutNetwork", func(_ *host, c *api.Client) error { _, err := c.PutNetwork(ctx, network); return err }},
 		{"AddReservation", func(h *host, c *api.Client) error {
-			return c.AddReservation(ctx, "n", api.Reservation{Subnet: slot(h), Node: "z"})
+			return c.AddReservation(ctx, "n", api.Reservation{Subnet: slot(h), Node: "z"}, false)
 		}},
 		{"RemoveReservation", func(h *host, c *api.Client) error { return c.RemoveReservation(ctx, "n", slot(h)) }},
 		{"Revoke", func(h *host, c *api.Client) error { return c.RevokeLease(ctx, "n", h.subnet()) }},
@@ -48,7 +48,7 @@ func TestWritesAreMadeUnderTheCallersToken(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if err := a.store.Client().AddReservation(ctx, n, v); err != nil {
+					if err := a.store.Client().AddReservation(ctx, n, v, false); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -370,8 +370,8 @@ func (o *outage) Expire(ctx context.Context, l registry.Lease) error {
 	return o.write(ctx, "Expire", func(ctx context.Context) error { return o.Registry.Expire(ctx, l) })
 }
 
-func (o *outage) AddReservation(ctx context.Context, n registry.Network, v registry.Reservation) error {
-	return o.write(ctx, "AddReservation", func(ctx context.Context) error { return o.Registry.AddReservation(ctx, n, v) })
+func (o *outage) AddReservation(ctx context.Context, n registry.Network, v registry.Reservation, force bool) error {
+	return o.write(ctx, "AddReservation", func(ctx context.Context) error { return o.Registry.AddReservation(ctx, n, v, force) })
 }
 
 func (o *outage) RemoveReservation(ctx context.Context, network string, subnet netip.Prefix) error {

@@ -152,6 +152,9 @@ func (a *Agent) normalizedBackend(object json.RawMessage) (registry.Backend, err
 	return registry.NewBackend(given.Type, options)
 }
 
+// forced says whether a request asks for more than is done without asking.
+func forced(r *http.Request) bool { return r.URL.Query().Get("force") == "true" }
+
 // deleteNetwork refuses while hosts hold leases, unless forced.
 func (a *Agent) deleteNetwork(r *http.Request) (reply, error) {
 	n, err := a.definition(r)
@@ -159,7 +162,7 @@ func (a *Agent) deleteNetwork(r *http.Request) (reply, error) {
 		return reply{}, err
 	}
 	reg := a.caller(r)
-	if r.URL.Query().Get("force") != "true" {
+	if !forced(r) {
 		set, _, err := reg.WatchLeases(r.Context(), n, 0)
 		if err != nil {
 			return reply{}, err
@@ -337,7 +340,7 @@ func (a *Agent) putReservation(r *http.Request) (reply, error) {
 	if v, err = registry.CheckReservation(n, v); err != nil {
 		return reply{}, err
 	}
-	if err := a.caller(r).AddReservation(r.Context(), n, v); err != nil {
+	if err := a.caller(r).AddReservation(r.Context(), n, v, forced(r)); err != nil {
 		return reply{}, err
 	}
 	return reply{body: api.Reservation{Subnet: v.Subnet, Node: v.Node, NodeID: v.NodeID}}, nil

@@ -47,7 +47,7 @@ func TestAPI(t *testing.T) {
 	}
 
 	kept := api.Reservation{Subnet: netip.MustParsePrefix("10.5.3.0/24"), Node: "z"}
-	if err := c.AddReservation(ctx, "n", kept); err != nil {
+	if err := c.AddReservation(ctx, "n", kept, false); err != nil {
 		t.Error(err)
 	}
 	if list, err := c.Reservations(ctx, "n"); err != nil || len(list.Reservations) != 1 || list.Reservations[0] != kept {
@@ -55,7 +55,7 @@ func TestAPI(t *testing.T) {
 	}
 	taken := kept
 	taken.Node = "y"
-	wantCode(t, "a slot reserved twice", c.AddReservation(ctx, "n", taken), http.StatusConflict, "z")
+	wantCode(t, "a slot reserved twice", c.AddReservation(ctx, "n", taken, false), http.StatusConflict, "z")
 	if err := c.RemoveReservation(ctx, "n", kept.Subnet); err != nil {
 		t.Error(err)
 	}
@@ -77,7 +77,7 @@ func TestAPI(t *testing.T) {
 		t.Errorf("put %+v, %v", m, err)
 	}
 	// What was written is seen by whatever is asked next.
-	if err := c.AddReservation(ctx, "m", api.Reservation{Subnet: netip.MustParsePrefix("10.7.9.0/24"), Node: "z"}); err != nil {
+	if err := c.AddReservation(ctx, "m", api.Reservation{Subnet: netip.MustParsePrefix("10.7.9.0/24"), Node: "z"}, false); err != nil {
 		t.Error(err)
 	}
 	if list, err := c.Networks(ctx); err != nil || len(list.Networks) != 2 {

@@ -164,9 +164,14 @@ func TestRequests(t *testing.T) {
 			ReservationList{Reservations: []Reservation{{Subnet: p4, Node: "b"}}, Skipped: []Skipped{}, Index: 42}},
 		{"reserve", 200, `{}`,
 			func(ctx context.Context, c *Client) (any, error) {
-				return nil, c.AddReservation(ctx, "default", Reservation{Subnet: p4, Node: "b"})
+				return nil, c.AddReservation(ctx, "default", Reservation{Subnet: p4, Node: "b"}, false)
 			},
 			"PUT /v1/network/default/reservation/10.5.34.0-24", `{"subnet":"10.5.34.0/24","node":"b"}`, nil},
+		{"reserve by force", 200, `{}`,
+			func(ctx context.Context, c *Client) (any, error) {
+				return nil, c.AddReservation(ctx, "default", Reservation{Subnet: p4, NodeID: "6f1c"}, true)
+			},
+			"PUT /v1/network/default/reservation/10.5.34.0-24?force=true", `{"subnet":"10.5.34.0/24","node_id":"6f1c"}`, nil},
 		{"unreserve", 200, `{}`,
 			func(ctx context.Context, c *Client) (any, error) { return nil, c.RemoveReservation(ctx, "default", p4) },
 			"DELETE /v1/network/default/reservation/10.5.34.0-24", "", nil},

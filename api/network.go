@@ -89,9 +89,14 @@ func (c *Client) Reservations(ctx context.Context, network string) (ReservationL
 
 // AddReservation keeps r.Subnet for the host that r names (PUT
 // /v1/network/:name/reservation/:subnet). Adding it again is no error; code 409
-// when the subnet is kept for somebody else or the host has another one.
-func (c *Client) AddReservation(ctx context.Context, network string, r Reservation) error {
-	_, err := c.do(ctx, http.MethodPut, path("v1", "network", network, "reservation", subnetKey(r.Subnet)), r, nil)
+// when the subnet is kept for somebody else, the host has another one, or,
+// unless force is set, another live host holds a lease on it.
+func (c *Client) AddReservation(ctx context.Context, network string, r Reservation, force bool) error {
+	p := path("v1", "network", network, "reservation", subnetKey(r.Subnet))
+	if force {
+		p += "?force=true"
+	}
+	_, err := c.do(ctx, http.MethodPut, p, r, nil)
 	return err
 }
 

@@ -34,7 +34,7 @@ that until it releases it. Adding the same reservation again does nothing.`,
 			}
 			r.Subnet = subnet
 			return f.call(ctx, onNetwork(given, func(ctx context.Context, c *api.Client, name string) error {
-				if err := c.AddReservation(ctx, name, r); err != nil {
+				if err := c.AddReservation(ctx, name, r, false); err != nil {
 					return err
 				}
 				fmt.Fprintf(m.Stdout, "Reserved %s of network %s for %s.\n", subnet, name, printable(keptFor(r)))

@@ -12,8 +12,14 @@ var (
 	ErrNetworkFull         = errors.New("network is full")
 	ErrReservationNotFound = errors.New("no such reservation")
 	ErrReserved            = errors.New("reserved for another host")
+	ErrHeld                = errors.New("held by another host")
 	ErrConflict            = errors.New("changed meanwhile")
 	ErrInvalid             = errors.New("invalid")
+
+	// ErrLeaseRevoked: there is no such lease any more because somebody revoked
+	// it. Whoever held it shall take another slot; a record that vanished in any
+	// other way is ErrLeaseNotFound, and is taken back.
+	ErrLeaseRevoked = errors.New("lease was revoked")
 
 	// ErrDuplicateNode: a live lease of another host carries our name or node
 	// id. The text names both hosts.

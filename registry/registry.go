@@ -69,7 +69,8 @@ type Leases interface {
 	// that is not the caller's any more is left alone; that is no error.
 	Release(ctx context.Context, l Lease) error
 
-	// Revoke removes whatever lease covers subnet, held or lapsed.
+	// Revoke removes whatever lease covers subnet, held or lapsed, and lets its
+	// host know that it is to take another slot (ErrLeaseRevoked of WatchLease).
 	// ErrLeaseNotFound when there is none.
 	Revoke(ctx context.Context, network string, subnet netip.Prefix) error
 
@@ -79,7 +80,9 @@ type Leases interface {
 
 	// WatchLease blocks until the one lease's index differs from after.
 	// ErrLeaseNotFound, with a valid index, when there is no such lease;
-	// ErrInvalid, with a valid index, when the record cannot be used.
+	// ErrLeaseRevoked instead when Revoke removed it, for as long as the store
+	// remembers that, a minute at least; ErrInvalid, with a valid index, when
+	// the record cannot be used.
 	WatchLease(ctx context.Context, n Network, subnet netip.Prefix, after uint64) (Lease, uint64, error)
 
 	// WatchLeases blocks until the index of n's leases differs from after and
@@ -93,8 +96,10 @@ type Leases interface {
 type Reservations interface {
 	// AddReservation keeps a slot. Adding the same one again is no error;
 	// ErrReserved when the slot is kept for somebody else or the host already
-	// has another one in this network; ErrInvalid when it is not a slot of n.
-	AddReservation(ctx context.Context, n Network, r Reservation) error
+	// has another one in this network; ErrHeld, unless force is set, when
+	// another live host holds a lease on it; ErrInvalid when it is not a slot
+	// of n or is out of its range. Leases are left alone, forced or not.
+	AddReservation(ctx context.Context, n Network, r Reservation, force bool) error
 
 	// RemoveReservation drops it and leaves any lease alone.
 	// ErrReservationNotFound when there is none.
@@ -115,6 +120,7 @@ type Claim struct {
 	Session string        // session of an earlier process to adopt, "" for none
 	Prefer  netip.Prefix  // subnet held before, invalid for none
 	Running bool          // the host is at work on Prefer: it has lost the record, not the subnet
+	Avoid   netip.Prefix  // subnet that was revoked from the host, invalid for none: the last it wants
 	TTL     time.Duration // a session lives between once and twice this after its last renewal
 	Hold    time.Duration // how long a lapsed lease is kept for its host
 }

@@ -54,7 +54,7 @@ func (c *Client) reservations(ctx context.Context, n registry.Network) (registry
 }
 
 // AddReservation implements registry.Reservations.
-func (c *Client) AddReservation(ctx context.Context, n registry.Network, r registry.Reservation) error {
+func (c *Client) AddReservation(ctx context.Context, n registry.Network, r registry.Reservation, _ bool) error {
 	if err := c.addReservation(ctx, n, r); err != nil {
 		return fmt.Errorf("reserve %s in network %s: %w", r.Subnet, n.Name, err)
 	}

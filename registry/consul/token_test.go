@@ -65,7 +65,7 @@ func TestLeastPrivilege(t *testing.T) {
 	for name, err := range map[string]error{
 		"put network":    c.PutNetwork(ctx, network("other", "10.6.0.0/16")),
 		"delete network": c.DeleteNetwork(ctx, n.Name),
-		"reserve":        c.AddReservation(ctx, n, registry.Reservation{Subnet: n.Plan.Subnets(9)[0], Node: "x"}),
+		"reserve":        c.AddReservation(ctx, n, registry.Reservation{Subnet: n.Plan.Subnets(9)[0], Node: "x"}, false),
 	} {
 		t.Run(name, func(t *testing.T) { wantIs(t, err, registry.ErrDenied) })
 	}
@@ -77,7 +77,7 @@ func TestDeniedEverywhere(t *testing.T) {
 	root := s.open(t)
 	ctx := testContext(t)
 	l := acquire(t, root, n, 0)
-	if err := root.AddReservation(ctx, n, registry.Reservation{Subnet: n.Plan.Subnets(9)[0], Node: "x"}); err != nil {
+	if err := root.AddReservation(ctx, n, registry.Reservation{Subnet: n.Plan.Subnets(9)[0], Node: "x"}, false); err != nil {
 		t.Fatal(err)
 	}
 	// The empty token is Consul's anonymous one: neither ours nor the default
@@ -99,7 +99,7 @@ func TestDeniedEverywhere(t *testing.T) {
 				"watch leases":       errOf(r.WatchLeases(ctx, n, 0)),
 				"watch lease":        errOf(r.WatchLease(ctx, n, l.Subnet(), 0)),
 				"reservations":       errOf2(r.Reservations(ctx, n)),
-				"add reservation":    r.AddReservation(ctx, n, registry.Reservation{Subnet: n.Plan.Subnets(8)[0], Node: "y"}),
+				"add reservation":    r.AddReservation(ctx, n, registry.Reservation{Subnet: n.Plan.Subnets(8)[0], Node: "y"}, false),
 				"remove reservation": r.RemoveReservation(ctx, n.Name, n.Plan.Subnets(9)[0]),
 			} {
 				t.Run(what, func(t *testing.T) { wantIs(t, err, registry.ErrDenied) })

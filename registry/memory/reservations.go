@@ -12,7 +12,7 @@ import (
 )
 
 // AddReservation implements registry.Reservations.
-func (c *Client) AddReservation(ctx context.Context, n registry.Network, r registry.Reservation) error {
+func (c *Client) AddReservation(ctx context.Context, n registry.Network, r registry.Reservation, _ bool) error {
 	r, err := registry.CheckReservation(n, r)
 	if err != nil {
 		return wrap(err, "reserve in network %s", n.Name)

@@ -39,9 +39,9 @@ var familyTests = []test{
 		s.gone(s.key("leases", "dual", "10.5.34.0-24"))
 
 		reservation := registry.Reservation{Subnet: subnets[1], Node: "host-x"}
-		s.ok(r.AddReservation(s.ctx(), n, reservation))
+		s.ok(r.AddReservation(s.ctx(), n, reservation, false))
 		reservation.Subnet = subnets[0]
-		s.ok(r.AddReservation(s.ctx(), n, reservation))
+		s.ok(r.AddReservation(s.ctx(), n, reservation, false))
 		set, err := r.Reservations(s.ctx(), n)
 		s.ok(err)
 		if len(set.Reservations) != 1 || set.Reservations[0].Subnet != subnets[0] || set.Reservations[0].Slot != 34 {

@@ -129,7 +129,7 @@ var holdingTests = []test{
 		r := s.open()
 		n := s.network("default", wide)
 		c := s.claim(0)
-		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: n.Plan.Subnets(9)[0], Node: c.Node}))
+		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: n.Plan.Subnets(9)[0], Node: c.Node}, false))
 		l := s.acquire(r, n, c)
 		s.ok(r.Revoke(s.ctx(), n.Name, l.Subnet()))
 		s.equal("keys", s.store.Keys(s.T, s.key("leases", n.Name)+"/"), []string{s.key("leases", n.Name, "_")})

@@ -110,7 +110,7 @@ var malformedTests = []test{
 	{"reservations", func(s *suite) {
 		n := s.network("default", wide)
 		r := s.open()
-		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: n.Plan.Subnets(3)[0], Node: "host-x"}))
+		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: n.Plan.Subnets(3)[0], Node: "host-x"}, false))
 		var keys []string
 		for i, value := range []string{``, `{}`, `{"version":1,"subnet":"10.5.12.0/24"}`, `{"version":1,"subnet":"10.5.99.0/24","node":"a"}`,
 			`{"version":1,"subnet":"10.5.14.0/24","node":"a","node_id":"b"}`} {

@@ -96,7 +96,7 @@ var networkTests = []test{
 		n, other := s.network("default", wide), s.network("default-2", "10.6.0.0/16")
 		l := s.acquire(r, n, s.claim(0))
 		for _, network := range []registry.Network{n, other} {
-			s.ok(r.AddReservation(s.ctx(), network, registry.Reservation{Subnet: network.Plan.Subnets(9)[0], Node: "host-x"}))
+			s.ok(r.AddReservation(s.ctx(), network, registry.Reservation{Subnet: network.Plan.Subnets(9)[0], Node: "host-x"}, false))
 		}
 		s.ok(r.DeleteNetwork(s.ctx(), "default"))
 		_, err := r.Network(s.ctx(), "default")

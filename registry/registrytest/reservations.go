@@ -14,8 +14,8 @@ var reservationTests = []test{
 		byName := registry.Reservation{Subnet: netip.MustParsePrefix("10.5.100.0/24"), Node: "host-x"}
 		byID := registry.Reservation{Subnet: netip.MustParsePrefix("10.5.20.0/24"), NodeID: "id-y"}
 		for range 2 { // the second time changes nothing
-			s.ok(r.AddReservation(s.ctx(), n, byName))
-			s.ok(other.AddReservation(s.ctx(), n, byID))
+			s.ok(r.AddReservation(s.ctx(), n, byName, false))
+			s.ok(other.AddReservation(s.ctx(), n, byID, false))
 		}
 		set, err := other.Reservations(s.ctx(), n)
 		s.ok(err)
@@ -35,8 +35,8 @@ var reservationTests = []test{
 	{"refused", func(s *suite) {
 		n := s.network("default", wide)
 		r := s.open()
-		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: n.Plan.Subnets(9)[0], Node: "host-x"}))
-		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: n.Plan.Subnets(10)[0], NodeID: "id-y"}))
+		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: n.Plan.Subnets(9)[0], Node: "host-x"}, false))
+		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: n.Plan.Subnets(10)[0], NodeID: "id-y"}, false))
 		for _, tt := range []struct {
 			name string
 			give registry.Reservation
@@ -54,21 +54,21 @@ var reservationTests = []test{
 			{"host bits", registry.Reservation{Subnet: netip.MustParsePrefix("10.5.1.1/24"), Node: "a"}, registry.ErrInvalid},
 		} {
 			s.Run(tt.name, func(t *testing.T) {
-				(&suite{T: t, store: s.store}).wantErr(r.AddReservation(s.ctx(), n, tt.give), tt.want)
+				(&suite{T: t, store: s.store}).wantErr(r.AddReservation(s.ctx(), n, tt.give, false), tt.want)
 			})
 		}
 		set, err := r.Reservations(s.ctx(), n)
 		s.ok(err)
 		s.equal("slots", reservedSlots(set), []uint64{9, 10})
 		other := s.network("default-2", wide)
-		s.ok(r.AddReservation(s.ctx(), other, registry.Reservation{Subnet: n.Plan.Subnets(11)[0], Node: "host-x"}))
+		s.ok(r.AddReservation(s.ctx(), other, registry.Reservation{Subnet: n.Plan.Subnets(11)[0], Node: "host-x"}, false))
 	}},
 	{"honoured", func(s *suite) {
 		n := s.network("default", wide)
 		r := s.open()
 		byName, byID := s.claim(0), s.claim(1)
-		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: n.Plan.Subnets(40)[0], Node: byName.Node}))
-		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: n.Plan.Subnets(41)[0], NodeID: byID.NodeID}))
+		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: n.Plan.Subnets(40)[0], Node: byName.Node}, false))
+		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: n.Plan.Subnets(41)[0], NodeID: byID.NodeID}, false))
 		byName.Prefer = n.Plan.Subnets(50)[0] // the reservation comes first
 		s.equal("slot", s.acquire(s.open(), n, byName).Slot, uint64(40))
 		s.equal("slot", s.acquire(s.open(), n, byID).Slot, uint64(41))
@@ -76,7 +76,7 @@ var reservationTests = []test{
 	{"not given to others", func(s *suite) {
 		n := s.network("default", small)
 		r := s.open()
-		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: n.Plan.Subnets(2)[0], Node: "host-x"}))
+		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: n.Plan.Subnets(2)[0], Node: "host-x"}, false))
 		for i := range 2 {
 			c := s.claim(i)
 			c.Prefer = n.Plan.Subnets(2)[0]
@@ -109,7 +109,7 @@ var reservationTests = []test{
 		r := s.open()
 		c := s.claim(0)
 		l := s.acquire(r, n, c)
-		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: l.Subnet(), Node: "host-x"}))
+		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: l.Subnet(), Node: "host-x"}, false))
 		s.stays(n, l)
 		s.equal("repeated", s.acquire(r, n, c), l)
 		s.ok(r.RemoveReservation(s.ctx(), n.Name, l.Subnet()))
@@ -119,7 +119,7 @@ var reservationTests = []test{
 		n := s.network("default", wide)
 		r := s.open()
 		l := s.acquire(r, n, s.claim(0))
-		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: l.Subnet(), Node: s.claim(1).Node}))
+		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: l.Subnet(), Node: s.claim(1).Node}, false))
 		s.store.EndSession(s.T, l.Session)
 		s.equal("slot", s.acquire(s.open(), n, s.claim(1)).Slot, l.Slot)
 	}},
