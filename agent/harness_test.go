@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -225,6 +226,17 @@ func (h *host) subnet() netip.Prefix {
 		return nil
 	})
 	return out
+}
+
+// free is a subnet of network n that none of the hosts has.
+func free(hosts ...*host) netip.Prefix {
+	for _, p := range []string{"10.5.1.0/24", "10.5.2.0/24", "10.5.3.0/24"} {
+		p := netip.MustParsePrefix(p)
+		if !slices.ContainsFunc(hosts, func(h *host) bool { return h.subnet() == p }) {
+			return p
+		}
+	}
+	return netip.Prefix{}
 }
 
 // check waits until a check of network n has the status and words in its reason.

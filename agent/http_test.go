@@ -46,7 +46,7 @@ func TestAPI(t *testing.T) {
 		t.Errorf("peers %+v, %v", peers, err)
 	}
 
-	kept := api.Reservation{Subnet: netip.MustParsePrefix("10.5.3.0/24"), Node: "z"}
+	kept := api.Reservation{Subnet: free(a, b), Node: "z"}
 	if err := c.AddReservation(ctx, "n", kept, false); err != nil {
 		t.Error(err)
 	}
@@ -60,6 +60,16 @@ func TestAPI(t *testing.T) {
 		t.Error(err)
 	}
 	wantCode(t, "a reservation removed twice", c.RemoveReservation(ctx, "n", kept.Subnet), http.StatusNotFound)
+	held := api.Reservation{Subnet: b.subnet(), Node: "z"}
+	wantCode(t, "a slot somebody holds", c.AddReservation(ctx, "n", held, false), http.StatusConflict, `"b"`, "192.0.2.98", "force")
+	if err := c.AddReservation(ctx, "n", held, true); err != nil {
+		t.Error(err)
+	}
+	if err := c.RemoveReservation(ctx, "n", held.Subnet); err != nil {
+		t.Error(err)
+	}
+	outside := api.Reservation{Subnet: netip.MustParsePrefix("10.5.0.0/24"), Node: "z"}
+	wantCode(t, "a slot out of range", c.AddReservation(ctx, "n", outside, true), http.StatusBadRequest, "10.5.1.0/24 to 10.5.3.0/24")
 
 	_, err = c.Network(ctx, "m")
 	wantCode(t, "an unknown network", err, http.StatusNotFound, "n")

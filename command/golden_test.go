@@ -159,6 +159,14 @@ func TestTranscripts(t *testing.T) {
 				f.refuse = &api.Error{Code: 409, Message: "10.9.4.0/24: reserved for another host"}
 			},
 			writes: []string{"PUT /v1/network/blue/reservation/10.9.4.0-24 "}},
+		{name: "reservation add held", args: "reservation add -node=host-b 10.5.77.0/24",
+			set: func(f *fakeAgent) {
+				f.refuse = &api.Error{Code: 409, Message: `reserve 10.5.77.0/24 in network default: held by another host: "host-c" (192.0.2.77, node id 6f1c) ` +
+					"holds 10.5.77.0/24 and keeps it for as long as it lives; force reserves it all the same"}
+			},
+			writes: []string{"PUT /v1/network/default/reservation/10.5.77.0-24 "}},
+		{name: "reservation add forced", args: "reservation add -force -node=host-b 10.5.77.0/24",
+			writes: []string{"PUT /v1/network/default/reservation/10.5.77.0-24?force=true "}},
 		{name: "reservation remove", args: "reservation remove 10.5.40.0/24",
 			writes: []string{"DELETE /v1/network/default/reservation/10.5.40.0-24 "}},
 		{name: "peers", args: "peers"},

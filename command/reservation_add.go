@@ -11,16 +11,23 @@ import (
 func reservationAddSpec(m Meta) spec {
 	f := &agentFlags{meta: m}
 	var r api.Reservation
+	force := false
 	return spec{
 		name: "reservation add", args: "[NETWORK] SUBNET", min: 1, max: 2,
 		synopsis: "Keep a subnet for one host for ever",
 		help: `
 Keeps SUBNET for one host, named by its node name or its node id; exactly one
-of -node and -node-id is needed. A host that has another subnet now keeps
-that until it releases it. Adding the same reservation again does nothing.`,
+of -node and -node-id is needed. A host that has another subnet now keeps that
+until its lease is released or revoked. Adding the same reservation again
+does nothing.
+
+While another live host holds SUBNET, it is refused unless -force is given.
+With -force the subnet is kept for the named host all the same, and the
+other one has it until its lease is released or revoked.`,
 		flags: func(fs *flag.FlagSet) {
 			f.register(fs)
 			fs.StringVar(&r.Node, "node", "", "`name` of the host")
+			fs.BoolVar(&force, "force", false, "reserve it although another live host holds it")
 			fs.StringVar(&r.NodeID, "node-id", "", "`id` of the host, as `leno status` shows it there")
 		},
 		predict: predictNetworks(m),
@@ -34,7 +41,7 @@ that until it releases it. Adding the same reservation again does nothing.`,
 			}
 			r.Subnet = subnet
 			return f.call(ctx, onNetwork(given, func(ctx context.Context, c *api.Client, name string) error {
-				if err := c.AddReservation(ctx, name, r, false); err != nil {
+				if err := c.AddReservation(ctx, name, r, force); err != nil {
 					return err
 				}
 				fmt.Fprintf(m.Stdout, "Reserved %s of network %s for %s.\n", subnet, name, printable(keptFor(r)))

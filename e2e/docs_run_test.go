@@ -228,7 +228,7 @@ func TestDocumentationAnswers(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
 	w.startNetwork("udp")
 	h := w.Hosts[0]
-	if _, err := h.Leno(w.ctx, "reservation", "add", "-node=host-c", "default", "10.5.40.0/24"); err != nil {
+	if _, err := h.Leno(w.ctx, "reservation", "add", "-force", "-node=host-c", "default", "10.5.40.0/24"); err != nil {
 		t.Fatal(err)
 	}
 	types := map[string]any{}

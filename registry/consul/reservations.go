@@ -54,23 +54,26 @@ func (c *Client) reservations(ctx context.Context, n registry.Network) (registry
 }
 
 // AddReservation implements registry.Reservations.
-func (c *Client) AddReservation(ctx context.Context, n registry.Network, r registry.Reservation, _ bool) error {
-	if err := c.addReservation(ctx, n, r); err != nil {
+func (c *Client) AddReservation(ctx context.Context, n registry.Network, r registry.Reservation, force bool) error {
+	if err := c.addReservation(ctx, n, r, force); err != nil {
 		return fmt.Errorf("reserve %s in network %s: %w", r.Subnet, n.Name, err)
 	}
 	return nil
 }
 
-func (c *Client) addReservation(ctx context.Context, n registry.Network, r registry.Reservation) error {
+func (c *Client) addReservation(ctx context.Context, n registry.Network, r registry.Reservation, force bool) error {
 	if err := registry.CheckNetworkName(n.Name); err != nil {
 		return err
 	}
-	r, err := registry.CheckReservation(n, r)
+	r, err := registry.CheckNewReservation(n, r)
 	if err != nil {
 		return err
 	}
 	there, err := c.reserved(ctx, n, r, math.MaxUint64)
 	if err != nil || there {
+		return err
+	}
+	if err := c.hindered(ctx, n, r, force); err != nil {
 		return err
 	}
 	value, err := registry.FormatReservation(r)
@@ -92,18 +95,41 @@ func (c *Client) addReservation(ctx context.Context, n registry.Network, r regis
 		return err
 	}
 	// Two operators may have reserved two slots for one host at once; then
-	// both see it here, and the later one gives way.
+	// both see it here, and the later one gives way. It also does to a host that
+	// has taken the slot since the look: a check in the transaction that the
+	// lease does not exist would ask for the right to write leases.
 	index := results[len(results)-1].ModifyIndex
-	if _, err := c.reserved(ctx, n, r, index); err != nil {
+	if _, err = c.reserved(ctx, n, r, index); err == nil {
+		err = c.hindered(ctx, n, r, force)
+	}
+	if err != nil {
 		_, undo := c.transact(ctx,
 			&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: index},
 			&api.KVTxnOp{Verb: api.KVDelete, Key: key})
 		if undo != nil && !isRefused(undo) {
-			c.logger.Warn("second reservation of one host not removed", "network", n.Name, "subnet", r.Subnet, "error", undo)
+			c.logger.Warn("reservation that was refused is not removed", "network", n.Name, "subnet", r.Subnet, "error", undo)
 		}
 		return err
 	}
 	return nil
+}
+
+// hindered is ErrHeld when another live host holds the slot, unless that is
+// to be overlooked.
+func (c *Client) hindered(ctx context.Context, n registry.Network, r registry.Reservation, force bool) error {
+	if force {
+		return nil
+	}
+	key := c.layout.lease(n.Name, r.Subnet)
+	pair, _, err := c.get(ctx, key, read{consistent: true})
+	if err != nil || pair == nil {
+		return err
+	}
+	l, err := parseLease(n, c.layout.leases(n.Name), pair)
+	if err != nil {
+		return registry.HinderedUnread(key, pair.Session)
+	}
+	return r.Hindered(l)
 }
 
 // reserved says whether the same reservation stands already; ErrReserved when

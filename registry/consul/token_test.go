@@ -65,7 +65,7 @@ func TestLeastPrivilege(t *testing.T) {
 	for name, err := range map[string]error{
 		"put network":    c.PutNetwork(ctx, network("other", "10.6.0.0/16")),
 		"delete network": c.DeleteNetwork(ctx, n.Name),
-		"reserve":        c.AddReservation(ctx, n, registry.Reservation{Subnet: n.Plan.Subnets(9)[0], Node: "x"}, false),
+		"reserve":        c.AddReservation(ctx, n, registry.Reservation{Subnet: n.Plan.Subnets(9)[0], Node: "x"}, true),
 	} {
 		t.Run(name, func(t *testing.T) { wantIs(t, err, registry.ErrDenied) })
 	}
@@ -77,7 +77,7 @@ func TestDeniedEverywhere(t *testing.T) {
 	root := s.open(t)
 	ctx := testContext(t)
 	l := acquire(t, root, n, 0)
-	if err := root.AddReservation(ctx, n, registry.Reservation{Subnet: n.Plan.Subnets(9)[0], Node: "x"}, false); err != nil {
+	if err := root.AddReservation(ctx, n, registry.Reservation{Subnet: n.Plan.Subnets(9)[0], Node: "x"}, true); err != nil {
 		t.Fatal(err)
 	}
 	// The empty token is Consul's anonymous one: neither ours nor the default

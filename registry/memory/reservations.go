@@ -12,8 +12,8 @@ import (
 )
 
 // AddReservation implements registry.Reservations.
-func (c *Client) AddReservation(ctx context.Context, n registry.Network, r registry.Reservation, _ bool) error {
-	r, err := registry.CheckReservation(n, r)
+func (c *Client) AddReservation(ctx context.Context, n registry.Network, r registry.Reservation, force bool) error {
+	r, err := registry.CheckNewReservation(n, r)
 	if err != nil {
 		return wrap(err, "reserve in network %s", n.Name)
 	}
@@ -33,9 +33,26 @@ func (c *Client) AddReservation(ctx context.Context, n registry.Network, r regis
 				return fmt.Errorf("%w: %s is kept for %q", registry.ErrReserved, o.Subnet, o.Node+o.NodeID)
 			}
 		}
+		if err := s.hinderedLocked(n, r); err != nil && !force {
+			return err
+		}
 		s.putLocked(reservationsDir+n.Name+"/"+registry.SubnetKey(r.Subnet), value, "")
 		return nil
 	}), "reserve %s in network %s", r.Subnet, n.Name)
+}
+
+// hinderedLocked is ErrHeld when another live host holds the slot.
+func (s *Store) hinderedLocked(n registry.Network, r registry.Reservation) error {
+	key := leaseKey(n.Name, r.Subnet)
+	record, ok := s.records[key]
+	if !ok {
+		return nil
+	}
+	l, err := registry.ParseLease(n, registry.SubnetKey(r.Subnet), record.value)
+	if err != nil {
+		return registry.HinderedUnread(key, record.session)
+	}
+	return r.Hindered(s.stamp(l, key))
 }
 
 // RemoveReservation implements registry.Reservations.

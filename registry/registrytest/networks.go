@@ -94,7 +94,9 @@ var networkTests = []test{
 		r := s.open()
 		s.wantErr(r.DeleteNetwork(s.ctx(), "default"), registry.ErrNetworkNotFound)
 		n, other := s.network("default", wide), s.network("default-2", "10.6.0.0/16")
-		l := s.acquire(r, n, s.claim(0))
+		c := s.claim(0)
+		c.Prefer = n.Plan.Subnets(20)[0]
+		l := s.acquire(r, n, c)
 		for _, network := range []registry.Network{n, other} {
 			s.ok(r.AddReservation(s.ctx(), network, registry.Reservation{Subnet: network.Plan.Subnets(9)[0], Node: "host-x"}, false))
 		}

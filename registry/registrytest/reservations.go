@@ -1,6 +1,7 @@
 package registrytest
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -51,6 +52,7 @@ var reservationTests = []test{
 			{"no subnet", registry.Reservation{Node: "a"}, registry.ErrInvalid},
 			{"outside", registry.Reservation{Subnet: netip.MustParsePrefix("10.6.1.0/24"), Node: "a"}, registry.ErrInvalid},
 			{"another length", registry.Reservation{Subnet: netip.MustParsePrefix("10.5.1.0/25"), Node: "a"}, registry.ErrInvalid},
+			{"before the range", registry.Reservation{Subnet: n.Plan.Subnets(0)[0], Node: "a"}, registry.ErrInvalid},
 			{"host bits", registry.Reservation{Subnet: netip.MustParsePrefix("10.5.1.1/24"), Node: "a"}, registry.ErrInvalid},
 		} {
 			s.Run(tt.name, func(t *testing.T) {
@@ -104,23 +106,131 @@ var reservationTests = []test{
 		s.ok(r.RemoveReservation(s.ctx(), n.Name, l.Subnet()))
 		s.equal("slot", s.acquire(r, n, c2).Slot, uint64(2))
 	}},
-	{"leaves leases alone", func(s *suite) {
+	{"over a live lease", func(s *suite) {
 		n := s.network("default", wide)
-		r := s.open()
+		r, operator := s.open(), s.open()
 		c := s.claim(0)
 		l := s.acquire(r, n, c)
-		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: l.Subnet(), Node: "host-x"}, false))
+		dir := s.key("reservations", n.Name) + "/"
+		for _, other := range []registry.Reservation{
+			{Subnet: l.Subnet(), Node: "host-x"},
+			{Subnet: l.Subnet(), NodeID: "id-x"},
+			{Subnet: l.Subnet(), NodeID: c.Node}, // a name is no id
+			{Subnet: l.Subnet(), Node: c.NodeID},
+		} {
+			s.wantErr(operator.AddReservation(s.ctx(), n, other, false), registry.ErrHeld,
+				l.Node, l.NodeID, l.PublicIPs[0].String(), l.Subnet().String())
+			s.equal("reservations", s.store.Keys(s.T, dir), []string(nil))
+		}
+		for _, own := range []registry.Reservation{{Subnet: l.Subnet(), Node: c.Node}, {Subnet: l.Subnet(), NodeID: c.NodeID}} {
+			s.ok(operator.AddReservation(s.ctx(), n, own, false))
+			s.stays(n, l)
+			s.ok(operator.RemoveReservation(s.ctx(), n.Name, l.Subnet()))
+			s.stays(n, l)
+		}
+
+		forced := registry.Reservation{Subnet: l.Subnet(), Node: "host-x"}
+		s.ok(operator.AddReservation(s.ctx(), n, forced, true))
+		s.ok(operator.AddReservation(s.ctx(), n, forced, false)) // it stands already
+		s.wantErr(operator.AddReservation(s.ctx(), n, registry.Reservation{Subnet: l.Subnet(), Node: "host-z"}, true), registry.ErrReserved)
 		s.stays(n, l)
 		s.equal("repeated", s.acquire(r, n, c), l)
-		s.ok(r.RemoveReservation(s.ctx(), n.Name, l.Subnet()))
+		s.ok(operator.RemoveReservation(s.ctx(), n.Name, l.Subnet()))
 		s.stays(n, l)
+		s.equal("repeated", s.acquire(r, n, c), l)
 	}},
-	{"is taken over from a lapsed host", func(s *suite) {
+	{"over a lapsed lease", func(s *suite) {
+		n := s.network("default", wide)
+		l := s.acquire(s.open(), n, s.claim(0))
+		s.store.EndSession(s.T, l.Session)
+		s.ok(s.open().AddReservation(s.ctx(), n, registry.Reservation{Subnet: l.Subnet(), Node: s.claim(1).Node}, false))
+		// Whoever of the two comes first has it; the one whose it was loses nothing
+		// that it would not have lost without.
+		s.equal("slot", s.acquire(s.open(), n, s.claim(1)).Slot, l.Slot)
+		if again := s.acquire(s.open(), n, s.claim(0)); again.Slot == l.Slot {
+			s.Fatal("took a slot that another host holds")
+		}
+	}},
+	{"over a lapsed lease whose host returns", func(s *suite) {
+		n := s.network("default", wide)
+		l := s.acquire(s.open(), n, s.claim(0))
+		s.store.EndSession(s.T, l.Session)
+		s.ok(s.open().AddReservation(s.ctx(), n, registry.Reservation{Subnet: l.Subnet(), Node: s.claim(1).Node}, false))
+		again := s.acquire(s.open(), n, s.claim(0))
+		s.equal("slot", again.Slot, l.Slot)
+		other := s.acquire(s.open(), n, s.claim(1))
+		if other.Slot == l.Slot {
+			s.Fatal("took a slot that another host holds")
+		}
+		s.stays(n, again)
+	}},
+	{"over an unusable record", func(s *suite) {
 		n := s.network("default", wide)
 		r := s.open()
+		s.store.Put(s.T, s.leaseKey(n, 9), []byte(`{`))
+		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: n.Plan.Subnets(9)[0], Node: "host-x"}, false))
 		l := s.acquire(r, n, s.claim(0))
-		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: l.Subnet(), Node: s.claim(1).Node}, false))
-		s.store.EndSession(s.T, l.Session)
-		s.equal("slot", s.acquire(s.open(), n, s.claim(1)).Slot, l.Slot)
+		s.store.Put(s.T, s.leaseKey(n, l.Slot), []byte(`{`)) // and locked
+		kept := registry.Reservation{Subnet: l.Subnet(), Node: "host-y"}
+		s.wantErr(r.AddReservation(s.ctx(), n, kept, false), registry.ErrHeld, s.leaseKey(n, l.Slot), l.Session)
+		s.ok(r.AddReservation(s.ctx(), n, kept, true))
 	}},
+	{"outlives restarts by name", func(s *suite) {
+		s.outlives(func(c registry.Claim) registry.Reservation { return registry.Reservation{Node: c.Node} },
+			func(c *registry.Claim, i int) { c.NodeID = fmt.Sprintf("id-%d", i) })
+	}},
+	{"outlives restarts by node id", func(s *suite) {
+		s.outlives(func(c registry.Claim) registry.Reservation { return registry.Reservation{NodeID: c.NodeID} },
+			func(c *registry.Claim, i int) { c.Node = fmt.Sprintf("host-%d", i) })
+	}},
+}
+
+// outlives takes a host with a reservation through 100 restarts of all kinds,
+// now and then with another host in between that wants the same slot. renew
+// changes what the reservation does not go by.
+func (s *suite) outlives(kept func(registry.Claim) registry.Reservation, renew func(*registry.Claim, int)) {
+	s.Helper()
+	n := s.network("default", wide)
+	c, rival := s.claim(0), s.claim(1)
+	v := kept(c)
+	v.Subnet = n.Plan.Subnets(40)[0]
+	s.ok(s.open().AddReservation(s.ctx(), n, v, false))
+	r := s.open()
+	for i := range 100 {
+		l, err := r.Acquire(s.ctx(), n, c)
+		s.ok(err)
+		if l.Slot != 40 {
+			s.Fatalf("restart %d: slot %d, want 40", i, l.Slot)
+		}
+		c.Session, c.Prefer = l.Session, l.Subnet()
+		switch i % 5 {
+		case 0: // the agent comes back at once
+			r = s.open()
+			continue
+		case 1: // the host was away
+			s.store.EndSession(s.T, l.Session)
+		case 2: // its disk was replaced, or it was renamed
+			renew(&c, i)
+			c.Session, c.Prefer = "", netip.Prefix{}
+		case 3: // it gave the slot up
+			s.ok(r.Release(s.ctx(), l))
+		case 4: // somebody took it away, and it has forgotten what it had
+			s.ok(r.Revoke(s.ctx(), n.Name, l.Subnet()))
+			c.Session, c.Prefer = "", netip.Prefix{}
+		}
+		if i%5 > 2 {
+			rival.Prefer, rival.Hold = v.Subnet, 0
+			other := s.open()
+			l, err := other.Acquire(s.ctx(), n, rival)
+			s.ok(err)
+			if l.Slot == 40 {
+				s.Fatalf("restart %d: another host got the reserved slot", i)
+			}
+			s.ok(other.Release(s.ctx(), l))
+			r = s.open()
+		}
+	}
+	set, err := r.Reservations(s.ctx(), n)
+	s.ok(err)
+	s.equal("reserved", reservedSlots(set), []uint64{40})
 }
