@@ -323,7 +323,7 @@ func (r *runner) watchOwn(ctx context.Context, n registry.Network, lease registr
 		switch {
 		case ctx.Err() != nil:
 			return "", ctx.Err()
-		case errors.Is(err, registry.ErrLeaseNotFound):
+		case errors.Is(err, registry.ErrLeaseNotFound), errors.Is(err, registry.ErrLeaseRevoked):
 			return "its record is gone", nil
 		case errors.Is(err, registry.ErrInvalid):
 			return fmt.Sprintf("its record was overwritten: %v", err), nil

@@ -6,6 +6,11 @@ key_prefix "leno/leases/" {
   policy = "write"
 }
 
+# What changed among the leases, which is what the other hosts watch.
+key_prefix "leno/changes/" {
+  policy = "write"
+}
+
 # Networks, reservations, and everybody's leases.
 key_prefix "leno/" {
   policy = "read"

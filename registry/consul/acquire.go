@@ -70,6 +70,9 @@ func (a *acquisition) run(ctx context.Context) (registry.Lease, error) {
 			if err != nil {
 				return registry.Lease{}, err
 			}
+			if err := a.c.ensureWatermark(ctx, a.network.Name); err != nil {
+				return registry.Lease{}, err
+			}
 			if !created {
 				// Either it was created since the list or the list hid it.
 				if unmarked++; unmarked > 2 {
@@ -108,6 +111,8 @@ func (a *acquisition) take(ctx context.Context, choice registry.Choice) (registr
 
 	var checks []*api.KVTxnOp
 	session := ""
+	// A record that is only locked again is news for nobody.
+	tell := choice.Existing == nil || !choice.Existing.SameValue(wanted)
 	switch old := choice.Existing; {
 	case old == nil:
 		checks = append(checks, &api.KVTxnOp{Verb: api.KVCheckNotExists, Key: key})
@@ -138,6 +143,9 @@ func (a *acquisition) take(ctx context.Context, choice registry.Choice) (registr
 			return registry.Lease{}, err
 		}
 		session = a.session
+	}
+	if tell {
+		checks = append(checks, a.c.changeOp(a.network.Name, lastComponent(key), value, 0))
 	}
 	results, err := a.c.transact(ctx, append(checks, &api.KVTxnOp{Verb: api.KVLock, Key: key, Value: value, Session: session})...)
 	if err != nil {

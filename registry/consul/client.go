@@ -13,6 +13,7 @@
 //	leases/<network>/_               marker
 //	leases/<network>/<subnet>        a lease's record, locked while held
 //	reservations/<network>/<subnet>  a reservation's record
+//	changes/<network>/...            recent changes of its leases, see changes.go
 //
 // A marker is a key that is always there. It tells a tree that is empty from
 // one that was emptied, restored or hidden, and gives the watched prefix an

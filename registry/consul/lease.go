@@ -46,7 +46,7 @@ func (c *Client) Release(ctx context.Context, l registry.Lease) error {
 // lapsed, and leaves it alone otherwise.
 func (c *Client) deleteOwn(ctx context.Context, key string, l registry.Lease) error {
 	if l.Session != "" {
-		_, err := c.transact(ctx,
+		_, err := c.commit(ctx, l.Network, key, nil, 0,
 			&api.KVTxnOp{Verb: api.KVCheckSession, Key: key, Session: l.Session},
 			&api.KVTxnOp{Verb: api.KVDelete, Key: key})
 		if !isRefused(err) {
@@ -60,7 +60,7 @@ func (c *Client) deleteOwn(ctx context.Context, key string, l registry.Lease) er
 	if pair == nil || pair.Session != "" || nodeID(pair) != l.NodeID {
 		return nil
 	}
-	_, err = c.transact(ctx,
+	_, err = c.commit(ctx, l.Network, key, nil, 0,
 		&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: pair.ModifyIndex},
 		&api.KVTxnOp{Verb: api.KVDelete, Key: key})
 	if isRefused(err) {
@@ -80,7 +80,13 @@ func nodeID(pair *api.KVPair) string {
 
 // Revoke implements registry.Leases.
 func (c *Client) Revoke(ctx context.Context, network string, subnet netip.Prefix) error {
-	err := c.deleteCovering(ctx, network, subnet, c.layout.lease)
+	key, err := c.keyCovering(ctx, network, subnet, c.layout.lease)
+	if err == nil {
+		// The get fails when there is no such key.
+		_, err = c.commit(ctx, network, key, nil, flagRevoked,
+			&api.KVTxnOp{Verb: api.KVGet, Key: key},
+			&api.KVTxnOp{Verb: api.KVDelete, Key: key})
+	}
 	if isRefused(err) {
 		err = registry.ErrLeaseNotFound
 	}
@@ -90,12 +96,12 @@ func (c *Client) Revoke(ctx context.Context, network string, subnet netip.Prefix
 	return nil
 }
 
-// deleteCovering deletes the record of the slot that has subnet as one of its
-// subnets; a *refusedError says there is none. A subnet that is not of the
-// network's plan, or whose network is gone, is looked for under its own key.
-func (c *Client) deleteCovering(ctx context.Context, network string, subnet netip.Prefix, keyOf func(string, netip.Prefix) string) error {
+// keyCovering is the key of the slot that has subnet as one of its subnets. A
+// subnet that is not of the network's plan, or whose network is gone, stands for
+// itself.
+func (c *Client) keyCovering(ctx context.Context, network string, subnet netip.Prefix, keyOf func(string, netip.Prefix) string) (string, error) {
 	if err := registry.CheckNetworkName(network); err != nil {
-		return err
+		return "", err
 	}
 	n, err := c.Network(ctx, network)
 	switch {
@@ -104,14 +110,9 @@ func (c *Client) deleteCovering(ctx context.Context, network string, subnet neti
 			subnet = n.Plan.Subnets(slot)[0]
 		}
 	case !errors.Is(err, registry.ErrNetworkNotFound) && !errors.Is(err, registry.ErrInvalid):
-		return err
+		return "", err
 	}
-	key := keyOf(network, subnet)
-	// The get fails when there is no such key.
-	_, err = c.transact(ctx,
-		&api.KVTxnOp{Verb: api.KVGet, Key: key},
-		&api.KVTxnOp{Verb: api.KVDelete, Key: key})
-	return err
+	return keyOf(network, subnet), nil
 }
 
 // Expire implements registry.Leases.
@@ -120,7 +121,7 @@ func (c *Client) Expire(ctx context.Context, l registry.Lease) error {
 		return fmt.Errorf("expire lease %s: %w: it is held", l.Subnet(), registry.ErrConflict)
 	}
 	key := c.layout.lease(l.Network, l.Subnet())
-	_, err := c.transact(ctx,
+	_, err := c.commit(ctx, l.Network, key, nil, 0,
 		&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: l.ModifyIndex},
 		&api.KVTxnOp{Verb: api.KVDelete, Key: key})
 	if isRefused(err) {
@@ -160,7 +161,16 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 			}
 			continue
 		case pair == nil:
-			return registry.Lease{}, index, fmt.Errorf("lease %s of network %s: %w", subnet, n.Name, registry.ErrLeaseNotFound)
+			why := registry.ErrLeaseNotFound
+			revoked, err := c.revoked(ctx, n.Name, key)
+			if err != nil {
+				c.doubts.add(key)
+				return registry.Lease{}, 0, fmt.Errorf("watch lease %s: %w", subnet, err)
+			}
+			if revoked {
+				why = registry.ErrLeaseRevoked
+			}
+			return registry.Lease{}, index, fmt.Errorf("lease %s of network %s: %w", subnet, n.Name, why)
 		}
 		l, err := parseLease(n, prefix, pair)
 		if err != nil {

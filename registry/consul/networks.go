@@ -30,8 +30,8 @@ func (c *Client) Network(ctx context.Context, name string) (registry.Network, er
 }
 
 // PutNetwork implements registry.Networks. The token needs the right to write
-// below networks/; without the right to write below leases/ the leases' marker
-// is left to the first host that acquires one.
+// below networks/; without the right to write below leases/ and changes/ what
+// marks those is left to the first host that acquires a lease.
 func (c *Client) PutNetwork(ctx context.Context, n registry.Network) error {
 	if err := c.putNetwork(ctx, n); err != nil {
 		return fmt.Errorf("put network %s: %w", n.Name, err)
@@ -57,6 +57,9 @@ func (c *Client) putNetwork(ctx context.Context, n registry.Network) error {
 		return err
 	}
 	if _, err := c.ensureMarker(ctx, c.layout.leases(n.Name)); err != nil && !errors.Is(err, registry.ErrDenied) {
+		return err
+	}
+	if err := c.ensureWatermark(ctx, n.Name); err != nil && !errors.Is(err, registry.ErrDenied) {
 		return err
 	}
 	opts, cancel := c.write(ctx)

@@ -164,7 +164,13 @@ func hostOf(r registry.Reservation) string {
 
 // RemoveReservation implements registry.Reservations.
 func (c *Client) RemoveReservation(ctx context.Context, network string, subnet netip.Prefix) error {
-	err := c.deleteCovering(ctx, network, subnet, c.layout.reservation)
+	key, err := c.keyCovering(ctx, network, subnet, c.layout.reservation)
+	if err == nil {
+		// The get fails when there is no such key.
+		_, err = c.transact(ctx,
+			&api.KVTxnOp{Verb: api.KVGet, Key: key},
+			&api.KVTxnOp{Verb: api.KVDelete, Key: key})
+	}
 	if isRefused(err) {
 		err = registry.ErrReservationNotFound
 	}

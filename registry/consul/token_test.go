@@ -14,8 +14,9 @@ import (
 // network's first definition wants the right to write below networks/ as well.
 func leastPrivilege(s *store, node string) string {
 	return `
-key_prefix "` + s.prefix + `/leases/" { policy = "write" }
-key_prefix "` + s.prefix + `/"        { policy = "read" }
+key_prefix "` + s.prefix + `/leases/"  { policy = "write" }
+key_prefix "` + s.prefix + `/changes/" { policy = "write" }
+key_prefix "` + s.prefix + `/"         { policy = "read" }
 session    "` + node + `"             { policy = "write" }
 service    "leno"                     { policy = "write" }
 agent      "` + node + `"             { policy = "read" }

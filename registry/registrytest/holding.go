@@ -103,7 +103,9 @@ var holdingTests = []test{
 		// The session does not know: only the record tells.
 		s.ok(r.Renew(s.ctx(), l))
 		_, _, err := r.WatchLease(s.ctx(), n, l.Subnet(), 0)
-		s.wantErr(err, registry.ErrLeaseNotFound)
+		if !revoked(err) {
+			s.Fatalf("got %v for a revoked lease", err)
+		}
 
 		c.Session, c.Prefer = l.Session, l.Subnet()
 		again := s.acquire(r, n, c)

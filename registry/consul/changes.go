@@ -1,0 +1,101 @@
+package consul
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+)
+
+// Every write of a lease record that changes its value, and every removal, puts
+// an entry into the network's directory of recent changes, in the same
+// transaction and so at the same index:
+//
+//	changes/<network>/<time><random>~<subnet>   the record as written, or empty: removed
+//	changes/<network>/!wm                       the watermark
+//
+// Hosts watch the directory and not the leases: what an answer costs grows with
+// what happened in the last minute and not with the network. A session that
+// ends, and a host that locks its unchanged record again, write no entry.
+// Entries are never modified, and deleted when they are old (see trim).
+
+// watermarkName is the last component of the watermark's key: the highest
+// ModifyIndex of any entry that was ever deleted, in decimal. It sorts before
+// every entry.
+const watermarkName = "!wm"
+
+// What an entry's Flags say beyond its value.
+const (
+	flagRevoked = 1 // removed by Revoke: its host is to take another slot
+	flagUnheld  = 2 // nobody holds the record
+)
+
+func (l layout) changes(network string) string { return l.prefix + "/changes/" + network + "/" }
+
+// entryName is <16 hex digits of Unix nanoseconds><8 of chance>~<subnet key>.
+// The time is for people; nothing is concluded from it.
+var entryName = regexp.MustCompile(`^[0-9a-f]{24}~([0-9a-f.:-]{1,64})$`)
+
+// change is one entry.
+type change struct {
+	subnet string // the last component of the lease's key
+	index  uint64 // ModifyIndex of the entry, and of the lease when both were written
+	value  []byte // of the record, empty: removed
+	flags  uint64
+}
+
+// newChange reads an entry; ok is false for keys that are none.
+func newChange(prefix string, pair *api.KVPair) (ch change, ok bool) {
+	m := entryName.FindStringSubmatch(strings.TrimPrefix(pair.Key, prefix))
+	if m == nil {
+		return change{}, false
+	}
+	return change{subnet: m[1], index: pair.ModifyIndex, value: pair.Value, flags: pair.Flags}, true
+}
+
+// changeOp writes an entry about one lease.
+func (c *Client) changeOp(network, subnet string, value []byte, flags uint64) *api.KVTxnOp {
+	name := fmt.Sprintf("%016x%08x~%s", time.Now().UnixNano(), rand.Uint32(), subnet)
+	return &api.KVTxnOp{Verb: api.KVSet, Key: c.layout.changes(network) + name, Value: value, Flags: flags}
+}
+
+// commit runs the operations that write the lease at key or, with an empty
+// value, remove it, and tells the watchers in the same transaction. The errors
+// are those of transact.
+func (c *Client) commit(ctx context.Context, network, key string, value []byte, flags uint64, ops ...*api.KVTxnOp) ([]*api.KVPair, error) {
+	return c.transact(ctx, append(slices.Clone(ops), c.changeOp(network, lastComponent(key), value, flags))...)
+}
+
+// ensureWatermark creates the watermark of a network when it is missing.
+// Whatever may have been deleted before counts as trimmed: see watermark.
+func (c *Client) ensureWatermark(ctx context.Context, network string) error {
+	opts, cancel := c.write(ctx)
+	defer cancel()
+	key := c.layout.changes(network) + watermarkName
+	if _, _, err := c.api.KV().CAS(&api.KVPair{Key: key, Value: []byte("0")}, opts); err != nil {
+		return fmt.Errorf("create %s: %w", key, classify(err))
+	}
+	return nil
+}
+
+// revoked says of a lease without a record whether Revoke removed it, as far
+// as the directory reaches back.
+func (c *Client) revoked(ctx context.Context, network, key string) (bool, error) {
+	prefix := c.layout.changes(network)
+	pairs, _, err := c.list(ctx, prefix, read{consistent: true})
+	if err != nil {
+		return false, err
+	}
+	var last change
+	for _, pair := range pairs {
+		if ch, ok := newChange(prefix, pair); ok && ch.subnet == lastComponent(key) && ch.index >= last.index {
+			last = ch
+		}
+	}
+	return last.flags&flagRevoked != 0, nil
+}
