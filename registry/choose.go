@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -39,7 +38,8 @@ type BadSlot struct {
 // at work on, when it is free; the host's own lease, held
 // or lapsed, or overwritten under its lock; its reservation; the subnet it held
 // before if that is free; a free slot that no record stands on; the slot lapsed
-// longest past the claim's hold.
+// longest past the claim's hold. The slot to avoid comes after all of them, own
+// record or not, unless a reservation keeps it for the host.
 //
 // rnd(n) returns a number in [0,n) and spreads hosts over the free slots so
 // that many starting at once seldom collide. The pool is never walked: the
@@ -49,15 +49,14 @@ func Choose(s Situation, c Claim, rnd func(n uint64) uint64) (Choice, error) {
 	if err := checkDuplicates(s.Leases, c); err != nil {
 		return Choice{}, err
 	}
-	taken := newOccupancy(s)
-	own := ownLease(s.Leases, c)
-	if slot, ok := taken.stillOurs(c); ok && (own == nil || own.Slot != slot) {
+	taken := newOccupancy(s, c)
+	if slot, ok := taken.stillOurs(c); ok {
 		return Choice{Slot: slot}, nil
 	}
-	if own != nil {
+	if own := taken.own(s.Leases, c); own != nil {
 		return Choice{Slot: own.Slot, Existing: own, Own: true}, nil
 	}
-	if own := s.overwritten(c); own != nil {
+	if own := s.overwritten(c); own != nil && !taken.avoids(own.Slot) {
 		return Choice{Slot: own.Slot, Existing: own, Own: true}, nil
 	}
 
@@ -69,7 +68,7 @@ func Choose(s Situation, c Claim, rnd func(n uint64) uint64) (Choice, error) {
 			return Choice{Slot: r.Slot, Existing: l}, nil
 		}
 	}
-	if slot, err := s.Network.Plan.Slot(c.Prefer); err == nil && s.Network.Plan.InRange(slot) && taken.free(slot) {
+	if slot, err := s.Network.Plan.Slot(c.Prefer); err == nil && s.Network.Plan.InRange(slot) && taken.free(slot) && !taken.avoids(slot) {
 		return Choice{Slot: slot}, nil
 	}
 	if slot, ok := taken.pick(rnd); ok {
@@ -77,6 +76,9 @@ func Choose(s Situation, c Claim, rnd func(n uint64) uint64) (Choice, error) {
 	}
 	if l := taken.longestLapsed(c); l != nil {
 		return Choice{Slot: l.Slot, Existing: l}, nil
+	}
+	if choice, ok := taken.lastResort(c); ok {
+		return choice, nil
 	}
 	return Choice{}, fmt.Errorf("network %s: %w: %s", s.Network.Name, ErrNetworkFull, taken.summary())
 }
@@ -122,9 +124,9 @@ func checkDuplicates(leases []Lease, c Claim) error {
 	return nil
 }
 
-// ownLease is the claim's own record: the held one before a lapsed one, our
-// node id before our name, the preferred subnet before others.
-func ownLease(leases []Lease, c Claim) *Lease {
+// own is the claim's own record: the held one before a lapsed one, our node id
+// before our name, the preferred subnet before others.
+func (o *occupancy) own(leases []Lease, c Claim) *Lease {
 	var best *Lease
 	rank := func(l *Lease) int {
 		n := 0
@@ -141,7 +143,7 @@ func ownLease(leases []Lease, c Claim) *Lease {
 	}
 	for i := range leases {
 		l := &leases[i]
-		if c.Same(*l) && (best == nil || rank(l) > rank(best)) {
+		if c.Same(*l) && !o.avoids(l.Slot) && (best == nil || rank(l) > rank(best)) {
 			best = l
 		}
 	}
@@ -167,133 +169,6 @@ func Surplus(leases []Lease, taken Lease) []Lease {
 	return slices.DeleteFunc(slices.Clone(leases), func(l Lease) bool {
 		return l.NodeID != taken.NodeID || l.Slot == taken.Slot || !l.Held()
 	})
-}
-
-// occupancy is who stands on which slot.
-type occupancy struct {
-	plan         Plan
-	leases       map[uint64]*Lease
-	reserved     map[uint64]bool
-	reservations []Reservation
-	blocked      []slotRange // by bad records
-}
-
-type slotRange struct{ first, last uint64 }
-
-func newOccupancy(s Situation) *occupancy {
-	o := &occupancy{plan: s.Network.Plan, leases: map[uint64]*Lease{}, reserved: map[uint64]bool{}, reservations: s.Reservations}
-	for i := range s.Leases {
-		o.leases[s.Leases[i].Slot] = &s.Leases[i]
-	}
-	for _, r := range s.Reservations {
-		o.reserved[r.Slot] = true
-	}
-	for _, b := range s.Bad {
-		if first, last, ok := o.plan.Overlapping(b.Prefix); ok {
-			o.blocked = append(o.blocked, slotRange{first, last})
-		}
-	}
-	return o
-}
-
-func (o *occupancy) bad(slot uint64) bool {
-	return slices.ContainsFunc(o.blocked, func(r slotRange) bool { return r.first <= slot && slot <= r.last })
-}
-
-// free: in nobody's hands, whoever it may be kept for.
-func (o *occupancy) free(slot uint64) bool {
-	return o.leases[slot] == nil && !o.reserved[slot] && !o.bad(slot)
-}
-
-// stillOurs is the slot a running host is at work on, when nothing stands on it
-// and nobody, nor a reservation for the host itself, wants another: its records
-// in a store that was set back say where it was, not where its containers are.
-func (o *occupancy) stillOurs(c Claim) (uint64, bool) {
-	slot, err := o.plan.Slot(c.Prefer)
-	if err != nil || !c.Running || !o.plan.InRange(slot) || !o.free(slot) {
-		return 0, false
-	}
-	for _, r := range o.reservations {
-		if l := o.leases[r.Slot]; r.For(c) && !o.bad(r.Slot) && (l == nil || !l.Held()) {
-			return 0, false
-		}
-	}
-	return slot, true
-}
-
-// pick takes a free slot at random: the r-th free one, found by stepping over
-// the sorted occupied ranges.
-func (o *occupancy) pick(rnd func(uint64) uint64) (uint64, bool) {
-	first, last := o.plan.Range()
-	used := slices.Clone(o.blocked)
-	for slot := range o.leases {
-		used = append(used, slotRange{slot, slot})
-	}
-	for slot := range o.reserved {
-		used = append(used, slotRange{slot, slot})
-	}
-	slices.SortFunc(used, func(a, b slotRange) int { return cmp.Compare(a.first, b.first) })
-
-	var gaps []slotRange
-	var free uint64
-	next := first
-	for _, u := range used {
-		if u.last < next {
-			continue
-		}
-		if u.first > last {
-			break
-		}
-		if u.first > next {
-			gaps = append(gaps, slotRange{next, u.first - 1})
-			free += u.first - next
-		}
-		next = u.last + 1
-	}
-	if next <= last {
-		gaps = append(gaps, slotRange{next, last})
-		free += last - next + 1
-	}
-	if free == 0 {
-		return 0, false
-	}
-	r := rnd(free)
-	for _, g := range gaps {
-		if width := g.last - g.first + 1; r < width {
-			return g.first + r, true
-		} else {
-			r -= width
-		}
-	}
-	return 0, false
-}
-
-// longestLapsed is the lapsed lease watched longest past hold that is neither
-// reserved nor out of range.
-func (o *occupancy) longestLapsed(c Claim) *Lease {
-	var best *Lease
-	for _, l := range o.leases {
-		if l.Held() || l.Lapsed < c.Hold || o.reserved[l.Slot] || !o.plan.InRange(l.Slot) || o.bad(l.Slot) {
-			continue
-		}
-		if best == nil || l.Lapsed > best.Lapsed || (l.Lapsed == best.Lapsed && l.ModifyIndex < best.ModifyIndex) {
-			best = l
-		}
-	}
-	return best
-}
-
-func (o *occupancy) summary() string {
-	held, lapsed := 0, 0
-	for _, l := range o.leases {
-		if l.Held() {
-			held++
-		} else {
-			lapsed++
-		}
-	}
-	return fmt.Sprintf("%d slots: %d held, %d lapsed and kept for their hosts, %d reserved, %d under unusable records",
-		o.plan.Capacity(), held, lapsed, len(o.reserved), len(o.blocked))
 }
 
 func joinAddrs(addrs []netip.Addr) string {

@@ -25,6 +25,13 @@ func model(s registry.Situation, c registry.Claim) outcome {
 	shares := func(l registry.Lease) bool {
 		return slices.ContainsFunc(l.PublicIPs, func(a netip.Addr) bool { return slices.Contains(c.PublicIPs, a) })
 	}
+	keptFor := func(r registry.Reservation) bool {
+		return r.Node == c.Node && r.NodeID == "" || r.NodeID == c.NodeID && r.Node == ""
+	}
+	avoid := func(slot uint64) bool {
+		return s.Network.Plan.Subnets(slot)[0] == c.Avoid &&
+			!slices.ContainsFunc(s.Reservations, func(r registry.Reservation) bool { return r.Slot == slot && keptFor(r) })
+	}
 	var out outcome
 	byRank := map[int][]uint64{}
 	for _, l := range s.Leases {
@@ -42,7 +49,7 @@ func model(s registry.Situation, c registry.Claim) outcome {
 		case shares(l):
 			out.errs = append(out.errs, registry.ErrDuplicateAddress)
 		}
-		if own {
+		if own && !avoid(l.Slot) {
 			rank := 0
 			for i, better := range []bool{slices.Contains(l.Subnets, c.Prefer), id, l.Held()} {
 				if better {
@@ -55,12 +62,6 @@ func model(s registry.Situation, c registry.Claim) outcome {
 	if len(out.errs) > 0 {
 		return out
 	}
-	for rank := 7; rank >= 0; rank-- {
-		if len(byRank[rank]) > 0 {
-			return outcome{slots: byRank[rank], own: true}
-		}
-	}
-
 	first, last := s.Network.Plan.Range()
 	on := func(slot uint64) *registry.Lease {
 		for i := range s.Leases {
@@ -78,9 +79,27 @@ func model(s registry.Situation, c registry.Claim) outcome {
 	reserved := func(slot uint64) bool {
 		return slices.ContainsFunc(s.Reservations, func(r registry.Reservation) bool { return r.Slot == slot })
 	}
+	if slot, err := s.Network.Plan.Slot(c.Prefer); err == nil && c.Running && on(slot) == nil && !bad(slot) && !avoid(slot) {
+		wanted, here := false, false // by a reservation that could be had
+		for _, r := range s.Reservations {
+			if keptFor(r) && r.Slot == slot {
+				here = true
+			} else if l := on(r.Slot); keptFor(r) && !bad(r.Slot) && (l == nil || !l.Held()) {
+				wanted = true
+			}
+		}
+		if here || !wanted && !reserved(slot) && first <= slot && slot <= last {
+			return outcome{slots: []uint64{slot}}
+		}
+	}
+	for rank := 7; rank >= 0; rank-- {
+		if len(byRank[rank]) > 0 {
+			return outcome{slots: byRank[rank], own: true}
+		}
+	}
+
 	for _, r := range s.Reservations {
-		ours := r.Node == c.Node && r.NodeID == "" || r.NodeID == c.NodeID && r.Node == ""
-		if l := on(r.Slot); ours && !bad(r.Slot) && (l == nil || !l.Held()) {
+		if l := on(r.Slot); keptFor(r) && !bad(r.Slot) && (l == nil || !l.Held()) {
 			return outcome{slots: []uint64{r.Slot}}
 		}
 	}
@@ -90,7 +109,7 @@ func model(s registry.Situation, c registry.Claim) outcome {
 	for slot := first; slot <= last; slot++ {
 		l := on(slot)
 		switch {
-		case reserved(slot) || bad(slot):
+		case reserved(slot) || bad(slot) || avoid(slot):
 		case l == nil:
 			if s.Network.Plan.Subnets(slot)[0] == c.Prefer {
 				return outcome{slots: []uint64{slot}}
@@ -109,11 +128,19 @@ func model(s registry.Situation, c registry.Claim) outcome {
 	if len(lapsed) > 0 {
 		return outcome{slots: lapsed}
 	}
+	for slot := first; slot <= last; slot++ {
+		if l := on(slot); avoid(slot) && !reserved(slot) && !bad(slot) {
+			own := l != nil && (l.NodeID == c.NodeID || l.Node == c.Node && (!l.Held() || l.Session == c.Session || shares(*l)))
+			if l == nil || own || !l.Held() && l.Lapsed >= c.Hold {
+				return outcome{slots: []uint64{slot}, own: own}
+			}
+		}
+	}
 	return outcome{errs: []error{registry.ErrNetworkFull}}
 }
 
 func TestChooseModel(t *testing.T) {
-	for seed := range uint64(5000) {
+	for seed := range uint64(10000) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		n := registry.Network{Name: "default", Plan: mustPlan(t, pool("10.7.0.0/21", 24, "10.7.1.0", "10.7.6.0"))}
 		if rnd.IntN(2) == 0 {
@@ -153,6 +180,13 @@ func TestChooseModel(t *testing.T) {
 		c := claimOf(rnd.IntN(12))
 		if rnd.IntN(2) == 0 {
 			c.Prefer = n.Plan.Subnets(rnd.Uint64N(size))[0]
+			c.Running = rnd.IntN(3) == 0
+		}
+		if rnd.IntN(2) == 0 {
+			c.Avoid = n.Plan.Subnets(rnd.Uint64N(size))[0]
+			if c.Prefer.IsValid() && rnd.IntN(2) == 0 {
+				c.Avoid = c.Prefer
+			}
 		}
 		if rnd.IntN(3) == 0 {
 			c.Session = fmt.Sprintf("session-%d", rnd.IntN(12))

@@ -1,0 +1,178 @@
+package registry
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// occupancy is who stands on which slot.
+type occupancy struct {
+	plan         Plan
+	leases       map[uint64]*Lease
+	reserved     map[uint64]bool
+	reservations []Reservation
+	blocked      []slotRange // by bad records
+	avoided      []slotRange // by the claim
+}
+
+type slotRange struct{ first, last uint64 }
+
+func newOccupancy(s Situation, c Claim) *occupancy {
+	o := &occupancy{plan: s.Network.Plan, leases: map[uint64]*Lease{}, reserved: map[uint64]bool{}, reservations: s.Reservations}
+	for i := range s.Leases {
+		o.leases[s.Leases[i].Slot] = &s.Leases[i]
+	}
+	for _, r := range s.Reservations {
+		o.reserved[r.Slot] = true
+	}
+	for _, b := range s.Bad {
+		if first, last, ok := o.plan.Overlapping(b.Prefix); ok {
+			o.blocked = append(o.blocked, slotRange{first, last})
+		}
+	}
+	if slot, err := o.plan.Slot(c.Avoid); err == nil && !o.reservedFor(c, slot) {
+		o.avoided = []slotRange{{slot, slot}}
+	}
+	return o
+}
+
+// avoids says whether the claim wants any other slot before this one.
+func (o *occupancy) avoids(slot uint64) bool {
+	return len(o.avoided) > 0 && o.avoided[0].first == slot
+}
+
+// reservedFor says whether the slot is kept for the claim's host.
+func (o *occupancy) reservedFor(c Claim, slot uint64) bool {
+	return slices.ContainsFunc(o.reservations, func(r Reservation) bool { return r.Slot == slot && r.For(c) })
+}
+
+func (o *occupancy) bad(slot uint64) bool {
+	return slices.ContainsFunc(o.blocked, func(r slotRange) bool { return r.first <= slot && slot <= r.last })
+}
+
+// free: in nobody's hands, whoever it may be kept for.
+func (o *occupancy) free(slot uint64) bool {
+	return o.leases[slot] == nil && !o.reserved[slot] && !o.bad(slot)
+}
+
+// stillOurs is the slot a running host is at work on, when nothing stands on it
+// and it is kept for nobody else, nor another one for this host: its records in
+// a store that was set back say where it was, not where its containers are.
+func (o *occupancy) stillOurs(c Claim) (uint64, bool) {
+	slot, err := o.plan.Slot(c.Prefer)
+	if err != nil || !c.Running || o.leases[slot] != nil || o.bad(slot) || o.avoids(slot) {
+		return 0, false
+	}
+	if o.reservedFor(c, slot) {
+		return slot, true
+	}
+	if o.reserved[slot] || !o.plan.InRange(slot) {
+		return 0, false
+	}
+	for _, r := range o.reservations {
+		if l := o.leases[r.Slot]; r.For(c) && !o.bad(r.Slot) && (l == nil || !l.Held()) {
+			return 0, false
+		}
+	}
+	return slot, true
+}
+
+// pick takes a free slot at random: the r-th free one, found by stepping over
+// the sorted occupied ranges.
+func (o *occupancy) pick(rnd func(uint64) uint64) (uint64, bool) {
+	first, last := o.plan.Range()
+	used := slices.Concat(o.blocked, o.avoided)
+	for slot := range o.leases {
+		used = append(used, slotRange{slot, slot})
+	}
+	for slot := range o.reserved {
+		used = append(used, slotRange{slot, slot})
+	}
+	slices.SortFunc(used, func(a, b slotRange) int { return cmp.Compare(a.first, b.first) })
+
+	var gaps []slotRange
+	var free uint64
+	next := first
+	for _, u := range used {
+		if u.last < next {
+			continue
+		}
+		if u.first > last {
+			break
+		}
+		if u.first > next {
+			gaps = append(gaps, slotRange{next, u.first - 1})
+			free += u.first - next
+		}
+		next = u.last + 1
+	}
+	if next <= last {
+		gaps = append(gaps, slotRange{next, last})
+		free += last - next + 1
+	}
+	if free == 0 {
+		return 0, false
+	}
+	r := rnd(free)
+	for _, g := range gaps {
+		if width := g.last - g.first + 1; r < width {
+			return g.first + r, true
+		} else {
+			r -= width
+		}
+	}
+	return 0, false
+}
+
+// longestLapsed is the lapsed lease watched longest past hold that is neither
+// reserved nor out of range.
+func (o *occupancy) longestLapsed(c Claim) *Lease {
+	var best *Lease
+	for _, l := range o.leases {
+		if l.Held() || l.Lapsed < c.Hold || !o.usable(l.Slot) || o.avoids(l.Slot) {
+			continue
+		}
+		if best == nil || l.Lapsed > best.Lapsed || (l.Lapsed == best.Lapsed && l.ModifyIndex < best.ModifyIndex) {
+			best = l
+		}
+	}
+	return best
+}
+
+// usable: may be given to anybody, once nobody holds it.
+func (o *occupancy) usable(slot uint64) bool {
+	return !o.reserved[slot] && o.plan.InRange(slot) && !o.bad(slot)
+}
+
+// lastResort is the slot to avoid when it is to be had: nothing stands on it, or
+// the host's own record, or one that has lapsed past hold.
+func (o *occupancy) lastResort(c Claim) (Choice, bool) {
+	if len(o.avoided) == 0 || !o.usable(o.avoided[0].first) {
+		return Choice{}, false
+	}
+	slot := o.avoided[0].first
+	l := o.leases[slot]
+	switch {
+	case l == nil:
+		return Choice{Slot: slot}, true
+	case c.Same(*l):
+		return Choice{Slot: slot, Existing: l, Own: true}, true
+	case !l.Held() && l.Lapsed >= c.Hold:
+		return Choice{Slot: slot, Existing: l}, true
+	}
+	return Choice{}, false
+}
+
+func (o *occupancy) summary() string {
+	held, lapsed := 0, 0
+	for _, l := range o.leases {
+		if l.Held() {
+			held++
+		} else {
+			lapsed++
+		}
+	}
+	return fmt.Sprintf("%d slots: %d held, %d lapsed and kept for their hosts, %d reserved, %d under unusable records",
+		o.plan.Capacity(), held, lapsed, len(o.reserved), len(o.blocked))
+}
