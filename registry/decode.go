@@ -2,10 +2,14 @@ package registry
 
 import (
 	"bytes"
+	"encoding"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -17,8 +21,8 @@ const (
 	maxDepth      = 16       // nested JSON
 	maxPools      = 2
 	maxAddresses  = 16
-	maxNameLen    = 128
-	maxReasonLen  = 200 // of a quoted error, bytes
+	maxNameLen    = 255 // the longest node_name the configuration takes, bytes
+	maxReasonLen  = 280 // of what is said of one record, bytes
 	minMTU        = 68  // RFC 791
 	maxMTU        = 65535
 )
@@ -36,22 +40,73 @@ func decode(value []byte, v any, version *int) error {
 	err := json.Unmarshal(value, v)
 	if err == nil {
 		err = checkStructure(bytes.TrimLeft(value, jsonSpace), maxDepth)
+	} else if other, ok := versionOf(value); ok {
+		// A later version may have members of other types.
+		*version, err = other, nil
 	}
-	if err != nil {
-		return fmt.Errorf("%w: %s", ErrInvalid, shorten(err.Error()))
-	}
-	if *version != Version {
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %s", ErrInvalid, shorten(explain(err)))
+	case *version > Version:
+		return fmt.Errorf("%w: version %d is a newer leno's, this one reads version %d", ErrInvalid, *version, Version)
+	case *version == 0:
+		return fmt.Errorf("%w: version is missing, this leno reads version %d", ErrInvalid, Version)
+	case *version != Version:
 		return fmt.Errorf("%w: version %d, this leno reads version %d", ErrInvalid, *version, Version)
 	}
 	return nil
 }
 
-// shorten keeps a text that may quote foreign bytes fit for a log line.
-func shorten(text string) string {
-	if len(text) <= maxReasonLen {
-		return text
+// versionOf is the version of a record that could not be read as one of ours,
+// when it has another.
+func versionOf(value []byte) (version int, ok bool) {
+	var r struct {
+		Version int `json:"version"`
 	}
-	return strings.ToValidUTF8(text[:maxReasonLen], "") + "…"
+	return r.Version, json.Unmarshal(value, &r) == nil && r.Version != 0 && r.Version != Version
+}
+
+// explain says in a reader's words what encoding/json says in Go's.
+func explain(err error) string {
+	var wrong *json.UnmarshalTypeError
+	if !errors.As(err, &wrong) {
+		return err.Error()
+	}
+	where := "the record"
+	if wrong.Field != "" {
+		where = wrong.Field
+	}
+	want := "a string"
+	switch wrong.Type.Kind() {
+	case reflect.Int:
+		want = "a whole number"
+	case reflect.Slice:
+		want = "a list"
+	case reflect.Struct:
+		if !reflect.PointerTo(wrong.Type).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
+			want = "an object"
+		}
+	}
+	return fmt.Sprintf("%s is not %s but: %s", where, want, wrong.Value)
+}
+
+// shorten makes a text that may quote foreign bytes fit for one line of a log or
+// a terminal: bounded, and without anything that does not print.
+func shorten(text string) string {
+	var b strings.Builder
+	for i, r := range text {
+		switch {
+		case b.Len() > maxReasonLen:
+			return b.String() + "…"
+		case r == '\n':
+			b.WriteString("; ")
+		case unicode.IsPrint(r) && (r != utf8.RuneError || strings.HasPrefix(text[i:], "\uFFFD")):
+			b.WriteRune(r)
+		default:
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+	}
+	return b.String()
 }
 
 // checkPublicIP refuses addresses that cannot be a host's on the underlay. An
@@ -60,6 +115,7 @@ func checkPublicIP(plan Plan, a netip.Addr) error {
 	switch {
 	case !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a.Zone() != "" || a.Is4In6() ||
 		a.Is6() && a.IsLinkLocalUnicast() || // means nothing to others without a zone
+		a.Is4() && a.As4()[0] == 0 || // "this network", RFC 6890
 		a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return fmt.Errorf("%w: public ip %s is not a host's unicast address", ErrInvalid, a)
 	case slices.ContainsFunc(plan.Prefixes(), func(p netip.Prefix) bool { return p.Contains(a) }):
@@ -73,8 +129,11 @@ func checkName(field, name string) error {
 	if name == "" {
 		return fmt.Errorf("%w: %s is missing", ErrInvalid, field)
 	}
-	if len(name) > maxNameLen || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }) {
-		return fmt.Errorf("%w: %s is longer than %d bytes or not printable", ErrInvalid, field, maxNameLen)
+	if len(name) > maxNameLen {
+		return fmt.Errorf("%w: %s has %d bytes, at most %d", ErrInvalid, field, len(name), maxNameLen)
+	}
+	if strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }) {
+		return fmt.Errorf("%w: %s %.64q has characters that cannot be printed", ErrInvalid, field, name)
 	}
 	return nil
 }

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/lenonet/leno/registry"
 )
@@ -14,8 +16,11 @@ func rejected(t *testing.T, err error) bool {
 	if err != nil && !errors.Is(err, registry.ErrInvalid) {
 		t.Fatalf("error %v is not %v", err, registry.ErrInvalid)
 	}
-	if err != nil && len(err.Error()) > 4000 {
+	if err != nil && len(err.Error()) > 400 {
 		t.Fatalf("error of %d bytes", len(err.Error()))
+	}
+	if err != nil && strings.ContainsFunc(err.Error(), func(r rune) bool { return !unicode.IsPrint(r) }) {
+		t.Fatalf("error %q has what does not print", err)
 	}
 	return err != nil
 }

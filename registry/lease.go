@@ -78,7 +78,7 @@ func (b Backend) MarshalJSON() ([]byte, error) {
 func (b *Backend) UnmarshalJSON(data []byte) error {
 	all, err := members(data)
 	if err != nil {
-		return err
+		return fmt.Errorf("backend: %w", err)
 	}
 	var kind string
 	for _, m := range all {
@@ -86,7 +86,7 @@ func (b *Backend) UnmarshalJSON(data []byte) error {
 			continue
 		}
 		if err := json.Unmarshal(m.value, &kind); err != nil {
-			return fmt.Errorf("backend type: %w", err)
+			return fmt.Errorf("backend type is not a string")
 		}
 	}
 	b.Type, b.Object = kind, object(all)

@@ -2,7 +2,6 @@ package registry
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -127,7 +126,7 @@ func ParseNetwork(name string, value []byte) (Network, error) {
 	}
 	plan, err := plan.Normalize()
 	if err != nil {
-		return Network{}, err
+		return Network{}, fmt.Errorf("%w: %s", ErrInvalid, shorten(strings.ReplaceAll(err.Error(), ErrInvalid.Error()+": ", "")))
 	}
 	return Network{Name: name, Plan: plan, Backend: r.Backend}, nil
 }
@@ -145,6 +144,9 @@ func FormatLease(l Lease) ([]byte, error) {
 // slotOfKey reads a key of a lease or reservation. Only the slot's first subnet
 // makes its key: two records of one slot would be two holders.
 func slotOfKey(n Network, key string) (netip.Prefix, uint64, error) {
+	if key == "" || strings.Contains(key, "/") {
+		return netip.Prefix{}, 0, fmt.Errorf("key %.64q: %w: a folder or inside of one, records lie beside each other", key, ErrInvalid)
+	}
 	subnet, err := ParseSubnetKey(key)
 	if err != nil {
 		return netip.Prefix{}, 0, err
@@ -157,6 +159,17 @@ func slotOfKey(n Network, key string) (netip.Prefix, uint64, error) {
 		return netip.Prefix{}, 0, fmt.Errorf("key %q: %w: the slot's key is %s", key, ErrInvalid, SubnetKey(first))
 	}
 	return subnet, slot, nil
+}
+
+// checkKeyed holds the subnet in a value against the one in its key.
+func checkKeyed(key, value netip.Prefix) error {
+	switch {
+	case !value.IsValid():
+		return fmt.Errorf("%w: subnet is missing", ErrInvalid)
+	case value != key:
+		return fmt.Errorf("%w: subnet %s contradicts the key", ErrInvalid, value)
+	}
+	return nil
 }
 
 // ParseLease reads the value stored under key (the last component) for a lease
@@ -176,13 +189,14 @@ func ParseLease(n Network, key string, value []byte) (Lease, error) {
 	if len(r.PublicIPs) == 0 && r.PublicIP.IsValid() {
 		r.PublicIPs = []netip.Addr{r.PublicIP}
 	}
-	var errs []error
-	invalid := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...)))
+	var reasons []string
+	invalid := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
+	also := func(err error) {
+		if err != nil {
+			reasons = append(reasons, strings.TrimPrefix(err.Error(), ErrInvalid.Error()+": "))
+		}
 	}
-	if r.Subnet != subnet {
-		invalid("subnet %s contradicts the key", r.Subnet)
-	}
+	also(checkKeyed(subnet, r.Subnet))
 	// A lease from before the network gained a family has fewer subnets; more,
 	// or another slot's, would take somebody else's addresses.
 	whole := n.Plan.Subnets(slot)
@@ -191,12 +205,8 @@ func ParseLease(n Network, key string, value []byte) (Lease, error) {
 	} else if !slices.Equal(r.Subnets, whole[:len(r.Subnets)]) {
 		invalid("subnets %v are not those of slot %d, %v", r.Subnets, slot, whole)
 	}
-	if err := checkName("node", r.Node); err != nil {
-		errs = append(errs, err)
-	}
-	if err := checkName("node_id", r.NodeID); err != nil {
-		errs = append(errs, err)
-	}
+	also(checkName("node", r.Node))
+	also(checkName("node_id", r.NodeID))
 	switch {
 	case len(r.PublicIPs) == 0:
 		invalid("public_ip is missing")
@@ -205,19 +215,21 @@ func ParseLease(n Network, key string, value []byte) (Lease, error) {
 	case r.PublicIP.IsValid() && r.PublicIP != r.PublicIPs[0]:
 		invalid("public_ip %s is not the first of public_ips", r.PublicIP)
 	}
-	for _, a := range r.PublicIPs[:min(len(r.PublicIPs), maxAddresses)] {
-		if err := checkPublicIP(n.Plan, a); err != nil {
-			errs = append(errs, err)
+	for i, a := range r.PublicIPs {
+		if i == maxAddresses {
+			break
+		}
+		also(checkPublicIP(n.Plan, a))
+		if slices.Contains(r.PublicIPs[:i], a) {
+			invalid("public ip %s is there twice", a)
 		}
 	}
 	if r.MTU < minMTU || r.MTU > maxMTU {
 		invalid("mtu %d is not within %d..%d", r.MTU, minMTU, maxMTU)
 	}
-	if err := checkName("backend type", r.Backend.Type); err != nil {
-		errs = append(errs, err)
-	}
-	if err := errors.Join(errs...); err != nil {
-		return Lease{}, err
+	also(checkName("backend type", r.Backend.Type))
+	if len(reasons) > 0 {
+		return Lease{}, fmt.Errorf("%w: %s", ErrInvalid, shorten(strings.Join(reasons, "; ")))
 	}
 	return Lease{Network: n.Name, Slot: slot, Subnets: r.Subnets, Node: r.Node, NodeID: r.NodeID,
 		PublicIPs: r.PublicIPs, MTU: r.MTU, Backend: r.Backend}, nil
@@ -239,8 +251,8 @@ func ParseReservation(n Network, key string, value []byte) (Reservation, error) 
 	if err := decode(value, &r, &r.Version); err != nil {
 		return Reservation{}, err
 	}
-	if r.Subnet != subnet {
-		return Reservation{}, fmt.Errorf("%w: subnet %s contradicts the key", ErrInvalid, r.Subnet)
+	if err := checkKeyed(subnet, r.Subnet); err != nil {
+		return Reservation{}, err
 	}
 	return CheckReservation(n, Reservation{Subnet: subnet, Node: r.Node, NodeID: r.NodeID})
 }

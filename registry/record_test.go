@@ -101,7 +101,12 @@ func TestLeaseVariants(t *testing.T) {
 		"members of the future":         func(s string) string { return strings.Replace(s, `{"version"`, `{"zone":{"a":[1]},"version"`, 1) },
 		"white space":                   func(s string) string { return "\n " + strings.ReplaceAll(s, ",", " ,\t") },
 		"brackets in a name":            func(s string) string { return strings.Replace(s, "host-a", strings.Repeat("[{", 40), 1) },
-		"a name in any script":          func(s string) string { return strings.Replace(s, "host-a", "узел 1", 1) },
+		"a name as long as may be":      func(s string) string { return strings.Replace(s, "host-a", strings.Repeat("a", 255), 1) },
+		"an id that is no UUID": func(s string) string {
+			return strings.Replace(s, "6f1c2d3e-0000-4000-8000-000000000001", "host-a's", 1)
+		},
+		"unknown members of the backend": func(s string) string { return strings.Replace(s, `"vni":1`, `"vni":1,"later":{"a":[{}]}`, 1) },
+		"a name in any script":           func(s string) string { return strings.Replace(s, "host-a", "узел 1", 1) },
 	} {
 		value := change(leaseValue)
 		if value == leaseValue {
@@ -132,12 +137,15 @@ var common = []invalid{
 	{"too big", "", `{"version":1,"x":"` + strings.Repeat("x", registry.MaxRecordSize) + `"}`, "at most 16384"},
 	{"too deep", "", `{"x":` + strings.Repeat("[", 20) + strings.Repeat("]", 20) + `}`, "nested deeper than 16"},
 	{"much too deep", "", strings.Repeat("[", 16000), "exceeded max depth"},
-	{"null", "", `null`, "version 0"},
-	{"array", "", `[1]`, "array"},
-	{"string", "", `"x"`, "string"},
-	{"no version", `"version":1,`, ``, "version 0"},
-	{"next version", `"version":1`, `"version":2`, "version 2"},
-	{"version as text", `"version":1`, `"version":"1"`, "version"},
+	{"null", "", `null`, "version is missing, this leno reads version 1"},
+	{"array", "", `[1]`, "the record is not an object but: array"},
+	{"string", "", `"x"`, "the record is not an object but: string"},
+	{"no version", `"version":1,`, ``, "version is missing, this leno reads version 1"},
+	{"next version", `"version":1`, `"version":2`, "version 2 is a newer leno's, this one reads version 1"},
+	{"next version, all of it else", "", `{"subnet":{"v4":1},"pools":7,"mtu":"big","node":[],"version":2}`, "version 2 is a newer leno's"},
+	{"version of no leno", `"version":1`, `"version":-1`, "version -1, this leno reads version 1"},
+	{"version as text", `"version":1`, `"version":"1"`, "version is not a whole number but: string"},
+	{"version past any number", `"version":1`, `"version":1e400`, "version is not a whole number but: number 1e400"},
 	{"trailing data", "", `{"version":1}{}`, "after top-level value"},
 	{"member twice", `{"version":1`, `{"version":2,"version":1`, `"version" is there twice`},
 	{"member twice in two cases", `{"version":1`, `{"VERſION":1,"version":1`, `"version" is there twice`},
@@ -187,12 +195,21 @@ func TestParseNetworkInvalid(t *testing.T) {
 		invalid{"prefix with a zone", `"10.5.0.0/16"`, `"fe80::%eth0/64"`, "zone"},
 		invalid{"no backend", `,"backend":{"type":"vxlan","vni":1,"port":8472,"direct_routing":false}`, ``, "backend type is missing"},
 		invalid{"null backend", `{"type":"vxlan","vni":1,"port":8472,"direct_routing":false}`, `null`, "backend type is missing"},
-		invalid{"backend as text", `{"type":"vxlan","vni":1,"port":8472,"direct_routing":false}`, `"vxlan"`, "not a JSON object"},
+		invalid{"backend as text", `{"type":"vxlan","vni":1,"port":8472,"direct_routing":false}`, `"vxlan"`, "backend: not a JSON object"},
+		invalid{"pools as object", `"pools":[`, `"pools":{},"x":[`, "pools is not a list but: object"},
+		invalid{"subnet_len as text", `"subnet_len":24`, `"subnet_len":"24"`, "subnet_len is not a whole number but: string"},
+		invalid{"subnet_len below nothing", `"subnet_len":24`, `"subnet_len":-1`, "subnet_len -1 leaves fewer than 4 subnets"},
+		invalid{"subnet_len past the family", `"subnet_len":24`, `"subnet_len":64`, "subnet_len 64 is longer than 30"},
+		invalid{"host bits in the prefix", `10.5.0.0/16`, `10.5.0.1/16`, "did you mean 10.5.0.0/16?"},
+		invalid{"several things", `"min":"10.5.1.0","max":"10.5.255.0"`, `"min":"fe80::1%\u001b[2J","max":"10.6.0.0"`, `pool 10.5.0.0/16: min fe80::1%\x1b[2J is outside; pool 10.5.0.0/16: max 10.6.0.0 is outside`},
+		invalid{"a pool nobody routes", `10.5.0.0/16`, `224.0.0.0/16`, "is not unicast address space"},
+		invalid{"a range outside", `"max":"10.5.255.0"`, `"max":"10.6.0.0"`, "max 10.6.0.0 is outside"},
+		invalid{"a range the wrong way round", `"min":"10.5.1.0","max":"10.5.255.0"`, `"min":"10.5.9.0","max":"10.5.1.0"`, "min 10.5.9.0 is above max 10.5.1.0"},
 		invalid{"no backend type", `"type":"vxlan",`, ``, "backend type is missing"},
 		invalid{"backend type in another case", `"type":"vxlan"`, `"Type":"vxlan"`, "backend type is missing"},
 		invalid{"two backend types", `"type":"vxlan"`, `"Type":"udp","type":"vxlan"`, "is there twice"},
-		invalid{"backend type as number", `"type":"vxlan"`, `"type":1`, "backend type"},
-		invalid{"unprintable backend type", `"type":"vxlan"`, `"type":"vx\u0007lan"`, "not printable"},
+		invalid{"backend type as number", `"type":"vxlan"`, `"type":1`, "backend type is not a string"},
+		invalid{"unprintable backend type", `"type":"vxlan"`, `"type":"vx\u0007lan"`, `backend type "vx\alan" has characters that cannot be printed`},
 	), func(value []byte) error {
 		_, err := registry.ParseNetwork("default", value)
 		return err
@@ -212,8 +229,8 @@ func TestParseNetworkInvalid(t *testing.T) {
 func TestParseLeaseInvalid(t *testing.T) {
 	n := dualNetwork(t)
 	check(t, leaseValue, append(slices.Clone(common),
-		invalid{"no subnet", `"subnet":"10.5.34.0/24",`, ``, "contradicts the key"},
-		invalid{"null subnet", `"subnet":"10.5.34.0/24"`, `"subnet":null`, "contradicts the key"},
+		invalid{"no subnet", `"subnet":"10.5.34.0/24",`, ``, "subnet is missing"},
+		invalid{"null subnet", `"subnet":"10.5.34.0/24"`, `"subnet":null`, "subnet is missing"},
 		invalid{"another subnet", `"subnet":"10.5.34.0/24"`, `"subnet":"10.5.35.0/24"`, "10.5.35.0/24 contradicts the key"},
 		invalid{"host bits", `"subnet":"10.5.34.0/24"`, `"subnet":"10.5.34.1/24"`, "contradicts the key"},
 		invalid{"another slot's second", `fd00:5:0:22::/64`, `fd00:5:0:23::/64`, "are not those of slot 34"},
@@ -224,11 +241,17 @@ func TestParseLeaseInvalid(t *testing.T) {
 		invalid{"other order", `["10.5.34.0/24","fd00:5:0:22::/64"]`, `["fd00:5:0:22::/64","10.5.34.0/24"]`, "are not those"},
 		invalid{"no node", `"node":"host-a",`, ``, "node is missing"},
 		invalid{"null node", `"host-a"`, `null`, "node is missing"},
-		invalid{"long node", `host-a`, strings.Repeat("a", 129), "node is longer than 128"},
-		invalid{"node with a line end", `host-a`, `host\na`, "node is longer than 128 bytes or not printable"},
-		invalid{"node with half a surrogate", `host-a`, `\ud800`, "not printable"},
+		invalid{"long node", `host-a`, strings.Repeat("a", 256), "node has 256 bytes, at most 255"},
+		invalid{"node with a line end", `host-a`, `host\na`, `node "host\na" has characters that cannot be printed`},
+		invalid{"node that steers a terminal", `host-a`, `\u001b[2J\u009b31m\u202e`, `node "\x1b[2J\u009b31m\u202e" has characters that cannot be printed`},
+		invalid{"node as number", `"host-a"`, `7`, "node is not a string but: number"},
+		invalid{"node with half a surrogate", `host-a`, `\ud800`, "has characters that cannot be printed"},
 		invalid{"no node id", `"node_id":"6f1c2d3e-0000-4000-8000-000000000001",`, ``, "node_id is missing"},
 		invalid{"no addresses", `"public_ip":"192.0.2.34","public_ips":["192.0.2.34"],`, ``, "public_ip is missing"},
+		invalid{"an address twice", `["192.0.2.34"]`, `["192.0.2.34","2001:db8::1","192.0.2.34"]`, "public ip 192.0.2.34 is there twice"},
+		invalid{"address that is none", `"public_ips":["192.0.2.34"]`, `"public_ips":["192.0.2.340"]`, `"192.0.2.340"`},
+		invalid{"address as object", `"public_ips":["192.0.2.34"]`, `"public_ips":[{}]`, "public_ips is not a string but: object"},
+		invalid{"addresses as text", `"public_ips":["192.0.2.34"]`, `"public_ips":"192.0.2.34"`, "public_ips is not a list but: string"},
 		invalid{"null address", `"public_ips":["192.0.2.34"]`, `"public_ips":[null]`, "is not"},
 		invalid{"another first address", `"public_ips":["`, `"public_ips":["192.0.2.99","`, "not the first"},
 		invalid{"seventeen addresses", `"public_ips":["192.0.2.34"`, `"public_ips":["192.0.2.34"` + strings.Repeat(`,"192.0.2.34"`, 16), "17 public_ips, at most 16"},
@@ -236,32 +259,75 @@ func TestParseLeaseInvalid(t *testing.T) {
 		invalid{"no mtu", `"mtu":1450,`, ``, "mtu 0"},
 		invalid{"mtu too small", `1450`, `67`, "mtu 67"},
 		invalid{"mtu too large", `1450`, `65536`, "mtu 65536"},
-		invalid{"mtu as fraction", `1450`, `1450.5`, "mtu"},
-		invalid{"mtu past any number", `1450`, `99999999999999999999`, "mtu"},
+		invalid{"mtu below nothing", `1450`, `-1`, "mtu -1 is not within 68..65535"},
+		invalid{"mtu of a billion", `1450`, `1000000000`, "mtu 1000000000 is not within 68..65535"},
+		invalid{"mtu as fraction", `1450`, `1450.5`, "mtu is not a whole number but: number 1450.5"},
+		invalid{"mtu as text", `1450`, `"1450"`, "mtu is not a whole number but: string"},
+		invalid{"mtu past any number", `1450`, `99999999999999999999`, "mtu is not a whole number but: number 99999999999999999999"},
+		invalid{"mtu of many digits", `1450`, strings.Repeat("9", 9000), "mtu is not a whole number but: number 999"},
 		invalid{"no backend", `,"backend":{"type":"vxlan","vni":1,"port":8472,"vtep_mac":"0a:58:c0:00:02:22"}`, ``, "backend type is missing"},
-		invalid{"long backend type", `"type":"vxlan"`, `"type":"` + strings.Repeat("x", 9000) + `"`, "backend type is longer"},
-		invalid{"everything at once", `"node":"host-a","node_id":"6f1c2d3e-0000-4000-8000-000000000001"`, `"node":""`, "node_id is missing"},
+		invalid{"long backend type", `"type":"vxlan"`, `"type":"` + strings.Repeat("x", 9000) + `"`, "backend type has 9000 bytes, at most 255"},
+		invalid{"backend as list", `{"type":"vxlan","vni":1,"port":8472,"vtep_mac":"0a:58:c0:00:02:22"}`, `["vxlan"]`, "backend: not a JSON object"},
+		invalid{"backend too deep", `"vni":1`, `"vni":` + strings.Repeat(`{"a":`, 16) + "1" + strings.Repeat("}", 16), "nested deeper than 16"},
+		invalid{"member of the backend twice", `"vni":1`, `"vni":1,"vni":2`, `member "vni" is there twice`},
+		invalid{"member of a member of the backend twice", `"vni":1`, `"vni":[{"a":{"b":1,"B":2}}]`, `member "B" is there twice`},
+		invalid{"everything at once", `"node":"host-a","node_id":"6f1c2d3e-0000-4000-8000-000000000001"`, `"node":""`, "node is missing; node_id is missing"},
+		invalid{"a network's record", "", networkValue, "subnet is missing; node is missing"},
 	), func(value []byte) error {
 		_, err := registry.ParseLease(n, "10.5.34.0-24", value)
 		return err
 	})
 
-	for _, address := range []string{"0.0.0.0", "::", "127.0.0.1", "::1", "224.0.0.1", "ff02::1", "255.255.255.255", "fe80::1", "fe80::1%eth0",
-		"::ffff:192.0.2.1", "10.5.1.1", "fd00:5::1"} {
+	for _, address := range []string{"0.0.0.0", "0.1.2.3", "::", "127.0.0.1", "::1", "224.0.0.1", "ff02::1", "255.255.255.255", "fe80::1", "fe80::1%eth0",
+		"::ffff:192.0.2.1"} {
 		value := strings.ReplaceAll(leaseValue, "192.0.2.34", address)
-		if _, err := registry.ParseLease(n, "10.5.34.0-24", []byte(value)); !errors.Is(err, registry.ErrInvalid) || !strings.Contains(err.Error(), address) {
-			t.Errorf("public ip %s: %v", address, err)
-		}
+		refused(t, "public ip "+address, leaseError(n, "10.5.34.0-24", value), "invalid: public ip "+address+" is not a host's unicast address")
 	}
-	for _, key := range append(slices.Clone(invalidKeys), "10.6.34.0-24", "10.5.34.0-25", "10.5.0.0-16", "fd00:5:0:22::-64") {
-		if _, err := registry.ParseLease(n, key, []byte(leaseValue)); !errors.Is(err, registry.ErrInvalid) {
-			t.Errorf("key %q: %v", key, err)
-		}
+	value := strings.ReplaceAll(leaseValue, "192.0.2.34", `fe80::1%\u001b[2J`)
+	refused(t, "zone that steers a terminal", leaseError(n, "10.5.34.0-24", value), `invalid: public ip fe80::1%\x1b[2J is not a host's unicast address`)
+	for _, address := range []string{"10.5.1.1", "fd00:5::1"} {
+		value := strings.ReplaceAll(leaseValue, "192.0.2.34", address)
+		refused(t, "public ip "+address, leaseError(n, "10.5.34.0-24", value), "invalid: public ip "+address+" is inside the network")
+	}
+	for _, key := range invalidKeys {
+		refused(t, "key "+key, leaseError(n, key, leaseValue), "")
+	}
+	for key, reason := range map[string]string{
+		"10.6.34.0-24":               "subnet 10.6.34.0/24: invalid: outside the network",
+		"10.5.34.0-25":               "subnet 10.5.34.0/25: invalid: the network's subnets are /24",
+		"10.5.0.0-16":                "subnet 10.5.0.0/16: invalid: the network's subnets are /24",
+		"0.0.0.0-0":                  "subnet 0.0.0.0/0: invalid: outside the network",
+		"fd00:5:0:22::-80":           "subnet fd00:5:0:22::/80: invalid: the network's subnets are /64",
+		"fd00:5:0:22::-64":           `key "fd00:5:0:22::-64": invalid: the slot's key is 10.5.34.0-24`,
+		"":                           `key "": invalid: a folder or inside of one, records lie beside each other`,
+		"10.5.34.0-24/":              `key "10.5.34.0-24/": invalid: a folder or inside of one, records lie beside each other`,
+		"10.5.34.0-24/x":             `key "10.5.34.0-24/x": invalid: a folder or inside of one, records lie beside each other`,
+		"10.5.34.0%2F24":             `key "10.5.34.0%2F24": invalid: not ADDRESS-LENGTH`,
+		"\x1b[2J-24\u202e":           `key "\x1b[2J-24\u202e": invalid: not the first address and length of a subnet`,
+		"\xff\xfe":                   `key "\xff\xfe": invalid: not ADDRESS-LENGTH`,
+		strings.Repeat("x", 100_000): `key "` + strings.Repeat("x", 64) + `": invalid: not ADDRESS-LENGTH`,
+	} {
+		refused(t, fmt.Sprintf("key %.80q", key), leaseError(n, key, leaseValue), reason)
+		_, err := registry.ParseReservation(n, key, []byte(nodeReservation))
+		refused(t, fmt.Sprintf("key %.80q of a reservation", key), err, reason)
 	}
 	// The slot's other key, with a value that agrees with it.
-	value := strings.Replace(leaseValue, `"subnet":"10.5.34.0/24"`, `"subnet":"fd00:5:0:22::/64"`, 1)
+	value = strings.Replace(leaseValue, `"subnet":"10.5.34.0/24"`, `"subnet":"fd00:5:0:22::/64"`, 1)
 	if _, err := registry.ParseLease(n, "fd00:5:0:22::-64", []byte(value)); !errors.Is(err, registry.ErrInvalid) || !strings.Contains(err.Error(), "10.5.34.0-24") {
 		t.Errorf("a second key of a slot: %v", err)
+	}
+}
+
+func leaseError(n registry.Network, key, value string) error {
+	_, err := registry.ParseLease(n, key, []byte(value))
+	return err
+}
+
+// refused wants exactly this reason; "" any.
+func refused(t *testing.T, what string, err error, reason string) {
+	t.Helper()
+	if !errors.Is(err, registry.ErrInvalid) || reason != "" && err.Error() != reason {
+		t.Errorf("%s: got %v, want %s", what, err, reason)
 	}
 }
 
@@ -269,11 +335,11 @@ func TestParseReservationInvalid(t *testing.T) {
 	n := dualNetwork(t)
 	check(t, nodeReservation, append(slices.Clone(common),
 		invalid{"another subnet", `10.5.40.0/24`, `10.5.41.0/24`, "contradicts the key"},
-		invalid{"no subnet", `"subnet":"10.5.40.0/24",`, ``, "contradicts the key"},
+		invalid{"no subnet", `"subnet":"10.5.40.0/24",`, ``, "subnet is missing"},
 		invalid{"nobody", `,"node":"host-b"`, ``, "either a node or a node_id"},
 		invalid{"two", `"node":"host-b"`, `"node":"host-b","node_id":"6f1c"`, "either a node or a node_id"},
-		invalid{"long node", `host-b`, strings.Repeat("a", 129), "longer than 128"},
-		invalid{"unprintable node", `host-b`, `\u001b[31m`, "not printable"},
+		invalid{"long node", `host-b`, strings.Repeat("a", 256), "node has 256 bytes, at most 255"},
+		invalid{"unprintable node", `host-b`, `\u001b[31m`, `node "\x1b[31m" has characters that cannot be printed`},
 	), func(value []byte) error {
 		_, err := registry.ParseReservation(n, "10.5.40.0-24", value)
 		return err

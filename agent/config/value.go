@@ -55,7 +55,7 @@ func checkAbsolute(s string) error {
 
 // checkNodeName keeps names in one line of a log and of a table.
 func checkNodeName(s string) error {
-	if len(s) > 255 || strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
+	if len(s) > 255 || strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }) {
 		return fmt.Errorf("%q is not a node name: at most 255 bytes without white space", s)
 	}
 	return nil

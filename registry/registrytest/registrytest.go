@@ -61,6 +61,7 @@ func Run(t *testing.T, newStore func(t *testing.T) Store) {
 		{"Holding", holdingTests},
 		{"Watch", watchTests},
 		{"Malformed", malformedTests},
+		{"Unusable", unusableTests},
 		{"Race", raceTests},
 		{"Families", familyTests},
 		{"Reservations", reservationTests},
