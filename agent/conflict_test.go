@@ -1,13 +1,16 @@
 package agent
 
 import (
+	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -53,6 +56,32 @@ func TestCopiedNameAndDataDir(t *testing.T) {
 	b.start()
 	a.check(checkConflict, api.Critical, "192.0.2.97", "192.0.2.98", "copied")
 	b.check(checkConflict, api.Critical, "192.0.2.97", "192.0.2.98", "copied")
+}
+
+// TestSameNameAtOnce: two hosts of one name that took leases at the same moment
+// did not see each other then.
+func TestSameNameAtOnce(t *testing.T) {
+	a := newHost(t, memory.New(), "a").start()
+	a.ready()
+	lease := a.rival("b", netip.Prefix{})
+	lease.Node = "a" // which the store would have refused a moment later
+	value, err := registry.FormatLease(lease)
+	must(t, err)
+	a.store.Put(leaseKey(lease.Subnet()), value)
+	a.check(checkConflict, api.Critical, "same name", "192.0.2.97", "192.0.2.98")
+	a.applies(a.subnet().String() + " <- a@" + lease.Subnet().String())
+}
+
+// rival is another host without an agent that takes a lease of network n.
+func (h *host) rival(name string, prefer netip.Prefix) registry.Lease {
+	h.t.Helper()
+	client, like := h.store.Client(), testLease(name, 0, "", 0)
+	n, err := client.Network(context.Background(), "n")
+	must(h.t, err)
+	lease, err := client.Acquire(context.Background(), n, registry.Claim{Node: name, NodeID: like.NodeID, PublicIPs: like.PublicIPs,
+		MTU: 1450, Backend: like.Backend, Prefer: prefer, TTL: time.Hour, Hold: time.Hour})
+	must(h.t, err)
+	return lease
 }
 
 // TestTakingBackSlowsDown: somebody overwrites our record again and again.

@@ -3,7 +3,6 @@ package agent
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -57,22 +56,16 @@ func fresher(a, b registry.Lease) bool {
 	return cmp.Compare(a.ModifyIndex, b.ModifyIndex) > 0
 }
 
-// conflicts names live leases of other hosts that carry our name or one of our
-// public addresses, the first few of them; "" when there are none.
+// conflicts names live leases of other hosts that pass for this one, the first
+// few of them; "" when there are none. Two hosts that took leases at the same
+// moment did not see each other then.
 func conflicts(leases []registry.Lease, own registry.Lease) string {
 	const most = 3
+	self := registry.Claim{Node: own.Node, NodeID: own.NodeID, PublicIPs: own.PublicIPs, Session: own.Session, Since: own.ModifyIndex}
 	var out []string
 	for _, l := range leases {
-		if !l.Held() || l.Session == own.Session || l.NodeID == own.NodeID {
-			continue
-		}
-		if l.Node == own.Node {
-			out = append(out, fmt.Sprintf("host at %s (node id %s, %s) has the same node name %q as this host at %s",
-				l.PublicIPs[0], l.NodeID, l.Subnet(), l.Node, own.PublicIPs[0]))
-		}
-		if slices.ContainsFunc(l.PublicIPs, func(a netip.Addr) bool { return slices.Contains(own.PublicIPs, a) }) {
-			out = append(out, fmt.Sprintf("host %q (%s) has the same public address %s as this host %q",
-				l.Node, l.Subnet(), l.PublicIPs[0], own.Node))
+		if err := registry.Duplicate(l, self); err != nil {
+			out = append(out, err.Error())
 		}
 	}
 	if len(out) > most {

@@ -70,6 +70,10 @@ func TestConflicts(t *testing.T) {
 	sameIP.PublicIPs = own.PublicIPs
 	gone := sameIP
 	gone.Session = ""
+	copied := testLease("d", 4, "sd", 2)
+	copied.NodeID = own.NodeID
+	before := copied // our own of before a restore, under our former name and address
+	before.ModifyIndex = 0
 	tests := []struct {
 		name  string
 		lease registry.Lease
@@ -80,6 +84,8 @@ func TestConflicts(t *testing.T) {
 		{"same name", sameName, []string{`"a"`, "192.0.2.98", "192.0.2.97", "id-b"}},
 		{"same address", sameIP, []string{`"c"`, `"a"`, "192.0.2.97"}},
 		{"same address but lapsed", gone, nil},
+		{"same node id", copied, []string{`"d"`, "192.0.2.100", `"a"`, "192.0.2.97", "copied"}},
+		{"our own of before", before, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

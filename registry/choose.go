@@ -34,9 +34,9 @@ type BadSlot struct {
 	ModifyIndex uint64
 }
 
-// Choose picks the slot for a claim, in this order: the slot a running host is
-// at work on, when it is free; the host's own lease, held
-// or lapsed, or overwritten under its lock; its reservation; the subnet it held
+// Choose picks the slot for a claim, in this order: the slot the host is at work
+// on, when nobody but an older lapsed record stands there; the host's own lease,
+// held or lapsed, or overwritten under its lock; its reservation; the subnet it held
 // before if that is free; a free slot that no record stands on; the slot lapsed
 // longest past the claim's hold. The slot to avoid comes after all of them, own
 // record or not, unless a reservation keeps it for the host.
@@ -46,14 +46,17 @@ type BadSlot struct {
 // work grows with the number of records alone. Errors: ErrNetworkFull,
 // ErrDuplicateNode, ErrDuplicateAddress.
 func Choose(s Situation, c Claim, rnd func(n uint64) uint64) (Choice, error) {
-	if err := checkDuplicates(s.Leases, c); err != nil {
-		return Choice{}, err
+	for _, l := range s.Leases {
+		if err := Duplicate(l, c); err != nil {
+			return Choice{}, err
+		}
 	}
 	taken := newOccupancy(s, c)
-	if slot, ok := taken.stillOurs(c); ok {
-		return Choice{Slot: slot}, nil
+	own := taken.own(s.Leases, c)
+	if choice, ok := taken.stillOurs(c, own); ok {
+		return choice, nil
 	}
-	if own := taken.own(s.Leases, c); own != nil {
+	if own != nil {
 		return Choice{Slot: own.Slot, Existing: own, Own: true}, nil
 	}
 	if own := s.overwritten(c); own != nil && !taken.avoids(own.Slot) {
@@ -81,47 +84,6 @@ func Choose(s Situation, c Claim, rnd func(n uint64) uint64) (Choice, error) {
 		return choice, nil
 	}
 	return Choice{}, fmt.Errorf("network %s: %w: %s", s.Network.Name, ErrNetworkFull, taken.summary())
-}
-
-// Same says whether the lease belongs to the claim's host: by node id, or, when
-// the state directory was lost, by node name. A live lease under another id
-// counts only when it also carries one of our addresses, since two live hosts
-// cannot share both.
-func (c Claim) Same(l Lease) bool {
-	if l.NodeID == c.NodeID {
-		return true
-	}
-	if l.Node != c.Node {
-		return false
-	}
-	return !l.Held() || l.Session == c.Session || shareAddress(l, c)
-}
-
-func shareAddress(l Lease, c Claim) bool {
-	return slices.ContainsFunc(l.PublicIPs, func(a netip.Addr) bool { return slices.Contains(c.PublicIPs, a) })
-}
-
-// checkDuplicates looks for a live lease of another host with our identity.
-func checkDuplicates(leases []Lease, c Claim) error {
-	for _, l := range leases {
-		if !l.Held() {
-			continue
-		}
-		them := fmt.Sprintf("host %q (%s, node id %s) holds %s", l.Node, joinAddrs(l.PublicIPs), l.NodeID, l.Subnet())
-		us := fmt.Sprintf("this host is %q (%s, node id %s)", c.Node, joinAddrs(c.PublicIPs), c.NodeID)
-		switch {
-		// Also under our session: a copied state directory has that too. A host
-		// that changed both name and address waits until its old session ends.
-		case l.NodeID == c.NodeID && l.Node != c.Node && !shareAddress(l, c):
-			return fmt.Errorf("%w: the node id was copied from another machine: %s; %s", ErrDuplicateNode, them, us)
-		case c.Same(l), l.Session == c.Session:
-		case l.Node == c.Node:
-			return fmt.Errorf("%w: %s; %s", ErrDuplicateNode, them, us)
-		case shareAddress(l, c):
-			return fmt.Errorf("%w: %s; %s", ErrDuplicateAddress, them, us)
-		}
-	}
-	return nil
 }
 
 // own is the claim's own record: the held one before a lapsed one, our node id

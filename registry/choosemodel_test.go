@@ -38,7 +38,7 @@ func model(s registry.Situation, c registry.Claim) outcome {
 		id, name, session := l.NodeID == c.NodeID, l.Node == c.Node, l.Held() && l.Session == c.Session
 		var own bool
 		switch {
-		case l.Held() && id && !name && !shares(l):
+		case l.Held() && id && !name && !shares(l) && l.ModifyIndex >= c.Since:
 			out.errs = append(out.errs, registry.ErrDuplicateNode)
 		case !l.Held() || session:
 			own = id || name
@@ -79,7 +79,19 @@ func model(s registry.Situation, c registry.Claim) outcome {
 	reserved := func(slot uint64) bool {
 		return slices.ContainsFunc(s.Reservations, func(r registry.Reservation) bool { return r.Slot == slot })
 	}
-	if slot, err := s.Network.Plan.Slot(c.Prefer); err == nil && c.Running && on(slot) == nil && !bad(slot) && !avoid(slot) {
+	same := func(l *registry.Lease) bool {
+		return l.NodeID == c.NodeID || l.Node == c.Node && (!l.Held() || l.Session == c.Session || shares(*l))
+	}
+	var own *registry.Lease
+	for rank := 7; rank >= 0 && own == nil; rank-- {
+		if len(byRank[rank]) > 0 {
+			own = on(byRank[rank][0])
+		}
+	}
+	remembers := c.Running || c.Since > 0 && (own == nil || own.ModifyIndex < c.Since)
+	if slot, err := s.Network.Plan.Slot(c.Prefer); err == nil && remembers && !bad(slot) && !avoid(slot) && (own == nil || own.Slot != slot) {
+		l := on(slot)
+		stands := l != nil && (l.Held() || !same(l) && l.ModifyIndex >= c.Since)
 		wanted, here := false, false // by a reservation that could be had
 		for _, r := range s.Reservations {
 			if keptFor(r) && r.Slot == slot {
@@ -88,8 +100,8 @@ func model(s registry.Situation, c registry.Claim) outcome {
 				wanted = true
 			}
 		}
-		if here || !wanted && !reserved(slot) && first <= slot && slot <= last {
-			return outcome{slots: []uint64{slot}}
+		if !stands && (here || !wanted && !reserved(slot) && first <= slot && slot <= last) {
+			return outcome{slots: []uint64{slot}, own: l != nil && same(l)}
 		}
 	}
 	for rank := 7; rank >= 0; rank-- {
@@ -130,7 +142,7 @@ func model(s registry.Situation, c registry.Claim) outcome {
 	}
 	for slot := first; slot <= last; slot++ {
 		if l := on(slot); avoid(slot) && !reserved(slot) && !bad(slot) {
-			own := l != nil && (l.NodeID == c.NodeID || l.Node == c.Node && (!l.Held() || l.Session == c.Session || shares(*l)))
+			own := l != nil && same(l)
 			if l == nil || own || !l.Held() && l.Lapsed >= c.Hold {
 				return outcome{slots: []uint64{slot}, own: own}
 			}
@@ -181,6 +193,9 @@ func TestChooseModel(t *testing.T) {
 		if rnd.IntN(2) == 0 {
 			c.Prefer = n.Plan.Subnets(rnd.Uint64N(size))[0]
 			c.Running = rnd.IntN(3) == 0
+			if rnd.IntN(2) == 0 {
+				c.Since = rnd.Uint64N(size + 2)
+			}
 		}
 		if rnd.IntN(2) == 0 {
 			c.Avoid = n.Plan.Subnets(rnd.Uint64N(size))[0]

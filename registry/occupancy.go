@@ -56,26 +56,39 @@ func (o *occupancy) free(slot uint64) bool {
 	return o.leases[slot] == nil && !o.reserved[slot] && !o.bad(slot)
 }
 
-// stillOurs is the slot a running host is at work on, when nothing stands on it
-// and it is kept for nobody else, nor another one for this host: its records in
-// a store that was set back say where it was, not where its containers are.
-func (o *occupancy) stillOurs(c Claim) (uint64, bool) {
+// stillOurs is the slot a host is at work on though the store says otherwise,
+// having been emptied or set back: nobody stands there, or only a lapsed record
+// that is the host's own or older than the one it had, and it is kept for nobody
+// else, nor another one for this host. own is what the store has of the host: it
+// says where it was, not where its containers are. When the host was not at work
+// all the time, that counts unless it is older than what the host remembers.
+func (o *occupancy) stillOurs(c Claim, own *Lease) (Choice, bool) {
 	slot, err := o.plan.Slot(c.Prefer)
-	if err != nil || !c.Running || o.leases[slot] != nil || o.bad(slot) || o.avoids(slot) {
-		return 0, false
+	if err != nil || o.bad(slot) || o.avoids(slot) || own != nil && own.Slot == slot {
+		return Choice{}, false
+	}
+	if !c.Running && (c.Since == 0 || own != nil && own.ModifyIndex >= c.Since) {
+		return Choice{}, false
+	}
+	choice := Choice{Slot: slot, Existing: o.leases[slot]}
+	if l := choice.Existing; l != nil {
+		choice.Own = c.Same(*l)
+		if l.Held() || !choice.Own && l.ModifyIndex >= c.Since {
+			return Choice{}, false
+		}
 	}
 	if o.reservedFor(c, slot) {
-		return slot, true
+		return choice, true
 	}
 	if o.reserved[slot] || !o.plan.InRange(slot) {
-		return 0, false
+		return Choice{}, false
 	}
 	for _, r := range o.reservations {
 		if l := o.leases[r.Slot]; r.For(c) && !o.bad(r.Slot) && (l == nil || !l.Held()) {
-			return 0, false
+			return Choice{}, false
 		}
 	}
-	return slot, true
+	return choice, true
 }
 
 // pick takes a free slot at random: the r-th free one, found by stepping over

@@ -120,6 +120,7 @@ type Claim struct {
 	Session string        // session of an earlier process to adopt, "" for none
 	Prefer  netip.Prefix  // subnet held before, invalid for none
 	Running bool          // the host is at work on Prefer: it has lost the record, not the subnet
+	Since   uint64        // ModifyIndex of the host's last record on Prefer, 0 when it is not known
 	Avoid   netip.Prefix  // subnet that was revoked from the host, invalid for none: the last it wants
 	TTL     time.Duration // a session lives between once and twice this after its last renewal
 	Hold    time.Duration // how long a lapsed lease is kept for its host
