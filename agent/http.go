@@ -115,6 +115,7 @@ func (a *Agent) routes() http.Handler {
 		"GET /v1/network/{network}":                         a.getNetwork,
 		"PUT /v1/network/{network}":                         a.putNetwork,
 		"DELETE /v1/network/{network}":                      a.deleteNetwork,
+		"POST /v1/network/{network}/plan":                   a.planNetwork,
 		"PUT /v1/network/{network}/release":                 a.release,
 		"GET /v1/network/{network}/leases":                  a.getLeases,
 		"GET /v1/network/{network}/lease/{subnet}":          a.getLease,

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -74,31 +75,99 @@ func skipped(bad []registry.BadRecord) []api.Skipped {
 	return out
 }
 
-// putNetwork defines a network or replaces the version the body names.
-func (a *Agent) putNetwork(r *http.Request) (reply, error) {
+// networkOf is the definition in a request's body, effective.
+func (a *Agent) networkOf(r *http.Request) (registry.Network, error) {
 	var body api.Network
 	if err := readBody(r, &body); err != nil {
-		return reply{}, err
+		return registry.Network{}, err
 	}
-	name := r.PathValue("network")
-	if body.Name != "" && body.Name != name {
-		return reply{}, badRequest("name %q contradicts the path", body.Name)
+	n := registry.Network{Name: r.PathValue("network"), ModifyIndex: body.ModifyIndex}
+	if body.Name != "" && body.Name != n.Name {
+		return n, badRequest("name %q contradicts the path", body.Name)
 	}
-	if err := registry.CheckNetworkName(name); err != nil {
-		return reply{}, err
+	if err := registry.CheckNetworkName(n.Name); err != nil {
+		return n, err
 	}
-	n := registry.Network{Name: name, ModifyIndex: body.ModifyIndex}
 	for _, p := range body.Pools {
 		n.Plan = append(n.Plan, registry.Pool(p))
 	}
 	var err error
 	if n.Plan, err = n.Plan.Normalize(); err != nil {
+		return n, err
+	}
+	n.Backend, err = a.normalizedBackend(body.Backend)
+	return n, err
+}
+
+// planNetwork tells what putNetwork would change, and changes nothing.
+func (a *Agent) planNetwork(r *http.Request) (reply, error) {
+	n, err := a.networkOf(r)
+	if err != nil {
 		return reply{}, err
 	}
-	if n.Backend, err = a.normalizedBackend(body.Backend); err != nil {
+	c, err := a.changeTo(r.Context(), n)
+	if err != nil {
 		return reply{}, err
 	}
-	reg := a.caller(r)
+	return reply{c.plan(), c.old.ModifyIndex}, nil
+}
+
+// changeTo gathers what a change to n is judged by, under the agent's own token
+// as all that is only read.
+func (a *Agent) changeTo(ctx context.Context, n registry.Network) (change, error) {
+	c := change{new: n, kinds: a.env.backends}
+	known, _, _ := a.env.networks.get() // none in a store that is new
+	c.others = known.set.Networks
+	old, err := a.env.registry.Network(ctx, n.Name)
+	if errors.Is(err, registry.ErrNetworkNotFound) {
+		return c, nil
+	}
+	if err != nil {
+		return c, err
+	}
+	c.old = old
+	leases, _, err := a.env.registry.WatchLeases(ctx, old, 0)
+	if err != nil {
+		return c, err
+	}
+	reservations, err := a.env.registry.Reservations(ctx, old)
+	c.leases, c.reservations = leases.Leases, reservations.Reservations
+	return c, err
+}
+
+// allowed refuses what takes subnets or packets from hosts, unless forced, also
+// where that cannot be known. A version that is not there any more is for the
+// store to refuse.
+func (a *Agent) allowed(ctx context.Context, n registry.Network, force bool) error {
+	c, err := a.changeTo(ctx, n)
+	switch {
+	case err != nil && force:
+		return nil
+	case err != nil || c.old.ModifyIndex != n.ModifyIndex:
+		return err
+	}
+	var reasons []string
+	for _, r := range c.plan().Refused {
+		if !r.Force || !force {
+			reasons = append(reasons, fmt.Sprintf("%s (%s)", r.Reason, r.Way))
+		}
+	}
+	if len(reasons) == 0 {
+		return nil
+	}
+	return &api.Error{Code: http.StatusConflict, Message: "network " + n.Name + " is left as it is: " + strings.Join(reasons, "; ")}
+}
+
+// putNetwork defines a network or replaces the version the body names.
+func (a *Agent) putNetwork(r *http.Request) (reply, error) {
+	n, err := a.networkOf(r)
+	if err != nil {
+		return reply{}, err
+	}
+	if err := a.allowed(r.Context(), n, r.URL.Query().Get("force") == "true"); err != nil {
+		return reply{}, err
+	}
+	name, reg := n.Name, a.caller(r)
 	if err := reg.PutNetwork(r.Context(), n); err != nil {
 		return reply{}, err
 	}

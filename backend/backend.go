@@ -27,6 +27,15 @@ type Type struct {
 	// effective options: "udp port 8285". nil for nothing. Pure.
 	Exclusive func(options json.RawMessage) []string
 
+	// Interrupts names the options whose change stops packets, and says why:
+	// "the device is made anew". A change of any other, and of the pools where
+	// every host keeps its subnets, loses no packet.
+	Interrupts map[string]string
+
+	// OwnFamily says that a host needs an underlay address of the family of
+	// each pool, because packets are not wrapped.
+	OwnFamily bool
+
 	// New builds a backend for one network. It touches nothing outside the
 	// process.
 	New func(Config) (Backend, error)

@@ -24,7 +24,9 @@ func Type() backend.Type {
 		Name:      Name,
 		Normalize: normalize,
 		Exclusive: exclusive,
-		New:       newBackend,
+		// Peers learn of it from the lease, which is a moment later.
+		Interrupts: map[string]string{"port": "peers send to the old port until they have read of the new one"},
+		New:        newBackend,
 	}
 }
 
