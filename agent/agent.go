@@ -268,7 +268,24 @@ func (a *Agent) adopt(ctx context.Context, c config.Config) {
 }
 
 // start runs one network, once.
-func (a *Agent) start(ctx context.Context, local config.Network) {
+func (a *Agent) start(ctx context.Context, local config.Network) { a.run(ctx, local, nil) }
+
+// restart ends a network's runner and starts another, which goes on with its
+// backend: nothing of the datapath stops meanwhile.
+func (a *Agent) restart(ctx context.Context, local config.Network) {
+	a.mu.Lock()
+	run := a.runners[local.Name]
+	delete(a.runners, local.Name)
+	a.mu.Unlock()
+	run.succeed()
+	run.cancel()
+	<-run.done
+	a.run(ctx, local, run.carrier)
+}
+
+// run starts a runner for a network that has none, with a backend to go on with,
+// if not nil.
+func (a *Agent) run(ctx context.Context, local config.Network, c *carrier) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.runners[local.Name] != nil {
@@ -277,6 +294,7 @@ func (a *Agent) start(ctx context.Context, local config.Network) {
 	// Ended by cancel alone, after it was decided whether to leave.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	run := &running{runner: newRunner(a.env, a.config, local), cancel: cancel}
+	run.carrier = c
 	a.runners[local.Name] = run
 	go func() { // waited for in stop and stopRunners
 		if err := run.Run(ctx); err != nil {

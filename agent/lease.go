@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -103,11 +102,9 @@ func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Le
 			return err
 		}
 		if next.Slot != lease.Slot {
-			if r.config.Lease.OnLost == config.OnLostExit {
-				return &LostError{Network: n.Name, Old: lease.Subnet().String(), New: next.Subnet().String()}
+			if err := r.moved(lease, next); err != nil {
+				return err
 			}
-			r.log.Error("this host has another subnet now, its containers must be restarted",
-				"subnet", next.Subnet(), "before", lease.Subnet())
 		}
 		lease = next
 	}

@@ -53,7 +53,7 @@ func (e *OptionError) Error() string { return e.Option + ": " + e.Reason }
 // package, find the line to point at.
 func (e *OptionError) OptionName() string { return e.Option }
 
-// Config is what stays the same for the life of one backend.
+// Config is what stays the same for the life of one backend, but see Changer.
 type Config struct {
 	Network string
 	Link    string          // name of the device, at most 15 bytes
@@ -136,6 +136,15 @@ type Backend interface {
 	// Close ends goroutines and descriptors and waits for them. It leaves the
 	// datapath in the kernel as it is. It may be repeated.
 	Close() error
+}
+
+// Changer is the optional ability to go on under another definition, with what
+// the backend has in the process: a forwarder, a socket. Change takes over pools
+// and options, valid as New's, for the calls that follow, and touches nothing
+// else. A backend without it is closed and built anew, which leaves its datapath
+// to the kernel meanwhile.
+type Changer interface {
+	Change(Config) error
 }
 
 // Counter is the optional ability to tell what passed, by peer node name. It
