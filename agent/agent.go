@@ -14,7 +14,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path"
 	"slices"
 	"sync"
 	"time"
@@ -87,7 +86,17 @@ func (s networkSet) find(name string) (registry.Network, bool) {
 // bad says whether the network's record is there but cannot be used: that is
 // not its end.
 func (s networkSet) bad(name string) bool {
-	return slices.ContainsFunc(s.set.Bad, func(b registry.BadRecord) bool { return path.Base(b.Key) == name })
+	_, bad := s.reason(name)
+	return bad
+}
+
+// reason is why the network's record cannot be used.
+func (s networkSet) reason(name string) (string, bool) {
+	i := slices.IndexFunc(s.set.Bad, func(b registry.BadRecord) bool { return tail(b.Key, 2) == "/networks/"+name })
+	if i < 0 {
+		return "", false
+	}
+	return s.set.Bad[i].Reason, true
 }
 
 // Agent is one host's agent.
@@ -100,6 +109,7 @@ type Agent struct {
 	reloads chan reloadRequest
 	ended   chan struct{}                 // closed when Run returns
 	refresh func() (config.Config, error) // reads the configuration again, for the API
+	records *recordBoard
 
 	mu      sync.Mutex
 	config  config.Config // replaced by a reload
@@ -151,6 +161,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		networks: newPublished[networkSet](), kernel: newPublished[struct{}](),
 		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding,
 	}
+	a.records = newRecordBoard(a.log, func(status, reason string) { a.env.health.set("", checkRecords, status, reason) })
 	a.env.health.set("", checkNode, api.Critical, "starting")
 	return a, nil
 }
@@ -385,6 +396,7 @@ func (a *Agent) watchNetworks(ctx context.Context) error {
 			a.log.Info("registry answers", "registry", a.o.RegistryName)
 		}
 		a.env.networks.set(networkSet{set, next})
+		a.records.set("network list", set.Bad)
 	}
 }
 

@@ -236,6 +236,10 @@ func (a *Agent) definition(r *http.Request) (registry.Network, error) {
 	if n, ok := known.find(name); ok {
 		return n, nil
 	}
+	if reason, bad := known.reason(name); bad {
+		return registry.Network{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf(
+			"network %q: its record in the store cannot be used: %s; put a good one in its place, or delete it with `leno network delete -force`", name, reason)}
+	}
 	var names []string
 	for _, n := range known.set.Networks {
 		names = append(names, n.Name)

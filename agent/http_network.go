@@ -70,7 +70,7 @@ func (a *Agent) network(n registry.Network) api.Network {
 func skipped(bad []registry.BadRecord) []api.Skipped {
 	out := []api.Skipped{}
 	for _, b := range bad {
-		out = append(out, api.Skipped(b))
+		out = append(out, api.Skipped(bounded(b)))
 	}
 	return out
 }
@@ -224,9 +224,13 @@ func (a *Agent) normalizedBackend(object json.RawMessage) (registry.Backend, err
 // forced says whether a request asks for more than is done without asking.
 func forced(r *http.Request) bool { return r.URL.Query().Get("force") == "true" }
 
-// deleteNetwork refuses while hosts hold leases, unless forced.
+// deleteNetwork refuses while hosts hold leases, or when its record does not tell
+// whether they do, unless forced.
 func (a *Agent) deleteNetwork(r *http.Request) (reply, error) {
 	n, err := a.definition(r)
+	if known, _, _ := a.env.networks.get(); forced(r) && known.bad(r.PathValue("network")) {
+		n.Name, err = r.PathValue("network"), nil
+	}
 	if err != nil {
 		return reply{}, err
 	}
@@ -252,7 +256,7 @@ func (a *Agent) deleteNetwork(r *http.Request) (reply, error) {
 	}
 	a.awaitNetworks(r.Context(), func(s networkSet) bool {
 		_, found := s.find(n.Name)
-		return !found
+		return !found && !s.bad(n.Name)
 	})
 	return reply{}, nil
 }
@@ -381,6 +385,9 @@ func (a *Agent) getReservations(r *http.Request) (reply, error) {
 	set, err := a.env.registry.Reservations(r.Context(), n)
 	if err != nil {
 		return reply{}, err
+	}
+	if run, ok := a.runner(n.Name); ok {
+		run.records.set("reservation list", set.Bad)
 	}
 	out := api.ReservationList{Reservations: []api.Reservation{}, Skipped: skipped(set.Bad)}
 	for _, v := range set.Reservations {

@@ -64,7 +64,7 @@ type runner struct {
 	seen    bool     // the network was defined before
 	deleted bool     // somebody deleted it, and this host has left it
 
-	badLogged map[registry.BadRecord]bool // watchLeases only
+	records *recordBoard
 
 	// claiming is held around every claim, and around a release by request,
 	// which no claim may follow.
@@ -124,6 +124,7 @@ func newRunner(env *environment, c config.Config, local config.Network) *runner 
 		suspicions: map[string]string{},
 	}
 	r.view.local = api.Local{State: "starting", SubnetFile: local.SubnetFile, Link: backend.LinkName(local.Name)}
+	r.records = newRecordBoard(r.log, func(status, reason string) { r.check(checkRecords, status, reason) })
 	env.health.reset(local.Name)
 	r.check(checkNetwork, api.Critical, "starting")
 	return r
@@ -285,6 +286,7 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.keep(ctx, n, lease, claim) })
 	g.Go(func() error { return r.watchLeases(ctx, n) })
+	g.Go(func() error { return r.checkReservations(ctx, n) })
 	g.Go(func() error { return r.reconcile(ctx, n, place) })
 	g.Go(func() error { return r.expireLapsed(ctx) })
 	return g.Wait()
@@ -469,6 +471,7 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 	r.env.pools.give(r.local.Name)
 	r.lease.clear()
 	r.snapshot.clear()
+	r.records.clear()
 	r.mu.Lock()
 	r.trouble, r.unrenewed, r.suspicions = "", "", map[string]string{}
 	r.mu.Unlock()

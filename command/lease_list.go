@@ -50,14 +50,21 @@ func writeLeases(w io.Writer, network string, list api.LeaseList) {
 	writeSkipped(w, list.Skipped)
 }
 
-// writeSkipped names the records that could not be used.
+// maxSkipped is how many unusable records a table names: whoever can write into
+// the store must not make it scroll for ever.
+const maxSkipped = 100
+
+// writeSkipped names the records that could not be used, the first of them.
 func writeSkipped(w io.Writer, skipped []api.Skipped) {
 	if len(skipped) == 0 {
 		return
 	}
 	fmt.Fprintf(w, "\nSkipped %s:\n", plural(len(skipped), "unusable record"))
-	for _, s := range skipped {
+	for _, s := range skipped[:min(len(skipped), maxSkipped)] {
 		note(w, "  ", s.Key+": "+s.Reason)
+	}
+	if more := len(skipped) - maxSkipped; more > 0 {
+		fmt.Fprintf(w, "  and %d more: -format=json names all\n", more)
 	}
 }
 

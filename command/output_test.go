@@ -1,6 +1,8 @@
 package command
 
 import (
+	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/api"
 )
 
 func TestTableFits(t *testing.T) {
@@ -90,4 +94,45 @@ func FuzzPrintable(f *testing.F) {
 			t.Errorf("%q: %q has more than one line", s, line)
 		}
 	})
+}
+
+// FuzzPrintJSON: nor may it in JSON, which still says the same.
+func FuzzPrintJSON(f *testing.F) {
+	for _, s := range []string{"plain", "\x1b[2J", "a\nb\tc", "\x7f\u0085\u009b2J", "é\u202e…\uFFFD", "<&>\"\\", "\U000e0001"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		s = strings.ToValidUTF8(s, "\uFFFD")
+		var out strings.Builder
+		if err := printJSON(&out, []string{s}); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range out.String() {
+			if !unicode.IsPrint(r) && r != '\n' {
+				t.Errorf("%q: %q is left in %q", s, r, out.String())
+			}
+		}
+		var back []string
+		if err := json.Unmarshal([]byte(out.String()), &back); err != nil || len(back) != 1 || back[0] != s {
+			t.Errorf("%q: reads back as %q, %v", s, back, err)
+		}
+	})
+}
+
+func TestSkippedIsBounded(t *testing.T) {
+	var skipped []api.Skipped
+	for i := range 10_000 {
+		skipped = append(skipped, api.Skipped{Key: fmt.Sprintf("leno/leases/default/bad-%d", i), Reason: "nonsense"})
+	}
+	var out strings.Builder
+	writeSkipped(&out, skipped)
+	if n := strings.Count(out.String(), "\n"); n != maxSkipped+3 || !strings.Contains(out.String(), "Skipped 10000 unusable records:") ||
+		!strings.HasSuffix(out.String(), "  and 9900 more: -format=json names all\n") {
+		t.Errorf("%d lines:\n%s", n, out.String())
+	}
+	out.Reset()
+	writeSkipped(&out, skipped[:maxSkipped])
+	if strings.Contains(out.String(), "more") {
+		t.Errorf("got\n%s", out.String())
+	}
 }
