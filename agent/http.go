@@ -237,8 +237,7 @@ func (a *Agent) definition(r *http.Request) (registry.Network, error) {
 		return n, nil
 	}
 	if reason, bad := known.reason(name); bad {
-		return registry.Network{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf(
-			"network %q: its record in the store cannot be used: %s; put a good one in its place, or delete it with `leno network delete -force`", name, reason)}
+		return registry.Network{}, unusable(name, reason)
 	}
 	var names []string
 	for _, n := range known.set.Networks {
@@ -249,6 +248,12 @@ func (a *Agent) definition(r *http.Request) (registry.Network, error) {
 		list = "known are " + strings.Join(names, ", ")
 	}
 	return registry.Network{}, fmt.Errorf("network %q: %w: %s", name, registry.ErrNetworkNotFound, list)
+}
+
+// unusable is the answer about a network whose record cannot be read.
+func unusable(name string, reason any) error {
+	return &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf("network %q: its record in the store cannot be used: %v; "+
+		"write a good one with `consul kv put`, or delete it with `leno network delete -force`", name, reason)}
 }
 
 // subnet reads the path's subnet: 10.5.34.0-24, as in keys.

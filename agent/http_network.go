@@ -28,13 +28,14 @@ func (a *Agent) getNetworks(*http.Request) (reply, error) {
 	return reply{out, known.index}, nil
 }
 
-// known is the networks in the store and those this agent has just put there,
-// which the watch shows a moment later.
+// known is the networks in the store, those this agent has just put there, which
+// the watch shows a moment later, and those that run here by a record that was
+// good.
 func (a *Agent) known(set networkSet) []registry.Network {
 	out := slices.Clone(set.set.Networks)
 	for _, name := range a.self().Networks {
 		if run, ok := a.runner(name); ok {
-			if v := run.shown(); v.defined && v.definition.ModifyIndex > set.index {
+			if v := run.shown(); v.defined && (v.definition.ModifyIndex > set.index || set.bad(name)) {
 				out = append(out, v.definition)
 			}
 		}
@@ -119,8 +120,11 @@ func (a *Agent) changeTo(ctx context.Context, n registry.Network) (change, error
 	known, _, _ := a.env.networks.get() // none in a store that is new
 	c.others = known.set.Networks
 	old, err := a.env.registry.Network(ctx, n.Name)
-	if errors.Is(err, registry.ErrNetworkNotFound) {
+	switch {
+	case errors.Is(err, registry.ErrNetworkNotFound):
 		return c, nil
+	case errors.Is(err, registry.ErrInvalid):
+		return c, unusable(n.Name, err)
 	}
 	if err != nil {
 		return c, err

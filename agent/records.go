@@ -22,7 +22,8 @@ import (
 const (
 	maxShownKey    = 512 // bytes; a key of leno's is far shorter
 	maxShownReason = 400 // bytes
-	maxLogged      = 100 // lines a minute; the rest is one line
+	maxLogged      = 100 // lines a minute with a record each
+	maxSums        = 5   // lines a minute with the number of the others
 )
 
 // recordBoard tells health and log of the records that had to be skipped. Safe
@@ -36,7 +37,8 @@ type recordBoard struct {
 	bad    map[string][]registry.BadRecord // by the command that lists them
 	logged map[registry.BadRecord]bool
 	minute time.Time // since when lines are counted
-	lines  int
+	lines  int       // in this minute, with a record each
+	sums   int       // in this minute, of how many there are
 }
 
 func newRecordBoard(log hclog.Logger, report func(status, reason string)) *recordBoard {
@@ -68,6 +70,9 @@ func (b *recordBoard) set(list string, bad []registry.BadRecord) {
 	}
 	b.logged = seen
 	if unsaid > 0 {
+		b.sums++
+	}
+	if unsaid > 0 && b.sums <= maxSums {
 		b.log.Warn("more records skipped", "count", unsaid, "total", total)
 	}
 	b.report(b.verdict(total))
@@ -84,7 +89,7 @@ func (b *recordBoard) clear() {
 // the log.
 func (b *recordBoard) mayLog() bool {
 	if now := b.now(); now.Sub(b.minute) >= time.Minute {
-		b.minute, b.lines = now, 0
+		b.minute, b.lines, b.sums = now, 0, 0
 	}
 	b.lines++
 	return b.lines <= maxLogged

@@ -79,8 +79,12 @@ func TestRecordBoardIsBounded(t *testing.T) {
 		{"a", 0, maxLogged + 1},
 		{"a", 0, 0},
 		{"b", time.Second, 1}, // how many, and no names within the same minute
-		{"b", time.Minute, 0},
-		{"c", 0, maxLogged + 1},
+		{"c", time.Second, 1},
+		{"d", time.Second, 1},
+		{"e", time.Second, 1},
+		{"f", time.Second, 0}, // nor does the number go on for ever
+		{"f", time.Minute, 0},
+		{"g", 0, maxLogged + 1},
 	} {
 		*now = now.Add(step.passes)
 		log.Reset()
@@ -95,7 +99,7 @@ func TestRecordBoardIsBounded(t *testing.T) {
 			t.Errorf("says %d bytes: %.200s", len(said[1]), said[1])
 		}
 	}
-	for _, s := range skipped(many("d")) {
+	for _, s := range skipped(many("h")) {
 		if len(s.Key) > maxShownKey+3 || len(s.Reason) > maxShownReason+3 {
 			t.Fatalf("the API shows %d and %d bytes", len(s.Key), len(s.Reason))
 		}
@@ -214,6 +218,37 @@ func TestBadNetworkIsNamed(t *testing.T) {
 	if code, _ := a.request("GET", "/v1/network/other", ""); code != http.StatusNotFound {
 		t.Errorf("after it was deleted: %d", code)
 	}
+}
+
+// A network goes on as it is when somebody writes nonsense over its definition.
+func TestOwnNetworkOverwritten(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a").start()
+	a.ready()
+	want := a.subnet().String() + " <- "
+	a.applies(want)
+	key := memory.Prefix + "/networks/n"
+	good, _, _ := store.Get(key)
+	store.Put(key, []byte(`{"version":2}`))
+	a.check(checkNetwork, api.Warning, "the definition in the store cannot be used, the one before stays in force: invalid: version 2")
+	a.check(checkRecords, api.Warning, key)
+	a.applies(want)
+	if list, err := a.client.Networks(context.Background()); err != nil || len(list.Networks) != 1 || list.Networks[0].Local == nil || len(list.Skipped) != 1 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if list, err := a.client.Leases(context.Background(), "n"); err != nil || len(list.Leases) != 1 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	for path, method := range map[string]string{"": "PUT", "/plan": "POST"} {
+		code, body := a.request(method, "/v1/network/n"+path, `{"pools":[{"prefix":"10.5.0.0/22"}],"backend":{"type":"recorder"}}`)
+		if code != http.StatusConflict || !strings.Contains(body, "cannot be used") || !strings.Contains(body, "consul kv put") {
+			t.Errorf("%q: %d %s", path, code, body)
+		}
+	}
+	store.Put(key, good)
+	a.check(checkNetwork, api.Passing, "defined")
+	a.check(checkRecords, api.Passing)
+	a.applies(want)
 }
 
 func TestBadReservationIsNamed(t *testing.T) {
