@@ -71,12 +71,15 @@ type runner struct {
 	claiming sync.Mutex
 	released *releaseRequest
 
+	saving sync.Mutex // held around every change of the state file
+
 	mu         sync.Mutex
 	view       view
 	leaving    bool              // tear down when Run's context ends
 	handOver   bool              // leave the backend open for the next runner
 	trouble    string            // why the lease is not as it should be
 	unrenewed  string            // why the session could not be renewed
+	revoked    netip.Prefix      // subnet taken from this host by Revoke, until it has another
 	suspicions map[string]string // that another host is taken for this one, by source
 	waited     waited
 }

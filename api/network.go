@@ -70,8 +70,8 @@ func (c *Client) Lease(ctx context.Context, network string, subnet netip.Prefix)
 }
 
 // RevokeLease takes a lease from whichever host has it (DELETE
-// /v1/network/:name/lease/:subnet). The host, if it lives, acquires another or
-// exits, as its lease.on_lost says.
+// /v1/network/:name/lease/:subnet). The host, if it lives, takes another
+// subnet and goes on or exits, as its lease.on_lost says.
 func (c *Client) RevokeLease(ctx context.Context, network string, subnet netip.Prefix) error {
 	_, err := c.do(ctx, http.MethodDelete, path("v1", "network", network, "lease", subnetKey(subnet)), nil, nil)
 	return err
