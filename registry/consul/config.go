@@ -59,6 +59,12 @@ type Config struct {
 	// Wait is the longest blocking query. Default 5m; Consul adds up to a
 	// sixteenth at random.
 	Wait time.Duration
+
+	// Dial opens the connections to Consul; network is "tcp" or "unix". It may
+	// be called concurrently and must honour ctx. Default: a net.Dialer that
+	// gives up after 5s. Set it to look at the traffic or to reach Consul by
+	// another way.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // TLS names PEM files and the server's expected name.
@@ -85,6 +91,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Wait <= 0 {
 		c.Wait = DefaultWait
+	}
+	if c.Dial == nil {
+		c.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
 	}
 	return c
 }
@@ -129,8 +138,7 @@ func (c Config) connection() (connection, error) {
 	override(&conf.Address, c.Address)
 
 	base := conf.Transport
-	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}
-	base.DialContext = dialer.DialContext
+	base.DialContext = c.Dial
 	host := ""
 	scheme, rest, found := strings.Cut(conf.Address, "://")
 	switch {
@@ -138,7 +146,7 @@ func (c Config) connection() (connection, error) {
 		host = conf.Address
 	case scheme == "unix":
 		base.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return dialer.DialContext(ctx, "unix", rest)
+			return c.Dial(ctx, "unix", rest)
 		}
 		conf.Address, conf.Scheme = "localhost", "http"
 	case scheme == "http" || scheme == "https":

@@ -1,12 +1,16 @@
 package consul
 
 import (
+	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/lenonet/leno/registry"
 )
 
 func clearEnv(t *testing.T) {
@@ -71,6 +75,30 @@ func TestConnection(t *testing.T) {
 				t.Errorf("the api client was given token %q and file %q", c.config.Token, c.config.TokenFile)
 			}
 		})
+	}
+}
+
+func TestDial(t *testing.T) {
+	clearEnv(t)
+	refused := errors.New("not today")
+	for give, want := range map[string]string{
+		"192.0.2.1:8500":    "tcp 192.0.2.1:8500",
+		"http://192.0.2.1":  "tcp 192.0.2.1:80",
+		"unix:///no/socket": "unix /no/socket",
+	} {
+		got := ""
+		c, err := New(Config{Address: give, Dial: func(_ context.Context, network, address string) (net.Conn, error) {
+			got = network + " " + address
+			return nil, refused
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.Network(testContext(t), "default")
+		wantIs(t, err, registry.ErrUnavailable)
+		if !strings.Contains(err.Error(), refused.Error()) || got != want {
+			t.Errorf("%s: dialled %q, want %q; error %v", give, got, want, err)
+		}
 	}
 }
 
