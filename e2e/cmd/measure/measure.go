@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/probe"
 )
 
 // What is aimed for.
@@ -162,18 +163,18 @@ func (m *measurement) rest(ctx context.Context, h *lab.Host, network, what strin
 	if err := sleep(ctx, 10*time.Second); err != nil {
 		return err
 	}
-	before, err := cpuTime(pid)
+	before, err := probe.CPUTime(pid)
 	if err != nil {
 		return err
 	}
 	if err := sleep(ctx, m.idle); err != nil {
 		return err
 	}
-	after, err := cpuTime(pid)
+	after, err := probe.CPUTime(pid)
 	if err != nil {
 		return err
 	}
-	size, err := status(pid, "VmRSS", "RssAnon", "VmHWM")
+	size, err := probe.Memory(pid, "VmRSS", "RssAnon", "VmHWM")
 	if err != nil {
 		return err
 	}

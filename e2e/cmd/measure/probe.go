@@ -8,8 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"regexp"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -18,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/probe"
 )
 
 const (
@@ -53,44 +52,8 @@ func start(ctx context.Context, h *lab.Host, network string) (s started, err err
 		}
 	}
 	s.took = time.Since(s.at)
-	s.cpu, err = cpuTime(h.Agent().Pid())
+	s.cpu, err = probe.CPUTime(h.Agent().Pid())
 	return s, err
-}
-
-// cpuTime is what all threads of a process have used, user and system, to the
-// nanosecond where /proc/PID/stat has 10 ms. Programs it ran are not in it.
-func cpuTime(pid int) (time.Duration, error) {
-	const schedClock = 2 // CPUCLOCK_SCHED, clock_getcpuclockid(3)
-	var t unix.Timespec
-	if err := unix.ClockGettime(int32(^pid<<3|schedClock), &t); err != nil {
-		return 0, fmt.Errorf("cpu time of process %d: %w", pid, err)
-	}
-	return time.Duration(t.Nano()), nil
-}
-
-// status reads lines like "VmRSS:  1234 kB" of a process, in MiB.
-func status(pid int, names ...string) (map[string]float64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return nil, err
-	}
-	out := map[string]float64{}
-	for line := range strings.Lines(string(text)) {
-		name, value, _ := strings.Cut(line, ":")
-		if fields := strings.Fields(value); len(fields) == 2 && fields[1] == "kB" {
-			kib, err := strconv.ParseFloat(fields[0], 64)
-			if err != nil {
-				return nil, fmt.Errorf("/proc/%d/status: %q: %w", pid, line, err)
-			}
-			out[name] = kib / 1024
-		}
-	}
-	for _, name := range names {
-		if _, ok := out[name]; !ok {
-			return nil, fmt.Errorf("/proc/%d/status has no %s", pid, name)
-		}
-	}
-	return out, nil
 }
 
 // complete says whether the kernel has a route, a forwarding entry and a

@@ -2,34 +2,20 @@ package main
 
 import (
 	"context"
-	"debug/buildinfo"
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
-	"runtime"
 	"slices"
-	"strings"
 	"text/tabwriter"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/lenonet/leno/e2e/probe"
 )
 
 // result is everything that was measured, and on what.
 type result struct {
-	Date   string `json:"date"`
-	CPUs   int    `json:"cpus"`
-	Kernel string `json:"kernel"`
-	Go     string `json:"go"` // that built leno
-	Leno   string `json:"leno"`
-	Consul string `json:"consul"`
-	// LoadBefore and LoadAfter are the machine's load averages: what else ran
-	// is in the figures too.
-	LoadBefore string    `json:"load_before"`
-	LoadAfter  string    `json:"load_after"`
-	Figures    []*figure `json:"figures"`
+	*probe.Machine
+	Figures []*figure `json:"figures"`
 }
 
 // figure is one thing measured several times.
@@ -44,45 +30,8 @@ type figure struct {
 }
 
 func newResult(ctx context.Context, leno, consul string) (*result, error) {
-	r := &result{Date: time.Now().UTC().Format(time.DateOnly), CPUs: runtime.NumCPU(), LoadBefore: load()}
-	var name unix.Utsname
-	if err := unix.Uname(&name); err != nil {
-		return nil, fmt.Errorf("uname: %w", err)
-	}
-	r.Kernel = unix.ByteSliceToString(name.Release[:])
-	info, err := buildinfo.ReadFile(leno)
-	if err != nil {
-		return nil, fmt.Errorf("no leno to measure: %w", err)
-	}
-	for _, s := range info.Settings {
-		if s.Key == "-race" && s.Value == "true" {
-			return nil, fmt.Errorf("%s has the race detector in it: measure what `make build` makes", leno)
-		}
-	}
-	r.Go = info.GoVersion
-	if r.Leno, err = version(ctx, leno); err != nil {
-		return nil, err
-	}
-	r.Consul, err = version(ctx, consul)
-	return r, err
-}
-
-// version is the first line a program prints about itself.
-func version(ctx context.Context, program string) (string, error) {
-	out, err := exec.CommandContext(ctx, program, "version").Output()
-	if err != nil {
-		return "", fmt.Errorf("%s version: %w", program, err)
-	}
-	line, _, _ := strings.Cut(string(out), "\n")
-	return line, nil
-}
-
-func load() string {
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return "unknown"
-	}
-	return strings.Join(strings.Fields(string(text))[:3], " ")
+	machine, err := probe.NewMachine(ctx, leno, consul)
+	return &result{Machine: machine}, err
 }
 
 // add takes down one value. A figure appears where its first value came in.
@@ -100,7 +49,7 @@ func (r *result) seconds(name string, target float64, d time.Duration) {
 }
 
 func (r *result) finish() {
-	r.LoadAfter = load()
+	r.Machine.Finish()
 	for _, f := range r.Figures {
 		sorted := slices.Sorted(slices.Values(f.Values))
 		n := len(sorted)
@@ -116,8 +65,9 @@ func (r *result) json(out io.Writer) error {
 }
 
 func (r *result) table(out io.Writer) error {
-	fmt.Fprintf(out, "%s, %d CPUs, Linux %s, %s\n%s, %s\nload average %s before, %s after\n\n",
-		r.Date, r.CPUs, r.Kernel, r.Go, r.Leno, r.Consul, r.LoadBefore, r.LoadAfter)
+	if err := r.Machine.Write(out); err != nil {
+		return err
+	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "WHAT\tMEDIAN\tRANGE\tRUNS\tTARGET")
 	for _, f := range r.Figures {

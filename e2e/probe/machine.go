@@ -1,0 +1,83 @@
+package probe
+
+import (
+	"context"
+	"debug/buildinfo"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Machine is on what something was measured, and with which programs.
+type Machine struct {
+	Date   string `json:"date"`
+	CPUs   int    `json:"cpus"`
+	Kernel string `json:"kernel"`
+	Go     string `json:"go"` // that built leno
+	Leno   string `json:"leno"`
+	Consul string `json:"consul"`
+	// LoadBefore and LoadAfter are the machine's load averages: what else ran
+	// is in the figures too.
+	LoadBefore string `json:"load_before"`
+	LoadAfter  string `json:"load_after"`
+}
+
+// NewMachine looks at the machine and at the binaries of leno and Consul. A
+// leno with the race detector in it is an error: its figures would say nothing.
+func NewMachine(ctx context.Context, leno, consul string) (*Machine, error) {
+	m := &Machine{Date: time.Now().UTC().Format(time.DateOnly), CPUs: runtime.NumCPU(), LoadBefore: load()}
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return nil, fmt.Errorf("uname: %w", err)
+	}
+	m.Kernel = unix.ByteSliceToString(name.Release[:])
+	info, err := buildinfo.ReadFile(leno)
+	if err != nil {
+		return nil, fmt.Errorf("no leno to measure: %w", err)
+	}
+	for _, s := range info.Settings {
+		if s.Key == "-race" && s.Value == "true" {
+			return nil, fmt.Errorf("%s has the race detector in it: measure what `make build` makes", leno)
+		}
+	}
+	m.Go = info.GoVersion
+	if m.Leno, err = version(ctx, leno); err != nil {
+		return nil, err
+	}
+	m.Consul, err = version(ctx, consul)
+	return m, err
+}
+
+// Finish looks at the load again.
+func (m *Machine) Finish() { m.LoadAfter = load() }
+
+// Write prints it, with an empty line behind it.
+func (m *Machine) Write(out io.Writer) error {
+	_, err := fmt.Fprintf(out, "%s, %d CPUs, Linux %s, %s\n%s, %s\nload average %s before, %s after\n\n",
+		m.Date, m.CPUs, m.Kernel, m.Go, m.Leno, m.Consul, m.LoadBefore, m.LoadAfter)
+	return err
+}
+
+// version is the first line a program prints about itself.
+func version(ctx context.Context, program string) (string, error) {
+	out, err := exec.CommandContext(ctx, program, "version").Output()
+	if err != nil {
+		return "", fmt.Errorf("%s version: %w", program, err)
+	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	return line, nil
+}
+
+func load() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.Join(strings.Fields(string(text))[:3], " ")
+}
