@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/e2e/probe"
+)
+
+// servers of a Consul cluster: what a site runs that cares for its data.
+const servers = 3
+
+// cluster is three Consul servers on ports of loopback, with their data on disk.
+type cluster struct {
+	addresses []string // of their HTTP APIs
+	clients   []*api.Client
+	processes []*process
+}
+
+// startCluster starts the servers with their data in dir, and waits until each
+// of them takes writes.
+func startCluster(ctx context.Context, binary, dir string) (_ *cluster, err error) {
+	for i := range 3 { // a free port may be taken before Consul binds it
+		own := filepath.Join(dir, fmt.Sprintf("consul-%d", i))
+		if err := os.Mkdir(own, 0o755); err != nil {
+			return nil, err
+		}
+		c := &cluster{}
+		if err = c.start(ctx, binary, own); err == nil {
+			return c, nil
+		}
+		c.kill()
+	}
+	return nil, err
+}
+
+func (c *cluster) start(ctx context.Context, binary, dir string) error {
+	const each = 3
+	ports, err := freePorts(servers * each)
+	if err != nil {
+		return err
+	}
+	var join []string
+	for i := range servers {
+		join = append(join, address(ports[i*each+1]))
+	}
+	for i := range servers {
+		http, serf, rpc := ports[i*each], ports[i*each+1], ports[i*each+2]
+		text, err := json.Marshal(map[string]any{
+			"node_name": fmt.Sprintf("server-%d", i), "server": true, "bootstrap_expect": servers, "retry_join": join, "retry_interval": "1s",
+			"bind_addr": "127.0.0.1", "client_addr": "127.0.0.1", "data_dir": filepath.Join(dir, fmt.Sprint(i)),
+			"log_level": "WARN", "disable_update_check": true,
+			"ports": map[string]int{"http": http, "serf_lan": serf, "server": rpc, "serf_wan": -1, "dns": -1, "grpc": -1, "grpc_tls": -1},
+			// The default. With 1, as production has it, servers that share two
+			// CPUs with all their clients take each other for dead.
+			"performance": map[string]int{"raft_multiplier": 5},
+			// All simulated hosts have one address here; 200 connections is the default.
+			"limits": map[string]int{"http_max_conns_per_client": 8000},
+		})
+		if err != nil {
+			return err
+		}
+		file := filepath.Join(dir, fmt.Sprintf("server-%d.json", i))
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			return err
+		}
+		p, err := startProcess(file+".log", binary, "agent", "-config-file="+file)
+		if err != nil {
+			return err
+		}
+		client, err := api.NewClient(&api.Config{Address: address(http)})
+		if err != nil {
+			return err
+		}
+		c.processes, c.addresses, c.clients = append(c.processes, p), append(c.addresses, address(http)), append(c.clients, client)
+	}
+	for i, p := range c.processes {
+		if err := p.waitFor(ctx, "Consul", func(ctx context.Context) error { return ready(ctx, c.clients[i]) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ready is nil when the server knows all peers and can make sessions, which want
+// its node in the catalogue.
+func ready(ctx context.Context, client *api.Client) error {
+	options := (&api.WriteOptions{}).WithContext(ctx)
+	peers, err := client.Status().PeersWithQueryOptions((&api.QueryOptions{}).WithContext(ctx))
+	if err != nil {
+		return err
+	}
+	if len(peers) < servers {
+		return errors.New("not all servers have joined")
+	}
+	id, _, err := client.Session().CreateNoChecks(&api.SessionEntry{}, options)
+	if err != nil {
+		return err
+	}
+	_, err = client.Session().Destroy(id, options)
+	return err
+}
+
+// address and client give simulated host i its server: they are spread evenly.
+func (c *cluster) address(i int) string     { return c.addresses[i%servers] }
+func (c *cluster) client(i int) *api.Client { return c.clients[i%servers] }
+
+// cpu is what the servers have used together.
+func (c *cluster) cpu() (time.Duration, error) {
+	var sum time.Duration
+	for _, p := range c.processes {
+		used, err := probe.CPUTime(p.pid())
+		if err != nil {
+			return 0, err
+		}
+		sum += used
+	}
+	return sum, nil
+}
+
+func (c *cluster) kill() {
+	for _, p := range c.processes {
+		p.kill()
+	}
+}
+
+func address(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
+
+// freePorts finds ports of loopback that are free for TCP and, most likely, UDP.
+func freePorts(n int) ([]int, error) {
+	var ports []int
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}

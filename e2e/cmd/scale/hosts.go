@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lenonet/leno/e2e/probe"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul"
+)
+
+// The pace of an agent with the default configuration: lease.ttl less
+// lease.renew_margin between two renewals.
+const (
+	leaseTTL    = 2 * time.Minute
+	renewEvery  = leaseTTL - 80*time.Second
+	renewalsFor = 10 * time.Second
+)
+
+// host is one simulated host that starts: it takes a lease and watches until it
+// knows the leases of all others.
+type host struct {
+	meter
+	client *consul.Client
+	lease  registry.Lease
+	tries  int // of Acquire
+	bytes  int64
+	known  atomic.Int64 // leases seen so far
+}
+
+// starts has n hosts start at random moments within a time.
+func (m *measurement) starts(ctx context.Context, n int, within time.Duration) error {
+	m.log("%d hosts start within %s", n, within)
+	network, err := newNetwork(fmt.Sprintf("starts-%d", n))
+	if err != nil {
+		return err
+	}
+	if err := m.admin.PutNetwork(ctx, network); err != nil {
+		return err
+	}
+	hosts := make([]*host, n)
+	for i := range hosts {
+		hosts[i] = &host{}
+		hosts[i].client, err = consul.New(consul.Config{Address: m.cluster.address(i), Dial: hosts[i].dial})
+		if err != nil {
+			return err
+		}
+		defer hosts[i].client.Close()
+	}
+	servers, err := m.cluster.cpu()
+	if err != nil {
+		return err
+	}
+	clients, err := probe.CPUTime(os.Getpid())
+	if err != nil {
+		return err
+	}
+
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var group errgroup.Group
+	var mu sync.Mutex
+	var lastStart, lastSeen time.Time
+	for i, h := range hosts {
+		group.Go(func() error {
+			if err := sleep(limited, rand.N(within)); err != nil {
+				return err
+			}
+			begin := time.Now()
+			err := h.start(limited, network, i, n)
+			mu.Lock()
+			defer mu.Unlock()
+			lastStart, lastSeen = later(lastStart, begin), later(lastSeen, time.Now())
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		least := slices.MinFunc(hosts, func(a, b *host) int { return int(a.known.Load() - b.known.Load()) })
+		return fmt.Errorf("%d hosts start; one has seen %d leases: %w", n, least.known.Load(), err)
+	}
+	serversAfter, err := m.cluster.cpu()
+	if err != nil {
+		return err
+	}
+	clientsAfter, err := probe.CPUTime(os.Getpid())
+	if err != nil {
+		return err
+	}
+
+	var bytes []int64
+	tries := 0
+	for _, h := range hosts {
+		bytes = append(bytes, h.bytes)
+		tries += h.tries
+	}
+	slices.Sort(bytes)
+	what := fmt.Sprintf("%d hosts start within %s: ", n, within)
+	m.result.seconds(what+"last start until all have seen all", 2, lastSeen.Sub(lastStart))
+	m.result.add(what+"received by a host, median", "B", 1e6, float64(bytes[n/2]))
+	m.result.add(what+"received by a host, most", "B", 0, float64(bytes[n-1]))
+	m.result.add(what+"attempts to take a lease", "", 0, float64(tries))
+	m.result.seconds(what+"server CPU", 0, serversAfter-servers)
+	m.result.seconds(what+"client CPU", 0, clientsAfter-clients)
+	return m.renewals(ctx, hosts)
+}
+
+// start takes a lease as the agent does and watches until n leases are known.
+func (h *host) start(ctx context.Context, network registry.Network, i, n int) (err error) {
+	backend, err := attributes(i)
+	if err != nil {
+		return err
+	}
+	claim := registry.Claim{Node: hostName(i), NodeID: nodeID(i), PublicIPs: []netip.Addr{publicIP(i)}, MTU: 1450, Backend: backend,
+		TTL: leaseTTL, Hold: 24 * time.Hour}
+	again := func(err error) error {
+		if errors.Is(err, registry.ErrDuplicateNode) || errors.Is(err, registry.ErrNetworkFull) || ctx.Err() != nil {
+			return err
+		}
+		return sleep(ctx, time.Second+rand.N(time.Second))
+	}
+	for {
+		h.tries++
+		if h.lease, err = h.client.Acquire(ctx, network, claim); err == nil {
+			break
+		}
+		if err := again(err); err != nil {
+			return err
+		}
+	}
+	var index uint64
+	for {
+		set, next, err := h.client.WatchLeases(ctx, network, index)
+		if err != nil {
+			if err := again(err); err != nil {
+				return err
+			}
+			continue
+		}
+		index = next
+		h.known.Store(int64(len(set.Leases)))
+		if len(set.Leases) == n {
+			h.bytes = h.received.Load()
+			return nil
+		}
+	}
+}
+
+// renewals renews all leases much more often than agents do and puts the cost
+// of one down to an hour at the default pace.
+func (m *measurement) renewals(ctx context.Context, hosts []*host) error {
+	span := min(renewalsFor, m.minute)
+	m.log("renewals for %s", span)
+	idle, err := m.serversUse(ctx, func(ctx context.Context) (int, error) { return 0, sleep(ctx, span) })
+	if err != nil {
+		return err
+	}
+	// 20 times the pace of 1,000 hosts, and slow enough that none has to queue.
+	pace := time.Second / 500
+	busy, err := m.serversUse(ctx, func(ctx context.Context) (int, error) {
+		var group errgroup.Group
+		group.SetLimit(inFlight)
+		tick := time.NewTicker(pace)
+		defer tick.Stop()
+		count := 0
+		for end := time.Now().Add(span); time.Now().Before(end); count++ {
+			h := hosts[count%len(hosts)]
+			group.Go(func() error { return h.client.Renew(ctx, h.lease) })
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return count, ctx.Err()
+			}
+		}
+		return count, group.Wait()
+	})
+	if err != nil {
+		return fmt.Errorf("renew: %w", err)
+	}
+	each := (busy.cpu.Seconds() - idle.cpu.Seconds()*busy.took.Seconds()/idle.took.Seconds()) / float64(busy.count)
+	hourly := float64(time.Hour/renewEvery) * float64(len(hosts))
+	m.result.seconds("three servers with nothing to do: CPU a second", 0, time.Duration(float64(idle.cpu)/idle.took.Seconds()))
+	m.result.seconds("one renewal: server CPU", 0, time.Duration(each*float64(time.Second)))
+	m.result.add(fmt.Sprintf("renewals an hour of %d hosts", len(hosts)), "", 0, hourly)
+	m.result.seconds(fmt.Sprintf("renewals of %d hosts: server CPU an hour", len(hosts)), 0, time.Duration(each*hourly*float64(time.Second)))
+	return nil
+}
+
+// use is what the servers used while something was done count times.
+type use struct {
+	cpu, took time.Duration
+	count     int
+}
+
+func (m *measurement) serversUse(ctx context.Context, do func(context.Context) (int, error)) (u use, err error) {
+	before, err := m.cluster.cpu()
+	if err != nil {
+		return u, err
+	}
+	start := time.Now()
+	if u.count, err = do(ctx); err != nil {
+		return u, err
+	}
+	u.took = time.Since(start)
+	after, err := m.cluster.cpu()
+	u.cpu = after - before
+	return u, err
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,197 @@
+// Scale measures what leno's registry costs in a large network: what hosts
+// receive, what Consul's servers and the hosts compute, and how soon a change is
+// seen, next to a plain watch on the same machine. `make scale` runs it.
+//
+// Hosts are registry clients in this process, Consul is three real servers on
+// loopback.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/pprof"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/probe"
+	"github.com/lenonet/leno/registry/consul"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	err := start(ctx, os.Args[1:])
+	if ctx.Err() != nil {
+		err = errors.New("interrupted") // everything else that is wrong follows from it
+	}
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "scale:", err)
+		os.Exit(1)
+	}
+}
+
+// limit is for a machine where something hangs.
+const limit = 40 * time.Minute
+
+// options are the command line.
+type options struct {
+	leno, consul string
+	sizes        []size
+	layouts      []layout
+	rounds       int
+	hosts        int
+	rest         bool
+	memory       bool
+	profile      string
+}
+
+func start(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("scale", flag.ExitOnError)
+	var o options
+	flags.StringVar(&o.leno, "leno", "bin/leno", "the leno `binary`, built without the race detector")
+	flags.StringVar(&o.consul, "consul", "", "the Consul `binary`; default: as the tests find it")
+	sizes := flags.String("sizes", "1000/500,5000/200,10000/100", "`leases/watchers`, with commas")
+	layouts := flags.String("layouts", "leno,plain,nogzip", "`names` of the ways to watch, with commas")
+	flags.IntVar(&o.rounds, "rounds", 3, "`number` of runs of what takes no time")
+	flags.IntVar(&o.hosts, "hosts", 1000, "`number` of hosts that start within ten seconds and then renew; 0 for none")
+	flags.BoolVar(&o.rest, "rest", true, "measure what happens at rest, at the first size")
+	flags.BoolVar(&o.memory, "memory", true, "measure memory at each size")
+	asJSON := flags.Bool("json", false, "print JSON")
+	flags.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of the watchers and hosts to this `file`")
+	child := flags.String("watch-one", "", "only follow -network at this `address` and print the memory that takes")
+	network := flags.String("network", "", "`name` for -watch-one")
+	flags.Parse(args) // exits on errors
+	if *child != "" {
+		return watchOne(ctx, *child, *network, os.Stdout)
+	}
+
+	var err error
+	if o.sizes, err = parseSizes(*sizes); err != nil {
+		return err
+	}
+	if o.layouts, err = parseLayouts(*layouts); err != nil {
+		return err
+	}
+	if o.rounds < 1 {
+		return errors.New("-rounds: at least 1")
+	}
+	if o.consul == "" {
+		if o.consul, err = lab.FindConsul(); err != nil {
+			return err
+		}
+	}
+	machine, err := probe.NewMachine(ctx, o.leno, o.consul)
+	if err != nil {
+		return err
+	}
+	r := &result{Machine: machine}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := all(ctx, o, r); err != nil {
+		return err
+	}
+	r.finish()
+	if *asJSON {
+		return r.json(os.Stdout)
+	}
+	return r.table(os.Stdout)
+}
+
+// all measures everything, on one cluster.
+func all(ctx context.Context, o options, r *result) (err error) {
+	dir, err := os.MkdirTemp("", "leno-scale-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	begin := time.Now()
+	log := func(format string, args ...any) {
+		fmt.Fprintf(os.Stderr, "%4.0f s  %s\n", time.Since(begin).Seconds(), fmt.Sprintf(format, args...))
+	}
+	log("three Consul servers")
+	c, err := startCluster(ctx, o.consul, dir)
+	if err != nil {
+		return err
+	}
+	defer c.kill()
+	admin, err := consul.New(consul.Config{Address: c.address(0)})
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	m := &measurement{cluster: c, result: r, rounds: o.rounds, burst: 100, spread: 10 * time.Second, minute: 65 * time.Second,
+		layouts: o.layouts, admin: admin, log: log}
+	if o.profile != "" {
+		file, err := os.Create(o.profile)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, file.Close()) }()
+		if err := pprof.StartCPUProfile(file); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	for i, s := range o.sizes {
+		if err := m.watching(ctx, s, o.rest && i == 0); err != nil {
+			return err
+		}
+	}
+	if o.memory {
+		program, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		for _, s := range o.sizes {
+			if err := m.memory(ctx, program, o.leno, dir, s.leases); err != nil {
+				return err
+			}
+		}
+	}
+	if o.hosts > 0 {
+		return m.starts(ctx, o.hosts, 10*time.Second)
+	}
+	return nil
+}
+
+func parseSizes(text string) (sizes []size, err error) {
+	for _, part := range fields(text) {
+		var s size
+		leases, watchers, _ := strings.Cut(part, "/")
+		var errs [2]error
+		s.leases, errs[0] = strconv.Atoi(leases)
+		s.watchers, errs[1] = strconv.Atoi(watchers)
+		if err := errors.Join(errs[:]...); err != nil || s.leases < 100 || s.leases > 60000 || s.watchers < 1 {
+			return nil, fmt.Errorf("-sizes: %q is not LEASES/WATCHERS with 100 to 60000 leases", part)
+		}
+		sizes = append(sizes, s)
+	}
+	return sizes, nil
+}
+
+func parseLayouts(text string) (out []layout, err error) {
+	for _, name := range fields(text) {
+		switch name {
+		case "leno":
+			out = append(out, leno)
+		case "plain":
+			out = append(out, plain)
+		case "nogzip":
+			out = append(out, uncompressed)
+		default:
+			return nil, fmt.Errorf("-layouts: %q is none of leno, plain, nogzip", name)
+		}
+	}
+	return out, nil
+}
+
+func fields(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
+}

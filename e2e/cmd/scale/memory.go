@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/probe"
+	"github.com/lenonet/leno/registry/consul"
+)
+
+// footprint is the memory of one process, MiB.
+type footprint struct {
+	Resident float64 `json:"resident"`
+	Heap     float64 `json:"heap"` // of that: not pages of the program file
+	Most     float64 `json:"most"`
+}
+
+func footprintOf(pid int) (footprint, error) {
+	m, err := probe.Memory(pid, "VmRSS", "RssAnon", "VmHWM")
+	return footprint{m["VmRSS"], m["RssAnon"], m["VmHWM"]}, err
+}
+
+// memory measures a registry client alone and a whole agent among n leases.
+func (m *measurement) memory(ctx context.Context, program, leno, dir string, n int) error {
+	m.log("memory with %d leases", n)
+	name := fmt.Sprintf("memory-%d", n)
+	if _, err := newWorld(ctx, m.cluster, m.admin, name, n, 100); err != nil {
+		return err
+	}
+	out, err := exec.CommandContext(ctx, program, "-watch-one", m.cluster.address(0), "-network", name).Output()
+	if err != nil {
+		return fmt.Errorf("watch alone: %w", err)
+	}
+	var alone footprint
+	if err := json.Unmarshal(out, &alone); err != nil {
+		return fmt.Errorf("watch alone: %w", err)
+	}
+	m.result.memory(fmt.Sprintf("%d leases: a registry client that watches", n), alone)
+	agent, err := m.agent(ctx, leno, filepath.Join(dir, name), name, n+1)
+	if err != nil {
+		return fmt.Errorf("agent among %d leases: %w", n, err)
+	}
+	m.result.memory(fmt.Sprintf("%d leases: leno agent, backend alloc", n), agent)
+	return nil
+}
+
+// watchOne is the child process of memory: it follows a network, lets go of
+// everything that can be let go of, and prints its footprint.
+func watchOne(ctx context.Context, address, network string, out io.Writer) error {
+	client, err := consul.New(consul.Config{Address: address})
+	if err != nil {
+		return err
+	}
+	n, err := client.Network(ctx, network)
+	if err != nil {
+		return err
+	}
+	set, _, err := client.WatchLeases(ctx, n, 0)
+	if err != nil {
+		return err
+	}
+	runtime.GC()
+	debug.FreeOSMemory()
+	f, err := footprintOf(os.Getpid())
+	runtime.KeepAlive(set)
+	runtime.KeepAlive(client)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(out).Encode(f)
+}
+
+// agent runs leno itself until it knows as many leases, and 10 s longer. It
+// takes a lease, gives it up again and touches nothing else.
+func (m *measurement) agent(ctx context.Context, binary, dir, network string, leases int) (f footprint, err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return f, err
+	}
+	ports, err := freePorts(1)
+	if err != nil {
+		return f, err
+	}
+	own, err := net.ResolveTCPAddr("tcp", address(ports[0]))
+	if err != nil {
+		return f, err
+	}
+	config := fmt.Sprintf(`
+node_name = "measured"
+data_dir  = %q
+consul {
+  address = %q
+  service = ""
+}
+lease {
+  release_on_stop = true
+}
+underlay {
+  public_ip = "203.0.113.1"
+}
+http {
+  address = %q
+}
+network %q {
+  subnet_file = %q
+  ip_masq     = false
+  forward     = false
+}
+`, filepath.Join(dir, "data"), m.cluster.address(0), own, network, filepath.Join(dir, "subnet.env"))
+	file := filepath.Join(dir, "leno.hcl")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		return f, err
+	}
+	p, err := startProcess(file+".log", binary, "agent", "-config-file="+file)
+	if err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, p.stop()) }()
+	client, err := api.New(api.Config{Address: own.String()})
+	if err != nil {
+		return f, err
+	}
+	defer client.Close()
+	err = p.waitFor(ctx, "the agent", func(ctx context.Context) error {
+		list, err := client.Leases(ctx, network)
+		if err == nil && len(list.Leases) < leases {
+			err = fmt.Errorf("%d leases so far", len(list.Leases))
+		}
+		return err
+	})
+	if err != nil {
+		return f, err
+	}
+	if err := sleep(ctx, min(10*time.Second, m.minute)); err != nil {
+		return f, err
+	}
+	return footprintOf(p.pid())
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/probe"
+	"github.com/lenonet/leno/registry/consul"
+)
+
+// most bytes that leno may send a watcher, generously: about three times what
+// it does send.
+var most = map[string]float64{
+	"first read":         50e3,
+	"one change":         20e3,
+	"20 changes at once": 60e3,
+}
+
+// TestShort is the short form of what `make scale` does. Every watcher has to
+// see every change and what a consistent read shows in the end; nothing is said
+// about time, which belongs to whatever else the machine does.
+func TestShort(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	binary, err := lab.FindConsul()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := startCluster(ctx, binary, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.kill)
+	admin, err := consul.New(consul.Config{Address: c.address(0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &result{Machine: &probe.Machine{}}
+	m := &measurement{cluster: c, result: r, rounds: 1, burst: 20, spread: time.Second, minute: time.Second,
+		layouts: []layout{leno, plain, uncompressed}, admin: admin, log: t.Logf}
+	if err := m.watching(ctx, size{200, 20}, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.starts(ctx, 40, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	r.finish()
+	var text strings.Builder
+	if err := r.table(&text); err != nil {
+		t.Fatal(err)
+	}
+	t.Log("\n" + text.String())
+
+	found := 0
+	for _, row := range r.Watching {
+		limit, ok := most[row.Event]
+		if !ok || row.Layout != leno.name {
+			continue
+		}
+		found++
+		if row.Median.Each > limit {
+			t.Errorf("%s: a watcher received %.0f bytes, at most %.0f are due", row.Event, row.Median.Each, limit)
+		}
+		if row.Median.Each == 0 {
+			t.Errorf("%s: nothing was counted", row.Event)
+		}
+	}
+	if found != len(most) {
+		t.Errorf("%d events with a limit were measured, want %d:\n%s", found, len(most), text.String())
+	}
+}

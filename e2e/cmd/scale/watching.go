@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul"
+)
+
+// size is so many leases in one network and so many hosts that watch them.
+type size struct{ leases, watchers int }
+
+// aims of the issue, by size and event.
+var aims = map[size]map[string]aim{
+	{1000, 500}: {
+		"100 changes at once": {seen: 600 * time.Millisecond, bytes: 50e6},
+	},
+	{10000, 100}: {
+		"one change": {seen: 100 * time.Millisecond, each: 2000},
+	},
+}
+
+// measurement is one run of all that was asked for.
+type measurement struct {
+	cluster *cluster
+	result  *result
+	rounds  int
+	burst   int           // changes in a burst, and in a spread
+	spread  time.Duration // over which changes are spread
+	minute  time.Duration // what a minute at rest is cut to in a short run
+	layouts []layout
+	admin   *consul.Client // defines the networks
+	log     func(format string, args ...any)
+}
+
+// watching measures one size with each layout in turn.
+func (m *measurement) watching(ctx context.Context, s size, rest bool) error {
+	for i, how := range m.layouts {
+		name := fmt.Sprintf("scale-%d-%d", s.leases, i)
+		w, err := newWorld(ctx, m.cluster, m.admin, name, s.leases, m.share(rest))
+		if err != nil {
+			return fmt.Errorf("write %d leases: %w", s.leases, err)
+		}
+		if err := m.layout(ctx, w, how, s, rest); err != nil {
+			return fmt.Errorf("%d leases, %d watchers, %s: %w", s.leases, s.watchers, how.name, err)
+		}
+	}
+	return nil
+}
+
+// share is how many leases have a session in common: none where they are to
+// lapse, which one destroyed session for many would make too easy.
+func (m *measurement) share(rest bool) int {
+	if rest {
+		return 1
+	}
+	return 100
+}
+
+func (m *measurement) layout(ctx context.Context, w *world, how layout, s size, rest bool) error {
+	m.log("%d leases, %d watchers, %s: first read", s.leases, s.watchers, how.name)
+	f, first, err := launch(ctx, w, how, s.watchers)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	m.result.row(s, "first read", how, first)
+	run := &run{measurement: m, world: w, fleet: f, how: how, size: s, mtu: 1300}
+	rounds := m.rounds
+	if how.name != leno.name {
+		rounds = 1 // it takes long, and nobody need know it to a hair
+	}
+	for range rounds {
+		if err := run.changes(ctx, "one change", 1, 0); err != nil {
+			return err
+		}
+	}
+	for range rounds {
+		if err := run.changes(ctx, fmt.Sprintf("%d changes at once", m.burst), m.burst, 0); err != nil {
+			return err
+		}
+	}
+	if err := run.changes(ctx, fmt.Sprintf("%d changes in %s", m.burst, m.spread), m.burst, m.spread); err != nil {
+		return err
+	}
+	if rest {
+		if err := run.atRest(ctx); err != nil {
+			return err
+		}
+	}
+	truth, err := w.truth(ctx)
+	if err != nil {
+		return err
+	}
+	return f.verify(truth)
+}
+
+// run is one layout at one size.
+type run struct {
+	*measurement
+	world *world
+	fleet *fleet
+	how   layout
+	size  size
+	mtu   int // no two events use the same
+}
+
+func (r *run) event(ctx context.Context, name string, met func([]registry.Lease) bool, do func(context.Context) error) error {
+	r.log("%d leases, %d watchers, %s: %s", r.size.leases, r.size.watchers, r.how.name, name)
+	s, err := r.fleet.observe(ctx, met, do)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	r.result.row(r.size, name, r.how, s)
+	return nil
+}
+
+// changes makes n changes, all at once or spread evenly.
+func (r *run) changes(ctx context.Context, name string, n int, over time.Duration) error {
+	r.mtu++
+	mtu := r.mtu
+	return r.event(ctx, name, withMTU(n, mtu), func(ctx context.Context) error {
+		var group errgroup.Group
+		for i := range n {
+			group.Go(func() error {
+				if err := sleep(ctx, over*time.Duration(i)/time.Duration(n)); err != nil {
+					return err
+				}
+				return r.world.change(ctx, i, mtu)
+			})
+		}
+		return group.Wait()
+	})
+}
+
+// atRest measures what should cost nothing: a minute in which nothing happens,
+// and all hosts falling silent at once; then how soon an edit by hand is seen.
+func (r *run) atRest(ctx context.Context) error {
+	if r.how.name == leno.name {
+		err := r.event(ctx, "a quiet minute", nil, func(ctx context.Context) error { return sleep(ctx, r.minute) })
+		if err != nil {
+			return err
+		}
+	}
+	if err := r.lapses(ctx); err != nil {
+		return err
+	}
+	r.mtu++
+	want := len(r.world.records) - 1
+	changed := withMTU(1, r.mtu)
+	return r.event(ctx, "edit by hand", func(leases []registry.Lease) bool {
+		return len(leases) == want && changed(leases)
+	}, func(ctx context.Context) error { return r.world.byHand(ctx, r.mtu) })
+}
+
+// lapses ends all sessions. leno need not show that, so what may follow from it
+// is waited for; a plain watch is done when all have seen it.
+func (r *run) lapses(ctx context.Context) error {
+	met := func(leases []registry.Lease) bool { return !slices.ContainsFunc(leases, registry.Lease.Held) }
+	var wait time.Duration
+	if r.how.name == leno.name {
+		met, wait = nil, r.minute
+	}
+	return r.event(ctx, fmt.Sprintf("%d leases lapse", len(r.world.records)), met, func(ctx context.Context) error {
+		if err := r.world.lapse(ctx); err != nil {
+			return err
+		}
+		return sleep(ctx, wait)
+	})
+}
