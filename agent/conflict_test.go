@@ -24,40 +24,6 @@ func copyDataDir(h, from *host) {
 	}
 }
 
-func TestCopiedDataDir(t *testing.T) {
-	store := memory.New()
-	a := newHost(t, store, "a").start()
-	a.ready()
-	subnet := a.subnet()
-	lease, _, _ := mustRunner(t, a).lease.get()
-	b := newHost(t, store, "b")
-	copyDataDir(b, a)
-	b.start()
-	b.check(checkConflict, api.Critical, `"a"`, `"b"`, "192.0.2.97", "192.0.2.98", "copied")
-	b.check(checkLease, api.Critical)
-	if got := b.recorder.last(); got != "nothing" {
-		t.Errorf("the copy applied %s", got)
-	}
-	if now, _, _ := mustRunner(t, a).lease.get(); now.ModifyIndex != lease.ModifyIndex || now.Subnet() != subnet {
-		t.Errorf("the original lost its lease: %+v", now)
-	}
-	a.check(checkLease, api.Passing)
-}
-
-// TestCopiedNameAndDataDir: two hosts of one name and id take the record from
-// each other. Both say so, and neither hurries.
-func TestCopiedNameAndDataDir(t *testing.T) {
-	store := memory.New()
-	a := newHost(t, store, "a").slow().start()
-	a.ready()
-	b := newHost(t, store, "b").slow()
-	b.config.NodeName = "a"
-	copyDataDir(b, a)
-	b.start()
-	a.check(checkConflict, api.Critical, "192.0.2.97", "192.0.2.98", "copied")
-	b.check(checkConflict, api.Critical, "192.0.2.97", "192.0.2.98", "copied")
-}
-
 // TestSameNameAtOnce: two hosts of one name that took leases at the same moment
 // did not see each other then.
 func TestSameNameAtOnce(t *testing.T) {

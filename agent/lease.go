@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -27,9 +28,17 @@ const callTimeout = 15 * time.Second
 // each attempt.
 func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() registry.Claim) (registry.Lease, error) {
 	retry := newPause()
+	others := &rivals{runner: r, network: n}
 	for {
-		lease, err := r.acquireOnce(ctx, n, claim())
+		c := others.amend(claim())
+		lease, err := r.acquireOnce(ctx, n, c)
+		again := false
+		if err != nil && ctx.Err() == nil {
+			again, err = others.meet(ctx, c, err)
+		}
 		switch {
+		case again:
+			continue
 		case err == nil:
 			r.suspect("claim", "")
 			r.troubled("")
@@ -39,8 +48,6 @@ func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() r
 			return registry.Lease{}, err
 		case ctx.Err() != nil:
 			return registry.Lease{}, ctx.Err()
-		case errors.Is(err, registry.ErrDuplicateNode), errors.Is(err, registry.ErrDuplicateAddress):
-			r.suspect("claim", err.Error())
 		}
 		reason := fmt.Sprintf("waiting for a lease: %v", err)
 		r.waiting(checkLease, reason)
@@ -59,11 +66,8 @@ func (r *runner) acquireOnce(ctx context.Context, n registry.Network, claim regi
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	r.lookForRevocation(ctx, n, claim.Prefer)
-	claim.Avoid = r.revokedSubnet()
 	lease, err := r.env.registry.Acquire(ctx, n, claim)
 	if err == nil {
-		r.heldAgain(lease)
 		r.lease.set(lease)
 	}
 	return lease, err
@@ -86,7 +90,8 @@ func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Le
 				retry.reset()
 			}
 			if reason != "" {
-				r.lost(lease, reason)
+				r.log.Warn("lease was lost, taking it back", "subnet", lease.Subnet(), "reason", reason)
+				r.troubled(fmt.Sprintf("%s was lost (%s), taking it back", lease.Subnet(), reason))
 				r.reassert(ctx, n)
 				// Somebody who takes it again and again is not to be outrun.
 				if err := retry.wait(ctx); err != nil {
@@ -97,16 +102,18 @@ func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Le
 		next, err := r.acquire(ctx, n, func() registry.Claim {
 			claim, _, _ = r.claim.get()
 			mine := claim
-			mine.Session, mine.Prefer, mine.Running = lease.Session, lease.Subnet(), true
+			mine.Session, mine.Prefer, mine.Since, mine.Running = lease.Session, lease.Subnet(), lease.ModifyIndex, true
 			return mine
 		})
 		if err != nil {
 			return err
 		}
 		if next.Slot != lease.Slot {
-			if err := r.moved(lease, next); err != nil {
-				return err
+			if r.config.Lease.OnLost == config.OnLostExit {
+				return &LostError{Network: n.Name, Old: lease.Subnet().String(), New: next.Subnet().String()}
 			}
+			r.log.Error("this host has another subnet now, its containers must be restarted",
+				"subnet", next.Subnet(), "before", lease.Subnet())
 		}
 		lease = next
 	}
@@ -322,10 +329,7 @@ func (r *runner) watchOwn(ctx context.Context, n registry.Network, lease registr
 		switch {
 		case ctx.Err() != nil:
 			return "", ctx.Err()
-		case errors.Is(err, registry.ErrLeaseRevoked):
-			r.revoke(lease.Subnet())
-			return "it was revoked", nil
-		case errors.Is(err, registry.ErrLeaseNotFound):
+		case errors.Is(err, registry.ErrLeaseNotFound), errors.Is(err, registry.ErrLeaseRevoked):
 			return "its record is gone", nil
 		case errors.Is(err, registry.ErrInvalid):
 			return fmt.Sprintf("its record was overwritten: %v", err), nil
@@ -336,11 +340,20 @@ func (r *runner) watchOwn(ctx context.Context, n registry.Network, lease registr
 			continue
 		case now.Session == "":
 			return "its session ended", nil
+		case len(passing(now, lease)) > 0:
+			r.suspect("record", fmt.Sprintf("a host at %v has the node id %s of this host %q at %v: was the data_dir copied?",
+				passing(now, lease), lease.NodeID, lease.Node, lease.PublicIPs))
+			return "", nil // nothing is lost, but it wants an answer: our record as it should be
+		case now.NodeID == lease.NodeID && !sharesAddress(now.PublicIPs, lease.PublicIPs):
+			copied := fmt.Sprintf("host %q (%v) writes the record of this host %q (%v, node id %s): was the data_dir copied?",
+				now.Node, now.PublicIPs, lease.Node, lease.PublicIPs, lease.NodeID)
+			r.suspect("record", copied)
+			return copied, nil
 		case now.Session != lease.Session:
-			return fmt.Sprintf("host %q holds it", now.Node), nil
-		case now.Node != lease.Node || now.NodeID != lease.NodeID || !slices.Equal(now.PublicIPs, lease.PublicIPs):
-			copied := fmt.Sprintf("host %q (%v) writes it under the session of this host %q (%v): was the data_dir copied?",
-				now.Node, now.PublicIPs, lease.Node, lease.PublicIPs)
+			return fmt.Sprintf("host %q (%v) holds it", now.Node, now.PublicIPs), nil
+		case now.Node != lease.Node || now.NodeID != lease.NodeID:
+			copied := fmt.Sprintf("host %q (%v, node id %s) writes it under the session of this host %q (%v, node id %s): was the data_dir copied?",
+				now.Node, now.PublicIPs, now.NodeID, lease.Node, lease.PublicIPs, lease.NodeID)
 			r.suspect("record", copied)
 			return copied, nil
 		case !now.SameValue(lease):
@@ -358,9 +371,6 @@ func (r *runner) previous() (session string, subnet netip.Prefix) {
 	if err != nil {
 		path := savedPath(r.config.DataDir, r.local.Name)
 		r.log.Warn("starting without the state file, moved to .bad", "error", errors.Join(err, os.Rename(path, path+".bad")))
-	}
-	if before.Revoked.IsValid() {
-		r.setRevoked(before.Revoked)
 	}
 	if len(before.Subnets) > 0 {
 		return before.Session, before.Subnets[0]

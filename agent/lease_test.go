@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -172,7 +173,7 @@ func TestLossIsSeenByTheWatch(t *testing.T) {
 		name string
 		lose func(store *memory.Store, l registry.Lease)
 	}{
-		{"deleted by hand", func(s *memory.Store, l registry.Lease) { s.Delete(leaseKey(l.Subnet())) }},
+		{"revoked", func(s *memory.Store, l registry.Lease) { s.Delete(leaseKey(l.Subnet())) }},
 		{"session ended", func(s *memory.Store, l registry.Lease) { s.EndSession(l.Session) }},
 		{"overwritten with nonsense", func(s *memory.Store, l registry.Lease) { s.Put(leaseKey(l.Subnet()), []byte("{")) }},
 		{"changed", func(s *memory.Store, l registry.Lease) {
@@ -233,15 +234,22 @@ func TestWatchOwn(t *testing.T) {
 		err   error
 		want  string
 		copy  bool
+		// answer: nothing is lost, the record is only to be written again
+		answer bool
 	}{
 		{name: "gone", err: registry.ErrLeaseNotFound, want: "gone"},
-		{name: "revoked", err: registry.ErrLeaseRevoked, want: "revoked"},
 		{name: "nonsense", err: registry.ErrInvalid, want: "overwritten"},
 		{name: "lapsed", lease: with(func(l *registry.Lease) { l.Session = "" }), want: "session ended"},
-		{name: "another's", lease: testLease("b", 1, "sb", 2), want: `host "b" holds it`},
+		{name: "another's", lease: testLease("b", 1, "sb", 2), want: `host "b" ([192.0.2.98]) holds it`},
 		{name: "another session of ours", lease: with(func(l *registry.Lease) { l.Session = "new" }), want: "holds it"},
 		{name: "other name", lease: with(func(l *registry.Lease) { l.Node = "b" }), want: "copied", copy: true},
 		{name: "other id", lease: with(func(l *registry.Lease) { l.NodeID = "id-b" }), want: "copied", copy: true},
+		{name: "asked by a copy", lease: with(func(l *registry.Lease) {
+			l.PublicIPs = append(slices.Clone(l.PublicIPs), netip.MustParseAddr("192.0.2.9"))
+		}), answer: true, copy: true},
+		{name: "other address and session", lease: with(func(l *registry.Lease) {
+			l.Session, l.PublicIPs = "new", []netip.Addr{netip.MustParseAddr("192.0.2.9")}
+		}), want: "copied", copy: true},
 		{name: "other address", lease: with(func(l *registry.Lease) { l.PublicIPs = []netip.Addr{netip.MustParseAddr("192.0.2.9")} }), want: "192.0.2.9", copy: true},
 		{name: "other value", lease: with(func(l *registry.Lease) { l.MTU = 9 }), want: "changed"},
 		{name: "ours"},
@@ -254,19 +262,20 @@ func TestWatchOwn(t *testing.T) {
 			}
 			r := h.part()
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-			if tt.want == "" {
+			quiet := tt.want == "" && !tt.answer
+			if quiet {
 				cancel()
 				ctx, cancel = context.WithTimeout(context.Background(), 20*time.Millisecond)
 			}
 			defer cancel()
 			got, err := r.watchOwn(ctx, registry.Network{Name: "n"}, own)
-			if tt.want == "" {
+			if quiet {
 				if !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("%q, %v", got, err)
 				}
 				return
 			}
-			if err != nil || !strings.Contains(got, tt.want) {
+			if err != nil || !strings.Contains(got, tt.want) || tt.answer && got != "" {
 				t.Errorf("%q, %v", got, err)
 			}
 			report, _ := h.agent.env.health.report()

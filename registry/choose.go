@@ -43,17 +43,19 @@ type BadSlot struct {
 //
 // rnd(n) returns a number in [0,n) and spreads hosts over the free slots so
 // that many starting at once seldom collide. The pool is never walked: the
-// work grows with the number of records alone. Errors: ErrNetworkFull,
-// ErrDuplicateNode, ErrDuplicateAddress.
+// work grows with the number of records alone. Errors: ErrNetworkFull, and a
+// *RivalError of ErrDuplicateNode, ErrDuplicateAddress or ErrSetBack.
 func Choose(s Situation, c Claim, rnd func(n uint64) uint64) (Choice, error) {
-	for _, l := range s.Leases {
-		if err := Duplicate(l, c); err != nil {
-			return Choice{}, err
-		}
+	if err := duplicates(s.Leases, c); err != nil {
+		return Choice{}, err
 	}
 	taken := newOccupancy(s, c)
 	own := taken.own(s.Leases, c)
 	if choice, ok := taken.stillOurs(c, own); ok {
+		if l := choice.Existing; l != nil && !choice.Own && l.Held() {
+			return Choice{}, &RivalError{Lease: *l, Err: fmt.Errorf("%w: %s, where this host is, is held again by %q (%s, node id %s)",
+				ErrSetBack, l.Subnet(), l.Node, joinAddrs(l.PublicIPs), l.NodeID)}
+		}
 		return choice, nil
 	}
 	if own != nil {

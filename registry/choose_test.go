@@ -88,8 +88,14 @@ func TestChoose(t *testing.T) {
 			}, want: 4, takes: 9, own: true},
 		{name: "own by name and address", give: registry.Situation{Leases: leases{held(n, 4, 9)}},
 			claim: func(c *registry.Claim) { c.NodeID = "new" }, want: 4, takes: 9, own: true},
-		{name: "own under a new address", give: registry.Situation{Leases: leases{held(n, 4, 9)}},
+		{name: "own under a new address, running", give: registry.Situation{Leases: leases{held(n, 4, 9)}},
+			claim: func(c *registry.Claim) { c.PublicIPs, c.Running, c.Since = []netip.Addr{addr(1)}, true, 4 }, want: 4, takes: 9, own: true},
+		{name: "own under a new address, older than what it remembers", give: registry.Situation{Leases: leases{held(n, 4, 9)}},
+			claim: func(c *registry.Claim) { c.PublicIPs, c.Since = []netip.Addr{addr(1)}, 5 }, want: 4, takes: 9, own: true},
+		{name: "own under a new address, lapsed", give: registry.Situation{Leases: leases{lapsedFor(n, 4, 9, 0)}},
 			claim: func(c *registry.Claim) { c.PublicIPs = []netip.Addr{addr(1)} }, want: 4, takes: 9, own: true},
+		{name: "own under one more address", give: registry.Situation{Leases: leases{held(n, 4, 9)}},
+			claim: func(c *registry.Claim) { c.Node, c.PublicIPs = "renamed", []netip.Addr{addr(1), addr(9)} }, want: 4, takes: 9, own: true},
 		{name: "own under a new name", give: registry.Situation{Leases: leases{held(n, 4, 9)}},
 			claim: func(c *registry.Claim) { c.Node = "renamed" }, want: 4, takes: 9, own: true},
 		{name: "own, held before lapsed", give: registry.Situation{Leases: leases{lapsedFor(n, 3, 9, 0), held(n, 4, 9)}},
@@ -198,7 +204,7 @@ func TestChoose(t *testing.T) {
 		{name: "the same, as old as its own", give: registry.Situation{Leases: leases{lapsedFor(n, 5, 1, 0), held(n, 2, 9)}},
 			claim: func(c *registry.Claim) { c.Prefer, c.Running, c.Since = subnet(5), true, 5 }, want: 2, takes: 9, own: true},
 		{name: "the same, held", give: registry.Situation{Leases: leases{held(n, 5, 1), held(n, 2, 9)}},
-			claim: func(c *registry.Claim) { c.Prefer, c.Running, c.Since = subnet(5), true, 6 }, want: 2, takes: 9, own: true},
+			claim: func(c *registry.Claim) { c.Prefer, c.Running, c.Since = subnet(5), true, 5 }, want: 2, takes: 9, own: true},
 		{name: "the same, reserved", give: registry.Situation{Leases: leases{lapsedFor(n, 5, 1, 0), held(n, 2, 9)},
 			Reservations: []registry.Reservation{reservation(n, 5, "host-1", "")}},
 			claim: func(c *registry.Claim) { c.Prefer, c.Running, c.Since = subnet(5), true, 6 }, want: 2, takes: 9, own: true},
@@ -269,6 +275,11 @@ func TestChooseErrors(t *testing.T) {
 			[]string{`"host-1" (192.0.2.1, node id id-1) holds 10.7.4.0/24`, `"host-1" (192.0.2.9, node id id-9)`}},
 		{"our node id", one, func(c *registry.Claim) { c.NodeID = "id-1" }, registry.ErrDuplicateNode,
 			[]string{"copied", `"host-1"`, `"host-9"`}},
+		{"our node id and name, under another address", one, func(c *registry.Claim) { c.Node, c.NodeID, c.Since = "host-1", "id-1", 4 }, registry.ErrDuplicateNode,
+			[]string{"copied", "192.0.2.1", "192.0.2.9"}},
+		{"our slot, under an older record", one, func(c *registry.Claim) { c.Prefer, c.Running, c.Since = n.Plan.Subnets(4)[0], true, 5 }, registry.ErrSetBack,
+			[]string{"10.7.4.0/24", `"host-1" (192.0.2.1, node id id-1)`}},
+		{"the same, stopped", one, func(c *registry.Claim) { c.Prefer, c.Since = n.Plan.Subnets(4)[0], 5 }, registry.ErrSetBack, nil},
 		{"our node id and session", one, func(c *registry.Claim) { c.NodeID, c.Session = "id-1", "session-1" }, registry.ErrDuplicateNode,
 			[]string{"copied", `"host-1"`, `"host-9"`}},
 		{"our node id, under a record older than ours", situation{Leases: []registry.Lease{held(n, 4, 1), held(n, 3, 2)}},
@@ -288,6 +299,10 @@ func TestChooseErrors(t *testing.T) {
 			got, err := registry.Choose(tt.give, c, rand.Uint64N)
 			if !errors.Is(err, tt.want) {
 				t.Fatalf("got %+v, %v, want %v", got, err, tt.want)
+			}
+			var rival *registry.RivalError
+			if errors.As(err, &rival) != (tt.want != registry.ErrNetworkFull) || rival != nil && !rival.Lease.Held() {
+				t.Errorf("rival %+v", rival)
 			}
 			for _, text := range tt.texts {
 				if !strings.Contains(err.Error(), text) {

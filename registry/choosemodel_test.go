@@ -38,7 +38,7 @@ func model(s registry.Situation, c registry.Claim) outcome {
 		id, name, session := l.NodeID == c.NodeID, l.Node == c.Node, l.Held() && l.Session == c.Session
 		var own bool
 		switch {
-		case l.Held() && id && !name && !shares(l) && l.ModifyIndex >= c.Since:
+		case l.Held() && id && !shares(l) && (l.ModifyIndex > c.Since || l.ModifyIndex == c.Since && !c.Running):
 			out.errs = append(out.errs, registry.ErrDuplicateNode)
 		case !l.Held() || session:
 			own = id || name
@@ -91,7 +91,7 @@ func model(s registry.Situation, c registry.Claim) outcome {
 	remembers := c.Running || c.Since > 0 && (own == nil || own.ModifyIndex < c.Since)
 	if slot, err := s.Network.Plan.Slot(c.Prefer); err == nil && remembers && !bad(slot) && !avoid(slot) && (own == nil || own.Slot != slot) {
 		l := on(slot)
-		stands := l != nil && (l.Held() || !same(l) && l.ModifyIndex >= c.Since)
+		stands := l != nil && (same(l) && l.Held() || !same(l) && l.ModifyIndex >= c.Since)
 		wanted, here := false, false // by a reservation that could be had
 		for _, r := range s.Reservations {
 			if keptFor(r) && r.Slot == slot {
@@ -101,6 +101,9 @@ func model(s registry.Situation, c registry.Claim) outcome {
 			}
 		}
 		if !stands && (here || !wanted && !reserved(slot) && first <= slot && slot <= last) {
+			if l != nil && !same(l) && l.Held() {
+				return outcome{errs: []error{registry.ErrSetBack}}
+			}
 			return outcome{slots: []uint64{slot}, own: l != nil && same(l)}
 		}
 	}

@@ -24,30 +24,58 @@ func shareAddress(l Lease, c Claim) bool {
 	return slices.ContainsFunc(l.PublicIPs, func(a netip.Addr) bool { return slices.Contains(c.PublicIPs, a) })
 }
 
+// RivalError is ErrDuplicateNode, ErrDuplicateAddress or ErrSetBack, with the
+// lease that stands in a claim's way.
+type RivalError struct {
+	Lease Lease
+	Err   error
+}
+
+func (e *RivalError) Error() string { return e.Err.Error() }
+func (e *RivalError) Unwrap() error { return e.Err }
+
 // Duplicate says why a live lease is of another host that passes for the
 // claim's: it has the same name, node id or address. It is nil when there is no
-// such contradiction, and wraps ErrDuplicateNode or ErrDuplicateAddress and
-// names both hosts with their addresses otherwise.
+// such contradiction, and otherwise a *RivalError of ErrDuplicateNode or
+// ErrDuplicateAddress that names both hosts with their addresses.
+//
+// A lease with our node id and none of our addresses may also be ours from
+// before this host moved. Only a running host knows the difference: it is when
+// its record is no newer than the one it wrote.
 func Duplicate(l Lease, c Claim) error {
 	if !l.Held() {
 		return nil
 	}
-	both := fmt.Sprintf("host %q (%s, node id %s) holds %s; this host is %q (%s, node id %s)",
-		l.Node, joinAddrs(l.PublicIPs), l.NodeID, l.Subnet(), c.Node, joinAddrs(c.PublicIPs), c.NodeID)
+	moved := l.ModifyIndex < c.Since || l.ModifyIndex == c.Since && c.Running
+	var kind error
 	switch {
-	case l.NodeID == c.NodeID && l.Node != c.Node && !shareAddress(l, c):
-		// Also under our session: a copied state directory has that too. What is
-		// older than our own record is ours of before, in a store set back.
-		if l.ModifyIndex < c.Since {
-			return nil
-		}
-		return fmt.Errorf("%w: the node id was copied from another machine: %s", ErrDuplicateNode, both)
+	// Also under our session: a copied state directory has that too.
+	case l.NodeID == c.NodeID && !shareAddress(l, c) && !moved:
+		kind = fmt.Errorf("%w: the node id was copied from another machine", ErrDuplicateNode)
 	case c.Same(l), l.Session == c.Session:
 		return nil
 	case l.Node == c.Node:
-		return fmt.Errorf("%w: %s", ErrDuplicateNode, both)
+		kind = ErrDuplicateNode
 	case shareAddress(l, c):
-		return fmt.Errorf("%w: %s", ErrDuplicateAddress, both)
+		kind = ErrDuplicateAddress
+	default:
+		return nil
 	}
-	return nil
+	return &RivalError{Lease: l, Err: fmt.Errorf("%w: host %q (%s, node id %s) holds %s; this host is %q (%s, node id %s)",
+		kind, l.Node, joinAddrs(l.PublicIPs), l.NodeID, l.Subnet(), c.Node, joinAddrs(c.PublicIPs), c.NodeID)}
+}
+
+// duplicates is the first of all leases, of another node id if there is one:
+// what carries our own may turn out to be ours.
+func duplicates(leases []Lease, c Claim) (first error) {
+	for _, l := range leases {
+		err := Duplicate(l, c)
+		if err != nil && l.NodeID != c.NodeID {
+			return err
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return first
 }

@@ -23,10 +23,15 @@ var (
 
 	// ErrDuplicateNode: a live lease of another host carries our name or node
 	// id. The text names both hosts.
-	ErrDuplicateNode = errors.New("another live host has the same name")
+	ErrDuplicateNode = errors.New("another live host has the same name or node id")
 	// ErrDuplicateAddress: a live lease of another host carries our public
 	// address. The text names both hosts.
 	ErrDuplicateAddress = errors.New("another live host has the same public address")
+	// ErrSetBack: the slot the host is at work on is held by a record older than
+	// the host's own was, so the store was set back. That host is somewhere else
+	// by now, and its record about to go or to lapse, or it lives and keeps the
+	// slot. A claim without Prefer, Running and Since takes another one.
+	ErrSetBack = errors.New("the store was set back to an older state")
 
 	// ErrUncertain: the answer may be incomplete (stale, emptied, rights lost).
 	// Nobody may drop anything because of it.

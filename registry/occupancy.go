@@ -57,9 +57,9 @@ func (o *occupancy) free(slot uint64) bool {
 }
 
 // stillOurs is the slot a host is at work on though the store says otherwise,
-// having been emptied or set back: nobody stands there, or only a lapsed record
-// that is the host's own or older than the one it had, and it is kept for nobody
-// else, nor another one for this host. own is what the store has of the host: it
+// having been emptied or set back: nobody stands there, or only a record that is
+// the host's own and lapsed, or older than the one it had, and it is kept for
+// nobody else, nor another one for this host. own is what the store has of the host: it
 // says where it was, not where its containers are. When the host was not at work
 // all the time, that counts unless it is older than what the host remembers.
 func (o *occupancy) stillOurs(c Claim, own *Lease) (Choice, bool) {
@@ -73,7 +73,7 @@ func (o *occupancy) stillOurs(c Claim, own *Lease) (Choice, bool) {
 	choice := Choice{Slot: slot, Existing: o.leases[slot]}
 	if l := choice.Existing; l != nil {
 		choice.Own = c.Same(*l)
-		if l.Held() || !choice.Own && l.ModifyIndex >= c.Since {
+		if choice.Own && l.Held() || !choice.Own && l.ModifyIndex >= c.Since {
 			return Choice{}, false
 		}
 	}

@@ -56,8 +56,8 @@ type Leases interface {
 	// Acquire claims a slot of n for one host, in the order Choose documents,
 	// and writes the lease complete in one transaction. It is repeatable: the
 	// holder calls it again to change its attributes, which writes only when
-	// something differs. Errors: ErrNetworkFull, ErrDuplicateNode,
-	// ErrDuplicateAddress, ErrInvalid for a claim nobody could read, ErrConflict
+	// something differs. Errors: ErrNetworkFull, a *RivalError of
+	// ErrDuplicateNode, ErrDuplicateAddress or ErrSetBack, ErrInvalid for a claim nobody could read, ErrConflict
 	// when other hosts were faster again and again, ErrUnavailable, ErrDenied.
 	Acquire(ctx context.Context, n Network, c Claim) (Lease, error)
 

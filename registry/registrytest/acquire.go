@@ -3,6 +3,7 @@ package registrytest
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/lenonet/leno/registry"
@@ -49,6 +50,7 @@ var acquireTests = []test{
 			func() { c.Session = last.Session },
 			func() {
 				c.PublicIPs = []netip.Addr{netip.MustParseAddr("192.0.2.200"), netip.MustParseAddr("2001:db8::1")}
+				c.Running, c.Since = true, last.ModifyIndex
 			},
 			func() { c.Node = "renamed" },
 		} {
@@ -247,6 +249,45 @@ var identityTests = []test{
 		c.NodeID = l.NodeID
 		_, err := s.open().Acquire(s.ctx(), n, c)
 		s.wantErr(err, registry.ErrDuplicateNode, l.Node, c.Node)
+	}},
+	{"our record lives under another address", func(s *suite) {
+		n := s.network("default", wide)
+		r := s.open()
+		c := s.claim(0)
+		l := s.acquire(r, n, c)
+		c.PublicIPs, c.Session, c.Prefer, c.Since = s.claim(1).PublicIPs, l.Session, l.Subnet(), l.ModifyIndex
+		_, err := r.Acquire(s.ctx(), n, c)
+		s.wantErr(err, registry.ErrDuplicateNode, l.Node, l.NodeID, l.PublicIPs[0].String(), c.PublicIPs[0].String())
+		s.stays(n, l)
+		// Both addresses in it, whoever may answer; then ours alone.
+		both := c
+		both.PublicIPs = append(slices.Clone(l.PublicIPs), c.PublicIPs...)
+		knocked := s.acquire(r, n, both)
+		moved := s.acquire(r, n, c)
+		if knocked.Session != l.Session || moved.Session != l.Session || moved.Slot != l.Slot || moved.PublicIPs[0] != c.PublicIPs[0] {
+			s.Errorf("was %+v, is %+v, then %+v", l, knocked, moved)
+		}
+	}},
+	{"our slot is under another's record of before", func(s *suite) {
+		n := s.network("default", wide)
+		r := s.open()
+		l := s.acquire(r, n, s.claim(0))
+		c := s.claim(1)
+		c.Prefer, c.Running, c.Since = l.Subnet(), true, l.ModifyIndex+1
+		_, err := r.Acquire(s.ctx(), n, c)
+		s.wantErr(err, registry.ErrSetBack, l.Node, l.Subnet().String())
+		var rival *registry.RivalError
+		if !errors.As(err, &rival) || rival.Lease.Session != l.Session {
+			s.Errorf("rival %+v", rival)
+		}
+		s.stays(n, l)
+		s.store.EndSession(s.T, l.Session)
+		lapsed, _, err := r.WatchLease(s.ctx(), n, l.Subnet(), 0)
+		s.ok(err)
+		c.Since = lapsed.ModifyIndex + 1
+		if got := s.acquire(r, n, c); got.Slot != l.Slot || got.NodeID != c.NodeID {
+			s.Errorf("got %+v", got)
+		}
 	}},
 	{"an address moves to us from a live host", func(s *suite) {
 		n := s.network("default", wide)

@@ -1,0 +1,188 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+)
+
+const (
+	// answerTime is how long a host may take to answer a knock; it is at work
+	// and watches its record.
+	answerTime = 3 * time.Second
+	// knockAgain is how long an answer counts. It is short of trusted, so that
+	// both hosts go on saying what is wrong.
+	knockAgain = 20 * time.Second
+)
+
+// rivals is what one attempt to get a lease has learnt of the records that
+// stand in its way.
+type rivals struct {
+	*runner
+	network  registry.Network
+	answered time.Time // when the host that passes for this one showed that it lives
+	before   uint64    // what stands on our slot up to this version is of before the store was set back
+	given    bool      // our slot is somebody else's now
+}
+
+// amend puts what was learnt into a claim.
+func (v *rivals) amend(c registry.Claim) registry.Claim {
+	c.Since = max(c.Since, v.before)
+	if v.given {
+		c.Running, c.Since, c.Prefer = false, 0, netip.Prefix{}
+	}
+	return c
+}
+
+// meet deals with whoever stands in the way of a claim. again says that the
+// claim may be made at once; otherwise the way is barred, for the reason that
+// err gives, or still gives.
+func (v *rivals) meet(ctx context.Context, c registry.Claim, err error) (again bool, _ error) {
+	var rival *registry.RivalError
+	if !errors.As(err, &rival) {
+		return false, err
+	}
+	switch them := rival.Lease; {
+	case errors.Is(err, registry.ErrSetBack):
+		return v.outwait(ctx, them, err)
+	case them.NodeID == c.NodeID && time.Since(v.answered) > knockAgain:
+		answered, knockErr := v.knock(ctx, c, them)
+		if knockErr != nil {
+			return false, knockErr
+		}
+		if !answered {
+			return true, nil
+		}
+		v.answered = time.Now()
+	}
+	v.suspect("claim", err.Error())
+	return false, err
+}
+
+// knock finds out whether a host lives whose record carries our node id, but
+// none of our addresses: either this host has moved and the record is its own,
+// or one of the two is a copy of the other. Our address is put behind those in
+// the record. A host that lives takes it out again; peers use the first address
+// and see no difference.
+func (v *rivals) knock(ctx context.Context, c registry.Claim, them registry.Lease) (answered bool, err error) {
+	v.waiting(checkLease, fmt.Sprintf("waiting for a lease: the record of this host is from another address, %s: asking whether somebody is there", them.PublicIPs[0]))
+	mine := c
+	mine.Node, mine.MTU, mine.Backend, mine.Session, mine.Prefer = them.Node, them.MTU, them.Backend, them.Session, them.Subnet()
+	mine.PublicIPs = slices.Concat(them.PublicIPs, c.PublicIPs)
+	mine.Running, mine.Since = false, 0
+	knocked, err := v.write(ctx, mine)
+	if err != nil {
+		return false, err
+	}
+	if knocked.Slot != them.Slot {
+		return false, fmt.Errorf("%w: the record of %s is not on %s any more", registry.ErrConflict, them.Node, them.Subnet())
+	}
+	wait, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	for index := knocked.ModifyIndex; ; {
+		now, next, err := v.env.registry.WatchLease(wait, v.network, them.Subnet(), index)
+		switch {
+		case ctx.Err() != nil:
+			return false, ctx.Err()
+		case wait.Err() != nil, errors.Is(err, registry.ErrLeaseNotFound), errors.Is(err, registry.ErrLeaseRevoked):
+			return false, nil
+		case err != nil:
+			return false, err
+		case !now.Held() || now.NodeID != c.NodeID:
+			return false, nil
+		case !sharesAddress(now.PublicIPs, c.PublicIPs):
+			return true, nil
+		}
+		index = next
+	}
+}
+
+// write makes a claim that does not make the lease ours yet.
+func (v *rivals) write(ctx context.Context, c registry.Claim) (registry.Lease, error) {
+	v.claiming.Lock()
+	defer v.claiming.Unlock()
+	if v.released != nil {
+		return registry.Lease{}, errReleased
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return v.env.registry.Acquire(ctx, v.network, c)
+}
+
+// outwait blocks while a record stands on our slot that a store brought back
+// when it was set back. Its host is at work somewhere else, and takes it away as
+// it writes its lease again; or it is no more, and the record lapses; or it is
+// here too, and then the slot is its.
+func (v *rivals) outwait(ctx context.Context, them registry.Lease, err error) (again bool, _ error) {
+	anew, lookErr := v.madeAnew(ctx)
+	if lookErr != nil {
+		return false, lookErr
+	}
+	if anew {
+		// Versions count from the start again, so the record is not older.
+		v.given = true
+		return true, nil
+	}
+	patience := v.config.Lease.TTL * 5 / 2 // a session that nobody renews ends after twice its TTL
+	reason := fmt.Sprintf("%v; waiting until %s for that to end", err, time.Now().Add(patience).UTC().Format(time.RFC3339))
+	v.waiting(checkLease, reason)
+	v.troubled(reason)
+	wait, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	retry := newPause()
+	for index := them.ModifyIndex; ; {
+		now, next, err := v.env.registry.WatchLease(wait, v.network, them.Subnet(), index)
+		switch {
+		case ctx.Err() != nil:
+			return false, ctx.Err()
+		case wait.Err() != nil:
+			v.given = true
+			return true, nil
+		case errors.Is(err, registry.ErrLeaseNotFound), errors.Is(err, registry.ErrLeaseRevoked):
+			return true, nil
+		case err != nil:
+			if err := retry.wait(ctx); err != nil {
+				return false, err
+			}
+			index = 0
+			continue
+		case now.NodeID == them.NodeID && now.CreateIndex == them.CreateIndex && !now.Held():
+			v.before = now.ModifyIndex + 1
+			return true, nil
+		case now.ModifyIndex != them.ModifyIndex:
+			return true, nil
+		}
+		index = next
+	}
+}
+
+// madeAnew says whether the network's definition is another one than this
+// runner began with, though it may say the same.
+func (v *rivals) madeAnew(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	now, err := v.env.registry.Network(ctx, v.network.Name)
+	if errors.Is(err, registry.ErrNetworkNotFound) {
+		return true, nil
+	}
+	return now.CreateIndex != v.network.CreateIndex, err
+}
+
+// passing is the addresses behind our own in our record: of another host that
+// passes for this one and asks whether it lives.
+func passing(now, own registry.Lease) []netip.Addr {
+	n := len(own.PublicIPs)
+	if now.NodeID != own.NodeID || len(now.PublicIPs) <= n || !slices.Equal(now.PublicIPs[:n], own.PublicIPs) {
+		return nil
+	}
+	return now.PublicIPs[n:]
+}
+
+func sharesAddress(a, b []netip.Addr) bool {
+	return slices.ContainsFunc(a, func(one netip.Addr) bool { return slices.Contains(b, one) })
+}

@@ -1,0 +1,224 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// addresses are those that a host's peers have had, the one to send to first.
+func (r *recorder) addresses(node string) []netip.Addr {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []netip.Addr
+	for _, s := range r.states {
+		for _, p := range s.Peers {
+			if p.Node == node && (len(out) == 0 || out[len(out)-1] != p.PublicIPs[0]) {
+				out = append(out, p.PublicIPs[0])
+			}
+		}
+	}
+	return out
+}
+
+// TestCopiedDataDir starts a copy of a host that lives, as a cloned machine
+// does: both say so, and neither the host nor its peers notice anything else.
+func TestCopiedDataDir(t *testing.T) {
+	for _, name := range []string{"a", "b"} { // of the copy
+		t.Run("named "+name, func(t *testing.T) {
+			store := memory.New()
+			a, c := newHost(t, store, "a").slow().start(), newHost(t, store, "c").start()
+			a.ready()
+			subnet := a.subnet()
+			c.applies(fmt.Sprintf("%s <- a@%s", c.subnet(), subnet))
+			b := newHost(t, store, "b").slow()
+			b.config.NodeName = name
+			copyDataDir(b, a)
+			b.start()
+			b.check(checkConflict, api.Critical, `"a" (192.0.2.97`, fmt.Sprintf("%q (192.0.2.98", name), "copied")
+			a.check(checkConflict, api.Critical, "192.0.2.97", "192.0.2.98", "copied")
+			b.check(checkLease, api.Critical)
+			a.check(checkLease, api.Passing)
+			if got := b.recorder.last(); got != "nothing" {
+				t.Errorf("the copy applied %s", got)
+			}
+			if got := a.recorder.all(); a.subnet() != subnet || len(got) > 2 {
+				t.Errorf("the original was disturbed: %q", got)
+			}
+
+			// The original ends: the copy is as good as it.
+			lease, _, _ := mustRunner(t, a).lease.get()
+			if got := c.recorder.addresses("a"); len(got) != 1 || got[0] != a.place.Addrs[0] {
+				t.Errorf("a peer sent to %v", got)
+			}
+			must(t, a.stop())
+			store.EndSession(lease.Session)
+			b.ready()
+			b.check(checkConflict, api.Passing)
+			if b.subnet() != subnet {
+				t.Errorf("the copy has %s, the original had %s", b.subnet(), subnet)
+			}
+		})
+	}
+}
+
+// TestMovedWhileStopped: a host comes back under another address, and perhaps
+// another name, while its session lives. Nobody answers for its record.
+func TestMovedWhileStopped(t *testing.T) {
+	for _, name := range []string{"a", "renamed"} {
+		t.Run("as "+name, func(t *testing.T) {
+			t.Parallel()
+			store := memory.New()
+			a, c := newHost(t, store, "a").slow().start(), newHost(t, store, "c").start()
+			a.ready()
+			subnet := a.subnet()
+			lease, _, _ := mustRunner(t, a).lease.get()
+			c.applies(fmt.Sprintf("%s <- a@%s", c.subnet(), subnet))
+			must(t, a.stop())
+			moved := netip.MustParseAddr("192.0.2.200")
+			a.config.NodeName = name
+			a.move([]netip.Addr{moved}, nil)
+			a.start().ready()
+			again, _, _ := mustRunner(t, a).lease.get()
+			if again.Subnet() != subnet || again.Session != lease.Session || len(again.PublicIPs) != 1 {
+				t.Errorf("was %+v, is %+v", lease, again)
+			}
+			eventually(t, func() error {
+				if got := c.recorder.addresses(name); len(got) == 0 || got[len(got)-1] != moved {
+					return fmt.Errorf("a peer sends to %v", got)
+				}
+				return nil
+			})
+			a.check(checkConflict, api.Passing)
+		})
+	}
+}
+
+// TestDisplaced: while a host could not be reached, a copy of it took its
+// record, and is no more.
+func TestDisplaced(t *testing.T) {
+	t.Parallel()
+	a := newHost(t, memory.New(), "a").slow().start()
+	a.ready()
+	lease, _, _ := mustRunner(t, a).lease.get()
+	own, _, _ := a.store.Get(leaseKey(lease.Subnet()))
+	lease.PublicIPs = []netip.Addr{netip.MustParseAddr("192.0.2.200")}
+	value, err := registry.FormatLease(lease)
+	must(t, err)
+	a.store.Put(leaseKey(lease.Subnet()), value)
+	a.check(checkConflict, api.Critical, "192.0.2.97", "192.0.2.200", "copied")
+	eventually(t, func() error {
+		if now, _, _ := a.store.Get(leaseKey(lease.Subnet())); string(now) != string(own) {
+			return fmt.Errorf("record %s", now)
+		}
+		return nil
+	})
+	a.check(checkLease, api.Passing)
+	if got := a.recorder.all(); len(got) != 1 {
+		t.Errorf("the datapath was disturbed: %q", got)
+	}
+}
+
+// TestStoreSetBack: a host took the slot of another after the store was backed
+// up. Restored, the store says again that it is the other's.
+func TestStoreSetBack(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		// then, after the restore
+		then func(t *testing.T, a *host, b registry.Lease, other *memory.Client)
+		keep bool
+		exit bool
+	}{
+		{name: "the other is no more", keep: true,
+			then: func(_ *testing.T, a *host, b registry.Lease, _ *memory.Client) { a.store.EndSession(b.Session) }},
+		{name: "the other has another slot", keep: true, then: func(t *testing.T, _ *host, b registry.Lease, other *memory.Client) {
+			n, err := other.Network(t.Context(), "n")
+			must(t, err)
+			_, err = other.Acquire(t.Context(), n, registry.Claim{Node: b.Node, NodeID: b.NodeID, PublicIPs: b.PublicIPs, MTU: 1450,
+				Backend: b.Backend, Session: b.Session, Prefer: n.Plan.Subnets(b.Slot%3 + 1)[0], Running: true, TTL: time.Hour, Hold: time.Hour})
+			must(t, err)
+		}},
+		{name: "the other lives", then: func(*testing.T, *host, registry.Lease, *memory.Client) {}},
+		{name: "the other lives, exit", exit: true, then: func(*testing.T, *host, registry.Lease, *memory.Client) {}},
+		{name: "the other changed its record since", then: func(t *testing.T, a *host, b registry.Lease, _ *memory.Client) {
+			b.MTU = 1400
+			value, err := registry.FormatLease(b)
+			must(t, err)
+			a.store.Put(leaseKey(b.Subnet()), value)
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a := newHost(t, memory.New(), "a")
+			a.config.Lease.TTL, a.config.Lease.RenewMargin = time.Second, 900*time.Millisecond
+			if tt.exit {
+				a.config.Lease.OnLost = config.OnLostExit
+			}
+			n, err := Definition(a.config.Networks[0])
+			must(t, err)
+			other := a.store.Client()
+			must(t, other.PutNetwork(t.Context(), n))
+			b := a.rival("b", netip.MustParsePrefix("10.5.2.0/24"))
+			backup := a.store.Backup()
+			must(t, other.Release(t.Context(), b))
+			must(t, writeFileAtomic(a.config.Networks[0].SubnetFile, []byte("LENO_SUBNET=10.5.2.1/24\n"), 0o644))
+			a.start().ready()
+			subnet := a.subnet()
+			if subnet != b.Subnet() {
+				t.Fatalf("subnet %s, want %s", subnet, b.Subnet())
+			}
+			a.store.Restore(backup)
+			a.check(checkLease, api.Warning, subnet.String(), `"b" (192.0.2.98`, "set back")
+			tt.then(t, a, b, other)
+			if tt.exit {
+				var lost *LostError
+				if err := a.wait(); !errors.As(err, &lost) || lost.Old != subnet.String() {
+					t.Errorf("ended with %v", err)
+				}
+				return
+			}
+			a.check(checkLease, api.Passing)
+			if now := a.subnet(); (now == subnet) != tt.keep {
+				t.Errorf("subnet %s, before %s", now, subnet)
+			}
+			if _, session, _ := a.store.Get(leaseKey(b.Subnet())); (session == b.Session) == tt.keep {
+				t.Errorf("the slot is held by %q, the other's session is %q", session, b.Session)
+			}
+			for _, state := range a.recorder.all() {
+				if tt.keep && !strings.HasPrefix(state, subnet.String()) {
+					t.Errorf("state %q was applied meanwhile", state)
+				}
+			}
+		})
+	}
+}
+
+// TestStoreMadeAnew: versions count from the start again, so that an old one is
+// no sign of a record that was brought back.
+func TestStoreMadeAnew(t *testing.T) {
+	h := newHost(t, memory.New(), "a")
+	n, err := Definition(h.config.Networks[0])
+	must(t, err)
+	client := h.store.Client()
+	must(t, client.PutNetwork(t.Context(), n))
+	n, err = client.Network(t.Context(), "n")
+	must(t, err)
+	must(t, client.DeleteNetwork(t.Context(), "n"))
+	r := h.part()
+	v := &rivals{runner: r, network: n}
+	again, err := v.outwait(t.Context(), testLease("b", 1, "sb", 1), registry.ErrSetBack)
+	if err != nil || !again || !v.given {
+		t.Errorf("again %t, %v, given %t", again, err, v.given)
+	}
+	if c := v.amend(registry.Claim{Prefer: netip.MustParsePrefix("10.5.1.0/24"), Running: true, Since: 9}); c.Running || c.Since != 0 || c.Prefer.IsValid() {
+		t.Errorf("%+v", c)
+	}
+}

@@ -1,0 +1,35 @@
+package memory
+
+import (
+	"maps"
+	"time"
+)
+
+// Backup is the content of a store at one moment.
+type Backup struct {
+	records  map[string]record
+	sessions map[string]session
+	dirs     map[string]uint64
+}
+
+// Backup saves what the store has now.
+func (s *Store) Backup() Backup {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expireLocked(time.Now())
+	return Backup{maps.Clone(s.records), maps.Clone(s.sessions), maps.Clone(s.dirs)}
+}
+
+// Restore sets the store back as restoring a snapshot of Consul does: records
+// have the indexes they had and sessions live again for their whole time, but
+// what is written next gets an index above all there ever were.
+func (s *Store) Restore(b Backup) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.records, s.sessions, s.dirs = maps.Clone(b.records), maps.Clone(b.sessions), maps.Clone(b.dirs)
+	for id := range s.sessions {
+		s.renewLocked(id)
+	}
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
