@@ -13,15 +13,15 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
-// Consul is one Consul agent, the server or a client on a host. It keeps its
+// Consul is one Consul agent, a server or a client on a host. It keeps its
 // data over Stop, Kill and Start. Start, Stop and Kill are called by one
 // goroutine at a time.
 type Consul struct {
+	Name      string     // of its node
 	Addr      netip.Addr // of the node, in the network between hosts
 	Namespace *Namespace
 
 	lab     *Lab
-	name    string
 	api     netip.AddrPort // of its HTTP API, inside the namespace
 	client  *api.Client
 	config  map[string]any
@@ -30,19 +30,30 @@ type Consul struct {
 
 const consulPort = 8500
 
-func newConsulServer(l *Lab, ns *Namespace) (*Consul, error) {
-	addr := consulAddrs()[0]
+// serverList is the addresses of all servers, for those who join.
+func (l *Lab) serverList() (out []string) {
+	for i := range l.opts.Servers {
+		out = append(out, serverAddrs(i)[0].String())
+	}
+	return out
+}
+
+func newConsulServer(l *Lab, ns *Namespace, name string, i int) (*Consul, error) {
+	addr := serverAddrs(i)[0]
 	c := &Consul{
-		Addr: addr, Namespace: ns, lab: l, name: "consul", api: netip.AddrPortFrom(addr, consulPort),
+		Name: name, Addr: addr, Namespace: ns, lab: l, api: netip.AddrPortFrom(addr, consulPort),
 		config: map[string]any{
-			"node_name":        "consul",
+			"node_name":        name,
 			"server":           true,
-			"bootstrap_expect": 1,
+			"bootstrap_expect": l.opts.Servers,
 			"bind_addr":        addr.String(),
 			"client_addr":      addr.String() + " 127.0.0.1",
 			// The shortest election: a leader about 2 s after the start.
 			"performance": map[string]any{"raft_multiplier": 1},
 		},
+	}
+	if l.opts.Servers > 1 {
+		c.config["retry_join"], c.config["retry_interval"] = l.serverList(), "1s"
 	}
 	return c, c.newClient()
 }
@@ -50,13 +61,13 @@ func newConsulServer(l *Lab, ns *Namespace) (*Consul, error) {
 func newConsulClient(h *Host) (*Consul, error) {
 	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	c := &Consul{
-		Addr: h.Addrs[0], Namespace: h.Namespace, lab: h.lab, name: h.Name, api: netip.AddrPortFrom(loopback, consulPort),
+		Name: h.Name, Addr: h.Addrs[0], Namespace: h.Namespace, lab: h.lab, api: netip.AddrPortFrom(loopback, consulPort),
 		config: map[string]any{
 			"node_name":      h.Name,
 			"server":         false,
 			"bind_addr":      h.Addrs[0].String(),
 			"client_addr":    loopback.String(),
-			"retry_join":     []string{h.lab.Consul.Addr.String()},
+			"retry_join":     h.lab.serverList(),
 			"retry_interval": "1s",
 		},
 	}
@@ -81,13 +92,31 @@ func (c *Consul) CLI(ctx context.Context, args ...string) (string, error) {
 	return c.Namespace.Exec(ctx, append(command, args...)...)
 }
 
+// StartAll starts several, again or for the first time, and waits until each
+// has a leader: servers that are too few to elect one wait for each other.
+func StartAll(ctx context.Context, all []*Consul) error {
+	for _, c := range all {
+		if err := c.launch(); err != nil {
+			return err
+		}
+	}
+	for _, c := range all {
+		if err := c.await(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Start starts it, again or for the first time, and waits until it answers a
 // consistent read, which means that there is a leader.
-func (c *Consul) Start(ctx context.Context) error {
+func (c *Consul) Start(ctx context.Context) error { return StartAll(ctx, []*Consul{c}) }
+
+func (c *Consul) launch() error {
 	if c.process != nil && c.process.Running() {
-		return fmt.Errorf("consul on %s is running already", c.name)
+		return fmt.Errorf("consul on %s is running already", c.Name)
 	}
-	dir := filepath.Join(c.lab.Dir, "consul", c.name)
+	dir := filepath.Join(c.lab.Dir, "consul", c.Name)
 	files, err := c.write(dir)
 	if err != nil {
 		return err
@@ -96,11 +125,13 @@ func (c *Consul) Start(ctx context.Context) error {
 	for _, f := range files {
 		command = append(command, "-config-file="+f)
 	}
-	if c.process, err = c.Namespace.Start(command...); err != nil {
-		return err
-	}
+	c.process, err = c.Namespace.Start(command...)
+	return err
+}
+
+func (c *Consul) await(ctx context.Context) error {
 	status, kv := c.client.Status(), c.client.KV()
-	err = c.process.WaitFor(ctx, "a leader of Consul", func(ctx context.Context) error {
+	err := c.process.WaitFor(ctx, "a leader of Consul", func(ctx context.Context) error {
 		// It says at once that there is no leader; a read would hold for seconds.
 		leader, err := status.LeaderWithQueryOptions((&api.QueryOptions{}).WithContext(ctx))
 		if err == nil && leader == "" {
@@ -119,7 +150,7 @@ func (c *Consul) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.lab.step("consul on %s: started, pid %d", c.name, c.process.Pid())
+	c.lab.step("consul on %s: started, pid %d", c.Name, c.process.Pid())
 	return nil
 }
 
@@ -137,8 +168,12 @@ func (c *Consul) write(dir string) ([]string, error) {
 		return nil, err
 	}
 	files := []string{string(text)}
-	if c.config["server"] == true && c.lab.opts.ConsulConfig != "" {
-		files = append(files, c.lab.opts.ConsulConfig)
+	more := c.lab.opts.ConsulClientConfig
+	if c.config["server"] == true {
+		more = c.lab.opts.ConsulConfig
+	}
+	if more != "" {
+		files = append(files, more)
 	}
 	var paths []string
 	for i, text := range files {
@@ -157,7 +192,7 @@ func (c *Consul) Stop(ctx context.Context) error {
 	if c.process == nil {
 		return nil
 	}
-	c.lab.step("consul on %s: stopping", c.name)
+	c.lab.step("consul on %s: stopping", c.Name)
 	return c.process.Stop(ctx)
 }
 
@@ -166,9 +201,16 @@ func (c *Consul) Kill() error {
 	if c.process == nil {
 		return nil
 	}
-	c.lab.step("consul on %s: kill -9", c.name)
+	c.lab.step("consul on %s: kill -9", c.Name)
 	return c.process.Kill()
 }
+
+// Cut takes its node off the network, silently; Mend connects it again. A client
+// agent shares both with its host.
+func (c *Consul) Cut(ctx context.Context) error { return c.lab.unplug(ctx, c.Name) }
+
+// Mend undoes Cut.
+func (c *Consul) Mend(ctx context.Context) error { return c.lab.plug(ctx, c.Name) }
 
 // Process is the running one, or the last that ran; nil before Start.
 func (c *Consul) Process() *Process { return c.process }

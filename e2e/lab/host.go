@@ -117,6 +117,13 @@ func (h *Host) KillAgent() error {
 	return h.agent.Kill()
 }
 
+// Cut takes the host off the network, silently: nothing it sends arrives, nothing
+// arrives for it, and its link stays up. Mend connects it again.
+func (h *Host) Cut(ctx context.Context) error { return h.lab.unplug(ctx, h.Name) }
+
+// Mend undoes Cut.
+func (h *Host) Mend(ctx context.Context) error { return h.lab.plug(ctx, h.Name) }
+
 // Agent is the running one, or the last that ran; nil before StartAgent.
 func (h *Host) Agent() *Process { return h.agent }
 

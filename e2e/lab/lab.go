@@ -4,7 +4,7 @@
 // only: its binary, its files and its HTTP API.
 //
 //	switch    bridge, 192.0.2.254/24            the network between hosts
-//	consul    eth0 192.0.2.1/24                 one Consul server
+//	consul    eth0 192.0.2.1/24                 one Consul server; of several, consul-1 .1, consul-2 .2 and so on
 //	host-a    eth0 192.0.2.11/24  br0 ─ veth0   default route to the switch
 //	host-b    eth0 192.0.2.12/24  …
 //	host-a-default   eth0, out of the host's subnet: a container
@@ -34,7 +34,8 @@ type Options struct {
 	// Name begins the lab's id. Default "t", for a test; an id is a name and
 	// six random digits, so that labs run side by side.
 	Name string
-	// Hosts is how many, 1 to 26, named host-a, host-b and so on. Default 3.
+	// Hosts is how many, 1 to 80, named host-a to host-z, host-aa and so on.
+	// Default 3.
 	Hosts int
 	// MTU of the network between hosts, bytes. Default 1500.
 	MTU int
@@ -44,8 +45,11 @@ type Options struct {
 	Consul string
 	// NoConsul leaves Consul out.
 	NoConsul bool
-	// ConsulConfig is a further configuration file for the Consul server, JSON.
-	ConsulConfig string
+	// Servers is how many Consul servers there are, 1 to 9. Default 1.
+	Servers int
+	// ConsulConfig is a further configuration file for the Consul servers, JSON,
+	// ConsulClientConfig one for the client agents on hosts.
+	ConsulConfig, ConsulClientConfig string
 	// Log gets one line a step. Default: nowhere. Every single command is in
 	// the file lab.log in the lab's directory.
 	Log io.Writer
@@ -56,11 +60,12 @@ type Options struct {
 
 // Lab is what was laid out.
 type Lab struct {
-	ID     string // in the name of every namespace
-	Dir    string // files of all programs, removed by Close
-	Hosts  []*Host
-	Consul *Consul // nil with NoConsul
-	Switch *Namespace
+	ID      string // in the name of every namespace
+	Dir     string // files of all programs, removed by Close
+	Hosts   []*Host
+	Consul  *Consul   // the first server, nil with NoConsul
+	Servers []*Consul // all of them
+	Switch  *Namespace
 
 	opts Options
 	file *os.File // lab.log
@@ -77,7 +82,7 @@ var underlays = [...]struct{ prefix, gateway netip.Prefix }{
 	{netip.MustParsePrefix("fd00:c0:2::/64"), netip.MustParsePrefix("fd00:c0:2::fe/64")},
 }
 
-const maxHosts = 26
+const maxHosts, maxServers = 80, 9
 
 // New lays the lab out and returns when Consul has a leader. It needs root.
 // When it fails it takes back what stood already.
@@ -90,6 +95,12 @@ func New(ctx context.Context, o Options) (_ *Lab, err error) {
 	}
 	if o.Hosts < 1 || o.Hosts > maxHosts {
 		return nil, fmt.Errorf("a lab has 1 to %d hosts, not %d", maxHosts, o.Hosts)
+	}
+	if o.Servers == 0 {
+		o.Servers = 1
+	}
+	if o.Servers < 1 || o.Servers > maxServers {
+		return nil, fmt.Errorf("a lab has 1 to %d Consul servers, not %d", maxServers, o.Servers)
 	}
 	if o.MTU == 0 {
 		o.MTU = 1500
@@ -122,10 +133,8 @@ func New(ctx context.Context, o Options) (_ *Lab, err error) {
 	if err := l.layOut(ctx); err != nil {
 		return nil, fmt.Errorf("lay out lab %s: %w", l.ID, err)
 	}
-	if l.Consul != nil {
-		if err := l.Consul.Start(ctx); err != nil {
-			return nil, err
-		}
+	if err := StartAll(ctx, l.Servers); err != nil {
+		return nil, err
 	}
 	return l, nil
 }
@@ -148,20 +157,15 @@ func (l *Lab) layOut(ctx context.Context) (err error) {
 	l.step("switch: a bridge, %s and %s, MTU %d", underlays[0].prefix, underlays[1].prefix, l.opts.MTU)
 
 	if !l.opts.NoConsul {
-		ns, err := l.namespace(ctx, "consul")
-		if err != nil {
-			return err
+		for i := range l.opts.Servers {
+			if err := l.addServer(ctx, i); err != nil {
+				return err
+			}
 		}
-		if err := l.connect(ctx, ns, "consul", consulAddrs()); err != nil {
-			return err
-		}
-		if l.Consul, err = newConsulServer(l, ns); err != nil {
-			return err
-		}
-		l.step("consul: namespace %s, %s", ns.Name, l.Consul.Addr)
+		l.Consul = l.Servers[0]
 	}
 	for i := range l.opts.Hosts {
-		name := "host-" + string(rune('a'+i))
+		name := hostName(i)
 		ns, err := l.namespace(ctx, name)
 		if err != nil {
 			return err
@@ -181,6 +185,27 @@ func (l *Lab) layOut(ctx context.Context) (err error) {
 		l.Hosts = append(l.Hosts, h)
 		l.step("%s: namespace %s, eth0 %s and %s", name, ns.Name, h.Addrs[0], h.Addrs[1])
 	}
+	return nil
+}
+
+func (l *Lab) addServer(ctx context.Context, i int) error {
+	name := "consul"
+	if l.opts.Servers > 1 {
+		name = fmt.Sprintf("consul-%d", i+1)
+	}
+	ns, err := l.namespace(ctx, name)
+	if err != nil {
+		return err
+	}
+	if err := l.connect(ctx, ns, name, serverAddrs(i)); err != nil {
+		return err
+	}
+	server, err := newConsulServer(l, ns, name, i)
+	if err != nil {
+		return err
+	}
+	l.Servers = append(l.Servers, server)
+	l.step("%s: namespace %s, %s", name, ns.Name, server.Addr)
 	return nil
 }
 
@@ -206,15 +231,35 @@ func addressLine(p netip.Prefix, dev string) string {
 	return fmt.Sprintf("addr add %s dev %s", p, dev)
 }
 
-func consulAddrs() []netip.Addr {
-	return []netip.Addr{underlays[0].prefix.Addr().Next(), underlays[1].prefix.Addr().Next()}
+// unplug takes the wire of a host or server off the switch: it loses packets
+// both ways and notices nothing else. plug puts it back.
+func (l *Lab) unplug(ctx context.Context, name string) error {
+	l.step("%s: cut off", name)
+	return l.Switch.ip(ctx, fmt.Sprintf("link set %s nomaster", name))
 }
+
+func (l *Lab) plug(ctx context.Context, name string) error {
+	l.step("%s: connected again", name)
+	return l.Switch.ip(ctx, fmt.Sprintf("link set %s master br0", name))
+}
+
+// hostName is host-a for the first, host-aa for the 27th.
+func hostName(i int) string {
+	letters := string(rune('a' + i%26))
+	if i >= 26 {
+		letters = string(rune('a'+i/26-1)) + letters
+	}
+	return "host-" + letters
+}
+
+func serverAddrs(i int) []netip.Addr { return addrs(1 + i) }
 
 // hostAddrs are 192.0.2.11 and fd00:c0:2::11 for the first host: the same
 // digits in both, though they are hexadecimal in the second.
-func hostAddrs(i int) []netip.Addr {
+func hostAddrs(i int) []netip.Addr { return addrs(11 + i) }
+
+func addrs(number int) []netip.Addr {
 	v4, v6 := underlays[0].prefix.Addr().As4(), underlays[1].prefix.Addr().As16()
-	number := 11 + i
 	v4[3] = byte(number)
 	v6[15] = byte(number/10<<4 | number%10)
 	return []netip.Addr{netip.AddrFrom4(v4), netip.AddrFrom16(v6)}

@@ -360,3 +360,62 @@ func rootLinks(t *testing.T) []string {
 	}
 	return names
 }
+
+// Three servers elect another leader when one dies, and a host that is cut off
+// hears nothing until it is connected again.
+func TestServersAndCuts(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	ctx := within(t, time.Minute)
+	l := newLab(t, ctx, Options{Servers: 3, Hosts: 1})
+	h, third := l.Hosts[0], l.Servers[2]
+	if peers, err := l.Consul.Client().Status().Peers(); err != nil || len(peers) != 3 {
+		t.Fatalf("servers: %v, %v", peers, err)
+	}
+	ping := func() int {
+		r, err := h.Ping(ctx, third.Addr, PingOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Received
+	}
+	for name, cut := range map[string]struct{ off, on func(context.Context) error }{
+		"host": {h.Cut, h.Mend}, "server": {third.Cut, third.Mend},
+	} {
+		if err := cut.off(ctx); err != nil || ping() != 0 {
+			t.Errorf("%s cut off and yet there, or not cut: %v", name, err)
+		}
+		if err := cut.on(ctx); err != nil {
+			t.Fatal(err)
+		}
+		err := WaitFor(ctx, name+" to be back", func(context.Context) error { // it may have to be resolved anew
+			if ping() != 1 {
+				return errors.New("no answer")
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	for _, s := range l.Servers[:2] {
+		if err := s.Kill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := StartAll(ctx, l.Servers[:2]); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestHostNames(t *testing.T) {
+	for i, want := range map[int]string{0: "host-a", 25: "host-z", 26: "host-aa", 51: "host-az", 52: "host-ba", 79: "host-cb"} {
+		if got := hostName(i); got != want {
+			t.Errorf("host %d is %s, want %s", i, got, want)
+		}
+	}
+	if got := hostAddrs(79); got[0].String() != "192.0.2.90" || got[1].String() != "fd00:c0:2::90" {
+		t.Errorf("addresses of the last: %v", got)
+	}
+}

@@ -41,7 +41,7 @@ func TestParsePing(t *testing.T) {
 			"[2.0] From 192.0.2.11 icmp_seq=2 Destination Host Unreachable\n" +
 			"[3.0] 64 bytes from fd00:5:0:2::2: icmp_seq=3 ttl=62 time=0.044 ms\n" +
 			"3 packets transmitted, 2 received, +1 errors, 33% packet loss, time 10ms\n",
-			want: PingResult{Sent: 3, Received: 2, Missing: []int{2}, Gap: 2 * time.Second}},
+			want: PingResult{Sent: 3, Received: 2, Missing: []int{2}, MissingAt: []time.Time{time.Unix(2, 0)}, Gap: 2 * time.Second}},
 		{name: "refused on the way", output: "[1.0] From 10.5.1.1 icmp_seq=1 Frag needed and DF set (mtu = 1450)\n" +
 			"1 packets transmitted, 0 received, +1 errors, 100% packet loss, time 0ms\n",
 			want: PingResult{Sent: 1, Missing: []int{1}, MTU: 1450}},

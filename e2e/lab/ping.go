@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -31,6 +33,8 @@ type PingResult struct {
 	MTU int
 	// Missing are the numbers of packets without an answer, from 1.
 	Missing []int
+	// MissingAt is about when each of those was sent.
+	MissingAt []time.Time
 	// Gap is the longest time without an answer between two.
 	Gap    time.Duration
 	Output string
@@ -113,7 +117,7 @@ func (s *PingStream) Stop(ctx context.Context) (PingResult, error) {
 		return PingResult{}, fmt.Errorf("%w: %s", err, s.process.tail(5))
 	}
 	if last := len(result.Missing) - 1; last >= 0 && result.Missing[last] == result.Sent {
-		result.Missing = result.Missing[:last]
+		result.Missing, result.MissingAt = result.Missing[:last], result.MissingAt[:min(last, len(result.MissingAt))]
 		result.Sent--
 	}
 	return result, nil
@@ -129,7 +133,7 @@ var (
 // parsePing reads the output of iputils' ping -D.
 func parsePing(output string) (PingResult, error) {
 	r := PingResult{Sent: -1, Output: output}
-	answered := map[int]bool{}
+	answered := map[int]float64{}
 	highest := 0
 	var before float64
 	for line := range strings.Lines(output) {
@@ -150,17 +154,36 @@ func parsePing(output string) (PingResult, error) {
 			sequence += 1 << 16
 		}
 		highest = max(highest, sequence)
-		answered[sequence] = true
+		answered[sequence] = now
 	}
 	if r.Sent < 0 {
 		return r, errors.New("ping printed no summary")
 	}
 	for i := 1; i <= r.Sent; i++ {
-		if !answered[i] {
+		if _, ok := answered[i]; !ok {
 			r.Missing = append(r.Missing, i)
 		}
 	}
+	r.MissingAt = sentAt(r.Missing, answered)
 	return r, nil
+}
+
+// sentAt estimates when unanswered packets were sent, by the answers around
+// them: packets leave at even intervals. Without two answers it is nil.
+func sentAt(missing []int, answered map[int]float64) (out []time.Time) {
+	known := slices.Sorted(maps.Keys(answered))
+	if len(known) < 2 {
+		return nil
+	}
+	for _, n := range missing {
+		// Before the first and after the last answer the nearest two tell.
+		i, _ := slices.BinarySearch(known, n)
+		i = min(max(i, 1), len(known)-1)
+		a, b := known[i-1], known[i]
+		at := answered[a] + float64(n-a)*(answered[b]-answered[a])/float64(b-a)
+		out = append(out, time.UnixMicro(int64(at*1e6)))
+	}
+	return out
 }
 
 // note takes from a line what is not about one answer.
