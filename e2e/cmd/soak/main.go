@@ -1,0 +1,80 @@
+// Soak runs leno's fault suite: agents on three Consul servers under random
+// faults, with a checker of what was promised. `make soak` runs it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/lenonet/leno/e2e/soak"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	if ctx.Err() != nil {
+		err = errors.New("interrupted") // everything else that is wrong follows from it
+	}
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "soak:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	o := soak.Defaults()
+	flags := flag.NewFlagSet("soak", flag.ExitOnError)
+	flags.StringVar(&o.Leno, "leno", "bin/leno", "the leno `binary`")
+	flags.StringVar(&o.Consul, "consul", "", "the Consul `binary`; default: as the tests find it")
+	flags.Uint64Var(&o.Seed, "seed", 0, "`number` that decides on the faults; 0: a random one")
+	flags.DurationVar(&o.For, "for", o.For, "how long faults go on, `duration`")
+	flags.IntVar(&o.Agents, "agents", o.Agents, "`number` of hosts, each with leno and a Consul client agent")
+	flags.IntVar(&o.Carriers, "carriers", o.Carriers, "`number` of them that carry packets over VXLAN")
+	flags.DurationVar(&o.Rules.Hold, "hold", o.Rules.Hold, "lease.hold, `duration`")
+	asJSON := flags.String("json", "", "also write the report to this `file`, as JSON")
+	flags.Parse(args) // exits on errors
+
+	if o.Seed == 0 {
+		o.Seed = uint64(rand.Uint32())
+	}
+	o.Log = os.Stdout
+	var err error
+	if o.Leno, err = filepath.Abs(o.Leno); err != nil {
+		return err
+	}
+	fmt.Printf("seed %d: the same faults again with -seed %d -for %s -agents %d -carriers %d -hold %s\n",
+		o.Seed, o.Seed, o.For, o.Agents, o.Carriers, o.Rules.Hold)
+	report, err := soak.Run(ctx, o)
+	if err != nil {
+		return err
+	}
+	if err := report.Text(os.Stdout); err != nil {
+		return err
+	}
+	if *asJSON != "" {
+		if err := writeJSON(*asJSON, report); err != nil {
+			return err
+		}
+	}
+	if n := len(report.Violations); n > 0 {
+		return fmt.Errorf("%d violations with seed %d", n, o.Seed)
+	}
+	return nil
+}
+
+func writeJSON(path string, report soak.Report) (err error) {
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	return report.JSON(file)
+}

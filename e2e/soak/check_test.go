@@ -1,0 +1,293 @@
+package soak
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var (
+	one = netip.MustParsePrefix("10.5.1.0/24")
+	two = netip.MustParsePrefix("10.5.2.0/24")
+	six = netip.MustParsePrefix("10.5.6.0/24")
+)
+
+// story is a quiet minute of two hosts, a with slot one and b with slot two, in
+// which a test changes what it wants to be found.
+type story struct{ History }
+
+// sec is a time of the run.
+func sec(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// at is the span of a look at that time.
+func at(s float64) Span { return Span{sec(s), sec(s + 0.01)} }
+
+func quiet() *story {
+	s := &story{History{
+		Rules: Rules{TTL: 10 * time.Second, Hold: 20 * time.Second, Settle: 5 * time.Second},
+		Nodes: []Node{{"a", "n", true}, {"b", "n", true}},
+	}}
+	for t := range 60 {
+		s.claim("a", float64(t), one)
+		s.claim("b", float64(t)+0.5, two)
+		s.read(float64(t)+0.25, held(one, "a"), held(two, "b"))
+		s.Routes = append(s.Routes,
+			RouteList{"a", sec(float64(t) + 0.1), []netip.Prefix{two}}, RouteList{"b", sec(float64(t) + 0.6), []netip.Prefix{one}})
+	}
+	return s
+}
+
+func held(subnet netip.Prefix, node string) Record {
+	return Record{Entry{subnet, node}, []netip.Prefix{subnet}, "session-" + node}
+}
+
+func lapsed(subnet netip.Prefix, node string) Record {
+	r := held(subnet, node)
+	r.Session = ""
+	return r
+}
+
+func (s *story) claim(node string, t float64, subnets ...netip.Prefix) {
+	s.Claims = append(s.Claims, Claim{
+		Node: node, Span: at(t), Process: 1, Answered: true, Subnets: subnets, Status: "passing", Renewed: sec(t - 1),
+		View: []Entry{{one, "a"}, {two, "b"}},
+	})
+}
+
+func (s *story) read(t float64, records ...Record) {
+	s.Reads = append(s.Reads, Read{at(t), "n", true, records})
+}
+
+// claims changes what a node says from one time to another.
+func (s *story) claims(node string, from, to float64, change func(*Claim)) {
+	for i := range s.Claims {
+		if c := &s.Claims[i]; c.Node == node && c.From >= sec(from) && c.From < sec(to) {
+			change(c)
+		}
+	}
+}
+
+// reads changes what the store says.
+func (s *story) reads(from, to float64, records ...Record) {
+	for i := range s.Reads {
+		if r := &s.Reads[i]; r.From >= sec(from) && r.From < sec(to) {
+			r.Records = records
+		}
+	}
+}
+
+func (s *story) list(node string, from, to float64, routes ...netip.Prefix) {
+	for i := range s.Routes {
+		if l := &s.Routes[i]; l.Node == node && l.At >= sec(from) && l.At < sec(to) {
+			l.To = routes
+		}
+	}
+}
+
+func (s *story) silence(node string, from, to float64, why Kind) {
+	s.Silences = append(s.Silences, Silence{node, Span{sec(from), sec(to)}, why})
+}
+
+// mute takes away what a stopped agent would not have said.
+func (s *story) mute(node string, from, to float64) {
+	s.claims(node, from, to, func(c *Claim) { c.Answered = false })
+}
+
+func (s *story) moves(node string, from, to float64, subnet netip.Prefix) {
+	s.claims(node, from, to, func(c *Claim) { c.Subnets = []netip.Prefix{subnet} })
+}
+
+// taken: a is silent from 5 to 45 while b, whose slot somebody wanted, comes to
+// a's after hold.
+func taken(s *story) {
+	s.silence("a", 5, 45, StopPastHold)
+	s.mute("a", 5, 45)
+	s.reads(15, 40, lapsed(one, "a"), held(two, "b"))
+	s.reads(40, 99, held(one, "b"))
+	s.moves("b", 40, 99, one)
+	s.claims("a", 0, 99, func(c *Claim) { c.View = nil })
+	s.claims("b", 0, 99, func(c *Claim) { c.View = nil })
+	s.Notices = append(s.Notices, Notice{"b", 1, one}, Notice{"a", 1, six})
+	s.Routes = nil
+	s.silence("b", 0, 39, CutHost) // so that it may have moved
+}
+
+func TestCheck(t *testing.T) {
+	none := func(*story) {}
+	for name, c := range map[string]struct {
+		change func(*story)
+		want   []Rule
+	}{
+		"nothing happens": {none, nil},
+
+		"two hosts on one slot": {func(s *story) {
+			s.moves("b", 30, 99, one)
+			s.Notices = []Notice{{"b", 1, one}}
+		}, []Rule{TwoHolders, Moved, LostUnnoticed, RouteMissing}},
+		"two hosts on overlapping slots": {func(s *story) {
+			s.moves("b", 30, 99, netip.MustParsePrefix("10.5.0.0/16"))
+			s.Notices = []Notice{{"b", 1, netip.MustParsePrefix("10.5.0.0/16")}}
+		}, []Rule{TwoHolders, Moved, LostUnnoticed, RouteMissing}},
+		"a host that was stopped finds its slot taken, and leaves it": {func(s *story) {
+			taken(s)
+			s.moves("a", 48, 99, six)
+			s.reads(48, 99, held(one, "b"), held(six, "a"))
+		}, nil},
+		"a host that was stopped stays on a slot that was taken": {func(s *story) {
+			taken(s)
+		}, []Rule{TwoHolders, LostUnnoticed}},
+		"a slot is taken from a host that is there": {func(s *story) {
+			taken(s)
+			s.Silences = nil
+			s.mute("a", 0, 0)
+			s.claims("a", 0, 99, func(c *Claim) { c.Answered = true })
+			s.moves("a", 42, 99, six)
+			s.reads(42, 99, held(one, "b"), held(six, "a"))
+		}, []Rule{TwoHolders, LostUnnoticed, Moved}},
+		"two claims after a restore, one gives way": {func(s *story) {
+			s.Rewinds = []Rewind{{at(30), RestoreStore}}
+			s.moves("b", 30.1, 33, one)
+			s.moves("b", 33, 99, six)
+			s.reads(30.1, 99, held(one, "a"), held(six, "b"))
+			s.Notices = []Notice{{"b", 1, six}, {"b", 1, one}}
+			s.claims("a", 30, 99, func(c *Claim) { c.View = []Entry{{one, "a"}, {six, "b"}} })
+			s.claims("b", 30, 99, func(c *Claim) { c.View = []Entry{{one, "a"}, {six, "b"}} })
+			s.list("a", 30, 99, six)
+		}, []Rule{Moved}}, // nobody was on b's subnet
+
+		"two records of one slot": {func(s *story) {
+			s.reads(30, 31, held(one, "a"), held(two, "b"), held(netip.MustParsePrefix("10.5.2.128/25"), "a"))
+		}, []Rule{OverlapInStore}},
+
+		"a record is given away before hold": {func(s *story) {
+			s.silence("a", 5, 99, StopPastHold)
+			s.mute("a", 5, 99)
+			s.reads(15, 25, lapsed(one, "a"), held(two, "b"))
+			s.reads(25, 99, held(one, "c"), held(two, "b"))
+			s.Routes = nil
+			s.claims("b", 0, 99, func(c *Claim) { c.View = nil })
+		}, []Rule{TakenEarly}},
+		"a record is removed before hold": {func(s *story) {
+			s.silence("a", 5, 99, StopPastHold)
+			s.mute("a", 5, 99)
+			s.reads(15, 25, lapsed(one, "a"), held(two, "b"))
+			s.reads(25, 99, held(two, "b"))
+			s.Routes = nil
+			s.claims("b", 25, 99, func(c *Claim) { c.View = []Entry{{two, "b"}} })
+		}, []Rule{TakenEarly}},
+		"a record is removed after hold": {func(s *story) {
+			s.silence("a", 5, 99, StopPastHold)
+			s.mute("a", 5, 99)
+			s.reads(15, 36, lapsed(one, "a"), held(two, "b"))
+			s.reads(36, 99, held(two, "b"))
+			s.list("b", 36, 99)
+			s.claims("b", 36, 99, func(c *Claim) { c.View = []Entry{{two, "b"}} })
+		}, nil},
+		"a slot is taken after the store was emptied": {func(s *story) {
+			s.Rewinds = []Rewind{{at(30), EmptyStore}}
+			s.reads(30.1, 32, held(two, "b"))
+			s.reads(32, 99, held(one, "c"), held(two, "b"))
+			s.moves("a", 34, 99, six)
+			s.Notices = []Notice{{"a", 1, six}}
+		}, []Rule{TakenEarly, Moved, LostUnnoticed, ViewDiffers, RouteMissing}},
+		"the store is emptied and written again": {func(s *story) {
+			s.Rewinds = []Rewind{{at(30), EmptyStore}}
+			s.reads(30.1, 33)
+		}, nil},
+		"a network is not put back": {func(s *story) {
+			s.Rewinds = []Rewind{{at(30), EmptyStore}}
+			for i := range s.Reads {
+				s.Reads[i].Defined = s.Reads[i].From < sec(30)
+			}
+		}, []Rule{NotDefined}},
+
+		"a claim is lost and nobody notices": {func(s *story) {
+			s.reads(40, 99, lapsed(one, "a"), held(two, "b"))
+		}, []Rule{LostUnnoticed}},
+		"a host that does not recover": {func(s *story) {
+			s.silence("a", 10, 20, CutHost)
+			s.claims("a", 10, 28, func(c *Claim) { c.Status = "warning" })
+		}, []Rule{NotRecovered}},
+		"a host that recovers in time": {func(s *story) {
+			s.silence("a", 10, 20, CutHost)
+			s.claims("a", 10, 24, func(c *Claim) { c.Status = "warning" })
+		}, nil},
+		"an agent that hangs":            {func(s *story) { s.mute("a", 30, 32) }, []Rule{NotRecovered}},
+		"an agent without a subnet":      {func(s *story) { s.claims("a", 30, 99, func(c *Claim) { c.Subnets = nil }) }, []Rule{NotRecovered}},
+		"a lease is not renewed":         {func(s *story) { s.claims("a", 30, 99, func(c *Claim) { c.Renewed = sec(25) }) }, []Rule{NotRecovered}},
+		"an agent ends":                  {func(s *story) { s.Endings = []Ending{{"a", sec(3), "panic"}} }, []Rule{AgentEnded}},
+		"a host moves and says nothing":  {func(s *story) { taken(s); s.Notices = s.Notices[1:]; s.mute("a", 45, 99) }, []Rule{MovedSilently, NotRecovered}},
+		"a view shows what is not there": {func(s *story) { s.reads(30, 99, held(one, "a"), held(two, "b")); s.claims("a", 30, 32, gain) }, []Rule{ViewDiffers}},
+		"a view lacks what is there":     {func(s *story) { s.claims("a", 30, 32, func(c *Claim) { c.View = c.View[:1] }) }, []Rule{ViewDiffers}},
+		"a view is behind for a moment": {func(s *story) {
+			s.reads(28, 99, held(one, "a"), held(two, "b"), lapsed(six, "c"))
+			s.claims("a", 31, 99, gain)
+			s.claims("b", 32, 99, gain)
+		}, nil},
+		"views keep what a store lost": {func(s *story) {
+			s.Nodes = append(s.Nodes, Node{"c", "n", false})
+			s.silence("c", 5, 99, StopPastHold)
+			s.Rewinds = []Rewind{{at(30), EmptyStore}}
+			s.reads(0, 30, held(one, "a"), held(two, "b"), held(six, "c"))
+			s.claims("a", 0, 50, gain)
+			s.claims("b", 0, 50, gain)
+		}, nil},
+
+		"a route is missing": {func(s *story) { s.list("a", 0, 99) }, []Rule{RouteMissing}},
+		"a route goes for a moment": {func(s *story) {
+			s.Removals = []Removal{{"a", sec(30.2), two}}
+		}, []Rule{RouteRemoved}},
+		"routes vanish with their device": {func(s *story) { s.list("a", 30, 31) }, []Rule{RouteMissing, RouteRemoved}},
+		"a route goes while the agent is dead": {func(s *story) {
+			s.silence("b", 25, 35, KillAgent)
+			s.mute("b", 25, 35)
+			s.Removals = []Removal{{"a", sec(30.2), two}}
+		}, []Rule{RouteRemoved}},
+		"a route to a host that was given up goes": {func(s *story) {
+			s.silence("b", 5, 99, StopPastHold)
+			s.mute("b", 5, 99)
+			s.reads(15, 36, held(one, "a"), lapsed(two, "b"))
+			s.reads(36, 99, held(one, "a"))
+			s.claims("a", 37, 99, func(c *Claim) { c.View = []Entry{{one, "a"}} })
+			s.list("a", 37, 99)
+		}, nil},
+
+		"a ping is lost": {func(s *story) { s.Losses = []Loss{{"a", "b", sec(30)}} }, []Rule{PingLost}},
+		"a ping is lost to a host whose agent is stopped": {func(s *story) {
+			s.silence("b", 25, 35, StopPastTTL)
+			s.mute("b", 25, 35)
+			s.Losses = []Loss{{"a", "b", sec(30)}}
+		}, []Rule{PingLost}},
+		"a ping is lost to a host that is cut off": {func(s *story) {
+			s.silence("b", 25, 35, CutHost)
+			s.Losses = []Loss{{"a", "b", sec(30)}}
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := quiet()
+			c.change(s)
+			var got []Rule
+			found := Check(s.History)
+			for _, v := range found {
+				if !slices.Contains(got, v.Rule) {
+					got = append(got, v.Rule)
+				}
+				if v.Node == "" || v.Text == "" || v.Count == 0 || !strings.Contains(v.String(), string(v.Rule)) {
+					t.Errorf("violation says too little: %+v", v)
+				}
+			}
+			slices.Sort(got)
+			want := slices.Sorted(slices.Values(c.want))
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("rules broken (-want +got):\n%s%v", diff, found)
+			}
+		})
+	}
+}
+
+// gain adds an entry to a view.
+func gain(c *Claim) { c.View = append(slices.Clone(c.View), Entry{six, "c"}) }

@@ -1,0 +1,167 @@
+package soak
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// Step is one fault of a schedule.
+type Step struct {
+	At   time.Duration // not before, from the start of the faults
+	For  time.Duration // until it is undone; 0 for what is over at once
+	Kind Kind
+	Host int // which one, -1 for faults on the store
+	// Pick chooses where the schedule cannot know who there will be: a server
+	// among those that fit.
+	Pick int
+	// Round it belongs to, from 1.
+	Round int
+}
+
+// End is when it is undone by plan.
+func (s Step) End() time.Duration { return s.At + s.For }
+
+// plan is what a schedule is made from. The same plan makes the same schedule.
+type plan struct {
+	Seed    uint64
+	For     time.Duration // the last fault has ended by then
+	Agents  int
+	Carries func(host int) bool
+	Rules   Rules
+}
+
+const (
+	// serverPause is what three servers need between two faults: the second
+	// would lose the quorum before it has come back.
+	serverPause = 15 * time.Second
+	// comeBack is how long a server takes to start, at most and by plan.
+	comeBack = 4 * time.Second
+)
+
+// deck deals kinds so that each comes once before any comes again.
+type deck struct {
+	random *rand.Rand
+	all    []Kind
+	left   []Kind
+}
+
+func (d *deck) deal() Kind {
+	if len(d.left) == 0 {
+		d.left = slices.Clone(d.all)
+		d.random.Shuffle(len(d.left), func(i, j int) { d.left[i], d.left[j] = d.left[j], d.left[i] })
+	}
+	k := d.left[0]
+	d.left = d.left[1:]
+	return k
+}
+
+// schedule makes the faults of a run, in the order in which they begin. Faults
+// on the store come one after another, a round each, with time to settle between
+// them; those on hosts begin beside them, never two at once on one host, and may
+// last over rounds.
+func schedule(p plan) []Step {
+	s := &scheduler{plan: p, random: rand.New(rand.NewPCG(p.Seed, 0)), busy: make([]time.Duration, p.Agents)}
+	s.store = deck{random: s.random, all: []Kind{KillLeader, EmptyStore, LoseQuorum, RestoreStore, CutServer, RevokeTokens}}
+	s.hosts = deck{random: s.random, all: []Kind{
+		KillAgent, StopPastHold, CutHost, LeaveClient, RestartAgent, StopPastTTL, RevokeToken, ReplaceHost, StopShort,
+	}}
+	saved := -1
+	for round, at := 1, time.Duration(0); ; round++ {
+		kind := s.store.deal()
+		length := s.length(kind)
+		begin := at + s.between(time.Second, 3*time.Second)
+		pause := p.Rules.Settle + s.between(0, 3*time.Second)
+		if onServers(kind) {
+			pause = serverPause + comeBack + s.between(0, 3*time.Second)
+			if kind == CutServer {
+				pause += length // until all that was under way has arrived
+			}
+		}
+		if begin+length > p.For {
+			break
+		}
+		if saved < 0 || saved < round-3 {
+			s.add(Step{At: at, Kind: SaveStore, Host: -1, Round: round})
+			saved = round
+		}
+		s.add(Step{At: begin, For: length, Kind: kind, Host: -1, Pick: s.random.IntN(1 << 16), Round: round})
+		next := begin + length + pause
+		for range 2 + s.random.IntN(1+p.Agents/6) {
+			s.onHost(round, at, min(next, p.For)-at)
+		}
+		at = next
+	}
+	slices.SortStableFunc(s.steps, func(a, b Step) int { return cmp.Compare(a.At, b.At) })
+	return s.steps
+}
+
+type scheduler struct {
+	plan
+	random       *rand.Rand
+	store, hosts deck
+	busy         []time.Duration // until when a host is, or has to settle
+	steps        []Step
+}
+
+func (s *scheduler) add(step Step) { s.steps = append(s.steps, step) }
+
+// onHost adds a fault on a host that is free within the round and ends by the
+// end of the run; none when there is no such.
+func (s *scheduler) onHost(round int, begin, within time.Duration) {
+	kind := s.hosts.deal()
+	length := s.length(kind)
+	at := begin + s.between(0, within/2)
+	var free []int
+	for host, busy := range s.busy {
+		if busy <= at && (kind != ReplaceHost || !s.Carries(host)) {
+			free = append(free, host)
+		}
+	}
+	if len(free) == 0 || at+length > s.For {
+		s.hosts.left = append(s.hosts.left, kind) // another time
+		return
+	}
+	host := free[s.random.IntN(len(free))]
+	s.busy[host] = at + length + s.Rules.Settle
+	s.add(Step{At: at, For: length, Kind: kind, Host: host, Pick: s.random.IntN(1 << 16), Round: round})
+}
+
+// length is how long a fault of a kind lasts.
+func (s *scheduler) length(k Kind) time.Duration {
+	lapse := 2 * s.Rules.TTL // when Consul ends a session that is not renewed
+	switch k {
+	case KillAgent:
+		return s.between(time.Second, 8*time.Second)
+	case StopShort:
+		return s.between(2*time.Second, s.Rules.TTL-2*time.Second)
+	case StopPastTTL:
+		return lapse + s.between(time.Second, 5*time.Second)
+	case StopPastHold:
+		// Others look for what is past hold every 10 to 30 s.
+		return lapse + s.Rules.Hold + s.between(time.Second, 30*time.Second)
+	case CutHost:
+		return s.between(4*time.Second, 25*time.Second)
+	case LeaveClient:
+		return s.between(time.Second, 6*time.Second)
+	case RevokeToken, RevokeTokens:
+		return s.between(4*time.Second, 16*time.Second)
+	case ReplaceHost:
+		return lapse // the address of the old one is taken as long as its session lives
+	case KillLeader:
+		return s.between(3*time.Second, 8*time.Second)
+	case LoseQuorum:
+		return s.between(6*time.Second, 20*time.Second)
+	case CutServer:
+		return s.between(6*time.Second, 15*time.Second)
+	}
+	return 0
+}
+
+func (s *scheduler) between(a, b time.Duration) time.Duration {
+	return (a + time.Duration(s.random.Int64N(int64(b-a)+1))).Round(time.Millisecond)
+}
+
+// onServers says of a fault on the store that it takes servers away.
+func onServers(k Kind) bool { return k == KillLeader || k == LoseQuorum || k == CutServer }

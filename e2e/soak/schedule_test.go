@@ -1,0 +1,87 @@
+package soak
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func tenMinutes(seed uint64) plan {
+	return plan{
+		Seed: seed, For: 10 * time.Minute, Agents: 30, Carries: func(host int) bool { return host < 3 },
+		Rules: Rules{TTL: 10 * time.Second, Hold: 30 * time.Second, Settle: 10 * time.Second},
+	}
+}
+
+// TestSchedule looks at the schedules of many seeds: they can be done, have every
+// kind of fault in them, and come again with their seed.
+func TestSchedule(t *testing.T) {
+	p := tenMinutes(0)
+	for seed := range uint64(200) {
+		p.Seed = seed
+		steps := schedule(p)
+		if diff := cmp.Diff(steps, schedule(p)); diff != "" {
+			t.Fatalf("seed %d makes two schedules:\n%s", seed, diff)
+		}
+		if !slices.IsSortedFunc(steps, func(a, b Step) int { return int(a.At - b.At) }) {
+			t.Fatalf("seed %d: not in order", seed)
+		}
+		busy := map[int]time.Duration{}
+		kinds := map[Kind]int{}
+		var store, server time.Duration
+		saved := false
+		for _, s := range steps {
+			kinds[s.Kind]++
+			if s.End() > p.For || s.Round < 1 {
+				t.Errorf("seed %d: %+v is not within the run", seed, s)
+			}
+			if s.Host >= 0 {
+				if s.At < busy[s.Host] {
+					t.Errorf("seed %d: %+v begins while another is on the host", seed, s)
+				}
+				if s.Kind == ReplaceHost && p.Carries(s.Host) {
+					t.Errorf("seed %d: %+v takes a host with containers away", seed, s)
+				}
+				busy[s.Host] = s.End() + p.Rules.Settle
+				continue
+			}
+			if s.At < store {
+				t.Errorf("seed %d: %+v begins before the last has ended", seed, s)
+			}
+			store = s.End()
+			if s.Kind == RestoreStore && !saved {
+				t.Errorf("seed %d: nothing to restore", seed)
+			}
+			saved = saved || s.Kind == SaveStore
+			if onServers(s.Kind) {
+				if s.At < server {
+					t.Errorf("seed %d: %+v leaves the servers no time", seed, s)
+				}
+				server = s.End() + serverPause
+			}
+		}
+		for _, k := range []Kind{
+			KillAgent, RestartAgent, StopShort, StopPastTTL, StopPastHold, CutHost, LeaveClient, RevokeToken, ReplaceHost,
+			KillLeader, LoseQuorum, CutServer, EmptyStore, SaveStore, RestoreStore, RevokeTokens,
+		} {
+			if kinds[k] == 0 {
+				t.Errorf("seed %d has no %s", seed, k)
+			}
+		}
+	}
+	if cmp.Equal(schedule(tenMinutes(1)), schedule(tenMinutes(2))) {
+		t.Error("two seeds make one schedule")
+	}
+}
+
+// TestPastHold: the longest stop is longer than a session and hold together.
+func TestPastHold(t *testing.T) {
+	p := tenMinutes(1)
+	for _, s := range schedule(p) {
+		if s.Kind == StopPastHold && s.For <= 2*p.Rules.TTL+p.Rules.Hold {
+			t.Errorf("%+v is too short", s)
+		}
+	}
+}
