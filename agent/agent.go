@@ -14,7 +14,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path"
 	"slices"
 	"sync"
 	"time"
@@ -87,7 +86,17 @@ func (s networkSet) find(name string) (registry.Network, bool) {
 // bad says whether the network's record is there but cannot be used: that is
 // not its end.
 func (s networkSet) bad(name string) bool {
-	return slices.ContainsFunc(s.set.Bad, func(b registry.BadRecord) bool { return path.Base(b.Key) == name })
+	_, bad := s.reason(name)
+	return bad
+}
+
+// reason is why the network's record cannot be used.
+func (s networkSet) reason(name string) (string, bool) {
+	i := slices.IndexFunc(s.set.Bad, func(b registry.BadRecord) bool { return tail(b.Key, 2) == "/networks/"+name })
+	if i < 0 {
+		return "", false
+	}
+	return s.set.Bad[i].Reason, true
 }
 
 // Agent is one host's agent.
@@ -100,6 +109,7 @@ type Agent struct {
 	reloads chan reloadRequest
 	ended   chan struct{}                 // closed when Run returns
 	refresh func() (config.Config, error) // reads the configuration again, for the API
+	records *recordBoard
 
 	mu      sync.Mutex
 	config  config.Config // replaced by a reload
@@ -151,6 +161,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		networks: newPublished[networkSet](), kernel: newPublished[struct{}](),
 		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding,
 	}
+	a.records = newRecordBoard(a.log, func(status, reason string) { a.env.health.set("", checkRecords, status, reason) })
 	a.env.health.set("", checkNode, api.Critical, "starting")
 	return a, nil
 }
@@ -268,7 +279,24 @@ func (a *Agent) adopt(ctx context.Context, c config.Config) {
 }
 
 // start runs one network, once.
-func (a *Agent) start(ctx context.Context, local config.Network) {
+func (a *Agent) start(ctx context.Context, local config.Network) { a.run(ctx, local, nil) }
+
+// restart ends a network's runner and starts another, which goes on with its
+// backend: nothing of the datapath stops meanwhile.
+func (a *Agent) restart(ctx context.Context, local config.Network) {
+	a.mu.Lock()
+	run := a.runners[local.Name]
+	delete(a.runners, local.Name)
+	a.mu.Unlock()
+	run.succeed()
+	run.cancel()
+	<-run.done
+	a.run(ctx, local, run.carrier)
+}
+
+// run starts a runner for a network that has none, with a backend to go on with,
+// if not nil.
+func (a *Agent) run(ctx context.Context, local config.Network, c *carrier) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.runners[local.Name] != nil {
@@ -277,6 +305,7 @@ func (a *Agent) start(ctx context.Context, local config.Network) {
 	// Ended by cancel alone, after it was decided whether to leave.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	run := &running{runner: newRunner(a.env, a.config, local), cancel: cancel}
+	run.carrier = c
 	a.runners[local.Name] = run
 	go func() { // waited for in stop and stopRunners
 		if err := run.Run(ctx); err != nil {
@@ -367,6 +396,7 @@ func (a *Agent) watchNetworks(ctx context.Context) error {
 			a.log.Info("registry answers", "registry", a.o.RegistryName)
 		}
 		a.env.networks.set(networkSet{set, next})
+		a.records.set("network list", set.Bad)
 	}
 }
 

@@ -29,7 +29,7 @@ func TestWritesAreMadeUnderTheCallersToken(t *testing.T) {
 		call  string
 		write func(h *host, c *api.Client) error
 	}{
-		{"PutNetwork", func(_ *host, c *api.Client) error { _, err := c.PutNetwork(ctx, network); return err }},
+		{"PutNetwork", func(_ *host, c *api.Client) error { _, err := c.PutNetwork(ctx, network, false); return err }},
 		{"AddReservation", func(h *host, c *api.Client) error {
 			return c.AddReservation(ctx, "n", api.Reservation{Subnet: slot(h), Node: "z"}, false)
 		}},

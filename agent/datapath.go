@@ -291,8 +291,10 @@ func (r *runner) writeFiles(n registry.Network, lease registry.Lease, s backend.
 
 // save remembers the lease for the next process.
 func (r *runner) save(n registry.Network, lease registry.Lease) error {
+	r.saving.Lock()
+	defer r.saving.Unlock()
 	now := saved{Version: registry.Version, Network: n.Name, Subnets: lease.Subnets, Session: lease.Session,
-		SubnetFile: r.local.SubnetFile, Pools: n.Plan.Prefixes(), Backend: n.Backend}
+		Revoked: r.revokedSubnet(), SubnetFile: r.local.SubnetFile, Pools: n.Plan.Prefixes(), Backend: n.Backend}
 	if before, err := loadSaved(r.config.DataDir, n.Name); err == nil && reflect.DeepEqual(before, now) {
 		return nil
 	}

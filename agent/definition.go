@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -130,8 +131,9 @@ func Differences(want, have registry.Network) []string {
 }
 
 // watchDefinition returns when the definition in the store is another one than
-// n, or certainly gone.
+// n, or certainly gone. One that cannot be used changes nothing.
 func (r *runner) watchDefinition(ctx context.Context, n registry.Network) error {
+	warned := false
 	for {
 		known, ok, changed := r.env.networks.get()
 		if ok {
@@ -142,6 +144,14 @@ func (r *runner) watchDefinition(ctx context.Context, n registry.Network) error 
 			case !found && !known.bad(n.Name) && known.index > n.ModifyIndex:
 				return errNetworkGone
 			}
+			reason, bad := known.reason(n.Name)
+			switch {
+			case bad:
+				r.check(checkNetwork, api.Warning, "the definition in the store cannot be used, the one before stays in force: "+cut(reason, maxShownReason))
+			case warned:
+				r.check(checkNetwork, api.Passing, "defined")
+			}
+			warned = bad
 		}
 		select {
 		case <-ctx.Done():

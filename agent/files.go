@@ -55,6 +55,9 @@ type saved struct {
 	Network string         `json:"network"`
 	Subnets []netip.Prefix `json:"subnets"`
 	Session string         `json:"session"`
+	// Revoked is the subnet that was revoked from this host, until it has
+	// another: not to be asked for again.
+	Revoked netip.Prefix `json:"revoked,omitzero"`
 	// SubnetFile is where the subnet file was written, to remove it when the
 	// network's block is gone.
 	SubnetFile string           `json:"subnet_file"`

@@ -239,7 +239,7 @@ func free(hosts ...*host) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// check waits until a check of network n has the status and words in its reason.
+// check waits until a check of the agent or of network n has the status and words in its reason.
 func (h *host) check(name, status string, words ...string) {
 	h.t.Helper()
 	eventually(h.t, func() error {
@@ -248,21 +248,18 @@ func (h *host) check(name, status string, words ...string) {
 		for _, n := range report.Networks {
 			all = append(all, n.Checks...)
 		}
+		err := fmt.Errorf("%s: no check %s", h.name, name)
 		for _, c := range all {
 			if c.Name != name {
 				continue
 			}
-			for _, w := range words {
-				if !strings.Contains(c.Reason, w) {
-					return fmt.Errorf("%s: check %s: %q does not say %q", h.name, name, c.Reason, w)
-				}
+			missing := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return strings.Contains(c.Reason, w) })
+			if c.Status == status && len(missing) == 0 {
+				return nil
 			}
-			if c.Status != status {
-				return fmt.Errorf("%s: check %s is %s: %s", h.name, name, c.Status, c.Reason)
-			}
-			return nil
+			err = fmt.Errorf("%s: check %s is %s: %s; it does not say %q", h.name, name, c.Status, c.Reason, missing)
 		}
-		return fmt.Errorf("%s: no check %s", h.name, name)
+		return err
 	})
 }
 

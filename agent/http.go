@@ -115,6 +115,7 @@ func (a *Agent) routes() http.Handler {
 		"GET /v1/network/{network}":                         a.getNetwork,
 		"PUT /v1/network/{network}":                         a.putNetwork,
 		"DELETE /v1/network/{network}":                      a.deleteNetwork,
+		"POST /v1/network/{network}/plan":                   a.planNetwork,
 		"PUT /v1/network/{network}/release":                 a.release,
 		"GET /v1/network/{network}/leases":                  a.getLeases,
 		"GET /v1/network/{network}/lease/{subnet}":          a.getLease,
@@ -235,6 +236,9 @@ func (a *Agent) definition(r *http.Request) (registry.Network, error) {
 	if n, ok := known.find(name); ok {
 		return n, nil
 	}
+	if reason, bad := known.reason(name); bad {
+		return registry.Network{}, unusable(name, reason)
+	}
 	var names []string
 	for _, n := range known.set.Networks {
 		names = append(names, n.Name)
@@ -244,6 +248,12 @@ func (a *Agent) definition(r *http.Request) (registry.Network, error) {
 		list = "known are " + strings.Join(names, ", ")
 	}
 	return registry.Network{}, fmt.Errorf("network %q: %w: %s", name, registry.ErrNetworkNotFound, list)
+}
+
+// unusable is the answer about a network whose record cannot be read.
+func unusable(name string, reason any) error {
+	return &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf("network %q: its record in the store cannot be used: %v; "+
+		"write a good one with `consul kv put`, or delete it with `leno network delete -force`", name, reason)}
 }
 
 // subnet reads the path's subnet: 10.5.34.0-24, as in keys.

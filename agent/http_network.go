@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -27,13 +28,14 @@ func (a *Agent) getNetworks(*http.Request) (reply, error) {
 	return reply{out, known.index}, nil
 }
 
-// known is the networks in the store and those this agent has just put there,
-// which the watch shows a moment later.
+// known is the networks in the store, those this agent has just put there, which
+// the watch shows a moment later, and those that run here by a record that was
+// good.
 func (a *Agent) known(set networkSet) []registry.Network {
 	out := slices.Clone(set.set.Networks)
 	for _, name := range a.self().Networks {
 		if run, ok := a.runner(name); ok {
-			if v := run.shown(); v.defined && v.definition.ModifyIndex > set.index {
+			if v := run.shown(); v.defined && (v.definition.ModifyIndex > set.index || set.bad(name)) {
 				out = append(out, v.definition)
 			}
 		}
@@ -69,36 +71,107 @@ func (a *Agent) network(n registry.Network) api.Network {
 func skipped(bad []registry.BadRecord) []api.Skipped {
 	out := []api.Skipped{}
 	for _, b := range bad {
-		out = append(out, api.Skipped(b))
+		out = append(out, api.Skipped(bounded(b)))
 	}
 	return out
 }
 
-// putNetwork defines a network or replaces the version the body names.
-func (a *Agent) putNetwork(r *http.Request) (reply, error) {
+// networkOf is the definition in a request's body, effective.
+func (a *Agent) networkOf(r *http.Request) (registry.Network, error) {
 	var body api.Network
 	if err := readBody(r, &body); err != nil {
-		return reply{}, err
+		return registry.Network{}, err
 	}
-	name := r.PathValue("network")
-	if body.Name != "" && body.Name != name {
-		return reply{}, badRequest("name %q contradicts the path", body.Name)
+	n := registry.Network{Name: r.PathValue("network"), ModifyIndex: body.ModifyIndex}
+	if body.Name != "" && body.Name != n.Name {
+		return n, badRequest("name %q contradicts the path", body.Name)
 	}
-	if err := registry.CheckNetworkName(name); err != nil {
-		return reply{}, err
+	if err := registry.CheckNetworkName(n.Name); err != nil {
+		return n, err
 	}
-	n := registry.Network{Name: name, ModifyIndex: body.ModifyIndex}
 	for _, p := range body.Pools {
 		n.Plan = append(n.Plan, registry.Pool(p))
 	}
 	var err error
 	if n.Plan, err = n.Plan.Normalize(); err != nil {
+		return n, err
+	}
+	n.Backend, err = a.normalizedBackend(body.Backend)
+	return n, err
+}
+
+// planNetwork tells what putNetwork would change, and changes nothing.
+func (a *Agent) planNetwork(r *http.Request) (reply, error) {
+	n, err := a.networkOf(r)
+	if err != nil {
 		return reply{}, err
 	}
-	if n.Backend, err = a.normalizedBackend(body.Backend); err != nil {
+	c, err := a.changeTo(r.Context(), n)
+	if err != nil {
 		return reply{}, err
 	}
-	reg := a.caller(r)
+	return reply{c.plan(), c.old.ModifyIndex}, nil
+}
+
+// changeTo gathers what a change to n is judged by, under the agent's own token
+// as all that is only read.
+func (a *Agent) changeTo(ctx context.Context, n registry.Network) (change, error) {
+	c := change{new: n, kinds: a.env.backends}
+	known, _, _ := a.env.networks.get() // none in a store that is new
+	c.others = known.set.Networks
+	old, err := a.env.registry.Network(ctx, n.Name)
+	switch {
+	case errors.Is(err, registry.ErrNetworkNotFound):
+		return c, nil
+	case errors.Is(err, registry.ErrInvalid):
+		return c, unusable(n.Name, err)
+	}
+	if err != nil {
+		return c, err
+	}
+	c.old = old
+	leases, _, err := a.env.registry.WatchLeases(ctx, old, 0)
+	if err != nil {
+		return c, err
+	}
+	reservations, err := a.env.registry.Reservations(ctx, old)
+	c.leases, c.reservations = leases.Leases, reservations.Reservations
+	return c, err
+}
+
+// allowed refuses what takes subnets or packets from hosts, unless forced, also
+// where that cannot be known. A version that is not there any more is for the
+// store to refuse.
+func (a *Agent) allowed(ctx context.Context, n registry.Network, force bool) error {
+	c, err := a.changeTo(ctx, n)
+	switch {
+	case err != nil && force:
+		return nil
+	case err != nil || c.old.ModifyIndex != n.ModifyIndex:
+		return err
+	}
+	var reasons []string
+	for _, r := range c.plan().Refused {
+		if !r.Force || !force {
+			reasons = append(reasons, fmt.Sprintf("%s (%s)", r.Reason, r.Way))
+		}
+	}
+	if len(reasons) == 0 {
+		return nil
+	}
+	return &api.Error{Code: http.StatusConflict, Message: "network " + n.Name + " is left as it is: " + strings.Join(reasons, "; ")}
+}
+
+// putNetwork defines a network or replaces the version the body names.
+func (a *Agent) putNetwork(r *http.Request) (reply, error) {
+	n, err := a.networkOf(r)
+	if err != nil {
+		return reply{}, err
+	}
+	if err := a.allowed(r.Context(), n, r.URL.Query().Get("force") == "true"); err != nil {
+		return reply{}, err
+	}
+	name, reg := n.Name, a.caller(r)
 	if err := reg.PutNetwork(r.Context(), n); err != nil {
 		return reply{}, err
 	}
@@ -155,9 +228,13 @@ func (a *Agent) normalizedBackend(object json.RawMessage) (registry.Backend, err
 // forced says whether a request asks for more than is done without asking.
 func forced(r *http.Request) bool { return r.URL.Query().Get("force") == "true" }
 
-// deleteNetwork refuses while hosts hold leases, unless forced.
+// deleteNetwork refuses while hosts hold leases, or when its record does not tell
+// whether they do, unless forced.
 func (a *Agent) deleteNetwork(r *http.Request) (reply, error) {
 	n, err := a.definition(r)
+	if known, _, _ := a.env.networks.get(); forced(r) && known.bad(r.PathValue("network")) {
+		n.Name, err = r.PathValue("network"), nil
+	}
 	if err != nil {
 		return reply{}, err
 	}
@@ -183,7 +260,7 @@ func (a *Agent) deleteNetwork(r *http.Request) (reply, error) {
 	}
 	a.awaitNetworks(r.Context(), func(s networkSet) bool {
 		_, found := s.find(n.Name)
-		return !found
+		return !found && !s.bad(n.Name)
 	})
 	return reply{}, nil
 }
@@ -312,6 +389,9 @@ func (a *Agent) getReservations(r *http.Request) (reply, error) {
 	set, err := a.env.registry.Reservations(r.Context(), n)
 	if err != nil {
 		return reply{}, err
+	}
+	if run, ok := a.runner(n.Name); ok {
+		run.records.set("reservation list", set.Bad)
 	}
 	out := api.ReservationList{Reservations: []api.Reservation{}, Skipped: skipped(set.Bad)}
 	for _, v := range set.Reservations {

@@ -76,13 +76,13 @@ func TestAPI(t *testing.T) {
 	_, err = c.Lease(ctx, "n", netip.MustParsePrefix("10.9.0.0/24"))
 	wantCode(t, "an unknown lease", err, http.StatusNotFound, "10.9.0.0/24")
 	wantCode(t, "revoking one that is not there", c.RevokeLease(ctx, "n", netip.MustParsePrefix("10.5.0.0/24")), http.StatusNotFound)
-	_, err = c.PutNetwork(ctx, api.Network{Name: "m", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/30")}}, Backend: []byte(`{"type":"recorder"}`)})
+	_, err = c.PutNetwork(ctx, api.Network{Name: "m", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/30")}}, Backend: []byte(`{"type":"recorder"}`)}, false)
 	wantCode(t, "a pool too small", err, http.StatusBadRequest, "10.7.0.0/30")
-	_, err = c.PutNetwork(ctx, api.Network{Name: "m", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/16")}}, Backend: []byte(`{"type":"pigeon"}`)})
+	_, err = c.PutNetwork(ctx, api.Network{Name: "m", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/16")}}, Backend: []byte(`{"type":"pigeon"}`)}, false)
 	wantCode(t, "an unknown backend", err, http.StatusBadRequest, "pigeon")
 	wantCode(t, "a reload without files", c.Reload(ctx), http.StatusConflict)
 
-	m, err := c.PutNetwork(ctx, api.Network{Name: "m", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/16")}}, Backend: []byte(`{"type":"recorder"}`)})
+	m, err := c.PutNetwork(ctx, api.Network{Name: "m", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/16")}}, Backend: []byte(`{"type":"recorder"}`)}, false)
 	if err != nil || m.ModifyIndex == 0 || m.Pools[0].SubnetLen != 24 || m.Local != nil {
 		t.Errorf("put %+v, %v", m, err)
 	}
@@ -94,7 +94,7 @@ func TestAPI(t *testing.T) {
 		t.Errorf("networks %+v, %v", list, err)
 	}
 	m.ModifyIndex--
-	_, err = c.PutNetwork(ctx, m)
+	_, err = c.PutNetwork(ctx, m, false)
 	wantCode(t, "an old version", err, http.StatusConflict)
 }
 

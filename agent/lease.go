@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -66,8 +65,11 @@ func (r *runner) acquireOnce(ctx context.Context, n registry.Network, claim regi
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	r.lookForRevocation(ctx, n, claim.Prefer)
+	claim.Avoid = r.revokedSubnet()
 	lease, err := r.env.registry.Acquire(ctx, n, claim)
 	if err == nil {
+		r.heldAgain(lease)
 		r.lease.set(lease)
 	}
 	return lease, err
@@ -90,8 +92,7 @@ func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Le
 				retry.reset()
 			}
 			if reason != "" {
-				r.log.Warn("lease was lost, taking it back", "subnet", lease.Subnet(), "reason", reason)
-				r.troubled(fmt.Sprintf("%s was lost (%s), taking it back", lease.Subnet(), reason))
+				r.lost(lease, reason)
 				r.reassert(ctx, n)
 				// Somebody who takes it again and again is not to be outrun.
 				if err := retry.wait(ctx); err != nil {
@@ -109,11 +110,9 @@ func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Le
 			return err
 		}
 		if next.Slot != lease.Slot {
-			if r.config.Lease.OnLost == config.OnLostExit {
-				return &LostError{Network: n.Name, Old: lease.Subnet().String(), New: next.Subnet().String()}
+			if err := r.moved(lease, next); err != nil {
+				return err
 			}
-			r.log.Error("this host has another subnet now, its containers must be restarted",
-				"subnet", next.Subnet(), "before", lease.Subnet())
 		}
 		lease = next
 	}
@@ -329,7 +328,10 @@ func (r *runner) watchOwn(ctx context.Context, n registry.Network, lease registr
 		switch {
 		case ctx.Err() != nil:
 			return "", ctx.Err()
-		case errors.Is(err, registry.ErrLeaseNotFound), errors.Is(err, registry.ErrLeaseRevoked):
+		case errors.Is(err, registry.ErrLeaseRevoked):
+			r.revoke(lease.Subnet())
+			return "it was revoked", nil
+		case errors.Is(err, registry.ErrLeaseNotFound):
 			return "its record is gone", nil
 		case errors.Is(err, registry.ErrInvalid):
 			return fmt.Sprintf("its record was overwritten: %v", err), nil
@@ -371,6 +373,9 @@ func (r *runner) previous() (session string, subnet netip.Prefix) {
 	if err != nil {
 		path := savedPath(r.config.DataDir, r.local.Name)
 		r.log.Warn("starting without the state file, moved to .bad", "error", errors.Join(err, os.Rename(path, path+".bad")))
+	}
+	if before.Revoked.IsValid() {
+		r.setRevoked(before.Revoked)
 	}
 	if len(before.Subnets) > 0 {
 		return before.Session, before.Subnets[0]

@@ -173,7 +173,7 @@ func TestLossIsSeenByTheWatch(t *testing.T) {
 		name string
 		lose func(store *memory.Store, l registry.Lease)
 	}{
-		{"revoked", func(s *memory.Store, l registry.Lease) { s.Delete(leaseKey(l.Subnet())) }},
+		{"deleted by hand", func(s *memory.Store, l registry.Lease) { s.Delete(leaseKey(l.Subnet())) }},
 		{"session ended", func(s *memory.Store, l registry.Lease) { s.EndSession(l.Session) }},
 		{"overwritten with nonsense", func(s *memory.Store, l registry.Lease) { s.Put(leaseKey(l.Subnet()), []byte("{")) }},
 		{"changed", func(s *memory.Store, l registry.Lease) {
@@ -238,6 +238,7 @@ func TestWatchOwn(t *testing.T) {
 		answer bool
 	}{
 		{name: "gone", err: registry.ErrLeaseNotFound, want: "gone"},
+		{name: "revoked", err: registry.ErrLeaseRevoked, want: "revoked"},
 		{name: "nonsense", err: registry.ErrInvalid, want: "overwritten"},
 		{name: "lapsed", lease: with(func(l *registry.Lease) { l.Session = "" }), want: "session ended"},
 		{name: "another's", lease: testLease("b", 1, "sb", 2), want: `host "b" ([192.0.2.98]) holds it`},

@@ -106,7 +106,7 @@ func (a *Agent) reload(ctx context.Context, c config.Config) error {
 			a.log.Info("network is not configured any more, leaving it", "network", name)
 			a.stop(name, true)
 		case again || !reflect.DeepEqual(local, run.local) || run.shown().local.State == releasedAdvice:
-			a.stop(name, false)
+			a.restart(ctx, local)
 			if run.local.SubnetFile != local.SubnetFile {
 				if err := os.Remove(run.local.SubnetFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 					a.log.Warn("old subnet file stays", "network", name, "error", err)

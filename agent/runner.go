@@ -64,18 +64,22 @@ type runner struct {
 	seen    bool     // the network was defined before
 	deleted bool     // somebody deleted it, and this host has left it
 
-	badLogged map[registry.BadRecord]bool // watchLeases only
+	records *recordBoard
 
 	// claiming is held around every claim, and around a release by request,
 	// which no claim may follow.
 	claiming sync.Mutex
 	released *releaseRequest
 
+	saving sync.Mutex // held around every change of the state file
+
 	mu         sync.Mutex
 	view       view
 	leaving    bool              // tear down when Run's context ends
+	handOver   bool              // leave the backend open for the next runner
 	trouble    string            // why the lease is not as it should be
 	unrenewed  string            // why the session could not be renewed
+	revoked    netip.Prefix      // subnet taken from this host by Revoke, until it has another
 	suspicions map[string]string // that another host is taken for this one, by source
 	waited     waited
 }
@@ -123,6 +127,7 @@ func newRunner(env *environment, c config.Config, local config.Network) *runner 
 		suspicions: map[string]string{},
 	}
 	r.view.local = api.Local{State: "starting", SubnetFile: local.SubnetFile, Link: backend.LinkName(local.Name)}
+	r.records = newRecordBoard(r.log, func(status, reason string) { r.check(checkRecords, status, reason) })
 	env.health.reset(local.Name)
 	r.check(checkNetwork, api.Critical, "starting")
 	return r
@@ -136,12 +141,30 @@ func (r *runner) leave() {
 	r.leaving = true
 }
 
+// succeed makes the end of Run's context leave the backend open, for a runner
+// that takes this one's place. Once done is closed, carrier is that runner's.
+func (r *runner) succeed() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.handOver = true
+}
+
+func (r *runner) handingOver() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.handOver
+}
+
 // Run blocks until ctx ends, healing and retrying whatever fails. The only
 // error is a *LostError.
 func (r *runner) Run(ctx context.Context) error {
 	defer close(r.done)
 	defer r.env.pools.give(r.local.Name)
-	defer r.close()
+	defer func() {
+		if !r.handingOver() {
+			r.close()
+		}
+	}()
 	renewing, stop := context.WithCancel(ctx)
 	var renewer sync.WaitGroup
 	renewer.Go(func() { r.renew(renewing) })
@@ -230,6 +253,7 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	if err := r.awaitPools(ctx, n, kind, config.Options); err != nil {
 		return err
 	}
+	before, had, _ := r.lease.get()
 	if err := r.retire(ctx, n, kind, config); err != nil {
 		return err
 	}
@@ -249,16 +273,23 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 			r.showPlace(n, place)
 		}
 		claim = r.makeClaim(place)
+		claim.Avoid = outgrown(n.Plan, claim.Prefer)
 		return claim
 	})
 	if err != nil {
 		return err
+	}
+	if had && lease.Subnet() != before.Subnet() {
+		if err := r.moved(before, lease); err != nil {
+			return err
+		}
 	}
 	r.claim.set(claim)
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.keep(ctx, n, lease, claim) })
 	g.Go(func() error { return r.watchLeases(ctx, n) })
+	g.Go(func() error { return r.checkReservations(ctx, n) })
 	g.Go(func() error { return r.reconcile(ctx, n, place) })
 	g.Go(func() error { return r.expireLapsed(ctx) })
 	return g.Wait()
@@ -285,25 +316,57 @@ func (r *runner) newConfig(kind backend.Type, pools []netip.Prefix, options json
 	}
 }
 
-// build makes the backend, or keeps the one of the last round when it was
-// built from the same.
+// build makes the backend. That of the last round goes on when it was built from
+// the same, or can change.
 func (r *runner) build(kind backend.Type, c backend.Config) error {
-	if r.carrier != nil && r.carrier.same(kind, c) {
-		return nil
+	if r.carrier == nil || !r.carrier.takes(kind, c) {
+		r.close()
+		b, err := kind.New(c)
+		if err != nil {
+			return fmt.Errorf("backend %q: %w", kind.Name, err)
+		}
+		r.carrier = &carrier{backend: b, kind: kind.Name, config: c}
 	}
-	r.close()
-	b, err := kind.New(c)
-	if err != nil {
-		return fmt.Errorf("backend %q: %w", kind.Name, err)
-	}
-	r.carrier = &carrier{backend: b, kind: kind.Name, config: c}
-	counter, _ := b.(backend.Counter)
+	counter, _ := r.carrier.backend.(backend.Counter)
 	r.show(func(v *view) { v.counter = counter })
 	return nil
 }
 
-func (c *carrier) same(kind backend.Type, o backend.Config) bool {
-	return c.kind == kind.Name && string(c.config.Options) == string(o.Options) && slices.Equal(c.config.Pools, o.Pools)
+// takes says whether the backend carries what another config asks for, changed
+// into it where that is needed.
+func (c *carrier) takes(kind backend.Type, o backend.Config) bool {
+	if c.kind != kind.Name {
+		return false
+	}
+	if string(c.config.Options) == string(o.Options) && slices.Equal(c.config.Pools, o.Pools) {
+		return true
+	}
+	changer, ok := c.backend.(backend.Changer)
+	if !ok || changer.Change(o) != nil {
+		return false
+	}
+	c.config = o
+	return true
+}
+
+// outgrown is the subnet when it is one of the plan's and outside the range that
+// hosts are given: a host must not stay there, reservations aside.
+func outgrown(plan registry.Plan, subnet netip.Prefix) netip.Prefix {
+	if slot, err := plan.Slot(subnet); err != nil || plan.InRange(slot) {
+		return netip.Prefix{}
+	}
+	return subnet
+}
+
+// moved tells of a host that has another subnet than before, as a matter for a
+// person; the error is a *LostError where that ends the agent.
+func (r *runner) moved(before, now registry.Lease) error {
+	if r.config.Lease.OnLost == config.OnLostExit {
+		return &LostError{Network: r.local.Name, Old: before.Subnet().String(), New: now.Subnet().String()}
+	}
+	r.log.Error("this host has another subnet now, its containers must be restarted",
+		"subnet", now.Subnet(), "before", before.Subnet())
+	return nil
 }
 
 // retire takes away what stands for another definition, left by the last round
@@ -329,16 +392,24 @@ func (r *runner) retire(ctx context.Context, n registry.Network, kind backend.Ty
 		r.show(func(v *view) { v.local.Subnets = nil })
 	}
 	if old := r.carrier; old != nil {
-		if old.kind == kind.Name && slices.Equal(old.config.Pools, c.Pools) {
+		if old.kind == kind.Name && covers(c.Pools, old.config.Pools) {
 			return nil
 		}
 		_, err := old.backend.Apply(ctx, backend.State{})
 		return err
 	}
-	if before.Backend.Type == kind.Name && slices.Equal(before.Pools, c.Pools) {
+	if before.Backend.Type == kind.Name && covers(c.Pools, before.Pools) {
 		return nil
 	}
 	return r.removeSaved(ctx, before)
+}
+
+// covers says whether each of the old pools lies in one of the new: then the
+// backend knows all of the old datapath as its own, and changes what differs.
+func covers(pools, old []netip.Prefix) bool {
+	return !slices.ContainsFunc(old, func(o netip.Prefix) bool {
+		return !slices.ContainsFunc(pools, func(p netip.Prefix) bool { return p.Bits() <= o.Bits() && p.Contains(o.Addr()) })
+	})
 }
 
 // slotOf says whether the lease is of a slot of the plan, as far as it goes: a
@@ -403,6 +474,7 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 	r.env.pools.give(r.local.Name)
 	r.lease.clear()
 	r.snapshot.clear()
+	r.records.clear()
 	r.mu.Lock()
 	r.trouble, r.unrenewed, r.suspicions = "", "", map[string]string{}
 	r.mu.Unlock()

@@ -218,7 +218,7 @@ func TestBadRecordsAreNamed(t *testing.T) {
 	a.check(checkRecords, api.Passing)
 	key := memory.Prefix + "/leases/n/nonsense"
 	store.Put(key, []byte("{"))
-	a.check(checkRecords, api.Warning, "1 records", key)
+	a.check(checkRecords, api.Warning, "1 record skipped", key)
 	a.applies(want)
 	list, err := a.client.Leases(context.Background(), "n")
 	if err != nil || len(list.Leases) != 2 || len(list.Skipped) != 1 || list.Skipped[0].Key != key {

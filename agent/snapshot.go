@@ -38,30 +38,13 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 		}
 		retry.reset()
 		index = next
+		before, _, _ := r.snapshot.get()
+		set = keepKnown(n.Name, set, before.set.Leases)
 		r.snapshot.set(snapshot{set: set, index: next, read: time.Now()})
 		if r.env.health.set(r.local.Name, checkSnapshot, api.Passing, "leases are followed") && failed {
 			r.log.Info("leases are read again")
 		}
 		failed = false
-		r.checkRecords(set.Bad)
+		r.records.set("lease list", set.Bad)
 	}
-}
-
-// checkRecords reports records that had to be skipped: in health always, in the
-// log when they are new.
-func (r *runner) checkRecords(bad []registry.BadRecord) {
-	if len(bad) == 0 {
-		r.check(checkRecords, api.Passing, "every record is usable")
-		r.badLogged = nil
-		return
-	}
-	logged := map[registry.BadRecord]bool{}
-	for _, b := range bad {
-		if !r.badLogged[b] {
-			r.log.Warn("record skipped", "key", b.Key, "error", b.Reason)
-		}
-		logged[b] = true
-	}
-	r.badLogged = logged
-	r.check(checkRecords, api.Warning, fmt.Sprintf("%d records skipped (see `leno lease list`), the first %s: %s", len(bad), bad[0].Key, bad[0].Reason))
 }

@@ -134,11 +134,26 @@ func TestRequests(t *testing.T) {
 		{"put network", 200, `{"name":"default","modify_index":8}`,
 			func(ctx context.Context, c *Client) (any, error) {
 				return c.PutNetwork(ctx, Network{Name: "default", Pools: []Pool{{Prefix: p4, SubnetLen: 26}},
-					Backend: json.RawMessage(`{"type":"alloc"}`), ModifyIndex: 7, Local: &Local{State: "not sent"}})
+					Backend: json.RawMessage(`{"type":"alloc"}`), ModifyIndex: 7, Local: &Local{State: "not sent"}}, false)
 			},
 			"PUT /v1/network/default",
 			`{"name":"default","pools":[{"prefix":"10.5.34.0/24","subnet_len":26}],"backend":{"type":"alloc"},"modify_index":7}`,
 			Network{Name: "default", ModifyIndex: 8}},
+		{"put network by force", 200, `{"name":"default"}`,
+			func(ctx context.Context, c *Client) (any, error) {
+				return c.PutNetwork(ctx, Network{Name: "default", Pools: []Pool{{Prefix: p4}}, Backend: json.RawMessage(`{"type":"alloc"}`)}, true)
+			},
+			"PUT /v1/network/default?force=true",
+			`{"name":"default","pools":[{"prefix":"10.5.34.0/24"}],"backend":{"type":"alloc"},"modify_index":0}`,
+			Network{Name: "default"}},
+		{"plan network", 200, `{"name":"default","action":"update","hosts":[{"node":"a","subnet":"10.5.34.0/24","what":["keeps it"]}],"refused":[{"reason":"r","way":"w","force":true}]}`,
+			func(ctx context.Context, c *Client) (any, error) {
+				return c.PlanNetwork(ctx, Network{Name: "default", Pools: []Pool{{Prefix: p4}}, Backend: json.RawMessage(`{"type":"alloc"}`), ModifyIndex: 7})
+			},
+			"POST /v1/network/default/plan",
+			`{"name":"default","pools":[{"prefix":"10.5.34.0/24"}],"backend":{"type":"alloc"},"modify_index":0}`,
+			NetworkPlan{Name: "default", Action: ActionUpdate, Hosts: []HostChange{{Node: "a", Subnet: p4, What: []string{"keeps it"}}},
+				Refused: []Refusal{{"r", "w", true}}}},
 		{"delete network", 200, `{}`,
 			func(ctx context.Context, c *Client) (any, error) { return nil, c.DeleteNetwork(ctx, "default", false) },
 			"DELETE /v1/network/default", "", nil},

@@ -26,11 +26,17 @@ func (c *Client) Network(ctx context.Context, name string) (Network, error) {
 // PutNetwork stores a network's pools and backend (PUT /v1/network/:name) and
 // returns it with defaults filled in. n.ModifyIndex 0 only creates; any other
 // value replaces exactly that version. Code 409 when the network exists
-// already or has changed meanwhile, 400 when the definition is unusable.
-func (c *Client) PutNetwork(ctx context.Context, n Network) (Network, error) {
+// already or has changed meanwhile, and, unless force is set, when the change
+// takes subnets or packets from hosts (see NetworkPlan.Refused); 400 when the
+// definition is unusable.
+func (c *Client) PutNetwork(ctx context.Context, n Network, force bool) (Network, error) {
 	in := Network{Name: n.Name, Pools: n.Pools, Backend: n.Backend, ModifyIndex: n.ModifyIndex}
+	p := path("v1", "network", n.Name)
+	if force {
+		p += "?force=true"
+	}
 	var out Network
-	_, err := c.do(ctx, http.MethodPut, path("v1", "network", n.Name), in, &out)
+	_, err := c.do(ctx, http.MethodPut, p, in, &out)
 	return out, err
 }
 
@@ -64,8 +70,8 @@ func (c *Client) Lease(ctx context.Context, network string, subnet netip.Prefix)
 }
 
 // RevokeLease takes a lease from whichever host has it (DELETE
-// /v1/network/:name/lease/:subnet). The host, if it lives, acquires another or
-// exits, as its lease.on_lost says.
+// /v1/network/:name/lease/:subnet). The host, if it lives, takes another
+// subnet and goes on or exits, as its lease.on_lost says.
 func (c *Client) RevokeLease(ctx context.Context, network string, subnet netip.Prefix) error {
 	_, err := c.do(ctx, http.MethodDelete, path("v1", "network", network, "lease", subnetKey(subnet)), nil, nil)
 	return err

@@ -27,6 +27,15 @@ type Type struct {
 	// effective options: "udp port 8285". nil for nothing. Pure.
 	Exclusive func(options json.RawMessage) []string
 
+	// Interrupts names the options whose change stops packets, and says why:
+	// "the device is made anew". A change of any other, and of the pools where
+	// every host keeps its subnets, loses no packet.
+	Interrupts map[string]string
+
+	// OwnFamily says that a host needs an underlay address of the family of
+	// each pool, because packets are not wrapped.
+	OwnFamily bool
+
 	// New builds a backend for one network. It touches nothing outside the
 	// process.
 	New func(Config) (Backend, error)
@@ -44,7 +53,7 @@ func (e *OptionError) Error() string { return e.Option + ": " + e.Reason }
 // package, find the line to point at.
 func (e *OptionError) OptionName() string { return e.Option }
 
-// Config is what stays the same for the life of one backend.
+// Config is what stays the same for the life of one backend, but see Changer.
 type Config struct {
 	Network string
 	Link    string          // name of the device, at most 15 bytes
@@ -127,6 +136,15 @@ type Backend interface {
 	// Close ends goroutines and descriptors and waits for them. It leaves the
 	// datapath in the kernel as it is. It may be repeated.
 	Close() error
+}
+
+// Changer is the optional ability to go on under another definition, with what
+// the backend has in the process: a forwarder, a socket. Change takes over pools
+// and options, valid as New's, for the calls that follow, and touches nothing
+// else. A backend without it is closed and built anew, which leaves its datapath
+// to the kernel meanwhile.
+type Changer interface {
+	Change(Config) error
 }
 
 // Counter is the optional ability to tell what passed, by peer node name. It

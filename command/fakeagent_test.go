@@ -31,8 +31,9 @@ type fakeAgent struct {
 	skipped      []api.Skipped
 	reservations []api.Reservation
 	peers        []api.Peer
-	refuse       *api.Error // of every write
-	raced        bool       // networks change between read and write
+	plans        map[string]api.NetworkPlan // of networks that would change
+	refuse       *api.Error                 // of every write
+	raced        bool                       // networks change between read and write
 }
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
@@ -66,7 +67,19 @@ func newFakeAgent(t *testing.T) *fakeAgent {
 		},
 		skipped:      []api.Skipped{},
 		reservations: []api.Reservation{{Subnet: prefix("10.5.40.0/24"), Node: "host-c"}, {Subnet: prefix("10.5.41.0/24"), NodeID: "6f1c9d1e-0000-4000-8000-000000000004"}},
-		peers:        []api.Peer{{Node: "host-b", Subnets: []netip.Prefix{prefix("10.5.77.0/24")}, PublicIPs: []netip.Addr{addr("192.0.2.77")}, Backend: "vxlan", Held: true}},
+		plans: map[string]api.NetworkPlan{
+			"default": {Name: "default", Action: api.ActionUpdate, ModifyIndex: 42,
+				Changes: []api.Change{{Field: "backend.direct_routing", From: "false", To: "true"}, {Field: "ipv4.max", From: "10.5.255.0", To: "10.5.64.0"},
+					{Field: "ipv6.prefix", From: "fd00:5::/48"}},
+				Hosts: []api.HostChange{
+					{Node: "host-a", Subnet: prefix("10.5.34.0/24"), Held: true, What: []string{"keeps 10.5.34.0/24", "loses fd00:5:0:22::/64"}},
+					{Node: "host-b", Subnet: prefix("10.5.77.0/24"), What: []string{"takes another subnet: 10.5.77.0/24 is outside the new range"}}},
+				Refused: []api.Refusal{{Reason: "containers on host-a (10.5.34.0/24) would lose their addresses of one family",
+					Way: "define a second network with the new values, move the containers to it, then delete this one", Force: true}}},
+			"green": {Name: "green", Action: api.ActionCreate, Hosts: []api.HostChange{}, Refused: []api.Refusal{},
+				Changes: []api.Change{{Field: "backend.type", To: "host-gw"}, {Field: "ipv4.prefix", To: "10.7.0.0/16"}}},
+		},
+		peers: []api.Peer{{Node: "host-b", Subnets: []netip.Prefix{prefix("10.5.77.0/24")}, PublicIPs: []netip.Addr{addr("192.0.2.77")}, Backend: "vxlan", Held: true}},
 	}
 	srv := httptest.NewServer(f.routes())
 	t.Cleanup(srv.Close)
@@ -103,6 +116,14 @@ func (f *fakeAgent) routes() http.Handler {
 		},
 		"GET /v1/network/{network}": func(r *http.Request) (any, *api.Error) { return f.network(r) },
 		"PUT /v1/network/{network}": f.putNetwork,
+		"POST /v1/network/{network}/plan": func(r *http.Request) (any, *api.Error) {
+			if p, ok := f.plans[r.PathValue("network")]; ok {
+				return p, nil
+			}
+			n, err := f.network(r)
+			return api.NetworkPlan{Name: n.Name, Action: api.ActionNone, ModifyIndex: n.ModifyIndex,
+				Changes: []api.Change{}, Hosts: []api.HostChange{}, Refused: []api.Refusal{}}, err
+		},
 		"DELETE /v1/network/{network}": func(r *http.Request) (any, *api.Error) {
 			n, err := f.network(r)
 			if err == nil && n.Name == "default" && r.URL.Query().Get("force") != "true" {
@@ -137,7 +158,7 @@ func (f *fakeAgent) routes() http.Handler {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			if r.Method != http.MethodGet {
+			if r.Method != http.MethodGet && r.Method != http.MethodPost {
 				f.requests = append(f.requests, r.Method+" "+r.URL.RequestURI()+" "+r.Header.Get("X-Consul-Token"))
 				if f.refuse != nil {
 					write(w, f.refuse.Code, f.refuse)
@@ -186,6 +207,11 @@ func (f *fakeAgent) putNetwork(r *http.Request) (any, *api.Error) {
 	case i < 0:
 		f.networks = append(f.networks, api.Network{})
 		i = len(f.networks) - 1
+	}
+	for _, refusal := range f.plans[r.PathValue("network")].Refused {
+		if !refusal.Force || r.URL.Query().Get("force") != "true" {
+			return nil, &api.Error{Code: 409, Message: "network default is left as it is: " + refusal.Reason + " (" + refusal.Way + ")"}
+		}
 	}
 	in.ModifyIndex = 99
 	f.networks[i] = in

@@ -80,6 +80,20 @@ func fits80(t *testing.T, text string) {
 	}
 }
 
+// allowed is the plan without what speaks against it.
+func allowed(f *fakeAgent) api.NetworkPlan {
+	p := f.plans["default"]
+	p.Refused = []api.Refusal{}
+	return p
+}
+
+// hopeless makes a change one that could not work.
+func hopeless(f *fakeAgent) {
+	p := f.plans["default"]
+	p.Refused = []api.Refusal{{Reason: "pool 10.5.0.0/16 contains the address between hosts of host-a (10.5.34.0/24)", Way: "choose a pool that contains no host's address"}}
+	f.plans["default"] = p
+}
+
 const longName = "ip-10-11-12-13.eu-central-1.compute.internal.example.com"
 
 // TestTranscripts runs every command that talks to the agent and compares
@@ -114,17 +128,23 @@ func TestTranscripts(t *testing.T) {
 		{name: "network delete in use", args: "network delete default", writes: []string{"DELETE /v1/network/default "}},
 		{name: "network delete force", args: "network delete default -force -token=t",
 			writes: []string{"DELETE /v1/network/default?force=true t"}},
-		{name: "network plan same", args: "network plan testdata/same.hcl"},
+		{name: "network plan same", args: "network plan testdata/same.hcl", set: func(f *fakeAgent) { f.plans = nil }},
 		{name: "network plan", args: "network plan testdata/change.hcl"},
+		{name: "network plan hopeless", args: "network plan testdata/change.hcl", set: hopeless},
 		{name: "network plan json", args: "network plan testdata/change.hcl -format=json"},
 		{name: "network plan stdin", args: "network plan -", stdin: "network \"blue\" {\n  ipv4 {\n    prefix = \"10.9.0.0/20\"\n  }\n  backend \"alloc\" {}\n}\n"},
 		{name: "network plan bad stdin", args: "network plan -", stdin: "network \"blue\" {\n  ipv4 {\n    prefix = \"10.9.0.7/20\"\n  }\n}\n"},
 		{name: "network plan without networks", args: "network plan -", stdin: "log_level = \"INFO\"\nnetwork \"blue\" {}\n"},
 		{name: "network plan missing file", args: "network plan testdata/none.hcl"},
-		{name: "network apply", args: "network apply testdata/change.hcl",
+		{name: "network apply", args: "network apply testdata/change.hcl", set: func(f *fakeAgent) { f.plans["default"] = allowed(f) },
 			writes: []string{"PUT /v1/network/default ", "PUT /v1/network/green "}},
-		{name: "network apply json", args: "network apply testdata/same.hcl -format=json"},
-		{name: "network apply race", args: "network apply testdata/change.hcl", set: func(f *fakeAgent) { f.raced = true },
+		{name: "network apply refused", args: "network apply testdata/change.hcl", writes: []string{"PUT /v1/network/green "}},
+		{name: "network apply force", args: "network apply -force testdata/change.hcl -token=t",
+			writes: []string{"PUT /v1/network/default?force=true t", "PUT /v1/network/green?force=true t"}},
+		{name: "network apply hopeless", args: "network apply -force testdata/change.hcl", set: hopeless,
+			writes: []string{"PUT /v1/network/green?force=true "}},
+		{name: "network apply json", args: "network apply testdata/same.hcl -format=json", set: func(f *fakeAgent) { f.plans = nil }},
+		{name: "network apply race", args: "network apply testdata/change.hcl", set: func(f *fakeAgent) { f.raced, f.plans["default"] = true, allowed(f) },
 			writes: []string{"PUT /v1/network/default ", "PUT /v1/network/green "}},
 		{name: "network apply bad format", args: "network apply testdata/change.hcl -format=xml"},
 		{name: "lease list", args: "lease list"},

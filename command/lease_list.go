@@ -47,17 +47,63 @@ func writeLeases(w io.Writer, network string, list api.LeaseList) {
 		}
 		table(w, []column{{title: "SUBNET"}, {title: "NODE", cut: true}, {title: "PUBLIC IP"}, {title: "BACKEND", cut: true}, {title: "STATE"}}, rows)
 	}
+	writeDuplicates(w, list.Leases)
 	writeSkipped(w, list.Skipped)
 }
 
-// writeSkipped names the records that could not be used.
+// maxDuplicates is how many a table names.
+const maxDuplicates = 10
+
+// writeDuplicates names live leases of two hosts that have one name or one
+// address: no more than one of the hosts can be reached by it.
+func writeDuplicates(w io.Writer, leases []api.Lease) {
+	first := map[string]api.Lease{} // by what is to be one host's
+	var notes []string
+	for _, l := range leases {
+		if !l.Held {
+			continue
+		}
+		claims := []string{"the name " + l.Node}
+		for _, a := range l.PublicIPs {
+			claims = append(claims, "the address "+a.String())
+		}
+		for _, c := range claims {
+			other, there := first[c]
+			switch {
+			case !there:
+				first[c] = l
+			case other.NodeID != l.NodeID:
+				notes = append(notes, fmt.Sprintf("%s of %s and %s of %s both have %s.", other.Node, other.Subnet, l.Node, l.Subnet, c))
+			}
+		}
+	}
+	if len(notes) == 0 {
+		return
+	}
+	fmt.Fprintln(w)
+	for _, text := range notes[:min(len(notes), maxDuplicates)] {
+		note(w, "", text)
+	}
+	if more := len(notes) - maxDuplicates; more > 0 {
+		fmt.Fprintf(w, "And %d more.\n", more)
+	}
+}
+
+// maxSkipped is how many unusable records a table names: whoever can write into
+// the store must not make it scroll for ever.
+const maxSkipped = 100
+
+// writeSkipped names the records that could not be used, the first of them.
 func writeSkipped(w io.Writer, skipped []api.Skipped) {
 	if len(skipped) == 0 {
 		return
 	}
 	fmt.Fprintf(w, "\nSkipped %s:\n", plural(len(skipped), "unusable record"))
-	for _, s := range skipped {
+	for _, s := range skipped[:min(len(skipped), maxSkipped)] {
 		note(w, "  ", s.Key+": "+s.Reason)
+	}
+	if more := len(skipped) - maxSkipped; more > 0 {
+		fmt.Fprintf(w, "  and %d more: -format=json names all\n", more)
 	}
 }
 

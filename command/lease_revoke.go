@@ -14,8 +14,9 @@ func leaseRevokeSpec(m Meta) spec {
 		synopsis: "Take a lease from whichever host has it",
 		help: `
 Removes the lease on SUBNET, held or lapsed, whoever has it. Its host, if it
-lives, acquires a subnet again or exits, as its lease.on_lost says. To give
-up this host's own lease, use release.
+lives, takes another subnet, and its agent goes on or exits, as its
+lease.on_lost says. It keeps SUBNET only when no other is to be had or when
+it is reserved for it. To give up this host's own lease, use release.
 
 The token must be allowed to write the lease's key in Consul.`,
 		flags: f.register, predict: predictNetworks(m),

@@ -3,8 +3,10 @@ package command
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/posener/complete"
 
@@ -13,6 +15,7 @@ import (
 
 func networkApplySpec(m Meta) spec {
 	s := newSession(m)
+	force := false
 	return spec{
 		name: "network apply", args: "FILE|-", min: 1, max: 1,
 		synopsis: "Put networks into Consul as a file defines them",
@@ -20,11 +23,17 @@ func networkApplySpec(m Meta) spec {
 Creates or updates in Consul each network that a network block in FILE (a
 file or directory; - for standard input) defines. FILE may be the agent's own
 configuration; what concerns a host only is not stored. A network that
-somebody else changes at the same time is left as it is, with an error. Look
-first with plan.
+somebody else changes at the same time is left as it is, with an error. Hosts
+that run take a change over by themselves. One that would take a subnet from a
+host, or stop packets, is refused, unless -force is given. Look first with
+plan.
 
 The token must be allowed to write the networks' keys in Consul.`,
-		flags: s.flags, predict: complete.PredictFiles("*.hcl"),
+		flags: func(fs *flag.FlagSet) {
+			s.flags(fs)
+			fs.BoolVar(&force, "force", false, "change it although hosts lose subnets or packets")
+		},
+		predict: complete.PredictFiles("*.hcl"),
 		run: func(ctx context.Context, args []string) error {
 			networks, err := readNetworks(m, args[0])
 			if err != nil {
@@ -35,9 +44,9 @@ The token must be allowed to write the networks' keys in Consul.`,
 				if err != nil {
 					return err
 				}
-				done, err := apply(ctx, c, plans)
+				done, err := apply(ctx, c, plans, force)
 				// What was done is printed also when something else failed.
-				return errors.Join(s.print(planOutput{done}, func(w io.Writer) {
+				return errors.Join(s.print(output(done), func(w io.Writer) {
 					for _, p := range done {
 						writeApplied(w, p)
 					}
@@ -49,13 +58,17 @@ The token must be allowed to write the networks' keys in Consul.`,
 
 // apply carries the plans out and returns those that succeeded. It goes on
 // past a failure.
-func apply(ctx context.Context, c *api.Client, plans []networkPlan) ([]networkPlan, error) {
+func apply(ctx context.Context, c *api.Client, plans []networkPlan, force bool) ([]networkPlan, error) {
 	done := []networkPlan{}
 	var errs []error
 	for _, p := range plans {
-		if p.Action != actionNone {
+		if err := refused(p, force); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if p.Action != api.ActionNone {
 			p.want.ModifyIndex = p.ModifyIndex
-			stored, err := c.PutNetwork(ctx, p.want)
+			stored, err := c.PutNetwork(ctx, p.want, force)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("network %s: %w", p.Name, err))
 				continue
@@ -67,15 +80,34 @@ func apply(ctx context.Context, c *api.Client, plans []networkPlan) ([]networkPl
 	return done, errors.Join(errs...)
 }
 
+// refused is what speaks against a plan, and how to insist where that is
+// possible. The agent has the last word.
+func refused(p networkPlan, force bool) error {
+	var reasons []string
+	way := " (-force does it all the same)"
+	for _, r := range p.Refused {
+		if !r.Force {
+			way = ""
+		}
+		if !r.Force || !force {
+			reasons = append(reasons, fmt.Sprintf("%s; instead, %s", r.Reason, r.Way))
+		}
+	}
+	if len(reasons) == 0 {
+		return nil
+	}
+	return fmt.Errorf("network %s is left as it is: %s%s", p.Name, strings.Join(reasons, "; "), way)
+}
+
 func writeApplied(w io.Writer, p networkPlan) {
 	switch p.Action {
-	case actionNone:
+	case api.ActionNone:
 		fmt.Fprintf(w, "Network %s is unchanged.\n", p.Name)
-	case actionCreate:
+	case api.ActionCreate:
 		fmt.Fprintf(w, "Created network %s.\n", p.Name)
 	default:
 		fmt.Fprintf(w, "Updated network %s:\n", p.Name)
 		writeChanges(w, p.Changes)
-		writeMisfits(w, p.Misfits)
+		writeHosts(w, p.Hosts)
 	}
 }

@@ -2,10 +2,9 @@ package command
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"net/http"
+	"strings"
 
 	"github.com/posener/complete"
 
@@ -23,9 +22,10 @@ func networkPlanSpec(m Meta) spec {
 		synopsis: "Show what apply would change",
 		help: `
 Compares the network blocks in FILE (a file or directory; - for standard
-input) with Consul and prints what differs and which leases would have no
-place any more. FILE may be the agent's own configuration. Changes nothing,
-and exits 0 whether or not something differs.`,
+input) with Consul and prints what differs, what would happen to each host
+that has a lease, and why apply would refuse, if it would. FILE may be the
+agent's own configuration. Changes nothing, and exits 0 whether or not
+something differs.`,
 		flags: s.flags, predict: complete.PredictFiles("*.hcl"),
 		run: func(ctx context.Context, args []string) error {
 			networks, err := readNetworks(m, args[0])
@@ -37,7 +37,7 @@ and exits 0 whether or not something differs.`,
 				if err != nil {
 					return err
 				}
-				return s.print(planOutput{plans}, func(w io.Writer) {
+				return s.print(output(plans), func(w io.Writer) {
 					for _, p := range plans {
 						writePlan(w, p)
 					}
@@ -84,44 +84,44 @@ func readNetworks(m Meta, source string) ([]api.Network, error) {
 	return out, nil
 }
 
-// makePlans compares each network with what Consul has.
+// makePlans has the agent compare each network with what Consul has.
 func makePlans(ctx context.Context, c *api.Client, networks []api.Network) ([]networkPlan, error) {
 	plans := []networkPlan{}
 	for _, want := range networks {
-		have, err := c.Network(ctx, want.Name)
-		var refused *api.Error
-		if errors.As(err, &refused) && refused.Code == http.StatusNotFound {
-			plans = append(plans, compare(want, nil, nil))
-			continue
-		}
+		p, err := c.PlanNetwork(ctx, want)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("network %s: %w", want.Name, err)
 		}
-		leases, err := c.Leases(ctx, want.Name)
-		if err != nil {
-			return nil, err
-		}
-		plans = append(plans, compare(want, &have, leases.Leases))
+		plans = append(plans, networkPlan{p, want})
 	}
 	return plans, nil
 }
 
-// writePlan prints one network: + is new, ~ changes, - goes.
+// writePlan prints one network: + is new, ~ changes, - goes, > is a host, !
+// speaks against it.
 func writePlan(w io.Writer, p networkPlan) {
 	switch p.Action {
-	case actionNone:
+	case api.ActionNone:
 		fmt.Fprintf(w, "  network %s is as Consul has it\n", p.Name)
 		return
-	case actionCreate:
+	case api.ActionCreate:
 		fmt.Fprintf(w, "+ network %s does not exist yet\n", p.Name)
 	default:
 		fmt.Fprintf(w, "~ network %s differs (Consul -> file)\n", p.Name)
 	}
 	writeChanges(w, p.Changes)
-	writeMisfits(w, p.Misfits)
+	writeHosts(w, p.Hosts)
+	for _, r := range p.Refused {
+		verdict := "refused without -force: "
+		if !r.Force {
+			verdict = "refused: "
+		}
+		item(w, "!", verdict+r.Reason)
+		item(w, " ", "instead: "+r.Way)
+	}
 }
 
-func writeChanges(w io.Writer, changes []change) {
+func writeChanges(w io.Writer, changes []api.Change) {
 	var list []pair
 	for _, c := range changes {
 		switch {
@@ -136,21 +136,22 @@ func writeChanges(w io.Writer, changes []change) {
 	pairs(w, list)
 }
 
-// writeMisfits warns of the hosts that would lose their subnets.
-func writeMisfits(w io.Writer, misfits []misfit) {
-	if len(misfits) == 0 {
-		return
-	}
-	verb := "have"
-	if len(misfits) == 1 {
-		verb = "has"
-	}
-	fmt.Fprintf(w, "  ! %s %s no place in the new pools:\n", plural(len(misfits), "lease"), verb)
-	for _, f := range misfits {
-		state := "held"
-		if !f.Held {
-			state = "lapsed"
+// writeHosts prints what happens to each host.
+func writeHosts(w io.Writer, hosts []api.HostChange) {
+	for _, h := range hosts {
+		name := h.Node
+		if !h.Held {
+			name += " (lapsed)"
 		}
-		note(w, "    ", fmt.Sprintf("%s of %s, %s", f.Subnet, f.Node, state))
+		item(w, ">", name+" "+strings.Join(h.What, "; "))
+	}
+}
+
+// item prints a text behind a mark, wrapped.
+func item(w io.Writer, mark, text string) {
+	lead := "  " + mark + " "
+	for _, line := range wrap(oneLine(text), width-8) {
+		fmt.Fprintln(w, lead+line)
+		lead = "        "
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -161,12 +162,36 @@ func oneLine(s string) string {
 	return strings.NewReplacer("\n", " ", "\t", " ").Replace(printable(s))
 }
 
-// printJSON prints v as people read JSON.
+// printJSON prints v as people read JSON. What could steer a terminal is escaped:
+// encoding/json does that with what is below a space only.
 func printJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
+	var out strings.Builder
+	enc := json.NewEncoder(&out)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, escapeJSON(out.String()))
+	return err
+}
+
+// escapeJSON is the same JSON with everything escaped that does not print, which
+// only strings have.
+func escapeJSON(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case unicode.IsPrint(r) || r == '\n':
+			b.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
 }
 
 // age is a duration as two units at most: "5s", "3m20s", "2h5m", "4d3h".

@@ -1,6 +1,9 @@
 package command
 
 import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/api"
 )
 
 func TestTableFits(t *testing.T) {
@@ -90,4 +95,82 @@ func FuzzPrintable(f *testing.F) {
 			t.Errorf("%q: %q has more than one line", s, line)
 		}
 	})
+}
+
+// FuzzPrintJSON: nor may it in JSON, which still says the same.
+func FuzzPrintJSON(f *testing.F) {
+	for _, s := range []string{"plain", "\x1b[2J", "a\nb\tc", "\x7f\u0085\u009b2J", "é\u202e…\uFFFD", "<&>\"\\", "\U000e0001"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		s = strings.ToValidUTF8(s, "\uFFFD")
+		var out strings.Builder
+		if err := printJSON(&out, []string{s}); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range out.String() {
+			if !unicode.IsPrint(r) && r != '\n' {
+				t.Errorf("%q: %q is left in %q", s, r, out.String())
+			}
+		}
+		var back []string
+		if err := json.Unmarshal([]byte(out.String()), &back); err != nil || len(back) != 1 || back[0] != s {
+			t.Errorf("%q: reads back as %q, %v", s, back, err)
+		}
+	})
+}
+
+func TestSkippedIsBounded(t *testing.T) {
+	var skipped []api.Skipped
+	for i := range 10_000 {
+		skipped = append(skipped, api.Skipped{Key: fmt.Sprintf("leno/leases/default/bad-%d", i), Reason: "nonsense"})
+	}
+	var out strings.Builder
+	writeSkipped(&out, skipped)
+	if n := strings.Count(out.String(), "\n"); n != maxSkipped+3 || !strings.Contains(out.String(), "Skipped 10000 unusable records:") ||
+		!strings.HasSuffix(out.String(), "  and 9900 more: -format=json names all\n") {
+		t.Errorf("%d lines:\n%s", n, out.String())
+	}
+	out.Reset()
+	writeSkipped(&out, skipped[:maxSkipped])
+	if strings.Contains(out.String(), "more") {
+		t.Errorf("got\n%s", out.String())
+	}
+}
+
+func TestDuplicatesAreNamed(t *testing.T) {
+	lease := func(slot int, node, id string, held bool, addrs ...string) api.Lease {
+		l := api.Lease{Subnet: netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", slot)), Node: node, NodeID: id, Held: held}
+		for _, a := range addrs {
+			l.PublicIPs = append(l.PublicIPs, netip.MustParseAddr(a))
+		}
+		return l
+	}
+	a := lease(1, "a", "1", true, "192.0.2.1", "2001:db8::1")
+	for _, tt := range []struct {
+		name  string
+		other api.Lease
+		want  string
+	}{
+		{"nothing in common", lease(2, "b", "2", true, "192.0.2.2"), ""},
+		{"one address", lease(2, "b", "2", true, "192.0.2.2", "2001:db8::1"), "\na of 10.5.1.0/24 and b of 10.5.2.0/24 both have the address 2001:db8::1.\n"},
+		{"one name", lease(2, "a", "2", true, "192.0.2.2"), "\na of 10.5.1.0/24 and a of 10.5.2.0/24 both have the name a.\n"},
+		{"lapsed", lease(2, "a", "2", false, "192.0.2.1"), ""},
+		{"the same host", lease(2, "a", "1", true, "192.0.2.1"), ""},
+	} {
+		var out strings.Builder
+		writeDuplicates(&out, []api.Lease{a, tt.other})
+		if out.String() != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, out.String(), tt.want)
+		}
+	}
+	var many []api.Lease
+	for i := range 200 {
+		many = append(many, lease(i, "a", fmt.Sprint(i), true, "192.0.2.1"))
+	}
+	var out strings.Builder
+	writeDuplicates(&out, many)
+	if n := strings.Count(out.String(), "\n"); n != maxDuplicates+2 || !strings.HasSuffix(out.String(), "And 388 more.\n") {
+		t.Errorf("%d lines:\n%s", n, out.String())
+	}
 }

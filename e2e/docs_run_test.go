@@ -87,6 +87,9 @@ func (r *reader) read(b block) {
 		if r.machines[0].agent != nil {
 			r.mend()
 		}
+		if strings.Contains(b.text, "leno lease revoke") {
+			r.moveBack(1)
+		}
 	}
 }
 
@@ -148,6 +151,38 @@ func (r *reader) mend() {
 	}
 	for _, m := range r.machines {
 		r.w.must(m.agent.WaitFor(r.w.ctx, m.Name+" to be well", func(ctx context.Context) error { return r.well(ctx, m) }))
+	}
+}
+
+// moveBack brings a machine whose lease was revoked back to the subnet that the
+// pages go on to show.
+func (r *reader) moveBack(i int) {
+	r.w.t.Helper()
+	m, subnet := r.machines[i], "10.5."+docHosts[i].subnet+".0/24"
+	now := func(ctx context.Context) string {
+		var n api.Network
+		if err := getJSON(ctx, m.Host, "/v1/network/default", &n); err != nil || n.Local == nil {
+			return fmt.Sprintf("%+v, %v", n.Local, err)
+		}
+		return fmt.Sprint(n.Local.Subnets)
+	}
+	for _, line := range []string{
+		"leno reservation add -node=" + m.Name + " default " + subnet,
+		"leno lease revoke default " + strings.Trim(now(r.w.ctx), "[]"),
+	} {
+		if out, err := r.machines[0].run(line); err != nil {
+			r.w.t.Fatal(line, out, err)
+		}
+	}
+	r.w.must(m.agent.WaitFor(r.w.ctx, m.Name+" to be back", func(ctx context.Context) error {
+		if got := now(ctx); got != "["+subnet+"]" {
+			return errors.New(got)
+		}
+		return nil
+	}))
+	r.mend()
+	if out, err := r.machines[0].run("leno reservation remove default " + subnet); err != nil {
+		r.w.t.Fatal(out, err)
 	}
 }
 

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -239,14 +241,15 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-// TestLeaseRevoked takes a lease from a living host: it has the same subnet
-// again, and another one when the first was reserved for somebody else.
+// TestLeaseRevoked takes a lease from a living host: it takes another subnet and
+// the others follow, to its new containers. A record that is merely deleted is
+// written again, on the same subnet.
 func TestLeaseRevoked(t *testing.T) {
-	w := newWorld(t, lab.Options{Hosts: 2})
+	w := newWorld(t, lab.Options{})
 	w.startNetwork("vxlan")
 	a, b := w.Hosts[0], w.Hosts[1]
-	subnet, session := w.subnet(b, "default"), w.session(b)
-	_, err := a.Leno(w.ctx, "lease", "revoke", "default", subnet.String())
+	subnet := w.subnet(b, "default")
+	_, err := w.Consul.Client().KV().Delete(leaseKey("default", subnet), nil)
 	w.must(err)
 	w.eventually("the lease to be taken back", func(context.Context) error {
 		if now := w.session(b); now == "" {
@@ -256,23 +259,43 @@ func TestLeaseRevoked(t *testing.T) {
 	})
 	w.settle("default")
 	w.matrix()
-	if got := w.subnet(b, "default"); got != subnet || session == "" {
+	if got := w.subnet(b, "default"); got != subnet {
 		t.Errorf("subnet %s, before %s", got, subnet)
 	}
 
-	_, err = a.Leno(w.ctx, "reservation", "add", "-node=somebody", "default", subnet.String())
-	w.must(err)
 	_, err = a.Leno(w.ctx, "lease", "revoke", "default", subnet.String())
 	w.must(err)
+	var now netip.Prefix
 	w.eventually("another subnet", func(context.Context) error {
-		if got := w.subnet(b, "default"); got == subnet {
-			return fmt.Errorf("still %s", got)
+		if now = w.subnet(b, "default"); now == subnet {
+			return fmt.Errorf("still %s", now)
 		}
 		return nil
 	})
-	w.settle("default")
+	for _, h := range w.Hosts {
+		if h == b {
+			continue
+		}
+		w.eventually(h.Name+" to follow", func(context.Context) error {
+			routes := strings.Join(w.routes(h), "\n")
+			if strings.Contains(routes, subnet.String()) || !strings.Contains(routes, now.String()) {
+				return fmt.Errorf("from %s to %s: %s", subnet, now, routes)
+			}
+			return nil
+		})
+	}
+	w.containers = slices.DeleteFunc(w.containers, func(c *lab.Container) bool {
+		if c.Host == b {
+			w.must(c.Remove(w.ctx))
+		}
+		return c.Host == b
+	})
+	w.container(b, "default")
+	w.matrix()
 	w.waitHealth(b, http.StatusOK)
-	if !strings.Contains(b.Agent().Output(), "containers must be restarted") {
-		t.Error("the log does not say what the change means")
+	for _, words := range []string{"lease was revoked", "containers must be restarted"} {
+		if !strings.Contains(b.Agent().Output(), words) {
+			t.Errorf("the log does not say %q", words)
+		}
 	}
 }

@@ -30,16 +30,18 @@ func (w *world) moveAway(h *lab.Host, network string) (old, now netip.Prefix) {
 	return old, now
 }
 
-// TestOnLostExit: an agent that was told to ends with an error when its subnet
-// is lost, its service in the catalogue or not, and leaves the datapath.
+// TestOnLostExit: an agent that was told to ends with an error when its lease
+// is revoked, its service in the catalogue or not, and leaves the datapath.
 func TestOnLostExit(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 1})
 	h := w.Hosts[0]
 	w.must(h.StartConsul(w.ctx))
 	w.must(h.StartAgent(h.Config("lease {\n  ttl     = \"10s\"\n  on_lost = \"exit\"\n}", h.Network("default", plan("vxlan")))))
 	w.must(h.WaitReady(w.ctx))
-	old, _ := w.moveAway(h, "default")
-	err := h.Agent().Wait(w.ctx)
+	old := w.subnet(h, "default")
+	_, err := h.Leno(w.ctx, "lease", "revoke", "default", old.String())
+	w.must(err)
+	err = h.Agent().Wait(w.ctx)
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
 		t.Errorf("ended with %v, want exit code 1", err)

@@ -16,7 +16,7 @@ func rejected(t *testing.T, err error) bool {
 	if err != nil && !errors.Is(err, registry.ErrInvalid) {
 		t.Fatalf("error %v is not %v", err, registry.ErrInvalid)
 	}
-	if err != nil && len(err.Error()) > 400 {
+	if err != nil && len(err.Error()) > 1000 {
 		t.Fatalf("error of %d bytes", len(err.Error()))
 	}
 	if err != nil && strings.ContainsFunc(err.Error(), func(r rune) bool { return !unicode.IsPrint(r) }) {

@@ -15,7 +15,7 @@ import (
 // Type describes the backend. It has no options; the overlay's MTU is the
 // underlay's.
 func Type() backend.Type {
-	return backend.Type{Name: Name, Normalize: normalize, New: func(c backend.Config) (backend.Backend, error) {
+	return backend.Type{Name: Name, Normalize: normalize, OwnFamily: true, New: func(c backend.Config) (backend.Backend, error) {
 		return &hostgw{config: c}, nil
 	}}
 }

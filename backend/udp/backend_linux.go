@@ -24,7 +24,9 @@ func Type() backend.Type {
 		Name:      Name,
 		Normalize: normalize,
 		Exclusive: exclusive,
-		New:       newBackend,
+		// Peers learn of it from the lease, which is a moment later.
+		Interrupts: map[string]string{"port": "peers send to the old port until they have read of the new one"},
+		New:        newBackend,
 	}
 }
 
@@ -51,6 +53,7 @@ type Backend struct {
 var (
 	_ backend.Backend = (*Backend)(nil)
 	_ backend.Counter = (*Backend)(nil)
+	_ backend.Changer = (*Backend)(nil)
 )
 
 func newBackend(c backend.Config) (backend.Backend, error) {
@@ -59,6 +62,17 @@ func newBackend(c backend.Config) (backend.Backend, error) {
 		return nil, err
 	}
 	return &Backend{config: c, opts: opts, engine: newEngine(c.Logger)}, nil
+}
+
+// Change is backend.Changer's: the engine goes on, and the next Apply gives it
+// what differs.
+func (b *Backend) Change(c backend.Config) error {
+	opts, err := decodeOptions(c.Options)
+	if err != nil {
+		return err
+	}
+	b.config, b.opts = c, opts
+	return nil
 }
 
 // Advertise is backend.Backend's. It needs no device and no file.

@@ -49,6 +49,16 @@ func normalize(raw json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(o)
 }
 
+// interrupts is what needs another device (device.needsNew), and what peers
+// must agree on (planner.vtep).
+func interrupts() map[string]string {
+	return map[string]string{
+		"vni":  "the device is made anew, and hosts with different VNIs do not hear each other",
+		"port": "the device is made anew, and hosts with different ports do not hear each other",
+		"gbp":  "the device is made anew",
+	}
+}
+
 // exclusive is the VNI on its port: the kernel takes each pair once.
 func exclusive(raw json.RawMessage) []string {
 	o, err := decode(raw)

@@ -103,6 +103,7 @@ func (c *Client) Revoke(ctx context.Context, network string, subnet netip.Prefix
 			return registry.ErrLeaseNotFound
 		}
 		s.deleteLocked(key)
+		s.revoked[key] = true
 		return nil
 	}), "revoke lease %s in network %s", subnet, network)
 }
@@ -146,7 +147,11 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 	index, err = s.watch(ctx, after, func() (uint64, error) {
 		r, ok := s.records[key]
 		if !ok {
-			return s.dirLocked(leasesDir + n.Name + "/"), registry.ErrLeaseNotFound
+			why := registry.ErrLeaseNotFound
+			if s.revoked[key] {
+				why = registry.ErrLeaseRevoked
+			}
+			return s.dirLocked(leasesDir + n.Name + "/"), why
 		}
 		var err error
 		if l, err = registry.ParseLease(n, registry.SubnetKey(first), r.value); err != nil {

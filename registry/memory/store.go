@@ -31,6 +31,7 @@ type Store struct {
 	sessions map[string]session
 	index    uint64
 	dirs     map[string]uint64 // index of the last change in each directory
+	revoked  map[string]bool   // keys that have no record since Revoke removed it
 	changed  chan struct{}     // closed and replaced at every change
 }
 
@@ -53,6 +54,7 @@ func New() *Store {
 		sessions: map[string]session{},
 		index:    1, // 0 asks for an answer at once
 		dirs:     map[string]uint64{},
+		revoked:  map[string]bool{},
 		changed:  make(chan struct{}),
 	}
 }
@@ -121,6 +123,7 @@ func (s *Store) putLocked(key string, value []byte, session string) {
 	if !ok {
 		r.createIndex = s.index
 	}
+	delete(s.revoked, key)
 	r.value, r.session, r.modifyIndex = slices.Clone(value), session, s.index
 	s.records[key] = r
 }

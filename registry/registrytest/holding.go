@@ -1,6 +1,7 @@
 package registrytest
 
 import (
+	"errors"
 	"net/netip"
 
 	"github.com/lenonet/leno/registry"
@@ -102,16 +103,84 @@ var holdingTests = []test{
 
 		// The session does not know: only the record tells.
 		s.ok(r.Renew(s.ctx(), l))
-		_, _, err := r.WatchLease(s.ctx(), n, l.Subnet(), 0)
-		if !revoked(err) {
-			s.Fatalf("got %v for a revoked lease", err)
+		for _, r := range []registry.Registry{r, other, s.open()} {
+			_, index, err := r.WatchLease(s.ctx(), n, l.Subnet(), 0)
+			s.wantErr(err, registry.ErrLeaseRevoked)
+			if index == 0 {
+				s.Fatal("index 0 would make the next watch not block")
+			}
 		}
 
-		c.Session, c.Prefer = l.Session, l.Subnet()
+		c.Session, c.Prefer, c.Running, c.Avoid = l.Session, l.Subnet(), true, l.Subnet()
 		again := s.acquire(r, n, c)
-		if again.Slot != l.Slot || again.Session != l.Session || again.CreateIndex == l.CreateIndex {
-			s.Fatalf("was %+v, is %+v: want the same slot and session in a new record", l, again)
+		if again.Slot == l.Slot || again.Session != l.Session {
+			s.Fatalf("was %+v, is %+v: want another slot under the same session", l, again)
 		}
+		_, _, err := r.WatchLease(s.ctx(), n, l.Subnet(), 0)
+		s.wantErr(err, registry.ErrLeaseRevoked)
+	}},
+	{"only the last of a slot's records may be revoked", func(s *suite) {
+		r := s.open()
+		n := s.network("default", wide)
+		c := s.claim(0)
+		c.Prefer = n.Plan.Subnets(7)[0]
+		for _, tt := range []struct {
+			name string
+			lose func(l registry.Lease)
+			want error
+		}{
+			{"deleted by hand", func(l registry.Lease) { s.store.Delete(s.T, s.leaseKey(n, l.Slot)) }, registry.ErrLeaseNotFound},
+			{"revoked", func(l registry.Lease) { s.ok(s.open().Revoke(s.ctx(), n.Name, l.Subnet())) }, registry.ErrLeaseRevoked},
+			{"released", func(l registry.Lease) { s.ok(r.Release(s.ctx(), l)) }, registry.ErrLeaseNotFound},
+			{"revoked again", func(l registry.Lease) { s.ok(s.open().Revoke(s.ctx(), n.Name, l.Subnet())) }, registry.ErrLeaseRevoked},
+			{"revoked when lapsed", func(l registry.Lease) {
+				s.store.EndSession(s.T, l.Session)
+				s.ok(s.open().Revoke(s.ctx(), n.Name, l.Subnet()))
+			}, registry.ErrLeaseRevoked},
+			{"expired", func(l registry.Lease) {
+				s.store.EndSession(s.T, l.Session)
+				other := s.open()
+				s.ok(other.Expire(s.ctx(), s.lapsed(other, n, l.Slot)))
+			}, registry.ErrLeaseNotFound},
+		} {
+			l := s.acquire(r, n, c)
+			c.Session = l.Session
+			if l.Slot != 7 {
+				s.Fatalf("before %s: slot %d, want 7", tt.name, l.Slot)
+			}
+			if got, _, err := r.WatchLease(s.ctx(), n, l.Subnet(), 0); err != nil || got.Session != l.Session {
+				s.Fatalf("before %s: %+v, %v", tt.name, got, err)
+			}
+			tt.lose(l)
+			_, _, err := s.open().WatchLease(s.ctx(), n, l.Subnet(), 0)
+			if !errors.Is(err, tt.want) {
+				s.Errorf("%s: %v, want %v", tt.name, err, tt.want)
+			}
+		}
+	}},
+	{"what was revoked is somebody else's first", func(s *suite) {
+		r := s.open()
+		n := s.network("default", small)
+		c := s.claim(0)
+		l := s.acquire(r, n, c)
+		s.acquire(s.open(), n, s.claim(1))
+		s.ok(s.open().Revoke(s.ctx(), n.Name, l.Subnet()))
+		c.Session, c.Prefer, c.Running, c.Avoid = l.Session, l.Subnet(), true, l.Subnet()
+		moved := s.acquire(r, n, c)
+		if moved.Slot == l.Slot {
+			s.Fatal("took the revoked slot while another was free")
+		}
+		// With nothing else to be had, the revoked one is better than none.
+		taken := s.open()
+		s.acquire(taken, n, s.claim(2))
+		c.Avoid, c.Prefer = moved.Subnet(), moved.Subnet()
+		s.ok(s.open().Revoke(s.ctx(), n.Name, moved.Subnet()))
+		s.equal("slot", s.acquire(r, n, c).Slot, moved.Slot)
+		// And a reservation makes it the host's again.
+		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: moved.Subnet(), Node: c.Node}, false))
+		s.ok(s.open().Revoke(s.ctx(), n.Name, moved.Subnet()))
+		s.ok(s.open().Revoke(s.ctx(), n.Name, l.Subnet()))
+		s.equal("slot", s.acquire(r, n, c).Slot, moved.Slot)
 	}},
 	{"revoke of a lapsed lease", func(s *suite) {
 		r := s.open()

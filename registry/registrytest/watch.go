@@ -8,10 +8,6 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-func revoked(err error) bool {
-	return errors.Is(err, registry.ErrLeaseRevoked) || errors.Is(err, registry.ErrLeaseNotFound)
-}
-
 var watchTests = []test{
 	{"one", func(s *suite) {
 		r, other := s.open(), s.open()
@@ -64,7 +60,7 @@ var watchTests = []test{
 		follow("an unusable record", func() { s.store.Put(s.T, s.leaseKey(n, l.Slot), []byte(`{}`)) },
 			func(_ registry.Lease, err error) bool { return errors.Is(err, registry.ErrInvalid) })
 		follow("a revocation", func() { check(s.open().Revoke(s.ctx(), n.Name, l.Subnet())) },
-			func(_ registry.Lease, err error) bool { return revoked(err) })
+			func(_ registry.Lease, err error) bool { return errors.Is(err, registry.ErrLeaseRevoked) })
 		follow("a new holder", func() {
 			c := s.claim(1)
 			c.Prefer = l.Subnet()

@@ -1,0 +1,232 @@
+package agent
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/vxlan"
+	"github.com/lenonet/leno/registry"
+)
+
+// describe is a plan as lines: c changes, h hosts, r refusals, R those that
+// nobody can force.
+func describe(p api.NetworkPlan) []string {
+	out := []string{p.Action}
+	for _, c := range p.Changes {
+		out = append(out, fmt.Sprintf("c %s %s -> %s", c.Field, c.From, c.To))
+	}
+	for _, h := range p.Hosts {
+		out = append(out, fmt.Sprintf("h %s %s %t: %s", h.Node, h.Subnet, h.Held, strings.Join(h.What, "; ")))
+	}
+	for _, r := range p.Refused {
+		kind := "r"
+		if !r.Force {
+			kind = "R"
+		}
+		out = append(out, kind+" "+r.Reason)
+		if r.Way == "" {
+			out = append(out, "no way is shown")
+		}
+	}
+	return out
+}
+
+// changed is a lease of slot in n, held or not.
+func changed(n registry.Network, node string, slot uint64, held bool) registry.Lease {
+	l := registry.Lease{Network: n.Name, Slot: slot, Subnets: n.Plan.Subnets(slot), Node: node, NodeID: "id-" + node,
+		PublicIPs: []netip.Addr{netip.MustParseAddr("192.0.2.11")}, MTU: 1450, Backend: n.Backend}
+	if held {
+		l.Session = "s-" + node
+	}
+	return l
+}
+
+func TestChange(t *testing.T) {
+	pool := func(prefix string, rest ...string) registry.Pool {
+		p := registry.Pool{Prefix: netip.MustParsePrefix(prefix)}
+		for _, r := range rest {
+			switch a, err := netip.ParseAddr(r); {
+			case err != nil:
+				p.SubnetLen = len(r)
+			case !p.Min.IsValid():
+				p.Min = a
+			default:
+				p.Max = a
+			}
+		}
+		return p
+	}
+	network := func(kind, options string, pools ...registry.Pool) registry.Network {
+		plan, err := registry.Plan(pools).Normalize()
+		must(t, err)
+		return registry.Network{Name: "n", Plan: plan, Backend: mustBackend(t, kind, options), ModifyIndex: 7}
+	}
+	var (
+		v4   = pool("10.5.0.0/16", "10.5.1.0", "10.5.99.0")
+		v6   = pool("fd00:5::/48")
+		base = network("vxlan", "", v4)
+		dual = network("vxlan", "", v4, v6)
+		six  = network("vxlan", "", v6)
+		kept = "h a 10.5.10.0/24 true: keeps 10.5.10.0/24"
+	)
+	const v6Changes = "c ipv6.max %[1]s; c ipv6.min %[2]s; c ipv6.prefix %[3]s; c ipv6.subnet_len %[4]s"
+	added := strings.Split(fmt.Sprintf(v6Changes, " -> fd00:5:0:ffff::", " -> fd00:5:0:1::", " -> fd00:5::/48", " -> 64"), "; ")
+	removed := strings.Split(fmt.Sprintf(v6Changes, "fd00:5:0:ffff:: -> ", "fd00:5:0:1:: -> ", "fd00:5::/48 -> ", "64 -> "), "; ")
+
+	for _, tt := range []struct {
+		name     string
+		old, new registry.Network
+		leases   []registry.Lease // default: host a on slot 10
+		reserved []string
+		others   []registry.Network
+		want     []string
+	}{
+		{name: "nothing", old: base, new: base, want: []string{"none"}},
+		{name: "a default spelled out", old: base, new: network("vxlan", `{"vni":1}`, v4), want: []string{"none"}},
+		{name: "created", new: network("udp", "", pool("10.7.0.0/24", "..........................")),
+			want: []string{"create", "c backend.port  -> 8285", "c backend.type  -> udp", "c ipv4.max  -> 10.7.0.192", "c ipv4.min  -> 10.7.0.64",
+				"c ipv4.prefix  -> 10.7.0.0/24", "c ipv4.subnet_len  -> 26"}},
+
+		// What changes live.
+		{name: "direct routing", old: base, new: network("vxlan", `{"direct_routing":true}`, v4),
+			want: []string{"update", "c backend.direct_routing false -> true", kept}},
+		{name: "checksum offload", old: base, new: network("vxlan", `{"checksum_offload":"off"}`, v4),
+			want: []string{"update", "c backend.checksum_offload auto -> off", kept}},
+		{name: "range grows", old: base, new: network("vxlan", "", pool("10.5.0.0/16", "10.5.0.0", "10.5.255.0")),
+			want: []string{"update", "c ipv4.max 10.5.99.0 -> 10.5.255.0", "c ipv4.min 10.5.1.0 -> 10.5.0.0", kept}},
+		{name: "pool grows", old: base, new: network("vxlan", "", pool("10.4.0.0/15", "10.5.1.0", "10.5.99.0")),
+			want: []string{"update", "c ipv4.prefix 10.5.0.0/16 -> 10.4.0.0/15", kept}},
+		{name: "range shrinks where nobody is", old: base, new: network("vxlan", "", pool("10.5.0.0/16", "10.5.10.0", "10.5.10.0")),
+			want: []string{"update", "c ipv4.max 10.5.99.0 -> 10.5.10.0", "c ipv4.min 10.5.1.0 -> 10.5.10.0", kept}},
+		{name: "IPv6 added", old: base, new: dual,
+			want: append(append([]string{"update"}, added...), kept+"; gains fd00:5:0:a::/64")},
+		{name: "IPv6 added where one host has followed", old: dual, new: network("vxlan", `{"direct_routing":true}`, v4, v6),
+			leases: []registry.Lease{changed(base, "a", 10, true), changed(dual, "b", 11, true)},
+			want: []string{"update", "c backend.direct_routing false -> true", kept + "; gains fd00:5:0:a::/64",
+				"h b 10.5.11.0/24 true: keeps 10.5.11.0/24, fd00:5:0:b::/64"}},
+		{name: "lapsed leases stand against nothing", old: base, new: network("vxlan", `{"vni":2}`, pool("10.5.0.0/16", "10.5.20.0")),
+			leases: []registry.Lease{changed(base, "a", 10, false), changed(base, "b", 30, false)},
+			want: []string{"update", "c backend.vni 1 -> 2", "c ipv4.max 10.5.99.0 -> 10.5.255.0", "c ipv4.min 10.5.1.0 -> 10.5.20.0",
+				"h a 10.5.10.0/24 false: takes another subnet: 10.5.10.0/24 is outside the new range; " + stop(vxlan.Type(), "vni"),
+				"h b 10.5.30.0/24 false: keeps 10.5.30.0/24; " + stop(vxlan.Type(), "vni")}},
+
+		// What takes something from hosts.
+		{name: "range shrinks", old: base, new: network("vxlan", "", pool("10.5.0.0/16", "10.5.1.0", "10.5.20.0")),
+			leases: []registry.Lease{changed(base, "a", 10, true), changed(base, "b", 30, true), changed(base, "c", 40, true), changed(base, "d", 41, false)},
+			want: []string{"update", "c ipv4.max 10.5.99.0 -> 10.5.20.0", kept,
+				"h b 10.5.30.0/24 true: takes another subnet: 10.5.30.0/24 is outside the new range",
+				"h c 10.5.40.0/24 true: takes another subnet: 10.5.40.0/24 is outside the new range",
+				"h d 10.5.41.0/24 false: takes another subnet: 10.5.41.0/24 is outside the new range",
+				"r b (10.5.30.0/24), c (10.5.40.0/24) would lose the subnet, and containers their addresses: it is outside the new range"}},
+		{name: "a small IPv6 range shrinks the whole", old: base, new: network("vxlan", "", v4, pool("fd00:5::/60")),
+			leases: []registry.Lease{changed(base, "a", 10, true), changed(base, "b", 30, true)},
+			want: []string{"update", "c ipv6.max  -> fd00:5:0:f::", "c ipv6.min  -> fd00:5:0:1::", "c ipv6.prefix  -> fd00:5::/60", "c ipv6.subnet_len  -> 64",
+				kept + "; gains fd00:5:0:a::/64", "h b 10.5.30.0/24 true: takes another subnet: 10.5.30.0/24 is outside the new range",
+				"r b (10.5.30.0/24) would lose the subnet, and containers their addresses: it is outside the new range"}},
+		{name: "other subnet length", old: base, new: network("vxlan", "", pool("10.5.0.0/16", "10.5.1.0", "10.5.99.0", ".........................")),
+			want: []string{"update", "c ipv4.subnet_len 24 -> 25", "h a 10.5.10.0/24 true: takes another subnet: 10.5.10.0/24 is no subnet of the new pools",
+				"r a (10.5.10.0/24) would lose the subnet, and containers their addresses: it is no subnet of the new pools"}},
+		{name: "pool grows downwards beside another family", old: dual, new: network("vxlan", "", pool("10.4.0.0/15", "10.5.1.0", "10.5.99.0"), pool("fd00:5::/48", "fd00:5:0:1::")),
+			want: []string{"update", "c ipv4.prefix 10.5.0.0/16 -> 10.4.0.0/15",
+				"h a 10.5.10.0/24 true: takes another subnet: 10.5.10.0/24 goes with another subnet of the other family in the new pools",
+				"r a (10.5.10.0/24) would lose the subnet, and containers their addresses: it goes with another subnet of the other family in the new pools"}},
+		{name: "IPv6 removed", old: dual, new: base,
+			want: append(append([]string{"update"}, removed...), kept+"; loses fd00:5:0:a::/64",
+				"r containers on a (10.5.10.0/24) would lose their addresses of one family")},
+		{name: "IPv4 added before IPv6", old: six, new: network("vxlan", "", pool("10.5.0.0/16"), v6),
+			want: []string{"update", "c ipv4.max  -> 10.5.255.0", "c ipv4.min  -> 10.5.1.0", "c ipv4.prefix  -> 10.5.0.0/16", "c ipv4.subnet_len  -> 24",
+				"h a fd00:5:0:a::/64 true: takes another subnet: fd00:5:0:a::/64 would no longer name its lease, IPv4 does",
+				"r a (fd00:5:0:a::/64) would lose the subnet, and containers their addresses: it would no longer name its lease, IPv4 does"}},
+		{name: "vni", old: base, new: network("vxlan", `{"vni":2}`, v4),
+			want: []string{"update", "c backend.vni 1 -> 2", kept + "; " + stop(vxlan.Type(), "vni"),
+				"r backend.vni changes: packets stop, since " + vxlan.Type().Interrupts["vni"]}},
+		{name: "backend", old: base, new: network("alloc", "", v4),
+			want: []string{"update", "c backend.checksum_offload auto -> ", "c backend.direct_routing false -> ", "c backend.gbp false -> ", "c backend.port 8472 -> ",
+				"c backend.type vxlan -> alloc", "c backend.vni 1 -> ",
+				kept + "; changes from backend vxlan to alloc: packets stop until its peers have too",
+				"r backend vxlan becomes alloc: packets stop between hosts that have changed and those that have not"}},
+		{name: "a reservation", old: base, new: network("vxlan", "", pool("10.5.0.0/16", "10.5.1.0", "10.5.20.0")), reserved: []string{"10.5.20.0/24", "10.5.21.0/24"},
+			want: []string{"update", "c ipv4.max 10.5.99.0 -> 10.5.20.0", kept, "r the reservation of 10.5.21.0/24 (for r) would be void"}},
+
+		// What could not work.
+		{name: "pool over the hosts", old: base, new: network("vxlan", "", pool("192.0.0.0/8")), leases: []registry.Lease{},
+			want: []string{"update", "c ipv4.max 10.5.99.0 -> 192.255.255.0", "c ipv4.min 10.5.1.0 -> 192.0.1.0", "c ipv4.prefix 10.5.0.0/16 -> 192.0.0.0/8"}},
+		{name: "pool over a host", old: network("vxlan", "", pool("192.0.0.0/24")), new: network("vxlan", "", pool("192.0.0.0/22", "192.0.0.0")),
+			leases: []registry.Lease{changed(network("vxlan", "", pool("192.0.0.0/24", "..........................")), "a", 1, true)},
+			want: []string{"update", "c ipv4.max 192.0.0.192 -> 192.0.3.0", "c ipv4.min 192.0.0.64 -> 192.0.0.0", "c ipv4.prefix 192.0.0.0/24 -> 192.0.0.0/22", "c ipv4.subnet_len 26 -> 24",
+				"h a 192.0.0.64/26 true: takes another subnet: 192.0.0.64/26 is no subnet of the new pools",
+				"r a (192.0.0.64/26) would lose the subnet, and containers their addresses: it is no subnet of the new pools",
+				"R pool 192.0.0.0/22 contains the address between hosts of a (192.0.0.64/26)"}},
+		{name: "IPv6 without addresses for it", old: network("host-gw", "", v4), new: network("host-gw", "", v4, v6),
+			leases: []registry.Lease{changed(base, "a", 10, true)},
+			want: append(append([]string{"update"}, added...), kept+"; gains fd00:5:0:a::/64",
+				"R backend host-gw needs an IPv6 address between hosts, which a (10.5.10.0/24) has not")},
+		{name: "IPv6 on a narrow underlay", old: base, new: dual, leases: []registry.Lease{narrow(changed(base, "a", 10, true))},
+			want: append(append([]string{"update"}, added...), kept+"; gains fd00:5:0:a::/64",
+				"R IPv6 needs an MTU of 1280, and on a (10.5.10.0/24) it is less")},
+
+		// Beside other networks.
+		{name: "overlap", old: base, new: network("vxlan", "", pool("10.4.0.0/15", "10.5.1.0", "10.5.99.0")),
+			others: []registry.Network{base, {Name: "m", Plan: mustPlan(t, "10.4.0.0/16"), Backend: mustBackend(t, "udp", "")}},
+			want: []string{"update", "c ipv4.prefix 10.5.0.0/16 -> 10.4.0.0/15", kept,
+				"r pool 10.4.0.0/15 overlaps 10.4.0.0/16 of network m: a host can take part in one of them only"}},
+		{name: "overlap there was", old: base, new: network("vxlan", `{"direct_routing":true}`, v4),
+			others: []registry.Network{{Name: "m", Plan: mustPlan(t, "10.5.0.0/16"), Backend: mustBackend(t, "vxlan", "")}},
+			want:   []string{"update", "c backend.direct_routing false -> true", kept}},
+		{name: "created beside", new: network("vxlan", "", pool("10.7.0.0/16")),
+			others: []registry.Network{{Name: "m", Plan: mustPlan(t, "10.8.0.0/16"), Backend: mustBackend(t, "vxlan", "")}},
+			want: []string{"create", "c backend.checksum_offload  -> auto", "c backend.direct_routing  -> false", "c backend.gbp  -> false", "c backend.port  -> 8472",
+				"c backend.type  -> vxlan", "c backend.vni  -> 1", "c ipv4.max  -> 10.7.255.0", "c ipv4.min  -> 10.7.1.0", "c ipv4.prefix  -> 10.7.0.0/16", "c ipv4.subnet_len  -> 24",
+				"r network m uses vxlan vni 1 on port 8472: a host can take part in one of them only"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := change{old: tt.old, new: tt.new, leases: tt.leases, others: tt.others, kinds: Backends()}
+			if c.leases == nil && c.exists() {
+				c.leases = []registry.Lease{changed(tt.old, "a", 10, true)}
+			}
+			for _, r := range tt.reserved {
+				c.reservations = append(c.reservations, registry.Reservation{Subnet: netip.MustParsePrefix(r), Node: "r"})
+			}
+			if diff := cmp.Diff(tt.want, describe(c.plan())); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func stop(kind backend.Type, option string) string {
+	return "packets stop for a moment: " + kind.Interrupts[option]
+}
+
+func narrow(l registry.Lease) registry.Lease {
+	l.MTU = 1230
+	return l
+}
+
+// TestInterruptingOptions are options there are.
+func TestInterruptingOptions(t *testing.T) {
+	for name, kind := range Backends() {
+		options := change{kinds: Backends()}.options(registry.Network{Backend: mustBackend(t, name, "")})
+		for option := range kind.Interrupts {
+			if _, ok := options[option]; !ok {
+				t.Errorf("%s has no option %s, but %v", name, option, slices.Sorted(maps.Keys(options)))
+			}
+		}
+	}
+}
+
+func TestSome(t *testing.T) {
+	for n, want := range map[int]string{0: "", 1: "x", 5: "x, x, x, x, x", 7: "x, x, x, x, x and 2 more"} {
+		if got := some(slices.Repeat([]string{"x"}, n)); got != want {
+			t.Errorf("%d: %q, want %q", n, got, want)
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+)
+
+// Bounds of what is shown of records that others wrote.
+const (
+	maxShownKey    = 512 // bytes; a key of leno's is far shorter
+	maxShownReason = 400 // bytes
+	maxLogged      = 100 // lines a minute with a record each
+	maxSums        = 5   // lines a minute with the number of the others
+)
+
+// recordBoard tells health and log of the records that had to be skipped. Safe
+// for concurrent use.
+type recordBoard struct {
+	report func(status, reason string)
+	log    hclog.Logger
+	now    func() time.Time
+
+	mu     sync.Mutex
+	bad    map[string][]registry.BadRecord // by the command that lists them
+	logged map[registry.BadRecord]bool
+	minute time.Time // since when lines are counted
+	lines  int       // in this minute, with a record each
+	sums   int       // in this minute, of how many there are
+}
+
+func newRecordBoard(log hclog.Logger, report func(status, reason string)) *recordBoard {
+	return &recordBoard{report: report, log: log, now: time.Now, bad: map[string][]registry.BadRecord{}}
+}
+
+// set replaces what is known of the records that `leno <list>` lists. Those that
+// are new are logged, once.
+func (b *recordBoard) set(list string, bad []registry.BadRecord) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.bad[list] = bad
+	seen := map[registry.BadRecord]bool{}
+	total, unsaid := 0, 0
+	for _, list := range slices.Sorted(maps.Keys(b.bad)) {
+		for _, r := range b.bad[list] {
+			total++
+			seen[r] = true
+			if b.logged[r] {
+				continue
+			}
+			if !b.mayLog() {
+				unsaid++
+				continue
+			}
+			r = bounded(r)
+			b.log.Warn("record skipped", "key", printed(r.Key), "error", r.Reason)
+		}
+	}
+	b.logged = seen
+	if unsaid > 0 {
+		b.sums++
+	}
+	if unsaid > 0 && b.sums <= maxSums {
+		b.log.Warn("more records skipped", "count", unsaid, "total", total)
+	}
+	b.report(b.verdict(total))
+}
+
+// clear forgets everything and reports nothing.
+func (b *recordBoard) clear() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.bad, b.logged = map[string][]registry.BadRecord{}, nil
+}
+
+// mayLog counts a line: whoever writes nonsense again and again must not fill
+// the log.
+func (b *recordBoard) mayLog() bool {
+	if now := b.now(); now.Sub(b.minute) >= time.Minute {
+		b.minute, b.lines, b.sums = now, 0, 0
+	}
+	b.lines++
+	return b.lines <= maxLogged
+}
+
+// verdict is one bounded line however many records there are.
+func (b *recordBoard) verdict(total int) (status, reason string) {
+	if total == 0 {
+		return api.Passing, "every record is usable"
+	}
+	var first registry.BadRecord
+	var lists []string
+	for _, list := range slices.Sorted(maps.Keys(b.bad)) {
+		if len(b.bad[list]) > 0 {
+			lists = append(lists, "`leno "+list+"`")
+			first = cmp.Or(first, bounded(b.bad[list][0]))
+		}
+	}
+	records := "records"
+	if total == 1 {
+		records = "record"
+	}
+	return api.Warning, fmt.Sprintf("%d %s skipped (see %s), the first %s: %s",
+		total, records, strings.Join(lists, " and "), printed(first.Key), first.Reason)
+}
+
+// bounded is a record whose key and reason are short enough to be shown.
+func bounded(r registry.BadRecord) registry.BadRecord {
+	return registry.BadRecord{Key: cut(r.Key, maxShownKey), Reason: cut(r.Reason, maxShownReason)}
+}
+
+func cut(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// printed is a key as it is, or quoted where something in it does not print.
+func printed(key string) string {
+	if quoted := strconv.Quote(key); quoted != `"`+key+`"` {
+		return quoted
+	}
+	return key
+}
+
+// keepKnown adds to a set of leases what was known before of those whose record
+// is there but cannot be used: that somebody wrote nonsense over it, or a newer
+// leno its own, says nothing against the host.
+func keepKnown(network string, set registry.LeaseSet, before []registry.Lease) registry.LeaseSet {
+	if len(set.Bad) == 0 {
+		return set
+	}
+	known := map[string]registry.Lease{}
+	for _, l := range before {
+		known["/leases/"+network+"/"+registry.SubnetKey(l.Subnet())] = l
+	}
+	out := registry.LeaseSet{Leases: slices.Clone(set.Leases), Bad: slices.Clone(set.Bad)}
+	for i, b := range out.Bad {
+		l, ok := known[tail(b.Key, 3)]
+		if !ok {
+			continue
+		}
+		out.Leases = append(out.Leases, l)
+		out.Bad[i].Reason = b.Reason + "; what stood there before stays in use"
+	}
+	slices.SortFunc(out.Leases, func(a, b registry.Lease) int { return cmp.Compare(a.Slot, b.Slot) })
+	return out
+}
+
+// tail is the last n components of a key, each with its slash; "" when there are
+// fewer.
+func tail(key string, n int) string {
+	end := len(key)
+	for range n {
+		if end = strings.LastIndexByte(key[:end], '/'); end < 0 {
+			return ""
+		}
+	}
+	return key[end:]
+}
+
+// reservationsTick is how often the reservations are looked through. They are
+// read where they count, at each claim; this is for people who wait for health
+// to tell them of a mistake.
+const reservationsTick = time.Minute
+
+// checkReservations reports reservations that cannot be used, until ctx ends.
+func (r *runner) checkReservations(ctx context.Context, n registry.Network) error {
+	for {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		set, err := r.env.registry.Reservations(call, n)
+		cancel()
+		if err == nil {
+			r.records.set("reservation list", set.Bad)
+		}
+		if err := sleep(ctx, reservationsTick*3/4+rand.N(reservationsTick/4)); err != nil {
+			return err
+		}
+	}
+}

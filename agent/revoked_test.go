@@ -1,0 +1,208 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// movedFrom waits for another subnet than the one that was revoked.
+func (h *host) movedFrom(revoked netip.Prefix) netip.Prefix {
+	h.t.Helper()
+	var now netip.Prefix
+	eventually(h.t, func() error {
+		if now = h.subnet(); now == revoked {
+			return fmt.Errorf("%s is still on %s", h.name, revoked)
+		}
+		return nil
+	})
+	return now
+}
+
+// forgotten waits until the state file tells of the subnet and no revocation.
+func (h *host) forgotten(subnet netip.Prefix) {
+	h.t.Helper()
+	eventually(h.t, func() error {
+		saved, err := loadSaved(h.config.DataDir, "n")
+		if err != nil || saved.Revoked.IsValid() || len(saved.Subnets) == 0 || saved.Subnets[0] != subnet {
+			return fmt.Errorf("state file: %+v, %v", saved, err)
+		}
+		return nil
+	})
+}
+
+// TestRevoked: renewals are an hour apart, so the watch alone tells.
+func TestRevoked(t *testing.T) {
+	store := memory.New()
+	a, b := newHost(t, store, "a").slow().start(), newHost(t, store, "b").slow().start()
+	subnet := a.subnet()
+	a.applies(fmt.Sprintf("%s <- b@%s", subnet, b.subnet()))
+	b.applies(fmt.Sprintf("%s <- a@%s", b.subnet(), subnet))
+	lease, _, _ := mustRunner(t, a).lease.get()
+	a.ready()
+	must(t, b.client.RevokeLease(context.Background(), "n", subnet))
+	now := a.movedFrom(subnet)
+	a.applies(fmt.Sprintf("%s <- b@%s", now, b.subnet()))
+	b.applies(fmt.Sprintf("%s <- a@%s", b.subnet(), now))
+	a.check(checkLease, api.Passing, now.String())
+	if c := a.registry.claimed(); c.Avoid != subnet || c.Session != lease.Session {
+		t.Errorf("claimed %+v", c)
+	}
+	for _, state := range a.recorder.all() {
+		if !strings.HasPrefix(state, subnet.String()) && !strings.HasPrefix(state, now.String()) {
+			t.Errorf("state %q was applied meanwhile", state)
+		}
+	}
+	a.forgotten(now)
+
+	// What was revoked is anybody's, and whoever has it is a peer like others.
+	c := newHost(t, store, "c").start()
+	if got := c.subnet(); got != subnet {
+		t.Errorf("the last host got %s, want %s", got, subnet)
+	}
+	c.ready()
+	// Revoked once more, with nothing else free, it stays.
+	states := len(c.recorder.all())
+	before, _, _ := mustRunner(t, c).lease.get()
+	must(t, a.client.RevokeLease(context.Background(), "n", subnet))
+	eventually(t, func() error {
+		if now, _, _ := mustRunner(t, c).lease.get(); now.CreateIndex == before.CreateIndex {
+			return errors.New("not taken again")
+		}
+		return nil
+	})
+	if got := c.subnet(); got != subnet {
+		t.Errorf("subnet %s of a full network was not taken again but %s", subnet, got)
+	}
+	c.check(checkLease, api.Passing)
+	if got := c.recorder.all(); got[len(got)-1][:len(subnet.String())] != subnet.String() || len(got) > states+1 {
+		t.Errorf("the datapath was disturbed: %q", got)
+	}
+}
+
+func TestRevokedAndExit(t *testing.T) {
+	a := newHost(t, memory.New(), "a").slow()
+	a.config.Lease.OnLost = config.OnLostExit
+	a.start()
+	a.ready()
+	subnet := a.subnet()
+	must(t, a.store.Client().Revoke(context.Background(), "n", subnet))
+	var lost *LostError
+	if err := a.wait(); !errors.As(err, &lost) || lost.Old != subnet.String() || lost.New == lost.Old {
+		t.Fatalf("ended with %v", err)
+	}
+	// The next process has what this one got before it ended.
+	a.start()
+	a.ready()
+	if got := a.subnet(); got.String() != lost.New {
+		t.Errorf("subnet %s, want %s", got, lost.New)
+	}
+}
+
+// TestRevocationIsRemembered over attempts that fail, and over processes.
+func TestRevocationIsRemembered(t *testing.T) {
+	ctx := context.Background()
+	forget := func(h *host, subnet netip.Prefix) { // as the store does after a while
+		h.store.Put(leaseKey(subnet), []byte("{"))
+		h.store.Delete(leaseKey(subnet))
+	}
+	for _, tt := range []struct {
+		name string
+		run  func(h *host, subnet netip.Prefix)
+	}{
+		{"while claims fail", func(h *host, subnet netip.Prefix) {
+			h.registry.setOne("Acquire", registry.ErrUnavailable)
+			must(h.t, h.store.Client().Revoke(ctx, "n", subnet))
+			h.check(checkLease, api.Warning, subnet.String(), "waiting for a lease")
+			forget(h, subnet)
+			h.registry.setOne("Acquire", nil)
+		}},
+		{"over a restart", func(h *host, subnet netip.Prefix) {
+			h.registry.setOne("Acquire", registry.ErrUnavailable)
+			must(h.t, h.store.Client().Revoke(ctx, "n", subnet))
+			h.check(checkLease, api.Warning, subnet.String(), "waiting for a lease")
+			must(h.t, h.stop())
+			forget(h, subnet)
+			h.registry.setOne("Acquire", nil)
+			h.start()
+		}},
+		{"between two processes", func(h *host, subnet netip.Prefix) {
+			must(h.t, h.stop())
+			must(h.t, h.store.Client().Revoke(ctx, "n", subnet))
+			h.start()
+		}},
+		{"in an outage", func(h *host, subnet netip.Prefix) {
+			h.registry.set(registry.ErrUnavailable)
+			must(h.t, h.store.Client().Revoke(ctx, "n", subnet))
+			h.registry.set(nil)
+		}},
+		{"after its session had ended", func(h *host, subnet netip.Prefix) {
+			h.registry.setOne("Acquire", registry.ErrUnavailable)
+			h.registry.setOne("WatchLease", registry.ErrUnavailable)
+			lease, _, _ := mustRunner(h.t, h).lease.get()
+			h.store.EndSession(lease.Session)
+			h.check(checkLease, api.Warning, subnet.String(), "waiting for a lease")
+			must(h.t, h.store.Client().Revoke(ctx, "n", subnet))
+			h.registry.setOne("WatchLease", nil)
+			h.registry.setOne("Acquire", nil)
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newHost(t, memory.New(), "a").start()
+			h.ready()
+			subnet := h.subnet()
+			h.forgotten(subnet)
+			tt.run(h, subnet)
+			now := h.movedFrom(subnet)
+			h.forgotten(now)
+			h.check(checkLease, api.Passing, now.String())
+		})
+	}
+}
+
+// TestRevokedButReserved: what is kept for the host is not taken from it.
+func TestRevokedButReserved(t *testing.T) {
+	a := newHost(t, memory.New(), "a").slow().start()
+	a.ready()
+	subnet := a.subnet()
+	before, _, _ := mustRunner(t, a).lease.get()
+	ctx := context.Background()
+	must(t, a.client.AddReservation(ctx, "n", api.Reservation{Subnet: subnet, Node: "a"}, false))
+	must(t, a.client.RevokeLease(ctx, "n", subnet))
+	eventually(t, func() error {
+		if now, _, _ := mustRunner(t, a).lease.get(); now.CreateIndex == before.CreateIndex {
+			return errors.New("not taken again")
+		}
+		return nil
+	})
+	if got := a.subnet(); got != subnet {
+		t.Errorf("subnet %s, want %s", got, subnet)
+	}
+	a.forgotten(subnet)
+	if got := a.recorder.all(); len(got) != 1 {
+		t.Errorf("the datapath was disturbed: %q", got)
+	}
+}
+
+// TestRevocationMovesToTheReservation, which is how a host gets to a slot that
+// was reserved for it while it had another.
+func TestRevocationMovesToTheReservation(t *testing.T) {
+	a := newHost(t, memory.New(), "a").slow().start()
+	a.ready()
+	subnet, kept := a.subnet(), free(a)
+	ctx := context.Background()
+	must(t, a.client.AddReservation(ctx, "n", api.Reservation{Subnet: kept, Node: "a"}, false))
+	must(t, a.client.RevokeLease(ctx, "n", subnet))
+	if got := a.movedFrom(subnet); got != kept {
+		t.Errorf("moved to %s, want %s", got, kept)
+	}
+	a.ready()
+}
