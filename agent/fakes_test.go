@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lenonet/leno/agent/firewall"
@@ -211,6 +212,7 @@ type outage struct {
 
 // faults are shared by all tokens of one host.
 type faults struct {
+	failed  atomic.Bool // the last WatchLeases
 	mu      sync.Mutex
 	down    chan struct{} // closed while down
 	err     error
@@ -391,7 +393,16 @@ func (o *outage) WatchNetworks(ctx context.Context, after uint64) (s registry.Ne
 	return s, i, err
 }
 
+// WatchLeases answers at once after it has failed, as the contract says.
 func (o *outage) WatchLeases(ctx context.Context, n registry.Network, after uint64) (s registry.LeaseSet, i uint64, err error) {
+	if o.failed.Swap(false) {
+		after = 0
+	}
+	defer func() {
+		if err != nil {
+			o.failed.Store(true)
+		}
+	}()
 	err = o.call(ctx, "WatchLeases", func(ctx context.Context) (err error) { s, i, err = o.Registry.WatchLeases(ctx, n, after); return err })
 	return s, i, err
 }

@@ -30,7 +30,6 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 				r.log.Warn("leases could not be read, peers keep their routes", "error", err)
 			}
 			failed = true
-			index = 0 // the answer after an outage must not wait for a change
 			if err := retry.wait(ctx); err != nil {
 				return err
 			}

@@ -168,7 +168,7 @@ type Lease struct {
 	Backend   Backend
 
 	// What the store says of the record, not part of its value.
-	Session     string        // "" once lapsed
+	Session     string        // "" once lapsed, UnknownSession where a set does not tell
 	Lapsed      time.Duration // how long this process has watched it lapsed; 0 while held
 	CreateIndex uint64
 	ModifyIndex uint64
@@ -181,6 +181,10 @@ func (l Lease) Subnet() netip.Prefix {
 	}
 	return l.Subnets[0]
 }
+
+// UnknownSession is the Session of a lease that is held, when a set does not
+// tell by which one.
+const UnknownSession = "unknown"
 
 // Held says whether its host's session lives.
 func (l Lease) Held() bool { return l.Session != "" }

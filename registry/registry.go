@@ -88,7 +88,11 @@ type Leases interface {
 	// WatchLeases blocks until the index of n's leases differs from after and
 	// returns all of them, sorted by slot, with the records it had to skip. A
 	// set that may be incomplete is ErrUncertain, never a short list: the
-	// caller keeps what it has.
+	// caller keeps what it has. The call after one that failed answers as soon
+	// as the store does, also when nothing changed.
+	//
+	// after 0 reads everything anew. Otherwise a lapse may be shown later than
+	// it happens, and a change made past this interface within a minute.
 	WatchLeases(ctx context.Context, n Network, after uint64) (LeaseSet, uint64, error)
 }
 

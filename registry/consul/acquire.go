@@ -265,7 +265,8 @@ func (c *Client) situation(ctx context.Context, n registry.Network, claim regist
 	var set registry.LeaseSet
 	records := slices.DeleteFunc(slices.Clone(pairs), func(p *api.KVPair) bool { return p.Key == prefix+markerName })
 	marked = len(records) < len(pairs)
-	for i, read := range c.tree(prefix).parsed.read(n, prefix, records) {
+	t := c.leasesTree(n.Name)
+	for i, read := range t.view.read(n, prefix, records) {
 		pair := records[i]
 		if read.err == nil {
 			set.Leases = append(set.Leases, read.lease)
@@ -275,7 +276,7 @@ func (c *Client) situation(ctx context.Context, n registry.Network, claim regist
 	}
 	c.clock.Observe(n.Name, set.Leases, time.Now())
 	view.Leases = set.Leases
-	missing, err := c.tree(prefix).missing(ctx, pairs)
+	missing, err := t.missing(ctx, pairs)
 	if err != nil {
 		return view, false, err
 	}

@@ -33,6 +33,7 @@ const watermarkName = "!wm"
 const (
 	flagRevoked = 1 // removed by Revoke: its host is to take another slot
 	flagUnheld  = 2 // nobody holds the record
+	flagFound   = 4 // written later than the lease, by a host that found it changed by hand
 )
 
 func (l layout) changes(network string) string { return l.prefix + "/changes/" + network + "/" }
@@ -74,13 +75,8 @@ func (c *Client) commit(ctx context.Context, network, key string, value []byte, 
 // ensureWatermark creates the watermark of a network when it is missing.
 // Whatever may have been deleted before counts as trimmed: see watermark.
 func (c *Client) ensureWatermark(ctx context.Context, network string) error {
-	opts, cancel := c.write(ctx)
-	defer cancel()
-	key := c.layout.changes(network) + watermarkName
-	if _, _, err := c.api.KV().CAS(&api.KVPair{Key: key, Value: []byte("0")}, opts); err != nil {
-		return fmt.Errorf("create %s: %w", key, classify(err))
-	}
-	return nil
+	_, err := c.ensureKey(ctx, c.layout.changes(network)+watermarkName, "0")
+	return err
 }
 
 // revoked says of a lease without a record whether Revoke removed it, as far

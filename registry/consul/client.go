@@ -141,6 +141,7 @@ type read struct {
 	index      uint64        // block until the index is beyond this
 	wait       time.Duration // for at most this long
 	consistent bool          // the leader asks a quorum whether it still leads
+	stale      bool          // any server may answer
 }
 
 // query is the options of a request that reads, under this client's token.
@@ -150,7 +151,7 @@ func (c *Client) query(ctx context.Context, r read) (*api.QueryOptions, context.
 		timeout += r.wait + r.wait/16
 	}
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, tokenKey{}, c.token), timeout)
-	opts := &api.QueryOptions{RequireConsistent: r.consistent, WaitIndex: r.index}
+	opts := &api.QueryOptions{RequireConsistent: r.consistent, AllowStale: r.stale, WaitIndex: r.index}
 	if r.index > 0 {
 		opts.WaitTime = r.wait
 	}
@@ -227,10 +228,14 @@ func (c *Client) transact(ctx context.Context, ops ...*api.KVTxnOp) ([]*api.KVPa
 
 // ensureMarker creates the marker of a tree when it is missing.
 func (c *Client) ensureMarker(ctx context.Context, prefix string) (created bool, err error) {
+	return c.ensureKey(ctx, prefix+markerName, markerValue)
+}
+
+// ensureKey creates a key when it is missing.
+func (c *Client) ensureKey(ctx context.Context, key, value string) (created bool, err error) {
 	opts, cancel := c.write(ctx)
 	defer cancel()
-	key := prefix + markerName
-	created, _, err = c.api.KV().CAS(&api.KVPair{Key: key, Value: []byte(markerValue)}, opts)
+	created, _, err = c.api.KV().CAS(&api.KVPair{Key: key, Value: []byte(value)}, opts)
 	if err != nil {
 		return false, fmt.Errorf("create %s: %w", key, classify(err))
 	}

@@ -19,6 +19,8 @@ const (
 	DefaultCoalesce = 250 * time.Millisecond
 	DefaultSettle   = 4 * time.Minute
 	DefaultWait     = 5 * time.Minute
+	DefaultAudit    = 5 * time.Second
+	DefaultRecent   = time.Minute
 )
 
 // dialTimeout bounds one TCP connect; an address that drops packets is
@@ -48,9 +50,10 @@ type Config struct {
 
 	Logger hclog.Logger // default: none
 
-	// Coalesce is the longest pause between a change in a watched tree and the
-	// read that follows, so that a burst costs one read; each pause is a
-	// random time between half of it and all of it. Default 250ms.
+	// Coalesce is the longest pause between two looks at a watched tree in which
+	// something changes, so that a burst costs few; each pause is a random time
+	// between half of it and all of it, and longer while the directory of
+	// changes is large. Default 250ms.
 	Coalesce time.Duration
 	// Settle is how long records are kept that are missing from a tree that
 	// was created anew or restored, for their hosts to write them again. At
@@ -59,6 +62,14 @@ type Config struct {
 	// Wait is the longest blocking query. Default 5m; Consul adds up to a
 	// sixteenth at random.
 	Wait time.Duration
+	// Audit is how often one of a network's hosts, whichever, compares the
+	// leases with what the directory of changes said of them, and so finds what
+	// was changed by hand and which leases lapsed. Each host's turn comes after
+	// about as many times this as there are hosts. Default 5s.
+	Audit time.Duration
+	// Recent is how long an entry stays in the directory of changes: a host
+	// that was away for longer reads all leases. Default 1m.
+	Recent time.Duration
 
 	// Dial opens the connections to Consul; network is "tcp" or "unix". It may
 	// be called concurrently and must honour ctx. Default: a net.Dialer that
@@ -91,6 +102,12 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Wait <= 0 {
 		c.Wait = DefaultWait
+	}
+	if c.Audit <= 0 {
+		c.Audit = DefaultAudit
+	}
+	if c.Recent <= 0 {
+		c.Recent = DefaultRecent
 	}
 	if c.Dial == nil {
 		c.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext

@@ -43,7 +43,7 @@ func (c *Client) reservations(ctx context.Context, n registry.Network) (registry
 	for _, pair := range pairs {
 		r, err := registry.ParseReservation(n, strings.TrimPrefix(pair.Key, prefix), pair.Value)
 		if err != nil {
-			set.Bad = append(set.Bad, badRecord(pair, err))
+			set.Bad = append(set.Bad, badRecord(pair.Key, err))
 			continue
 		}
 		r.ModifyIndex = pair.ModifyIndex

@@ -248,7 +248,7 @@ func testPrefix() string {
 // client opens a client of the server as another host would.
 func (s *server) client(tb testing.TB, prefix string, change ...func(*Config)) *Client {
 	tb.Helper()
-	conf := Config{Address: s.addr, Token: rootToken, KVPrefix: prefix, Coalesce: 10 * time.Millisecond}
+	conf := Config{Address: s.addr, Token: rootToken, KVPrefix: prefix, Coalesce: 10 * time.Millisecond, Audit: 100 * time.Millisecond}
 	for _, f := range change {
 		f(&conf)
 	}

@@ -1,13 +1,12 @@
 package consul
 
 import (
+	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
-	"hash/maphash"
-	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -30,29 +29,52 @@ type tree struct {
 	turn chan struct{}
 
 	version uint64                 // what callers get as index, 0 before the first list
-	digest  uint64                 // of the records behind version
-	index   uint64                 // Consul's index of the last list
+	index   uint64                 // Consul's index of what is known
+	listed  uint64                 // Consul's index of the last list
 	wait    uint64                 // index to block on
 	marker  uint64                 // CreateIndex of the marker, 0 when there was none
 	known   map[string]*api.KVPair // the records behind version, kept ones included
 	kept    map[string]time.Time   // records missing from a tree made anew, and until when they stay
-	seed    maphash.Seed
+	touched map[string]bool        // keys that changed since the view was made
 
-	parsed parsed // has a lock of its own
+	// Of leases only, which are watched through their directory of changes.
+	dir      *directory
+	restored bool        // the directory shows that the store was set back
+	failed   atomic.Bool // the last call ended with an error; also outside a turn
+	calm     time.Time   // before then nobody asks for changes again
+	audit    time.Time   // when the tree is to be compared with what is known
+	lame     int         // how often the directory could not be followed at all
+
+	view view // has a lock of its own
 }
 
 func newTree(prefix string, strict bool) *tree {
 	return &tree{prefix: prefix, strict: strict, turn: make(chan struct{}, 1),
-		known: map[string]*api.KVPair{}, kept: map[string]time.Time{}, seed: maphash.MakeSeed()}
+		known: map[string]*api.KVPair{}, kept: map[string]time.Time{}, touched: map[string]bool{}}
 }
 
-// tree returns what is known of a prefix, shared by all clients of one New.
-func (s *shared) tree(prefix string) *tree {
+// networksTree and leasesTree return what is known of a prefix, shared by all
+// clients of one New.
+func (s *shared) networksTree() *tree {
+	prefix := s.layout.networks()
+	return s.tree(prefix, func() *tree { return newTree(prefix, true) })
+}
+
+func (s *shared) leasesTree(network string) *tree {
+	prefix := s.layout.leases(network)
+	return s.tree(prefix, func() *tree {
+		t := newTree(prefix, false)
+		t.dir = &directory{prefix: s.layout.changes(network), entries: map[string]entry{}}
+		return t
+	})
+}
+
+func (s *shared) tree(prefix string, make func() *tree) *tree {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t, ok := s.trees[prefix]
 	if !ok {
-		t = newTree(prefix, prefix == s.layout.networks())
+		t = make()
 		s.trees[prefix] = t
 	}
 	return t
@@ -68,13 +90,6 @@ func (t *tree) begin(ctx context.Context) error {
 }
 
 func (t *tree) end() { <-t.turn }
-
-// content is one answer a caller may trust.
-type content struct {
-	pairs   []*api.KVPair // sorted by key, without the marker
-	kept    map[string]bool
-	version uint64
-}
 
 // list is one answer of Consul to a read of the whole tree.
 type list struct {
@@ -109,7 +124,7 @@ func (t *tree) gone(pairs map[string]*api.KVPair) []string {
 // renewed says that the list is of a tree that was emptied and written anew, or
 // set back to an earlier state. A real deletion always raises the index.
 func (t *tree) renewed(l list) bool {
-	return l.marker != t.marker || l.index < t.index
+	return l.marker != t.marker || l.index < t.index || t.restored
 }
 
 // doubtful says whether a list needs the confirmation of a second, consistent
@@ -126,22 +141,29 @@ func (t *tree) doubtful(l list) bool {
 	return t.strict || t.renewed(l) || 2*(before-gone) < before
 }
 
-// refresh reads the tree and decides what is true. notified is the index a
-// blocking query gave, 0 for none.
-func (c *Client) refresh(ctx context.Context, t *tree, notified uint64) (content, error) {
-	if err := t.begin(ctx); err != nil {
-		return content{}, err
+// relist reads the tree and decides what is true, within a turn. notified is
+// the index a blocking query gave, 0 for none.
+func (c *Client) relist(ctx context.Context, t *tree, notified uint64) error {
+	var changes reading
+	if t.dir != nil {
+		var err error
+		// Before the list, which so shows whatever these say.
+		if changes, err = c.readMarks(ctx, t.dir); err != nil {
+			return err
+		}
 	}
-	defer t.end()
 	l, err := c.readTree(ctx, t, false)
 	if err == nil && t.doubtful(l) {
 		l, err = c.confirm(ctx, t)
 	}
 	if err != nil {
-		c.doubts.add(t.prefix)
-		return content{}, err
+		return err
 	}
-	return t.accept(l, notified, time.Now().Add(c.conf.Settle)), nil
+	t.accept(l, notified, time.Now().Add(c.conf.Settle))
+	if t.dir != nil {
+		t.dir.adopt(changes, time.Now())
+	}
+	return nil
 }
 
 func (c *Client) readTree(ctx context.Context, t *tree, consistent bool) (list, error) {
@@ -189,11 +211,12 @@ func (c *Client) confirm(ctx context.Context, t *tree) (list, error) {
 }
 
 // accept makes a list that is certain the known state.
-func (t *tree) accept(l list, notified uint64, until time.Time) content {
+func (t *tree) accept(l list, notified uint64, until time.Time) {
 	first := t.version == 0
+	news := first
 	if !first && t.renewed(l) {
 		for _, key := range t.gone(l.pairs) {
-			t.kept[key] = until
+			t.kept[key], t.touched[key] = until, true
 		}
 	}
 	now := time.Now()
@@ -201,45 +224,84 @@ func (t *tree) accept(l list, notified uint64, until time.Time) content {
 		switch {
 		case l.pairs[key] != nil || !now.Before(until):
 			delete(t.kept, key)
+			t.touched[key] = true
 		default:
 			l.pairs[key] = t.known[key]
 		}
 	}
-	t.known, t.marker, t.index = l.pairs, l.marker, l.index
+	for key := range t.known {
+		if l.pairs[key] == nil {
+			t.touched[key], news = true, true
+		}
+	}
+	for key, pair := range l.pairs {
+		touched, differs := compare(t.known[key], pair)
+		if touched {
+			t.touched[key] = true
+		}
+		news = news || differs
+	}
+	t.known, t.marker, t.index, t.listed, t.restored = l.pairs, l.marker, l.index, l.index, false
 	// The prefix without its slash sees at least every change of the tree, and
 	// changes of its siblings too.
 	t.wait = max(l.index, notified)
-	out := content{kept: make(map[string]bool, len(t.kept))}
-	for _, key := range slices.Sorted(maps.Keys(t.known)) {
-		out.pairs = append(out.pairs, t.known[key])
+	if news {
+		t.advance()
 	}
-	for key := range t.kept {
-		out.kept[key] = true
-	}
-	if digest := t.sum(out); first || digest != t.digest {
-		// Never the same index for other content, whatever a restore does to
-		// Consul's.
-		t.digest, t.version = digest, max(l.index, t.version+1)
-	}
-	out.version = t.version
-	return out
 }
 
-// sum tells contents apart. Indexes alone would not do: a rebuilt Consul counts
-// from the start.
-func (t *tree) sum(c content) uint64 {
-	var h maphash.Hash
-	h.SetSeed(t.seed)
-	var n [8]byte
-	for _, p := range c.pairs {
-		binary.BigEndian.PutUint64(n[:], p.ModifyIndex)
-		for _, part := range [][]byte{[]byte(p.Key), p.Value, []byte(p.Session), n[:]} {
-			_, _ = h.Write(part)
-			_ = h.WriteByte(0)
+// apply makes what entries of the directory tell the known state.
+func (t *tree) apply(news []change) {
+	advanced := false
+	for _, ch := range news {
+		key := t.prefix + ch.subnet
+		old := t.known[key]
+		if ch.index <= t.listed || (old != nil && ch.index <= old.ModifyIndex) {
+			continue // the list was read after that
 		}
+		if ch.flags&flagFound == 0 {
+			t.index = max(t.index, ch.index)
+		}
+		if _, kept := t.kept[key]; kept {
+			delete(t.kept, key)
+			t.touched[key] = true
+		}
+		if len(ch.value) == 0 {
+			if old != nil {
+				delete(t.known, key)
+				t.touched[key], advanced = true, true
+			}
+			continue
+		}
+		pair := &api.KVPair{Key: key, Value: ch.value, Session: registry.UnknownSession, CreateIndex: ch.index, ModifyIndex: ch.index}
+		if ch.flags&flagUnheld != 0 {
+			pair.Session = ""
+		}
+		if old != nil {
+			pair.CreateIndex = old.CreateIndex
+		}
+		_, differs := compare(old, pair)
+		advanced = advanced || differs
+		t.known[key], t.touched[key] = pair, true
 	}
-	return h.Sum64()
+	if advanced {
+		t.advance()
+	}
 }
+
+// compare says whether a record is not as it was, and whether that is news for
+// callers: which session holds a lease is not, nor when it was written again
+// with the same value.
+func compare(old, now *api.KVPair) (touched, differs bool) {
+	if old == nil || old.CreateIndex != now.CreateIndex || !bytes.Equal(old.Value, now.Value) || (old.Session == "") != (now.Session == "") {
+		return true, true
+	}
+	return old.ModifyIndex != now.ModifyIndex || old.Session != now.Session, false
+}
+
+// advance gives the known state an index: never the same for other content,
+// whatever a restore does to Consul's.
+func (t *tree) advance() { t.version = max(t.index, t.version+1) }
 
 // settled is when the first kept record may be given up; the zero time when
 // there is none.
@@ -272,31 +334,62 @@ func (t *tree) missing(ctx context.Context, pairs api.KVPairs) ([]*api.KVPair, e
 	return out, nil
 }
 
-// watch blocks until the tree's version differs from after.
-func (c *Client) watch(ctx context.Context, t *tree, after uint64) (content, error) {
-	var notified uint64
-	for {
+// watch blocks until the tree's version differs from after, and calls use
+// within the turn. after 0 reads the tree anew.
+func (c *Client) watch(ctx context.Context, t *tree, after uint64, use func()) error {
+	recovering := false
+	for looked := false; ; looked = true {
 		if err := t.begin(ctx); err != nil {
-			return content{}, err
+			return err
 		}
-		version, wait, marked, settled := t.version, t.wait, t.marker != 0, t.settled()
+		if !looked {
+			recovering = t.failed.Load() && t.dir != nil
+		}
+		var err error
+		anew := after == 0 || t.version == 0
+		if anew {
+			err = c.relist(ctx, t, 0)
+		}
+		if err == nil && (anew || t.version != after || (looked && recovering)) {
+			t.failed.Store(false)
+			use()
+			t.end()
+			return nil
+		}
 		t.end()
-
-		if after > 0 && after == version {
-			index, err := c.notify(ctx, t, wait, marked, settled)
-			if err != nil {
-				return content{}, err
-			}
-			notified = index
+		if err == nil {
+			err = c.next(ctx, t)
 		}
-		out, err := c.refresh(ctx, t, notified)
+		if err != nil && ctx.Err() == nil {
+			// The next call looks at once, and tells even of no change.
+			c.doubts.add(t.prefix)
+			t.failed.Store(true)
+		}
 		if err != nil {
-			return content{}, err
-		}
-		if after == 0 || out.version != after {
-			return out, nil
+			return err
 		}
 	}
+}
+
+// next blocks until the tree was looked at again for some reason.
+func (c *Client) next(ctx context.Context, t *tree) error {
+	if t.dir != nil {
+		return c.follow(ctx, t)
+	}
+	if err := t.begin(ctx); err != nil {
+		return err
+	}
+	wait, marked, settled := t.wait, t.marker != 0, t.settled()
+	t.end()
+	notified, err := c.notify(ctx, t, wait, marked, settled)
+	if err != nil {
+		return err
+	}
+	if err := t.begin(ctx); err != nil {
+		return err
+	}
+	defer t.end()
+	return c.relist(ctx, t, notified)
 }
 
 // notify blocks until the tree needs another look, and then for a random time

@@ -1,0 +1,176 @@
+package consul
+
+import (
+	"bytes"
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// view is the leases of one tree, read and sorted. A look brings every record
+// or a few, and seldom a new one; reading a record costs more than all else
+// that is done with it, so records are read once.
+type view struct {
+	mu      sync.Mutex
+	network registry.Network
+	records map[string]*record // by key
+	order   []*record          // usable ones, by slot
+	bad     int
+	kept    bool // some were kept when the view was made last
+}
+
+type record struct {
+	key   string
+	value []byte
+	lease registry.Lease
+	err   error
+}
+
+// reset forgets what was read with another plan.
+func (v *view) reset(n registry.Network) (same bool) {
+	if v.records != nil && v.network.Name == n.Name && slices.Equal(v.network.Plan, n.Plan) {
+		return true
+	}
+	v.network, v.records, v.order, v.bad = n, map[string]*record{}, nil, 0
+	return false
+}
+
+// usable is how many leases the view shows.
+func (v *view) usable() int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return len(v.order)
+}
+
+// parse reads a pair, or remembers what it was read as.
+func (v *view) parse(prefix string, pair *api.KVPair) *record {
+	r := &record{key: pair.Key, value: pair.Value}
+	if old := v.records[pair.Key]; old != nil && bytes.Equal(old.value, pair.Value) {
+		r.lease, r.err = old.lease, old.err
+	} else {
+		r.lease, r.err = registry.ParseLease(v.network, pair.Key[len(prefix):], pair.Value)
+	}
+	r.lease = stored(r.lease, pair)
+	return r
+}
+
+// read parses one list of leases of n, the marker left out, whatever the view
+// shows. The leases share memory with others.
+func (v *view) read(n registry.Network, prefix string, pairs []*api.KVPair) []*record {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	cache := v
+	if v.records != nil && !(v.network.Name == n.Name && slices.Equal(v.network.Plan, n.Plan)) {
+		cache = &view{network: n}
+	} else {
+		v.reset(n)
+	}
+	out := make([]*record, len(pairs))
+	for i, pair := range pairs {
+		out[i] = cache.parse(prefix, pair)
+	}
+	return out
+}
+
+// leases is what the tree shows, within its turn: all leases sorted by slot,
+// and the records that had to be skipped. Of records that are kept those are
+// left out whose host has written another one since: one it had before, which
+// a restore brought back, says less than what was known.
+func (t *tree) leases(n registry.Network) registry.LeaseSet {
+	v := &t.view
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	same := v.reset(n)
+	if !same || v.kept || len(t.kept) > 0 || 4*len(t.touched) > len(t.known) {
+		t.rebuild(v)
+	} else {
+		for key := range t.touched {
+			v.update(t.prefix, key, t.known[key])
+		}
+	}
+	v.kept = len(t.kept) > 0
+	clear(t.touched)
+
+	var set registry.LeaseSet
+	if len(v.order) > 0 {
+		set.Leases = make([]registry.Lease, len(v.order))
+	}
+	for i, r := range v.order {
+		set.Leases[i] = r.lease
+	}
+	if v.bad > 0 {
+		for _, r := range v.records {
+			if r.err != nil {
+				set.Bad = append(set.Bad, badRecord(r.key, r.err))
+			}
+		}
+		slices.SortFunc(set.Bad, func(a, b registry.BadRecord) int { return cmp.Compare(a.Key, b.Key) })
+	}
+	return set
+}
+
+// rebuild makes the view anew of all that is known.
+func (t *tree) rebuild(v *view) {
+	next := make(map[string]*record, len(t.known))
+	here := map[string]uint64{} // by node id, when it was written last
+	v.order, v.bad = v.order[:0], 0
+	for key, pair := range t.known {
+		r := v.parse(t.prefix, pair)
+		next[key] = r
+		if _, kept := t.kept[key]; !kept && r.err == nil {
+			here[r.lease.NodeID] = max(here[r.lease.NodeID], r.lease.ModifyIndex)
+		}
+	}
+	for key, r := range next {
+		_, kept := t.kept[key]
+		switch {
+		case r.err != nil && kept:
+		case r.err != nil:
+			v.bad++
+		case !kept || r.lease.ModifyIndex > here[r.lease.NodeID]:
+			v.order = append(v.order, r)
+		}
+	}
+	v.records = next
+	slices.SortFunc(v.order, bySlot)
+}
+
+func bySlot(a, b *record) int { return cmp.Compare(a.lease.Slot, b.lease.Slot) }
+
+// update follows one record; pair is nil when it is gone.
+func (v *view) update(prefix, key string, pair *api.KVPair) {
+	if old := v.records[key]; old != nil {
+		if old.err != nil {
+			v.bad--
+		} else if i, ok := slices.BinarySearchFunc(v.order, old, bySlot); ok {
+			v.order = slices.Delete(v.order, i, i+1)
+		}
+	}
+	if pair == nil {
+		delete(v.records, key)
+		return
+	}
+	r := v.parse(prefix, pair)
+	v.records[key] = r
+	if r.err != nil {
+		v.bad++
+		return
+	}
+	i, _ := slices.BinarySearchFunc(v.order, r, bySlot)
+	v.order = slices.Insert(v.order, i, r)
+}
+
+// sorted is all pairs of a tree by key, within its turn.
+func (t *tree) sorted() []*api.KVPair {
+	clear(t.touched)
+	out := make([]*api.KVPair, 0, len(t.known))
+	for _, key := range slices.Sorted(maps.Keys(t.known)) {
+		out = append(out, t.known[key])
+	}
+	return out
+}

@@ -1,0 +1,140 @@
+package consul
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+const viewPrefix = "leno/leases/default/"
+
+// leaseRecord is host number i's record on a slot.
+func leaseRecord(t *testing.T, n registry.Network, slot uint64, i int) []byte {
+	t.Helper()
+	c := claim(i)
+	value, err := registry.FormatLease(registry.Lease{Subnets: n.Plan.Subnets(slot), Node: c.Node, NodeID: c.NodeID,
+		PublicIPs: c.PublicIPs, MTU: c.MTU, Backend: c.Backend})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+// TestViewFollowsValuesAndPlan: what is remembered of a record is used for
+// exactly that value under exactly that plan, and what the store says of it is
+// always new.
+func TestViewFollowsValuesAndPlan(t *testing.T) {
+	n := network("default", "10.5.0.0/16")
+	tree := newTree(viewPrefix, false)
+	key := viewPrefix + registry.SubnetKey(n.Plan.Subnets(7)[0])
+	for _, tt := range []struct {
+		name    string
+		network registry.Network
+		pair    api.KVPair
+		node    string // "" for a record that cannot be used
+	}{
+		{"first", n, api.KVPair{Value: leaseRecord(t, n, 7, 1), ModifyIndex: 1, Session: "s"}, "host-1"},
+		{"again, lapsed", n, api.KVPair{Value: leaseRecord(t, n, 7, 1), ModifyIndex: 2}, "host-1"},
+		{"another value", n, api.KVPair{Value: leaseRecord(t, n, 7, 2), ModifyIndex: 3, Session: "s"}, "host-2"},
+		{"unusable", n, api.KVPair{Value: []byte("{"), ModifyIndex: 4, Session: "s"}, ""},
+		{"mended", n, api.KVPair{Value: leaseRecord(t, n, 7, 2), ModifyIndex: 5, Session: "s"}, "host-2"},
+		{"another plan", network("default", "10.6.0.0/16"), api.KVPair{Value: leaseRecord(t, n, 7, 2), ModifyIndex: 5, Session: "s"}, ""},
+		{"the first plan", n, api.KVPair{Value: leaseRecord(t, n, 7, 2), ModifyIndex: 5, Session: "s"}, "host-2"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.pair.Key = key
+			tree.accept(tree.newList(api.KVPairs{&tt.pair}, tt.pair.ModifyIndex), 0, time.Now())
+			set := tree.leases(tt.network)
+			if tt.node == "" {
+				if len(set.Leases) != 0 || len(set.Bad) != 1 || set.Bad[0].Key != key {
+					t.Fatalf("%+v", set)
+				}
+				return
+			}
+			if len(set.Leases) != 1 || len(set.Bad) != 0 {
+				t.Fatalf("%+v", set)
+			}
+			if l := set.Leases[0]; l.Node != tt.node || l.ModifyIndex != tt.pair.ModifyIndex || l.Session != tt.pair.Session {
+				t.Errorf("%+v", l)
+			}
+		})
+	}
+	tree.accept(tree.newList(nil, 9), 0, time.Now())
+	if set := tree.leases(n); len(set.Leases)+len(set.Bad)+len(tree.view.records) != 0 {
+		t.Errorf("%+v and %d records are remembered that are gone", set, len(tree.view.records))
+	}
+}
+
+// TestViewKeepsUp: however a tree came to what it knows, it shows what one
+// shows that was told at once.
+func TestViewKeepsUp(t *testing.T) {
+	n := network("default", "10.5.0.0/16")
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 0))
+			tree := newTree(viewPrefix, false)
+			store := map[string]*api.KVPair{}
+			version, index := uint64(0), uint64(0)
+			for range 200 {
+				index++
+				slot := rnd.Uint64N(40) + 1
+				name := registry.SubnetKey(n.Plan.Subnets(slot)[0])
+				var value []byte
+				switch rnd.IntN(6) {
+				case 0:
+					value = []byte(`{"version":1`)
+				case 1, 2:
+				default:
+					value = leaseRecord(t, n, slot, rnd.IntN(60))
+				}
+				if value == nil {
+					delete(store, viewPrefix+name)
+				} else {
+					pair := &api.KVPair{Key: viewPrefix + name, Value: value, Session: "s", CreateIndex: index, ModifyIndex: index}
+					if old := store[pair.Key]; old != nil {
+						pair.CreateIndex = old.CreateIndex
+					}
+					store[pair.Key] = pair
+				}
+				if rnd.IntN(10) == 0 || tree.version == 0 {
+					tree.accept(tree.newList(pairsOf(store), index), 0, time.Now())
+				} else {
+					tree.apply([]change{{subnet: name, index: index, value: value}})
+				}
+				if rnd.IntN(4) != 0 {
+					continue
+				}
+				fresh := newTree(viewPrefix, false)
+				fresh.accept(fresh.newList(pairsOf(store), index), 0, time.Now())
+				got, want := tree.leases(n), fresh.leases(n)
+				if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Prefix{}, netip.Addr{}), cmpopts.IgnoreFields(registry.Lease{}, "Session")); diff != "" {
+					t.Fatalf("at %d (-want +got):\n%s", index, diff)
+				}
+				if tree.version < version || tree.version > index {
+					t.Fatalf("index %d after %d, Consul's is %d", tree.version, version, index)
+				}
+				version = tree.version
+			}
+		})
+	}
+}
+
+// pairsOf is a list as Consul gives it. The tree may keep it.
+func pairsOf(store map[string]*api.KVPair) api.KVPairs {
+	var out api.KVPairs
+	for _, pair := range store {
+		out = append(out, pair)
+	}
+	slices.SortFunc(out, func(a, b *api.KVPair) int { return strings.Compare(a.Key, b.Key) })
+	return out
+}
