@@ -313,6 +313,11 @@ func (a *Agent) getLease(r *http.Request) (reply, error) {
 			return reply{a.lease(l), l.ModifyIndex}, nil
 		}
 	}
+	for _, b := range set.Bad {
+		if tail(b.Key, 1) == "/"+registry.SubnetKey(subnet) {
+			return reply{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf("the record of %s in network %s cannot be used: %s", subnet, n.Name, bounded(b).Reason)}
+		}
+	}
 	return reply{}, fmt.Errorf("%w of %s in network %s", registry.ErrLeaseNotFound, subnet, n.Name)
 }
 

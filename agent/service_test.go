@@ -226,4 +226,11 @@ func TestBadRecordsAreNamed(t *testing.T) {
 	}
 	store.Delete(key)
 	a.check(checkRecords, api.Passing)
+
+	store.Put(leaseKey(free(a, b)), []byte("{"))
+	a.check(checkRecords, api.Warning)
+	code, body := a.request("GET", "/v1/network/n/lease/"+registry.SubnetKey(free(a, b)), "")
+	if code != http.StatusConflict || !strings.Contains(body, "cannot be used: invalid: unexpected end of JSON input") {
+		t.Errorf("%d %s", code, body)
+	}
 }
