@@ -105,7 +105,18 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 		snap  snapshot
 		state backend.State
 		fresh bool // state was never applied
+
+		known   = r.remember(n)
+		peers   []registry.Lease // behind state
+		settled <-chan time.Time // when peers that the store lacks go
+		saved   time.Time        // when the peers were written down
+		unsaved bool
 	)
+	defer func() {
+		if unsaved {
+			r.rememberPeers(known, n, peers, lease)
+		}
+	}()
 	for {
 		nowLease, _, leaseChanged := r.lease.get()
 		nowSnap, read, snapChanged := r.snapshot.get()
@@ -116,8 +127,10 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 		} else {
 			if snap.read != nowSnap.read || !reflect.DeepEqual(lease, nowLease) {
 				lease, snap, fresh = nowLease, nowSnap, true
-				state.Subnets, state.Peers = lease.Subnets, peersOf(snap.set.Leases, lease)
+				peers, settled = r.recall(known, n, snap.set.Leases)
+				state.Subnets, state.Peers = lease.Subnets, peersOf(peers, lease)
 				r.suspect("leases", conflicts(snap.set.Leases, lease))
+				unsaved = true
 			}
 			if u := p.underlay(); state.MTU != p.mtu || !reflect.DeepEqual(state.Underlay, u) {
 				state.MTU, state.Underlay, fresh = p.mtu, u, true
@@ -137,6 +150,10 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 				retry.reset()
 				fresh = false
 			}
+			if unsaved && time.Since(saved) >= slowTick {
+				r.rememberPeers(known, n, peers, lease)
+				unsaved, saved = false, time.Now()
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -146,6 +163,9 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 		case <-snapChanged:
 			continue
 		case <-failed:
+		case <-settled:
+			snap = snapshot{} // look again at who is there
+			continue
 		case <-tick.C:
 		case <-kernelChanged:
 			if err := sleep(ctx, calm); err != nil {

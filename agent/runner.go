@@ -64,6 +64,8 @@ type runner struct {
 	seen    bool     // the network was defined before
 	deleted bool     // somebody deleted it, and this host has left it
 
+	recalled bool // what an earlier process knew of the peers was read
+
 	records *recordBoard
 
 	// claiming is held around every claim, and around a release by request,
@@ -466,6 +468,7 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 			errs = append(errs, err)
 		}
 	}
+	errs = append(errs, forgetPeers(r.config.DataDir, r.local.Name))
 	if lease, ok, _ := r.lease.get(); ok && reg != nil {
 		call, done := context.WithTimeout(ctx, callTimeout)
 		errs = append(errs, reg.Release(call, lease))

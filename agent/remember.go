@@ -1,0 +1,194 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// peersPath is where the leases behind a network's datapath are remembered. No
+// network's own files are there.
+func peersPath(dataDir, network string) string {
+	return filepath.Join(dataDir, "peers", network+".json")
+}
+
+// rememberedPeers is the file: the other hosts' leases as this host used them
+// last.
+type rememberedPeers struct {
+	Version int    `json:"version"`
+	Network string `json:"network"`
+	// Created tells a definition that was made anew, and with it the store.
+	Created uint64            `json:"create_index"`
+	Leases  []rememberedLease `json:"leases"`
+}
+
+type rememberedLease struct {
+	Key         string          `json:"key"` // last component
+	Record      json.RawMessage `json:"record"`
+	Held        bool            `json:"held"`
+	CreateIndex uint64          `json:"create_index"`
+	ModifyIndex uint64          `json:"modify_index"`
+}
+
+// recollection is what an earlier process of this host knew of the others. The kernel
+// still has it, and the store may be about to be filled again by hosts that are
+// at work, or be set back: so what it lacks at first stays for a while. Within
+// one process the registry sees to that.
+type recollection struct {
+	path   string
+	file   rememberedPeers // as it is on the disk
+	leases []registry.Lease
+	until  time.Time     // zero before the store was read for the first time
+	stays  time.Duration // how long what the store lacks stays
+}
+
+// remember reads the file. One that is missing or broken is no memory.
+func remember(dataDir string, n registry.Network, stays time.Duration) *recollection {
+	m := &recollection{path: peersPath(dataDir, n.Name), stays: stays}
+	data, err := os.ReadFile(m.path)
+	if err != nil || json.Unmarshal(data, &m.file) != nil || m.file.Version != registry.Version || m.file.Network != n.Name {
+		m.file = rememberedPeers{}
+		return m
+	}
+	for _, r := range m.file.Leases {
+		l, err := registry.ParseLease(n, r.Key, r.Record)
+		if err != nil {
+			continue // of another plan
+		}
+		if r.Held {
+			l.Session = "of an earlier process"
+		}
+		l.CreateIndex, l.ModifyIndex = r.CreateIndex, r.ModifyIndex
+		m.leases = append(m.leases, l)
+	}
+	return m
+}
+
+// recall adds what the store lacks to its leases, and puts back what it has in
+// an older version. It says until when that holds, the zero time when nothing
+// was added. Whatever the store says of the same host, slot, name or address
+// that is not older counts.
+func (m *recollection) recall(n registry.Network, leases []registry.Lease, now time.Time) (all []registry.Lease, until time.Time) {
+	if len(m.leases) == 0 {
+		return leases, time.Time{}
+	}
+	if m.until.IsZero() {
+		m.until = now.Add(m.stays)
+	}
+	if !now.Before(m.until) {
+		m.leases = nil
+		return leases, time.Time{}
+	}
+	newest := map[any]uint64{} // version of what the store has about a slot, host, name or address
+	for _, l := range leases {
+		for _, about := range subjects(l) {
+			newest[about] = max(newest[about], l.ModifyIndex)
+		}
+	}
+	replaced := map[any]bool{}
+	var lacking []registry.Lease
+	for _, l := range m.leases {
+		if slices.ContainsFunc(subjects(l), func(about any) bool {
+			version, known := newest[about]
+			return known && (m.file.Created != n.CreateIndex || version >= l.ModifyIndex)
+		}) {
+			continue
+		}
+		lacking, until = append(lacking, l), m.until
+		for _, about := range subjects(l) {
+			replaced[about] = true
+		}
+	}
+	m.leases = lacking // the store knows the others, and what becomes of them
+	for _, l := range leases {
+		if !slices.ContainsFunc(subjects(l), func(about any) bool { return replaced[about] }) {
+			all = append(all, l)
+		}
+	}
+	return append(all, lacking...), until
+}
+
+// subjects is what a lease is about, and no other live host's can be.
+func subjects(l registry.Lease) []any {
+	type id string
+	type name string
+	out := []any{l.Slot, id(l.NodeID), name(l.Node)}
+	for _, a := range l.PublicIPs {
+		out = append(out, a)
+	}
+	return out
+}
+
+// keep writes the leases down when they are others than before.
+func (m *recollection) keep(n registry.Network, leases []registry.Lease, own registry.Lease) error {
+	now := rememberedPeers{Version: registry.Version, Network: n.Name, Created: n.CreateIndex, Leases: []rememberedLease{}}
+	for _, l := range leases {
+		if l.NodeID == own.NodeID || l.Slot == own.Slot {
+			continue
+		}
+		record, err := registry.FormatLease(l)
+		if err != nil {
+			return fmt.Errorf("remember the lease of %s: %w", l.Node, err)
+		}
+		now.Leases = append(now.Leases, rememberedLease{Key: registry.SubnetKey(l.Subnet()), Record: record, Held: l.Held(),
+			CreateIndex: l.CreateIndex, ModifyIndex: l.ModifyIndex})
+	}
+	if reflect.DeepEqual(m.file, now) {
+		return nil
+	}
+	data, err := json.Marshal(now)
+	if err != nil {
+		return err
+	}
+	if err := writeFileAtomic(m.path, data, 0o600); err != nil {
+		return fmt.Errorf("remember the peers: %w", err)
+	}
+	m.file = now
+	return nil
+}
+
+// remember is what an earlier process knew, when this is the first round of this
+// one.
+func (r *runner) remember(n registry.Network) *recollection {
+	m := remember(r.config.DataDir, n, 2*r.config.Lease.TTL)
+	if r.recalled {
+		m.leases = nil
+	}
+	r.recalled = true
+	return m
+}
+
+// recall is the leases to carry, and a channel that tells when they have to be
+// looked at again although the store's are the same.
+func (r *runner) recall(m *recollection, n registry.Network, leases []registry.Lease) ([]registry.Lease, <-chan time.Time) {
+	first := m.until.IsZero()
+	all, until := m.recall(n, leases, time.Now())
+	if until.IsZero() {
+		return all, nil
+	}
+	if first {
+		r.log.Info("peers that the store lacks stay until it has settled", "until", until.UTC().Format(time.RFC3339))
+	}
+	return all, time.After(time.Until(until))
+}
+
+func (r *runner) rememberPeers(m *recollection, n registry.Network, leases []registry.Lease, own registry.Lease) {
+	if err := m.keep(n, leases, own); err != nil {
+		r.log.Warn("peers could not be written down for the next process", "error", err)
+	}
+}
+
+// forgetPeers removes the file.
+func forgetPeers(dataDir, network string) error {
+	if err := os.Remove(peersPath(dataDir, network)); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
