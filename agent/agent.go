@@ -58,6 +58,7 @@ type environment struct {
 	id       identity // the node's name is learnt before the first runner starts
 	registry registry.Registry
 	backends map[string]backend.Type
+	contact  *contact
 	health   *health
 	firewall *firewallKeeper
 	pools    *poolClaims
@@ -156,7 +157,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	a := &Agent{o: o, log: o.Logger, config: c, refresh: refresh, runners: map[string]*running{},
 		reloads: make(chan reloadRequest), ended: make(chan struct{}), fatal: make(chan error, 1)}
 	a.env = &environment{
-		log: o.Logger, registry: o.Registry, backends: o.Backends, health: newHealth(time.Now),
+		log: o.Logger, registry: o.Registry, contact: newContact(o.Registry), backends: o.Backends, health: newHealth(time.Now),
 		firewall: newFirewallKeeper(o.Firewall), pools: newPoolClaims(),
 		networks: newPublished[networkSet](), kernel: newPublished[struct{}](),
 		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding,
@@ -202,6 +203,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	}()
 
 	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return a.env.contact.run(ctx) })
 	g.Go(func() error { return a.watchNetworks(ctx) })
 	g.Go(func() error { return a.watchKernel(ctx) })
 	g.Go(func() error { return a.notifySystemd(ctx) })
@@ -247,7 +249,7 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr) error {
 }
 
 func (a *Agent) awaitNodeName(ctx context.Context) error {
-	retry := newPause()
+	retry := a.env.contact.retry()
 	for {
 		name, err := nodeName(ctx, a.current().NodeName, a.env.registry)
 		if err == nil {
@@ -259,7 +261,7 @@ func (a *Agent) awaitNodeName(ctx context.Context) error {
 		if a.env.health.set("", checkNode, api.Critical, fmt.Sprintf("waiting for this host's name in Consul (or set node_name): %v", err)) {
 			a.log.Warn("waiting for this host's name", "error", err)
 		}
-		if err := retry.wait(ctx); err != nil {
+		if err := retry.wait(ctx, err, nil); err != nil {
 			return err
 		}
 	}
@@ -373,7 +375,7 @@ func (a *Agent) runner(name string) (*runner, bool) {
 // watchNetworks keeps the set of all networks. An answer that is not certain
 // leaves it as it is.
 func (a *Agent) watchNetworks(ctx context.Context) error {
-	retry := newPause()
+	retry := a.env.contact.retry()
 	var index uint64
 	for {
 		set, next, err := a.env.registry.WatchNetworks(ctx, index)
@@ -385,12 +387,11 @@ func (a *Agent) watchNetworks(ctx context.Context) error {
 				a.log.Warn("registry cannot be read, packets keep flowing", "registry", a.o.RegistryName, "error", err)
 			}
 			index = 0 // the answer after an outage must not wait for a change
-			if err := retry.wait(ctx); err != nil {
+			if err := retry.wait(ctx, err, nil); err != nil {
 				return err
 			}
 			continue
 		}
-		retry.reset()
 		index = next
 		if a.env.health.set("", checkRegistry, api.Passing, a.o.RegistryName+" answers") {
 			a.log.Info("registry answers", "registry", a.o.RegistryName)

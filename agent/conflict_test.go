@@ -57,7 +57,7 @@ func TestTakingBackSlowsDown(t *testing.T) {
 	key := leaseKey(a.subnet())
 	own, _, _ := a.store.Get(key)
 	began := len(a.registry.at("Acquire"))
-	wantGrowing(t, "acquires", func() []time.Time {
+	wantGrowing(t, "acquires", 8*a.pace.first/10, func() []time.Time {
 		if now, _, _ := a.store.Get(key); string(now) == string(own) {
 			a.store.Put(key, []byte("{"))
 		}
@@ -66,8 +66,8 @@ func TestTakingBackSlowsDown(t *testing.T) {
 }
 
 // wantGrowing waits for the fourth of several attempts and wants the pauses
-// between them to have grown; the jitter of a pause is half of it at most.
-func wantGrowing(t *testing.T, what string, at func() []time.Time) {
+// between them to have grown to least.
+func wantGrowing(t *testing.T, what string, least time.Duration, at func() []time.Time) {
 	t.Helper()
 	var times []time.Time
 	eventually(t, func() error {
@@ -76,7 +76,7 @@ func wantGrowing(t *testing.T, what string, at func() []time.Time) {
 		}
 		return nil
 	})
-	if pause := times[3].Sub(times[2]); pause < 2*firstPause-50*time.Millisecond {
+	if pause := times[3].Sub(times[2]); pause < least {
 		t.Errorf("%s: still %s apart: %v", what, pause, times)
 	}
 }

@@ -142,7 +142,7 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 				kernelChanged = nil // its own writes would make it try at once, for ever
 			case len(report.Healed) > 0:
 				// Somebody who changes it again and again is not to be outrun.
-				calm = min(2*calm, lastPause)
+				calm = min(2*calm, localLast)
 			case report.Writes == 0:
 				calm = settle
 			}

@@ -215,7 +215,7 @@ func TestFailingApplySlowsDown(t *testing.T) {
 	a.recorder.setFail(errors.New("no such device"))
 	a.recorder.hook(func(backend.State) { a.kick() })
 	a.kick()
-	wantGrowing(t, "failing applies", func() []time.Time { return a.recorder.tries()[began:] })
+	wantGrowing(t, "failing applies", 2*localFirst-50*time.Millisecond, func() []time.Time { return a.recorder.tries()[began:] })
 }
 
 // TestHealingSlowsDown when somebody undoes it again and again.
@@ -226,7 +226,7 @@ func TestHealingSlowsDown(t *testing.T) {
 	a.recorder.setReport(backend.Report{Writes: 1, Healed: []string{"device recreated"}})
 	a.recorder.hook(func(backend.State) { a.kick() })
 	a.kick()
-	wantGrowing(t, "healing applies", func() []time.Time { return a.recorder.tries()[began:] })
+	wantGrowing(t, "healing applies", 2*localFirst-50*time.Millisecond, func() []time.Time { return a.recorder.tries()[began:] })
 	a.recorder.setReport(backend.Report{})
 	a.recorder.hook(nil)
 	a.check(checkDatapath, api.Passing)

@@ -14,8 +14,9 @@ import (
 // awaitDefinition blocks until the network is defined in the store, and puts
 // this host's own definition there when nobody has.
 func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) {
-	retry := newPause()
+	retry := r.env.contact.retry()
 	for {
+		_, _, networksChanged := r.env.networks.get()
 		n, err := r.definition(ctx)
 		if err == nil {
 			r.seen, r.deleted = true, false
@@ -42,7 +43,7 @@ func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) 
 			reason = fmt.Sprintf("waiting for rights: %v", err)
 		}
 		r.wait(checkNetwork, reason)
-		if err := retry.wait(ctx); err != nil {
+		if err := retry.wait(ctx, err, networksChanged); err != nil {
 			return registry.Network{}, err
 		}
 	}

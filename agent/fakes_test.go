@@ -221,6 +221,7 @@ type faults struct {
 	times   map[string][]time.Time
 	claims  []registry.Claim
 	before  func(call string) // called before each write
+	hanging bool              // what fails does so at the end of its context
 	emptied bool              // no network at all is not certain, as with Consul
 	reload  error
 }
@@ -257,11 +258,23 @@ func (f *faults) set(err error) {
 	f.err = err
 }
 
+// Probe answers as everything does.
+func (o *outage) Probe(ctx context.Context) error {
+	return o.call(ctx, "Probe", func(context.Context) error { return nil })
+}
+
 // setOne makes one kind of call fail from its next use on.
 func (f *faults) setOne(call string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.single[call] = err
+}
+
+// setHanging makes calls that fail hang first.
+func (f *faults) setHanging(hang bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.hanging = hang
 }
 
 // count is how often something was asked.
@@ -294,7 +307,7 @@ func (f *faults) claimed() registry.Claim {
 // call runs c, and fails at once or in the middle of it while down.
 func (o *outage) call(ctx context.Context, name string, c func(context.Context) error) error {
 	o.mu.Lock()
-	down, err, before := o.down, o.err, o.before
+	down, err, before, hanging := o.down, o.err, o.before, o.hanging
 	o.calls = append(o.calls, o.whose+" "+name)
 	o.times[name] = append(o.times[name], time.Now())
 	if err == nil {
@@ -302,6 +315,9 @@ func (o *outage) call(ctx context.Context, name string, c func(context.Context) 
 	}
 	o.mu.Unlock()
 	if err != nil {
+		if hanging {
+			<-ctx.Done()
+		}
 		return err
 	}
 	if before != nil {

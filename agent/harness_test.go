@@ -36,6 +36,8 @@ type host struct {
 	refresh  func() (config.Config, error)
 	recorder *recorder
 	wall     *wall
+	pace     pace
+	quiet    bool // no log
 	agent    *Agent
 	client   *api.Client
 
@@ -63,7 +65,7 @@ func newHost(t *testing.T, store *memory.Store, name string) *host {
 		Backend: &config.Backend{Type: "recorder"}, SubnetFile: filepath.Join(dir, "n.env"),
 	}}
 	h := &host{t: t, name: name, config: c, store: store, registry: newOutage(store.Client()),
-		recorder: newRecorder(), wall: &wall{},
+		recorder: newRecorder(), wall: &wall{}, pace: quick(),
 		place: underlay.Choice{Interface: "eth0", Index: 2, MTU: 1500, Reason: "test",
 			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, name[len(name)-1]})}}}
 	client, err := api.New(api.Config{Address: c.HTTP.Address, HTTPClient: &http.Client{Timeout: 10 * time.Second}})
@@ -74,6 +76,15 @@ func newHost(t *testing.T, store *memory.Store, name string) *host {
 	return h
 }
 
+// quick is the ordinary pace of an agent, ten times as fast.
+func quick() pace {
+	p := defaultPace()
+	for _, d := range []*time.Duration{&p.first, &p.last, &p.soon, &p.probeLeast, &p.probeMost, &p.ask, &p.spread} {
+		*d /= 10
+	}
+	return p
+}
+
 // build makes the agent and does not start it.
 func (h *host) build() *Agent {
 	h.t.Helper()
@@ -81,8 +92,12 @@ func (h *host) build() *Agent {
 	if h.catalog != nil {
 		reg = h.catalog
 	}
+	var log io.Writer = logWriter{h.t}
+	if h.quiet {
+		log = io.Discard
+	}
 	a, err := New(h.config, Options{
-		Logger: hclog.New(&hclog.LoggerOptions{Name: h.name, Level: hclog.Trace, Output: logWriter{h.t}}), Version: "test",
+		Logger: hclog.New(&hclog.LoggerOptions{Name: h.name, Level: hclog.Trace, Output: log}), Version: "test",
 		Registry: reg, RegistryName: "memory", Firewall: h.wall,
 		Backends:         map[string]backend.Type{"recorder": h.recorder.kind("recorder"), "other": h.recorder.kind("other")},
 		EnsureForwarding: func(netip.Addr, bool) (bool, error) { return true, nil },
@@ -107,6 +122,7 @@ func (h *host) build() *Agent {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	a.env.contact.pace = h.pace
 	return a
 }
 

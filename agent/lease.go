@@ -26,7 +26,7 @@ const callTimeout = 15 * time.Second
 // acquire blocks until this host holds a lease of n. claim is asked anew for
 // each attempt.
 func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() registry.Claim) (registry.Lease, error) {
-	retry := newPause()
+	retry := r.env.contact.retry()
 	others := &rivals{runner: r, network: n}
 	for {
 		c := others.amend(claim())
@@ -51,7 +51,7 @@ func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() r
 		reason := fmt.Sprintf("waiting for a lease: %v", err)
 		r.waiting(checkLease, reason)
 		r.troubled(reason)
-		if err := retry.wait(ctx); err != nil {
+		if err := retry.wait(ctx, err, nil); err != nil {
 			return registry.Lease{}, err
 		}
 	}
@@ -70,6 +70,11 @@ func (r *runner) acquireOnce(ctx context.Context, n registry.Network, claim regi
 	lease, err := r.env.registry.Acquire(ctx, n, claim)
 	if err == nil {
 		r.heldAgain(lease)
+		// Whatever was heard of its session before, the store has just locked a
+		// record with it.
+		if dead, _, _ := r.ended.get(); dead == lease.Session {
+			r.ended.clear()
+		}
 		r.lease.set(lease)
 	}
 	return lease, err
@@ -79,23 +84,19 @@ func (r *runner) acquireOnce(ctx context.Context, n registry.Network, claim regi
 // host's attributes change, and takes it back whenever it is lost. Packets are
 // not its business: whatever happens here, the datapath stays.
 func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Lease, claim registry.Claim) error {
-	retry := newPause()
+	retry := r.env.contact.retry()
 	for {
 		now, _, changed := r.claim.get()
 		if reflect.DeepEqual(now, claim) {
-			since := time.Now()
 			reason, err := r.hold(ctx, n, lease, changed)
 			if err != nil {
 				return err
-			}
-			if time.Since(since) > trusted {
-				retry.reset()
 			}
 			if reason != "" {
 				r.lost(lease, reason)
 				r.reassert(ctx, n)
 				// Somebody who takes it again and again is not to be outrun.
-				if err := retry.wait(ctx); err != nil {
+				if err := retry.wait(ctx, nil, nil); err != nil {
 					return err
 				}
 			}
@@ -205,7 +206,11 @@ func (r *runner) hold(ctx context.Context, n registry.Network, lease registry.Le
 // lease is worth keeping also while its network waits for something else.
 func (r *runner) renew(ctx context.Context) {
 	period := r.config.Lease.TTL - r.config.Lease.RenewMargin
-	retry := newPause()
+	// A call that hangs, and the longest pause after it, leave time for another
+	// before the session may end.
+	margin := r.config.Lease.RenewMargin
+	timeout := min(callTimeout, max(margin/2, time.Second))
+	retry := r.env.contact.retry().within(margin / 4)
 	var session string
 	var last, next time.Time
 	for {
@@ -213,7 +218,6 @@ func (r *runner) renew(ctx context.Context) {
 		if held && lease.Session != session {
 			session, last = lease.Session, time.Now()
 			next = last.Add(period)
-			retry.reset()
 			r.renewed(last, nil)
 		}
 		var due <-chan time.Time
@@ -225,7 +229,7 @@ func (r *runner) renew(ctx context.Context) {
 		case <-ctx.Done():
 		case <-changed:
 		case <-due:
-			call, cancel := context.WithTimeout(ctx, callTimeout)
+			call, cancel := context.WithTimeout(ctx, timeout)
 			err := r.env.registry.Renew(call, lease)
 			cancel()
 			switch {
@@ -233,13 +237,13 @@ func (r *runner) renew(ctx context.Context) {
 			case err == nil:
 				last = time.Now()
 				next = last.Add(period)
-				retry.reset()
 				r.renewed(last, nil)
 			case errors.Is(err, registry.ErrLeaseLost):
 				r.ended.set(session)
 			default:
-				next = time.Now().Add(retry.next())
 				r.renewed(last, err)
+				_ = retry.wait(ctx, err, changed)
+				next = time.Now()
 			}
 		}
 		timer.Stop()
@@ -321,7 +325,7 @@ func (r *runner) suspect(source, reason string) {
 
 // watchOwn watches our record and returns why it is not ours any more.
 func (r *runner) watchOwn(ctx context.Context, n registry.Network, lease registry.Lease) (string, error) {
-	retry := newPause()
+	retry := r.env.contact.retry()
 	var index uint64
 	for {
 		now, next, err := r.env.registry.WatchLease(ctx, n, lease.Subnet(), index)
@@ -336,7 +340,7 @@ func (r *runner) watchOwn(ctx context.Context, n registry.Network, lease registr
 		case errors.Is(err, registry.ErrInvalid):
 			return fmt.Sprintf("its record was overwritten: %v", err), nil
 		case err != nil:
-			if err := retry.wait(ctx); err != nil {
+			if err := retry.wait(ctx, err, nil); err != nil {
 				return "", err
 			}
 			continue
@@ -362,7 +366,6 @@ func (r *runner) watchOwn(ctx context.Context, n registry.Network, lease registr
 			return "its record was changed by somebody else", nil
 		}
 		index = next
-		retry.reset()
 	}
 }
 

@@ -369,3 +369,20 @@ func TestLostErrorNamesBothSubnets(t *testing.T) {
 		}
 	}
 }
+
+// TestSessionSaidToBeGone: a store that has just come back may not know a
+// session yet that lives.
+func TestSessionSaidToBeGone(t *testing.T) {
+	a := newHost(t, memory.New(), "a").start()
+	a.ready()
+	lease, _, _ := mustRunner(t, a).lease.get()
+	a.registry.setOne("Renew", registry.ErrLeaseLost)
+	a.check(checkLease, api.Warning, "its session ended")
+	a.registry.setOne("Renew", nil)
+	a.check(checkLease, api.Passing)
+	renewals := a.registry.count("own Renew")
+	a.more("renewals", renewals, func() int { return a.registry.count("own Renew") })
+	if now, _, _ := mustRunner(t, a).lease.get(); now.Session != lease.Session {
+		t.Errorf("session %s, was %s", now.Session, lease.Session)
+	}
+}

@@ -184,9 +184,8 @@ func (r *runner) Run(ctx context.Context) error {
 
 // rounds runs one round after another until ctx ends.
 func (r *runner) rounds(ctx context.Context) error {
-	retry := newPause()
+	retry := r.env.contact.retry()
 	for {
-		started := time.Now()
 		err := r.round(ctx)
 		var lost *LostError
 		switch {
@@ -214,10 +213,7 @@ func (r *runner) rounds(ctx context.Context) error {
 		default:
 			r.wait(checkNetwork, fmt.Sprintf("stopped, starting again: %v", err))
 		}
-		if time.Since(started) > time.Minute {
-			retry.reset()
-		}
-		if retry.wait(ctx) != nil {
+		if retry.wait(ctx, err, nil) != nil {
 			return nil
 		}
 	}

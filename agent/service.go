@@ -29,7 +29,7 @@ func (a *Agent) announce(ctx context.Context, address net.Addr) {
 	if !ok || a.current().Consul.Service == "" {
 		return
 	}
-	retry := newPause()
+	retry := a.env.contact.retry()
 	for {
 		report, changed := a.env.health.report()
 		s, err := a.service(ctx, address)
@@ -41,14 +41,14 @@ func (a *Agent) announce(ctx context.Context, address net.Addr) {
 		if ctx.Err() != nil {
 			return
 		}
-		wait := announceEvery
 		if err != nil {
-			wait = retry.next()
 			a.log.Debug("service could not be registered, trying again", "error", err)
-		} else {
-			retry.reset()
+			if retry.wait(ctx, err, nil) != nil {
+				return
+			}
+			continue
 		}
-		timer := time.NewTimer(wait)
+		timer := time.NewTimer(announceEvery)
 		select {
 		case <-ctx.Done():
 		case <-timer.C:

@@ -12,7 +12,7 @@ import (
 // watchLeases keeps the snapshot of all leases. An answer that is not certain
 // leaves it as it is.
 func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
-	retry := newPause()
+	retry := r.env.contact.retry()
 	var index uint64
 	failed := false
 	for {
@@ -30,12 +30,11 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 				r.log.Warn("leases could not be read, peers keep their routes", "error", err)
 			}
 			failed = true
-			if err := retry.wait(ctx); err != nil {
+			if err := retry.wait(ctx, err, nil); err != nil {
 				return err
 			}
 			continue
 		}
-		retry.reset()
 		index = next
 		before, _, _ := r.snapshot.get()
 		set = keepKnown(n.Name, set, before.set.Leases)

@@ -157,6 +157,14 @@ type Verdict struct {
 	Output string // reasons, a few lines
 }
 
+// Prober is the optional ability to tell cheaply whether the store can be used.
+type Prober interface {
+	// Probe asks the store something small that needs all of it: one read by
+	// whoever decides, under the client's token. Errors: ErrUnavailable,
+	// ErrDenied, ErrUncertain.
+	Probe(ctx context.Context) error
+}
+
 // NodeNamer is the optional ability to tell the store's name of this host.
 type NodeNamer interface {
 	// NodeName returns the name, or "" when the store's own agent is not on

@@ -1,6 +1,7 @@
 package consul
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -38,7 +39,8 @@ func (c *Client) createSession(ctx context.Context, network string, claim regist
 }
 
 // renewSession gives the session another TTL; the entry is nil when the session
-// is gone, which Consul says with 404.
+// is gone, which Consul says with 404. So does a leader that was just elected
+// and has not applied its log yet, until it knows better.
 func (c *Client) renewSession(ctx context.Context, id string) (*api.SessionEntry, error) {
 	opts, cancel := c.write(ctx)
 	defer cancel()
@@ -46,7 +48,20 @@ func (c *Client) renewSession(ctx context.Context, id string) (*api.SessionEntry
 	if err != nil {
 		return nil, fmt.Errorf("renew session %s: %w", id, classify(err))
 	}
+	if entry == nil {
+		if there, err := c.session(ctx, id); err != nil || there != nil {
+			return nil, fmt.Errorf("renew session %s: %w", id, cmp.Or(err, uncertain("it was not found, and then it was")))
+		}
+	}
 	return entry, nil
+}
+
+// session reads one session consistently; nil when there is none.
+func (c *Client) session(ctx context.Context, id string) (*api.SessionEntry, error) {
+	opts, cancel := c.query(ctx, read{consistent: true})
+	defer cancel()
+	entry, _, err := c.api.Session().Info(id, opts)
+	return entry, classify(err)
 }
 
 // destroySession ends a session; one that is gone is no error.

@@ -1,0 +1,231 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// inBubble runs the agent's part in its network and everything that asks the
+// store, but nothing that waits for more than time and memory.
+func (h *host) inBubble(ctx context.Context, wg *sync.WaitGroup) {
+	r := h.part()
+	h.agent.runners["n"] = &running{runner: r}
+	h.agent.env.health.clear("", checkNode)
+	wg.Go(func() { _ = h.agent.env.contact.run(ctx) })
+	wg.Go(func() { _ = h.agent.watchNetworks(ctx) })
+	wg.Go(func() { _ = r.Run(ctx) })
+}
+
+// asked is when the host's store was asked anything since, by call, as long
+// after that.
+func (h *host) asked(since time.Time) map[string][]time.Duration {
+	h.registry.mu.Lock()
+	defer h.registry.mu.Unlock()
+	out := map[string][]time.Duration{}
+	for call, times := range h.registry.times {
+		for _, at := range times {
+			if d := at.Sub(since); d >= 0 {
+				out[call] = append(out[call], d)
+			}
+		}
+	}
+	return out
+}
+
+// crowd is the greatest share of the times that lies within one window.
+func crowd(times []time.Duration, window time.Duration) float64 {
+	slices.Sort(times)
+	most, first := 0, 0
+	for i, at := range times {
+		for at-times[first] > window {
+			first++
+		}
+		most = max(most, i-first+1)
+	}
+	return float64(most) / float64(len(times))
+}
+
+// TestOutageOfManyAgents: a hundred agents lose the store at once. They ask for
+// it seldom, not together, and when it is back all is well within 10 s, though
+// they do not come back together either.
+func TestOutageOfManyAgents(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		err   error
+		lasts time.Duration
+	}{
+		{"a moment", registry.ErrUnavailable, 2 * time.Second},
+		{"five minutes", registry.ErrUnavailable, 5 * time.Minute}, // sessions end
+		{"token revoked", registry.ErrDenied, time.Minute},
+		{"not certain", registry.ErrUncertain, time.Minute},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { manyAgents(t, tt.err, tt.lasts) })
+		})
+	}
+}
+
+func manyAgents(t *testing.T, failure error, lasts time.Duration) {
+	const agents = 100
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	var hosts []*host
+	for i := range agents {
+		// Each has a store of its own, since what they read of each other does
+		// not matter here.
+		h := newHost(t, memory.New(), fmt.Sprintf("h%d", i))
+		h.pace, h.config.Lease, h.quiet = defaultPace(), config.Defaults().Lease, true
+		h.inBubble(ctx, &wg)
+		hosts = append(hosts, h)
+	}
+	well := func() int {
+		n := 0
+		for _, h := range hosts {
+			if report, _ := h.agent.env.health.report(); report.Ready && report.Networks[0].Status == api.Passing &&
+				report.Checks[0].Name == checkRegistry && report.Checks[0].Status == api.Passing {
+				n++
+			}
+		}
+		return n
+	}
+	time.Sleep(time.Minute)
+	synctest.Wait()
+	if n := well(); n != agents {
+		t.Fatalf("%d of %d agents are well", n, agents)
+	}
+	var subnets []string
+	for _, h := range hosts {
+		subnets = append(subnets, h.subnet().String())
+	}
+
+	away := time.Now()
+	for _, h := range hosts {
+		h.registry.set(fmt.Errorf("no luck: %w", failure))
+	}
+	time.Sleep(lasts)
+	synctest.Wait()
+	var firsts []time.Duration
+	total := 0
+	for _, h := range hosts {
+		n := 0
+		for call, times := range h.asked(away.Add(1)) {
+			n += len(times)
+			if call != "Probe" && call != "Renew" && len(times) > 0 { // renewals are due in step here
+				firsts = append(firsts, times[0])
+			}
+			for i, at := range times {
+				switch gap := at - times[max(i-1, 0)]; {
+				case i == 0:
+				case call == "Probe" && gap < h.pace.probeLeast:
+					t.Errorf("probes are %s apart", gap)
+				case call != "Probe" && gap < h.pace.first/10:
+					t.Errorf("%s again after %s", call, gap)
+				}
+			}
+		}
+		if most := 20 + 3*int(lasts.Seconds()); n > most {
+			t.Errorf("one agent asked %d times in %s", n, lasts)
+		}
+		total += n
+	}
+	if most := agents * (15 + int(1.2*lasts.Seconds())); total > most {
+		t.Errorf("%d agents asked %d times in %s, want at most %d", agents, total, lasts, most)
+	}
+	t.Logf("%.2f requests a second of an agent", float64(total)/agents/lasts.Seconds())
+	if share := crowd(firsts, 100*time.Millisecond); share > 0.25 {
+		t.Errorf("%.0f%% of the first attempts were made within 100 ms", 100*share)
+	}
+
+	back := time.Now()
+	for _, h := range hosts {
+		h.registry.set(nil)
+	}
+	time.Sleep(10 * time.Second)
+	synctest.Wait()
+	if n := well(); n != agents {
+		t.Errorf("%d of %d agents are well 10 s after the store came back", n, agents)
+	}
+	var returns []time.Duration
+	for i, h := range hosts {
+		for call, times := range h.asked(back) {
+			if call != "Probe" {
+				returns = append(returns, times...)
+			}
+		}
+		if got := h.subnet().String(); got != subnets[i] {
+			t.Errorf("%s has %s, had %s", h.name, got, subnets[i])
+		}
+	}
+	if share := crowd(returns, 500*time.Millisecond); share > 0.5 {
+		t.Errorf("%.0f%% of what was asked after the return came within 500 ms", 100*share)
+	}
+	t.Logf("at most %.0f%% of %d first attempts within 100 ms, %.0f%% of %d after the return within 500 ms",
+		100*crowd(firsts, 100*time.Millisecond), len(firsts), 100*crowd(returns, 500*time.Millisecond), len(returns))
+}
+
+// TestRenewalInTime: however long pauses have grown, and though a call hangs, a
+// session is renewed before it ends once the store can be used.
+func TestRenewalInTime(t *testing.T) {
+	for _, lease := range []config.Lease{
+		{TTL: 10 * time.Second, RenewMargin: 20 * time.Second / 3},
+		{TTL: 10 * time.Second, RenewMargin: 9 * time.Second},
+		{TTL: 2 * time.Minute, RenewMargin: 80 * time.Second},
+		{TTL: 10 * time.Minute, RenewMargin: 5 * time.Minute},
+	} {
+		for _, hangs := range []bool{false, true} {
+			t.Run(fmt.Sprintf("ttl %s, margin %s, hangs %t", lease.TTL, lease.RenewMargin, hangs), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { renewalInTime(t, lease, hangs) })
+			})
+		}
+	}
+}
+
+func renewalInTime(t *testing.T, lease config.Lease, hangs bool) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	h := newHost(t, memory.New(), "a")
+	h.pace, h.config.Lease, h.quiet = defaultPace(), lease, true
+	h.config.Lease.Hold = 100 * lease.TTL
+	h.inBubble(ctx, &wg)
+	session := func() string { l, _, _ := mustRunner(t, h).lease.get(); return l.Session }
+	h.subnet()
+	first := session()
+	for range 20 {
+		// Renewals alone fail, so that nothing wakes the loop. What is left of the
+		// margin then must do for a pause, and for a call that is hanging.
+		left := lease.RenewMargin / 4
+		if hangs {
+			left += lease.RenewMargin / 2
+		}
+		renewed := func() time.Time { return mustRunner(t, h).shown().local.Renewed }
+		last := renewed()
+		h.registry.setHanging(hangs)
+		h.registry.setOne("Renew", registry.ErrUnavailable)
+		time.Sleep(time.Until(last.Add(lease.TTL - left)))
+		h.registry.setHanging(false)
+		h.registry.setOne("Renew", nil)
+		for renewed() == last {
+			if time.Since(last) > lease.TTL+lease.TTL/1000 {
+				t.Fatal("not renewed within its ttl")
+			}
+			time.Sleep(lease.TTL / 1000)
+		}
+	}
+	if session() != first {
+		t.Error("the session was lost")
+	}
+}
