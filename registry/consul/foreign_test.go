@@ -1,0 +1,285 @@
+package consul
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// The directory of changes is foreign input like all else: whoever may write
+// there may write nonsense.
+
+// putRaw writes keys in a transaction, which takes any that paths do not.
+func putRaw(t *testing.T, s *store, values map[string]string, flags uint64) {
+	t.Helper()
+	for keys := range slices.Chunk(slices.Sorted(maps.Keys(values)), 64) {
+		var ops api.TxnOps
+		for _, key := range keys {
+			ops = append(ops, &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVSet, Key: key, Value: []byte(values[key]), Flags: flags}})
+		}
+		ok, answer, _, err := s.server.admin.Txn().Txn(ops, nil)
+		if err != nil || !ok {
+			t.Fatalf("%v, %v", err, answer)
+		}
+	}
+}
+
+// stamp is the part of an entry's name before the subnet.
+const stamp = "00000000000000000000000"
+
+// keeping follows the leases until the context ends and fails when one of the
+// slots is missing. It returns when that is over.
+func keeping(ctx context.Context, t *testing.T, c *Client, n registry.Network, index uint64, least ...uint64) (done chan struct{}) {
+	done = make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			set, next, err := c.WatchLeases(ctx, n, index)
+			if err != nil {
+				if ctx.Err() == nil {
+					t.Errorf("watching: %v", err)
+				}
+				return
+			}
+			index = next
+			for _, slot := range least {
+				if !slices.Contains(slots(set), slot) {
+					t.Errorf("slot %d is missing from %v, skipped %v", slot, slots(set), set.Bad)
+					return
+				}
+			}
+		}
+	}()
+	return done
+}
+
+// TestForeignEntries: entries that no leno writes are nobody's business, are
+// trimmed like others, and what real hosts tell meanwhile is seen.
+func TestForeignEntries(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	watcher, n, _, index := watched(t, s, func(c *Config) { c.Recent = 300 * time.Millisecond })
+	folder := s.prefix + "/changes/default/"
+	garbage := map[string]string{
+		folder:                 "",
+		folder + "x":           "{",
+		folder + "~":           "{",
+		folder + "deeper/down": "{}",
+		folder + "deeper/" + stamp + "0~10.5.10.0-24":           "",
+		folder + "\x1b[2J\u202e\n~10.5.10.0-24":                 "",
+		folder + "abc~10.5.10.0-24":                             "",
+		folder + strings.ToUpper("abcdef") + "~10.5.10.0-24":    "",
+		folder + stamp + "0~":                                   "",
+		folder + stamp + "0~_":                                  "",
+		folder + stamp + "0~../../networks/default":             "",
+		folder + stamp + "0~10.5.10.0-24/x":                     "",
+		folder + stamp + "0~10.5.10.0-24 ":                      "",
+		folder + stamp + "0~" + strings.Repeat("1", 65):         "",
+		folder + stamp + "1~" + strings.Repeat(":", 64):         "",
+		folder + stamp + "2~10.9.0.0-24":                        "{}",
+		folder + stamp + "3~fd00::-64":                          "\xff\xfe",
+		folder + stamp + "4~10.5.77.0-24":                       strings.Repeat("x", 300<<10),
+		folder + stamp + "5~10.5.78.0-24":                       strings.Repeat("[", 10000),
+		folder + "ffffffffffffffffffffffff~10.5.79.0-24":        `{"version":2}`,
+		folder + "ffffffffffffffffffffffff~10.5.80.0-24":        "",
+		s.prefix + "/changes/other/" + stamp + "0~10.5.10.0-24": "",
+	}
+	ctx, cancel := context.WithCancel(testContext(t))
+	done := keeping(ctx, t, s.open(t, func(c *Config) { c.Recent = 300 * time.Millisecond }), n, 0, 10, 20, 30)
+	putRaw(t, s, garbage, 0)
+	for i := range 40 {
+		putRaw(t, s, map[string]string{fmt.Sprintf("%sjunk-%d", folder, i): "{"}, 1<<63)
+	}
+	c := claim(7)
+	c.Prefer = n.Plan.Subnets(99)[0]
+	if _, err := s.open(t).Acquire(testContext(t), n, c); err != nil {
+		t.Fatal(err)
+	}
+	_, index = follow(t, watcher, n, index, []uint64{10, 20, 30, 99}, []uint64{10, 20, 30})
+	eventually(t, "the directory to be trimmed", func() bool {
+		set, next, err := watcher.WatchLeases(shortly(t), n, index)
+		if err == nil {
+			index = next
+			if !slices.Equal(slots(set), []uint64{10, 20, 30, 99}) {
+				t.Fatalf("slots %v", slots(set))
+			}
+		}
+		return len(s.Keys(t, folder)) == 1
+	})
+	// What entries said of records there are none of was found out.
+	eventually(t, "nothing to be skipped", func() bool {
+		set, _, err := watcher.WatchLeases(testContext(t), n, 0)
+		return err == nil && len(set.Bad) == 0
+	})
+	cancel()
+	<-done
+}
+
+// shortly is a context that ends soon: for calls that may block for ever.
+func shortly(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// TestForeignWatermark: whatever stands there, nothing is lost and changes are
+// seen.
+func TestForeignWatermark(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	watcher, n, _, index := watched(t, s)
+	key := s.prefix + "/changes/default/" + watermarkName
+	want := []uint64{10, 20, 30}
+	for i, value := range []string{"nonsense", "", "-1", "18446744073709551615", "99999999999999999999999", "0", "\xff", strings.Repeat("9", 300<<10)} {
+		s.Put(t, key, []byte(value))
+		c := claim(10 + i)
+		slot := uint64(40 + i)
+		c.Prefer = n.Plan.Subnets(slot)[0]
+		if _, err := s.open(t).Acquire(testContext(t), n, c); err != nil {
+			t.Fatalf("%.20q: %v", value, err)
+		}
+		want = append(want, slot)
+		_, index = follow(t, watcher, n, index, want, want[:len(want)-1])
+	}
+	s.Delete(t, key)
+	c := claim(30)
+	c.Prefer = n.Plan.Subnets(99)[0]
+	if _, err := s.open(t).Acquire(testContext(t), n, c); err != nil {
+		t.Fatal(err)
+	}
+	follow(t, watcher, n, index, append(want, 99), want)
+}
+
+// TestForgedEntries: entries about living leases that their records contradict
+// are found out by the next audit. They look like what a store that was set back
+// has lost, so what they said may stay for as long as such records do.
+func TestForgedEntries(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	watcher, n, leases, index := watched(t, s, settle(300*time.Millisecond))
+	folder := s.prefix + "/changes/default/"
+	for i, flags := range []uint64{0, flagRevoked, flagUnheld} {
+		name := func(slot uint64) string {
+			return fmt.Sprintf("%s%024x~%s", folder, i, registry.SubnetKey(n.Plan.Subnets(slot)[0]))
+		}
+		putRaw(t, s, map[string]string{
+			name(10): "",
+			name(20): "{",
+			name(30): string(leaseRecord(t, n, 30, 55)),
+			name(40): string(leaseRecord(t, n, 40, 56)),
+			name(50): strings.Repeat("x", 100<<10),
+		}, flags)
+		eventually(t, fmt.Sprintf("the truth to be seen again after flags %#x", flags), func() bool {
+			set, next, err := watcher.WatchLeases(shortly(t), n, index)
+			if err == nil {
+				index = next
+			}
+			if err != nil || len(set.Bad) > 0 || len(set.Leases) != len(leases) {
+				return false
+			}
+			for j, l := range set.Leases {
+				if !l.SameValue(leases[j]) {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	for _, l := range leases {
+		if value, session, ok := s.Get(t, s.prefix+"/leases/default/"+registry.SubnetKey(l.Subnet())); !ok || session != l.Session || len(value) == 0 {
+			t.Errorf("lease %s: %q under session %q", l.Subnet(), value, session)
+		}
+	}
+}
+
+// FuzzDirectory feeds a directory and its tree with entries of any name, value
+// and order: the view has only what ParseLease allows, and an answer that cannot
+// be followed changes nothing.
+func FuzzDirectory(f *testing.F) {
+	n := network("default", "10.5.0.0/16")
+	for _, seed := range []string{
+		stamp + "0~10.5.7.0-24\x00{\x00\x01\x01", stamp + "0~10.5.7.0-24\x00\x00\x00\x02", "x\x00y\x00\x07\x01", watermarkName + "\x0012\x00\x00\x01",
+		stamp + "0~10.5.7.0-24\x00{\x00\x01\x01\x1e" + stamp + "1~10.5.7.0-24\x00\x00\x00\x02", stamp + "0~_\x00\x00\x00\x01", stamp + "0~" + strings.Repeat(":", 64) + "\x00\x00\x00\x01",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		const folder = "leno/changes/default/"
+		tree := newTree(viewPrefix, false)
+		tree.dir = &directory{prefix: folder, entries: map[string]entry{}}
+		good := &api.KVPair{Key: viewPrefix + "10.5.7.0-24", Value: leaseRecordOf(n, 7, 1), Session: "s", CreateIndex: 5, ModifyIndex: 5}
+		tree.accept(tree.newList(api.KVPairs{{Key: viewPrefix + markerName, CreateIndex: 1, ModifyIndex: 1}, good}, 5), 0, time.Now())
+		mark := &api.KVPair{Key: folder + watermarkName, Value: []byte("0"), CreateIndex: 2, ModifyIndex: 2}
+		tree.dir.adopt(newReading(folder, api.KVPairs{mark}, 5), time.Now())
+
+		pairs, index := map[string]*api.KVPair{mark.Key: mark}, uint64(5)
+		for step := range bytes.SplitSeq(data, []byte{0x1e}) {
+			parts := bytes.SplitN(step, []byte{0}, 3)
+			if len(parts) < 3 || len(parts[2]) < 2 {
+				continue
+			}
+			index += uint64(parts[2][1] % 4)
+			key := folder + string(parts[0])
+			value := parts[1]
+			if parts[2][0]&8 != 0 {
+				value = leaseRecordOf(n, 9, 2)
+			}
+			if parts[2][0]&16 != 0 {
+				delete(pairs, key)
+			} else {
+				pairs[key] = &api.KVPair{Key: key, Value: value, Flags: uint64(parts[2][0] & 7), CreateIndex: 2, ModifyIndex: index}
+			}
+			a := newReading(folder, slices.Collect(maps.Values(pairs)), index)
+			before, entries := *tree.dir, maps.Clone(tree.dir.entries)
+			news, why := tree.dir.step(a, time.Now())
+			if why != "" {
+				if len(news) > 0 || tree.dir.index != before.index || tree.dir.mark != before.mark || !maps.Equal(tree.dir.entries, entries) {
+					t.Fatalf("%s: changed all the same", why)
+				}
+				tree.dir.adopt(a, time.Now())
+			}
+			tree.apply(news)
+			if m := watermark(pairsMark(pairs, mark)); m > max(mark.CreateIndex, index) {
+				t.Fatalf("watermark %d at index %d", m, index)
+			}
+			set := tree.leases(n)
+			for _, l := range set.Leases {
+				if slot, err := n.Plan.Slot(l.Subnet()); err != nil || slot != l.Slot || l.Network != n.Name {
+					t.Fatalf("%+v, %v", l, err)
+				}
+			}
+			if len(set.Leases)+len(set.Bad) != len(tree.known) {
+				t.Fatalf("%d leases, %d bad, %d records", len(set.Leases), len(set.Bad), len(tree.known))
+			}
+			for _, b := range set.Bad {
+				if !strings.HasPrefix(b.Key, viewPrefix) || len(b.Reason) > maxReason+3 {
+					t.Fatalf("%+v", b)
+				}
+			}
+		}
+	})
+}
+
+func pairsMark(pairs map[string]*api.KVPair, otherwise *api.KVPair) *api.KVPair {
+	if p := pairs[otherwise.Key]; p != nil {
+		return p
+	}
+	return otherwise
+}
+
+// leaseRecordOf is leaseRecord where nothing can fail.
+func leaseRecordOf(n registry.Network, slot uint64, i int) []byte {
+	c := claim(i)
+	value, _ := registry.FormatLease(registry.Lease{Subnets: n.Plan.Subnets(slot), Node: c.Node, NodeID: c.NodeID,
+		PublicIPs: c.PublicIPs, MTU: c.MTU, Backend: c.Backend})
+	return value
+}
