@@ -304,6 +304,47 @@ func TestLossIsSeenByRenewing(t *testing.T) {
 	a.check(checkLease, api.Passing, lease.Subnet().String())
 }
 
+// TestSessionComesBackToLife: a session was found dead, and a store that was set
+// back has it again, with the lease. It is renewed from then on.
+func TestSessionComesBackToLife(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.registry.setOne("WatchLease", registry.ErrUnavailable)
+	a.start()
+	a.ready()
+	lease, _, _ := mustRunner(t, a).lease.get()
+	session := func() string {
+		_, session, _ := a.store.Get(leaseKey(lease.Subnet()))
+		return session
+	}
+	backup := a.store.Backup()
+	a.store.EndSession(lease.Session)
+	eventually(t, func() error {
+		if now := session(); now == "" || now == lease.Session {
+			return fmt.Errorf("not taken back: session %q", now)
+		}
+		return nil
+	})
+	// The watch, not another renewal, is to see what the restore brings: it
+	// works once it has had an answer and asks for the next.
+	a.registry.setOne("WatchLease", nil)
+	a.more("watches", a.registry.count("own WatchLease")+1, func() int { return a.registry.count("own WatchLease") })
+	a.registry.setOne("Renew", registry.ErrUnavailable)
+	a.store.Restore(backup)
+	eventually(t, func() error {
+		now, _, _ := mustRunner(t, a).lease.get()
+		if now.Session != lease.Session {
+			return fmt.Errorf("session %q, that of the record is %q", now.Session, session())
+		}
+		return nil
+	})
+	a.registry.setOne("Renew", nil)
+	a.check(checkLease, api.Passing, lease.Subnet().String())
+	a.more("renewals", a.registry.count("own Renew")+2, func() int { return a.registry.count("own Renew") })
+	if got := session(); got != lease.Session {
+		t.Errorf("session %q, want %q", got, lease.Session)
+	}
+}
+
 func TestWaitIsCriticalOnlyWithoutALease(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	r := h.part()
