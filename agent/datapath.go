@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"reflect"
@@ -319,43 +318,4 @@ func (r *runner) save(n registry.Network, lease registry.Lease) error {
 		return nil
 	}
 	return storeSaved(r.config.DataDir, now)
-}
-
-// expireEach bounds how many records one host removes in a slow tick: each try
-// is a write for the store, and every host tries.
-const expireEach = 8
-
-// expireLapsed removes records that were lapsed for longer than hold, counting
-// from when this agent first saw them so. Whoever comes first wins; the others'
-// tries fail on the record's index.
-func (r *runner) expireLapsed(ctx context.Context) error {
-	for {
-		if err := sleep(ctx, slowTick/2+rand.N(slowTick)); err != nil {
-			return err
-		}
-		r.expireOnce(ctx)
-	}
-}
-
-func (r *runner) expireOnce(ctx context.Context) {
-	snap, _, _ := r.snapshot.get()
-	var due []registry.Lease
-	for _, l := range snap.set.Leases {
-		if !l.Held() && l.Lapsed+time.Since(snap.read) >= r.config.Lease.Hold {
-			due = append(due, l)
-		}
-	}
-	rand.Shuffle(len(due), func(i, j int) { due[i], due[j] = due[j], due[i] })
-	for _, l := range due[:min(len(due), expireEach)] {
-		call, cancel := context.WithTimeout(ctx, callTimeout)
-		err := r.env.registry.Expire(call, l)
-		cancel()
-		switch {
-		case err == nil:
-			r.log.Info("lapsed lease removed", "subnet", l.Subnet(), "host", l.Node)
-		case !errors.Is(err, registry.ErrConflict):
-			r.log.Debug("lapsed lease stays", "subnet", l.Subnet(), "host", l.Node, "error", err)
-			return
-		}
-	}
 }

@@ -265,22 +265,16 @@ func (a *Agent) deleteNetwork(r *http.Request) (reply, error) {
 	return reply{}, nil
 }
 
-// leases are all leases of a network: from memory where this agent takes part,
-// else read from the store.
+// leases are all leases of a network, read anew where that was not just done;
+// where the store does not answer, as this agent knows them.
 func (a *Agent) leases(r *http.Request) (registry.Network, registry.LeaseSet, uint64, error) {
 	n, err := a.definition(r)
 	if err != nil {
 		return n, registry.LeaseSet{}, 0, err
 	}
 	if run, ok := a.runner(n.Name); ok {
-		if snap, read, _ := run.snapshot.get(); read {
-			set := registry.LeaseSet{Bad: snap.set.Bad, Leases: slices.Clone(snap.set.Leases)}
-			for i := range set.Leases {
-				if l := &set.Leases[i]; !l.Held() {
-					l.Lapsed += time.Since(snap.read)
-				}
-			}
-			return n, set, snap.index, nil
+		if snap, known := run.leasesNow(r.Context(), n); known {
+			return n, snap.set, snap.index, nil
 		}
 	}
 	set, index, err := a.env.registry.WatchLeases(r.Context(), n, 0)

@@ -334,8 +334,9 @@ func TestExpireRemovesWhatLapsedPastHold(t *testing.T) {
 	}
 	store.EndSession(lease.Session)
 	r := mustRunner(t, a)
+	n := r.shown().definition
 	eventually(t, func() error {
-		r.expireOnce(context.Background())
+		r.expireOnce(context.Background(), n)
 		if _, _, ok := store.Get(memory.Prefix + "/leases/n/" + registry.SubnetKey(lease.Subnet())); ok {
 			return errors.New("the record is still there")
 		}

@@ -73,6 +73,7 @@ type runner struct {
 	claiming sync.Mutex
 	released *releaseRequest
 
+	fresh  fresh      // leases as the API read them last
 	saving sync.Mutex // held around every change of the state file
 
 	mu         sync.Mutex
@@ -289,7 +290,7 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	g.Go(func() error { return r.watchLeases(ctx, n) })
 	g.Go(func() error { return r.checkReservations(ctx, n) })
 	g.Go(func() error { return r.reconcile(ctx, n, place) })
-	g.Go(func() error { return r.expireLapsed(ctx) })
+	g.Go(func() error { return r.expireLapsed(ctx, n) })
 	return g.Wait()
 }
 

@@ -1,0 +1,66 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// expireEach bounds how many records one host removes in a slow tick: each try
+// is a write for the store, and every host tries.
+const expireEach = 8
+
+// expireLapsed removes records that were lapsed for longer than hold, counting
+// from when this agent first saw them so. Whoever comes first wins; the others'
+// tries fail on the record's index.
+func (r *runner) expireLapsed(ctx context.Context, n registry.Network) error {
+	for {
+		if err := sleep(ctx, slowTick/2+rand.N(slowTick)); err != nil {
+			return err
+		}
+		r.expireOnce(ctx, n)
+	}
+}
+
+// expireOnce makes one pass. The snapshot may be late about hosts that came
+// back, so it only says whether a look is worth its while.
+func (r *runner) expireOnce(ctx context.Context, n registry.Network) {
+	snap, _, _ := r.snapshot.get()
+	if len(r.due(snap.set.Leases, time.Since(snap.read))) == 0 {
+		return
+	}
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	now, _, err := r.env.registry.WatchLeases(call, n, 0)
+	cancel()
+	if err != nil {
+		r.log.Debug("lapsed leases stay", "error", err)
+		return
+	}
+	leases := r.due(now.Leases, 0)
+	rand.Shuffle(len(leases), func(i, j int) { leases[i], leases[j] = leases[j], leases[i] })
+	for _, l := range leases[:min(len(leases), expireEach)] {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		err := r.env.registry.Expire(call, l)
+		cancel()
+		switch {
+		case err == nil:
+			r.log.Info("lapsed lease removed", "subnet", l.Subnet(), "host", l.Node)
+		case !errors.Is(err, registry.ErrConflict):
+			r.log.Debug("lapsed lease stays", "subnet", l.Subnet(), "host", l.Node, "error", err)
+			return
+		}
+	}
+}
+
+// due are the leases that have lapsed for at least hold, as read some time ago.
+func (r *runner) due(leases []registry.Lease, ago time.Duration) (out []registry.Lease) {
+	for _, l := range leases {
+		if !l.Held() && l.Lapsed+ago >= r.config.Lease.Hold {
+			out = append(out, l)
+		}
+	}
+	return out
+}

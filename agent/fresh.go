@@ -1,0 +1,80 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// The snapshot follows what hosts write. That a host fell silent is written by
+// nobody, so who asks for leases has them read anew, no more often than this
+// and for no longer.
+const (
+	freshEvery   = 5 * time.Second
+	freshTimeout = 2 * time.Second
+)
+
+// fresh is the reading of all leases that the API asked for last.
+type fresh struct {
+	mu     sync.Mutex
+	begun  time.Time     // when the last one began
+	flight chan struct{} // closed when it has ended, nil when none is under way
+	last   snapshot
+}
+
+// leasesNow is all leases as they are now, or, when the store does not say, as
+// they were known last; false when they never were.
+func (r *runner) leasesNow(ctx context.Context, n registry.Network) (snapshot, bool) {
+	r.refresh(ctx, n)
+	r.fresh.mu.Lock()
+	newest := r.fresh.last
+	r.fresh.mu.Unlock()
+	if snap, ok, _ := r.snapshot.get(); ok && !newest.read.After(snap.read) {
+		newest = snap
+	}
+	newest.set.Leases = slices.Clone(newest.set.Leases)
+	for i := range newest.set.Leases {
+		if l := &newest.set.Leases[i]; !l.Held() {
+			l.Lapsed += time.Since(newest.read)
+		}
+	}
+	return newest, !newest.read.IsZero()
+}
+
+// refresh reads the leases unless that was just done. All who ask meanwhile wait
+// for the one reading.
+func (r *runner) refresh(ctx context.Context, n registry.Network) {
+	f := &r.fresh
+	f.mu.Lock()
+	if f.flight != nil {
+		ended := f.flight
+		f.mu.Unlock()
+		select {
+		case <-ended:
+		case <-ctx.Done():
+		}
+		return
+	}
+	if time.Since(f.begun) < freshEvery {
+		f.mu.Unlock()
+		return
+	}
+	ended := make(chan struct{})
+	f.flight, f.begun = ended, time.Now()
+	f.mu.Unlock()
+
+	ctx, cancel := context.WithTimeout(ctx, freshTimeout)
+	defer cancel()
+	set, index, err := r.env.registry.WatchLeases(ctx, n, 0)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	defer close(ended)
+	f.flight = nil
+	if err == nil {
+		known, _, _ := r.snapshot.get()
+		f.last = snapshot{set: keepKnown(n.Name, set, known.set.Leases), index: index, read: time.Now()}
+	}
+}

@@ -1,0 +1,157 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// slowReads is a store whose leases are read slowly, or not at all.
+type slowReads struct {
+	registry.Registry
+	takes time.Duration
+	err   error
+	set   registry.LeaseSet
+	reads atomic.Int32
+}
+
+func (s *slowReads) WatchLeases(ctx context.Context, _ registry.Network, after uint64) (registry.LeaseSet, uint64, error) {
+	s.reads.Add(1)
+	if after != 0 {
+		return registry.LeaseSet{}, 0, errors.New("not asked for what is now")
+	}
+	if err := sleep(ctx, s.takes); err != nil {
+		return registry.LeaseSet{}, 0, err
+	}
+	return s.set, uint64(s.reads.Load()), s.err
+}
+
+// TestLeasesNow goes by a clock of its own.
+func TestLeasesNow(t *testing.T) {
+	a := testLease("a", 1, "sa", 1)
+	known := registry.LeaseSet{Leases: []registry.Lease{a, testLease("b", 2, "sb", 1)}}
+	now := registry.LeaseSet{Leases: []registry.Lease{a, testLease("b", 2, "", 1)}}
+	h := newHost(t, memory.New(), "a")
+	for _, tt := range []struct {
+		name  string
+		store *slowReads
+		known bool // by the watch
+		held  bool // b's, as answered
+		takes time.Duration
+	}{
+		{"the store answers", &slowReads{takes: time.Second, set: now}, true, false, time.Second},
+		{"before the watch did", &slowReads{takes: time.Second, set: now}, false, false, time.Second},
+		{"the store is away", &slowReads{takes: time.Second, err: registry.ErrUnavailable}, true, true, time.Second},
+		{"the store hangs", &slowReads{takes: time.Hour}, true, true, freshTimeout},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h.catalog = tt.store
+			r := h.part()
+			synctest.Test(t, func(t *testing.T) {
+				n := registry.Network{Name: "n"}
+				if tt.known {
+					r.snapshot.set(snapshot{set: known, index: 7, read: time.Now()})
+				}
+				before, _, _ := r.snapshot.get()
+				ask := func() snapshot {
+					snap, ok := r.leasesNow(t.Context(), n)
+					if !ok || len(snap.set.Leases) != 2 || snap.set.Leases[1].Held() != tt.held {
+						t.Errorf("got %+v, %t, want b held: %t", snap, ok, tt.held)
+					}
+					return snap
+				}
+				start := time.Now()
+				var all sync.WaitGroup
+				for range 10 { // at once: one reading, and all wait for it
+					all.Go(func() { ask() })
+				}
+				all.Wait()
+				if took := time.Since(start); took != tt.takes || tt.store.reads.Load() != 1 {
+					t.Errorf("%d readings in %s", tt.store.reads.Load(), took)
+				}
+				age := freshEvery - tt.takes - time.Millisecond
+				time.Sleep(age)
+				if snap := ask(); tt.store.reads.Load() != 1 {
+					t.Error("read again at once")
+				} else if l := snap.set.Leases[1]; !l.Held() && l.Lapsed != age {
+					t.Errorf("lapsed for %s, want %s", l.Lapsed, age)
+				}
+				time.Sleep(time.Millisecond)
+				ask()
+				if tt.store.reads.Load() != 2 {
+					t.Error("not read again")
+				}
+				if after, _, _ := r.snapshot.get(); after.index != before.index || !after.read.Equal(before.read) {
+					t.Errorf("the snapshot was changed: %+v", after)
+				}
+				// What the watch brings after that is newer.
+				time.Sleep(time.Millisecond)
+				r.snapshot.set(snapshot{set: registry.LeaseSet{Leases: now.Leases[:1]}, index: 9, read: time.Now()})
+				if snap, _ := r.leasesNow(t.Context(), n); snap.index != 9 {
+					t.Errorf("got %+v", snap)
+				}
+			})
+		})
+	}
+}
+
+func TestAPIShowsALapseAtOnce(t *testing.T) {
+	store := memory.New()
+	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
+	a.ready()
+	b.ready()
+	a.applies(fmt.Sprintf("%s <- b@%s", a.subnet(), b.subnet()))
+	lease, _, _ := mustRunner(t, b).lease.get()
+	must(t, b.stop())
+	store.EndSession(lease.Session)
+	got, err := a.client.Lease(context.Background(), "n", lease.Subnet())
+	if err != nil || got.Held {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestAPIAgesLapsedLeases(t *testing.T) {
+	a := newHost(t, memory.New(), "a").start()
+	a.ready()
+	subnet := netip.MustParsePrefix("10.5.1.0/24")
+	l := testLease("b", 1, "", 1)
+	l.Lapsed = 10 * time.Second
+	r := mustRunner(t, a)
+	a.registry.setOne("WatchLeases", registry.ErrUnavailable) // what is known has to do
+	own, _, _ := r.lease.get()
+	r.snapshot.set(snapshot{set: registry.LeaseSet{Leases: []registry.Lease{own, l}}, index: 1, read: time.Now().Add(-time.Hour)})
+	if subnet == own.Subnet() {
+		l.Slot, l.Subnets = 2, []netip.Prefix{netip.MustParsePrefix("10.5.2.0/24")}
+		r.snapshot.set(snapshot{set: registry.LeaseSet{Leases: []registry.Lease{own, l}}, index: 1, read: time.Now().Add(-time.Hour)})
+	}
+	list, err := a.client.Leases(context.Background(), "n")
+	must(t, err)
+	for _, got := range list.Leases {
+		if want := int64(3610); got.Node == "b" && (got.LapsedSeconds < want || got.LapsedSeconds > want+60) {
+			t.Errorf("lapsed for %d s", got.LapsedSeconds)
+		}
+		if got.Node == "a" && got.LapsedSeconds != 0 {
+			t.Errorf("a held lease lapsed for %d s", got.LapsedSeconds)
+		}
+	}
+	if len(list.Leases) != 2 {
+		t.Errorf("%+v", list.Leases)
+	}
+	peers, err := a.client.Peers(context.Background(), "n")
+	if err != nil || len(peers.Peers) != 1 || peers.Peers[0].Held {
+		t.Errorf("peers %+v, %v", peers, err)
+	}
+	// Asking does not change what is known.
+	if snap, _, _ := r.snapshot.get(); snap.set.Leases[1].Lapsed != 10*time.Second {
+		t.Errorf("the snapshot was changed: %s", snap.set.Leases[1].Lapsed)
+	}
+}
