@@ -53,6 +53,17 @@ func newReading(prefix string, pairs api.KVPairs, index uint64) reading {
 	return a
 }
 
+// last is the index of the last change of each subnet that the reading tells of.
+func (a *reading) last(prefix string) map[string]uint64 {
+	out := map[string]uint64{}
+	for _, pair := range a.pairs {
+		if ch, ok := newChange(prefix, pair); ok && ch.flags&flagFound == 0 {
+			out[ch.subnet] = max(out[ch.subnet], ch.index)
+		}
+	}
+	return out
+}
+
 // watermark is the highest index of any entry that may have been deleted. One
 // that was created anew may hide deletions up to its creation; and a value that
 // nobody could have known when it was written is read as the highest possible.
@@ -98,11 +109,14 @@ func (d *directory) step(a reading, now time.Time) (news []change, why string) {
 	var fresh []*api.KVPair
 	for _, key := range a.keys {
 		present[key] = true
-		if _, known := d.entries[key]; known {
-			continue
-		}
 		pair := a.pairs[key]
+		e, known := d.entries[key]
 		switch {
+		case known && !e.exact && pair != nil && pair.ModifyIndex <= d.index:
+			d.entries[key] = entry{index: pair.ModifyIndex, exact: true, seen: e.seen}
+			continue
+		case known:
+			continue
 		case pair == nil:
 			return nil, whyMissed
 		case pair.ModifyIndex <= d.index:

@@ -352,8 +352,9 @@ func (c *Client) complete(ctx context.Context, d *directory, a *reading) error {
 }
 
 // readMarks reads the watermark and the keys of all entries: enough to follow
-// the directory from here on, when the leases are read next.
-func (c *Client) readMarks(ctx context.Context, d *directory) (reading, error) {
+// the directory from here on, when the leases are read next. Of a few entries,
+// or when asked for, it reads the values as well.
+func (c *Client) readMarks(ctx context.Context, d *directory, whole bool) (reading, error) {
 	mark, _, err := c.get(ctx, d.prefix+watermarkName, read{})
 	if errors.Is(err, registry.ErrDenied) {
 		return reading{}, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
@@ -361,11 +362,18 @@ func (c *Client) readMarks(ctx context.Context, d *directory) (reading, error) {
 	if err != nil {
 		return reading{}, err
 	}
-	a, err := c.readEntries(ctx, d.prefix, read{}, true)
-	if err != nil {
+	a, err := c.readEntries(ctx, d.prefix, read{}, !whole)
+	switch {
+	case err != nil:
 		return reading{}, err
+	case whole:
+	case len(a.keys) <= fewEntries:
+		err = c.complete(ctx, &directory{prefix: d.prefix}, &a)
+	default:
+		a.keys = slices.DeleteFunc(a.keys, func(key string) bool { return key == d.prefix+watermarkName })
+		a.bare = false
 	}
-	a.keys = slices.DeleteFunc(a.keys, func(key string) bool { return key == d.prefix+watermarkName })
-	a.mark, a.bare = mark, false
-	return a, nil
+	// The one from before the keys: whatever was deleted since, they lack too.
+	a.mark = mark
+	return a, err
 }

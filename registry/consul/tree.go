@@ -34,16 +34,17 @@ type tree struct {
 	wait    uint64                 // index to block on
 	marker  uint64                 // CreateIndex of the marker, 0 when there was none
 	known   map[string]*api.KVPair // the records behind version, kept ones included
-	kept    map[string]time.Time   // records missing from a tree made anew, and until when they stay
+	kept    map[string]time.Time   // records a tree made anew or set back lost, and until when they stay
 	touched map[string]bool        // keys that changed since the view was made
 
 	// Of leases only, which are watched through their directory of changes.
 	dir      *directory
-	restored bool        // the directory shows that the store was set back
-	failed   atomic.Bool // the last call ended with an error; also outside a turn
-	calm     time.Time   // before then nobody asks for changes again
-	audit    time.Time   // when the tree is to be compared with what is known
-	lame     int         // how often the directory could not be followed at all
+	restored bool              // the directory shows that the store was set back
+	told     map[string]uint64 // by subnet, the last change the directory told of when the tree was read
+	failed   atomic.Bool       // the last call ended with an error; also outside a turn
+	calm     time.Time         // before then nobody asks for changes again
+	audit    time.Time         // when the tree is to be compared with what is known
+	lame     int               // how often the directory could not be followed at all
 
 	view view // has a lock of its own
 }
@@ -121,6 +122,18 @@ func (t *tree) gone(pairs map[string]*api.KVPair) []string {
 	return out
 }
 
+// lost says of a known record that a list does not have it, or an older one in
+// its place: what stood there when a snapshot was saved. It is not lost when the
+// directory tells of a later change. In a tree made anew
+// indexes cannot be compared, and whoever writes there is at work now.
+func (t *tree) lost(l list, key string) bool {
+	old, now := t.known[key], l.pairs[key]
+	if t.told[lastComponent(key)] > old.ModifyIndex {
+		return false
+	}
+	return now == nil || (l.marker == t.marker && now.ModifyIndex < old.ModifyIndex && !bytes.Equal(now.Value, old.Value))
+}
+
 // renewed says that the list is of a tree that was emptied and written anew, or
 // set back to an earlier state. A real deletion always raises the index.
 func (t *tree) renewed(l list) bool {
@@ -148,9 +161,10 @@ func (c *Client) relist(ctx context.Context, t *tree, notified uint64) error {
 	if t.dir != nil {
 		var err error
 		// Before the list, which so shows whatever these say.
-		if changes, err = c.readMarks(ctx, t.dir); err != nil {
+		if changes, err = c.readMarks(ctx, t.dir, t.restored); err != nil {
 			return err
 		}
+		t.told = changes.last(t.dir.prefix)
 	}
 	l, err := c.readTree(ctx, t, false)
 	if err == nil && t.doubtful(l) {
@@ -215,19 +229,20 @@ func (t *tree) accept(l list, notified uint64, until time.Time) {
 	first := t.version == 0
 	news := first
 	if !first && t.renewed(l) {
-		for _, key := range t.gone(l.pairs) {
-			t.kept[key], t.touched[key] = until, true
+		for key := range t.known {
+			if _, kept := t.kept[key]; !kept && t.lost(l, key) {
+				t.kept[key], t.touched[key] = until, true
+			}
 		}
 	}
 	now := time.Now()
 	for key, until := range t.kept {
-		switch {
-		case l.pairs[key] != nil || !now.Before(until):
-			delete(t.kept, key)
-			t.touched[key] = true
-		default:
+		if t.lost(l, key) && now.Before(until) {
 			l.pairs[key] = t.known[key]
+			continue
 		}
+		delete(t.kept, key)
+		t.touched[key] = true
 	}
 	for key := range t.known {
 		if l.pairs[key] == nil {
