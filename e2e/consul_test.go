@@ -369,3 +369,47 @@ func TestWaiting(t *testing.T) {
 	})
 	w.must(h.WaitReady(w.ctx))
 }
+
+// TestHostCutOff cuts a host off while nothing is under way, so that only its
+// connections can tell, and lets another host come meanwhile.
+func TestHostCutOff(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	late := w.Hosts[2]
+	for _, h := range w.Hosts {
+		if h != late {
+			w.must(h.StartAgent(h.Config(h.Network("default", plan("vxlan")))))
+		}
+	}
+	h := w.Hosts[0]
+	w.waitPeers(h, "default", 1)
+	w.waitPeers(w.Hosts[1], "default", 1)
+	w.waitHealth(h, http.StatusOK)
+	subnet, session := w.subnet(h, "default"), w.session(h)
+	deleted := w.routeEvents(h)
+
+	w.must(h.Cut(w.ctx))
+	cut := time.Now()
+	w.waitHealth(h, http.StatusTooManyRequests, "watch networks")
+	w.waitHealth(h, http.StatusTooManyRequests, "peers keep their routes")
+	noticed := time.Since(cut)
+	w.must(late.StartAgent(late.Config(late.Network("default", plan("vxlan")))))
+	w.must(late.WaitReady(w.ctx))
+	w.must(h.Mend(w.ctx))
+	mended := time.Now()
+	w.waitPeers(h, "default", 2)
+	w.waitHealth(h, http.StatusOK)
+	t.Logf("noticed after %s, all as before %s after the return", noticed, time.Since(mended))
+	// A blocking query alone would have waited for 75 s.
+	if noticed > 40*time.Second {
+		t.Errorf("noticed after %s", noticed)
+	}
+	if gone := deleted(); len(gone) != 0 {
+		t.Errorf("routes were deleted: %q", gone)
+	}
+	if got := w.subnet(h, "default"); got != subnet {
+		t.Errorf("subnet %s, before %s", got, subnet)
+	}
+	if got := w.session(h); got != session {
+		t.Errorf("session %s, before %s", got, session)
+	}
+}

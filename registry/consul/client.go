@@ -146,7 +146,7 @@ type read struct {
 
 // query is the options of a request that reads, under this client's token.
 func (c *Client) query(ctx context.Context, r read) (*api.QueryOptions, context.CancelFunc) {
-	timeout := callTimeout
+	timeout := c.conf.timeout
 	if r.index > 0 {
 		timeout += r.wait + r.wait/16
 	}
@@ -160,7 +160,7 @@ func (c *Client) query(ctx context.Context, r read) (*api.QueryOptions, context.
 
 // write is the options of a request that writes, under this client's token.
 func (c *Client) write(ctx context.Context) (*api.WriteOptions, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(context.WithValue(ctx, tokenKey{}, c.token), callTimeout)
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, tokenKey{}, c.token), c.conf.timeout)
 	return (&api.WriteOptions{}).WithContext(ctx), cancel
 }
 

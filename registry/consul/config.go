@@ -18,14 +18,10 @@ const (
 	DefaultKVPrefix = "leno"
 	DefaultCoalesce = 250 * time.Millisecond
 	DefaultSettle   = 4 * time.Minute
-	DefaultWait     = 5 * time.Minute
+	DefaultWait     = time.Minute
 	DefaultAudit    = 5 * time.Second
 	DefaultRecent   = time.Minute
 )
-
-// dialTimeout bounds one TCP connect; an address that drops packets is
-// unavailable, not slow.
-const dialTimeout = 5 * time.Second
 
 // Config says where Consul is and how to talk to it. Whatever is empty comes
 // from the CONSUL_HTTP_* and CONSUL_* environment variables, then from Consul's
@@ -59,8 +55,8 @@ type Config struct {
 	// was created anew or restored, for their hosts to write them again. At
 	// least twice the lease's TTL; default 4m.
 	Settle time.Duration
-	// Wait is the longest blocking query. Default 5m; Consul adds up to a
-	// sixteenth at random.
+	// Wait is the longest blocking query. Default 1m; Consul adds up to a
+	// sixteenth at random. A Consul whose process hangs is noticed 15s later.
 	Wait time.Duration
 	// Audit is how often one of a network's hosts, whichever, compares the
 	// leases with what the directory of changes said of them, and so finds what
@@ -73,9 +69,11 @@ type Config struct {
 
 	// Dial opens the connections to Consul; network is "tcp" or "unix". It may
 	// be called concurrently and must honour ctx. Default: a net.Dialer that
-	// gives up after 5s. Set it to look at the traffic or to reach Consul by
+	// gives up after 5s and notices within 10s that the other end is gone. Set it to look at the traffic or to reach Consul by
 	// another way.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	timeout time.Duration // of a request that does not block, for tests; default callTimeout
 }
 
 // TLS names PEM files and the server's expected name.
@@ -110,7 +108,10 @@ func (c Config) withDefaults() Config {
 		c.Recent = DefaultRecent
 	}
 	if c.Dial == nil {
-		c.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
+		c.Dial = newDialer().DialContext
+	}
+	if c.timeout <= 0 {
+		c.timeout = callTimeout
 	}
 	return c
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -41,18 +39,18 @@ func (e *refusedError) Error() string {
 //     and some forwarded errors give;
 //   - ErrUnavailable: no connection, a time-out, 429 (reads over the rate limit,
 //     or more than 200 connections from one address), 503 (writes over the rate
-//     limit) and other 5xx (500 without a leader), a cut-off answer.
+//     limit) and other 5xx (500 without a leader), an answer that is cut off or
+//     that is none of Consul's.
 //
-// Cancellation and errors that carry a sentinel already stay as they are.
+// Cancellation, requests Consul calls bad and errors that carry a sentinel already stay as they are.
 func classify(err error) error {
 	var (
 		status *statusError
 		other  api.StatusError
 		urlErr *url.Error
-		netErr net.Error
 	)
 	switch {
-	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, registry.ErrDenied),
+	case err == nil, errors.Is(err, context.Canceled), isRefused(err), errors.Is(err, registry.ErrDenied),
 		errors.Is(err, registry.ErrUnavailable), errors.Is(err, registry.ErrUncertain):
 		return err
 	case errors.As(err, &status):
@@ -62,13 +60,12 @@ func classify(err error) error {
 	case errors.As(err, &urlErr):
 		// Callers say what they asked for; the URL of it would only bury why.
 		return fmt.Errorf("%w: %w", registry.ErrUnavailable, urlErr.Err)
-	case errors.As(err, &netErr), errors.Is(err, context.DeadlineExceeded),
-		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("%w: %w", registry.ErrUnavailable, err)
 	case denied(err.Error()):
 		return fmt.Errorf("%w: %w", registry.ErrDenied, err)
 	default:
-		return err
+		// Time-outs, connections that broke within an answer, answers that are
+		// not what was asked for: whether a write took place is open.
+		return fmt.Errorf("%w: %w", registry.ErrUnavailable, err)
 	}
 }
 

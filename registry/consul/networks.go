@@ -1,6 +1,7 @@
 package consul
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -68,7 +69,15 @@ func (c *Client) putNetwork(ctx context.Context, n registry.Network) error {
 	ok, _, err := c.api.KV().CAS(&api.KVPair{Key: key, Value: value, ModifyIndex: n.ModifyIndex}, opts)
 	switch {
 	case err != nil:
-		return fmt.Errorf("write %s: %w", key, classify(err))
+		err = classify(err)
+		// It may have taken place all the same, and whoever tries again must not
+		// stumble over his own write.
+		if errors.Is(err, registry.ErrUnavailable) {
+			if pair, _, readErr := c.get(ctx, key, read{consistent: true}); readErr == nil && pair != nil && bytes.Equal(pair.Value, value) {
+				return nil
+			}
+		}
+		return fmt.Errorf("write %s: %w", key, err)
 	case !ok && n.ModifyIndex == 0:
 		return registry.ErrNetworkExists
 	case !ok:

@@ -1,0 +1,53 @@
+package consul
+
+import (
+	"net"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestDeadPeersAreNoticed looks at what the kernel was told; that it does as it is told is
+// shown where packets can be dropped, by TestHostCutOff of e2e.
+func TestDeadPeersAreNoticed(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := New(Config{Address: l.Addr().String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := c.conf.Dial(testContext(t), "tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for option, want := range map[int]int{unix.TCP_USER_TIMEOUT: 10000, unix.TCP_KEEPIDLE: 4, unix.TCP_KEEPINTVL: 2, unix.TCP_KEEPCNT: 3} {
+		if e := raw.Control(func(fd uintptr) {
+			if got, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, option); err != nil || got != want {
+				t.Errorf("TCP option %d is %d, %v, want %d", option, got, err, want)
+			}
+		}); e != nil {
+			t.Fatal(e)
+		}
+	}
+
+	path := filepath.Join(t.TempDir(), "s")
+	u, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	other, err := c.conf.Dial(testContext(t), "unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = other.Close()
+}
