@@ -27,6 +27,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -58,6 +59,7 @@ type shared struct {
 	layout layout
 	clock  registry.LapseClock
 	doubts doubts
+	listed atomic.Int64 // size of the last list, bytes
 
 	mu    sync.Mutex
 	trees map[string]*tree // by prefix
@@ -182,9 +184,10 @@ func (c *Client) get(ctx context.Context, key string, r read) (*api.KVPair, uint
 // list reads everything below a prefix. Records hidden from the token are an
 // error; whether an empty list is to be believed is for the caller to find out.
 func (c *Client) list(ctx context.Context, prefix string, r read) (api.KVPairs, uint64, error) {
-	opts, cancel := c.query(ctx, r)
+	found := &pairs{size: int(c.listed.Load())}
+	opts, cancel := c.query(context.WithValue(ctx, pairsKey{}, found), r)
 	defer cancel()
-	pairs, meta, err := c.api.KV().List(prefix, opts)
+	_, meta, err := c.api.KV().List(prefix, opts)
 	switch {
 	case err != nil:
 		return nil, 0, fmt.Errorf("list %s: %w", prefix, classify(err))
@@ -193,7 +196,8 @@ func (c *Client) list(ctx context.Context, prefix string, r read) (api.KVPairs, 
 	case meta.ResultsFilteredByACLs:
 		return nil, 0, fmt.Errorf("list %s: %w", prefix, hidden(prefix))
 	}
-	return pairs, meta.LastIndex, nil
+	c.listed.Store(int64(found.size))
+	return found.list, meta.LastIndex, nil
 }
 
 // transact runs one transaction. A check or lock that did not hold is a

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -178,12 +179,24 @@ func (c Config) connection() (connection, error) {
 		return connection{}, fmt.Errorf("consul: address %q: unknown scheme %q, want http, https or unix", conf.Address, scheme)
 	}
 
+	// On this host compressing costs more than it saves.
+	base.DisableCompression = scheme == "unix" || loopback(host)
 	tlsConfig, err := api.SetupTLSConfig(&conf.TLSConfig)
 	if err != nil {
 		return connection{}, fmt.Errorf("consul: tls: %w", err)
 	}
 	base.TLSClientConfig = tlsConfig
 	return connection{config: *conf, base: base, token: tok, host: host}, nil
+}
+
+// loopback says of host:port whether it is this host by its address or name.
+func loopback(host string) bool {
+	name, _, err := net.SplitHostPort(host)
+	if err != nil {
+		name = host
+	}
+	addr, err := netip.ParseAddr(strings.Trim(name, "[]"))
+	return name == "localhost" || (err == nil && addr.IsLoopback())
 }
 
 // client builds the API client. It sends each request under the token in the

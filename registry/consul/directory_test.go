@@ -24,7 +24,7 @@ func markAt(created, modified, value uint64) *api.KVPair {
 	return &api.KVPair{Key: dirPrefix + watermarkName, Value: []byte(strconv.FormatUint(value, 10)), CreateIndex: created, ModifyIndex: modified}
 }
 
-func pairs(p ...*api.KVPair) api.KVPairs { return p }
+func listOf(p ...*api.KVPair) api.KVPairs { return p }
 
 // TestDirectoryStep: from a directory read at index 10, with entries 7 and 9 and
 // a watermark that stands at 5, to the next reading.
@@ -39,27 +39,27 @@ func TestDirectoryStep(t *testing.T) {
 		want  []uint64 // indexes of the changes
 		why   string
 	}{
-		{"nothing new", 10, pairs(markAt(2, 6, 5), entryAt(7), entryAt(9)), nil, ""},
-		{"one more", 11, pairs(markAt(2, 6, 5), entryAt(7), entryAt(9), entryAt(11)), []uint64{11}, ""},
-		{"several, in order", 14, pairs(markAt(2, 6, 5), entryAt(14), entryAt(7), entryAt(12), entryAt(9)), []uint64{12, 14}, ""},
-		{"a removal", 12, pairs(markAt(2, 6, 5), entryAt(7), entryAt(9), removal), []uint64{12}, ""},
-		{"trimmed what was seen", 13, pairs(markAt(2, 13, 7), entryAt(9)), nil, ""},
-		{"trimmed all, one more", 15, pairs(markAt(2, 14, 9), entryAt(15)), []uint64{15}, ""},
-		{"what is no entry", 12, pairs(markAt(2, 6, 5), entryAt(7), entryAt(9), garbage), nil, ""},
-		{"a lagging server", 9, pairs(markAt(2, 6, 5), entryAt(7), entryAt(9)), nil, whyBack},
-		{"no watermark", 12, pairs(entryAt(7), entryAt(9)), nil, whyUnmarked},
+		{"nothing new", 10, listOf(markAt(2, 6, 5), entryAt(7), entryAt(9)), nil, ""},
+		{"one more", 11, listOf(markAt(2, 6, 5), entryAt(7), entryAt(9), entryAt(11)), []uint64{11}, ""},
+		{"several, in order", 14, listOf(markAt(2, 6, 5), entryAt(14), entryAt(7), entryAt(12), entryAt(9)), []uint64{12, 14}, ""},
+		{"a removal", 12, listOf(markAt(2, 6, 5), entryAt(7), entryAt(9), removal), []uint64{12}, ""},
+		{"trimmed what was seen", 13, listOf(markAt(2, 13, 7), entryAt(9)), nil, ""},
+		{"trimmed all, one more", 15, listOf(markAt(2, 14, 9), entryAt(15)), []uint64{15}, ""},
+		{"what is no entry", 12, listOf(markAt(2, 6, 5), entryAt(7), entryAt(9), garbage), nil, ""},
+		{"a lagging server", 9, listOf(markAt(2, 6, 5), entryAt(7), entryAt(9)), nil, whyBack},
+		{"no watermark", 12, listOf(entryAt(7), entryAt(9)), nil, whyUnmarked},
 		{"nothing at all", 1, nil, nil, whyUnmarked},
-		{"trimmed what was not seen", 30, pairs(markAt(2, 30, 20)), nil, whyMissed},
-		{"an older watermark", 11, pairs(markAt(2, 4, 3), entryAt(7), entryAt(9)), nil, whyBack},
-		{"a watermark made anew", 20, pairs(markAt(20, 20, 0), entryAt(7), entryAt(9)), nil, whyMissed},
-		{"an entry deleted by hand", 12, pairs(markAt(2, 6, 5), entryAt(7)), nil, whyVanished},
-		{"an entry restored", 12, pairs(markAt(2, 6, 5), entryAt(7), entryAt(8), entryAt(9)), nil, whyPast},
-		{"a watermark from the future", 12, pairs(markAt(2, 11, 1<<62), entryAt(7), entryAt(9)), nil, whyMissed},
+		{"trimmed what was not seen", 30, listOf(markAt(2, 30, 20)), nil, whyMissed},
+		{"an older watermark", 11, listOf(markAt(2, 4, 3), entryAt(7), entryAt(9)), nil, whyBack},
+		{"a watermark made anew", 20, listOf(markAt(20, 20, 0), entryAt(7), entryAt(9)), nil, whyMissed},
+		{"an entry deleted by hand", 12, listOf(markAt(2, 6, 5), entryAt(7)), nil, whyVanished},
+		{"an entry restored", 12, listOf(markAt(2, 6, 5), entryAt(7), entryAt(8), entryAt(9)), nil, whyPast},
+		{"a watermark from the future", 12, listOf(markAt(2, 11, 1<<62), entryAt(7), entryAt(9)), nil, whyMissed},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d := &directory{prefix: dirPrefix, entries: map[string]entry{}}
 			now := time.Now()
-			d.adopt(newReading(dirPrefix, pairs(markAt(2, 6, 5), entryAt(7), entryAt(9)), 10), now)
+			d.adopt(newReading(dirPrefix, listOf(markAt(2, 6, 5), entryAt(7), entryAt(9)), 10), now)
 			news, why := d.step(newReading(dirPrefix, tt.pairs, tt.index), now)
 			var got []uint64
 			for _, ch := range news {
@@ -80,10 +80,10 @@ func TestDirectoryStep(t *testing.T) {
 
 func TestDirectoryUnread(t *testing.T) {
 	d := &directory{prefix: dirPrefix, entries: map[string]entry{}}
-	if _, why := d.step(newReading(dirPrefix, pairs(markAt(2, 6, 5)), 10), time.Now()); why != whyUnread {
+	if _, why := d.step(newReading(dirPrefix, listOf(markAt(2, 6, 5)), 10), time.Now()); why != whyUnread {
 		t.Errorf("got %q", why)
 	}
-	d.adopt(newReading(dirPrefix, pairs(entryAt(7)), 10), time.Now())
+	d.adopt(newReading(dirPrefix, listOf(entryAt(7)), 10), time.Now())
 	if d.index != 0 || len(d.entries) != 0 {
 		t.Errorf("followed without a watermark: %+v", d)
 	}
@@ -104,7 +104,7 @@ func TestDirectoryBareKeys(t *testing.T) {
 	if got := d.unknown([]string{entryAt(7).Key, entryAt(12).Key}); !slices.Equal(got, []string{entryAt(12).Key}) {
 		t.Errorf("unknown: %v", got)
 	}
-	news, why := d.step(newReading(dirPrefix, pairs(markAt(2, 6, 5), entryAt(9), entryAt(12)), 12), start)
+	news, why := d.step(newReading(dirPrefix, listOf(markAt(2, 6, 5), entryAt(9), entryAt(12)), 12), start)
 	if why != "" || len(news) != 1 || news[0].index != 12 {
 		t.Errorf("%v, %q", news, why)
 	}

@@ -99,6 +99,11 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			}
 		}
 	}
+	if found, ok := req.Context().Value(pairsKey{}).(*pairs); ok && resp.StatusCode == http.StatusOK {
+		if resp.Body, err = found.read(resp.Body); err != nil {
+			return nil, err
+		}
+	}
 	switch {
 	case resp.StatusCode < 400, resp.StatusCode == http.StatusNotFound, resp.StatusCode == http.StatusConflict:
 		return resp, nil

@@ -1,0 +1,117 @@
+package consul
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/hashicorp/consul/api"
+)
+
+func TestParsePairs(t *testing.T) {
+	for _, tt := range []struct {
+		name, text string
+		want       api.KVPairs
+		fails      bool
+	}{
+		{name: "empty", text: ` [ ] `},
+		{name: "as consul writes it", text: `[{"LockIndex":1,"Key":"leno/leases/default/10.5.1.0-24","Flags":3,"Value":"eyJ2IjoxfQ==",
+			"Session":"adf4238a-882b-9ddc-4a9d-5b6758e4159e","CreateIndex":200,"ModifyIndex":18446744073709551615}]`,
+			want: api.KVPairs{{Key: "leno/leases/default/10.5.1.0-24", LockIndex: 1, Flags: 3, Value: []byte(`{"v":1}`),
+				Session: "adf4238a-882b-9ddc-4a9d-5b6758e4159e", CreateIndex: 200, ModifyIndex: 1<<64 - 1}}},
+		{name: "two, no value, none at all", text: "[{\"Key\":\"a\",\"Value\":null},\n{\"Value\":\"\",\"Key\":\"b\"}]", want: api.KVPairs{{Key: "a"}, {Key: "b"}}},
+		{name: "what nobody knows", text: `[{"New":{"a":["]}\"",{}]},"Key":"a","More":[1,[2]],"Also":true,"Partition":"p"}]`, want: api.KVPairs{{Key: "a"}}},
+		{name: "escapes", text: `[{"Key":"a\u003c\"\\\n\u00e9ö\\"}]`, want: api.KVPairs{{Key: "a<\"\\\néö\\"}}},
+		{name: "no list", text: `{"Key":"a"}`, fails: true},
+		{name: "null", text: `null`, fails: true},
+		{name: "an element that is no object", text: `["a"]`, fails: true},
+		{name: "a number that is none", text: `[{"CreateIndex":"1"}]`, fails: true},
+		{name: "a key that is none", text: `[{"Key":1}]`, fails: true},
+		{name: "no base64", text: `[{"Value":"*"}]`, fails: true},
+		{name: "more behind it", text: `[]]`, fails: true},
+		{name: "a comma too many", text: `[{"Key":"a"},]`, fails: true},
+		{name: "a comma too few", text: `[{"Key":"a"}{"Key":"b"}]`, fails: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := parsePairs([]byte(tt.text))
+			if (err != nil) != tt.fails {
+				t.Fatalf("got %v, %v", got, err)
+			}
+			if diff := cmp.Diff(tt.want, got, cmpopts.EquateEmpty()); diff != "" {
+				t.Error(diff)
+			}
+			if len(tt.want) == 0 {
+				return
+			}
+			for i := range tt.text {
+				if _, err := parsePairs([]byte(tt.text[:i])); err == nil {
+					t.Fatalf("what ends after %q is taken for whole", tt.text[:i])
+				}
+			}
+		})
+	}
+}
+
+// FuzzParsePairs: nothing makes it panic, and it reads what the API client
+// reads, whatever is in the records.
+func FuzzParsePairs(f *testing.F) {
+	f.Add([]byte(`[{"Key":"a","Value":"YQ==","Flags":1}]`), "leno/a", "session", []byte("value"), uint64(7))
+	f.Add([]byte(`[{"A":[{"B":"\\"}]}`), "\x00\xff\u2028<", "\"", []byte(nil), uint64(1)<<63)
+	f.Fuzz(func(t *testing.T, text []byte, key, session string, value []byte, index uint64) {
+		_, _ = parsePairs(text)
+		written, err := json.Marshal(api.KVPairs{
+			{Key: key, Session: session, Value: value, CreateIndex: index, ModifyIndex: index / 2, LockIndex: index % 3, Flags: index},
+			{Key: "b", Value: value},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want api.KVPairs
+		if err := json.Unmarshal(written, &want); err != nil {
+			t.Fatal(err)
+		}
+		got, err := parsePairs(written)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+			t.Error(diff)
+		}
+		if _, err := parsePairs(written[:len(written)-1-int(index%uint64(len(written)-1))]); err == nil {
+			t.Error("a list that was cut off is taken for whole")
+		}
+	})
+}
+
+func BenchmarkParsePairs(b *testing.B) {
+	var list api.KVPairs
+	for i := range uint64(1000) {
+		list = append(list, &api.KVPair{Key: "leno/leases/default/10.5.1.0-24", Session: "adf4238a-882b-9ddc-4a9d-5b6758e4159e",
+			Value: bytes.Repeat([]byte("x"), 240), CreateIndex: 1000 + i, ModifyIndex: 2000 + i})
+	}
+	text, err := json.Marshal(list)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("ours", func(b *testing.B) {
+		b.SetBytes(int64(len(text)))
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := parsePairs(text); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("encoding-json", func(b *testing.B) {
+		b.SetBytes(int64(len(text)))
+		b.ReportAllocs()
+		for b.Loop() {
+			var out api.KVPairs
+			if err := json.Unmarshal(text, &out); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
