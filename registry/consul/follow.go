@@ -191,7 +191,8 @@ func (c *Client) audited(ctx context.Context, t *tree) error {
 		if err != nil {
 			return err
 		}
-		if index == t.index && (there || t.marker == 0) {
+		// Entries may have gone on from an edit that had none.
+		if index == t.listed && index == t.index && (there || t.marker == 0) {
 			return c.trim(ctx, t)
 		}
 	}

@@ -201,6 +201,26 @@ func TestForgedEntries(t *testing.T) {
 	}
 }
 
+// TestEditBehindAChange: an edit by hand is found out although a host's own change
+// came after it and before anybody looked.
+func TestEditBehindAChange(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	watcher, n, leases, index := watched(t, s, func(c *Config) { c.Audit = time.Second })
+	folder := s.prefix + "/leases/default/"
+	s.Delete(t, folder+registry.SubnetKey(leases[1].Subnet()))
+	s.Put(t, folder+"nonsense", []byte("{"))
+	c := claim(7)
+	c.Prefer = n.Plan.Subnets(99)[0]
+	if _, err := s.open(t).Acquire(testContext(t), n, c); err != nil {
+		t.Fatal(err)
+	}
+	set, _ := follow(t, watcher, n, index, []uint64{10, 30, 99}, []uint64{10, 30})
+	if len(set.Bad) != 1 || set.Bad[0].Key != folder+"nonsense" {
+		t.Errorf("skipped %+v", set.Bad)
+	}
+}
+
 // FuzzDirectory feeds a directory and its tree with entries of any name, value
 // and order: the view has only what ParseLease allows, and an answer that cannot
 // be followed changes nothing.
