@@ -92,3 +92,21 @@ func TestSuspicionsEndOnTheirOwn(t *testing.T) {
 	r.suspect("leases", "")
 	h.check(checkConflict, api.Passing)
 }
+
+// TestConflictIsLookedAtAgain: a rival that falls silent writes nothing, so
+// there is another look for as long as there is one.
+func TestConflictIsLookedAtAgain(t *testing.T) {
+	h := newHost(t, memory.New(), "a")
+	r := h.part()
+	own := registry.Lease{Node: "a", NodeID: "1", Session: "s", PublicIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
+	rival := registry.Lease{Node: "b", NodeID: "2", Session: "t", PublicIPs: own.PublicIPs}
+	if r.judge([]registry.Lease{own, rival}, own) == nil {
+		t.Error("a rival is not looked at again")
+	}
+	h.check(checkConflict, api.Critical, "192.0.2.1")
+	rival.Session = ""
+	if r.judge([]registry.Lease{own, rival}, own) != nil {
+		t.Error("one that is gone is looked at again")
+	}
+	h.check(checkConflict, api.Passing)
+}

@@ -108,6 +108,7 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 		known   = r.remember(n)
 		peers   []registry.Lease // behind state
 		settled <-chan time.Time // when peers that the store lacks go
+		doubted <-chan time.Time // when another host that is taken for this one may have gone
 		saved   time.Time        // when the peers were written down
 		unsaved bool
 	)
@@ -128,7 +129,7 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 				lease, snap, fresh = nowLease, nowSnap, true
 				peers, settled = r.recall(known, n, snap.set.Leases)
 				state.Subnets, state.Peers = lease.Subnets, peersOf(peers, lease)
-				r.suspect("leases", conflicts(snap.set.Leases, lease))
+				doubted = r.judge(snap.set.Leases, lease)
 				unsaved = true
 			}
 			if u := p.underlay(); state.MTU != p.mtu || !reflect.DeepEqual(state.Underlay, u) {
@@ -165,6 +166,10 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 		case <-settled:
 			snap = snapshot{} // look again at who is there
 			continue
+		case <-doubted:
+			now, _ := r.leasesNow(ctx, n)
+			doubted = r.judge(now.set.Leases, lease)
+			continue
 		case <-tick.C:
 		case <-kernelChanged:
 			if err := sleep(ctx, calm); err != nil {
@@ -173,6 +178,17 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 		}
 		p = r.relocate(n, p)
 	}
+}
+
+// judge says whether another host is taken for this one, and when to look again:
+// that it fell silent is written by nobody.
+func (r *runner) judge(leases []registry.Lease, own registry.Lease) <-chan time.Time {
+	reason := conflicts(leases, own)
+	r.suspect("leases", reason)
+	if reason == "" {
+		return nil
+	}
+	return time.After(freshEvery)
 }
 
 // relocate looks at the underlay again. When it changed, the lease follows;

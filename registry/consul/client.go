@@ -37,8 +37,9 @@ import (
 )
 
 // callTimeout bounds a request that does not block: without a quorum Consul
-// answers 500 after 9 to 12 seconds.
-const callTimeout = 15 * time.Second
+// answers 500 after 9 to 12 s, which is too long for a call that was under way
+// when the quorum came back.
+const callTimeout = 7 * time.Second
 
 // cleanupTimeout bounds what is put right after an error, on a context of its own.
 const cleanupTimeout = 3 * time.Second
