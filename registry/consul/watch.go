@@ -69,6 +69,109 @@ func (c *Client) WatchNetworks(ctx context.Context, after uint64) (registry.Netw
 	return set, index, nil
 }
 
+// watch blocks until the tree's version differs from after, and calls use
+// within the turn. after 0 reads the tree anew.
+func (c *Client) watch(ctx context.Context, t *tree, after uint64, use func()) error {
+	recovering := false
+	for looked := false; ; looked = true {
+		if err := t.begin(ctx); err != nil {
+			return err
+		}
+		if !looked {
+			recovering = t.failed.Load() && t.dir != nil
+		}
+		var err error
+		anew := after == 0 || t.version == 0
+		if anew {
+			err = c.relist(ctx, t, 0)
+		}
+		if err == nil && (anew || t.version != after || (looked && recovering)) {
+			t.failed.Store(false)
+			use()
+			t.end()
+			return nil
+		}
+		t.end()
+		if err == nil {
+			err = c.next(ctx, t)
+		}
+		if err != nil && ctx.Err() == nil {
+			// The next call looks at once, and tells even of no change.
+			c.doubts.add(t.prefix)
+			t.failed.Store(true)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// next blocks until the tree was looked at again for some reason.
+func (c *Client) next(ctx context.Context, t *tree) error {
+	if t.dir != nil {
+		return c.follow(ctx, t)
+	}
+	if err := t.begin(ctx); err != nil {
+		return err
+	}
+	wait, marked, settled := t.wait, t.marker != 0, t.settled()
+	t.end()
+	notified, err := c.notify(ctx, t, wait, marked, settled)
+	if err != nil {
+		return err
+	}
+	if err := t.begin(ctx); err != nil {
+		return err
+	}
+	defer t.end()
+	return c.relist(ctx, t, notified)
+}
+
+// notify blocks until the tree needs another look, and then for a random time
+// in which more changes may come. It asks for the names directly below the
+// prefix without its slash: about 30 bytes however large the tree is.
+func (c *Client) notify(ctx context.Context, t *tree, wait uint64, marked bool, settled time.Time) (uint64, error) {
+	for {
+		r := read{index: wait, wait: c.conf.Wait}
+		if !settled.IsZero() {
+			r.wait = min(r.wait, max(time.Until(settled), time.Millisecond))
+		}
+		if c.doubts.about(t.prefix) {
+			r = read{}
+		}
+		start := time.Now()
+		index, there, err := c.names(ctx, t.prefix, r)
+		if err != nil {
+			c.doubts.add(t.prefix)
+			return 0, err
+		}
+		c.doubts.clear(t.prefix)
+		switch {
+		case !settled.IsZero() && !time.Now().Before(settled):
+			return index, nil
+		case index != wait || (marked && !there):
+			return index, pause(ctx, jitter(c.conf.Coalesce))
+		}
+		if err := c.noNews(ctx, t.prefix, r, start); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// names reads the index of a tree and whether there is anything in it.
+func (c *Client) names(ctx context.Context, prefix string, r read) (index uint64, there bool, err error) {
+	opts, cancel := c.query(ctx, r)
+	defer cancel()
+	keys, meta, err := c.api.KV().Keys(strings.TrimSuffix(prefix, "/"), "/", opts)
+	if err != nil {
+		return 0, false, fmt.Errorf("watch %s: %w", prefix, classify(err))
+	}
+	if !meta.KnownLeader {
+		return 0, false, fmt.Errorf("watch %s: %w", prefix, uncertain("consul knows no leader"))
+	}
+	return meta.LastIndex, slices.Contains(keys, prefix), nil
+}
+
 func badRecord(key string, err error) registry.BadRecord {
 	reason := err.Error()
 	if len(reason) > maxReason {

@@ -1,0 +1,142 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// auditPeriod is the average time between two audits of this host: each of the
+// network's hosts has its turn.
+func (c *Client) auditPeriod(t *tree) time.Duration {
+	return min(c.conf.Audit*time.Duration(max(t.view.usable(), 1)), longestAudit)
+}
+
+// audited compares the leases with what is known of them, when there is any
+// reason to, and tells all hosts what was changed past the directory. It also
+// deletes old entries.
+func (c *Client) audited(ctx context.Context, t *tree) error {
+	now := time.Now()
+	period := c.auditPeriod(t)
+	t.audit = now.Add(period/2 + rand.N(period))
+	settled := t.settled()
+	if settled.IsZero() || now.Before(settled) {
+		index, there, err := c.names(ctx, t.prefix, read{})
+		if err != nil {
+			return err
+		}
+		// Entries may have gone on from an edit that had none.
+		if index == t.listed && index == t.index && (there || t.marker == 0) {
+			return c.trim(ctx, t)
+		}
+	}
+	l, err := c.readTree(ctx, t, false)
+	if err != nil {
+		return err
+	}
+	if t.doubtful(l) || t.renewed(l) {
+		return c.relist(ctx, t, 0)
+	}
+	a, err := c.readEntries(ctx, t.dir.prefix, read{}, len(t.dir.entries) > fewEntries)
+	if err != nil {
+		return err
+	}
+	if err := c.complete(ctx, t.dir, &a); err != nil {
+		return err
+	}
+	news, why := t.dir.step(a, now)
+	if why != "" {
+		return c.relist(ctx, t, 0)
+	}
+	found := t.unexplained(l, news)
+	t.accept(l, 0, now.Add(c.conf.Settle))
+	t.apply(news)
+	c.tellFound(ctx, t, found)
+	return c.trim(ctx, t)
+}
+
+// unexplained is the records of a list that are not as they are known, although
+// no entry tells why; without a value they are gone.
+func (t *tree) unexplained(l list, news []change) []*api.KVPair {
+	told := map[string]bool{}
+	for _, ch := range news {
+		told[t.prefix+ch.subnet] = true
+	}
+	var out []*api.KVPair
+	for key, pair := range l.pairs {
+		if old := t.known[key]; !told[key] && (old == nil || string(old.Value) != string(pair.Value)) {
+			out = append(out, pair)
+		}
+	}
+	for key := range t.known {
+		if _, kept := t.kept[key]; !told[key] && !kept && l.pairs[key] == nil {
+			out = append(out, &api.KVPair{Key: key})
+		}
+	}
+	return out
+}
+
+// tellFound writes the entries that whoever changed records by hand did not.
+// One that fails is left: another host will find the same.
+func (c *Client) tellFound(ctx context.Context, t *tree, found []*api.KVPair) {
+	for _, pair := range found[:min(len(found), mostFound)] {
+		name := lastComponent(pair.Key)
+		if !entryName.MatchString("000000000000000000000000~" + name) {
+			continue
+		}
+		if pair.ModifyIndex != 0 && len(pair.Value) == 0 {
+			continue // would say that it is gone
+		}
+		flags, check := uint64(flagFound), &api.KVTxnOp{Verb: api.KVCheckIndex, Key: pair.Key, Index: pair.ModifyIndex}
+		if pair.ModifyIndex == 0 {
+			check = &api.KVTxnOp{Verb: api.KVCheckNotExists, Key: pair.Key}
+		} else if pair.Session == "" {
+			flags |= flagUnheld
+		}
+		_, err := c.transact(ctx, check, c.changeOp(t.dir.network(), name, pair.Value, flags))
+		switch {
+		case isRefused(err): // changed again
+		case err != nil:
+			c.logger.Warn("record was changed by hand, the other hosts cannot be told", "key", pair.Key, "error", err)
+			return
+		default:
+			c.logger.Info("record was changed by hand, other hosts are told", "key", pair.Key)
+		}
+	}
+}
+
+// trim deletes entries that have been there for long enough for every host to
+// have seen them, and raises the watermark with them: a host that was away
+// knows by it that it may have missed some. Of two that trim at once one wins.
+func (c *Client) trim(ctx context.Context, t *tree) error {
+	d := t.dir
+	if d.index == 0 {
+		return nil
+	}
+	for keys := range slices.Chunk(d.old(time.Now(), c.conf.Recent), txnGets) {
+		mark := d.mark
+		var ops []*api.KVTxnOp
+		for _, key := range keys {
+			mark = max(mark, d.entries[key].index)
+			ops = append(ops, &api.KVTxnOp{Verb: api.KVDelete, Key: key})
+		}
+		key := d.prefix + watermarkName
+		results, err := c.transact(ctx, append(ops, &api.KVTxnOp{Verb: api.KVCAS, Key: key, Value: []byte(strconv.FormatUint(mark, 10)), Index: d.cas})...)
+		switch {
+		case isRefused(err), errors.Is(err, registry.ErrDenied):
+			return nil
+		case err != nil:
+			return fmt.Errorf("trim %s: %w", d.prefix, err)
+		}
+		d.trimmed(keys, mark, results[len(results)-1].ModifyIndex)
+	}
+	return nil
+}

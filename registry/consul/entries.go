@@ -1,0 +1,93 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// readEntries reads the directory, or its keys alone.
+func (c *Client) readEntries(ctx context.Context, prefix string, r read, keysOnly bool) (reading, error) {
+	if !keysOnly {
+		pairs, index, err := c.list(ctx, prefix, r)
+		if err != nil {
+			return reading{}, err
+		}
+		return newReading(prefix, pairs, index), nil
+	}
+	opts, cancel := c.query(ctx, r)
+	defer cancel()
+	keys, meta, err := c.api.KV().Keys(prefix, "", opts)
+	switch {
+	case err != nil:
+		return reading{}, fmt.Errorf("list keys of %s: %w", prefix, classify(err))
+	case !meta.KnownLeader:
+		return reading{}, fmt.Errorf("list keys of %s: %w", prefix, uncertain("consul knows no leader"))
+	case meta.ResultsFilteredByACLs:
+		return reading{}, fmt.Errorf("list keys of %s: %w", prefix, hidden(prefix))
+	}
+	a := reading{index: meta.LastIndex, keys: keys, bare: true, pairs: map[string]*api.KVPair{}}
+	return a, nil
+}
+
+// complete adds to a reading of keys the entries that are new, and the watermark.
+func (c *Client) complete(ctx context.Context, d *directory, a *reading) error {
+	if !a.bare {
+		return nil
+	}
+	mark := d.prefix + watermarkName
+	a.keys = slices.DeleteFunc(a.keys, func(key string) bool { return key == mark })
+	for keys := range slices.Chunk(append(d.unknown(a.keys), mark), txnGets) {
+		var ops []*api.KVTxnOp
+		for _, key := range keys {
+			ops = append(ops, &api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: key})
+		}
+		results, err := c.transact(ctx, ops...)
+		if err != nil {
+			return fmt.Errorf("read entries of %s: %w", d.prefix, err)
+		}
+		for _, pair := range results {
+			switch {
+			case pair.ModifyIndex == 0: // deleted meanwhile
+			case pair.Key == mark:
+				a.mark = pair
+			default:
+				a.pairs[pair.Key] = pair
+			}
+		}
+	}
+	a.bare = false
+	return nil
+}
+
+// readMarks reads the watermark and the keys of all entries: enough to follow
+// the directory from here on, when the leases are read next. Of a few entries,
+// or when asked for, it reads the values as well.
+func (c *Client) readMarks(ctx context.Context, d *directory, whole bool) (reading, error) {
+	mark, _, err := c.get(ctx, d.prefix+watermarkName, read{})
+	if errors.Is(err, registry.ErrDenied) {
+		return reading{}, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
+	}
+	if err != nil {
+		return reading{}, err
+	}
+	a, err := c.readEntries(ctx, d.prefix, read{}, !whole)
+	switch {
+	case err != nil:
+		return reading{}, err
+	case whole:
+	case len(a.keys) <= fewEntries:
+		err = c.complete(ctx, &directory{prefix: d.prefix}, &a)
+	default:
+		a.keys = slices.DeleteFunc(a.keys, func(key string) bool { return key == d.prefix+watermarkName })
+		a.bare = false
+	}
+	// The one from before the keys: whatever was deleted since, they lack too.
+	a.mark = mark
+	return a, err
+}

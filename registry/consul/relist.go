@@ -1,0 +1,79 @@
+package consul
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// relist reads the tree and decides what is true, within a turn. notified is
+// the index a blocking query gave, 0 for none.
+func (c *Client) relist(ctx context.Context, t *tree, notified uint64) error {
+	var changes reading
+	if t.dir != nil {
+		var err error
+		// Before the list, which so shows whatever these say.
+		if changes, err = c.readMarks(ctx, t.dir, t.restored); err != nil {
+			return err
+		}
+		t.told = changes.last(t.dir.prefix)
+	}
+	l, err := c.readTree(ctx, t, false)
+	if err == nil && t.doubtful(l) {
+		l, err = c.confirm(ctx, t)
+	}
+	if err != nil {
+		return err
+	}
+	t.accept(l, notified, time.Now().Add(c.conf.Settle))
+	if t.dir != nil {
+		t.dir.adopt(changes, time.Now())
+	}
+	return nil
+}
+
+func (c *Client) readTree(ctx context.Context, t *tree, consistent bool) (list, error) {
+	pairs, index, err := c.list(ctx, t.prefix, read{consistent: consistent})
+	if err != nil {
+		return list{}, err
+	}
+	return t.newList(pairs, index), nil
+}
+
+// confirm asks again, in ways that cannot look like an empty tree when the
+// right to read it is gone.
+func (c *Client) confirm(ctx context.Context, t *tree) (list, error) {
+	key := t.prefix + markerName
+	marker, _, err := c.get(ctx, key, read{consistent: true})
+	if err != nil {
+		return list{}, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
+	}
+	l, err := c.readTree(ctx, t, true)
+	if err != nil {
+		return list{}, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
+	}
+	if marker == nil && l.marker == 0 && len(l.pairs) > 0 && !t.strict {
+		// Deleted by hand. Without it no later answer could be judged; a token
+		// that may not write leaves it to the others.
+		if created, err := c.ensureMarker(ctx, t.prefix); created || err != nil {
+			c.logger.Warn("missing marker key created", "key", key, "error", err)
+		}
+	}
+	switch {
+	case marker != nil && l.marker == 0:
+		return list{}, hidden(t.prefix)
+	case marker != nil && l.marker != marker.CreateIndex:
+		return list{}, uncertain("%s was created anew between two reads", key)
+	case marker != nil || l.marker != 0:
+		return l, nil
+	case t.strict && t.marker == 0 && (len(t.known) == 0 || len(l.pairs) > 0):
+		// Definitions written by other means than leno have no marker.
+		return l, nil
+	case len(l.pairs) > 0 && len(t.gone(l.pairs)) == 0:
+		return l, nil
+	default:
+		return list{}, uncertain("%s is missing: the store was emptied or restored", key)
+	}
+}
