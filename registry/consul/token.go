@@ -70,7 +70,8 @@ type tokenKey struct{}
 // transport sets the token of every request, tries once more with a token file
 // read again when Consul answers 403, and turns error statuses into
 // *statusError: the API client keeps them only as text in several spellings,
-// and for transactions and renewals it drops the code.
+// and for transactions and renewals it drops the code. What is not of Consul at
+// all becomes one, too.
 type transport struct {
 	base http.RoundTripper
 }
@@ -105,6 +106,11 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	switch {
+	case strings.HasPrefix(resp.Header.Get("Content-Type"), "text/html"):
+		// A page of a proxy or portal in between: Consul's API has none, and
+		// several of its answers would be taken from it as "false" or "gone".
+		_ = resp.Body.Close()
+		return nil, &statusError{Code: http.StatusBadGateway, Body: fmt.Sprintf("a page with status %d that is not Consul's", resp.StatusCode)}
 	case resp.StatusCode < 400, resp.StatusCode == http.StatusNotFound, resp.StatusCode == http.StatusConflict:
 		return resp, nil
 	}

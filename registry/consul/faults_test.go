@@ -1,0 +1,400 @@
+package consul
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// moment is how long a client waits for an answer that does not come.
+const moment = 100 * time.Millisecond
+
+// through makes a client's way lead through the proxy.
+func through(f *faulty) func(*Config) {
+	return func(c *Config) { c.Address, c.Wait = f.addr(), moment }
+}
+
+// fixture is what the calls of calls work on.
+type fixture struct {
+	*store
+	network              registry.Network
+	held, other, lapsed  registry.Lease
+	watched, watchedOwn  uint64 // indexes
+	reserved, unreserved registry.Reservation
+}
+
+func newFixture(t *testing.T, c *Client) *fixture {
+	t.Helper()
+	s := newStore(t)
+	s.prefix = c.conf.KVPrefix
+	f := &fixture{store: s, network: putNetwork(t, s, "default", "10.5.0.0/16")}
+	direct := s.open(t)
+	for i, l := range []*registry.Lease{&f.held, &f.other, &f.lapsed} {
+		var err error
+		if *l, err = direct.Acquire(testContext(t), f.network, f.claim(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.EndSession(t, f.lapsed.Session)
+	set, index, err := direct.WatchLeases(testContext(t), f.network, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range set.Leases {
+		if l.Slot == f.lapsed.Slot {
+			f.lapsed = l
+		}
+	}
+	f.watched, f.watchedOwn = index, f.held.ModifyIndex
+	f.reserved = registry.Reservation{Subnet: f.network.Plan.Subnets(200)[0], Node: "host-200"}
+	f.unreserved = registry.Reservation{Subnet: f.network.Plan.Subnets(201)[0], Node: "host-201"}
+	if err := direct.AddReservation(testContext(t), f.network, f.reserved, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.WatchLeases(testContext(t), f.network, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.WatchNetworks(testContext(t), 0); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// claim is one of host i for its slot.
+func (f *fixture) claim(i int) registry.Claim {
+	c := claim(i)
+	c.Prefer = f.network.Plan.Subnets(uint64(10 + i))[0]
+	return c
+}
+
+// call is one method of the registry on a fixture.
+type call struct {
+	name   string
+	do     func(ctx context.Context, c *Client, f *fixture) error
+	again  error // what the same call may say that was done before
+	writes bool
+	blocks bool // it waits for a change
+	status bool // it needs no more of an answer than its status
+}
+
+// service is the fixture's own.
+func (f *fixture) service() registry.Service {
+	return registry.Service{Name: "leno", ID: strings.ReplaceAll(f.prefix, "/", "-")}
+}
+
+func calls() []call {
+	return []call{
+		{name: "Probe", do: func(ctx context.Context, c *Client, _ *fixture) error { return c.Probe(ctx) }},
+		{name: "NodeName", do: func(ctx context.Context, c *Client, _ *fixture) error { return errOf2(c.NodeName(ctx)) }},
+		{name: "Network", do: func(ctx context.Context, c *Client, f *fixture) error { return errOf2(c.Network(ctx, f.network.Name)) }},
+		{name: "WatchNetworks", do: func(ctx context.Context, c *Client, _ *fixture) error { return errOf(c.WatchNetworks(ctx, 0)) }},
+		{name: "WatchLeases", do: func(ctx context.Context, c *Client, f *fixture) error { return errOf(c.WatchLeases(ctx, f.network, 0)) }},
+		{name: "WatchLeases after", blocks: true, do: func(ctx context.Context, c *Client, f *fixture) error {
+			return errOf(c.WatchLeases(ctx, f.network, f.watched))
+		}},
+		{name: "WatchLease", do: func(ctx context.Context, c *Client, f *fixture) error {
+			return errOf(c.WatchLease(ctx, f.network, f.held.Subnet(), 0))
+		}},
+		{name: "WatchLease after", blocks: true, do: func(ctx context.Context, c *Client, f *fixture) error {
+			return errOf(c.WatchLease(ctx, f.network, f.held.Subnet(), f.watchedOwn))
+		}},
+		{name: "Reservations", do: func(ctx context.Context, c *Client, f *fixture) error { return errOf2(c.Reservations(ctx, f.network)) }},
+		{name: "Renew", writes: true, do: func(ctx context.Context, c *Client, f *fixture) error { return c.Renew(ctx, f.held) }},
+		{name: "PutNetwork", writes: true, do: func(ctx context.Context, c *Client, _ *fixture) error {
+			return c.PutNetwork(ctx, network("new", "10.9.0.0/16"))
+		},
+			again: registry.ErrNetworkExists},
+		{name: "DeleteNetwork", writes: true, do: func(ctx context.Context, c *Client, _ *fixture) error { return c.DeleteNetwork(ctx, "new") },
+			again: registry.ErrNetworkNotFound},
+		{name: "Acquire", writes: true, do: func(ctx context.Context, c *Client, f *fixture) error {
+			return errOf2(c.Acquire(ctx, f.network, f.claim(5)))
+		}},
+		{name: "AddReservation", writes: true, do: func(ctx context.Context, c *Client, f *fixture) error {
+			return c.AddReservation(ctx, f.network, f.unreserved, false)
+		}},
+		{name: "RemoveReservation", writes: true, do: func(ctx context.Context, c *Client, f *fixture) error {
+			return c.RemoveReservation(ctx, f.network.Name, f.reserved.Subnet)
+		}, again: registry.ErrReservationNotFound},
+		{name: "Expire", writes: true, do: func(ctx context.Context, c *Client, f *fixture) error { return c.Expire(ctx, f.lapsed) }, again: registry.ErrConflict},
+		{name: "Revoke", writes: true, do: func(ctx context.Context, c *Client, f *fixture) error {
+			return c.Revoke(ctx, f.network.Name, f.other.Subnet())
+		}, again: registry.ErrLeaseNotFound},
+		{name: "Release", writes: true, do: func(ctx context.Context, c *Client, f *fixture) error { return c.Release(ctx, f.held) }},
+		{name: "Announce", writes: true, do: func(ctx context.Context, c *Client, f *fixture) error {
+			return c.Announce(ctx, f.service(), registry.Verdict{Status: "passing"})
+		}},
+		{name: "Withdraw", writes: true, status: true, do: func(ctx context.Context, c *Client, f *fixture) error { return c.Withdraw(ctx, f.service()) }},
+	}
+}
+
+// TestFaults: whatever stands in the way, every call says within bounded time
+// which of the two it is, and the next one works.
+func TestFaults(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		fault  fault
+		gate   int
+		fresh  bool // no connection is open yet
+		within bool // the answer has begun
+		want   error
+	}{
+		{name: "no leader", fault: answer(500, "No cluster leader"), want: registry.ErrUnavailable},
+		{name: "leader lost", fault: answer(500, "rpc error making call: leadership lost while committing log"), want: registry.ErrUnavailable},
+		{name: "write rate limit", fault: answer(503, "rate limit exceeded, try again later or against a different server"), want: registry.ErrUnavailable},
+		{name: "read rate limit", fault: answer(429, "rate limit exceeded, try again later"), want: registry.ErrUnavailable},
+		{name: "too many connections", fault: answer(429, ""), want: registry.ErrUnavailable},
+		{name: "denied", fault: answer(403, "Permission denied: token with AccessorID 'x' lacks permission"), want: registry.ErrDenied},
+		{name: "token gone", fault: answer(403, "rpc error making call: ACL not found"), want: registry.ErrDenied},
+		{name: "bad gateway", fault: answer(502, "<html>"), want: registry.ErrUnavailable},
+		{name: "somebody else's answer", fault: foreign, want: registry.ErrUnavailable},
+		{name: "reset within the answer", fault: reset, within: true, want: registry.ErrUnavailable},
+		{name: "no answer", fault: noAnswer, want: registry.ErrUnavailable},
+		{name: "connection refused", gate: gateShut, want: registry.ErrUnavailable},
+		{name: "connections gone silent", gate: gateSilent, want: registry.ErrUnavailable},
+		{name: "connection that never answers", gate: gateSilent, fresh: true, want: registry.ErrUnavailable},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			proxy := newFaulty(t, common.get(t))
+			c := common.get(t).client(t, testPrefix(), through(proxy))
+			f := newFixture(t, c)
+			for _, call := range calls() {
+				if tt.fresh {
+					_ = c.Close()
+				}
+				proxy.harm(tt.fault, nil)
+				proxy.gate.set(tt.gate)
+				before, _ := proxy.count()
+				c.conf.timeout = moment
+				ctx, cancel := context.WithTimeout(t.Context(), testPatience)
+				err := call.do(ctx, c, f)
+				if !errors.Is(err, tt.want) && (!call.status || !tt.within) {
+					t.Errorf("%s: %v, want %v", call.name, err, tt.want)
+				}
+				if ctx.Err() != nil {
+					t.Errorf("%s took all the time there was", call.name)
+				}
+				cancel()
+				if after, _ := proxy.count(); after-before > 2 {
+					t.Errorf("%s made %d requests", call.name, after-before)
+				}
+				proxy.gate.set(gateOpen)
+				proxy.harm(nil, nil)
+				c.conf.timeout = callTimeout
+				if call.blocks {
+					continue
+				}
+				// What a silent connection swallowed may come through after all.
+				if err := call.do(testContext(t), c, f); err != nil && (tt.gate != gateSilent || call.again == nil || !errors.Is(err, call.again)) {
+					t.Errorf("%s afterwards: %v", call.name, err)
+				}
+			}
+		})
+	}
+}
+
+// TestConnectionLostWhileWaiting: a blocking query ends when its connection
+// does, and soon after its time when the connection falls silent.
+func TestConnectionLostWhileWaiting(t *testing.T) {
+	for name, state := range map[string]int{"reset": gateShut, "silent": gateSilent} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxy := newFaulty(t, common.get(t))
+			c := common.get(t).client(t, testPrefix(), through(proxy), func(c *Config) { c.Wait, c.timeout = 2*time.Second, 3*time.Second })
+			f := newFixture(t, c)
+			ended := make(chan error, 3)
+			before, _ := proxy.count()
+			for _, watch := range []func() error{
+				func() error { return errOf(c.WatchLeases(testContext(t), f.network, f.watched)) },
+				func() error { return errOf(c.WatchLease(testContext(t), f.network, f.held.Subnet(), f.watchedOwn)) },
+				func() error {
+					_, index, err := c.WatchNetworks(testContext(t), 0)
+					if err == nil {
+						_, _, err = c.WatchNetworks(testContext(t), index)
+					}
+					return err
+				},
+			} {
+				go func() { ended <- watch() }()
+			}
+			eventually(t, "all to wait", func() bool { n, _ := proxy.count(); return n >= before+4 })
+			proxy.gate.set(state)
+			for range 3 {
+				wantIs(t, <-ended, registry.ErrUnavailable)
+			}
+		})
+	}
+}
+
+// mutates says of a request that it changes the store.
+func mutates(r *http.Request) bool {
+	return r.Method == http.MethodPut || r.Method == http.MethodDelete
+}
+
+// nth wants the nth of the requests that change the store.
+func nth(n int) func(*http.Request) bool {
+	seen := 0
+	return func(r *http.Request) bool {
+		if !mutates(r) {
+			return false
+		}
+		seen++
+		return seen == n
+	}
+}
+
+// TestAnswerLost loses the answer to each write of each call, after the write
+// took place. The call says that it is done, or that it cannot know; made again
+// it finds itself done, and there is nothing twice and nothing left over.
+func TestAnswerLost(t *testing.T) {
+	for name, instead := range map[string]fault{
+		"time-out":               noAnswer,
+		"leader lost":            answer(500, "rpc error making call: leadership lost while committing log"),
+		"rate limit":             answer(503, "rate limit exceeded"),
+		"reset":                  reset,
+		"somebody else's answer": foreign,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxy := newFaulty(t, common.get(t))
+			for _, call := range calls() {
+				if !call.writes {
+					continue
+				}
+				for n, met := 1, 1; met > 0; n++ {
+					c := common.get(t).client(t, testPrefix(), through(proxy))
+					f := newFixture(t, c)
+					if call.name == "DeleteNetwork" {
+						putNetwork(t, f.store, "new", "10.9.0.0/16")
+					}
+					if name == "time-out" {
+						c.conf.timeout = moment
+					}
+					proxy.harm(after(instead), nth(n))
+					err := call.do(testContext(t), c, f)
+					_, met = proxy.count()
+					proxy.harm(nil, nil)
+					c.conf.timeout = callTimeout
+					what := fmt.Sprintf("%s, answer %d lost", call.name, n)
+					if err != nil && !errors.Is(err, registry.ErrUnavailable) {
+						t.Errorf("%s: %v", what, err)
+					}
+					if err := call.do(testContext(t), c, f); err != nil && (call.again == nil || !errors.Is(err, call.again)) {
+						t.Errorf("%s, again: %v", what, err)
+					}
+					f.consistent(t, what, call.name)
+				}
+			}
+		})
+	}
+}
+
+// TestLateWrite: a claim that reaches Consul long after its host gave it up, and
+// holds another slot, must not take effect any more.
+func TestLateWrite(t *testing.T) {
+	proxy := newFaulty(t, common.get(t))
+	c := common.get(t).client(t, testPrefix(), through(proxy))
+	f := newFixture(t, c)
+	late := make(chan struct{})
+	answers := make(chan *httptest.ResponseRecorder, 1)
+	claims := 0
+	proxy.harm(func(_ http.ResponseWriter, r *http.Request, pass http.Handler) {
+		body, _ := io.ReadAll(r.Body)
+		again := r.Clone(context.WithoutCancel(r.Context()))
+		again.Body = io.NopCloser(bytes.NewReader(body))
+		<-r.Context().Done()
+		<-late
+		answer := httptest.NewRecorder()
+		pass.ServeHTTP(answer, again)
+		answers <- answer
+	}, func(r *http.Request) bool { // the first claim
+		if r.URL.Path == "/v1/txn" {
+			claims++
+		}
+		return r.URL.Path == "/v1/txn" && claims == 1
+	})
+	c.conf.timeout = time.Second
+	claim := f.claim(5)
+	claim.Prefer = netip.Prefix{} // any slot: another one each time
+	lease, err := c.Acquire(testContext(t), f.network, claim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(late)
+	if got := <-answers; got.Code != http.StatusConflict || !strings.Contains(got.Body.String(), "invalid session") {
+		t.Errorf("the late claim: %d %s", got.Code, got.Body)
+	}
+	c.conf.timeout = callTimeout
+	f.consistent(t, "late write", "Acquire")
+	if err := c.Renew(testContext(t), lease); err != nil {
+		t.Error(err)
+	}
+}
+
+// consistent checks what the store holds after the call was made, twice perhaps.
+func (f *fixture) consistent(t *testing.T, what, call string) {
+	t.Helper()
+	byHost := map[string][]registry.Lease{}
+	set, _, err := f.open(t).WatchLeases(testContext(t), f.network, 0)
+	if err != nil || len(set.Bad) > 0 {
+		t.Fatalf("%s: %v, %v", what, set.Bad, err)
+	}
+	holding := map[string]bool{}
+	for _, l := range set.Leases {
+		byHost[l.Node] = append(byHost[l.Node], l)
+		holding[l.Session] = true
+	}
+	want := map[string]int{"host-0": 1, "host-1": 1, "host-2": 1}
+	switch call {
+	case "Acquire":
+		want["host-5"] = 1
+	case "Expire":
+		delete(want, "host-2")
+	case "Revoke":
+		delete(want, "host-1")
+	case "Release":
+		delete(want, "host-0")
+	}
+	for host, leases := range byHost {
+		if len(leases) != want[host] {
+			t.Errorf("%s: %d leases of %s", what, len(leases), host)
+		}
+		if host == "host-5" && !leases[0].Held() {
+			t.Errorf("%s: nobody holds the lease", what)
+		}
+		delete(want, host)
+	}
+	if len(want) > 0 {
+		t.Errorf("%s: no leases of %v", what, want)
+	}
+	// A session whose making was not answered has no name to destroy it by. It
+	// holds nothing, and ends by itself.
+	entries, _, err := f.admin.Session().List(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sessions := f.sessions(t, "default")
+	stray := 0
+	for _, e := range entries {
+		if slices.Contains(sessions, e.ID) && !holding[e.ID] {
+			stray++
+			if e.TTL != claim(0).TTL.String() {
+				t.Errorf("%s: a session of ttl %q is left over", what, e.TTL)
+			}
+		}
+	}
+	if most := map[string]int{"Acquire": 1, "Revoke": 1, "Release": 1}[call]; stray > most {
+		t.Errorf("%s: %d sessions that hold nothing", what, stray)
+	}
+}

@@ -1,0 +1,259 @@
+package consul
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"sync"
+	"testing"
+)
+
+// faulty stands between a client and its server, and answers or stays silent as
+// it is told.
+type faulty struct {
+	gate *gate
+
+	mu      sync.Mutex
+	fault   fault // of requests that are wanted; nil for none
+	wanted  func(r *http.Request) bool
+	met     int // requests that were wanted
+	request int // requests at all
+}
+
+// fault answers a request; pass is what the server would do.
+type fault func(w http.ResponseWriter, r *http.Request, pass http.Handler)
+
+func newFaulty(t *testing.T, s *server) *faulty {
+	f := &faulty{gate: newGate(t)}
+	target := &url.URL{Scheme: "http", Host: s.addr}
+	pass := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		// A client that gave up is no news.
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
+	}
+	p := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		f.mu.Lock()
+		f.request++
+		fault := f.fault
+		if fault != nil && f.wanted != nil && !f.wanted(r) {
+			fault = nil
+		}
+		if fault != nil {
+			f.met++
+		}
+		f.mu.Unlock()
+		if fault == nil {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		fault(w, r, pass)
+	}))
+	_ = p.Listener.Close()
+	p.Listener = f.gate
+	p.Start()
+	t.Cleanup(func() {
+		f.gate.set(gateOpen)
+		f.harm(nil, nil)
+		p.CloseClientConnections()
+		p.Close()
+	})
+	return f
+}
+
+func (f *faulty) addr() string { return f.gate.Addr().String() }
+
+// harm has the requests that are wanted, all with nil, answered by the fault; a
+// nil one ends that.
+func (f *faulty) harm(fault fault, wanted func(*http.Request) bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fault, f.wanted, f.met = fault, wanted, 0
+}
+
+// count is how many requests there were, and how many met the fault.
+func (f *faulty) count() (all, met int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.request, f.met
+}
+
+// noAnswer lets the client wait. The body is read because net/http looks for
+// clients that have gone only after that.
+func noAnswer(_ http.ResponseWriter, r *http.Request, _ http.Handler) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	<-r.Context().Done()
+}
+
+// foreign answers as a captive portal does.
+func foreign(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+	_, _ = io.WriteString(w, "<html>please log in</html>")
+}
+
+// reset breaks the connection within the answer.
+func reset(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+	conn, _, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		return
+	}
+	_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Consul-Index: 9\r\nX-Consul-Knownleader: true\r\nContent-Length: 1000\r\n\r\n[{")
+	if tcp, ok := conn.(*gated).Conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	_ = conn.Close()
+}
+
+// after has the server do as it was asked, and loses its answer for that of
+// another fault.
+func after(instead fault) fault {
+	return func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		pass.ServeHTTP(httptest.NewRecorder(), r.WithContext(context.WithoutCancel(r.Context())))
+		instead(w, r, pass)
+	}
+}
+
+// gate is a listener that can be shut, and whose connections can fall silent.
+type gate struct {
+	addr net.Addr
+
+	mu      sync.Mutex
+	state   int
+	inner   net.Listener // nil while shut
+	conns   map[*gated]bool
+	changed chan struct{} // closed at every change of state
+	ended   bool
+}
+
+const (
+	gateOpen   = iota
+	gateShut   // connections are refused, and those there were are reset
+	gateSilent // connections are accepted and nothing is answered, nor on those there were
+)
+
+func newGate(t *testing.T) *gate {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &gate{addr: l.Addr(), inner: l, conns: map[*gated]bool{}, changed: make(chan struct{})}
+}
+
+// set changes the state; the port stays the same.
+func (g *gate) set(state int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ended || g.state == state {
+		return
+	}
+	switch {
+	case state == gateShut:
+		_ = g.inner.Close()
+		g.inner = nil
+		for c := range g.conns {
+			_ = c.Conn.(*net.TCPConn).SetLinger(0)
+			_ = c.Conn.Close()
+		}
+	case g.state == gateShut:
+		// Nobody else takes the port meanwhile: it is out of the range of those
+		// that are chosen for others only by chance, so try until it is free.
+		for g.inner == nil {
+			if l, err := net.Listen("tcp", g.addr.String()); err == nil {
+				g.inner = l
+			}
+		}
+	}
+	g.state = state
+	close(g.changed)
+	g.changed = make(chan struct{})
+}
+
+func (g *gate) Accept() (net.Conn, error) {
+	for {
+		g.mu.Lock()
+		inner, changed, ended := g.inner, g.changed, g.ended
+		g.mu.Unlock()
+		if ended {
+			return nil, net.ErrClosed
+		}
+		if inner == nil {
+			<-changed
+			continue
+		}
+		conn, err := inner.Accept()
+		if err != nil {
+			continue // shut, or ended
+		}
+		c := &gated{Conn: conn, gate: g, closed: make(chan struct{})}
+		g.mu.Lock()
+		g.conns[c] = true
+		g.mu.Unlock()
+		return c, nil
+	}
+}
+
+func (g *gate) Close() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ended {
+		return nil
+	}
+	g.ended = true
+	close(g.changed)
+	g.changed = make(chan struct{})
+	if g.inner != nil {
+		return g.inner.Close()
+	}
+	return nil
+}
+
+func (g *gate) Addr() net.Addr { return g.addr }
+
+// gated is a connection through a gate.
+type gated struct {
+	net.Conn
+	gate   *gate
+	once   sync.Once
+	closed chan struct{}
+}
+
+// pass blocks while the gate is silent.
+func (c *gated) pass() {
+	for {
+		c.gate.mu.Lock()
+		state, changed := c.gate.state, c.gate.changed
+		c.gate.mu.Unlock()
+		if state != gateSilent {
+			return
+		}
+		select {
+		case <-changed:
+		case <-c.closed:
+			return
+		}
+	}
+}
+
+func (c *gated) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.pass()
+	return n, err
+}
+
+func (c *gated) Write(p []byte) (int, error) {
+	c.pass()
+	return c.Conn.Write(p)
+}
+
+func (c *gated) Close() error {
+	c.once.Do(func() {
+		close(c.closed)
+		c.gate.mu.Lock()
+		delete(c.gate.conns, c)
+		c.gate.mu.Unlock()
+	})
+	return c.Conn.Close()
+}
