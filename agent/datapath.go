@@ -79,15 +79,15 @@ func (r *runner) showPlace(n registry.Network, p place) {
 }
 
 // makeClaim is what this host says of itself, complete from its first write.
-func (r *runner) makeClaim(p place) registry.Claim {
+func (r *runner) makeClaim(n registry.Network, p place) registry.Claim {
 	c := registry.Claim{
 		Node: r.env.id.node, NodeID: r.env.id.nodeID, PublicIPs: p.choice.Addrs, MTU: p.mtu, Backend: p.attributes,
 		TTL: r.config.Lease.TTL, Hold: r.config.Lease.Hold,
 	}
 	if lease, held, _ := r.lease.get(); held {
-		c.Session, c.Prefer = lease.Session, lease.Subnet()
+		c.Session, c.Prefer, c.Since = lease.Session, lease.Subnet(), lease.ModifyIndex
 	} else {
-		c.Session, c.Prefer = r.previous()
+		c.Session, c.Prefer, c.Since = r.previous(n)
 	}
 	return c
 }
@@ -204,7 +204,7 @@ func (r *runner) relocate(n registry.Network, before place) place {
 		return before
 	}
 	r.log.Info("underlay changed", "link", now.choice.Interface, "addresses", fmt.Sprint(now.choice.Addrs), "mtu", now.choice.MTU)
-	r.claim.set(r.makeClaim(now))
+	r.claim.set(r.makeClaim(n, now))
 	return now
 }
 
@@ -329,7 +329,7 @@ func (r *runner) save(n registry.Network, lease registry.Lease) error {
 	r.saving.Lock()
 	defer r.saving.Unlock()
 	now := saved{Version: registry.Version, Network: n.Name, Subnets: lease.Subnets, Session: lease.Session,
-		Revoked: r.revokedSubnet(), SubnetFile: r.local.SubnetFile, Pools: n.Plan.Prefixes(), Backend: n.Backend}
+		Lease: lease.ModifyIndex, Definition: n.CreateIndex, Revoked: r.revokedSubnet(), SubnetFile: r.local.SubnetFile, Pools: n.Plan.Prefixes(), Backend: n.Backend}
 	if before, err := loadSaved(r.config.DataDir, n.Name); err == nil && reflect.DeepEqual(before, now) {
 		return nil
 	}

@@ -55,6 +55,11 @@ type saved struct {
 	Network string         `json:"network"`
 	Subnets []netip.Prefix `json:"subnets"`
 	Session string         `json:"session"`
+	// Lease is the version of the lease's record, and Definition the index at
+	// which the network's was created: how a store that was set back, or made
+	// anew, is known.
+	Lease      uint64 `json:"lease_index,omitzero"`
+	Definition uint64 `json:"network_index,omitzero"`
 	// Revoked is the subnet that was revoked from this host, until it has
 	// another: not to be asked for again.
 	Revoked netip.Prefix `json:"revoked,omitzero"`

@@ -373,8 +373,9 @@ func (r *runner) watchOwn(ctx context.Context, n registry.Network, lease registr
 }
 
 // previous is what this host held before, by its state file, else by its
-// subnet file.
-func (r *runner) previous() (session string, subnet netip.Prefix) {
+// subnet file: the session, the subnet, and the version of its record when that
+// says something in the store of n.
+func (r *runner) previous(n registry.Network) (session string, subnet netip.Prefix, since uint64) {
 	before, err := loadSaved(r.config.DataDir, r.local.Name)
 	if err != nil {
 		path := savedPath(r.config.DataDir, r.local.Name)
@@ -383,10 +384,13 @@ func (r *runner) previous() (session string, subnet netip.Prefix) {
 	if before.Revoked.IsValid() {
 		r.setRevoked(before.Revoked)
 	}
-	if len(before.Subnets) > 0 {
-		return before.Session, before.Subnets[0]
+	if before.Definition == n.CreateIndex {
+		since = before.Lease
 	}
-	return before.Session, subnetInFile(r.local.SubnetFile)
+	if len(before.Subnets) > 0 {
+		return before.Session, before.Subnets[0], since
+	}
+	return before.Session, subnetInFile(r.local.SubnetFile), 0
 }
 
 // wait shows and logs what the runner waits for, and fails the check for it.

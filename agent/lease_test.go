@@ -128,19 +128,23 @@ func TestClaimTellsWhatWasHeld(t *testing.T) {
 		prepare func()
 		session string
 		prefer  netip.Prefix
+		since   uint64
 	}{
-		{"nothing", func() {}, "", netip.Prefix{}},
-		{"subnet file", func() { must(t, writeFileAtomic(r.local.SubnetFile, []byte("LENO_SUBNET=10.5.3.1/24\n"), 0o644)) }, "", other},
+		{"nothing", func() {}, "", netip.Prefix{}, 0},
+		{"subnet file", func() { must(t, writeFileAtomic(r.local.SubnetFile, []byte("LENO_SUBNET=10.5.3.1/24\n"), 0o644)) }, "", other, 0},
+		{"state file of another store", func() {
+			must(t, storeSaved(a.config.DataDir, saved{Network: "n", Session: "s", Subnets: []netip.Prefix{subnet}, Lease: 5, Definition: 6}))
+		}, "s", subnet, 0},
 		{"state file", func() {
-			must(t, storeSaved(a.config.DataDir, saved{Network: "n", Session: "s", Subnets: []netip.Prefix{subnet}}))
-		}, "s", subnet},
-		{"lease", func() { r.lease.set(testLease("a", 1, "now", 1)) }, "now", netip.MustParsePrefix("10.5.1.0/24")},
+			must(t, storeSaved(a.config.DataDir, saved{Network: "n", Session: "s", Subnets: []netip.Prefix{subnet}, Lease: 5, Definition: 7}))
+		}, "s", subnet, 5},
+		{"lease", func() { r.lease.set(testLease("a", 1, "now", 9)) }, "now", netip.MustParsePrefix("10.5.1.0/24"), 9},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.prepare()
-			c := r.makeClaim(p)
-			if c.Session != tt.session || c.Prefer != tt.prefer {
-				t.Errorf("session %q, prefers %s", c.Session, c.Prefer)
+			c := r.makeClaim(registry.Network{Name: "n", CreateIndex: 7}, p)
+			if c.Session != tt.session || c.Prefer != tt.prefer || c.Since != tt.since {
+				t.Errorf("session %q, prefers %s since %d", c.Session, c.Prefer, c.Since)
 			}
 			if c.Node != "a" || c.NodeID != "id-a" || c.MTU != 1450 || c.TTL != a.config.Lease.TTL || c.Hold != a.config.Lease.Hold || c.Running {
 				t.Errorf("%+v", c)

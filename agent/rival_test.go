@@ -222,3 +222,27 @@ func TestStoreMadeAnew(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 }
+
+// TestStoreSetBackWhileStopped: what the state file says is newer than the store.
+func TestStoreSetBackWhileStopped(t *testing.T) {
+	a := newHost(t, memory.New(), "a").start()
+	a.ready()
+	before := a.subnet()
+	backup := a.store.Backup()
+	must(t, a.stop())
+	a.store.Delete(leaseKey(before))
+	if b := a.rival("b", before); b.Subnet() != before {
+		t.Fatalf("b has %s", b.Subnet())
+	}
+	a.start().ready()
+	now := a.subnet()
+	must(t, a.stop())
+	a.store.Restore(backup)
+	a.start().ready()
+	if got := a.subnet(); got != now || now == before {
+		t.Errorf("subnet %s, then %s, and after the restore %s", before, now, got)
+	}
+	if _, _, ok := a.store.Get(leaseKey(before)); ok {
+		t.Error("the record of before is still there")
+	}
+}

@@ -271,7 +271,7 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 			place = now
 			r.showPlace(n, place)
 		}
-		claim = r.makeClaim(place)
+		claim = r.makeClaim(n, place)
 		claim.Avoid = outgrown(n.Plan, claim.Prefer)
 		return claim
 	})
