@@ -56,7 +56,7 @@ func openConsul(c config.Config, log hclog.Logger) (registry.Registry, error) {
 		Address: c.Consul.Address, Token: c.Consul.Token, TokenFile: c.Consul.TokenFile, KVPrefix: c.Consul.KVPrefix,
 		Datacenter: c.Consul.Datacenter, Namespace: c.Consul.Namespace, Partition: c.Consul.Partition,
 		TLS:    consul.TLS(c.Consul.TLS),
-		Settle: 2 * c.Lease.TTL,
+		Settle: settleTime(c.Lease),
 		Logger: log.Named("consul"),
 	})
 	if err != nil {

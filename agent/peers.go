@@ -64,6 +64,9 @@ func conflicts(leases []registry.Lease, own registry.Lease) string {
 	self := registry.Claim{Node: own.Node, NodeID: own.NodeID, PublicIPs: own.PublicIPs, Session: own.Session, Since: own.ModifyIndex}
 	var out []string
 	for _, l := range leases {
+		if l.NodeID == own.NodeID && l.Slot == own.Slot {
+			continue // our own record, which may be newer than own; it is watched by itself
+		}
 		if err := registry.Duplicate(l, self); err != nil {
 			out = append(out, err.Error())
 		}

@@ -74,11 +74,14 @@ func TestConflicts(t *testing.T) {
 	copied.NodeID = own.NodeID
 	before := copied // our own of before a restore, under our former name and address
 	before.ModifyIndex = 0
+	moved := own // written, and seen before the claim was answered
+	moved.ModifyIndex, moved.Session, moved.PublicIPs = 2, registry.UnknownSession, sameName.PublicIPs
 	tests := []struct {
 		name  string
 		lease registry.Lease
 		want  []string // in the text; none for no conflict
 	}{
+		{"our own at another address", moved, nil},
 		{"our own", own, nil},
 		{"another host", testLease("b", 2, "sb", 1), nil},
 		{"same name", sameName, []string{`"a"`, "192.0.2.98", "192.0.2.97", "id-b"}},

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -48,6 +49,11 @@ type recollection struct {
 	until  time.Time     // zero before the store was read for the first time
 	stays  time.Duration // how long what the store lacks stays
 }
+
+// settleTime is how long what a store lacks that was emptied or set back is kept:
+// longer than any session in it can live without its host, and than a host may
+// wait for one to end before it writes its own lease.
+func settleTime(l config.Lease) time.Duration { return 3 * l.TTL }
 
 // remember reads the file. One that is missing or broken is no memory.
 func remember(dataDir string, n registry.Network, stays time.Duration) *recollection {
@@ -157,7 +163,7 @@ func (m *recollection) keep(n registry.Network, leases []registry.Lease, own reg
 // remember is what an earlier process knew, when this is the first round of this
 // one.
 func (r *runner) remember(n registry.Network) *recollection {
-	m := remember(r.config.DataDir, n, 2*r.config.Lease.TTL)
+	m := remember(r.config.DataDir, n, settleTime(r.config.Lease))
 	if r.recalled {
 		m.leases = nil
 	}
