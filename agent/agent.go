@@ -64,6 +64,7 @@ type environment struct {
 	pools    *poolClaims
 	networks *published[networkSet]
 	kernel   *published[struct{}] // set at each change of the kernel's tables
+	setBack  *published[struct{}] // set when the store lost something
 
 	selectUnderlay   func(c config.Underlay, pools []netip.Prefix) (underlay.Choice, error)
 	ensureForwarding func(a netip.Addr, set bool) (on bool, err error)
@@ -159,7 +160,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	a.env = &environment{
 		log: o.Logger, registry: o.Registry, contact: newContact(o.Registry), backends: o.Backends, health: newHealth(time.Now),
 		firewall: newFirewallKeeper(o.Firewall), pools: newPoolClaims(),
-		networks: newPublished[networkSet](), kernel: newPublished[struct{}](),
+		networks: newPublished[networkSet](), kernel: newPublished[struct{}](), setBack: newPublished[struct{}](),
 		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding,
 	}
 	a.records = newRecordBoard(a.log, func(status, reason string) { a.env.health.set("", checkRecords, status, reason) })

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"strings"
@@ -19,6 +20,9 @@ const (
 	announceEvery = 30 * time.Second
 	// announceSettle gathers changes of health that come together.
 	announceSettle = time.Second
+	// announceSpread is within what all hosts register again after the store was
+	// set back.
+	announceSpread = 3 * time.Second
 )
 
 // announce keeps the agent in the catalogue, where the store has one. The
@@ -30,9 +34,18 @@ func (a *Agent) announce(ctx context.Context, address net.Addr) {
 		return
 	}
 	retry := a.env.contact.retry()
+	_, _, setBack := a.env.setBack.get()
+	anew := false
 	for {
+		select {
+		case <-setBack:
+			_, _, setBack = a.env.setBack.get()
+			anew = true
+		default:
+		}
 		report, changed := a.env.health.report()
 		s, err := a.service(ctx, address)
+		s.Anew = anew
 		if err == nil && s.Address.IsValid() { // known once the first network found its underlay
 			call, cancel := context.WithTimeout(ctx, callTimeout)
 			err = announcer.Announce(call, s, verdict(report))
@@ -48,10 +61,17 @@ func (a *Agent) announce(ctx context.Context, address net.Addr) {
 			}
 			continue
 		}
+		anew = false
 		timer := time.NewTimer(announceEvery)
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
+		case <-setBack:
+			// With many hosts, each write counts for the store.
+			if sleep(ctx, rand.N(announceSpread)) != nil {
+				timer.Stop()
+				return
+			}
 		case <-changed:
 			if sleep(ctx, announceSettle) != nil {
 				timer.Stop()

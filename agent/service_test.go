@@ -84,6 +84,38 @@ func TestAnnounce(t *testing.T) {
 	verdict(api.Critical, "n datapath: no such device")
 }
 
+// TestAnnouncedAnew: when the store was set back, so was its catalogue, though
+// the agent's own lease is as it was.
+func TestAnnouncedAnew(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	c := &catalog{outage: a.registry, name: "here"}
+	a.catalog = c
+	a.config.Consul.Service = "leno"
+	a.start()
+	a.ready()
+	a.check(checkSnapshot, api.Passing)
+	lease, _, _ := mustRunner(t, a).lease.get()
+	announced := func(anew bool) {
+		t.Helper()
+		eventually(t, func() error {
+			if s, _ := c.last(); s.Name == "" || s.Anew != anew {
+				return fmt.Errorf("%+v", s)
+			}
+			return nil
+		})
+	}
+	announced(false)
+	a.store.Restore(a.store.Backup())
+	a.rival("b", netip.Prefix{}) // wakes whoever watches
+	announced(true)
+	a.recorder.setFail(errors.New("no such device"))
+	a.kick()
+	announced(false)
+	if now, _, _ := mustRunner(t, a).lease.get(); now.ModifyIndex != lease.ModifyIndex {
+		t.Errorf("the lease was written again: %+v", now)
+	}
+}
+
 func TestNotAnnounced(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	c := &catalog{outage: a.registry, name: "here"}

@@ -36,7 +36,11 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 			continue
 		}
 		index = next
-		before, _, _ := r.snapshot.get()
+		before, known, _ := r.snapshot.get()
+		if known && before.set.SetBack != set.SetBack {
+			r.log.Warn("the store was emptied or set back to an older state")
+			r.env.setBack.set(struct{}{})
+		}
 		set = keepKnown(n.Name, set, before.set.Leases)
 		r.snapshot.set(snapshot{set: set, index: next, read: time.Now()})
 		if r.env.health.set(r.local.Name, checkSnapshot, api.Passing, "leases are followed") && failed {

@@ -225,6 +225,9 @@ type BadRecord struct {
 type LeaseSet struct {
 	Leases []Lease
 	Bad    []BadRecord
+	// SetBack counts how often this client has seen the store emptied, made anew
+	// or set back to an older state. What else was in the store may be gone too.
+	SetBack uint64
 }
 
 // NetworkSet is all networks at one index.

@@ -149,6 +149,7 @@ type Service struct {
 	HealthURL string     // what the catalogue polls; "" wants a TTL check fed by Announce
 	Tags      []string
 	Meta      map[string]string
+	Anew      bool // register even if all looks right: the catalogue may have been set back behind it
 }
 
 // Verdict is the agent's health as catalogues know it.

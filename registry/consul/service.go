@@ -25,14 +25,16 @@ const (
 // Announce implements registry.Announcer with the local Consul agent's
 // services. The check polls s.HealthURL; without one it is a TTL check that
 // every call feeds with v. A `consul agent -dev` forgets services at a restart,
-// and anybody may deregister them, so each call looks first.
+// and anybody may deregister them, so each call looks first. What a restore took
+// from the servers the local agent does not notice for a minute or two, unless
+// the service is registered again.
 func (c *Client) Announce(ctx context.Context, s registry.Service, v registry.Verdict) error {
 	wanted := registration(s, v)
 	same, err := c.announced(ctx, wanted)
 	if err != nil {
 		return fmt.Errorf("announce service %s: %w", s.ID, err)
 	}
-	if !same {
+	if !same || s.Anew {
 		opts, cancel := c.query(ctx, read{})
 		defer cancel()
 		err := c.api.Agent().ServiceRegisterOpts(wanted, api.ServiceRegisterOpts{ReplaceExistingChecks: true}.WithContext(opts.Context()))

@@ -175,6 +175,7 @@ func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint
 			return s.dirLocked(dir), registry.ErrUncertain
 		}
 		set, _ = s.leasesLocked(n)
+		set.SetBack = s.setBack
 		c.clock.Observe(n.Name, set.Leases, time.Now())
 		return s.dirLocked(dir), nil
 	})

@@ -170,3 +170,46 @@ func TestPut(t *testing.T) {
 		}
 	}
 }
+
+// As a restored snapshot of Consul: records and sessions of before, but indexes
+// that go on, and the client counts it.
+func TestRestore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		c := store.Client()
+		n := define(t, c)
+		l, err := c.Acquire(t.Context(), n, claim(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		backup := store.Backup()
+		if err := c.Release(t.Context(), l); err != nil {
+			t.Fatal(err)
+		}
+		later := claim(n)
+		later.Node, later.NodeID, later.Prefer = "host-b", "id-b", l.Subnet()
+		later.PublicIPs = []netip.Addr{netip.MustParseAddr("192.0.2.2")}
+		taken, err := c.Acquire(t.Context(), n, later)
+		if err != nil || taken.Slot != l.Slot {
+			t.Fatalf("got %+v, %v", taken, err)
+		}
+		before, index, err := c.WatchLeases(t.Context(), n, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		store.Restore(backup)
+		set, _, err := c.WatchLeases(t.Context(), n, index)
+		if err != nil || len(set.Leases) != 1 || set.Leases[0].ModifyIndex != l.ModifyIndex || set.SetBack != before.SetBack+1 {
+			t.Errorf("got %+v, %v", set, err)
+		}
+		if err := c.Renew(t.Context(), l); err != nil {
+			t.Errorf("the session of before: %v", err)
+		}
+		moved := claim(n)
+		moved.MTU = 1400
+		if again, err := c.Acquire(t.Context(), n, moved); err != nil || again.ModifyIndex <= taken.ModifyIndex {
+			t.Errorf("got %+v, %v, want an index beyond %d", again, err, taken.ModifyIndex)
+		}
+	})
+}

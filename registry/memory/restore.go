@@ -30,6 +30,7 @@ func (s *Store) Restore(b Backup) {
 	for id := range s.sessions {
 		s.renewLocked(id)
 	}
+	s.setBack++
 	close(s.changed)
 	s.changed = make(chan struct{})
 }

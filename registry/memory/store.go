@@ -33,6 +33,7 @@ type Store struct {
 	dirs     map[string]uint64 // index of the last change in each directory
 	revoked  map[string]bool   // keys that have no record since Revoke removed it
 	changed  chan struct{}     // closed and replaced at every change
+	setBack  uint64            // how often Restore was called
 }
 
 type record struct {
