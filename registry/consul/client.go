@@ -182,6 +182,18 @@ func (c *Client) get(ctx context.Context, key string, r read) (*api.KVPair, uint
 	return pair, meta.LastIndex, nil
 }
 
+// getSurely is get for keys that are there as a rule. A leader that was just
+// elected answers default reads before it has applied its log, with nothing at
+// all after a restart of the whole cluster; only a consistent read tells that a
+// key is gone.
+func (c *Client) getSurely(ctx context.Context, key string, r read) (*api.KVPair, uint64, error) {
+	pair, index, err := c.get(ctx, key, r)
+	if err == nil && pair == nil {
+		return c.get(ctx, key, read{consistent: true})
+	}
+	return pair, index, err
+}
+
 // list reads everything below a prefix. Records hidden from the token are an
 // error; whether an empty list is to be believed is for the caller to find out.
 func (c *Client) list(ctx context.Context, prefix string, r read) (api.KVPairs, uint64, error) {

@@ -237,6 +237,47 @@ func TestConnectionLostWhileWaiting(t *testing.T) {
 	}
 }
 
+// TestLeaderWithoutItsLog: until it has applied its log, a new leader answers
+// what is not asked consistently as if nothing were there.
+func TestLeaderWithoutItsLog(t *testing.T) {
+	proxy := newFaulty(t, common.get(t))
+	c := common.get(t).client(t, testPrefix(), through(proxy))
+	f := newFixture(t, c)
+	proxy.harm(func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
+		w.Header().Set("X-Consul-Index", "1")
+		w.Header().Set("X-Consul-Knownleader", "true")
+		w.Header().Set("X-Consul-Lastcontact", "0")
+		w.WriteHeader(http.StatusNotFound)
+	}, func(r *http.Request) bool { return !r.URL.Query().Has("consistent") && r.URL.Path != "/v1/txn" })
+	ctx := testContext(t)
+	if n, err := c.Network(ctx, f.network.Name); err != nil || n.ModifyIndex != f.network.ModifyIndex {
+		t.Errorf("network %+v, %v", n, err)
+	}
+	if l, _, err := c.WatchLease(ctx, f.network, f.held.Subnet(), 0); err != nil || l.Session != f.held.Session {
+		t.Errorf("lease %+v, %v", l, err)
+	}
+	if err := c.Renew(ctx, f.held); err == nil || errors.Is(err, registry.ErrLeaseLost) {
+		t.Errorf("renewed: %v", err)
+	}
+	if set, _, err := c.WatchLeases(ctx, f.network, 0); err == nil && len(set.Leases) != 3 {
+		t.Errorf("leases %v", slots(set))
+	}
+	if set, _, err := c.WatchNetworks(ctx, 0); err == nil && len(set.Networks) != 1 {
+		t.Errorf("networks %v", set)
+	}
+	if err := c.Probe(ctx); err != nil {
+		t.Error(err)
+	}
+	if l, err := c.Acquire(ctx, f.network, f.claim(0)); err == nil && l.Slot != f.held.Slot {
+		t.Errorf("acquired %+v", l)
+	}
+	proxy.harm(nil, nil)
+	if err := c.Renew(ctx, f.held); err != nil {
+		t.Error(err)
+	}
+	f.consistent(t, "a leader without its log", "")
+}
+
 // mutates says of a request that it changes the store.
 func mutates(r *http.Request) bool {
 	return r.Method == http.MethodPut || r.Method == http.MethodDelete

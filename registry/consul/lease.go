@@ -148,7 +148,7 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 			r = read{index: after, wait: c.conf.Wait}
 		}
 		start := time.Now()
-		pair, index, err := c.get(ctx, key, r)
+		pair, index, err := c.getSurely(ctx, key, r)
 		if err != nil {
 			c.doubts.add(key)
 			return registry.Lease{}, 0, fmt.Errorf("watch lease %s: %w", subnet, err)

@@ -16,7 +16,7 @@ func (c *Client) Network(ctx context.Context, name string) (registry.Network, er
 	if err := registry.CheckNetworkName(name); err != nil {
 		return registry.Network{}, err
 	}
-	pair, _, err := c.get(ctx, c.layout.network(name), read{})
+	pair, _, err := c.getSurely(ctx, c.layout.network(name), read{})
 	if err != nil {
 		return registry.Network{}, fmt.Errorf("network %s: %w", name, err)
 	}
