@@ -59,6 +59,7 @@ func Run(t *testing.T, newStore func(t *testing.T) Store) {
 		{"Acquire", acquireTests},
 		{"Identity", identityTests},
 		{"Holding", holdingTests},
+		{"Hold", holdTests},
 		{"Watch", watchTests},
 		{"Malformed", malformedTests},
 		{"Unusable", unusableTests},

@@ -1,0 +1,142 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// TestOneHostTooMany: the network has three slots. The host without one says so
+// and why, and goes on by itself as soon as one is to be had; what a silent host
+// may still claim is not.
+func TestOneHostTooMany(t *testing.T) {
+	ctx := context.Background()
+	const short = 300 * time.Millisecond
+	die := func(h *host) {
+		lease, _, _ := mustRunner(h.t, h).lease.get()
+		must(h.t, h.stop())
+		h.store.EndSession(lease.Session)
+	}
+	for _, tt := range []struct {
+		name  string
+		hold  time.Duration
+		third bool // else the third slot is reserved
+		why   string
+		free  func(a, c *host) // frees the third slot
+		again func(c *host)    // what becomes of its host
+	}{
+		{"released", time.Hour, true, "3 slots: 3 held",
+			func(_, c *host) { must(c.t, c.client.ReleaseLease(ctx, "n")) }, nil},
+		{"silent for longer than hold", short, true, "3 slots: 3 held", func(_, c *host) { die(c) },
+			func(c *host) {
+				c.start()
+				c.check(checkLease, api.Critical, "network is full", "3 slots: 3 held")
+			}},
+		{"revoked from a dead host", time.Hour, true, "3 slots: 3 held",
+			func(a, c *host) {
+				die(c)
+				must(a.t, a.client.RevokeLease(ctx, "n", c.subnet()))
+			}, nil},
+		{"no longer reserved", time.Hour, false, "3 slots: 2 held, 0 lapsed and kept for their hosts, 1 reserved",
+			func(a, c *host) {
+				list, err := a.client.Reservations(ctx, "n")
+				must(a.t, err)
+				must(a.t, a.client.RemoveReservation(ctx, "n", list.Reservations[0].Subnet))
+			}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			store := memory.New()
+			hosts := map[string]*host{}
+			start := func(name string) *host {
+				h := newHost(t, store, name)
+				h.config.Lease.Hold = tt.hold
+				hosts[name] = h.start()
+				return h
+			}
+			a, b := start("a"), start("b")
+			a.ready()
+			b.ready()
+			third := free(a, b)
+			c := newHost(t, store, "c")
+			if tt.third {
+				c = start("c")
+				c.ready()
+			} else {
+				must(t, a.client.AddReservation(ctx, "n", api.Reservation{Subnet: third, Node: "somebody"}, false))
+			}
+			d := start("d")
+			d.check(checkLease, api.Critical, "network is full", tt.why)
+			if report, _ := d.agent.env.health.report(); report.Ready {
+				t.Error("ready without a lease")
+			}
+			tt.free(a, c)
+			if got := d.subnet(); got != third {
+				t.Errorf("got %s, want %s", got, third)
+			}
+			d.ready()
+			d.check(checkLease, api.Passing)
+			b.applies(b.with(a, d))
+			if tt.again != nil {
+				tt.again(c)
+			}
+		})
+	}
+}
+
+// with is what h applies when the others are its peers.
+func (h *host) with(others ...*host) string {
+	var peers []string
+	for _, o := range others {
+		peers = append(peers, fmt.Sprintf("%s@%s", o.name, o.subnet()))
+	}
+	slices.SortFunc(peers, func(x, y string) int { return strings.Compare(x[strings.Index(x, "@"):], y[strings.Index(y, "@"):]) })
+	return fmt.Sprintf("%s <- %s", h.subnet(), strings.Join(peers, ", "))
+}
+
+// TestSilentWithinHold: a host finds its subnet although another one waits for
+// any, and its peers have kept the routes to it.
+func TestSilentWithinHold(t *testing.T) {
+	store := memory.New()
+	a, b, c := newHost(t, store, "a").start(), newHost(t, store, "b").start(), newHost(t, store, "c").start()
+	for _, h := range []*host{a, b, c} {
+		h.ready()
+	}
+	d := newHost(t, store, "d").start()
+	d.check(checkLease, api.Critical, "3 slots: 3 held")
+	subnet := c.subnet()
+	want := a.with(b, c)
+	a.applies(want)
+	lease, _, _ := mustRunner(t, c).lease.get()
+	must(t, c.stop())
+	store.EndSession(lease.Session)
+	d.check(checkLease, api.Critical, "2 held, 1 lapsed and kept for their hosts")
+	eventually(t, func() error {
+		got, err := a.client.Lease(context.Background(), "n", subnet)
+		if err == nil && got.Held {
+			err = errors.New("still held")
+		}
+		return err
+	})
+	a.applies(want)
+	c.start().ready()
+	if got := c.subnet(); got != subnet {
+		t.Errorf("came back on %s, had %s", got, subnet)
+	}
+	d.check(checkLease, api.Critical, "3 slots: 3 held")
+	if now, _, err := store.Client().WatchLease(context.Background(), mustRunner(t, a).shown().definition, subnet, 0); err != nil ||
+		now.CreateIndex != lease.CreateIndex || !now.Held() {
+		t.Errorf("%+v, %v", now, err)
+	}
+	a.applies(want)
+	if n := len(a.recorder.all()); n > 3 {
+		t.Errorf("routes came and went: %q", a.recorder.all())
+	}
+}
