@@ -25,6 +25,9 @@ func TestUnusableRecords(t *testing.T) {
 	definition, _, err := w.Consul.Client().KV().Get("leno/networks/default", nil)
 	w.must(err)
 	deleted := w.routeEvents(a)
+	for _, to := range w.containers[1].Addrs {
+		w.eventually("packets to cross", func(context.Context) error { return w.pinged(w.containers[0], to) })
+	}
 	w.must(b.KillAgent())
 
 	const steering = "leno/leases/default/\x1b[2J\u202e"
