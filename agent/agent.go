@@ -65,6 +65,7 @@ type environment struct {
 	networks *published[networkSet]
 	kernel   *published[struct{}] // set at each change of the kernel's tables
 	setBack  *published[struct{}] // set when the store lost something
+	goneFor  time.Duration        // before a network that was not seen to go is left
 
 	selectUnderlay   func(c config.Underlay, pools []netip.Prefix) (underlay.Choice, error)
 	ensureForwarding func(a netip.Addr, set bool) (on bool, err error)
@@ -160,7 +161,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	a.env = &environment{
 		log: o.Logger, registry: o.Registry, contact: newContact(o.Registry), backends: o.Backends, health: newHealth(time.Now),
 		firewall: newFirewallKeeper(o.Firewall), pools: newPoolClaims(),
-		networks: newPublished[networkSet](), kernel: newPublished[struct{}](), setBack: newPublished[struct{}](),
+		networks: newPublished[networkSet](), kernel: newPublished[struct{}](), setBack: newPublished[struct{}](), goneFor: goneFor,
 		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding,
 	}
 	a.records = newRecordBoard(a.log, func(status, reason string) { a.env.health.set("", checkRecords, status, reason) })
@@ -234,10 +235,12 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr) error {
 	wg.Go(func() { a.leaveUnwanted(ctx) })
 	a.adopt(ctx, a.current())
 	a.env.health.clear("", checkNode)
+	missed := map[string]time.Time{}
 	for {
 		_, _, networksChanged := a.env.networks.get()
 		a.join(ctx)
 		select {
+		case <-a.leaveGone(ctx, missed):
 		case <-ctx.Done():
 			return ctx.Err()
 		case err := <-a.fatal:

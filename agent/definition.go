@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
@@ -15,6 +16,7 @@ import (
 // this host's own definition there when nobody has.
 func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) {
 	retry := r.env.contact.retry()
+	began := time.Now()
 	for {
 		_, _, networksChanged := r.env.networks.get()
 		n, err := r.definition(ctx)
@@ -32,6 +34,9 @@ func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) 
 		}
 		if errors.Is(err, errNetworkGone) && !r.deleted {
 			return registry.Network{}, err
+		}
+		if errors.Is(err, registry.ErrNetworkNotFound) && !r.deleted && time.Since(began) > r.env.goneFor && r.leftBehind() {
+			return registry.Network{}, errNetworkGone
 		}
 		reason := fmt.Sprintf("waiting for the store: %v", err)
 		switch {

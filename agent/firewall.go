@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -67,15 +68,21 @@ func (k *firewallKeeper) put(ctx context.Context, n firewall.Network) error {
 	return k.apply(ctx)
 }
 
-// drop takes one network's rules away.
+// drop takes one network's rules away, also those of an earlier process that were
+// not remembered.
 func (k *firewallKeeper) drop(ctx context.Context, name string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if _, ok := k.wanted[name]; !ok {
+	_, known := k.wanted[name]
+	if !known && k.applied != nil {
 		return nil
 	}
 	delete(k.wanted, name)
-	return k.apply(ctx)
+	err := k.apply(ctx)
+	if !known && errors.Is(err, firewall.ErrNotInstalled) {
+		return nil // there are no rules where nothing could have made them
+	}
+	return err
 }
 
 func (k *firewallKeeper) apply(ctx context.Context) error {

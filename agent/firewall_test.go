@@ -123,3 +123,23 @@ func TestFirewallFails(t *testing.T) {
 		})
 	}
 }
+
+// TestDropOfAnEarlierProcess: rules that nobody remembers go all the same, and
+// nothing is asked of a host that has no firewall.
+func TestDropOfAnEarlierProcess(t *testing.T) {
+	w := &wall{}
+	k := newFirewallKeeper(w)
+	ctx := context.Background()
+	must(t, k.drop(ctx, "left"))
+	must(t, k.drop(ctx, "left"))
+	if got := w.names(); len(got) != 1 || got[0] != "" {
+		t.Errorf("applied %q, want the empty set once", got)
+	}
+	w.setErr(firewall.ErrNotInstalled)
+	must(t, newFirewallKeeper(w).drop(ctx, "left"))
+	k = newFirewallKeeper(w)
+	k.wanted["mine"] = firewall.Network{Name: "mine"}
+	if err := k.drop(ctx, "mine"); !errors.Is(err, firewall.ErrNotInstalled) {
+		t.Errorf("rules there should be: %v", err)
+	}
+}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -34,6 +35,7 @@ type host struct {
 	registry *outage
 	catalog  registry.Registry // what the agent is given instead of registry, if not nil
 	refresh  func() (config.Config, error)
+	goneFor  time.Duration // the agent's, if not 0
 	recorder *recorder
 	wall     *wall
 	pace     pace
@@ -123,6 +125,7 @@ func (h *host) build() *Agent {
 		h.t.Fatal(err)
 	}
 	a.env.contact.pace = h.pace
+	a.env.goneFor = cmp.Or(h.goneFor, a.env.goneFor)
 	return a
 }
 

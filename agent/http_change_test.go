@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -68,6 +69,17 @@ func TestChangesAreRefused(t *testing.T) {
 	forced.ModifyIndex = n.ModifyIndex
 	_, err = c.PutNetwork(ctx, forced, true)
 	must(t, err)
+	r := mustRunner(t, a)
+	eventually(t, func() error {
+		lease, _, _ := r.lease.get()
+		if lease.Subnet() == subnet || !forced.Pools[0].Prefix.Contains(lease.Subnet().Addr()) || a.subnet() != lease.Subnet() {
+			return fmt.Errorf("has %s", lease.Subnet())
+		}
+		return nil
+	})
+	if keys := a.store.Keys(memory.Prefix + "/leases/n/1"); len(keys) != 1 {
+		t.Errorf("leases %v", keys)
+	}
 	_, err = c.PlanNetwork(ctx, api.Network{Name: "n", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.5.0.0/30")}}, Backend: n.Backend})
 	wantCode(t, "a plan of what is unusable", err, http.StatusBadRequest, "10.5.0.0/30")
 	fresh, err := c.PlanNetwork(ctx, api.Network{Name: "new", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.8.0.0/16")}}, Backend: n.Backend})

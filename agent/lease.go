@@ -66,7 +66,7 @@ func (r *runner) acquireOnce(ctx context.Context, n registry.Network, claim regi
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	r.lookForRevocation(ctx, n, claim.Prefer)
-	claim.Avoid = r.revokedSubnet()
+	claim.Avoid = cmp.Or(r.revokedSubnet(), outgrown(n.Plan, claim.Prefer))
 	lease, err := r.env.registry.Acquire(ctx, n, claim)
 	if err == nil {
 		if dead, _, _ := r.ended.get(); dead == lease.Session {

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -160,31 +159,6 @@ func (a *Agent) join(ctx context.Context) {
 		if _, found := known.find(name); !found && !a.configured(name) && !known.bad(name) {
 			a.stop(name, true)
 		}
-	}
-}
-
-// leaveUnwanted takes this host out of networks that an earlier process took
-// part in and this configuration does not want any more. A development agent
-// leaves them alone: they belong to the agent whose directory it shares.
-func (a *Agent) leaveUnwanted(ctx context.Context) {
-	c := a.current()
-	if c.Dev {
-		return
-	}
-	for _, name := range savedNetworks(c.DataDir) {
-		before, err := loadSaved(c.DataDir, name)
-		if _, wanted := a.wanted(name); wanted || err != nil || ctx.Err() != nil {
-			continue
-		}
-		a.log.Warn("network is not configured any more, leaving it", "network", name)
-		local := a.o.WatchedNetwork(name)
-		local.SubnetFile = cmp.Or(before.SubnetFile, local.SubnetFile)
-		r := newRunner(a.env, c, local)
-		if lease := before.lease(a.env.id); lease.Session != "" {
-			r.lease.set(lease)
-		}
-		r.tearDown(ctx, a.env.registry)
-		a.env.health.forget(name)
 	}
 }
 

@@ -272,7 +272,6 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 			r.showPlace(n, place)
 		}
 		claim = r.makeClaim(n, place)
-		claim.Avoid = outgrown(n.Plan, claim.Prefer)
 		return claim
 	})
 	if err != nil {
@@ -451,12 +450,17 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 	ctx = context.WithoutCancel(ctx)
 	here, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
+	before, broken := loadSaved(r.config.DataDir, r.local.Name)
+	lease, held, _ := r.lease.get()
+	if !held {
+		lease = before.lease(r.env.id) // an earlier process's, which nobody has taken over
+	}
 	var errs []error
 	if r.carrier != nil {
 		_, err := r.carrier.backend.Apply(here, backend.State{})
 		errs = append(errs, err)
 		r.close()
-	} else if before, err := loadSaved(r.config.DataDir, r.local.Name); err == nil {
+	} else if broken == nil {
 		errs = append(errs, r.removeSaved(here, before))
 	}
 	errs = append(errs, r.env.firewall.drop(here, r.local.Name))
@@ -466,7 +470,7 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 		}
 	}
 	errs = append(errs, forgetPeers(r.config.DataDir, r.local.Name))
-	if lease, ok, _ := r.lease.get(); ok && reg != nil {
+	if lease.Session != "" && reg != nil {
 		call, done := context.WithTimeout(ctx, callTimeout)
 		errs = append(errs, reg.Release(call, lease))
 		done()
