@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -73,7 +74,7 @@ func newWorld(t *testing.T, o lab.Options) *world {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	t.Cleanup(cancel)
-	o.Leno = binary
+	o.Leno = cmp.Or(o.Leno, binary)
 	l, err := lab.New(ctx, o)
 	if err != nil {
 		t.Fatal(err)
@@ -236,10 +237,15 @@ const linger = 250 * time.Millisecond
 // matrix pings from every container to every other, each family, all at once.
 func (w *world) matrix() {
 	w.t.Helper()
+	w.matrixOf(w.containers)
+}
+
+func (w *world) matrixOf(containers []*lab.Container) {
+	w.t.Helper()
 	var pings errgroup.Group
 	pings.SetLimit(8)
-	for _, from := range w.containers {
-		for _, to := range w.containers {
+	for _, from := range containers {
+		for _, to := range containers {
 			if from == to || from.Network != to.Network {
 				continue
 			}

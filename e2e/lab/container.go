@@ -89,7 +89,7 @@ func (h *Host) attach(ctx context.Context, network string) (*attachment, error) 
 		return a, nil
 	}
 	if a != nil {
-		return nil, fmt.Errorf("the subnet of %s on %s has changed: remove its containers first", network, h.Name)
+		return a, a.grow(ctx, h, subnet)
 	}
 	a = &attachment{bridge: fmt.Sprintf("br%d", len(h.networks)), subnet: subnet}
 	lines := []string{
@@ -104,6 +104,23 @@ func (h *Host) attach(ctx context.Context, network string) (*attachment, error) 
 	}
 	h.networks[network] = a
 	return a, nil
+}
+
+// grow gives the bridge what the network gained: another family. Its containers
+// stay as they are, so nothing they have may go.
+func (a *attachment) grow(ctx context.Context, h *Host, subnet SubnetFile) error {
+	had, has := a.subnet.Subnets(), subnet.Subnets()
+	if a.subnet.MTU != subnet.MTU || slices.ContainsFunc(had, func(p netip.Prefix) bool { return !slices.Contains(has, p) }) {
+		return fmt.Errorf("the subnet of a network on %s has changed: remove its containers first", h.Name)
+	}
+	var lines []string
+	for _, gateway := range has {
+		if !slices.Contains(had, gateway) {
+			lines = append(lines, addressLine(gateway, a.bridge))
+		}
+	}
+	a.subnet = subnet
+	return h.ip(ctx, lines...)
 }
 
 // Remove ends what runs in the container and removes it. The bridge goes with

@@ -1,0 +1,286 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// definition writes a file with the network and returns its path.
+func (w *world) definition(network, body string) string {
+	w.t.Helper()
+	path := filepath.Join(w.Dir, network+".hcl")
+	w.must(os.WriteFile(path, []byte(fmt.Sprintf("network %q {\n%s\n}\n", network, body)), 0o644))
+	return path
+}
+
+// apply changes a network as an operator does.
+func (w *world) apply(network, body string, flags ...string) {
+	w.t.Helper()
+	out, err := w.Hosts[0].Leno(w.ctx, append(append([]string{"network", "apply"}, flags...), w.definition(network, body))...)
+	if err != nil {
+		w.t.Fatal(err, out)
+	}
+}
+
+// traffic is pings that go on while something is changed.
+type traffic struct {
+	w       *world
+	streams []*lab.PingStream
+}
+
+// linked waits until each container has had an answer from each other one of its
+// network: a link that is new may be up and pass nothing for a moment.
+func (w *world) linked(containers []*lab.Container) {
+	w.t.Helper()
+	for _, from := range containers {
+		for _, to := range containers {
+			if from == to || from.Network != to.Network {
+				continue
+			}
+			for _, addr := range to.Addrs {
+				w.eventually("a first answer to "+from.Name, func(context.Context) error {
+					r, err := from.Ping(w.ctx, addr, lab.PingOptions{})
+					if err == nil && r.Lost() > 0 {
+						err = fmt.Errorf("none from %s", addr)
+					}
+					return err
+				})
+			}
+		}
+	}
+}
+
+// traffic starts pings from each container to the next one.
+func (w *world) traffic(containers []*lab.Container, family int) *traffic {
+	w.t.Helper()
+	w.linked(containers)
+	t := &traffic{w: w}
+	for i, from := range containers {
+		to := containers[(i+1)%len(containers)]
+		s, err := from.StartPing(to.Addrs[family], lab.PingOptions{Interval: 10 * time.Millisecond})
+		w.must(err)
+		t.streams = append(t.streams, s)
+	}
+	t.flows()
+	return t
+}
+
+// flows waits until answers have come on every way.
+func (t *traffic) flows() {
+	t.w.t.Helper()
+	for _, s := range t.streams {
+		t.w.must(s.WaitAnswers(t.w.ctx, 30))
+	}
+}
+
+// stop ends the pings; none may have been lost.
+func (t *traffic) stop() {
+	t.w.t.Helper()
+	t.flows()
+	sent := 0
+	for _, s := range t.streams {
+		r, err := s.Stop(t.w.ctx)
+		t.w.must(err)
+		sent += r.Sent
+		if r.Lost() != 0 {
+			t.w.t.Errorf("%d of %d pings lost: %v", r.Lost(), r.Sent, r.Missing)
+		}
+	}
+	t.w.t.Logf("%d pings", sent)
+}
+
+// everywhere waits until the routes of every host to the others are as told.
+func (w *world) everywhere(what string, fits func(route string) bool, family string, n int) {
+	w.t.Helper()
+	for _, h := range w.Hosts {
+		w.eventually(what+" on "+h.Name, func(context.Context) error {
+			fit := 0
+			for _, route := range w.routes(h) {
+				if strings.HasPrefix(route, family) && fits(route) {
+					fit++
+				}
+			}
+			if fit != n {
+				return fmt.Errorf("%d of %d: %q", fit, n, w.routes(h))
+			}
+			return nil
+		})
+	}
+}
+
+// TestLiveChanges changes a network again and again under pings between
+// containers: not one is lost, and no device is touched.
+func TestLiveChanges(t *testing.T) {
+	for _, backend := range carrying {
+		t.Run(backend, func(t *testing.T) {
+			w := newWorld(t, lab.Options{Hosts: 2})
+			for _, h := range w.Hosts {
+				w.must(h.StartAgent(h.Config(shortLease, h.Network("default", ""))))
+			}
+			v4 := func(prefix, last string) string {
+				return fmt.Sprintf("ipv4 {\n prefix = %q\n min = \"10.5.1.0\"\n max = %q\n}\n", prefix, last)
+			}
+			carried := func(options string) string { return fmt.Sprintf("backend %q {\n%s\n}\n", backend, options) }
+			w.eventually("the agent to answer", func(ctx context.Context) error { _, _, err := w.Hosts[0].Get(ctx, "/healthz"); return err })
+			w.apply("default", v4("10.5.0.0/16", "10.5.99.0")+carried(""))
+			for _, h := range w.Hosts {
+				w.must(h.WaitReady(w.ctx))
+				w.container(h, "default")
+			}
+			w.settle("default")
+			others := len(w.Hosts) - 1
+			links := map[*lab.Host]string{}
+			for _, h := range w.Hosts {
+				links[h] = w.link(h)
+			}
+			deleted := w.routeEvents(w.Hosts[0])
+			pings := w.traffic(w.containers, 0)
+
+			over := map[string]string{"vxlan": "dev leno-default", "udp": "dev leno-default", "host-gw": "dev eth0"}[backend]
+			if backend == "vxlan" {
+				w.apply("default", v4("10.5.0.0/16", "10.5.99.0")+carried("direct_routing = true"))
+				w.everywhere("direct routes", func(r string) bool { return strings.Contains(r, "via 192.0.2.") }, "10.5.", others)
+				pings.flows()
+				w.apply("default", v4("10.5.0.0/16", "10.5.99.0")+carried("checksum_offload = \"off\""))
+				w.everywhere("routes over the device", func(r string) bool { return strings.Contains(r, over) }, "10.5.", others)
+				pings.flows()
+			}
+
+			w.apply("default", v4("10.5.0.0/16", "10.5.255.0")+carried(""))
+			w.apply("default", v4("10.4.0.0/15", "10.5.255.0")+carried(""))
+			w.everywhere("the grown pool", func(r string) bool { return strings.HasPrefix(r, "unreachable 10.4.0.0/15") }, "unreachable 10.", 1)
+			pings.flows()
+
+			w.apply("default", v4("10.4.0.0/15", "10.5.255.0")+"ipv6 {\n prefix = \"fd00:5::/48\"\n}\n"+carried(""))
+			w.everywhere("IPv6 routes", func(r string) bool { return true }, "fd00:5:", others)
+			w.everywhere("IPv4 routes", func(r string) bool { return strings.Contains(r, over) }, "10.5.", others)
+			var both []*lab.Container
+			for _, h := range w.Hosts {
+				lease := w.ownLease(h, "default")
+				if want := fmt.Sprintf("fd00:5:0:%x::/64", 256+int(lease.Subnet.Addr().As4()[2])); len(lease.Subnets) != 2 || lease.Subnets[1].String() != want {
+					t.Errorf("%s: %v, want %s", h.Name, lease.Subnets, want)
+				}
+				f, err := lab.ReadSubnetFile(h.SubnetFile("default"))
+				w.must(err)
+				if len(f.Subnets()) != 2 {
+					t.Errorf("%s: subnet file with %v", h.Name, f.Subnets())
+				}
+				both = append(both, w.container(h, "default"))
+			}
+			six := w.traffic(both, 1)
+			pings.flows()
+
+			for _, masq := range []bool{true, false} {
+				for _, h := range w.Hosts {
+					w.must(os.WriteFile(h.ConfigFile(), []byte(h.Config(shortLease, h.Network("default", fmt.Sprintf("  ip_masq = %t", masq)))), 0o644))
+					w.must(h.Agent().Signal(syscall.SIGHUP))
+					w.eventually("the rules of "+h.Name, func(ctx context.Context) error {
+						rules, err := h.Exec(ctx, "iptables-save", "-t", "nat")
+						if err == nil && strings.Contains(rules, "MASQUERADE") != masq {
+							err = fmt.Errorf("masquerading is not %t:\n%s", masq, rules)
+						}
+						return err
+					})
+				}
+				pings.flows()
+				six.flows()
+			}
+			pings.stop()
+			six.stop()
+			for h, link := range links {
+				if got := w.link(h); got != link {
+					t.Errorf("%s: device %s, before %s", h.Name, got, link)
+				}
+			}
+			for _, route := range deleted() {
+				if !strings.Contains(route, "unreachable") {
+					t.Errorf("route deleted: %s", route)
+				}
+			}
+			w.settle("default")
+			w.matrixOf(both)
+		})
+	}
+}
+
+// ownLease is the lease of the host by its own agent.
+func (w *world) ownLease(h *lab.Host, network string) api.Lease {
+	w.t.Helper()
+	leases := w.leases(h, network).Leases
+	i := slices.IndexFunc(leases, func(l api.Lease) bool { return l.Own })
+	if i < 0 {
+		w.t.Fatalf("%s has no lease: %+v", h.Name, leases)
+	}
+	return leases[i]
+}
+
+// TestChangesRefused: what would take something from a host is left undone with
+// the reason, and done by force; a host outside a range that shrank takes another
+// subnet, and the others keep theirs.
+func TestChangesRefused(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	w.startNetwork("vxlan")
+	a, b := w.Hosts[0], w.Hosts[1]
+	kept, lost := w.subnet(a, "default"), w.subnet(b, "default")
+	narrow := fmt.Sprintf("ipv4 {\n prefix = \"10.5.0.0/16\"\n min = %q\n max = %q\n}\nipv6 {\n prefix = \"fd00:5::/48\"\n}\nbackend \"vxlan\" {}", kept.Addr(), kept.Addr())
+	roomy := strings.Replace(narrow, kept.Addr().String(), "10.5.1.0", 1)
+	if lost.Addr().Less(kept.Addr()) {
+		roomy = strings.Replace(narrow, fmt.Sprintf("max = %q", kept.Addr()), `max = "10.5.255.0"`, 1)
+	}
+	for what, tt := range map[string]struct{ body, says string }{
+		"range":  {roomy, "host-b (" + lost.String() + ")"},
+		"vni":    {strings.Replace(plan("vxlan"), "{}", "{ vni = 7 }", 1), "backend.vni"},
+		"family": {"ipv4 { prefix = \"10.5.0.0/16\" }\nbackend \"vxlan\" {}", "addresses of one family"},
+	} {
+		file := w.definition("default", tt.body)
+		if out, err := a.Leno(w.ctx, "network", "apply", file); err == nil || !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), "-force") {
+			t.Errorf("%s: %v\n%s", what, err, out)
+		}
+		out, err := a.Leno(w.ctx, "network", "plan", "-format=json", file)
+		w.must(err)
+		var planned struct{ Networks []api.NetworkPlan }
+		w.must(json.Unmarshal([]byte(out), &planned))
+		if p := planned.Networks[0]; p.Action != api.ActionUpdate || len(p.Hosts) != 2 || len(p.Refused) != 1 {
+			t.Errorf("%s: planned %s", what, out)
+		}
+	}
+	w.matrix()
+	w.apply("default", roomy, "-force")
+	w.eventually("host-b to have another subnet", func(context.Context) error {
+		if now := w.subnet(b, "default"); now == lost {
+			return fmt.Errorf("%s", now)
+		}
+		return nil
+	})
+	if got := w.subnet(a, "default"); got != kept {
+		t.Errorf("host-a: subnet %s, before %s", got, kept)
+	}
+	if !strings.Contains(b.Agent().Output(), "its containers must be restarted") {
+		t.Error("nobody is told that host-b's containers must be restarted")
+	}
+	if pair, _, err := w.Consul.Client().KV().Get(leaseKey("default", lost), nil); err != nil || pair != nil {
+		t.Errorf("the former lease stays: %+v, %v", pair, err)
+	}
+	now := w.subnet(b, "default")
+	w.eventually("host-a to follow", func(context.Context) error {
+		if routes := fmt.Sprint(w.routes(a)); !strings.Contains(routes, now.String()) || strings.Contains(routes, lost.String()) {
+			return fmt.Errorf("%s", routes)
+		}
+		return nil
+	})
+	w.must(w.containers[1].Remove(w.ctx))
+	w.containers = w.containers[:1]
+	w.container(b, "default")
+	w.matrix()
+}

@@ -1,0 +1,164 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// privateRun is a leno whose agents find their host's directory of the lab at
+// /run/leno, where subnet files of networks without a block are.
+func privateRun(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "leno")
+	script := fmt.Sprintf(`#!/bin/sh
+[ "$1" = agent ] || exec %[1]q "$@"
+exec unshare --mount sh -euc 'mount -t tmpfs tmpfs /run; mkdir /run/leno; mount --bind "${3%%/*}" /run/leno; exec %[1]q "$@"' sh "$@"
+`, binary)
+	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// everything is what of a host leno could have touched: devices, routes,
+// neighbours, rules and files, without what counts packets or time.
+func (w *world) everything(h *lab.Host) []string {
+	w.t.Helper()
+	var out []string
+	moving := regexp.MustCompile(`\[\d+:\d+\]|\b(expires|ageing|cache) \S+|^#.*|\bref \d+|\bused \S+|\w+_timer +\S+|\bstate (UP|UNKNOWN)`)
+	for _, command := range []string{
+		"ip -d -o link", "ip -o addr", "ip rule", "ip -6 rule", "ip route show table all", "ip -6 route show table all",
+		"ip neigh show nud permanent", "ip -6 neigh show nud permanent", "bridge fdb show", "iptables-save", "ip6tables-save",
+	} {
+		text, err := h.Exec(w.ctx, strings.Fields(command)...)
+		w.must(err)
+		for line := range strings.Lines(text) {
+			if line = strings.TrimSpace(moving.ReplaceAllString(line, "")); line != "" {
+				out = append(out, command+": "+line)
+			}
+		}
+	}
+	w.must(filepath.WalkDir(h.Dir, func(path string, d os.DirEntry, err error) error {
+		if err == nil {
+			out = append(out, "file "+strings.TrimPrefix(path, h.Dir))
+		}
+		return err
+	}))
+	slices.Sort(out)
+	return out
+}
+
+// restored waits until the host is as it was.
+func (w *world) restored(h *lab.Host, before []string) {
+	w.t.Helper()
+	w.eventually(h.Name+" to be as before", func(context.Context) error {
+		if diff := cmp.Diff(before, w.everything(h)); diff != "" {
+			return fmt.Errorf("-before +now:\n%s", diff)
+		}
+		return nil
+	})
+}
+
+// TestWatchedNetworks: hosts join networks as they are defined and leave them as
+// they are deleted, with nothing left of them, while another network carries
+// packets and loses none.
+func TestWatchedNetworks(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2, Leno: privateRun(t)})
+	for _, h := range w.Hosts {
+		w.must(h.StartAgent(h.Config("watch_networks = true\nallowed_networks = [\"team-*\"]\n", shortLease, h.Network("default", plan("vxlan")))))
+	}
+	for _, h := range w.Hosts {
+		w.must(h.WaitReady(w.ctx))
+		w.container(h, "default")
+	}
+	w.settle("default")
+	before := map[*lab.Host][]string{}
+	for _, h := range w.Hosts {
+		before[h] = w.everything(h)
+	}
+	pings := w.traffic(slices.Clone(w.containers), 0)
+	deleted := w.routeEvents(w.Hosts[0])
+
+	teams := []struct{ name, pools, backend string }{
+		{"team-vxlan", "ipv4 { prefix = \"10.7.0.0/16\" }\nipv6 { prefix = \"fd00:7::/48\" }", `backend "vxlan" { vni = 7 }`},
+		{"team-udp", "ipv4 { prefix = \"10.8.0.0/16\" }\nipv6 { prefix = \"fd00:8::/48\" }", `backend "udp" {}`},
+		{"team-host-gw", "ipv4 { prefix = \"10.9.0.0/16\" }\nipv6 { prefix = \"fd00:9::/48\" }", `backend "host-gw" {}`},
+	}
+	w.apply("other", "ipv4 { prefix = \"10.99.0.0/16\" }\n"+`backend "alloc" {}`)
+	for _, n := range teams {
+		w.apply(n.name, n.pools+"\n"+n.backend)
+	}
+	var guests []*lab.Container
+	for _, n := range teams {
+		for _, h := range w.Hosts {
+			w.waitPeers(h, n.name, 1)
+			w.must(h.WaitReady(w.ctx))
+			guests = append(guests, w.container(h, n.name))
+		}
+	}
+	w.linked(guests)
+	for _, h := range w.Hosts {
+		var self api.Self
+		w.must(getJSON(w.ctx, h, "/v1/agent/self", &self))
+		if diff := cmp.Diff([]string{"default", "team-host-gw", "team-udp", "team-vxlan"}, self.Networks); diff != "" {
+			t.Errorf("%s (-want +got): %s", h.Name, diff)
+		}
+	}
+	pings.flows()
+
+	// One goes, the others stay.
+	for _, c := range guests[:2] {
+		w.must(c.Remove(w.ctx))
+	}
+	if out, err := w.Hosts[0].Leno(w.ctx, "network", "delete", "-force", "team-vxlan"); err != nil {
+		t.Fatal(err, out)
+	}
+	w.eventually("team-vxlan to be gone", func(ctx context.Context) error {
+		for _, h := range w.Hosts {
+			if got := strings.Join(w.everything(h), "\n"); strings.Contains(got, "team-vxlan") || strings.Contains(got, "10.7.") || strings.Contains(got, "fd00:7:") {
+				return fmt.Errorf("%s:\n%s", h.Name, got)
+			}
+		}
+		return nil
+	})
+	w.matrixOf(guests[2:])
+	for _, c := range guests[2:] {
+		w.must(c.Remove(w.ctx))
+	}
+	for _, n := range teams[1:] {
+		if out, err := w.Hosts[1].Leno(w.ctx, "network", "delete", "-force", n.name); err != nil {
+			t.Fatal(err, out)
+		}
+	}
+	for _, h := range w.Hosts {
+		w.restored(h, before[h])
+		if status, health := w.health(h); status != http.StatusOK || len(health.Networks) != 1 {
+			t.Errorf("%s: healthz %d: %+v", h.Name, status, health)
+		}
+	}
+	pings.stop()
+	for _, route := range deleted() {
+		if strings.Contains(route, "10.5.") || strings.Contains(route, "fd00:5:") {
+			t.Errorf("route deleted: %s", route)
+		}
+	}
+	for _, n := range teams {
+		keys, _, err := w.Consul.Client().KV().Keys("leno/leases/"+n.name+"/", "", nil)
+		w.must(err)
+		if want := []string{"leno/leases/" + n.name + "/_"}; !slices.Equal(keys, want) {
+			t.Errorf("in Consul stay %q", keys)
+		}
+	}
+}
