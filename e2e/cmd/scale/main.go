@@ -94,14 +94,12 @@ func start(ctx context.Context, args []string) error {
 	r := &result{Machine: machine}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if err := all(ctx, o, r); err != nil {
-		return err
-	}
-	r.finish()
+	err = all(ctx, o, r)
+	r.finish() // what was measured before an error is shown all the same
 	if *asJSON {
-		return r.json(os.Stdout)
+		return errors.Join(err, r.json(os.Stdout))
 	}
-	return r.table(os.Stdout)
+	return errors.Join(err, r.table(os.Stdout))
 }
 
 // all measures everything, on one cluster.
