@@ -36,6 +36,7 @@ type sample struct {
 	seen             time.Duration // from the first write until the last watcher had seen it
 	bytes            int64
 	reads            int64
+	failures         int64         // reads that ended with an error and were made again
 	servers, clients time.Duration // CPU time; the clients' with decoding
 }
 
@@ -98,7 +99,7 @@ func (f *fleet) observe(ctx context.Context, met func([]registry.Lease) bool, do
 		return s, err
 	}
 	after, err := f.usage()
-	s.bytes, s.reads = after.bytes-before.bytes, after.reads-before.reads
+	s.bytes, s.reads, s.failures = after.bytes-before.bytes, after.reads-before.reads, after.failures-before.failures
 	s.servers, s.clients = after.servers-before.servers, after.clients-before.clients
 	return s, err
 }
@@ -129,6 +130,7 @@ func (f *fleet) usage() (s sample, err error) {
 	s.bytes = f.received()
 	for _, w := range f.watchers {
 		s.reads += w.reads.Load()
+		s.failures += w.failures.Load()
 	}
 	if s.servers, err = f.cluster.cpu(); err != nil {
 		return s, err

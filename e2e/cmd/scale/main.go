@@ -124,7 +124,7 @@ func all(ctx context.Context, o options, r *result) (err error) {
 		return err
 	}
 	defer admin.Close()
-	m := &measurement{cluster: c, result: r, rounds: o.rounds, burst: 100, spread: 10 * time.Second, minute: 65 * time.Second,
+	m := &measurement{cluster: c, result: r, rounds: o.rounds, burst: 100, spread: 10 * time.Second, minute: 70 * time.Second,
 		layouts: o.layouts, admin: admin, log: log}
 	if o.profile != "" {
 		file, err := os.Create(o.profile)

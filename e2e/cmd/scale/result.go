@@ -38,6 +38,7 @@ type values struct {
 	Each      float64 `json:"bytes_a_watcher,omitempty"`
 	Bytes     float64 `json:"bytes,omitempty"`
 	Reads     float64 `json:"views_a_watcher,omitempty"`
+	Failures  float64 `json:"failed_reads,omitempty"`
 	ServerCPU float64 `json:"server_cpu_s,omitempty"`
 	ClientCPU float64 `json:"client_cpu_s,omitempty"`
 }
@@ -64,7 +65,7 @@ func (r *result) row(s size, event string, how layout, got sample) {
 	n := float64(s.watchers)
 	r.Watching[i].Values = append(r.Watching[i].Values, values{
 		Seen: got.seen.Seconds(), Bytes: float64(got.bytes), Each: float64(got.bytes) / n, Reads: float64(got.reads) / n,
-		ServerCPU: got.servers.Seconds(), ClientCPU: got.clients.Seconds(),
+		Failures: float64(got.failures), ServerCPU: got.servers.Seconds(), ClientCPU: got.clients.Seconds(),
 	})
 }
 
@@ -107,6 +108,7 @@ func (r *result) finish() {
 			Each:      median(func(v values) float64 { return v.Each }),
 			Bytes:     median(func(v values) float64 { return v.Bytes }),
 			Reads:     median(func(v values) float64 { return v.Reads }),
+			Failures:  median(func(v values) float64 { return v.Failures }),
 			ServerCPU: median(func(v values) float64 { return v.ServerCPU }),
 			ClientCPU: median(func(v values) float64 { return v.ClientCPU }),
 		}

@@ -69,7 +69,7 @@ func (m *measurement) layout(ctx context.Context, w *world, how layout, s size, 
 		return err
 	}
 	defer f.close()
-	m.result.row(s, "first read", how, first)
+	m.took(s, "first read", how, first)
 	run := &run{measurement: m, world: w, fleet: f, how: how, size: s, mtu: 1300}
 	rounds := m.rounds
 	if how.name != leno.name {
@@ -116,8 +116,16 @@ func (r *run) event(ctx context.Context, name string, met func([]registry.Lease)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	r.result.row(r.size, name, r.how, s)
+	r.took(r.size, name, r.how, s)
 	return nil
+}
+
+// took takes down a sample and tells of what should not be in it.
+func (m *measurement) took(s size, event string, how layout, got sample) {
+	if got.failures > 0 {
+		m.log("%s: %d reads failed and were made again", event, got.failures)
+	}
+	m.result.row(s, event, how, got)
 }
 
 // changes makes n changes, all at once or spread evenly.
@@ -138,11 +146,11 @@ func (r *run) changes(ctx context.Context, name string, n int, over time.Duratio
 	})
 }
 
-// atRest measures what should cost nothing: a minute in which nothing happens,
-// and all hosts falling silent at once; then how soon an edit by hand is seen.
+// atRest measures what happens without a change: old entries of the directory
+// are deleted, all hosts fall silent at once, a record is edited by hand.
 func (r *run) atRest(ctx context.Context) error {
 	if r.how.name == leno.name {
-		err := r.event(ctx, "a quiet minute", nil, func(ctx context.Context) error { return sleep(ctx, r.minute) })
+		err := r.event(ctx, "the minute after that", nil, func(ctx context.Context) error { return sleep(ctx, r.minute) })
 		if err != nil {
 			return err
 		}
