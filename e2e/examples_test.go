@@ -263,6 +263,7 @@ func TestLeaseRevoked(t *testing.T) {
 		t.Errorf("subnet %s, before %s", got, subnet)
 	}
 
+	w.reserveUnderTraffic(a, b)
 	_, err = a.Leno(w.ctx, "lease", "revoke", "default", subnet.String())
 	w.must(err)
 	var now netip.Prefix
@@ -297,5 +298,29 @@ func TestLeaseRevoked(t *testing.T) {
 		if !strings.Contains(b.Agent().Output(), words) {
 			t.Errorf("the log does not say %q", words)
 		}
+	}
+}
+
+// reserveUnderTraffic reserves b's subnet for another host, and takes that back:
+// it is refused with b's name unless forced, and neither touches a lease, a route
+// or a packet.
+func (w *world) reserveUnderTraffic(a, b *lab.Host) {
+	w.t.Helper()
+	subnet, session := w.subnet(b, "default"), w.session(b)
+	deleted := w.routeEvents(a)
+	add := []string{"reservation", "add", "-node=somebody", "default", subnet.String()}
+	if out, err := a.Leno(w.ctx, add...); err == nil || !strings.Contains(err.Error(), b.Name) {
+		w.t.Errorf("reserved the subnet of a living host: %s, %v", out, err)
+	}
+	for _, args := range [][]string{append(add, "-force"), {"reservation", "remove", "default", subnet.String()}} {
+		_, err := a.Leno(w.ctx, args...)
+		w.must(err)
+		w.matrix()
+		if now := w.session(b); now != session || w.subnet(b, "default") != subnet {
+			w.t.Errorf("%v: %s under session %q, before %s under %q", args, w.subnet(b, "default"), now, subnet, session)
+		}
+	}
+	if gone := deleted(); len(gone) != 0 {
+		w.t.Errorf("routes were deleted: %q", gone)
 	}
 }
