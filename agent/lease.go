@@ -69,9 +69,6 @@ func (r *runner) acquireOnce(ctx context.Context, n registry.Network, claim regi
 	claim.Avoid = cmp.Or(r.revokedSubnet(), outgrown(n.Plan, claim.Prefer))
 	lease, err := r.env.registry.Acquire(ctx, n, claim)
 	if err == nil {
-		if dead, _, _ := r.ended.get(); dead == lease.Session {
-			r.ended.clear() // a store that was set back has brought it to life again
-		}
 		r.heldAgain(lease)
 		// Whatever was heard of its session before, the store has just locked a
 		// record with it.
