@@ -430,6 +430,38 @@ func TestServerTroubles(t *testing.T) {
 	}
 }
 
+// TestWatchTellsThatItGoesOn: after a failure the next watch answers although
+// nothing has changed, also when another call has read everything meanwhile.
+func TestWatchTellsThatItGoesOn(t *testing.T) {
+	s := newStore(t)
+	trouble := make(chan bool, 1)
+	addr := proxy(t, s.server, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		select {
+		case <-trouble:
+			http.Error(w, "No cluster leader", 500)
+		default:
+			pass.ServeHTTP(w, r)
+		}
+	})
+	watcher, n, _, index := watched(t, s, func(c *Config) { c.Address = addr }, never)
+	for name, meanwhile := range map[string]func() error{
+		"alone":      func() error { return nil },
+		"all leases": func() error { return errOf(watcher.WatchLeases(testContext(t), n, 0)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			trouble <- true
+			wantIs(t, errOf(watcher.WatchLeases(testContext(t), n, index)), registry.ErrUnavailable)
+			if err := meanwhile(); err != nil {
+				t.Fatal(err)
+			}
+			set, next, err := watcher.WatchLeases(testContext(t), n, index)
+			if err != nil || next != index || len(set.Leases) != 3 {
+				t.Errorf("got %v at %d, want all at %d: %v", slots(set), next, index, err)
+			}
+		})
+	}
+}
+
 func answer(code int, body string) func(http.ResponseWriter, *http.Request, http.Handler) {
 	return func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { http.Error(w, body, code) }
 }

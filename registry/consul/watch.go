@@ -86,7 +86,9 @@ func (c *Client) watch(ctx context.Context, t *tree, after uint64, use func()) e
 			err = c.relist(ctx, t, 0)
 		}
 		if err == nil && (anew || t.version != after || (looked && recovering)) {
-			t.failed.Store(false)
+			if after > 0 {
+				t.failed.Store(false) // a reading for somebody else tells the watcher nothing
+			}
 			use()
 			t.end()
 			return nil
