@@ -67,13 +67,14 @@ type checker struct {
 	silent   map[string][]Silence
 	reads    map[string][]Read // by network
 	tenures  map[string][]tenure
+	rivals   map[string][]Span
 	found    []Violation
 }
 
 func newChecker(h History) *checker {
 	c := &checker{
 		History: h, nodes: map[string]Node{}, claimsOf: map[string][]Claim{}, silent: map[string][]Silence{},
-		reads: map[string][]Read{}, tenures: map[string][]tenure{},
+		reads: map[string][]Read{}, tenures: map[string][]tenure{}, rivals: map[string][]Span{},
 	}
 	for _, n := range h.Nodes {
 		c.nodes[n.Name] = n
@@ -91,8 +92,24 @@ func newChecker(h History) *checker {
 	}
 	for _, n := range h.Nodes {
 		c.tenures[n.Name] = c.tenuresOf(n.Name)
+		c.rivals[n.Name] = c.rivalsOf(n)
 	}
 	return c
+}
+
+// rivalsOf is when the store had a live lease of the node that another replaces:
+// set back, it brings the session of a dead host to life for a while. Two hosts
+// with one address are what agents warn of.
+func (c *checker) rivalsOf(n Node) (out []Span) {
+	if n.Replaces == "" {
+		return nil
+	}
+	for _, read := range c.reads[n.Network] {
+		if slices.ContainsFunc(read.Records, func(x Record) bool { return x.Node == n.Replaces && x.Session != "" }) {
+			out = append(out, read.Span)
+		}
+	}
+	return out
 }
 
 // report adds a violation, or another sighting of one that goes on.
@@ -121,7 +138,8 @@ func (c *checker) quiet(s Span) bool {
 
 func (c *checker) disturbed(node string, s Span) bool {
 	s.From -= c.Rules.Settle
-	return slices.ContainsFunc(c.silent[node], func(x Silence) bool { return x.overlaps(s) })
+	return slices.ContainsFunc(c.silent[node], func(x Silence) bool { return x.overlaps(s) }) ||
+		slices.ContainsFunc(c.rivals[node], s.overlaps)
 }
 
 // out says that others may have given the node up by then: it is or just was

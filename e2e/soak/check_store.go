@@ -171,24 +171,19 @@ func (c *checker) readsIn(network string, s Span) []Read {
 // time before: every entry was there, and none that was there all the time is
 // missing.
 func (c *checker) view(n Node, l Claim) {
-	reads := c.readsIn(n.Network, Span{l.From - c.Rules.Settle, l.To})
+	// It may know before we read.
+	reads := c.readsIn(n.Network, Span{l.From - c.Rules.Settle, l.To + around})
 	if l.View == nil || len(reads) < 2 {
 		return
 	}
 	times := map[Entry]int{}
-	ever := map[Entry]bool{}
-	for _, read := range c.readsIn(n.Network, Span{l.From - c.Rules.Settle, l.To + around}) { // it may know before we read
-		for _, x := range read.Records {
-			ever[x.Entry] = true
-		}
-	}
 	for _, read := range reads {
 		for _, x := range read.Records {
 			times[x.Entry]++
 		}
 	}
 	for _, e := range l.View {
-		if !ever[e] && !c.remembered(e, l.From) {
+		if times[e] == 0 && !c.remembered(e, l.From) {
 			c.report(ViewDiffers, l.Node, l.Span, "it sees %s of %s, which the store has not had for %s", e.Subnet, e.Node, c.Rules.Settle)
 		}
 	}

@@ -29,7 +29,7 @@ func at(s float64) Span { return Span{sec(s), sec(s + 0.01)} }
 func quiet() *story {
 	s := &story{History{
 		Rules: Rules{TTL: 10 * time.Second, Hold: 20 * time.Second, Settle: 5 * time.Second},
-		Nodes: []Node{{"a", "n", true}, {"b", "n", true}},
+		Nodes: []Node{{"a", "n", true, ""}, {"b", "n", true, ""}},
 	}}
 	for t := range 60 {
 		s.claim("a", float64(t), one)
@@ -212,6 +212,14 @@ func TestCheck(t *testing.T) {
 			s.silence("a", 10, 20, CutHost)
 			s.claims("a", 10, 28, func(c *Claim) { c.Status = "warning" })
 		}, []Rule{NotRecovered}},
+		"a host whose predecessor a restore brought back": {func(s *story) {
+			s.Nodes[0].Replaces = "z"
+			s.reads(20, 30, held(one, "a"), held(two, "b"), held(six, "z"))
+			s.reads(30, 99, held(one, "a"), held(two, "b"), lapsed(six, "z"))
+			s.claims("a", 21, 33, func(c *Claim) { c.Status = "critical" })
+			s.claims("a", 21, 99, gained(Entry{six, "z"}))
+			s.claims("b", 21, 99, gained(Entry{six, "z"}))
+		}, nil},
 		"a host that recovers in time": {func(s *story) {
 			s.silence("a", 10, 20, CutHost)
 			s.claims("a", 10, 24, func(c *Claim) { c.Status = "warning" })
@@ -229,7 +237,7 @@ func TestCheck(t *testing.T) {
 			s.claims("b", 32, 99, gain)
 		}, nil},
 		"views keep what a store lost": {func(s *story) {
-			s.Nodes = append(s.Nodes, Node{"c", "n", false})
+			s.Nodes = append(s.Nodes, Node{"c", "n", false, ""})
 			s.silence("c", 5, 99, StopPastHold)
 			s.Rewinds = []Rewind{{at(30), EmptyStore}}
 			s.reads(0, 30, held(one, "a"), held(two, "b"), held(six, "c"))
@@ -290,4 +298,8 @@ func TestCheck(t *testing.T) {
 }
 
 // gain adds an entry to a view.
-func gain(c *Claim) { c.View = append(slices.Clone(c.View), Entry{six, "c"}) }
+func gain(c *Claim) { gained(Entry{six, "c"})(c) }
+
+func gained(e Entry) func(*Claim) {
+	return func(c *Claim) { c.View = append(slices.Clone(c.View), e) }
+}

@@ -3,6 +3,7 @@ package soak
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -119,7 +120,9 @@ func (r *run) replace(ctx context.Context, s Step, m *machine) error {
 	m.node = fmt.Sprintf("%s-%d", m.Name, m.names+1)
 	node := m.node
 	m.mu.Unlock()
-	r.record(func(h *History) { h.Nodes = append(h.Nodes, Node{Name: node, Network: m.network, Carries: m.carries}) })
+	r.record(func(h *History) {
+		h.Nodes = append(h.Nodes, Node{Name: node, Network: m.network, Carries: m.carries, Replaces: before})
+	})
 	heard := r.silence(node, s.Kind)
 	if err := r.startAgent(ctx, m); err != nil {
 		return err
@@ -127,10 +130,20 @@ func (r *run) replace(ctx context.Context, s Step, m *machine) error {
 	if err := r.awaitEnd(ctx, before); err != nil {
 		return err
 	}
-	if err := m.awaitStore(ctx); err != nil {
-		return err
+	ended := time.Now()
+	// That it has ended is told to nobody: it is seen within a minute.
+	err := lab.WaitFor(ctx, "a host in the place of another to be well", func(ctx context.Context) error {
+		c := r.ask(ctx, m, node)
+		if c.Status == "passing" {
+			return nil
+		}
+		return errors.Join(fmt.Errorf("%s: %s", c.Status, c.Trouble), sleep(ctx, r.Every/2))
+	})
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
-	heard()
+	r.say("%s is well after %s: %v", node, time.Since(ended).Round(time.Millisecond), err)
+	heard() // when it is not, it breaks a rule from now on
 	return nil
 }
 
@@ -176,9 +189,7 @@ func (r *run) onStore(ctx context.Context, s Step) error {
 	case RestoreStore:
 		err = r.restore(ctx)
 	case EmptyStore:
-		done := r.rewind(s.Kind)
-		_, err = r.server().KV().DeleteTree("leno/", (&api.WriteOptions{Token: operatorToken}).WithContext(ctx))
-		done()
+		err = r.empty(ctx)
 	default:
 		err = fmt.Errorf("no fault on the store")
 	}
@@ -243,8 +254,23 @@ func (r *run) setTokens(ctx context.Context, revoke int) error {
 	return g.Wait()
 }
 
+func (r *run) empty(ctx context.Context) error {
+	leader, err := r.leader(ctx)
+	if err != nil {
+		return err
+	}
+	done := r.rewind(EmptyStore)
+	_, err = r.Servers[leader].Client().KV().DeleteTree("leno/", (&api.WriteOptions{Token: operatorToken}).WithContext(ctx))
+	done()
+	return err
+}
+
 func (r *run) save(ctx context.Context) error {
-	snapshot, _, err := r.server().Snapshot().Save((&api.QueryOptions{Token: operatorToken}).WithContext(ctx))
+	leader, err := r.leader(ctx)
+	if err != nil {
+		return err
+	}
+	snapshot, _, err := r.Servers[leader].Client().Snapshot().Save((&api.QueryOptions{Token: operatorToken}).WithContext(ctx))
 	if err != nil {
 		return err
 	}
@@ -256,8 +282,12 @@ func (r *run) save(ctx context.Context) error {
 // restore sets everything back to the last snapshot, but for the tokens: a
 // snapshot that was made while one was revoked has not got it.
 func (r *run) restore(ctx context.Context) error {
+	leader, err := r.leader(ctx)
+	if err != nil {
+		return err
+	}
 	done := r.rewind(RestoreStore)
-	err := r.server().Snapshot().Restore((&api.WriteOptions{Token: operatorToken}).WithContext(ctx), bytes.NewReader(r.snapshot))
+	err = r.Servers[leader].Client().Snapshot().Restore((&api.WriteOptions{Token: operatorToken}).WithContext(ctx), bytes.NewReader(r.snapshot))
 	if err != nil {
 		return err
 	}

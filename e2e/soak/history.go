@@ -36,6 +36,8 @@ type Node struct {
 	Name    string
 	Network string
 	Carries bool // has a datapath and a container
+	// Replaces is the node whose place and address it took, "" for none.
+	Replaces string
 }
 
 // Span is a time from and to, both included.

@@ -77,7 +77,7 @@ func (o Options) body(carries bool) string {
 		return "  ipv4 {\n    prefix = \"10.5.0.0/16\"\n  }\n  ipv6 {\n    prefix = \"fd00:5::/48\"\n  }\n  backend \"vxlan\" {}\n  forward = true"
 	}
 	return fmt.Sprintf("  ipv4 {\n    prefix = \"10.6.0.0/16\"\n    min    = \"10.6.1.0\"\n    max    = \"10.6.%d.0\"\n  }\n  backend \"alloc\" {}",
-		o.Agents-o.Carriers+3)
+		o.Agents-o.Carriers+2)
 }
 
 // setUp starts everything and waits until all is well.
@@ -171,18 +171,27 @@ func (m *machine) awaitStore(ctx context.Context) error {
 }
 
 func (m *machine) asksStore(ctx context.Context) error {
+	return asks(ctx, m.Host.Consul, m.token.SecretID)
+}
+
+func asks(ctx context.Context, c *lab.Consul, token string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	_, _, err := m.Host.Consul.Client().KV().Get("leno/networks/"+m.network,
-		(&api.QueryOptions{RequireConsistent: true, Token: m.token.SecretID}).WithContext(ctx))
+	_, _, err := c.Client().KV().Get("leno/networks/"+leased, (&api.QueryOptions{RequireConsistent: true, Token: token}).WithContext(ctx))
 	return err
 }
 
-// awaitEveryone is awaitStore for all machines that no fault is on.
+// awaitEveryone is awaitStore for all machines that no fault is on, and for the
+// servers: a client agent may turn to another one at any time.
 func (r *run) awaitEveryone(ctx context.Context) error {
 	return lab.WaitFor(ctx, "the store to answer everywhere (this is not about leno)", func(ctx context.Context) error {
 		errs := make([]error, len(r.machines))
 		var asking sync.WaitGroup
+		for _, s := range r.Servers {
+			if err := asks(ctx, s, operatorToken); err != nil {
+				return fmt.Errorf("%s: %w", s.Name, err)
+			}
+		}
 		for i, m := range r.machines {
 			node, _ := m.now()
 			if r.silentNow(node) {
@@ -199,7 +208,8 @@ func (r *run) awaitEveryone(ctx context.Context) error {
 	})
 }
 
-// leader is the index of the server that leads.
+// leader is the index of the server that leads. The others may not know yet that
+// they are back.
 func (r *run) leader(ctx context.Context) (int, error) {
 	for _, s := range r.Servers {
 		addr, err := s.Client().Status().LeaderWithQueryOptions((&api.QueryOptions{}).WithContext(ctx))
@@ -250,14 +260,4 @@ func (m *machine) putToken(ctx context.Context, acl *api.ACL, wanted bool) error
 		return err
 	}
 	return nil
-}
-
-// server is a client of a server that runs.
-func (r *run) server() *api.Client {
-	for _, s := range r.Servers {
-		if s.Process().Running() {
-			return s.Client()
-		}
-	}
-	return r.Servers[0].Client()
 }

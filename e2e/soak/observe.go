@@ -4,9 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/netip"
+	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,8 +27,9 @@ const askTimeout = 3 * time.Second
 
 // watchAgent looks at one machine's agent again and again.
 func (r *run) watchAgent(ctx context.Context, m *machine) error {
-	noticed := 0 // of the log, bytes
+	var noticed int64 // of the log, bytes
 	var watched *lab.Process
+	var view []Entry
 	for {
 		if err := sleep(ctx, r.Every); err != nil {
 			return nil
@@ -42,9 +46,18 @@ func (r *run) watchAgent(ctx context.Context, m *machine) error {
 			return nil
 		}
 		claim.Process = p.Pid()
-		text := p.Output()
-		notices := noticesIn(node, p.Pid(), text[min(noticed, len(text)):])
-		noticed = len(text)
+		if slices.Equal(claim.View, view) {
+			claim.View = view // most looks see the same, and a run can be long
+		}
+		view = claim.View
+		text, err := readFrom(p.Log, noticed)
+		if err != nil {
+			return err
+		}
+		// The last line may not be whole yet.
+		text = text[:strings.LastIndexByte(text, '\n')+1]
+		noticed += int64(len(text))
+		notices := noticesIn(node, p.Pid(), text)
 		now, same := m.now()
 		r.record(func(h *History) {
 			h.Notices = append(h.Notices, notices...)
@@ -53,7 +66,7 @@ func (r *run) watchAgent(ctx context.Context, m *machine) error {
 			}
 			h.Claims = append(h.Claims, claim)
 			if !p.Running() {
-				h.Endings = append(h.Endings, Ending{node, r.now(), lastLines(text, 5)})
+				h.Endings = append(h.Endings, Ending{node, r.now(), lastLines(p.Output(), 5)})
 			}
 		})
 		if !p.Running() && same == p {
@@ -123,6 +136,20 @@ func noticesIn(node string, process int, log string) (out []Notice) {
 		}
 	}
 	return out
+}
+
+// readFrom is the rest of a file from an offset.
+func readFrom(path string, offset int64) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	if _, err := file.Seek(offset, io.SeekStart); err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(file)
+	return string(text), err
 }
 
 func lastLines(text string, n int) string {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -33,6 +35,9 @@ type Options struct {
 	Every time.Duration
 	// Log gets a line for each fault.
 	Log io.Writer
+	// Keep is a directory for the logs of all programs, made when a rule was
+	// broken or the run failed. "" keeps nothing.
+	Keep string
 }
 
 // Defaults are the options of a long run.
@@ -66,7 +71,12 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 	if err != nil {
 		return report, err
 	}
-	defer func() { err = errors.Join(err, r.Close()) }()
+	defer func() {
+		if r.Keep != "" && (err != nil || len(report.Violations) > 0) {
+			err = errors.Join(err, r.keepLogs())
+		}
+		err = errors.Join(err, r.Close())
+	}()
 	if err := r.setUp(ctx); err != nil {
 		return report, err
 	}
@@ -147,6 +157,28 @@ func (r *run) faults(ctx context.Context, steps []Step) error {
 		return nil
 	})
 	return g.Wait()
+}
+
+// keepLogs saves what the lab would take away.
+func (r *run) keepLogs() error {
+	logs, err := filepath.Glob(filepath.Join(r.Dir, "*.log"))
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(r.Keep, 0o755); err != nil {
+		return err
+	}
+	for _, path := range logs {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(r.Keep, filepath.Base(path)), text, 0o644); err != nil {
+			return err
+		}
+	}
+	r.say("all logs are in %s; the run began at %s", r.Keep, r.start.UTC().Format(time.RFC3339Nano))
+	return nil
 }
 
 // say tells of one thing, with the time of the run.

@@ -39,6 +39,7 @@ func run(ctx context.Context, args []string) error {
 	flags.IntVar(&o.Agents, "agents", o.Agents, "`number` of hosts, each with leno and a Consul client agent")
 	flags.IntVar(&o.Carriers, "carriers", o.Carriers, "`number` of them that carry packets over VXLAN")
 	flags.DurationVar(&o.Rules.Hold, "hold", o.Rules.Hold, "lease.hold, `duration`")
+	flags.StringVar(&o.Keep, "keep", "", "`directory` for all logs when a rule was broken")
 	asJSON := flags.String("json", "", "also write the report to this `file`, as JSON")
 	flags.Parse(args) // exits on errors
 
