@@ -49,6 +49,9 @@ func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() r
 			return registry.Lease{}, ctx.Err()
 		}
 		reason := fmt.Sprintf("waiting for a lease: %v", err)
+		if revoked := r.revokedSubnet(); revoked.IsValid() {
+			reason = fmt.Sprintf("%s was revoked, waiting for another lease: %v", revoked, err)
+		}
 		r.waiting(checkLease, reason)
 		r.troubled(reason)
 		if err := retry.wait(ctx, err, nil); err != nil {

@@ -121,14 +121,14 @@ func TestRevocationIsRemembered(t *testing.T) {
 		{"while claims fail", func(h *host, subnet netip.Prefix) {
 			h.registry.setOne("Acquire", registry.ErrUnavailable)
 			must(h.t, h.store.Client().Revoke(ctx, "n", subnet))
-			h.check(checkLease, api.Warning, subnet.String(), "waiting for a lease")
+			h.check(checkLease, api.Warning, subnet.String(), "was revoked, waiting for another lease")
 			forget(h, subnet)
 			h.registry.setOne("Acquire", nil)
 		}},
 		{"over a restart", func(h *host, subnet netip.Prefix) {
 			h.registry.setOne("Acquire", registry.ErrUnavailable)
 			must(h.t, h.store.Client().Revoke(ctx, "n", subnet))
-			h.check(checkLease, api.Warning, subnet.String(), "waiting for a lease")
+			h.check(checkLease, api.Warning, subnet.String(), "was revoked, waiting for another lease")
 			must(h.t, h.stop())
 			forget(h, subnet)
 			h.registry.setOne("Acquire", nil)
