@@ -65,9 +65,9 @@ func TestOutageOfManyAgents(t *testing.T) {
 		lasts time.Duration
 	}{
 		{"a moment", registry.ErrUnavailable, 2 * time.Second},
-		{"five minutes", registry.ErrUnavailable, 5 * time.Minute}, // sessions end
+		{"longer than sessions live", registry.ErrUnavailable, 90 * time.Second},
 		{"token revoked", registry.ErrDenied, time.Minute},
-		{"not certain", registry.ErrUncertain, time.Minute},
+		{"not certain", registry.ErrUncertain, 30 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { manyAgents(t, tt.err, tt.lasts) })
@@ -86,7 +86,8 @@ func manyAgents(t *testing.T, failure error, lasts time.Duration) {
 		// Each has a store of its own, since what they read of each other does
 		// not matter here.
 		h := newHost(t, memory.New(), fmt.Sprintf("h%d", i))
-		h.pace, h.config.Lease, h.quiet = defaultPace(), config.Defaults().Lease, true
+		h.pace, h.quiet = defaultPace(), true
+		h.config.Lease.TTL, h.config.Lease.RenewMargin = 30*time.Second, 20*time.Second
 		h.inBubble(ctx, &wg)
 		hosts = append(hosts, h)
 	}
@@ -100,7 +101,7 @@ func manyAgents(t *testing.T, failure error, lasts time.Duration) {
 		}
 		return n
 	}
-	time.Sleep(time.Minute)
+	time.Sleep(15 * time.Second)
 	synctest.Wait()
 	if n := well(); n != agents {
 		t.Fatalf("%d of %d agents are well", n, agents)
