@@ -57,7 +57,7 @@ type Config struct {
 	// least twice the lease's TTL; default 4m.
 	Settle time.Duration
 	// Wait is the longest blocking query. Default 1m; Consul adds up to a
-	// sixteenth at random. A Consul whose process hangs is noticed 15s later.
+	// sixteenth at random. A Consul whose process hangs is noticed 7s later.
 	Wait time.Duration
 	// Audit is how often one of a network's hosts, whichever, compares the
 	// leases with what the directory of changes said of them, and so finds what
@@ -70,8 +70,9 @@ type Config struct {
 
 	// Dial opens the connections to Consul; network is "tcp" or "unix". It may
 	// be called concurrently and must honour ctx. Default: a net.Dialer that
-	// gives up after 5s and notices within 10s that the other end is gone. Set it to look at the traffic or to reach Consul by
-	// another way.
+	// gives up after 5s, and whose connections notice within 10s that the other
+	// end is gone. Set it to look at the traffic or to reach Consul by another
+	// way.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	timeout time.Duration // of a request that does not block, for tests; default callTimeout
