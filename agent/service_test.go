@@ -260,7 +260,7 @@ func TestBadRecordsAreNamed(t *testing.T) {
 	a.check(checkRecords, api.Passing)
 
 	store.Put(leaseKey(free(a, b)), []byte("{"))
-	a.check(checkRecords, api.Warning)
+	a.check(checkRecords, api.Warning, leaseKey(free(a, b)))
 	code, body := a.request("GET", "/v1/network/n/lease/"+registry.SubnetKey(free(a, b)), "")
 	if code != http.StatusConflict || !strings.Contains(body, "cannot be used: invalid: unexpected end of JSON input") {
 		t.Errorf("%d %s", code, body)
