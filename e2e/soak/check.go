@@ -136,10 +136,14 @@ func (c *checker) quiet(s Span) bool {
 		!slices.ContainsFunc(c.Rewinds, func(x Rewind) bool { return x.overlaps(s) })
 }
 
+// seen is how long it may take to be seen that a session ended, which is told to
+// nobody.
+const seen = time.Minute
+
 func (c *checker) disturbed(node string, s Span) bool {
 	s.From -= c.Rules.Settle
 	return slices.ContainsFunc(c.silent[node], func(x Silence) bool { return x.overlaps(s) }) ||
-		slices.ContainsFunc(c.rivals[node], s.overlaps)
+		slices.ContainsFunc(c.rivals[node], Span{s.From - seen, s.To}.overlaps)
 }
 
 // out says that others may have given the node up by then: it is or just was

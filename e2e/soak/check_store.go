@@ -183,7 +183,7 @@ func (c *checker) view(n Node, l Claim) {
 		}
 	}
 	for _, e := range l.View {
-		if times[e] == 0 && !c.remembered(e, l.From) {
+		if times[e] == 0 && !c.remembered(l.Node, e, l.From) {
 			c.report(ViewDiffers, l.Node, l.Span, "it sees %s of %s, which the store has not had for %s", e.Subnet, e.Node, c.Rules.Settle)
 		}
 	}
@@ -194,10 +194,20 @@ func (c *checker) view(n Node, l Claim) {
 	}
 }
 
-// remembered says that agents keep an entry which a store that was emptied or set
-// back has lost: its node could not write it again, and may yet.
-func (c *checker) remembered(e Entry, at time.Duration) bool {
-	return slices.ContainsFunc(c.Rewinds, func(r Rewind) bool {
-		return r.From <= at && at <= r.To+2*c.Rules.TTL+c.Rules.Settle && (c.forgotten(e.Node, r) || r.Why == RestoreStore)
-	})
+// remembered says that an agent keeps an entry which a store that was emptied or
+// set back has lost: its node could not write it again, and may yet. An agent
+// that was silent then finds out later.
+func (c *checker) remembered(viewer string, e Entry, at time.Duration) bool {
+	for _, r := range c.Rewinds {
+		known := r.To
+		for _, s := range c.silent[viewer] {
+			if c.mute(s, r) && s.To != forever {
+				known = max(known, s.To)
+			}
+		}
+		if r.From <= at && at <= known+3*c.Rules.TTL+c.Rules.Settle && (c.forgotten(e.Node, r) || r.Why == RestoreStore) {
+			return true
+		}
+	}
+	return false
 }

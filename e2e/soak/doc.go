@@ -43,8 +43,10 @@
 // renewed within the TTL, the store has the lease it relies on, and its view of
 // all leases is the store's: it shows nothing that the store has not had within
 // the settling time and lacks nothing that the store has had all that time.
-// Agents keep what a store has lost for twice the TTL; that is allowed for the
-// records of nodes that could not write them again.
+// Agents keep what a store has lost for three times the TTL; that is allowed for the
+// records of nodes that could not write them again. That a session ended is told
+// to nobody: a node in the place of another, under its address, has a minute from
+// then on.
 //
 // Nodes that carry packets have a route to every calm peer. No route may go,
 // calm or not, while its peer is there: not because of a dead agent, of either
