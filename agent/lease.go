@@ -339,6 +339,7 @@ func (r *runner) watchOwn(ctx context.Context, n registry.Network, lease registr
 			r.revoke(lease.Subnet())
 			return "it was revoked", nil
 		case errors.Is(err, registry.ErrLeaseNotFound):
+			r.gone(lease.Subnet())
 			return "its record is gone", nil
 		case errors.Is(err, registry.ErrInvalid):
 			return fmt.Sprintf("its record was overwritten: %v", err), nil

@@ -28,15 +28,30 @@ func (r *runner) lost(lease registry.Lease, reason string) {
 // lookForRevocation finds out whether the subnet that is to be claimed again was
 // revoked while nobody here watched it: between two processes, in an outage, or
 // after its session had ended. A store that does not answer will not grant a
-// claim either, so errors are not this one's to tell.
+// claim either, so errors are not this one's to tell. What has no record cannot
+// be revoked, and to find out how a record went costs more than to read one: it
+// is asked once.
 func (r *runner) lookForRevocation(ctx context.Context, n registry.Network, subnet netip.Prefix) {
-	if !subnet.IsValid() || r.revokedSubnet().IsValid() {
+	r.mu.Lock()
+	known := r.revoked.IsValid() || r.absent == subnet
+	r.mu.Unlock()
+	if known || !subnet.IsValid() {
 		return
 	}
-	if _, _, err := r.env.registry.WatchLease(ctx, n, subnet, 0); errors.Is(err, registry.ErrLeaseRevoked) {
+	switch _, _, err := r.env.registry.WatchLease(ctx, n, subnet, 0); {
+	case errors.Is(err, registry.ErrLeaseRevoked):
 		r.log.Error("lease was revoked, taking another subnet", "subnet", subnet)
 		r.revoke(subnet)
+	case errors.Is(err, registry.ErrLeaseNotFound):
+		r.gone(subnet)
 	}
+}
+
+// gone notes that no record stands on the subnet.
+func (r *runner) gone(subnet netip.Prefix) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.absent = subnet
 }
 
 // revoke remembers that the subnet was revoked, here and for the next process.
@@ -60,6 +75,7 @@ func (r *runner) heldAgain(lease registry.Lease) {
 		r.log.Warn("the revoked subnet is taken again, nothing else is free or it is reserved for this host", "subnet", lease.Subnet())
 	}
 	r.setRevoked(netip.Prefix{})
+	r.gone(netip.Prefix{})
 }
 
 func (r *runner) setRevoked(subnet netip.Prefix) {

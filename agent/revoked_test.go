@@ -206,3 +206,24 @@ func TestRevocationMovesToTheReservation(t *testing.T) {
 	}
 	a.ready()
 }
+
+// TestAbsenceIsAskedOnce: what became of a record is a costly question, and all
+// hosts ask it at once when the store was emptied.
+func TestAbsenceIsAskedOnce(t *testing.T) {
+	a := newHost(t, memory.New(), "a").slow().start()
+	a.ready()
+	subnet := a.subnet()
+	a.registry.setOne("Acquire", registry.ErrUnavailable)
+	asked := a.registry.count("own WatchLease")
+	a.store.Delete(leaseKey(subnet))
+	claims := a.registry.count("own Acquire")
+	a.more("claims", claims+2, func() int { return a.registry.count("own Acquire") })
+	if n := a.registry.count("own WatchLease"); n != asked {
+		t.Errorf("asked %d times, %d before", n, asked)
+	}
+	a.registry.setOne("Acquire", nil)
+	a.check(checkLease, api.Passing, subnet.String())
+	// And once it is held again, a revocation is seen again.
+	must(t, a.store.Client().Revoke(context.Background(), "n", subnet))
+	a.movedFrom(subnet)
+}

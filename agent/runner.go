@@ -83,6 +83,7 @@ type runner struct {
 	trouble    string            // why the lease is not as it should be
 	unrenewed  string            // why the session could not be renewed
 	revoked    netip.Prefix      // subnet taken from this host by Revoke, until it has another
+	absent     netip.Prefix      // subnet this host had, without a record when last looked at
 	suspicions map[string]string // that another host is taken for this one, by source
 	waited     waited
 }
