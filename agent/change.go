@@ -141,6 +141,9 @@ func (c change) happens(l registry.Lease) []string {
 	} else {
 		kept, lost, gained := c.subnets(l)
 		out = append(out, "keeps "+join(kept))
+		if c.renamed(l) {
+			out = append(out, renames)
+		}
 		if len(lost) > 0 {
 			out = append(out, "loses "+join(lost))
 		}
@@ -166,9 +169,6 @@ func (c change) misfit(l registry.Lease) string {
 		return "is no subnet of the new pools"
 	}
 	whole := c.new.Plan.Subnets(slot)
-	if whole[0] != l.Subnet() {
-		return "would no longer name its lease, IPv4 does"
-	}
 	for _, have := range l.Subnets {
 		if want, ok := ofFamily(whole, have.Addr()); ok && want != have {
 			return "goes with another subnet of the other family in the new pools"
@@ -178,6 +178,15 @@ func (c change) misfit(l registry.Lease) string {
 		return outOfRange
 	}
 	return ""
+}
+
+// renames is what happens to a lease that was named by its IPv6 subnet.
+const renames = "its lease moves to another key, since IPv4 names it: packets stop until its peers have read that"
+
+// renamed says whether the slot's first subnet is another one.
+func (c change) renamed(l registry.Lease) bool {
+	slot, err := c.new.Plan.Slot(l.Subnet())
+	return err == nil && c.new.Plan.Subnets(slot)[0] != l.Subnet()
 }
 
 // subnets sorts the subnets of a lease that fits, and those of its slot.
@@ -253,6 +262,8 @@ func (c change) grounds(l registry.Lease) (out []ground) {
 			"leave it in the range, or move the host before: reserve it a subnet that stays and revoke its lease", true})
 	case why != "":
 		out = append(out, ground{"%s would lose the subnet, and containers their addresses: it " + why, wayAside, true})
+	case c.renamed(l):
+		out = append(out, ground{"IPv4 would name the lease of %s, which moves to another key: packets stop until peers have read that", wayWindow, true})
 	case len(lost) > 0:
 		out = append(out, ground{"containers on %s would lose their addresses of one family", wayAside, true})
 	}

@@ -1,16 +1,19 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -31,6 +34,10 @@ func TestDefinitionReplaced(t *testing.T) {
 			`other {"size":1} [10.5.0.0/22]: SUBNET <- `},
 		{"another pool", func(t *testing.T, n *registry.Network) { n.Plan = mustPlan(t, "10.6.0.0/22") }, true,
 			`recorder {"colour":"red"} [10.6.0.0/22]: SUBNET <- `},
+		{"a larger pool", func(t *testing.T, n *registry.Network) { n.Plan = mustPlan(t, "10.5.0.0/21") }, false,
+			`recorder {"colour":"red"} [10.5.0.0/21]: KEPT <- `},
+		{"IPv6 too", func(t *testing.T, n *registry.Network) { n.Plan = mustPlan(t, "10.5.0.0/22", "fd00:5::/48") }, false,
+			`recorder {"colour":"red"} [10.5.0.0/22 fd00:5::/48]: KEPT <- `},
 		{"other options", func(t *testing.T, n *registry.Network) { n.Backend = mustBackend(t, "recorder", `{"colour":"blue"}`) }, false,
 			`recorder {"colour":"blue"} [10.5.0.0/22]: SUBNET <- `},
 	} {
@@ -54,7 +61,7 @@ func TestDefinitionReplaced(t *testing.T) {
 				}
 				eventually(t, func() error {
 					story := a.recorder.story()
-					last := strings.ReplaceAll(tt.want, "SUBNET", a.subnet().String())
+					last := strings.NewReplacer("SUBNET", a.subnet().String(), "KEPT", subnet.String()).Replace(tt.want)
 					if story[len(story)-1] != last {
 						return fmt.Errorf("%q", story)
 					}
@@ -75,6 +82,136 @@ func TestDefinitionReplaced(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestFamilies: a host keeps its slot when a family comes or IPv6 goes, and its
+// datapath for as long as no pool goes.
+func TestFamilies(t *testing.T) {
+	both, four, six := []string{"10.5.0.0/22", "fd00:5::/62"}, []string{"10.5.0.0/22"}, []string{"fd00:5::/62"}
+	for _, tt := range []struct {
+		name     string
+		from, to []string
+		zero     bool
+	}{
+		{"IPv6 comes", four, both, false},
+		{"IPv6 goes", both, four, true},
+		{"IPv4 comes before IPv6", six, both, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := newHost(t, memory.New(), "a")
+			a.config.Networks[0].Pools = nil
+			for _, p := range tt.from {
+				a.config.Networks[0].Pools = append(a.config.Networks[0].Pools, config.Pool{Prefix: netip.MustParsePrefix(p)})
+			}
+			a.start().ready()
+			r := mustRunner(t, a)
+			before, _, _ := r.lease.get()
+			n := a.define(func(n *registry.Network) { n.Plan = mustPlan(t, tt.to...) })
+			eventually(t, func() error {
+				now, _, _ := r.lease.get()
+				if now.Slot != before.Slot || len(now.Subnets) != len(tt.to) || r.shown().definition.ModifyIndex != n.ModifyIndex {
+					return fmt.Errorf("was %+v, is %+v", before.Subnets, now.Subnets)
+				}
+				if got := a.recorder.last(); got != now.Subnet().String()+" <- " {
+					return errors.New(got)
+				}
+				return nil
+			})
+			if zero := slices.Contains(a.recorder.all(), "zero"); zero != tt.zero {
+				t.Errorf("taken down: %t, want %t", zero, tt.zero)
+			}
+			if keys := a.store.Keys(memory.Prefix + "/leases/n/"); len(keys) != 2 {
+				t.Errorf("leases %v", keys)
+			}
+		})
+	}
+}
+
+// changer is a backend that goes on under another definition.
+type changer struct {
+	backend.Backend
+	to []backend.Config
+}
+
+func (c *changer) Change(to backend.Config) error {
+	if string(to.Options) == `{"colour":"none"}` {
+		return errors.New("no such colour")
+	}
+	c.to = append(c.to, to)
+	return nil
+}
+
+// TestCarrierTakes: what was built from the same is kept, and what can change is
+// changed.
+func TestCarrierTakes(t *testing.T) {
+	kind := newRecorder().kind("recorder")
+	from := backend.Config{Pools: mustPlan(t, "10.5.0.0/22").Prefixes(), Options: []byte(`{"colour":"red"}`)}
+	pools, options, none := from, from, from
+	pools.Pools = mustPlan(t, "10.5.0.0/22", "fd00:5::/48").Prefixes()
+	options.Options, none.Options = []byte(`{"colour":"blue"}`), []byte(`{"colour":"none"}`)
+	for _, tt := range []struct {
+		name    string
+		to      backend.Config
+		other   bool
+		takes   bool // a backend that cannot change
+		changes bool // one that can
+	}{
+		{"the same", from, false, true, true},
+		{"other pools", pools, false, false, true},
+		{"other options", options, false, false, true},
+		{"options it refuses", none, false, false, false},
+		{"another kind", from, true, false, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			k := kind
+			if tt.other {
+				k.Name = "other"
+			}
+			b, err := kind.New(from)
+			must(t, err)
+			if got := (&carrier{b, kind.Name, from}).takes(k, tt.to); got != tt.takes {
+				t.Errorf("kept %t, want %t", got, tt.takes)
+			}
+			c := &carrier{&changer{Backend: b}, kind.Name, from}
+			if got := c.takes(k, tt.to); got != tt.changes {
+				t.Errorf("changed %t, want %t", got, tt.changes)
+			}
+			if tt.changes && (string(c.config.Options) != string(tt.to.Options) || !slices.Equal(c.config.Pools, tt.to.Pools)) {
+				t.Errorf("remembers %+v", c.config)
+			}
+		})
+	}
+}
+
+// TestReloadKeepsTheBackend open: a forwarder in it does not stop.
+func TestReloadKeepsTheBackend(t *testing.T) {
+	a := newHost(t, memory.New(), "a").start()
+	a.ready()
+	subnet := a.subnet()
+	for _, masq := range []bool{true, false} {
+		c := a.config
+		c.Networks = slices.Clone(c.Networks)
+		c.Networks[0].IPMasq = masq
+		must(t, a.agent.Reload(context.Background(), c))
+		a.ready()
+		eventually(t, func() error {
+			data, err := os.ReadFile(c.Networks[0].SubnetFile)
+			if err == nil && !strings.Contains(string(data), fmt.Sprintf("LENO_IPMASQ=%t", masq)) {
+				err = fmt.Errorf("%s", data)
+			}
+			return err
+		})
+	}
+	if built, open := a.recorder.open(); built != 1 || open != 1 {
+		t.Errorf("%d backends built, %d open", built, open)
+	}
+	if diff := cmp.Diff([]string{subnet.String() + " <- "}, a.recorder.all()); diff != "" {
+		t.Error(diff)
+	}
+	must(t, a.stop())
+	if _, open := a.recorder.open(); open != 0 {
+		t.Error("it is never closed")
 	}
 }
 

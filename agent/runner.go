@@ -278,7 +278,7 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	if err != nil {
 		return err
 	}
-	if had && lease.Subnet() != before.Subnet() {
+	if had && !slices.Contains(lease.Subnets, before.Subnet()) {
 		if err := r.moved(before, lease); err != nil {
 			return err
 		}
@@ -411,15 +411,16 @@ func covers(pools, old []netip.Prefix) bool {
 	})
 }
 
-// slotOf says whether the lease is of a slot of the plan, as far as it goes: a
-// plan that gained a family keeps its leases.
+// slotOf says whether the lease is of a slot of the plan, as far as both go: a
+// plan that gained or lost IPv6 keeps its leases.
 func slotOf(plan registry.Plan, l registry.Lease) bool {
 	slot, err := plan.Slot(l.Subnet())
 	if err != nil {
 		return false
 	}
 	whole := plan.Subnets(slot)
-	return len(l.Subnets) <= len(whole) && slices.Equal(whole[:len(l.Subnets)], l.Subnets)
+	both := min(len(l.Subnets), len(whole))
+	return slices.Equal(whole[:both], l.Subnets[:both])
 }
 
 // removeSaved takes the datapath away that a state file tells of. A backend or

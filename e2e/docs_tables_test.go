@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
+
+	"github.com/lenonet/leno/agent"
 )
 
 // rows are the rows of all tables below a heading of a page, cell by cell, heads
@@ -309,6 +312,37 @@ func TestDocumentationBackends(t *testing.T) {
 	for _, backend := range []string{"host-gw", "alloc"} {
 		if out, ok := validate(t, "hcl", configuration(fmt.Sprintf("backend %q {\n  port = 1\n}\n", backend))); ok {
 			t.Errorf("%s has an option:\n%s", backend, out)
+		}
+	}
+}
+
+// TestDocumentationChanges holds the table of what changes live against what the
+// backends say of their options.
+func TestDocumentationChanges(t *testing.T) {
+	kinds := agent.Backends()
+	table := rows(t, page("operations"), "Tasks")
+	for name, kind := range kinds {
+		effective, err := kind.Normalize(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var options map[string]any
+		if err := json.Unmarshal(effective, &options); err != nil {
+			t.Fatal(err)
+		}
+		for option := range options {
+			i := slices.IndexFunc(table, func(row []string) bool {
+				named := codes(row[0])
+				others := slices.ContainsFunc(named, func(n string) bool { _, is := kinds[n]; return is && n != name })
+				return slices.Contains(named, option) && !others
+			})
+			if i < 0 {
+				t.Errorf("no row tells what happens when %s of %s changes", option, name)
+				continue
+			}
+			if _, stops := kind.Interrupts[option]; (table[i][1] == "yes") == stops {
+				t.Errorf("%s of %s: live %q on the page, stops packets %t", option, name, table[i][1], stops)
+			}
 		}
 	}
 }

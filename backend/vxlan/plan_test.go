@@ -231,6 +231,35 @@ func TestDeviceDifferences(t *testing.T) {
 	}
 }
 
+// TestInterrupts: the options that are said to stop packets are those that need
+// another device or that peers must share.
+func TestInterrupts(t *testing.T) {
+	peers := peer(2, "192.0.2.2")
+	for option, change := range map[string]func(*options){
+		"vni": func(o *options) { o.VNI++ }, "port": func(o *options) { o.Port++ }, "gbp": func(o *options) { o.GBP = true },
+		"direct_routing": func(o *options) { o.DirectRouting = true }, "checksum_offload": func(o *options) { o.Checksum = checksumOff },
+	} {
+		o := defaults()
+		change(&o)
+		have, err := wantDevice(kernel.MAC{0x0a, 1}, defaults(), state("192.0.2.1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := wantDevice(kernel.MAC{0x0a, 1}, o, state("192.0.2.1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, skipped := planner{options: o, macs: map[kernel.MAC]string{}}.vtep(peers)
+		stops := have.needsNew(want) != "" || skipped != ""
+		if _, told := interrupts()[option]; told != stops {
+			t.Errorf("%s stops packets: %t, but told: %t", option, stops, told)
+		}
+	}
+	if n := len(interrupts()); n != 3 {
+		t.Errorf("%d options stop packets", n)
+	}
+}
+
 func TestNormalize(t *testing.T) {
 	for in, want := range map[string]string{
 		``:   `{"vni":1,"port":8472,"gbp":false,"direct_routing":false,"checksum_offload":"auto"}`,

@@ -78,4 +78,29 @@ var familyTests = []test{
 			s.Fatalf("was %+v, is %+v", l, again)
 		}
 	}},
+	{"a network that loses a family", func(s *suite) {
+		n := s.network("default", wide, "fd00:5::/48")
+		r := s.open()
+		l := s.acquire(r, n, s.claim(0))
+		n.Plan = s.plan(wide)
+		s.ok(r.PutNetwork(s.ctx(), n))
+		n, err := r.Network(s.ctx(), n.Name)
+		s.ok(err)
+		// What stands there says more than the network has, until its host takes
+		// its slot again, which nobody else gets meanwhile.
+		set, _, err := s.open().WatchLeases(s.ctx(), n, 0)
+		s.ok(err)
+		s.equal("bad", badKeys(set.Bad), []string{s.leaseKey(n, l.Slot)})
+		other := s.claim(1)
+		other.Prefer = l.Subnet()
+		if got := s.acquire(s.open(), n, other); got.Slot == l.Slot {
+			s.Fatalf("%s went to another host", got.Subnet())
+		}
+		mine := s.claim(0)
+		mine.Session, mine.Prefer = l.Session, l.Subnet()
+		again := s.acquire(r, n, mine)
+		if again.Slot != l.Slot || len(again.Subnets) != 1 || again.Session != l.Session {
+			s.Fatalf("was %+v, is %+v", l, again)
+		}
+	}},
 }
