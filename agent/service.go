@@ -35,17 +35,17 @@ func (a *Agent) announce(ctx context.Context, address net.Addr) {
 	}
 	retry := a.env.contact.retry()
 	_, _, setBack := a.env.setBack.get()
-	anew := false
+	again := ""
 	for {
 		select {
 		case <-setBack:
 			_, _, setBack = a.env.setBack.get()
-			anew = true
+			again = time.Now().UTC().Format(time.RFC3339)
 		default:
 		}
 		report, changed := a.env.health.report()
 		s, err := a.service(ctx, address)
-		s.Anew = anew
+		s.Again = again
 		if err == nil && s.Address.IsValid() { // known once the first network found its underlay
 			call, cancel := context.WithTimeout(ctx, callTimeout)
 			err = announcer.Announce(call, s, verdict(report))
@@ -61,7 +61,6 @@ func (a *Agent) announce(ctx context.Context, address net.Addr) {
 			}
 			continue
 		}
-		anew = false
 		timer := time.NewTimer(announceEvery)
 		select {
 		case <-ctx.Done():

@@ -149,7 +149,10 @@ type Service struct {
 	HealthURL string     // what the catalogue polls; "" wants a TTL check fed by Announce
 	Tags      []string
 	Meta      map[string]string
-	Anew      bool // register even if all looks right: the catalogue may have been set back behind it
+	// Again is when the store was last seen to be set back, and the catalogue
+	// perhaps with it, though all looks right: another value registers anew. ""
+	// while that has not happened.
+	Again string
 }
 
 // Verdict is the agent's health as catalogues know it.

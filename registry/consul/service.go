@@ -20,21 +20,22 @@ const (
 	checkTimeout  = "5s"
 	checkTTL      = "60s"
 	ttlNotes      = "fed by the leno agent itself"
+	againMeta     = "registered_again"
 )
 
 // Announce implements registry.Announcer with the local Consul agent's
 // services. The check polls s.HealthURL; without one it is a TTL check that
 // every call feeds with v. A `consul agent -dev` forgets services at a restart,
 // and anybody may deregister them, so each call looks first. What a restore took
-// from the servers the local agent does not notice for a minute or two, unless
-// the service is registered again.
+// from the servers the local agent does not notice for up to two minutes, unless
+// service and check differ from what it has: s.Again is part of both.
 func (c *Client) Announce(ctx context.Context, s registry.Service, v registry.Verdict) error {
 	wanted := registration(s, v)
 	same, err := c.announced(ctx, wanted)
 	if err != nil {
 		return fmt.Errorf("announce service %s: %w", s.ID, err)
 	}
-	if !same || s.Anew {
+	if !same {
 		opts, cancel := c.query(ctx, read{})
 		defer cancel()
 		err := c.api.Agent().ServiceRegisterOpts(wanted, api.ServiceRegisterOpts{ReplaceExistingChecks: true}.WithContext(opts.Context()))
@@ -79,6 +80,11 @@ func registration(s registry.Service, v registry.Verdict) *api.AgentServiceRegis
 		check.Notes = "polls " + s.HealthURL + " every " + checkInterval
 	}
 	r := &api.AgentServiceRegistration{ID: s.ID, Name: s.Name, Port: s.Port, Tags: s.Tags, Meta: s.Meta, Check: check}
+	if s.Again != "" {
+		check.Notes += ", registered again " + s.Again
+		r.Meta = map[string]string{againMeta: s.Again}
+		maps.Copy(r.Meta, s.Meta)
+	}
 	if s.Address.IsValid() {
 		r.Address = s.Address.String()
 	}

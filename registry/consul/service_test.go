@@ -116,6 +116,44 @@ func TestAnnounce(t *testing.T) {
 	}
 }
 
+// TestAnnounceAgain: a restore takes the service from the catalogue, and the
+// local agent, which still has it, does not notice.
+func TestAnnounceAgain(t *testing.T) {
+	server := newServer(t, "")
+	snapshot, _, err := server.admin.Snapshot().Save(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer snapshot.Close()
+	c := server.client(t, "leno")
+	service := registry.Service{Name: "leno", ID: "leno-again"}
+	announced := func() (services, checks int) {
+		t.Helper()
+		if err := c.Announce(testContext(t), service, registry.Verdict{Status: "passing"}); err != nil {
+			t.Fatal(err)
+		}
+		consistent := &api.QueryOptions{RequireConsistent: true}
+		found, _, err := server.admin.Catalog().Service("leno", "", consistent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		polled, _, err := server.admin.Health().Checks("leno", consistent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(found), len(polled)
+	}
+	both := func() bool { services, checks := announced(); return services == 1 && checks == 1 }
+	eventually(t, "the service is in the catalogue", both)
+	if err := server.admin.Snapshot().Restore(nil, snapshot); err != nil {
+		t.Fatal(err)
+	}
+	// Unless the local agent compares itself with the catalogue just then, it is
+	// not there now.
+	service.Again = "2026-01-02T03:04:05Z"
+	eventually(t, "the service is in the catalogue again", both)
+}
+
 func TestAnnounceTTL(t *testing.T) {
 	s := common.get(t)
 	c, registrations := announcer(t, s)

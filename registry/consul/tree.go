@@ -37,6 +37,7 @@ type tree struct {
 	// Of leases only, which are watched through their directory of changes.
 	dir      *directory
 	restored bool              // the directory shows that the store was set back
+	setBack  uint64            // how often the tree was renewed
 	told     map[string]uint64 // by subnet, the last change the directory told of when the tree was read
 	failed   atomic.Bool       // the last call ended with an error; also outside a turn
 	calm     time.Time         // before then nobody asks for changes again
@@ -156,6 +157,7 @@ func (t *tree) accept(l list, notified uint64, until time.Time) {
 	first := t.version == 0
 	news := first
 	if !first && t.renewed(l) {
+		t.setBack, news = t.setBack+1, true
 		for key := range t.known {
 			if _, kept := t.kept[key]; !kept && t.lost(l, key) {
 				t.kept[key], t.touched[key] = until, true

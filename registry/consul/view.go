@@ -96,7 +96,7 @@ func (t *tree) leases(n registry.Network) registry.LeaseSet {
 	v.kept = len(t.kept) > 0
 	clear(t.touched)
 
-	var set registry.LeaseSet
+	set := registry.LeaseSet{SetBack: t.setBack}
 	if len(v.order) > 0 {
 		set.Leases = make([]registry.Lease, len(v.order))
 	}
