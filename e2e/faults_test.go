@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -99,99 +98,6 @@ func TestStranger(t *testing.T) {
 		return err
 	})
 	w.matrix()
-	if gone := deleted(); len(gone) != 0 {
-		t.Errorf("routes were deleted: %q", gone)
-	}
-}
-
-// TestStoreSetBack restores an older state of Consul under running hosts that
-// have moved since: they stay where they are, and write it down again.
-func TestStoreSetBack(t *testing.T) {
-	w := newWorld(t, lab.Options{Hosts: 2})
-	w.startNetwork("vxlan")
-	a, b := w.Hosts[0], w.Hosts[1]
-	snapshot, _, err := w.Consul.Client().Snapshot().Save(nil)
-	w.must(err)
-	var saved bytes.Buffer
-	_, err = saved.ReadFrom(snapshot)
-	w.must(err)
-	w.must(snapshot.Close())
-
-	_, now := w.moveAway(b, "default")
-	w.eventually("host-b to have moved", func(context.Context) error {
-		if got := w.subnet(b, "default"); got != now {
-			return fmt.Errorf("%s", got)
-		}
-		return nil
-	})
-	hasRoute := func(context.Context) error {
-		if got := fmt.Sprint(w.routes(a)); !strings.Contains(got, now.String()) {
-			return fmt.Errorf("%s", got)
-		}
-		return nil
-	}
-	w.eventually("host-a to follow", hasRoute)
-	deleted := w.routeEvents(a)
-	w.must(w.Consul.Client().Snapshot().Restore(nil, &saved))
-	w.eventually("host-b to write its lease again", func(context.Context) error {
-		pair, _, err := w.Consul.Client().KV().Get(leaseKey("default", now), &api.QueryOptions{RequireConsistent: true})
-		if err == nil && (pair == nil || pair.Session == "") {
-			err = fmt.Errorf("%+v", pair)
-		}
-		return err
-	})
-	w.settle("default")
-	if got := w.subnet(b, "default"); got != now {
-		t.Errorf("host-b was moved back to %s", got)
-	}
-	w.eventually("host-a to have the route", hasRoute)
-	for _, line := range deleted() {
-		if strings.Contains(line, now.String()) {
-			t.Errorf("route deleted: %s", line)
-		}
-	}
-}
-
-// TestConsulEmptied deletes everything of leno's in Consul under running hosts:
-// all of it is back within seconds, and not a route went meanwhile.
-func TestConsulEmptied(t *testing.T) {
-	w := newWorld(t, lab.Options{})
-	w.startNetwork("vxlan")
-	subnets := map[*lab.Host]netip.Prefix{}
-	for _, h := range w.Hosts {
-		subnets[h] = w.subnet(h, "default")
-	}
-	deleted := w.routeEvents(w.Hosts[0])
-	stream, err := w.containers[0].StartPing(w.containers[1].Addrs[0], lab.PingOptions{})
-	w.must(err)
-	_, err = w.Consul.Client().KV().DeleteTree("leno/", nil)
-	w.must(err)
-	w.eventually("everything to be back", func(ctx context.Context) error {
-		for _, key := range []string{"leno/networks/default", "leno/leases/default/_"} {
-			if pair, _, err := w.Consul.Client().KV().Get(key, nil); err != nil || pair == nil {
-				return fmt.Errorf("%s: %v, %v", key, pair, err)
-			}
-		}
-		for h, subnet := range subnets {
-			pair, _, err := w.Consul.Client().KV().Get(leaseKey("default", subnet), nil)
-			if err != nil || pair == nil || pair.Session == "" {
-				return fmt.Errorf("lease of %s: %+v, %v", h.Name, pair, err)
-			}
-		}
-		return nil
-	})
-	for _, h := range w.Hosts {
-		w.waitHealth(h, 200)
-		if got := w.subnet(h, "default"); got != subnets[h] {
-			t.Errorf("%s: subnet %s, before %s", h.Name, got, subnets[h])
-		}
-	}
-	w.must(stream.WaitAnswers(w.ctx, 20))
-	result, err := stream.Stop(w.ctx)
-	w.must(err)
-	if result.Lost() != 0 {
-		t.Errorf("%d of %d pings lost", result.Lost(), result.Sent)
-	}
 	if gone := deleted(); len(gone) != 0 {
 		t.Errorf("routes were deleted: %q", gone)
 	}

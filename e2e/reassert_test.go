@@ -1,0 +1,452 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// reassertTime is within what hosts put everything back that Consul lost, once
+// it answers. They take 10 s at the most; the machine of the tests is shared.
+const reassertTime = 20 * time.Second
+
+// picture is what can be told of a network from outside: every line is one fact.
+func (w *world) picture() ([]string, error) {
+	consistent := (&api.QueryOptions{RequireConsistent: true}).WithContext(w.ctx)
+	var out []string
+	pairs, _, err := w.Consul.Client().KV().List("leno/", consistent)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range pairs {
+		if strings.HasPrefix(p.Key, "leno/changes/") {
+			continue
+		}
+		out = append(out, fmt.Sprintf("%s %s held=%t", p.Key, p.Value, p.Session != ""))
+	}
+	services, _, err := w.Consul.Client().Catalog().Service("leno", "", consistent)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range services {
+		out = append(out, fmt.Sprintf("service %s on %s at %s", s.ServiceID, s.Node, s.ServiceAddress))
+	}
+	checks, _, err := w.Consul.Client().Health().Checks("leno", consistent)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range checks {
+		out = append(out, fmt.Sprintf("check %s of %s on %s", c.CheckID, c.ServiceID, c.Node))
+	}
+	for _, h := range w.Hosts {
+		out = append(out, fmt.Sprintf("%s has %s", h.Name, w.subnet(h, "default")))
+		for _, r := range w.routes(h) {
+			out = append(out, h.Name+": "+r)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// waitServices waits until every host's agent is in the catalogue.
+func (w *world) waitServices() {
+	w.t.Helper()
+	w.eventually("the agents to be in the catalogue", func(context.Context) error {
+		services, _, err := w.Consul.Client().Catalog().Service("leno", "", nil)
+		if err == nil && len(services) != len(w.Hosts) {
+			err = fmt.Errorf("%d services", len(services))
+		}
+		return err
+	})
+}
+
+// drawn is the picture once it stands still.
+func (w *world) drawn() []string {
+	w.t.Helper()
+	w.waitServices()
+	p, err := w.picture()
+	w.must(err)
+	return p
+}
+
+// asBefore waits until the picture is the same again.
+func (w *world) asBefore(before []string) {
+	w.t.Helper()
+	began := time.Now()
+	w.eventually("all to be as before", func(context.Context) error {
+		now, err := w.picture()
+		if err == nil && !slices.Equal(before, now) {
+			err = fmt.Errorf("-before +now\n%s", cmp.Diff(before, now))
+		}
+		return err
+	})
+	took := time.Since(began).Round(10 * time.Millisecond)
+	w.t.Logf("all as before after %s", took)
+	if took > reassertTime {
+		w.t.Errorf("that took %s", took)
+	}
+}
+
+// undisturbed starts pings between all containers in a ring and watches the
+// routes of every host. The function it returns ends that: nothing was lost.
+func (w *world) undisturbed() func() {
+	w.t.Helper()
+	streams := map[string]*lab.PingStream{}
+	routes := map[string]func() []string{}
+	for i, from := range w.containers {
+		to := w.containers[(i+1)%len(w.containers)]
+		s, err := from.StartPing(to.Addrs[0], lab.PingOptions{Interval: 20 * time.Millisecond})
+		w.must(err)
+		streams[from.Name+" to "+to.Name] = s
+	}
+	for _, h := range w.Hosts {
+		routes[h.Name] = w.routeEvents(h)
+	}
+	return func() {
+		w.t.Helper()
+		for name, s := range streams {
+			w.must(s.WaitAnswers(w.ctx, 10))
+			result, err := s.Stop(w.ctx)
+			w.must(err)
+			w.t.Logf("%s: %d pings, %d lost", name, result.Sent, result.Lost())
+			if result.Lost() != 0 {
+				w.t.Errorf("%s: %d of %d pings lost: %v", name, result.Lost(), result.Sent, result.Missing)
+			}
+		}
+		for name, deleted := range routes {
+			if gone := deleted(); len(gone) != 0 {
+				w.t.Errorf("%s: routes were deleted: %q", name, gone)
+			}
+		}
+	}
+}
+
+// TestConsulEmptied takes everything of leno's from Consul under running hosts,
+// its records or all of Consul's data: all of it is back within seconds, and
+// neither a route nor a packet goes meanwhile.
+func TestConsulEmptied(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		lose func(w *world)
+	}{
+		{"records", func(w *world) {
+			_, err := w.Consul.Client().KV().DeleteTree("leno/", nil)
+			w.must(err)
+		}},
+		{"data", func(w *world) {
+			w.must(w.Consul.Stop(w.ctx))
+			w.must(os.RemoveAll(filepath.Join(w.Dir, "consul", w.Consul.Name, "data")))
+			w.must(w.Consul.Start(w.ctx))
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, lab.Options{})
+			w.startNetwork("vxlan")
+			before := w.drawn()
+			whole := w.undisturbed()
+			tt.lose(w)
+			w.asBefore(before)
+			for _, h := range w.Hosts {
+				w.waitHealth(h, 200)
+			}
+			whole()
+		})
+	}
+}
+
+// save is Consul's state at this moment; restore sets it back to that.
+func (w *world) save() (restore func()) {
+	w.t.Helper()
+	snapshot, _, err := w.Consul.Client().Snapshot().Save(nil)
+	w.must(err)
+	var saved bytes.Buffer
+	_, err = saved.ReadFrom(snapshot)
+	w.must(err)
+	w.must(snapshot.Close())
+	return func() {
+		w.t.Helper()
+		w.must(w.Consul.Client().Snapshot().Restore(nil, &saved))
+	}
+}
+
+// TestStoreSetBack restores an older state of Consul under running hosts: one
+// has moved since and another has come. They stay where they are, and write it
+// down again, also in the catalogue.
+func TestStoreSetBack(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	config := func(h *lab.Host) string { return h.Config(shortLease, h.Network("default", plan("vxlan"))) }
+	for _, h := range w.Hosts {
+		w.must(h.StartConsul(w.ctx))
+	}
+	a, b, c := w.Hosts[0], w.Hosts[1], w.Hosts[2]
+	for _, h := range []*lab.Host{a, b} {
+		w.must(h.StartAgent(config(h)))
+		w.must(h.WaitReady(w.ctx))
+	}
+	restore := w.save()
+	_, now := w.moveAway(b, "default")
+	w.eventually("host-b to have moved", func(context.Context) error {
+		if got := w.subnet(b, "default"); got != now {
+			return fmt.Errorf("%s", got)
+		}
+		return nil
+	})
+	// The reservation is not in what is restored.
+	_, err := b.Leno(w.ctx, "reservation", "remove", "default", now.String())
+	w.must(err)
+	w.must(c.StartAgent(config(c)))
+	w.must(c.WaitReady(w.ctx))
+	for _, h := range w.Hosts {
+		w.container(h, "default")
+	}
+	w.settle("default")
+	before := w.drawn()
+	whole := w.undisturbed()
+	restore()
+	w.asBefore(before)
+	whole()
+}
+
+// TestSlotSetBack: a host has the subnet that another had when Consul was saved.
+// Restored, Consul says that it is the other's.
+func TestSlotSetBack(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		lives bool // the other, and believes in its subnet
+	}{
+		{"of a host that is no more", false},
+		{"of a host that lives", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, lab.Options{})
+			a, b, c := w.Hosts[0], w.Hosts[1], w.Hosts[2]
+			config := func(h *lab.Host) string { return h.Config(shortLease, h.Network("default", plan("vxlan"))) }
+			for _, h := range []*lab.Host{a, c} {
+				w.must(h.StartAgent(config(h)))
+				w.must(h.WaitReady(w.ctx))
+			}
+			slot := w.subnet(a, "default")
+			restore := w.save()
+			if tt.lives {
+				w.must(a.Agent().Signal(syscall.SIGSTOP))
+				_, err := w.Consul.Client().KV().Delete(leaseKey("default", slot), nil)
+				w.must(err)
+			} else {
+				_, err := a.Leno(w.ctx, "lease", "release", "default")
+				w.must(err)
+				w.must(a.StopAgent(w.ctx))
+			}
+			// What a host had before is what it asks for first.
+			w.must(os.WriteFile(b.SubnetFile("default"), []byte("LENO_SUBNET="+slot.String()+"\n"), 0o644))
+			w.must(b.StartAgent(config(b)))
+			w.must(b.WaitReady(w.ctx))
+			if got := w.subnet(b, "default"); got != slot {
+				t.Fatalf("host-b has %s, want %s", got, slot)
+			}
+			for _, h := range []*lab.Host{b, c} {
+				w.container(h, "default")
+			}
+			w.waitPeers(c, "default", 1)
+			stream, err := w.containers[1].StartPing(w.containers[0].Addrs[0], lab.PingOptions{Interval: 20 * time.Millisecond})
+			w.must(err)
+			w.must(stream.WaitAnswers(w.ctx, 10))
+
+			restore()
+			if tt.lives {
+				w.must(a.Agent().Signal(syscall.SIGCONT))
+			}
+			w.waitHealth(b, 429, "set back", "host-a", a.Addrs[0].String(), slot.String())
+			holder := b
+			if tt.lives {
+				holder = a
+			}
+			w.eventually("one host to hold the subnet, and the other to be well", func(context.Context) error {
+				pair, _, err := w.Consul.Client().KV().Get(leaseKey("default", slot), &api.QueryOptions{RequireConsistent: true})
+				if err != nil || pair == nil || pair.Session == "" || !strings.Contains(string(pair.Value), `"`+holder.Name+`"`) {
+					return fmt.Errorf("%+v, %v", pair, err)
+				}
+				status, health := w.health(b)
+				if status != 200 {
+					return fmt.Errorf("%+v", health)
+				}
+				return nil
+			})
+			if !tt.lives {
+				w.must(stream.WaitAnswers(w.ctx, 10))
+			}
+			result, err := stream.Stop(w.ctx)
+			w.must(err)
+			t.Logf("%d pings, %d lost", result.Sent, result.Lost())
+			if now := w.subnet(b, "default"); (now == slot) == tt.lives {
+				t.Errorf("host-b has %s, and had %s", now, slot)
+			}
+			switch log := b.Agent().Output(); {
+			case tt.lives && !strings.Contains(log, "[ERROR] leno: this host has another subnet now"):
+				t.Error("host-b does not say loudly that it has another subnet")
+			case !tt.lives && result.Lost() != 0:
+				t.Errorf("%d of %d pings to the host that kept its subnet lost: %v", result.Lost(), result.Sent, result.Missing)
+			}
+		})
+	}
+}
+
+// TestRestartIntoEmptiedStore starts an agent again after Consul was emptied and
+// before the other hosts have written their leases: their routes stay.
+func TestRestartIntoEmptiedStore(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	w.startNetwork("vxlan")
+	before := w.drawn()
+	whole := w.undisturbed()
+	a := w.Hosts[0]
+	w.must(a.StopAgent(w.ctx))
+	for _, h := range w.Hosts[1:] {
+		w.must(h.Agent().Signal(syscall.SIGSTOP))
+	}
+	_, err := w.Consul.Client().KV().DeleteTree("leno/", nil)
+	w.must(err)
+	w.must(a.RestartAgent())
+	w.must(a.WaitReady(w.ctx))
+	w.waitPeers(a, "default", 2)
+	for _, h := range w.Hosts[1:] {
+		w.must(h.Agent().Signal(syscall.SIGCONT))
+	}
+	w.asBefore(before)
+	whole()
+}
+
+// TestClonedHost starts a copy of a host that lives, state directory and name
+// and all, under an address of its own: both say so, and nothing else happens.
+func TestClonedHost(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 4})
+	a, b, c, d := w.Hosts[0], w.Hosts[1], w.Hosts[2], w.Hosts[3]
+	config := func(h *lab.Host) string { return h.Config(shortLease, h.Network("default", plan("vxlan"))) }
+	for _, h := range []*lab.Host{a, d} {
+		w.must(h.StartAgent(config(h)))
+		w.must(h.WaitReady(w.ctx))
+		w.container(h, "default")
+	}
+	w.waitPeers(a, "default", 1)
+	w.waitPeers(d, "default", 1)
+	subnet := w.subnet(a, "default")
+	deleted := w.routeEvents(d)
+	stream, err := w.containers[1].StartPing(w.containers[0].Addrs[0], lab.PingOptions{Interval: 20 * time.Millisecond})
+	w.must(err)
+	for i, h := range []*lab.Host{b, c} {
+		w.must(os.CopyFS(h.DataDir(), os.DirFS(a.DataDir())))
+		text := config(h)
+		if i == 0 {
+			text = strings.Replace(text, fmt.Sprintf("%q", h.Name), `"host-a"`, 1)
+		}
+		w.must(h.StartAgent(text))
+		w.waitHealth(h, 503, "copied", a.Addrs[0].String(), h.Addrs[0].String(), "host-a")
+		w.waitHealth(a, 503, "copied", a.Addrs[0].String(), h.Addrs[0].String(), "host-a")
+		if got := w.routes(h); len(got) != 0 {
+			t.Errorf("%s has routes without a lease: %q", h.Name, got)
+		}
+	}
+	// Both go on asking; what follows shows that the answers stay the same.
+	w.must(stream.WaitAnswers(w.ctx, 500))
+	result, err := stream.Stop(w.ctx)
+	w.must(err)
+	if result.Lost() != 0 {
+		t.Errorf("%d of %d pings lost: %v", result.Lost(), result.Sent, result.Missing)
+	}
+	if gone := deleted(); len(gone) != 0 {
+		t.Errorf("routes were deleted: %q", gone)
+	}
+	if got := w.subnet(a, "default"); got != subnet {
+		t.Errorf("host-a has %s, and had %s", got, subnet)
+	}
+	// The original ends for good, and one copy is the host from then on.
+	w.must(c.StopAgent(w.ctx))
+	_, err = a.Leno(w.ctx, "lease", "release", "default")
+	w.must(err)
+	w.must(b.WaitReady(w.ctx))
+	w.waitHealth(b, 200)
+}
+
+// TestIdentity follows one host over all that may happen to who it is: it keeps
+// its subnet, and the others find it where it is.
+func TestIdentity(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	w.startNetwork("vxlan")
+	a, b := w.Hosts[0], w.Hosts[1]
+	subnet := w.subnet(a, "default")
+	_, err := a.Exec(w.ctx, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/conf/eth0/promote_secondaries")
+	w.must(err)
+	move := func(from, to string) {
+		t.Helper()
+		_, err := a.Exec(w.ctx, "ip", "addr", "add", to+"/24", "dev", "eth0")
+		w.must(err)
+		_, err = a.Exec(w.ctx, "ip", "addr", "del", from+"/24", "dev", "eth0")
+		w.must(err)
+	}
+	restart := func(between func()) func() {
+		return func() {
+			t.Helper()
+			w.must(a.StopAgent(w.ctx))
+			between()
+			w.must(a.RestartAgent())
+			w.must(a.WaitReady(w.ctx))
+		}
+	}
+	name, address := a.Name, a.Addrs[0].String()
+	rename := func(to string) {
+		t.Helper()
+		text, err := os.ReadFile(a.ConfigFile())
+		w.must(err)
+		w.must(os.WriteFile(a.ConfigFile(), bytes.Replace(text, []byte(`"`+name+`"`), []byte(`"`+to+`"`), 1), 0o644))
+		name = to
+	}
+	for _, step := range []struct {
+		name string
+		do   func()
+	}{
+		{"address changed", func() { move(address, "192.0.2.111"); address = "192.0.2.111" }},
+		{"address changed while stopped", restart(func() { move(address, "192.0.2.112"); address = "192.0.2.112" })},
+		{"renamed", restart(func() { rename("other-name") })},
+		{"renamed and moved", restart(func() { rename("third-name"); move(address, "192.0.2.113"); address = "192.0.2.113" })},
+		{"state directory lost", restart(func() { w.must(os.RemoveAll(a.DataDir())) })},
+		{"state directory and subnet file lost", restart(func() {
+			w.must(os.RemoveAll(a.DataDir()))
+			w.must(os.Remove(a.SubnetFile("default")))
+		})},
+	} {
+		began := time.Now()
+		step.do()
+		w.eventually(step.name+": host-b to know host-a as it is", func(ctx context.Context) error {
+			leases := map[string]string{}
+			for _, l := range w.leases(b, "default").Leases {
+				if l.Held {
+					leases[l.Node] = fmt.Sprintf("%s at %s", l.Subnets[0], l.PublicIPs[0])
+				}
+			}
+			if want := fmt.Sprintf("%s at %s", subnet, address); leases[name] != want || len(leases) != 2 {
+				return fmt.Errorf("%v, want %s %s", leases, name, want)
+			}
+			text, err := b.Exec(ctx, "bridge", "fdb", "show", "dev", "leno-default")
+			if err == nil && !strings.Contains(text, "dst "+address) {
+				err = fmt.Errorf("host-b does not send to %s: %s", address, text)
+			}
+			return err
+		})
+		t.Logf("%s: followed after %s", step.name, time.Since(began).Round(10*time.Millisecond))
+		w.matrix()
+		w.waitHealth(a, 200)
+		if got := w.subnet(a, "default"); got != subnet {
+			t.Errorf("%s: host-a has %s, and had %s", step.name, got, subnet)
+		}
+	}
+}
