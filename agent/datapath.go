@@ -204,6 +204,12 @@ func (r *runner) relocate(n registry.Network, before place) place {
 		return before
 	}
 	r.log.Info("underlay changed", "link", now.choice.Interface, "addresses", fmt.Sprint(now.choice.Addrs), "mtu", now.choice.MTU)
+	if idle, ok := r.env.registry.(interface{ Close() error }); ok && !reflect.DeepEqual(now.choice.Addrs, before.choice.Addrs) {
+		// Connections from an address that is gone would take the claim nowhere.
+		if err := idle.Close(); err != nil {
+			r.log.Debug("idle connections stay", "error", err)
+		}
+	}
 	r.claim.set(r.makeClaim(n, now))
 	return now
 }

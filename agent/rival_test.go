@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -244,5 +245,30 @@ func TestStoreSetBackWhileStopped(t *testing.T) {
 	}
 	if _, _, ok := a.store.Get(leaseKey(before)); ok {
 		t.Error("the record of before is still there")
+	}
+}
+
+// closing counts how often idle connections to the store were dropped.
+type closing struct {
+	*outage
+	times atomic.Int32
+}
+
+func (c *closing) Close() error { c.times.Add(1); return nil }
+
+// TestMovedDialsAnew: connections to the store from an address that is gone are
+// good for nothing.
+func TestMovedDialsAnew(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	c := &closing{outage: a.registry}
+	a.catalog = c
+	a.start().ready()
+	a.kick()
+	acquired := a.registry.count("own Acquire")
+	a.move([]netip.Addr{netip.MustParseAddr("192.0.2.200")}, nil)
+	a.kick()
+	a.more("claims", acquired, func() int { return a.registry.count("own Acquire") })
+	if n := c.times.Load(); n != 1 {
+		t.Errorf("dropped %d times", n)
 	}
 }
