@@ -92,7 +92,11 @@ func newWorld(ctx context.Context, c *cluster, r registry.Registry, name string,
 
 func (w *world) fill(ctx context.Context, i int, part []*record) error {
 	client := w.cluster.client(i)
-	session, _, err := client.Session().CreateNoChecks(&api.SessionEntry{Name: "scale"}, (&api.WriteOptions{}).WithContext(ctx))
+	var session string
+	err := insist(ctx, func() (err error) {
+		session, _, err = client.Session().CreateNoChecks(&api.SessionEntry{Name: "scale"}, (&api.WriteOptions{}).WithContext(ctx))
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -114,12 +118,35 @@ func (r *record) lock() (*api.KVTxnOp, error) {
 	return &api.KVTxnOp{Verb: api.KVLock, Key: r.key, Value: value, Session: r.session}, err
 }
 
+// transact writes until it succeeds, or is refused: servers that are kept from
+// their CPU by everybody else elect a new leader now and then. What was written
+// may be written twice.
 func transact(ctx context.Context, client *api.Client, ops api.KVTxnOps) error {
-	ok, response, _, err := client.KV().Txn(ops, (&api.QueryOptions{}).WithContext(ctx))
-	if err == nil && !ok {
-		err = errors.New(response.Errors[0].What)
+	return insist(ctx, func() error {
+		ok, response, _, err := client.KV().Txn(ops, (&api.QueryOptions{}).WithContext(ctx))
+		if err == nil && !ok {
+			return &refused{response.Errors[0].What}
+		}
+		return err
+	})
+}
+
+type refused struct{ why string }
+
+func (r *refused) Error() string { return "transaction refused: " + r.why }
+
+// insist calls do until it succeeds, is refused, or ctx ends.
+func insist(ctx context.Context, do func() error) error {
+	for {
+		err := do()
+		var no *refused
+		if err == nil || errors.As(err, &no) {
+			return err
+		}
+		if over := sleep(ctx, 250*time.Millisecond+rand.N(250*time.Millisecond)); over != nil {
+			return fmt.Errorf("%w; the last write: %w", over, err)
+		}
 	}
-	return err
 }
 
 // change gives the i-th lease another MTU as its host would write it: the record
@@ -147,8 +174,10 @@ func (w *world) lapse(ctx context.Context) error {
 		}
 		seen[r.session] = true
 		group.Go(func() error {
-			_, err := w.cluster.client(i).Session().Destroy(r.session, (&api.WriteOptions{}).WithContext(ctx))
-			return err
+			return insist(ctx, func() error {
+				_, err := w.cluster.client(i).Session().Destroy(r.session, (&api.WriteOptions{}).WithContext(ctx))
+				return err
+			})
 		})
 	}
 	return group.Wait()
@@ -163,14 +192,14 @@ func (w *world) byHand(ctx context.Context, mtu int) error {
 	if err != nil {
 		return err
 	}
-	if _, err := w.cluster.client(0).KV().Put(&api.KVPair{Key: op.Key, Value: op.Value}, options); err != nil {
-		return err
-	}
-	if _, err := w.cluster.client(0).KV().Delete(removed.key, options); err != nil {
-		return err
-	}
 	w.records = w.records[:len(w.records)-1]
-	return nil
+	return insist(ctx, func() error {
+		if _, err := w.cluster.client(0).KV().Put(&api.KVPair{Key: op.Key, Value: op.Value}, options); err != nil {
+			return err
+		}
+		_, err := w.cluster.client(0).KV().Delete(removed.key, options)
+		return err
+	})
 }
 
 // truth is what a consistent read shows.
