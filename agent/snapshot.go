@@ -13,7 +13,7 @@ import (
 // leaves it as it is.
 func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 	retry := r.env.contact.retry()
-	var index uint64
+	index := registry.Known // the claim has just read them
 	failed := false
 	for {
 		set, next, err := r.env.registry.WatchLeases(ctx, n, index)

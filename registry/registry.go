@@ -10,6 +10,7 @@ package registry
 
 import (
 	"context"
+	"math"
 	"net/netip"
 	"time"
 )
@@ -91,10 +92,14 @@ type Leases interface {
 	// caller keeps what it has. The call after one that failed answers as soon
 	// as the store does, also when nothing changed.
 	//
-	// after 0 reads everything anew. Otherwise a lapse may be shown later than
+	// after 0 reads everything anew, Known answers with what this client knows
+	// already, when it knows anything. Otherwise a lapse may be shown later than
 	// it happens, and a change made past this interface within a minute.
 	WatchLeases(ctx context.Context, n Network, after uint64) (LeaseSet, uint64, error)
 }
+
+// Known is an index that no set has.
+const Known uint64 = math.MaxUint64
 
 // Reservations carries slots kept for one host for ever.
 type Reservations interface {

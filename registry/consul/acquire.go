@@ -257,7 +257,11 @@ func (a *acquisition) record(slot uint64) (key string, value []byte, err error) 
 // slots of hosts that have not come back yet count as taken.
 func (c *Client) situation(ctx context.Context, n registry.Network, claim registry.Claim) (view registry.Situation, marked bool, err error) {
 	prefix := c.layout.leases(n.Name)
-	pairs, _, err := c.list(ctx, prefix, read{consistent: true})
+	t := c.leasesTree(n.Name)
+	pairs, err := c.firstList(ctx, t)
+	if err == nil && pairs == nil {
+		pairs, _, err = c.list(ctx, prefix, read{consistent: true})
+	}
 	if err != nil {
 		return view, false, err
 	}
@@ -265,7 +269,6 @@ func (c *Client) situation(ctx context.Context, n registry.Network, claim regist
 	var set registry.LeaseSet
 	records := slices.DeleteFunc(slices.Clone(pairs), func(p *api.KVPair) bool { return p.Key == prefix+markerName })
 	marked = len(records) < len(pairs)
-	t := c.leasesTree(n.Name)
 	for i, read := range t.view.read(n, prefix, records) {
 		pair := records[i]
 		if read.err == nil {

@@ -116,12 +116,18 @@ func (c *Client) tellFound(ctx context.Context, t *tree, found []*api.KVPair) {
 // trim deletes entries that have been there for long enough for every host to
 // have seen them, and raises the watermark with them: a host that was away
 // knows by it that it may have missed some. Of two that trim at once one wins.
+// It waits until they are half of all: a deletion wakes every host, and costs
+// what is left.
 func (c *Client) trim(ctx context.Context, t *tree) error {
 	d := t.dir
 	if d.index == 0 {
 		return nil
 	}
-	for keys := range slices.Chunk(d.old(time.Now(), c.conf.Recent), txnGets) {
+	old := d.old(time.Now(), c.conf.Recent)
+	if 2*len(old) < len(d.entries) {
+		return nil
+	}
+	for keys := range slices.Chunk(old, txnGets) {
 		mark := d.mark
 		var ops []*api.KVTxnOp
 		for _, key := range keys {

@@ -41,6 +41,9 @@ import (
 // when the quorum came back.
 const callTimeout = 7 * time.Second
 
+// longestBody bounds how long the answer to a list may take from its first byte.
+const longestBody = time.Minute
+
 // cleanupTimeout bounds what is put right after an error, on a context of its own.
 const cleanupTimeout = 3 * time.Second
 
@@ -149,16 +152,24 @@ type read struct {
 
 // query is the options of a request that reads, under this client's token.
 func (c *Client) query(ctx context.Context, r read) (*api.QueryOptions, context.CancelFunc) {
-	timeout := c.conf.timeout
+	ctx, cancel := context.WithTimeout(ctx, c.patience(r))
+	return c.options(ctx, r), cancel
+}
+
+// patience is how long Consul may take to begin an answer.
+func (c *Client) patience(r read) time.Duration {
 	if r.index > 0 {
-		timeout += r.wait + r.wait/16
+		return c.conf.timeout + r.wait + r.wait/16
 	}
-	ctx, cancel := context.WithTimeout(context.WithValue(ctx, tokenKey{}, c.token), timeout)
+	return c.conf.timeout
+}
+
+func (c *Client) options(ctx context.Context, r read) *api.QueryOptions {
 	opts := &api.QueryOptions{RequireConsistent: r.consistent, AllowStale: r.stale, WaitIndex: r.index}
 	if r.index > 0 {
 		opts.WaitTime = r.wait
 	}
-	return opts.WithContext(ctx), cancel
+	return opts.WithContext(context.WithValue(ctx, tokenKey{}, c.token))
 }
 
 // write is the options of a request that writes, under this client's token.
@@ -197,11 +208,17 @@ func (c *Client) getSurely(ctx context.Context, key string, r read) (*api.KVPair
 // list reads everything below a prefix. Records hidden from the token are an
 // error; whether an empty list is to be believed is for the caller to find out.
 func (c *Client) list(ctx context.Context, prefix string, r read) (api.KVPairs, uint64, error) {
-	found := &pairs{size: int(c.listed.Load())}
-	opts, cancel := c.query(context.WithValue(ctx, pairsKey{}, found), r)
-	defer cancel()
-	_, meta, err := c.api.KV().List(prefix, opts)
+	// A long answer may take its time once it has begun: one that is given up
+	// has to be sent again as a whole.
+	whole, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	limit := time.AfterFunc(c.patience(r), giveUp)
+	defer limit.Stop()
+	found := &pairs{size: int(c.listed.Load()), begun: func() { limit.Reset(longestBody) }}
+	_, meta, err := c.api.KV().List(prefix, c.options(context.WithValue(whole, pairsKey{}, found), r))
 	switch {
+	case err != nil && whole.Err() != nil && ctx.Err() == nil:
+		return nil, 0, fmt.Errorf("list %s: %w: no answer in time", prefix, registry.ErrUnavailable)
 	case err != nil:
 		return nil, 0, fmt.Errorf("list %s: %w", prefix, classify(err))
 	case !meta.KnownLeader:

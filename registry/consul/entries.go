@@ -77,17 +77,14 @@ func (c *Client) readMarks(ctx context.Context, d *directory, whole bool) (readi
 		return reading{}, err
 	}
 	a, err := c.readEntries(ctx, d.prefix, read{}, !whole)
-	switch {
-	case err != nil:
-		return reading{}, err
-	case whole:
-	case len(a.keys) <= fewEntries:
-		err = c.complete(ctx, &directory{prefix: d.prefix}, &a)
-	default:
-		a.keys = slices.DeleteFunc(a.keys, func(key string) bool { return key == d.prefix+watermarkName })
-		a.bare = false
+	if err == nil && !whole && len(a.keys) <= fewEntries {
+		a, err = c.readEntries(ctx, d.prefix, read{}, false)
 	}
-	// The one from before the keys: whatever was deleted since, they lack too.
-	a.mark = mark
-	return a, err
+	if err != nil {
+		return reading{}, err
+	}
+	a.keys = slices.DeleteFunc(a.keys, func(key string) bool { return key == d.prefix+watermarkName })
+	// The watermark from before the keys: whatever was deleted since, they lack too.
+	a.mark, a.bare = mark, false
+	return a, nil
 }

@@ -12,7 +12,7 @@ import (
 const (
 	// fewEntries are read with their values; of more the keys are read first,
 	// a tenth of the bytes, and then what is new.
-	fewEntries = 24
+	fewEntries = 12
 	// txnGets is how many keys one transaction reads; Consul takes 128 operations.
 	txnGets = 120
 	// perLease spreads the hosts that must read all leases at once, by how much
@@ -92,10 +92,7 @@ func (c *Client) take(ctx context.Context, t *tree, asked uint64, a reading, due
 	}
 	if why != "" {
 		// A server that lags shows an older state: the leader's word counts.
-		if a, err = c.readEntries(ctx, d.prefix, read{}, len(d.entries) > fewEntries); err != nil {
-			return "", err
-		}
-		if why, err = c.step(ctx, t, a); why != "" || err != nil {
+		if why, err = c.catchUp(ctx, t); why != "" || err != nil {
 			return why, err
 		}
 	}
@@ -107,6 +104,15 @@ func (c *Client) take(ctx context.Context, t *tree, asked uint64, a reading, due
 		return "", nil
 	}
 	return "", c.audited(ctx, t)
+}
+
+// catchUp follows the directory to where the leader has it now.
+func (c *Client) catchUp(ctx context.Context, t *tree) (why string, err error) {
+	a, err := c.readEntries(ctx, t.dir.prefix, read{}, len(t.dir.entries) > fewEntries)
+	if err != nil {
+		return "", err
+	}
+	return c.step(ctx, t, a)
 }
 
 // step completes a reading with the entries that are new, follows it, and

@@ -16,8 +16,9 @@ import (
 // several times as fast: in a large network reading lists is most of what a
 // host computes. The transport fills it when it finds one in the context.
 type pairs struct {
-	list api.KVPairs
-	size int // of the answer, bytes; before it a guess
+	begun func() // called when the answer begins
+	list  api.KVPairs
+	size  int // of the answer, bytes; before it a guess
 }
 
 // pairsKey is the context key of a *pairs.
@@ -25,8 +26,9 @@ type pairsKey struct{}
 
 // read takes the records out of a whole answer, and leaves one without any.
 func (p *pairs) read(body io.ReadCloser) (io.ReadCloser, error) {
+	p.begun()
 	var data bytes.Buffer
-	data.Grow(p.size + bytes.MinRead)
+	data.Grow(p.size + p.size/8 + bytes.MinRead)
 	_, err := data.ReadFrom(body)
 	_ = body.Close()
 	if err != nil {

@@ -2,8 +2,11 @@ package consul
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
 )
@@ -32,6 +35,35 @@ func (c *Client) relist(ctx context.Context, t *tree, notified uint64) error {
 		t.dir.adopt(changes, time.Now())
 	}
 	return nil
+}
+
+// firstList reads the leases for the claim of a host that has not read them
+// before, so that its watch can go on from there; nil when there is nothing to
+// go on from.
+func (c *Client) firstList(ctx context.Context, t *tree) (api.KVPairs, error) {
+	if err := t.begin(ctx); err != nil {
+		return nil, err
+	}
+	defer t.end()
+	if t.version != 0 {
+		return nil, nil
+	}
+	changes, err := c.readMarks(ctx, t.dir, false)
+	if errors.Is(err, registry.ErrDenied) {
+		return nil, nil // the watch will say so
+	}
+	if err != nil {
+		return nil, err
+	}
+	pairs, index, err := c.list(ctx, t.prefix, read{consistent: true})
+	if err != nil {
+		return nil, err
+	}
+	if l := t.newList(pairs, index); !t.doubtful(l) {
+		t.accept(l, 0, time.Time{})
+		t.dir.adopt(changes, time.Now())
+	}
+	return pairs, nil
 }
 
 func (c *Client) readTree(ctx context.Context, t *tree, consistent bool) (list, error) {

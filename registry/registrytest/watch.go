@@ -166,6 +166,24 @@ var watchTests = []test{
 		s.equal("slots", slots(set.Leases), []uint64{l.Slot})
 		s.equal("index", now, index)
 	}},
+	{"from what is known", func(s *suite) {
+		n := s.network("default", wide)
+		first := s.acquire(s.open(), n, s.claim(0))
+		r := s.open()
+		own := s.acquire(r, n, s.claim(1))
+		set, index, err := r.WatchLeases(s.ctx(), n, registry.Known)
+		s.ok(err)
+		if _, ok := find(set, first.Slot); !ok {
+			s.Errorf("got %v, a claim has just read slot %d", slots(set.Leases), first.Slot)
+		}
+		for ctx := s.ctx(); ; {
+			if _, ok := find(set, own.Slot); ok {
+				break
+			}
+			set, index, err = r.WatchLeases(ctx, n, index)
+			s.ok(err)
+		}
+	}},
 	{"an emptied store is not an empty network", func(s *suite) {
 		n := s.network("default", wide)
 		s.acquire(s.open(), n, s.claim(0))
