@@ -35,13 +35,18 @@ func (r *runner) leasesNow(ctx context.Context, n registry.Network) (snapshot, b
 	if snap, ok, _ := r.snapshot.get(); ok && !newest.read.After(snap.read) {
 		newest = snap
 	}
-	newest.set.Leases = slices.Clone(newest.set.Leases)
-	for i := range newest.set.Leases {
-		if l := &newest.set.Leases[i]; !l.Held() {
-			l.Lapsed += time.Since(newest.read)
+	return newest.aged(), !newest.read.IsZero()
+}
+
+// aged is the snapshot with the time since it was read counted in.
+func (s snapshot) aged() snapshot {
+	s.set.Leases = slices.Clone(s.set.Leases)
+	for i := range s.set.Leases {
+		if l := &s.set.Leases[i]; !l.Held() {
+			l.Lapsed += time.Since(s.read)
 		}
 	}
-	return newest, !newest.read.IsZero()
+	return s
 }
 
 // refresh reads the leases unless that was just done. All who ask meanwhile wait

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -113,6 +115,16 @@ func TestAPIShowsALapseAtOnce(t *testing.T) {
 	lease, _, _ := mustRunner(t, b).lease.get()
 	must(t, b.stop())
 	store.EndSession(lease.Session)
+	if code, body := a.request("GET", "/v1/network/n/leases?memory=true", ""); code != http.StatusOK || !strings.Contains(body, lease.Subnet().String()) {
+		t.Errorf("%d %s", code, body)
+	}
+	f := &mustRunner(t, a).fresh
+	f.mu.Lock()
+	begun := f.begun
+	f.mu.Unlock()
+	if !begun.IsZero() {
+		t.Error("the store was asked for an answer from memory")
+	}
 	got, err := a.client.Lease(context.Background(), "n", lease.Subnet())
 	if err != nil || got.Held {
 		t.Errorf("%+v, %v", got, err)

@@ -266,13 +266,21 @@ func (a *Agent) deleteNetwork(r *http.Request) (reply, error) {
 }
 
 // leases are all leases of a network, read anew where that was not just done;
-// where the store does not answer, as this agent knows them.
+// where the store does not answer, or memory=true asks for it, as this agent
+// knows them.
 func (a *Agent) leases(r *http.Request) (registry.Network, registry.LeaseSet, uint64, error) {
 	n, err := a.definition(r)
 	if err != nil {
 		return n, registry.LeaseSet{}, 0, err
 	}
 	if run, ok := a.runner(n.Name); ok {
+		if r.URL.Query().Get("memory") == "true" {
+			snap, known, _ := run.snapshot.get()
+			if !known {
+				return n, registry.LeaseSet{}, 0, fmt.Errorf("leases of network %s: %w: not read yet", n.Name, registry.ErrUnavailable)
+			}
+			return n, snap.aged().set, snap.index, nil
+		}
 		if snap, known := run.leasesNow(r.Context(), n); known {
 			return n, snap.set, snap.index, nil
 		}

@@ -85,7 +85,7 @@ func (r *run) ask(ctx context.Context, m *machine, node string) Claim {
 	var leases api.LeaseList
 	answered := true
 	for path, into := range map[string]any{
-		"/v1/network/" + m.network: &n, "/v1/network/" + m.network + "/leases": &leases, "/healthz": &health,
+		"/v1/network/" + m.network: &n, "/v1/network/" + m.network + "/leases?memory=true": &leases, "/healthz": &health,
 	} {
 		status, body, err := m.Get(ctx, path)
 		if err != nil {
