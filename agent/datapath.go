@@ -150,7 +150,7 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 				retry.reset()
 				fresh = false
 			}
-			if unsaved && time.Since(saved) >= slowTick {
+			if unsaved && time.Since(saved) >= rememberEvery {
 				r.rememberPeers(known, n, peers, lease)
 				unsaved, saved = false, time.Now()
 			}

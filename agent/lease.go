@@ -303,7 +303,7 @@ func (r *runner) reportLease() {
 	case r.trouble != "" || r.unrenewed != "":
 		r.check(checkLease, api.Warning, fmt.Sprintf("%s: %s", lease.Subnet(), cmp.Or(r.trouble, r.unrenewed)))
 	default:
-		r.check(checkLease, api.Passing, fmt.Sprintf("%s is held", lease.Subnet()))
+		r.check(checkLease, api.Passing, fmt.Sprintf("%s is held%s", lease.Subnet(), r.formerly))
 	}
 }
 

@@ -1,12 +1,12 @@
 package agent
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"time"
 
@@ -19,6 +19,10 @@ import (
 func peersPath(dataDir, network string) string {
 	return filepath.Join(dataDir, "peers", network+".json")
 }
+
+// rememberEvery bounds how often the file is written, at the next slow tick; a
+// process that stops writes what is new. In a network of 10,000 hosts it has 5 MB.
+const rememberEvery = time.Minute
 
 // rememberedPeers is the file: the other hosts' leases as this host used them
 // last.
@@ -43,11 +47,12 @@ type rememberedLease struct {
 // at work, or be set back: so what it lacks at first stays for a while. Within
 // one process the registry sees to that.
 type recollection struct {
-	path   string
-	file   rememberedPeers // as it is on the disk
-	leases []registry.Lease
-	until  time.Time     // zero before the store was read for the first time
-	stays  time.Duration // how long what the store lacks stays
+	path    string
+	written [sha256.Size]byte // of what is in the file
+	created uint64            // of the file's definition
+	leases  []registry.Lease
+	until   time.Time     // zero before the store was read for the first time
+	stays   time.Duration // how long what the store lacks stays
 }
 
 // settleTime is how long what a store lacks that was emptied or set back is kept:
@@ -58,12 +63,13 @@ func settleTime(l config.Lease) time.Duration { return 3 * l.TTL }
 // remember reads the file. One that is missing or broken is no memory.
 func remember(dataDir string, n registry.Network, stays time.Duration) *recollection {
 	m := &recollection{path: peersPath(dataDir, n.Name), stays: stays}
+	var file rememberedPeers
 	data, err := os.ReadFile(m.path)
-	if err != nil || json.Unmarshal(data, &m.file) != nil || m.file.Version != registry.Version || m.file.Network != n.Name {
-		m.file = rememberedPeers{}
+	if err != nil || json.Unmarshal(data, &file) != nil || file.Version != registry.Version || file.Network != n.Name {
 		return m
 	}
-	for _, r := range m.file.Leases {
+	m.written, m.created = sha256.Sum256(data), file.Created
+	for _, r := range file.Leases {
 		l, err := registry.ParseLease(n, r.Key, r.Record)
 		if err != nil {
 			continue // of another plan
@@ -103,7 +109,7 @@ func (m *recollection) recall(n registry.Network, leases []registry.Lease, now t
 	for _, l := range m.leases {
 		if slices.ContainsFunc(subjects(l), func(about any) bool {
 			version, known := newest[about]
-			return known && (m.file.Created != n.CreateIndex || version >= l.ModifyIndex)
+			return known && (m.created != n.CreateIndex || version >= l.ModifyIndex)
 		}) {
 			continue
 		}
@@ -146,17 +152,18 @@ func (m *recollection) keep(n registry.Network, leases []registry.Lease, own reg
 		now.Leases = append(now.Leases, rememberedLease{Key: registry.SubnetKey(l.Subnet()), Record: record, Held: l.Held(),
 			CreateIndex: l.CreateIndex, ModifyIndex: l.ModifyIndex})
 	}
-	if reflect.DeepEqual(m.file, now) {
-		return nil
-	}
 	data, err := json.Marshal(now)
 	if err != nil {
-		return err
+		return fmt.Errorf("remember the peers: %w", err)
+	}
+	sum := sha256.Sum256(data)
+	if sum == m.written {
+		return nil
 	}
 	if err := writeFileAtomic(m.path, data, 0o600); err != nil {
 		return fmt.Errorf("remember the peers: %w", err)
 	}
-	m.file = now
+	m.written = sum
 	return nil
 }
 

@@ -186,7 +186,11 @@ func TestStoreSetBack(t *testing.T) {
 				}
 				return
 			}
-			a.check(checkLease, api.Passing)
+			if tt.keep {
+				a.check(checkLease, api.Passing, subnet.String()+" is held")
+			} else {
+				a.check(checkLease, api.Passing, "it was "+subnet.String()+" until", "restarted")
+			}
 			if now := a.subnet(); (now == subnet) != tt.keep {
 				t.Errorf("subnet %s, before %s", now, subnet)
 			}

@@ -82,6 +82,7 @@ type runner struct {
 	handOver   bool              // leave the backend open for the next runner
 	trouble    string            // why the lease is not as it should be
 	unrenewed  string            // why the session could not be renewed
+	formerly   string            // what this process held before, if it was another subnet
 	revoked    netip.Prefix      // subnet taken from this host by Revoke, until it has another
 	absent     netip.Prefix      // subnet this host had, without a record when last looked at
 	suspicions map[string]string // that another host is taken for this one, by source
@@ -365,6 +366,11 @@ func (r *runner) moved(before, now registry.Lease) error {
 	}
 	r.log.Error("this host has another subnet now, its containers must be restarted",
 		"subnet", now.Subnet(), "before", before.Subnet())
+	r.mu.Lock()
+	r.formerly = fmt.Sprintf("; it was %s until %s, containers from before must be restarted",
+		before.Subnet(), time.Now().UTC().Format(time.RFC3339))
+	r.mu.Unlock()
+	r.reportLease()
 	return nil
 }
 
@@ -482,7 +488,7 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 	r.snapshot.clear()
 	r.records.clear()
 	r.mu.Lock()
-	r.trouble, r.unrenewed, r.suspicions = "", "", map[string]string{}
+	r.trouble, r.unrenewed, r.formerly, r.suspicions = "", "", "", map[string]string{}
 	r.mu.Unlock()
 	r.env.health.reset(r.local.Name)
 	r.show(func(v *view) {
