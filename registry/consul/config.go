@@ -20,7 +20,7 @@ const (
 	DefaultCoalesce = 250 * time.Millisecond
 	DefaultSettle   = 4 * time.Minute
 	DefaultWait     = time.Minute
-	DefaultAudit    = 5 * time.Second
+	DefaultAudit    = 10 * time.Second
 	DefaultRecent   = time.Minute
 )
 
@@ -62,7 +62,7 @@ type Config struct {
 	// Audit is how often one of a network's hosts, whichever, compares the
 	// leases with what the directory of changes said of them, and so finds what
 	// was changed by hand and which leases lapsed. Each host's turn comes after
-	// about as many times this as there are hosts. Default 5s.
+	// about as many times this as there are hosts. Default 10s.
 	Audit time.Duration
 	// Recent is how long an entry stays in the directory of changes: a host
 	// that was away for longer reads all leases. Default 1m.
