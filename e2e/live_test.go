@@ -132,8 +132,11 @@ func TestLiveChanges(t *testing.T) {
 				return fmt.Sprintf("ipv4 {\n prefix = %q\n min = \"10.5.1.0\"\n max = %q\n}\n", prefix, last)
 			}
 			carried := func(options string) string { return fmt.Sprintf("backend %q {\n%s\n}\n", backend, options) }
-			w.eventually("the agent to answer", func(ctx context.Context) error { _, _, err := w.Hosts[0].Get(ctx, "/healthz"); return err })
-			w.apply("default", v4("10.5.0.0/16", "10.5.99.0")+carried(""))
+			first := w.definition("default", v4("10.5.0.0/16", "10.5.99.0")+carried(""))
+			w.eventually("the network to be defined", func(ctx context.Context) error {
+				_, err := w.Hosts[0].Leno(ctx, "network", "apply", first)
+				return err
+			})
 			for _, h := range w.Hosts {
 				w.must(h.WaitReady(w.ctx))
 				w.container(h, "default")
@@ -230,16 +233,15 @@ func (w *world) ownLease(h *lab.Host, network string) api.Lease {
 // subnet, and the others keep theirs.
 func TestChangesRefused(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
-	w.startNetwork("vxlan")
 	a, b := w.Hosts[0], w.Hosts[1]
-	kept, lost := w.subnet(a, "default"), w.subnet(b, "default")
-	narrow := fmt.Sprintf("ipv4 {\n prefix = \"10.5.0.0/16\"\n min = %q\n max = %q\n}\nipv6 {\n prefix = \"fd00:5::/48\"\n}\nbackend \"vxlan\" {}", kept.Addr(), kept.Addr())
-	roomy := strings.Replace(narrow, kept.Addr().String(), "10.5.1.0", 1)
-	if lost.Addr().Less(kept.Addr()) {
-		roomy = strings.Replace(narrow, fmt.Sprintf("max = %q", kept.Addr()), `max = "10.5.255.0"`, 1)
+	for h, gateway := range map[*lab.Host]string{a: "10.5.50.1/24", b: "10.5.150.1/24"} { // what they had before
+		w.must(os.WriteFile(h.SubnetFile("default"), []byte("LENO_SUBNET="+gateway+"\n"), 0o644))
 	}
+	w.startNetwork("vxlan")
+	kept, lost := w.subnet(a, "default"), w.subnet(b, "default")
+	narrow := strings.Replace(plan("vxlan"), `{ prefix = "10.5.0.0/16" }`, "{\n prefix = \"10.5.0.0/16\"\n max = \"10.5.99.0\"\n}", 1)
 	for what, tt := range map[string]struct{ body, says string }{
-		"range":  {roomy, "host-b (" + lost.String() + ")"},
+		"range":  {narrow, "host-b (" + lost.String() + ")"},
 		"vni":    {strings.Replace(plan("vxlan"), "{}", "{ vni = 7 }", 1), "backend.vni"},
 		"family": {"ipv4 { prefix = \"10.5.0.0/16\" }\nbackend \"vxlan\" {}", "addresses of one family"},
 	} {
@@ -255,8 +257,8 @@ func TestChangesRefused(t *testing.T) {
 			t.Errorf("%s: planned %s", what, out)
 		}
 	}
-	w.matrix()
-	w.apply("default", roomy, "-force")
+	w.linked(w.containers)
+	w.apply("default", narrow, "-force")
 	w.eventually("host-b to have another subnet", func(context.Context) error {
 		if now := w.subnet(b, "default"); now == lost {
 			return fmt.Errorf("%s", now)
@@ -282,5 +284,5 @@ func TestChangesRefused(t *testing.T) {
 	w.must(w.containers[1].Remove(w.ctx))
 	w.containers = w.containers[:1]
 	w.container(b, "default")
-	w.matrix()
+	w.linked(w.containers)
 }
