@@ -117,13 +117,10 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 			r.rememberPeers(known, n, peers, lease)
 		}
 	}()
-	// A change of the kernel counts until it was looked at, whatever else comes
-	// with it.
-	_, _, kernel := r.env.kernel.get()
 	for {
 		nowLease, _, leaseChanged := r.lease.get()
 		nowSnap, read, snapChanged := r.snapshot.get()
-		kernelChanged := kernel
+		_, _, kernelChanged := r.env.kernel.get()
 		var failed <-chan time.Time
 		if !read {
 			r.state("waiting for the leases of the other hosts")
@@ -179,7 +176,6 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 				return err
 			}
 		}
-		_, _, kernel = r.env.kernel.get()
 		p = r.relocate(n, p)
 	}
 }

@@ -20,8 +20,11 @@ const (
 	localFirst = 200 * time.Millisecond
 	localLast  = 6 * time.Second
 
-	// calm is how long a loop goes without failing before its pauses are short again.
-	calm = time.Minute
+	// calm is how long a loop goes without failing before its pauses are short
+	// again: less than between two outages, or the second would begin with the
+	// longest pauses of the first. It bounds how often a loop asks that fails now
+	// and then.
+	calm = 5 * time.Second
 )
 
 // pause is the growing, jittered pauses of one loop. It is used by one goroutine.
