@@ -124,7 +124,7 @@ func (r *run) setUp(ctx context.Context) error {
 		}
 	}
 	r.pings = &pings{run: r, containers: map[*machine]*lab.Container{}}
-	return r.pings.house(ctx)
+	return r.pings.start(ctx)
 }
 
 func (m *machine) tokenFile() string { return filepath.Join(m.Dir, "token") }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/lenonet/leno/e2e/lab"
@@ -20,20 +19,32 @@ type pings struct {
 	run        *run
 	containers map[*machine]*lab.Container
 	streams    []*stream
-
-	mu   sync.Mutex
-	sent int
+	sent       int // by those that have ended
 }
 
 // stream is one ping that goes on.
 type stream struct {
 	from, to *machine
+	addr     netip.Addr
 	ping     *lab.PingStream
+}
+
+// start houses everybody and waits until everybody pings everybody.
+func (p *pings) start(ctx context.Context) error {
+	if err := p.house(ctx); err != nil {
+		return err
+	}
+	return lab.WaitFor(ctx, "answers from container to container", func(ctx context.Context) error {
+		missing, err := p.connect(ctx)
+		if err == nil && missing > 0 {
+			err = fmt.Errorf("%d are missing", missing)
+		}
+		return err
+	})
 }
 
 // house gives a container to every machine that has none.
 func (p *pings) house(ctx context.Context) error {
-	var fresh []*machine
 	for _, m := range p.run.machines {
 		if !m.carries || p.containers[m] != nil {
 			continue
@@ -43,39 +54,36 @@ func (p *pings) house(ctx context.Context) error {
 			return err
 		}
 		p.containers[m] = c
-		fresh = append(fresh, m)
 	}
-	return p.connect(ctx, fresh)
+	return nil
 }
 
-// connect starts what pings from and to machines with a new container, once an
-// answer came: routes to them take a moment.
-func (p *pings) connect(ctx context.Context, fresh []*machine) error {
+// connect starts the pings that there are none of, each once a first answer came:
+// routes to a new container take a moment. It counts those without an answer.
+func (p *pings) connect(ctx context.Context) (missing int, err error) {
 	for from, c := range p.containers {
 		for to, other := range p.containers {
-			if from == to || !slices.Contains(fresh, from) && !slices.Contains(fresh, to) {
-				continue
-			}
 			for _, addr := range other.Addrs {
-				err := lab.WaitFor(ctx, fmt.Sprintf("an answer of %s to %s", addr, from.node), func(ctx context.Context) error {
-					result, err := c.Ping(ctx, addr, lab.PingOptions{Timeout: 250 * time.Millisecond})
-					if err == nil && result.Lost() > 0 {
-						err = errors.New("none")
-					}
-					return err
-				})
+				if from == to || slices.ContainsFunc(p.streams, func(s *stream) bool { return s.from == from && s.addr == addr }) {
+					continue
+				}
+				result, err := c.Ping(ctx, addr, lab.PingOptions{Timeout: pingEvery})
 				if err != nil {
-					return err
+					return missing, err
+				}
+				if result.Lost() > 0 {
+					missing++
+					continue
 				}
 				ping, err := c.StartPing(addr, lab.PingOptions{Interval: pingEvery})
 				if err != nil {
-					return err
+					return missing, err
 				}
-				p.streams = append(p.streams, &stream{from, to, ping})
+				p.streams = append(p.streams, &stream{from, to, addr, ping})
 			}
 		}
 	}
-	return nil
+	return missing, nil
 }
 
 // watch replaces containers until ctx ends.
@@ -84,7 +92,6 @@ func (p *pings) watch(ctx context.Context) error {
 		if err := sleep(ctx, pingEvery); err != nil {
 			return nil
 		}
-		moved := false
 		for m, c := range p.containers {
 			file, err := lab.ReadSubnetFile(m.SubnetFile(m.network))
 			if err != nil {
@@ -93,7 +100,7 @@ func (p *pings) watch(ctx context.Context) error {
 			if slices.ContainsFunc(c.Addrs, func(a netip.Addr) bool {
 				return !slices.ContainsFunc(file.Subnets(), func(s netip.Prefix) bool { return s.Contains(a) })
 			}) {
-				moved = true
+				ctx := context.WithoutCancel(ctx) // what is begun is brought to an end
 				p.run.say("%s has another subnet, replacing its container", m.node)
 				if err := p.end(ctx, func(s *stream) bool { return s.from == m || s.to == m }); err != nil {
 					return err
@@ -104,10 +111,10 @@ func (p *pings) watch(ctx context.Context) error {
 				delete(p.containers, m)
 			}
 		}
-		if !moved {
-			continue
-		}
 		if err := p.house(ctx); err != nil && ctx.Err() == nil {
+			return err
+		}
+		if _, err := p.connect(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
@@ -132,9 +139,7 @@ func (p *pings) end(ctx context.Context, which func(*stream) bool) error {
 		stopped := time.Now()
 		result, err := s.ping.Stop(ctx)
 		errs = append(errs, err)
-		p.mu.Lock()
 		p.sent += result.Sent
-		p.mu.Unlock()
 		if len(result.MissingAt) != len(result.Missing) {
 			errs = append(errs, fmt.Errorf("ping from %s to %s: hardly an answer: %s", s.from.node, s.to.node, result.Output))
 		}

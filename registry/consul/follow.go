@@ -122,16 +122,11 @@ func (c *Client) step(ctx context.Context, t *tree, a reading) (why string, err 
 		return "", err
 	}
 	news, why := t.dir.step(a, time.Now())
-	if why != "" {
-		return why, nil
+	if why == "" {
+		t.lame = 0
+		t.apply(news)
 	}
-	if news, err = c.verified(ctx, t, news); err != nil {
-		t.dir.index = 0 // what they said is lost: the leases are read anew
-		return "", err
-	}
-	t.lame = 0
-	t.apply(news)
-	return "", nil
+	return why, nil
 }
 
 // resync reads all leases after the directory could not be followed. What it
