@@ -204,6 +204,7 @@ func renewalInTime(t *testing.T, lease config.Lease, hangs bool) {
 	h.inBubble(ctx, &wg)
 	session := func() string { l, _, _ := mustRunner(t, h).lease.get(); return l.Session }
 	h.subnet()
+	synctest.Wait() // until its renewal is under way
 	first := session()
 	for range 20 {
 		// Renewals alone fail, so that nothing wakes the loop. What is left of the
