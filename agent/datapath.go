@@ -117,10 +117,13 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 			r.rememberPeers(known, n, peers, lease)
 		}
 	}()
+	// A change of the kernel counts until it was looked at, whatever else comes
+	// with it.
+	_, _, kernel := r.env.kernel.get()
 	for {
 		nowLease, _, leaseChanged := r.lease.get()
 		nowSnap, read, snapChanged := r.snapshot.get()
-		_, _, kernelChanged := r.env.kernel.get()
+		kernelChanged := kernel
 		var failed <-chan time.Time
 		if !read {
 			r.state("waiting for the leases of the other hosts")
@@ -176,6 +179,7 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 				return err
 			}
 		}
+		_, _, kernel = r.env.kernel.get()
 		p = r.relocate(n, p)
 	}
 }

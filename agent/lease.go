@@ -127,26 +127,31 @@ func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Le
 const trusted = time.Minute
 
 // reassert puts the network's definition back into a store that was emptied
-// under this host, when this host's configuration defines it. A network that
-// certainly was deleted is left to the watch.
+// under this host or set back to an older one, when this host's configuration
+// defines it. A network that certainly was deleted is left to the watch.
 func (r *runner) reassert(ctx context.Context, n registry.Network) {
 	if len(r.local.Pools) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if _, err := r.env.registry.Network(ctx, n.Name); !errors.Is(err, registry.ErrNetworkNotFound) {
+	have, err := r.env.registry.Network(ctx, n.Name)
+	switch {
+	case errors.Is(err, registry.ErrNetworkNotFound):
+		if lost, err := r.lostByStore(ctx); err != nil || !lost {
+			return
+		}
+	case err != nil, have.CreateIndex != n.CreateIndex, have.ModifyIndex >= n.ModifyIndex, len(Differences(n, have)) == 0:
 		return
 	}
-	if lost, err := r.lostByStore(ctx); err != nil || !lost {
-		return
-	}
-	n.CreateIndex, n.ModifyIndex = 0, 0
-	if err := r.env.registry.PutNetwork(ctx, n); err != nil && !errors.Is(err, registry.ErrNetworkExists) {
+	n.CreateIndex, n.ModifyIndex = 0, have.ModifyIndex
+	switch err := r.env.registry.PutNetwork(ctx, n); {
+	case errors.Is(err, registry.ErrNetworkExists), errors.Is(err, registry.ErrConflict): // another host was first
+	case err != nil:
 		r.log.Warn("network could not be put back into the store", "error", err)
-		return
+	default:
+		r.log.Warn("the store had lost the network or its last change, put back")
 	}
-	r.log.Warn("the store had lost the network, put back")
 }
 
 // lostByStore says of a network that is not in the store whether the store lost

@@ -80,6 +80,8 @@ func TestStoreEmptied(t *testing.T) {
 
 func TestReassert(t *testing.T) {
 	ctx := context.Background()
+	var backup memory.Backup
+	var before registry.Network
 	for _, tt := range []struct {
 		name string
 		lose func(h *host)
@@ -93,19 +95,33 @@ func TestReassert(t *testing.T) {
 			h.config.Networks[0].Pools = nil
 		}, false},
 		{"store away", func(h *host) { h.registry.set(registry.ErrUnavailable); empty(h.store) }, false},
+		{"set back to an older definition", func(h *host) { h.store.Restore(backup) }, true},
+		{"changed", func(h *host) {
+			h.define(func(n *registry.Network) { n.Backend = mustBackend(t, "recorder", `{"colour":"red"}`) })
+		}, false},
+		{"set back, not ours to define", func(h *host) {
+			h.store.Restore(backup)
+			h.config.Networks[0].Pools = nil
+		}, false},
+		{"set back to before it was deleted and defined again", func(h *host) {
+			client := h.store.Client()
+			must(t, client.DeleteNetwork(ctx, "n"))
+			must(t, client.PutNetwork(ctx, before))
+		}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a := newHost(t, memory.New(), "a")
 			n, err := Definition(a.config.Networks[0])
 			must(t, err)
+			before = n
 			must(t, a.store.Client().PutNetwork(ctx, n))
-			n, err = a.store.Client().Network(ctx, "n")
-			must(t, err)
+			backup = a.store.Backup()
+			n = a.define(func(n *registry.Network) { n.Backend = mustBackend(t, "recorder", `{"colour":"blue"}`) })
 			tt.lose(a)
 			a.part().reassert(ctx, n)
-			_, err = a.store.Client().Network(ctx, "n")
-			if (err == nil) != tt.back {
-				t.Errorf("the network: %v", err)
+			now, err := a.store.Client().Network(ctx, "n")
+			if back := err == nil && len(Differences(n, now)) == 0; back != tt.back {
+				t.Errorf("the network: %+v, %v", now, err)
 			}
 		})
 	}

@@ -40,6 +40,7 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 		if known && before.set.SetBack != set.SetBack {
 			r.log.Warn("the store was emptied or set back to an older state")
 			r.env.setBack.set(struct{}{})
+			r.reassert(ctx, n)
 		}
 		set = keepKnown(n.Name, set, before.set.Leases)
 		r.snapshot.set(snapshot{set: set, index: next, read: time.Now()})

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/registry"
 )
 
 // reassertTime is within what hosts put everything back that Consul lost, once
@@ -182,7 +184,7 @@ func (w *world) save() (restore func()) {
 }
 
 // TestStoreSetBack restores an older state of Consul under running hosts: one
-// has moved since and another has come. They stay where they are, and write it
+// has moved since, another has come, and the network was changed. They stay where they are, and write it
 // down again, also in the catalogue.
 func TestStoreSetBack(t *testing.T) {
 	w := newWorld(t, lab.Options{})
@@ -206,6 +208,7 @@ func TestStoreSetBack(t *testing.T) {
 	// The reservation is not in what is restored.
 	_, err := b.Leno(w.ctx, "reservation", "remove", "default", now.String())
 	w.must(err)
+	w.redefine(`{"type":"vxlan","direct_routing":true}`)
 	w.must(c.StartAgent(config(c)))
 	w.must(c.WaitReady(w.ctx))
 	for _, h := range w.Hosts {
@@ -219,20 +222,41 @@ func TestStoreSetBack(t *testing.T) {
 	whole()
 }
 
+// redefine gives the network another backend object.
+func (w *world) redefine(backend string) {
+	w.t.Helper()
+	client := w.Consul.Client().KV()
+	pair, _, err := client.Get("leno/networks/default", nil)
+	w.must(err)
+	n, err := registry.ParseNetwork("default", pair.Value)
+	w.must(err)
+	w.must(n.Backend.UnmarshalJSON([]byte(backend)))
+	pair.Value, err = registry.FormatNetwork(n)
+	w.must(err)
+	_, err = client.Put(pair, nil)
+	w.must(err)
+}
+
 // TestSlotSetBack: a host has the subnet that another had when Consul was saved.
 // Restored, Consul says that it is the other's.
 func TestSlotSetBack(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		lives bool // the other, and believes in its subnet
+		exit  bool // on_lost
 	}{
-		{"of a host that is no more", false},
-		{"of a host that lives", true},
+		{"of a host that is no more", false, true},
+		{"of a host that lives", true, false},
+		{"of a host that lives, exit", true, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, lab.Options{})
 			a, b, c := w.Hosts[0], w.Hosts[1], w.Hosts[2]
-			config := func(h *lab.Host) string { return h.Config(shortLease, h.Network("default", plan("vxlan"))) }
+			lease := shortLease
+			if tt.exit {
+				lease = "lease {\n  ttl     = \"10s\"\n  on_lost = \"exit\"\n}"
+			}
+			config := func(h *lab.Host) string { return h.Config(lease, h.Network("default", plan("vxlan"))) }
 			for _, h := range []*lab.Host{a, c} {
 				w.must(h.StartAgent(config(h)))
 				w.must(h.WaitReady(w.ctx))
@@ -277,6 +301,12 @@ func TestSlotSetBack(t *testing.T) {
 				if err != nil || pair == nil || pair.Session == "" || !strings.Contains(string(pair.Value), `"`+holder.Name+`"`) {
 					return fmt.Errorf("%+v, %v", pair, err)
 				}
+				if tt.lives && tt.exit {
+					if b.Agent().Running() {
+						return errors.New("host-b goes on")
+					}
+					return nil
+				}
 				status, health := w.health(b)
 				if status != 200 {
 					return fmt.Errorf("%+v", health)
@@ -289,10 +319,14 @@ func TestSlotSetBack(t *testing.T) {
 			result, err := stream.Stop(w.ctx)
 			w.must(err)
 			t.Logf("%d pings, %d lost", result.Sent, result.Lost())
-			if now := w.subnet(b, "default"); (now == slot) == tt.lives {
+			if now := w.subnet(b, "default"); (now == slot) == (tt.lives && !tt.exit) {
 				t.Errorf("host-b has %s, and had %s", now, slot)
 			}
 			switch log := b.Agent().Output(); {
+			case tt.lives && tt.exit:
+				if code := b.Agent().ExitCode(); code != 1 || !strings.Contains(log, slot.String()+" was lost") || len(w.routes(b)) == 0 {
+					t.Errorf("exit code %d, routes %q", code, w.routes(b))
+				}
 			case tt.lives && !strings.Contains(log, "[ERROR] leno: this host has another subnet now"):
 				t.Error("host-b does not say loudly that it has another subnet")
 			case !tt.lives && result.Lost() != 0:

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"time"
 
@@ -56,6 +55,10 @@ func (c *Client) audited(ctx context.Context, t *tree) error {
 	if why != "" {
 		return c.relist(ctx, t, 0)
 	}
+	if news, err = c.verified(ctx, t, news); err != nil {
+		t.dir.index = 0
+		return err
+	}
 	found := t.unexplained(l, news)
 	t.accept(l, 0, now.Add(c.conf.Settle))
 	t.apply(news)
@@ -88,13 +91,10 @@ func (t *tree) unexplained(l list, news []change) []*api.KVPair {
 // One that fails is left: another host will find the same.
 func (c *Client) tellFound(ctx context.Context, t *tree, found []*api.KVPair) {
 	for _, pair := range found[:min(len(found), mostFound)] {
-		name := lastComponent(pair.Key)
-		if !entryName.MatchString("000000000000000000000000~" + name) {
+		if !tellable(pair) {
 			continue
 		}
-		if pair.ModifyIndex != 0 && len(pair.Value) == 0 {
-			continue // would say that it is gone
-		}
+		name := lastComponent(pair.Key)
 		flags, check := uint64(flagFound), &api.KVTxnOp{Verb: api.KVCheckIndex, Key: pair.Key, Index: pair.ModifyIndex}
 		if pair.ModifyIndex == 0 {
 			check = &api.KVTxnOp{Verb: api.KVCheckNotExists, Key: pair.Key}
@@ -127,7 +127,7 @@ func (c *Client) trim(ctx context.Context, t *tree) error {
 	if 2*len(old) < len(d.entries) {
 		return nil
 	}
-	for keys := range slices.Chunk(old, txnGets) {
+	for keys := range batches(old) {
 		mark := d.mark
 		var ops []*api.KVTxnOp
 		for _, key := range keys {

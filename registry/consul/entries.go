@@ -42,7 +42,7 @@ func (c *Client) complete(ctx context.Context, d *directory, a *reading) error {
 	}
 	mark := d.prefix + watermarkName
 	a.keys = slices.DeleteFunc(a.keys, func(key string) bool { return key == mark })
-	for keys := range slices.Chunk(append(d.unknown(a.keys), mark), txnGets) {
+	for keys := range batches(append(d.unknown(a.keys), mark)) {
 		var ops []*api.KVTxnOp
 		for _, key := range keys {
 			ops = append(ops, &api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: key})

@@ -122,11 +122,16 @@ func (c *Client) step(ctx context.Context, t *tree, a reading) (why string, err 
 		return "", err
 	}
 	news, why := t.dir.step(a, time.Now())
-	if why == "" {
-		t.lame = 0
-		t.apply(news)
+	if why != "" {
+		return why, nil
 	}
-	return why, nil
+	if news, err = c.verified(ctx, t, news); err != nil {
+		t.dir.index = 0 // what they said is lost: the leases are read anew
+		return "", err
+	}
+	t.lame = 0
+	t.apply(news)
+	return "", nil
 }
 
 // resync reads all leases after the directory could not be followed. What it

@@ -90,6 +90,7 @@ func TestForeignEntries(t *testing.T) {
 		folder + stamp + "4~10.5.77.0-24":                       strings.Repeat("x", 300<<10),
 		folder + stamp + "5~10.5.78.0-24":                       strings.Repeat("[", 10000),
 		folder + "ffffffffffffffffffffffff~10.5.79.0-24":        `{"version":2}`,
+		folder + strings.Repeat("\u202ek", 20000):               "",
 		folder + "ffffffffffffffffffffffff~10.5.80.0-24":        "",
 		s.prefix + "/changes/other/" + stamp + "0~10.5.10.0-24": "",
 	}
@@ -97,7 +98,7 @@ func TestForeignEntries(t *testing.T) {
 	done := keeping(ctx, t, s.open(t, func(c *Config) { c.Recent = 300 * time.Millisecond }), n, 0, 10, 20, 30)
 	putRaw(t, s, garbage, 0)
 	for i := range 40 {
-		putRaw(t, s, map[string]string{fmt.Sprintf("%sjunk-%d", folder, i): "{"}, 1<<63)
+		putRaw(t, s, map[string]string{fmt.Sprintf("%sjunk-%d", folder, i) + strings.Repeat("\x1b", 20000): "{"}, 1<<63)
 	}
 	c := claim(7)
 	c.Prefer = n.Plan.Subnets(99)[0]
@@ -159,15 +160,18 @@ func TestForeignWatermark(t *testing.T) {
 	follow(t, watcher, n, index, append(want, 99), want)
 }
 
-// TestForgedEntries: entries about living leases that their records contradict
-// are found out by the next audit. They look like what a store that was set back
-// has lost, so what they said may stay for as long as such records do.
+// TestForgedEntries: entries about living leases that their records contradict.
+// What takes a lease away is not believed at all. The rest is found out by the
+// next audit; it looks like what a store that was set back has lost, so it may
+// stay for as long as such records do.
 func TestForgedEntries(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	watcher, n, leases, index := watched(t, s, settle(300*time.Millisecond))
 	folder := s.prefix + "/changes/default/"
-	for i, flags := range []uint64{0, flagRevoked, flagUnheld} {
+	ctx, cancel := context.WithCancel(testContext(t))
+	done := keeping(ctx, t, s.open(t), n, 0, 10)
+	for i, flags := range []uint64{0, flagRevoked, flagUnheld, flagFound, flagFound | flagUnheld, ^uint64(0)} {
 		name := func(slot uint64) string {
 			return fmt.Sprintf("%s%024x~%s", folder, i, registry.SubnetKey(n.Plan.Subnets(slot)[0]))
 		}
@@ -183,7 +187,7 @@ func TestForgedEntries(t *testing.T) {
 			if err == nil {
 				index = next
 			}
-			if err != nil || len(set.Bad) > 0 || len(set.Leases) != len(leases) {
+			if set, _, err = watcher.WatchLeases(testContext(t), n, 1); err != nil || len(set.Bad) > 0 || len(set.Leases) != len(leases) {
 				return false
 			}
 			for j, l := range set.Leases {
@@ -194,9 +198,68 @@ func TestForgedEntries(t *testing.T) {
 			return true
 		})
 	}
+	cancel()
+	<-done
 	for _, l := range leases {
 		if value, session, ok := s.Get(t, s.prefix+"/leases/default/"+registry.SubnetKey(l.Subnet())); !ok || session != l.Session || len(value) == 0 {
 			t.Errorf("lease %s: %q under session %q", l.Subnet(), value, session)
+		}
+	}
+}
+
+// TestBackupImported: the entries of a backup come back as new ones, about
+// subnets that have had other hosts since.
+func TestBackupImported(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	watcher, n, leases, index := watched(t, s, never)
+	if err := s.open(t).Revoke(testContext(t), n.Name, leases[1].Subnet()); err != nil {
+		t.Fatal(err)
+	}
+	_, index = follow(t, watcher, n, index, []uint64{10, 30}, []uint64{10, 30})
+	backup := map[string]string{}
+	for _, key := range s.Keys(t, s.prefix+"/changes/default/") {
+		if value, _, _ := s.Get(t, key); !strings.HasSuffix(key, watermarkName) && len(value) == 0 {
+			backup[strings.Replace(key, "default/1", "default/f", 1)] = ""
+		}
+	}
+	if len(backup) != 1 {
+		t.Fatalf("%d removals in %v", len(backup), s.Keys(t, s.prefix+"/changes/"))
+	}
+	c := claim(7)
+	c.Prefer = leases[1].Subnet()
+	if l, err := s.open(t).Acquire(testContext(t), n, c); err != nil || l.Slot != 20 {
+		t.Fatalf("%+v, %v", l, err)
+	}
+	_, index = follow(t, watcher, n, index, []uint64{10, 20, 30}, []uint64{10, 30})
+	putRaw(t, s, backup, flagRevoked)
+	c = claim(8)
+	c.Prefer = n.Plan.Subnets(99)[0]
+	if _, err := s.open(t).Acquire(testContext(t), n, c); err != nil {
+		t.Fatal(err)
+	}
+	follow(t, watcher, n, index, []uint64{10, 20, 30, 99}, []uint64{10, 20, 30})
+}
+
+func TestBatches(t *testing.T) {
+	long := strings.Repeat("k", maxNames)
+	for _, tt := range []struct {
+		keys []string
+		want []int
+	}{
+		{nil, nil},
+		{[]string{"a"}, []int{1}},
+		{slices.Repeat([]string{"a"}, txnGets), []int{txnGets}},
+		{slices.Repeat([]string{"a"}, txnGets+1), []int{txnGets, 1}},
+		{[]string{long + long, "a", long, "b", "c"}, []int{1, 1, 1, 2}},
+	} {
+		var got []int
+		var all []string
+		for part := range batches(tt.keys) {
+			got, all = append(got, len(part)), append(all, part...)
+		}
+		if !slices.Equal(got, tt.want) || !slices.Equal(all, tt.keys) {
+			t.Errorf("%d keys: %v, want %v", len(tt.keys), got, tt.want)
 		}
 	}
 }

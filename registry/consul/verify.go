@@ -1,0 +1,116 @@
+package consul
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// maxNames bounds the names in one transaction, in bytes: its body may have 512
+// KiB, and what does not print takes six times its length there.
+const maxNames = 48 << 10
+
+// batches splits keys, which anybody may have named, into parts that fit into
+// one transaction each.
+func batches(keys []string) iter.Seq[[]string] {
+	return func(yield func([]string) bool) {
+		first, size := 0, 0
+		for i, key := range keys {
+			if i > first && (i-first == txnGets || size+len(key) > maxNames) {
+				if !yield(keys[first:i]) {
+					return
+				}
+				first, size = i, 0
+			}
+			size += len(key)
+		}
+		if first < len(keys) {
+			yield(keys[first:])
+		}
+	}
+}
+
+// verified holds news that take a record away, and news that were written later
+// than their record, against the records themselves: an entry that was brought
+// back with a backup, or made up, must not cost a living host its routes. Such
+// news are few.
+func (c *Client) verified(ctx context.Context, t *tree, news []change) ([]change, error) {
+	last := map[string]int{} // by subnet: what comes later in the same look counts
+	for i, ch := range news {
+		last[ch.subnet] = i
+	}
+	asked := map[string]int{} // index of the change, by the record's key
+	var keys []string
+	for i, ch := range news {
+		key := t.prefix + ch.subnet
+		if last[ch.subnet] != i || ch.index <= t.listed || len(ch.value) > 0 && ch.flags&flagFound == 0 {
+			continue
+		}
+		if len(ch.value) == 0 && t.known[key] == nil {
+			continue
+		}
+		asked[key] = i
+		keys = append(keys, key)
+	}
+	if len(keys) == 0 {
+		return news, nil
+	}
+	denied := map[string]bool{} // by subnet
+	var more []change
+	for part := range batches(keys) {
+		var ops []*api.KVTxnOp
+		for _, key := range part {
+			ops = append(ops, &api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: key})
+		}
+		records, err := c.transact(ctx, ops...)
+		if err != nil {
+			return nil, fmt.Errorf("verify changes of %s: %w", t.prefix, err)
+		}
+		for _, pair := range records {
+			ch := news[asked[pair.Key]]
+			there, removed := pair.ModifyIndex != 0, len(ch.value) == 0
+			switch {
+			case there && removed && pair.CreateIndex > ch.index:
+				// Taken again since; its own entry comes with the next look.
+				more = append(more, changeOf(ch.subnet, pair))
+			case there && (removed || !bytes.Equal(pair.Value, ch.value)):
+				denied[ch.subnet] = true
+				more = append(more, changeOf(ch.subnet, pair))
+				if removed {
+					c.logger.Warn("entry says that a lease is gone which is not", "key", pair.Key)
+				}
+			case !there && !removed:
+				denied[ch.subnet] = true // gone again; if it was here, its own entry comes
+			}
+		}
+	}
+	out := slices.DeleteFunc(slices.Clone(news), func(ch change) bool { return denied[ch.subnet] })
+	return append(out, more...), nil
+}
+
+// changeOf is what the record's own entry says of it.
+func changeOf(subnet string, pair *api.KVPair) change {
+	ch := change{subnet: subnet, index: pair.ModifyIndex, value: pair.Value}
+	if pair.Session == "" {
+		ch.flags = flagUnheld
+	}
+	return ch
+}
+
+// tellable says whether an entry about a record can be written and says what it
+// should: of one nobody can use, those who must know find out by themselves.
+func tellable(pair *api.KVPair) bool {
+	switch {
+	case !entryName.MatchString("000000000000000000000000~" + lastComponent(pair.Key)):
+		return false
+	case pair.ModifyIndex != 0 && len(pair.Value) == 0: // would say that it is gone
+		return false
+	}
+	return len(pair.Value) <= registry.MaxRecordSize
+}
