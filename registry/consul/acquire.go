@@ -115,7 +115,9 @@ func (a *acquisition) take(ctx context.Context, choice registry.Choice) (registr
 	tell := choice.Existing == nil || !choice.Existing.SameValue(wanted)
 	switch old := choice.Existing; {
 	case old == nil:
-		checks = append(checks, &api.KVTxnOp{Verb: api.KVCheckNotExists, Key: key})
+		checks = append(checks,
+			&api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: a.c.layout.reservations(a.network.Name) + lastComponent(key)},
+			&api.KVTxnOp{Verb: api.KVCheckNotExists, Key: key})
 	case !old.Held():
 		checks = append(checks, &api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: old.ModifyIndex})
 	default:
@@ -151,8 +153,25 @@ func (a *acquisition) take(ctx context.Context, choice registry.Choice) (registr
 	if err != nil {
 		return a.afterwards(ctx, key, value, session, err)
 	}
-	pair := results[len(results)-1]
-	return stored(wanted, pair), nil
+	lease := stored(wanted, results[len(results)-1])
+	if choice.Existing == nil && a.reserved(results[0]) {
+		if err := a.c.deleteOwn(ctx, key, lease); err != nil {
+			return registry.Lease{}, err
+		}
+		return registry.Lease{}, &refusedError{reasons: []string{key + " was reserved meanwhile"}}
+	}
+	return lease, nil
+}
+
+// reserved says of what stood at a reservation's key when a slot was taken
+// whether it keeps the slot for another host. Whoever reserves looks for leases
+// afterwards, so of two at once one sees the other.
+func (a *acquisition) reserved(pair *api.KVPair) bool {
+	if pair.ModifyIndex == 0 {
+		return false
+	}
+	r, err := registry.ParseReservation(a.network, lastComponent(pair.Key), pair.Value)
+	return err != nil || !r.For(a.claim)
 }
 
 // afterwards sorts out a transaction that failed. When it may have taken place

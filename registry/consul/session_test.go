@@ -6,7 +6,9 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -324,5 +326,39 @@ func TestLocalAgentLeaves(t *testing.T) {
 	back, err := c.Acquire(testContext(t), n, again)
 	if err != nil || back.Slot != l.Slot || back.CreateIndex != l.CreateIndex {
 		t.Fatalf("was %+v, is %+v, %v", l, back, err)
+	}
+}
+
+// TestReservedMeanwhile: a slot that is reserved for another host between the
+// choice and the claim is given up again.
+func TestReservedMeanwhile(t *testing.T) {
+	s := newStore(t)
+	n := putNetwork(t, s, "default", "10.5.0.0/28")
+	var once sync.Once
+	var taken string
+	addr := proxy(t, s.server, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if r.URL.Path == "/v1/txn" {
+			once.Do(func() {
+				body, _ := io.ReadAll(r.Body)
+				r.Body = io.NopCloser(bytes.NewReader(body))
+				taken = string(regexp.MustCompile(`leases/default/([0-9.-]+)`).FindSubmatch(body)[1])
+				subnet, err := registry.ParseSubnetKey(taken)
+				if err == nil {
+					err = s.open(t).AddReservation(r.Context(), n, registry.Reservation{Subnet: subnet, Node: "another"}, false)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		pass.ServeHTTP(w, r)
+	})
+	c := s.open(t, func(c *Config) { c.Address = addr })
+	l := acquire(t, c, n, 1)
+	if registry.SubnetKey(l.Subnet()) == taken {
+		t.Errorf("took %s, which was reserved", taken)
+	}
+	if keys := s.Keys(t, s.prefix+"/leases/default/"); len(keys) != 2 {
+		t.Errorf("got %v, want the marker and one lease", keys)
 	}
 }
