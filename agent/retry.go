@@ -84,7 +84,9 @@ type pace struct {
 //
 // An agent has at most 2 loops that ask the store and 4 for each network. In an
 // outage that lasts, each asks once in 16.5 s in the mean and never more than
-// once in 3 s; the probe once in 2.5 s in the mean and never more than once in 1 s.
+// once in 3 s; where attempts hang for longer than calm, its pauses stay short
+// and it asks as often as they end, each after 7 s and more. The probe asks once
+// in 2.5 s in the mean and never more than once in 1 s.
 // That is 0.8 requests a second of an agent in one network, at the very most 3,
 // with the default lease.ttl; renewals under a shorter one are tried within a
 // quarter of renew_margin each.
