@@ -3,8 +3,8 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -237,102 +237,117 @@ func (w *world) redefine(backend string) {
 	w.must(err)
 }
 
-// TestSlotSetBack: a host has the subnet that another had when Consul was saved.
-// Restored, Consul says that it is the other's.
+// TestSlotSetBack: three hosts have the subnets that three others had when
+// Consul was saved. Restored, Consul says that they are the others'.
 func TestSlotSetBack(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		lives bool // the other, and believes in its subnet
-		exit  bool // on_lost
-	}{
-		{"of a host that is no more", false, true},
-		{"of a host that lives", true, false},
-		{"of a host that lives, exit", true, true},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t, lab.Options{})
-			a, b, c := w.Hosts[0], w.Hosts[1], w.Hosts[2]
-			lease := shortLease
-			if tt.exit {
-				lease = "lease {\n  ttl     = \"10s\"\n  on_lost = \"exit\"\n}"
-			}
-			config := func(h *lab.Host) string { return h.Config(lease, h.Network("default", plan("vxlan"))) }
-			for _, h := range []*lab.Host{a, c} {
-				w.must(h.StartAgent(config(h)))
-				w.must(h.WaitReady(w.ctx))
-			}
-			slot := w.subnet(a, "default")
-			restore := w.save()
-			if tt.lives {
-				w.must(a.Agent().Signal(syscall.SIGSTOP))
-				_, err := w.Consul.Client().KV().Delete(leaseKey("default", slot), nil)
-				w.must(err)
-			} else {
-				_, err := a.Leno(w.ctx, "lease", "release", "default")
-				w.must(err)
-				w.must(a.StopAgent(w.ctx))
-			}
-			// What a host had before is what it asks for first.
-			w.must(os.WriteFile(b.SubnetFile("default"), []byte("LENO_SUBNET="+slot.String()+"\n"), 0o644))
-			w.must(b.StartAgent(config(b)))
-			w.must(b.WaitReady(w.ctx))
-			if got := w.subnet(b, "default"); got != slot {
-				t.Fatalf("host-b has %s, want %s", got, slot)
-			}
-			for _, h := range []*lab.Host{b, c} {
-				w.container(h, "default")
-			}
-			w.waitPeers(c, "default", 1)
-			stream, err := w.containers[1].StartPing(w.containers[0].Addrs[0], lab.PingOptions{Interval: 20 * time.Millisecond})
+	w := newWorld(t, lab.Options{Hosts: 7})
+	watcher := w.Hosts[6]
+	type pair struct {
+		what        string
+		first, then *lab.Host
+		lives, exit bool // the first, and believes in its subnet; on_lost of the other
+		slot        netip.Prefix
+		stream      *lab.PingStream
+	}
+	pairs := []*pair{
+		{what: "of a host that is no more", first: w.Hosts[0], then: w.Hosts[1], exit: true},
+		{what: "of a host that lives", first: w.Hosts[2], then: w.Hosts[3], lives: true},
+		{what: "of a host that lives, exit", first: w.Hosts[4], then: w.Hosts[5], lives: true, exit: true},
+	}
+	start := func(h *lab.Host, exit bool) {
+		t.Helper()
+		lease := shortLease
+		if exit {
+			lease = "lease {\n  ttl     = \"10s\"\n  on_lost = \"exit\"\n}"
+		}
+		w.must(h.StartAgent(h.Config(lease, h.Network("default", plan("vxlan")))))
+	}
+	first := []*lab.Host{pairs[0].first, pairs[1].first, pairs[2].first, watcher}
+	for _, h := range first {
+		start(h, false)
+	}
+	for _, h := range first {
+		w.must(h.WaitReady(w.ctx))
+	}
+	restore := w.save()
+	for _, p := range pairs {
+		p.slot = w.subnet(p.first, "default")
+		if p.lives {
+			w.must(p.first.Agent().Signal(syscall.SIGSTOP))
+			_, err := w.Consul.Client().KV().Delete(leaseKey("default", p.slot), nil)
 			w.must(err)
-			w.must(stream.WaitAnswers(w.ctx, 10))
+		} else {
+			_, err := p.first.Leno(w.ctx, "lease", "release", "default")
+			w.must(err)
+			w.must(p.first.StopAgent(w.ctx))
+		}
+		// What a host had before is what it asks for first.
+		w.must(os.WriteFile(p.then.SubnetFile("default"), []byte("LENO_SUBNET="+p.slot.String()+"\n"), 0o644))
+		start(p.then, p.exit)
+	}
+	from := w.container(watcher, "default")
+	for _, p := range pairs {
+		w.must(p.then.WaitReady(w.ctx))
+		if got := w.subnet(p.then, "default"); got != p.slot {
+			t.Fatalf("%s has %s, want %s", p.then.Name, got, p.slot)
+		}
+		w.waitPeers(p.then, "default", 3)
+	}
+	w.waitPeers(watcher, "default", 3)
+	for _, p := range pairs {
+		var err error
+		p.stream, err = from.StartPing(w.container(p.then, "default").Addrs[0], lab.PingOptions{Interval: 20 * time.Millisecond})
+		w.must(err)
+		w.must(p.stream.WaitAnswers(w.ctx, 10))
+	}
 
-			restore()
-			if tt.lives {
-				w.must(a.Agent().Signal(syscall.SIGCONT))
+	restore()
+	for _, p := range pairs {
+		if p.lives {
+			w.must(p.first.Agent().Signal(syscall.SIGCONT))
+		}
+		w.waitHealth(p.then, 429, "set back", p.first.Name, p.first.Addrs[0].String(), p.slot.String())
+	}
+	for _, p := range pairs {
+		holder := p.then
+		if p.lives {
+			holder = p.first
+		}
+		w.eventually(p.what+": one host to hold the subnet, and the other to be well", func(context.Context) error {
+			record, _, err := w.Consul.Client().KV().Get(leaseKey("default", p.slot), &api.QueryOptions{RequireConsistent: true})
+			if err != nil || record == nil || record.Session == "" || !strings.Contains(string(record.Value), fmt.Sprintf("%q", holder.Name)) {
+				return fmt.Errorf("%+v, %v", record, err)
 			}
-			w.waitHealth(b, 429, "set back", "host-a", a.Addrs[0].String(), slot.String())
-			holder := b
-			if tt.lives {
-				holder = a
-			}
-			w.eventually("one host to hold the subnet, and the other to be well", func(context.Context) error {
-				pair, _, err := w.Consul.Client().KV().Get(leaseKey("default", slot), &api.QueryOptions{RequireConsistent: true})
-				if err != nil || pair == nil || pair.Session == "" || !strings.Contains(string(pair.Value), `"`+holder.Name+`"`) {
-					return fmt.Errorf("%+v, %v", pair, err)
-				}
-				if tt.lives && tt.exit {
-					if b.Agent().Running() {
-						return errors.New("host-b goes on")
-					}
-					return nil
-				}
-				status, health := w.health(b)
-				if status != 200 {
-					return fmt.Errorf("%+v", health)
+			if p.lives && p.exit {
+				if p.then.Agent().Running() {
+					return fmt.Errorf("%s goes on", p.then.Name)
 				}
 				return nil
-			})
-			if !tt.lives {
-				w.must(stream.WaitAnswers(w.ctx, 10))
 			}
-			result, err := stream.Stop(w.ctx)
-			w.must(err)
-			t.Logf("%d pings, %d lost", result.Sent, result.Lost())
-			if now := w.subnet(b, "default"); (now == slot) == (tt.lives && !tt.exit) {
-				t.Errorf("host-b has %s, and had %s", now, slot)
+			if status, health := w.health(p.then); status != 200 {
+				return fmt.Errorf("%+v", health)
 			}
-			switch log := b.Agent().Output(); {
-			case tt.lives && tt.exit:
-				if code := b.Agent().ExitCode(); code != 1 || !strings.Contains(log, slot.String()+" was lost") || len(w.routes(b)) == 0 {
-					t.Errorf("exit code %d, routes %q", code, w.routes(b))
-				}
-			case tt.lives && !strings.Contains(log, "[ERROR] leno: this host has another subnet now"):
-				t.Error("host-b does not say loudly that it has another subnet")
-			case !tt.lives && result.Lost() != 0:
-				t.Errorf("%d of %d pings to the host that kept its subnet lost: %v", result.Lost(), result.Sent, result.Missing)
-			}
+			return nil
 		})
+		if !p.lives {
+			w.must(p.stream.WaitAnswers(w.ctx, 10))
+		}
+		result, err := p.stream.Stop(w.ctx)
+		w.must(err)
+		t.Logf("%s: %d pings to who had it last, %d lost", p.what, result.Sent, result.Lost())
+		now, log := w.subnet(p.then, "default"), p.then.Agent().Output()
+		switch {
+		case !p.lives:
+			if now != p.slot || result.Lost() != 0 {
+				t.Errorf("%s has %s, and had %s; %d of %d pings lost: %v", p.then.Name, now, p.slot, result.Lost(), result.Sent, result.Missing)
+			}
+		case p.exit:
+			if code := p.then.Agent().ExitCode(); code != 1 || !strings.Contains(log, p.slot.String()+" was lost") || len(w.routes(p.then)) == 0 {
+				t.Errorf("%s: exit code %d, routes %q", p.then.Name, code, w.routes(p.then))
+			}
+		case now == p.slot || !strings.Contains(log, "[ERROR] leno: this host has another subnet now"):
+			t.Errorf("%s has %s, and had %s, or does not say so loudly", p.then.Name, now, p.slot)
+		}
 	}
 }
 
