@@ -222,7 +222,7 @@ func (r *runner) relocate(n registry.Network, before place) place {
 // state is another one than the last that was applied, so that writes are news
 // and not drift.
 func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.Lease, s backend.State, wanted bool) (backend.Report, error) {
-	started := time.Now()
+	started, stood := time.Now(), !r.shown().local.Applied.IsZero()
 	report, err := r.carrier.backend.Apply(ctx, s)
 	if ctx.Err() != nil {
 		return report, ctx.Err()
@@ -237,6 +237,11 @@ func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.L
 		if r.env.health.set(r.local.Name, checkDatapath, api.Critical, err.Error()) {
 			r.log.Error("datapath could not be applied whole, trying again", "error", err)
 		}
+		if stood {
+			// It may be that only the containers of a subnet this host had before are
+			// in the way, and they go once the file names the one it has.
+			err = errors.Join(err, r.serve(ctx, n, lease, s))
+		}
 		return report, err
 	}
 	switch {
@@ -246,19 +251,24 @@ func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.L
 		r.log.Info("datapath applied", "peers", report.Peers, "writes", report.Writes, "took", time.Since(started).Round(time.Microsecond))
 	}
 	r.checkPeers(report)
-	if err := r.writeFiles(n, lease, s); err != nil {
-		if r.env.health.set(r.local.Name, checkSubnetFile, api.Critical, err.Error()) {
-			r.log.Error("subnet file could not be written, the old one stays", "error", err)
-		}
-		return report, err
-	}
-	r.check(checkSubnetFile, api.Passing, r.local.SubnetFile+" is written")
-	if err := r.forwarding(ctx, n, s); err != nil {
+	if err := r.serve(ctx, n, lease, s); err != nil {
 		return report, err
 	}
 	r.env.health.ready(r.local.Name, true)
 	r.state("running")
 	return report, nil
+}
+
+// serve does for the containers of this host what is not the backend's.
+func (r *runner) serve(ctx context.Context, n registry.Network, lease registry.Lease, s backend.State) error {
+	if err := r.writeFiles(n, lease, s); err != nil {
+		if r.env.health.set(r.local.Name, checkSubnetFile, api.Critical, err.Error()) {
+			r.log.Error("subnet file could not be written, the old one stays", "error", err)
+		}
+		return err
+	}
+	r.check(checkSubnetFile, api.Passing, r.local.SubnetFile+" is written")
+	return r.forwarding(ctx, n, s)
 }
 
 func (r *runner) checkPeers(report backend.Report) {

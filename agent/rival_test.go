@@ -252,6 +252,23 @@ func TestStoreSetBackWhileStopped(t *testing.T) {
 	}
 }
 
+// TestSubnetFileFollowsALostSubnet: the containers of before may be what keeps
+// the datapath from being whole.
+func TestSubnetFileFollowsALostSubnet(t *testing.T) {
+	a := newHost(t, memory.New(), "a").start()
+	a.ready()
+	before := a.subnet()
+	a.recorder.setFail(errors.New("put route: the bridge is in the way"))
+	must(t, a.client.RevokeLease(t.Context(), "n", before))
+	eventually(t, func() error {
+		if got := subnetInFile(a.config.Networks[0].SubnetFile); got == before || got != a.subnet() {
+			return fmt.Errorf("the file says %s, the lease is %s", got, a.subnet())
+		}
+		return nil
+	})
+	a.check(checkDatapath, api.Critical, "in the way")
+}
+
 // closing counts how often idle connections to the store were dropped.
 type closing struct {
 	*outage
