@@ -139,8 +139,9 @@ func (s *scheduler) length(k Kind) time.Duration {
 	case StopPastTTL:
 		return lapse + s.between(time.Second, 5*time.Second)
 	case StopPastHold:
-		// Others look for what is past hold every 10 to 30 s.
-		return lapse + s.Rules.Hold + s.between(time.Second, 30*time.Second)
+		// Others look for what is past hold every 10 to 30 s: most times the slot
+		// is free before its host is back.
+		return lapse + s.Rules.Hold + s.between(10*time.Second, 45*time.Second)
 	case CutHost:
 		return s.between(4*time.Second, 25*time.Second)
 	case LeaveClient:
