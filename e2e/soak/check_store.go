@@ -188,10 +188,20 @@ func (c *checker) view(n Node, l Claim) {
 		}
 	}
 	for e, n := range times {
-		if n == len(reads) && !slices.Contains(l.View, e) {
+		if n == len(reads) && !slices.Contains(l.View, e) && !c.outlived(l, e) {
 			c.report(ViewDiffers, l.Node, l.Span, "it does not see %s of %s, which the store has had for %s", e.Subnet, e.Node, c.Rules.Settle)
 		}
 	}
+}
+
+// outlived says that a store that was set back has somebody on a subnet whom
+// another host had followed there: agents go on seeing the latter for a while.
+func (c *checker) outlived(l Claim, e Entry) bool {
+	return slices.ContainsFunc(l.View, func(x Entry) bool {
+		return x.Subnet == e.Subnet && slices.ContainsFunc(c.Rewinds, func(r Rewind) bool {
+			return r.Why == RestoreStore && r.From <= l.From && l.From <= r.To+3*c.Rules.TTL+c.Rules.Settle
+		})
+	})
 }
 
 // remembered says that an agent keeps an entry which a store that was emptied or

@@ -71,13 +71,14 @@ func (m *machine) setProcess(p *lab.Process) {
 }
 
 // body is the network block of a host that carries packets or not. The pool of
-// the others is small: who comes for a slot meets those that were given up.
+// the others is small, so that who comes for a slot meets those that were given
+// up, and large enough for the dead that a restore brings back.
 func (o Options) body(carries bool) string {
 	if carries {
 		return "  ipv4 {\n    prefix = \"10.5.0.0/16\"\n  }\n  ipv6 {\n    prefix = \"fd00:5::/48\"\n  }\n  backend \"vxlan\" {}\n  forward = true"
 	}
 	return fmt.Sprintf("  ipv4 {\n    prefix = \"10.6.0.0/16\"\n    min    = \"10.6.1.0\"\n    max    = \"10.6.%d.0\"\n  }\n  backend \"alloc\" {}",
-		o.Agents-o.Carriers+2)
+		o.Agents-o.Carriers+8)
 }
 
 // setUp starts everything and waits until all is well.
