@@ -193,7 +193,7 @@ func (c *checker) tenuresOf(node string) (out []tenure) {
 			last := len(out) - 1
 			switch same := before != nil && slices.Equal(before.Subnets, l.Subnets); {
 			case same && before.Process == l.Process && !slices.ContainsFunc(c.silent[node], func(s Silence) bool {
-				return s.overlaps(Span{before.From, l.To})
+				return s.blind() && s.overlaps(Span{before.From, l.To})
 			}):
 				out[last].To = l.From
 			case last >= 0 && slices.Equal(out[last].subnets, l.Subnets): // the same again after an interruption
@@ -210,6 +210,10 @@ func (c *checker) tenuresOf(node string) (out []tenure) {
 	}
 	return out
 }
+
+// blind says that the agent could not know of others. One that waits in the place
+// of another does, and what it says it holds it holds.
+func (s Silence) blind() bool { return s.Why != ReplaceHost }
 
 func overlapping(a, b []netip.Prefix) bool {
 	return slices.ContainsFunc(a, func(p netip.Prefix) bool { return slices.ContainsFunc(b, p.Overlaps) })
@@ -241,7 +245,7 @@ func (c *checker) holders() {
 // within the settling time.
 func (c *checker) mayNotKnow(node string, other tenure, both Span) bool {
 	for _, s := range c.silent[node] {
-		if s.overlaps(other.since) && s.To != forever && both.To <= s.To+c.Rules.Settle {
+		if s.blind() && s.overlaps(other.since) && s.To != forever && both.To <= s.To+c.Rules.Settle {
 			return true
 		}
 	}

@@ -159,6 +159,32 @@ func TestCheck(t *testing.T) {
 			s.list("a", 30, 99, six)
 		}, []Rule{Moved}}, // nobody was on b's subnet
 
+		"a new host comes to a slot somebody is on": {func(s *story) {
+			s.Nodes = append(s.Nodes, Node{"c", "n", false, "z"})
+			s.silence("c", 30, 50, ReplaceHost)
+			s.Rewinds = []Rewind{{at(20), RestoreStore}}
+			s.reads(20, 99, held(two, "b"))
+			s.reads(36, 99, held(two, "b"), held(one, "c"))
+			for t := range 5 {
+				s.claim("c", 36+float64(t), one)
+			}
+			s.moves("a", 40, 99, six)
+			s.Notices = []Notice{{"a", 1, six}}
+			s.list("b", 20, 99, six)
+			s.silence("a", 20, 99, CutHost) // as far as other rules go
+			s.Silences[len(s.Silences)-1].Why = ReplaceHost
+			s.claims("b", 20, 99, func(c *Claim) { c.View = nil })
+		}, []Rule{TwoHolders}},
+		"a view stays with who was there before a restore": {func(s *story) {
+			s.Rewinds = []Rewind{{at(30), RestoreStore}}
+			s.reads(10, 30, held(one, "a"), held(two, "b"), held(six, "c"))
+			s.reads(30, 99, held(one, "a"), held(two, "b"), held(six, "z"))
+			for _, node := range []string{"a", "b"} {
+				s.claims(node, 10, 55, gain)
+				s.claims(node, 55, 99, gained(Entry{six, "z"}))
+			}
+		}, nil},
+
 		"two records of one slot": {func(s *story) {
 			s.reads(30, 31, held(one, "a"), held(two, "b"), held(netip.MustParsePrefix("10.5.2.128/25"), "a"))
 		}, []Rule{OverlapInStore}},
