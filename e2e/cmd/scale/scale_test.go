@@ -42,7 +42,7 @@ func TestShort(t *testing.T) {
 	}
 	r := &result{Machine: &probe.Machine{}}
 	m := &measurement{cluster: c, result: r, rounds: 1, burst: 20, spread: time.Second, minute: time.Second,
-		layouts: []layout{leno, plain, uncompressed}, admin: admin, log: t.Logf}
+		layouts: []layout{leno, uncompressed}, admin: admin, log: t.Logf}
 	s := size{200, 20}
 	if err := m.watching(ctx, s, false); err != nil {
 		t.Fatal(err)
