@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -41,7 +42,14 @@ func (c *Client) audited(ctx context.Context, t *tree) error {
 	if err != nil {
 		return err
 	}
-	if t.doubtful(l) || t.renewed(l) {
+	if !t.renewed(l) && t.doubtful(l) {
+		if l, err = c.confirm(ctx, t); err != nil {
+			return err
+		}
+	}
+	if t.renewed(l) || t.dir.unsure {
+		// Another host's write may hide it from the next list.
+		t.careful = true
 		return c.relist(ctx, t, 0)
 	}
 	a, err := c.readEntries(ctx, t.dir.prefix, read{}, len(t.dir.entries) > fewEntries)
@@ -53,6 +61,7 @@ func (c *Client) audited(ctx context.Context, t *tree) error {
 	}
 	news, why := t.dir.step(a, now)
 	if why != "" {
+		t.restored = t.restored || setsBack(why)
 		return c.relist(ctx, t, 0)
 	}
 	if news, err = c.verified(ctx, t, news); err != nil {
@@ -88,13 +97,15 @@ func (t *tree) unexplained(l list, news []change) []*api.KVPair {
 }
 
 // tellFound writes the entries that whoever changed records by hand did not.
-// One that fails is left: another host will find the same.
+// What fails is left for other hosts, who know no better yet.
 func (c *Client) tellFound(ctx context.Context, t *tree, found []*api.KVPair) {
+	ctx, cancel := context.WithTimeout(ctx, longestTelling)
+	defer cancel()
 	for _, pair := range found[:min(len(found), mostFound)] {
-		if !tellable(pair) {
+		name := strings.TrimPrefix(pair.Key, t.prefix)
+		if !tellable(name, pair) {
 			continue
 		}
-		name := lastComponent(pair.Key)
 		flags, check := uint64(flagFound), &api.KVTxnOp{Verb: api.KVCheckIndex, Key: pair.Key, Index: pair.ModifyIndex}
 		if pair.ModifyIndex == 0 {
 			check = &api.KVTxnOp{Verb: api.KVCheckNotExists, Key: pair.Key}
@@ -135,7 +146,8 @@ func (c *Client) trim(ctx context.Context, t *tree) error {
 			ops = append(ops, &api.KVTxnOp{Verb: api.KVDelete, Key: key})
 		}
 		key := d.prefix + watermarkName
-		results, err := c.transact(ctx, append(ops, &api.KVTxnOp{Verb: api.KVCAS, Key: key, Value: []byte(strconv.FormatUint(mark, 10)), Index: d.cas})...)
+		results, err := c.transact(ctx, append(ops, &api.KVTxnOp{Verb: api.KVCAS, Key: key, Value: []byte(strconv.FormatUint(mark, 10)), Index: d.cas,
+			Flags: d.cas})...) // the same value again would not move the directory's index
 		switch {
 		case isRefused(err), errors.Is(err, registry.ErrDenied):
 			return nil

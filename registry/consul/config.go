@@ -62,7 +62,8 @@ type Config struct {
 	// Audit is how often one of a network's hosts, whichever, compares the
 	// leases with what the directory of changes said of them, and so finds what
 	// was changed by hand and which leases lapsed. Each host's turn comes after
-	// about as many times this as there are hosts. Default 10s.
+	// about as many times this as there are hosts, and after 2 hours at most.
+	// Default 10s.
 	Audit time.Duration
 	// Recent is how long an entry stays in the directory of changes: a host
 	// that was away for longer reads all leases. Default 1m.

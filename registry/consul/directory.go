@@ -20,6 +20,7 @@ type directory struct {
 	mark    uint64           // watermark then
 	cas     uint64           // ModifyIndex of the watermark's key, for the next trim
 	entries map[string]entry // by key
+	unsure  bool             // entries went that were known by their keys alone: perhaps not by a trim
 }
 
 // entry is one that was seen.
@@ -125,12 +126,14 @@ func (d *directory) step(a reading, now time.Time) (news []change, why string) {
 		fresh = append(fresh, pair)
 	}
 	var gone []string
+	unsure := d.unsure
 	for key, e := range d.entries {
 		switch {
 		case present[key]:
 		case e.exact && e.index > mark:
 			return nil, whyVanished
 		default:
+			unsure = unsure || e.index > mark
 			gone = append(gone, key)
 		}
 	}
@@ -143,17 +146,28 @@ func (d *directory) step(a reading, now time.Time) (news []change, why string) {
 			news = append(news, ch)
 		}
 	}
-	d.index, d.mark, d.cas = a.index, mark, a.mark.ModifyIndex
+	d.index, d.mark, d.cas, d.unsure = a.index, mark, a.mark.ModifyIndex, unsure
 	slices.SortStableFunc(news, func(x, y change) int { return cmp.Compare(x.index, y.index) })
 	return news, ""
 }
+
+// setBack says of a reading that could not be followed whether it shows that the
+// store was set back, or that entries were deleted by hand.
+func (d *directory) setBack(a reading) bool {
+	probe := *d
+	probe.entries = maps.Clone(d.entries)
+	_, why := probe.step(a, time.Time{})
+	return setsBack(why)
+}
+
+func setsBack(why string) bool { return why == whyBack || why == whyPast || why == whyVanished }
 
 // adopt starts over from an answer after which the leases are read: they show
 // whatever its entries say. Without a watermark nothing can be followed, and
 // the directory is as if it had not been read.
 func (d *directory) adopt(a reading, now time.Time) {
 	before := d.entries
-	d.index, d.mark, d.cas, d.entries = 0, 0, 0, make(map[string]entry, len(a.keys))
+	d.index, d.mark, d.cas, d.unsure, d.entries = 0, 0, 0, false, make(map[string]entry, len(a.keys))
 	if a.mark == nil {
 		return
 	}

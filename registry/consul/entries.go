@@ -65,25 +65,32 @@ func (c *Client) complete(ctx context.Context, d *directory, a *reading) error {
 	return nil
 }
 
-// readMarks reads the watermark and the keys of all entries: enough to follow
-// the directory from here on, when the leases are read next. Of a few entries,
-// or when asked for, it reads the values as well.
-func (c *Client) readMarks(ctx context.Context, d *directory, whole bool) (reading, error) {
-	mark, _, err := c.get(ctx, d.prefix+watermarkName, read{})
+// readMarks reads the watermark, the keys of all entries, and those entries
+// that are new: enough to follow the directory from here on, when the leases are
+// read next. To a client that knows nothing yet the keys of many are enough.
+func (c *Client) readMarks(ctx context.Context, d *directory) (reading, error) {
+	key := d.prefix + watermarkName
+	mark, _, err := c.get(ctx, key, read{})
 	if errors.Is(err, registry.ErrDenied) {
 		return reading{}, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
 	}
 	if err != nil {
 		return reading{}, err
 	}
-	a, err := c.readEntries(ctx, d.prefix, read{}, !whole)
-	if err == nil && !whole && len(a.keys) <= fewEntries {
-		a, err = c.readEntries(ctx, d.prefix, read{}, false)
-	}
+	a, err := c.readEntries(ctx, d.prefix, read{}, true)
 	if err != nil {
 		return reading{}, err
 	}
-	a.keys = slices.DeleteFunc(a.keys, func(key string) bool { return key == d.prefix+watermarkName })
+	if d.index != 0 {
+		err = c.complete(ctx, d, &a)
+		return a, err
+	}
+	if len(a.keys) <= fewEntries {
+		if a, err = c.readEntries(ctx, d.prefix, read{}, false); err != nil {
+			return reading{}, err
+		}
+	}
+	a.keys = slices.DeleteFunc(a.keys, func(k string) bool { return k == key })
 	// The watermark from before the keys: whatever was deleted since, they lack too.
 	a.mark, a.bare = mark, false
 	return a, nil

@@ -25,7 +25,9 @@ const (
 	// longestAudit bounds the time between two audits of one host.
 	longestAudit = 2 * time.Hour
 	// mostFound is how many changes made by hand one audit tells of.
-	mostFound = 32
+	mostFound = 100
+	// longestTelling bounds how long it takes for that.
+	longestTelling = 10 * time.Second
 )
 
 // follow blocks until the directory of changes, an audit or a settling tree
@@ -98,7 +100,7 @@ func (c *Client) take(ctx context.Context, t *tree, asked uint64, a reading, due
 	}
 	if d.index != before {
 		// The larger the directory, the more a look costs.
-		t.calm = time.Now().Add(jitter(c.conf.Coalesce * time.Duration(1+len(d.entries)/128)))
+		t.calm = time.Now().Add(jitter(c.conf.Coalesce * time.Duration(1+min(len(d.entries), 1024)/128)))
 	}
 	if time.Now().Before(due) {
 		return "", nil
@@ -108,11 +110,15 @@ func (c *Client) take(ctx context.Context, t *tree, asked uint64, a reading, due
 
 // catchUp follows the directory to where the leader has it now.
 func (c *Client) catchUp(ctx context.Context, t *tree) (why string, err error) {
-	a, err := c.readEntries(ctx, t.dir.prefix, read{}, len(t.dir.entries) > fewEntries)
+	// A leader that was just elected looks like a restore to a default read.
+	a, err := c.readEntries(ctx, t.dir.prefix, read{consistent: true}, len(t.dir.entries) > fewEntries)
 	if err != nil {
 		return "", err
 	}
-	return c.step(ctx, t, a)
+	why, err = c.step(ctx, t, a)
+	// Whoever reads the leases next must know.
+	t.restored = t.restored || setsBack(why)
+	return why, err
 }
 
 // step completes a reading with the entries that are new, follows it, and
@@ -153,7 +159,11 @@ func (c *Client) resync(ctx context.Context, t *tree, asked uint64, why string) 
 	if t.dir.index != asked {
 		return nil
 	}
-	t.restored = t.restored || why == whyBack || why == whyPast || why == whyVanished
+	if why == whyUnmarked {
+		if err := c.ensureWatermark(ctx, t.dir.network()); err != nil && !errors.Is(err, registry.ErrDenied) {
+			return err
+		}
+	}
 	return c.relist(ctx, t, 0)
 }
 

@@ -18,9 +18,10 @@ func (c *Client) relist(ctx context.Context, t *tree, notified uint64) error {
 	if t.dir != nil {
 		var err error
 		// Before the list, which so shows whatever these say.
-		if changes, err = c.readMarks(ctx, t.dir, t.restored); err != nil {
+		if changes, err = c.readMarks(ctx, t.dir); err != nil {
 			return err
 		}
+		t.restored = t.restored || t.dir.setBack(changes)
 		t.told = changes.last(t.dir.prefix)
 	}
 	l, err := c.readTree(ctx, t, false)
@@ -48,7 +49,7 @@ func (c *Client) firstList(ctx context.Context, t *tree) (api.KVPairs, error) {
 	if t.version != 0 {
 		return nil, nil
 	}
-	changes, err := c.readMarks(ctx, t.dir, false)
+	changes, err := c.readMarks(ctx, t.dir)
 	if errors.Is(err, registry.ErrDenied) {
 		return nil, nil // the watch will say so
 	}

@@ -37,6 +37,7 @@ type tree struct {
 	// Of leases only, which are watched through their directory of changes.
 	dir      *directory
 	restored bool              // the directory shows that the store was set back
+	careful  bool              // what the next list lacks may have been lost, although nothing else tells
 	setBack  uint64            // how often the tree was renewed
 	told     map[string]uint64 // by subnet, the last change the directory told of when the tree was read
 	failed   atomic.Bool       // the last call ended with an error; also outside a turn
@@ -122,8 +123,8 @@ func (t *tree) gone(pairs map[string]*api.KVPair) []string {
 
 // lost says of a known record that a list does not have it, or an older one in
 // its place: what stood there when a snapshot was saved. It is not lost when the
-// directory tells of a later change. In a tree made anew
-// indexes cannot be compared, and whoever writes there is at work now.
+// directory tells of a later change. In a tree made anew whoever writes is at
+// work now; indexes of before, which cannot be compared, are 0 there.
 func (t *tree) lost(l list, key string) bool {
 	old, now := t.known[key], l.pairs[key]
 	if t.told[lastComponent(key)] > old.ModifyIndex {
@@ -132,10 +133,11 @@ func (t *tree) lost(l list, key string) bool {
 	return now == nil || (l.marker == t.marker && now.ModifyIndex < old.ModifyIndex && !bytes.Equal(now.Value, old.Value))
 }
 
-// renewed says that the list is of a tree that was emptied and written anew, or
-// set back to an earlier state. A real deletion always raises the index.
+// renewed says that the list may be of a tree that was emptied and written anew,
+// or set back to an earlier state. The index alone does not prove that: a
+// deletion raises it, and 15 minutes later it falls again.
 func (t *tree) renewed(l list) bool {
-	return l.marker != t.marker || l.index < t.index || t.restored
+	return l.marker != t.marker || l.index < t.index || t.restored || t.careful
 }
 
 // doubtful says whether a list needs the confirmation of a second, consistent
@@ -157,10 +159,17 @@ func (t *tree) accept(l list, notified uint64, until time.Time) {
 	first := t.version == 0
 	news := first
 	if !first && t.renewed(l) {
-		t.setBack, news = t.setBack+1, true
+		if l.marker != t.marker || t.restored || t.dir == nil {
+			t.setBack, news = t.setBack+1, true
+		}
 		for key := range t.known {
 			if _, kept := t.kept[key]; !kept && t.lost(l, key) {
 				t.kept[key], t.touched[key] = until, true
+				if t.dir != nil && l.marker != t.marker {
+					pair := *t.known[key]
+					pair.ModifyIndex = 0
+					t.known[key] = &pair
+				}
 			}
 		}
 	}
@@ -185,7 +194,7 @@ func (t *tree) accept(l list, notified uint64, until time.Time) {
 		}
 		news = news || differs
 	}
-	t.known, t.marker, t.index, t.listed, t.restored = l.pairs, l.marker, l.index, l.index, false
+	t.known, t.marker, t.index, t.listed, t.restored, t.careful = l.pairs, l.marker, l.index, l.index, false, false
 	// The prefix without its slash sees at least every change of the tree, and
 	// changes of its siblings too.
 	t.wait = max(l.index, notified)
@@ -200,13 +209,17 @@ func (t *tree) apply(news []change) {
 	for _, ch := range news {
 		key := t.prefix + ch.subnet
 		old := t.known[key]
-		if ch.index <= t.listed || (old != nil && ch.index <= old.ModifyIndex) {
+		_, kept := t.kept[key]
+		switch {
+		case old != nil && ch.index <= old.ModifyIndex, !kept && ch.index <= t.listed:
 			continue // the list was read after that
+		case kept && len(ch.value) == 0 && ch.flags&flagFound != 0:
+			continue // that it is missing is known, and why is in doubt
 		}
 		if ch.flags&flagFound == 0 {
 			t.index = max(t.index, ch.index)
 		}
-		if _, kept := t.kept[key]; kept {
+		if kept {
 			delete(t.kept, key)
 			t.touched[key] = true
 		}
@@ -217,7 +230,7 @@ func (t *tree) apply(news []change) {
 			}
 			continue
 		}
-		pair := &api.KVPair{Key: key, Value: ch.value, Session: registry.UnknownSession, CreateIndex: ch.index, ModifyIndex: ch.index}
+		pair := &api.KVPair{Key: key, Value: bytes.Clone(ch.value), Session: registry.UnknownSession, CreateIndex: ch.index, ModifyIndex: ch.index}
 		if ch.flags&flagUnheld != 0 {
 			pair.Session = ""
 		}

@@ -62,7 +62,6 @@ func (c *Client) verified(ctx context.Context, t *tree, news []change) ([]change
 		return news, nil
 	}
 	denied := map[string]bool{} // by subnet
-	var more []change
 	for part := range batches(keys) {
 		var ops []*api.KVTxnOp
 		for _, key := range part {
@@ -75,39 +74,22 @@ func (c *Client) verified(ctx context.Context, t *tree, news []change) ([]change
 		for _, pair := range records {
 			ch := news[asked[pair.Key]]
 			there, removed := pair.ModifyIndex != 0, len(ch.value) == 0
-			switch {
-			case there && removed && pair.CreateIndex > ch.index:
-				// Taken again since; its own entry comes with the next look.
-				more = append(more, changeOf(ch.subnet, pair))
-			case there && (removed || !bytes.Equal(pair.Value, ch.value)):
-				denied[ch.subnet] = true
-				more = append(more, changeOf(ch.subnet, pair))
-				if removed {
-					c.logger.Warn("entry says that a lease is gone which is not", "key", pair.Key)
-				}
-			case !there && !removed:
-				denied[ch.subnet] = true // gone again; if it was here, its own entry comes
+			// Whatever happened to the record since has an entry of its own, or is
+			// found by an audit.
+			denied[ch.subnet] = there == removed || there && !bytes.Equal(pair.Value, ch.value)
+			if there && removed && pair.CreateIndex < ch.index {
+				c.logger.Warn("entry says that a lease is gone which is not", "key", pair.Key)
 			}
 		}
 	}
-	out := slices.DeleteFunc(slices.Clone(news), func(ch change) bool { return denied[ch.subnet] })
-	return append(out, more...), nil
-}
-
-// changeOf is what the record's own entry says of it.
-func changeOf(subnet string, pair *api.KVPair) change {
-	ch := change{subnet: subnet, index: pair.ModifyIndex, value: pair.Value}
-	if pair.Session == "" {
-		ch.flags = flagUnheld
-	}
-	return ch
+	return slices.DeleteFunc(slices.Clone(news), func(ch change) bool { return denied[ch.subnet] }), nil
 }
 
 // tellable says whether an entry about a record can be written and says what it
 // should: of one nobody can use, those who must know find out by themselves.
-func tellable(pair *api.KVPair) bool {
+func tellable(name string, pair *api.KVPair) bool {
 	switch {
-	case !entryName.MatchString("000000000000000000000000~" + lastComponent(pair.Key)):
+	case !entryName.MatchString("000000000000000000000000~" + name):
 		return false
 	case pair.ModifyIndex != 0 && len(pair.Value) == 0: // would say that it is gone
 		return false

@@ -49,11 +49,12 @@ func (v *view) usable() int {
 
 // parse reads a pair, or remembers what it was read as.
 func (v *view) parse(prefix string, pair *api.KVPair) *record {
-	r := &record{key: pair.Key, value: pair.Value}
+	r := &record{key: pair.Key}
 	if old := v.records[pair.Key]; old != nil && bytes.Equal(old.value, pair.Value) {
-		r.lease, r.err = old.lease, old.err
+		r.value, r.lease, r.err = old.value, old.lease, old.err
 	} else {
-		r.lease, r.err = registry.ParseLease(v.network, pair.Key[len(prefix):], pair.Value)
+		r.value = bytes.Clone(pair.Value) // those of a list lie in one piece
+		r.lease, r.err = registry.ParseLease(v.network, pair.Key[len(prefix):], r.value)
 	}
 	r.lease = stored(r.lease, pair)
 	return r
@@ -128,11 +129,12 @@ func (t *tree) rebuild(v *view) {
 	}
 	for key, r := range next {
 		_, kept := t.kept[key]
+		since, elsewhere := here[r.lease.NodeID]
 		switch {
 		case r.err != nil && kept:
 		case r.err != nil:
 			v.bad++
-		case !kept || r.lease.ModifyIndex > here[r.lease.NodeID]:
+		case !kept || !elsewhere || r.lease.ModifyIndex > since:
 			v.order = append(v.order, r)
 		}
 	}

@@ -1,0 +1,443 @@
+package consul
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// leaseAt is host number i's, on a slot that is free.
+func leaseAt(t *testing.T, s *store, n registry.Network, i int, slot uint64) registry.Lease {
+	t.Helper()
+	c := claim(i)
+	c.Prefer = n.Plan.Subnets(slot)[0]
+	l, err := s.open(t).Acquire(testContext(t), n, c)
+	if err != nil || l.Slot != slot {
+		t.Errorf("slot %d: got %+v, %v", slot, l, err)
+	}
+	return l
+}
+
+// savedStore is a server of its own with leases on slots 10 and 20, a snapshot
+// of that, and another lease on slot 30. overtaken restores the snapshot, and
+// another host takes slot 40 at once: no index tells of the restore any more.
+func savedStore(t *testing.T) (s *store, n registry.Network, restore, overtaken func()) {
+	t.Helper()
+	server := newServer(t, "")
+	s = &store{server: server, prefix: "leno"}
+	n = putNetwork(t, s, "default", "10.5.0.0/16")
+	leaseAt(t, s, n, 0, 10)
+	leaseAt(t, s, n, 1, 20)
+	data := snapshotOf(t, s)
+	leaseAt(t, s, n, 3, 30)
+	restore = func() {
+		if err := server.admin.Snapshot().Restore(nil, bytes.NewReader(data)); err != nil {
+			t.Error(err)
+		}
+	}
+	return s, n, restore, func() { restore(); leaseAt(t, s, n, 4, 40) }
+}
+
+func snapshotOf(t *testing.T, s *store) []byte {
+	t.Helper()
+	snapshot, _, err := s.admin.Snapshot().Save(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer snapshot.Close()
+	data, err := io.ReadAll(snapshot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func wantSlot(t *testing.T, set registry.LeaseSet, slot uint64) {
+	t.Helper()
+	if !slices.Contains(slots(set), slot) {
+		t.Errorf("slot %d of a living host is out of view: %v", slot, slots(set))
+	}
+}
+
+// TestRestoreOvertakenForAnyReader: whoever looks first after a restore that
+// another host's write hides, what was known stays.
+func TestRestoreOvertakenForAnyReader(t *testing.T) {
+	names := func(r *http.Request) bool {
+		return r.URL.Query().Has("keys") && strings.HasSuffix(r.URL.Path, "/leases/default")
+	}
+	list := func(r *http.Request) bool {
+		return r.URL.Query().Has("recurse") && strings.HasSuffix(r.URL.Path, "/leases/default/")
+	}
+	t.Run("a reading of everything", func(t *testing.T) {
+		s, n, _, overtaken := savedStore(t)
+		watcher := s.open(t, settle(time.Hour), never)
+		_, index := follow(t, watcher, n, 0, []uint64{10, 20, 30}, nil)
+		overtaken()
+		set, _, err := watcher.WatchLeases(testContext(t), n, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantSlot(t, set, 30)
+		follow(t, watcher, n, index, []uint64{10, 20, 30, 40}, []uint64{30})
+	})
+	t.Run("one while the watch waits for its turn to read everything", func(t *testing.T) {
+		s, n, _, overtaken := savedStore(t)
+		watcher := s.open(t, settle(time.Hour), never)
+		follow(t, watcher, n, 0, []uint64{10, 20, 30}, nil)
+		overtaken()
+		ctx, tree := testContext(t), watcher.leasesTree(n.Name)
+		asked := tree.dir.index
+		a, err := watcher.readEntries(ctx, tree.dir.prefix, read{}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		why, err := watcher.take(ctx, tree, asked, a, time.Now().Add(time.Hour))
+		if why == "" || err != nil {
+			t.Fatalf("got %q, %v", why, err)
+		}
+		follow(t, watcher, n, 0, []uint64{10, 20, 30, 40}, []uint64{30})
+		if err := watcher.resync(ctx, tree, asked, why); err != nil {
+			t.Fatal(err)
+		}
+		set, _, err := watcher.WatchLeases(ctx, n, registry.Known)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantSlot(t, set, 30)
+	})
+	t.Run("an audit", func(t *testing.T) {
+		s, n, _, overtaken := savedStore(t)
+		var armed atomic.Bool
+		addr := proxy(t, s.server, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+			if names(r) && armed.CompareAndSwap(true, false) {
+				overtaken()
+			}
+			pass.ServeHTTP(w, r)
+		})
+		watcher := s.open(t, settle(time.Hour), func(c *Config) { c.Address = addr; c.Audit = 100 * time.Millisecond })
+		_, index := follow(t, watcher, n, 0, []uint64{10, 20, 30}, nil)
+		armed.Store(true)
+		follow(t, watcher, n, index, []uint64{10, 20, 30, 40}, []uint64{30})
+	})
+	t.Run("an audit that reads twice", func(t *testing.T) {
+		s, n, restore, _ := savedStore(t)
+		var armed, wrote atomic.Bool
+		addr := proxy(t, s.server, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+			if names(r) && armed.Load() && !wrote.Load() {
+				restore()
+			}
+			pass.ServeHTTP(w, r)
+			if list(r) && armed.Load() && wrote.CompareAndSwap(false, true) {
+				leaseAt(t, s, n, 4, 40)
+			}
+		})
+		watcher := s.open(t, settle(time.Hour), func(c *Config) { c.Address = addr; c.Audit = 100 * time.Millisecond })
+		_, index := follow(t, watcher, n, 0, []uint64{10, 20, 30}, nil)
+		armed.Store(true)
+		follow(t, watcher, n, index, []uint64{10, 20, 30, 40}, []uint64{30})
+	})
+}
+
+// TestRestoreUnderManyEntries: a host that has just started knows most entries
+// by their keys alone and cannot tell that a restore took some; it must not tell
+// the others that leases are gone.
+func TestRestoreUnderManyEntries(t *testing.T) {
+	server := newServer(t, "")
+	s := &store{server: server, prefix: "leno"}
+	n := putNetwork(t, s, "default", "10.5.0.0/16")
+	for i := range fewEntries + 2 {
+		leaseAt(t, s, n, i, uint64(100+i))
+	}
+	data := snapshotOf(t, s)
+	keeper := s.open(t, settle(time.Hour), never)
+	_, index, err := keeper.WatchLeases(testContext(t), n, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaseAt(t, s, n, 60, 30)
+	set, index, err := keeper.WatchLeases(testContext(t), n, index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantSlot(t, set, 30)
+	auditor := s.open(t, settle(time.Hour), func(c *Config) { c.Audit = 30 * time.Millisecond })
+	_, aindex, err := auditor.WatchLeases(testContext(t), n, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.admin.Snapshot().Restore(nil, bytes.NewReader(data)); err != nil {
+		t.Fatal(err)
+	}
+	leaseAt(t, s, n, 61, 40)
+
+	ctx, stop := context.WithCancel(testContext(t))
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	defer stop()
+	wait.Go(func() {
+		for ctx.Err() == nil {
+			if set, next, err := auditor.WatchLeases(ctx, n, aindex); err == nil {
+				aindex = next
+				if !slices.Contains(slots(set), 30) {
+					t.Errorf("the auditor dropped slot 30: %v", slots(set))
+					return
+				}
+			}
+		}
+	})
+	eventually(t, "the auditor has looked", func() bool {
+		tree := auditor.leasesTree(n.Name)
+		if tree.begin(ctx) != nil {
+			return false
+		}
+		defer tree.end()
+		return len(tree.kept) == 1 && !tree.dir.unsure
+	})
+	for i := range 3 { // a few looks later
+		leaseAt(t, s, n, 70+i, uint64(70+i))
+		if set, index, err = keeper.WatchLeases(testContext(t), n, index); err != nil {
+			t.Fatal(err)
+		}
+		wantSlot(t, set, 30)
+	}
+}
+
+// keptTree knows one lease, written at 10, which a list at 30 lacks.
+func keptTree(t *testing.T, marker uint64, restored bool) (tree *tree, key string) {
+	t.Helper()
+	tree = newTree(viewPrefix, false)
+	tree.dir = &directory{prefix: dirPrefix, entries: map[string]entry{}}
+	key = viewPrefix + "10.5.1.0-24"
+	old := &api.KVPair{Key: key, Value: []byte("old"), CreateIndex: 10, ModifyIndex: 10}
+	tree.accept(list{pairs: map[string]*api.KVPair{key: old}, marker: 2, index: 10}, 0, time.Time{})
+	tree.restored = restored
+	tree.accept(list{pairs: map[string]*api.KVPair{}, marker: marker, index: 30}, 0, time.Now().Add(time.Hour))
+	if tree.known[key] == nil {
+		t.Fatal("the record was not kept")
+	}
+	return tree, key
+}
+
+// TestKeptUntilTold: what ends the time in which a lost record is kept.
+func TestKeptUntilTold(t *testing.T) {
+	const subnet = "10.5.1.0-24"
+	for _, tt := range []struct {
+		name     string
+		marker   uint64 // 2: the same tree
+		restored bool
+		news     change
+		want     string
+	}{
+		{"a removal told before the list was read", 20, false, change{subnet: subnet, index: 28}, ""},
+		{"a removal told after it", 20, false, change{subnet: subnet, index: 31}, ""},
+		{"a removal another host found", 2, true, change{subnet: subnet, index: 40, flags: flagFound}, "old"},
+		{"a record with a low index of a new cluster", 20, false, change{subnet: subnet, index: 5, value: []byte("new")}, "new"},
+		{"a record in the same tree", 2, true, change{subnet: subnet, index: 40, value: []byte("new")}, "new"},
+		{"an older entry of the same tree", 2, true, change{subnet: subnet, index: 9, value: []byte("new")}, "old"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tree, key := keptTree(t, tt.marker, tt.restored)
+			tree.apply([]change{tt.news})
+			got := ""
+			if pair := tree.known[key]; pair != nil {
+				got = string(pair.Value)
+			}
+			if got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+	t.Run("a list of a new cluster", func(t *testing.T) {
+		tree, key := keptTree(t, 20, false)
+		now := &api.KVPair{Key: key, Value: []byte("new"), CreateIndex: 5, ModifyIndex: 5}
+		tree.accept(list{pairs: map[string]*api.KVPair{key: now}, marker: 20, index: 35}, 0, time.Now().Add(time.Hour))
+		if got := string(tree.known[key].Value); got != "new" {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// TestSetBackIsCounted: only what certainly was one; the index of a prefix
+// falls by itself 15 minutes after a deletion.
+func TestSetBackIsCounted(t *testing.T) {
+	tree := newTree(viewPrefix, false)
+	tree.dir = &directory{prefix: dirPrefix, entries: map[string]entry{}}
+	for _, step := range []struct {
+		marker, index uint64
+		restored      bool
+		want          uint64
+	}{{2, 10, false, 0}, {2, 12, false, 0}, {2, 11, false, 0}, {2, 13, true, 1}, {20, 30, false, 2}} {
+		tree.restored = step.restored
+		tree.accept(list{pairs: map[string]*api.KVPair{}, marker: step.marker, index: step.index}, 0, time.Time{})
+		if tree.setBack != step.want {
+			t.Errorf("%+v: counted %d", step, tree.setBack)
+		}
+	}
+}
+
+// TestBareEntriesVanish: when entries go that were known by their keys alone,
+// and no trim explains it, that is remembered.
+func TestBareEntriesVanish(t *testing.T) {
+	bare := reading{index: 100, mark: markAt(2, 6, 5)}
+	var rest api.KVPairs
+	for i := uint64(60); i < 100; i++ {
+		bare.keys = append(bare.keys, entryAt(i).Key)
+		if i < 90 {
+			rest = append(rest, entryAt(i))
+		}
+	}
+	d := &directory{prefix: dirPrefix, entries: map[string]entry{}}
+	d.adopt(bare, time.Now())
+	if _, why := d.step(newReading(dirPrefix, append(rest, markAt(2, 6, 5), entryAt(120)), 120), time.Now()); why != "" || !d.unsure {
+		t.Errorf("got %q, unsure %t", why, d.unsure)
+	}
+	d.adopt(bare, time.Now())
+	if d.unsure {
+		t.Error("still unsure after everything was read")
+	}
+	if _, why := d.step(newReading(dirPrefix, listOf(markAt(2, 121, 100), entryAt(120)), 121), time.Now()); why != "" || d.unsure {
+		t.Errorf("after a trim: got %q, unsure %t", why, d.unsure)
+	}
+}
+
+// TestMadeAnewUnderManyEntries: in a tree made anew a removal counts that the
+// directory tells of, however much else it has.
+func TestMadeAnewUnderManyEntries(t *testing.T) {
+	s := newStore(t)
+	watcher, n, leases, index := watched(t, s, settle(time.Hour), never)
+	for _, tree := range []string{"/leases/", "/changes/"} {
+		if _, err := s.admin.KV().DeleteTree(s.prefix+tree, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var back []registry.Lease
+	for i := range leases {
+		back = append(back, leaseAt(t, s, n, i, leases[i].Slot))
+	}
+	for i := range fewEntries + 2 {
+		leaseAt(t, s, n, 50+i, uint64(50+i))
+	}
+	if err := s.open(t).Release(testContext(t), back[0]); err != nil {
+		t.Fatal(err)
+	}
+	set, _, err := watcher.WatchLeases(testContext(t), n, index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slices.Contains(slots(set), back[0].Slot) {
+		t.Errorf("slot %d was removed, and is kept: %v", back[0].Slot, slots(set))
+	}
+	wantSlot(t, set, back[1].Slot)
+}
+
+// TestCopiesElsewhere: a copy of a record in a folder of its own is nobody's
+// lease, neither when it comes nor when it goes.
+func TestCopiesElsewhere(t *testing.T) {
+	s := newStore(t)
+	watcher, n, _, index := watched(t, s, func(c *Config) { c.Audit = 20 * time.Millisecond })
+	key := watcher.layout.leases(n.Name) + "backup/10.5.20.0-24"
+	for _, change := range []func(){func() { s.Put(t, key, []byte(`{"version":1}`)) }, func() { s.Delete(t, key) }} {
+		change()
+		set, next, err := watcher.WatchLeases(testContext(t), n, index)
+		if err != nil {
+			t.Fatal(err)
+		}
+		index = next
+		wantSlot(t, set, 20)
+	}
+	for _, key := range s.Keys(t, watcher.layout.changes(n.Name)) {
+		if value, _, _ := s.Get(t, key); strings.HasSuffix(key, "~10.5.20.0-24") && string(value) == `{"version":1}` {
+			t.Errorf("%s tells of the copy", key)
+		}
+	}
+}
+
+// TestTrimMovesTheIndex: also when its second part has nothing new to say;
+// else the directory's index would fall when Consul forgets the deletions.
+func TestTrimMovesTheIndex(t *testing.T) {
+	s := newStore(t)
+	n := putNetwork(t, s, "default", "10.5.0.0/16")
+	acquire(t, s.open(t), n, 1)
+	w := s.open(t, recent(100*time.Millisecond))
+	prefix := w.layout.changes(n.Name)
+	for i := range txnGets + 30 {
+		s.Put(t, fmt.Sprintf("%s%024x~10.5.%d.0-24", prefix, i, i+1), []byte("v"))
+	}
+	_, index, err := w.WatchLeases(testContext(t), n, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(testContext(t))
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	defer stop()
+	wait.Go(func() {
+		for ctx.Err() == nil {
+			if _, next, err := w.WatchLeases(ctx, n, index); err == nil {
+				index = next
+			}
+		}
+	})
+	eventually(t, "the entries are deleted", func() bool { return len(s.Keys(t, prefix)) == 1 })
+	pairs, meta, err := s.admin.KV().List(prefix, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(pairs) != 1 || pairs[0].ModifyIndex != meta.LastIndex {
+		t.Errorf("the directory is at %d, its watermark was written at %d", meta.LastIndex, pairs[0].ModifyIndex)
+	}
+}
+
+// TestViewHoldsItsOwn: what a view remembers of a record does not hold the list
+// it came in.
+func TestViewHoldsItsOwn(t *testing.T) {
+	const leases, lists = 500, 100
+	n := network("default", "10.0.0.0/8")
+	values, keys := make([][]byte, leases), make([]string, leases)
+	for i := range leases {
+		slot := uint64(i + 10)
+		values[i], keys[i] = leaseRecord(t, n, slot, i%200), viewPrefix+registry.SubnetKey(n.Plan.Subnets(slot)[0])
+	}
+	heap := func() uint64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	tree := newTree(viewPrefix, false)
+	size := len(bytes.Join(values, nil))
+	modified := make([]uint64, leases)
+	var before uint64
+	for round := range lists {
+		modified[round] = uint64(1000 + round) // one is locked again
+		together := make([]byte, 0, size)
+		l := list{pairs: map[string]*api.KVPair{}, marker: 1, index: uint64(1000 + round)}
+		for i, value := range values {
+			together = append(together, value...)
+			l.pairs[keys[i]] = &api.KVPair{Key: keys[i], Value: together[len(together)-len(value):], CreateIndex: 1, ModifyIndex: max(1, modified[i]), Session: "x"}
+		}
+		tree.accept(l, 0, time.Time{})
+		tree.leases(n)
+		if round == 0 {
+			before = heap()
+		}
+	}
+	if after := heap(); after > before+uint64(10*size) {
+		t.Errorf("the heap grew from %d to %d bytes over %d lists of %d bytes", before, after, lists, size)
+	}
+	runtime.KeepAlive(tree)
+}
