@@ -313,6 +313,38 @@ func TestChooseErrors(t *testing.T) {
 	}
 }
 
+// TestChooseBesideTheReplaced: in a store that was set back a host that was
+// replaced seems to live, under the address of the one that replaced it.
+func TestChooseBesideTheReplaced(t *testing.T) {
+	n := smallNetwork(t)
+	c := claimOf(9)
+	c.PublicIPs, c.Prefer, c.Running, c.Since = []netip.Addr{addr(1)}, n.Plan.Subnets(6)[0], true, 50
+	for _, tt := range []struct {
+		name   string
+		change func(s *registry.Situation, c *registry.Claim)
+		want   error
+	}{
+		{"our record is lost", func(*registry.Situation, *registry.Claim) {}, nil},
+		{"an older one of ours is back", func(s *registry.Situation, _ *registry.Claim) { s.Leases = append(s.Leases, held(n, 5, 9)) }, nil},
+		{"our record is there", func(s *registry.Situation, _ *registry.Claim) {
+			own := held(n, 6, 9)
+			own.ModifyIndex = 50
+			s.Leases = append(s.Leases, own)
+		}, registry.ErrDuplicateAddress},
+		{"the other's is newer", func(s *registry.Situation, _ *registry.Claim) { s.Leases[0].ModifyIndex = 51 }, registry.ErrDuplicateAddress},
+		{"not at work", func(_ *registry.Situation, c *registry.Claim) { c.Running = false }, registry.ErrDuplicateAddress},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, c := registry.Situation{Network: n, Leases: []registry.Lease{held(n, 4, 1)}}, c
+			tt.change(&s, &c)
+			got, err := registry.Choose(s, c, rand.Uint64N)
+			if !errors.Is(err, tt.want) || err == nil && got.Slot != 6 {
+				t.Errorf("got %+v, %v, want %v", got, err, tt.want)
+			}
+		})
+	}
+}
+
 // A key of a slot's other family is not the slot's: it must not pass for our
 // own record.
 func TestChooseOverwrittenDual(t *testing.T) {

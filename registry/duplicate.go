@@ -67,10 +67,18 @@ func Duplicate(l Lease, c Claim) error {
 
 // duplicates is the first of all leases, of another node id if there is one:
 // what carries our own may turn out to be ours.
+//
+// A running host whose record is lost takes it back also beside a lease that is
+// older than its record was: a store that was set back shows a host again that
+// this one has replaced, and a refusal would leave our slot to the next who comes.
 func duplicates(leases []Lease, c Claim) (first error) {
+	lost := c.Running && !slices.ContainsFunc(leases, func(l Lease) bool { return l.NodeID == c.NodeID && l.ModifyIndex >= c.Since })
 	for _, l := range leases {
 		err := Duplicate(l, c)
 		if err != nil && l.NodeID != c.NodeID {
+			if lost && l.ModifyIndex < c.Since {
+				continue
+			}
 			return err
 		}
 		if first == nil {

@@ -39,7 +39,7 @@ import (
 // callTimeout bounds a request that does not block: without a quorum Consul
 // answers 500 after 9 to 12 s, which is too long for a call that was under way
 // when the quorum came back.
-const callTimeout = 7 * time.Second
+const callTimeout = 6 * time.Second
 
 // longestBody bounds how long the answer to a list may take from its first byte.
 const longestBody = time.Minute
