@@ -32,6 +32,10 @@ func model(s registry.Situation, c registry.Claim) outcome {
 		return s.Network.Plan.Subnets(slot)[0] == c.Avoid &&
 			!slices.ContainsFunc(s.Reservations, func(r registry.Reservation) bool { return r.Slot == slot && keptFor(r) })
 	}
+	lost := c.Running
+	for _, l := range s.Leases {
+		lost = lost && (l.NodeID != c.NodeID || l.ModifyIndex < c.Since)
+	}
 	var out outcome
 	byRank := map[int][]uint64{}
 	for _, l := range s.Leases {
@@ -44,6 +48,7 @@ func model(s registry.Situation, c registry.Claim) outcome {
 			own = id || name
 		case id, name && shares(l):
 			own = true
+		case lost && l.ModifyIndex < c.Since:
 		case name:
 			out.errs = append(out.errs, registry.ErrDuplicateNode)
 		case shares(l):
