@@ -90,7 +90,7 @@ func Recoveries(h History) map[Kind]Recovery {
 	}
 	everyone := func(at time.Duration) (out []string) {
 		for _, n := range h.Nodes {
-			if !c.silentIn(n.Name, Span{at - h.Rules.Settle, at + h.Rules.Settle}) {
+			if !c.disturbed(n.Name, Span{at, at + h.Rules.Settle}) {
 				out = append(out, n.Name)
 			}
 		}
