@@ -172,7 +172,18 @@ func (m *machine) awaitStore(ctx context.Context) error {
 }
 
 func (m *machine) asksStore(ctx context.Context) error {
-	return asks(ctx, m.Host.Consul, m.token.SecretID)
+	if err := asks(ctx, m.Host.Consul, m.token.SecretID); err != nil {
+		return err
+	}
+	// A new leader may reap the node of a host that was cut off under the last
+	// one, with its sessions, and makes none until the node has joined again.
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	node, _, err := m.Host.Consul.Client().Catalog().Node(m.Name, (&api.QueryOptions{RequireConsistent: true, Token: operatorToken}).WithContext(ctx))
+	if err == nil && node == nil {
+		err = errors.New("not in Consul's catalogue")
+	}
+	return err
 }
 
 func asks(ctx context.Context, c *lab.Consul, token string) error {

@@ -82,11 +82,20 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 	}
 	r.say("ready after %s: %d agents, %d of them carrying", time.Since(begin).Round(time.Second), o.Agents, o.Carriers)
 
-	steps := schedule(plan{Seed: o.Seed, For: o.For, Agents: o.Agents, Carries: o.carries, Rules: o.Rules})
+	steps := schedule(o.plan())
 	if err := r.observed(ctx, func(ctx context.Context) error { return r.faults(ctx, steps) }); err != nil {
 		return report, err
 	}
 	return r.report(steps, time.Since(begin)), nil
+}
+
+// pace is how long faults are apart, whatever is allowed for settling.
+const pace = 10 * time.Second
+
+func (o Options) plan() plan {
+	p := plan{Seed: o.Seed, For: o.For, Agents: o.Agents, Carries: o.carries, Rules: o.Rules}
+	p.Rules.Settle = pace
+	return p
 }
 
 func (o Options) carries(host int) bool { return host < o.Carriers }

@@ -14,12 +14,13 @@ import (
 )
 
 // short are the options of a run that fits into the ordinary tests. Its seed
-// makes a schedule with as many kinds of faults as there is time for.
+// makes a schedule with as many kinds of faults as there is time for. Other tests
+// and the race detector share the machine, so it has a little longer to settle.
 func short() Options {
 	o := Defaults()
 	o.Name, o.Seed = "t", 528
 	o.For, o.Agents, o.Carriers = 38*time.Second, 8, 3
-	o.Rules.Hold, o.Every = 20*time.Second, 500*time.Millisecond
+	o.Rules.Hold, o.Rules.Settle, o.Every = 20*time.Second, 13*time.Second, 500*time.Millisecond
 	return o
 }
 
