@@ -322,7 +322,7 @@ func TestHTTPStartsInside(t *testing.T) {
 }
 
 func TestOptionsRefused(t *testing.T) {
-	for _, hosts := range []int{-1, 27} {
+	for _, hosts := range []int{-1, 81} {
 		if _, err := New(t.Context(), Options{Hosts: hosts, NoConsul: true}); err == nil {
 			t.Errorf("%d hosts: no error", hosts)
 		}
