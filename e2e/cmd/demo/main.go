@@ -5,29 +5,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/program"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:])
-	if ctx.Err() != nil {
-		err = errors.New("interrupted") // everything else that is wrong follows from it
-	}
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "demo:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(program.Main("demo", run)) }
 
 // limit is far more than a demo takes; it is for a machine where something hangs.
 const limit = 3 * time.Minute

@@ -12,27 +12,15 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/program"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:])
-	if ctx.Err() != nil {
-		err = errors.New("interrupted") // everything else that is wrong follows from it
-	}
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "measure:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(program.Main("measure", run)) }
 
 // limit is for a machine where something hangs.
 const limit = 30 * time.Minute

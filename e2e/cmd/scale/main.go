@@ -12,30 +12,18 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"runtime/pprof"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/probe"
+	"github.com/lenonet/leno/e2e/program"
 	"github.com/lenonet/leno/registry/consul"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := start(ctx, os.Args[1:])
-	if ctx.Err() != nil {
-		err = errors.New("interrupted") // everything else that is wrong follows from it
-	}
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "scale:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(program.Main("scale", start)) }
 
 // limit is for a machine where something hangs.
 const limit = 40 * time.Minute

@@ -9,25 +9,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 
+	"github.com/lenonet/leno/e2e/program"
 	"github.com/lenonet/leno/e2e/soak"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:])
-	if ctx.Err() != nil {
-		err = errors.New("interrupted") // everything else that is wrong follows from it
-	}
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "soak:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(program.Main("soak", run)) }
 
 func run(ctx context.Context, args []string) error {
 	o := soak.Defaults()
