@@ -78,10 +78,6 @@ func (c *checker) mayTake(read Read, t tenant, subnet netip.Prefix, what string)
 	}
 }
 
-func (c *checker) silentIn(node string, s Span) bool {
-	return slices.ContainsFunc(c.silent[node], func(x Silence) bool { return x.overlaps(s) })
-}
-
 // left says that by its own word a node is on another subnet at that time.
 func (c *checker) left(node string, subnet netip.Prefix, at time.Duration) bool {
 	for _, t := range c.tenures[node] {

@@ -218,7 +218,7 @@ func (c *Client) list(ctx context.Context, prefix string, r read) (api.KVPairs, 
 	_, meta, err := c.api.KV().List(prefix, c.options(context.WithValue(whole, pairsKey{}, found), r))
 	switch {
 	case err != nil && whole.Err() != nil && ctx.Err() == nil:
-		return nil, 0, fmt.Errorf("list %s: %w: no answer in time", prefix, registry.ErrUnavailable)
+		return nil, 0, fmt.Errorf("list %s: %w: no answer in time: %w", prefix, registry.ErrUnavailable, context.DeadlineExceeded)
 	case err != nil:
 		return nil, 0, fmt.Errorf("list %s: %w", prefix, classify(err))
 	case !meta.KnownLeader:

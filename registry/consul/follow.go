@@ -59,6 +59,10 @@ func (c *Client) follow(ctx context.Context, t *tree) error {
 	}
 	start := time.Now()
 	a, err := c.readEntries(ctx, d.prefix, r, many)
+	if hung(ctx, r, err) {
+		c.doubts.add(t.prefix)
+		return nil
+	}
 	if err != nil {
 		return err
 	}

@@ -422,3 +422,62 @@ func TestWatchersConverge(t *testing.T) {
 		})
 	}
 }
+
+// TestHungQuery: a blocking query that is never answered is no outage when the
+// next read is answered.
+func TestHungQuery(t *testing.T) {
+	s := newStore(t)
+	var hang atomic.Bool
+	released := make(chan struct{})
+	var once sync.Once
+	addr := proxy(t, s.server, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if hang.Load() && r.URL.Query().Get("index") != "" {
+			select {
+			case <-r.Context().Done():
+			case <-released:
+			}
+			return
+		}
+		pass.ServeHTTP(w, r)
+	})
+	t.Cleanup(func() { once.Do(func() { close(released) }) })
+	hang.Store(true)
+	watcher, n, leases, index := watched(t, s, func(c *Config) {
+		c.Address, c.Wait, c.timeout, c.Audit = addr, 300*time.Millisecond, 300*time.Millisecond, time.Hour
+	})
+	networks, nindex, err := watcher.WatchNetworks(testContext(t), 0)
+	if err != nil || len(networks.Networks) != 1 {
+		t.Fatal(networks, err)
+	}
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	wait.Go(func() {
+		for got := 0; got < 3; {
+			l, next, err := watcher.WatchLease(testContext(t), n, leases[0].Subnet(), leases[0].ModifyIndex)
+			if err != nil {
+				t.Errorf("one: %v", err)
+				return
+			}
+			if next != leases[0].ModifyIndex && l.MTU == 1400 {
+				return
+			}
+		}
+	})
+	wait.Go(func() {
+		if set, _, err := watcher.WatchNetworks(testContext(t), nindex); err != nil || len(set.Networks) != 2 {
+			t.Errorf("networks: %v, %v", set, err)
+		}
+	})
+	eventually(t, "queries hang", func() bool { return watcher.doubts.about(watcher.layout.networks()) })
+	putNetwork(t, s, "other", "10.6.0.0/16")
+	c := claim(0)
+	c.Session, c.Prefer, c.MTU = leases[0].Session, leases[0].Subnet(), 1400
+	if _, err := s.open(t).Acquire(testContext(t), n, c); err != nil {
+		t.Fatal(err)
+	}
+	l := leaseAt(t, s, n, 7, 40)
+	set, _ := follow(t, watcher, n, index, []uint64{10, 20, 30, l.Slot}, []uint64{10, 20, 30})
+	if set.Leases[0].MTU != 1400 {
+		t.Errorf("got %+v", set.Leases[0])
+	}
+}

@@ -151,6 +151,9 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 		pair, index, err := c.getSurely(ctx, key, r)
 		if err != nil {
 			c.doubts.add(key)
+			if hung(ctx, r, err) {
+				continue
+			}
 			return registry.Lease{}, 0, fmt.Errorf("watch lease %s: %w", subnet, err)
 		}
 		c.doubts.clear(key)
@@ -178,6 +181,13 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 		}
 		return l, index, nil
 	}
+}
+
+// hung says of a blocking query that failed that it had no answer at all in all
+// its time. It may have been on its way through a server that went, long before:
+// the next read, which does not block, says how things are now.
+func hung(ctx context.Context, r read, err error) bool {
+	return r.index > 0 && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded)
 }
 
 // noNews follows a read that showed the index it was given. A restore wakes a

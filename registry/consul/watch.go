@@ -145,6 +145,9 @@ func (c *Client) notify(ctx context.Context, t *tree, wait uint64, marked bool, 
 		index, there, err := c.names(ctx, t.prefix, r)
 		if err != nil {
 			c.doubts.add(t.prefix)
+			if hung(ctx, r, err) {
+				continue
+			}
 			return 0, err
 		}
 		c.doubts.clear(t.prefix)
