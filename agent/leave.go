@@ -1,0 +1,171 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// retire takes away what stands for another definition, left by the last round
+// or by an earlier process: the datapath of another backend or plan, and a lease
+// that is not a slot's of this plan, which would block others for ever.
+func (r *runner) retire(ctx context.Context, n registry.Network, kind backend.Type, c backend.Config) error {
+	before, err := loadSaved(r.config.DataDir, r.local.Name)
+	if err != nil {
+		before = saved{} // reported and put aside where the lease needs it
+	}
+	lease, held, _ := r.lease.get()
+	if !held {
+		lease = before.lease(r.env.id)
+	}
+	if lease.Session != "" && !slotOf(n.Plan, lease) {
+		r.log.Warn("subnet is none of the network's any more, giving it up", "subnet", lease.Subnet())
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		if err := r.env.registry.Release(call, lease); err != nil {
+			return fmt.Errorf("give up %s: %w", lease.Subnet(), err)
+		}
+		r.lease.clear()
+		r.show(func(v *view) { v.local.Subnets = nil })
+	}
+	if old := r.carrier; old != nil {
+		if old.kind == kind.Name && covers(c.Pools, old.config.Pools) {
+			return nil
+		}
+		_, err := old.backend.Apply(ctx, backend.State{})
+		return err
+	}
+	if before.Backend.Type == kind.Name && covers(c.Pools, before.Pools) {
+		return nil
+	}
+	return r.removeSaved(ctx, before)
+}
+
+// covers says whether each of the old pools lies in one of the new: then the
+// backend knows all of the old datapath as its own, and changes what differs.
+func covers(pools, old []netip.Prefix) bool {
+	return !slices.ContainsFunc(old, func(o netip.Prefix) bool {
+		return !slices.ContainsFunc(pools, func(p netip.Prefix) bool { return p.Bits() <= o.Bits() && p.Contains(o.Addr()) })
+	})
+}
+
+// slotOf says whether the lease is of a slot of the plan, as far as both go: a
+// plan that gained or lost IPv6 keeps its leases.
+func slotOf(plan registry.Plan, l registry.Lease) bool {
+	slot, err := plan.Slot(l.Subnet())
+	if err != nil {
+		return false
+	}
+	whole := plan.Subnets(slot)
+	both := min(len(l.Subnets), len(whole))
+	return slices.Equal(whole[:both], l.Subnets[:both])
+}
+
+// removeSaved takes the datapath away that a state file tells of. A backend or
+// options this version does not know are left alone.
+func (r *runner) removeSaved(ctx context.Context, before saved) error {
+	kind, ok := r.env.backends[before.Backend.Type]
+	if !ok {
+		return nil
+	}
+	options, err := kind.Normalize(before.Backend.Options())
+	if err != nil {
+		return nil
+	}
+	r.log.Info("removing the datapath of an earlier definition", "backend", kind.Name)
+	b, err := kind.New(r.newConfig(kind, before.Pools, options))
+	if err != nil {
+		return err
+	}
+	_, err = b.Apply(ctx, backend.State{})
+	return errors.Join(err, b.Close())
+}
+
+// tearDown takes everything of the network away from this host: datapath,
+// rules, files and, under reg, the lease. The lease goes last, so that nobody
+// gets the subnet while packets still flow here, and on time of its own, since
+// a store that hangs must not keep the datapath. It goes on past failures and
+// logs them. ctx may have ended.
+func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
+	ctx = context.WithoutCancel(ctx)
+	here, cancel := context.WithTimeout(ctx, leaveTimeout)
+	defer cancel()
+	before, broken := loadSaved(r.config.DataDir, r.local.Name)
+	lease, held, _ := r.lease.get()
+	if !held {
+		lease = before.lease(r.env.id) // an earlier process's, which nobody has taken over
+	}
+	var errs []error
+	if r.carrier != nil {
+		_, err := r.carrier.backend.Apply(here, backend.State{})
+		errs = append(errs, err)
+		r.close()
+	} else if broken == nil {
+		errs = append(errs, r.removeSaved(here, before))
+	}
+	errs = append(errs, r.env.firewall.drop(here, r.local.Name))
+	for _, path := range []string{r.local.SubnetFile, savedPath(r.config.DataDir, r.local.Name)} {
+		if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	errs = append(errs, forgetPeers(r.config.DataDir, r.local.Name))
+	if lease.Session != "" && reg != nil {
+		call, done := context.WithTimeout(ctx, callTimeout)
+		errs = append(errs, reg.Release(call, lease))
+		done()
+	}
+	r.env.pools.give(r.local.Name)
+	r.lease.clear()
+	r.snapshot.clear()
+	r.records.clear()
+	r.mu.Lock()
+	r.trouble, r.unrenewed, r.formerly, r.suspicions = "", "", "", map[string]string{}
+	r.mu.Unlock()
+	r.env.health.reset(r.local.Name)
+	r.show(func(v *view) {
+		v.local.Subnets, v.local.Peers, v.report, v.counter = nil, 0, backend.Report{}, nil
+	})
+	if err := errors.Join(errs...); err != nil {
+		r.log.Error("leaving the network was not complete", "error", err)
+	}
+}
+
+// serveReleases gives the lease up when somebody may and wants to. A request
+// that is refused changes nothing; after one that is granted it returns.
+func (r *runner) serveReleases(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case request := <-r.releases:
+			if err := r.release(ctx, request); err != nil {
+				request.done <- err
+				continue
+			}
+			return errReleased
+		}
+	}
+}
+
+func (r *runner) release(ctx context.Context, request *releaseRequest) error {
+	r.claiming.Lock()
+	defer r.claiming.Unlock()
+	lease, ok, _ := r.lease.get()
+	if !ok {
+		return fmt.Errorf("%w: this host holds no lease: %s", registry.ErrUnavailable, r.shown().local.State)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := r.env.registry.As(request.token).Release(ctx, lease); err != nil {
+		return err
+	}
+	r.released = request
+	return nil
+}
