@@ -42,16 +42,7 @@ func (c *Client) complete(ctx context.Context, d *directory, a *reading) error {
 	}
 	mark := d.prefix + watermarkName
 	a.keys = slices.DeleteFunc(a.keys, func(key string) bool { return key == mark })
-	unknown := d.unknown(a.keys)
-	if len(unknown) > fewEntries && 4*len(unknown) > len(a.keys) {
-		// One list costs the servers less than as many single reads.
-		pairs, index, err := c.list(ctx, d.prefix, read{})
-		if err == nil {
-			*a = newReading(d.prefix, pairs, index)
-		}
-		return err
-	}
-	for keys := range batches(append(unknown, mark)) {
+	for keys := range batches(append(d.unknown(a.keys), mark)) {
 		var ops []*api.KVTxnOp
 		for _, key := range keys {
 			ops = append(ops, &api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: key})
