@@ -52,21 +52,12 @@ func (c *Client) audited(ctx context.Context, t *tree) error {
 		t.careful = true
 		return c.relist(ctx, t, 0)
 	}
-	a, err := c.readEntries(ctx, t.dir.prefix, read{}, len(t.dir.entries) > fewEntries)
-	if err != nil {
+	news, why, err := c.latest(ctx, t)
+	switch {
+	case err != nil:
 		return err
-	}
-	if err := c.complete(ctx, t.dir, &a); err != nil {
-		return err
-	}
-	news, why := t.dir.step(a, now)
-	if why != "" {
-		t.restored = t.restored || setsBack(why)
+	case why != "":
 		return c.relist(ctx, t, 0)
-	}
-	if news, err = c.verified(ctx, t, news); err != nil {
-		t.dir.index = 0
-		return err
 	}
 	found := t.unexplained(l, news)
 	t.accept(l, 0, now.Add(c.conf.Settle))

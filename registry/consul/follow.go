@@ -114,34 +114,51 @@ func (c *Client) take(ctx context.Context, t *tree, asked uint64, a reading, due
 
 // catchUp follows the directory to where the leader has it now.
 func (c *Client) catchUp(ctx context.Context, t *tree) (why string, err error) {
-	// A leader that was just elected looks like a restore to a default read.
-	a, err := c.readEntries(ctx, t.dir.prefix, read{consistent: true}, len(t.dir.entries) > fewEntries)
-	if err != nil {
-		return "", err
+	news, why, err := c.latest(ctx, t)
+	if why == "" && err == nil {
+		t.apply(news)
 	}
-	why, err = c.step(ctx, t, a)
-	// Whoever reads the leases next must know.
-	t.restored = t.restored || setsBack(why)
 	return why, err
 }
 
-// step completes a reading with the entries that are new, follows it, and
-// applies what it tells.
+// step follows a reading and applies what it tells.
 func (c *Client) step(ctx context.Context, t *tree, a reading) (why string, err error) {
-	if err := c.complete(ctx, t.dir, &a); err != nil {
-		return "", err
+	news, why, err := c.news(ctx, t, a)
+	if why == "" && err == nil {
+		t.apply(news)
 	}
-	news, why := t.dir.step(a, time.Now())
+	return why, err
+}
+
+// latest is what happened by the leader's word, and whoever reads the leases next
+// knows when that shows that the store was set back. A leader that was just
+// elected looks like that to a default read.
+func (c *Client) latest(ctx context.Context, t *tree) (news []change, why string, err error) {
+	a, err := c.readEntries(ctx, t.dir.prefix, read{consistent: true}, len(t.dir.entries) > fewEntries)
+	if err != nil {
+		return nil, "", err
+	}
+	news, why, err = c.news(ctx, t, a)
+	t.restored = t.restored || setsBack(why)
+	return news, why, err
+}
+
+// news completes a reading with the entries that are new, follows it, and
+// returns what it tells and the records bear out.
+func (c *Client) news(ctx context.Context, t *tree, a reading) (news []change, why string, err error) {
+	if err := c.complete(ctx, t.dir, &a); err != nil {
+		return nil, "", err
+	}
+	news, why = t.dir.step(a, time.Now())
 	if why != "" {
-		return why, nil
+		return nil, why, nil
 	}
 	if news, err = c.verified(ctx, t, news); err != nil {
 		t.dir.index = 0 // what they said is lost: the leases are read anew
-		return "", err
+		return nil, "", err
 	}
 	t.lame = 0
-	t.apply(news)
-	return "", nil
+	return news, "", nil
 }
 
 // resync reads all leases after the directory could not be followed. What it
