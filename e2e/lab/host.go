@@ -26,6 +26,7 @@ type Host struct {
 	lab      *Lab
 	agent    *Process
 	networks map[string]*attachment
+	wires    int // cables there ever were
 }
 
 // agentURL is where the agent's HTTP API listens unless configured otherwise.

@@ -67,8 +67,9 @@ type Lab struct {
 	Servers []*Consul // all of them
 	Switch  *Namespace
 
-	opts Options
-	file *os.File // lab.log
+	opts  Options
+	file  *os.File // lab.log
+	wires int      // cables between hosts there ever were
 
 	mu         sync.Mutex
 	namespaces []*Namespace

@@ -419,3 +419,62 @@ func TestHostNames(t *testing.T) {
 		t.Errorf("addresses of the last: %v", got)
 	}
 }
+
+// Two hosts with cables of their own reach each other past the switch.
+func TestWire(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	ctx := within(t, 30*time.Second)
+	l := newLab(t, ctx, Options{NoConsul: true, Hosts: 3, MTU: 1400})
+	a, b, c := l.Hosts[0], l.Hosts[1], l.Hosts[2]
+	first, err := l.Wire(ctx, a, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := l.Wire(ctx, c, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Wire(ctx, a, a); err == nil {
+		t.Error("a cable from a host to itself: no error")
+	}
+	if first.Device != "wire0" || second.Device != "wire1" || first.MTU != 1400 {
+		t.Errorf("%+v, %+v", first, second)
+	}
+	for _, tt := range []struct {
+		from, to *Host
+		wire     *Wire
+		end      int // of the wire, where to is
+	}{{a, b, first, 1}, {b, a, first, 0}, {c, a, second, 1}} {
+		before, err := tt.to.Received(ctx, tt.wire.Device)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, addr := range tt.wire.Addrs[tt.end] {
+			if r, err := tt.from.Ping(ctx, addr, PingOptions{Count: 3, Size: 1000}); err != nil || r.Lost() != 0 || len(r.RTTs) != 3 {
+				t.Errorf("ping from %s to %s: %+v, %v", tt.from.Name, addr, r, err)
+			}
+		}
+		after, err := tt.to.Received(ctx, tt.wire.Device)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if after-before < 6000 {
+			t.Errorf("%d bytes came over %s at %s", after-before, tt.wire.Device, tt.to.Name)
+		}
+	}
+	if _, err := a.Received(ctx, "none"); err == nil {
+		t.Error("the counters of a device that is not there: no error")
+	}
+	if r, err := a.UDP(ctx, b.Namespace, first.Addrs[1][0], DatagramOptions{Size: 1000}); err != nil || r.Received == 0 || r.Received > r.Sent {
+		t.Errorf("UDP: %+v, %v", r, err)
+	}
+	sleep, err := b.Start("sleep", "1000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pids, err := b.Pids(ctx); err != nil || !slices.Equal(pids, []int{sleep.Pid()}) {
+		t.Errorf("processes %v, %v, want %d", pids, err, sleep.Pid())
+	}
+}

@@ -3,6 +3,7 @@ package lab
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -188,6 +189,26 @@ func (n *Namespace) exec(ctx context.Context, command ...string) (string, string
 	}
 	return stdout.String(), stderr.String(), err
 }
+
+// Received is how many bytes a device of the namespace has received.
+func (n *Namespace) Received(ctx context.Context, device string) (int64, error) {
+	output, err := n.Exec(ctx, "ip", "-json", "-statistics", "link", "show", "dev", device)
+	if err != nil {
+		return 0, err
+	}
+	var links []struct {
+		Statistics struct {
+			Received struct{ Bytes int64 } `json:"rx"`
+		} `json:"stats64"`
+	}
+	if err := json.Unmarshal([]byte(output), &links); err != nil || len(links) != 1 {
+		return 0, fmt.Errorf("%s: read the counters of %s: %d devices: %w", n.Name, device, len(links), err)
+	}
+	return links[0].Statistics.Received.Bytes, nil
+}
+
+// Pids are the ids of the processes whose network namespace this is, sorted.
+func (n *Namespace) Pids(ctx context.Context) ([]int, error) { return pids(ctx, n.Name) }
 
 // ip runs lines of ip(8) in one go, up to the first that fails.
 func (n *Namespace) ip(ctx context.Context, lines ...string) error {

@@ -64,7 +64,13 @@ func TestParsePing(t *testing.T) {
 			if c.err {
 				return
 			}
-			got.Output = ""
+			if len(got.RTTs) != got.Received {
+				t.Errorf("%d round-trip times of %d answers", len(got.RTTs), got.Received)
+			}
+			if want := 36 * time.Microsecond; c.name == "all answered" && got.RTTs[1] != want {
+				t.Errorf("the second answer after %s, want %s", got.RTTs[1], want)
+			}
+			got.Output, got.RTTs = "", nil
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Error(diff)
 			}
@@ -82,6 +88,39 @@ func TestParseIperf(t *testing.T) {
 	}
 	if _, err := parseIperf(""); err == nil {
 		t.Error("no report: no error")
+	}
+}
+
+func TestParseDatagrams(t *testing.T) {
+	cases := []struct {
+		name, output string
+		want         Datagrams
+		err          string
+	}{
+		{name: "some lost", output: `{"end":{
+			"sum":{"packets":1000,"lost_packets":40,"lost_percent":4},
+			"sum_sent":{"seconds":1.0,"bytes":64000,"packets":1000,"lost_packets":0},
+			"sum_received":{"seconds":1.25,"bytes":60800,"packets":990,"lost_packets":40}}}`,
+			want: Datagrams{Sent: 1000, Received: 950, Duration: 1250 * time.Millisecond}},
+		{name: "all lost", output: `{"end":{"sum_sent":{"seconds":1,"packets":7},"sum_received":{"seconds":0,"bytes":0}}}`,
+			want: Datagrams{Sent: 7, Duration: time.Second}},
+		{name: "an older iperf3", output: `{"end":{"sum":{"packets":1000,"lost_packets":40}}}`, err: "no packet sent"},
+		{name: "an error", output: `{"error":"unable to connect"}`, err: "unable to connect"},
+		{name: "nothing", err: "read the report"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := parseDatagrams(c.output, 64)
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) {
+					t.Errorf("error %v, want one with %q", err, c.err)
+				}
+				return
+			}
+			if err != nil || got != c.want {
+				t.Errorf("%+v, %v, want %+v", got, err, c.want)
+			}
+		})
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"os/exec"
 	"regexp"
@@ -28,6 +29,9 @@ type PingOptions struct {
 type PingResult struct {
 	Sent, Received int
 	RTT            time.Duration // average, 0 when nothing came back
+	// RTTs are those of single answers, in the order they came, to the
+	// microsecond.
+	RTTs []time.Duration
 	// MTU that a router or the own host named when it refused a packet as too
 	// large, 0 when none did.
 	MTU int
@@ -124,7 +128,7 @@ func (s *PingStream) Stop(ctx context.Context) (PingResult, error) {
 }
 
 var (
-	pingAnswer  = regexp.MustCompile(`^\[(\d+\.\d+)\] \d+ bytes from .*icmp_seq=(\d+) .*time=`)
+	pingAnswer  = regexp.MustCompile(`^\[(\d+\.\d+)\] \d+ bytes from .*icmp_seq=(\d+) .*time=([\d.]+) ms`)
 	pingSummary = regexp.MustCompile(`^(\d+) packets transmitted, (\d+) received`)
 	pingRTT     = regexp.MustCompile(`^rtt min/avg/max/mdev = [\d.]+/([\d.]+)/`)
 	pingMTU     = regexp.MustCompile(`mtu(?: ?=|:) ?(\d+)`) // "mtu: 1450" is what it says of IPv6
@@ -148,6 +152,8 @@ func parsePing(output string) (PingResult, error) {
 			r.Gap = max(r.Gap, time.Duration((now-before)*float64(time.Second)))
 		}
 		before = now
+		ms, _ := strconv.ParseFloat(m[3], 64)
+		r.RTTs = append(r.RTTs, time.Duration(math.Round(ms*1000))*time.Microsecond)
 		// The number has 16 bits in the packet.
 		sequence, _ := strconv.Atoi(m[2])
 		for sequence < highest-1<<15 {

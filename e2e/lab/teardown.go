@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -43,14 +44,13 @@ func Teardown(ctx context.Context, id string) error {
 // endProcesses kills what runs in a namespace until nothing does.
 func endProcesses(ctx context.Context, namespace string) error {
 	return WaitFor(ctx, "the processes in "+namespace+" to end", func(ctx context.Context) error {
-		output, err := run(ctx, "", "ip", "netns", "pids", namespace)
+		all, err := pids(ctx, namespace)
 		if err != nil {
 			return err
 		}
 		left := 0
-		for _, field := range strings.Fields(output) {
-			pid, err := strconv.Atoi(field)
-			if err != nil || pid == os.Getpid() {
+		for _, pid := range all {
+			if pid == os.Getpid() {
 				continue
 			}
 			if err := syscall.Kill(pid, syscall.SIGKILL); err == nil {
@@ -62,4 +62,21 @@ func endProcesses(ctx context.Context, namespace string) error {
 		}
 		return nil
 	})
+}
+
+// pids are the processes in a namespace, sorted.
+func pids(ctx context.Context, namespace string) (out []int, err error) {
+	output, err := run(ctx, "", "ip", "netns", "pids", namespace)
+	if err != nil {
+		return nil, err
+	}
+	for _, field := range strings.Fields(output) {
+		pid, err := strconv.Atoi(field)
+		if err != nil {
+			return nil, fmt.Errorf("ip netns pids %s: %w", namespace, err)
+		}
+		out = append(out, pid)
+	}
+	slices.Sort(out)
+	return out, nil
 }

@@ -26,15 +26,44 @@ type Throughput struct {
 
 // TCP sends from the namespace to the address, which is one of server's.
 func (n *Namespace) TCP(ctx context.Context, server *Namespace, to netip.Addr, o ThroughputOptions) (Throughput, error) {
-	if o.Duration == 0 {
-		o.Duration = time.Second
+	streams := strconv.Itoa(max(o.Streams, 1))
+	output, err := n.iperf(ctx, server, to, o.Duration, "--parallel", streams)
+	t, parsed := parseIperf(output)
+	if parsed != nil {
+		return Throughput{}, errors.Join(parsed, err)
 	}
-	if o.Streams == 0 {
-		o.Streams = 1
+	return t, err
+}
+
+// DatagramOptions of one iperf3 run over UDP.
+type DatagramOptions struct {
+	Duration time.Duration // default 1 s
+	Size     int           // UDP payload, bytes, at least 16
+}
+
+// Datagrams is what one run sent as fast as it could, and what of it the
+// receiving program got to see.
+type Datagrams struct {
+	Sent, Received int64
+	Duration       time.Duration
+}
+
+// UDP sends datagrams from the namespace to the address, which is one of
+// server's, as fast as one sender can.
+func (n *Namespace) UDP(ctx context.Context, server *Namespace, to netip.Addr, o DatagramOptions) (Datagrams, error) {
+	output, err := n.iperf(ctx, server, to, o.Duration, "--udp", "--bitrate", "0", "--length", strconv.Itoa(o.Size))
+	d, parsed := parseDatagrams(output, o.Size)
+	if parsed != nil {
+		return Datagrams{}, errors.Join(parsed, err)
 	}
+	return d, err
+}
+
+// iperf runs one iperf3 and returns the sender's report.
+func (n *Namespace) iperf(ctx context.Context, server *Namespace, to netip.Addr, d time.Duration, args ...string) (string, error) {
 	s, err := server.Start("iperf3", "--server", "--one-off", "--forceflush", "--bind", to.String())
 	if err != nil {
-		return Throughput{}, err
+		return "", err
 	}
 	defer s.Kill() // it ends by itself after the one run, but not when that came to nothing
 	err = s.WaitFor(ctx, "iperf3 to listen", func(context.Context) error {
@@ -44,34 +73,63 @@ func (n *Namespace) TCP(ctx context.Context, server *Namespace, to netip.Addr, o
 		return nil
 	})
 	if err != nil {
-		return Throughput{}, err
+		return "", err
 	}
-	output, err := n.Exec(ctx, "iperf3", "--client", to.String(), "--json", "--connect-timeout", "3000",
-		"--time", strconv.FormatFloat(o.Duration.Seconds(), 'f', 0, 64), "--parallel", strconv.Itoa(o.Streams))
-	t, parsed := parseIperf(output)
-	if parsed != nil {
-		return Throughput{}, errors.Join(parsed, err)
+	seconds := strconv.FormatFloat(max(d, time.Second).Seconds(), 'f', 0, 64)
+	command := []string{"iperf3", "--client", to.String(), "--json", "--connect-timeout", "3000", "--time", seconds}
+	return n.Exec(ctx, append(command, args...)...)
+}
+
+// iperfReport is what parseIperf and parseDatagrams read of iperf3's JSON.
+type iperfReport struct {
+	Error string
+	End   struct {
+		Sent     iperfSum `json:"sum_sent"`
+		Received iperfSum `json:"sum_received"`
 	}
-	return t, err
+}
+
+type iperfSum struct {
+	Bytes         int64
+	Packets       int64
+	Seconds       float64
+	BitsPerSecond float64 `json:"bits_per_second"`
+	Retransmits   int
+}
+
+func (r *iperfReport) read(output string) error {
+	if err := json.Unmarshal([]byte(output), r); err != nil {
+		return fmt.Errorf("read the report of iperf3: %w", err)
+	}
+	if r.Error != "" {
+		return fmt.Errorf("iperf3: %s", r.Error)
+	}
+	return nil
 }
 
 func parseIperf(output string) (Throughput, error) {
-	var report struct {
-		Error string
-		End   struct {
-			Sent     struct{ Retransmits int } `json:"sum_sent"`
-			Received struct {
-				Bytes         int64
-				BitsPerSecond float64 `json:"bits_per_second"`
-			} `json:"sum_received"`
-		}
+	var r iperfReport
+	if err := r.read(output); err != nil {
+		return Throughput{}, err
 	}
-	if err := json.Unmarshal([]byte(output), &report); err != nil {
-		return Throughput{}, fmt.Errorf("read the report of iperf3: %w", err)
+	got := r.End.Received
+	return Throughput{BitsPerSecond: got.BitsPerSecond, Bytes: got.Bytes, Retransmits: r.End.Sent.Retransmits}, nil
+}
+
+// parseDatagrams counts what arrived by its bytes: iperf3's number of lost
+// packets leaves out those that nothing followed.
+func parseDatagrams(output string, size int) (Datagrams, error) {
+	var r iperfReport
+	if err := r.read(output); err != nil {
+		return Datagrams{}, err
 	}
-	if report.Error != "" {
-		return Throughput{}, fmt.Errorf("iperf3: %s", report.Error)
+	sent, received := r.End.Sent, r.End.Received
+	d := Datagrams{
+		Sent: sent.Packets, Received: received.Bytes / int64(size),
+		Duration: time.Duration(max(sent.Seconds, received.Seconds) * float64(time.Second)),
 	}
-	received := report.End.Received
-	return Throughput{BitsPerSecond: received.BitsPerSecond, Bytes: received.Bytes, Retransmits: report.End.Sent.Retransmits}, nil
+	if d.Sent == 0 || d.Duration == 0 {
+		return Datagrams{}, fmt.Errorf("iperf3 reports no packet sent over UDP, version 3.12 does: %.300s", output)
+	}
+	return d, nil
 }
