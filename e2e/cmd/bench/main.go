@@ -1,0 +1,134 @@
+// Bench measures what an overlay costs: throughput, packets, latency, CPU and
+// memory of leno's backends beside the bare wire and beside other people's
+// overlays, all on one machine and in one run. `make bench` runs it.
+//
+// Each contender has two hosts of its own, network namespaces joined by a veth
+// pair, with a bridge and a container each, as users have them. All stand side
+// by side while one after the other is measured, round after round, so that
+// what else the machine does meets all of them.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/probe"
+	"github.com/lenonet/leno/e2e/program"
+)
+
+func main() { os.Exit(program.Main("bench", start)) }
+
+// options are the command line.
+type options struct {
+	leno, consul string
+	contenders   []string
+	rounds       int
+	seconds      int // of each iperf3
+	pings        int // of each ping
+	masquerade   bool
+	out          string
+	json         bool
+}
+
+func start(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("bench", flag.ExitOnError)
+	var o options
+	flags.StringVar(&o.leno, "leno", "bin/leno", "the leno `binary`, built without the race detector")
+	flags.StringVar(&o.consul, "consul", "", "the Consul `binary`; default: as the tests find it")
+	names := flags.String("contenders", "raw,host-gw,vxlan,udp", "`names`, with commas")
+	flags.IntVar(&o.rounds, "rounds", 5, "`number` of rounds")
+	flags.IntVar(&o.seconds, "seconds", 4, "how long each throughput is measured, `number` of seconds")
+	flags.IntVar(&o.pings, "pings", 500, "`number` of pings at rest and under load, each")
+	flags.BoolVar(&o.masquerade, "masquerade", false, "let leno masquerade what leaves a network, which makes the kernel track connections")
+	short := flags.Bool("short", false, "one round as short as can be, to see that all works: its figures say little")
+	flags.StringVar(&o.out, "out", "bench", "`directory` for the results; \"\" for none")
+	flags.BoolVar(&o.json, "json", false, "print JSON")
+	flags.Parse(args) // exits on errors
+	if *short {
+		o.rounds, o.seconds, o.pings = 1, 1, 30
+	}
+	if err := o.check(*names); err != nil {
+		return err
+	}
+	machine, err := probe.NewMachine(ctx, o.leno, o.consul)
+	if err != nil {
+		return err
+	}
+	r, err := run(ctx, o, machine, func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) })
+	if r == nil {
+		return err
+	}
+	if o.json {
+		err = errors.Join(err, r.json(os.Stdout))
+	} else {
+		err = errors.Join(err, r.table(os.Stdout)) // what was measured before an error is shown all the same
+	}
+	if err != nil || o.out == "" {
+		return err
+	}
+	return r.save(o.out)
+}
+
+// check looks at the command line and completes it.
+func (o *options) check(names string) (err error) {
+	known := append([]string{raw}, backends...)
+	seen := map[string]bool{}
+	for _, name := range strings.FieldsFunc(names, func(r rune) bool { return r == ',' }) {
+		if !contains(known, name) || seen[name] {
+			return fmt.Errorf("-contenders: %q is not one of %s, each at most once", name, strings.Join(known, ", "))
+		}
+		seen[name] = true
+		o.contenders = append(o.contenders, name)
+	}
+	if len(o.contenders) == 0 {
+		return errors.New("-contenders: nobody to measure")
+	}
+	if o.rounds < 1 || o.seconds < 1 || o.pings < 10 {
+		return errors.New("-rounds and -seconds: at least 1, -pings: at least 10")
+	}
+	if o.leno, err = filepath.Abs(o.leno); err != nil {
+		return err
+	}
+	if o.consul == "" {
+		o.consul, err = lab.FindConsul()
+	}
+	return err
+}
+
+// run lays out and does all rounds. With an error it returns what there is, if
+// there is anything of everybody.
+func run(ctx context.Context, o options, machine *probe.Machine, log logger) (r *result, err error) {
+	b, err := newBench(ctx, o, log)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	r = newResult(machine, o, b.contenders)
+	begin := time.Now()
+	for round := range o.rounds {
+		for i := range b.contenders {
+			// Nobody is always the first.
+			c := b.contenders[(i+round)%len(b.contenders)]
+			got, err := b.measure(ctx, c)
+			if err != nil {
+				err = fmt.Errorf("%s, round %d: %w", c.name, round+1, err)
+				if round == 0 {
+					return nil, err
+				}
+				r.finish()
+				return r, err
+			}
+			r.add(c.name, got)
+			log("%4.0f s  round %d of %d  %-10s %s", time.Since(begin).Seconds(), round+1, o.rounds, c.name, got.line())
+		}
+	}
+	r.finish()
+	return r, nil
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"math"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/probe"
+)
+
+// TestShort is the short form of what `make bench` does, with every contender:
+// every figure has to be there and sane. Nothing is said about speed, which
+// belongs to whatever else the machine does.
+func TestShort(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	leno, err := lab.FindLeno(ctx, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := options{leno: leno, rounds: 1, seconds: 1, pings: 30}
+	if err := o.check(strings.Join(append([]string{raw}, backends...), ",")); err != nil {
+		t.Fatal(err)
+	}
+	r, err := run(ctx, o, &probe.Machine{}, t.Logf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	if err := r.table(&text); err != nil {
+		t.Fatal(err)
+	}
+	t.Log("\n" + text.String())
+	for _, c := range r.Contenders {
+		for _, f := range r.Figures {
+			sane(t, c, f)
+		}
+		for _, size := range []int{64, 1400} {
+			if sent, got := c.Values[udpSent(size)], c.Values[udpReceived(size)]; got.Median > sent.Median {
+				t.Errorf("%s: more packets of %d bytes received than sent: %g, %g", c.Name, size, got.Median, sent.Median)
+			}
+		}
+		if want := map[string]int{raw: 1500, "host-gw": 1500, "vxlan": 1450, "udp": 1472}[c.Name]; c.MTU != want {
+			t.Errorf("%s: MTU %d, want %d", c.Name, c.MTU, want)
+		}
+	}
+}
+
+// sane checks one figure of a contender.
+func sane(t *testing.T, c *column, f figure) {
+	t.Helper()
+	s := c.Values[f.Key]
+	if f.agent && c.Name == raw {
+		if s != nil {
+			t.Errorf("raw has no agent, but %s: %v", f.Key, s.Rounds)
+		}
+		return
+	}
+	if s == nil || len(s.Rounds) != 1 {
+		t.Errorf("%s: %s is missing", c.Name, f.Key)
+		return
+	}
+	// A loss may be 0, and so may what an agent does for packets that the kernel
+	// carries.
+	mayBeZero := f.Unit == "%" || f.agent && f.Unit == "ns/B" && c.Name != "udp"
+	v := s.Median
+	if v < 0 || math.IsNaN(v) || math.IsInf(v, 0) || v == 0 && !mayBeZero || f.Unit == "%" && v > 100 {
+		t.Errorf("%s: %s is %g %s", c.Name, f.Key, v, f.Unit)
+	}
+}
