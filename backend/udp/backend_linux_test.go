@@ -1,22 +1,16 @@
 package udp
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
-	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
 func TestHostsReachEachOther(t *testing.T) {
@@ -42,54 +36,6 @@ func TestHostsReachEachOther(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// transfer sends 8 MiB over TCP and compares what arrived.
-func transfer(t *testing.T, from, to *nstest.NS, addr string) {
-	t.Helper()
-	data := make([]byte, 8<<20)
-	chacha := rand.NewChaCha8([32]byte{})
-	_, _ = chacha.Read(data) // never fails
-	var listener *net.TCPListener
-	inNS(t, to, func() (err error) {
-		listener, err = net.ListenTCP("tcp", &net.TCPAddr{IP: net.ParseIP(addr), Port: 5001})
-		return err
-	})
-	defer listener.Close()
-	// The dialer may use other threads: the socket is made by hand, in place.
-	var conn net.Conn
-	inNS(t, from, func() (err error) {
-		conn, err = net.DialTCP("tcp", nil, &net.TCPAddr{IP: net.ParseIP(addr), Port: 5001})
-		return err
-	})
-	defer conn.Close()
-	deadline := time.Now().Add(30 * time.Second)
-	if err := errors.Join(listener.SetDeadline(deadline), conn.SetDeadline(deadline)); err != nil {
-		t.Fatal(err)
-	}
-	var group errgroup.Group
-	var got [sha256.Size]byte
-	group.Go(func() error {
-		accepted, err := listener.Accept()
-		if err != nil {
-			return err
-		}
-		defer accepted.Close()
-		sum := sha256.New()
-		_, err = io.Copy(sum, accepted)
-		copy(got[:], sum.Sum(nil))
-		return err
-	})
-	group.Go(func() error {
-		_, err := conn.Write(data)
-		return errors.Join(err, conn.Close())
-	})
-	if err := group.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	if got != sha256.Sum256(data) {
-		t.Error("what arrived differs from what was sent")
 	}
 }
 

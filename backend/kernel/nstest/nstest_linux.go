@@ -147,7 +147,13 @@ func Join(a, b Joint) {
 	for _, end := range []Joint{a, b} {
 		var script strings.Builder
 		for _, addr := range end.Addrs {
-			fmt.Fprintf(&script, "ip addr add %s dev %s\n", addr, end.Link)
+			// Without detection asked for, an IPv6 address is tentative all the
+			// same, from when the other end is up until a worker has run.
+			nodad := ""
+			if strings.Contains(addr, ":") {
+				nodad = "nodad"
+			}
+			fmt.Fprintf(&script, "ip addr add %s dev %s %s\n", addr, end.Link, nodad)
 		}
 		fmt.Fprintf(&script, "ip link set %s up\n", end.Link)
 		end.NS.Sh(script.String())

@@ -1,0 +1,95 @@
+package udp
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
+
+// recording has the IP packets that pass a device, both ways.
+type recording struct {
+	t       *testing.T
+	fd      int
+	ending  atomic.Bool
+	done    chan error
+	packets []captured
+}
+
+type captured struct {
+	sent bool // by the namespace
+	pkt  []byte
+}
+
+// asOnAWire makes a device be given what a network card puts on the wire: a veth
+// would pass super packets and leave checksums out.
+func asOnAWire(ns *nstest.NS, link string) {
+	ns.Sh("ethtool -K " + link + " gso off tso off tx-udp-segmentation off tx off gro off")
+}
+
+// record begins a recording that ends with stop.
+func record(t *testing.T, ns *nstest.NS, link string) *recording {
+	t.Helper()
+	c := &recording{t: t, done: make(chan error, 1)}
+	index := ns.Index(link)
+	inNS(t, ns, func() (err error) {
+		everything := uint16(unix.ETH_P_ALL>>8 | unix.ETH_P_ALL<<8&0xff00)
+		// Protocol 0 until it is bound: nothing of another device gets in.
+		if c.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		return errors.Join(
+			unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20),
+			unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50_000}),
+			unix.Bind(c.fd, &unix.SockaddrLinklayer{Ifindex: index, Protocol: everything}))
+	})
+	go func() {
+		defer close(c.done)
+		c.done <- c.read()
+	}()
+	t.Cleanup(func() {
+		c.ending.Store(true)
+		<-c.done
+		_ = unix.Close(c.fd) // only read from
+	})
+	return c
+}
+
+func (c *recording) read() error {
+	buf := make([]byte, 1<<17)
+	for {
+		n, from, err := unix.Recvfrom(c.fd, buf, 0)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EAGAIN):
+			if c.ending.Load() {
+				return nil
+			}
+			continue
+		case err != nil:
+			return err
+		}
+		at := from.(*unix.SockaddrLinklayer)
+		if protocol := at.Protocol>>8 | at.Protocol<<8; protocol == unix.ETH_P_IP || protocol == unix.ETH_P_IPV6 {
+			c.packets = append(c.packets, captured{at.Pkttype == unix.PACKET_OUTGOING, append([]byte(nil), buf[:n]...)})
+		}
+	}
+}
+
+// stop returns all that passed.
+func (c *recording) stop() []captured {
+	c.t.Helper()
+	c.ending.Store(true)
+	if err := <-c.done; err != nil {
+		c.t.Fatal(err)
+	}
+	stats, err := unix.GetsockoptTpacketStats(c.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
+	if err != nil || stats.Drops != 0 {
+		c.t.Fatalf("the recording lacks %d packets of %d, %v", stats.Drops, stats.Packets, err)
+	}
+	return c.packets
+}
