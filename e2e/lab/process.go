@@ -80,6 +80,16 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return nil
 }
 
+// SignalGroup sends a signal to the program and to what it started, unless that
+// made itself independent. Nobody there is no error.
+func (p *Process) SignalGroup(s syscall.Signal) error {
+	// Every program begins a session, whose first group has its number.
+	if err := syscall.Kill(-p.Pid(), s); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("signal %s to the group of %s: %w", s, p.Name, err)
+	}
+	return nil
+}
+
 // Wait waits for the end and returns an *exec.ExitError unless the exit code
 // was 0.
 func (p *Process) Wait(ctx context.Context) error {

@@ -7,17 +7,21 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/lenonet/leno/e2e/lab"
 )
 
 // raw is the contender without an overlay: host to host. The others of leno are
 // named for their backends.
-const raw = "raw"
+const (
+	raw    = "raw"
+	hostGW = "host-gw"
+	vxlan  = "vxlan"
+	udp    = "udp"
+)
 
-var backends = []string{"host-gw", "vxlan", "udp"}
-
-func contains(all []string, one string) bool { return slices.Contains(all, one) }
+func known() []string { return []string{raw, hostGW, vxlan, udp} }
 
 type logger func(format string, args ...any)
 
@@ -26,15 +30,18 @@ type bench struct {
 	*lab.Lab
 	options
 	contenders []*contender
+	log        logger
 }
 
 // contender is one way from host to host.
 type contender struct {
 	name     string
-	mtu      int // bytes, of the containers; of the wire for raw
+	command  string // of somebody else's overlay
+	mtu      int    // bytes, of the containers; of the wire for raw
 	from, to endpoint
 	// hosts run the overlay's processes and nothing else; nil for raw.
-	hosts []*lab.Host
+	hosts     []*lab.Host
+	processes []*lab.Process // that were started for it
 }
 
 // endpoint is where programs that measure run.
@@ -46,27 +53,31 @@ type endpoint struct {
 
 // newBench lays all contenders out and waits until each carries packets.
 func newBench(ctx context.Context, o options, log logger) (_ *bench, err error) {
-	log("two hosts each for %s", strings.Join(o.contenders, ", "))
-	l, err := lab.New(ctx, lab.Options{Name: "bench", Hosts: 2 * len(o.contenders), Leno: o.leno, Consul: o.consul})
+	names := slices.Clone(o.contenders)
+	for _, p := range o.peers {
+		names = append(names, p.name)
+	}
+	log("two hosts each for %s", strings.Join(names, ", "))
+	l, err := lab.New(ctx, lab.Options{
+		Name: "bench", Hosts: 2 * len(names), Leno: o.leno, Consul: o.consul,
+		NoConsul: !slices.ContainsFunc(o.contenders, func(name string) bool { return name != raw }),
+	})
 	if err != nil {
 		return nil, err
 	}
-	b := &bench{Lab: l, options: o}
+	b := &bench{Lab: l, options: o, log: log}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, l.Close())
+			err = errors.Join(err, b.close())
 		}
 	}()
-	for i, name := range o.contenders {
+	for i, name := range names {
 		hosts := l.Hosts[2*i : 2*i+2]
 		wire, err := l.Wire(ctx, hosts[0], hosts[1])
 		if err != nil {
 			return nil, err
 		}
 		c, err := b.setUp(ctx, name, hosts, wire)
-		if err == nil {
-			err = c.await(ctx)
-		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
@@ -75,16 +86,28 @@ func newBench(ctx context.Context, o options, log logger) (_ *bench, err error) 
 	return b, nil
 }
 
-func (b *bench) setUp(ctx context.Context, name string, hosts []*lab.Host, wire *lab.Wire) (*contender, error) {
+// setUp returns when packets cross.
+func (b *bench) setUp(ctx context.Context, name string, hosts []*lab.Host, wire *lab.Wire) (c *contender, err error) {
+	for _, p := range b.peers {
+		if p.name == name {
+			return p.setUp(ctx, hosts, wire)
+		}
+	}
 	if name == raw {
-		return &contender{
+		c = &contender{
 			name: name, mtu: wire.MTU,
 			from: endpoint{hosts[0].Namespace, wire.Addrs[0][0], wire.Device},
 			to:   endpoint{hosts[1].Namespace, wire.Addrs[1][0], wire.Device},
-		}, nil
+		}
+	} else if c, err = b.setUpBackend(ctx, name, hosts, wire.Device); err != nil {
+		return nil, err
 	}
+	return c, lab.WaitFor(ctx, "a ping to be answered", c.answers)
+}
+
+func (b *bench) setUpBackend(ctx context.Context, backend string, hosts []*lab.Host, device string) (*contender, error) {
 	for _, h := range hosts {
-		if err := h.StartAgent(config(h, name, wire.Device, b.masquerade)); err != nil {
+		if err := h.StartAgent(config(h, backend, device, b.masquerade)); err != nil {
 			return nil, err
 		}
 	}
@@ -93,7 +116,25 @@ func (b *bench) setUp(ctx context.Context, name string, hosts []*lab.Host, wire 
 			return nil, err
 		}
 	}
-	return between(ctx, name, hosts)
+	c, err := between(ctx, backend, hosts)
+	if err != nil {
+		return nil, err
+	}
+	c.processes = []*lab.Process{hosts[0].Agent(), hosts[1].Agent()}
+	return c, nil
+}
+
+// close ends everything. That somebody else's overlay has to be killed does not
+// make what was measured worse, so it is only said.
+func (b *bench) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	for _, p := range b.peers {
+		if err := p.end(ctx); err != nil {
+			b.log("%v", err)
+		}
+	}
+	return b.Close()
 }
 
 // config leaves all but the cable as it is by default.
@@ -118,13 +159,21 @@ func between(ctx context.Context, name string, hosts []*lab.Host) (*contender, e
 	return c, nil
 }
 
-// await waits until packets cross.
-func (c *contender) await(ctx context.Context) error {
-	return lab.WaitFor(ctx, "a ping to be answered", func(ctx context.Context) error {
-		r, err := c.from.Ping(ctx, c.to.addr, lab.PingOptions{})
-		if err == nil && r.Received == 0 {
-			err = errors.New("no answer")
+// answers is nil when a packet crosses and another comes back.
+func (c *contender) answers(ctx context.Context) error {
+	r, err := c.from.Ping(ctx, c.to.addr, lab.PingOptions{})
+	if err == nil && r.Received == 0 {
+		err = errors.New("a ping had no answer")
+	}
+	return err
+}
+
+// running is nil while all processes run that were started for it.
+func (c *contender) running() error {
+	for i, p := range c.processes {
+		if !p.Running() {
+			return fmt.Errorf("it ended on host %d; its output:\n%s", i+1, p.Output())
 		}
-		return err
-	})
+	}
+	return nil
 }

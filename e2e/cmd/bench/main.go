@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,12 +30,12 @@ func main() { os.Exit(program.Main("bench", start)) }
 type options struct {
 	leno, consul string
 	contenders   []string
+	peers        []*peer
 	rounds       int
 	seconds      int // of each iperf3
 	pings        int // of each ping
 	masquerade   bool
 	out          string
-	json         bool
 }
 
 func start(ctx context.Context, args []string) error {
@@ -42,19 +43,21 @@ func start(ctx context.Context, args []string) error {
 	var o options
 	flags.StringVar(&o.leno, "leno", "bin/leno", "the leno `binary`, built without the race detector")
 	flags.StringVar(&o.consul, "consul", "", "the Consul `binary`; default: as the tests find it")
-	names := flags.String("contenders", "raw,host-gw,vxlan,udp", "`names`, with commas")
+	names := flags.String("contenders", strings.Join(known(), ","), "`names`, with commas")
+	peers := flags.String("peers", "", "other people's overlays, `NAME=COMMAND`, several with ;; or line breaks between")
 	flags.IntVar(&o.rounds, "rounds", 5, "`number` of rounds")
 	flags.IntVar(&o.seconds, "seconds", 4, "how long each throughput is measured, `number` of seconds")
 	flags.IntVar(&o.pings, "pings", 500, "`number` of pings at rest and under load, each")
 	flags.BoolVar(&o.masquerade, "masquerade", false, "let leno masquerade what leaves a network, which makes the kernel track connections")
 	short := flags.Bool("short", false, "one round as short as can be, to see that all works: its figures say little")
 	flags.StringVar(&o.out, "out", "bench", "`directory` for the results; \"\" for none")
-	flags.BoolVar(&o.json, "json", false, "print JSON")
+	asJSON := flags.Bool("json", false, "print JSON")
+	asMarkdown := flags.Bool("markdown", false, "print Markdown, as the documentation has it")
 	flags.Parse(args) // exits on errors
 	if *short {
 		o.rounds, o.seconds, o.pings = 1, 1, 30
 	}
-	if err := o.check(*names); err != nil {
+	if err := o.check(*names, *peers); err != nil {
 		return err
 	}
 	machine, err := probe.NewMachine(ctx, o.leno, o.consul)
@@ -65,11 +68,15 @@ func start(ctx context.Context, args []string) error {
 	if r == nil {
 		return err
 	}
-	if o.json {
-		err = errors.Join(err, r.json(os.Stdout))
-	} else {
-		err = errors.Join(err, r.table(os.Stdout)) // what was measured before an error is shown all the same
+	show := r.table
+	switch {
+	case *asJSON:
+		show = r.json
+	case *asMarkdown:
+		show = r.markdown
 	}
+	// What was measured before an error is shown all the same, but not saved.
+	err = errors.Join(err, show(os.Stdout))
 	if err != nil || o.out == "" {
 		return err
 	}
@@ -77,17 +84,19 @@ func start(ctx context.Context, args []string) error {
 }
 
 // check looks at the command line and completes it.
-func (o *options) check(names string) (err error) {
-	known := append([]string{raw}, backends...)
+func (o *options) check(names, peers string) (err error) {
+	if o.peers, err = parsePeers(peers); err != nil {
+		return fmt.Errorf("-peers: %w", err)
+	}
 	seen := map[string]bool{}
 	for _, name := range strings.FieldsFunc(names, func(r rune) bool { return r == ',' }) {
-		if !contains(known, name) || seen[name] {
-			return fmt.Errorf("-contenders: %q is not one of %s, each at most once", name, strings.Join(known, ", "))
+		if !slices.Contains(known(), name) || seen[name] {
+			return fmt.Errorf("-contenders: %q is not one of %s, each at most once", name, strings.Join(known(), ", "))
 		}
 		seen[name] = true
 		o.contenders = append(o.contenders, name)
 	}
-	if len(o.contenders) == 0 {
+	if len(o.contenders)+len(o.peers) == 0 {
 		return errors.New("-contenders: nobody to measure")
 	}
 	if o.rounds < 1 || o.seconds < 1 || o.pings < 10 {
@@ -109,7 +118,7 @@ func run(ctx context.Context, o options, machine *probe.Machine, log logger) (r 
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, b.Close()) }()
+	defer func() { err = errors.Join(err, b.close()) }()
 	r = newResult(machine, o, b.contenders)
 	begin := time.Now()
 	for round := range o.rounds {

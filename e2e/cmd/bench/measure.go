@@ -32,8 +32,11 @@ func (b *bench) measure(ctx context.Context, c *contender) (values, error) {
 		{"memory", b.memory},
 	} {
 		if err := step.do(ctx, c, got); err != nil {
-			return nil, fmt.Errorf("%s: %w", step.name, err)
+			return nil, errors.Join(fmt.Errorf("%s: %w", step.name, err), c.running())
 		}
+	}
+	if err := c.running(); err != nil {
+		return nil, err
 	}
 	return got, nil
 }

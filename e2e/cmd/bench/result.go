@@ -2,11 +2,9 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"text/tabwriter"
 
 	"github.com/lenonet/leno/e2e/probe"
 )
@@ -19,15 +17,15 @@ type result struct {
 	Pings      int       `json:"pings"`   // of each ping
 	Figures    []figure  `json:"figures"`
 	Contenders []*column `json:"contenders"`
+	Aims       []*aim    `json:"aims,omitempty"`
 }
 
 // column is one contender of the result.
 type column struct {
-	Name   string             `json:"name"`
-	MTU    int                `json:"mtu"`
-	Values map[string]*series `json:"values"` // by the figure's key
-
-	agent bool
+	Name    string             `json:"name"`
+	Command string             `json:"command,omitempty"` // of somebody else's overlay
+	MTU     int                `json:"mtu"`
+	Values  map[string]*series `json:"values"` // by the figure's key
 }
 
 // series is one figure of one contender.
@@ -43,7 +41,7 @@ type series struct {
 func newResult(m *probe.Machine, o options, contenders []*contender) *result {
 	r := &result{Machine: m, Rounds: o.rounds, Seconds: o.seconds, Pings: o.pings, Figures: figures()}
 	for _, c := range contenders {
-		r.Contenders = append(r.Contenders, &column{Name: c.name, MTU: c.mtu, Values: map[string]*series{}, agent: c.hosts != nil})
+		r.Contenders = append(r.Contenders, &column{Name: c.name, Command: c.command, MTU: c.mtu, Values: map[string]*series{}})
 	}
 	return r
 }
@@ -78,9 +76,10 @@ func (r *result) finish() {
 	}
 	for _, c := range r.Contenders {
 		for key, s := range c.Values {
-			s.ToRaw, s.ToVXLAN = r.ratio(s, raw, key), r.ratio(s, "vxlan", key)
+			s.ToRaw, s.ToVXLAN = r.ratio(s, raw, key), r.ratio(s, vxlan, key)
 		}
 	}
+	r.judge()
 }
 
 // ratio is 0 without anything to compare with.
@@ -98,45 +97,14 @@ func (r *result) json(out io.Writer) error {
 	return encoder.Encode(r)
 }
 
-func (r *result) table(out io.Writer) error {
-	if err := r.Machine.Write(out); err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "%d rounds, %d s each throughput, %d pings: median, lowest and highest\n\n", r.Rounds, r.Seconds, r.Pings)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprint(w, "WHAT")
-	for _, c := range r.Contenders {
-		fmt.Fprintf(w, "\t%s, MTU %d", c.Name, c.MTU)
-	}
-	fmt.Fprintln(w)
-	for _, f := range r.Figures {
-		fmt.Fprintf(w, "%s, %s", f.Name, f.Unit)
-		for _, c := range r.Contenders {
-			fmt.Fprintf(w, "\t%s", f.cell(c.Values[f.Key]))
-		}
-		fmt.Fprintln(w)
-	}
-	return w.Flush()
-}
-
-// cell spells a figure of a contender.
-func (f figure) cell(s *series) string {
-	if s == nil {
-		return "-"
-	}
-	text := fmt.Sprintf("%.*f", f.digits, s.Median)
-	if len(s.Rounds) > 1 {
-		text += fmt.Sprintf(" (%.*f-%.*f)", f.digits, s.Min, f.digits, s.Max)
-	}
-	return text
-}
-
 // save writes the result into a directory.
 func (r *result) save(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	for name, write := range map[string]func(io.Writer) error{"result.txt": r.table, "result.json": r.json} {
+	for name, write := range map[string]func(io.Writer) error{
+		"result.txt": r.table, "result.json": r.json, "result.md": r.markdown, "result.svg": r.plot,
+	} {
 		if err := writeFile(filepath.Join(dir, name), write); err != nil {
 			return err
 		}
