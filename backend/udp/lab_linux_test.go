@@ -45,11 +45,12 @@ func newHost(t *testing.T, outer, n int, peers ...backend.Peer) *host {
 echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
 ip link add br0 type bridge
 ip addr add 10.5.%[1]d.1/24 dev br0
-ip addr add fd00:5:0:%[1]d::1/64 dev br0 nodad
+ip addr add fd00:5:0:%[1]d::1/64 dev br0
 ip link set br0 up`, n))
 	nstest.Join(nstest.Joint{NS: h.ns, Link: "c0"}, nstest.Joint{NS: h.container, Link: "eth0", Addrs: []string{
 		fmt.Sprintf("10.5.%d.2/24", n), fmt.Sprintf("fd00:5:0:%d::2/64", n)}})
 	h.ns.Sh("ip link set c0 master br0")
+	h.ns.Settle()
 	h.container.Sh(fmt.Sprintf("ip route add default via 10.5.%[1]d.1; ip route add default via fd00:5:0:%[1]d::1", n))
 	mtu := 1472
 	if outer == 6 {

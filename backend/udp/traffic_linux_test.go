@@ -23,7 +23,7 @@ import (
 )
 
 // trafficTime bounds what waits for traffic.
-const trafficTime = 30 * time.Second
+const trafficTime = 10 * time.Second
 
 // option is one socket option.
 type option struct {
@@ -163,8 +163,6 @@ func cmsg(level, kind int, data ...byte) []byte {
 	copy(b[unix.CmsgLen(0):], data)
 	return b
 }
-
-func nativeInt(n int) []byte { return binary.NativeEndian.AppendUint32(nil, uint32(n)) }
 
 // numbered is one datagram of a flow: number and content can be told from it.
 func numbered(flow byte, seq uint32, size int) []byte {

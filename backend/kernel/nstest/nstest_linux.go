@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -147,16 +148,42 @@ func Join(a, b Joint) {
 	for _, end := range []Joint{a, b} {
 		var script strings.Builder
 		for _, addr := range end.Addrs {
-			// Without detection asked for, an IPv6 address is tentative all the
-			// same, from when the other end is up until a worker has run.
-			nodad := ""
-			if strings.Contains(addr, ":") {
-				nodad = "nodad"
-			}
-			fmt.Fprintf(&script, "ip addr add %s dev %s %s\n", addr, end.Link, nodad)
+			fmt.Fprintf(&script, "ip addr add %s dev %s\n", addr, end.Link)
 		}
 		fmt.Fprintf(&script, "ip link set %s up\n", end.Link)
 		end.NS.Sh(script.String())
+	}
+	a.NS.Settle()
+	b.NS.Settle()
+}
+
+// Settle waits until the kernel has taken all IPv6 addresses into use. It does
+// so when a device that is up has got its carrier, and even without duplicate
+// address detection in the background; a moment earlier they cannot be bound,
+// and a neighbour that asks for them asks again after a second.
+func (ns *NS) Settle() {
+	ns.t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for ; ; time.Sleep(time.Millisecond) {
+		waiting := ""
+		ns.Do(func() {
+			addrs, err := netlink.AddrList(nil, netlink.FAMILY_V6)
+			if err != nil {
+				ns.t.Fatalf("list addresses: %v", err)
+			}
+			for _, addr := range addrs {
+				link, err := netlink.LinkByIndex(addr.LinkIndex)
+				if err == nil && link.Attrs().OperState != netlink.OperDown && addr.Flags&unix.IFA_F_TENTATIVE != 0 {
+					waiting = addr.String()
+				}
+			}
+		})
+		if waiting == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			ns.t.Fatalf("the kernel does not take %s into use", waiting)
+		}
 	}
 }
 
