@@ -160,11 +160,14 @@ func TestDocumentationBlocks(t *testing.T) {
 			t.Errorf("%s: a block of kind %q, which nothing tests", b, b.kind)
 		}
 	}
+	benchCommand := "make bench BENCH_PEER='plain=examples/bench/vxlan.sh'"
 	want := map[string]int{
 		// Pictures.
-		"README.md: host-a                  host-b                  host-c": 1,
+		"README.md: host-a                  host-b                  host-c":                           1,
+		"bench.mdx: container ─ bridge ─ host 1 ════ veth, MTU 1500 ════ host 2 ─ bridge ─ container": 1,
 		// Run by .ci/run, which is looked at below.
 		"README.md: make demo    # three hosts in network namespaces, one Consul, packets crossing": 1,
+		"bench.mdx: " + benchCommand: 1,
 		// systemd would do it to the machine the tests run on.
 		"operations.mdx: sudo systemctl enable --now leno": 1,
 		"operations.mdx: sudo systemctl restart leno":      1,
@@ -177,6 +180,9 @@ func TestDocumentationBlocks(t *testing.T) {
 		if !strings.Contains(ci, "step make "+target+"\n") {
 			t.Errorf(".ci/run does not run make %s", target)
 		}
+	}
+	if !strings.Contains(ci, "step "+benchCommand+" ARGS=-short\n") {
+		t.Errorf(".ci/run does not run %s in short", benchCommand)
 	}
 	if !strings.Contains(makefile, "\ndemo: build ") {
 		t.Error("make demo does not make build")

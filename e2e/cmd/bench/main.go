@@ -29,35 +29,43 @@ func main() { os.Exit(program.Main("bench", start)) }
 // options are the command line.
 type options struct {
 	leno, consul string
-	contenders   []string
-	peers        []*peer
+	names        string // of contenders
+	commands     string // of other people's overlays
 	rounds       int
 	seconds      int // of each iperf3
 	pings        int // of each ping
 	masquerade   bool
+	short        bool
 	out          string
+	json         bool
+	markdown     bool
+
+	// What check reads in them.
+	contenders []string
+	peers      []*peer
 }
 
-func start(ctx context.Context, args []string) error {
+func (o *options) flags() *flag.FlagSet {
 	flags := flag.NewFlagSet("bench", flag.ExitOnError)
-	var o options
 	flags.StringVar(&o.leno, "leno", "bin/leno", "the leno `binary`, built without the race detector")
 	flags.StringVar(&o.consul, "consul", "", "the Consul `binary`; default: as the tests find it")
-	names := flags.String("contenders", strings.Join(known(), ","), "`names`, with commas")
-	peers := flags.String("peers", "", "other people's overlays, `NAME=COMMAND`, several with ;; or line breaks between")
+	flags.StringVar(&o.names, "contenders", strings.Join(known(), ","), "`names`, with commas")
+	flags.StringVar(&o.commands, "peers", "", "other people's overlays, `NAME=COMMAND`, several with ;; or line breaks between")
 	flags.IntVar(&o.rounds, "rounds", 5, "`number` of rounds")
 	flags.IntVar(&o.seconds, "seconds", 4, "how long each throughput is measured, `number` of seconds")
 	flags.IntVar(&o.pings, "pings", 500, "`number` of pings at rest and under load, each")
 	flags.BoolVar(&o.masquerade, "masquerade", false, "let leno masquerade what leaves a network, which makes the kernel track connections")
-	short := flags.Bool("short", false, "one round as short as can be, to see that all works: its figures say little")
+	flags.BoolVar(&o.short, "short", false, "one round as short as can be, to see that all works: its figures say little")
 	flags.StringVar(&o.out, "out", "bench", "`directory` for the results; \"\" for none")
-	asJSON := flags.Bool("json", false, "print JSON")
-	asMarkdown := flags.Bool("markdown", false, "print Markdown, as the documentation has it")
-	flags.Parse(args) // exits on errors
-	if *short {
-		o.rounds, o.seconds, o.pings = 1, 1, 30
-	}
-	if err := o.check(*names, *peers); err != nil {
+	flags.BoolVar(&o.json, "json", false, "print JSON")
+	flags.BoolVar(&o.markdown, "markdown", false, "print Markdown, as the documentation has it")
+	return flags
+}
+
+func start(ctx context.Context, args []string) error {
+	var o options
+	o.flags().Parse(args) // exits on errors
+	if err := o.check(); err != nil {
 		return err
 	}
 	machine, err := probe.NewMachine(ctx, o.leno, o.consul)
@@ -70,9 +78,9 @@ func start(ctx context.Context, args []string) error {
 	}
 	show := r.table
 	switch {
-	case *asJSON:
+	case o.json:
 		show = r.json
-	case *asMarkdown:
+	case o.markdown:
 		show = r.markdown
 	}
 	// What was measured before an error is shown all the same, but not saved.
@@ -84,12 +92,15 @@ func start(ctx context.Context, args []string) error {
 }
 
 // check looks at the command line and completes it.
-func (o *options) check(names, peers string) (err error) {
-	if o.peers, err = parsePeers(peers); err != nil {
+func (o *options) check() (err error) {
+	if o.short {
+		o.rounds, o.seconds, o.pings = 1, 1, 100
+	}
+	if o.peers, err = parsePeers(o.commands); err != nil {
 		return fmt.Errorf("-peers: %w", err)
 	}
 	seen := map[string]bool{}
-	for _, name := range strings.FieldsFunc(names, func(r rune) bool { return r == ',' }) {
+	for _, name := range strings.FieldsFunc(o.names, func(r rune) bool { return r == ',' }) {
 		if !slices.Contains(known(), name) || seen[name] {
 			return fmt.Errorf("-contenders: %q is not one of %s, each at most once", name, strings.Join(known(), ", "))
 		}

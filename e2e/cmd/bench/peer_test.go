@@ -74,7 +74,8 @@ func TestOptions(t *testing.T) {
 		if c.change != nil {
 			c.change(&o)
 		}
-		err := o.check(c.contenders, c.peers)
+		o.names, o.commands = c.contenders, c.peers
+		err := o.check()
 		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: error %v, want %q", c.name, err, c.err)
 		}

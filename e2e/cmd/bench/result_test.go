@@ -20,7 +20,7 @@ import (
 // the same but those given.
 func sample(t *testing.T) *result {
 	t.Helper()
-	r := newResult(&probe.Machine{Date: "2026-01-02", CPUs: 2, Kernel: "6.18"}, options{rounds: 3, seconds: 4, pings: 500}, []*contender{
+	r := newResult(&probe.Machine{Date: "2026-01-02", CPUs: 2, Kernel: "6.18.44-local"}, options{rounds: 3, seconds: 4, pings: 500}, []*contender{
 		{name: raw, mtu: 1500}, {name: vxlan, mtu: 1450}, {name: udp, mtu: 1472}, {name: "other", mtu: 1400, command: "run <it> & more"},
 	})
 	for _, c := range r.Contenders {
@@ -154,7 +154,7 @@ func TestSave(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := back.Contenders[2]
-	if v := c.Values["tcp_1"]; back.Kernel != "6.18" || c.Name != udp || v.Median != 6.5 || v.ToVXLAN != 0.5 || !cmp.Equal(v.Rounds, []float64{6.5, 5, 8}) {
+	if v := c.Values["tcp_1"]; back.Kernel != "6.18.44-local" || c.Name != udp || v.Median != 6.5 || v.ToVXLAN != 0.5 || !cmp.Equal(v.Rounds, []float64{6.5, 5, 8}) {
 		t.Errorf("%+v", c)
 	}
 	if a := back.Aims[0]; a.Figure != "tcp_1" || a.Got != 0.5 || !a.Reached {

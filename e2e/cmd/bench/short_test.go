@@ -26,12 +26,12 @@ func TestShort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := options{leno: leno, rounds: 1, seconds: 1, pings: 30}
 	example, err := filepath.Abs("../../../examples/bench/vxlan.sh")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := o.check(strings.Join(known(), ","), "plain="+example); err != nil {
+	o := options{leno: leno, names: strings.Join(known(), ","), commands: "plain=" + example, short: true}
+	if err := o.check(); err != nil {
 		t.Fatal(err)
 	}
 	r, err := run(ctx, o, &probe.Machine{}, t.Logf)

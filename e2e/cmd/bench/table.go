@@ -1,14 +1,39 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"text/tabwriter"
 )
 
 // grid is a table: rows of cells, the first of them the head.
 type grid [][]string
+
+// align writes it in columns.
+func (g grid) align(out io.Writer) error {
+	var text bytes.Buffer
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	for i, row := range g {
+		line := strings.Join(row, "\t")
+		if i == 0 {
+			line = strings.ToUpper(line[:1]) + line[1:]
+		}
+		fmt.Fprintln(w, line)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for line := range strings.Lines(text.String()) {
+		if _, err := fmt.Fprintln(out, strings.TrimRight(line, " \n")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // figures are the medians and ranges of all contenders, with what is aimed for.
 func (r *result) figures() grid {
@@ -93,15 +118,7 @@ func (r *result) table(out io.Writer) error {
 	fmt.Fprintf(out, "rounds: %d; each throughput: %d s; pings: %d; medians and ranges\n", r.Rounds, r.Seconds, r.Pings)
 	for _, g := range r.grids() {
 		fmt.Fprintln(out)
-		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-		for i, row := range g {
-			line := strings.TrimRight(strings.Join(row, "\t"), "\t")
-			if i == 0 {
-				line = strings.ToUpper(line[:1]) + line[1:]
-			}
-			fmt.Fprintln(w, line)
-		}
-		if err := w.Flush(); err != nil {
+		if err := g.align(out); err != nil {
 			return err
 		}
 	}
@@ -118,7 +135,7 @@ func (r *result) markdown(out io.Writer) error {
 	_, err := fmt.Fprintf(out, "These figures are of %s, on a machine with %d CPUs, Linux %s, %s, %s, %s. "+
 		"Rounds: %d, each throughput: %d s, pings: %d; load average %s before, %s after. "+
 		"Medians, and the range of all rounds:\n",
-		r.Date, r.CPUs, r.Kernel, r.Go, r.Leno, r.Consul, r.Rounds, r.Seconds, r.Pings, r.LoadBefore, r.LoadAfter)
+		r.Date, r.CPUs, release(r.Kernel), r.Go, r.Leno, r.Consul, r.Rounds, r.Seconds, r.Pings, r.LoadBefore, r.LoadAfter)
 	if err != nil {
 		return err
 	}
@@ -132,4 +149,9 @@ func (r *result) markdown(out io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// release is a kernel's version without what its builder added.
+func release(kernel string) string {
+	return cmp.Or(regexp.MustCompile(`^\d+\.\d+`).FindString(kernel), kernel)
 }
