@@ -34,13 +34,32 @@ func Sum(b []byte, sum uint64) uint64 {
 		sum, c = bits.Add64(sum, binary.NativeEndian.Uint64(w[120:]), c)
 		b = b[128:]
 	}
+	for len(b) >= 32 {
+		w := (*[32]byte)(b)
+		sum, c = bits.Add64(sum, binary.NativeEndian.Uint64(w[0:]), c)
+		sum, c = bits.Add64(sum, binary.NativeEndian.Uint64(w[8:]), c)
+		sum, c = bits.Add64(sum, binary.NativeEndian.Uint64(w[16:]), c)
+		sum, c = bits.Add64(sum, binary.NativeEndian.Uint64(w[24:]), c)
+		b = b[32:]
+	}
 	for len(b) >= 8 {
 		sum, c = bits.Add64(sum, binary.NativeEndian.Uint64(b), c)
 		b = b[8:]
 	}
-	var rest [8]byte
-	copy(rest[:], b)
-	sum, c = bits.Add64(sum, binary.NativeEndian.Uint64(rest[:]), c)
+	// What is left is less than 64 bits together.
+	var rest uint64
+	if len(b) >= 4 {
+		rest = uint64(binary.NativeEndian.Uint32(b))
+		b = b[4:]
+	}
+	if len(b) >= 2 {
+		rest += uint64(binary.NativeEndian.Uint16(b))
+		b = b[2:]
+	}
+	if len(b) > 0 {
+		rest += word(int(b[0]) << 8)
+	}
+	sum, c = bits.Add64(sum, rest, c)
 	sum, c = bits.Add64(sum, 0, c)
 	return sum + c
 }
