@@ -278,6 +278,18 @@ func (b *Backend) setUp(link netlink.Link, mtu int, report *backend.Report) erro
 	return errors.Join(errs...)
 }
 
+// peerRoute leads a peer's subnet into the device. In IPv6 it goes by a gateway,
+// which a device without neighbours makes no use of: on a route without one
+// Linux takes the subnet's first address for the subnet-router anycast address
+// (RFC 4291, 2.6.1) and sends it no ICMPv6 error, and that address is the
+// peer's own. Its host would hear of no hop limit and no path's MTU.
+func peerRoute(link int, subnet netip.Prefix) kernel.Route {
+	if subnet.Addr().Is6() {
+		return kernel.Route{Link: link, Via: subnet.Masked().Addr(), Onlink: true}
+	}
+	return kernel.Route{Link: link}
+}
+
 // program makes the device's addresses and the network's routes those of the
 // plan. Addresses go last: without any, the kernel drops the routes too.
 func (b *Backend) program(ctx context.Context, p plan, report *backend.Report) error {
@@ -291,7 +303,7 @@ func (b *Backend) program(ctx context.Context, p plan, report *backend.Report) e
 	}
 	for _, peer := range p.peers {
 		for _, subnet := range peer.subnets {
-			routes[kernel.RouteKey{Dst: subnet}] = kernel.Route{Link: b.index}
+			routes[kernel.RouteKey{Dst: subnet}] = peerRoute(b.index, subnet)
 		}
 	}
 	owner := kernel.Owner{Link: b.index, Pools: b.config.Pools}
