@@ -3,9 +3,9 @@ package udp
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -30,6 +30,10 @@ func Type() backend.Type {
 	}
 }
 
+// maxQueues is the most queues and sockets there are: one for each CPU up to
+// where memory and the kernel's hashing make more of them pointless.
+const maxQueues = 8
+
 // Backend is the udp backend of one network. The datapath is the process's:
 // while no process is attached to the device, the kernel drops what it routes
 // there; addresses and routes stay.
@@ -37,6 +41,8 @@ type Backend struct {
 	config backend.Config
 	opts   options
 	engine *engine
+	queues int      // of the device, and as many sockets
+	want   offloads // all but in tests
 
 	handle *kernel.Handle // opened by the first Apply
 	index  int            // ifindex of the device the engine is attached to, or 0
@@ -61,7 +67,7 @@ func newBackend(c backend.Config) (backend.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Backend{config: c, opts: opts, engine: newEngine(c.Logger)}, nil
+	return &Backend{config: c, opts: opts, engine: newEngine(c.Logger), queues: min(runtime.NumCPU(), maxQueues), want: allOffloads}, nil
 }
 
 // Change is backend.Changer's: the engine goes on, and the next Apply gives it
@@ -106,13 +112,14 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 	}
 	report := backend.Report{Skipped: p.skipped}
 	b.fillTable(p, &report)
-	socketErr := b.openSocket(ctx, p.listen, &report)
-	link, err := b.attach(&report)
+	binds, socketErr := b.openSockets(p.listen, &report)
+	link, devices, err := b.attach(&report)
+	b.engine.start(devices, binds)
 	if err != nil {
 		return report, errors.Join(socketErr, err)
 	}
 	err = errors.Join(socketErr, b.setUp(link, p.mtu, &report), b.program(ctx, p, &report))
-	if b.engine.bindAlive() {
+	if b.engine.binds.alive() {
 		report.Peers = len(p.peers)
 	}
 	return report, err
@@ -164,90 +171,6 @@ func (b *Backend) fillTable(p plan, report *backend.Report) {
 	b.own, b.peers = p.own, p.peers
 	b.engine.setTable(b.own, b.peers)
 	report.Writes++
-}
-
-// openSocket makes the engine listen on an address and port. When that fails
-// after they changed, the engine stays on the old ones: peers that have not
-// heard of the change can still be reached.
-func (b *Backend) openSocket(ctx context.Context, at netip.AddrPort, report *backend.Report) error {
-	alive := b.engine.bindAlive()
-	if alive && b.listen == at {
-		return nil
-	}
-	lost := !alive && b.listen == at
-	if lost {
-		// What is left of it holds the port.
-		if err := b.engine.setBind(nil); err != nil {
-			return fmt.Errorf("close socket: %w", err)
-		}
-	}
-	sock, err := listen(ctx, at)
-	if err != nil {
-		return err
-	}
-	if lost {
-		report.Healed = append(report.Healed, "socket reopened")
-	}
-	b.listen = at
-	report.Writes++
-	if err := b.engine.setBind(sock); err != nil {
-		return fmt.Errorf("close the socket before: %w", err)
-	}
-	return nil
-}
-
-// attach makes the engine read from and write to the network's device, and
-// creates it when there is none. A device of our name that is no TUN is
-// somebody else's.
-func (b *Backend) attach(report *backend.Report) (netlink.Link, error) {
-	name := b.config.Link
-	link, err := b.handle.Link(name)
-	if err != nil {
-		return nil, err
-	}
-	if link != nil && link.Attrs().Index == b.index && b.engine.deviceAlive() {
-		return link, nil
-	}
-	if err := b.engine.setDevice(nil); err != nil {
-		return nil, fmt.Errorf("close tun device %s: %w", name, err)
-	}
-	if link != nil && !isTUN(link) {
-		return nil, fmt.Errorf("device %s is a %s and not ours: remove or rename it", name, link.Type())
-	}
-	device, err := openTUN(name)
-	if errors.Is(err, errQueues) && link != nil {
-		if err := b.handle.DeleteLink(link); err != nil {
-			return nil, err
-		}
-		report.Writes++
-		device, err = openTUN(name)
-	}
-	if err != nil {
-		return nil, err
-	}
-	report.Writes++
-	made, err := b.handle.Link(name)
-	if err == nil && made == nil {
-		err = fmt.Errorf("tun device %s is gone again", name)
-	}
-	if err != nil {
-		return nil, errors.Join(err, device.Close())
-	}
-	switch {
-	case b.index == 0: // the first time in this process
-	case made.Attrs().Index == b.index:
-		report.Healed = append(report.Healed, "device attached again")
-	default:
-		report.Healed = append(report.Healed, "device recreated")
-	}
-	b.index = made.Attrs().Index
-	return made, b.engine.setDevice(device)
-}
-
-// isTUN says whether a device may be one of ours.
-func isTUN(link netlink.Link) bool {
-	tuntap, ok := link.(*netlink.Tuntap)
-	return ok && tuntap.Mode == netlink.TUNTAP_MODE_TUN
 }
 
 // setUp brings the device up with an MTU. While it is down it has no routes

@@ -22,13 +22,14 @@ const (
 	tooBig                    // tx: the socket refused the size
 	notWritten                // the socket or the device refused it
 	detached                  // there was no socket or no device to write to
+	badOffload                // tx: a vnet header that does not fit its packet
 	reasons                   // how many there are
 )
 
 func (r reason) String() string {
 	return [reasons]string{
 		"passed", "truncated", "bad_version", "bad_length", "unknown_peer", "foreign_source",
-		"foreign_destination", "multicast", "no_peer", "too_big", "not_written", "detached",
+		"foreign_destination", "multicast", "no_peer", "too_big", "not_written", "detached", "bad_offload",
 	}[r]
 }
 
@@ -38,12 +39,12 @@ type flow struct {
 	drops          [reasons]atomic.Uint64
 }
 
-func (f *flow) pass(n int) {
-	f.packets.Add(1)
-	f.bytes.Add(uint64(n))
+func (f *flow) pass(packets, bytes int) {
+	f.packets.Add(uint64(packets))
+	f.bytes.Add(uint64(bytes))
 }
 
-func (f *flow) drop(why reason) { f.drops[why].Add(1) }
+func (f *flow) drop(why reason, packets int) { f.drops[why].Add(uint64(packets)) }
 
 // counters belong to one peer, or to all packets that belong to none.
 type counters struct {

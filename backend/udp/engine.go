@@ -5,29 +5,28 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"sync/atomic"
-	"syscall"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/backend"
 )
 
-// engine carries packets between one device and one bind by a table. Each of
-// the three can be replaced while packets flow. The set methods, the alive
-// methods and close are called by one goroutine at a time; counters by any.
+// engine carries packets between the queues of one device and the sockets of
+// one port by a table. Each of the three can be replaced while packets flow. A
+// goroutine reads from each queue and each socket and writes by itself what it
+// read, so that packets of one flow, which the kernel keeps to one queue or
+// socket, stay in order.
+//
+// The set methods, the alive methods and close are called by one goroutine at a
+// time; counters by any.
 type engine struct {
-	log    hclog.Logger
-	table  atomic.Pointer[table]
-	device port[Device]
-	bind   port[Bind]
-	nobody counters // packets that are no peer's
-}
-
-// port is one end of the engine and the goroutine that reads from it.
-type port[T interface{ Close() error }] struct {
-	current atomic.Pointer[T] // nil while there is none
-	done    chan struct{}     // closed when the reader has ended
+	log     hclog.Logger
+	table   atomic.Pointer[table]
+	devices ends[Device]
+	binds   ends[Bind]
+	nobody  counters // packets that are no peer's
 }
 
 func newEngine(log hclog.Logger) *engine {
@@ -41,35 +40,35 @@ func (e *engine) setTable(own []netip.Prefix, peers []peerPlan) {
 	e.table.Store(newTable(own, peers, e.table.Load()))
 }
 
-// setDevice closes the device in use and goes on with another; nil is none.
-// The engine closes what it was given.
-func (e *engine) setDevice(d Device) error {
-	err := e.device.stop()
-	if d != nil {
-		e.device.start(d, func() { e.report("device", e.fromDevice(d)) })
-	}
+// setDevices closes the queues in use and goes on with others, which the engine
+// closes in their turn; without any there is no device.
+func (e *engine) setDevices(devices ...Device) error {
+	err := e.devices.stop()
+	e.start(devices, nil)
 	return err
 }
 
-// setBind closes the bind in use and goes on with another; nil is none.
-// The engine closes what it was given.
-func (e *engine) setBind(b Bind) error {
-	err := e.bind.stop()
-	if b != nil {
-		e.bind.start(b, func() { e.report("socket", e.fromWire(b)) })
-	}
+// setBinds closes the sockets in use and goes on with others, which the engine
+// closes in their turn; without any there is no way to the wire.
+func (e *engine) setBinds(binds ...Bind) error {
+	err := e.binds.stop()
+	e.start(nil, binds)
 	return err
 }
 
-// deviceAlive says whether there is a device and it can still be read.
-func (e *engine) deviceAlive() bool { return e.device.alive() }
+// start puts ends in places that are empty, and only then reads from them: what
+// waits in the kernel at one side must find the other. None leaves a place as
+// it is.
+func (e *engine) start(devices []Device, binds []Bind) {
+	e.devices.put(devices)
+	e.binds.put(binds)
+	e.devices.read(devices, func(i int, d Device) { e.report("device", e.fromDevice(i, d)) })
+	e.binds.read(binds, func(i int, b Bind) { e.report("socket", e.fromWire(i, b)) })
+}
 
-// bindAlive says whether there is a bind and it can still be read.
-func (e *engine) bindAlive() bool { return e.bind.alive() }
-
-// close ends both readers and waits for them. The bind goes first: it may be
-// what the device's reader is blocked on.
-func (e *engine) close() error { return errors.Join(e.setBind(nil), e.setDevice(nil)) }
+// close ends all readers and waits for them. The sockets go first: one may be
+// what a device's reader is blocked on.
+func (e *engine) close() error { return errors.Join(e.setBinds(), e.setDevices()) }
 
 // counters are by peer; what belongs to no peer stands under "".
 func (e *engine) counters() map[string]backend.Counters {
@@ -80,187 +79,6 @@ func (e *engine) counters() map[string]backend.Counters {
 	return out
 }
 
-// report tells of a reader that ended by itself, once: Apply starts it anew.
-func (e *engine) report(end string, err error) {
-	if !errors.Is(err, os.ErrClosed) && !errors.Is(err, net.ErrClosed) {
-		e.log.Warn("forwarder stopped reading", "end", end, "error", err)
-	}
-}
-
-func (p *port[T]) start(end T, read func()) {
-	done := make(chan struct{})
-	p.done = done
-	p.current.Store(&end)
-	go func() {
-		defer close(done)
-		read()
-	}()
-}
-
-func (p *port[T]) stop() error {
-	end := p.current.Swap(nil)
-	if end == nil {
-		return nil
-	}
-	err := (*end).Close()
-	<-p.done
-	return err
-}
-
-func (p *port[T]) alive() bool {
-	if p.current.Load() == nil {
-		return false
-	}
-	select {
-	case <-p.done:
-		return false
-	default:
-		return true
-	}
-}
-
-// batch is the memory one reader needs, allocated once.
-type batch struct {
-	bufs  [][]byte
-	sizes []int
-	from  []netip.AddrPort
-	run   [][]byte // packets that passed, to be written in one call
-	peers []*peer  // whose they are
-}
-
-func newBatch(size int) *batch {
-	b := &batch{
-		bufs:  make([][]byte, size),
-		sizes: make([]int, size),
-		from:  make([]netip.AddrPort, size),
-		run:   make([][]byte, 0, size),
-		peers: make([]*peer, 0, size),
-	}
-	for i := range b.bufs {
-		b.bufs[i] = make([]byte, maxPacket)
-	}
-	return b
-}
-
-// fromDevice reads until the device is at its end and returns why.
-func (e *engine) fromDevice(d Device) error {
-	b := newBatch(d.BatchSize())
-	for {
-		n, err := d.Read(b.bufs, b.sizes)
-		if err != nil {
-			return err
-		}
-		e.toWire(b, n)
-	}
-}
-
-// toWire sends the first n packets of a batch. Neighbours with one destination
-// leave in one call, which is what a bind can batch.
-func (e *engine) toWire(b *batch, n int) {
-	t := e.table.Load()
-	limit := 0
-	bind := e.bind.current.Load()
-	if bind != nil {
-		limit = (*bind).BatchSize()
-	}
-	for i := range n {
-		pkt := b.bufs[i][:b.sizes[i]]
-		p, why := t.egress(pkt)
-		if why == passed && bind == nil {
-			why = detached
-		}
-		if why != passed {
-			e.counts(p).tx.drop(why)
-			continue
-		}
-		if len(b.run) > 0 && (b.peers[0] != p || len(b.run) == limit) {
-			e.send(*bind, b)
-		}
-		b.run, b.peers = append(b.run, pkt), append(b.peers, p)
-	}
-	if len(b.run) > 0 {
-		e.send(*bind, b)
-	}
-}
-
-// send empties the run, which has one destination.
-func (e *engine) send(bind Bind, b *batch) {
-	to := b.peers[0]
-	for rest := b.run; len(rest) > 0; {
-		n, err := bind.Send(rest, to.sources[0])
-		for _, pkt := range rest[:n] {
-			to.count.tx.pass(len(pkt))
-		}
-		if rest = rest[n:]; err == nil || len(rest) == 0 {
-			break
-		}
-		if errors.Is(err, syscall.EMSGSIZE) {
-			to.count.tx.drop(tooBig)
-		} else {
-			to.count.tx.drop(notWritten)
-		}
-		rest = rest[1:]
-	}
-	b.run, b.peers = b.run[:0], b.peers[:0]
-}
-
-// fromWire reads until the bind is at its end and returns why.
-func (e *engine) fromWire(bind Bind) error {
-	b := newBatch(bind.BatchSize())
-	for {
-		n, err := bind.Receive(b.bufs, b.sizes, b.from)
-		if err != nil {
-			return err
-		}
-		e.toDevice(b, n)
-	}
-}
-
-// toDevice hands the first n datagrams of a batch to the kernel.
-func (e *engine) toDevice(b *batch, n int) {
-	t := e.table.Load()
-	limit := 0
-	device := e.device.current.Load()
-	if device != nil {
-		limit = (*device).BatchSize()
-	}
-	for i := range n {
-		pkt := b.bufs[i][:b.sizes[i]]
-		p, why := t.ingress(pkt, b.from[i])
-		if why == passed && device == nil {
-			why = detached
-		}
-		if why != passed {
-			e.counts(p).rx.drop(why)
-			continue
-		}
-		if len(b.run) == limit {
-			e.write(*device, b)
-		}
-		b.run, b.peers = append(b.run, pkt), append(b.peers, p)
-	}
-	if len(b.run) > 0 {
-		e.write(*device, b)
-	}
-}
-
-// write empties the run, whose packets may come from several peers.
-func (e *engine) write(device Device, b *batch) {
-	rest, peers := b.run, b.peers
-	for len(rest) > 0 {
-		n, err := device.Write(rest)
-		for i, pkt := range rest[:n] {
-			peers[i].count.rx.pass(len(pkt))
-		}
-		if rest, peers = rest[n:], peers[n:]; err == nil || len(rest) == 0 {
-			break
-		}
-		peers[0].count.rx.drop(notWritten)
-		rest, peers = rest[1:], peers[1:]
-	}
-	b.run, b.peers = b.run[:0], b.peers[:0]
-}
-
 // counts are a peer's counters, or those of no peer.
 func (e *engine) counts(p *peer) *counters {
 	if p == nil {
@@ -268,3 +86,61 @@ func (e *engine) counts(p *peer) *counters {
 	}
 	return p.count
 }
+
+// report tells of a reader that ended by itself, once: Apply starts it anew.
+func (e *engine) report(end string, err error) {
+	if !errors.Is(err, os.ErrClosed) && !errors.Is(err, net.ErrClosed) {
+		e.log.Warn("forwarder stopped reading", "end", end, "error", err)
+	}
+}
+
+// ends are one side of the engine: its queues or its sockets, and the
+// goroutines that read from them.
+type ends[T interface{ Close() error }] struct {
+	current atomic.Pointer[[]T] // nil while there are none
+	readers sync.WaitGroup
+	broken  atomic.Bool // a reader has ended
+}
+
+// writer is the end that the i-th reader of the other side writes to. ok is
+// false when there is none.
+func (s *ends[T]) writer(i int) (end T, ok bool) {
+	all := s.current.Load()
+	if all == nil {
+		return end, false
+	}
+	return (*all)[i%len(*all)], true
+}
+
+func (s *ends[T]) put(all []T) {
+	if len(all) > 0 {
+		s.broken.Store(false)
+		s.current.Store(&all)
+	}
+}
+
+// read starts a reader of each.
+func (s *ends[T]) read(all []T, read func(i int, end T)) {
+	for i, end := range all {
+		s.readers.Go(func() {
+			read(i, end)
+			s.broken.Store(true)
+		})
+	}
+}
+
+func (s *ends[T]) stop() error {
+	all := s.current.Swap(nil)
+	if all == nil {
+		return nil
+	}
+	var errs []error
+	for _, end := range *all {
+		errs = append(errs, end.Close())
+	}
+	s.readers.Wait()
+	return errors.Join(errs...)
+}
+
+// alive says whether there are any and all of them can still be read.
+func (s *ends[T]) alive() bool { return s.current.Load() != nil && !s.broken.Load() }

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/udp/offload"
 	"github.com/lenonet/leno/backend/udp/udptest"
 )
 
@@ -69,9 +70,9 @@ func newFakeHost(t testing.TB, wire *udptest.Wire, at netip.AddrPort, batch int,
 		t.Fatal(err)
 	}
 	log := &lockedBuffer{}
-	h := &fakeHost{engine: newEngine(hclog.New(&hclog.LoggerOptions{Output: log})), dev: udptest.NewDevice(batch), log: log}
+	h := &fakeHost{engine: newEngine(hclog.New(&hclog.LoggerOptions{Output: log})), dev: newFakeDevice(batch), log: log}
 	h.setTable(own, peers)
-	if err := errors.Join(h.setDevice(h.dev), h.setBind(bind)); err != nil {
+	if err := errors.Join(h.setDevices(h.dev), h.setBinds(bind)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -80,6 +81,10 @@ func newFakeHost(t testing.TB, wire *udptest.Wire, at netip.AddrPort, batch int,
 		}
 	})
 	return h
+}
+
+func newFakeDevice(batch int) *udptest.Device {
+	return udptest.NewDevice(batch, offload.Kinds{TCP: true, UDP: true})
 }
 
 func planA() peerPlan {
@@ -161,6 +166,23 @@ func TestEngineKeepsOrderInBatches(t *testing.T) {
 	}
 }
 
+// sendTo sends one datagram from a bind of the test's own.
+func sendTo(t *testing.T, from Bind, to netip.AddrPort, pkt []byte) {
+	t.Helper()
+	if n, err := from.Send(message(to, pkt)); n != 1 || err != nil {
+		t.Fatalf("sent %d, %v", n, err)
+	}
+}
+
+// message holds packets as one datagram each.
+func message(to netip.AddrPort, pkts ...[]byte) []offload.Outbound {
+	out := make([]offload.Outbound, len(pkts))
+	for i, pkt := range pkts {
+		out[i] = offload.Outbound{To: to, Segments: []offload.Segment{{Head: pkt}}, Size: len(pkt), Bytes: len(pkt)}
+	}
+	return out
+}
+
 func TestEngineDropsFromWire(t *testing.T) {
 	good := func() []byte { return packet("10.5.2.3", "10.5.1.2", 8) }
 	stranger := netip.MustParseAddrPort("192.0.2.66:8285")
@@ -200,7 +222,7 @@ func TestEngineDropsFromWire(t *testing.T) {
 		senders[at] = bind
 	}
 	// A device that refuses must be there before it is read.
-	dev := udptest.NewDevice(4)
+	dev := newFakeDevice(4)
 	dev.Refuse(func(pkt []byte) error {
 		if len(pkt) == ipv4HeaderLen+13 {
 			return syscall.EIO
@@ -208,7 +230,7 @@ func TestEngineDropsFromWire(t *testing.T) {
 		return nil
 	})
 	a.dev = dev
-	if err := a.setDevice(dev); err != nil {
+	if err := a.setDevices(dev); err != nil {
 		t.Fatal(err)
 	}
 	planC := peerPlan{node: "host-c", subnets: prefixes("10.5.3.0/24", "fd00:5:0:3::/64"), sources: []netip.AddrPort{atC}}
@@ -220,13 +242,9 @@ func TestEngineDropsFromWire(t *testing.T) {
 			a.setTable(planA().subnets, []peerPlan{planB(), planC})
 			before := a.counters()[""].Drops[tt.drop]
 			for range 3 {
-				if _, err := senders[tt.from].Send([][]byte{tt.pkt}, atA); err != nil {
-					t.Fatal(err)
-				}
+				sendTo(t, senders[tt.from], atA, tt.pkt)
 				// Good traffic goes on.
-				if _, err := senders[atB].Send([][]byte{good()}, atA); err != nil {
-					t.Fatal(err)
-				}
+				sendTo(t, senders[atB], atA, good())
 				if got := a.receive(t); !bytes.Equal(got, good()) {
 					t.Fatalf("got %x", got)
 				}
@@ -317,10 +335,10 @@ func TestEngineEndsCanBeReplaced(t *testing.T) {
 	cross()
 
 	// Without a socket packets are dropped and counted.
-	if err := a.setBind(nil); err != nil {
+	if err := a.setBinds(); err != nil {
 		t.Fatal(err)
 	}
-	if a.bindAlive() || !a.deviceAlive() {
+	if a.binds.alive() || !a.devices.alive() {
 		t.Fatal("wrong end is gone")
 	}
 	a.dev.Inject(pkt)
@@ -330,19 +348,19 @@ func TestEngineEndsCanBeReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := a.setBind(bind); err != nil {
+	if err := a.setBinds(bind); err != nil {
 		t.Fatal(err)
 	}
 	cross()
 
 	// Without a device too.
-	if err := b.setDevice(nil); err != nil {
+	if err := b.setDevices(); err != nil {
 		t.Fatal(err)
 	}
 	a.dev.Inject(pkt)
 	eventually(t, "dropped without device", func() bool { return b.counters()["host-a"].Drops["rx_detached"] == 1 })
-	b.dev = udptest.NewDevice(4)
-	if err := b.setDevice(b.dev); err != nil {
+	b.dev = newFakeDevice(4)
+	if err := b.setDevices(b.dev); err != nil {
 		t.Fatal(err)
 	}
 	cross()
@@ -356,15 +374,15 @@ func TestEngineEndsCanBeReplaced(t *testing.T) {
 func TestEngineNoticesBrokenDevice(t *testing.T) {
 	_, a, b := newFakePair(t, 1)
 	a.dev.Break(errors.New("device deleted"))
-	eventually(t, "the reader ended", func() bool { return !a.deviceAlive() })
-	if !a.bindAlive() {
+	eventually(t, "the reader ended", func() bool { return !a.devices.alive() })
+	if !a.binds.alive() {
 		t.Error("the socket is gone too")
 	}
 	if n := strings.Count(a.log.String(), "\n"); n != 1 || !strings.Contains(a.log.String(), "end=device") {
 		t.Errorf("log %q", a.log)
 	}
-	a.dev = udptest.NewDevice(1)
-	if err := a.setDevice(a.dev); err != nil {
+	a.dev = newFakeDevice(1)
+	if err := a.setDevices(a.dev); err != nil {
 		t.Fatal(err)
 	}
 	pkt := packet("10.5.1.2", "10.5.2.3", 8)
@@ -381,7 +399,7 @@ func TestEngineCloseIsRepeatable(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if a.deviceAlive() || a.bindAlive() {
+	if a.devices.alive() || a.binds.alive() {
 		t.Error("alive after close")
 	}
 	if a.log.String() != "" {
@@ -416,7 +434,7 @@ func TestEngineChangesUnderTraffic(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(b.setBind(bind), b.setDevice(udptest.NewDevice(8))); err != nil {
+		if err := errors.Join(b.setBinds(bind), b.setDevices(newFakeDevice(8))); err != nil {
 			t.Fatal(err)
 		}
 		if got := a.counters(); !slices.Contains([]int{2, 3}, len(got)) {
@@ -478,13 +496,14 @@ func BenchmarkTable(b *testing.B) {
 	table := newTable(prefixes("10.200.0.0/24"), peers, nil)
 	from := peers[2500].sources[0]
 	out := packet("10.200.0.1", peers[2500].subnets[0].Addr().Next().String(), 1400)
+	frame := append(make([]byte, offload.HeaderLen), out...)
 	in := packet(peers[2500].subnets[0].Addr().Next().String(), "10.200.0.1", 1400)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, why := table.egress(out); why != passed {
+		if _, why := table.egress(frame); why != passed {
 			b.Fatal(why)
 		}
-		if _, why := table.ingress(in, from); why != passed {
+		if _, why := table.ingress(table.sources[from], from, in); why != passed {
 			b.Fatal(why)
 		}
 	}

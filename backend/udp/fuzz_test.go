@@ -3,10 +3,12 @@ package udp
 import (
 	"bytes"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/lenonet/leno/backend/udp/offload"
 	"github.com/lenonet/leno/backend/udp/udptest"
 )
 
@@ -17,27 +19,28 @@ func fuzzHost() (*engine, *udptest.Device, *capture) {
 	e.setTable(planA().subnets, []peerPlan{planB(), {
 		node: "host-c", subnets: prefixes("10.5.3.0/24"), sources: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.3:8285")},
 	}})
-	dev := udptest.NewDevice(1)
+	dev := newFakeDevice(1)
 	wire := &capture{}
-	var asDevice Device = dev
-	var asBind Bind = wire
-	e.device.current.Store(&asDevice)
-	e.bind.current.Store(&asBind)
+	e.devices.current.Store(&[]Device{dev})
+	e.binds.current.Store(&[]Bind{wire})
 	return e, dev, wire
 }
 
-// capture is a bind that keeps the last datagram.
+// capture is a bind that keeps what is sent.
 type capture struct {
 	udptest.Bind
-	pkt []byte
-	to  netip.AddrPort
+	pkts [][]byte
+	to   []netip.AddrPort // of each message
 }
 
-func (c *capture) BatchSize() int { return 1 }
-
-func (c *capture) Send(pkts [][]byte, to netip.AddrPort) (int, error) {
-	c.pkt, c.to = bytes.Clone(pkts[0]), to
-	return 1, nil
+func (c *capture) Send(out []offload.Outbound) (int, error) {
+	for _, o := range out {
+		for _, s := range o.Segments {
+			c.pkts = append(c.pkts, slices.Concat(s.Head, s.Body))
+		}
+		c.to = append(c.to, o.To)
+	}
+	return len(out), nil
 }
 
 func seeds(f *testing.F, add func(pkt []byte)) {
@@ -74,66 +77,104 @@ func within(pkt []byte, field4, field6 int, subnets []netip.Prefix) bool {
 }
 
 // Whatever comes from wherever: nothing panics, and only what a peer may send
-// is written, unchanged, and each packet is counted once.
+// is written, unchanged but for what joining and segmentation may change, and
+// each packet is counted once. The packets come as one message of equal ones.
 func FuzzFromWire(f *testing.F) {
 	seeds(f, func(pkt []byte) {
-		f.Add(pkt, uint8(2), uint16(8285))
-		f.Add(pkt, uint8(3), uint16(8285))
-		f.Add(pkt, uint8(66), uint16(8285))
-		f.Add(pkt, uint8(2), uint16(1))
+		f.Add(pkt, uint8(2), uint16(8285), uint16(len(pkt)))
+		f.Add(pkt, uint8(3), uint16(8285), uint16(len(pkt)))
+		f.Add(pkt, uint8(66), uint16(8285), uint16(len(pkt)))
+		f.Add(pkt, uint8(2), uint16(1), uint16(len(pkt)))
+		f.Add(append(bytes.Clone(pkt), pkt...), uint8(2), uint16(8285), uint16(len(pkt)))
 	})
-	f.Fuzz(func(t *testing.T, pkt []byte, host uint8, port uint16) {
-		if len(pkt) > maxPacket {
-			return
+	f.Fuzz(func(t *testing.T, data []byte, host uint8, port, segment uint16) {
+		if len(data) > maxPacket || len(data) > 0 && segment == 0 || len(data) > 64*int(segment) {
+			return // no socket brings that
 		}
 		e, dev, _ := fuzzHost()
-		b := newBatch(1)
-		b.sizes[0] = copy(b.bufs[0], pkt)
-		b.from[0] = netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, host}), port)
-		e.toDevice(b, 1)
+		r := newReceiver()
+		r.in[0].Size, r.in[0].Segment = copy(r.in[0].Buf, data), int(segment)
+		r.in[0].From = netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, host}), port)
+		e.toDevice(0, r, r.in[:1])
 
-		counted, dropped := total(e)
-		if counted+dropped != 1 || int(counted) != dev.Waiting() {
-			t.Fatalf("%d counted, %d dropped, %d written", counted, dropped, dev.Waiting())
+		sent := slices.Collect(slices.Chunk(data, max(int(segment), 1)))
+		if len(data) == 0 {
+			sent = [][]byte{nil}
 		}
-		if dev.Waiting() == 0 {
-			return
-		}
-		out := make([]byte, maxPacket)
-		n, _ := dev.Take(out)
-		if out = out[:n]; !bytes.Equal(out, pkt) {
-			t.Fatalf("wrote %x for %x", out, pkt)
+		passed, dropped := total(e)
+		if int(passed+dropped) != len(sent) || int(passed) != dev.Waiting() {
+			t.Fatalf("%d passed, %d dropped of %d, %d written", passed, dropped, len(sent), dev.Waiting())
 		}
 		allowed := map[uint8][]netip.Prefix{2: planB().subnets, 3: prefixes("10.5.3.0/24")}[host]
-		if port != 8285 || !within(out, 12, 8, allowed) || !within(out, 16, 24, planA().subnets) {
-			t.Fatalf("wrote %x from host %d port %d", out, host, port)
+		out := make([]byte, maxPacket)
+		for dev.Waiting() > 0 {
+			n, _ := dev.Take(out)
+			if port != 8285 || !within(out[:n], 12, 8, allowed) || !within(out[:n], 16, 24, planA().subnets) {
+				t.Fatalf("wrote %x from host %d port %d", out[:n], host, port)
+			}
+			// Joining takes packets of other flows out of their order.
+			i := slices.IndexFunc(sent, func(pkt []byte) bool { return samePacket(pkt, out[:n]) })
+			if i < 0 {
+				t.Fatalf("wrote %x for %x", out[:n], data)
+			}
+			sent = slices.Delete(sent, i, i+1)
 		}
 	})
 }
 
+// samePacket says whether two packets are the same but for the ID of an IPv4
+// packet with DF, where it says nothing (RFC 6864).
+func samePacket(a, b []byte) bool {
+	if len(a) >= ipv4HeaderLen && len(b) >= ipv4HeaderLen && a[0] == 0x45 && a[6] == 0x40 {
+		a, b = bytes.Clone(a), bytes.Clone(b)
+		for _, pkt := range [][]byte{a, b} {
+			clear(pkt[4:6])
+			clear(pkt[10:12])
+		}
+	}
+	return bytes.Equal(a, b)
+}
+
 // Whatever the kernel hands over: nothing panics, and only what its peer will
-// accept is sent, unchanged, to the owner of the destination.
+// accept is sent, to the owner of the destination: unchanged when there is
+// nothing to offload.
 func FuzzFromTun(f *testing.F) {
-	seeds(f, func(pkt []byte) { f.Add(pkt) })
-	f.Fuzz(func(t *testing.T, pkt []byte) {
-		if len(pkt) > maxPacket {
+	seeds(f, func(pkt []byte) {
+		frame := append(make([]byte, offload.HeaderLen), pkt...)
+		f.Add(frame)
+		for _, kind := range []uint8{offload.TypeNone, offload.TypeTCP4, offload.TypeTCP6, offload.TypeUDP, offload.TypeECN | offload.TypeTCP4} {
+			offload.Header{Flags: offload.NeedsCsum, Type: kind, HdrLen: 40, GSOSize: 4, CsumStart: 20, CsumOffset: 6}.Encode(frame)
+			f.Add(bytes.Clone(frame))
+		}
+	})
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		if len(frame) > maxFrame {
 			return
 		}
 		e, _, wire := fuzzHost()
-		b := newBatch(1)
-		b.sizes[0] = copy(b.bufs[0], pkt)
-		e.toWire(b, 1)
+		original := bytes.Clone(frame)
+		e.toWire(0, newSender(), [][]byte{frame})
 
 		sent, dropped := total(e)
-		if sent+dropped != 1 || (sent == 1) != wire.to.IsValid() {
-			t.Fatalf("%d sent, %d dropped, last to %s", sent, dropped, wire.to)
+		if int(sent) != len(wire.pkts) || sent == 0 && dropped != 1 || sent > 0 && dropped != 0 {
+			t.Fatalf("%d counted, %d dropped, %d sent", sent, dropped, len(wire.pkts))
 		}
-		if sent == 0 {
-			return
+		for _, to := range wire.to {
+			if to != wire.to[0] {
+				t.Fatalf("one frame went to %s and %s", wire.to[0], to)
+			}
 		}
-		owner := map[string][]netip.Prefix{"192.0.2.2:8285": planB().subnets, "192.0.2.3:8285": prefixes("10.5.3.0/24")}[wire.to.String()]
-		if !bytes.Equal(wire.pkt, pkt) || !within(pkt, 12, 8, planA().subnets) || !within(pkt, 16, 24, owner) {
-			t.Fatalf("sent %x to %s for %x", wire.pkt, wire.to, pkt)
+		for _, pkt := range wire.pkts {
+			owner := map[string][]netip.Prefix{"192.0.2.2:8285": planB().subnets, "192.0.2.3:8285": prefixes("10.5.3.0/24")}[wire.to[0].String()]
+			if !within(pkt, 12, 8, planA().subnets) || !within(pkt, 16, 24, owner) {
+				t.Fatalf("sent %x to %s for %x", pkt, wire.to[0], original)
+			}
+			if _, _, why := parsePacket(pkt); why != passed {
+				t.Fatalf("sent %x, %s, for %x", pkt, why, original)
+			}
+		}
+		if sent == 1 && original[0] == 0 && original[1] == 0 && !bytes.Equal(wire.pkts[0], original[offload.HeaderLen:]) {
+			t.Fatalf("sent %x for %x", wire.pkts[0], original)
 		}
 	})
 }

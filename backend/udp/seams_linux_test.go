@@ -2,10 +2,13 @@ package udp
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -13,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/backend/udp/offload"
 	"github.com/lenonet/leno/backend/udp/udptest"
 )
 
@@ -23,32 +27,81 @@ type deviceEnds struct {
 	taken  func() (pkt []byte) // the next packet the kernel got
 }
 
+// deviceMemory is what a reader of a device needs.
+func deviceMemory() (buf []byte, frames [][]byte) {
+	return make([]byte, 2*maxFrame), make([][]byte, 4)
+}
+
+// frames are packets one by one, without anything for the kernel to do.
+func frames(pkts ...[]byte) []offload.Frame {
+	out := make([]offload.Frame, len(pkts))
+	for i, pkt := range pkts {
+		out[i] = offload.Frame{Parts: [][]byte{pkt}, Packets: 1, Bytes: len(pkt)}
+	}
+	return out
+}
+
 // The contract of Device, on the fake and on the kernel's.
 func TestDeviceContract(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) deviceEnds{"fake": fakeDevice, "TUN": realDevice} {
 		t.Run(name, func(t *testing.T) {
 			ends := open(t)
-			bufs, sizes := newBatch(ends.dev.BatchSize()).bufs, make([]int, ends.dev.BatchSize())
+			buf, read := deviceMemory()
 			out := udpPacket([4]byte{10, 5, 1, 0}, [4]byte{10, 5, 2, 3}, "out")
 			ends.inject(out)
-			n, err := ends.dev.Read(bufs, sizes)
-			if err != nil || n != 1 || !bytes.Equal(bufs[0][28:sizes[0]], out[28:]) {
-				t.Fatalf("read %d packets, %v: %x", n, err, bufs[0][:sizes[0]])
+			n, err := ends.dev.Read(buf, read)
+			if err != nil || n != 1 || len(read[0]) != offload.HeaderLen+len(out) || !bytes.Equal(read[0][offload.HeaderLen+28:], out[28:]) {
+				t.Fatalf("read %d frames, %v: %x", n, err, read[:n])
+			}
+			// What waits comes in one call, as far as there is room.
+			for range 5 {
+				ends.inject(out)
+			}
+			for _, room := range []int{2, 1, 2} {
+				if n, err := ends.dev.Read(buf, read[:room]); n != room || err != nil {
+					t.Fatalf("read %d frames where %d wait and there is room, %v", n, room, err)
+				}
+			}
+			ends.inject(out)
+			ends.inject(out)
+			for range 2 {
+				if n, err := ends.dev.Read(buf[:maxFrame], read); n != 1 || err != nil {
+					t.Fatalf("read %d frames into room for one, %v", n, err)
+				}
 			}
 			in := [][]byte{udpPacket([4]byte{10, 5, 2, 3}, [4]byte{10, 5, 1, 0}, "first"), udpPacket([4]byte{10, 5, 2, 3}, [4]byte{10, 5, 1, 0}, "second")}
-			if n, err := ends.dev.Write(in); n != 2 || err != nil {
-				t.Fatalf("wrote %d packets, %v", n, err)
+			if n, err := ends.dev.Write(frames(in...)); n != 2 || err != nil {
+				t.Fatalf("wrote %d frames, %v", n, err)
 			}
 			for _, want := range in {
 				if got := ends.taken(); !bytes.Equal(got, want[28:]) {
 					t.Errorf("the kernel got %q, want %q", got, want[28:])
 				}
 			}
+			// A frame in parts, two packets joined, one that lies.
+			mixed := frames(in[0], joined(in[0], in[0]), udpPacket([4]byte{10, 5, 2, 3}, [4]byte{10, 5, 1, 0}, "last"))
+			mixed[0].Parts = [][]byte{in[0][:28], in[0][28:30], in[0][30:]}
+			mixed[1].Header = offloaded(offload.TypeUDP, 5)
+			if n, err := ends.dev.Write(mixed); n != 3 || err != nil {
+				t.Fatalf("wrote %d frames, %v", n, err)
+			}
+			for _, want := range []string{"first", "first", "first", "last"} {
+				if got := ends.taken(); string(got) != want {
+					t.Errorf("the kernel got %q, want %q", got, want)
+				}
+			}
+			mixed[1].Header = offloaded(offload.TypeUDP, 0)
+			if n, err := ends.dev.Write(mixed); n != 1 || !errors.Is(err, syscall.EINVAL) {
+				t.Errorf("a frame that lies: wrote %d, %v", n, err)
+			}
+			if got := ends.taken(); string(got) != "first" {
+				t.Errorf("before the one that lies the kernel got %q", got)
+			}
 
 			blocked := make(chan error)
 			go func() {
 				for {
-					if _, err := ends.dev.Read(bufs, sizes); err != nil {
+					if _, err := ends.dev.Read(buf, read); err != nil {
 						blocked <- err
 						return
 					}
@@ -60,18 +113,37 @@ func TestDeviceContract(t *testing.T) {
 			if err := <-blocked; !errors.Is(err, os.ErrClosed) {
 				t.Errorf("blocked read: %v", err)
 			}
-			if _, err := ends.dev.Read(bufs, sizes); !errors.Is(err, os.ErrClosed) {
+			if _, err := ends.dev.Read(buf, read); !errors.Is(err, os.ErrClosed) {
 				t.Errorf("read after close: %v", err)
 			}
-			if n, err := ends.dev.Write(in); n != 0 || !errors.Is(err, os.ErrClosed) {
+			if n, err := ends.dev.Write(frames(in...)); n != 0 || !errors.Is(err, os.ErrClosed) {
 				t.Errorf("write after close: %d, %v", n, err)
 			}
 		})
 	}
 }
 
+// joined is a super packet of two datagrams with the same header, whose
+// checksum is left to the kernel.
+func joined(a, b []byte) []byte {
+	pkt := append(bytes.Clone(a), b[28:]...)
+	binary.BigEndian.PutUint16(pkt[2:], uint16(len(pkt)))
+	pkt[10], pkt[11] = 0, 0
+	binary.BigEndian.PutUint16(pkt[10:], checksum(pkt[:20]))
+	binary.BigEndian.PutUint16(pkt[24:], uint16(len(pkt)-20))
+	pseudo := append(bytes.Clone(pkt[12:20]), 0, 17, 0, byte(len(pkt)-20))
+	binary.BigEndian.PutUint16(pkt[26:], ^checksum(pseudo))
+	return pkt
+}
+
+// offloaded is the vnet header of an IPv4 super packet of datagrams.
+func offloaded(kind uint8, size uint16) (out [offload.HeaderLen]byte) {
+	offload.Header{Flags: offload.NeedsCsum, Type: kind, HdrLen: 28, GSOSize: size, CsumStart: 20, CsumOffset: 6}.Encode(out[:])
+	return out
+}
+
 func fakeDevice(t *testing.T) deviceEnds {
-	dev := udptest.NewDevice(4)
+	dev := newFakeDevice(4)
 	return deviceEnds{
 		dev:    dev,
 		inject: func(pkt []byte) { dev.Inject(pkt) },
@@ -87,21 +159,22 @@ func fakeDevice(t *testing.T) deviceEnds {
 }
 
 func realDevice(t *testing.T) deviceEnds {
-	return attachReal(t, nstest.New(t))
+	return attachReal(t, nstest.New(t), allOffloads)
 }
 
 // attachReal opens the TUN of a namespace and gives it an address and a route.
-func attachReal(t *testing.T, ns *nstest.NS) deviceEnds {
+func attachReal(t *testing.T, ns *nstest.NS, want offloads) deviceEnds {
 	t.Helper()
-	var dev *tun
+	var queues []*tun
 	var kernel *net.UDPConn
 	inNS(t, ns, func() (err error) {
-		dev, err = openTUN(testLink)
+		queues, err = openTUN(testLink, 1, want)
 		return err
 	})
+	dev := queues[0]
 	// Without IPv6 the kernel has nothing of its own to say.
 	ns.Sh("echo 1 > /proc/sys/net/ipv6/conf/leno-test/disable_ipv6\n" +
-		"ip addr add 10.5.1.0/32 dev leno-test; ip link set leno-test up; ip route add 10.5.2.0/24 dev leno-test")
+		"ip addr replace 10.5.1.0/32 dev leno-test; ip link set leno-test up; ip route replace 10.5.2.0/24 dev leno-test")
 	inNS(t, ns, func() (err error) {
 		kernel, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(addrPort("10.5.1.0:7")))
 		return err
@@ -148,9 +221,9 @@ func TestBindContract(t *testing.T) {
 		ns := nstest.New(t)
 		return func(at netip.AddrPort) (b Bind, err error) {
 			ns.Do(func() {
-				var s *socket
-				if s, err = listen(t.Context(), at); err == nil {
-					b = s
+				var s []*socket
+				if s, err = listen(at, 1, allOffloads); err == nil {
+					b = s[0]
 				}
 			})
 			return b, err
@@ -176,28 +249,47 @@ func TestBindContract(t *testing.T) {
 			if _, err := open(tt.a); !errors.Is(err, syscall.EADDRINUSE) {
 				t.Errorf("second listener: %v", err)
 			}
-			memory := newBatch(b.BatchSize())
 			largest := make([]byte, 65507)
 			for _, want := range [][]byte{[]byte("first"), {}, largest} {
-				if n, err := a.Send([][]byte{want}, tt.b); n != 1 || err != nil {
+				if n, err := a.Send(message(tt.b, want)); n != 1 || err != nil {
 					t.Fatalf("sent %d, %v", n, err)
 				}
-				n, err := b.Receive(memory.bufs, memory.sizes, memory.from)
-				if err != nil || n != 1 || !bytes.Equal(memory.bufs[0][:memory.sizes[0]], want) || memory.from[0] != tt.a {
-					t.Fatalf("received %d, %v: %d bytes from %s", n, err, memory.sizes[0], memory.from[0])
+				if got := receive(t, b, tt.a, 1); !bytes.Equal(got[0], want) {
+					t.Fatalf("received %d bytes, want %d", len(got[0]), len(want))
 				}
 			}
-			if n, err := a.Send([][]byte{[]byte("good"), make([]byte, 65535), []byte("untried")}, tt.b); n != 1 || !errors.Is(err, syscall.EMSGSIZE) {
+			// One message, many datagrams, of which the last is shorter.
+			many := offload.Outbound{To: tt.b, Size: 1000}
+			for i := range offload.MaxSegments {
+				many.Segments = append(many.Segments, offload.Segment{Head: bytes.Repeat([]byte{byte(i)}, 20), Body: make([]byte, 980)})
+				many.Bytes += 1000
+			}
+			many.Segments[offload.MaxSegments-1].Body = nil
+			many.Bytes -= 980
+			if n, err := a.Send([]offload.Outbound{many, message(tt.b, []byte("next"))[0]}); n != 2 || err != nil {
+				t.Fatalf("sent %d, %v", n, err)
+			}
+			for i, got := range receive(t, b, tt.a, offload.MaxSegments+1) {
+				want := []byte("next")
+				if i < offload.MaxSegments {
+					want = append(bytes.Clone(many.Segments[i].Head), many.Segments[i].Body...)
+				}
+				if !bytes.Equal(got, want) {
+					t.Fatalf("datagram %d is %d bytes, %x..., want %d", i, len(got), got[:min(len(got), 20)], len(want))
+				}
+			}
+			long := message(tt.b, []byte("good"), make([]byte, 65535), []byte("untried"))
+			if n, err := a.Send(long); n != 1 || long[1].Sent != 0 || !errors.Is(err, syscall.EMSGSIZE) {
 				t.Errorf("too long: sent %d, %v", n, err)
 			}
-			if n, err := b.Receive(memory.bufs, memory.sizes, memory.from); n != 1 || err != nil || string(memory.bufs[0][:memory.sizes[0]]) != "good" {
-				t.Errorf("before the long one: %d, %v", n, err)
+			if got := receive(t, b, tt.a, 1); string(got[0]) != "good" {
+				t.Errorf("before the long one: %q", got)
 			}
 
 			blocked := make(chan error)
-			mine := newBatch(a.BatchSize())
+			mine := newReceiver().in
 			go func() {
-				_, err := a.Receive(mine.bufs, mine.sizes, mine.from)
+				_, err := a.Receive(mine)
 				blocked <- err
 			}()
 			if err := errors.Join(a.Close(), a.Close()); err != nil {
@@ -206,10 +298,10 @@ func TestBindContract(t *testing.T) {
 			if err := <-blocked; !errors.Is(err, net.ErrClosed) {
 				t.Errorf("blocked receive: %v", err)
 			}
-			if _, err := a.Receive(mine.bufs, mine.sizes, mine.from); !errors.Is(err, net.ErrClosed) {
+			if _, err := a.Receive(mine); !errors.Is(err, net.ErrClosed) {
 				t.Errorf("receive after close: %v", err)
 			}
-			if n, err := a.Send([][]byte{[]byte("late")}, tt.b); n != 0 || !errors.Is(err, net.ErrClosed) {
+			if n, err := a.Send(message(tt.b, []byte("late"))); n != 0 || !errors.Is(err, net.ErrClosed) {
 				t.Errorf("send after close: %d, %v", n, err)
 			}
 			again, err := open(tt.a)
@@ -223,6 +315,33 @@ func TestBindContract(t *testing.T) {
 	}
 }
 
+// receive takes n datagrams, all from one sender.
+func receive(t *testing.T, b Bind, from netip.AddrPort, n int) (out [][]byte) {
+	t.Helper()
+	in := newReceiver().in
+	for len(out) < n {
+		messages, err := b.Receive(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range in[:messages] {
+			if m.From != from {
+				t.Fatalf("a datagram from %s, want %s", m.From, from)
+			}
+			if m.Size == 0 {
+				out = append(out, nil)
+			}
+			for pkt := range slices.Chunk(m.Buf[:m.Size], max(m.Segment, 1)) {
+				out = append(out, bytes.Clone(pkt))
+			}
+		}
+	}
+	if len(out) != n {
+		t.Fatalf("%d datagrams, want %d", len(out), n)
+	}
+	return out
+}
+
 // Outer packets go without DF, and bursts find room.
 func TestSocketOptions(t *testing.T) {
 	ns := nstest.New(t)
@@ -230,21 +349,11 @@ func TestSocketOptions(t *testing.T) {
 		addrPort("127.0.0.1:8285"): {unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT},
 		addrPort("[::1]:8285"):     {unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DONT},
 	} {
-		var s *socket
-		inNS(t, ns, func() (err error) {
-			s, err = listen(t.Context(), at)
-			return err
-		})
-		raw, err := s.conn.SyscallConn()
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := listenReal(t, ns, at, 1, allOffloads)[0]
 		// The kernel doubles what it is asked for, for its own accounting.
 		for _, want := range [][3]int{option, {unix.SOL_SOCKET, unix.SO_RCVBUF, 2 * socketBuffer}, {unix.SOL_SOCKET, unix.SO_SNDBUF, 2 * socketBuffer}} {
-			var got int
-			var optErr error
-			err := raw.Control(func(fd uintptr) { got, optErr = unix.GetsockoptInt(int(fd), want[0], want[1]) })
-			if err := errors.Join(err, optErr); err != nil || got != want[2] {
+			got, err := unix.GetsockoptInt(s.fd, want[0], want[1])
+			if err != nil || got != want[2] {
 				t.Errorf("option %d of level %d on %s is %d, want %d: %v", want[1], want[0], at, got, want[2], err)
 			}
 		}
@@ -254,56 +363,124 @@ func TestSocketOptions(t *testing.T) {
 	}
 }
 
-// Offloads of an earlier owner do not outlive him: what is read is whole, with
-// the checksum that a vnet header would have promised to fill in.
+// listenReal binds sockets in a namespace.
+func listenReal(t *testing.T, ns *nstest.NS, at netip.AddrPort, n int, want offloads) (out []*socket) {
+	t.Helper()
+	inNS(t, ns, func() (err error) {
+		out, err = listen(at, n, want)
+		return err
+	})
+	t.Cleanup(func() {
+		for _, s := range out {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return out
+}
+
+// Sockets share a port among themselves and with nobody else, whether he would
+// share or not.
+func TestSocketsShareAPort(t *testing.T) {
+	ns := nstest.New(t)
+	for _, at := range []netip.AddrPort{addrPort("127.0.0.1:8285"), addrPort("[::1]:8285")} {
+		mine := listenReal(t, ns, at, 3, allOffloads)
+		for _, n := range []int{1, 3} {
+			var err error
+			ns.Do(func() { _, err = listen(at, n, allOffloads) })
+			if !errors.Is(err, syscall.EADDRINUSE) {
+				t.Errorf("%d more sockets: %v", n, err)
+			}
+		}
+		// All of a sender's datagrams come to one of them; senders spread.
+		used := map[int]bool{}
+		for port := range uint16(40) {
+			from := netip.AddrPortFrom(at.Addr(), 10000+port)
+			sender := listenReal(t, ns, from, 1, allOffloads)[0]
+			for range 2 {
+				if n, err := sender.Send(message(at, []byte("a"), []byte("b"))); n != 2 || err != nil {
+					t.Fatal(n, err)
+				}
+			}
+			found := -1
+			for i, s := range mine {
+				fds := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}
+				if n, err := unix.Poll(fds, 0); err != nil {
+					t.Fatal(err)
+				} else if n == 1 {
+					if found >= 0 {
+						t.Fatalf("datagrams of one sender came to sockets %d and %d", found, i)
+					}
+					found = i
+				}
+			}
+			if found < 0 {
+				t.Fatal("nothing came")
+			}
+			receive(t, mine[found], from, 4)
+			used[found] = true
+		}
+		if len(used) != 3 {
+			t.Errorf("40 senders use %d of 3 sockets", len(used))
+		}
+	}
+}
+
+// Offloads of an earlier owner do not outlive him: without any, what is read
+// is whole, with the checksum that a vnet header would have promised to fill
+// in. With them it is so after Split.
 func TestTUNForgetsOffloads(t *testing.T) {
 	ns := nstest.New(t)
 	inNS(t, ns, func() error {
-		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return err
+		queues, err := openTUN(testLink, 2, allOffloads)
+		for _, q := range queues {
+			if q.can != allOffloads {
+				t.Errorf("the kernel has %+v", q.can)
+			}
+			err = errors.Join(err, q.Close())
 		}
-		ifr, err := unix.NewIfreq(testLink)
-		if err != nil {
-			return err
-		}
-		ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
-		return errors.Join(
-			unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr),
-			unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, unix.TUN_F_CSUM|unix.TUN_F_TSO4|unix.TUN_F_TSO6),
-			unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1),
-			unix.Close(fd))
+		return err
 	})
-	ends := attachReal(t, ns)
-	mustContain(t, ns.Sh("ip -d -o link show leno-test"), "vnet_hdr off", "persist on", "pi off")
-	ends.inject(udpPacket([4]byte{10, 5, 1, 0}, [4]byte{10, 5, 2, 3}, "whole"))
-	b := newBatch(1)
-	if _, err := ends.dev.Read(b.bufs, b.sizes); err != nil {
-		t.Fatal(err)
-	}
-	// RFC 768: addresses, protocol and length are summed with the datagram.
-	pkt := b.bufs[0][:b.sizes[0]]
-	datagram := append(bytes.Clone(pkt[20:]), pkt[12:20]...)
-	if len(pkt)%2 == 1 {
-		datagram = append(append(bytes.Clone(pkt[20:]), 0), pkt[12:20]...)
-	}
-	datagram = append(datagram, 0, 17, 0, byte(len(pkt)-20))
-	if checksum(datagram) != 0 {
-		t.Errorf("partial checksum in %x", pkt)
+	mustContain(t, ns.Sh("ip -d -o link show leno-test"), "multi_queue", "vnet_hdr on", "persist on", "pi off")
+	for _, want := range []offloads{{}, {tso: true}} {
+		t.Run(fmt.Sprintf("%+v", want), func(t *testing.T) {
+			ends := attachReal(t, ns, want)
+			ends.inject(udpPacket([4]byte{10, 5, 1, 0}, [4]byte{10, 5, 2, 3}, "whole"))
+			buf, read := deviceMemory()
+			if _, err := ends.dev.Read(buf, read); err != nil {
+				t.Fatal(err)
+			}
+			if header := read[0][:offload.HeaderLen]; want.tso == bytes.Equal(header, make([]byte, offload.HeaderLen)) {
+				t.Errorf("vnet header %x", header)
+			}
+			var split offload.Splitter
+			segments, err := split.Split(read[0])
+			if err != nil || len(segments) != 1 {
+				t.Fatal(len(segments), err)
+			}
+			// RFC 768: addresses, protocol and length are summed with the datagram,
+			// here of odd length.
+			pkt := segments[0].Head
+			pseudo := slices.Concat([]byte{0}, pkt[12:20], []byte{0, 17, 0, byte(len(pkt) - 20)})
+			if binary.BigEndian.Uint16(pkt[26:]) == 0 || checksum(append(bytes.Clone(pkt[20:]), pseudo...)) != 0 {
+				t.Errorf("partial checksum in %x", pkt)
+			}
+		})
 	}
 }
 
 // The real ends cost no allocation a packet either.
 func TestSeamsDoNotAllocate(t *testing.T) {
 	ns := nstest.New(t)
-	ends := attachReal(t, ns)
+	ends := attachReal(t, ns, allOffloads)
 	out := udpPacket([4]byte{10, 5, 1, 0}, [4]byte{10, 5, 2, 3}, "out")
-	in := [][]byte{udpPacket([4]byte{10, 5, 2, 3}, [4]byte{10, 5, 1, 0}, "in")}
-	mem := newBatch(1)
+	in := frames(udpPacket([4]byte{10, 5, 2, 3}, [4]byte{10, 5, 1, 0}, "in"))
+	buf, read := deviceMemory()
 	var failed error
 	if n := testing.AllocsPerRun(100, func() {
 		ends.inject(out)
-		_, readErr := ends.dev.Read(mem.bufs, mem.sizes)
+		_, readErr := ends.dev.Read(buf, read)
 		_, writeErr := ends.dev.Write(in)
 		if readErr != nil || writeErr != nil {
 			failed = errors.Join(readErr, writeErr)
@@ -312,22 +489,17 @@ func TestSeamsDoNotAllocate(t *testing.T) {
 		t.Errorf("TUN: %.0f allocations a packet, %v", n, failed)
 	}
 	for _, at := range []netip.AddrPort{addrPort("127.0.0.1:8285"), addrPort("[::1]:8285")} {
-		var s *socket
-		inNS(t, ns, func() (err error) {
-			s, err = listen(t.Context(), at)
-			return err
-		})
+		s := listenReal(t, ns, at, 1, allOffloads)[0]
+		messages := message(at, out, out)
+		memory := newReceiver().in
 		if n := testing.AllocsPerRun(100, func() {
-			_, sendErr := s.Send(in, at)
-			_, receiveErr := s.Receive(mem.bufs, mem.sizes, mem.from)
+			_, sendErr := s.Send(messages)
+			_, receiveErr := s.Receive(memory)
 			if sendErr != nil || receiveErr != nil {
 				failed = errors.Join(sendErr, receiveErr)
 			}
 		}); n != 0 || failed != nil {
 			t.Errorf("socket on %s: %.0f allocations a packet, %v", at, n, failed)
-		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
 		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/gaissmai/bart"
+
+	"github.com/lenonet/leno/backend/udp/offload"
 )
 
 // table is all the forwarder knows about who is where. It is never changed
@@ -58,10 +60,10 @@ func newTable(own []netip.Prefix, peers []peerPlan, before *table) *table {
 	return t
 }
 
-// ingress judges a packet from the wire. The peer is the one to count it for,
-// nil when it is nobody's.
-func (t *table) ingress(pkt []byte, from netip.AddrPort) (*peer, reason) {
-	sender := t.sources[from]
+// ingress judges a packet from the wire; sender is who stands for the address
+// it came from in sources, or nil. The peer is the one to count it for, nil when
+// it is nobody's.
+func (t *table) ingress(sender *peer, from netip.AddrPort, pkt []byte) (*peer, reason) {
 	if sender == nil {
 		return nil, unknownPeer
 	}
@@ -79,8 +81,13 @@ func (t *table) ingress(pkt []byte, from netip.AddrPort) (*peer, reason) {
 	return p, passed
 }
 
-// egress judges a packet from the device and finds whom to send it to.
-func (t *table) egress(pkt []byte) (*peer, reason) {
+// egress judges a frame from the device and finds whom to send it to. A super
+// packet's header is that of one long packet.
+func (t *table) egress(frame []byte) (*peer, reason) {
+	if len(frame) < offload.HeaderLen {
+		return nil, truncated
+	}
+	pkt := frame[offload.HeaderLen:]
 	src, dst, why := parsePacket(pkt)
 	if why != passed {
 		return nil, why

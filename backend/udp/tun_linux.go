@@ -4,98 +4,201 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/backend/udp/offload"
 )
 
-// tun is one queue of a persistent TUN device, one packet a call.
+// tun is one queue of a persistent TUN device.
 //
-// It is opened here rather than with wireguard-go's tun package: that one
-// never sets persistence, always asks for the vnet header, and switches
-// segmentation offloads on, which outlive the process. This one needs eleven
-// lines of ioctl and has the runtime's poller under it just the same.
+// It is opened here rather than with wireguard-go's tun package: that one never
+// sets persistence, has one queue, and copies every payload on its way through
+// user space.
 type tun struct {
-	file *os.File
+	*descriptor
+	can offloads
+
+	mu  sync.Mutex // for iov
+	iov []unix.Iovec
 }
 
 var _ Device = (*tun)(nil)
 
-// errBusy says that another process holds the device's only queue.
+// errBusy says that another process is attached to the device.
 var errBusy = errors.New("another process is attached to the device")
 
-// errQueues says that the device was made for several queues, which is decided
+// errQueues says that the device was made for a single queue, which is decided
 // at its creation.
-var errQueues = errors.New("the device is not a single-queue TUN")
+var errQueues = errors.New("the device is not a multi-queue TUN")
 
-// openTUN attaches to the TUN device of that name in the calling thread's
-// network namespace, or creates it. The device stays when its descriptor is
-// closed or the process dies; addresses and routes stay with it as long as it
-// is not set down.
-func openTUN(name string) (*tun, error) {
-	// It must not reach the poller before it is attached: until then the
-	// kernel reports an error for it.
-	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open /dev/net/tun: %w", err)
+// openTUN attaches to some queues of the TUN device of that name in the calling
+// thread's network namespace, and creates it when there is none. The device
+// stays when its descriptors are closed or the process dies; addresses and
+// routes stay with it as long as it is not set down. It switches on those of
+// the wanted offloads that the kernel has.
+func openTUN(name string, queues int, want offloads) (_ []*tun, err error) {
+	var out []*tun
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, closeAll(out))
+		}
+	}()
+	for range queues {
+		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return out, fmt.Errorf("open /dev/net/tun: %w", err)
+		}
+		d, err := newDescriptor(fd)
+		if err != nil {
+			return out, err
+		}
+		t := &tun{descriptor: d, iov: make([]unix.Iovec, 0, maxIOV)}
+		out = append(out, t)
+		if t.can, err = attachTUN(fd, name, want); err != nil {
+			return out, fmt.Errorf("attach to tun device %s: %w", name, err)
+		}
 	}
-	if err := attachTUN(fd, name); err != nil {
-		return nil, errors.Join(fmt.Errorf("attach to tun device %s: %w", name, err), unix.Close(fd))
-	}
-	return &tun{file: os.NewFile(uintptr(fd), "/dev/net/tun")}, nil
+	return out, nil
 }
 
-func attachTUN(fd int, name string) error {
+func attachTUN(fd int, name string, want offloads) (offloads, error) {
 	ifr, err := unix.NewIfreq(name)
 	if err != nil {
-		return err
+		return offloads{}, err
 	}
-	ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+	ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR | unix.IFF_MULTI_QUEUE)
 	switch err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); {
 	case errors.Is(err, unix.EBUSY):
-		return errBusy
+		return offloads{}, errBusy
 	case errors.Is(err, unix.EINVAL):
-		return errQueues
+		return offloads{}, errQueues
 	case err != nil:
-		return err
+		return offloads{}, err
 	}
-	// Offloads are the device's and survive whoever set them. Left on, without
-	// a vnet header to tell of them, UDP arrives with partial checksums.
-	if err := unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, 0); err != nil {
-		return fmt.Errorf("switch offloads off: %w", err)
+	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, offload.HeaderLen); err != nil {
+		return offloads{}, fmt.Errorf("set length of vnet header: %w", err)
+	}
+	can, err := setOffloads(fd, want)
+	if err != nil {
+		return offloads{}, err
 	}
 	if err := unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1); err != nil {
-		return fmt.Errorf("make persistent: %w", err)
+		return offloads{}, fmt.Errorf("make persistent: %w", err)
 	}
-	return nil
+	return can, nil
+}
+
+// setOffloads switches on what the kernel has of the wanted: UDP segmentation
+// came with Linux 6.2. They are the device's and outlive whoever set them, so
+// that they are always set, also to none.
+func setOffloads(fd int, want offloads) (offloads, error) {
+	for _, try := range []offloads{want, {tso: want.tso}, {}} {
+		flags := 0
+		if try.tso {
+			flags |= unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6 | unix.TUN_F_TSO_ECN
+		}
+		if try.uso {
+			flags |= unix.TUN_F_CSUM | unix.TUN_F_USO4 | unix.TUN_F_USO6
+		}
+		err := unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, flags)
+		if err == nil {
+			try.segment, try.gro = want.segment, want.gro
+			return try, nil
+		}
+		if !errors.Is(err, unix.EINVAL) {
+			return offloads{}, fmt.Errorf("set offloads: %w", err)
+		}
+	}
+	return offloads{}, errors.New("the kernel lets offloads be switched neither on nor off")
 }
 
 // Read is Device's. When the link is deleted it fails with EBADFD.
-func (t *tun) Read(bufs [][]byte, sizes []int) (int, error) {
-	n, err := t.file.Read(bufs[0])
-	if err != nil {
-		return 0, err
+func (t *tun) Read(buf []byte, frames [][]byte) (int, error) {
+	if !t.enter() {
+		return 0, os.ErrClosed
 	}
-	sizes[0] = n
-	return 1, nil
+	defer t.leave()
+	for idle := 0; ; {
+		n := 0
+		for n < len(frames) && len(buf) >= maxFrame {
+			size, errno := read(t.fd, buf)
+			if errno == unix.EAGAIN {
+				break
+			}
+			if errno == unix.EINTR {
+				continue
+			}
+			if errno != 0 {
+				if n > 0 {
+					return n, nil // the next call finds it again
+				}
+				return 0, errno
+			}
+			frames[n] = buf[:size:size]
+			buf = buf[align(size):]
+			n++
+		}
+		if n > 0 {
+			return n, nil
+		}
+		if idle < yields {
+			idle++
+			yield()
+			continue
+		}
+		if !t.wait(unix.POLLIN) {
+			return 0, os.ErrClosed
+		}
+	}
+}
+
+// align rounds up to whole cache lines.
+func align(n int) int { return (n + 63) &^ 63 }
+
+func read(fd int, buf []byte) (int, unix.Errno) {
+	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)))
+	return int(n), errno
 }
 
 // Write is Device's. While the link is down it fails with EIO.
-func (t *tun) Write(pkts [][]byte) (int, error) {
-	for i, pkt := range pkts {
-		if _, err := t.file.Write(pkt); err != nil {
-			return i, err
+func (t *tun) Write(frames []offload.Frame) (int, error) {
+	if !t.enter() {
+		return 0, os.ErrClosed
+	}
+	defer t.leave()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range frames {
+		f := &frames[i]
+		t.iov = append(t.iov[:0], vector(f.Header[:]))
+		for _, part := range f.Parts {
+			t.iov = append(t.iov, vector(part))
+		}
+		for {
+			_, _, errno := unix.RawSyscall(unix.SYS_WRITEV, uintptr(t.fd), uintptr(unsafe.Pointer(&t.iov[0])), uintptr(len(t.iov)))
+			if errno == 0 {
+				break
+			}
+			if errno == unix.EINTR {
+				continue
+			}
+			if errno == unix.EAGAIN && t.wait(unix.POLLOUT) {
+				continue
+			}
+			if t.closed.Load() {
+				return i, os.ErrClosed
+			}
+			return i, errno
 		}
 	}
-	return len(pkts), nil
+	return len(frames), nil
 }
 
-// BatchSize is Device's.
-func (t *tun) BatchSize() int { return 1 }
+// Takes is Device's.
+func (t *tun) Takes() offload.Kinds { return offload.Kinds{TCP: t.can.tso, UDP: t.can.uso} }
 
 // Close is Device's.
-func (t *tun) Close() error {
-	if err := t.file.Close(); !errors.Is(err, os.ErrClosed) {
-		return err
-	}
-	return nil
-}
+func (t *tun) Close() error { return t.close() }

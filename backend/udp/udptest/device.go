@@ -8,38 +8,66 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"syscall"
+
+	"github.com/lenonet/leno/backend/udp/offload"
 )
 
+// maxFrame is a vnet header and the longest IP packet.
+const maxFrame = offload.HeaderLen + 65535
+
 // Device is a link without a kernel. What is injected is read by the
-// forwarder; what the forwarder writes can be taken.
+// forwarder; what the forwarder writes can be taken, super packets taken apart
+// as a kernel would.
 type Device struct {
 	in, out *queue
 	batch   int
+	kinds   offload.Kinds
 	refuse  func(pkt []byte) error
-	mu      sync.Mutex
+	mu      sync.Mutex // for what follows
+	split   offload.Splitter
+	frame   []byte
+	pkt     []byte
+	frames  int
 	broken  error
 	closed  bool
 }
 
-// NewDevice makes a device that reads and writes up to batch packets a call.
-func NewDevice(batch int) *Device {
-	return &Device{in: newQueue(), out: newQueue(), batch: batch}
+// NewDevice makes a device that brings up to batch frames a call and takes
+// super packets of some kinds.
+func NewDevice(batch int, kinds offload.Kinds) *Device {
+	return &Device{in: newQueue(), out: newQueue(), batch: batch, kinds: kinds}
 }
 
-// Refuse makes Write fail for the packets about which f returns an error. It
-// must be called before the device is used.
+// Refuse makes Write fail for the packets, super packets whole, about which f
+// returns an error. It must be called before the device is used.
 func (d *Device) Refuse(f func(pkt []byte) error) { d.refuse = f }
 
 // Inject routes a packet to the link, as the kernel would. It says whether
 // there was room.
-func (d *Device) Inject(pkt []byte) bool { return d.in.put(pkt, netip.AddrPort{}) }
+func (d *Device) Inject(pkt []byte) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.frame = append(d.frame[:0], make([]byte, offload.HeaderLen)...)
+	d.frame = append(d.frame, pkt...)
+	return d.in.put(d.frame, netip.AddrPort{})
+}
+
+// InjectFrame routes a packet with the vnet header before it.
+func (d *Device) InjectFrame(frame []byte) bool { return d.in.put(frame, netip.AddrPort{}) }
 
 // Take waits for the next packet written to the link and copies it into buf.
 // ok is false after Close.
 func (d *Device) Take(buf []byte) (n int, ok bool) {
-	var sizes [1]int
-	_, ok = d.out.take([][]byte{buf}, sizes[:], nil)
-	return sizes[0], ok
+	taken := false
+	ok = d.out.take(func(pkt []byte, _ netip.AddrPort) bool {
+		if taken {
+			return false
+		}
+		taken, n = true, copy(buf, pkt)
+		return true
+	})
+	return n, ok
 }
 
 // Waiting says how many packets wait to be taken.
@@ -47,6 +75,13 @@ func (d *Device) Waiting() int {
 	d.out.mu.Lock()
 	defer d.out.mu.Unlock()
 	return d.out.length
+}
+
+// Frames says how many frames were written, super packets counted once.
+func (d *Device) Frames() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.frames
 }
 
 // Break makes reads fail with err from now on, as when the link is deleted.
@@ -58,8 +93,17 @@ func (d *Device) Break(err error) {
 }
 
 // Read is the seam's Read.
-func (d *Device) Read(bufs [][]byte, sizes []int) (int, error) {
-	if n, ok := d.in.take(bufs, sizes, nil); ok {
+func (d *Device) Read(buf []byte, frames [][]byte) (n int, err error) {
+	ok := d.in.take(func(frame []byte, _ netip.AddrPort) bool {
+		if n == min(d.batch, len(frames)) || len(buf) < maxFrame {
+			return false
+		}
+		size := copy(buf, frame)
+		frames[n], buf = buf[:size:size], buf[size:]
+		n++
+		return true
+	})
+	if ok {
 		return n, nil
 	}
 	d.mu.Lock()
@@ -71,27 +115,53 @@ func (d *Device) Read(bufs [][]byte, sizes []int) (int, error) {
 }
 
 // Write is the seam's Write. A full line of packets loses the rest, as the
-// kernel's backlog does.
-func (d *Device) Write(pkts [][]byte) (int, error) {
-	for i, pkt := range pkts {
-		d.mu.Lock()
-		closed := d.closed
-		d.mu.Unlock()
-		if closed {
+// kernel's backlog does. A super packet that lies, or of a kind that the device
+// does not take, is EINVAL, as in the kernel.
+func (d *Device) Write(frames []offload.Frame) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range frames {
+		if d.closed {
 			return i, os.ErrClosed
 		}
+		d.frame = append(d.frame[:0], frames[i].Header[:]...)
+		for _, part := range frames[i].Parts {
+			d.frame = append(d.frame, part...)
+		}
 		if d.refuse != nil {
-			if err := d.refuse(pkt); err != nil {
+			if err := d.refuse(d.frame[offload.HeaderLen:]); err != nil {
 				return i, err
 			}
 		}
-		d.out.put(pkt, netip.AddrPort{})
+		if err := d.deliver(d.frame); err != nil {
+			return i, err
+		}
+		d.frames++
 	}
-	return len(pkts), nil
+	return len(frames), nil
 }
 
-// BatchSize is the seam's BatchSize.
-func (d *Device) BatchSize() int { return d.batch }
+func (d *Device) deliver(frame []byte) error {
+	defer d.split.Reset()
+	var h offload.Header
+	h.Decode(frame)
+	kind := h.Type &^ offload.TypeECN
+	if kind == offload.TypeUDP && !d.kinds.UDP || (kind == offload.TypeTCP4 || kind == offload.TypeTCP6) && !d.kinds.TCP {
+		return syscall.EINVAL
+	}
+	segments, err := d.split.Split(frame)
+	if err != nil {
+		return syscall.EINVAL
+	}
+	for _, s := range segments {
+		d.pkt = append(append(d.pkt[:0], s.Head...), s.Body...)
+		d.out.put(d.pkt, netip.AddrPort{})
+	}
+	return nil
+}
+
+// Takes is the seam's Takes.
+func (d *Device) Takes() offload.Kinds { return d.kinds }
 
 // Close is the seam's Close.
 func (d *Device) Close() error {

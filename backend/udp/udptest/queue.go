@@ -44,28 +44,26 @@ func (q *queue) put(pkt []byte, from netip.AddrPort) bool {
 	return true
 }
 
-// take waits for a packet and copies as many as there are. ok is false once
-// the queue is closed.
-func (q *queue) take(bufs [][]byte, sizes []int, from []netip.AddrPort) (n int, ok bool) {
+// take waits for a packet and hands over those there are, oldest first, until
+// to says that it has no room for the one it is shown. ok is false once the
+// queue is closed.
+func (q *queue) take(to func(pkt []byte, from netip.AddrPort) bool) (ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for q.length == 0 && !q.closed {
 		q.filled.Wait()
 	}
 	if q.closed {
-		return 0, false
+		return false
 	}
-	for n < len(bufs) && q.length > 0 {
+	for ; q.length > 0; q.length-- {
 		s := &q.slots[q.head]
-		sizes[n] = copy(bufs[n], s.pkt)
-		if from != nil {
-			from[n] = s.from
+		if !to(s.pkt, s.from) {
+			break
 		}
 		q.head = (q.head + 1) % depth
-		q.length--
-		n++
 	}
-	return n, true
+	return true
 }
 
 func (q *queue) close() {

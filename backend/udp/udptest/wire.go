@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"sync"
 	"syscall"
+
+	"github.com/lenonet/leno/backend/udp/offload"
 )
 
 // Wire is an underlay in memory. It loses datagrams to addresses on which
@@ -21,7 +23,8 @@ func NewWire(mtu int) *Wire {
 	return &Wire{binds: map[netip.AddrPort]*Bind{}, mtu: mtu}
 }
 
-// Listen opens a bind on an address nobody has.
+// Listen opens a bind on an address nobody has. A call brings up to batch
+// messages, each of up to batch datagrams.
 func (w *Wire) Listen(at netip.AddrPort, batch int) (*Bind, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -39,37 +42,78 @@ type Bind struct {
 	at    netip.AddrPort
 	in    *queue
 	batch int
+
+	mu  sync.Mutex // for pkt
+	pkt []byte
 }
 
-// Receive is the seam's Receive.
-func (b *Bind) Receive(bufs [][]byte, sizes []int, from []netip.AddrPort) (int, error) {
-	if n, ok := b.in.take(bufs, sizes, from); ok {
-		return n, nil
+// Receive is the seam's Receive. It joins what the kernel would: neighbours of
+// one sender and one size, the last of which may be shorter.
+func (b *Bind) Receive(in []offload.Inbound) (n int, err error) {
+	last := 0 // length of the newest datagram in in[n-1]
+	ok := b.in.take(func(pkt []byte, from netip.AddrPort) bool {
+		if n > 0 {
+			m := &in[n-1]
+			full := m.Size/max(m.Segment, 1) >= b.batch || m.Size+len(pkt) > len(m.Buf)
+			if !full && m.From == from && last == m.Segment && len(pkt) <= m.Segment && len(pkt) > 0 {
+				m.Size += copy(m.Buf[m.Size:], pkt)
+				last = len(pkt)
+				return true
+			}
+		}
+		if n == min(b.batch, len(in)) {
+			return false
+		}
+		m := &in[n]
+		m.Size, m.Segment, m.From = copy(m.Buf, pkt), len(pkt), from
+		last = len(pkt)
+		n++
+		return true
+	})
+	if !ok {
+		return 0, net.ErrClosed
 	}
-	return 0, net.ErrClosed
+	return n, nil
 }
 
 // Send is the seam's Send.
-func (b *Bind) Send(pkts [][]byte, to netip.AddrPort) (int, error) {
+func (b *Bind) Send(out []offload.Outbound) (int, error) {
 	b.wire.mu.Lock()
-	mine, other := b.wire.binds[b.at], b.wire.binds[to]
+	mine := b.wire.binds[b.at]
 	b.wire.mu.Unlock()
 	if mine != b {
 		return 0, net.ErrClosed
 	}
-	for i, pkt := range pkts {
-		if len(pkt) > b.wire.mtu {
-			return i, syscall.EMSGSIZE
-		}
-		if other != nil {
-			other.in.put(pkt, b.at)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range out {
+		if err := b.send(&out[i]); err != nil {
+			return i, err
 		}
 	}
-	return len(pkts), nil
+	return len(out), nil
 }
 
-// BatchSize is the seam's BatchSize.
-func (b *Bind) BatchSize() int { return b.batch }
+func (b *Bind) send(o *offload.Outbound) error {
+	b.wire.mu.Lock()
+	other := b.wire.binds[o.To]
+	b.wire.mu.Unlock()
+	for o.Sent = 0; o.Sent < len(o.Segments); o.Sent++ {
+		s := o.Segments[o.Sent]
+		b.pkt = append(append(b.pkt[:0], s.Head...), s.Body...)
+		last := o.Sent == len(o.Segments)-1
+		if len(b.pkt) > b.wire.mtu {
+			return syscall.EMSGSIZE
+		}
+		if len(b.pkt) > o.Size || len(b.pkt) < o.Size && !last || len(o.Segments) > offload.MaxSegments {
+			return fmt.Errorf("segment %d of %d bytes in a message of %d with %d: %w", o.Sent, len(b.pkt), len(o.Segments), o.Size, syscall.EINVAL)
+		}
+		if other != nil {
+			other.in.put(b.pkt, b.at)
+		}
+	}
+	return nil
+}
 
 // Close is the seam's Close.
 func (b *Bind) Close() error {

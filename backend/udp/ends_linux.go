@@ -1,0 +1,128 @@
+package udp
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/lenonet/leno/backend"
+)
+
+// openSockets opens what the engine shall listen with when that is not what it
+// has, and closes what it has. When the new ones cannot be had after address or
+// port changed, the engine stays on the old ones: peers that have not heard of
+// the change can still be reached.
+func (b *Backend) openSockets(at netip.AddrPort, report *backend.Report) ([]Bind, error) {
+	alive := b.engine.binds.alive()
+	if alive && b.listen == at {
+		return nil, nil
+	}
+	lost := !alive && b.listen == at
+	if lost {
+		// What is left of them holds the port.
+		if err := b.engine.setBinds(); err != nil {
+			return nil, fmt.Errorf("close sockets: %w", err)
+		}
+	}
+	sockets, err := listen(at, b.queues, b.want)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.engine.setBinds(); err != nil {
+		return nil, errors.Join(fmt.Errorf("close the sockets before: %w", err), closeAll(sockets))
+	}
+	if lost {
+		report.Healed = append(report.Healed, "socket reopened")
+	}
+	b.listen = at
+	report.Writes++
+	return asEnds[Bind](sockets), nil
+}
+
+// attach opens the network's device when the engine does not read from it, and
+// creates it when there is none. A device of our name that is no TUN is
+// somebody else's.
+func (b *Backend) attach(report *backend.Report) (netlink.Link, []Device, error) {
+	name := b.config.Link
+	link, err := b.handle.Link(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if link != nil && link.Attrs().Index == b.index && b.engine.devices.alive() {
+		return link, nil, nil
+	}
+	if err := b.engine.setDevices(); err != nil {
+		return nil, nil, fmt.Errorf("close tun device %s: %w", name, err)
+	}
+	if link != nil && !isTUN(link) {
+		return nil, nil, fmt.Errorf("device %s is a %s and not ours: remove or rename it", name, link.Type())
+	}
+	queues, err := openTUN(name, b.queues, b.want)
+	if errors.Is(err, errQueues) && link != nil {
+		// Made by an earlier version, for one queue.
+		if err := b.handle.DeleteLink(link); err != nil {
+			return nil, nil, err
+		}
+		report.Writes++
+		queues, err = openTUN(name, b.queues, b.want)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	report.Writes++
+	made, err := b.handle.Link(name)
+	if err == nil {
+		err = onlyOurs(name, made, len(queues))
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, closeAll(queues))
+	}
+	switch {
+	case b.index == 0: // the first time in this process
+	case made.Attrs().Index == b.index:
+		report.Healed = append(report.Healed, "device attached again")
+	default:
+		report.Healed = append(report.Healed, "device recreated")
+	}
+	b.index = made.Attrs().Index
+	return made, asEnds[Device](queues), nil
+}
+
+// onlyOurs checks that nobody else is attached to a device to which we just
+// attached so many queues. A multi-queue device lets in anybody who may, and
+// gives him his part of the packets.
+func onlyOurs(name string, link netlink.Link, queues int) error {
+	if link == nil {
+		return fmt.Errorf("tun device %s is gone again", name)
+	}
+	if tuntap, ok := link.(*netlink.Tuntap); ok && tuntap.Queues > queues {
+		return fmt.Errorf("attach to tun device %s: %w", name, errBusy)
+	}
+	return nil
+}
+
+// isTUN says whether a device may be one of ours.
+func isTUN(link netlink.Link) bool {
+	tuntap, ok := link.(*netlink.Tuntap)
+	return ok && tuntap.Mode == netlink.TUNTAP_MODE_TUN
+}
+
+// asEnds makes ends of the engine of queues or sockets.
+func asEnds[T any, S any](opened []S) []T {
+	out := make([]T, len(opened))
+	for i, end := range opened {
+		out[i] = any(end).(T)
+	}
+	return out
+}
+
+func closeAll[T io.Closer](all []T) error {
+	var errs []error
+	for _, end := range all {
+		errs = append(errs, end.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,13 @@
+package udp
+
+// offloads are what the kernel can do for the forwarder. Each is used or done
+// without alone.
+type offloads struct {
+	tso     bool // the device takes and brings TCP super packets and partial checksums
+	uso     bool // the same for UDP; Linux 6.2
+	segment bool // the socket takes many datagrams in one message; UDP_SEGMENT, Linux 4.18
+	gro     bool // the socket brings many datagrams in one message; UDP_GRO, Linux 5.0
+}
+
+// allOffloads are tried at every start.
+var allOffloads = offloads{tso: true, uso: true, segment: true, gro: true}

@@ -1,0 +1,85 @@
+package udp
+
+import (
+	"fmt"
+	"net"
+	"testing"
+
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
+
+// What the kernel offers is used or done without, each alone: every combination
+// on one host carries everything to and from a host that has all. The device of
+// the process before is adopted, whatever that had switched on.
+func TestOffloadCombinations(t *testing.T) {
+	a, b := newHosts(t, 4)
+	index := a.ns.Index(testLink)
+	for bits := range 32 {
+		want := offloads{tso: bits&1 != 0, uso: bits&2 != 0, segment: bits&4 != 0, gro: bits&8 != 0}
+		queues := 1 + bits>>4
+		t.Run(fmt.Sprintf("%+v, %d queues", want, queues), func(t *testing.T) {
+			a.t, b.t = t, t
+			a.renew()
+			a.backend.want, a.backend.queues = want, queues
+			a.apply()
+			if got := a.ns.Index(testLink); got != index {
+				t.Fatalf("device %d instead of %d", got, index)
+			}
+			for i := range inner(1) {
+				ping(t, a.container, inner(2)[i])
+				ping(t, a.container, inner(2)[i], "-s", "4000")
+				stream(t, a.container, b.container, inner(2)[i])
+				stream(t, b.container, a.container, inner(1)[i])
+				datagrams(t, a.container, b.container, inner(2)[i])
+				datagrams(t, b.container, a.container, inner(1)[i])
+			}
+			for _, h := range []*host{a, b} {
+				for node, c := range h.backend.Counters() {
+					if len(c.Drops) != 0 && node != "" {
+						t.Errorf("host %d dropped %v of %s", h.n, c.Drops, node)
+					}
+				}
+			}
+		})
+	}
+}
+
+// stream sends enough over TCP for super packets to be made of it.
+func stream(t *testing.T, from, to *nstest.NS, addr string) {
+	t.Helper()
+	client, server := connect(t, from, to, addr)
+	if err := pour(client, server, randomBytes(1<<20)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// datagrams sends bursts of UDP datagrams, also such that super packets come to
+// the device, and checks that all of them arrive, in order and unchanged.
+func datagrams(t *testing.T, from, to *nstest.NS, addr string) {
+	t.Helper()
+	receiver := listenUDP(t, to, net.JoinHostPort(addr, "0"))
+	defer receiver.Close()
+	sender := listenUDP(t, from, ":0")
+	defer sender.Close()
+	at := receiver.LocalAddr().(*net.UDPAddr).AddrPort()
+	buf := make([]byte, maxPacket)
+	seq := uint32(0)
+	for _, segmented := range []bool{false, true} {
+		for _, b := range bursts(1400) {
+			first := seq
+			var err error
+			if seq, err = b.send(sender, at, 1, seq, segmented); err != nil {
+				t.Fatal(err)
+			}
+			for i, size := range b.sizes() {
+				n, err := receiver.Read(buf)
+				if err != nil {
+					t.Fatalf("burst %+v, datagram %d: %v", b, i, err)
+				}
+				if _, got, err := numberOf(buf[:n]); err != nil || n != size || got != first+uint32(i) {
+					t.Fatalf("burst %+v, datagram %d of %d bytes is %d of %d bytes, %v", b, first+uint32(i), size, got, n, err)
+				}
+			}
+		}
+	}
+}
