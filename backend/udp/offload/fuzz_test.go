@@ -131,31 +131,70 @@ func FuzzSplit(f *testing.F) {
 	}
 	var s Splitter
 	f.Fuzz(func(t *testing.T, frame []byte) {
-		if len(frame) > HeaderLen+65535 {
-			return
+		if len(frame) <= HeaderLen+65535 {
+			checkSplit(t, &s, frame)
 		}
-		before := bytes.Clone(frame)
-		wrong := refWrong(frame)
-		s.Reset()
-		segs, err := s.Split(frame)
-		if (err != nil) != (wrong != "") {
-			t.Fatalf("%d segments, %v, want %q", len(segs), err, wrong)
-		}
-		if err != nil {
-			if segs != nil || !bytes.Equal(frame, before) {
-				t.Fatal("refused and yet changed")
-			}
-			return
-		}
-		got, want := whole(segs), refWhole(before)
-		if before[1] != 0 && refRouted(before[HeaderLen:]) {
-			// The reference does not know the pseudo-header.
-			for _, pkt := range slices.Concat(got, want) {
-				copy(pkt[refField(pkt):], []byte{0, 0})
-			}
-		}
-		checkPackets(t, got, want)
 	})
+}
+
+// checkSplit holds Split against the reference, whatever the frame.
+func checkSplit(t *testing.T, s *Splitter, frame []byte) {
+	t.Helper()
+	before := bytes.Clone(frame)
+	wrong := refWrong(frame)
+	s.Reset()
+	segs, err := s.Split(frame)
+	if (err != nil) != (wrong != "") {
+		t.Fatalf("%d segments, %v, want %q\n%x", len(segs), err, wrong, before[:min(150, len(before))])
+	}
+	if err != nil {
+		if segs != nil || !bytes.Equal(frame, before) {
+			t.Fatal("refused and yet changed")
+		}
+		return
+	}
+	got, want := whole(segs), refWhole(before)
+	if before[1] != 0 && refRouted(before[HeaderLen:]) {
+		// The reference does not know the pseudo-header.
+		for _, pkt := range slices.Concat(got, want) {
+			copy(pkt[refField(pkt):], []byte{0, 0})
+		}
+	}
+	checkPackets(t, got, want)
+}
+
+// Every bit of the headers wrong, every byte at its limits, every length.
+func TestSplitEdited(t *testing.T) {
+	var s Splitter
+	for name, spec := range supers() {
+		t.Run(name, func(t *testing.T) {
+			spec.payload = spec.payload[:min(60, len(spec.payload))]
+			for _, size := range []int{0, 20} {
+				right := super(spec.build(), size)
+				for at := range len(right) - len(spec.payload) + 1 {
+					old := right[at]
+					for _, to := range []byte{0, 1, 0x7f, 0x80, 0xff, old - 1, old + 1, old ^ 2, old ^ 4, old ^ 8, old ^ 16, old ^ 32, old ^ 64} {
+						frame := bytes.Clone(right)
+						frame[at] = to
+						checkSplit(t, &s, frame)
+					}
+				}
+				for n := range right {
+					checkSplit(t, &s, bytes.Clone(right[:n]))
+					if n <= HeaderLen+40 {
+						continue
+					}
+					// Cut, and the lengths say so.
+					frame := bytes.Clone(right[:n])
+					binary.BigEndian.PutUint16(frame[HeaderLen+2:], uint16(n-HeaderLen))
+					if spec.v6 {
+						binary.BigEndian.PutUint16(frame[HeaderLen+4:], uint16(n-HeaderLen-40))
+					}
+					checkSplit(t, &s, frame)
+				}
+			}
+		})
+	}
 }
 
 // program makes packets of a fuzzer's bytes: six are one packet of one of 16
