@@ -60,7 +60,7 @@ func Sum(b []byte, sum uint64) uint64 {
 		rest += word(int(b[0]) << 8)
 	}
 	sum, c = bits.Add64(sum, rest, c)
-	sum, c = bits.Add64(sum, 0, c)
+	// With a carry the sum is small, as what was added last is.
 	return sum + c
 }
 

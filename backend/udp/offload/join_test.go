@@ -86,6 +86,12 @@ func TestJoin(t *testing.T) {
 		copy(pkts[which][at:], to)
 		return pkts
 	}
+	// remake changes bytes of a packet and puts the checksums right.
+	remake := func(pkts [][]byte, which, at int, to ...byte) [][]byte {
+		copy(pkts[which][at:], to)
+		refFinish(pkts[which])
+		return pkts
+	}
 	mix := func(lists ...[][]byte) [][]byte { return slices.Concat(lists...) }
 	other := tcp.with(func(s *packetSpec) { s.port = 1 })
 	noDF := func(s packetSpec) packetSpec { s.df = false; return s }
@@ -93,10 +99,24 @@ func TestJoin(t *testing.T) {
 	flags := func(f byte) func(*packetSpec) { return func(s *packetSpec) { s.flags = f } }
 	long := func(n, size int) []int { return slices.Repeat([]int{size}, n) }
 	seq := func(n int) []int { return slices.Repeat([]int{0}, n) }
-	fragment := func(spec packetSpec) [][]byte {
-		pkts := stream(spec, 1000)
-		pkts[0][6] |= 0x20
-		refLengths(pkts[0])
+	fragment := func(spec packetSpec) [][]byte { return remake(stream(spec, 1000), 0, 6, 0x20) }
+	// short makes datagrams one byte shorter than their packets.
+	short := func(pkts [][]byte) [][]byte {
+		for _, pkt := range pkts {
+			was := binary.BigEndian.Uint16(pkt[24:])
+			binary.BigEndian.PutUint16(pkt[24:], was-1)
+			sum := refSum([]byte{^pkt[26], ^pkt[27]}, []byte{0xff, 0xfe}) // one less in the header
+			binary.BigEndian.PutUint16(pkt[26:], ^sum)
+		}
+		return pkts
+	}
+	// ones makes a packet's IPv4 checksum 0xffff, which is as right as 0.
+	ones := func(pkts [][]byte, which int) [][]byte {
+		pkt := pkts[which]
+		copy(pkt[4:6], []byte{0, 0})
+		refFinish(pkt)
+		copy(pkt[4:6], pkt[10:12]) // with DF, the ID may be anything
+		copy(pkt[10:12], []byte{0xff, 0xff})
 		return pkts
 	}
 
@@ -116,6 +136,8 @@ func TestJoin(t *testing.T) {
 		{"longer", stream(tcp, 1000, 1001, 1001), []int{0, 1, 1}},
 		{"up to 65,535 bytes", stream(tcp, long(46, 1420)...), seq(46)},
 		{"more than 65,535 bytes", stream(tcp, long(48, 1420)...), append(seq(46), 1, 1)},
+		{"65,535 bytes", stream(tcp, append(long(46, 1420), 163)...), seq(47)},
+		{"65,536 bytes", stream(tcp, append(long(46, 1420), 164)...), append(seq(46), 1)},
 		{"no ID without DF", vary(noDF(tcp), 1, func(s *packetSpec) { s.id = 5 }), []int{0, 1, 2}},
 		{"IDs without DF", stream(noDF(tcp), 1000, 1000, 1000), []int{0, 0, 0}},
 		{"any ID with DF", vary(tcp, 1, func(s *packetSpec) { s.id = 5 }), []int{0, 0, 0}},
@@ -173,9 +195,16 @@ func TestJoin(t *testing.T) {
 		{"no ID without DF, udp", vary(noDF(udp), 1, func(s *packetSpec) { s.id = 5 }), []int{0, 1, 2}},
 		{"no checksum", damage(stream(udp, 1000, 1000, 1000), 1, 26, 0, 0), []int{0, 1, 2}},
 		{"no checksums", damage(damage(stream(udp, 1000, 1000), 0, 26, 0, 0), 1, 26, 0, 0), []int{0, 1}},
+		{"datagrams shorter than their packets", short(stream(udp, 1000, 1000)), []int{0, 1}},
 		{"datagram shorter than its packet", damage(stream(udp, 1000, 1000, 1000), 1, 24, 0, 100), []int{0, 1, 2}},
 		{"TCP header past the end", damage(stream(tcp, 1000, 4, 1000), 1, 32, 0xf0), []int{0, 1, 2}},
-		{"reserved flag of IP", damage(stream(tcp, 1000, 1000, 1000), 1, 6, 0xc0), []int{0, 1, 2}},
+		{"reserved flag of IP", remake(stream(tcp, 1000, 1000, 1000), 1, 6, 0xc0), []int{0, 1, 2}},
+		{"reserved flags of IP", remake(remake(stream(tcp, 1000, 1000), 0, 6, 0xc0), 1, 6, 0xc0), []int{0, 1}},
+		{"last fragment between", mix(stream(tcp, 1000), remake(stream(tcp, 1000), 0, 7, 1), stream(tcp.with(func(s *packetSpec) { s.seq += 1000 }), 1000)), []int{0, 1, 2}},
+		{"last fragments", remake(remake(stream(tcp, 1000, 1000), 0, 7, 1), 1, 7, 1), []int{0, 1}},
+		{"reserved bits of TCP", remake(remake(stream(tcp, 1000, 1000), 0, 32, 0x81), 1, 32, 0x81), []int{0, 1}},
+		{"urgent pointer", remake(stream(tcp, 1000, 1000, 1000), 1, 38, 1), []int{0, 1, 2}},
+		{"IPv4 checksum of ones", ones(stream(tcp, 1000, 1000, 1000), 1), []int{0, 1, 2}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			j := NewJoiner(true, true)
@@ -246,6 +275,23 @@ func TestJoinOtherZero(t *testing.T) {
 		if got := joinAll(t, NewJoiner(true, true), [][]byte{c.pkt, next}); !slices.Equal(got, c.want) {
 			t.Errorf("checksum %x: packets went into %v, want %v", c.pkt[36:38], got, c.want)
 		}
+	}
+}
+
+// What comes after Frames joins nothing that was before: headers are complete.
+func TestJoinAfterFrames(t *testing.T) {
+	j := NewJoiner(true, true)
+	pkts := stream(packetSpec{host: 2, df: true}, 100, 100, 100, 100)
+	var into []int
+	for _, pkt := range pkts {
+		into = append(into, j.Add(bytes.Clone(pkt)))
+		if len(into) == 2 {
+			checkFrames(t, j.Frames(), pkts[:2], into)
+		}
+	}
+	checkFrames(t, j.Frames(), pkts, into)
+	if want := []int{0, 0, 1, 1}; !slices.Equal(into, want) {
+		t.Errorf("packets went into %v, want %v", into, want)
 	}
 }
 
