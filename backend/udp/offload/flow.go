@@ -94,9 +94,10 @@ func (s *segment) setKey(transport []byte) {
 }
 
 // verify checks IP and transport checksum of a packet that is laid out like s.
+// pseudo is the sum of the pseudo-header but for the length.
 // A TCP or IPv4 checksum of 0xffff, which is right where segmentation would
 // write 0, counts as wrong: it could not be made again.
-func verify(pkt []byte, s *segment) bool {
+func verify(pkt []byte, s *segment, pseudo uint64) bool {
 	if s.version == 4 && (Checksum(pkt[:ipv4Len], 0) != 0 || pkt[10]&pkt[11] == 0xff) {
 		return false
 	}
@@ -104,8 +105,7 @@ func verify(pkt []byte, s *segment) bool {
 	if s.proto == protoTCP && transport[tcpChecksum]&transport[tcpChecksum+1] == 0xff {
 		return false
 	}
-	pseudo := addresses(pkt) + word(int(s.proto)) + word(len(transport))
-	return Checksum(transport, pseudo) == 0
+	return Checksum(transport, pseudo+word(len(transport))) == 0
 }
 
 // flow is a frame that can be appended to.
@@ -114,6 +114,7 @@ type flow struct {
 	addrs    [4]uint64
 	version  byte
 	verified bool   // the first packet's checksums are right
+	pseudo   uint64 // sum of the pseudo-header but for the length, once verified
 	frame    int32  // grows with the flow's age
 	id       uint16 // IPv4 ID and TCP sequence number of the next packet
 	seq      uint32

@@ -139,12 +139,13 @@ func (j *Joiner) extend(f *flow, pkt []byte, s *segment) (frame int, ok bool) {
 		return 0, false
 	}
 	if !f.verified {
-		if !verify(f.head, s) {
+		f.pseudo = addresses(pkt) + word(int(s.proto))
+		if !verify(f.head, s, f.pseudo) {
 			return 0, false
 		}
 		f.verified = true
 	}
-	if !verify(pkt, s) {
+	if !verify(pkt, s, f.pseudo) {
 		// This one is not for joining, and what follows must come after it.
 		f.key = 0
 		return j.alone(pkt), true
