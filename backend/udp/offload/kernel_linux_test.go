@@ -124,11 +124,17 @@ func TestSplitAsTheKernel(t *testing.T) {
 	r := newRouter(t)
 	specs := supers()
 	specs["tcp4 all options"] = specs["tcp4 all options"].with(func(s *packetSpec) { s.ipOptions = bytes.Repeat([]byte{1}, 40) })
+	specs["tcp6 routing header"] = specs["tcp6"].with(func(s *packetSpec) {
+		s.first, s.extensions = 43, slices.Concat([]byte{6, 2, 4, 0, 0, 0, 0, 0}, fill(16))
+	})
+	specs["udp6 routing header"] = specs["tcp6 routing header"].with(func(s *packetSpec) {
+		s.udp, s.extensions = true, slices.Concat([]byte{17}, s.extensions[1:])
+	})
 	for _, name := range slices.Sorted(maps.Keys(specs)) {
-		for _, size := range []int{100, 999, 1420, 5000} {
+		for _, size := range []int{0, 100, 999, 1420, 5000} { // 0 is a partial checksum alone
 			for _, ecn := range []uint8{0, TypeECN} {
 				spec := specs[name]
-				if spec.udp && ecn != 0 || len(spec.payload) <= size {
+				if ecn != 0 && (spec.udp || size == 0) || len(spec.payload) <= size {
 					continue
 				}
 				spec.ttl = 64

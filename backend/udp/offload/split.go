@@ -118,39 +118,24 @@ type cutting struct {
 // them anew.
 func plan(pkt []byte, h Header, l layout) (cutting, error) {
 	c := cutting{layout: l, size: int(h.GSOSize)}
-	var offset uint16
-	switch h.Type {
-	case TypeTCP4, TypeTCP4 | TypeECN, TypeTCP6, TypeTCP6 | TypeECN:
-		version := byte(4)
-		if h.Type&^TypeECN == TypeTCP6 {
-			version = 6
-		}
-		if l.proto != protoTCP || l.version != version {
-			return c, ErrType
-		}
-		if len(pkt) < l.transport+tcpLen {
-			return c, ErrShort
-		}
-		length := int(pkt[l.transport+12]>>4) * 4
-		if length < tcpLen || l.transport+length > len(pkt) {
-			return c, ErrLength
-		}
-		c.header, offset = l.transport+length, tcpChecksum
-	case TypeUDP:
-		if l.proto != protoUDP {
-			return c, ErrType
-		}
-		if len(pkt) < l.transport+udpLen {
-			return c, ErrShort
-		}
-		if int(binary.BigEndian.Uint16(pkt[l.transport+4:])) != len(pkt)-l.transport {
-			return c, ErrLength
-		}
-		c.header, offset = l.transport+udpLen, udpChecksum
+	var offset int // of the checksum
+	var err error
+	switch {
+	case h.Type&^TypeECN == TypeTCP4 && l.version == 4 && l.proto == protoTCP,
+		h.Type&^TypeECN == TypeTCP6 && l.version == 6 && l.proto == protoTCP:
+		c.header, err = tcpPayload(pkt, l.transport)
+		offset = tcpChecksum
+	case h.Type == TypeUDP && l.proto == protoUDP:
+		c.header, err = udpPayload(pkt, l.transport)
+		offset = udpChecksum
 	default:
 		return c, ErrType
 	}
-	if h.Flags&NeedsCsum != 0 && (int(h.CsumStart) != l.transport || h.CsumOffset != offset) {
+	if err != nil {
+		return c, err
+	}
+	partial := h.Flags&NeedsCsum != 0
+	if partial && (int(h.CsumStart) != l.transport || int(h.CsumOffset) != offset) {
 		return c, ErrChecksum
 	}
 	payload := len(pkt) - c.header
@@ -160,19 +145,42 @@ func plan(pkt []byte, h Header, l layout) (cutting, error) {
 	if (payload-1)/c.size*c.header > maxScratch {
 		return c, ErrSegments
 	}
-	if !l.routed {
+	switch {
+	case !l.routed:
 		c.pseudo = addresses(pkt) + word(int(l.proto))
-		return c, nil
-	}
-	// The pseudo-header has the last destination of a routing header, not that
-	// of the IPv6 header (RFC 8200, section 8.1); the kernel's partial checksum
-	// knows it. Less the length it is the sum wanted.
-	if h.Flags&NeedsCsum == 0 {
+	case partial:
+		// The pseudo-header has the last destination of a routing header, not
+		// that of the IPv6 header (RFC 8200, section 8.1); the kernel's partial
+		// checksum knows it. Less the length it is the sum wanted.
+		sum := binary.NativeEndian.Uint16(pkt[l.transport+offset:])
+		c.pseudo = uint64(sum) + uint64(^uint16(word(len(pkt)-l.transport)))
+	default:
 		return c, ErrChecksum
 	}
-	partial := binary.NativeEndian.Uint16(pkt[l.transport+int(offset):])
-	c.pseudo = uint64(partial) + uint64(^uint16(word(len(pkt)-l.transport)))
 	return c, nil
+}
+
+// tcpPayload is where the payload of a TCP segment begins.
+func tcpPayload(pkt []byte, transport int) (int, error) {
+	if len(pkt) < transport+tcpLen {
+		return 0, ErrShort
+	}
+	length := int(pkt[transport+12]>>4) * 4
+	if length < tcpLen || transport+length > len(pkt) {
+		return 0, ErrLength
+	}
+	return transport + length, nil
+}
+
+// udpPayload is where the payload of a UDP datagram begins.
+func udpPayload(pkt []byte, transport int) (int, error) {
+	if len(pkt) < transport+udpLen {
+		return 0, ErrShort
+	}
+	if int(binary.BigEndian.Uint16(pkt[transport+4:])) != len(pkt)-transport {
+		return 0, ErrLength
+	}
+	return transport + udpLen, nil
 }
 
 // cut makes the segments: the first where it lies, the others behind copies of
