@@ -43,7 +43,7 @@ func record(t *testing.T, ns *nstest.NS, link string) *recording {
 		}
 		return errors.Join(
 			unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20),
-			unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50_000}),
+			unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 5_000}),
 			unix.Bind(c.fd, &unix.SockaddrLinklayer{Ifindex: index, Protocol: everything}))
 	})
 	go func() {

@@ -215,10 +215,10 @@ func (b burst) sizes() []int {
 	return sizes
 }
 
-// send writes the datagrams of a burst, numbered from seq on, and returns the
-// number after the last. Segmented, it is one call with UDP_SEGMENT, which puts
-// one super packet on the container's device.
-func (b burst) send(conn *net.UDPConn, to netip.AddrPort, flow byte, seq uint32, segmented bool) (uint32, error) {
+// send writes the datagrams of a burst, numbered from seq on, with control
+// messages, and returns the number after the last. Segmented, it is one call
+// with UDP_SEGMENT, which puts one super packet on the container's device.
+func (b burst) send(conn *net.UDPConn, to netip.AddrPort, flow byte, seq uint32, segmented bool, with ...[]byte) (uint32, error) {
 	var all []byte
 	for _, size := range b.sizes() {
 		datagram := numbered(flow, seq, size)
@@ -226,13 +226,13 @@ func (b burst) send(conn *net.UDPConn, to netip.AddrPort, flow byte, seq uint32,
 		if all = append(all, datagram...); segmented {
 			continue
 		}
-		if _, err := conn.WriteToUDPAddrPort(datagram, to); err != nil {
+		if _, _, err := conn.WriteMsgUDPAddrPort(datagram, bytes.Join(with, nil), to); err != nil {
 			return seq, fmt.Errorf("send %d bytes: %w", size, err)
 		}
 	}
 	if segmented {
-		oob := cmsg(unix.SOL_UDP, unix.UDP_SEGMENT, binary.NativeEndian.AppendUint16(nil, uint16(b.size))...)
-		if _, _, err := conn.WriteMsgUDPAddrPort(all, oob, to); err != nil {
+		with = append(with, cmsg(unix.SOL_UDP, unix.UDP_SEGMENT, binary.NativeEndian.AppendUint16(nil, uint16(b.size))...))
+		if _, _, err := conn.WriteMsgUDPAddrPort(all, bytes.Join(with, nil), to); err != nil {
 			return seq, fmt.Errorf("send %d bytes in segments of %d: %w", len(all), b.size, err)
 		}
 	}

@@ -1,0 +1,117 @@
+package udp
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// flowEnd is one end of a flow that runs in both directions.
+type flowEnd struct {
+	conn     *net.UDPConn
+	peer     netip.AddrPort
+	sent     atomic.Uint32 // datagrams
+	received atomic.Uint32 // number of the last one from the other end, plus one
+	count    int           // that arrived
+}
+
+// send writes bursts of all sizes, and does not get far ahead of the other end.
+func (e *flowEnd) send(flow byte, other *flowEnd) error {
+	random := rand.New(rand.NewPCG(uint64(flow), 0))
+	for e.sent.Load() < 1500 {
+		many := burst{size: 8 + random.IntN(1300), count: 1 + random.IntN(40)}
+		seq, err := many.send(e.conn, e.peer, flow, e.sent.Load(), random.IntN(2) == 0)
+		if err != nil {
+			return err
+		}
+		e.sent.Store(seq)
+		// What was lost is not waited for.
+		for deadline := time.Now().Add(5 * time.Millisecond); other.received.Load() < seq && time.Now().Before(deadline); {
+			time.Sleep(50 * time.Microsecond)
+		}
+	}
+	return nil
+}
+
+// receive reads until nothing comes any more. Datagrams may be lost, but none
+// may overtake another, come twice or differ from what was sent.
+func (e *flowEnd) receive(flow byte, until *atomic.Bool) error {
+	buf := make([]byte, maxPacket)
+	for {
+		if err := e.conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+			return err
+		}
+		n, _, err := e.conn.ReadFromUDPAddrPort(buf)
+		switch {
+		case nothingCame(err) && until.Load():
+			return nil
+		case nothingCame(err):
+			continue
+		case err != nil:
+			return err
+		}
+		of, seq, err := numberOf(buf[:n])
+		if err != nil {
+			return err
+		}
+		if before := e.received.Load(); of != flow || seq < before {
+			return fmt.Errorf("flow %d: number %d of flow %d after number %d", flow, seq, of, int64(before)-1)
+		}
+		e.received.Store(seq + 1)
+		e.count++
+	}
+}
+
+// TestOrderWithinFlows runs datagrams both ways in several flows at once, in
+// bursts of all sizes, while TCP fills the queues.
+func TestOrderWithinFlows(t *testing.T) {
+	a, b := newHosts(t, 4)
+	var flows [][2]*flowEnd
+	for i := range 6 {
+		ends := [2]*flowEnd{{}, {}}
+		for j, h := range []*host{a, b} {
+			ends[j].conn = listenUDP(t, h.container, net.JoinHostPort(inner(h.n)[i%2], "0"))
+		}
+		for j, end := range ends {
+			end.peer = netip.MustParseAddrPort(ends[1-j].conn.LocalAddr().String())
+		}
+		flows = append(flows, ends)
+	}
+	var senders, receivers errgroup.Group
+	var ended atomic.Bool
+	for i, ends := range flows {
+		for j, end := range ends {
+			senders.Go(func() error { return end.send(byte(i), ends[1-j]) })
+			receivers.Go(func() error { return end.receive(byte(i), &ended) })
+		}
+	}
+	var bulk errgroup.Group
+	for i, way := range [][2]*host{{a, b}, {b, a}} {
+		client, server := connect(t, way[0].container, way[1].container, inner(way[1].n)[i])
+		bulk.Go(func() error { return pour(client, server, randomBytes(4<<20)) })
+	}
+	if err := senders.Wait(); err != nil {
+		t.Error(err)
+	}
+	ended.Store(true)
+	if err := receivers.Wait(); err != nil {
+		t.Error(err)
+	}
+	if err := bulk.Wait(); err != nil {
+		t.Errorf("TCP: %v", err)
+	}
+	for i, ends := range flows {
+		for j, end := range ends {
+			sent := ends[1-j].sent.Load()
+			if end.count < int(sent)/4 {
+				t.Errorf("flow %d: %d datagrams arrived of %d", i, end.count, sent)
+			}
+		}
+	}
+}
