@@ -76,7 +76,7 @@ func joining(t testing.TB, name string, pkts [][]byte, frames int) work {
 func TestAllocations(t *testing.T) {
 	for _, w := range works(t) {
 		w.run()
-		if n := testing.AllocsPerRun(100, w.run); n != 0 {
+		if n := testing.AllocsPerRun(20, w.run); n != 0 {
 			t.Errorf("%s: %v allocations", w.name, n)
 		}
 	}

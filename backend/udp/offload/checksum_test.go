@@ -23,7 +23,7 @@ func TestChecksum(t *testing.T) {
 // Carries out of all 64 bits are the rare case of random bytes.
 func TestChecksumCarries(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
-	for range 20000 {
+	for range 4000 {
 		b := make([]byte, r.IntN(600))
 		for i := range b {
 			if r.IntN(50) > 0 {
