@@ -8,6 +8,9 @@ const (
 	maxPackets = 1024
 	// maxOpen is how many flows' frames can be appended to at a time.
 	maxOpen = 8
+	// maxSegments is how many TCP segments one frame may stand for: more than
+	// 64 KiB of any usual size, and far from the 1,024 parts that writev takes.
+	maxSegments = 128
 	// maxDatagrams is how many datagrams one frame may stand for, in every
 	// kernel that knows UDP_L4 (UDP_MAX_SEGMENTS was 64 before Linux 6.9).
 	maxDatagrams = 64
@@ -135,7 +138,7 @@ func (j *Joiner) extend(f *flow, pkt []byte, s *segment) (frame int, ok bool) {
 	if !f.continues(pkt, s) || s.size > int(jn.size) || jn.total+s.size > maxTotal {
 		return 0, false
 	}
-	if s.proto == protoUDP && jn.count >= maxDatagrams {
+	if jn.count >= maxSegments || s.proto == protoUDP && jn.count >= maxDatagrams {
 		return 0, false
 	}
 	if !f.verified {

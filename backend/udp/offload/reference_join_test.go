@@ -68,7 +68,7 @@ func refFollows(pkts [][]byte, next []byte) bool {
 		joined = append(joined, pkt[begin:]...)
 	}
 	at, proto := refTransport(next)
-	if len(joined) > 65535 || proto == 17 && len(pkts) == 64 {
+	if len(joined) > 65535 || len(pkts) == 128 || proto == 17 && len(pkts) == 64 {
 		return false
 	}
 	if _, push := refFit(next); proto == 6 && push {
