@@ -460,6 +460,7 @@ func (a *Agent) getPeers(r *http.Request) (reply, error) {
 	var counted map[string]backend.Counters
 	if v.counter != nil {
 		counted = v.counter.Counters()
+		out.Drops = counted[""].Drops
 	}
 	skips := map[string]string{}
 	for _, s := range v.report.Skipped {

@@ -31,6 +31,7 @@ type fakeAgent struct {
 	skipped      []api.Skipped
 	reservations []api.Reservation
 	peers        []api.Peer
+	strays       map[string]uint64
 	plans        map[string]api.NetworkPlan // of networks that would change
 	refuse       *api.Error                 // of every write
 	raced        bool                       // networks change between read and write
@@ -152,7 +153,7 @@ func (f *fakeAgent) routes() http.Handler {
 		"DELETE /v1/network/{network}/reservation/{subnet}": func(r *http.Request) (any, *api.Error) { return f.network(r) },
 		"GET /v1/network/{network}/peers": func(r *http.Request) (any, *api.Error) {
 			_, err := f.network(r)
-			return api.PeerList{Peers: f.peers}, err
+			return api.PeerList{Peers: f.peers, Drops: f.strays}, err
 		},
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {

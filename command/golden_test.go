@@ -191,9 +191,13 @@ func TestTranscripts(t *testing.T) {
 			writes: []string{"DELETE /v1/network/default/reservation/10.5.40.0-24 "}},
 		{name: "peers", args: "peers"},
 		{name: "peers none", args: "peers", set: func(f *fakeAgent) { f.peers = nil }},
+		{name: "peers none but strangers", args: "peers", set: func(f *fakeAgent) {
+			f.peers, f.strays = nil, map[string]uint64{"rx_unknown_peer": 7}
+		}},
 		{name: "peers json", args: "peers -format=json"},
 		{name: "peers counted", args: "peers default", set: func(f *fakeAgent) {
-			f.peers[0].Counters = &api.Counters{RxBytes: 1_600_000, TxBytes: 512, Drops: map[string]uint64{"spoofed source": 3, "too short": 0}}
+			f.peers[0].Counters = &api.Counters{RxBytes: 1_600_000, TxBytes: 512, Drops: map[string]uint64{"rx_foreign_source": 3, "rx_truncated": 0}}
+			f.strays = map[string]uint64{"rx_unknown_peer": 12, "tx_no_peer": 1}
 			f.peers = append(f.peers, api.Peer{Node: longName, Subnets: []netip.Prefix{prefix("10.5.90.0/24")},
 				PublicIPs: []netip.Addr{addr("203.0.113.90")}, Backend: "udp", Skipped: "its host runs backend udp, this one vxlan"})
 		}},

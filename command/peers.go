@@ -26,16 +26,17 @@ that is left out is named with the reason.`,
 				if err != nil {
 					return err
 				}
-				return s.print(list, func(w io.Writer) { writePeers(w, name, list.Peers) })
+				return s.print(list, func(w io.Writer) { writePeers(w, name, list) })
 			}))
 		},
 	}
 }
 
-func writePeers(w io.Writer, network string, peers []api.Peer) {
+func writePeers(w io.Writer, network string, list api.PeerList) {
+	peers := list.Peers
+	notes := dropNotes("packets of no peer", list.Drops)
 	if len(peers) == 0 {
 		fmt.Fprintf(w, "Network %s has no other hosts.\n", network)
-		return
 	}
 	counted := slices.ContainsFunc(peers, func(p api.Peer) bool { return p.Counters != nil })
 	columns := []column{{title: "NODE", cut: true}, {title: "SUBNET"}, {title: "PUBLIC IP"}, {title: "BACKEND", cut: true}, {title: "STATE"}}
@@ -43,13 +44,12 @@ func writePeers(w io.Writer, network string, peers []api.Peer) {
 		columns = append(columns, column{title: "RECEIVED"}, column{title: "SENT"})
 	}
 	var rows [][]string
-	var notes []string
 	for _, p := range peers {
 		row := []string{p.Node, firstSubnet(p.Subnets), firstAddr(p.PublicIPs), p.Backend, peerState(p)}
 		switch {
 		case counted && p.Counters != nil:
 			row = append(row, byteCount(p.Counters.RxBytes), byteCount(p.Counters.TxBytes))
-			notes = append(notes, dropNotes(p)...)
+			notes = append(notes, dropNotes(p.Node, p.Counters.Drops)...)
 		case counted:
 			row = append(row, "-", "-")
 		}
@@ -58,7 +58,9 @@ func writePeers(w io.Writer, network string, peers []api.Peer) {
 			notes = append(notes, fmt.Sprintf("%s is left out: %s", p.Node, p.Skipped))
 		}
 	}
-	table(w, columns, rows)
+	if len(rows) > 0 {
+		table(w, columns, rows)
+	}
 	if len(notes) > 0 {
 		fmt.Fprintln(w)
 	}
@@ -77,11 +79,11 @@ func peerState(p api.Peer) string {
 	return "lapsed"
 }
 
-func dropNotes(p api.Peer) []string {
+func dropNotes(of string, drops map[string]uint64) []string {
 	var notes []string
-	for _, reason := range slices.Sorted(maps.Keys(p.Counters.Drops)) {
-		if n := p.Counters.Drops[reason]; n > 0 {
-			notes = append(notes, fmt.Sprintf("%s: dropped %d (%s)", p.Node, n, reason))
+	for _, reason := range slices.Sorted(maps.Keys(drops)) {
+		if n := drops[reason]; n > 0 {
+			notes = append(notes, fmt.Sprintf("%s: dropped %d (%s)", of, n, reason))
 		}
 	}
 	return notes

@@ -90,8 +90,8 @@ func (b *Backend) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 // "". Those of a peer begin anew when it left and came back. Drops are named
 // by direction, rx from the wire and tx to it: rx_unknown_peer,
 // rx_foreign_source, rx_foreign_destination, tx_no_peer, tx_foreign_source,
-// tx_multicast, tx_too_big, and for both truncated, bad_version, bad_length,
-// not_written, detached. It may be called at any time by any goroutine.
+// tx_multicast, tx_too_big, tx_bad_offload, and for both truncated,
+// bad_version, bad_length, not_written, detached. It may be called at any time by any goroutine.
 func (b *Backend) Counters() map[string]backend.Counters { return b.engine.counters() }
 
 // Apply is backend.Backend's.
