@@ -1,0 +1,146 @@
+package lab
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Talk is one TCP connection on which 64 bytes are sent every 10 ms and echoed.
+// What TCP loses it sends again, so that an outage shows as a pause, and as the
+// end of the connection only where something reset it.
+type Talk struct {
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+
+	mu     sync.Mutex
+	echoes int
+	last   time.Time
+	pause  time.Duration
+	err    error
+}
+
+const (
+	talkEvery = 10 * time.Millisecond
+	talkBytes = 64
+)
+
+// StartTalk connects to the address, which is one of peer's. Stop ends it.
+func (n *Namespace) StartTalk(ctx context.Context, peer *Namespace, to netip.Addr) (_ *Talk, err error) {
+	var listener net.Listener
+	err = peer.Do(func() (err error) {
+		listener, err = net.Listen("tcp", netip.AddrPortFrom(to, 0).String())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	dialled, err := n.DialContext(ctx, "tcp", listener.Addr().String())
+	if err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	accepted, err := listener.Accept()
+	if err := errors.Join(err, listener.Close()); err != nil {
+		return nil, errors.Join(err, dialled.Close())
+	}
+	running, cancel := context.WithCancel(context.Background())
+	t := &Talk{cancel: cancel, last: time.Now()}
+	t.running.Go(func() { // until Stop closes its connection
+		_, err := io.Copy(accepted, accepted)
+		t.end(running, err)
+	})
+	t.running.Go(func() { t.end(running, t.say(running, dialled)) })
+	t.running.Go(func() { t.end(running, t.hear(dialled)) })
+	t.running.Go(func() {
+		<-running.Done()
+		_ = dialled.Close() // an error is the other loops' to tell
+		_ = accepted.Close()
+	})
+	return t, nil
+}
+
+// end notes the first error that is not of Stop's making.
+func (t *Talk) end(running context.Context, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.err == nil && running.Err() == nil {
+		if t.err = err; err == nil {
+			t.err = io.EOF
+		}
+	}
+}
+
+func (t *Talk) say(ctx context.Context, conn net.Conn) error {
+	tick := time.NewTicker(talkEvery)
+	defer tick.Stop()
+	var said [talkBytes]byte
+	for i := uint64(0); ; i++ {
+		binary.BigEndian.PutUint64(said[:], i)
+		if _, err := conn.Write(said[:]); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (t *Talk) hear(conn net.Conn) error {
+	var heard [talkBytes]byte
+	for i := uint64(0); ; i++ {
+		if _, err := io.ReadFull(conn, heard[:]); err != nil {
+			return err
+		}
+		if got := binary.BigEndian.Uint64(heard[:]); got != i {
+			return fmt.Errorf("echo %d came in the place of %d", got, i)
+		}
+		t.mu.Lock()
+		now := time.Now()
+		t.echoes++
+		t.pause = max(t.pause, now.Sub(t.last))
+		t.last = now
+		t.mu.Unlock()
+	}
+}
+
+// WaitEchoes waits for n more echoes from now on.
+func (t *Talk) WaitEchoes(ctx context.Context, n int) error {
+	t.mu.Lock()
+	want := t.echoes + n
+	t.mu.Unlock()
+	return WaitFor(ctx, "echoes on a connection", func(context.Context) error {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if missing := want - t.echoes; missing > 0 {
+			return errors.Join(fmt.Errorf("%d of %d are missing", missing, n), t.err)
+		}
+		return nil
+	})
+}
+
+// Pause is the longest time without an echo since the last call.
+func (t *Talk) Pause() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	pause := t.pause
+	t.pause = 0
+	return pause
+}
+
+// Stop ends it and says how many echoes there were. An error is that the
+// connection did not live until then. It may be repeated.
+func (t *Talk) Stop() (echoes int, err error) {
+	t.cancel()
+	t.running.Wait()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.echoes, t.err
+}
