@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,6 +33,7 @@ func run(ctx context.Context, args []string) (err error) {
 	runs := flags.Int("runs", 10, "`number` of runs of each measurement")
 	many := flags.String("peers", "1000,5000", "`numbers` of peers, with commas")
 	idle := flags.Duration("idle", time.Minute, "how long an idle agent is watched, `duration`")
+	only := flags.String("only", "", "measure one `part` alone: starts, restarts or peers")
 	asJSON := flags.Bool("json", false, "print JSON")
 	flags.Parse(args) // exits on errors
 
@@ -42,6 +44,9 @@ func run(ctx context.Context, args []string) (err error) {
 			return fmt.Errorf("-peers: %q is not a number from 1 to %d", text, maxPeers)
 		}
 		sizes = append(sizes, n)
+	}
+	if !slices.Contains([]string{"", "starts", "restarts", "peers"}, *only) {
+		return fmt.Errorf("-only: no part is called %q", *only)
 	}
 	if *runs < 1 {
 		return errors.New("-runs: at least 1")
@@ -61,7 +66,7 @@ func run(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	m := &measurement{Lab: l, result: result, runs: *runs, idle: *idle}
+	m := &measurement{Lab: l, result: result, runs: *runs, idle: *idle, only: *only}
 	err = errors.Join(m.all(ctx, sizes), l.Close())
 	if err != nil {
 		return err

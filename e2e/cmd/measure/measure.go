@@ -33,15 +33,30 @@ type measurement struct {
 	result *result
 	runs   int
 	idle   time.Duration
+	only   string // the name of one part, or "" for all
 }
 
 func (m *measurement) all(ctx context.Context, sizes []int) error {
-	if err := m.few(ctx); err != nil {
-		return fmt.Errorf("three hosts: %w", err)
-	}
-	for _, n := range sizes {
-		if err := m.many(ctx, n); err != nil {
-			return fmt.Errorf("%d peers: %w", n, err)
+	for _, part := range []struct {
+		name string
+		do   func(context.Context) error
+	}{
+		{"starts", m.few},
+		{"restarts", m.restarts},
+		{"peers", func(ctx context.Context) error {
+			for _, n := range sizes {
+				if err := m.many(ctx, n); err != nil {
+					return fmt.Errorf("%d peers: %w", n, err)
+				}
+			}
+			return nil
+		}},
+	} {
+		if m.only != "" && m.only != part.name {
+			continue
+		}
+		if err := part.do(ctx); err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
 		}
 	}
 	return nil
