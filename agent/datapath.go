@@ -110,7 +110,9 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 		settled <-chan time.Time // when peers that the store lacks go
 		doubted <-chan time.Time // when another host that is taken for this one may have gone
 		saved   time.Time        // when the peers were written down
-		unsaved bool
+
+		remember <-chan time.Time // when they may be written down again
+		unsaved  bool
 	)
 	defer func() {
 		if unsaved {
@@ -153,9 +155,13 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 				retry.reset()
 				fresh = false
 			}
-			if unsaved && time.Since(saved) >= rememberEvery {
+			remember = nil
+			switch wait := time.Until(saved.Add(rememberPause(len(peers)))); {
+			case unsaved && wait <= 0:
 				r.rememberPeers(known, n, peers, lease)
 				unsaved, saved = false, time.Now()
+			case unsaved:
+				remember = time.After(wait)
 			}
 		}
 		select {
@@ -166,6 +172,8 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 		case <-snapChanged:
 			continue
 		case <-failed:
+		case <-remember:
+			continue
 		case <-settled:
 			snap = snapshot{} // look again at who is there
 			continue

@@ -20,9 +20,13 @@ func peersPath(dataDir, network string) string {
 	return filepath.Join(dataDir, "peers", network+".json")
 }
 
-// rememberEvery bounds how often the file is written, at the next slow tick; a
-// process that stops writes what is new. In a network of 10,000 hosts it has 5 MB.
-const rememberEvery = time.Minute
+// rememberPause is how long after the file was written it may be written again,
+// for so many leases: a minute in a network of 10,000 hosts, where it has 5 MB, and
+// a second in one of up to 160. A process that stops writes what is new; what one
+// that is killed did not write, the next one learns from the store alone.
+func rememberPause(leases int) time.Duration {
+	return min(max(time.Duration(leases)*6*time.Millisecond, time.Second), time.Minute)
+}
 
 // rememberedPeers is the file: the other hosts' leases as this host used them
 // last.

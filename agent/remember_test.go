@@ -178,3 +178,25 @@ func TestRestartWhileTheStoreIsFilled(t *testing.T) {
 		return nil
 	})
 }
+
+// TestPeersAreRememberedSoon: also by a process that will be killed.
+func TestPeersAreRememberedSoon(t *testing.T) {
+	t.Parallel()
+	store := memory.New()
+	a := newHost(t, store, "a").start()
+	a.ready()
+	b := newHost(t, store, "b").start()
+	b.ready()
+	eventually(t, func() error {
+		n := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22")}
+		if known := remember(a.config.DataDir, n, 0).leases; len(known) != 1 {
+			return fmt.Errorf("%d leases", len(known))
+		}
+		return nil
+	})
+	for leases, want := range map[int]time.Duration{0: time.Second, 100: time.Second, 1000: 6 * time.Second, 100_000: time.Minute} {
+		if got := rememberPause(leases); got != want {
+			t.Errorf("%d leases: %s, want %s", leases, got, want)
+		}
+	}
+}
