@@ -115,6 +115,7 @@ type Agent struct {
 	records *recordBoard
 
 	mu      sync.Mutex
+	left    []*carrier    // of runners that ended with the agent, closed last
 	config  config.Config // replaced by a reload
 	runners map[string]*running
 	fatal   chan error
@@ -194,6 +195,10 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	a.mu.Unlock()
 	a.log.Info("agent started", "version", a.o.Version, "http", listener.Addr().String(),
 		"registry", a.o.RegistryName, "node_id", id)
+
+	// Packets that pass through this process do so until all else has ended,
+	// however long that takes: the next process is what they wait for.
+	defer func() { err = errors.Join(err, a.closeLeft()) }()
 
 	// The API outlives the runners, so that a stopping agent can be watched.
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
@@ -341,7 +346,7 @@ func (a *Agent) stop(name string, leave bool) {
 }
 
 // stopRunners ends all networks at once and waits for them. They leave this host
-// when the configuration says so.
+// when the configuration says so; else their backends are left for closeLeft.
 func (a *Agent) stopRunners() {
 	a.mu.Lock()
 	runners := slices.Collect(maps.Values(a.runners))
@@ -350,12 +355,34 @@ func (a *Agent) stopRunners() {
 	for _, run := range runners {
 		if leave {
 			run.leave()
+		} else {
+			run.succeed()
 		}
 		run.cancel()
 	}
 	for _, run := range runners {
 		<-run.done
+		if run.carrier != nil {
+			a.mu.Lock()
+			a.left = append(a.left, run.carrier)
+			a.mu.Unlock()
+		}
 	}
+}
+
+// closeLeft ends the backends of an agent that stops; their datapath in the
+// kernel stays.
+func (a *Agent) closeLeft() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var errs []error
+	for _, c := range a.left {
+		if err := c.backend.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close backend %s of network %s: %w", c.kind, c.config.Network, err))
+		}
+	}
+	a.left = nil
+	return errors.Join(errs...)
 }
 
 // current is the configuration in force.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -208,5 +209,27 @@ func TestAgentRenumbersOrExitsWhenItsSubnetWasTaken(t *testing.T) {
 			})
 			a.applies(fmt.Sprintf("%s <- b@%s", a.subnet(), subnet))
 		})
+	}
+}
+
+// TestPacketsPassToTheEnd: an agent that stops closes its backends after all else,
+// so that its packets wait for the next process alone.
+func TestPacketsPassToTheEnd(t *testing.T) {
+	a := newHost(t, memory.New(), "a").start()
+	a.ready()
+	closed := 0
+	a.recorder.onClose = func() {
+		closed++
+		if conn, err := net.Dial("unix", strings.TrimPrefix(a.config.HTTP.Address, "unix://")); err == nil {
+			t.Error("the API still answers")
+			conn.Close()
+		}
+		if !exists(peersPath(a.config.DataDir, "n")) {
+			t.Error("the peers are not written down yet")
+		}
+	}
+	must(t, a.stop())
+	if closed != 1 {
+		t.Errorf("closed %d times", closed)
 	}
 }

@@ -28,6 +28,7 @@ type recorder struct {
 	fail    error
 	report  backend.Report
 	onApply func(backend.State)
+	onClose func()
 }
 
 // applied is one Apply and the backend that got it.
@@ -82,6 +83,9 @@ func (r *recording) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = append(r.closed, r.number)
+	if r.onClose != nil {
+		r.onClose()
+	}
 	return nil
 }
 
