@@ -47,6 +47,9 @@ type Options struct {
 	// switches it on where set asks.
 	EnsureForwarding func(a netip.Addr, set bool) (on bool, err error)
 
+	// Remains is what the kernel has of a network's datapath.
+	Remains func(ctx context.Context, link string, pools []netip.Prefix) (Remains, error)
+
 	// WatchKernel blocks until ctx ends. used names devices that carry the
 	// underlay.
 	WatchKernel func(ctx context.Context, used func(link string) bool, changed func()) error
@@ -55,7 +58,8 @@ type Options struct {
 // environment is what all runners of an agent share.
 type environment struct {
 	log      hclog.Logger
-	id       identity // the node's name is learnt before the first runner starts
+	id       identity
+	named    chan struct{} // closed once the node's name is learnt; runners do not ask the store before
 	registry registry.Registry
 	backends map[string]backend.Type
 	contact  *contact
@@ -69,6 +73,7 @@ type environment struct {
 
 	selectUnderlay   func(c config.Underlay, pools []netip.Prefix) (underlay.Choice, error)
 	ensureForwarding func(a netip.Addr, set bool) (on bool, err error)
+	remains          func(ctx context.Context, link string, pools []netip.Prefix) (Remains, error)
 }
 
 // networkSet is every network in the store as last read.
@@ -154,16 +159,19 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	if o.WatchedNetwork == nil {
 		o.WatchedNetwork = config.WatchedNetwork
 	}
+	if o.Remains == nil {
+		o.Remains = remains
+	}
 	if o.WatchKernel == nil {
 		o.WatchKernel = watchKernel
 	}
 	a := &Agent{o: o, log: o.Logger, config: c, refresh: refresh, runners: map[string]*running{},
 		reloads: make(chan reloadRequest), ended: make(chan struct{}), fatal: make(chan error, 1)}
 	a.env = &environment{
-		log: o.Logger, registry: o.Registry, contact: newContact(o.Registry), backends: o.Backends, health: newHealth(time.Now),
+		log: o.Logger, registry: o.Registry, named: make(chan struct{}), contact: newContact(o.Registry), backends: o.Backends, health: newHealth(time.Now),
 		firewall: newFirewallKeeper(o.Firewall), pools: newPoolClaims(),
 		networks: newPublished[networkSet](), kernel: newPublished[struct{}](), setBack: newPublished[struct{}](), goneFor: goneFor,
-		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding,
+		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding, remains: o.Remains,
 	}
 	a.records = newRecordBoard(a.log, func(status, reason string) { a.env.health.set("", checkRecords, status, reason) })
 	a.env.health.set("", checkNode, api.Critical, "starting")
@@ -223,22 +231,23 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	return err
 }
 
-// supervise learns who this host is, runs a runner for each network, and ends
-// them with ctx.
+// supervise runs a runner for each network, learns who this host is, and ends
+// the runners with ctx.
 func (a *Agent) supervise(ctx context.Context, address net.Addr) error {
-	if err := a.awaitNodeName(ctx); err != nil {
-		return err
-	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	wg.Go(func() { a.announce(ctx, address) })
 	defer a.stopRunners()
 
 	a.env.firewall.remember(a.current(), a.wanted)
-	wg.Go(func() { a.leaveUnwanted(ctx) })
 	a.adopt(ctx, a.current())
+	if err := a.awaitNodeName(ctx); err != nil {
+		return err
+	}
+	close(a.env.named)
+	wg.Go(func() { a.announce(ctx, address) })
+	wg.Go(func() { a.leaveUnwanted(ctx) })
 	a.env.health.clear("", checkNode)
 	missed := map[string]time.Time{}
 	for {
@@ -286,6 +295,15 @@ func (a *Agent) adopt(ctx context.Context, c config.Config) {
 	}
 	for _, n := range c.Networks {
 		a.start(ctx, n)
+	}
+	if c.Dev {
+		return // what is saved may be another agent's
+	}
+	// Those of an earlier process need not be found in the store first.
+	for _, name := range savedNetworks(c.DataDir) {
+		if local, ok := a.wanted(name); ok {
+			a.start(ctx, local)
+		}
 	}
 }
 

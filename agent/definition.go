@@ -21,7 +21,8 @@ func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) 
 		_, _, networksChanged := r.env.networks.get()
 		n, err := r.definition(ctx)
 		if err == nil {
-			r.seen, r.deleted = true, false
+			r.deleted = false
+			r.seen.Store(true)
 			differs := r.differs(n)
 			r.show(func(v *view) { v.definition, v.defined, v.local.Differs = n, true, differs })
 			if len(differs) > 0 {
@@ -61,7 +62,7 @@ func (r *runner) definition(ctx context.Context) (registry.Network, error) {
 	if !errors.Is(err, registry.ErrNetworkNotFound) || len(r.local.Pools) == 0 {
 		return n, err
 	}
-	if r.seen {
+	if r.seen.Load() {
 		// Not there any more: put back what the store lost, not what somebody
 		// deleted.
 		lost, err := r.lostByStore(ctx)

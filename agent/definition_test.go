@@ -167,7 +167,8 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
-// TestJoin: a watched network whose record is bad is not left, one that went is.
+// TestJoin: a watched network whose record is bad is not left, nor one that this
+// process has not seen yet; one that went is.
 func TestJoin(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	local := h.config.Networks[0]
@@ -186,6 +187,13 @@ func TestJoin(t *testing.T) {
 		t.Fatal("a network whose record is bad was left")
 	}
 	a.env.networks.set(networkSet{registry.NetworkSet{}, 6})
+	a.join(ctx)
+	if stopped || run.leaving {
+		t.Fatal("a network of an earlier process was left at once")
+	}
+	a.env.networks.set(networkSet{registry.NetworkSet{Networks: []registry.Network{{Name: "n"}}}, 7})
+	a.join(ctx)
+	a.env.networks.set(networkSet{registry.NetworkSet{}, 8})
 	a.join(ctx)
 	if !stopped || !run.leaving || len(a.self().Networks) != 0 {
 		t.Error("a network that went was not left")

@@ -38,7 +38,8 @@ func (a *Agent) leaveGone(ctx context.Context, since map[string]time.Time) <-cha
 	}
 	var again <-chan time.Time
 	for _, name := range savedNetworks(c.DataDir) {
-		_, running := a.runner(name)
+		run, running := a.runner(name)
+		running = running && run.seen.Load()
 		if _, wanted := a.wanted(name); running || !wanted || a.configured(name) || !a.env.missing(name) {
 			delete(since, name)
 			continue
@@ -50,6 +51,7 @@ func (a *Agent) leaveGone(ctx context.Context, since map[string]time.Time) <-cha
 			again = time.After(a.env.goneFor / 4)
 			continue
 		}
+		a.stop(name, false)
 		a.leaveSaved(ctx, c, name, "network was deleted while the agent was away, leaving it")
 	}
 	return again

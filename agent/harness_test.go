@@ -46,6 +46,7 @@ type host struct {
 	mu       sync.Mutex
 	place    underlay.Choice
 	placeErr error
+	remains  Remains
 	kernel   func() // tells the agent that the kernel changed
 	end      func()
 	exited   chan struct{} // closed when Run returned err
@@ -113,6 +114,11 @@ func (h *host) build() *Agent {
 			defer h.mu.Unlock()
 			return h.place, h.placeErr
 		},
+		Remains: func(context.Context, string, []netip.Prefix) (Remains, error) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return h.remains, nil
+		},
 		WatchKernel: func(ctx context.Context, _ func(string) bool, changed func()) error {
 			h.mu.Lock()
 			h.kernel = changed
@@ -134,6 +140,7 @@ func (h *host) part() *runner {
 	h.t.Helper()
 	h.agent = h.build()
 	h.agent.env.id = identity{node: h.name, nodeID: "id-" + h.name}
+	close(h.agent.env.named)
 	return newRunner(h.agent.env, h.config, h.config.Networks[0])
 }
 

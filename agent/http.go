@@ -230,6 +230,11 @@ func (a *Agent) definition(r *http.Request) (registry.Network, error) {
 		}
 	}
 	known, read, _ := a.env.networks.get()
+	if run, ok := a.runner(name); ok && !read {
+		if before, ok := run.carriedOn(); ok {
+			return before.network, nil
+		}
+	}
 	if !read {
 		return registry.Network{}, fmt.Errorf("network %q: %w: the networks have not been read yet", name, registry.ErrUnavailable)
 	}

@@ -452,6 +452,9 @@ func (a *Agent) getPeers(r *http.Request) (reply, error) {
 	out := api.PeerList{Peers: []api.Peer{}}
 	snap, _, _ := run.snapshot.get()
 	lease, _, _ := run.lease.get()
+	if before, ok := run.carriedOn(); ok {
+		snap.set.Leases, lease = before.leases, before.own
+	}
 	v := run.shown()
 	held := map[string]bool{}
 	for _, l := range snap.set.Leases {

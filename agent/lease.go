@@ -48,6 +48,9 @@ func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() r
 		case ctx.Err() != nil:
 			return registry.Lease{}, ctx.Err()
 		}
+		if !away(err) {
+			r.settled()
+		}
 		reason := fmt.Sprintf("waiting for a lease: %v", err)
 		if revoked := r.revokedSubnet(); revoked.IsValid() {
 			reason = fmt.Sprintf("%s was revoked, waiting for another lease: %v", revoked, err)
@@ -303,6 +306,8 @@ func (r *runner) reportLease() {
 	defer r.mu.Unlock()
 	switch {
 	case !held && r.trouble == "":
+	case !held && r.resumed != nil:
+		r.check(checkLease, api.Warning, fmt.Sprintf("%s is carried on as the process before left it: %s", r.resumed.subnet, r.trouble))
 	case !held:
 		r.check(checkLease, api.Critical, r.trouble)
 	case r.trouble != "" || r.unrenewed != "":
@@ -402,8 +407,8 @@ func (r *runner) previous(n registry.Network) (session string, subnet netip.Pref
 // wait shows and logs what the runner waits for, and fails the check for it.
 func (r *runner) wait(check, reason string) {
 	status := api.Critical
-	if _, held, _ := r.lease.get(); held {
-		status = api.Warning // packets flow
+	if r.flows() {
+		status = api.Warning
 	}
 	r.check(check, status, reason)
 	r.waiting(check, reason)

@@ -126,7 +126,7 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 	r.snapshot.clear()
 	r.records.clear()
 	r.mu.Lock()
-	r.trouble, r.unrenewed, r.formerly, r.suspicions = "", "", "", map[string]string{}
+	r.trouble, r.unrenewed, r.formerly, r.suspicions, r.resumed = "", "", "", map[string]string{}, nil
 	r.mu.Unlock()
 	r.env.health.reset(r.local.Name)
 	r.show(func(v *view) {

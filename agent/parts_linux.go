@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/underlay"
@@ -68,6 +69,31 @@ func openConsul(c config.Config, log hclog.Logger) (registry.Registry, error) {
 // selectUnderlay looks at this host.
 func selectUnderlay(c config.Underlay, pools []netip.Prefix) (underlay.Choice, error) {
 	return underlay.Select(c, underlay.Need{IPv4: true, IPv6: true, Overlay: pools})
+}
+
+// remains looks at the kernel.
+func remains(ctx context.Context, link string, pools []netip.Prefix) (Remains, error) {
+	handle, err := kernel.Open()
+	if err != nil {
+		return Remains{}, err
+	}
+	defer handle.Close()
+	routes, err := handle.Routes(kernel.Owner{Pools: pools}).List(ctx)
+	if err != nil {
+		return Remains{}, err
+	}
+	out := Remains{Routes: len(routes)}
+	device, err := handle.Link(link)
+	if err != nil || device == nil {
+		return out, err
+	}
+	attrs := device.Attrs()
+	out.Device, out.Up, out.Carrier = true, attrs.RawFlags&unix.IFF_UP != 0, attrs.RawFlags&unix.IFF_LOWER_UP != 0
+	addrs, err := handle.Addresses(attrs.Index).List(ctx)
+	for addr := range addrs {
+		out.Addrs = append(out.Addrs, addr.Addr())
+	}
+	return out, err
 }
 
 // ensureForwarding says whether the kernel forwards the family of a, and

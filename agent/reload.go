@@ -151,12 +151,18 @@ func (a *Agent) join(ctx context.Context) {
 		return
 	}
 	for _, n := range known.set.Networks {
-		if local, ok := a.wanted(n.Name); ok {
-			a.start(ctx, local)
+		local, ok := a.wanted(n.Name)
+		if !ok {
+			continue
+		}
+		a.start(ctx, local)
+		if run, ok := a.runner(n.Name); ok && !a.configured(n.Name) {
+			run.seen.Store(true)
 		}
 	}
 	for _, name := range a.self().Networks {
-		if _, found := known.find(name); !found && !a.configured(name) && !known.bad(name) {
+		_, found := known.find(name)
+		if run, ok := a.runner(name); ok && run.seen.Load() && !found && !a.configured(name) && !known.bad(name) {
 			a.stop(name, true)
 		}
 	}

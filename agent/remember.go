@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,8 +35,12 @@ type rememberedPeers struct {
 	Version int    `json:"version"`
 	Network string `json:"network"`
 	// Created tells a definition that was made anew, and with it the store.
-	Created uint64            `json:"create_index"`
-	Leases  []rememberedLease `json:"leases"`
+	Created uint64 `json:"create_index"`
+	// Definition is the network's record. The leases stand by its plan.
+	Definition json.RawMessage   `json:"definition"`
+	Leases     []rememberedLease `json:"leases"`
+
+	sum [sha256.Size]byte // of the file, as read
 }
 
 type rememberedLease struct {
@@ -64,16 +69,35 @@ type recollection struct {
 // wait for one to end before it writes its own lease.
 func settleTime(l config.Lease) time.Duration { return 3 * l.TTL }
 
-// remember reads the file. One that is missing or broken is no memory.
-func remember(dataDir string, n registry.Network, stays time.Duration) *recollection {
-	m := &recollection{path: peersPath(dataDir, n.Name), stays: stays}
-	var file rememberedPeers
-	data, err := os.ReadFile(m.path)
-	if err != nil || json.Unmarshal(data, &file) != nil || file.Version != registry.Version || file.Network != n.Name {
-		return m
+// maxPeersFile bounds what is read of the file, bytes: ten times what a network of
+// 10,000 hosts needs.
+const maxPeersFile = 64 << 20
+
+// readPeers reads the file.
+func readPeers(dataDir, network string) (file rememberedPeers, err error) {
+	f, err := os.Open(peersPath(dataDir, network))
+	if err != nil {
+		return file, err
 	}
-	m.written, m.created = sha256.Sum256(data), file.Created
-	for _, r := range file.Leases {
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxPeersFile))
+	if err != nil {
+		return file, err
+	}
+	if err := json.Unmarshal(data, &file); err != nil {
+		return rememberedPeers{}, fmt.Errorf("%s is broken: %w", f.Name(), err)
+	}
+	if file.Version != registry.Version || file.Network != network {
+		return rememberedPeers{}, fmt.Errorf("%s is of version %d and network %q", f.Name(), file.Version, file.Network)
+	}
+	file.sum = sha256.Sum256(data)
+	return file, nil
+}
+
+// leases are those of the plan of n, which may be another than when they were
+// written down.
+func (f rememberedPeers) leases(n registry.Network) (out []registry.Lease) {
+	for _, r := range f.Leases {
 		l, err := registry.ParseLease(n, r.Key, r.Record)
 		if err != nil {
 			continue // of another plan
@@ -82,7 +106,16 @@ func remember(dataDir string, n registry.Network, stays time.Duration) *recollec
 			l.Session = "of an earlier process"
 		}
 		l.CreateIndex, l.ModifyIndex = r.CreateIndex, r.ModifyIndex
-		m.leases = append(m.leases, l)
+		out = append(out, l)
+	}
+	return out
+}
+
+// remember reads the file. One that is missing or broken is no memory.
+func remember(dataDir string, n registry.Network, stays time.Duration) *recollection {
+	m := &recollection{path: peersPath(dataDir, n.Name), stays: stays}
+	if file, err := readPeers(dataDir, n.Name); err == nil {
+		m.written, m.created, m.leases = file.sum, file.Created, file.leases(n)
 	}
 	return m
 }
@@ -144,7 +177,11 @@ func subjects(l registry.Lease) []any {
 
 // keep writes the leases down when they are others than before.
 func (m *recollection) keep(n registry.Network, leases []registry.Lease, own registry.Lease) error {
-	now := rememberedPeers{Version: registry.Version, Network: n.Name, Created: n.CreateIndex, Leases: []rememberedLease{}}
+	definition, err := registry.FormatNetwork(n)
+	if err != nil {
+		return fmt.Errorf("remember the network: %w", err)
+	}
+	now := rememberedPeers{Version: registry.Version, Network: n.Name, Created: n.CreateIndex, Definition: definition, Leases: []rememberedLease{}}
 	for _, l := range leases {
 		if l.NodeID == own.NodeID || l.Slot == own.Slot {
 			continue

@@ -104,7 +104,7 @@ func TestRecallEnds(t *testing.T) {
 }
 
 func TestRememberedPeers(t *testing.T) {
-	n := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/20"), CreateIndex: 7}
+	n := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/20"), Backend: mustBackend(t, "alloc", ""), CreateIndex: 7}
 	own, b := testLease("a", 1, "sa", 1), testLease("b", 2, "sb", 20)
 	for _, tt := range []struct {
 		name   string

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -60,12 +61,15 @@ type runner struct {
 
 	// Run's goroutine only.
 	carrier *carrier // the datapath built last, kept over rounds
-	seen    bool     // the network was defined before
 	deleted bool     // somebody deleted it, and this host has left it
 
 	recalled bool // what an earlier process knew of the peers was read
 
+	relief func() // ends the keeping of a resumed datapath, nil when there is none
+
 	records *recordBoard
+
+	seen atomic.Bool // in this process the store has had the network, or this host has left it
 
 	// claiming is held around every claim, and around a release by request,
 	// which no claim may follow.
@@ -86,6 +90,7 @@ type runner struct {
 	absent     netip.Prefix      // subnet this host had, without a record when last looked at
 	suspicions map[string]string // that another host is taken for this one, by source
 	waited     waited
+	resumed    *resumed // nil when there is nothing, or the store has been read
 }
 
 // waited is what was logged last about waiting.
@@ -165,10 +170,17 @@ func (r *runner) Run(ctx context.Context) error {
 	defer close(r.done)
 	defer r.env.pools.give(r.local.Name)
 	defer func() {
+		r.relieve()
 		if !r.handingOver() {
 			r.close()
 		}
 	}()
+	r.resume(ctx)
+	select {
+	case <-r.env.named:
+	case <-ctx.Done():
+		return nil // nothing can be given up under no name
+	}
 	renewing, stop := context.WithCancel(ctx)
 	var renewer sync.WaitGroup
 	renewer.Go(func() { r.renew(renewing) })
@@ -189,6 +201,7 @@ func (r *runner) rounds(ctx context.Context) error {
 	retry := r.env.contact.retry()
 	for {
 		err := r.round(ctx)
+		r.relieve()
 		var lost *LostError
 		switch {
 		case errors.Is(err, errReleased):
@@ -206,6 +219,7 @@ func (r *runner) rounds(ctx context.Context) error {
 		case errors.Is(err, errNetworkGone):
 			r.log.Warn("network was deleted, leaving it")
 			r.deleted = true
+			r.seen.Store(true)
 			r.tearDown(ctx, r.env.registry)
 			r.show(func(v *view) { v.defined = false })
 		case errors.Is(err, errDefinitionChanged):
@@ -253,6 +267,7 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	if err := r.awaitPools(ctx, n, kind, config.Options); err != nil {
 		return err
 	}
+	r.relieve()
 	before, had, _ := r.lease.get()
 	if err := r.retire(ctx, n, kind, config); err != nil {
 		return err

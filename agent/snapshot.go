@@ -44,6 +44,7 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 		}
 		set = keepKnown(n.Name, set, before.set.Leases)
 		r.snapshot.set(snapshot{set: set, index: next, read: time.Now()})
+		r.settled()
 		if r.env.health.set(r.local.Name, checkSnapshot, api.Passing, "leases are followed") && failed {
 			r.log.Info("leases are read again")
 		}

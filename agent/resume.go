@@ -1,0 +1,279 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// A process that starts finds the datapath of the one before in the kernel. Where
+// the kernel carries packets alone, nothing is done before the store was read. A
+// device that stands with this host's addresses and has no carrier is one whose
+// packets pass through the process: until one reads it they are lost. It is
+// carried on at once, with the peers that were written down, whether the store
+// answers or not.
+//
+// Nothing is claimed by that: the subnet is the one that the kernel has carried
+// since the process before held its lease. The host is not ready, writes no
+// subnet file and touches no rule until the store has confirmed the lease, and
+// what the store says counts from then on, by the ordinary ways.
+
+// Remains is what the kernel has of a network's datapath when an agent starts.
+type Remains struct {
+	Routes  int          // of ours in its pools
+	Device  bool         // there is one of its name
+	Addrs   []netip.Addr // on the device
+	Up      bool         // the device is administratively up
+	Carrier bool         // somebody takes the device's packets: the kernel, or a process
+}
+
+// What remains may do with packets.
+type standing int
+
+const (
+	nothingStands standing = iota
+	packetsFlow            // without a process
+	packetsWait            // for a process to read the device
+)
+
+// standing judges what remains for a host with these subnets. A device without
+// an address in each of them was made for others, or by somebody else.
+func (m Remains) standing(subnets []netip.Prefix) standing {
+	covered := func(s netip.Prefix) bool { return slices.ContainsFunc(m.Addrs, s.Contains) }
+	switch {
+	case len(subnets) == 0:
+		return nothingStands
+	case !m.Device && m.Routes > 0:
+		return packetsFlow
+	case !m.Device || !m.Up || slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return !covered(s) }):
+		return nothingStands
+	case m.Carrier:
+		return packetsFlow
+	}
+	return packetsWait
+}
+
+// resumed is the part in a network that an earlier process of this boot left,
+// until the store has confirmed or refused it.
+type resumed struct {
+	subnet netip.Prefix
+	recall func() (recollected, error) // reads the files, once: of a large network they are large
+}
+
+// recollected is what the files of an earlier process tell of a network.
+type recollected struct {
+	network registry.Network
+	own     registry.Lease   // as far as it is remembered: slot, subnets, node id
+	leases  []registry.Lease // of the others
+}
+
+// resume finds out what an earlier process left and carries it on. That there is
+// nothing, or not enough, is where every host begins.
+func (r *runner) resume(ctx context.Context) {
+	before, err := loadSaved(r.config.DataDir, r.local.Name)
+	if err != nil || len(before.Subnets) == 0 || slices.Contains(before.Subnets, before.Revoked) {
+		return // an error is reported where the lease needs it
+	}
+	remains, err := r.env.remains(ctx, backend.LinkName(r.local.Name), before.Pools)
+	if err != nil {
+		r.log.Warn("what an earlier process left cannot be seen", "error", err)
+		return
+	}
+	stands := remains.standing(before.Subnets)
+	if stands == nothingStands {
+		return
+	}
+	found := resumed{before.Subnets[0], sync.OnceValues(func() (recollected, error) {
+		return recollect(r.config.DataDir, before, r.env.id.nodeID)
+	})}
+	if stands == packetsWait {
+		known, err := found.recall()
+		if err == nil {
+			err = r.carryOn(ctx, known)
+		}
+		if err != nil {
+			r.log.Warn("what an earlier process left waits for the store", "error", err)
+			return
+		}
+	}
+	r.mu.Lock()
+	r.resumed = &found
+	r.mu.Unlock()
+	unconfirmed := fmt.Sprintf("%s is carried on as the process before left it, the store has not been read yet", found.subnet)
+	r.check(checkNetwork, api.Warning, unconfirmed)
+	r.check(checkLease, api.Warning, unconfirmed)
+}
+
+// recollect is the part in a network that the files tell of, an error when they
+// are incomplete or contradict each other. They are read like what other hosts
+// write.
+func recollect(dataDir string, before saved, nodeID string) (recollected, error) {
+	file, err := readPeers(dataDir, before.Network)
+	if err != nil {
+		return recollected{}, fmt.Errorf("remembered peers: %w", err)
+	}
+	n, err := registry.ParseNetwork(before.Network, file.Definition)
+	if err != nil {
+		return recollected{}, fmt.Errorf("remembered definition: %w", err)
+	}
+	n.CreateIndex = file.Created
+	own := registry.Lease{Network: n.Name, NodeID: nodeID, Subnets: before.Subnets}
+	if own.Slot, err = n.Plan.Slot(before.Subnets[0]); err != nil {
+		return recollected{}, fmt.Errorf("remembered subnet: %w", err)
+	}
+	switch {
+	case before.Definition != file.Created || !before.Backend.Equal(n.Backend) || !slices.Equal(before.Pools, n.Plan.Prefixes()):
+		return recollected{}, errors.New("the remembered lease is of another definition than the peers")
+	case !slices.Equal(before.Subnets, n.Plan.Subnets(own.Slot)):
+		return recollected{}, fmt.Errorf("the remembered subnets %v are not those of slot %d", before.Subnets, own.Slot)
+	}
+	return recollected{network: n, own: own, leases: file.leases(n)}, nil
+}
+
+// carryOn builds the backend, gives it what is remembered, and has a goroutine
+// keep that right until relieve. It returns after the first pass.
+func (r *runner) carryOn(ctx context.Context, found recollected) error {
+	kind, config, err := r.backendConfig(found.network)
+	if err != nil {
+		return err
+	}
+	if err := r.build(kind, config); err != nil {
+		return err
+	}
+	watching, cancel := context.WithCancel(ctx)
+	first, done := make(chan struct{}), make(chan struct{})
+	go func() { // waited for in relieve
+		defer close(done)
+		r.standIn(watching, found, first)
+	}()
+	r.relief = func() {
+		cancel()
+		<-done
+	}
+	<-first
+	return nil
+}
+
+// relieve ends the keeping of a resumed datapath, which stays as it is. It may be
+// repeated.
+func (r *runner) relieve() {
+	if r.relief != nil {
+		r.relief()
+		r.relief = nil
+	}
+}
+
+// standIn does for a resumed datapath what reconcile does for one whose lease is
+// held, as far as it needs no store, until ctx ends. It closes first after its
+// first pass.
+func (r *runner) standIn(ctx context.Context, found recollected, first chan<- struct{}) {
+	tick := time.NewTicker(slowTick)
+	defer tick.Stop()
+	retry := newPause()
+	calm := settle
+	state := backend.State{Subnets: found.own.Subnets, Peers: peersOf(found.leases, found.own)}
+	for began := time.Now(); ; {
+		_, _, kernel := r.env.kernel.get()
+		var failed <-chan time.Time
+		switch healed, err := r.keepOn(ctx, found.network, &state); {
+		case err != nil:
+			failed, kernel = time.After(retry.next()), nil
+		case healed: // whoever changes it again and again is not to be outrun
+			calm = min(2*calm, localLast)
+		default:
+			calm = settle
+			retry.reset()
+		}
+		if first != nil {
+			r.log.Info("datapath of the process before is carried on", "subnet", found.own.Subnet(), "peers", len(state.Peers),
+				"took", time.Since(began).Round(time.Microsecond))
+			close(first)
+			first = nil
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-failed:
+		case <-tick.C:
+		case <-kernel:
+			if sleep(ctx, calm) != nil {
+				return
+			}
+		}
+	}
+}
+
+// keepOn makes one pass over a resumed datapath, where the host stands now, or
+// where it stood when that cannot be said.
+func (r *runner) keepOn(ctx context.Context, n registry.Network, s *backend.State) (healed bool, err error) {
+	p, err := r.locate(n)
+	switch {
+	case err == nil:
+		s.MTU, s.Underlay = p.mtu, p.underlay()
+		r.showPlace(n, p)
+	case s.MTU == 0:
+		r.check(checkUnderlay, api.Critical, fmt.Sprintf("waiting for the underlay: %v", err))
+		return false, err
+	}
+	report, err := r.carrier.backend.Apply(ctx, *s)
+	if ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	r.show(func(v *view) { v.report, v.local.Peers = report, report.Peers })
+	if err != nil {
+		if r.env.health.set(r.local.Name, checkDatapath, api.Critical, err.Error()) {
+			r.log.Error("datapath could not be applied whole, trying again", "error", err)
+		}
+		return false, err
+	}
+	if healed = len(report.Healed) > 0; healed {
+		r.log.Warn("datapath was changed by somebody else, healed", "healed", strings.Join(report.Healed, "; "))
+	}
+	r.checkPeers(report)
+	return healed, nil
+}
+
+// flows says whether packets flow, by a lease that is held or by what an earlier
+// process left.
+func (r *runner) flows() bool {
+	_, held, _ := r.lease.get()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return held || r.resumed != nil
+}
+
+// carriedOn is what an earlier process left, until the store has confirmed or
+// refused it, as far as the files tell.
+func (r *runner) carriedOn() (recollected, bool) {
+	r.mu.Lock()
+	found := r.resumed
+	r.mu.Unlock()
+	if found == nil {
+		return recollected{}, false
+	}
+	known, err := found.recall()
+	return known, err == nil
+}
+
+// settled says that the store has confirmed or refused what was carried on.
+func (r *runner) settled() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.resumed = nil
+}
+
+// away says of an error that the store could not be used, so that it says
+// nothing about what was asked.
+func away(err error) bool {
+	return errors.Is(err, registry.ErrUnavailable) || errors.Is(err, registry.ErrDenied) || errors.Is(err, registry.ErrUncertain) ||
+		errors.Is(err, context.DeadlineExceeded)
+}

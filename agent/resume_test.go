@@ -1,0 +1,381 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// waiting is a device with the first addresses of the subnets that nobody reads.
+func waiting(subnets ...netip.Prefix) Remains {
+	out := Remains{Routes: 2, Device: true, Up: true}
+	for _, s := range subnets {
+		out.Addrs = append(out.Addrs, s.Addr())
+	}
+	return out
+}
+
+func TestStanding(t *testing.T) {
+	v4, v6 := netip.MustParsePrefix("10.5.1.0/24"), netip.MustParsePrefix("fd00:5:0:1::/64")
+	both := []netip.Prefix{v4, v6}
+	with := func(m Remains, change func(m *Remains)) Remains { change(&m); return m }
+	for _, tt := range []struct {
+		name    string
+		remains Remains
+		subnets []netip.Prefix
+		want    standing
+	}{
+		{"nothing", Remains{}, both, nothingStands},
+		{"no subnet is remembered", waiting(both...), nil, nothingStands},
+		{"a device nobody reads", waiting(both...), both, packetsWait},
+		{"a device with a carrier", with(waiting(both...), func(m *Remains) { m.Carrier = true }), both, packetsFlow},
+		{"a device that was set down", with(waiting(both...), func(m *Remains) { m.Up = false }), both, nothingStands},
+		{"a device without an address", waiting(), both, nothingStands},
+		{"a device with another subnet's", waiting(netip.MustParsePrefix("10.5.2.0/24"), v6), both, nothingStands},
+		{"a device with one family's", waiting(v4), both, nothingStands},
+		{"routes without a device", Remains{Routes: 2}, both, packetsFlow},
+		{"a device without routes", with(waiting(both...), func(m *Remains) { m.Routes = 0 }), both, packetsWait},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tt.remains.standing(tt.subnets); got != tt.want {
+				t.Errorf("%d, want %d", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestRecollect: what the files of an earlier process say is used whole, or not at
+// all where they contradict each other.
+func TestRecollect(t *testing.T) {
+	n := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/20"), Backend: mustBackend(t, "alloc", ""), CreateIndex: 7}
+	own, b := testLease("a", 1, "sa", 1), testLease("b", 2, "sb", 20)
+	before := saved{Version: 1, Network: "n", Subnets: own.Subnets, Definition: 7, Pools: n.Plan.Prefixes(), Backend: n.Backend}
+	for _, tt := range []struct {
+		name   string
+		change func(s *saved, f *rememberedPeers)
+		peers  int
+		err    string // "" for none
+	}{
+		{"as written", func(*saved, *rememberedPeers) {}, 1, ""},
+		{"a record that cannot be used", func(_ *saved, f *rememberedPeers) { f.Leases[0].Record = []byte(`{"version":1}`) }, 0, ""},
+		{"a record of another slot", func(_ *saved, f *rememberedPeers) { f.Leases[0].Key = "10.5.3.0-24" }, 0, ""},
+		{"of another network", func(_ *saved, f *rememberedPeers) { f.Network = "m" }, 0, "network"},
+		{"of another version", func(_ *saved, f *rememberedPeers) { f.Version = 9 }, 0, "version"},
+		{"without a definition", func(_ *saved, f *rememberedPeers) { f.Definition = nil }, 0, "definition"},
+		{"a definition that cannot be used", func(_ *saved, f *rememberedPeers) { f.Definition = []byte(`{"version":1,"name":"n"}`) }, 0, "definition"},
+		{"of another definition", func(_ *saved, f *rememberedPeers) { f.Created = 8 }, 0, "another definition"},
+		{"of another backend", func(s *saved, _ *rememberedPeers) { s.Backend = mustBackend(t, "udp", "") }, 0, "another definition"},
+		{"of other pools", func(s *saved, _ *rememberedPeers) { s.Pools = s.Pools[:0] }, 0, "another definition"},
+		{"a subnet outside of the plan", func(s *saved, _ *rememberedPeers) {
+			s.Subnets = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24")}
+		}, 0, "subnet"},
+		{"a subnet more", func(s *saved, _ *rememberedPeers) {
+			s.Subnets = append(slices.Clone(s.Subnets), netip.MustParsePrefix("10.5.2.0/24"))
+		}, 0, "not those of slot 1"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			must(t, remember(dir, n, time.Minute).keep(n, []registry.Lease{own, b}, own))
+			file, err := readPeers(dir, "n")
+			must(t, err)
+			now := before
+			tt.change(&now, &file)
+			data, err := json.Marshal(file)
+			must(t, err)
+			must(t, os.WriteFile(peersPath(dir, "n"), data, 0o600))
+			found, err := recollect(dir, now, own.NodeID)
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Errorf("%v does not say %q", err, tt.err)
+				}
+				return
+			}
+			must(t, err)
+			if len(found.leases) != tt.peers || found.own.Slot != 1 || found.own.NodeID != own.NodeID || found.network.CreateIndex != 7 ||
+				len(Differences(found.network, n)) != 0 {
+				t.Errorf("%+v", found)
+			}
+		})
+	}
+	if _, err := recollect(t.TempDir(), before, own.NodeID); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without a file: %v", err)
+	}
+}
+
+// pair is two hosts that know each other, of which the first has stopped. applied
+// is what stands on it.
+func pair(t *testing.T) (a, b *host, subnet netip.Prefix, applied string) {
+	t.Helper()
+	store := memory.New()
+	a, b = newHost(t, store, "a").start(), newHost(t, store, "b").start()
+	a.ready()
+	b.ready()
+	subnet = a.subnet()
+	applied = fmt.Sprintf("%s <- b@%s", subnet, b.subnet())
+	a.applies(applied)
+	must(t, a.stop())
+	return a, b, subnet, applied
+}
+
+// TestResumeWhileTheStoreIsAway: a host whose packets wait for a process carries
+// on with what it remembers, and says that nobody has confirmed it.
+func TestResumeWhileTheStoreIsAway(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		err      error
+		hangs    bool
+		nameless bool // the node's name is the store's to tell
+	}{
+		{"away", registry.ErrUnavailable, false, false},
+		{"hangs", fmt.Errorf("no answer: %w", registry.ErrUnavailable), true, false},
+		{"token revoked", registry.ErrDenied, false, false},
+		{"away, and it names this host", registry.ErrUnavailable, false, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a, _, subnet, applied := pair(t)
+			file := a.config.Networks[0].SubnetFile
+			must(t, os.Remove(file))
+			a.remains = waiting(subnet)
+			a.registry.setHanging(tt.hangs)
+			a.registry.set(tt.err)
+			if tt.nameless {
+				a.config.NodeName, a.catalog = "", &namelessStore{a.registry, "a"}
+			}
+			tries, walls := len(a.recorder.tries()), len(a.wall.names())
+			a.start()
+			a.more("applies", tries, func() int { return len(a.recorder.tries()) })
+			a.applies(applied)
+			a.check(checkLease, api.Warning, subnet.String(), "carried on")
+			a.check(checkDatapath, api.Passing, "1 peers in place")
+			if !tt.hangs && !tt.nameless {
+				a.check(checkNetwork, api.Warning, "waiting for")
+				if code, report := a.health(); code != 429 || report.Ready {
+					t.Errorf("healthz %d, %+v", code, report)
+				}
+			}
+			peers, err := a.client.Peers(context.Background(), "n")
+			if err != nil || len(peers.Peers) != 1 || peers.Peers[0].Node != "b" || !peers.Peers[0].Held {
+				t.Errorf("%+v, %v", peers, err)
+			}
+			// It is kept right, where the host stands now.
+			a.move([]netip.Addr{netip.MustParseAddr("192.0.2.7")}, nil)
+			tries = len(a.recorder.tries())
+			a.kick()
+			a.more("applies", tries, func() int { return len(a.recorder.tries()) })
+			if exists(file) || len(a.wall.names()) != walls {
+				t.Error("a subnet file or rules were written")
+			}
+			built, open := a.recorder.open()
+
+			a.registry.setHanging(false)
+			a.registry.set(nil)
+			if tt.hangs {
+				return // until the calls that hang have timed out
+			}
+			a.ready()
+			a.check(checkLease, api.Passing)
+			a.check(checkNetwork, api.Passing)
+			if !exists(file) {
+				t.Error("no subnet file")
+			}
+			if after, still := a.recorder.open(); after != built || still != open || open != 1 {
+				t.Errorf("%d backends built, %d open; before %d, %d", after, still, built, open)
+			}
+			if got := a.recorder.all(); slices.Contains(got, "zero") || got[len(got)-1] != applied {
+				t.Errorf("applied %q", got)
+			}
+		})
+	}
+}
+
+// namelessStore is a store that names the host when it can be asked.
+type namelessStore struct {
+	*outage
+	name string
+}
+
+func (s *namelessStore) NodeName(ctx context.Context) (name string, err error) {
+	err = s.call(ctx, "NodeName", func(context.Context) error { return nil })
+	return s.name, err
+}
+
+// TestNothingToResume: where the kernel carries packets alone, or has nothing of
+// this host, nothing is touched before the store was read.
+func TestNothingToResume(t *testing.T) {
+	carrier := func(subnet netip.Prefix) Remains {
+		m := waiting(subnet)
+		m.Carrier = true
+		return m
+	}
+	for _, tt := range []struct {
+		name    string
+		remains func(subnet netip.Prefix) Remains
+		before  func(a *host)
+		status  string // of check network
+		peers   bool
+	}{
+		{"the kernel carries them", carrier, nil, api.Warning, true},
+		{"routes alone", func(netip.Prefix) Remains { return Remains{Routes: 1} }, nil, api.Warning, true},
+		{"after a boot", func(netip.Prefix) Remains { return Remains{} }, nil, api.Critical, false},
+		{"another subnet's device", func(netip.Prefix) Remains { return waiting(netip.MustParsePrefix("10.99.0.0/24")) }, nil, api.Critical, false},
+		{"no state file", waitingFor, func(a *host) { must(a.t, os.Remove(savedPath(a.config.DataDir, "n"))) }, api.Critical, false},
+		{"it was revoked", waitingFor, func(a *host) {
+			s, err := loadSaved(a.config.DataDir, "n")
+			must(a.t, err)
+			s.Revoked = s.Subnets[0]
+			must(a.t, storeSaved(a.config.DataDir, s))
+		}, api.Critical, false},
+		{"no peers file", waitingFor, func(a *host) { must(a.t, os.Remove(peersPath(a.config.DataDir, "n"))) }, api.Critical, false},
+		{"a peers file that is broken", waitingFor, func(a *host) {
+			must(a.t, os.WriteFile(peersPath(a.config.DataDir, "n"), []byte("{"), 0o600))
+		}, api.Critical, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a, _, subnet, _ := pair(t)
+			a.remains = tt.remains(subnet)
+			if tt.before != nil {
+				tt.before(a)
+			}
+			a.registry.set(registry.ErrUnavailable)
+			tries := len(a.recorder.tries())
+			a.start()
+			a.check(checkNetwork, tt.status, "waiting for the store")
+			peers, err := a.client.Peers(context.Background(), "n")
+			if (err == nil && len(peers.Peers) == 1) != tt.peers {
+				t.Errorf("%+v, %v", peers, err)
+			}
+			if n := len(a.recorder.tries()); n != tries {
+				t.Errorf("%d passes over the datapath", n-tries)
+			}
+			a.registry.set(nil)
+			a.ready()
+			a.check(checkLease, api.Passing)
+		})
+	}
+}
+
+func waitingFor(subnet netip.Prefix) Remains { return waiting(subnet) }
+
+// TestStoreCountsAfterResume: whatever was carried on, what the store says then is
+// what is applied.
+func TestStoreCountsAfterResume(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		away func(a, b *host, subnet netip.Prefix) // while the agent is
+		want func(a, b *host, subnet netip.Prefix) string
+	}{
+		{"another peer", func(a, b *host, _ netip.Prefix) {
+			c := newHost(a.t, a.store, "c").start()
+			c.ready()
+		}, func(a, b *host, subnet netip.Prefix) string {
+			both := []string{"b@" + b.subnet().String(), "c@" + free(a, b).String()}
+			slices.SortFunc(both, func(x, y string) int { return strings.Compare(x[2:], y[2:]) })
+			return fmt.Sprintf("%s <- %s", subnet, strings.Join(both, ", "))
+		}},
+		{"a revocation", func(a, b *host, subnet netip.Prefix) {
+			must(a.t, a.store.Client().Revoke(context.Background(), "n", subnet))
+		}, func(a, b *host, subnet netip.Prefix) string {
+			if now := a.subnet(); now == subnet {
+				a.t.Errorf("still on %s", now)
+			}
+			return fmt.Sprintf("%s <- b@%s", a.subnet(), b.subnet())
+		}},
+		{"another backend", func(a, b *host, _ netip.Prefix) {
+			a.define(func(n *registry.Network) { n.Backend = mustBackend(a.t, "other", "") })
+		}, func(a, b *host, subnet netip.Prefix) string {
+			eventually(a.t, func() error {
+				if story := a.recorder.story(); !slices.ContainsFunc(story, func(s string) bool {
+					return strings.HasPrefix(s, "recorder ") && strings.HasSuffix(s, ": zero")
+				}) {
+					return fmt.Errorf("the former datapath stays: %q", story)
+				}
+				return nil
+			})
+			return fmt.Sprintf("%s <- b@%s", subnet, b.subnet())
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a, b, subnet, applied := pair(t)
+			tt.away(a, b, subnet)
+			a.remains = waiting(subnet)
+			a.registry.set(registry.ErrUnavailable)
+			tries := len(a.recorder.tries())
+			a.start()
+			a.more("applies", tries, func() int { return len(a.recorder.tries()) })
+			a.applies(applied)
+			a.registry.set(nil)
+			a.ready()
+			want := tt.want(a, b, subnet)
+			a.applies(want)
+			before := a.recorder.all()
+			for range 3 { // nothing of what was carried on comes back
+				tries := len(a.recorder.tries())
+				a.kick()
+				a.more("applies", tries, func() int { return len(a.recorder.tries()) })
+			}
+			if got := a.recorder.all(); !slices.Equal(got, before) {
+				t.Errorf("applied %q, want %q to be the last", got, want)
+			}
+			if _, open := a.recorder.open(); open != 1 {
+				t.Errorf("%d backends are open", open)
+			}
+		})
+	}
+}
+
+// TestRefusedAfterResume: a store that answers and gives no lease is no outage.
+func TestRefusedAfterResume(t *testing.T) {
+	t.Parallel()
+	a, _, subnet, applied := pair(t)
+	a.remains = waiting(subnet)
+	a.registry.setOne("Acquire", registry.ErrNetworkFull)
+	a.start()
+	a.check(checkLease, api.Critical, "waiting for a lease")
+	a.applies(applied) // as with any lease that is lost, until there is another
+	if code, _ := a.health(); code != 503 {
+		t.Errorf("healthz %d", code)
+	}
+	a.registry.setOne("Acquire", nil)
+	a.ready()
+}
+
+// TestResumeWatchedNetwork: a network without a block is carried on too, though
+// only the store says that there is one, and left once it certainly went.
+func TestResumeWatchedNetwork(t *testing.T) {
+	t.Parallel()
+	a, b, subnet, applied := pair(t)
+	a.config.Networks, a.config.WatchNetworks, a.config.AllowedNetworks = nil, true, []string{"*"}
+	a.remains, a.goneFor = waiting(subnet), 200*time.Millisecond
+	a.registry.set(registry.ErrUnavailable)
+	tries := len(a.recorder.tries())
+	a.start()
+	a.more("applies", tries, func() int { return len(a.recorder.tries()) })
+	a.applies(applied)
+	if report, _ := a.agent.env.health.report(); report.Ready {
+		t.Error("ready before the store has answered")
+	}
+	must(t, b.stop())
+	must(t, a.store.Client().DeleteNetwork(context.Background(), "n"))
+	a.registry.set(nil)
+	a.applies("zero")
+	eventually(t, func() error {
+		if _, running := a.agent.runner("n"); running || exists(savedPath(a.config.DataDir, "n")) {
+			return errors.New("something stays")
+		}
+		return nil
+	})
+}
