@@ -87,12 +87,17 @@ func FuzzFromWire(f *testing.F) {
 		f.Add(pkt, uint8(2), uint16(1), uint16(len(pkt)))
 		f.Add(append(bytes.Clone(pkt), pkt...), uint8(2), uint16(8285), uint16(len(pkt)))
 	})
+	r := newReceiver()
+	out := make([]byte, maxPacket)
+	for _, run := range joinableRuns() {
+		f.Add(slices.Concat(run...), uint8(2), uint16(8285), uint16(len(run[0])))
+	}
+	e, dev, _ := fuzzHost()
 	f.Fuzz(func(t *testing.T, data []byte, host uint8, port, segment uint16) {
 		if len(data) > maxPacket || len(data) > 0 && segment == 0 || len(data) > 64*int(segment) {
 			return // no socket brings that
 		}
-		e, dev, _ := fuzzHost()
-		r := newReceiver()
+		passedBefore, droppedBefore := total(e)
 		r.in[0].Size, r.in[0].Segment = copy(r.in[0].Buf, data), int(segment)
 		r.in[0].From = netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, host}), port)
 		e.toDevice(0, r, r.in[:1])
@@ -102,11 +107,11 @@ func FuzzFromWire(f *testing.F) {
 			sent = [][]byte{nil}
 		}
 		passed, dropped := total(e)
+		passed, dropped = passed-passedBefore, dropped-droppedBefore
 		if int(passed+dropped) != len(sent) || int(passed) != dev.Waiting() {
 			t.Fatalf("%d passed, %d dropped of %d, %d written", passed, dropped, len(sent), dev.Waiting())
 		}
 		allowed := map[uint8][]netip.Prefix{2: planB().subnets, 3: prefixes("10.5.3.0/24")}[host]
-		out := make([]byte, maxPacket)
 		for dev.Waiting() > 0 {
 			n, _ := dev.Take(out)
 			if port != 8285 || !within(out[:n], 12, 8, allowed) || !within(out[:n], 16, 24, planA().subnets) {
@@ -120,6 +125,37 @@ func FuzzFromWire(f *testing.F) {
 			sent = slices.Delete(sent, i, i+1)
 		}
 	})
+}
+
+// joinableRuns are packets from host 2 to host 1 that a forwarder joins.
+func joinableRuns() (runs [][][]byte) {
+	for _, ip := range []ipPacket{
+		{src: netip.MustParseAddr("10.5.2.3"), dst: netip.MustParseAddr("10.5.1.2"), ttl: 64, df: true},
+		{src: netip.MustParseAddr("10.5.2.3"), dst: netip.MustParseAddr("10.5.1.2"), ttl: 64, tos: 2, id: 7},
+		{src: netip.MustParseAddr("fd00:5:0:2::3"), dst: netip.MustParseAddr("fd00:5:0:1::2"), ttl: 64},
+	} {
+		var segments, datagrams [][]byte
+		for i := range 3 {
+			ip.proto = protoTCP
+			ip.payload = tcpSegment{src: 1, dst: 2, seq: uint32(8 * i), flags: tcpACK, window: 9, data: make([]byte, 8)}.bytes()
+			segments = append(segments, ip.bytes())
+			ip.proto, ip.payload = protoUDP, udpDatagram(1, 2, make([]byte, 8))
+			datagrams = append(datagrams, ip.bytes())
+			ip.id++ // as joining wants it of packets without DF
+		}
+		runs = append(runs, segments, datagrams)
+	}
+	return runs
+}
+
+// turned is a packet on its way back; the checksums stay right.
+func turned(pkt []byte) []byte {
+	at, size := 12, 4
+	if pkt[0]>>4 == 6 {
+		at, size = 8, 16
+	}
+	src, dst := pkt[at:at+size], pkt[at+size:at+2*size]
+	return slices.Concat(pkt[:at], dst, src, pkt[at+2*size:])
 }
 
 // samePacket says whether two packets are the same but for the ID of an IPv4
@@ -147,15 +183,30 @@ func FuzzFromTun(f *testing.F) {
 			f.Add(bytes.Clone(frame))
 		}
 	})
-	f.Fuzz(func(t *testing.T, frame []byte) {
-		if len(frame) > maxFrame {
+	for _, run := range joinableRuns() {
+		// What a device takes joined, and with its ends exchanged, is what it may
+		// bring.
+		join := offload.NewJoiner(true, true)
+		for _, pkt := range run {
+			join.Add(turned(pkt))
+		}
+		for _, frame := range join.Frames() {
+			f.Add(slices.Concat(frame.Header[:], slices.Concat(frame.Parts...)))
+		}
+	}
+	e, _, wire := fuzzHost()
+	s := newSender()
+	f.Fuzz(func(t *testing.T, original []byte) {
+		if len(original) > maxFrame {
 			return
 		}
-		e, _, wire := fuzzHost()
-		original := bytes.Clone(frame)
-		e.toWire(0, newSender(), [][]byte{frame})
+		sentBefore, droppedBefore := total(e)
+		wire.pkts, wire.to = wire.pkts[:0], wire.to[:0]
+		frame := s.buf[:copy(s.buf, original)]
+		e.toWire(0, s, [][]byte{frame})
 
 		sent, dropped := total(e)
+		sent, dropped = sent-sentBefore, dropped-droppedBefore
 		if int(sent) != len(wire.pkts) || sent == 0 && dropped != 1 || sent > 0 && dropped != 0 {
 			t.Fatalf("%d counted, %d dropped, %d sent", sent, dropped, len(wire.pkts))
 		}
