@@ -170,10 +170,10 @@ func TestCarrierTakes(t *testing.T) {
 			}
 			b, err := kind.New(from)
 			must(t, err)
-			if got := (&carrier{b, kind.Name, from}).takes(k, tt.to); got != tt.takes {
+			if got := (&carrier{backend: b, kind: kind.Name, config: from}).takes(k, tt.to); got != tt.takes {
 				t.Errorf("kept %t, want %t", got, tt.takes)
 			}
-			c := &carrier{&changer{Backend: b}, kind.Name, from}
+			c := &carrier{backend: &changer{Backend: b}, kind: kind.Name, config: from}
 			if got := c.takes(k, tt.to); got != tt.changes {
 				t.Errorf("changed %t, want %t", got, tt.changes)
 			}

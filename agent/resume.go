@@ -95,7 +95,8 @@ func (r *runner) resume(ctx context.Context) {
 	found := resumed{before.Subnets[0], sync.OnceValues(func() (recollected, error) {
 		return recollect(r.config.DataDir, before, r.env.id.nodeID)
 	})}
-	if stands == packetsWait {
+	// After a reload the device may be read by this process, and by it alone.
+	if stands == packetsWait || r.carrier != nil && r.carrier.resumed {
 		known, err := found.recall()
 		if err == nil {
 			err = r.carryOn(ctx, known)
@@ -149,6 +150,7 @@ func (r *runner) carryOn(ctx context.Context, found recollected) error {
 	if err := r.build(kind, config); err != nil {
 		return err
 	}
+	r.carrier.resumed = true
 	watching, cancel := context.WithCancel(ctx)
 	first, done := make(chan struct{}), make(chan struct{})
 	go func() { // waited for in relieve

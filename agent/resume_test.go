@@ -337,6 +337,35 @@ func TestStoreCountsAfterResume(t *testing.T) {
 	}
 }
 
+// TestReloadAfterResume: a reload while the store is away goes on with what was
+// carried on.
+func TestReloadAfterResume(t *testing.T) {
+	t.Parallel()
+	a, _, subnet, applied := pair(t)
+	a.remains = waiting(subnet)
+	a.registry.set(registry.ErrUnavailable)
+	a.start()
+	a.check(checkLease, api.Warning, "carried on")
+	built, _ := a.recorder.open()
+	a.mu.Lock()
+	a.remains.Carrier = true
+	a.mu.Unlock()
+	c := a.config
+	c.Networks = slices.Clone(c.Networks)
+	c.Networks[0].IPMasq = true
+	tries := len(a.recorder.tries())
+	must(t, a.agent.Reload(context.Background(), c))
+	a.check(checkLease, api.Warning, "carried on")
+	a.kick()
+	a.more("applies", tries+1, func() int { return len(a.recorder.tries()) })
+	a.applies(applied)
+	if now, open := a.recorder.open(); now != built || open != 1 {
+		t.Errorf("%d backends built, %d open; before %d", now, open, built)
+	}
+	a.registry.set(nil)
+	a.ready()
+}
+
 // TestRefusedAfterResume: a store that answers and gives no lease is no outage.
 func TestRefusedAfterResume(t *testing.T) {
 	t.Parallel()

@@ -111,6 +111,7 @@ type carrier struct {
 	backend backend.Backend
 	kind    string
 	config  backend.Config
+	resumed bool // it has been given nothing yet but what is remembered
 }
 
 // releaseRequest asks the runner to give up its lease under somebody's token.
@@ -268,6 +269,9 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 		return err
 	}
 	r.relieve()
+	if r.carrier != nil {
+		r.carrier.resumed = false
+	}
 	before, had, _ := r.lease.get()
 	if err := r.retire(ctx, n, kind, config); err != nil {
 		return err
