@@ -219,6 +219,7 @@ func TestUnit(t *testing.T) {
 	got := unit(t)
 	for key, want := range map[string]string{
 		"Type": "notify", "Restart": "always", "TimeoutStartSec": "infinity",
+		"RestartSec": "200ms", "StartLimitIntervalSec": "0", // systemd gives up after five failures by default
 		"ExecStart": "/usr/local/bin/leno agent -config-dir=/etc/leno", "ExecReload": "/bin/kill -HUP $MAINPID",
 		"RuntimeDirectory": "", // systemd would remove the subnet files at every stop
 	} {
