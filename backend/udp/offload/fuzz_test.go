@@ -278,6 +278,15 @@ func FuzzJoin(f *testing.F) {
 			f.Add(code)
 		}
 	}
+	// Up to each limit of a frame, and more flows than places.
+	f.Add(bytes.Repeat([]byte{0, 10, 0, 0, 0, 0}, 140))
+	f.Add(bytes.Repeat([]byte{2, 10, 0, 0, 0, 0}, 70))
+	f.Add(bytes.Repeat([]byte{1, 250, 0, 0, 0, 0}, 20))
+	var many []byte
+	for i := range 60 {
+		many = append(many, byte(i*7%15), 10, 0, 0, 0, 0)
+	}
+	f.Add(many)
 	j := NewJoiner(true, true)
 	f.Fuzz(func(t *testing.T, code []byte) {
 		pkts := program(code)
