@@ -61,12 +61,13 @@ func record(t *testing.T, ns *nstest.NS, link string) *recording {
 func (c *recording) read() error {
 	buf := make([]byte, 1<<17)
 	for {
+		ending := c.ending.Load() // before it is known that there is nothing left
 		n, from, err := unix.Recvfrom(c.fd, buf, 0)
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
 		case errors.Is(err, unix.EAGAIN):
-			if c.ending.Load() {
+			if ending {
 				return nil
 			}
 			continue
