@@ -57,19 +57,20 @@ type Options struct {
 
 // environment is what all runners of an agent share.
 type environment struct {
-	log      hclog.Logger
-	id       identity
-	named    chan struct{} // closed once the node's name is learnt; runners do not ask the store before
-	registry registry.Registry
-	backends map[string]backend.Type
-	contact  *contact
-	health   *health
-	firewall *firewallKeeper
-	pools    *poolClaims
-	networks *published[networkSet]
-	kernel   *published[struct{}] // set at each change of the kernel's tables
-	setBack  *published[struct{}] // set when the store lost something
-	goneFor  time.Duration        // before a network that was not seen to go is left
+	log        hclog.Logger
+	id         identity
+	named      chan struct{} // closed once the node's name is learnt; runners do not ask the store before
+	registry   registry.Registry
+	backends   map[string]backend.Type
+	contact    *contact
+	health     *health
+	firewall   *firewallKeeper
+	pools      *poolClaims
+	processors *processors
+	networks   *published[networkSet]
+	kernel     *published[struct{}] // set at each change of the kernel's tables
+	setBack    *published[struct{}] // set when the store lost something
+	goneFor    time.Duration        // before a network that was not seen to go is left
 
 	selectUnderlay   func(c config.Underlay, pools []netip.Prefix) (underlay.Choice, error)
 	ensureForwarding func(a netip.Addr, set bool) (on bool, err error)
@@ -169,7 +170,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		reloads: make(chan reloadRequest), ended: make(chan struct{}), fatal: make(chan error, 1)}
 	a.env = &environment{
 		log: o.Logger, registry: o.Registry, named: make(chan struct{}), contact: newContact(o.Registry), backends: o.Backends, health: newHealth(time.Now),
-		firewall: newFirewallKeeper(o.Firewall), pools: newPoolClaims(),
+		firewall: newFirewallKeeper(o.Firewall), pools: newPoolClaims(), processors: &processors{},
 		networks: newPublished[networkSet](), kernel: newPublished[struct{}](), setBack: newPublished[struct{}](), goneFor: goneFor,
 		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding, remains: o.Remains,
 	}
@@ -395,7 +396,7 @@ func (a *Agent) closeLeft() error {
 	defer a.mu.Unlock()
 	var errs []error
 	for _, c := range a.left {
-		if err := c.backend.Close(); err != nil {
+		if err := c.close(); err != nil {
 			errs = append(errs, fmt.Errorf("close backend %s of network %s: %w", c.kind, c.config.Network, err))
 		}
 	}

@@ -19,6 +19,7 @@ import (
 // recorder makes backends that keep the states they are given. It outlives
 // agents, as the kernel does.
 type recorder struct {
+	threads int // of each backend
 	mu      sync.Mutex
 	states  []backend.State
 	applies []applied
@@ -49,7 +50,7 @@ type recording struct {
 func newRecorder() *recorder { return &recorder{} }
 
 func (r *recorder) kind(name string) backend.Type {
-	return backend.Type{Name: name,
+	return backend.Type{Name: name, Threads: r.threads,
 		Normalize: func(o json.RawMessage) (json.RawMessage, error) { return o, nil },
 		New: func(c backend.Config) (backend.Backend, error) {
 			r.mu.Lock()

@@ -112,6 +112,7 @@ type carrier struct {
 	kind    string
 	config  backend.Config
 	resumed bool // it has been given nothing yet but what is remembered
+	close   func() error
 }
 
 // releaseRequest asks the runner to give up its lease under somebody's token.
@@ -343,7 +344,7 @@ func (r *runner) build(kind backend.Type, c backend.Config) error {
 		if err != nil {
 			return fmt.Errorf("backend %q: %w", kind.Name, err)
 		}
-		r.carrier = &carrier{backend: b, kind: kind.Name, config: c}
+		r.carrier = &carrier{backend: b, kind: kind.Name, config: c, close: r.env.processors.lend(kind.Threads, b.Close)}
 	}
 	counter, _ := r.carrier.backend.(backend.Counter)
 	r.show(func(v *view) { v.counter = counter })
@@ -397,7 +398,7 @@ func (r *runner) close() {
 	if r.carrier == nil {
 		return
 	}
-	if err := r.carrier.backend.Close(); err != nil {
+	if err := r.carrier.close(); err != nil {
 		r.log.Error("closing the backend", "backend", r.carrier.kind, "error", err)
 	}
 	r.carrier = nil

@@ -36,6 +36,12 @@ type Type struct {
 	// each pool, because packets are not wrapped.
 	OwnFamily bool
 
+	// Threads is how many goroutines of one network wait in system calls of their
+	// own, beside the Go runtime's poller. Each keeps its processor (GOMAXPROCS)
+	// for a while when it waits, and may find none when it is woken: whoever runs
+	// the backend gives the runtime as many more. 0 for none.
+	Threads int
+
 	// New builds a backend for one network. It touches nothing outside the
 	// process.
 	New func(Config) (Backend, error)

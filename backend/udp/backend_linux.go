@@ -26,13 +26,17 @@ func Type() backend.Type {
 		Exclusive: exclusive,
 		// Peers learn of it from the lease, which is a moment later.
 		Interrupts: map[string]string{"port": "peers send to the old port until they have read of the new one"},
-		New:        newBackend,
+		// A reader of each queue and of each socket.
+		Threads: 2 * queues(),
+		New:     newBackend,
 	}
 }
 
 // maxQueues is the most queues and sockets there are: one for each CPU up to
 // where memory and the kernel's hashing make more of them pointless.
 const maxQueues = 8
+
+func queues() int { return min(runtime.NumCPU(), maxQueues) }
 
 // Backend is the udp backend of one network. The datapath is the process's:
 // while no process is attached to the device, the kernel drops what it routes
@@ -67,7 +71,7 @@ func newBackend(c backend.Config) (backend.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Backend{config: c, opts: opts, engine: newEngine(c.Logger), queues: min(runtime.NumCPU(), maxQueues), want: allOffloads}, nil
+	return &Backend{config: c, opts: opts, engine: newEngine(c.Logger), queues: queues(), want: allOffloads}, nil
 }
 
 // Change is backend.Changer's: the engine goes on, and the next Apply gives it

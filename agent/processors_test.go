@@ -1,0 +1,47 @@
+package agent
+
+import (
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/lenonet/leno/registry/memory"
+)
+
+func TestProcessors(t *testing.T) {
+	var p processors
+	before := runtime.GOMAXPROCS(0)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() { p.add(3) })
+	}
+	wg.Wait()
+	if got := runtime.GOMAXPROCS(0); got != before+24 {
+		t.Errorf("%d processors, want %d", got, before+24)
+	}
+	for range 8 {
+		wg.Go(func() { p.add(-3) })
+	}
+	wg.Wait()
+	if got := runtime.GOMAXPROCS(0); got != before {
+		t.Errorf("%d processors, want %d", got, before)
+	}
+}
+
+// A backend whose threads wait in the kernel has processors for them as long as
+// it runs.
+func TestAgentGivesThreadsProcessors(t *testing.T) {
+	before := runtime.GOMAXPROCS(0)
+	h := newHost(t, memory.New(), "a")
+	h.recorder.threads = 3
+	h.start().ready()
+	if got := runtime.GOMAXPROCS(0); got != before+3 {
+		t.Errorf("%d processors, want %d", got, before+3)
+	}
+	if err := h.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if got := runtime.GOMAXPROCS(0); got != before {
+		t.Errorf("%d processors after the end, want %d", got, before)
+	}
+}
