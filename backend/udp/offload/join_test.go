@@ -242,6 +242,7 @@ func TestJoinManyFlows(t *testing.T) {
 
 func TestJoinKinds(t *testing.T) {
 	pkts := slices.Concat(stream(packetSpec{host: 2, df: true}, 100, 100), stream(packetSpec{host: 2, udp: true, df: true}, 100, 100))
+	one := NewJoiner(true, true)
 	for _, c := range []struct {
 		tcp, udp bool
 		want     []int
@@ -253,6 +254,11 @@ func TestJoinKinds(t *testing.T) {
 	} {
 		if got := joinAll(t, NewJoiner(c.tcp, c.udp), pkts); !slices.Equal(got, c.want) {
 			t.Errorf("tcp %t, udp %t: packets went into %v, want %v", c.tcp, c.udp, got, c.want)
+		}
+		one.Reset()
+		one.Join(Kinds{TCP: c.tcp, UDP: c.udp})
+		if got := joinAll(t, one, pkts); !slices.Equal(got, c.want) {
+			t.Errorf("tcp %t, udp %t from here on: packets went into %v, want %v", c.tcp, c.udp, got, c.want)
 		}
 	}
 }
