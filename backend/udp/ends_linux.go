@@ -80,6 +80,8 @@ func (b *Backend) attach(report *backend.Report) (netlink.Link, []Device, error)
 	if err != nil {
 		return nil, nil, errors.Join(err, closeAll(queues))
 	}
+	can := queues[0].can
+	b.config.Logger.Info("device attached", "link", name, "queues", len(queues), "tcp_offload", can.tso, "udp_offload", can.uso)
 	switch {
 	case b.index == 0: // the first time in this process
 	case made.Attrs().Index == b.index:

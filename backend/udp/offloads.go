@@ -7,7 +7,8 @@ type offloads struct {
 	uso     bool // the same for UDP; Linux 6.2
 	segment bool // the socket takes many datagrams in one message; UDP_SEGMENT, Linux 4.18
 	gro     bool // the socket brings many datagrams in one message; UDP_GRO, Linux 5.0
+	steer   bool // the device has several queues and keeps flows apart; BPF, Linux 4.16
 }
 
 // allOffloads are tried at every start.
-var allOffloads = offloads{tso: true, uso: true, segment: true, gro: true}
+var allOffloads = offloads{tso: true, uso: true, segment: true, gro: true, steer: true}

@@ -38,7 +38,8 @@ var errQueues = errors.New("the device is not a multi-queue TUN")
 // thread's network namespace, and creates it when there is none. The device
 // stays when its descriptors are closed or the process dies; addresses and
 // routes stay with it as long as it is not set down. It switches on those of
-// the wanted offloads that the kernel has.
+// the wanted offloads that the kernel has; where it cannot be told which queue
+// is for which flow, it attaches to one.
 func openTUN(name string, queues int, want offloads) (_ []*tun, err error) {
 	var out []*tun
 	defer func() {
@@ -59,6 +60,12 @@ func openTUN(name string, queues int, want offloads) (_ []*tun, err error) {
 		out = append(out, t)
 		if t.can, err = attachTUN(fd, name, want); err != nil {
 			return out, fmt.Errorf("attach to tun device %s: %w", name, err)
+		}
+		if len(out) == 1 {
+			t.can.steer = queues > 1 && want.steer && steer(fd) == nil
+		}
+		if !out[0].can.steer {
+			break
 		}
 	}
 	return out, nil
