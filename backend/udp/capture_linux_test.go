@@ -42,8 +42,8 @@ func TestWireCarriesBarePackets(t *testing.T) {
 				ping(t, a.container, addr, "-s", "4000")
 			}
 			out, in := checkWire(t, wire.stop(), outer)
-			checkArrived(t, "at host 2", out, captures[b].stop())
-			checkArrived(t, "at host 1", in, captures[a].stop())
+			checkArrived(t, "at host 2", out, 1, sentOf(captures[b].stop()))
+			checkArrived(t, "at host 1", in, 1, sentOf(captures[a].stop()))
 		})
 	}
 }
@@ -196,43 +196,56 @@ func (u ids) add(p ipPacket) error {
 	return nil
 }
 
-// checkArrived sees that what a container got is what the wire carried: one hop
-// on, each byte the same, in the same order within a flow. The way may lose
-// packets, not make them.
-func checkArrived(t *testing.T, where string, wire [][]byte, arrived []captured) {
-	t.Helper()
-	flows := map[string][]string{}
-	for _, pkt := range wire {
-		p, _ := readPacket(pkt) // was read before
-		if !p.fragment {        // those the kernel puts together and takes apart again
-			flows[flowOf(p)] = append(flows[flowOf(p)], essence(pkt, 0))
+// sentOf are the packets that a namespace sent.
+func sentOf(packets []captured) (sent [][]byte) {
+	for _, c := range packets {
+		if c.sent {
+			sent = append(sent, c.pkt)
 		}
 	}
-	count := 0
-	for _, c := range arrived {
-		if !c.sent {
-			continue
-		}
-		p, err := readPacket(c.pkt)
+	return sent
+}
+
+// checkArrived sees that what arrived is what was on the way some hops before:
+// each byte the same, in the same order within a flow. The way may lose
+// packets, not make them.
+func checkArrived(t *testing.T, where string, before [][]byte, hops byte, arrived [][]byte) {
+	t.Helper()
+	flows := map[string][]string{}
+	of := func(pkt []byte) string {
+		p, err := readPacket(pkt)
 		if err != nil {
 			t.Fatalf("%s: %v", where, err)
 		}
+		// Fragments are put together and taken apart again by the kernel.
 		if p.fragment || p.proto != protoTCP && p.proto != protoUDP {
+			return ""
+		}
+		return flowOf(p)
+	}
+	for _, pkt := range before {
+		if flow := of(pkt); flow != "" {
+			flows[flow] = append(flows[flow], essence(pkt, 0))
+		}
+	}
+	count := 0
+	for _, pkt := range arrived {
+		flow := of(pkt)
+		if flow == "" {
 			continue
 		}
-		flow, want := flowOf(p), essence(c.pkt, 1)
-		rest := flows[flow]
+		rest, want := flows[flow], essence(pkt, hops)
 		for len(rest) > 0 && rest[0] != want {
 			rest = rest[1:]
 		}
 		if len(rest) == 0 {
-			t.Fatalf("%s: packet %d of %s is none the wire carried, or not in its order:\n%.100x", where, count, flow, c.pkt)
+			t.Fatalf("%s: packet %d, of %s, is none that was sent, or not in its order:\n%.100x", where, count, flow, pkt)
 		}
 		flows[flow] = rest[1:]
 		count++
 	}
-	if count < len(wire)/2 {
-		t.Errorf("%s: %d packets of %d", where, count, len(wire))
+	if count < len(before)/2 {
+		t.Errorf("%s: %d packets of %d", where, count, len(before))
 	}
 }
 

@@ -1,6 +1,7 @@
 package udp
 
 import (
+	"encoding/binary"
 	"errors"
 	"sync/atomic"
 	"testing"
@@ -20,9 +21,16 @@ type recording struct {
 }
 
 type captured struct {
-	sent bool // by the namespace
-	pkt  []byte
+	sent    bool // by the namespace
+	pkt     []byte
+	size    int  // of the segments that a super packet stands for, or 0
+	partial bool // the transport checksum is still to be completed
 }
+
+const (
+	vnetLen     = 10 // struct virtio_net_hdr, which PACKET_VNET_HDR puts first
+	ethernetLen = 14
+)
 
 // asOnAWire makes a device be given what a network card puts on the wire: a veth
 // would pass super packets and leave checksums out.
@@ -30,7 +38,7 @@ func asOnAWire(ns *nstest.NS, link string) {
 	ns.Sh("ethtool -K " + link + " gso off tso off tx-udp-segmentation off tx off gro off")
 }
 
-// record begins a recording that ends with stop.
+// record begins a recording that ends with stop, of an Ethernet device.
 func record(t *testing.T, ns *nstest.NS, link string) *recording {
 	t.Helper()
 	c := &recording{t: t, done: make(chan error, 1)}
@@ -38,10 +46,11 @@ func record(t *testing.T, ns *nstest.NS, link string) *recording {
 	inNS(t, ns, func() (err error) {
 		everything := uint16(unix.ETH_P_ALL>>8 | unix.ETH_P_ALL<<8&0xff00)
 		// Protocol 0 until it is bound: nothing of another device gets in.
-		if c.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		if c.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
 		return errors.Join(
+			unix.SetsockoptInt(c.fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1),
 			unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20),
 			unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 5_000}),
 			unix.Bind(c.fd, &unix.SockaddrLinklayer{Ifindex: index, Protocol: everything}))
@@ -75,9 +84,18 @@ func (c *recording) read() error {
 			return err
 		}
 		at := from.(*unix.SockaddrLinklayer)
-		if protocol := at.Protocol>>8 | at.Protocol<<8; protocol == unix.ETH_P_IP || protocol == unix.ETH_P_IPV6 {
-			c.packets = append(c.packets, captured{at.Pkttype == unix.PACKET_OUTGOING, append([]byte(nil), buf[:n]...)})
+		if protocol := at.Protocol>>8 | at.Protocol<<8; protocol != unix.ETH_P_IP && protocol != unix.ETH_P_IPV6 {
+			continue
 		}
+		one := captured{
+			sent:    at.Pkttype == unix.PACKET_OUTGOING,
+			pkt:     append([]byte(nil), buf[vnetLen+ethernetLen:n]...),
+			partial: buf[0]&1 != 0, // VIRTIO_NET_HDR_F_NEEDS_CSUM
+		}
+		if buf[1] != 0 {
+			one.size = int(binary.NativeEndian.Uint16(buf[4:]))
+		}
+		c.packets = append(c.packets, one)
 	}
 }
 

@@ -186,7 +186,7 @@ func TestPathMTU(t *testing.T) {
 				}
 				mustContain(t, pingRefused(t, a.container, addr, "-M", "do", "-s", exceeds),
 					"From "+[]string{"10.5.1.1", "fd00:5:0:1::1"}[family], tooBigText(family, a.state.MTU))
-				mustContain(t, pingRefused(t, a.ns, addr, "-M", "do", "-s", exceeds), []string{"message too long, mtu=", "message too long, mtu: "}[family]+fmt.Sprint(a.state.MTU))
+				mustContain(t, pingRefused(t, a.ns, addr, "-W", "0.1", "-M", "do", "-s", exceeds), []string{"message too long, mtu=", "message too long, mtu: "}[family]+fmt.Sprint(a.state.MTU))
 			}
 
 			// A narrower way behind the far host. Both kernels' caches know the
