@@ -94,7 +94,7 @@ func TestOrderWithinFlows(t *testing.T) {
 	var bulk errgroup.Group
 	for i, way := range [][2]*host{{a, b}, {b, a}} {
 		client, server := connect(t, way[0].container, way[1].container, inner(way[1].n)[i])
-		bulk.Go(func() error { return pour(client, server, randomBytes(8<<20)) })
+		bulk.Go(func() error { return pour(client, server, randomBytes(2<<20)) })
 	}
 	for range 4 {
 		flows := newFlows(t, a, b, 6)

@@ -23,7 +23,7 @@ import (
 )
 
 // trafficTime bounds what waits for traffic.
-const trafficTime = 10 * time.Second
+const trafficTime = 30 * time.Second
 
 // option is one socket option.
 type option struct {
