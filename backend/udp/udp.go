@@ -8,6 +8,13 @@
 // and fragments of the inner packets: these pass the routing of both kernels,
 // which treat the pair of hosts as the two routers they are.
 //
+// What makes it fast: a call to the kernel moves up to 64 KiB, as super packets
+// at the device (package offload) and as many datagrams in one message at the
+// socket; a reader for each queue and each socket, which writes by itself what
+// it read; payloads that are never copied and memory that is never allocated
+// while packets flow. What a kernel has not got is done without, each alone
+// (offloads). On the wire every packet is a datagram of its own.
+//
 // Nothing is encrypted. A datagram is believed only from a peer's public
 // address and advertised port, with an inner source out of that peer's subnets
 // and an inner destination out of this host's.
