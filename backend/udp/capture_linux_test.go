@@ -41,6 +41,12 @@ func TestWireCarriesBarePackets(t *testing.T) {
 				}
 				ping(t, a.container, addr, "-s", "4000")
 			}
+			for _, addr := range []string{"10.5.2.0", "fd00:5:0:2::"} { // the hosts' own
+				client, server := connect(t, a.ns, b.ns, addr)
+				if err := pour(client, server, randomBytes(1<<20)); err != nil {
+					t.Error(err)
+				}
+			}
 			out, in := checkWire(t, wire.stop(), outer)
 			checkArrived(t, "at host 2", out, 1, sentOf(captures[b].stop()))
 			checkArrived(t, "at host 1", in, 1, sentOf(captures[a].stop()))
@@ -155,8 +161,13 @@ func checkWire(t *testing.T, packets []captured, outer int) (out, in [][]byte) {
 			kind = fmt.Sprintf("fragment in %d bytes of IP", p.src.BitLen()/8)
 		}
 		seen[kind]++
-		if p.ttl != 63 && p.proto != p.icmp() {
-			t.Fatalf("TTL %d in %s", p.ttl, kind)
+		ttl := byte(63)
+		if first := p.src.AsSlice(); first[len(first)-1] == 0 { // the host's own
+			ttl = 64
+			seen["of a host"]++
+		}
+		if p.ttl != ttl && p.proto != p.icmp() {
+			t.Fatalf("TTL %d in %s from %s", p.ttl, kind, p.src)
 		}
 		if c.sent {
 			out = append(out, pkt)
@@ -166,7 +177,7 @@ func checkWire(t *testing.T, packets []captured, outer int) (out, in [][]byte) {
 	}
 	for kind, least := range map[string]int{
 		"protocol 6 in 4 bytes of IP": 4500, "protocol 17 in 4 bytes of IP": 1800, "fragment in 4 bytes of IP": 6,
-		"protocol 6 in 16 bytes of IP": 4500, "protocol 17 in 16 bytes of IP": 1800, "fragment in 16 bytes of IP": 6,
+		"of a host": 1500, "protocol 6 in 16 bytes of IP": 4500, "protocol 17 in 16 bytes of IP": 1800, "fragment in 16 bytes of IP": 6,
 	} {
 		if seen[kind] < least {
 			t.Errorf("%d packets captured of %s, want %d: %v", seen[kind], kind, least, seen)
