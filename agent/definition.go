@@ -16,7 +16,7 @@ import (
 // this host's own definition there when nobody has.
 func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) {
 	retry := r.env.contact.retry()
-	began := time.Now()
+	var missed time.Time // since when every answer of the store was that it has none
 	for {
 		_, _, networksChanged := r.env.networks.get()
 		n, err := r.definition(ctx)
@@ -36,7 +36,12 @@ func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) 
 		if errors.Is(err, errNetworkGone) && !r.deleted {
 			return registry.Network{}, err
 		}
-		if errors.Is(err, registry.ErrNetworkNotFound) && !r.deleted && time.Since(began) > r.env.goneFor && r.leftBehind() {
+		switch {
+		case !errors.Is(err, registry.ErrNetworkNotFound) || !r.env.missing(r.local.Name):
+			missed = time.Time{}
+		case missed.IsZero():
+			missed = time.Now()
+		case !r.deleted && time.Since(missed) > r.env.goneFor && r.leftBehind():
 			return registry.Network{}, errNetworkGone
 		}
 		reason := fmt.Sprintf("waiting for the store: %v", err)

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
@@ -197,5 +199,47 @@ func TestJoin(t *testing.T) {
 	a.join(ctx)
 	if !stopped || !run.leaving || len(a.self().Networks) != 0 {
 		t.Error("a network that went was not left")
+	}
+}
+
+// TestGoneAfterAnOutage: a network must be missing for a while in which the store
+// answers, before what is left of it goes.
+func TestGoneAfterAnOutage(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		during func(a *host)
+	}{
+		{"away", func(a *host) { a.registry.set(registry.ErrUnavailable) }},
+		{"away again", func(a *host) {
+			time.Sleep(goneFor * 3 / 4)
+			a.registry.set(registry.ErrUnavailable)
+		}},
+		{"token revoked", func(a *host) { a.registry.set(registry.ErrDenied) }},
+		{"not certain", func(a *host) { a.registry.set(registry.ErrUncertain) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newHost(t, memory.New(), "a")
+				a.config.Networks[0].Pools, a.config.Networks[0].Backend = nil, nil
+				r := a.part()
+				must(t, storeSaved(a.config.DataDir, saved{Network: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}}))
+				r.env.networks.set(networkSet{registry.NetworkSet{}, 5})
+				left := make(chan error)
+				go func() {
+					_, err := r.awaitDefinition(t.Context())
+					left <- err
+				}()
+				tt.during(a)
+				time.Sleep(10 * goneFor)
+				a.registry.set(nil)
+				back := time.Now()
+				if err := <-left; !errors.Is(err, errNetworkGone) {
+					t.Error(err)
+				}
+				if took := time.Since(back); took < goneFor || took > 2*goneFor {
+					t.Errorf("left %v after the store's return", took)
+				}
+			})
+		})
 	}
 }

@@ -20,11 +20,10 @@ func (e *environment) missing(name string) bool {
 	return read && !found && !known.bad(name)
 }
 
-// leftBehind says whether something of the network stands on this host although
-// the store has it no more.
+// leftBehind says whether something of the network stands on this host.
 func (r *runner) leftBehind() bool {
 	before, err := loadSaved(r.config.DataDir, r.local.Name)
-	return err == nil && before.Network != "" && r.env.missing(r.local.Name)
+	return err == nil && before.Network != ""
 }
 
 // leaveGone takes this host out of networks that were deleted while no agent ran
