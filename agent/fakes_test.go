@@ -130,6 +130,13 @@ func (r *recorder) story() []string {
 	return out
 }
 
+// made is every Apply that did not fail.
+func (r *recorder) made() []applied {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.applies)
+}
+
 // open is how many backends were built and how many of them were not closed.
 func (r *recorder) open() (built, open int) {
 	r.mu.Lock()

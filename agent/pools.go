@@ -59,17 +59,32 @@ func (p *poolClaims) give(network string) {
 	delete(p.claims, network)
 }
 
-// awaitPools blocks until no other network of this host uses what n needs.
-func (r *runner) awaitPools(ctx context.Context, n registry.Network, kind backend.Type, options json.RawMessage) error {
+// claimed is what a network needs of this host with a backend of these effective
+// options.
+func claimed(n registry.Network, kind backend.Type, options json.RawMessage) hostClaim {
 	mine := hostClaim{pools: n.Plan.Prefixes()}
 	if kind.Exclusive != nil {
 		mine.exclusive = kind.Exclusive(options)
 	}
+	return mine
+}
+
+// awaitPools blocks until no other network of this host uses what n needs. What
+// was only carried on gives way, or two networks that took each other's place
+// while no agent ran would wait for each other.
+func (r *runner) awaitPools(ctx context.Context, n registry.Network, kind backend.Type, options json.RawMessage) error {
+	mine := claimed(n, kind, options)
 	retry := newPause()
 	for {
 		reason := r.env.pools.take(n.Name, mine)
 		if reason == "" {
 			return nil
+		}
+		if r.relief != nil {
+			r.relieve()
+			r.close()
+			r.settled()
+			r.env.pools.give(n.Name)
 		}
 		r.wait(checkNetwork, reason)
 		if err := retry.wait(ctx); err != nil {

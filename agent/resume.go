@@ -147,7 +147,11 @@ func (r *runner) carryOn(ctx context.Context, found recollected) error {
 	if err != nil {
 		return err
 	}
+	if reason := r.env.pools.take(r.local.Name, claimed(found.network, kind, config.Options)); reason != "" {
+		return errors.New(reason)
+	}
 	if err := r.build(kind, config); err != nil {
+		r.env.pools.give(r.local.Name)
 		return err
 	}
 	r.carrier.resumed = true

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -407,4 +408,79 @@ func TestResumeWatchedNetwork(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestResumeBesideAnother: what is carried on has its pools, until it has left.
+func TestResumeBesideAnother(t *testing.T) {
+	t.Parallel()
+	a, b, subnet, _ := pair(t)
+	must(t, b.stop())
+	client := a.store.Client()
+	n, err := client.Network(context.Background(), "n")
+	must(t, err)
+	must(t, client.DeleteNetwork(context.Background(), "n"))
+	n.Name, n.CreateIndex, n.ModifyIndex = "m", 0, 0
+	must(t, client.PutNetwork(context.Background(), n))
+	a.config.Networks, a.config.WatchNetworks, a.config.AllowedNetworks = nil, true, []string{"*"}
+	a.remains, a.goneFor = waiting(subnet), 300*time.Millisecond
+	from := len(a.recorder.made())
+	a.registry.set(registry.ErrUnavailable)
+	a.start()
+	a.more("applies", from, func() int { return len(a.recorder.made()) })
+	a.registry.set(nil)
+	a.more("networks", 0, func() int {
+		return len(slices.DeleteFunc(a.recorder.made()[from:], func(m applied) bool { return m.config.Network != "m" }))
+	})
+	made := a.recorder.made()[from:]
+	first := slices.IndexFunc(made, func(m applied) bool { return m.config.Network == "m" })
+	if first < 2 || made[first-1].config.Network != "n" || !made[first-1].state.Zero() {
+		t.Errorf("m began before n had left: %+v", made[:first+1])
+	}
+	if slices.ContainsFunc(made[first:], func(m applied) bool { return m.config.Network == "n" }) {
+		t.Error("n went on")
+	}
+}
+
+// TestResumeSwapped: two networks that took each other's pools while no agent ran
+// do not wait for each other.
+func TestResumeSwapped(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	a := newHost(t, memory.New(), "a")
+	m := a.config.Networks[0]
+	m.Name, m.SubnetFile = "m", m.SubnetFile+".m"
+	m.Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.6.0.0/22")}}
+	a.config.Networks = append(a.config.Networks, m)
+	a.start().ready()
+	was := map[string]netip.Prefix{}
+	for _, name := range []string{"n", "m"} {
+		r, _ := a.agent.runner(name)
+		lease, _, _ := r.lease.get()
+		was[name] = lease.Subnet()
+	}
+	must(t, a.stop())
+	client := a.store.Client()
+	one, err := client.Network(ctx, "n")
+	must(t, err)
+	two, err := client.Network(ctx, "m")
+	must(t, err)
+	one.Plan, two.Plan = two.Plan, one.Plan
+	must(t, client.PutNetwork(ctx, one))
+	must(t, client.PutNetwork(ctx, two))
+	a.remains = waiting(was["n"], was["m"])
+	a.registry.set(registry.ErrUnavailable)
+	from := len(a.recorder.made())
+	a.start()
+	a.more("applies", 1, func() int { return len(a.recorder.made()[from:]) })
+	a.registry.set(nil)
+	a.ready()
+	for name, pool := range map[string]string{"n": "10.6.0.0/22", "m": "10.5.0.0/22"} {
+		r, _ := a.agent.runner(name)
+		if lease, _, _ := r.lease.get(); !netip.MustParsePrefix(pool).Contains(lease.Subnet().Addr()) {
+			t.Errorf("%s has %s", name, lease.Subnet())
+		}
+	}
+	if _, open := a.recorder.open(); open != 2 {
+		t.Errorf("%d backends are open", open)
+	}
 }

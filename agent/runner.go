@@ -153,7 +153,8 @@ func (r *runner) leave() {
 }
 
 // succeed makes the end of Run's context leave the backend open, for a runner
-// that takes this one's place. Once done is closed, carrier is that runner's.
+// that takes this one's place. Once done is closed, carrier is that runner's, as
+// are the pools.
 func (r *runner) succeed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -170,11 +171,11 @@ func (r *runner) handingOver() bool {
 // error is a *LostError.
 func (r *runner) Run(ctx context.Context) error {
 	defer close(r.done)
-	defer r.env.pools.give(r.local.Name)
 	defer func() {
 		r.relieve()
 		if !r.handingOver() {
 			r.close()
+			r.env.pools.give(r.local.Name)
 		}
 	}()
 	r.resume(ctx)
