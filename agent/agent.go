@@ -68,6 +68,7 @@ type environment struct {
 	pools      *poolClaims
 	processors *processors
 	networks   *published[networkSet]
+	left       *published[struct{}] // set when a runner has left a network that went
 	kernel     *published[struct{}] // set at each change of the kernel's tables
 	setBack    *published[struct{}] // set when the store lost something
 	goneFor    time.Duration        // before a network that was not seen to go is left
@@ -171,7 +172,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	a.env = &environment{
 		log: o.Logger, registry: o.Registry, named: make(chan struct{}), contact: newContact(o.Registry), backends: o.Backends, health: newHealth(time.Now),
 		firewall: newFirewallKeeper(o.Firewall), pools: newPoolClaims(), processors: &processors{},
-		networks: newPublished[networkSet](), kernel: newPublished[struct{}](), setBack: newPublished[struct{}](), goneFor: goneFor,
+		networks: newPublished[networkSet](), left: newPublished[struct{}](), kernel: newPublished[struct{}](), setBack: newPublished[struct{}](), goneFor: goneFor,
 		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding, remains: o.Remains,
 	}
 	a.records = newRecordBoard(a.log, func(status, reason string) { a.env.health.set("", checkRecords, status, reason) })
@@ -250,12 +251,12 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr) error {
 	wg.Go(func() { a.announce(ctx, address) })
 	wg.Go(func() { a.leaveUnwanted(ctx) })
 	a.env.health.clear("", checkNode)
-	missed := map[string]time.Time{}
 	for {
 		_, _, networksChanged := a.env.networks.get()
+		_, _, left := a.env.left.get()
 		a.join(ctx)
 		select {
-		case <-a.leaveGone(ctx, missed):
+		case <-left:
 		case <-ctx.Done():
 			return ctx.Err()
 		case err := <-a.fatal:

@@ -22,9 +22,9 @@ func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) 
 		n, err := r.definition(ctx)
 		if err == nil {
 			r.deleted = false
-			r.seen.Store(true)
 			differs := r.differs(n)
 			r.show(func(v *view) { v.definition, v.defined, v.local.Differs = n, true, differs })
+			r.seen.Store(true) // last: see join
 			if len(differs) > 0 {
 				r.log.Warn("the network's definition in the store wins over the configuration", "differs", strings.Join(differs, "; "))
 			}

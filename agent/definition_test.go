@@ -195,7 +195,15 @@ func TestJoin(t *testing.T) {
 	}
 	a.env.networks.set(networkSet{registry.NetworkSet{Networks: []registry.Network{{Name: "n"}}}, 7})
 	a.join(ctx)
-	a.env.networks.set(networkSet{registry.NetworkSet{}, 8})
+	run.show(func(v *view) { v.definition.ModifyIndex = 8 })
+	for _, index := range []uint64{7, 8} {
+		a.env.networks.set(networkSet{registry.NetworkSet{}, index})
+		a.join(ctx)
+		if stopped || run.leaving {
+			t.Fatalf("left by what was read at %d, before it was written", index)
+		}
+	}
+	a.env.networks.set(networkSet{registry.NetworkSet{}, 9})
 	a.join(ctx)
 	if !stopped || !run.leaving || len(a.self().Networks) != 0 {
 		t.Error("a network that went was not left")

@@ -8,9 +8,9 @@ import (
 	"github.com/lenonet/leno/agent/config"
 )
 
-// goneFor is how long a network must be missing in the store before a host whose
-// agent was not there when it went takes away what is left of it: right after a
-// store has lost everything, others are still putting it back.
+// goneFor is how long a network must be missing in a store that answers before a
+// host whose agent was not there when it went takes away what is left of it: right
+// after a store has lost everything, others are still putting it back.
 const goneFor = time.Minute
 
 // missing says whether the store certainly has no record of the network.
@@ -24,36 +24,6 @@ func (e *environment) missing(name string) bool {
 func (r *runner) leftBehind() bool {
 	before, err := loadSaved(r.config.DataDir, r.local.Name)
 	return err == nil && before.Network != ""
-}
-
-// leaveGone takes this host out of networks that were deleted while no agent ran
-// here, and that only watch_networks would have it join; one with a block has a
-// runner that does so. since is when each was first missed. It returns when to
-// look again, nil when there is nothing to wait for.
-func (a *Agent) leaveGone(ctx context.Context, since map[string]time.Time) <-chan time.Time {
-	c := a.current()
-	if c.Dev {
-		return nil
-	}
-	var again <-chan time.Time
-	for _, name := range savedNetworks(c.DataDir) {
-		run, running := a.runner(name)
-		running = running && run.seen.Load()
-		if _, wanted := a.wanted(name); running || !wanted || a.configured(name) || !a.env.missing(name) {
-			delete(since, name)
-			continue
-		}
-		if _, missed := since[name]; !missed {
-			since[name] = time.Now()
-		}
-		if time.Since(since[name]) < a.env.goneFor {
-			again = time.After(a.env.goneFor / 4)
-			continue
-		}
-		a.stop(name, false)
-		a.leaveSaved(ctx, c, name, "network was deleted while the agent was away, leaving it")
-	}
-	return again
 }
 
 // leaveUnwanted takes this host out of networks that an earlier process took

@@ -110,7 +110,7 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 		errs = append(errs, r.removeSaved(here, before))
 	}
 	errs = append(errs, r.env.firewall.drop(here, r.local.Name))
-	for _, path := range []string{r.local.SubnetFile, savedPath(r.config.DataDir, r.local.Name)} {
+	for _, path := range []string{r.local.SubnetFile, before.SubnetFile, savedPath(r.config.DataDir, r.local.Name)} {
 		if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}

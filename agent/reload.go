@@ -144,7 +144,8 @@ func (a *Agent) watched(name string) bool {
 }
 
 // join starts networks that appeared in the store where watch_networks asks for
-// it, and leaves those again that went and have no block.
+// it, and leaves those again that went and have no block. What was read of all
+// networks may be older than what the runner has read of its own.
 func (a *Agent) join(ctx context.Context) {
 	known, ok, _ := a.env.networks.get()
 	if !ok {
@@ -162,7 +163,8 @@ func (a *Agent) join(ctx context.Context) {
 	}
 	for _, name := range a.self().Networks {
 		_, found := known.find(name)
-		if run, ok := a.runner(name); ok && run.seen.Load() && !found && !a.configured(name) && !known.bad(name) {
+		if run, ok := a.runner(name); ok && run.seen.Load() && known.index > run.shown().definition.ModifyIndex &&
+			!found && !a.configured(name) && !known.bad(name) {
 			a.stop(name, true)
 		}
 	}

@@ -225,6 +225,7 @@ func (r *runner) rounds(ctx context.Context) error {
 			r.seen.Store(true)
 			r.tearDown(ctx, r.env.registry)
 			r.show(func(v *view) { v.defined = false })
+			r.env.left.set(struct{}{})
 		case errors.Is(err, errDefinitionChanged):
 			r.log.Info("network definition changed")
 			r.snapshot.clear() // it was read with the old plan
