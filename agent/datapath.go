@@ -61,7 +61,7 @@ func (r *runner) locate(n registry.Network) (place, error) {
 		return place{}, err
 	}
 	p := place{choice: choice}
-	advert, err := r.carrier.backend.Advertise(p.underlay())
+	advert, err := r.carrier.advertise(p.underlay())
 	if err != nil {
 		return place{}, fmt.Errorf("backend %s on %s: %w", r.carrier.kind, choice.Interface, err)
 	}
@@ -136,6 +136,7 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 				state.Subnets, state.Peers = lease.Subnets, peersOf(peers, lease)
 				doubted = r.judge(snap.set.Leases, lease)
 				unsaved = true
+				r.carrier.carries = &recollected{n, lease, peers}
 			}
 			if u := p.underlay(); state.MTU != p.mtu || !reflect.DeepEqual(state.Underlay, u) {
 				state.MTU, state.Underlay, fresh = p.mtu, u, true
@@ -231,7 +232,7 @@ func (r *runner) relocate(n registry.Network, before place) place {
 // and not drift.
 func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.Lease, s backend.State, wanted bool) (backend.Report, error) {
 	started, stood := time.Now(), !r.shown().local.Applied.IsZero()
-	report, err := r.carrier.backend.Apply(ctx, s)
+	report, err := r.carrier.apply(ctx, s)
 	if ctx.Err() != nil {
 		return report, ctx.Err()
 	}

@@ -307,7 +307,7 @@ func (r *runner) reportLease() {
 	switch {
 	case !held && r.trouble == "":
 	case !held && r.resumed != nil:
-		r.check(checkLease, api.Warning, fmt.Sprintf("%s is carried on as the process before left it: %s", r.resumed.subnet, r.trouble))
+		r.check(checkLease, api.Warning, fmt.Sprintf("%s is carried on as %s: %s", r.resumed.subnet, r.resumed.as, r.trouble))
 	case !held:
 		r.check(checkLease, api.Critical, r.trouble)
 	case r.trouble != "" || r.unrenewed != "":

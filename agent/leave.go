@@ -38,7 +38,7 @@ func (r *runner) retire(ctx context.Context, n registry.Network, kind backend.Ty
 		if old.kind == kind.Name && covers(c.Pools, old.config.Pools) {
 			return nil
 		}
-		_, err := old.backend.Apply(ctx, backend.State{})
+		_, err := old.apply(ctx, backend.State{})
 		return err
 	}
 	if before.Backend.Type == kind.Name && covers(c.Pools, before.Pools) {
@@ -102,8 +102,9 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 		lease = before.lease(r.env.id) // an earlier process's, which nobody has taken over
 	}
 	var errs []error
+	r.relieve()
 	if r.carrier != nil {
-		_, err := r.carrier.backend.Apply(here, backend.State{})
+		_, err := r.carrier.apply(here, backend.State{})
 		errs = append(errs, err)
 		r.close()
 	} else if broken == nil {

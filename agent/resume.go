@@ -62,56 +62,71 @@ func (m Remains) standing(subnets []netip.Prefix) standing {
 	return packetsWait
 }
 
-// resumed is the part in a network that an earlier process of this boot left,
-// until the store has confirmed or refused it.
+// resumed is the part in a network that an earlier process of this boot left, or
+// this one before a reload, until the store has confirmed or refused it.
 type resumed struct {
 	subnet netip.Prefix
-	recall func() (recollected, error) // reads the files, once: of a large network they are large
+	as     string                      // whose it is, after "carried on as"
+	recall func() (recollected, error) // may read the files, once: of a large network they are large
 }
 
-// recollected is what the files of an earlier process tell of a network.
+// recollected is what a datapath was made of, by the files of an earlier process
+// only as far as they tell.
 type recollected struct {
 	network registry.Network
-	own     registry.Lease   // as far as it is remembered: slot, subnets, node id
-	leases  []registry.Lease // of the others
+	own     registry.Lease   // slot, subnets and node id at least
+	leases  []registry.Lease // of the others at least
 }
 
 // resume finds out what an earlier process left and carries it on. That there is
 // nothing, or not enough, is where every host begins.
 func (r *runner) resume(ctx context.Context) {
-	before, err := loadSaved(r.config.DataDir, r.local.Name)
-	if err != nil || len(before.Subnets) == 0 || slices.Contains(before.Subnets, before.Revoked) {
-		return // an error is reported where the lease needs it
-	}
-	remains, err := r.env.remains(ctx, backend.LinkName(r.local.Name), before.Pools)
-	if err != nil {
-		r.log.Warn("what an earlier process left cannot be seen", "error", err)
+	found, waits := r.before(ctx)
+	if found == nil {
 		return
 	}
-	stands := remains.standing(before.Subnets)
-	if stands == nothingStands {
-		return
-	}
-	found := resumed{before.Subnets[0], sync.OnceValues(func() (recollected, error) {
-		return recollect(r.config.DataDir, before, r.env.id.nodeID)
-	})}
-	// After a reload the device may be read by this process, and by it alone.
-	if stands == packetsWait || r.carrier != nil && r.carrier.resumed {
+	if waits {
 		known, err := found.recall()
 		if err == nil {
 			err = r.carryOn(ctx, known)
 		}
 		if err != nil {
-			r.log.Warn("what an earlier process left waits for the store", "error", err)
+			r.log.Warn("what was carried before waits for the store", "error", err)
 			return
 		}
 	}
 	r.mu.Lock()
-	r.resumed = &found
+	r.resumed = found
 	r.mu.Unlock()
-	unconfirmed := fmt.Sprintf("%s is carried on as the process before left it, the store has not been read yet", found.subnet)
+	unconfirmed := fmt.Sprintf("%s is carried on as %s, the store has not been read yet", found.subnet, found.as)
 	r.check(checkNetwork, api.Warning, unconfirmed)
 	r.check(checkLease, api.Warning, unconfirmed)
+}
+
+// before is what stands of the network, nil for nothing, and whether it waits for
+// this process: after a reload it is this process's own, whatever somebody may
+// have done to it.
+func (r *runner) before(ctx context.Context) (found *resumed, waits bool) {
+	if r.carrier != nil && r.carrier.carries != nil {
+		known := *r.carrier.carries
+		return &resumed{known.own.Subnet(), "before the reload", func() (recollected, error) { return known, nil }}, true
+	}
+	before, err := loadSaved(r.config.DataDir, r.local.Name)
+	if err != nil || len(before.Subnets) == 0 || slices.Contains(before.Subnets, before.Revoked) {
+		return nil, false // an error is reported where the lease needs it
+	}
+	remains, err := r.env.remains(ctx, backend.LinkName(r.local.Name), before.Pools)
+	if err != nil {
+		r.log.Warn("what an earlier process left cannot be seen", "error", err)
+		return nil, false
+	}
+	stands := remains.standing(before.Subnets)
+	if stands == nothingStands {
+		return nil, false
+	}
+	return &resumed{before.Subnets[0], "the process before left it", sync.OnceValues(func() (recollected, error) {
+		return recollect(r.config.DataDir, before, r.env.id.nodeID)
+	})}, stands == packetsWait
 }
 
 // recollect is the part in a network that the files tell of, an error when they
@@ -154,7 +169,7 @@ func (r *runner) carryOn(ctx context.Context, found recollected) error {
 		r.env.pools.give(r.local.Name)
 		return err
 	}
-	r.carrier.resumed = true
+	r.carrier.carries = &found
 	watching, cancel := context.WithCancel(ctx)
 	first, done := make(chan struct{}), make(chan struct{})
 	go func() { // waited for in relieve
@@ -169,8 +184,9 @@ func (r *runner) carryOn(ctx context.Context, found recollected) error {
 	return nil
 }
 
-// relieve ends the keeping of a resumed datapath, which stays as it is. It may be
-// repeated.
+// relieve ends the keeping of a resumed datapath, which stays as it is: once a
+// lease is held, or before the backend or the datapath is made another. It may
+// be repeated.
 func (r *runner) relieve() {
 	if r.relief != nil {
 		r.relief()
@@ -187,7 +203,7 @@ func (r *runner) standIn(ctx context.Context, found recollected, first chan<- st
 	retry := newPause()
 	calm := settle
 	state := backend.State{Subnets: found.own.Subnets, Peers: peersOf(found.leases, found.own)}
-	for began := time.Now(); ; {
+	for began, told := time.Now(), false; ; {
 		_, _, kernel := r.env.kernel.get()
 		var failed <-chan time.Time
 		switch healed, err := r.keepOn(ctx, found.network, &state); {
@@ -199,9 +215,12 @@ func (r *runner) standIn(ctx context.Context, found recollected, first chan<- st
 			calm = settle
 			retry.reset()
 		}
-		if first != nil {
-			r.log.Info("datapath of the process before is carried on", "subnet", found.own.Subnet(), "peers", len(state.Peers),
+		if !told && failed == nil {
+			r.log.Info("datapath is carried on", "subnet", found.own.Subnet(), "peers", len(state.Peers),
 				"took", time.Since(began).Round(time.Microsecond))
+			told = true
+		}
+		if first != nil {
 			close(first)
 			first = nil
 		}
@@ -229,8 +248,10 @@ func (r *runner) keepOn(ctx context.Context, n registry.Network, s *backend.Stat
 	case s.MTU == 0:
 		r.check(checkUnderlay, api.Critical, fmt.Sprintf("waiting for the underlay: %v", err))
 		return false, err
+	default:
+		r.check(checkUnderlay, api.Warning, fmt.Sprintf("keeping %s: %v", s.Underlay.Interface, err))
 	}
-	report, err := r.carrier.backend.Apply(ctx, *s)
+	report, err := r.carrier.apply(ctx, *s)
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}

@@ -338,49 +338,112 @@ func TestStoreCountsAfterResume(t *testing.T) {
 	}
 }
 
-// TestReloadAfterResume: a reload while the store is away goes on with what was
-// carried on.
-func TestReloadAfterResume(t *testing.T) {
-	t.Parallel()
-	a, _, subnet, applied := pair(t)
-	a.remains = waiting(subnet)
-	a.registry.set(registry.ErrUnavailable)
-	a.start()
-	a.check(checkLease, api.Warning, "carried on")
-	built, _ := a.recorder.open()
-	a.mu.Lock()
-	a.remains.Carrier = true
-	a.mu.Unlock()
-	c := a.config
-	c.Networks = slices.Clone(c.Networks)
-	c.Networks[0].IPMasq = true
-	tries := len(a.recorder.tries())
-	must(t, a.agent.Reload(context.Background(), c))
-	a.check(checkLease, api.Warning, "carried on")
-	a.kick()
-	a.more("applies", tries+1, func() int { return len(a.recorder.tries()) })
-	a.applies(applied)
-	if now, open := a.recorder.open(); now != built || open != 1 {
-		t.Errorf("%d backends built, %d open; before %d", now, open, built)
+// TestReloadWhileTheStoreIsAway: a reload goes on with what this process carried,
+// confirmed or not, whatever somebody did to it a moment ago.
+func TestReloadWhileTheStoreIsAway(t *testing.T) {
+	carrier := func(m *Remains) { m.Carrier = true }
+	for _, tt := range []struct {
+		name      string
+		confirmed bool
+		remains   func(m *Remains)
+	}{
+		{"carried on", false, carrier},
+		{"carried on, and its device was deleted", false, func(m *Remains) { *m = Remains{} }},
+		{"confirmed", true, carrier},
+		{"confirmed, and its device was deleted", true, func(m *Remains) { *m = Remains{} }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a, _, subnet, applied := pair(t)
+			a.remains = waiting(subnet)
+			if tt.confirmed {
+				a.start().ready()
+				a.applies(applied)
+				a.registry.set(registry.ErrUnavailable)
+				a.check(checkSnapshot, api.Warning)
+				must(t, os.Remove(peersPath(a.config.DataDir, "n"))) // it is in memory
+			} else {
+				a.registry.set(registry.ErrUnavailable)
+				a.start()
+				a.check(checkLease, api.Warning, "carried on as the process before left it")
+			}
+			built, _ := a.recorder.open()
+			a.mu.Lock()
+			tt.remains(&a.remains)
+			a.mu.Unlock()
+			for range 2 {
+				c := a.config
+				c.Networks = slices.Clone(c.Networks)
+				c.Networks[0].IPMasq = !a.agent.current().Networks[0].IPMasq
+				tries := len(a.recorder.tries())
+				must(t, a.agent.Reload(context.Background(), c))
+				a.more("applies", tries, func() int { return len(a.recorder.tries()) })
+			}
+			a.check(checkLease, api.Warning, subnet.String(), "carried on as before the reload")
+			a.follows("192.0.2.7")
+			a.applies(applied)
+			if now, open := a.recorder.open(); now != built || open != 1 {
+				t.Errorf("%d backends built, %d open; before %d", now, open, built)
+			}
+			a.registry.set(nil)
+			a.ready()
+			a.check(checkLease, api.Passing)
+			a.applies(applied)
+		})
 	}
-	a.registry.set(nil)
-	a.ready()
 }
 
-// TestRefusedAfterResume: a store that answers and gives no lease is no outage.
+// follows gives the host another address and waits until its datapath has it.
+func (h *host) follows(addr string) {
+	h.t.Helper()
+	want := []netip.Addr{netip.MustParseAddr(addr)}
+	h.move(want, nil)
+	h.kick()
+	eventually(h.t, func() error {
+		made := h.recorder.made()
+		if got := made[len(made)-1].state.Underlay.Addrs; !slices.Equal(got, want) {
+			return fmt.Errorf("the datapath stands on %v", got)
+		}
+		return nil
+	})
+}
+
+// TestRefusedAfterResume: a store that answers and gives no lease is no outage. As
+// with any lease that is lost, the datapath is kept right until there is another.
 func TestRefusedAfterResume(t *testing.T) {
-	t.Parallel()
-	a, _, subnet, applied := pair(t)
-	a.remains = waiting(subnet)
-	a.registry.setOne("Acquire", registry.ErrNetworkFull)
-	a.start()
-	a.check(checkLease, api.Critical, "waiting for a lease")
-	a.applies(applied) // as with any lease that is lost, until there is another
-	if code, _ := a.health(); code != 503 {
-		t.Errorf("healthz %d", code)
+	for _, tt := range []struct {
+		name   string
+		err    error
+		status string
+		code   int
+	}{
+		{"the network is full", registry.ErrNetworkFull, api.Critical, 503},
+		{"no rights", registry.ErrDenied, api.Warning, 429},
+		{"no leader", registry.ErrUnavailable, api.Warning, 429},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a, _, subnet, applied := pair(t)
+			a.remains = waiting(subnet)
+			a.registry.setOne("Acquire", tt.err)
+			a.recorder.setFail(errors.New("no such device"))
+			asked := a.registry.count("own Acquire")
+			a.start()
+			a.more("claims", asked, func() int { return a.registry.count("own Acquire") })
+			a.check(checkLease, tt.status, "waiting for a lease")
+			a.check(checkDatapath, api.Critical, "no such device")
+			a.recorder.setFail(nil)
+			a.check(checkDatapath, api.Passing)
+			a.applies(applied)
+			a.follows("192.0.2.7")
+			if code, _ := a.health(); code != tt.code {
+				t.Errorf("healthz %d", code)
+			}
+			a.registry.setOne("Acquire", nil)
+			a.ready()
+			a.follows("192.0.2.8")
+		})
 	}
-	a.registry.setOne("Acquire", nil)
-	a.ready()
 }
 
 // TestResumeWatchedNetwork: a network without a block is carried on too, though

@@ -111,8 +111,22 @@ type carrier struct {
 	backend backend.Backend
 	kind    string
 	config  backend.Config
-	resumed bool // it has been given nothing yet but what is remembered
+	carries *recollected // what it was given last, nil for nothing
 	close   func() error
+
+	one sync.Mutex // held around the backend's methods: one goroutine at a time
+}
+
+func (c *carrier) advertise(u backend.Underlay) (backend.Advertisement, error) {
+	c.one.Lock()
+	defer c.one.Unlock()
+	return c.backend.Advertise(u)
+}
+
+func (c *carrier) apply(ctx context.Context, s backend.State) (backend.Report, error) {
+	c.one.Lock()
+	defer c.one.Unlock()
+	return c.backend.Apply(ctx, s)
 }
 
 // releaseRequest asks the runner to give up its lease under somebody's token.
@@ -204,7 +218,6 @@ func (r *runner) rounds(ctx context.Context) error {
 	retry := r.env.contact.retry()
 	for {
 		err := r.round(ctx)
-		r.relieve()
 		var lost *LostError
 		switch {
 		case errors.Is(err, errReleased):
@@ -271,9 +284,9 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	if err := r.awaitPools(ctx, n, kind, config.Options); err != nil {
 		return err
 	}
-	r.relieve()
-	if r.carrier != nil {
-		r.carrier.resumed = false
+	if r.carrier != nil && r.carrier.carries != nil && len(Differences(r.carrier.carries.network, n)) > 0 {
+		r.relieve()
+		r.carrier.carries = nil
 	}
 	before, had, _ := r.lease.get()
 	if err := r.retire(ctx, n, kind, config); err != nil {
@@ -300,6 +313,7 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	if err != nil {
 		return err
 	}
+	r.relieve()
 	if had && !slices.Contains(lease.Subnets, before.Subnet()) {
 		if err := r.moved(before, lease); err != nil {
 			return err
