@@ -26,9 +26,7 @@ func Type() backend.Type {
 		Exclusive: exclusive,
 		// Peers learn of it from the lease, which is a moment later.
 		Interrupts: map[string]string{"port": "peers send to the old port until they have read of the new one"},
-		// A reader of each queue and of each socket.
-		Threads: 2 * queues(),
-		New:     newBackend,
+		New:        newBackend,
 	}
 }
 
@@ -93,9 +91,10 @@ func (b *Backend) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 // Counters are by peer node name; packets that belong to no peer stand under
 // "". Those of a peer begin anew when it left and came back. Drops are named
 // by direction, rx from the wire and tx to it: rx_unknown_peer,
-// rx_foreign_source, rx_foreign_destination, tx_no_peer, tx_foreign_source,
-// tx_multicast, tx_too_big, tx_bad_offload, and for both truncated,
-// bad_version, bad_length, not_written, detached. It may be called at any time by any goroutine.
+// rx_foreign_source, rx_foreign_destination, rx_overflow, tx_no_peer,
+// tx_foreign_source, tx_multicast, tx_too_big, tx_bad_offload, tx_congested, and
+// for both truncated, bad_version, bad_length, not_written, detached. It may be
+// called at any time by any goroutine.
 func (b *Backend) Counters() map[string]backend.Counters { return b.engine.counters() }
 
 // Apply is backend.Backend's.
@@ -118,7 +117,7 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 	b.fillTable(p, &report)
 	binds, socketErr := b.openSockets(p.listen, &report)
 	link, devices, err := b.attach(&report)
-	b.engine.start(devices, binds)
+	socketErr = errors.Join(socketErr, b.engine.start(devices, binds))
 	if err != nil {
 		return report, errors.Join(socketErr, err)
 	}

@@ -230,7 +230,12 @@ func TestPortInUse(t *testing.T) {
 // A socket that cannot be read any more is opened again by the next Apply.
 func TestSocketIsReopened(t *testing.T) {
 	a, b := newHosts(t, 4)
-	if err := (*a.backend.engine.binds.current.Load())[0].Close(); err != nil {
+	nothing, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(nothing)
+	if err := unix.Dup3(nothing, a.backend.engine.binds.all[0].FD(), unix.O_CLOEXEC); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the reader ended", func() bool { return !a.backend.engine.binds.alive() })

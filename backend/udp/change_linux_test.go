@@ -21,7 +21,7 @@ func TestChange(t *testing.T) {
 		h.state.Peers[0].Subnets = h.state.Peers[0].Subnets[:1]
 		h.apply()
 	}
-	device, socket := a.backend.engine.devices.current.Load(), a.backend.engine.binds.current.Load()
+	device, socket := a.backend.engine.devices.all[0], a.backend.engine.binds.all[0]
 	ping(t, a.container, inner(b.n)[0])
 
 	for _, h := range []*host{a, b} {
@@ -42,7 +42,7 @@ func TestChange(t *testing.T) {
 	if dump := a.dump(); strings.Contains(dump, "unreachable 10.5.0.0/16") {
 		t.Errorf("the former pool stays:\n%s", dump)
 	}
-	if a.backend.engine.devices.current.Load() != device || a.backend.engine.binds.current.Load() != socket {
+	if a.backend.engine.devices.all[0] != device || a.backend.engine.binds.all[0] != socket {
 		t.Error("device or socket were opened again")
 	}
 

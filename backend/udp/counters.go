@@ -23,13 +23,15 @@ const (
 	notWritten                // the socket or the device refused it
 	detached                  // there was no socket or no device to write to
 	badOffload                // tx: a vnet header that does not fit its packet
+	congested                 // tx: the send buffer is full, the underlay is slower than what comes
+	overflow                  // rx: lost in the socket's buffer, faster than they were read
 	reasons                   // how many there are
 )
 
 func (r reason) String() string {
 	return [reasons]string{
 		"passed", "truncated", "bad_version", "bad_length", "unknown_peer", "foreign_source",
-		"foreign_destination", "multicast", "no_peer", "too_big", "not_written", "detached", "bad_offload",
+		"foreign_destination", "multicast", "no_peer", "too_big", "not_written", "detached", "bad_offload", "congested", "overflow",
 	}[r]
 }
 

@@ -29,6 +29,7 @@ func TestReasonsAreDocumented(t *testing.T) {
 		drops := c.snapshot().Drops
 		if oneWay := map[reason]string{
 			unknownPeer: "rx_", foreignDestination: "rx_", noPeer: "tx_", multicast: "tx_", tooBig: "tx_", badOffload: "tx_",
+			congested: "tx_", overflow: "rx_",
 		}[r]; oneWay != "" {
 			drops = map[string]uint64{oneWay + r.String(): 1}
 		}

@@ -39,6 +39,7 @@ func (b *Backend) openSockets(at netip.AddrPort, report *backend.Report) ([]Bind
 	}
 	b.listen = at
 	report.Writes++
+	b.config.Logger.Info("listening", "address", at, "sockets", len(sockets), "segmentation", sockets[0].segment, "receive_offload", sockets[0].gro)
 	return asEnds[Bind](sockets), nil
 }
 
@@ -57,12 +58,25 @@ func (b *Backend) attach(report *backend.Report) (netlink.Link, []Device, error)
 	if err := b.engine.setDevices(); err != nil {
 		return nil, nil, fmt.Errorf("close tun device %s: %w", name, err)
 	}
+	// Once more, since the queues it showed may have been our own.
+	if link, err = b.handle.Link(name); err != nil {
+		return nil, nil, err
+	}
 	if link != nil && !isTUN(link) {
 		return nil, nil, fmt.Errorf("device %s is a %s and not ours: remove or rename it", name, link.Type())
+	}
+	if link != nil {
+		// Attaching to see would take packets from whoever is there.
+		if err := onlyOurs(name, link, 0); err != nil {
+			return nil, nil, err
+		}
 	}
 	queues, err := openTUN(name, b.queues, b.want)
 	if errors.Is(err, errQueues) && link != nil {
 		// Made by an earlier version, for one queue.
+		if err := unusedTUN(name); err != nil {
+			return nil, nil, err
+		}
 		if err := b.handle.DeleteLink(link); err != nil {
 			return nil, nil, err
 		}
@@ -81,7 +95,11 @@ func (b *Backend) attach(report *backend.Report) (netlink.Link, []Device, error)
 		return nil, nil, errors.Join(err, closeAll(queues))
 	}
 	can := queues[0].can
-	b.config.Logger.Info("device attached", "link", name, "queues", len(queues), "tcp_offload", can.tso, "udp_offload", can.uso)
+	fields := []any{"link", name, "queues", len(queues), "tcp_offload", can.tso, "udp_offload", can.uso}
+	if queues[0].unsteered != nil {
+		fields = append(fields, "one_queue_because", queues[0].unsteered)
+	}
+	b.config.Logger.Info("device attached", fields...)
 	switch {
 	case b.index == 0: // the first time in this process
 	case made.Attrs().Index == b.index:

@@ -2,9 +2,7 @@ package udp
 
 import (
 	"errors"
-	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
 
@@ -14,19 +12,28 @@ import (
 )
 
 // engine carries packets between the queues of one device and the sockets of
-// one port by a table. Each of the three can be replaced while packets flow. A
-// goroutine reads from each queue and each socket and writes by itself what it
-// read, so that packets of one flow, which the kernel keeps to one queue or
-// socket, stay in order.
+// one port by a table. The table can be replaced while packets flow; for other
+// queues or sockets the lanes pause, and packets wait in the kernel meanwhile.
 //
-// The set methods, the alive methods and close are called by one goroutine at a
-// time; counters by any.
+// The set methods, start, the alive methods and close are called by one
+// goroutine at a time; counters by any.
 type engine struct {
-	log     hclog.Logger
-	table   atomic.Pointer[table]
+	log    hclog.Logger
+	table  atomic.Pointer[table]
+	nobody counters // packets that are no peer's
+
 	devices ends[Device]
 	binds   ends[Bind]
-	nobody  counters // packets that are no peer's
+	lanes   []*lane // kept with their memory
+	pausing atomic.Bool
+	running sync.WaitGroup
+	wake    *wakeup // of the running lanes, nil when there are none
+}
+
+// ends are one side of the engine. They change only while no lane runs.
+type ends[T interface{ Close() error }] struct {
+	all    []T
+	broken atomic.Bool // one cannot be read any more
 }
 
 func newEngine(log hclog.Logger) *engine {
@@ -43,32 +50,73 @@ func (e *engine) setTable(own []netip.Prefix, peers []peerPlan) {
 // setDevices closes the queues in use and goes on with others, which the engine
 // closes in their turn; without any there is no device.
 func (e *engine) setDevices(devices ...Device) error {
-	err := e.devices.stop()
-	e.start(devices, nil)
-	return err
+	e.pause()
+	return errors.Join(e.devices.replace(devices), e.resume())
 }
 
 // setBinds closes the sockets in use and goes on with others, which the engine
 // closes in their turn; without any there is no way to the wire.
 func (e *engine) setBinds(binds ...Bind) error {
-	err := e.binds.stop()
-	e.start(nil, binds)
-	return err
+	e.pause()
+	return errors.Join(e.binds.replace(binds), e.resume())
 }
 
-// start puts ends in places that are empty, and only then reads from them: what
-// waits in the kernel at one side must find the other. None leaves a place as
-// it is.
-func (e *engine) start(devices []Device, binds []Bind) {
-	e.devices.put(devices)
-	e.binds.put(binds)
-	e.devices.read(devices, func(i int, d Device) { e.report("device", e.fromDevice(i, d)) })
-	e.binds.read(binds, func(i int, b Bind) { e.report("socket", e.fromWire(i, b)) })
+// start does both at once, and leaves what it is given none for as it is: what
+// waits in the kernel at one side finds the other.
+func (e *engine) start(devices []Device, binds []Bind) error {
+	if len(devices) == 0 && len(binds) == 0 {
+		return nil
+	}
+	e.pause()
+	var errs []error
+	if len(devices) > 0 {
+		errs = append(errs, e.devices.replace(devices))
+	}
+	if len(binds) > 0 {
+		errs = append(errs, e.binds.replace(binds))
+	}
+	return errors.Join(append(errs, e.resume())...)
 }
 
-// close ends all readers and waits for them. The sockets go first: one may be
-// what a device's reader is blocked on.
-func (e *engine) close() error { return errors.Join(e.setBinds(), e.setDevices()) }
+// close ends the lanes and closes everything.
+func (e *engine) close() error {
+	e.pause()
+	return errors.Join(e.binds.replace(nil), e.devices.replace(nil))
+}
+
+// pause ends the lanes and waits for them.
+func (e *engine) pause() {
+	if e.wake == nil {
+		return
+	}
+	e.pausing.Store(true)
+	e.wake.ring()
+	e.running.Wait()
+	e.wake.close()
+	e.wake = nil
+	e.pausing.Store(false)
+}
+
+// resume runs a lane for each queue and each socket, the i-th of both together.
+func (e *engine) resume() error {
+	n := max(len(e.devices.all), len(e.binds.all))
+	if n == 0 {
+		return nil
+	}
+	wake, err := newWakeup()
+	if err != nil {
+		return err
+	}
+	e.wake = wake
+	for len(e.lanes) < n {
+		e.lanes = append(e.lanes, newLane(e))
+	}
+	for i, l := range e.lanes[:n] {
+		l.take(i)
+		e.running.Go(l.run)
+	}
+	return nil
+}
 
 // counters are by peer; what belongs to no peer stands under "".
 func (e *engine) counters() map[string]backend.Counters {
@@ -87,60 +135,24 @@ func (e *engine) counts(p *peer) *counters {
 	return p.count
 }
 
-// report tells of a reader that ended by itself, once: Apply starts it anew.
-func (e *engine) report(end string, err error) {
-	if !errors.Is(err, os.ErrClosed) && !errors.Is(err, net.ErrClosed) {
-		e.log.Warn("forwarder stopped reading", "end", end, "error", err)
-	}
-}
-
-// ends are one side of the engine: its queues or its sockets, and the
-// goroutines that read from them.
-type ends[T interface{ Close() error }] struct {
-	current atomic.Pointer[[]T] // nil while there are none
-	readers sync.WaitGroup
-	broken  atomic.Bool // a reader has ended
-}
-
-// writer is the end that the i-th reader of the other side writes to. ok is
-// false when there is none.
-func (s *ends[T]) writer(i int) (end T, ok bool) {
-	all := s.current.Load()
-	if all == nil {
-		return end, false
-	}
-	return (*all)[i%len(*all)], true
-}
-
-func (s *ends[T]) put(all []T) {
-	if len(all) > 0 {
-		s.broken.Store(false)
-		s.current.Store(&all)
-	}
-}
-
-// read starts a reader of each.
-func (s *ends[T]) read(all []T, read func(i int, end T)) {
-	for i, end := range all {
-		s.readers.Go(func() {
-			read(i, end)
-			s.broken.Store(true)
-		})
-	}
-}
-
-func (s *ends[T]) stop() error {
-	all := s.current.Swap(nil)
-	if all == nil {
-		return nil
-	}
+func (s *ends[T]) replace(all []T) error {
 	var errs []error
-	for _, end := range *all {
+	for _, end := range s.all {
 		errs = append(errs, end.Close())
 	}
-	s.readers.Wait()
+	s.all = all
+	s.broken.Store(false)
 	return errors.Join(errs...)
 }
 
+// at is the i-th end, of which those of the other side may be more. ok is false
+// when there is none.
+func (s *ends[T]) at(i int) (end T, ok bool) {
+	if len(s.all) == 0 {
+		return end, false
+	}
+	return s.all[i%len(s.all)], true
+}
+
 // alive says whether there are any and all of them can still be read.
-func (s *ends[T]) alive() bool { return s.current.Load() != nil && !s.broken.Load() }
+func (s *ends[T]) alive() bool { return len(s.all) > 0 && !s.broken.Load() }

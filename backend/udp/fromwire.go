@@ -30,47 +30,37 @@ func newReceiver() *receiver {
 	return r
 }
 
-// fromWire reads the i-th socket until it is at its end and returns why.
-func (e *engine) fromWire(i int, b Bind) error {
-	r := newReceiver()
-	for {
-		n, err := b.Receive(r.in)
-		if err != nil {
-			return err
-		}
-		e.toDevice(i, r, r.in[:n])
-	}
-}
-
 // toDevice judges datagrams and hands them to the kernel.
-func (e *engine) toDevice(i int, r *receiver, in []offload.Inbound) {
-	t := e.table.Load()
-	device, attached := e.devices.writer(i)
-	if attached {
-		r.join.Join(device.Takes())
+func (l *lane) toDevice(in []offload.Inbound) {
+	t, r := l.e.table.Load(), l.receiver
+	if l.attached {
+		r.join.Join(l.device.Takes())
 	}
 	for j := range in {
 		m := &in[j]
+		if m.Lost > 0 {
+			l.e.nobody.rx.drop(overflow, m.Lost)
+		}
 		sender := t.sources[m.From]
 		for rest := m.Buf[:m.Size]; ; {
 			pkt := rest[:min(len(rest), m.Segment)]
 			rest = rest[len(pkt):]
 			p, why := t.ingress(sender, m.From, pkt)
-			if why == passed && !attached {
+			if why == passed && !l.attached {
 				why = detached
 			}
 			if why != passed {
-				e.counts(p).rx.drop(why, 1)
+				l.e.counts(p).rx.drop(why, 1)
 			} else {
-				r.add(device, p, pkt)
+				r.add(l.device, p, pkt)
 			}
 			if len(rest) == 0 {
 				break
 			}
 		}
 	}
-	if attached {
-		r.write(device)
+	if l.attached {
+		r.write(l.device)
 	}
 }
 

@@ -21,8 +21,7 @@ func fuzzHost() (*engine, *udptest.Device, *capture) {
 	}})
 	dev := newFakeDevice(1)
 	wire := &capture{}
-	e.devices.current.Store(&[]Device{dev})
-	e.binds.current.Store(&[]Bind{wire})
+	e.devices.all, e.binds.all = []Device{dev}, []Bind{wire}
 	return e, dev, wire
 }
 
@@ -87,12 +86,14 @@ func FuzzFromWire(f *testing.F) {
 		f.Add(pkt, uint8(2), uint16(1), uint16(len(pkt)))
 		f.Add(append(bytes.Clone(pkt), pkt...), uint8(2), uint16(8285), uint16(len(pkt)))
 	})
-	r := newReceiver()
 	out := make([]byte, maxPacket)
 	for _, run := range joinableRuns() {
 		f.Add(slices.Concat(run...), uint8(2), uint16(8285), uint16(len(run[0])))
 	}
 	e, dev, _ := fuzzHost()
+	l := newLane(e)
+	l.take(0)
+	r := l.receiver
 	f.Fuzz(func(t *testing.T, data []byte, host uint8, port, segment uint16) {
 		if len(data) > maxPacket || len(data) > 0 && segment == 0 || len(data) > 64*int(segment) {
 			return // no socket brings that
@@ -100,7 +101,7 @@ func FuzzFromWire(f *testing.F) {
 		passedBefore, droppedBefore := total(e)
 		r.in[0].Size, r.in[0].Segment = copy(r.in[0].Buf, data), int(segment)
 		r.in[0].From = netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, host}), port)
-		e.toDevice(0, r, r.in[:1])
+		l.toDevice(r.in[:1])
 
 		sent := slices.Collect(slices.Chunk(data, max(int(segment), 1)))
 		if len(data) == 0 {
@@ -195,7 +196,9 @@ func FuzzFromTun(f *testing.F) {
 		}
 	}
 	e, _, wire := fuzzHost()
-	s := newSender()
+	l := newLane(e)
+	l.take(0)
+	s := l.sender
 	f.Fuzz(func(t *testing.T, original []byte) {
 		if len(original) > maxFrame {
 			return
@@ -203,7 +206,7 @@ func FuzzFromTun(f *testing.F) {
 		sentBefore, droppedBefore := total(e)
 		wire.pkts, wire.to = wire.pkts[:0], wire.to[:0]
 		frame := s.buf[:copy(s.buf, original)]
-		e.toWire(0, s, [][]byte{frame})
+		l.toWire([][]byte{frame})
 
 		sent, dropped := total(e)
 		sent, dropped = sent-sentBefore, dropped-droppedBefore

@@ -24,8 +24,14 @@ type mmsg struct {
 	iov     []unix.Iovec
 }
 
-// controlLen has room for one integer: the segment size.
-const controlLen = unix.SizeofCmsghdr + 8
+const (
+	// controlSpace is a control message with one integer: all that come and go
+	// are of this length (CMSG_SPACE, cmsg(3)).
+	controlSpace = unix.SizeofCmsghdr + (4+unix.SizeofPtr-1)&^(unix.SizeofPtr-1)
+
+	// controlLen has room for a segment size and a count of overflows.
+	controlLen = 2 * controlSpace
+)
 
 // forReceiving points the headers to the buffers.
 func (m *mmsg) forReceiving(in []offload.Inbound) {
@@ -41,30 +47,27 @@ func (m *mmsg) forReceiving(in []offload.Inbound) {
 	}
 }
 
-// received reads what the kernel put into the headers.
-func (m *mmsg) received(in []offload.Inbound) {
+// received reads what the kernel put into the headers. lost is how many
+// datagrams of the socket were lost before, and then.
+func (m *mmsg) received(in []offload.Inbound, lost uint32) uint32 {
 	for i := range in {
 		h := &m.headers[i]
-		in[i].Size = int(h.Len)
-		in[i].Segment = segmentSize(m.control[i][:h.Controllen], int(h.Len))
+		in[i].Size, in[i].Segment, in[i].Lost = int(h.Len), int(h.Len), 0
 		in[i].From = addrPortOf(&m.names[i])
+		for rest := m.control[i][:h.Controllen]; len(rest) >= unix.SizeofCmsghdr+4; {
+			c := (*unix.Cmsghdr)(unsafe.Pointer(&rest[0]))
+			value := binary.NativeEndian.Uint32(rest[unix.SizeofCmsghdr:])
+			switch {
+			case c.Level == unix.SOL_UDP && c.Type == unix.UDP_GRO && value > 0:
+				in[i].Segment = int(value)
+			case c.Level == unix.SOL_SOCKET && c.Type == unix.SO_RXQ_OVFL:
+				in[i].Lost = int(value - lost) // it wraps
+				lost = value
+			}
+			rest = rest[min(len(rest), controlSpace):]
+		}
 	}
-}
-
-// segmentSize reads UDP_GRO's control message (udp(7)); whole is what it is
-// without one.
-func segmentSize(control []byte, whole int) int {
-	if len(control) < unix.SizeofCmsghdr+4 {
-		return whole
-	}
-	h := (*unix.Cmsghdr)(unsafe.Pointer(&control[0]))
-	if h.Level != unix.SOL_UDP || h.Type != unix.UDP_GRO {
-		return whole
-	}
-	if size := int(int32(binary.NativeEndian.Uint32(control[unix.SizeofCmsghdr:]))); size > 0 {
-		return size
-	}
-	return whole
+	return lost
 }
 
 // addrPortOf reads the address of either family; the family says which.

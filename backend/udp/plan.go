@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/udp/offload"
 )
 
 const (
@@ -43,7 +44,8 @@ func advertise(pools []netip.Prefix, opts options, u backend.Underlay) (backend.
 	if err != nil {
 		return backend.Advertisement{}, err
 	}
-	mtu := u.MTU - overhead(outer)
+	// No datagram is longer, however wide the underlay: the loopback's is.
+	mtu := min(u.MTU-overhead(outer), offload.MaxPayload)
 	for _, pool := range pools {
 		least := minMTU4
 		if pool.Addr().Is6() {

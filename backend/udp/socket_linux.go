@@ -3,10 +3,8 @@ package udp
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -35,9 +33,12 @@ const (
 // two addresses, copies payloads together before it sends them, and boxes each
 // sender in an Endpoint.
 type socket struct {
-	*descriptor
+	fd      int
 	at      netip.AddrPort
-	segment atomic.Bool // UDP_SEGMENT works
+	failed  int    // receptions in a row
+	gro     bool   // UDP_GRO is on
+	segment bool   // UDP_SEGMENT is known
+	lost    uint32 // SO_RXQ_OVFL, as last told
 
 	in  mmsg
 	mu  sync.Mutex // for out
@@ -91,11 +92,7 @@ func newSocket(at netip.AddrPort, want offloads) (*socket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	d, err := newDescriptor(fd)
-	if err != nil {
-		return nil, err
-	}
-	s := &socket{descriptor: d, at: at}
+	s := &socket{fd: fd, at: at}
 	s.in.iov = make([]unix.Iovec, 0, messages)
 	s.out.iov = make([]unix.Iovec, 0, messages*maxIOV)
 	if err := tuneSocket(fd, at.Addr()); err != nil {
@@ -103,10 +100,11 @@ func newSocket(at netip.AddrPort, want offloads) (*socket, error) {
 	}
 	// Setting the size to none asks whether the kernel knows the option. For
 	// each message it stands in the message.
-	s.segment.Store(want.segment && unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_SEGMENT, 0) == nil)
-	if want.gro {
-		// Without it datagrams come one by one.
-		_ = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 1)
+	s.segment = want.segment && unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_SEGMENT, 0) == nil
+	// Without it datagrams come one by one.
+	s.gro = want.gro && unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 1) == nil
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 1); err != nil {
+		return nil, errors.Join(fmt.Errorf("count overflows: %w", err), s.Close())
 	}
 	return s, nil
 }
@@ -152,68 +150,61 @@ func tuneSocket(fd int, at netip.Addr) error {
 	return nil
 }
 
+// FD is Bind's.
+func (s *socket) FD() int { return s.fd }
+
 // Receive is Bind's.
 func (s *socket) Receive(in []offload.Inbound) (int, error) {
-	if !s.enter() {
-		return 0, net.ErrClosed
-	}
-	defer s.leave()
 	in = in[:min(len(in), messages)]
 	s.in.forReceiving(in)
-	for idle := 0; ; {
+	for {
 		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.in.headers[0])),
 			uintptr(len(in)), unix.MSG_DONTWAIT, 0, 0)
 		switch {
 		case errno == 0:
-			s.in.received(in[:n])
+			s.lost = s.in.received(in[:n], s.lost)
+			s.failed = 0
 			return int(n), nil
+		case errno == unix.EAGAIN:
+			return 0, nil
 		case errno == unix.EINTR:
-		case errno != unix.EAGAIN:
+		case s.failed == patience:
 			return 0, errno
-		case idle < yields:
-			idle++
-			yield()
-		case !s.wait(unix.POLLIN):
-			return 0, net.ErrClosed
+		default:
+			s.failed++ // pending errors are told once
+			return 0, nil
 		}
 	}
 }
 
 // Send is Bind's.
 func (s *socket) Send(out []offload.Outbound) (int, error) {
-	if !s.enter() {
-		return 0, net.ErrClosed
-	}
-	defer s.leave()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	done := 0
 	for done < len(out) {
 		chunk := out[done:min(len(out), done+messages)]
-		if !s.segment.Load() {
-			if err := s.sendEach(&chunk[0]); err != nil {
-				return done, err
+		n, errno := 0, unix.EOPNOTSUPP
+		if s.segment || len(chunk[0].Segments) == 1 {
+			s.out.reset()
+			for i := range chunk {
+				if !s.segment && len(chunk[i].Segments) > 1 {
+					chunk = chunk[:i]
+					break
+				}
+				s.out.add(i, &chunk[i], chunk[i].Segments)
 			}
-			done++
+			n, errno = s.sendmmsg(len(chunk))
+		}
+		if done += n; errno == 0 {
 			continue
 		}
-		s.out.reset()
-		for i := range chunk {
-			s.out.add(i, &chunk[i], chunk[i].Segments)
+		if len(out[done].Segments) == 1 || errno == unix.EPERM || errno == unix.EAGAIN {
+			return done, errno
 		}
-		n, errno := s.sendmmsg(len(chunk))
-		done += n
-		if errno == 0 {
-			continue
-		}
-		if len(out[done].Segments) == 1 || errno == unix.EPERM {
-			return done, s.sendError(errno)
-		}
-		// A path narrower than the segments, which the kernel does not fragment,
-		// or a device or a policy (IPsec) that cannot have it: EIO, EINVAL.
-		if errno == unix.EIO {
-			s.segment.Store(false)
-		}
+		// The kernel does not fragment segments where a path is narrower, and some
+		// devices and policies (IPsec) cannot have them.
+		out[done].Alone = true
 		if err := s.sendEach(&out[done]); err != nil {
 			return done, err
 		}
@@ -234,7 +225,7 @@ func (s *socket) sendEach(o *offload.Outbound) error {
 		n, errno := s.sendmmsg(len(chunk))
 		o.Sent += n
 		if errno != 0 {
-			failed = s.sendError(errno)
+			failed = errno
 			break
 		}
 	}
@@ -251,21 +242,12 @@ func (s *socket) sendmmsg(n int) (int, unix.Errno) {
 		switch {
 		case errno == 0:
 			done += int(sent)
-		case errno == unix.EINTR:
-		case errno == unix.EAGAIN && s.wait(unix.POLLOUT):
-		default:
+		case errno != unix.EINTR:
 			return done, errno
 		}
 	}
 	return done, 0
 }
 
-func (s *socket) sendError(errno unix.Errno) error {
-	if s.closed.Load() {
-		return net.ErrClosed
-	}
-	return errno
-}
-
 // Close is Bind's.
-func (s *socket) Close() error { return s.close() }
+func (s *socket) Close() error { return closeOnce(&s.fd) }

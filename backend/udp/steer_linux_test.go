@@ -135,7 +135,7 @@ func readable(t *testing.T, queues []*tun) int {
 	t.Helper()
 	fds := make([]unix.PollFd, len(queues))
 	for i, q := range queues {
-		fds[i] = unix.PollFd{Fd: int32(q.fd), Events: unix.POLLIN}
+		fds[i] = unix.PollFd{Fd: int32(q.FD()), Events: unix.POLLIN}
 	}
 	if _, err := unix.Poll(fds, int(trafficTime.Milliseconds())); err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package udp
 import (
 	"net/netip"
 	"slices"
+	"sync/atomic"
 
 	"github.com/gaissmai/bart"
 
@@ -22,6 +23,7 @@ type table struct {
 type peer struct {
 	peerPlan
 	count *counters
+	alone atomic.Bool // datagrams to it cannot share a message; found out anew with each table
 }
 
 // newTable indexes the peers of a plan. A peer that was in the table before,

@@ -39,25 +39,13 @@ func newSender() *sender {
 	}
 }
 
-// fromDevice reads the i-th queue until it is at its end and returns why.
-func (e *engine) fromDevice(i int, d Device) error {
-	s := newSender()
-	for {
-		n, err := d.Read(s.buf, s.frames)
-		if err != nil {
-			return err
-		}
-		e.toWire(i, s, s.frames[:n])
-	}
-}
-
 // toWire judges frames and sends what they hold.
-func (e *engine) toWire(i int, s *sender, frames [][]byte) {
-	t := e.table.Load()
+func (l *lane) toWire(frames [][]byte) {
+	t, s := l.e.table.Load(), l.sender
 	for _, frame := range frames {
 		p, why := t.egress(frame)
 		if why != passed {
-			e.counts(p).tx.drop(why, 1)
+			l.e.counts(p).tx.drop(why, 1)
 			continue
 		}
 		segments, err := s.split.Split(frame)
@@ -68,11 +56,11 @@ func (e *engine) toWire(i int, s *sender, frames [][]byte) {
 		for len(segments) > 0 {
 			segments = s.pack(p, segments)
 			if len(segments) > 0 {
-				e.send(i, s)
+				l.send()
 			}
 		}
 	}
-	e.send(i, s)
+	l.send()
 	s.split.Reset()
 }
 
@@ -90,7 +78,7 @@ func (s *sender) pack(p *peer, segments []offload.Segment) (rest []offload.Segme
 			o := &s.out[last]
 			n := len(o.Segments)
 			// All are of one size so far when they fill as many of it.
-			if size <= o.Size && n < offload.MaxSegments && o.Bytes == n*o.Size && o.Bytes+size <= offload.MaxPayload && size > 0 {
+			if !p.alone.Load() && size <= o.Size && n < offload.MaxSegments && o.Bytes == n*o.Size && o.Bytes+size <= offload.MaxPayload && size > 0 {
 				o.Segments = o.Segments[:n+1]
 				o.Bytes += size
 				continue
@@ -104,17 +92,20 @@ func (s *sender) pack(p *peer, segments []offload.Segment) (rest []offload.Segme
 }
 
 // send empties the messages.
-func (e *engine) send(i int, s *sender) {
-	bind, ok := e.binds.writer(i)
+func (l *lane) send() {
+	s := l.sender
 	for out, to := s.out, s.to; len(out) > 0; {
-		if !ok {
+		if !l.listening {
 			to[0].count.tx.drop(detached, len(out[0].Segments))
 			out, to = out[1:], to[1:]
 			continue
 		}
-		n, err := bind.Send(out)
+		n, err := l.bind.Send(out)
 		for j := range n {
 			to[j].count.tx.pass(len(out[j].Segments), out[j].Bytes)
+			if out[j].Alone {
+				to[j].alone.Store(true)
+			}
 		}
 		out, to = out[n:], to[n:]
 		if len(out) == 0 {
@@ -135,7 +126,11 @@ func unsent(o *offload.Outbound, count *flow, err error) (again bool) {
 		count.pass(1, len(s.Head)+len(s.Body))
 	}
 	rest := o.Segments[o.Sent:]
-	if !errors.Is(err, syscall.EMSGSIZE) {
+	switch {
+	case errors.Is(err, syscall.EAGAIN):
+		count.drop(congested, len(rest))
+		return false
+	case !errors.Is(err, syscall.EMSGSIZE):
 		count.drop(notWritten, len(rest))
 		return false
 	}

@@ -3,7 +3,6 @@ package udp
 import (
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"unsafe"
 
@@ -18,8 +17,11 @@ import (
 // sets persistence, has one queue, and copies every payload on its way through
 // user space.
 type tun struct {
-	*descriptor
-	can offloads
+	fd     int
+	can    offloads
+	failed int // reads in a row
+
+	unsteered error // why there is one queue where several were wanted
 
 	mu  sync.Mutex // for iov
 	iov []unix.Iovec
@@ -52,17 +54,16 @@ func openTUN(name string, queues int, want offloads) (_ []*tun, err error) {
 		if err != nil {
 			return out, fmt.Errorf("open /dev/net/tun: %w", err)
 		}
-		d, err := newDescriptor(fd)
-		if err != nil {
-			return out, err
-		}
-		t := &tun{descriptor: d, iov: make([]unix.Iovec, 0, maxIOV)}
+		t := &tun{fd: fd, iov: make([]unix.Iovec, 0, maxIOV)}
 		out = append(out, t)
 		if t.can, err = attachTUN(fd, name, want); err != nil {
 			return out, fmt.Errorf("attach to tun device %s: %w", name, err)
 		}
 		if len(out) == 1 {
-			t.can.steer = queues > 1 && want.steer && steer(fd) == nil
+			if queues > 1 && want.steer {
+				t.unsteered = steer(fd)
+				t.can.steer = t.unsteered == nil
+			}
 		}
 		if !out[0].can.steer {
 			break
@@ -98,6 +99,30 @@ func attachTUN(fd int, name string, want offloads) (offloads, error) {
 	return can, nil
 }
 
+// unusedTUN says whether nobody is attached to a single-queue device: errBusy
+// when somebody is. To the wrong kind of opener the kernel says EINVAL in both
+// cases.
+func unusedTUN(name string) error {
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return fmt.Errorf("open /dev/net/tun: %w", err)
+	}
+	defer unix.Close(fd)
+	ifr, err := unix.NewIfreq(name)
+	if err != nil {
+		return err
+	}
+	ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+	err = unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)
+	if errors.Is(err, unix.EBUSY) {
+		err = errBusy
+	}
+	if err != nil {
+		return fmt.Errorf("attach to tun device %s: %w", name, err)
+	}
+	return nil
+}
+
 // setOffloads switches on what the kernel has of the wanted: UDP segmentation
 // came with Linux 6.2. They are the device's and outlive whoever set them, so
 // that they are always set, also to none.
@@ -122,44 +147,32 @@ func setOffloads(fd int, want offloads) (offloads, error) {
 	return offloads{}, errors.New("the kernel lets offloads be switched neither on nor off")
 }
 
+// FD is Device's.
+func (t *tun) FD() int { return t.fd }
+
 // Read is Device's. When the link is deleted it fails with EBADFD.
-func (t *tun) Read(buf []byte, frames [][]byte) (int, error) {
-	if !t.enter() {
-		return 0, os.ErrClosed
-	}
-	defer t.leave()
-	for idle := 0; ; {
-		n := 0
-		for n < len(frames) && len(buf) >= maxFrame {
-			size, errno := read(t.fd, buf)
-			if errno == unix.EAGAIN {
-				break
-			}
-			if errno == unix.EINTR {
-				continue
-			}
-			if errno != 0 {
-				if n > 0 {
-					return n, nil // the next call finds it again
-				}
-				return 0, errno
-			}
+func (t *tun) Read(buf []byte, frames [][]byte) (n int, err error) {
+	for n < len(frames) && len(buf) >= maxFrame {
+		size, errno := read(t.fd, buf)
+		switch {
+		case errno == 0:
 			frames[n] = buf[:size:size]
 			buf = buf[align(size):]
 			n++
-		}
-		if n > 0 {
+			t.failed = 0
+		case errno == unix.EAGAIN:
 			return n, nil
-		}
-		if idle < yields {
-			idle++
-			yield()
-			continue
-		}
-		if !t.wait(unix.POLLIN) {
-			return 0, os.ErrClosed
+		case errno == unix.EINTR:
+		case n > 0:
+			return n, nil // the next call finds it again
+		case errno == unix.EBADFD || t.failed == patience:
+			return 0, errno
+		default:
+			t.failed++
+			return 0, nil
 		}
 	}
+	return n, nil
 }
 
 // align rounds up to whole cache lines.
@@ -172,10 +185,6 @@ func read(fd int, buf []byte) (int, unix.Errno) {
 
 // Write is Device's. While the link is down it fails with EIO.
 func (t *tun) Write(frames []offload.Frame) (int, error) {
-	if !t.enter() {
-		return 0, os.ErrClosed
-	}
-	defer t.leave()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range frames {
@@ -189,16 +198,9 @@ func (t *tun) Write(frames []offload.Frame) (int, error) {
 			if errno == 0 {
 				break
 			}
-			if errno == unix.EINTR {
-				continue
+			if errno != unix.EINTR {
+				return i, errno
 			}
-			if errno == unix.EAGAIN && t.wait(unix.POLLOUT) {
-				continue
-			}
-			if t.closed.Load() {
-				return i, os.ErrClosed
-			}
-			return i, errno
 		}
 	}
 	return len(frames), nil
@@ -208,4 +210,14 @@ func (t *tun) Write(frames []offload.Frame) (int, error) {
 func (t *tun) Takes() offload.Kinds { return offload.Kinds{TCP: t.can.tso, UDP: t.can.uso} }
 
 // Close is Device's.
-func (t *tun) Close() error { return t.close() }
+func (t *tun) Close() error { return closeOnce(&t.fd) }
+
+// closeOnce closes a descriptor and forgets it.
+func closeOnce(fd *int) error {
+	if *fd < 0 {
+		return nil
+	}
+	err := unix.Close(*fd)
+	*fd = -1
+	return err
+}

@@ -10,8 +10,8 @@
 //
 // What makes it fast: a call to the kernel moves up to 64 KiB, as super packets
 // at the device (package offload) and as many datagrams in one message at the
-// socket; a reader for each queue and each socket, which writes by itself what
-// it read; payloads that are never copied and memory that is never allocated
+// socket; a lane for each CPU, which is one goroutine with a queue and a socket
+// of its own; payloads that are never copied and memory that is never allocated
 // while packets flow. What a kernel has not got is done without, each alone
 // (offloads). On the wire every packet is a datagram of its own.
 //

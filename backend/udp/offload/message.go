@@ -19,6 +19,7 @@ type Inbound struct {
 	Size    int            // bytes received into Buf; 0 is possible
 	Segment int            // length of each datagram but the last, which may be shorter; at least Size when there is but one
 	From    netip.AddrPort // never an IPv4 address in its IPv6-mapped form
+	Lost    int            // datagrams lost before these for want of room (SO_RXQ_OVFL, socket(7))
 }
 
 // Outbound is one or more datagrams to one address: the kernel or the network
@@ -30,4 +31,5 @@ type Outbound struct {
 	Size     int       // bytes of each segment but the last, which may be shorter
 	Bytes    int       // of all segments
 	Sent     int       // out: segments that left before an error
+	Alone    bool      // out: the segments had to be sent one by one
 }

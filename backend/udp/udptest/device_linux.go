@@ -60,6 +60,9 @@ func (d *Device) InjectFrame(frame []byte) bool { return d.in.put(frame, netip.A
 // ok is false after Close.
 func (d *Device) Take(buf []byte) (n int, ok bool) {
 	taken := false
+	if !d.out.wait() {
+		return 0, false
+	}
 	ok = d.out.take(func(pkt []byte, _ netip.AddrPort) bool {
 		if taken {
 			return false
@@ -91,6 +94,9 @@ func (d *Device) Break(err error) {
 	d.mu.Unlock()
 	d.in.close()
 }
+
+// FD is the seam's FD.
+func (d *Device) FD() int { return d.in.fd }
 
 // Read is the seam's Read.
 func (d *Device) Read(buf []byte, frames [][]byte) (n int, err error) {
@@ -170,5 +176,7 @@ func (d *Device) Close() error {
 	d.mu.Unlock()
 	d.in.close()
 	d.out.close()
+	d.in.free()
+	d.out.free()
 	return nil
 }

@@ -47,6 +47,9 @@ type Bind struct {
 	pkt []byte
 }
 
+// FD is the seam's FD.
+func (b *Bind) FD() int { return b.in.fd }
+
 // Receive is the seam's Receive. It joins what the kernel would: neighbours of
 // one sender and one size, the last of which may be shorter.
 func (b *Bind) Receive(in []offload.Inbound) (n int, err error) {
@@ -65,7 +68,7 @@ func (b *Bind) Receive(in []offload.Inbound) (n int, err error) {
 			return false
 		}
 		m := &in[n]
-		m.Size, m.Segment, m.From = copy(m.Buf, pkt), len(pkt), from
+		m.Size, m.Segment, m.From, m.Lost = copy(m.Buf, pkt), len(pkt), from, 0
 		last = len(pkt)
 		n++
 		return true
@@ -123,5 +126,6 @@ func (b *Bind) Close() error {
 		delete(b.wire.binds, b.at)
 	}
 	b.in.close()
+	b.in.free()
 	return nil
 }
