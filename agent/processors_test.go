@@ -9,6 +9,7 @@ import (
 )
 
 func TestProcessors(t *testing.T) {
+	t.Setenv("GOMAXPROCS", "")
 	var p processors
 	before := runtime.GOMAXPROCS(0)
 	var wg sync.WaitGroup
@@ -31,6 +32,7 @@ func TestProcessors(t *testing.T) {
 // A backend whose threads wait in the kernel has processors for them as long as
 // it runs.
 func TestAgentGivesThreadsProcessors(t *testing.T) {
+	t.Setenv("GOMAXPROCS", "")
 	before := runtime.GOMAXPROCS(0)
 	h := newHost(t, memory.New(), "a")
 	h.recorder.threads = 3
@@ -43,5 +45,20 @@ func TestAgentGivesThreadsProcessors(t *testing.T) {
 	}
 	if got := runtime.GOMAXPROCS(0); got != before {
 		t.Errorf("%d processors after the end, want %d", got, before)
+	}
+}
+
+// Whoever sets the variable decides.
+func TestProcessorsAreTheOperators(t *testing.T) {
+	t.Setenv("GOMAXPROCS", "3")
+	before := runtime.GOMAXPROCS(0)
+	var p processors
+	closed := false
+	close := p.lend(4, func() error { closed = true; return nil })
+	if got := runtime.GOMAXPROCS(0); got != before {
+		t.Errorf("%d processors, want %d", got, before)
+	}
+	if err := close(); err != nil || !closed {
+		t.Errorf("closed %t, %v", closed, err)
 	}
 }

@@ -20,21 +20,22 @@ import (
 // {"port":8285}, and an MTU 28 bytes below the underlay's when the underlay's
 // first address is IPv4, 48 below when it is IPv6.
 func Type() backend.Type {
+	queues := min(runtime.GOMAXPROCS(0), maxQueues)
 	return backend.Type{
 		Name:      Name,
 		Normalize: normalize,
 		Exclusive: exclusive,
 		// Peers learn of it from the lease, which is a moment later.
 		Interrupts: map[string]string{"port": "peers send to the old port until they have read of the new one"},
-		New:        newBackend,
+		Threads:    queues, // the lanes
+		New:        func(c backend.Config) (backend.Backend, error) { return newBackend(c, queues) },
 	}
 }
 
-// maxQueues is the most queues and sockets there are: one for each CPU up to
+// maxQueues is the most queues and sockets there are: one for each CPU the
+// process may use, up to
 // where memory and the kernel's hashing make more of them pointless.
 const maxQueues = 8
-
-func queues() int { return min(runtime.NumCPU(), maxQueues) }
 
 // Backend is the udp backend of one network. The datapath is the process's:
 // while no process is attached to the device, the kernel drops what it routes
@@ -64,12 +65,12 @@ var (
 	_ backend.Changer = (*Backend)(nil)
 )
 
-func newBackend(c backend.Config) (backend.Backend, error) {
+func newBackend(c backend.Config, queues int) (backend.Backend, error) {
 	opts, err := decodeOptions(c.Options)
 	if err != nil {
 		return nil, err
 	}
-	return &Backend{config: c, opts: opts, engine: newEngine(c.Logger), queues: queues(), want: allOffloads}, nil
+	return &Backend{config: c, opts: opts, engine: newEngine(c.Logger), queues: queues, want: allOffloads}, nil
 }
 
 // Change is backend.Changer's: the engine goes on, and the next Apply gives it
