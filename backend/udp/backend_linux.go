@@ -32,9 +32,9 @@ func Type() backend.Type {
 	}
 }
 
-// maxQueues is the most queues and sockets there are: one for each CPU the
-// process may use, up to
-// where memory and the kernel's hashing make more of them pointless.
+// maxQueues is the most queues and sockets there are: one for each CPU that the
+// process may use, up to where memory and the kernel's hashing make more of them
+// pointless.
 const maxQueues = 8
 
 // Backend is the udp backend of one network. The datapath is the process's:

@@ -49,6 +49,11 @@ func TestOuterPacketsMayBeFragmented(t *testing.T) {
 				h.ns.Sh("ip link set eth0 mtu 1300")
 			}
 			ping(t, a.container, "10.5.2.2", "-M", "do", "-s", "1400")
+			stream(t, a.container, b.container, "10.5.2.2")
+			// The kernel cuts no message for such a path: that is found out once.
+			if !a.backend.engine.table.Load().peers[0].alone.Load() {
+				t.Error("many datagrams in a message are tried again and again")
+			}
 			if drops := a.backend.Counters()["host-2"].Drops; len(drops) != 0 {
 				t.Errorf("drops %v", drops)
 			}
@@ -248,15 +253,64 @@ func TestSocketIsReopened(t *testing.T) {
 func TestDeviceInUse(t *testing.T) {
 	a, _ := newHosts(t, 4)
 	second := newTestBackend(t)
-	var err error
 	state := a.state
 	a.ns.Sh("ip addr add 192.0.2.9/24 dev eth0")
 	state.Underlay.Addrs = addrs("192.0.2.9")
-	a.ns.Do(func() { _, err = second.Apply(t.Context(), state) })
-	if !errors.Is(err, errBusy) || !strings.Contains(err.Error(), testLink) {
+	// However often it is tried, nothing of the first one's is lost.
+	pings := make(chan string)
+	go func() {
+		out, err := a.container.Try("ping -n -q -i 0.002 -c 250 -W 2 10.5.2.2")
+		pings <- fmt.Sprint(out, err)
+	}()
+	for tries := 0; ; tries++ {
+		select {
+		case out := <-pings:
+			mustContain(t, out, "250 received")
+			if tries == 0 {
+				t.Error("it was never tried")
+			}
+			return
+		default:
+			var err error
+			a.ns.Do(func() { _, err = second.Apply(t.Context(), state) })
+			if !errors.Is(err, errBusy) || !strings.Contains(err.Error(), testLink) {
+				t.Errorf("error %v", err)
+			}
+		}
+	}
+}
+
+// Nor is a device of our name taken from a program that made it for one queue.
+func TestSingleQueueDeviceInUse(t *testing.T) {
+	h := newHost(t, 4, 1)
+	h.ns.Sh("ip link add eth0 type veth peer name eth1; ip addr add 192.0.2.1/24 dev eth0; ip link set eth0 up")
+	var holder int
+	inNS(t, h.ns, func() (err error) {
+		if holder, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
+			return err
+		}
+		ifr, err := unix.NewIfreq(testLink)
+		if err != nil {
+			return err
+		}
+		ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+		return errors.Join(unix.IoctlIfreq(holder, unix.TUNSETIFF, ifr), unix.IoctlSetInt(holder, unix.TUNSETPERSIST, 1))
+	})
+	index := h.ns.Index(testLink)
+	if _, err := h.tryApply(h.state); !errors.Is(err, errBusy) {
 		t.Errorf("error %v", err)
 	}
-	ping(t, a.container, "10.5.2.2")
+	if _, err := unix.Read(holder, make([]byte, maxPacket)); !errors.Is(err, unix.EAGAIN) || h.ns.Index(testLink) != index {
+		t.Errorf("the device was taken away: %v", err)
+	}
+	// Left behind, it is made anew.
+	if err := unix.Close(holder); err != nil {
+		t.Fatal(err)
+	}
+	h.apply()
+	if h.ns.Index(testLink) == index {
+		t.Error("the device of one queue is still there")
+	}
 }
 
 // The host's address changes under traffic; its subnet stays.

@@ -114,3 +114,61 @@ func spoofed(payload []byte) []byte {
 	// The kernel writes the IP header's length and checksum (raw(7)).
 	return append(pkt, payload...)
 }
+
+// What comes faster than it is read is lost, and that is counted.
+func TestOverflowIsCounted(t *testing.T) {
+	a, b := newHosts(t, 4)
+	b.ns.Sh("ip addr add 192.0.2.66/24 dev eth0")
+	stranger := listenReal(t, b.ns, addrPort("192.0.2.66:8285"), 1, allOffloads)[0]
+	pkts := make([][]byte, 64)
+	for i := range pkts {
+		pkts[i] = make([]byte, 1400)
+	}
+	a.backend.engine.pause()
+	for range 400 { // three times what the buffer holds
+		if _, err := stranger.Send(message(addrPort("192.0.2.1:8285"), pkts...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := a.backend.engine.resume(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "what came is counted", func() bool { return a.backend.Counters()[""].Drops["rx_unknown_peer"] > 0 })
+	// The next one to come tells of those that did not.
+	if _, err := stranger.Send(message(addrPort("192.0.2.1:8285"), pkts[:1]...)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all are counted", func() bool {
+		drops := a.backend.Counters()[""].Drops
+		return drops["rx_overflow"] > 0 && drops["rx_overflow"]+drops["rx_unknown_peer"] == 400*64+1
+	})
+}
+
+// An underlay slower than what containers send costs packets and holds nothing
+// up: neither Apply nor what comes from the wire.
+func TestSlowUnderlay(t *testing.T) {
+	a, b := newHosts(t, 4)
+	a.ns.Sh("tc qdisc add dev eth0 root tbf rate 1mbit burst 4k limit 1g")
+	sender := listenUDP(t, a.container, ":0")
+	data := make([]byte, 1400)
+	eventually(t, "the send buffer is full", func() bool {
+		for range 1000 {
+			if _, err := sender.WriteToUDPAddrPort(data, addrPort("10.5.2.2:9")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return a.backend.Counters()["host-2"].Drops["tx_congested"] > 0
+	})
+	receiver := listenUDP(t, a.container, "10.5.1.2:5001")
+	if _, err := listenUDP(t, b.container, ":0").WriteToUDPAddrPort([]byte("in"), addrPort("10.5.1.2:5001")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := receiver.Read(data); n != 2 || err != nil {
+		t.Errorf("received %d bytes, %v", n, err)
+	}
+	a.ns.Sh("ip link del " + testLink)
+	eventually(t, "the device is missed", func() bool { return !a.backend.engine.devices.alive() })
+	a.apply()
+	a.ns.Sh("tc qdisc del dev eth0 root")
+	ping(t, a.container, "10.5.2.2")
+}

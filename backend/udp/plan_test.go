@@ -156,6 +156,7 @@ func TestAdvertise(t *testing.T) {
 		{"IPv6 underlay", pools, 1500, addrs("2001:db8::1", "192.0.2.1"), 1452},
 		{"mapped address", pools, 1500, addrs("::ffff:192.0.2.1"), 1472},
 		{"jumbo frames", pools, 9000, addrs("192.0.2.1"), 8972},
+		{"wider than a datagram can be", pools, 65536, addrs("192.0.2.1"), 65507},
 		{"just enough for IPv6", pools, 1308, addrs("192.0.2.1"), 1280},
 		{"too little for IPv6", pools, 1307, addrs("192.0.2.1"), 0},
 		{"little is enough for IPv4", pools[:1], 576, addrs("192.0.2.1"), 548},
