@@ -243,6 +243,7 @@ func TestSocketIsReopened(t *testing.T) {
 	if err := unix.Dup3(nothing, a.backend.engine.binds.all[0].FD(), unix.O_CLOEXEC); err != nil {
 		t.Fatal(err)
 	}
+	a.backend.engine.wake.ring() // poll(2) still waits for what the descriptor was
 	eventually(t, "the reader ended", func() bool { return !a.backend.engine.binds.alive() })
 	if report := a.apply(); report.Writes != 1 || !slices.Equal(report.Healed, []string{"socket reopened"}) || report.Peers != 1 {
 		t.Errorf("report %+v", report)
