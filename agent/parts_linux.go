@@ -82,7 +82,14 @@ func remains(ctx context.Context, link string, pools []netip.Prefix) (Remains, e
 	if err != nil {
 		return Remains{}, err
 	}
-	out := Remains{Routes: len(routes)}
+	var out Remains
+	for _, route := range routes {
+		if route.Unreachable {
+			out.Refuses = true
+		} else {
+			out.Routes++
+		}
+	}
 	device, err := handle.Link(link)
 	if err != nil || device == nil {
 		return out, err

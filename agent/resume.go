@@ -29,7 +29,8 @@ import (
 
 // Remains is what the kernel has of a network's datapath when an agent starts.
 type Remains struct {
-	Routes  int          // of ours in its pools
+	Routes  int          // of ours in its pools that lead somewhere
+	Refuses bool         // there is one of ours that refuses what no peer has
 	Device  bool         // there is one of its name
 	Addrs   []netip.Addr // on the device
 	Up      bool         // the device is administratively up
@@ -46,7 +47,9 @@ const (
 )
 
 // standing judges what remains for a host with these subnets. A device without
-// an address in each of them was made for others, or by somebody else.
+// an address in each of them was made for others, or by somebody else. One that
+// is gone beside the route that refuses packets was removed in this boot, and is
+// made again.
 func (m Remains) standing(subnets []netip.Prefix) standing {
 	covered := func(s netip.Prefix) bool { return slices.ContainsFunc(m.Addrs, s.Contains) }
 	switch {
@@ -54,6 +57,8 @@ func (m Remains) standing(subnets []netip.Prefix) standing {
 		return nothingStands
 	case !m.Device && m.Routes > 0:
 		return packetsFlow
+	case !m.Device && m.Refuses:
+		return packetsWait
 	case !m.Device || !m.Up || slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return !covered(s) }):
 		return nothingStands
 	case m.Carrier:

@@ -20,7 +20,7 @@ import (
 
 // waiting is a device with the first addresses of the subnets that nobody reads.
 func waiting(subnets ...netip.Prefix) Remains {
-	out := Remains{Routes: 2, Device: true, Up: true}
+	out := Remains{Routes: 2, Refuses: true, Device: true, Up: true}
 	for _, s := range subnets {
 		out.Addrs = append(out.Addrs, s.Addr())
 	}
@@ -45,7 +45,9 @@ func TestStanding(t *testing.T) {
 		{"a device without an address", waiting(), both, nothingStands},
 		{"a device with another subnet's", waiting(netip.MustParsePrefix("10.5.2.0/24"), v6), both, nothingStands},
 		{"a device with one family's", waiting(v4), both, nothingStands},
-		{"routes without a device", Remains{Routes: 2}, both, packetsFlow},
+		{"routes without a device", Remains{Routes: 2, Refuses: true}, both, packetsFlow},
+		{"a device that was removed", Remains{Refuses: true}, both, packetsWait},
+		{"a device that was removed, no subnet is remembered", Remains{Refuses: true}, nil, nothingStands},
 		{"a device without routes", with(waiting(both...), func(m *Remains) { m.Routes = 0 }), both, packetsWait},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -137,11 +139,13 @@ func TestResumeWhileTheStoreIsAway(t *testing.T) {
 		err      error
 		hangs    bool
 		nameless bool // the node's name is the store's to tell
+		removed  bool // somebody removed the device
 	}{
-		{"away", registry.ErrUnavailable, false, false},
-		{"hangs", fmt.Errorf("no answer: %w", registry.ErrUnavailable), true, false},
-		{"token revoked", registry.ErrDenied, false, false},
-		{"away, and it names this host", registry.ErrUnavailable, false, true},
+		{"away", registry.ErrUnavailable, false, false, false},
+		{"hangs", fmt.Errorf("no answer: %w", registry.ErrUnavailable), true, false, false},
+		{"token revoked", registry.ErrDenied, false, false, false},
+		{"away, and it names this host", registry.ErrUnavailable, false, true, false},
+		{"away, and the device was removed", registry.ErrUnavailable, false, false, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -149,6 +153,9 @@ func TestResumeWhileTheStoreIsAway(t *testing.T) {
 			file := a.config.Networks[0].SubnetFile
 			must(t, os.Remove(file))
 			a.remains = waiting(subnet)
+			if tt.removed {
+				a.remains = Remains{Refuses: true}
+			}
 			a.registry.setHanging(tt.hangs)
 			a.registry.set(tt.err)
 			if tt.nameless {
