@@ -117,7 +117,7 @@ func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Le
 			return err
 		}
 		if next.Slot != lease.Slot {
-			if err := r.moved(lease, next); err != nil {
+			if err := r.moved(n, lease.Subnet(), next); err != nil {
 				return err
 			}
 		}

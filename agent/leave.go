@@ -123,6 +123,7 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 		done()
 	}
 	r.env.pools.give(r.local.Name)
+	r.stood = netip.Prefix{}
 	r.lease.clear()
 	r.snapshot.clear()
 	r.records.clear()

@@ -90,6 +90,7 @@ func (r *runner) resume(ctx context.Context) {
 	if found == nil {
 		return
 	}
+	r.stood = found.subnet
 	if waits {
 		known, err := found.recall()
 		if err == nil {

@@ -60,8 +60,9 @@ type runner struct {
 	done     chan struct{} // closed when Run has returned
 
 	// Run's goroutine only.
-	carrier *carrier // the datapath built last, kept over rounds
-	deleted bool     // somebody deleted it, and this host has left it
+	carrier *carrier     // the datapath built last, kept over rounds
+	deleted bool         // somebody deleted it, and this host has left it
+	stood   netip.Prefix // the subnet its containers have, until a lease is held
 
 	recalled bool // what an earlier process knew of the peers was read
 
@@ -85,7 +86,7 @@ type runner struct {
 	handOver   bool              // leave the backend open for the next runner
 	trouble    string            // why the lease is not as it should be
 	unrenewed  string            // why the session could not be renewed
-	formerly   string            // what this process held before, if it was another subnet
+	formerly   string            // what this host had before, if it was another subnet
 	revoked    netip.Prefix      // subnet taken from this host by Revoke, until it has another
 	absent     netip.Prefix      // subnet this host had, without a record when last looked at
 	suspicions map[string]string // that another host is taken for this one, by source
@@ -288,7 +289,9 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 		r.relieve()
 		r.carrier.carries = nil
 	}
-	before, had, _ := r.lease.get()
+	if lease, held, _ := r.lease.get(); held {
+		r.stood = lease.Subnet()
+	}
 	if err := r.retire(ctx, n, kind, config); err != nil {
 		return err
 	}
@@ -314,8 +317,10 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 		return err
 	}
 	r.relieve()
-	if had && !slices.Contains(lease.Subnets, before.Subnet()) {
-		if err := r.moved(before, lease); err != nil {
+	before := r.stood
+	r.stood = netip.Prefix{}
+	if before.IsValid() && !slices.Contains(lease.Subnets, before) {
+		if err := r.moved(n, before, lease); err != nil {
 			return err
 		}
 	}
@@ -394,16 +399,19 @@ func outgrown(plan registry.Plan, subnet netip.Prefix) netip.Prefix {
 }
 
 // moved tells of a host that has another subnet than before, as a matter for a
-// person; the error is a *LostError where that ends the agent.
-func (r *runner) moved(before, now registry.Lease) error {
+// person; the error is a *LostError where that ends the agent. The next process
+// goes on with what this host has now.
+func (r *runner) moved(n registry.Network, before netip.Prefix, now registry.Lease) error {
 	if r.config.Lease.OnLost == config.OnLostExit {
-		return &LostError{Network: r.local.Name, Old: before.Subnet().String(), New: now.Subnet().String()}
+		if err := r.save(n, now); err != nil {
+			r.log.Warn("state file does not know of the new subnet", "subnet", now.Subnet(), "error", err)
+		}
+		return &LostError{Network: r.local.Name, Old: before.String(), New: now.Subnet().String()}
 	}
-	r.log.Error("this host has another subnet now, its containers must be restarted",
-		"subnet", now.Subnet(), "before", before.Subnet())
+	r.log.Error("this host has another subnet now, its containers must be restarted", "subnet", now.Subnet(), "before", before)
 	r.mu.Lock()
 	r.formerly = fmt.Sprintf("; it was %s until %s, containers from before must be restarted",
-		before.Subnet(), time.Now().UTC().Format(time.RFC3339))
+		before, time.Now().UTC().Format(time.RFC3339))
 	r.mu.Unlock()
 	r.reportLease()
 	return nil
