@@ -100,7 +100,7 @@ func (a *agentCommand) run(ctx context.Context) error {
 	}
 	c, err := a.load()
 	if err != nil {
-		return err
+		return &configError{err}
 	}
 	logger, closeLog := newLogger(a.meta.Stderr, c.Log)
 	defer closeLog()

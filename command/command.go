@@ -23,6 +23,12 @@ type usageError struct{ text string }
 
 func (e *usageError) Error() string { return e.text }
 
+// configError is a configuration that an agent cannot start with, exit code 78: to
+// start it again mends nothing.
+type configError struct{ error }
+
+func (e *configError) Unwrap() error { return e.error }
+
 func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
 
 // spec is what tells one command from another. A constructor returns it with
@@ -68,6 +74,7 @@ func (c *command) Run(args []string) int {
 		err = c.spec.run(context.Background(), args)
 	}
 	var usage *usageError
+	var unusable *configError
 	switch {
 	case err == nil:
 		return exitDone
@@ -76,6 +83,9 @@ func (c *command) Run(args []string) int {
 	case errors.As(err, &usage):
 		fmt.Fprintf(c.meta.Stderr, "Error: %s\n\n%s\nFor more, leno %s -help\n", printable(usage.text), c.usageLine(), c.spec.name)
 		return exitUsage
+	case errors.As(err, &unusable):
+		writeError(c.meta.Stderr, err)
+		return exitConfig
 	}
 	writeError(c.meta.Stderr, err)
 	return exitFailed

@@ -195,3 +195,23 @@ func TestExampleConfigurationIsValidAndFormatted(t *testing.T) {
 		}
 	}
 }
+
+// TestAgentConfiguration: an agent that cannot start with its files says so by an
+// exit code of its own, by which systemd does not start it again.
+func TestAgentConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "leno.hcl")
+	if err := os.WriteFile(path, []byte("data_dirr = \"/x\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ name, flag, want string }{
+		{"a mistake", "-config-file=" + path, "leno.hcl line 1"},
+		{"no such file", "-config-file=" + filepath.Join(dir, "none.hcl"), "no such file"},
+		{"no such directory", "-config-dir=" + filepath.Join(dir, "none"), "no such file"},
+	} {
+		got := world{}.run("agent", tt.flag)
+		if got.code != exitConfig || got.stdout != "" || !strings.Contains(got.stderr, tt.want) {
+			t.Errorf("%s: %+v", tt.name, got)
+		}
+	}
+}

@@ -19,6 +19,9 @@ const (
 	exitDone   = 0
 	exitFailed = 1 // the reason is on standard error
 	exitUsage  = 2 // wrong flags, arguments or command
+	// exitConfig is for a configuration that an agent cannot start with: EX_CONFIG
+	// of sysexits.h. 2 would not do, a Go program that panics ends with it.
+	exitConfig = 78
 )
 
 // Meta is the world a command sees.

@@ -214,13 +214,15 @@ func unit(t *testing.T) map[string]string {
 }
 
 // TestUnit holds the unit against what the agent does: it may wait for Consul
-// without limit, and nothing of a host's state goes with it.
+// without limit, nothing of a host's state goes with it, and only a configuration
+// it cannot start with keeps it from starting again.
 func TestUnit(t *testing.T) {
 	got := unit(t)
 	for key, want := range map[string]string{
 		"Type": "notify", "Restart": "always", "TimeoutStartSec": "infinity",
 		"RestartSec": "200ms", "StartLimitIntervalSec": "0", // systemd gives up after five failures by default
-		"ExecStart": "/usr/local/bin/leno agent -config-dir=/etc/leno", "ExecReload": "/bin/kill -HUP $MAINPID",
+		"RestartPreventExitStatus": "78", // of a configuration that cannot be used
+		"ExecStart":                "/usr/local/bin/leno agent -config-dir=/etc/leno", "ExecReload": "/bin/kill -HUP $MAINPID",
 		"RuntimeDirectory": "", // systemd would remove the subnet files at every stop
 	} {
 		if got[key] != want {
