@@ -75,16 +75,20 @@ func (s saved) lease(id identity) registry.Lease {
 	return registry.Lease{Network: s.Network, Subnets: s.Subnets, Session: s.Session, Node: id.node, NodeID: id.nodeID}
 }
 
-// savedNetworks is the networks that have a state file.
-func savedNetworks(dataDir string) []string {
+// savedNetworks is the networks that have a state file. What else is among the
+// files, or is broken, is not one's.
+func savedNetworks(dataDir string) (names []string) {
 	files, err := filepath.Glob(savedPath(dataDir, "*"))
 	if err != nil {
 		return nil // only of a pattern that is wrong
 	}
-	for i, file := range files {
-		files[i] = strings.TrimSuffix(filepath.Base(file), ".json")
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".json")
+		if s, err := loadSaved(dataDir, name); err == nil && s.Network != "" {
+			names = append(names, name)
+		}
 	}
-	return files
+	return names
 }
 
 func savedPath(dataDir, network string) string { return filepath.Join(dataDir, network+".json") }

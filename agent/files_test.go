@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -157,5 +158,23 @@ func TestDataDirIsLocked(t *testing.T) {
 	}
 	if err := unlock(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestSavedNetworks(t *testing.T) {
+	dir := t.TempDir()
+	must(t, storeSaved(dir, saved{Network: "n"}))
+	must(t, storeSaved(dir, saved{Network: "m"}))
+	state, err := os.ReadFile(savedPath(dir, "n"))
+	must(t, err)
+	for name, data := range map[string]string{
+		"n.json.bak": string(state), "backup.json": string(state), ".json": `{"version":1}`,
+		"broken.json": "{", "notes.json": `{"text":"of somebody"}`, "empty.json": "",
+	} {
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600))
+	}
+	must(t, os.Mkdir(filepath.Join(dir, "folder.json"), 0o700))
+	if got := savedNetworks(dir); !slices.Equal(got, []string{"m", "n"}) {
+		t.Errorf("%q", got)
 	}
 }
