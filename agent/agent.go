@@ -366,12 +366,18 @@ func (a *Agent) stop(name string, leave bool) {
 }
 
 // stopRunners ends all networks at once and waits for them. They leave this host
-// when the configuration says so; else their backends are left for closeLeft.
+// when the configuration says so and this host's name is known, without which
+// nothing can be given up; else their backends are left for closeLeft.
 func (a *Agent) stopRunners() {
 	a.mu.Lock()
 	runners := slices.Collect(maps.Values(a.runners))
 	leave := a.config.Dev || a.config.Lease.ReleaseOnStop
 	a.mu.Unlock()
+	select {
+	case <-a.env.named:
+	default:
+		leave = false
+	}
 	for _, run := range runners {
 		if leave {
 			run.leave()

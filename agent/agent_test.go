@@ -215,21 +215,44 @@ func TestAgentRenumbersOrExitsWhenItsSubnetWasTaken(t *testing.T) {
 // TestPacketsPassToTheEnd: an agent that stops closes its backends after all else,
 // so that its packets wait for the next process alone.
 func TestPacketsPassToTheEnd(t *testing.T) {
-	a := newHost(t, memory.New(), "a").start()
-	a.ready()
-	closed := 0
-	a.recorder.onClose = func() {
-		closed++
-		if conn, err := net.Dial("unix", strings.TrimPrefix(a.config.HTTP.Address, "unix://")); err == nil {
-			t.Error("the API still answers")
-			conn.Close()
-		}
-		if !exists(peersPath(a.config.DataDir, "n")) {
-			t.Error("the peers are not written down yet")
-		}
-	}
-	must(t, a.stop())
-	if closed != 1 {
-		t.Errorf("closed %d times", closed)
+	for _, tt := range []struct {
+		name  string
+		start func(a *host)
+	}{
+		{"at work", func(a *host) { a.start().ready() }},
+		{"before its name is known", func(a *host) {
+			a.start().ready()
+			a.remains = waiting(a.subnet())
+			must(a.t, a.stop())
+			a.config.NodeName, a.catalog = "", &namelessStore{a.registry, "a"}
+			a.config.Lease.ReleaseOnStop = true
+			a.registry.set(registry.ErrUnavailable)
+			a.start().check(checkLease, api.Warning, "carried on")
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := newHost(t, memory.New(), "a")
+			tt.start(a)
+			closed := 0
+			a.recorder.mu.Lock()
+			a.recorder.onClose = func() {
+				closed++
+				if conn, err := net.Dial("unix", strings.TrimPrefix(a.config.HTTP.Address, "unix://")); err == nil {
+					t.Error("the API still answers")
+					conn.Close()
+				}
+				if !exists(peersPath(a.config.DataDir, "n")) {
+					t.Error("the peers are not written down yet")
+				}
+			}
+			a.recorder.mu.Unlock()
+			must(t, a.stop())
+			if closed != 1 {
+				t.Errorf("closed %d times", closed)
+			}
+			if a.recorder.last() == "zero" {
+				t.Error("the datapath was taken away")
+			}
+		})
 	}
 }
