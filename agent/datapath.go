@@ -359,8 +359,18 @@ func (r *runner) save(n registry.Network, lease registry.Lease) error {
 	defer r.saving.Unlock()
 	now := saved{Version: registry.Version, Network: n.Name, Subnets: lease.Subnets, Session: lease.Session,
 		Lease: lease.ModifyIndex, Definition: n.CreateIndex, Revoked: r.revokedSubnet(), SubnetFile: r.local.SubnetFile, Pools: n.Plan.Prefixes(), Backend: n.Backend}
-	if before, err := loadSaved(r.config.DataDir, n.Name); err == nil && reflect.DeepEqual(before, now) {
-		return nil
+	renewed := r.shown().local.Renewed
+	if renewed.IsZero() {
+		renewed = time.Now() // it has just been acquired
+	}
+	now.Renewed = renewed.UTC().Truncate(time.Second)
+	if before, err := loadSaved(r.config.DataDir, n.Name); err == nil {
+		if before.Session == now.Session && now.Renewed.Sub(before.Renewed) < r.config.Lease.Hold/10 {
+			now.Renewed = before.Renewed // not worth a write
+		}
+		if reflect.DeepEqual(before, now) {
+			return nil
+		}
 	}
 	return storeSaved(r.config.DataDir, now)
 }

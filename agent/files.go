@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/lenonet/leno/registry"
 )
@@ -60,6 +61,9 @@ type saved struct {
 	// anew, is known.
 	Lease      uint64 `json:"lease_index,omitzero"`
 	Definition uint64 `json:"network_index,omitzero"`
+	// Renewed is when the lease was renewed last, to a tenth of lease.hold: after
+	// that time nobody is bound to keep the subnet for this host.
+	Renewed time.Time `json:"renewed,omitzero"`
 	// Revoked is the subnet that was revoked from this host, until it has
 	// another: not to be asked for again.
 	Revoked netip.Prefix `json:"revoked,omitzero"`

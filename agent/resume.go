@@ -90,7 +90,6 @@ func (r *runner) resume(ctx context.Context) {
 	if found == nil {
 		return
 	}
-	r.stood = found.subnet
 	if waits {
 		known, err := found.recall()
 		if err == nil {
@@ -115,6 +114,7 @@ func (r *runner) resume(ctx context.Context) {
 func (r *runner) before(ctx context.Context) (found *resumed, waits bool) {
 	if r.carrier != nil && r.carrier.carries != nil {
 		known := *r.carrier.carries
+		r.stood = known.own.Subnet()
 		return &resumed{known.own.Subnet(), "before the reload", func() (recollected, error) { return known, nil }}, true
 	}
 	before, err := loadSaved(r.config.DataDir, r.local.Name)
@@ -128,6 +128,11 @@ func (r *runner) before(ctx context.Context) (found *resumed, waits bool) {
 	}
 	stands := remains.standing(before.Subnets)
 	if stands == nothingStands {
+		return nil, false
+	}
+	r.stood = before.Subnets[0]
+	if time.Since(before.Renewed) > r.config.Lease.Hold {
+		r.log.Warn("what an earlier process left may be another host's by now, it waits for the store", "subnet", before.Subnets[0])
 		return nil, false
 	}
 	return &resumed{before.Subnets[0], "the process before left it", sync.OnceValues(func() (recollected, error) {

@@ -245,6 +245,12 @@ func TestNothingToResume(t *testing.T) {
 			s.Revoked = s.Subnets[0]
 			must(a.t, storeSaved(a.config.DataDir, s))
 		}, api.Critical, false},
+		{"not renewed for longer than a lapsed lease is kept", waitingFor, func(a *host) {
+			s, err := loadSaved(a.config.DataDir, "n")
+			must(a.t, err)
+			s.Renewed = time.Now().Add(-a.config.Lease.Hold - time.Minute)
+			must(a.t, storeSaved(a.config.DataDir, s))
+		}, api.Critical, false},
 		{"no peers file", waitingFor, func(a *host) { must(a.t, os.Remove(peersPath(a.config.DataDir, "n"))) }, api.Critical, false},
 		{"a peers file that is broken", waitingFor, func(a *host) {
 			must(a.t, os.WriteFile(peersPath(a.config.DataDir, "n"), []byte("{"), 0o600))
