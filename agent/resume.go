@@ -118,7 +118,7 @@ func (r *runner) before(ctx context.Context) (found *resumed, waits bool) {
 		return &resumed{known.own.Subnet(), "before the reload", func() (recollected, error) { return known, nil }}, true
 	}
 	before, err := loadSaved(r.config.DataDir, r.local.Name)
-	if err != nil || len(before.Subnets) == 0 || slices.Contains(before.Subnets, before.Revoked) {
+	if err != nil || len(before.Subnets) == 0 {
 		return nil, false // an error is reported where the lease needs it
 	}
 	remains, err := r.env.remains(ctx, backend.LinkName(r.local.Name), before.Pools)
@@ -131,7 +131,10 @@ func (r *runner) before(ctx context.Context) (found *resumed, waits bool) {
 		return nil, false
 	}
 	r.stood = before.Subnets[0]
-	if time.Since(before.Renewed) > r.config.Lease.Hold {
+	switch {
+	case slices.Contains(before.Subnets, before.Revoked):
+		return nil, false
+	case time.Since(before.Renewed) > r.config.Lease.Hold:
 		r.log.Warn("what an earlier process left may be another host's by now, it waits for the store", "subnet", before.Subnets[0])
 		return nil, false
 	}

@@ -359,6 +359,13 @@ func TestLostBetweenTwoProcesses(t *testing.T) {
 	revoked := func(a *host, _ registry.Network, subnet netip.Prefix) {
 		must(a.t, a.store.Client().Revoke(ctx, "n", subnet))
 	}
+	known := func(a *host, n registry.Network, subnet netip.Prefix) { // to the process before
+		revoked(a, n, subnet)
+		s, err := loadSaved(a.config.DataDir, "n")
+		must(a.t, err)
+		s.Revoked = subnet
+		must(a.t, storeSaved(a.config.DataDir, s))
+	}
 	taken := func(a *host, n registry.Network, subnet netip.Prefix) {
 		client := a.store.Client()
 		lease, _, err := client.WatchLease(ctx, n, subnet, 0)
@@ -379,6 +386,7 @@ func TestLostBetweenTwoProcesses(t *testing.T) {
 	}{
 		{"revoked, a datapath is carried on", waitingFor, revoked, true},
 		{"revoked, a datapath works by itself", alone, revoked, true},
+		{"revoked, which the process before knew", waitingFor, known, true},
 		{"revoked, after a boot", func(netip.Prefix) Remains { return Remains{} }, revoked, false},
 		{"taken, a datapath is carried on", waitingFor, taken, true},
 		{"taken, a datapath works by itself", alone, taken, true},
