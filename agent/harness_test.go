@@ -201,6 +201,21 @@ func (h *host) wait() error {
 	return h.err
 }
 
+// follows gives the host another address and waits until its datapath has it.
+func (h *host) follows(addr string) {
+	h.t.Helper()
+	want := []netip.Addr{netip.MustParseAddr(addr)}
+	h.move(want, nil)
+	h.kick()
+	eventually(h.t, func() error {
+		made := h.recorder.made()
+		if got := made[len(made)-1].state.Underlay.Addrs; !slices.Equal(got, want) {
+			return fmt.Errorf("the datapath stands on %v", got)
+		}
+		return nil
+	})
+}
+
 type logWriter struct{ t *testing.T }
 
 func (w logWriter) Write(p []byte) (int, error) {

@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -153,4 +156,59 @@ func TestReloadByRequest(t *testing.T) {
 	a.check(checkNetwork, api.Warning, "watch_networks")
 	broken = fmt.Errorf("agent.hcl:3: no such block")
 	wantCode(t, "a broken file", a.client.Reload(ctx), http.StatusConflict, "agent.hcl:3")
+}
+
+// TestReloadWhileTheStoreIsAway: a reload goes on with what this process carried,
+// confirmed or not, whatever somebody did to it a moment ago.
+func TestReloadWhileTheStoreIsAway(t *testing.T) {
+	carrier := func(m *Remains) { m.Carrier = true }
+	for _, tt := range []struct {
+		name      string
+		confirmed bool
+		remains   func(m *Remains)
+	}{
+		{"carried on", false, carrier},
+		{"carried on, and its device was deleted", false, func(m *Remains) { *m = Remains{} }},
+		{"confirmed", true, carrier},
+		{"confirmed, and its device was deleted", true, func(m *Remains) { *m = Remains{} }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a, _, subnet, applied := pair(t)
+			a.remains = waiting(subnet)
+			if tt.confirmed {
+				a.start().ready()
+				a.applies(applied)
+				a.registry.set(registry.ErrUnavailable)
+				a.check(checkSnapshot, api.Warning)
+				must(t, os.Remove(peersPath(a.config.DataDir, "n"))) // it is in memory
+			} else {
+				a.registry.set(registry.ErrUnavailable)
+				a.start()
+				a.check(checkLease, api.Warning, "carried on as the process before left it")
+			}
+			built, _ := a.recorder.open()
+			a.mu.Lock()
+			tt.remains(&a.remains)
+			a.mu.Unlock()
+			for range 2 {
+				c := a.config
+				c.Networks = slices.Clone(c.Networks)
+				c.Networks[0].IPMasq = !a.agent.current().Networks[0].IPMasq
+				tries := len(a.recorder.tries())
+				must(t, a.agent.Reload(context.Background(), c))
+				a.more("applies", tries, func() int { return len(a.recorder.tries()) })
+			}
+			a.check(checkLease, api.Warning, subnet.String(), "carried on as before the reload")
+			a.follows("192.0.2.7")
+			a.applies(applied)
+			if now, open := a.recorder.open(); now != built || open != 1 {
+				t.Errorf("%d backends built, %d open; before %d", now, open, built)
+			}
+			a.registry.set(nil)
+			a.ready()
+			a.check(checkLease, api.Passing)
+			a.applies(applied)
+		})
+	}
 }
