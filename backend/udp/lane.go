@@ -1,7 +1,5 @@
 package udp
 
-import "runtime"
-
 // lane is one goroutine that carries packets both ways between a queue of the
 // device and a socket: the kernel keeps the packets of a flow to one queue and
 // to one socket, so that they stay in order, and who brings a packet to a
@@ -52,10 +50,6 @@ func (l *lane) run() {
 			continue
 		}
 		idle = 0
-		// To the runtime a goroutine that never yields looks like one that should
-		// be preempted: its monitor would wake every 20 µs to take the processor
-		// of a lane that sleeps.
-		runtime.Gosched()
 		l.wait()
 	}
 }
