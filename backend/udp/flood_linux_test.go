@@ -134,14 +134,20 @@ func TestOverflowIsCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "what came is counted", func() bool { return a.backend.Counters()[""].Drops["rx_unknown_peer"] > 0 })
-	// The next one to come tells of those that did not.
-	if _, err := stranger.Send(message(addrPort("192.0.2.1:8285"), pkts[:1]...)); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "all are counted", func() bool {
-		drops := a.backend.Counters()[""].Drops
-		return drops["rx_overflow"] > 0 && drops["rx_overflow"]+drops["rx_unknown_peer"] == 400*64+1
+	// The next one that finds room tells of those that did not.
+	sent := uint64(400 * 64)
+	eventually(t, "the lost are counted", func() bool {
+		sent++
+		if _, err := stranger.Send(message(addrPort("192.0.2.1:8285"), pkts[:1]...)); err != nil {
+			t.Fatal(err)
+		}
+		return a.backend.Counters()[""].Drops["rx_overflow"] > 0
 	})
+	// Some may be lost on their way to the socket.
+	drops := a.backend.Counters()[""].Drops
+	if all := drops["rx_overflow"] + drops["rx_unknown_peer"]; all > sent {
+		t.Errorf("%d datagrams are counted of %d: %v", all, sent, drops)
+	}
 }
 
 // An underlay slower than what containers send costs packets and holds nothing
