@@ -118,6 +118,12 @@ func (e *engine) resume() error {
 	return nil
 }
 
+// lost tells, once, of an end that cannot be read any more: Apply opens it anew.
+func (e *engine) lost(end string, broken *atomic.Bool, err error) {
+	broken.Store(true)
+	e.log.Warn("forwarder stopped reading", "end", end, "error", err)
+}
+
 // counters are by peer; what belongs to no peer stands under "".
 func (e *engine) counters() map[string]backend.Counters {
 	out := map[string]backend.Counters{"": e.nobody.snapshot()}

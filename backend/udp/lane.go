@@ -62,8 +62,7 @@ func (l *lane) fromDevice() int {
 	n, err := l.device.Read(l.sender.buf, l.sender.frames)
 	if err != nil {
 		l.reads = false
-		l.e.devices.broken.Store(true)
-		l.e.log.Warn("forwarder stopped reading", "end", "device", "error", err)
+		l.e.lost("device", &l.e.devices.broken, err)
 		return 0
 	}
 	if n > 0 {
@@ -80,8 +79,7 @@ func (l *lane) fromWire() int {
 	n, err := l.bind.Receive(l.receiver.in)
 	if err != nil {
 		l.receives = false
-		l.e.binds.broken.Store(true)
-		l.e.log.Warn("forwarder stopped reading", "end", "socket", "error", err)
+		l.e.lost("socket", &l.e.binds.broken, err)
 		return 0
 	}
 	if n > 0 {

@@ -34,7 +34,6 @@ const (
 // sender in an Endpoint.
 type socket struct {
 	fd      int
-	at      netip.AddrPort
 	failed  int    // receptions in a row
 	gro     bool   // UDP_GRO is on
 	segment bool   // UDP_SEGMENT is known
@@ -92,7 +91,7 @@ func newSocket(at netip.AddrPort, want offloads) (*socket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	s := &socket{fd: fd, at: at}
+	s := &socket{fd: fd}
 	s.in.iov = make([]unix.Iovec, 0, messages)
 	s.out.iov = make([]unix.Iovec, 0, messages*maxIOV)
 	if err := tuneSocket(fd, at.Addr()); err != nil {

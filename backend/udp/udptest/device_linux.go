@@ -28,7 +28,6 @@ type Device struct {
 	split   offload.Splitter
 	frame   []byte
 	pkt     []byte
-	frames  int
 	broken  error
 	closed  bool
 }
@@ -53,9 +52,6 @@ func (d *Device) Inject(pkt []byte) bool {
 	return d.in.put(d.frame, netip.AddrPort{})
 }
 
-// InjectFrame routes a packet with the vnet header before it.
-func (d *Device) InjectFrame(frame []byte) bool { return d.in.put(frame, netip.AddrPort{}) }
-
 // Take waits for the next packet written to the link and copies it into buf.
 // ok is false after Close.
 func (d *Device) Take(buf []byte) (n int, ok bool) {
@@ -78,13 +74,6 @@ func (d *Device) Waiting() int {
 	d.out.mu.Lock()
 	defer d.out.mu.Unlock()
 	return d.out.length
-}
-
-// Frames says how many frames were written, super packets counted once.
-func (d *Device) Frames() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.frames
 }
 
 // Break makes reads fail with err from now on, as when the link is deleted.
@@ -142,7 +131,6 @@ func (d *Device) Write(frames []offload.Frame) (int, error) {
 		if err := d.deliver(d.frame); err != nil {
 			return i, err
 		}
-		d.frames++
 	}
 	return len(frames), nil
 }
