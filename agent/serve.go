@@ -1,0 +1,110 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// serve does for the containers of this host what is not the backend's.
+func (r *runner) serve(ctx context.Context, n registry.Network, lease registry.Lease, s backend.State) error {
+	if err := r.writeFiles(n, lease, s); err != nil {
+		if r.env.health.set(r.local.Name, checkSubnetFile, api.Critical, err.Error()) {
+			r.log.Error("subnet file could not be written, the old one stays", "error", err)
+		}
+		return err
+	}
+	r.check(checkSubnetFile, api.Passing, r.local.SubnetFile+" is written")
+	return r.forwarding(ctx, n, s)
+}
+
+// forwarding keeps the firewall and the kernel's switch as this host's block
+// asks.
+func (r *runner) forwarding(ctx context.Context, n registry.Network, s backend.State) error {
+	if n.Backend.Type == "alloc" {
+		return nil // no datapath, nothing to forward
+	}
+	err := r.env.firewall.put(ctx, firewallNetwork(r.local, n.Plan.Prefixes(), s.Subnets))
+	switch {
+	case err == nil:
+		r.check(checkFirewall, api.Passing, "rules are in place")
+	case errors.Is(err, firewall.ErrNotInstalled) && !r.local.IPMasq:
+		// Where nothing drops forwarded packets, nothing is missing.
+		r.check(checkFirewall, api.Warning, err.Error())
+	default:
+		if r.env.health.set(r.local.Name, checkFirewall, api.Critical, err.Error()) {
+			r.log.Error("firewall could not be applied, trying again", "error", err)
+		}
+		return err
+	}
+	var off []string
+	for _, subnet := range s.Subnets {
+		on, err := r.env.ensureForwarding(subnet.Addr(), r.local.Forward)
+		switch {
+		case err != nil:
+			off = append(off, err.Error())
+		case !on:
+			off = append(off, "net."+strings.Join(forwardingSwitch(subnet.Addr()), ".")+" is 0: containers cannot reach other hosts until it is 1")
+		}
+	}
+	if len(off) > 0 {
+		r.check(checkForwarding, api.Warning, strings.Join(off, "; "))
+	} else {
+		r.check(checkForwarding, api.Passing, "the kernel forwards packets")
+	}
+	return nil
+}
+
+// forwardingSwitch is the sysctl below net that makes the kernel forward the
+// family of a.
+func forwardingSwitch(a netip.Addr) []string {
+	if a.Is6() {
+		return []string{"ipv6", "conf", "all", "forwarding"}
+	}
+	return []string{"ipv4", "ip_forward"}
+}
+
+// writeFiles writes the subnet file and the state file where they differ from
+// what they should say.
+func (r *runner) writeFiles(n registry.Network, lease registry.Lease, s backend.State) error {
+	want := subnetFile(n.Plan, s.Subnets, s.MTU, r.local.IPMasq)
+	if have, err := os.ReadFile(r.local.SubnetFile); err != nil || !bytes.Equal(have, want) {
+		if err := writeFileAtomic(r.local.SubnetFile, want, 0o644); err != nil {
+			return err
+		}
+		r.log.Info("subnet file written", "path", r.local.SubnetFile, "subnet", lease.Subnet())
+	}
+	return r.save(n, lease)
+}
+
+// save remembers the lease for the next process.
+func (r *runner) save(n registry.Network, lease registry.Lease) error {
+	r.saving.Lock()
+	defer r.saving.Unlock()
+	now := saved{Version: registry.Version, Network: n.Name, Subnets: lease.Subnets, Session: lease.Session,
+		Lease: lease.ModifyIndex, Definition: n.CreateIndex, Revoked: r.revokedSubnet(), SubnetFile: r.local.SubnetFile, Pools: n.Plan.Prefixes(), Backend: n.Backend}
+	renewed := r.shown().local.Renewed
+	if renewed.IsZero() {
+		renewed = time.Now() // it has just been acquired
+	}
+	now.Renewed = renewed.UTC().Truncate(time.Second)
+	if before, err := loadSaved(r.config.DataDir, n.Name); err == nil {
+		if before.Session == now.Session && now.Renewed.Sub(before.Renewed) < r.config.Lease.Hold/10 {
+			now.Renewed = before.Renewed // not worth a write
+		}
+		if reflect.DeepEqual(before, now) {
+			return nil
+		}
+	}
+	return storeSaved(r.config.DataDir, now)
+}
