@@ -7,8 +7,6 @@ package firewall
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net/netip"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -17,33 +15,37 @@ import (
 // missing. The text names the program and how to do without.
 var ErrNotInstalled = errors.New("program is not installed")
 
-// Network is what one network wants of the firewall.
-type Network struct {
-	Name    string
-	Pools   []netip.Prefix // the whole network, at most one a family
-	Subnets []netip.Prefix // this host's own; none asks for no masquerading
-	IPMasq  bool           // masquerade packets from Subnets to outside Pools
-	Forward bool           // accept forwarded packets from and to Pools
-}
-
 // Report is what one Apply did.
 type Report struct {
 	Writes int // tables written; 0 when all agreed
 }
 
-// Firewall writes the rules. Its methods are called by one goroutine at a time;
-// programs are started from the calling thread, hence in its network namespace.
+// applier makes a firewall of one kind hold the wanted rules. Its methods are
+// called by one goroutine at a time and do their work on the calling thread,
+// hence in its network namespace.
+type applier interface {
+	// apply makes everything of ours in this firewall say what is wanted, and
+	// nothing else: it lists what is there, compares content and order, and
+	// writes what differs, so that no packet meets a moment in which wanted rules
+	// are missing. The empty value removes all of ours, also what an earlier
+	// version left; it is no error then that this kind does not exist here.
+	// written names what had to be written ("iptables table nat"), nil when all
+	// agreed. It goes on past a part that fails and joins the errors:
+	// ErrNotInstalled when rules are wanted and this kind cannot be had.
+	apply(ctx context.Context, want rules) (written []string, err error)
+}
+
+// Firewall keeps the rules of all networks of this host. Its methods are called
+// by one goroutine at a time; programs are started from the calling thread, hence
+// in its network namespace.
 type Firewall struct {
-	logger   hclog.Logger
-	families []*family
+	logger  hclog.Logger
+	applier applier
 }
 
 // New touches nothing.
 func New(logger hclog.Logger) *Firewall {
-	return &Firewall{logger: logger, families: []*family{
-		{name: "IPv4", command: "iptables", multicast: netip.MustParsePrefix("224.0.0.0/4"), is: netip.Addr.Is4},
-		{name: "IPv6", command: "ip6tables", multicast: netip.MustParsePrefix("ff00::/8"), is: netip.Addr.Is6},
-	}}
+	return &Firewall{logger: logger, applier: newIPTables(logger, "")}
 }
 
 // Apply makes the chains say what all networks together want. It reads the
@@ -53,17 +55,9 @@ func New(logger hclog.Logger) *Firewall {
 // a family that fails and joins the errors: ErrNotInstalled when rules of a
 // family are wanted and its program is missing.
 func (f *Firewall) Apply(ctx context.Context, networks []Network) (Report, error) {
-	var report Report
-	var errs []error
-	for _, fam := range f.families {
-		written, err := fam.apply(ctx, f.logger, networks)
-		report.Writes += len(written)
-		for _, table := range written {
-			f.logger.Info("firewall rules written", "command", fam.command, "table", table)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s firewall: %w", fam.name, err))
-		}
+	written, err := f.applier.apply(ctx, wanted(networks))
+	for _, what := range written {
+		f.logger.Info("firewall rules written", "what", what)
 	}
-	return report, errors.Join(errs...)
+	return Report{Writes: len(written)}, err
 }

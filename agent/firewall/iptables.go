@@ -5,11 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os/exec"
 	"strings"
 
-	"github.com/coreos/go-iptables/iptables"
+	goiptables "github.com/coreos/go-iptables/iptables"
 	"github.com/hashicorp/go-hclog"
 )
 
@@ -17,23 +16,53 @@ import (
 // of iptables-legacy share.
 const lockWait = "5"
 
-// family is one address family's rules and the programs that write them.
+// iptables applies rules with the programs of that name, one a family.
+type iptables struct {
+	logger   hclog.Logger
+	families []*family
+}
+
+var _ applier = (*iptables)(nil)
+
+// family is one address family's program.
 type family struct {
-	name      string // IPv4, IPv6
-	command   string // iptables, ip6tables
-	multicast netip.Prefix
-	is        func(netip.Addr) bool
+	name    string // IPv4, IPv6
+	command string // iptables, ip6tables
+	v6      bool
 
 	// clean: this process saw that no chain of ours is there, and wants none.
 	// Nobody else makes them, so there is nothing to look for.
 	clean bool
 }
 
+// newIPTables touches nothing. suffix "" is the variant this host prefers,
+// "-nft" and "-legacy" are the others.
+func newIPTables(logger hclog.Logger, suffix string) *iptables {
+	return &iptables{logger: logger, families: []*family{
+		{name: "IPv4", command: "iptables" + suffix},
+		{name: "IPv6", command: "ip6tables" + suffix, v6: true},
+	}}
+}
+
+func (i *iptables) apply(ctx context.Context, want rules) (written []string, err error) {
+	var errs []error
+	for _, f := range i.families {
+		tables, err := f.apply(ctx, i.logger, want.of(f.v6))
+		for _, table := range tables {
+			written = append(written, f.command+" table "+table)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s firewall: %w", f.name, err))
+		}
+	}
+	return written, errors.Join(errs...)
+}
+
 // apply returns the names of the tables written. While no rule of the family is
 // wanted, a program that is missing or cannot work here (a kernel without IPv6)
 // is as good as one that lists nothing.
-func (f *family) apply(ctx context.Context, logger hclog.Logger, networks []Network) ([]string, error) {
-	needed := len(wanted(networks, f.is, f.multicast, false)) > 0
+func (f *family) apply(ctx context.Context, logger hclog.Logger, want rules) ([]string, error) {
+	needed := !want.empty()
 	if !needed && f.clean {
 		return nil, nil
 	}
@@ -58,11 +87,11 @@ func (f *family) apply(ctx context.Context, logger hclog.Logger, networks []Netw
 		return nil, err
 	}
 
-	want := wanted(networks, f.is, f.multicast, randomFully)
+	chains := render(want, randomFully)
 	var written []string
 	var errs []error
 	for _, h := range hooks() {
-		input := change(tables[h.table], h, want[h.own])
+		input := change(tables[h.table], h, chains[h.own])
 		if input == "" {
 			continue
 		}
@@ -79,7 +108,7 @@ func (f *family) apply(ctx context.Context, logger hclog.Logger, networks []Netw
 // randomFully says whether this iptables knows --random-fully. It is asked each
 // time: the program may be replaced while the agent runs.
 func randomFully(path string) (bool, error) {
-	ipt, err := iptables.New(iptables.Path(path))
+	ipt, err := goiptables.New(goiptables.Path(path))
 	if err != nil {
 		return false, fmt.Errorf("%s: %w", path, err)
 	}

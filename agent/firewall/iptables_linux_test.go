@@ -29,10 +29,11 @@ func variants(t *testing.T, f func(t *testing.T, ns *nstest.NS, fw *Firewall)) {
 
 func firewallOf(variant string) *Firewall {
 	fw := New(hclog.NewNullLogger())
-	fw.families[0].command = "iptables-" + variant
-	fw.families[1].command = "ip6tables-" + variant
+	fw.applier = newIPTables(hclog.NewNullLogger(), "-"+variant)
 	return fw
 }
+
+func families(fw *Firewall) []*family { return fw.applier.(*iptables).families }
 
 func apply(t *testing.T, ns *nstest.NS, fw *Firewall, networks []Network, writes int) {
 	t.Helper()
@@ -52,7 +53,7 @@ var changing = regexp.MustCompile(`(?m)^#.*\n|\[\d+:\d+\]`)
 // saved is all tables of both families without comments and counters.
 func saved(ns *nstest.NS, fw *Firewall) string {
 	out := ""
-	for _, f := range fw.families {
+	for _, f := range families(fw) {
 		out += f.command + "\n" + ns.Sh(f.command+"-save")
 	}
 	return changing.ReplaceAllString(out, "")
@@ -60,7 +61,7 @@ func saved(ns *nstest.NS, fw *Firewall) string {
 
 // foreign is somebody else's rules in all tables we write.
 func foreign(ns *nstest.NS, fw *Firewall) {
-	for _, f := range fw.families {
+	for _, f := range families(fw) {
 		ns.Sh(strings.ReplaceAll(`
 			IPT -t nat -N THEIRS
 			IPT -t nat -A THEIRS -p tcp --dport 80 -m comment --comment "they're \"theirs\"" -j RETURN
@@ -84,7 +85,7 @@ func TestApply(t *testing.T) {
 		apply(t, ns, fw, two(), 4)
 		apply(t, ns, fw, two(), 0)
 		// The next process finds what this one left.
-		apply(t, ns, firewallOf(strings.TrimPrefix(fw.families[0].command, "iptables-")), two(), 0)
+		apply(t, ns, firewallOf(strings.TrimPrefix(families(fw)[0].command, "iptables-")), two(), 0)
 
 		full := saved(ns, fw)
 		for _, want := range []string{
@@ -137,7 +138,7 @@ func TestHeals(t *testing.T) {
 			variants(t, func(t *testing.T, ns *nstest.NS, fw *Firewall) {
 				apply(t, ns, fw, two(), 4)
 				want := saved(ns, fw)
-				ns.Sh(strings.ReplaceAll(damage.script, "tables-V", strings.TrimPrefix(fw.families[0].command, "ip")))
+				ns.Sh(strings.ReplaceAll(damage.script, "tables-V", strings.TrimPrefix(families(fw)[0].command, "ip")))
 				apply(t, ns, fw, two(), damage.writes)
 				if diff := cmp.Diff(want, saved(ns, fw)); diff != "" {
 					t.Errorf("not healed (-want +got):\n%s", diff)
@@ -152,7 +153,7 @@ func TestHeals(t *testing.T) {
 // from being done.
 func TestNotInstalled(t *testing.T) {
 	ns, fw := nstest.New(t), New(hclog.NewNullLogger())
-	fw.families[1].command = "ip6tables-is-not-here"
+	families(fw)[1].command = "ip6tables-is-not-here"
 	apply(t, ns, fw, nil, 0)
 	apply(t, ns, fw, two()[1:], 2) // IPv4 alone
 
@@ -180,8 +181,8 @@ func TestBrokenProgram(t *testing.T) {
 	script("ipt", "echo 'iptables v1.8.9 (nf_tables)'")
 	script("ipt-restore", "echo written >> "+dir+"/log")
 	fw := New(hclog.NewNullLogger())
-	fw.families = fw.families[:1]
-	fw.families[0].command = filepath.Join(dir, "ipt")
+	fw.applier.(*iptables).families = families(fw)[:1]
+	families(fw)[0].command = filepath.Join(dir, "ipt")
 
 	script("ipt-save", "echo '*nat'; echo ':POSTROUTING ACCEPT [0:0]'")
 	if _, err := fw.Apply(t.Context(), two()); err == nil || !strings.Contains(err.Error(), "ends inside table nat") {
@@ -218,7 +219,7 @@ func TestMasquerade(t *testing.T) {
 			echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
 			ip route add 10.5.99.0/24 via 192.0.2.1
 			ip -6 route add fd00:5:0:99::/64 via 2001:db8::1`)
-		for _, f := range fw.families {
+		for _, f := range families(fw) {
 			host.Sh(f.command + " -P FORWARD DROP")
 		}
 		container.Sh(`ip route add default via 10.5.34.1

@@ -5,15 +5,19 @@ import (
 	"strings"
 )
 
+// arguments is one rule as iptables-save prints it, taken apart into words without
+// quotes, beginning with -A and the chain.
+type arguments []string
+
 // table is one table as iptables-save prints it.
 type table struct {
 	chains []string
-	rules  []rule
+	rules  []arguments
 }
 
 // of is the rules of one chain, in order.
-func (t table) of(chain string) []rule {
-	var out []rule
+func (t table) of(chain string) []arguments {
+	var out []arguments
 	for _, r := range t.rules {
 		if r[1] == chain {
 			out = append(out, r)
@@ -23,7 +27,7 @@ func (t table) of(chain string) []rule {
 }
 
 // target is what the rule jumps or goes to.
-func (r rule) target() (string, bool) {
+func (r arguments) target() (string, bool) {
 	for i := 2; i+1 < len(r); i++ {
 		if r[i] == "-j" || r[i] == "-g" {
 			return r[i+1], true
@@ -33,7 +37,7 @@ func (r rule) target() (string, bool) {
 }
 
 // String is the rule as iptables-restore reads it.
-func (r rule) String() string {
+func (r arguments) String() string {
 	out := make([]string, len(r))
 	for i, arg := range r {
 		if arg == "" || strings.ContainsAny(arg, " \t\"'\\") {
@@ -90,8 +94,8 @@ func parseSave(text string) (map[string]table, error) {
 
 // split takes a line apart into words; double quotes hold words together and a
 // backslash takes the next character as it is.
-func split(line string) (rule, error) {
-	var words rule
+func split(line string) (arguments, error) {
+	var words arguments
 	var word strings.Builder
 	inWord, quoted := false, false
 	for i := 0; i < len(line); i++ {

@@ -1,7 +1,6 @@
 package firewall
 
 import (
-	"net/netip"
 	"slices"
 	"strings"
 )
@@ -32,55 +31,50 @@ func hooks() []hook {
 	}
 }
 
-// rule is one rule's arguments as iptables-save prints them, without quotes,
-// beginning with -A and the chain.
-type rule []string
-
-// wanted is the rules of one family for each of our chains. A chain without
-// rules is not wanted.
-func wanted(networks []Network, is func(netip.Addr) bool, multicast netip.Prefix, randomFully bool) map[string][]rule {
-	rules := map[string][]rule{}
-	add := func(chain string, args ...string) {
-		rules[chain] = append(rules[chain], append(rule{"-A", chain}, args...))
+// render is the rules of one family for each of our chains, as iptables-save
+// prints them. A chain without rules is not wanted.
+func render(want rules, randomFully bool) map[string][]arguments {
+	out := map[string][]arguments{}
+	add := func(chain string, list []rule) {
+		for _, r := range list {
+			out[chain] = append(out[chain], r.arguments(chain, randomFully))
+		}
 	}
-	masquerade := []string{"-j", "MASQUERADE"}
+	add(chainMasq, want.masquerade)
+	add(chainForward, want.forward)
+	return out
+}
+
+func (r rule) arguments(chain string, randomFully bool) arguments {
+	out := arguments{"-A", chain}
+	if r.src.IsValid() {
+		out = append(out, "-s", r.src.String())
+	}
+	if r.dst.IsValid() {
+		out = append(out, "-d", r.dst.String())
+	}
+	out = append(out, "-m", "comment", "--comment", r.comment(), "-j")
+	switch r.verdict {
+	case leave:
+		return append(out, "RETURN")
+	case accept:
+		return append(out, "ACCEPT")
+	}
+	out = append(out, "MASQUERADE")
 	if randomFully {
 		// Without it two connections can be given the same source port at the
 		// same instant, and one loses its first packet.
-		masquerade = append(masquerade, "--random-fully")
+		out = append(out, "--random-fully")
 	}
-	for _, n := range networks {
-		comment := []string{"-m", "comment", "--comment", "leno " + n.Name}
-		pools, subnets := ofFamily(n.Pools, is), ofFamily(n.Subnets, is)
-		if n.IPMasq {
-			for _, s := range subnets {
-				source := []string{"-s", s.String()}
-				for _, stays := range append(slices.Clone(pools), multicast) {
-					add(chainMasq, slices.Concat(source, []string{"-d", stays.String()}, comment, []string{"-j", "RETURN"})...)
-				}
-				add(chainMasq, slices.Concat(source, comment, masquerade)...)
-			}
-		}
-		if n.Forward {
-			for _, p := range pools {
-				add(chainForward, slices.Concat([]string{"-s", p.String()}, comment, []string{"-j", "ACCEPT"})...)
-				add(chainForward, slices.Concat([]string{"-d", p.String()}, comment, []string{"-j", "ACCEPT"})...)
-			}
-		}
-	}
-	return rules
-}
-
-func ofFamily(prefixes []netip.Prefix, is func(netip.Addr) bool) []netip.Prefix {
-	return slices.DeleteFunc(slices.Clone(prefixes), func(p netip.Prefix) bool { return !is(p.Addr()) })
+	return out
 }
 
 // change is the input for iptables-restore --noflush that makes one table say
 // what is wanted; "" when it does. In one input, hence one transaction, our
 // chain is filled anew, jumps that should not be are deleted and the missing one
 // is added.
-func change(t table, h hook, want []rule) string {
-	jump := rule{"-A", h.chain, "-j", h.own}
+func change(t table, h hook, want []arguments) string {
+	jump := arguments{"-A", h.chain, "-j", h.own}
 	var heads, lines []string
 
 	jumps := 0

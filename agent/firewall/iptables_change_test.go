@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/hashicorp/go-hclog"
 )
 
 func prefixes(list ...string) []netip.Prefix {
@@ -25,7 +24,7 @@ func two() []Network {
 	}
 }
 
-func dump(rules map[string][]rule) string {
+func dump(rules map[string][]arguments) string {
 	var out strings.Builder
 	for _, chain := range []string{chainMasq, chainForward} {
 		for _, r := range rules[chain] {
@@ -35,8 +34,8 @@ func dump(rules map[string][]rule) string {
 	return out.String()
 }
 
-func TestWanted(t *testing.T) {
-	v4, v6 := New(hclog.NewNullLogger()).families[0], New(hclog.NewNullLogger()).families[1]
+func TestRender(t *testing.T) {
+	const v4, v6 = false, true
 	none := two()
 	for i := range none {
 		none[i].IPMasq, none[i].Forward = false, false
@@ -46,7 +45,7 @@ func TestWanted(t *testing.T) {
 	for _, tt := range []struct {
 		name        string
 		networks    []Network
-		family      *family
+		v6          bool
 		randomFully bool
 		want        string
 	}{
@@ -76,7 +75,7 @@ func TestWanted(t *testing.T) {
 `},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := "\n" + dump(wanted(tt.networks, tt.family.is, tt.family.multicast, tt.randomFully))
+			got := "\n" + dump(render(wanted(tt.networks).of(tt.v6), tt.randomFully))
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -86,7 +85,7 @@ func TestWanted(t *testing.T) {
 
 func TestChange(t *testing.T) {
 	forward := hooks()[1]
-	want := []rule{{"-A", chainForward, "-s", "10.5.0.0/16", "-j", "ACCEPT"}, {"-A", chainForward, "-d", "10.5.0.0/16", "-j", "ACCEPT"}}
+	want := []arguments{{"-A", chainForward, "-s", "10.5.0.0/16", "-j", "ACCEPT"}, {"-A", chainForward, "-d", "10.5.0.0/16", "-j", "ACCEPT"}}
 	const right = `:FORWARD DROP [0:0]
 :LENO-FORWARD - [0:0]
 -A FORWARD -j LENO-FORWARD
@@ -100,7 +99,7 @@ func TestChange(t *testing.T) {
 `
 	for _, tt := range []struct {
 		name, saved string
-		want        []rule
+		want        []arguments
 		change      string
 	}{
 		{"all agrees", right, want, ""},
@@ -149,7 +148,7 @@ func TestParseSaveRefuses(t *testing.T) {
 }
 
 func TestRuleRoundTrip(t *testing.T) {
-	for _, r := range []rule{{"-A", "X"}, {"-A", "X", "", "a b", `q"u\o'te`, "10.0.0.0/8"}} {
+	for _, r := range []arguments{{"-A", "X"}, {"-A", "X", "", "a b", `q"u\o'te`, "10.0.0.0/8"}} {
 		got, err := split(r.String())
 		if diff := cmp.Diff(r, got); err != nil || diff != "" {
 			t.Errorf("%v: %v %s", r, err, diff)
