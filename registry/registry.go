@@ -180,3 +180,35 @@ type NodeNamer interface {
 	// this host and so says nothing about it.
 	NodeName(ctx context.Context) (string, error)
 }
+
+// Sweeper is the optional ability to find what one host has in the store,
+// whatever became of its own memory of it.
+type Sweeper interface {
+	// Left is what names the host in one network, or in all of them with network
+	// "", also in networks that are gone. What may be incomplete is ErrUncertain.
+	Left(ctx context.Context, network string, h Host) (Left, error)
+
+	// EndSession ends a session that holds no lease; one that is gone is no error.
+	EndSession(ctx context.Context, id string) error
+
+	// Shown is the service of that ID as the catalogue has it; false when it has
+	// none.
+	Shown(ctx context.Context, id string) (Service, bool, error)
+}
+
+// Host is by what a store knows one host.
+type Host struct {
+	Node     string   // name, "" when it is not known
+	NodeID   string   // "" when it is not known
+	Sessions []string // that it remembers
+}
+
+// Left is what a host has in a store.
+type Left struct {
+	// Leases name the node or the node id, or are locked with one of the sessions.
+	// The records may be unusable: only network, the first subnet and the session
+	// are certain, the rest is as far as it can be read.
+	Leases []Lease
+	// Sessions bear the host's name and hold no lease.
+	Sessions []string
+}

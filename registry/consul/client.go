@@ -73,6 +73,7 @@ var (
 	_ registry.Registry  = (*Client)(nil)
 	_ registry.Announcer = (*Client)(nil)
 	_ registry.NodeNamer = (*Client)(nil)
+	_ registry.Sweeper   = (*Client)(nil)
 )
 
 // New returns a client. It reads the TLS files and talks to nobody; a token

@@ -21,13 +21,18 @@ const (
 // and the delay would keep a host from its own slot after its session died.
 const lockDelay = time.Millisecond
 
+// sessionName tells people, and a host that forgot it, whose session it is.
+func (c *Client) sessionName(network, node string) string {
+	return c.conf.KVPrefix + "/" + network + "/" + node
+}
+
 // createSession makes a session for one agent in one network. It has no checks:
 // with the default one a blip of the node for five seconds would end it.
 func (c *Client) createSession(ctx context.Context, network string, claim registry.Claim) (string, error) {
 	opts, cancel := c.write(ctx)
 	defer cancel()
 	id, _, err := c.api.Session().CreateNoChecks(&api.SessionEntry{
-		Name:      c.conf.KVPrefix + "/" + network + "/" + claim.Node,
+		Name:      c.sessionName(network, claim.Node),
 		Behavior:  api.SessionBehaviorRelease,
 		LockDelay: lockDelay,
 		TTL:       claim.TTL.String(),

@@ -1,0 +1,158 @@
+package consul
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// found is what Left found, as text: a lease by its network, subnet and whose it
+// says it is, a session by its name.
+func found(t *testing.T, s *store, left registry.Left) (out []string) {
+	t.Helper()
+	for _, l := range left.Leases {
+		held := "lapsed"
+		if l.Held() {
+			held = "held"
+		}
+		out = append(out, l.Network+" "+l.Subnet().String()+" "+l.NodeID+" "+held)
+	}
+	for _, id := range left.Sessions {
+		entry, _, err := s.admin.Session().Info(id, nil)
+		if err != nil || entry == nil {
+			t.Fatal(entry, err)
+		}
+		out = append(out, "session "+entry.Name[len(s.prefix)+1:])
+	}
+	slices.Sort(out)
+	return out
+}
+
+// TestLeft finds all of one host, whatever became of its records and networks,
+// and nothing of others.
+func TestLeft(t *testing.T) {
+	s := newStore(t)
+	ctx := testContext(t)
+	c := s.open(t)
+	one, two := putNetwork(t, s, "one", "10.5.0.0/16"), putNetwork(t, s, "two", "10.6.0.0/16")
+	held := acquire(t, c, one, 1)
+	gone := acquire(t, c, two, 1)
+	acquire(t, c, one, 0)
+	stray, err := c.createSession(ctx, "one", claim(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A host of another node id that has the name, too, holds this one.
+	twin := claim(1)
+	twin.NodeID, twin.PublicIPs = "id-twin", []netip.Addr{netip.MustParseAddr("192.0.2.99")}
+	s.Put(t, s.prefix+"/leases/one/10.5.99.0-24", []byte(`{"node":"host-1","node_id":"id-twin","public_ips":["192.0.2.99"]}`))
+	locked, err := c.createSession(ctx, "one", twin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, _, err := s.admin.KV().Get(s.prefix+"/leases/one/10.5.99.0-24", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair.Session = locked
+	if ok, _, err := s.admin.KV().Acquire(pair, nil); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if err := c.DeleteNetwork(ctx, "two"); err != nil {
+		t.Fatal(err)
+	}
+	s.Put(t, s.prefix+"/leases/one/junk", []byte(`{"node_id":"id-1"}`))
+	s.Put(t, s.prefix+"/leases/one/10.5.98.0-24", []byte(`{"node_id":"id-1","mtu":"no number"}`))
+
+	me := registry.Host{Node: "host-1", NodeID: "id-1"}
+	all := []string{
+		"one 10.5.98.0/24 id-1 lapsed", "one 10.5.99.0/24 id-twin held", "one " + held.Subnet().String() + " id-1 held",
+		"session one/host-1", "two " + gone.Subnet().String() + " id-1 held",
+	}
+	of := func(network string, h registry.Host) []string {
+		t.Helper()
+		left, err := c.Left(ctx, network, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found(t, s, left)
+	}
+	slices.Sort(all)
+	if diff := cmp.Diff(all, of("", me)); diff != "" {
+		t.Errorf("all networks (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"two " + gone.Subnet().String() + " id-1 held"}, of("two", me)); diff != "" {
+		t.Errorf("one network (-want +got):\n%s", diff)
+	}
+	if got := of("", registry.Host{NodeID: "id-9", Node: "host-9"}); got != nil {
+		t.Errorf("of nobody: %q", got)
+	}
+	// A record that lost what it said is known by its lock.
+	pair, _, err = s.admin.KV().Get(s.prefix+"/leases/one/"+registry.SubnetKey(held.Subnet()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair.Value = []byte("x")
+	if ok, _, err := s.admin.KV().Acquire(pair, nil); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if diff := cmp.Diff([]string{"one " + held.Subnet().String() + "  held"}, of("one", registry.Host{Sessions: []string{held.Session}})); diff != "" {
+		t.Errorf("by session (-want +got):\n%s", diff)
+	}
+
+	left, err := c.Left(ctx, "", me)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range left.Leases {
+		if l.NodeID == "id-1" {
+			if err := c.Release(ctx, l); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	for range 2 {
+		if err := c.EndSession(ctx, stray); err != nil {
+			t.Error(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"one 10.5.99.0/24 id-twin held"}, of("", me)); diff != "" {
+		t.Errorf("afterwards (-want +got):\n%s", diff)
+	}
+}
+
+// TestLeftIsWholeOrAnError: what the token may not see is not taken for gone.
+func TestLeftIsWholeOrAnError(t *testing.T) {
+	s := newStore(t)
+	n := putNetwork(t, s, "one", "10.5.0.0/16")
+	acquire(t, s.open(t), n, 1)
+	secret, _ := s.newToken(t, `key_prefix "`+s.prefix+`/networks/" { policy = "read" }`)
+	_, err := s.open(t).As(secret).(*Client).Left(testContext(t), "", registry.Host{NodeID: "id-1"})
+	wantIs(t, err, registry.ErrDenied)
+	_, err = s.open(t, func(c *Config) { c.Address = "127.0.0.1:1" }).Left(testContext(t), "", registry.Host{NodeID: "id-1"})
+	wantIs(t, err, registry.ErrUnavailable)
+}
+
+func TestShown(t *testing.T) {
+	s := newStore(t)
+	ctx := testContext(t)
+	c := s.open(t)
+	if _, ok, err := c.Shown(ctx, "leno-shown"); ok || err != nil {
+		t.Error(ok, err)
+	}
+	want := registry.Service{Name: "leno", ID: "leno-shown", Port: 5366, Tags: []string{"a"}, Meta: map[string]string{"node_id": "x"}}
+	if err := c.Announce(ctx, want, registry.Verdict{Status: api.HealthPassing}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Withdraw(context.Background(), want) })
+	got, ok, err := c.Shown(ctx, want.ID)
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); !ok || err != nil || diff != "" {
+		t.Error(ok, err, diff)
+	}
+}
