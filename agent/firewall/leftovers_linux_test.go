@@ -1,0 +1,138 @@
+package firewall
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
+
+// everything is all rules of all programs and families, without comments and
+// counters.
+func everything(ns *nstest.NS) string {
+	out := "nft\n" + ns.Sh("nft list ruleset")
+	for _, command := range []string{"iptables-legacy", "ip6tables-legacy", "iptables-nft", "ip6tables-nft"} {
+		out += command + "\n" + ns.Sh(command+"-save")
+	}
+	return changing.ReplaceAllString(out, "")
+}
+
+// strangers fills every firewall with rules that are not ours, though they look
+// like it.
+func strangers(ns *nstest.NS) {
+	for _, variant := range []string{"legacy", "nft"} {
+		foreign(ns, firewallOf(variant))
+	}
+	ns.Sh(`nft -f - <<'X'
+		table inet lenovo { chain c { type filter hook forward priority 5; ip saddr 10.5.0.0/16 accept comment "leno default"; }; }
+		table ip theirs { chain leno { ip daddr 10.5.0.0/16 accept; }; }
+X`)
+}
+
+const ownTables = `nft -f - <<'X'
+	table inet leno {
+		chain postrouting { type nat hook postrouting priority srcnat
+			ip saddr 10.5.34.0/24 masquerade comment "leno default"
+			ip saddr 10.6.1.0/24 masquerade comment "leno b-2.x"
+		}
+	}
+	table ip leno-old { chain forward { ip saddr 10.5.0.0/16 accept comment "leno default"; }; }
+X`
+
+// removeAll removes what Leftovers finds and says what that was.
+func removeAll(t *testing.T, ns *nstest.NS, network string) (out []string) {
+	t.Helper()
+	ns.Do(func() {
+		found, err := Leftovers(t.Context(), network)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range found {
+			out = append(out, l.Program+" "+l.Table+": "+strings.Join(l.Parts, ", "))
+			if err := l.Remove(t.Context()); err != nil {
+				t.Errorf("%s %s: %v", l.Program, l.Table, err)
+			}
+		}
+	})
+	slices.Sort(out)
+	return out
+}
+
+// TestLeftovers: all of ours goes, out of every kind of firewall at once and
+// whichever version made it, and nothing else.
+func TestLeftovers(t *testing.T) {
+	ns := nstest.New(t)
+	strangers(ns)
+	before := everything(ns)
+	if got := removeAll(t, ns, ""); got != nil {
+		t.Errorf("found where nothing is: %q", got)
+	}
+	for _, variant := range []string{"legacy", "nft"} {
+		apply(t, ns, firewallOf(variant), two(), 4)
+	}
+	ns.Sh(`iptables-legacy -t raw -N LENO-RAW
+		iptables-legacy -t raw -A PREROUTING -m comment --comment "an older one" -j LENO-RAW
+		iptables-legacy -t raw -A LENO-RAW -j RETURN
+		ip6tables-nft -N LENO-OLD
+		ip6tables-nft -A LENO-FORWARD -j LENO-OLD
+		ip6tables-nft -A LENO-OLD -j RETURN` + "\n" + ownTables)
+	got := removeAll(t, ns, "")
+	want := []string{
+		"ip6tables-legacy filter: jump from FORWARD to LENO-FORWARD, chain LENO-FORWARD",
+		"ip6tables-legacy nat: jump from POSTROUTING to LENO-POSTROUTING, chain LENO-POSTROUTING",
+		"ip6tables-nft filter: jump from FORWARD to LENO-FORWARD, chain LENO-FORWARD, chain LENO-OLD",
+		"ip6tables-nft nat: jump from POSTROUTING to LENO-POSTROUTING, chain LENO-POSTROUTING",
+		"iptables-legacy filter: jump from FORWARD to LENO-FORWARD, chain LENO-FORWARD",
+		"iptables-legacy nat: jump from POSTROUTING to LENO-POSTROUTING, chain LENO-POSTROUTING",
+		"iptables-legacy raw: jump from PREROUTING to LENO-RAW, chain LENO-RAW",
+		"iptables-nft filter: jump from FORWARD to LENO-FORWARD, chain LENO-FORWARD",
+		"iptables-nft nat: jump from POSTROUTING to LENO-POSTROUTING, chain LENO-POSTROUTING",
+		"nft inet leno: table inet leno",
+		"nft ip leno-old: table ip leno-old",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("found (-want +got):\n%s", diff)
+	}
+	// A table of legacy iptables that was used once stays, empty.
+	after := strings.Replace(everything(ns), "*raw\n:PREROUTING ACCEPT \n:OUTPUT ACCEPT \nCOMMIT\n", "", 1)
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("before and after (-want +got):\n%s", diff)
+	}
+	if got := removeAll(t, ns, ""); got != nil {
+		t.Errorf("found after it was removed: %q", got)
+	}
+}
+
+// TestLeftoversOfANetwork: the rules of the others stay as they are.
+func TestLeftoversOfANetwork(t *testing.T) {
+	ns := nstest.New(t)
+	strangers(ns)
+	empty := everything(ns)
+	b := two()[1:]
+	for _, variant := range []string{"legacy", "nft"} {
+		apply(t, ns, firewallOf(variant), b, 2)
+	}
+	alone := everything(ns)
+	for _, variant := range []string{"legacy", "nft"} {
+		apply(t, ns, firewallOf(variant), two(), 4)
+	}
+	removeAll(t, ns, "default")
+	if diff := cmp.Diff(alone, everything(ns)); diff != "" {
+		t.Errorf("without one network (-want +got):\n%s", diff)
+	}
+	if got := removeAll(t, ns, "def"); got != nil {
+		t.Errorf("found of no network: %q", got)
+	}
+	ns.Sh(ownTables)
+	removeAll(t, ns, "default")
+	if got := everything(ns); strings.Contains(got, "leno-old") || strings.Contains(got, `masquerade comment "leno default"`) || !strings.Contains(got, `masquerade comment "leno b-2.x"`) {
+		t.Errorf("tables of nftables without one network:\n%s", got)
+	}
+	removeAll(t, ns, "b-2.x")
+	if diff := cmp.Diff(empty, everything(ns)); diff != "" {
+		t.Errorf("without both (-want +got):\n%s", diff)
+	}
+}
