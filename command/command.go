@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"strings"
 
 	"github.com/hashicorp/cli"
@@ -42,6 +43,7 @@ type spec struct {
 
 	flags   func(*flag.FlagSet) // declares the flags; nil for none
 	predict complete.Predictor  // of arguments; nil for none
+	values  complete.Flags      // of flags whose names do not tell what they take
 	run     func(ctx context.Context, args []string) error
 }
 
@@ -211,6 +213,7 @@ func (c *command) AutocompleteFlags() complete.Flags {
 			flags["-"+f.Name] = complete.PredictAnything
 		}
 	})
+	maps.Copy(flags, c.spec.values)
 	return flags
 }
 

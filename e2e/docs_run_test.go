@@ -99,7 +99,7 @@ type step struct{ line, output string }
 // steps are the commands of a block: its lines, or those after "$ ".
 func steps(b block) []step {
 	var out []step
-	text := strings.ReplaceAll(strings.TrimSuffix(b.text, "\n"), "\\\n", " ")
+	text := joined(strings.TrimSuffix(b.text, "\n"))
 	for _, line := range strings.Split(text, "\n") {
 		command, prompt := strings.CutPrefix(line, "$ ")
 		switch {
@@ -113,6 +113,9 @@ func steps(b block) []step {
 	}
 	return out
 }
+
+// joined is text with lines that end in a backslash in one.
+func joined(text string) string { return strings.ReplaceAll(text, "\\\n", " ") }
 
 func (r *reader) step(b block, s step, everywhere bool) {
 	r.w.t.Helper()
@@ -133,7 +136,7 @@ func (r *reader) step(b block, s step, everywhere bool) {
 		got, err := m.run(s.line)
 		if err != nil {
 			r.w.t.Errorf("%s: $ %s\n%v\n%s", b, s.line, err, got)
-		} else if diff := compare(s.output, got); b.kind == "console" && diff != "" {
+		} else if diff := compare(s.output, joined(got)); b.kind == "console" && diff != "" {
 			r.w.t.Errorf("%s: $ %s (-page +is):\n%s\nwhole:\n%s", b, s.line, diff, got)
 		}
 	}

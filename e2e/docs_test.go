@@ -54,7 +54,7 @@ func (b block) copies() bool {
 func pages(t *testing.T) []string {
 	t.Helper()
 	first := []string{"README.md"}
-	for _, name := range []string{"how-it-works", "configuration", "backends", "cli", "api", "operations"} {
+	for _, name := range []string{"how-it-works", "configuration", "backends", "cli", "api", "docker", "operations"} {
 		first = append(first, page(name))
 	}
 	all, err := filepath.Glob(root + page("*"))
@@ -167,7 +167,8 @@ func TestDocumentationBlocks(t *testing.T) {
 		"bench.mdx: container ─ bridge ─ host 1 ════ veth, MTU 1500 ════ host 2 ─ bridge ─ container": 1,
 		// Run by .ci/run, which is looked at below.
 		"README.md: make demo    # three hosts in network namespaces, one Consul, packets crossing": 1,
-		"bench.mdx: " + benchCommand: 1,
+		"bench.mdx: " + benchCommand:               1,
+		"docker.mdx: sudo systemctl daemon-reload": 1,
 		// systemd would do it to the machine the tests run on.
 		"operations.mdx: sudo systemctl enable --now leno": 1,
 		"operations.mdx: sudo systemctl restart leno":      1,

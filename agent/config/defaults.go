@@ -42,7 +42,7 @@ func Dev() Config {
 		Pools:      []Pool{{Prefix: netip.MustParsePrefix("10.98.0.0/16")}},
 		Backend:    &Backend{Type: DefaultBackend, Options: json.RawMessage(`{}`)},
 		Forward:    true,
-		SubnetFile: defaultSubnetFile("dev"),
+		SubnetFile: DefaultSubnetFile("dev"),
 	}}
 	return c
 }
@@ -51,10 +51,12 @@ func Dev() Config {
 // trying again.
 func defaultRenewMargin(ttl time.Duration) time.Duration { return ttl * 2 / 3 }
 
-func defaultSubnetFile(network string) string { return runDir + "/" + network + ".env" }
+// DefaultSubnetFile is where a network's subnet file stands unless its block says
+// otherwise; "*" makes a pattern of all.
+func DefaultSubnetFile(network string) string { return runDir + "/" + network + ".env" }
 
 // WatchedNetwork is what concerns this host only of a network it joins without
 // a block, because watch_networks says so.
 func WatchedNetwork(name string) Network {
-	return Network{Name: name, Forward: true, SubnetFile: defaultSubnetFile(name)}
+	return Network{Name: name, Forward: true, SubnetFile: DefaultSubnetFile(name)}
 }

@@ -38,7 +38,7 @@ func (l *loader) readNetwork(s *networkShape) {
 		}
 	}
 	n := &networkDraft{shape: s}
-	n.Name, n.Forward, n.SubnetFile = s.Name, true, defaultSubnetFile(s.Name)
+	n.Name, n.Forward, n.SubnetFile = s.Name, true, DefaultSubnetFile(s.Name)
 	l.networks = append(l.networks, n)
 
 	if err := l.checkNetworkName(s.Name); err != nil {

@@ -1,0 +1,208 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/posener/complete"
+
+	"github.com/lenonet/leno/command/dockeropts"
+)
+
+const formatEnv = "env"
+
+// dockerOpts is `leno docker-opts`.
+type dockerOpts struct {
+	meta  Meta
+	agent agentFlags
+
+	networks, files, interfaces        listFlag
+	version, firewall, format, key, to string
+	create                             bool
+}
+
+func dockerOptsSpec(m Meta) spec {
+	o := &dockerOpts{meta: m, agent: agentFlags{meta: m}}
+	return spec{
+		name:     "docker-opts",
+		synopsis: "Print what Docker needs to use this host's subnets",
+		help: `
+Prints the options with which dockerd puts docker0 into a network, and the
+command that makes a Docker network of each further one. They suit the version
+of Docker that is installed, or the one given. No agent has to run, only its
+subnet file has to be there.
+
+  What to start dockerd with:
+    $ leno docker-opts
+
+  An environment file for docker.service, whose ExecStart has $DOCKER_OPTS:
+    $ leno docker-opts -format=env -write=/run/leno/docker
+
+  The same in daemon.json; what else stands in that file stays:
+    $ leno docker-opts -format=json -write=/etc/docker/daemon.json
+
+  docker0 in network default, and a Docker network leno-blue in network blue:
+    $ leno docker-opts -network=default -network=blue
+
+  docker0 left alone, a Docker network leno-default in network default:
+    $ leno docker-opts -network=default -create`,
+		flags: o.flags,
+		run:   func(ctx context.Context, _ []string) error { return o.run(ctx) },
+		values: complete.Flags{"-network": predictNetworks(m), "-subnet-file": complete.PredictFiles("*.env"), "-write": complete.PredictFiles("*"),
+			"-format":          complete.PredictSet(formatTable, formatEnv, formatJSON),
+			"-docker-firewall": complete.PredictSet("iptables", "nftables")},
+	}
+}
+
+func (o *dockerOpts) flags(fs *flag.FlagSet) {
+	o.agent.register(fs)
+	fs.Var(&o.networks, "network", "`name` of a network, the first is docker0's; may be given several times. Default: the only one there is")
+	fs.Var(&o.files, "subnet-file", "`file` that tells of a network, instead of -network; may be given several times")
+	fs.Var(&o.interfaces, "interface", "`name` of a device by which packets of other hosts arrive; may be given several times. Default: as the agent says, else the network's own device")
+	fs.BoolVar(&o.create, "create", false, "leave docker0 alone: a Docker network for the first network, too")
+	fs.StringVar(&o.version, "docker-version", "", "`version` of Docker; default: what dockerd, else docker says of itself")
+	fs.StringVar(&o.firewall, "docker-firewall", "", "the `kind` of rules Docker writes, iptables or nftables; default: what docker says, else iptables")
+	fs.StringVar(&o.format, "format", "", "output `format`: table, env (an environment file) or json (daemon.json); LENO_FORMAT, default table")
+	fs.StringVar(&o.key, "key", "DOCKER_OPTS", "`name` of the variable with all options, for -format=env")
+	fs.StringVar(&o.to, "write", "", "`file` to replace, whole or not at all, instead of printing; for -format=env and json")
+}
+
+// listFlag is a flag that may be given several times.
+type listFlag []string
+
+func (l *listFlag) String() string { return strings.Join(*l, ",") }
+
+func (l *listFlag) Set(value string) error {
+	if value == "" {
+		return errors.New("is empty")
+	}
+	*l = append(*l, value)
+	return nil
+}
+
+func (o *dockerOpts) run(ctx context.Context) error {
+	if o.format == "" {
+		o.format = o.meta.Getenv("LENO_FORMAT")
+	}
+	switch o.format {
+	case "":
+		o.format = formatTable
+	case formatTable, formatEnv, formatJSON:
+	default:
+		return usagef("-format: %q is none of %s, %s and %s", o.format, formatTable, formatEnv, formatJSON)
+	}
+	switch {
+	case len(o.networks) > 0 && len(o.files) > 0:
+		return usagef("-network and -subnet-file exclude each other")
+	case o.format != formatTable && (o.create || len(o.networks)+len(o.files) > 1):
+		return usagef("-format=%s is about docker0, hence about one network; leave it out for the commands that make Docker networks", o.format)
+	case o.format == formatTable && o.to != "":
+		return usagef("-write takes -format=%s or -format=%s", formatEnv, formatJSON)
+	case !isVariable(o.key):
+		return usagef("-key: %q is not the name of a variable", o.key)
+	}
+	engine, err := o.engine(ctx)
+	if err != nil {
+		return err
+	}
+	networks, err := o.read(ctx)
+	if err != nil {
+		return err
+	}
+	if o.format == formatTable {
+		o.print(o.meta.Stdout, engine, networks)
+		return nil
+	}
+	return o.file(dockeropts.ForDocker0(engine, networks[0]), networks[0].Name)
+}
+
+// isVariable says whether a shell takes the name.
+func isVariable(name string) bool {
+	return name != "" && strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") == "" && (name[0] < '0' || name[0] > '9')
+}
+
+// print is for people, who may paste it into a shell.
+func (o *dockerOpts) print(w io.Writer, e dockeropts.Engine, networks []dockeropts.Network) {
+	var notes []string
+	for i, n := range networks {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		var more []string
+		if i == 0 && !o.create {
+			d := dockeropts.ForDocker0(e, n)
+			comment(w, fmt.Sprintf("docker0 in network %s, for %s: options of dockerd", n.Name, engineName(e)))
+			fmt.Fprint(w, dockeropts.Lines(strings.Join(append(d.Environment, "dockerd"), " "), d.Flags(), width))
+			more = d.Notes
+		} else {
+			args, of := dockeropts.Create(e, n)
+			comment(w, fmt.Sprintf("A Docker network in network %s, for %s: to be made once", n.Name, engineName(e)))
+			fmt.Fprint(w, dockeropts.Lines("docker network create", args, width))
+			more = of
+		}
+		notes = append(notes, more...)
+	}
+	for _, note := range notes {
+		fmt.Fprintln(w)
+		comment(w, note)
+	}
+}
+
+func engineName(e dockeropts.Engine) string {
+	name := "an unknown version of Docker"
+	if e.Version != (dockeropts.Version{}) {
+		name = "Docker " + e.Version.String()
+	}
+	if e.NFTables {
+		name += " with nftables"
+	}
+	return name
+}
+
+// comment prints text that shells and environment files pass over.
+func comment(w io.Writer, text string) {
+	for _, line := range wrap(oneLine(text), width-2) {
+		fmt.Fprintln(w, "# "+line)
+	}
+}
+
+// file prints or writes the machine's forms.
+func (o *dockerOpts) file(d dockeropts.Daemon, network string) error {
+	var old []byte
+	if o.to != "" {
+		var err error
+		if old, err = os.ReadFile(o.to); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	var text string
+	var err error
+	if o.format == formatEnv {
+		text = o.environment(d, network)
+	} else if text, err = daemonJSON(d, old); err != nil {
+		return fmt.Errorf("%s: %w; it is left as it is", o.to, err)
+	}
+	for _, note := range d.Notes {
+		if o.format == formatJSON {
+			comment(o.meta.Stderr, note) // JSON has no place for it
+		}
+	}
+	if o.to == "" {
+		_, err = io.WriteString(o.meta.Stdout, text)
+		return err
+	}
+	if string(old) == text {
+		fmt.Fprintf(o.meta.Stdout, "%s is up to date.\n", o.to)
+		return nil
+	}
+	if err := replaceFile(o.to, []byte(text)); err != nil {
+		return err
+	}
+	fmt.Fprintf(o.meta.Stdout, "Wrote %s.\n", o.to)
+	return nil
+}

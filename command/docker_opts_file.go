@@ -1,0 +1,79 @@
+package command
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/lenonet/leno/command/dockeropts"
+)
+
+// environment is an environment file as systemd and shells read it: each option
+// in a variable of its own, and all of them in one.
+func (o *dockerOpts) environment(d dockeropts.Daemon, network string) string {
+	var b strings.Builder
+	comment(&b, "docker0 in network "+network+", by `leno docker-opts -format=env`")
+	for _, note := range d.Notes {
+		comment(&b, note)
+	}
+	for _, line := range d.Environment {
+		fmt.Fprintln(&b, line)
+	}
+	for _, option := range d.Options {
+		fmt.Fprintf(&b, "%s=%q\n", option.Variable, option.Flag())
+	}
+	fmt.Fprintf(&b, "%s=%q\n", o.key, strings.Join(d.Flags(), " "))
+	return b.String()
+}
+
+// daemonJSON is old, a daemon.json or nothing, with the options in it: what they
+// may set and do not is taken out, everything else stays.
+func daemonJSON(d dockeropts.Daemon, old []byte) (string, error) {
+	all := map[string]any{}
+	if len(bytes.TrimSpace(old)) > 0 {
+		dec := json.NewDecoder(bytes.NewReader(old))
+		dec.UseNumber()
+		if err := dec.Decode(&all); err != nil {
+			return "", fmt.Errorf("is not a JSON object: %w", err)
+		}
+		if dec.More() {
+			return "", errors.New("is more than one JSON object")
+		}
+	}
+	for _, key := range dockeropts.Keys() {
+		delete(all, key)
+	}
+	for _, option := range d.Options {
+		all[option.Name] = option.Value
+	}
+	var b strings.Builder
+	err := printJSON(&b, all)
+	return b.String(), err
+}
+
+// replaceFile gives path another content so that a reader sees the old one or
+// the new one, whole. The mode of an old file stays.
+func replaceFile(path string, data []byte) (err error) {
+	mode := os.FileMode(0o644)
+	if info, err := os.Stat(path); err == nil {
+		mode = info.Mode().Perm()
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(tmp.Name()))
+		}
+	}()
+	_, err = tmp.Write(data)
+	if err = errors.Join(err, tmp.Chmod(mode), tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), path)
+}

@@ -1,0 +1,209 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/command/dockeropts"
+)
+
+// askTimeout bounds what is waited for of programs and of an agent that need not
+// be there.
+const askTimeout = 3 * time.Second
+
+// engine is the one that the flags tell of, and for what they leave out the one
+// that is installed.
+func (o *dockerOpts) engine(ctx context.Context) (e dockeropts.Engine, err error) {
+	switch o.firewall {
+	case "iptables", "":
+	case "nftables":
+		e.NFTables = true
+	default:
+		return e, usagef("-docker-firewall: %q is neither iptables nor nftables", o.firewall)
+	}
+	if o.version != "" {
+		if e.Version, err = dockeropts.ParseVersion(o.version); err != nil {
+			return e, usagef("-docker-version: %s", err)
+		}
+	} else {
+		e.Version = installedVersion(ctx)
+	}
+	if o.firewall == "" && o.version == "" {
+		e.NFTables = strings.HasPrefix(ask(ctx, "docker", "info", "--format", "{{with .FirewallBackend}}{{.Driver}}{{end}}"), "nftables")
+	}
+	return e, nil
+}
+
+// installedVersion is the zero value when nobody tells. dockerd itself comes
+// first: the options are for its next start, and it need not run to answer.
+func installedVersion(ctx context.Context) dockeropts.Version {
+	for _, command := range [][]string{
+		{"dockerd", "--version"}, // Docker version 28.3.2, build e77ff99
+		{"docker", "version", "--format", "{{.Server.Version}}"},
+		{"docker", "version", "--format", "{{.Client.Version}}"},
+	} {
+		for _, word := range strings.Fields(ask(ctx, command...)) {
+			if v, err := dockeropts.ParseVersion(strings.TrimSuffix(word, ",")); err == nil {
+				return v
+			}
+		}
+	}
+	return dockeropts.Version{}
+}
+
+// ask is what a program prints on standard output, whatever its exit code: of a
+// docker without a daemon the client still answers for itself.
+func ask(ctx context.Context, command ...string) string {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.WaitDelay = time.Second
+	out, _ := cmd.Output() // a program that is missing says nothing
+	return string(out)
+}
+
+// subnetSource is where a network's subnet file is said to be.
+type subnetSource struct {
+	name, path string
+	interfaces []string
+	state      string // what the agent says of the network
+}
+
+// read is the networks that the flags name, in their order, or the only one.
+func (o *dockerOpts) read(ctx context.Context) ([]dockeropts.Network, error) {
+	sources, err := o.sources(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []dockeropts.Network
+	for _, s := range sources {
+		for _, word := range append([]string{s.name}, o.interfaces...) {
+			if !plain(word) {
+				return nil, usagef("%q is not the name of a network or device", word)
+			}
+		}
+		text, err := os.ReadFile(s.path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("network %s has no subnet file, %s: %s", s.name, s.path, whatToStart(s))
+		}
+		if err != nil {
+			return nil, err
+		}
+		n, err := dockeropts.ParseSubnetFile(s.name, string(text))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s.path, err)
+		}
+		if n.Interfaces = o.interfaces; len(n.Interfaces) == 0 {
+			n.Interfaces = s.interfaces
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+// plain says whether a shell takes the word as it is.
+func plain(word string) bool {
+	return word != "" && strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.@~-") == ""
+}
+
+func whatToStart(s subnetSource) string {
+	if s.state != "" {
+		return "the agent writes it when it has a subnet, and says: " + s.state
+	}
+	return "`leno agent` writes it when it has a subnet; start it with this network in its configuration, and see `leno status`"
+}
+
+// sources finds the files without reading them.
+func (o *dockerOpts) sources(ctx context.Context) ([]subnetSource, error) {
+	var out []subnetSource
+	for _, path := range o.files {
+		name := strings.TrimSuffix(filepath.Base(path), ".env")
+		out = append(out, subnetSource{name: name, path: path, interfaces: []string{backend.LinkName(name)}})
+	}
+	if len(out) > 0 {
+		return out, nil
+	}
+	known, err := o.known(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, s := range known {
+		names = append(names, s.name)
+	}
+	switch {
+	case len(known) == 0:
+		return nil, fmt.Errorf("no network has a subnet file here (%s): `leno agent` writes it when it has a subnet, start it", config.DefaultSubnetFile("*"))
+	case len(o.networks) == 0 && len(known) == 1:
+		return known, nil
+	case len(o.networks) == 0:
+		return nil, usagef("there are several networks, name them with -network, docker0's first: %s", strings.Join(names, ", "))
+	}
+	for _, name := range o.networks {
+		i := slices.Index(names, name)
+		if i < 0 {
+			return nil, fmt.Errorf("network %s is not on this host: known are %s", name, strings.Join(names, ", "))
+		}
+		out = append(out, known[i])
+	}
+	return out, nil
+}
+
+// known is this host's networks by name: the agent's, or while it does not
+// answer those whose file lies where files lie by default.
+func (o *dockerOpts) known(ctx context.Context) (out []subnetSource, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	err = o.agent.call(ctx, func(ctx context.Context, c *api.Client) error {
+		list, err := c.Networks(ctx)
+		for _, n := range list.Networks {
+			if n.Local != nil {
+				out = append(out, subnetSource{n.Name, n.Local.SubnetFile, arrivals(n), n.Local.State})
+			}
+		}
+		return err
+	})
+	var usage *usageError
+	switch {
+	case errors.As(err, &usage), err != nil && o.agent.given("address"):
+		return nil, err
+	case err == nil:
+		return out, nil
+	}
+	files, err := filepath.Glob(config.DefaultSubnetFile("*"))
+	for _, path := range files {
+		name := strings.TrimSuffix(filepath.Base(path), ".env")
+		out = append(out, subnetSource{name: name, path: path, interfaces: []string{backend.LinkName(name)}})
+	}
+	return out, err
+}
+
+// arrivals are the devices by which packets of other hosts arrive: the network's
+// own; where they are routed between the hosts' own addresses, the one between
+// hosts.
+func arrivals(n api.Network) []string {
+	var b struct {
+		DirectRouting bool `json:"direct_routing"`
+	}
+	_ = json.Unmarshal(n.Backend, &b) // the agent's own words
+	own, between := backend.LinkName(n.Name), n.Local.Underlay.Interface
+	switch {
+	case n.Local.Backend == "host-gw" && between != "":
+		return []string{between}
+	case b.DirectRouting && between != "":
+		return []string{own, between}
+	}
+	return []string{own}
+}

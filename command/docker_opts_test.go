@@ -1,0 +1,224 @@
+package command
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// subnetFiles writes the files of two networks.
+func subnetFiles(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	for name, text := range map[string]string{
+		"default": "LENO_NETWORK=10.5.0.0/16\nLENO_SUBNET=10.5.34.1/24\nLENO_IPV6_NETWORK=fd00:5::/48\nLENO_IPV6_SUBNET=fd00:5:0:22::1/64\nLENO_MTU=1450\nLENO_IPMASQ=true\n",
+		"blue":    "LENO_NETWORK=10.9.0.0/20\nLENO_SUBNET=10.9.7.1/24\nLENO_MTU=1400\nLENO_IPMASQ=false\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name+".env"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestDockerOpts(t *testing.T) {
+	t.Setenv("PATH", t.TempDir()) // no Docker
+	dir := subnetFiles(t)
+	for name, args := range map[string]string{
+		"":                 "-docker-version=28.3.2",
+		"unknown version":  "",
+		"old":              "-docker-version=20.10.24",
+		"networks":         "-docker-version=28.3.2 -subnet-file=DIR/blue.env",
+		"networks old":     "-docker-version=27.5.1 -subnet-file=DIR/blue.env",
+		"create":           "-docker-version=28.3.2 -create -interface=leno-default -interface=eth0",
+		"create nftables":  "-docker-version=29.0.1 -create -docker-firewall=nftables",
+		"env":              "-docker-version=28.3.2 -format=env",
+		"env raw":          "-docker-version=28.1.1 -format=env -key=DOCKER_NETWORK_OPTIONS",
+		"env unknown":      "-format=env",
+		"json":             "-docker-version=28.3.2 -format=json",
+		"json unknown":     "-format=json",
+		"nftables":         "-docker-version=29.0.1 -docker-firewall=nftables",
+		"bad version":      "-docker-version=latest",
+		"podman's version": "-docker-version=4.3.1",
+		"env of two":       "-format=env -subnet-file=DIR/blue.env",
+		"no file":          "-subnet-file=DIR/red.env",
+	} {
+		t.Run(name, func(t *testing.T) {
+			shown := strings.Fields("docker-opts -subnet-file=DIR/default.env " + args)
+			got := world{}.run(strings.Fields(strings.ReplaceAll(strings.Join(shown, " "), "DIR", dir))...)
+			got.stdout, got.stderr = strings.ReplaceAll(got.stdout, dir, "DIR"), strings.ReplaceAll(got.stderr, dir, "DIR")
+			golden(t, strings.TrimSpace("docker-opts "+strings.ReplaceAll(name, "'", "")), got.transcript(shown))
+			if strings.HasPrefix(name, "json") && !json.Valid([]byte(got.stdout)) {
+				t.Error("not JSON")
+			}
+			if !strings.HasPrefix(name, "env") { // its lines cannot be broken
+				fits80(t, got.stdout)
+			}
+		})
+	}
+}
+
+// The agent says where the files are, and by what devices packets arrive.
+func TestDockerOptsAsksTheAgent(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	dir := subnetFiles(t)
+	f := newFakeAgent(t)
+	f.networks[1].Local.SubnetFile = filepath.Join(dir, "default.env")
+	w := world{env: map[string]string{"LENO_ADDRESS": f.url}}
+	run := func(code int, args string, want ...string) {
+		t.Helper()
+		got := w.run(strings.Fields("docker-opts -docker-version=28.3.2 " + args)...)
+		if got.code != code {
+			t.Errorf("%s: %+v", args, got)
+		}
+		for _, text := range want {
+			if !strings.Contains(got.stdout+got.stderr, text) {
+				t.Errorf("%s: %q is missing in\n%s%s", args, text, got.stdout, got.stderr)
+			}
+		}
+	}
+	run(exitDone, "", "--bip=10.5.34.1/24")
+	run(exitDone, "-create", "trusted_host_interfaces=leno-default \\\n") // and nothing else
+	f.networks[1].Backend = json.RawMessage(`{"type":"vxlan","direct_routing":true}`)
+	run(exitDone, "-create", "trusted_host_interfaces=leno-default:eth0")
+	run(exitFailed, "-network=green", "network green is not on this host: known are default")
+	run(exitFailed, "-network=blue", "known are default") // this host has no part in it
+
+	f.networks[1].Local.Backend = "host-gw"
+	run(exitDone, "-create", "trusted_host_interfaces=eth0")
+
+	local := *f.networks[1].Local
+	local.SubnetFile, local.State = filepath.Join(dir, "none.env"), "waits for a lease: network is full"
+	f.networks[0].Local = &local
+	run(exitUsage, "", "there are several networks, name them with -network, docker0's first: blue, default")
+	run(exitDone, "-network=default", "--bip=10.5.34.1/24")
+	run(exitFailed, "-network=default -network=blue", "network blue has no subnet file", "waits for a lease: network is full")
+	f.networks = nil
+	run(exitFailed, "", "no network has a subnet file here")
+}
+
+// An agent that is named has to answer; else the files are enough.
+func TestDockerOptsWithoutAgent(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	w := world{env: map[string]string{"LENO_ADDRESS": "http://127.0.0.1:1"}}
+	if got := w.run("docker-opts", "-address=http://127.0.0.1:1"); got.code != exitFailed || !strings.Contains(got.stderr, "no agent answers") {
+		t.Errorf("%+v", got)
+	}
+	if got := w.run("docker-opts", "-network=is-not-here"); got.code != exitFailed || !strings.Contains(got.stderr, "no agent") && !strings.Contains(got.stderr, "/run/leno/*.env") &&
+		!strings.Contains(got.stderr, "is not on this host: known are") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestDockerOptsFindsTheVersion runs programs that answer as Docker's do.
+func TestDockerOptsFindsTheVersion(t *testing.T) {
+	dir := subnetFiles(t)
+	const dockerd = `[ "$1" = --version ] && echo "Docker version 28.3.2, build e77ff99"`
+	const server = `case "$*" in *Server*) echo 27.5.1;; *Client*) echo 29.0.0;; info*Firewall*) echo nftables;; esac`
+	const client = `case "$*" in *Client*) echo 26.1.5+dfsg1; echo Cannot connect >&2; exit 1;; *) exit 1;; esac`
+	for _, tt := range []struct {
+		name, dockerd, docker, want string
+	}{
+		{"the daemon that is installed", dockerd, server, "Docker 28.3.2 with nftables"},
+		{"the one that runs", "", server, "Docker 27.5.1 with nftables"},
+		{"the client", "", client, "Docker 26.1.5:"},
+		{"Podman", "", "echo 4.3.1", "an unknown version of Docker:"},
+		{"none that works", "exit 127", "exit 127", "an unknown version of Docker:"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bin := t.TempDir()
+			for name, script := range map[string]string{"dockerd": tt.dockerd, "docker": tt.docker} {
+				if script != "" {
+					if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			t.Setenv("PATH", bin)
+			got := world{}.run("docker-opts", "-subnet-file="+filepath.Join(dir, "default.env"))
+			if got.code != exitDone || !strings.Contains(got.stdout, tt.want) {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
+func TestDockerOptsWrites(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	dir := subnetFiles(t)
+	path := filepath.Join(dir, "daemon.json")
+	run := func(code int, want string, args ...string) {
+		t.Helper()
+		got := world{}.run(append([]string{"docker-opts", "-docker-version=28.3.2", "-subnet-file=" + filepath.Join(dir, "default.env")}, args...)...)
+		if got.code != code || !strings.Contains(got.stdout+got.stderr, want) {
+			t.Errorf("%q: %+v, want %d and %q", args, got, code, want)
+		}
+	}
+	content := func() string {
+		t.Helper()
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	write := func(text string, mode os.FileMode) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	write(`{"fixed-cidr-v6":"fd00::/64","debug":true,"bip":"172.17.0.1/16","max":12345678901234567890,"insecure-registries":["<x>"]}`, 0o600)
+	run(exitDone, "Wrote "+path, "-format=json", "-write="+path)
+	want := `{
+  "allow-direct-routing": true,
+  "bip": "10.5.34.1/24",
+  "bip6": "fd00:5:0:22::1/64",
+  "debug": true,
+  "insecure-registries": [
+    "<x>"
+  ],
+  "ip-masq": false,
+  "ipv6": true,
+  "max": 12345678901234567890,
+  "mtu": 1450
+}
+`
+	if diff := cmp.Diff(want, content()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	run(exitDone, "is up to date", "-format=json", "-write="+path)
+
+	for _, broken := range []string{"{", "[]", "{} {}", "null x"} {
+		write(broken, 0o600)
+		run(exitFailed, "left as it is", "-format=json", "-write="+path)
+		if content() != broken {
+			t.Errorf("%q became %q", broken, content())
+		}
+	}
+	run(exitDone, "Wrote", "-format=env", "-write="+path)
+	if !strings.HasSuffix(content(), "\nDOCKER_OPTS=\"--bip=10.5.34.1/24 --ipv6 --bip6=fd00:5:0:22::1/64 --ip-masq=false --mtu=1450 --allow-direct-routing\"\n") {
+		t.Errorf("got\n%s", content())
+	}
+	run(exitDone, "is up to date", "-format=env", "-write="+path)
+	run(exitFailed, "no such file or directory", "-format=env", "-write="+filepath.Join(dir, "none", "x"))
+	run(exitFailed, "is a directory", "-format=env", "-write="+dir)
+	run(exitUsage, "-write takes", "-write="+path)
+	run(exitUsage, `-format: "xml" is none of`, "-format=xml")
+	run(exitUsage, "exclude each other", "-network=x")
+	run(exitUsage, `-key: "a b" is not`, "-format=env", "-key=a b")
+	run(exitUsage, "neither iptables nor nftables", "-docker-firewall=ufw")
+	run(exitUsage, "is not the name of a network or device", "-create", "-interface=a;b")
+	files, err := filepath.Glob(filepath.Join(dir, ".*"))
+	if err != nil || len(files) > 0 {
+		t.Errorf("left behind: %v, %v", files, err)
+	}
+}
