@@ -109,9 +109,22 @@ type Peer struct {
 // Report is what one Apply found and did.
 type Report struct {
 	Writes  int      // changes made to the kernel or forwarder; 0 when all agreed
-	Healed  []string // differences that were not caused by a changed State: "device recreated"
+	Healed  []Repair // differences that were not caused by a changed State, healed
 	Skipped []Skip   // peers that could not be used
 	Peers   int      // peers in place
+}
+
+// Repair is one thing that somebody else had changed.
+type Repair struct {
+	Fault  string // what was wrong, in the same words each time: "device was down"
+	Detail string // which and how, for people; "" when the fault says it all
+}
+
+func (r Repair) String() string {
+	if r.Detail == "" {
+		return r.Fault
+	}
+	return r.Fault + ": " + r.Detail
 }
 
 // Skip names a peer that was left out and why.

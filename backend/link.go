@@ -6,6 +6,11 @@ import (
 	"strings"
 )
 
+// LinkAlias is written on the device of a network (IFLA_IFALIAS, `ip link` shows
+// it), so that it is known under whatever name somebody gave it. Never to be
+// changed, like the name.
+func LinkAlias(network string) string { return "leno network " + network }
+
 // LinkPrefix begins the name of every device of ours.
 const LinkPrefix = "leno-"
 

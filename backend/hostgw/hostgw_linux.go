@@ -74,7 +74,9 @@ func (b *hostgw) Apply(ctx context.Context, s backend.State) (backend.Report, er
 	p := newPlan(b.config.Pools, s, indirect)
 	table := b.kernel.Routes(kernel.Owner{Pools: b.config.Pools})
 	result, err := reconcile.Apply(ctx, reconcile.Want("route", table, kernel.CompareRoutes, p.routes, b.last))
-	b.last = p.routes
+	if b.last = p.routes; err != nil {
+		b.last = nil // what could not be put was not taken away by somebody
+	}
 	return backend.Report{Writes: result.Writes(), Healed: result.Healed(), Skipped: p.skipped, Peers: p.peers}, err
 }
 

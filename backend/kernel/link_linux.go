@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -22,6 +23,61 @@ func (h *Handle) Link(name string) (netlink.Link, error) {
 		return nil, fmt.Errorf("find link %s: %w", name, err)
 	}
 	return link, nil
+}
+
+// Renamed are the devices with an alias and of a kind ("vxlan", "tuntap") that do
+// not have the name that goes with it.
+func (h *Handle) Renamed(name, alias, kind string) ([]netlink.Link, error) {
+	all, err := h.nl.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	return slices.DeleteFunc(all, func(l netlink.Link) bool {
+		return l.Attrs().Alias != alias || l.Type() != kind || l.Attrs().Name == name
+	}), nil
+}
+
+// Reclaim gives a device that was renamed its name back and returns it with the
+// name it had; nil when there is none. Of several the first is taken and the
+// others are deleted.
+func (h *Handle) Reclaim(name, alias, kind string) (link netlink.Link, was string, err error) {
+	renamed, err := h.Renamed(name, alias, kind)
+	if err != nil || len(renamed) == 0 {
+		return nil, "", err
+	}
+	for _, l := range renamed[1:] {
+		if err := h.DeleteLink(l); err != nil {
+			return nil, "", err
+		}
+	}
+	was = renamed[0].Attrs().Name
+	if err := h.rename(renamed[0], name); err != nil {
+		return nil, "", fmt.Errorf("rename link %s back to %s: %w", was, name, err)
+	}
+	link, err = h.Link(name)
+	if err == nil && link == nil {
+		err = fmt.Errorf("rename link %s back to %s: gone again", was, name)
+	}
+	return link, was, err
+}
+
+// rename works on a device that is up since Linux 6.2; before, it has to go down.
+func (h *Handle) rename(link netlink.Link, name string) error {
+	err := h.nl.LinkSetName(link, name)
+	if errors.Is(err, unix.EBUSY) {
+		if err = h.nl.LinkSetDown(link); err == nil {
+			err = h.nl.LinkSetName(link, name)
+		}
+	}
+	return err
+}
+
+// SetAlias writes a device's alias.
+func (h *Handle) SetAlias(link netlink.Link, alias string) error {
+	if err := h.nl.LinkSetAlias(link, alias); err != nil {
+		return fmt.Errorf("set alias of link %s: %w", link.Attrs().Name, err)
+	}
+	return nil
 }
 
 // AddLink creates a device and returns it as the kernel shows it.

@@ -11,6 +11,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/lenonet/leno/backend"
 )
 
 // Table is a keyed set of entries, all of which the caller owns.
@@ -38,7 +40,26 @@ type Count struct {
 
 	// The writes that no difference between this want and the last one explains:
 	// somebody else changed the table.
-	Restored, Pruned int
+	Missing, Altered, Foreign Drift
+}
+
+// Drift is entries of one table that somebody else removed, changed or added.
+type Drift struct {
+	N     int
+	First string // the first of them in the order of the keys, with what it had become
+}
+
+func (d *Drift) add(first string) {
+	if d.N++; d.N == 1 {
+		d.First = first
+	}
+}
+
+func (d Drift) String() string {
+	if d.N > 1 {
+		return fmt.Sprintf("%s and %d more", d.First, d.N-1)
+	}
+	return d.First
 }
 
 // Writes is the number of changes made.
@@ -56,20 +77,38 @@ func (r Result) Writes() int {
 	return n
 }
 
-// Healed describes the repairs in words: "3 routes restored".
-func (r Result) Healed() []string {
-	var out []string
+// Healed describes the repairs: "routes were missing", "10.5.2.0/24 and 2 more".
+func (r Result) Healed() []backend.Repair {
+	var out []backend.Repair
 	for _, c := range r {
 		for _, part := range []struct {
-			n    int
-			done string
-		}{{c.Restored, "restored"}, {c.Pruned, "removed"}} {
-			switch {
-			case part.n == 1:
-				out = append(out, fmt.Sprintf("1 %s %s", c.Name, part.done))
-			case part.n > 1:
-				out = append(out, fmt.Sprintf("%d %s %s", part.n, plural(c.Name), part.done))
+			drift Drift
+			fault string
+		}{
+			{c.Missing, plural(c.Name) + " were missing"},
+			{c.Altered, plural(c.Name) + " were changed"},
+			{c.Foreign, "foreign " + plural(c.Name) + " were there"},
+		} {
+			if part.drift.N > 0 {
+				out = append(out, backend.Repair{Fault: part.fault, Detail: part.drift.String()})
 			}
+		}
+	}
+	return out
+}
+
+// Lost says whether entries of a table were missing.
+func (r Result) Lost(name string) bool {
+	return slices.ContainsFunc(r, func(c Count) bool { return c.Name == name && c.Missing.N > 0 })
+}
+
+// Explain is the result without what was missing of some tables: the loss of
+// something else says it all.
+func (r Result) Explain(names ...string) Result {
+	out := slices.Clone(r)
+	for i := range out {
+		if slices.Contains(names, out[i].Name) {
+			out[i].Missing = Drift{}
 		}
 	}
 	return out
@@ -188,22 +227,28 @@ func (s *step[K, V]) write(ctx context.Context, verb string, changes []Change[K,
 // explain it.
 func (s *step[K, V]) tally(c Change[K, V]) {
 	before, known := s.last[c.Key]
+	unchanged := known && c.New != nil && before == *c.New
 	switch {
 	case c.New == nil:
 		s.done.Deleted++
 		if s.last != nil && !known {
-			s.done.Pruned++
+			s.done.Foreign.add(entry(c.Key, *c.Old))
 		}
-		return
 	case c.Old == nil:
 		s.done.Added++
+		if unchanged {
+			s.done.Missing.add(fmt.Sprint(c.Key))
+		}
 	default:
 		s.done.Changed++
-	}
-	if known && before == *c.New {
-		s.done.Restored++
+		if unchanged {
+			s.done.Altered.add(entry(c.Key, *c.Old))
+		}
 	}
 }
+
+// entry is a key with what it had become.
+func entry(key, value any) string { return strings.TrimSpace(fmt.Sprintf("%v %v", key, value)) }
 
 func plural(name string) string {
 	if stem, ok := strings.CutSuffix(name, "entry"); ok {

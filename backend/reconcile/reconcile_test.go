@@ -166,10 +166,11 @@ func TestHealed(t *testing.T) {
 	}{
 		{"first apply explains nothing", []string{"left"}, nil, want("a"), nil},
 		{"the wanted changed", []string{"a"}, want("a"), want("bb"), nil},
-		{"one lost", []string{"a"}, want("a", "b"), want("a", "b"), []string{"1 route restored"}},
-		{"two lost and one new", nil, want("a", "b"), want("a", "b", "c"), []string{"2 routes restored"}},
-		{"a stranger", []string{"a", "x"}, want("a"), want("a"), []string{"1 route removed"}},
-		{"a stranger and a removed one", []string{"a", "b", "x"}, want("a", "b"), want("a"), []string{"1 route removed"}},
+		{"one lost", []string{"a"}, want("a", "b"), want("a", "b"), []string{"routes were missing: b"}},
+		{"one changed", []string{"aa"}, map[string]int{"aa": 7}, map[string]int{"aa": 7}, []string{"routes were changed: aa 2"}},
+		{"two lost and one new", nil, want("a", "b"), want("a", "b", "c"), []string{"routes were missing: a and 1 more"}},
+		{"a stranger", []string{"a", "x"}, want("a"), want("a"), []string{"foreign routes were there: x 1"}},
+		{"a stranger and a removed one", []string{"a", "b", "x"}, want("a", "b"), want("a"), []string{"foreign routes were there: x 1"}},
 		{"lost and no longer wanted", nil, want("a"), want(), nil},
 	}
 	for _, tt := range tests {
@@ -180,10 +181,28 @@ func TestHealed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := result.Healed(); !slices.Equal(got, tt.healed) {
+			var got []string
+			for _, r := range result.Healed() {
+				got = append(got, r.String())
+			}
+			if !slices.Equal(got, tt.healed) {
 				t.Errorf("healed %q, want %q", got, tt.healed)
 			}
 		})
+	}
+}
+
+func TestExplain(t *testing.T) {
+	r := Result{{Name: "address", Missing: Drift{N: 1, First: "a"}}, {Name: "route", Missing: Drift{N: 2, First: "b"}, Foreign: Drift{N: 1, First: "c"}}}
+	if !r.Lost("address") || r.Lost("neighbour") {
+		t.Error("lost what was not, or the reverse")
+	}
+	got := fmt.Sprint(r.Explain("route", "neighbour").Healed())
+	if want := "[addresses were missing: a foreign routes were there: c]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if r[1].Missing.N != 2 {
+		t.Error("the result itself was changed")
 	}
 }
 

@@ -3,6 +3,7 @@ package udp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"runtime"
@@ -117,12 +118,15 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 	report := backend.Report{Skipped: p.skipped}
 	b.fillTable(p, &report)
 	binds, socketErr := b.openSockets(p.listen, &report)
+	before := b.index
 	link, devices, err := b.attach(&report)
 	socketErr = errors.Join(socketErr, b.engine.start(devices, binds))
 	if err != nil {
 		return report, errors.Join(socketErr, err)
 	}
-	err = errors.Join(socketErr, b.setUp(link, p.mtu, &report), b.program(ctx, p, &report))
+	anew := b.index != before
+	bare := anew || link.Attrs().Flags&net.FlagUp == 0
+	err = errors.Join(socketErr, b.setUp(link, p.mtu, anew, &report), b.program(ctx, p, bare, &report))
 	if b.engine.binds.alive() {
 		report.Peers = len(p.peers)
 	}
@@ -178,30 +182,31 @@ func (b *Backend) fillTable(p plan, report *backend.Report) {
 }
 
 // setUp brings the device up with an MTU. While it is down it has no routes
-// and no IPv6 addresses: it goes first.
-func (b *Backend) setUp(link netlink.Link, mtu int, report *backend.Report) error {
-	var errs []error
-	if link.Attrs().MTU != mtu {
-		if err := b.handle.SetMTU(link, mtu); err != nil {
-			errs = append(errs, err)
-		} else {
-			report.Writes++
-			if b.mtu == mtu {
-				report.Healed = append(report.Healed, "device MTU restored")
-			}
-		}
-	}
-	if link.Attrs().Flags&net.FlagUp == 0 {
-		if err := b.handle.SetUp(link); err != nil {
-			errs = append(errs, err)
-		} else {
-			report.Writes++
-			if b.mtu != 0 {
-				report.Healed = append(report.Healed, "device set up")
-			}
-		}
-	}
+// and no IPv6 addresses: it goes first. What a device that was attached anew
+// lacks is no repair.
+func (b *Backend) setUp(link netlink.Link, mtu int, anew bool, report *backend.Report) error {
+	known := b.mtu == mtu && !anew
 	b.mtu = mtu
+	var errs []error
+	fix := func(wrong bool, mend func() error, fault, detail string) {
+		if !wrong {
+			return
+		}
+		if err := mend(); err != nil {
+			errs = append(errs, err)
+			return
+		}
+		report.Writes++
+		if known {
+			report.Healed = append(report.Healed, backend.Repair{Fault: fault, Detail: detail})
+		}
+	}
+	have := link.Attrs()
+	fix(have.MTU != mtu, func() error { return b.handle.SetMTU(link, mtu) },
+		"device had another MTU", fmt.Sprintf("%d instead of %d", have.MTU, mtu))
+	fix(have.Flags&net.FlagUp == 0, func() error { return b.handle.SetUp(link) }, "device was down", "")
+	fix(have.Alias != b.alias(), func() error { return b.handle.SetAlias(link, b.alias()) },
+		"device had another alias", fmt.Sprintf("%q", have.Alias))
 	return errors.Join(errs...)
 }
 
@@ -218,8 +223,9 @@ func peerRoute(link int, subnet netip.Prefix) kernel.Route {
 }
 
 // program makes the device's addresses and the network's routes those of the
-// plan. Addresses go last: without any, the kernel drops the routes too.
-func (b *Backend) program(ctx context.Context, p plan, report *backend.Report) error {
+// plan. Addresses go last: without any, the kernel drops the routes too. Of a bare
+// device, whose entries went with it, none is told of.
+func (b *Backend) program(ctx context.Context, p plan, bare bool, report *backend.Report) error {
 	addrs := map[netip.Prefix]kernel.Address{}
 	for _, addr := range p.addrs {
 		addrs[addr] = kernel.Address{}
@@ -237,8 +243,15 @@ func (b *Backend) program(ctx context.Context, p plan, report *backend.Report) e
 	result, err := reconcile.Apply(ctx,
 		reconcile.Want("address", b.handle.Addresses(b.index), kernel.CompareAddresses, addrs, b.addrs),
 		reconcile.Want("route", b.handle.Routes(owner), kernel.CompareRoutes, routes, b.routes))
-	b.addrs, b.routes = addrs, routes
+	if b.addrs, b.routes = addrs, routes; err != nil {
+		b.addrs, b.routes = nil, nil // what could not be put was not taken away by somebody
+	}
 	report.Writes += result.Writes()
+	if bare {
+		result = result.Explain("address", "route")
+	} else if result.Lost("address") {
+		result = result.Explain("route")
+	}
 	report.Healed = append(report.Healed, result.Healed()...)
 	return err
 }

@@ -35,7 +35,7 @@ func (b *Backend) openSockets(at netip.AddrPort, report *backend.Report) ([]Bind
 		return nil, errors.Join(fmt.Errorf("close the sockets before: %w", err), closeAll(sockets))
 	}
 	if lost {
-		report.Healed = append(report.Healed, "socket reopened")
+		report.Healed = append(report.Healed, backend.Repair{Fault: "socket was closed"})
 	}
 	b.listen = at
 	report.Writes++
@@ -48,7 +48,7 @@ func (b *Backend) openSockets(at netip.AddrPort, report *backend.Report) ([]Bind
 // somebody else's.
 func (b *Backend) attach(report *backend.Report) (netlink.Link, []Device, error) {
 	name := b.config.Link
-	link, err := b.handle.Link(name)
+	link, err := b.named(report)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -103,12 +103,43 @@ func (b *Backend) attach(report *backend.Report) (netlink.Link, []Device, error)
 	switch {
 	case b.index == 0: // the first time in this process
 	case made.Attrs().Index == b.index:
-		report.Healed = append(report.Healed, "device attached again")
+		report.Healed = append(report.Healed, backend.Repair{Fault: "device was detached"})
+	case link != nil:
+		report.Healed = append(report.Healed, backend.Repair{Fault: "device was replaced"})
 	default:
-		report.Healed = append(report.Healed, "device recreated")
+		report.Healed = append(report.Healed, backend.Repair{Fault: "device was deleted"})
 	}
 	b.index = made.Attrs().Index
 	return made, asEnds[Device](queues), nil
+}
+
+func (b *Backend) alias() string { return backend.LinkAlias(b.config.Network) }
+
+// named is the device of the network's name, nil when there is none. One that was
+// renamed gets its name back, unless another has it by now: then it is deleted,
+// for it would keep this host's addresses.
+func (b *Backend) named(report *backend.Report) (netlink.Link, error) {
+	name := b.config.Link
+	link, err := b.handle.Link(name)
+	switch {
+	case err != nil:
+		return nil, err
+	case link == nil:
+		link, was, err := b.handle.Reclaim(name, b.alias(), "tuntap")
+		if link != nil {
+			report.Writes++
+			report.Healed = append(report.Healed, backend.Repair{Fault: "device was renamed", Detail: "to " + was})
+		}
+		return link, err
+	case link.Attrs().Index == b.index || !isTUN(link):
+		return link, nil
+	}
+	renamed, err := b.handle.Renamed(name, b.alias(), "tuntap")
+	for _, stray := range renamed {
+		err = errors.Join(err, b.handle.DeleteLink(stray))
+		report.Writes++
+	}
+	return link, err
 }
 
 // onlyOurs checks that nobody else is attached to a device to which we just

@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
 )
 
@@ -17,8 +18,13 @@ import (
 type ensured struct {
 	index  int
 	writes int
-	made   bool     // it was not there, or could not be changed into the wanted one
-	fixed  []string // what was changed in place
+	faults []backend.Repair // how it differed from the wanted one
+	bare   bool             // entries went with how it was
+}
+
+func (e *ensured) found(fault, detail string) {
+	e.writes++
+	e.faults = append(e.faults, backend.Repair{Fault: fault, Detail: detail})
 }
 
 // ensure makes the device the wanted one. Past an error the device may still be
@@ -29,26 +35,44 @@ func (b *vxlan) ensure(ctx context.Context, want device) (ensured, error) {
 		return ensured{}, err
 	}
 	var e ensured
+	if link == nil {
+		var was string
+		if link, was, err = b.kernel.Reclaim(b.config.Link, want.alias, "vxlan"); err != nil {
+			return e, err
+		}
+		if link != nil {
+			e.found("device was renamed", "to "+was)
+		}
+	}
 	var have device
 	if link != nil {
-		if have = shown(link); have.needsNew(want) != "" {
+		have = shown(link)
+		if reason := have.needsNew(want); reason != "" {
 			if err := b.kernel.DeleteLink(link); err != nil {
 				return e, err
 			}
-			e.writes++
+			e.found("device was replaced", "it had another "+reason)
 			link = nil
 		}
+	} else {
+		e.faults = append(e.faults, backend.Repair{Fault: "device was deleted"})
 	}
 	if link == nil {
-		made, err := b.make(want)
-		if err != nil {
+		if link, err = b.make(want); err != nil {
 			return e, err
 		}
-		e.made = true
 		e.writes++
-		link, have = made, shown(made)
+		e.bare = true
+		have = shown(link)
 	}
 	e.index = link.Attrs().Index
+	return e, b.fixAll(ctx, link, have, want, &e)
+}
+
+// fixAll changes in place what can be. A device that was just made differs only
+// where the kernel knows better, which nobody is told of.
+func (b *vxlan) fixAll(ctx context.Context, link netlink.Link, have, want device, e *ensured) error {
+	made := e.bare
 	var errs []error
 	for _, what := range have.fixes(want) {
 		if err := b.fix(ctx, link, what, want); err != nil {
@@ -56,14 +80,19 @@ func (b *vxlan) ensure(ctx context.Context, want device) (ensured, error) {
 			continue
 		}
 		e.writes++
-		e.fixed = append(e.fixed, what)
+		if !made {
+			e.faults = append(e.faults, have.fault(what, want))
+			e.bare = e.bare || what == fixState || what == fixAddress
+		}
 	}
 	changed, err := b.checksum()
 	if changed {
 		e.writes++
-		e.fixed = append(e.fixed, "checksum offload")
+		if !made {
+			e.faults = append(e.faults, backend.Repair{Fault: "device had another checksum offload"})
+		}
 	}
-	return e, errors.Join(append(errs, err)...)
+	return errors.Join(append(errs, err)...)
 }
 
 func (b *vxlan) fix(ctx context.Context, link netlink.Link, what string, want device) error {
@@ -74,6 +103,8 @@ func (b *vxlan) fix(ctx context.Context, link netlink.Link, what string, want de
 		return b.kernel.SetMAC(link, want.mac)
 	case fixMTU:
 		return b.kernel.SetMTU(link, want.mtu)
+	case fixAlias:
+		return b.kernel.SetAlias(link, want.alias)
 	}
 	return b.kernel.SetUp(link)
 }
@@ -101,6 +132,7 @@ func (e *foreignLink) Error() string {
 func (b *vxlan) make(want device) (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = b.config.Link
+	attrs.Alias = want.alias
 	attrs.MTU = want.mtu
 	attrs.HardwareAddr = net.HardwareAddr(want.mac[:])
 	link, err := b.kernel.AddLink(&netlink.Vxlan{
@@ -121,7 +153,7 @@ func shown(link netlink.Link) device {
 	}
 	d := device{
 		vni: v.VxlanId, port: v.Port, gbp: v.GBP, parent: v.VtepDevIndex, learning: v.Learning,
-		mtu: v.MTU, up: v.Flags&net.FlagUp != 0,
+		alias: v.Alias, mtu: v.MTU, up: v.Flags&net.FlagUp != 0,
 	}
 	local, _ := netip.AddrFromSlice(v.SrcAddr)
 	d.local = local.Unmap()

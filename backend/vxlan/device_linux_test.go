@@ -133,19 +133,23 @@ func TestHealedNamesWhatWasDoneToTheDevice(t *testing.T) {
 		t.Errorf("checksum offload is on:\n%s", got)
 	}
 	for _, tt := range []struct{ script, healed string }{
-		{"ip link del leno-test", "[device recreated]"},
-		{"ip link set leno-test address 02:00:00:00:00:01", "[device address restored 1 neighbour restored]"},
-		{"ip link set leno-test mtu 1300", "[device mtu restored]"},
-		{"ip link set leno-test down", "[device state restored 1 neighbour restored 1 route restored]"},
-		{"ethtool -K leno-test tx on", "[device checksum offload restored]"},
-		{"ip addr flush dev leno-test", "[1 address restored 1 neighbour restored 1 route restored]"},
-		{"bridge fdb del 0a:58:00:00:00:02 dev leno-test dst 192.0.2.2", "[1 FDB entry restored]"},
-		{"bridge fdb add 0a:58:00:00:00:03 dev leno-test dst 192.0.2.2", "[1 FDB entry removed]"},
-		{"bridge fdb replace 0a:58:00:00:00:02 dev leno-test dst 192.0.2.9", "[1 FDB entry restored]"},
-		{"ip route add 10.5.3.0/24 dev leno-test proto 108; ip route add 10.5.4.0/24 dev leno-test proto 108", "[2 routes removed]"},
+		{"ip link del leno-test", "[device was deleted]"},
+		{"ip link set leno-test address 02:00:00:00:00:01", "[device had another MAC address: 02:00:00:00:00:01 instead of " + b.mac.String() + "]"},
+		{"ip link set leno-test name other", "[device was renamed: to other]"},
+		{"ip link set leno-test down; ip link set leno-test name other", "[device was renamed: to other device was down]"},
+		{"ip link set leno-test alias mine", `[device had another alias: "mine"]`},
+		{"ip link set leno-test type vxlan learning", "[device had another underlay: learning was on]"},
+		{"ip link set leno-test mtu 1300", "[device had another MTU: 1300 instead of 1450]"},
+		{"ip link set leno-test down", "[device was down]"},
+		{"ethtool -K leno-test tx on", "[device had another checksum offload]"},
+		{"ip addr flush dev leno-test", "[addresses were missing: 10.5.1.0/32]"},
+		{"bridge fdb del 0a:58:00:00:00:02 dev leno-test dst 192.0.2.2", "[FDB entries were missing: 0a:58:00:00:00:02]"},
+		{"bridge fdb add 0a:58:00:00:00:03 dev leno-test dst 192.0.2.2", "[foreign FDB entries were there: 0a:58:00:00:00:03 dst 192.0.2.2]"},
+		{"bridge fdb replace 0a:58:00:00:00:02 dev leno-test dst 192.0.2.9", "[FDB entries were changed: 0a:58:00:00:00:02 dst 192.0.2.9]"},
+		{"ip route add 10.5.3.0/24 dev leno-test proto 108; ip route add 10.5.4.0/24 dev leno-test proto 108", "[foreign routes were there: 10.5.3.0/24 link INDEX and 1 more]"},
 	} {
 		h.ns.Sh(tt.script)
-		if r := h.apply(b, s); fmt.Sprint(r.Healed) != tt.healed {
+		if r := h.apply(b, s); fmt.Sprint(r.Healed) != strings.ReplaceAll(tt.healed, "INDEX", fmt.Sprint(h.ns.Index("leno-test"))) {
 			t.Errorf("%s: healed %q, want %s", tt.script, r.Healed, tt.healed)
 		}
 		if r := h.apply(b, s); r.Writes != 0 {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"strings"
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
@@ -27,6 +28,7 @@ type device struct {
 	local     netip.Addr
 
 	// Changeable in place.
+	alias    string
 	parent   int // ifindex of the underlay
 	learning bool
 	mac      kernel.MAC
@@ -35,13 +37,13 @@ type device struct {
 }
 
 // wantDevice is the device for a state that is not zero.
-func wantDevice(mac kernel.MAC, o options, s backend.State) (device, error) {
+func wantDevice(network string, mac kernel.MAC, o options, s backend.State) (device, error) {
 	if len(s.Underlay.Addrs) == 0 {
 		return device{}, fmt.Errorf("underlay %s has no public address", s.Underlay.Interface)
 	}
 	d := device{
 		vni: o.VNI, port: o.Port, gbp: o.GBP, local: s.Underlay.Addrs[0],
-		parent: s.Underlay.Index, mac: mac, mtu: s.MTU, up: true,
+		parent: s.Underlay.Index, alias: backend.LinkAlias(network), mac: mac, mtu: s.MTU, up: true,
 	}
 	// More than fits is EINVAL over IPv4 and silently less over IPv6.
 	if most := s.Underlay.MTU - overhead(d.local); d.mtu == 0 || d.mtu > most {
@@ -74,6 +76,7 @@ const (
 	fixAddress  = "address"
 	fixMTU      = "mtu"
 	fixState    = "state"
+	fixAlias    = "alias"
 )
 
 // fixes is what must be changed in place, in order.
@@ -90,7 +93,35 @@ func (d device) fixes(want device) (out []string) {
 	if d.up != want.up {
 		out = append(out, fixState)
 	}
+	if d.alias != want.alias {
+		out = append(out, fixAlias)
+	}
 	return out
+}
+
+// fault is what a fix mended.
+func (d device) fault(fix string, want device) backend.Repair {
+	switch fix {
+	case fixUnderlay:
+		var parts []string
+		if d.parent != want.parent {
+			parts = append(parts, fmt.Sprintf("interface %d instead of %d", d.parent, want.parent))
+		}
+		if d.local != want.local {
+			parts = append(parts, fmt.Sprintf("address %s instead of %s", d.local, want.local))
+		}
+		if d.learning {
+			parts = append(parts, "learning was on")
+		}
+		return backend.Repair{Fault: "device had another underlay", Detail: strings.Join(parts, ", ")}
+	case fixAddress:
+		return backend.Repair{Fault: "device had another MAC address", Detail: fmt.Sprintf("%s instead of %s", d.mac, want.mac)}
+	case fixMTU:
+		return backend.Repair{Fault: "device had another MTU", Detail: fmt.Sprintf("%d instead of %d", d.mtu, want.mtu)}
+	case fixAlias:
+		return backend.Repair{Fault: "device had another alias", Detail: fmt.Sprintf("%q", d.alias)}
+	}
+	return backend.Repair{Fault: "device was down"}
 }
 
 // plan is what the kernel should hold besides the device.

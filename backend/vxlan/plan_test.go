@@ -52,7 +52,7 @@ func TestPrecedence(t *testing.T) {
 	stranger.Node, stranger.Attributes = "a-stranger", host.Attributes
 	host.Precedence, stranger.Precedence = 7, 1<<63
 	s := state("192.0.2.1", stranger, host)
-	own, err := wantDevice(kernel.MAC{0x0a, 0x58, 0, 0, 0, 1}, defaults(), s)
+	own, err := wantDevice("test", kernel.MAC{0x0a, 0x58, 0, 0, 0, 1}, defaults(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ peers 0`},
 			var device device
 			if !tt.state.Zero() {
 				var err error
-				if device, err = wantDevice(mac, defaults(), tt.state); err != nil {
+				if device, err = wantDevice("test", mac, defaults(), tt.state); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -188,17 +188,17 @@ func TestWantDeviceMTU(t *testing.T) {
 	} {
 		s := state(tt.underlay)
 		s.MTU, s.Underlay.MTU = tt.mtu, tt.room
-		if got, err := wantDevice(kernel.MAC{}, defaults(), s); err != nil || got.mtu != tt.want {
+		if got, err := wantDevice("test", kernel.MAC{}, defaults(), s); err != nil || got.mtu != tt.want {
 			t.Errorf("%+v: mtu %d, %v", tt, got.mtu, err)
 		}
 	}
-	if _, err := wantDevice(kernel.MAC{}, defaults(), backend.State{}); err == nil {
+	if _, err := wantDevice("test", kernel.MAC{}, defaults(), backend.State{}); err == nil {
 		t.Error("no error for an underlay without address")
 	}
 }
 
 func TestDeviceDifferences(t *testing.T) {
-	want, err := wantDevice(kernel.MAC{0x0a, 1}, defaults(), state("192.0.2.1"))
+	want, err := wantDevice("test", kernel.MAC{0x0a, 1}, defaults(), state("192.0.2.1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,11 +241,11 @@ func TestInterrupts(t *testing.T) {
 	} {
 		o := defaults()
 		change(&o)
-		have, err := wantDevice(kernel.MAC{0x0a, 1}, defaults(), state("192.0.2.1"))
+		have, err := wantDevice("test", kernel.MAC{0x0a, 1}, defaults(), state("192.0.2.1"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, err := wantDevice(kernel.MAC{0x0a, 1}, o, state("192.0.2.1"))
+		want, err := wantDevice("test", kernel.MAC{0x0a, 1}, o, state("192.0.2.1"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -45,7 +45,7 @@ func newBackend(c backend.Config) (backend.Backend, error) {
 // Advertise publishes the address of the device that is to be. It refuses an
 // underlay too narrow for the network's families (RFC 791, RFC 8200).
 func (b *vxlan) Advertise(u backend.Underlay) (backend.Advertisement, error) {
-	want, err := wantDevice(b.mac, b.options, backend.State{Underlay: u})
+	want, err := wantDevice(b.config.Network, b.mac, b.options, backend.State{Underlay: u})
 	if err != nil {
 		return backend.Advertisement{}, err
 	}
@@ -75,7 +75,7 @@ func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, err
 	if s.Zero() {
 		return b.remove(ctx)
 	}
-	want, err := wantDevice(b.mac, b.options, s)
+	want, err := wantDevice(b.config.Network, b.mac, b.options, s)
 	if err != nil {
 		return backend.Report{}, err
 	}
@@ -84,20 +84,21 @@ func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, err
 		return backend.Report{}, err
 	}
 	e, deviceErr := b.ensure(ctx, want)
-	report := backend.Report{Writes: e.writes, Healed: b.healed(e, want)}
+	report := backend.Report{Writes: e.writes}
 	if e.index == 0 {
-		return report, deviceErr
+		return report, deviceErr // nothing is healed yet
 	}
+	report.Healed = b.healed(e, want)
 	p := newPlan(b.config.Pools, b.options, want, e.index, s, direct)
 	report.Skipped, report.Peers = p.skipped, p.peers
 	result, err := reconcile.Apply(ctx, b.steps(e.index, p)...)
 	report.Writes += result.Writes()
-	// All that hung on a device goes with it: naming the device says it all.
-	if !e.made {
-		report.Healed = append(report.Healed, result.Healed()...)
-	}
+	report.Healed = append(report.Healed, explained(e, result).Healed()...)
 	b.lastDevice, b.last = want, p
-	return report, errors.Join(deviceErr, err)
+	if err = errors.Join(deviceErr, err); err != nil {
+		b.last = plan{} // what could not be put was not taken away by somebody
+	}
+	return report, err
 }
 
 // steps are in the order in which a path to a peer becomes complete.
@@ -112,17 +113,23 @@ func (b *vxlan) steps(link int, p plan) []reconcile.Step {
 }
 
 // healed names what happened to the device though the same one was wanted.
-func (b *vxlan) healed(e ensured, want device) (out []string) {
+func (b *vxlan) healed(e ensured, want device) []backend.Repair {
 	if want != b.lastDevice {
 		return nil
 	}
-	if e.made {
-		return []string{"device recreated"}
+	return e.faults
+}
+
+// explained leaves out what went with the device, or with its addresses: naming
+// that says it all.
+func explained(e ensured, r reconcile.Result) reconcile.Result {
+	if e.bare {
+		return r.Explain("address", "FDB entry", "neighbour", "route")
 	}
-	for _, what := range e.fixed {
-		out = append(out, "device "+what+" restored")
+	if r.Lost("address") {
+		return r.Explain("neighbour", "route")
 	}
-	return out
+	return r
 }
 
 // direct asks the host's routing which peers are on the same layer 2. A
