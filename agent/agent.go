@@ -43,9 +43,10 @@ type Options struct {
 	// WatchedNetwork is this host's part in a network without a block.
 	WatchedNetwork func(name string) config.Network
 
-	// EnsureForwarding says whether the kernel forwards the family of a, and
-	// switches it on where set asks.
-	EnsureForwarding func(a netip.Addr, set bool) (on bool, err error)
+	// EnsureForwarding says whether the kernel forwards the family of a when packets
+	// come in by the first of the devices that exists, and switches it on where set
+	// asks.
+	EnsureForwarding func(a netip.Addr, links []string, set bool) (Forwarding, error)
 
 	// Remains is what the kernel has of a network's datapath.
 	Remains func(ctx context.Context, link string, pools []netip.Prefix) (Remains, error)
@@ -74,7 +75,7 @@ type environment struct {
 	goneFor    time.Duration        // before a network that was not seen to go is left
 
 	selectUnderlay   func(c config.Underlay, pools []netip.Prefix) (underlay.Choice, error)
-	ensureForwarding func(a netip.Addr, set bool) (on bool, err error)
+	ensureForwarding func(a netip.Addr, links []string, set bool) (Forwarding, error)
 	remains          func(ctx context.Context, link string, pools []netip.Prefix) (Remains, error)
 }
 

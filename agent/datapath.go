@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"strings"
 	"time"
 
 	"github.com/lenonet/leno/api"
@@ -72,15 +71,11 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 			report, err := r.apply(ctx, n, lease, state, fresh)
 			switch {
 			case err != nil:
-				failed = time.After(retry.next())
-				kernelChanged = nil // its own writes would make it try at once, for ever
-			case len(report.Healed) > 0:
-				// Somebody who changes it again and again is not to be outrun.
-				calm = min(2*calm, localLast)
-			case report.Writes == 0:
-				calm = settle
-			}
-			if err == nil {
+				// Its own writes would make it try at once, for ever.
+				pause := retry.next()
+				failed, calm = time.After(pause), min(pause, longestCalm)
+			default:
+				calm = r.calmer(calm, len(report.Healed) > 0)
 				retry.reset()
 				fresh = false
 			}
@@ -141,6 +136,10 @@ func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.L
 	if ctx.Err() != nil {
 		return report, ctx.Err()
 	}
+	if n.Backend.Type != "alloc" { // which has no datapath, so nothing to forward
+		report.Healed = append(report.Healed, r.forwarding(s)...)
+	}
+	r.healed(report.Healed)
 	r.show(func(v *view) {
 		v.report, v.local.Peers = report, report.Peers
 		if err == nil {
@@ -158,10 +157,7 @@ func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.L
 		}
 		return report, err
 	}
-	switch {
-	case len(report.Healed) > 0:
-		r.log.Warn("datapath was changed by somebody else, healed", "healed", strings.Join(report.Healed, "; "))
-	case report.Writes > 0 && wanted:
+	if report.Writes > 0 && wanted {
 		r.log.Info("datapath applied", "peers", report.Peers, "writes", report.Writes, "took", time.Since(started).Round(time.Microsecond))
 	}
 	r.checkPeers(report)
@@ -173,14 +169,19 @@ func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.L
 	return report, nil
 }
 
+// checkPeers says what was left out, and who is in the way.
 func (r *runner) checkPeers(report backend.Report) {
-	if len(report.Skipped) == 0 {
-		r.check(checkDatapath, api.Passing, fmt.Sprintf("%d peers in place", report.Peers))
-		return
+	status, reason := api.Passing, fmt.Sprintf("%d peers in place", report.Peers)
+	skipped := len(report.Skipped) > 0
+	if skipped {
+		first := report.Skipped[0]
+		status = api.Warning
+		reason = fmt.Sprintf("%d peers in place, %d skipped, the first %q: %s", report.Peers, len(report.Skipped), first.Node, first.Reason)
 	}
-	first := report.Skipped[0]
-	reason := fmt.Sprintf("%d peers in place, %d skipped, the first %q: %s", report.Peers, len(report.Skipped), first.Node, first.Reason)
-	if r.env.health.set(r.local.Name, checkDatapath, api.Warning, reason) {
+	if quarrels := r.drift.quarrels(); quarrels != "" {
+		status, reason = api.Warning, reason+"; is being changed by somebody else again and again: "+quarrels
+	}
+	if r.env.health.set(r.local.Name, checkDatapath, status, reason) && skipped {
 		for _, skip := range report.Skipped {
 			r.log.Warn("peer skipped", "peer", skip.Node, "error", skip.Reason)
 		}

@@ -360,7 +360,7 @@ func TestHealingSlowsDown(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
 	began := len(a.recorder.tries())
-	a.recorder.setReport(backend.Report{Writes: 1, Healed: []string{"device recreated"}})
+	a.recorder.setReport(backend.Report{Writes: 1, Healed: []backend.Repair{{Fault: "device was deleted"}}})
 	a.recorder.hook(func(backend.State) { a.kick() })
 	a.kick()
 	wantGrowing(t, "healing applies", 2*localFirst-50*time.Millisecond, func() []time.Time { return a.recorder.tries()[began:] })

@@ -103,7 +103,7 @@ func (h *host) build() *Agent {
 		Logger: hclog.New(&hclog.LoggerOptions{Name: h.name, Level: hclog.Trace, Output: log}), Version: "test",
 		Registry: reg, RegistryName: "memory", Firewall: h.wall,
 		Backends:         map[string]backend.Type{"recorder": h.recorder.kind("recorder"), "other": h.recorder.kind("other")},
-		EnsureForwarding: func(netip.Addr, bool) (bool, error) { return true, nil },
+		EnsureForwarding: func(netip.Addr, []string, bool) (Forwarding, error) { return Forwarding{}, nil },
 		WatchedNetwork: func(name string) config.Network {
 			local := config.WatchedNetwork(name)
 			local.SubnetFile = filepath.Join(filepath.Dir(h.config.DataDir), name+".env")

@@ -103,20 +103,6 @@ func remains(ctx context.Context, link string, pools []netip.Prefix) (Remains, e
 	return out, err
 }
 
-// ensureForwarding says whether the kernel forwards the family of a, and
-// switches it on where set asks. IPv6 is only looked at: forwarding makes a
-// host stop listening to router advertisements, which may be how it got its
-// own default route.
-func ensureForwarding(a netip.Addr, set bool) (on bool, err error) {
-	name := forwardingSwitch(a)
-	value, err := kernel.Sysctl(name...)
-	if err != nil || value != "0" || !set || a.Is6() {
-		return err == nil && value != "0", err
-	}
-	_, err = kernel.SetSysctl("1", name...)
-	return err == nil, err
-}
-
 // watchKernel tells of changes that may matter to any network or to the choice
 // of the underlay, until ctx ends.
 func watchKernel(ctx context.Context, used func(link string) bool, changed func()) error {

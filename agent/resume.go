@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -221,12 +220,11 @@ func (r *runner) standIn(ctx context.Context, found recollected, first chan<- st
 		_, _, kernel := r.env.kernel.get()
 		var failed <-chan time.Time
 		switch healed, err := r.keepOn(ctx, found.network, &state); {
-		case err != nil:
-			failed, kernel = time.After(retry.next()), nil
-		case healed: // whoever changes it again and again is not to be outrun
-			calm = min(2*calm, localLast)
+		case err != nil: // its own writes would make it try at once, for ever
+			pause := retry.next()
+			failed, calm = time.After(pause), min(pause, longestCalm)
 		default:
-			calm = settle
+			calm = r.calmer(calm, healed)
 			retry.reset()
 		}
 		if !told && failed == nil {
@@ -276,11 +274,9 @@ func (r *runner) keepOn(ctx context.Context, n registry.Network, s *backend.Stat
 		}
 		return false, err
 	}
-	if healed = len(report.Healed) > 0; healed {
-		r.log.Warn("datapath was changed by somebody else, healed", "healed", strings.Join(report.Healed, "; "))
-	}
+	r.healed(report.Healed)
 	r.checkPeers(report)
-	return healed, nil
+	return len(report.Healed) > 0, nil
 }
 
 // flows says whether packets flow, by a lease that is held or by what an earlier

@@ -64,6 +64,9 @@ type runner struct {
 	deleted bool         // somebody deleted it, and this host has left it
 	stood   netip.Prefix // the subnet its containers have, until a lease is held
 
+	drift    drift // what somebody else changed
+	forwards bool  // the kernel did when last looked at
+
 	recalled bool // what an earlier process knew of the peers was read
 
 	relief func() // ends the keeping of a resumed datapath, nil when there is none

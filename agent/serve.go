@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"net/netip"
 	"os"
 	"reflect"
-	"strings"
 	"time"
 
 	"github.com/lenonet/leno/agent/firewall"
@@ -25,12 +23,11 @@ func (r *runner) serve(ctx context.Context, n registry.Network, lease registry.L
 		return err
 	}
 	r.check(checkSubnetFile, api.Passing, r.local.SubnetFile+" is written")
-	return r.forwarding(ctx, n, s)
+	return r.protect(ctx, n, s)
 }
 
-// forwarding keeps the firewall and the kernel's switch as this host's block
-// asks.
-func (r *runner) forwarding(ctx context.Context, n registry.Network, s backend.State) error {
+// protect keeps the firewall as this host's block asks.
+func (r *runner) protect(ctx context.Context, n registry.Network, s backend.State) error {
 	if n.Backend.Type == "alloc" {
 		return nil // no datapath, nothing to forward
 	}
@@ -47,31 +44,7 @@ func (r *runner) forwarding(ctx context.Context, n registry.Network, s backend.S
 		}
 		return err
 	}
-	var off []string
-	for _, subnet := range s.Subnets {
-		on, err := r.env.ensureForwarding(subnet.Addr(), r.local.Forward)
-		switch {
-		case err != nil:
-			off = append(off, err.Error())
-		case !on:
-			off = append(off, "net."+strings.Join(forwardingSwitch(subnet.Addr()), ".")+" is 0: containers cannot reach other hosts until it is 1")
-		}
-	}
-	if len(off) > 0 {
-		r.check(checkForwarding, api.Warning, strings.Join(off, "; "))
-	} else {
-		r.check(checkForwarding, api.Passing, "the kernel forwards packets")
-	}
 	return nil
-}
-
-// forwardingSwitch is the sysctl below net that makes the kernel forward the
-// family of a.
-func forwardingSwitch(a netip.Addr) []string {
-	if a.Is6() {
-		return []string{"ipv6", "conf", "all", "forwarding"}
-	}
-	return []string{"ipv4", "ip_forward"}
 }
 
 // writeFiles writes the subnet file and the state file where they differ from

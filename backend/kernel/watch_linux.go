@@ -25,7 +25,8 @@ type WatchFilter struct {
 
 // Watch tells that something a backend or the choice of the underlay depends on
 // may have changed. What matters besides the filter's devices: routes of our
-// protocol, default routes, and every address of more than link scope. The
+// protocol, default routes, every address of more than link scope, and whether
+// the host forwards packets. The
 // link state is part of it because a link that goes down, or loses its last
 // address, takes its IPv4 routes along without announcing them.
 //
@@ -43,7 +44,8 @@ type Watch struct {
 // changes after it returned is told.
 func OpenWatch(filter WatchFilter) (*Watch, error) {
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH,
-		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
+		unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
 	if err != nil {
 		return nil, fmt.Errorf("watch the kernel: %w", err)
 	}
@@ -141,8 +143,40 @@ func (w *Watch) matters(m syscall.NetlinkMessage) bool {
 		return routeMatters(m.Data)
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
 		return w.neighbourMatters(m)
+	case unix.RTM_NEWNETCONF:
+		return w.forwardingMatters(m.Data)
 	}
 	return false
+}
+
+// Attributes of RTM_NEWNETCONF (linux/netconf.h).
+const (
+	netconfIndex      = 1
+	netconfForwarding = 2
+	netconfAll        = -1 // as index: the host
+)
+
+// forwardingMatters: of the host as a whole, and of each device that matters.
+func (w *Watch) forwardingMatters(data []byte) bool {
+	const header = 4 // struct netconfmsg, padded
+	if len(data) < header {
+		return false
+	}
+	attrs, err := nl.ParseRouteAttr(data[header:])
+	if err != nil {
+		return false
+	}
+	index, told := int32(0), false
+	for _, a := range attrs {
+		switch {
+		case len(a.Value) < 4:
+		case a.Attr.Type == netconfIndex:
+			index = int32(binary.NativeEndian.Uint32(a.Value))
+		case a.Attr.Type == netconfForwarding:
+			told = true
+		}
+	}
+	return told && (index == netconfAll || w.linkNamed(w.names[int(index)]))
 }
 
 func (w *Watch) linkMatters(m syscall.NetlinkMessage) bool {
@@ -200,8 +234,9 @@ func routeMatters(data []byte) bool {
 	return route.Protocol == Protocol || route.Dst_len == 0 && route.Table == unix.RT_TABLE_MAIN
 }
 
-// neighbourMatters leaves out the states that resolving goes through. An
-// operator's deletion of a permanent entry is told as a change to failed.
+// neighbourMatters leaves out the states that resolving goes through: what it
+// ends with might also be somebody's entry in the place of ours. An operator's
+// deletion of a permanent entry is told as a change to failed.
 func (w *Watch) neighbourMatters(m syscall.NetlinkMessage) bool {
 	const ifindex, state = 4, 8 // in struct ndmsg
 	if len(m.Data) < unix.SizeofNdMsg {
@@ -212,5 +247,5 @@ func (w *Watch) neighbourMatters(m syscall.NetlinkMessage) bool {
 		return false
 	}
 	return m.Header.Type == unix.RTM_DELNEIGH ||
-		binary.NativeEndian.Uint16(m.Data[state:])&(netlink.NUD_PERMANENT|netlink.NUD_FAILED) != 0
+		binary.NativeEndian.Uint16(m.Data[state:])&(netlink.NUD_INCOMPLETE|netlink.NUD_DELAY|netlink.NUD_PROBE) == 0
 }

@@ -83,9 +83,19 @@ func TestWatchTellsOfWhatMatters(t *testing.T) {
 		{"IPv6 route of ours", "ip -6 route add unreachable fd00:5::/48 proto 108"},
 		{"default route", "ip route add default via 192.0.2.9"},
 		{"neighbour of ours", "ip neigh add 10.5.2.0 lladdr 0a:58:00:00:00:02 dev leno-t"},
+		{"neighbour of ours changed to another kind", "ip neigh replace 10.5.2.0 lladdr 0a:58:00:00:00:03 dev leno-t nud stale"},
+		{"neighbour of ours back", "ip neigh replace 10.5.2.0 lladdr 0a:58:00:00:00:02 dev leno-t nud permanent"},
 		{"neighbour of ours deleted", "ip neigh del 10.5.2.0 dev leno-t"},
 		{"forwarding entry of ours", "bridge fdb add 0a:58:00:00:00:02 dev leno-t dst 192.0.2.2"},
+		{"forwarding entry of ours changed", "bridge fdb replace 0a:58:00:00:00:02 dev leno-t dst 192.0.2.3"},
+		{"forwarding entry of ours changed back", "bridge fdb replace 0a:58:00:00:00:02 dev leno-t dst 192.0.2.2 static"},
 		{"forwarding entry of ours deleted", "bridge fdb del 0a:58:00:00:00:02 dev leno-t dst 192.0.2.2"},
+		{"forwarding switched on", "sysctl -w net.ipv4.ip_forward=1"},
+		{"forwarding switched off", "sysctl -w net.ipv4.ip_forward=0"},
+		{"IPv6 forwarding switched on", "sysctl -w net.ipv6.conf.all.forwarding=1"},
+		{"IPv6 forwarding switched off", "sysctl -w net.ipv6.conf.all.forwarding=0"},
+		{"forwarding of our device", "sysctl -w net.ipv4.conf.leno-t.forwarding=1"},
+		{"alias of our device", "ip link set leno-t alias mine"},
 		{"MTU of the underlay", "ip link set eth0 mtu 1400"},
 		{"address of the underlay", "ip addr add 192.0.2.7/24 dev eth0"},
 		{"address of our device deleted", "ip addr flush dev leno-t"},
@@ -113,7 +123,9 @@ ip neigh add 10.77.0.1 lladdr 02:00:00:00:00:01 dev br0
 ip link del veth1`)
 	quiet(t, ns, w, "foreign routes", "ip route add 198.51.100.0/24 via 192.0.2.9 proto static; ip route flush proto static")
 	quiet(t, ns, w, "neighbours of the underlay", "ip neigh add 192.0.2.44 lladdr 02:00:00:00:00:01 dev eth0; ip neigh del 192.0.2.44 dev eth0")
-	quiet(t, ns, w, "resolving on our device", "ip neigh add 10.5.9.9 lladdr 02:00:00:00:00:01 dev leno-t nud stale")
+	quiet(t, ns, w, "resolving on our device", "ip neigh add 10.5.9.9 lladdr 02:00:00:00:00:01 dev leno-t nud probe")
+	quiet(t, ns, w, "forwarding of another device", "ip link add veth5 type veth peer name veth6; sysctl -w net.ipv4.conf.veth5.forwarding=1; ip link del veth5")
+	quiet(t, ns, w, "other settings", "sysctl -w net.ipv4.conf.all.rp_filter=2; sysctl -w net.ipv4.conf.eth0.proxy_arp=1")
 }
 
 // More messages than the buffer holds, while nobody reads, are told all the

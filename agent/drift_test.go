@@ -1,0 +1,190 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// TestDrift: the same fault at an even pace, what is told of each time, and when
+// it is a quarrel.
+func TestDrift(t *testing.T) {
+	one := backend.Repair{Fault: "device was down"}
+	for _, tt := range []struct {
+		name           string
+		every          time.Duration
+		times          int
+		single, told   int  // lines
+		quarrel, after bool // at the end, and two minutes later
+	}{
+		{"once", time.Second, 1, 1, 0, false, false},
+		{"five times at once", 0, 5, 5, 0, false, false},
+		{"six times at once", 0, 6, 5, 1, true, false},
+		{"a hundred times in a minute", 600 * time.Millisecond, 100, 5, 1, true, false},
+		{"each second for ten minutes", time.Second, 600, 5, 10, true, false},
+		{"each minute for an hour", time.Minute, 60, 5, 55, true, false},
+		{"each 61 s for an hour", 61 * time.Second, 60, 60, 0, false, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var d drift
+			now := time.Unix(1e9, 0)
+			single, told := 0, 0
+			for i := range tt.times {
+				if i > 0 {
+					now = now.Add(tt.every)
+				}
+				if over := d.settle(now); len(over) > 0 {
+					t.Errorf("over after %d: %q", i, over)
+				}
+				s, q := d.heal(now, []backend.Repair{one})
+				single += len(s)
+				told += len(q)
+			}
+			if single != tt.single || told != tt.told {
+				t.Errorf("%d and %d lines, want %d and %d", single, told, tt.single, tt.told)
+			}
+			if quarrel := d.quarrels(); (quarrel != "") != tt.quarrel || tt.quarrel && !strings.HasPrefix(quarrel, "device was down (") {
+				t.Errorf("quarrels %q", quarrel)
+			}
+			// Another fault meanwhile is told as ever.
+			if s, q := d.heal(now, []backend.Repair{{Fault: "routes were missing", Detail: "one"}}); len(s) != 1 || len(q) != 0 {
+				t.Errorf("another fault: %v, %v", s, q)
+			}
+			over := d.settle(now.Add(quarrelOver + time.Second))
+			if (len(over) == 1) != tt.quarrel || d.quarrels() != "" {
+				t.Errorf("two minutes later: over %q, quarrels %q", over, d.quarrels())
+			}
+			d.settle(now.Add(quarrelSpan + time.Second))
+			if len(d.faults) != 0 {
+				t.Errorf("remembers %d faults for ever", len(d.faults))
+			}
+		})
+	}
+}
+
+// TestQuarrel: somebody who undoes what is healed is named in health, slows the
+// agent down and no more than that.
+func TestQuarrel(t *testing.T) {
+	a := newHost(t, memory.New(), "a").start()
+	a.ready()
+	r := mustRunner(t, a)
+	a.recorder.setReport(backend.Report{Writes: 1, Healed: []backend.Repair{{Fault: "device had another MTU", Detail: "1400 instead of 1450"}}})
+	a.recorder.hook(func(backend.State) { a.kick() })
+	a.kick()
+	a.check(checkDatapath, api.Warning, "is being changed by somebody else again and again", "device had another MTU: 1400 instead of 1450 (", "healed each time")
+	tries := a.recorder.tries()
+	a.more("applies", len(tries)+1, func() int { return len(a.recorder.tries()) })
+	tries = a.recorder.tries()
+	last := tries[len(tries)-1].Sub(tries[len(tries)-2])
+	if last < longestCalm || last > longestCalm+time.Second {
+		t.Errorf("a pass after %s, want one after %s", last, longestCalm)
+	}
+	a.recorder.hook(nil)
+	a.recorder.setReport(backend.Report{})
+	must(t, a.stop())
+	for _, f := range r.drift.faults { // now that nobody uses it
+		for i := range f.times {
+			f.times[i] = f.times[i].Add(-quarrelOver)
+		}
+	}
+	r.healed(nil)
+	if q := r.drift.quarrels(); q != "" {
+		t.Errorf("two minutes later: %s", q)
+	}
+	r.checkPeers(backend.Report{Peers: 3})
+	a.check(checkDatapath, api.Passing, "3 peers")
+}
+
+func TestCalmer(t *testing.T) {
+	r := newHost(t, memory.New(), "a").part()
+	calm := r.calmer(settle, true)
+	if calm != 2*settle {
+		t.Errorf("%s after one repair", calm)
+	}
+	for range 10 {
+		calm = r.calmer(calm, true)
+	}
+	if calm != longestCalm {
+		t.Errorf("%s after many", calm)
+	}
+	if calm = r.calmer(calm, false); calm != settle {
+		t.Errorf("%s after a pass that healed nothing", calm)
+	}
+}
+
+// TestForwardingInHealth: what is off is named and told, with what to do about
+// it, and what was switched on is told as a repair, but for the first time.
+func TestForwardingInHealth(t *testing.T) {
+	h := newHost(t, memory.New(), "a")
+	s := backend.State{Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}, Underlay: backend.Underlay{Interface: "eth0"}}
+	var found Forwarding
+	var fails error
+	r := h.part()
+	r.env.ensureForwarding = func(_ netip.Addr, links []string, set bool) (Forwarding, error) {
+		if fmt.Sprint(links) != "[leno-n eth0]" || set != r.local.Forward {
+			t.Errorf("asked for %v, %t", links, set)
+		}
+		return found, fails
+	}
+	for _, tt := range []struct {
+		name    string
+		forward bool
+		found   Forwarding
+		fails   error
+		status  string
+		words   []string
+		healed  string
+	}{
+		{"switched on at the start", true, Forwarding{Set: []string{"net.ipv4.ip_forward"}}, nil, api.Passing, nil, "[]"},
+		{"on", true, Forwarding{}, nil, api.Passing, nil, "[]"},
+		{"somebody switched it off", true, Forwarding{Set: []string{"net.ipv4.ip_forward"}}, nil, api.Passing, nil, "[forwarding was off: net.ipv4.ip_forward]"},
+		{"not ours to switch", false, Forwarding{Off: []string{"net.ipv4.ip_forward"}}, nil, api.Warning,
+			[]string{"net.ipv4.ip_forward is 0", "forward = false"}, "[]"},
+		{"it would cost routes", true, Forwarding{Off: []string{"net.ipv6.conf.all.forwarding"}, Advertised: []string{"eth0"}}, nil, api.Warning,
+			[]string{"net.ipv6.conf.all.forwarding is 0", "on eth0", "set net.ipv6.conf.eth0.accept_ra to 2"}, "[]"},
+		{"switched on after that", true, Forwarding{Set: []string{"net.ipv6.conf.all.forwarding"}}, nil, api.Passing, nil, "[]"},
+		{"no rights", true, Forwarding{}, errors.New("read-only file system"), api.Warning, []string{"read-only"}, "[]"},
+	} {
+		r.local.Forward, found, fails = tt.forward, tt.found, tt.fails
+		if healed := fmt.Sprint(r.forwarding(s)); healed != tt.healed {
+			t.Errorf("%s: healed %s, want %s", tt.name, healed, tt.healed)
+		}
+		h.check(checkForwarding, tt.status, tt.words...)
+	}
+}
+
+// TestWatchIsTakenUpAgain after it failed, and what changed meanwhile is looked
+// at.
+func TestWatchIsTakenUpAgain(t *testing.T) {
+	h := newHost(t, memory.New(), "a")
+	a := h.build()
+	opened, failing := 0, errors.New("no buffer space available")
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	a.o.WatchKernel = func(ctx context.Context, _ func(string) bool, changed func()) error {
+		opened++
+		changed() // as the real one does
+		if opened < 3 {
+			return failing
+		}
+		cancel()
+		return nil
+	}
+	_, _, first := a.env.kernel.get()
+	if err := a.watchKernel(ctx); !errors.Is(err, context.Canceled) || opened != 3 {
+		t.Errorf("%v after %d watches", err, opened)
+	}
+	select {
+	case <-first:
+	default:
+		t.Error("nobody was told")
+	}
+}

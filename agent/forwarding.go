@@ -1,0 +1,81 @@
+package agent
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+)
+
+// Forwarding is what was found of the kernel's switches for one family.
+type Forwarding struct {
+	Set        []string // that were off and are on now: "net.ipv4.ip_forward"
+	Off        []string // that are off
+	Advertised []string // interfaces for whose sake they stay off
+}
+
+// forwarding says whether the kernel forwards the packets of this host's
+// subnets, and switches that on where this host's block asks. It returns what
+// somebody had switched off.
+func (r *runner) forwarding(s backend.State) (healed []backend.Repair) {
+	var set, wrong []string
+	for _, subnet := range s.Subnets {
+		// Packets come in by the network's own device, or by the underlay's.
+		found, err := r.env.ensureForwarding(subnet.Addr(), []string{backend.LinkName(r.local.Name), s.Underlay.Interface}, r.local.Forward)
+		if err != nil {
+			wrong = append(wrong, err.Error())
+			continue
+		}
+		set = append(set, found.Set...)
+		if reason := found.wrong(r.local.Forward); reason != "" {
+			wrong = append(wrong, reason)
+		}
+	}
+	switch {
+	case len(set) > 0 && r.forwards:
+		healed = []backend.Repair{{Fault: "forwarding was off", Detail: strings.Join(set, ", ")}}
+	case len(set) > 0:
+		r.log.Info("forwarding switched on", "sysctl", strings.Join(set, ", "))
+	}
+	r.forwards = len(wrong) == 0
+	if r.forwards {
+		r.check(checkForwarding, api.Passing, "the kernel forwards packets")
+	} else if reason := strings.Join(wrong, "; "); r.env.health.set(r.local.Name, checkForwarding, api.Warning, reason) {
+		r.log.Warn("the kernel does not forward packets", "error", reason)
+	}
+	return healed
+}
+
+// wrong is what does not work and what to do about it, "" when all is on.
+func (f Forwarding) wrong(asked bool) string {
+	switch {
+	case len(f.Off) == 0:
+		return ""
+	case len(f.Advertised) > 0:
+		var accept []string
+		for _, link := range f.Advertised {
+			accept = append(accept, "net.ipv6.conf."+link+".accept_ra")
+		}
+		return fmt.Sprintf("%s is 0, and switching it on would take away the routes that routers advertise on %s: set %s to 2, and leno switches it on",
+			strings.Join(f.Off, ", "), strings.Join(f.Advertised, ", "), strings.Join(accept, ", "))
+	case asked:
+		return strings.Join(f.Off, ", ") + " is 0: containers cannot reach other hosts until it is 1"
+	}
+	return strings.Join(f.Off, ", ") + ` is 0: containers cannot reach other hosts until it is 1 (leno leaves it alone under "forward = false")`
+}
+
+// forwardingSwitches are the sysctls below net that make the kernel forward the
+// family of a: that of the host, then, in IPv4, where each device has a say of its
+// own (IN_DEV_FORWARD), that of the device by which packets come in.
+func forwardingSwitches(a netip.Addr, link string) [][]string {
+	if a.Is6() {
+		return [][]string{{"ipv6", "conf", "all", "forwarding"}}
+	}
+	switches := [][]string{{"ipv4", "ip_forward"}}
+	if link != "" {
+		switches = append(switches, []string{"ipv4", "conf", link, "forwarding"})
+	}
+	return switches
+}
