@@ -1,0 +1,111 @@
+package firewall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+)
+
+// nft applies rules through the kernel's own interface, without a program: both
+// families in one table of ours, `inet leno`. It wants CAP_NET_ADMIN, and Linux
+// 5.2 for masquerading in that family.
+type nft struct {
+	logger      hclog.Logger
+	randomFully bool
+	open        func() (*nftConn, error)
+
+	// clean: this process saw that no table of ours is there, and wants none.
+	// Nobody else makes it, so there is nothing to look for.
+	clean bool
+}
+
+var _ applier = (*nft)(nil)
+
+// newNFTables touches nothing.
+func newNFTables(logger hclog.Logger) *nft {
+	return &nft{logger: logger, randomFully: true, open: openNFT}
+}
+
+// apply writes one table, so it goes on past nothing.
+func (n *nft) apply(ctx context.Context, want rules) (written []string, err error) {
+	needed := !want.empty()
+	if !needed && n.clean {
+		return nil, nil
+	}
+	chains := nftChains(want, n.randomFully)
+	change, err := n.compare(ctx, chains)
+	if err != nil && !needed && ctx.Err() == nil {
+		n.logger.Debug("cannot look for leftover firewall rules", "table", nftTableName, "error", err)
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("nftables: %w", nftUnlisted(err))
+	}
+	if !change.empty() {
+		if err := n.commit(ctx, change, chains); err != nil {
+			return nil, fmt.Errorf("nftables: write table %s: %w", nftTableName, nftUnwritten(err))
+		}
+		written = []string{"nftables table " + nftTableName}
+	}
+	n.clean = !needed
+	return written, nil
+}
+
+// compare lists the table and says what is to be changed.
+func (n *nft) compare(ctx context.Context, want []nftChain) (nftChange, error) {
+	if err := ctx.Err(); err != nil {
+		return nftChange{}, err
+	}
+	conn, err := n.open()
+	if err != nil {
+		return nftChange{}, err
+	}
+	state, err := conn.state()
+	return nftChangeOf(state, want), errors.Join(err, conn.CloseLasting())
+}
+
+// commit writes the change. When the answers were more than the socket takes,
+// a new listing says whether it was done.
+func (n *nft) commit(ctx context.Context, change nftChange, want []nftChain) error {
+	conn, err := n.open()
+	if err != nil {
+		return err
+	}
+	err = errors.Join(conn.commit(change), conn.CloseLasting())
+	if errors.Is(err, unix.ENOBUFS) {
+		if left, again := n.compare(ctx, want); again == nil && left.empty() {
+			return nil
+		}
+	}
+	return err
+}
+
+// nftReason says what stands behind an error of the kernel's that does not say
+// it itself.
+func nftReason(err error) error {
+	if errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("the capability CAP_NET_ADMIN is missing, or the table belongs to another process: %w", err)
+	}
+	return err
+}
+
+// nftUnlisted is nftReason for a listing. The netfilter socket answers EINVAL
+// where nothing serves nf_tables.
+func nftUnlisted(err error) error {
+	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("%w: this kernel has no nf_tables (module nf_tables): %w", ErrNotInstalled, err)
+	}
+	return nftReason(err)
+}
+
+// nftUnwritten is nftReason for a transaction. All that it names it makes, but
+// types of chains and expressions.
+func nftUnwritten(err error) error {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("%w: this kernel cannot masquerade in the inet family (Linux 5.2 with the modules nft_chain_nat and nft_masq): %w", ErrNotInstalled, err)
+	}
+	return nftReason(err)
+}

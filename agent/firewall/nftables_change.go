@@ -1,0 +1,64 @@
+package firewall
+
+import "slices"
+
+// nftState is our table as the kernel has it.
+type nftState struct {
+	exists bool
+	flags  uint32 // 0; a dormant table has no effect
+	chains []nftChain
+}
+
+// chain is the one of this name.
+func (s nftState) chain(name string) (nftChain, bool) {
+	i := slices.IndexFunc(s.chains, func(c nftChain) bool { return c.name == name })
+	if i < 0 {
+		return nftChain{}, false
+	}
+	return s.chains[i], true
+}
+
+// nftChange is what makes our table say what is wanted; the zero value when it
+// does.
+type nftChange struct {
+	// drop deletes the table with all that is in it, in the transaction that fills.
+	drop bool
+	// fill is the chains that are made where they are missing and whose rules are
+	// replaced, all in one transaction. A packet in a chain that stays sees either
+	// all old rules or all new ones.
+	fill []nftChain
+	// remove is the names of chains that go, in a transaction of its own after
+	// that: a packet that was in the new chain before its rules were valid still
+	// meets those of the old one.
+	remove []string
+}
+
+func (c nftChange) empty() bool { return !c.drop && len(c.fill)+len(c.remove) == 0 }
+
+// nftChangeOf compares content and order. A chain with another hook, type,
+// priority or policy than it should have cannot be changed and takes the table
+// with it, as does a table that does not work as a plain one.
+func nftChangeOf(have nftState, want []nftChain) nftChange {
+	if len(want) == 0 {
+		return nftChange{drop: have.exists}
+	}
+	if have.exists && have.flags != 0 {
+		return nftChange{drop: true, fill: want}
+	}
+	var out nftChange
+	for _, chain := range want {
+		old, ok := have.chain(chain.name)
+		if ok && old.base != chain.base {
+			return nftChange{drop: true, fill: want}
+		}
+		if !ok || !slices.EqualFunc(old.rules, chain.rules, nftRule.equal) {
+			out.fill = append(out.fill, chain)
+		}
+	}
+	for _, old := range have.chains {
+		if !slices.ContainsFunc(want, func(c nftChain) bool { return c.name == old.name }) {
+			out.remove = append(out.remove, old.name)
+		}
+	}
+	return out
+}

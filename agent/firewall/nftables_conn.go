@@ -1,0 +1,302 @@
+package firewall
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// nftTries is how often a listing is begun anew when somebody else writes
+	// meanwhile.
+	nftTries = 10
+	// nftTimeout bounds one answer of the kernel. Other programs' transactions
+	// can make it wait.
+	nftTimeout = 10 * time.Second
+	// nftBuffer is enough for the messages, and their answers, of more than a
+	// thousand rules; the default is enough for a hundred.
+	nftBuffer = 8 << 20
+)
+
+// nftConn is a netlink socket of the calling thread's network namespace. What is
+// put is gathered by the library and sent as one transaction.
+type nftConn struct {
+	*nftables.Conn
+	// socket is the same one, for what the library does not tell: it leaves out
+	// expressions it does not know, and has no call for the generation.
+	socket *netlink.Conn
+}
+
+func openNFT() (*nftConn, error) {
+	c := &nftConn{}
+	conn, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(socket *netlink.Conn) error {
+		c.socket = socket
+		return errors.Join(socket.SetDeadline(time.Now().Add(nftTimeout)), socket.SetReadBuffer(nftBuffer), socket.SetWriteBuffer(nftBuffer))
+	}))
+	if err != nil {
+		return nil, err
+	}
+	c.Conn = conn
+	return c, nil
+}
+
+// nftRequest is a message that names no object or a table of ours.
+func nftRequest(kind uint16, flags netlink.HeaderFlags, family nftables.TableFamily, attributes []netlink.Attribute) (netlink.Message, error) {
+	data, err := netlink.MarshalAttributes(attributes)
+	return netlink.Message{
+		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind), Flags: netlink.Request | flags},
+		// struct nfgenmsg: family, version, resource id.
+		Data: append([]byte{byte(family), unix.NFNETLINK_V0, 0, 0}, data...),
+	}, err
+}
+
+// generation is the number of transactions this network namespace has seen.
+func (c *nftConn) generation() (uint32, error) {
+	message, err := nftRequest(unix.NFT_MSG_GETGEN, 0, nftables.TableFamilyUnspecified, nil)
+	if err != nil {
+		return 0, err
+	}
+	answer, err := c.socket.Execute(message)
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range answer {
+		attributes, err := nftAttributes(m)
+		if err != nil {
+			return 0, err
+		}
+		for attributes.Next() {
+			if attributes.Type() == unix.NFTA_GEN_ID {
+				return attributes.Uint32(), attributes.Err()
+			}
+		}
+	}
+	return 0, errors.New("the kernel named no generation")
+}
+
+// settled runs a listing until nobody wrote meanwhile: a listing takes several
+// calls, and one that was interrupted may lack a part.
+func (c *nftConn) settled(list func() error) error {
+	for range nftTries {
+		before, err := c.generation()
+		if err != nil {
+			return err
+		}
+		listed := list()
+		after, err := c.generation()
+		if err != nil {
+			return err
+		}
+		if before == after {
+			return listed
+		}
+	}
+	return fmt.Errorf("rules were changed by another program each of %d times they were listed", nftTries)
+}
+
+// state lists our table.
+func (c *nftConn) state() (state nftState, err error) {
+	err = c.settled(func() error {
+		state = nftState{}
+		table, err := c.ListTableOfFamily(nftTable, nftables.TableFamilyINet)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("list tables: %w", err)
+		}
+		state.exists, state.flags = true, table.Flags
+		chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+		if err != nil {
+			return fmt.Errorf("list chains: %w", err)
+		}
+		rules, err := c.rules(nftables.TableFamilyINet, nftTable)
+		if err != nil {
+			return fmt.Errorf("list rules: %w", err)
+		}
+		for _, chain := range chains {
+			if chain.Table.Name == nftTable {
+				state.chains = append(state.chains, nftChain{name: chain.Name, base: nftBaseOf(chain), rules: rules[chain.Name]})
+			}
+		}
+		return nil
+	})
+	return state, err
+}
+
+func nftBaseOf(chain *nftables.Chain) nftBase {
+	out := nftBase{kind: chain.Type}
+	if chain.Hooknum != nil && chain.Priority != nil {
+		out.hook, out.priority = *chain.Hooknum, *chain.Priority
+	}
+	if chain.Policy != nil {
+		out.policy = *chain.Policy
+	}
+	return out
+}
+
+// rules lists one table's rules by chain, in order.
+func (c *nftConn) rules(family nftables.TableFamily, table string) (map[string][]nftRule, error) {
+	message, err := nftRequest(unix.NFT_MSG_GETRULE, netlink.Dump, family,
+		[]netlink.Attribute{{Type: unix.NFTA_RULE_TABLE, Data: append([]byte(table), 0)}})
+	if err != nil {
+		return nil, err
+	}
+	answer, err := c.socket.Execute(message)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string][]nftRule{}
+	for _, m := range answer {
+		chain, rule, err := nftRuleFrom(m)
+		if err != nil {
+			return nil, err
+		}
+		out[chain] = append(out[chain], rule)
+	}
+	return out, nil
+}
+
+// nftRuleFrom reads one rule as the kernel tells it.
+func nftRuleFrom(m netlink.Message) (chain string, r nftRule, err error) {
+	attributes, err := nftAttributes(m)
+	if err != nil {
+		return "", nftRule{}, err
+	}
+	for attributes.Next() {
+		switch attributes.Type() {
+		case unix.NFTA_RULE_CHAIN:
+			chain = attributes.String()
+		case unix.NFTA_RULE_USERDATA:
+			r.userdata = attributes.Bytes()
+		case unix.NFTA_RULE_EXPRESSIONS:
+			attributes.Nested(func(list *netlink.AttributeDecoder) error {
+				for list.Next() {
+					list.Nested(func(element *netlink.AttributeDecoder) error {
+						e, err := nftExpression(m.Data[0], element)
+						r.exprs = append(r.exprs, e)
+						return err
+					})
+				}
+				return nil
+			})
+		}
+	}
+	return chain, r, attributes.Err()
+}
+
+// nftUnknown stands for an expression that no rule of ours has.
+type nftUnknown struct {
+	expr.Any
+	name string
+}
+
+// nftExpression reads one expression, of the kinds that stand in rules of ours
+// or in those that refuse everything.
+func nftExpression(family byte, element *netlink.AttributeDecoder) (expr.Any, error) {
+	var name string
+	var data []byte
+	for element.Next() {
+		switch element.Type() {
+		case unix.NFTA_EXPR_NAME:
+			name = element.String()
+		case unix.NFTA_EXPR_DATA:
+			data = element.Bytes()
+		}
+	}
+	var e expr.Any
+	switch name {
+	case "meta":
+		e = &expr.Meta{}
+	case "cmp":
+		e = &expr.Cmp{}
+	case "payload":
+		e = &expr.Payload{}
+	case "bitwise":
+		e = &expr.Bitwise{}
+	case "masq":
+		e = &expr.Masq{}
+	case "counter":
+		e = &expr.Counter{}
+	case "log":
+		e = &expr.Log{}
+	case "reject":
+		e = &expr.Reject{}
+	case "target":
+		e = &expr.Target{}
+	case "immediate":
+		// Into the verdict's register goes nothing but a verdict.
+		into := &expr.Immediate{}
+		if err := expr.Unmarshal(family, data, into); err != nil {
+			return nil, err
+		}
+		if e = into; into.Register == unix.NFT_REG_VERDICT {
+			e = &expr.Verdict{}
+		}
+	default:
+		return nftUnknown{name: name}, nil
+	}
+	return e, expr.Unmarshal(family, data, e)
+}
+
+func nftAttributes(m netlink.Message) (*netlink.AttributeDecoder, error) {
+	if len(m.Data) < 4 {
+		return nil, errors.New("an answer without its head")
+	}
+	attributes, err := netlink.NewAttributeDecoder(m.Data[4:])
+	if err != nil {
+		return nil, err
+	}
+	attributes.ByteOrder = binary.BigEndian
+	return attributes, nil
+}
+
+// commit writes a change. It adds what it deletes, so that it is no error when
+// somebody else has deleted it meanwhile.
+func (c *nftConn) commit(change nftChange) error {
+	table := &nftables.Table{Name: nftTable, Family: nftables.TableFamilyINet}
+	if change.drop {
+		c.AddTable(table)
+		c.DelTable(table)
+	}
+	if len(change.fill) > 0 {
+		c.AddTable(table)
+	}
+	for _, chain := range change.fill {
+		c.fill(table, chain)
+	}
+	if err := c.Flush(); err != nil {
+		return err
+	}
+	if len(change.remove) > 0 {
+		c.AddTable(table)
+	}
+	var gone []*nftables.Chain
+	for _, name := range change.remove {
+		gone = append(gone, c.AddChain(&nftables.Chain{Name: name, Table: table}))
+	}
+	// All are emptied before any is deleted, since they may jump to each other.
+	for _, chain := range gone {
+		c.FlushChain(chain)
+	}
+	for _, chain := range gone {
+		c.DelChain(chain)
+	}
+	return c.Flush()
+}
+
+func (c *nftConn) fill(table *nftables.Table, chain nftChain) {
+	base := chain.base
+	to := c.AddChain(&nftables.Chain{Name: chain.name, Table: table, Type: base.kind, Hooknum: &base.hook, Priority: &base.priority, Policy: &base.policy})
+	c.FlushChain(to)
+	for _, r := range chain.rules {
+		c.AddRule(&nftables.Rule{Table: table, Chain: to, Exprs: r.exprs, UserData: r.userdata})
+	}
+}

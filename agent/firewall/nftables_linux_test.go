@@ -1,0 +1,450 @@
+package firewall
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/nftables"
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
+
+// nftApply applies as a process does that has just started, and says how many
+// transactions this network namespace saw.
+func nftApply(t *testing.T, ns *nstest.NS, want rules) (transactions uint32) {
+	t.Helper()
+	before := nftGeneration(t, ns)
+	ns.Do(func() {
+		if _, err := newNFTables(hclog.NewNullLogger()).apply(t.Context(), want); err != nil {
+			t.Fatal(err)
+		}
+	})
+	return nftGeneration(t, ns) - before
+}
+
+func nftGeneration(t *testing.T, ns *nstest.NS) (generation uint32) {
+	t.Helper()
+	ns.Do(func() {
+		conn, err := openNFT()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.CloseLasting()
+		if generation, err = conn.generation(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	return generation
+}
+
+// nftForeign is somebody else's rules, with names like ours beside them.
+const nftForeign = `
+	table ip leno { chain forward { type filter hook forward priority filter; policy drop; ip saddr 10.5.0.0/16 accept comment "leno default"; }; }
+	table ip6 leno { set s { type ipv6_addr; elements = { fd00::1 }; }; }
+	table inet leno2 { chain postrouting { type nat hook postrouting priority srcnat; ip saddr 10.9.0.0/16 masquerade; }; }
+	table bridge b { chain f { type filter hook forward priority 0; policy drop; }; }
+	table netdev n { }`
+
+func nftLoad(t *testing.T, ns *nstest.NS, ruleset string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "ruleset")
+	if err := os.WriteFile(file, []byte(ruleset), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ns.Sh("nft -f " + file)
+}
+
+func TestNFTApply(t *testing.T) {
+	ns := nstest.New(t)
+	nftLoad(t, ns, nftForeign)
+	list := func() string { return ns.Sh("nft list ruleset") }
+	expect := func(name string, want rules, transactions uint32) string {
+		t.Helper()
+		if got := nftApply(t, ns, want); got != transactions {
+			t.Errorf("%s: %d transactions, want %d", name, got, transactions)
+		}
+		if got := nftApply(t, ns, want); got != 0 {
+			t.Errorf("%s, once more: %d transactions, want none", name, got)
+		}
+		return list()
+	}
+	before := list()
+	if diff := cmp.Diff(before, expect("nothing", rules{}, 0)); diff != "" {
+		t.Errorf("wanting nothing changed something:\n%s", diff)
+	}
+
+	full := expect("two networks", wanted(two()), 1)
+	const ours = `table inet leno {
+	chain postrouting {
+		type nat hook postrouting priority srcnat + 10; policy accept;
+		ip saddr 10.5.34.0/24 ip daddr 10.5.0.0/16 return comment "leno default"
+		ip saddr 10.5.34.0/24 ip daddr 224.0.0.0/4 return comment "leno default"
+		ip saddr 10.5.34.0/24 masquerade fully-random comment "leno default"
+		ip6 saddr fd00:5:0:22::/64 ip6 daddr fd00:5::/48 return comment "leno default"
+		ip6 saddr fd00:5:0:22::/64 ip6 daddr ff00::/8 return comment "leno default"
+		ip6 saddr fd00:5:0:22::/64 masquerade fully-random comment "leno default"
+		ip saddr 10.6.1.0/24 ip daddr 10.6.0.0/16 return comment "leno b-2.x"
+		ip saddr 10.6.1.0/24 ip daddr 224.0.0.0/4 return comment "leno b-2.x"
+		ip saddr 10.6.1.0/24 masquerade fully-random comment "leno b-2.x"
+	}
+
+	chain forward {
+		type filter hook forward priority filter; policy accept;
+		ip saddr 10.5.0.0/16 accept comment "leno default"
+		ip daddr 10.5.0.0/16 accept comment "leno default"
+		ip6 saddr fd00:5::/48 accept comment "leno default"
+		ip6 daddr fd00:5::/48 accept comment "leno default"
+		ip saddr 10.6.0.0/16 accept comment "leno b-2.x"
+		ip daddr 10.6.0.0/16 accept comment "leno b-2.x"
+	}
+}
+`
+	if diff := cmp.Diff(before+ours, full); diff != "" {
+		t.Errorf("two networks (-want +got):\n%s", diff)
+	}
+	// What the program nft saved and loaded again is still right.
+	nftLoad(t, ns, "flush ruleset\n"+full)
+	expect("saved and loaded", wanted(two()), 0)
+
+	networks := two()
+	networks[0].IPMasq = false
+	one := expect("a change", wanted(networks), 1)
+	if strings.Contains(one, "10.5.34.0/24") || !strings.Contains(one, "10.6.1.0/24") || strings.Contains(one, "fd00:5:0:22::/64") {
+		t.Errorf("a change left\n%s", one)
+	}
+	networks[1].IPMasq = false
+	if got := expect("no masquerading", wanted(networks), 1); strings.Contains(got, "srcnat + 10") {
+		t.Errorf("a chain that tracks connections is left:\n%s", got)
+	}
+	if diff := cmp.Diff(nftSorted(ours), nftSorted(strings.TrimPrefix(expect("and back", wanted(two()), 1), before))); diff != "" {
+		t.Errorf("there and back differs (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(before, expect("removal", rules{}, 1)); diff != "" {
+		t.Errorf("removal left a difference:\n%s", diff)
+	}
+}
+
+func TestNFTHeals(t *testing.T) {
+	const rule = "ip saddr 10.5.34.0/24 ip daddr 10.5.0.0/16 return comment \"leno default\""
+	replace := func(with string) string {
+		return `h=$(nft -a list chain inet leno postrouting | sed -n 's/.*10\.5\.0\.0\/16 return.*handle //p')
+			nft "replace rule inet leno postrouting handle $h ` + strings.ReplaceAll(with, `"`, `\"`) + `"`
+	}
+	for _, tt := range []struct {
+		name, script string
+		transactions uint32
+	}{
+		{"ruleset flushed", "nft flush ruleset", 1},
+		{"table deleted", "nft delete table inet leno", 1},
+		{"table flushed", "nft flush table inet leno", 1},
+		{"chain flushed", "nft flush chain inet leno forward", 1},
+		{"chain deleted", "nft flush chain inet leno postrouting; nft delete chain inet leno postrouting", 1},
+		{"rule added", "nft insert rule inet leno forward ip saddr 10.5.3.0/24 drop", 1},
+		{"rule deleted", `nft delete rule inet leno postrouting handle $(nft -a list chain inet leno postrouting | sed -n 's/.*10\.6\.1\.0.*masq.*handle //p')`, 1},
+		{"order changed", `h=$(nft -a list chain inet leno postrouting | sed -n 's/.*10\.5\.0\.0\/16 return.*handle //p')
+			nft "delete rule inet leno postrouting handle $h; add rule inet leno postrouting ` + strings.ReplaceAll(rule, `"`, `\"`) + `"`, 1},
+		{"rule replaced by the same", replace(rule), 0},
+		{"rule replaced, verdict", replace(strings.Replace(rule, "return", "accept", 1)), 1},
+		{"rule replaced, no verdict", replace(strings.Replace(rule, "return", "", 1)), 1},
+		{"rule replaced, prefix", replace(strings.Replace(rule, "10.5.0.0/16", "10.5.0.0/17", 1)), 1},
+		{"rule replaced, other side", replace(strings.Replace(rule, "daddr 10.5.0.0/16", "daddr != 10.5.0.0/16", 1)), 1},
+		{"rule replaced, one condition more", replace("oifname \"eth7\" " + rule), 1},
+		{"rule replaced, counted", replace("ip saddr 10.5.34.0/24 counter ip daddr 10.5.0.0/16 return comment \"leno default\""), 1},
+		{"rule replaced, for a while", replace(strings.Replace(rule, "return", "quota 10 mbytes return", 1)), 1},
+		{"rule replaced, traced", replace(strings.Replace(rule, "return", "meta nftrace set 1 return", 1)), 1},
+		{"rule replaced, comment alone", replace(strings.Replace(rule, "leno default", "leno defaul7", 1)), 1},
+		{"rule replaced, no comment", replace("ip saddr 10.5.34.0/24 ip daddr 10.5.0.0/16 return"), 1},
+		{"ports not random", `h=$(nft -a list chain inet leno postrouting | sed -n 's/.*10\.5\.34.*masq.*handle //p')
+			nft "replace rule inet leno postrouting handle $h ip saddr 10.5.34.0/24 masquerade comment \"leno default\""`, 1},
+		{"ports less random", `h=$(nft -a list chain inet leno postrouting | sed -n 's/.*10\.5\.34.*masq.*handle //p')
+			nft "replace rule inet leno postrouting handle $h ip saddr 10.5.34.0/24 masquerade random comment \"leno default\""`, 1},
+		{"policy changed", "nft 'add chain inet leno forward { type filter hook forward priority filter; policy drop; }'", 1},
+		{"another priority", "nft 'delete table inet leno; add table inet leno; add chain inet leno forward { type filter hook forward priority 5; }'", 1},
+		{"another hook", "nft 'delete table inet leno; add table inet leno; add chain inet leno forward { type filter hook input priority 0; }'", 1},
+		{"no hook", "nft 'delete table inet leno; add table inet leno; add chain inet leno forward; add chain inet leno postrouting'", 1},
+		{"asleep", "nft 'add table inet leno { flags dormant; }'", 1},
+		{"chains of others in our table", `nft 'add chain inet leno x; add chain inet leno y; add rule inet leno x jump y; add rule inet leno forward jump x
+			add chain inet leno z { type filter hook prerouting priority 0; policy accept; }; add rule inet leno z jump y'`, 2},
+		{"chains of an older version", `nft 'delete table inet leno; add table inet leno; add chain inet leno MASQ { type nat hook postrouting priority srcnat; }
+			add rule inet leno MASQ ip saddr 10.5.34.0/24 masquerade'`, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ns := nstest.New(t)
+			sorted := func() string { return nftSorted(ns.Sh("nft list table inet leno")) }
+			nftApply(t, ns, wanted(two()))
+			want := sorted()
+			ns.Sh(tt.script)
+			if tt.transactions > 0 {
+				if damaged, _ := ns.Try("nft list table inet leno"); nftSorted(damaged) == want && !strings.Contains(tt.name, "asleep") {
+					t.Fatal("nothing is damaged")
+				}
+			}
+			if got := nftApply(t, ns, wanted(two())); got != tt.transactions {
+				t.Errorf("healed in %d transactions, want %d", got, tt.transactions)
+			}
+			if diff := cmp.Diff(want, sorted()); diff != "" {
+				t.Errorf("not healed (-want +got):\n%s", diff)
+			}
+			if got := nftApply(t, ns, wanted(two())); got != 0 {
+				t.Errorf("once more: %d transactions, want none", got)
+			}
+		})
+	}
+}
+
+// nftSorted puts the chains of a listed table in the order of their names:
+// a chain made anew is listed last.
+func nftSorted(table string) string {
+	head, rest, _ := strings.Cut(table, "\tchain ")
+	chains := strings.Split(strings.TrimSuffix(rest, "}\n"), "\tchain ")
+	for i := range chains {
+		chains[i] = strings.TrimSpace(chains[i])
+	}
+	for i := range chains {
+		for j := range i {
+			if chains[i] < chains[j] {
+				chains[i], chains[j] = chains[j], chains[i]
+			}
+		}
+	}
+	return head + strings.Join(chains, "\n")
+}
+
+// A chain stays when its rules are replaced, so that a packet sees all old rules
+// or all new ones.
+func TestNFTReplacesInPlace(t *testing.T) {
+	ns := nstest.New(t)
+	nftApply(t, ns, wanted(two()[:1]))
+	handles := func() string {
+		return ns.Sh(`nft -a list table inet leno | grep -E '^table|chain'`)
+	}
+	before := handles()
+	nftApply(t, ns, wanted(two()))
+	if diff := cmp.Diff(before, handles()); diff != "" {
+		t.Errorf("a table or chain was made anew:\n%s", diff)
+	}
+}
+
+// Any networks after any others: the kernel says what is wanted, and a second
+// Apply writes nothing.
+func TestNFTRandomNetworks(t *testing.T) {
+	ns := nstest.New(t)
+	nftLoad(t, ns, nftForeign)
+	foreign := ns.Sh("nft list ruleset")
+	random := rand.New(rand.NewPCG(5, 7))
+	for i := range 40 {
+		networks := nftRandom(random)
+		want := wanted(networks)
+		nftApply(t, ns, want)
+		ns.Do(func() {
+			conn, err := openNFT()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.CloseLasting()
+			state, err := conn.state()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if change := nftChangeOf(state, nftChains(want, true)); !change.empty() || state.exists == want.empty() {
+				t.Fatalf("step %d: the kernel has something else than %+v: %s", i, networks, change)
+			}
+		})
+		if got := nftApply(t, ns, want); got != 0 {
+			t.Fatalf("step %d: applied again, it made %d transactions of %+v", i, got, networks)
+		}
+	}
+	nftApply(t, ns, rules{})
+	if diff := cmp.Diff(foreign, ns.Sh("nft list ruleset")); diff != "" {
+		t.Errorf("after all of them (-want +got):\n%s", diff)
+	}
+}
+
+func nftRandom(random *rand.Rand) []Network {
+	var out []Network
+	for i := range random.IntN(4) {
+		n := Network{Name: fmt.Sprintf("n%d", i), IPMasq: random.IntN(3) > 0, Forward: random.IntN(3) > 0}
+		for _, family := range []struct {
+			addr netip.Addr
+			bits int
+		}{{netip.AddrFrom4([4]byte{10, byte(random.IntN(256)), byte(random.IntN(256))}), 32},
+			{netip.AddrFrom16([16]byte{0xfd, 0, byte(random.IntN(256)), byte(random.IntN(256))}), 128}} {
+			if random.IntN(4) == 0 {
+				continue
+			}
+			pool, subnet := 8+random.IntN(family.bits/2), 0
+			subnet = pool + random.IntN(family.bits-pool) + 1
+			n.Pools = append(n.Pools, netip.PrefixFrom(family.addr, pool).Masked())
+			if random.IntN(4) > 0 {
+				n.Subnets = append(n.Subnets, netip.PrefixFrom(family.addr, subnet).Masked())
+			}
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+// Two hundred networks: more rules than the default of a socket's buffers takes.
+func TestNFTManyNetworks(t *testing.T) {
+	ns := nstest.New(t)
+	var networks []Network
+	for i := range 200 {
+		n := two()[0]
+		n.Name = fmt.Sprintf("n%d", i)
+		n.Pools = prefixes(fmt.Sprintf("10.%d.0.0/16", i), fmt.Sprintf("fd00:%d::/48", i))
+		n.Subnets = prefixes(fmt.Sprintf("10.%d.7.0/24", i), fmt.Sprintf("fd00:%d:0:7::/64", i))
+		networks = append(networks, n)
+	}
+	for range 2 {
+		if got := nftApply(t, ns, wanted(networks)); got != 1 {
+			t.Errorf("%d transactions, want one", got)
+		}
+		if got := nftApply(t, ns, wanted(networks)); got != 0 {
+			t.Errorf("%d transactions of a second Apply, want none", got)
+		}
+		networks = networks[1:]
+	}
+	if got := strings.Count(ns.Sh("nft list table inet leno"), "leno n"); got != 199*10 {
+		t.Errorf("%d rules, want %d", got, 199*10)
+	}
+}
+
+// Where the kernel's answers do not fit into the socket, the listing tells.
+func TestNFTAnswersLost(t *testing.T) {
+	ns := nstest.New(t)
+	fw := newNFTables(hclog.NewNullLogger())
+	opened := 0
+	fw.open = func() (*nftConn, error) {
+		conn, err := openNFT()
+		if opened++; opened == 2 && err == nil { // the one that writes
+			err = conn.socket.SetReadBuffer(1)
+		}
+		return conn, err
+	}
+	ns.Do(func() {
+		if written, err := fw.apply(t.Context(), wanted(two())); err != nil || len(written) != 1 {
+			t.Errorf("got %q, %v", written, err)
+		}
+	})
+	if opened != 3 {
+		t.Errorf("%d sockets were opened: no answer was lost", opened)
+	}
+	if got := nftApply(t, ns, wanted(two())); got != 0 {
+		t.Errorf("a second Apply made %d transactions", got)
+	}
+}
+
+// A listing during which somebody writes is begun anew, also one that failed, and
+// given up in the end.
+func TestNFTSettled(t *testing.T) {
+	ns := nstest.New(t)
+	ns.Do(func() {
+		conn, err := openNFT()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.CloseLasting()
+		other, err := openNFT()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.CloseLasting()
+		disturb := func() {
+			other.AddTable(&nftables.Table{Name: "other", Family: nftables.TableFamilyINet})
+			other.DelTable(&nftables.Table{Name: "other", Family: nftables.TableFamilyINet})
+			if err := other.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		listings := 0
+		err = conn.settled(func() error {
+			if listings++; listings < 4 {
+				disturb()
+				return unix.EINTR
+			}
+			return nil
+		})
+		if err != nil || listings != 4 {
+			t.Errorf("%d listings, %v", listings, err)
+		}
+		err = conn.settled(func() error { disturb(); return nil })
+		if err == nil || !strings.Contains(err.Error(), "changed by another program") {
+			t.Errorf("never settled: %v", err)
+		}
+		if err := conn.settled(func() error { return unix.EIO }); !errors.Is(err, unix.EIO) {
+			t.Errorf("a listing that failed: %v", err)
+		}
+	})
+}
+
+func TestNFTCannot(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		opens int // how many sockets can be opened before the error
+		err   error
+		want  error
+		text  string
+	}{
+		{"no netfilter", 0, unix.EPROTONOSUPPORT, ErrNotInstalled, "module nf_tables"},
+		{"no nf_tables", 0, unix.EINVAL, ErrNotInstalled, "module nf_tables"},
+		{"no rights to list", 0, unix.EPERM, unix.EPERM, "CAP_NET_ADMIN"},
+		{"no type nat", 1, unix.ENOENT, ErrNotInstalled, "Linux 5.2"},
+		{"an old kernel", 1, unix.EOPNOTSUPP, ErrNotInstalled, "Linux 5.2"},
+		{"no rights to write", 1, unix.EPERM, unix.EPERM, "CAP_NET_ADMIN"},
+		{"busy", 1, unix.EBUSY, unix.EBUSY, "nftables: write table inet leno: "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ns, fw, opened := nstest.New(t), newNFTables(hclog.NewNullLogger()), 0
+			fw.open = func() (*nftConn, error) {
+				if opened++; opened > tt.opens {
+					return nil, tt.err
+				}
+				return openNFT()
+			}
+			ns.Do(func() {
+				written, err := fw.apply(t.Context(), wanted(two()))
+				if len(written) > 0 || !errors.Is(err, tt.want) || !errors.Is(err, tt.err) || !strings.Contains(err.Error(), tt.text) {
+					t.Errorf("got %q, %v", written, err)
+				}
+				if written, err := fw.apply(t.Context(), rules{}); len(written) > 0 || err != nil {
+					t.Errorf("nothing wanted: got %q, %v", written, err)
+				}
+			})
+		})
+	}
+}
+
+// The kernel's own answer to a thread without rights.
+func TestNFTNoRights(t *testing.T) {
+	ns, done := nstest.New(t), make(chan error)
+	go func() {
+		// A thread that gave up its rights is never given back.
+		runtime.LockOSThread()
+		done <- nftWithoutRights(t, ns)
+	}()
+	if err := <-done; !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "CAP_NET_ADMIN") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func nftWithoutRights(t *testing.T, ns *nstest.NS) error {
+	if err := unix.Setns(ns.Fd(), unix.CLONE_NEWNET); err != nil {
+		return err
+	}
+	header, none := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
+	if err := unix.Capset(&header, &none[0]); err != nil {
+		return err
+	}
+	_, err := newNFTables(hclog.NewNullLogger()).apply(t.Context(), wanted(two()))
+	return err
+}
