@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Talk is one TCP connection on which 64 bytes are sent every 10 ms and echoed.
@@ -18,6 +20,7 @@ import (
 type Talk struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
+	ends    [2]net.Conn
 
 	mu     sync.Mutex
 	echoes int
@@ -50,7 +53,7 @@ func (n *Namespace) StartTalk(ctx context.Context, peer *Namespace, to netip.Add
 		return nil, errors.Join(err, dialled.Close())
 	}
 	running, cancel := context.WithCancel(context.Background())
-	t := &Talk{cancel: cancel, last: time.Now()}
+	t := &Talk{cancel: cancel, ends: [2]net.Conn{dialled, accepted}, last: time.Now()}
 	t.running.Go(func() { // until Stop closes its connection
 		_, err := io.Copy(accepted, accepted)
 		t.end(running, err)
@@ -133,6 +136,27 @@ func (t *Talk) Pause() time.Duration {
 	pause := t.pause
 	t.pause = 0
 	return pause
+}
+
+// Resent is how many segments either end has sent a second time, because they or
+// what acknowledged them were lost, or late. It is not to be asked after Stop.
+func (t *Talk) Resent() (segments int, err error) {
+	for _, conn := range t.ends {
+		raw, err := conn.(*net.TCPConn).SyscallConn()
+		if err != nil {
+			return 0, err
+		}
+		var info *unix.TCPInfo
+		var asked error
+		if err := raw.Control(func(fd uintptr) { info, asked = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }); err != nil {
+			return 0, err
+		}
+		if asked != nil {
+			return 0, asked
+		}
+		segments += int(info.Total_retrans)
+	}
+	return segments, nil
 }
 
 // Stop ends it and says how many echoes there were. An error is that the

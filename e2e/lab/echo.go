@@ -1,0 +1,232 @@
+package lab
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
+)
+
+// Echoes are pings at a rate that ping(8) does not keep: each is sent when it is
+// due, and what came of it is counted by its number, with nothing taken for
+// granted about the order of answers.
+type Echoes struct {
+	conn    net.PacketConn
+	to      netip.Addr
+	every   time.Duration
+	cookie  uint64
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+
+	mu      sync.Mutex
+	sent    []time.Time // by number, from 0
+	answers []uint16    // by number
+	done    EchoResult  // what is counted as it happens
+	last    time.Time   // of the last first answer
+	highest uint64
+	err     error
+}
+
+// EchoResult is what came of a stream of pings.
+type EchoResult struct {
+	Sent, Answered int
+	Duplicates     int           // answers to a number that had one
+	Reordered      int           // answers after that to a later number
+	Missing        []int         // numbers without an answer, from 0
+	Gap            time.Duration // longest time between two answers
+	Pause          time.Duration // longest time between two sent: no gap can be shorter
+	Rate           float64       // sent a second, over the whole time
+}
+
+// Lost is how many had no answer.
+func (r EchoResult) Lost() int { return r.Sent - r.Answered }
+
+const (
+	// echoPatience is how long the last answers may take.
+	echoPatience = time.Second
+	// echoBehind is how much a sender that got no processor makes up for. More at
+	// once might overflow queues, and be lost for no other reason.
+	echoBehind = 50 * time.Millisecond
+	echoBuffer = 4 << 20 // of the socket, bytes: a thousand answers a second for seconds
+	echoBytes  = 16      // a cookie and a number
+)
+
+// StartEchoes sends a ping each time every has passed, until Stop.
+func (n *Namespace) StartEchoes(to netip.Addr, every time.Duration) (*Echoes, error) {
+	e := &Echoes{to: to, every: every}
+	var random [8]byte
+	rand.Read(random[:]) // never fails
+	e.cookie = binary.BigEndian.Uint64(random[:])
+	network := "ip4:icmp"
+	if to.Is6() {
+		network = "ip6:ipv6-icmp"
+	}
+	err := n.Do(func() (err error) {
+		e.conn, err = net.ListenPacket(network, "")
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := forceBuffer(e.conn.(*net.IPConn), echoBuffer); err != nil {
+		return nil, errors.Join(err, e.conn.Close())
+	}
+	var ctx context.Context
+	ctx, e.cancel = context.WithCancel(context.Background())
+	e.running.Go(func() { e.fail(e.send(ctx)) })
+	e.running.Go(func() { e.fail(e.receive()) })
+	return e, nil
+}
+
+// forceBuffer sets what a socket may have waiting, past the system's limit.
+func forceBuffer(conn *net.IPConn, size int) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var set error
+	err = raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, size) })
+	return errors.Join(err, set)
+}
+
+func (e *Echoes) fail(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.err = errors.Join(e.err, err)
+}
+
+func (e *Echoes) send(ctx context.Context) error {
+	message := icmp.Message{Type: ipv4.ICMPTypeEcho}
+	if e.to.Is6() {
+		message.Type = ipv6.ICMPTypeEchoRequest // the kernel sums it up (RFC 3542, 3.1)
+	}
+	to := &net.IPAddr{IP: e.to.AsSlice()}
+	due := time.Now()
+	for number := uint64(0); ; number++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Until(due)):
+		}
+		data := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, e.cookie), number)
+		message.Body = &icmp.Echo{ID: int(uint16(e.cookie)), Seq: int(uint16(number)), Data: data}
+		packet, err := message.Marshal(nil)
+		if err != nil {
+			return err
+		}
+		now := time.Now()
+		e.mu.Lock()
+		if last := len(e.sent) - 1; last >= 0 {
+			e.done.Pause = max(e.done.Pause, now.Sub(e.sent[last]))
+		}
+		e.sent, e.answers = append(e.sent, now), append(e.answers, 0)
+		e.mu.Unlock()
+		// What the host refuses to send, for want of a route or under a rule, is
+		// lost as what the network loses.
+		if _, err := e.conn.WriteTo(packet, to); errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		if due = due.Add(e.every); time.Since(due) > echoBehind {
+			due = time.Now()
+		}
+	}
+}
+
+func (e *Echoes) receive() error {
+	protocol, reply := ipv4.ICMPTypeEchoReply.Protocol(), icmp.Type(ipv4.ICMPTypeEchoReply)
+	if e.to.Is6() {
+		protocol, reply = ipv6.ICMPTypeEchoReply.Protocol(), ipv6.ICMPTypeEchoReply
+	}
+	var buffer [1500]byte
+	for {
+		n, _, err := e.conn.ReadFrom(buffer[:])
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil
+		case err != nil:
+			return err
+		}
+		message, err := icmp.ParseMessage(protocol, buffer[:n])
+		if err != nil || message.Type != reply {
+			continue // of others: a raw socket hears all
+		}
+		echo, ok := message.Body.(*icmp.Echo)
+		if !ok || len(echo.Data) != echoBytes || binary.BigEndian.Uint64(echo.Data) != e.cookie {
+			continue
+		}
+		e.answered(binary.BigEndian.Uint64(echo.Data[8:]), time.Now())
+	}
+}
+
+func (e *Echoes) answered(number uint64, now time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if number >= uint64(len(e.answers)) {
+		return
+	}
+	if e.answers[number]++; e.answers[number] > 1 {
+		e.done.Duplicates++
+		return
+	}
+	if number < e.highest {
+		e.done.Reordered++
+	}
+	e.highest = max(e.highest, number)
+	if !e.last.IsZero() {
+		e.done.Gap = max(e.done.Gap, now.Sub(e.last))
+	}
+	e.last = now
+	e.done.Answered++
+}
+
+// Mark is the number of the next to be sent.
+func (e *Echoes) Mark() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.sent)
+}
+
+// WaitAnswers waits until n more have been sent from now on, and those around
+// them answered: the last of them has been.
+func (e *Echoes) WaitAnswers(ctx context.Context, n int) error {
+	want := e.Mark() + n
+	return WaitFor(ctx, "answers to pings", func(context.Context) error {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if int(e.highest) < want {
+			return errors.Join(fmt.Errorf("the last answer is to number %d, not %d", e.highest, want), e.err)
+		}
+		return nil
+	})
+}
+
+// Stop ends it, after the last answers had time to come. It is called once.
+func (e *Echoes) Stop() (EchoResult, error) {
+	e.cancel()
+	// Setting it cannot fail on an open socket, and ends the receiver.
+	deadline := e.conn.SetReadDeadline(time.Now().Add(echoPatience))
+	e.running.Wait()
+	err := errors.Join(e.err, deadline, e.conn.Close())
+	r := e.done
+	r.Sent = len(e.sent)
+	for number, n := range e.answers {
+		if n == 0 {
+			r.Missing = append(r.Missing, number)
+		}
+	}
+	if r.Sent > 1 {
+		r.Rate = float64(r.Sent-1) / e.sent[r.Sent-1].Sub(e.sent[0]).Seconds()
+	}
+	return r, err
+}

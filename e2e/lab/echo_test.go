@@ -1,0 +1,61 @@
+package lab
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestEchoes: what is dropped on the way is missing by its number, and nothing
+// else is.
+func TestEchoes(t *testing.T) {
+	ctx := within(t, time.Minute)
+	l := newLab(t, ctx, Options{NoConsul: true, Hosts: 2})
+	a, b := l.Hosts[0], l.Hosts[1]
+	for i, program := range []string{"iptables", "ip6tables"} {
+		protocol, kind := "icmp", "echo-request"
+		if i == 1 {
+			protocol = "icmpv6"
+		}
+		flag := "--" + protocol + "-type"
+		e, err := a.StartEchoes(b.Addrs[i], time.Millisecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := e.WaitAnswers(ctx, 50); err != nil {
+			t.Fatal(err)
+		}
+		began := e.Mark()
+		if _, err := b.Exec(ctx, program, "-A", "INPUT", "-p", protocol, flag, kind, "-m", "statistic", "--mode", "nth", "--every", "10", "--packet", "0", "-j", "DROP"); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.WaitAnswers(ctx, 200); err != nil {
+			t.Fatal(err)
+		}
+		r, err := e.Stop()
+		if err != nil || r.Duplicates != 0 || r.Reordered != 0 || r.Sent < 250 || r.Lost() < 15 || r.Lost() != len(r.Missing) {
+			t.Errorf("%+v, %v", r, err)
+		}
+		if r.Missing[0] < began || slices.ContainsFunc(r.Missing, func(n int) bool { return (n-r.Missing[0])%10 != 0 }) {
+			t.Errorf("missing %v, not every tenth from %d", r.Missing, began)
+		}
+		if r.Rate < 100 || r.Rate > 1100 || r.Gap < time.Millisecond {
+			t.Errorf("rate %.0f a second, gap %s", r.Rate, r.Gap)
+		}
+	}
+}
+
+func TestEchoesAreCountedByNumber(t *testing.T) {
+	at := time.Unix(1_700_000_000, 0)
+	e := &Echoes{answers: make([]uint16, 6)}
+	for i, number := range []uint64{0, 1, 3, 2, 3, 5, 99} {
+		e.answered(number, at.Add(time.Duration(i*i)*time.Millisecond))
+	}
+	want := EchoResult{Answered: 5, Duplicates: 1, Reordered: 1, Gap: 16 * time.Millisecond}
+	if got := e.done; got.Answered != want.Answered || got.Duplicates != want.Duplicates || got.Reordered != want.Reordered || got.Gap != want.Gap {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if !slices.Equal(e.answers, []uint16{1, 1, 1, 2, 0, 1}) {
+		t.Errorf("answers %v", e.answers)
+	}
+}
