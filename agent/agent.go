@@ -60,7 +60,7 @@ type Options struct {
 type environment struct {
 	log        hclog.Logger
 	id         identity
-	named      chan struct{} // closed once the node's name is learnt; runners do not ask the store before
+	named      chan struct{} // closed once the node's name and id are known; runners do not ask the store before
 	registry   registry.Registry
 	backends   map[string]backend.Type
 	contact    *contact
@@ -197,7 +197,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		return errors.Join(err, listener.Close())
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	id, err := nodeID(c.DataDir)
+	id, err := storedNodeID(c.DataDir, a.log)
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -244,11 +244,20 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr) error {
 	defer a.stopRunners()
 
 	a.env.firewall.remember(a.current(), a.wanted)
-	a.adopt(ctx, a.current())
+	known := a.env.id.nodeID != ""
+	if known {
+		a.adopt(ctx, a.current())
+	}
 	if err := a.awaitNodeName(ctx); err != nil {
 		return err
 	}
+	if err := a.learnNodeID(ctx); err != nil {
+		return err
+	}
 	close(a.env.named)
+	if !known {
+		a.adopt(ctx, a.current())
+	}
 	wg.Go(func() { a.announce(ctx, address) })
 	wg.Go(func() { a.leaveUnwanted(ctx) })
 	a.env.health.clear("", checkNode)

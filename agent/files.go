@@ -54,6 +54,7 @@ func writeFileAtomic(path string, data []byte, mode os.FileMode) (err error) {
 type saved struct {
 	Version int            `json:"version"`
 	Network string         `json:"network"`
+	NodeID  string         `json:"node_id,omitzero"` // of this host, should its own file be lost
 	Subnets []netip.Prefix `json:"subnets"`
 	Session string         `json:"session"`
 	// Lease is the version of the lease's record, and Definition the index at

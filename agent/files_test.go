@@ -125,23 +125,6 @@ func TestSavedState(t *testing.T) {
 	}
 }
 
-func TestNodeID(t *testing.T) {
-	dir := t.TempDir()
-	first, err := nodeID(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if again, err := nodeID(dir); err != nil || again != first {
-		t.Errorf("%s then %s, %v", first, again, err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "node-id"), []byte("not an id\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := nodeID(dir); err == nil || !strings.Contains(err.Error(), "node-id") {
-		t.Errorf("error does not name the file: %v", err)
-	}
-}
-
 func TestDataDirIsLocked(t *testing.T) {
 	dir := t.TempDir()
 	unlock, err := lockDataDir(dir)

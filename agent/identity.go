@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
-	"github.com/hashicorp/go-uuid"
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/registry"
@@ -37,27 +35,6 @@ func lockDataDir(dir string) (unlock func() error, err error) {
 		return nil, err
 	}
 	return f.Close, nil
-}
-
-// nodeID reads the id in the state directory, or makes one.
-func nodeID(dir string) (string, error) {
-	path := filepath.Join(dir, "node-id")
-	data, err := os.ReadFile(path)
-	if err == nil && len(data) > 0 { // empty after a crash on a full disk
-		id := strings.TrimSpace(string(data))
-		if _, err := uuid.ParseUUID(id); err != nil {
-			return "", fmt.Errorf("%s: %q is not a UUID: remove the file to get a new id: %w", path, id, err)
-		}
-		return id, nil
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return "", err
-	}
-	id, err := uuid.GenerateUUID()
-	if err != nil {
-		return "", err
-	}
-	return id, writeFileAtomic(path, []byte(id+"\n"), 0o644)
 }
 
 // nodeName is the configured name, else the store's name of this host, else

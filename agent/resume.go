@@ -36,6 +36,9 @@ type Remains struct {
 	Carrier bool         // somebody takes the device's packets: the kernel, or a process
 }
 
+// nothing says that there is nothing at all.
+func (m Remains) nothing() bool { return !m.Device && m.Routes == 0 && !m.Refuses }
+
 // What remains may do with packets.
 type standing int
 

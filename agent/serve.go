@@ -64,7 +64,7 @@ func (r *runner) writeFiles(n registry.Network, lease registry.Lease, s backend.
 func (r *runner) save(n registry.Network, lease registry.Lease) error {
 	r.saving.Lock()
 	defer r.saving.Unlock()
-	now := saved{Version: registry.Version, Network: n.Name, Subnets: lease.Subnets, Session: lease.Session,
+	now := saved{Version: registry.Version, Network: n.Name, NodeID: lease.NodeID, Subnets: lease.Subnets, Session: lease.Session,
 		Lease: lease.ModifyIndex, Definition: n.CreateIndex, Revoked: r.revokedSubnet(), SubnetFile: r.local.SubnetFile, Pools: n.Plan.Prefixes(), Backend: n.Backend}
 	renewed := r.shown().local.Renewed
 	if renewed.IsZero() {

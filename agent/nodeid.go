@@ -1,0 +1,162 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/go-uuid"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// storedNodeID is the id in the state directory: in its own file, or, when that is
+// gone, empty after a crash or broken, in the state file of a network. "" when
+// nothing there tells. A broken file is put aside, to .bad.
+func storedNodeID(dir string, log hclog.Logger) (string, error) {
+	path := nodeIDPath(dir)
+	data, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	id := strings.TrimSpace(string(data))
+	if isNodeID(id) {
+		return id, nil
+	}
+	if id != "" {
+		log.Warn("node id is not a UUID, its file is moved to .bad", "path", path)
+		if err := os.Rename(path, path+".bad"); err != nil {
+			return "", err
+		}
+	}
+	for _, name := range savedNetworks(dir) {
+		s, err := loadSaved(dir, name)
+		if err == nil && isNodeID(s.NodeID) {
+			log.Warn("node id was lost, that of a state file counts", "node_id", s.NodeID, "network", name)
+			return s.NodeID, storeNodeID(dir, s.NodeID)
+		}
+	}
+	return "", nil
+}
+
+func isNodeID(id string) bool {
+	_, err := uuid.ParseUUID(id)
+	return err == nil
+}
+
+func nodeIDPath(dir string) string { return filepath.Join(dir, "node-id") }
+
+func storeNodeID(dir, id string) error {
+	return writeFileAtomic(nodeIDPath(dir), []byte(id+"\n"), 0o644)
+}
+
+// learnNodeID gives a host an id that has none in its state directory. Where a
+// datapath stands in the kernel, its peers know it under an id: the address of a
+// VXLAN device is derived from that, and packets for it would be lost until every
+// peer had heard of another. So the id of the lease counts that this datapath is
+// of. That takes the store, and nothing is lost meanwhile. Everybody else is a
+// new host, and gets an id of its own at once.
+func (a *Agent) learnNodeID(ctx context.Context) error {
+	if a.env.id.nodeID != "" {
+		return nil
+	}
+	c, retry := a.current(), a.env.contact.retry()
+	for {
+		id, err := a.formerNodeID(ctx, c)
+		if err == nil && id == "" {
+			id, err = uuid.GenerateUUID()
+		}
+		if err == nil {
+			err = storeNodeID(c.DataDir, id)
+		}
+		if err == nil {
+			a.mu.Lock()
+			a.env.id.nodeID = id
+			a.mu.Unlock()
+			a.log.Info("node id is settled", "node_id", id)
+			return nil
+		}
+		if a.env.health.set("", checkNode, api.Critical, fmt.Sprintf("the node id was lost, waiting to learn it from this host's lease; packets flow: %v", err)) {
+			a.log.Warn("node id was lost, waiting to learn it from this host's lease", "error", err)
+		}
+		if err := retry.wait(ctx, err, nil); err != nil {
+			return err
+		}
+	}
+}
+
+// formerNodeID is the id in the lease of the datapath that stands in the kernel,
+// "" when none stands or no lease is of it. Name and address alone do not make a
+// lease this host's: another machine may have been given both.
+func (a *Agent) formerNodeID(ctx context.Context, c config.Config) (string, error) {
+	stands := c.WatchNetworks // their pools only the store knows
+	for _, local := range c.Networks {
+		found, err := a.env.remains(ctx, backend.LinkName(local.Name), poolsOf(local))
+		if err != nil {
+			return "", err
+		}
+		stands = stands || !found.nothing() || len(local.Pools) == 0
+	}
+	if !stands {
+		return "", nil
+	}
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	set, _, err := a.env.registry.WatchNetworks(call, 0)
+	if err != nil {
+		return "", err
+	}
+	for _, n := range set.Networks {
+		if _, wanted := a.wanted(n.Name); !wanted {
+			continue
+		}
+		found, err := a.env.remains(ctx, backend.LinkName(n.Name), n.Plan.Prefixes())
+		if err != nil {
+			return "", err
+		}
+		if found.nothing() {
+			continue
+		}
+		if id, err := a.leaseStanding(call, c, n, found); id != "" || err != nil {
+			return id, err
+		}
+	}
+	return "", nil
+}
+
+// poolsOf is the pools of a network's block, none when the store alone knows.
+func poolsOf(local config.Network) (pools []netip.Prefix) {
+	for _, p := range local.Pools {
+		pools = append(pools, p.Prefix)
+	}
+	return pools
+}
+
+// leaseStanding is the id in the lease of n that carries this host's name, an
+// address of its, and the subnets of what stands, "" when there is none. Of
+// several the one that is held counts.
+func (a *Agent) leaseStanding(ctx context.Context, c config.Config, n registry.Network, found Remains) (id string, err error) {
+	choice, err := a.env.selectUnderlay(c.Underlay, n.Plan.Prefixes())
+	if err != nil {
+		return "", err
+	}
+	set, _, err := a.env.registry.WatchLeases(ctx, n, 0)
+	if err != nil {
+		return "", err
+	}
+	for _, l := range set.Leases {
+		ours := l.Node == a.env.id.node && sharesAddress(l.PublicIPs, choice.Addrs) && found.standing(l.Subnets) != nothingStands
+		if ours && isNodeID(l.NodeID) && (id == "" || l.Held()) {
+			id = l.NodeID
+		}
+	}
+	return id, nil
+}

@@ -1,0 +1,180 @@
+package agent
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+)
+
+// TestStoredNodeID: every file that knows the id has to be lost for it to be lost.
+func TestStoredNodeID(t *testing.T) {
+	const id, other = "6f1c9d1e-5c3e-4d0b-8a55-0f6f5a6f3d2a", "0f1c9d1e-5c3e-4d0b-8a55-0f6f5a6f3d2b"
+	for _, tt := range []struct {
+		name  string
+		file  string // "-" for none
+		state string // node_id in the state file of network n, "-" for no file
+		want  string
+		bad   bool // the file is put aside
+	}{
+		{"as written", id + "\n", "-", id, false},
+		{"its own file counts first", id + "\n", other, id, false},
+		{"a new host", "-", "-", "", false},
+		{"gone", "-", id, id, false},
+		{"empty", "", id, id, false},
+		{"cut short", id[:17], id, id, true},
+		{"zeros after a crash", strings.Repeat("\x00", 37), id, id, true},
+		{"broken, and nothing else tells", "not an id\n", "-", "", true},
+		{"gone, and the state file is of an older leno", "-", "", "", false},
+		{"gone, and the state file has none either", "-", "not an id", "", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if tt.file != "-" {
+				must(t, os.WriteFile(nodeIDPath(dir), []byte(tt.file), 0o644))
+			}
+			if tt.state != "-" {
+				must(t, storeSaved(dir, saved{Network: "n", NodeID: tt.state}))
+			}
+			got, err := storedNodeID(dir, hclog.NewNullLogger())
+			if err != nil || got != tt.want {
+				t.Errorf("%q, %v, want %q", got, err, tt.want)
+			}
+			if bad := exists(nodeIDPath(dir) + ".bad"); bad != tt.bad {
+				t.Errorf("put aside %t, want %t", bad, tt.bad)
+			}
+			if tt.want == "" {
+				return
+			}
+			must(t, os.RemoveAll(savedPath(dir, "n")))
+			if again, err := storedNodeID(dir, hclog.NewNullLogger()); err != nil || again != tt.want {
+				t.Errorf("the file now has %q, %v", again, err)
+			}
+		})
+	}
+	dir := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(dir, "node-id"), 0o755))
+	if _, err := storedNodeID(dir, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), "node-id") {
+		t.Errorf("error does not name the file: %v", err)
+	}
+}
+
+// flowing is a device that the kernel carries packets of the subnets through.
+func flowing(subnets ...netip.Prefix) Remains {
+	out := waiting(subnets...)
+	out.Carrier = true
+	return out
+}
+
+// TestStateLost: a host whose datapath stands goes on under its id without its
+// state directory, so that its peers see no change. Any other gets a new id.
+func TestStateLost(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(a *host, subnet netip.Prefix)
+		same   bool
+	}{
+		{"the device stands", func(a *host, subnet netip.Prefix) { a.remains = flowing(subnet) }, true},
+		{"routes stand, there is no device", func(a *host, _ netip.Prefix) { a.remains = Remains{Routes: 1, Refuses: true} }, true},
+		{"no other host had joined yet", func(a *host, _ netip.Prefix) { a.remains = Remains{Refuses: true} }, true},
+		{"a device nobody reads", func(a *host, subnet netip.Prefix) { a.remains = waiting(subnet) }, true},
+		{"the plan is the store's alone", func(a *host, subnet netip.Prefix) {
+			a.remains = flowing(subnet)
+			a.config.Networks[0].Pools, a.config.Networks[0].Backend = nil, nil
+		}, true},
+		{"after a boot", func(*host, netip.Prefix) {}, false},
+		{"a device of another subnet", func(a *host, _ netip.Prefix) { a.remains = flowing(netip.MustParsePrefix("10.5.99.0/24")) }, false},
+		{"a device without an address", func(a *host, _ netip.Prefix) { a.remains = flowing() }, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a, b, subnet, applied := pair(t)
+			before := leaseOf(t, a, subnet)
+			must(t, os.RemoveAll(a.config.DataDir))
+			tt.change(a, subnet)
+			wakes := len(b.recorder.tries())
+			a.start()
+			a.ready()
+			a.applies(applied)
+			now := leaseOf(t, a, subnet)
+			if same := now.NodeID == before.NodeID; same != tt.same {
+				t.Errorf("node id %s, before %s", now.NodeID, before.NodeID)
+			}
+			if stored, err := storedNodeID(a.config.DataDir, hclog.NewNullLogger()); err != nil || stored != now.NodeID {
+				t.Errorf("%s is stored, %v", stored, err)
+			}
+			if !tt.same {
+				return
+			}
+			if now.ModifyIndex != before.ModifyIndex || now.Session != before.Session || len(b.recorder.tries()) != wakes {
+				t.Errorf("the record was written: %+v, before %+v", now, before)
+			}
+		})
+	}
+}
+
+// TestAnotherHostIsNotTakenForThisOne: what stands is this host's, and the lease
+// is of a host that it may be, but is not.
+func TestAnotherHostIsNotTakenForThisOne(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(a *host)
+	}{
+		{"another name", func(a *host) { a.config.NodeName = "c" }},
+		{"another address", func(a *host) { a.place.Addrs = []netip.Addr{netip.MustParseAddr("192.0.2.200")} }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a, _, subnet, _ := pair(t)
+			before := leaseOf(t, a, subnet)
+			must(t, os.RemoveAll(a.config.DataDir))
+			a.remains = flowing(subnet)
+			tt.change(a)
+			a.start()
+			a.check(checkLease, api.Critical, before.NodeID)
+			id, err := storedNodeID(a.config.DataDir, hclog.NewNullLogger())
+			if err != nil || id == "" || id == before.NodeID {
+				t.Errorf("node id %q, %v; the other host's is %s", id, err, before.NodeID)
+			}
+		})
+	}
+}
+
+// TestStateLostWhileTheStoreIsAway: nothing is decided before the store can be
+// asked, and packets flow.
+func TestStateLostWhileTheStoreIsAway(t *testing.T) {
+	a, _, subnet, applied := pair(t)
+	before := leaseOf(t, a, subnet)
+	must(t, os.RemoveAll(a.config.DataDir))
+	a.remains = flowing(subnet)
+	a.registry.set(registry.ErrUnavailable)
+	tries := len(a.recorder.tries())
+	a.start()
+	a.check(checkNode, api.Critical, "node id was lost", "packets flow")
+	if exists(nodeIDPath(a.config.DataDir)) || len(a.recorder.tries()) != tries {
+		t.Error("an id was made, or the datapath touched")
+	}
+	a.registry.set(nil)
+	a.ready()
+	a.applies(applied)
+	if now := leaseOf(t, a, subnet); now.NodeID != before.NodeID || now.Session != before.Session {
+		t.Errorf("%+v, before %+v", now, before)
+	}
+}
+
+// leaseOf is the record on a subnet.
+func leaseOf(t *testing.T, h *host, subnet netip.Prefix) registry.Lease {
+	t.Helper()
+	client := h.store.Client()
+	n, err := client.Network(t.Context(), "n")
+	must(t, err)
+	lease, _, err := client.WatchLease(t.Context(), n, subnet, 0)
+	must(t, err)
+	return lease
+}
