@@ -244,6 +244,7 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr) error {
 	defer a.stopRunners()
 
 	a.env.firewall.remember(a.current(), a.wanted)
+	a.expectRules(ctx)
 	known := a.env.id.nodeID != ""
 	if known {
 		a.adopt(ctx, a.current())

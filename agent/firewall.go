@@ -30,6 +30,8 @@ type firewallKeeper struct {
 	wanted  map[string]firewall.Network
 	applied map[string]firewall.Network
 	checked time.Time
+
+	expected expectation
 }
 
 func newFirewallKeeper(rules Rules) *firewallKeeper {
@@ -59,18 +61,27 @@ func (k *firewallKeeper) remember(c config.Config, wanted func(name string) (con
 // put sets one network's wishes. The tables are read and mended when a wish
 // changed, and otherwise once in a slow tick.
 func (k *firewallKeeper) put(ctx context.Context, n firewall.Network) error {
+	k.want(n)
+	k.expected.meet(n.Name)
+	k.expected.wait(ctx)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.wanted[n.Name] = n
 	if reflect.DeepEqual(k.wanted, k.applied) && time.Since(k.checked) < slowTick/2 {
 		return nil
 	}
 	return k.apply(ctx)
 }
 
+func (k *firewallKeeper) want(n firewall.Network) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.wanted[n.Name] = n
+}
+
 // drop takes one network's rules away, also those of an earlier process that were
 // not remembered.
 func (k *firewallKeeper) drop(ctx context.Context, name string) error {
+	k.expected.meet(name)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_, known := k.wanted[name]

@@ -1,0 +1,87 @@
+package agent
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/lenonet/leno/backend"
+)
+
+// expectTime is how long the first network that is ready after a start waits for
+// others. They need the store as it did, so they are not far behind.
+const expectTime = 5 * time.Second
+
+// expectation is the networks whose rules stand in the firewall while nothing
+// tells what they are, because the state directory was lost: to write the rules
+// of the others alone would drop their packets. Safe for concurrent use.
+type expectation struct {
+	mu    sync.Mutex
+	names map[string]bool
+	none  chan struct{} // closed when no network is left, nil when none ever was
+}
+
+func (e *expectation) expect(names []string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(names) == 0 {
+		return
+	}
+	e.names, e.none = map[string]bool{}, make(chan struct{})
+	for _, name := range names {
+		e.names[name] = true
+	}
+}
+
+// meet says that a network has told what it wants, or that it wants nothing.
+func (e *expectation) meet(name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.names[name] {
+		return
+	}
+	if delete(e.names, name); len(e.names) == 0 {
+		close(e.none)
+	}
+}
+
+// wait blocks until all have, once for expectTime at most: then those that are
+// left are given up.
+func (e *expectation) wait(ctx context.Context) {
+	e.mu.Lock()
+	none, left := e.none, len(e.names)
+	e.mu.Unlock()
+	if left == 0 {
+		return
+	}
+	timer := time.NewTimer(expectTime)
+	defer timer.Stop()
+	select {
+	case <-none:
+	case <-ctx.Done():
+	case <-timer.C:
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if len(e.names) > 0 {
+			clear(e.names)
+			close(e.none)
+		}
+	}
+}
+
+// expectRules finds the networks of this configuration that stand in the kernel
+// without a state file that tells of their rules.
+func (a *Agent) expectRules(ctx context.Context) {
+	c := a.current()
+	var names []string
+	for _, local := range c.Networks {
+		if before, err := loadSaved(c.DataDir, local.Name); err == nil && len(before.Subnets) > 0 {
+			continue
+		}
+		found, err := a.env.remains(ctx, backend.LinkName(local.Name), poolsOf(local))
+		if err == nil && !found.nothing() {
+			names = append(names, local.Name)
+		}
+	}
+	a.env.firewall.expected.expect(names)
+}

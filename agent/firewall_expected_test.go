@@ -1,0 +1,81 @@
+package agent
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// TestFirewallExpects: after a restart without its state, too, the first network
+// that is ready does not take the other's rules away, but where the other does
+// not come it does not wait for ever.
+func TestFirewallExpects(t *testing.T) {
+	for _, lost := range []string{"n", "both"} {
+		t.Run(lost, func(t *testing.T) {
+			t.Parallel()
+			a := newHost(t, memory.New(), "a")
+			second := a.config.Networks[0]
+			second.Name, second.SubnetFile = "m", a.config.Networks[0].SubnetFile+".m"
+			second.Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.6.0.0/22")}}
+			a.config.Networks = append(a.config.Networks, second)
+			a.start().ready()
+			must(t, a.stop())
+			began := len(a.wall.names())
+			must(t, os.Remove(savedPath(a.config.DataDir, "n")))
+			if lost == "both" {
+				must(t, os.RemoveAll(a.config.DataDir))
+			}
+			a.remains = Remains{Routes: 1, Refuses: true}
+			a.start().ready()
+			for _, names := range a.wall.names()[began:] {
+				if names != "m n" {
+					t.Errorf("firewall of %q alone", names)
+				}
+			}
+		})
+	}
+}
+
+func TestExpectation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var e expectation
+		waited := func(ctx context.Context) time.Duration {
+			began := time.Now()
+			e.wait(ctx)
+			return time.Since(began)
+		}
+		if got := waited(t.Context()); got != 0 {
+			t.Errorf("waited %s for nobody", got)
+		}
+		e.expect([]string{"a", "b"})
+		e.meet("x")
+		e.meet("a")
+		go func() {
+			time.Sleep(time.Second)
+			e.meet("b")
+		}()
+		if got := waited(t.Context()); got != time.Second {
+			t.Errorf("waited %s for one that came after a second", got)
+		}
+		e.meet("b")
+		e.expect([]string{"c"})
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if got := waited(ended); got != 0 {
+			t.Errorf("waited %s when all ends", got)
+		}
+		if got := waited(t.Context()); got != expectTime {
+			t.Errorf("waited %s for one that does not come", got)
+		}
+		if got := waited(t.Context()); got != 0 {
+			t.Errorf("waited %s again", got)
+		}
+		e.meet("c")
+	})
+}
