@@ -1,0 +1,220 @@
+package restarts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// Every is the time between two pings of a family: 1,000 a second.
+const Every = time.Millisecond
+
+// after is how many pings of each family must have been answered between two
+// rounds.
+const after = 200
+
+// Report is what a number of rounds cost the packets that crossed meanwhile.
+type Report struct {
+	Rounds []Round
+	Took   time.Duration
+	Pings  []lab.EchoResult // one a family
+	// Pause is the longest time without a word on the TCP connection, which has one
+	// every 10 ms; Resent how many segments were sent again on it.
+	Pause  time.Duration
+	Resent int
+}
+
+// Round is one restart.
+type Round struct {
+	Kind string
+	Took time.Duration // from the end of the one process to the next being ready
+	Lost int
+}
+
+// Sum is the pings of all families as one: the numbers added up, the worst gap,
+// pause and rate.
+func (r Report) Sum() lab.EchoResult {
+	sum := r.Pings[0]
+	for _, p := range r.Pings[1:] {
+		sum.Sent += p.Sent
+		sum.Answered += p.Answered
+		sum.Duplicates += p.Duplicates
+		sum.Reordered += p.Reordered
+		sum.Gap, sum.Pause, sum.Rate = max(sum.Gap, p.Gap), max(sum.Pause, p.Pause), min(sum.Rate, p.Rate)
+	}
+	sum.Missing = nil // numbers are a family's own
+	return sum
+}
+
+// Losses names the rounds in which pings were lost, and how many.
+func (r Report) Losses() (out []string) {
+	for i, round := range r.Rounds {
+		if round.Lost > 0 {
+			out = append(out, fmt.Sprintf("%d in round %d (%s)", round.Lost, i+1, round.Kind))
+		}
+	}
+	return out
+}
+
+// Run restarts the agent so many times, each as soon as packets have crossed for a
+// while after the one before. An error is also that the host has another subnet
+// or device than before, that the TCP connection ended, or that a host does not
+// become healthy after the last.
+func (s *Site) Run(ctx context.Context, w Way, rounds int) (Report, error) {
+	return s.under(ctx, func(t *traffic) error {
+		before, err := s.stands(ctx)
+		if err != nil {
+			return err
+		}
+		for i := range rounds {
+			kind := w.Kinds[i%len(w.Kinds)]
+			if err := s.round(ctx, t, w, i, kind); err != nil {
+				return fmt.Errorf("%s, round %d (%s): %w", w.Name, i+1, kind, err)
+			}
+			now, err := s.stands(ctx)
+			if err == nil && now != before {
+				err = fmt.Errorf("there is %s, and was %s", now, before)
+			}
+			if err != nil {
+				return fmt.Errorf("%s, round %d (%s): %w", w.Name, i+1, kind, err)
+			}
+		}
+		return nil
+	})
+}
+
+// Undisturbed lets packets cross for so long and does nothing.
+func (s *Site) Undisturbed(ctx context.Context, d time.Duration) (Report, error) {
+	return s.under(ctx, func(*traffic) error {
+		select {
+		case <-time.After(d):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+}
+
+// traffic is what crosses.
+type traffic struct {
+	echoes []*lab.Echoes
+	talk   *lab.Talk
+	rounds []Round
+	marks  [][]int // of the echoes, at the end of each round
+}
+
+// under does something under traffic and says what came of that.
+func (s *Site) under(ctx context.Context, do func(*traffic) error) (out Report, err error) {
+	t := &traffic{}
+	if t.talk, err = s.From.StartTalk(ctx, s.To.Namespace, s.To.Addrs[0]); err != nil {
+		return out, err
+	}
+	for _, addr := range s.To.Addrs {
+		e, startErr := s.From.StartEchoes(addr, Every)
+		if startErr != nil {
+			err = startErr
+			break
+		}
+		t.echoes = append(t.echoes, e)
+	}
+	began := time.Now()
+	if err == nil {
+		err = t.flows(ctx)
+	}
+	if err == nil {
+		t.talk.Pause()
+		err = errors.Join(do(t), t.flows(ctx), s.healthy(ctx))
+	}
+	out.Took, out.Rounds, out.Pause = time.Since(began), t.rounds, t.talk.Pause()
+	var resentErr error
+	out.Resent, resentErr = t.talk.Resent()
+	_, talkErr := t.talk.Stop()
+	err = errors.Join(err, resentErr, talkErr)
+	for i, e := range t.echoes {
+		r, stopErr := e.Stop()
+		err = errors.Join(err, stopErr)
+		out.Pings = append(out.Pings, r)
+		for _, number := range r.Missing {
+			round, _ := slices.BinarySearchFunc(t.marks, number, func(marks []int, number int) int {
+				if marks[i] <= number {
+					return -1
+				}
+				return 1
+			})
+			if round < len(out.Rounds) {
+				out.Rounds[round].Lost++
+			}
+		}
+	}
+	return out, err
+}
+
+func (t *traffic) flows(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, e := range t.echoes {
+		g.Go(func() error { return e.WaitAnswers(ctx, after) })
+	}
+	g.Go(func() error { return t.talk.WaitEchoes(ctx, after/10) })
+	return g.Wait()
+}
+
+func (s *Site) round(ctx context.Context, t *traffic, w Way, i int, kind string) error {
+	if err := w.end(ctx, s.Host, i); err != nil {
+		return err
+	}
+	began := time.Now()
+	if w.between != nil {
+		if err := w.between(ctx, s, kind); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(s.Host.RestartAgent(), s.Host.WaitReady(ctx)); err != nil {
+		return err
+	}
+	t.rounds = append(t.rounds, Round{Kind: kind, Took: time.Since(began)})
+	// What follows a start belongs to its round.
+	err := t.flows(ctx)
+	var marks []int
+	for _, e := range t.echoes {
+		marks = append(marks, e.Mark())
+	}
+	t.marks = append(t.marks, marks)
+	return err
+}
+
+// healthy waits until both hosts say that all is well.
+func (s *Site) healthy(ctx context.Context) error {
+	for _, h := range []*lab.Host{s.Host, s.Peer} {
+		err := lab.WaitFor(ctx, h.Name+" to be healthy", func(ctx context.Context) error {
+			status, body, err := h.Get(ctx, "/healthz")
+			if err == nil && status != 200 {
+				err = fmt.Errorf("%d: %s", status, body)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stands is what must be the same after a restart: the subnets, and the device
+// with its index and address where there is one.
+func (s *Site) stands(ctx context.Context) (string, error) {
+	subnets, err := s.Subnets()
+	if err != nil {
+		return "", err
+	}
+	if s.Backend != "vxlan" {
+		return fmt.Sprint(subnets), nil
+	}
+	link, err := s.Host.Exec(ctx, "ip", "-o", "link", "show", "dev", "leno-"+network)
+	return fmt.Sprintf("%v, %s", subnets, link), err
+}

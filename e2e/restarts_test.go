@@ -1,0 +1,36 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/restarts"
+)
+
+// TestRestartsLoseNothing ends an agent and starts it again in every way, under
+// 1,000 pings a second in each family and a TCP connection: where the kernel
+// carries the packets, every one of them arrives. `make measure ARGS="-only
+// restarts"` does the same for longer.
+func TestRestartsLoseNothing(t *testing.T) {
+	for _, backend := range []string{"vxlan", "host-gw"} {
+		t.Run(backend, func(t *testing.T) {
+			w := newWorld(t, lab.Options{Hosts: 2})
+			site, err := restarts.NewSite(w.ctx, w.Lab, backend)
+			w.must(err)
+			for _, way := range restarts.Ways(backend) {
+				report, err := site.Run(w.ctx, way, min(max(2, len(way.Kinds)), 6))
+				w.must(err)
+				sum := report.Sum()
+				t.Logf("%s: %d rounds in %s, the last took %s: %d pings of each family at %.0f a second, longest gap %s, longest time without sending %s, %d segments sent again",
+					way.Name, len(report.Rounds), report.Took, report.Rounds[len(report.Rounds)-1].Took, report.Pings[0].Sent, sum.Rate, sum.Gap, sum.Pause, report.Resent)
+				if lost := report.Losses(); len(lost) != 0 {
+					t.Errorf("%s: %d of %d pings lost: %s", way.Name, sum.Lost(), sum.Sent, strings.Join(lost, ", "))
+				}
+				if sum.Duplicates != 0 || sum.Reordered != 0 {
+					t.Errorf("%s: %d answers came twice, %d late", way.Name, sum.Duplicates, sum.Reordered)
+				}
+			}
+		})
+	}
+}
