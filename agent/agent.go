@@ -172,7 +172,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		reloads: make(chan reloadRequest), ended: make(chan struct{}), fatal: make(chan error, 1)}
 	a.env = &environment{
 		log: o.Logger, registry: o.Registry, named: make(chan struct{}), contact: newContact(o.Registry), backends: o.Backends, health: newHealth(time.Now),
-		firewall: newFirewallKeeper(o.Firewall), pools: newPoolClaims(), processors: &processors{},
+		firewall: newFirewallKeeper(o.Firewall, c.Firewall), pools: newPoolClaims(), processors: &processors{},
 		networks: newPublished[networkSet](), left: newPublished[struct{}](), kernel: newPublished[struct{}](), setBack: newPublished[struct{}](), goneFor: goneFor,
 		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding, remains: o.Remains,
 	}

@@ -186,10 +186,10 @@ type wall struct {
 	err    error
 }
 
-func (w *wall) Apply(_ context.Context, networks []firewall.Network) (firewall.Report, error) {
+func (w *wall) Apply(_ context.Context, s firewall.State) (firewall.Report, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.wanted = append(w.wanted, slices.Clone(networks))
+	w.wanted = append(w.wanted, slices.Clone(s.Networks))
 	return firewall.Report{}, w.err
 }
 

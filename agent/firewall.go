@@ -17,7 +17,7 @@ import (
 // Rules are the firewall of this host, written as a whole. Apply is called by
 // one goroutine at a time.
 type Rules interface {
-	Apply(ctx context.Context, networks []firewall.Network) (firewall.Report, error)
+	Apply(ctx context.Context, s firewall.State) (firewall.Report, error)
 }
 
 var _ Rules = (*firewall.Firewall)(nil)
@@ -27,6 +27,7 @@ var _ Rules = (*firewall.Firewall)(nil)
 type firewallKeeper struct {
 	mu      sync.Mutex
 	rules   Rules
+	config  config.Firewall
 	wanted  map[string]firewall.Network
 	applied map[string]firewall.Network
 	checked time.Time
@@ -34,8 +35,8 @@ type firewallKeeper struct {
 	expected expectation
 }
 
-func newFirewallKeeper(rules Rules) *firewallKeeper {
-	return &firewallKeeper{rules: rules, wanted: map[string]firewall.Network{}}
+func newFirewallKeeper(rules Rules, c config.Firewall) *firewallKeeper {
+	return &firewallKeeper{rules: rules, config: c, wanted: map[string]firewall.Network{}}
 }
 
 func firewallNetwork(local config.Network, pools, subnets []netip.Prefix) firewall.Network {
@@ -97,11 +98,11 @@ func (k *firewallKeeper) drop(ctx context.Context, name string) error {
 }
 
 func (k *firewallKeeper) apply(ctx context.Context) error {
-	networks := make([]firewall.Network, 0, len(k.wanted))
+	state := firewall.State{Type: firewall.Type(k.config.Type), RandomFully: k.config.RandomFully}
 	for _, name := range slices.Sorted(maps.Keys(k.wanted)) {
-		networks = append(networks, k.wanted[name])
+		state.Networks = append(state.Networks, k.wanted[name])
 	}
-	if _, err := k.rules.Apply(ctx, networks); err != nil {
+	if _, err := k.rules.Apply(ctx, state); err != nil {
 		k.applied = nil
 		return err
 	}

@@ -19,7 +19,7 @@ import (
 func TestFirewallKeeper(t *testing.T) {
 	ctx := context.Background()
 	w := &wall{}
-	k := newFirewallKeeper(w)
+	k := newFirewallKeeper(w, config.Defaults().Firewall)
 	n := firewall.Network{Name: "n", Pools: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}}
 	masq := n
 	masq.IPMasq = true
@@ -128,7 +128,7 @@ func TestFirewallFails(t *testing.T) {
 // nothing is asked of a host that has no firewall.
 func TestDropOfAnEarlierProcess(t *testing.T) {
 	w := &wall{}
-	k := newFirewallKeeper(w)
+	k := newFirewallKeeper(w, config.Defaults().Firewall)
 	ctx := context.Background()
 	must(t, k.drop(ctx, "left"))
 	must(t, k.drop(ctx, "left"))
@@ -136,8 +136,8 @@ func TestDropOfAnEarlierProcess(t *testing.T) {
 		t.Errorf("applied %q, want the empty set once", got)
 	}
 	w.setErr(firewall.ErrNotInstalled)
-	must(t, newFirewallKeeper(w).drop(ctx, "left"))
-	k = newFirewallKeeper(w)
+	must(t, newFirewallKeeper(w, config.Defaults().Firewall).drop(ctx, "left"))
+	k = newFirewallKeeper(w, config.Defaults().Firewall)
 	k.wanted["mine"] = firewall.Network{Name: "mine"}
 	if err := k.drop(ctx, "mine"); !errors.Is(err, firewall.ErrNotInstalled) {
 		t.Errorf("rules there should be: %v", err)

@@ -17,6 +17,7 @@ const (
 // The error stands at the attribute that was set last of those involved.
 func (l *loader) check() {
 	l.checkLease()
+	l.checkFirewall()
 	l.checkTokens()
 	l.checkTLS("consul", &l.cfg.Consul.TLS, false)
 	l.checkTLS("http", &l.cfg.HTTP.TLS, true)
@@ -43,6 +44,21 @@ func (l *loader) checkLease() {
 	case c.Hold < 2*c.TTL:
 		l.at(hold, "%s must be at least twice the ttl of %s: Consul may let a session live on for that long after its last renewal, "+
 			"and a host that only missed renewals would find its subnet given away", short(c.Hold), short(c.TTL))
+	}
+}
+
+// The resync is for what no event told of. More often than once a second it
+// would cost more than it can find, and less often than once an hour is as good
+// as never.
+const (
+	minResync = time.Second
+	maxResync = time.Hour
+)
+
+func (l *loader) checkFirewall() {
+	c := &l.cfg.Firewall
+	if resync := l.by[&c.Resync]; resync != nil && (c.Resync < minResync || c.Resync > maxResync) {
+		l.at(resync, "%s is outside 1s to 1h", short(c.Resync))
 	}
 }
 

@@ -19,6 +19,7 @@ type Config struct {
 	Consul    Consul
 	Lease     Lease
 	Underlay  Underlay
+	Firewall  Firewall
 	HTTP      HTTP
 	Telemetry Telemetry
 
@@ -85,6 +86,20 @@ type Underlay struct {
 	PublicIP       string // address or go-sockaddr template; "" for the device's own
 	PublicIPv6     string
 }
+
+// Firewall is how the rules that the networks ask for are kept.
+type Firewall struct {
+	Type        string        // FirewallAuto, FirewallIPTables or FirewallNFTables
+	Resync      time.Duration // 1s..1h; the rules are looked at after it though nothing told of a change
+	RandomFully bool          // masquerading takes source ports at random
+}
+
+// What holds the rules.
+const (
+	FirewallAuto     = "auto"
+	FirewallIPTables = "iptables"
+	FirewallNFTables = "nftables"
+)
 
 // HTTP is the agent's API listener.
 type HTTP struct {

@@ -18,6 +18,7 @@ func (l *loader) read(f *fileShape) {
 	l.readConsul(f.Consul)
 	l.readLease(f.Lease)
 	l.readUnderlay(f.Underlay)
+	l.readFirewall(f.Firewall)
 	l.readHTTP(f.HTTP)
 	l.readTelemetry(f.Telemetry)
 	for _, n := range f.Networks {
@@ -68,6 +69,16 @@ func (l *loader) readUnderlay(s *underlayShape) {
 	l.addr(s.CanReach, &c.CanReach)
 	l.text(s.PublicIP, &c.PublicIP, checkPublicIP(false))
 	l.text(s.PublicIPv6, &c.PublicIPv6, checkPublicIP(true))
+}
+
+func (l *loader) readFirewall(s *firewallShape) {
+	if s == nil {
+		return
+	}
+	c := &l.cfg.Firewall
+	l.text(s.Type, &c.Type, oneOf(FirewallAuto, FirewallIPTables, FirewallNFTables))
+	l.duration(s.Resync, &c.Resync)
+	l.flag(s.RandomFully, &c.RandomFully)
 }
 
 func (l *loader) readHTTP(s *httpShape) {

@@ -25,6 +25,7 @@ func Defaults() Config {
 			Hold:        24 * time.Hour,
 			OnLost:      OnLostRenumber,
 		},
+		Firewall:        Firewall{Type: FirewallAuto, Resync: 20 * time.Second, RandomFully: true},
 		HTTP:            HTTP{Address: "127.0.0.1:5366"},
 		Telemetry:       Telemetry{PrometheusRetention: time.Hour},
 		AllowedNetworks: []string{"*"},

@@ -33,6 +33,7 @@ func TestExampleLoads(t *testing.T) {
 		Consul:  Consul{KVPrefix: "leno", Service: "leno"},
 		Lease: Lease{TTL: 2 * time.Minute, RenewMargin: 80 * time.Second, Hold: 24 * time.Hour,
 			OnLost: OnLostRenumber},
+		Firewall:        Firewall{Type: FirewallAuto, Resync: 20 * time.Second, RandomFully: true},
 		HTTP:            HTTP{Address: "127.0.0.1:5366"},
 		Telemetry:       Telemetry{PrometheusRetention: time.Hour},
 		AllowedNetworks: []string{"*"},

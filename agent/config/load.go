@@ -49,7 +49,7 @@ const overridesName = "command line"
 // it. A file ending in .json is JSON, any other HCL's native syntax.
 //
 // Files are merged: of each attribute the last one read wins, also inside
-// consul, lease, underlay, http and telemetry blocks. A network is defined in one
+// consul, lease, underlay, firewall, http and telemetry blocks. A network is defined in one
 // place: a second block of the same name is an error. Without sources the
 // answer is Defaults (or Dev). The error is an *Errors with all errors of all
 // files.

@@ -17,6 +17,7 @@ type fileShape struct {
 	Consul    *consulShape    `hcl:"consul,block"`
 	Lease     *leaseShape     `hcl:"lease,block"`
 	Underlay  *underlayShape  `hcl:"underlay,block"`
+	Firewall  *firewallShape  `hcl:"firewall,block"`
 	HTTP      *httpShape      `hcl:"http,block"`
 	Telemetry *telemetryShape `hcl:"telemetry,block"`
 
@@ -67,6 +68,12 @@ type underlayShape struct {
 	CanReach       *hcl.Attribute `hcl:"can_reach,optional"`
 	PublicIP       *hcl.Attribute `hcl:"public_ip,optional"`
 	PublicIPv6     *hcl.Attribute `hcl:"public_ipv6,optional"`
+}
+
+type firewallShape struct {
+	Type        *hcl.Attribute `hcl:"type,optional"`
+	Resync      *hcl.Attribute `hcl:"resync,optional"`
+	RandomFully *hcl.Attribute `hcl:"random_fully,optional"`
 }
 
 type httpShape struct {

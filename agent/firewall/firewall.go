@@ -1,37 +1,68 @@
-// Package firewall keeps leno's own iptables chains, and one jump to each, as
-// the networks want them: masquerading of what leaves the overlay, and
-// forwarding of what stays in it. Chains beginning with "LENO-" are ours;
-// everything else in the tables belongs to somebody else and is left alone.
+// Package firewall keeps leno's own chains, and one jump to each, as the
+// networks want them: masquerading of what leaves the overlay, and forwarding of
+// what stays in it. Chains beginning with "LENO-", and nftables tables named
+// "leno", are ours; everything else belongs to somebody else and is left alone.
 package firewall
 
 import (
 	"context"
 	"errors"
+	"fmt"
+	"reflect"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 )
 
-// ErrNotInstalled says that rules are wanted and the program that writes them is
-// missing. The text names the program and how to do without.
+// ErrNotInstalled says that rules are wanted and nothing is there that could hold
+// them. The text names what is missing and how to do without.
 var ErrNotInstalled = errors.New("program is not installed")
+
+// State is everything wanted of the firewall.
+type State struct {
+	Type        Type // zero is TypeAuto
+	RandomFully bool // masquerading takes source ports at random, where it can
+	Networks    []Network
+}
 
 // Report is what one Apply did.
 type Report struct {
 	Writes int // tables written; 0 when all agreed
+
+	// Healed says of each table written what was wrong in it, when nothing else
+	// was wanted than last time, so that somebody else had changed it.
+	Healed []string
+
+	// Choices are the kinds that hold the rules, one for each family that has any.
+	Choices []Choice
+
+	// Leftover is why rules of ours in a kind that is not used any more could not
+	// be removed, nil when none are left. The wanted ones stand all the same.
+	Leftover error
 }
 
-// applier makes a firewall of one kind hold the wanted rules. Its methods are
-// called by one goroutine at a time and do their work on the calling thread,
-// hence in its network namespace.
+// applier makes the firewall of one kind hold the wanted rules, of one address
+// family or, behind halves, of both. Its methods are called by one goroutine at a time and do their work on
+// the calling thread, hence in its network namespace.
 type applier interface {
-	// apply makes everything of ours in this firewall say what is wanted, and
-	// nothing else: it lists what is there, compares content and order, and
-	// writes what differs, so that no packet meets a moment in which wanted rules
-	// are missing. The empty value removes all of ours, also what an earlier
-	// version left; it is no error then that this kind does not exist here.
-	// written names what had to be written ("iptables table nat"), nil when all
-	// agreed. It goes on past a part that fails and joins the errors:
-	// ErrNotInstalled when rules are wanted and this kind cannot be had.
+	// kind names it: iptables-nft, iptables-legacy, nftables.
+	kind() string
+
+	// stamp changes when it is worthwhile to look again. It is cheap.
+	stamp() string
+
+	// look finds out whether this kind can hold rules here. It writes nothing and
+	// loads no kernel module of iptables-legacy.
+	look(ctx context.Context) finding
+
+	// apply makes everything of ours in this firewall say what is wanted, which is
+	// of its family only, and nothing else: it lists what is there, compares
+	// content and order, and writes what differs, so that no packet meets a moment
+	// in which wanted rules are missing. The empty value removes all of ours, also
+	// what an earlier version left; it is no error then that this kind does not
+	// exist here. written says of each table written what was wrong
+	// ("iptables-nft table nat: no chain LENO-POSTROUTING"), nil when all agreed. It
+	// goes on past a part that fails and joins the errors.
 	apply(ctx context.Context, want rules) (written []string, err error)
 }
 
@@ -39,25 +70,121 @@ type applier interface {
 // by one goroutine at a time; programs are started from the calling thread, hence
 // in its network namespace.
 type Firewall struct {
-	logger  hclog.Logger
-	applier applier
+	logger   hclog.Logger
+	families []*family
 }
 
 // New touches nothing.
 func New(logger hclog.Logger) *Firewall {
-	return &Firewall{logger: logger, applier: newIPTables(logger, "")}
+	iptables := func(v6 bool) []applier {
+		return []applier{newIPTables(logger, variantNFT, v6), newIPTables(logger, variantLegacy, v6)}
+	}
+	return &Firewall{logger: logger, families: []*family{
+		{name: "IPv4", appliers: iptables(false)},
+		{name: "IPv6", v6: true, appliers: iptables(true)},
+	}}
 }
 
-// Apply makes the chains say what all networks together want. It reads the
-// tables and writes, each table in one transaction, only what differs; no
-// packet ever meets an empty chain. No networks, or none that wants a rule,
-// removes jumps and chains; then a missing iptables is no error. It goes on past
-// a family that fails and joins the errors: ErrNotInstalled when rules of a
-// family are wanted and its program is missing.
-func (f *Firewall) Apply(ctx context.Context, networks []Network) (Report, error) {
-	written, err := f.applier.apply(ctx, wanted(networks))
-	for _, what := range written {
-		f.logger.Info("firewall rules written", "what", what)
+// Apply makes the firewall say what all networks together want. It reads the
+// tables and writes, each table in one transaction, only what differs; no packet
+// ever meets an empty chain. Where the rules stand by another kind than the one
+// they should, the new ones stand before the old ones go. No networks, or none
+// that wants a rule, removes jumps and chains; then nothing needs to be
+// installed. It goes on past a family that fails and joins the errors:
+// ErrNotInstalled when rules of a family are wanted and nothing can hold them,
+// ErrLocked when another program keeps the lock.
+func (f *Firewall) Apply(ctx context.Context, s State) (Report, error) {
+	want := wanted(s)
+	var report Report
+	var errs, left []error
+	for _, family := range f.families {
+		family.expect(want.of(family.v6))
 	}
-	return Report{Writes: len(written)}, err
+	for _, family := range f.families {
+		written, healed, err := family.apply(ctx, s.Type, want.of(family.v6))
+		if healed {
+			report.Healed = append(report.Healed, written...)
+		} else {
+			for _, what := range written {
+				f.logger.Info("firewall rules written", "what", what)
+			}
+		}
+		report.Writes += len(written)
+		if family.chosen != nil {
+			report.Choices = append(report.Choices, family.choice)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s firewall: %w", family.name, err))
+			continue
+		}
+		written, err = family.removeOthers(ctx)
+		report.Writes += len(written)
+		for _, what := range written {
+			f.logger.Info("firewall rules of another kind removed", "what", what)
+		}
+		if err != nil {
+			left = append(left, fmt.Errorf("%s firewall: %w", family.name, err))
+		}
+	}
+	report.Leftover = errors.Join(left...)
+	return report, errors.Join(errs...)
+}
+
+// family is the rules of one address family.
+type family struct {
+	name     string // IPv4, IPv6
+	v6       bool
+	appliers []applier
+
+	chosen applier // nil while no rule is wanted, or nothing can hold any
+	choice Choice
+	basis  string    // what the choice was made of
+	again  time.Time // when to make it anew all the same; zero for never
+
+	applied *rules // what was applied last with success, by chosen
+}
+
+// expect tells kinds that write both families at once what this one may want.
+func (f *family) expect(want rules) {
+	for _, a := range f.appliers {
+		if h, ok := a.(*half); ok {
+			h.expect(want)
+		}
+	}
+}
+
+// apply makes the chosen kind hold the rules. healed says that what was written
+// had been there before.
+func (f *family) apply(ctx context.Context, t Type, want rules) (written []string, healed bool, err error) {
+	if want.empty() {
+		f.chosen, f.applied = nil, nil
+		return nil, false, nil
+	}
+	if err := f.choose(ctx, t); err != nil {
+		return nil, false, err
+	}
+	before := f.applied
+	f.applied = nil
+	written, err = f.chosen.apply(ctx, want)
+	if err == nil {
+		f.applied = &want
+	}
+	return written, before != nil && reflect.DeepEqual(*before, want), err
+}
+
+// removeOthers takes our rules away from all kinds but the chosen one, and
+// returns what it wrote.
+func (f *family) removeOthers(ctx context.Context) (written []string, err error) {
+	var errs []error
+	for _, a := range f.appliers {
+		if a == f.chosen {
+			continue
+		}
+		w, err := a.apply(ctx, rules{})
+		written = append(written, w...)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("rules of %s stay: %w", a.kind(), err))
+		}
+	}
+	return written, errors.Join(errs...)
 }

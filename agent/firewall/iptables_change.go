@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -9,39 +10,72 @@ import (
 // final zero).
 const (
 	ownPrefix    = "LENO-"
+	chainOverlay = ownPrefix + "OVERLAY"
 	chainMasq    = ownPrefix + "POSTROUTING"
 	chainForward = ownPrefix + "FORWARD"
 )
 
+const (
+	tableNAT    = "nat"
+	tableFilter = "filter"
+)
+
+// tableNames are the tables that have rules of ours.
+func tableNames() []string { return []string{tableNAT, tableFilter} }
+
+// ours says whether a table may have rules of ours.
+func ours(table string) bool { return slices.Contains(tableNames(), table) }
+
 // hook is a place in the kernel's chains that jumps to one of ours.
 type hook struct {
 	table, chain, own string
-	// first puts a missing jump before all other rules. Forwarding needs that:
-	// Docker and firewalld end in rules that drop what they do not know. For
-	// masquerading it would be wrong: a rule of the operator's that rewrites
-	// the same packets is there on purpose and goes first.
-	first bool
+	// overrules says of somebody else's rule that our jump must stand before it,
+	// or ours would not be met. nil is for a jump that is right anywhere and
+	// belongs to the end.
+	overrules func(t table, r arguments) bool
 }
 
-// hooks is every place, at most one a table.
+// hooks is every place, in the order of their jumps.
 func hooks() []hook {
 	return []hook{
-		{table: "nat", chain: "POSTROUTING", own: chainMasq},
-		{table: "filter", chain: "FORWARD", own: chainForward, first: true},
+		{tableNAT, "POSTROUTING", chainOverlay, masquerades},
+		// A rule of the operator's that rewrites the same packets is there on
+		// purpose and goes first.
+		{tableNAT, "POSTROUTING", chainMasq, nil},
+		{tableFilter, "FORWARD", chainForward, decides},
 	}
 }
 
-// render is the rules of one family for each of our chains, as iptables-save
-// prints them. A chain without rules is not wanted.
+// decides says of a rule in FORWARD that it leads to chains of another program,
+// which end in dropping what they do not know: those of Docker drop what goes to
+// its bridges. Docker keeps DOCKER-USER for rules that go before all others,
+// and plain rules are the operator's, who put them there on purpose.
+func decides(t table, r arguments) bool {
+	target, _ := r.target()
+	return target != "DOCKER-USER" && t.defines(target)
+}
+
+// masquerades says of a rule in POSTROUTING that it may give packets within the
+// overlay another source. Docker has one for each bridge, for whatever leaves by
+// another device, and puts it first. SNAT to an address is the operator's.
+func masquerades(t table, r arguments) bool {
+	target, _ := r.target()
+	return target == "MASQUERADE" || t.defines(target)
+}
+
+// defines says whether the table has a chain of that name: a target of that name
+// is a jump, and not a verdict.
+func (t table) defines(name string) bool { return slices.Contains(t.chains, name) }
+
+// render is the rules for each of our chains, as iptables-save prints them. A
+// chain without rules is not wanted.
 func render(want rules, randomFully bool) map[string][]arguments {
 	out := map[string][]arguments{}
-	add := func(chain string, list []rule) {
+	for chain, list := range map[string][]rule{chainOverlay: want.exempt, chainMasq: want.masquerade, chainForward: want.forward} {
 		for _, r := range list {
 			out[chain] = append(out[chain], r.arguments(chain, randomFully))
 		}
 	}
-	add(chainMasq, want.masquerade)
-	add(chainForward, want.forward)
 	return out
 }
 
@@ -61,59 +95,124 @@ func (r rule) arguments(chain string, randomFully bool) arguments {
 		return append(out, "ACCEPT")
 	}
 	out = append(out, "MASQUERADE")
-	if randomFully {
-		// Without it two connections can be given the same source port at the
-		// same instant, and one loses its first packet.
+	if randomFully && r.randomFully {
 		out = append(out, "--random-fully")
 	}
 	return out
 }
 
-// change is the input for iptables-restore --noflush that makes one table say
-// what is wanted; "" when it does. In one input, hence one transaction, our
-// chain is filled anew, jumps that should not be are deleted and the missing one
-// is added.
-func change(t table, h hook, want []arguments) string {
-	jump := arguments{"-A", h.chain, "-j", h.own}
-	var heads, lines []string
+// edit is what makes one table agree.
+type edit struct {
+	input string   // for iptables-restore --noflush; "" when it agrees
+	wrong []string // what it mends, in words
+}
 
-	jumps := 0
-	for _, r := range t.rules {
-		target, ok := r.target()
-		if !ok || !strings.HasPrefix(target, ownPrefix) || strings.HasPrefix(r[1], ownPrefix) {
+// change makes one table say what is wanted of our chains. In one input, hence
+// one transaction, chains that differ are filled anew, jumps that should not be
+// are deleted and missing ones are added.
+func change(name string, t table, want map[string][]arguments) edit {
+	var heads, lines, wrong []string
+	for _, h := range hooks() {
+		rules := want[h.own]
+		if h.table != name || len(rules) == 0 || slices.EqualFunc(t.of(h.own), rules, slices.Equal) && t.defines(h.own) {
 			continue
 		}
-		if len(want) > 0 && jumps == 0 && slices.Equal(r, jump) {
-			jumps++
-			continue
+		if t.defines(h.own) {
+			wrong = append(wrong, "other rules in "+h.own)
+		} else {
+			wrong = append(wrong, "no chain "+h.own)
 		}
-		lines = append(lines, "-D "+r[1:].String())
-	}
-	if len(want) > 0 && (!slices.Contains(t.chains, h.own) || !slices.EqualFunc(t.of(h.own), want, slices.Equal)) {
 		heads = append(heads, ":"+h.own+" - [0:0]")
-		for _, r := range want {
+		for _, r := range rules {
 			lines = append(lines, r.String())
 		}
 	}
-	if len(want) > 0 && jumps == 0 {
-		if h.first {
-			lines = append(lines, "-I "+h.chain+" 1 -j "+h.own)
-		} else {
-			lines = append(lines, jump.String())
-		}
-	}
+	jumps, moved := changeJumps(name, t, want)
+	lines, wrong = append(lines, jumps...), append(wrong, moved...)
+
 	// Chains of an older version go too. All are emptied before any is deleted,
 	// since they may jump to each other.
 	var deletes []string
 	for _, chain := range t.chains {
-		if strings.HasPrefix(chain, ownPrefix) && (len(want) == 0 || chain != h.own) {
+		wanted := slices.ContainsFunc(hooks(), func(h hook) bool { return h.table == name && h.own == chain && len(want[chain]) > 0 })
+		if strings.HasPrefix(chain, ownPrefix) && !wanted {
 			lines = append(lines, "-F "+chain)
 			deletes = append(deletes, "-X "+chain)
+			wrong = append(wrong, "a chain "+chain)
 		}
 	}
 	if len(heads)+len(lines)+len(deletes) == 0 {
-		return ""
+		return edit{}
 	}
-	all := slices.Concat([]string{"*" + h.table}, heads, lines, deletes, []string{"COMMIT"})
-	return strings.Join(all, "\n") + "\n"
+	all := slices.Concat([]string{"*" + name}, heads, lines, deletes, []string{"COMMIT"})
+	return edit{strings.Join(all, "\n") + "\n", wrong}
+}
+
+// changeJumps is the lines that make the jumps to our chains right, each one
+// once and in its place. Somebody else's rules are named by their content and
+// never by their number, which may be another one by the time it is written.
+func changeJumps(name string, t table, want map[string][]arguments) (lines, wrong []string) {
+	left := t // as it is once lines are written
+	left.rules = nil
+	keep := map[int]bool{}
+	for _, h := range hooks() {
+		if i := h.right(t); h.table == name && len(want[h.own]) > 0 && i >= 0 {
+			keep[i] = true
+		}
+	}
+	for i, r := range t.rules {
+		target, _ := r.target()
+		if keep[i] || !strings.HasPrefix(target, ownPrefix) || strings.HasPrefix(r[1], ownPrefix) {
+			left.rules = append(left.rules, r)
+			continue
+		}
+		// Of equal ones the first is deleted, and the last is the one that is kept.
+		lines = append(lines, "-D "+r[1:].String())
+		wrong = append(wrong, fmt.Sprintf("a jump in %s to %s out of place", r[1], target))
+	}
+	for _, h := range hooks() {
+		switch {
+		case h.table != name || len(want[h.own]) == 0 || h.right(left) >= 0:
+			continue
+		case !slices.ContainsFunc(t.rules, func(r arguments) bool { return slices.Equal(r, h.jump()) }):
+			wrong = append(wrong, fmt.Sprintf("no jump in %s to %s", h.chain, h.own))
+		}
+		if h.overrules == nil {
+			lines = append(lines, h.jump().String())
+			continue
+		}
+		lines = append(lines, fmt.Sprintf("-I %s %d -j %s", h.chain, h.place(left), h.own))
+	}
+	return lines, wrong
+}
+
+func (h hook) jump() arguments { return arguments{"-A", h.chain, "-j", h.own} }
+
+// right is the index of the jump among the rules, if the last one of it stands
+// where it must; else -1.
+func (h hook) right(t table) int {
+	found, overruled := -1, false
+	for i, r := range t.rules {
+		switch {
+		case r[1] != h.chain:
+		case slices.Equal(r, h.jump()):
+			found = i
+			if overruled {
+				return -1
+			}
+		case h.overrules != nil && h.overrules(t, r):
+			overruled = true
+		}
+	}
+	return found
+}
+
+// place is the number for a new jump in its chain: before the first rule that it
+// must overrule, or at the top.
+func (h hook) place(t table) int {
+	rules := t.of(h.chain)
+	if i := slices.IndexFunc(rules, func(r arguments) bool { return h.overrules(t, r) }); i >= 0 {
+		return i + 1
+	}
+	return 1
 }

@@ -3,8 +3,6 @@ package firewall
 import (
 	"context"
 	"errors"
-	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -18,133 +16,83 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// variants runs a test with both kinds of iptables, whichever this host prefers.
-func variants(t *testing.T, f func(t *testing.T, ns *nstest.NS, fw *Firewall)) {
-	for _, variant := range []string{"nft", "legacy"} {
-		t.Run(variant, func(t *testing.T) {
-			f(t, nstest.New(t), firewallOf(variant))
-		})
-	}
-}
-
-func firewallOf(variant string) *Firewall {
-	fw := New(hclog.NewNullLogger())
-	fw.applier = newIPTables(hclog.NewNullLogger(), "-"+variant)
-	return fw
-}
-
-func families(fw *Firewall) []*family { return fw.applier.(*iptables).families }
-
-func apply(t *testing.T, ns *nstest.NS, fw *Firewall, networks []Network, writes int) {
-	t.Helper()
-	ns.Do(func() {
-		report, err := fw.Apply(t.Context(), networks)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if report.Writes != writes {
-			t.Errorf("%d writes, want %d", report.Writes, writes)
-		}
-	})
-}
-
 var changing = regexp.MustCompile(`(?m)^#.*\n|\[\d+:\d+\]`)
 
-// saved is all tables of both families without comments and counters.
-func saved(ns *nstest.NS, fw *Firewall) string {
-	out := ""
-	for _, f := range families(fw) {
-		out += f.command + "\n" + ns.Sh(f.command+"-save")
-	}
-	return changing.ReplaceAllString(out, "")
+// forced is an applier that knows the program of its variant only.
+func forced(variant string, v6 bool) *iptables {
+	i := newIPTables(hclog.NewNullLogger(), variant, v6)
+	i.fixed = true
+	return i
 }
 
-// foreign is somebody else's rules in all tables we write.
-func foreign(ns *nstest.NS, fw *Firewall) {
-	for _, f := range families(fw) {
-		ns.Sh(strings.ReplaceAll(`
+// iptablesHarness is one variant of iptables. In scripts "V4" and "V6" stand for
+// the programs.
+func iptablesHarness(variant string) harness {
+	programs := strings.NewReplacer("V4", "iptables-"+variant, "V6", "ip6tables-"+variant)
+	h := harness{
+		kind: "iptables-" + variant,
+		only: func() *Firewall { return onlyOf(func(v6 bool) applier { return forced(variant, v6) }) },
+		saved: func(ns *nstest.NS) string {
+			return changing.ReplaceAllString(ns.Sh(programs.Replace("V4-save; V6-save")), "")
+		},
+		drop:   programs.Replace("V4 -P FORWARD DROP; V6 -P FORWARD DROP"),
+		tables: 4,
+		damage: map[string]damage{},
+		shows: []string{
+			"-A FORWARD -i eth8 -j DROP\n-A FORWARD -j LENO-FORWARD\n-A FORWARD -i eth7 -j MINE-NOT-LENO-\n",
+			"-A POSTROUTING -o eth6 -j SNAT --to-source 192.0.2.9\n-A POSTROUTING -j LENO-OVERLAY\n-A POSTROUTING -j THEIRS\n-A POSTROUTING -j LENO-POSTROUTING\n",
+			`-A LENO-OVERLAY -s 10.5.34.0/24 -d 10.5.34.0/24 -m comment --comment "leno default" -j RETURN
+-A LENO-OVERLAY -s 10.5.34.0/24 -d 10.5.0.0/16 -m comment --comment "leno default" -j ACCEPT
+`,
+			`-A LENO-POSTROUTING -s 10.5.34.0/24 -d 10.5.0.0/16 -m comment --comment "leno default" -j RETURN
+-A LENO-POSTROUTING -s 10.5.34.0/24 -d 224.0.0.0/4 -m comment --comment "leno default" -j RETURN
+-A LENO-POSTROUTING -s 10.5.34.0/24 -d 255.255.255.255/32 -m comment --comment "leno default" -j RETURN
+-A LENO-POSTROUTING -s 10.5.34.0/24 -m comment --comment "leno default" -j MASQUERADE --random-fully
+`,
+			`-A LENO-FORWARD -s fd00:5::/48 -m comment --comment "leno default" -j ACCEPT` + "\n",
+		},
+	}
+	for _, program := range []string{"V4", "V6"} {
+		h.foreign += programs.Replace(strings.ReplaceAll(`
 			IPT -t nat -N THEIRS
 			IPT -t nat -A THEIRS -p tcp --dport 80 -m comment --comment "they're \"theirs\"" -j RETURN
 			IPT -t nat -A POSTROUTING -j THEIRS
 			IPT -N MINE-NOT-LENO-
-			IPT -A FORWARD -i eth7 -j MINE-NOT-LENO-
 			IPT -A FORWARD -i eth8 -j DROP
-			IPT -P FORWARD DROP`, "IPT", f.command))
+			IPT -A FORWARD -i eth7 -j MINE-NOT-LENO-
+			IPT -P FORWARD DROP`, "IPT", program))
 	}
-}
-
-func TestApply(t *testing.T) {
-	variants(t, func(t *testing.T, ns *nstest.NS, fw *Firewall) {
-		foreign(ns, fw)
-		before := saved(ns, fw)
-
-		apply(t, ns, fw, nil, 0)
-		if diff := cmp.Diff(before, saved(ns, fw)); diff != "" {
-			t.Errorf("wanting nothing changed something:\n%s", diff)
-		}
-		apply(t, ns, fw, two(), 4)
-		apply(t, ns, fw, two(), 0)
-		// The next process finds what this one left.
-		apply(t, ns, firewallOf(strings.TrimPrefix(families(fw)[0].command, "iptables-")), two(), 0)
-
-		full := saved(ns, fw)
-		for _, want := range []string{
-			"-A FORWARD -j LENO-FORWARD\n-A FORWARD -i eth7 -j MINE-NOT-LENO-\n-A FORWARD -i eth8 -j DROP\n",
-			"-A POSTROUTING -j THEIRS\n-A POSTROUTING -j LENO-POSTROUTING\n",
-			`-A LENO-POSTROUTING -s 10.5.34.0/24 -d 10.5.0.0/16 -m comment --comment "leno default" -j RETURN
--A LENO-POSTROUTING -s 10.5.34.0/24 -d 224.0.0.0/4 -m comment --comment "leno default" -j RETURN
--A LENO-POSTROUTING -s 10.5.34.0/24 -m comment --comment "leno default" -j MASQUERADE --random-fully
-`,
-			`-A LENO-FORWARD -s fd00:5::/48 -m comment --comment "leno default" -j ACCEPT` + "\n",
-		} {
-			if !strings.Contains(full, want) {
-				t.Errorf("missing:\n%s\nin\n%s", want, full)
-			}
-		}
-
-		one := two()
-		one[0].IPMasq = false
-		apply(t, ns, fw, one, 2) // nat of both families; IPv6 has no masquerading left
-		if got := saved(ns, fw); strings.Contains(got, "10.5.34.0/24") || !strings.Contains(got, "10.6.1.0/24") || strings.Contains(got, "fd00:5:0:22::/64") {
-			t.Errorf("a change left\n%s", got)
-		}
-		apply(t, ns, fw, two(), 2)
-		if diff := cmp.Diff(full, saved(ns, fw)); diff != "" {
-			t.Errorf("there and back differs:\n%s", diff)
-		}
-
-		apply(t, ns, fw, nil, 4)
-		apply(t, ns, fw, nil, 0)
-		if diff := cmp.Diff(before, saved(ns, fw)); diff != "" {
-			t.Errorf("removal left a difference:\n%s", diff)
-		}
-	})
-}
-
-func TestHeals(t *testing.T) {
-	for name, damage := range map[string]struct {
-		script string
-		writes int
-	}{
-		"chains flushed":     {"iptables-V -t nat -F LENO-POSTROUTING; iptables-V -F LENO-FORWARD", 2},
-		"table flushed":      {"iptables-V -t nat -F", 1},
-		"chain deleted":      {"ip6tables-V -D FORWARD -j LENO-FORWARD; ip6tables-V -F LENO-FORWARD; ip6tables-V -X LENO-FORWARD", 1},
-		"jump doubled":       {"iptables-V -A FORWARD -j LENO-FORWARD; iptables-V -A OUTPUT -j LENO-FORWARD", 1},
-		"rule added":         {"iptables-V -I LENO-FORWARD -s 10.5.3.0/24 -j DROP", 1},
-		"old chain left":     {"iptables-V -N LENO-OLD; iptables-V -A LENO-OLD -j LENO-FORWARD; iptables-V -A FORWARD -m comment --comment 'an old one' -j LENO-OLD", 1},
-		"all of it together": {"iptables-V -t nat -F; iptables-V -t nat -X; iptables-V -F; iptables-V -X; ip6tables-V -t nat -F; ip6tables-V -F", 4},
+	h.foreign += programs.Replace("\nV4 -t nat -I POSTROUTING -o eth6 -j SNAT --to-source 192.0.2.9\n")
+	for name, d := range map[string]damage{
+		"chains flushed":           {"V4 -t nat -F LENO-POSTROUTING; V4 -F LENO-FORWARD", 2},
+		"chain deleted":            {"V6 -D FORWARD -j LENO-FORWARD; V6 -F LENO-FORWARD; V6 -X LENO-FORWARD", 1},
+		"jump doubled":             {"V4 -A FORWARD -j LENO-FORWARD; V4 -A OUTPUT -j LENO-FORWARD", 1},
+		"rule added":               {"V4 -I LENO-FORWARD -s 10.5.3.0/24 -j DROP", 1},
+		"rules reordered":          {"V4 -D LENO-FORWARD 1; V4 -A LENO-FORWARD -s 10.5.0.0/16 -m comment --comment 'leno default' -j ACCEPT", 1},
+		"a rule changed":           {"V4 -t nat -R LENO-POSTROUTING 4 -s 10.5.34.0/24 -m comment --comment 'leno default' -j RETURN", 1},
+		"old chain left":           {"V4 -N LENO-OLD; V4 -A LENO-OLD -j LENO-FORWARD; V4 -A FORWARD -m comment --comment 'an old one' -j LENO-OLD", 1},
+		"jump behind their chain":  {"V4 -D FORWARD -j LENO-FORWARD; V4 -A FORWARD -j LENO-FORWARD", 1},
+		"jump behind their source": {"V6 -t nat -D POSTROUTING -j LENO-OVERLAY; V6 -t nat -A POSTROUTING -j LENO-OVERLAY", 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			variants(t, func(t *testing.T, ns *nstest.NS, fw *Firewall) {
-				apply(t, ns, fw, two(), 4)
-				want := saved(ns, fw)
-				ns.Sh(strings.ReplaceAll(damage.script, "tables-V", strings.TrimPrefix(families(fw)[0].command, "ip")))
-				apply(t, ns, fw, two(), damage.writes)
-				if diff := cmp.Diff(want, saved(ns, fw)); diff != "" {
-					t.Errorf("not healed (-want +got):\n%s", diff)
-				}
-				apply(t, ns, fw, two(), 0)
-			})
+		h.damage[name] = damage{programs.Replace(d.script), d.writes}
+	}
+	return h
+}
+
+// All rules of everybody flushed: ours come back, with nobody else's.
+func TestIPTablesAllFlushed(t *testing.T) {
+	for _, variant := range []string{variantNFT, variantLegacy} {
+		t.Run(variant, func(t *testing.T) {
+			ns, h := nstest.New(t), iptablesHarness(variant)
+			fw := h.only()
+			apply(t, ns, fw, two(), 4)
+			want := h.saved(ns)
+			programs := strings.NewReplacer("V4", "iptables-"+variant, "V6", "ip6tables-"+variant)
+			ns.Sh(programs.Replace("V4 -t nat -F; V4 -t nat -X; V4 -F; V4 -X; V6 -t nat -F; V6 -F"))
+			apply(t, ns, fw, two(), 4)
+			if diff := cmp.Diff(want, h.saved(ns)); diff != "" {
+				t.Errorf("not healed (-want +got):\n%s", diff)
+			}
 		})
 	}
 }
@@ -152,13 +100,19 @@ func TestHeals(t *testing.T) {
 // A missing program is an error only when it is needed, and keeps nothing else
 // from being done.
 func TestNotInstalled(t *testing.T) {
-	ns, fw := nstest.New(t), New(hclog.NewNullLogger())
-	families(fw)[1].command = "ip6tables-is-not-here"
+	ns := nstest.New(t)
+	fw := onlyOf(func(v6 bool) applier {
+		i := forced(variantNFT, v6)
+		if v6 {
+			i.command = "ip6tables-is-not-here"
+		}
+		return i
+	})
 	apply(t, ns, fw, nil, 0)
 	apply(t, ns, fw, two()[1:], 2) // IPv4 alone
 
 	ns.Do(func() {
-		report, err := fw.Apply(t.Context(), two())
+		report, err := fw.Apply(t.Context(), State{Networks: two()})
 		if !errors.Is(err, ErrNotInstalled) || report.Writes != 2 {
 			t.Fatalf("got %+v, %v", report, err)
 		}
@@ -170,104 +124,106 @@ func TestNotInstalled(t *testing.T) {
 	})
 }
 
-// A failing or half-answering program changes nothing.
-func TestBrokenProgram(t *testing.T) {
-	dir := t.TempDir()
-	script := func(name, text string) {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	script("ipt", "echo 'iptables v1.8.9 (nf_tables)'")
-	script("ipt-restore", "echo written >> "+dir+"/log")
-	fw := New(hclog.NewNullLogger())
-	fw.applier.(*iptables).families = families(fw)[:1]
-	families(fw)[0].command = filepath.Join(dir, "ipt")
+// scripts are programs in a directory that is the first of PATH.
+type scripts struct {
+	t   *testing.T
+	dir string
+}
 
-	script("ipt-save", "echo '*nat'; echo ':POSTROUTING ACCEPT [0:0]'")
-	if _, err := fw.Apply(t.Context(), two()); err == nil || !strings.Contains(err.Error(), "ends inside table nat") {
-		t.Errorf("output cut short: %v", err)
+func newScripts(t *testing.T) scripts {
+	s := scripts{t, t.TempDir()}
+	t.Setenv("PATH", s.dir+":"+os.Getenv("PATH"))
+	return s
+}
+
+// put replaces a program at once, by another file.
+func (s scripts) put(name, text string) {
+	s.t.Helper()
+	path := filepath.Join(s.dir, name)
+	if err := os.WriteFile(path+".new", []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+		s.t.Fatal(err)
 	}
-	script("ipt-save", "echo no rights >&2; exit 4")
-	if _, err := fw.Apply(t.Context(), two()); err == nil || !strings.Contains(err.Error(), "exit status 4: no rights") {
-		t.Errorf("no rights: %v", err)
+	if err := os.Rename(path+".new", path); err != nil {
+		s.t.Fatal(err)
 	}
-	if _, err := fw.Apply(t.Context(), nil); err != nil {
-		t.Errorf("nothing wanted: %v", err)
+}
+
+// A failing or half-answering program changes nothing, and what it says is in
+// the error.
+func TestBrokenProgram(t *testing.T) {
+	s := newScripts(t)
+	log := filepath.Join(s.dir, "log")
+	i := forced(variantNFT, false)
+	i.command = "ipt"
+	fw := New(hclog.NewNullLogger())
+	fw.families = fw.families[:1]
+	fw.families[0].appliers = []applier{i}
+	state := State{RandomFully: true, Networks: two()}
+	const version = "echo 'iptables v1.8.9 (nf_tables)'"
+	const empty = "echo '*nat'; echo ':POSTROUTING ACCEPT [0:0]'; echo COMMIT"
+	for _, tt := range []struct {
+		name, version, save, restore string
+		want                         string
+		is                           error
+	}{
+		{"no iptables at all", "echo BusyBox", empty, "", "not an answer of iptables: \"BusyBox", nil},
+		{"version fails", "echo broken >&2; exit 127", empty, "", "exit status 127: broken", nil},
+		{"output cut short", version, "echo '*nat'; echo ':POSTROUTING ACCEPT [0:0]'", "", "ends inside table nat", nil},
+		{"garbage", version, "head -c 300 /dev/urandom", "", "line 1 of iptables-save", nil},
+		{"no rights", version, "echo 'Permission denied (you must be root)' >&2; exit 4", "", "exit status 4: Permission", os.ErrPermission},
+		{"without end", version, "exec yes", "", "printed without end", nil},
+		{"the lock is held", version, empty, "echo 'Another app is currently holding the xtables lock; still 0s' >&2; exit 4", "fuser", ErrLocked},
+		{"write fails", version, empty, "echo no memory >&2; exit 1", "no memory", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s.put("ipt-nft", tt.version)
+			s.put("ipt-nft-save", tt.save)
+			s.put("ipt-nft-restore", "echo written >> "+log+"; "+tt.restore)
+			_, err := fw.Apply(t.Context(), state)
+			if err == nil || !strings.Contains(err.Error(), tt.want) || tt.is != nil && !errors.Is(err, tt.is) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+			if _, err := os.Stat(log); tt.restore == "" && !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("rules were written: %v", err)
+			}
+			if _, err := fw.Apply(t.Context(), State{}); err != nil {
+				t.Errorf("nothing wanted: %v", err)
+			}
+		})
 	}
-	script("ipt-save", "exec sleep 600")
+	s.put("ipt-nft", version)
+	s.put("ipt-nft-save", "exec sleep 600")
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
-	if _, err := fw.Apply(ctx, two()); err == nil {
+	if _, err := fw.Apply(ctx, state); err == nil {
 		t.Error("a cancelled listing is no error")
 	}
-	if _, err := os.Stat(dir + "/log"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("rules were written: %v", err)
-	}
 }
 
-// Real connections from a container: its own address to the overlay, the host's
-// to the world.
-func TestMasquerade(t *testing.T) {
-	variants(t, func(t *testing.T, host *nstest.NS, fw *Firewall) {
-		container, world := nstest.New(t), nstest.New(t)
-		nstest.Join(nstest.Joint{NS: host, Link: "c0", Addrs: []string{"10.5.34.1/24", "fd00:5:0:22::1/64"}},
-			nstest.Joint{NS: container, Link: "eth0", Addrs: []string{"10.5.34.2/24", "fd00:5:0:22::2/64"}})
-		nstest.Join(nstest.Joint{NS: host, Link: "eth0", Addrs: []string{"192.0.2.34/24", "2001:db8::34/64"}},
-			nstest.Joint{NS: world, Link: "eth0", Addrs: []string{"192.0.2.1/24", "2001:db8::1/64"}})
-		host.Sh(`echo 1 > /proc/sys/net/ipv4/ip_forward
-			echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
-			ip route add 10.5.99.0/24 via 192.0.2.1
-			ip -6 route add fd00:5:0:99::/64 via 2001:db8::1`)
-		for _, f := range families(fw) {
-			host.Sh(f.command + " -P FORWARD DROP")
+// What refuses --random-fully is written to without it, and is not asked again
+// until it is another program.
+func TestRandomFullyRefused(t *testing.T) {
+	s := newScripts(t)
+	log := filepath.Join(s.dir, "log")
+	s.put("ipt-nft", "echo 'iptables v1.8.9 (nf_tables)'")
+	s.put("ipt-nft-save", "true")
+	s.put("ipt-nft-restore", `input=$(cat); echo x >> `+log+`; case $input in *random-fully*) echo "what is random-fully?" >&2; exit 1;; esac`)
+	i := forced(variantNFT, false)
+	i.command = "ipt"
+	want := wanted(State{RandomFully: true, Networks: two()}).of(false)
+	tries := func() int {
+		data, err := os.ReadFile(log)
+		if err != nil {
+			t.Fatal(err)
 		}
-		container.Sh(`ip route add default via 10.5.34.1
-			ip -6 route add default via fd00:5:0:22::1`)
-		// The world's host is another leno host too.
-		world.Sh(`ip addr add 10.5.99.2/32 dev lo
-			ip -6 addr add fd00:5:0:99::2/128 dev lo
-			ip route add 10.5.34.0/24 via 192.0.2.34
-			ip -6 route add fd00:5:0:22::/64 via 2001:db8::34`)
-		apply(t, host, fw, two(), 4)
-
-		for _, tt := range []struct{ to, from string }{
-			{"192.0.2.1", "192.0.2.34"},
-			{"2001:db8::1", "2001:db8::34"},
-			{"10.5.99.2", "10.5.34.2"},
-			{"fd00:5:0:99::2", "fd00:5:0:22::2"},
-		} {
-			if got := connect(t, container, world, tt.to); got != tt.from {
-				t.Errorf("%s saw %s, want %s", tt.to, got, tt.from)
-			}
+		return len(data) / 2
+	}
+	for _, n := range []int{3, 5} { // nat twice and filter; then nat and filter
+		if _, err := i.apply(t.Context(), want); err != nil {
+			t.Fatal(err)
 		}
-	})
-}
-
-// connect opens a TCP connection and returns the address the listener saw.
-func connect(t *testing.T, from, to *nstest.NS, addr string) string {
-	t.Helper()
-	var listener net.Listener
-	var err error
-	// Sockets belong to the namespace they were made in, also when used outside.
-	to.Do(func() { listener, err = net.Listen("tcp", net.JoinHostPort(addr, "0")) })
-	if err != nil {
-		t.Fatal(err)
+		if got := tries(); got != n {
+			t.Errorf("%d writes were tried, want %d", got, n)
+		}
 	}
-	defer listener.Close()
-	var conn net.Conn
-	from.Do(func() {
-		// With an address and no time limit of its own, Dial stays on this thread.
-		conn, err = net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(netip.MustParseAddrPort(listener.Addr().String())))
-	})
-	if err != nil {
-		t.Fatalf("connect to %s: %v", addr, err)
-	}
-	defer conn.Close()
-	seen, err := listener.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer seen.Close()
-	return seen.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().String()
 }

@@ -29,6 +29,11 @@ type rule struct {
 	network  string
 	src, dst netip.Prefix // the zero Prefix is any address
 	verdict  verdict
+
+	// randomFully, of a rule that masquerades: take the source port at random.
+	// Without it two connections can be given the same one at the same instant, and
+	// one loses its first packet. What does not know it does without.
+	randomFully bool
 }
 
 // is6 says which family the rule is of.
@@ -43,55 +48,86 @@ func (r rule) is6() bool {
 func (r rule) comment() string { return "leno " + r.network }
 
 // rules is everything wanted of a firewall, of both families, in order. It is a
-// value: equal networks give equal rules, whoever applies them.
+// value: equal states give equal rules, whoever applies them.
 type rules struct {
-	masquerade []rule // of packets that leave the host, before their source is chosen
+	exempt     []rule // of packets that leave the host, before anybody changes their source: what is accepted keeps it
+	masquerade []rule // of packets that leave the host, after others had their chance to choose the source
 	forward    []rule // of packets that pass through the host
 }
 
 // empty says that nothing of ours is wanted.
-func (r rules) empty() bool { return len(r.masquerade)+len(r.forward) == 0 }
+func (r rules) empty() bool { return len(r.exempt)+len(r.masquerade)+len(r.forward) == 0 }
+
+// randomFully says whether any rule asks for it.
+func (r rules) randomFully() bool {
+	return slices.ContainsFunc(r.masquerade, func(r rule) bool { return r.randomFully })
+}
 
 // of is the part of one family.
 func (r rules) of(v6 bool) rules {
-	other := func(r rule) bool { return r.is6() != v6 }
-	return rules{
-		masquerade: slices.DeleteFunc(slices.Clone(r.masquerade), other),
-		forward:    slices.DeleteFunc(slices.Clone(r.forward), other),
+	part := func(list []rule) []rule {
+		return slices.DeleteFunc(slices.Clone(list), func(r rule) bool { return r.is6() != v6 })
 	}
+	return rules{part(r.exempt), part(r.masquerade), part(r.forward)}
 }
 
-// multicast is what is never masqueraded (RFC 5771, RFC 4291 section 2.7): it
-// stays on a link, and receivers know the sender by its address.
-func multicast(v6 bool) netip.Prefix {
+// onLink is what no router passes on, and what is masqueraded nowhere: where
+// bridges pass frames through the firewall it is met all the same, and receivers
+// know the sender by its address. Multicast (RFC 5771; RFC 4291 section 2.7),
+// the broadcast to all (RFC 919), and link-local unicast of IPv6 (RFC 4291
+// section 2.5.6). That of IPv4 is left out: clouds answer there, off the host.
+func onLink(v6 bool) []netip.Prefix {
 	if v6 {
-		return netip.PrefixFrom(netip.AddrFrom16([16]byte{0xff}), 8)
+		return []netip.Prefix{
+			netip.PrefixFrom(netip.AddrFrom16([16]byte{0xff}), 8),
+			netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfe, 0x80}), 10),
+		}
 	}
-	return netip.PrefixFrom(netip.AddrFrom4([4]byte{224}), 4)
+	return []netip.Prefix{
+		netip.PrefixFrom(netip.AddrFrom4([4]byte{224}), 4),
+		netip.PrefixFrom(netip.AddrFrom4([4]byte{255, 255, 255, 255}), 32),
+	}
 }
 
 // wanted is the rules of all networks together.
-func wanted(networks []Network) rules {
+func wanted(s State) rules {
 	var out rules
-	for _, n := range networks {
+	for _, n := range s.Networks {
 		if n.IPMasq {
 			for _, subnet := range n.Subnets {
-				v6 := subnet.Addr().Is6()
-				for _, stays := range append(ofFamily(n.Pools, v6), multicast(v6)) {
-					out.masquerade = append(out.masquerade, rule{n.Name, subnet, stays, leave})
-				}
-				out.masquerade = append(out.masquerade, rule{n.Name, subnet, netip.Prefix{}, masquerade})
+				out.masquerading(n, subnet, s.RandomFully)
 			}
 		}
 		if n.Forward {
 			for _, pool := range n.Pools {
 				out.forward = append(out.forward,
-					rule{n.Name, pool, netip.Prefix{}, accept},
-					rule{n.Name, netip.Prefix{}, pool, accept})
+					rule{network: n.Name, src: pool, verdict: accept},
+					rule{network: n.Name, dst: pool, verdict: accept})
 			}
 		}
 	}
 	return out
+}
+
+// masquerading adds what masquerades packets from a subnet that leave the
+// network, another one of leno's included, for hosts there need not know a way
+// back into this one. What stays keeps its source whatever other programs
+// masquerade, except within the subnet itself: there others do it for packets
+// that come back to where they came from, such as those to a port that the same
+// container publishes.
+func (r *rules) masquerading(n Network, subnet netip.Prefix, randomFully bool) {
+	v6 := subnet.Addr().Is6()
+	pools := ofFamily(n.Pools, v6)
+	if len(pools) > 0 {
+		r.exempt = append(r.exempt, rule{network: n.Name, src: subnet, dst: subnet, verdict: leave})
+	}
+	for _, pool := range pools {
+		r.exempt = append(r.exempt, rule{network: n.Name, src: subnet, dst: pool, verdict: accept})
+	}
+	for _, stays := range append(pools, onLink(v6)...) {
+		r.masquerade = append(r.masquerade, rule{network: n.Name, src: subnet, dst: stays, verdict: leave})
+	}
+	r.masquerade = append(r.masquerade, rule{network: n.Name, src: subnet, verdict: masquerade, randomFully: randomFully})
 }
 
 func ofFamily(prefixes []netip.Prefix, v6 bool) []netip.Prefix {

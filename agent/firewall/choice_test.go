@@ -1,0 +1,175 @@
+package firewall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-hclog"
+)
+
+func TestChoose(t *testing.T) {
+	missing := fmt.Errorf("%w: iptables", ErrNotInstalled)
+	broken := errors.New("iptables-nft-save: no")
+	nft := finding{kind: "iptables-nft", what: "/sbin/iptables v1.8.9", preferred: true}
+	legacy := finding{kind: "iptables-legacy", what: "/sbin/iptables-legacy v1.8.9"}
+	native := finding{kind: kindNFTables}
+	with := func(f finding, err error) finding { f.err = err; return f }
+	preferring := func(f finding, yes bool) finding { f.preferred = yes; return f }
+	for _, tt := range []struct {
+		name  string
+		t     Type
+		found []finding
+		kind  string
+		words string
+		err   error
+	}{
+		{"the preferred variant", TypeAuto, []finding{nft, legacy, native}, "iptables-nft", "/sbin/iptables v1.8.9 is installed and works", nil},
+		{"which may be legacy", TypeAuto, []finding{preferring(nft, false), preferring(legacy, true), native}, "iptables-legacy", "installed and works", nil},
+		{"no iptables", TypeAuto, []finding{with(nft, missing), with(legacy, missing), native}, kindNFTables, "iptables is not installed", nil},
+		{"the preferred is broken", TypeAuto, []finding{with(nft, broken), legacy, native}, "iptables-legacy", "instead of what does not work: iptables-nft-save: no", nil},
+		{"all iptables are broken", TypeAuto, []finding{with(nft, broken), with(legacy, missing), native}, kindNFTables, "instead of what does not work: iptables-nft-save: no", nil},
+		{"only iptables", TypeIPTables, []finding{with(nft, broken), legacy}, "iptables-legacy", "as configured", nil},
+		{"only iptables, missing", TypeIPTables, []finding{with(nft, missing), with(legacy, missing)}, "", "", ErrNotInstalled},
+		{"only iptables, broken", TypeIPTables, []finding{with(nft, broken), with(legacy, missing)}, "", "", broken},
+		{"only nftables", TypeNFTables, []finding{native}, kindNFTables, "as configured", nil},
+		{"only nftables, broken", TypeNFTables, []finding{with(native, broken)}, "", "", broken},
+		{"nothing", TypeNFTables, nil, "", "", ErrNotInstalled},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			best, reason, err := choose(tt.t, tt.found)
+			if best.kind != tt.kind || !strings.Contains(reason, tt.words) || !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
+				t.Errorf("got %q because %q, %v", best.kind, reason, err)
+			}
+		})
+	}
+}
+
+// fakeKind is a kind that keeps what it was given, and tells a log.
+type fakeKind struct {
+	name   string
+	log    *[]string
+	err    error
+	number int // of its program, as it were
+	looks  int
+	has    rules
+	fails  error
+}
+
+func (f *fakeKind) kind() string  { return f.name }
+func (f *fakeKind) stamp() string { return fmt.Sprint(f.number) }
+
+func (f *fakeKind) look(context.Context) finding {
+	f.looks++
+	return finding{what: f.name, preferred: true, err: f.err}
+}
+
+func (f *fakeKind) apply(_ context.Context, want rules) ([]string, error) {
+	if f.fails != nil {
+		return nil, f.fails
+	}
+	if reflect.DeepEqual(want, f.has) || want.empty() && f.has.empty() {
+		return nil, nil
+	}
+	f.has = want
+	*f.log = append(*f.log, map[bool]string{true: "-", false: "+"}[want.empty()]+f.name)
+	return []string{f.name}, nil
+}
+
+// When the kind changes, the new rules stand before the old ones go.
+func TestKindChanges(t *testing.T) {
+	var log []string
+	nft, native := &fakeKind{name: "iptables-nft", log: &log}, &fakeKind{name: kindNFTables, log: &log}
+	fw := New(hclog.NewNullLogger())
+	fw.families = fw.families[:1]
+	fw.families[0].appliers = []applier{nft, native}
+	state := State{Networks: two()[1:]}
+	refused := errors.New("refused")
+	for _, step := range []struct {
+		name string
+		do   func()
+		log  string
+		kind string
+		left error
+		err  error
+	}{
+		{"first", func() {}, "+iptables-nft", "iptables-nft", nil, nil},
+		{"the same", func() {}, "", "iptables-nft", nil, nil},
+		{"fails, and stays what was chosen", func() { nft.fails = refused }, "", "iptables-nft", nil, refused},
+		{"works again", func() { nft.fails = nil }, "", "iptables-nft", nil, nil},
+		{"another type", func() { state.Type = TypeNFTables }, "+nftables -iptables-nft", kindNFTables, nil, nil},
+		{"and back", func() { state.Type = TypeAuto }, "+iptables-nft -nftables", "iptables-nft", nil, nil},
+		{"uninstalled", func() { nft.number, nft.err = 1, ErrNotInstalled }, "+nftables -iptables-nft", kindNFTables, nil, nil},
+		{"installed", func() { nft.number, nft.err = 2, nil }, "+iptables-nft -nftables", "iptables-nft", nil, nil},
+		{"the old ones cannot be removed", func() { state.Type = TypeNFTables; nft.fails = refused }, "+nftables", kindNFTables, refused, nil},
+		{"until they can", func() { nft.fails = nil }, "-iptables-nft", kindNFTables, nil, nil},
+		{"nothing wanted", func() { state.Networks = nil }, "-nftables", "", nil, nil},
+	} {
+		log = nil
+		step.do()
+		looks := nft.looks
+		report, err := fw.Apply(t.Context(), state)
+		kind := ""
+		for _, c := range report.Choices {
+			kind = c.Kind
+		}
+		if diff := cmp.Diff([]string{step.log, step.kind}, []string{strings.Join(log, " "), kind}); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", step.name, diff)
+		}
+		if !errors.Is(err, step.err) || !errors.Is(report.Leftover, step.left) || (report.Leftover == nil) != (step.left == nil) {
+			t.Errorf("%s: %v, left %v", step.name, err, report.Leftover)
+		}
+		if step.name == "the same" && nft.looks != looks {
+			t.Error("it looked again though nothing changed")
+		}
+	}
+}
+
+func TestParseVersion(t *testing.T) {
+	for text, want := range map[string]string{
+		"iptables v1.8.9 (nf_tables)\n":   "v1.8.9 nft true",
+		"ip6tables v1.8.11 (legacy)\n":    "v1.8.11 legacy true",
+		"iptables v1.6.1\n":               "v1.6.1 legacy false",
+		"iptables v1.6.2\n":               "v1.6.2 legacy true",
+		"iptables v1.10.0-rc1 (legacy)":   "v1.10.0 legacy true",
+		"BusyBox v1.36.1 (2023-01-01)":    "v1.36.1 legacy true",
+		"iptables":                        "",
+		"":                                "",
+		"iptables v99999.1.1 (nf_tables)": "",
+	} {
+		v, err := parseVersion("x", text)
+		if got := fmt.Sprint(v, " ", v.variant, " ", v.randomFully()); (err == nil && got != want) || (err != nil) != (want == "") {
+			t.Errorf("%q: %s, %v", text, got, err)
+		}
+	}
+}
+
+// A program is asked once, and again when its file is another one.
+func TestProgramAskedOnce(t *testing.T) {
+	s := newScripts(t)
+	asked := func() int {
+		data, err := os.ReadFile(s.dir + "/log")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(data) / 2
+	}
+	var p program
+	for n, put := range []string{"1.8.9", "", "1.6.1", ""} {
+		if put != "" {
+			s.put("ipt", "echo x >> "+s.dir+"/log; echo iptables v"+put)
+		}
+		p.refresh(t.Context(), "ipt")
+		if asked() != n/2+1 || p.err != nil {
+			t.Errorf("step %d: asked %d times, %v", n, asked(), p.err)
+		}
+	}
+	if p.version.String() != "v1.6.1" {
+		t.Errorf("it is %s", p.version)
+	}
+}

@@ -1,0 +1,206 @@
+package firewall
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
+
+// harness is one kind of firewall under test: the only one its Firewall knows.
+type harness struct {
+	kind string
+	// only makes a new Firewall that has this kind alone.
+	only func() *Firewall
+	// saved is all tables of both families, without what changes by itself.
+	saved func(ns *nstest.NS) string
+	// foreign makes somebody else's rules in all tables we write.
+	foreign string
+	// drop makes the policy for forwarded packets DROP, in both families.
+	drop string
+	// damage is what somebody else does to our rules, and how many tables are
+	// written then.
+	damage map[string]damage
+	// tables is how many are written for two().
+	tables int
+	// shows is what saved contains with foreign and two() in place.
+	shows []string
+}
+
+type damage struct {
+	script string
+	writes int
+}
+
+// kinds are all there are.
+func kinds() []harness {
+	return []harness{iptablesHarness(variantNFT), iptablesHarness(variantLegacy)}
+}
+
+// variants runs a test with every kind, whichever this host prefers.
+func variants(t *testing.T, f func(t *testing.T, ns *nstest.NS, h harness)) {
+	for _, h := range kinds() {
+		t.Run(h.kind, func(t *testing.T) { f(t, nstest.New(t), h) })
+	}
+}
+
+// onlyOf is a Firewall that has one kind.
+func onlyOf(make func(v6 bool) applier) *Firewall {
+	fw := New(hclog.NewNullLogger())
+	for _, f := range fw.families {
+		f.appliers = []applier{make(f.v6)}
+	}
+	return fw
+}
+
+func apply(t *testing.T, ns *nstest.NS, fw *Firewall, networks []Network, writes int) Report {
+	t.Helper()
+	var report Report
+	ns.Do(func() {
+		var err error
+		report, err = fw.Apply(t.Context(), State{RandomFully: true, Networks: networks})
+		if err = errors.Join(err, report.Leftover); err != nil {
+			t.Fatal(err)
+		}
+		if report.Writes != writes {
+			t.Errorf("%d writes, want %d", report.Writes, writes)
+		}
+	})
+	return report
+}
+
+func TestApply(t *testing.T) {
+	variants(t, func(t *testing.T, ns *nstest.NS, h harness) {
+		fw := h.only()
+		ns.Sh(h.foreign)
+		before := h.saved(ns)
+
+		apply(t, ns, fw, nil, 0)
+		if diff := cmp.Diff(before, h.saved(ns)); diff != "" {
+			t.Errorf("wanting nothing changed something:\n%s", diff)
+		}
+		report := apply(t, ns, fw, two(), h.tables)
+		if len(report.Choices) != 2 || report.Choices[0].Kind != h.kind || report.Choices[1].Family != "IPv6" || len(report.Healed) > 0 {
+			t.Errorf("%+v", report)
+		}
+		apply(t, ns, fw, two(), 0)
+		// The next process finds what this one left.
+		apply(t, ns, h.only(), two(), 0)
+
+		full := h.saved(ns)
+		for _, want := range h.shows {
+			if !strings.Contains(full, want) {
+				t.Errorf("missing:\n%s\nin\n%s", want, full)
+			}
+		}
+
+		one := two()
+		one[0].IPMasq = false
+		apply(t, ns, fw, one, 2) // of both families; IPv6 has no masquerading left
+		if got := h.saved(ns); strings.Contains(got, "10.5.34.0/24") || !strings.Contains(got, "10.6.1.0/24") || strings.Contains(got, "fd00:5:0:22::/64") {
+			t.Errorf("a change left\n%s", got)
+		}
+		apply(t, ns, fw, two(), 2)
+		if diff := cmp.Diff(full, h.saved(ns)); diff != "" {
+			t.Errorf("there and back differs:\n%s", diff)
+		}
+
+		apply(t, ns, fw, nil, h.tables)
+		apply(t, ns, fw, nil, 0)
+		if diff := cmp.Diff(before, h.saved(ns)); diff != "" {
+			t.Errorf("removal left a difference:\n%s", diff)
+		}
+	})
+}
+
+func TestHeals(t *testing.T) {
+	for _, h := range kinds() {
+		for name, damage := range h.damage {
+			t.Run(h.kind+"/"+name, func(t *testing.T) {
+				ns, fw := nstest.New(t), h.only()
+				ns.Sh(h.foreign)
+				apply(t, ns, fw, two(), h.tables)
+				want := h.saved(ns)
+				ns.Sh(damage.script)
+				report := apply(t, ns, fw, two(), damage.writes)
+				if diff := cmp.Diff(want, h.saved(ns)); diff != "" {
+					t.Errorf("not healed (-want +got):\n%s", diff)
+				}
+				if len(report.Healed) != damage.writes {
+					t.Errorf("it says that it healed %q", report.Healed)
+				}
+				apply(t, ns, fw, two(), 0)
+			})
+		}
+	}
+}
+
+// Real connections from a container: its own address to the overlay, the host's
+// to the world.
+func TestMasquerade(t *testing.T) {
+	variants(t, func(t *testing.T, host *nstest.NS, h harness) {
+		container, world := nstest.New(t), nstest.New(t)
+		nstest.Join(nstest.Joint{NS: host, Link: "c0", Addrs: []string{"10.5.34.1/24", "fd00:5:0:22::1/64"}},
+			nstest.Joint{NS: container, Link: "eth0", Addrs: []string{"10.5.34.2/24", "fd00:5:0:22::2/64"}})
+		nstest.Join(nstest.Joint{NS: host, Link: "eth0", Addrs: []string{"192.0.2.34/24", "2001:db8::34/64"}},
+			nstest.Joint{NS: world, Link: "eth0", Addrs: []string{"192.0.2.1/24", "2001:db8::1/64"}})
+		host.Sh(`echo 1 > /proc/sys/net/ipv4/ip_forward
+			echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
+			ip route add 10.5.99.0/24 via 192.0.2.1
+			ip -6 route add fd00:5:0:99::/64 via 2001:db8::1`)
+		host.Sh(h.drop)
+		container.Sh(`ip route add default via 10.5.34.1
+			ip -6 route add default via fd00:5:0:22::1`)
+		// The world's host is another leno host too.
+		world.Sh(`ip addr add 10.5.99.2/32 dev lo
+			ip -6 addr add fd00:5:0:99::2/128 dev lo
+			ip route add 10.5.34.0/24 via 192.0.2.34
+			ip -6 route add fd00:5:0:22::/64 via 2001:db8::34`)
+		apply(t, host, h.only(), two(), h.tables)
+
+		for _, tt := range []struct{ to, from string }{
+			{"192.0.2.1", "192.0.2.34"},
+			{"2001:db8::1", "2001:db8::34"},
+			{"10.5.99.2", "10.5.34.2"},
+			{"fd00:5:0:99::2", "fd00:5:0:22::2"},
+		} {
+			if got := connect(t, container, world, tt.to); got != tt.from {
+				t.Errorf("%s saw %s, want %s", tt.to, got, tt.from)
+			}
+		}
+	})
+}
+
+// connect opens a TCP connection and returns the address the listener saw.
+func connect(t *testing.T, from, to *nstest.NS, addr string) string {
+	t.Helper()
+	var listener net.Listener
+	var err error
+	// Sockets belong to the namespace they were made in, also when used outside.
+	to.Do(func() { listener, err = net.Listen("tcp", net.JoinHostPort(addr, "0")) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	var conn net.Conn
+	from.Do(func() {
+		// With an address and no time limit of its own, Dial stays on this thread.
+		conn, err = net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(netip.MustParseAddrPort(listener.Addr().String())))
+	})
+	if err != nil {
+		t.Fatalf("connect to %s: %v", addr, err)
+	}
+	defer conn.Close()
+	seen, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer seen.Close()
+	return seen.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().String()
+}

@@ -1,0 +1,145 @@
+package firewall
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// runLimit bounds one run of a program. It is longer than a writer waits for
+	// the lock.
+	runLimit = 10 * time.Second
+	// outputLimit bounds what a program may print: 100,000 rules take a tenth.
+	outputLimit = 64 << 20
+)
+
+// program is one program's file, as last looked at.
+type program struct {
+	path    string // "" when there is none
+	stamp   string // another one when the file is another one
+	version version
+	err     error // why version is not known
+}
+
+// version is what iptables says of itself.
+type version struct {
+	number  [3]int
+	variant string // variantNFT or variantLegacy
+}
+
+// The variants of iptables: the kernel has room for both at once, and each sees
+// its own rules only.
+const (
+	variantNFT    = "nft"
+	variantLegacy = "legacy"
+)
+
+// randomFully says whether this iptables knows --random-fully.
+func (v version) randomFully() bool {
+	return v.number[0] > 1 || v.number[0] == 1 && (v.number[1] > 6 || v.number[1] == 6 && v.number[2] >= 2)
+}
+
+func (v version) String() string {
+	return fmt.Sprintf("v%d.%d.%d", v.number[0], v.number[1], v.number[2])
+}
+
+// locate finds a program's file and says what would change with another one.
+func locate(name string) (path, stamp string) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", ""
+	}
+	info, err := os.Stat(path) // through links, as update-alternatives makes them
+	if err != nil {
+		return "", ""
+	}
+	return path, fmt.Sprint(path, fileNumber(info), info.Size(), info.ModTime().UnixNano())
+}
+
+// refresh looks at the program again if its file is another one than last time,
+// or could not be asked then.
+func (p *program) refresh(ctx context.Context, name string) {
+	path, stamp := locate(name)
+	if p.stamp == stamp && (p.err == nil || path == "") {
+		return
+	}
+	*p = program{path: path, stamp: stamp}
+	if path != "" {
+		p.version, p.err = askVersion(ctx, path)
+	}
+}
+
+// versionLine is "iptables v1.8.9 (nf_tables)"; before 1.8 there was one variant
+// and it was not named.
+var versionLine = regexp.MustCompile(`^\S+ v(\d{1,4})\.(\d{1,4})\.(\d{1,4})\S*(?: \((\w+)\))?`)
+
+func askVersion(ctx context.Context, path string) (version, error) {
+	text, err := run(ctx, "", path, "--version")
+	if err != nil {
+		return version{}, err
+	}
+	return parseVersion(path, text)
+}
+
+func parseVersion(path, text string) (version, error) {
+	m := versionLine.FindStringSubmatch(text)
+	if m == nil {
+		return version{}, fmt.Errorf("%s --version: not an answer of iptables: %.60q", path, text)
+	}
+	v := version{variant: variantLegacy}
+	if m[4] == "nf_tables" {
+		v.variant = variantNFT
+	}
+	for i := range v.number {
+		v.number[i], _ = strconv.Atoi(m[i+1]) // digits, by the expression
+	}
+	return v, nil
+}
+
+// run starts a program with input and returns its output; an error carries what
+// it wrote to standard error. One that does not end is killed.
+func run(ctx context.Context, input, path string, args ...string) (string, error) {
+	limited, cancel := context.WithTimeout(ctx, runLimit)
+	defer cancel()
+	cmd := exec.CommandContext(limited, path, args...)
+	cmd.WaitDelay = time.Second // for a child of its that keeps the pipe open
+	stdout, stderr := output{limit: outputLimit, over: cancel}, output{limit: outputLimit, over: cancel}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &stdout, &stderr
+	err := cmd.Run()
+	switch {
+	case err == nil:
+		return stdout.String(), nil
+	case stdout.Len() >= outputLimit || stderr.Len() >= outputLimit:
+		return "", fmt.Errorf("%s printed without end and was killed", path)
+	case ctx.Err() == nil && limited.Err() != nil:
+		return "", fmt.Errorf("%s did not end within %s and was killed", path, runLimit)
+	}
+	if text := strings.TrimSpace(stderr.String()); text != "" {
+		return "", fmt.Errorf("%s: %w: %s", path, err, text)
+	}
+	return "", fmt.Errorf("%s: %w", path, err)
+}
+
+// output is a program's output up to a limit, at which over is called.
+type output struct {
+	bytes.Buffer
+	limit int
+	over  func()
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	if room := o.limit - o.Len(); len(p) >= room {
+		o.over()
+		_, _ = o.Buffer.Write(p[:room]) // never fails
+		return room, io.ErrShortWrite
+	}
+	return o.Buffer.Write(p)
+}

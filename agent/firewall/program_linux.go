@@ -1,0 +1,15 @@
+package firewall
+
+import (
+	"io/fs"
+	"syscall"
+)
+
+// fileNumber tells files apart that have one path, one after the other.
+func fileNumber(info fs.FileInfo) [2]uint64 {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return [2]uint64{}
+	}
+	return [2]uint64{uint64(stat.Dev), stat.Ino}
+}
