@@ -76,12 +76,13 @@ type Firewall struct {
 
 // New touches nothing.
 func New(logger hclog.Logger) *Firewall {
-	iptables := func(v6 bool) []applier {
-		return []applier{newIPTables(logger, variantNFT, v6), newIPTables(logger, variantLegacy, v6)}
+	v4, v6 := halves(newNFTables(logger))
+	kinds := func(v6 bool, nftables applier) []applier {
+		return []applier{newIPTables(logger, variantNFT, v6), newIPTables(logger, variantLegacy, v6), nftables}
 	}
 	return &Firewall{logger: logger, families: []*family{
-		{name: "IPv4", appliers: iptables(false)},
-		{name: "IPv6", v6: true, appliers: iptables(true)},
+		{name: "IPv4", appliers: kinds(false, v4)},
+		{name: "IPv6", v6: true, appliers: kinds(true, v6)},
 	}}
 }
 

@@ -171,7 +171,6 @@ func TestBrokenProgram(t *testing.T) {
 		{"output cut short", version, "echo '*nat'; echo ':POSTROUTING ACCEPT [0:0]'", "", "ends inside table nat", nil},
 		{"garbage", version, "head -c 300 /dev/urandom", "", "line 1 of iptables-save", nil},
 		{"no rights", version, "echo 'Permission denied (you must be root)' >&2; exit 4", "", "exit status 4: Permission", os.ErrPermission},
-		{"without end", version, "exec yes", "", "printed without end", nil},
 		{"the lock is held", version, empty, "echo 'Another app is currently holding the xtables lock; still 0s' >&2; exit 4", "fuser", ErrLocked},
 		{"write fails", version, empty, "echo no memory >&2; exit 1", "no memory", nil},
 	} {
@@ -197,6 +196,27 @@ func TestBrokenProgram(t *testing.T) {
 	time.AfterFunc(50*time.Millisecond, cancel)
 	if _, err := fw.Apply(ctx, state); err == nil {
 		t.Error("a cancelled listing is no error")
+	}
+}
+
+// What does not end, or does not end printing, is killed.
+func TestProgramBounds(t *testing.T) {
+	s := newScripts(t)
+	s.put("prints", "exec yes")
+	s.put("hangs", "exec sleep 600")
+	s.put("leaves", "sleep 5 & exec sleep 600") // a child that keeps the pipe
+	for name, want := range map[string]string{
+		"prints": "prints printed without end and was killed",
+		"hangs":  "hangs did not end within 200ms and was killed",
+		"leaves": "leaves did not end within 200ms and was killed",
+	} {
+		b := bounds{time: 200 * time.Millisecond, output: 1 << 12}
+		if name == "prints" {
+			b.time = time.Minute
+		}
+		if _, err := b.run(t.Context(), "", filepath.Join(s.dir, name)); err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -24,7 +24,7 @@ func everything(ns *nstest.NS) string {
 // like it.
 func strangers(ns *nstest.NS) {
 	for _, variant := range []string{"legacy", "nft"} {
-		foreign(ns, firewallOf(variant))
+		ns.Sh(iptablesHarness(variant).foreign)
 	}
 	ns.Sh(`nft -f - <<'X'
 		table inet lenovo { chain c { type filter hook forward priority 5; ip saddr 10.5.0.0/16 accept comment "leno default"; }; }
@@ -71,7 +71,7 @@ func TestLeftovers(t *testing.T) {
 		t.Errorf("found where nothing is: %q", got)
 	}
 	for _, variant := range []string{"legacy", "nft"} {
-		apply(t, ns, firewallOf(variant), two(), 4)
+		apply(t, ns, iptablesHarness(variant).only(), two(), 4)
 	}
 	ns.Sh(`iptables-legacy -t raw -N LENO-RAW
 		iptables-legacy -t raw -A PREROUTING -m comment --comment "an older one" -j LENO-RAW
@@ -82,14 +82,14 @@ func TestLeftovers(t *testing.T) {
 	got := removeAll(t, ns, "")
 	want := []string{
 		"ip6tables-legacy filter: jump from FORWARD to LENO-FORWARD, chain LENO-FORWARD",
-		"ip6tables-legacy nat: jump from POSTROUTING to LENO-POSTROUTING, chain LENO-POSTROUTING",
+		"ip6tables-legacy nat: jump from POSTROUTING to LENO-OVERLAY, jump from POSTROUTING to LENO-POSTROUTING, chain LENO-OVERLAY, chain LENO-POSTROUTING",
 		"ip6tables-nft filter: jump from FORWARD to LENO-FORWARD, chain LENO-FORWARD, chain LENO-OLD",
-		"ip6tables-nft nat: jump from POSTROUTING to LENO-POSTROUTING, chain LENO-POSTROUTING",
+		"ip6tables-nft nat: jump from POSTROUTING to LENO-OVERLAY, jump from POSTROUTING to LENO-POSTROUTING, chain LENO-OVERLAY, chain LENO-POSTROUTING",
 		"iptables-legacy filter: jump from FORWARD to LENO-FORWARD, chain LENO-FORWARD",
-		"iptables-legacy nat: jump from POSTROUTING to LENO-POSTROUTING, chain LENO-POSTROUTING",
+		"iptables-legacy nat: jump from POSTROUTING to LENO-OVERLAY, jump from POSTROUTING to LENO-POSTROUTING, chain LENO-OVERLAY, chain LENO-POSTROUTING",
 		"iptables-legacy raw: jump from PREROUTING to LENO-RAW, chain LENO-RAW",
 		"iptables-nft filter: jump from FORWARD to LENO-FORWARD, chain LENO-FORWARD",
-		"iptables-nft nat: jump from POSTROUTING to LENO-POSTROUTING, chain LENO-POSTROUTING",
+		"iptables-nft nat: jump from POSTROUTING to LENO-OVERLAY, jump from POSTROUTING to LENO-POSTROUTING, chain LENO-OVERLAY, chain LENO-POSTROUTING",
 		"nft inet leno: table inet leno",
 		"nft ip leno-old: table ip leno-old",
 	}
@@ -113,11 +113,11 @@ func TestLeftoversOfANetwork(t *testing.T) {
 	empty := everything(ns)
 	b := two()[1:]
 	for _, variant := range []string{"legacy", "nft"} {
-		apply(t, ns, firewallOf(variant), b, 2)
+		apply(t, ns, iptablesHarness(variant).only(), b, 2)
 	}
 	alone := everything(ns)
 	for _, variant := range []string{"legacy", "nft"} {
-		apply(t, ns, firewallOf(variant), two(), 4)
+		apply(t, ns, iptablesHarness(variant).only(), two(), 4)
 	}
 	removeAll(t, ns, "default")
 	if diff := cmp.Diff(alone, everything(ns)); diff != "" {

@@ -29,6 +29,19 @@ func newNFTables(logger hclog.Logger) *nft {
 	return &nft{logger: logger, randomFully: true, open: openNFT}
 }
 
+func (n *nft) kind() string { return kindNFTables }
+
+// stamp: there is no program that could be another one.
+func (n *nft) stamp() string { return "" }
+
+func (n *nft) look(ctx context.Context) finding {
+	_, err := n.compare(ctx, nil)
+	if err != nil {
+		err = fmt.Errorf("nftables: %w", nftUnlisted(err))
+	}
+	return finding{err: err}
+}
+
 // apply writes one table, so it goes on past nothing.
 func (n *nft) apply(ctx context.Context, want rules) (written []string, err error) {
 	needed := !want.empty()

@@ -28,11 +28,13 @@ func (c nftChange) String() string {
 }
 
 func TestNFTChange(t *testing.T) {
-	want := nftChains(wanted(two()), true)
+	want := nftChains(wanted(State{RandomFully: true, Networks: two()}), true)
 	// The state is built anew each time: nothing but equal values may count.
-	right := func() nftState { return nftState{exists: true, chains: nftChains(wanted(two()), true)} }
+	right := func() nftState {
+		return nftState{exists: true, chains: nftChains(wanted(State{RandomFully: true, Networks: two()}), true)}
+	}
 	expect := func(have nftState) string { return nftChangeOf(have, want).String() }
-	const all = "fill postrouting with 9, fill forward with 6"
+	const all = "fill postrouting with 12, fill forward with 6"
 
 	for _, tt := range []struct {
 		name   string
@@ -45,15 +47,15 @@ func TestNFTChange(t *testing.T) {
 		{"chains in another order", func(s *nftState) { slices.Reverse(s.chains) }, ""},
 		{"a chain is missing", func(s *nftState) { s.chains = s.chains[:1] }, "fill forward with 6"},
 		{"rules in another order", func(s *nftState) { slices.Reverse(s.chains[1].rules) }, "fill forward with 6"},
-		{"the last rule is missing", func(s *nftState) { s.chains[0].rules = s.chains[0].rules[:8] }, "fill postrouting with 9"},
+		{"the last rule is missing", func(s *nftState) { s.chains[0].rules = s.chains[0].rules[:11] }, "fill postrouting with 12"},
 		{"a rule twice", func(s *nftState) { s.chains[1].rules = append(s.chains[1].rules, s.chains[1].rules[5]) }, "fill forward with 6"},
-		{"another comment", func(s *nftState) { s.chains[0].rules[0].userdata[3] = 'L' }, "fill postrouting with 9"},
-		{"another address", func(s *nftState) { s.chains[0].rules[0].exprs[3].(*expr.Cmp).Data[1] = 6 }, "fill postrouting with 9"},
-		{"the opposite comparison", func(s *nftState) { s.chains[0].rules[0].exprs[3].(*expr.Cmp).Op = expr.CmpOpNeq }, "fill postrouting with 9"},
+		{"another comment", func(s *nftState) { s.chains[0].rules[0].userdata[3] = 'L' }, "fill postrouting with 12"},
+		{"another address", func(s *nftState) { s.chains[0].rules[0].exprs[3].(*expr.Cmp).Data[1] = 6 }, "fill postrouting with 12"},
+		{"the opposite comparison", func(s *nftState) { s.chains[0].rules[0].exprs[3].(*expr.Cmp).Op = expr.CmpOpNeq }, "fill postrouting with 12"},
 		{"another verdict", func(s *nftState) {
 			s.chains[1].rules[0].exprs[4].(*expr.Verdict).Kind = expr.VerdictDrop
 		}, "fill forward with 6"},
-		{"ports not random", func(s *nftState) { s.chains[0].rules[2].exprs[4].(*expr.Masq).FullyRandom = false }, "fill postrouting with 9"},
+		{"ports not random", func(s *nftState) { s.chains[0].rules[3].exprs[4].(*expr.Masq).FullyRandom = false }, "fill postrouting with 12"},
 		{"one expression more", func(s *nftState) {
 			s.chains[1].rules[0].exprs = append([]expr.Any{nftUnknown{name: "socket"}}, s.chains[1].rules[0].exprs...)
 		}, "fill forward with 6"},
@@ -90,7 +92,7 @@ func TestNFTChange(t *testing.T) {
 			networks[i].IPMasq = false
 		}
 		// A chain of type nat would make the kernel track connections.
-		if got := nftChangeOf(right(), nftChains(wanted(networks), true)).String(); got != "remove postrouting" {
+		if got := nftChangeOf(right(), nftChains(wanted(State{RandomFully: true, Networks: networks}), true)).String(); got != "remove postrouting" {
 			t.Errorf("got %q", got)
 		}
 	})

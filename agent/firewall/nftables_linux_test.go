@@ -83,18 +83,21 @@ func TestNFTApply(t *testing.T) {
 		t.Errorf("wanting nothing changed something:\n%s", diff)
 	}
 
-	full := expect("two networks", wanted(two()), 1)
+	full := expect("two networks", wanted(State{RandomFully: true, Networks: two()}), 1)
 	const ours = `table inet leno {
 	chain postrouting {
 		type nat hook postrouting priority srcnat + 10; policy accept;
 		ip saddr 10.5.34.0/24 ip daddr 10.5.0.0/16 return comment "leno default"
 		ip saddr 10.5.34.0/24 ip daddr 224.0.0.0/4 return comment "leno default"
+		ip saddr 10.5.34.0/24 ip daddr 255.255.255.255 return comment "leno default"
 		ip saddr 10.5.34.0/24 masquerade fully-random comment "leno default"
 		ip6 saddr fd00:5:0:22::/64 ip6 daddr fd00:5::/48 return comment "leno default"
 		ip6 saddr fd00:5:0:22::/64 ip6 daddr ff00::/8 return comment "leno default"
+		ip6 saddr fd00:5:0:22::/64 ip6 daddr fe80::/10 return comment "leno default"
 		ip6 saddr fd00:5:0:22::/64 masquerade fully-random comment "leno default"
 		ip saddr 10.6.1.0/24 ip daddr 10.6.0.0/16 return comment "leno b-2.x"
 		ip saddr 10.6.1.0/24 ip daddr 224.0.0.0/4 return comment "leno b-2.x"
+		ip saddr 10.6.1.0/24 ip daddr 255.255.255.255 return comment "leno b-2.x"
 		ip saddr 10.6.1.0/24 masquerade fully-random comment "leno b-2.x"
 	}
 
@@ -114,19 +117,19 @@ func TestNFTApply(t *testing.T) {
 	}
 	// What the program nft saved and loaded again is still right.
 	nftLoad(t, ns, "flush ruleset\n"+full)
-	expect("saved and loaded", wanted(two()), 0)
+	expect("saved and loaded", wanted(State{RandomFully: true, Networks: two()}), 0)
 
 	networks := two()
 	networks[0].IPMasq = false
-	one := expect("a change", wanted(networks), 1)
+	one := expect("a change", wanted(State{RandomFully: true, Networks: networks}), 1)
 	if strings.Contains(one, "10.5.34.0/24") || !strings.Contains(one, "10.6.1.0/24") || strings.Contains(one, "fd00:5:0:22::/64") {
 		t.Errorf("a change left\n%s", one)
 	}
 	networks[1].IPMasq = false
-	if got := expect("no masquerading", wanted(networks), 1); strings.Contains(got, "srcnat + 10") {
+	if got := expect("no masquerading", wanted(State{RandomFully: true, Networks: networks}), 1); strings.Contains(got, "srcnat + 10") {
 		t.Errorf("a chain that tracks connections is left:\n%s", got)
 	}
-	if diff := cmp.Diff(nftSorted(ours), nftSorted(strings.TrimPrefix(expect("and back", wanted(two()), 1), before))); diff != "" {
+	if diff := cmp.Diff(nftSorted(ours), nftSorted(strings.TrimPrefix(expect("and back", wanted(State{RandomFully: true, Networks: two()}), 1), before))); diff != "" {
 		t.Errorf("there and back differs (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(before, expect("removal", rules{}, 1)); diff != "" {
@@ -181,7 +184,7 @@ func TestNFTHeals(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			ns := nstest.New(t)
 			sorted := func() string { return nftSorted(ns.Sh("nft list table inet leno")) }
-			nftApply(t, ns, wanted(two()))
+			nftApply(t, ns, wanted(State{RandomFully: true, Networks: two()}))
 			want := sorted()
 			ns.Sh(tt.script)
 			if tt.transactions > 0 {
@@ -189,13 +192,13 @@ func TestNFTHeals(t *testing.T) {
 					t.Fatal("nothing is damaged")
 				}
 			}
-			if got := nftApply(t, ns, wanted(two())); got != tt.transactions {
+			if got := nftApply(t, ns, wanted(State{RandomFully: true, Networks: two()})); got != tt.transactions {
 				t.Errorf("healed in %d transactions, want %d", got, tt.transactions)
 			}
 			if diff := cmp.Diff(want, sorted()); diff != "" {
 				t.Errorf("not healed (-want +got):\n%s", diff)
 			}
-			if got := nftApply(t, ns, wanted(two())); got != 0 {
+			if got := nftApply(t, ns, wanted(State{RandomFully: true, Networks: two()})); got != 0 {
 				t.Errorf("once more: %d transactions, want none", got)
 			}
 		})
@@ -224,12 +227,12 @@ func nftSorted(table string) string {
 // or all new ones.
 func TestNFTReplacesInPlace(t *testing.T) {
 	ns := nstest.New(t)
-	nftApply(t, ns, wanted(two()[:1]))
+	nftApply(t, ns, wanted(State{RandomFully: true, Networks: two()[:1]}))
 	handles := func() string {
 		return ns.Sh(`nft -a list table inet leno | grep -E '^table|chain'`)
 	}
 	before := handles()
-	nftApply(t, ns, wanted(two()))
+	nftApply(t, ns, wanted(State{RandomFully: true, Networks: two()}))
 	if diff := cmp.Diff(before, handles()); diff != "" {
 		t.Errorf("a table or chain was made anew:\n%s", diff)
 	}
@@ -244,7 +247,7 @@ func TestNFTRandomNetworks(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 7))
 	for i := range 40 {
 		networks := nftRandom(random)
-		want := wanted(networks)
+		want := wanted(State{RandomFully: true, Networks: networks})
 		nftApply(t, ns, want)
 		ns.Do(func() {
 			conn, err := openNFT()
@@ -306,16 +309,16 @@ func TestNFTManyNetworks(t *testing.T) {
 		networks = append(networks, n)
 	}
 	for range 2 {
-		if got := nftApply(t, ns, wanted(networks)); got != 1 {
+		if got := nftApply(t, ns, wanted(State{RandomFully: true, Networks: networks})); got != 1 {
 			t.Errorf("%d transactions, want one", got)
 		}
-		if got := nftApply(t, ns, wanted(networks)); got != 0 {
+		if got := nftApply(t, ns, wanted(State{RandomFully: true, Networks: networks})); got != 0 {
 			t.Errorf("%d transactions of a second Apply, want none", got)
 		}
 		networks = networks[1:]
 	}
-	if got := strings.Count(ns.Sh("nft list table inet leno"), "leno n"); got != 199*10 {
-		t.Errorf("%d rules, want %d", got, 199*10)
+	if got := strings.Count(ns.Sh("nft list table inet leno"), "leno n"); got != 199*12 {
+		t.Errorf("%d rules, want %d", got, 199*12)
 	}
 }
 
@@ -332,14 +335,14 @@ func TestNFTAnswersLost(t *testing.T) {
 		return conn, err
 	}
 	ns.Do(func() {
-		if written, err := fw.apply(t.Context(), wanted(two())); err != nil || len(written) != 1 {
+		if written, err := fw.apply(t.Context(), wanted(State{RandomFully: true, Networks: two()})); err != nil || len(written) != 1 {
 			t.Errorf("got %q, %v", written, err)
 		}
 	})
 	if opened != 3 {
 		t.Errorf("%d sockets were opened: no answer was lost", opened)
 	}
-	if got := nftApply(t, ns, wanted(two())); got != 0 {
+	if got := nftApply(t, ns, wanted(State{RandomFully: true, Networks: two()})); got != 0 {
 		t.Errorf("a second Apply made %d transactions", got)
 	}
 }
@@ -412,7 +415,7 @@ func TestNFTCannot(t *testing.T) {
 				return openNFT()
 			}
 			ns.Do(func() {
-				written, err := fw.apply(t.Context(), wanted(two()))
+				written, err := fw.apply(t.Context(), wanted(State{RandomFully: true, Networks: two()}))
 				if len(written) > 0 || !errors.Is(err, tt.want) || !errors.Is(err, tt.err) || !strings.Contains(err.Error(), tt.text) {
 					t.Errorf("got %q, %v", written, err)
 				}
@@ -445,6 +448,6 @@ func nftWithoutRights(t *testing.T, ns *nstest.NS) error {
 	if err := unix.Capset(&header, &none[0]); err != nil {
 		return err
 	}
-	_, err := newNFTables(hclog.NewNullLogger()).apply(t.Context(), wanted(two()))
+	_, err := newNFTables(hclog.NewNullLogger()).apply(t.Context(), wanted(State{RandomFully: true, Networks: two()}))
 	return err
 }

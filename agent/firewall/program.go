@@ -13,13 +13,15 @@ import (
 	"time"
 )
 
-const (
-	// runLimit bounds one run of a program. It is longer than a writer waits for
-	// the lock.
-	runLimit = 10 * time.Second
-	// outputLimit bounds what a program may print: 100,000 rules take a tenth.
-	outputLimit = 64 << 20
-)
+// bounds are how long a program may run and how much it may print.
+type bounds struct {
+	time   time.Duration
+	output int // bytes
+}
+
+// ordinary bounds: a writer waits for the lock for half the time, and 200,000
+// rules print less.
+func ordinary() bounds { return bounds{10 * time.Second, 32 << 20} }
 
 // program is one program's file, as last looked at.
 type program struct {
@@ -107,22 +109,26 @@ func parseVersion(path, text string) (version, error) {
 // run starts a program with input and returns its output; an error carries what
 // it wrote to standard error. One that does not end is killed.
 func run(ctx context.Context, input, path string, args ...string) (string, error) {
-	limited, cancel := context.WithTimeout(ctx, runLimit)
+	return ordinary().run(ctx, input, path, args...)
+}
+
+func (b bounds) run(ctx context.Context, input, path string, args ...string) (string, error) {
+	limited, cancel := context.WithTimeout(ctx, b.time)
 	defer cancel()
 	cmd := exec.CommandContext(limited, path, args...)
 	cmd.WaitDelay = time.Second // for a child of its that keeps the pipe open
-	stdout, stderr := output{limit: outputLimit, over: cancel}, output{limit: outputLimit, over: cancel}
+	stdout, stderr := output{limit: b.output, over: cancel}, output{limit: b.output, over: cancel}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &stdout, &stderr
 	err := cmd.Run()
 	switch {
 	case err == nil:
-		return stdout.String(), nil
-	case stdout.Len() >= outputLimit || stderr.Len() >= outputLimit:
+		return stdout.text.String(), nil
+	case stdout.full() || stderr.full():
 		return "", fmt.Errorf("%s printed without end and was killed", path)
 	case ctx.Err() == nil && limited.Err() != nil:
-		return "", fmt.Errorf("%s did not end within %s and was killed", path, runLimit)
+		return "", fmt.Errorf("%s did not end within %s and was killed", path, b.time)
 	}
-	if text := strings.TrimSpace(stderr.String()); text != "" {
+	if text := strings.TrimSpace(stderr.text.String()); text != "" {
 		return "", fmt.Errorf("%s: %w: %s", path, err, text)
 	}
 	return "", fmt.Errorf("%s: %w", path, err)
@@ -130,16 +136,18 @@ func run(ctx context.Context, input, path string, args ...string) (string, error
 
 // output is a program's output up to a limit, at which over is called.
 type output struct {
-	bytes.Buffer
+	text  bytes.Buffer // not embedded: its ReadFrom knows no limit
 	limit int
 	over  func()
 }
 
+func (o *output) full() bool { return o.text.Len() >= o.limit }
+
 func (o *output) Write(p []byte) (int, error) {
-	if room := o.limit - o.Len(); len(p) >= room {
+	if room := o.limit - o.text.Len(); len(p) >= room {
 		o.over()
-		_, _ = o.Buffer.Write(p[:room]) // never fails
+		_, _ = o.text.Write(p[:room]) // never fails
 		return room, io.ErrShortWrite
 	}
-	return o.Buffer.Write(p)
+	return o.text.Write(p)
 }
