@@ -116,6 +116,9 @@ type Agent struct {
 	log     hclog.Logger
 	env     *environment
 	started time.Time
+	unlock  func() error // of the state directory, nil before
+
+	patience time.Duration // with another process that is about to end
 
 	reloads chan reloadRequest
 	ended   chan struct{}                 // closed when Run returns
@@ -169,7 +172,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		o.WatchKernel = watchKernel
 	}
 	a := &Agent{o: o, log: o.Logger, config: c, refresh: refresh, runners: map[string]*running{},
-		reloads: make(chan reloadRequest), ended: make(chan struct{}), fatal: make(chan error, 1)}
+		reloads: make(chan reloadRequest), ended: make(chan struct{}), fatal: make(chan error, 1), patience: patience}
 	a.env = &environment{
 		log: o.Logger, registry: o.Registry, named: make(chan struct{}), contact: newContact(o.Registry), backends: o.Backends, health: newHealth(time.Now),
 		firewall: newFirewallKeeper(o.Firewall, c.Firewall), pools: newPoolClaims(), processors: &processors{},
@@ -181,31 +184,24 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	return a, nil
 }
 
-// Run blocks until ctx ends or a fault no waiting can mend: the API's address or
-// the state directory cannot be used, or a lease was lost under
-// on_lost = "exit". The datapath stays behind, unless the configuration says
+// Run blocks until ctx ends or a fault no waiting can mend: the API's address
+// cannot be used, another agent has the state directory, or a lease was lost
+// under on_lost = "exit". The datapath stays behind, unless the configuration says
 // release_on_stop or this is a development agent. Run is called once.
 func (a *Agent) Run(ctx context.Context) (err error) {
 	defer close(a.ended)
-	c := a.current()
-	listener, err := listen(c.HTTP)
+	listener, err := a.listen(ctx, a.current().HTTP)
 	if err != nil {
 		return err
 	}
-	unlock, err := lockDataDir(c.DataDir)
-	if err != nil {
-		return errors.Join(err, listener.Close())
-	}
-	defer func() { err = errors.Join(err, unlock()) }()
-	id, err := storedNodeID(c.DataDir, a.log)
-	if err != nil {
-		return errors.Join(err, listener.Close())
-	}
 	a.mu.Lock()
-	a.env.id.nodeID, a.started = id, time.Now()
+	a.started = time.Now()
 	a.mu.Unlock()
-	a.log.Info("agent started", "version", a.o.Version, "http", listener.Addr().String(),
-		"registry", a.o.RegistryName, "node_id", id)
+	defer func() {
+		if a.unlock != nil {
+			err = errors.Join(err, a.unlock())
+		}
+	}()
 
 	// Packets that pass through this process do so until all else has ended,
 	// however long that takes: the next process is what they wait for.
@@ -243,6 +239,11 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr) error {
 	defer cancel()
 	defer a.stopRunners()
 
+	if err := a.identify(ctx); err != nil {
+		return err
+	}
+	a.log.Info("agent started", "version", a.o.Version, "http", address.String(),
+		"registry", a.o.RegistryName, "node_id", a.self().NodeID)
 	a.env.firewall.remember(a.current(), a.wanted)
 	a.expectRules(ctx)
 	known := a.env.id.nodeID != ""
@@ -277,6 +278,18 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr) error {
 		case <-networksChanged:
 		}
 	}
+}
+
+// identify takes the state directory and learns this host's id from it.
+func (a *Agent) identify(ctx context.Context) error {
+	id, unlock, err := a.openDataDir(ctx, a.current().DataDir)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.env.id.nodeID, a.unlock = id, unlock
+	return nil
 }
 
 func (a *Agent) awaitNodeName(ctx context.Context) error {

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -36,10 +37,11 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 		peers   []registry.Lease // behind state
 		settled <-chan time.Time // when peers that the store lacks go
 		doubted <-chan time.Time // when another host that is taken for this one may have gone
-		saved   time.Time        // when the peers were written down
 
-		remember <-chan time.Time // when they may be written down again
+		due      time.Time        // when the peers may be written down again
+		remember <-chan time.Time // at that time
 		unsaved  bool
+		unwell   = newPause() // while they cannot be written down
 	)
 	defer func() {
 		if unsaved {
@@ -80,12 +82,15 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 				fresh = false
 			}
 			remember = nil
-			switch wait := time.Until(saved.Add(rememberPause(len(peers)))); {
-			case unsaved && wait <= 0:
-				r.rememberPeers(known, n, peers, lease)
-				unsaved, saved = false, time.Now()
-			case unsaved:
-				remember = time.After(wait)
+			if unsaved && time.Now().After(due) {
+				next := rememberPause(len(peers))
+				if unsaved = !r.rememberPeers(known, n, peers, lease); unsaved {
+					next = max(next, unwell.next())
+				}
+				due = time.Now().Add(next)
+			}
+			if unsaved {
+				remember = time.After(time.Until(due))
 			}
 		}
 		select {
@@ -147,26 +152,26 @@ func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.L
 		}
 	})
 	if err != nil {
-		if r.env.health.set(r.local.Name, checkDatapath, api.Critical, err.Error()) {
-			r.log.Error("datapath could not be applied whole, trying again", "error", err)
-		}
+		r.failing(checkDatapath, api.Critical, advice.Datapath, err)
 		if stood {
 			// It may be that only the containers of a subnet this host had before are
 			// in the way, and they go once the file names the one it has.
-			err = errors.Join(err, r.serve(ctx, n, lease, s))
+			_, also := r.serve(ctx, n, lease, s)
+			err = errors.Join(err, also)
 		}
 		return report, err
 	}
+	r.mended(checkDatapath)
 	if report.Writes > 0 && wanted {
 		r.log.Info("datapath applied", "peers", report.Peers, "writes", report.Writes, "took", time.Since(started).Round(time.Microsecond))
 	}
 	r.checkPeers(report)
-	if err := r.serve(ctx, n, lease, s); err != nil {
-		return report, err
+	usable, err := r.serve(ctx, n, lease, s)
+	if usable {
+		r.env.health.ready(r.local.Name, true)
+		r.state("running")
 	}
-	r.env.health.ready(r.local.Name, true)
-	r.state("running")
-	return report, nil
+	return report, err
 }
 
 // checkPeers says what was left out, and who is in the way.

@@ -334,9 +334,12 @@ func TestReadyComesAfterTheFiles(t *testing.T) {
 	if a.agent.Ready() {
 		t.Error("ready without a subnet file")
 	}
-	if len(a.wall.names()) != 0 {
-		t.Error("the firewall came before the files")
-	}
+	eventually(t, func() error {
+		if len(a.wall.names()) == 0 {
+			return errors.New("the firewall waits for the file")
+		}
+		return nil
+	})
 	must(t, os.RemoveAll(path))
 	a.ready()
 	a.check(checkSubnetFile, api.Passing, path)

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 )
@@ -25,7 +26,7 @@ func (r *runner) forwarding(s backend.State) (healed []backend.Repair) {
 		// Packets come in by the network's own device, or by the underlay's.
 		found, err := r.env.ensureForwarding(subnet.Addr(), []string{backend.LinkName(r.local.Name), s.Underlay.Interface}, r.local.Forward)
 		if err != nil {
-			wrong = append(wrong, err.Error())
+			wrong = append(wrong, advice.Reason(advice.Forwarding, err))
 			continue
 		}
 		set = append(set, found.Set...)

@@ -40,6 +40,8 @@ type host struct {
 	wall     *wall
 	pace     pace
 	quiet    bool // no log
+	said     lines
+	patience time.Duration // the agent's
 	agent    *Agent
 	client   *api.Client
 
@@ -95,7 +97,7 @@ func (h *host) build() *Agent {
 	if h.catalog != nil {
 		reg = h.catalog
 	}
-	var log io.Writer = logWriter{h.t}
+	var log io.Writer = io.MultiWriter(logWriter{h.t}, &h.said)
 	if h.quiet {
 		log = io.Discard
 	}
@@ -131,6 +133,7 @@ func (h *host) build() *Agent {
 		h.t.Fatal(err)
 	}
 	a.env.contact.pace = h.pace
+	a.patience = cmp.Or(h.patience, 500*time.Millisecond)
 	a.env.goneFor = cmp.Or(h.goneFor, a.env.goneFor)
 	return a
 }
@@ -214,6 +217,31 @@ func (h *host) follows(addr string) {
 		}
 		return nil
 	})
+}
+
+// lines keeps what was logged.
+type lines struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text = append(l.text, p...)
+	return len(p), nil
+}
+
+// with are the lines that have all words.
+func (l *lines) with(words ...string) (out []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(string(l.text)) {
+		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
+			out = append(out, strings.TrimSpace(line))
+		}
+	}
+	return out
 }
 
 type logWriter struct{ t *testing.T }

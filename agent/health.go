@@ -22,6 +22,7 @@ const (
 	checkDatapath   = "datapath"    // the last Apply succeeded
 	checkForwarding = "forwarding"  // the kernel forwards packets
 	checkSubnetFile = "subnet_file" // written
+	checkDataDir    = "data_dir"    // what the next process needs is written down
 )
 
 // health is the board that all parts of an agent write their checks on. Safe

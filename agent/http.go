@@ -16,6 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -55,7 +57,7 @@ func listenPlain(address string) (net.Listener, error) {
 		return l, nil
 	}
 	if conn, err := net.Dial("unix", path); err == nil {
-		return nil, errors.Join(fmt.Errorf("http.address: %s is in use by another process", path), conn.Close())
+		return nil, errors.Join(fmt.Errorf("http.address: %s: %w", path, unix.EADDRINUSE), conn.Close())
 	}
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode().Type() != fs.ModeSocket {

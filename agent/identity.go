@@ -19,6 +19,9 @@ type identity struct {
 	nodeID string // UUID kept in the state directory
 }
 
+// errLocked says that another agent has the state directory.
+var errLocked = errors.New("in use by another agent")
+
 // lockDataDir makes the directory and takes its lock, so that two agents never
 // share an identity and its sessions. The lock goes with the process, however
 // it ends.
@@ -26,12 +29,17 @@ func lockDataDir(dir string) (unlock func() error, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("data_dir: %w", err)
 	}
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	path := filepath.Join(dir, "lock")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if errors.Is(err, unix.EROFS) {
+		// A host whose file system became read-only knows who it is all the same.
+		f, err = os.Open(path)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("data_dir: %w", err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		err = errors.Join(fmt.Errorf("data_dir %s is in use by another agent: %w", dir, err), f.Close())
+		err = errors.Join(fmt.Errorf("data_dir %s: %w: %w", dir, errLocked, err), f.Close())
 		return nil, err
 	}
 	return f.Close, nil

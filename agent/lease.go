@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/netip"
 	"os"
@@ -388,7 +389,10 @@ func (r *runner) watchOwn(ctx context.Context, n registry.Network, lease registr
 // says something in the store of n.
 func (r *runner) previous(n registry.Network) (session string, subnet netip.Prefix, since uint64) {
 	before, err := loadSaved(r.config.DataDir, r.local.Name)
-	if err != nil {
+	switch unread := (*fs.PathError)(nil); {
+	case errors.As(err, &unread):
+		r.log.Warn("starting without the state file, it cannot be read", "error", err)
+	case err != nil:
 		path := savedPath(r.config.DataDir, r.local.Name)
 		r.log.Warn("starting without the state file, moved to .bad", "error", errors.Join(err, os.Rename(path, path+".bad")))
 	}

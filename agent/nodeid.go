@@ -75,9 +75,9 @@ func (a *Agent) learnNodeID(ctx context.Context) error {
 			id, err = uuid.GenerateUUID()
 		}
 		if err == nil {
-			err = storeNodeID(c.DataDir, id)
-		}
-		if err == nil {
+			if err := a.untilWritten(ctx, func() error { return storeNodeID(c.DataDir, id) }); err != nil {
+				return err
+			}
 			a.mu.Lock()
 			a.env.id.nodeID = id
 			a.mu.Unlock()

@@ -233,10 +233,11 @@ func (r *runner) recall(m *recollection, n registry.Network, leases []registry.L
 	return all, time.After(time.Until(until))
 }
 
-func (r *runner) rememberPeers(m *recollection, n registry.Network, leases []registry.Lease, own registry.Lease) {
-	if err := m.keep(n, leases, own); err != nil {
-		r.log.Warn("peers could not be written down for the next process", "error", err)
-	}
+// rememberPeers writes the leases down and says whether it could.
+func (r *runner) rememberPeers(m *recollection, n registry.Network, leases []registry.Lease, own registry.Lease) bool {
+	err := m.keep(n, leases, own)
+	r.writtenDown(wrotePeers, err)
+	return err == nil
 }
 
 // forgetPeers removes the file.

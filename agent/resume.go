@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -272,11 +273,10 @@ func (r *runner) keepOn(ctx context.Context, n registry.Network, s *backend.Stat
 	}
 	r.show(func(v *view) { v.report, v.local.Peers = report, report.Peers })
 	if err != nil {
-		if r.env.health.set(r.local.Name, checkDatapath, api.Critical, err.Error()) {
-			r.log.Error("datapath could not be applied whole, trying again", "error", err)
-		}
+		r.failing(checkDatapath, api.Critical, advice.Datapath, err)
 		return false, err
 	}
+	r.mended(checkDatapath)
 	r.healed(report.Healed)
 	r.checkPeers(report)
 	return len(report.Healed) > 0, nil

@@ -80,6 +80,7 @@ type runner struct {
 	claiming sync.Mutex
 	released *releaseRequest
 
+	faults lasting
 	fresh  fresh      // leases as the API read them last
 	saving sync.Mutex // held around every change of the state file
 
@@ -93,6 +94,7 @@ type runner struct {
 	revoked    netip.Prefix      // subnet taken from this host by Revoke, until it has another
 	absent     netip.Prefix      // subnet this host had, without a record when last looked at
 	suspicions map[string]string // that another host is taken for this one, by source
+	unwritten  map[string]error  // why something could not be written down, by what it is
 	waited     waited
 	resumed    *resumed // nil when there is nothing, or the store has been read
 }
@@ -153,7 +155,7 @@ func newRunner(env *environment, c config.Config, local config.Network) *runner 
 		env: env, config: c, local: local, log: env.log.With("network", local.Name),
 		lease: newPublished[registry.Lease](), snapshot: newPublished[snapshot](), claim: newPublished[registry.Claim](),
 		ended: newPublished[string](), releases: make(chan *releaseRequest), done: make(chan struct{}),
-		suspicions: map[string]string{},
+		suspicions: map[string]string{}, unwritten: map[string]error{},
 	}
 	r.view.local = api.Local{State: "starting", SubnetFile: local.SubnetFile, Link: backend.LinkName(local.Name)}
 	r.records = newRecordBoard(r.log, func(status, reason string) { r.check(checkRecords, status, reason) })

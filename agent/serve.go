@@ -8,22 +8,29 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 )
 
-// serve does for the containers of this host what is not the backend's.
-func (r *runner) serve(ctx context.Context, n registry.Network, lease registry.Lease, s backend.State) error {
-	if err := r.writeFiles(n, lease, s); err != nil {
-		if r.env.health.set(r.local.Name, checkSubnetFile, api.Critical, err.Error()) {
-			r.log.Error("subnet file could not be written, the old one stays", "error", err)
-		}
-		return err
+// serve does for the containers of this host what is not the backend's, each part
+// of it whatever becomes of the others. usable says that containers can be
+// started: what could not be written down for the next process is tried again,
+// and they need not wait for that.
+func (r *runner) serve(ctx context.Context, n registry.Network, lease registry.Lease, s backend.State) (usable bool, err error) {
+	fileErr := r.writeSubnetFile(n, lease, s)
+	if fileErr != nil {
+		r.failing(checkSubnetFile, api.Critical, advice.SubnetFile, fileErr)
+	} else {
+		r.mended(checkSubnetFile)
+		r.check(checkSubnetFile, api.Passing, r.local.SubnetFile+" is written")
 	}
-	r.check(checkSubnetFile, api.Passing, r.local.SubnetFile+" is written")
-	return r.protect(ctx, n, s)
+	saveErr := r.save(n, lease)
+	r.writtenDown(wroteLease, saveErr)
+	rulesErr := r.protect(ctx, n, s)
+	return fileErr == nil && rulesErr == nil, errors.Join(fileErr, saveErr, rulesErr)
 }
 
 // protect keeps the firewall as this host's block asks.
@@ -34,30 +41,29 @@ func (r *runner) protect(ctx context.Context, n registry.Network, s backend.Stat
 	err := r.env.firewall.put(ctx, firewallNetwork(r.local, n.Plan.Prefixes(), s.Subnets))
 	switch {
 	case err == nil:
+		r.mended(checkFirewall)
 		r.check(checkFirewall, api.Passing, "rules are in place")
 	case errors.Is(err, firewall.ErrNotInstalled) && !r.local.IPMasq:
 		// Where nothing drops forwarded packets, nothing is missing.
-		r.check(checkFirewall, api.Warning, err.Error())
+		r.failing(checkFirewall, api.Warning, advice.Firewall, err)
 	default:
-		if r.env.health.set(r.local.Name, checkFirewall, api.Critical, err.Error()) {
-			r.log.Error("firewall could not be applied, trying again", "error", err)
-		}
+		r.failing(checkFirewall, api.Critical, advice.Firewall, err)
 		return err
 	}
 	return nil
 }
 
-// writeFiles writes the subnet file and the state file where they differ from
-// what they should say.
-func (r *runner) writeFiles(n registry.Network, lease registry.Lease, s backend.State) error {
+// writeSubnetFile writes it where it differs from what it should say.
+func (r *runner) writeSubnetFile(n registry.Network, lease registry.Lease, s backend.State) error {
 	want := subnetFile(n.Plan, s.Subnets, s.MTU, r.local.IPMasq)
-	if have, err := os.ReadFile(r.local.SubnetFile); err != nil || !bytes.Equal(have, want) {
-		if err := writeFileAtomic(r.local.SubnetFile, want, 0o644); err != nil {
-			return err
-		}
-		r.log.Info("subnet file written", "path", r.local.SubnetFile, "subnet", lease.Subnet())
+	if have, err := os.ReadFile(r.local.SubnetFile); err == nil && bytes.Equal(have, want) {
+		return nil
 	}
-	return r.save(n, lease)
+	if err := writeFileAtomic(r.local.SubnetFile, want, 0o644); err != nil {
+		return err
+	}
+	r.log.Info("subnet file written", "path", r.local.SubnetFile, "subnet", lease.Subnet())
+	return nil
 }
 
 // save remembers the lease for the next process.

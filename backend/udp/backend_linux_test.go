@@ -146,8 +146,8 @@ func TestApplyHeals(t *testing.T) {
 // be ours is left alone.
 func TestApplyOverLeftovers(t *testing.T) {
 	for name, tt := range map[string]struct{ leftover, err string }{
-		"vxlan":           {"ip link add leno-test type vxlan id 1 dev eth0 dstport 8472", "device leno-test is a vxlan and not ours"},
-		"tap":             {"ip tuntap add leno-test mode tap", "device leno-test is a tuntap and not ours"},
+		"vxlan":           {"ip link add leno-test type vxlan id 1 dev eth0 dstport 8472", `of kind "vxlan": is not leno's`},
+		"tap":             {"ip tuntap add leno-test mode tap", `of kind "tuntap": is not leno's`},
 		"multi-queue TUN": {"ip tuntap add leno-test mode tun multi_queue", ""},
 		"a plain TUN":     {"ip tuntap add leno-test mode tun; ip addr add 10.5.66.0/32 dev leno-test; ip link set leno-test up", ""},
 		"vnet header TUN": {"ip tuntap add leno-test mode tun vnet_hdr", ""},

@@ -63,7 +63,7 @@ func (b *Backend) attach(report *backend.Report) (netlink.Link, []Device, error)
 		return nil, nil, err
 	}
 	if link != nil && !isTUN(link) {
-		return nil, nil, fmt.Errorf("device %s is a %s and not ours: remove or rename it", name, link.Type())
+		return nil, nil, fmt.Errorf("link %s, of kind %q: %w", name, link.Type(), backend.ErrForeignDevice)
 	}
 	if link != nil {
 		// Attaching to see would take packets from whoever is there.

@@ -3,6 +3,7 @@ package udp
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"sync"
 	"unsafe"
 
@@ -50,9 +51,9 @@ func openTUN(name string, queues int, want offloads) (_ []*tun, err error) {
 		}
 	}()
 	for range queues {
-		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		fd, err := openCloneDevice()
 		if err != nil {
-			return out, fmt.Errorf("open /dev/net/tun: %w", err)
+			return out, err
 		}
 		t := &tun{fd: fd, iov: make([]unix.Iovec, 0, maxIOV)}
 		out = append(out, t)
@@ -70,6 +71,17 @@ func openTUN(name string, queues int, want offloads) (_ []*tun, err error) {
 		}
 	}
 	return out, nil
+}
+
+// openCloneDevice opens what every TUN device is attached to through. An error is
+// an *fs.PathError.
+func openCloneDevice() (int, error) {
+	const path = "/dev/net/tun"
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return fd, nil
 }
 
 func attachTUN(fd int, name string, want offloads) (offloads, error) {
@@ -103,9 +115,9 @@ func attachTUN(fd int, name string, want offloads) (offloads, error) {
 // when somebody is. To the wrong kind of opener the kernel says EINVAL in both
 // cases.
 func unusedTUN(name string) error {
-	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	fd, err := openCloneDevice()
 	if err != nil {
-		return fmt.Errorf("open /dev/net/tun: %w", err)
+		return err
 	}
 	defer unix.Close(fd)
 	ifr, err := unix.NewIfreq(name)

@@ -117,16 +117,9 @@ func (b *vxlan) own() (netlink.Link, error) {
 		return nil, err
 	}
 	if _, ok := link.(*netlink.Vxlan); !ok {
-		return nil, fmt.Errorf("link %s: %w", b.config.Link, &foreignLink{link.Type()})
+		return nil, fmt.Errorf("link %s, of kind %q: %w", b.config.Link, link.Type(), backend.ErrForeignDevice)
 	}
 	return link, nil
-}
-
-// foreignLink is the error for a device that only has our name.
-type foreignLink struct{ kind string }
-
-func (e *foreignLink) Error() string {
-	return fmt.Sprintf("is a device of kind %q that leno did not make; rename or remove it", e.kind)
 }
 
 func (b *vxlan) make(want device) (netlink.Link, error) {
@@ -139,8 +132,11 @@ func (b *vxlan) make(want device) (netlink.Link, error) {
 		LinkAttrs: attrs, VxlanId: want.vni, Port: want.port, GBP: want.gbp,
 		VtepDevIndex: want.parent, SrcAddr: want.local.AsSlice(),
 	})
-	if errors.Is(err, unix.EEXIST) {
+	switch {
+	case errors.Is(err, unix.EEXIST):
 		return nil, fmt.Errorf("%w: another device may use vni %d on port %d", err, want.vni, want.port)
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return nil, fmt.Errorf("%w: %w", err, backend.ErrNoSuchKind)
 	}
 	return link, err
 }

@@ -161,9 +161,8 @@ func (b *vxlan) remove(ctx context.Context) (backend.Report, error) {
 	var report backend.Report
 	var errs []error
 	link, err := b.own()
-	foreign := (*foreignLink)(nil)
 	switch {
-	case errors.As(err, &foreign): // not ours to remove
+	case errors.Is(err, backend.ErrForeignDevice): // not ours to remove
 	case err != nil:
 		errs = append(errs, err)
 	case link != nil:

@@ -1,0 +1,137 @@
+// Package advice says what to do about the errors of a host that is not as it
+// should be: a file system that is full or read-only, a right that is missing, a
+// device or port that is somebody else's. All of it stands in one table, by what
+// was tried and what the kernel answered. It is pure and knows nothing of how
+// the error came about: texts of errors are never looked at.
+package advice
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/backend"
+)
+
+// Area is what was tried when an error came: the same errno means another thing
+// for a file than for a device.
+type Area string
+
+// The areas.
+const (
+	Datapath   Area = "datapath"   // devices, routes, neighbours, sockets
+	Firewall   Area = "firewall"   // rules
+	Forwarding Area = "forwarding" // the switch below /proc/sys
+	SubnetFile Area = "subnet_file"
+	DataDir    Area = "data_dir"
+	Listener   Area = "http.address"
+)
+
+const tunDevice = "/dev/net/tun"
+
+// row says what to do when one of the errors comes in an area, about a file if
+// one is named.
+type row struct {
+	area Area
+	path string // of an *fs.PathError, "" for any or none
+	errs []error
+	todo string
+}
+
+// table is read from the top: the first row that fits counts.
+func table() []row {
+	noRight := []error{unix.EPERM, unix.EACCES}
+	full := []error{unix.ENOSPC, unix.EDQUOT}
+	const makeRoom = "free space on its file system; what stood there before stays whole"
+	return []row{
+		{Datapath, tunDevice, []error{unix.ENOENT, unix.ENODEV, unix.ENXIO},
+			"load the kernel module tun, in a container pass " + tunDevice + " in, or use another backend"},
+		{Datapath, tunDevice, noRight,
+			"let the agent's user read and write " + tunDevice + ", and the unit or container use the device (DeviceAllow=" + tunDevice + " rw)"},
+		{Datapath, "", []error{backend.ErrForeignDevice}, "remove or rename that device; leno does not touch it"},
+		{Datapath, "", []error{backend.ErrNoSuchKind}, "load or build the kernel module, or use another backend for the network"},
+		{Datapath, "", []error{unix.EADDRINUSE}, "end the program that has the UDP port (ss -ulpn), or use another port for the network"},
+		{Datapath, "", []error{unix.EEXIST}, "remove the device that has the VNI on that port (ip -details link show type vxlan), or use another vni for the network"},
+		{Datapath, "", noRight, "run the agent as root or with CAP_NET_ADMIN"},
+		{Firewall, "", noRight, "run the agent as root or with CAP_NET_ADMIN, and CAP_NET_RAW for iptables-legacy"},
+		{Forwarding, "", append(noRight, unix.EROFS),
+			"let the agent write there (CAP_NET_ADMIN, /proc/sys/net not read-only), or set it to 1 in /etc/sysctl.d"},
+		{SubnetFile, "", []error{unix.EROFS}, "make its file system writable, or set subnet_file to another place"},
+		{SubnetFile, "", full, makeRoom},
+		{SubnetFile, "", noRight, "let the agent's user write to its directory"},
+		{DataDir, "", []error{unix.EROFS}, "make its file system writable, or set data_dir to another place"},
+		{DataDir, "", full, makeRoom},
+		{DataDir, "", noRight, "let the agent's user own data_dir and all in it"},
+		{Listener, "", []error{unix.EADDRINUSE}, "end the program that listens there (ss -ltnp), maybe another agent, or set http.address to another one"},
+		{Listener, "", noRight, "let the agent's user listen there, or set http.address to another one"},
+		{Listener, "", []error{unix.EADDRNOTAVAIL}, "set http.address to an address of this host"},
+	}
+}
+
+// To is what to do about an error, "" when nothing is known. An error that joins
+// others may want several things, which are told apart by "; ".
+func To(area Area, err error) string {
+	var todo []string
+	for _, single := range apart(err) {
+		i := slices.IndexFunc(table(), func(r row) bool { return r.area == area && r.fits(single) })
+		if i < 0 {
+			continue
+		}
+		if do := table()[i].todo; !slices.Contains(todo, do) {
+			todo = append(todo, do)
+		}
+	}
+	return strings.Join(todo, "; ")
+}
+
+func (r row) fits(err error) bool {
+	var about *fs.PathError
+	if r.path != "" && (!errors.As(err, &about) || about.Path != r.path) {
+		return false
+	}
+	return slices.ContainsFunc(r.errs, func(is error) bool { return errors.Is(err, is) })
+}
+
+// most is how many errors of one pass are told of: where a right is missing, a
+// thousand routes fail alike.
+const most = 3
+
+// Reason is an error and what to do about it, for health and the log. Of many
+// errors the first stand in it, and how many more there are.
+func Reason(area Area, err error) string {
+	all := apart(err)
+	var parts []string
+	for _, single := range all[:min(len(all), most)] {
+		parts = append(parts, strings.Join(strings.Fields(single.Error()), " "))
+	}
+	if more := len(all) - most; more > 0 {
+		parts = append(parts, fmt.Sprintf("and %d more", more))
+	}
+	if todo := To(area, err); todo != "" {
+		parts = append(parts, todo)
+	}
+	return strings.Join(parts, "; ")
+}
+
+// apart are the errors that one joins, at any depth. One with text of its own
+// around others is one error.
+func apart(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err}
+	}
+	var out []error
+	text := make([]string, 0, len(joined.Unwrap()))
+	for _, e := range joined.Unwrap() {
+		out = append(out, apart(e)...)
+		text = append(text, e.Error())
+	}
+	if err.Error() != strings.Join(text, "\n") {
+		return []error{err}
+	}
+	return out
+}

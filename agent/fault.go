@@ -1,0 +1,178 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/agent/advice"
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
+)
+
+// A fault is a circumstance of this host that keeps something from working. It
+// is a check in health that says what to do, is tried again by the pauses of
+// newPause, and has one line in the log when it begins and one when it is over,
+// however often it is tried meanwhile.
+
+// lasting are the faults there are, by what fails. Safe for concurrent use.
+type lasting struct {
+	mu    sync.Mutex
+	known map[string]bool
+}
+
+// begin says whether the fault is new.
+func (f *lasting) begin(name string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.known == nil {
+		f.known = map[string]bool{}
+	}
+	before := f.known[name]
+	f.known[name] = true
+	return !before
+}
+
+// end says whether there was one.
+func (f *lasting) end(name string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	before := f.known[name]
+	delete(f.known, name)
+	return before
+}
+
+// failing writes a check that an error fails, with what to do about it.
+func (r *runner) failing(check, status string, area advice.Area, err error) {
+	reason := advice.Reason(area, err)
+	r.check(check, status, reason)
+	if r.faults.begin(check) {
+		r.log.Error("something on this host is in the way, trying again", "check", check, "error", reason)
+	}
+}
+
+// mended tells of the end of a fault, if there was one. What the check says then
+// is written by whoever knows.
+func (r *runner) mended(check string) {
+	if r.faults.end(check) {
+		r.log.Info("nothing is in the way any more", "check", check)
+	}
+}
+
+// writtenDown writes the check of what this host keeps for its next process: of
+// what was written, or could not be. Nothing waits for it, packets least of all.
+func (r *runner) writtenDown(what string, err error) {
+	r.mu.Lock()
+	if err != nil {
+		r.unwritten[what] = err
+	} else {
+		delete(r.unwritten, what)
+	}
+	var errs []error
+	for _, what := range []string{wroteLease, wrotePeers} {
+		errs = append(errs, r.unwritten[what])
+	}
+	all := errors.Join(errs...)
+	r.mu.Unlock()
+	if all != nil {
+		r.failing(checkDataDir, api.Warning, advice.DataDir, all)
+		return
+	}
+	r.mended(checkDataDir)
+	r.check(checkDataDir, api.Passing, "what this host has is written down")
+}
+
+// What is written down.
+const (
+	wroteLease = "lease"
+	wrotePeers = "peers"
+)
+
+// patience is how long an agent that starts waits for what another process has:
+// one that is about to end, most often the agent before. After that it is an
+// error, and whoever starts it again does so that much more seldom.
+const patience = 5 * time.Second
+
+// listen opens the API's address.
+func (a *Agent) listen(ctx context.Context, c config.HTTP) (net.Listener, error) {
+	var l net.Listener
+	err := a.awaitOther(ctx, "http.address", func() (err error) {
+		l, err = listen(c)
+		return err
+	})
+	if todo := advice.To(advice.Listener, err); err != nil && todo != "" {
+		err = fmt.Errorf("%w; %s", err, todo)
+	}
+	return l, err
+}
+
+// awaitOther tries as long as another process has what is tried, up to patience.
+func (a *Agent) awaitOther(ctx context.Context, what string, try func() error) error {
+	retry, until := newPause(), time.Now().Add(a.patience)
+	var faults lasting
+	for {
+		err := try()
+		if err == nil || !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, errLocked) || time.Now().After(until) {
+			return err
+		}
+		if faults.begin(what) {
+			a.log.Warn("another process has what this agent needs, waiting for it to end", "setting", what, "error", err)
+		}
+		if retry.wait(ctx) != nil {
+			return err
+		}
+	}
+}
+
+// openDataDir blocks until the state directory can be used, or another agent keeps
+// it, and returns this host's id in it, "" when it has none. Who this host is must
+// not be guessed, and packets flow meanwhile.
+func (a *Agent) openDataDir(ctx context.Context, dir string) (id string, unlock func() error, err error) {
+	err = a.untilWritten(ctx, func() error {
+		err := a.awaitOther(ctx, "data_dir", func() (err error) {
+			unlock, err = lockDataDir(dir)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if id, err = storedNodeID(dir, a.log); err != nil {
+			err = errors.Join(err, unlock())
+		}
+		return err
+	})
+	return id, unlock, err
+}
+
+// untilWritten blocks until write, which uses the state directory, has worked. An
+// error is ctx's end, or that another agent has the directory.
+func (a *Agent) untilWritten(ctx context.Context, write func() error) error {
+	retry := newPause()
+	var faults lasting
+	for {
+		err := write()
+		switch {
+		case err == nil:
+			a.env.health.clear("", checkDataDir)
+			if faults.end(checkDataDir) {
+				a.log.Info("nothing is in the way any more", "check", checkDataDir)
+			}
+			return nil
+		case errors.Is(err, errLocked):
+			return err
+		}
+		reason := advice.Reason(advice.DataDir, err)
+		a.env.health.set("", checkDataDir, api.Critical, reason)
+		if faults.begin(checkDataDir) {
+			a.log.Error("something on this host is in the way, trying again", "check", checkDataDir, "error", reason)
+		}
+		if err := retry.wait(ctx); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package agent
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// begun and over are the two lines of a fault.
+func (h *host) begun(check string) int {
+	return len(h.said.with("something on this host is in the way", "check="+check))
+}
+
+func (h *host) over(check string) int {
+	return len(h.said.with("nothing is in the way any more", "check="+check))
+}
+
+// TestDataDirIsWaitedFor: an agent whose state directory cannot be used says so
+// over its API and goes on as soon as it can, with a line in the log for the
+// beginning and one for the end, however often it tried.
+func TestDataDirIsWaitedFor(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	dir := a.config.DataDir
+	must(t, os.WriteFile(dir, nil, 0o600))
+	a.start()
+	a.check(checkDataDir, api.Critical, "not a directory")
+	// What is in the way changes, so that another attempt is seen.
+	must(t, os.Remove(dir))
+	must(t, os.MkdirAll(filepath.Join(dir, "lock"), 0o755))
+	a.check(checkDataDir, api.Critical, "is a directory")
+	must(t, os.Remove(filepath.Join(dir, "lock")))
+	// The last step, for a host that has no id yet, is to write it down.
+	must(t, os.MkdirAll(filepath.Join(dir, "node-id"), 0o755))
+	a.check(checkDataDir, api.Critical, filepath.Join(dir, "node-id"))
+	if a.agent.Ready() {
+		t.Error("ready without knowing who it is")
+	}
+	must(t, os.Remove(filepath.Join(dir, "node-id")))
+	a.ready()
+	a.check(checkDataDir, api.Passing)
+	if begun, over := a.begun(checkDataDir), a.over(checkDataDir); begun != 1 || over != 1 {
+		t.Errorf("%d lines of its beginning, %d of its end", begun, over)
+	}
+}
+
+// TestStateThatCannotBeWritten: what a host cannot write down for its next process
+// is a warning and tried again; containers and packets do not wait for it.
+func TestStateThatCannotBeWritten(t *testing.T) {
+	store := memory.New()
+	a, b := newHost(t, store, "a"), newHost(t, store, "b")
+	dir := a.config.DataDir
+	lease, peers := savedPath(dir, "n"), peersPath(dir, "n")
+	must(t, os.MkdirAll(filepath.Join(lease, "x"), 0o755)) // a directory cannot be replaced by a file
+	must(t, os.MkdirAll(filepath.Join(peers, "x"), 0o755))
+	a.start()
+	a.ready()
+	b.start()
+	b.ready()
+	a.check(checkDataDir, api.Warning, lease, peers)
+	must(t, os.RemoveAll(lease))
+	a.check(checkDataDir, api.Warning, peers)
+	must(t, os.RemoveAll(peers))
+	a.check(checkDataDir, api.Passing)
+	for _, file := range []string{lease, peers} {
+		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+	if begun, over := a.begun(checkDataDir), a.over(checkDataDir); begun != 1 || over != 1 {
+		t.Errorf("%d lines of its beginning, %d of its end", begun, over)
+	}
+}
+
+// TestFaultsOfAnApply: errors of the kernel and of the firewall come with what to
+// do, and have two lines each.
+func TestFaultsOfAnApply(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.recorder.setFail(fmt.Errorf("create link: %w", unix.EPERM))
+	a.start()
+	a.check(checkDatapath, api.Critical, "create link", "CAP_NET_ADMIN")
+	a.more("attempts", 2, func() int { return len(a.recorder.tries()) })
+	a.wall.setErr(fmt.Errorf("write rules: %w", unix.EPERM))
+	a.recorder.setFail(nil)
+	a.check(checkFirewall, api.Critical, "write rules", "CAP_NET_RAW")
+	a.check(checkDatapath, api.Passing)
+	a.more("attempts", len(a.wall.names())+1, func() int { return len(a.wall.names()) })
+	a.wall.setErr(nil)
+	a.ready()
+	a.check(checkFirewall, api.Passing)
+	for _, check := range []string{checkDatapath, checkFirewall} {
+		if begun, over := a.begun(check), a.over(check); begun != 1 || over != 1 {
+			t.Errorf("%s: %d lines of its beginning, %d of its end", check, begun, over)
+		}
+	}
+}
+
+// TestStartWaitsForTheAgentBefore: what the process before still has is no error
+// while that process may be about to end.
+func TestStartWaitsForTheAgentBefore(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.patience = time.Minute
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	a.config.HTTP.Address = other.Addr().String()
+	unlock, err := lockDataDir(a.config.DataDir)
+	must(t, err)
+	a.start()
+	for _, setting := range []string{"http.address", "data_dir"} {
+		eventually(t, func() error {
+			if len(a.said.with("another process has", "setting="+setting)) != 1 {
+				return fmt.Errorf("nothing said of %s", setting)
+			}
+			return nil
+		})
+		if setting == "http.address" {
+			must(t, other.Close())
+		}
+	}
+	must(t, unlock())
+	a.ready()
+}
