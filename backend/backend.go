@@ -7,9 +7,12 @@
 package backend
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"net/netip"
+	"reflect"
+	"slices"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -96,6 +99,13 @@ type State struct {
 // Zero says whether the state asks for nothing to exist.
 func (s State) Zero() bool { return len(s.Subnets) == 0 }
 
+// Equal says whether two states ask for the same, peers in the same order.
+func (s State) Equal(o State) bool {
+	mine, others := s.Peers, o.Peers
+	s.Peers, o.Peers = nil, nil
+	return reflect.DeepEqual(s, o) && slices.EqualFunc(mine, others, Peer.Equal)
+}
+
 // Peer is another host's validated lease.
 type Peer struct {
 	Node       string
@@ -104,6 +114,12 @@ type Peer struct {
 	Backend    string       // type its host runs
 	Attributes json.RawMessage
 	Precedence uint64 // of two peers that contradict each other the one with the lower is used
+}
+
+// Equal says whether two peers are the same in every respect.
+func (p Peer) Equal(o Peer) bool {
+	return p.Node == o.Node && p.Backend == o.Backend && p.Precedence == o.Precedence && slices.Equal(p.Subnets, o.Subnets) &&
+		slices.Equal(p.PublicIPs, o.PublicIPs) && bytes.Equal(p.Attributes, o.Attributes)
 }
 
 // Report is what one Apply found and did.

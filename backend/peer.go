@@ -17,6 +17,16 @@ func (p Peer) PublicIP(a netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
+// PublicIPs are those of all peers, each once.
+func PublicIPs(peers []Peer) []netip.Addr {
+	out := make([]netip.Addr, 0, 2*len(peers))
+	for _, p := range peers {
+		out = append(out, p.PublicIPs...)
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out)
+}
+
 // Family is the address's family in words, for reasons people read.
 func Family(a netip.Addr) string {
 	if a.Is4() {

@@ -2,6 +2,8 @@ package backend
 
 import (
 	"net/netip"
+	"reflect"
+	"slices"
 	"testing"
 )
 
@@ -60,5 +62,44 @@ func TestPublicIP(t *testing.T) {
 	}
 	if _, ok := (Peer{PublicIPs: []netip.Addr{v6}}).PublicIP(v4); ok {
 		t.Error("found an IPv4 address among IPv6 ones")
+	}
+}
+
+// TestEqual: a state differs when anything in it does, whatever will be added.
+func TestEqual(t *testing.T) {
+	peer := func() Peer {
+		return Peer{Node: "b", Subnets: prefixes("10.5.2.0/24"), PublicIPs: []netip.Addr{netip.MustParseAddr("192.0.2.2")},
+			Backend: "vxlan", Attributes: []byte(`{}`), Precedence: 7}
+	}
+	state := func() State {
+		return State{Subnets: prefixes("10.5.1.0/24"), MTU: 1450, Peers: []Peer{peer()},
+			Underlay: Underlay{Interface: "eth0", Index: 2, MTU: 1500, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}
+	}
+	if !state().Equal(state()) || !(State{}).Equal(State{}) {
+		t.Error("equal states differ")
+	}
+	check := func(of reflect.Type, change func(field int) State) {
+		for i := range of.NumField() {
+			if change(i).Equal(state()) {
+				t.Errorf("%s.%s makes no difference", of, of.Field(i).Name)
+			}
+		}
+	}
+	zeroed := func(v reflect.Value, field int) {
+		if f := v.Field(field); f.IsZero() && f.Kind() == reflect.Bool {
+			f.SetBool(true)
+		} else {
+			f.SetZero()
+		}
+	}
+	check(reflect.TypeFor[State](), func(i int) State { s := state(); zeroed(reflect.ValueOf(&s).Elem(), i); return s })
+	check(reflect.TypeFor[Peer](), func(i int) State { s := state(); zeroed(reflect.ValueOf(&s.Peers[0]).Elem(), i); return s })
+}
+
+func TestPublicIPs(t *testing.T) {
+	ip := netip.MustParseAddr
+	got := PublicIPs([]Peer{{PublicIPs: []netip.Addr{ip("192.0.2.3"), ip("2001:db8::3")}}, {}, {PublicIPs: []netip.Addr{ip("192.0.2.2"), ip("192.0.2.3")}}})
+	if want := []netip.Addr{ip("192.0.2.2"), ip("192.0.2.3"), ip("2001:db8::3")}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

@@ -23,6 +23,9 @@ type Suite struct {
 	// both families, IPv4 first.
 	IPv6Underlay bool
 
+	// Crowd: a thousand peers, which is slow to build up, are tried as well.
+	Crowd bool
+
 	// WiderPaths: some peers are reached without encapsulation, so that packets
 	// above the MTU pass too.
 	WiderPaths bool
@@ -52,6 +55,7 @@ func Run(t *testing.T, s Suite) {
 		{"lost routes are healed", testLostRoutes, !s.LeasesOnly},
 		{"packets", testPackets, !s.LeasesOnly},
 		{"packets to a host that came back as another", testPacketsAfterChange, !s.LeasesOnly},
+		{"a thousand peers that lose everything", testCrowd, s.Crowd},
 		{"device", testDevice, s.Device},
 		{"deleted device is recreated", testDeviceDeleted, s.Device},
 		{"device of somebody else", testForeignDevice, s.Device},

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
@@ -67,7 +66,9 @@ func (b *hostgw) Apply(ctx context.Context, s backend.State) (backend.Report, er
 	if err := b.open(); err != nil {
 		return backend.Report{}, err
 	}
-	indirect, err := b.indirect(s)
+	// A question the kernel could not answer ends the Apply: it is no reason to drop
+	// a route.
+	indirect, err := b.kernel.Direct(ctx, backend.PublicIPs(s.Peers), s.Underlay.Index)
 	if err != nil {
 		return backend.Report{}, err
 	}
@@ -78,25 +79,6 @@ func (b *hostgw) Apply(ctx context.Context, s backend.State) (backend.Report, er
 		b.last = nil // what could not be put was not taken away by somebody
 	}
 	return backend.Report{Writes: result.Writes(), Healed: result.Healed(), Skipped: p.skipped, Peers: p.peers}, err
-}
-
-// indirect asks the host's routing about every peer. A question the kernel
-// could not answer ends the Apply: it is no reason to drop a route.
-func (b *hostgw) indirect(s backend.State) (map[netip.Addr]string, error) {
-	out := map[netip.Addr]string{}
-	for _, peer := range s.Peers {
-		for _, ip := range peer.PublicIPs {
-			if _, asked := out[ip]; asked {
-				continue
-			}
-			reason, err := b.kernel.Direct(ip, s.Underlay.Index)
-			if err != nil {
-				return nil, err
-			}
-			out[ip] = reason
-		}
-	}
-	return out, nil
 }
 
 // Close closes the sockets and leaves the routes.

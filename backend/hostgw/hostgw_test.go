@@ -16,7 +16,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	backendtest.Run(t, backendtest.Suite{Type: Type(), Bad: func(good backend.Peer) map[string]backend.Peer {
+	backendtest.Run(t, backendtest.Suite{Type: Type(), Crowd: true, Bad: func(good backend.Peer) map[string]backend.Peer {
 		with := func(change func(p *backend.Peer)) backend.Peer {
 			p := good
 			change(&p)
@@ -33,6 +33,8 @@ func TestConformance(t *testing.T) {
 		}
 	}})
 }
+
+func BenchmarkIdle(b *testing.B) { backendtest.Idle(b, backendtest.Suite{Type: Type()}) }
 
 func TestPlan(t *testing.T) {
 	prefixes := func(texts ...string) (out []netip.Prefix) {

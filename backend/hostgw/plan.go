@@ -46,7 +46,7 @@ type plan struct {
 // newPlan derives the routes from the state. Indirect has the public addresses
 // that are not neighbours on the underlay, with why.
 func newPlan(pools []netip.Prefix, s backend.State, indirect map[netip.Addr]string) plan {
-	p := plan{routes: map[kernel.RouteKey]kernel.Route{}}
+	p := plan{routes: make(map[kernel.RouteKey]kernel.Route, len(pools)*(len(s.Peers)+1))}
 	if s.Zero() {
 		return p
 	}

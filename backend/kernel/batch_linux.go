@@ -95,9 +95,33 @@ func (b *batch) write(ctx context.Context, requests []*nl.NetlinkRequest) []erro
 	return errs
 }
 
-// exchange sends one batch and gathers the answers. The map has the requests
-// that failed; the error is for all the others, whose fate is unknown.
+// ask sends questions that the kernel answers with one message each, and calls
+// got with the answer, or the error in its stead, to each.
+func (b *batch) ask(ctx context.Context, requests []*nl.NetlinkRequest, got func(i int, answer []byte, err error)) error {
+	for start := 0; start < len(requests); start += batchSize {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		some := requests[start:min(start+batchSize, len(requests))]
+		failed, err := b.exchangeAll(some, func(i int, answer []byte) { got(start+i, answer, nil) })
+		if err != nil {
+			return err
+		}
+		for i, err := range failed {
+			got(start+i, nil, err)
+		}
+	}
+	return nil
+}
+
+// exchange sends one batch of changes and gathers the answers. The map has the
+// requests that failed; the error is for all the others, whose fate is unknown.
 func (b *batch) exchange(requests []*nl.NetlinkRequest) (map[int]error, error) {
+	return b.exchangeAll(requests, func(int, []byte) {})
+}
+
+// exchangeAll is exchange for requests that are answered with data, too.
+func (b *batch) exchangeAll(requests []*nl.NetlinkRequest, data func(i int, answer []byte)) (map[int]error, error) {
 	var out []byte
 	first := b.seq + 1
 	for i, r := range requests {
@@ -136,8 +160,12 @@ func (b *batch) exchange(requests []*nl.NetlinkRequest) (map[int]error, error) {
 		}
 		for _, m := range messages {
 			index := int(int32(m.Header.Seq - first))
-			if m.Header.Type != unix.NLMSG_ERROR || index < 0 || index >= len(requests) {
+			if index < 0 || index >= len(requests) {
 				continue // a late answer to a batch that was given up
+			}
+			if m.Header.Type != unix.NLMSG_ERROR {
+				data(index, m.Data)
+				continue
 			}
 			if err := answer(m); err != nil {
 				failed[index] = err

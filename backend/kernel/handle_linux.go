@@ -16,6 +16,10 @@ type Handle struct {
 	nl     *netlink.Handle // everything but routes: NeighList is EINVAL on a strict socket
 	strict *netlink.Handle // route listings, filtered by protocol inside the kernel
 	batch  *batch          // all writes of table entries
+
+	// How many the last listings had: maps that grow step by step take longer than
+	// the kernel does.
+	routes, neighbours, fdb int
 }
 
 // requestTimeout bounds one exchange with the kernel. Listing 5,000 entries

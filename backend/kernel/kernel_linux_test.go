@@ -1,6 +1,7 @@
 package kernel_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -203,8 +204,10 @@ func TestDirect(t *testing.T) {
 	ns, h := host(t)
 	ns.Sh(`ip route add 198.51.100.0/24 via 192.0.2.9
 ip route add 203.0.113.0/24 dev leno-t
-ip route add unreachable 198.18.0.0/15`)
-	for text, want := range map[string]string{
+ip route add unreachable 198.18.0.0/16
+ip route add blackhole 198.19.0.0/16
+ip route add prohibit 198.51.101.0/24`)
+	wants := map[string]string{
 		"192.0.2.2":    "",
 		"2001:db8::2":  "",
 		"192.0.2.1":    "192.0.2.1 is an address of this host",
@@ -213,10 +216,34 @@ ip route add unreachable 198.18.0.0/15`)
 		"198.18.0.1":   "no route to 198.18.0.1",
 		"8.8.8.8":      "no route to 8.8.8.8",
 		"fd99::1":      "no route to fd99::1",
-	} {
-		if got, err := h.Direct(addr(text), ns.Index("eth0")); err != nil || got != want {
-			t.Errorf("Direct(%s) = %q, %v; want %q", text, got, err, want)
+		"198.19.0.1":   "198.19.0.1 is barred by a route",
+		"198.51.101.1": "198.51.101.1 is barred by a route",
+	}
+	var asked []netip.Addr
+	for text := range wants {
+		asked = append(asked, addr(text))
+	}
+	// More than fit into one exchange.
+	for i := range 1000 {
+		a := netip.AddrFrom4([4]byte{192, 0, 2, byte(2 + i%250)})
+		asked, wants[a.String()] = append(asked, a), ""
+	}
+	got, err := h.Direct(t.Context(), asked, ns.Index("eth0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range wants {
+		if got[addr(text)] != want {
+			t.Errorf("%s: %q, want %q", text, got[addr(text)], want)
 		}
+	}
+	if got, err := h.Direct(t.Context(), nil, ns.Index("eth0")); err != nil || len(got) != 0 {
+		t.Errorf("of none: %v, %v", got, err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if got, err := h.Direct(ended, asked, ns.Index("eth0")); err == nil {
+		t.Errorf("with an ended context: %v", got)
 	}
 }
 

@@ -29,7 +29,7 @@ func (t *neighbours) List(ctx context.Context) (map[NeighbourKey]MAC, error) {
 }
 
 func (t *neighbours) list() (map[NeighbourKey]MAC, error) {
-	entries := map[NeighbourKey]MAC{}
+	entries := make(map[NeighbourKey]MAC, t.h.neighbours)
 	var interrupted error
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		found, err := t.h.nl.NeighList(t.link, family)
@@ -50,6 +50,7 @@ func (t *neighbours) list() (map[NeighbourKey]MAC, error) {
 			entries[NeighbourKey{addr}] = mac
 		}
 	}
+	t.h.neighbours = len(entries)
 	return entries, interrupted
 }
 
@@ -100,7 +101,7 @@ type fdb struct {
 func (t *fdb) List(ctx context.Context) (map[FDBKey]FDB, error) { return listing(ctx, t.list) }
 
 func (t *fdb) list() (map[FDBKey]FDB, error) {
-	entries := map[FDBKey]FDB{}
+	entries := make(map[FDBKey]FDB, t.h.fdb)
 	found, err := t.h.nl.NeighList(t.link, unix.AF_BRIDGE)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return nil, err
@@ -121,6 +122,7 @@ func (t *fdb) list() (map[FDBKey]FDB, error) {
 		}
 		entries[key] = FDB{Dst: toAddr(n.IP), Extra: strings.Join(parts, " ")}
 	}
+	t.h.fdb = len(entries)
 	return entries, err
 }
 

@@ -36,7 +36,7 @@ func (t *routes) List(ctx context.Context) (map[RouteKey]Route, error) {
 }
 
 func (t *routes) list() (map[RouteKey]Route, error) {
-	entries := map[RouteKey]Route{}
+	entries := make(map[RouteKey]Route, t.h.routes)
 	filter := &netlink.Route{Protocol: Protocol, Table: unix.RT_TABLE_MAIN}
 	var interrupted error
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
@@ -57,6 +57,7 @@ func (t *routes) list() (map[RouteKey]Route, error) {
 			return nil, err
 		}
 	}
+	t.h.routes = len(entries)
 	return entries, interrupted
 }
 
@@ -181,32 +182,6 @@ func routeRequest(kind, flags int, key RouteKey, r Route) *nl.NetlinkRequest {
 		attr(unix.RTA_PRIORITY, nl.Uint32Attr(key.Metric))
 	}
 	return req
-}
-
-// Direct says whether an address is a neighbour on a link: the host's own
-// routing reaches it over that link, without a gateway. Reason is why not.
-func (h *Handle) Direct(addr netip.Addr, link int) (reason string, err error) {
-	found, err := h.nl.RouteGet(addr.AsSlice())
-	switch {
-	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
-		return "no route to " + addr.String(), nil
-	case err != nil:
-		return "", fmt.Errorf("look up the route to %s: %w", addr, err)
-	case len(found) == 0:
-		return "no route to " + addr.String(), nil
-	}
-	r := found[0]
-	switch {
-	case r.Type == unix.RTN_LOCAL:
-		return addr.String() + " is an address of this host", nil
-	case r.Type != unix.RTN_UNICAST:
-		return addr.String() + " is no unicast address here", nil
-	case len(r.Gw) > 0 || r.Via != nil:
-		return addr.String() + " is behind a gateway", nil
-	case r.LinkIndex != link:
-		return addr.String() + " is reached over another interface", nil
-	}
-	return "", nil
 }
 
 func toAddr(ip net.IP) netip.Addr {

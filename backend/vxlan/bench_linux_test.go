@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/backendtest"
 )
 
 // BenchmarkApply programs many peers into a fresh kernel, then again when
@@ -18,6 +19,14 @@ func BenchmarkApply(b *testing.B) {
 			b.Run(name+"/fresh", func(b *testing.B) { benchmark(b, peers, families, true) })
 			b.Run(name+"/unchanged", func(b *testing.B) { benchmark(b, peers, families, false) })
 		}
+	}
+}
+
+func BenchmarkIdle(b *testing.B) {
+	for name, options := range map[string]string{"plain": `{}`, "direct routing": `{"direct_routing":true}`} {
+		b.Run(name, func(b *testing.B) {
+			backendtest.Idle(b, backendtest.Suite{Type: Type(), Options: options})
+		})
 	}
 }
 

@@ -150,9 +150,9 @@ type planner struct {
 func newPlan(pools []netip.Prefix, o options, want device, link int, s backend.State, direct map[netip.Addr]bool) plan {
 	p := plan{
 		addresses:  map[netip.Prefix]kernel.Address{},
-		fdb:        map[kernel.FDBKey]kernel.FDB{},
-		neighbours: map[kernel.NeighbourKey]kernel.MAC{},
-		routes:     map[kernel.RouteKey]kernel.Route{},
+		fdb:        make(map[kernel.FDBKey]kernel.FDB, len(s.Peers)),
+		neighbours: make(map[kernel.NeighbourKey]kernel.MAC, len(pools)*len(s.Peers)),
+		routes:     make(map[kernel.RouteKey]kernel.Route, len(pools)*(len(s.Peers)+1)),
 	}
 	if s.Zero() {
 		return p

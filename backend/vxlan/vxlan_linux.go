@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
@@ -30,6 +32,17 @@ type vxlan struct {
 	// What was wanted before, only to name repairs.
 	lastDevice device
 	last       plan
+
+	planned planned
+}
+
+// planned is a plan and what it was made from: a thousand peers take 5 ms.
+type planned struct {
+	device device
+	link   int
+	state  backend.State
+	direct map[netip.Addr]bool
+	plan   plan
 }
 
 var _ backend.Backend = (*vxlan)(nil)
@@ -79,7 +92,7 @@ func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, err
 	if err != nil {
 		return backend.Report{}, err
 	}
-	direct, err := b.direct(s)
+	direct, err := b.direct(ctx, s)
 	if err != nil {
 		return backend.Report{}, err
 	}
@@ -89,7 +102,7 @@ func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, err
 		return report, deviceErr // nothing is healed yet
 	}
 	report.Healed = b.healed(e, want)
-	p := newPlan(b.config.Pools, b.options, want, e.index, s, direct)
+	p := b.plan(want, e.index, s, direct)
 	report.Skipped, report.Peers = p.skipped, p.peers
 	result, err := reconcile.Apply(ctx, b.steps(e.index, p)...)
 	report.Writes += result.Writes()
@@ -99,6 +112,15 @@ func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, err
 		b.last = plan{} // what could not be put was not taken away by somebody
 	}
 	return report, err
+}
+
+// plan is newPlan's, made anew when something is another than before.
+func (b *vxlan) plan(want device, link int, s backend.State, direct map[netip.Addr]bool) plan {
+	if before := b.planned; before.device != want || before.link != link || !before.state.Equal(s) || !maps.Equal(before.direct, direct) {
+		s.Peers = slices.Clone(s.Peers)
+		b.planned = planned{want, link, s, direct, newPlan(b.config.Pools, b.options, want, link, s, direct)}
+	}
+	return b.planned.plan
 }
 
 // steps are in the order in which a path to a peer becomes complete.
@@ -135,22 +157,18 @@ func explained(e ensured, r reconcile.Result) reconcile.Result {
 // direct asks the host's routing which peers are on the same layer 2. A
 // question the kernel could not answer ends the Apply: it is no reason to move
 // a route.
-func (b *vxlan) direct(s backend.State) (map[netip.Addr]bool, error) {
+func (b *vxlan) direct(ctx context.Context, s backend.State) (map[netip.Addr]bool, error) {
 	if !b.options.DirectRouting {
 		return nil, nil
 	}
+	asked := backend.PublicIPs(s.Peers)
+	indirect, err := b.kernel.Direct(ctx, asked, s.Underlay.Index)
+	if err != nil {
+		return nil, err
+	}
 	out := map[netip.Addr]bool{}
-	for _, peer := range s.Peers {
-		for _, ip := range peer.PublicIPs {
-			if _, asked := out[ip]; asked {
-				continue
-			}
-			reason, err := b.kernel.Direct(ip, s.Underlay.Index)
-			if err != nil {
-				return nil, err
-			}
-			out[ip] = reason == ""
-		}
+	for _, ip := range asked {
+		out[ip] = indirect[ip] == ""
 	}
 	return out, nil
 }

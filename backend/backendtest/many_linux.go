@@ -1,0 +1,173 @@
+package backendtest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
+
+// crowd is a host with many peers, both families, all on its layer 2.
+type crowd struct {
+	tb    testing.TB
+	ns    *nstest.NS
+	b     backend.Backend
+	state backend.State
+}
+
+func newCrowd(tb testing.TB, s Suite, peers int) *crowd {
+	tb.Helper()
+	c := &crowd{tb: tb, ns: nstest.New(tb)}
+	nstest.Join(
+		nstest.Joint{NS: c.ns, Link: underlay, Addrs: []string{"172.20.0.1/16", "2001:db8::1/64"}},
+		nstest.Joint{NS: nstest.New(tb), Link: underlay})
+	public := func(n int) []netip.Addr {
+		return []netip.Addr{netip.AddrFrom4([4]byte{172, 20, byte(n >> 8), byte(n)}), netip.MustParseAddr(fmt.Sprintf("2001:db8::%x", n))}
+	}
+	options, err := s.Type.Normalize(json.RawMessage(s.Options))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	pools := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00:5::/48")}
+	open := func(node string) backend.Backend {
+		b, err := s.Type.New(backend.Config{Network: "test", Link: linkName, NodeID: node, DataDir: tb.TempDir(), Pools: pools,
+			Options: options, Logger: hclog.NewNullLogger()})
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return b
+	}
+	at := backend.Underlay{Interface: underlay, Index: c.ns.Index(underlay), MTU: 1500, Addrs: public(1)}
+	advertise := func(b backend.Backend) (adv backend.Advertisement) {
+		c.ns.Do(func() {
+			if adv, err = b.Advertise(at); err != nil {
+				tb.Fatal(err)
+			}
+		})
+		return adv
+	}
+	own := func(n int) []netip.Prefix {
+		return []netip.Prefix{
+			netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n >> 8), byte(n), 0}), 24),
+			netip.MustParsePrefix(fmt.Sprintf("fd00:5:0:%x::/64", n)),
+		}
+	}
+	c.b = open("node-1")
+	tb.Cleanup(func() {
+		if err := c.b.Close(); err != nil {
+			tb.Errorf("close: %v", err)
+		}
+	})
+	c.state = backend.State{Subnets: own(1), MTU: advertise(c.b).MTU, Underlay: at}
+	for n := 2; n < peers+2; n++ {
+		node := fmt.Sprint("node-", n)
+		b := open(node)
+		c.state.Peers = append(c.state.Peers, backend.Peer{Node: node, Subnets: own(n), PublicIPs: public(n),
+			Backend: s.Type.Name, Attributes: advertise(b).Attributes})
+		if err := b.Close(); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return c
+}
+
+func (c *crowd) apply(ctx context.Context) (r backend.Report) {
+	c.tb.Helper()
+	c.ns.Do(func() { r = c.applyHere(ctx) })
+	return r
+}
+
+// applyHere is for a thread that is in the namespace.
+func (c *crowd) applyHere(ctx context.Context) backend.Report {
+	r, err := c.b.Apply(ctx, c.state)
+	if err != nil {
+		c.tb.Fatalf("apply: %v", err)
+	}
+	if r.Peers != len(c.state.Peers) {
+		c.tb.Fatalf("%d peers in place: %+v", r.Peers, r.Skipped[:min(3, len(r.Skipped))])
+	}
+	return r
+}
+
+// testCrowd: whatever is taken from a thousand peers is back within 5 s, all of
+// it, and looking at what is right writes nothing.
+func testCrowd(t *testing.T, s Suite) {
+	c := newCrowd(t, s, 1000)
+	c.apply(t.Context())
+	dump := func() string {
+		script := "ip route show proto 108; ip -6 route show proto 108"
+		if s.Device {
+			script += "; ip neigh show nud permanent dev " + linkName + "; ip -6 neigh show nud permanent dev " + linkName +
+				"; bridge fdb show dev " + linkName + " || true"
+		}
+		return c.ns.Sh("{ " + script + "; } | sed 's/ linkdown//' | sort")
+	}
+	want := dump()
+	const routes = "ip route flush proto 108; ip -6 route flush proto 108"
+	faults := []string{routes}
+	if s.Device {
+		faults = append(faults,
+			fmt.Sprintf("%s; ip neigh flush nud permanent dev %[2]s; ip -6 neigh flush nud permanent dev %[2]s; bridge fdb flush dev %[2]s 2>/dev/null || true", routes, linkName),
+			"ip link set "+linkName+" down", "ip addr flush dev "+linkName, "ip link del "+linkName)
+	}
+	for _, fault := range faults {
+		c.ns.Sh(fault)
+		if dump() == want {
+			t.Errorf("%s: does nothing", fault)
+		}
+		started := time.Now()
+		r := c.apply(t.Context())
+		took := time.Since(started)
+		if r.Writes == 0 || len(r.Healed) == 0 {
+			t.Errorf("%s: report %+v", fault, r)
+		}
+		if got := dump(); got != want {
+			t.Errorf("%s: not as before: %d bytes, before %d", fault, len(got), len(want))
+		}
+		t.Logf("%.60s: %v, %d writes, %s", fault, r.Healed, r.Writes, took)
+		if took > 5*time.Second {
+			t.Errorf("%s: healed after %s", fault, took)
+		}
+		if r := c.apply(t.Context()); r.Writes != 0 || len(r.Healed) != 0 {
+			t.Errorf("%s: the next look wrote: %+v", fault, r)
+		}
+	}
+}
+
+// Idle measures a look at a thousand peers that are all in place: "cpu-ms/op" is
+// the time of the process on a processor, its garbage collection with it.
+func Idle(b *testing.B, s Suite) {
+	c := newCrowd(b, s, 1000)
+	c.ns.Do(func() {
+		for range 2 {
+			c.applyHere(b.Context())
+		}
+		before := cpu(b)
+		b.ResetTimer()
+		for range b.N {
+			if r := c.applyHere(b.Context()); r.Writes != 0 {
+				b.Fatalf("wrote: %+v", r)
+			}
+		}
+		b.StopTimer()
+		b.ReportMetric(float64((cpu(b)-before).Microseconds())/1000/float64(b.N), "cpu-ms/op")
+	})
+}
+
+// cpu is what the process has used so far, user and system.
+func cpu(b *testing.B) time.Duration {
+	b.Helper()
+	var use unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &use); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
+}

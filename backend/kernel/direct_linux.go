@@ -1,0 +1,90 @@
+package kernel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Direct says which addresses are not neighbours on a link, and why: those that
+// the host's own routing does not reach over that link without a gateway. An
+// error is that the kernel could not be asked.
+//
+// All are asked in a few exchanges: one by one, a thousand take 40 ms of
+// processor time and these 4.
+func (h *Handle) Direct(ctx context.Context, addrs []netip.Addr, link int) (reasons map[netip.Addr]string, err error) {
+	requests := make([]*nl.NetlinkRequest, len(addrs))
+	for i, addr := range addrs {
+		requests[i] = getRoute(addr)
+	}
+	reasons = map[netip.Addr]string{}
+	var errs []error
+	err = h.batch.ask(ctx, requests, func(i int, answer []byte, err error) {
+		reason, err := indirect(addrs[i], link, answer, err)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("look up the route to %s: %w", addrs[i], err))
+		} else if reason != "" {
+			reasons[addrs[i]] = reason
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look up routes: %w", err)
+	}
+	return reasons, errors.Join(errs...)
+}
+
+func getRoute(addr netip.Addr) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(unix.RTM_GETROUTE, 0)
+	msg := &nl.RtMsg{}
+	msg.Family = unix.AF_INET6
+	if addr.Is4() {
+		msg.Family = unix.AF_INET
+	}
+	msg.Dst_len = uint8(addr.BitLen())
+	req.AddData(msg)
+	req.AddData(nl.NewRtAttr(unix.RTA_DST, addr.AsSlice()))
+	return req
+}
+
+// indirect reads the kernel's answer to getRoute: "" for a neighbour.
+func indirect(addr netip.Addr, link int, answer []byte, failed error) (reason string, err error) {
+	switch {
+	case errors.Is(failed, unix.ENETUNREACH), errors.Is(failed, unix.EHOSTUNREACH):
+		return "no route to " + addr.String(), nil
+	case errors.Is(failed, unix.EACCES), errors.Is(failed, unix.EINVAL): // a prohibit or a blackhole route
+		return addr.String() + " is barred by a route", nil
+	case failed != nil:
+		return "", failed
+	case len(answer) < unix.SizeofRtMsg:
+		return "", errors.New("short answer from the kernel")
+	}
+	attrs, err := nl.ParseRouteAttr(answer[unix.SizeofRtMsg:])
+	if err != nil {
+		return "", err
+	}
+	out, gateway := 0, false
+	for _, a := range attrs {
+		switch a.Attr.Type {
+		case unix.RTA_OIF:
+			out = int(binary.NativeEndian.Uint32(a.Value))
+		case unix.RTA_GATEWAY, unix.RTA_VIA:
+			gateway = true
+		}
+	}
+	switch kind := nl.DeserializeRtMsg(answer).Type; {
+	case kind == unix.RTN_LOCAL:
+		return addr.String() + " is an address of this host", nil
+	case kind != unix.RTN_UNICAST:
+		return addr.String() + " is no unicast address here", nil
+	case gateway:
+		return addr.String() + " is behind a gateway", nil
+	case out != link:
+		return addr.String() + " is reached over another interface", nil
+	}
+	return "", nil
+}
