@@ -491,3 +491,60 @@ func TestResumeSwapped(t *testing.T) {
 		t.Errorf("%d backends are open", open)
 	}
 }
+
+// TestOlderStateFiles: what earlier versions wrote says less, and an upgrade goes
+// on with it as it is: same id, subnet, session and record.
+func TestOlderStateFiles(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		state, file []string // members that were not there yet, of the state file and that of the peers
+	}{
+		{"before the node id was in it", []string{"node_id"}, nil},
+		{"before the time of renewal was", []string{"node_id", "renewed"}, []string{"definition"}},
+		{"before the versions of records were", []string{"node_id", "renewed", "lease_index", "network_index"}, []string{"definition"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a, b, subnet, applied := pair(t)
+			before := leaseOf(t, a, subnet)
+			without(t, savedPath(a.config.DataDir, "n"), tt.state)
+			without(t, peersPath(a.config.DataDir, "n"), tt.file)
+			a.remains = flowing(subnet)
+			wakes, written := len(b.recorder.tries()), len(a.recorder.tries())
+			a.start()
+			a.ready()
+			a.applies(applied)
+			if now := leaseOf(t, a, subnet); now.ModifyIndex != before.ModifyIndex || now.Session != before.Session || len(b.recorder.tries()) != wakes {
+				t.Errorf("the record was written: %+v, before %+v", now, before)
+			}
+			for _, state := range a.recorder.all()[written:] {
+				if state != applied {
+					t.Errorf("applied %q meanwhile", state)
+				}
+			}
+			s, err := loadSaved(a.config.DataDir, "n")
+			must(t, err)
+			if s.NodeID != before.NodeID || s.Renewed.IsZero() || s.Lease == 0 || s.Definition == 0 {
+				t.Errorf("the state file is as old as it was: %+v", s)
+			}
+		})
+	}
+}
+
+// without takes members out of a file.
+func without(t *testing.T, path string, members []string) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	must(t, err)
+	var file map[string]json.RawMessage
+	must(t, json.Unmarshal(data, &file))
+	for _, name := range members {
+		if _, ok := file[name]; !ok {
+			t.Errorf("%s has no %s", path, name)
+		}
+		delete(file, name)
+	}
+	data, err = json.Marshal(file)
+	must(t, err)
+	must(t, os.WriteFile(path, data, 0o600))
+}
