@@ -22,12 +22,13 @@ import (
 // due, and what came of it is counted by its number, with nothing taken for
 // granted about the order of answers.
 type Echoes struct {
-	conn    net.PacketConn
-	to      netip.Addr
-	every   time.Duration
-	cookie  uint64
-	cancel  context.CancelFunc
-	running sync.WaitGroup
+	conn   net.PacketConn
+	to     netip.Addr
+	every  time.Duration
+	cookie uint64
+	cancel context.CancelFunc
+
+	sending, receiving sync.WaitGroup
 
 	mu      sync.Mutex
 	sent    []time.Time // by number, from 0
@@ -84,8 +85,8 @@ func (n *Namespace) StartEchoes(to netip.Addr, every time.Duration) (*Echoes, er
 	}
 	var ctx context.Context
 	ctx, e.cancel = context.WithCancel(context.Background())
-	e.running.Go(func() { e.fail(e.send(ctx)) })
-	e.running.Go(func() { e.fail(e.receive()) })
+	e.sending.Go(func() { e.fail(e.send(ctx)) })
+	e.receiving.Go(func() { e.fail(e.receive()) })
 	return e, nil
 }
 
@@ -190,11 +191,39 @@ func (e *Echoes) answered(number uint64, now time.Time) {
 	e.done.Answered++
 }
 
+// complete says that nothing sent is without an answer.
+func (e *Echoes) complete() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.done.Answered == len(e.sent)
+}
+
 // Mark is the number of the next to be sent.
 func (e *Echoes) Mark() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.sent)
+}
+
+// AnsweredSince is when the last ping was answered, and whether that was after a
+// moment.
+func (e *Echoes) AnsweredSince(moment time.Time) (at time.Time, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.last, e.last.After(moment)
+}
+
+// Answered waits for an answer after a moment, and says when it came, to within
+// the 20 ms of WaitFor at most later.
+func (e *Echoes) Answered(ctx context.Context, moment time.Time) (at time.Time, err error) {
+	err = WaitFor(ctx, "an answer", func(context.Context) (err error) {
+		var ok bool
+		if at, ok = e.AnsweredSince(moment); !ok {
+			err = errors.New("none yet")
+		}
+		return err
+	})
+	return at, err
 }
 
 // WaitAnswers waits until n more have been sent from now on, and those around
@@ -211,12 +240,17 @@ func (e *Echoes) WaitAnswers(ctx context.Context, n int) error {
 	})
 }
 
-// Stop ends it, after the last answers had time to come. It is called once.
+// Stop ends it, once all are answered or the last had time to be. It is called
+// once.
 func (e *Echoes) Stop() (EchoResult, error) {
 	e.cancel()
+	e.sending.Wait()
+	for end := time.Now().Add(echoPatience); time.Now().Before(end) && !e.complete(); {
+		time.Sleep(time.Millisecond)
+	}
 	// Setting it cannot fail on an open socket, and ends the receiver.
-	deadline := e.conn.SetReadDeadline(time.Now().Add(echoPatience))
-	e.running.Wait()
+	deadline := e.conn.SetReadDeadline(time.Now())
+	e.receiving.Wait()
 	err := errors.Join(e.err, deadline, e.conn.Close())
 	r := e.done
 	r.Sent = len(e.sent)

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,10 @@ type Host struct {
 
 	// Consul is the client agent on this host, nil until StartConsul.
 	Consul *Consul
+
+	// Program is the host's own leno binary, "" for the lab's: hosts are not all
+	// upgraded at once.
+	Program string
 
 	lab      *Lab
 	agent    *Process
@@ -80,13 +85,14 @@ func (h *Host) StartAgent(config string) error {
 
 // RestartAgent starts the agent with the configuration file as it stands.
 func (h *Host) RestartAgent() (err error) {
-	if h.lab.opts.Leno == "" {
+	program := cmp.Or(h.Program, h.lab.opts.Leno)
+	if program == "" {
 		return errors.New("the lab was given no leno binary")
 	}
 	if h.agent != nil && h.agent.Running() {
 		return fmt.Errorf("the agent on %s is running already", h.Name)
 	}
-	if h.agent, err = h.Start(h.lab.opts.Leno, "agent", "-config-file", h.ConfigFile()); err != nil {
+	if h.agent, err = h.Start(program, "agent", "-config-file", h.ConfigFile()); err != nil {
 		return err
 	}
 	h.lab.step("%s: leno agent -config-file %s, pid %d", h.Name, h.ConfigFile(), h.agent.Pid())
@@ -130,7 +136,7 @@ func (h *Host) Agent() *Process { return h.agent }
 
 // Leno runs the leno program on the host and returns what it prints.
 func (h *Host) Leno(ctx context.Context, args ...string) (string, error) {
-	return h.Exec(ctx, append([]string{h.lab.opts.Leno}, args...)...)
+	return h.Exec(ctx, append([]string{cmp.Or(h.Program, h.lab.opts.Leno)}, args...)...)
 }
 
 // Get asks the host's agent over HTTP, "/healthz" and so on. An answer of any

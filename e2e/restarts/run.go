@@ -15,9 +15,9 @@ import (
 // Every is the time between two pings of a family: 1,000 a second.
 const Every = time.Millisecond
 
-// after is how many pings of each family must have been answered between two
-// rounds.
-const after = 200
+// between is how many pings of each family must have been answered between two
+// rounds, at least.
+const between = 200
 
 // Report is what a number of rounds cost the packets that crossed meanwhile.
 type Report struct {
@@ -91,14 +91,16 @@ func (s *Site) Run(ctx context.Context, w Way, rounds int) (Report, error) {
 
 // Undisturbed lets packets cross for so long and does nothing.
 func (s *Site) Undisturbed(ctx context.Context, d time.Duration) (Report, error) {
-	return s.under(ctx, func(*traffic) error {
-		select {
-		case <-time.After(d):
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	})
+	return s.under(ctx, func(*traffic) error { return pause(ctx, d) })
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // traffic is what crosses.
@@ -158,28 +160,23 @@ func (s *Site) under(ctx context.Context, do func(*traffic) error) (out Report, 
 func (t *traffic) flows(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, e := range t.echoes {
-		g.Go(func() error { return e.WaitAnswers(ctx, after) })
+		g.Go(func() error { return e.WaitAnswers(ctx, between) })
 	}
-	g.Go(func() error { return t.talk.WaitEchoes(ctx, after/10) })
+	g.Go(func() error { return t.talk.WaitEchoes(ctx, between/10) })
 	return g.Wait()
 }
 
 func (s *Site) round(ctx context.Context, t *traffic, w Way, i int, kind string) error {
-	if err := w.end(ctx, s.Host, i); err != nil {
+	if err := w.end(ctx, s, i, kind); err != nil {
 		return err
 	}
 	began := time.Now()
-	if w.between != nil {
-		if err := w.between(ctx, s, kind); err != nil {
-			return err
-		}
-	}
-	if err := errors.Join(s.Host.RestartAgent(), s.Host.WaitReady(ctx)); err != nil {
+	if err := w.start(ctx, s, kind); err != nil {
 		return err
 	}
 	t.rounds = append(t.rounds, Round{Kind: kind, Took: time.Since(began)})
 	// What follows a start belongs to its round.
-	err := t.flows(ctx)
+	err := errors.Join(pause(ctx, s.Rest), t.flows(ctx))
 	var marks []int
 	for _, e := range t.echoes {
 		marks = append(marks, e.Mark())

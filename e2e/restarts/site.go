@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/lenonet/leno/e2e/lab"
 )
@@ -29,19 +30,19 @@ type Site struct {
 	Peer    *lab.Host      // the other
 	To      *lab.Container // on Host
 	From    *lab.Container // on Peer, where all packets begin
+	Rest    time.Duration  // how much longer than it must packets cross between two restarts
 
 	mine settings // of Host
 }
 
 // settings is what a newer configuration may say otherwise.
 type settings struct {
-	quiet      bool // log_level
-	short      bool // lease.ttl
-	unmasked   bool // ip_masq
-	elsewhere  bool // subnet_file
-	further    bool // a second network
-	directly   bool // direct_routing, which is the network's and not the host's
-	everything bool // what no way changes: the peer has it all the time
+	quiet     bool // log_level
+	short     bool // lease.ttl
+	unmasked  bool // ip_masq
+	elsewhere bool // subnet_file
+	further   bool // a second network
+	directly  bool // direct_routing, which is the network's and not the host's
 }
 
 // NewSite lays the two hosts out with their agents at work, in the lab's first

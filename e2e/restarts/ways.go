@@ -6,8 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-
-	"github.com/lenonet/leno/e2e/lab"
+	"time"
 )
 
 // Way is one way of restarting an agent.
@@ -16,8 +15,10 @@ type Way struct {
 	// Kinds names what rounds do in turn: round i the one at i modulo their number.
 	Kinds []string
 
-	between func(ctx context.Context, s *Site, kind string) error // while no agent runs, nil for nothing
-	kill    func(round int) bool                                  // with SIGKILL, or SIGTERM
+	// end ends what runs, by the number of the round, and start starts it again and
+	// waits until it is ready.
+	end   func(ctx context.Context, s *Site, round int, kind string) error
+	start func(ctx context.Context, s *Site, kind string) error
 }
 
 // Ways are all there are for a backend.
@@ -26,12 +27,98 @@ func Ways(backend string) []Way {
 	if backend == "vxlan" {
 		configurations = append(configurations, "direct_routing")
 	}
-	either := func(round int) bool { return round%2 == 1 }
 	return []Way{
-		{Name: "SIGTERM", Kinds: []string{""}, kill: func(int) bool { return false }},
-		{Name: "kill -9", Kinds: []string{""}, kill: func(int) bool { return true }},
-		{Name: "newer configuration", Kinds: configurations, between: reconfigure, kill: either},
-		{Name: "state lost", Kinds: losses, between: lose, kill: either},
+		{Name: "SIGTERM", Kinds: []string{""}, start: begin,
+			end: func(ctx context.Context, s *Site, _ int, _ string) error { return s.Host.StopAgent(ctx) }},
+		{Name: "kill -9", Kinds: []string{""}, start: begin,
+			end: func(_ context.Context, s *Site, _ int, _ string) error { return s.Host.KillAgent() }},
+		{Name: "newer configuration", Kinds: configurations, end: either, start: after(reconfigure)},
+		{Name: "state lost", Kinds: losses, end: either, start: after(lose)},
+		{Name: "all at once", Kinds: []string{"", "and Consul"}, end: endAll, start: startAll},
+	}
+}
+
+// ConsulAway has Consul stopped when the agent ends, and started again some time
+// after the agent was. It takes seconds a round.
+func ConsulAway() Way {
+	return Way{
+		Name: "Consul away", Kinds: []string{"", "state lost"},
+		end: func(ctx context.Context, s *Site, round int, kind string) error {
+			return errors.Join(s.Consul.Stop(ctx), either(ctx, s, round, kind))
+		},
+		start: func(ctx context.Context, s *Site, kind string) error {
+			if kind == "state lost" {
+				if err := lose(ctx, s, "directory and subnet file"); err != nil {
+					return err
+				}
+			}
+			if err := s.Host.RestartAgent(); err != nil {
+				return err
+			}
+			// As long as it takes to try, and to fail.
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+			}
+			return errors.Join(s.Consul.Start(ctx), s.Host.WaitReady(ctx))
+		},
+	}
+}
+
+// either ends the agent by SIGTERM, and every other time by SIGKILL.
+func either(ctx context.Context, s *Site, round int, _ string) error {
+	if round%2 == 1 {
+		return s.Host.KillAgent()
+	}
+	return s.Host.StopAgent(ctx)
+}
+
+func begin(ctx context.Context, s *Site, _ string) error {
+	return errors.Join(s.Host.RestartAgent(), s.Host.WaitReady(ctx))
+}
+
+// after is a start with something done before it.
+func after(what func(context.Context, *Site, string) error) func(context.Context, *Site, string) error {
+	return func(ctx context.Context, s *Site, kind string) error {
+		if err := what(ctx, s, kind); err != nil {
+			return err
+		}
+		return begin(ctx, s, kind)
+	}
+}
+
+// endAll ends the agents of both hosts, and Consul where the kind says so.
+func endAll(ctx context.Context, s *Site, round int, kind string) error {
+	err := errors.Join(either(ctx, s, round, kind), s.Peer.KillAgent())
+	if kind == "and Consul" {
+		err = errors.Join(err, s.Consul.Stop(ctx))
+	}
+	return err
+}
+
+func startAll(ctx context.Context, s *Site, kind string) error {
+	err := errors.Join(s.Host.RestartAgent(), s.Peer.RestartAgent())
+	if err == nil && kind == "and Consul" {
+		err = s.Consul.Start(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.Host.WaitReady(ctx), s.Peer.WaitReady(ctx))
+}
+
+// Replacement goes to another version of leno and back: first to the binary older,
+// then to the lab's own, and so on.
+func Replacement(older string) Way {
+	return Way{
+		Name: "another version", Kinds: []string{"to the older", "to the newer"},
+		end: func(ctx context.Context, s *Site, round int, kind string) error { return either(ctx, s, round/2, kind) },
+		start: after(func(_ context.Context, s *Site, kind string) error {
+			if s.Host.Program = ""; kind == "to the older" {
+				s.Host.Program = older
+			}
+			return nil
+		}),
 	}
 }
 
@@ -98,12 +185,4 @@ func lose(_ context.Context, s *Site, what string) error {
 		data = []byte(`{"version":99,"network":"default","subnets":"elsewhere"}`)
 	}
 	return os.WriteFile(path, data, 0o600)
-}
-
-// end ends the agent, by the round's signal.
-func (w Way) end(ctx context.Context, h *lab.Host, round int) error {
-	if w.kill(round) {
-		return h.KillAgent()
-	}
-	return h.StopAgent(ctx)
 }

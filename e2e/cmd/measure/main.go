@@ -34,6 +34,7 @@ func run(ctx context.Context, args []string) (err error) {
 	many := flags.String("peers", "1000,5000", "`numbers` of peers, with commas")
 	idle := flags.Duration("idle", time.Minute, "how long an idle agent is watched, `duration`")
 	only := flags.String("only", "", "measure one `part` alone: starts, restarts or peers")
+	older := flags.String("older", "", "another leno `binary`, to be restarted as and back")
 	asJSON := flags.Bool("json", false, "print JSON")
 	flags.Parse(args) // exits on errors
 
@@ -66,7 +67,7 @@ func run(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	m := &measurement{Lab: l, result: result, runs: *runs, idle: *idle, only: *only}
+	m := &measurement{Lab: l, result: result, runs: *runs, idle: *idle, only: *only, older: *older, leno: *leno, consul: *consul}
 	err = errors.Join(m.all(ctx, sizes), l.Close())
 	if err != nil {
 		return err

@@ -34,6 +34,9 @@ type measurement struct {
 	runs   int
 	idle   time.Duration
 	only   string // the name of one part, or "" for all
+	older  string // another leno, "" for none
+	leno   string // binaries
+	consul string
 }
 
 func (m *measurement) all(ctx context.Context, sizes []int) error {
@@ -42,7 +45,7 @@ func (m *measurement) all(ctx context.Context, sizes []int) error {
 		do   func(context.Context) error
 	}{
 		{"starts", m.few},
-		{"restarts", m.restarts},
+		{"restarts", func(ctx context.Context) error { return errors.Join(m.restarts(ctx), m.lossless(ctx)) }},
 		{"peers", func(ctx context.Context) error {
 			for _, n := range sizes {
 				if err := m.many(ctx, n); err != nil {

@@ -15,7 +15,8 @@ import (
 // result is everything that was measured, and on what.
 type result struct {
 	*probe.Machine
-	Figures []*figure `json:"figures"`
+	Figures   []*figure `json:"figures"`
+	Crossings []crossed `json:"crossings,omitempty"`
 }
 
 // figure is one thing measured several times.
@@ -69,7 +70,9 @@ func (r *result) table(out io.Writer) error {
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "WHAT\tMEDIAN\tRANGE\tRUNS\tTARGET")
+	if len(r.Figures) > 0 {
+		fmt.Fprintln(w, "WHAT\tMEDIAN\tRANGE\tRUNS\tTARGET")
+	}
 	for _, f := range r.Figures {
 		target := ""
 		if f.Target > 0 {
@@ -80,7 +83,10 @@ func (r *result) table(out io.Writer) error {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s .. %s\t%d\t%s\n", f.Name, f.in(f.Median), f.in(f.Min), f.in(f.Max), len(f.Values), target)
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return r.crossings(out)
 }
 
 // in spells a value for people.

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/restarts"
+)
+
+const targetBoot = 1 // s
+
+// crossed is what a number of restarts of one kind cost the packets that crossed,
+// both families together.
+type crossed struct {
+	Backend    string   `json:"backend"`
+	Way        string   `json:"way"` // "none" is the same traffic with nothing done
+	Restarts   int      `json:"restarts"`
+	Sent       int      `json:"sent"`
+	Lost       int      `json:"lost"`
+	Losses     []string `json:"losses,omitempty"` // by restart
+	Duplicates int      `json:"duplicates"`
+	Reordered  int      `json:"reordered"`
+	Rate       float64  `json:"rate"`       // sent a second and family, the lower of both
+	Gap        float64  `json:"gap"`        // longest time between two answers, s
+	Pause      float64  `json:"pause"`      // longest time the sender did not send, s
+	TCPPause   float64  `json:"tcp_pause"`  // longest time without a word, s
+	TCPResent  int      `json:"tcp_resent"` // segments
+	TCPLives   bool     `json:"tcp_lives"`  // to the end
+	Ready      float64  `json:"ready"`      // longest from the end of a process to the next being ready, s
+	Took       float64  `json:"took"`       // s
+}
+
+// lossless restarts agents in every way where the kernel carries the packets, with
+// a control of the same traffic beside it.
+func (m *measurement) lossless(ctx context.Context) error {
+	for _, backend := range []string{"vxlan", "host-gw"} {
+		if err := m.losslessOf(ctx, backend); err != nil {
+			return fmt.Errorf("%s: %w", backend, err)
+		}
+	}
+	return nil
+}
+
+func (m *measurement) losslessOf(ctx context.Context, backend string) (err error) {
+	// Of its own: the sites differ in what stands on the hosts.
+	l, err := lab.New(ctx, lab.Options{Name: "measure", Hosts: 2, Leno: m.leno, Consul: m.consul})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	site, err := restarts.NewSite(ctx, l, backend)
+	if err != nil {
+		return err
+	}
+	site.Rest = time.Second // for what a start leaves for later
+	ways := append(restarts.Ways(backend), restarts.ConsulAway())
+	if m.older != "" {
+		ways = append(ways, restarts.Replacement(m.older))
+	}
+	var longest time.Duration
+	for _, way := range ways {
+		report, err := site.Run(ctx, way, 2*m.runs)
+		m.result.cross(backend, way.Name, report, err)
+		if err != nil && ctx.Err() != nil {
+			return err
+		}
+		longest = max(longest, report.Took)
+	}
+	report, err := site.Undisturbed(ctx, longest)
+	m.result.cross(backend, "none", report, err)
+	if err != nil {
+		return err
+	}
+	for range m.runs {
+		for _, lost := range []bool{false, true} {
+			state := "kept"
+			if lost {
+				state = "lost"
+			}
+			took, err := site.Boot(ctx, lost)
+			if err != nil {
+				return fmt.Errorf("boot, state %s: %w", state, err)
+			}
+			m.result.seconds(fmt.Sprintf("%s: start of the agent of a host that was booted, state %s, to the first answer", backend, state), targetBoot, took)
+		}
+	}
+	return nil
+}
+
+// cross takes down one report.
+func (r *result) cross(backend, way string, report restarts.Report, err error) {
+	sum := report.Sum()
+	c := crossed{
+		Backend: backend, Way: way, Restarts: len(report.Rounds), Sent: sum.Sent, Lost: sum.Lost(), Losses: report.Losses(),
+		Duplicates: sum.Duplicates, Reordered: sum.Reordered, Rate: sum.Rate, Gap: sum.Gap.Seconds(), Pause: sum.Pause.Seconds(),
+		TCPPause: report.Pause.Seconds(), TCPResent: report.Resent, TCPLives: err == nil, Took: report.Took.Seconds(),
+	}
+	for _, round := range report.Rounds {
+		c.Ready = max(c.Ready, round.Took.Seconds())
+	}
+	if err != nil {
+		c.Losses = append(c.Losses, err.Error())
+	}
+	r.Crossings = append(r.Crossings, c)
+}
+
+// crossings prints the table of what crossed.
+func (r *result) crossings(out io.Writer) error {
+	if len(r.Crossings) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "BACKEND\tRESTARTS\t\tPINGS\tA SECOND\tLOST\tTWICE\tLATE\tLONGEST GAP\tSENDER'S PAUSE\tTCP PAUSE\tRESENT")
+	for _, c := range r.Crossings {
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%.0f\t%d\t%d\t%d\t%.0f ms\t%.0f ms\t%.0f ms\t%d\n", c.Backend, c.Way, c.Restarts,
+			c.Sent, c.Rate, c.Lost, c.Duplicates, c.Reordered, c.Gap*1000, c.Pause*1000, c.TCPPause*1000, c.TCPResent)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, c := range r.Crossings {
+		if len(c.Losses) > 0 {
+			fmt.Fprintf(out, "%s, %s: %s\n", c.Backend, c.Way, strings.Join(c.Losses, ", "))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package restarts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// Boot plays a boot of the host: its agent ends, and everything that the kernel
+// and /run had of leno is gone, also from the firewall and of sysctls; a
+// container runtime has started its containers already. Lost says that the state
+// directory is gone, too. Then it starts the agent and returns how long it took
+// from there until a container on the other host had an answer in each family.
+func (s *Site) Boot(ctx context.Context, lost bool) (took time.Duration, err error) {
+	var echoes []*lab.Echoes
+	defer func() {
+		var g errgroup.Group
+		for _, e := range echoes {
+			g.Go(func() error {
+				_, err := e.Stop()
+				return err
+			})
+		}
+		err = errors.Join(err, g.Wait())
+	}()
+	for _, addr := range s.To.Addrs {
+		e, err := s.From.StartEchoes(addr, Every)
+		if err != nil {
+			return 0, err
+		}
+		echoes = append(echoes, e)
+		if err := e.WaitAnswers(ctx, 1); err != nil {
+			return 0, err
+		}
+	}
+	if err := errors.Join(s.Host.KillAgent(), s.wipe(ctx, lost)); err != nil {
+		return 0, err
+	}
+	for _, e := range echoes {
+		if err := silent(ctx, e); err != nil {
+			return 0, err
+		}
+	}
+	began := time.Now()
+	if err := s.Host.RestartAgent(); err != nil {
+		return 0, err
+	}
+	for _, e := range echoes {
+		at, err := e.Answered(ctx, began)
+		if err != nil {
+			return 0, err
+		}
+		took = max(took, at.Sub(began))
+	}
+	return took, errors.Join(s.Host.WaitReady(ctx), s.healthy(ctx))
+}
+
+// silent waits until nothing is answered any more.
+func silent(ctx context.Context, e *lab.Echoes) error {
+	return lab.WaitFor(ctx, "answers to end", func(ctx context.Context) error {
+		now := time.Now()
+		if err := pause(ctx, 50*time.Millisecond); err != nil {
+			return err
+		}
+		if _, ok := e.AnsweredSince(now); ok {
+			return errors.New("there are some")
+		}
+		return nil
+	})
+}
+
+func (s *Site) wipe(ctx context.Context, lost bool) error {
+	links, err := s.Host.Exec(ctx, "ip", "-o", "link", "show")
+	if err != nil {
+		return err
+	}
+	commands := []string{
+		"ip route flush proto 108", "ip -6 route flush proto 108", "ip neigh flush all", "ip -6 neigh flush all",
+		"nft flush ruleset", "iptables -P FORWARD DROP", "ip6tables -P FORWARD DROP",
+		// IPv6 forwarding is for an operator to switch on, at a boot too.
+		"sysctl -q -w net.ipv4.ip_forward=0",
+	}
+	for line := range strings.Lines(links) {
+		if fields := strings.Fields(line); len(fields) > 1 && strings.HasPrefix(fields[1], "leno-") {
+			commands = append(commands, "ip link del "+strings.TrimSuffix(fields[1], ":"))
+		}
+	}
+	for _, command := range commands {
+		if _, err := s.Host.Exec(ctx, strings.Fields(command)...); err != nil {
+			return fmt.Errorf("play a boot: %w", err)
+		}
+	}
+	if err := os.Remove(s.subnetFile()); err != nil || !lost {
+		return err
+	}
+	return os.RemoveAll(s.Host.DataDir())
+}
