@@ -39,7 +39,7 @@ type Options struct {
 	RegistryName   string // how status names it
 	Backends       map[string]backend.Type
 	Firewall       Rules
-	SelectUnderlay func(c config.Underlay, pools []netip.Prefix) (underlay.Choice, error)
+	SelectUnderlay func(c config.Underlay, pools []netip.Prefix, peers []netip.Addr) (underlay.Choice, error)
 	// WatchedNetwork is this host's part in a network without a block.
 	WatchedNetwork func(name string) config.Network
 
@@ -51,9 +51,9 @@ type Options struct {
 	// Remains is what the kernel has of a network's datapath.
 	Remains func(ctx context.Context, link string, pools []netip.Prefix) (Remains, error)
 
-	// WatchKernel blocks until ctx ends. used names devices that carry the
-	// underlay.
-	WatchKernel func(ctx context.Context, used func(link string) bool, changed func()) error
+	// WatchKernel blocks until ctx ends. used names devices the underlay depends
+	// on, reaches the prefixes with addresses packets to other hosts go to.
+	WatchKernel func(ctx context.Context, used func(link string) bool, reaches func(netip.Prefix) bool, changed func()) error
 }
 
 // environment is what all runners of an agent share.
@@ -74,7 +74,7 @@ type environment struct {
 	setBack    *published[struct{}] // set when the store lost something
 	goneFor    time.Duration        // before a network that was not seen to go is left
 
-	selectUnderlay   func(c config.Underlay, pools []netip.Prefix) (underlay.Choice, error)
+	selectUnderlay   func(c config.Underlay, pools []netip.Prefix, peers []netip.Addr) (underlay.Choice, error)
 	ensureForwarding func(a netip.Addr, links []string, set bool) (Forwarding, error)
 	remains          func(ctx context.Context, link string, pools []netip.Prefix) (Remains, error)
 }
@@ -486,7 +486,7 @@ func (a *Agent) watchNetworks(ctx context.Context) error {
 func (a *Agent) watchKernel(ctx context.Context) error {
 	retry := newPause()
 	for {
-		err := a.o.WatchKernel(ctx, a.carriesUnderlay, func() { a.env.kernel.set(struct{}{}) })
+		err := a.o.WatchKernel(ctx, a.usesLink, a.reaches, func() { a.env.kernel.set(struct{}{}) })
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -497,12 +497,25 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 	}
 }
 
-// carriesUnderlay says whether a network stands on the device.
-func (a *Agent) carriesUnderlay(link string) bool {
+// usesLink says whether a change of the device may concern a network's underlay.
+func (a *Agent) usesLink(link string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, run := range a.runners {
-		if run.shown().local.Underlay.Interface == link {
+		if run.usesLink(link) {
+			return true
+		}
+	}
+	return false
+}
+
+// reaches says whether a network's packets to other hosts may take a route to the
+// prefix.
+func (a *Agent) reaches(prefix netip.Prefix) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, run := range a.runners {
+		if run.reaches(prefix) {
 			return true
 		}
 	}

@@ -66,6 +66,7 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 				doubted = r.judge(snap.set.Leases, lease)
 				unsaved = true
 				r.carrier.carries = &recollected{n, lease, peers}
+				p = r.relocate(n, p) // the ways to the peers are part of it
 			}
 			if u := p.underlay(); state.MTU != p.mtu || !reflect.DeepEqual(state.Underlay, u) {
 				state.MTU, state.Underlay, fresh = p.mtu, u, true
@@ -75,7 +76,7 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 			case err != nil:
 				// Its own writes would make it try at once, for ever.
 				pause := retry.next()
-				failed, calm = time.After(pause), min(pause, longestCalm)
+				failed, calm = time.After(pause), r.patience(pause)
 			default:
 				calm = r.calmer(calm, len(report.Healed) > 0)
 				retry.reset()
@@ -146,7 +147,7 @@ func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.L
 	}
 	r.healed(report.Healed)
 	r.show(func(v *view) {
-		v.report, v.local.Peers = report, report.Peers
+		v.report, v.local.Peers, v.local.Notes = report, report.Peers, report.Notes
 		if err == nil {
 			v.local.Applied = time.Now()
 		}

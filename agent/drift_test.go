@@ -169,7 +169,7 @@ func TestWatchIsTakenUpAgain(t *testing.T) {
 	opened, failing := 0, errors.New("no buffer space available")
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	a.o.WatchKernel = func(ctx context.Context, _ func(string) bool, changed func()) error {
+	a.o.WatchKernel = func(ctx context.Context, _ func(string) bool, _ func(netip.Prefix) bool, changed func()) error {
 		opened++
 		changed() // as the real one does
 		if opened < 3 {

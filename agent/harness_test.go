@@ -48,6 +48,8 @@ type host struct {
 	mu       sync.Mutex
 	place    underlay.Choice
 	placeErr error
+	looks    int                // at the underlay
+	narrow   map[netip.Addr]int // MTU of the way to a peer
 	remains  Remains
 	kernel   func() // tells the agent that the kernel changed
 	end      func()
@@ -111,17 +113,23 @@ func (h *host) build() *Agent {
 			local.SubnetFile = filepath.Join(filepath.Dir(h.config.DataDir), name+".env")
 			return local
 		},
-		SelectUnderlay: func(config.Underlay, []netip.Prefix) (underlay.Choice, error) {
+		SelectUnderlay: func(_ config.Underlay, _ []netip.Prefix, peers []netip.Addr) (underlay.Choice, error) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			return h.place, h.placeErr
+			h.looks++
+			choice := h.place
+			choice.Devices = []string{choice.Interface}
+			for _, peer := range peers {
+				choice.MTU = min(choice.MTU, cmp.Or(h.narrow[peer], choice.MTU))
+			}
+			return choice, h.placeErr
 		},
 		Remains: func(context.Context, string, []netip.Prefix) (Remains, error) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			return h.remains, nil
 		},
-		WatchKernel: func(ctx context.Context, _ func(string) bool, changed func()) error {
+		WatchKernel: func(ctx context.Context, _ func(string) bool, _ func(netip.Prefix) bool, changed func()) error {
 			h.mu.Lock()
 			h.kernel = changed
 			h.mu.Unlock()

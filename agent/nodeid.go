@@ -144,7 +144,7 @@ func poolsOf(local config.Network) (pools []netip.Prefix) {
 // address of its, and the subnets of what stands, "" when there is none. Of
 // several the one that is held counts.
 func (a *Agent) leaseStanding(ctx context.Context, c config.Config, n registry.Network, found Remains) (id string, err error) {
-	choice, err := a.env.selectUnderlay(c.Underlay, n.Plan.Prefixes())
+	choice, err := a.env.selectUnderlay(c.Underlay, n.Plan.Prefixes(), nil)
 	if err != nil {
 		return "", err
 	}

@@ -67,8 +67,8 @@ func openConsul(c config.Config, log hclog.Logger) (registry.Registry, error) {
 }
 
 // selectUnderlay looks at this host.
-func selectUnderlay(c config.Underlay, pools []netip.Prefix) (underlay.Choice, error) {
-	return underlay.Select(c, underlay.Need{IPv4: true, IPv6: true, Overlay: pools})
+func selectUnderlay(c config.Underlay, pools []netip.Prefix, peers []netip.Addr) (underlay.Choice, error) {
+	return underlay.Select(c, underlay.Need{IPv4: true, IPv6: true, Overlay: pools, Peers: peers})
 }
 
 // remains looks at the kernel.
@@ -105,10 +105,10 @@ func remains(ctx context.Context, link string, pools []netip.Prefix) (Remains, e
 
 // watchKernel tells of changes that may matter to any network or to the choice
 // of the underlay, until ctx ends.
-func watchKernel(ctx context.Context, used func(link string) bool, changed func()) error {
+func watchKernel(ctx context.Context, used func(link string) bool, reaches func(netip.Prefix) bool, changed func()) error {
 	watch, err := kernel.OpenWatch(kernel.WatchFilter{
 		Own:  func(link string) bool { return strings.HasPrefix(link, backend.LinkPrefix) },
-		Used: used,
+		Used: used, Reaches: reaches,
 	})
 	if err != nil {
 		return err

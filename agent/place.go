@@ -3,7 +3,11 @@ package agent
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"reflect"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
@@ -16,33 +20,64 @@ import (
 type place struct {
 	choice     underlay.Choice
 	mtu        int              // of the overlay, bytes
+	overhead   string           // what the backend takes of the underlay's MTU, "" for nothing
 	attributes registry.Backend // what peers need
+}
+
+// equal says whether the places are the same to backends and peers.
+func (p place) equal(o place) bool {
+	return p.mtu == o.mtu && p.attributes.Equal(o.attributes) && reflect.DeepEqual(p.underlay(), o.underlay())
+}
+
+// arithmetic is where the overlay's MTU comes from: "1450 = 1500 of eth0 - 50 for
+// VXLAN over IPv4".
+func (p place) arithmetic() string {
+	s := fmt.Sprintf("%d of %s", p.choice.MTU, p.choice.MTUFrom)
+	if p.overhead != "" {
+		s = fmt.Sprintf("%d = %s - %s", p.mtu, s, p.overhead)
+	}
+	return s
 }
 
 // underlay is the place as backends know it.
 func (p place) underlay() backend.Underlay {
-	return backend.Underlay{Interface: p.choice.Interface, Index: p.choice.Index, MTU: p.choice.MTU, Addrs: p.choice.Addrs}
+	return backend.Underlay{Interface: p.choice.Interface, Index: p.choice.Index, MTU: p.choice.MTU, Addrs: p.choice.Addrs, Own: p.choice.Own, Devices: p.choice.Devices}
 }
 
 // awaitUnderlay blocks until the host has a device and address the backend can
-// work on.
+// work on. It looks again whenever the kernel tells of a change.
 func (r *runner) awaitUnderlay(ctx context.Context, n registry.Network) (place, error) {
 	retry := newPause()
 	for {
+		_, _, changed := r.env.kernel.get()
 		p, err := r.locate(n)
 		if err == nil {
 			r.showPlace(n, p)
 			return p, nil
 		}
+		r.displaced()
 		r.wait(checkUnderlay, fmt.Sprintf("waiting for the underlay: %v", err))
-		if err := retry.wait(ctx); err != nil {
-			return place{}, err
+		select {
+		case <-ctx.Done():
+			return place{}, ctx.Err()
+		case <-time.After(retry.next()):
+		case <-changed:
+			if err := sleep(ctx, settle); err != nil {
+				return place{}, err
+			}
 		}
 	}
 }
 
 func (r *runner) locate(n registry.Network) (place, error) {
-	choice, err := r.env.selectUnderlay(r.config.Underlay, n.Plan.Prefixes())
+	var peers []netip.Addr
+	if r.carrier.carries != nil {
+		for _, lease := range r.carrier.carries.leases {
+			peers = append(peers, lease.PublicIPs...)
+		}
+	}
+	r.show(func(v *view) { v.remote = append(peers[:len(peers):len(peers)], r.config.Underlay.CanReach) })
+	choice, err := r.env.selectUnderlay(r.config.Underlay, n.Plan.Prefixes(), peers)
 	if err != nil {
 		return place{}, err
 	}
@@ -51,16 +86,45 @@ func (r *runner) locate(n registry.Network) (place, error) {
 	if err != nil {
 		return place{}, fmt.Errorf("backend %s on %s: %w", r.carrier.kind, choice.Interface, err)
 	}
-	p.mtu = advert.MTU
+	p.mtu, p.overhead = advert.MTU, advert.Overhead
 	p.attributes, err = registry.NewBackend(r.carrier.kind, advert.Attributes)
 	return p, err
+}
+
+// displaced says that the underlay is not to be had at the moment: any device may
+// become it.
+func (r *runner) displaced() { r.show(func(v *view) { v.placed = false }) }
+
+// patience is the pause between a change of the kernel and the look at it after a
+// failure that is tried again after retry. An underlay that is waited for may be
+// what changed; without one a datapath writes nothing that would be told.
+func (r *runner) patience(retry time.Duration) time.Duration {
+	if !r.shown().placed {
+		return settle
+	}
+	return min(retry, longestCalm)
+}
+
+// usesLink says whether the underlay depends on the device, or may come to.
+func (r *runner) usesLink(link string) bool {
+	v := r.shown()
+	return !v.placed || slices.Contains(v.devices, link) || underlay.Names(r.config.Underlay, link)
+}
+
+// reaches says whether packets to other hosts may take a route to the prefix.
+func (r *runner) reaches(prefix netip.Prefix) bool {
+	return slices.ContainsFunc(r.shown().remote, prefix.Contains)
 }
 
 func (r *runner) showPlace(n registry.Network, p place) {
 	r.check(checkUnderlay, api.Passing, fmt.Sprintf("%s (%s)", p.choice.Interface, p.choice.Reason))
 	r.show(func(v *view) {
-		v.local.Backend, v.local.MTU = n.Backend.Type, p.mtu
+		v.local.Backend, v.local.MTU, v.local.MTUReason = n.Backend.Type, p.mtu, p.arithmetic()
 		v.local.Underlay = api.Underlay{Interface: p.choice.Interface, MTU: p.choice.MTU, Addresses: p.choice.Addrs, Reason: p.choice.Reason}
+		if !slices.Equal(p.choice.Own, p.choice.Addrs) {
+			v.local.Underlay.Own = p.choice.Own
+		}
+		v.placed, v.devices = true, p.choice.Devices
 	})
 }
 
@@ -83,14 +147,16 @@ func (r *runner) makeClaim(n registry.Network, p place) registry.Claim {
 func (r *runner) relocate(n registry.Network, before place) place {
 	now, err := r.locate(n)
 	if err != nil {
+		r.displaced()
 		r.check(checkUnderlay, api.Warning, fmt.Sprintf("keeping %s: %v", before.choice.Interface, err))
 		return before
 	}
 	r.showPlace(n, now)
-	if reflect.DeepEqual(now, before) {
-		return before
+	if now.equal(before) {
+		return now
 	}
-	r.log.Info("underlay changed", "link", now.choice.Interface, "addresses", fmt.Sprint(now.choice.Addrs), "mtu", now.choice.MTU)
+	r.log.Info("underlay changed", "link", now.choice.Interface, "addresses", fmt.Sprint(now.choice.Addrs), "mtu", now.choice.MTU, "devices", strings.Join(now.choice.Devices, " "),
+		"because", now.choice.Reason)
 	if idle, ok := r.env.registry.(interface{ Close() error }); ok && !reflect.DeepEqual(now.choice.Addrs, before.choice.Addrs) {
 		// Connections from an address that is gone would take the claim nowhere.
 		if err := idle.Close(); err != nil {

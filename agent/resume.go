@@ -226,7 +226,7 @@ func (r *runner) standIn(ctx context.Context, found recollected, first chan<- st
 		switch healed, err := r.keepOn(ctx, found.network, &state); {
 		case err != nil: // its own writes would make it try at once, for ever
 			pause := retry.next()
-			failed, calm = time.After(pause), min(pause, longestCalm)
+			failed, calm = time.After(pause), r.patience(pause)
 		default:
 			calm = r.calmer(calm, healed)
 			retry.reset()
@@ -262,16 +262,18 @@ func (r *runner) keepOn(ctx context.Context, n registry.Network, s *backend.Stat
 		s.MTU, s.Underlay = p.mtu, p.underlay()
 		r.showPlace(n, p)
 	case s.MTU == 0:
+		r.displaced()
 		r.check(checkUnderlay, api.Critical, fmt.Sprintf("waiting for the underlay: %v", err))
 		return false, err
 	default:
+		r.displaced()
 		r.check(checkUnderlay, api.Warning, fmt.Sprintf("keeping %s: %v", s.Underlay.Interface, err))
 	}
 	report, err := r.carrier.apply(ctx, *s)
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}
-	r.show(func(v *view) { v.report, v.local.Peers = report, report.Peers })
+	r.show(func(v *view) { v.report, v.local.Peers, v.local.Notes = report, report.Peers, report.Notes })
 	if err != nil {
 		r.failing(checkDatapath, api.Critical, advice.Datapath, err)
 		return false, err

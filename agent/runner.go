@@ -148,6 +148,9 @@ type view struct {
 	local      api.Local
 	report     backend.Report
 	counter    backend.Counter // nil when the backend does not count
+	placed     bool            // there is an underlay
+	devices    []string        // what it depends on
+	remote     []netip.Addr    // what peers and the underlay's can_reach are reached at
 }
 
 func newRunner(env *environment, c config.Config, local config.Network) *runner {

@@ -75,11 +75,13 @@ type Local struct {
 	State      string         `json:"state"`             // one sentence: "running", or what it waits for
 	Subnets    []netip.Prefix `json:"subnets"`           // empty until leased
 	MTU        int            `json:"mtu"`               // bytes, 0 until known
+	MTUReason  string         `json:"mtu_reason"`        // the arithmetic behind it, "" until known
 	Backend    string         `json:"backend"`           // type
 	Link       string         `json:"link"`              // device
 	SubnetFile string         `json:"subnet_file"`       //
 	Underlay   Underlay       `json:"underlay"`          //
 	Peers      int            `json:"peers"`             // in the datapath
+	Notes      []string       `json:"notes,omitempty"`   // what the backend chose by itself, and why
 	Differs    []string       `json:"differs,omitempty"` // where the agent's file and the store's definition differ
 	Applied    time.Time      `json:"applied,omitzero"`  // last successful Apply
 	Renewed    time.Time      `json:"renewed,omitzero"`  // last successful renewal of the lease
@@ -89,8 +91,9 @@ type Local struct {
 type Underlay struct {
 	Interface string       `json:"interface"`
 	MTU       int          `json:"mtu"`
-	Addresses []netip.Addr `json:"addresses"`
-	Reason    string       `json:"reason"` // why it was chosen
+	Addresses []netip.Addr `json:"addresses"`     // that other hosts send to
+	Own       []netip.Addr `json:"own,omitempty"` // that stand behind them on this host, when they are others (NAT)
+	Reason    string       `json:"reason"`        // why it was chosen
 }
 
 // NetworkList is the answer of GET /v1/networks.

@@ -75,15 +75,18 @@ type Config struct {
 
 // Underlay is the host's place on the network between hosts.
 type Underlay struct {
-	Interface string       // the device that really sends
+	Interface string       // the device that was chosen
 	Index     int          // its ifindex
-	MTU       int          // bytes
-	Addrs     []netip.Addr // public addresses on it, the first is the one peers use
+	MTU       int          // bytes, the least on the ways packets leave
+	Addrs     []netip.Addr // public addresses, one a family; the first is the one peers send to
+	Devices   []string     // that packets leave through, Interface and what it stands on among them
+	Own       []netip.Addr // the host's own address behind each of Addrs: another one behind NAT, zero for none; nil: they are its own
 }
 
 // Advertisement is what a host publishes about its end of the network.
 type Advertisement struct {
 	MTU        int             // of the overlay, bytes
+	Overhead   string          // what takes the difference to the underlay's MTU: "50 for VXLAN over IPv4"; "" for none
 	Attributes json.RawMessage // JSON object without "type", stable over restarts
 }
 
@@ -128,6 +131,7 @@ type Report struct {
 	Healed  []Repair // differences that were not caused by a changed State, healed
 	Skipped []Skip   // peers that could not be used
 	Peers   int      // peers in place
+	Notes   []string // what the backend chose by itself, and why, for people
 }
 
 // Repair is one thing that somebody else had changed.

@@ -27,6 +27,35 @@ func PublicIPs(peers []Peer) []netip.Addr {
 	return slices.Compact(out)
 }
 
+// Outer is the address to send to over a, an underlay of one address family. The
+// peer's first address says in which family it receives; reason is why there is
+// none.
+func (p Peer) Outer(a netip.Addr) (outer netip.Addr, reason string) {
+	for i, ip := range p.PublicIPs {
+		if ip = ip.Unmap(); ip.IsValid() && ip.Is4() == a.Is4() {
+			if i > 0 {
+				return ip, fmt.Sprintf("receives over %s, and this host over %s", Family(p.PublicIPs[0]), Family(a))
+			}
+			return ip, ""
+		}
+	}
+	return netip.Addr{}, "no " + Family(a) + " public address"
+}
+
+// Source is the host's own address that packets are sent from, that behind the
+// first public one.
+func (u Underlay) Source() (netip.Addr, error) {
+	switch {
+	case len(u.Addrs) == 0 || !u.Addrs[0].IsValid():
+		return netip.Addr{}, fmt.Errorf("underlay %s has no public address", u.Interface)
+	case len(u.Own) == 0:
+		return u.Addrs[0].Unmap(), nil
+	case !u.Own[0].IsValid():
+		return netip.Addr{}, fmt.Errorf("underlay %s has no %s address of its own to send from behind the public %s", u.Interface, Family(u.Addrs[0]), u.Addrs[0])
+	}
+	return u.Own[0].Unmap(), nil
+}
+
 // Family is the address's family in words, for reasons people read.
 func Family(a netip.Addr) string {
 	if a.Is4() {

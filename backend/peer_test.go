@@ -51,6 +51,33 @@ func TestSortedPeersDependsOnThePeersAlone(t *testing.T) {
 	}
 }
 
+func TestOuter(t *testing.T) {
+	addrs := func(texts ...string) (out []netip.Addr) {
+		for _, s := range texts {
+			out = append(out, netip.MustParseAddr(s))
+		}
+		return out
+	}
+	v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	for _, tt := range []struct {
+		over   netip.Addr
+		peer   []netip.Addr
+		want   netip.Addr
+		reason string
+	}{
+		{v4, addrs("192.0.2.2", "2001:db8::2"), netip.MustParseAddr("192.0.2.2"), ""},
+		{v4, addrs("::ffff:192.0.2.2"), netip.MustParseAddr("192.0.2.2"), ""},
+		{v6, addrs("2001:db8::2", "192.0.2.2"), netip.MustParseAddr("2001:db8::2"), ""},
+		{v6, addrs("192.0.2.2", "2001:db8::2"), netip.MustParseAddr("2001:db8::2"), "receives over IPv4, and this host over IPv6"},
+		{v4, addrs("2001:db8::2"), netip.Addr{}, "no IPv4 public address"},
+		{v6, nil, netip.Addr{}, "no IPv6 public address"},
+	} {
+		if got, reason := (Peer{PublicIPs: tt.peer}).Outer(tt.over); got != tt.want || reason != tt.reason {
+			t.Errorf("over %s to %v: %v, %q", tt.over, tt.peer, got, reason)
+		}
+	}
+}
+
 func TestPublicIP(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	p := Peer{PublicIPs: []netip.Addr{v6, v4}}

@@ -53,9 +53,10 @@ func newFakeAgent(t *testing.T) *fakeAgent {
 				Pools: []api.Pool{
 					{Prefix: prefix("10.5.0.0/16"), SubnetLen: 24, Min: addr("10.5.1.0"), Max: addr("10.5.255.0")},
 					{Prefix: prefix("fd00:5::/48"), SubnetLen: 64, Min: addr("fd00:5:0:1::"), Max: addr("fd00:5:0:ffff::")}},
-				Local: &api.Local{State: "running", MTU: 1450, Backend: "vxlan", Link: "leno-default",
+				Local: &api.Local{State: "running", MTU: 1450, MTUReason: "1450 = 1500 of eth0 - 50 for VXLAN over IPv4",
+					Notes: []string{"checksum offload on: no fault is known of Linux 6.18.4 with the driver virtio_net"}, Backend: "vxlan", Link: "leno-default",
 					Subnets: []netip.Prefix{prefix("10.5.34.0/24"), prefix("fd00:5:0:22::/64")}, SubnetFile: "/run/leno/default.env",
-					Underlay: api.Underlay{Interface: "eth0", MTU: 1500, Addresses: []netip.Addr{addr("192.0.2.34")}, Reason: "the default route's interface"},
+					Underlay: api.Underlay{Interface: "eth0", MTU: 1500, Addresses: []netip.Addr{addr("192.0.2.34")}, Reason: "the IPv4 default route leaves through it"},
 					Peers:    1, Applied: now.Add(-4 * time.Second), Renewed: now.Add(-31 * time.Second)}},
 		},
 		leases: []api.Lease{

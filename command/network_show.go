@@ -1,9 +1,12 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,14 +46,10 @@ func writeNetwork(w io.Writer, n api.Network, now time.Time) {
 		return
 	}
 	fmt.Fprintln(w, "\nThis host:")
-	mtu := ""
-	if l.MTU > 0 {
-		mtu = strconv.Itoa(l.MTU)
-	}
 	pairs(w, []pair{
 		{"State", l.State},
 		{"Subnets", join(l.Subnets, ", ")},
-		{"MTU", mtu},
+		{"MTU", cmp.Or(l.MTUReason, number(l.MTU))},
 		{"Device", l.Link},
 		{"Underlay", describeUnderlay(l.Underlay)},
 		{"Subnet file", l.SubnetFile},
@@ -72,13 +71,22 @@ func describeUnderlay(u api.Underlay) string {
 	}
 	parts := []string{u.Interface}
 	if len(u.Addresses) > 0 {
-		parts = append(parts, join(u.Addresses, ", "))
+		parts = append(parts, join(u.Addresses, ", ")+behind(u.Own))
 	}
 	text := strings.Join(append(parts, fmt.Sprintf("MTU %d", u.MTU)), ", ")
 	if u.Reason != "" {
 		text += ": " + u.Reason
 	}
 	return text
+}
+
+// behind tells of the addresses that stand behind public ones.
+func behind(own []netip.Addr) string {
+	list := slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool { return !a.IsValid() })
+	if len(list) == 0 {
+		return ""
+	}
+	return " from " + join(list, ", ")
 }
 
 // ago is "5s ago", or "never".

@@ -82,6 +82,7 @@ func writeStatus(w io.Writer, out statusOutput, now time.Time) {
 		{"Registry", out.Agent.Registry},
 	})
 	writeStatusNetworks(w, out)
+	writeStanding(w, out.Networks)
 	writeChecks(w, out.Health, now)
 }
 
@@ -106,6 +107,25 @@ func writeStatusNetworks(w io.Writer, out statusOutput) {
 	}
 	table(w, []column{{title: "NETWORK", cut: true}, {title: "STATUS"}, {title: "SUBNET"}, {title: "BACKEND", cut: true},
 		{title: "DEVICE", cut: true}, {title: "MTU"}, {title: "PEERS"}}, rows)
+}
+
+// writeStanding explains where each network stands: its underlay, its MTU, and
+// what the backend chose by itself.
+func writeStanding(w io.Writer, networks []api.Network) {
+	for i, n := range networks {
+		if i == 0 {
+			fmt.Fprintln(w)
+		}
+		if text := describeUnderlay(n.Local.Underlay); text != "" {
+			note(w, "", fmt.Sprintf("%s: underlay %s", n.Name, text))
+		}
+		if n.Local.MTUReason != "" {
+			note(w, "", fmt.Sprintf("%s: MTU %s", n.Name, n.Local.MTUReason))
+		}
+		for _, text := range n.Local.Notes {
+			note(w, "", fmt.Sprintf("%s: %s", n.Name, text))
+		}
+	}
 }
 
 // writeChecks names what is not passing and why.

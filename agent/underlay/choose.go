@@ -14,48 +14,6 @@ import (
 // ownPrefix begins the names of leno's devices.
 const ownPrefix = "leno-"
 
-// defaultMTU stands in where no device tells: Ethernet's.
-const defaultMTU = 1500
-
-// Host is what the choice is made from.
-type Host struct {
-	Links    []Link         // by index
-	Defaults []DefaultRoute // in any order
-	Reach    Route          // to the address asked for, unless ReachErr
-	ReachErr error
-}
-
-// Link is one interface.
-type Link struct {
-	Name     string
-	Index    int
-	MTU      int // bytes
-	Up       bool
-	Loopback bool
-	Addrs    []Address // in the kernel's order: primary before secondary
-}
-
-// Address is one address of an interface.
-type Address struct {
-	Addr       netip.Addr
-	Tentative  bool // not yet, or never, found to be unique: must not be used
-	Deprecated bool // not for new connections
-	Temporary  bool // replaced every few hours (RFC 8981)
-}
-
-// DefaultRoute is one default route of the main table.
-type DefaultRoute struct {
-	Link   int // ifindex
-	Metric int
-	IPv6   bool
-}
-
-// Route is where packets to an address leave.
-type Route struct {
-	Link   int        // ifindex
-	Source netip.Addr // the address the kernel would send from
-}
-
 // selector is one choice under way.
 type selector struct {
 	host   Host
@@ -64,7 +22,8 @@ type selector struct {
 	public Public
 }
 
-// choose is pure: the same host and settings give the same choice.
+// choose is pure: the same host and settings give the same choice. Its MTU is
+// left to measure.
 func choose(host Host, u config.Underlay, need Need, public Public) (Choice, error) {
 	s := selector{host, u, need, public}
 	if !need.IPv4 && !need.IPv6 {
@@ -101,7 +60,7 @@ func (s selector) byInterfaces() (Choice, bool, error) {
 				reason += ", although it is " + is
 			}
 			choice, ok := s.take(l, addr, reason)
-			if !ok {
+			if !ok || owns && !choice.has(addr) {
 				return Choice{}, false, fmt.Errorf("%w: %s, the first of underlay.interfaces that exists, %s; this host has %s",
 					ErrNone, want, s.unusable(l), s.candidates())
 			}
@@ -148,7 +107,7 @@ func (s selector) byReach() (Choice, bool, error) {
 	for _, l := range s.host.Links {
 		// The route to an address of this host itself goes over loopback; the
 		// interface that owns it is meant.
-		if s.host.Reach.Link != l.Index && !slices.ContainsFunc(l.Addrs, func(a Address) bool { return a.Addr == s.u.CanReach }) {
+		if !slices.Contains(s.host.Reach.Hops, l.Index) && !slices.ContainsFunc(l.Addrs, func(a Address) bool { return a.Addr == s.u.CanReach }) {
 			continue
 		}
 		if len(s.oddities(l)) > 0 {
@@ -161,29 +120,28 @@ func (s selector) byReach() (Choice, bool, error) {
 	return Choice{}, false, nil
 }
 
-// byDefaultRoute tries IPv4's routes first, each family's by metric, as the
-// kernel does.
+// byDefaultRoute tries the main table's routes first, IPv4's before IPv6's, each
+// family's by metric, as the kernel does.
 func (s selector) byDefaultRoute() (Choice, bool, error) {
 	routes := slices.Clone(s.host.Defaults)
 	slices.SortStableFunc(routes, func(a, b DefaultRoute) int {
-		if a.IPv6 != b.IPv6 {
-			if b.IPv6 {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Compare(a.Metric, b.Metric)
+		return cmp.Or(compareBool(a.Table != 0, b.Table != 0), compareBool(a.IPv6, b.IPv6),
+			cmp.Compare(a.Table, b.Table), cmp.Compare(a.Metric, b.Metric))
 	})
 	for _, r := range routes {
 		if r.IPv6 && !s.need.IPv6 || !r.IPv6 && !s.need.IPv4 {
 			continue
 		}
-		for _, l := range s.host.Links {
-			if l.Index != r.Link || len(s.oddities(l)) > 0 {
+		for _, hop := range r.Hops {
+			l, ok := s.host.link(hop)
+			if !ok || len(s.oddities(l)) > 0 {
 				continue
 			}
-			family := map[bool]string{false: "IPv4", true: "IPv6"}[r.IPv6]
-			if choice, ok := s.take(l, netip.Addr{}, fmt.Sprintf("the %s default route leaves through it", family)); ok {
+			if choice, ok := s.take(l, r.Source, fmt.Sprintf("the %s leaves through it", r)); ok {
+				if choice.Addrs[0].Is6() { // who asks for nothing gets IPv4 where there is IPv4
+					slices.Reverse(choice.Addrs)
+					slices.Reverse(choice.Own)
+				}
 				return choice, true, nil
 			}
 		}
@@ -191,34 +149,49 @@ func (s selector) byDefaultRoute() (Choice, bool, error) {
 	return Choice{}, false, nil
 }
 
-// take makes the link the choice, unless it leaves no address.
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// take makes the link the choice, unless it leaves no address. The family of the
+// address that is preferred comes first: it is the one that was asked for.
 func (s selector) take(l Link, prefer netip.Addr, reason string) (Choice, bool) {
-	c := Choice{Interface: l.Name, Index: l.Index, MTU: l.MTU, Reason: reason}
-	for _, family := range []struct {
-		wanted bool
-		public netip.Addr
-		v6     bool
-		from   string
-	}{
-		{s.need.IPv4, s.public.IPv4, false, "underlay.public_ip"},
-		{s.need.IPv6, s.public.IPv6, true, "underlay.public_ipv6"},
-	} {
-		if !family.wanted {
+	c := Choice{Interface: l.Name, Index: l.Index, Reason: reason}
+	families := []family{{s.need.IPv4, s.public.IPv4, false, "underlay.public_ip"}, {s.need.IPv6, s.public.IPv6, true, "underlay.public_ipv6"}}
+	if prefer.Is6() {
+		slices.Reverse(families)
+	}
+	for _, f := range families {
+		if !f.wanted {
 			continue
 		}
-		if family.public.IsValid() {
-			c.Addrs = append(c.Addrs, family.public)
-			c.Reason += fmt.Sprintf("; address %s from %s", family.public, family.from)
-		} else if a, ok := s.address(l, prefer, family.v6); ok {
-			c.Addrs = append(c.Addrs, a)
+		own, ok := s.address(l, prefer, f.v6)
+		if f.public.IsValid() {
+			c.Addrs = append(c.Addrs, f.public)
+			c.Reason += fmt.Sprintf("; address %s from %s", f.public, f.from)
+			if s.host.has(f.public) {
+				own = f.public
+			}
+			c.Own = append(c.Own, own)
+		} else if ok {
+			c.Addrs, c.Own = append(c.Addrs, own), append(c.Own, own)
 		}
 	}
-	if l.Loopback {
-		// Packets from an address on loopback leave through another device.
-		c.MTU = s.egressMTU()
-		c.Reason += fmt.Sprintf("; MTU %d of the default route's interface", c.MTU)
-	}
 	return c, len(c.Addrs) > 0
+}
+
+// family is what is asked for in one address family.
+type family struct {
+	wanted bool
+	public netip.Addr // from the setting from, if valid
+	v6     bool
+	from   string
 }
 
 // address is the link's best one of a family: the one asked for, else the first
@@ -232,7 +205,7 @@ func (s selector) address(l Link, prefer netip.Addr, v6 bool) (netip.Addr, bool)
 		r := 2
 		if a.Addr == prefer {
 			r = 3
-		} else if a.Deprecated || a.Temporary {
+		} else if a.Deprecated || a.Temporary || a.Narrow {
 			r = 1
 		}
 		if r > rank {
@@ -274,16 +247,4 @@ func (s selector) oddities(l Link) []string {
 		out = append(out, "leno's own")
 	}
 	return out
-}
-
-func (s selector) egressMTU() int {
-	mtu := 0
-	for _, r := range s.host.Defaults {
-		for _, l := range s.host.Links {
-			if l.Index == r.Link && (mtu == 0 || l.MTU < mtu) {
-				mtu = l.MTU
-			}
-		}
-	}
-	return cmp.Or(mtu, defaultMTU)
 }

@@ -27,11 +27,13 @@ func addrs(list ...string) []Address {
 	return out
 }
 
+func via(hops ...int) Route { return Route{Hops: hops} }
+
 // lab is a host with everything that could be mistaken for the underlay.
 func lab() Host {
 	return Host{
 		Links: []Link{
-			{Name: "lo", Index: 1, MTU: 65536, Up: true, Loopback: true, Addrs: addrs("127.0.0.1", "203.0.113.9", "::1")},
+			{Name: "lo", Index: 1, MTU: 65536, Up: true, Loopback: true, Ends: true, Addrs: addrs("127.0.0.1", "203.0.113.9", "::1")},
 			{Name: "eth0", Index: 2, MTU: 1500, Up: true, Addrs: addrs("192.0.2.34", "192.0.2.35", "2001:db8::f0 temporary", "2001:db8::d deprecated", "2001:db8::34", "fe80::1")},
 			{Name: "eth1", Index: 3, MTU: 9000, Up: true, Addrs: addrs("10.1.0.34", "fe80::2")},
 			{Name: "eth2", Index: 4, MTU: 1500, Up: false, Addrs: addrs("10.2.0.34")},
@@ -41,7 +43,7 @@ func lab() Host {
 			{Name: "leno-default", Index: 8, MTU: 1450, Up: true, Addrs: addrs("10.5.34.0")},
 			{Name: "spare", Index: 9, MTU: 1500, Up: true},
 		},
-		Defaults: []DefaultRoute{{Link: 6, Metric: 10, IPv6: true}, {Link: 3, Metric: 200}, {Link: 2, Metric: 100}},
+		Defaults: []DefaultRoute{{Route: via(6), Metric: 10, IPv6: true}, {Route: via(3), Metric: 200}, {Route: via(2), Metric: 100}},
 	}
 }
 
@@ -51,7 +53,7 @@ func TestChoose(t *testing.T) {
 	both := Need{IPv4: true, IPv6: true, Overlay: overlay}
 	v4, v6 := Need{IPv4: true, Overlay: overlay}, Need{IPv6: true, Overlay: overlay}
 	reach := func(link int, source string) func(*Host) {
-		return func(h *Host) { h.Reach = Route{Link: link, Source: netip.MustParseAddr(source)} }
+		return func(h *Host) { h.Reach = Route{Hops: []int{link}, Source: netip.MustParseAddr(source)} }
 	}
 	for _, tt := range []struct {
 		name   string
@@ -61,69 +63,102 @@ func TestChoose(t *testing.T) {
 		change func(*Host)
 
 		link   string
-		mtu    int
 		addrs  string
+		own    string // when not addrs
 		reason string
 	}{
 		{name: "default route of the lowest metric, IPv4 before IPv6", need: both,
-			link: "eth0", mtu: 1500, addrs: "192.0.2.34 2001:db8::34", reason: "the IPv4 default route leaves through it"},
+			link: "eth0", addrs: "192.0.2.34 2001:db8::34", reason: "the IPv4 default route leaves through it"},
 		{name: "IPv4 alone", need: v4,
-			link: "eth0", mtu: 1500, addrs: "192.0.2.34", reason: "the IPv4 default route leaves through it"},
+			link: "eth0", addrs: "192.0.2.34", reason: "the IPv4 default route leaves through it"},
 		{name: "IPv6 alone takes IPv6's default route", need: v6,
-			link: "six", mtu: 1480, addrs: "fd00:6::1", reason: "the IPv6 default route leaves through it"},
+			link: "six", addrs: "fd00:6::1", reason: "the IPv6 default route leaves through it"},
 		{name: "next default route when the first has no address", need: v4,
-			change: func(h *Host) { h.Defaults = append(h.Defaults, DefaultRoute{Link: 5}) },
-			link:   "eth0", mtu: 1500, addrs: "192.0.2.34", reason: "the IPv4 default route leaves through it"},
+			change: func(h *Host) { h.Defaults = append(h.Defaults, DefaultRoute{Route: via(5)}) },
+			link:   "eth0", addrs: "192.0.2.34", reason: "the IPv4 default route leaves through it"},
 		{name: "IPv6's default route when IPv4 has none", need: both,
 			change: func(h *Host) { h.Defaults = h.Defaults[:1] },
-			link:   "six", mtu: 1480, addrs: "fd00:6::1", reason: "the IPv6 default route leaves through it"},
+			link:   "six", addrs: "fd00:6::1", reason: "the IPv6 default route leaves through it"},
 
 		{name: "interface by name", u: config.Underlay{Interfaces: []string{"bond0", "eth1", "eth0"}}, need: both,
-			link: "eth1", mtu: 9000, addrs: "10.1.0.34", reason: "first of underlay.interfaces that exists: eth1"},
+			link: "eth1", addrs: "10.1.0.34", reason: "first of underlay.interfaces that exists: eth1"},
 		{name: "interface by address, which is the one used", u: config.Underlay{Interfaces: []string{"192.0.2.10", "192.0.2.35"}}, need: both,
-			link: "eth0", mtu: 1500, addrs: "192.0.2.35 2001:db8::34", reason: "first of underlay.interfaces that exists: 192.0.2.35 on eth0"},
+			link: "eth0", addrs: "192.0.2.35 2001:db8::34", reason: "first of underlay.interfaces that exists: 192.0.2.35 on eth0"},
 		{name: "interface by an IPv6 address", u: config.Underlay{Interfaces: []string{"2001:db8::d"}}, need: v6,
-			link: "eth0", mtu: 1500, addrs: "2001:db8::d", reason: "first of underlay.interfaces that exists: 2001:db8::d on eth0"},
+			link: "eth0", addrs: "2001:db8::d", reason: "first of underlay.interfaces that exists: 2001:db8::d on eth0"},
 		{name: "a named interface that is down", u: config.Underlay{Interfaces: []string{"eth2"}}, need: both,
-			link: "eth2", mtu: 1500, addrs: "10.2.0.34", reason: "first of underlay.interfaces that exists: eth2, although it is down"},
-		{name: "an address on loopback, with the MTU of what really sends", u: config.Underlay{Interfaces: []string{"lo"}}, need: v4,
-			link: "lo", mtu: 1480, addrs: "203.0.113.9",
-			reason: "first of underlay.interfaces that exists: lo, although it is loopback; MTU 1480 of the default route's interface"},
+			link: "eth2", addrs: "10.2.0.34", reason: "first of underlay.interfaces that exists: eth2, although it is down"},
+		{name: "an address on loopback", u: config.Underlay{Interfaces: []string{"lo"}}, need: v4,
+			link: "lo", addrs: "203.0.113.9",
+			reason: "first of underlay.interfaces that exists: lo, although it is loopback"},
 		{name: "interfaces before expressions", u: config.Underlay{Interfaces: []string{"six"}, InterfaceRegex: []string{"^eth"}}, need: v6,
-			link: "six", mtu: 1480, addrs: "fd00:6::1", reason: "first of underlay.interfaces that exists: six"},
+			link: "six", addrs: "fd00:6::1", reason: "first of underlay.interfaces that exists: six"},
 
 		{name: "expression over names", u: config.Underlay{InterfaceRegex: []string{"^bond", "^eth[1-9]"}}, need: both,
-			link: "eth1", mtu: 9000, addrs: "10.1.0.34", reason: `underlay.interface_regex "^eth[1-9]" matches the name eth1`},
+			link: "eth1", addrs: "10.1.0.34", reason: `underlay.interface_regex "^eth[1-9]" matches the name eth1`},
 		{name: "expression over addresses, down and overlay left out", u: config.Underlay{InterfaceRegex: []string{`^10\.[25]\.`, `^192\.0\.2\.35`}}, need: both,
-			link: "eth0", mtu: 1500, addrs: "192.0.2.35 2001:db8::34", reason: `underlay.interface_regex "^192\\.0\\.2\\.35" matches the address 192.0.2.35 on eth0`},
+			link: "eth0", addrs: "192.0.2.35 2001:db8::34", reason: `underlay.interface_regex "^192\\.0\\.2\\.35" matches the address 192.0.2.35 on eth0`},
 		{name: "expressions in their order", u: config.Underlay{InterfaceRegex: []string{"eth1", "eth0"}}, need: v4,
-			link: "eth1", mtu: 9000, addrs: "10.1.0.34", reason: `underlay.interface_regex "eth1" matches the name eth1`},
+			link: "eth1", addrs: "10.1.0.34", reason: `underlay.interface_regex "eth1" matches the name eth1`},
 		{name: "expression passes over links without an address", u: config.Underlay{InterfaceRegex: []string{"^(lo|leno|eth[23]|spare|eth1)"}}, need: both,
-			link: "eth1", mtu: 9000, addrs: "10.1.0.34", reason: `underlay.interface_regex "^(lo|leno|eth[23]|spare|eth1)" matches the name eth1`},
+			link: "eth1", addrs: "10.1.0.34", reason: `underlay.interface_regex "^(lo|leno|eth[23]|spare|eth1)" matches the name eth1`},
 		{name: "expression after interfaces that do not exist", u: config.Underlay{Interfaces: []string{"bond0"}, InterfaceRegex: []string{"eth1"}}, need: v4,
-			link: "eth1", mtu: 9000, addrs: "10.1.0.34", reason: `underlay.interface_regex "eth1" matches the name eth1`},
+			link: "eth1", addrs: "10.1.0.34", reason: `underlay.interface_regex "eth1" matches the name eth1`},
 
 		{name: "the way to an address, and the address used on it", u: config.Underlay{CanReach: netip.MustParseAddr("192.0.2.1")}, need: both,
 			change: reach(2, "192.0.2.35"),
-			link:   "eth0", mtu: 1500, addrs: "192.0.2.35 2001:db8::34", reason: "the route to underlay.can_reach 192.0.2.1 leaves through it"},
+			link:   "eth0", addrs: "192.0.2.35 2001:db8::34", reason: "the route to underlay.can_reach 192.0.2.1 leaves through it"},
 		{name: "the way to an address of our own", u: config.Underlay{CanReach: netip.MustParseAddr("10.1.0.34")}, need: both,
 			change: reach(1, "10.1.0.34"),
-			link:   "eth1", mtu: 9000, addrs: "10.1.0.34", reason: "the route to underlay.can_reach 10.1.0.34 leaves through it"},
+			link:   "eth1", addrs: "10.1.0.34", reason: "the route to underlay.can_reach 10.1.0.34 leaves through it"},
 		{name: "expressions before the way to an address", u: config.Underlay{InterfaceRegex: []string{"^eth0$"}, CanReach: netip.MustParseAddr("10.1.0.1")}, need: v4,
 			change: reach(3, "10.1.0.34"),
-			link:   "eth0", mtu: 1500, addrs: "192.0.2.34", reason: `underlay.interface_regex "^eth0$" matches the name eth0`},
+			link:   "eth0", addrs: "192.0.2.34", reason: `underlay.interface_regex "^eth0$" matches the name eth0`},
 
 		{name: "public addresses replace the interface's", u: config.Underlay{Interfaces: []string{"eth0"}}, need: both,
 			public: Public{IPv4: netip.MustParseAddr("198.51.100.1"), IPv6: netip.MustParseAddr("2001:db8:ffff::1")},
-			link:   "eth0", mtu: 1500, addrs: "198.51.100.1 2001:db8:ffff::1",
+			link:   "eth0", addrs: "198.51.100.1 2001:db8:ffff::1", own: "192.0.2.34 2001:db8::34",
 			reason: "first of underlay.interfaces that exists: eth0; address 198.51.100.1 from underlay.public_ip; address 2001:db8:ffff::1 from underlay.public_ipv6"},
 		{name: "a public address makes an interface without one fit", u: config.Underlay{Interfaces: []string{"spare"}}, need: both,
 			public: Public{IPv4: netip.MustParseAddr("198.51.100.1")},
-			link:   "spare", mtu: 1500, addrs: "198.51.100.1",
+			link:   "spare", addrs: "198.51.100.1", own: "-",
 			reason: "first of underlay.interfaces that exists: spare; address 198.51.100.1 from underlay.public_ip"},
+		{name: "a public address of another interface is the host's own", u: config.Underlay{Interfaces: []string{"eth0"}}, need: v4,
+			public: Public{IPv4: netip.MustParseAddr("203.0.113.9")},
+			link:   "eth0", addrs: "203.0.113.9",
+			reason: "first of underlay.interfaces that exists: eth0; address 203.0.113.9 from underlay.public_ip"},
+		{name: "an IPv6 address that is named carries", u: config.Underlay{Interfaces: []string{"2001:db8::34"}}, need: both,
+			link: "eth0", addrs: "2001:db8::34 192.0.2.34", reason: "first of underlay.interfaces that exists: 2001:db8::34 on eth0"},
+		{name: "an IPv6 address that matches carries", u: config.Underlay{InterfaceRegex: []string{"^2001:"}}, need: both,
+			link: "eth0", addrs: "2001:db8::f0 192.0.2.34", reason: `underlay.interface_regex "^2001:" matches the address 2001:db8::f0 on eth0`},
+		{name: "the way to an IPv6 address carries", u: config.Underlay{CanReach: netip.MustParseAddr("2001:db8::1")}, need: both,
+			change: reach(2, "2001:db8::34"),
+			link:   "eth0", addrs: "2001:db8::34 192.0.2.34", reason: "the route to underlay.can_reach 2001:db8::1 leaves through it"},
+		{name: "IPv6's default route does not make it carry", need: both,
+			change: func(h *Host) {
+				h.Defaults = []DefaultRoute{{Route: Route{Hops: []int{2}, Source: netip.MustParseAddr("2001:db8::34")}, IPv6: true}}
+			},
+			link: "eth0", addrs: "192.0.2.34 2001:db8::34", reason: "the IPv6 default route leaves through it"},
+		{name: "the default route's source", need: both,
+			change: func(h *Host) { h.Defaults[2].Source = netip.MustParseAddr("192.0.2.35") },
+			link:   "eth0", addrs: "192.0.2.35 2001:db8::34", reason: "the IPv4 default route leaves through it"},
+		{name: "the first next hop that fits", need: v4,
+			change: func(h *Host) { h.Defaults = []DefaultRoute{{Route: via(4, 5, 3, 2)}} },
+			link:   "eth1", addrs: "10.1.0.34", reason: "the IPv4 default route leaves through it"},
+		{name: "another table's default route when the main one has none", need: both,
+			change: func(h *Host) {
+				h.Defaults = []DefaultRoute{{Route: via(2), Table: 200}, {Route: via(3), Table: 100, Metric: 9}}
+			},
+			link: "eth1", addrs: "10.1.0.34", reason: "the IPv4 default route of table 100 leaves through it"},
+		{name: "the main table's IPv6 default route before another table's", need: both,
+			change: func(h *Host) { h.Defaults = append(h.Defaults[:1], DefaultRoute{Route: via(2), Table: 200}) },
+			link:   "six", addrs: "fd00:6::1", reason: "the IPv6 default route leaves through it"},
+		{name: "an address of the link's scope last", u: config.Underlay{Interfaces: []string{"eth0"}}, need: v4,
+			change: func(h *Host) { h.Links[1].Addrs[0].Narrow = true },
+			link:   "eth0", addrs: "192.0.2.35", reason: "first of underlay.interfaces that exists: eth0"},
 		{name: "a deprecated or temporary address rather than none", u: config.Underlay{Interfaces: []string{"eth0"}}, need: v6,
 			change: func(h *Host) { h.Links[1].Addrs = h.Links[1].Addrs[:4] },
-			link:   "eth0", mtu: 1500, addrs: "2001:db8::f0", reason: "first of underlay.interfaces that exists: eth0"},
+			link:   "eth0", addrs: "2001:db8::f0", reason: "first of underlay.interfaces that exists: eth0"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			host := lab()
@@ -134,9 +169,17 @@ func TestChoose(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := Choice{Interface: tt.link, MTU: tt.mtu, Reason: tt.reason}
+			want := Choice{Interface: tt.link, Reason: tt.reason}
 			for a := range strings.FieldsSeq(tt.addrs) {
 				want.Addrs = append(want.Addrs, netip.MustParseAddr(a))
+			}
+			want.Own = want.Addrs
+			if tt.own != "" {
+				want.Own = nil
+				for a := range strings.FieldsSeq(tt.own) {
+					own, _ := netip.ParseAddr(a) // "-" is none
+					want.Own = append(want.Own, own)
+				}
 			}
 			want.Index = host.Links[slices.IndexFunc(host.Links, func(l Link) bool { return l.Name == tt.link })].Index
 			if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
@@ -169,13 +212,16 @@ func TestNoneFits(t *testing.T) {
 		{"a named one exists without an address", config.Underlay{Interfaces: []string{"eth3", "eth0"}}, need, lab(), []string{
 			"eth3, the first of underlay.interfaces that exists, has no usable address: 169.254.1.1 is link-local",
 		}},
+		{"a named address that cannot be used", config.Underlay{Interfaces: []string{"fe80::1", "eth1"}}, Need{IPv4: true, IPv6: true}, lab(), []string{
+			"fe80::1, the first of underlay.interfaces that exists, has an address that is not usable: fe80::1 is link-local",
+		}},
 		{"no route", config.Underlay{CanReach: netip.MustParseAddr("10.9.9.9")}, need,
 			func() Host { h := lab(); h.ReachErr = errors.New("no route"); return h }(),
 			[]string{"underlay.can_reach 10.9.9.9 (no route)"}},
 		{"no default route", config.Underlay{}, need, func() Host { h := lab(); h.Defaults = nil; return h }(), []string{
 			"no interface fits the default (the default route's interface); ", "): has no default route; "}},
 		{"tentative alone", config.Underlay{}, Need{IPv6: true},
-			Host{Links: []Link{{Name: "e", Index: 2, Up: true, Addrs: addrs("2001:db8::1 tentative")}}, Defaults: []DefaultRoute{{Link: 2, IPv6: true}}},
+			Host{Links: []Link{{Name: "e", Index: 2, Up: true, Addrs: addrs("2001:db8::1 tentative")}}, Defaults: []DefaultRoute{{Route: via(2), IPv6: true}}},
 			[]string{"2001:db8::1 is tentative"}},
 		{"an empty host", config.Underlay{}, need, Host{}, []string{"this host has no interface"}},
 		{"no family", config.Underlay{}, Need{}, lab(), []string{"neither IPv4 nor IPv6 is wanted"}},

@@ -72,5 +72,8 @@ func (s selector) unusable(l Link) string {
 			out = append(out, fmt.Sprintf("%s is %s", a.Addr, flaw))
 		}
 	}
+	if len(out) < len(l.Addrs) {
+		return "has an address that is not usable: " + strings.Join(out, ", ")
+	}
 	return "has no usable address: " + strings.Join(out, ", ")
 }

@@ -4,99 +4,181 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// look lists interfaces, addresses and default routes of the calling thread's
-// network namespace, and the route to reach when that is valid.
-func look(reach netip.Addr) (Host, error) {
+// kernel reads from the network namespace of the thread that opened it.
+type kernel struct{ nl *netlink.Handle }
+
+func open() (kernel, error) {
 	// A handle of its own: the package's functions would use the namespace of
 	// whichever thread first needed them.
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return Host{}, err
-	}
-	defer h.Close()
+	return kernel{h}, err
+}
 
+func (k kernel) close() { k.nl.Close() }
+
+// look lists interfaces, addresses and default routes, and the route to reach
+// when that is valid.
+func (k kernel) look(reach netip.Addr) (Host, error) {
 	var host Host
-	links, err := h.LinkList()
+	links, err := k.nl.LinkList()
 	if err != nil {
 		return Host{}, fmt.Errorf("list links: %w", err)
 	}
+	vrfs := map[int]bool{}
 	for _, l := range links {
-		link, err := lookLink(h, l)
-		if err != nil {
+		vrfs[l.Attrs().Index] = l.Type() == "vrf"
+	}
+	for _, l := range links {
+		link := toLink(l)
+		if a := l.Attrs(); vrfs[a.MasterIndex] {
+			link.VRF = a.MasterIndex
+		}
+		if link.Addrs, err = k.addresses(l); err != nil {
 			return Host{}, err
 		}
 		host.Links = append(host.Links, link)
 	}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		routes, err := h.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST},
+		routes, err := k.nl.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC, Type: unix.RTN_UNICAST},
 			netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
 		if err != nil {
 			return Host{}, fmt.Errorf("list routes: %w", err)
 		}
 		for _, r := range routes {
-			host.Defaults = append(host.Defaults, defaultRoutes(r, family == netlink.FAMILY_V6)...)
+			if d, ok := defaultRoute(r, family == netlink.FAMILY_V6); ok {
+				host.Defaults = append(host.Defaults, d)
+			}
 		}
 	}
 	if reach.IsValid() {
-		host.Reach, host.ReachErr = lookRoute(h, reach)
+		host.Reach, host.ReachErr = k.route(reach, &netlink.RouteGetOptions{})
 	}
 	return host, nil
 }
 
-func lookLink(h *netlink.Handle, l netlink.Link) (Link, error) {
+func toLink(l netlink.Link) Link {
 	a := l.Attrs()
 	out := Link{Name: a.Name, Index: a.Index, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0, Loopback: a.Flags&net.FlagLoopback != 0}
-	addrs, err := h.AddrList(l, netlink.FAMILY_ALL)
-	if err != nil {
-		return Link{}, fmt.Errorf("list addresses of %s: %w", a.Name, err)
+	out.Ends = out.Loopback || l.Type() == "dummy" || l.Type() == "vrf"
+	switch l := l.(type) {
+	case *netlink.Vlan, *netlink.Macvlan, *netlink.Macvtap, *netlink.IPVlan:
+		if a.NetNsID < 0 { // else the index is another namespace's
+			out.Parent = a.ParentIndex
+		}
+	case *netlink.Vxlan:
+		out.Parent, out.Overhead = l.VtepDevIndex, vxlanOverhead(l)
 	}
-	for _, a := range addrs {
+	return out
+}
+
+// vxlanOverhead is the outer IP header, UDP, VXLAN and the inner Ethernet header
+// (RFC 7348).
+func vxlanOverhead(l *netlink.Vxlan) int {
+	for _, ip := range []net.IP{l.SrcAddr, l.Group} {
+		if len(ip) > 0 && ip.To4() == nil {
+			return 40 + 8 + 8 + 14
+		}
+	}
+	return 20 + 8 + 8 + 14
+}
+
+// addresses are a link's, oldest first. The kernel lists IPv6's the other way
+// round (ipv6_link_dev_addr), and an address that was added must not take the
+// place of the one before.
+func (k kernel) addresses(l netlink.Link) ([]Address, error) {
+	found, err := k.nl.AddrList(l, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses of %s: %w", l.Attrs().Name, err)
+	}
+	var v4, v6 []Address
+	for _, a := range found {
 		addr, ok := netip.AddrFromSlice(a.IP)
 		if !ok {
 			continue
 		}
 		addr = addr.Unmap()
-		out.Addrs = append(out.Addrs, Address{
+		out := Address{
 			Addr:       addr,
 			Tentative:  a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 && a.Flags&unix.IFA_F_OPTIMISTIC == 0,
 			Deprecated: a.Flags&unix.IFA_F_DEPRECATED != 0,
 			// The same bit means "secondary" on an IPv4 address.
 			Temporary: addr.Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0,
-		})
-	}
-	return out, nil
-}
-
-// defaultRoutes is r as one route a next hop, none when it is no default route.
-func defaultRoutes(r netlink.Route, v6 bool) []DefaultRoute {
-	if r.Dst != nil {
-		if ones, _ := r.Dst.Mask.Size(); ones != 0 || !r.Dst.IP.IsUnspecified() {
-			return nil
+			Narrow:    a.Scope >= unix.RT_SCOPE_LINK,
+		}
+		if addr.Is4() {
+			v4 = append(v4, out)
+		} else {
+			v6 = append(v6, out)
 		}
 	}
-	out := []DefaultRoute{}
-	for _, hop := range r.MultiPath {
-		out = append(out, DefaultRoute{Link: hop.LinkIndex, Metric: r.Priority, IPv6: v6})
+	slices.Reverse(v6)
+	return append(v4, v6...), nil
+}
+
+// defaultRoute is r when it is one.
+func defaultRoute(r netlink.Route, v6 bool) (DefaultRoute, bool) {
+	if r.Dst != nil {
+		if ones, _ := r.Dst.Mask.Size(); ones != 0 || !r.Dst.IP.IsUnspecified() {
+			return DefaultRoute{}, false
+		}
 	}
-	if len(out) == 0 && r.LinkIndex != 0 {
-		out = append(out, DefaultRoute{Link: r.LinkIndex, Metric: r.Priority, IPv6: v6})
+	out := DefaultRoute{Route: toRoute(r), Metric: r.Priority, IPv6: v6}
+	if r.Table != unix.RT_TABLE_MAIN {
+		out.Table = r.Table
+	}
+	return out, len(out.Hops) > 0 && r.Table != unix.RT_TABLE_LOCAL
+}
+
+func toRoute(r netlink.Route) Route {
+	source, _ := netip.AddrFromSlice(r.Src)
+	out := Route{Source: source.Unmap(), MTU: r.MTU}
+	for _, hop := range r.MultiPath {
+		if hop.Flags&unix.RTNH_F_DEAD == 0 {
+			out.Hops = append(out.Hops, hop.LinkIndex)
+		}
+	}
+	if len(r.MultiPath) == 0 && r.LinkIndex != 0 && r.Flags&unix.RTNH_F_DEAD == 0 {
+		out.Hops = []int{r.LinkIndex}
 	}
 	return out
 }
 
-func lookRoute(h *netlink.Handle, to netip.Addr) (Route, error) {
-	routes, err := h.RouteGet(net.IP(to.AsSlice()))
+// route asks for the route to an address; of one to this host itself it is
+// loopback's.
+func (k kernel) route(to netip.Addr, o *netlink.RouteGetOptions) (Route, error) {
+	routes, err := k.nl.RouteGetWithOptions(net.IP(to.AsSlice()), o)
 	if err != nil {
 		return Route{}, fmt.Errorf("no route: %w", err)
 	}
 	if len(routes) == 0 {
 		return Route{}, fmt.Errorf("no route")
 	}
-	source, _ := netip.AddrFromSlice(routes[0].Src)
-	return Route{Link: routes[0].LinkIndex, Source: source.Unmap()}, nil
+	return toRoute(routes[0]), nil
+}
+
+// paths asks where packets from the choice to each address leave. The answer is
+// the route itself and not the kernel's cached one, whose MTU may be that of a
+// path somebody found out and is forgotten after minutes. What cannot be reached
+// now is left out.
+func (k kernel) paths(host Host, c Choice, to []netip.Addr) []Path {
+	o := &netlink.RouteGetOptions{FIBMatch: true}
+	if c.Own[0].IsValid() {
+		o.SrcAddr = c.Own[0].AsSlice()
+	}
+	if l, ok := host.link(c.Index); ok {
+		o.OifIndex = l.VRF
+	}
+	var out []Path
+	for _, addr := range to {
+		if r, err := k.route(addr, o); err == nil && !host.has(addr) {
+			out = append(out, Path{addr, r})
+		}
+	}
+	return out
 }

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"regexp"
+	"slices"
 
 	"github.com/lenonet/leno/agent/config"
 )
@@ -20,16 +22,27 @@ var ErrNone = errors.New("no interface fits")
 type Need struct {
 	IPv4, IPv6 bool           // families that may carry the traffic; one of them is enough
 	Overlay    []netip.Prefix // the networks' pools: an address in them is never one of the underlay
+	Peers      []netip.Addr   // public addresses of the other hosts, as far as known
 }
+
+// maxPaths is how many hosts' paths are asked for, the first by address: each
+// takes 16 microseconds, at every look. Whoever is beyond them is left to path MTU
+// discovery.
+const maxPaths = 256
 
 // Choice is the host's place on the network between hosts.
 type Choice struct {
 	Interface string
 	Index     int          // ifindex
-	MTU       int          // bytes, of the device that really sends
-	Addrs     []netip.Addr // at most one a family, IPv4 first, never empty
+	MTU       int          // bytes, the least on the ways packets leave
+	MTUFrom   string       // whose MTU that is, for people: "eth0", "tun0, by which the route to 192.0.2.2 leaves,"
+	Addrs     []netip.Addr // public, at most one a family, never empty; the first is of the family that carries
+	Own       []netip.Addr // the host's own address behind each of Addrs, another one behind NAT; zero for none
 	Reason    string       // why this one, for people
+	Devices   []string     // what the MTU depends on, Interface included, sorted
 }
+
+func (c Choice) has(own netip.Addr) bool { return slices.Contains(c.Own, own) }
 
 // Select looks at the host, on the calling thread's network namespace, and
 // picks: the first of u.Interfaces that exists; else the first of
@@ -40,6 +53,9 @@ type Choice struct {
 //
 // Interfaces that are down, loopback, or leno's own are taken only when
 // u.Interfaces names them. Errors wrap ErrNone when nothing fits.
+//
+// IPv4 carries where the host has it. What names an IPv6 address, or matches
+// one, asks for IPv6.
 func Select(u config.Underlay, need Need) (Choice, error) {
 	var public Public
 	for _, p := range []struct {
@@ -61,9 +77,45 @@ func Select(u config.Underlay, need Need) (Choice, error) {
 			return Choice{}, fmt.Errorf("%s: %w", p.setting, err)
 		}
 	}
-	host, err := look(u.CanReach)
+	k, err := open()
 	if err != nil {
 		return Choice{}, fmt.Errorf("look at the host's interfaces: %w", err)
 	}
-	return choose(host, u, need, public)
+	defer k.close()
+	host, err := k.look(u.CanReach)
+	if err != nil {
+		return Choice{}, fmt.Errorf("look at the host's interfaces: %w", err)
+	}
+	choice, err := choose(host, u, need, public)
+	if err != nil {
+		return Choice{}, err
+	}
+	return measure(host, choice, k.paths(host, choice, destinations(choice, u, need.Peers))), nil
+}
+
+// destinations are the addresses whose paths count: those of other hosts in the
+// family that carries, and the one to be reached.
+func destinations(c Choice, u config.Underlay, peers []netip.Addr) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range peers {
+		if a.Is6() == c.Addrs[0].Is6() {
+			out = append(out, a)
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	out = slices.Compact(out)
+	out = out[:min(len(out), maxPaths)]
+	if u.CanReach.IsValid() && u.CanReach.Is6() == c.Addrs[0].Is6() {
+		out = append(out, u.CanReach)
+	}
+	return out
+}
+
+// Names says whether the settings name an interface, or match its name: when it
+// changes, the choice may.
+func Names(u config.Underlay, link string) bool {
+	return slices.Contains(u.Interfaces, link) || slices.ContainsFunc(u.InterfaceRegex, func(expr string) bool {
+		matched, err := regexp.MatchString(expr, link)
+		return err == nil && matched
+	})
 }

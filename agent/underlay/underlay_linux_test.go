@@ -50,7 +50,7 @@ func TestSelectOnAHost(t *testing.T) {
 		{"address", config.Underlay{Interfaces: []string{"192.0.2.35"}}, "eth0", 1500, "[192.0.2.35 2001:db8::34]"},
 		{"expression", config.Underlay{InterfaceRegex: []string{`^10\.`}}, "eth1", 1400, "[10.1.0.34]"},
 		{"route", config.Underlay{CanReach: netip.MustParseAddr("198.51.100.7")}, "eth1", 1400, "[10.1.0.34]"},
-		{"IPv6 route", config.Underlay{CanReach: netip.MustParseAddr("2001:db8:7::7")}, "eth0", 1500, "[192.0.2.34 2001:db8::34]"},
+		{"IPv6 route", config.Underlay{CanReach: netip.MustParseAddr("2001:db8:7::7")}, "eth0", 1500, "[2001:db8::34 192.0.2.34]"},
 		{"down", config.Underlay{Interfaces: []string{"down0"}}, "down0", 1500, "[10.7.0.1]"},
 		{"template", config.Underlay{PublicIP: `{{ GetInterfaceIP "eth1" }}`, PublicIPv6: "2001:db8::99"}, "eth0", 1500, "[10.1.0.34 2001:db8::99]"},
 	} {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -21,12 +22,16 @@ type WatchFilter struct {
 	// Used is true for the other devices that matter, those that carry the
 	// underlay: of them only the link itself matters.
 	Used func(link string) bool
+	// Reaches is true for prefixes that contain an address packets to other hosts
+	// go to: of them routes matter, whoever's they are.
+	Reaches func(netip.Prefix) bool
 }
 
 // Watch tells that something a backend or the choice of the underlay depends on
-// may have changed. What matters besides the filter's devices: routes of our
-// protocol, default routes, every address of more than link scope, and whether
-// the host forwards packets. The
+// may have changed. What matters besides the filter's devices and
+// destinations: routes of our protocol, default routes, the rules that choose
+// among tables, every address of more than link scope, and whether the host
+// forwards packets. The
 // link state is part of it because a link that goes down, or loses its last
 // address, takes its IPv4 routes along without announcing them.
 //
@@ -45,7 +50,7 @@ type Watch struct {
 func OpenWatch(filter WatchFilter) (*Watch, error) {
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH,
 		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
-		unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
+		unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
 	if err != nil {
 		return nil, fmt.Errorf("watch the kernel: %w", err)
 	}
@@ -140,7 +145,9 @@ func (w *Watch) matters(m syscall.NetlinkMessage) bool {
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		return addressMatters(m.Data)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		return routeMatters(m.Data)
+		return w.routeMatters(m.Data)
+	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
+		return true
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
 		return w.neighbourMatters(m)
 	case unix.RTM_NEWNETCONF:
@@ -223,15 +230,34 @@ func addressMatters(data []byte) bool {
 	return len(data) >= unix.SizeofIfAddrmsg && data[scope] < unix.RT_SCOPE_LINK
 }
 
-func routeMatters(data []byte) bool {
+// routeMatters: those of the local table come and go with addresses.
+func (w *Watch) routeMatters(data []byte) bool {
 	if len(data) < unix.SizeofRtMsg {
 		return false
 	}
 	route := nl.DeserializeRtMsg(data)
-	if route.Flags&unix.RTM_F_CLONED != 0 {
+	if route.Flags&unix.RTM_F_CLONED != 0 || route.Table == unix.RT_TABLE_LOCAL {
 		return false
 	}
-	return route.Protocol == Protocol || route.Dst_len == 0 && route.Table == unix.RT_TABLE_MAIN
+	if route.Protocol == Protocol || route.Dst_len == 0 {
+		return true
+	}
+	dst, ok := destination(int(route.Dst_len), data[unix.SizeofRtMsg:])
+	return ok && w.filter.Reaches != nil && w.filter.Reaches(dst)
+}
+
+func destination(bits int, attrs []byte) (netip.Prefix, bool) {
+	parsed, err := nl.ParseRouteAttr(attrs)
+	if err != nil {
+		return netip.Prefix{}, false
+	}
+	for _, a := range parsed {
+		if a.Attr.Type == unix.RTA_DST {
+			addr, ok := netip.AddrFromSlice(a.Value)
+			return netip.PrefixFrom(addr, bits), ok
+		}
+	}
+	return netip.Prefix{}, false
 }
 
 // neighbourMatters leaves out the states that resolving goes through: what it

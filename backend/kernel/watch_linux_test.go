@@ -2,6 +2,7 @@ package kernel_test
 
 import (
 	"context"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +21,9 @@ func watched(t *testing.T, ns *nstest.NS) *kernel.Watch {
 		w, err = kernel.OpenWatch(kernel.WatchFilter{
 			Own:  func(link string) bool { return strings.HasPrefix(link, "leno-") },
 			Used: func(link string) bool { return link == "eth0" },
+			Reaches: func(p netip.Prefix) bool {
+				return p.Contains(netip.MustParseAddr("203.0.113.9")) || p.Contains(netip.MustParseAddr("2001:db8:9::9"))
+			},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -82,6 +86,15 @@ func TestWatchTellsOfWhatMatters(t *testing.T) {
 		{"route of ours deleted", "ip route del 10.5.2.0/24"},
 		{"IPv6 route of ours", "ip -6 route add unreachable fd00:5::/48 proto 108"},
 		{"default route", "ip route add default via 192.0.2.9"},
+		{"MTU of the default route", "ip route change default via 192.0.2.9 mtu 1400"},
+		{"default route of another table", "ip route add default via 192.0.2.9 table 100"},
+		{"route to a peer", "ip route add 203.0.113.0/24 via 192.0.2.9 proto static"},
+		{"MTU of the route to a peer", "ip route change 203.0.113.0/24 via 192.0.2.9 proto static mtu 1400"},
+		{"IPv6 route to a peer, of another table", "ip route add 2001:db8:9::/48 dev eth0 table 70000"},
+		{"no way to a peer", "ip route add unreachable 203.0.113.8/29"},
+		{"rule", "ip rule add from 192.0.2.1 lookup 100"},
+		{"rule deleted", "ip rule del from 192.0.2.1 lookup 100"},
+		{"IPv6 rule", "ip -6 rule add from 2001:db8::1 lookup 100"},
 		{"neighbour of ours", "ip neigh add 10.5.2.0 lladdr 0a:58:00:00:00:02 dev leno-t"},
 		{"neighbour of ours changed to another kind", "ip neigh replace 10.5.2.0 lladdr 0a:58:00:00:00:03 dev leno-t nud stale"},
 		{"neighbour of ours back", "ip neigh replace 10.5.2.0 lladdr 0a:58:00:00:00:02 dev leno-t nud permanent"},
@@ -122,6 +135,7 @@ bridge fdb add 02:00:00:00:00:01 dev veth1 master static
 ip neigh add 10.77.0.1 lladdr 02:00:00:00:00:01 dev br0
 ip link del veth1`)
 	quiet(t, ns, w, "foreign routes", "ip route add 198.51.100.0/24 via 192.0.2.9 proto static; ip route flush proto static")
+	quiet(t, ns, w, "routes of the local table", "ip route add local 203.0.113.9 dev lo; ip route del local 203.0.113.9 dev lo")
 	quiet(t, ns, w, "neighbours of the underlay", "ip neigh add 192.0.2.44 lladdr 02:00:00:00:00:01 dev eth0; ip neigh del 192.0.2.44 dev eth0")
 	quiet(t, ns, w, "resolving on our device", "ip neigh add 10.5.9.9 lladdr 02:00:00:00:00:01 dev leno-t nud probe")
 	quiet(t, ns, w, "forwarding of another device", "ip link add veth5 type veth peer name veth6; sysctl -w net.ipv4.conf.veth5.forwarding=1; ip link del veth5")

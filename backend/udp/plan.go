@@ -40,7 +40,7 @@ func (p peerPlan) equal(q peerPlan) bool {
 
 // advertise derives what to publish from the underlay alone.
 func advertise(pools []netip.Prefix, opts options, u backend.Underlay) (backend.Advertisement, error) {
-	outer, err := outerAddr(u)
+	outer, err := u.Source()
 	if err != nil {
 		return backend.Advertisement{}, err
 	}
@@ -60,22 +60,18 @@ func advertise(pools []netip.Prefix, opts options, u backend.Underlay) (backend.
 	if err != nil {
 		return backend.Advertisement{}, fmt.Errorf("encode attributes: %w", err)
 	}
-	return backend.Advertisement{MTU: mtu, Attributes: attrs}, nil
-}
-
-// outerAddr is the address peers send to. Its family is that of the whole
-// wire: one socket, one family.
-func outerAddr(u backend.Underlay) (netip.Addr, error) {
-	if len(u.Addrs) == 0 || !u.Addrs[0].IsValid() {
-		return netip.Addr{}, errors.New("underlay has no address")
+	taken := fmt.Sprintf("%d for UDP over %s", u.MTU-mtu, backend.Family(outer))
+	if u.MTU-mtu > overhead(outer) {
+		taken = fmt.Sprintf("%d since no datagram is longer", u.MTU-mtu)
 	}
-	return u.Addrs[0].Unmap(), nil
+	return backend.Advertisement{MTU: mtu, Overhead: taken, Attributes: attrs}, nil
 }
 
 // newPlan turns a State that is not zero into a plan. Peers that cannot be
 // used are left out and named; what is wrong with the host itself is an error.
 func newPlan(pools []netip.Prefix, opts options, s backend.State) (plan, error) {
-	outer, err := outerAddr(s.Underlay)
+	// Its family is that of the whole wire: one socket, one family.
+	outer, err := s.Underlay.Source()
 	if err != nil {
 		return plan{}, err
 	}
@@ -90,7 +86,7 @@ func newPlan(pools []netip.Prefix, opts options, s backend.State) (plan, error) 
 
 	claims := backend.NewClaims(pools, s.Subnets)
 	for _, from := range backend.SortedPeers(s.Peers) {
-		peer, err := newPeerPlan(outer, claims, from)
+		peer, err := newPeerPlan(outer, s.Underlay.Addrs[0], claims, from)
 		if err != nil {
 			p.skipped = append(p.skipped, backend.Skip{Node: from.Node, Reason: err.Error()})
 			continue
@@ -100,9 +96,10 @@ func newPlan(pools []netip.Prefix, opts options, s backend.State) (plan, error) 
 	return p, nil
 }
 
-// newPeerPlan reads one peer. The claim comes last: a peer that cannot be used
-// takes no subnet from another.
-func newPeerPlan(outer netip.Addr, claims *backend.Claims, from backend.Peer) (peerPlan, error) {
+// newPeerPlan reads one peer, for a host that sends from outer and is sent to at
+// public. The claim comes last: a peer that cannot be used takes no subnet from
+// another.
+func newPeerPlan(outer, public netip.Addr, claims *backend.Claims, from backend.Peer) (peerPlan, error) {
 	if from.Backend != Name {
 		return peerPlan{}, fmt.Errorf("runs backend %q, not %q", from.Backend, Name)
 	}
@@ -116,11 +113,11 @@ func newPeerPlan(outer netip.Addr, claims *backend.Claims, from backend.Peer) (p
 			p.sources = append(p.sources, netip.AddrPortFrom(addr, port))
 		}
 	}
-	if len(p.sources) == 0 {
-		return peerPlan{}, fmt.Errorf("no %s public address", backend.Family(outer))
-	}
-	if p.sources[0].Addr() == outer {
-		return peerPlan{}, fmt.Errorf("its public address %s is this host's", outer)
+	switch to, reason := from.Outer(outer); {
+	case reason != "":
+		return peerPlan{}, errors.New(reason)
+	case to == outer || to == public:
+		return peerPlan{}, fmt.Errorf("its public address %s is this host's", to)
 	}
 	if reason := claims.Take(from); reason != "" {
 		return peerPlan{}, errors.New(reason)

@@ -79,7 +79,7 @@ func TestPlan(t *testing.T) {
 			"peer host-b [10.5.2.0/24 fd00:5:0:2::/64] from [192.0.2.2:8285]\n"},
 		{"its own port", []backend.Peer{with(b, func(p *backend.Peer) { p.Attributes = json.RawMessage(`{"port":9}`) })},
 			"peer host-b [10.5.2.0/24] from [192.0.2.2:9]\n"},
-		{"several public addresses, one of the other family", []backend.Peer{udpPeer("host-b", "10.5.2.0/24", "2001:db8::2", "192.0.2.2", "192.0.2.3")},
+		{"several public addresses, one of the other family", []backend.Peer{udpPeer("host-b", "10.5.2.0/24", "192.0.2.2", "2001:db8::2", "192.0.2.3")},
 			"peer host-b [10.5.2.0/24] from [192.0.2.2:8285 192.0.2.3:8285]\n"},
 		{"mapped public address", []backend.Peer{udpPeer("host-b", "10.5.2.0/24", "::ffff:192.0.2.2")},
 			"peer host-b [10.5.2.0/24] from [192.0.2.2:8285]\n"},
@@ -89,6 +89,8 @@ func TestPlan(t *testing.T) {
 			"skip host-b: attributes: port is not a whole number from 1 to 65535\n"},
 		{"only the other family", []backend.Peer{udpPeer("host-b", "10.5.2.0/24", "2001:db8::2")},
 			"skip host-b: no IPv4 public address\n"},
+		{"it uses the other family", []backend.Peer{udpPeer("host-b", "10.5.2.0/24", "2001:db8::2", "192.0.2.2")},
+			"skip host-b: receives over IPv6, and this host over IPv4\n"},
 		{"our public address", []backend.Peer{udpPeer("host-b", "10.5.2.0/24", "192.0.2.1")},
 			"skip host-b: its public address 192.0.2.1 is this host's\n"},
 		{"bad ones take nothing from good ones", []backend.Peer{udpPeer("host-a", "10.5.2.0/24", "2001:db8::2"), b},
@@ -130,7 +132,9 @@ func TestPlanRefusesHost(t *testing.T) {
 		change func(*backend.State)
 		want   string
 	}{
-		{"no address", func(s *backend.State) { s.Underlay.Addrs = nil }, "underlay has no address"},
+		{"no address", func(s *backend.State) { s.Underlay.Addrs = nil }, "underlay eth0 has no public address"},
+		{"no address behind the public one", func(s *backend.State) { s.Underlay.Own = make([]netip.Addr, 2) },
+			"underlay eth0 has no IPv4 address of its own to send from behind the public 192.0.2.1"},
 		{"no MTU", func(s *backend.State) { s.MTU = 0 }, "overlay MTU of 0 is below 68"},
 	}
 	for _, tt := range tests {
@@ -151,17 +155,18 @@ func TestAdvertise(t *testing.T) {
 		mtu   int
 		addrs []netip.Addr
 		want  int // MTU; 0: an error
+		over  string
 	}{
-		{"IPv4 underlay", pools, 1500, addrs("192.0.2.1", "2001:db8::1"), 1472},
-		{"IPv6 underlay", pools, 1500, addrs("2001:db8::1", "192.0.2.1"), 1452},
-		{"mapped address", pools, 1500, addrs("::ffff:192.0.2.1"), 1472},
-		{"jumbo frames", pools, 9000, addrs("192.0.2.1"), 8972},
-		{"wider than a datagram can be", pools, 65536, addrs("192.0.2.1"), 65507},
-		{"just enough for IPv6", pools, 1308, addrs("192.0.2.1"), 1280},
-		{"too little for IPv6", pools, 1307, addrs("192.0.2.1"), 0},
-		{"little is enough for IPv4", pools[:1], 576, addrs("192.0.2.1"), 548},
-		{"too little for IPv4", pools[:1], 95, addrs("192.0.2.1"), 0},
-		{"no address", pools, 1500, nil, 0},
+		{"IPv4 underlay", pools, 1500, addrs("192.0.2.1", "2001:db8::1"), 1472, "28 for UDP over IPv4"},
+		{"IPv6 underlay", pools, 1500, addrs("2001:db8::1", "192.0.2.1"), 1452, "48 for UDP over IPv6"},
+		{"mapped address", pools, 1500, addrs("::ffff:192.0.2.1"), 1472, "28 for UDP over IPv4"},
+		{"jumbo frames", pools, 9000, addrs("192.0.2.1"), 8972, "28 for UDP over IPv4"},
+		{"wider than a datagram can be", pools, 65536, addrs("192.0.2.1"), 65507, "29 since no datagram is longer"},
+		{"just enough for IPv6", pools, 1308, addrs("192.0.2.1"), 1280, "28 for UDP over IPv4"},
+		{"too little for IPv6", pools, 1307, addrs("192.0.2.1"), 0, ""},
+		{"little is enough for IPv4", pools[:1], 576, addrs("192.0.2.1"), 548, "28 for UDP over IPv4"},
+		{"too little for IPv4", pools[:1], 95, addrs("192.0.2.1"), 0, ""},
+		{"no address", pools, 1500, nil, 0, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -172,8 +177,8 @@ func TestAdvertise(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || got.MTU != tt.want || string(got.Attributes) != `{"port":7}` {
-				t.Errorf("got MTU %d attributes %s, %v", got.MTU, got.Attributes, err)
+			if err != nil || got.MTU != tt.want || got.Overhead != tt.over || string(got.Attributes) != `{"port":7}` {
+				t.Errorf("got MTU %d, %s, attributes %s, %v", got.MTU, got.Overhead, got.Attributes, err)
 			}
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -20,6 +21,7 @@ type ensured struct {
 	writes int
 	faults []backend.Repair // how it differed from the wanted one
 	bare   bool             // entries went with how it was
+	note   string           // on checksum offload
 }
 
 func (e *ensured) found(fault, detail string) {
@@ -85,7 +87,9 @@ func (b *vxlan) fixAll(ctx context.Context, link netlink.Link, have, want device
 			e.bare = e.bare || what == fixState || what == fixAddress
 		}
 	}
-	changed, err := b.checksum()
+	on, reason := chooseChecksum(b.options.Checksum, b.release(), b.drivers(want.below, made))
+	e.note = checksumNote(on, reason)
+	changed, err := b.checksum(on)
 	if changed {
 		e.writes++
 		if !made {
@@ -169,12 +173,28 @@ func shown(link netlink.Link) device {
 	return d
 }
 
-// checksum switches the device's checksum offload as the option says.
-func (b *vxlan) checksum() (changed bool, err error) {
-	if b.options.Checksum == checksumAuto {
-		return false, nil
+// release is the kernel's, which stays the same.
+func (b *vxlan) release() string {
+	if b.kernelRelease == "" {
+		b.kernelRelease = kernel.Release()
 	}
-	want := b.options.Checksum == checksumOn
+	return b.kernelRelease
+}
+
+// drivers are those of the devices below ours, asked for when these change.
+func (b *vxlan) drivers(below string, again bool) []string {
+	if b.options.Checksum == checksumAuto && (again || b.below != below) {
+		found, err := b.kernel.Drivers(strings.Fields(below))
+		if err != nil {
+			return b.driversBelow // they are asked for again
+		}
+		b.below, b.driversBelow = below, found
+	}
+	return b.driversBelow
+}
+
+// checksum switches the device's checksum offload.
+func (b *vxlan) checksum(want bool) (changed bool, err error) {
 	have, err := kernel.TxChecksum(b.config.Link)
 	if err != nil || have == want {
 		return false, err

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -102,6 +103,9 @@ func TestDeviceChanges(t *testing.T) {
 			index := h.ns.Index("leno-test")
 			b := h.open("test", "leno-test", tt.options)
 			s := h.state(tt.link, tt.addr)
+			if s.Underlay.Addrs[0].Is6() {
+				slices.Reverse(s.Peers[0].PublicIPs)
+			}
 			s.Peers[0].Attributes, _ = json.Marshal(attributes{VNI: b.options.VNI, Port: b.options.Port, MAC: "0a:58:00:00:00:02"})
 			if r := h.apply(b, s); r.Writes == 0 || r.Peers != 1 {
 				t.Errorf("report %+v", r)

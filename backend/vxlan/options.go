@@ -21,9 +21,9 @@ const Name = "vxlan"
 
 // What checksum_offload can be.
 const (
-	checksumAuto = "auto" // leave the device as it is; the kernel makes it with offload on
-	checksumOn   = "on"   // switch it on when somebody switched it off
-	checksumOff  = "off"  // compute checksums before the packet enters the device
+	checksumAuto = "auto" // on, but where a fault is known
+	checksumOn   = "on"
+	checksumOff  = "off" // compute checksums before the packet enters the device
 )
 
 // options are the network's, the same on every host.

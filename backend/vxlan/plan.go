@@ -27,6 +27,8 @@ type device struct {
 	other     string // what else would need another device; "" when wanted
 	local     netip.Addr
 
+	below string // names of the devices it stands on, with spaces between; "" as the kernel shows it
+
 	// Changeable in place.
 	alias    string
 	parent   int // ifindex of the underlay
@@ -38,12 +40,14 @@ type device struct {
 
 // wantDevice is the device for a state that is not zero.
 func wantDevice(network string, mac kernel.MAC, o options, s backend.State) (device, error) {
-	if len(s.Underlay.Addrs) == 0 {
-		return device{}, fmt.Errorf("underlay %s has no public address", s.Underlay.Interface)
+	local, err := s.Underlay.Source()
+	if err != nil {
+		return device{}, err
 	}
 	d := device{
-		vni: o.VNI, port: o.Port, gbp: o.GBP, local: s.Underlay.Addrs[0],
+		vni: o.VNI, port: o.Port, gbp: o.GBP, local: local,
 		parent: s.Underlay.Index, alias: backend.LinkAlias(network), mac: mac, mtu: s.MTU, up: true,
+		below: strings.Join(append(s.Underlay.Devices[:len(s.Underlay.Devices):len(s.Underlay.Devices)], s.Underlay.Interface), " "),
 	}
 	// More than fits is EINVAL over IPv4 and silently less over IPv6.
 	if most := s.Underlay.MTU - overhead(d.local); d.mtu == 0 || d.mtu > most {
@@ -138,8 +142,9 @@ type plan struct {
 type planner struct {
 	options options
 	local   netip.Addr
-	link    int // ifindex of the device
-	parent  int // of the underlay
+	public  netip.Addr // what peers send to; local, but for NAT
+	link    int        // ifindex of the device
+	parent  int        // of the underlay
 	direct  map[netip.Addr]bool
 	claims  *backend.Claims
 	macs    map[kernel.MAC]string // to whom it belongs
@@ -163,7 +168,7 @@ func newPlan(pools []netip.Prefix, o options, want device, link int, s backend.S
 	}
 	maps.Copy(p.routes, kernel.Unreachable(pools))
 	pl := planner{
-		options: o, local: want.local, link: link, parent: s.Underlay.Index, direct: direct,
+		options: o, local: want.local, public: s.Underlay.Addrs[0], link: link, parent: s.Underlay.Index, direct: direct,
 		claims: backend.NewClaims(pools, s.Subnets), macs: map[kernel.MAC]string{want.mac: "this host"},
 	}
 	for _, peer := range backend.SortedPeers(s.Peers) {
@@ -185,11 +190,11 @@ func (pl planner) add(p plan, peer backend.Peer) (reason string) {
 	if reason != "" {
 		return reason
 	}
-	remote, ok := peer.PublicIP(pl.local)
+	remote, reason := peer.Outer(pl.local)
 	switch {
-	case !ok:
-		return "no " + backend.Family(pl.local) + " public address"
-	case remote == pl.local:
+	case reason != "":
+		return reason
+	case remote == pl.local || remote == pl.public:
 		return fmt.Sprintf("its public address %s is this host's", remote)
 	}
 	if reason := pl.claims.Take(peer); reason != "" {

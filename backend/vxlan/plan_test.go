@@ -65,6 +65,13 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
+// translated is the state of a host whose first public address is a NAT's, and
+// own its own.
+func translated(s backend.State, own string) backend.State {
+	s.Underlay.Own = append([]netip.Addr{netip.MustParseAddr(own)}, s.Underlay.Addrs[1:]...)
+	return s
+}
+
 // dump is a plan as text.
 func (p plan) dump() string {
 	out := reconcile.Dump(p.addresses, kernel.CompareAddresses) + reconcile.Dump(p.fdb, kernel.CompareFDB) +
@@ -93,7 +100,7 @@ fd00:5:0:1::/128
 10.5.0.0/16 metric 16777216 unreachable
 fd00:5::/48 metric 16777216 unreachable
 peers 0`},
-		{"two peers over IPv4", state("192.0.2.1", peer(3, "2001:db8::3", "192.0.2.3"), peer(2, "192.0.2.2")), nil, `10.5.1.0/32
+		{"two peers over IPv4", state("192.0.2.1", peer(3, "192.0.2.3", "2001:db8::3"), peer(2, "192.0.2.2")), nil, `10.5.1.0/32
 fd00:5:0:1::/128
 0a:58:00:00:00:02 dst 192.0.2.2
 0a:58:00:00:00:03 dst 192.0.2.3
@@ -108,7 +115,7 @@ fd00:5::/48 metric 16777216 unreachable
 fd00:5:0:2::/64 via fd00:5:0:2:: link 7 onlink
 fd00:5:0:3::/64 via fd00:5:0:3:: link 7 onlink
 peers 2`},
-		{"over IPv6, one peer without it", state("2001:db8::1", peer(2, "192.0.2.2", "2001:db8::2"), peer(3, "192.0.2.3")), nil, `10.5.1.0/32
+		{"over IPv6, one peer without it, one that uses the other", state("2001:db8::1", peer(2, "2001:db8::2", "192.0.2.2"), peer(3, "192.0.2.3"), peer(4, "192.0.2.4", "2001:db8::4")), nil, `10.5.1.0/32
 fd00:5:0:1::/128
 0a:58:00:00:00:02 dst 2001:db8::2
 10.5.2.0 0a:58:00:00:00:02
@@ -118,6 +125,7 @@ fd00:5:0:2:: 0a:58:00:00:00:02
 fd00:5::/48 metric 16777216 unreachable
 fd00:5:0:2::/64 via fd00:5:0:2:: link 7 onlink
 skipped host-3: no IPv6 public address
+skipped host-4: receives over IPv4, and this host over IPv6
 peers 1`},
 		{"direct routing takes what the gateway's family allows",
 			state("192.0.2.1", peer(2, "192.0.2.2", "2001:db8::2"), peer(3, "192.0.2.3"), peer(4, "198.51.100.4")),
@@ -137,6 +145,18 @@ fd00:5:0:2::/64 via 2001:db8::2 link 2
 fd00:5:0:3::/64 via fd00:5:0:3:: link 7 onlink
 fd00:5:0:4::/64 via fd00:5:0:4:: link 7 onlink
 peers 3`},
+		{"behind NAT, and our public address in a peer's record",
+			translated(state("203.0.113.1", peer(2, "203.0.113.2"), peer(3, "203.0.113.1")), "192.0.2.1"), nil, `10.5.1.0/32
+fd00:5:0:1::/128
+0a:58:00:00:00:02 dst 203.0.113.2
+10.5.2.0 0a:58:00:00:00:02
+fd00:5:0:2:: 0a:58:00:00:00:02
+10.5.0.0/16 metric 16777216 unreachable
+10.5.2.0/24 via 10.5.2.0 link 7 onlink
+fd00:5::/48 metric 16777216 unreachable
+fd00:5:0:2::/64 via fd00:5:0:2:: link 7 onlink
+skipped host-3: its public address 203.0.113.1 is this host's
+peers 1`},
 		{"our own address in a peer's record", state("192.0.2.1", peer(2, "192.0.2.1")), nil, `10.5.1.0/32
 fd00:5:0:1::/128
 10.5.0.0/16 metric 16777216 unreachable

@@ -15,8 +15,8 @@ import (
 )
 
 // Type describes the backend. Options, all with defaults: vni (1), port (8472),
-// gbp (false), direct_routing (false), checksum_offload ("auto": the device is
-// left as the kernel makes it, offload on; "on" and "off" are enforced). The
+// gbp (false), direct_routing (false), checksum_offload ("auto": on, but where a
+// fault is known, see chooseChecksum; what it is stays so). The
 // overlay's MTU is the underlay's less 50, less 70 over IPv6. A host publishes
 // {"vni":1,"port":8472,"vtep_mac":"0a:…"}.
 func Type() backend.Type {
@@ -28,6 +28,10 @@ type vxlan struct {
 	options options
 	mac     kernel.MAC
 	kernel  *kernel.Handle // nil before the first Apply
+
+	kernelRelease string   // "" before the first Apply
+	below         string   // devices whose drivers are known
+	driversBelow  []string // theirs
 
 	// What was wanted before, only to name repairs.
 	lastDevice device
@@ -73,7 +77,10 @@ func (b *vxlan) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 		}
 	}
 	published, err := json.Marshal(attributes{VNI: b.options.VNI, Port: b.options.Port, MAC: b.mac.String()})
-	return backend.Advertisement{MTU: want.mtu, Attributes: published}, err
+	return backend.Advertisement{
+		MTU: want.mtu, Attributes: published,
+		Overhead: fmt.Sprintf("%d for VXLAN over %s", overhead(want.local), backend.Family(want.local)),
+	}, err
 }
 
 // Apply makes device, forwarding entries, neighbours and routes agree with the
@@ -97,7 +104,7 @@ func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, err
 		return backend.Report{}, err
 	}
 	e, deviceErr := b.ensure(ctx, want)
-	report := backend.Report{Writes: e.writes}
+	report := backend.Report{Writes: e.writes, Notes: []string{e.note}}
 	if e.index == 0 {
 		return report, deviceErr // nothing is healed yet
 	}

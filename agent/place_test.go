@@ -1,0 +1,158 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/agent/underlay"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// looked waits until the underlay was looked at more often than before.
+func (h *host) looked(before int) int {
+	h.t.Helper()
+	var now int
+	eventually(h.t, func() error {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if now = h.looks; now <= before {
+			return errors.New("the underlay was not looked at again")
+		}
+		return nil
+	})
+	return now
+}
+
+// Each change of the kernel makes a host without an underlay look again: nine
+// pauses alone would be 12 s at least.
+func TestWaitingForTheUnderlayEndsWithAnEvent(t *testing.T) {
+	for name, prepare := range map[string]func(*host){
+		"at the start": func(*host) {},
+		"with a datapath to carry on, without the store": func(a *host) {
+			a.start().ready()
+			a.remains = waiting(a.subnet())
+			must(a.t, a.stop())
+			a.registry.set(errors.New("away"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newHost(t, memory.New(), "a")
+			prepare(a)
+			a.move(a.place.Addrs, errors.New("no interface fits"))
+			a.start()
+			a.check(checkUnderlay, api.Critical, "waiting for the underlay: no interface fits")
+			if !a.agent.usesLink("veth17") {
+				t.Error("a device that may become the underlay does not count")
+			}
+			began, seen := time.Now(), 0
+			for range 9 {
+				a.kick()
+				seen = a.looked(seen)
+			}
+			a.move(a.place.Addrs, nil)
+			a.kick()
+			a.check(checkUnderlay, api.Passing, "eth0")
+			if took := time.Since(began); took > 8*time.Second {
+				t.Errorf("took %s", took)
+			}
+			a.registry.set(nil)
+			a.ready()
+			if a.agent.usesLink("veth17") {
+				t.Error("any device counts, also with an underlay")
+			}
+		})
+	}
+}
+
+// A host whose underlay went looks again with each change, also while its
+// datapath cannot be applied.
+func TestUnderlayGoneAndBackWhileTheDatapathFails(t *testing.T) {
+	a := newHost(t, memory.New(), "a").start()
+	a.ready()
+	addrs := a.place.Addrs
+	a.recorder.setFail(errors.New("no such device"))
+	a.move(nil, errors.New("no route"))
+	a.kick()
+	a.check(checkDatapath, api.Critical, "no such device")
+	began, seen := time.Now(), 0
+	for range 9 {
+		a.kick()
+		seen = a.looked(seen)
+	}
+	a.recorder.setFail(nil)
+	a.move(addrs, nil)
+	a.kick()
+	a.check(checkUnderlay, api.Passing, "eth0")
+	a.check(checkDatapath, api.Passing)
+	if took := time.Since(began); took > 8*time.Second {
+		t.Errorf("took %s", took)
+	}
+}
+
+// What peers are reached at is asked for when the peers change, and the answer is
+// in force with them.
+func TestTheWaysToPeersAreLookedAt(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a")
+	a.narrow = map[netip.Addr]int{netip.MustParseAddr("192.0.2.98"): 1400}
+	a.start()
+	a.ready()
+	b := newHost(t, store, "b").start()
+	a.applies(fmt.Sprintf("%s <- b@%s", a.subnet(), b.subnet()))
+	a.recorder.mu.Lock()
+	states := a.recorder.states
+	a.recorder.mu.Unlock()
+	if last := states[len(states)-1]; last.MTU != 1350 || last.Underlay.MTU != 1400 {
+		t.Errorf("MTU %d of %d", last.MTU, last.Underlay.MTU)
+	}
+	eventually(t, func() error {
+		if got := a.registry.claimed().MTU; got != 1350 {
+			return fmt.Errorf("claims an MTU of %d", got)
+		}
+		return nil
+	})
+	if !a.agent.reaches(netip.MustParsePrefix("192.0.2.96/28")) || a.agent.reaches(netip.MustParsePrefix("192.0.2.0/27")) {
+		t.Error("routes to the peer do not count, or others do")
+	}
+	for link, want := range map[string]bool{"eth0": true, "eth1": false} {
+		if got := a.agent.usesLink(link); got != want {
+			t.Errorf("%s counts: %v", link, got)
+		}
+	}
+}
+
+func TestArithmetic(t *testing.T) {
+	for _, tt := range []struct {
+		place place
+		want  string
+	}{
+		{place{choice: underlay.Choice{MTU: 1500, MTUFrom: "eth0"}, mtu: 1450, overhead: "50 for VXLAN over IPv4"}, "1450 = 1500 of eth0 - 50 for VXLAN over IPv4"},
+		{place{choice: underlay.Choice{MTU: 1500, MTUFrom: "eth0"}, mtu: 1500}, "1500 of eth0"},
+	} {
+		if got := tt.place.arithmetic(); got != tt.want {
+			t.Errorf("%q, want %q", got, tt.want)
+		}
+	}
+}
+
+func TestNamedInterfacesCount(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.config.Underlay.Interfaces = []string{"bond0", "eth0"}
+	a.config.Underlay.InterfaceRegex = []string{"^wan"}
+	a.start()
+	a.ready()
+	var got []string
+	for _, link := range []string{"bond0", "wan7", "eth0", "eth1", "veth3"} {
+		if a.agent.usesLink(link) {
+			got = append(got, link)
+		}
+	}
+	if strings.Join(got, " ") != "bond0 wan7 eth0" {
+		t.Errorf("count: %v", got)
+	}
+}

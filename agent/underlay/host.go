@@ -1,0 +1,87 @@
+package underlay
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+)
+
+// Host is what the choice is made from.
+type Host struct {
+	Links    []Link         // by index
+	Defaults []DefaultRoute // in any order
+	Reach    Route          // to the address asked for, unless ReachErr
+	ReachErr error
+}
+
+// Link is one interface.
+type Link struct {
+	Name     string
+	Index    int
+	MTU      int // bytes
+	Up       bool
+	Loopback bool
+	// Ends is true of devices that have addresses and carry nothing between hosts:
+	// loopback, dummy, and a VRF's own.
+	Ends     bool
+	VRF      int       // ifindex of the VRF it is in, 0 for none
+	Parent   int       // ifindex of the device its packets leave through, as far as it says so; else 0
+	Overhead int       // bytes it adds to a packet on its parent
+	Addrs    []Address // oldest first, IPv4's primary before its secondary
+}
+
+// Address is one address of an interface.
+type Address struct {
+	Addr       netip.Addr
+	Tentative  bool // not yet, or never, found to be unique: must not be used
+	Deprecated bool // not for new connections
+	Temporary  bool // replaced every few hours (RFC 8981)
+	Narrow     bool // its scope is the link or the host
+}
+
+// Route is where packets leave.
+type Route struct {
+	Hops   []int      // ifindexes; several share the load
+	Source netip.Addr // the address the kernel would send from, may be zero
+	MTU    int        // the route's own, bytes; 0 when it has none
+}
+
+// DefaultRoute is one default route.
+type DefaultRoute struct {
+	Route
+	Table  int // 0 is the main one
+	Metric int
+	IPv6   bool
+}
+
+// String is "IPv4 default route", and which table's if not the main one's.
+func (r DefaultRoute) String() string {
+	s := "IPv4 default route"
+	if r.IPv6 {
+		s = "IPv6 default route"
+	}
+	if r.Table != 0 {
+		s += " of table " + strconv.Itoa(r.Table)
+	}
+	return s
+}
+
+// Path is the route to one address other hosts have.
+type Path struct {
+	To netip.Addr
+	Route
+}
+
+func (h Host) link(index int) (Link, bool) {
+	i := slices.IndexFunc(h.Links, func(l Link) bool { return l.Index == index })
+	if i < 0 {
+		return Link{}, false
+	}
+	return h.Links[i], true
+}
+
+func (h Host) has(addr netip.Addr) bool {
+	return slices.ContainsFunc(h.Links, func(l Link) bool {
+		return slices.ContainsFunc(l.Addrs, func(a Address) bool { return a.Addr == addr })
+	})
+}

@@ -1,0 +1,133 @@
+package underlay
+
+import (
+	"fmt"
+	"slices"
+)
+
+// leastPath is the narrowest path to a single host that counts: IPv6's least MTU
+// (1280, RFC 8200) and the 70 bytes of VXLAN over IPv6. Below it one host, or one
+// wrong record, would take the network away from all; the kernel's path MTU
+// discovery cares for that host alone.
+const leastPath = 1350
+
+// defaultMTU stands in where no device tells: Ethernet's.
+const defaultMTU = 1500
+
+// maxDepth bounds how many devices may stand on one another.
+const maxDepth = 8
+
+// width is how long packets may be somewhere, and where that is.
+type width struct {
+	mtu  int
+	from string
+}
+
+// measure gives the choice its MTU: the least of the chosen interface's, the
+// default routes' that leave through it, and those of the paths to other hosts;
+// of each the route's own and that of the devices it leaves through, down to the
+// ones they stand on. An interface that carries nothing itself leaves the word to
+// the routes. Pure.
+func measure(host Host, c Choice, paths []Path) Choice {
+	m := measurement{host: host}
+	chosen, _ := host.link(c.Index)
+	m.use(chosen.Name)
+	if !chosen.Ends {
+		m.least(m.span(chosen))
+	}
+	for _, r := range usedDefaults(host, c, chosen) {
+		m.route(r.Route, "the "+r.String(), chosen)
+	}
+	for _, p := range paths {
+		before := m.best
+		m.route(p.Route, "the route to "+p.To.String(), chosen)
+		if m.best.mtu < leastPath {
+			m.best = before
+		}
+	}
+	if m.best.from == "" {
+		m.best = width{defaultMTU, "Ethernet, since no route says more"}
+	}
+	c.MTU, c.MTUFrom = m.best.mtu, m.best.from
+	slices.Sort(m.devices)
+	c.Devices = slices.Compact(m.devices)
+	return c
+}
+
+// usedDefaults are the default routes that packets from the choice take. Those
+// of one that carries nothing are the main table's, or its VRF's, with the lowest
+// metric.
+func usedDefaults(host Host, c Choice, chosen Link) (out []DefaultRoute) {
+	v6 := c.Addrs[0].Is6()
+	for _, r := range host.Defaults {
+		switch {
+		case r.IPv6 != v6:
+		case !chosen.Ends && slices.Contains(r.Hops, c.Index):
+			out = append(out, r)
+		case chosen.Ends && r.Table == 0:
+			if len(out) > 0 && r.Metric < out[0].Metric {
+				out = out[:0]
+			}
+			if len(out) == 0 || r.Metric == out[0].Metric {
+				out = append(out, r)
+			}
+		}
+	}
+	return out
+}
+
+type measurement struct {
+	host    Host
+	best    width
+	devices []string
+}
+
+func (m *measurement) use(device string) { m.devices = append(m.devices, device) }
+
+func (m *measurement) least(w width) {
+	if m.best.from == "" || w.mtu < m.best.mtu {
+		m.best = w
+	}
+}
+
+// route measures one route: every device it leaves through, and its own MTU.
+func (m *measurement) route(r Route, name string, chosen Link) {
+	by := ""
+	for _, hop := range r.Hops {
+		l, ok := m.host.link(hop)
+		if !ok || l.Ends {
+			continue
+		}
+		w := m.span(l)
+		by = " by " + l.Name
+		if l.Index != chosen.Index {
+			w.from += ", by which " + name + " leaves,"
+		}
+		m.least(w)
+	}
+	if r.MTU > 0 {
+		m.least(width{r.MTU, name + by})
+	}
+}
+
+// span is how long a packet may be on a device and all it stands on.
+func (m *measurement) span(l Link) width {
+	w := width{l.MTU, l.Name}
+	under, taken := l, 0
+	for range maxDepth {
+		m.use(under.Name)
+		taken += under.Overhead
+		parent, ok := m.host.link(under.Parent)
+		if !ok {
+			break
+		}
+		if fits := parent.MTU - taken; fits < w.mtu {
+			w = width{fits, fmt.Sprintf("%s on %s", l.Name, parent.Name)}
+			if taken > 0 {
+				w.from = fmt.Sprintf("%s (%d of %s - %d)", l.Name, parent.MTU, parent.Name, taken)
+			}
+		}
+		under = parent
+	}
+	return w
+}

@@ -1,0 +1,53 @@
+package vxlan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// chooseChecksum says whether the device may leave checksums of the packets in it
+// to whatever comes later, and why. release is the kernel's, "6.18.4-1-amd64", and
+// drivers those of the network cards below. Pure.
+//
+// "auto" is on, since off also ends segmentation offload on the device, but where
+// a fault is known:
+//
+//   - Linux before 5.7 writes wrong checksums into VXLAN packets that it
+//     masquerades (torvalds/linux ea64d8d6c675; flannel #1279; calico #3145, which
+//     draws the same line in felix #2811). Some distributions have the correction
+//     in older kernels: there "on" is right.
+//   - vmxnet3 offers to compute checksums inside of tunnels since Linux 5.8, and
+//     on many versions of ESXi, on any port or on some, loses those packets
+//     (calico #4727, openshift/machine-config-operator #2734, flannel #2388). There
+//     was no such offer before, and so nothing is lost by doing without.
+func chooseChecksum(option, release string, drivers []string) (on bool, reason string) {
+	if option != checksumAuto {
+		return option == checksumOn, fmt.Sprintf("the network says checksum_offload = %q", option)
+	}
+	if before(release, 5, 7) {
+		return false, fmt.Sprintf("Linux %s may write wrong checksums into masqueraded packets, as all before 5.7 do", release)
+	}
+	if slices.Contains(drivers, "vmxnet3") {
+		return false, "the driver vmxnet3 may lose packets whose checksums it is left to compute"
+	}
+	if len(drivers) == 0 {
+		return true, "no fault is known of Linux " + release
+	}
+	return true, fmt.Sprintf("no fault is known of Linux %s with the driver %s", release, strings.Join(drivers, ", "))
+}
+
+// before says whether a kernel is older than a version. One whose name cannot be
+// read is not.
+func before(release string, major, minor int) bool {
+	var a, b int
+	if _, err := fmt.Sscanf(release, "%d.%d", &a, &b); err != nil {
+		return false
+	}
+	return a < major || a == major && b < minor
+}
+
+// checksumNote is the choice in words.
+func checksumNote(on bool, reason string) string {
+	return fmt.Sprintf("checksum offload %s: %s", map[bool]string{true: "on", false: "off"}[on], reason)
+}
