@@ -117,7 +117,7 @@ func (c *nftConn) state() (state nftState, err error) {
 		if err != nil {
 			return fmt.Errorf("list chains: %w", err)
 		}
-		rules, err := c.rules(nftables.TableFamilyINet, nftTable)
+		rules, err := c.rules(nftables.TableFamilyINet, nftTable, "")
 		if err != nil {
 			return fmt.Errorf("list rules: %w", err)
 		}
@@ -142,10 +142,13 @@ func nftBaseOf(chain *nftables.Chain) nftBase {
 	return out
 }
 
-// rules lists one table's rules by chain, in order.
-func (c *nftConn) rules(family nftables.TableFamily, table string) (map[string][]nftRule, error) {
-	message, err := nftRequest(unix.NFT_MSG_GETRULE, netlink.Dump, family,
-		[]netlink.Attribute{{Type: unix.NFTA_RULE_TABLE, Data: append([]byte(table), 0)}})
+// rules lists a table's rules by chain, in order; of one chain when it is named.
+func (c *nftConn) rules(family nftables.TableFamily, table, chain string) (map[string][]nftRule, error) {
+	only := []netlink.Attribute{{Type: unix.NFTA_RULE_TABLE, Data: append([]byte(table), 0)}}
+	if chain != "" {
+		only = append(only, netlink.Attribute{Type: unix.NFTA_RULE_CHAIN, Data: append([]byte(chain), 0)})
+	}
+	message, err := nftRequest(unix.NFT_MSG_GETRULE, netlink.Dump, family, only)
 	if err != nil {
 		return nil, err
 	}
@@ -229,6 +232,8 @@ func nftExpression(family byte, element *netlink.AttributeDecoder) (expr.Any, er
 		e = &expr.Log{}
 	case "reject":
 		e = &expr.Reject{}
+	case "match":
+		e = &expr.Match{}
 	case "target":
 		e = &expr.Target{}
 	case "immediate":

@@ -1,0 +1,58 @@
+package firewall
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
+
+func TestForwardDrops(t *testing.T) {
+	base := func(family, table string, policy string, rules ...string) string {
+		return fmt.Sprintf("table %s %s { chain f { type filter hook forward priority 5; policy %s; %s; }; }\n", family, table, policy, strings.Join(rules, "; "))
+	}
+	for _, tt := range []struct {
+		name, ruleset, script string
+		want                  []string
+	}{
+		{"nothing", "", "", nil},
+		{"Docker on iptables-nft", "", `iptables-nft -P FORWARD DROP; iptables-nft -N DOCKER-USER; iptables-nft -A FORWARD -j DOCKER-USER; ip6tables-nft -P FORWARD DROP`,
+			[]string{"ip filter FORWARD (policy drop)", "ip6 filter FORWARD (policy drop)"}},
+		{"iptables-nft, the last rule", "", `iptables-nft -A FORWARD -i eth7 -j ACCEPT; iptables-nft -A FORWARD -j REJECT --reject-with icmp-host-prohibited
+			ip6tables-nft -A FORWARD -m comment --comment all -j DROP`, []string{"ip filter FORWARD (rule reject)", "ip6 filter FORWARD (rule drop)"}},
+		{"iptables-nft, conditions alone", "", `iptables-nft -A FORWARD -m conntrack --ctstate INVALID -j DROP; iptables-nft -A FORWARD -p tcp -j REJECT`, nil},
+		{"firewalld", base("inet", "firewalld", "accept", "ct state established,related accept", "ct state invalid drop", "reject with icmpx admin-prohibited"), "",
+			[]string{"inet firewalld f (rule reject)"}},
+		{"counted and logged", base("inet", "t", "accept", `counter log prefix "no " drop`), "", []string{"inet t f (rule drop)"}},
+		{"an accept before", base("inet", "t", "drop", "counter accept", "drop"), "", nil},
+		{"a return before", base("inet", "t", "drop", "return", "accept"), "", []string{"inet t f (policy drop)"}},
+		{"conditions alone", base("ip", "t", "accept", "ip saddr 10.0.0.0/8 drop", "tcp dport 22 reject", `iifname "x" accept`), "", nil},
+		{"conditions and a policy", base("ip6", "t", "drop", "ip6 saddr fd00::/8 accept"), "", []string{"ip6 t f (policy drop)"}},
+		{"ours, and names like it", base("inet", "leno", "drop") + base("ip", "leno", "drop"), "", []string{"ip leno f (policy drop)"}},
+		{"other hooks and families", `table inet t { chain i { type filter hook input priority 0; policy drop; }; chain f { drop; }; }
+			table bridge b { chain f { type filter hook forward priority 0; policy drop; }; }
+			table arp a { chain i { type filter hook input priority 0; policy drop; }; }`, "", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ns := nstest.New(t)
+			nftLoad(t, ns, tt.ruleset)
+			ns.Sh(tt.script)
+			ns.Do(func() {
+				drops, err := ForwardDrops(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				var got []string
+				for _, d := range drops {
+					got = append(got, d.String())
+				}
+				if diff := cmp.Diff(tt.want, got); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
