@@ -37,6 +37,7 @@ func iptablesHarness(variant string) harness {
 		},
 		drop:   programs.Replace("V4 -P FORWARD DROP; V6 -P FORWARD DROP"),
 		tables: 4,
+		gone:   4,
 		damage: map[string]damage{},
 		shows: []string{
 			"-A FORWARD -i eth8 -j DROP\n-A FORWARD -j LENO-FORWARD\n-A FORWARD -i eth7 -j MINE-NOT-LENO-\n",

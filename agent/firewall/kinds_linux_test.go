@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -27,8 +28,9 @@ type harness struct {
 	// damage is what somebody else does to our rules, and how many tables are
 	// written then.
 	damage map[string]damage
-	// tables is how many are written for two().
-	tables int
+	// tables is how many are written for two(); gone is how many when nothing is
+	// wanted any more.
+	tables, gone int
 	// shows is what saved contains with foreign and two() in place.
 	shows []string
 }
@@ -40,7 +42,7 @@ type damage struct {
 
 // kinds are all there are.
 func kinds() []harness {
-	return []harness{iptablesHarness(variantNFT), iptablesHarness(variantLegacy)}
+	return []harness{iptablesHarness(variantNFT), iptablesHarness(variantLegacy), nftablesHarness()}
 }
 
 // variants runs a test with every kind, whichever this host prefers.
@@ -81,7 +83,7 @@ func TestApply(t *testing.T) {
 		ns.Sh(h.foreign)
 		before := h.saved(ns)
 
-		apply(t, ns, fw, nil, 0)
+		apply(t, ns, h.only(), nil, 0)
 		if diff := cmp.Diff(before, h.saved(ns)); diff != "" {
 			t.Errorf("wanting nothing changed something:\n%s", diff)
 		}
@@ -111,7 +113,7 @@ func TestApply(t *testing.T) {
 			t.Errorf("there and back differs:\n%s", diff)
 		}
 
-		apply(t, ns, fw, nil, h.tables)
+		apply(t, ns, fw, nil, h.gone)
 		apply(t, ns, fw, nil, 0)
 		if diff := cmp.Diff(before, h.saved(ns)); diff != "" {
 			t.Errorf("removal left a difference:\n%s", diff)
@@ -141,49 +143,57 @@ func TestHeals(t *testing.T) {
 	}
 }
 
+// lane is a container, its host, and a world beyond that has another host of the
+// overlay in it.
+type lane struct{ container, host, world *nstest.NS }
+
+func newLane(t testing.TB) lane {
+	l := lane{nstest.New(t), nstest.New(t), nstest.New(t)}
+	nstest.Join(nstest.Joint{NS: l.host, Link: "c0", Addrs: []string{"10.5.34.1/24", "fd00:5:0:22::1/64"}},
+		nstest.Joint{NS: l.container, Link: "eth0", Addrs: []string{"10.5.34.2/24", "fd00:5:0:22::2/64"}})
+	nstest.Join(nstest.Joint{NS: l.host, Link: "eth0", Addrs: []string{"192.0.2.34/24", "2001:db8::34/64"}},
+		nstest.Joint{NS: l.world, Link: "eth0", Addrs: []string{"192.0.2.1/24", "2001:db8::1/64"}})
+	l.host.Sh(`echo 1 > /proc/sys/net/ipv4/ip_forward
+		echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
+		ip route add 10.5.99.0/24 via 192.0.2.1
+		ip -6 route add fd00:5:0:99::/64 via 2001:db8::1`)
+	l.container.Sh(`ip route add default via 10.5.34.1
+		ip -6 route add default via fd00:5:0:22::1`)
+	l.world.Sh(`ip addr add 10.5.99.2/32 dev lo
+		ip -6 addr add fd00:5:0:99::2/128 dev lo
+		ip route add 10.5.34.0/24 via 192.0.2.34
+		ip -6 route add fd00:5:0:22::/64 via 2001:db8::34`)
+	return l
+}
+
 // Real connections from a container: its own address to the overlay, the host's
 // to the world.
 func TestMasquerade(t *testing.T) {
-	variants(t, func(t *testing.T, host *nstest.NS, h harness) {
-		container, world := nstest.New(t), nstest.New(t)
-		nstest.Join(nstest.Joint{NS: host, Link: "c0", Addrs: []string{"10.5.34.1/24", "fd00:5:0:22::1/64"}},
-			nstest.Joint{NS: container, Link: "eth0", Addrs: []string{"10.5.34.2/24", "fd00:5:0:22::2/64"}})
-		nstest.Join(nstest.Joint{NS: host, Link: "eth0", Addrs: []string{"192.0.2.34/24", "2001:db8::34/64"}},
-			nstest.Joint{NS: world, Link: "eth0", Addrs: []string{"192.0.2.1/24", "2001:db8::1/64"}})
-		host.Sh(`echo 1 > /proc/sys/net/ipv4/ip_forward
-			echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
-			ip route add 10.5.99.0/24 via 192.0.2.1
-			ip -6 route add fd00:5:0:99::/64 via 2001:db8::1`)
-		host.Sh(h.drop)
-		container.Sh(`ip route add default via 10.5.34.1
-			ip -6 route add default via fd00:5:0:22::1`)
-		// The world's host is another leno host too.
-		world.Sh(`ip addr add 10.5.99.2/32 dev lo
-			ip -6 addr add fd00:5:0:99::2/128 dev lo
-			ip route add 10.5.34.0/24 via 192.0.2.34
-			ip -6 route add fd00:5:0:22::/64 via 2001:db8::34`)
-		apply(t, host, h.only(), two(), h.tables)
-
+	variants(t, func(t *testing.T, _ *nstest.NS, h harness) {
+		l := newLane(t)
+		l.host.Sh(h.drop)
+		apply(t, l.host, h.only(), two(), h.tables)
 		for _, tt := range []struct{ to, from string }{
 			{"192.0.2.1", "192.0.2.34"},
 			{"2001:db8::1", "2001:db8::34"},
 			{"10.5.99.2", "10.5.34.2"},
 			{"fd00:5:0:99::2", "fd00:5:0:22::2"},
 		} {
-			if got := connect(t, container, world, tt.to); got != tt.from {
+			if got := connect(t, l.container, l.world, tt.to, 0); got != tt.from {
 				t.Errorf("%s saw %s, want %s", tt.to, got, tt.from)
 			}
 		}
 	})
 }
 
-// connect opens a TCP connection and returns the address the listener saw.
-func connect(t *testing.T, from, to *nstest.NS, addr string) string {
+// connect opens a TCP connection and returns the address the listener saw. Port 0
+// is any.
+func connect(t *testing.T, from, to *nstest.NS, addr string, port int) string {
 	t.Helper()
 	var listener net.Listener
 	var err error
 	// Sockets belong to the namespace they were made in, also when used outside.
-	to.Do(func() { listener, err = net.Listen("tcp", net.JoinHostPort(addr, "0")) })
+	to.Do(func() { listener, err = net.Listen("tcp", net.JoinHostPort(addr, strconv.Itoa(port))) })
 	if err != nil {
 		t.Fatal(err)
 	}

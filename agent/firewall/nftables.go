@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
@@ -13,9 +14,8 @@ import (
 // families in one table of ours, `inet leno`. It wants CAP_NET_ADMIN, and Linux
 // 5.2 for masquerading in that family.
 type nft struct {
-	logger      hclog.Logger
-	randomFully bool
-	open        func() (*nftConn, error)
+	logger hclog.Logger
+	open   func() (*nftConn, error)
 
 	// clean: this process saw that no table of ours is there, and wants none.
 	// Nobody else makes it, so there is nothing to look for.
@@ -26,7 +26,7 @@ var _ applier = (*nft)(nil)
 
 // newNFTables touches nothing.
 func newNFTables(logger hclog.Logger) *nft {
-	return &nft{logger: logger, randomFully: true, open: openNFT}
+	return &nft{logger: logger, open: openNFT}
 }
 
 func (n *nft) kind() string { return kindNFTables }
@@ -48,7 +48,7 @@ func (n *nft) apply(ctx context.Context, want rules) (written []string, err erro
 	if !needed && n.clean {
 		return nil, nil
 	}
-	chains := nftChains(want, n.randomFully)
+	chains := nftChains(want)
 	change, err := n.compare(ctx, chains)
 	if err != nil && !needed && ctx.Err() == nil {
 		n.logger.Debug("cannot look for leftover firewall rules", "table", nftTableName, "error", err)
@@ -61,7 +61,7 @@ func (n *nft) apply(ctx context.Context, want rules) (written []string, err erro
 		if err := n.commit(ctx, change, chains); err != nil {
 			return nil, fmt.Errorf("nftables: write table %s: %w", nftTableName, nftUnwritten(err))
 		}
-		written = []string{"nftables table " + nftTableName}
+		written = []string{"nftables table " + nftTableName + ": " + strings.Join(change.wrong, ", ")}
 	}
 	n.clean = !needed
 	return written, nil

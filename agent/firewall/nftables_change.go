@@ -1,6 +1,9 @@
 package firewall
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // nftState is our table as the kernel has it.
 type nftState struct {
@@ -31,6 +34,8 @@ type nftChange struct {
 	// that: a packet that was in the new chain before its rules were valid still
 	// meets those of the old one.
 	remove []string
+
+	wrong []string // what it mends, in words
 }
 
 func (c nftChange) empty() bool { return !c.drop && len(c.fill)+len(c.remove) == 0 }
@@ -39,25 +44,36 @@ func (c nftChange) empty() bool { return !c.drop && len(c.fill)+len(c.remove) ==
 // priority or policy than it should have cannot be changed and takes the table
 // with it, as does a table that does not work as a plain one.
 func nftChangeOf(have nftState, want []nftChain) nftChange {
-	if len(want) == 0 {
-		return nftChange{drop: have.exists}
-	}
-	if have.exists && have.flags != 0 {
-		return nftChange{drop: true, fill: want}
+	switch {
+	case len(want) == 0 && have.exists:
+		return nftChange{drop: true, wrong: []string{"a table that is not wanted"}}
+	case len(want) == 0:
+		return nftChange{}
+	case !have.exists:
+		return nftChange{fill: want, wrong: []string{"no such table"}}
+	case have.flags != 0:
+		return nftChange{drop: true, fill: want, wrong: []string{fmt.Sprintf("the table has flags %#x", have.flags)}}
 	}
 	var out nftChange
+	say := func(what, chain string) { out.wrong = append(out.wrong, what+" "+chain) }
 	for _, chain := range want {
 		old, ok := have.chain(chain.name)
-		if ok && old.base != chain.base {
-			return nftChange{drop: true, fill: want}
+		switch {
+		case !ok:
+			say("no chain", chain.name)
+		case old.base != chain.base:
+			return nftChange{drop: true, fill: want, wrong: []string{"another type, hook, priority or policy of chain " + chain.name}}
+		case !slices.EqualFunc(old.rules, chain.rules, nftRule.equal):
+			say("other rules in", chain.name)
+		default:
+			continue
 		}
-		if !ok || !slices.EqualFunc(old.rules, chain.rules, nftRule.equal) {
-			out.fill = append(out.fill, chain)
-		}
+		out.fill = append(out.fill, chain)
 	}
 	for _, old := range have.chains {
 		if !slices.ContainsFunc(want, func(c nftChain) bool { return c.name == old.name }) {
 			out.remove = append(out.remove, old.name)
+			say("a chain", old.name)
 		}
 	}
 	return out

@@ -27,14 +27,15 @@ func (c nftChange) String() string {
 	return strings.Join(out, ", ")
 }
 
+// random is what networks want with random ports.
+func random(networks []Network) rules { return wanted(State{RandomFully: true, Networks: networks}) }
+
 func TestNFTChange(t *testing.T) {
-	want := nftChains(wanted(State{RandomFully: true, Networks: two()}), true)
+	want := nftChains(random(two()))
 	// The state is built anew each time: nothing but equal values may count.
-	right := func() nftState {
-		return nftState{exists: true, chains: nftChains(wanted(State{RandomFully: true, Networks: two()}), true)}
-	}
+	right := func() nftState { return nftState{exists: true, chains: nftChains(random(two()))} }
 	expect := func(have nftState) string { return nftChangeOf(have, want).String() }
-	const all = "fill postrouting with 12, fill forward with 6"
+	const all = "fill overlay with 6, fill postrouting with 12, fill forward with 6"
 
 	for _, tt := range []struct {
 		name   string
@@ -45,28 +46,31 @@ func TestNFTChange(t *testing.T) {
 		{"no table", func(s *nftState) { *s = nftState{} }, all},
 		{"an empty table", func(s *nftState) { s.chains = nil }, all},
 		{"chains in another order", func(s *nftState) { slices.Reverse(s.chains) }, ""},
-		{"a chain is missing", func(s *nftState) { s.chains = s.chains[:1] }, "fill forward with 6"},
-		{"rules in another order", func(s *nftState) { slices.Reverse(s.chains[1].rules) }, "fill forward with 6"},
-		{"the last rule is missing", func(s *nftState) { s.chains[0].rules = s.chains[0].rules[:11] }, "fill postrouting with 12"},
-		{"a rule twice", func(s *nftState) { s.chains[1].rules = append(s.chains[1].rules, s.chains[1].rules[5]) }, "fill forward with 6"},
-		{"another comment", func(s *nftState) { s.chains[0].rules[0].userdata[3] = 'L' }, "fill postrouting with 12"},
-		{"another address", func(s *nftState) { s.chains[0].rules[0].exprs[3].(*expr.Cmp).Data[1] = 6 }, "fill postrouting with 12"},
-		{"the opposite comparison", func(s *nftState) { s.chains[0].rules[0].exprs[3].(*expr.Cmp).Op = expr.CmpOpNeq }, "fill postrouting with 12"},
+		{"a chain is missing", func(s *nftState) { s.chains = s.chains[:2] }, "fill forward with 6"},
+		{"rules in another order", func(s *nftState) { slices.Reverse(s.chains[2].rules) }, "fill forward with 6"},
+		{"the last rule is missing", func(s *nftState) { s.chains[1].rules = s.chains[1].rules[:11] }, "fill postrouting with 12"},
+		{"a rule twice", func(s *nftState) { s.chains[2].rules = append(s.chains[2].rules, s.chains[2].rules[5]) }, "fill forward with 6"},
+		{"another comment", func(s *nftState) { s.chains[1].rules[0].userdata[3] = 'L' }, "fill postrouting with 12"},
+		{"another source is kept", func(s *nftState) {
+			s.chains[0].rules[1].exprs[7].(*expr.NAT).RegAddrMin++
+		}, "fill overlay with 6"},
+		{"another address", func(s *nftState) { s.chains[1].rules[0].exprs[3].(*expr.Cmp).Data[1] = 6 }, "fill postrouting with 12"},
+		{"the opposite comparison", func(s *nftState) { s.chains[1].rules[0].exprs[3].(*expr.Cmp).Op = expr.CmpOpNeq }, "fill postrouting with 12"},
 		{"another verdict", func(s *nftState) {
-			s.chains[1].rules[0].exprs[4].(*expr.Verdict).Kind = expr.VerdictDrop
+			s.chains[2].rules[0].exprs[4].(*expr.Verdict).Kind = expr.VerdictDrop
 		}, "fill forward with 6"},
-		{"ports not random", func(s *nftState) { s.chains[0].rules[3].exprs[4].(*expr.Masq).FullyRandom = false }, "fill postrouting with 12"},
+		{"ports not random", func(s *nftState) { s.chains[1].rules[3].exprs[4].(*expr.Masq).FullyRandom = false }, "fill postrouting with 12"},
 		{"one expression more", func(s *nftState) {
-			s.chains[1].rules[0].exprs = append([]expr.Any{nftUnknown{name: "socket"}}, s.chains[1].rules[0].exprs...)
+			s.chains[2].rules[0].exprs = append([]expr.Any{nftUnknown{name: "socket"}}, s.chains[2].rules[0].exprs...)
 		}, "fill forward with 6"},
-		{"another priority", func(s *nftState) { s.chains[0].base.priority-- }, "drop, " + all},
-		{"another hook", func(s *nftState) { s.chains[0].base.hook-- }, "drop, " + all},
-		{"another type", func(s *nftState) { s.chains[1].base.kind = nftables.ChainTypeRoute }, "drop, " + all},
-		{"policy drop", func(s *nftState) { s.chains[1].base.policy = nftables.ChainPolicyDrop }, "drop, " + all},
-		{"no base chain", func(s *nftState) { s.chains[1].base = nftBase{} }, "drop, " + all},
+		{"another priority", func(s *nftState) { s.chains[1].base.priority-- }, "drop, " + all},
+		{"another hook", func(s *nftState) { s.chains[1].base.hook-- }, "drop, " + all},
+		{"another type", func(s *nftState) { s.chains[2].base.kind = nftables.ChainTypeRoute }, "drop, " + all},
+		{"policy drop", func(s *nftState) { s.chains[2].base.policy = nftables.ChainPolicyDrop }, "drop, " + all},
+		{"no base chain", func(s *nftState) { s.chains[2].base = nftBase{} }, "drop, " + all},
 		{"a dormant table", func(s *nftState) { s.flags = 1 }, "drop, " + all},
 		{"chains of an older version", func(s *nftState) {
-			s.chains = []nftChain{{name: "MASQ", base: s.chains[0].base, rules: s.chains[0].rules}, {name: "sub"}}
+			s.chains = []nftChain{{name: "MASQ", base: s.chains[1].base, rules: s.chains[1].rules}, {name: "sub"}}
 		}, all + ", remove MASQ, remove sub"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -74,6 +78,9 @@ func TestNFTChange(t *testing.T) {
 			tt.damage(&have)
 			if got := expect(have); got != tt.change {
 				t.Errorf("got %q, want %q", got, tt.change)
+			}
+			if change := nftChangeOf(have, want); change.empty() != (len(change.wrong) == 0) {
+				t.Errorf("it says %q", change.wrong)
 			}
 		})
 	}
@@ -92,7 +99,7 @@ func TestNFTChange(t *testing.T) {
 			networks[i].IPMasq = false
 		}
 		// A chain of type nat would make the kernel track connections.
-		if got := nftChangeOf(right(), nftChains(wanted(State{RandomFully: true, Networks: networks}), true)).String(); got != "remove postrouting" {
+		if got := nftChangeOf(right(), nftChains(random(networks))).String(); got != "remove overlay, remove postrouting" {
 			t.Errorf("got %q", got)
 		}
 	})

@@ -224,6 +224,8 @@ func nftExpression(family byte, element *netlink.AttributeDecoder) (expr.Any, er
 		e = &expr.Payload{}
 	case "bitwise":
 		e = &expr.Bitwise{}
+	case "nat":
+		e = &expr.NAT{}
 	case "masq":
 		e = &expr.Masq{}
 	case "counter":

@@ -83,8 +83,18 @@ func TestNFTApply(t *testing.T) {
 		t.Errorf("wanting nothing changed something:\n%s", diff)
 	}
 
-	full := expect("two networks", wanted(State{RandomFully: true, Networks: two()}), 1)
+	full := expect("two networks", random(two()), 1)
 	const ours = `table inet leno {
+	chain overlay {
+		type nat hook postrouting priority srcnat - 10; policy accept;
+		ip saddr 10.5.34.0/24 ip daddr 10.5.34.0/24 return comment "leno default"
+		ip saddr 10.5.34.0/24 ip daddr 10.5.0.0/16 snat ip to ip saddr comment "leno default"
+		ip6 saddr fd00:5:0:22::/64 ip6 daddr fd00:5:0:22::/64 return comment "leno default"
+		ip6 saddr fd00:5:0:22::/64 ip6 daddr fd00:5::/48 snat ip6 to ip6 saddr comment "leno default"
+		ip saddr 10.6.1.0/24 ip daddr 10.6.1.0/24 return comment "leno b-2.x"
+		ip saddr 10.6.1.0/24 ip daddr 10.6.0.0/16 snat ip to ip saddr comment "leno b-2.x"
+	}
+
 	chain postrouting {
 		type nat hook postrouting priority srcnat + 10; policy accept;
 		ip saddr 10.5.34.0/24 ip daddr 10.5.0.0/16 return comment "leno default"
@@ -117,19 +127,24 @@ func TestNFTApply(t *testing.T) {
 	}
 	// What the program nft saved and loaded again is still right.
 	nftLoad(t, ns, "flush ruleset\n"+full)
-	expect("saved and loaded", wanted(State{RandomFully: true, Networks: two()}), 0)
+	expect("saved and loaded", random(two()), 0)
+
+	plain := expect("ports as they come", wanted(State{Networks: two()}), 1)
+	if diff := cmp.Diff(strings.ReplaceAll(full, "masquerade fully-random", "masquerade"), plain); diff != "" {
+		t.Errorf("ports as they come (-want +got):\n%s", diff)
+	}
 
 	networks := two()
 	networks[0].IPMasq = false
-	one := expect("a change", wanted(State{RandomFully: true, Networks: networks}), 1)
+	one := expect("a change", random(networks), 1)
 	if strings.Contains(one, "10.5.34.0/24") || !strings.Contains(one, "10.6.1.0/24") || strings.Contains(one, "fd00:5:0:22::/64") {
 		t.Errorf("a change left\n%s", one)
 	}
 	networks[1].IPMasq = false
-	if got := expect("no masquerading", wanted(State{RandomFully: true, Networks: networks}), 1); strings.Contains(got, "srcnat + 10") {
+	if got := expect("no masquerading", random(networks), 1); strings.Contains(got, "srcnat + 10") {
 		t.Errorf("a chain that tracks connections is left:\n%s", got)
 	}
-	if diff := cmp.Diff(nftSorted(ours), nftSorted(strings.TrimPrefix(expect("and back", wanted(State{RandomFully: true, Networks: two()}), 1), before))); diff != "" {
+	if diff := cmp.Diff(nftSorted(ours), nftSorted(strings.TrimPrefix(expect("and back", random(two()), 1), before))); diff != "" {
 		t.Errorf("there and back differs (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(before, expect("removal", rules{}, 1)); diff != "" {
@@ -171,6 +186,10 @@ func TestNFTHeals(t *testing.T) {
 			nft "replace rule inet leno postrouting handle $h ip saddr 10.5.34.0/24 masquerade comment \"leno default\""`, 1},
 		{"ports less random", `h=$(nft -a list chain inet leno postrouting | sed -n 's/.*10\.5\.34.*masq.*handle //p')
 			nft "replace rule inet leno postrouting handle $h ip saddr 10.5.34.0/24 masquerade random comment \"leno default\""`, 1},
+		{"another source instead of the same", `h=$(nft -a list chain inet leno overlay | sed -n 's/.*snat ip6.*handle //p')
+			nft "replace rule inet leno overlay handle $h ip6 saddr fd00:5:0:22::/64 ip6 daddr fd00:5::/48 snat ip6 to ip6 daddr comment \"leno default\""`, 1},
+		{"another source, random port", `h=$(nft -a list chain inet leno overlay | sed -n 's/.*10.5.*snat.*handle //p')
+			nft "replace rule inet leno overlay handle $h ip saddr 10.5.34.0/24 ip daddr 10.5.0.0/16 snat ip to ip saddr fully-random comment \"leno default\""`, 1},
 		{"policy changed", "nft 'add chain inet leno forward { type filter hook forward priority filter; policy drop; }'", 1},
 		{"another priority", "nft 'delete table inet leno; add table inet leno; add chain inet leno forward { type filter hook forward priority 5; }'", 1},
 		{"another hook", "nft 'delete table inet leno; add table inet leno; add chain inet leno forward { type filter hook input priority 0; }'", 1},
@@ -184,7 +203,7 @@ func TestNFTHeals(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			ns := nstest.New(t)
 			sorted := func() string { return nftSorted(ns.Sh("nft list table inet leno")) }
-			nftApply(t, ns, wanted(State{RandomFully: true, Networks: two()}))
+			nftApply(t, ns, random(two()))
 			want := sorted()
 			ns.Sh(tt.script)
 			if tt.transactions > 0 {
@@ -192,13 +211,13 @@ func TestNFTHeals(t *testing.T) {
 					t.Fatal("nothing is damaged")
 				}
 			}
-			if got := nftApply(t, ns, wanted(State{RandomFully: true, Networks: two()})); got != tt.transactions {
+			if got := nftApply(t, ns, random(two())); got != tt.transactions {
 				t.Errorf("healed in %d transactions, want %d", got, tt.transactions)
 			}
 			if diff := cmp.Diff(want, sorted()); diff != "" {
 				t.Errorf("not healed (-want +got):\n%s", diff)
 			}
-			if got := nftApply(t, ns, wanted(State{RandomFully: true, Networks: two()})); got != 0 {
+			if got := nftApply(t, ns, random(two())); got != 0 {
 				t.Errorf("once more: %d transactions, want none", got)
 			}
 		})
@@ -227,12 +246,12 @@ func nftSorted(table string) string {
 // or all new ones.
 func TestNFTReplacesInPlace(t *testing.T) {
 	ns := nstest.New(t)
-	nftApply(t, ns, wanted(State{RandomFully: true, Networks: two()[:1]}))
+	nftApply(t, ns, random(two()[:1]))
 	handles := func() string {
 		return ns.Sh(`nft -a list table inet leno | grep -E '^table|chain'`)
 	}
 	before := handles()
-	nftApply(t, ns, wanted(State{RandomFully: true, Networks: two()}))
+	nftApply(t, ns, random(two()))
 	if diff := cmp.Diff(before, handles()); diff != "" {
 		t.Errorf("a table or chain was made anew:\n%s", diff)
 	}
@@ -244,10 +263,10 @@ func TestNFTRandomNetworks(t *testing.T) {
 	ns := nstest.New(t)
 	nftLoad(t, ns, nftForeign)
 	foreign := ns.Sh("nft list ruleset")
-	random := rand.New(rand.NewPCG(5, 7))
+	source := rand.New(rand.NewPCG(5, 7))
 	for i := range 40 {
-		networks := nftRandom(random)
-		want := wanted(State{RandomFully: true, Networks: networks})
+		networks := nftRandom(source)
+		want := random(networks)
 		nftApply(t, ns, want)
 		ns.Do(func() {
 			conn, err := openNFT()
@@ -259,7 +278,7 @@ func TestNFTRandomNetworks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if change := nftChangeOf(state, nftChains(want, true)); !change.empty() || state.exists == want.empty() {
+			if change := nftChangeOf(state, nftChains(want)); !change.empty() || state.exists == want.empty() {
 				t.Fatalf("step %d: the kernel has something else than %+v: %s", i, networks, change)
 			}
 		})
@@ -273,22 +292,22 @@ func TestNFTRandomNetworks(t *testing.T) {
 	}
 }
 
-func nftRandom(random *rand.Rand) []Network {
+func nftRandom(source *rand.Rand) []Network {
 	var out []Network
-	for i := range random.IntN(4) {
-		n := Network{Name: fmt.Sprintf("n%d", i), IPMasq: random.IntN(3) > 0, Forward: random.IntN(3) > 0}
+	for i := range source.IntN(4) {
+		n := Network{Name: fmt.Sprintf("n%d", i), IPMasq: source.IntN(3) > 0, Forward: source.IntN(3) > 0}
 		for _, family := range []struct {
 			addr netip.Addr
 			bits int
-		}{{netip.AddrFrom4([4]byte{10, byte(random.IntN(256)), byte(random.IntN(256))}), 32},
-			{netip.AddrFrom16([16]byte{0xfd, 0, byte(random.IntN(256)), byte(random.IntN(256))}), 128}} {
-			if random.IntN(4) == 0 {
+		}{{netip.AddrFrom4([4]byte{10, byte(source.IntN(256)), byte(source.IntN(256))}), 32},
+			{netip.AddrFrom16([16]byte{0xfd, 0, byte(source.IntN(256)), byte(source.IntN(256))}), 128}} {
+			if source.IntN(4) == 0 {
 				continue
 			}
-			pool, subnet := 8+random.IntN(family.bits/2), 0
-			subnet = pool + random.IntN(family.bits-pool) + 1
+			pool, subnet := 8+source.IntN(family.bits/2), 0
+			subnet = pool + source.IntN(family.bits-pool) + 1
 			n.Pools = append(n.Pools, netip.PrefixFrom(family.addr, pool).Masked())
-			if random.IntN(4) > 0 {
+			if source.IntN(4) > 0 {
 				n.Subnets = append(n.Subnets, netip.PrefixFrom(family.addr, subnet).Masked())
 			}
 		}
@@ -309,16 +328,16 @@ func TestNFTManyNetworks(t *testing.T) {
 		networks = append(networks, n)
 	}
 	for range 2 {
-		if got := nftApply(t, ns, wanted(State{RandomFully: true, Networks: networks})); got != 1 {
+		if got := nftApply(t, ns, random(networks)); got != 1 {
 			t.Errorf("%d transactions, want one", got)
 		}
-		if got := nftApply(t, ns, wanted(State{RandomFully: true, Networks: networks})); got != 0 {
+		if got := nftApply(t, ns, random(networks)); got != 0 {
 			t.Errorf("%d transactions of a second Apply, want none", got)
 		}
 		networks = networks[1:]
 	}
-	if got := strings.Count(ns.Sh("nft list table inet leno"), "leno n"); got != 199*12 {
-		t.Errorf("%d rules, want %d", got, 199*12)
+	if got := strings.Count(ns.Sh("nft list table inet leno"), "leno n"); got != 199*16 {
+		t.Errorf("%d rules, want %d", got, 199*16)
 	}
 }
 
@@ -335,14 +354,14 @@ func TestNFTAnswersLost(t *testing.T) {
 		return conn, err
 	}
 	ns.Do(func() {
-		if written, err := fw.apply(t.Context(), wanted(State{RandomFully: true, Networks: two()})); err != nil || len(written) != 1 {
+		if written, err := fw.apply(t.Context(), random(two())); err != nil || len(written) != 1 {
 			t.Errorf("got %q, %v", written, err)
 		}
 	})
 	if opened != 3 {
 		t.Errorf("%d sockets were opened: no answer was lost", opened)
 	}
-	if got := nftApply(t, ns, wanted(State{RandomFully: true, Networks: two()})); got != 0 {
+	if got := nftApply(t, ns, random(two())); got != 0 {
 		t.Errorf("a second Apply made %d transactions", got)
 	}
 }
@@ -415,7 +434,7 @@ func TestNFTCannot(t *testing.T) {
 				return openNFT()
 			}
 			ns.Do(func() {
-				written, err := fw.apply(t.Context(), wanted(State{RandomFully: true, Networks: two()}))
+				written, err := fw.apply(t.Context(), random(two()))
 				if len(written) > 0 || !errors.Is(err, tt.want) || !errors.Is(err, tt.err) || !strings.Contains(err.Error(), tt.text) {
 					t.Errorf("got %q, %v", written, err)
 				}
@@ -448,6 +467,6 @@ func nftWithoutRights(t *testing.T, ns *nstest.NS) error {
 	if err := unix.Capset(&header, &none[0]); err != nil {
 		return err
 	}
-	_, err := newNFTables(hclog.NewNullLogger()).apply(t.Context(), wanted(State{RandomFully: true, Networks: two()}))
+	_, err := newNFTables(hclog.NewNullLogger()).apply(t.Context(), random(two()))
 	return err
 }

@@ -24,33 +24,50 @@ func (r nftRule) equal(other nftRule) bool {
 
 // nftRuleOf compiles a rule as the program nft does, so that a rule set that was
 // listed and loaded again by it is still as wanted.
-func nftRuleOf(r rule, randomFully bool) nftRule {
-	proto := byte(unix.NFPROTO_IPV4)
-	if r.is6() {
-		proto = unix.NFPROTO_IPV6
-	}
+func nftRuleOf(r rule, in nftPlace) nftRule {
+	at := nftFieldsOf(r.is6())
 	// A chain of the inet family sees packets of both.
 	exprs := []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: unix.NFT_REG_1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: []byte{proto}},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: []byte{at.proto}},
 	}
-	source, destination := uint32(12), uint32(16) // RFC 791 section 3.1
-	if r.is6() {
-		source, destination = 8, 24 // RFC 8200 section 3
-	}
-	exprs = append(exprs, nftPrefix(source, r.src)...)
-	exprs = append(exprs, nftPrefix(destination, r.dst)...)
-	switch r.verdict {
-	case leave:
+	exprs = append(exprs, nftPrefix(at.source, r.src)...)
+	exprs = append(exprs, nftPrefix(at.destination, r.dst)...)
+	switch {
+	case r.verdict == masquerade:
+		// Every kernel that masquerades in the inet family knows random ports.
+		exprs = append(exprs, &expr.Masq{FullyRandom: r.randomFully})
+	case r.verdict == leave:
 		exprs = append(exprs, &expr.Verdict{Kind: expr.VerdictReturn})
-	case accept:
+	case in.keeps:
+		exprs = append(exprs, nftKeep(at)...)
+	default:
 		exprs = append(exprs, &expr.Verdict{Kind: expr.VerdictAccept})
-	case masquerade:
-		// Without fully random ports two connections can be given the same one at
-		// the same instant, and one loses its first packet.
-		exprs = append(exprs, &expr.Masq{FullyRandom: randomFully})
 	}
 	return nftRule{exprs: exprs, userdata: userdata.AppendString(nil, userdata.TypeComment, r.comment())}
+}
+
+// nftFields is where a family's header has what rules match, in bytes.
+type nftFields struct {
+	proto                     byte
+	source, destination, size uint32 // of addresses
+}
+
+func nftFieldsOf(v6 bool) nftFields {
+	if v6 {
+		return nftFields{unix.NFPROTO_IPV6, 8, 24, 16} // RFC 8200 section 3
+	}
+	return nftFields{unix.NFPROTO_IPV4, 12, 16, 4} // RFC 791 section 3.1
+}
+
+// nftKeep gives a connection the source that it has. An accept would not do: the
+// kernel asks the chains of type nat one after the other until one has given the
+// connection an address, whatever the verdict.
+func nftKeep(at nftFields) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: at.source, Len: at.size, DestRegister: unix.NFT_REG_1},
+		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(at.proto), RegAddrMin: unix.NFT_REG_1, RegAddrMax: unix.NFT_REG_1},
+	}
 }
 
 // nftPrefix matches the address at this offset of the network header; nothing
@@ -94,45 +111,59 @@ type nftChain struct {
 	rules []nftRule
 }
 
-// Chains of our table. Both end in the policy accept: what leno has no rule for
-// is no business of leno's.
+// Our table.
 const (
-	nftTable       = "leno"
-	nftTableName   = "inet " + nftTable // as people write it
-	nftPostrouting = "postrouting"
-	nftForward     = "forward"
+	nftTable     = "leno"
+	nftTableName = "inet " + nftTable // as people write it
 )
 
-// nftChains is the chains that hold the wanted rules, of both families; a chain
-// without rules is not wanted, since one of type nat alone makes the kernel
-// track every connection.
+// nftPlace is one of our chains and where the kernel calls it. All have the
+// policy accept: what leno has no rule for is no business of leno's.
+type nftPlace struct {
+	name     string
+	kind     nftables.ChainType
+	hook     nftables.ChainHook
+	priority nftables.ChainPriority
+	rules    func(rules) []rule
+	keeps    bool // what is accepted keeps its source
+}
+
+// nftPlaces is all of our chains.
 //
 // The first chain of type nat that gives a connection an address decides, and
-// of chains with the same priority the kernel calls the youngest first. So ours
-// comes after the usual priority, srcnat: an operator's rule that rewrites the
-// same packets is there on purpose, and goes first.
+// of chains with the same priority the kernel asks the youngest first. So what
+// keeps its source is said before the usual priority, srcnat, where others
+// masquerade; and our own masquerading comes after it: an operator's rule that
+// rewrites the same packets is there on purpose, and goes first.
 //
 // An accept ends one chain, not the hook: no priority of the forward chain can
 // overrule a drop of somebody else's (see [ForwardDrops]). It stands where an
 // operator looks for it.
-func nftChains(want rules, randomFully bool) []nftChain {
-	all := []struct {
-		nftChain
-		want []rule
-	}{
-		{nftChain{name: nftPostrouting, base: nftBase{kind: nftables.ChainTypeNAT, hook: *nftables.ChainHookPostrouting,
-			priority: *nftables.ChainPriorityNATSource + 10, policy: nftables.ChainPolicyAccept}}, want.masquerade},
-		{nftChain{name: nftForward, base: nftBase{kind: nftables.ChainTypeFilter, hook: *nftables.ChainHookForward,
-			priority: *nftables.ChainPriorityFilter, policy: nftables.ChainPolicyAccept}}, want.forward},
+func nftPlaces() []nftPlace {
+	srcnat := *nftables.ChainPriorityNATSource
+	return []nftPlace{
+		{name: "overlay", kind: nftables.ChainTypeNAT, hook: *nftables.ChainHookPostrouting, priority: srcnat - 10,
+			rules: func(r rules) []rule { return r.exempt }, keeps: true},
+		{name: "postrouting", kind: nftables.ChainTypeNAT, hook: *nftables.ChainHookPostrouting, priority: srcnat + 10,
+			rules: func(r rules) []rule { return r.masquerade }},
+		{name: "forward", kind: nftables.ChainTypeFilter, hook: *nftables.ChainHookForward, priority: *nftables.ChainPriorityFilter,
+			rules: func(r rules) []rule { return r.forward }},
 	}
+}
+
+// nftChains is the chains that hold the wanted rules, of both families; a chain
+// without rules is not wanted, since one of type nat alone makes the kernel
+// track every connection.
+func nftChains(want rules) []nftChain {
 	var out []nftChain
-	for _, c := range all {
-		if len(c.want) == 0 {
+	for _, place := range nftPlaces() {
+		list := place.rules(want)
+		if len(list) == 0 {
 			continue
 		}
-		chain := c.nftChain
-		for _, r := range c.want {
-			chain.rules = append(chain.rules, nftRuleOf(r, randomFully))
+		chain := nftChain{name: place.name, base: nftBase{place.kind, place.hook, place.priority, nftables.ChainPolicyAccept}}
+		for _, r := range list {
+			chain.rules = append(chain.rules, nftRuleOf(r, place))
 		}
 		out = append(out, chain)
 	}
