@@ -1,6 +1,7 @@
 package underlay
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -26,9 +27,13 @@ func (k kernel) close() { k.nl.Close() }
 // when that is valid.
 func (k kernel) look(reach netip.Addr) (Host, error) {
 	var host Host
-	links, err := k.nl.LinkList()
+	links, err := whole(k.nl.LinkList)
 	if err != nil {
 		return Host{}, fmt.Errorf("list links: %w", err)
+	}
+	addrs, err := whole(k.addresses)
+	if err != nil {
+		return Host{}, fmt.Errorf("list addresses: %w", err)
 	}
 	vrfs := map[int]bool{}
 	for _, l := range links {
@@ -39,22 +44,11 @@ func (k kernel) look(reach netip.Addr) (Host, error) {
 		if a := l.Attrs(); vrfs[a.MasterIndex] {
 			link.VRF = a.MasterIndex
 		}
-		if link.Addrs, err = k.addresses(l); err != nil {
-			return Host{}, err
-		}
+		link.Addrs = addrs[link.Index]
 		host.Links = append(host.Links, link)
 	}
-	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		routes, err := k.nl.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC, Type: unix.RTN_UNICAST},
-			netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
-		if err != nil {
-			return Host{}, fmt.Errorf("list routes: %w", err)
-		}
-		for _, r := range routes {
-			if d, ok := defaultRoute(r, family == netlink.FAMILY_V6); ok {
-				host.Defaults = append(host.Defaults, d)
-			}
-		}
+	if host.Defaults, err = whole(defaultRoutes); err != nil {
+		return Host{}, fmt.Errorf("list routes: %w", err)
 	}
 	if reach.IsValid() {
 		host.Reach, host.ReachErr = k.route(reach, &netlink.RouteGetOptions{})
@@ -88,15 +82,25 @@ func vxlanOverhead(l *netlink.Vxlan) int {
 	return 20 + 8 + 8 + 14
 }
 
-// addresses are a link's, oldest first. The kernel lists IPv6's the other way
-// round (ipv6_link_dev_addr), and an address that was added must not take the
-// place of the one before.
-func (k kernel) addresses(l netlink.Link) ([]Address, error) {
-	found, err := k.nl.AddrList(l, netlink.FAMILY_ALL)
-	if err != nil {
-		return nil, fmt.Errorf("list addresses of %s: %w", l.Attrs().Name, err)
+// whole takes a listing again that changed while it was read.
+func whole[T any](list func() (T, error)) (out T, err error) {
+	for range 3 {
+		if out, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
 	}
-	var v4, v6 []Address
+	return out, err
+}
+
+// addresses are those of each link, by ifindex, oldest first. The kernel lists
+// IPv6's the other way round (ipv6_link_dev_addr), and an address that was added
+// must not take the place of the one before.
+func (k kernel) addresses() (map[int][]Address, error) {
+	found, err := k.nl.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, err
+	}
+	v4, v6 := map[int][]Address{}, map[int][]Address{}
 	for _, a := range found {
 		addr, ok := netip.AddrFromSlice(a.IP)
 		if !ok {
@@ -112,27 +116,16 @@ func (k kernel) addresses(l netlink.Link) ([]Address, error) {
 			Narrow:    a.Scope >= unix.RT_SCOPE_LINK,
 		}
 		if addr.Is4() {
-			v4 = append(v4, out)
+			v4[a.LinkIndex] = append(v4[a.LinkIndex], out)
 		} else {
-			v6 = append(v6, out)
+			v6[a.LinkIndex] = append(v6[a.LinkIndex], out)
 		}
 	}
-	slices.Reverse(v6)
-	return append(v4, v6...), nil
-}
-
-// defaultRoute is r when it is one.
-func defaultRoute(r netlink.Route, v6 bool) (DefaultRoute, bool) {
-	if r.Dst != nil {
-		if ones, _ := r.Dst.Mask.Size(); ones != 0 || !r.Dst.IP.IsUnspecified() {
-			return DefaultRoute{}, false
-		}
+	for link, list := range v6 {
+		slices.Reverse(list)
+		v4[link] = append(v4[link], list...)
 	}
-	out := DefaultRoute{Route: toRoute(r), Metric: r.Priority, IPv6: v6}
-	if r.Table != unix.RT_TABLE_MAIN {
-		out.Table = r.Table
-	}
-	return out, len(out.Hops) > 0 && r.Table != unix.RT_TABLE_LOCAL
+	return v4, nil
 }
 
 func toRoute(r netlink.Route) Route {
