@@ -2,33 +2,28 @@ package firewall
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 )
 
-// ownTable is the nftables table that is ours; tables whose names begin with it
-// and a dash are, too.
-const ownTable = "leno"
-
-// Leftover is what is ours in one table of the kernel's, as one program shows it.
+// Leftover is what is ours in one table of the kernel's.
 type Leftover struct {
-	Program string   // iptables-nft, ip6tables-legacy, nft...
+	Program string   // by which it is seen: iptables-nft, ip6tables-legacy, nft...
 	Table   string   // "nat"; of nft with its family before it: "inet leno"
 	Parts   []string // in words: "chain LENO-FORWARD", "jump from FORWARD to LENO-FORWARD", "rule ..."
 
-	path  string
-	args  []string
-	input string // for path, takes all of it away at once
+	remove func(context.Context) error
 }
 
-// Remove takes it away, in one transaction, if it is still there as it was
-// found.
+// Remove takes it away, in one transaction, if it is still there as it was found.
+// It works on the calling thread, hence in its network namespace.
 func (l Leftover) Remove(ctx context.Context) error {
-	if _, err := run(ctx, l.input, l.path, l.args...); err != nil {
+	if err := l.remove(ctx); err != nil {
 		return fmt.Errorf("write table %s: %w", l.Table, err)
 	}
 	return nil
@@ -37,7 +32,7 @@ func (l Leftover) Remove(ctx context.Context) error {
 // Leftovers finds what is ours in the kernel, whichever variant of which program
 // made it and whenever: chains and their jumps, and tables of nftables. With a
 // network it finds that network's rules, and a chain or table that has no others.
-// A program that is not installed made nothing. It goes on past a program that
+// An iptables that is not installed made nothing. It goes on past a program that
 // fails and joins the errors. Programs are started from the calling thread, hence
 // in its network namespace.
 func Leftovers(ctx context.Context, network string) ([]Leftover, error) {
@@ -49,16 +44,18 @@ func Leftovers(ctx context.Context, network string) ([]Leftover, error) {
 			if err != nil && !unsupported(err) {
 				errs = append(errs, err)
 			}
-			for _, name := range sortedTables(tables) {
+			for _, name := range slices.Sorted(maps.Keys(tables)) {
 				input, parts := leftIn(name, tables[name], network)
 				if input != "" {
-					out = append(out, Leftover{Program: baseName(path), Table: name, Parts: parts,
-						path: path + "-restore", args: []string{"--noflush", "-w", lockWait}, input: input})
+					out = append(out, Leftover{Program: filepath.Base(path), Table: name, Parts: parts, remove: func(ctx context.Context) error {
+						_, err := run(ctx, input, path+"-restore", "--noflush", "-w", lockWait)
+						return err
+					}})
 				}
 			}
 		}
 	}
-	found, err := leftTables(ctx, network)
+	found, err := leftTables(network)
 	return append(out, found...), errors.Join(append(errs, err)...)
 }
 
@@ -139,93 +136,4 @@ func (r arguments) comment() string {
 		return r[i+1]
 	}
 	return ""
-}
-
-func sortedTables(tables map[string]table) []string {
-	names := make([]string, 0, len(tables))
-	for name := range tables {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
-
-func baseName(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
-
-// leftTables is Leftovers of nftables.
-func leftTables(ctx context.Context, network string) ([]Leftover, error) {
-	path, err := exec.LookPath("nft")
-	if err != nil {
-		return nil, nil
-	}
-	all, err := nftList(ctx, path, "list", "tables")
-	if err != nil {
-		if unsupported(err) {
-			return nil, nil
-		}
-		return nil, err
-	}
-	var out []Leftover
-	var errs []error
-	for _, o := range all {
-		t := o.Table
-		if t == nil || t.Name != ownTable && !strings.HasPrefix(t.Name, ownTable+"-") {
-			continue
-		}
-		l := Leftover{Program: "nft", Table: t.Family + " " + t.Name, path: path, args: []string{"-f", "-"}}
-		if network == "" {
-			l.input, l.Parts = "delete table "+l.Table+"\n", []string{"table " + l.Table}
-		} else if l.input, l.Parts, err = nftOf(ctx, path, l.Table, network); err != nil {
-			errs = append(errs, err)
-		}
-		if l.input != "" {
-			out = append(out, l)
-		}
-	}
-	return out, errors.Join(errs...)
-}
-
-// nftOf is what takes one network's rules out of a table, or the table when it has
-// no others.
-func nftOf(ctx context.Context, path, name, network string) (input string, parts []string, err error) {
-	all, err := nftList(ctx, path, append([]string{"-a", "list", "table"}, strings.Fields(name)...)...)
-	if err != nil {
-		return "", nil, err
-	}
-	others := 0
-	for _, o := range all {
-		switch {
-		case o.Rule == nil:
-		case o.Rule.Comment == (rule{network: network}).comment():
-			input += fmt.Sprintf("delete rule %s %s handle %d\n", name, o.Rule.Chain, o.Rule.Handle)
-			parts = append(parts, fmt.Sprintf("rule %d of chain %s", o.Rule.Handle, o.Rule.Chain))
-		default:
-			others++
-		}
-	}
-	if input != "" && others == 0 {
-		return "delete table " + name + "\n", []string{"table " + name}, nil
-	}
-	return input, parts, nil
-}
-
-// nftObject is one thing that `nft -j list` shows, as far as we look.
-type nftObject struct {
-	Table *struct{ Family, Name string }
-	Rule  *struct {
-		Chain, Comment string
-		Handle         int
-	}
-}
-
-func nftList(ctx context.Context, path string, args ...string) ([]nftObject, error) {
-	text, err := run(ctx, "", path, append([]string{"-j"}, args...)...)
-	if err != nil {
-		return nil, err
-	}
-	var shown struct{ Nftables []nftObject }
-	if err := json.Unmarshal([]byte(text), &shown); err != nil {
-		return nil, fmt.Errorf("output of %s: %w", path, err)
-	}
-	return shown.Nftables, nil
 }

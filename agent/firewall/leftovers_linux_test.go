@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
@@ -112,13 +113,23 @@ func TestLeftoversOfANetwork(t *testing.T) {
 	strangers(ns)
 	empty := everything(ns)
 	b := two()[1:]
+	native := func(networks []Network) {
+		t.Helper()
+		ns.Do(func() {
+			if _, err := newNFTables(hclog.NewNullLogger()).apply(t.Context(), wanted(State{Networks: networks})); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
 	for _, variant := range []string{"legacy", "nft"} {
 		apply(t, ns, iptablesHarness(variant).only(), b, 2)
 	}
+	native(b)
 	alone := everything(ns)
 	for _, variant := range []string{"legacy", "nft"} {
 		apply(t, ns, iptablesHarness(variant).only(), two(), 4)
 	}
+	native(two())
 	removeAll(t, ns, "default")
 	if diff := cmp.Diff(alone, everything(ns)); diff != "" {
 		t.Errorf("without one network (-want +got):\n%s", diff)
@@ -126,7 +137,7 @@ func TestLeftoversOfANetwork(t *testing.T) {
 	if got := removeAll(t, ns, "def"); got != nil {
 		t.Errorf("found of no network: %q", got)
 	}
-	ns.Sh(ownTables)
+	ns.Sh("nft delete table inet leno\n" + ownTables)
 	removeAll(t, ns, "default")
 	if got := everything(ns); strings.Contains(got, "leno-old") || strings.Contains(got, `masquerade comment "leno default"`) || !strings.Contains(got, `masquerade comment "leno b-2.x"`) {
 		t.Errorf("tables of nftables without one network:\n%s", got)

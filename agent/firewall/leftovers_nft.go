@@ -1,0 +1,119 @@
+package firewall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/userdata"
+	"golang.org/x/sys/unix"
+)
+
+// leftTables is Leftovers of nftables: tables of our name in any family, and those
+// whose names begin with it and a dash.
+func leftTables(network string) (out []Leftover, err error) {
+	err = nftTransaction(func(c *nftConn) error {
+		return c.settled(func() error {
+			out = nil
+			tables, err := c.ListTables()
+			if err != nil {
+				return fmt.Errorf("list tables: %w", err)
+			}
+			for _, t := range tables {
+				if t.Name != nftTable && !strings.HasPrefix(t.Name, nftTable+"-") {
+					continue
+				}
+				l, err := leftOf(c, t, network)
+				if err != nil {
+					return err
+				}
+				if len(l.Parts) > 0 {
+					out = append(out, l)
+				}
+			}
+			return nil
+		})
+	})
+	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) {
+		return nil, nil // a kernel without nf_tables
+	}
+	return out, err
+}
+
+// nftTransaction opens a connection for one call.
+func nftTransaction(f func(*nftConn) error) error {
+	c, err := openNFT()
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(c), c.CloseLasting())
+}
+
+// leftOf is what is to go of a table: all of it, unless there are rules of other
+// networks than the one named.
+func leftOf(c *nftConn, t *nftables.Table, network string) (Leftover, error) {
+	name := nftFamily(t.Family) + " " + t.Name
+	whole := Leftover{Program: "nft", Table: name, Parts: []string{"table " + name}, remove: func(context.Context) error {
+		return nftTransaction(func(c *nftConn) error {
+			c.DelTable(t)
+			return c.Flush()
+		})
+	}}
+	if network == "" {
+		return whole, nil
+	}
+	chains, err := c.ListChainsOfTableFamily(t.Family)
+	if err != nil {
+		return Leftover{}, fmt.Errorf("list chains: %w", err)
+	}
+	var gone []*nftables.Rule
+	others := false
+	part := Leftover{Program: "nft", Table: name}
+	for _, chain := range chains {
+		if chain.Table.Name != t.Name {
+			continue
+		}
+		rules, err := c.GetRules(t, chain)
+		if err != nil {
+			return Leftover{}, fmt.Errorf("list rules: %w", err)
+		}
+		for _, r := range rules {
+			comment, _ := userdata.GetString(r.UserData, userdata.TypeComment)
+			if comment != (rule{network: network}).comment() {
+				others = true
+				continue
+			}
+			gone = append(gone, r)
+			part.Parts = append(part.Parts, fmt.Sprintf("rule %d of chain %s", r.Handle, chain.Name))
+		}
+	}
+	if len(gone) > 0 && !others {
+		return whole, nil
+	}
+	part.remove = func(context.Context) error {
+		return nftTransaction(func(c *nftConn) error {
+			for _, r := range gone {
+				if err := c.DelRule(r); err != nil {
+					return err
+				}
+			}
+			return c.Flush()
+		})
+	}
+	return part, nil
+}
+
+// nftFamily is a family as nft(8) writes it.
+func nftFamily(f nftables.TableFamily) string {
+	switch f {
+	case nftables.TableFamilyINet:
+		return "inet"
+	case nftables.TableFamilyIPv4:
+		return "ip"
+	case nftables.TableFamilyIPv6:
+		return "ip6"
+	}
+	return fmt.Sprintf("family %d", f)
+}
