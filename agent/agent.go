@@ -260,7 +260,10 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr) error {
 	if !known {
 		a.adopt(ctx, a.current())
 	}
-	wg.Go(func() { a.announce(ctx, address) })
+	wg.Go(func() {
+		a.announce(ctx, address)
+		a.withdraw(ctx)
+	})
 	wg.Go(func() { a.leaveUnwanted(ctx) })
 	a.env.health.clear("", checkNode)
 	for {

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/registry"
 )
@@ -240,9 +242,13 @@ func (r *runner) rememberPeers(m *recollection, n registry.Network, leases []reg
 	return err == nil
 }
 
-// forgetPeers removes the file.
+// forgetPeers removes the file, and the directory when it was the last in it.
 func forgetPeers(dataDir, network string) error {
-	if err := os.Remove(peersPath(dataDir, network)); !errors.Is(err, os.ErrNotExist) {
+	path := peersPath(dataDir, network)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := os.Remove(filepath.Dir(path)); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
 		return err
 	}
 	return nil

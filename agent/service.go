@@ -27,7 +27,7 @@ const (
 
 // announce keeps the agent in the catalogue, where the store has one. The
 // service stays there when the agent stops: its check says so, and the next
-// start finds it.
+// start finds it. But see withdraw.
 func (a *Agent) announce(ctx context.Context, address net.Addr) {
 	announcer, ok := a.env.registry.(registry.Announcer)
 	if !ok || a.current().Consul.Service == "" {
@@ -84,12 +84,34 @@ func (a *Agent) announce(ctx context.Context, address net.Addr) {
 	}
 }
 
+// withdraw takes the agent out of the catalogue when it stops for good, as far as
+// its configuration knows.
+func (a *Agent) withdraw(ctx context.Context) {
+	c := a.current()
+	announcer, ok := a.env.registry.(registry.Announcer)
+	if !ok || c.Consul.Service == "" || !c.Lease.ReleaseOnStop {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	defer cancel()
+	s := registry.Service{Name: c.Consul.Service, ID: serviceID(c.Consul.Service, a.self().NodeName)}
+	if err := announcer.Withdraw(ctx, s); err != nil {
+		a.log.Error("service stays in the catalogue", "error", err)
+	}
+}
+
+// nodeIDMeta tells in the catalogue which agent it is.
+const nodeIDMeta = "node_id"
+
+// serviceID is unique where several hosts use one Consul agent.
+func serviceID(service, node string) string { return service + "-" + node }
+
 // service describes this agent to the catalogue. The store polls /healthz when
 // its own agent is on this host and the API listens on TCP; else it is fed.
 func (a *Agent) service(ctx context.Context, address net.Addr) (registry.Service, error) {
 	c, self := a.current(), a.self()
-	s := registry.Service{Name: c.Consul.Service, ID: c.Consul.Service + "-" + self.NodeName, Tags: []string{},
-		Meta: map[string]string{"version": self.Version, "node_id": self.NodeID}}
+	s := registry.Service{Name: c.Consul.Service, ID: serviceID(c.Consul.Service, self.NodeName), Tags: []string{},
+		Meta: map[string]string{"version": self.Version, nodeIDMeta: self.NodeID}}
 	for _, name := range self.Networks {
 		run, ok := a.runner(name)
 		if !ok {
