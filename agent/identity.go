@@ -29,7 +29,7 @@ func lockDataDir(dir string) (unlock func() error, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("data_dir: %w", err)
 	}
-	path := filepath.Join(dir, "lock")
+	path := lockPath(dir)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if errors.Is(err, unix.EROFS) {
 		// A host whose file system became read-only knows who it is all the same.
@@ -44,6 +44,8 @@ func lockDataDir(dir string) (unlock func() error, err error) {
 	}
 	return f.Close, nil
 }
+
+func lockPath(dir string) string { return filepath.Join(dir, "lock") }
 
 // nodeName is the configured name, else the store's name of this host, else
 // the host name. Asking the store may fail while it is away: guessing another

@@ -79,19 +79,30 @@ func (a *agentCommand) register(fs *flag.FlagSet) {
 
 // load reads the configuration, now and at every reload.
 func (a *agentCommand) load() (config.Config, error) {
-	given := map[string]bool{}
-	a.set.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	options := configOptions(agent.Backends())
 	options.Dev = a.dev
-	options.Overrides = map[string]string{}
+	options.Overrides = overridden(a.meta, a.set, a.overrides)
+	return config.Load(a.sources, options)
+}
+
+// overridden is what agentOverrides say, by setting, of those that a command has as
+// flags.
+func overridden(m Meta, set *flag.FlagSet, flags map[string]*string) map[string]string {
+	given := map[string]bool{}
+	set.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	out := map[string]string{}
 	for _, o := range agentOverrides {
+		value, ok := flags[o.setting]
+		if !ok {
+			continue
+		}
 		if given[o.flag] {
-			options.Overrides[o.setting] = *a.overrides[o.setting]
-		} else if v := a.meta.Getenv("LENO_" + strings.ToUpper(strings.ReplaceAll(o.flag, "-", "_"))); v != "" {
-			options.Overrides[o.setting] = v
+			out[o.setting] = *value
+		} else if v := m.Getenv("LENO_" + strings.ToUpper(strings.ReplaceAll(o.flag, "-", "_"))); v != "" {
+			out[o.setting] = v
 		}
 	}
-	return config.Load(a.sources, options)
+	return out
 }
 
 func (a *agentCommand) run(ctx context.Context) error {

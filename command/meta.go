@@ -1,7 +1,8 @@
 // Package command is leno's command line: one file a command, which parses
 // flags, asks the agent through package api and prints the answer. It owns
 // flags, output and exit codes. It refuses to know how the agent does its work;
-// only `agent` and the checks of configuration files touch other packages.
+// only `agent`, `cleanup` and the checks of configuration files touch other
+// packages.
 package command
 
 import (

@@ -170,8 +170,9 @@ func TestDocumentationBlocks(t *testing.T) {
 		"bench.mdx: " + benchCommand:               1,
 		"docker.mdx: sudo systemctl daemon-reload": 1,
 		// systemd would do it to the machine the tests run on.
-		"operations.mdx: sudo systemctl enable --now leno": 1,
-		"operations.mdx: sudo systemctl restart leno":      1,
+		"operations.mdx: sudo systemctl disable --now leno": 1,
+		"operations.mdx: sudo systemctl enable --now leno":  1,
+		"operations.mdx: sudo systemctl restart leno":       1,
 	}
 	if diff := cmp.Diff(want, notRun); diff != "" {
 		t.Errorf("blocks that are not run (-known +is):\n%s", diff)

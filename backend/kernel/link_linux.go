@@ -170,3 +170,20 @@ func (h *Handle) HasAddr(link int, addr netip.Addr) (bool, error) {
 func indexed(link int) netlink.Link {
 	return &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: link}}
 }
+
+// Links lists the devices that ours says true of.
+func (h *Handle) Links(ctx context.Context, ours func(netlink.Link) bool) ([]netlink.Link, error) {
+	return listing(ctx, func() ([]netlink.Link, error) {
+		all, err := h.nl.LinkList()
+		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return nil, fmt.Errorf("list links: %w", err)
+		}
+		var out []netlink.Link
+		for _, link := range all {
+			if ours(link) {
+				out = append(out, link)
+			}
+		}
+		return out, err
+	})
+}

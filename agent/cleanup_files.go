@@ -1,0 +1,262 @@
+package agent
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/registry"
+)
+
+// runDir is where subnet files are unless a network says otherwise.
+func runDir() string { return filepath.Dir(config.WatchedNetwork("any").SubnetFile) }
+
+// trace is what the files tell of one network on this host.
+type trace struct {
+	name  string
+	saved saved          // zero when no state file can be read
+	pools []netip.Prefix // nil when nothing tells them
+	files []string       // subnet files, as far as they are known
+}
+
+// knowFiles reads what the files tell: who this host is, and of which networks it
+// was a part.
+func (s *sweep) knowFiles() {
+	if data, err := os.ReadFile(nodeIDPath(s.config.DataDir)); err == nil && isNodeID(strings.TrimSpace(string(data))) {
+		s.nodeID = strings.TrimSpace(string(data))
+	}
+	var names []string
+	for _, pattern := range []string{savedPath(s.config.DataDir, "*"), peersPath(s.config.DataDir, "*")} {
+		for _, suffix := range []string{"", badSuffix} {
+			files, err := filepath.Glob(pattern + suffix)
+			if err != nil {
+				continue // only of a pattern that is wrong
+			}
+			for _, file := range files {
+				names = append(names, strings.TrimSuffix(filepath.Base(file), ".json"+suffix))
+			}
+		}
+	}
+	for _, n := range s.config.Networks {
+		names = append(names, n.Name)
+	}
+	names = append(names, s.o.Network)
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		if registry.CheckNetworkName(name) == nil {
+			s.networks = append(s.networks, s.traceOf(name))
+		}
+	}
+}
+
+// traceOf reads of one network what can be read; the best that tells its pools is
+// what the datapath was built for.
+func (s *sweep) traceOf(name string) trace {
+	t := trace{name: name, files: []string{config.WatchedNetwork(name).SubnetFile}}
+	if before, err := loadSaved(s.config.DataDir, name); err == nil && before.Network != "" {
+		t.saved, t.pools = before, before.Pools
+		s.nodeID = cmp.Or(s.nodeID, before.NodeID)
+		t.files = append(t.files, before.SubnetFile)
+	}
+	if file, err := readPeers(s.config.DataDir, name); err == nil && t.pools == nil {
+		if n, err := registry.ParseNetwork(name, file.Definition); err == nil {
+			t.pools = n.Plan.Prefixes()
+		}
+	}
+	for _, local := range s.config.Networks {
+		if local.Name != name {
+			continue
+		}
+		t.files = append(t.files, local.SubnetFile)
+		if n, err := Definition(local); err == nil && t.pools == nil {
+			t.pools = n.Plan.Prefixes()
+		}
+	}
+	t.files = slices.DeleteFunc(t.files, func(path string) bool { return path == "" })
+	slices.Sort(t.files)
+	t.files = slices.Compact(t.files)
+	return t
+}
+
+// badSuffix ends the names of files that an agent could not read and put aside.
+const badSuffix = ".bad"
+
+// findFiles finds state, peers and subnet files, and what of them a process that
+// was killed had begun.
+func (s *sweep) findFiles() {
+	for _, t := range s.networks {
+		if !s.wants(t.name) {
+			continue
+		}
+		for _, f := range []struct{ path, what string }{
+			{savedPath(s.config.DataDir, t.name), "state"}, {peersPath(s.config.DataDir, t.name), "peers"},
+		} {
+			s.addFile(f.path, t.name, f.what, ofNetwork(t.name))
+			s.addFile(f.path+badSuffix, t.name, "put aside", anything)
+			s.addBegun(f.path, t.name)
+		}
+		dir := filepath.Join(s.config.DataDir, t.name)
+		s.keeps(dir, t.name, s.addDir(dir))
+		for _, path := range t.files {
+			s.addFile(path, t.name, "subnet file", isSubnetFile)
+			s.addBegun(path, t.name)
+		}
+	}
+	s.addDir(filepath.Dir(peersPath(s.config.DataDir, "any")))
+	if s.o.Network != "" {
+		return
+	}
+	s.addFile(nodeIDPath(s.config.DataDir)+badSuffix, "", "put aside", anything)
+	s.addBegun(nodeIDPath(s.config.DataDir), "")
+	// Those of networks of which nothing else is known any more.
+	lost, err := filepath.Glob(filepath.Join(runDir(), "*.env"))
+	if err == nil {
+		for _, path := range lost {
+			s.addFile(path, "", "subnet file", isSubnetFile)
+		}
+	}
+	if path, ok := strings.CutPrefix(s.config.HTTP.Address, "unix://"); ok {
+		s.addSocket(path)
+	}
+}
+
+// addFile is for a file that is ours if its content is.
+func (s *sweep) addFile(path, network, what string, ours func(data []byte) bool) {
+	if s.has(path) {
+		return
+	}
+	r := Remnant{Kind: RemnantFile, Name: path, Network: network, Detail: what}
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR):
+		return
+	case err != nil:
+		s.left(r, err)
+		return
+	case !info.Mode().IsRegular():
+		s.foreign(r, "it is no ordinary file")
+		return
+	}
+	data, err := os.ReadFile(path)
+	switch {
+	case err != nil:
+		s.left(r, err)
+	case !ours(data):
+		s.foreign(r, "its content is not leno's")
+	default:
+		s.add(r, func(context.Context) error { return os.Remove(path) })
+	}
+}
+
+// addBegun is for what writeFileAtomic had not renamed yet.
+func (s *sweep) addBegun(path, network string) {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return // nothing was begun where there is nothing, and what is there says so elsewhere
+	}
+	begun := regexp.MustCompile(`^\.` + regexp.QuoteMeta(filepath.Base(path)) + `\.[0-9]+$`)
+	for _, e := range entries {
+		if begun.MatchString(e.Name()) {
+			s.addFile(filepath.Join(filepath.Dir(path), e.Name()), network, "half written", anything)
+		}
+	}
+}
+
+// addDir is for a directory that is ours by its name, and goes when nothing is in
+// it any more. It returns what else is.
+func (s *sweep) addDir(path string) (others []string) {
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil // it is not there
+	}
+	for _, e := range entries {
+		if !s.has(filepath.Join(path, e.Name())) {
+			others = append(others, e.Name())
+		}
+	}
+	if len(others) > 0 {
+		return others
+	}
+	s.add(Remnant{Kind: RemnantFile, Name: path, Detail: "empty directory"}, func(context.Context) error {
+		err := os.Remove(path)
+		if errors.Is(err, unix.EBUSY) {
+			return os.ErrNotExist // something is mounted here: it is the operator's
+		}
+		return err
+	})
+	return nil
+}
+
+// keeps tells of a directory that has to stay for what else is in it.
+func (s *sweep) keeps(path, network string, others []string) {
+	if len(others) > 0 {
+		s.foreign(Remnant{Kind: RemnantFile, Name: path, Network: network}, "%d files in it are not leno's, the first %q", len(others), others[0])
+	}
+}
+
+// addSocket is for the socket of an agent that was killed.
+func (s *sweep) addSocket(path string) {
+	if info, err := os.Lstat(path); err != nil || info.Mode()&os.ModeSocket == 0 {
+		return
+	}
+	conn, err := net.Dial("unix", path)
+	if err == nil {
+		_ = conn.Close() // somebody listens: whoever it is
+		return
+	}
+	s.add(Remnant{Kind: RemnantFile, Name: path, Detail: "socket"}, func(context.Context) error { return os.Remove(path) })
+}
+
+// has says whether the file is to be removed already.
+func (s *sweep) has(path string) bool {
+	return slices.ContainsFunc(s.found, func(r Remnant) bool { return r.Kind == RemnantFile && r.Name == path })
+}
+
+// ofNetwork says whether a file is the network's state: of any version, or broken
+// past reading.
+func ofNetwork(name string) func([]byte) bool {
+	return func(data []byte) bool {
+		var head struct {
+			Version *int
+			Network string
+		}
+		if !json.Valid(data) {
+			return true
+		}
+		return json.Unmarshal(data, &head) == nil && head.Version != nil && head.Network == name
+	}
+}
+
+// isSubnetFile says whether it is one as every version has written it, and nobody
+// has written another into its place.
+func isSubnetFile(data []byte) bool {
+	ours := false
+	for line := range bytes.Lines(data) {
+		key, _, ok := strings.Cut(strings.TrimSpace(string(line)), "=")
+		switch {
+		case !ok && key == "":
+		case strings.HasPrefix(key, "LENO_"):
+			ours = true
+		case !strings.HasPrefix(key, "FLANNEL_"):
+			return false
+		}
+	}
+	return ours
+}
+
+// anything is for files that are leno's by their names.
+func anything([]byte) bool { return true }
+
+func isEmpty(data []byte) bool { return len(data) == 0 }

@@ -1,0 +1,318 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-hclog"
+	"github.com/vishvananda/netlink"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/underlay"
+	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// swept is a store of which only what a host left can be asked.
+type swept struct {
+	registry.Registry
+	left     registry.Left
+	err      error
+	services map[string]registry.Service
+	asked    registry.Host
+	done     []string
+}
+
+func (s *swept) NodeName(context.Context) (string, error) { return "host-a", s.err }
+
+func (s *swept) Left(_ context.Context, _ string, h registry.Host) (registry.Left, error) {
+	s.asked = h
+	return s.left, s.err
+}
+
+func (s *swept) EndSession(_ context.Context, id string) error {
+	s.done = append(s.done, "end "+id)
+	return nil
+}
+
+func (s *swept) Shown(_ context.Context, id string) (registry.Service, bool, error) {
+	service, ok := s.services[id]
+	return service, ok, nil
+}
+
+func (s *swept) Announce(context.Context, registry.Service, registry.Verdict) error { return nil }
+
+func (s *swept) Withdraw(_ context.Context, service registry.Service) error {
+	s.done = append(s.done, "withdraw "+service.ID)
+	return nil
+}
+
+func (s *swept) Release(_ context.Context, l registry.Lease) error {
+	s.done = append(s.done, "release "+l.Network+" "+l.Subnet().String())
+	return nil
+}
+
+// cleaned runs Cleanup in a network namespace of its own.
+func cleaned(t *testing.T, dir string, store *swept, o CleanupOptions) (CleanupReport, error) {
+	t.Helper()
+	c := config.Defaults()
+	c.DataDir = filepath.Join(dir, "data")
+	c.HTTP.Address = "unix://" + filepath.Join(dir, "leno.sock")
+	c.Networks = []config.Network{{Name: "blue", SubnetFile: filepath.Join(dir, "blue.env")}}
+	o.Registry = store
+	o.SelectUnderlay = func(config.Underlay, []netip.Prefix, []netip.Addr) (underlay.Choice, error) {
+		return underlay.Choice{Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.11")}}, nil
+	}
+	var report CleanupReport
+	var err error
+	nstest.New(t).Do(func() { report, err = Cleanup(t.Context(), c, o) })
+	return report, err
+}
+
+// names is what a part of a report lists, files without their directory.
+func names(dir string, list []Remnant) (out []string) {
+	for _, r := range list {
+		text := r.Kind + " " + strings.TrimPrefix(r.Name, dir+"/")
+		if r.Network != "" {
+			text += " of " + r.Network
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+func tree(t *testing.T, dir string) (out []string) {
+	t.Helper()
+	must(t, filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		out = append(out, strings.TrimPrefix(path, dir))
+		return err
+	}))
+	return out[1:]
+}
+
+const nodeUUID = "6f1c9d1e-5c3e-4d0b-8a55-0f6f5a6f3d2a"
+
+// littered is a directory in which a state directory is and more.
+func littered(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for path, text := range map[string]string{
+		"data/node-id": nodeUUID + "\n", "data/node-id.bad": "x", "data/.node-id.123": "6f1c", "data/lock": "",
+		"data/default.json": fmt.Sprintf(`{"version":1,"network":"default","subnets":["10.5.34.0/24"],"session":"s1","subnet_file":%q,"pools":["10.5.0.0/16"],"backend":{"type":"vxlan"}}`,
+			dir+"/custom.env"),
+		"data/blue.json": `{"version":1,"netw`, "data/.blue.json.99": "{", "data/blue.json.bad": "?",
+		"data/later.json":         `{"version":7,"network":"later","what":"a later version wrote"}`,
+		"data/notes.json":         `{"some":"thing"}`,
+		"data/..json":             `{`,
+		"data/.blue.json.swp":     "an editor's",
+		"data/default/secret.key": "an operator's",
+		"data/peers/default.json": `{"version":1,"network":"default"}`,
+		"data/peers/gone.json":    "", "data/peers/.gone.json.7": "",
+		"custom.env":        "LENO_NETWORK=10.5.0.0/16\nLENO_SUBNET=10.5.34.1/24\nFLANNEL_SUBNET=10.5.34.1/24\n",
+		".custom.env.31415": "LENO_NET",
+		"blue.env":          "FLANNEL_NETWORK=10.6.0.0/16\nFLANNEL_SUBNET=10.6.1.1/24\n",
+	} {
+		must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, path)), 0o755))
+		must(t, os.WriteFile(filepath.Join(dir, path), []byte(text), 0o644))
+	}
+	must(t, os.Mkdir(dir+"/data/blue", 0o755))
+	return dir
+}
+
+func TestCleanupFiles(t *testing.T) {
+	dir := littered(t)
+	all := tree(t, dir)
+	for _, o := range []CleanupOptions{{DryRun: true}, {KeepLease: true, DryRun: true}, {Network: "default", DryRun: true}} {
+		if _, err := cleaned(t, dir, &swept{}, o); err != nil {
+			t.Error(err)
+		}
+		if diff := cmp.Diff(all, tree(t, dir)); diff != "" {
+			t.Fatalf("a dry run changed files:\n%s", diff)
+		}
+	}
+
+	report, err := cleaned(t, dir, &swept{}, CleanupOptions{Network: "default"})
+	must(t, err)
+	if diff := cmp.Diff([]string{"file data/default.json of default", "file data/peers/default.json of default",
+		"file custom.env of default", "file .custom.env.31415 of default"}, names(dir, report.Removed)); diff != "" {
+		t.Errorf("one network (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"file data/default of default"}, names(dir, report.Foreign)); diff != "" {
+		t.Errorf("foreign of one network (-want +got):\n%s", diff)
+	}
+
+	report, err = cleaned(t, dir, &swept{}, CleanupOptions{})
+	must(t, err)
+	if diff := cmp.Diff([]string{"file blue.env of blue", "file data/notes.json of notes", "file data"}, names(dir, report.Foreign)); diff != "" {
+		t.Errorf("foreign (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"/blue.env", "/data", "/data/..json", "/data/.blue.json.swp", "/data/default", "/data/default/secret.key", "/data/notes.json"}, tree(t, dir)); diff != "" {
+		t.Errorf("what is there (-want +got):\n%s", diff)
+	}
+	report, err = cleaned(t, dir, &swept{}, CleanupOptions{})
+	must(t, err)
+	if len(report.Removed)+len(report.Left) != 0 {
+		t.Errorf("the second time: %+v", report)
+	}
+	text, err := json.Marshal(report)
+	if must(t, err); strings.Contains(string(text), "null") {
+		t.Errorf("null in %s", text)
+	}
+}
+
+// TestCleanupKeepsLease leaves the store alone, and the id that finds it again.
+func TestCleanupKeepsLease(t *testing.T) {
+	dir := littered(t)
+	store := &swept{err: errors.New("nobody may ask")}
+	report, err := cleaned(t, dir, store, CleanupOptions{KeepLease: true})
+	must(t, err)
+	if len(report.Left) != 0 || store.asked.Node != "" {
+		t.Errorf("left %+v, asked for %+v", report.Left, store.asked)
+	}
+	if id, err := storedNodeID(filepath.Join(dir, "data"), hclog.NewNullLogger()); err != nil || id != nodeUUID {
+		t.Errorf("node id %q, %v", id, err)
+	}
+}
+
+func TestCleanupStore(t *testing.T) {
+	lease := func(network, subnet, node, id, session, at string) registry.Lease {
+		l := registry.Lease{Network: network, Subnets: []netip.Prefix{netip.MustParsePrefix(subnet)}, Node: node, NodeID: id, Session: session}
+		if at != "" {
+			l.PublicIPs = []netip.Addr{netip.MustParseAddr(at)}
+		}
+		return l
+	}
+	leases := []registry.Lease{
+		lease("default", "10.5.34.0/24", "host-a", nodeUUID, "s1", "192.0.2.11"),
+		lease("old", "10.7.1.0/24", "former-name", nodeUUID, "", "203.0.113.1"),
+		lease("default", "10.5.35.0/24", "host-a", nodeUUID, "s9", "203.0.113.1"), // a copy of this host
+		lease("default", "10.5.36.0/24", "host-a", "other", "s8", "192.0.2.11"),
+		lease("default", "10.5.37.0/24", "", "", "s1", ""), // overwritten by somebody
+	}
+	services := map[string]registry.Service{"leno-host-a": {ID: "leno-host-a", Meta: map[string]string{"node_id": nodeUUID}}}
+	for _, tt := range []struct {
+		name    string
+		lost    bool // the node id
+		o       CleanupOptions
+		err     error
+		service string // node id of
+		done    []string
+		left    []string
+		foreign []string
+	}{
+		{name: "all", done: []string{"release default 10.5.34.0/24", "release old 10.7.1.0/24", "release default 10.5.37.0/24", "end s2", "withdraw leno-host-a"},
+			foreign: []string{"lease 10.5.35.0/24 of default", "lease 10.5.36.0/24 of default"}},
+		{name: "listed only", o: CleanupOptions{DryRun: true}, foreign: []string{"lease 10.5.35.0/24 of default", "lease 10.5.36.0/24 of default"}},
+		{name: "one network keeps the service", o: CleanupOptions{Network: "default"},
+			done:    []string{"release default 10.5.34.0/24", "release old 10.7.1.0/24", "release default 10.5.37.0/24", "end s2"},
+			foreign: []string{"lease 10.5.35.0/24 of default", "lease 10.5.36.0/24 of default"}},
+		{name: "node id lost", lost: true,
+			done:    []string{"release default 10.5.34.0/24", "release default 10.5.36.0/24", "release default 10.5.37.0/24", "end s2", "withdraw leno-host-a"},
+			foreign: []string{"lease 10.7.1.0/24 of old", "lease 10.5.35.0/24 of default"}},
+		{name: "another agent's service", service: "other", done: []string{"release default 10.5.34.0/24", "release old 10.7.1.0/24", "release default 10.5.37.0/24", "end s2"},
+			foreign: []string{"lease 10.5.35.0/24 of default", "lease 10.5.36.0/24 of default", "service leno-host-a"}},
+		{name: "away", err: registry.ErrUnavailable, left: []string{"lease 10.5.34.0/24 of default"}},
+		{name: "away, of a network without state", o: CleanupOptions{Network: "blue"}, err: registry.ErrUnavailable, left: []string{"lease any of blue"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := littered(t)
+			if tt.lost {
+				must(t, os.Remove(dir+"/data/node-id"))
+			}
+			store := &swept{Registry: memory.New().Client(), left: registry.Left{Leases: leases, Sessions: []string{"s2"}}, err: tt.err, services: services}
+			if tt.service != "" {
+				store.services = map[string]registry.Service{"leno-host-a": {ID: "leno-host-a", Meta: map[string]string{"node_id": tt.service}}}
+			}
+			report, err := cleaned(t, dir, store, tt.o)
+			must(t, err)
+			of := func(list []Remnant) []string {
+				return names(dir, slices.DeleteFunc(slices.Clone(list), func(r Remnant) bool { return r.Kind == RemnantFile }))
+			}
+			for what, diff := range map[string]string{
+				"done": cmp.Diff(tt.done, store.done), "left": cmp.Diff(tt.left, of(report.Left)), "foreign": cmp.Diff(tt.foreign, of(report.Foreign)),
+			} {
+				if diff != "" {
+					t.Errorf("%s (-want +got):\n%s", what, diff)
+				}
+			}
+			if tt.err == nil && !slices.Contains(store.asked.Sessions, "s1") {
+				t.Errorf("asked for %+v", store.asked)
+			}
+			if tt.err != nil && tt.o.Network == "" && exists(dir+"/data/default.json") {
+				t.Error("files wait for the store")
+			}
+		})
+	}
+}
+
+// TestCleanupRefuses while an agent works there.
+func TestCleanupRefuses(t *testing.T) {
+	dir := littered(t)
+	unlock, err := lockDataDir(filepath.Join(dir, "data"))
+	must(t, err)
+	for _, o := range []CleanupOptions{{}, {Network: "default"}} {
+		if _, err := cleaned(t, dir, &swept{}, o); err == nil || !strings.Contains(err.Error(), "stop it first") {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	if _, err := cleaned(t, dir, &swept{}, CleanupOptions{DryRun: true}); err != nil {
+		t.Errorf("a dry run: %v", err)
+	}
+	must(t, unlock())
+	_, err = cleaned(t, dir, &swept{}, CleanupOptions{})
+	must(t, err)
+}
+
+func TestJudgeDevice(t *testing.T) {
+	s := newSweep(config.Config{}, CleanupOptions{})
+	s.networks = []trace{{name: "default", saved: saved{Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.34.0/24")}}}, {name: "a-long-network-name"}}
+	base := []netip.Prefix{netip.MustParsePrefix("10.5.34.0/32")}
+	attrs := func(name, alias string) netlink.LinkAttrs { return netlink.LinkAttrs{Name: name, Alias: alias} }
+	local := []byte{192, 0, 2, 1}
+	tun := func(name string) *netlink.Tuntap {
+		return &netlink.Tuntap{LinkAttrs: attrs(name, ""), Mode: netlink.TUNTAP_MODE_TUN, Flags: netlink.TUNTAP_NO_PI}
+	}
+	for _, tt := range []struct {
+		name    string
+		link    netlink.Link
+		addrs   []netip.Prefix
+		network string
+		ours    bool
+		foreign bool
+	}{
+		{"ours", &netlink.Vxlan{LinkAttrs: attrs("leno-default", ""), SrcAddr: local}, nil, "default", true, false},
+		{"somebody had it learn", &netlink.Vxlan{LinkAttrs: attrs("leno-default", ""), SrcAddr: local, Learning: true}, nil, "default", true, false},
+		{"of a network nothing is known of", &netlink.Vxlan{LinkAttrs: attrs("leno-x", ""), SrcAddr: local}, nil, "", true, false},
+		{"such a one that learns", &netlink.Vxlan{LinkAttrs: attrs("leno-x", ""), SrcAddr: local, Learning: true}, nil, "", false, true},
+		{"with a group", &netlink.Vxlan{LinkAttrs: attrs("leno-x", ""), SrcAddr: local, Group: []byte{239, 1, 1, 1}}, nil, "", false, true},
+		{"external", &netlink.Vxlan{LinkAttrs: attrs("leno-default", ""), SrcAddr: local, FlowBased: true}, nil, "default", false, true},
+		{"a bridge", &netlink.Bridge{LinkAttrs: attrs("leno-default", "")}, base, "default", false, true},
+		{"a bridge with our alias", &netlink.Bridge{LinkAttrs: attrs("br0", "leno network default")}, nil, "default", false, false},
+		{"renamed, by its alias", &netlink.Vxlan{LinkAttrs: attrs("eth7", "leno network gone"), SrcAddr: local}, nil, "gone", true, false},
+		{"renamed, by its address", &netlink.Vxlan{LinkAttrs: attrs("eth7", ""), SrcAddr: local}, base, "default", true, false},
+		{"somebody's vxlan", &netlink.Vxlan{LinkAttrs: attrs("eth7", ""), SrcAddr: local}, nil, "", false, false},
+		{"one of several queues", &netlink.Tuntap{LinkAttrs: attrs("leno-default", ""), Mode: netlink.TUNTAP_MODE_TUN, Flags: netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR | netlink.TUNTAP_MULTI_QUEUE}, nil, "default", true, false},
+		{"an earlier version's", tun("leno-x"), nil, "", true, false},
+		{"a short name", tun("leno-a-lo~pd5ab"), nil, "", true, false},
+		{"a tap", &netlink.Tuntap{LinkAttrs: attrs("leno-x", ""), Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI}, nil, "", false, true},
+		{"a process's tun", &netlink.Tuntap{LinkAttrs: attrs("leno-x", ""), Mode: netlink.TUNTAP_MODE_TUN, NonPersist: true}, nil, "", false, true},
+		{"somebody's tun", tun("tun0"), nil, "", false, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, ours := s.judgeDevice(tt.link, tt.addrs)
+			if ours != tt.ours || r.Network != tt.network || (r.Reason != "") != tt.foreign {
+				t.Errorf("ours %t, %+v", ours, r)
+			}
+		})
+	}
+}

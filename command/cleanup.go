@@ -1,0 +1,157 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/posener/complete"
+
+	"github.com/lenonet/leno/agent"
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/registry"
+)
+
+func cleanupSpec(m Meta) spec {
+	c := &cleanupCommand{meta: m, format: formatFlag{meta: m}, overrides: map[string]*string{}}
+	return spec{
+		name: "cleanup", synopsis: "Remove everything of leno's from this host",
+		help: `
+Removes every device, route, neighbour, firewall rule and file of leno's from
+this host, and this host's leases, sessions and service from Consul: what the
+last agent left, what one left that was killed, and what an earlier version
+left. Nothing else is touched: what only looks like leno's is named and stays.
+For a host that runs leno no more; stop the agent first. To make a running
+agent leave one network: leno lease release.
+
+  $ leno cleanup -dry-run -config-dir /etc/leno
+  $ leno cleanup -config-dir /etc/leno
+  $ leno cleanup -network blue -config-dir /etc/leno   only what is of blue
+  $ leno cleanup -keep-lease    does not need Consul; the subnet waits for
+                                this host
+
+Give it the configuration files of the agent, if they still exist: they tell
+the state directory and how to reach Consul. They are not removed, nor is a
+log file, nor is ip_forward switched back.
+
+Needs root. Exit code 1 when something is left, which is listed with the
+reason; do it again when that has gone.`,
+		flags: c.register, predict: complete.PredictNothing,
+		run: func(ctx context.Context, _ []string) error { return c.run(ctx) },
+	}
+}
+
+type cleanupCommand struct {
+	meta      Meta
+	set       *flag.FlagSet
+	files     configFlags
+	format    formatFlag
+	options   agent.CleanupOptions
+	token     string
+	overrides map[string]*string // by setting
+}
+
+// cleanupOverrides are those of agentOverrides that matter here.
+func cleanupOverrides() []string {
+	return []string{"node_name", "data_dir", "consul.address", "consul.token_file", "http.address"}
+}
+
+func (c *cleanupCommand) register(fs *flag.FlagSet) {
+	c.set = fs
+	c.files.register(fs)
+	fs.BoolVar(&c.options.DryRun, "dry-run", false, "only list what would be removed; an agent may run")
+	fs.StringVar(&c.options.Network, "network", "", "only what is of the network of this `name`")
+	fs.BoolVar(&c.options.KeepLease, "keep-lease", false, "leave what is in Consul, and the node id: an agent that is started later takes the subnet back")
+	fs.StringVar(&c.token, "token", "", "Consul ACL `token`, instead of the agent's; LENO_TOKEN")
+	for _, o := range agentOverrides {
+		if slices.Contains(cleanupOverrides(), o.setting) {
+			c.overrides[o.setting] = fs.String(o.flag, "", o.help)
+		}
+	}
+	c.format.register(fs)
+}
+
+func (c *cleanupCommand) load() (config.Config, error) {
+	options := configOptions(c.meta.Backends)
+	options.Overrides = overridden(c.meta, c.set, c.overrides)
+	conf, err := config.Load(c.files.sources, options)
+	if token := cmp.Or(c.token, c.meta.Getenv("LENO_TOKEN")); token != "" {
+		conf.Consul.Token, conf.Consul.TokenFile = token, ""
+	}
+	return conf, err
+}
+
+func (c *cleanupCommand) run(ctx context.Context) error {
+	asJSON, err := c.format.json()
+	if err != nil {
+		return err
+	}
+	if n := c.options.Network; n != "" {
+		if err := registry.CheckNetworkName(n); err != nil {
+			return usagef("-network: %s", err)
+		}
+	}
+	conf, err := c.load()
+	if err != nil {
+		return err
+	}
+	c.options.Logger = hclog.New(&hclog.LoggerOptions{Name: "leno", Level: hclog.Error, Output: c.meta.Stderr})
+	report, err := agent.Cleanup(ctx, conf, c.options)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		err = printJSON(c.meta.Stdout, report)
+	} else {
+		writeCleanup(c.meta.Stdout, report)
+	}
+	if err == nil && len(report.Left) > 0 {
+		return errReported
+	}
+	return err
+}
+
+func writeCleanup(w io.Writer, r agent.CleanupReport) {
+	parts := []struct {
+		title string
+		list  []agent.Remnant
+	}{
+		{"Removed:", r.Removed},
+		{"Left, and leno's:", r.Left},
+		{"Left, since it only looks like leno's:", r.Foreign},
+	}
+	if r.DryRun {
+		parts[0].title = "Would be removed:"
+	}
+	if len(r.Removed)+len(r.Left) == 0 {
+		fmt.Fprintln(w, "Nothing of leno's is on this host.")
+	}
+	for _, part := range parts {
+		if len(part.list) == 0 {
+			continue
+		}
+		fmt.Fprintln(w, part.title)
+		for _, remnant := range part.list {
+			fmt.Fprintln(w, "  "+oneLine(remnantText(remnant)))
+			if remnant.Reason != "" {
+				note(w, "      ", remnant.Reason)
+			}
+		}
+	}
+}
+
+// remnantText is a remnant in words.
+func remnantText(r agent.Remnant) string {
+	text := r.Kind + " " + r.Name
+	if r.Network != "" {
+		text += " of network " + r.Network
+	}
+	if r.Detail != "" {
+		text += " (" + r.Detail + ")"
+	}
+	return text
+}

@@ -1,0 +1,394 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// strangers is a host on which others work: their devices, of which some are named
+// like leno's, addresses and routes inside the network's pools, rules in every
+// firewall there is.
+const strangers = `
+ip link add docker0 type bridge
+ip addr add 10.5.34.1/24 dev docker0
+ip link set docker0 up
+ip neigh add 10.5.34.9 lladdr 02:00:00:00:00:09 nud permanent dev docker0
+ip neigh add 192.0.2.200 lladdr 02:00:00:00:00:c8 nud permanent dev eth0
+ip link add leno-foo type bridge
+ip link add leno-bar type veth peer name theirs0
+ip link add leno-vx type vxlan id 99 dstport 9999 group 239.1.1.1 dev eth0
+bridge fdb append 02:00:00:00:00:01 dev leno-vx dst 192.0.2.201
+ip link set leno-vx up
+ip tuntap add leno-tap mode tap
+ip link add theirs type vxlan id 98 dstport 9998 local 192.0.2.11 dev eth0 nolearning
+ip tuntap add vpn0 mode tun
+ip route add 10.5.99.0/24 via 192.0.2.1 proto static
+ip route add blackhole 10.5.98.0/24 proto 99
+ip route add unreachable 10.0.0.0/8 proto static
+ip -6 route add fd00:5:0:99::/64 dev eth0 proto static
+ip route add 10.5.97.0/24 dev eth0 table 100
+ip rule add from 10.5.0.0/16 lookup 100
+nft -f - <<'X'
+table inet lenovo { chain c { type filter hook forward priority 5; ip saddr 10.5.0.0/16 accept comment "leno default"; }; }
+X
+for ipt in iptables-legacy ip6tables-legacy iptables-nft ip6tables-nft; do
+	$ipt -t nat -N THEIRS
+	$ipt -t nat -A THEIRS -p tcp --dport 80 -m comment --comment "leno default" -j RETURN
+	$ipt -t nat -A POSTROUTING -j THEIRS
+	$ipt -N NOT-LENO-
+	$ipt -A FORWARD -i docker0 -j NOT-LENO-
+done`
+
+// dumpsOf is everything of a host that leno could change, one text a subject.
+// ip_forward stays on where leno switched it on: others may rely on it by then.
+func (w *world) dumpsOf(h *lab.Host) map[string]string {
+	w.t.Helper()
+	out := map[string]string{}
+	for name, script := range map[string]string{
+		"links":      "ip -details -oneline link",
+		"addresses":  "ip -oneline addr",
+		"routes":     "ip -4 route show table all; ip -6 route show table all",
+		"rules":      "ip -4 rule; ip -6 rule",
+		"neighbours": "ip neigh show nud permanent",
+		"fdb":        "bridge fdb show",
+		"iptables":   "for ipt in iptables-legacy ip6tables-legacy iptables-nft ip6tables-nft; do echo $ipt; $ipt-save; done",
+		"nft":        "nft list ruleset",
+		"files":      "cd " + h.Dir + "; find . -not -name '*.hcl' -not -name consul -not -path './consul/*' | sort",
+	} {
+		text, err := h.Exec(w.ctx, "sh", "-ec", script)
+		w.must(err)
+		out[name] = changing.ReplaceAllString(text, "")
+	}
+	return out
+}
+
+// dumps is dumpsOf and what the store has.
+func (w *world) dumps(h *lab.Host) map[string]string {
+	w.t.Helper()
+	out := w.dumpsOf(h)
+	out["consul"] = w.stored()
+	return out
+}
+
+// changing is what differs from one look to the next: counters, timers, and
+// carriers, which the kernel notes a moment later.
+var changing = regexp.MustCompile(`(?m)^# (Generated|Completed).*\n|\[\d+:\d+\]|counter packets \d+ bytes \d+|(preferred|valid)_lft \S+|gc_timer +\S+|hello_timer +\S+|topology_change_timer +\S+|tcn_timer +\S+|NO-CARRIER,?|state (UP|DOWN|UNKNOWN)| linkdown`)
+
+// stored is what the store has of hosts, but for the changes, which all write.
+func (w *world) stored() string {
+	w.t.Helper()
+	client := w.Consul.Client()
+	var out []string
+	pairs, _, err := client.KV().List("leno/", nil)
+	w.must(err)
+	for _, p := range pairs {
+		if !strings.HasPrefix(p.Key, "leno/changes/") {
+			out = append(out, fmt.Sprintf("%s %s %s", p.Key, p.Value, p.Session))
+		}
+	}
+	sessions, _, err := client.Session().List(nil)
+	w.must(err)
+	for _, s := range sessions {
+		out = append(out, "session "+s.ID+" "+s.Name)
+	}
+	services, err := client.Agent().Services()
+	w.must(err)
+	for id := range services {
+		out = append(out, "service "+id)
+	}
+	slices.Sort(out)
+	return strings.Join(out, "\n")
+}
+
+// same compares dumps by subject. more are lines that are new in "files".
+func (w *world) same(what string, before, after map[string]string, more ...string) {
+	w.t.Helper()
+	for name := range before {
+		want := strings.Split(strings.TrimSpace(before[name]), "\n")
+		if name == "files" {
+			want = append(want, more...)
+			slices.Sort(want)
+		}
+		if diff := cmp.Diff(want, strings.Split(strings.TrimSpace(after[name]), "\n")); diff != "" {
+			w.t.Errorf("%s: %s before and after (-want +got):\n%s", what, name, diff)
+		}
+	}
+}
+
+// cleanup runs `leno cleanup` with a /run of its own, so that what other tests have
+// there is safe. prepare is shell that fills it.
+func (w *world) cleanup(h *lab.Host, prepare string, args ...string) (output string, code int) {
+	w.t.Helper()
+	script := "mount -t tmpfs tmpfs /run; " + prepare + "\n" + binary + ` cleanup "$@"`
+	command := append([]string{"unshare", "--mount", "sh", "-ec", script, "cleanup"}, args...)
+	output, err := h.Exec(w.ctx, command...)
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return output + "\n" + err.Error(), exit.ExitCode()
+	}
+	w.must(err)
+	return output, 0
+}
+
+// cleanWorld is two hosts, of which the second takes part in the network and the
+// first is full of strangers and keeps one subnet.
+func cleanWorld(t *testing.T, backend string) (*world, *lab.Host, string) {
+	t.Helper()
+	w := newWorld(t, lab.Options{Hosts: 2})
+	a, b := w.Hosts[0], w.Hosts[1]
+	text := func(h *lab.Host, more string) string {
+		return h.Config(shortLease, h.Network("default", plan(backend)+"\n  ip_masq = true"), more)
+	}
+	w.must(b.StartAgent(text(b, "")))
+	w.must(b.WaitReady(w.ctx))
+	_, err := b.Leno(w.ctx, "reservation", "add", "-node="+a.Name, "default", "10.5.34.0/24")
+	w.must(err)
+	_, err = a.Exec(w.ctx, "sh", "-ec", strangers)
+	w.must(err)
+	return w, a, text(a, "")
+}
+
+// TestCleanup compares everything there is on a host before leno first ran on it
+// and after, whichever way it ended.
+func TestCleanup(t *testing.T) {
+	t.Parallel()
+	for _, backend := range []string{"vxlan", "host-gw", "udp", "alloc"} {
+		t.Run(backend, func(t *testing.T) {
+			w, a, text := cleanWorld(t, backend)
+			before := w.dumps(a)
+			running := func(text string) {
+				t.Helper()
+				w.must(a.StartAgent(text))
+				w.must(a.WaitReady(w.ctx))
+				w.waitPeers(a, "default", 1)
+				w.remembered(a, "host-b")
+				w.eventually("the service", func(context.Context) error {
+					if !strings.Contains(w.stored(), "service leno-"+a.Name) {
+						return errors.New("it is not there")
+					}
+					return nil
+				})
+				if got := w.subnet(a, "default").String(); got != "10.5.34.0/24" {
+					t.Fatalf("%s has %s", a.Name, got)
+				}
+			}
+			config := "-config-file=" + a.ConfigFile()
+
+			running(text)
+			if out, code := w.cleanup(a, "", config); code != 1 || !strings.Contains(out, "stop it first") {
+				t.Errorf("with an agent: %d, %s", code, out)
+			}
+			if out, code := w.cleanup(a, "", config, "-network=default"); code != 1 || !strings.Contains(out, "leno lease release default") {
+				t.Errorf("with an agent in the network: %d, %s", code, out)
+			}
+			w.must(a.KillAgent())
+			stands := w.dumps(a)
+			listed, code := w.cleanup(a, "", config, "-dry-run", "-format=json")
+			if code != 0 {
+				t.Errorf("dry run: %d", code)
+			}
+			w.same("a dry run", stands, w.dumps(a))
+			out, code := w.cleanup(a, "", config, "-format=json")
+			if code != 0 {
+				t.Errorf("%d: %s", code, out)
+			}
+			w.same("killed", before, w.dumps(a))
+			if diff := cmp.Diff(strings.Replace(listed, `"dry_run": true`, `"dry_run": false`, 1), out); diff != "" {
+				t.Errorf("the dry run listed something else (-listed +removed):\n%s", diff)
+			}
+			for _, name := range []string{"leno-foo", "leno-bar", "leno-vx", "leno-tap"} {
+				if !strings.Contains(out, `"name": "`+name+`"`) {
+					t.Errorf("%s is not named: %s", name, out)
+				}
+			}
+			out, code = w.cleanup(a, "", config)
+			if code != 0 || !strings.HasPrefix(out, "Nothing of leno's is on this host.\nLeft, since it only looks like leno's:\n") {
+				t.Errorf("the second time: %d, %s", code, out)
+			}
+			w.same("a second time", before, w.dumps(a))
+
+			running(text)
+			w.must(a.StopAgent(w.ctx))
+			if out, code := w.cleanup(a, "", config, "-network=default"); code != 0 {
+				t.Errorf("one network: %d, %s", code, out)
+			}
+			after := w.dumps(a)
+			before["consul"] = withService(before["consul"], a.Name)
+			w.same("one network", before, after, "./data", "./data/lock", "./data/node-id")
+
+			running(text)
+			_, err := a.Leno(w.ctx, "lease", "release", "default")
+			w.must(err)
+			w.must(a.StopAgent(w.ctx))
+			w.same("released", before, w.dumps(a), "./data", "./data/lock", "./data/node-id")
+
+			running(strings.Replace(text, "lease {", "lease {\n  release_on_stop = true", 1))
+			w.must(a.StopAgent(w.ctx))
+			before["consul"] = withoutService(before["consul"], a.Name)
+			w.same("release_on_stop", before, w.dumps(a), "./data", "./data/lock", "./data/node-id")
+
+			running(text)
+			_, err = a.Leno(w.ctx, "network", "delete", "-force", "default")
+			w.must(err)
+			w.waitHealth(a, 503, "leno network apply")
+			w.must(a.StopAgent(w.ctx))
+			after = w.dumps(a)
+			before["consul"], after["consul"] = "", "" // the network is gone from it, for all
+			w.same("network deleted", before, after, "./data", "./data/lock", "./data/node-id")
+		})
+	}
+}
+
+func withService(stored, node string) string {
+	lines := append(strings.Split(withoutService(stored, node), "\n"), "service leno-"+node)
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+func withoutService(stored, node string) string {
+	lines := slices.DeleteFunc(strings.Split(stored, "\n"), func(l string) bool { return l == "service leno-"+node })
+	return strings.Join(lines, "\n")
+}
+
+// TestCleanupAfterKill ends agents the hard way wherever they are, at work on the
+// start or on leaving, and nothing of them outlives a clean-up. -count makes it
+// longer.
+func TestCleanupAfterKill(t *testing.T) {
+	t.Parallel()
+	for _, backend := range []string{"vxlan", "udp"} {
+		t.Run(backend, func(t *testing.T) {
+			w, a, text := cleanWorld(t, backend)
+			text = strings.Replace(text, "lease {", "lease {\n  release_on_stop = true", 1)
+			before := w.dumps(a)
+			for round := range 6 {
+				w.must(a.StartAgent(text))
+				moment := rand.N(700 * time.Millisecond) // of the start; it takes about as long
+				if round%2 == 1 {
+					w.must(a.WaitReady(w.ctx))
+					w.must(a.Agent().Signal(syscall.SIGTERM))
+					moment = rand.N(60 * time.Millisecond) // of leaving
+				}
+				select {
+				case <-time.After(moment): // whatever it is at
+				case <-a.Agent().Done():
+				}
+				w.must(a.KillAgent())
+				out, code := w.cleanup(a, "", "-config-file="+a.ConfigFile())
+				if code != 0 {
+					t.Errorf("%d: %s", code, out)
+				}
+				w.same(fmt.Sprintf("round %d, killed after %s", round, moment), before, w.dumps(a))
+				if t.Failed() {
+					t.Fatalf("it removed\n%s", out)
+				}
+			}
+		})
+	}
+}
+
+// TestCleanupOfRemains takes away what no process remembers any more: state that
+// cannot be read, a device under another name, what an earlier version made, and
+// a lease that Consul could not be asked about the first time.
+func TestCleanupOfRemains(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 1})
+	a := w.Hosts[0]
+	blue := strings.NewReplacer("10.5.", "10.6.", "fd00:5:", "fd00:6:").Replace(plan("udp"))
+	text := a.Config(shortLease, a.Network("default", plan("vxlan")+"\n  ip_masq = true"), a.Network("blue", blue+"\n  ip_masq = true"))
+	_, err := a.Exec(w.ctx, "sh", "-ec", strangers)
+	w.must(err)
+	for _, n := range []string{"default", "blue"} { // what outlives all hosts
+		w.must(os.WriteFile(a.Dir+"/"+n+".hcl", []byte(a.Network(n, map[string]string{"default": plan("vxlan"), "blue": blue}[n])), 0o644))
+	}
+	w.must(a.StartAgent(a.Config(shortLease)))
+	w.eventually("the networks in Consul", func(ctx context.Context) error {
+		for _, n := range []string{"default", "blue"} {
+			if _, err := a.Leno(ctx, "network", "apply", a.Dir+"/"+n+".hcl"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	w.must(a.StopAgent(w.ctx))
+	config := "-config-file=" + a.ConfigFile()
+	if out, code := w.cleanup(a, "", config); code != 0 {
+		t.Fatal(code, out)
+	}
+	before := w.dumps(a)
+
+	w.must(a.StartAgent(text))
+	w.must(a.WaitReady(w.ctx))
+	w.must(a.KillAgent())
+	both := w.dumps(a)
+	if out, code := w.cleanup(a, "", config, "-network=blue"); code != 0 || strings.Contains(out, "leno-default") {
+		t.Errorf("one of two networks: %d: %s", code, out)
+	}
+	for subject, lines := range w.dumps(a) {
+		for line := range strings.Lines(lines) {
+			if strings.Contains(line, "10.6.") || strings.Contains(line, "fd00:6:") || strings.Contains(line, "leno-blue") || strings.Contains(line, "leno blue") {
+				if subject != "consul" || !strings.HasPrefix(line, "leno/networks/") {
+					t.Errorf("of one network that went, %s has %s", subject, line)
+				}
+			}
+			if !strings.Contains(both[subject], line) {
+				t.Errorf("when one network went, %s got %s", subject, line)
+			}
+		}
+		for line := range strings.Lines(both[subject]) {
+			if strings.Contains(line, "leno default") && !strings.Contains(lines, line) {
+				t.Errorf("with another network, %s lost %s", subject, line)
+			}
+		}
+	}
+
+	w.must(w.Consul.Stop(w.ctx))
+	_, err = a.Exec(w.ctx, "sh", "-ec", `
+		echo '{"version":1,"net' > `+a.DataDir()+`/default.json
+		: > `+a.DataDir()+`/.default.json.4711
+		ip link set leno-default down
+		ip link set leno-default name eth7
+		ip link set eth7 up
+		ip tuntap add leno-old mode tun
+		ip link set leno-old up
+		ip addr add 10.9.1.0/32 dev leno-old
+		ip route add 10.9.2.0/24 dev leno-old proto 108
+		ip route add unreachable 10.9.0.0/16 metric 16777216 proto 108
+		for ipt in iptables-legacy ip6tables-nft; do
+			$ipt -t nat -N LENO-OLD
+			$ipt -t nat -A LENO-OLD -j RETURN
+			$ipt -t nat -I POSTROUTING -j LENO-OLD
+		done
+		nft add table ip leno-old`)
+	w.must(err)
+	out, code := w.cleanup(a, `
+		mkdir /run/leno
+		echo LENO_SUBNET=10.9.1.1/24 > /run/leno/old.env
+		echo FLANNEL_SUBNET=10.9.1.1/24 > /run/leno/other.env
+		trap 'ls /run/leno' EXIT`, config)
+	if code != 1 || !strings.Contains(out, "nobody could look for leases") || !strings.HasSuffix(strings.Split(out, "\n\n")[0], "other.env") {
+		t.Errorf("without Consul: %d: %s", code, out)
+	}
+	consul := before["consul"]
+	after := w.dumpsOf(a)
+	delete(before, "consul")
+	w.same("without Consul", before, after)
+	w.must(w.Consul.Start(w.ctx))
+	if out, code = w.cleanup(a, "", config); code != 0 || !strings.Contains(out, "lease 10.5.") {
+		t.Errorf("with Consul again: %d: %s", code, out)
+	}
+	before["consul"] = consul
+	w.same("with Consul again", before, w.dumps(a))
+}
