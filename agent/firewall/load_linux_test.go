@@ -1,0 +1,231 @@
+package firewall
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
+
+// load is new connections from a container to the world, of TCP and UDP by turns,
+// up to 1,000 a second of each.
+type load struct {
+	to, from string // the address connected to, and what it is to see
+
+	made   int
+	failed error
+	wrong  []string // what it saw instead
+}
+
+// underLoad makes connections of both families while during runs, and fails the
+// test when one was refused, lost a packet, or had a wrong source. It returns how
+// many there were.
+func underLoad(t *testing.T, l lane, during func()) int {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	loads := []*load{{to: "192.0.2.1", from: "192.0.2.34"}, {to: "2001:db8::1", from: "2001:db8::34"}}
+	var all sync.WaitGroup
+	for _, load := range loads {
+		var streams net.Listener
+		var packets net.PacketConn
+		var err error
+		l.world.Do(func() {
+			var failed error
+			streams, err = net.Listen("tcp", net.JoinHostPort(load.to, "0"))
+			packets, failed = net.ListenPacket("udp", net.JoinHostPort(load.to, "0"))
+			err = errors.Join(err, failed)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() {
+			defer streams.Close()
+			defer packets.Close()
+			l.container.Do(func() { load.failed = load.run(ctx, streams, packets) })
+		})
+	}
+	during()
+	stop()
+	all.Wait()
+	made := 0
+	for _, load := range loads {
+		made += load.made
+		if load.failed != nil || len(load.wrong) > 0 || load.made < 50 {
+			t.Errorf("to %s: %d connections, %d of them with a wrong source %q, %v", load.to, load.made, len(load.wrong), load.wrong, load.failed)
+		}
+	}
+	if again := retransmitted(l.container); again != "0" {
+		t.Errorf("%s packets of the container were lost and sent again", again)
+	}
+	return made
+}
+
+// run makes connections each millisecond, or as soon as the last one is made.
+func (l *load) run(ctx context.Context, streams net.Listener, packets net.PacketConn) error {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		stream, err := connectStream(streams)
+		if err != nil {
+			return err
+		}
+		packet, err := sendPacket(packets)
+		if err != nil {
+			return err
+		}
+		for protocol, from := range map[string]netip.AddrPort{"TCP": stream, "UDP": packet} {
+			if l.made++; from.Addr().Unmap().String() != l.from {
+				l.wrong = append(l.wrong, protocol+" "+from.String())
+			}
+		}
+	}
+}
+
+// connectStream opens a connection and says who the listener saw. It is closed
+// hard at once, so that no port is kept.
+func connectStream(to net.Listener) (from netip.AddrPort, err error) {
+	conn, err := net.DialTCP("tcp", nil, to.Addr().(*net.TCPAddr))
+	if err != nil {
+		return from, err
+	}
+	seen, err := to.Accept()
+	if err != nil {
+		return from, err
+	}
+	return seen.RemoteAddr().(*net.TCPAddr).AddrPort(), errors.Join(conn.SetLinger(0), conn.Close(), seen.Close())
+}
+
+// sendPacket sends one packet by a socket of its own and says who was seen.
+func sendPacket(to net.PacketConn) (from netip.AddrPort, err error) {
+	conn, err := net.DialUDP("udp", nil, to.LocalAddr().(*net.UDPAddr))
+	if err != nil {
+		return from, err
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte{1}); err != nil {
+		return from, err
+	}
+	if err := to.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return from, err
+	}
+	_, who, err := to.ReadFrom(make([]byte, 1))
+	if err != nil {
+		return from, err
+	}
+	return who.(*net.UDPAddr).AddrPort(), nil
+}
+
+// retransmitted counts TCP segments that were sent again. A first one that is
+// dropped is, after a second.
+func retransmitted(ns *nstest.NS) string {
+	lines := regexp.MustCompile(`(?m)^Tcp: (.*)$`).FindAllStringSubmatch(ns.Sh("cat /proc/net/snmp"), 2)
+	names, values := strings.Fields(lines[0][1]), strings.Fields(lines[1][1])
+	for i, name := range names {
+		if name == "RetransSegs" {
+			return values[i]
+		}
+	}
+	return "an unknown number of"
+}
+
+// replaced are states one after the other, all of which masquerade the container.
+func replaced() []State {
+	states := []State{{}, {}, {}, {}, {}, {}}
+	for i := range states {
+		states[i] = State{RandomFully: true, Networks: two()}
+	}
+	states[1].Networks = two()[:1] // the second network left
+	states[2].Networks[1].IPMasq = false
+	states[3].Networks[1].Forward = false
+	// The subnet changed, and another network goes before.
+	states[4].Networks[0].Subnets = prefixes("10.5.32.0/20", "fd00:5:0:20::/60")
+	states[4].Networks = append([]Network{{Name: "another", Pools: prefixes("10.7.0.0/16", "fd00:7::/48"),
+		Subnets: prefixes("10.7.1.0/24", "fd00:7:0:1::/64"), IPMasq: true, Forward: true}}, states[4].Networks...)
+	states[5].RandomFully = false
+	return states
+}
+
+// applyFor applies states one after the other for a second, and all of them twice
+// at least.
+func applyFor(t *testing.T, ns *nstest.NS, fw *Firewall, states int, state func(i int) State) (times int) {
+	t.Helper()
+	ns.Do(func() {
+		for end := time.Now().Add(time.Second); time.Now().Before(end) || times < 2*states; times++ {
+			report, err := fw.Apply(t.Context(), state(times%states))
+			if err = errors.Join(err, report.Leftover); err != nil || report.Writes == 0 {
+				t.Fatalf("state %d: %+v, %v", times%states, report, err)
+			}
+		}
+	})
+	return times
+}
+
+// Whatever is replaced, no new connection has a wrong source and none fails.
+func TestReplacedUnderLoad(t *testing.T) {
+	variants(t, func(t *testing.T, _ *nstest.NS, h harness) {
+		l, fw, states, times := newLane(t), h.only(), replaced(), 0
+		l.host.Sh(h.drop)
+		apply(t, l.host, fw, two(), h.tables)
+		made := underLoad(t, l, func() {
+			times = applyFor(t, l.host, fw, len(states), func(i int) State { return states[(i+1)%len(states)] })
+		})
+		t.Logf("%d connections, rules replaced %d times", made, times)
+	})
+}
+
+// So it is when another kind of firewall takes the rules over, by configuration
+// or because the host prefers another iptables.
+func TestKindChangedUnderLoad(t *testing.T) {
+	l, fw, times := newLane(t), New(hclog.NewNullLogger()), 0
+	dir, path := t.TempDir(), os.Getenv("PATH")
+	t.Setenv("PATH", dir+":"+path)
+	kinds := []struct {
+		wanted Type
+		prefer string
+	}{{TypeAuto, variantNFT}, {TypeNFTables, variantNFT}, {TypeAuto, variantLegacy}, {TypeAuto, variantNFT}, {TypeAuto, variantLegacy}, {TypeNFTables, variantLegacy}}
+	state := func(i int) State {
+		prefer(t, dir, kinds[i].prefer)
+		return State{Type: kinds[i].wanted, RandomFully: true, Networks: two()}
+	}
+	l.host.Do(func() {
+		if _, err := fw.Apply(t.Context(), state(len(kinds)-1)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	made := underLoad(t, l, func() { times = applyFor(t, l.host, fw, len(kinds), state) })
+	t.Logf("%d connections, another kind %d times", made, times)
+}
+
+// prefer makes the iptables in a directory be of this variant.
+func prefer(t *testing.T, dir, variant string) {
+	t.Helper()
+	for _, command := range []string{"iptables", "ip6tables"} {
+		for _, does := range []string{"", "-save", "-restore"} {
+			program, err := exec.LookPath(command + "-" + variant + does)
+			if err != nil {
+				t.Fatal(err)
+			}
+			link := filepath.Join(dir, command+does)
+			if err := errors.Join(os.Symlink(program, link+".new"), os.Rename(link+".new", link)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
