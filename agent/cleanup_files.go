@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -90,9 +89,6 @@ func (s *sweep) traceOf(name string) trace {
 	return t
 }
 
-// badSuffix ends the names of files that an agent could not read and put aside.
-const badSuffix = ".bad"
-
 // findFiles finds state, peers and subnet files, and what of them a process that
 // was killed had begun.
 func (s *sweep) findFiles() {
@@ -162,15 +158,8 @@ func (s *sweep) addFile(path, network, what string, ours func(data []byte) bool)
 
 // addBegun is for what writeFileAtomic had not renamed yet.
 func (s *sweep) addBegun(path, network string) {
-	entries, err := os.ReadDir(filepath.Dir(path))
-	if err != nil {
-		return // nothing was begun where there is nothing, and what is there says so elsewhere
-	}
-	begun := regexp.MustCompile(`^\.` + regexp.QuoteMeta(filepath.Base(path)) + `\.[0-9]+$`)
-	for _, e := range entries {
-		if begun.MatchString(e.Name()) {
-			s.addFile(filepath.Join(filepath.Dir(path), e.Name()), network, "half written", anything)
-		}
+	for _, begun := range begunFiles(path) {
+		s.addFile(begun, network, "half written", anything)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -48,6 +49,25 @@ func writeFileAtomic(path string, data []byte, mode os.FileMode) (err error) {
 	}
 	return nil
 }
+
+// begunFiles are what writeFileAtomic had begun beside path and not renamed when
+// its process was killed.
+func begunFiles(path string) (out []string) {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return nil // nothing was begun where nothing can be
+	}
+	for _, e := range entries {
+		number, ok := strings.CutPrefix(e.Name(), "."+filepath.Base(path)+".")
+		if _, err := strconv.ParseUint(number, 10, 64); ok && err == nil {
+			out = append(out, filepath.Join(filepath.Dir(path), e.Name()))
+		}
+	}
+	return out
+}
+
+// badSuffix ends the names of files that could not be read and were put aside.
+const badSuffix = ".bad"
 
 // saved is what a network's runner remembers between processes, in
 // <data_dir>/<network>.json.

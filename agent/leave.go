@@ -111,12 +111,7 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 		errs = append(errs, r.removeSaved(here, before))
 	}
 	errs = append(errs, r.env.firewall.drop(here, r.local.Name))
-	for _, path := range []string{r.local.SubnetFile, before.SubnetFile, savedPath(r.config.DataDir, r.local.Name)} {
-		if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	errs = append(errs, forgetPeers(r.config.DataDir, r.local.Name))
+	errs = append(errs, r.removeFiles(before))
 	if lease.Session != "" && reg != nil {
 		call, done := context.WithTimeout(ctx, callTimeout)
 		errs = append(errs, reg.Release(call, lease))
@@ -137,6 +132,33 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 	if err := errors.Join(errs...); err != nil {
 		r.log.Error("leaving the network was not complete", "error", err)
 	}
+}
+
+// removeFiles removes the network's files, also what a process that was killed had
+// begun, and what one that could not read them had put aside. A subnet file that
+// somebody else wrote in our file's place stays.
+func (r *runner) removeFiles(before saved) error {
+	var errs []error
+	remove := func(path string) {
+		if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	for _, path := range []string{r.local.SubnetFile, before.SubnetFile} {
+		if data, err := os.ReadFile(path); err == nil && !isSubnetFile(data) {
+			r.log.Warn("file in the place of the subnet file is not leno's, it stays", "path", path)
+			continue
+		}
+		remove(path)
+		for _, begun := range begunFiles(path) {
+			remove(begun)
+		}
+	}
+	state := savedPath(r.config.DataDir, r.local.Name)
+	for _, path := range slices.Concat([]string{state, state + badSuffix}, begunFiles(state), begunFiles(peersPath(r.config.DataDir, r.local.Name))) {
+		remove(path)
+	}
+	return errors.Join(append(errs, forgetPeers(r.config.DataDir, r.local.Name))...)
 }
 
 // serveReleases gives the lease up when somebody may and wants to. A request

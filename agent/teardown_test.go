@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 
@@ -144,7 +145,11 @@ func TestTearDown(t *testing.T) {
 			r.lease.set(l)
 			must(t, storeSaved(h.config.DataDir, saved{Network: "n", Subnets: l.Subnets, Session: l.Session,
 				Pools: n.Plan.Prefixes(), Backend: mustBackend(t, "recorder", `{"colour":"red"}`)}))
-			must(t, writeFileAtomic(r.local.SubnetFile, []byte("x"), 0o644))
+			must(t, writeFileAtomic(r.local.SubnetFile, []byte("LENO_MTU=1450\n"), 0o644))
+			for _, path := range []string{r.local.SubnetFile, savedPath(h.config.DataDir, "n"), peersPath(h.config.DataDir, "n")} {
+				must(t, writeFileAtomic(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".31415"), nil, 0o600))
+			}
+			must(t, os.WriteFile(savedPath(h.config.DataDir, "n")+".bad", nil, 0o600))
 			h.recorder.setFail(tt.fail)
 			h.wall.setErr(tt.wall)
 			r.tearDown(context.Background(), r.env.registry)
@@ -156,6 +161,12 @@ func TestTearDown(t *testing.T) {
 			}
 			if exists(r.local.SubnetFile) || exists(savedPath(h.config.DataDir, "n")) {
 				t.Error("files stay")
+			}
+			if got := tree(t, h.config.DataDir); len(got) != 0 {
+				t.Errorf("in the state directory %q stay", got)
+			}
+			if got := begunFiles(r.local.SubnetFile); len(got) != 0 {
+				t.Errorf("%q stay", got)
 			}
 			if keys := h.store.Keys(memory.Prefix + "/leases/n/1"); len(keys) != 0 {
 				t.Errorf("leases %v", keys)
@@ -234,4 +245,17 @@ func TestLeftOverRestart(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestTearDownLeavesTheFilesOfOthers: somebody else may write the subnet file by
+// now.
+func TestTearDownLeavesTheFilesOfOthers(t *testing.T) {
+	h := newHost(t, memory.New(), "a")
+	r := h.part()
+	const theirs = "FLANNEL_SUBNET=10.9.1.1/24\n"
+	must(t, writeFileAtomic(r.local.SubnetFile, []byte(theirs), 0o644))
+	r.tearDown(context.Background(), nil)
+	if data, err := os.ReadFile(r.local.SubnetFile); err != nil || string(data) != theirs {
+		t.Errorf("%q, %v", data, err)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -24,7 +25,7 @@ import (
 // firewall there is.
 const strangers = `
 ip link add docker0 type bridge
-ip addr add 10.5.34.1/24 dev docker0
+for n in 5 6 7 8; do ip addr add 10.$n.34.1/24 dev docker0; done
 ip link set docker0 up
 ip neigh add 10.5.34.9 lladdr 02:00:00:00:00:09 nud permanent dev docker0
 ip neigh add 192.0.2.200 lladdr 02:00:00:00:00:c8 nud permanent dev eth0
@@ -36,10 +37,12 @@ ip link set leno-vx up
 ip tuntap add leno-tap mode tap
 ip link add theirs type vxlan id 98 dstport 9998 local 192.0.2.11 dev eth0 nolearning
 ip tuntap add vpn0 mode tun
-ip route add 10.5.99.0/24 via 192.0.2.1 proto static
-ip route add blackhole 10.5.98.0/24 proto 99
+for n in 5 6 7 8; do
+	ip route add 10.$n.99.0/24 via 192.0.2.1 proto static
+	ip route add blackhole 10.$n.98.0/24 proto 99
+	ip -6 route add fd00:$n:0:99::/64 dev eth0 proto static
+done
 ip route add unreachable 10.0.0.0/8 proto static
-ip -6 route add fd00:5:0:99::/64 dev eth0 proto static
 ip route add 10.5.97.0/24 dev eth0 table 100
 ip rule add from 10.5.0.0/16 lookup 100
 nft -f - <<'X'
@@ -144,123 +147,131 @@ func (w *world) cleanup(h *lab.Host, prepare string, args ...string) (output str
 	return output, 0
 }
 
-// cleanWorld is two hosts, of which the second takes part in the network and the
-// first is full of strangers and keeps one subnet.
-func cleanWorld(t *testing.T, backend string) (*world, *lab.Host, string) {
+// everyBackend is a network of each backend; n tells its pools.
+var everyBackend = []struct {
+	name, backend string
+	n             int
+}{{"default", "vxlan", 5}, {"routed", "host-gw", 6}, {"tunnel", "udp", 7}, {"leased", "alloc", 8}}
+
+// cleanWorld is two hosts, of which the second takes part in a network of each
+// backend and the first is full of strangers and keeps one subnet in each. The
+// text is the configuration with which it joins.
+func cleanWorld(t *testing.T) (w *world, a *lab.Host, text string) {
 	t.Helper()
-	w := newWorld(t, lab.Options{Hosts: 2})
+	w = newWorld(t, lab.Options{Hosts: 2})
 	a, b := w.Hosts[0], w.Hosts[1]
-	text := func(h *lab.Host, more string) string {
-		return h.Config(shortLease, h.Network("default", plan(backend)+"\n  ip_masq = true"), more)
+	config := func(h *lab.Host) string {
+		blocks := []string{shortLease}
+		for _, n := range everyBackend {
+			pools := strings.NewReplacer("10.5.", fmt.Sprintf("10.%d.", n.n), "fd00:5:", fmt.Sprintf("fd00:%d:", n.n))
+			blocks = append(blocks, h.Network(n.name, pools.Replace(plan(n.backend))+"\n  ip_masq = true"))
+		}
+		return h.Config(blocks...)
 	}
-	w.must(b.StartAgent(text(b, "")))
+	w.must(b.StartAgent(config(b)))
 	w.must(b.WaitReady(w.ctx))
-	_, err := b.Leno(w.ctx, "reservation", "add", "-node="+a.Name, "default", "10.5.34.0/24")
+	for _, n := range everyBackend {
+		_, err := b.Leno(w.ctx, "reservation", "add", "-node="+a.Name, n.name, fmt.Sprintf("10.%d.34.0/24", n.n))
+		w.must(err)
+	}
+	_, err := a.Exec(w.ctx, "sh", "-ec", strangers)
 	w.must(err)
-	_, err = a.Exec(w.ctx, "sh", "-ec", strangers)
-	w.must(err)
-	return w, a, text(a, "")
+	return w, a, config(a)
 }
 
 // TestCleanup compares everything there is on a host before leno first ran on it
 // and after, whichever way it ended.
 func TestCleanup(t *testing.T) {
-	t.Parallel()
-	for _, backend := range []string{"vxlan", "host-gw", "udp", "alloc"} {
-		t.Run(backend, func(t *testing.T) {
-			w, a, text := cleanWorld(t, backend)
-			before := w.dumps(a)
-			running := func(text string) {
-				t.Helper()
-				w.must(a.StartAgent(text))
-				w.must(a.WaitReady(w.ctx))
-				w.waitPeers(a, "default", 1)
-				w.remembered(a, "host-b")
-				w.eventually("the service", func(context.Context) error {
-					if !strings.Contains(w.stored(), "service leno-"+a.Name) {
-						return errors.New("it is not there")
-					}
-					return nil
-				})
-				if got := w.subnet(a, "default").String(); got != "10.5.34.0/24" {
-					t.Fatalf("%s has %s", a.Name, got)
-				}
+	w, a, text := cleanWorld(t)
+	before := w.dumps(a)
+	running := func(text string) {
+		t.Helper()
+		w.must(a.StartAgent(text))
+		w.must(a.WaitReady(w.ctx))
+		for _, n := range everyBackend {
+			w.waitPeers(a, n.name, 1)
+			if got, want := w.subnet(a, n.name).String(), fmt.Sprintf("10.%d.34.0/24", n.n); got != want {
+				t.Fatalf("%s has %s of network %s", a.Name, got, n.name)
 			}
-			config := "-config-file=" + a.ConfigFile()
-
-			running(text)
-			if out, code := w.cleanup(a, "", config); code != 1 || !strings.Contains(out, "stop it first") {
-				t.Errorf("with an agent: %d, %s", code, out)
+		}
+		w.remembered(a, "host-b")
+		w.eventually("the service", func(context.Context) error {
+			if !strings.Contains(w.stored(), "service leno-"+a.Name) {
+				return errors.New("it is not there")
 			}
-			if out, code := w.cleanup(a, "", config, "-network=default"); code != 1 || !strings.Contains(out, "leno lease release default") {
-				t.Errorf("with an agent in the network: %d, %s", code, out)
-			}
-			w.must(a.KillAgent())
-			stands := w.dumps(a)
-			listed, code := w.cleanup(a, "", config, "-dry-run", "-format=json")
-			if code != 0 {
-				t.Errorf("dry run: %d", code)
-			}
-			w.same("a dry run", stands, w.dumps(a))
-			out, code := w.cleanup(a, "", config, "-format=json")
-			if code != 0 {
-				t.Errorf("%d: %s", code, out)
-			}
-			w.same("killed", before, w.dumps(a))
-			if diff := cmp.Diff(strings.Replace(listed, `"dry_run": true`, `"dry_run": false`, 1), out); diff != "" {
-				t.Errorf("the dry run listed something else (-listed +removed):\n%s", diff)
-			}
-			for _, name := range []string{"leno-foo", "leno-bar", "leno-vx", "leno-tap"} {
-				if !strings.Contains(out, `"name": "`+name+`"`) {
-					t.Errorf("%s is not named: %s", name, out)
-				}
-			}
-			out, code = w.cleanup(a, "", config)
-			if code != 0 || !strings.HasPrefix(out, "Nothing of leno's is on this host.\nLeft, since it only looks like leno's:\n") {
-				t.Errorf("the second time: %d, %s", code, out)
-			}
-			w.same("a second time", before, w.dumps(a))
-
-			running(text)
-			w.must(a.StopAgent(w.ctx))
-			if out, code := w.cleanup(a, "", config, "-network=default"); code != 0 {
-				t.Errorf("one network: %d, %s", code, out)
-			}
-			after := w.dumps(a)
-			before["consul"] = withService(before["consul"], a.Name)
-			w.same("one network", before, after, "./data", "./data/lock", "./data/node-id")
-
-			running(text)
-			_, err := a.Leno(w.ctx, "lease", "release", "default")
-			w.must(err)
-			w.must(a.StopAgent(w.ctx))
-			w.same("released", before, w.dumps(a), "./data", "./data/lock", "./data/node-id")
-
-			running(strings.Replace(text, "lease {", "lease {\n  release_on_stop = true", 1))
-			w.must(a.StopAgent(w.ctx))
-			before["consul"] = withoutService(before["consul"], a.Name)
-			w.same("release_on_stop", before, w.dumps(a), "./data", "./data/lock", "./data/node-id")
-
-			running(text)
-			_, err = a.Leno(w.ctx, "network", "delete", "-force", "default")
-			w.must(err)
-			w.waitHealth(a, 503, "leno network apply")
-			w.must(a.StopAgent(w.ctx))
-			after = w.dumps(a)
-			before["consul"], after["consul"] = "", "" // the network is gone from it, for all
-			w.same("network deleted", before, after, "./data", "./data/lock", "./data/node-id")
+			return nil
 		})
 	}
+	config := "-config-file=" + a.ConfigFile()
+
+	running(text)
+	if out, code := w.cleanup(a, "", config); code != 1 || !strings.Contains(out, "stop it first") {
+		t.Errorf("with an agent: %d, %s", code, out)
+	}
+	if out, code := w.cleanup(a, "", config, "-network=default"); code != 1 || !strings.Contains(out, "leno lease release default") {
+		t.Errorf("with an agent in the network: %d, %s", code, out)
+	}
+	w.must(a.KillAgent())
+	stands := w.dumps(a)
+	listed, code := w.cleanup(a, "", config, "-dry-run", "-format=json")
+	if code != 0 {
+		t.Errorf("dry run: %d, %s", code, listed)
+	}
+	w.same("a dry run", stands, w.dumps(a))
+	out, code := w.cleanup(a, "", config, "-format=json")
+	if code != 0 {
+		t.Errorf("%d: %s", code, out)
+	}
+	w.same("killed", before, w.dumps(a))
+	if diff := cmp.Diff(strings.Replace(listed, `"dry_run": true`, `"dry_run": false`, 1), out); diff != "" {
+		t.Errorf("the dry run listed something else (-listed +removed):\n%s", diff)
+	}
+	for _, name := range []string{"leno-foo", "leno-bar", "leno-vx", "leno-tap"} {
+		if !strings.Contains(out, `"name": "`+name+`"`) {
+			t.Errorf("%s is not named: %s", name, out)
+		}
+	}
+	out, code = w.cleanup(a, "", config)
+	if code != 0 || !strings.HasPrefix(out, "Nothing of leno's is on this host.\nLeft, since it only looks like leno's:\n") {
+		t.Errorf("the second time: %d, %s", code, out)
+	}
+	w.same("a second time", before, w.dumps(a))
+
+	// What follows is done by an agent, which stays who it is.
+	identity := []string{"./data", "./data/lock", "./data/node-id"}
+	running(strings.Replace(text, "lease {", "lease {\n  release_on_stop = true", 1))
+	w.must(a.StopAgent(w.ctx))
+	w.same("release_on_stop", before, w.dumps(a), identity...)
+
+	running(text)
+	before["consul"] = withService(before["consul"], a.Name)
+	for _, n := range everyBackend {
+		_, err := a.Leno(w.ctx, "lease", "release", n.name)
+		w.must(err)
+	}
+	w.must(a.StopAgent(w.ctx))
+	w.same("released", before, w.dumps(a), identity...)
+
+	running(text)
+	for _, n := range everyBackend {
+		_, err := a.Leno(w.ctx, "network", "delete", "-force", n.name)
+		w.must(err)
+	}
+	w.eventually("the host to have left", func(context.Context) error {
+		if state, err := filepath.Glob(a.DataDir() + "/*.json"); err != nil || len(state) > 0 {
+			return fmt.Errorf("%q, %v", state, err)
+		}
+		return nil
+	})
+	w.must(a.StopAgent(w.ctx))
+	after := w.dumps(a)
+	before["consul"], after["consul"] = "", "" // the networks are gone from it, for all
+	w.same("networks deleted", before, after, identity...)
 }
 
 func withService(stored, node string) string {
-	lines := append(strings.Split(withoutService(stored, node), "\n"), "service leno-"+node)
+	lines := append(strings.Split(stored, "\n"), "service leno-"+node)
 	slices.Sort(lines)
-	return strings.Join(lines, "\n")
-}
-
-func withoutService(stored, node string) string {
-	lines := slices.DeleteFunc(strings.Split(stored, "\n"), func(l string) bool { return l == "service leno-"+node })
 	return strings.Join(lines, "\n")
 }
 
@@ -268,35 +279,30 @@ func withoutService(stored, node string) string {
 // start or on leaving, and nothing of them outlives a clean-up. -count makes it
 // longer.
 func TestCleanupAfterKill(t *testing.T) {
-	t.Parallel()
-	for _, backend := range []string{"vxlan", "udp"} {
-		t.Run(backend, func(t *testing.T) {
-			w, a, text := cleanWorld(t, backend)
-			text = strings.Replace(text, "lease {", "lease {\n  release_on_stop = true", 1)
-			before := w.dumps(a)
-			for round := range 6 {
-				w.must(a.StartAgent(text))
-				moment := rand.N(700 * time.Millisecond) // of the start; it takes about as long
-				if round%2 == 1 {
-					w.must(a.WaitReady(w.ctx))
-					w.must(a.Agent().Signal(syscall.SIGTERM))
-					moment = rand.N(60 * time.Millisecond) // of leaving
-				}
-				select {
-				case <-time.After(moment): // whatever it is at
-				case <-a.Agent().Done():
-				}
-				w.must(a.KillAgent())
-				out, code := w.cleanup(a, "", "-config-file="+a.ConfigFile())
-				if code != 0 {
-					t.Errorf("%d: %s", code, out)
-				}
-				w.same(fmt.Sprintf("round %d, killed after %s", round, moment), before, w.dumps(a))
-				if t.Failed() {
-					t.Fatalf("it removed\n%s", out)
-				}
-			}
-		})
+	w, a, text := cleanWorld(t)
+	text = strings.Replace(text, "lease {", "lease {\n  release_on_stop = true", 1)
+	before := w.dumps(a)
+	for round := range 6 {
+		w.must(a.StartAgent(text))
+		moment := rand.N(time.Second) // of the start; it takes about as long
+		if round%2 == 1 {
+			w.must(a.WaitReady(w.ctx))
+			w.must(a.Agent().Signal(syscall.SIGTERM))
+			moment = rand.N(100 * time.Millisecond) // of leaving
+		}
+		select {
+		case <-time.After(moment): // whatever it is at
+		case <-a.Agent().Done():
+		}
+		w.must(a.KillAgent())
+		out, code := w.cleanup(a, "", "-config-file="+a.ConfigFile())
+		if code != 0 {
+			t.Errorf("%d: %s", code, out)
+		}
+		w.same(fmt.Sprintf("round %d, killed after %s", round, moment), before, w.dumps(a))
+		if t.Failed() {
+			t.Fatalf("it removed\n%s", out)
+		}
 	}
 }
 
