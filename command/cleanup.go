@@ -90,10 +90,11 @@ func (c *cleanupCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if n := c.options.Network; n != "" {
-		if err := registry.CheckNetworkName(n); err != nil {
-			return usagef("-network: %s", err)
-		}
+	// An empty name, of a variable that is not set, must not mean everything.
+	named := false
+	c.set.Visit(func(f *flag.Flag) { named = named || f.Name == "network" })
+	if err := registry.CheckNetworkName(c.options.Network); named && err != nil {
+		return usagef("-network: %s", err)
 	}
 	conf, err := c.load()
 	if err != nil {
@@ -121,14 +122,14 @@ func writeCleanup(w io.Writer, r agent.CleanupReport) {
 		list  []agent.Remnant
 	}{
 		{"Removed:", r.Removed},
-		{"Left, and leno's:", r.Left},
-		{"Left, since it only looks like leno's:", r.Foreign},
+		{"Could not be removed:", r.Left},
+		{"Left alone, only looks like leno's:", r.Foreign},
 	}
 	if r.DryRun {
 		parts[0].title = "Would be removed:"
 	}
 	if len(r.Removed)+len(r.Left) == 0 {
-		fmt.Fprintln(w, "Nothing of leno's is on this host.")
+		fmt.Fprintln(w, "Nothing of leno's was found.")
 	}
 	for _, part := range parts {
 		if len(part.list) == 0 {

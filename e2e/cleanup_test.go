@@ -208,6 +208,12 @@ func TestCleanup(t *testing.T) {
 	if out, code := w.cleanup(a, "", config); code != 1 || !strings.Contains(out, "stop it first") {
 		t.Errorf("with an agent: %d, %s", code, out)
 	}
+	if out, code := w.cleanup(a, "", "-data-dir=/nowhere"); code != 1 || !strings.Contains(out, a.DataDir()) {
+		t.Errorf("with an agent of another directory: %d, %s", code, out)
+	}
+	if out, code := w.cleanup(a, "", config, "-network=other"); code != 0 || !strings.HasPrefix(out, "Nothing of leno's was found.") {
+		t.Errorf("a network in which the agent is not: %d, %s", code, out)
+	}
 	if out, code := w.cleanup(a, "", config, "-network=default"); code != 1 || !strings.Contains(out, "leno lease release default") {
 		t.Errorf("with an agent in the network: %d, %s", code, out)
 	}
@@ -232,7 +238,7 @@ func TestCleanup(t *testing.T) {
 		}
 	}
 	out, code = w.cleanup(a, "", config)
-	if code != 0 || !strings.HasPrefix(out, "Nothing of leno's is on this host.\nLeft, since it only looks like leno's:\n") {
+	if code != 0 || !strings.HasPrefix(out, "Nothing of leno's was found.\nLeft alone, only looks like leno's:\n") {
 		t.Errorf("the second time: %d, %s", code, out)
 	}
 	w.same("a second time", before, w.dumps(a))
@@ -312,7 +318,7 @@ func TestCleanupAfterKill(t *testing.T) {
 func TestCleanupOfRemains(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 1})
 	a := w.Hosts[0]
-	blue := strings.NewReplacer("10.5.", "10.6.", "fd00:5:", "fd00:6:").Replace(plan("udp"))
+	blue := strings.NewReplacer("10.5.", "10.11.", "fd00:5:", "fd00:11:").Replace(plan("udp"))
 	text := a.Config(shortLease, a.Network("default", plan("vxlan")+"\n  ip_masq = true"), a.Network("blue", blue+"\n  ip_masq = true"))
 	_, err := a.Exec(w.ctx, "sh", "-ec", strangers)
 	w.must(err)
@@ -344,7 +350,7 @@ func TestCleanupOfRemains(t *testing.T) {
 	}
 	for subject, lines := range w.dumps(a) {
 		for line := range strings.Lines(lines) {
-			if strings.Contains(line, "10.6.") || strings.Contains(line, "fd00:6:") || strings.Contains(line, "leno-blue") || strings.Contains(line, "leno blue") {
+			if strings.Contains(line, "10.11.") || strings.Contains(line, "fd00:11:") || strings.Contains(line, "leno-blue") || strings.Contains(line, "leno blue") {
 				if subject != "consul" || !strings.HasPrefix(line, "leno/networks/") {
 					t.Errorf("of one network that went, %s has %s", subject, line)
 				}
@@ -397,4 +403,16 @@ func TestCleanupOfRemains(t *testing.T) {
 	}
 	before["consul"] = consul
 	w.same("with Consul again", before, w.dumps(a))
+
+	w.must(a.RestartAgent())
+	w.must(a.WaitReady(w.ctx))
+	w.must(a.KillAgent())
+	w.must(os.RemoveAll(a.DataDir()))
+	if out, code = w.cleanup(a, "", config); code != 0 {
+		t.Errorf("without a state directory: %d: %s", code, out)
+	}
+	w.same("without a state directory", before, w.dumps(a))
+	if out, err := a.Exec(w.ctx, "unshare", "--user", binary, "cleanup"); err == nil || !strings.Contains(err.Error(), "only root can do this") {
+		t.Errorf("as nobody: %v, %s", err, out)
+	}
 }

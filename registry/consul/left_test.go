@@ -127,6 +127,50 @@ func TestLeft(t *testing.T) {
 	}
 }
 
+// TestLeftUnderTheAgentsRights: what the agent may is enough to clean up after it.
+func TestLeftUnderTheAgentsRights(t *testing.T) {
+	s := newStore(t)
+	ctx := testContext(t)
+	n := putNetwork(t, s, "one", "10.5.0.0/16")
+	nodes, _, err := s.admin.Catalog().Nodes(nil)
+	if err != nil || len(nodes) != 1 {
+		t.Fatal(nodes, err)
+	}
+	rules := `
+		key_prefix "` + s.prefix + `/leases/" { policy = "write" }
+		key_prefix "` + s.prefix + `/changes/" { policy = "write" }
+		key_prefix "` + s.prefix + `/" { policy = "read" }
+		session "` + nodes[0].Node + `" { policy = "write" }
+		service "leno" { policy = "write" }
+		agent "` + nodes[0].Node + `" { policy = "read" }`
+	secret, _ := s.newToken(t, rules)
+	c := s.open(t).As(secret).(*Client)
+	acquire(t, c, n, 1)
+	if _, err := c.createSession(ctx, "one", claim(1)); err != nil {
+		t.Fatal(err)
+	}
+	service := registry.Service{Name: "leno", ID: "leno-rights"}
+	if err := c.Announce(ctx, service, registry.Verdict{Status: api.HealthPassing}); err != nil {
+		t.Fatal(err)
+	}
+	left, err := c.Left(ctx, "", registry.Host{Node: "host-1", NodeID: "id-1"})
+	if err != nil || len(left.Leases) != 1 || len(left.Sessions) != 1 {
+		t.Fatalf("%+v, %v", left, err)
+	}
+	shown, ok, err := c.Shown(ctx, service.ID)
+	if !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	for _, err := range []error{c.Release(ctx, left.Leases[0]), c.EndSession(ctx, left.Sessions[0]), c.Withdraw(ctx, shown)} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if got := s.sessions(t, "one"); len(got) != 0 {
+		t.Errorf("sessions %q", got)
+	}
+}
+
 // TestLeftIsWholeOrAnError: what the token may not see is not taken for gone.
 func TestLeftIsWholeOrAnError(t *testing.T) {
 	s := newStore(t)
