@@ -175,10 +175,11 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		reloads: make(chan reloadRequest), ended: make(chan struct{}), fatal: make(chan error, 1), patience: patience}
 	a.env = &environment{
 		log: o.Logger, registry: o.Registry, named: make(chan struct{}), contact: newContact(o.Registry), backends: o.Backends, health: newHealth(time.Now),
-		firewall: newFirewallKeeper(o.Firewall, c.Firewall), pools: newPoolClaims(), processors: &processors{},
+		pools: newPoolClaims(), processors: &processors{},
 		networks: newPublished[networkSet](), left: newPublished[struct{}](), kernel: newPublished[struct{}](), setBack: newPublished[struct{}](), goneFor: goneFor,
 		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding, remains: o.Remains,
 	}
+	a.env.firewall = newFirewallKeeper(o.Firewall, c.Firewall, a.log, a.env.health)
 	a.records = newRecordBoard(a.log, func(status, reason string) { a.env.health.set("", checkRecords, status, reason) })
 	a.env.health.set("", checkNode, api.Critical, "starting")
 	return a, nil
@@ -220,6 +221,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	g.Go(func() error { return a.env.contact.run(ctx) })
 	g.Go(func() error { return a.watchNetworks(ctx) })
 	g.Go(func() error { return a.watchKernel(ctx) })
+	g.Go(func() error { return a.env.firewall.run(ctx) })
 	g.Go(func() error { return a.notifySystemd(ctx) })
 	g.Go(func() error { return a.supervise(ctx, listener.Addr()) })
 	err = g.Wait()
@@ -529,7 +531,7 @@ func (a *Agent) reaches(prefix netip.Prefix) bool {
 func (a *Agent) self() api.Self {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	out := api.Self{Version: a.o.Version, NodeName: a.env.id.node, NodeID: a.env.id.nodeID, DataDir: a.config.DataDir,
+	out := api.Self{Firewall: a.env.firewall.choices(), Version: a.o.Version, NodeName: a.env.id.node, NodeID: a.env.id.nodeID, DataDir: a.config.DataDir,
 		ConfigFiles: append([]string{}, a.config.Files...), Registry: a.o.RegistryName, Started: a.started, PID: os.Getpid()}
 	out.Networks = slices.Sorted(maps.Keys(a.runners))
 	return out

@@ -181,16 +181,55 @@ func text(s backend.State) string {
 
 // wall is a firewall that keeps what was wanted of it.
 type wall struct {
-	mu     sync.Mutex
-	wanted [][]firewall.Network
-	err    error
+	mu      sync.Mutex
+	wanted  [][]firewall.Network
+	states  []firewall.State
+	times   []time.Time
+	err     error
+	report  firewall.Report
+	touched bool   // what Touched answers
+	changed func() // tells the agent that rules changed, nil while it does not watch
+	watch   error  // what Watch fails with
 }
 
 func (w *wall) Apply(_ context.Context, s firewall.State) (firewall.Report, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.wanted = append(w.wanted, slices.Clone(s.Networks))
-	return firewall.Report{}, w.err
+	w.states, w.times = append(w.states, s), append(w.times, time.Now())
+	return w.report, w.err
+}
+
+func (w *wall) Touched() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.touched
+}
+
+func (w *wall) Watch(ctx context.Context, changed func()) error {
+	w.mu.Lock()
+	w.changed = changed
+	err := w.watch
+	w.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// set changes how the firewall behaves.
+func (w *wall) set(change func(*wall)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change(w)
+}
+
+// looks is how often Apply was called.
+func (w *wall) looks() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.wanted)
 }
 
 func (w *wall) setErr(err error) {

@@ -10,33 +10,61 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
 )
 
-// Rules are the firewall of this host, written as a whole. Apply is called by
-// one goroutine at a time.
+// Rules are the firewall of this host, written as a whole.
 type Rules interface {
+	// Apply is called by one goroutine at a time, as Touched is.
 	Apply(ctx context.Context, s firewall.State) (firewall.Report, error)
+	// Touched says whether rules that nobody tells of are other than at the last
+	// Apply. It is cheap.
+	Touched() bool
+	// Watch blocks until ctx ends and calls changed when somebody, this process
+	// included, may have changed rules.
+	Watch(ctx context.Context, changed func()) error
 }
 
 var _ Rules = (*firewall.Firewall)(nil)
 
 // firewallKeeper gathers what the networks want of the firewall, which is
-// written as a whole. Safe for concurrent use.
+// written as a whole, keeps it that way, and says so in health. Safe for
+// concurrent use.
 type firewallKeeper struct {
+	log      hclog.Logger
+	health   *health
+	rules    Rules
+	stirred  chan struct{} // receives one value for any number of changes
+	applies  chan struct{} // receives one value for any number of calls of apply
+	expected expectation
+
 	mu      sync.Mutex
-	rules   Rules
 	config  config.Firewall
 	wanted  map[string]firewall.Network
-	applied map[string]firewall.Network
-	checked time.Time
-
-	expected expectation
+	shown   map[string]bool // networks of wanted that are there, by their lease or by what stands
+	applied *attempt        // with success, nil after a failure
+	failed  *attempt        // the last one, nil after a success
+	err     error           // of failed
+	retry   *pause
+	again   time.Time // when to try again after a failure
+	looked  time.Time // when the rules were last looked at, with success or not
+	report  firewall.Report
+	drift   drift
+	faults  lasting
 }
 
-func newFirewallKeeper(rules Rules, c config.Firewall) *firewallKeeper {
-	return &firewallKeeper{rules: rules, config: c, wanted: map[string]firewall.Network{}}
+// attempt is what was wanted at some time.
+type attempt struct {
+	config config.Firewall
+	wanted map[string]firewall.Network
+}
+
+func newFirewallKeeper(rules Rules, c config.Firewall, log hclog.Logger, h *health) *firewallKeeper {
+	return &firewallKeeper{log: log, health: h, rules: rules, config: c, stirred: make(chan struct{}, 1), applies: make(chan struct{}, 1),
+		wanted: map[string]firewall.Network{}, shown: map[string]bool{}, retry: newPause()}
 }
 
 func firewallNetwork(local config.Network, pools, subnets []netip.Prefix) firewall.Network {
@@ -59,18 +87,44 @@ func (k *firewallKeeper) remember(c config.Config, wanted func(name string) (con
 	}
 }
 
-// put sets one network's wishes. The tables are read and mended when a wish
-// changed, and otherwise once in a slow tick.
+// stands says that the datapath of a network that is remembered stands, so that
+// its rules are kept before anything confirms them.
+func (k *firewallKeeper) stands(name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, ok := k.wanted[name]; ok {
+		k.shown[name] = true
+		poke(k.stirred)
+	}
+}
+
+// configure takes over how rules are kept.
+func (k *firewallKeeper) configure(c config.Firewall) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.config = c
+	poke(k.stirred)
+}
+
+// put sets one network's wishes, and has them in force when it returns without an
+// error. What failed for the same wishes is tried again at its time, and not at
+// each call.
 func (k *firewallKeeper) put(ctx context.Context, n firewall.Network) error {
 	k.want(n)
 	k.expected.meet(n.Name)
 	k.expected.wait(ctx)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if reflect.DeepEqual(k.wanted, k.applied) && time.Since(k.checked) < slowTick/2 {
-		return nil
+	k.shown[n.Name] = true
+	now := attempt{k.config, k.wanted}
+	switch {
+	case reflect.DeepEqual(k.applied, &now):
+	case reflect.DeepEqual(k.failed, &now) && time.Now().Before(k.again):
+	default:
+		return k.apply(ctx)
 	}
-	return k.apply(ctx)
+	k.tell()
+	return k.err
 }
 
 func (k *firewallKeeper) want(n firewall.Network) {
@@ -90,6 +144,7 @@ func (k *firewallKeeper) drop(ctx context.Context, name string) error {
 		return nil
 	}
 	delete(k.wanted, name)
+	delete(k.shown, name)
 	err := k.apply(ctx)
 	if !known && errors.Is(err, firewall.ErrNotInstalled) {
 		return nil // there are no rules where nothing could have made them
@@ -97,15 +152,26 @@ func (k *firewallKeeper) drop(ctx context.Context, name string) error {
 	return err
 }
 
+// apply looks at the rules and mends them; mu is held.
 func (k *firewallKeeper) apply(ctx context.Context) error {
 	state := firewall.State{Type: firewall.Type(k.config.Type), RandomFully: k.config.RandomFully}
 	for _, name := range slices.Sorted(maps.Keys(k.wanted)) {
 		state.Networks = append(state.Networks, k.wanted[name])
 	}
-	if _, err := k.rules.Apply(ctx, state); err != nil {
+	now := &attempt{k.config, maps.Clone(k.wanted)}
+	report, err := k.rules.Apply(ctx, state)
+	k.looked = time.Now()
+	poke(k.applies)
+	k.note(k.looked, report.Healed)
+	if err == nil {
+		k.applied, k.failed, k.err, k.report = now, nil, nil, report
+		k.retry.reset()
+	} else {
 		k.applied = nil
-		return err
+		if ctx.Err() == nil {
+			k.failed, k.err, k.again = now, err, k.looked.Add(k.retry.next())
+		}
 	}
-	k.applied, k.checked = maps.Clone(k.wanted), time.Now()
-	return nil
+	k.tell()
+	return err
 }

@@ -45,6 +45,13 @@ func (e *expectation) meet(name string) {
 	}
 }
 
+// left says whether a network has not told yet.
+func (e *expectation) left() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.names) > 0
+}
+
 // wait blocks until all have, once for expectTime at most: then those that are
 // left are given up.
 func (e *expectation) wait(ctx context.Context) {

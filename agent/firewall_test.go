@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
@@ -16,10 +17,14 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
+func keeperOf(w *wall) *firewallKeeper {
+	return newFirewallKeeper(w, config.Defaults().Firewall, hclog.NewNullLogger(), newHealth(time.Now))
+}
+
 func TestFirewallKeeper(t *testing.T) {
 	ctx := context.Background()
 	w := &wall{}
-	k := newFirewallKeeper(w, config.Defaults().Firewall)
+	k := keeperOf(w)
 	n := firewall.Network{Name: "n", Pools: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}}
 	masq := n
 	masq.IPMasq = true
@@ -32,12 +37,13 @@ func TestFirewallKeeper(t *testing.T) {
 	}{
 		{"first", func() error { return k.put(ctx, n) }, nil, []string{"n"}},
 		{"the same", func() error { return k.put(ctx, n) }, nil, []string{"n"}},
-		{"a slow tick later", func() error { k.checked = time.Now().Add(-slowTick); return k.put(ctx, n) }, nil, []string{"n", "n"}},
+		{"configured otherwise", func() error { k.configure(config.Firewall{Type: "nftables"}); return k.put(ctx, n) }, nil, []string{"n", "n"}},
 		{"another wish", func() error { return k.put(ctx, masq) }, nil, []string{"n", "n", "n"}},
 		{"another network", func() error { return k.put(ctx, firewall.Network{Name: "m"}) }, nil, []string{"n", "n", "n", "m n"}},
 		{"failing", func() error { w.setErr(broken); return k.put(ctx, n) }, broken, []string{"n", "n", "n", "m n", "m n"}},
-		{"and again", func() error { return k.put(ctx, n) }, broken, []string{"n", "n", "n", "m n", "m n", "m n"}},
-		{"mended", func() error { w.setErr(nil); return k.put(ctx, n) }, nil, []string{"n", "n", "n", "m n", "m n", "m n", "m n"}},
+		{"and again, too soon", func() error { return k.put(ctx, n) }, broken, []string{"n", "n", "n", "m n", "m n"}},
+		{"and again at its time", func() error { k.again = time.Now(); return k.put(ctx, n) }, broken, []string{"n", "n", "n", "m n", "m n", "m n"}},
+		{"mended", func() error { w.setErr(nil); k.again = time.Now(); return k.put(ctx, n) }, nil, []string{"n", "n", "n", "m n", "m n", "m n", "m n"}},
 		{"failing half-way", func() error { w.setErr(broken); return k.put(ctx, masq) }, broken, []string{"n", "n", "n", "m n", "m n", "m n", "m n", "m n"}},
 		{"as before", func() error { w.setErr(nil); return k.put(ctx, n) }, nil, []string{"n", "n", "n", "m n", "m n", "m n", "m n", "m n", "m n"}},
 		{"one gone", func() error { w.wanted = nil; return k.drop(ctx, "m") }, nil, []string{"n"}},
@@ -128,7 +134,7 @@ func TestFirewallFails(t *testing.T) {
 // nothing is asked of a host that has no firewall.
 func TestDropOfAnEarlierProcess(t *testing.T) {
 	w := &wall{}
-	k := newFirewallKeeper(w, config.Defaults().Firewall)
+	k := keeperOf(w)
 	ctx := context.Background()
 	must(t, k.drop(ctx, "left"))
 	must(t, k.drop(ctx, "left"))
@@ -136,8 +142,8 @@ func TestDropOfAnEarlierProcess(t *testing.T) {
 		t.Errorf("applied %q, want the empty set once", got)
 	}
 	w.setErr(firewall.ErrNotInstalled)
-	must(t, newFirewallKeeper(w, config.Defaults().Firewall).drop(ctx, "left"))
-	k = newFirewallKeeper(w, config.Defaults().Firewall)
+	must(t, keeperOf(w).drop(ctx, "left"))
+	k = keeperOf(w)
 	k.wanted["mine"] = firewall.Network{Name: "mine"}
 	if err := k.drop(ctx, "mine"); !errors.Is(err, firewall.ErrNotInstalled) {
 		t.Errorf("rules there should be: %v", err)

@@ -24,7 +24,7 @@ type reloadRequest struct {
 }
 
 // Reload takes over a configuration as far as a running agent can: the log
-// level, networks, leases, the underlay, and the token file are read again. It
+// level, networks, leases, the underlay, the firewall, and the token file are read again. It
 // refuses, by name, what needs a restart, and then changes nothing. It blocks
 // until done.
 func (a *Agent) Reload(ctx context.Context, c config.Config) error {
@@ -97,6 +97,9 @@ func (a *Agent) reload(ctx context.Context, c config.Config) error {
 	running := maps.Clone(a.runners)
 	a.mu.Unlock()
 
+	if old.Firewall != c.Firewall {
+		a.env.firewall.configure(c.Firewall)
+	}
 	again := !reflect.DeepEqual(old.Lease, c.Lease) || !reflect.DeepEqual(old.Underlay, c.Underlay)
 	for name, run := range running {
 		local, stays := a.wanted(name)

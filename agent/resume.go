@@ -106,6 +106,7 @@ func (r *runner) resume(ctx context.Context) {
 	r.mu.Lock()
 	r.resumed = found
 	r.mu.Unlock()
+	r.env.firewall.stands(r.local.Name)
 	unconfirmed := fmt.Sprintf("%s is carried on as %s, the store has not been read yet", found.subnet, found.as)
 	r.check(checkNetwork, api.Warning, unconfirmed)
 	r.check(checkLease, api.Warning, unconfirmed)

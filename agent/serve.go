@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/advice"
-	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -33,21 +32,14 @@ func (r *runner) serve(ctx context.Context, n registry.Network, lease registry.L
 	return fileErr == nil && rulesErr == nil, errors.Join(fileErr, saveErr, rulesErr)
 }
 
-// protect keeps the firewall as this host's block asks.
+// protect has the firewall as this host's block asks; what it says in health is
+// the keeper's.
 func (r *runner) protect(ctx context.Context, n registry.Network, s backend.State) error {
 	if n.Backend.Type == "alloc" {
 		return nil // no datapath, nothing to forward
 	}
-	err := r.env.firewall.put(ctx, firewallNetwork(r.local, n.Plan.Prefixes(), s.Subnets))
-	switch {
-	case err == nil:
-		r.mended(checkFirewall)
-		r.check(checkFirewall, api.Passing, "rules are in place")
-	case errors.Is(err, firewall.ErrNotInstalled) && !r.local.IPMasq:
-		// Where nothing drops forwarded packets, nothing is missing.
-		r.failing(checkFirewall, api.Warning, advice.Firewall, err)
-	default:
-		r.failing(checkFirewall, api.Critical, advice.Firewall, err)
+	wishes := firewallNetwork(r.local, n.Plan.Prefixes(), s.Subnets)
+	if err := r.env.firewall.put(ctx, wishes); err != nil && !dispensable(wishes, err) {
 		return err
 	}
 	return nil

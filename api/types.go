@@ -51,6 +51,16 @@ type Self struct {
 	Started     time.Time `json:"started"`
 	PID         int       `json:"pid"`
 	Networks    []string  `json:"networks"` // this agent takes part in
+
+	Firewall []FirewallChoice `json:"firewall"` // what holds this host's rules, for each family that has any
+}
+
+// FirewallChoice is the kind of firewall that holds the rules of one address
+// family.
+type FirewallChoice struct {
+	Family string `json:"family"` // IPv4 or IPv6
+	Kind   string `json:"kind"`   // iptables-nft, iptables-legacy or nftables
+	Reason string `json:"reason"` // why it is that one
 }
 
 // Pool is one address family of a network.

@@ -201,6 +201,10 @@ func limits() map[string]limit {
 		"underlay.public_ip":       {takes: []string{`"192.0.2.1"`, `"{{ GetInterfaceIP \"eth1\" }}"`}, refuses: []string{`"127.0.0.1"`, `"fd00::1"`, `"{{ Nothing }}"`}, says: "an address or a go-sockaddr template"},
 		"underlay.public_ipv6":     {takes: []string{`"fd00::1"`}, refuses: []string{`"::1"`, `"192.0.2.1"`}, says: "an address or a go-sockaddr template"},
 
+		"firewall.type":         {takes: []string{`"iptables"`, `"nftables"`}, refuses: []string{`"ufw"`, `""`}, says: "`auto` takes `iptables`"},
+		"firewall.resync":       {takes: []string{`"1s"`, `"1h"`}, refuses: []string{`"999ms"`, `"1h1s"`, `20`}, says: "1s to 1h"},
+		"firewall.random_fully": flag,
+
 		"http.address":       {takes: []string{`"0.0.0.0:5366"`, `"unix:///run/leno/leno.sock"`}, refuses: append(host, `"unix://leno.sock"`), says: "`host:port`, or a socket: `unix:///run/leno/leno.sock`"},
 		"http.tls.cert_file": {refuses: []string{`"/etc/leno/cert.pem"`}, says: "with both"},
 		"http.tls.key_file":  {refuses: []string{`"/etc/leno/key.pem"`}, says: "with both"},
@@ -230,7 +234,7 @@ func TestDocumentationOptions(t *testing.T) {
 	known, bounds := exampleOptions(t), limits()
 	documented := map[string]bool{}
 	for heading, prefix := range map[string]string{"General": "", "consul": "consul.", "lease": "lease.", "underlay": "underlay.",
-		"http": "http.", "telemetry": "telemetry.", "network": "network."} {
+		"firewall": "firewall.", "http": "http.", "telemetry": "telemetry.", "network": "network."} {
 		for _, row := range rows(t, page("configuration"), heading) {
 			for _, name := range codes(row[0]) {
 				if strings.HasPrefix(name, "backend ") {

@@ -40,7 +40,10 @@ type finding struct {
 // at again, while another one holds the rules.
 const lookAgain = time.Minute
 
-const kindNFTables = "nftables"
+const (
+	kindNFTables = "nftables"
+	kindLegacy   = "iptables-" + variantLegacy
+)
 
 // choose sees to it that chosen is the right kind. It is looked for when
 // something of it may have changed: a program was installed, removed or replaced,

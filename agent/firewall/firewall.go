@@ -36,6 +36,10 @@ type Report struct {
 	// Choices are the kinds that hold the rules, one for each family that has any.
 	Choices []Choice
 
+	// Silent says that rules stand where nobody tells of changes: Touched has to be
+	// asked.
+	Silent bool
+
 	// Leftover is why rules of ours in a kind that is not used any more could not
 	// be removed, nil when none are left. The wanted ones stand all the same.
 	Leftover error
@@ -113,6 +117,7 @@ func (f *Firewall) Apply(ctx context.Context, s State) (Report, error) {
 		report.Writes += len(written)
 		if family.chosen != nil {
 			report.Choices = append(report.Choices, family.choice)
+			report.Silent = report.Silent || family.choice.Kind == kindLegacy
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s firewall: %w", family.name, err))
@@ -129,6 +134,19 @@ func (f *Firewall) Apply(ctx context.Context, s State) (Report, error) {
 	}
 	report.Leftover = errors.Join(left...)
 	return report, errors.Join(errs...)
+}
+
+// Touched says whether rules that stand where nobody tells of changes are other
+// than at the last Apply. It starts no program: it takes a tenth of a millisecond,
+// and some milliseconds beside ten thousand rules of others.
+func (f *Firewall) Touched() bool {
+	touched := false
+	for _, family := range f.families {
+		if i, ok := family.chosen.(*iptables); ok && family.choice.Kind == kindLegacy {
+			touched = touched || i.touched()
+		}
+	}
+	return touched
 }
 
 // family is the rules of one address family.

@@ -16,7 +16,7 @@ func halves(whole applier) (v4, v6 *half) {
 type both struct {
 	applier
 	told  [2]*rules // what each half was told last, nil before
-	guess [2]rules  // what it may be told
+	guess [2]rules  // what each may be told this time, if anything
 	clean bool      // none of ours is there, and none is wanted
 }
 
@@ -36,11 +36,11 @@ func (h *half) expect(want rules) { h.guess[h.own] = want }
 func (h *half) apply(ctx context.Context, want rules) (written []string, err error) {
 	h.told[h.own] = &want
 	other := h.told[1-h.own]
-	if other == nil {
-		if want.empty() {
-			return nil, nil
-		}
-		other = &h.guess[1-h.own]
+	switch {
+	case other == nil && want.empty():
+		return nil, nil
+	case other == nil || !other.empty():
+		other = &h.guess[1-h.own] // newer than what it was told, if that has changed
 	}
 	v4, v6 := &want, other
 	if h.own == 1 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"os"
 	"slices"
 	"strings"
@@ -36,6 +37,11 @@ type iptables struct {
 	// Nobody else makes them, so there is nothing to look for.
 	clean bool
 
+	// Of the legacy variant: the number of the tables when they agreed, 0 when they
+	// may not.
+	seed   maphash.Seed
+	agreed uint64
+
 	// unable is the stamp of a program that was refused --random-fully, by itself
 	// or by the kernel.
 	unable string
@@ -45,7 +51,7 @@ var _ applier = (*iptables)(nil)
 
 // newIPTables touches nothing.
 func newIPTables(logger hclog.Logger, variant string, v6 bool) *iptables {
-	i := &iptables{logger: logger, v6: v6, variant: variant, command: "iptables"}
+	i := &iptables{logger: logger, v6: v6, variant: variant, command: "iptables", seed: maphash.MakeSeed()}
 	if v6 {
 		i.command = "ip6tables"
 	}
@@ -107,6 +113,8 @@ func (i *iptables) apply(ctx context.Context, want rules) (written []string, err
 		}
 		return nil, err
 	}
+	number := i.number() // before the listing: what happens after it must show
+	i.agreed = 0
 	tables, err := list(ctx, p.path)
 	if err != nil && !needed && ctx.Err() == nil {
 		i.logger.Debug("cannot look for leftover firewall rules", "command", p.path, "error", err)
@@ -125,6 +133,9 @@ func (i *iptables) apply(ctx context.Context, want rules) (written []string, err
 		}
 	}
 	i.clean = !needed && len(errs) == 0
+	if len(written)+len(errs) == 0 {
+		i.agreed = number
+	}
 	return written, errors.Join(errs...)
 }
 
@@ -164,6 +175,26 @@ func explain(err error) error {
 		return fmt.Errorf("%w: %w", unix.EPERM, err)
 	}
 	return err
+}
+
+// number is that of the legacy tables as they are, 0 for none that counts.
+func (i *iptables) number() uint64 {
+	if i.variant != variantLegacy {
+		return 0
+	}
+	number, err := fingerprint(i.v6, i.seed)
+	if err != nil {
+		i.logger.Trace("legacy tables cannot be compared", "command", i.named(), "error", err)
+		return 0
+	}
+	return number
+}
+
+// touched says whether the tables are other ones than when they agreed. Where they
+// cannot be compared, that is left to the resync.
+func (i *iptables) touched() bool {
+	now := i.number()
+	return now != 0 && now != i.agreed
 }
 
 // list reads all tables that exist. Asking for a table by name would make the

@@ -1,0 +1,115 @@
+package firewall
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The tables of iptables-legacy are one block of memory each, which the kernel
+// hands out whole (linux/netfilter_ipv4/ip_tables.h, linux/netfilter_ipv6/
+// ip6_tables.h). It tells nobody when one is replaced, so it is asked for, and
+// compared by what is left when the counters are taken out.
+const (
+	optionInfo    = 64 // IPT_SO_GET_INFO, IP6T_SO_GET_INFO
+	optionEntries = 65 // IPT_SO_GET_ENTRIES, IP6T_SO_GET_ENTRIES
+
+	tableNameLen = 32                 // XT_TABLE_MAXNAMELEN
+	infoLen      = 32 + 4*(1+5+5+1+1) // struct ipt_getinfo
+	infoSize     = infoLen - 4        // of size, its last field
+	entriesHead  = 40                 // struct ipt_get_entries without its table, which is aligned to 8
+)
+
+// layout is where in an entry the fields are that matter, on machines of 64
+// bits.
+type layout struct {
+	level    int // of getsockopt
+	domain   int
+	next     int // offset of next_offset, 16 bits
+	counters int // offset of counters, 16 bytes
+}
+
+func layoutOf(v6 bool) layout {
+	if v6 {
+		return layout{unix.SOL_IPV6, unix.AF_INET6, 142, 152} // struct ip6t_entry
+	}
+	return layout{unix.SOL_IP, unix.AF_INET, 90, 96} // struct ipt_entry
+}
+
+// fingerprint is a number that is another one when the rules of the legacy tables
+// of ours are. Tables that do not exist are not asked for, for that would make
+// them. The seed is one for all calls that are compared.
+func fingerprint(v6 bool, seed maphash.Seed) (uint64, error) {
+	l := layoutOf(v6)
+	var hash maphash.Hash
+	hash.SetSeed(seed)
+	fd, err := unix.Socket(l.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("look at legacy tables: %w", err)
+	}
+	defer func() { _ = unix.Close(fd) }() // nothing was written to it
+	exist := legacyTables(v6)
+	for _, name := range tableNames() {
+		if !slices.Contains(exist, name) {
+			continue
+		}
+		_, _ = hash.WriteString(name) // never fails
+		if err := l.read(fd, name, &hash); err != nil {
+			return 0, fmt.Errorf("look at legacy table %s: %w", name, err)
+		}
+	}
+	return hash.Sum64(), nil
+}
+
+// read adds one table to the hash. It may be replaced by a larger one while it is
+// read, which is an error of a moment.
+func (l layout) read(fd int, name string, hash *maphash.Hash) error {
+	info := make([]byte, infoLen)
+	copy(info, name)
+	if err := getsockopt(fd, l.level, optionInfo, info); err != nil {
+		return err
+	}
+	size := binary.NativeEndian.Uint32(info[infoSize:])
+	entries := make([]byte, entriesHead+int(size))
+	copy(entries, name)
+	binary.NativeEndian.PutUint32(entries[tableNameLen:], size)
+	if err := getsockopt(fd, l.level, optionEntries, entries); err != nil {
+		return err
+	}
+	return l.mask(entries[entriesHead:], hash)
+}
+
+var errLayout = errors.New("entries are not as expected")
+
+// mask hashes entries without their counters.
+func (l layout) mask(entries []byte, hash *maphash.Hash) error {
+	least := l.counters + 16
+	for len(entries) > 0 {
+		if len(entries) < least {
+			return errLayout
+		}
+		next := int(binary.NativeEndian.Uint16(entries[l.next:]))
+		if next < least || next > len(entries) {
+			return errLayout
+		}
+		_, _ = hash.Write(entries[:l.counters]) // never fails
+		_, _ = hash.Write(entries[least:next])
+		entries = entries[next:]
+	}
+	return nil
+}
+
+func getsockopt(fd, level, name int, value []byte) error {
+	length := uint32(len(value))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(name),
+		uintptr(unsafe.Pointer(&value[0])), uintptr(unsafe.Pointer(&length)), 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}

@@ -1,0 +1,165 @@
+package firewall
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
+
+// Whatever program changes nf_tables, it is told; other namespaces are not.
+func TestWatch(t *testing.T) {
+	ns, elsewhere := nstest.New(t), nstest.New(t)
+	var w *watch
+	ns.Do(func() {
+		var err error
+		if w, err = openWatch(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	told := make(chan struct{}, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- w.run(ctx, func() {
+			select {
+			case told <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	elsewhere.Sh("nft add table inet theirs")
+	ns.Sh("ip link add d0 type veth; nft list ruleset; iptables-nft-save")
+	select {
+	case <-told:
+		t.Error("told of another namespace, or of nothing")
+	case <-time.After(200 * time.Millisecond):
+	}
+	for _, script := range []string{
+		"nft add table inet theirs",
+		"iptables-nft -t nat -N LENO-POSTROUTING",
+		"iptables-nft -A FORWARD -j DROP",
+		"iptables-nft -F",
+		"nft flush ruleset",
+		// More than a socket's buffer takes.
+		"nft add table ip big; (echo 'add chain ip big c'; seq 5000 | sed 's/.*/add rule ip big c meta mark & accept/') | nft -f -",
+		"nft delete table ip big",
+	} {
+		ns.Sh(script)
+		select {
+		case <-told:
+		case <-time.After(2 * time.Second):
+			t.Fatalf("not told of %s", script)
+		}
+		// One change may be told twice.
+		for quiet := false; !quiet; {
+			select {
+			case <-told:
+			case <-time.After(50 * time.Millisecond):
+				quiet = true
+			}
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// Of the legacy tables it shows what has changed, by whatever is in them, and not
+// that packets were counted. What nobody asked for is not made by looking.
+func TestTouched(t *testing.T) {
+	ns, h := nstest.New(t), iptablesHarness(variantLegacy)
+	fw := h.only()
+	touched := func() (is bool) {
+		ns.Do(func() { is = fw.Touched() })
+		return is
+	}
+	tables := func() string {
+		return strings.Join(strings.Fields(ns.Sh("cat /proc/net/ip_tables_names /proc/net/ip6_tables_names")), " ")
+	}
+	apply(t, ns, fw, nil, 0)
+	if touched() || tables() != "" {
+		t.Errorf("nothing is wanted: touched %v, tables %q", touched(), tables())
+	}
+	apply(t, ns, fw, two(), h.tables)
+	made := tables()
+	// What others may have changed since it listed, it finds when it looks again.
+	if !touched() {
+		t.Error("its own writes were not followed by a look")
+	}
+	if report := apply(t, ns, fw, two(), 0); !report.Silent {
+		t.Errorf("%+v: nobody tells of these", report)
+	}
+	if touched() {
+		t.Error("nothing happened")
+	}
+	ns.Sh("ping -c 3 -i 0.01 127.0.0.1; iptables-legacy -Z; ip6tables-legacy-save -c")
+	if touched() {
+		t.Error("counted packets are no change")
+	}
+	for _, script := range []string{
+		"iptables-legacy -t nat -F LENO-POSTROUTING",
+		"iptables-legacy -D LENO-FORWARD 1; iptables-legacy -A LENO-FORWARD -s 10.5.0.0/16 -m comment --comment 'leno default' -j ACCEPT",
+		"ip6tables-legacy -D FORWARD -j LENO-FORWARD",
+		"ip6tables-legacy -t nat -R LENO-POSTROUTING 1 -s fd00:9::/64 -j RETURN",
+		"iptables-legacy -P FORWARD DROP",
+		"iptables-legacy -A INPUT -p tcp --dport 22 -m limit --limit 1/s -j ACCEPT",
+	} {
+		ns.Sh(script)
+		if !touched() {
+			t.Errorf("not seen: %s", script)
+		}
+		ns.Do(func() {
+			for range 2 {
+				if _, err := fw.Apply(t.Context(), State{RandomFully: true, Networks: two()}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+		if touched() {
+			t.Errorf("seen twice: %s", script)
+		}
+	}
+	if tables() != made {
+		t.Errorf("tables %q, %q before", tables(), made)
+	}
+}
+
+func BenchmarkTouched(b *testing.B) {
+	for _, others := range []string{"0", "1000", "10000"} {
+		b.Run(others, func(b *testing.B) {
+			ns := nstest.New(b)
+			ns.Sh("(echo '*filter'; echo ':X - [0:0]'; seq " + others +
+				" | sed 's/.*/-A X -p tcp --dport 80 -j ACCEPT/'; echo COMMIT) | iptables-legacy-restore --noflush")
+			fw := iptablesHarness(variantLegacy).only()
+			ns.Do(func() {
+				for range 2 {
+					if _, err := fw.Apply(b.Context(), State{Networks: two()}); err != nil {
+						b.Fatal(err)
+					}
+				}
+				for b.Loop() {
+					fw.Touched()
+				}
+			})
+		})
+	}
+}
+
+func BenchmarkApplyUnchanged(b *testing.B) {
+	for _, h := range kinds() {
+		b.Run(h.kind, func(b *testing.B) {
+			ns, fw := nstest.New(b), h.only()
+			ns.Do(func() {
+				for b.Loop() {
+					if _, err := fw.Apply(b.Context(), State{Networks: two()}); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		})
+	}
+}

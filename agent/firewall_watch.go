@@ -1,0 +1,220 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lenonet/leno/agent/advice"
+	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+)
+
+// lookSpan is the shortest time between two looks at the rules that somebody's
+// changes ask for, and the time between two questions whether there were changes
+// where nobody tells of them. On a host where programs write rules all the time,
+// it bounds what that costs; whatever is wrong is right again within 2 s.
+const lookSpan = time.Second
+
+// run keeps the rules as they are wanted until ctx ends, whatever the networks
+// wait for.
+func (k *firewallKeeper) run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return k.watch(ctx) })
+	g.Go(func() error { return k.uphold(ctx) })
+	return g.Wait()
+}
+
+// poke leaves a value in the channel, which has room for one.
+func poke(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// watch passes changes of the firewall on.
+func (k *firewallKeeper) watch(ctx context.Context) error {
+	const name = "firewall watch"
+	retry := newPause()
+	for {
+		err := k.rules.Watch(ctx, func() {
+			k.faults.end(name)
+			poke(k.stirred)
+		})
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if k.faults.begin(name) {
+			k.log.Warn("watching the firewall failed, the resync goes on", "error", err)
+		}
+		if err := retry.wait(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// uphold looks at the rules after each change, and when it is time.
+func (k *firewallKeeper) uphold(ctx context.Context) error {
+	for {
+		timer := time.NewTimer(k.next(time.Now()))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C:
+			k.look(ctx, false)
+			continue
+		case <-k.applies: // it may be time sooner now
+			timer.Stop()
+			continue
+		case <-k.stirred:
+			timer.Stop()
+		}
+		if err := sleep(ctx, k.calm(time.Now())); err != nil {
+			return err
+		}
+		k.look(ctx, true)
+	}
+}
+
+// next is how long nothing has to be done unless somebody stirs.
+func (k *firewallKeeper) next(now time.Time) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	until := k.looked.Add(k.config.Resync)
+	switch {
+	case len(k.shown) == 0:
+		until = now.Add(time.Hour) // whoever is there first stirs
+	case k.err != nil:
+		until = k.again
+	}
+	wait := max(until.Sub(now), 0)
+	if len(k.shown) > 0 && (k.report.Silent || k.expected.left()) {
+		wait = min(wait, lookSpan)
+	}
+	return wait
+}
+
+// calm is how long a change waits before the rules are looked at: a burst of them
+// ends, and whoever changes them again and again is not to be outrun.
+func (k *firewallKeeper) calm(now time.Time) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	span := lookSpan
+	if k.drift.quarrels() != "" {
+		span = longestCalm
+	}
+	return max(settle, k.looked.Add(span).Sub(now))
+}
+
+// look looks at the rules, if stirred or if it is time. While rules stand of which
+// nobody has told yet, nothing is written.
+func (k *firewallKeeper) look(ctx context.Context, stirred bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := time.Now()
+	due := stirred || now.Sub(k.looked) >= k.config.Resync || k.err != nil && !now.Before(k.again)
+	switch {
+	case len(k.shown) == 0 || k.expected.left():
+	case due || k.report.Silent && k.rules.Touched():
+		_ = k.apply(ctx) // told in health, and tried again
+	}
+}
+
+// note tells of what somebody else had changed; mu is held.
+func (k *firewallKeeper) note(now time.Time, healed []string) {
+	for _, name := range k.drift.settle(now) {
+		k.log.Info("firewall rules are not changed again and again any more", "healed", name)
+	}
+	var repairs []backend.Repair
+	for _, what := range healed {
+		repairs = append(repairs, backend.Repair{Fault: what})
+	}
+	single, quarrels := k.drift.heal(now, repairs)
+	if len(single) > 0 {
+		k.log.Warn("firewall rules were changed by somebody else, healed", "healed", sentence(single))
+	}
+	for _, q := range quarrels {
+		k.log.Warn("firewall rules are being changed by somebody else again and again, told once a minute", "healed", q)
+	}
+}
+
+// tell writes the check of every network that is there; mu is held.
+func (k *firewallKeeper) tell() {
+	const name = "firewall"
+	reason := ""
+	if k.err != nil {
+		reason = advice.Reason(advice.Firewall, k.err)
+		if k.faults.begin(name) {
+			k.log.Error("something on this host is in the way, trying again", "check", checkFirewall, "error", reason)
+		}
+	} else if k.faults.end(name) {
+		k.log.Info("nothing is in the way any more", "check", checkFirewall)
+	}
+	for network := range k.shown {
+		status, reason := k.verdict(k.wanted[network], reason)
+		k.health.set(network, checkFirewall, status, reason)
+	}
+}
+
+// verdict is how it stands with one network's rules; failure is why they could
+// not be applied.
+func (k *firewallKeeper) verdict(n firewall.Network, failure string) (status, reason string) {
+	switch {
+	case k.err != nil && dispensable(n, k.err):
+		return api.Warning, failure
+	case k.err != nil:
+		return api.Critical, failure
+	case !n.IPMasq && !n.Forward:
+		return api.Passing, "no rules are asked for"
+	}
+	status, reason = api.Passing, "rules are in place"
+	if kinds := describeChoices(k.report.Choices); kinds != "" {
+		reason += ": " + kinds
+	}
+	if left := k.report.Leftover; left != nil {
+		status, reason = api.Warning, reason+"; older ones could not be removed: "+advice.Reason(advice.Firewall, left)
+	}
+	if quarrels := k.drift.quarrels(); quarrels != "" {
+		status, reason = api.Warning, reason+"; they are being changed by somebody else again and again: "+quarrels
+	}
+	return status, reason
+}
+
+// dispensable says of a network's rules that could not be applied that packets
+// flow without: where nothing drops forwarded packets, nothing is missing.
+func dispensable(n firewall.Network, err error) bool {
+	return errors.Is(err, firewall.ErrNotInstalled) && !n.IPMasq
+}
+
+// describeChoices names the kinds that hold the rules, and why.
+func describeChoices(choices []firewall.Choice) string {
+	same := !slices.ContainsFunc(choices, func(c firewall.Choice) bool { return c.Kind != choices[0].Kind })
+	var out []string
+	for _, c := range choices {
+		text := fmt.Sprintf("%s, since %s", c.Kind, c.Reason)
+		if same {
+			return text
+		}
+		out = append(out, c.Family+" "+text)
+	}
+	return strings.Join(out, "; ")
+}
+
+// choices are the kinds that hold the rules now, for the API.
+func (k *firewallKeeper) choices() []api.FirewallChoice {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	out := []api.FirewallChoice{}
+	for _, c := range k.report.Choices {
+		out = append(out, api.FirewallChoice(c))
+	}
+	return out
+}

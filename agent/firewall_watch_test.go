@@ -1,0 +1,202 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// disturbs tells the agent that somebody changed rules, once it listens.
+func (h *host) disturbs() {
+	h.t.Helper()
+	var changed func()
+	eventually(h.t, func() error {
+		h.wall.set(func(w *wall) { changed = w.changed })
+		if changed == nil {
+			return fmt.Errorf("%s does not watch the firewall", h.name)
+		}
+		return nil
+	})
+	changed()
+}
+
+// The rules are looked at when somebody changed any, within the promised 2 s,
+// and however many changes there are not more often than once in lookSpan.
+func TestFirewallWatched(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.config.Firewall.Resync = time.Hour
+	a.start().ready()
+	a.disturbs()
+	looks := a.wall.looks()
+	began := time.Now()
+	for time.Since(began) < 2500*time.Millisecond {
+		a.disturbs()
+		<-time.After(5 * time.Millisecond)
+	}
+	got := a.wall.looks() - looks
+	if got < 1 || got > 4 {
+		t.Errorf("%d looks in 2.5 s of changes", got)
+	}
+	// A last change is not lost.
+	var before int
+	eventually(t, func() error {
+		if n := a.wall.looks(); n != before {
+			before = n
+			return errors.New("it still looks")
+		}
+		return nil
+	})
+	a.disturbs()
+	a.more("looks", before, a.wall.looks)
+}
+
+// Where nobody tells of changes they are asked for, while such rules are in use.
+func TestFirewallAsked(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.config.Firewall.Resync = time.Hour
+	a.wall.report.Silent = true
+	a.start().ready()
+	looks := a.wall.looks()
+	a.wall.set(func(w *wall) { w.touched = true })
+	a.more("looks", looks+1, a.wall.looks)
+}
+
+// Without any news the rules are looked at all the same.
+func TestFirewallResync(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.config.Firewall.Resync = 50 * time.Millisecond
+	a.wall.watch = errors.New("no rights to watch")
+	a.start().ready()
+	looks := a.wall.looks()
+	a.more("looks", looks+3, a.wall.looks)
+}
+
+// While the store is away after a start, the rules of what stands are kept: those
+// that the process before remembered.
+func TestFirewallKeptWithoutStore(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.config.Networks[0].Forward = true
+	a.start().ready()
+	subnet := a.subnet()
+	must(t, a.stop())
+	a.registry.set(registry.ErrUnavailable)
+	a.remains = Remains{Device: true, Up: true, Carrier: true, Addrs: []netip.Addr{subnet.Addr()}}
+	looks := a.wall.looks()
+	a.start()
+	a.more("looks", looks, a.wall.looks)
+	a.wall.set(func(w *wall) {
+		for _, networks := range w.wanted[looks:] {
+			if len(networks) != 1 || len(networks[0].Subnets) != 1 || networks[0].Subnets[0] != subnet {
+				t.Errorf("wanted %+v", networks)
+			}
+		}
+	})
+	a.check(checkFirewall, api.Passing, "rules are in place")
+	looks = a.wall.looks()
+	a.disturbs()
+	a.more("looks", looks, a.wall.looks)
+}
+
+// After a reboot nothing stands: rules of a subnet that nobody has confirmed are
+// not written.
+func TestFirewallUntouchedAfterReboot(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.start().ready()
+	must(t, a.stop())
+	a.registry.set(registry.ErrUnavailable)
+	looks := a.wall.looks()
+	a.start()
+	a.check(checkNetwork, api.Critical)
+	a.disturbs()
+	a.check(checkRegistry, api.Warning)
+	if got := a.wall.looks(); got != looks {
+		t.Errorf("%d looks", got-looks)
+	}
+}
+
+func TestFirewallChecks(t *testing.T) {
+	chosen := []firewall.Choice{{Family: "IPv4", Kind: "iptables-nft", Reason: "it works"}, {Family: "IPv6", Kind: "iptables-nft", Reason: "it works too"}}
+	mixed := []firewall.Choice{chosen[0], {Family: "IPv6", Kind: "nftables", Reason: "there is no other"}}
+	for _, tt := range []struct {
+		name   string
+		report firewall.Report
+		status string
+		words  []string
+	}{
+		{"one kind", firewall.Report{Choices: chosen}, api.Passing, []string{"in place: iptables-nft, since it works"}},
+		{"two kinds", firewall.Report{Choices: mixed}, api.Passing, []string{"IPv4 iptables-nft, since it works; IPv6 nftables, since there is no other"}},
+		{"old ones stay", firewall.Report{Choices: chosen, Leftover: errors.New("no such program")}, api.Warning, []string{"could not be removed: no such program"}},
+		{"changed now and then", firewall.Report{Choices: chosen, Healed: []string{"no jump"}}, api.Passing, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := newHost(t, memory.New(), "a")
+			a.config.Networks[0].Forward = true
+			a.wall.report = tt.report
+			a.start().ready()
+			a.check(checkFirewall, tt.status, tt.words...)
+			self, err := a.client.Self(t.Context())
+			if err != nil || len(self.Firewall) != len(tt.report.Choices) || self.Firewall[0].Kind != "iptables-nft" {
+				t.Errorf("self says %+v, %v", self.Firewall, err)
+			}
+		})
+	}
+	t.Run("changed again and again", func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		a.config.Networks[0].Forward = true
+		a.config.Firewall.Resync = 20 * time.Millisecond
+		a.wall.report = firewall.Report{Choices: chosen, Healed: []string{"no jump in FORWARD"}}
+		a.start()
+		a.check(checkFirewall, api.Warning, "changed by somebody else again and again", "no jump in FORWARD (")
+	})
+	t.Run("nothing asked for", func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		a.start().ready()
+		a.check(checkFirewall, api.Passing, "no rules are asked for")
+	})
+}
+
+// A firewall that fails is tried again by the keeper, and the networks learn of
+// it: none of them tries by itself.
+func TestFirewallTriedAgain(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.config.Networks[0].IPMasq = true
+	a.config.Firewall.Resync = time.Hour
+	a.start().ready()
+	a.wall.setErr(errors.New("the lock is held"))
+	looks := a.wall.looks()
+	a.disturbs()
+	a.check(checkFirewall, api.Critical, "the lock is held")
+	a.more("looks", looks+3, a.wall.looks)
+	var times []time.Time
+	a.wall.set(func(w *wall) { times = w.times[looks:] })
+	for i := 2; i < len(times); i++ {
+		if gap := times[i].Sub(times[i-1]); gap < localFirst/2 {
+			t.Errorf("tried again after %s", gap)
+		}
+	}
+	a.wall.setErr(nil)
+	a.check(checkFirewall, api.Passing)
+}
+
+func TestFirewallReloaded(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.start().ready()
+	c := a.config
+	c.Firewall.Type, c.Firewall.RandomFully = "nftables", false
+	must(t, a.agent.Reload(t.Context(), c))
+	eventually(t, func() error {
+		var last firewall.State
+		a.wall.set(func(w *wall) { last = w.states[len(w.states)-1] })
+		if last.Type != firewall.TypeNFTables || last.RandomFully || len(last.Networks) != 1 {
+			return fmt.Errorf("applied %+v", last)
+		}
+		return nil
+	})
+}
