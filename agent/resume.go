@@ -24,8 +24,9 @@ import (
 //
 // Nothing is claimed by that: the subnet is the one that the kernel has carried
 // since the process before held its lease. The host is not ready, writes no
-// subnet file and touches no rule until the store has confirmed the lease, and
-// what the store says counts from then on, by the ordinary ways.
+// subnet file, and of rules only keeps those of the process before, until the store
+// has confirmed the lease, and what the store says counts from then on, by the
+// ordinary ways.
 
 // Remains is what the kernel has of a network's datapath when an agent starts.
 type Remains struct {
