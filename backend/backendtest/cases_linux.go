@@ -260,6 +260,55 @@ func testLostRoutes(t *testing.T, s Suite) {
 	}
 }
 
+// testReplacedRoutes: a route that somebody put by hand in the place of ours
+// gives way, one of a daemon does not.
+func testReplacedRoutes(t *testing.T, s Suite) {
+	h := newHost(t, s)
+	state := h.state(h.peer(2, "node-2"), h.peer(3, "node-3"))
+	h.apply(state)
+	want := h.dump()
+	if s.IPv6Underlay {
+		h.ns.Sh("ip addr add 192.0.2.1/24 dev eth0")
+		want = h.dump()
+	}
+	for _, script := range []string{
+		"ip route replace 10.5.2.0/24 via 192.0.2.99 onlink dev eth0",
+		"ip route replace 10.5.2.0/24 via 192.0.2.99 onlink dev eth0 proto static",
+		"ip route replace 10.5.2.0/24 via 192.0.2.99 onlink dev eth0 proto 108",
+		"ip route replace 10.5.2.0/24 dev eth0",
+		"ip route replace blackhole 10.5.2.0/24 proto 108",
+		"ip -6 route replace fd00:5:0:2::/64 via 2001:db8::99 dev eth0",
+		"ip -6 route replace fd00:5:0:2::/64 dev eth0",
+		"ip -6 route replace fd00:5:0:2::/64 via 2001:db8::99 dev eth0 proto 108",
+	} {
+		h.ns.Sh(script)
+		r := h.apply(state)
+		if r.Writes == 0 || len(r.Healed) != 1 || r.Healed[0].Fault != "routes were changed" {
+			t.Errorf("%s: report %+v", script, r)
+		}
+		h.wantDump(want)
+		h.unchanged(state)
+	}
+	for _, script := range []string{
+		"ip route replace 10.5.2.0/24 dev eth0 proto bird",
+		"ip route replace 10.5.2.0/24 dev eth0 proto kernel",
+	} {
+		h.ns.Sh(script)
+		theirs := h.ns.Sh("ip route show 10.5.2.0/24")
+		for range 2 {
+			if _, err := h.tryApply(state); err == nil || !strings.Contains(err.Error(), "10.5.2.0/24") {
+				t.Errorf("%s: error %v does not name the route", script, err)
+			}
+		}
+		if got := h.ns.Sh("ip route show 10.5.2.0/24"); got != theirs {
+			t.Errorf("%s: made it %s", script, got)
+		}
+		h.ns.Sh("ip route del 10.5.2.0/24")
+		h.apply(state)
+		h.wantDump(want)
+	}
+}
+
 func testDevice(t *testing.T, s Suite) {
 	h := newHost(t, s)
 	state := h.state(h.peer(2, "node-2"))

@@ -53,6 +53,7 @@ func Run(t *testing.T, s Suite) {
 		{"leftovers of an earlier process are pruned", testLeftovers, !s.LeasesOnly},
 		{"close leaves the datapath", testClose, !s.LeasesOnly},
 		{"lost routes are healed", testLostRoutes, !s.LeasesOnly},
+		{"replaced routes are healed", testReplacedRoutes, !s.LeasesOnly},
 		{"packets", testPackets, !s.LeasesOnly},
 		{"packets to a host that came back as another", testPacketsAfterChange, !s.LeasesOnly},
 		{"a thousand peers that lose everything", testCrowd, s.Crowd},

@@ -73,7 +73,7 @@ func (b *hostgw) Apply(ctx context.Context, s backend.State) (backend.Report, er
 		return backend.Report{}, err
 	}
 	p := newPlan(b.config.Pools, s, indirect)
-	table := b.kernel.Routes(kernel.Owner{Pools: b.config.Pools})
+	table := b.kernel.Routes(kernel.Owner{Pools: b.config.Pools, Stood: b.last, Wanted: p.routes})
 	result, err := reconcile.Apply(ctx, reconcile.Want("route", table, kernel.CompareRoutes, p.routes, b.last))
 	if b.last = p.routes; err != nil {
 		b.last = nil // what could not be put was not taken away by somebody

@@ -20,7 +20,7 @@ import (
 func (h *Handle) Direct(ctx context.Context, addrs []netip.Addr, link int) (reasons map[netip.Addr]string, err error) {
 	requests := make([]*nl.NetlinkRequest, len(addrs))
 	for i, addr := range addrs {
-		requests[i] = getRoute(addr)
+		requests[i] = getRoute(addr, 0)
 	}
 	reasons = map[netip.Addr]string{}
 	var errs []error
@@ -38,7 +38,7 @@ func (h *Handle) Direct(ctx context.Context, addrs []netip.Addr, link int) (reas
 	return reasons, errors.Join(errs...)
 }
 
-func getRoute(addr netip.Addr) *nl.NetlinkRequest {
+func getRoute(addr netip.Addr, flags uint32) *nl.NetlinkRequest {
 	req := nl.NewNetlinkRequest(unix.RTM_GETROUTE, 0)
 	msg := &nl.RtMsg{}
 	msg.Family = unix.AF_INET6
@@ -46,6 +46,7 @@ func getRoute(addr netip.Addr) *nl.NetlinkRequest {
 		msg.Family = unix.AF_INET
 	}
 	msg.Dst_len = uint8(addr.BitLen())
+	msg.Flags = flags
 	req.AddData(msg)
 	req.AddData(nl.NewRtAttr(unix.RTA_DST, addr.AsSlice()))
 	return req
@@ -87,4 +88,61 @@ func indirect(addr netip.Addr, link int, answer []byte, failed error) (reason st
 		return addr.String() + " is reached over another interface", nil
 	}
 	return "", nil
+}
+
+// addTaken adds to the entries what people put in the places of routes of ours.
+// What a daemon or the kernel itself put there is left to them: it is no entry,
+// and in the way of ours.
+func (h *Handle) addTaken(ctx context.Context, places []RouteKey, entries map[RouteKey]Route) error {
+	if len(places) == 0 {
+		return nil
+	}
+	requests := make([]*nl.NetlinkRequest, len(places))
+	for i, k := range places {
+		requests[i] = getRoute(k.Dst.Addr(), unix.RTM_F_FIB_MATCH)
+	}
+	err := h.batch.ask(ctx, requests, func(i int, answer []byte, err error) {
+		if err != nil {
+			return // the way is barred there: by no route, or by ours for the whole network
+		}
+		if route, ok := inPlace(places[i], answer); ok {
+			entries[places[i]] = route
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("look up routes: %w", err)
+	}
+	return nil
+}
+
+// inPlace reads which route the kernel would use for the first address of a
+// destination: whether it is one for just that, put by a person.
+func inPlace(place RouteKey, answer []byte) (Route, bool) {
+	if len(answer) < unix.SizeofRtMsg {
+		return Route{}, false
+	}
+	msg := nl.DeserializeRtMsg(answer)
+	attrs, err := nl.ParseRouteAttr(answer[unix.SizeofRtMsg:])
+	byHand := msg.Protocol == unix.RTPROT_BOOT || msg.Protocol == unix.RTPROT_STATIC
+	if err != nil || !byHand || int(msg.Dst_len) != place.Dst.Bits() {
+		return Route{}, false
+	}
+	route, metric, table := Route{Protocol: int(msg.Protocol)}, uint32(0), uint32(msg.Table)
+	for _, a := range attrs {
+		switch a.Attr.Type {
+		case unix.RTA_OIF:
+			route.Link = int(binary.NativeEndian.Uint32(a.Value))
+		case unix.RTA_GATEWAY:
+			gateway, _ := netip.AddrFromSlice(a.Value)
+			route.Via = gateway.Unmap()
+		case unix.RTA_PRIORITY:
+			metric = binary.NativeEndian.Uint32(a.Value)
+		case unix.RTA_TABLE:
+			table = binary.NativeEndian.Uint32(a.Value)
+		}
+	}
+	if place.Dst.Addr().Is6() && metric == ipv6DefaultMetric {
+		metric = 0
+	}
+	return route, metric == place.Metric && table == unix.RT_TABLE_MAIN
 }

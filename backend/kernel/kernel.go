@@ -65,6 +65,7 @@ type Route struct {
 	Onlink      bool       // Via is on the link though no address says so
 	Src         netip.Addr // preferred source, may be zero
 	Extra       string     // what else the kernel shows of it; never wanted
+	Protocol    int        // of a route in the place of ours; 0 for our own
 }
 
 func (r Route) String() string {
@@ -85,6 +86,9 @@ func (r Route) String() string {
 	if r.Extra != "" {
 		b.WriteString(" " + r.Extra)
 	}
+	if r.Protocol != 0 {
+		fmt.Fprintf(&b, " proto %d", r.Protocol)
+	}
 	return b.String()
 }
 
@@ -93,6 +97,24 @@ func (r Route) String() string {
 type Owner struct {
 	Link  int // ifindex, 0 when there is none
 	Pools []netip.Prefix
+
+	// Stood and Wanted, when not nil, make routes the network's that somebody put
+	// by hand in the place of ours, as `ip route replace` does: where one stood
+	// after the last look and the same is wanted now.
+	Stood, Wanted map[RouteKey]Route
+}
+
+// taken are the places where a route of ours stood that is not among the
+// entries, though the same is still wanted.
+func (o Owner) taken(entries map[RouteKey]Route) (keys []RouteKey) {
+	for k, r := range o.Stood {
+		if _, there := entries[k]; !there {
+			if want, ok := o.Wanted[k]; ok && want == r {
+				keys = append(keys, k)
+			}
+		}
+	}
+	return keys
 }
 
 // Owns says whether a route of our protocol is the network's.

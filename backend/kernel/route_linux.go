@@ -21,7 +21,7 @@ const ipv6DefaultMetric = 1024
 // Routes is the table of a network's routes: protocol 108 in the main table,
 // both families, and owned by it. A route of another protocol, or of another
 // network, under the same name makes an addition fail with EEXIST and is not
-// touched.
+// touched, unless it took the place of one of ours (see Owner).
 func (h *Handle) Routes(owner Owner) reconcile.Table[RouteKey, Route] {
 	return &routes{h, owner}
 }
@@ -32,7 +32,11 @@ type routes struct {
 }
 
 func (t *routes) List(ctx context.Context) (map[RouteKey]Route, error) {
-	return listing(ctx, t.list)
+	entries, err := listing(ctx, t.list)
+	if err != nil {
+		return entries, err
+	}
+	return entries, t.h.addTaken(ctx, t.owner.taken(entries), entries)
 }
 
 func (t *routes) list() (map[RouteKey]Route, error) {
@@ -155,6 +159,9 @@ func routeRequest(kind, flags int, key RouteKey, r Route) *nl.NetlinkRequest {
 		msg.Type = unix.RTN_UNREACHABLE
 	case key.Dst.Addr().Is4() && !r.Via.IsValid():
 		msg.Scope = unix.RT_SCOPE_LINK // IPv4 wants it of a route without gateway; IPv6 has no scopes
+	}
+	if r.Protocol != 0 {
+		msg.Protocol = uint8(r.Protocol)
 	}
 	if kind == unix.RTM_DELROUTE {
 		msg.Scope = unix.RT_SCOPE_NOWHERE // matches any

@@ -239,7 +239,7 @@ func (b *Backend) program(ctx context.Context, p plan, bare bool, report *backen
 			routes[kernel.RouteKey{Dst: subnet}] = peerRoute(b.index, subnet)
 		}
 	}
-	owner := kernel.Owner{Link: b.index, Pools: b.config.Pools}
+	owner := kernel.Owner{Link: b.index, Pools: b.config.Pools, Stood: b.routes, Wanted: routes}
 	result, err := reconcile.Apply(ctx,
 		reconcile.Want("address", b.handle.Addresses(b.index), kernel.CompareAddresses, addrs, b.addrs),
 		reconcile.Want("route", b.handle.Routes(owner), kernel.CompareRoutes, routes, b.routes))

@@ -132,7 +132,7 @@ func (b *vxlan) plan(want device, link int, s backend.State, direct map[netip.Ad
 
 // steps are in the order in which a path to a peer becomes complete.
 func (b *vxlan) steps(link int, p plan) []reconcile.Step {
-	routes := b.kernel.Routes(kernel.Owner{Link: link, Pools: b.config.Pools})
+	routes := b.kernel.Routes(kernel.Owner{Link: link, Pools: b.config.Pools, Stood: b.last.routes, Wanted: p.routes})
 	return []reconcile.Step{
 		reconcile.Want("address", b.kernel.Addresses(link), kernel.CompareAddresses, p.addresses, b.last.addresses),
 		reconcile.Want("FDB entry", b.kernel.FDB(link), kernel.CompareFDB, p.fdb, b.last.fdb),
