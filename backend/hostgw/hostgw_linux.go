@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
@@ -23,6 +24,7 @@ type hostgw struct {
 	config backend.Config
 	kernel *kernel.Handle                   // nil before the first call
 	last   map[kernel.RouteKey]kernel.Route // what was wanted before; only to name repairs
+	stood  backend.Underlay                 // where; what a move takes away is no repair
 }
 
 var _ backend.Backend = (*hostgw)(nil)
@@ -75,6 +77,10 @@ func (b *hostgw) Apply(ctx context.Context, s backend.State) (backend.Report, er
 	p := newPlan(b.config.Pools, s, indirect)
 	table := b.kernel.Routes(kernel.Owner{Pools: b.config.Pools, Stood: b.last, Wanted: p.routes})
 	result, err := reconcile.Apply(ctx, reconcile.Want("route", table, kernel.CompareRoutes, p.routes, b.last))
+	if !reflect.DeepEqual(b.stood, s.Underlay) {
+		result = result.Explain("route")
+	}
+	b.stood = s.Underlay
 	if b.last = p.routes; err != nil {
 		b.last = nil // what could not be put was not taken away by somebody
 	}

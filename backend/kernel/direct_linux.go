@@ -123,8 +123,7 @@ func inPlace(place RouteKey, answer []byte) (Route, bool) {
 	}
 	msg := nl.DeserializeRtMsg(answer)
 	attrs, err := nl.ParseRouteAttr(answer[unix.SizeofRtMsg:])
-	byHand := msg.Protocol == unix.RTPROT_BOOT || msg.Protocol == unix.RTPROT_STATIC
-	if err != nil || !byHand || int(msg.Dst_len) != place.Dst.Bits() {
+	if err != nil || !byHand(int(msg.Protocol)) || int(msg.Dst_len) != place.Dst.Bits() {
 		return Route{}, false
 	}
 	route, metric, table := Route{Protocol: int(msg.Protocol)}, uint32(0), uint32(msg.Table)

@@ -145,7 +145,7 @@ func (w *Watch) matters(m syscall.NetlinkMessage) bool {
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		return addressMatters(m.Data)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		return w.routeMatters(m.Data)
+		return w.routeMatters(m)
 	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
 		return true
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
@@ -230,19 +230,23 @@ func addressMatters(data []byte) bool {
 	return len(data) >= unix.SizeofIfAddrmsg && data[scope] < unix.RT_SCOPE_LINK
 }
 
-// routeMatters: those of the local table come and go with addresses.
-func (w *Watch) routeMatters(data []byte) bool {
-	if len(data) < unix.SizeofRtMsg {
+// routeMatters: those of the local table come and go with addresses. Of a route
+// that replaces another the kernel tells, and not of the one that was replaced:
+// by hand that may be one of ours, what daemons replace was theirs.
+func (w *Watch) routeMatters(m syscall.NetlinkMessage) bool {
+	if len(m.Data) < unix.SizeofRtMsg {
 		return false
 	}
-	route := nl.DeserializeRtMsg(data)
-	if route.Flags&unix.RTM_F_CLONED != 0 || route.Table == unix.RT_TABLE_LOCAL {
+	route := nl.DeserializeRtMsg(m.Data)
+	switch {
+	case route.Flags&unix.RTM_F_CLONED != 0, route.Table == unix.RT_TABLE_LOCAL:
 		return false
-	}
-	if route.Protocol == Protocol || route.Dst_len == 0 {
+	case route.Protocol == Protocol, route.Dst_len == 0:
+		return true
+	case m.Header.Flags&unix.NLM_F_REPLACE != 0 && byHand(int(route.Protocol)):
 		return true
 	}
-	dst, ok := destination(int(route.Dst_len), data[unix.SizeofRtMsg:])
+	dst, ok := destination(int(route.Dst_len), m.Data[unix.SizeofRtMsg:])
 	return ok && w.filter.Reaches != nil && w.filter.Reaches(dst)
 }
 
@@ -258,6 +262,11 @@ func destination(bits int, attrs []byte) (netip.Prefix, bool) {
 		}
 	}
 	return netip.Prefix{}, false
+}
+
+// byHand says of a route's protocol that people and start scripts use it.
+func byHand(protocol int) bool {
+	return protocol == unix.RTPROT_BOOT || protocol == unix.RTPROT_STATIC
 }
 
 // neighbourMatters leaves out the states that resolving goes through: what it

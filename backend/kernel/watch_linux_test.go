@@ -83,8 +83,14 @@ func TestWatchTellsOfWhatMatters(t *testing.T) {
 	w := watched(t, ns)
 	for _, step := range []struct{ what, script string }{
 		{"route of ours added", "ip route add 10.5.2.0/24 via 10.5.2.0 dev leno-t onlink proto 108"},
+		{"route of ours replaced by hand", "ip route replace 10.5.2.0/24 via 192.0.2.9"},
+		{"route of ours back", "ip route replace 10.5.2.0/24 via 10.5.2.0 dev leno-t onlink proto 108"},
+		{"route of ours replaced by a static one", "ip route replace 10.5.2.0/24 via 192.0.2.9 proto static"},
+		{"route of ours back again", "ip route replace 10.5.2.0/24 via 10.5.2.0 dev leno-t onlink proto 108"},
 		{"route of ours deleted", "ip route del 10.5.2.0/24"},
 		{"IPv6 route of ours", "ip -6 route add unreachable fd00:5::/48 proto 108"},
+		{"IPv6 route of ours over a device", "ip -6 route add fd00:5:0:2::/64 dev leno-t proto 108"},
+		{"IPv6 route of ours replaced by hand", "ip -6 route replace fd00:5:0:2::/64 via 2001:db8::9"},
 		{"default route", "ip route add default via 192.0.2.9"},
 		{"MTU of the default route", "ip route change default via 192.0.2.9 mtu 1400"},
 		{"default route of another table", "ip route add default via 192.0.2.9 table 100"},
@@ -136,6 +142,7 @@ ip neigh add 10.77.0.1 lladdr 02:00:00:00:00:01 dev br0
 ip link del veth1`)
 	quiet(t, ns, w, "foreign routes", "ip route add 198.51.100.0/24 via 192.0.2.9 proto static; ip route flush proto static")
 	quiet(t, ns, w, "routes of the local table", "ip route add local 203.0.113.9 dev lo; ip route del local 203.0.113.9 dev lo")
+	quiet(t, ns, w, "routes that a daemon replaces", "ip route add 198.51.100.0/24 via 192.0.2.9 proto bird; ip route replace 198.51.100.0/24 via 192.0.2.8 proto bird")
 	quiet(t, ns, w, "neighbours of the underlay", "ip neigh add 192.0.2.44 lladdr 02:00:00:00:00:01 dev eth0; ip neigh del 192.0.2.44 dev eth0")
 	quiet(t, ns, w, "resolving on our device", "ip neigh add 10.5.9.9 lladdr 02:00:00:00:00:01 dev leno-t nud probe")
 	quiet(t, ns, w, "forwarding of another device", "ip link add veth5 type veth peer name veth6; sysctl -w net.ipv4.conf.veth5.forwarding=1; ip link del veth5")

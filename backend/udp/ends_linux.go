@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/netip"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/vishvananda/netlink"
 
 	"github.com/lenonet/leno/backend"
@@ -39,7 +40,11 @@ func (b *Backend) openSockets(at netip.AddrPort, report *backend.Report) ([]Bind
 	}
 	b.listen = at
 	report.Writes++
-	b.config.Logger.Info("listening", "address", at, "sockets", len(sockets), "segmentation", sockets[0].segment, "receive_offload", sockets[0].gro)
+	level := hclog.Info
+	if lost || b.listen.IsValid() {
+		level = hclog.Debug // it is told with what was wrong, or with the change of the underlay
+	}
+	b.config.Logger.Log(level, "listening", "address", at, "sockets", len(sockets), "segmentation", sockets[0].segment, "receive_offload", sockets[0].gro)
 	return asEnds[Bind](sockets), nil
 }
 
@@ -99,7 +104,12 @@ func (b *Backend) attach(report *backend.Report) (netlink.Link, []Device, error)
 	if queues[0].unsteered != nil {
 		fields = append(fields, "one_queue_because", queues[0].unsteered)
 	}
-	b.config.Logger.Info("device attached", fields...)
+	// Again, it is told with what was wrong.
+	level := hclog.Debug
+	if b.index == 0 {
+		level = hclog.Info
+	}
+	b.config.Logger.Log(level, "device attached", fields...)
 	switch {
 	case b.index == 0: // the first time in this process
 	case made.Attrs().Index == b.index:

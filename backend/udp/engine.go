@@ -121,7 +121,11 @@ func (e *engine) resume() error {
 // lost tells, once, of an end that cannot be read any more: Apply opens it anew.
 func (e *engine) lost(end string, broken *atomic.Bool, err error) {
 	broken.Store(true)
-	e.log.Warn("forwarder stopped reading", "end", end, "error", err)
+	level := hclog.Warn
+	if deleted(err) {
+		level = hclog.Debug // Apply tells of it
+	}
+	e.log.Log(level, "forwarder stopped reading", "end", end, "error", err)
 }
 
 // counters are by peer; what belongs to no peer stands under "".

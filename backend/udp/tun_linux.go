@@ -187,6 +187,9 @@ func (t *tun) Read(buf []byte, frames [][]byte) (n int, err error) {
 	return n, nil
 }
 
+// deleted says of what a read failed with that the link is gone.
+func deleted(err error) bool { return errors.Is(err, unix.EBADFD) }
+
 // align rounds up to whole cache lines.
 func align(n int) int { return (n + 63) &^ 63 }
 
