@@ -75,6 +75,7 @@ type environment struct {
 	goneFor    time.Duration        // before a network that was not seen to go is left
 
 	selectUnderlay   func(c config.Underlay, pools []netip.Prefix, peers []netip.Addr) (underlay.Choice, error)
+	switching        sync.Mutex // held around ensureForwarding, so that one network alone finds a switch off
 	ensureForwarding func(a netip.Addr, links []string, set bool) (Forwarding, error)
 	remains          func(ctx context.Context, link string, pools []netip.Prefix) (Remains, error)
 }

@@ -31,7 +31,7 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 		lease registry.Lease
 		snap  snapshot
 		state backend.State
-		fresh bool // state was never applied
+		fresh bool // lease and peers were never applied
 
 		known   = r.remember(n)
 		peers   []registry.Lease // behind state
@@ -69,7 +69,7 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 				p = r.relocate(n, p) // the ways to the peers are part of it
 			}
 			if u := p.underlay(); state.MTU != p.mtu || !reflect.DeepEqual(state.Underlay, u) {
-				state.MTU, state.Underlay, fresh = p.mtu, u, true
+				state.MTU, state.Underlay = p.mtu, u // which has been told
 			}
 			report, err := r.apply(ctx, n, lease, state, fresh)
 			switch {
@@ -187,7 +187,7 @@ func (r *runner) checkPeers(report backend.Report) {
 	if quarrels := r.drift.quarrels(); quarrels != "" {
 		status, reason = api.Warning, reason+"; is being changed by somebody else again and again: "+quarrels
 	}
-	if r.env.health.set(r.local.Name, checkDatapath, status, reason) && skipped {
+	if r.env.health.set(r.local.Name, checkDatapath, status, reason) && skipped && r.shown().placed {
 		for _, skip := range report.Skipped {
 			r.log.Warn("peer skipped", "peer", skip.Node, "error", skip.Reason)
 		}

@@ -380,3 +380,37 @@ func TestSkippedPeersAreAWarning(t *testing.T) {
 	r.checkPeers(backend.Report{Peers: 4})
 	h.check(checkDatapath, api.Passing, "4 peers")
 }
+
+// TestUnderlayDown keeps where the host stands while the interface is down,
+// though the kernel takes addresses off it then, and tells of it once.
+func TestUnderlayDown(t *testing.T) {
+	a := newHost(t, memory.New(), "a").start()
+	a.ready()
+	addrs, claims := a.place.Addrs, len(a.registry.at("Acquire"))
+	down := func(is bool, addrs []netip.Addr) {
+		a.mu.Lock()
+		a.place.Down, a.place.Addrs = is, addrs
+		a.mu.Unlock()
+		a.kick()
+	}
+	down(true, []netip.Addr{netip.MustParseAddr("2001:db8::1")})
+	a.check(checkUnderlay, api.Warning, "keeping eth0", "eth0 is down")
+	down(false, addrs)
+	a.check(checkUnderlay, api.Passing, "eth0")
+	for _, applied := range a.recorder.made() {
+		if !slices.Equal(applied.state.Underlay.Addrs, addrs) {
+			t.Errorf("the datapath stood on %v", applied.state.Underlay.Addrs)
+		}
+	}
+	if n := len(a.registry.at("Acquire")); n != claims {
+		t.Errorf("the lease was claimed %d times more", n-claims)
+	}
+}
+
+func TestSubnetFileWithoutMTU(t *testing.T) {
+	plan, subnets := mustPlan(t, "10.5.0.0/22"), []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}
+	file := func(mtu int, masq bool) string { return string(withoutMTU(subnetFile(plan, subnets, mtu, masq))) }
+	if file(1450, true) != file(1400, true) || file(1450, true) == file(1450, false) || strings.Contains(file(1450, true), "MTU") {
+		t.Errorf("%q", file(1450, true))
+	}
+}

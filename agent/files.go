@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -169,6 +170,11 @@ func subnetFile(plan registry.Plan, subnets []netip.Prefix, mtu int, masq bool) 
 		}
 	}
 	return out.Bytes()
+}
+
+// withoutMTU is a subnet file without its lines about the MTU.
+func withoutMTU(file []byte) []byte {
+	return bytes.Join(slices.DeleteFunc(bytes.Split(file, []byte("\n")), func(line []byte) bool { return bytes.Contains(line, []byte("_MTU=")) }), []byte("\n"))
 }
 
 // gateway is the subnet in the form its bridge has it: the first host address

@@ -22,6 +22,8 @@ type Forwarding struct {
 // somebody had switched off.
 func (r *runner) forwarding(s backend.State) (healed []backend.Repair) {
 	var set, wrong []string
+	r.env.switching.Lock()
+	defer r.env.switching.Unlock()
 	for _, subnet := range s.Subnets {
 		// Packets come in by the network's own device, or by the underlay's.
 		found, err := r.env.ensureForwarding(subnet.Addr(), []string{backend.LinkName(r.local.Name), s.Underlay.Interface}, r.local.Forward)

@@ -146,13 +146,22 @@ func (r *runner) makeClaim(n registry.Network, p place) registry.Claim {
 // when there is none at the moment, the last one stays in force.
 func (r *runner) relocate(n registry.Network, before place) place {
 	now, err := r.locate(n)
+	if err == nil && now.choice.Down && !before.choice.Down {
+		err = fmt.Errorf("%s is down", now.choice.Interface) // the kernel takes addresses off it, which is no move
+	}
 	if err != nil {
 		r.displaced()
-		r.check(checkUnderlay, api.Warning, fmt.Sprintf("keeping %s: %v", before.choice.Interface, err))
+		if r.env.health.set(r.local.Name, checkUnderlay, api.Warning, fmt.Sprintf("keeping %s: %v", before.choice.Interface, err)) {
+			r.log.Warn("underlay cannot be used at the moment, keeping it", "link", before.choice.Interface, "error", err)
+		}
 		return before
 	}
+	back := !r.shown().placed
 	r.showPlace(n, now)
 	if now.equal(before) {
+		if back {
+			r.log.Info("underlay can be used again", "link", now.choice.Interface)
+		}
 		return now
 	}
 	r.log.Info("underlay changed", "link", now.choice.Interface, "addresses", fmt.Sprint(now.choice.Addrs), "mtu", now.choice.MTU, "devices", strings.Join(now.choice.Devices, " "),

@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -48,13 +50,18 @@ func (r *runner) protect(ctx context.Context, n registry.Network, s backend.Stat
 // writeSubnetFile writes it where it differs from what it should say.
 func (r *runner) writeSubnetFile(n registry.Network, lease registry.Lease, s backend.State) error {
 	want := subnetFile(n.Plan, s.Subnets, s.MTU, r.local.IPMasq)
-	if have, err := os.ReadFile(r.local.SubnetFile); err == nil && bytes.Equal(have, want) {
+	have, err := os.ReadFile(r.local.SubnetFile)
+	if err == nil && bytes.Equal(have, want) {
 		return nil
 	}
 	if err := writeFileAtomic(r.local.SubnetFile, want, 0o644); err != nil {
 		return err
 	}
-	r.log.Info("subnet file written", "path", r.local.SubnetFile, "subnet", lease.Subnet())
+	level := hclog.Info
+	if err == nil && bytes.Equal(withoutMTU(have), withoutMTU(want)) {
+		level = hclog.Debug // the underlay changed, which has been told
+	}
+	r.log.Log(level, "subnet file written", "path", r.local.SubnetFile, "subnet", lease.Subnet(), "mtu", s.MTU)
 	return nil
 }
 

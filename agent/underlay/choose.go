@@ -162,7 +162,7 @@ func compareBool(a, b bool) int {
 // take makes the link the choice, unless it leaves no address. The family of the
 // address that is preferred comes first: it is the one that was asked for.
 func (s selector) take(l Link, prefer netip.Addr, reason string) (Choice, bool) {
-	c := Choice{Interface: l.Name, Index: l.Index, Reason: reason}
+	c := Choice{Interface: l.Name, Index: l.Index, Reason: reason, Down: !l.Up}
 	families := []family{{s.need.IPv4, s.public.IPv4, false, "underlay.public_ip"}, {s.need.IPv6, s.public.IPv6, true, "underlay.public_ipv6"}}
 	if prefer.Is6() {
 		slices.Reverse(families)

@@ -181,7 +181,8 @@ func TestChoose(t *testing.T) {
 					want.Own = append(want.Own, own)
 				}
 			}
-			want.Index = host.Links[slices.IndexFunc(host.Links, func(l Link) bool { return l.Name == tt.link })].Index
+			link := host.Links[slices.IndexFunc(host.Links, func(l Link) bool { return l.Name == tt.link })]
+			want.Index, want.Down = link.Index, !link.Up
 			if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}

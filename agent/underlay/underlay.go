@@ -40,6 +40,7 @@ type Choice struct {
 	Own       []netip.Addr // the host's own address behind each of Addrs, another one behind NAT; zero for none
 	Reason    string       // why this one, for people
 	Devices   []string     // what the MTU depends on, Interface included, sorted
+	Down      bool         // the interface is, and was named
 }
 
 func (c Choice) has(own netip.Addr) bool { return slices.Contains(c.Own, own) }
