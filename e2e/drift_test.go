@@ -1,0 +1,352 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// healTime is within what everything that somebody else changed is right again.
+const healTime = 2 * time.Second
+
+// drifting is one network of the host that things are done to.
+type drifting struct {
+	*world
+	host    *lab.Host
+	name    string // of the network
+	backend string
+	pool    string // the first two numbers of its IPv4 pool
+	peer    string // the peer's IPv4 subnet
+	peerMAC string // of vxlan
+}
+
+func (d drifting) link() string { return "leno-" + d.name }
+
+// tables is everything of the network in the kernel, as sorted lines without
+// what the kernel numbers.
+func (d drifting) tables(ctx context.Context) (string, error) {
+	script := fmt.Sprintf(`ip -o route show proto 108 root %[2]s.0.0/16
+ip -o -6 route show proto 108 root fd00:%[3]s::/48`, d.link(), d.pool, strings.TrimPrefix(d.pool, "10."))
+	if d.backend != "host-gw" {
+		script += fmt.Sprintf(`
+ip -o -d link show dev %[1]s
+ip -o addr show dev %[1]s scope global
+ip neigh show nud permanent dev %[1]s
+ip -6 neigh show nud permanent dev %[1]s
+bridge fdb show dev %[1]s 2>/dev/null | grep ' dst ' || true`, d.link())
+	}
+	out, err := d.host.Exec(ctx, "sh", "-ec", script)
+	if err != nil {
+		return "", err
+	}
+	var lines []string
+	for line := range strings.Lines(out) {
+		line = regexp.MustCompile(`^\d+: |state (UP|UNKNOWN)|valid_lft.*|expires \d+sec|linkdown`).ReplaceAllString(line, "")
+		lines = append(lines, strings.TrimSpace(line))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n"), nil
+}
+
+// told is what the agent logged about the network beyond the first so many bytes,
+// of what operators read: that Consul cannot be reached is another matter.
+func (d drifting) told(from int) (lines []string) {
+	for line := range strings.Lines(d.host.Agent().Output()[from:]) {
+		line = strings.TrimSpace(line) + " "
+		forDevelopers := strings.Contains(line, "[DEBUG]") || strings.Contains(line, "[TRACE]")
+		aboutConsul := strings.Contains(line, "lease") || strings.Contains(line, "the store")
+		if strings.Contains(line, " network="+d.name+" ") && !forDevelopers && !aboutConsul {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// fault is one thing that somebody does to a host. LINK, POOL (10.5), PEER (a
+// subnet's three numbers, 10.5.2), PEER6 and VTEP in the script are the network's.
+type fault struct {
+	name   string
+	script string
+	says   string // the fault in the log
+	on     string // backends it can be done to
+}
+
+var faults = []fault{
+	{"device deleted", "ip link del LINK", "device was deleted", "vxlan udp"},
+	{"device down", "ip link set LINK down", "device was down", "vxlan udp"},
+	{"device renamed", "ip link set LINK name moved-NET", "device was renamed: to moved-NET", "vxlan udp"},
+	{"device renamed while down", "ip link set LINK down; ip link set LINK name moved-NET; ip link set moved-NET up", "device was renamed: to moved-NET", "vxlan udp"},
+	{"MTU changed", "ip link set LINK mtu 1300", "device had another MTU: 1300 instead of 14", "vxlan udp"},
+	{"MAC changed", "ip link set LINK address 02:00:00:00:00:01", "device had another MAC address: 02:00:00:00:00:01 instead of", "vxlan"},
+	{"alias changed", "ip link set LINK alias mine", "device had another alias", "vxlan udp"},
+	{"learning switched on", "ip link set LINK type vxlan learning", "device had another underlay: learning was on", "vxlan"},
+	{"addresses removed", "ip addr flush dev LINK scope global", "addresses were missing", "vxlan udp"},
+	{"address added", "ip addr add POOL.77.7/32 dev LINK", "foreign addresses were there: POOL.77.7/32", "vxlan udp"},
+	{"routes flushed", "ip route flush proto 108 root POOL.0.0/16; ip -6 route flush proto 108 root fd00:NUMBER::/48", "routes were missing", "vxlan host-gw udp"},
+	{"route removed", "ip route del PEER.0/24 proto 108", "routes were missing: PEER.0/24", "vxlan host-gw udp"},
+	{"route for the whole network removed", "ip route del unreachable POOL.0.0/16", "routes were missing: POOL.0.0/16", "vxlan host-gw udp"},
+	{"route replaced", "ip route replace PEER.0/24 via 192.0.2.254", "routes were changed: PEER.0/24 via 192.0.2.254", "vxlan host-gw udp"},
+	{"IPv6 route replaced", "ip -6 route replace PEER6/64 via fd00:c0:2::fe", "routes were changed: PEER6/64 via fd00:c0:2::fe", "vxlan host-gw udp"},
+	{"route added", "ip route add POOL.88.0/24 via 192.0.2.254 proto 108", "foreign routes were there: POOL.88.0/24", "vxlan host-gw udp"},
+	{"neighbours flushed", "ip neigh flush nud permanent dev LINK; ip -6 neigh flush nud permanent dev LINK", "neighbours were missing", "vxlan"},
+	{"neighbour changed", "ip neigh replace PEER.0 lladdr 02:00:00:00:00:02 dev LINK nud permanent", "neighbours were changed: PEER.0 02:00:00:00:00:02", "vxlan"},
+	{"neighbour changed to another kind", "ip neigh replace PEER.0 lladdr 02:00:00:00:00:02 dev LINK nud stale", "neighbours were missing: PEER.0", "vxlan"},
+	{"neighbour added", "ip neigh add POOL.99.0 lladdr 02:00:00:00:00:02 dev LINK nud permanent", "foreign neighbours were there: POOL.99.0", "vxlan"},
+	{"FDB entry removed", "bridge fdb del VTEP dev LINK", "FDB entries were missing: VTEP", "vxlan"},
+	{"FDB entry changed", "bridge fdb replace VTEP dev LINK dst 192.0.2.99", "FDB entries were changed: VTEP dst 192.0.2.99", "vxlan"},
+	{"FDB entry added", "bridge fdb add 02:00:00:00:00:03 dev LINK dst 192.0.2.99", "foreign FDB entries were there: 02:00:00:00:00:03", "vxlan"},
+}
+
+// fill puts the network's own names into a text.
+func (d drifting) fill(text string) string {
+	number := strings.TrimPrefix(d.pool, "10.")
+	slot := d.peer[strings.LastIndex(d.peer, ".")+1:]
+	var n int
+	fmt.Sscan(slot, &n)
+	return strings.NewReplacer("LINK", d.link(), "NET", d.name, "POOL", d.pool, "NUMBER", number, "VTEP", d.peerMAC,
+		"PEER6", fmt.Sprintf("fd00:%s:0:%x::", number, n), "PEER", d.peer).Replace(text)
+}
+
+// meddle does something and waits until the network is as before, which takes no
+// longer than limit. One line says what was wrong, and it stays at that.
+func (d drifting) meddle(f fault, limit time.Duration) error {
+	before, err := d.tables(d.ctx)
+	if err != nil {
+		return err
+	}
+	from := len(d.host.Agent().Output())
+	if _, err := d.host.Exec(d.ctx, "sh", "-ec", d.fill(f.script)); err != nil {
+		return err
+	}
+	started := time.Now()
+	err = lab.WaitFor(d.ctx, "the network as before", func(ctx context.Context) error {
+		now, err := d.tables(ctx)
+		switch {
+		case err != nil:
+			return err
+		case now != before:
+			return fmt.Errorf("\n%s\nbefore\n%s", now, before)
+		case len(d.told(from)) == 0:
+			return errors.New("nothing is logged")
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if took := time.Since(started); took > limit {
+		return fmt.Errorf("healed after %s", took)
+	}
+	lines := d.quiet(func() []string { return d.told(from) })
+	if len(lines) != 1 || !strings.Contains(lines[0], d.fill(f.says)) {
+		return fmt.Errorf("logged, instead of one line with %q:\n%s", d.fill(f.says), strings.Join(lines, "\n"))
+	}
+	return nil
+}
+
+// quiet is what was logged when nothing has been added to it for a while, longer
+// than the agent waits to look at its own writes.
+func (w *world) quiet(told func() []string) []string {
+	lines, since := told(), time.Now()
+	w.eventually("the log to be quiet", func(context.Context) error {
+		if now := told(); len(now) != len(lines) {
+			lines, since = now, time.Now()
+		}
+		if time.Since(since) < 400*time.Millisecond {
+			return errors.New("not quiet")
+		}
+		return nil
+	})
+	return lines
+}
+
+// newDrift runs three networks, one a backend, on two hosts.
+func newDrift(t *testing.T) (*world, drifts) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	nets := drifts{
+		{name: "vx", backend: "vxlan", pool: "10.5"}, {name: "gw", backend: "host-gw", pool: "10.6"}, {name: "ud", backend: "udp", pool: "10.7"},
+	}
+	w.start(func(h *lab.Host) []string {
+		// Without a default route in it the underlay can go down and come back.
+		blocks := []string{shortLease, "underlay {\n  interfaces = [\"eth0\"]\n}"}
+		for _, n := range nets {
+			blocks = append(blocks, h.Network(n.name, fmt.Sprintf(`
+  ipv4 { prefix = "%s.0.0/16" }
+  ipv6 { prefix = "fd00:%s::/48" }
+  backend %q {}`, n.pool, strings.TrimPrefix(n.pool, "10."), n.backend)))
+		}
+		return blocks
+	})
+	for i := range nets {
+		n := &nets[i]
+		n.world, n.host = w, w.Hosts[0]
+		for _, h := range w.Hosts {
+			w.container(h, n.name)
+		}
+		w.settle(n.name)
+		n.peer = strings.TrimSuffix(w.subnet(w.Hosts[1], n.name).String(), ".0/24")
+		if n.backend == "vxlan" {
+			out, err := w.Hosts[1].Exec(w.ctx, "ip", "-o", "link", "show", "dev", n.link())
+			w.must(err)
+			_, rest, _ := strings.Cut(out, "link/ether ")
+			n.peerMAC, _, _ = strings.Cut(rest, " ")
+		}
+		n.quiet(func() []string { return n.told(0) })
+	}
+	return w, nets
+}
+
+// TestDrift does to each backend what other programs and people do, and wants it
+// healed within 2 s, told with one line, and left alone after that.
+func TestDrift(t *testing.T) {
+	w, nets := newDrift(t)
+	for _, d := range nets {
+		for _, f := range faults {
+			if slices.Contains(strings.Fields(f.on), d.backend) {
+				if err := d.meddle(f, healTime); err != nil {
+					t.Errorf("%s, %s: %v", d.backend, f.name, err)
+				}
+			}
+		}
+	}
+	w.matrix()
+	for _, f := range hostFaults {
+		if err := nets.meddle(f); err != nil {
+			t.Errorf("%s: %v", f.name, err)
+		}
+	}
+	w.matrix()
+	nets.idle()
+}
+
+// hostFault is one thing that somebody does to the host, under all its networks.
+type hostFault struct {
+	name   string
+	batch  string            // for ip(8)
+	sysctl string            // or this
+	right  string            // a command that fails on the host until it is right again
+	peer   string            // and on its peer
+	once   string            // what the one line says that is logged of all networks
+	each   map[string]string // or what each network's one line says, by backend
+}
+
+// each is a line for every network.
+func each(says string) map[string]string {
+	return map[string]string{"vxlan": says, "host-gw": says, "udp": says}
+}
+
+// eth0Up is what a network manager does after eth0 came up.
+const eth0Up = `link set eth0 up
+addr add fd00:c0:2::11/64 dev eth0 nodad
+route add default via 192.0.2.254`
+
+var hostFaults = []hostFault{
+	{name: "forwarding switched off", sysctl: "net.ipv4.ip_forward=0",
+		right: "[ $(sysctl -n net.ipv4.ip_forward) = 1 ]", once: "forwarding was off: net.ipv4.ip_forward"},
+	{name: "forwarding of a device switched off", sysctl: "net.ipv4.conf.leno-ud.forwarding=0",
+		right: "[ $(sysctl -n net.ipv4.conf.leno-ud.forwarding) = 1 ]", once: "forwarding was off: net.ipv4.conf.leno-ud.forwarding"},
+	{name: "IPv6 forwarding switched off", sysctl: "net.ipv6.conf.all.forwarding=0",
+		right: "[ $(sysctl -n net.ipv6.conf.all.forwarding) = 1 ]", once: "forwarding was off: net.ipv6.conf.all.forwarding"},
+	{name: "MTU of the underlay lowered", batch: "link set eth0 mtu 1400",
+		right: "ip link show leno-vx | grep 'mtu 1350'; ip link show leno-ud | grep 'mtu 1372'", each: each("underlay changed")},
+	{name: "MTU of the underlay raised", batch: "link set eth0 mtu 1500",
+		right: "ip link show leno-vx | grep 'mtu 1450'; ip link show leno-ud | grep 'mtu 1472'", each: each("underlay changed")},
+	{name: "underlay down and up", batch: "link set eth0 down\n" + eth0Up,
+		right: "[ $(ip route show proto 108 | grep -c 'via 192.0.2.12') = 1 ]", each: map[string]string{"host-gw": "routes were missing"}},
+	{name: "underlay down", batch: "link set eth0 down",
+		right: "true", each: each("underlay cannot be used at the moment, keeping it")},
+	{name: "underlay up", batch: eth0Up,
+		right: "[ $(ip route show proto 108 | grep -c 'via 192.0.2.12') = 1 ]", each: each("underlay can be used again")},
+	{name: "address of the underlay changed", batch: `addr del 192.0.2.11/24 dev eth0
+addr add 192.0.2.31/24 dev eth0
+route add default via 192.0.2.254`,
+		right: "ip -d link show leno-vx | grep 'local 192.0.2.31'; ip route show proto 108 | grep 'via 192.0.2.12'",
+		peer:  "bridge fdb show dev leno-vx | grep 'dst 192.0.2.31'; ip route show proto 108 | grep 'via 192.0.2.31'", each: each("underlay changed")},
+}
+
+// drifts are all networks of the host.
+type drifts []drifting
+
+// told is what was logged about any of them.
+func (all drifts) told(from int) (lines []string) {
+	for _, d := range all {
+		lines = append(lines, d.told(from)...)
+	}
+	return lines
+}
+
+// meddle does something to the host, waits until it is right and told of, and
+// until the log is quiet again.
+func (all drifts) meddle(f hostFault) error {
+	w, h := all[0].world, all[0].host
+	from := len(h.Agent().Output())
+	command := []string{"sysctl", "-qw", f.sysctl}
+	if f.batch != "" {
+		command = []string{"sh", "-ec", "ip -batch - <<'END'\n" + f.batch + "\nEND"}
+	}
+	if _, err := h.Exec(w.ctx, command...); err != nil {
+		return err
+	}
+	started := time.Now()
+	err := lab.WaitFor(w.ctx, "it to be right again", func(ctx context.Context) error {
+		_, err := h.Exec(ctx, "sh", "-ec", f.right)
+		if err == nil && f.peer != "" {
+			_, err = w.Hosts[1].Exec(ctx, "sh", "-ec", f.peer)
+		}
+		if err == nil && len(all.told(from)) == 0 {
+			err = errors.New("nothing is logged")
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if took := time.Since(started); took > healTime {
+		return fmt.Errorf("healed after %s", took)
+	}
+	lines := w.quiet(func() []string { return all.told(from) })
+	if f.once != "" {
+		if len(lines) != 1 || !strings.Contains(lines[0], f.once) {
+			return fmt.Errorf("logged, instead of one line with %q:\n%s", f.once, strings.Join(lines, "\n"))
+		}
+		return nil
+	}
+	for _, d := range all {
+		lines, says := d.told(from), f.each[d.backend]
+		if says == "" && len(lines) != 0 || says != "" && (len(lines) != 1 || !strings.Contains(lines[0], says)) {
+			return fmt.Errorf("logged of %s, instead of one line with %q:\n%s", d.backend, says, strings.Join(lines, "\n"))
+		}
+	}
+	return nil
+}
+
+// idle wants the agent to write nothing to the kernel and to the log while
+// nothing happens.
+func (all drifts) idle() {
+	w, h := all[0].world, all[0].host
+	w.t.Helper()
+	from := len(h.Agent().Output())
+	deleted := w.routeEvents(h)
+	monitor, err := h.Start("ip", "monitor", "link", "address", "route", "neigh")
+	w.must(err)
+	w.quiet(func() []string { return append(all.told(from), strings.Split(monitor.Output(), "\n")...) })
+	w.must(monitor.Stop(w.ctx))
+	for line := range strings.Lines(monitor.Output()) {
+		if strings.Contains(line, "leno-") || strings.Contains(line, "proto 108") {
+			w.t.Errorf("written while nothing happens: %s", line)
+		}
+	}
+	if gone := deleted(); len(gone) != 0 {
+		w.t.Errorf("deleted while nothing happens: %q", gone)
+	}
+	if lines := all.told(from); len(lines) != 0 {
+		w.t.Errorf("logged while nothing happens: %q", lines)
+	}
+}
