@@ -1,14 +1,12 @@
 package firewall
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"time"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -67,18 +65,18 @@ func (c *nftConn) generation() (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
+	generation, found := uint32(0), false
 	for _, m := range answer {
-		attributes, err := nftAttributes(m)
-		if err != nil {
-			return 0, err
-		}
-		for attributes.Next() {
-			if attributes.Type() == unix.NFTA_GEN_ID {
-				return attributes.Uint32(), attributes.Err()
+		err = errors.Join(err, nftMessage(m, func(a *netlink.AttributeDecoder) {
+			if a.Type() == unix.NFTA_GEN_ID {
+				generation, found = a.Uint32(), true
 			}
-		}
+		}))
 	}
-	return 0, errors.New("the kernel named no generation")
+	if err == nil && !found {
+		err = errors.New("the kernel named no generation")
+	}
+	return generation, err
 }
 
 // settled runs a listing until nobody wrote meanwhile: a listing takes several
@@ -165,104 +163,6 @@ func (c *nftConn) rules(family nftables.TableFamily, table, chain string) (map[s
 		out[chain] = append(out[chain], rule)
 	}
 	return out, nil
-}
-
-// nftRuleFrom reads one rule as the kernel tells it.
-func nftRuleFrom(m netlink.Message) (chain string, r nftRule, err error) {
-	attributes, err := nftAttributes(m)
-	if err != nil {
-		return "", nftRule{}, err
-	}
-	for attributes.Next() {
-		switch attributes.Type() {
-		case unix.NFTA_RULE_CHAIN:
-			chain = attributes.String()
-		case unix.NFTA_RULE_USERDATA:
-			r.userdata = attributes.Bytes()
-		case unix.NFTA_RULE_EXPRESSIONS:
-			attributes.Nested(func(list *netlink.AttributeDecoder) error {
-				for list.Next() {
-					list.Nested(func(element *netlink.AttributeDecoder) error {
-						e, err := nftExpression(m.Data[0], element)
-						r.exprs = append(r.exprs, e)
-						return err
-					})
-				}
-				return nil
-			})
-		}
-	}
-	return chain, r, attributes.Err()
-}
-
-// nftUnknown stands for an expression that no rule of ours has.
-type nftUnknown struct {
-	expr.Any
-	name string
-}
-
-// nftExpression reads one expression, of the kinds that stand in rules of ours
-// or in those that refuse everything.
-func nftExpression(family byte, element *netlink.AttributeDecoder) (expr.Any, error) {
-	var name string
-	var data []byte
-	for element.Next() {
-		switch element.Type() {
-		case unix.NFTA_EXPR_NAME:
-			name = element.String()
-		case unix.NFTA_EXPR_DATA:
-			data = element.Bytes()
-		}
-	}
-	var e expr.Any
-	switch name {
-	case "meta":
-		e = &expr.Meta{}
-	case "cmp":
-		e = &expr.Cmp{}
-	case "payload":
-		e = &expr.Payload{}
-	case "bitwise":
-		e = &expr.Bitwise{}
-	case "nat":
-		e = &expr.NAT{}
-	case "masq":
-		e = &expr.Masq{}
-	case "counter":
-		e = &expr.Counter{}
-	case "log":
-		e = &expr.Log{}
-	case "reject":
-		e = &expr.Reject{}
-	case "match":
-		e = &expr.Match{}
-	case "target":
-		e = &expr.Target{}
-	case "immediate":
-		// Into the verdict's register goes nothing but a verdict.
-		into := &expr.Immediate{}
-		if err := expr.Unmarshal(family, data, into); err != nil {
-			return nil, err
-		}
-		if e = into; into.Register == unix.NFT_REG_VERDICT {
-			e = &expr.Verdict{}
-		}
-	default:
-		return nftUnknown{name: name}, nil
-	}
-	return e, expr.Unmarshal(family, data, e)
-}
-
-func nftAttributes(m netlink.Message) (*netlink.AttributeDecoder, error) {
-	if len(m.Data) < 4 {
-		return nil, errors.New("an answer without its head")
-	}
-	attributes, err := netlink.NewAttributeDecoder(m.Data[4:])
-	if err != nil {
-		return nil, err
-	}
-	attributes.ByteOrder = binary.BigEndian
-	return attributes, nil
 }
 
 // commit writes a change. It adds what it deletes, so that it is no error when

@@ -114,16 +114,17 @@ func nftUnconditional(r nftRule) string {
 	for _, e := range r.exprs {
 		switch e := e.(type) {
 		case *expr.Counter, *expr.Log:
-		case *expr.Match: // of iptables-nft
-			if e.Name != "comment" {
-				return ""
-			}
 		case *expr.Verdict:
 			return map[expr.VerdictKind]string{expr.VerdictAccept: "accept", expr.VerdictReturn: "return", expr.VerdictDrop: "drop"}[e.Kind]
 		case *expr.Reject:
 			return "reject"
-		case *expr.Target:
-			return map[string]string{"REJECT": "reject"}[e.Name]
+		case nftExtension:
+			if e.name == "REJECT" {
+				return "reject"
+			}
+			if e.name != "comment" {
+				return ""
+			}
 		default:
 			return ""
 		}

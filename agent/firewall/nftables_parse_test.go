@@ -1,0 +1,52 @@
+package firewall
+
+import (
+	"testing"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// message is a rule as the kernel tells it.
+func message(t testing.TB, r nftRule) netlink.Message {
+	attributes := func(list ...netlink.Attribute) []byte {
+		data, err := netlink.MarshalAttributes(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	var list []netlink.Attribute
+	for _, e := range r.exprs {
+		data, err := expr.Marshal(unix.NFPROTO_INET, e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, netlink.Attribute{Type: unix.NFTA_LIST_ELEM, Data: data})
+	}
+	return netlink.Message{Data: append([]byte{unix.NFPROTO_INET, 0, 0, 0}, attributes(
+		netlink.Attribute{Type: unix.NFTA_RULE_CHAIN, Data: []byte("forward\x00")},
+		netlink.Attribute{Type: unix.NFTA_RULE_EXPRESSIONS, Data: attributes(list...)},
+		netlink.Attribute{Type: unix.NFTA_RULE_USERDATA, Data: r.userdata})...)}
+}
+
+// What is written is read again, and nothing keeps the rest from being read.
+func FuzzNFTRule(f *testing.F) {
+	for _, chain := range nftChains(random(two())) {
+		for _, r := range chain.rules {
+			m := message(f, r)
+			name, got, err := nftRuleFrom(m)
+			if err != nil || name != "forward" || !got.equal(r) {
+				f.Fatalf("%+v is read as %+v of %q, %v", r, got, name, err)
+			}
+			f.Add(m.Data)
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if _, r, err := nftRuleFrom(netlink.Message{Data: data}); err == nil {
+			nftRefusal(nftables.ChainPolicyAccept, []nftRule{r})
+		}
+	})
+}
