@@ -35,10 +35,10 @@ func iptablesHarness(variant string) harness {
 		saved: func(ns *nstest.NS) string {
 			return changing.ReplaceAllString(ns.Sh(programs.Replace("V4-save; V6-save")), "")
 		},
-		drop:   programs.Replace("V4 -P FORWARD DROP; V6 -P FORWARD DROP"),
-		tables: 4,
-		gone:   4,
-		damage: map[string]damage{},
+		drop:    programs.Replace("V4 -P FORWARD DROP; V6 -P FORWARD DROP"),
+		tables:  4,
+		changed: 2,
+		damage:  map[string]damage{},
 		shows: []string{
 			"-A FORWARD -i eth8 -j DROP\n-A FORWARD -j LENO-FORWARD\n-A FORWARD -i eth7 -j MINE-NOT-LENO-\n",
 			"-A POSTROUTING -o eth6 -j SNAT --to-source 192.0.2.9\n-A POSTROUTING -j LENO-OVERLAY\n-A POSTROUTING -j THEIRS\n-A POSTROUTING -j LENO-POSTROUTING\n",

@@ -28,9 +28,9 @@ type harness struct {
 	// damage is what somebody else does to our rules, and how many tables are
 	// written then.
 	damage map[string]damage
-	// tables is how many are written for two(); gone is how many when nothing is
-	// wanted any more.
-	tables, gone int
+	// tables is how many are written for two(), and taken away again; changed is
+	// how many when only what is masqueraded changes.
+	tables, changed int
 	// shows is what saved contains with foreign and two() in place.
 	shows []string
 }
@@ -104,16 +104,16 @@ func TestApply(t *testing.T) {
 
 		one := two()
 		one[0].IPMasq = false
-		apply(t, ns, fw, one, 2) // of both families; IPv6 has no masquerading left
+		apply(t, ns, fw, one, h.changed) // of both families; IPv6 has no masquerading left
 		if got := h.saved(ns); strings.Contains(got, "10.5.34.0/24") || !strings.Contains(got, "10.6.1.0/24") || strings.Contains(got, "fd00:5:0:22::/64") {
 			t.Errorf("a change left\n%s", got)
 		}
-		apply(t, ns, fw, two(), 2)
+		apply(t, ns, fw, two(), h.changed)
 		if diff := cmp.Diff(full, h.saved(ns)); diff != "" {
 			t.Errorf("there and back differs:\n%s", diff)
 		}
 
-		apply(t, ns, fw, nil, h.gone)
+		apply(t, ns, fw, nil, h.tables)
 		apply(t, ns, fw, nil, 0)
 		if diff := cmp.Diff(before, h.saved(ns)); diff != "" {
 			t.Errorf("removal left a difference:\n%s", diff)

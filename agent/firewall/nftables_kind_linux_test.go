@@ -21,7 +21,7 @@ func nftablesHarness() harness {
 		foreign: "nft -f - <<'X'\n" + nftForeign + "\nX",
 		drop:    "true", // nothing of this kind could overrule one
 		tables:  1,
-		gone:    2, // one family after the other
+		changed: 1,
 		damage:  map[string]damage{},
 		shows: []string{
 			`overlay {
