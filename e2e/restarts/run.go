@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -32,7 +33,8 @@ type Report struct {
 
 // Round is one restart.
 type Round struct {
-	Kind string
+	Way, Kind string
+
 	Took time.Duration // from the end of the one process to the next being ready
 	Lost int
 }
@@ -56,33 +58,42 @@ func (r Report) Sum() lab.EchoResult {
 func (r Report) Losses() (out []string) {
 	for i, round := range r.Rounds {
 		if round.Lost > 0 {
-			out = append(out, fmt.Sprintf("%d in round %d (%s)", round.Lost, i+1, round.Kind))
+			out = append(out, fmt.Sprintf("%d in round %d (%s)", round.Lost, i+1, strings.TrimSuffix(round.Way+", "+round.Kind, ", ")))
 		}
 	}
 	return out
 }
 
-// Run restarts the agent so many times, each as soon as packets have crossed for a
-// while after the one before. An error is also that the host has another subnet
-// or device than before, that the TCP connection ended, or that a host does not
-// become healthy after the last.
-func (s *Site) Run(ctx context.Context, w Way, rounds int) (Report, error) {
+// Step is so many rounds of one way.
+type Step struct {
+	Way
+	Rounds int
+}
+
+// Run restarts the agent again and again, each time as soon as packets have
+// crossed for a while after the one before. An error is also that the host has
+// another subnet or device than before, that the TCP connection ended, or that a
+// host does not become healthy after the last.
+func (s *Site) Run(ctx context.Context, steps ...Step) (Report, error) {
 	return s.under(ctx, func(t *traffic) error {
 		before, err := s.stands(ctx)
 		if err != nil {
 			return err
 		}
-		for i := range rounds {
-			kind := w.Kinds[i%len(w.Kinds)]
-			if err := s.round(ctx, t, w, i, kind); err != nil {
-				return fmt.Errorf("%s, round %d (%s): %w", w.Name, i+1, kind, err)
-			}
-			now, err := s.stands(ctx)
-			if err == nil && now != before {
-				err = fmt.Errorf("there is %s, and was %s", now, before)
-			}
-			if err != nil {
-				return fmt.Errorf("%s, round %d (%s): %w", w.Name, i+1, kind, err)
+		for _, step := range steps {
+			for i := range step.Rounds {
+				kind := step.Kinds[i%len(step.Kinds)]
+				err := s.round(ctx, t, step.Way, i, kind)
+				var now string
+				if err == nil {
+					now, err = s.stands(ctx)
+				}
+				if err == nil && now != before {
+					err = fmt.Errorf("there is %s, and was %s", now, before)
+				}
+				if err != nil {
+					return fmt.Errorf("%s, round %d (%s): %w", step.Name, i+1, kind, err)
+				}
 			}
 		}
 		return nil
@@ -174,7 +185,7 @@ func (s *Site) round(ctx context.Context, t *traffic, w Way, i int, kind string)
 	if err := w.start(ctx, s, kind); err != nil {
 		return err
 	}
-	t.rounds = append(t.rounds, Round{Kind: kind, Took: time.Since(began)})
+	t.rounds = append(t.rounds, Round{Way: w.Name, Kind: kind, Took: time.Since(began)})
 	// What follows a start belongs to its round.
 	err := errors.Join(pause(ctx, s.Rest), t.flows(ctx))
 	var marks []int

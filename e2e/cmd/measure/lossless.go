@@ -65,7 +65,7 @@ func (m *measurement) losslessOf(ctx context.Context, backend string) (err error
 	}
 	var longest time.Duration
 	for _, way := range ways {
-		report, err := site.Run(ctx, way, 2*m.runs)
+		report, err := site.Run(ctx, restarts.Step{Way: way, Rounds: 2 * m.runs})
 		m.result.cross(backend, way.Name, report, err)
 		if err != nil && ctx.Err() != nil {
 			return err
