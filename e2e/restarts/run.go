@@ -40,9 +40,12 @@ type Round struct {
 }
 
 // Sum is the pings of all families as one: the numbers added up, the worst gap,
-// pause and rate.
-func (r Report) Sum() lab.EchoResult {
-	sum := r.Pings[0]
+// pause and rate. It is zero when none was sent.
+func (r Report) Sum() (sum lab.EchoResult) {
+	if len(r.Pings) == 0 {
+		return sum
+	}
+	sum = r.Pings[0]
 	for _, p := range r.Pings[1:] {
 		sum.Sent += p.Sent
 		sum.Answered += p.Answered

@@ -45,7 +45,8 @@ func (m *measurement) all(ctx context.Context, sizes []int) error {
 		do   func(context.Context) error
 	}{
 		{"starts", m.few},
-		{"restarts", func(ctx context.Context) error { return errors.Join(m.restarts(ctx), m.lossless(ctx)) }},
+		{"restarts", m.lossless},
+		{"udp", m.restarts},
 		{"peers", func(ctx context.Context) error {
 			for _, n := range sizes {
 				if err := m.many(ctx, n); err != nil {
