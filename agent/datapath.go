@@ -83,7 +83,7 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 				fresh = false
 			}
 			remember = nil
-			if unsaved && time.Now().After(due) {
+			if unsaved && !time.Now().Before(due) {
 				next := rememberPause(len(peers))
 				if unsaved = !r.rememberPeers(known, n, peers, lease); unsaved {
 					next = max(next, unwell.next())
