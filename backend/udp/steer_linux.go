@@ -1,12 +1,16 @@
 package udp
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 )
+
+// errNoBPF is what an agent with no more rights than it needs is told.
+var errNoBPF = errors.New("no right to load BPF programs: CAP_BPF")
 
 // steer makes the kernel choose a packet's queue by what does not change within
 // a flow: the addresses, and the ports of TCP that is not fragmented. Left to
@@ -21,6 +25,9 @@ func steer(fd int) error {
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "leno_steer", Type: ebpf.SocketFilter, License: "MPL-2.0", Instructions: steering(),
 	})
+	if errors.Is(err, unix.EPERM) {
+		return errNoBPF
+	}
 	if err != nil {
 		return fmt.Errorf("load program: %w", err)
 	}
