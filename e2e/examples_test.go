@@ -196,18 +196,22 @@ func (w *world) local(h *lab.Host) api.Local {
 	return *n.Local
 }
 
-// unit are the settings of examples/systemd/leno.service.
-func unit(t *testing.T) map[string]string {
+// unit are the settings of files in examples/systemd, the unit and drop-ins. What
+// stands in several lines, as lists may, is joined.
+func unit(t *testing.T, files ...string) map[string]string {
 	t.Helper()
+	lists := []string{"SystemCallFilter", "AmbientCapabilities", "CapabilityBoundingSet"}
 	out := map[string]string{}
-	for i, line := range strings.Split(source(t, "examples/systemd/leno.service"), "\n") {
-		key, value, ok := strings.Cut(line, "=")
-		switch {
-		case line == "", strings.HasPrefix(line, "#"), strings.HasPrefix(line, "["):
-		case !ok || out[key] != "":
-			t.Errorf("line %d: %q", i+1, line)
-		default:
-			out[key] = value
+	for _, file := range files {
+		for i, line := range strings.Split(source(t, "examples/systemd/"+file), "\n") {
+			key, value, ok := strings.Cut(line, "=")
+			switch {
+			case line == "", strings.HasPrefix(line, "#"), strings.HasPrefix(line, "["):
+			case !ok || out[key] != "" && !slices.Contains(lists, key):
+				t.Errorf("%s, line %d: %q", file, i+1, line)
+			default:
+				out[key] = strings.TrimSpace(out[key] + " " + value)
+			}
 		}
 	}
 	return out
@@ -217,13 +221,14 @@ func unit(t *testing.T) map[string]string {
 // without limit, nothing of a host's state goes with it, and only a configuration
 // it cannot start with keeps it from starting again.
 func TestUnit(t *testing.T) {
-	got := unit(t)
+	got := unit(t, "leno.service")
 	for key, want := range map[string]string{
 		"Type": "notify", "Restart": "always", "TimeoutStartSec": "infinity",
 		"RestartSec": "200ms", "StartLimitIntervalSec": "0", // systemd gives up after five failures by default
 		"RestartPreventExitStatus": "78", // of a configuration that cannot be used
 		"ExecStart":                "/usr/local/bin/leno agent -config-dir=/etc/leno", "ExecReload": "/bin/kill -HUP $MAINPID",
-		"RuntimeDirectory": "", // systemd would remove the subnet files at every stop
+		"RuntimeDirectoryPreserve": "yes",                   // systemd would remove the subnet files at every stop
+		"RuntimeDirectoryMode":     "0755", "UMask": "0077", // container runtimes read them
 	} {
 		if got[key] != want {
 			t.Errorf("%s=%s, want %q", key, got[key], want)

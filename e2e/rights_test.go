@@ -1,0 +1,245 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// place is a host whose /etc, /run, /var/lib and /usr/local/bin are its own, with
+// leno's files where a real host has them.
+type place struct {
+	*lab.Host
+	w     *world
+	agent *lab.Process
+}
+
+// newPlace makes the directories and the configuration. Programs are links that
+// go before those of the machine: "iptables" -> "/usr/sbin/iptables-legacy".
+func newPlace(w *world, h *lab.Host, config string, programs map[string]string) *place {
+	w.t.Helper()
+	p := &place{Host: h, w: w}
+	for _, dir := range []string{"etc", "run/leno", "lib", "bin"} {
+		w.must(os.MkdirAll(filepath.Join(h.Dir, dir), 0o755))
+	}
+	_, err := h.Exec(w.ctx, "cp", "-a", "/etc/.", filepath.Join(h.Dir, "etc"))
+	w.must(err)
+	w.must(os.MkdirAll(filepath.Join(h.Dir, "etc/leno"), 0o755))
+	p.configure(config)
+	for name, target := range programs {
+		w.must(os.Symlink(target, filepath.Join(h.Dir, "bin", name)))
+	}
+	exe, err := os.Executable()
+	w.must(err)
+	for name, target := range map[string]string{"leno": binary, "filter": exe} {
+		_, err := h.Exec(w.ctx, "cp", "--dereference", target, filepath.Join(h.Dir, "bin", name))
+		w.must(err)
+	}
+	return p
+}
+
+func (p *place) configure(config string) {
+	p.w.t.Helper()
+	p.w.must(os.WriteFile(filepath.Join(p.Dir, "etc/leno/leno.hcl"), []byte(config), 0o644))
+}
+
+// start runs a program with the mounts of the place and what script does to it.
+func (p *place) start(script string, command ...string) {
+	p.w.t.Helper()
+	const mounts = `
+mount --bind "$1/etc" /etc
+mount --bind "$1/run" /run
+mount --bind "$1/lib" /var/lib
+mount --bind "$1/bin" /usr/local/bin
+shift
+export PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+`
+	if script == "" {
+		script = `exec "$@"`
+	}
+	var err error
+	p.agent, err = p.Start(append([]string{"unshare", "--mount", "sh", "-euc", mounts + script, "sh", p.Dir}, command...)...)
+	p.w.must(err)
+}
+
+// confine runs the unit's command as the unit would.
+func (p *place) confine(c confinement) {
+	p.w.t.Helper()
+	p.start("export "+filterVariable+"='"+c.filter(p.w.t)+"'\n"+c.script(), strings.Fields(c.unit["ExecStart"])...)
+}
+
+// ready waits for the agent, and has containers find its subnet files.
+func (p *place) ready(networks ...string) {
+	p.w.t.Helper()
+	p.w.must(p.agent.WaitFor(p.w.ctx, "the agent on "+p.Name+" to be ready", func(ctx context.Context) error {
+		status, body, err := p.Get(ctx, "/readyz")
+		if err == nil && status != http.StatusOK {
+			err = fmt.Errorf("/readyz answers %d: %s", status, body)
+		}
+		return err
+	}))
+	for _, network := range networks {
+		file := filepath.Join(p.Dir, "run/leno", network+".env")
+		info, err := os.Stat(file)
+		p.w.must(err)
+		if info.Mode().Perm() != 0o644 {
+			p.w.t.Errorf("%s: %s has mode %s", p.Name, file, info.Mode())
+		}
+		if _, err := os.Lstat(p.SubnetFile(network)); err != nil {
+			p.w.must(os.Symlink(file, p.SubnetFile(network)))
+		}
+	}
+}
+
+// refused are the lines of a log that tell of a right that was missing.
+func refused(log string) (out []string) {
+	for line := range strings.Lines(log) {
+		if regexp.MustCompile(`(?i)not permitted|permission denied|read-only file system|must be root|EPERM|EACCES`).MatchString(line) {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// TestConfined runs agents as examples/systemd/leno.service does, after ones that
+// ran as root: every backend, both kinds of iptables, reload and restart, and not
+// one refusal.
+func TestConfined(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	c := readConfinement(t)
+	backends := []string{"vxlan", "host-gw", "udp"}
+	var places []*place
+	variants := map[string]string{"host-a": "iptables-nft", "host-b": "iptables-legacy"}
+	for i, variant := range []string{"nft", "legacy"} {
+		h := w.Hosts[i]
+		config := h.Config(shortLease + "\n")
+		config = regexp.MustCompile(`data_dir .*\n`).ReplaceAllString(config, "")
+		for j, backend := range backends {
+			config += fmt.Sprintf("network %q {\n  ipv4 {\n    prefix = \"10.%d.0.0/16\"\n  }\n  ipv6 {\n    prefix = \"fd00:%[2]d::/48\"\n  }\n  backend %[1]q {}\n  ip_masq = true\n}\n", backend, 5+j)
+		}
+		programs := map[string]string{}
+		for _, program := range []string{"iptables", "ip6tables"} {
+			for _, part := range []string{"", "-save", "-restore"} {
+				programs[program+part] = "/usr/sbin/" + program + "-" + variant + part
+			}
+		}
+		p := newPlace(w, h, config, programs)
+		lock := regexp.MustCompile(`(?m)^f (/run/xtables.lock) 0(\d+) root leno$`).FindStringSubmatch(source(t, "examples/systemd/leno.tmpfiles"))
+		if lock == nil {
+			t.Fatal("leno.tmpfiles is not as this test knows it")
+		}
+		file := filepath.Join(h.Dir, lock[1])
+		_, err := h.Exec(w.ctx, "sh", "-euc", fmt.Sprintf("touch %[1]s; chgrp %[2]d %[1]s; chmod 0%[3]s %[1]s", file, lenoID, lock[2]))
+		w.must(err)
+		p.start("", strings.Fields(c.unit["ExecStart"])...) // as root, as the unit before
+		places = append(places, p)
+	}
+	subnets := map[string]string{}
+	for _, p := range places {
+		p.ready(backends...)
+		for _, network := range backends {
+			w.container(p.Host, network)
+			subnets[p.Name+network] = w.subnet(p.Host, network).String()
+		}
+		w.must(p.agent.Stop(w.ctx))
+	}
+	for _, p := range places {
+		_, err := p.Exec(w.ctx, "sysctl", "-qw", "net.ipv4.ip_forward=0")
+		w.must(err)
+		p.confine(c)
+	}
+	for _, p := range places {
+		p.ready(backends...)
+		if !strings.Contains(p.agent.Output(), "CAP_BPF") {
+			t.Errorf("%s does not say why udp has one queue", p.Name)
+		}
+		if on, err := p.Exec(w.ctx, "sysctl", "-n", "net.ipv4.ip_forward"); err != nil || on != "1\n" {
+			t.Errorf("%s: ip_forward is %q, %v", p.Name, on, err)
+		}
+		rules, err := p.Exec(w.ctx, variants[p.Name]+"-save")
+		if err != nil || !strings.Contains(rules, "LENO-") {
+			t.Errorf("%s: the rules are not with %s: %v\n%s", p.Name, variants[p.Name], err, rules)
+		}
+	}
+	for _, network := range backends {
+		w.settle(network)
+	}
+	w.matrix()
+	w.reloadConfined(places)
+
+	// Killed, and started again with the drop-in for more queues.
+	c = readConfinement(t, "leno-queues.conf")
+	for _, p := range places {
+		w.must(p.agent.Kill())
+		p.confine(c)
+	}
+	for _, p := range places {
+		p.ready(backends...)
+		if log := p.agent.Output(); strings.Contains(log, "CAP_BPF") {
+			t.Errorf("%s: one queue with the drop-in", p.Name)
+		}
+		w.waitHealth(p.Host, http.StatusOK)
+		for _, network := range backends {
+			if now := w.subnet(p.Host, network).String(); now != subnets[p.Name+network] {
+				t.Errorf("%s: %s of network %s, before %s", p.Name, now, network, subnets[p.Name+network])
+			}
+		}
+		w.confinedStatus(p, c)
+	}
+	w.matrix()
+	for _, p := range places {
+		w.must(p.agent.Stop(w.ctx))
+	}
+}
+
+// reloadConfined changes what every part of the agent has to write.
+func (w *world) reloadConfined(places []*place) {
+	w.t.Helper()
+	for _, p := range places {
+		if lines := refused(p.agent.Output()); len(lines) > 0 {
+			w.t.Errorf("%s: %q", p.Name, lines)
+		}
+		config, err := os.ReadFile(filepath.Join(p.Dir, "etc/leno/leno.hcl"))
+		w.must(err)
+		p.configure(strings.Replace(string(config), "ip_masq = true", "ip_masq = false", 1))
+		_, err = p.Exec(w.ctx, binary, "reload")
+		w.must(err)
+		w.eventually("the subnet file to follow", func(context.Context) error {
+			text, err := os.ReadFile(p.SubnetFile("vxlan"))
+			if err == nil && !strings.Contains(string(text), "LENO_IPMASQ=false") {
+				err = fmt.Errorf("%s", text)
+			}
+			return err
+		})
+	}
+	w.matrix()
+}
+
+// confinedStatus looks at what the process really is: /proc/PID/status.
+func (w *world) confinedStatus(p *place, c confinement) {
+	w.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.agent.Pid()))
+	w.must(err)
+	var bits uint64
+	for _, name := range c.caps {
+		bits |= 1 << map[string]int{"net_admin": 12, "net_raw": 13, "bpf": 39}[name]
+	}
+	for _, want := range []string{
+		fmt.Sprintf("CapEff:\t%016x", bits), fmt.Sprintf("CapBnd:\t%016x", bits), fmt.Sprintf("CapAmb:\t%016x", bits),
+		"NoNewPrivs:\t1", "Seccomp:\t2", fmt.Sprintf("Uid:\t%d\t%[1]d", lenoID), "Groups:\t \n",
+	} {
+		if !strings.Contains(string(text), want) {
+			w.t.Errorf("%s: the process is not %q:\n%s", p.Name, want, text)
+		}
+	}
+	if lines := refused(p.agent.Output()); len(lines) > 0 {
+		w.t.Errorf("%s: %q", p.Name, lines)
+	}
+}
