@@ -171,7 +171,7 @@ func TestDocumentationBlocks(t *testing.T) {
 		"docker.mdx: sudo systemctl daemon-reload": 1,
 		// systemd would do it to the machine the tests run on.
 		"operations.mdx: sudo systemctl disable --now leno": 1,
-		"operations.mdx: sudo systemctl enable --now leno":  1,
+		"operations.mdx: sudo systemd-sysusers":             1,
 		"operations.mdx: sudo systemctl restart leno":       1,
 	}
 	if diff := cmp.Diff(want, notRun); diff != "" {
