@@ -532,7 +532,7 @@ func (a *Agent) reaches(prefix netip.Prefix) bool {
 func (a *Agent) self() api.Self {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	out := api.Self{Firewall: a.env.firewall.choices(), Version: a.o.Version, NodeName: a.env.id.node, NodeID: a.env.id.nodeID, DataDir: a.config.DataDir,
+	out := api.Self{Firewall: a.env.firewall.choice(), Version: a.o.Version, NodeName: a.env.id.node, NodeID: a.env.id.nodeID, DataDir: a.config.DataDir,
 		ConfigFiles: append([]string{}, a.config.Files...), Registry: a.o.RegistryName, Started: a.started, PID: os.Getpid()}
 	out.Networks = slices.Sorted(maps.Keys(a.runners))
 	return out

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -176,8 +174,8 @@ func (k *firewallKeeper) verdict(n firewall.Network, failure string) (status, re
 		return api.Passing, "no rules are asked for"
 	}
 	status, reason = api.Passing, "rules are in place"
-	if kinds := describeChoices(k.report.Choices); kinds != "" {
-		reason += ": " + kinds
+	if c := k.report.Choice; c.Kind != "" {
+		reason += fmt.Sprintf(": %s, since %s", c.Kind, c.Reason)
 	}
 	if left := k.report.Leftover; left != nil {
 		status, reason = api.Warning, reason+"; older ones could not be removed: "+advice.Reason(advice.Firewall, left)
@@ -194,27 +192,13 @@ func dispensable(n firewall.Network, err error) bool {
 	return errors.Is(err, firewall.ErrNotInstalled) && !n.IPMasq
 }
 
-// describeChoices names the kinds that hold the rules, and why.
-func describeChoices(choices []firewall.Choice) string {
-	same := !slices.ContainsFunc(choices, func(c firewall.Choice) bool { return c.Kind != choices[0].Kind })
-	var out []string
-	for _, c := range choices {
-		text := fmt.Sprintf("%s, since %s", c.Kind, c.Reason)
-		if same {
-			return text
-		}
-		out = append(out, c.Family+" "+text)
-	}
-	return strings.Join(out, "; ")
-}
-
-// choices are the kinds that hold the rules now, for the API.
-func (k *firewallKeeper) choices() []api.FirewallChoice {
+// choice is what holds the rules now, for the API, nil when there are none.
+func (k *firewallKeeper) choice() *api.Firewall {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	out := []api.FirewallChoice{}
-	for _, c := range k.report.Choices {
-		out = append(out, api.FirewallChoice(c))
+	if k.report.Choice.Kind == "" {
+		return nil
 	}
-	return out
+	out := api.Firewall(k.report.Choice)
+	return &out
 }

@@ -52,13 +52,11 @@ type Self struct {
 	PID         int       `json:"pid"`
 	Networks    []string  `json:"networks"` // this agent takes part in
 
-	Firewall []FirewallChoice `json:"firewall"` // what holds this host's rules, for each family that has any
+	Firewall *Firewall `json:"firewall,omitempty"` // nil when this host has no rules
 }
 
-// FirewallChoice is the kind of firewall that holds the rules of one address
-// family.
-type FirewallChoice struct {
-	Family string `json:"family"` // IPv4 or IPv6
+// Firewall is what holds this host's rules.
+type Firewall struct {
 	Kind   string `json:"kind"`   // iptables-nft, iptables-legacy or nftables
 	Reason string `json:"reason"` // why it is that one
 }

@@ -111,10 +111,7 @@ func (f *fakeAgent) routes() http.Handler {
 		"GET /v1/agent/self": func(*http.Request) (any, *api.Error) {
 			return api.Self{Version: "0.1.0", NodeName: "host-a", NodeID: "6f1c9d1e-0000-4000-8000-000000000001", PID: 4711,
 				Registry: "consul at 127.0.0.1:8500", Started: now.Add(-26 * time.Hour), Networks: []string{"default"}, ConfigFiles: []string{},
-				Firewall: []api.FirewallChoice{
-					{Family: "IPv4", Kind: "iptables-nft", Reason: "/usr/sbin/iptables v1.8.9 is installed and works"},
-					{Family: "IPv6", Kind: "iptables-nft", Reason: "/usr/sbin/ip6tables v1.8.9 is installed and works"},
-				}}, nil
+				Firewall: &api.Firewall{Kind: "iptables-nft", Reason: "/usr/sbin/iptables v1.8.9 is installed and works"}}, nil
 		},
 		"PUT /v1/agent/reload": func(*http.Request) (any, *api.Error) { return struct{}{}, nil },
 		"GET /v1/networks": func(*http.Request) (any, *api.Error) {

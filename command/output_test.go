@@ -174,18 +174,3 @@ func TestDuplicatesAreNamed(t *testing.T) {
 		t.Errorf("%d lines:\n%s", n, out.String())
 	}
 }
-
-// What holds the rules is said once when it is one kind for both families.
-func TestFirewalls(t *testing.T) {
-	four, six := api.FirewallChoice{Family: "IPv4", Kind: "iptables-nft", Reason: "a"}, api.FirewallChoice{Family: "IPv6", Kind: "nftables", Reason: "b"}
-	for want, choices := range map[string][]api.FirewallChoice{
-		"":                                       nil,
-		"iptables-nft: a":                        {four, four},
-		"nftables: b":                            {six},
-		"IPv4 iptables-nft: a; IPv6 nftables: b": {four, six},
-	} {
-		if got := firewalls(choices); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-}

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/lenonet/leno/api"
@@ -77,30 +75,20 @@ func writeStatus(w io.Writer, out statusOutput, now time.Time) {
 	if !out.Health.Ready {
 		ready = ", not ready"
 	}
+	rules := ""
+	if f := out.Agent.Firewall; f != nil {
+		rules = f.Kind + ": " + f.Reason
+	}
 	pairs(w, []pair{
 		{"Status", out.Health.Status + ready},
 		{"Node", fmt.Sprintf("%s (id %s)", out.Agent.NodeName, out.Agent.NodeID)},
 		{"Agent", fmt.Sprintf("leno %s, pid %d, up %s", out.Agent.Version, out.Agent.PID, age(now.Sub(out.Agent.Started)))},
 		{"Registry", out.Agent.Registry},
-		{"Firewall", firewalls(out.Agent.Firewall)},
+		{"Firewall", rules},
 	})
 	writeStatusNetworks(w, out)
 	writeStanding(w, out.Networks)
 	writeChecks(w, out.Health, now)
-}
-
-// firewalls is what holds the rules of each family, and why; once when that is
-// one kind for both.
-func firewalls(choices []api.FirewallChoice) string {
-	same := !slices.ContainsFunc(choices, func(c api.FirewallChoice) bool { return c.Kind != choices[0].Kind })
-	var out []string
-	for _, c := range choices {
-		if same {
-			return c.Kind + ": " + c.Reason
-		}
-		out = append(out, c.Family+" "+c.Kind+": "+c.Reason)
-	}
-	return strings.Join(out, "; ")
 }
 
 // writeStatusNetworks has a line for each network health knows, also for those

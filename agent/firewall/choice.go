@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -21,9 +22,8 @@ const (
 	TypeNFTables Type = "nftables" // without a program, tables of our own
 )
 
-// Choice is the kind of firewall that holds one family's rules, and why.
+// Choice is the kind of firewall that holds the rules, and why.
 type Choice struct {
-	Family string // IPv4, IPv6
 	Kind   string // iptables-nft, iptables-legacy, nftables
 	Reason string
 }
@@ -33,7 +33,8 @@ type finding struct {
 	kind      string
 	what      string // the program with its version, "" for what needs none
 	preferred bool   // it is the one that its plain name leads to
-	err       error  // why it cannot be used: ErrNotInstalled, or whatever it said
+	err       error  // why it cannot hold the rules: ErrNotInstalled, or whatever it said
+	some      bool   // it can hold those of one address family at least
 }
 
 // lookAgain is when a kind that would be preferred and does not work is looked
@@ -49,10 +50,10 @@ const (
 // something of it may have changed: a program was installed, removed or replaced,
 // or another type was configured. A kind that fails after it was chosen stays
 // chosen, for its rules are in force.
-func (f *family) choose(ctx context.Context, t Type) error {
-	basis := string(t)
+func (f *Firewall) choose(ctx context.Context, t Type, want rules) error {
+	basis := fmt.Sprintln(t, want.of(false).empty(), want.of(true).empty())
 	for _, a := range f.appliers {
-		basis += "\n" + a.stamp()
+		basis += a.stamp() + "\n"
 	}
 	if f.chosen != nil && f.basis == basis && (f.again.IsZero() || time.Now().Before(f.again)) {
 		return nil
@@ -62,7 +63,7 @@ func (f *family) choose(ctx context.Context, t Type) error {
 		if t == TypeNFTables && a.kind() != kindNFTables || t == TypeIPTables && a.kind() == kindNFTables {
 			continue
 		}
-		seen := a.look(ctx)
+		seen := a.look(ctx, want)
 		seen.kind = a.kind()
 		found = append(found, seen)
 	}
@@ -71,15 +72,15 @@ func (f *family) choose(ctx context.Context, t Type) error {
 	}
 	best, reason, err := choose(t, found)
 	if err != nil {
-		f.chosen, f.applied = nil, nil
+		f.chosen = nil
 		return err
 	}
 	for _, a := range f.appliers {
-		if a.kind() == best.kind && a != f.chosen {
-			f.chosen, f.applied = a, nil
+		if a.kind() == best.kind {
+			f.chosen = a
 		}
 	}
-	f.choice = Choice{Family: f.name, Kind: best.kind, Reason: reason}
+	f.choice = Choice{Kind: best.kind, Reason: reason}
 	f.basis, f.again = basis, time.Time{}
 	for _, seen := range found {
 		if seen.err != nil && !errors.Is(seen.err, ErrNotInstalled) {
@@ -90,37 +91,48 @@ func (f *family) choose(ctx context.Context, t Type) error {
 }
 
 // choose is the kind to take of those that were found, in order of preference,
-// and why in words.
+// and why in words. One that can hold the rules of one family only is better than
+// none.
 func choose(t Type, found []finding) (best finding, reason string, err error) {
-	var broken, missing []error
-	for _, want := range []func(finding) bool{
+	var order, broken, missing []finding
+	for _, fits := range []func(finding) bool{
 		func(f finding) bool { return f.kind != kindNFTables && f.preferred },
 		func(f finding) bool { return f.kind != kindNFTables && !f.preferred },
 		func(f finding) bool { return f.kind == kindNFTables },
 	} {
 		for _, f := range found {
-			switch {
-			case !want(f):
-			case f.err == nil:
-				return f, why(t, f, broken), nil
-			case errors.Is(f.err, ErrNotInstalled):
-				missing = append(missing, f.err)
-			default:
-				broken = append(broken, f.err)
+			if fits(f) {
+				order = append(order, f)
 			}
 		}
 	}
+	for _, f := range order {
+		switch {
+		case f.err == nil:
+			return f, why(t, f, broken), nil
+		case errors.Is(f.err, ErrNotInstalled) && !f.some:
+			missing = append(missing, f)
+		default:
+			broken = append(broken, f)
+		}
+	}
+	if i := slices.IndexFunc(order, func(f finding) bool { return f.some }); i >= 0 {
+		return order[i], order[i].what + " is installed", nil
+	}
+	for _, f := range broken {
+		err = errors.Join(err, f.err)
+	}
 	switch {
-	case len(broken) > 0:
-		return best, "", errors.Join(broken...)
+	case err != nil:
+		return best, "", err
 	case len(missing) > 0:
-		return best, "", missing[0]
+		return best, "", missing[0].err
 	}
 	return best, "", fmt.Errorf("%w: none that is a firewall of type %q", ErrNotInstalled, t)
 }
 
 // why says in words why a kind was taken, past others that do not work.
-func why(t Type, f finding, broken []error) string {
+func why(t Type, f finding, broken []finding) string {
 	var out []string
 	switch {
 	case f.kind == kindNFTables && t == TypeNFTables:
@@ -132,8 +144,8 @@ func why(t Type, f finding, broken []error) string {
 	case f.kind != kindNFTables:
 		out = append(out, f.what+" is installed and works")
 	}
-	for _, err := range broken {
-		out = append(out, fmt.Sprintf("instead of what does not work: %v", err))
+	for _, b := range broken {
+		out = append(out, fmt.Sprintf("instead of what does not work: %v", b.err))
 	}
 	return strings.Join(out, ", ")
 }

@@ -39,6 +39,10 @@ func TestChoose(t *testing.T) {
 		{"only iptables, broken", TypeIPTables, []finding{with(nft, broken), with(legacy, missing)}, "", "", broken},
 		{"only nftables", TypeNFTables, []finding{native}, kindNFTables, "as configured", nil},
 		{"only nftables, broken", TypeNFTables, []finding{with(native, broken)}, "", "", broken},
+		{"one family only, and another has both", TypeAuto, []finding{{kind: "iptables-nft", preferred: true, some: true, err: missing}, native}, kindNFTables,
+			"instead of what does not work", nil},
+		{"one family only, and no other", TypeIPTables, []finding{{kind: "iptables-nft", what: "/sbin/iptables", preferred: true, some: true, err: missing}}, "iptables-nft",
+			"/sbin/iptables is installed", nil},
 		{"nothing", TypeNFTables, nil, "", "", ErrNotInstalled},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -64,7 +68,7 @@ type fakeKind struct {
 func (f *fakeKind) kind() string  { return f.name }
 func (f *fakeKind) stamp() string { return fmt.Sprint(f.number) }
 
-func (f *fakeKind) look(context.Context) finding {
+func (f *fakeKind) look(context.Context, rules) finding {
 	f.looks++
 	return finding{what: f.name, preferred: true, err: f.err}
 }
@@ -86,8 +90,7 @@ func TestKindChanges(t *testing.T) {
 	var log []string
 	nft, native := &fakeKind{name: "iptables-nft", log: &log}, &fakeKind{name: kindNFTables, log: &log}
 	fw := New(hclog.NewNullLogger())
-	fw.families = fw.families[:1]
-	fw.families[0].appliers = []applier{nft, native}
+	fw.appliers = []applier{nft, native}
 	state := State{Networks: two()[1:]}
 	refused := errors.New("refused")
 	for _, step := range []struct {
@@ -114,11 +117,7 @@ func TestKindChanges(t *testing.T) {
 		step.do()
 		looks := nft.looks
 		report, err := fw.Apply(t.Context(), state)
-		kind := ""
-		for _, c := range report.Choices {
-			kind = c.Kind
-		}
-		if diff := cmp.Diff([]string{step.log, step.kind}, []string{strings.Join(log, " "), kind}); diff != "" {
+		if diff := cmp.Diff([]string{step.log, step.kind}, []string{strings.Join(log, " "), report.Choice.Kind}); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", step.name, diff)
 		}
 		if !errors.Is(err, step.err) || !errors.Is(report.Leftover, step.left) || (report.Leftover == nil) != (step.left == nil) {

@@ -33,8 +33,8 @@ type Report struct {
 	// was wanted than last time, so that somebody else had changed it.
 	Healed []string
 
-	// Choices are the kinds that hold the rules, one for each family that has any.
-	Choices []Choice
+	// Choice is the kind that holds the rules, the zero value when there are none.
+	Choice Choice
 
 	// Silent says that rules stand where nobody tells of changes: Touched has to be
 	// asked.
@@ -45,8 +45,8 @@ type Report struct {
 	Leftover error
 }
 
-// applier makes the firewall of one kind hold the wanted rules, of one address
-// family or, behind halves, of both. Its methods are called by one goroutine at a time and do their work on
+// applier makes the firewall of one kind hold the wanted rules, of both address
+// families. Its methods are called by one goroutine at a time and do their work on
 // the calling thread, hence in its network namespace.
 type applier interface {
 	// kind names it: iptables-nft, iptables-legacy, nftables.
@@ -55,12 +55,12 @@ type applier interface {
 	// stamp changes when it is worthwhile to look again. It is cheap.
 	stamp() string
 
-	// look finds out whether this kind can hold rules here. It writes nothing and
-	// loads no kernel module of iptables-legacy.
-	look(ctx context.Context) finding
+	// look finds out whether this kind can hold the wanted rules here. It writes
+	// nothing and loads no kernel module of iptables-legacy.
+	look(ctx context.Context, want rules) finding
 
-	// apply makes everything of ours in this firewall say what is wanted, which is
-	// of its family only, and nothing else: it lists what is there, compares
+	// apply makes everything of ours in this firewall say what is wanted,
+	// and nothing else: it lists what is there, compares
 	// content and order, and writes what differs, so that no packet meets a moment
 	// in which wanted rules are missing. The empty value removes all of ours, also
 	// what an earlier version left; it is no error then that this kind does not
@@ -75,85 +75,7 @@ type applier interface {
 // in its network namespace.
 type Firewall struct {
 	logger   hclog.Logger
-	families []*family
-}
-
-// New touches nothing.
-func New(logger hclog.Logger) *Firewall {
-	v4, v6 := halves(newNFTables(logger))
-	kinds := func(v6 bool, nftables applier) []applier {
-		return []applier{newIPTables(logger, variantNFT, v6), newIPTables(logger, variantLegacy, v6), nftables}
-	}
-	return &Firewall{logger: logger, families: []*family{
-		{name: "IPv4", appliers: kinds(false, v4)},
-		{name: "IPv6", v6: true, appliers: kinds(true, v6)},
-	}}
-}
-
-// Apply makes the firewall say what all networks together want. It reads the
-// tables and writes, each table in one transaction, only what differs; no packet
-// ever meets an empty chain. Where the rules stand by another kind than the one
-// they should, the new ones stand before the old ones go. No networks, or none
-// that wants a rule, removes jumps and chains; then nothing needs to be
-// installed. It goes on past a family that fails and joins the errors:
-// ErrNotInstalled when rules of a family are wanted and nothing can hold them,
-// ErrLocked when another program keeps the lock.
-func (f *Firewall) Apply(ctx context.Context, s State) (Report, error) {
-	want := wanted(s)
-	var report Report
-	var errs, left []error
-	for _, family := range f.families {
-		family.expect(want.of(family.v6))
-	}
-	for _, family := range f.families {
-		written, healed, err := family.apply(ctx, s.Type, want.of(family.v6))
-		if healed {
-			report.Healed = append(report.Healed, written...)
-		} else {
-			for _, what := range written {
-				f.logger.Info("firewall rules written", "what", what)
-			}
-		}
-		report.Writes += len(written)
-		if family.chosen != nil {
-			report.Choices = append(report.Choices, family.choice)
-			report.Silent = report.Silent || family.choice.Kind == kindLegacy
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s firewall: %w", family.name, err))
-			continue
-		}
-		written, err = family.removeOthers(ctx)
-		report.Writes += len(written)
-		for _, what := range written {
-			f.logger.Info("firewall rules of another kind removed", "what", what)
-		}
-		if err != nil {
-			left = append(left, fmt.Errorf("%s firewall: %w", family.name, err))
-		}
-	}
-	report.Leftover = errors.Join(left...)
-	return report, errors.Join(errs...)
-}
-
-// Touched says whether rules that stand where nobody tells of changes are other
-// than at the last Apply. It starts no program: it takes a tenth of a millisecond,
-// and some milliseconds beside ten thousand rules of others.
-func (f *Firewall) Touched() bool {
-	touched := false
-	for _, family := range f.families {
-		if i, ok := family.chosen.(*iptables); ok && family.choice.Kind == kindLegacy {
-			touched = touched || i.touched()
-		}
-	}
-	return touched
-}
-
-// family is the rules of one address family.
-type family struct {
-	name     string // IPv4, IPv6
-	v6       bool
-	appliers []applier
+	appliers []applier // of every kind there is
 
 	chosen applier // nil while no rule is wanted, or nothing can hold any
 	choice Choice
@@ -163,37 +85,78 @@ type family struct {
 	applied *rules // what was applied last with success, by chosen
 }
 
-// expect tells kinds that write both families at once what this one may want.
-func (f *family) expect(want rules) {
-	for _, a := range f.appliers {
-		if h, ok := a.(*half); ok {
-			h.expect(want)
-		}
-	}
+// New touches nothing.
+func New(logger hclog.Logger) *Firewall {
+	return &Firewall{logger: logger, appliers: []applier{
+		newIPTables(logger, variantNFT), newIPTables(logger, variantLegacy), newNFTables(logger),
+	}}
 }
 
-// apply makes the chosen kind hold the rules. healed says that what was written
+// Apply makes the firewall say what all networks together want. It reads the
+// tables and writes, each table in one transaction, only what differs; no packet
+// ever meets an empty chain. Where the rules stand by another kind than the one
+// they should, the new ones stand before the old ones go. No networks, or none
+// that wants a rule, removes jumps and chains; then nothing needs to be
+// installed. It goes on past a table that fails and joins the errors:
+// ErrNotInstalled when rules are wanted and nothing can hold them, ErrLocked when
+// another program keeps the lock.
+func (f *Firewall) Apply(ctx context.Context, s State) (Report, error) {
+	want := wanted(s)
+	var report Report
+	written, healed, err := f.hold(ctx, s.Type, want)
+	report.Writes = len(written)
+	if healed {
+		report.Healed = written
+	} else {
+		for _, what := range written {
+			f.logger.Info("firewall rules written", "what", what)
+		}
+	}
+	if f.chosen != nil {
+		report.Choice, report.Silent = f.choice, f.choice.Kind == kindLegacy
+	}
+	if err != nil {
+		return report, err
+	}
+	written, report.Leftover = f.removeOthers(ctx)
+	report.Writes += len(written)
+	for _, what := range written {
+		f.logger.Info("firewall rules of another kind removed", "what", what)
+	}
+	return report, nil
+}
+
+// Touched says whether rules that stand where nobody tells of changes are other
+// than at the last Apply. It starts no program: it takes a tenth of a millisecond,
+// and some milliseconds beside ten thousand rules of others.
+func (f *Firewall) Touched() bool {
+	i, ok := f.chosen.(*iptables)
+	return ok && f.choice.Kind == kindLegacy && i.touched()
+}
+
+// hold makes the chosen kind hold the rules. healed says that what was written
 // had been there before.
-func (f *family) apply(ctx context.Context, t Type, want rules) (written []string, healed bool, err error) {
-	if want.empty() {
-		f.chosen, f.applied = nil, nil
-		return nil, false, nil
-	}
-	if err := f.choose(ctx, t); err != nil {
-		return nil, false, err
-	}
+func (f *Firewall) hold(ctx context.Context, t Type, want rules) (written []string, healed bool, err error) {
 	before := f.applied
 	f.applied = nil
+	if want.empty() {
+		f.chosen = nil
+		return nil, false, nil
+	}
+	last := f.chosen
+	if err := f.choose(ctx, t, want); err != nil {
+		return nil, false, err
+	}
 	written, err = f.chosen.apply(ctx, want)
 	if err == nil {
 		f.applied = &want
 	}
-	return written, before != nil && reflect.DeepEqual(*before, want), err
+	return written, f.chosen == last && before != nil && reflect.DeepEqual(*before, want), err
 }
 
 // removeOthers takes our rules away from all kinds but the chosen one, and
 // returns what it wrote.
-func (f *family) removeOthers(ctx context.Context) (written []string, err error) {
+func (f *Firewall) removeOthers(ctx context.Context) (written []string, err error) {
 	var errs []error
 	for _, a := range f.appliers {
 		if a == f.chosen {

@@ -18,10 +18,12 @@ import (
 
 var changing = regexp.MustCompile(`(?m)^#.*\n|\[\d+:\d+\]`)
 
-// forced is an applier that knows the program of its variant only.
-func forced(variant string, v6 bool) *iptables {
-	i := newIPTables(hclog.NewNullLogger(), variant, v6)
-	i.fixed = true
+// forced is the kind that knows the programs of its variant only.
+func forced(variant string) *iptables {
+	i := newIPTables(hclog.NewNullLogger(), variant)
+	for _, f := range i.families {
+		f.fixed = true
+	}
 	return i
 }
 
@@ -31,7 +33,7 @@ func iptablesHarness(variant string) harness {
 	programs := strings.NewReplacer("V4", "iptables-"+variant, "V6", "ip6tables-"+variant)
 	h := harness{
 		kind: "iptables-" + variant,
-		only: func() *Firewall { return onlyOf(func(v6 bool) applier { return forced(variant, v6) }) },
+		only: func() *Firewall { return onlyOf(forced(variant)) },
 		saved: func(ns *nstest.NS) string {
 			return changing.ReplaceAllString(ns.Sh(programs.Replace("V4-save; V6-save")), "")
 		},
@@ -102,13 +104,9 @@ func TestIPTablesAllFlushed(t *testing.T) {
 // from being done.
 func TestNotInstalled(t *testing.T) {
 	ns := nstest.New(t)
-	fw := onlyOf(func(v6 bool) applier {
-		i := forced(variantNFT, v6)
-		if v6 {
-			i.command = "ip6tables-is-not-here"
-		}
-		return i
-	})
+	i := forced(variantNFT)
+	i.families[1].command = "ip6tables-is-not-here"
+	fw := onlyOf(i)
 	apply(t, ns, fw, nil, 0)
 	apply(t, ns, fw, two()[1:], 2) // IPv4 alone
 
@@ -154,11 +152,10 @@ func (s scripts) put(name, text string) {
 func TestBrokenProgram(t *testing.T) {
 	s := newScripts(t)
 	log := filepath.Join(s.dir, "log")
-	i := forced(variantNFT, false)
-	i.command = "ipt"
-	fw := New(hclog.NewNullLogger())
-	fw.families = fw.families[:1]
-	fw.families[0].appliers = []applier{i}
+	i := forced(variantNFT)
+	i.families = i.families[:1]
+	i.families[0].command = "ipt"
+	fw := onlyOf(i)
 	state := State{RandomFully: true, Networks: two()}
 	const version = "echo 'iptables v1.8.9 (nf_tables)'"
 	const empty = "echo '*nat'; echo ':POSTROUTING ACCEPT [0:0]'; echo COMMIT"
@@ -229,7 +226,7 @@ func TestRandomFullyRefused(t *testing.T) {
 	s.put("ipt-nft", "echo 'iptables v1.8.9 (nf_tables)'")
 	s.put("ipt-nft-save", "true")
 	s.put("ipt-nft-restore", `input=$(cat); echo x >> `+log+`; case $input in *random-fully*) echo "what is random-fully?" >&2; exit 1;; esac`)
-	i := forced(variantNFT, false)
+	i := forced(variantNFT).families[0]
 	i.command = "ipt"
 	want := wanted(State{RandomFully: true, Networks: two()}).of(false)
 	tries := func() int {

@@ -34,7 +34,7 @@ func (n *nft) kind() string { return kindNFTables }
 // stamp: there is no program that could be another one.
 func (n *nft) stamp() string { return "" }
 
-func (n *nft) look(ctx context.Context) finding {
+func (n *nft) look(ctx context.Context, _ rules) finding {
 	_, err := n.compare(ctx, nil)
 	if err != nil {
 		err = fmt.Errorf("nftables: %w", nftUnlisted(err))

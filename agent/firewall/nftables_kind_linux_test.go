@@ -9,14 +9,11 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// nftablesHarness is the native kind, told of each family by itself.
+// nftablesHarness is the native kind.
 func nftablesHarness() harness {
 	h := harness{
-		kind: kindNFTables,
-		only: func() *Firewall {
-			v4, v6 := halves(newNFTables(hclog.NewNullLogger()))
-			return onlyOf(func(v6only bool) applier { return map[bool]applier{false: v4, true: v6}[v6only] })
-		},
+		kind:    kindNFTables,
+		only:    func() *Firewall { return onlyOf(newNFTables(hclog.NewNullLogger())) },
 		saved:   func(ns *nstest.NS) string { return nftByName(ns.Sh("nft list ruleset")) },
 		foreign: "nft -f - <<'X'\n" + nftForeign + "\nX",
 		drop:    "true", // nothing of this kind could overrule one
@@ -28,6 +25,8 @@ func nftablesHarness() harness {
 		type nat hook postrouting priority srcnat - 10; policy accept;
 		ip saddr 10.5.34.0/24 ip daddr 10.5.34.0/24 return comment "leno default"
 		ip saddr 10.5.34.0/24 ip daddr 10.5.0.0/16 snat ip to ip saddr comment "leno default"
+		ip6 saddr fd00:5:0:22::/64 ip6 daddr fd00:5:0:22::/64 return comment "leno default"
+		ip6 saddr fd00:5:0:22::/64 ip6 daddr fd00:5::/48 snat ip6 to ip6 saddr comment "leno default"
 		ip saddr 10.6.1.0/24`,
 			`		ip6 saddr fd00:5:0:22::/64 masquerade fully-random comment "leno default"` + "\n",
 		},

@@ -1,0 +1,215 @@
+package firewall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+)
+
+// lockWait is how long, in seconds, a writer waits for the lock that all users
+// of iptables-legacy share.
+const lockWait = "5"
+
+// ErrLocked says that another program kept the lock of iptables for longer than
+// a writer waits.
+var ErrLocked = errors.New("another program holds the lock of iptables, /run/xtables.lock, " +
+	"which is tried again; if it stays, see who has it with: fuser -v /run/xtables.lock")
+
+// iptablesFamily is one address family's program of one variant, and its tables.
+type iptablesFamily struct {
+	logger  hclog.Logger
+	v6      bool
+	variant string
+	command string // iptables, ip6tables
+
+	plain   program // the one of that name, whichever variant it is
+	variety program // the one named for the variant
+	fixed   bool    // only variety counts, for tests
+
+	// clean: this process saw that no chain of ours is there, and wants none.
+	// Nobody else makes them, so there is nothing to look for.
+	clean bool
+
+	// Of the legacy variant: the number of the tables when they agreed, 0 when they
+	// may not.
+	seed   maphash.Seed
+	agreed uint64
+
+	// unable is the stamp of a program that was refused --random-fully, by itself
+	// or by the kernel.
+	unable string
+}
+
+func newIPTablesFamily(logger hclog.Logger, variant string, v6 bool) *iptablesFamily {
+	f := &iptablesFamily{logger: logger, v6: v6, variant: variant, command: "iptables", seed: maphash.MakeSeed()}
+	if v6 {
+		f.command = "ip6tables"
+	}
+	return f
+}
+
+// told is an error that says of which family it is.
+func (f *iptablesFamily) told(err error) error {
+	return fmt.Errorf("%s firewall: %w", map[bool]string{false: "IPv4", true: "IPv6"}[f.v6], err)
+}
+
+// named is the program's name with its variant.
+func (f *iptablesFamily) named() string { return f.command + "-" + f.variant }
+
+func (f *iptablesFamily) stamp() string {
+	_, plain := locate(f.command)
+	_, named := locate(f.named())
+	return plain + " " + named
+}
+
+// program is the one to write this variant with, and whether it is the one that
+// this host prefers. The error is ErrNotInstalled, or why it cannot be asked what
+// it is.
+func (f *iptablesFamily) program(ctx context.Context) (p program, preferred bool, err error) {
+	f.plain.refresh(ctx, f.command)
+	if f.plain.path != "" && f.plain.err == nil && f.plain.version.variant == f.variant && !f.fixed {
+		return f.plain, true, nil
+	}
+	f.variety.refresh(ctx, f.named())
+	switch {
+	case f.variety.path != "" && f.variety.err == nil:
+		return f.variety, f.fixed, nil
+	case f.variety.path != "":
+		return p, false, f.variety.err
+	case f.plain.path != "" && f.plain.err != nil:
+		return p, false, f.plain.err
+	}
+	return p, false, fmt.Errorf("%w: %s; install the package iptables, or set ip_masq = false and forward = false in every network",
+		ErrNotInstalled, f.command)
+}
+
+// apply returns the tables written. While no rule is wanted, a program that is
+// missing or cannot work here (a kernel without IPv6) is as good as one that
+// lists nothing.
+func (f *iptablesFamily) apply(ctx context.Context, want rules) (written []string, err error) {
+	needed := !want.empty()
+	if !needed && (f.clean || f.variant == variantLegacy && !slices.ContainsFunc(legacyTables(f.v6), ours)) {
+		return nil, nil
+	}
+	p, _, err := f.program(ctx)
+	if err != nil {
+		if !needed {
+			return nil, nil
+		}
+		return nil, err
+	}
+	number := f.number() // before the listing: what happens after it must show
+	f.agreed = 0
+	tables, err := list(ctx, p.path)
+	if err != nil && !needed && ctx.Err() == nil {
+		f.logger.Debug("cannot look for leftover firewall rules", "command", p.path, "error", err)
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, name := range tableNames() {
+		wrong, err := f.write(ctx, p, name, tables[name], want)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("write table %s: %w", name, err))
+		} else if wrong != "" {
+			written = append(written, f.named()+" table "+name+": "+wrong)
+		}
+	}
+	f.clean = !needed && len(errs) == 0
+	if len(written)+len(errs) == 0 {
+		f.agreed = number
+	}
+	return written, errors.Join(errs...)
+}
+
+// write makes one table agree, in one transaction, and returns what was wrong.
+func (f *iptablesFamily) write(ctx context.Context, p program, name string, t table, want rules) (wrong string, err error) {
+	restore := func(randomFully bool) (string, error) {
+		e := change(name, t, render(want, randomFully))
+		if e.input == "" {
+			return "", nil
+		}
+		_, err := run(ctx, e.input, p.path+"-restore", "--noflush", "-w", lockWait)
+		return strings.Join(e.wrong, "; "), explain(err)
+	}
+	able := p.version.randomFully() && f.unable != p.stamp
+	wrong, err = restore(able)
+	if err == nil || !able || name != tableNAT || !want.randomFully() || errors.Is(err, ErrLocked) || ctx.Err() != nil {
+		return wrong, err
+	}
+	// It may be that only this is not known here, by the program or the kernel.
+	plain, second := restore(false)
+	if second != nil {
+		return wrong, err
+	}
+	f.unable = p.stamp
+	f.logger.Warn("firewall does not know random_fully, masquerading goes on without", "command", p.path, "error", err)
+	return plain, nil
+}
+
+// explain gives an error of iptables-restore the sentinel that tells what to do.
+func explain(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case strings.Contains(err.Error(), "xtables lock"):
+		return fmt.Errorf("%w (%w)", ErrLocked, err)
+	case strings.Contains(err.Error(), "you must be root"):
+		return fmt.Errorf("%w: %w", unix.EPERM, err)
+	}
+	return err
+}
+
+// number is that of the legacy tables as they are, 0 for none that counts.
+func (f *iptablesFamily) number() uint64 {
+	if f.variant != variantLegacy {
+		return 0
+	}
+	number, err := fingerprint(f.v6, f.seed)
+	if err != nil {
+		f.logger.Trace("legacy tables cannot be compared", "command", f.named(), "error", err)
+		return 0
+	}
+	return number
+}
+
+// touched says whether the tables are other ones than when they agreed. Where they
+// cannot be compared, that is left to the resync.
+func (f *iptablesFamily) touched() bool {
+	now := f.number()
+	return now != 0 && now != f.agreed
+}
+
+// list reads all tables that exist. Asking for a table by name would make the
+// legacy variant load its kernel module.
+func list(ctx context.Context, path string) (map[string]table, error) {
+	saved, err := run(ctx, "", path+"-save")
+	if err != nil {
+		return nil, explain(err)
+	}
+	return parseSave(saved)
+}
+
+// legacyTables are the tables of iptables-legacy that exist in this network
+// namespace. Each is made, and its kernel module loaded, when somebody first
+// asks for it, which reading this list does not.
+func legacyTables(v6 bool) []string {
+	path := "/proc/thread-self/net/ip_tables_names"
+	if v6 {
+		path = "/proc/thread-self/net/ip6_tables_names"
+	}
+	names, err := os.ReadFile(path)
+	if err != nil {
+		return nil // the kernel has none of it
+	}
+	return strings.Fields(string(names))
+}
