@@ -85,11 +85,10 @@ func (s selector) byRegex() (Choice, bool, error) {
 			var prefer netip.Addr
 			reason := fmt.Sprintf("underlay.interface_regex %q matches the name %s", expr, l.Name)
 			if !re.MatchString(l.Name) {
-				i := slices.IndexFunc(l.Addrs, func(a Address) bool { return s.usable(a) && re.MatchString(a.Addr.String()) })
-				if i < 0 {
+				prefer = s.best(l, func(a Address) bool { return re.MatchString(a.Addr.String()) })
+				if !prefer.IsValid() {
 					continue
 				}
-				prefer = l.Addrs[i].Addr
 				reason = fmt.Sprintf("underlay.interface_regex %q matches the address %s on %s", expr, prefer, l.Name)
 			}
 			if choice, ok := s.take(l, prefer, reason); ok {
@@ -113,7 +112,13 @@ func (s selector) byReach() (Choice, bool, error) {
 		if len(s.oddities(l)) > 0 {
 			continue
 		}
-		if choice, ok := s.take(l, s.host.Reach.Source, fmt.Sprintf("the route to underlay.can_reach %s leaves through it", s.u.CanReach)); ok {
+		// The kernel may prefer an address that is replaced within hours.
+		source := s.host.Reach.Source
+		steady := s.best(l, func(a Address) bool { return a.Addr.Is6() == source.Is6() && (a.Addr == source || !a.passing()) })
+		if l.passes(source) && steady.IsValid() {
+			source = steady
+		}
+		if choice, ok := s.take(l, source, fmt.Sprintf("the route to underlay.can_reach %s leaves through it", s.u.CanReach)); ok {
 			return choice, true, nil
 		}
 	}
@@ -194,6 +199,19 @@ type family struct {
 	from   string
 }
 
+// best is the link's first usable address that fits, and one that stays before
+// one that does not.
+func (s selector) best(l Link, fits func(Address) bool) netip.Addr {
+	for _, passing := range []bool{false, true} {
+		for _, a := range l.Addrs {
+			if a.passing() == passing && s.usable(a) && fits(a) {
+				return a.Addr
+			}
+		}
+	}
+	return netip.Addr{}
+}
+
 // address is the link's best one of a family: the one asked for, else the first
 // that stays, else the first of all.
 func (s selector) address(l Link, prefer netip.Addr, v6 bool) (netip.Addr, bool) {
@@ -205,7 +223,7 @@ func (s selector) address(l Link, prefer netip.Addr, v6 bool) (netip.Addr, bool)
 		r := 2
 		if a.Addr == prefer {
 			r = 3
-		} else if a.Deprecated || a.Temporary || a.Narrow {
+		} else if a.passing() {
 			r = 1
 		}
 		if r > rank {

@@ -39,6 +39,15 @@ type Address struct {
 	Narrow     bool // its scope is the link or the host
 }
 
+// passing says that an address is given to others only when there is no better
+// one.
+func (a Address) passing() bool { return a.Deprecated || a.Temporary || a.Narrow }
+
+// passes says that of an address of the link.
+func (l Link) passes(addr netip.Addr) bool {
+	return slices.ContainsFunc(l.Addrs, func(a Address) bool { return a.Addr == addr && a.passing() })
+}
+
 // Route is where packets leave.
 type Route struct {
 	Hops   []int      // ifindexes; several share the load

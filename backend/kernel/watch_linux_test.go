@@ -115,6 +115,7 @@ func TestWatchTellsOfWhatMatters(t *testing.T) {
 		{"IPv6 forwarding switched off", "sysctl -w net.ipv6.conf.all.forwarding=0"},
 		{"forwarding of our device", "sysctl -w net.ipv4.conf.leno-t.forwarding=1"},
 		{"alias of our device", "ip link set leno-t alias mine"},
+		{"checksum offload of our device", "ethtool -K leno-t tx-checksum-ip-generic off"},
 		{"MTU of the underlay", "ip link set eth0 mtu 1400"},
 		{"address of the underlay", "ip addr add 192.0.2.7/24 dev eth0"},
 		{"address of our device deleted", "ip addr flush dev leno-t"},
