@@ -69,7 +69,7 @@ func (s *sweep) traceOf(name string) trace {
 		s.nodeID = cmp.Or(s.nodeID, before.NodeID)
 		t.files = append(t.files, before.SubnetFile)
 	}
-	if file, err := readPeers(s.config.DataDir, name); err == nil && t.pools == nil {
+	if file, err := readPeers(s.config.DataDir, name); err == nil && len(t.pools) == 0 {
 		if n, err := registry.ParseNetwork(name, file.Definition); err == nil {
 			t.pools = n.Plan.Prefixes()
 		}
@@ -79,7 +79,7 @@ func (s *sweep) traceOf(name string) trace {
 			continue
 		}
 		t.files = append(t.files, local.SubnetFile)
-		if n, err := Definition(local); err == nil && t.pools == nil {
+		if n, err := Definition(local); err == nil && len(t.pools) == 0 {
 			t.pools = n.Plan.Prefixes()
 		}
 	}

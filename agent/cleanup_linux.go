@@ -17,6 +17,7 @@ import (
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/backend/reconcile"
+	"github.com/lenonet/leno/registry"
 )
 
 // findKernel finds devices, with which addresses, neighbours and forwarding
@@ -29,22 +30,43 @@ func (s *sweep) findKernel(ctx context.Context) {
 		return
 	}
 	s.closers = append(s.closers, handle.Close)
-	owners := []kernel.Owner{}
+	var owners []kernel.Owner
 	for _, link := range s.findDevices(ctx, handle) {
 		owners = append(owners, kernel.Owner{Link: link.Attrs().Index})
 	}
-	switch {
-	case s.o.Network == "":
-		all := []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
-		owners = append(owners, kernel.Owner{Pools: all})
-	default:
-		for _, t := range s.networks {
-			if s.wants(t.name) {
-				owners = append(owners, kernel.Owner{Pools: t.pools})
-			}
+	everywhere := kernel.Owner{Pools: []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}}
+	if s.o.Network == "" {
+		s.findRoutes(ctx, handle, append(owners, everywhere))
+		return
+	}
+	t := s.network(s.o.Network)
+	if len(t.pools) == 0 && !s.o.KeepLease {
+		t.pools, err = s.poolsInStore(ctx, t.name)
+	}
+	if len(t.pools) == 0 && s.strayRoutes(ctx, handle, everywhere, owners) {
+		s.left(Remnant{Kind: RemnantRoute, Name: "any", Network: t.name}, fmt.Errorf(
+			"there are routes of no network that is known here, and nothing tells the pools of this one, as its block in a -config-file would: %w",
+			cmp.Or(err, registry.ErrNetworkNotFound)))
+	}
+	s.findRoutes(ctx, handle, append(owners, kernel.Owner{Pools: t.pools}))
+}
+
+// network is what is known of it.
+func (s *sweep) network(name string) *trace {
+	return &s.networks[slices.IndexFunc(s.networks, func(t trace) bool { return t.name == name })]
+}
+
+// strayRoutes says whether there are routes of ours that neither an owner nor any
+// of the known networks owns.
+func (s *sweep) strayRoutes(ctx context.Context, handle *kernel.Handle, all kernel.Owner, owners []kernel.Owner) bool {
+	routes, err := handle.Routes(all).List(ctx)
+	for key, route := range routes {
+		owned := slices.ContainsFunc(owners, func(o kernel.Owner) bool { return o.Owns(key, route) })
+		if !owned && s.networkOf(key.Dst) == "" {
+			return true
 		}
 	}
-	s.findRoutes(ctx, handle, owners)
+	return err != nil
 }
 
 // findDevices returns those that go.

@@ -35,13 +35,34 @@ func (s *sweep) findStored(ctx context.Context) {
 	}
 }
 
-func (s *sweep) askStore(ctx context.Context) error {
-	reg := s.o.Registry
-	if reg == nil {
-		var err error
-		if reg, _, err = openRegistry(s.config, s.log); err != nil {
-			return err
+// store opens it once.
+func (s *sweep) store() (registry.Registry, error) {
+	if s.o.Registry == nil {
+		reg, _, err := openRegistry(s.config, s.log)
+		if err != nil {
+			return nil, err
 		}
+		s.o.Registry = reg
+	}
+	return s.o.Registry, nil
+}
+
+// poolsInStore are the network's, for a host that has nothing that tells them.
+func (s *sweep) poolsInStore(ctx context.Context, network string) ([]netip.Prefix, error) {
+	reg, err := s.store()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	n, err := reg.Network(ctx, network)
+	return n.Plan.Prefixes(), err
+}
+
+func (s *sweep) askStore(ctx context.Context) error {
+	reg, err := s.store()
+	if err != nil {
+		return err
 	}
 	sweeper, ok := reg.(registry.Sweeper)
 	if !ok {
@@ -53,7 +74,7 @@ func (s *sweep) askStore(ctx context.Context) error {
 	}
 	me := registry.Host{Node: node, NodeID: s.nodeID}
 	for _, t := range s.networks {
-		if t.saved.Session != "" {
+		if s.wants(t.name) && t.saved.Session != "" {
 			me.Sessions = append(me.Sessions, t.saved.Session)
 		}
 	}

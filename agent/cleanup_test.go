@@ -65,6 +65,11 @@ func (s *swept) Release(_ context.Context, l registry.Lease) error {
 // cleaned runs Cleanup in a network namespace of its own.
 func cleaned(t *testing.T, dir string, store *swept, o CleanupOptions) (CleanupReport, error) {
 	t.Helper()
+	return cleanedIn(t, nstest.New(t), dir, store, o)
+}
+
+func cleanedIn(t *testing.T, ns *nstest.NS, dir string, store *swept, o CleanupOptions) (report CleanupReport, err error) {
+	t.Helper()
 	c := config.Defaults()
 	c.DataDir = filepath.Join(dir, "data")
 	c.HTTP.Address = "unix://" + filepath.Join(dir, "leno.sock")
@@ -73,9 +78,7 @@ func cleaned(t *testing.T, dir string, store *swept, o CleanupOptions) (CleanupR
 	o.SelectUnderlay = func(config.Underlay, []netip.Prefix, []netip.Addr) (underlay.Choice, error) {
 		return underlay.Choice{Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.11")}}, nil
 	}
-	var report CleanupReport
-	var err error
-	nstest.New(t).Do(func() { report, err = Cleanup(t.Context(), c, o) })
+	ns.Do(func() { report, err = Cleanup(t.Context(), c, o) })
 	return report, err
 }
 
@@ -126,6 +129,7 @@ func littered(t *testing.T) string {
 		must(t, os.WriteFile(filepath.Join(dir, path), []byte(text), 0o644))
 	}
 	must(t, os.Mkdir(dir+"/data/blue", 0o755))
+	must(t, os.Symlink("blue.json", dir+"/data/gone.json"))
 	return dir
 }
 
@@ -153,10 +157,10 @@ func TestCleanupFiles(t *testing.T) {
 
 	report, err = cleaned(t, dir, &swept{}, CleanupOptions{})
 	must(t, err)
-	if diff := cmp.Diff([]string{"file blue.env of blue", "file data/notes.json of notes", "file data"}, names(dir, report.Foreign)); diff != "" {
+	if diff := cmp.Diff([]string{"file blue.env of blue", "file data/gone.json of gone", "file data/notes.json of notes", "file data"}, names(dir, report.Foreign)); diff != "" {
 		t.Errorf("foreign (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"/blue.env", "/data", "/data/..json", "/data/.blue.json.swp", "/data/default", "/data/default/secret.key", "/data/notes.json"}, tree(t, dir)); diff != "" {
+	if diff := cmp.Diff([]string{"/blue.env", "/data", "/data/..json", "/data/.blue.json.swp", "/data/default", "/data/default/secret.key", "/data/gone.json", "/data/notes.json"}, tree(t, dir)); diff != "" {
 		t.Errorf("what is there (-want +got):\n%s", diff)
 	}
 	report, err = cleaned(t, dir, &swept{}, CleanupOptions{})
@@ -312,6 +316,50 @@ func TestJudgeDevice(t *testing.T) {
 			r, ours := s.judgeDevice(tt.link, tt.addrs)
 			if ours != tt.ours || r.Network != tt.network || (r.Reason != "") != tt.foreign {
 				t.Errorf("ours %t, %+v", ours, r)
+			}
+		})
+	}
+}
+
+// TestCleanupRoutesOfANetwork takes the routes of one network by the best that tells
+// its pools, and no other's.
+func TestCleanupRoutesOfANetwork(t *testing.T) {
+	const green, blue = "unreachable 10.5.0.0/16 metric 16777216 \n", "unreachable 10.6.0.0/16 metric 16777216 \n"
+	for _, tt := range []struct {
+		name    string
+		network string
+		defined bool   // blue, in the store
+		routes  string // more of ours
+		left    []string
+		after   string
+	}{
+		{"by its state", "default", false, "", nil, blue},
+		{"by the store", "blue", true, "", nil, green},
+		{"nothing tells", "blue", false, "", []string{"route any of blue"}, green + blue},
+		{"all of them", "", false, "ip -6 route add unreachable fd00:9::/48 proto 108", nil, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ns := nstest.New(t)
+			for _, pool := range []string{"10.5.0.0/16", "10.6.0.0/16"} {
+				ns.Sh("ip route add unreachable " + pool + " proto 108 metric 16777216")
+			}
+			ns.Sh(tt.routes)
+			ns.Sh("ip route add unreachable 10.6.9.0/24 proto static")
+			store := &swept{Registry: memory.New().Client()}
+			if tt.defined {
+				n := registry.Network{Name: "blue", Plan: mustPlan(t, "10.6.0.0/16"), Backend: mustBackend(t, "host-gw", "{}")}
+				must(t, store.PutNetwork(t.Context(), n))
+			}
+			report, err := cleanedIn(t, ns, littered(t), store, CleanupOptions{Network: tt.network})
+			must(t, err)
+			if diff := cmp.Diff(tt.left, names("", report.Left)); diff != "" {
+				t.Errorf("left (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.after, ns.Sh("ip route show proto 108; ip -6 route show proto 108")); diff != "" {
+				t.Errorf("routes (-want +got):\n%s", diff)
+			}
+			if got := ns.Sh("ip route show proto static"); !strings.Contains(got, "10.6.9.0/24") {
+				t.Errorf("a route of others went: %q", got)
 			}
 		})
 	}

@@ -168,6 +168,9 @@ func cleanWorld(t *testing.T) (w *world, a *lab.Host, text string) {
 		}
 		return h.Config(blocks...)
 	}
+	for _, n := range everyBackend { // so that it keeps off the first one's
+		w.must(os.WriteFile(b.SubnetFile(n.name), fmt.Appendf(nil, "LENO_SUBNET=10.%d.77.1/24\n", n.n), 0o644))
+	}
 	w.must(b.StartAgent(config(b)))
 	w.must(b.WaitReady(w.ctx))
 	for _, n := range everyBackend {

@@ -209,6 +209,7 @@ type Left struct {
 	// The records may be unusable: only network, the first subnet and the session
 	// are certain, the rest is as far as it can be read.
 	Leases []Lease
-	// Sessions bear the host's name and hold no lease.
+	// Sessions hold no lease, and bear the host's name or are among those that it
+	// remembers.
 	Sessions []string
 }

@@ -35,9 +35,6 @@ func (c *Client) Left(ctx context.Context, network string, h registry.Host) (reg
 			left.Leases = append(left.Leases, l)
 		}
 	}
-	if h.Node == "" {
-		return left, nil
-	}
 	opts, cancel := c.query(ctx, read{consistent: true})
 	defer cancel()
 	sessions, _, err := c.api.Session().List(opts)
@@ -46,7 +43,8 @@ func (c *Client) Left(ctx context.Context, network string, h registry.Host) (reg
 	}
 	for _, s := range sessions {
 		in, node, ok := strings.Cut(strings.TrimPrefix(s.Name, c.layout.prefix+"/"), "/")
-		if ok && s.Name == c.sessionName(in, node) && node == h.Node && (network == "" || network == in) && !locks[s.ID] {
+		named := ok && h.Node != "" && node == h.Node && s.Name == c.sessionName(in, node) && (network == "" || network == in)
+		if (named || slices.Contains(h.Sessions, s.ID)) && !locks[s.ID] {
 			left.Sessions = append(left.Sessions, s.ID)
 		}
 	}

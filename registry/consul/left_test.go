@@ -93,6 +93,9 @@ func TestLeft(t *testing.T) {
 	if got := of("", registry.Host{NodeID: "id-9", Node: "host-9"}); got != nil {
 		t.Errorf("of nobody: %q", got)
 	}
+	if diff := cmp.Diff([]string{"session one/host-1"}, of("two", registry.Host{Node: "renamed", Sessions: []string{stray}})); diff != "" {
+		t.Errorf("a session of a host with another name by now (-want +got):\n%s", diff)
+	}
 	// A record that lost what it said is known by its lock.
 	pair, _, err = s.admin.KV().Get(s.prefix+"/leases/one/"+registry.SubnetKey(held.Subnet()), nil)
 	if err != nil {
