@@ -1,7 +1,9 @@
 package firewall
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,7 +14,7 @@ import (
 )
 
 // ForwardDrop is a chain of somebody else's that the kernel calls for every
-// forwarded packet and that ends in refusing what it does not know.
+// forwarded packet and that lets no new connection through.
 type ForwardDrop struct {
 	Family string // ip, ip6, or inet for both
 	Table  string
@@ -28,14 +30,12 @@ func (d ForwardDrop) String() string {
 // ForwardDrops lists them, sorted. Rules of leno's in nftables that accept
 // forwarded packets cannot overrule them: an accept ends the chain it stands in,
 // and the kernel goes on with the others of the hook, while a drop is final.
-// Rules of the kind iptables stand inside the chain of that name, before what
-// drops there.
 //
-// It reads nf_tables, hence also what iptables-nft made, but not iptables-legacy.
-// A chain is judged by its policy and its rules without conditions; whether one
-// with conditions lets the packets of a network through before is not known. It
-// needs CAP_NET_ADMIN and looks into the calling thread's network namespace; a
-// kernel without nf_tables has none.
+// It is sure of what it names: a chain in which a rule before may let packets of
+// a network pass, by an accept with conditions or in a chain it leads to, is left
+// out, so an empty answer is no proof. It reads nf_tables without any program,
+// hence not what iptables-legacy has, needs CAP_NET_ADMIN, and looks into the
+// calling thread's network namespace; a kernel without nf_tables has none.
 func ForwardDrops(ctx context.Context) ([]ForwardDrop, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -88,18 +88,20 @@ func (c *nftConn) forwardDrops(out *[]ForwardDrop) error {
 	return nil
 }
 
-// nftRefusal says by what a base chain refuses the packets that no rule with
-// conditions decides about; "" when it lets them pass.
+// nftRefusal says by what a base chain refuses every new connection; "" when it
+// does not, or that is not sure.
 func nftRefusal(policy nftables.ChainPolicy, rules []nftRule) string {
 	for _, r := range rules {
-		switch verdict := nftUnconditional(r); verdict {
-		case "": // goes on
-		case "accept":
-			return ""
-		case "return":
+		verdict, always := nftEnd(r)
+		switch {
+		case verdict == "" || !always && (verdict == "drop" || verdict == "reject"):
+		case verdict == "accept" && nftUnderWay(r):
+		case verdict == "return" && always:
 			return nftRefusal(policy, nil)
-		default:
+		case verdict == "drop" || verdict == "reject":
 			return "rule " + verdict
+		default:
+			return ""
 		}
 	}
 	if policy == nftables.ChainPolicyDrop {
@@ -108,26 +110,57 @@ func nftRefusal(policy nftables.ChainPolicy, rules []nftRule) string {
 	return ""
 }
 
-// nftUnconditional is what a rule does with every packet: "accept", "return",
-// "drop", "reject", or "" for nothing final and for rules with conditions.
-func nftUnconditional(r nftRule) string {
+// nftEnd is what a rule does with packets: "accept", "return", "drop", "reject",
+// "other" for what is not known, or "" for nothing that ends the chain; and
+// whether it does so with all.
+func nftEnd(r nftRule) (verdict string, always bool) {
+	always = true
 	for _, e := range r.exprs {
 		switch e := e.(type) {
 		case *expr.Counter, *expr.Log:
 		case *expr.Verdict:
-			return map[expr.VerdictKind]string{expr.VerdictAccept: "accept", expr.VerdictReturn: "return", expr.VerdictDrop: "drop"}[e.Kind]
-		case *expr.Reject:
-			return "reject"
-		case nftExtension:
-			if e.name == "REJECT" {
-				return "reject"
+			verdict = map[expr.VerdictKind]string{expr.VerdictAccept: "accept", expr.VerdictReturn: "return",
+				expr.VerdictDrop: "drop", expr.VerdictContinue: ""}[e.Kind]
+			if verdict == "" && e.Kind != expr.VerdictContinue {
+				verdict = "other" // into another chain
 			}
-			if e.name != "comment" {
-				return ""
+		case *expr.Reject:
+			verdict = "reject"
+		case nftExtension:
+			switch {
+			case e.target && e.name == "REJECT":
+				verdict = "reject"
+			case e.target:
+				verdict = "other"
+			case e.name != "comment":
+				always = false
+			}
+		case nftUnknown:
+			always = false
+			if e.name != "immediate" { // a verdict map, perhaps; that one is a value
+				verdict = "other"
 			}
 		default:
-			return ""
+			always = false
+		}
+		if verdict != "" {
+			return verdict, always
 		}
 	}
-	return ""
+	return "", always
+}
+
+// nftUnderWay says of a rule that it is only for connections that are under way:
+// its first condition is `ct state established` or the like.
+func nftUnderWay(r nftRule) bool {
+	const isNew = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW)
+	if len(r.exprs) < 3 {
+		return false
+	}
+	state, ok := r.exprs[0].(*expr.Ct)
+	mask, masked := r.exprs[1].(*expr.Bitwise)
+	some, compared := r.exprs[2].(*expr.Cmp)
+	return ok && masked && compared && state.Key == expr.CtKeySTATE && len(mask.Mask) == 4 && len(mask.Xor) == 4 &&
+		binary.NativeEndian.Uint32(mask.Mask)&isNew == 0 && binary.NativeEndian.Uint32(mask.Xor) == 0 &&
+		some.Op == expr.CmpOpNeq && bytes.Equal(some.Data, make([]byte, 4))
 }

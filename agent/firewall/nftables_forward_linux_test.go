@@ -19,18 +19,28 @@ func TestForwardDrops(t *testing.T) {
 		want                  []string
 	}{
 		{"nothing", "", "", nil},
-		{"Docker on iptables-nft", "", `iptables-nft -P FORWARD DROP; iptables-nft -N DOCKER-USER; iptables-nft -A FORWARD -j DOCKER-USER; ip6tables-nft -P FORWARD DROP`,
+		{"iptables-nft, a policy", "", "iptables-nft -P FORWARD DROP; ip6tables-nft -P FORWARD DROP",
 			[]string{"ip filter FORWARD (policy drop)", "ip6 filter FORWARD (policy drop)"}},
-		{"iptables-nft, the last rule", "", `iptables-nft -A FORWARD -i eth7 -j ACCEPT; iptables-nft -A FORWARD -j REJECT --reject-with icmp-host-prohibited
+		{"iptables-nft, the last rule", "", `iptables-nft -A FORWARD -m conntrack --ctstate INVALID -j DROP; iptables-nft -A FORWARD -j REJECT --reject-with icmp-host-prohibited
 			ip6tables-nft -A FORWARD -m comment --comment all -j DROP`, []string{"ip filter FORWARD (rule reject)", "ip6 filter FORWARD (rule drop)"}},
-		{"iptables-nft, conditions alone", "", `iptables-nft -A FORWARD -m conntrack --ctstate INVALID -j DROP; iptables-nft -A FORWARD -p tcp -j REJECT`, nil},
-		{"firewalld", base("inet", "firewalld", "accept", "ct state established,related accept", "ct state invalid drop", "reject with icmpx admin-prohibited"), "",
-			[]string{"inet firewalld f (rule reject)"}},
+		{"iptables-nft, an accept before", "", "iptables-nft -A FORWARD -i eth7 -j ACCEPT; iptables-nft -P FORWARD DROP", nil},
+		{"iptables-nft, conditions alone", "", "iptables-nft -A FORWARD -m conntrack --ctstate INVALID -j DROP; iptables-nft -A FORWARD -p tcp -j REJECT", nil},
+		{"Docker: it leads to other chains", "", "iptables-nft -N DOCKER-USER; iptables-nft -A FORWARD -j DOCKER-USER; iptables-nft -P FORWARD DROP", nil},
+		{"connections under way", base("inet", "t", "drop", "ct state established,related accept", "ct state invalid drop"), "", []string{"inet t f (policy drop)"}},
+		{"new connections", base("inet", "t", "drop", "ct state new,established accept"), "", nil},
+		{"not connections under way", base("inet", "t", "drop", "ct state & established == 0 accept"), "", nil},
+		{"by a map", base("inet", "t", "drop", "ct state vmap { established : accept, new : accept }"), "", nil},
+		{"by a set", base("inet", "t", "drop", "ip saddr { 10.5.0.0/16 } accept"), "", nil},
+		{"something that is not known", base("inet", "t", "drop", "rt classid 7"), "", nil},
+		{"firewalld's end", base("inet", "t", "accept", "ct state invalid drop", "reject with icmpx admin-prohibited"), "", []string{"inet t f (rule reject)"}},
 		{"counted and logged", base("inet", "t", "accept", `counter log prefix "no " drop`), "", []string{"inet t f (rule drop)"}},
 		{"an accept before", base("inet", "t", "drop", "counter accept", "drop"), "", nil},
 		{"a return before", base("inet", "t", "drop", "return", "accept"), "", []string{"inet t f (policy drop)"}},
-		{"conditions alone", base("ip", "t", "accept", "ip saddr 10.0.0.0/8 drop", "tcp dport 22 reject", `iifname "x" accept`), "", nil},
-		{"conditions and a policy", base("ip6", "t", "drop", "ip6 saddr fd00::/8 accept"), "", []string{"ip6 t f (policy drop)"}},
+		{"a return with conditions", base("inet", "t", "accept", "ip saddr 10.0.0.0/8 return", "drop"), "", nil},
+		{"a return with conditions, an accept", base("inet", "t", "drop", "ip saddr 10.0.0.0/8 return", "accept"), "", nil},
+		{"conditions alone", base("ip", "t", "accept", "ip saddr 10.0.0.0/8 drop", "tcp dport 22 reject"), "", nil},
+		{"statements alone", base("ip", "t", "drop", "counter", `iifname "x" log prefix "x"`, "meta mark set 7"), "", []string{"ip t f (policy drop)"}},
+		{"an accept with conditions", base("ip6", "t", "drop", "ip6 saddr fd00::/8 accept"), "", nil},
 		{"ours, and names like it", base("inet", "leno", "drop") + base("ip", "leno", "drop"), "", []string{"ip leno f (policy drop)"}},
 		{"other hooks and families", `table inet t { chain i { type filter hook input priority 0; policy drop; }; chain f { drop; }; }
 			table bridge b { chain f { type filter hook forward priority 0; policy drop; }; }

@@ -47,7 +47,8 @@ type nftUnknown struct {
 // nftExtension stands for a match or target of iptables-nft.
 type nftExtension struct {
 	expr.Any
-	name string
+	name   string
+	target bool
 }
 
 // nftExpression reads one expression, of the kinds that stand in rules of ours
@@ -86,8 +87,10 @@ func nftExpression(family byte, element []byte) expr.Any {
 		e = &expr.Log{}
 	case "reject":
 		e = &expr.Reject{}
+	case "ct":
+		e = &expr.Ct{}
 	case "match", "target":
-		return nftExtensionOf(data)
+		return nftExtensionOf(data, name == "target")
 	case "immediate":
 		return nftVerdictOf(data)
 	}
@@ -99,8 +102,8 @@ func nftExpression(family byte, element []byte) expr.Any {
 
 // nftExtensionOf reads an extension's name alone: what follows has a form of its
 // own for each.
-func nftExtensionOf(data []byte) expr.Any {
-	var out nftExtension
+func nftExtensionOf(data []byte, target bool) expr.Any {
+	out := nftExtension{target: target}
 	err := nftEach(data, func(extension *netlink.AttributeDecoder) {
 		if extension.Type() == unix.NFTA_MATCH_NAME { // the same as NFTA_TARGET_NAME
 			out.name = extension.String()
