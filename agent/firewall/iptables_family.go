@@ -91,29 +91,27 @@ func (f *iptablesFamily) program(ctx context.Context) (p program, preferred bool
 }
 
 // apply returns the tables written. While no rule is wanted, a program that is
-// missing or cannot work here (a kernel without IPv6) is as good as one that
-// lists nothing.
+// missing or cannot work here (a kernel without IPv6) is an error only if it left
+// rules of ours behind that cannot go without it.
 func (f *iptablesFamily) apply(ctx context.Context, want rules) (written []string, err error) {
 	needed := !want.empty()
 	if !needed && (f.clean || f.variant == variantLegacy && !slices.ContainsFunc(legacyTables(f.v6), ours)) {
 		return nil, nil
 	}
-	p, _, err := f.program(ctx)
-	if err != nil {
-		if !needed {
-			return nil, nil
-		}
-		return nil, err
-	}
 	number := f.number() // before the listing: what happens after it must show
 	f.agreed = 0
-	tables, err := list(ctx, p.path)
-	if err != nil && !needed && ctx.Err() == nil {
-		f.logger.Debug("cannot look for leftover firewall rules", "command", p.path, "error", err)
-		return nil, nil
+	var tables map[string]table
+	p, _, err := f.program(ctx)
+	if err == nil {
+		tables, err = list(ctx, p.path)
 	}
-	if err != nil {
+	switch {
+	case err != nil && (needed || ctx.Err() != nil):
 		return nil, err
+	case err != nil:
+		written, err = f.removeWithout(err)
+		f.clean = err == nil
+		return written, err
 	}
 	var errs []error
 	for _, name := range tableNames() {

@@ -150,7 +150,7 @@ func (s scripts) put(name, text string) {
 // A failing or half-answering program changes nothing, and what it says is in
 // the error.
 func TestBrokenProgram(t *testing.T) {
-	s := newScripts(t)
+	ns, s := nstest.New(t), newScripts(t)
 	log := filepath.Join(s.dir, "log")
 	i := forced(variantNFT)
 	i.families = i.families[:1]
@@ -176,14 +176,16 @@ func TestBrokenProgram(t *testing.T) {
 			s.put("ipt-nft", tt.version)
 			s.put("ipt-nft-save", tt.save)
 			s.put("ipt-nft-restore", "echo written >> "+log+"; "+tt.restore)
-			_, err := fw.Apply(t.Context(), state)
+			var err error
+			ns.Do(func() { _, err = fw.Apply(t.Context(), state) })
 			if err == nil || !strings.Contains(err.Error(), tt.want) || tt.is != nil && !errors.Is(err, tt.is) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
 			if _, err := os.Stat(log); tt.restore == "" && !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("rules were written: %v", err)
 			}
-			if _, err := fw.Apply(t.Context(), State{}); err != nil {
+			ns.Do(func() { _, err = fw.Apply(t.Context(), State{}) })
+			if err != nil {
 				t.Errorf("nothing wanted: %v", err)
 			}
 		})

@@ -42,46 +42,62 @@ func layoutOf(v6 bool) layout {
 }
 
 // fingerprint is a number that is another one when the rules of the legacy tables
-// of ours are. Tables that do not exist are not asked for, for that would make
-// them. The seed is one for all calls that are compared.
+// of ours are. The seed is one for all calls that are compared.
 func fingerprint(v6 bool, seed maphash.Seed) (uint64, error) {
 	l := layoutOf(v6)
 	var hash maphash.Hash
 	hash.SetSeed(seed)
+	err := eachLegacy(v6, func(name string, entries []byte) error {
+		_, _ = hash.WriteString(name) // never fails
+		return l.mask(entries, &hash)
+	})
+	return hash.Sum64(), err
+}
+
+// eachLegacy calls f with the entries of each legacy table of ours. Tables that do
+// not exist are not asked for, for that would make them.
+func eachLegacy(v6 bool, f func(name string, entries []byte) error) error {
+	exist := legacyTables(v6)
+	if !slices.ContainsFunc(exist, ours) {
+		return nil
+	}
+	l := layoutOf(v6)
 	fd, err := unix.Socket(l.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return 0, fmt.Errorf("look at legacy tables: %w", err)
+		return fmt.Errorf("look at legacy tables: %w", err)
 	}
 	defer func() { _ = unix.Close(fd) }() // nothing was written to it
-	exist := legacyTables(v6)
 	for _, name := range tableNames() {
 		if !slices.Contains(exist, name) {
 			continue
 		}
-		_, _ = hash.WriteString(name) // never fails
-		if err := l.read(fd, name, &hash); err != nil {
-			return 0, fmt.Errorf("look at legacy table %s: %w", name, err)
+		entries, err := l.entries(fd, name)
+		if err != nil {
+			return fmt.Errorf("look at legacy table %s: %w", name, err)
+		}
+		if err := f(name, entries); err != nil {
+			return err
 		}
 	}
-	return hash.Sum64(), nil
+	return nil
 }
 
-// read adds one table to the hash. It may be replaced by a larger one while it is
-// read, which is an error of a moment.
-func (l layout) read(fd int, name string, hash *maphash.Hash) error {
+// entries reads one table. It may be replaced by a larger one while it is read,
+// which is an error of a moment.
+func (l layout) entries(fd int, name string) ([]byte, error) {
 	info := make([]byte, infoLen)
 	copy(info, name)
 	if err := getsockopt(fd, l.level, optionInfo, info); err != nil {
-		return err
+		return nil, err
 	}
 	size := binary.NativeEndian.Uint32(info[infoSize:])
 	entries := make([]byte, entriesHead+int(size))
 	copy(entries, name)
 	binary.NativeEndian.PutUint32(entries[tableNameLen:], size)
 	if err := getsockopt(fd, l.level, optionEntries, entries); err != nil {
-		return err
+		return nil, err
 	}
-	return l.mask(entries[entriesHead:], hash)
+	return entries[entriesHead:], nil
 }
 
 var errLayout = errors.New("entries are not as expected")

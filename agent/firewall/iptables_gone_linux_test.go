@@ -1,0 +1,64 @@
+package firewall
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
+
+// uninstalled is a kind whose programs are not there any more.
+func uninstalled(variant string) *iptables {
+	i := newIPTables(hclog.NewNullLogger(), variant)
+	for _, f := range i.families {
+		f.command = "is-not-here-" + f.command
+	}
+	return i
+}
+
+// What iptables-nft left goes without it, others' rules stay.
+func TestUninstalledNFT(t *testing.T) {
+	ns, h := nstest.New(t), iptablesHarness(variantNFT)
+	ns.Sh(h.foreign)
+	before := h.saved(ns)
+	apply(t, ns, h.only(), two(), 4)
+	gone := onlyOf(uninstalled(variantNFT))
+	apply(t, ns, gone, nil, 4)
+	if diff := cmp.Diff(before, h.saved(ns)); diff != "" {
+		t.Errorf("not as before (-want +got):\n%s", diff)
+	}
+	apply(t, ns, gone, nil, 0)
+}
+
+// What iptables-legacy left stays until its program is there again, and is told.
+func TestUninstalledLegacy(t *testing.T) {
+	ns, h := nstest.New(t), iptablesHarness(variantLegacy)
+	fw := New(hclog.NewNullLogger())
+	fw.appliers = []applier{uninstalled(variantLegacy), newNFTables(hclog.NewNullLogger())}
+	networks := State{RandomFully: true, Networks: two()}
+	ns.Sh("iptables-legacy -t nat -A POSTROUTING -j RETURN; iptables-legacy -A FORWARD -j ACCEPT") // others'
+	ns.Do(func() {
+		if report, err := fw.Apply(t.Context(), networks); err != nil || report.Leftover != nil || report.Choice.Kind != kindNFTables {
+			t.Errorf("nothing of ours: %+v, %v", report, err)
+		}
+	})
+	fw = New(hclog.NewNullLogger())
+	fw.appliers = []applier{uninstalled(variantLegacy), newNFTables(hclog.NewNullLogger())}
+	apply(t, ns, h.only(), two(), 4)
+	ns.Do(func() {
+		report, err := fw.Apply(t.Context(), networks)
+		if err != nil || !errors.Is(report.Leftover, ErrNotInstalled) || !strings.Contains(report.Leftover.Error(), "rules of iptables-legacy stay: IPv4 firewall: table nat has chains of ours") {
+			t.Errorf("got %+v, %v", report, err)
+		}
+	})
+	apply(t, ns, h.only(), nil, 4) // it is there again
+	ns.Do(func() {
+		if report, err := fw.Apply(t.Context(), networks); err != nil || report.Leftover != nil {
+			t.Errorf("it has gone: %+v, %v", report, err)
+		}
+	})
+}
