@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -21,16 +22,14 @@ type expectation struct {
 	none  chan struct{} // closed when no network is left, nil when none ever was
 }
 
-func (e *expectation) expect(names []string) {
+// expect adds a network.
+func (e *expectation) expect(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(names) == 0 {
-		return
+	if len(e.names) == 0 {
+		e.names, e.none = map[string]bool{}, make(chan struct{})
 	}
-	e.names, e.none = map[string]bool{}, make(chan struct{})
-	for _, name := range names {
-		e.names[name] = true
-	}
+	e.names[name] = true
 }
 
 // meet says that a network has told what it wants, or that it wants nothing.
@@ -76,19 +75,28 @@ func (e *expectation) wait(ctx context.Context) {
 	}
 }
 
-// expectRules finds the networks of this configuration that stand in the kernel
-// without a state file that tells of their rules.
+// watchedNetworks stands in an expectation for those that watch_networks joins,
+// before the store has told which there are. No network has this name.
+const watchedNetworks = ""
+
+// expectRules expects the networks that stand in the kernel without a state file
+// that tells of their rules: those of this configuration, and, where the whole
+// state directory was lost, those that join is to find in the store.
 func (a *Agent) expectRules(ctx context.Context) {
 	c := a.current()
-	var names []string
 	for _, local := range c.Networks {
-		if before, err := loadSaved(c.DataDir, local.Name); err == nil && len(before.Subnets) > 0 {
-			continue
-		}
-		found, err := a.env.remains(ctx, backend.LinkName(local.Name), poolsOf(local))
-		if err == nil && !found.nothing() {
-			names = append(names, local.Name)
-		}
+		a.expectRulesOf(ctx, local.Name, poolsOf(local))
 	}
-	a.env.firewall.expected.expect(names)
+	if c.WatchNetworks && a.env.id.nodeID == "" {
+		a.env.firewall.expected.expect(watchedNetworks)
+	}
+}
+
+func (a *Agent) expectRulesOf(ctx context.Context, name string, pools []netip.Prefix) {
+	if before, err := loadSaved(a.current().DataDir, name); err == nil && len(before.Subnets) > 0 {
+		return
+	}
+	if found, err := a.env.remains(ctx, backend.LinkName(name), pools); err == nil && !found.nothing() {
+		a.env.firewall.expected.expect(name)
+	}
 }

@@ -16,7 +16,7 @@ import (
 // that is ready does not take the other's rules away, but where the other does
 // not come it does not wait for ever.
 func TestFirewallExpects(t *testing.T) {
-	for _, lost := range []string{"n", "both"} {
+	for _, lost := range []string{"n", "both", "both, without blocks"} {
 		t.Run(lost, func(t *testing.T) {
 			t.Parallel()
 			a := newHost(t, memory.New(), "a")
@@ -28,11 +28,16 @@ func TestFirewallExpects(t *testing.T) {
 			must(t, a.stop())
 			began := len(a.wall.names())
 			must(t, os.Remove(savedPath(a.config.DataDir, "n")))
-			if lost == "both" {
+			if lost != "n" {
 				must(t, os.RemoveAll(a.config.DataDir))
 			}
+			if lost == "both, without blocks" {
+				a.config.Networks, a.config.WatchNetworks, a.config.AllowedNetworks = nil, true, []string{"*"}
+			}
 			a.remains = Remains{Routes: 1, Refuses: true}
-			a.start().ready()
+			a.start()
+			a.more("writes of the firewall", began, func() int { return len(a.wall.names()) })
+			a.ready()
 			for _, names := range a.wall.names()[began:] {
 				if names != "m n" {
 					t.Errorf("firewall of %q alone", names)
@@ -53,7 +58,8 @@ func TestExpectation(t *testing.T) {
 		if got := waited(t.Context()); got != 0 {
 			t.Errorf("waited %s for nobody", got)
 		}
-		e.expect([]string{"a", "b"})
+		e.expect("a")
+		e.expect("b")
 		e.meet("x")
 		e.meet("a")
 		go func() {
@@ -64,7 +70,7 @@ func TestExpectation(t *testing.T) {
 			t.Errorf("waited %s for one that came after a second", got)
 		}
 		e.meet("b")
-		e.expect([]string{"c"})
+		e.expect("c")
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		if got := waited(ended); got != 0 {

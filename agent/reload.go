@@ -155,6 +155,12 @@ func (a *Agent) join(ctx context.Context) {
 		return
 	}
 	for _, n := range known.set.Networks {
+		if _, runs := a.runner(n.Name); !runs && a.watched(n.Name) {
+			a.expectRulesOf(ctx, n.Name, n.Plan.Prefixes())
+		}
+	}
+	a.env.firewall.expected.meet(watchedNetworks)
+	for _, n := range known.set.Networks {
 		local, ok := a.wanted(n.Name)
 		if !ok {
 			continue
