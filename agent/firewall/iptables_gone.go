@@ -1,7 +1,6 @@
 package firewall
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,7 +23,7 @@ func (f *iptablesFamily) removeWithout(why error) (written []string, err error) 
 		return f.removeNFT()
 	}
 	err = eachLegacy(f.v6, func(name string, entries []byte) error {
-		if bytes.Contains(entries, []byte(ownPrefix)) {
+		if holdsOurs(entries) {
 			return fmt.Errorf("table %s has chains of ours: %w", name, why)
 		}
 		return nil

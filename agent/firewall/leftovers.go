@@ -5,10 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/hashicorp/go-hclog"
 )
 
 // Leftover is what is ours in one table of the kernel's.
@@ -32,14 +33,21 @@ func (l Leftover) Remove(ctx context.Context) error {
 // Leftovers finds what is ours in the kernel, whichever variant of which program
 // made it and whenever: chains and their jumps, and tables of nftables. With a
 // network it finds that network's rules, and a chain or table that has no others.
-// An iptables that is not installed made nothing. It goes on past a program that
-// fails and joins the errors. Programs are started from the calling thread, hence
-// in its network namespace.
+// It goes on past a program that fails, and joins the errors: ErrNotInstalled where
+// rules of ours are that only a program could remove that is gone. Programs are
+// started from the calling thread, hence in its network namespace.
 func Leftovers(ctx context.Context, network string) ([]Leftover, error) {
 	var out []Leftover
 	var errs []error
 	for _, command := range []string{"iptables", "ip6tables"} {
-		for _, path := range variantsOf(ctx, command) {
+		variants := variantsOf(ctx, command)
+		for _, variant := range []string{variantLegacy, variantNFT} {
+			path, ok := variants[variant]
+			if !ok {
+				l, err := leftWithout(command, variant, network)
+				out, errs = append(out, l...), append(errs, err)
+				continue
+			}
 			tables, err := list(ctx, path)
 			if err != nil && !unsupported(err) {
 				errs = append(errs, err)
@@ -59,27 +67,44 @@ func Leftovers(ctx context.Context, network string) ([]Leftover, error) {
 	return append(out, found...), errors.Join(append(errs, err)...)
 }
 
-// variantsOf is the paths of the programs for one family, each variant once: the
-// kernel keeps the rules of one where the other does not see them.
-func variantsOf(ctx context.Context, command string) (paths []string) {
-	have := map[string]bool{}
-	for _, variant := range []string{"legacy", "nft"} {
-		if path, err := exec.LookPath(command + "-" + variant); err == nil {
-			paths, have[variant] = append(paths, path), true
+// variantsOf is the programs for one family by their variants: the kernel keeps
+// the rules of one where the other does not see them.
+func variantsOf(ctx context.Context, command string) map[string]string {
+	out := map[string]string{}
+	if path, _ := locate(command); path != "" {
+		if v, err := askVersion(ctx, path); err == nil {
+			out[v.variant] = path
 		}
 	}
-	path, err := exec.LookPath(command)
-	if err != nil {
-		return paths
+	for _, variant := range []string{variantLegacy, variantNFT} {
+		if path, _ := locate(command + "-" + variant); path != "" {
+			out[variant] = path
+		}
 	}
-	variant := "legacy" // which is all there was before it said so
-	if version, err := run(ctx, "", path, "--version"); err == nil && strings.Contains(version, "nf_tables") {
-		variant = "nft"
+	return out
+}
+
+// leftWithout is what a program made that is gone. Of one network nobody can tell
+// its rules, and a legacy table nobody can write, without it.
+func leftWithout(command, variant, network string) ([]Leftover, error) {
+	f := newIPTablesFamily(hclog.NewNullLogger(), variant, command == "ip6tables")
+	why := fmt.Errorf("%w: %s", ErrNotInstalled, f.named())
+	if variant == variantLegacy {
+		_, err := f.removeWithout(why) // which only looks
+		return nil, err
 	}
-	if !have[variant] {
-		paths = append(paths, path)
+	tables, err := nftHolds(f.v6)
+	if len(tables) == 0 {
+		return nil, err
 	}
-	return paths
+	if network != "" {
+		return nil, fmt.Errorf("table %s has chains of ours: %w", tables[0], why)
+	}
+	return []Leftover{{Program: "nft", Table: command + " " + strings.Join(tables, ", "), Parts: []string{"chains " + ownPrefix + "…"},
+		remove: func(context.Context) error {
+			_, err := f.removeNFT()
+			return err
+		}}}, nil
 }
 
 // unsupported says of a program's error that the kernel has not what it works on,

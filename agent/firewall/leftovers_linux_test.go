@@ -1,6 +1,9 @@
 package firewall
 
 import (
+	"errors"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -145,5 +148,50 @@ func TestLeftoversOfANetwork(t *testing.T) {
 	removeAll(t, ns, "b-2.x")
 	if diff := cmp.Diff(empty, everything(ns)); diff != "" {
 		t.Errorf("without both (-want +got):\n%s", diff)
+	}
+}
+
+// TestLeftoversWithoutTheirPrograms go where that is possible, and are told of where
+// it is not.
+func TestLeftoversWithoutTheirPrograms(t *testing.T) {
+	for _, variant := range []string{"legacy", "nft"} {
+		t.Run(variant, func(t *testing.T) {
+			ns := nstest.New(t)
+			strangers(ns)
+			shell, err := exec.LookPath("sh")
+			if err != nil {
+				t.Fatal(err)
+			}
+			program, err := exec.LookPath("ip6tables-" + variant)
+			if err != nil {
+				t.Fatal(err)
+			}
+			empty := t.TempDir()
+			if err := os.Symlink(shell, empty+"/sh"); err != nil {
+				t.Fatal(err)
+			}
+			t.Setenv("PATH", empty)
+			look := func() error {
+				var err error
+				ns.Do(func() { _, err = Leftovers(t.Context(), "") })
+				return err
+			}
+			if err := look(); err != nil {
+				t.Errorf("of others: %v", err)
+			}
+			ns.Sh(program + " -t nat -N LENO-X")
+			if variant == "nft" {
+				if got := removeAll(t, ns, ""); !slices.Equal(got, []string{"nft ip6tables nat: chains LENO-…"}) {
+					t.Errorf("removed %q", got)
+				}
+				if got := ns.Sh(program + "-save"); strings.Contains(got, "LENO-X") || !strings.Contains(got, "THEIRS") {
+					t.Errorf("after removing there is\n%s", got)
+				}
+				return
+			}
+			if err := look(); !errors.Is(err, ErrNotInstalled) || !strings.Contains(err.Error(), "ip6tables-"+variant) {
+				t.Errorf("of ours: %v", err)
+			}
+		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -36,10 +37,36 @@ func leftTables(network string) (out []Leftover, err error) {
 			return nil
 		})
 	})
-	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) {
-		return nil, nil // a kernel without nf_tables
+	if nftMissing(err) {
+		return nil, nil
 	}
 	return out, err
+}
+
+// nftMissing says of an error that the kernel has no nf_tables.
+func nftMissing(err error) bool {
+	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL)
+}
+
+// nftHolds is the tables in which chains are as iptables-nft makes ours.
+func nftHolds(v6 bool) (tables []string, err error) {
+	family := nftables.TableFamilyIPv4
+	if v6 {
+		family = nftables.TableFamilyIPv6
+	}
+	err = nftTransaction(func(c *nftConn) error {
+		_, own, err := ownOfPrograms(c, family)
+		for _, chain := range own {
+			if !slices.Contains(tables, chain.Table.Name) {
+				tables = append(tables, chain.Table.Name)
+			}
+		}
+		return err
+	})
+	if nftMissing(err) {
+		return nil, nil
+	}
+	return tables, err
 }
 
 // nftTransaction opens a connection for one call.

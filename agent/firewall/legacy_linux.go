@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -99,6 +100,10 @@ func (l layout) entries(fd int, name string) ([]byte, error) {
 	}
 	return entries[entriesHead:], nil
 }
+
+// holdsOurs says whether one of the chains is ours. Each begins with an entry that
+// holds its name behind a zero (struct xt_error_target).
+func holdsOurs(entries []byte) bool { return bytes.Contains(entries, []byte("\x00"+ownPrefix)) }
 
 var errLayout = errors.New("entries are not as expected")
 
