@@ -48,6 +48,10 @@ type Options struct {
 	// asks.
 	EnsureForwarding func(a netip.Addr, links []string, set bool) (Forwarding, error)
 
+	// Obstacles finds rules of other programs that are in the way of containers'
+	// packets; silent says that they may change without the kernel telling.
+	Obstacles func(ctx context.Context, crossings []firewall.Crossing) (found []firewall.Obstacle, silent bool, err error)
+
 	// Remains is what the kernel has of a network's datapath.
 	Remains func(ctx context.Context, link string, pools []netip.Prefix) (Remains, error)
 
@@ -66,6 +70,7 @@ type environment struct {
 	contact    *contact
 	health     *health
 	firewall   *firewallKeeper
+	foreign    *foreignRules
 	pools      *poolClaims
 	processors *processors
 	networks   *published[networkSet]
@@ -163,6 +168,9 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	if o.EnsureForwarding == nil {
 		o.EnsureForwarding = ensureForwarding
 	}
+	if o.Obstacles == nil {
+		o.Obstacles = firewall.Obstacles
+	}
 	if o.WatchedNetwork == nil {
 		o.WatchedNetwork = config.WatchedNetwork
 	}
@@ -181,6 +189,8 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding, remains: o.Remains,
 	}
 	a.env.firewall = newFirewallKeeper(o.Firewall, c.Firewall, a.log, a.env.health)
+	a.env.foreign = newForeignRules(o, a.env.health)
+	a.env.firewall.told = a.env.foreign.stir
 	a.records = newRecordBoard(a.log, func(status, reason string) { a.env.health.set("", checkRecords, status, reason) })
 	a.env.health.set("", checkNode, api.Critical, "starting")
 	return a, nil
@@ -223,6 +233,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	g.Go(func() error { return a.watchNetworks(ctx) })
 	g.Go(func() error { return a.watchKernel(ctx) })
 	g.Go(func() error { return a.env.firewall.run(ctx) })
+	g.Go(func() error { return a.env.foreign.run(ctx) })
 	g.Go(func() error { return a.notifySystemd(ctx) })
 	g.Go(func() error { return a.supervise(ctx, listener.Addr()) })
 	err = g.Wait()

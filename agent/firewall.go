@@ -40,6 +40,7 @@ type firewallKeeper struct {
 	stirred  chan struct{} // receives one value for any number of changes
 	applies  chan struct{} // receives one value for any number of calls of apply
 	expected expectation
+	told     func() // of each change of nf_tables; nil for nobody
 
 	mu      sync.Mutex
 	config  config.Firewall

@@ -45,6 +45,9 @@ func (k *firewallKeeper) watch(ctx context.Context) error {
 		err := k.rules.Watch(ctx, func() {
 			k.faults.end(name)
 			poke(k.stirred)
+			if k.told != nil {
+				k.told()
+			}
 		})
 		if ctx.Err() != nil {
 			return ctx.Err()

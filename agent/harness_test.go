@@ -38,6 +38,7 @@ type host struct {
 	goneFor  time.Duration // the agent's, if not 0
 	recorder *recorder
 	wall     *wall
+	others   *others
 	pace     pace
 	quiet    bool // no log
 	said     lines
@@ -72,7 +73,7 @@ func newHost(t *testing.T, store *memory.Store, name string) *host {
 		Backend: &config.Backend{Type: "recorder"}, SubnetFile: filepath.Join(dir, "n.env"),
 	}}
 	h := &host{t: t, name: name, config: c, store: store, registry: newOutage(store.Client()),
-		recorder: newRecorder(), wall: &wall{}, pace: quick(),
+		recorder: newRecorder(), wall: &wall{}, others: &others{}, pace: quick(),
 		place: underlay.Choice{Interface: "eth0", Index: 2, MTU: 1500, Reason: "test",
 			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, name[len(name)-1]})}}}
 	client, err := api.New(api.Config{Address: c.HTTP.Address, HTTPClient: &http.Client{Timeout: 10 * time.Second}})
@@ -105,7 +106,7 @@ func (h *host) build() *Agent {
 	}
 	a, err := New(h.config, Options{
 		Logger: hclog.New(&hclog.LoggerOptions{Name: h.name, Level: hclog.Trace, Output: log}), Version: "test",
-		Registry: reg, RegistryName: "memory", Firewall: h.wall,
+		Registry: reg, RegistryName: "memory", Firewall: h.wall, Obstacles: h.others.find,
 		Backends:         map[string]backend.Type{"recorder": h.recorder.kind("recorder"), "other": h.recorder.kind("other")},
 		EnsureForwarding: func(netip.Addr, []string, bool) (Forwarding, error) { return Forwarding{}, nil },
 		WatchedNetwork: func(name string) config.Network {

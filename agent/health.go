@@ -10,19 +10,20 @@ import (
 
 // The named checks. Every one stands for something that can be wrong alone.
 const (
-	checkRegistry   = "registry"    // the store answers (of the agent)
-	checkNode       = "node"        // this host has a name (of the agent)
-	checkFirewall   = "firewall"    // rules are in place
-	checkNetwork    = "network"     // the definition is there and usable
-	checkUnderlay   = "underlay"    // a device and address between hosts
-	checkLease      = "lease"       // held and renewed in time
-	checkConflict   = "conflict"    // nobody else has our name, address or subnet
-	checkSnapshot   = "snapshot"    // leases of all hosts are known and fresh
-	checkRecords    = "records"     // every record could be used
-	checkDatapath   = "datapath"    // the last Apply succeeded
-	checkForwarding = "forwarding"  // the kernel forwards packets
-	checkSubnetFile = "subnet_file" // written
-	checkDataDir    = "data_dir"    // what the next process needs is written down
+	checkRegistry     = "registry"      // the store answers (of the agent)
+	checkNode         = "node"          // this host has a name (of the agent)
+	checkFirewall     = "firewall"      // rules are in place
+	checkNetwork      = "network"       // the definition is there and usable
+	checkUnderlay     = "underlay"      // a device and address between hosts
+	checkLease        = "lease"         // held and renewed in time
+	checkConflict     = "conflict"      // nobody else has our name, address or subnet
+	checkSnapshot     = "snapshot"      // leases of all hosts are known and fresh
+	checkRecords      = "records"       // every record could be used
+	checkDatapath     = "datapath"      // the last Apply succeeded
+	checkForeignRules = "foreign_rules" // no rule of another program is in the way
+	checkForwarding   = "forwarding"    // the kernel forwards packets
+	checkSubnetFile   = "subnet_file"   // written
+	checkDataDir      = "data_dir"      // what the next process needs is written down
 )
 
 // health is the board that all parts of an agent write their checks on. Safe

@@ -110,6 +110,7 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 	} else if broken == nil {
 		errs = append(errs, r.removeSaved(here, before))
 	}
+	r.env.foreign.drop(r.local.Name)
 	errs = append(errs, r.env.firewall.drop(here, r.local.Name))
 	errs = append(errs, r.removeFiles(before))
 	if lease.Session != "" && reg != nil {

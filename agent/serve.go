@@ -41,7 +41,9 @@ func (r *runner) protect(ctx context.Context, n registry.Network, s backend.Stat
 		return nil // no datapath, nothing to forward
 	}
 	wishes := firewallNetwork(r.local, n.Plan.Prefixes(), s.Subnets)
-	if err := r.env.firewall.put(ctx, wishes); err != nil && !dispensable(wishes, err) {
+	err := r.env.firewall.put(ctx, wishes)
+	r.env.foreign.put(crossing(n, wishes, s))
+	if err != nil && !dispensable(wishes, err) {
 		return err
 	}
 	return nil

@@ -3,6 +3,7 @@ package backend
 import (
 	"crypto/sha256"
 	"encoding/base32"
+	"encoding/json"
 	"strings"
 )
 
@@ -29,4 +30,25 @@ func LinkName(network string) string {
 	sum := sha256.Sum256([]byte(network))
 	hash := strings.ToLower(base32.HexEncoding.EncodeToString(sum[:]))[:5]
 	return LinkPrefix + network[:4] + "~" + hash
+}
+
+// Arrivals are the devices by which packets of other hosts for this host's
+// containers come, with a backend of that type and options: the network's own;
+// where backends route them plainly, the device between hosts. underlay is that
+// one's name, "" when it is not known. Pure.
+func Arrivals(network, kind string, options json.RawMessage, underlay string) []string {
+	var o struct {
+		DirectRouting bool `json:"direct_routing"`
+	}
+	_ = json.Unmarshal(options, &o) // broken options are reported where they are used
+	switch own := LinkName(network); {
+	case underlay == "":
+		return []string{own}
+	case kind == "host-gw":
+		return []string{underlay}
+	case o.DirectRouting:
+		return []string{own, underlay}
+	default:
+		return []string{own}
+	}
 }

@@ -1,7 +1,9 @@
 package backend
 
 import (
+	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -32,5 +34,20 @@ func TestLinkNamesFitAndDiffer(t *testing.T) {
 			t.Fatalf("%q and %q share %q", network, other, link)
 		}
 		seen[link] = network
+	}
+}
+
+func TestArrivals(t *testing.T) {
+	for _, tt := range []struct{ kind, options, underlay, want string }{
+		{"vxlan", `{"type":"vxlan","vni":1}`, "eth0", "leno-default"},
+		{"vxlan", `{"direct_routing":true}`, "eth0", "leno-default eth0"},
+		{"vxlan", `{"direct_routing":true}`, "", "leno-default"},
+		{"udp", ``, "eth0", "leno-default"},
+		{"host-gw", `{}`, "eth0", "eth0"},
+		{"host-gw", `{}`, "", "leno-default"},
+	} {
+		if got := strings.Join(Arrivals("default", tt.kind, json.RawMessage(tt.options), tt.underlay), " "); got != tt.want {
+			t.Errorf("%+v: %s", tt, got)
+		}
 	}
 }

@@ -2,7 +2,6 @@ package command
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -170,7 +169,7 @@ func (o *dockerOpts) known(ctx context.Context) (out []subnetSource, err error) 
 		list, err := c.Networks(ctx)
 		for _, n := range list.Networks {
 			if n.Local != nil {
-				out = append(out, subnetSource{n.Name, n.Local.SubnetFile, arrivals(n), n.Local.State})
+				out = append(out, subnetSource{n.Name, n.Local.SubnetFile, backend.Arrivals(n.Name, n.Local.Backend, n.Backend, n.Local.Underlay.Interface), n.Local.State})
 			}
 		}
 		return err
@@ -188,22 +187,4 @@ func (o *dockerOpts) known(ctx context.Context) (out []subnetSource, err error) 
 		out = append(out, subnetSource{name: name, path: path, interfaces: []string{backend.LinkName(name)}})
 	}
 	return out, err
-}
-
-// arrivals are the devices by which packets of other hosts arrive: the network's
-// own; where they are routed between the hosts' own addresses, the one between
-// hosts.
-func arrivals(n api.Network) []string {
-	var b struct {
-		DirectRouting bool `json:"direct_routing"`
-	}
-	_ = json.Unmarshal(n.Backend, &b) // the agent's own words
-	own, between := backend.LinkName(n.Name), n.Local.Underlay.Interface
-	switch {
-	case n.Local.Backend == "host-gw" && between != "":
-		return []string{between}
-	case b.DirectRouting && between != "":
-		return []string{own, between}
-	}
-	return []string{own}
 }

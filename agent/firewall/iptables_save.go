@@ -11,8 +11,9 @@ type arguments []string
 
 // table is one table as iptables-save prints it.
 type table struct {
-	chains []string
-	rules  []arguments
+	chains   []string
+	policies map[string]string // of the chains the kernel asks: ACCEPT or DROP
+	rules    []arguments
 }
 
 // of is the rules of one chain, in order.
@@ -64,7 +65,7 @@ func parseSave(text string) (map[string]table, error) {
 				return nil, fail("a table inside a table")
 			}
 			name, open = line[1:], true
-			tables[name] = table{}
+			tables[name] = table{policies: map[string]string{}}
 			continue
 		case line == "COMMIT":
 			open = false
@@ -72,8 +73,11 @@ func parseSave(text string) (map[string]table, error) {
 		case !open:
 			return nil, fail("outside of a table")
 		case line[0] == ':':
-			chain, _, _ := strings.Cut(line[1:], " ")
+			chain, rest, _ := strings.Cut(line[1:], " ")
 			t.chains = append(t.chains, chain)
+			if policy, _, _ := strings.Cut(rest, " "); policy != "-" {
+				t.policies[chain] = policy
+			}
 		default:
 			words, err := split(line)
 			if err != nil {

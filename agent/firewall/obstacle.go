@@ -1,0 +1,269 @@
+package firewall
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Obstacle is a rule of somebody else that does to packets between containers of
+// two hosts what must not be done: it drops them, or gives them the host's
+// address.
+type Obstacle struct {
+	Network string
+	Where   string // "iptables table raw chain PREROUTING"
+	Rule    string // as its program writes it, or "policy DROP"
+	More    int    // rules like it in the same place
+	Effect  string // what becomes of which packets
+	Advice  string // what to do, for a person
+}
+
+func (o Obstacle) String() string {
+	more := ""
+	if o.More > 0 {
+		more = fmt.Sprintf(" (and %d like it)", o.More)
+	}
+	return fmt.Sprintf("%s: %q%s: %s; %s", o.Where, o.Rule, more, o.Effect, o.Advice)
+}
+
+// flow is the first packets of connections between a container of this host and
+// those of the others: all of them, or as many as a rule narrows them to.
+type flow struct {
+	src, dst netip.Prefix
+	local    netip.Prefix // this host's subnet, which the other end is never in
+	in, out  string       // devices; "" is not known
+	inbound  bool         // from another host
+	// narrowed is by what else than addresses the flow was narrowed: a protocol, a
+	// port.
+	narrowed []string
+}
+
+func (f flow) is6() bool { return f.dst.Addr().Is6() }
+
+// within says whether every packet of f is one of g.
+func (f flow) within(g flow) bool {
+	return covers(g.src, f.src) && covers(g.dst, f.dst) && !slices.ContainsFunc(g.narrowed, func(n string) bool { return !slices.Contains(f.narrowed, n) })
+}
+
+func covers(a, b netip.Prefix) bool { return a.Bits() <= b.Bits() && a.Contains(b.Addr()) }
+
+// answer is which packets of a flow a condition holds for.
+type answer int
+
+const (
+	all    answer = iota
+	some          // those of the narrowed flow
+	none          //
+	unsure        // it cannot be told
+)
+
+// condition is one match of a rule.
+type condition func(f flow) (answer, flow)
+
+// action is what a rule does with what it matches.
+type action int
+
+const (
+	pass       action = iota // goes on with the next rule
+	accepted                 // no more of this base chain
+	dropped                  //
+	translated               // gets another source
+	returned                 // goes back to where the chain was jumped to
+	jump                     //
+	jumpForGood
+	mystery // nobody knows
+)
+
+// line is one rule, whichever program wrote it.
+type line struct {
+	text       string
+	conditions []condition
+	action     action
+	to         string // of jumps
+}
+
+// match is which packets of the flow the rule is for.
+func (l line) match(f flow) (answer, flow) {
+	result := all
+	for _, c := range l.conditions {
+		a, narrower := c(f)
+		switch {
+		case a == none:
+			return none, f
+		case a == some:
+			f = narrower
+		}
+		result = max2(result, a)
+	}
+	return result, f
+}
+
+// max2 is the less certain of two answers that are not none.
+func max2(a, b answer) answer {
+	if a == unsure || b == unsure {
+		return unsure
+	}
+	return max(a, b)
+}
+
+// stage is where in the kernel a base chain is asked.
+type stage int
+
+const (
+	prerouting stage = iota
+	forwarding
+	postrouting
+)
+
+// base is a chain that the kernel asks.
+type base struct {
+	where    string // "iptables table filter chain FORWARD"
+	chain    string
+	hook     stage
+	nat      bool
+	priority int
+	drops    bool // its policy
+	v4, v6   bool // families it is asked for
+	lines    map[string][]line
+}
+
+// found is what a walk through a base chain came upon.
+type found struct {
+	base  base
+	chain string
+	rule  string
+	flow  flow
+	what  action
+	whole bool // all packets of the flow
+}
+
+// walk follows a flow through a base chain.
+type walk struct {
+	base  base
+	flow  flow   // all of it
+	gone  []flow // parts of which nothing is sure: accepted, perhaps, or gone elsewhere
+	found []found
+	depth int
+	work  int  // comparisons made
+	lost  bool // there was too much of it: nothing that comes later is sure
+}
+
+// What bounds a walk. The kernel allows 16 jumps; chains that jump to each other
+// in many ways could be walked through for ever.
+const (
+	deepestWalk = 17
+	longestWalk = 300_000
+)
+
+// run returns what becomes of the flow for sure.
+func (w *walk) run(f flow) []found {
+	w.flow = f
+	if ended := w.chain(w.base.chain, f); !ended && w.base.drops && !w.lost {
+		w.find(w.base.chain, policyDrop, f, dropped)
+	}
+	return w.found
+}
+
+// policyDrop stands for a rule where the chain's policy drops.
+const policyDrop = "policy drop"
+
+func (w *walk) find(chain, rule string, f flow, what action) {
+	w.work += len(w.gone)
+	if !slices.ContainsFunc(w.gone, f.within) {
+		w.found = append(w.found, found{w.base, chain, rule, f, what, w.flow.within(f)})
+	}
+}
+
+// chain says whether all of the flow met its end there.
+func (w *walk) chain(name string, f flow) (ended bool) {
+	w.depth++
+	defer func() { w.depth-- }()
+	for _, l := range w.base.lines[name] {
+		w.work++
+		w.lost = w.lost || w.depth > deepestWalk || w.work > longestWalk
+		if w.lost {
+			return false
+		}
+		a, part := l.match(f)
+		if a == none {
+			continue
+		}
+		switch l.action {
+		case pass:
+			continue
+		case jump, jumpForGood:
+			if w.follow(l, a, part) {
+				return true
+			}
+			if l.action == jump {
+				continue
+			}
+		case dropped, translated:
+			if a == unsure {
+				continue // what drops them later does so for sure
+			}
+			w.find(name, l.text, part, l.action)
+		}
+		if a == all && l.action != mystery {
+			return l.action != returned && l.action != jumpForGood
+		}
+		w.gone = append(w.gone, part) // what comes next is for the rest
+	}
+	return false
+}
+
+// follow walks through the chain that a rule jumps to, and says whether all of
+// the flow ended there. Of a jump that may not be taken nothing is sure.
+func (w *walk) follow(l line, a answer, part flow) (ended bool) {
+	before := len(w.found)
+	ended = w.chain(l.to, part)
+	if a == unsure {
+		w.found = w.found[:before]
+	}
+	if ended && a != all {
+		w.gone = append(w.gone, part)
+	}
+	return ended && a == all
+}
+
+// trace is what the host's rules do to the flow, in the order of the hooks. What
+// a nat chain of ours has settled no later one changes.
+func trace(bases []base, f flow) []found {
+	bases = slices.Clone(bases)
+	slices.SortStableFunc(bases, func(a, b base) int {
+		return cmp.Or(cmp.Compare(a.hook, b.hook), cmp.Compare(a.priority, b.priority))
+	})
+	var out []found
+	for _, b := range bases {
+		if f.is6() && !b.v6 || !f.is6() && !b.v4 || b.nat && (b.hook != postrouting || f.inbound) {
+			continue
+		}
+		at := f
+		if b.hook == prerouting {
+			at.out = "" // not routed yet
+		}
+		for _, found := range (&walk{base: b}).run(at) {
+			if found.what == translated && found.ours() {
+				if found.whole {
+					return out
+				}
+				continue
+			}
+			out = append(out, found)
+		}
+	}
+	return out
+}
+
+// ours says whether the rule is one of leno's.
+func (f found) ours() bool {
+	return strings.HasPrefix(f.chain, ownPrefix) || strings.HasSuffix(f.base.table(), " leno")
+}
+
+// table is where without the chain.
+func (b base) table() string {
+	table, _, _ := strings.Cut(b.where, " chain ")
+	return table
+}

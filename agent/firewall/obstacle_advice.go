@@ -1,0 +1,134 @@
+package firewall
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// obstacles is what the host's rules do to each network's packets. bridges has
+// the device that containers of a subnet are at, where it is known. Pure.
+func obstacles(bases []base, crossings []Crossing, bridges map[netip.Prefix]string) []Obstacle {
+	var out []Obstacle
+	for _, c := range crossings {
+		before := len(out)
+		for _, subnet := range c.Network.Subnets {
+			for _, f := range c.flows(subnet, bridges[subnet]) {
+				for _, found := range trace(bases, f) {
+					if found.reportable() {
+						out = gather(out, before, c.obstacle(found))
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// gather adds one; those that differ only in addresses are counted.
+func gather(list []Obstacle, from int, o Obstacle) []Obstacle {
+	for i := from; i < len(list); i++ {
+		if have := &list[i]; have.Where == o.Where && have.Advice == o.Advice {
+			if have.Rule != o.Rule {
+				have.More++
+			}
+			return list
+		}
+	}
+	return append(list, o)
+}
+
+// flows are the packets between containers of the subnet and other hosts.
+func (c Crossing) flows(subnet netip.Prefix, bridge string) []flow {
+	var out []flow
+	for _, pool := range ofFamily(c.Network.Pools, subnet.Addr().Is6()) {
+		for _, link := range c.Links {
+			out = append(out,
+				flow{src: pool, dst: subnet, local: subnet, in: link, out: bridge, inbound: true},
+				flow{src: subnet, dst: pool, local: subnet, in: bridge, out: link})
+		}
+	}
+	return out
+}
+
+// dockerTable is where Docker keeps its rules with nftables.
+const dockerTable = " docker-bridges"
+
+// direct says that the rule is Docker's against packets for the own addresses of
+// containers, whichever version wrote it:
+//
+//	28.0 to 28.1  -t raw -A PREROUTING -p tcp -d 10.5.34.2 --dport 80 ! -i docker0 -j DROP
+//	from 28.2 on  -t raw -A PREROUTING -d 10.5.34.2 ! -i docker0 -j DROP
+//	nftables      ip daddr 10.5.34.2 iifname != "docker0" counter drop comment "DROP DIRECT ACCESS"
+//
+// (moby: libnetwork/drivers/bridge/port_mapping_linux.go at 28.0 and 28.1, later
+// internal/iptabler/endpoint.go and internal/nftabler/endpoint.go).
+func (f found) direct() bool {
+	return f.what == dropped && f.base.hook == prerouting && f.flow.inbound && f.flow.dst.IsSingleIP() &&
+		(strings.Contains(f.base.where, " table raw ") && strings.Contains(f.rule, "! -i ") || strings.HasSuffix(f.base.table(), dockerTable))
+}
+
+// reportable leaves out what somebody may well have meant: a port or a protocol
+// that is closed. Docker's rules of 28.0 are for ports, too.
+func (f found) reportable() bool {
+	return !f.ours() && (len(f.flow.narrowed) == 0 || f.direct())
+}
+
+func (c Crossing) obstacle(f found) Obstacle {
+	where := f.base.table() + " chain " + f.chain
+	rule := f.rule
+	if rule == policyDrop && strings.HasPrefix(f.base.where, "ip") {
+		rule = "policy DROP"
+	}
+	return Obstacle{Network: c.Network.Name, Where: where, Rule: rule, Effect: f.effect(), Advice: c.advice(f)}
+}
+
+func (f found) effect() string {
+	switch {
+	case f.what == translated:
+		return "containers on other hosts see this host's address instead of the container's"
+	case f.flow.inbound && f.flow.dst.IsSingleIP():
+		return fmt.Sprintf("drops packets of other hosts for the container %s", f.flow.dst.Addr())
+	case f.flow.inbound:
+		return fmt.Sprintf("drops packets of other hosts for containers in %s", f.flow.dst)
+	}
+	return fmt.Sprintf("drops packets of containers in %s for other hosts", f.flow.src)
+}
+
+// advice is what opens the way past the rule.
+func (c Crossing) advice(f found) string {
+	table, trusted := f.base.table(), strings.Join(c.Links, ":")
+	var pools []string // that the chain is asked about
+	for _, p := range c.Network.Pools {
+		if p.Addr().Is6() && f.base.v6 || p.Addr().Is4() && f.base.v4 {
+			pools = append(pools, p.String())
+		}
+	}
+	pool := strings.Join(pools, " and ")
+	docker := strings.HasSuffix(table, dockerTable)
+	switch {
+	case f.what == translated && (docker || strings.Contains(f.rule, "! -o ")):
+		advice := "start dockerd with --ip-masq=false, or make the Docker network with --opt com.docker.network.bridge.enable_ip_masquerade=false " +
+			"(`leno docker-opts` prints both)"
+		if !c.Network.IPMasq {
+			advice += ", and set ip_masq = true in this network's block"
+		}
+		return advice
+	case f.what == translated:
+		return fmt.Sprintf("leave packets from %s to %s out of that rule, or set ip_masq = true in this network's block", f.flow.src, pool)
+	case f.direct():
+		return fmt.Sprintf("start dockerd with --allow-direct-routing (Docker 28.2 and later), or make the Docker network with --opt "+
+			"com.docker.network.bridge.trusted_host_interfaces=%s; before 28.2 start dockerd with DOCKER_INSECURE_NO_IPTABLES_RAW=1 in its "+
+			"environment (`leno docker-opts` prints what the installed version needs)", trusted)
+	case docker:
+		return "only published ports can be reached: make the Docker network with --opt com.docker.network.bridge.gateway_mode_ipv4=nat-unprotected " +
+			"(`leno docker-opts -create` prints the command), or start dockerd with --firewall-backend=iptables"
+	case strings.HasSuffix(table, " firewalld"):
+		return fmt.Sprintf("firewall-cmd --permanent --zone=trusted --add-source=%s && firewall-cmd --reload", strings.Join(pools, " --add-source="))
+	case strings.HasPrefix(f.chain, "ufw"):
+		return fmt.Sprintf("ufw route allow from %s to %s", pool, pool)
+	case f.base.hook == forwarding && strings.HasPrefix(table, "ip") && !c.Network.Forward:
+		return fmt.Sprintf("set forward = true in this network's block, or accept packets from and to %s there", pool)
+	}
+	return fmt.Sprintf("accept packets from and to %s there, before that rule", pool)
+}

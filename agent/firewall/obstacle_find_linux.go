@@ -1,0 +1,96 @@
+package firewall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Crossing is how one network's packets pass this host.
+type Crossing struct {
+	Network Network
+	Links   []string // devices by which packets of other hosts come
+}
+
+// Obstacles finds the rules of others that keep containers of this host and of
+// others from reaching each other, as they stand: in every variant of iptables,
+// and in nftables. It only reads. What it cannot be sure of it does not name, so
+// an empty answer is no proof. silent says that rules stand in iptables-legacy,
+// of whose changes the kernel tells nobody. It goes on past a program that fails
+// and joins the errors; one that is not installed has no rules. Programs are
+// started from the calling thread, hence in its network namespace.
+func Obstacles(ctx context.Context, crossings []Crossing) (found []Obstacle, silent bool, err error) {
+	bases, silent, err := standing(ctx)
+	bridges, listing := bridgesOf(crossings)
+	return obstacles(bases, crossings, bridges), silent, errors.Join(err, listing)
+}
+
+// standing is every base chain of this host that packets between hosts pass.
+func standing(ctx context.Context) (out []base, silent bool, err error) {
+	var errs []error
+	// nft lists what iptables-nft wrote too, as far as it understands it.
+	read := map[string]bool{}
+	for _, of := range []struct{ family, command string }{{"ip", "iptables"}, {"ip6", "ip6tables"}} {
+		for _, path := range variantsOf(ctx, of.command) {
+			tables, err := list(ctx, path)
+			if err != nil && !unsupported(err) {
+				errs = append(errs, err)
+			}
+			bases := iptablesBases(filepath.Base(path), of.family == "ip6", tables)
+			if out = append(out, bases...); strings.HasSuffix(path, "-legacy") {
+				silent = silent || len(tables) > 0
+				continue
+			}
+			for name := range tables {
+				read[of.family+" "+name] = true
+			}
+		}
+	}
+	path, err := exec.LookPath("nft")
+	if err != nil {
+		return out, silent, errors.Join(errs...)
+	}
+	text, err := run(ctx, "", path, "-j", "list", "ruleset")
+	if err == nil {
+		var bases []base
+		bases, err = nftablesBases([]byte(text), func(family, table string) bool { return read[family+" "+table] })
+		out = append(out, bases...)
+	}
+	if err != nil && !unsupported(err) {
+		errs = append(errs, err)
+	}
+	return out, silent, errors.Join(errs...)
+}
+
+// bridgesOf finds the devices that have addresses of the host's subnets: those
+// that containers are at.
+func bridgesOf(crossings []Crossing) (map[netip.Prefix]string, error) {
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	out := map[netip.Prefix]string{}
+	for _, c := range crossings {
+		for _, subnet := range c.Network.Subnets {
+			for _, a := range addrs {
+				ip, ok := netip.AddrFromSlice(a.IP)
+				// The network's own device may have the subnet's first address alone.
+				if ones, _ := a.Mask.Size(); !ok || ones != subnet.Bits() || !subnet.Contains(ip.Unmap()) {
+					continue
+				}
+				link, err := netlink.LinkByIndex(a.LinkIndex)
+				if err == nil && !slices.Contains(c.Links, link.Attrs().Name) {
+					out[subnet] = link.Attrs().Name
+				}
+			}
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,225 @@
+package firewall
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
+
+// obstaclesIn is what Obstacles finds in the namespace.
+func obstaclesIn(t *testing.T, ns *nstest.NS, c Crossing) []Obstacle {
+	t.Helper()
+	var out []Obstacle
+	ns.Do(func() {
+		var err error
+		if out, _, err = Obstacles(t.Context(), []Crossing{c}); err != nil {
+			t.Error(err)
+		}
+	})
+	return out
+}
+
+func addDocker0(ns *nstest.NS) {
+	ns.Sh(`ip link add docker0 type bridge
+		ip addr add 10.5.34.1/24 dev docker0
+		ip -6 addr add fd00:5:0:22::1/64 dev docker0 nodad
+		ip link set docker0 up
+		ip link add leno-default type vxlan id 1 dstport 8472
+		ip addr add 10.5.34.0/32 dev leno-default`)
+}
+
+// nftDocker is what Docker 29 writes with --firewall-backend=nftables for
+// docker0 with a container that publishes port 80 (moby:
+// internal/nftabler/testdata/TestNftabler).
+const nftDocker = `table FAMILY docker-bridges {
+	map filter-forward-in-jumps {
+		type ifname : verdict
+		elements = { "docker0" : jump filter-forward-in__docker0 }
+	}
+	map filter-forward-out-jumps {
+		type ifname : verdict
+		elements = { "docker0" : jump filter-forward-out__docker0 }
+	}
+	map nat-postrouting-out-jumps {
+		type ifname : verdict
+		elements = { "docker0" : jump nat-postrouting-out__docker0 }
+	}
+	chain filter-FORWARD {
+		type filter hook forward priority filter; policy accept;
+		oifname vmap @filter-forward-in-jumps
+		iifname vmap @filter-forward-out-jumps
+	}
+	chain nat-POSTROUTING {
+		type nat hook postrouting priority srcnat; policy accept;
+		iifname vmap @nat-postrouting-out-jumps
+	}
+	chain raw-PREROUTING {
+		type filter hook prerouting priority raw; policy accept;
+		FAMILY daddr CONTAINER iifname != { "docker0" TRUSTED } counter drop comment "DROP DIRECT ACCESS"
+	}
+	chain filter-forward-in__docker0 {
+		ct state established,related counter accept
+		iifname "docker0" counter accept comment "ICC"
+		FAMILY daddr CONTAINER tcp dport 80 counter accept
+		counter drop comment "UNPUBLISHED PORT DROP"
+	}
+	chain filter-forward-out__docker0 {
+		ct state established,related counter accept
+		counter accept comment "OUTGOING"
+	}
+	chain nat-postrouting-out__docker0 {
+		oifname != "docker0" FAMILY saddr SUBNET counter masquerade comment "MASQUERADE"
+	}
+}
+`
+
+func docker29(v6 bool, trusted string) string {
+	words := []string{"FAMILY", "ip", "CONTAINER", "10.5.34.2", "SUBNET", "10.5.34.0/24"}
+	if v6 {
+		words = []string{"FAMILY", "ip6", "CONTAINER", "fd00:5:0:22::2", "SUBNET", "fd00:5:0:22::/64"}
+	}
+	return strings.NewReplacer(append(words, "TRUSTED", trusted)...).Replace(nftDocker)
+}
+
+// A firewall as firewalld lays it out: one base chain that rejects what no zone
+// took.
+const firewalld = `table inet firewalld {
+	chain filter_FORWARD {
+		type filter hook forward priority filter + 10; policy accept;
+		ct state { established, related } accept
+		ct status dnat accept
+		iifname "lo" accept
+		ct state invalid drop
+		jump filter_FORWARD_ZONES
+		reject with icmpx type admin-prohibited
+	}
+	chain filter_FORWARD_ZONES {
+		ZONES
+	}
+	chain filter_FWD_trusted {
+		accept
+	}
+}
+`
+
+func TestObstaclesOfNFTables(t *testing.T) {
+	const (
+		direct   = `nftables table ip docker-bridges chain raw-PREROUTING: ip daddr 10.5.34.2 iifname != "docker0" drop comment "DROP DIRECT ACCESS"`
+		inbound  = `nftables table ip docker-bridges chain filter-forward-in__docker0: drop comment "UNPUBLISHED PORT DROP"`
+		outbound = `nftables table ip docker-bridges chain nat-postrouting-out__docker0: oifname != "docker0" ip saddr 10.5.34.0/24 masquerade comment "MASQUERADE"`
+	)
+	chain := func(rules string) string {
+		return "table inet x {\nset peers { type ipv4_addr; flags interval; elements = { 10.5.77.0/24, 192.0.2.1 } }\n" +
+			"chain forward { type filter hook forward priority 0; policy drop;\n" + rules + "\n} }\n"
+	}
+	const policy4 = "nftables table inet x chain forward: policy drop"
+	for _, tt := range []struct {
+		name, rules string
+		want        []string
+		advice      string
+	}{
+		{name: "nothing"},
+		{name: "Docker", rules: docker29(false, ""), want: []string{direct, inbound, outbound}, advice: "--allow-direct-routing"},
+		{name: "Docker, IPv6", rules: docker29(true, ""), want: []string{
+			strings.NewReplacer("ip docker", "ip6 docker", "ip daddr 10.5.34.2", "ip6 daddr fd00:5:0:22::2").Replace(direct),
+			strings.ReplaceAll(inbound, "ip docker", "ip6 docker"),
+			strings.NewReplacer("ip docker", "ip6 docker", "ip saddr 10.5.34.0/24", "ip6 saddr fd00:5:0:22::/64").Replace(outbound)}},
+		{name: "Docker that trusts our device", rules: docker29(false, `, "leno-default"`), want: []string{inbound, outbound}, advice: "gateway_mode_ipv4=nat-unprotected"},
+		{name: "firewalld", rules: strings.ReplaceAll(firewalld, "ZONES\n\t}\n\tchain filter_FWD", "return\n\t}\n\tchain filter_FWD"),
+			want: []string{"nftables table inet firewalld chain filter_FORWARD: reject"}, advice: "firewall-cmd --permanent --zone=trusted --add-source=10.5.0.0/16 --add-source=fd00:5::/48"},
+		{name: "firewalld that trusts the pools", rules: strings.ReplaceAll(firewalld, "ZONES\n\t}\n\tchain filter_FWD",
+			"ip saddr 10.5.0.0/16 goto filter_FWD_trusted\nip6 saddr fd00:5::/48 goto filter_FWD_trusted\n\t}\n\tchain filter_FWD")},
+		{name: "policy", rules: chain(""), want: []string{policy4}, advice: "accept packets from and to 10.5.0.0/16 and fd00:5::/48 there"},
+		{name: "policy, accepted by address", rules: chain("ip saddr 10.5.0.0/16 accept\nip6 saddr fd00:5::/48 accept")},
+		{name: "policy, accepted by family", rules: chain("meta nfproto ipv4 accept\nmeta protocol ip6 accept")},
+		{name: "policy, IPv6 alone accepted", rules: chain("meta nfproto ipv6 accept"), want: []string{policy4}},
+		{name: "policy, accepted by device", rules: chain(`iifname "leno-*" accept` + "\n" + `oifname { "eth9", "leno-default" } accept`)},
+		{name: "policy, accepted by index", rules: chain("iif leno-default accept\noif leno-default accept")},
+		{name: "policy, perhaps accepted", rules: chain("meta mark 1 accept")},
+		{name: "policy, accepted slowly", rules: chain("limit rate 5/second accept")},
+		{name: "policy, a protocol accepted", rules: chain("meta l4proto tcp accept\ntcp dport 22 accept\nicmp type echo-request accept"), want: []string{policy4}},
+		{name: "policy, states by map", rules: chain("ct state vmap { established : accept, related : accept, new : accept }")},
+		{name: "a set", rules: strings.ReplaceAll(chain("ip saddr @peers drop"), "policy drop", "policy accept"), want: []string{"nftables table inet x chain forward: ip saddr { 10.5.77.0/24, 192.0.2.1 } drop"}},
+		{name: "other families and hooks", rules: "table bridge x { chain f { type filter hook forward priority 0; policy drop; } }\n" +
+			"table inet y { chain f { type filter hook input priority 0; policy drop; } chain o { type filter hook output priority 0; policy drop; } }\n"},
+		{name: "our own exemption", rules: docker29(false, `, "leno-default"`) + "table inet leno { chain exempt { type nat hook postrouting priority srcnat - 1; ip saddr 10.5.34.0/24 ip daddr 10.5.0.0/16 snat ip to ip saddr } }\n",
+			want: []string{inbound}},
+		{name: "our own masquerading", rules: "table inet leno { chain m { type nat hook postrouting priority srcnat; ip saddr 10.5.34.0/24 masquerade } }\n"},
+		{name: "an accept of ours does not count in their chain", rules: chain("") + "table inet leno { chain f { type filter hook forward priority -1; accept } }\n", want: []string{policy4}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ns := nstest.New(t)
+			addDocker0(ns)
+			if tt.rules != "" {
+				// nft wants each closing brace of a block on a line of its own.
+				ns.Sh("nft -f - <<'END'\n" + strings.NewReplacer(" } }\n", "\n}\n}\n", "; } chain", ";\n}\nchain", "\n} }", "\n}\n}").Replace(tt.rules) + "END")
+			}
+			got := obstaclesIn(t, ns, crossing(true, true))
+			if diff := cmp.Diff(tt.want, places(got)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if tt.advice != "" && (len(got) == 0 || !strings.Contains(got[0].Advice, tt.advice)) {
+				t.Errorf("%q is missing in %v", tt.advice, got)
+			}
+		})
+	}
+}
+
+// The rules of each variant of iptables are found as they are in the kernel, and
+// once only.
+func TestObstaclesInTheKernel(t *testing.T) {
+	for _, variant := range []string{"nft", "legacy"} {
+		t.Run(variant, func(t *testing.T) {
+			ns := nstest.New(t)
+			addDocker0(ns)
+			load := func(command, text string) {
+				ns.Sh(command + "-" + variant + "-restore <<'END'\n" + text + "END")
+			}
+			load("iptables", docker28)
+			load("ip6tables", strings.NewReplacer("10.5.34.2/32", "fd00:5:0:22::2/128", "10.5.34.0/24", "fd00:5:0:22::/64", "10.5.34.2:80", "[fd00:5:0:22::2]:80").Replace(docker28))
+			want := []string{
+				"raw chain PREROUTING: -d 10.5.34.2/32 ! -i docker0 -j DROP",
+				"filter chain DOCKER: ! -i docker0 -o docker0 -j DROP",
+				"nat chain POSTROUTING: -s 10.5.34.0/24 ! -o docker0 -j MASQUERADE",
+				"raw chain PREROUTING: -d fd00:5:0:22::2/128 ! -i docker0 -j DROP",
+				"filter chain DOCKER: ! -i docker0 -o docker0 -j DROP",
+				"nat chain POSTROUTING: -s fd00:5:0:22::/64 ! -o docker0 -j MASQUERADE",
+			}
+			got := places(obstaclesIn(t, ns, crossing(true, true)))
+			for i, text := range got {
+				_, got[i], _ = strings.Cut(strings.Replace(text, "iptables table", "", 1), " table ")
+				if got[i] == "" {
+					got[i] = strings.TrimPrefix(text, "iptables-"+variant+" table ")
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s\nwhole: %q", diff, places(obstaclesIn(t, ns, crossing(true, true))))
+			}
+		})
+	}
+}
+
+func FuzzObstaclesOfNFTables(f *testing.F) {
+	f.Add([]byte(`{"nftables":[{"metainfo":{}},{"map":{"family":"ip","table":"t","name":"m","elem":[["docker0",{"jump":{"target":"c"}}]]}},
+		{"chain":{"family":"ip","table":"t","name":"b","type":"filter","hook":"forward","prio":0,"policy":"drop"}},
+		{"rule":{"family":"ip","table":"t","chain":"b","comment":"x","expr":[{"vmap":{"key":{"meta":{"key":"oifname"}},"data":"@m"}}]}},
+		{"rule":{"family":"ip","table":"t","chain":"c","expr":[{"match":{"op":"!=","left":{"payload":{"protocol":"ip","field":"saddr"}},"right":{"prefix":{"addr":"10.0.0.0","len":8}}}},{"drop":null}]}}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		bases, err := nftablesBases(text, func(string, string) bool { return false })
+		if err == nil {
+			obstacles(bases, []Crossing{crossing(true, true)}, bridges("docker0"))
+		}
+	})
+}
+
+func FuzzObstaclesOfIPTables(f *testing.F) {
+	f.Add(docker28)
+	f.Fuzz(func(t *testing.T, text string) {
+		if tables, err := parseSave(text); err == nil {
+			obstacles(iptablesBases("iptables", false, tables), []Crossing{crossing(true, true)}, bridges("docker0"))
+		}
+	})
+}

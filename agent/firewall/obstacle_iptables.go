@@ -1,0 +1,163 @@
+package firewall
+
+import (
+	"net/netip"
+	"strings"
+)
+
+// iptablesBases are the base chains of one listing that packets between hosts
+// pass.
+func iptablesBases(command string, v6 bool, tables map[string]table) []base {
+	var out []base
+	for _, at := range []struct {
+		table, chain string
+		hook         stage
+		priority     int // of the kernel's tables: include/uapi/linux/netfilter_ipv4.h
+	}{
+		{"raw", "PREROUTING", prerouting, -300},
+		{"mangle", "PREROUTING", prerouting, -150},
+		{"mangle", "FORWARD", forwarding, -150},
+		{"filter", "FORWARD", forwarding, 0},
+		{"security", "FORWARD", forwarding, 50},
+		{"mangle", "POSTROUTING", postrouting, -150},
+		{"nat", "POSTROUTING", postrouting, 100},
+	} {
+		t, ok := tables[at.table]
+		if !ok {
+			continue
+		}
+		out = append(out, base{
+			where: command + " table " + at.table + " chain " + at.chain, chain: at.chain, hook: at.hook, priority: at.priority,
+			nat: at.table == "nat", drops: t.policies[at.chain] == "DROP", v4: !v6, v6: v6, lines: iptablesLines(t),
+		})
+	}
+	return out
+}
+
+func iptablesLines(t table) map[string][]line {
+	out := map[string][]line{}
+	for _, r := range t.rules {
+		out[r[1]] = append(out[r[1]], iptablesLine(r, t.chains))
+	}
+	return out
+}
+
+// iptablesLine understands one rule; what it does not makes it match perhaps.
+func iptablesLine(r arguments, chains []string) line {
+	l := line{text: r[2:].String()}
+	add := func(c condition) { l.conditions = append(l.conditions, c) }
+	negated := false
+	words := r[2:]
+	for len(words) > 0 {
+		word, value := words[0], ""
+		if len(words) > 1 {
+			value = words[1]
+		}
+		took := 2
+		var c condition
+		switch word {
+		case "!":
+			negated, took = true, 1
+		case "-j", "-g":
+			l.action, l.to = iptablesAction(word, value, chains)
+			// What follows are the target's own options.
+			if l.action != jump && l.action != jumpForGood {
+				words = nil
+				continue
+			}
+		case "-m":
+			c = module(value)
+		default:
+			if c = iptablesCondition(word, value); strings.HasPrefix(value, "-") || value == "!" {
+				took = 1 // an option that takes no value
+			}
+		}
+		if c != nil {
+			if negated {
+				c = not(c)
+			}
+			add(c)
+		}
+		negated = negated && took == 1
+		words = words[min(took, len(words)):]
+	}
+	return l
+}
+
+// module is what naming a match's module says by itself: of one that is not
+// known its options are not either.
+func module(name string) condition {
+	switch name {
+	case "comment", "tcp", "udp", "udplite", "sctp", "icmp", "icmp6", "multiport", "conntrack", "state", "addrtype":
+		return nil
+	}
+	return cannotTell
+}
+
+func iptablesCondition(word, value string) condition {
+	list := strings.Split(value, ",")
+	switch word {
+	case "-s", "-d":
+		p, err := prefixOf(value)
+		if err != nil {
+			return cannotTell
+		}
+		if word == "-s" {
+			return source(p)
+		}
+		return destination(p)
+	case "-i":
+		return comesBy(value)
+	case "-o":
+		return leavesBy(value)
+	case "-p":
+		if value == "all" {
+			return always
+		}
+		return narrowing("protocol " + value)
+	case "--dport", "--dports", "--sport", "--sports", "--ports", "--icmp-type", "--icmpv6-type", "--tcp-flags":
+		return narrowing(word + " " + value)
+	case "--ctstate", "--state":
+		return states(list...)
+	case "--dst-type", "--src-type":
+		return addressType(list...)
+	case "--comment":
+		return always
+	}
+	return cannotTell
+}
+
+// prefixOf reads what iptables-save prints of addresses: "10.5.34.2/32", and a mask
+// where that is no prefix.
+func prefixOf(text string) (netip.Prefix, error) {
+	if !strings.Contains(text, "/") {
+		a, err := netip.ParseAddr(text)
+		return netip.PrefixFrom(a, a.BitLen()), err
+	}
+	p, err := netip.ParsePrefix(text)
+	return p.Masked(), err
+}
+
+func iptablesAction(word, target string, chains []string) (action, string) {
+	switch target {
+	case "ACCEPT":
+		return accepted, ""
+	case "DROP", "REJECT":
+		return dropped, ""
+	case "RETURN":
+		return returned, ""
+	case "MASQUERADE", "SNAT":
+		return translated, ""
+	case "LOG", "NFLOG", "ULOG", "AUDIT", "MARK", "CONNMARK", "CLASSIFY", "TOS", "DSCP", "TTL", "HL", "TCPMSS", "TRACE", "CHECKSUM", "SET", "SECMARK", "CONNSECMARK":
+		return pass, ""
+	}
+	for _, chain := range chains {
+		if chain == target {
+			if word == "-g" {
+				return jumpForGood, target
+			}
+			return jump, target
+		}
+	}
+	return mystery, ""
+}

@@ -1,0 +1,334 @@
+package firewall
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// The JSON that nft prints, as libnftables-json(5) has it: a list of objects with
+// one key each. Expressions are decoded where they are understood.
+type (
+	nftJSON struct {
+		Objects []nftJSONObject `json:"nftables"`
+	}
+	nftJSONObject struct {
+		Chain *nftJSONChain `json:"chain"`
+		Rule  *nftJSONRule  `json:"rule"`
+		Map   *nftJSONSet   `json:"map"`
+		Set   *nftJSONSet   `json:"set"`
+	}
+	nftJSONChain struct {
+		Family, Table, Name, Type, Hook, Policy string
+		Prio                                    json.RawMessage
+	}
+	nftJSONRule struct {
+		Family, Table, Chain, Comment string
+		Expr                          []map[string]json.RawMessage
+	}
+	nftJSONSet struct {
+		Family, Table, Name string
+		Elem                []json.RawMessage
+	}
+)
+
+// tableOf names a table within one listing.
+type tableOf struct{ family, name string }
+
+// nftablesBases are the base chains of one listing that packets between hosts
+// pass, without the tables that skip says another listing has.
+func nftablesBases(text []byte, skip func(family, table string) bool) ([]base, error) {
+	var listing nftJSON
+	if err := json.Unmarshal(text, &listing); err != nil {
+		return nil, fmt.Errorf("read what nft lists: %w", err)
+	}
+	sets := map[tableOf]map[string][]json.RawMessage{}
+	for _, o := range listing.Objects {
+		for _, s := range []*nftJSONSet{o.Map, o.Set} {
+			if s != nil {
+				at := tableOf{s.Family, s.Table}
+				if sets[at] == nil {
+					sets[at] = map[string][]json.RawMessage{}
+				}
+				sets[at][s.Name] = s.Elem
+			}
+		}
+	}
+	lines := map[tableOf]map[string][]line{}
+	for _, o := range listing.Objects {
+		if r := o.Rule; r != nil {
+			at := tableOf{r.Family, r.Table}
+			if lines[at] == nil {
+				lines[at] = map[string][]line{}
+			}
+			lines[at][r.Chain] = append(lines[at][r.Chain], nftLines(*r, sets[at])...)
+		}
+	}
+	var out []base
+	for _, o := range listing.Objects {
+		if c := o.Chain; c != nil && c.Hook != "" && !skip(c.Family, c.Table) {
+			if b, ok := c.base(); ok {
+				b.lines = lines[tableOf{c.Family, c.Table}]
+				out = append(out, b)
+			}
+		}
+	}
+	return out, nil
+}
+
+// base is the chain, if it is one that packets between hosts pass.
+func (c nftJSONChain) base() (base, bool) {
+	b := base{
+		where: fmt.Sprintf("nftables table %s %s chain %s", c.Family, c.Table, c.Name), chain: c.Name, nat: c.Type == "nat",
+		drops: c.Policy == "drop", v4: c.Family != "ip6", v6: c.Family != "ip",
+	}
+	if err := json.Unmarshal(c.Prio, &b.priority); err != nil || !slices.Contains([]string{"ip", "ip6", "inet"}, c.Family) {
+		return base{}, false
+	}
+	hooks := map[string]stage{"prerouting": prerouting, "forward": forwarding, "postrouting": postrouting}
+	h, ok := hooks[c.Hook]
+	b.hook = h
+	return b, ok
+}
+
+// nftLines understands one rule. One with a verdict map is several.
+func nftLines(r nftJSONRule, sets map[string][]json.RawMessage) []line {
+	l := line{}
+	var words []string
+	for _, expr := range r.Expr {
+		for name, body := range expr {
+			switch name {
+			case "match":
+				c, text := nftMatch(body, sets)
+				l.conditions, words = append(l.conditions, c), append(words, text)
+			case "vmap":
+				return nftVerdictMap(l, words, body, sets)
+			default:
+				l.nftStatement(name, body)
+				if l.action != pass {
+					words = append(words, strings.TrimSpace(name+" "+l.to))
+				}
+			}
+		}
+	}
+	if r.Comment != "" {
+		words = append(words, "comment "+strconv.Quote(r.Comment))
+	}
+	l.text = strings.Join(words, " ")
+	return []line{l}
+}
+
+// nftStatement takes a statement that is not a match into the line.
+func (l *line) nftStatement(name string, body json.RawMessage) {
+	var target struct{ Target string }
+	switch name {
+	case "accept":
+		l.action = accepted
+	case "drop", "reject":
+		l.action = dropped
+	case "return":
+		l.action = returned
+	case "masquerade", "snat":
+		l.action = translated
+	case "jump", "goto":
+		if json.Unmarshal(body, &target) != nil {
+			l.action = mystery
+			return
+		}
+		l.action, l.to = map[string]action{"jump": jump, "goto": jumpForGood}[name], target.Target
+	case "counter", "log", "mangle", "notrack", "flow", "ct helper", "continue", "set", "map": // which decide nothing
+	case "queue", "dnat", "redirect", "tproxy", "fwd", "dup", "synproxy":
+		l.action = mystery
+	default: // a limit, a quota, an extension of iptables
+		l.conditions = append(l.conditions, cannotTell)
+	}
+}
+
+// nftVerdictMap is one line for each element of the map.
+func nftVerdictMap(l line, words []string, body json.RawMessage, sets map[string][]json.RawMessage) []line {
+	var v struct{ Key, Data json.RawMessage }
+	unknown := []line{{conditions: append(l.conditions, cannotTell), action: mystery, text: strings.Join(words, " ") + " vmap"}}
+	if json.Unmarshal(body, &v) != nil {
+		return unknown
+	}
+	elements, ok := nftElements(v.Data, sets)
+	if !ok {
+		return unknown
+	}
+	var out []line
+	for _, e := range elements {
+		var pair []json.RawMessage
+		var verdict map[string]json.RawMessage
+		if json.Unmarshal(e, &pair) != nil || len(pair) != 2 || json.Unmarshal(pair[1], &verdict) != nil {
+			return unknown
+		}
+		one := line{conditions: slices.Clone(l.conditions)}
+		c, text := nftCondition("==", v.Key, pair[0], sets)
+		one.conditions = append(one.conditions, c)
+		for name, body := range verdict {
+			one.nftStatement(name, body)
+			one.text = strings.TrimSpace(strings.Join(append(slices.Clone(words), text, name, one.to), " "))
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// nftElements are those of an anonymous set, or of the named one a string stands
+// for.
+func nftElements(body json.RawMessage, sets map[string][]json.RawMessage) ([]json.RawMessage, bool) {
+	var name string
+	if json.Unmarshal(body, &name) == nil {
+		named, isName := strings.CutPrefix(name, "@")
+		if !isName {
+			return []json.RawMessage{body}, true
+		}
+		elements, ok := sets[named]
+		return elements, ok
+	}
+	var set struct{ Set []json.RawMessage }
+	if json.Unmarshal(body, &set) == nil && set.Set != nil {
+		return set.Set, true
+	}
+	var list []json.RawMessage
+	if json.Unmarshal(body, &list) == nil {
+		return list, true
+	}
+	return []json.RawMessage{body}, true
+}
+
+func nftMatch(body json.RawMessage, sets map[string][]json.RawMessage) (condition, string) {
+	var m struct {
+		Op          string
+		Left, Right json.RawMessage
+	}
+	if err := json.Unmarshal(body, &m); err != nil {
+		return cannotTell, "…"
+	}
+	return nftCondition(m.Op, m.Left, m.Right, sets)
+}
+
+// nftCondition understands one comparison, and writes it as nft does.
+func nftCondition(op string, left, right json.RawMessage, sets map[string][]json.RawMessage) (condition, string) {
+	var l struct {
+		Meta    struct{ Key string }
+		Payload struct{ Protocol, Field string }
+		CT      struct{ Key string }
+		Fib     struct {
+			Result string
+			Flags  []string
+		}
+	}
+	elements, ok := nftElements(right, sets)
+	if json.Unmarshal(left, &l) != nil || !ok {
+		return cannotTell, "…"
+	}
+	values := make([]string, len(elements))
+	for i, e := range elements {
+		values[i] = nftValue(e)
+	}
+	key, c := nftKey(l.Meta.Key, l.Payload.Protocol, l.Payload.Field, l.CT.Key, l.Fib.Result, l.Fib.Flags, values)
+	text := key + " " + nftValues(l.Meta.Key, values)
+	switch op {
+	case "==", "in":
+		return c, text
+	case "!=":
+		return not(c), key + " != " + nftValues(l.Meta.Key, values)
+	}
+	return cannotTell, key + " " + op + " …"
+}
+
+// nftValues writes values as nft does, names of devices in quotes.
+func nftValues(meta string, values []string) string {
+	shown := slices.Clone(values)
+	if strings.HasSuffix(meta, "ifname") {
+		for i := range shown {
+			shown[i] = strconv.Quote(shown[i])
+		}
+	}
+	if len(shown) == 1 {
+		return shown[0]
+	}
+	return "{ " + strings.Join(shown, ", ") + " }"
+}
+
+// nftKey is what is compared, and the condition that it is one of the values.
+func nftKey(meta, protocol, field, ct, fib string, flags, values []string) (string, condition) {
+	switch {
+	case meta == "iifname" || meta == "iif":
+		return meta, comesBy(values...)
+	case meta == "oifname" || meta == "oif":
+		return meta, leavesBy(values...)
+	case meta == "l4proto" || meta == "protocol" || meta == "nfproto":
+		return "meta " + meta, nftProtocol(meta, values)
+	case meta != "":
+		return "meta " + meta, cannotTell
+	case ct == "state":
+		return "ct state", states(values...)
+	case ct == "status": // of the connection's first packet before anything was done to it
+		if slices.Equal(values, []string{"dnat"}) || slices.Equal(values, []string{"snat"}) {
+			return "ct status", never
+		}
+		return "ct status", cannotTell
+	case fib == "type" && (slices.Equal(flags, []string{"daddr"}) || slices.Equal(flags, []string{"saddr"})):
+		return "fib " + flags[0] + " type", addressType(values...)
+	case (protocol == "ip" || protocol == "ip6") && (field == "saddr" || field == "daddr"):
+		return protocol + " " + field, nftAddresses(field == "daddr", values)
+	case protocol == "tcp" || protocol == "udp" || protocol == "sctp" || protocol == "icmp" || protocol == "icmpv6" || field == "protocol" || field == "nexthdr":
+		return protocol + " " + field, narrowing(protocol + " " + field + " " + strings.Join(values, ","))
+	}
+	return strings.TrimSpace(protocol + " " + field), cannotTell
+}
+
+func nftProtocol(meta string, values []string) condition {
+	if meta == "l4proto" {
+		return narrowing("protocol " + strings.Join(values, ","))
+	}
+	return func(f flow) (answer, flow) {
+		family := []string{"ip", "ipv4"}
+		if f.is6() {
+			family = []string{"ip6", "ipv6"}
+		}
+		if slices.ContainsFunc(values, func(v string) bool { return slices.Contains(family, v) }) {
+			return all, f
+		}
+		return none, f
+	}
+}
+
+func nftAddresses(dst bool, values []string) condition {
+	var prefixes []netip.Prefix
+	for _, v := range values {
+		p, err := prefixOf(v)
+		if err != nil {
+			return cannotTell
+		}
+		prefixes = append(prefixes, p)
+	}
+	return within(dst, prefixes)
+}
+
+// nftValue is a value as text: a string, a number, a prefix; what is none of them
+// is no address and no name.
+func nftValue(body json.RawMessage) string {
+	var v struct {
+		Prefix struct {
+			Addr string
+			Len  int
+		}
+		Elem struct{ Val json.RawMessage }
+	}
+	var s string
+	switch {
+	case json.Unmarshal(body, &s) == nil:
+		return s
+	case json.Unmarshal(body, &v) == nil && v.Prefix.Addr != "":
+		return fmt.Sprintf("%s/%d", v.Prefix.Addr, v.Prefix.Len)
+	case v.Elem.Val != nil: // with a counter or a time of its own
+		return nftValue(v.Elem.Val)
+	}
+	return string(body)
+}

@@ -1,0 +1,244 @@
+package firewall
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// crossing is one network of both families, on docker0.
+func crossing(forward, masq bool) Crossing {
+	return Crossing{Links: []string{"leno-default"}, Network: Network{
+		Name: "default", Forward: forward, IPMasq: masq,
+		Pools:   []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16"), netip.MustParsePrefix("fd00:5::/48")},
+		Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.34.0/24"), netip.MustParsePrefix("fd00:5:0:22::/64")},
+	}}
+}
+
+func bridges(name string) map[netip.Prefix]string {
+	out := map[netip.Prefix]string{}
+	for _, s := range crossing(true, true).Network.Subnets {
+		out[s] = name
+	}
+	return out
+}
+
+// places is where obstacles are, and their rules.
+func places(list []Obstacle) []string {
+	var out []string
+	for _, o := range list {
+		text := strings.TrimPrefix(o.Where, "iptables table ") + ": " + o.Rule
+		if o.More > 0 {
+			text += " and more"
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+// What Docker 28.3 writes for docker0 with one container that publishes port 80
+// (moby: internal/iptabler/testdata/TestIptabler), with FORWARD's policy as the
+// daemon sets it and the jump to DOCKER-USER that it inserts.
+const docker28 = `*raw
+:PREROUTING ACCEPT [0:0]
+:OUTPUT ACCEPT [0:0]
+-A PREROUTING -d 10.5.34.2/32 ! -i docker0 -j DROP
+COMMIT
+*filter
+:INPUT ACCEPT [0:0]
+:FORWARD DROP [0:0]
+:OUTPUT ACCEPT [0:0]
+:DOCKER - [0:0]
+:DOCKER-BRIDGE - [0:0]
+:DOCKER-CT - [0:0]
+:DOCKER-FORWARD - [0:0]
+:DOCKER-INTERNAL - [0:0]
+:DOCKER-USER - [0:0]
+-A FORWARD -j DOCKER-USER
+-A FORWARD -j DOCKER-FORWARD
+-A DOCKER -d 10.5.34.2/32 ! -i docker0 -o docker0 -p tcp -m tcp --dport 80 -j ACCEPT
+-A DOCKER ! -i docker0 -o docker0 -j DROP
+-A DOCKER-BRIDGE -o docker0 -j DOCKER
+-A DOCKER-CT -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A DOCKER-FORWARD -j DOCKER-CT
+-A DOCKER-FORWARD -j DOCKER-INTERNAL
+-A DOCKER-FORWARD -j DOCKER-BRIDGE
+-A DOCKER-FORWARD -i docker0 -j ACCEPT
+COMMIT
+*nat
+:PREROUTING ACCEPT [0:0]
+:POSTROUTING ACCEPT [0:0]
+:DOCKER - [0:0]
+-A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER
+-A POSTROUTING -s 10.5.34.0/24 ! -o docker0 -j MASQUERADE
+-A POSTROUTING -s 10.5.34.2/32 -d 10.5.34.2/32 -p tcp -m tcp --dport 80 -j MASQUERADE
+-A DOCKER ! -i docker0 -p tcp -m tcp --dport 8080 -j DNAT --to-destination 10.5.34.2:80
+COMMIT
+`
+
+// behindOurs puts our forwarding in front.
+func behindOurs(saved string) string {
+	return strings.Replace(saved, "-A FORWARD -j DOCKER-USER\n", ":LENO-FORWARD - [0:0]\n-A FORWARD -j LENO-FORWARD\n-A FORWARD -j DOCKER-USER\n"+
+		"-A LENO-FORWARD -s 10.5.0.0/16 -m comment --comment \"leno default\" -j ACCEPT\n-A LENO-FORWARD -d 10.5.0.0/16 -m comment --comment \"leno default\" -j ACCEPT\n", 1)
+}
+
+func filter(policy, rules string) string {
+	return "*filter\n:FORWARD " + policy + " [0:0]\n" + rules + "COMMIT\n"
+}
+
+func raw(rules string) string {
+	return "*raw\n:PREROUTING ACCEPT [0:0]\n" + rules + "COMMIT\n"
+}
+
+func nat(rules string) string {
+	return "*nat\n:POSTROUTING ACCEPT [0:0]\n" + rules + "COMMIT\n"
+}
+
+func TestObstaclesOfIPTables(t *testing.T) {
+	const (
+		direct = "raw chain PREROUTING: -d 10.5.34.2/32 ! -i docker0 -j DROP"
+		masq   = "nat chain POSTROUTING: -s 10.5.34.0/24 ! -o docker0 -j MASQUERADE"
+	)
+	for _, tt := range []struct {
+		name, saved string
+		bridge      string // docker0 when ""
+		want        []string
+	}{
+		{name: "nothing"},
+		{name: "Docker alone", saved: docker28, want: []string{direct, "filter chain DOCKER: ! -i docker0 -o docker0 -j DROP", masq}},
+		{name: "Docker behind our forwarding", saved: behindOurs(docker28), want: []string{direct, masq}},
+		{name: "Docker with direct routing and without masquerading",
+			saved: strings.NewReplacer("-A PREROUTING -d 10.5.34.2/32 ! -i docker0 -j DROP\n", "", "-A POSTROUTING -s 10.5.34.0/24 ! -o docker0 -j MASQUERADE\n", "").Replace(behindOurs(docker28))},
+		{name: "Docker that trusts our device", saved: raw("-A PREROUTING -d 10.5.34.2/32 -i leno-default -j ACCEPT\n-A PREROUTING -d 10.5.34.2/32 ! -i docker0 -j DROP\n")},
+		{name: "Docker that trusts another device", saved: raw("-A PREROUTING -d 10.5.34.2/32 -i eth0 -j ACCEPT\n-A PREROUTING -d 10.5.34.2/32 ! -i docker0 -j DROP\n"), want: []string{direct}},
+		{name: "Docker that trusts it for another container", saved: raw("-A PREROUTING -d 10.5.34.3/32 -i leno-default -j ACCEPT\n-A PREROUTING -d 10.5.34.2/32 ! -i docker0 -j DROP\n"), want: []string{direct}},
+		{name: "Docker 28.0", saved: raw("-A PREROUTING -d 10.5.34.2/32 ! -i docker0 -p tcp -m tcp --dport 80 -j DROP\n"),
+			want: []string{"raw chain PREROUTING: -d 10.5.34.2/32 ! -i docker0 -p tcp -m tcp --dport 80 -j DROP"}},
+		{name: "many containers", saved: raw("-A PREROUTING -d 10.5.34.2/32 ! -i docker0 -j DROP\n-A PREROUTING -d 10.5.34.3/32 ! -i docker0 -j DROP\n"), want: []string{direct + " and more"}},
+		{name: "another bridge's containers", saved: raw("-A PREROUTING -d 172.18.0.2/32 ! -i br-1 -j DROP\n")},
+		{name: "a bridge that is not known", saved: docker28, bridge: "-",
+			want: []string{direct, "filter chain FORWARD: policy DROP", masq}},
+		{name: "Docker 27", saved: filter("DROP", ":DOCKER-USER - [0:0]\n:DOCKER - [0:0]\n:DOCKER-ISOLATION-STAGE-1 - [0:0]\n:DOCKER-ISOLATION-STAGE-2 - [0:0]\n"+
+			"-A FORWARD -j DOCKER-USER\n-A FORWARD -j DOCKER-ISOLATION-STAGE-1\n-A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n"+
+			"-A FORWARD -o docker0 -j DOCKER\n-A FORWARD -i docker0 ! -o docker0 -j ACCEPT\n-A FORWARD -i docker0 -o docker0 -j ACCEPT\n"+
+			"-A DOCKER-ISOLATION-STAGE-1 -i docker0 ! -o docker0 -j DOCKER-ISOLATION-STAGE-2\n-A DOCKER-ISOLATION-STAGE-1 -j RETURN\n"+
+			"-A DOCKER-ISOLATION-STAGE-2 -o docker0 -j DROP\n-A DOCKER-ISOLATION-STAGE-2 -j RETURN\n-A DOCKER-USER -j RETURN\n"),
+			want: []string{"filter chain FORWARD: policy DROP"}},
+
+		{name: "policy", saved: filter("DROP", ""), want: []string{"filter chain FORWARD: policy DROP"}},
+		{name: "policy, all accepted", saved: filter("DROP", "-A FORWARD -j ACCEPT\n")},
+		{name: "policy, pool accepted", saved: filter("DROP", "-A FORWARD -s 10.5.0.0/16 -j ACCEPT\n")},
+		{name: "policy, replies accepted", saved: filter("DROP", "-A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n"), want: []string{"filter chain FORWARD: policy DROP"}},
+		{name: "policy, new accepted", saved: filter("DROP", "-A FORWARD -m state --state NEW,RELATED -j ACCEPT\n")},
+		{name: "policy, our device accepted", saved: filter("DROP", "-A FORWARD -i leno-+ -j ACCEPT\n-A FORWARD -o leno-default -j ACCEPT\n")},
+		{name: "policy, one way accepted", saved: filter("DROP", "-A FORWARD -i leno-default -j ACCEPT\n"), want: []string{"filter chain FORWARD: policy DROP"}},
+		{name: "policy, accepted in a chain", saved: filter("DROP", ":X - [0:0]\n:Y - [0:0]\n-A FORWARD -j X\n-A X -j Y\n-A Y -j ACCEPT\n")},
+		{name: "policy, went to a chain", saved: filter("DROP", ":X - [0:0]\n-A FORWARD -g X\n-A FORWARD -j ACCEPT\n-A X -j RETURN\n"), want: []string{"filter chain FORWARD: policy DROP"}},
+		{name: "policy, perhaps accepted", saved: filter("DROP", "-A FORWARD -m set --match-set allowed src -j ACCEPT\n")},
+		{name: "policy, perhaps accepted in a chain", saved: filter("DROP", ":X - [0:0]\n-A FORWARD -m set --match-set allowed src -j X\n-A X -j ACCEPT\n")},
+		{name: "policy, jump to a target that nobody knows", saved: filter("DROP", "-A FORWARD -j NEWTARGET --x 1\n")},
+		{name: "policy, marked and logged", saved: filter("DROP", "-A FORWARD -j LOG --log-prefix \"-j ACCEPT\"\n-A FORWARD -j MARK --set-xmark 0x1/0x1\n"), want: []string{"filter chain FORWARD: policy DROP"}},
+		{name: "policy of another chain", saved: "*filter\n:INPUT DROP [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT DROP [0:0]\nCOMMIT\n"},
+
+		{name: "drop", saved: filter("ACCEPT", "-A FORWARD -j DROP\n"), want: []string{"filter chain FORWARD: -j DROP"}},
+		{name: "reject", saved: filter("ACCEPT", "-A FORWARD -j REJECT --reject-with icmp-host-prohibited\n"), want: []string{"filter chain FORWARD: -j REJECT --reject-with icmp-host-prohibited"}},
+		{name: "drop of what is invalid", saved: filter("ACCEPT", "-A FORWARD -m conntrack --ctstate INVALID -j DROP\n")},
+		{name: "drop of a port", saved: filter("ACCEPT", "-A FORWARD -p tcp -m tcp --dport 25 -j DROP\n")},
+		{name: "drop of a port behind our accept", saved: behindOurs(docker28)[strings.Index(behindOurs(docker28), "*filter"):strings.Index(behindOurs(docker28), "*nat")]},
+		{name: "drop of a peer's subnet", saved: filter("ACCEPT", "-A FORWARD -s 10.5.77.0/24 -j DROP\n"), want: []string{"filter chain FORWARD: -s 10.5.77.0/24 -j DROP"}},
+		{name: "drop of a peer's subnet that was accepted", saved: filter("ACCEPT", "-A FORWARD -s 10.5.77.0/24 -j ACCEPT\n-A FORWARD -s 10.5.77.9/32 -j DROP\n")},
+		{name: "drop of what others send as ours", saved: filter("ACCEPT", "-A FORWARD -i leno-default -s 10.5.34.0/24 -j DROP\n")},
+		{name: "drop of other networks", saved: filter("ACCEPT", "-A FORWARD -s 192.0.2.0/24 -j DROP\n-A FORWARD ! -s 10.0.0.0/8 -j DROP\n-A FORWARD -i eth0 -j DROP\n")},
+		{name: "drop of all but a device", saved: filter("ACCEPT", "-A FORWARD ! -i docker0 -j DROP\n"), want: []string{"filter chain FORWARD: ! -i docker0 -j DROP"}},
+		{name: "drop with a limit", saved: filter("ACCEPT", "-A FORWARD -m limit --limit 5/sec -j DROP\n-A FORWARD -m length --length 1400:1500 -j DROP\n-A FORWARD -f -j DROP\n")},
+		{name: "drop of scans", saved: filter("ACCEPT", "-A FORWARD -p tcp -m tcp --tcp-flags FIN,SYN,RST,PSH,ACK,URG NONE -j DROP\n")},
+		{name: "drop after some returned", saved: filter("ACCEPT", ":X - [0:0]\n-A FORWARD -j X\n-A X -p tcp -j RETURN\n-A X -j DROP\n"), want: []string{"filter chain X: -j DROP"}},
+		{name: "drop of what was perhaps returned", saved: filter("ACCEPT", ":X - [0:0]\n-A FORWARD -j X\n-A X -m set --match-set x src -j RETURN\n-A X -j DROP\n")},
+		{name: "drop of what perhaps went elsewhere", saved: filter("DROP", ":X - [0:0]\n-A FORWARD -m mark --mark 0x1 -g X\n-A FORWARD -j DROP\n")},
+		{name: "drop that is perhaps, then one that is sure", saved: filter("ACCEPT", ":X - [0:0]\n-A FORWARD -m mark --mark 0x1 -j X\n-A FORWARD -j DROP\n-A X -j LOG\n"), want: []string{"filter chain FORWARD: -j DROP"}},
+		{name: "a loop", saved: filter("DROP", ":X - [0:0]\n-A FORWARD -j X\n-A X -j X\n")},
+		{name: "a bush", saved: filter("DROP", ":X - [0:0]\n:Y - [0:0]\n-A FORWARD -j X\n"+strings.Repeat("-A X -j Y\n-A Y -j X\n", 20))},
+		{name: "mangle", saved: "*mangle\n:FORWARD ACCEPT [0:0]\n-A FORWARD -o leno-default -j DROP\nCOMMIT\n", want: []string{"mangle chain FORWARD: -o leno-default -j DROP"}},
+		{name: "UFW", saved: filter("DROP", ":ufw-before-forward - [0:0]\n-A FORWARD -j ufw-before-forward\n-A ufw-before-forward -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n"+
+			"-A ufw-before-forward -p icmp -m icmp --icmp-type 8 -j ACCEPT\n-A ufw-before-forward -s 10.5.77.0/24 -j REJECT\n"),
+			want: []string{"filter chain ufw-before-forward: -s 10.5.77.0/24 -j REJECT", "filter chain FORWARD: policy DROP"}},
+
+		{name: "masquerade behind our exemption", saved: nat(":LENO-OVERLAY - [0:0]\n-A POSTROUTING -j LENO-OVERLAY\n-A POSTROUTING -s 10.5.34.0/24 ! -o docker0 -j MASQUERADE\n" +
+			"-A LENO-OVERLAY -s 10.5.34.0/24 -d 10.5.0.0/16 -j ACCEPT\n")},
+		{name: "masquerade before our exemption", saved: nat(":LENO-OVERLAY - [0:0]\n-A POSTROUTING -s 10.5.34.0/24 ! -o docker0 -j MASQUERADE\n-A POSTROUTING -j LENO-OVERLAY\n" +
+			"-A LENO-OVERLAY -s 10.5.34.0/24 -d 10.5.0.0/16 -j ACCEPT\n"), want: []string{masq}},
+		{name: "our masquerade", saved: nat(":LENO-POSTROUTING - [0:0]\n-A POSTROUTING -j LENO-POSTROUTING\n-A LENO-POSTROUTING -s 10.5.34.0/24 -d 10.5.0.0/16 -j RETURN\n-A LENO-POSTROUTING -s 10.5.34.0/24 -j MASQUERADE\n")},
+		{name: "masquerade by the device", saved: nat("-A POSTROUTING -o eth0 -j MASQUERADE\n")},
+		{name: "masquerade of everything", saved: nat("-A POSTROUTING -j MASQUERADE --random-fully\n"), want: []string{"nat chain POSTROUTING: -j MASQUERADE --random-fully"}},
+		{name: "SNAT of another subnet", saved: nat("-A POSTROUTING -s 172.17.0.0/16 -j SNAT --to-source 192.0.2.1\n")},
+		{name: "masquerade of what the host sends", saved: nat("-A POSTROUTING -m addrtype --src-type LOCAL -o docker0 -j MASQUERADE\n-A POSTROUTING -m addrtype --src-type LOCAL -j MASQUERADE\n")},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tables, err := parseSave(tt.saved)
+			if err != nil {
+				t.Fatal(err)
+			}
+			known := bridges("docker0")
+			if tt.bridge == "-" {
+				known = nil
+			}
+			got := obstacles(iptablesBases("iptables", false, tables), []Crossing{crossing(true, true)}, known)
+			if diff := cmp.Diff(tt.want, places(got)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestObstaclesOfBothFamilies(t *testing.T) {
+	tables, err := parseSave(strings.NewReplacer("10.5.34.2/32", "fd00:5:0:22::2/128", "10.5.34.0/24", "fd00:5:0:22::/64").Replace(docker28))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"ip6tables table raw chain PREROUTING: -d fd00:5:0:22::2/128 ! -i docker0 -j DROP", "ip6tables table filter chain DOCKER: ! -i docker0 -o docker0 -j DROP",
+		"ip6tables table nat chain POSTROUTING: -s fd00:5:0:22::/64 ! -o docker0 -j MASQUERADE"}
+	if diff := cmp.Diff(want, places(obstacles(iptablesBases("ip6tables", true, tables), []Crossing{crossing(true, true)}, bridges("docker0")))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Each obstacle says what to do in the words of whoever wrote the rule.
+func TestObstacleAdvice(t *testing.T) {
+	for _, tt := range []struct {
+		name, saved   string
+		forward, masq bool
+		want          []string
+	}{
+		{"direct", raw("-A PREROUTING -d 10.5.34.2/32 ! -i docker0 -j DROP\n"), true, true, []string{`iptables table raw chain PREROUTING: "-d 10.5.34.2/32 ! -i docker0 -j DROP"`,
+			"drops packets of other hosts for the container 10.5.34.2", "--allow-direct-routing", "trusted_host_interfaces=leno-default"}},
+		{"many", raw("-A PREROUTING -d 10.5.34.2/32 ! -i docker0 -j DROP\n-A PREROUTING -d 10.5.34.3/32 ! -i docker0 -j DROP\n-A PREROUTING -d 10.5.34.4/32 ! -i docker0 -j DROP\n"), true, true, []string{"(and 2 like it)"}},
+		{"masquerade", nat("-A POSTROUTING -s 10.5.34.0/24 ! -o docker0 -j MASQUERADE\n"), true, true, []string{"this host's address instead of the container's", "--ip-masq=false", "enable_ip_masquerade=false"}},
+		{"masquerade instead of us", nat("-A POSTROUTING -s 10.5.34.0/24 ! -o docker0 -j MASQUERADE\n"), true, false, []string{"and set ip_masq = true"}},
+		{"masquerade of others", nat("-A POSTROUTING -j MASQUERADE\n"), true, false, []string{"leave packets from 10.5.34.0/24 to 10.5.0.0/16 out of that rule"}},
+		{"policy without us", filter("DROP", ""), false, true, []string{`chain FORWARD: "policy DROP"`, "drops packets of other hosts for containers in 10.5.34.0/24", "set forward = true"}},
+		{"policy with us", filter("DROP", ""), true, true, []string{"accept packets from and to 10.5.0.0/16 there"}},
+		{"UFW", filter("ACCEPT", ":ufw-x - [0:0]\n-A FORWARD -j ufw-x\n-A ufw-x -j REJECT\n"), true, true, []string{"ufw route allow from 10.5.0.0/16 to 10.5.0.0/16"}},
+		{"the other way", filter("ACCEPT", "-A FORWARD -o leno-default -j DROP\n"), true, true, []string{"drops packets of containers in 10.5.34.0/24 for other hosts"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tables, err := parseSave(tt.saved)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := obstacles(iptablesBases("iptables", false, tables), []Crossing{crossing(tt.forward, tt.masq)}, bridges("docker0"))
+			if len(got) != 1 {
+				t.Fatalf("%v", got)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(got[0].String(), want) {
+					t.Errorf("%q is missing in %q", want, got[0])
+				}
+			}
+			if got[0].Network != "default" {
+				t.Errorf("network %q", got[0].Network)
+			}
+		})
+	}
+}

@@ -1,0 +1,167 @@
+package agent
+
+import (
+	"context"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+const (
+	// foreignSpan is the shortest time between two looks at the rules of others: on
+	// a host that starts containers all the time it bounds what they cost.
+	foreignSpan = 2 * time.Second
+	// foreignTick is the longest time between two looks, foreignSilentTick while
+	// rules stand of whose changes nobody tells.
+	foreignTick       = time.Minute
+	foreignSilentTick = 5 * time.Second
+	// foreignMost is how many rules one check names.
+	foreignMost = 5
+)
+
+// foreignRules looks for rules of other programs that are in the way of the
+// networks' packets, and writes the check of each network. Safe for concurrent
+// use.
+type foreignRules struct {
+	log     hclog.Logger
+	health  *health
+	find    func(context.Context, []firewall.Crossing) (found []firewall.Obstacle, silent bool, err error)
+	stirred chan struct{}
+	span    time.Duration // between looks
+
+	before []firewall.Obstacle // at the last look; of the goroutine that runs
+
+	mu        sync.Mutex
+	crossings map[string]firewall.Crossing
+}
+
+func newForeignRules(o Options, h *health) *foreignRules {
+	return &foreignRules{log: o.Logger, health: h, find: o.Obstacles, span: foreignSpan,
+		stirred: make(chan struct{}, 1), crossings: map[string]firewall.Crossing{}}
+}
+
+// crossing is how a network's packets pass this host.
+func crossing(n registry.Network, wants firewall.Network, s backend.State) firewall.Crossing {
+	return firewall.Crossing{Network: wants, Links: backend.Arrivals(n.Name, n.Backend.Type, n.Backend.Object, s.Underlay.Interface)}
+}
+
+// put has one network looked after. A change is looked at soon.
+func (f *foreignRules) put(c firewall.Crossing) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !reflect.DeepEqual(f.crossings[c.Network.Name], c) {
+		f.crossings[c.Network.Name] = c
+		f.stir()
+	}
+}
+
+// drop forgets a network.
+func (f *foreignRules) drop(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.crossings, name)
+}
+
+// stir asks for a look: somebody may have changed rules.
+func (f *foreignRules) stir() { poke(f.stirred) }
+
+// run looks after each change and when it is time, until ctx ends.
+func (f *foreignRules) run(ctx context.Context) error {
+	tick := foreignTick
+	for {
+		timer := time.NewTimer(tick)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-f.stirred:
+			_ = sleep(ctx, min(settle, f.span)) // a burst ends
+		}
+		timer.Stop()
+		tick = f.look(ctx)
+		if err := sleep(ctx, f.span); err != nil {
+			return err
+		}
+	}
+}
+
+// look writes the checks, and says when to look again. What it sees for the first
+// time it looks at once more before it tells: another program that puts its rules
+// before leno's, as Docker does when it starts, is outrun in that time.
+func (f *foreignRules) look(ctx context.Context) (again time.Duration) {
+	f.mu.Lock()
+	crossings := make([]firewall.Crossing, 0, len(f.crossings))
+	for _, name := range slices.Sorted(maps.Keys(f.crossings)) {
+		crossings = append(crossings, f.crossings[name])
+	}
+	f.mu.Unlock()
+	if len(crossings) == 0 || ctx.Err() != nil {
+		return foreignTick
+	}
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	found, silent, err := f.find(call, crossings)
+	if ctx.Err() != nil {
+		return foreignTick
+	}
+	if err != nil {
+		// Whatever it is, it is in the way of leno's own rules too, and told there.
+		f.log.Debug("not all rules of others could be read", "error", err)
+	}
+	again = foreignTick
+	if silent {
+		again = foreignSilentTick
+	}
+	fresh := slices.DeleteFunc(slices.Clone(found), f.seen)
+	f.before = found
+	if len(fresh) > 0 {
+		found, again = slices.DeleteFunc(slices.Clone(found), func(o firewall.Obstacle) bool { return slices.Contains(fresh, o) }), 0
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range crossings {
+		if _, ok := f.crossings[c.Network.Name]; ok { // it has not been left meanwhile
+			f.tell(c.Network.Name, found)
+		}
+	}
+	return again
+}
+
+// seen says whether the rule was there at the last look, too.
+func (f *foreignRules) seen(o firewall.Obstacle) bool {
+	return slices.ContainsFunc(f.before, func(b firewall.Obstacle) bool {
+		return b.Network == o.Network && b.Where == o.Where && b.Rule == o.Rule
+	})
+}
+
+// tell writes one network's check.
+func (f *foreignRules) tell(network string, found []firewall.Obstacle) {
+	var reasons []string
+	for _, o := range found {
+		if o.Network == network {
+			reasons = append(reasons, o.String())
+		}
+	}
+	if len(reasons) == 0 {
+		if f.health.set(network, checkForeignRules, api.Passing, "no rule of others is known to be in the way") {
+			f.log.Debug("no rule of others is in the way", "network", network)
+		}
+		return
+	}
+	more := ""
+	if n := len(reasons) - foreignMost; n > 0 {
+		reasons, more = reasons[:foreignMost], " …"
+	}
+	if f.health.set(network, checkForeignRules, api.Warning, strings.Join(reasons, "; ")+more) {
+		f.log.Warn("rules of other programs are in the way of containers", "network", network, "rules", strings.Join(reasons, "; ")+more)
+	}
+}

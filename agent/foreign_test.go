@@ -1,0 +1,139 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// others are the rules of other programs on a host of a test.
+type others struct {
+	mu    sync.Mutex
+	found []firewall.Obstacle
+	err   error
+	looks int
+	seen  []firewall.Crossing
+}
+
+func (o *others) find(_ context.Context, c []firewall.Crossing) ([]firewall.Obstacle, bool, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.looks++
+	o.seen = c
+	return o.found, false, o.err
+}
+
+func (o *others) set(change func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	change()
+}
+
+func obstacle(network string, i int) firewall.Obstacle {
+	return firewall.Obstacle{Network: network, Where: "iptables table raw chain PREROUTING", Rule: fmt.Sprintf("-d 10.5.34.%d/32 -j DROP", i),
+		Effect: "drops packets", Advice: "start dockerd otherwise"}
+}
+
+func TestForeignRules(t *testing.T) {
+	o, h := &others{}, newHealth(time.Now)
+	f := newForeignRules(Options{Logger: hclog.NewNullLogger(), Obstacles: o.find}, h)
+	f.span = time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- f.run(ctx) }()
+	defer func() { cancel(); <-done }()
+
+	verdict := func(network string) string {
+		for _, n := range func() []api.NetworkHealth { r, _ := h.report(); return r.Networks }() {
+			for _, c := range n.Checks {
+				if n.Network == network && c.Name == checkForeignRules {
+					return c.Status + ": " + c.Reason
+				}
+			}
+		}
+		return ""
+	}
+	await := func(what string, ok func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: a: %q, b: %q", what, verdict("a"), verdict("b"))
+			}
+		}
+	}
+	passing := func(network string) func() bool {
+		return func() bool { return strings.HasPrefix(verdict(network), "passing: ") }
+	}
+
+	c := firewall.Crossing{Network: firewall.Network{Name: "a"}, Links: []string{"leno-a"}}
+	f.put(c)
+	await("nothing is in the way", passing("a"))
+
+	// Somebody's rule is told of to the network that it hurts, and no other.
+	f.put(firewall.Crossing{Network: firewall.Network{Name: "b"}})
+	o.set(func() { o.found = []firewall.Obstacle{obstacle("b", 2)} })
+	f.stir()
+	await("a rule is in b's way", func() bool {
+		return verdict("b") == `warning: iptables table raw chain PREROUTING: "-d 10.5.34.2/32 -j DROP": drops packets; start dockerd otherwise` && passing("a")()
+	})
+
+	// Many are not all named.
+	o.set(func() {
+		for i := range 20 {
+			o.found = append(o.found, obstacle("b", i))
+		}
+	})
+	f.stir()
+	await("many", func() bool {
+		return strings.Count(verdict("b"), "DROP") == foreignMost && strings.HasSuffix(verdict("b"), " …")
+	})
+
+	// What could not be read does not take back what could.
+	o.set(func() { o.found, o.err = []firewall.Obstacle{obstacle("a", 3)}, errors.New("nft: no rights") })
+	f.stir()
+	await("a part", func() bool { return strings.HasPrefix(verdict("a"), "warning: ") && passing("b")() })
+
+	// A network that was left has no check any more, also not by a look under way.
+	f.drop("a")
+	h.reset("a")
+	before := func() (n int) { o.set(func() { n = o.looks }); return n }
+	n := before()
+	f.stir()
+	await("another look", func() bool { return before() > n && passing("b")() })
+	if got := verdict("a"); got != "" {
+		t.Errorf("a network that was left: %s", got)
+	}
+
+	// What is as before asks for no look.
+	n = before()
+	f.stir()
+	await("the last look", func() bool { return before() > n })
+	f.put(firewall.Crossing{Network: firewall.Network{Name: "b"}})
+	if len(f.stirred) > 0 {
+		t.Error("an unchanged network is looked at again")
+	}
+}
+
+// The agent looks after the network it runs, and not after one that it left.
+func TestForeignRulesOfARunningNetwork(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.others.found = []firewall.Obstacle{obstacle("n", 2)}
+	a.start()
+	a.check(checkForeignRules, api.Warning, "start dockerd otherwise")
+	a.others.set(func() {
+		if len(a.others.seen) != 1 || a.others.seen[0].Network.Name != "n" || len(a.others.seen[0].Network.Subnets) == 0 || !slices.Equal(a.others.seen[0].Links, []string{"leno-n"}) {
+			t.Errorf("looked for %+v", a.others.seen)
+		}
+	})
+}
