@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"reflect"
 	"time"
 
 	"github.com/google/nftables"
@@ -96,37 +97,56 @@ func (c *nftConn) settled(list func() error) error {
 			return listed
 		}
 	}
-	return fmt.Errorf("rules were changed by another program each of %d times they were listed", nftTries)
+	return fmt.Errorf("%w each of %d times they were listed", errUnsettled, nftTries)
 }
 
-// state lists our table.
-func (c *nftConn) state() (state nftState, err error) {
-	err = c.settled(func() error {
-		state = nftState{}
-		table, err := c.ListTableOfFamily(nftTable, nftables.TableFamilyINet)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
+var errUnsettled = errors.New("rules were changed by another program")
+
+// state lists our table. Where others write all the time, two listings one after
+// the other that say the same will do: what they change is not ours.
+func (c *nftConn) state() (nftState, error) {
+	var all []nftState // without an error between them
+	err := c.settled(func() error {
+		now, err := c.table()
+		if all = append(all, now); err != nil {
+			all = nil
 		}
-		if err != nil {
-			return fmt.Errorf("list tables: %w", err)
-		}
-		state.exists, state.flags = true, table.Flags
-		chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
-		if err != nil {
-			return fmt.Errorf("list chains: %w", err)
-		}
-		rules, err := c.rules(nftables.TableFamilyINet, nftTable, "")
-		if err != nil {
-			return fmt.Errorf("list rules: %w", err)
-		}
-		for _, chain := range chains {
-			if chain.Table.Name == nftTable {
-				state.chains = append(state.chains, nftChain{name: chain.Name, base: nftBaseOf(chain), rules: rules[chain.Name]})
-			}
-		}
-		return nil
+		return err
 	})
-	return state, err
+	last := len(all) - 1
+	switch {
+	case errors.Is(err, errUnsettled) && last > 0 && reflect.DeepEqual(all[last], all[last-1]):
+		return all[last], nil
+	case err != nil:
+		return nftState{}, err
+	}
+	return all[last], nil
+}
+
+// table lists our table in several calls.
+func (c *nftConn) table() (state nftState, err error) {
+	table, err := c.ListTableOfFamily(nftTable, nftables.TableFamilyINet)
+	if errors.Is(err, fs.ErrNotExist) {
+		return state, nil
+	}
+	if err != nil {
+		return state, fmt.Errorf("list tables: %w", err)
+	}
+	state.exists, state.flags = true, table.Flags
+	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return state, fmt.Errorf("list chains: %w", err)
+	}
+	rules, err := c.rules(nftables.TableFamilyINet, nftTable, "")
+	if err != nil {
+		return state, fmt.Errorf("list rules: %w", err)
+	}
+	for _, chain := range chains {
+		if chain.Table.Name == nftTable {
+			state.chains = append(state.chains, nftChain{name: chain.Name, base: nftBaseOf(chain), rules: rules[chain.Name]})
+		}
+	}
+	return state, nil
 }
 
 func nftBaseOf(chain *nftables.Chain) nftBase {

@@ -1,20 +1,16 @@
 package firewall
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/nftables"
 	"github.com/hashicorp/go-hclog"
-	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
@@ -339,134 +335,4 @@ func TestNFTManyNetworks(t *testing.T) {
 	if got := strings.Count(ns.Sh("nft list table inet leno"), "leno n"); got != 199*16 {
 		t.Errorf("%d rules, want %d", got, 199*16)
 	}
-}
-
-// Where the kernel's answers do not fit into the socket, the listing tells.
-func TestNFTAnswersLost(t *testing.T) {
-	ns := nstest.New(t)
-	fw := newNFTables(hclog.NewNullLogger())
-	opened := 0
-	fw.open = func() (*nftConn, error) {
-		conn, err := openNFT()
-		if opened++; opened == 2 && err == nil { // the one that writes
-			err = conn.socket.SetReadBuffer(1)
-		}
-		return conn, err
-	}
-	ns.Do(func() {
-		if written, err := fw.apply(t.Context(), random(two())); err != nil || len(written) != 1 {
-			t.Errorf("got %q, %v", written, err)
-		}
-	})
-	if opened != 3 {
-		t.Errorf("%d sockets were opened: no answer was lost", opened)
-	}
-	if got := nftApply(t, ns, random(two())); got != 0 {
-		t.Errorf("a second Apply made %d transactions", got)
-	}
-}
-
-// A listing during which somebody writes is begun anew, also one that failed, and
-// given up in the end.
-func TestNFTSettled(t *testing.T) {
-	ns := nstest.New(t)
-	ns.Do(func() {
-		conn, err := openNFT()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.CloseLasting()
-		other, err := openNFT()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer other.CloseLasting()
-		disturb := func() {
-			other.AddTable(&nftables.Table{Name: "other", Family: nftables.TableFamilyINet})
-			other.DelTable(&nftables.Table{Name: "other", Family: nftables.TableFamilyINet})
-			if err := other.Flush(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		listings := 0
-		err = conn.settled(func() error {
-			if listings++; listings < 4 {
-				disturb()
-				return unix.EINTR
-			}
-			return nil
-		})
-		if err != nil || listings != 4 {
-			t.Errorf("%d listings, %v", listings, err)
-		}
-		err = conn.settled(func() error { disturb(); return nil })
-		if err == nil || !strings.Contains(err.Error(), "changed by another program") {
-			t.Errorf("never settled: %v", err)
-		}
-		if err := conn.settled(func() error { return unix.EIO }); !errors.Is(err, unix.EIO) {
-			t.Errorf("a listing that failed: %v", err)
-		}
-	})
-}
-
-func TestNFTCannot(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		opens int // how many sockets can be opened before the error
-		err   error
-		want  error
-		text  string
-	}{
-		{"no netfilter", 0, unix.EPROTONOSUPPORT, ErrNotInstalled, "module nf_tables"},
-		{"no nf_tables", 0, unix.EINVAL, ErrNotInstalled, "module nf_tables"},
-		{"no rights to list", 0, unix.EPERM, unix.EPERM, "CAP_NET_ADMIN"},
-		{"no type nat", 1, unix.ENOENT, ErrNotInstalled, "Linux 5.2"},
-		{"an old kernel", 1, unix.EOPNOTSUPP, ErrNotInstalled, "Linux 5.2"},
-		{"no rights to write", 1, unix.EPERM, unix.EPERM, "CAP_NET_ADMIN"},
-		{"busy", 1, unix.EBUSY, unix.EBUSY, "nftables: write table inet leno: "},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			ns, fw, opened := nstest.New(t), newNFTables(hclog.NewNullLogger()), 0
-			fw.open = func() (*nftConn, error) {
-				if opened++; opened > tt.opens {
-					return nil, tt.err
-				}
-				return openNFT()
-			}
-			ns.Do(func() {
-				written, err := fw.apply(t.Context(), random(two()))
-				if len(written) > 0 || !errors.Is(err, tt.want) || !errors.Is(err, tt.err) || !strings.Contains(err.Error(), tt.text) {
-					t.Errorf("got %q, %v", written, err)
-				}
-				if written, err := fw.apply(t.Context(), rules{}); len(written) > 0 || err != nil {
-					t.Errorf("nothing wanted: got %q, %v", written, err)
-				}
-			})
-		})
-	}
-}
-
-// The kernel's own answer to a thread without rights.
-func TestNFTNoRights(t *testing.T) {
-	ns, done := nstest.New(t), make(chan error)
-	go func() {
-		// A thread that gave up its rights is never given back.
-		runtime.LockOSThread()
-		done <- nftWithoutRights(t, ns)
-	}()
-	if err := <-done; !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "CAP_NET_ADMIN") {
-		t.Errorf("got %v", err)
-	}
-}
-
-func nftWithoutRights(t *testing.T, ns *nstest.NS) error {
-	if err := unix.Setns(ns.Fd(), unix.CLONE_NEWNET); err != nil {
-		return err
-	}
-	header, none := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
-	if err := unix.Capset(&header, &none[0]); err != nil {
-		return err
-	}
-	_, err := newNFTables(hclog.NewNullLogger()).apply(t.Context(), random(two()))
-	return err
 }
