@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -24,9 +26,10 @@ type catalog struct {
 	*outage
 	name string
 
-	mu       sync.Mutex
-	service  registry.Service
-	verdicts []registry.Verdict
+	mu        sync.Mutex
+	service   registry.Service
+	verdicts  []registry.Verdict
+	withdrawn []string
 }
 
 func (c *catalog) NodeName(context.Context) (string, error) { return c.name, nil }
@@ -38,7 +41,12 @@ func (c *catalog) Announce(_ context.Context, s registry.Service, v registry.Ver
 	return nil
 }
 
-func (c *catalog) Withdraw(context.Context, registry.Service) error { return errors.ErrUnsupported }
+func (c *catalog) Withdraw(_ context.Context, s registry.Service) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.withdrawn = append(c.withdrawn, s.ID)
+	return nil
+}
 
 func (c *catalog) last() (registry.Service, registry.Verdict) {
 	c.mu.Lock()
@@ -261,5 +269,25 @@ func TestBadRecordsAreNamed(t *testing.T) {
 	code, body := a.request("GET", "/v1/network/n/lease/"+registry.SubnetKey(free(a, b)), "")
 	if code != http.StatusConflict || !strings.Contains(body, "cannot be used: invalid: unexpected end of JSON input") {
 		t.Errorf("%d %s", code, body)
+	}
+}
+
+// TestWithdraw: the service goes with a host that leaves, and stays with one that is
+// to come back.
+func TestWithdraw(t *testing.T) {
+	for _, leaves := range []bool{true, false} {
+		a := newHost(t, memory.New(), "a")
+		c := &catalog{outage: a.registry, name: "here"}
+		a.catalog = c
+		a.config.Consul.Service, a.config.Lease.ReleaseOnStop = "leno", leaves
+		a.start().ready()
+		must(t, a.stop())
+		want := []string(nil)
+		if leaves {
+			want = []string{"leno-a"}
+		}
+		if diff := cmp.Diff(want, c.withdrawn); diff != "" {
+			t.Errorf("release_on_stop = %t (-want +got):\n%s", leaves, diff)
+		}
 	}
 }
