@@ -97,6 +97,10 @@ type State struct {
 	MTU      int            // of the overlay, bytes
 	Underlay Underlay
 	Peers    []Peer // every other host, never ourselves
+
+	// Partial says that the peers may not be all there are, nor what they are now:
+	// what is missing is put, and what stands is neither changed nor taken away.
+	Partial bool
 }
 
 // Zero says whether the state asks for nothing to exist.

@@ -260,6 +260,50 @@ func testLostRoutes(t *testing.T, s Suite) {
 	}
 }
 
+// testPartial: of a state that may be out of date what is missing is put, and
+// what stands is left alone.
+func testPartial(t *testing.T, s Suite) {
+	h := newHost(t, s)
+	two, three := h.peer(2, "node-2"), h.peer(3, "node-3")
+	h.apply(h.state(two, three))
+	full := h.dump()
+	h.restart()
+	old := h.state(two)
+	old.Partial = true
+	reborn := h.peer(2, "node-2-before")
+	reborn.PublicIPs = s.publicIPs(12)
+	for name, peers := range map[string][]backend.Peer{"one": {two}, "none": nil, "one as it was before": {reborn}} {
+		old.Peers = peers
+		if r := h.apply(old); len(r.Healed) != 0 {
+			t.Errorf("%s: report %+v", name, r)
+		}
+		for line := range strings.SplitSeq(full, "\n") {
+			if !strings.Contains(h.dump(), line) {
+				t.Errorf("%s: lost %s", name, line)
+			}
+		}
+	}
+	h.restart()
+	old.Peers = []backend.Peer{two, three}
+	h.apply(old)
+	harm := []string{"ip route flush proto 108; ip -6 route flush proto 108"}
+	if s.Device {
+		harm = append(harm, "ip link set "+linkName+" down", "ip addr flush dev "+linkName, "ip link del "+linkName)
+	}
+	for _, script := range harm {
+		h.ns.Sh(script)
+		if r := h.apply(old); r.Writes == 0 || len(r.Healed) == 0 {
+			t.Errorf("%s: report %+v", script, r)
+		}
+	}
+	now := h.state(two, three)
+	if r := h.apply(now); len(r.Healed) != 0 {
+		t.Errorf("what had been left alone was healed: %+v", r)
+	}
+	h.wantDump(full)
+	h.unchanged(now)
+}
+
 // testReplacedRoutes: a route that somebody put by hand in the place of ours
 // gives way, one of a daemon does not.
 func testReplacedRoutes(t *testing.T, s Suite) {

@@ -54,6 +54,7 @@ func Run(t *testing.T, s Suite) {
 		{"close leaves the datapath", testClose, !s.LeasesOnly},
 		{"lost routes are healed", testLostRoutes, !s.LeasesOnly},
 		{"replaced routes are healed", testReplacedRoutes, !s.LeasesOnly},
+		{"a partial state only adds", testPartial, !s.LeasesOnly},
 		{"packets", testPackets, !s.LeasesOnly},
 		{"packets to a host that came back as another", testPacketsAfterChange, !s.LeasesOnly},
 		{"a thousand peers that lose everything", testCrowd, s.Crowd},

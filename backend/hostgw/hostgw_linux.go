@@ -25,6 +25,8 @@ type hostgw struct {
 	kernel *kernel.Handle                   // nil before the first call
 	last   map[kernel.RouteKey]kernel.Route // what was wanted before; only to name repairs
 	stood  backend.Underlay                 // where; what a move takes away is no repair
+
+	partial bool // the state before was
 }
 
 var _ backend.Backend = (*hostgw)(nil)
@@ -75,8 +77,15 @@ func (b *hostgw) Apply(ctx context.Context, s backend.State) (backend.Report, er
 		return backend.Report{}, err
 	}
 	p := newPlan(b.config.Pools, s, indirect)
+	apply := reconcile.Apply
+	if s.Partial {
+		apply = reconcile.Fill
+	} else if b.partial {
+		b.last = nil // what was left alone was not put by somebody since
+	}
+	b.partial = s.Partial
 	table := b.kernel.Routes(kernel.Owner{Pools: b.config.Pools, Stood: b.last, Wanted: p.routes})
-	result, err := reconcile.Apply(ctx, reconcile.Want("route", table, kernel.CompareRoutes, p.routes, b.last))
+	result, err := apply(ctx, reconcile.Want("route", table, kernel.CompareRoutes, p.routes, b.last))
 	if !reflect.DeepEqual(b.stood, s.Underlay) {
 		result = result.Explain("route")
 	}

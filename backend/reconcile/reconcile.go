@@ -117,7 +117,7 @@ func (r Result) Explain(names ...string) Result {
 // Step is one table with what is wanted in it.
 type Step interface {
 	list(ctx context.Context) error
-	put(ctx context.Context) error
+	put(ctx context.Context, missing bool) error // what is missing alone, or also what differs
 	remove(ctx context.Context) error
 	count() Count
 }
@@ -133,16 +133,24 @@ func Want[K, V comparable](name string, t Table[K, V], compare func(a, b K) int,
 // Apply lists all tables, then puts in the order of the steps, then deletes in
 // the reverse order: entries that others need come first and go last. A table
 // whose listing failed loses nothing. Failures are joined and the rest goes on.
-func Apply(ctx context.Context, steps ...Step) (Result, error) {
+func Apply(ctx context.Context, steps ...Step) (Result, error) { return apply(ctx, false, steps) }
+
+// Fill is Apply for wants that may be neither complete nor up to date: it puts
+// what is missing, and what stands it neither changes nor deletes.
+func Fill(ctx context.Context, steps ...Step) (Result, error) { return apply(ctx, true, steps) }
+
+func apply(ctx context.Context, missing bool, steps []Step) (Result, error) {
 	var errs []error
 	for _, s := range steps {
 		errs = append(errs, s.list(ctx))
 	}
 	for _, s := range steps {
-		errs = append(errs, s.put(ctx))
+		errs = append(errs, s.put(ctx, missing))
 	}
-	for _, s := range slices.Backward(steps) {
-		errs = append(errs, s.remove(ctx))
+	if !missing {
+		for _, s := range slices.Backward(steps) {
+			errs = append(errs, s.remove(ctx))
+		}
 	}
 	result := make(Result, 0, len(steps))
 	for _, s := range steps {
@@ -173,7 +181,7 @@ func (s *step[K, V]) list(ctx context.Context) error {
 	return nil
 }
 
-func (s *step[K, V]) put(ctx context.Context) error {
+func (s *step[K, V]) put(ctx context.Context, missing bool) error {
 	if s.have == nil && !s.complete {
 		return nil
 	}
@@ -183,7 +191,7 @@ func (s *step[K, V]) put(ctx context.Context) error {
 		switch {
 		case !ok:
 			changes = append(changes, Change[K, V]{Key: k, New: &v})
-		case old != v:
+		case old != v && !missing:
 			changes = append(changes, Change[K, V]{Key: k, Old: &old, New: &v})
 		}
 	}

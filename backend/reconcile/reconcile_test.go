@@ -192,6 +192,22 @@ func TestHealed(t *testing.T) {
 	}
 }
 
+// TestFill puts what is missing and leaves the rest alone.
+func TestFill(t *testing.T) {
+	var journal []string
+	tab := newTable("route", &journal, "aa", "x")
+	result, err := Fill(t.Context(), Want("route", tab, cmp.Compare[string], map[string]int{"aa": 7, "b": 1}, map[string]int{"b": 1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := Dump(tab.entries, cmp.Compare[string]), "aa 2\nb 1\nx 1\n"; got != want {
+		t.Errorf("table %q, want %q", got, want)
+	}
+	if got := fmt.Sprint(result.Healed()); got != "[routes were missing: b]" || result.Writes() != 1 {
+		t.Errorf("healed %s, %d writes", got, result.Writes())
+	}
+}
+
 func TestExplain(t *testing.T) {
 	r := Result{{Name: "address", Missing: Drift{N: 1, First: "a"}}, {Name: "route", Missing: Drift{N: 2, First: "b"}, Foreign: Drift{N: 1, First: "c"}}}
 	if !r.Lost("address") || r.Lost("neighbour") {

@@ -55,9 +55,10 @@ type Backend struct {
 	own    []netip.Prefix // in the engine's table
 
 	// What was wanted last, to tell repairs from changes; nil: unknown.
-	mtu    int
-	addrs  map[netip.Prefix]kernel.Address
-	routes map[kernel.RouteKey]kernel.Route
+	partial bool // the state was
+	mtu     int
+	addrs   map[netip.Prefix]kernel.Address
+	routes  map[kernel.RouteKey]kernel.Route
 }
 
 var (
@@ -126,7 +127,14 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 	}
 	anew := b.index != before
 	bare := anew || link.Attrs().Flags&net.FlagUp == 0
-	err = errors.Join(socketErr, b.setUp(link, p.mtu, anew, &report), b.program(ctx, p, bare, &report))
+	apply := reconcile.Apply
+	if s.Partial {
+		apply = reconcile.Fill
+	} else if b.partial {
+		b.addrs, b.routes = nil, nil // what was left alone was not put by somebody since
+	}
+	b.partial = s.Partial
+	err = errors.Join(socketErr, b.setUp(link, p.mtu, anew, &report), b.program(ctx, p, bare, apply, &report))
 	if b.engine.binds.alive() {
 		report.Peers = len(p.peers)
 	}
@@ -225,7 +233,7 @@ func peerRoute(link int, subnet netip.Prefix) kernel.Route {
 // program makes the device's addresses and the network's routes those of the
 // plan. Addresses go last: without any, the kernel drops the routes too. Of a bare
 // device, whose entries went with it, none is told of.
-func (b *Backend) program(ctx context.Context, p plan, bare bool, report *backend.Report) error {
+func (b *Backend) program(ctx context.Context, p plan, bare bool, apply func(context.Context, ...reconcile.Step) (reconcile.Result, error), report *backend.Report) error {
 	addrs := map[netip.Prefix]kernel.Address{}
 	for _, addr := range p.addrs {
 		addrs[addr] = kernel.Address{}
@@ -240,7 +248,7 @@ func (b *Backend) program(ctx context.Context, p plan, bare bool, report *backen
 		}
 	}
 	owner := kernel.Owner{Link: b.index, Pools: b.config.Pools, Stood: b.routes, Wanted: routes}
-	result, err := reconcile.Apply(ctx,
+	result, err := apply(ctx,
 		reconcile.Want("address", b.handle.Addresses(b.index), kernel.CompareAddresses, addrs, b.addrs),
 		reconcile.Want("route", b.handle.Routes(owner), kernel.CompareRoutes, routes, b.routes))
 	if b.addrs, b.routes = addrs, routes; err != nil {

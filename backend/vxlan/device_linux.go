@@ -29,9 +29,10 @@ func (e *ensured) found(fault, detail string) {
 	e.faults = append(e.faults, backend.Repair{Fault: fault, Detail: detail})
 }
 
-// ensure makes the device the wanted one. Past an error the device may still be
-// usable; index is 0 when there is none.
-func (b *vxlan) ensure(ctx context.Context, want device) (ensured, error) {
+// ensure makes the device the wanted one. One that would have to be made anew is
+// left as it is when it may be newer than what is wanted. Past an error the device
+// may still be usable; index is 0 when there is none.
+func (b *vxlan) ensure(ctx context.Context, want device, partial bool) (ensured, error) {
 	link, err := b.own()
 	if err != nil {
 		return ensured{}, err
@@ -50,6 +51,9 @@ func (b *vxlan) ensure(ctx context.Context, want device) (ensured, error) {
 	if link != nil {
 		have = shown(link)
 		if reason := have.needsNew(want); reason != "" {
+			if partial {
+				return e, fmt.Errorf("link %s has another %s than it had; it is left alone until the store was read", b.config.Link, reason)
+			}
 			if err := b.kernel.DeleteLink(link); err != nil {
 				return e, err
 			}

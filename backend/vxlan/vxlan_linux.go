@@ -36,6 +36,7 @@ type vxlan struct {
 	// What was wanted before, only to name repairs.
 	lastDevice device
 	last       plan
+	partial    bool // the state before was
 
 	planned planned
 }
@@ -103,7 +104,14 @@ func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, err
 	if err != nil {
 		return backend.Report{}, err
 	}
-	e, deviceErr := b.ensure(ctx, want)
+	apply := reconcile.Apply
+	if s.Partial {
+		apply = reconcile.Fill
+	} else if b.partial {
+		b.last = plan{} // what was left alone was not put by somebody since
+	}
+	b.partial = s.Partial
+	e, deviceErr := b.ensure(ctx, want, s.Partial)
 	report := backend.Report{Writes: e.writes, Notes: []string{e.note}}
 	if e.index == 0 {
 		return report, deviceErr // nothing is healed yet
@@ -111,7 +119,7 @@ func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, err
 	report.Healed = b.healed(e, want)
 	p := b.plan(want, e.index, s, direct)
 	report.Skipped, report.Peers = p.skipped, p.peers
-	result, err := reconcile.Apply(ctx, b.steps(e.index, p)...)
+	result, err := apply(ctx, b.steps(e.index, p)...)
 	report.Writes += result.Writes()
 	report.Healed = append(report.Healed, explained(e, result).Healed()...)
 	b.lastDevice, b.last = want, p
