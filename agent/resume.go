@@ -16,7 +16,8 @@ import (
 )
 
 // A process that starts finds the datapath of the one before in the kernel. Where
-// the kernel carries packets alone, nothing is done before the store was read. A
+// the kernel carries packets alone, nothing of it is changed before the store was
+// read; when that takes long, what somebody takes away meanwhile is put back. A
 // device that stands with this host's addresses and has no carrier is one whose
 // packets pass through the process: until one reads it they are lost. It is
 // carried on at once, with the peers that were written down, whether the store
@@ -94,15 +95,16 @@ func (r *runner) resume(ctx context.Context) {
 	if found == nil {
 		return
 	}
-	if waits {
-		known, err := found.recall()
-		if err == nil {
-			err = r.carryOn(ctx, known)
-		}
-		if err != nil {
-			r.log.Warn("what was carried before waits for the store", "error", err)
-			return
-		}
+	known, err := found.recall()
+	if err == nil {
+		err = r.carryOn(ctx, known, waits)
+	}
+	switch {
+	case err != nil && waits:
+		r.log.Warn("what was carried before waits for the store", "error", err)
+		return
+	case err != nil:
+		r.log.Debug("what was carried before is left alone until the store was read", "error", err)
 	}
 	r.mu.Lock()
 	r.resumed = found
@@ -174,9 +176,9 @@ func recollect(dataDir string, before saved, nodeID string) (recollected, error)
 	return recollected{network: n, own: own, leases: file.leases(n)}, nil
 }
 
-// carryOn builds the backend, gives it what is remembered, and has a goroutine
-// keep that right until relieve. It returns after the first pass.
-func (r *runner) carryOn(ctx context.Context, found recollected) error {
+// carryOn builds the backend and has a goroutine keep right until relieve what is
+// remembered. Packets that wait for it flow when it returns.
+func (r *runner) carryOn(ctx context.Context, found recollected, waits bool) error {
 	kind, config, err := r.backendConfig(found.network)
 	if err != nil {
 		return err
@@ -193,13 +195,18 @@ func (r *runner) carryOn(ctx context.Context, found recollected) error {
 	first, done := make(chan struct{}), make(chan struct{})
 	go func() { // waited for in relieve
 		defer close(done)
-		r.standIn(watching, found, first)
+		if !waits && sleep(watching, standInAfter) != nil {
+			return
+		}
+		r.standIn(watching, found, !waits, first)
 	}()
 	r.relief = func() {
 		cancel()
 		<-done
 	}
-	<-first
+	if waits {
+		<-first
+	}
 	return nil
 }
 
@@ -213,15 +220,20 @@ func (r *runner) relieve() {
 	}
 }
 
+// standInAfter is how long a datapath that flows without this process waits for the
+// store before it is looked at.
+const standInAfter = time.Second
+
 // standIn does for a resumed datapath what reconcile does for one whose lease is
 // held, as far as it needs no store, until ctx ends. It closes first after its
-// first pass.
-func (r *runner) standIn(ctx context.Context, found recollected, first chan<- struct{}) {
+// first pass. One that flowed without this process, so that the kernel may know
+// better than the files, is partial.
+func (r *runner) standIn(ctx context.Context, found recollected, partial bool, first chan<- struct{}) {
 	tick := time.NewTicker(slowTick)
 	defer tick.Stop()
 	retry := newPause()
 	calm := settle
-	state := backend.State{Subnets: found.own.Subnets, Peers: peersOf(found.leases, found.own)}
+	state := backend.State{Subnets: found.own.Subnets, Peers: peersOf(found.leases, found.own), Partial: partial}
 	for began, told := time.Now(), false; ; {
 		_, _, kernel := r.env.kernel.get()
 		var failed <-chan time.Time

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -229,8 +230,9 @@ func (s *namelessStore) NodeName(ctx context.Context) (name string, err error) {
 	return s.name, err
 }
 
-// TestNothingToResume: where the kernel carries packets alone, or has nothing of
-// this host, nothing is touched before the store was read.
+// TestNothingToResume: where the kernel has nothing of this host, nothing is
+// touched before the store was read. Where it carries packets alone, nothing that
+// stands is.
 func TestNothingToResume(t *testing.T) {
 	carrier := func(subnet netip.Prefix) Remains {
 		m := waiting(subnet)
@@ -284,9 +286,24 @@ func TestNothingToResume(t *testing.T) {
 			if n := len(a.recorder.tries()); n != tries {
 				t.Errorf("%d passes over the datapath", n-tries)
 			}
+			if tt.peers {
+				a.more("passes", tries, func() int { return len(a.recorder.tries()) })
+				a.recorder.setReport(backend.Report{Writes: 1, Healed: []backend.Repair{{Fault: "device was deleted"}}})
+				a.kick()
+				a.more("passes", tries+1, func() int { return len(a.recorder.tries()) })
+				a.recorder.setReport(backend.Report{})
+				for _, pass := range a.recorder.made()[tries:] {
+					if !pass.state.Partial || text(pass.state) != fmt.Sprintf("%s <- %s@%s", subnet, peers.Peers[0].Node, peers.Peers[0].Subnets[0]) {
+						t.Errorf("applied %+v", pass.state)
+					}
+				}
+			}
 			a.registry.set(nil)
 			a.ready()
 			a.check(checkLease, api.Passing)
+			if made := a.recorder.made(); made[len(made)-1].state.Partial {
+				t.Error("the state is partial after the store was read")
+			}
 		})
 	}
 }

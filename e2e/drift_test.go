@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
 )
 
@@ -76,32 +77,34 @@ type fault struct {
 	script string
 	says   string // the fault in the log
 	on     string // backends it can be done to
+
+	awayToo bool // is tried again while Consul is away
 }
 
 var faults = []fault{
-	{"device deleted", "ip link del LINK", "device was deleted", "vxlan udp"},
-	{"device down", "ip link set LINK down", "device was down", "vxlan udp"},
-	{"device renamed", "ip link set LINK name moved-NET", "device was renamed: to moved-NET", "vxlan udp"},
-	{"device renamed while down", "ip link set LINK down; ip link set LINK name moved-NET; ip link set moved-NET up", "device was renamed: to moved-NET", "vxlan udp"},
-	{"MTU changed", "ip link set LINK mtu 1300", "device had another MTU: 1300 instead of 14", "vxlan udp"},
-	{"MAC changed", "ip link set LINK address 02:00:00:00:00:01", "device had another MAC address: 02:00:00:00:00:01 instead of", "vxlan"},
-	{"alias changed", "ip link set LINK alias mine", "device had another alias", "vxlan udp"},
-	{"learning switched on", "ip link set LINK type vxlan learning", "device had another underlay: learning was on", "vxlan"},
-	{"addresses removed", "ip addr flush dev LINK scope global", "addresses were missing", "vxlan udp"},
-	{"address added", "ip addr add POOL.77.7/32 dev LINK", "foreign addresses were there: POOL.77.7/32", "vxlan udp"},
-	{"routes flushed", "ip route flush proto 108 root POOL.0.0/16; ip -6 route flush proto 108 root fd00:NUMBER::/48", "routes were missing", "vxlan host-gw udp"},
-	{"route removed", "ip route del PEER.0/24 proto 108", "routes were missing: PEER.0/24", "vxlan host-gw udp"},
-	{"route for the whole network removed", "ip route del unreachable POOL.0.0/16", "routes were missing: POOL.0.0/16", "vxlan host-gw udp"},
-	{"route replaced", "ip route replace PEER.0/24 via 192.0.2.254", "routes were changed: PEER.0/24 via 192.0.2.254", "vxlan host-gw udp"},
-	{"IPv6 route replaced", "ip -6 route replace PEER6/64 via fd00:c0:2::fe", "routes were changed: PEER6/64 via fd00:c0:2::fe", "vxlan host-gw udp"},
-	{"route added", "ip route add POOL.88.0/24 via 192.0.2.254 proto 108", "foreign routes were there: POOL.88.0/24", "vxlan host-gw udp"},
-	{"neighbours flushed", "ip neigh flush nud permanent dev LINK; ip -6 neigh flush nud permanent dev LINK", "neighbours were missing", "vxlan"},
-	{"neighbour changed", "ip neigh replace PEER.0 lladdr 02:00:00:00:00:02 dev LINK nud permanent", "neighbours were changed: PEER.0 02:00:00:00:00:02", "vxlan"},
-	{"neighbour changed to another kind", "ip neigh replace PEER.0 lladdr 02:00:00:00:00:02 dev LINK nud stale", "neighbours were missing: PEER.0", "vxlan"},
-	{"neighbour added", "ip neigh add POOL.99.0 lladdr 02:00:00:00:00:02 dev LINK nud permanent", "foreign neighbours were there: POOL.99.0", "vxlan"},
-	{"FDB entry removed", "bridge fdb del VTEP dev LINK", "FDB entries were missing: VTEP", "vxlan"},
-	{"FDB entry changed", "bridge fdb replace VTEP dev LINK dst 192.0.2.99", "FDB entries were changed: VTEP dst 192.0.2.99", "vxlan"},
-	{"FDB entry added", "bridge fdb add 02:00:00:00:00:03 dev LINK dst 192.0.2.99", "foreign FDB entries were there: 02:00:00:00:00:03", "vxlan"},
+	{"device deleted", "ip link del LINK", "device was deleted", "vxlan udp", true},
+	{"device down", "ip link set LINK down", "device was down", "vxlan udp", false},
+	{"device renamed", "ip link set LINK name moved-NET", "device was renamed: to moved-NET", "vxlan udp", true},
+	{"device renamed while down", "ip link set LINK down; ip link set LINK name moved-NET; ip link set moved-NET up", "device was renamed: to moved-NET", "vxlan udp", false},
+	{"MTU changed", "ip link set LINK mtu 1300", "device had another MTU: 1300 instead of 14", "vxlan udp", false},
+	{"MAC changed", "ip link set LINK address 02:00:00:00:00:01", "device had another MAC address: 02:00:00:00:00:01 instead of", "vxlan", false},
+	{"alias changed", "ip link set LINK alias mine", "device had another alias", "vxlan udp", false},
+	{"learning switched on", "ip link set LINK type vxlan learning", "device had another underlay: learning was on", "vxlan", false},
+	{"addresses removed", "ip addr flush dev LINK scope global", "addresses were missing", "vxlan udp", true},
+	{"address added", "ip addr add POOL.77.7/32 dev LINK", "foreign addresses were there: POOL.77.7/32", "vxlan udp", false},
+	{"routes flushed", "ip route flush proto 108 root POOL.0.0/16; ip -6 route flush proto 108 root fd00:NUMBER::/48", "routes were missing", "vxlan host-gw udp", true},
+	{"route removed", "ip route del PEER.0/24 proto 108", "routes were missing: PEER.0/24", "vxlan host-gw udp", false},
+	{"route for the whole network removed", "ip route del unreachable POOL.0.0/16", "routes were missing: POOL.0.0/16", "vxlan host-gw udp", false},
+	{"route replaced", "ip route replace PEER.0/24 via 192.0.2.254", "routes were changed: PEER.0/24 via 192.0.2.254", "vxlan host-gw udp", false},
+	{"IPv6 route replaced", "ip -6 route replace PEER6/64 via fd00:c0:2::fe", "routes were changed: PEER6/64 via fd00:c0:2::fe", "vxlan host-gw udp", false},
+	{"route added", "ip route add POOL.88.0/24 via 192.0.2.254 proto 108", "foreign routes were there: POOL.88.0/24", "vxlan host-gw udp", false},
+	{"neighbours flushed", "ip neigh flush nud permanent dev LINK; ip -6 neigh flush nud permanent dev LINK", "neighbours were missing", "vxlan", true},
+	{"neighbour changed", "ip neigh replace PEER.0 lladdr 02:00:00:00:00:02 dev LINK nud permanent", "neighbours were changed: PEER.0 02:00:00:00:00:02", "vxlan", false},
+	{"neighbour changed to another kind", "ip neigh replace PEER.0 lladdr 02:00:00:00:00:02 dev LINK nud stale", "neighbours were missing: PEER.0", "vxlan", false},
+	{"neighbour added", "ip neigh add POOL.99.0 lladdr 02:00:00:00:00:02 dev LINK nud permanent", "foreign neighbours were there: POOL.99.0", "vxlan", false},
+	{"FDB entry removed", "bridge fdb del VTEP dev LINK", "FDB entries were missing: VTEP", "vxlan", true},
+	{"FDB entry changed", "bridge fdb replace VTEP dev LINK dst 192.0.2.99", "FDB entries were changed: VTEP dst 192.0.2.99", "vxlan", false},
+	{"FDB entry added", "bridge fdb add 02:00:00:00:00:03 dev LINK dst 192.0.2.99", "foreign FDB entries were there: 02:00:00:00:00:03", "vxlan", false},
 }
 
 // fill puts the network's own names into a text.
@@ -349,4 +352,50 @@ func (all drifts) idle() {
 	if lines := all.told(from); len(lines) != 0 {
 		w.t.Errorf("logged while nothing happens: %q", lines)
 	}
+}
+
+// TestDriftWithoutConsul: what somebody takes away is put back while Consul is
+// away, also by an agent that was killed and started again meanwhile.
+func TestDriftWithoutConsul(t *testing.T) {
+	w, nets := newDrift(t)
+	h := nets[0].host
+	some := func(when string) {
+		t.Helper()
+		for _, d := range nets {
+			for _, f := range faults {
+				if slices.Contains(strings.Fields(f.on), d.backend) && f.awayToo {
+					if err := d.meddle(f, healTime); err != nil {
+						t.Errorf("%s, %s, %s: %v", when, d.backend, f.name, err)
+					}
+				}
+			}
+		}
+	}
+	w.must(w.Consul.Stop(w.ctx))
+	w.waitHealth(h, 429, "renew")
+	some("Consul away")
+	w.must(h.KillAgent())
+	w.must(h.RestartAgent())
+	for _, d := range nets {
+		w.waitHealth(h, 429, "has not been read yet", "peers in place")
+		w.eventually(d.name+" to be looked after", func(ctx context.Context) error {
+			var got api.Network
+			if err := getJSON(ctx, h, "/v1/network/"+d.name, &got); err != nil {
+				return err
+			}
+			if got.Local == nil || got.Local.Peers != 1 {
+				return fmt.Errorf("%+v", got.Local)
+			}
+			return nil
+		})
+		d.quiet(func() []string { return d.told(0) })
+	}
+	some("after a restart")
+	w.must(w.Consul.Start(w.ctx))
+	w.must(h.WaitReady(w.ctx))
+	for _, d := range nets {
+		w.settle(d.name)
+	}
+	w.waitHealth(h, 200)
+	w.matrix()
 }
