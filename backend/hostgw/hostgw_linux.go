@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"reflect"
+	"slices"
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
@@ -27,6 +30,11 @@ type hostgw struct {
 	stood  backend.Underlay                 // where; what a move takes away is no repair
 
 	partial bool // the state before was
+
+	// The plan made last, and what it was made from.
+	planned  plan
+	state    backend.State
+	indirect map[netip.Addr]string
 }
 
 var _ backend.Backend = (*hostgw)(nil)
@@ -76,7 +84,7 @@ func (b *hostgw) Apply(ctx context.Context, s backend.State) (backend.Report, er
 	if err != nil {
 		return backend.Report{}, err
 	}
-	p := newPlan(b.config.Pools, s, indirect)
+	p := b.plan(s, indirect)
 	apply := reconcile.Apply
 	if s.Partial {
 		apply = reconcile.Fill
@@ -94,6 +102,15 @@ func (b *hostgw) Apply(ctx context.Context, s backend.State) (backend.Report, er
 		b.last = nil // what could not be put was not taken away by somebody
 	}
 	return backend.Report{Writes: result.Writes(), Healed: result.Healed(), Skipped: p.skipped, Peers: p.peers}, err
+}
+
+// plan is newPlan's, made anew when something is another than before.
+func (b *hostgw) plan(s backend.State, indirect map[netip.Addr]string) plan {
+	if b.planned.routes == nil || !b.state.Equal(s) || !maps.Equal(b.indirect, indirect) {
+		s.Peers = slices.Clone(s.Peers)
+		b.planned, b.state, b.indirect = newPlan(b.config.Pools, s, indirect), s, indirect
+	}
+	return b.planned
 }
 
 // Close closes the sockets and leaves the routes.

@@ -27,6 +27,8 @@ type batch struct {
 	port   uint32
 	seq    uint32
 	closed atomic.Bool
+
+	in, out []byte // kept from one exchange to the next
 }
 
 func newBatch() (*batch, error) {
@@ -44,6 +46,10 @@ func newBatch() (*batch, error) {
 func (b *batch) configure() error {
 	if err := unix.Bind(b.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return os.NewSyscallError("bind", err)
+	}
+	// From a socket that is connected to the kernel nobody else can be heard.
+	if err := unix.Connect(b.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return os.NewSyscallError("connect", err)
 	}
 	name, err := unix.Getsockname(b.fd)
 	if err != nil {
@@ -122,7 +128,7 @@ func (b *batch) exchange(requests []*nl.NetlinkRequest) (map[int]error, error) {
 
 // exchangeAll is exchange for requests that are answered with data, too.
 func (b *batch) exchangeAll(requests []*nl.NetlinkRequest, data func(i int, answer []byte)) (map[int]error, error) {
-	var out []byte
+	out := b.out[:0]
 	first := b.seq + 1
 	for i, r := range requests {
 		b.seq++
@@ -138,27 +144,27 @@ func (b *batch) exchangeAll(requests []*nl.NetlinkRequest, data func(i int, answ
 			out = append(out, 0)
 		}
 	}
-	if err := unix.Sendto(b.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, os.NewSyscallError("sendto", err)
+	b.out = out
+	if _, err := unix.Write(b.fd, out); err != nil {
+		return nil, os.NewSyscallError("write", err)
 	}
 	failed := map[int]error{}
-	buf := make([]byte, 64<<10)
+	if b.in == nil {
+		b.in = make([]byte, 64<<10)
+	}
 	for {
-		n, from, err := unix.Recvfrom(b.fd, buf, 0)
+		n, err := unix.Read(b.fd, b.in)
 		if err == unix.EINTR {
 			continue
 		}
 		if err != nil {
-			return failed, os.NewSyscallError("recvfrom", err)
+			return failed, os.NewSyscallError("read", err)
 		}
-		if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 {
-			continue // not the kernel
-		}
-		messages, err := syscall.ParseNetlinkMessage(buf[:n])
-		if err != nil {
-			return failed, fmt.Errorf("answer of the kernel: %w", err)
-		}
-		for _, m := range messages {
+		for rest := b.in[:n]; len(rest) >= unix.SizeofNlMsghdr; {
+			m, err := cutMessage(&rest)
+			if err != nil {
+				return failed, err
+			}
 			index := int(int32(m.Header.Seq - first))
 			if index < 0 || index >= len(requests) {
 				continue // a late answer to a batch that was given up
@@ -175,6 +181,23 @@ func (b *batch) exchangeAll(requests []*nl.NetlinkRequest, data func(i int, answ
 			}
 		}
 	}
+}
+
+// cutMessage takes the first message off: syscall.ParseNetlinkMessage would make
+// a slice for each of thousands. Its data is valid until the next read.
+func cutMessage(from *[]byte) (m syscall.NetlinkMessage, err error) {
+	b := *from
+	m.Header = syscall.NlMsghdr{
+		Len: binary.NativeEndian.Uint32(b), Type: binary.NativeEndian.Uint16(b[4:]), Flags: binary.NativeEndian.Uint16(b[6:]),
+		Seq: binary.NativeEndian.Uint32(b[8:]), Pid: binary.NativeEndian.Uint32(b[12:]),
+	}
+	size := int(m.Header.Len)
+	if size < unix.SizeofNlMsghdr || size > len(b) {
+		return m, errors.New("answer of the kernel: short message")
+	}
+	m.Data = b[unix.SizeofNlMsghdr:size]
+	*from = b[min((size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1), len(b)):]
+	return m, nil
 }
 
 // answer is the error in an NLMSG_ERROR message, with the kernel's explanation

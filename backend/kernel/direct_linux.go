@@ -15,8 +15,8 @@ import (
 // the host's own routing does not reach over that link without a gateway. An
 // error is that the kernel could not be asked.
 //
-// All are asked in a few exchanges: one by one, a thousand take 40 ms of
-// processor time and these 4.
+// All are asked in a few exchanges: one by one, two thousand take 40 ms of
+// processor time, together a quarter of that.
 func (h *Handle) Direct(ctx context.Context, addrs []netip.Addr, link int) (reasons map[netip.Addr]string, err error) {
 	requests := make([]*nl.NetlinkRequest, len(addrs))
 	for i, addr := range addrs {
@@ -64,20 +64,23 @@ func indirect(addr netip.Addr, link int, answer []byte, failed error) (reason st
 	case len(answer) < unix.SizeofRtMsg:
 		return "", errors.New("short answer from the kernel")
 	}
-	attrs, err := nl.ParseRouteAttr(answer[unix.SizeofRtMsg:])
-	if err != nil {
-		return "", err
-	}
+	const kindAt = 7 // in struct rtmsg
 	out, gateway := 0, false
-	for _, a := range attrs {
-		switch a.Attr.Type {
-		case unix.RTA_OIF:
-			out = int(binary.NativeEndian.Uint32(a.Value))
-		case unix.RTA_GATEWAY, unix.RTA_VIA:
+	// By hand: the library makes a slice for each of thousands.
+	for rest := answer[unix.SizeofRtMsg:]; len(rest) >= unix.SizeofRtAttr; {
+		size, attr := int(binary.NativeEndian.Uint16(rest)), binary.NativeEndian.Uint16(rest[2:])
+		if size < unix.SizeofRtAttr || size > len(rest) {
+			return "", errors.New("short attribute from the kernel")
+		}
+		switch {
+		case attr == unix.RTA_OIF && size >= unix.SizeofRtAttr+4:
+			out = int(binary.NativeEndian.Uint32(rest[unix.SizeofRtAttr:]))
+		case attr == unix.RTA_GATEWAY, attr == unix.RTA_VIA:
 			gateway = true
 		}
+		rest = rest[min((size+3)&^3, len(rest)):]
 	}
-	switch kind := nl.DeserializeRtMsg(answer).Type; {
+	switch kind := answer[kindAt]; {
 	case kind == unix.RTN_LOCAL:
 		return addr.String() + " is an address of this host", nil
 	case kind != unix.RTN_UNICAST:
