@@ -1,9 +1,11 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lenonet/leno/e2e/lab"
 )
@@ -141,4 +143,49 @@ func TestUnderlayIsATunnel(t *testing.T) {
 			w.sizes(w.containers[0], w.containers[1].Addrs[0])
 		})
 	}
+}
+
+// TestDirectRoutingFollowsRoutes: the agent looks again at who is a neighbour when
+// the host's routes to a peer change.
+func TestDirectRoutingFollowsRoutes(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	direct := `
+  ipv4 { prefix = "10.5.0.0/16" }
+  ipv6 { prefix = "fd00:5::/48" }
+  backend "vxlan" {
+    direct_routing = true
+  }`
+	w.start(func(h *lab.Host) []string { return []string{shortLease, h.Network("default", direct)} })
+	for _, h := range w.Hosts {
+		w.container(h, "default")
+	}
+	w.settle("default")
+	through := func(want string) {
+		for _, h := range w.Hosts {
+			w.within(5*time.Second, h.Name+" sends through "+want, func(context.Context) error {
+				for _, route := range w.routes(h) {
+					if strings.Contains(route, " via ") && !strings.Contains(route, "dev "+want) {
+						return fmt.Errorf("%s", route)
+					}
+				}
+				return nil
+			})
+		}
+		w.crosses()
+	}
+	through("eth0")
+	forward := "sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.br0.send_redirects=0 net.ipv6.conf.all.forwarding=1"
+	if out, err := w.Switch.Exec(w.ctx, strings.Fields(forward)...); err != nil {
+		t.Fatal(err, out)
+	}
+	for i, h := range w.Hosts {
+		other := w.Hosts[1-i]
+		w.ip(h, fmt.Sprintf("route add %s/32 via 192.0.2.254", other.Addrs[0]), fmt.Sprintf("-6 route add %s/128 via fd00:c0:2::fe", other.Addrs[1]))
+	}
+	through("leno-default")
+	for i, h := range w.Hosts {
+		other := w.Hosts[1-i]
+		w.ip(h, fmt.Sprintf("route del %s/32", other.Addrs[0]), fmt.Sprintf("-6 route del %s/128", other.Addrs[1]))
+	}
+	through("eth0")
 }
