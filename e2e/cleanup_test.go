@@ -416,6 +416,21 @@ func TestCleanupOfRemains(t *testing.T) {
 		t.Errorf("without a state directory: %d: %s", code, out)
 	}
 	w.same("without a state directory", before, w.dumps(a))
+
+	w.must(a.RestartAgent())
+	w.must(a.WaitReady(w.ctx))
+	subnet := w.subnet(a, "default")
+	w.must(a.StopAgent(w.ctx))
+	before["consul"] = w.stored()
+	if out, code = w.cleanup(a, "", config, "-keep-lease"); code != 0 {
+		t.Errorf("keeping the lease: %d: %s", code, out)
+	}
+	w.same("keeping the lease", before, w.dumps(a), "./data", "./data/node-id")
+	w.must(a.RestartAgent())
+	w.must(a.WaitReady(w.ctx))
+	if got := w.subnet(a, "default"); got != subnet {
+		t.Errorf("back with %s, and had %s", got, subnet)
+	}
 	if out, err := a.Exec(w.ctx, "unshare", "--user", binary, "cleanup"); err == nil || !strings.Contains(err.Error(), "only root can do this") {
 		t.Errorf("as nobody: %v, %s", err, out)
 	}
