@@ -88,6 +88,31 @@ func (c *nftConn) forwardDrops(out *[]ForwardDrop) error {
 	return nil
 }
 
+// forwardBases is ForwardDrops as chains to follow packets through, for a host
+// without the program that lists all of them; skip is the tables that are known
+// from elsewhere.
+func forwardBases(ctx context.Context, skip map[string]bool) ([]base, error) {
+	drops, err := ForwardDrops(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []base
+	for _, d := range drops {
+		if skip[d.Family+" "+d.Table] {
+			continue
+		}
+		b := base{where: fmt.Sprintf("nftables table %s %s chain %s", d.Family, d.Table, d.Chain), chain: d.Chain, hook: forwarding,
+			v4: d.Family != "ip6", v6: d.Family != "ip"}
+		if rule, found := strings.CutPrefix(d.By, "rule "); found {
+			b.lines = map[string][]line{d.Chain: {{text: rule, action: dropped}}}
+		} else {
+			b.drops = true
+		}
+		out = append(out, b)
+	}
+	return out, nil
+}
+
 // nftRefusal says by what a base chain refuses every new connection; "" when it
 // does not, or that is not sure.
 func nftRefusal(policy nftables.ChainPolicy, rules []nftRule) string {

@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,5 +65,24 @@ func TestForwardDrops(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Where no program lists nftables, health still names what surely drops.
+func TestObstaclesWithoutPrograms(t *testing.T) {
+	ns := nstest.New(t)
+	addDocker0(ns)
+	nftLoad(t, ns, `table inet mine { chain f { type filter hook forward priority 0; policy drop; ct state established accept; }; }
+		table ip6 other { chain f { type filter hook forward priority 0; reject; }; }
+		table ip unsure { chain f { type filter hook forward priority 0; policy drop; iifname "docker0" accept; }; }`)
+	t.Setenv("PATH", t.TempDir())
+	var got []string
+	for _, o := range obstaclesIn(t, ns, Crossing{Network: two()[0], Links: []string{"leno-default"}}) {
+		got = append(got, o.Where+": "+o.Rule)
+	}
+	slices.Sort(got)
+	want := []string{"nftables table inet mine chain f: policy drop", "nftables table ip6 other chain f: reject"}
+	if diff := cmp.Diff(want, slices.Compact(got)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

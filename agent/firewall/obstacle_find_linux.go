@@ -55,7 +55,8 @@ func standing(ctx context.Context) (out []base, silent bool, err error) {
 	}
 	path, err := exec.LookPath("nft")
 	if err != nil {
-		return out, silent, errors.Join(errs...)
+		bases, err := forwardBases(ctx, read)
+		return append(out, bases...), silent, errors.Join(append(errs, err)...)
 	}
 	text, err := run(ctx, "", path, "-j", "list", "ruleset")
 	if err == nil {
