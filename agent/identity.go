@@ -33,7 +33,9 @@ func lockDataDir(dir string) (unlock func() error, err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if errors.Is(err, unix.EROFS) {
 		// A host whose file system became read-only knows who it is all the same.
-		f, err = os.Open(path)
+		if had, openErr := os.Open(path); openErr == nil {
+			f, err = had, nil
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("data_dir: %w", err)

@@ -70,20 +70,21 @@ func (a *Agent) learnNodeID(ctx context.Context) error {
 	}
 	c, retry := a.current(), a.env.contact.retry()
 	for {
-		waits := "the node id was lost, waiting to learn it from this host's lease; packets flow"
 		id, err := a.formerNodeID(ctx, c)
 		if err == nil {
-			waits = "the node id cannot be kept"
-			id, err = keepNodeID(c.DataDir, id)
-		}
-		if err == nil {
+			if err := a.untilWritten(ctx, func() (err error) {
+				id, err = keepNodeID(c.DataDir, id)
+				return err
+			}); err != nil {
+				return err
+			}
 			a.mu.Lock()
 			a.env.id.nodeID = id
 			a.mu.Unlock()
 			a.log.Info("node id is settled", "node_id", id)
 			return nil
 		}
-		if a.env.health.set("", checkNode, api.Critical, fmt.Sprintf("%s: %v", waits, err)) {
+		if a.env.health.set("", checkNode, api.Critical, fmt.Sprintf("the node id was lost, waiting to learn it from this host's lease; packets flow: %v", err)) {
 			a.log.Warn("waiting for this host's node id", "error", err)
 		}
 		if err := retry.wait(ctx, err, nil); err != nil {

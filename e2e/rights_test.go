@@ -51,8 +51,7 @@ func (p *place) configure(config string) {
 }
 
 // start runs a program with the mounts of the place and what script does to it.
-func (p *place) start(script string, command ...string) {
-	p.w.t.Helper()
+func (p *place) start(script string, command ...string) (err error) {
 	const mounts = `
 mount --bind "$1/etc" /etc
 mount --bind "$1/run" /run
@@ -61,18 +60,14 @@ mount --bind "$1/bin" /usr/local/bin
 shift
 export PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 `
-	if script == "" {
-		script = `exec "$@"`
-	}
-	var err error
 	p.agent, err = p.Start(append([]string{"unshare", "--mount", "sh", "-euc", mounts + script, "sh", p.Dir}, command...)...)
-	p.w.must(err)
+	return err
 }
 
 // confine runs the unit's command as the unit would.
 func (p *place) confine(c confinement) {
 	p.w.t.Helper()
-	p.start("export "+filterVariable+"='"+c.filter(p.w.t)+"'\n"+c.script(), strings.Fields(c.unit["ExecStart"])...)
+	p.w.must(p.start("export "+filterVariable+"='"+c.filter(p.w.t)+"'\n"+c.script(), strings.Fields(c.unit["ExecStart"])...))
 }
 
 // ready waits for the agent, and has containers find its subnet files.
@@ -138,7 +133,7 @@ func TestConfined(t *testing.T) {
 		file := filepath.Join(h.Dir, lock[1])
 		_, err := h.Exec(w.ctx, "sh", "-euc", fmt.Sprintf("touch %[1]s; chgrp %[2]d %[1]s; chmod 0%[3]s %[1]s", file, lenoID, lock[2]))
 		w.must(err)
-		p.start("", strings.Fields(c.unit["ExecStart"])...) // as root, as the unit before
+		w.must(p.start(plainStart, strings.Fields(c.unit["ExecStart"])...)) // as root, as the unit before
 		places = append(places, p)
 	}
 	subnets := map[string]string{}
