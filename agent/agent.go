@@ -501,13 +501,20 @@ func (a *Agent) watchNetworks(ctx context.Context) error {
 
 // watchKernel passes changes of the kernel's tables on to the runners.
 func (a *Agent) watchKernel(ctx context.Context) error {
+	const name = "kernel watch"
 	retry := newPause()
+	var faults lasting
 	for {
-		err := a.o.WatchKernel(ctx, a.usesLink, a.reaches, func() { a.env.kernel.set(struct{}{}) })
+		err := a.o.WatchKernel(ctx, a.usesLink, a.reaches, func() {
+			faults.end(name)
+			a.env.kernel.set(struct{}{})
+		})
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		a.log.Warn("watching the kernel failed, the slow tick goes on", "error", err)
+		if faults.begin(name) {
+			a.log.Warn("watching the kernel failed, the slow tick goes on", "error", err)
+		}
 		if err := retry.wait(ctx); err != nil {
 			return err
 		}

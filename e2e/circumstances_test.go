@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,6 +55,17 @@ func (p *place) says(check, status string, words ...string) error {
 			if c.Status == status && !missing {
 				return nil
 			}
+		}
+		return err
+	})
+}
+
+// well waits until nothing is wrong.
+func (p *place) well() error {
+	return p.agent.WaitFor(p.w.ctx, p.Name+" to be well", func(ctx context.Context) error {
+		status, body, err := p.Get(ctx, "/healthz")
+		if err == nil && (status != http.StatusOK || !strings.Contains(body, `"ready":true`)) {
+			err = fmt.Errorf("%d: %s", status, body)
 		}
 		return err
 	})
@@ -109,6 +121,10 @@ func circumstances() map[string]circumstance {
 			script: "export PATH=/usr/local/bin\n" + `exec leno agent -config-dir=/etc/leno`,
 			check:  "firewall", words: []string{"not installed", "install the package iptables"},
 			cure: "for p in iptables ip6tables; do for s in '' -save -restore; do ln -s /usr/sbin/$p$s /usr/local/bin/$p$s; done; done"},
+		"the lock of iptables-legacy is held": {network: vxlan + "  ip_masq = true\n", blocks: "firewall {\n  type = \"iptables\"\n}\n",
+			script: "(exec 9>/run/xtables.lock; flock 9; exec sleep 600) & echo $! >/run/holder\n" +
+				"for p in iptables ip6tables; do for s in '' -save -restore; do ln -s /usr/sbin/$p-legacy$s /usr/local/bin/$p$s; done; done\n" + plainStart,
+			check: "firewall", words: []string{"holds the lock of iptables", "fuser -v /run/xtables.lock"}, cure: "kill $(cat /run/holder)"},
 		"`data_dir` is read-only": {network: vxlan, script: "mount -o remount,bind,ro /var/lib\n" + plainStart,
 			check: "data_dir", words: []string{"read-only file system", "make its file system writable"}, cure: "mount -o remount,bind,rw /var/lib"},
 		"`data_dir` is full": {network: vxlan, script: "mkdir -p /var/lib/leno; mount -t tmpfs -o size=16k,mode=755 x /var/lib/leno; head -c 1M /dev/zero >/var/lib/leno/filler 2>/dev/null || :\n" + plainStart,
@@ -176,16 +192,7 @@ func (p *place) meet(c circumstance) error {
 		}
 	}
 	cured := time.Now()
-	if err := p.says("subnet_file", api.Passing); err != nil {
-		return err
-	}
-	if err := p.agent.WaitFor(p.w.ctx, p.Name+" to be well", func(ctx context.Context) error {
-		status, body, err := p.Get(ctx, "/healthz")
-		if err == nil && status != 200 {
-			err = fmt.Errorf("%d: %s", status, body)
-		}
-		return err
-	}); err != nil {
+	if err := p.well(); err != nil {
 		return err
 	}
 	p.w.t.Logf("%s: well %s after the cure", c.words[0], time.Since(cured).Round(10*time.Millisecond))

@@ -3,13 +3,17 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
 )
 
@@ -36,11 +40,8 @@ func newPlace(w *world, h *lab.Host, config string, programs map[string]string) 
 	for name, target := range programs {
 		w.must(os.Symlink(target, filepath.Join(h.Dir, "bin", name)))
 	}
-	exe, err := os.Executable()
-	w.must(err)
-	for name, target := range map[string]string{"leno": binary, "filter": exe} {
-		_, err := h.Exec(w.ctx, "cp", "--dereference", target, filepath.Join(h.Dir, "bin", name))
-		w.must(err)
+	for _, name := range []string{"leno", "filter"} { // what programs are mounted on
+		w.must(os.WriteFile(filepath.Join(h.Dir, "bin", name), nil, 0o755))
 	}
 	return p
 }
@@ -51,16 +52,26 @@ func (p *place) configure(config string) {
 }
 
 // start runs a program with the mounts of the place and what script does to it.
-func (p *place) start(script string, command ...string) (err error) {
+func (p *place) start(script string, command ...string) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	program, err := filepath.Abs(binary)
+	if err != nil {
+		return err
+	}
 	const mounts = `
 mount --bind "$1/etc" /etc
 mount --bind "$1/run" /run
 mount --bind "$1/lib" /var/lib
-mount --bind "$1/bin" /usr/local/bin
-shift
+mount --bind "$2" "$1/bin/leno"
+mount --bind "$3" "$1/bin/filter"
+mount --rbind "$1/bin" /usr/local/bin
+shift 3
 export PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 `
-	p.agent, err = p.Start(append([]string{"unshare", "--mount", "sh", "-euc", mounts + script, "sh", p.Dir}, command...)...)
+	p.agent, err = p.Start(append([]string{"unshare", "--mount", "sh", "-euc", mounts + script, "sh", p.Dir, program, exe}, command...)...)
 	return err
 }
 
@@ -91,6 +102,103 @@ func (p *place) ready(networks ...string) {
 			p.w.must(os.Symlink(file, p.SubnetFile(network)))
 		}
 	}
+}
+
+// only puts the rights in the place of the unit's.
+func (c confinement) only(caps ...string) confinement {
+	c.caps = caps
+	return c
+}
+
+// TestRights takes from an agent one right that the table in operations.mdx says it
+// needs: the check of that part says which one is missing. With those of the
+// table, and no more, all is well.
+func TestRights(t *testing.T) {
+	unit := readConfinement(t)
+	readOnly := unit
+	readOnly.unit = maps.Clone(unit.unit)
+	readOnly.unit["ReadWritePaths"] = ""
+	legacy := legacyPrograms() // and no other: one that works is taken instead
+	for _, program := range []string{"iptables-nft", "ip6tables-nft"} {
+		legacy[program] = "/bin/false"
+	}
+	all := []struct {
+		row, network string
+		programs     map[string]string
+		less         confinement // with one right too few
+		check        string      // "" for nothing wrong
+		status       string
+		words        []string
+		enough       confinement
+	}{
+		{"`vxlan`, `host-gw`", `backend "vxlan" {}`, nil, unit.only(), "datapath", api.Critical, []string{"not permitted", "CAP_NET_ADMIN"}, unit.only("net_admin")},
+		{"`vxlan`, `host-gw`", `backend "host-gw" {}`, nil, unit.only(), "datapath", api.Critical, []string{"not permitted", "CAP_NET_ADMIN"}, unit.only("net_admin")},
+		{"`udp`", `backend "udp" {}`, nil, unit.only(), "datapath", api.Critical, []string{"not permitted", "CAP_NET_ADMIN"}, unit.only("net_admin")},
+		{"`alloc`", `backend "alloc" {}`, nil, unit.only(), "", "", nil, unit.only()},
+		{"rules with iptables-legacy", "backend \"vxlan\" {}\n  ip_masq = true\n}\nfirewall {\n  type = \"iptables\"", legacy, unit.only("net_admin"), "firewall", api.Critical, []string{"CAP_NET_RAW"}, unit},
+		{"switching `net.ipv4.ip_forward` on", `backend "vxlan" {}`, nil, readOnly, "forwarding", api.Warning, []string{"read-only file system", "/etc/sysctl.d"}, unit.only("net_admin")},
+	}
+	w := newWorld(t, lab.Options{Hosts: len(all)})
+	documented := map[string]bool{}
+	for _, row := range rows(t, page("operations"), "Rights on the host") {
+		documented[row[0]] = true
+	}
+	var runs sync.WaitGroup
+	for i, tt := range all {
+		if !documented[tt.row] {
+			t.Errorf("no row %q", tt.row)
+		}
+		// Networks of their own: what one host lacks is nothing to the others.
+		config := w.Hosts[i].Config(fmt.Sprintf("%s\nnetwork \"n%d\" {\n  ipv4 {\n    prefix = \"10.%[2]d.0.0/16\"\n  }\n  %[3]s\n}\n", shortLease, 5+i, tt.network))
+		config = strings.Replace(config, fmt.Sprintf("%q", w.Hosts[i].DataDir()), `"/var/lib/leno"`, 1)
+		p := newPlace(w, w.Hosts[i], config, tt.programs)
+		runs.Go(func() {
+			if err := p.lacking(tt.less, tt.check, tt.status, tt.words, tt.enough); err != nil {
+				t.Errorf("%s (%s): %v", tt.row, p.Name, err)
+			}
+		})
+	}
+	runs.Wait()
+}
+
+// legacyPrograms are iptables, whatever the machine's is, in the legacy variant.
+func legacyPrograms() map[string]string {
+	out := map[string]string{}
+	for _, program := range []string{"iptables", "ip6tables"} {
+		for _, part := range []string{"", "-save", "-restore"} {
+			out[program+part] = "/usr/sbin/" + program + "-legacy" + part
+		}
+	}
+	return out
+}
+
+// lacking runs the agent without a right, then with enough.
+func (p *place) lacking(less confinement, check, status string, words []string, enough confinement) error {
+	if _, err := p.Exec(p.w.ctx, "sh", "-euc", fmt.Sprintf("sysctl -qw net.ipv4.ip_forward=0; touch %[1]s; chmod 644 %[1]s", filepath.Join(p.Dir, "run/xtables.lock"))); err != nil {
+		return err
+	}
+	for _, c := range []confinement{less, enough} {
+		p.confine(c)
+		if check != "" && c.less(enough) {
+			if err := p.says(check, status, words...); err != nil {
+				return err
+			}
+			if begun, _ := p.lines(check); begun > 1 {
+				return fmt.Errorf("%d lines of the beginning", begun)
+			}
+		} else if err := p.well(); err != nil {
+			return err
+		}
+		if err := p.agent.Stop(p.w.ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// less says whether c has not all that o has.
+func (c confinement) less(o confinement) bool {
+	return !slices.Equal(c.caps, o.caps) || c.unit["ReadWritePaths"] != o.unit["ReadWritePaths"]
 }
 
 // refused are the lines of a log that tell of a right that was missing.

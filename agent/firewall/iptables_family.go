@@ -161,7 +161,7 @@ func explain(err error) error {
 		return nil
 	case strings.Contains(err.Error(), "xtables lock"):
 		return fmt.Errorf("%w (%w)", ErrLocked, err)
-	case strings.Contains(err.Error(), "you must be root"):
+	case strings.Contains(err.Error(), "Permission denied"): // "(you must be root)", to root without rights
 		return fmt.Errorf("%w: %w", unix.EPERM, err)
 	}
 	return err

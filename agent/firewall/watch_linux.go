@@ -7,6 +7,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/backend/kernel"
 )
 
 // watch hears of every transaction of nf_tables, by whichever program, and so of
@@ -32,7 +34,7 @@ func (f *Firewall) Watch(ctx context.Context, changed func()) error {
 
 // openWatch subscribes: whatever changes after it returned is told.
 func openWatch() (*watch, error) {
-	socket, err := nl.Subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
+	socket, err := kernel.Subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
 	if err != nil {
 		return nil, fmt.Errorf("watch nf_tables: %w", err)
 	}

@@ -140,13 +140,18 @@ func (b *vxlan) make(want device) (netlink.Link, error) {
 		LinkAttrs: attrs, VxlanId: want.vni, Port: want.port, GBP: want.gbp,
 		VtepDevIndex: want.parent, SrcAddr: want.local.AsSlice(),
 	})
+	return link, explain(err, want)
+}
+
+// explain tells what the kernel's answer to a new device means.
+func explain(err error, want device) error {
 	switch {
 	case errors.Is(err, unix.EEXIST):
-		return nil, fmt.Errorf("%w: another device may use vni %d on port %d", err, want.vni, want.port)
+		return fmt.Errorf("%w: another device may use vni %d on port %d", err, want.vni, want.port)
 	case errors.Is(err, unix.EOPNOTSUPP):
-		return nil, fmt.Errorf("%w: %w", err, backend.ErrNoSuchKind)
+		return fmt.Errorf("%w: %w", err, backend.ErrNoSuchKind)
 	}
-	return link, err
+	return err
 }
 
 // shown is the device as the kernel shows it.

@@ -1,0 +1,39 @@
+package vxlan
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
+
+// TestNoSuchKind: what the kernel says to a kind of device that it does not have
+// is known as that. Kernels of tests have VXLAN, so the kind is another.
+func TestNoSuchKind(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "leno-n"
+	var err error
+	nstest.New(t).Do(func() {
+		var handle *kernel.Handle
+		if handle, err = kernel.Open(); err != nil {
+			return
+		}
+		_, err = handle.AddLink(&netlink.GenericLink{LinkAttrs: attrs, LinkType: "lenonone"})
+		err = errors.Join(err, handle.Close())
+	})
+	if !errors.Is(err, unix.EOPNOTSUPP) {
+		t.Fatalf("%v", err)
+	}
+	if err := explain(err, device{}); !errors.Is(err, backend.ErrNoSuchKind) {
+		t.Errorf("%v", err)
+	}
+}
