@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -200,6 +201,45 @@ func (p *place) meet(c circumstance) error {
 		return fmt.Errorf("%d lines of the beginning and %d of the end", begun, over)
 	}
 	return nil
+}
+
+// TestDocumentationCircumstances holds the table of what can be wrong against the
+// circumstances that are tried, and knows every test that it names.
+func TestDocumentationCircumstances(t *testing.T) {
+	tests := strings.Join(slices.Concat(found(t, "e2e/circumstances_test.go", `(?m)^func (Test\w+)\(`),
+		found(t, "e2e/rights_test.go", `(?m)^func (Test\w+)\(`), found(t, "backend/vxlan/unsupported_linux_test.go", `(?m)^func (Test\w+)\(`)), " ")
+	all := circumstances()
+	for _, row := range rows(t, page("operations"), "What can be wrong with a host") {
+		shown := codes(row[4])
+		if len(shown) == 0 {
+			t.Errorf("%s: no test shows that", row[0])
+		}
+		for _, name := range shown {
+			if !strings.Contains(tests, name) {
+				t.Errorf("%s: there is no %s", row[0], name)
+			}
+		}
+		c, tried := all[row[0]]
+		if tried != slices.Contains(shown, "TestCircumstances") {
+			t.Errorf("%s: tried %t, shown by %v", row[0], tried, shown)
+		}
+		delete(all, row[0])
+		if !tried {
+			continue
+		}
+		if !slices.Contains(codes(row[1]), c.check) {
+			t.Errorf("%s: check %s on the page, %s here", row[0], row[1], c.check)
+		}
+		text := strings.ReplaceAll(row[2]+" "+row[3], "`", "")
+		for _, words := range c.words {
+			if !strings.Contains(text, words) {
+				t.Errorf("%s: the page does not say %q: %s", row[0], words, text)
+			}
+		}
+	}
+	for name := range all {
+		t.Errorf("no row %q", name)
+	}
 }
 
 // TestAddressTaken: an agent whose API has no address says what to do and ends,

@@ -33,7 +33,7 @@ const lenoID = 64199
 // How each setting of the unit is done, or why it is not.
 var confined = map[string]string{
 	"User": "setpriv", "Group": "setpriv", "AmbientCapabilities": "setpriv", "CapabilityBoundingSet": "setpriv",
-	"NoNewPrivileges": "setpriv", "UMask": "shell",
+	"NoNewPrivileges": "setpriv", "SupplementaryGroups": "setpriv", "UMask": "shell",
 	"StateDirectory": "mount", "StateDirectoryMode": "mount", "RuntimeDirectory": "mount", "RuntimeDirectoryMode": "mount",
 	"ConfigurationDirectory": "mount", "ProtectSystem": "mount", "ProtectHome": "mount", "PrivateTmp": "mount",
 	"ProtectKernelTunables": "mount", "ReadWritePaths": "mount", "ProtectKernelModules": "mount", "ProtectProc": "mount",
@@ -78,6 +78,10 @@ func readConfinement(t *testing.T, dropIns ...string) confinement {
 // script takes from a shell what the unit takes, and becomes its arguments.
 func (c confinement) script() string {
 	state, run := "/var/lib/"+c.unit["StateDirectory"], "/run/"+c.unit["RuntimeDirectory"]
+	groups := "--clear-groups"
+	if c.unit["SupplementaryGroups"] == "root" {
+		groups = "--groups=0"
+	}
 	caps := "-all"
 	for _, name := range c.caps {
 		caps += ",+" + name
@@ -101,7 +105,7 @@ func (c confinement) script() string {
 		fmt.Sprintf("for dir in %s %s %s; do mount --bind $dir $dir; mount -o remount,bind,rw $dir; done", state, run, c.unit["ReadWritePaths"]),
 		"! touch /etc/leno/x /run/x /usr/x /sys/x /proc/sys/kernel/x 2>/dev/null",
 		"cd /; umask "+c.unit["UMask"],
-		fmt.Sprintf(`exec setpriv --reuid=%d --regid=%[1]d --clear-groups --inh-caps=%s --ambient-caps=%[2]s --bounding-set=%[2]s --no-new-privs /usr/local/bin/filter "$@"`, lenoID, caps),
+		fmt.Sprintf(`exec setpriv --reuid=%d --regid=%[1]d %[3]s --inh-caps=%[2]s --ambient-caps=%[2]s --bounding-set=%[2]s --no-new-privs /usr/local/bin/filter "$@"`, lenoID, caps, groups),
 	)
 	return strings.Join(lines, "\n")
 }

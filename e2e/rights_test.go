@@ -118,10 +118,7 @@ func TestRights(t *testing.T) {
 	readOnly := unit
 	readOnly.unit = maps.Clone(unit.unit)
 	readOnly.unit["ReadWritePaths"] = ""
-	legacy := legacyPrograms() // and no other: one that works is taken instead
-	for _, program := range []string{"iptables-nft", "ip6tables-nft"} {
-		legacy[program] = "/bin/false"
-	}
+	legacy := legacyPrograms()
 	all := []struct {
 		row, network string
 		programs     map[string]string
@@ -135,7 +132,7 @@ func TestRights(t *testing.T) {
 		{"`vxlan`, `host-gw`", `backend "host-gw" {}`, nil, unit.only(), "datapath", api.Critical, []string{"not permitted", "CAP_NET_ADMIN"}, unit.only("net_admin")},
 		{"`udp`", `backend "udp" {}`, nil, unit.only(), "datapath", api.Critical, []string{"not permitted", "CAP_NET_ADMIN"}, unit.only("net_admin")},
 		{"`alloc`", `backend "alloc" {}`, nil, unit.only(), "", "", nil, unit.only()},
-		{"rules with iptables-legacy", "backend \"vxlan\" {}\n  ip_masq = true\n}\nfirewall {\n  type = \"iptables\"", legacy, unit.only("net_admin"), "firewall", api.Critical, []string{"CAP_NET_RAW"}, unit},
+		{"rules with iptables-legacy", "backend \"vxlan\" {}\n  ip_masq = true\n}\nfirewall {\n  type = \"iptables\"", legacy, unit.only("net_admin"), "firewall", api.Critical, []string{"CAP_NET_RAW"}, readConfinement(t, "leno-legacy.conf")},
 		{"switching `net.ipv4.ip_forward` on", `backend "vxlan" {}`, nil, readOnly, "forwarding", api.Warning, []string{"read-only file system", "/etc/sysctl.d"}, unit.only("net_admin")},
 	}
 	w := newWorld(t, lab.Options{Hosts: len(all)})
@@ -165,6 +162,7 @@ func TestRights(t *testing.T) {
 func legacyPrograms() map[string]string {
 	out := map[string]string{}
 	for _, program := range []string{"iptables", "ip6tables"} {
+		out[program+"-nft"] = "/bin/false" // one that works is taken instead
 		for _, part := range []string{"", "-save", "-restore"} {
 			out[program+part] = "/usr/sbin/" + program + "-legacy" + part
 		}
@@ -198,7 +196,7 @@ func (p *place) lacking(less confinement, check, status string, words []string, 
 
 // less says whether c has not all that o has.
 func (c confinement) less(o confinement) bool {
-	return !slices.Equal(c.caps, o.caps) || c.unit["ReadWritePaths"] != o.unit["ReadWritePaths"]
+	return !slices.Equal(c.caps, o.caps) || c.unit["SupplementaryGroups"] != o.unit["SupplementaryGroups"] || c.unit["ReadWritePaths"] != o.unit["ReadWritePaths"]
 }
 
 // refused are the lines of a log that tell of a right that was missing.
@@ -219,6 +217,7 @@ func TestConfined(t *testing.T) {
 	c := readConfinement(t)
 	backends := []string{"vxlan", "host-gw", "udp"}
 	var places []*place
+	units := map[string]confinement{}
 	variants := map[string]string{"host-a": "iptables-nft", "host-b": "iptables-legacy"}
 	for i, variant := range []string{"nft", "legacy"} {
 		h := w.Hosts[i]
@@ -227,11 +226,12 @@ func TestConfined(t *testing.T) {
 		for j, backend := range backends {
 			config += fmt.Sprintf("network %q {\n  ipv4 {\n    prefix = \"10.%d.0.0/16\"\n  }\n  ipv6 {\n    prefix = \"fd00:%[2]d::/48\"\n  }\n  backend %[1]q {}\n  ip_masq = true\n}\n", backend, 5+j)
 		}
-		programs := map[string]string{}
-		for _, program := range []string{"iptables", "ip6tables"} {
-			for _, part := range []string{"", "-save", "-restore"} {
-				programs[program+part] = "/usr/sbin/" + program + "-" + variant + part
-			}
+		config += "firewall {\n  type = \"iptables\"\n}\n"
+		programs := map[string]string(nil)
+		units[h.Name] = c
+		if variant == "legacy" {
+			programs = legacyPrograms()
+			units[h.Name] = readConfinement(t, "leno-legacy.conf")
 		}
 		p := newPlace(w, h, config, programs)
 		lock := regexp.MustCompile(`(?m)^f (/run/xtables.lock) 0(\d+) root leno$`).FindStringSubmatch(source(t, "examples/systemd/leno.tmpfiles"))
@@ -254,9 +254,10 @@ func TestConfined(t *testing.T) {
 		w.must(p.agent.Stop(w.ctx))
 	}
 	for _, p := range places {
-		_, err := p.Exec(w.ctx, "sysctl", "-qw", "net.ipv4.ip_forward=0")
+		flush := fmt.Sprintf("sysctl -qw net.ipv4.ip_forward=0; export XTABLES_LOCKFILE=%s/lock; %s -w -F LENO-FORWARD", p.Dir, variants[p.Name])
+		_, err := p.Exec(w.ctx, "sh", "-euc", flush)
 		w.must(err)
-		p.confine(c)
+		p.confine(units[p.Name])
 	}
 	for _, p := range places {
 		p.ready(backends...)
@@ -265,6 +266,10 @@ func TestConfined(t *testing.T) {
 		}
 		if on, err := p.Exec(w.ctx, "sysctl", "-n", "net.ipv4.ip_forward"); err != nil || on != "1\n" {
 			t.Errorf("%s: ip_forward is %q, %v", p.Name, on, err)
+		}
+		// Written by this process, and not by the one before.
+		if !strings.Contains(p.agent.Output(), "firewall rules written") {
+			t.Errorf("%s: no rules were written", p.Name)
 		}
 		rules, err := p.Exec(w.ctx, variants[p.Name]+"-save")
 		if err != nil || !strings.Contains(rules, "LENO-") {
@@ -278,10 +283,11 @@ func TestConfined(t *testing.T) {
 	w.reloadConfined(places)
 
 	// Killed, and started again with the drop-in for more queues.
-	c = readConfinement(t, "leno-queues.conf")
+	units["host-a"] = readConfinement(t, "leno-queues.conf")
+	units["host-b"] = readConfinement(t, "leno-queues.conf", "leno-legacy.conf")
 	for _, p := range places {
 		w.must(p.agent.Kill())
-		p.confine(c)
+		p.confine(units[p.Name])
 	}
 	for _, p := range places {
 		p.ready(backends...)
@@ -294,7 +300,7 @@ func TestConfined(t *testing.T) {
 				t.Errorf("%s: %s of network %s, before %s", p.Name, now, network, subnets[p.Name+network])
 			}
 		}
-		w.confinedStatus(p, c)
+		w.confinedStatus(p, units[p.Name])
 	}
 	w.matrix()
 	for _, p := range places {
@@ -336,7 +342,7 @@ func (w *world) confinedStatus(p *place, c confinement) {
 	}
 	for _, want := range []string{
 		fmt.Sprintf("CapEff:\t%016x", bits), fmt.Sprintf("CapBnd:\t%016x", bits), fmt.Sprintf("CapAmb:\t%016x", bits),
-		"NoNewPrivs:\t1", "Seccomp:\t2", fmt.Sprintf("Uid:\t%d\t%[1]d", lenoID), "Groups:\t \n",
+		"NoNewPrivs:\t1", "Seccomp:\t2", fmt.Sprintf("Uid:\t%d\t%[1]d", lenoID), "Groups:\t" + map[string]string{"root": "0"}[c.unit["SupplementaryGroups"]] + " \n",
 	} {
 		if !strings.Contains(string(text), want) {
 			w.t.Errorf("%s: the process is not %q:\n%s", p.Name, want, text)
