@@ -240,11 +240,7 @@ func trace(bases []base, f flow) []found {
 		if f.is6() && !b.v6 || !f.is6() && !b.v4 || b.nat && (b.hook != postrouting || f.inbound) {
 			continue
 		}
-		at := f
-		if b.hook == prerouting {
-			at.out = "" // not routed yet
-		}
-		for _, found := range (&walk{base: b}).run(at) {
+		for _, found := range (&walk{base: b}).run(f) {
 			if found.what == translated && found.ours() {
 				if found.whole {
 					return out

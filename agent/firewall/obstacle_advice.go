@@ -71,7 +71,7 @@ func (f found) direct() bool {
 // reportable leaves out what somebody may well have meant: a port or a protocol
 // that is closed. Docker's rules of 28.0 are for ports, too.
 func (f found) reportable() bool {
-	return !f.ours() && (len(f.flow.narrowed) == 0 || f.direct())
+	return len(f.flow.narrowed) == 0 || f.direct()
 }
 
 func (c Crossing) obstacle(f found) Obstacle {

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -101,6 +102,11 @@ func TestObstaclesOfIPTables(t *testing.T) {
 		direct = "raw chain PREROUTING: -d 10.5.34.2/32 ! -i docker0 -j DROP"
 		masq   = "nat chain POSTROUTING: -s 10.5.34.0/24 ! -o docker0 -j MASQUERADE"
 	)
+	// Chains that each jump four times to the next: 4^15 ways through.
+	tree := ":C0 - [0:0]\n-A FORWARD -j C0\n"
+	for i := range 15 {
+		tree += fmt.Sprintf(":C%d - [0:0]\n", i+1) + strings.Repeat(fmt.Sprintf("-A C%d -j C%d\n", i, i+1), 4)
+	}
 	for _, tt := range []struct {
 		name, saved string
 		bridge      string // docker0 when ""
@@ -159,6 +165,8 @@ func TestObstaclesOfIPTables(t *testing.T) {
 		{name: "drop of what perhaps went elsewhere", saved: filter("DROP", ":X - [0:0]\n-A FORWARD -m mark --mark 0x1 -g X\n-A FORWARD -j DROP\n")},
 		{name: "drop that is perhaps, then one that is sure", saved: filter("ACCEPT", ":X - [0:0]\n-A FORWARD -m mark --mark 0x1 -j X\n-A FORWARD -j DROP\n-A X -j LOG\n"), want: []string{"filter chain FORWARD: -j DROP"}},
 		{name: "a loop", saved: filter("DROP", ":X - [0:0]\n-A FORWARD -j X\n-A X -j X\n")},
+		{name: "drop in a chain that is perhaps jumped to", saved: filter("ACCEPT", ":X - [0:0]\n-A FORWARD -m set --match-set x src -j X\n-A X -j DROP\n")},
+		{name: "a tree", saved: filter("DROP", tree)},
 		{name: "a bush", saved: filter("DROP", ":X - [0:0]\n:Y - [0:0]\n-A FORWARD -j X\n"+strings.Repeat("-A X -j Y\n-A Y -j X\n", 20))},
 		{name: "mangle", saved: "*mangle\n:FORWARD ACCEPT [0:0]\n-A FORWARD -o leno-default -j DROP\nCOMMIT\n", want: []string{"mangle chain FORWARD: -o leno-default -j DROP"}},
 		{name: "UFW", saved: filter("DROP", ":ufw-before-forward - [0:0]\n-A FORWARD -j ufw-before-forward\n-A ufw-before-forward -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n"+
