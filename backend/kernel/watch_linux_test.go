@@ -131,6 +131,21 @@ func TestWatchTellsOfWhatMatters(t *testing.T) {
 	}
 }
 
+// Of the host's own switches it tells also where no device of ours is: host-gw
+// has none.
+func TestWatchTellsOfForwardingWithoutDevices(t *testing.T) {
+	ns := nstest.New(t)
+	w := watched(t, ns)
+	for _, script := range []string{
+		"sysctl -w net.ipv4.ip_forward=1", "sysctl -w net.ipv4.ip_forward=0",
+		"sysctl -w net.ipv6.conf.all.forwarding=1", "sysctl -w net.ipv6.conf.all.forwarding=0",
+	} {
+		drain(t, ns, w)
+		ns.Sh(script)
+		told(t, w, script)
+	}
+}
+
 func TestWatchIsQuietAboutTheRest(t *testing.T) {
 	ns, _ := host(t)
 	w := watched(t, ns)
