@@ -139,7 +139,7 @@ func (f *iptablesFamily) write(ctx context.Context, p program, name string, t ta
 		_, err := run(ctx, e.input, p.path+"-restore", "--noflush", "-w", lockWait)
 		return strings.Join(e.wrong, "; "), explain(err)
 	}
-	able := p.version.randomFully() && f.unable != p.stamp
+	able := p.version.randomFully && f.unable != p.stamp
 	wrong, err = restore(able)
 	if err == nil || !able || name != tableNAT || !want.randomFully() || errors.Is(err, ErrLocked) || ctx.Err() != nil {
 		return wrong, err

@@ -8,9 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
+
+	goiptables "github.com/coreos/go-iptables/iptables"
 )
 
 // bounds are how long a program may run and how much it may print.
@@ -33,8 +34,9 @@ type program struct {
 
 // version is what iptables says of itself.
 type version struct {
-	number  [3]int
-	variant string // variantNFT or variantLegacy
+	number      [3]int
+	variant     string // variantNFT or variantLegacy
+	randomFully bool   // it knows --random-fully
 }
 
 // The variants of iptables: the kernel has room for both at once, and each sees
@@ -43,11 +45,6 @@ const (
 	variantNFT    = "nft"
 	variantLegacy = "legacy"
 )
-
-// randomFully says whether this iptables knows --random-fully.
-func (v version) randomFully() bool {
-	return v.number[0] > 1 || v.number[0] == 1 && (v.number[1] > 6 || v.number[1] == 6 && v.number[2] >= 2)
-}
 
 func (v version) String() string {
 	return fmt.Sprintf("v%d.%d.%d", v.number[0], v.number[1], v.number[2])
@@ -81,29 +78,38 @@ func (p *program) refresh(ctx context.Context, name string) {
 
 // versionLine is "iptables v1.8.9 (nf_tables)"; before 1.8 there was one variant
 // and it was not named.
-var versionLine = regexp.MustCompile(`^\S+ v(\d{1,4})\.(\d{1,4})\.(\d{1,4})\S*(?: \((\w+)\))?`)
+var versionLine = regexp.MustCompile(`^\S+ v\d{1,4}\.\d{1,4}\.\d{1,4}\S*(?: \((\w+)\))?`)
 
+// askVersion asks the program twice: go-iptables, which knows what each version
+// can do, sets no limit of time and is given one that has just answered within
+// ours.
 func askVersion(ctx context.Context, path string) (version, error) {
 	text, err := run(ctx, "", path, "--version")
 	if err != nil {
 		return version{}, err
 	}
-	return parseVersion(path, text)
+	variant, err := parseVariant(path, text)
+	if err != nil {
+		return version{}, err
+	}
+	known, err := goiptables.New(goiptables.Path(path))
+	if err != nil {
+		return version{}, fmt.Errorf("%s --version: %w", path, err)
+	}
+	v := version{variant: variant, randomFully: known.HasRandomFully()}
+	v.number[0], v.number[1], v.number[2] = known.GetIptablesVersion()
+	return v, nil
 }
 
-func parseVersion(path, text string) (version, error) {
+func parseVariant(path, text string) (string, error) {
 	m := versionLine.FindStringSubmatch(text)
-	if m == nil {
-		return version{}, fmt.Errorf("%s --version: not an answer of iptables: %.60q", path, text)
+	switch {
+	case m == nil:
+		return "", fmt.Errorf("%s --version: not an answer of iptables: %.60q", path, text)
+	case m[1] == "nf_tables":
+		return variantNFT, nil
 	}
-	v := version{variant: variantLegacy}
-	if m[4] == "nf_tables" {
-		v.variant = variantNFT
-	}
-	for i := range v.number {
-		v.number[i], _ = strconv.Atoi(m[i+1]) // digits, by the expression
-	}
-	return v, nil
+	return variantLegacy, nil
 }
 
 // run starts a program with input and returns its output; an error carries what
