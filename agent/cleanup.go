@@ -108,6 +108,7 @@ type sweep struct {
 	log    hclog.Logger
 
 	nodeID   string // "" when it is not known
+	proven   bool   // the data_dir has a node id: it is leno's
 	networks []trace
 	found    []Remnant
 	closers  []func() error
@@ -219,7 +220,7 @@ func (s *sweep) findIdentity() {
 	}
 	dir := s.config.DataDir
 	if !s.o.KeepLease {
-		s.addFile(nodeIDPath(dir), "", "this host's identity", anything)
+		s.addFile(nodeIDPath(dir), "", "this host's identity", func(data []byte) bool { return s.proven || isEmpty(data) })
 	}
 	s.addFile(lockPath(dir), "", "", isEmpty)
 	if others := s.addDir(dir); !s.o.KeepLease {

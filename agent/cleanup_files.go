@@ -34,7 +34,7 @@ type trace struct {
 // was a part.
 func (s *sweep) knowFiles() {
 	if data, err := os.ReadFile(nodeIDPath(s.config.DataDir)); err == nil && isNodeID(strings.TrimSpace(string(data))) {
-		s.nodeID = strings.TrimSpace(string(data))
+		s.nodeID, s.proven = strings.TrimSpace(string(data)), true
 	}
 	var names []string
 	for _, pattern := range []string{savedPath(s.config.DataDir, "*"), peersPath(s.config.DataDir, "*")} {
@@ -99,8 +99,8 @@ func (s *sweep) findFiles() {
 		for _, f := range []struct{ path, what string }{
 			{savedPath(s.config.DataDir, t.name), "state"}, {peersPath(s.config.DataDir, t.name), "peers"},
 		} {
-			s.addFile(f.path, t.name, f.what, ofNetwork(t.name))
-			s.addFile(f.path+badSuffix, t.name, "put aside", anything)
+			s.addFile(f.path, t.name, f.what, s.ofNetwork(t.name))
+			s.addFile(f.path+badSuffix, t.name, "put aside", s.ofNetwork(t.name))
 			s.addBegun(f.path, t.name)
 		}
 		dir := filepath.Join(s.config.DataDir, t.name)
@@ -114,7 +114,7 @@ func (s *sweep) findFiles() {
 	if s.o.Network != "" {
 		return
 	}
-	s.addFile(nodeIDPath(s.config.DataDir)+badSuffix, "", "put aside", anything)
+	s.addFile(nodeIDPath(s.config.DataDir)+badSuffix, "", "put aside", func([]byte) bool { return s.proven })
 	s.addBegun(nodeIDPath(s.config.DataDir), "")
 	// Those of networks of which nothing else is known any more.
 	lost, err := filepath.Glob(filepath.Join(runDir(), "*.env"))
@@ -214,31 +214,34 @@ func (s *sweep) has(path string) bool {
 }
 
 // ofNetwork says whether a file is the network's state: of any version, or broken
-// past reading.
-func ofNetwork(name string) func([]byte) bool {
+// past reading. A directory that was named by mistake has files of others, which
+// are JSON with comments, say: what cannot be read is leno's where leno has been, or
+// where it says so itself.
+func (s *sweep) ofNetwork(name string) func([]byte) bool {
 	return func(data []byte) bool {
 		var head struct {
 			Version *int
 			Network string
 		}
 		if !json.Valid(data) {
-			return true
+			return s.proven || bytes.Contains(data, []byte(`"network": "`+name+`"`))
 		}
 		return json.Unmarshal(data, &head) == nil && head.Version != nil && head.Network == name
 	}
 }
 
 // isSubnetFile says whether it is one as every version has written it, and nobody
-// has written another into its place.
+// has written another into its place: settings of the agent's or of the command
+// line are LENO_ lines, too.
 func isSubnetFile(data []byte) bool {
 	ours := false
 	for line := range bytes.Lines(data) {
 		key, _, ok := strings.Cut(strings.TrimSpace(string(line)), "=")
 		switch {
 		case !ok && key == "":
-		case strings.HasPrefix(key, "LENO_"):
+		case key == "LENO_SUBNET" || key == "LENO_IPV6_SUBNET":
 			ours = true
-		case !strings.HasPrefix(key, "FLANNEL_"):
+		case !strings.HasPrefix(key, "LENO_") && !strings.HasPrefix(key, "FLANNEL_"):
 			return false
 		}
 	}

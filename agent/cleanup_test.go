@@ -174,6 +174,30 @@ func TestCleanupFiles(t *testing.T) {
 	}
 }
 
+// TestCleanupOfAnothersDirectory: of a data_dir that was named by mistake nothing
+// goes.
+func TestCleanupOfAnothersDirectory(t *testing.T) {
+	dir := t.TempDir()
+	for path, text := range map[string]string{
+		"data/settings.json":      "{ // with comments\n}",
+		"data/notes.json.bad":     "precious",
+		"data/peers/friends.json": "no JSON",
+		"data/lock":               "somebody's",
+		"data/node-id":            "not one",
+		"data/default.json":       fmt.Sprintf(`{"version":1,"network":"default","subnet_file":%q}`, dir+"/data/environment"),
+		"data/environment":        "LENO_TOKEN=secret\nLENO_ADDRESS=http://127.0.0.1:1\n",
+		"data/mine.json":          "{\n  \"version\": 1,\n  \"network\": \"mine\",\n  \"sub",
+	} {
+		must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, path)), 0o755))
+		must(t, os.WriteFile(filepath.Join(dir, path), []byte(text), 0o644))
+	}
+	report, err := cleaned(t, dir, &swept{}, CleanupOptions{})
+	must(t, err)
+	if diff := cmp.Diff([]string{"file data/default.json of default", "file data/mine.json of mine"}, names(dir, report.Removed)); diff != "" {
+		t.Errorf("removed (-want +got):\n%s", diff)
+	}
+}
+
 // TestCleanupKeepsLease leaves the store alone, and the id that finds it again.
 func TestCleanupKeepsLease(t *testing.T) {
 	dir := littered(t)

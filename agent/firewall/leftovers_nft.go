@@ -5,25 +5,25 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 )
 
-// leftTables is Leftovers of nftables: tables of our name in any family, and those
-// whose names begin with it and a dash.
+// leftTables is Leftovers of nftables: the one table that every version makes. A
+// table of our name in another family, or of a name that begins like it, is an
+// operator's.
 func leftTables(network string) (out []Leftover, err error) {
 	err = nftTransaction(func(c *nftConn) error {
 		return c.settled(func() error {
 			out = nil
-			tables, err := c.ListTables()
+			tables, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
 			if err != nil {
 				return fmt.Errorf("list tables: %w", err)
 			}
 			for _, t := range tables {
-				if t.Name != nftTable && !strings.HasPrefix(t.Name, nftTable+"-") {
+				if t.Name != nftTable {
 					continue
 				}
 				l, err := leftOf(c, t, network)
@@ -81,7 +81,7 @@ func nftTransaction(f func(*nftConn) error) error {
 // leftOf is what is to go of a table: all of it, unless there are rules of other
 // networks than the one named.
 func leftOf(c *nftConn, t *nftables.Table, network string) (Leftover, error) {
-	name := nftFamily(t.Family) + " " + t.Name
+	name := nftTableName
 	whole := Leftover{Program: "nft", Table: name, Parts: []string{"table " + name}, remove: func(context.Context) error {
 		return nftTransaction(func(c *nftConn) error {
 			c.DelTable(t)
@@ -130,17 +130,4 @@ func leftOf(c *nftConn, t *nftables.Table, network string) (Leftover, error) {
 		})
 	}
 	return part, nil
-}
-
-// nftFamily is a family as nft(8) writes it.
-func nftFamily(f nftables.TableFamily) string {
-	switch f {
-	case nftables.TableFamilyINet:
-		return "inet"
-	case nftables.TableFamilyIPv4:
-		return "ip"
-	case nftables.TableFamilyIPv6:
-		return "ip6"
-	}
-	return fmt.Sprintf("family %d", f)
 }
