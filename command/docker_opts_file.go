@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -40,8 +41,11 @@ func daemonJSON(d dockeropts.Daemon, old []byte) (string, error) {
 		if err := dec.Decode(&all); err != nil {
 			return "", fmt.Errorf("is not a JSON object: %w", err)
 		}
-		if dec.More() {
-			return "", errors.New("is more than one JSON object")
+		if all == nil {
+			return "", errors.New("is not a JSON object, but null")
+		}
+		if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+			return "", errors.New("has more after its JSON object")
 		}
 	}
 	for _, key := range dockeropts.Keys() {
@@ -56,8 +60,11 @@ func daemonJSON(d dockeropts.Daemon, old []byte) (string, error) {
 }
 
 // replaceFile gives path another content so that a reader sees the old one or
-// the new one, whole. The mode of an old file stays.
+// the new one, whole. The mode of an old file stays, and a link to it.
 func replaceFile(path string, data []byte) (err error) {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
 	mode := os.FileMode(0o644)
 	if info, err := os.Stat(path); err == nil {
 		mode = info.Mode().Perm()

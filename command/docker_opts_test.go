@@ -197,14 +197,21 @@ func TestDockerOptsWrites(t *testing.T) {
 	}
 	run(exitDone, "is up to date", "-format=json", "-write="+path)
 
-	for _, broken := range []string{"{", "[]", "{} {}", "null x"} {
+	for _, broken := range []string{"{", "[]", "{} {}", "null x", "null", "{} }", "{}]"} {
 		write(broken, 0o600)
 		run(exitFailed, "left as it is", "-format=json", "-write="+path)
 		if content() != broken {
 			t.Errorf("%q became %q", broken, content())
 		}
 	}
-	run(exitDone, "Wrote", "-format=env", "-write="+path)
+	link := filepath.Join(dir, "link.json")
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	run(exitDone, "Wrote", "-format=env", "-write="+link)
+	if to, err := os.Readlink(link); err != nil || to != path {
+		t.Errorf("the link became %q, %v", to, err)
+	}
 	if !strings.HasSuffix(content(), "\nDOCKER_OPTS=\"--bip=10.5.34.1/24 --ipv6 --bip6=fd00:5:0:22::1/64 --ip-masq=false --mtu=1450 --allow-direct-routing\"\n") {
 		t.Errorf("got\n%s", content())
 	}

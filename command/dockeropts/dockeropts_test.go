@@ -173,6 +173,8 @@ func TestParseSubnetFile(t *testing.T) {
 		{name: "families exchanged", text: "LENO_SUBNET=fd00::1/64\nLENO_MTU=1450", err: "address of a bridge"},
 		{name: "no MTU", text: "LENO_SUBNET=10.5.34.1/24", err: `LENO_MTU=""`},
 		{name: "an MTU of nothing", text: "LENO_SUBNET=10.5.34.1/24\nLENO_MTU=0", err: `LENO_MTU="0"`},
+		{name: "no host's address", text: "LENO_SUBNET=10.5.34.0/24\nLENO_MTU=1450", err: "not the address of a bridge"},
+		{name: "IPv4 in IPv6", text: "LENO_IPV6_SUBNET=::ffff:10.5.34.1/120\nLENO_MTU=1450", err: "not the address of a bridge"},
 		{name: "perhaps", text: "LENO_SUBNET=10.5.34.1/24\nLENO_MTU=1450\nLENO_IPMASQ=perhaps", err: "neither true nor false"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

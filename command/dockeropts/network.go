@@ -55,7 +55,7 @@ func ParseSubnetFile(name, text string) (Network, error) {
 			continue
 		}
 		p, err := netip.ParsePrefix(values[key])
-		if err != nil || p.Addr().Is6() != (key == "IPV6_SUBNET") {
+		if a := p.Addr(); err != nil || a.Is6() != (key == "IPV6_SUBNET") || a.Is4In6() || a == p.Masked().Addr() {
 			return Network{}, fmt.Errorf("LENO_%s=%q is not the address of a bridge such as 10.5.34.1/24", key, values[key])
 		}
 		n.Gateways = append(n.Gateways, p)
