@@ -14,6 +14,8 @@ import (
 // ownPrefix begins the names of leno's devices.
 const ownPrefix = "leno-"
 
+func (l Link) ours() bool { return strings.HasPrefix(l.Name, ownPrefix) }
+
 // selector is one choice under way.
 type selector struct {
 	host   Host
@@ -261,7 +263,7 @@ func (s selector) oddities(l Link) []string {
 	if !l.Up {
 		out = append(out, "down")
 	}
-	if strings.HasPrefix(l.Name, ownPrefix) {
+	if l.ours() {
 		out = append(out, "leno's own")
 	}
 	return out

@@ -95,7 +95,7 @@ func (m *measurement) route(r Route, name string, chosen Link) {
 	by := ""
 	for _, hop := range r.Hops {
 		l, ok := m.host.link(hop)
-		if !ok || l.Ends {
+		if !ok || l.Ends || nested(l, chosen) {
 			continue
 		}
 		w := m.span(l)
@@ -109,6 +109,12 @@ func (m *measurement) route(r Route, name string, chosen Link) {
 		m.least(width{r.MTU, name + by})
 	}
 }
+
+// nested says that packets to another host go through a network of leno's, which
+// nobody asked for. Its MTU follows from that of the underlay: when two networks
+// have a host each whose address is in the other one, they would narrow each other
+// for ever, on all hosts.
+func nested(l, chosen Link) bool { return l.ours() && l.Index != chosen.Index }
 
 // span is how long a packet may be on a device and all it stands on.
 func (m *measurement) span(l Link) width {
