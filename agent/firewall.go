@@ -42,7 +42,9 @@ type firewallKeeper struct {
 	expected expectation
 	told     func() // of each change of nf_tables; nil for nobody
 
-	mu      sync.Mutex
+	turn sync.Mutex // held around the rules' methods, taken before mu
+
+	mu      sync.Mutex // never held while a program runs: that may hang
 	config  config.Firewall
 	wanted  map[string]firewall.Network
 	shown   map[string]bool // networks of wanted that are there, by their lease or by what stands
@@ -114,18 +116,31 @@ func (k *firewallKeeper) put(ctx context.Context, n firewall.Network) error {
 	k.want(n)
 	k.expected.meet(n.Name)
 	k.expected.wait(ctx)
+	if tried, err := k.tried(n.Name); tried {
+		return err
+	}
+	k.turn.Lock()
+	defer k.turn.Unlock()
+	if tried, err := k.tried(n.Name); tried {
+		return err // by whoever had the turn
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.shown[n.Name] = true
+	return k.apply(ctx)
+}
+
+// tried shows a network and says whether what is wanted now was applied, with
+// success, or so lately that it is not yet to be tried again.
+func (k *firewallKeeper) tried(network string) (bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.shown[network] = true
 	now := attempt{k.config, k.wanted}
-	switch {
-	case reflect.DeepEqual(k.applied, &now):
-	case reflect.DeepEqual(k.failed, &now) && time.Now().Before(k.again):
-	default:
-		return k.apply(ctx)
+	if !reflect.DeepEqual(k.applied, &now) && (!reflect.DeepEqual(k.failed, &now) || !time.Now().Before(k.again)) {
+		return false, nil
 	}
 	k.tell()
-	return k.err
+	return true, k.err
 }
 
 func (k *firewallKeeper) want(n firewall.Network) {
@@ -138,6 +153,8 @@ func (k *firewallKeeper) want(n firewall.Network) {
 // not remembered.
 func (k *firewallKeeper) drop(ctx context.Context, name string) error {
 	k.expected.meet(name)
+	k.turn.Lock()
+	defer k.turn.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_, known := k.wanted[name]
@@ -153,14 +170,17 @@ func (k *firewallKeeper) drop(ctx context.Context, name string) error {
 	return err
 }
 
-// apply looks at the rules and mends them; mu is held.
+// apply looks at the rules and mends them; turn and mu are held, and mu not
+// meanwhile.
 func (k *firewallKeeper) apply(ctx context.Context) error {
 	state := firewall.State{Type: firewall.Type(k.config.Type), RandomFully: k.config.RandomFully}
 	for _, name := range slices.Sorted(maps.Keys(k.wanted)) {
 		state.Networks = append(state.Networks, k.wanted[name])
 	}
 	now := &attempt{k.config, maps.Clone(k.wanted)}
+	k.mu.Unlock()
 	report, err := k.rules.Apply(ctx, state)
+	k.mu.Lock()
 	k.looked = time.Now()
 	poke(k.applies)
 	k.note(k.looked, report.Healed)

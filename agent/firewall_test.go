@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -89,6 +91,51 @@ func TestFirewallRemembers(t *testing.T) {
 	a.start().ready()
 	if got := a.wall.names()[began:]; got[len(got)-1] != "n" {
 		t.Errorf("firewall of %q", got)
+	}
+}
+
+// hanging is rules whose program does not come back.
+type hanging struct {
+	wall
+	hangs chan struct{} // nil for no longer, else Apply waits for it
+}
+
+func (h *hanging) Apply(ctx context.Context, s firewall.State) (firewall.Report, error) {
+	if h.hangs != nil {
+		<-h.hangs
+	}
+	return h.wall.Apply(ctx, s)
+}
+
+// TestFirewallHangs: while a program hangs, whatever needs no other rules than
+// stand goes on: datapaths are healed by those who put, and the API answers.
+func TestFirewallHangs(t *testing.T) {
+	ctx := context.Background()
+	h := &hanging{}
+	k := newFirewallKeeper(h, config.Defaults().Firewall, hclog.NewNullLogger(), newHealth(time.Now))
+	n := firewall.Network{Name: "n"}
+	must(t, k.put(ctx, n))
+	h.hangs = make(chan struct{})
+	var looking sync.WaitGroup
+	looking.Go(func() { k.look(ctx, true) })
+	defer looking.Wait()
+	defer close(h.hangs)
+	for k.turn.TryLock() { // until it has begun
+		k.turn.Unlock()
+		runtime.Gosched()
+	}
+	done := make(chan error, 1)
+	go func() { // ends with the test at the latest
+		k.choice()
+		k.stands("n")
+		k.configure(config.Defaults().Firewall)
+		done <- k.put(ctx, n)
+	}()
+	select {
+	case err := <-done:
+		must(t, err)
+	case <-time.After(5 * time.Second):
+		t.Error("it waits for the program")
 	}
 }
 

@@ -118,6 +118,8 @@ func (k *firewallKeeper) calm(now time.Time) time.Duration {
 // look looks at the rules, if stirred or if it is time. While rules stand of which
 // nobody has told yet, nothing is written.
 func (k *firewallKeeper) look(ctx context.Context, stirred bool) {
+	k.turn.Lock()
+	defer k.turn.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
