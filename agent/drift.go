@@ -39,6 +39,7 @@ type fault struct {
 	last    backend.Repair
 	quarrel bool
 	told    time.Time // when a line was written about the quarrel
+	line    string    // which: health says the same as long, for each change wakes all who watch it
 }
 
 // heal takes note of repairs. Single ones are to be told in one line, quarrels in
@@ -59,8 +60,8 @@ func (d *drift) heal(now time.Time, repairs []backend.Repair) (single []backend.
 		case !f.quarrel:
 			single = append(single, r)
 		case now.Sub(f.told) >= quarrelTold:
-			f.told = now
-			quarrels = append(quarrels, f.describe())
+			f.told, f.line = now, f.describe()
+			quarrels = append(quarrels, f.line)
 		}
 	}
 	return single, quarrels
@@ -87,7 +88,7 @@ func (d *drift) quarrels() string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(d.faults)) {
 		if f := d.faults[name]; f.quarrel {
-			out = append(out, f.describe())
+			out = append(out, f.line)
 		}
 	}
 	return strings.Join(out, "; ")

@@ -37,6 +37,7 @@ func TestDrift(t *testing.T) {
 			var d drift
 			now := time.Unix(1e9, 0)
 			single, told := 0, 0
+			said := map[string]bool{}
 			for i := range tt.times {
 				if i > 0 {
 					now = now.Add(tt.every)
@@ -47,6 +48,12 @@ func TestDrift(t *testing.T) {
 				s, q := d.heal(now, []backend.Repair{one})
 				single += len(s)
 				told += len(q)
+				if in := d.quarrels(); in != "" {
+					said[in] = true
+				}
+			}
+			if len(said) > told {
+				t.Errorf("health says %d things, %d lines were written", len(said), told)
 			}
 			if single != tt.single || told != tt.told {
 				t.Errorf("%d and %d lines, want %d and %d", single, told, tt.single, tt.told)
