@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
@@ -109,13 +110,9 @@ func keepNodeID(dir, id string) (string, error) {
 // "" when none stands or no lease is of it. Name and address alone do not make a
 // lease this host's: another machine may have been given both.
 func (a *Agent) formerNodeID(ctx context.Context, c config.Config) (string, error) {
-	stands := c.WatchNetworks // their pools only the store knows
-	for _, local := range c.Networks {
-		found, err := a.env.remains(ctx, backend.LinkName(local.Name), poolsOf(local))
-		if err != nil {
-			return "", err
-		}
-		stands = stands || !found.nothing() || len(local.Pools) == 0
+	stands, err := a.somethingStands(ctx, c)
+	if err != nil {
+		return "", err
 	}
 	if !stands {
 		return "", nil
@@ -142,6 +139,26 @@ func (a *Agent) formerNodeID(ctx context.Context, c config.Config) (string, erro
 		}
 	}
 	return "", nil
+}
+
+// somethingStands says whether the kernel may have a datapath of ours. The pools
+// of networks that the store alone knows may be anywhere.
+func (a *Agent) somethingStands(ctx context.Context, c config.Config) (bool, error) {
+	wanted := c.Networks
+	if c.WatchNetworks {
+		wanted = append(slices.Clone(wanted), config.Network{}) // every datapath has routes, whatever the network's name
+	}
+	for _, local := range wanted {
+		pools := poolsOf(local)
+		if len(pools) == 0 {
+			pools = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
+		}
+		found, err := a.env.remains(ctx, backend.LinkName(local.Name), pools)
+		if err != nil || !found.nothing() {
+			return true, err
+		}
+	}
+	return false, nil
 }
 
 // poolsOf is the pools of a network's block, none when the store alone knows.

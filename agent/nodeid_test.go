@@ -11,6 +11,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
 )
 
 // TestStoredNodeID: every file that knows the id has to be lost for it to be lost.
@@ -169,6 +170,34 @@ func TestStateLostWhileTheStoreIsAway(t *testing.T) {
 	a.applies(applied)
 	if now := leaseOf(t, a, subnet); now.NodeID != before.NodeID || now.Session != before.Session {
 		t.Errorf("%+v, before %+v", now, before)
+	}
+}
+
+// TestNewHostWhileTheStoreIsAway: a host on which nothing stands does not wait for
+// an id, and says what it waits for, also when its network's plan is the store's
+// alone.
+func TestNewHostWhileTheStoreIsAway(t *testing.T) {
+	for name, change := range map[string]func(*host){
+		"a whole block":           func(*host) {},
+		"the plan is the store's": func(a *host) { a.config.Networks[0].Pools, a.config.Networks[0].Backend = nil, nil },
+		"any network": func(a *host) {
+			a.config.Networks, a.config.WatchNetworks = nil, true
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newHost(t, memory.New(), "a")
+			change(a)
+			a.registry.set(registry.ErrUnavailable)
+			a.start()
+			eventually(t, func() error {
+				_, err := os.Stat(nodeIDPath(a.config.DataDir))
+				return err
+			})
+			if len(a.config.Networks) > 0 {
+				a.check(checkNetwork, api.Critical, "waiting for the store")
+			}
+		})
 	}
 }
 
