@@ -277,8 +277,9 @@ func testPartial(t *testing.T, s Suite) {
 		if r := h.apply(old); len(r.Healed) != 0 {
 			t.Errorf("%s: report %+v", name, r)
 		}
+		now := h.dump()
 		for line := range strings.SplitSeq(full, "\n") {
-			if !strings.Contains(h.dump(), line) {
+			if !strings.Contains(now, line) {
 				t.Errorf("%s: lost %s", name, line)
 			}
 		}
