@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 
@@ -141,6 +142,14 @@ func (f *iptablesFamily) write(ctx context.Context, p program, name string, t ta
 	}
 	able := p.version.randomFully && f.unable != p.stamp
 	wrong, err = restore(able)
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && !errors.Is(err, ErrLocked) && !errors.Is(err, unix.EPERM) && ctx.Err() == nil {
+		// Somebody may have written the table at the same instant, or since it was
+		// listed, so that a place in it is another one's now.
+		if tables, unlisted := list(ctx, p.path); unlisted == nil {
+			t = tables[name]
+			wrong, err = restore(able)
+		}
+	}
 	if err == nil || !able || name != tableNAT || !want.randomFully() || errors.Is(err, ErrLocked) || ctx.Err() != nil {
 		return wrong, err
 	}

@@ -238,12 +238,45 @@ func TestRandomFullyRefused(t *testing.T) {
 		}
 		return len(data) / 2
 	}
-	for _, n := range []int{3, 5} { // nat twice and filter; then nat and filter
+	for _, n := range []int{4, 6} { // nat twice, and without, and filter; then nat and filter
 		if _, err := i.apply(t.Context(), want); err != nil {
 			t.Fatal(err)
 		}
 		if got := tries(); got != n {
 			t.Errorf("%d writes were tried, want %d", got, n)
 		}
+	}
+}
+
+// A write that somebody else's got in the way of is made once more from a new
+// listing, and does not cost the random source ports.
+func TestWriteMeetsAnother(t *testing.T) {
+	s := newScripts(t)
+	saved, log := filepath.Join(s.dir, "saved"), filepath.Join(s.dir, "log")
+	s.put("ipt-nft", "echo 'iptables v1.8.9 (nf_tables)'")
+	s.put("ipt-nft-save", "cat "+saved)
+	const chain = "*filter\n:FORWARD ACCEPT [0:0]\n:THEIRS - [0:0]\n"
+	const plain = "-A FORWARD -i eth0 -j ACCEPT\n"
+	if err := os.WriteFile(saved, []byte(chain+plain+"-A FORWARD -j THEIRS\nCOMMIT\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// Somebody writes nat at the same instant, and takes a rule out of filter.
+	s.put("ipt-nft-restore", `input=$(cat); echo "$input" >> `+log+`; cd `+s.dir+`
+		case $input in
+		*LENO-POSTROUTING*) test -e nat || { touch nat; echo "Device or resource busy" >&2; exit 1; };;
+		*) test -e filter || { touch filter; sed -i '/eth0/d' `+saved+`; echo "Index of insertion too big" >&2; exit 1; };;
+		esac`)
+	i := forced(variantNFT).families[0]
+	i.command = "ipt"
+	want := wanted(State{RandomFully: true, Networks: two()}).of(false)
+	if _, err := i.apply(t.Context(), want); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := string(data); i.unable != "" || !strings.HasSuffix(text, "-I FORWARD 1 -j LENO-FORWARD\nCOMMIT\n") || strings.Contains(text, "MASQUERADE\n") {
+		t.Errorf("written was\n%s", text)
 	}
 }
