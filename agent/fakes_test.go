@@ -187,9 +187,10 @@ type wall struct {
 	times   []time.Time
 	err     error
 	report  firewall.Report
-	touched bool   // what Touched answers
-	changed func() // tells the agent that rules changed, nil while it does not watch
-	watch   error  // what Watch fails with
+	touched bool          // what Touched answers
+	changed func()        // tells the agent that rules changed, nil while it does not watch
+	watch   error         // what Watch fails with
+	hangs   chan struct{} // Apply waits until it is closed, nil for not
 }
 
 func (w *wall) Apply(_ context.Context, s firewall.State) (firewall.Report, error) {
@@ -197,6 +198,11 @@ func (w *wall) Apply(_ context.Context, s firewall.State) (firewall.Report, erro
 	defer w.mu.Unlock()
 	w.wanted = append(w.wanted, slices.Clone(s.Networks))
 	w.states, w.times = append(w.states, s), append(w.times, time.Now())
+	if hangs := w.hangs; hangs != nil {
+		w.mu.Unlock()
+		<-hangs
+		w.mu.Lock()
+	}
 	return w.report, w.err
 }
 

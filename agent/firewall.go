@@ -45,6 +45,7 @@ type firewallKeeper struct {
 	turn sync.Mutex // held around the rules' methods, taken before mu
 
 	mu      sync.Mutex // never held while a program runs: that may hang
+	busy    bool       // rules.Apply runs
 	config  config.Firewall
 	wanted  map[string]firewall.Network
 	shown   map[string]bool // networks of wanted that are there, by their lease or by what stands
@@ -130,13 +131,15 @@ func (k *firewallKeeper) put(ctx context.Context, n firewall.Network) error {
 }
 
 // tried shows a network and says whether what is wanted now was applied, with
-// success, or so lately that it is not yet to be tried again.
+// success, or so lately that it is not yet to be tried again, or is being: nobody
+// has to wait for that.
 func (k *firewallKeeper) tried(network string) (bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.shown[network] = true
 	now := attempt{k.config, k.wanted}
-	if !reflect.DeepEqual(k.applied, &now) && (!reflect.DeepEqual(k.failed, &now) || !time.Now().Before(k.again)) {
+	failed := reflect.DeepEqual(k.failed, &now) && (k.busy || time.Now().Before(k.again))
+	if !failed && !reflect.DeepEqual(k.applied, &now) {
 		return false, nil
 	}
 	k.tell()
@@ -178,9 +181,11 @@ func (k *firewallKeeper) apply(ctx context.Context) error {
 		state.Networks = append(state.Networks, k.wanted[name])
 	}
 	now := &attempt{k.config, maps.Clone(k.wanted)}
+	k.busy = true
 	k.mu.Unlock()
 	report, err := k.rules.Apply(ctx, state)
 	k.mu.Lock()
+	k.busy = false
 	k.looked = time.Now()
 	poke(k.applies)
 	k.note(k.looked, report.Healed)

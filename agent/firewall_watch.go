@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -93,11 +94,13 @@ func (k *firewallKeeper) next(now time.Time) time.Duration {
 	switch {
 	case len(k.shown) == 0:
 		until = now.Add(time.Hour) // whoever is there first stirs
+	case k.expected.left():
+		until = now.Add(lookSpan)
 	case k.err != nil:
 		until = k.again
 	}
 	wait := max(until.Sub(now), 0)
-	if len(k.shown) > 0 && (k.report.Silent || k.expected.left()) {
+	if len(k.shown) > 0 && k.report.Silent {
 		wait = min(wait, lookSpan)
 	}
 	return wait
@@ -123,7 +126,10 @@ func (k *firewallKeeper) look(ctx context.Context, stirred bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
-	due := stirred || now.Sub(k.looked) >= k.config.Resync || k.err != nil && !now.Before(k.again)
+	due := stirred || k.err != nil || now.Sub(k.looked) >= k.config.Resync
+	if reflect.DeepEqual(k.failed, &attempt{k.config, k.wanted}) {
+		due = !now.Before(k.again) // whatever others change meanwhile
+	}
 	switch {
 	case len(k.shown) == 0 || k.expected.left():
 	case due || k.report.Silent && k.rules.Touched():

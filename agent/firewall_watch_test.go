@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -197,4 +198,82 @@ func TestFirewallReloaded(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// While a program hangs, nobody who only asks waits for it, nor does a network
+// whose wishes are the same as at the last try, which failed.
+func TestFirewallAskedWhileItHangs(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		err  error
+	}{{"after it worked", nil}, {"after it failed", errors.New("no such table")}} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := &wall{err: tt.err}
+			k := keeperOf(w)
+			n := firewall.Network{Name: "n", Forward: true}
+			if err := k.put(t.Context(), n); !errors.Is(err, tt.err) {
+				t.Fatal(err)
+			}
+			hangs := make(chan struct{})
+			w.set(func(w *wall) { w.hangs = hangs })
+			k.mu.Lock()
+			k.again = time.Now()
+			k.mu.Unlock()
+			looked, asked := make(chan struct{}), make(chan struct{})
+			go func() { defer close(looked); k.look(t.Context(), true) }()
+			eventually(t, func() error {
+				if w.looks() < 2 {
+					return errors.New("no look")
+				}
+				return nil
+			})
+			go func() {
+				defer close(asked)
+				k.choice()
+				k.stands("n")
+				k.configure(k.config)
+				if err := k.put(t.Context(), n); !errors.Is(err, tt.err) {
+					t.Error(err)
+				}
+			}()
+			select {
+			case <-asked:
+			case <-time.After(10 * time.Second):
+				t.Error("somebody waits for the program")
+			}
+			close(hangs)
+			<-looked
+			<-asked
+		})
+	}
+}
+
+// What failed waits for its time, whatever others change meanwhile; other wishes
+// do not.
+func TestFirewallBacksOff(t *testing.T) {
+	w := &wall{err: errors.New("no such table")}
+	k := keeperOf(w)
+	_ = k.put(t.Context(), firewall.Network{Name: "n", Forward: true}) // fails
+	k.again = time.Now().Add(time.Hour)
+	k.look(t.Context(), true)
+	if got := w.looks(); got != 1 {
+		t.Errorf("%d looks too soon", got-1)
+	}
+	k.configure(config.Firewall{Type: "nftables"})
+	k.look(t.Context(), true)
+	if got := w.looks(); got != 2 {
+		t.Errorf("%d looks for another type", got-1)
+	}
+}
+
+// While rules are expected of a network that has not told yet, nothing is to be
+// done, and that not all the time.
+func TestFirewallWaitsForAnother(t *testing.T) {
+	k := keeperOf(&wall{})
+	k.want(firewall.Network{Name: "n", Forward: true})
+	k.stands("n")
+	k.expected.expect("m")
+	if got := k.next(time.Now()); got < lookSpan/2 {
+		t.Errorf("looks again in %s", got)
+	}
 }
