@@ -143,7 +143,7 @@ func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.L
 		return report, ctx.Err()
 	}
 	if n.Backend.Type != "alloc" { // which has no datapath, so nothing to forward
-		report.Healed = append(report.Healed, r.forwarding(s)...)
+		report.Healed = append(report.Healed, r.forwarding(n, s)...)
 	}
 	r.healed(report.Healed)
 	r.show(func(v *view) {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -132,6 +134,7 @@ func TestCalmer(t *testing.T) {
 func TestForwardingInHealth(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	s := backend.State{Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}, Underlay: backend.Underlay{Interface: "eth0"}}
+	n := registry.Network{Backend: registry.Backend{Type: "vxlan", Object: json.RawMessage(`{"direct_routing":true}`)}}
 	var found Forwarding
 	var fails error
 	r := h.part()
@@ -161,10 +164,28 @@ func TestForwardingInHealth(t *testing.T) {
 		{"no rights", true, Forwarding{}, errors.New("read-only file system"), api.Warning, []string{"read-only"}, "[]"},
 	} {
 		r.local.Forward, found, fails = tt.forward, tt.found, tt.fails
-		if healed := fmt.Sprint(r.forwarding(s)); healed != tt.healed {
+		if healed := fmt.Sprint(r.forwarding(n, s)); healed != tt.healed {
 			t.Errorf("%s: healed %s, want %s", tt.name, healed, tt.healed)
 		}
 		h.check(checkForwarding, tt.status, tt.words...)
+	}
+}
+
+// TestForwardingOfDevices asks for the switches of those devices alone by which
+// packets come in: those of others are the operator's.
+func TestForwardingOfDevices(t *testing.T) {
+	s := backend.State{Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}, Underlay: backend.Underlay{Interface: "eth0"}}
+	for kind, want := range map[string]string{"vxlan": "[leno-n]", "udp": "[leno-n]", "host-gw": "[eth0]"} {
+		r := newHost(t, memory.New(), "a").part()
+		var asked []string
+		r.env.ensureForwarding = func(_ netip.Addr, links []string, _ bool) (Forwarding, error) {
+			asked = links
+			return Forwarding{}, nil
+		}
+		r.forwarding(registry.Network{Backend: registry.Backend{Type: kind, Object: json.RawMessage(`{}`)}}, s)
+		if fmt.Sprint(asked) != want {
+			t.Errorf("%s: %v, want %s", kind, asked, want)
+		}
 	}
 }
 

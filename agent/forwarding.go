@@ -8,6 +8,7 @@ import (
 	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
 )
 
 // Forwarding is what was found of the kernel's switches for one family.
@@ -20,13 +21,13 @@ type Forwarding struct {
 // forwarding says whether the kernel forwards the packets of this host's
 // subnets, and switches that on where this host's block asks. It returns what
 // somebody had switched off.
-func (r *runner) forwarding(s backend.State) (healed []backend.Repair) {
+func (r *runner) forwarding(n registry.Network, s backend.State) (healed []backend.Repair) {
 	var set, wrong []string
 	r.env.switching.Lock()
 	defer r.env.switching.Unlock()
+	links := backend.Arrivals(r.local.Name, n.Backend.Type, n.Backend.Object, s.Underlay.Interface)
 	for _, subnet := range s.Subnets {
-		// Packets come in by the network's own device, or by the underlay's.
-		found, err := r.env.ensureForwarding(subnet.Addr(), []string{backend.LinkName(r.local.Name), s.Underlay.Interface}, r.local.Forward)
+		found, err := r.env.ensureForwarding(subnet.Addr(), links, r.local.Forward)
 		if err != nil {
 			wrong = append(wrong, advice.Reason(advice.Forwarding, err))
 			continue
@@ -71,13 +72,13 @@ func (f Forwarding) wrong(asked bool) string {
 
 // forwardingSwitches are the sysctls below net that make the kernel forward the
 // family of a: that of the host, then, in IPv4, where each device has a say of its
-// own (IN_DEV_FORWARD), that of the device by which packets come in.
-func forwardingSwitches(a netip.Addr, link string) [][]string {
+// own (IN_DEV_FORWARD), those of the devices by which packets come in.
+func forwardingSwitches(a netip.Addr, links []string) [][]string {
 	if a.Is6() {
 		return [][]string{{"ipv6", "conf", "all", "forwarding"}}
 	}
 	switches := [][]string{{"ipv4", "ip_forward"}}
-	if link != "" {
+	for _, link := range links {
 		switches = append(switches, []string{"ipv4", "conf", link, "forwarding"})
 	}
 	return switches

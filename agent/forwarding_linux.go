@@ -2,23 +2,21 @@ package agent
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/lenonet/leno/backend/kernel"
 )
 
 // ensureForwarding looks at the kernel's switches for the family of a, for
-// packets that come in by the first of the devices that exists, and switches on
-// what is off where set asks, unless it costs the host routes.
+// packets that come in by those of the devices that exist, and switches on what is
+// off where set asks, unless it costs the host routes.
 func ensureForwarding(a netip.Addr, links []string, set bool) (f Forwarding, err error) {
-	link := ""
-	for _, l := range links {
-		if _, err := kernel.Sysctl("ipv4", "conf", l, "forwarding"); err == nil {
-			link = l
-			break
-		}
-	}
-	for _, parts := range forwardingSwitches(a, link) {
+	links = slices.DeleteFunc(slices.Clone(links), func(link string) bool {
+		_, err := kernel.Sysctl("ipv4", "conf", link, "forwarding")
+		return err != nil
+	})
+	for _, parts := range forwardingSwitches(a, links) {
 		value, err := kernel.Sysctl(parts...)
 		if err != nil {
 			return f, err
