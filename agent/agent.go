@@ -44,8 +44,7 @@ type Options struct {
 	WatchedNetwork func(name string) config.Network
 
 	// EnsureForwarding says whether the kernel forwards the family of a when packets
-	// come in by the first of the devices that exists, and switches it on where set
-	// asks.
+	// come in by those of the devices that exist, and switches it on where set asks.
 	EnsureForwarding func(a netip.Addr, links []string, set bool) (Forwarding, error)
 
 	// Obstacles finds rules of other programs that are in the way of containers'

@@ -287,6 +287,9 @@ func (r *runner) keepOn(ctx context.Context, n registry.Network, s *backend.Stat
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}
+	if n.Backend.Type != "alloc" {
+		report.Healed = append(report.Healed, r.forwarding(n, *s)...)
+	}
 	r.show(func(v *view) { v.report, v.local.Peers, v.local.Notes = report, report.Peers, report.Notes })
 	if err != nil {
 		r.failing(checkDatapath, api.Critical, advice.Datapath, err)

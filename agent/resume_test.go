@@ -170,6 +170,7 @@ func TestResumeWhileTheStoreIsAway(t *testing.T) {
 			a.applies(applied)
 			a.check(checkLease, api.Warning, subnet.String(), "carried on")
 			a.check(checkDatapath, api.Passing, "1 peers in place")
+			a.check(checkForwarding, api.Passing)
 			if !tt.hangs && !tt.nameless {
 				a.check(checkNetwork, api.Warning, "waiting for")
 				if code, report := a.health(); code != 429 || report.Ready {
