@@ -21,6 +21,9 @@ const (
 	// foreignSpan is the shortest time between two looks at the rules of others: on
 	// a host that starts containers all the time it bounds what they cost.
 	foreignSpan = 2 * time.Second
+	// foreignShare is how much longer than a look it is left alone at least: beside
+	// ten thousand rules one takes a second of CPU.
+	foreignShare = 10
 	// foreignTick is the longest time between two looks, foreignSilentTick while
 	// rules stand of whose changes nobody tells.
 	foreignTick       = time.Minute
@@ -43,11 +46,12 @@ type foreignRules struct {
 
 	mu        sync.Mutex
 	crossings map[string]firewall.Crossing
+	named     map[string]bool // networks of which rules were told
 }
 
 func newForeignRules(o Options, h *health) *foreignRules {
 	return &foreignRules{log: o.Logger, health: h, find: o.Obstacles, span: foreignSpan,
-		stirred: make(chan struct{}, 1), crossings: map[string]firewall.Crossing{}}
+		stirred: make(chan struct{}, 1), named: map[string]bool{}, crossings: map[string]firewall.Crossing{}}
 }
 
 // crossing is how a network's packets pass this host.
@@ -70,6 +74,7 @@ func (f *foreignRules) drop(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.crossings, name)
+	delete(f.named, name)
 }
 
 // stir asks for a look: somebody may have changed rules.
@@ -87,11 +92,17 @@ func (f *foreignRules) run(ctx context.Context) error {
 			_ = sleep(ctx, min(settle, f.span)) // a burst ends
 		}
 		timer.Stop()
+		began := time.Now()
 		tick = f.look(ctx)
-		if err := sleep(ctx, f.span); err != nil {
+		if err := sleep(ctx, f.rest(time.Since(began))); err != nil {
 			return err
 		}
 	}
+}
+
+// rest is how long to leave the rules alone after a look that took so long.
+func (f *foreignRules) rest(took time.Duration) time.Duration {
+	return min(max(f.span, foreignShare*took), foreignTick)
 }
 
 // look writes the checks, and says when to look again. What it sees for the first
@@ -143,7 +154,7 @@ func (f *foreignRules) seen(o firewall.Obstacle) bool {
 	})
 }
 
-// tell writes one network's check.
+// tell writes one network's check; mu is held.
 func (f *foreignRules) tell(network string, found []firewall.Obstacle) {
 	var reasons []string
 	for _, o := range found {
@@ -152,11 +163,14 @@ func (f *foreignRules) tell(network string, found []firewall.Obstacle) {
 		}
 	}
 	if len(reasons) == 0 {
-		if f.health.set(network, checkForeignRules, api.Passing, "no rule of others is known to be in the way") {
-			f.log.Debug("no rule of others is in the way", "network", network)
+		f.health.set(network, checkForeignRules, api.Passing, "no rule of others is known to be in the way")
+		if f.named[network] {
+			f.log.Info("rules of other programs are in the way of containers no more", "network", network)
 		}
+		delete(f.named, network)
 		return
 	}
+	f.named[network] = true
 	more := ""
 	if n := len(reasons) - foreignMost; n > 0 {
 		reasons, more = reasons[:foreignMost], " …"

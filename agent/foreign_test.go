@@ -137,3 +137,33 @@ func TestForeignRulesOfARunningNetwork(t *testing.T) {
 		}
 	})
 }
+
+// The log says once that rules are in the way, and once that they are not any more.
+func TestForeignRulesLogged(t *testing.T) {
+	var lines strings.Builder
+	o := &others{found: []firewall.Obstacle{obstacle("a", 2)}}
+	f := newForeignRules(Options{Logger: hclog.New(&hclog.LoggerOptions{Output: &lines, Level: hclog.Info}), Obstacles: o.find}, newHealth(time.Now))
+	f.put(firewall.Crossing{Network: firewall.Network{Name: "a"}})
+	for range 3 {
+		f.look(t.Context())
+	}
+	o.found = nil
+	for range 3 {
+		f.look(t.Context())
+	}
+	if text := lines.String(); strings.Count(text, "[WARN]") != 1 || strings.Count(text, "[INFO]") != 1 || strings.Count(text, "\n") != 2 {
+		t.Errorf("logged was\n%s", text)
+	}
+}
+
+// However many rules there are, to look at them takes a part of the time only.
+func TestForeignRulesRest(t *testing.T) {
+	f := newForeignRules(Options{Logger: hclog.NewNullLogger()}, newHealth(time.Now))
+	for took, want := range map[time.Duration]time.Duration{
+		10 * time.Millisecond: foreignSpan, time.Second: 10 * time.Second, time.Hour: foreignTick,
+	} {
+		if got := f.rest(took); got != want {
+			t.Errorf("after %s: %s, want %s", took, got, want)
+		}
+	}
+}
