@@ -51,6 +51,9 @@ type Options struct {
 	// packets; silent says that they may change without the kernel telling.
 	Obstacles func(ctx context.Context, crossings []firewall.Crossing) (found []firewall.Obstacle, silent bool, err error)
 
+	// LockHost makes this the only agent of its network namespace, until unlock.
+	LockHost func() (unlock func() error, err error)
+
 	// Remains is what the kernel has of a network's datapath.
 	Remains func(ctx context.Context, link string, pools []netip.Prefix) (Remains, error)
 
@@ -172,6 +175,9 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	}
 	if o.WatchedNetwork == nil {
 		o.WatchedNetwork = config.WatchedNetwork
+	}
+	if o.LockHost == nil {
+		o.LockHost = lockHost
 	}
 	if o.Remains == nil {
 		o.Remains = remains

@@ -182,6 +182,14 @@ func (s *sweep) alone(ctx context.Context) (unlock func() error, err error) {
 		}
 	}
 	self, answers := s.runningAgent(ctx)
+	if s.o.Network == "" && !answers {
+		host, err := lockHost()
+		if err != nil {
+			return nil, errors.Join(err, unlock())
+		}
+		data := unlock
+		unlock = func() error { return errors.Join(data(), host()) }
+	}
 	switch {
 	case answers && slices.Contains(self.Networks, s.o.Network):
 		err = fmt.Errorf("the agent that runs here (pid %d) takes part in network %s: `leno lease release %s` makes it leave, or stop the agent first",

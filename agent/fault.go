@@ -130,23 +130,33 @@ func (a *Agent) awaitOther(ctx context.Context, what string, try func() error) e
 }
 
 // openDataDir blocks until the state directory can be used, or another agent keeps
-// it, and returns this host's id in it, "" when it has none. Who this host is must
+// it or the host, and returns this host's id in it, "" when it has none. Who this host is must
 // not be guessed, and packets flow meanwhile.
 func (a *Agent) openDataDir(ctx context.Context, dir string) (id string, unlock func() error, err error) {
+	var host, free func() error
+	if err := a.awaitOther(ctx, "this host", func() (err error) {
+		host, err = a.o.LockHost()
+		return err
+	}); err != nil {
+		return "", nil, err
+	}
 	err = a.untilWritten(ctx, func() error {
 		err := a.awaitOther(ctx, "data_dir", func() (err error) {
-			unlock, err = lockDataDir(dir)
+			free, err = lockDataDir(dir)
 			return err
 		})
 		if err != nil {
 			return err
 		}
 		if id, err = storedNodeID(dir, a.log); err != nil {
-			err = errors.Join(err, unlock())
+			err = errors.Join(err, free())
 		}
 		return err
 	})
-	return id, unlock, err
+	if err != nil {
+		return "", nil, errors.Join(err, host())
+	}
+	return id, func() error { return errors.Join(free(), host()) }, nil
 }
 
 // untilWritten blocks until write, which uses the state directory, has worked. An

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -99,6 +100,22 @@ func TestFaultsOfAnApply(t *testing.T) {
 		if begun, over := a.begun(check), a.over(check); begun != 1 || over != 1 {
 			t.Errorf("%s: %d lines of its beginning, %d of its end", check, begun, over)
 		}
+	}
+}
+
+// TestSecondAgentOfAHost: it waits for the one before to end, then gives up, and has
+// learnt and touched nothing.
+func TestSecondAgentOfAHost(t *testing.T) {
+	a, locked := newHost(t, memory.New(), "a"), fmt.Errorf("this host is %w, pid 7", errLocked)
+	a.patience = 50 * time.Millisecond
+	a.lockHost = func() (func() error, error) { return nil, locked }
+	a.start()
+	<-a.exited
+	if !errors.Is(a.err, errLocked) || exists(nodeIDPath(a.config.DataDir)) || len(a.recorder.tries()) > 0 || len(a.wall.names()) > 0 {
+		t.Errorf("ended with %v", a.err)
+	}
+	if len(a.said.with("another process has", "pid 7")) != 1 {
+		t.Error("nothing was said")
 	}
 }
 

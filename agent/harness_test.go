@@ -52,7 +52,8 @@ type host struct {
 	looks    int                // at the underlay
 	narrow   map[netip.Addr]int // MTU of the way to a peer
 	remains  Remains
-	kernel   func() // tells the agent that the kernel changed
+	lockHost func() (func() error, error) // nil for nobody else
+	kernel   func()                       // tells the agent that the kernel changed
 	end      func()
 	exited   chan struct{} // closed when Run returned err
 	err      error
@@ -109,6 +110,12 @@ func (h *host) build() *Agent {
 		Registry: reg, RegistryName: "memory", Firewall: h.wall, Obstacles: h.others.find,
 		Backends:         map[string]backend.Type{"recorder": h.recorder.kind("recorder"), "other": h.recorder.kind("other")},
 		EnsureForwarding: func(netip.Addr, []string, bool) (Forwarding, error) { return Forwarding{}, nil },
+		LockHost: func() (func() error, error) {
+			if h.lockHost != nil {
+				return h.lockHost()
+			}
+			return func() error { return nil }, nil // the hosts of a test share a namespace
+		},
 		WatchedNetwork: func(name string) config.Network {
 			local := config.WatchedNetwork(name)
 			local.SubnetFile = filepath.Join(filepath.Dir(h.config.DataDir), name+".env")
