@@ -6,11 +6,14 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"net/http"
 	"net/netip"
 	"os"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +36,14 @@ func TestMain(m *testing.M) {
 	os.Exit(func() int {
 		if os.Geteuid() != 0 {
 			return m.Run() // every test says that it needs root
+		}
+		flag.Parse()
+		if lanes := flag.Lookup("test.parallel"); lanes.Value.String() == lanes.DefValue {
+			// These tests wait for other programs, more than half of the time.
+			if err := lanes.Value.Set(strconv.Itoa(runtime.GOMAXPROCS(0) * 3 / 2)); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
 		}
 		dir, err := os.MkdirTemp("", "leno-e2e-")
 		if err != nil {
