@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -136,6 +137,13 @@ func (a *Agent) formerNodeID(ctx context.Context, c config.Config) (string, erro
 		}
 		if id, err := a.leaseStanding(call, c, n, found); id != "" || err != nil {
 			return id, err
+		}
+	}
+	// What stands may be of a network whose record cannot be read, which nothing can
+	// be done in anyway: its leases are looked at once it can.
+	for _, bad := range set.Bad {
+		if _, wanted := a.wanted(path.Base(bad.Key)); wanted {
+			return "", fmt.Errorf("record %s cannot be used: %s", bad.Key, bad.Reason)
 		}
 	}
 	return "", nil

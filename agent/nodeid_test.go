@@ -173,6 +173,29 @@ func TestStateLostWhileTheStoreIsAway(t *testing.T) {
 	}
 }
 
+// TestStateLostWhileTheRecordIsBroken: what stands may be of that network, so no id
+// is made up before it can be read.
+func TestStateLostWhileTheRecordIsBroken(t *testing.T) {
+	a, _, subnet, applied := pair(t)
+	before := leaseOf(t, a, subnet)
+	must(t, os.RemoveAll(a.config.DataDir))
+	a.remains = flowing(subnet)
+	key := memory.Prefix + "/networks/n"
+	good, _, _ := a.store.Get(key)
+	a.store.Put(key, []byte("{"))
+	a.start()
+	a.check(checkNode, api.Critical, "packets flow", key)
+	if exists(nodeIDPath(a.config.DataDir)) {
+		t.Error("an id was made")
+	}
+	a.store.Put(key, good)
+	a.ready()
+	a.applies(applied)
+	if now := leaseOf(t, a, subnet); now.NodeID != before.NodeID {
+		t.Errorf("%+v, before %+v", now, before)
+	}
+}
+
 // TestNewHostWhileTheStoreIsAway: a host on which nothing stands does not wait for
 // an id, and says what it waits for, also when its network's plan is the store's
 // alone.
