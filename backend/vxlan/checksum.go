@@ -47,7 +47,17 @@ func before(release string, major, minor int) bool {
 	return a < major || a == major && b < minor
 }
 
-// checksumNote is the choice in words.
-func checksumNote(on bool, reason string) string {
-	return fmt.Sprintf("checksum offload %s: %s", map[bool]string{true: "on", false: "off"}[on], reason)
+// checksumOutcome is the choice in words, and what is wrong with it. With "auto"
+// nothing is: a kernel or sandbox that does not let the offload be told or switched
+// carries packets all the same, and the note says how it is. Pure.
+func checksumOutcome(option string, on bool, reason string, err error) (note string, _ error) {
+	chosen := map[bool]string{true: "on", false: "off"}[on]
+	switch {
+	case err == nil:
+		return fmt.Sprintf("checksum offload %s: %s", chosen, reason), nil
+	case option == checksumAuto:
+		return fmt.Sprintf("checksum offload left as it is, %s was chosen: %s: %v", chosen, reason, err), nil
+	}
+	return fmt.Sprintf("checksum offload left as it is: %v", err),
+		fmt.Errorf(`switch checksum offload %s: %w: allow it to the agent (CAP_NET_ADMIN), or set checksum_offload = "auto", which leaves it where it cannot be switched`, chosen, err)
 }

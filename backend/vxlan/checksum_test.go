@@ -1,6 +1,9 @@
 package vxlan
 
-import "testing"
+import (
+	"errors"
+	"testing"
+)
 
 func TestChooseChecksum(t *testing.T) {
 	for _, tt := range []struct {
@@ -19,8 +22,22 @@ func TestChooseChecksum(t *testing.T) {
 		{"on", "4.19.0", []string{"vmxnet3"}, `checksum offload on: the network says checksum_offload = "on"`},
 		{"off", "6.18.4", nil, `checksum offload off: the network says checksum_offload = "off"`},
 	} {
-		if got := checksumNote(chooseChecksum(tt.option, tt.release, tt.drivers)); got != tt.want {
-			t.Errorf("%s on %s with %v:\n%s, want\n%s", tt.option, tt.release, tt.drivers, got, tt.want)
+		on, reason := chooseChecksum(tt.option, tt.release, tt.drivers)
+		if got, err := checksumOutcome(tt.option, on, reason, nil); got != tt.want || err != nil {
+			t.Errorf("%s on %s with %v:\n%s, %v, want\n%s", tt.option, tt.release, tt.drivers, got, err, tt.want)
 		}
+	}
+}
+
+func TestChecksumOutcomeWhereItCannotBeSwitched(t *testing.T) {
+	cause := errors.New("ethtool leno-test: operation not supported")
+	note, err := checksumOutcome(checksumAuto, true, "no fault is known of Linux 6.18", cause)
+	if want := "checksum offload left as it is, on was chosen: no fault is known of Linux 6.18: ethtool leno-test: operation not supported"; note != want || err != nil {
+		t.Errorf("auto: %q, %v", note, err)
+	}
+	note, err = checksumOutcome(checksumOff, false, "", cause)
+	const want = `switch checksum offload off: ethtool leno-test: operation not supported: allow it to the agent (CAP_NET_ADMIN), or set checksum_offload = "auto", which leaves it where it cannot be switched`
+	if err == nil || err.Error() != want || !errors.Is(err, cause) || note != "checksum offload left as it is: "+cause.Error() {
+		t.Errorf("off: %q, %v", note, err)
 	}
 }

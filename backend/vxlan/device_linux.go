@@ -92,8 +92,8 @@ func (b *vxlan) fixAll(ctx context.Context, link netlink.Link, have, want device
 		}
 	}
 	on, reason := chooseChecksum(b.options.Checksum, b.release(), b.drivers(want.below, made))
-	e.note = checksumNote(on, reason)
 	changed, err := b.checksum(on)
+	e.note, err = checksumOutcome(b.options.Checksum, on, reason, err)
 	if changed {
 		e.writes++
 		if !made {
@@ -204,11 +204,11 @@ func (b *vxlan) drivers(below string, again bool) []string {
 
 // checksum switches the device's checksum offload.
 func (b *vxlan) checksum(want bool) (changed bool, err error) {
-	have, err := kernel.TxChecksum(b.config.Link)
+	have, err := b.txChecksum(b.config.Link)
 	if err != nil || have == want {
 		return false, err
 	}
-	if err := kernel.SetTxChecksum(b.config.Link, want); err != nil {
+	if err := b.setTxChecksum(b.config.Link, want); err != nil {
 		return false, err
 	}
 	return true, nil

@@ -33,6 +33,10 @@ type vxlan struct {
 	below         string   // devices whose drivers are known
 	driversBelow  []string // theirs
 
+	// The checksum offload of a device, told and switched: the kernel's.
+	txChecksum    func(link string) (bool, error)
+	setTxChecksum func(link string, on bool) error
+
 	// What was wanted before, only to name repairs.
 	lastDevice device
 	last       plan
@@ -57,7 +61,10 @@ func newBackend(c backend.Config) (backend.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &vxlan{config: c, options: o, mac: vtepMAC(c.NodeID, c.Network)}, nil
+	return &vxlan{
+		config: c, options: o, mac: vtepMAC(c.NodeID, c.Network),
+		txChecksum: kernel.TxChecksum, setTxChecksum: kernel.SetTxChecksum,
+	}, nil
 }
 
 // Advertise publishes the address of the device that is to be. It refuses an

@@ -1,0 +1,53 @@
+package vxlan
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/backend"
+)
+
+// A host where the offload can be told by nobody, or switched by nobody, carries
+// packets under "auto", and says what it could not do. What was asked for by name
+// is an error, but the datapath is complete all the same.
+func TestChecksumOffloadRefused(t *testing.T) {
+	told := func(string) (bool, error) { return false, os.NewSyscallError("ioctl", unix.EOPNOTSUPP) }
+	switched := func(string, bool) error { return os.NewSyscallError("ioctl", unix.EPERM) }
+	for _, tt := range []struct {
+		name, option, release string
+		tell                  func(string) (bool, error)
+		note, err             string
+	}{
+		{"auto, not told", "auto", "", told, "left as it is, on was chosen: no fault is known", ""},
+		{"auto, not switched", "auto", "5.4.0", nil, "left as it is, off was chosen: Linux 5.4.0", ""},
+		{"off, not told", "off", "", told, "left as it is: ioctl: operation not supported", `set checksum_offload = "auto"`},
+		{"off, not switched", "off", "", nil, "left as it is: ioctl: operation not permitted", "CAP_NET_ADMIN"},
+		{"on, not told", "on", "", told, "left as it is: ioctl: operation not supported", `set checksum_offload = "auto"`},
+		{"on, nothing to do", "on", "", nil, `checksum offload on: the network says checksum_offload = "on"`, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newHost(t)
+			b := h.open("test", "leno-test", fmt.Sprintf(`{"checksum_offload":%q}`, tt.option))
+			b.kernelRelease, b.setTxChecksum = tt.release, switched
+			if tt.tell != nil {
+				b.txChecksum = tt.tell
+			}
+			var r backend.Report
+			var err error
+			h.ns.Do(func() { r, err = b.Apply(t.Context(), h.state("eth0", "192.0.2.1")) })
+			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("error %v, want %q", err, tt.err)
+			}
+			if len(r.Notes) != 1 || !strings.Contains(r.Notes[0], tt.note) || r.Peers != 1 {
+				t.Errorf("report %+v, want note %q", r, tt.note)
+			}
+			if got := h.ns.Sh("ip route show proto 108"); !strings.Contains(got, "10.5.2.0/24 via 10.5.2.0 dev leno-test onlink") {
+				t.Errorf("no path to the peer:\n%s", got)
+			}
+		})
+	}
+}
