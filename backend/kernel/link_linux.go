@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -25,30 +24,36 @@ func (h *Handle) Link(name string) (netlink.Link, error) {
 	return link, nil
 }
 
-// Renamed are the devices with an alias and of a kind ("vxlan", "tuntap") that do
-// not have the name that goes with it.
-func (h *Handle) Renamed(name, alias, kind string) ([]netlink.Link, error) {
+// Renamed are the devices of ours that do not have the name that goes with their
+// alias. The alias alone makes no device ours, since anybody can write it on his:
+// ours judges those that have it.
+func (h *Handle) Renamed(name, alias string, ours func(netlink.Link) (bool, error)) ([]netlink.Link, error) {
 	all, err := h.nl.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
-	return slices.DeleteFunc(all, func(l netlink.Link) bool {
-		return l.Attrs().Alias != alias || l.Type() != kind || l.Attrs().Name == name
-	}), nil
+	var out []netlink.Link
+	for _, l := range all {
+		if l.Attrs().Alias != alias || l.Attrs().Name == name {
+			continue
+		}
+		switch yes, err := ours(l); {
+		case err != nil:
+			return nil, err
+		case yes:
+			out = append(out, l)
+		}
+	}
+	return out, nil
 }
 
 // Reclaim gives a device that was renamed its name back and returns it with the
 // name it had; nil when there is none. Of several the first is taken and the
-// others are deleted.
-func (h *Handle) Reclaim(name, alias, kind string) (link netlink.Link, was string, err error) {
-	renamed, err := h.Renamed(name, alias, kind)
+// others are left alone.
+func (h *Handle) Reclaim(name, alias string, ours func(netlink.Link) (bool, error)) (link netlink.Link, was string, err error) {
+	renamed, err := h.Renamed(name, alias, ours)
 	if err != nil || len(renamed) == 0 {
 		return nil, "", err
-	}
-	for _, l := range renamed[1:] {
-		if err := h.DeleteLink(l); err != nil {
-			return nil, "", err
-		}
 	}
 	was = renamed[0].Attrs().Name
 	if err := h.rename(renamed[0], name); err != nil {

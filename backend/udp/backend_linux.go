@@ -120,7 +120,7 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 	b.fillTable(p, &report)
 	binds, socketErr := b.openSockets(p.listen, &report)
 	before := b.index
-	link, devices, err := b.attach(&report)
+	link, devices, err := b.attach(p.addrs, &report)
 	socketErr = errors.Join(socketErr, b.engine.start(devices, binds))
 	if err != nil {
 		return report, errors.Join(socketErr, err)

@@ -50,10 +50,10 @@ func (b *Backend) openSockets(at netip.AddrPort, report *backend.Report) ([]Bind
 
 // attach opens the network's device when the engine does not read from it, and
 // creates it when there is none. A device of our name that is no TUN is
-// somebody else's.
-func (b *Backend) attach(report *backend.Report) (netlink.Link, []Device, error) {
+// somebody else's. addrs are those that the device is to have.
+func (b *Backend) attach(addrs []netip.Prefix, report *backend.Report) (netlink.Link, []Device, error) {
 	name := b.config.Link
-	link, err := b.named(report)
+	link, err := b.named(addrs, report)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -128,14 +128,15 @@ func (b *Backend) alias() string { return backend.LinkAlias(b.config.Network) }
 // named is the device of the network's name, nil when there is none. One that was
 // renamed gets its name back, unless another has it by now: then it is deleted,
 // for it would keep this host's addresses.
-func (b *Backend) named(report *backend.Report) (netlink.Link, error) {
+func (b *Backend) named(addrs []netip.Prefix, report *backend.Report) (netlink.Link, error) {
 	name := b.config.Link
 	link, err := b.handle.Link(name)
+	made := func(l netlink.Link) (bool, error) { return b.made(l, addrs) }
 	switch {
 	case err != nil:
 		return nil, err
 	case link == nil:
-		link, was, err := b.handle.Reclaim(name, b.alias(), "tuntap")
+		link, was, err := b.handle.Reclaim(name, b.alias(), made)
 		if link != nil {
 			report.Writes++
 			report.Healed = append(report.Healed, backend.Repair{Fault: "device was renamed", Detail: "to " + was})
@@ -144,12 +145,27 @@ func (b *Backend) named(report *backend.Report) (netlink.Link, error) {
 	case link.Attrs().Index == b.index || !isTUN(link):
 		return link, nil
 	}
-	renamed, err := b.handle.Renamed(name, b.alias(), "tuntap")
+	renamed, err := b.handle.Renamed(name, b.alias(), made)
 	for _, stray := range renamed {
 		err = errors.Join(err, b.handle.DeleteLink(stray))
 		report.Writes++
 	}
 	return link, err
+}
+
+// made says of a device with our alias, which anybody can copy, whether leno made
+// it: it is the one that the engine was attached to, or has one of this host's
+// addresses.
+func (b *Backend) made(link netlink.Link, addrs []netip.Prefix) (bool, error) {
+	if !isTUN(link) || link.Attrs().Index == b.index {
+		return isTUN(link), nil
+	}
+	for _, addr := range addrs {
+		if has, err := b.handle.HasAddr(link.Attrs().Index, addr.Addr()); has || err != nil {
+			return has, err
+		}
+	}
+	return false, nil
 }
 
 // onlyOurs checks that nobody else is attached to a device to which we just

@@ -40,7 +40,9 @@ func (b *vxlan) ensure(ctx context.Context, want device, partial bool) (ensured,
 	var e ensured
 	if link == nil {
 		var was string
-		if link, was, err = b.kernel.Reclaim(b.config.Link, want.alias, "vxlan"); err != nil {
+		if link, was, err = b.kernel.Reclaim(b.config.Link, want.alias, func(l netlink.Link) (bool, error) {
+			return shown(l).made(want), nil
+		}); err != nil {
 			return e, err
 		}
 		if link != nil {

@@ -74,6 +74,13 @@ func (d device) needsNew(want device) string {
 	return ""
 }
 
+// made says of a device under another name whether leno made it as the wanted one.
+// Its alias anybody can copy; no two devices of one family have the same vni and
+// port, and no other host or network has our address.
+func (d device) made(want device) bool {
+	return d.vni == want.vni && d.port == want.port && (d.needsNew(want) == "" || d.mac == want.mac)
+}
+
 // What can be changed in place, as reports call it.
 const (
 	fixUnderlay = "underlay" // parent, local address, learning

@@ -1,0 +1,57 @@
+package udp
+
+import (
+	"fmt"
+	"testing"
+)
+
+// A device of somebody else's stays as it is whatever alias he wrote on it, and
+// does not keep ours from being found, by the process that made it or the next.
+func TestForeignDeviceWithOurAlias(t *testing.T) {
+	for name, foreign := range map[string]string{
+		"TUN":                  "ip tuntap add bar mode tun",
+		"multi-queue TUN, up":  "ip tuntap add bar mode tun multi_queue vnet_hdr; ip addr add 10.77.1.0/32 dev bar; ip link set bar up",
+		"TAP with our address": "ip tuntap add bar mode tap; ip addr add 10.5.1.0/32 dev bar",
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newHost(t, 4, 1, labPeer(4, 2))
+			join(a, newHost(t, 4, 2, labPeer(4, 1)))
+			const shown = "ip -o -d link show bar; ip -o -4 addr show bar"
+			a.ns.Sh(foreign + `; ip link set bar alias "leno network test"`)
+			before := a.ns.Sh(shown)
+			a.apply()
+			for _, tt := range []struct {
+				script, healed string
+				next, anew     bool
+			}{
+				{script: "ip link del leno-test", healed: "[device was deleted]", anew: true},
+				{script: "ip link set leno-test name other", healed: "[device was renamed: to other]"},
+				{script: "ip link set leno-test name zzz", healed: "[device was renamed: to zzz]", next: true},
+				{script: "true", healed: "[]", next: true},
+				{script: "ip link set leno-test name other; ip tuntap add leno-test mode tun multi_queue", healed: "[device was replaced]", anew: true},
+				{script: "ip link set leno-test name other; ip tuntap add leno-test mode tun multi_queue", healed: "[]", next: true, anew: true},
+			} {
+				index := a.ns.Index("leno-test")
+				if tt.next {
+					a.renew()
+				}
+				a.ns.Sh(tt.script)
+				if tt.script == "ip link del leno-test" {
+					eventually(t, "the reader ended", func() bool { return !a.backend.engine.devices.alive() })
+				}
+				if r := a.apply(); fmt.Sprint(r.Healed) != tt.healed {
+					t.Errorf("%+v: healed %q", tt, r.Healed)
+				}
+				if anew := a.ns.Index("leno-test") != index; anew != tt.anew {
+					t.Errorf("%+v: made anew: %v", tt, anew)
+				}
+				if got := a.ns.Sh(shown); got != before {
+					t.Errorf("%+v: the foreign device was touched:\n%swant\n%s", tt, got, before)
+				}
+				if got := a.ns.Sh("ip -o link show | grep -c other || true"); got != "0\n" && got != "0" {
+					t.Errorf("%+v: ours is still there under another name", tt)
+				}
+			}
+		})
+	}
+}
