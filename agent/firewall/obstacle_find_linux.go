@@ -8,9 +8,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // Crossing is how one network's packets pass this host.
@@ -38,13 +38,13 @@ func standing(ctx context.Context) (out []base, silent bool, err error) {
 	// nft lists what iptables-nft wrote too, as far as it understands it.
 	read := map[string]bool{}
 	for _, of := range []struct{ family, command string }{{"ip", "iptables"}, {"ip6", "ip6tables"}} {
-		for _, path := range variantsOf(ctx, of.command) {
+		for variant, path := range variantsOf(ctx, of.command) {
 			tables, err := list(ctx, path)
-			if err != nil && !unsupported(err) {
+			if err != nil && !unsupported(err) && !forOthers(variant, err) {
 				errs = append(errs, err)
 			}
 			bases := iptablesBases(filepath.Base(path), of.family == "ip6", tables)
-			if out = append(out, bases...); strings.HasSuffix(path, "-legacy") {
+			if out = append(out, bases...); variant == variantLegacy {
 				silent = silent || len(tables) > 0
 				continue
 			}
@@ -68,6 +68,13 @@ func standing(ctx context.Context) (out []base, silent bool, err error) {
 		errs = append(errs, err)
 	}
 	return out, silent, errors.Join(errs...)
+}
+
+// forOthers says of a listing that failed that the agent needs no right to it: the
+// list of legacy tables is for root and its group, which an agent that writes no
+// such rules is not in. One that does has the same error in its own check.
+func forOthers(variant string, err error) bool {
+	return variant == variantLegacy && errors.Is(err, unix.EPERM)
 }
 
 // bridgesOf finds the devices that have addresses of the host's subnets: those

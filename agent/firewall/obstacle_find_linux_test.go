@@ -223,3 +223,22 @@ func FuzzObstaclesOfIPTables(f *testing.F) {
 		}
 	})
 }
+
+// An agent whose rules are not in iptables-legacy has no right to list its tables,
+// and needs none.
+func TestObstaclesWithoutRights(t *testing.T) {
+	ns, s := nstest.New(t), newScripts(t)
+	const refused = "echo 'Failed to list table names in /proc/net/ip_tables_names: Permission denied' >&2; exit 1"
+	for _, step := range []struct {
+		program string
+		silent  bool
+	}{{"iptables-legacy-save", true}, {"ip6tables-legacy-save", true}, {"iptables-nft-save", false}} {
+		s.put(step.program, refused)
+		s.put(strings.TrimSuffix(step.program, "-save"), "exit 1") // the one beside it is found by its name
+		var err error
+		ns.Do(func() { _, _, err = Obstacles(t.Context(), nil) })
+		if (err == nil) != step.silent {
+			t.Errorf("%s: %v", step.program, err)
+		}
+	}
+}
