@@ -152,6 +152,7 @@ func TestFirewallFails(t *testing.T) {
 		{"not installed, not needed", false, missing, api.Warning, true},
 		{"not installed and needed", true, missing, api.Critical, false},
 		{"broken", false, errors.New("no such table"), api.Critical, false},
+		{"not seen for a while", true, firewall.ErrUnseen, api.Warning, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a := newHost(t, memory.New(), "a")
@@ -175,6 +176,16 @@ func TestFirewallFails(t *testing.T) {
 			a.check(checkFirewall, api.Passing)
 		})
 	}
+}
+
+// TestFirewallInstead: rules that stand in another kind than they should are a
+// warning that names what is broken.
+func TestFirewallInstead(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.config.Networks[0].IPMasq = true
+	a.wall.report = firewall.Report{Choice: firewall.Choice{Kind: "nftables"}, Instead: errors.New("iptables-save hangs")}
+	a.start().ready()
+	a.check(checkFirewall, api.Warning, "iptables-save hangs")
 }
 
 // TestDropOfAnEarlierProcess: rules that nobody remembers go all the same, and

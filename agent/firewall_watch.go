@@ -188,6 +188,10 @@ func (k *firewallKeeper) verdict(n firewall.Network, failure string) (status, re
 	if c := k.report.Choice; c.Kind != "" {
 		reason += fmt.Sprintf(": %s, since %s", c.Kind, c.Reason)
 	}
+	if instead := k.report.Instead; instead != nil {
+		status, reason = api.Warning, reason+"; mend what does not work, rules of another kind cannot overrule what Docker and others drop: "+
+			advice.Reason(advice.Firewall, instead)
+	}
 	if left := k.report.Leftover; left != nil {
 		status, reason = api.Warning, reason+"; older ones could not be removed: "+advice.Reason(advice.Firewall, left)
 	}
@@ -197,10 +201,11 @@ func (k *firewallKeeper) verdict(n firewall.Network, failure string) (status, re
 	return status, reason
 }
 
-// dispensable says of a network's rules that could not be applied that packets
-// flow without: where nothing drops forwarded packets, nothing is missing.
+// dispensable says of an error with a network's rules that packets flow all the
+// same: the rules stand, or where nothing drops forwarded packets, nothing is
+// missing.
 func dispensable(n firewall.Network, err error) bool {
-	return errors.Is(err, firewall.ErrNotInstalled) && !n.IPMasq
+	return errors.Is(err, firewall.ErrUnseen) || errors.Is(err, firewall.ErrNotInstalled) && !n.IPMasq
 }
 
 // choice is what holds the rules now, for the API, nil when there are none.

@@ -35,6 +35,7 @@ type finding struct {
 	preferred bool   // it is the one that its plain name leads to
 	err       error  // why it cannot hold the rules: ErrNotInstalled, or whatever it said
 	some      bool   // it can hold those of one address family at least
+	doubt     error  // why its plain name does not say which one is preferred
 }
 
 // lookAgain is when a kind that would be preferred and does not work is looked
@@ -49,7 +50,8 @@ const (
 // choose sees to it that chosen is the right kind. It is looked for when
 // something of it may have changed: a program was installed, removed or replaced,
 // or another type was configured. A kind that fails after it was chosen stays
-// chosen, for its rules are in force.
+// chosen, for its rules are in force, and stand where those of Docker do: only one
+// that is uninstalled, or not preferred any more, is left.
 func (f *Firewall) choose(ctx context.Context, t Type, want rules) error {
 	basis := fmt.Sprintln(t, want.of(false).empty(), want.of(true).empty())
 	for _, a := range f.appliers {
@@ -70,7 +72,11 @@ func (f *Firewall) choose(ctx context.Context, t Type, want rules) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	best, reason, err := choose(t, found)
+	last := ""
+	if f.chosen != nil {
+		last = f.chosen.kind()
+	}
+	best, reason, err := choose(t, found, last)
 	if err != nil {
 		f.chosen = nil
 		return err
@@ -80,24 +86,38 @@ func (f *Firewall) choose(ctx context.Context, t Type, want rules) error {
 			f.chosen = a
 		}
 	}
-	f.choice = Choice{Kind: best.kind, Reason: reason}
-	f.basis, f.again = basis, time.Time{}
+	f.broken = best.broken()
+	if !f.broken || best.kind != last { // else the reason is the one it was chosen for
+		f.choice = Choice{Kind: best.kind, Reason: reason}
+	}
+	f.basis, f.again, f.instead = basis, time.Time{}, nil
 	for _, seen := range found {
-		if seen.err != nil && !errors.Is(seen.err, ErrNotInstalled) {
+		if seen.broken() || seen.doubt != nil {
 			f.again = time.Now().Add(lookAgain)
+		}
+		if seen.kind != best.kind && seen.preferred && seen.broken() {
+			f.instead = seen.err
+		}
+		if seen.doubt != nil {
+			f.instead = seen.doubt
 		}
 	}
 	return nil
 }
 
+// broken says that it is there and does not work.
+func (f finding) broken() bool { return f.err != nil && !errors.Is(f.err, ErrNotInstalled) }
+
 // choose is the kind to take of those that were found, in order of preference,
 // and why in words. One that can hold the rules of one family only is better than
-// none.
-func choose(t Type, found []finding) (best finding, reason string, err error) {
+// none. The kind that was chosen last, "" for none, stays while it is broken, and
+// while its being preferred is in doubt.
+func choose(t Type, found []finding, last string) (best finding, reason string, err error) {
 	var order, broken, missing []finding
+	preferred := func(f finding) bool { return f.preferred || f.doubt != nil && f.kind == last }
 	for _, fits := range []func(finding) bool{
-		func(f finding) bool { return f.kind != kindNFTables && f.preferred },
-		func(f finding) bool { return f.kind != kindNFTables && !f.preferred },
+		func(f finding) bool { return f.kind != kindNFTables && preferred(f) },
+		func(f finding) bool { return f.kind != kindNFTables && !preferred(f) },
 		func(f finding) bool { return f.kind == kindNFTables },
 	} {
 		for _, f := range found {
@@ -108,7 +128,7 @@ func choose(t Type, found []finding) (best finding, reason string, err error) {
 	}
 	for _, f := range order {
 		switch {
-		case f.err == nil:
+		case f.err == nil, f.broken() && f.kind == last:
 			return f, why(t, f, broken), nil
 		case errors.Is(f.err, ErrNotInstalled) && !f.some:
 			missing = append(missing, f)

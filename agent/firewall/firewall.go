@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -17,6 +18,11 @@ import (
 // ErrNotInstalled says that rules are wanted and nothing is there that could hold
 // them. The text names what is missing and how to do without.
 var ErrNotInstalled = errors.New("program is not installed")
+
+// ErrUnseen says that rules that were right could not be looked at again, and
+// nothing is known to be wrong with them.
+var ErrUnseen = errors.New("rules stand as they were last seen and could not be looked at again: " +
+	"either a program that writes rules all the time keeps the tables busy, or the program hangs; tried again")
 
 // State is everything wanted of the firewall.
 type State struct {
@@ -39,6 +45,10 @@ type Report struct {
 	// Silent says that rules stand where nobody tells of changes: Touched has to be
 	// asked.
 	Silent bool
+
+	// Instead is what is broken of the kind that this host prefers, while another
+	// one holds the rules, or of the program that says which it prefers; else nil.
+	Instead error
 
 	// Leftover is why rules of ours in a kind that is not used any more could not
 	// be removed, nil when none are left. The wanted ones stand all the same.
@@ -77,12 +87,15 @@ type Firewall struct {
 	logger   hclog.Logger
 	appliers []applier // of every kind there is
 
-	chosen applier // nil while no rule is wanted, or nothing can hold any
-	choice Choice
-	basis  string    // what the choice was made of
-	again  time.Time // when to make it anew all the same; zero for never
+	chosen  applier // nil while no rule is wanted, or nothing can hold any
+	choice  Choice
+	broken  bool      // chosen did not work when the choice was made
+	instead error     // Report.Instead
+	basis   string    // what the choice was made of
+	again   time.Time // when to make it anew all the same; zero for never
 
 	applied *rules // what was applied last with success, by chosen
+	stamp   string // of chosen then
 }
 
 // New touches nothing.
@@ -113,7 +126,7 @@ func (f *Firewall) Apply(ctx context.Context, s State) (Report, error) {
 		}
 	}
 	if f.chosen != nil {
-		report.Choice, report.Silent = f.choice, f.choice.Kind == kindLegacy
+		report.Choice, report.Silent, report.Instead = f.choice, f.choice.Kind == kindLegacy, f.instead
 	}
 	if err != nil {
 		return report, err
@@ -147,11 +160,28 @@ func (f *Firewall) hold(ctx context.Context, t Type, want rules) (written []stri
 	if err := f.choose(ctx, t, want); err != nil {
 		return nil, false, err
 	}
+	stamp := f.chosen.stamp()
+	same := f.chosen == last && before != nil && reflect.DeepEqual(*before, want)
 	written, err = f.chosen.apply(ctx, want)
-	if err == nil {
-		f.applied = &want
+	switch {
+	case err == nil:
+		f.applied, f.stamp = &want, stamp
+		f.broken = false
+	case same && stamp == f.stamp && len(written) == 0 && onlyUnlisted(err):
+		f.applied = before
+		err = fmt.Errorf("%w: %w", ErrUnseen, err)
+	case f.broken:
+		err = fmt.Errorf("%s holds the rules and does not work now; they stay as they are until it works again, "+
+			"is uninstalled, or firewall.type is another one: %w", f.choice.Kind, err)
 	}
-	return written, f.chosen == last && before != nil && reflect.DeepEqual(*before, want), err
+	return written, same, err
+}
+
+// onlyUnlisted says of what an applier joined that listings took too long, and
+// nothing else failed.
+func onlyUnlisted(err error) bool {
+	joined, ok := err.(interface{ Unwrap() []error })
+	return ok && !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !errors.Is(e, errUnlisted) })
 }
 
 // removeOthers takes our rules away from all kinds but the chosen one, and

@@ -39,19 +39,26 @@ func (i *iptables) stamp() string {
 func (i *iptables) look(ctx context.Context, want rules) finding {
 	var out finding
 	var errs []error
+	known := false
 	for _, f := range i.families {
 		if want.of(f.v6).empty() {
 			continue
 		}
 		p, preferred, err := f.program(ctx)
+		if f.plain.path != "" && f.plain.err != nil && !f.fixed {
+			out.doubt = f.told(f.plain.err)
+		}
 		if err == nil {
+			if !known {
+				out.preferred, known = preferred, true // also if it does not work
+			}
 			_, err = list(ctx, p.path)
 		}
 		switch {
 		case err != nil:
 			errs = append(errs, f.told(err))
 		case !out.some:
-			out.some, out.preferred, out.what = true, preferred, fmt.Sprintf("%s %s", p.path, p.version)
+			out.some, out.what = true, fmt.Sprintf("%s %s", p.path, p.version)
 		}
 	}
 	out.err = errors.Join(errs...)

@@ -23,6 +23,9 @@ const lockWait = "5"
 var ErrLocked = errors.New("another program holds the lock of iptables, /run/xtables.lock, " +
 	"which is tried again; if it stays, see who has it with: fuser -v /run/xtables.lock")
 
+// errUnlisted says that a listing was given up, after which nothing was written.
+var errUnlisted = errors.New("list rules")
+
 // iptablesFamily is one address family's program of one variant, and its tables.
 type iptablesFamily struct {
 	logger  hclog.Logger
@@ -199,7 +202,14 @@ func (f *iptablesFamily) touched() bool {
 // list reads all tables that exist. Asking for a table by name would make the
 // legacy variant load its kernel module.
 func list(ctx context.Context, path string) (map[string]table, error) {
-	saved, err := run(ctx, "", path+"-save")
+	return ordinary().list(ctx, path)
+}
+
+func (b bounds) list(ctx context.Context, path string) (map[string]table, error) {
+	saved, err := b.run(ctx, "", path+"-save")
+	if errors.Is(err, errEndless) {
+		return nil, fmt.Errorf("%w: %w", errUnlisted, err)
+	}
 	if err != nil {
 		return nil, explain(err)
 	}

@@ -218,6 +218,17 @@ func TestProgramBounds(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	s.put("hangs-save", "exec sleep 600")
+	s.put("fails-save", "exit 1")
+	for name, want := range map[string]bool{"hangs": true, "fails": false} {
+		b := bounds{time: 200 * time.Millisecond, output: 1 << 12}
+		if !want {
+			b.time = time.Minute
+		}
+		if _, err := b.list(t.Context(), filepath.Join(s.dir, name)); err == nil || errors.Is(err, errUnlisted) != want {
+			t.Errorf("list of %s: %v", name, err)
+		}
+	}
 }
 
 // What refuses --random-fully is written to without it, and is not asked again

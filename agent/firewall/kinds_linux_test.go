@@ -4,6 +4,8 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -211,4 +213,42 @@ func connect(t *testing.T, from, to *nstest.NS, addr string, port int) string {
 	}
 	defer seen.Close()
 	return seen.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().String()
+}
+
+// While the programs are broken for a moment, as in the middle of a package's
+// upgrade, the rules stay in the tables where they are.
+func TestBrokenForAMoment(t *testing.T) {
+	ns, s, fw := nstest.New(t), newScripts(t), New(hclog.NewNullLogger())
+	prefer(t, s.dir, variantNFT)
+	apply(t, ns, fw, two(), 4)
+	h := iptablesHarness(variantNFT)
+	want := h.saved(ns)
+	for _, does := range []string{"echo garbage", "exit 1", "kill -9 $$"} {
+		for _, command := range []string{"iptables", "iptables-save", "iptables-nft", "iptables-nft-save", "ip6tables", "ip6tables-save", "ip6tables-nft", "ip6tables-nft-save"} {
+			s.put(command, does)
+		}
+		for range 2 {
+			ns.Do(func() {
+				report, err := fw.Apply(t.Context(), State{RandomFully: true, Networks: two()})
+				if err == nil || !strings.Contains(err.Error(), "iptables-nft holds the rules and does not work now") || report.Choice.Kind != h.kind {
+					t.Errorf("%s: %+v, %v", does, report, err)
+				}
+			})
+		}
+	}
+	for _, command := range []string{"iptables-nft", "iptables-nft-save", "ip6tables-nft", "ip6tables-nft-save"} {
+		if err := os.Remove(filepath.Join(s.dir, command)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	prefer(t, s.dir, variantNFT)
+	if diff := cmp.Diff(want, h.saved(ns)); diff != "" {
+		t.Errorf("the rules moved (-want +got):\n%s", diff)
+	}
+	apply(t, ns, fw, two(), 0)
+	ns.Do(func() {
+		if left, err := leftTables(""); err != nil || len(left) > 0 {
+			t.Errorf("%+v, %v", left, err)
+		}
+	})
 }

@@ -3,6 +3,7 @@ package firewall
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -23,6 +24,9 @@ type bounds struct {
 // ordinary bounds: a writer waits for the lock for half the time, and 200,000
 // rules print less.
 func ordinary() bounds { return bounds{10 * time.Second, 32 << 20} }
+
+// errEndless is of a program that was killed for its time.
+var errEndless = errors.New("did not end")
 
 // program is one program's file, as last looked at.
 type program struct {
@@ -132,7 +136,7 @@ func (b bounds) run(ctx context.Context, input, path string, args ...string) (st
 	case stdout.full() || stderr.full():
 		return "", fmt.Errorf("%s printed without end and was killed", path)
 	case ctx.Err() == nil && limited.Err() != nil:
-		return "", fmt.Errorf("%s did not end within %s and was killed", path, b.time)
+		return "", fmt.Errorf("%s %w within %s and was killed", path, errEndless, b.time)
 	}
 	if text := strings.TrimSpace(stderr.text.String()); text != "" {
 		return "", fmt.Errorf("%s: %w: %s", path, err, text)
