@@ -145,7 +145,7 @@ func TestTearDown(t *testing.T) {
 			r.lease.set(l)
 			must(t, storeSaved(h.config.DataDir, saved{Network: "n", Subnets: l.Subnets, Session: l.Session,
 				Pools: n.Plan.Prefixes(), Backend: mustBackend(t, "recorder", `{"colour":"red"}`)}))
-			must(t, writeFileAtomic(r.local.SubnetFile, []byte("LENO_MTU=1450\n"), 0o644))
+			must(t, writeFileAtomic(r.local.SubnetFile, []byte("LENO_SUBNET=10.5.1.1/24\nLENO_MTU=1450\n"), 0o644))
 			for _, path := range []string{r.local.SubnetFile, savedPath(h.config.DataDir, "n"), peersPath(h.config.DataDir, "n")} {
 				must(t, writeFileAtomic(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".31415"), nil, 0o600))
 			}

@@ -63,14 +63,15 @@ func TestStranger(t *testing.T) {
 	w.must(err)
 	own := strings.TrimSuffix(strings.TrimSuffix(w.subnet(b, "default").String(), "0/24"), ".")
 	deleted := w.routeEvents(a)
+	free := w.freeSlots(3)
 	for i, change := range []*strings.Replacer{
 		strings.NewReplacer(`"host-b"`, `"aaa"`),
 		strings.NewReplacer(`"host-b"`, `"aab"`, b.Addrs[0].String(), "192.0.2.99"),
 		strings.NewReplacer(b.Addrs[0].String(), "192.0.2.99"),
 	} {
 		// On a slot of its own, under a node id of its own.
-		slot := fmt.Sprintf("10.5.%d", 250+i)
-		v6 := fmt.Sprintf("fd00:5:0:%x::/64", 250+i)
+		slot := fmt.Sprintf("10.5.%d", free[i])
+		v6 := fmt.Sprintf("fd00:5:0:%x::/64", free[i])
 		value := string(pair.Value)
 		value = strings.ReplaceAll(value, own+".0/24", slot+".0/24")
 		before, after, ok := strings.Cut(value, `"fd00:5:0:`)
@@ -101,6 +102,20 @@ func TestStranger(t *testing.T) {
 	if gone := deleted(); len(gone) != 0 {
 		t.Errorf("routes were deleted: %q", gone)
 	}
+}
+
+// freeSlots are n slots that no host has drawn.
+func (w *world) freeSlots(n int) (free []int) {
+	taken := map[netip.Prefix]bool{}
+	for _, h := range w.Hosts {
+		taken[w.subnet(h, "default")] = true
+	}
+	for slot := 255; len(free) < n; slot-- {
+		if !taken[netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(slot)}), 24)] {
+			free = append(free, slot)
+		}
+	}
+	return free
 }
 
 // TestDefinitionChanges changes a network's backend again and again: every host

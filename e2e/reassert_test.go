@@ -331,6 +331,9 @@ func TestSlotSetBack(t *testing.T) {
 				if err == nil && !strings.Contains(body, "it was "+p.slot.String()+" until") {
 					err = errors.New(body)
 				}
+				if err == nil && w.subnet(p.then, "default") == p.slot {
+					err = errors.New("the subnet file is not written yet")
+				}
 				return err
 			}
 			if status, health := w.health(p.then); status != 200 {
