@@ -1,0 +1,142 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
+)
+
+// running is a runner and the means to end it.
+type running struct {
+	*runner
+	cancel context.CancelFunc
+}
+
+// adopt starts runners for the networks of c that have none.
+func (a *Agent) adopt(ctx context.Context, c config.Config) {
+	if len(c.Networks) == 0 && !c.WatchNetworks {
+		a.env.health.set("", checkNetwork, api.Warning, "no network is configured: add a network block, or set watch_networks")
+		a.log.Warn("no network is configured")
+	} else {
+		a.env.health.clear("", checkNetwork)
+	}
+	for _, n := range c.Networks {
+		a.start(ctx, n)
+	}
+	if c.Dev {
+		return // what is saved may be another agent's
+	}
+	// Those of an earlier process need not be found in the store first.
+	for _, name := range savedNetworks(c.DataDir) {
+		if local, ok := a.wanted(name); ok {
+			a.start(ctx, local)
+		}
+	}
+}
+
+// start runs one network, once.
+func (a *Agent) start(ctx context.Context, local config.Network) { a.run(ctx, local, nil) }
+
+// restart ends a network's runner and starts another, which goes on with its
+// backend: nothing of the datapath stops meanwhile.
+func (a *Agent) restart(ctx context.Context, local config.Network) {
+	a.mu.Lock()
+	run := a.runners[local.Name]
+	delete(a.runners, local.Name)
+	a.mu.Unlock()
+	run.succeed()
+	run.cancel()
+	<-run.done
+	a.run(ctx, local, run.carrier)
+}
+
+// run starts a runner for a network that has none, with a backend to go on with,
+// if not nil.
+func (a *Agent) run(ctx context.Context, local config.Network, c *carrier) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.runners[local.Name] != nil {
+		return
+	}
+	// Ended by cancel alone, after it was decided whether to leave.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	run := &running{runner: newRunner(a.env, a.config, local), cancel: cancel}
+	run.carrier = c
+	a.runners[local.Name] = run
+	go func() { // waited for in stop and stopRunners
+		if err := run.Run(ctx); err != nil {
+			select {
+			case a.fatal <- err:
+			default:
+			}
+		}
+	}()
+}
+
+// stop ends one network and waits for it. leave takes it off this host.
+func (a *Agent) stop(name string, leave bool) {
+	a.mu.Lock()
+	run := a.runners[name]
+	delete(a.runners, name)
+	a.mu.Unlock()
+	if run == nil {
+		return
+	}
+	if leave {
+		run.leave()
+	}
+	run.cancel()
+	<-run.done
+	a.env.health.forget(name)
+}
+
+// stopRunners ends all networks at once and waits for them. They leave this host
+// when the configuration says so and this host's name is known, without which
+// nothing can be given up; else their backends are left for closeLeft.
+func (a *Agent) stopRunners() {
+	a.mu.Lock()
+	runners := slices.Collect(maps.Values(a.runners))
+	leave := a.config.Dev || a.config.Lease.ReleaseOnStop
+	a.mu.Unlock()
+	select {
+	case <-a.env.named:
+	default:
+		leave = false
+	}
+	for _, run := range runners {
+		if leave {
+			run.leave()
+		} else {
+			run.succeed()
+		}
+		run.cancel()
+	}
+	for _, run := range runners {
+		<-run.done
+		if run.carrier != nil {
+			a.mu.Lock()
+			a.left = append(a.left, run.carrier)
+			a.mu.Unlock()
+		}
+	}
+}
+
+// closeLeft ends the backends of an agent that stops; their datapath in the
+// kernel stays.
+func (a *Agent) closeLeft() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var errs []error
+	for _, c := range a.left {
+		if err := c.close(); err != nil {
+			errs = append(errs, fmt.Errorf("close backend %s of network %s: %w", c.kind, c.config.Network, err))
+		}
+	}
+	a.left = nil
+	return errors.Join(errs...)
+}
