@@ -2,13 +2,11 @@ package agent
 
 import (
 	"context"
-	"net/netip"
 	"os"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -20,10 +18,7 @@ func TestFirewallExpects(t *testing.T) {
 		t.Run(lost, func(t *testing.T) {
 			t.Parallel()
 			a := newHost(t, memory.New(), "a")
-			second := a.config.Networks[0]
-			second.Name, second.SubnetFile = "m", a.config.Networks[0].SubnetFile+".m"
-			second.Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.6.0.0/22")}}
-			a.config.Networks = append(a.config.Networks, second)
+			a.config.Networks = append(a.config.Networks, a.second())
 			a.start().ready()
 			must(t, a.stop())
 			began := len(a.wall.names())

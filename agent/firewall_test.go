@@ -65,10 +65,7 @@ func TestFirewallKeeper(t *testing.T) {
 // not take the other's rules away.
 func TestFirewallRemembers(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
-	second := a.config.Networks[0]
-	second.Name, second.SubnetFile = "m", a.config.Networks[0].SubnetFile+".m"
-	second.Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.6.0.0/22")}}
-	a.config.Networks = append(a.config.Networks, second)
+	a.config.Networks = append(a.config.Networks, a.second())
 	a.start().ready()
 	must(t, a.stop())
 	began := len(a.wall.names())

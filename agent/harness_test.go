@@ -94,6 +94,14 @@ func quick() pace {
 	return p
 }
 
+// second is a network "m" like the first, with a pool of its own.
+func (h *host) second() config.Network {
+	out := h.config.Networks[0]
+	out.Name, out.SubnetFile = "m", out.SubnetFile+".m"
+	out.Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.6.0.0/22")}}
+	return out
+}
+
 // build makes the agent and does not start it.
 func (h *host) build() *Agent {
 	h.t.Helper()

@@ -212,9 +212,7 @@ func TestReload(t *testing.T) {
 	}
 
 	more := a.config
-	second := a.config.Networks[0]
-	second.Name, second.SubnetFile = "m", a.config.Networks[0].SubnetFile+".m"
-	second.Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.6.0.0/22")}}
+	second := a.second()
 	more.Networks = append(more.Networks[:1:1], second)
 	if err := a.agent.Reload(ctx, more); err != nil {
 		t.Fatal(err)
@@ -362,8 +360,7 @@ func TestOverlappingNetworkWaits(t *testing.T) {
 	a := newHost(t, store, "a").start()
 	a.ready()
 	more := a.config
-	second := a.config.Networks[0]
-	second.Name, second.SubnetFile = "m", a.config.Networks[0].SubnetFile+".m"
+	second := a.second()
 	second.Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.5.2.0/23"), SubnetLen: 26}}
 	more.Networks = append(more.Networks[:1:1], second)
 	if err := a.agent.Reload(context.Background(), more); err != nil {
