@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
@@ -47,22 +49,30 @@ func (f *lasting) end(name string) bool {
 	return before
 }
 
+// failing says so once of a check that fails, until mended.
+func (f *lasting) failing(log hclog.Logger, check, reason string) {
+	if f.begin(check) {
+		log.Error("something on this host is in the way, trying again", "check", check, "error", reason)
+	}
+}
+
+// mended tells of the end of a fault, if there was one.
+func (f *lasting) mended(log hclog.Logger, check string) {
+	if f.end(check) {
+		log.Info("nothing is in the way any more", "check", check)
+	}
+}
+
 // failing writes a check that an error fails, with what to do about it.
 func (r *runner) failing(check, status string, area advice.Area, err error) {
 	reason := advice.Reason(area, err)
 	r.check(check, status, reason)
-	if r.faults.begin(check) {
-		r.log.Error("something on this host is in the way, trying again", "check", check, "error", reason)
-	}
+	r.faults.failing(r.log, check, reason)
 }
 
 // mended tells of the end of a fault, if there was one. What the check says then
 // is written by whoever knows.
-func (r *runner) mended(check string) {
-	if r.faults.end(check) {
-		r.log.Info("nothing is in the way any more", "check", check)
-	}
-}
+func (r *runner) mended(check string) { r.faults.mended(r.log, check) }
 
 // writtenDown writes the check of what this host keeps for its next process: of
 // what was written, or could not be. Nothing waits for it, packets least of all.
@@ -130,8 +140,8 @@ func (a *Agent) awaitOther(ctx context.Context, what string, try func() error) e
 }
 
 // openDataDir blocks until the state directory can be used, or another agent keeps
-// it or the host, and returns this host's id in it, "" when it has none. Who this host is must
-// not be guessed, and packets flow meanwhile.
+// it or the host, and returns this host's id in it, "" when it has none. Who this
+// host is must not be guessed, and packets flow meanwhile.
 func (a *Agent) openDataDir(ctx context.Context, dir string) (id string, unlock func() error, err error) {
 	var host, free func() error
 	if err := a.awaitOther(ctx, "this host", func() (err error) {
@@ -169,18 +179,14 @@ func (a *Agent) untilWritten(ctx context.Context, write func() error) error {
 		switch {
 		case err == nil:
 			a.env.health.clear("", checkDataDir)
-			if faults.end(checkDataDir) {
-				a.log.Info("nothing is in the way any more", "check", checkDataDir)
-			}
+			faults.mended(a.log, checkDataDir)
 			return nil
 		case errors.Is(err, errLocked):
 			return err
 		}
 		reason := advice.Reason(advice.DataDir, err)
 		a.env.health.set("", checkDataDir, api.Critical, reason)
-		if faults.begin(checkDataDir) {
-			a.log.Error("something on this host is in the way, trying again", "check", checkDataDir, "error", reason)
-		}
+		faults.failing(a.log, checkDataDir, reason)
 		if err := retry.wait(ctx); err != nil {
 			return err
 		}

@@ -157,15 +157,12 @@ func (k *firewallKeeper) note(now time.Time, healed []string) {
 
 // tell writes the check of every network that is there; mu is held.
 func (k *firewallKeeper) tell() {
-	const name = "firewall"
 	reason := ""
 	if k.err != nil {
 		reason = advice.Reason(advice.Firewall, k.err)
-		if k.faults.begin(name) {
-			k.log.Error("something on this host is in the way, trying again", "check", checkFirewall, "error", reason)
-		}
-	} else if k.faults.end(name) {
-		k.log.Info("nothing is in the way any more", "check", checkFirewall)
+		k.faults.failing(k.log, checkFirewall, reason)
+	} else {
+		k.faults.mended(k.log, checkFirewall)
 	}
 	for network := range k.shown {
 		status, reason := k.verdict(k.wanted[network], reason)

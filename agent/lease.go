@@ -394,7 +394,7 @@ func (r *runner) previous(n registry.Network) (session string, subnet netip.Pref
 		r.log.Warn("starting without the state file, it cannot be read", "error", err)
 	case err != nil:
 		path := savedPath(r.config.DataDir, r.local.Name)
-		r.log.Warn("starting without the state file, moved to .bad", "error", errors.Join(err, os.Rename(path, path+".bad")))
+		r.log.Warn("starting without the state file, moved to .bad", "error", errors.Join(err, os.Rename(path, path+badSuffix)))
 	}
 	if before.Revoked.IsValid() {
 		r.setRevoked(before.Revoked)

@@ -35,7 +35,7 @@ func storedNodeID(dir string, log hclog.Logger) (string, error) {
 	}
 	if id != "" {
 		log.Warn("node id is not a UUID, its file is moved to .bad", "path", path)
-		if err := os.Rename(path, path+".bad"); err != nil {
+		if err := os.Rename(path, path+badSuffix); err != nil {
 			return "", err
 		}
 	}

@@ -1,7 +1,7 @@
 // Package firewall keeps leno's own chains, and one jump to each, as the
 // networks want them: masquerading of what leaves the overlay, and forwarding of
-// what stays in it. Chains beginning with "LENO-", and nftables tables named
-// "leno", are ours; everything else belongs to somebody else and is left alone.
+// what stays in it. Chains beginning with "LENO-", and the nftables table "inet
+// leno", are ours; everything else belongs to somebody else and is left alone.
 package firewall
 
 import (
@@ -69,14 +69,14 @@ type applier interface {
 	// nothing and loads no kernel module of iptables-legacy.
 	look(ctx context.Context, want rules) finding
 
-	// apply makes everything of ours in this firewall say what is wanted,
-	// and nothing else: it lists what is there, compares
-	// content and order, and writes what differs, so that no packet meets a moment
-	// in which wanted rules are missing. The empty value removes all of ours, also
-	// what an earlier version left; it is no error then that this kind does not
-	// exist here. written says of each table written what was wrong
-	// ("iptables-nft table nat: no chain LENO-POSTROUTING"), nil when all agreed. It
-	// goes on past a part that fails and joins the errors.
+	// apply makes everything of ours in this firewall say what is wanted, and
+	// nothing else: it lists what is there, compares content and order, and writes
+	// what differs, so that no packet meets a moment in which wanted rules are
+	// missing. The empty value removes all of ours, also what an earlier version
+	// left; it is no error then that this kind does not exist here. written says of
+	// each table written what was wrong ("iptables-nft table nat: no chain
+	// LENO-POSTROUTING"), nil when all agreed. It goes on past a part that fails and
+	// joins the errors.
 	apply(ctx context.Context, want rules) (written []string, err error)
 }
 
