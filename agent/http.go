@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -106,32 +107,41 @@ type reply struct {
 	index uint64
 }
 
+// endpoint is one thing the API answers.
+type endpoint struct {
+	pattern string // "GET /v1/networks", as http.ServeMux takes it
+	handler http.HandlerFunc
+}
+
+// endpoints are all there are; each subject has its own in the file of its
+// handlers.
+func (a *Agent) endpoints() []endpoint {
+	return slices.Concat(
+		a.agentEndpoints(),
+		a.networkEndpoints(),
+		a.leaseEndpoints(),
+		a.reservationEndpoints(),
+		a.peerEndpoints(),
+	)
+}
+
+func (a *Agent) agentEndpoints() []endpoint {
+	return []endpoint{
+		{"GET /healthz", a.healthz},
+		{"GET /readyz", a.readyz},
+		{"GET /v1/agent/self", a.wrap(func(*http.Request) (reply, error) { return reply{body: a.self()}, nil })},
+		{"PUT /v1/agent/reload", a.wrap(a.reloadRequest)},
+	}
+}
+
 func (a *Agent) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", a.healthz)
-	mux.HandleFunc("GET /readyz", a.readyz)
-	for pattern, handler := range map[string]func(*http.Request) (reply, error){
-		"GET /v1/agent/self":                                func(*http.Request) (reply, error) { return reply{body: a.self()}, nil },
-		"PUT /v1/agent/reload":                              a.reloadRequest,
-		"GET /v1/networks":                                  a.getNetworks,
-		"GET /v1/network/{network}":                         a.getNetwork,
-		"PUT /v1/network/{network}":                         a.putNetwork,
-		"DELETE /v1/network/{network}":                      a.deleteNetwork,
-		"POST /v1/network/{network}/plan":                   a.planNetwork,
-		"PUT /v1/network/{network}/release":                 a.release,
-		"GET /v1/network/{network}/leases":                  a.getLeases,
-		"GET /v1/network/{network}/lease/{subnet}":          a.getLease,
-		"DELETE /v1/network/{network}/lease/{subnet}":       a.revokeLease,
-		"GET /v1/network/{network}/reservations":            a.getReservations,
-		"PUT /v1/network/{network}/reservation/{subnet}":    a.putReservation,
-		"DELETE /v1/network/{network}/reservation/{subnet}": a.deleteReservation,
-		"GET /v1/network/{network}/peers":                   a.getPeers,
-		"/{path...}": func(r *http.Request) (reply, error) {
-			return reply{}, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, r.URL.Path)}
-		},
-	} {
-		mux.HandleFunc(pattern, a.wrap(handler))
+	for _, e := range a.endpoints() {
+		mux.HandleFunc(e.pattern, e.handler)
 	}
+	mux.HandleFunc("/{path...}", a.wrap(func(r *http.Request) (reply, error) {
+		return reply{}, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, r.URL.Path)}
+	}))
 	return mux
 }
 

@@ -6,15 +6,23 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 )
+
+func (a *Agent) networkEndpoints() []endpoint {
+	return []endpoint{
+		{"GET /v1/networks", a.wrap(a.getNetworks)},
+		{"GET /v1/network/{network}", a.wrap(a.getNetwork)},
+		{"PUT /v1/network/{network}", a.wrap(a.putNetwork)},
+		{"DELETE /v1/network/{network}", a.wrap(a.deleteNetwork)},
+		{"POST /v1/network/{network}/plan", a.wrap(a.planNetwork)},
+	}
+}
 
 func (a *Agent) getNetworks(*http.Request) (reply, error) {
 	known, ok, _ := a.env.networks.get()
@@ -263,223 +271,4 @@ func (a *Agent) deleteNetwork(r *http.Request) (reply, error) {
 		return !found && !s.bad(n.Name)
 	})
 	return reply{}, nil
-}
-
-// leases are all leases of a network, read anew where that was not just done;
-// where the store does not answer, or memory=true asks for it, as this agent
-// knows them.
-func (a *Agent) leases(r *http.Request) (registry.Network, registry.LeaseSet, uint64, error) {
-	n, err := a.definition(r)
-	if err != nil {
-		return n, registry.LeaseSet{}, 0, err
-	}
-	if run, ok := a.runner(n.Name); ok {
-		if r.URL.Query().Get("memory") == "true" {
-			snap, known, _ := run.snapshot.get()
-			if !known {
-				return n, registry.LeaseSet{}, 0, fmt.Errorf("leases of network %s: %w: not read yet", n.Name, registry.ErrUnavailable)
-			}
-			return n, snap.aged().set, snap.index, nil
-		}
-		if snap, known := run.leasesNow(r.Context(), n); known {
-			return n, snap.set, snap.index, nil
-		}
-	}
-	set, index, err := a.env.registry.WatchLeases(r.Context(), n, 0)
-	return n, set, index, err
-}
-
-func (a *Agent) getLeases(r *http.Request) (reply, error) {
-	_, set, index, err := a.leases(r)
-	if err != nil {
-		return reply{}, err
-	}
-	out := api.LeaseList{Leases: []api.Lease{}, Skipped: skipped(set.Bad)}
-	for _, l := range set.Leases {
-		out.Leases = append(out.Leases, a.lease(l))
-	}
-	return reply{out, index}, nil
-}
-
-func (a *Agent) getLease(r *http.Request) (reply, error) {
-	subnet, err := subnetOf(r)
-	if err != nil {
-		return reply{}, err
-	}
-	n, set, _, err := a.leases(r)
-	if err != nil {
-		return reply{}, err
-	}
-	for _, l := range set.Leases {
-		if slices.Contains(l.Subnets, subnet) {
-			return reply{a.lease(l), l.ModifyIndex}, nil
-		}
-	}
-	for _, b := range set.Bad {
-		if tail(b.Key, 1) == "/"+registry.SubnetKey(subnet) {
-			return reply{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf("the record of %s in network %s cannot be used: %s", subnet, n.Name, bounded(b).Reason)}
-		}
-	}
-	return reply{}, fmt.Errorf("%w of %s in network %s", registry.ErrLeaseNotFound, subnet, n.Name)
-}
-
-func (a *Agent) lease(l registry.Lease) api.Lease {
-	return api.Lease{
-		Subnet: l.Subnet(), Subnets: l.Subnets, Node: l.Node, NodeID: l.NodeID, PublicIPs: l.PublicIPs, MTU: l.MTU,
-		Backend: json.RawMessage(l.Backend.Object), Held: l.Held(), LapsedSeconds: int64(l.Lapsed / time.Second),
-		Own: l.NodeID == a.self().NodeID, ModifyIndex: l.ModifyIndex,
-	}
-}
-
-// onSubnet does something to the subnet a request names, under the caller's
-// token.
-func (a *Agent) onSubnet(r *http.Request, do func(reg registry.Registry, network string, subnet netip.Prefix) error) (reply, error) {
-	subnet, err := subnetOf(r)
-	if err != nil {
-		return reply{}, err
-	}
-	n, err := a.definition(r)
-	if err != nil {
-		return reply{}, err
-	}
-	return reply{}, do(a.caller(r), n.Name, subnet)
-}
-
-func (a *Agent) revokeLease(r *http.Request) (reply, error) {
-	return a.onSubnet(r, func(reg registry.Registry, network string, subnet netip.Prefix) error {
-		return reg.Revoke(r.Context(), network, subnet)
-	})
-}
-
-// release makes this host give up its lease and leave the network.
-func (a *Agent) release(r *http.Request) (reply, error) {
-	n, err := a.definition(r)
-	if err != nil {
-		return reply{}, err
-	}
-	run, ok := a.runner(n.Name)
-	if !ok {
-		return reply{}, fmt.Errorf("%w: this host takes no part in network %s", registry.ErrLeaseNotFound, n.Name)
-	}
-	request := &releaseRequest{token: r.Header.Get("X-Consul-Token"), done: make(chan error, 1)}
-	stopped := fmt.Errorf("network %s: %w: it is being stopped", n.Name, registry.ErrUnavailable)
-	waiting := time.NewTimer(releaseWait)
-	defer waiting.Stop()
-	select {
-	case run.releases <- request:
-	case <-run.done:
-		return reply{}, stopped
-	case <-waiting.C:
-		return reply{}, fmt.Errorf("network %s: %w: %s", n.Name, registry.ErrUnavailable, run.shown().local.State)
-	case <-r.Context().Done():
-		return reply{}, r.Context().Err()
-	}
-	select {
-	case err := <-request.done:
-		return reply{}, err
-	case <-run.done:
-		return reply{}, stopped
-	case <-r.Context().Done():
-		return reply{}, r.Context().Err()
-	}
-}
-
-// releaseWait is how long a request to release waits for a runner that is
-// between two rounds.
-const releaseWait = 2 * time.Second
-
-func (a *Agent) getReservations(r *http.Request) (reply, error) {
-	n, err := a.definition(r)
-	if err != nil {
-		return reply{}, err
-	}
-	set, err := a.env.registry.Reservations(r.Context(), n)
-	if err != nil {
-		return reply{}, err
-	}
-	if run, ok := a.runner(n.Name); ok {
-		run.records.set("reservation list", set.Bad)
-	}
-	out := api.ReservationList{Reservations: []api.Reservation{}, Skipped: skipped(set.Bad)}
-	for _, v := range set.Reservations {
-		out.Reservations = append(out.Reservations, api.Reservation{Subnet: v.Subnet, Node: v.Node, NodeID: v.NodeID})
-	}
-	return reply{body: out}, nil
-}
-
-func (a *Agent) putReservation(r *http.Request) (reply, error) {
-	subnet, err := subnetOf(r)
-	if err != nil {
-		return reply{}, err
-	}
-	var body api.Reservation
-	if err := readBody(r, &body); err != nil {
-		return reply{}, err
-	}
-	if body.Subnet.IsValid() && body.Subnet != subnet {
-		return reply{}, badRequest("subnet %s contradicts the path", body.Subnet)
-	}
-	n, err := a.definition(r)
-	if err != nil {
-		return reply{}, err
-	}
-	v := registry.Reservation{Subnet: subnet, Node: body.Node, NodeID: body.NodeID}
-	if v, err = registry.CheckReservation(n, v); err != nil {
-		return reply{}, err
-	}
-	if err := a.caller(r).AddReservation(r.Context(), n, v, forced(r)); err != nil {
-		return reply{}, err
-	}
-	return reply{body: api.Reservation{Subnet: v.Subnet, Node: v.Node, NodeID: v.NodeID}}, nil
-}
-
-func (a *Agent) deleteReservation(r *http.Request) (reply, error) {
-	return a.onSubnet(r, func(reg registry.Registry, network string, subnet netip.Prefix) error {
-		return reg.RemoveReservation(r.Context(), network, subnet)
-	})
-}
-
-// getPeers are the other hosts as the datapath has them.
-func (a *Agent) getPeers(r *http.Request) (reply, error) {
-	n, err := a.definition(r)
-	if err != nil {
-		return reply{}, err
-	}
-	run, ok := a.runner(n.Name)
-	if !ok {
-		return reply{}, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("this host takes no part in network %s", n.Name)}
-	}
-	out := api.PeerList{Peers: []api.Peer{}}
-	snap, _, _ := run.snapshot.get()
-	lease, _, _ := run.lease.get()
-	if before, ok := run.carriedOn(); ok {
-		snap.set.Leases, lease = before.leases, before.own
-	}
-	v := run.shown()
-	held := map[string]bool{}
-	for _, l := range snap.set.Leases {
-		held[l.Node] = held[l.Node] || l.Held()
-	}
-	var counted map[string]backend.Counters
-	if v.counter != nil {
-		counted = v.counter.Counters()
-		out.Drops = counted[""].Drops
-	}
-	skips := map[string]string{}
-	for _, s := range v.report.Skipped {
-		skips[s.Node] = s.Reason
-	}
-	for _, p := range peersOf(snap.set.Leases, lease) {
-		out.Peers = append(out.Peers, api.Peer{Node: p.Node, Subnets: p.Subnets, PublicIPs: p.PublicIPs, Backend: p.Backend,
-			Held: held[p.Node], Skipped: skips[p.Node], Counters: counters(counted, p.Node)})
-	}
-	return reply{out, snap.index}, nil
-}
-
-func counters(all map[string]backend.Counters, node string) *api.Counters {
-	c, ok := all[node]
-	if !ok {
-		return nil
-	}
-	return &api.Counters{RxPackets: c.RxPackets, RxBytes: c.RxBytes, TxPackets: c.TxPackets, TxBytes: c.TxBytes, Drops: c.Drops}
 }

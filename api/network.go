@@ -8,9 +8,9 @@ import (
 )
 
 // Networks lists every network in the store (GET /v1/networks), sorted by name.
-func (c *Client) Networks(ctx context.Context) (NetworkList, error) {
+func (c *Client) Networks(ctx context.Context, since ...Read) (NetworkList, error) {
 	var out NetworkList
-	h, err := c.do(ctx, http.MethodGet, "/v1/networks", nil, &out)
+	h, err := c.do(ctx, http.MethodGet, "/v1/networks"+query(since), nil, &out)
 	out.Index = index(h)
 	return out, err
 }
@@ -54,9 +54,9 @@ func (c *Client) DeleteNetwork(ctx context.Context, name string, force bool) err
 
 // Leases lists the leases of a network (GET /v1/network/:name/leases), sorted
 // by subnet.
-func (c *Client) Leases(ctx context.Context, network string) (LeaseList, error) {
+func (c *Client) Leases(ctx context.Context, network string, since ...Read) (LeaseList, error) {
 	var out LeaseList
-	h, err := c.do(ctx, http.MethodGet, path("v1", "network", network, "leases"), nil, &out)
+	h, err := c.do(ctx, http.MethodGet, path("v1", "network", network, "leases")+query(since), nil, &out)
 	out.Index = index(h)
 	return out, err
 }
@@ -86,9 +86,9 @@ func (c *Client) ReleaseLease(ctx context.Context, network string) error {
 
 // Reservations lists the slots kept for hosts (GET
 // /v1/network/:name/reservations), sorted by subnet.
-func (c *Client) Reservations(ctx context.Context, network string) (ReservationList, error) {
+func (c *Client) Reservations(ctx context.Context, network string, since ...Read) (ReservationList, error) {
 	var out ReservationList
-	h, err := c.do(ctx, http.MethodGet, path("v1", "network", network, "reservations"), nil, &out)
+	h, err := c.do(ctx, http.MethodGet, path("v1", "network", network, "reservations")+query(since), nil, &out)
 	out.Index = index(h)
 	return out, err
 }
@@ -116,9 +116,9 @@ func (c *Client) RemoveReservation(ctx context.Context, network string, subnet n
 
 // Peers lists the other hosts as this host's datapath has them (GET
 // /v1/network/:name/peers).
-func (c *Client) Peers(ctx context.Context, network string) (PeerList, error) {
+func (c *Client) Peers(ctx context.Context, network string, since ...Read) (PeerList, error) {
 	var out PeerList
-	h, err := c.do(ctx, http.MethodGet, path("v1", "network", network, "peers"), nil, &out)
+	h, err := c.do(ctx, http.MethodGet, path("v1", "network", network, "peers")+query(since), nil, &out)
 	out.Index = index(h)
 	return out, err
 }

@@ -1,0 +1,68 @@
+package agent
+
+import (
+	"net/http"
+	"net/netip"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+)
+
+func (a *Agent) reservationEndpoints() []endpoint {
+	return []endpoint{
+		{"GET /v1/network/{network}/reservations", a.wrap(a.getReservations)},
+		{"PUT /v1/network/{network}/reservation/{subnet}", a.wrap(a.putReservation)},
+		{"DELETE /v1/network/{network}/reservation/{subnet}", a.wrap(a.deleteReservation)},
+	}
+}
+
+func (a *Agent) getReservations(r *http.Request) (reply, error) {
+	n, err := a.definition(r)
+	if err != nil {
+		return reply{}, err
+	}
+	set, err := a.env.registry.Reservations(r.Context(), n)
+	if err != nil {
+		return reply{}, err
+	}
+	if run, ok := a.runner(n.Name); ok {
+		run.records.set("reservation list", set.Bad)
+	}
+	out := api.ReservationList{Reservations: []api.Reservation{}, Skipped: skipped(set.Bad)}
+	for _, v := range set.Reservations {
+		out.Reservations = append(out.Reservations, api.Reservation{Subnet: v.Subnet, Node: v.Node, NodeID: v.NodeID})
+	}
+	return reply{body: out}, nil
+}
+
+func (a *Agent) putReservation(r *http.Request) (reply, error) {
+	subnet, err := subnetOf(r)
+	if err != nil {
+		return reply{}, err
+	}
+	var body api.Reservation
+	if err := readBody(r, &body); err != nil {
+		return reply{}, err
+	}
+	if body.Subnet.IsValid() && body.Subnet != subnet {
+		return reply{}, badRequest("subnet %s contradicts the path", body.Subnet)
+	}
+	n, err := a.definition(r)
+	if err != nil {
+		return reply{}, err
+	}
+	v := registry.Reservation{Subnet: subnet, Node: body.Node, NodeID: body.NodeID}
+	if v, err = registry.CheckReservation(n, v); err != nil {
+		return reply{}, err
+	}
+	if err := a.caller(r).AddReservation(r.Context(), n, v, forced(r)); err != nil {
+		return reply{}, err
+	}
+	return reply{body: api.Reservation{Subnet: v.Subnet, Node: v.Node, NodeID: v.NodeID}}, nil
+}
+
+func (a *Agent) deleteReservation(r *http.Request) (reply, error) {
+	return a.onSubnet(r, func(reg registry.Registry, network string, subnet netip.Prefix) error {
+		return reg.RemoveReservation(r.Context(), network, subnet)
+	})
+}
