@@ -87,7 +87,7 @@ func TestFlood(t *testing.T) {
 	if err != nil || answered == nil {
 		t.Fatalf("ping: %v\n%s", err, out)
 	}
-	if n, _ := strconv.Atoi(answered[1]); n < 80 {
+	if n, _ := strconv.Atoi(answered[1]); n < 50 { // the flood has its share of the socket and of both CPUs
 		t.Errorf("of 100 pings %d were answered", n)
 	}
 	counters := a.backend.Counters()
