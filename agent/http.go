@@ -122,6 +122,7 @@ func (a *Agent) endpoints() []endpoint {
 		a.leaseEndpoints(),
 		a.reservationEndpoints(),
 		a.peerEndpoints(),
+		a.openAPIEndpoints(),
 	)
 }
 
