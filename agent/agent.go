@@ -71,6 +71,7 @@ type environment struct {
 	backends   map[string]backend.Type
 	contact    *contact
 	health     *health
+	events     *events
 	firewall   *firewallKeeper
 	foreign    *foreignRules
 	pools      *poolClaims
@@ -187,11 +188,16 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		networks: newPublished[networkSet](), left: newPublished[struct{}](), kernel: newPublished[struct{}](), setBack: newPublished[struct{}](), goneFor: goneFor,
 		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding, remains: o.Remains,
 	}
+	a.env.events = newEvents(time.Now)
+	a.env.health.flipped = a.env.events.checked
 	a.env.firewall = newFirewallKeeper(o.Firewall, c.Firewall, a.log, a.env.health)
 	a.env.foreign = newForeignRules(o, a.env.health)
 	a.env.firewall.told = a.env.foreign.stir
+	a.env.firewall.healed = func(what string) {
+		a.env.events.add(api.Event{Kind: api.EventDrift, Severity: api.Warning, Message: what})
+	}
 	a.records = newRecordBoard(a.log, func(status, reason string) { a.env.health.set("", checkRecords, status, reason) })
-	a.env.health.set("", checkNode, api.Critical, "starting")
+	a.env.health.set("", checkNode, api.Critical, starting)
 	return a, nil
 }
 
@@ -257,6 +263,7 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr) error {
 	}
 	a.log.Info("agent started", "version", a.o.Version, "http", address.String(),
 		"registry", a.o.RegistryName, "node_id", a.self().NodeID)
+	a.env.events.add(api.Event{Kind: api.EventAgent, Severity: api.Info, Message: "agent started, version " + a.o.Version})
 	a.env.firewall.remember(a.current(), a.wanted)
 	a.expectRules(ctx)
 	known := a.env.id.nodeID != ""
@@ -290,7 +297,7 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr) error {
 		case err := <-a.fatal:
 			return err
 		case request := <-a.reloads:
-			request.done <- a.reload(ctx, request.config)
+			request.done <- a.reloaded(a.reload(ctx, request.config))
 		case <-networksChanged:
 		}
 	}

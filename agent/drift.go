@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 )
 
@@ -107,9 +108,11 @@ func (r *runner) healed(repairs []backend.Repair) {
 	single, quarrels := r.drift.heal(now, repairs)
 	if len(single) > 0 {
 		r.log.Warn("datapath was changed by somebody else, healed", "healed", sentence(single))
+		r.event(api.EventDrift, api.Warning, "changed by somebody else, healed: "+sentence(single), map[string]string{"fault": single[0].Fault})
 	}
 	for _, q := range quarrels {
 		r.log.Warn("datapath is being changed by somebody else again and again, told once a minute", "healed", q)
+		r.event(api.EventDrift, api.Warning, "changed by somebody else again and again: "+q, nil)
 	}
 }
 

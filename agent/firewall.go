@@ -40,7 +40,8 @@ type firewallKeeper struct {
 	stirred  chan struct{} // receives one value for any number of changes
 	applies  chan struct{} // receives one value for any number of calls of apply
 	expected expectation
-	told     func() // of each change of nf_tables; nil for nobody
+	told     func()            // of each change of nf_tables; nil for nobody
+	healed   func(what string) // told of what somebody else had changed
 
 	turn sync.Mutex // held around the rules' methods, taken before mu
 
@@ -68,7 +69,7 @@ type attempt struct {
 
 func newFirewallKeeper(rules Rules, c config.Firewall, log hclog.Logger, h *health) *firewallKeeper {
 	return &firewallKeeper{log: log, health: h, rules: rules, config: c, stirred: make(chan struct{}, 1), applies: make(chan struct{}, 1),
-		wanted: map[string]firewall.Network{}, shown: map[string]bool{}, retry: newPause()}
+		wanted: map[string]firewall.Network{}, shown: map[string]bool{}, retry: newPause(), healed: func(string) {}}
 }
 
 func firewallNetwork(local config.Network, pools, subnets []netip.Prefix) firewall.Network {

@@ -149,9 +149,11 @@ func (k *firewallKeeper) note(now time.Time, healed []string) {
 	single, quarrels := k.drift.heal(now, repairs)
 	if len(single) > 0 {
 		k.log.Warn("firewall rules were changed by somebody else, healed", "healed", sentence(single))
+		k.healed("firewall rules were changed by somebody else, healed: " + sentence(single))
 	}
 	for _, q := range quarrels {
 		k.log.Warn("firewall rules are being changed by somebody else again and again, told once a minute", "healed", q)
+		k.healed("firewall rules are being changed by somebody else again and again: " + q)
 	}
 }
 

@@ -34,6 +34,7 @@ type health struct {
 	networks []api.NetworkHealth
 	changed  chan struct{} // closed and replaced at each change
 	now      func() time.Time
+	flipped  func(network string, c api.Check) // told of each new status, may be nil
 }
 
 func newHealth(now func() time.Time) *health {
@@ -52,6 +53,7 @@ func (h *health) set(network, name, status, reason string) (changed bool) {
 	i := slices.IndexFunc(*checks, func(c api.Check) bool { return c.Name == name })
 	if i < 0 {
 		*checks = append(*checks, api.Check{Name: name, Status: status, Reason: reason, Since: h.now()})
+		h.tell(network, (*checks)[len(*checks)-1])
 		h.signal()
 		return true
 	}
@@ -64,8 +66,18 @@ func (h *health) set(network, name, status, reason string) (changed bool) {
 		c.Since = h.now()
 	}
 	c.Status, c.Reason = status, reason
+	if changed {
+		h.tell(network, *c)
+	}
 	h.signal()
 	return changed
+}
+
+// tell passes a new status on; mu is held.
+func (h *health) tell(network string, c api.Check) {
+	if h.flipped != nil {
+		h.flipped(network, c)
+	}
 }
 
 // clear takes one check off the board.

@@ -123,6 +123,7 @@ func (a *Agent) endpoints() []endpoint {
 		a.reservationEndpoints(),
 		a.peerEndpoints(),
 		a.openAPIEndpoints(),
+		a.eventEndpoints(),
 	)
 }
 

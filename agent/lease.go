@@ -29,6 +29,7 @@ const callTimeout = 15 * time.Second
 func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() registry.Claim) (registry.Lease, error) {
 	retry := r.env.contact.retry()
 	others := &rivals{runner: r, network: n}
+	before, _, _ := r.lease.get()
 	for {
 		c := others.amend(claim())
 		lease, err := r.acquireOnce(ctx, n, c)
@@ -42,6 +43,7 @@ func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() r
 		case err == nil:
 			r.suspect("claim", "")
 			r.troubled("")
+			r.taken(before, lease)
 			r.show(func(v *view) { v.local.Subnets = lease.Subnets })
 			return lease, nil
 		case errors.Is(err, errReleased):

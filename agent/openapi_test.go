@@ -73,7 +73,7 @@ func TestOpenAPITypes(t *testing.T) {
 	types := map[string]reflect.Type{}
 	for _, v := range []any{
 		api.Error{}, api.Health{}, api.Self{}, api.Network{}, api.NetworkList{}, api.Lease{}, api.LeaseList{},
-		api.Reservation{}, api.ReservationList{}, api.PeerList{}, api.NetworkPlan{},
+		api.Reservation{}, api.ReservationList{}, api.PeerList{}, api.NetworkPlan{}, api.EventList{},
 	} {
 		gather(types, reflect.TypeOf(v))
 	}
@@ -261,6 +261,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 	own, free := registry.SubnetKey(a.subnet()), registry.SubnetKey(free(a, b))
 	for _, request := range []string{
 		"GET /healthz", "GET /readyz", "GET /v1/agent/self", "PUT /v1/agent/reload", "GET /v1/openapi.yaml",
+		"GET /v1/agent/events", "GET /v1/agent/events?network=n",
 		"GET /v1/networks", "GET /v1/network/n", "GET /v1/network/none",
 		"PUT /v1/network/m " + m, "PUT /v1/network/m " + m, "PUT /v1/network/x {}",
 		"POST /v1/network/m/plan " + m, "POST /v1/network/m/plan {}",

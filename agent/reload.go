@@ -191,7 +191,7 @@ func (a *Agent) refreshed(ctx context.Context) error {
 	}
 	c, err := a.refresh()
 	if err != nil {
-		return err
+		return a.reloaded(err)
 	}
 	return a.Reload(ctx, c)
 }

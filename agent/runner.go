@@ -163,7 +163,7 @@ func newRunner(env *environment, c config.Config, local config.Network) *runner 
 	r.view.local = api.Local{State: "starting", SubnetFile: local.SubnetFile, Link: backend.LinkName(local.Name)}
 	r.records = newRecordBoard(r.log, func(status, reason string) { r.check(checkRecords, status, reason) })
 	env.health.reset(local.Name)
-	r.check(checkNetwork, api.Critical, "starting")
+	r.check(checkNetwork, api.Critical, starting)
 	return r
 }
 
@@ -217,6 +217,7 @@ func (r *runner) Run(ctx context.Context) error {
 	leaving := r.leaving
 	r.mu.Unlock()
 	if err == nil && leaving {
+		r.event(api.EventNetwork, api.Info, "leaving the network", map[string]string{"change": "left"})
 		r.tearDown(ctx, r.env.registry)
 	}
 	return err
@@ -231,6 +232,7 @@ func (r *runner) rounds(ctx context.Context) error {
 		switch {
 		case errors.Is(err, errReleased):
 			r.log.Warn("lease was released by request, the network stays down until a restart or reload")
+			r.event(api.EventLease, api.Warning, "the lease was "+releasedAdvice, map[string]string{"change": "released"})
 			r.tearDown(ctx, nil)
 			r.check(checkLease, api.Warning, releasedAdvice)
 			r.state(releasedAdvice)
@@ -243,6 +245,7 @@ func (r *runner) rounds(ctx context.Context) error {
 			return err
 		case errors.Is(err, errNetworkGone):
 			r.log.Warn("network was deleted, leaving it")
+			r.event(api.EventNetwork, api.Warning, "the network was deleted, leaving it", map[string]string{"change": "deleted"})
 			r.deleted = true
 			r.seen.Store(true)
 			r.tearDown(ctx, r.env.registry)
@@ -250,6 +253,7 @@ func (r *runner) rounds(ctx context.Context) error {
 			r.env.left.set(struct{}{})
 		case errors.Is(err, errDefinitionChanged):
 			r.log.Info("network definition changed")
+			r.event(api.EventNetwork, api.Info, "the network's definition changed", map[string]string{"change": "changed"})
 			r.snapshot.clear() // it was read with the old plan
 			continue
 		default:
@@ -417,6 +421,8 @@ func (r *runner) moved(n registry.Network, before netip.Prefix, now registry.Lea
 		return &LostError{Network: r.local.Name, Old: before.String(), New: now.Subnet().String()}
 	}
 	r.log.Error("this host has another subnet now, its containers must be restarted", "subnet", now.Subnet(), "before", before)
+	r.event(api.EventLease, api.Critical, fmt.Sprintf("this host has %s now, before %s: its containers must be restarted", now.Subnet(), before),
+		map[string]string{"change": "renumbered", "subnet": now.Subnet().String(), "before": before.String()})
 	r.mu.Lock()
 	r.formerly = fmt.Sprintf("; it was %s until %s, containers from before must be restarted",
 		before, time.Now().UTC().Format(time.RFC3339))

@@ -68,6 +68,9 @@ func (a *Agent) run(ctx context.Context, local config.Network, c *carrier) {
 	run := &running{runner: newRunner(a.env, a.config, local), cancel: cancel}
 	run.carrier = c
 	a.runners[local.Name] = run
+	if c == nil {
+		run.event(api.EventNetwork, api.Info, "taking part in the network", map[string]string{"change": "joined"})
+	}
 	go func() { // waited for in stop and stopRunners
 		if err := run.Run(ctx); err != nil {
 			select {

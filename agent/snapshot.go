@@ -39,11 +39,14 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 		before, known, _ := r.snapshot.get()
 		if known && before.set.SetBack != set.SetBack {
 			r.log.Warn("the store was emptied or set back to an older state")
+			r.event(api.EventStore, api.Warning, "the store was emptied or set back to an older state", nil)
 			r.env.setBack.set(struct{}{})
 			r.reassert(ctx, n)
 		}
 		set = keepKnown(n.Name, set, before.set.Leases)
-		r.snapshot.set(snapshot{set: set, index: next, read: time.Now()})
+		now := snapshot{set: set, index: next, read: time.Now()}
+		r.snapshot.set(now)
+		r.peersChanged(before, now, known)
 		r.settled()
 		if r.env.health.set(r.local.Name, checkSnapshot, api.Passing, "leases are followed") && failed {
 			r.log.Info("leases are read again")

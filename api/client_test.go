@@ -194,6 +194,13 @@ func TestRequests(t *testing.T) {
 			func(ctx context.Context, c *Client) (any, error) { return c.Peers(ctx, "default") },
 			"GET /v1/network/default/peers", "",
 			PeerList{Peers: []Peer{{Node: "b", Counters: &Counters{RxPackets: 3}}}, Index: 42}},
+		{"events", 200, `{"events":[{"index":7,"kind":"peer","severity":"info","message":"b appeared","fields":{"host":"b"}}]}`,
+			func(ctx context.Context, c *Client) (any, error) { return c.Events(ctx, "") },
+			"GET /v1/agent/events", "",
+			EventList{Events: []Event{{Index: 7, Kind: EventPeer, Severity: Info, Message: "b appeared", Fields: map[string]string{"host": "b"}}}, Index: 42}},
+		{"events of a network", 200, `{"events":[]}`,
+			func(ctx context.Context, c *Client) (any, error) { return c.Events(ctx, "a&b", Read{Index: 7}) },
+			"GET /v1/agent/events?index=7&network=a%26b", "", EventList{Events: []Event{}, Index: 42}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,0 +1,214 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// at is a clock that stands unless it is moved.
+type at struct{ time.Time }
+
+func (c *at) now() time.Time { return c.Time }
+
+func messages(list []api.Event) (out []string) {
+	for _, v := range list {
+		out = append(out, v.Message)
+	}
+	return out
+}
+
+func TestEventsAreBounded(t *testing.T) {
+	clock := &at{time.UnixMilli(1_000_000)}
+	e := newEvents(clock.now)
+	if list, last, _ := e.after(0, ""); len(list) != 0 || list == nil || last != 1_000_000 {
+		t.Errorf("at the start %v, last %d", list, last)
+	}
+	_, start, changed := e.after(0, "")
+	e.add(api.Event{Kind: api.EventAgent, Message: "started"})
+	<-changed
+	e.add(api.Event{Kind: api.EventReload, Network: "n", Message: strings.Repeat("é", 1000) + "\x1b[31m", Fields: map[string]string{"host": "a\nb\u202e" + strings.Repeat("x", 1000)}})
+	list, last, _ := e.after(0, "n")
+	if len(list) != 1 || last != start+2 || list[0].Index != last || !list[0].Time.Equal(clock.Time) {
+		t.Fatalf("%+v, last %d", list, last)
+	}
+	if m, f := list[0].Message, list[0].Fields["host"]; len(m) > maxEventMessage+len("…") || !utf8.ValidString(m) ||
+		len(f) > maxEventField+len("…")+6 || strings.ContainsAny(f, "\n\u202e") {
+		t.Errorf("not bounded: %q, %q", m, f)
+	}
+	if list, _, _ := e.after(start+1, ""); len(list) != 1 {
+		t.Errorf("after the first: %v", messages(list))
+	}
+	if list, _, _ := e.after(last+100, ""); len(list) != 2 {
+		t.Errorf("for a reader from the future: %v", messages(list))
+	}
+
+	// A flood of one kind leaves everything else where it is.
+	for i := range 5000 {
+		clock.Time = clock.Add(time.Millisecond)
+		e.add(api.Event{Kind: api.EventPeer, Network: "n", Message: fmt.Sprintf("host %d", i)})
+	}
+	list, _, _ = e.after(0, "")
+	if len(list) != 2+floodAfter+1 || list[0].Message != "started" || list[len(list)-1].Message != "4970 more within 5s, the last: host 4999" {
+		t.Errorf("%d events, the last %q", len(list), list[len(list)-1].Message)
+	}
+	e.add(api.Event{Kind: api.EventPeer, Network: "m", Message: "another network"})
+	clock.Time = clock.Add(floodSpan)
+	for i := range 3 * keptEvents { // one kind after the other
+		e.add(api.Event{Kind: fmt.Sprint(i), Message: "x"})
+	}
+	if list, _, _ := e.after(0, ""); len(list) != keptEvents || !slices.IsSortedFunc(list, func(a, b api.Event) int { return int(a.Index) - int(b.Index) }) {
+		t.Errorf("%d events are kept", len(list))
+	}
+}
+
+func TestCheckEvents(t *testing.T) {
+	e := newEvents(time.Now)
+	h := newHealth(time.Now)
+	h.flipped = e.checked
+	h.set("n", checkNetwork, api.Critical, starting)
+	h.set("n", checkNetwork, api.Passing, "defined")
+	h.set("n", checkLease, api.Passing, "held")
+	h.set("n", checkLease, api.Warning, "lost")
+	h.set("n", checkLease, api.Warning, "lost still")
+	h.set("", checkRegistry, api.Warning, "away")
+	h.set("n", checkLease, api.Critical, "gone")
+	h.set("n", checkLease, api.Passing, "held again")
+	h.set("", checkRegistry, api.Passing, "answers")
+	var got []string
+	list, _, _ := e.after(0, "")
+	for _, v := range list {
+		got = append(got, fmt.Sprintf("%s %s %s", v.Network, v.Severity, v.Message))
+	}
+	want := []string{"n warning lease: lost", " warning registry: away", "n critical lease: gone", "n info lease is well again: held again", " info registry is well again: answers"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestPeerEvents(t *testing.T) {
+	lease := func(node string, slot int, change func(*registry.Lease)) registry.Lease {
+		l := registry.Lease{Slot: uint64(slot), Subnets: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(slot), 0}), 24)},
+			Node: node, NodeID: "id-" + node, PublicIPs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(slot)})}, Session: "s"}
+		if change != nil {
+			change(&l)
+		}
+		return l
+	}
+	lapsed := func(l *registry.Lease) { l.Session = "" }
+	moved := func(l *registry.Lease) { l.PublicIPs = []netip.Addr{netip.MustParseAddr("192.0.2.99")} }
+	var many []registry.Lease
+	for i := range 200 {
+		many = append(many, lease(fmt.Sprintf("h%03d", i), i+1, nil))
+	}
+	for _, tt := range []struct {
+		name        string
+		before, now []registry.Lease
+		want        []string
+	}{
+		{"nothing", many, many, nil},
+		{"our own is no peer", nil, []registry.Lease{lease("own", 1, nil)}, nil},
+		{"one more", nil, []registry.Lease{lease("b", 2, nil)}, []string{"b appeared with 10.5.2.0/24 at 192.0.2.2"}},
+		{"one less", []registry.Lease{lease("b", 2, nil)}, nil, []string{"b left, it had 10.5.2.0/24"}},
+		{"lapsed", []registry.Lease{lease("b", 2, nil)}, []registry.Lease{lease("b", 2, lapsed)}, []string{"the lease of b on 10.5.2.0/24 lapsed, its routes stay"}},
+		{"returned elsewhere", []registry.Lease{lease("b", 2, lapsed)}, []registry.Lease{lease("b", 2, moved)},
+			[]string{"b holds 10.5.2.0/24 again", "b moved from 192.0.2.2 to 192.0.2.99"}},
+		{"another subnet", []registry.Lease{lease("b", 2, nil)}, []registry.Lease{lease("b", 2, lapsed), lease("b", 3, nil)},
+			[]string{"b moved from 192.0.2.2 to 192.0.2.3", "b has 10.5.3.0/24 now, it had 10.5.2.0/24"}},
+		{"a herd", nil, many, []string{"200 hosts appeared: h000, h001, h002, h003, h004, h005, h006, h007 and 192 more"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := messages(peerEvents(tt.before, tt.now, "id-own")); !slices.Equal(got, tt.want) {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+}
+
+// TestEventsOfAHost follows what happens to one through the API.
+func TestEventsOfAHost(t *testing.T) {
+	ctx, store := context.Background(), memory.New()
+	a := newHost(t, store, "a").slow()
+	a.refresh = func() (config.Config, error) { return config.Config{}, errors.New("line 3 makes no sense") }
+	a.start()
+	a.ready()
+	var index uint64
+	// expect waits for an event with the words, after those that were expected before.
+	expect := func(network, kind, severity string, words ...string) {
+		t.Helper()
+		eventually(t, func() error {
+			list, err := a.client.Events(ctx, network)
+			if err != nil {
+				return err
+			}
+			for _, v := range list.Events {
+				missing := func(w string) bool { return !strings.Contains(v.Message, w) }
+				if v.Index > index && v.Network == network && v.Kind == kind && v.Severity == severity && !slices.ContainsFunc(words, missing) {
+					index = v.Index
+					return nil
+				}
+			}
+			return fmt.Errorf("no event %s %s %q after %d in %+v", kind, severity, words, index, list.Events)
+		})
+	}
+	subnet := a.subnet()
+	expect("n", api.EventNetwork, api.Info, "taking part")
+	expect("n", api.EventLease, api.Info, subnet.String())
+	expect("n", api.EventPeer, api.Info, "0 other hosts")
+	if list, err := a.client.Events(ctx, ""); err != nil || list.Events[0].Kind != api.EventAgent || list.Index < index {
+		t.Errorf("%+v, %v", list, err)
+	}
+	b := newHost(t, store, "b").start()
+	expect("n", api.EventPeer, api.Info, "b appeared with "+b.subnet().String())
+	must(t, b.stop())
+	lease, _, _ := mustRunner(t, b).lease.get()
+	store.EndSession(lease.Session)
+	expect("n", api.EventPeer, api.Warning, "the lease of b on "+lease.Subnet().String()+" lapsed")
+	must(t, store.Client().Revoke(ctx, "n", lease.Subnet()))
+	expect("n", api.EventPeer, api.Info, "b left")
+
+	lease, _, _ = mustRunner(t, a).lease.get()
+	store.EndSession(lease.Session)
+	expect("n", api.EventLease, api.Warning, subnet.String(), "was lost")
+	expect("n", api.EventLease, api.Info, subnet.String(), "again")
+	must(t, store.Client().Revoke(ctx, "n", subnet))
+	expect("n", api.EventLease, api.Critical, subnet.String(), "revoked")
+	expect("n", api.EventLease, api.Critical, "before "+subnet.String(), "restarted")
+
+	a.recorder.setReport(backend.Report{Writes: 1, Healed: []backend.Repair{{Fault: "device was deleted"}}})
+	a.kick()
+	expect("n", api.EventDrift, api.Warning, "device was deleted")
+	a.recorder.setReport(backend.Report{})
+	if a.client.Reload(ctx) == nil {
+		t.Error("reload was not refused")
+	}
+	c := a.config
+	c.Log.Level = "WARN"
+	index = 0
+	must(t, a.agent.Reload(ctx, c))
+	eventually(t, func() error {
+		list, err := a.client.Events(ctx, "")
+		if err != nil {
+			return err
+		}
+		own := slices.DeleteFunc(list.Events, func(v api.Event) bool { return v.Kind != api.EventReload })
+		if got := messages(own); !slices.Equal(got, []string{"reload refused: line 3 makes no sense", "configuration reloaded"}) {
+			return fmt.Errorf("got %q", got)
+		}
+		return nil
+	})
+	must(t, a.client.ReleaseLease(ctx, "n"))
+	expect("n", api.EventLease, api.Warning, "released")
+}
