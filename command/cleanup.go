@@ -94,7 +94,7 @@ func (c *cleanupCommand) run(ctx context.Context) error {
 	named := false
 	c.set.Visit(func(f *flag.Flag) { named = named || f.Name == "network" })
 	if err := registry.CheckNetworkName(c.options.Network); named && err != nil {
-		return usagef("-network: %s", err)
+		return instead(withoutFlags("network"), "-network: %s", err)
 	}
 	conf, err := c.load()
 	if err != nil {

@@ -78,7 +78,7 @@ func (f *agentFlags) open() (*api.Client, error) {
 	}
 	client, err := api.New(api.Config{Address: f.where(), Token: token, TLS: conf})
 	if err != nil {
-		return nil, &usageError{err.Error()}
+		return nil, instead(withFlag("address", api.DefaultAddress), "%s", err)
 	}
 	return client, nil
 }
@@ -95,7 +95,7 @@ func (f *agentFlags) where() string {
 func (f *agentFlags) resolveToken() (string, error) {
 	if f.given("token") {
 		if f.given("token-file") {
-			return "", usagef("-token and -token-file exclude each other")
+			return "", instead(withoutFlags("token"), "-token and -token-file exclude each other")
 		}
 		return f.token, nil
 	}
@@ -146,7 +146,7 @@ func (f *agentFlags) tls() (*tls.Config, error) {
 		}
 	}
 	if (cert == "") != (key == "") {
-		return nil, usagef("-client-cert and -client-key belong together")
+		return nil, instead(withoutFlags("client-cert", "client-key"), "-client-cert and -client-key belong together")
 	}
 	if cert != "" {
 		pair, err := tls.LoadX509KeyPair(cert, key)
@@ -215,29 +215,61 @@ func network(ctx context.Context, client *api.Client, given string) (string, err
 	case len(all) == 0:
 		return "", fmt.Errorf("there is no network yet; `leno network apply` defines one")
 	}
-	return "", usagef("there are several networks, name one: %s", strings.Join(all, ", "))
+	first := func(l line) line {
+		l.args = append([]string{all[0]}, l.args...)
+		return l
+	}
+	return "", instead(first, "there are several networks, name one: %s", strings.Join(all, ", "))
 }
 
 // subnetArgs are "[NETWORK] SUBNET".
 func subnetArgs(args []string) (network string, subnet netip.Prefix, err error) {
+	before, text := args[:len(args)-1], args[len(args)-1]
 	if len(args) == 2 {
 		network = args[0]
 	}
-	text := args[len(args)-1]
-	subnet, err = netip.ParsePrefix(text)
-	if err != nil {
-		// The spelling of keys in Consul and of paths.
-		if i := strings.LastIndexByte(text, '-'); i >= 0 {
-			subnet, err = netip.ParsePrefix(text[:i] + "/" + text[i+1:])
+	subnet, ok := parseSubnet(text)
+	switch {
+	case ok:
+	case len(args) == 2:
+		if _, swapped := parseSubnet(network); swapped {
+			return "", netip.Prefix{}, instead(withArgs(text, network), "the network comes before the subnet")
 		}
+		return "", netip.Prefix{}, instead(withArgs(network, exampleSubnet), "%q is not a subnet such as %s", text, exampleSubnet)
+	default:
+		if a, err := netip.ParseAddr(text); err == nil {
+			likely := netip.PrefixFrom(a, likelyLength(a)).Masked()
+			return "", netip.Prefix{}, instead(withArgs(likely.String()), "%s is an address, not a subnet such as %s", a, likely)
+		}
+		if len(before) == 0 && !strings.ContainsAny(text, "./:") { // the network alone
+			return "", netip.Prefix{}, instead(withArgs(text, exampleSubnet), "%q is not a subnet such as %s", text, exampleSubnet)
+		}
+		return "", netip.Prefix{}, instead(withArgs(exampleSubnet), "%q is not a subnet such as %s", text, exampleSubnet)
 	}
-	if err != nil {
-		return "", netip.Prefix{}, usagef("%q is not a subnet such as 10.5.34.0/24", text)
-	}
-	if subnet != subnet.Masked() {
-		return "", netip.Prefix{}, usagef("%s has host bits set, did you mean %s?", subnet, subnet.Masked())
+	if whole := subnet.Masked(); subnet != whole {
+		return "", netip.Prefix{}, instead(withArgs(append(before[:len(before):len(before)], whole.String())...),
+			"%s has host bits set, did you mean %s?", subnet, whole)
 	}
 	return network, subnet, nil
+}
+
+const exampleSubnet = "10.5.34.0/24"
+
+// likelyLength is that of a subnet unless a network says otherwise.
+func likelyLength(a netip.Addr) int {
+	if a.Is4() {
+		return 24
+	}
+	return 64
+}
+
+// parseSubnet takes the usual spelling, and that of keys in Consul and of paths.
+func parseSubnet(text string) (netip.Prefix, bool) {
+	subnet, err := netip.ParsePrefix(text)
+	if i := strings.LastIndexByte(text, '-'); err != nil && i >= 0 {
+		subnet, err = netip.ParsePrefix(text[:i] + "/" + text[i+1:])
+	}
+	return subnet, err == nil
 }
 
 // firstArg is the optional first argument.
@@ -299,5 +331,5 @@ func (f *formatFlag) json() (bool, error) {
 	case formatJSON:
 		return true, nil
 	}
-	return false, usagef("%s: %q is neither %s nor %s", name, value, formatTable, formatJSON)
+	return false, wrongValue("format", value, fmt.Sprintf("%s: %q is neither %s nor %s", name, value, formatTable, formatJSON), formatTable, formatJSON)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/cli"
@@ -20,7 +21,11 @@ import (
 var errReported = errors.New("reported")
 
 // usageError is a mistake on the command line, exit code 2.
-type usageError struct{ text string }
+type usageError struct {
+	text  string
+	fix   fix      // makes the nearest command line out of the one given, nil for no idea
+	words []string // that command line as a whole, where fix would not do
+}
 
 func (e *usageError) Error() string { return e.text }
 
@@ -30,7 +35,14 @@ type configError struct{ error }
 
 func (e *configError) Unwrap() error { return e.error }
 
-func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
+func usagef(format string, args ...any) error {
+	return &usageError{text: fmt.Sprintf(format, args...)}
+}
+
+// instead adds to a mistake what would be right.
+func instead(f fix, format string, args ...any) error {
+	return &usageError{text: fmt.Sprintf(format, args...), fix: f}
+}
 
 // spec is what tells one command from another. A constructor returns it with
 // flags bound to variables of its own, so that every spec is used once.
@@ -39,7 +51,7 @@ type spec struct {
 	args     string // "[NETWORK] SUBNET", for the usage line
 	min, max int    // number of arguments; max -1 for any number
 	synopsis string // part of a line, for the list of commands
-	help     string // paragraphs, wrapped at 78 columns
+	help     string // paragraphs, wrapped at 78 columns, and examples: lines "  $ leno …", the first the plainest
 
 	flags   func(*flag.FlagSet) // declares the flags; nil for none
 	predict complete.Predictor  // of arguments; nil for none
@@ -70,8 +82,12 @@ func newCommand(m Meta, s spec) *command {
 }
 
 // Run parses and runs and turns the error into text and an exit code.
-func (c *command) Run(args []string) int {
-	args, err := c.parse(args)
+func (c *command) Run(words []string) int {
+	if len(words) == 1 && words[0] == "help" {
+		fmt.Fprintln(c.meta.Stdout, c.Help())
+		return exitDone
+	}
+	args, err := c.parse(words)
 	if err == nil {
 		err = c.spec.run(context.Background(), args)
 	}
@@ -83,7 +99,7 @@ func (c *command) Run(args []string) int {
 	case errors.Is(err, errReported):
 		return exitFailed
 	case errors.As(err, &usage):
-		fmt.Fprintf(c.meta.Stderr, "Error: %s\n\n%s\nFor more, leno %s -help\n", printable(usage.text), c.usageLine(), c.spec.name)
+		fmt.Fprintf(c.meta.Stderr, "Error: %s\n\nTry:   %s\n%s\nFor more, leno %s -help\n", printable(usage.text), shown(c.try(usage, words)), c.usageLine(), c.spec.name)
 		return exitUsage
 	case errors.As(err, &unusable):
 		writeError(c.meta.Stderr, err)
@@ -91,6 +107,15 @@ func (c *command) Run(args []string) int {
 	}
 	writeError(c.meta.Stderr, err)
 	return exitFailed
+}
+
+// try is the command line nearest to a wrong one, else an example.
+func (c *command) try(err *usageError, words []string) []string {
+	mended := c.mended(err, words)
+	if mended == nil {
+		return firstExample(Commands(c.meta), c.spec.name)
+	}
+	return correct(c.meta, append(strings.Fields(c.spec.name), mended...))
 }
 
 // writeError prints why a command failed.
@@ -104,11 +129,11 @@ func writeError(w io.Writer, err error) {
 }
 
 // parse takes flags before, between and after the arguments; "--" ends them.
-func (c *command) parse(args []string) ([]string, error) {
+func (c *command) parse(words []string) ([]string, error) {
 	var rest []string
-	for len(args) > 0 {
+	for args := words; len(args) > 0; {
 		if err := c.flags.Parse(args); err != nil {
-			return nil, c.flagError(err)
+			return nil, c.flagError(words, err)
 		}
 		left := c.flags.Args()
 		consumed := args[:len(args)-len(left)]
@@ -123,9 +148,9 @@ func (c *command) parse(args []string) ([]string, error) {
 	}
 	switch {
 	case len(rest) < c.spec.min:
-		return nil, usagef("%s is missing", c.missing(len(rest)))
+		return nil, instead(c.completed, "%s is missing", c.missing(len(rest)))
 	case c.spec.max >= 0 && len(rest) > c.spec.max:
-		return nil, usagef("unexpected argument %q", rest[c.spec.max])
+		return nil, c.surplus(words, rest)
 	}
 	return rest, nil
 }
@@ -144,14 +169,47 @@ func (c *command) missing(have int) string {
 	return "an argument"
 }
 
-func (c *command) flagError(err error) error {
-	name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: ")
-	if !unknown {
-		return usagef("%s", err)
+// completed takes the arguments that are missing from the first example.
+func (c *command) completed(l line) line {
+	for _, e := range examples(c.Help()) {
+		example := c.split(e[len(strings.Fields(c.spec.name)):])
+		if len(example.args) > len(l.args) {
+			l.args = append(l.args, example.args[len(l.args):]...)
+		}
+		break
 	}
-	var names []string
-	c.flags.VisitAll(func(f *flag.Flag) { names = append(names, "-"+f.Name) })
-	return usagef("unknown flag %s%s", name, didYouMean(name, names))
+	return l
+}
+
+// surplus is about the first argument too many: the value of a flag that takes
+// one only behind "=", or nothing that could be meant.
+func (c *command) surplus(words, args []string) error {
+	extra := args[c.spec.max]
+	for i := 1; i < len(words); i++ {
+		name, _, hasValue := flagName(words[i-1])
+		f := c.flags.Lookup(name)
+		if f == nil || hasValue || !isBool(f) || !slices.Contains(args, words[i]) || f.Value.Set(words[i]) != nil {
+			continue
+		}
+		joined := slices.Clone(words)
+		joined[i-1] += "=" + words[i]
+		return &usageError{text: fmt.Sprintf("unexpected argument %q", extra), words: slices.Delete(joined, i, i+1)}
+	}
+	return instead(withArgs(args[:c.spec.max]...), "unexpected argument %q", extra)
+}
+
+func (c *command) flagError(words []string, err error) error {
+	if name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: "); unknown {
+		return c.unknownFlag(words, strings.TrimPrefix(name, "-"))
+	}
+	text := err.Error()
+	mentioned := strings.Fields(text[strings.LastIndex(text, " -")+1:])[0]
+	name := strings.TrimRight(strings.TrimPrefix(mentioned, "-"), ":")
+	// What is wrong about one flag is mended by leaving it out.
+	return instead(func(l line) line {
+		l.flags = withoutFlag(l.flags, name)
+		return l
+	}, "%s", err)
 }
 
 func (c *command) usageLine() string {
@@ -184,7 +242,10 @@ func (c *command) Help() string {
 		b.WriteString("\n\nOptions:\n")
 		c.flags.VisitAll(func(f *flag.Flag) {
 			value, text := flag.UnquoteUsage(f)
-			if value != "" {
+			switch {
+			case value != "" && isBool(f):
+				value = "[=" + strings.ToUpper(value) + "]"
+			case value != "":
 				value = "=" + strings.ToUpper(value)
 			}
 			fmt.Fprintf(&b, "\n  -%s%s\n", f.Name, value)

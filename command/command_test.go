@@ -21,36 +21,49 @@ func TestUsage(t *testing.T) {
 		args string
 		env  map[string]string
 		want string // in standard error
+		try  string // the command line that it proposes
 	}{
 		{args: "", want: "Commands:"},
-		{args: "lese list", want: `unknown command "lese"; did you mean lease?`},
-		{args: "xyzzy", want: `unknown command "xyzzy"` + "\n"},
-		{args: "-address=x status", want: "-address=x stands before the command"},
-		{args: "lease", want: "a subcommand is missing"},
-		{args: "lease lsit", want: `unknown subcommand "lsit"; did you mean list?`},
-		{args: "network", want: "Subcommands: apply, delete, list, plan, show"},
-		{args: "lease list -adress=x", want: "unknown flag -adress; did you mean -address?"},
-		{args: "lease list -q", want: "unknown flag -q\n"},
-		{args: "lease list -address", want: "flag needs an argument: -address"},
-		{args: "lease list a b", want: `unexpected argument "b"`},
-		{args: "lease list -- a -b", want: `unexpected argument "-b"`},
-		{args: "lease show", want: "SUBNET is missing"},
-		{args: "lease show x", want: `"x" is not a subnet`},
-		{args: "lease show 10.5.34.7/24", want: "did you mean 10.5.34.0/24?"},
-		{args: "lease revoke", want: "SUBNET is missing"},
-		{args: "network delete", want: "NETWORK is missing"},
-		{args: "network apply", want: "FILE|- is missing"},
-		{args: "reservation add 10.5.34.0/24", want: "exactly one of -node and -node-id"},
-		{args: "reservation add -node=a -node-id=b 10.5.34.0/24", want: "exactly one of -node and -node-id"},
-		{args: "status -format=xml", want: `-format: "xml" is neither table nor json`},
-		{args: "status", env: map[string]string{"LENO_FORMAT": "yaml"}, want: `LENO_FORMAT: "yaml" is neither`},
-		{args: "status -address=ftp://x:1", want: "unknown scheme ftp"},
-		{args: "status", env: map[string]string{"LENO_ADDRESS": "x"}, want: "the port is missing"},
-		{args: "status -token=a -token-file=b", want: "exclude each other"},
-		{args: "status -client-cert=a", want: "belong together"},
-		{args: "validate", want: "PATH is missing"},
-		{args: "fmt - a", want: "- stands alone"},
-		{args: "version x", want: `unexpected argument "x"`},
+		{args: "lese list", want: `unknown command "lese"; did you mean lease?`, try: "lease list"},
+		{args: "xyzzy", want: `unknown command "xyzzy"` + "\n", try: "-help"},
+		{args: "-address=h:1 status", want: "-address=h:1 stands before the command", try: "status -address=h:1"},
+		{args: "lease", want: "a subcommand is missing", try: "lease list"},
+		{args: "lease lsit", want: `unknown subcommand "lsit"; did you mean list?`, try: "lease list"},
+		{args: "network", want: "Subcommands: apply, delete, list, plan, show", try: "network apply networks.hcl"},
+		{args: "lease list -adress=h:1", want: "unknown flag -adress; did you mean -address?", try: "lease list -address=h:1"},
+		{args: "lease list -q", want: "unknown flag -q\n", try: "lease list"},
+		{args: "lease list -address", want: "flag needs an argument: -address", try: "lease list"},
+		{args: "lease list a b", want: `unexpected argument "b"`, try: "lease list a"},
+		{args: "lease list -- a -b", want: `unexpected argument "-b"`, try: "lease list a"},
+		{args: "lease show", want: "SUBNET is missing", try: "lease show 10.5.34.0/24"},
+		{args: "lease show x", want: `"x" is not a subnet`, try: "lease show x 10.5.34.0/24"},
+		{args: "lease show 10.5.34.7/24", want: "did you mean 10.5.34.0/24?", try: "lease show 10.5.34.0/24"},
+		{args: "lease revoke", want: "SUBNET is missing", try: "lease revoke 10.5.77.0/24"},
+		{args: "network delete", want: "NETWORK is missing", try: "network delete blue"},
+		{args: "network apply", want: "FILE|- is missing", try: "network apply networks.hcl"},
+		{args: "reservation add 10.5.34.0/24", want: "exactly one of -node and -node-id", try: "reservation add 10.5.34.0/24 -node=host-b"},
+		{args: "reservation add -node=a -node-id=b 10.5.34.0/24", want: "exactly one of -node and -node-id", try: "reservation add 10.5.34.0/24 -node=a"},
+		{args: "status -format=xml", want: `-format: "xml" is neither table nor json`, try: "status -format=table"},
+		{args: "status", env: map[string]string{"LENO_FORMAT": "yaml"}, want: `LENO_FORMAT: "yaml" is neither`, try: "status -format=table"},
+		{args: "status -address=ftp://x:1", want: "unknown scheme ftp", try: "status -address=127.0.0.1:5366"},
+		{args: "status", env: map[string]string{"LENO_ADDRESS": "x"}, want: "the port is missing", try: "status -address=127.0.0.1:5366"},
+		{args: "status -token=a -token-file=b", want: "exclude each other", try: "status -token-file=b"},
+		{args: "status -client-cert=a", want: "belong together", try: "status"},
+		{args: "validate", want: "PATH is missing", try: "validate /etc/leno"},
+		{args: "fmt - a", want: "- stands alone", try: "fmt -"},
+		{args: "lese lsit -fromat=jsn -tokn=secret", want: "unknown command", try: "lease list -format=json -token=TOKEN"},
+		{args: "list leases", want: `unknown command "list"`, try: "lease list"},
+		{args: "stat", want: "did you mean status?", try: "status"},
+		{args: "-token=secret status", want: "-token=TOKEN stands before", try: "status -token=TOKEN"},
+		{args: "lease list -network blue", want: "NETWORK is an argument, not a flag", try: "lease list blue"},
+		{args: "lease show 10.5.34.0/24 default", want: "the network comes before the subnet", try: "lease show default 10.5.34.0/24"},
+		{args: "lease show 10.5.34.7", want: "is an address", try: "lease show 10.5.34.0/24"},
+		{args: "lease show default x -format=json", want: `"x" is not a subnet`, try: "lease show default 10.5.34.0/24 -format=json"},
+		{args: "network delete a -force true", want: `unexpected argument "true"`, try: "network delete a -force=true"},
+		{args: "network delete -force=maybe a", want: "invalid boolean value", try: "network delete a"},
+		{args: "status -format=jsn", want: "did you mean json?", try: "status -format=json"},
+		{args: "reload -token-file", env: map[string]string{"LENO_TOKEN": "secret"}, want: "needs an argument", try: "reload"},
+		{args: "version x", want: `unexpected argument "x"`, try: "version"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.args, func(t *testing.T) {
@@ -64,7 +77,87 @@ func TestUsage(t *testing.T) {
 			if !strings.Contains(got.stderr, "Usage: leno ") {
 				t.Errorf("no usage line:\n%s", got.stderr)
 			}
+			if strings.Contains(got.stderr, "secret") {
+				t.Errorf("a secret is shown:\n%s", got.stderr)
+			}
+			try := proposed(got.stderr)
+			if try != tt.try {
+				t.Errorf("proposes %q, want %q", try, tt.try)
+			}
+			if tt.args != "" {
+				works(t, strings.Fields(try))
+			}
 		})
+	}
+}
+
+// proposed is the command line that a usage error shows.
+func proposed(stderr string) string {
+	_, text, _ := strings.Cut(stderr, "\nTry:   leno ")
+	text, _, _ = strings.Cut(text, "\n")
+	return text
+}
+
+// works fails for a command line that is itself refused as one.
+func works(t *testing.T, args []string) {
+	t.Helper()
+	if args[0] == "agent" || args[0] == "cleanup" {
+		c, ok := leaf(Commands(Meta{}), args[0])
+		if !ok {
+			t.Fatalf("no command %s", args[0])
+		}
+		if _, err := c.parse(args[1:]); err != nil {
+			t.Errorf("leno %s: %v", strings.Join(args, " "), err)
+		}
+		return
+	}
+	if got := (world{env: map[string]string{"LENO_ADDRESS": newFakeAgent(t).url}}).run(args...); got.code == exitUsage {
+		t.Errorf("leno %s: %s", strings.Join(args, " "), got.stderr)
+	}
+}
+
+// The examples of every command are command lines that work.
+func TestExamples(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for name, text := range map[string]string{"networks.hcl": "network \"blue\" {\n  ipv4 {\n    prefix = \"10.9.0.0/20\"\n  }\n}\n", "admin.token": "t"} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, factory := range Commands(Meta{Getenv: func(string) string { return "" }}) {
+		c, err := factory()
+		if err != nil {
+			t.Fatal(err)
+		}
+		list := examples(c.Help())
+		if len(list) == 0 {
+			t.Errorf("%s: no example: a line \"  $ leno %s …\" in its help", name, name)
+		}
+		for _, e := range list {
+			if !strings.HasPrefix(strings.Join(e, " ")+" ", name+" ") {
+				t.Errorf("%s: an example of another command: leno %s", name, strings.Join(e, " "))
+			}
+			works(t, e)
+		}
+	}
+}
+
+// TestHelp goes all ways to a help text.
+func TestHelp(t *testing.T) {
+	for want, ways := range map[string][]string{
+		"Usage: leno COMMAND":          {"help", "-help", "-h", "--help", "help help"},
+		"Usage: leno status [options]": {"help status", "status help", "status -help", "status --help", "status -h"},
+		"Usage: leno lease list":       {"help lease list", "lease list help", "lease list -help", "lease help list", "lease list default -h"},
+		"Usage: leno lease SUBCOMMAND": {"help lease", "lease help", "lease -help"},
+	} {
+		for _, args := range ways {
+			if got := (world{}).run(strings.Fields(args)...); got.code != exitDone || got.stderr != "" || !strings.HasPrefix(got.stdout, want) {
+				t.Errorf("%s: %+v", args, got)
+			}
+		}
+	}
+	if got := (world{}).run("help", "lese"); got.code != exitUsage || proposed(got.stderr) != "lease list" {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -94,17 +94,18 @@ func (o *dockerOpts) run(ctx context.Context) error {
 		o.format = formatTable
 	case formatTable, formatEnv, formatJSON:
 	default:
-		return usagef("-format: %q is none of %s, %s and %s", o.format, formatTable, formatEnv, formatJSON)
+		return wrongValue("format", o.format, fmt.Sprintf("-format: %q is none of %s, %s and %s", o.format, formatTable, formatEnv, formatJSON),
+			formatTable, formatEnv, formatJSON)
 	}
 	switch {
 	case len(o.networks) > 0 && len(o.files) > 0:
-		return usagef("-network and -subnet-file exclude each other")
+		return instead(withoutFlags("subnet-file"), "-network and -subnet-file exclude each other")
 	case o.format != formatTable && (o.create || len(o.networks)+len(o.files) > 1):
-		return usagef("-format=%s is about docker0, hence about one network; leave it out for the commands that make Docker networks", o.format)
+		return instead(withoutFlags("format", "write"), "-format=%s is about docker0, hence about one network; leave it out for the commands that make Docker networks", o.format)
 	case o.format == formatTable && o.to != "":
-		return usagef("-write takes -format=%s or -format=%s", formatEnv, formatJSON)
+		return instead(withFlag("format", formatEnv), "-write takes -format=%s or -format=%s", formatEnv, formatJSON)
 	case !isVariable(o.key):
-		return usagef("-key: %q is not the name of a variable", o.key)
+		return instead(withoutFlags("key"), "-key: %q is not the name of a variable", o.key)
 	}
 	engine, err := o.engine(ctx)
 	if err != nil {

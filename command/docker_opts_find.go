@@ -30,11 +30,11 @@ func (o *dockerOpts) engine(ctx context.Context) (e dockeropts.Engine, err error
 	case "nftables":
 		e.NFTables = true
 	default:
-		return e, usagef("-docker-firewall: %q is neither iptables nor nftables", o.firewall)
+		return e, wrongValue("docker-firewall", o.firewall, fmt.Sprintf("-docker-firewall: %q is neither iptables nor nftables", o.firewall), "iptables", "nftables")
 	}
 	if o.version != "" {
 		if e.Version, err = dockeropts.ParseVersion(o.version); err != nil {
-			return e, usagef("-docker-version: %s", err)
+			return e, instead(withoutFlags("docker-version"), "-docker-version: %s", err)
 		}
 	} else {
 		e.Version = installedVersion(ctx)
@@ -148,7 +148,7 @@ func (o *dockerOpts) sources(ctx context.Context) ([]subnetSource, error) {
 	case len(o.networks) == 0 && len(known) == 1:
 		return known, nil
 	case len(o.networks) == 0:
-		return nil, usagef("there are several networks, name them with -network, docker0's first: %s", strings.Join(names, ", "))
+		return nil, instead(withFlag("network", names[0]), "there are several networks, name them with -network, docker0's first: %s", strings.Join(names, ", "))
 	}
 	for _, name := range o.networks {
 		i := slices.Index(names, name)

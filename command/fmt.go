@@ -32,7 +32,11 @@ func fmtSpec(m Meta) spec {
 Formats HCL files. Of a directory, the files ending in .hcl; without PATH,
 the current directory. - formats standard input to standard output. Prints
 the names of the files that were not formatted. A file with a syntax error is
-left alone and its errors are shown.`,
+left alone and its errors are shown.
+
+  $ leno fmt /etc/leno
+  $ leno fmt -check -recursive /etc/leno
+  $ leno fmt - < leno.hcl`,
 		flags: func(fs *flag.FlagSet) {
 			fs.BoolVar(&f.check, "check", false, "change nothing; exit 1 when a file is not formatted")
 			fs.BoolVar(&f.write, "write", true, "rewrite the files; false prints the result instead")
@@ -54,7 +58,7 @@ func (f *formatter) run(args []string) error {
 		case path != "-":
 			err = f.path(path)
 		case len(args) > 1:
-			return usagef("- stands alone")
+			return instead(withArgs("-"), "- stands alone")
 		default:
 			err = f.stdin()
 		}

@@ -19,7 +19,11 @@ Lists which host has which subnet. A lease is held while its host keeps it
 alive, and lapsed after that; a lapsed lease is kept for its host for the
 time that lease.hold says, and routes to it stay.
 
-Names that do not fit 80 columns are cut; -format=json has them whole.`,
+Names that do not fit 80 columns are cut; -format=json has them whole.
+
+  $ leno lease list
+  $ leno lease list blue
+  $ leno lease list default -format=json`,
 		flags: s.flags, predict: predictNetworks(m),
 		run: func(ctx context.Context, args []string) error {
 			return s.call(ctx, onNetwork(firstArg(args), func(ctx context.Context, c *api.Client, name string) error {

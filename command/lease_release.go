@@ -16,7 +16,10 @@ func leaseReleaseSpec(m Meta) spec {
 Makes the agent give up its own lease and take its part of the network down:
 device, routes, firewall rules and subnet file. Other hosts may have the
 subnet at once. The agent stays out of the network until it is restarted or
-reloaded. Use it before a host goes away for good.`,
+reloaded. Use it before a host goes away for good.
+
+  $ leno lease release
+  $ leno lease release blue`,
 		flags: f.register, predict: predictNetworks(m),
 		run: func(ctx context.Context, args []string) error {
 			return f.call(ctx, onNetwork(firstArg(args), func(ctx context.Context, c *api.Client, name string) error {

@@ -18,7 +18,10 @@ lives, takes another subnet, and its agent goes on or exits, as its
 lease.on_lost says. It keeps SUBNET only when no other is to be had or when
 it is reserved for it. To give up this host's own lease, use release.
 
-The token must be allowed to write the lease's key in Consul.`,
+The token must be allowed to write the lease's key in Consul.
+
+  $ leno lease revoke 10.5.77.0/24
+  $ leno lease revoke blue 10.9.4.0/24 -token-file=admin.token`,
 		flags: f.register, predict: predictNetworks(m),
 		run: func(ctx context.Context, args []string) error {
 			given, subnet, err := subnetArgs(args)

@@ -13,8 +13,11 @@ func leaseShowSpec(m Meta) spec {
 	return spec{
 		name: "lease show", args: "[NETWORK] SUBNET", min: 1, max: 2,
 		synopsis: "Show one lease",
-		help:     `Shows everything a host has published in its lease on SUBNET.`,
-		flags:    s.flags, predict: predictNetworks(m),
+		help: `Shows everything a host has published in its lease on SUBNET.
+
+  $ leno lease show 10.5.34.0/24
+  $ leno lease show blue 10.9.4.0/24 -format=json`,
+		flags: s.flags, predict: predictNetworks(m),
 		run: func(ctx context.Context, args []string) error {
 			given, subnet, err := subnetArgs(args)
 			if err != nil {

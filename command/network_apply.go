@@ -28,7 +28,11 @@ that run take a change over by themselves. One that would take a subnet from a
 host, or stop packets, is refused, unless -force is given. Look first with
 plan.
 
-The token must be allowed to write the networks' keys in Consul.`,
+The token must be allowed to write the networks' keys in Consul.
+
+  $ leno network apply networks.hcl
+  $ leno network apply - < networks.hcl
+  $ leno network apply networks.hcl -force -token-file=admin.token`,
 		flags: func(fs *flag.FlagSet) {
 			s.flags(fs)
 			fs.BoolVar(&force, "force", false, "change it although hosts lose subnets or packets")

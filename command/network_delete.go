@@ -19,7 +19,10 @@ func networkDeleteSpec(m Meta) spec {
 		help: `
 Removes a network's definition and reservations from Consul. While hosts hold
 leases in it, it is refused unless -force is given; with -force every host
-takes its part of the network down.`,
+takes its part of the network down.
+
+  $ leno network delete blue
+  $ leno network delete blue -force`,
 		flags: func(fs *flag.FlagSet) {
 			f.register(fs)
 			fs.BoolVar(&force, "force", false, "delete it although hosts hold leases")

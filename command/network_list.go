@@ -15,7 +15,10 @@ func networkListSpec(m Meta) spec {
 		synopsis: "List the networks in Consul",
 		help: `
 Lists every network that is defined in Consul, the subnet this host has in
-it, and what this host is doing about it.`,
+it, and what this host is doing about it.
+
+  $ leno network list
+  $ leno network list -format=json`,
 		flags: s.flags,
 		run: func(ctx context.Context, _ []string) error {
 			return s.call(ctx, func(ctx context.Context, c *api.Client) error {

@@ -25,7 +25,10 @@ Compares the network blocks in FILE (a file or directory; - for standard
 input) with Consul and prints what differs, what would happen to each host
 that has a lease, and why apply would refuse, if it would. FILE may be the
 agent's own configuration. Changes nothing, and exits 0 whether or not
-something differs.`,
+something differs.
+
+  $ leno network plan networks.hcl
+  $ leno network plan - < networks.hcl`,
 		flags: s.flags, predict: complete.PredictFiles("*.hcl"),
 		run: func(ctx context.Context, args []string) error {
 			networks, err := readNetworks(m, args[0])

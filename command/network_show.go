@@ -22,7 +22,10 @@ func networkShowSpec(m Meta) spec {
 		help: `
 Shows the address plan and the backend as Consul has them, and this host's
 part: its subnets, device, MTU, the underlay and why it was chosen, and where
-the agent's configuration file differs from Consul.`,
+the agent's configuration file differs from Consul.
+
+  $ leno network show
+  $ leno network show blue -format=json`,
 		flags: s.flags, predict: predictNetworks(m),
 		run: func(ctx context.Context, args []string) error {
 			return s.call(ctx, onNetwork(firstArg(args), func(ctx context.Context, c *api.Client, name string) error {

@@ -18,7 +18,10 @@ func peersSpec(m Meta) spec {
 		help: `
 Lists every other host of a network, whether packets go to it from here, and
 what passed since the agent started where the backend counts it. A host
-that is left out is named with the reason.`,
+that is left out is named with the reason.
+
+  $ leno peers
+  $ leno peers blue -format=json`,
 		flags: s.flags, predict: predictNetworks(m),
 		run: func(ctx context.Context, args []string) error {
 			return s.call(ctx, onNetwork(firstArg(args), func(ctx context.Context, c *api.Client, name string) error {

@@ -14,7 +14,9 @@ func reloadSpec(m Meta) spec {
 		synopsis: "Make the agent read its configuration again",
 		help: `
 Does what SIGHUP does. When the new configuration is unusable the agent keeps
-the old one and the reason is printed here.`,
+the old one and the reason is printed here.
+
+  $ leno reload`,
 		flags: f.register,
 		run: func(ctx context.Context, _ []string) error {
 			return f.call(ctx, func(ctx context.Context, c *api.Client) error {

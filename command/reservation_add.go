@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"slices"
 
 	"github.com/lenonet/leno/api"
 )
@@ -23,7 +24,10 @@ does nothing.
 
 While another live host holds SUBNET, it is refused unless -force is given.
 With -force the subnet is kept for the named host all the same, and the
-other one has it until its lease is released or revoked.`,
+other one has it until its lease is released or revoked.
+
+  $ leno reservation add 10.5.40.0/24 -node=host-b
+  $ leno reservation add blue 10.9.4.0/24 -node=host-b -force`,
 		flags: func(fs *flag.FlagSet) {
 			f.register(fs)
 			fs.StringVar(&r.Node, "node", "", "`name` of the host")
@@ -37,7 +41,7 @@ other one has it until its lease is released or revoked.`,
 				return err
 			}
 			if (r.Node == "") == (r.NodeID == "") {
-				return usagef("exactly one of -node and -node-id is needed")
+				return instead(named, "exactly one of -node and -node-id is needed")
 			}
 			r.Subnet = subnet
 			return f.call(ctx, onNetwork(given, func(ctx context.Context, c *api.Client, name string) error {
@@ -49,4 +53,13 @@ other one has it until its lease is released or revoked.`,
 			}))
 		},
 	}
+}
+
+// named is a line that says whom a subnet is for, once.
+func named(l line) line {
+	l.flags = withoutFlag(l.flags, "node-id")
+	if !slices.ContainsFunc(l.flags, func(w string) bool { name, _, _ := flagName(w); return name == "node" }) {
+		l.flags = append(l.flags, "-node=host-b")
+	}
+	return l
 }

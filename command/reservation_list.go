@@ -13,8 +13,11 @@ func reservationListSpec(m Meta) spec {
 	return spec{
 		name: "reservation list", args: "[NETWORK]", max: 1,
 		synopsis: "List the reservations of a network",
-		help:     `Lists the subnets that are kept for one host each.`,
-		flags:    s.flags, predict: predictNetworks(m),
+		help: `Lists the subnets that are kept for one host each.
+
+  $ leno reservation list
+  $ leno reservation list blue -format=json`,
+		flags: s.flags, predict: predictNetworks(m),
 		run: func(ctx context.Context, args []string) error {
 			return s.call(ctx, onNetwork(firstArg(args), func(ctx context.Context, c *api.Client, name string) error {
 				list, err := c.Reservations(ctx, name)

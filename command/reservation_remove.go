@@ -13,7 +13,10 @@ func reservationRemoveSpec(m Meta) spec {
 		name: "reservation remove", args: "[NETWORK] SUBNET", min: 1, max: 2,
 		synopsis: "Drop a reservation",
 		help: `
-Drops the reservation of SUBNET. A lease on it stays with its host.`,
+Drops the reservation of SUBNET. A lease on it stays with its host.
+
+  $ leno reservation remove 10.5.40.0/24
+  $ leno reservation remove blue 10.9.4.0/24`,
 		flags: f.register, predict: predictNetworks(m),
 		run: func(ctx context.Context, args []string) error {
 			given, subnet, err := subnetArgs(args)

@@ -13,6 +13,7 @@ import (
 // Run runs the command that args (without the program's name) ask for and
 // returns the exit code.
 func Run(args []string, m Meta) int {
+	args = helpLast(args)
 	c := cli.NewCLI("leno", "leno "+m.Version)
 	c.Args = args
 	c.Commands = Commands(m)
@@ -20,17 +21,19 @@ func Run(args []string, m Meta) int {
 	c.HelpWriter, c.ErrorWriter = m.Stdout, m.Stderr
 
 	completing := m.Getenv("COMP_LINE") != ""
-	switch {
-	case completing || c.IsHelp() || c.IsVersion() || isAutocompletion(args):
+	switch unknown := c.Subcommand() != "" && c.Commands[c.Subcommand()] == nil; {
+	case completing:
+	case c.IsHelp() && unknown:
+		return wrongCommand(m, args, fmt.Sprintf("unknown command %q%s", c.Subcommand(), didYouMean(c.Subcommand(), topLevel(c.Commands))))
+	case c.IsHelp() || c.IsVersion() || isAutocompletion(args):
 	case len(args) == 0:
 		fmt.Fprintln(m.Stderr, help(c.Commands))
 		return exitUsage
 	case strings.HasPrefix(args[0], "-"):
-		fmt.Fprintf(m.Stderr, "Error: %s stands before the command, flags go after it\n\n%s\n", printable(args[0]), usageLine)
-		return exitUsage
+		flag := strings.TrimPrefix(shown(args[:1]), "leno ") // without its value when that is a secret
+		return wrongCommand(m, args, flag+" stands before the command, flags go after it")
 	case c.Commands[c.Subcommand()] == nil:
-		fmt.Fprintf(m.Stderr, "Error: unknown command %q%s\n\n%s\n", args[0], didYouMean(args[0], topLevel(c.Commands)), usageLine)
-		return exitUsage
+		return wrongCommand(m, args, fmt.Sprintf("unknown command %q%s", args[0], didYouMean(args[0], topLevel(c.Commands))))
 	}
 	code, err := c.Run()
 	if err != nil {
@@ -38,6 +41,21 @@ func Run(args []string, m Meta) int {
 		return exitFailed
 	}
 	return code
+}
+
+// helpLast takes the word help before a command as -help behind it.
+func helpLast(args []string) []string {
+	if len(args) == 0 || args[0] != "help" {
+		return args
+	}
+	rest := slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "help" })
+	return append(rest, "-help")
+}
+
+// wrongCommand is about a line that names no command.
+func wrongCommand(m Meta, args []string, text string) int {
+	fmt.Fprintf(m.Stderr, "Error: %s\n\nTry:   %s\n%s\n", text, shown(correct(m, args)), usageLine)
+	return exitUsage
 }
 
 // isAutocompletion says whether the shell's set-up is asked for.
@@ -85,16 +103,29 @@ func topLevel(commands map[string]cli.CommandFactory) []string {
 // didYouMean is "; did you mean X?" for the nearest of names, or "" when none is
 // near.
 func didYouMean(word string, names []string) string {
-	best, nearest := 3, ""
+	if near := nearest(word, names); near != "" {
+		return fmt.Sprintf("; did you mean %s?", printable(near))
+	}
+	return ""
+}
+
+// nearest is the name that word resembles: two typing mistakes away at most, or
+// the only one that it begins. "" for none.
+func nearest(word string, names []string) string {
+	best, near := 3, ""
+	var begun []string
 	for _, n := range names {
 		if d := levenshtein.Distance(word, n, nil); d < best && d < len(n) {
-			best, nearest = d, n
+			best, near = d, n
+		}
+		if len(word) > 1 && strings.HasPrefix(n, word) {
+			begun = append(begun, n)
 		}
 	}
-	if nearest == "" {
-		return ""
+	if len(begun) == 1 {
+		return begun[0]
 	}
-	return fmt.Sprintf("; did you mean %s?", nearest)
+	return near
 }
 
 // group is a command that only has subcommands.
@@ -107,7 +138,15 @@ type group struct {
 
 func (g *group) Synopsis() string { return g.synopsis }
 
-func (g *group) Help() string { return g.usageLine() }
+// Help has the plainest example of each subcommand.
+func (g *group) Help() string {
+	var b strings.Builder
+	b.WriteString(g.usageLine() + "\n")
+	for _, sub := range subcommands(g.commands(), g.name) {
+		b.WriteString("\n  $ " + shown(firstExample(g.commands(), g.name+" "+sub)))
+	}
+	return b.String()
+}
 
 func (g *group) usageLine() string {
 	return "Usage: leno " + g.name + " SUBCOMMAND [options] [arguments]"
@@ -115,17 +154,15 @@ func (g *group) usageLine() string {
 
 // Run is reached only when no subcommand of that name exists.
 func (g *group) Run(args []string) int {
-	var names []string
-	for name := range g.commands() {
-		if sub, ok := strings.CutPrefix(name, g.name+" "); ok {
-			names = append(names, sub)
-		}
+	if len(args) > 0 && args[0] == "help" {
+		return Run(append([]string{"help", g.name}, args[1:]...), g.meta)
 	}
-	slices.Sort(names)
+	names := subcommands(g.commands(), g.name)
 	text := "a subcommand is missing"
 	if len(args) > 0 {
 		text = fmt.Sprintf("unknown subcommand %q%s", args[0], didYouMean(args[0], names))
 	}
-	fmt.Fprintf(g.meta.Stderr, "Error: %s\n\n%s\nSubcommands: %s\n", text, g.usageLine(), strings.Join(names, ", "))
+	fmt.Fprintf(g.meta.Stderr, "Error: %s\n\nTry:   %s\n%s\nSubcommands: %s\n", text,
+		shown(correct(g.meta, append([]string{g.name}, args...))), g.usageLine(), strings.Join(names, ", "))
 	return exitUsage
 }

@@ -27,7 +27,10 @@ func statusSpec(m Meta) spec {
 		help: `
 Shows the agent, its part in every network, and each check that is not
 passing with its reason. Exits 0 when the agent is passing or has a warning
-(packets flow), and 1 when it is critical.`,
+(packets flow), and 1 when it is critical.
+
+  $ leno status
+  $ leno status -format=json`,
 		flags: s.flags,
 		run: func(ctx context.Context, _ []string) error {
 			return s.call(ctx, func(ctx context.Context, c *api.Client) error {

@@ -19,7 +19,10 @@ func validateSpec(m Meta) spec {
 Reads configuration files and directories exactly as the agent does and
 prints every error with its file, line and source line. When there is none,
 prints the networks with their effective values. Touches neither Consul nor
-an agent.`,
+an agent.
+
+  $ leno validate /etc/leno
+  $ leno validate leno.hcl blue.hcl`,
 		flags: files.register, predict: complete.PredictOr(complete.PredictFiles("*.hcl"), complete.PredictFiles("*.json")),
 		run: func(_ context.Context, args []string) error {
 			sources := append(files.sources, args...)

@@ -24,8 +24,11 @@ func versionSpec(m Meta) spec {
 	return spec{
 		name:     "version",
 		synopsis: "Print the version",
-		help:     `Prints the version of this program and how it was built.`,
-		flags:    f.register,
+		help: `Prints the version of this program and how it was built.
+
+  $ leno version
+  $ leno version -format=json`,
+		flags: f.register,
 		run: func(context.Context, []string) error {
 			out := version(m)
 			s := session{meta: m, format: *f}

@@ -1,0 +1,331 @@
+package command
+
+import (
+	"errors"
+	"flag"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/cli"
+	"github.com/posener/complete"
+)
+
+// line is a command line behind the command's name, flags apart from arguments.
+type line struct{ flags, args []string }
+
+// fix turns a command line that was refused into the one next to it.
+type fix func(line) line
+
+// withFlag says -name=value instead of what was said of the flag.
+func withFlag(name, value string) fix {
+	return func(l line) line {
+		at := slices.IndexFunc(l.flags, func(w string) bool { n, _, _ := flagName(w); return n == name })
+		l.flags = withoutFlag(l.flags, name)
+		l.flags = slices.Insert(l.flags, max(at, 0), "-"+name+"="+value)
+		return l
+	}
+}
+
+// withArgs has other arguments.
+func withArgs(args ...string) fix {
+	return func(l line) line {
+		l.args = args
+		return l
+	}
+}
+
+// withoutFlags leaves flags out.
+func withoutFlags(names ...string) fix {
+	return func(l line) line {
+		for _, name := range names {
+			l.flags = withoutFlag(l.flags, name)
+		}
+		return l
+	}
+}
+
+// wrongValue is about a flag whose value is none of a few: the nearest of them is
+// meant, else the first.
+func wrongValue(name, value, text string, of ...string) error {
+	near := nearest(strings.ToLower(value), of)
+	if near == "" {
+		near = of[0]
+	} else {
+		text += didYouMean(strings.ToLower(value), of)
+	}
+	return instead(withFlag(name, near), "%s", text)
+}
+
+// flagName is the name in "-name", "--name" and "-name=value", "" for what is no
+// flag.
+func flagName(word string) (name, value string, hasValue bool) {
+	trimmed := strings.TrimPrefix(strings.TrimPrefix(word, "-"), "-")
+	if trimmed == word || trimmed == "" {
+		return "", "", false
+	}
+	return strings.Cut(trimmed, "=")
+}
+
+// withoutFlag is the words without a flag and its value.
+func withoutFlag(words []string, name string) []string {
+	var out []string
+	for i := 0; i < len(words); i++ {
+		word, _, hasValue := flagName(words[i])
+		switch {
+		case word != name:
+			out = append(out, words[i])
+		case !hasValue && i+1 < len(words) && !strings.HasPrefix(words[i+1], "-"):
+			i++
+		}
+	}
+	return out
+}
+
+// secretFlags are those whose values are never shown.
+var secretFlags = []string{"token", "consul-token"}
+
+// shown is a command line as a shell takes it, without secrets.
+func shown(words []string) string {
+	out := []string{"leno"}
+	for i := 0; i < len(words); i++ {
+		name, _, hasValue := flagName(words[i])
+		if slices.Contains(secretFlags, name) {
+			if !hasValue {
+				i++
+			}
+			out = append(out, "-"+name+"=TOKEN")
+			continue
+		}
+		out = append(out, quoted(words[i]))
+	}
+	return strings.Join(out, " ")
+}
+
+// quoted is a word as a shell takes it.
+func quoted(word string) string {
+	if word != "" && strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_=./:,@%+[]") == "" {
+		return word
+	}
+	return "'" + strings.ReplaceAll(printable(word), "'", `'\''`) + "'"
+}
+
+// correct is the command line nearest to words that parses: mistyped commands,
+// flags and values are replaced by what they resemble, surplus ones are dropped,
+// and what is missing is taken from the first example of the command.
+func correct(m Meta, words []string) []string {
+	commands := Commands(m)
+	for range 8 { // one mistake a round
+		name, rest := resolve(commands, words)
+		if name == "" {
+			return []string{"-help"}
+		}
+		c, ok := leaf(commands, name)
+		if !ok {
+			return firstExample(commands, name)
+		}
+		_, err := c.parse(rest)
+		if err == nil {
+			err = c.checkFormat()
+		}
+		var usage *usageError
+		if !errors.As(err, &usage) {
+			return append(strings.Fields(name), rest...)
+		}
+		next := c.mended(usage, rest)
+		if next == nil || slices.Equal(next, rest) {
+			return firstExample(commands, name)
+		}
+		words = append(strings.Fields(name), next...)
+	}
+	return []string{"-help"}
+}
+
+// checkFormat is about a -format that the command does not have.
+func (c *command) checkFormat() error {
+	f := c.flags.Lookup("format")
+	if f == nil || f.Value.String() == "" {
+		return nil
+	}
+	of := c.AutocompleteFlags()["-format"].Predict(complete.Args{})
+	if slices.Contains(of, f.Value.String()) {
+		return nil
+	}
+	return wrongValue("format", f.Value.String(), "-format", of...)
+}
+
+// mended applies what an error says would help; nil for nothing.
+func (c *command) mended(err *usageError, words []string) []string {
+	switch {
+	case err.words != nil:
+		return err.words
+	case err.fix != nil:
+		l := err.fix(c.split(words))
+		return append(slices.Clone(l.args), l.flags...)
+	}
+	return nil
+}
+
+// split tells flags from arguments, as parse does.
+func (c *command) split(words []string) line {
+	var l line
+	for i := 0; i < len(words); i++ {
+		name, _, hasValue := flagName(words[i])
+		f := c.flags.Lookup(name)
+		switch {
+		case words[i] == "--":
+			l.args = append(l.args, words[i+1:]...)
+			return l
+		case name == "":
+			l.args = append(l.args, words[i])
+		case f != nil && !hasValue && !isBool(f) && i+1 < len(words):
+			l.flags = append(l.flags, words[i], words[i+1])
+			i++
+		default:
+			l.flags = append(l.flags, words[i])
+		}
+	}
+	return l
+}
+
+// resolve finds the command that words begin with, or the one nearest to it, and
+// what follows; "" when nothing is near.
+func resolve(commands map[string]cli.CommandFactory, words []string) (name string, rest []string) {
+	// Flags stand behind the command.
+	var early []string
+	for len(words) > 0 && strings.HasPrefix(words[0], "-") {
+		early, words = append(early, words[0]), words[1:]
+	}
+	words = append(slices.Clone(words), early...)
+	if len(words) == 0 {
+		return "", nil
+	}
+	first := words[0]
+	if commands[first] == nil {
+		first = nearest(first, topLevel(commands))
+	}
+	if first == "" {
+		// The words of a subcommand the wrong way round: list lease.
+		if len(words) > 1 {
+			if group := exactOrNearest(words[1], topLevel(commands)); isGroup(commands, group) {
+				if sub := exactOrNearest(words[0], subcommands(commands, group)); sub != "" {
+					return group + " " + sub, words[2:]
+				}
+			}
+		}
+		return "", nil
+	}
+	if !isGroup(commands, first) {
+		return first, words[1:]
+	}
+	if len(words) == 1 {
+		return first, nil
+	}
+	if sub := exactOrNearest(words[1], subcommands(commands, first)); sub != "" {
+		return first + " " + sub, words[2:]
+	}
+	return first, words[1:]
+}
+
+func exactOrNearest(word string, names []string) string {
+	if slices.Contains(names, word) {
+		return word
+	}
+	return nearest(word, names)
+}
+
+func isGroup(commands map[string]cli.CommandFactory, name string) bool {
+	return name != "" && len(subcommands(commands, name)) > 0
+}
+
+// subcommands are those of a group, sorted.
+func subcommands(commands map[string]cli.CommandFactory, group string) []string {
+	var names []string
+	for name := range commands {
+		if sub, ok := strings.CutPrefix(name, group+" "); ok {
+			names = append(names, sub)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// leaf is a new command of that name, false for a group.
+func leaf(commands map[string]cli.CommandFactory, name string) (*command, bool) {
+	if commands[name] == nil {
+		return nil, false
+	}
+	c, err := commands[name]()
+	if err != nil {
+		return nil, false
+	}
+	out, ok := c.(*command)
+	return out, ok
+}
+
+// firstExample is the first command line that the help of a command shows.
+func firstExample(commands map[string]cli.CommandFactory, name string) []string {
+	if c, err := commands[name](); err == nil {
+		for _, e := range examples(c.Help()) {
+			return e
+		}
+	}
+	return append(strings.Fields(name), "-help")
+}
+
+// examples are the command lines of leno in a help text: lines that begin with
+// "$ leno ". What stands behind two spaces or is the shell's is not of the command.
+func examples(help string) [][]string {
+	var out [][]string
+	for text := range strings.Lines(help) {
+		_, text, ok := strings.Cut(strings.TrimSpace(text), "$ leno ")
+		if !ok {
+			continue
+		}
+		for _, end := range []string{"  ", " | ", " > ", " < ", " && "} {
+			text, _, _ = strings.Cut(text, end)
+		}
+		out = append(out, strings.Fields(text))
+	}
+	return out
+}
+
+// unknownFlag is about a flag that the command does not have.
+func (c *command) unknownFlag(words []string, name string) *usageError {
+	var names []string
+	c.flags.VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
+	near := nearest(name, names)
+	hint := ""
+	if near != "" {
+		hint = "; did you mean -" + near + "?"
+	}
+	i := slices.IndexFunc(words, func(w string) bool { n, _, _ := flagName(w); return n == name })
+	if i < 0 {
+		return &usageError{text: "unknown flag -" + name + hint}
+	}
+	_, value, hasValue := flagName(words[i])
+	mended := slices.Clone(words)
+	switch {
+	case near != "" && hasValue:
+		mended[i] = "-" + near + "=" + value
+	case near != "":
+		mended[i] = "-" + near
+	case slices.Contains(c.argNames(), strings.ToUpper(name)): // an argument given as a flag
+		hint = "; " + strings.ToUpper(name) + " is an argument, not a flag"
+		mended = slices.Delete(mended, i, i+1)
+		if hasValue {
+			mended = slices.Insert(mended, 0, value)
+		}
+	default:
+		mended = slices.Delete(mended, i, i+1)
+	}
+	return &usageError{text: "unknown flag -" + name + hint, words: mended}
+}
+
+// argNames are the names of the arguments: NETWORK, SUBNET.
+func (c *command) argNames() []string {
+	var names []string
+	for word := range strings.FieldsSeq(c.spec.args) {
+		names = append(names, strings.TrimSuffix(strings.Trim(word, "[]"), "..."))
+	}
+	return names
+}
