@@ -352,6 +352,17 @@ func (a *Agent) runner(name string) (*runner, bool) {
 	return run.runner, true
 }
 
+// inMemory is the store of -dev.
+const inMemory = "memory"
+
+// answers is the reason of a store's check that is well.
+func answers(name string) string {
+	if name == inMemory {
+		return "not needed: leases are kept in this process (-dev)"
+	}
+	return name + " answers"
+}
+
 // watchNetworks keeps the set of all networks. An answer that is not certain
 // leaves it as it is.
 func (a *Agent) watchNetworks(ctx context.Context) error {
@@ -363,7 +374,7 @@ func (a *Agent) watchNetworks(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err != nil {
-			if a.env.health.set("", checkRegistry, api.Warning, fmt.Sprintf("%s: %v", a.o.RegistryName, err)) {
+			if a.env.health.set("", checkConsul, api.Warning, fmt.Sprintf("%s: %v", a.o.RegistryName, err)) {
 				a.log.Warn("registry cannot be read, packets keep flowing", "registry", a.o.RegistryName, "error", err)
 			}
 			index = 0 // the answer after an outage must not wait for a change
@@ -373,7 +384,7 @@ func (a *Agent) watchNetworks(ctx context.Context) error {
 			continue
 		}
 		index = next
-		if a.env.health.set("", checkRegistry, api.Passing, a.o.RegistryName+" answers") {
+		if a.env.health.set("", checkConsul, api.Passing, answers(a.o.RegistryName)) {
 			a.log.Info("registry answers", "registry", a.o.RegistryName)
 		}
 		a.env.networks.set(networkSet{set, next})

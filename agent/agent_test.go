@@ -105,7 +105,7 @@ func TestAgentKeepsPeersWhileTheStoreIsAway(t *testing.T) {
 		a.registry.set(fmt.Errorf("no luck: %w", failure))
 		a.check(checkLease, api.Warning, "not renewed since", "no luck")
 		a.check(checkSnapshot, api.Warning, "peers keep their routes")
-		a.check(checkRegistry, api.Warning, "no luck")
+		a.check(checkConsul, api.Warning, "no luck")
 		status, health := a.health()
 		if status != http.StatusTooManyRequests || !health.Ready {
 			t.Errorf("healthz %d, ready %t", status, health.Ready)
@@ -113,7 +113,7 @@ func TestAgentKeepsPeersWhileTheStoreIsAway(t *testing.T) {
 		a.registry.set(nil)
 		a.check(checkLease, api.Passing)
 		a.check(checkSnapshot, api.Passing)
-		a.check(checkRegistry, api.Passing)
+		a.check(checkConsul, api.Passing)
 	}
 	a.applies(want)
 	for _, state := range a.recorder.all() {

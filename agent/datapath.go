@@ -3,12 +3,9 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"reflect"
 	"time"
 
-	"github.com/lenonet/leno/agent/advice"
-	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 )
@@ -142,10 +139,7 @@ func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.L
 	if ctx.Err() != nil {
 		return report, ctx.Err()
 	}
-	if n.Backend.Type != "alloc" { // which has no datapath, so nothing to forward
-		report.Healed = append(report.Healed, r.forwarding(n, s)...)
-	}
-	r.healed(report.Healed)
+	r.checkDatapath(n, s, &report, err)
 	r.show(func(v *view) {
 		v.report, v.local.Peers, v.local.Notes = report, report.Peers, report.Notes
 		if err == nil {
@@ -153,7 +147,6 @@ func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.L
 		}
 	})
 	if err != nil {
-		r.failing(checkDatapath, api.Critical, advice.Datapath, err)
 		if stood {
 			// It may be that only the containers of a subnet this host had before are
 			// in the way, and they go once the file names the one it has.
@@ -162,34 +155,13 @@ func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.L
 		}
 		return report, err
 	}
-	r.mended(checkDatapath)
 	if report.Writes > 0 && wanted {
 		r.log.Info("datapath applied", "peers", report.Peers, "writes", report.Writes, "took", time.Since(started).Round(time.Microsecond))
 	}
-	r.checkPeers(report)
 	usable, err := r.serve(ctx, n, lease, s)
 	if usable {
 		r.env.health.ready(r.local.Name, true)
 		r.state("running")
 	}
 	return report, err
-}
-
-// checkPeers says what was left out, and who is in the way.
-func (r *runner) checkPeers(report backend.Report) {
-	status, reason := api.Passing, fmt.Sprintf("%d peers in place", report.Peers)
-	skipped := len(report.Skipped) > 0
-	if skipped {
-		first := report.Skipped[0]
-		status = api.Warning
-		reason = fmt.Sprintf("%d peers in place, %d skipped, the first %q: %s", report.Peers, len(report.Skipped), first.Node, first.Reason)
-	}
-	if quarrels := r.drift.quarrels(); quarrels != "" {
-		status, reason = api.Warning, reason+"; is being changed by somebody else again and again: "+quarrels
-	}
-	if r.env.health.set(r.local.Name, checkDatapath, status, reason) && skipped && r.shown().placed {
-		for _, skip := range report.Skipped {
-			r.log.Warn("peer skipped", "peer", skip.Node, "error", skip.Reason)
-		}
-	}
 }

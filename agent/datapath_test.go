@@ -369,16 +369,16 @@ func TestHealingSlowsDown(t *testing.T) {
 	wantGrowing(t, "healing applies", 2*localFirst-50*time.Millisecond, func() []time.Time { return a.recorder.tries()[began:] })
 	a.recorder.setReport(backend.Report{})
 	a.recorder.hook(nil)
-	a.check(checkDatapath, api.Passing)
+	a.check(checkRoutes, api.Passing)
 }
 
 func TestSkippedPeersAreAWarning(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	r := h.part()
 	r.checkPeers(backend.Report{Peers: 3, Skipped: []backend.Skip{{Node: "b", Reason: "no key"}}})
-	h.check(checkDatapath, api.Warning, "3 peers", "1 skipped", `"b"`, "no key")
+	h.check(checkRoutes, api.Warning, "3 peers", "1 skipped", `"b"`, "no key")
 	r.checkPeers(backend.Report{Peers: 4})
-	h.check(checkDatapath, api.Passing, "4 peers")
+	h.check(checkRoutes, api.Passing, "4 peers")
 }
 
 // TestUnderlayDown keeps where the host stands while the interface is down,

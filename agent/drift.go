@@ -84,11 +84,12 @@ func (d *drift) settle(now time.Time) (over []string) {
 	return over
 }
 
-// quarrels says what is being changed again and again, "" for nothing.
-func (d *drift) quarrels() string {
+// quarrels says what is being changed again and again, of some parts or of all, ""
+// for nothing.
+func (d *drift) quarrels(of ...backend.Part) string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(d.faults)) {
-		if f := d.faults[name]; f.quarrel {
+		if f := d.faults[name]; f.quarrel && (len(of) == 0 || slices.Contains(of, f.last.Part)) {
 			out = append(out, f.line)
 		}
 	}

@@ -85,10 +85,10 @@ func TestQuarrel(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
 	r := mustRunner(t, a)
-	a.recorder.setReport(backend.Report{Writes: 1, Healed: []backend.Repair{{Fault: "device had another MTU", Detail: "1400 instead of 1450"}}})
+	a.recorder.setReport(backend.Report{Writes: 1, Healed: []backend.Repair{{Part: backend.Device, Fault: "device had another MTU", Detail: "1400 instead of 1450"}}})
 	a.recorder.hook(func(backend.State) { a.kick() })
 	a.kick()
-	a.check(checkDatapath, api.Warning, "is being changed by somebody else again and again", "device had another MTU: 1400 instead of 1450 (", "healed each time")
+	a.check(checkDevice, api.Warning, "is being changed by somebody else again and again", "device had another MTU: 1400 instead of 1450 (", "healed each time")
 	tries := a.recorder.tries()
 	a.more("applies", len(tries)+1, func() int { return len(a.recorder.tries()) })
 	tries = a.recorder.tries()
@@ -109,7 +109,7 @@ func TestQuarrel(t *testing.T) {
 		t.Errorf("two minutes later: %s", q)
 	}
 	r.checkPeers(backend.Report{Peers: 3})
-	a.check(checkDatapath, api.Passing, "3 peers")
+	a.check(checkRoutes, api.Passing, "3 peers")
 }
 
 func TestCalmer(t *testing.T) {
@@ -164,8 +164,9 @@ func TestForwardingInHealth(t *testing.T) {
 		{"no rights", true, Forwarding{}, errors.New("read-only file system"), api.Warning, []string{"read-only"}, "[]"},
 	} {
 		r.local.Forward, found, fails = tt.forward, tt.found, tt.fails
-		if healed := fmt.Sprint(r.forwarding(n, s)); healed != tt.healed {
-			t.Errorf("%s: healed %s, want %s", tt.name, healed, tt.healed)
+		var report backend.Report
+		if r.checkDatapath(n, s, &report, nil); fmt.Sprint(report.Healed) != tt.healed {
+			t.Errorf("%s: healed %s, want %s", tt.name, report.Healed, tt.healed)
 		}
 		h.check(checkForwarding, tt.status, tt.words...)
 	}

@@ -50,7 +50,7 @@ type recording struct {
 func newRecorder() *recorder { return &recorder{} }
 
 func (r *recorder) kind(name string) backend.Type {
-	return backend.Type{Name: name, Threads: r.threads,
+	return backend.Type{Name: name, Threads: r.threads, Device: true,
 		Normalize: func(o json.RawMessage) (json.RawMessage, error) { return o, nil },
 		New: func(c backend.Config) (backend.Backend, error) {
 			r.mu.Lock()

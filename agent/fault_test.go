@@ -86,17 +86,17 @@ func TestFaultsOfAnApply(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	a.recorder.setFail(fmt.Errorf("create link: %w", unix.EPERM))
 	a.start()
-	a.check(checkDatapath, api.Critical, "create link", "CAP_NET_ADMIN")
+	a.check(checkDevice, api.Critical, "create link", "CAP_NET_ADMIN")
 	a.more("attempts", 2, func() int { return len(a.recorder.tries()) })
 	a.wall.setErr(fmt.Errorf("write rules: %w", unix.EPERM))
 	a.recorder.setFail(nil)
 	a.check(checkFirewall, api.Critical, "write rules", "CAP_NET_RAW")
-	a.check(checkDatapath, api.Passing)
+	a.check(checkDevice, api.Passing)
 	a.more("attempts", len(a.wall.names())+1, func() int { return len(a.wall.names()) })
 	a.wall.setErr(nil)
 	a.ready()
 	a.check(checkFirewall, api.Passing)
-	for _, check := range []string{checkDatapath, checkFirewall} {
+	for _, check := range []string{checkDevice, checkFirewall} {
 		if begun, over := a.begun(check), a.over(check); begun != 1 || over != 1 {
 			t.Errorf("%s: %d lines of its beginning, %d of its end", check, begun, over)
 		}

@@ -116,7 +116,7 @@ func TestFirewallUntouchedAfterReboot(t *testing.T) {
 	a.start()
 	a.check(checkNetwork, api.Critical)
 	a.disturbs()
-	a.check(checkRegistry, api.Warning)
+	a.check(checkConsul, api.Warning)
 	if got := a.wall.looks(); got != looks {
 		t.Errorf("%d looks", got-looks)
 	}

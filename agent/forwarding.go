@@ -18,11 +18,14 @@ type Forwarding struct {
 	Advertised []string // interfaces for whose sake they stay off
 }
 
-// forwarding says whether the kernel forwards the packets of this host's
-// subnets, and switches that on where this host's block asks. It returns what
+// forwardingPart is what drift calls the switches: no backend's.
+const forwardingPart backend.Part = "forwarding"
+
+// forwarding says what keeps the kernel from forwarding the packets of this host's
+// subnets, and switches that on where this host's block asks. It also returns what
 // somebody had switched off.
-func (r *runner) forwarding(n registry.Network, s backend.State) (healed []backend.Repair) {
-	var set, wrong []string
+func (r *runner) forwarding(n registry.Network, s backend.State) (wrong []string, healed []backend.Repair) {
+	var set []string
 	r.env.switching.Lock()
 	defer r.env.switching.Unlock()
 	links := backend.Arrivals(r.local.Name, n.Backend.Type, n.Backend.Object, s.Underlay.Interface)
@@ -39,17 +42,21 @@ func (r *runner) forwarding(n registry.Network, s backend.State) (healed []backe
 	}
 	switch {
 	case len(set) > 0 && r.forwards:
-		healed = []backend.Repair{{Fault: "forwarding was off", Detail: strings.Join(set, ", ")}}
+		healed = []backend.Repair{{Part: forwardingPart, Fault: "forwarding was off", Detail: strings.Join(set, ", ")}}
 	case len(set) > 0:
 		r.log.Info("forwarding switched on", "sysctl", strings.Join(set, ", "))
 	}
 	r.forwards = len(wrong) == 0
-	if r.forwards {
-		r.check(checkForwarding, api.Passing, "the kernel forwards packets")
+	return wrong, healed
+}
+
+// checkForwarding writes the check of what forwarding said.
+func (r *runner) checkForwarding(wrong []string) {
+	if len(wrong) == 0 {
+		r.checkUndisturbed(checkForwarding, forwardingPart, "the kernel forwards packets")
 	} else if reason := strings.Join(wrong, "; "); r.env.health.set(r.local.Name, checkForwarding, api.Warning, reason) {
 		r.log.Warn("the kernel does not forward packets", "error", reason)
 	}
-	return healed
 }
 
 // wrong is what does not work and what to do about it, "" when all is on.

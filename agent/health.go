@@ -10,7 +10,7 @@ import (
 
 // The named checks. Every one stands for something that can be wrong alone.
 const (
-	checkRegistry     = "registry"      // the store answers (of the agent)
+	checkConsul       = "consul"        // the store answers
 	checkNode         = "node"          // this host has a name (of the agent)
 	checkFirewall     = "firewall"      // rules are in place
 	checkNetwork      = "network"       // the definition is there and usable
@@ -19,7 +19,8 @@ const (
 	checkConflict     = "conflict"      // nobody else has our name, address or subnet
 	checkSnapshot     = "snapshot"      // leases of all hosts are known and fresh
 	checkRecords      = "records"       // every record could be used
-	checkDatapath     = "datapath"      // the last Apply succeeded
+	checkDevice       = "device"        // the network's device is there and as wanted
+	checkRoutes       = "routes"        // routes, neighbours and forwarding entries lead to every peer
 	checkForeignRules = "foreign_rules" // no rule of another program is in the way
 	checkForwarding   = "forwarding"    // the kernel forwards packets
 	checkSubnetFile   = "subnet_file"   // written

@@ -40,12 +40,12 @@ func TestHealthReport(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	h.set("n", checkLease, api.Warning, "not renewed")
-	h.set("", checkRegistry, api.Passing, "answers")
+	h.set("", checkConsul, api.Passing, "answers")
 	r, _ = h.report()
 	if r.Status != api.Warning || r.Networks[0].Status != api.Warning || !r.Networks[0].Checks[0].Since.Equal(now) {
 		t.Errorf("%+v", r)
 	}
-	h.set("m", checkDatapath, api.Critical, "broken")
+	h.set("m", checkRoutes, api.Critical, "broken")
 	if r, _ = h.report(); r.Status != api.Critical || r.Ready {
 		t.Errorf("%+v", r)
 	}

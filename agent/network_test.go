@@ -98,13 +98,13 @@ func TestAgentRetriesAFailingDatapath(t *testing.T) {
 	a := newHost(t, store, "a")
 	a.recorder.setFail(errors.New("no such device"))
 	a.start()
-	a.check(checkDatapath, api.Critical, "no such device")
+	a.check(checkDevice, api.Critical, "no such device")
 	if _, err := os.Stat(a.config.Networks[0].SubnetFile); err == nil {
 		t.Error("the subnet file was written before the datapath stood")
 	}
 	a.recorder.setFail(nil)
 	a.ready()
-	a.check(checkDatapath, api.Passing)
+	a.check(checkDevice, api.Passing)
 }
 
 func TestNetworkDeletedAndDefinedAgain(t *testing.T) {

@@ -95,7 +95,7 @@ func manyAgents(t *testing.T, failure error, lasts time.Duration) {
 		n := 0
 		for _, h := range hosts {
 			if report, _ := h.agent.env.health.report(); report.Ready && report.Networks[0].Status == api.Passing &&
-				report.Checks[0].Name == checkRegistry && report.Checks[0].Status == api.Passing {
+				report.Checks[0].Name == checkConsul && report.Checks[0].Status == api.Passing {
 				n++
 			}
 		}

@@ -36,7 +36,7 @@ func Backends() map[string]backend.Type {
 func registries() map[string]func(config.Config, hclog.Logger) (registry.Registry, error) {
 	return map[string]func(config.Config, hclog.Logger) (registry.Registry, error){
 		"consul": openConsul,
-		"memory": func(config.Config, hclog.Logger) (registry.Registry, error) { return memory.New().Client(), nil },
+		inMemory: func(config.Config, hclog.Logger) (registry.Registry, error) { return memory.New().Client(), nil },
 	}
 }
 
@@ -44,7 +44,7 @@ func registries() map[string]func(config.Config, hclog.Logger) (registry.Registr
 func openRegistry(c config.Config, log hclog.Logger) (registry.Registry, string, error) {
 	kind, name := "consul", "consul"
 	if c.Dev {
-		kind, name = "memory", "memory"
+		kind, name = inMemory, inMemory
 	} else if c.Consul.Address != "" {
 		name = "consul at " + c.Consul.Address
 	}

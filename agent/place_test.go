@@ -78,7 +78,7 @@ func TestUnderlayGoneAndBackWhileTheDatapathFails(t *testing.T) {
 	a.recorder.setFail(errors.New("no such device"))
 	a.move(nil, errors.New("no route"))
 	a.kick()
-	a.check(checkDatapath, api.Critical, "no such device")
+	a.check(checkDevice, api.Critical, "no such device")
 	began, seen := time.Now(), 0
 	for range 9 {
 		a.kick()
@@ -88,7 +88,7 @@ func TestUnderlayGoneAndBackWhileTheDatapathFails(t *testing.T) {
 	a.move(addrs, nil)
 	a.kick()
 	a.check(checkUnderlay, api.Passing, "eth0")
-	a.check(checkDatapath, api.Passing)
+	a.check(checkDevice, api.Passing)
 	if took := time.Since(began); took > 8*time.Second {
 		t.Errorf("took %s", took)
 	}

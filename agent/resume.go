@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -287,17 +286,11 @@ func (r *runner) keepOn(ctx context.Context, n registry.Network, s *backend.Stat
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}
-	if n.Backend.Type != "alloc" {
-		report.Healed = append(report.Healed, r.forwarding(n, *s)...)
-	}
+	r.checkDatapath(n, *s, &report, err)
 	r.show(func(v *view) { v.report, v.local.Peers, v.local.Notes = report, report.Peers, report.Notes })
 	if err != nil {
-		r.failing(checkDatapath, api.Critical, advice.Datapath, err)
 		return false, err
 	}
-	r.mended(checkDatapath)
-	r.healed(report.Healed)
-	r.checkPeers(report)
 	return len(report.Healed) > 0, nil
 }
 

@@ -169,7 +169,7 @@ func TestResumeWhileTheStoreIsAway(t *testing.T) {
 			a.more("applies", tries, func() int { return len(a.recorder.tries()) })
 			a.applies(applied)
 			a.check(checkLease, api.Warning, subnet.String(), "carried on")
-			a.check(checkDatapath, api.Passing, "1 peers in place")
+			a.check(checkRoutes, api.Passing, "1 peers in place")
 			a.check(checkForwarding, api.Passing)
 			if !tt.hangs && !tt.nameless {
 				a.check(checkNetwork, api.Warning, "waiting for")
@@ -403,9 +403,9 @@ func TestRefusedAfterResume(t *testing.T) {
 			a.start()
 			a.more("claims", asked, func() int { return a.registry.count("own Acquire") })
 			a.check(checkLease, tt.status, "waiting for a lease")
-			a.check(checkDatapath, api.Critical, "no such device")
+			a.check(checkDevice, api.Critical, "no such device")
 			a.recorder.setFail(nil)
-			a.check(checkDatapath, api.Passing)
+			a.check(checkDevice, api.Passing)
 			a.applies(applied)
 			a.follows("192.0.2.7")
 			if code, _ := a.health(); code != tt.code {

@@ -266,7 +266,7 @@ func TestSubnetFileFollowsALostSubnet(t *testing.T) {
 		}
 		return nil
 	})
-	a.check(checkDatapath, api.Critical, "in the way")
+	a.check(checkDevice, api.Critical, "in the way")
 }
 
 // closing counts how often idle connections to the store were dropped.

@@ -89,7 +89,7 @@ func TestAnnounce(t *testing.T) {
 	}
 	a.recorder.setFail(errors.New("no such device"))
 	a.kick()
-	verdict(api.Critical, "n datapath: no such device")
+	verdict(api.Critical, "n device: no such device")
 }
 
 // TestAnnouncedAnew: when the store was set back, so was its catalogue, though
@@ -173,9 +173,9 @@ func TestVerdict(t *testing.T) {
 	if v := verdict(first(h.report())); v.Status != api.Passing || v.Output != "all checks are passing" {
 		t.Errorf("%+v", v)
 	}
-	h.set("", checkRegistry, api.Warning, "away")
-	h.set("n", checkDatapath, api.Critical, "broken")
-	if v := verdict(first(h.report())); v.Status != api.Critical || v.Output != "registry: away\nn datapath: broken" {
+	h.set("", checkConsul, api.Warning, "away")
+	h.set("n", checkRoutes, api.Critical, "broken")
+	if v := verdict(first(h.report())); v.Status != api.Critical || v.Output != "consul: away\nn routes: broken" {
 		t.Errorf("%+v", v)
 	}
 }
@@ -218,7 +218,7 @@ func TestSystemd(t *testing.T) {
 	a.kick()
 	until("no such device")
 	a.recorder.setFail(nil)
-	a.check(checkDatapath, api.Passing)
+	a.check(checkRoutes, api.Passing)
 	a.end()
 	until("STOPPING=1")
 	if ready() != 1 {

@@ -35,6 +35,9 @@ type Type struct {
 	// every host keeps its subnets, loses no packet.
 	Interrupts map[string]string
 
+	// Device says that the backend keeps a device of the network's name.
+	Device bool
+
 	// OwnFamily says that a host needs an underlay address of the family of
 	// each pool, because packets are not wrapped.
 	OwnFamily bool
@@ -140,6 +143,7 @@ type Report struct {
 
 // Repair is one thing that somebody else had changed.
 type Repair struct {
+	Part   Part
 	Fault  string // what was wrong, in the same words each time: "device was down"
 	Detail string // which and how, for people; "" when the fault says it all
 }
@@ -171,8 +175,8 @@ type Backend interface {
 	// kernel has, puts what is missing or different, then deletes what is this
 	// network's and unwanted. Repeating it changes nothing, and it heals what
 	// somebody else changed. The zero State removes everything. It goes on
-	// past single failures and joins them; a peer it cannot use is skipped,
-	// named in the report, and no error. On an interrupted or failed listing it
+	// past single failures and joins them, each with the part it is About; a peer
+	// it cannot use is skipped, named in the report, and no error. On an interrupted or failed listing it
 	// deletes nothing of that kind.
 	Apply(ctx context.Context, s State) (Report, error)
 

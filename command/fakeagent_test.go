@@ -44,7 +44,7 @@ func newFakeAgent(t *testing.T) *fakeAgent {
 	t.Helper()
 	f := &fakeAgent{
 		health: api.Health{Status: api.Passing, Ready: true,
-			Checks:   []api.Check{{Name: "registry", Status: api.Passing, Since: now.Add(-time.Hour)}},
+			Checks:   []api.Check{{Name: "consul", Status: api.Passing, Since: now.Add(-time.Hour)}},
 			Networks: []api.NetworkHealth{{Network: "default", Status: api.Passing, Ready: true, Checks: []api.Check{}}}},
 		networks: []api.Network{
 			{Name: "blue", ModifyIndex: 31, Backend: json.RawMessage(`{"type":"alloc"}`),

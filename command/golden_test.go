@@ -205,7 +205,7 @@ func TestTranscripts(t *testing.T) {
 		{name: "status json", args: "status -format=json"},
 		{name: "status warning", args: "status", set: func(f *fakeAgent) {
 			f.health.Status = api.Warning
-			f.health.Checks[0] = api.Check{Name: "registry", Status: api.Warning, Since: now.Add(-200 * time.Second),
+			f.health.Checks[0] = api.Check{Name: "consul", Status: api.Warning, Since: now.Add(-200 * time.Second),
 				Reason: "consul at 127.0.0.1:8500 does not answer: connect: connection refused; packets flow, nothing changes until it is back"}
 		}},
 		{name: "status critical", args: "status", set: func(f *fakeAgent) {

@@ -128,9 +128,9 @@ func TestRights(t *testing.T) {
 		words        []string
 		enough       confinement
 	}{
-		{"`vxlan`, `host-gw`", `backend "vxlan" {}`, nil, unit.only(), "datapath", api.Critical, []string{"not permitted", "CAP_NET_ADMIN"}, unit.only("net_admin")},
-		{"`vxlan`, `host-gw`", `backend "host-gw" {}`, nil, unit.only(), "datapath", api.Critical, []string{"not permitted", "CAP_NET_ADMIN"}, unit.only("net_admin")},
-		{"`udp`", `backend "udp" {}`, nil, unit.only(), "datapath", api.Critical, []string{"not permitted", "CAP_NET_ADMIN"}, unit.only("net_admin")},
+		{"`vxlan`, `host-gw`", `backend "vxlan" {}`, nil, unit.only(), "device", api.Critical, []string{"not permitted", "CAP_NET_ADMIN"}, unit.only("net_admin")},
+		{"`vxlan`, `host-gw`", `backend "host-gw" {}`, nil, unit.only(), "routes", api.Critical, []string{"not permitted", "CAP_NET_ADMIN"}, unit.only("net_admin")},
+		{"`udp`", `backend "udp" {}`, nil, unit.only(), "device", api.Critical, []string{"not permitted", "CAP_NET_ADMIN"}, unit.only("net_admin")},
 		{"`alloc`", `backend "alloc" {}`, nil, unit.only(), "", "", nil, unit.only()},
 		{"rules with iptables-legacy", "backend \"vxlan\" {}\n  ip_masq = true\n}\nfirewall {\n  type = \"iptables\"", legacy, unit.only("net_admin"), "firewall", api.Critical, []string{"CAP_NET_RAW"}, readConfinement(t, "leno-legacy.conf")},
 		{"switching `net.ipv4.ip_forward` on", `backend "vxlan" {}`, nil, readOnly, "forwarding", api.Warning, []string{"read-only file system", "/etc/sysctl.d"}, unit.only("net_admin")},

@@ -76,7 +76,7 @@ func table() []row {
 // others may want several things, which are told apart by "; ".
 func To(area Area, err error) string {
 	var todo []string
-	for _, single := range apart(err) {
+	for _, single := range backend.Apart(err) {
 		i := slices.IndexFunc(table(), func(r row) bool { return r.area == area && r.fits(single) })
 		if i < 0 {
 			continue
@@ -103,7 +103,7 @@ const most = 3
 // Reason is an error and what to do about it, for health and the log. Of many
 // errors the first stand in it, and how many more there are.
 func Reason(area Area, err error) string {
-	all := apart(err)
+	all := backend.Apart(err)
 	var parts []string
 	for _, single := range all[:min(len(all), most)] {
 		parts = append(parts, strings.Join(strings.Fields(single.Error()), " "))
@@ -115,23 +115,4 @@ func Reason(area Area, err error) string {
 		parts = append(parts, todo)
 	}
 	return strings.Join(parts, "; ")
-}
-
-// apart are the errors that one joins, at any depth. One with text of its own
-// around others is one error.
-func apart(err error) []error {
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return []error{err}
-	}
-	var out []error
-	text := make([]string, 0, len(joined.Unwrap()))
-	for _, e := range joined.Unwrap() {
-		out = append(out, apart(e)...)
-		text = append(text, e.Error())
-	}
-	if err.Error() != strings.Join(text, "\n") {
-		return []error{err}
-	}
-	return out
 }

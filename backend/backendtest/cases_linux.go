@@ -288,7 +288,7 @@ func testPartial(t *testing.T, s Suite) {
 	old.Peers = []backend.Peer{two, three}
 	h.apply(old)
 	harm := []string{"ip route flush proto 108; ip -6 route flush proto 108"}
-	if s.Device {
+	if s.Type.Device {
 		harm = append(harm, "ip link set "+linkName+" down", "ip addr flush dev "+linkName, "ip link del "+linkName)
 	}
 	for _, script := range harm {
@@ -328,7 +328,7 @@ func testReplacedRoutes(t *testing.T, s Suite) {
 	} {
 		h.ns.Sh(script)
 		r := h.apply(state)
-		if r.Writes == 0 || len(r.Healed) != 1 || r.Healed[0].Fault != "routes were changed" {
+		if r.Writes == 0 || len(r.Healed) != 1 || r.Healed[0].Part != backend.Routes || r.Healed[0].Fault != "routes were changed" {
 			t.Errorf("%s: report %+v", script, r)
 		}
 		h.wantDump(want)
@@ -341,9 +341,11 @@ func testReplacedRoutes(t *testing.T, s Suite) {
 		h.ns.Sh(script)
 		theirs := h.ns.Sh("ip route show 10.5.2.0/24")
 		for range 2 {
-			if _, err := h.tryApply(state); err == nil || !strings.Contains(err.Error(), "10.5.2.0/24") {
+			_, err := h.tryApply(state)
+			if err == nil || !strings.Contains(err.Error(), "10.5.2.0/24") {
 				t.Errorf("%s: error %v does not name the route", script, err)
 			}
+			wantPart(t, err, backend.Routes)
 		}
 		if got := h.ns.Sh("ip route show 10.5.2.0/24"); got != theirs {
 			t.Errorf("%s: made it %s", script, got)
@@ -389,7 +391,7 @@ func testDevice(t *testing.T, s Suite) {
 		"ip addr add 10.99.0.1/32 dev " + linkName,
 	} {
 		h.ns.Sh(meddling)
-		if r := h.apply(state); r.Writes == 0 || len(r.Healed) == 0 {
+		if r := h.apply(state); r.Writes == 0 || len(r.Healed) == 0 || r.Healed[0].Part != backend.Device {
 			t.Errorf("%s: report %+v", meddling, r)
 		}
 		h.wantDump(want)
@@ -425,6 +427,7 @@ func testForeignDevice(t *testing.T, s Suite) {
 	if err == nil || !strings.Contains(err.Error(), linkName) {
 		t.Errorf("error %v does not name the device", err)
 	}
+	wantPart(t, err, backend.Device)
 	if _, err := h.tryApply(backend.State{}); err != nil {
 		t.Errorf("zero state: %v", err)
 	}

@@ -184,7 +184,20 @@ func (h *host) tryApply(s backend.State) (r backend.Report, err error) {
 	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
 	defer cancel()
 	h.ns.Do(func() { r, err = h.b.Apply(ctx, s) })
+	for _, repair := range r.Healed {
+		if repair.Part != backend.Device && repair.Part != backend.Routes {
+			h.t.Errorf("%q is about the part %q", repair, repair.Part)
+		}
+	}
 	return r, err
+}
+
+// wantPart checks that all of an error is about one part of the datapath.
+func wantPart(t *testing.T, err error, part backend.Part) {
+	t.Helper()
+	if parts := backend.ByPart(err); len(parts) != 1 || parts[part] == nil {
+		t.Errorf("%v is about %v, want %s", err, slices.Collect(maps.Keys(parts)), part)
+	}
 }
 
 func (h *host) apply(s backend.State) backend.Report {

@@ -104,7 +104,7 @@ func testCrowd(t *testing.T, s Suite) {
 	c.apply(t.Context())
 	dump := func() string {
 		script := "ip route show proto 108; ip -6 route show proto 108"
-		if s.Device {
+		if s.Type.Device {
 			script += "; ip neigh show nud permanent dev " + linkName + "; ip -6 neigh show nud permanent dev " + linkName +
 				"; bridge fdb show dev " + linkName + " || true"
 		}
@@ -113,7 +113,7 @@ func testCrowd(t *testing.T, s Suite) {
 	want := dump()
 	const routes = "ip route flush proto 108; ip -6 route flush proto 108"
 	faults := []string{routes}
-	if s.Device {
+	if s.Type.Device {
 		faults = append(faults,
 			fmt.Sprintf("%s; ip neigh flush nud permanent dev %[2]s; ip -6 neigh flush nud permanent dev %[2]s; bridge fdb flush dev %[2]s 2>/dev/null || true", routes, linkName),
 			"ip link set "+linkName+" down", "ip addr flush dev "+linkName, "ip link del "+linkName)

@@ -14,9 +14,6 @@ type Suite struct {
 	Type    backend.Type
 	Options string // the network's options as JSON; "" is none
 
-	// Device: the backend keeps a device named Config.Link with the first
-	// address of each own subnet on it.
-	Device bool
 	// LeasesOnly: the backend touches nothing and carries nothing.
 	LeasesOnly bool
 	// IPv6Underlay: hosts reach each other over IPv6 alone. Otherwise they have
@@ -58,9 +55,9 @@ func Run(t *testing.T, s Suite) {
 		{"packets", testPackets, !s.LeasesOnly},
 		{"packets to a host that came back as another", testPacketsAfterChange, !s.LeasesOnly},
 		{"a thousand peers that lose everything", testCrowd, s.Crowd},
-		{"device", testDevice, s.Device},
-		{"deleted device is recreated", testDeviceDeleted, s.Device},
-		{"device of somebody else", testForeignDevice, s.Device},
+		{"device", testDevice, s.Type.Device},
+		{"deleted device is recreated", testDeviceDeleted, s.Type.Device},
+		{"device of somebody else", testForeignDevice, s.Type.Device},
 	}
 	for _, c := range cases {
 		if c.when {

@@ -76,13 +76,13 @@ func (b *hostgw) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 // Apply makes the host's routes agree with the state.
 func (b *hostgw) Apply(ctx context.Context, s backend.State) (backend.Report, error) {
 	if err := b.open(); err != nil {
-		return backend.Report{}, err
+		return backend.Report{}, backend.About(backend.Routes, err)
 	}
 	// A question the kernel could not answer ends the Apply: it is no reason to drop
 	// a route.
 	indirect, err := b.kernel.Direct(ctx, backend.PublicIPs(s.Peers), s.Underlay.Index)
 	if err != nil {
-		return backend.Report{}, err
+		return backend.Report{}, backend.About(backend.Routes, err)
 	}
 	p := b.plan(s, indirect)
 	apply := reconcile.Apply

@@ -36,6 +36,7 @@ type Change[K, V comparable] struct {
 // Count is what was done to one table.
 type Count struct {
 	Name                    string
+	Part                    backend.Part
 	Added, Changed, Deleted int // successful writes
 
 	// The writes that no difference between this want and the last one explains:
@@ -90,7 +91,7 @@ func (r Result) Healed() []backend.Repair {
 			{c.Foreign, "foreign " + plural(c.Name) + " were there"},
 		} {
 			if part.drift.N > 0 {
-				out = append(out, backend.Repair{Fault: part.fault, Detail: part.drift.String()})
+				out = append(out, backend.Repair{Part: c.Part, Fault: part.fault, Detail: part.drift.String()})
 			}
 		}
 	}
@@ -120,6 +121,7 @@ type Step interface {
 	put(ctx context.Context, missing bool) error // what is missing alone, or also what differs
 	remove(ctx context.Context) error
 	count() Count
+	about(p backend.Part)
 }
 
 // Want makes a step. Name is the singular of what an entry is called: "route".
@@ -127,7 +129,14 @@ type Step interface {
 // Last is what was wanted before, nil when that is unknown: it serves only to
 // tell repairs from changes and decides nothing.
 func Want[K, V comparable](name string, t Table[K, V], compare func(a, b K) int, want, last map[K]V) Step {
-	return &step[K, V]{name: name, table: t, compare: compare, want: want, last: last, done: Count{Name: name}}
+	return &step[K, V]{name: name, table: t, compare: compare, want: want, last: last, done: Count{Name: name, Part: backend.Routes}}
+}
+
+// OfDevice makes a step one of the network's device. All others are of what leads
+// packets to peers.
+func OfDevice(s Step) Step {
+	s.about(backend.Device)
+	return s
 }
 
 // Apply lists all tables, then puts in the order of the steps, then deletes in
@@ -142,14 +151,14 @@ func Fill(ctx context.Context, steps ...Step) (Result, error) { return apply(ctx
 func apply(ctx context.Context, missing bool, steps []Step) (Result, error) {
 	var errs []error
 	for _, s := range steps {
-		errs = append(errs, s.list(ctx))
+		errs = append(errs, backend.About(s.count().Part, s.list(ctx)))
 	}
 	for _, s := range steps {
-		errs = append(errs, s.put(ctx, missing))
+		errs = append(errs, backend.About(s.count().Part, s.put(ctx, missing)))
 	}
 	if !missing {
 		for _, s := range slices.Backward(steps) {
-			errs = append(errs, s.remove(ctx))
+			errs = append(errs, backend.About(s.count().Part, s.remove(ctx)))
 		}
 	}
 	result := make(Result, 0, len(steps))
@@ -171,6 +180,8 @@ type step[K, V comparable] struct {
 }
 
 func (s *step[K, V]) count() Count { return s.done }
+
+func (s *step[K, V]) about(p backend.Part) { s.done.Part = p }
 
 func (s *step[K, V]) list(ctx context.Context) error {
 	have, err := s.table.List(ctx)

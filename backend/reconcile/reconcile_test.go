@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/lenonet/leno/backend"
 )
 
 // table is a small real table in memory that journals its writes.
@@ -86,7 +88,7 @@ func TestApplyPutsInOrderThenDeletesInReverse(t *testing.T) {
 			t.Errorf("plural of %s is %q", name, got)
 		}
 	}
-	wantResult := Result{{Name: "fdb entry", Added: 2, Deleted: 1}, {Name: "route", Added: 1, Changed: 1, Deleted: 1}}
+	wantResult := Result{{Name: "fdb entry", Part: backend.Routes, Added: 2, Deleted: 1}, {Name: "route", Part: backend.Routes, Added: 1, Changed: 1, Deleted: 1}}
 	if !slices.Equal(result, wantResult) {
 		t.Errorf("result %+v, want %+v", result, wantResult)
 	}

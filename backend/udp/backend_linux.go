@@ -29,6 +29,7 @@ func Type() backend.Type {
 		// Peers learn of it from the lease, which is a moment later.
 		Interrupts: map[string]string{"port": "peers send to the old port until they have read of the new one"},
 		Threads:    queues, // the lanes
+		Device:     true,
 		New:        func(c backend.Config) (backend.Backend, error) { return newBackend(c, queues) },
 	}
 }
@@ -121,7 +122,8 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 	binds, socketErr := b.openSockets(p.listen, &report)
 	before := b.index
 	link, devices, err := b.attach(p.addrs, &report)
-	socketErr = errors.Join(socketErr, b.engine.start(devices, binds))
+	socketErr = backend.About(backend.Routes, errors.Join(socketErr, b.engine.start(devices, binds)))
+	err = backend.About(backend.Device, err)
 	if err != nil {
 		return report, errors.Join(socketErr, err)
 	}
@@ -206,7 +208,7 @@ func (b *Backend) setUp(link netlink.Link, mtu int, anew bool, report *backend.R
 		}
 		report.Writes++
 		if known {
-			report.Healed = append(report.Healed, backend.Repair{Fault: fault, Detail: detail})
+			report.Healed = append(report.Healed, backend.Repair{Part: backend.Device, Fault: fault, Detail: detail})
 		}
 	}
 	have := link.Attrs()
@@ -215,7 +217,7 @@ func (b *Backend) setUp(link netlink.Link, mtu int, anew bool, report *backend.R
 	fix(have.Flags&net.FlagUp == 0, func() error { return b.handle.SetUp(link) }, "device was down", "")
 	fix(have.Alias != b.alias(), func() error { return b.handle.SetAlias(link, b.alias()) },
 		"device had another alias", fmt.Sprintf("%q", have.Alias))
-	return errors.Join(errs...)
+	return backend.About(backend.Device, errors.Join(errs...))
 }
 
 // peerRoute leads a peer's subnet into the device. In IPv6 it goes by a gateway,
@@ -249,7 +251,7 @@ func (b *Backend) program(ctx context.Context, p plan, bare bool, apply func(con
 	}
 	owner := kernel.Owner{Link: b.index, Pools: b.config.Pools, Stood: b.routes, Wanted: routes}
 	result, err := apply(ctx,
-		reconcile.Want("address", b.handle.Addresses(b.index), kernel.CompareAddresses, addrs, b.addrs),
+		reconcile.OfDevice(reconcile.Want("address", b.handle.Addresses(b.index), kernel.CompareAddresses, addrs, b.addrs)),
 		reconcile.Want("route", b.handle.Routes(owner), kernel.CompareRoutes, routes, b.routes))
 	if b.addrs, b.routes = addrs, routes; err != nil {
 		b.addrs, b.routes = nil, nil // what could not be put was not taken away by somebody

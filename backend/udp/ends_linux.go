@@ -36,7 +36,7 @@ func (b *Backend) openSockets(at netip.AddrPort, report *backend.Report) ([]Bind
 		return nil, errors.Join(fmt.Errorf("close the sockets before: %w", err), closeAll(sockets))
 	}
 	if lost {
-		report.Healed = append(report.Healed, backend.Repair{Fault: "socket was closed"})
+		report.Healed = append(report.Healed, backend.Repair{Part: backend.Routes, Fault: "socket was closed"})
 	}
 	b.listen = at
 	report.Writes++
@@ -113,11 +113,11 @@ func (b *Backend) attach(addrs []netip.Prefix, report *backend.Report) (netlink.
 	switch {
 	case b.index == 0: // the first time in this process
 	case made.Attrs().Index == b.index:
-		report.Healed = append(report.Healed, backend.Repair{Fault: "device was detached"})
+		report.Healed = append(report.Healed, backend.Repair{Part: backend.Device, Fault: "device was detached"})
 	case link != nil:
-		report.Healed = append(report.Healed, backend.Repair{Fault: "device was replaced"})
+		report.Healed = append(report.Healed, backend.Repair{Part: backend.Device, Fault: "device was replaced"})
 	default:
-		report.Healed = append(report.Healed, backend.Repair{Fault: "device was deleted"})
+		report.Healed = append(report.Healed, backend.Repair{Part: backend.Device, Fault: "device was deleted"})
 	}
 	b.index = made.Attrs().Index
 	return made, asEnds[Device](queues), nil
@@ -139,7 +139,7 @@ func (b *Backend) named(addrs []netip.Prefix, report *backend.Report) (netlink.L
 		link, was, err := b.handle.Reclaim(name, b.alias(), made)
 		if link != nil {
 			report.Writes++
-			report.Healed = append(report.Healed, backend.Repair{Fault: "device was renamed", Detail: "to " + was})
+			report.Healed = append(report.Healed, backend.Repair{Part: backend.Device, Fault: "device was renamed", Detail: "to " + was})
 		}
 		return link, err
 	case link.Attrs().Index == b.index || !isTUN(link):

@@ -26,7 +26,7 @@ type ensured struct {
 
 func (e *ensured) found(fault, detail string) {
 	e.writes++
-	e.faults = append(e.faults, backend.Repair{Fault: fault, Detail: detail})
+	e.faults = append(e.faults, backend.Repair{Part: backend.Device, Fault: fault, Detail: detail})
 }
 
 // ensure makes the device the wanted one. One that would have to be made anew is
@@ -63,7 +63,7 @@ func (b *vxlan) ensure(ctx context.Context, want device, partial bool) (ensured,
 			link = nil
 		}
 	} else {
-		e.faults = append(e.faults, backend.Repair{Fault: "device was deleted"})
+		e.faults = append(e.faults, backend.Repair{Part: backend.Device, Fault: "device was deleted"})
 	}
 	if link == nil {
 		if link, err = b.make(want); err != nil {
@@ -99,7 +99,7 @@ func (b *vxlan) fixAll(ctx context.Context, link netlink.Link, have, want device
 	if changed {
 		e.writes++
 		if !made {
-			e.faults = append(e.faults, backend.Repair{Fault: "device had another checksum offload"})
+			e.faults = append(e.faults, backend.Repair{Part: backend.Device, Fault: "device had another checksum offload"})
 		}
 	}
 	return errors.Join(append(errs, err)...)

@@ -124,15 +124,15 @@ func (d device) fault(fix string, want device) backend.Repair {
 		if d.learning {
 			parts = append(parts, "learning was on")
 		}
-		return backend.Repair{Fault: "device had another underlay", Detail: strings.Join(parts, ", ")}
+		return backend.Repair{Part: backend.Device, Fault: "device had another underlay", Detail: strings.Join(parts, ", ")}
 	case fixAddress:
-		return backend.Repair{Fault: "device had another MAC address", Detail: fmt.Sprintf("%s instead of %s", d.mac, want.mac)}
+		return backend.Repair{Part: backend.Device, Fault: "device had another MAC address", Detail: fmt.Sprintf("%s instead of %s", d.mac, want.mac)}
 	case fixMTU:
-		return backend.Repair{Fault: "device had another MTU", Detail: fmt.Sprintf("%d instead of %d", d.mtu, want.mtu)}
+		return backend.Repair{Part: backend.Device, Fault: "device had another MTU", Detail: fmt.Sprintf("%d instead of %d", d.mtu, want.mtu)}
 	case fixAlias:
-		return backend.Repair{Fault: "device had another alias", Detail: fmt.Sprintf("%q", d.alias)}
+		return backend.Repair{Part: backend.Device, Fault: "device had another alias", Detail: fmt.Sprintf("%q", d.alias)}
 	}
-	return backend.Repair{Fault: "device was down"}
+	return backend.Repair{Part: backend.Device, Fault: "device was down"}
 }
 
 // plan is what the kernel should hold besides the device.

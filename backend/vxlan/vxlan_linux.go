@@ -20,7 +20,7 @@ import (
 // overlay's MTU is the underlay's less 50, less 70 over IPv6. A host publishes
 // {"vni":1,"port":8472,"vtep_mac":"0a:…"}.
 func Type() backend.Type {
-	return backend.Type{Name: Name, Normalize: normalize, Exclusive: exclusive, Interrupts: interrupts(), New: newBackend}
+	return backend.Type{Name: Name, Normalize: normalize, Exclusive: exclusive, Interrupts: interrupts(), Device: true, New: newBackend}
 }
 
 type vxlan struct {
@@ -109,7 +109,7 @@ func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, err
 	}
 	direct, err := b.direct(ctx, s)
 	if err != nil {
-		return backend.Report{}, err
+		return backend.Report{}, backend.About(backend.Routes, err)
 	}
 	apply := reconcile.Apply
 	if s.Partial {
@@ -119,6 +119,7 @@ func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, err
 	}
 	b.partial = s.Partial
 	e, deviceErr := b.ensure(ctx, want, s.Partial)
+	deviceErr = backend.About(backend.Device, deviceErr)
 	report := backend.Report{Writes: e.writes, Notes: []string{e.note}}
 	if e.index == 0 {
 		return report, deviceErr // nothing is healed yet
@@ -149,7 +150,7 @@ func (b *vxlan) plan(want device, link int, s backend.State, direct map[netip.Ad
 func (b *vxlan) steps(link int, p plan) []reconcile.Step {
 	routes := b.kernel.Routes(kernel.Owner{Link: link, Pools: b.config.Pools, Stood: b.last.routes, Wanted: p.routes})
 	return []reconcile.Step{
-		reconcile.Want("address", b.kernel.Addresses(link), kernel.CompareAddresses, p.addresses, b.last.addresses),
+		reconcile.OfDevice(reconcile.Want("address", b.kernel.Addresses(link), kernel.CompareAddresses, p.addresses, b.last.addresses)),
 		reconcile.Want("FDB entry", b.kernel.FDB(link), kernel.CompareFDB, p.fdb, b.last.fdb),
 		reconcile.Want("neighbour", b.kernel.Neighbours(link), kernel.CompareNeighbours, p.neighbours, b.last.neighbours),
 		reconcile.Want("route", routes, kernel.CompareRoutes, p.routes, b.last.routes),

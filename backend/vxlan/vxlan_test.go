@@ -40,7 +40,7 @@ func TestConformance(t *testing.T) {
 		"other options":  {Options: `{"vni":16777215,"port":4789,"gbp":true,"checksum_offload":"off"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s.Type, s.Device = Type(), true
+			s.Type = Type()
 			if s.Options == "" {
 				s.Bad = bad
 			}

@@ -66,7 +66,7 @@ func TestDestination(t *testing.T) {
 
 func TestTroubles(t *testing.T) {
 	got := troubles(api.Health{
-		Checks:   []api.Check{{Name: "registry", Status: api.Passing, Reason: "it answers"}},
+		Checks:   []api.Check{{Name: "consul", Status: api.Passing, Reason: "it answers"}},
 		Networks: []api.NetworkHealth{{Checks: []api.Check{{Name: "lease", Status: api.Warning, Reason: "lost"}}}},
 	})
 	compare(t, got, "lease warning: lost")

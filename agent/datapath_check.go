@@ -1,0 +1,85 @@
+package agent
+
+import (
+	"fmt"
+
+	"github.com/lenonet/leno/agent/advice"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// checkDatapath writes the checks of device, routes and forwarding after an Apply,
+// and adds to its report what was healed beside it. While the device fails, the
+// routes have no check: they need it, and its own says what became of them.
+func (r *runner) checkDatapath(n registry.Network, s backend.State, report *backend.Report, err error) {
+	if n.Backend.Type == "alloc" { // which has no datapath, so nothing to forward
+		r.healed(report.Healed)
+	} else {
+		off, healed := r.forwarding(n, s)
+		report.Healed = append(report.Healed, healed...)
+		r.healed(report.Healed)
+		r.checkForwarding(off)
+	}
+	wrong := backend.ByPart(err)
+	if wrong[backend.Device] != nil {
+		r.failing(checkDevice, api.Critical, advice.Datapath, err)
+		r.faults.end(checkRoutes)
+		r.env.health.clear(r.local.Name, checkRoutes)
+		return
+	}
+	r.mended(checkDevice)
+	r.checkDevice(n, s)
+	if wrong[backend.Routes] != nil {
+		r.failing(checkRoutes, api.Critical, advice.Datapath, err)
+		return
+	}
+	r.mended(checkRoutes)
+	r.checkPeers(*report)
+}
+
+// checkDevice says that the device is as wanted, where the backend has one.
+func (r *runner) checkDevice(n registry.Network, s backend.State) {
+	if !r.env.backends[n.Backend.Type].Device {
+		r.env.health.clear(r.local.Name, checkDevice)
+		return
+	}
+	r.checkUndisturbed(checkDevice, backend.Device, fmt.Sprintf("%s is up with an MTU of %d", backend.LinkName(n.Name), s.MTU))
+}
+
+// checkPeers says what was left out, and who is in the way.
+func (r *runner) checkPeers(report backend.Report) {
+	reason := fmt.Sprintf("%d peers in place", report.Peers)
+	if len(report.Skipped) == 0 {
+		r.checkUndisturbed(checkRoutes, backend.Routes, reason)
+		return
+	}
+	first := report.Skipped[0]
+	reason = fmt.Sprintf("%s, %d skipped, the first %q: %s", reason, len(report.Skipped), first.Node, first.Reason)
+	if quarrels := r.quarrels(backend.Routes); quarrels != "" {
+		reason += "; " + quarrels
+	}
+	if r.env.health.set(r.local.Name, checkRoutes, api.Warning, reason) && r.shown().placed {
+		for _, skip := range report.Skipped {
+			r.log.Warn("peer skipped", "peer", skip.Node, "error", skip.Reason)
+		}
+	}
+}
+
+// checkUndisturbed writes a check of what is as it should be, unless somebody else
+// keeps changing it.
+func (r *runner) checkUndisturbed(check string, part backend.Part, reason string) {
+	status := api.Passing
+	if quarrels := r.quarrels(part); quarrels != "" {
+		status, reason = api.Warning, reason+"; "+quarrels
+	}
+	r.check(check, status, reason)
+}
+
+// quarrels says what of a part somebody else keeps changing, "" for nothing.
+func (r *runner) quarrels(part backend.Part) string {
+	if all := r.drift.quarrels(part); all != "" {
+		return "is being changed by somebody else again and again: " + all
+	}
+	return ""
+}
