@@ -83,16 +83,16 @@ func TestCheckEvents(t *testing.T) {
 	h.set("n", checkLease, api.Passing, "held")
 	h.set("n", checkLease, api.Warning, "lost")
 	h.set("n", checkLease, api.Warning, "lost still")
-	h.set("", checkRegistry, api.Warning, "away")
+	h.set("", checkConsul, api.Warning, "away")
 	h.set("n", checkLease, api.Critical, "gone")
 	h.set("n", checkLease, api.Passing, "held again")
-	h.set("", checkRegistry, api.Passing, "answers")
+	h.set("", checkConsul, api.Passing, "answers")
 	var got []string
 	list, _, _ := e.after(0, "")
 	for _, v := range list {
 		got = append(got, fmt.Sprintf("%s %s %s", v.Network, v.Severity, v.Message))
 	}
-	want := []string{"n warning lease: lost", " warning registry: away", "n critical lease: gone", "n info lease is well again: held again", " info registry is well again: answers"}
+	want := []string{"n warning lease: lost", " warning consul: away", "n critical lease: gone", "n info lease is well again: held again", " info consul is well again: answers"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q", got)
 	}
