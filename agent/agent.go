@@ -129,10 +129,12 @@ type Agent struct {
 
 	patience time.Duration // with another process that is about to end
 
-	reloads chan reloadRequest
-	ended   chan struct{}                 // closed when Run returns
-	refresh func() (config.Config, error) // reads the configuration again, for the API
-	records *recordBoard
+	reloads    chan reloadRequest
+	ended      chan struct{}                 // closed when Run returns
+	refresh    func() (config.Config, error) // reads the configuration again, nil for never
+	refreshing chan struct{}                 // room for one: who refreshes
+	identified bool                          // runners were started; of the supervising goroutine
+	records    *recordBoard
 
 	mu      sync.Mutex
 	left    []*carrier    // of runners that ended with the agent, closed last
@@ -142,7 +144,7 @@ type Agent struct {
 }
 
 // New builds an agent. It touches nothing outside the process. refresh reads the
-// configuration again when the API asks for a reload; nil turns that off.
+// configuration's files again, for Refresh; nil turns that off.
 func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Agent, error) {
 	if o.Logger == nil {
 		o.Logger = hclog.NewNullLogger()
@@ -181,7 +183,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		o.WatchKernel = watchKernel
 	}
 	a := &Agent{o: o, log: o.Logger, config: c, refresh: refresh, runners: map[string]*running{},
-		reloads: make(chan reloadRequest), ended: make(chan struct{}), fatal: make(chan error, 1), patience: patience}
+		reloads: make(chan reloadRequest), refreshing: make(chan struct{}, 1), ended: make(chan struct{}), fatal: make(chan error, 1), patience: patience}
 	a.env = &environment{
 		log: o.Logger, registry: o.Registry, named: make(chan struct{}), contact: newContact(o.Registry), backends: o.Backends, health: newHealth(time.Now),
 		pools: newPoolClaims(), processors: &processors{},
@@ -266,41 +268,61 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr) error {
 	a.env.events.add(api.Event{Kind: api.EventAgent, Severity: api.Info, Message: "agent started, version " + a.o.Version})
 	a.env.firewall.remember(a.current(), a.wanted)
 	a.expectRules(ctx)
-	known := a.env.id.nodeID != ""
-	if known {
-		a.adopt(ctx, a.current())
+	if a.env.id.nodeID != "" {
+		a.begin(ctx)
 	}
-	if err := a.awaitNodeName(ctx); err != nil {
-		return err
-	}
-	if err := a.learnNodeID(ctx); err != nil {
-		return err
-	}
-	close(a.env.named)
-	if !known {
-		a.adopt(ctx, a.current())
-	}
-	wg.Go(func() {
-		a.announce(ctx, address)
-		a.withdraw(ctx)
-	})
-	wg.Go(func() { a.leaveUnwanted(ctx) })
-	a.env.health.clear("", checkNode)
+	// It may have to wait for the store, which is when somebody corrects the
+	// configuration.
+	settled := make(chan error, 1)
+	wg.Go(func() { settled <- a.settleIdentity(ctx) })
+	named := false
 	for {
 		_, _, networksChanged := a.env.networks.get()
 		_, _, left := a.env.left.get()
-		a.join(ctx)
+		if named {
+			a.join(ctx)
+		}
 		select {
+		case err := <-settled:
+			if err != nil {
+				return err
+			}
+			named = true
+			close(a.env.named)
+			if !a.identified {
+				a.begin(ctx)
+			}
+			wg.Go(func() {
+				a.announce(ctx, address)
+				a.withdraw(ctx)
+			})
+			wg.Go(func() { a.leaveUnwanted(ctx) })
+			a.env.health.clear("", checkNode)
 		case <-left:
 		case <-ctx.Done():
 			return ctx.Err()
 		case err := <-a.fatal:
 			return err
 		case request := <-a.reloads:
-			request.done <- a.reloaded(a.reload(ctx, request.config))
+			out, err := a.reload(ctx, request.config)
+			request.done <- reloadAnswer{out, a.reloaded(err)}
 		case <-networksChanged:
 		}
 	}
+}
+
+// begin starts the runners, once this host's id is known.
+func (a *Agent) begin(ctx context.Context) {
+	a.identified = true
+	a.adopt(ctx, a.current())
+}
+
+// settleIdentity learns what is not known yet of who this host is.
+func (a *Agent) settleIdentity(ctx context.Context) error {
+	if err := a.awaitNodeName(ctx); err != nil {
+		return err
+	}
+	return a.learnNodeID(ctx)
 }
 
 // identify takes the state directory and learns this host's id from it.

@@ -38,6 +38,15 @@ func (c *contact) failed() {
 	}
 }
 
+// ask has the loops that could not use the store ask again soon: what was in the
+// way may have been mended by hand.
+func (c *contact) ask() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, _, _ := c.returns.get()
+	c.returns.set(n + 1)
+}
+
 // wanted says whether loops still fail: each asks again within its own pauses.
 func (c *contact) wanted() bool {
 	c.mu.Lock()
@@ -77,8 +86,7 @@ func (c *contact) seek(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err == nil && away:
-			n, _, _ := c.returns.get()
-			c.returns.set(n + 1)
+			c.ask()
 			return nil
 		case err == nil || !c.wanted():
 			return nil

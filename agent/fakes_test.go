@@ -280,7 +280,9 @@ type faults struct {
 	before  func(call string) // called before each write
 	hanging bool              // what fails does so at the end of its context
 	emptied bool              // no network at all is not certain, as with Consul
-	reload  error
+	reload  error             // of PrepareToken
+	tokens  []string          // taken over
+	settle  time.Duration     // set last
 }
 
 // refusedToken may not write.
@@ -295,12 +297,21 @@ func (o *outage) As(token string) registry.Registry {
 	return &outage{o.Registry.As(token), "token " + token, o.faults}
 }
 
-// ReloadToken plays a token file that is read again.
-func (o *outage) ReloadToken() error {
+// PrepareToken plays a store that takes over tokens.
+func (o *outage) PrepareToken(value, file string) (func(), error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.calls = append(o.calls, "own ReloadToken")
-	return o.reload
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.tokens = append(o.tokens, value+file)
+	}, o.reload
+}
+
+func (o *outage) SetSettle(d time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.settle = d
 }
 
 func (f *faults) set(err error) {

@@ -454,3 +454,6 @@ func (h *host) health() (int, api.Health) {
 	}
 	return code, out
 }
+
+// errOf is the error of a call that answers something, too.
+func errOf[T any](_ T, err error) error { return err }

@@ -295,8 +295,9 @@ func readBody(r *http.Request, v any) error {
 }
 
 func (a *Agent) reloadRequest(r *http.Request) (reply, error) {
-	if err := a.refreshed(r.Context()); err != nil {
+	out, err := a.Refresh(r.Context())
+	if err != nil {
 		return reply{}, &api.Error{Code: http.StatusConflict, Message: err.Error()}
 	}
-	return reply{}, nil
+	return reply{body: out}, nil
 }

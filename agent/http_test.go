@@ -80,7 +80,7 @@ func TestAPI(t *testing.T) {
 	wantCode(t, "a pool too small", err, http.StatusBadRequest, "10.7.0.0/30")
 	_, err = c.PutNetwork(ctx, api.Network{Name: "m", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/16")}}, Backend: []byte(`{"type":"pigeon"}`)}, false)
 	wantCode(t, "an unknown backend", err, http.StatusBadRequest, "pigeon")
-	wantCode(t, "a reload without files", c.Reload(ctx), http.StatusConflict)
+	wantCode(t, "a reload without files", errOf(c.Reload(ctx)), http.StatusConflict)
 
 	m, err := c.PutNetwork(ctx, api.Network{Name: "m", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/16")}}, Backend: []byte(`{"type":"recorder"}`)}, false)
 	if err != nil || m.ModifyIndex == 0 || m.Pools[0].SubnetLen != 24 || m.Local != nil {

@@ -73,7 +73,7 @@ func TestOpenAPITypes(t *testing.T) {
 	types := map[string]reflect.Type{}
 	for _, v := range []any{
 		api.Error{}, api.Health{}, api.Self{}, api.Network{}, api.NetworkList{}, api.Lease{}, api.LeaseList{},
-		api.Reservation{}, api.ReservationList{}, api.PeerList{}, api.NetworkPlan{}, api.EventList{},
+		api.Reservation{}, api.ReservationList{}, api.PeerList{}, api.NetworkPlan{}, api.EventList{}, api.Reloaded{},
 	} {
 		gather(types, reflect.TypeOf(v))
 	}

@@ -11,38 +11,81 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
 )
 
 // reloadRequest asks the supervising goroutine to take over a configuration.
 type reloadRequest struct {
 	config config.Config
-	done   chan error
+	done   chan reloadAnswer // room for one
 }
 
-// Reload takes over a configuration as far as a running agent can: the log
-// level, networks, leases, the underlay, the firewall, and the token file are read again. It
-// refuses, by name, what needs a restart, and then changes nothing. It blocks
-// until done.
+type reloadAnswer struct {
+	api.Reloaded
+	err error
+}
+
+// Refresh reads the configuration's files again and takes them over, and opens
+// the log file anew whatever becomes of that. A configuration that cannot be used
+// or needs a restart is an error, also in the log, and then the old one is in
+// force, whole. Of several calls each reads and takes over before the next one
+// reads. It blocks until done.
+func (a *Agent) Refresh(ctx context.Context) (api.Reloaded, error) {
+	if a.refresh == nil {
+		return api.Reloaded{}, errors.New("this agent cannot read its configuration again")
+	}
+	select {
+	case a.refreshing <- struct{}{}:
+	case <-a.ended:
+		return api.Reloaded{}, errEnded
+	case <-ctx.Done():
+		return api.Reloaded{}, ctx.Err()
+	}
+	defer func() { <-a.refreshing }()
+	c, err := a.refresh()
+	var out api.Reloaded
+	if err == nil {
+		out, err = a.takeOver(ctx, c)
+	} else {
+		err = a.reloaded(err)
+	}
+	if err != nil && !errors.Is(err, errEnded) {
+		a.log.Error("reload refused, the old configuration stays", "error", err)
+	}
+	return out, err
+}
+
+// Reload takes over a configuration as far as a running agent can, which is all
+// but what config.Settings says needs a restart; the token file and the
+// certificates are read again. It refuses, by name, what needs a restart, and
+// then changes nothing. It blocks until done.
 func (a *Agent) Reload(ctx context.Context, c config.Config) error {
-	request := reloadRequest{c, make(chan error, 1)}
+	_, err := a.takeOver(ctx, c)
+	return err
+}
+
+// takeOver hands a configuration to the supervising goroutine.
+func (a *Agent) takeOver(ctx context.Context, c config.Config) (api.Reloaded, error) {
+	request := reloadRequest{c, make(chan reloadAnswer, 1)}
 	select {
 	case a.reloads <- request:
 	case <-a.ended:
-		return errEnded
+		return api.Reloaded{}, errEnded
 	case <-ctx.Done():
-		return ctx.Err()
+		return api.Reloaded{}, ctx.Err()
 	}
 	select {
-	case err := <-request.done:
-		return err
+	case answer := <-request.done:
+		return answer.Reloaded, answer.err
 	case <-a.ended:
-		return errEnded
+		return api.Reloaded{}, errEnded
 	case <-ctx.Done():
-		return ctx.Err()
+		return api.Reloaded{}, ctx.Err()
 	}
 }
 
@@ -54,54 +97,135 @@ func (a *Agent) Ready() bool {
 	return report.Ready
 }
 
-// needsRestart names the settings that differ and cannot change in a running
-// agent.
-func needsRestart(old, new config.Config) []string {
-	var out []string
-	for _, setting := range []struct {
-		name     string
-		old, new any
-	}{
-		{"node_name", old.NodeName, new.NodeName},
-		{"data_dir", old.DataDir, new.DataDir},
-		{"consul", old.Consul, new.Consul},
-		{"http", old.HTTP, new.HTTP},
-		{"telemetry", old.Telemetry, new.Telemetry},
-		{"log_json, log_file or log_rotate_*", withoutLevel(old.Log), withoutLevel(new.Log)},
-	} {
-		if !reflect.DeepEqual(setting.old, setting.new) {
-			out = append(out, setting.name)
+// needsRestart refuses changes that a running agent cannot take over, all at once.
+func needsRestart(changes []config.Change) error {
+	var refused []string
+	for _, c := range changes {
+		if c.Restart {
+			refused = append(refused, c.String())
 		}
+	}
+	if len(refused) == 0 {
+		return nil
+	}
+	return fmt.Errorf("needs a restart, nothing was changed: %s", strings.Join(refused, "; "))
+}
+
+// prepared is a share of a configuration that was looked at and is ready to be
+// taken over. Of several either all are taken or all are dropped.
+type prepared struct {
+	take func() // cannot fail; nil for nothing to do
+	drop func() // undoes what preparing did; nil for nothing
+}
+
+// preparation makes ready for what one part of the agent takes from a
+// configuration.
+type preparation func(old, now config.Config) (prepared, error)
+
+// preparations is every part that may find a new value unusable.
+func (a *Agent) preparations() []preparation {
+	return []preparation{a.prepareToken}
+}
+
+// prepare asks every part; on an error nothing was changed.
+func (a *Agent) prepare(old, now config.Config) (take func(), err error) {
+	var ready []prepared
+	var errs []error
+	for _, prepare := range a.preparations() {
+		p, err := prepare(old, now)
+		ready, errs = append(ready, p), append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		for _, p := range ready {
+			if p.drop != nil {
+				p.drop()
+			}
+		}
+		return nil, fmt.Errorf("nothing was changed: %w", err)
+	}
+	return func() {
+		for _, p := range ready {
+			if p.take != nil {
+				p.take()
+			}
+		}
+	}, nil
+}
+
+// tokens is a store whose token can be replaced while it is used; see
+// consul.Client.PrepareToken.
+type tokens interface {
+	PrepareToken(value, file string) (take func(), err error)
+	SetSettle(d time.Duration)
+}
+
+// prepareToken reads the token file again, also when its name is the old one.
+func (a *Agent) prepareToken(_, now config.Config) (prepared, error) {
+	store, ok := a.env.registry.(tokens)
+	if !ok {
+		return prepared{}, nil
+	}
+	take, err := store.PrepareToken(now.Consul.Token, now.Consul.TokenFile)
+	if err != nil {
+		return prepared{}, err
+	}
+	return prepared{take: func() {
+		take()
+		store.SetSettle(settleTime(now.Lease))
+	}}, nil
+}
+
+// reload takes a configuration over, as a whole or not at all.
+func (a *Agent) reload(ctx context.Context, c config.Config) (api.Reloaded, error) {
+	old := a.current()
+	changes := config.Compare(old, c)
+	if err := needsRestart(changes); err != nil {
+		return api.Reloaded{}, err
+	}
+	take, err := a.prepare(old, c)
+	if err != nil {
+		return api.Reloaded{}, err
+	}
+	take()
+	a.log.SetLevel(hclog.LevelFromString(c.Log.Level))
+	a.mu.Lock()
+	a.config = c
+	a.mu.Unlock()
+	a.env.contact.ask()
+	if old.Firewall != c.Firewall {
+		a.env.firewall.configure(c.Firewall)
+	}
+	out := answerTo(changes)
+	out.Warnings = append(out.Warnings, a.renetwork(ctx, old, c)...)
+	a.log.Info("configuration reloaded", "files", c.Files, "changed", optionsOf(changes))
+	return out, nil
+}
+
+func answerTo(changes []config.Change) api.Reloaded {
+	out := api.Reloaded{Changed: []api.Change{}, Warnings: []string{}}
+	for _, c := range changes {
+		out.Changed = append(out.Changed, api.Change{Field: c.Name, From: c.Old, To: c.New})
 	}
 	return out
 }
 
-func withoutLevel(l config.Log) config.Log {
-	l.Level = ""
-	return l
+func optionsOf(changes []config.Change) []string {
+	out := []string{}
+	for _, c := range changes {
+		out = append(out, c.Name)
+	}
+	return out
 }
 
-func (a *Agent) reload(ctx context.Context, c config.Config) error {
-	old := a.current()
-	if names := needsRestart(old, c); len(names) > 0 {
-		return fmt.Errorf("needs a restart, nothing was changed: %s", strings.Join(names, "; "))
-	}
-	if tokens, ok := a.env.registry.(interface{ ReloadToken() error }); ok {
-		if err := tokens.ReloadToken(); err != nil {
-			return fmt.Errorf("nothing was changed: %w", err)
-		}
-	}
-	a.log.SetLevel(hclog.LevelFromString(c.Log.Level))
+// renetwork leaves networks, starts those anew whose part in the configuration
+// changed, and joins others. It returns what could not be done.
+func (a *Agent) renetwork(ctx context.Context, old, c config.Config) (warnings []string) {
 	a.mu.Lock()
-	a.config = c
 	running := maps.Clone(a.runners)
 	a.mu.Unlock()
-
-	if old.Firewall != c.Firewall {
-		a.env.firewall.configure(c.Firewall)
-	}
 	again := !reflect.DeepEqual(old.Lease, c.Lease) || !reflect.DeepEqual(old.Underlay, c.Underlay)
-	for name, run := range running {
+	for _, name := range slices.Sorted(maps.Keys(running)) {
+		run := running[name]
 		local, stays := a.wanted(name)
 		switch {
 		case !stays:
@@ -109,16 +233,19 @@ func (a *Agent) reload(ctx context.Context, c config.Config) error {
 			a.stop(name, true)
 		case again || !reflect.DeepEqual(local, run.local) || run.shown().local.State == releasedAdvice:
 			a.restart(ctx, local)
-			if run.local.SubnetFile != local.SubnetFile {
-				if err := os.Remove(run.local.SubnetFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
-					a.log.Warn("old subnet file stays", "network", name, "error", err)
-				}
+			if run.local.SubnetFile == local.SubnetFile {
+				continue
+			}
+			if err := os.Remove(run.local.SubnetFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				a.log.Warn("old subnet file stays", "network", name, "error", err)
+				warnings = append(warnings, fmt.Sprintf("network %s: old subnet file stays: %v", name, err))
 			}
 		}
 	}
-	a.adopt(ctx, c)
-	a.log.Info("configuration reloaded", "files", c.Files)
-	return nil
+	if a.identified {
+		a.adopt(ctx, c)
+	}
+	return warnings
 }
 
 // wanted is this host's part in a network: its block, or what watch_networks
@@ -182,16 +309,4 @@ func (a *Agent) join(ctx context.Context) {
 // configured says whether the network has a block.
 func (a *Agent) configured(name string) bool {
 	return slices.ContainsFunc(a.current().Networks, func(n config.Network) bool { return n.Name == name })
-}
-
-// refreshed reads the configuration again and takes it over; for the API.
-func (a *Agent) refreshed(ctx context.Context) error {
-	if a.refresh == nil {
-		return errors.New("this agent cannot read its configuration again")
-	}
-	c, err := a.refresh()
-	if err != nil {
-		return a.reloaded(err)
-	}
-	return a.Reload(ctx, c)
 }

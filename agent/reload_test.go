@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,26 +19,6 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-func TestNeedsRestart(t *testing.T) {
-	for name, change := range map[string]func(*config.Config){
-		"node_name":                          func(c *config.Config) { c.NodeName = "x" },
-		"data_dir":                           func(c *config.Config) { c.DataDir = "x" },
-		"consul":                             func(c *config.Config) { c.Consul.Address = "x" },
-		"http":                               func(c *config.Config) { c.HTTP.Address = "x" },
-		"telemetry":                          func(c *config.Config) { c.Telemetry.StatsdAddress = "x" },
-		"log_json, log_file or log_rotate_*": func(c *config.Config) { c.Log.JSON = !c.Log.JSON },
-		"":                                   func(c *config.Config) { c.Log.Level = "DEBUG"; c.Lease.TTL = time.Hour; c.Networks = nil },
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := config.Defaults()
-			change(&c)
-			if got := strings.Join(needsRestart(config.Defaults(), c), ";"); got != name {
-				t.Errorf("got %q", got)
-			}
-		})
-	}
-}
-
 func TestRefusedReloadChangesNothing(t *testing.T) {
 	ctx := context.Background()
 	for _, tt := range []struct {
@@ -45,7 +26,8 @@ func TestRefusedReloadChangesNothing(t *testing.T) {
 		change func(a *host, c *config.Config)
 		says   string
 	}{
-		{"consul block", func(_ *host, c *config.Config) { c.Consul.Token = "x" }, "consul"},
+		{"what needs a restart, all of it", func(_ *host, c *config.Config) { c.Consul.KVPrefix, c.NodeName, c.Consul.Token = "net", "x", "hush" },
+			`node_name: "a" -> "x"; consul.kv_prefix: "leno" -> "net"`},
 		{"token file", func(a *host, _ *config.Config) {
 			a.registry.mu.Lock()
 			defer a.registry.mu.Unlock()
@@ -61,7 +43,9 @@ func TestRefusedReloadChangesNothing(t *testing.T) {
 			if err := a.agent.Reload(ctx, c); err == nil || !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), "nothing was changed") {
 				t.Errorf("reload: %v", err)
 			}
-			if !a.agent.log.IsTrace() || len(a.agent.self().Networks) != 1 || len(a.agent.current().Networks) != 1 {
+			a.registry.mu.Lock()
+			defer a.registry.mu.Unlock()
+			if !a.agent.log.IsTrace() || len(a.registry.tokens) != 0 || len(a.agent.self().Networks) != 1 || len(a.agent.current().Networks) != 1 {
 				t.Error("something was changed")
 			}
 			if got := a.recorder.all(); len(got) != 1 {
@@ -78,9 +62,6 @@ func TestReloadTakesOver(t *testing.T) {
 	c := a.config
 	c.Log.Level = "WARN"
 	must(t, a.agent.Reload(context.Background(), c))
-	if a.registry.count("own ReloadToken") != 1 {
-		t.Error("the token was not read again")
-	}
 	if a.agent.log.IsInfo() || !a.agent.log.IsWarn() {
 		t.Error("the level was not taken over")
 	}
@@ -142,20 +123,20 @@ func TestReloadByRequest(t *testing.T) {
 	ctx := context.Background()
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
-	wantCode(t, "no files to read", a.client.Reload(ctx), http.StatusConflict)
+	wantCode(t, "no files to read", errOf(a.client.Reload(ctx)), http.StatusConflict)
 	must(t, a.stop())
 
 	c, broken := a.config, error(nil)
 	a.refresh = func() (config.Config, error) { return c, broken }
 	a.start().ready()
 	c.Networks = nil
-	must(t, a.client.Reload(ctx))
+	must(t, errOf(a.client.Reload(ctx)))
 	if len(a.agent.self().Networks) != 0 {
 		t.Error("nothing was reloaded")
 	}
 	a.check(checkNetwork, api.Warning, "watch_networks")
 	broken = fmt.Errorf("agent.hcl:3: no such block")
-	wantCode(t, "a broken file", a.client.Reload(ctx), http.StatusConflict, "agent.hcl:3")
+	wantCode(t, "a broken file", errOf(a.client.Reload(ctx)), http.StatusConflict, "agent.hcl:3")
 }
 
 // TestReloadWhileTheStoreIsAway: a reload goes on with what this process carried,
@@ -210,5 +191,63 @@ func TestReloadWhileTheStoreIsAway(t *testing.T) {
 			a.check(checkLease, api.Passing)
 			a.applies(applied)
 		})
+	}
+}
+
+// TestReloadWhileTheNameIsUnknown: an agent that cannot ask the store for its name
+// takes a configuration in which the way to the store was put right.
+func TestReloadWhileTheNameIsUnknown(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.catalog = &catalog{outage: a.registry, name: "here"}
+	a.config.NodeName, a.config.Networks = "", nil
+	a.registry.setOne("NodeName", registry.ErrDenied)
+	a.start()
+	a.check(checkNode, api.Critical, "waiting for this host's name")
+	c := a.config
+	c.Networks, c.Consul.Token = newHost(t, a.store, "b").config.Networks, "good"
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	must(t, a.agent.Reload(ctx, c))
+	if got := a.agent.self().Networks; len(got) != 0 {
+		t.Errorf("networks %v before there is a name", got)
+	}
+	a.registry.setOne("NodeName", nil)
+	a.ready()
+	if got := a.agent.self(); got.NodeName != "here" || len(got.Networks) != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestReloadsAtOnce: what is in force after any number of reloads at once is what
+// the files said last.
+func TestReloadsAtOnce(t *testing.T) {
+	var mu sync.Mutex
+	read := 0
+	a := newHost(t, memory.New(), "a")
+	a.refresh = func() (config.Config, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		read++
+		c := a.config
+		c.Lease.Hold = time.Duration(read) * time.Hour
+		return c, nil
+	}
+	a.start().ready()
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			out, err := a.agent.Refresh(context.Background())
+			if err != nil || len(out.Changed) != 1 || out.Changed[0].Field != "lease.hold" {
+				t.Errorf("%+v, %v", out, err)
+			}
+		})
+	}
+	all.Wait()
+	if got := a.agent.current().Lease.Hold; got != 20*time.Hour {
+		t.Errorf("hold is %s", got)
+	}
+	a.ready()
+	if got := a.recorder.all(); len(got) != 1 {
+		t.Errorf("the datapath was disturbed: %q", got)
 	}
 }

@@ -32,7 +32,9 @@ type catalog struct {
 	withdrawn []string
 }
 
-func (c *catalog) NodeName(context.Context) (string, error) { return c.name, nil }
+func (c *catalog) NodeName(ctx context.Context) (string, error) {
+	return c.name, c.call(ctx, "NodeName", func(context.Context) error { return nil })
+}
 
 func (c *catalog) Announce(_ context.Context, s registry.Service, v registry.Verdict) error {
 	c.mu.Lock()

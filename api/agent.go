@@ -34,10 +34,19 @@ func (c *Client) Self(ctx context.Context) (Self, error) {
 	return out, err
 }
 
+// Reloaded is what became of a configuration that was read again. Lists are never
+// null.
+type Reloaded struct {
+	Changed  []Change `json:"changed"`  // options and what they were; of a secret only whether it is set
+	Warnings []string `json:"warnings"` // what could not be tidied up
+}
+
 // Reload makes the agent read its configuration again (PUT /v1/agent/reload).
-// When the new one is unusable the agent keeps the old one and the *Error says
-// what is wrong, with file and line.
-func (c *Client) Reload(ctx context.Context) error {
-	_, err := c.do(ctx, http.MethodPut, "/v1/agent/reload", nil, nil)
-	return err
+// When the new one is unusable, or changes options that need a restart, the agent
+// keeps the old one, whole, and the *Error (409) says what is wrong, with file and
+// line, or which options they are.
+func (c *Client) Reload(ctx context.Context) (Reloaded, error) {
+	var out Reloaded
+	_, err := c.do(ctx, http.MethodPut, "/v1/agent/reload", nil, &out)
+	return out, err
 }

@@ -122,9 +122,9 @@ func TestRequests(t *testing.T) {
 		{"self", 200, `{"version":"1","node_name":"a","networks":["default"]}`,
 			func(ctx context.Context, c *Client) (any, error) { return c.Self(ctx) },
 			"GET /v1/agent/self", "", Self{Version: "1", NodeName: "a", Networks: []string{"default"}}},
-		{"reload", 200, `{}`,
-			func(ctx context.Context, c *Client) (any, error) { return nil, c.Reload(ctx) },
-			"PUT /v1/agent/reload", "", nil},
+		{"reload", 200, `{"changed":[{"field":"log_level","from":"\"INFO\"","to":"\"DEBUG\""}],"warnings":[]}`,
+			func(ctx context.Context, c *Client) (any, error) { return c.Reload(ctx) },
+			"PUT /v1/agent/reload", "", Reloaded{Changed: []Change{{"log_level", `"INFO"`, `"DEBUG"`}}, Warnings: []string{}}},
 		{"networks", 200, `{"networks":[{"name":"default"}],"skipped":[]}`,
 			func(ctx context.Context, c *Client) (any, error) { return c.Networks(ctx) },
 			"GET /v1/networks", "", NetworkList{Networks: []Network{{Name: "default"}}, Skipped: []Skipped{}, Index: 42}},
@@ -275,7 +275,7 @@ func TestRedirectDoesNotCarryTheToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Reload(t.Context()); err == nil || reached {
+	if _, err := c.Reload(t.Context()); err == nil || reached {
 		t.Errorf("error %v, reached the other server: %t", err, reached)
 	}
 }

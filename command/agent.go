@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -109,6 +110,11 @@ func (a *agentCommand) run(ctx context.Context) error {
 	if len(a.sources) == 0 && !a.dev {
 		return usagef("nothing to run: give -config-file, -config-dir or -dev")
 	}
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	// Whoever read our standard error may have ended: that is no reason for us to.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	c, err := a.load()
 	if err != nil {
 		return &configError{err}
@@ -122,28 +128,29 @@ func (a *agentCommand) run(ctx context.Context) error {
 	logConfig(logger, c)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	defer signal.Stop(signals)
 	done := make(chan error, 1)
 	go func() { done <- daemonAgent.Run(ctx) }()
-	reloads := make(chan struct{}, 1) // holds one while a reload is under way
+	// Any number of signals that come during a reload are one more: the files may
+	// have changed after it read them.
+	wanted := make(chan struct{}, 1)
+	var reloads sync.WaitGroup
+	reloads.Go(func() {
+		for range wanted {
+			reload(ctx, logger, daemonAgent)
+		}
+	})
+	defer reloads.Wait()
+	defer close(wanted)
 	for stopping := false; ; {
 		select {
 		case err := <-done:
-			reloads <- struct{}{} // it ends with the agent
 			return err
 		case s := <-signals:
 			switch {
 			case s == syscall.SIGHUP && !stopping:
 				select {
-				case reloads <- struct{}{}:
-					go func() {
-						defer func() { <-reloads }()
-						a.reload(ctx, logger, daemonAgent)
-					}()
+				case wanted <- struct{}{}:
 				default:
-					logger.Warn("reload is still under way, signal ignored")
 				}
 			case s == syscall.SIGHUP:
 			case stopping:
@@ -158,7 +165,7 @@ func (a *agentCommand) run(ctx context.Context) error {
 }
 
 // reload reads the configuration again; a bad one leaves the old in force.
-func (a *agentCommand) reload(ctx context.Context, logger hclog.Logger, running *agent.Agent) {
+func reload(ctx context.Context, logger hclog.Logger, running *agent.Agent) {
 	tell := func(state string) {
 		if _, err := daemon.SdNotify(false, state); err != nil {
 			logger.Warn("systemd could not be told", "error", err)
@@ -168,13 +175,7 @@ func (a *agentCommand) reload(ctx context.Context, logger hclog.Logger, running 
 		tell(daemon.SdNotifyReloading + fmt.Sprintf("\nMONOTONIC_USEC=%d", monotonicMicros()))
 		defer tell(daemon.SdNotifyReady)
 	}
-	c, err := a.load()
-	if err == nil {
-		err = running.Reload(ctx, c)
-	}
-	if err != nil {
-		logger.Error("reload refused, the old configuration stays", "error", err)
-	}
+	_, _ = running.Refresh(ctx) // tells in the log
 }
 
 // newLogger writes to stderr and, when the configuration names one, a file that

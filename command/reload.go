@@ -13,17 +13,25 @@ func reloadSpec(m Meta) spec {
 		name:     "reload",
 		synopsis: "Make the agent read its configuration again",
 		help: `
-Does what SIGHUP does. When the new configuration is unusable the agent keeps
-the old one and the reason is printed here.
+Does what SIGHUP does, and prints which options changed. When the new
+configuration is unusable, or changes options that need a restart, the agent
+keeps the old one, whole, and the reason is printed here.
 
   $ leno reload`,
 		flags: f.register,
 		run: func(ctx context.Context, _ []string) error {
 			return f.call(ctx, func(ctx context.Context, c *api.Client) error {
-				if err := c.Reload(ctx); err != nil {
+				done, err := c.Reload(ctx)
+				if err != nil {
 					return err
 				}
 				fmt.Fprintln(m.Stdout, "The agent has read its configuration again.")
+				for _, change := range done.Changed {
+					fmt.Fprintf(m.Stdout, "  %s: %s -> %s\n", printable(change.Field), printable(change.From), printable(change.To))
+				}
+				for _, warning := range done.Warnings {
+					fmt.Fprintf(m.Stderr, "Warning: %s\n", printable(warning))
+				}
 				return nil
 			})
 		},

@@ -185,6 +185,7 @@ func limits() map[string]limit {
 		"log_json":             flag,
 		"log_file":             {takes: []string{`"/var/log/leno.log"`}, refuses: []string{`"leno.log"`}, says: "absolute"},
 		"log_rotate_bytes":     count,
+		"log_rotate_duration":  {takes: []string{`"0s"`, `"24h"`}, refuses: []string{`"-1s"`, `24`}},
 		"log_rotate_max_files": count,
 		"watch_networks":       flag,
 		"allowed_networks":     {takes: []string{`["a*", "?[bc]"]`}, refuses: []string{`["["]`, `[""]`, `"*"`}, says: "`*`, `?`, `[a-z]`"},

@@ -12,61 +12,69 @@ import (
 
 // Config is one agent's configuration, complete: defaults filled in, every
 // limit checked.
+//
+// The tags say what Compare has to know of each field: the option's name in the
+// files, "restart" where a running agent cannot take over another value, and
+// "secret" where the value is shown to nobody. "-" is for what is no option.
 type Config struct {
-	NodeName  string // "" until the agent has asked Consul or the host
-	DataDir   string
-	Log       Log
-	Consul    Consul
-	Lease     Lease
-	Underlay  Underlay
-	Firewall  Firewall
-	HTTP      HTTP
-	Telemetry Telemetry
+	NodeName  string    `option:"node_name,restart"` // "" until the agent has asked Consul or the host
+	DataDir   string    `option:"data_dir,restart"`
+	Log       Log       `option:""`
+	Consul    Consul    `option:"consul"`
+	Lease     Lease     `option:"lease"`
+	Underlay  Underlay  `option:"underlay"`
+	Firewall  Firewall  `option:"firewall"`
+	HTTP      HTTP      `option:"http"`
+	Telemetry Telemetry `option:"telemetry"`
 
-	WatchNetworks   bool     // also join every network that appears in Consul
-	AllowedNetworks []string // patterns (path.Match) a name must match for that
+	WatchNetworks   bool     `option:"watch_networks"`   // also join every network that appears in Consul
+	AllowedNetworks []string `option:"allowed_networks"` // patterns (path.Match) a name must match for that
 
-	Networks []Network // in the order of the files, names unique
+	Networks []Network `option:"network"` // in the order of the files, names unique
 
-	Dev   bool     // registry in memory, network "dev"
-	Files []string // what was read, in order
+	Dev   bool     `option:"-"` // registry in memory, network "dev"
+	Files []string `option:"-"` // what was read, in order
 }
 
 // Log is where and how much the agent logs.
 type Log struct {
-	Level          string // TRACE, DEBUG, INFO, WARN or ERROR
-	JSON           bool
-	File           string // "" for standard error only
-	RotateBytes    int    // a file larger than this is rotated; 0 for 100 MiB
-	RotateMaxFiles int    // rotated files kept; 0 keeps all
+	Level          string        `option:"log_level"` // TRACE, DEBUG, INFO, WARN or ERROR
+	JSON           bool          `option:"log_json,restart"`
+	File           string        `option:"log_file,restart"`             // "" for standard error only
+	RotateBytes    int           `option:"log_rotate_bytes,restart"`     // a file that would grow past it is rotated; 0 for 100 MiB
+	RotateDuration time.Duration `option:"log_rotate_duration,restart"`  // so is one older than this; 0 for any age
+	RotateMaxFiles int           `option:"log_rotate_max_files,restart"` // rotated files kept; 0 keeps all
 }
 
 // Consul is how to reach it. Empty fields leave CONSUL_HTTP_* and Consul's own
 // defaults in force.
 type Consul struct {
-	Address    string // host:port, http(s)://host:port or unix:///path
-	Token      string
-	TokenFile  string
-	KVPrefix   string // without slashes at its ends
-	Service    string // name in the catalogue, "" turns registration off
-	Datacenter string
-	Namespace  string
-	Partition  string
-	TLS        TLS
+	Address    string `option:"address,restart"` // host:port, http(s)://host:port or unix:///path
+	Token      string `option:"token,secret"`
+	TokenFile  string `option:"token_file"`
+	KVPrefix   string `option:"kv_prefix,restart"` // without slashes at its ends
+	Service    string `option:"service,restart"`   // name in the catalogue, "" turns registration off
+	Datacenter string `option:"datacenter,restart"`
+	Namespace  string `option:"namespace,restart"`
+	Partition  string `option:"partition,restart"`
+	TLS        TLS    `option:"tls,restart"`
 }
 
 // TLS is a client's or listener's certificate set; empty fields are unset.
 type TLS struct {
-	CAFile, CertFile, KeyFile, ServerName string
+	CAFile     string `option:"ca_file"`
+	CertFile   string `option:"cert_file"`
+	KeyFile    string `option:"key_file"`
+	ServerName string `option:"server_name"`
 }
 
 // Lease is how leases are kept.
 type Lease struct {
-	TTL           time.Duration // 10s..24h, Consul's limits; a session lives TTL to 2*TTL past its last renewal
-	RenewMargin   time.Duration // >0 and <TTL; renewed TTL-RenewMargin after the last success
-	Hold          time.Duration // how long a lapsed lease is kept for its host
-	OnLost        string        // OnLostRenumber or OnLostExit
-	ReleaseOnStop bool
+	TTL           time.Duration `option:"ttl"`          // 10s..24h, Consul's limits; a session lives TTL to 2*TTL past its last renewal
+	RenewMargin   time.Duration `option:"renew_margin"` // >0 and <TTL; renewed TTL-RenewMargin after the last success
+	Hold          time.Duration `option:"hold"`         // how long a lapsed lease is kept for its host
+	OnLost        string        `option:"on_lost"`      // OnLostRenumber or OnLostExit
+	ReleaseOnStop bool          `option:"release_on_stop"`
 }
 
 // What a runner does when its subnet was taken by somebody else.
@@ -80,18 +88,18 @@ const (
 // that matches a name or an address, then the device that reaches CanReach,
 // then the default route's.
 type Underlay struct {
-	Interfaces     []string // names or addresses
-	InterfaceRegex []string
-	CanReach       netip.Addr
-	PublicIP       string // address or go-sockaddr template; "" for the device's own
-	PublicIPv6     string
+	Interfaces     []string   `option:"interfaces"` // names or addresses
+	InterfaceRegex []string   `option:"interface_regex"`
+	CanReach       netip.Addr `option:"can_reach"`
+	PublicIP       string     `option:"public_ip"` // address or go-sockaddr template; "" for the device's own
+	PublicIPv6     string     `option:"public_ipv6"`
 }
 
 // Firewall is how the rules that the networks ask for are kept.
 type Firewall struct {
-	Type        string        // FirewallAuto, FirewallIPTables or FirewallNFTables
-	Resync      time.Duration // 1s..1h; the rules are looked at after it though nothing told of a change
-	RandomFully bool          // masquerading takes source ports at random
+	Type        string        `option:"type"`         // FirewallAuto, FirewallIPTables or FirewallNFTables
+	Resync      time.Duration `option:"resync"`       // 1s..1h; the rules are looked at after it though nothing told of a change
+	RandomFully bool          `option:"random_fully"` // masquerading takes source ports at random
 }
 
 // What holds the rules.
@@ -103,27 +111,27 @@ const (
 
 // HTTP is the agent's API listener.
 type HTTP struct {
-	Address string // host:port or unix:///path
-	TLS     TLS
+	Address string `option:"address,restart"` // host:port or unix:///path
+	TLS     TLS    `option:"tls,restart"`
 }
 
 // Telemetry is where metrics go.
 type Telemetry struct {
-	PrometheusRetention time.Duration // 0 turns the endpoint off
-	StatsdAddress       string
-	DogstatsdAddress    string
+	PrometheusRetention time.Duration `option:"prometheus_retention,restart"` // 0 turns the endpoint off
+	StatsdAddress       string        `option:"statsd_address,restart"`
+	DogstatsdAddress    string        `option:"dogstatsd_address,restart"`
 }
 
 // Network is one network block: the plan and backend to put into Consul when
 // the network does not exist there, and what concerns this host only.
 type Network struct {
-	Name    string
-	Pools   []Pool   // empty: join the network as Consul has it
-	Backend *Backend // nil with no Pools; else the default backend when the block names none
+	Name    string   `option:"-"`
+	Pools   []Pool   `option:"ipv4/ipv6"` // empty: join the network as Consul has it
+	Backend *Backend `option:"backend"`   // nil with no Pools; else the default backend when the block names none
 
-	IPMasq     bool
-	Forward    bool
-	SubnetFile string // default /run/leno/<name>.env
+	IPMasq     bool   `option:"ip_masq"`
+	Forward    bool   `option:"forward"`
+	SubnetFile string `option:"subnet_file"` // default /run/leno/<name>.env
 }
 
 // Pool is an ipv4 or ipv6 block as written: zero fields take the network's

@@ -10,6 +10,7 @@ func (l *loader) read(f *fileShape) {
 	l.flag(f.LogJSON, &c.Log.JSON)
 	l.text(f.LogFile, &c.Log.File, optional(checkAbsolute))
 	l.count(f.LogRotateBytes, &c.Log.RotateBytes)
+	l.duration(f.LogRotateAfter, &c.Log.RotateDuration)
 	l.count(f.LogRotateMax, &c.Log.RotateMaxFiles)
 
 	l.flag(f.WatchNetworks, &c.WatchNetworks)

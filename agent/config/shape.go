@@ -12,6 +12,7 @@ type fileShape struct {
 	LogJSON        *hcl.Attribute `hcl:"log_json,optional"`
 	LogFile        *hcl.Attribute `hcl:"log_file,optional"`
 	LogRotateBytes *hcl.Attribute `hcl:"log_rotate_bytes,optional"`
+	LogRotateAfter *hcl.Attribute `hcl:"log_rotate_duration,optional"`
 	LogRotateMax   *hcl.Attribute `hcl:"log_rotate_max_files,optional"`
 
 	Consul    *consulShape    `hcl:"consul,block"`

@@ -60,7 +60,7 @@ func (c *Client) audited(ctx context.Context, t *tree) error {
 		return c.relist(ctx, t, 0)
 	}
 	found := t.unexplained(l, news)
-	t.accept(l, 0, now.Add(c.conf.Settle))
+	t.accept(l, 0, c.settled(now))
 	t.apply(news)
 	c.tellFound(ctx, t, found)
 	return c.trim(ctx, t)

@@ -64,6 +64,7 @@ type shared struct {
 	clock  registry.LapseClock
 	doubts doubts
 	listed atomic.Int64 // size of the last list, bytes
+	settle atomic.Int64 // Config.Settle, a time.Duration
 
 	mu    sync.Mutex
 	trees map[string]*tree // by prefix
@@ -89,7 +90,16 @@ func New(conf Config) (*Client, error) {
 		return nil, err
 	}
 	s := &shared{conf: conf, conn: conn, api: client, logger: conf.Logger, layout: layout{conf.KVPrefix}, trees: map[string]*tree{}}
+	s.settle.Store(int64(conf.Settle))
 	return &Client{shared: s, token: conn.token}, nil
+}
+
+// SetSettle changes Config.Settle, for what is missed from then on.
+func (c *Client) SetSettle(d time.Duration) { c.settle.Store(int64(d)) }
+
+// settled is when what is missed now counts as gone.
+func (s *shared) settled(now time.Time) time.Time {
+	return now.Add(time.Duration(s.settle.Load()))
 }
 
 // As implements registry.Registry. Both clients share connections and what they
@@ -99,16 +109,6 @@ func (c *Client) As(secret string) registry.Registry {
 		secret = anonymousToken
 	}
 	return &Client{shared: c.shared, token: &token{value: secret}}
-}
-
-// ReloadToken reads the token file again. Without one it does nothing; on an
-// error the client goes on with the token it has.
-func (c *Client) ReloadToken() error {
-	changed, err := c.token.reload()
-	if changed {
-		c.logger.Info("consul token changed")
-	}
-	return err
 }
 
 // Close drops idle connections. Calls in progress are ended by their contexts.

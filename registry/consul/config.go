@@ -34,7 +34,7 @@ type Config struct {
 	Address string
 
 	// Token is the ACL token itself, TokenFile a file that holds it, which is
-	// read at the first call, by ReloadToken, and when Consul answers 403. At
+	// read at the first call, by PrepareToken, and when Consul answers 403. At
 	// most one of them is set.
 	Token     string
 	TokenFile string
@@ -137,13 +137,8 @@ func (c Config) connection() (connection, error) {
 	}
 	conf := api.DefaultConfigWithLogger(c.Logger)
 
-	tok := &token{file: c.TokenFile, value: c.Token}
-	if c.Token == "" && c.TokenFile == "" {
-		// The order in which Consul's own commands look.
-		if tok.file = conf.TokenFile; tok.file == "" {
-			tok.value = conf.Token
-		}
-	}
+	tok := &token{}
+	tok.value, tok.file = c.source(conf)
 	conf.TokenFile, conf.Token = "", tokenPlaceholder
 
 	override(&conf.Datacenter, c.Datacenter)

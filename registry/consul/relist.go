@@ -31,7 +31,7 @@ func (c *Client) relist(ctx context.Context, t *tree, notified uint64) error {
 	if err != nil {
 		return err
 	}
-	t.accept(l, notified, time.Now().Add(c.conf.Settle))
+	t.accept(l, notified, c.settled(time.Now()))
 	if t.dir != nil {
 		t.dir.adopt(changes, time.Now())
 	}

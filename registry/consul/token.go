@@ -7,6 +7,9 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"unicode"
+
+	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
 )
@@ -20,11 +23,22 @@ const tokenHeader = "X-Consul-Token"
 
 // token is the ACL token of one client: fixed, or out of a file.
 type token struct {
-	file string
-
 	mu     sync.Mutex
-	loaded bool
+	file   string // "" for none
+	loaded bool   // the file was read
 	value  string
+}
+
+// source is where the token comes from: the configuration, else the environment
+// in the order in which Consul's own commands look.
+func (c Config) source(environment *api.Config) (value, file string) {
+	if c.Token != "" || c.TokenFile != "" {
+		return c.Token, c.TokenFile
+	}
+	if environment.TokenFile != "" {
+		return "", environment.TokenFile
+	}
+	return environment.Token, ""
 }
 
 // current is the token to send, "" for none. A file is read at the first call.
@@ -51,16 +65,55 @@ func (t *token) reload() (changed bool, err error) {
 }
 
 func (t *token) readLocked() error {
-	data, err := os.ReadFile(t.file)
+	value, err := readToken(t.file)
 	if err != nil {
-		return fmt.Errorf("consul token file: %w: %w", registry.ErrDenied, err)
-	}
-	value := strings.TrimSpace(string(data))
-	if value == "" {
-		return fmt.Errorf("consul token file %s: %w: it is empty", t.file, registry.ErrDenied)
+		return err
 	}
 	t.value, t.loaded = value, true
 	return nil
+}
+
+// set replaces the token for all requests from now on, and says whether it is
+// another one. What was read of a file is its value.
+func (t *token) set(value, file string) (changed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	changed = t.value != value
+	t.value, t.file, t.loaded = value, file, file != ""
+	return changed
+}
+
+func readToken(file string) (string, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("consul token file: %w: %w", registry.ErrDenied, err)
+	}
+	value := strings.TrimSpace(string(data))
+	if value == "" {
+		return "", fmt.Errorf("consul token file %s: %w: it is empty", file, registry.ErrDenied)
+	}
+	if strings.ContainsFunc(value, unicode.IsSpace) {
+		return "", fmt.Errorf("consul token file %s: %w: there is more in it than a token", file, registry.ErrDenied)
+	}
+	return value, nil
+}
+
+// PrepareToken makes ready to go on under another token, or what its file has in
+// it now; with neither it is the environment's. take changes over for all calls
+// from then on. On an error the client has what it had.
+func (c *Client) PrepareToken(value, file string) (take func(), err error) {
+	conf := Config{Token: value, TokenFile: file}
+	value, file = conf.source(api.DefaultConfigWithLogger(c.logger))
+	if file != "" {
+		if value, err = readToken(file); err != nil {
+			return nil, err
+		}
+	}
+	return func() {
+		if c.token.set(value, file) {
+			c.logger.Info("consul token changed")
+		}
+	}, nil
 }
 
 // tokenKey is the context key of the *token a request is sent under. Without
@@ -68,7 +121,7 @@ func (t *token) readLocked() error {
 type tokenKey struct{}
 
 // transport sets the token of every request, tries once more with a token file
-// read again when Consul answers 403, and turns error statuses into
+// read again, or with a token that came meanwhile, when Consul answers 403, and turns error statuses into
 // *statusError: the API client keeps them only as text in several spellings,
 // and for transactions and renewals it drops the code. What is not of Consul at
 // all becomes one, too.
@@ -94,8 +147,10 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if resp.StatusCode == http.StatusForbidden && (req.Body == nil || req.GetBody != nil) {
 		// A file that cannot be read leaves the answer as it was: denied.
-		if changed, err := source.reload(); err == nil && changed {
-			if resp, err = t.again(req, resp, source); err != nil {
+		_, unread := source.reload()
+		if now, err := source.current(); unread == nil && err == nil && now != tok {
+			tok = now
+			if resp, err = t.again(req, resp, tok); err != nil {
 				return nil, err
 			}
 		}
@@ -116,21 +171,28 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	defer resp.Body.Close()
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
-	return nil, &statusError{Code: resp.StatusCode, Body: strings.TrimSpace(string(body))}
+	return nil, &statusError{Code: resp.StatusCode, Body: withoutToken(strings.TrimSpace(string(body)), tok)}
 }
 
-func (t *transport) again(req *http.Request, denied *http.Response, source *token) (*http.Response, error) {
+// withoutToken is what Consul, or a proxy before it, said, without the token that
+// it was sent: the text goes to logs and to whoever asked.
+func withoutToken(text, tok string) string {
+	if tok == "" || tok == anonymousToken {
+		return text
+	}
+	return strings.ReplaceAll(text, tok, "(token)")
+}
+
+func (t *transport) again(req *http.Request, denied *http.Response, tok string) (*http.Response, error) {
 	_, _ = io.Copy(io.Discard, io.LimitReader(denied.Body, maxErrorBody))
 	_ = denied.Body.Close()
-	tok, err := source.current()
-	if err != nil {
-		return nil, err
-	}
 	second := withToken(req, tok)
 	if req.GetBody != nil {
-		if second.Body, err = req.GetBody(); err != nil {
+		body, err := req.GetBody()
+		if err != nil {
 			return nil, err
 		}
+		second.Body = body
 	}
 	return t.base.RoundTrip(second)
 }

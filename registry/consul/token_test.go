@@ -169,9 +169,11 @@ func TestTokenFile(t *testing.T) {
 	l := acquire(t, c, n, 0)
 
 	write(reader)
-	if err := c.ReloadToken(); err != nil {
+	take, err := c.PrepareToken("", file)
+	if err != nil {
 		t.Fatal(err)
 	}
+	take()
 	wantIs(t, c.Release(ctx, l), registry.ErrDenied)
 	write(writer) // read again when a transaction is denied, which is no 403
 	if err := c.Release(ctx, l); err != nil {
@@ -182,12 +184,30 @@ func TestTokenFile(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	wantIs(t, c.ReloadToken(), os.ErrNotExist)
+	_, err = c.PrepareToken("", file)
+	wantIs(t, err, os.ErrNotExist)
 	if _, err := c.Network(ctx, n.Name); err != nil {
 		t.Error(err)
 	}
-	if err := s.open(t).ReloadToken(); err != nil {
-		t.Errorf("without a file: %v", err)
+	// Another token, another file, and back.
+	if take, err = c.PrepareToken(reader, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := errOf2(c.Acquire(ctx, n, claim(0))); err != nil {
+		t.Errorf("a token that was only prepared is in use: %v", err)
+	}
+	take()
+	wantIs(t, errOf2(c.Acquire(ctx, n, claim(1))), registry.ErrDenied)
+	write("two words")
+	_, err = c.PrepareToken("", file)
+	wantIs(t, err, registry.ErrDenied)
+	write(writer)
+	if take, err = c.PrepareToken("", file); err != nil {
+		t.Fatal(err)
+	}
+	take()
+	if err := errOf2(c.Acquire(ctx, n, claim(1))); err != nil {
+		t.Error(err)
 	}
 }
 
