@@ -79,6 +79,8 @@ type environment struct {
 	networks   *published[networkSet]
 	left       *published[struct{}] // set when a runner has left a network that went
 	kernel     *published[struct{}] // set at each change of the kernel's tables
+	parts      *published[struct{}] // set when this agent takes part in another network, or no more
+	shown      *published[struct{}] // set when the part of this host in some network may be shown otherwise
 	setBack    *published[struct{}] // set when the store lost something
 	goneFor    time.Duration        // before a network that was not seen to go is left
 
@@ -135,6 +137,7 @@ type Agent struct {
 	refreshing chan struct{}                 // room for one: who refreshes
 	identified bool                          // runners were started; of the supervising goroutine
 	records    *recordBoard
+	board      *board // answers that can be waited for
 
 	mu      sync.Mutex
 	left    []*carrier    // of runners that ended with the agent, closed last
@@ -187,11 +190,12 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	a.env = &environment{
 		log: o.Logger, registry: o.Registry, named: make(chan struct{}), contact: newContact(o.Registry), backends: o.Backends, health: newHealth(time.Now),
 		pools: newPoolClaims(), processors: &processors{},
-		networks: newPublished[networkSet](), left: newPublished[struct{}](), kernel: newPublished[struct{}](), setBack: newPublished[struct{}](), goneFor: goneFor,
+		networks: newPublished[networkSet](), left: newPublished[struct{}](), kernel: newPublished[struct{}](), parts: newPublished[struct{}](), shown: newPublished[struct{}](), setBack: newPublished[struct{}](), goneFor: goneFor,
 		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding, remains: o.Remains,
 	}
 	a.env.events = newEvents(time.Now)
 	a.env.health.flipped = a.env.events.checked
+	a.board = newBoard(a.env.contact.retry)
 	a.env.firewall = newFirewallKeeper(o.Firewall, c.Firewall, a.log, a.env.health)
 	a.env.foreign = newForeignRules(o, a.env.health)
 	a.env.firewall.told = a.env.foreign.stir

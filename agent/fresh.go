@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -23,12 +24,19 @@ type fresh struct {
 	begun  time.Time     // when the last one began
 	flight chan struct{} // closed when it has ended, nil when none is under way
 	last   snapshot
+	err    error                // why the last reading failed, nil when it did not
+	news   *published[struct{}] // set at each reading
 }
 
 // leasesNow is all leases as they are now, or, when the store does not say, as
 // they were known last; false when they never were.
 func (r *runner) leasesNow(ctx context.Context, n registry.Network) (snapshot, bool) {
 	r.refresh(ctx, n)
+	return r.leasesKnown()
+}
+
+// leasesKnown is all leases as last read, by whomever; false when they never were.
+func (r *runner) leasesKnown() (snapshot, bool) {
 	r.fresh.mu.Lock()
 	newest := r.fresh.last
 	r.fresh.mu.Unlock()
@@ -36,6 +44,16 @@ func (r *runner) leasesNow(ctx context.Context, n registry.Network) (snapshot, b
 		newest = snap
 	}
 	return newest.aged(), !newest.read.IsZero()
+}
+
+// unread is why no leases are known.
+func (r *runner) unread() error {
+	r.fresh.mu.Lock()
+	defer r.fresh.mu.Unlock()
+	if r.fresh.err != nil {
+		return r.fresh.err
+	}
+	return fmt.Errorf("leases of network %s: %w: not read yet", r.local.Name, registry.ErrUnavailable)
 }
 
 // aged is the snapshot with the time since it was read counted in.
@@ -77,9 +95,17 @@ func (r *runner) refresh(ctx context.Context, n registry.Network) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	defer close(ended)
-	f.flight = nil
+	defer f.news.set(struct{}{})
+	f.flight, f.err = nil, err
 	if err == nil {
 		known, _, _ := r.snapshot.get()
 		f.last = snapshot{set: keepKnown(n.Name, set, known.set.Leases), index: index, read: time.Now()}
 	}
+}
+
+// lapsePace is how long a lapse stays unseen by those who wait for news of so many
+// leases. Nobody writes that a host fell silent: it takes a reading of all leases,
+// which are about 400 bytes each.
+func lapsePace(leases int) time.Duration {
+	return 15*time.Second + time.Duration(leases)*5*time.Millisecond
 }

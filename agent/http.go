@@ -87,6 +87,7 @@ func (a *Agent) serve(ctx context.Context, l net.Listener) error {
 	stopped := make(chan error, 1)
 	go func() {
 		<-ctx.Done()
+		a.board.close()
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 		defer cancel()
 		if server.Shutdown(closing) != nil {
@@ -105,6 +106,8 @@ func (a *Agent) serve(ctx context.Context, l net.Listener) error {
 type reply struct {
 	body  any
 	index uint64
+	quiet any    // body without what moves no index, nil for all of it
+	data  []byte // body as it travels, nil when it is not encoded yet
 }
 
 // endpoint is one thing the API answers.
@@ -156,23 +159,33 @@ func (a *Agent) wrap(handler func(*http.Request) (reply, error)) http.HandlerFun
 		status := http.StatusOK
 		if err != nil {
 			status = statusOf(err)
-			out.body = &api.Error{Code: status, Message: err.Error()}
+			out = reply{body: &api.Error{Code: status, Message: err.Error()}}
 		}
 		if out.index > 0 {
 			w.Header().Set("X-Leno-Index", strconv.FormatUint(out.index, 10))
 		}
-		a.write(w, status, out.body)
+		if out.data != nil {
+			a.send(w, status, out.data)
+		} else {
+			a.write(w, status, out.body)
+		}
 		a.log.Trace("http request", "method", r.Method, "path", r.URL.Path, "status", status, "took", time.Since(started))
 	}
 }
 
 func (a *Agent) write(w http.ResponseWriter, status int, body any) {
-	if body == nil {
-		body = struct{}{}
+	data, err := encoded(body)
+	if err != nil {
+		status, data = http.StatusInternalServerError, []byte(`{"code":500,"error":"the answer cannot be encoded"}`+"\n")
+		a.log.Error("http answer cannot be encoded", "error", err)
 	}
+	a.send(w, status, data)
+}
+
+func (a *Agent) send(w http.ResponseWriter, status int, data []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	if err := json.NewEncoder(w).Encode(body); err != nil {
+	if _, err := w.Write(data); err != nil {
 		a.log.Debug("http answer was cut off", "error", err)
 	}
 }
@@ -237,7 +250,10 @@ func (a *Agent) caller(r *http.Request) registry.Registry {
 // definition finds the network a request names: as this agent runs it, else as
 // last read from the store.
 func (a *Agent) definition(r *http.Request) (registry.Network, error) {
-	name := r.PathValue("network")
+	return a.definitionOf(r.PathValue("network"))
+}
+
+func (a *Agent) definitionOf(name string) (registry.Network, error) {
 	if run, ok := a.runner(name); ok {
 		if v := run.shown(); v.defined {
 			return v.definition, nil
@@ -275,7 +291,19 @@ func unusable(name string, reason any) error {
 		"write a good one with `consul kv put`, or delete it with `leno network delete -force`", name, reason)}
 }
 
-// subnet reads the path's subnet: 10.5.34.0-24, as in keys.
+// flag reads a parameter that is true or false.
+func flag(r *http.Request, name string) (bool, error) {
+	switch text := r.URL.Query().Get(name); text {
+	case "", "false":
+		return false, nil
+	case "true":
+		return true, nil
+	default:
+		return false, badRequest("parameter %s: %q is neither true nor false", name, cut(text, maxQuoted))
+	}
+}
+
+// subnetOf reads the path's subnet: 10.5.34.0-24, as in keys.
 func subnetOf(r *http.Request) (netip.Prefix, error) {
 	p, err := registry.ParseSubnetKey(r.PathValue("subnet"))
 	if err != nil {

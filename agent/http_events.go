@@ -8,12 +8,24 @@ import (
 
 func (a *Agent) eventEndpoints() []endpoint {
 	return []endpoint{
-		{"GET /v1/agent/events", a.wrap(a.getEvents)},
+		{"GET /v1/agent/events", a.block(a.getEvents)},
 	}
 }
 
-// getEvents is what happened lately.
-func (a *Agent) getEvents(r *http.Request) (reply, error) {
-	out, last, _ := a.env.events.after(0, r.URL.Query().Get("network"))
-	return reply{api.EventList{Events: out}, last}, nil
+// getEvents is what happened lately, or since the index of a reader.
+func (a *Agent) getEvents(r *http.Request) (shown, error) {
+	network := r.URL.Query().Get("network")
+	since := func(index uint64) (reply, error) {
+		out, last, _ := a.env.events.after(index, network)
+		return reply{body: api.EventList{Events: out}, index: last}, nil
+	}
+	return shown{name: "events", since: since,
+		memory: func() (reply, error) {
+			_, last, _ := a.env.events.after(0, network)
+			return reply{index: last}, nil
+		},
+		changes: func() []<-chan struct{} {
+			_, _, changed := a.env.events.after(0, network)
+			return []<-chan struct{}{changed}
+		}}, nil
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -14,47 +15,114 @@ import (
 
 func (a *Agent) leaseEndpoints() []endpoint {
 	return []endpoint{
-		{"GET /v1/network/{network}/leases", a.wrap(a.getLeases)},
+		{"GET /v1/network/{network}/leases", a.block(a.getLeases)},
 		{"GET /v1/network/{network}/lease/{subnet}", a.wrap(a.getLease)},
 		{"DELETE /v1/network/{network}/lease/{subnet}", a.wrap(a.revokeLease)},
 		{"PUT /v1/network/{network}/release", a.wrap(a.release)},
 	}
 }
 
-// leases are all leases of a network, read anew where that was not just done;
+// getLeases are all leases of a network, read anew where that was not just done;
 // where the store does not answer, or memory=true asks for it, as this agent
 // knows them.
-func (a *Agent) leases(r *http.Request) (registry.Network, registry.LeaseSet, uint64, error) {
+func (a *Agent) getLeases(r *http.Request) (shown, error) {
 	n, err := a.definition(r)
 	if err != nil {
-		return n, registry.LeaseSet{}, 0, err
+		return shown{}, err
 	}
-	if run, ok := a.runner(n.Name); ok {
-		if r.URL.Query().Get("memory") == "true" {
+	if _, ok := a.runner(n.Name); !ok {
+		return a.leasesElsewhere(n.Name), nil
+	}
+	memory, err := flag(r, "memory")
+	if memory {
+		return a.leasesHere(n.Name, "leases in memory of ", func(run *runner) (snapshot, bool) {
 			snap, known, _ := run.snapshot.get()
-			if !known {
-				return n, registry.LeaseSet{}, 0, fmt.Errorf("leases of network %s: %w: not read yet", n.Name, registry.ErrUnavailable)
-			}
-			return n, snap.aged().set, snap.index, nil
-		}
-		if snap, known := run.leasesNow(r.Context(), n); known {
-			return n, snap.set, snap.index, nil
-		}
+			return snap.aged(), known
+		}), err
 	}
-	set, index, err := a.env.registry.WatchLeases(r.Context(), n, 0)
-	return n, set, index, err
+	out := a.leasesHere(n.Name, "leases of ", (*runner).leasesKnown)
+	out.fresh = func(ctx context.Context) { a.withRunner(ctx, n.Name, (*runner).refresh) }
+	out.keep = func(ctx context.Context) { a.readAnew(ctx, n.Name) }
+	return out, err
 }
 
-func (a *Agent) getLeases(r *http.Request) (reply, error) {
-	_, set, index, err := a.leases(r)
-	if err != nil {
-		return reply{}, err
+// readAnew has the leases of a network read anew again and again until ctx ends,
+// for those who wait for news of them.
+func (a *Agent) readAnew(ctx context.Context, network string) {
+	for leases := 0; sleep(ctx, lapsePace(leases)) == nil; {
+		a.withRunner(ctx, network, func(run *runner, ctx context.Context, n registry.Network) {
+			snap, _ := run.leasesNow(ctx, n)
+			leases = len(snap.set.Leases)
+		})
 	}
-	out := api.LeaseList{Leases: []api.Lease{}, Skipped: skipped(set.Bad)}
-	for _, l := range set.Leases {
-		out.Leases = append(out.Leases, a.lease(l))
+}
+
+// withRunner does something with a network this agent takes part in, if it still
+// does.
+func (a *Agent) withRunner(ctx context.Context, network string, do func(*runner, context.Context, registry.Network)) {
+	n, err := a.definitionOf(network)
+	if run, ok := a.runner(network); ok && err == nil {
+		do(run, ctx, n)
 	}
-	return reply{out, index}, nil
+}
+
+// leasesHere are those of a network this agent takes part in.
+func (a *Agent) leasesHere(network, name string, known func(*runner) (snapshot, bool)) shown {
+	return shown{name: name + network,
+		memory: func() (reply, error) {
+			if _, err := a.definitionOf(network); err != nil {
+				return reply{}, err
+			}
+			run, ok := a.runner(network)
+			if !ok {
+				return reply{}, errElsewhere
+			}
+			snap, ok := known(run)
+			if !ok {
+				return reply{}, run.unread()
+			}
+			return a.leaseList(snap.set), nil
+		},
+		changes: func() []<-chan struct{} {
+			_, _, defined := a.env.networks.get()
+			_, _, parts := a.env.parts.get()
+			out := []<-chan struct{}{defined, parts}
+			if run, ok := a.runner(network); ok {
+				_, _, watched := run.snapshot.get()
+				_, _, fresh := run.fresh.news.get()
+				out = append(out, watched, fresh)
+			}
+			return out
+		}}
+}
+
+// leasesElsewhere are those of a network this agent takes no part in.
+func (a *Agent) leasesElsewhere(network string) shown {
+	found := 0
+	return shown{name: "leases elsewhere of " + network, store: func(ctx context.Context, after uint64) (out reply, index uint64, err error) {
+		read := func(ctx context.Context, n registry.Network, after uint64) error {
+			if _, here := a.runner(network); here {
+				return errElsewhere
+			}
+			set, next, err := a.env.registry.WatchLeases(ctx, n, after)
+			out, index, found = a.leaseList(set), next, len(set.Leases)
+			return err
+		}
+		err = a.readStore(ctx, network, after, lapsePace(found), read)
+		return out, index, err
+	}}
+}
+
+func (a *Agent) leaseList(set registry.LeaseSet) reply {
+	own := a.self().NodeID
+	out := api.LeaseList{Leases: make([]api.Lease, len(set.Leases)), Skipped: skipped(set.Bad)}
+	quiet := api.LeaseList{Leases: make([]api.Lease, len(set.Leases)), Skipped: out.Skipped}
+	for i, l := range set.Leases {
+		out.Leases[i] = shownLease(l, own)
+		quiet.Leases[i] = out.Leases[i]
+		quiet.Leases[i].LapsedSeconds = 0
+	}
+	return reply{body: out, quiet: quiet}
 }
 
 func (a *Agent) getLease(r *http.Request) (reply, error) {
@@ -62,13 +130,13 @@ func (a *Agent) getLease(r *http.Request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	n, set, _, err := a.leases(r)
+	n, set, err := a.leases(r)
 	if err != nil {
 		return reply{}, err
 	}
 	for _, l := range set.Leases {
 		if slices.Contains(l.Subnets, subnet) {
-			return reply{a.lease(l), l.ModifyIndex}, nil
+			return reply{body: shownLease(l, a.self().NodeID)}, nil
 		}
 	}
 	for _, b := range set.Bad {
@@ -79,11 +147,37 @@ func (a *Agent) getLease(r *http.Request) (reply, error) {
 	return reply{}, fmt.Errorf("%w of %s in network %s", registry.ErrLeaseNotFound, subnet, n.Name)
 }
 
-func (a *Agent) lease(l registry.Lease) api.Lease {
+// leases are what getLeases shows.
+func (a *Agent) leases(r *http.Request) (registry.Network, registry.LeaseSet, error) {
+	n, err := a.definition(r)
+	if err != nil {
+		return n, registry.LeaseSet{}, err
+	}
+	memory, err := flag(r, "memory")
+	if err != nil {
+		return n, registry.LeaseSet{}, err
+	}
+	run, ok := a.runner(n.Name)
+	if !ok {
+		set, _, err := a.env.registry.WatchLeases(r.Context(), n, 0)
+		return n, set, err
+	}
+	snap, known, _ := run.snapshot.get()
+	if !memory {
+		snap, known = run.leasesNow(r.Context(), n)
+	}
+	if !known {
+		return n, registry.LeaseSet{}, run.unread()
+	}
+	return n, snap.aged().set, nil
+}
+
+// shownLease is a lease as the API shows it, to the agent of a node id.
+func shownLease(l registry.Lease, own string) api.Lease {
 	return api.Lease{
 		Subnet: l.Subnet(), Subnets: l.Subnets, Node: l.Node, NodeID: l.NodeID, PublicIPs: l.PublicIPs, MTU: l.MTU,
 		Backend: json.RawMessage(l.Backend.Object), Held: l.Held(), LapsedSeconds: int64(l.Lapsed / time.Second),
-		Own: l.NodeID == a.self().NodeID, ModifyIndex: l.ModifyIndex,
+		Own: l.NodeID == own, ModifyIndex: l.ModifyIndex,
 	}
 }
 

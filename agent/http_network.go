@@ -16,24 +16,47 @@ import (
 
 func (a *Agent) networkEndpoints() []endpoint {
 	return []endpoint{
-		{"GET /v1/networks", a.wrap(a.getNetworks)},
-		{"GET /v1/network/{network}", a.wrap(a.getNetwork)},
+		{"GET /v1/networks", a.block(a.getNetworks)},
+		{"GET /v1/network/{network}", a.block(a.getNetwork)},
 		{"PUT /v1/network/{network}", a.wrap(a.putNetwork)},
 		{"DELETE /v1/network/{network}", a.wrap(a.deleteNetwork)},
 		{"POST /v1/network/{network}/plan", a.wrap(a.planNetwork)},
 	}
 }
 
-func (a *Agent) getNetworks(*http.Request) (reply, error) {
-	known, ok, _ := a.env.networks.get()
-	if !ok {
-		return reply{}, fmt.Errorf("networks: %w: not read yet", registry.ErrUnavailable)
+func (a *Agent) getNetworks(*http.Request) (shown, error) {
+	return shown{name: "networks", changes: a.networkChanges, memory: func() (reply, error) {
+		known, ok, _ := a.env.networks.get()
+		if !ok {
+			return reply{}, fmt.Errorf("networks: %w: not read yet", registry.ErrUnavailable)
+		}
+		out := api.NetworkList{Networks: []api.Network{}, Skipped: skipped(known.set.Bad)}
+		quiet := out
+		for _, n := range a.known(known) {
+			shown := a.network(n)
+			out.Networks = append(out.Networks, shown)
+			quiet.Networks = append(quiet.Networks, timeless(shown))
+		}
+		return reply{body: out, quiet: quiet}, nil
+	}}, nil
+}
+
+// networkChanges close when a definition or a host's part in a network may be
+// another one.
+func (a *Agent) networkChanges() []<-chan struct{} {
+	_, _, defined := a.env.networks.get()
+	_, _, shown := a.env.shown.get()
+	return []<-chan struct{}{defined, shown}
+}
+
+// timeless is a network without what moves though nothing has changed.
+func timeless(n api.Network) api.Network {
+	if n.Local != nil {
+		local := *n.Local
+		local.Applied, local.Renewed = time.Time{}, time.Time{}
+		n.Local = &local
 	}
-	out := api.NetworkList{Networks: []api.Network{}, Skipped: skipped(known.set.Bad)}
-	for _, n := range a.known(known) {
-		out.Networks = append(out.Networks, a.network(n))
-	}
-	return reply{out, known.index}, nil
+	return n
 }
 
 // known is the networks in the store, those this agent has just put there, which
@@ -52,12 +75,16 @@ func (a *Agent) known(set networkSet) []registry.Network {
 	return slices.CompactFunc(out, func(x, y registry.Network) bool { return x.Name == y.Name })
 }
 
-func (a *Agent) getNetwork(r *http.Request) (reply, error) {
+func (a *Agent) getNetwork(r *http.Request) (shown, error) {
 	n, err := a.definition(r)
-	if err != nil {
-		return reply{}, err
-	}
-	return reply{a.network(n), n.ModifyIndex}, nil
+	return shown{name: "network " + n.Name, changes: a.networkChanges, memory: func() (reply, error) {
+		n, err := a.definitionOf(n.Name)
+		if err != nil {
+			return reply{}, err
+		}
+		out := a.network(n)
+		return reply{body: out, quiet: timeless(out)}, nil
+	}}, err
 }
 
 // network is n as the API shows it, with this host's part in it.
@@ -118,7 +145,7 @@ func (a *Agent) planNetwork(r *http.Request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{c.plan(), c.old.ModifyIndex}, nil
+	return reply{body: c.plan()}, nil
 }
 
 // changeTo gathers what a change to n is judged by, under the agent's own token
@@ -191,7 +218,7 @@ func (a *Agent) putNetwork(r *http.Request) (reply, error) {
 		shown, ok := s.find(name)
 		return ok && shown.ModifyIndex >= n.ModifyIndex
 	})
-	return reply{a.network(n), n.ModifyIndex}, nil
+	return reply{body: a.network(n)}, nil
 }
 
 // awaitNetworks blocks until the watch of all networks shows a change that was

@@ -10,27 +10,54 @@ import (
 
 func (a *Agent) peerEndpoints() []endpoint {
 	return []endpoint{
-		{"GET /v1/network/{network}/peers", a.wrap(a.getPeers)},
+		{"GET /v1/network/{network}/peers", a.block(a.getPeers)},
 	}
 }
 
 // getPeers are the other hosts as the datapath has them.
-func (a *Agent) getPeers(r *http.Request) (reply, error) {
+func (a *Agent) getPeers(r *http.Request) (shown, error) {
 	n, err := a.definition(r)
 	if err != nil {
-		return reply{}, err
+		return shown{}, err
 	}
-	run, ok := a.runner(n.Name)
-	if !ok {
-		return reply{}, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("this host takes no part in network %s", n.Name)}
+	find := func() (*runner, error) {
+		run, ok := a.runner(n.Name)
+		if !ok {
+			return nil, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("this host takes no part in network %s", n.Name)}
+		}
+		return run, nil
 	}
+	_, err = find()
+	return shown{name: "peers of " + n.Name,
+		memory: func() (reply, error) {
+			run, err := find()
+			if err != nil {
+				return reply{}, err
+			}
+			return run.peers(), nil
+		},
+		changes: func() []<-chan struct{} {
+			_, _, part := a.env.shown.get()
+			out := []<-chan struct{}{part}
+			if run, err := find(); err == nil {
+				_, _, leases := run.snapshot.get()
+				_, _, own := run.lease.get()
+				out = append(out, leases, own)
+			}
+			return out
+		}}, err
+}
+
+// peers is what the API says of the runner's.
+func (r *runner) peers() reply {
 	out := api.PeerList{Peers: []api.Peer{}}
-	snap, _, _ := run.snapshot.get()
-	lease, _, _ := run.lease.get()
-	if before, ok := run.carriedOn(); ok {
+	quiet := out
+	snap, _, _ := r.snapshot.get()
+	lease, _, _ := r.lease.get()
+	if before, ok := r.carriedOn(); ok {
 		snap.set.Leases, lease = before.leases, before.own
 	}
-	v := run.shown()
+	v := r.shown()
 	held := map[string]bool{}
 	for _, l := range snap.set.Leases {
 		held[l.Node] = held[l.Node] || l.Held()
@@ -45,10 +72,13 @@ func (a *Agent) getPeers(r *http.Request) (reply, error) {
 		skips[s.Node] = s.Reason
 	}
 	for _, p := range peersOf(snap.set.Leases, lease) {
-		out.Peers = append(out.Peers, api.Peer{Node: p.Node, Subnets: p.Subnets, PublicIPs: p.PublicIPs, Backend: p.Backend,
-			Held: held[p.Node], Skipped: skips[p.Node], Counters: counters(counted, p.Node)})
+		peer := api.Peer{Node: p.Node, Subnets: p.Subnets, PublicIPs: p.PublicIPs, Backend: p.Backend,
+			Held: held[p.Node], Skipped: skips[p.Node]}
+		quiet.Peers = append(quiet.Peers, peer)
+		peer.Counters = counters(counted, p.Node)
+		out.Peers = append(out.Peers, peer)
 	}
-	return reply{out, snap.index}, nil
+	return reply{body: out, quiet: quiet}
 }
 
 func counters(all map[string]backend.Counters, node string) *api.Counters {

@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"context"
 	"net/http"
 	"net/netip"
+	"time"
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -10,29 +12,40 @@ import (
 
 func (a *Agent) reservationEndpoints() []endpoint {
 	return []endpoint{
-		{"GET /v1/network/{network}/reservations", a.wrap(a.getReservations)},
+		{"GET /v1/network/{network}/reservations", a.block(a.getReservations)},
 		{"PUT /v1/network/{network}/reservation/{subnet}", a.wrap(a.putReservation)},
 		{"DELETE /v1/network/{network}/reservation/{subnet}", a.wrap(a.deleteReservation)},
 	}
 }
 
-func (a *Agent) getReservations(r *http.Request) (reply, error) {
+// getReservations asks the store: an agent reads reservations where they count,
+// at a claim.
+func (a *Agent) getReservations(r *http.Request) (shown, error) {
 	n, err := a.definition(r)
-	if err != nil {
-		return reply{}, err
-	}
-	set, err := a.env.registry.Reservations(r.Context(), n)
-	if err != nil {
-		return reply{}, err
-	}
-	if run, ok := a.runner(n.Name); ok {
-		run.records.set("reservation list", set.Bad)
-	}
+	return shown{name: "reservations of " + n.Name, store: func(ctx context.Context, after uint64) (out reply, index uint64, err error) {
+		read := func(ctx context.Context, n registry.Network, after uint64) error {
+			set, next, err := a.env.registry.WatchReservations(ctx, n, after)
+			if run, ok := a.runner(n.Name); ok && err == nil {
+				run.records.set("reservation list", set.Bad)
+			}
+			out, index = reservationList(set), next
+			return err
+		}
+		err = a.readStore(ctx, n.Name, after, reservationsPace, read)
+		return out, index, err
+	}}, err
+}
+
+// reservationsPace is how long it takes at most until a change of the store is
+// seen that no index told of.
+const reservationsPace = time.Minute
+
+func reservationList(set registry.ReservationSet) reply {
 	out := api.ReservationList{Reservations: []api.Reservation{}, Skipped: skipped(set.Bad)}
 	for _, v := range set.Reservations {
 		out.Reservations = append(out.Reservations, api.Reservation{Subnet: v.Subnet, Node: v.Node, NodeID: v.NodeID})
 	}
-	return reply{body: out}, nil
+	return reply{body: out}
 }
 
 func (a *Agent) putReservation(r *http.Request) (reply, error) {

@@ -108,6 +108,7 @@ func (r *runner) resume(ctx context.Context) {
 	r.mu.Lock()
 	r.resumed = found
 	r.mu.Unlock()
+	r.env.shown.set(struct{}{})
 	r.env.firewall.stands(r.local.Name)
 	unconfirmed := fmt.Sprintf("%s is carried on as %s, the store has not been read yet", found.subnet, found.as)
 	r.check(checkNetwork, api.Warning, unconfirmed)
@@ -319,8 +320,12 @@ func (r *runner) carriedOn() (recollected, bool) {
 // settled says that the store has confirmed or refused what was carried on.
 func (r *runner) settled() {
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	before := r.resumed
 	r.resumed = nil
+	r.mu.Unlock()
+	if before != nil {
+		r.env.shown.set(struct{}{}) // what peers are shown by is another thing now
+	}
 }
 
 // away says of an error that the store could not be used, so that it says

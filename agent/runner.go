@@ -160,6 +160,7 @@ func newRunner(env *environment, c config.Config, local config.Network) *runner 
 		ended: newPublished[string](), releases: make(chan *releaseRequest), done: make(chan struct{}),
 		suspicions: map[string]string{}, unwritten: map[string]error{},
 	}
+	r.fresh.news = newPublished[struct{}]()
 	r.view.local = api.Local{State: "starting", SubnetFile: local.SubnetFile, Link: backend.LinkName(local.Name)}
 	r.records = newRecordBoard(r.log, func(status, reason string) { r.check(checkRecords, status, reason) })
 	env.health.reset(local.Name)
@@ -450,8 +451,9 @@ func (r *runner) check(name, status, reason string) {
 // show changes what the API shows.
 func (r *runner) show(change func(*view)) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	change(&r.view)
+	r.mu.Unlock()
+	r.env.shown.set(struct{}{})
 }
 
 // state says in one sentence what the runner does or waits for.

@@ -130,7 +130,7 @@ func TestRequests(t *testing.T) {
 			"GET /v1/networks", "", NetworkList{Networks: []Network{{Name: "default"}}, Skipped: []Skipped{}, Index: 42}},
 		{"network", 200, `{"name":"a/b","modify_index":7}`,
 			func(ctx context.Context, c *Client) (any, error) { return c.Network(ctx, "a/b") },
-			"GET /v1/network/a%2Fb", "", Network{Name: "a/b", ModifyIndex: 7}},
+			"GET /v1/network/a%2Fb", "", Network{Name: "a/b", ModifyIndex: 7, Index: 42}},
 		{"put network", 200, `{"name":"default","modify_index":8}`,
 			func(ctx context.Context, c *Client) (any, error) {
 				return c.PutNetwork(ctx, Network{Name: "default", Pools: []Pool{{Prefix: p4, SubnetLen: 26}},

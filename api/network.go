@@ -17,9 +17,10 @@ func (c *Client) Networks(ctx context.Context, since ...Read) (NetworkList, erro
 
 // Network returns one network (GET /v1/network/:name). Code 404 names the
 // networks there are.
-func (c *Client) Network(ctx context.Context, name string) (Network, error) {
+func (c *Client) Network(ctx context.Context, name string, since ...Read) (Network, error) {
 	var out Network
-	_, err := c.do(ctx, http.MethodGet, path("v1", "network", name), nil, &out)
+	h, err := c.do(ctx, http.MethodGet, path("v1", "network", name)+query(since), nil, &out)
+	out.Index = index(h)
 	return out, err
 }
 

@@ -76,6 +76,7 @@ type Network struct {
 	Backend     json.RawMessage `json:"backend"` // object with "type"
 	ModifyIndex uint64          `json:"modify_index"`
 	Local       *Local          `json:"local,omitempty"` // nil when this agent takes no part
+	Index       uint64          `json:"-"`               // header X-Leno-Index of GET /v1/network/:n: changes whenever the answer does
 }
 
 // Local is this host's part in a network.

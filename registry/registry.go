@@ -116,6 +116,11 @@ type Reservations interface {
 
 	// Reservations lists them sorted by slot, with the records it had to skip.
 	Reservations(ctx context.Context, n Network) (ReservationSet, error)
+
+	// WatchReservations blocks until the index of n's reservations differs from
+	// after and returns what Reservations does. after 0 answers at once. Without
+	// any reservation it may return although nothing changed.
+	WatchReservations(ctx context.Context, n Network, after uint64) (ReservationSet, uint64, error)
 }
 
 // Claim is what a host says of itself when it asks for a lease.

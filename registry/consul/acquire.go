@@ -309,7 +309,7 @@ func (c *Client) situation(ctx context.Context, n registry.Network, claim regist
 	}
 
 	prefix = c.layout.reservations(n.Name)
-	reserved, err := c.reservations(ctx, n)
+	reserved, _, err := c.reservations(ctx, n)
 	if err != nil {
 		return view, false, err
 	}

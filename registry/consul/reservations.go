@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/consul/api"
 
@@ -19,24 +20,50 @@ func (c *Client) Reservations(ctx context.Context, n registry.Network) (registry
 	if err := registry.CheckNetworkName(n.Name); err != nil {
 		return registry.ReservationSet{}, fmt.Errorf("reservations: %w", err)
 	}
-	set, err := c.reservations(ctx, n)
+	set, _, err := c.reservations(ctx, n)
 	if err != nil {
 		return registry.ReservationSet{}, fmt.Errorf("reservations of network %s: %w", n.Name, err)
 	}
 	return set, nil
 }
 
+// WatchReservations implements registry.Reservations. There are few of them, so
+// every change has all read anew. The index is Consul's and goes back with it.
+func (c *Client) WatchReservations(ctx context.Context, n registry.Network, after uint64) (registry.ReservationSet, uint64, error) {
+	if err := registry.CheckNetworkName(n.Name); err != nil {
+		return registry.ReservationSet{}, 0, fmt.Errorf("watch reservations: %w", err)
+	}
+	var notified uint64
+	var err error
+	if after > 0 {
+		notified, err = c.notify(ctx, newTree(c.layout.reservations(n.Name), false), after, false, time.Time{})
+	}
+	var set registry.ReservationSet
+	var index uint64
+	if err == nil {
+		set, index, err = c.reservations(ctx, n)
+	}
+	if err == nil && after > 0 && len(set.Reservations) == 0 {
+		// Every write elsewhere wakes who watches a prefix without keys.
+		err = pause(ctx, jitter(time.Second))
+	}
+	if err != nil {
+		return registry.ReservationSet{}, 0, fmt.Errorf("watch reservations of network %s: %w", n.Name, err)
+	}
+	return set, max(index, notified, 1), nil
+}
+
 // reservations is a consistent list. It has no marker; an empty list is
 // believed when a key below the prefix may be read, whether it exists or not.
-func (c *Client) reservations(ctx context.Context, n registry.Network) (registry.ReservationSet, error) {
+func (c *Client) reservations(ctx context.Context, n registry.Network) (registry.ReservationSet, uint64, error) {
 	prefix := c.layout.reservations(n.Name)
-	pairs, _, err := c.list(ctx, prefix, read{consistent: true})
+	pairs, index, err := c.list(ctx, prefix, read{consistent: true})
 	if err != nil {
-		return registry.ReservationSet{}, err
+		return registry.ReservationSet{}, 0, err
 	}
 	if len(pairs) == 0 {
 		if _, _, err := c.get(ctx, prefix+markerName, read{}); err != nil {
-			return registry.ReservationSet{}, err
+			return registry.ReservationSet{}, 0, err
 		}
 	}
 	var set registry.ReservationSet
@@ -50,7 +77,7 @@ func (c *Client) reservations(ctx context.Context, n registry.Network) (registry
 		set.Reservations = append(set.Reservations, r)
 	}
 	slices.SortFunc(set.Reservations, func(a, b registry.Reservation) int { return cmp.Compare(a.Slot, b.Slot) })
-	return set, nil
+	return set, index, nil
 }
 
 // AddReservation implements registry.Reservations.
@@ -135,7 +162,7 @@ func (c *Client) hindered(ctx context.Context, n registry.Network, r registry.Re
 // reserved says whether the same reservation stands already; ErrReserved when
 // another one written before index is in its way.
 func (c *Client) reserved(ctx context.Context, n registry.Network, r registry.Reservation, index uint64) (bool, error) {
-	set, err := c.reservations(ctx, n)
+	set, _, err := c.reservations(ctx, n)
 	if err != nil {
 		return false, err
 	}

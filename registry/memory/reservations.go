@@ -77,6 +77,19 @@ func (c *Client) Reservations(ctx context.Context, n registry.Network) (set regi
 	return set, wrap(err, "reservations of network %s", n.Name)
 }
 
+// WatchReservations implements registry.Reservations.
+func (c *Client) WatchReservations(ctx context.Context, n registry.Network, after uint64) (set registry.ReservationSet, index uint64, err error) {
+	s := c.store
+	index, err = s.watch(ctx, after, func() (uint64, error) {
+		set, _ = s.reservationsLocked(n)
+		return s.dirLocked(reservationsDir + n.Name + "/"), nil
+	})
+	if err != nil {
+		return registry.ReservationSet{}, index, wrap(err, "watch reservations of network %s", n.Name)
+	}
+	return set, index, nil
+}
+
 // reservationsLocked is all reservations of a network, sorted by slot, and the
 // slots under records it had to skip.
 func (s *Store) reservationsLocked(n registry.Network) (set registry.ReservationSet, blocked []registry.BadSlot) {

@@ -1,8 +1,10 @@
 package registrytest
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/lenonet/leno/registry"
@@ -32,6 +34,31 @@ var reservationTests = []test{
 		set, err = r.Reservations(s.ctx(), n)
 		s.ok(err)
 		s.equal("slots", reservedSlots(set), []uint64{20})
+	}},
+	{"watch", func(s *suite) {
+		n := s.network("default", wide)
+		r, other := s.open(), s.open()
+		_, index, err := other.WatchReservations(s.ctx(), n, 0)
+		s.ok(err)
+		see := func(change error, want ...uint64) {
+			s.Helper()
+			s.ok(change)
+			for {
+				set, next, err := other.WatchReservations(s.ctx(), n, index)
+				s.ok(err)
+				if index = next; slices.Equal(reservedSlots(set), want) {
+					return
+				}
+			}
+		}
+		kept := registry.Reservation{Subnet: netip.MustParsePrefix("10.5.20.0/24"), NodeID: "id-y"}
+		see(r.AddReservation(s.ctx(), n, kept, false), 20)
+		s.blocks("WatchReservations", func(ctx context.Context) error {
+			_, _, err := other.WatchReservations(ctx, n, index)
+			return err
+		})
+		see(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: netip.MustParsePrefix("10.5.30.0/24"), Node: "host-x"}, false), 20, 30)
+		see(r.RemoveReservation(s.ctx(), n.Name, kept.Subnet), 30)
 	}},
 	{"refused", func(s *suite) {
 		n := s.network("default", wide)

@@ -1,0 +1,157 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+)
+
+// How long a read waits for news, as Consul has it: a client that asks for more
+// than the most gets the most, and up to a sixteenth is added, so that readers
+// who came together do not come back together.
+const (
+	defaultWait = 5 * time.Minute
+	mostWait    = 10 * time.Minute
+	jitterPart  = 16
+)
+
+// maxQuoted bounds what is said again of a request, in bytes.
+const maxQuoted = 64
+
+// awaited is what a read asks for beside its answer.
+type awaited struct {
+	index uint64        // of the answer the reader has, 0 for none
+	wait  time.Duration // at most, jitter included
+}
+
+// awaitedBy reads ?index= and ?wait=.
+func awaitedBy(r *http.Request) (awaited, error) {
+	out := awaited{wait: defaultWait}
+	query := r.URL.Query()
+	if text := query.Get("index"); text != "" {
+		index, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			return out, badRequest("parameter index: %q is no number from 0 to 18446744073709551615", cut(text, maxQuoted))
+		}
+		out.index = index
+	}
+	if text := query.Get("wait"); text != "" {
+		wait, err := time.ParseDuration(text)
+		if err != nil || wait < 0 {
+			return out, badRequest("parameter wait: %q is no duration such as 30s, 5m or 1500ms", cut(text, maxQuoted))
+		}
+		if wait > 0 {
+			out.wait = min(wait, mostWait)
+		}
+	}
+	out.wait += rand.N(out.wait/jitterPart + 1)
+	return out, nil
+}
+
+// block answers reads that may wait: find says what a request asks for.
+func (a *Agent) block(find func(*http.Request) (shown, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		a.wrap(func(r *http.Request) (reply, error) {
+			q, err := awaitedBy(r)
+			if err != nil {
+				return reply{}, err
+			}
+			s, err := find(r)
+			if err != nil {
+				return reply{}, err
+			}
+			if q.index == 0 {
+				return a.answerNow(r, s, q)
+			}
+			restore := a.patient(w)
+			defer restore()
+			out, again, err := a.board.next(r.Context(), s, q)
+			if !again && (err != nil || s.since == nil) {
+				return out, err
+			}
+			if s, err = find(r); err != nil { // it is gone, or has become something else
+				return reply{}, err
+			}
+			return a.answerNow(r, s, q)
+		})(w, r)
+	}
+}
+
+func (a *Agent) answerNow(r *http.Request, s shown, q awaited) (reply, error) {
+	if s.since != nil {
+		return s.since(q.index)
+	}
+	return a.board.now(r.Context(), s)
+}
+
+// patient lifts the server's time limits off a request that waits, until restore
+// sets one for the answer.
+func (a *Agent) patient(w http.ResponseWriter) (restore func()) {
+	control := http.NewResponseController(w)
+	// What has no deadlines, as in tests of one handler, needs none lifted.
+	_ = control.SetReadDeadline(time.Time{})
+	_ = control.SetWriteDeadline(time.Time{})
+	return func() { _ = control.SetWriteDeadline(time.Now().Add(requestTimeout)) }
+}
+
+func tooMany(readers int) error {
+	return &api.Error{Code: http.StatusTooManyRequests,
+		Message: fmt.Sprintf("%d reads wait for news already, no more may: ask without index", readers)}
+}
+
+// readStore reads something of a network from the store, by the definition in
+// force: a watch ends when that changes. What no index tells of is seen by
+// reading anew after pace.
+func (a *Agent) readStore(ctx context.Context, network string, after uint64, pace time.Duration,
+	read func(ctx context.Context, n registry.Network, after uint64) error) error {
+	n, err := a.definitionOf(network)
+	if err != nil {
+		return err
+	}
+	if after == 0 {
+		return read(ctx, n, 0)
+	}
+	within, cancel := context.WithTimeout(ctx, pace)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer cancel()
+		a.awaitAnother(within, n)
+	})
+	err = read(within, n, after)
+	over := within.Err() != nil && ctx.Err() == nil
+	cancel()
+	wg.Wait()
+	if !over {
+		return err
+	}
+	if n, err = a.definitionOf(network); err != nil {
+		return err
+	}
+	return read(ctx, n, 0)
+}
+
+// awaitAnother blocks until a network has another definition than n or this agent
+// may have another part in it.
+func (a *Agent) awaitAnother(ctx context.Context, n registry.Network) {
+	_, _, parts := a.env.parts.get()
+	for {
+		_, _, defined := a.env.networks.get()
+		if now, err := a.definitionOf(n.Name); err != nil || now.ModifyIndex != n.ModifyIndex {
+			return
+		}
+		select {
+		case <-parts:
+			return
+		case <-defined:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
