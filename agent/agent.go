@@ -23,6 +23,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -50,6 +51,9 @@ type Options struct {
 	// Obstacles finds rules of other programs that are in the way of containers'
 	// packets; silent says that they may change without the kernel telling.
 	Obstacles func(ctx context.Context, crossings []firewall.Crossing) (found []firewall.Obstacle, silent bool, err error)
+
+	// Probe sends packets to peers and tells what came back, as probe.Run does.
+	Probe func(ctx context.Context, h probe.Host, peers []api.Peer, r api.ProbeRequest) (api.Probe, error)
 
 	// LockHost makes this the only agent of its network namespace, until unlock.
 	LockHost func() (unlock func() error, err error)
@@ -175,6 +179,9 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	}
 	if o.WatchedNetwork == nil {
 		o.WatchedNetwork = config.WatchedNetwork
+	}
+	if o.Probe == nil {
+		o.Probe = probe.Run
 	}
 	if o.LockHost == nil {
 		o.LockHost = lockHost

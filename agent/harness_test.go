@@ -54,6 +54,7 @@ type host struct {
 	remains  Remains
 	lockHost func() (func() error, error) // nil for nobody else
 	kernel   func()                       // tells the agent that the kernel changed
+	probing  func(context.Context) error  // before each probe answers, if not nil
 	end      func()
 	exited   chan struct{} // closed when Run returned err
 	err      error
@@ -145,6 +146,7 @@ func (h *host) build() *Agent {
 			defer h.mu.Unlock()
 			return h.remains, nil
 		},
+		Probe: h.probe,
 		WatchKernel: func(ctx context.Context, _ func(string) bool, _ func(netip.Prefix) bool, changed func()) error {
 			h.mu.Lock()
 			h.kernel = changed

@@ -125,6 +125,7 @@ func (a *Agent) endpoints() []endpoint {
 		a.leaseEndpoints(),
 		a.reservationEndpoints(),
 		a.peerEndpoints(),
+		a.probeEndpoints(),
 		a.openAPIEndpoints(),
 		a.eventEndpoints(),
 	)

@@ -74,6 +74,7 @@ func TestOpenAPITypes(t *testing.T) {
 	for _, v := range []any{
 		api.Error{}, api.Health{}, api.Self{}, api.Network{}, api.NetworkList{}, api.Lease{}, api.LeaseList{},
 		api.Reservation{}, api.ReservationList{}, api.PeerList{}, api.NetworkPlan{}, api.EventList{}, api.Reloaded{},
+		api.ProbeRequest{}, api.Probe{},
 	} {
 		gather(types, reflect.TypeOf(v))
 	}
@@ -272,6 +273,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 		"GET /v1/network/n/reservations", "GET /v1/network/none/reservations",
 		"DELETE /v1/network/n/reservation/" + free, "DELETE /v1/network/n/reservation/" + free,
 		"GET /v1/network/n/peers", "GET /v1/network/none/peers",
+		"POST /v1/network/n/probe {}", `POST /v1/network/n/probe {"count":1000}`, `POST /v1/network/n/probe {"peers":["z"]}`,
 		"DELETE /v1/network/n", "DELETE /v1/network/m", "DELETE /v1/network/m",
 		"DELETE /v1/network/n/lease/" + registry.SubnetKey(b.subnet()), "DELETE /v1/network/n/lease/10.5.0.0-24", "DELETE /v1/network/n/lease/x-1",
 		"PUT /v1/network/n/release", "PUT /v1/network/none/release",
@@ -297,4 +299,5 @@ var elsewhere = map[string]bool{
 	"GET /healthz 429": true, "GET /healthz 503": true, "GET /readyz 503": true,
 	"PUT /v1/agent/reload 409": true, "GET /v1/networks 503": true,
 	"GET /v1/network/{network}/lease/{subnet} 409": true,
+	"POST /v1/network/{network}/probe 409":         true, "POST /v1/network/{network}/probe 501": true,
 }

@@ -81,7 +81,8 @@ type runner struct {
 	released *releaseRequest
 
 	faults lasting
-	fresh  fresh      // leases as the API read them last
+	fresh  fresh // leases as the API read them last
+	probes probeTurn
 	saving sync.Mutex // held around every change of the state file
 
 	mu         sync.Mutex

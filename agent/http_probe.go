@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/lenonet/leno/agent/probe"
+	"github.com/lenonet/leno/api"
+)
+
+func (a *Agent) probeEndpoints() []endpoint {
+	return []endpoint{
+		{"POST /v1/network/{network}/probe", a.probing(a.wrap(a.postProbe))},
+	}
+}
+
+// probing gives a request the time that a probe may take, which is longer than
+// that of others. Where the connection has no deadlines it needs none.
+func (a *Agent) probing(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		until := time.Now().Add(probe.Longest + requestTimeout)
+		connection := http.NewResponseController(w)
+		if err := errors.Join(connection.SetReadDeadline(until), connection.SetWriteDeadline(until)); err != nil {
+			a.log.Debug("a probe may be cut short", "error", err)
+		}
+		next(w, r)
+	}
+}
+
+// postProbe sends packets to the peers of a network and tells what came back.
+func (a *Agent) postProbe(r *http.Request) (reply, error) {
+	var request api.ProbeRequest
+	if err := readBody(r, &request); err != nil {
+		return reply{}, err
+	}
+	n, err := a.definition(r)
+	if err != nil {
+		return reply{}, err
+	}
+	out, err := a.probe(r.Context(), n.Name, request)
+	return reply{body: out}, err
+}
+
+// probe sends packets to the peers of a network, one probe of it at a time.
+func (a *Agent) probe(ctx context.Context, network string, request api.ProbeRequest) (api.Probe, error) {
+	run, ok := a.runner(network)
+	if !ok {
+		return api.Probe{}, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("this host takes no part in network %s", network)}
+	}
+	host, err := run.probed()
+	if err != nil {
+		return api.Probe{}, err
+	}
+	if since, ok := run.probes.begin(); !ok {
+		return api.Probe{}, &api.Error{Code: http.StatusConflict,
+			Message: fmt.Sprintf("a probe of network %s is running since %s: try again when it is done", network, time.Since(since).Round(time.Second))}
+	}
+	defer run.probes.end()
+	list, _ := run.peers().body.(api.PeerList)
+	out, err := a.o.Probe(ctx, host, list.Peers, request)
+	var field *probe.FieldError
+	var unknown *probe.UnknownPeerError
+	switch {
+	case errors.As(err, &field):
+		return out, badRequest("%v", err)
+	case errors.As(err, &unknown):
+		return out, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("network %s: %v", network, err)}
+	case errors.Is(err, probe.ErrNoRight):
+		return out, &api.Error{Code: http.StatusNotImplemented, Message: err.Error()}
+	}
+	return out, err
+}
+
+// probed is this host's part in the network, as probes need it. Without a subnet
+// or an underlay there is nothing to send from.
+func (r *runner) probed() (probe.Host, error) {
+	v := r.shown()
+	lease, held, _ := r.lease.get()
+	definition := v.definition
+	if before, ok := r.carriedOn(); ok {
+		lease, held, definition = before.own, true, before.network
+	}
+	if !held || v.local.Underlay.Interface == "" {
+		return probe.Host{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf("network %s cannot be probed yet: %s", r.local.Name, v.local.State)}
+	}
+	return probe.Host{
+		Network: r.local.Name, Backend: definition.Backend.Type, Options: definition.Backend.Options(), Link: v.local.Link,
+		Subnets: lease.Subnets, MTU: v.local.MTU, Underlay: v.local.Underlay, Masquerade: r.local.IPMasq,
+	}, nil
+}
+
+// probeTurn lets one probe of a network run at a time.
+type probeTurn struct {
+	mu    sync.Mutex
+	since time.Time // zero while none runs
+}
+
+// begin is false while another probe runs, since when it tells.
+func (t *probeTurn) begin() (since time.Time, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.since.IsZero() {
+		return t.since, false
+	}
+	t.since = time.Now()
+	return t.since, true
+}
+
+func (t *probeTurn) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.since = time.Time{}
+}

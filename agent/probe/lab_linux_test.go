@@ -1,0 +1,181 @@
+package probe
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/hostgw"
+	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/backend/udp"
+	"github.com/lenonet/leno/backend/vxlan"
+)
+
+// host is a namespace with an underlay, and a real backend's datapath over it.
+// Host n has the subnets 10.5.n.0/24 and fd00:5:0:n::/64, and the addresses
+// 192.0.2.n and 2001:db8::n.
+type host struct {
+	t       *testing.T
+	n       int
+	kind    backend.Type
+	ns      *nstest.NS
+	backend backend.Backend
+	mtu     int
+}
+
+var pools = []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16"), netip.MustParsePrefix("fd00:5::/48")}
+
+func kindOf(name string) backend.Type {
+	return map[string]func() backend.Type{"vxlan": vxlan.Type, "udp": udp.Type, "host-gw": hostgw.Type}[name]()
+}
+
+// newHosts are hosts 1 and 2, neighbours on an underlay with an MTU of 1500.
+func newHosts(t *testing.T, kind string) (a, b *host) {
+	t.Helper()
+	var out [2]*host
+	var joints [2]nstest.Joint
+	for i := range out {
+		out[i] = &host{t: t, n: i + 1, kind: kindOf(kind), ns: nstest.New(t)}
+		out[i].ns.Sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")
+		joints[i] = nstest.Joint{NS: out[i].ns, Link: "eth0", Addrs: []string{fmt.Sprintf("192.0.2.%d/24", i+1), fmt.Sprintf("2001:db8::%d/64", i+1)}}
+	}
+	nstest.Join(joints[0], joints[1])
+	a, b = out[0], out[1]
+	a.apply(b)
+	b.apply(a)
+	return a, b
+}
+
+func (h *host) addrs() []netip.Addr {
+	return []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(h.n)}), netip.MustParseAddr(fmt.Sprintf("2001:db8::%d", h.n))}
+}
+
+func (h *host) subnets() []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", h.n)), netip.MustParsePrefix(fmt.Sprintf("fd00:5:0:%d::/64", h.n))}
+}
+
+func (h *host) options() json.RawMessage {
+	h.t.Helper()
+	o, err := h.kind.Normalize(nil)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return o
+}
+
+// apply builds the host's datapath with one peer.
+func (h *host) apply(peer *host) {
+	h.t.Helper()
+	node := func(x *host) string { return fmt.Sprintf("node-%d", x.n) }
+	build := func(x *host) backend.Backend {
+		b, err := x.kind.New(backend.Config{Network: "n", Link: "leno-n", NodeID: node(x), DataDir: h.t.TempDir(), Pools: pools, Options: x.options(), Logger: hclog.NewNullLogger()})
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		h.t.Cleanup(func() {
+			if err := b.Close(); err != nil {
+				h.t.Error(err)
+			}
+		})
+		return b
+	}
+	place := func(x *host) backend.Underlay {
+		return backend.Underlay{Interface: "eth0", Index: x.ns.Index("eth0"), MTU: 1500, Addrs: x.addrs(), Devices: []string{"eth0"}}
+	}
+	advertise := func(x *host, b backend.Backend) (out backend.Advertisement) {
+		x.ns.Do(func() {
+			var err error
+			if out, err = b.Advertise(place(x)); err != nil {
+				h.t.Fatal(err)
+			}
+		})
+		return out
+	}
+	h.backend = build(h)
+	h.mtu = advertise(h, h.backend).MTU
+	s := backend.State{Subnets: h.subnets(), MTU: h.mtu, Underlay: place(h), Peers: []backend.Peer{{
+		Node: node(peer), Subnets: peer.subnets(), PublicIPs: peer.addrs(), Backend: h.kind.Name, Attributes: advertise(peer, build(peer)).Attributes}}}
+	h.ns.Do(func() {
+		if r, err := h.backend.Apply(context.Background(), s); err != nil || r.Peers != 1 {
+			h.t.Fatalf("%+v, %v", r, err)
+		}
+	})
+}
+
+// probe probes the other host.
+func (h *host) probe(peer *host, r api.ProbeRequest) (out api.PeerProbe) {
+	h.t.Helper()
+	me := Host{Network: "n", Backend: h.kind.Name, Options: h.options(), Link: "leno-n", Subnets: h.subnets(), MTU: h.mtu,
+		Underlay: api.Underlay{Interface: "eth0", MTU: 1500, Addresses: h.addrs()}}
+	peers := []api.Peer{{Node: "peer", Subnets: peer.subnets(), PublicIPs: peer.addrs(), Backend: h.kind.Name, Held: true}}
+	h.ns.Do(func() {
+		got, err := Run(context.Background(), me, peers, r)
+		if err != nil || len(got.Peers) != 1 {
+			h.t.Fatalf("%+v, %v", got, err)
+		}
+		out = got.Peers[0]
+	})
+	return out
+}
+
+// brief makes probes of dead ways short.
+func brief() api.ProbeRequest { return api.ProbeRequest{Count: 2, IntervalMS: 20, TimeoutMS: 400} }
+
+// dump is a probe without its times: a line for each way, one for what is known of
+// directions, and the findings.
+func dump(o api.PeerProbe) string {
+	var b strings.Builder
+	for _, w := range o.Ways {
+		fmt.Fprintf(&b, "%s %s", w.Path, w.To)
+		if w.NotProbed != "" {
+			fmt.Fprintf(&b, " not probed: %s\n", w.NotProbed)
+			continue
+		}
+		for _, s := range []api.ProbedSize{w.Small, w.Full} {
+			fmt.Fprintf(&b, " %d/%d", s.Answered, s.Sent)
+			if s.Answered > 0 && (s.MinMS <= 0 || s.AvgMS < s.MinMS || s.MaxMS < s.AvgMS) {
+				fmt.Fprintf(&b, " in impossible %g %g %g ms", s.MinMS, s.AvgMS, s.MaxMS)
+			}
+		}
+		fmt.Fprintf(&b, " largest %d of %d", w.Largest, w.MTU)
+		if w.Answer != "" {
+			fmt.Fprintf(&b, ", %s", w.Answer)
+		}
+		for _, e := range w.Errors {
+			fmt.Fprintf(&b, "; %s", e.Reason)
+			if e.From.IsValid() {
+				fmt.Fprintf(&b, " from %s", e.From)
+			}
+			if e.MTU > 0 {
+				fmt.Fprintf(&b, " mtu %d", e.MTU)
+			}
+			if e.About != "" {
+				fmt.Fprintf(&b, " about %s", e.About)
+			}
+		}
+		b.WriteByte('\n')
+	}
+	if o.There != nil && o.Back != nil {
+		fmt.Fprintf(&b, "there %s, back %s\n", o.There.State, o.Back.State)
+	}
+	for _, f := range o.Findings {
+		fmt.Fprintln(&b, "-", f)
+	}
+	return b.String()
+}
+
+// is holds a probe against what it should tell.
+func is(t *testing.T, o api.PeerProbe, reached bool, want string) {
+	t.Helper()
+	if diff := cmp.Diff(strings.TrimSpace(want)+"\n", dump(o)); diff != "" || o.Reached != reached {
+		t.Errorf("reached %v, want %v (-want +got):\n%s", o.Reached, reached, diff)
+	}
+}

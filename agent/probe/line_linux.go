@@ -1,0 +1,349 @@
+package probe
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoRight says that this process may not open the sockets of a probe.
+var ErrNoRight = errors.New("a probe needs CAP_NET_RAW, which this agent lacks: give it that right (AmbientCapabilities of its systemd unit) or run it as root")
+
+const (
+	// pace is the shortest time from one packet to the next, of all peers together:
+	// 4,000 a second, 48 Mbit/s of full ones.
+	pace = 250 * time.Microsecond
+
+	receiveBuffer = 4 << 20 // bytes: answers come together
+	ttl           = 64
+)
+
+// sockets is the line on raw sockets of the namespace it was opened in. Of
+// golang.org/x/net only the messages are used: its packet connections set neither
+// a packet's hop limit in IPv4 nor that it goes to a neighbour.
+type sockets struct {
+	v4, v6  *net.IPConn
+	onLink  *net.IPConn // sends to neighbours alone, and hears nothing
+	id      int
+	cookie  cookie
+	readers sync.WaitGroup
+
+	mu      sync.Mutex
+	seq     uint16
+	pending map[pendingKey]*pending
+	refused map[netip.AddrPort][]answer
+	next    time.Time // when the next packet may leave
+}
+
+type pendingKey struct {
+	v6  bool
+	seq int
+}
+
+type pending struct {
+	to     netip.Addr
+	sent   time.Time
+	answer chan answer // room for one
+}
+
+var _ line = (*sockets)(nil)
+
+// open opens the sockets in the calling thread's network namespace.
+func open(ctx context.Context) (_ *sockets, err error) {
+	s := &sockets{pending: map[pendingKey]*pending{}, refused: map[netip.AddrPort][]answer{}}
+	var random [2]byte
+	if _, err := rand.Read(random[:]); err != nil {
+		return nil, err
+	}
+	if _, err := rand.Read(s.cookie[:]); err != nil {
+		return nil, err
+	}
+	s.id = int(binary.BigEndian.Uint16(random[:]))
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	if s.v4, err = listen(ctx, "ip4:icmp", tune4); err != nil {
+		return nil, err
+	}
+	if s.onLink, err = listen(ctx, "ip4:icmp", tuneOnLink); err != nil {
+		return nil, err
+	}
+	// A host without IPv6 has no peers by it.
+	if s.v6, err = listen(ctx, "ip6:ipv6-icmp", tune6); err != nil && !errors.Is(err, unix.EAFNOSUPPORT) {
+		return nil, err
+	}
+	s.readers.Go(func() { s.read(s.v4, parse4) })
+	if s.v6 != nil {
+		s.readers.Go(func() { s.read(s.v6, parse6) })
+	}
+	return s, nil
+}
+
+func listen(ctx context.Context, network string, tune func(fd int) error) (*net.IPConn, error) {
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		return errors.Join(c.Control(func(fd uintptr) { err = tune(int(fd)) }), err)
+	}}
+	conn, err := config.ListenPacket(ctx, network, "")
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return nil, ErrNoRight
+	case err != nil:
+		return nil, fmt.Errorf("open a raw socket: %w", err)
+	}
+	return conn.(*net.IPConn), nil
+}
+
+// tune4 has packets leave whole or not at all, whatever the kernel has learned of
+// the path: what it learned is what is looked at.
+func tune4(fd int) error {
+	const filter, echoReply, unreachable, exceeded, problem = 1, 0, 3, 11, 12 // ICMP_FILTER of raw(7) hides the types whose bits are set
+	return errors.Join(
+		unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE),
+		unix.SetsockoptInt(fd, unix.SOL_RAW, filter, int(^int32(1<<echoReply|1<<unreachable|1<<exceeded|1<<problem))),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer))
+}
+
+func tuneOnLink(fd int) error {
+	const filter = 1
+	return errors.Join(
+		unix.SetsockoptInt(fd, unix.SOL_RAW, filter, -1),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DONTROUTE, 1))
+}
+
+func tune6(fd int) error {
+	const echoReply = 129
+	hide := unix.ICMPv6Filter{}
+	for i := range hide.Data {
+		hide.Data[i] = ^uint32(0)
+	}
+	for _, seen := range []int{1, 2, 3, 4, echoReply} { // the errors, and the answer
+		hide.Data[seen/32] &^= 1 << (seen % 32)
+	}
+	return errors.Join(
+		unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE),
+		unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_DONTFRAG, 1),
+		unix.SetsockoptICMPv6Filter(fd, unix.SOL_ICMPV6, unix.ICMPV6_FILTER, &hide),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer))
+}
+
+// close ends the readers and waits for them. It may be repeated.
+func (s *sockets) close() error {
+	var errs []error
+	for _, conn := range []*net.IPConn{s.v4, s.onLink, s.v6} {
+		if conn != nil {
+			if err := conn.Close(); !errors.Is(err, net.ErrClosed) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	s.readers.Wait()
+	return errors.Join(errs...)
+}
+
+// read hands on what comes until the socket is closed.
+func (s *sockets) read(conn *net.IPConn, parse func([]byte) (message, bool)) {
+	buf := make([]byte, 1<<16)
+	for {
+		n, _, _, from, err := conn.ReadMsgIP(buf, nil)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			continue // of one packet; the next call waits for the next
+		}
+		m, ok := parse(buf[:n])
+		if !ok {
+			continue
+		}
+		if sender, ok := netip.AddrFromSlice(from.IP); ok {
+			s.deliver(m, sender.Unmap())
+		}
+	}
+}
+
+// deliver finds who waits for a message.
+func (s *sockets) deliver(m message, from netip.Addr) {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !m.echo {
+		const most = 1000 // of everybody: the rest says the same
+		if at := netip.AddrPortFrom(m.to, uint16(m.port)); len(s.refused) < most && len(s.refused[at]) < most {
+			s.refused[at] = append(s.refused[at], answer{kind: errored, from: from, reason: m.reason, mtu: m.mtu})
+		}
+		return
+	}
+	to := m.to
+	if m.reply {
+		to = from
+	}
+	key := pendingKey{to.Is6(), m.seq}
+	p := s.pending[key]
+	if p == nil || m.id != s.id || p.to != to || m.reply && m.cookie != s.cookie {
+		return
+	}
+	delete(s.pending, key)
+	a := answer{kind: replied, from: from, reason: m.reason, mtu: m.mtu, took: now.Sub(p.sent)}
+	if !m.reply {
+		a.kind = errored
+	}
+	p.answer <- a
+}
+
+// refusals is line's.
+func (s *sockets) refusals(to netip.Addr, port int) []answer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]answer(nil), s.refused[netip.AddrPortFrom(to, uint16(port))]...)
+}
+
+// exchange is line's.
+func (s *sockets) exchange(ctx context.Context, e echo, timeout time.Duration) answer {
+	if !s.turn(ctx) {
+		return answer{kind: cut}
+	}
+	key, p, err := s.expect(e.to)
+	if err != nil {
+		return answer{kind: unsent, reason: err.Error()}
+	}
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.pending[key] == p {
+			delete(s.pending, key)
+		}
+	}()
+	if err := s.send(e, key.seq); err != nil {
+		return answer{kind: unsent, reason: saidOfSending(err)}
+	}
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case a := <-p.answer:
+		return a
+	case <-timer.C:
+		return answer{kind: silence}
+	case <-ctx.Done():
+		return answer{kind: cut}
+	}
+}
+
+// turn waits until the next packet may leave, false when ctx ended first.
+func (s *sockets) turn(ctx context.Context) bool {
+	s.mu.Lock()
+	now := time.Now()
+	if s.next.Before(now) {
+		s.next = now
+	}
+	wait := s.next.Sub(now)
+	s.next = s.next.Add(pace)
+	s.mu.Unlock()
+	if wait < time.Millisecond { // less than timers are good for, and it evens out
+		return ctx.Err() == nil
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// expect takes a number that no other packet under way has.
+func (s *sockets) expect(to netip.Addr) (pendingKey, *pending, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for range 1 << 16 {
+		s.seq++
+		key := pendingKey{to.Is6(), int(s.seq)}
+		if s.pending[key] == nil {
+			p := &pending{to: to, sent: time.Now(), answer: make(chan answer, 1)}
+			s.pending[key] = p
+			return key, p, nil
+		}
+	}
+	return pendingKey{}, nil, errors.New("too many packets are under way")
+}
+
+func (s *sockets) send(e echo, seq int) error {
+	data, err := marshal(e.to, s.id, seq, e.size, s.cookie)
+	if err != nil {
+		return err
+	}
+	conn, control := s.v4, control4
+	switch {
+	case e.to.Is6():
+		conn, control = s.v6, control6
+	case e.link != 0:
+		conn = s.onLink
+	}
+	if conn == nil {
+		return unix.EAFNOSUPPORT
+	}
+	_, _, err = conn.WriteMsgIP(data, control(e), &net.IPAddr{IP: e.to.AsSlice()})
+	return err
+}
+
+func control4(e echo) []byte {
+	info := unix.Inet4Pktinfo{Ifindex: int32(e.link)}
+	if e.from.IsValid() {
+		info.Spec_dst = e.from.As4()
+	}
+	return append(unix.PktInfo4(&info), control(unix.SOL_IP, unix.IP_TTL, e.hops)...)
+}
+
+func control6(e echo) []byte {
+	var out []byte
+	if e.from.IsValid() {
+		out = unix.PktInfo6(&unix.Inet6Pktinfo{Addr: e.from.As16()})
+	}
+	return append(out, control(unix.SOL_IPV6, unix.IPV6_HOPLIMIT, e.hops)...)
+}
+
+// control is a control message with one number.
+func control(level, kind, value int) []byte {
+	if value == 0 {
+		value = ttl
+	}
+	out := make([]byte, unix.CmsgSpace(4))
+	header := unix.Cmsghdr{Level: int32(level), Type: int32(kind)}
+	header.SetLen(unix.CmsgLen(4))
+	if _, err := binary.Encode(out, binary.NativeEndian, header); err != nil {
+		return nil
+	}
+	binary.NativeEndian.PutUint32(out[unix.CmsgLen(0):], uint32(value))
+	return out
+}
+
+// saidOfSending is why the kernel did not send, in its own words where they are
+// not clear enough of themselves.
+func saidOfSending(err error) string {
+	switch {
+	case errors.Is(err, unix.EMSGSIZE):
+		return tooLong
+	case errors.Is(err, unix.EPERM):
+		return "a firewall of this host lets it not out"
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EADDRNOTAVAIL):
+		return "this host does not have the address to send it from"
+	}
+	var call *os.SyscallError
+	if errors.As(err, &call) {
+		err = call.Err
+	}
+	return err.Error()
+}

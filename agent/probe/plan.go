@@ -1,0 +1,180 @@
+package probe
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+)
+
+// surroundings is what a plan needs to know of the kernel.
+type surroundings struct {
+	local map[netip.Addr]bool // addresses of this host
+
+	// device is the index of the device that packets to an address leave by and
+	// whether the address is a neighbour there; 0 when there is no route.
+	device func(netip.Addr) (index int, neighbour bool)
+	strict func(device string) bool // reverse-path filtering of IPv4
+	link   int                      // index of the overlay's device, 0 for none
+}
+
+// planner chooses where to send for a backend.
+type planner struct {
+	Host
+	here surroundings
+}
+
+// options are those of backends that matter here.
+type options struct {
+	Port          int  `json:"port"`
+	DirectRouting bool `json:"direct_routing"`
+}
+
+func (p planner) options() options {
+	var o options
+	_ = json.Unmarshal(p.Options, &o) // broken ones are reported where they are used
+	return o
+}
+
+// plain says that packets cross unwrapped, over routes that need no device.
+func (p planner) plain() bool { return p.Backend == "host-gw" }
+
+// ways are how to probe a peer: the overlay in each family it has a subnet of,
+// then the underlay by each address that packets to it go to.
+func (p planner) ways(peer api.Peer) []way {
+	var out []way
+	for _, subnet := range peer.Subnets {
+		out = append(out, p.overlay(peer, subnet))
+	}
+	for _, to := range p.outer(peer) {
+		from, _ := p.own(to)
+		out = append(out, way{path: api.PathUnderlay, from: from, to: to, mtu: p.Underlay.MTU})
+	}
+	return out
+}
+
+// overlay is the way to one subnet of a peer.
+//
+// A backend with a device gives it the subnet's first address, which the peer's
+// kernel answers for. Where routes need no device nobody has that address. There
+// the packet goes to the subnet's gateway, as the subnet file names it, which
+// container runtimes give to their bridge. When there is no such bridge the
+// peer's kernel says so: the packet may make no hop beyond that host, whose own
+// error shows as well that it got there.
+func (p planner) overlay(peer api.Peer, subnet netip.Prefix) way {
+	w := way{path: api.PathOverlay, to: subnet.Masked().Addr(), mtu: p.MTU}
+	own := p.subnet(subnet.Addr())
+	switch {
+	case p.Backend == "alloc":
+		w.unprobed = "alloc carries no packets, others do"
+	case peer.Skipped != "":
+		w.unprobed = "left out of the datapath: " + peer.Skipped
+	case !own.IsValid():
+		w.unprobed = fmt.Sprintf("this host has no %s subnet in the network", backend.Family(subnet.Addr()))
+	case p.plain():
+		w.to, w.hops = w.to.Next(), 1
+		w.host = append(slices.Clone(peer.Subnets), singles(peer.PublicIPs)...)
+		if gateway := own.Masked().Addr().Next(); p.here.local[gateway] {
+			w.from = gateway
+		} else {
+			w.from, _ = p.own(w.to)
+		}
+	default:
+		w.from = own.Masked().Addr()
+	}
+	return w
+}
+
+// subnet is this host's of a's family.
+func (p planner) subnet(a netip.Addr) netip.Prefix {
+	for _, s := range p.Subnets {
+		if s.Addr().Is4() == a.Is4() {
+			return s
+		}
+	}
+	return netip.Prefix{}
+}
+
+// own is this host's underlay address of a's family.
+func (p planner) own(a netip.Addr) (netip.Addr, bool) {
+	list := p.Underlay.Own
+	if len(list) == 0 {
+		list = p.Underlay.Addresses
+	}
+	for _, o := range list {
+		if o.IsValid() && o.Is4() == a.Is4() {
+			return o, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// outer are the peer's addresses that packets for it are sent to: in a tunnel
+// one, else one of each family, as far as this host has an address of it.
+func (p planner) outer(peer api.Peer) []netip.Addr {
+	var out []netip.Addr
+	from := backend.Peer{PublicIPs: peer.PublicIPs}
+	add := func(a netip.Addr, ok bool) {
+		if _, has := p.own(a); ok && has && !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	if !p.plain() && p.Backend != "alloc" {
+		if len(p.Underlay.Addresses) > 0 {
+			a, _ := from.Outer(p.Underlay.Addresses[0])
+			add(a, a.IsValid())
+		}
+		if !p.options().DirectRouting {
+			return out
+		}
+	}
+	for _, s := range peer.Subnets {
+		add(from.PublicIP(s.Addr()))
+	}
+	return out
+}
+
+func singles(addrs []netip.Addr) []netip.Prefix {
+	var out []netip.Prefix
+	for _, a := range addrs {
+		out = append(out, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return out
+}
+
+// reached says whether small packets got to the peer's host by all ways that
+// packets of containers take.
+func (p planner) reached(o api.PeerProbe) bool {
+	path := api.PathOverlay
+	if p.Backend == "alloc" {
+		path = api.PathUnderlay
+	}
+	any := false
+	for _, w := range o.Ways {
+		if w.Path == path {
+			any = true
+			if w.Small.Answered == 0 {
+				return false
+			}
+		}
+	}
+	return any
+}
+
+// refusals adds to the underlay's ways what was said about the tunnel's packets.
+func (p planner) refusals(l line, peer api.Peer, o *api.PeerProbe) {
+	port := p.options().Port
+	if port == 0 {
+		return
+	}
+	for i := range o.Ways {
+		if o.Ways[i].Path == api.PathUnderlay {
+			for _, a := range l.refusals(o.Ways[i].To, port) {
+				o.Ways[i].Errors = note(o.Ways[i].Errors, a, fmt.Sprintf("udp port %d", port))
+			}
+		}
+	}
+}

@@ -1,0 +1,165 @@
+// Package probe sends packets to the other hosts of a network, through the
+// overlay and through the underlay, and tells what came back: how many, how
+// fast, how long they may be, and who said what about the others.
+//
+// It asks the peers' kernels alone, by ICMP echo: no agent of a peer has a part in
+// it, and nothing on this host is changed. It knows nothing of leases and refuses
+// to know why a peer is one.
+package probe
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lenonet/leno/api"
+)
+
+// Host is this host's part in the network.
+type Host struct {
+	Network    string
+	Backend    string          // type
+	Options    json.RawMessage // the backend's, effective
+	Link       string          // the overlay's device
+	Subnets    []netip.Prefix  // this host's own
+	MTU        int             // of the overlay, bytes
+	Underlay   api.Underlay
+	Masquerade bool // packets from Subnets to other networks get another source
+}
+
+// Longest bounds a whole probe, however many peers there are and whatever
+// is asked for.
+const Longest = 2 * time.Minute
+
+// FieldError names the field of a request that is out of its range.
+type FieldError struct {
+	Field, Reason string
+}
+
+func (e *FieldError) Error() string { return e.Field + " " + e.Reason }
+
+// Normalize fills in the defaults of a request. An error is a *FieldError. Pure.
+func Normalize(r api.ProbeRequest) (api.ProbeRequest, error) {
+	for _, f := range []struct {
+		name                   string
+		value                  *int
+		least, most, otherwise int
+	}{
+		{"count", &r.Count, 1, 100, 3},
+		{"interval_ms", &r.IntervalMS, 10, 10_000, 100},
+		{"timeout_ms", &r.TimeoutMS, 10, 10_000, 1000},
+		{"small", &r.Small, least, 1280, least},
+		{"full", &r.Full, least, 65_000, 0},
+	} {
+		switch {
+		case *f.value == 0:
+			*f.value = f.otherwise
+		case *f.value < f.least || *f.value > f.most:
+			return r, &FieldError{f.name, fmt.Sprintf("is %d, not %d to %d", *f.value, f.least, f.most)}
+		}
+	}
+	if r.Full > 0 && r.Full < r.Small {
+		return r, &FieldError{"full", fmt.Sprintf("is %d, less than small, %d", r.Full, r.Small)}
+	}
+	return r, nil
+}
+
+// Run probes the peers that a request names, all at once, at a pace that all
+// share. It blocks until they are done, Longest is over, or ctx ends; peers that
+// were not done by then say so. Errors are a *FieldError, ErrNoRight, or the
+// kernel's. Its sockets are opened on the calling thread, so that a test may lock
+// it to a network namespace.
+func Run(ctx context.Context, h Host, peers []api.Peer, r api.ProbeRequest) (api.Probe, error) {
+	out := api.Probe{Network: h.Network, Peers: []api.PeerProbe{}}
+	r, err := Normalize(r)
+	if err != nil {
+		return out, err
+	}
+	if peers, err = Asked(peers, r.Peers); err != nil || len(peers) == 0 {
+		return out, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, Longest)
+	defer cancel()
+	here, err := look(h)
+	if err != nil {
+		return out, err
+	}
+	s, err := open(ctx)
+	if err != nil {
+		return out, err
+	}
+	out.Peers = all(ctx, s, planner{h, here}, peers, r)
+	return out, s.close()
+}
+
+// Asked are the peers that a request names, all when it names none. An error is an
+// *UnknownPeerError. Pure.
+func Asked(peers []api.Peer, names []string) ([]api.Peer, error) {
+	if len(names) == 0 {
+		return peers, nil
+	}
+	var out []api.Peer
+	for _, name := range names {
+		i := slices.IndexFunc(peers, func(p api.Peer) bool { return p.Node == name })
+		if i < 0 {
+			return nil, &UnknownPeerError{name, peers}
+		}
+		out = append(out, peers[i])
+	}
+	return out, nil
+}
+
+// UnknownPeerError is about a name that no peer has.
+type UnknownPeerError struct {
+	Name  string
+	peers []api.Peer
+}
+
+func (e *UnknownPeerError) Error() string {
+	const most = 20
+	var known []string
+	for _, p := range e.peers[:min(len(e.peers), most)] {
+		known = append(known, p.Node)
+	}
+	if len(e.peers) > most {
+		known = append(known, fmt.Sprintf("and %d more", len(e.peers)-most))
+	}
+	if len(known) == 0 {
+		known = []string{"none"}
+	}
+	return fmt.Sprintf("no peer is called %q: there are %s", e.Name, strings.Join(known, ", "))
+}
+
+// all probes peers side by side.
+func all(ctx context.Context, l line, p planner, peers []api.Peer, r api.ProbeRequest) []api.PeerProbe {
+	out := make([]api.PeerProbe, len(peers))
+	var wg sync.WaitGroup
+	for i, peer := range peers {
+		wg.Go(func() { out[i] = one(ctx, l, p, peer, r) })
+	}
+	wg.Wait()
+	return out
+}
+
+// one probes all ways to a peer side by side.
+func one(ctx context.Context, l line, p planner, peer api.Peer, r api.ProbeRequest) api.PeerProbe {
+	ways := p.ways(peer)
+	out := api.PeerProbe{Node: peer.Node, Held: peer.Held, Skipped: peer.Skipped, Ways: make([]api.ProbedWay, len(ways)), Findings: []string{}}
+	var wg sync.WaitGroup
+	for i, w := range ways {
+		wg.Go(func() { out.Ways[i] = measure(ctx, l, w, r) })
+	}
+	wg.Wait()
+	p.refusals(l, peer, &out)
+	out.Reached = p.reached(out)
+	if p.tellsDirections(out) {
+		out.There, out.Back = p.directions(ctx, l, peer, r)
+	}
+	out.Findings = p.findings(out)
+	return out
+}

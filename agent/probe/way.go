@@ -1,0 +1,189 @@
+package probe
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lenonet/leno/api"
+)
+
+// way is how to probe one way to a peer.
+type way struct {
+	path     string
+	from, to netip.Addr
+	mtu      int
+	hops     int // a packet may make; 0 for as many as usual
+
+	// Whose errors show that packets got there: of the host's addresses, where the
+	// packets' own is no device's. Nobody's when empty.
+	host     []netip.Prefix
+	unprobed string // why not
+}
+
+// pause is what is waited for a second packet of a size that is searched for, or
+// for a router that has told much already.
+const leastPatience = 100 * time.Millisecond
+
+// measurement is one way being probed.
+type measurement struct {
+	line    line
+	way     way
+	request api.ProbeRequest
+	out     api.ProbedWay
+
+	mu      sync.Mutex
+	told    int           // least MTU that somebody asked for
+	slowest time.Duration // of the answers
+}
+
+// measure probes a way: small packets, full ones when any came back, and the
+// sizes between when no full one did.
+func measure(ctx context.Context, l line, w way, r api.ProbeRequest) api.ProbedWay {
+	m := &measurement{line: l, way: w, request: r}
+	m.out = api.ProbedWay{Path: w.path, From: w.from, To: w.to, MTU: w.mtu, NotProbed: w.unprobed}
+	if w.unprobed != "" {
+		return m.out
+	}
+	full := w.mtu
+	if r.Full > 0 {
+		full = r.Full
+	}
+	m.out.MTU = full
+	m.out.Small.Bytes, m.out.Full.Bytes = r.Small, full
+	m.series(ctx, &m.out.Small)
+	if m.out.Small.Answered > 0 {
+		m.out.Largest = r.Small
+		if full > r.Small {
+			m.series(ctx, &m.out.Full)
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		return api.ProbedWay{Path: w.path, From: w.from, To: w.to, MTU: full, NotProbed: "the probe ended before this was done"}
+	case m.out.Full.Answered > 0:
+		m.out.Largest = full
+	case m.out.Full.Sent > 0 && m.out.Answer == echoReply: // errors come too seldom to search by
+		m.out.Largest = m.search(ctx, full)
+	}
+	return m.out
+}
+
+const echoReply = "echo reply"
+
+// series sends the packets of one size, each at its time. Where the first is
+// answered by an error it stays the only one: kernels limit how many they send.
+func (m *measurement) series(ctx context.Context, s *api.ProbedSize) {
+	var answers sync.WaitGroup
+	var sum time.Duration
+	low := time.Duration(math.MaxInt64)
+	var high time.Duration
+	one := func() answer {
+		a := m.exchange(ctx, s.Bytes, milliseconds(m.request.TimeoutMS))
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		s.Sent++
+		if m.passed(a) {
+			s.Answered++
+			sum, low, high = sum+a.took, min(low, a.took), max(high, a.took)
+		}
+		return a
+	}
+	count := m.request.Count
+	if len(m.way.host) > 0 {
+		if a := one(); a.kind == errored {
+			count = 0
+		}
+		count--
+	}
+	tick := time.NewTicker(milliseconds(m.request.IntervalMS))
+	defer tick.Stop()
+	for i := range max(count, 0) {
+		if i > 0 {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+			}
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		answers.Go(func() { one() })
+	}
+	answers.Wait()
+	if s.Answered > 0 {
+		s.MinMS, s.AvgMS, s.MaxMS = inMS(low), inMS(sum/time.Duration(s.Answered)), inMS(high)
+	}
+}
+
+// exchange sends one packet and keeps what is said of it.
+func (m *measurement) exchange(ctx context.Context, size int, timeout time.Duration) answer {
+	a := m.line.exchange(ctx, echo{from: m.way.from, to: m.way.to, size: size, hops: m.way.hops}, timeout)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.passed(a):
+		m.slowest = max(m.slowest, a.took)
+		m.out.Answer = echoReply
+		if a.kind == errored {
+			m.out.Answer = fmt.Sprintf("%s from %s", a.reason, a.from)
+		}
+	case a.kind == errored || a.kind == unsent:
+		m.out.Errors = note(m.out.Errors, a, "")
+		if a.mtu > 0 && (m.told == 0 || a.mtu < m.told) {
+			m.told = a.mtu
+		}
+	}
+	return a
+}
+
+// passed says whether an answer shows that the packet got to the peer's host.
+func (m *measurement) passed(a answer) bool {
+	switch a.kind {
+	case replied:
+		return true
+	case errored:
+		return a.reason != tooBig && slices.ContainsFunc(m.way.host, func(p netip.Prefix) bool { return p.Contains(a.from) })
+	}
+	return false
+}
+
+// search finds the largest packet that passes between a small one and a full one.
+// Each size has two tries, one when somebody says that it is too big.
+func (m *measurement) search(ctx context.Context, full int) int {
+	patience := min(max(leastPatience, 4*m.slowest), milliseconds(m.request.TimeoutMS))
+	return largest(m.request.Small, full, m.told, func(size int) (bool, int) {
+		for range 2 {
+			a := m.exchange(ctx, size, patience)
+			if m.passed(a) || a.kind != silence {
+				return m.passed(a), a.mtu
+			}
+		}
+		return false, 0
+	})
+}
+
+// note adds what was said to what was said before, once.
+func note(errors []api.ProbeError, a answer, about string) []api.ProbeError {
+	e := api.ProbeError{Reason: a.reason, From: a.from, MTU: a.mtu, About: about}
+	for i := range errors {
+		e.Count = errors[i].Count
+		if errors[i] == e {
+			errors[i].Count++
+			return errors
+		}
+	}
+	e.Count = 1
+	return append(errors, e)
+}
+
+func milliseconds(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// inMS is a duration in milliseconds, to the microsecond.
+func inMS(d time.Duration) float64 {
+	return float64(d.Round(time.Microsecond)) / float64(time.Millisecond)
+}
