@@ -246,6 +246,8 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		err = errors.Join(err, server.Wait())
 	}()
 
+	whole := ctx
+	asked := func() bool { return whole.Err() != nil } // and not for a fault
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.env.contact.run(ctx) })
 	g.Go(func() error { return a.watchNetworks(ctx) })
@@ -253,7 +255,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	g.Go(func() error { return a.env.firewall.run(ctx) })
 	g.Go(func() error { return a.env.foreign.run(ctx) })
 	g.Go(func() error { return a.notifySystemd(ctx) })
-	g.Go(func() error { return a.supervise(ctx, listener.Addr()) })
+	g.Go(func() error { return a.supervise(ctx, listener.Addr(), asked) })
 	err = g.Wait()
 	if errors.Is(err, context.Canceled) {
 		err = nil
@@ -263,8 +265,8 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 }
 
 // supervise runs a runner for each network, learns who this host is, and ends
-// the runners with ctx.
-func (a *Agent) supervise(ctx context.Context, address net.Addr) error {
+// the runners with ctx. asked says whether that is because somebody wants it.
+func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bool) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -305,7 +307,7 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr) error {
 			}
 			wg.Go(func() {
 				a.announce(ctx, address)
-				a.withdraw(ctx)
+				a.withdraw(ctx, asked())
 			})
 			wg.Go(func() { a.leaveUnwanted(ctx) })
 			a.env.health.clear("", checkNode)

@@ -52,6 +52,10 @@ func (s *swept) Shown(_ context.Context, id string) (registry.Service, bool, err
 
 func (s *swept) Announce(context.Context, registry.Service, registry.Verdict) error { return nil }
 
+func (s *swept) Doubles(context.Context, registry.Service, string) ([]registry.Service, error) {
+	return nil, nil
+}
+
 func (s *swept) Withdraw(_ context.Context, service registry.Service) error {
 	s.done = append(s.done, "withdraw "+service.ID)
 	return nil

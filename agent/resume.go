@@ -304,6 +304,19 @@ func (r *runner) flows() bool {
 	return held || r.resumed != nil
 }
 
+// carries is the lease that this host's containers run by: the one that is held,
+// or the one that an earlier process left.
+func (r *runner) carries() (registry.Lease, bool) {
+	if lease, held, _ := r.lease.get(); held {
+		return lease, true
+	}
+	known, ok := r.carriedOn()
+	if known.own.Backend.Type == "" {
+		known.own.Backend = known.network.Backend
+	}
+	return known.own, ok
+}
+
 // carriedOn is what an earlier process left, until the store has confirmed or
 // refused it, as far as the files tell.
 func (r *runner) carriedOn() (recollected, bool) {

@@ -21,13 +21,16 @@ const (
 	// announceSettle gathers changes of health that come together.
 	announceSettle = time.Second
 	// announceSpread is within what all hosts register again after the store was
-	// set back.
+	// set back, or away.
 	announceSpread = 3 * time.Second
+	// withdrawTimeout bounds how long a store that hangs delays the end of an agent:
+	// whoever stops it waits for that.
+	withdrawTimeout = 2 * time.Second
 )
 
-// announce keeps the agent in the catalogue, where the store has one. The
-// service stays there when the agent stops: its check says so, and the next
-// start finds it. But see withdraw.
+// announce keeps the agent in the catalogue, where the store has one, until ctx
+// ends. An agent that is killed stays there: its check says so, and the next start
+// finds it. But see withdraw.
 func (a *Agent) announce(ctx context.Context, address net.Addr) {
 	announcer, ok := a.env.registry.(registry.Announcer)
 	if !ok || a.current().Consul.Service == "" {
@@ -35,7 +38,8 @@ func (a *Agent) announce(ctx context.Context, address net.Addr) {
 	}
 	retry := a.env.contact.retry()
 	_, _, setBack := a.env.setBack.get()
-	again := ""
+	_, _, back := a.env.contact.returns.get()
+	again, cleared := "", false
 	for {
 		select {
 		case <-setBack:
@@ -49,6 +53,10 @@ func (a *Agent) announce(ctx context.Context, address net.Addr) {
 		if err == nil && s.Address.IsValid() { // known once the first network found its underlay
 			call, cancel := context.WithTimeout(ctx, callTimeout)
 			err = announcer.Announce(call, s, verdict(report))
+			if err == nil && !cleared {
+				err = a.withdrawDoubles(call, announcer, s)
+				cleared = err == nil
+			}
 			cancel()
 		}
 		if ctx.Err() != nil {
@@ -65,6 +73,12 @@ func (a *Agent) announce(ctx context.Context, address net.Addr) {
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
+		case <-back:
+			_, _, back = a.env.contact.returns.get() // it may have forgotten us
+			if sleep(ctx, rand.N(announceSpread)) != nil {
+				timer.Stop()
+				return
+			}
 		case <-setBack:
 			// With many hosts, each write counts for the store.
 			if sleep(ctx, rand.N(announceSpread)) != nil {
@@ -84,24 +98,35 @@ func (a *Agent) announce(ctx context.Context, address net.Addr) {
 	}
 }
 
-// withdraw takes the agent out of the catalogue when it stops for good, as far as
-// its configuration knows.
-func (a *Agent) withdraw(ctx context.Context) {
+// withdrawDoubles takes away what this agent was shown as under another name of
+// its host or of the service.
+func (a *Agent) withdrawDoubles(ctx context.Context, announcer registry.Announcer, s registry.Service) error {
+	doubles, err := announcer.Doubles(ctx, s, nodeIDMeta)
+	for _, d := range doubles {
+		if err := announcer.Withdraw(ctx, d); err != nil {
+			return err
+		}
+		a.log.Info("service of an earlier name withdrawn", "service", d.Name, "id", d.ID)
+	}
+	return err
+}
+
+// withdraw takes the agent out of the catalogue when it was asked to stop, or
+// leaves for good as far as its configuration knows. One that ends by a fault
+// stays, and its check says so. The store may be away: nobody waits long.
+func (a *Agent) withdraw(ctx context.Context, asked bool) {
 	c := a.current()
 	announcer, ok := a.env.registry.(registry.Announcer)
-	if !ok || c.Consul.Service == "" || !c.Lease.ReleaseOnStop {
+	if !ok || c.Consul.Service == "" || !asked && !c.Lease.ReleaseOnStop {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
 	s := registry.Service{Name: c.Consul.Service, ID: serviceID(c.Consul.Service, a.self().NodeName)}
 	if err := announcer.Withdraw(ctx, s); err != nil {
-		a.log.Error("service stays in the catalogue", "error", err)
+		a.log.Warn("service stays in the catalogue, and its check fails", "service", s.Name, "id", s.ID, "error", err)
 	}
 }
-
-// nodeIDMeta tells in the catalogue which agent it is.
-const nodeIDMeta = "node_id"
 
 // serviceID is unique where several hosts use one Consul agent.
 func serviceID(service, node string) string { return service + "-" + node }
@@ -110,18 +135,22 @@ func serviceID(service, node string) string { return service + "-" + node }
 // its own agent is on this host and the API listens on TCP; else it is fed.
 func (a *Agent) service(ctx context.Context, address net.Addr) (registry.Service, error) {
 	c, self := a.current(), a.self()
-	s := registry.Service{Name: c.Consul.Service, ID: serviceID(c.Consul.Service, self.NodeName), Tags: []string{},
-		Meta: map[string]string{"version": self.Version, nodeIDMeta: self.NodeID}}
+	s := registry.Service{Name: c.Consul.Service, ID: serviceID(c.Consul.Service, self.NodeName)}
+	var parts []membership
 	for _, name := range self.Networks {
 		run, ok := a.runner(name)
 		if !ok {
 			continue
 		}
-		s.Tags = append(s.Tags, name)
+		if lease, has := run.carries(); has {
+			parts = append(parts, membership{name, lease.Backend.Type, lease.Subnets})
+		}
 		if addrs := run.shown().local.Underlay.Addresses; len(addrs) > 0 && !s.Address.IsValid() {
 			s.Address = addrs[0]
 		}
 	}
+	s.Tags, s.Meta = catalogued(parts)
+	s.Meta[versionMeta], s.Meta[nodeIDMeta] = self.Version, self.NodeID
 	tcp, ok := address.(*net.TCPAddr)
 	if !ok {
 		return s, nil

@@ -30,6 +30,8 @@ type catalog struct {
 	service   registry.Service
 	verdicts  []registry.Verdict
 	withdrawn []string
+	doubles   []registry.Service
+	hangs     bool // in Withdraw
 }
 
 func (c *catalog) NodeName(ctx context.Context) (string, error) {
@@ -43,7 +45,20 @@ func (c *catalog) Announce(_ context.Context, s registry.Service, v registry.Ver
 	return nil
 }
 
-func (c *catalog) Withdraw(_ context.Context, s registry.Service) error {
+func (c *catalog) Doubles(_ context.Context, _ registry.Service, meta string) ([]registry.Service, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if meta != nodeIDMeta {
+		return nil, fmt.Errorf("asked for %s", meta)
+	}
+	return c.doubles, nil
+}
+
+func (c *catalog) Withdraw(ctx context.Context, s registry.Service) error {
+	if c.hangs {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.withdrawn = append(c.withdrawn, s.ID)
@@ -79,6 +94,12 @@ func TestAnnounce(t *testing.T) {
 	a.ready()
 	a.check(checkSnapshot, api.Passing)
 	verdict(status(), "")
+	eventually(t, func() error { // also of what the host got after it was first shown
+		if s, _ := c.last(); len(s.Tags) == 0 {
+			return fmt.Errorf("no tags: %+v", s)
+		}
+		return nil
+	})
 	s, _ := c.last()
 	if s.Name != "leno" || s.ID != "leno-a" || s.Address != a.place.Addrs[0] || s.Port == 0 || fmt.Sprint(s.Tags) != "[n]" {
 		t.Errorf("%+v", s)
@@ -86,8 +107,11 @@ func TestAnnounce(t *testing.T) {
 	if want := fmt.Sprintf("http://127.0.0.1:%d/healthz", s.Port); s.HealthURL != want {
 		t.Errorf("health at %q, want %q", s.HealthURL, want)
 	}
-	if s.Meta["version"] != "test" || s.Meta["node_id"] == "" {
-		t.Errorf("%v", s.Meta)
+	subnet := a.subnet().String()
+	want := map[string]string{"version": "test", "node_id": s.Meta["node_id"], "network": "n", "subnet": subnet, "backend": "recorder",
+		"subnet_n": subnet, "backend_n": "recorder"}
+	if diff := cmp.Diff(want, s.Meta); diff != "" || s.Meta["node_id"] == "" {
+		t.Errorf("meta (-want +got):\n%s", diff)
 	}
 	a.recorder.setFail(errors.New("no such device"))
 	a.kick()
@@ -274,22 +298,59 @@ func TestBadRecordsAreNamed(t *testing.T) {
 	}
 }
 
-// TestWithdraw: the service goes with a host that leaves, and stays with one that is
-// to come back.
+// TestWithdraw: the service goes with an agent that was asked to stop, and stays
+// with one that a fault ended. Nobody waits long for a store that hangs.
 func TestWithdraw(t *testing.T) {
-	for _, leaves := range []bool{true, false} {
-		a := newHost(t, memory.New(), "a")
-		c := &catalog{outage: a.registry, name: "here"}
-		a.catalog = c
-		a.config.Consul.Service, a.config.Lease.ReleaseOnStop = "leno", leaves
-		a.start().ready()
-		must(t, a.stop())
-		want := []string(nil)
-		if leaves {
-			want = []string{"leno-a"}
-		}
-		if diff := cmp.Diff(want, c.withdrawn); diff != "" {
-			t.Errorf("release_on_stop = %t (-want +got):\n%s", leaves, diff)
-		}
+	for _, tt := range []struct {
+		name  string
+		hangs bool
+		fault error
+		want  []string
+	}{
+		{"asked to stop", false, nil, []string{"leno-a"}},
+		{"ended by a fault", false, &LostError{Network: "n"}, nil},
+		{"the store hangs", true, nil, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a := newHost(t, memory.New(), "a")
+			c := &catalog{outage: a.registry, name: "here", hangs: tt.hangs}
+			a.catalog = c
+			a.config.Consul.Service = "leno"
+			a.start().ready()
+			began := time.Now()
+			if tt.fault != nil {
+				a.agent.fatal <- tt.fault
+			} else {
+				a.end()
+			}
+			if err := a.wait(); !errors.Is(err, tt.fault) {
+				t.Errorf("ended with %v", err)
+			}
+			if took := time.Since(began); took > withdrawTimeout+time.Second {
+				t.Errorf("it took %s to end", took)
+			}
+			if diff := cmp.Diff(tt.want, c.withdrawn); diff != "" {
+				t.Errorf("withdrawn (-want +got):\n%s", diff)
+			}
+		})
 	}
+}
+
+// TestWithdrawDoubles: what the agent was shown as under another name goes once it
+// is shown under the one it has.
+func TestWithdrawDoubles(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	c := &catalog{outage: a.registry, name: "here", doubles: []registry.Service{{Name: "leno", ID: "leno-before"}, {Name: "mesh", ID: "mesh-a"}}}
+	a.catalog = c
+	a.config.Consul.Service = "leno"
+	a.start().ready()
+	eventually(t, func() error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if diff := cmp.Diff([]string{"leno-before", "mesh-a"}, c.withdrawn); diff != "" {
+			return fmt.Errorf("withdrawn (-want +got):\n%s", diff)
+		}
+		return nil
+	})
 }

@@ -148,6 +148,9 @@ type Announcer interface {
 	Announce(ctx context.Context, s Service, v Verdict) error
 	// Withdraw removes it again; absent is no error.
 	Withdraw(ctx context.Context, s Service) error
+	// Doubles lists services that have the same value of one Meta entry as s under
+	// another ID: what the same agent was shown as when it had another name.
+	Doubles(ctx context.Context, s Service, meta string) ([]Service, error)
 }
 
 // Service is one agent in the catalogue.

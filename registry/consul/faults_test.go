@@ -134,6 +134,10 @@ func calls() []call {
 		{name: "Announce", writes: true, do: func(ctx context.Context, c *Client, f *fixture) error {
 			return c.Announce(ctx, f.service(), registry.Verdict{Status: "passing"})
 		}},
+		{name: "Doubles", do: func(ctx context.Context, c *Client, f *fixture) error {
+			_, err := c.Doubles(ctx, f.service(), "node_id")
+			return err
+		}},
 		{name: "Withdraw", writes: true, status: true, do: func(ctx context.Context, c *Client, f *fixture) error { return c.Withdraw(ctx, f.service()) }},
 	}
 }

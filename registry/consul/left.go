@@ -85,7 +85,5 @@ func (c *Client) Shown(ctx context.Context, id string) (registry.Service, bool, 
 	if err != nil {
 		return registry.Service{}, false, fmt.Errorf("look up service %s: %w", id, classify(err))
 	}
-	s := registry.Service{Name: found.Service, ID: found.ID, Port: found.Port, Tags: found.Tags, Meta: found.Meta}
-	s.Address, _ = netip.ParseAddr(found.Address) // stays invalid for the node's own
-	return s, true, nil
+	return shown(found), true, nil
 }

@@ -202,4 +202,20 @@ func TestShown(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); !ok || err != nil || diff != "" {
 		t.Error(ok, err, diff)
 	}
+
+	// The same agent under another name, and who else is there.
+	for _, s := range []registry.Service{
+		{Name: "mesh", ID: "mesh-before", Meta: map[string]string{"node_id": "x"}},
+		{Name: "leno", ID: "leno-other", Meta: map[string]string{"node_id": "y"}},
+		{Name: "web", ID: "web-1"},
+	} {
+		if err := c.Announce(ctx, s, registry.Verdict{Status: api.HealthPassing}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Withdraw(context.Background(), s) })
+	}
+	doubles, err := c.Doubles(ctx, want, "node_id")
+	if err != nil || len(doubles) != 1 || doubles[0].ID != "mesh-before" || doubles[0].Name != "mesh" {
+		t.Error(doubles, err)
+	}
 }

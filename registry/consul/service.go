@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/netip"
 	"slices"
 
 	"github.com/hashicorp/consul/api"
@@ -64,6 +65,29 @@ func (c *Client) Withdraw(ctx context.Context, s registry.Service) error {
 		return fmt.Errorf("deregister service %s: %w", s.ID, classify(err))
 	}
 	return nil
+}
+
+// Doubles implements registry.Announcer. It knows the local Consul agent's services.
+func (c *Client) Doubles(ctx context.Context, s registry.Service, meta string) ([]registry.Service, error) {
+	opts, cancel := c.query(ctx, read{})
+	defer cancel()
+	filter := fmt.Sprintf("Meta[%q] == %q and ID != %q", meta, s.Meta[meta], s.ID)
+	found, err := c.api.Agent().ServicesWithFilterOpts(filter, opts)
+	if err != nil {
+		return nil, fmt.Errorf("list services: %w", classify(err))
+	}
+	var out []registry.Service
+	for _, id := range slices.Sorted(maps.Keys(found)) {
+		out = append(out, shown(found[id]))
+	}
+	return out, nil
+}
+
+// shown is a service as the local Consul agent has it.
+func shown(found *api.AgentService) registry.Service {
+	s := registry.Service{Name: found.Service, ID: found.ID, Port: found.Port, Tags: found.Tags, Meta: found.Meta}
+	s.Address, _ = netip.ParseAddr(found.Address) // stays invalid for the node's own
+	return s
 }
 
 func registration(s registry.Service, v registry.Verdict) *api.AgentServiceRegistration {
