@@ -16,6 +16,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -24,6 +25,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/probe"
+	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -76,6 +78,7 @@ type environment struct {
 	contact    *contact
 	health     *health
 	events     *events
+	telemetry  *telemetry.Telemetry
 	firewall   *firewallKeeper
 	foreign    *foreignRules
 	pools      *poolClaims
@@ -134,6 +137,9 @@ type Agent struct {
 	unlock  func() error // of the state directory, nil before
 
 	patience time.Duration // with another process that is about to end
+	build    build
+	host     string       // the kernel's name for it
+	waiting  atomic.Int64 // requests that wait for a change
 
 	reloads    chan reloadRequest
 	ended      chan struct{}                 // closed when Run returns
@@ -193,19 +199,22 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		o.WatchKernel = watchKernel
 	}
 	a := &Agent{o: o, log: o.Logger, config: c, refresh: refresh, runners: map[string]*running{},
-		reloads: make(chan reloadRequest), refreshing: make(chan struct{}, 1), ended: make(chan struct{}), fatal: make(chan error, 1), patience: patience}
+		reloads: make(chan reloadRequest), refreshing: make(chan struct{}, 1), ended: make(chan struct{}), fatal: make(chan error, 1), patience: patience, build: readBuild()}
 	a.env = &environment{
 		log: o.Logger, registry: o.Registry, named: make(chan struct{}), contact: newContact(o.Registry), backends: o.Backends, health: newHealth(time.Now),
 		pools: newPoolClaims(), processors: &processors{},
 		networks: newPublished[networkSet](), left: newPublished[struct{}](), kernel: newPublished[struct{}](), parts: newPublished[struct{}](), shown: newPublished[struct{}](), setBack: newPublished[struct{}](), goneFor: goneFor,
 		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding, remains: o.Remains,
 	}
+	a.host, _ = os.Hostname() // "" will do
+	a.env.telemetry = telemetry.New(telemetryConfig(c, a.host), o.Logger.Named("telemetry"), a.measure)
 	a.env.events = newEvents(time.Now)
 	a.env.health.flipped = a.env.events.checked
 	a.board = newBoard(a.env.contact.retry)
 	a.env.firewall = newFirewallKeeper(o.Firewall, c.Firewall, a.log, a.env.health)
 	a.env.foreign = newForeignRules(o, a.env.health)
 	a.env.firewall.told = a.env.foreign.stir
+	a.env.firewall.telemetry = a.env.telemetry
 	a.env.firewall.healed = func(what string) {
 		a.env.events.add(api.Event{Kind: api.EventDrift, Severity: api.Warning, Message: what})
 	}
@@ -255,6 +264,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	g.Go(func() error { return a.env.firewall.run(ctx) })
 	g.Go(func() error { return a.env.foreign.run(ctx) })
 	g.Go(func() error { return a.notifySystemd(ctx) })
+	g.Go(func() error { return a.env.telemetry.Run(ctx) })
 	g.Go(func() error { return a.supervise(ctx, listener.Addr(), asked) })
 	err = g.Wait()
 	if errors.Is(err, context.Canceled) {

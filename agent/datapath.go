@@ -139,9 +139,10 @@ func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.L
 	if ctx.Err() != nil {
 		return report, ctx.Err()
 	}
+	r.looked(started, report, err)
 	r.checkDatapath(n, s, &report, err)
 	r.show(func(v *view) {
-		v.report, v.local.Peers, v.local.Notes = report, report.Peers, report.Notes
+		v.report, v.local.Peers, v.local.Notes, v.quarrels = report, report.Peers, report.Notes, r.drift.quarrelling()
 		if err == nil {
 			v.local.Applied = time.Now()
 		}

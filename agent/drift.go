@@ -102,6 +102,7 @@ func (f *fault) describe() string {
 
 // healed tells of repairs and of what follows from them for health.
 func (r *runner) healed(repairs []backend.Repair) {
+	r.countHealed(repairs)
 	now := time.Now()
 	for _, name := range r.drift.settle(now) {
 		r.log.Info("datapath is not changed again and again any more", "healed", name)

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -179,5 +180,6 @@ func (a *Agent) reloaded(err error) error {
 		v.Severity, v.Message = api.Warning, "reload refused: "+err.Error()
 	}
 	a.env.events.add(v)
+	a.env.telemetry.Count(telemetry.Reloads, 1, telemetry.Result(err))
 	return err
 }

@@ -30,6 +30,7 @@ type recorder struct {
 	report  backend.Report
 	onApply func(backend.State)
 	onClose func()
+	totals  atomic.Pointer[backend.Counters] // of a metered one
 }
 
 // applied is one Apply and the backend that got it.
@@ -47,7 +48,11 @@ type recording struct {
 	config backend.Config
 }
 
-func newRecorder() *recorder { return &recorder{} }
+func newRecorder() *recorder {
+	r := &recorder{}
+	r.totals.Store(&backend.Counters{})
+	return r
+}
 
 func (r *recorder) kind(name string) backend.Type {
 	return backend.Type{Name: name, Threads: r.threads, Device: true,

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/telemetry"
 )
 
 // Rules are the firewall of this host, written as a whole.
@@ -34,14 +35,15 @@ var _ Rules = (*firewall.Firewall)(nil)
 // written as a whole, keeps it that way, and says so in health. Safe for
 // concurrent use.
 type firewallKeeper struct {
-	log      hclog.Logger
-	health   *health
-	rules    Rules
-	stirred  chan struct{} // receives one value for any number of changes
-	applies  chan struct{} // receives one value for any number of calls of apply
-	expected expectation
-	told     func()            // of each change of nf_tables; nil for nobody
-	healed   func(what string) // told of what somebody else had changed
+	log       hclog.Logger
+	health    *health
+	rules     Rules
+	stirred   chan struct{} // receives one value for any number of changes
+	applies   chan struct{} // receives one value for any number of calls of apply
+	expected  expectation
+	told      func()            // of each change of nf_tables; nil for nobody
+	healed    func(what string) // told of what somebody else had changed
+	telemetry *telemetry.Telemetry
 
 	turn sync.Mutex // held around the rules' methods, taken before mu
 
@@ -184,10 +186,12 @@ func (k *firewallKeeper) apply(ctx context.Context) error {
 	now := &attempt{k.config, maps.Clone(k.wanted)}
 	k.busy = true
 	k.mu.Unlock()
+	started := time.Now()
 	report, err := k.rules.Apply(ctx, state)
 	k.mu.Lock()
 	k.busy = false
 	k.looked = time.Now()
+	k.counted(k.looked.Sub(started), report.Writes, len(report.Healed), err)
 	poke(k.applies)
 	k.note(k.looked, report.Healed)
 	if err == nil {

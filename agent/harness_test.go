@@ -117,7 +117,7 @@ func (h *host) build() *Agent {
 	a, err := New(h.config, Options{
 		Logger: hclog.New(&hclog.LoggerOptions{Name: h.name, Level: hclog.Trace, Output: log}), Version: "test",
 		Registry: reg, RegistryName: "memory", Firewall: h.wall, Obstacles: h.others.find,
-		Backends:         map[string]backend.Type{"recorder": h.recorder.kind("recorder"), "other": h.recorder.kind("other")},
+		Backends:         map[string]backend.Type{"recorder": h.recorder.kind("recorder"), "other": h.recorder.kind("other"), "metered": h.recorder.metered("metered")},
 		EnsureForwarding: func(netip.Addr, []string, bool) (Forwarding, error) { return Forwarding{}, nil },
 		LockHost: func() (func() error, error) {
 			if h.lockHost != nil {

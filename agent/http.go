@@ -128,6 +128,7 @@ func (a *Agent) endpoints() []endpoint {
 		a.probeEndpoints(),
 		a.openAPIEndpoints(),
 		a.eventEndpoints(),
+		a.metricsEndpoints(),
 	)
 }
 
@@ -143,7 +144,7 @@ func (a *Agent) agentEndpoints() []endpoint {
 func (a *Agent) routes() http.Handler {
 	mux := http.NewServeMux()
 	for _, e := range a.endpoints() {
-		mux.HandleFunc(e.pattern, e.handler)
+		mux.HandleFunc(e.pattern, a.measured(e))
 	}
 	mux.HandleFunc("/{path...}", a.wrap(func(r *http.Request) (reply, error) {
 		return reply{}, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, r.URL.Path)}

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -77,6 +78,7 @@ func (r *runner) acquireOnce(ctx context.Context, n registry.Network, claim regi
 	r.lookForRevocation(ctx, n, claim.Prefer)
 	claim.Avoid = cmp.Or(r.revokedSubnet(), outgrown(n.Plan, claim.Prefer))
 	lease, err := r.env.registry.Acquire(ctx, n, claim)
+	r.env.telemetry.Count(telemetry.LeaseClaims, 1, n.Name, telemetry.Result(err))
 	if err == nil {
 		r.heldAgain(lease)
 		// Whatever was heard of its session before, the store has just locked a
@@ -103,6 +105,7 @@ func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Le
 			}
 			if reason != "" {
 				r.lost(lease, reason)
+				r.env.telemetry.Count(telemetry.LeaseLosses, 1, n.Name)
 				r.reassert(ctx, n)
 				// Somebody who takes it again and again is not to be outrun.
 				if err := retry.wait(ctx, nil, nil); err != nil {
@@ -244,17 +247,21 @@ func (r *runner) renew(ctx context.Context) {
 		case <-changed:
 		case <-due:
 			call, cancel := context.WithTimeout(ctx, timeout)
+			started := time.Now()
 			err := r.env.registry.Renew(call, lease)
 			cancel()
 			switch {
 			case ctx.Err() != nil:
 			case err == nil:
+				r.renewal(started, telemetry.OK)
 				last = time.Now()
 				next = last.Add(period)
 				r.renewed(last, nil)
 			case errors.Is(err, registry.ErrLeaseLost):
+				r.renewal(started, lostResult)
 				r.ended.set(session)
 			default:
+				r.renewal(started, telemetry.Failed)
 				r.renewed(last, err)
 				_ = retry.wait(ctx, err, changed)
 				next = time.Now()

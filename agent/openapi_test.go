@@ -74,7 +74,7 @@ func TestOpenAPITypes(t *testing.T) {
 	for _, v := range []any{
 		api.Error{}, api.Health{}, api.Self{}, api.Network{}, api.NetworkList{}, api.Lease{}, api.LeaseList{},
 		api.Reservation{}, api.ReservationList{}, api.PeerList{}, api.NetworkPlan{}, api.EventList{}, api.Reloaded{},
-		api.ProbeRequest{}, api.Probe{},
+		api.ProbeRequest{}, api.Probe{}, api.Metrics{},
 	} {
 		gather(types, reflect.TypeOf(v))
 	}
@@ -263,6 +263,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 	for _, request := range []string{
 		"GET /healthz", "GET /readyz", "GET /v1/agent/self", "PUT /v1/agent/reload", "GET /v1/openapi.yaml",
 		"GET /v1/agent/events", "GET /v1/agent/events?network=n",
+		"GET /v1/agent/metrics", "GET /v1/agent/metrics?format=prometheus", "GET /v1/agent/metrics?format=xml",
 		"GET /v1/networks", "GET /v1/network/n", "GET /v1/network/none",
 		"PUT /v1/network/m " + m, "PUT /v1/network/m " + m, "PUT /v1/network/x {}",
 		"POST /v1/network/m/plan " + m, "POST /v1/network/m/plan {}",
@@ -297,7 +298,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 // store that is away. The memory registry gives every token all rights.
 var elsewhere = map[string]bool{
 	"GET /healthz 429": true, "GET /healthz 503": true, "GET /readyz 503": true,
-	"PUT /v1/agent/reload 409": true, "GET /v1/networks 503": true,
+	"PUT /v1/agent/reload 409": true, "GET /v1/networks 503": true, "GET /v1/agent/metrics 415": true,
 	"GET /v1/network/{network}/lease/{subnet} 409": true,
 	"POST /v1/network/{network}/probe 409":         true, "POST /v1/network/{network}/probe 501": true,
 }

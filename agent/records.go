@@ -185,6 +185,7 @@ func (r *runner) checkReservations(ctx context.Context, n registry.Network) erro
 		cancel()
 		if err == nil {
 			r.records.set("reservation list", set.Bad)
+			r.show(func(v *view) { v.reservations = set.Reservations })
 		}
 		if err := sleep(ctx, reservationsTick*3/4+rand.N(reservationsTick/4)); err != nil {
 			return err

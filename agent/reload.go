@@ -192,6 +192,7 @@ func (a *Agent) reload(ctx context.Context, c config.Config) (api.Reloaded, erro
 	a.config = c
 	a.mu.Unlock()
 	a.env.contact.ask()
+	a.env.telemetry.Reconfigure(telemetryConfig(c, a.host))
 	if old.Firewall != c.Firewall {
 		a.env.firewall.configure(c.Firewall)
 	}

@@ -283,10 +283,12 @@ func (r *runner) keepOn(ctx context.Context, n registry.Network, s *backend.Stat
 		r.displaced()
 		r.check(checkUnderlay, api.Warning, fmt.Sprintf("keeping %s: %v", s.Underlay.Interface, err))
 	}
+	started := time.Now()
 	report, err := r.carrier.apply(ctx, *s)
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}
+	r.looked(started, report, err)
 	r.checkDatapath(n, *s, &report, err)
 	r.show(func(v *view) { v.report, v.local.Peers, v.local.Notes = report, report.Peers, report.Notes })
 	if err != nil {

@@ -73,7 +73,8 @@ type runner struct {
 
 	records *recordBoard
 
-	seen atomic.Bool // in this process the store has had the network, or this host has left it
+	seen       atomic.Bool // in this process the store has had the network, or this host has left it
+	unfollowed atomic.Bool // the leases could not be read last
 
 	// claiming is held around every claim, and around a release by request,
 	// which no claim may follow.
@@ -144,14 +145,17 @@ type releaseRequest struct {
 
 // view is what the API shows of a runner.
 type view struct {
-	definition registry.Network
-	defined    bool
-	local      api.Local
-	report     backend.Report
-	counter    backend.Counter // nil when the backend does not count
-	placed     bool            // there is an underlay
-	devices    []string        // what it depends on
-	remote     []netip.Addr    // what peers and the underlay's can_reach are reached at
+	definition   registry.Network
+	defined      bool
+	local        api.Local
+	report       backend.Report
+	counter      backend.Counter        // nil when the backend does not count
+	meter        backend.Meter          // nil when it does not count in all
+	quarrels     int                    // faults that somebody causes again and again
+	placed       bool                   // there is an underlay
+	reservations []registry.Reservation // as read last
+	devices      []string               // what it depends on
+	remote       []netip.Addr           // what peers and the underlay's can_reach are reached at
 }
 
 func newRunner(env *environment, c config.Config, local config.Network) *runner {
@@ -382,7 +386,8 @@ func (r *runner) build(kind backend.Type, c backend.Config) error {
 		r.carrier = &carrier{backend: b, kind: kind.Name, config: c, close: r.env.processors.lend(kind.Threads, b.Close)}
 	}
 	counter, _ := r.carrier.backend.(backend.Counter)
-	r.show(func(v *view) { v.counter = counter })
+	meter, _ := r.carrier.backend.(backend.Meter)
+	r.show(func(v *view) { v.counter, v.meter = counter, meter })
 	return nil
 }
 

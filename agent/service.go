@@ -11,6 +11,7 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 
+	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -58,6 +59,7 @@ func (a *Agent) announce(ctx context.Context, address net.Addr) {
 				cleared = err == nil
 			}
 			cancel()
+			a.env.telemetry.Count(telemetry.ServiceRegistrations, 1, telemetry.Result(err))
 		}
 		if ctx.Err() != nil {
 			return

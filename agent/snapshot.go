@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -20,7 +21,9 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		r.unfollowed.Store(err != nil)
 		if err != nil {
+			r.env.telemetry.Count(telemetry.WatchFailures, 1, n.Name)
 			last := "never"
 			if s, ok, _ := r.snapshot.get(); ok {
 				last = s.read.UTC().Format(time.RFC3339)
@@ -35,6 +38,7 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 			}
 			continue
 		}
+		r.env.telemetry.Count(telemetry.WatchReads, 1, n.Name)
 		index = next
 		before, known, _ := r.snapshot.get()
 		if known && before.set.SetBack != set.SetBack {

@@ -147,7 +147,7 @@ func path(elements ...string) string {
 }
 
 // do makes one request and reads the whole answer. in is sent as JSON unless
-// it is nil; out receives the JSON answer unless it is nil. Statuses other than
+// it is nil; out receives the JSON answer unless it is nil, or as it is in a *[]byte. Statuses other than
 // 2xx are an *Error, except those in also, which are answers like any other.
 func (c *Client) do(ctx context.Context, method, path string, in, out any, also ...int) (http.Header, error) {
 	var body io.Reader
@@ -187,6 +187,10 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any, also 
 	}
 	if resp.StatusCode/100 != 2 && !slices.Contains(also, resp.StatusCode) {
 		return nil, parseError(resp.StatusCode, data)
+	}
+	if raw, ok := out.(*[]byte); ok {
+		*raw = data
+		return resp.Header, nil
 	}
 	if out != nil {
 		if err := json.Unmarshal(data, out); err != nil {

@@ -48,6 +48,10 @@ type Type struct {
 	// the backend gives the runtime as many more. 0 for none.
 	Threads int
 
+	// Drops are the reasons under which the backend counts packets that it drops, as
+	// Counters.Drops has them; nil for none.
+	Drops []string
+
 	// New builds a backend for one network. It touches nothing outside the
 	// process.
 	New func(Config) (Backend, error)
@@ -198,6 +202,13 @@ type Changer interface {
 // may be called at any time, also beside the backend's other methods.
 type Counter interface {
 	Counters() map[string]Counters
+}
+
+// Meter is the optional ability to tell what passed in all, where nobody knows by
+// peer. It may be called at any time, also beside the backend's other methods. The
+// numbers may begin before the backend was built, and begin anew with a new device.
+type Meter interface {
+	Totals() (Counters, error)
 }
 
 // Counters are since the backend was built.

@@ -227,6 +227,7 @@ func limits() map[string]limit {
 		"telemetry.prometheus_retention": {takes: []string{`"0s"`, `"90s"`}, refuses: []string{`"-1s"`, `"long"`}, says: "`\"0s\"` turns the format off"},
 		"telemetry.statsd_address":       addr,
 		"telemetry.dogstatsd_address":    addr,
+		"telemetry.disable_hostname":     flag,
 
 		"network.ipv4.prefix":     {takes: []string{`"10.5.0.0/16"`, `"10.0.0.0/8"`}, refuses: []string{`"10.5.1.0/16"`, `"fd00::/48"`, `"169.254.0.0/16"`}, says: "without host bits"},
 		"network.ipv4.subnet_len": {takes: []string{"18", "30"}, refuses: []string{"17", "31"}, says: "at least four subnets, at most 30"},

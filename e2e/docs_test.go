@@ -54,7 +54,7 @@ func (b block) copies() bool {
 func pages(t *testing.T) []string {
 	t.Helper()
 	first := []string{"README.md"}
-	for _, name := range []string{"how-it-works", "configuration", "backends", "cli", "api", "docker", "operations"} {
+	for _, name := range []string{"how-it-works", "configuration", "backends", "cli", "api", "telemetry", "docker", "operations"} {
 		first = append(first, page(name))
 	}
 	all, err := filepath.Glob(root + page("*"))

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // occupancy is who stands on which slot.
@@ -91,9 +92,40 @@ func (o *occupancy) stillOurs(c Claim, own *Lease) (Choice, bool) {
 	return choice, true
 }
 
+// Free is how many slots of the plan's range a new host could get at once: nobody
+// has a lease there, held or lapsed, nor a reservation, and no record of set that
+// cannot be used stands there.
+func Free(p Plan, set LeaseSet, reservations []Reservation) uint64 {
+	s := Situation{Network: Network{Plan: p}, Leases: set.Leases, Reservations: reservations}
+	for _, b := range set.Bad {
+		if prefix, err := ParseSubnetKey(b.Key[strings.LastIndexByte(b.Key, '/')+1:]); err == nil {
+			s.Bad = append(s.Bad, BadSlot{Prefix: prefix})
+		}
+	}
+	_, free := newOccupancy(s, Claim{}).gaps()
+	return free
+}
+
 // pick takes a free slot at random: the r-th free one, found by stepping over
 // the sorted occupied ranges.
 func (o *occupancy) pick(rnd func(uint64) uint64) (uint64, bool) {
+	gaps, free := o.gaps()
+	if free == 0 {
+		return 0, false
+	}
+	r := rnd(free)
+	for _, g := range gaps {
+		if width := g.last - g.first + 1; r < width {
+			return g.first + r, true
+		} else {
+			r -= width
+		}
+	}
+	return 0, false
+}
+
+// gaps are the free slots, and how many there are.
+func (o *occupancy) gaps() (gaps []slotRange, free uint64) {
 	first, last := o.plan.Range()
 	used := slices.Concat(o.blocked, o.avoided)
 	for slot := range o.leases {
@@ -104,8 +136,6 @@ func (o *occupancy) pick(rnd func(uint64) uint64) (uint64, bool) {
 	}
 	slices.SortFunc(used, func(a, b slotRange) int { return cmp.Compare(a.first, b.first) })
 
-	var gaps []slotRange
-	var free uint64
 	next := first
 	for _, u := range used {
 		if u.last < next {
@@ -124,18 +154,7 @@ func (o *occupancy) pick(rnd func(uint64) uint64) (uint64, bool) {
 		gaps = append(gaps, slotRange{next, last})
 		free += last - next + 1
 	}
-	if free == 0 {
-		return 0, false
-	}
-	r := rnd(free)
-	for _, g := range gaps {
-		if width := g.last - g.first + 1; r < width {
-			return g.first + r, true
-		} else {
-			r -= width
-		}
-	}
-	return 0, false
+	return gaps, free
 }
 
 // longestLapsed is the lapsed lease watched longest past hold that is neither

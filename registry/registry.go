@@ -182,6 +182,13 @@ type Prober interface {
 	Probe(ctx context.Context) error
 }
 
+// Follower is the optional ability to tell how fresh what WatchLeases answered is.
+type Follower interface {
+	// Followed is when the store last said with certainty which leases of network
+	// there are, or that nothing has changed; zero for never.
+	Followed(network string) time.Time
+}
+
 // NodeNamer is the optional ability to tell the store's name of this host.
 type NodeNamer interface {
 	// NodeName returns the name, or "" when the store's own agent is not on

@@ -117,9 +117,10 @@ type HTTP struct {
 
 // Telemetry is where metrics go.
 type Telemetry struct {
-	PrometheusRetention time.Duration `option:"prometheus_retention,restart"` // 0 turns the endpoint off
-	StatsdAddress       string        `option:"statsd_address,restart"`
-	DogstatsdAddress    string        `option:"dogstatsd_address,restart"`
+	PrometheusRetention time.Duration `option:"prometheus_retention"` // 0 turns the format off
+	StatsdAddress       string        `option:"statsd_address"`
+	DogstatsdAddress    string        `option:"dogstatsd_address"`
+	DisableHostname     bool          `option:"disable_hostname"` // leave it out of the names of gauges that statsd gets
 }
 
 // Network is one network block: the plan and backend to put into Consul when

@@ -103,4 +103,5 @@ func (l *loader) readTelemetry(s *telemetryShape) {
 	l.duration(s.PrometheusRetention, &c.PrometheusRetention)
 	l.text(s.StatsdAddress, &c.StatsdAddress, optional(checkHostPort))
 	l.text(s.DogstatsdAddress, &c.DogstatsdAddress, optional(checkHostPort))
+	l.flag(s.DisableHostname, &c.DisableHostname)
 }

@@ -86,6 +86,7 @@ type telemetryShape struct {
 	PrometheusRetention *hcl.Attribute `hcl:"prometheus_retention,optional"`
 	StatsdAddress       *hcl.Attribute `hcl:"statsd_address,optional"`
 	DogstatsdAddress    *hcl.Attribute `hcl:"dogstatsd_address,optional"`
+	DisableHostname     *hcl.Attribute `hcl:"disable_hostname,optional"`
 }
 
 type networkShape struct {

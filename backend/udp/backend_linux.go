@@ -30,6 +30,7 @@ func Type() backend.Type {
 		Interrupts: map[string]string{"port": "peers send to the old port until they have read of the new one"},
 		Threads:    queues, // the lanes
 		Device:     true,
+		Drops:      dropReasons(),
 		New:        func(c backend.Config) (backend.Backend, error) { return newBackend(c, queues) },
 	}
 }

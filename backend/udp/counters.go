@@ -35,6 +35,14 @@ func (r reason) String() string {
 	}[r]
 }
 
+// dropReasons are the keys of backend.Counters.Drops.
+func dropReasons() (out []string) {
+	for r := truncated; r < reasons; r++ {
+		out = append(out, "rx_"+r.String(), "tx_"+r.String())
+	}
+	return out
+}
+
 // flow counts one direction.
 type flow struct {
 	packets, bytes atomic.Uint64 // of the inner packet

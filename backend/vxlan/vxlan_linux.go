@@ -20,7 +20,7 @@ import (
 // overlay's MTU is the underlay's less 50, less 70 over IPv6. A host publishes
 // {"vni":1,"port":8472,"vtep_mac":"0a:…"}.
 func Type() backend.Type {
-	return backend.Type{Name: Name, Normalize: normalize, Exclusive: exclusive, Interrupts: interrupts(), Device: true, New: newBackend}
+	return backend.Type{Name: Name, Normalize: normalize, Exclusive: exclusive, Interrupts: interrupts(), Device: true, Drops: kernel.LinkDrops(), New: newBackend}
 }
 
 type vxlan struct {
@@ -54,7 +54,10 @@ type planned struct {
 	plan   plan
 }
 
-var _ backend.Backend = (*vxlan)(nil)
+var (
+	_ backend.Backend = (*vxlan)(nil)
+	_ backend.Meter   = (*vxlan)(nil)
+)
 
 func newBackend(c backend.Config) (backend.Backend, error) {
 	o, err := decode(c.Options)
@@ -218,6 +221,13 @@ func (b *vxlan) remove(ctx context.Context) (backend.Report, error) {
 	report.Writes += result.Writes()
 	b.lastDevice, b.last = device{}, plan{}
 	return report, errors.Join(append(errs, err)...)
+}
+
+// Totals are what passed through the device since it was made. It opens a socket of
+// its own in the calling thread's namespace.
+func (b *vxlan) Totals() (backend.Counters, error) {
+	s, err := kernel.LinkStatistics(b.config.Link, "vxlan")
+	return backend.Counters{RxPackets: s.RxPackets, RxBytes: s.RxBytes, TxPackets: s.TxPackets, TxBytes: s.TxBytes, Drops: s.Drops}, err
 }
 
 // Close closes the sockets and leaves the datapath.

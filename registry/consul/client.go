@@ -73,6 +73,7 @@ type shared struct {
 var (
 	_ registry.Registry  = (*Client)(nil)
 	_ registry.Announcer = (*Client)(nil)
+	_ registry.Follower  = (*Client)(nil)
 	_ registry.NodeNamer = (*Client)(nil)
 	_ registry.Sweeper   = (*Client)(nil)
 )

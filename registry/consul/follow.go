@@ -74,7 +74,9 @@ func (c *Client) follow(ctx context.Context, t *tree) error {
 		return err
 	case why != "":
 		return c.resync(ctx, t, asked, why)
-	case a.index == asked && time.Now().Before(due):
+	}
+	t.seen.Store(time.Now().UnixNano())
+	if a.index == asked && time.Now().Before(due) {
 		return c.noNews(ctx, t.prefix, r, start)
 	}
 	return nil

@@ -32,6 +32,7 @@ func (c *Client) relist(ctx context.Context, t *tree, notified uint64) error {
 		return err
 	}
 	t.accept(l, notified, c.settled(time.Now()))
+	t.seen.Store(time.Now().UnixNano())
 	if t.dir != nil {
 		t.dir.adopt(changes, time.Now())
 	}

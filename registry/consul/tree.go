@@ -41,6 +41,7 @@ type tree struct {
 	setBack  uint64            // how often the tree was renewed
 	told     map[string]uint64 // by subnet, the last change the directory told of when the tree was read
 	failed   atomic.Bool       // the last call ended with an error; also outside a turn
+	seen     atomic.Int64      // when Consul last said with certainty what there is, Unix nanoseconds; also outside a turn
 	calm     time.Time         // before then nobody asks for changes again
 	audit    time.Time         // when the tree is to be compared with what is known
 	lame     int               // how often the directory could not be followed at all

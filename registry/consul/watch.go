@@ -44,6 +44,14 @@ func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint
 	return set, index, nil
 }
 
+// Followed implements registry.Follower.
+func (c *Client) Followed(network string) time.Time {
+	if at := c.leasesTree(network).seen.Load(); at != 0 {
+		return time.Unix(0, at)
+	}
+	return time.Time{}
+}
+
 // WatchNetworks implements registry.Networks. As with WatchLeases, the index
 // never goes back within one client, and definitions missing from a tree that
 // was made anew are kept for Config.Settle.

@@ -1,0 +1,277 @@
+package agent
+
+import (
+	"maps"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/telemetry"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// Gauges are read here, all at once, from what the API shows. What happens is
+// counted where it happens.
+
+// telemetryConfig is where the configuration wants metrics to go.
+func telemetryConfig(c config.Config, host string) telemetry.Config {
+	out := telemetry.Config{Retention: c.Telemetry.PrometheusRetention, Statsd: c.Telemetry.StatsdAddress,
+		Dogstatsd: c.Telemetry.DogstatsdAddress}
+	if !c.Telemetry.DisableHostname {
+		out.Host = c.NodeName
+		if out.Host == "" {
+			out.Host = host
+		}
+	}
+	return out
+}
+
+// build is what this program was made of.
+type build struct{ revision, toolchain string }
+
+func readBuild() build {
+	out := build{toolchain: runtime.Version()}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return out
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			out.revision = s.Value[:min(12, len(s.Value))]
+		}
+	}
+	return out
+}
+
+// measure fills a reading.
+func (a *Agent) measure(to *telemetry.Reading) {
+	a.mu.Lock()
+	started, runners := a.started, slices.Collect(maps.Values(a.runners))
+	a.mu.Unlock()
+	to.Gauge(telemetry.BuildInfo, 1, a.o.Version, a.build.revision, a.build.toolchain)
+	if !started.IsZero() {
+		to.Gauge(telemetry.AgentStart, float64(started.UnixMilli())/1000)
+	}
+	to.Exists(telemetry.Reloads, telemetry.OK)
+	to.Exists(telemetry.Reloads, telemetry.Failed)
+	to.Exists(telemetry.ServiceRegistrations, telemetry.OK)
+	to.Exists(telemetry.ServiceRegistrations, telemetry.Failed)
+	for _, e := range a.endpoints() {
+		to.Exists(telemetry.APIRequests, e.pattern, "200")
+	}
+	to.Gauge(telemetry.APIWaiting, float64(a.waiting.Load()))
+	a.env.health.measure(to)
+	a.env.firewall.measure(to)
+	for _, run := range runners {
+		run.measure(to)
+	}
+	measureRuntime(to)
+}
+
+func (h *health) measure(to *telemetry.Reading) {
+	report, _ := h.report()
+	to.Flag(telemetry.AgentReady, report.Ready)
+	to.Gauge(telemetry.AgentHealth, severity(report.Status))
+	for _, c := range report.Checks {
+		to.Gauge(telemetry.HealthCheck, severity(c.Status), "", c.Name)
+	}
+	for _, n := range report.Networks {
+		for _, c := range n.Checks {
+			to.Gauge(telemetry.HealthCheck, severity(c.Status), n.Network, c.Name)
+		}
+	}
+}
+
+// severity of a status, 0 the best.
+func severity(status string) float64 {
+	return float64(slices.Index([]string{api.Passing, api.Warning, api.Critical}, status))
+}
+
+func (k *firewallKeeper) measure(to *telemetry.Reading) {
+	k.mu.Lock()
+	kind, quarrels := k.report.Choice.Kind, k.drift.quarrelling()
+	k.mu.Unlock()
+	if kind == "" {
+		kind = "none"
+	}
+	to.Gauge(telemetry.FirewallInfo, 1, kind)
+	to.Gauge(telemetry.FirewallQuarrels, float64(quarrels))
+	to.Exists(telemetry.FirewallLooks, telemetry.OK)
+	to.Exists(telemetry.FirewallLooks, telemetry.Failed)
+}
+
+// measure is the part of one network.
+func (r *runner) measure(to *telemetry.Reading) {
+	n := r.local.Name
+	v := r.shown()
+	r.mu.Lock()
+	trouble := r.trouble
+	r.mu.Unlock()
+	_, leased, _ := r.lease.get()
+	to.Flag(telemetry.LeaseHeld, leased && trouble == "", n)
+	lapse := time.Duration(0)
+	if leased && !v.local.Renewed.IsZero() {
+		lapse = time.Until(v.local.Renewed.Add(r.config.Lease.TTL))
+	}
+	to.Gauge(telemetry.LeaseLapse, lapse.Seconds(), n)
+	to.Gauge(telemetry.LeaseRenewMargin, r.config.Lease.RenewMargin.Seconds(), n)
+	for _, result := range []string{telemetry.OK, telemetry.Failed, lostResult} {
+		to.Exists(telemetry.LeaseRenewals, n, result)
+	}
+	for _, result := range []string{telemetry.OK, telemetry.Failed} {
+		to.Exists(telemetry.LeaseClaims, n, result)
+		to.Exists(telemetry.ReconcileRuns, n, result)
+	}
+	for _, name := range []string{telemetry.LeaseLosses, telemetry.WatchReads, telemetry.WatchFailures, telemetry.ReconcileWrites} {
+		to.Exists(name, n)
+	}
+	r.measureNetwork(to, v)
+	age := time.Duration(0)
+	if !v.local.Applied.IsZero() {
+		age = time.Since(v.local.Applied)
+	}
+	to.Gauge(telemetry.ReconcileAge, age.Seconds(), n)
+	to.Gauge(telemetry.DriftQuarrels, float64(v.quarrels), n)
+	for _, fault := range append(backend.Faults(), otherFault) {
+		to.Exists(telemetry.DriftHealed, n, fault)
+	}
+	to.Gauge(telemetry.PeersPlaced, float64(v.report.Peers), n)
+	to.Gauge(telemetry.PeersSkipped, float64(len(v.report.Skipped)), n)
+	r.measureTraffic(to, v)
+}
+
+// measureNetwork is what all hosts of a network share, as this one knows it.
+func (r *runner) measureNetwork(to *telemetry.Reading, v view) {
+	n := r.local.Name
+	snap, read, _ := r.snapshot.get()
+	held := 0
+	for i := range snap.set.Leases {
+		if snap.set.Leases[i].Held() {
+			held++
+		}
+	}
+	to.Gauge(telemetry.NetworkLeases, float64(held), n, "held")
+	to.Gauge(telemetry.NetworkLeases, float64(len(snap.set.Leases)-held), n, "lapsed")
+	to.Gauge(telemetry.NetworkBadRecords, float64(len(snap.set.Bad)), n)
+	to.Gauge(telemetry.NetworkReservations, float64(len(v.reservations)), n)
+	if v.defined {
+		plan := v.definition.Plan
+		to.Gauge(telemetry.NetworkSlots, float64(plan.Capacity()), n)
+		to.Gauge(telemetry.NetworkSlotsFree, float64(registry.Free(plan, snap.set, v.reservations)), n)
+	}
+	age := time.Duration(0)
+	if read {
+		age = r.watchAge(snap)
+	}
+	to.Gauge(telemetry.WatchAge, age.Seconds(), n)
+}
+
+// watchAge is how long ago the store said for certain which leases there are. One
+// that cannot tell says so as long as nothing fails.
+func (r *runner) watchAge(snap snapshot) time.Duration {
+	last := snap.read
+	if follower, ok := r.env.registry.(registry.Follower); ok {
+		if at := follower.Followed(r.local.Name); at.After(last) {
+			last = at
+		}
+	} else if !r.unfollowed.Load() {
+		return 0
+	}
+	return time.Since(last)
+}
+
+// measureTraffic is what the backend counts, by peer or in all. Who the peers are
+// is for the API: there may be thousands.
+func (r *runner) measureTraffic(to *telemetry.Reading, v view) {
+	var parts map[string]backend.Counters
+	switch {
+	case v.counter != nil:
+		parts = v.counter.Counters()
+	case v.meter != nil:
+		all, err := v.meter.Totals()
+		if err != nil {
+			r.log.Debug("traffic is not known", "error", err)
+			return
+		}
+		parts = map[string]backend.Counters{"": all}
+	default:
+		return
+	}
+	n := r.local.Name
+	for peer, c := range parts {
+		to.Total(telemetry.TrafficPackets, peer, c.RxPackets, n, "rx")
+		to.Total(telemetry.TrafficPackets, peer, c.TxPackets, n, "tx")
+		to.Total(telemetry.TrafficBytes, peer, c.RxBytes, n, "rx")
+		to.Total(telemetry.TrafficBytes, peer, c.TxBytes, n, "tx")
+		for reason, count := range c.Drops {
+			to.Total(telemetry.TrafficDrops, peer, count, n, reason)
+		}
+	}
+	for _, reason := range r.env.backends[v.local.Backend].Drops {
+		to.Exists(telemetry.TrafficDrops, n, reason)
+	}
+}
+
+func measureRuntime(to *telemetry.Reading) {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	to.Gauge(telemetry.RuntimeGoroutines, float64(runtime.NumGoroutine()))
+	to.Gauge(telemetry.RuntimeAlloc, float64(m.Alloc))
+	to.Gauge(telemetry.RuntimeSys, float64(m.Sys))
+	to.Gauge(telemetry.RuntimeHeapObjects, float64(m.HeapObjects))
+	to.Gauge(telemetry.RuntimeGCRuns, float64(m.NumGC))
+	to.Gauge(telemetry.RuntimeGCPause, float64(m.PauseTotalNs))
+}
+
+// lostResult is a renewal that found the session dead.
+const lostResult = "lost"
+
+// otherFault stands for a repair in words that are not among backend.Faults.
+const otherFault = "other"
+
+// renewal counts one that was made.
+func (r *runner) renewal(started time.Time, result string) {
+	r.env.telemetry.Time(telemetry.LeaseRenewal, time.Since(started), r.local.Name)
+	r.env.telemetry.Count(telemetry.LeaseRenewals, 1, r.local.Name, result)
+}
+
+// looked counts a look at the datapath.
+func (r *runner) looked(started time.Time, report backend.Report, err error) {
+	r.env.telemetry.Time(telemetry.ReconcileDuration, time.Since(started), r.local.Name)
+	r.env.telemetry.Count(telemetry.ReconcileRuns, 1, r.local.Name, telemetry.Result(err))
+	r.env.telemetry.Count(telemetry.ReconcileWrites, report.Writes, r.local.Name)
+}
+
+// countHealed counts repairs.
+func (r *runner) countHealed(repairs []backend.Repair) {
+	for _, repair := range repairs {
+		fault := repair.Fault
+		if !slices.Contains(backend.Faults(), fault) {
+			fault = otherFault
+		}
+		r.env.telemetry.Count(telemetry.DriftHealed, 1, r.local.Name, fault)
+	}
+}
+
+// counted counts a look at the rules.
+func (k *firewallKeeper) counted(took time.Duration, writes, healed int, err error) {
+	k.telemetry.Time(telemetry.FirewallDuration, took)
+	k.telemetry.Count(telemetry.FirewallLooks, 1, telemetry.Result(err))
+	k.telemetry.Count(telemetry.FirewallWrites, writes)
+	k.telemetry.Count(telemetry.FirewallHealed, healed)
+}
+
+// quarrelling is how many faults are quarrels.
+func (d *drift) quarrelling() int {
+	n := 0
+	for _, f := range d.faults {
+		if f.quarrel {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,440 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/telemetry"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// metered is a backend that counts in all.
+type metered struct {
+	backend.Backend
+	totals *atomic.Pointer[backend.Counters]
+}
+
+func (m metered) Totals() (backend.Counters, error) { return *m.totals.Load(), nil }
+
+// metered is a kind of backend whose totals are set by the test.
+func (r *recorder) metered(name string) backend.Type {
+	kind := r.kind(name)
+	made := kind.New
+	kind.Drops = []string{"rx_dropped", "tx_errors"}
+	kind.New = func(c backend.Config) (backend.Backend, error) {
+		b, err := made(c)
+		return metered{b, &r.totals}, err
+	}
+	return kind
+}
+
+// refusing is a catalogue that may refuse.
+type refusing struct {
+	*catalog
+	refuse atomic.Bool
+}
+
+func (r *refusing) Announce(ctx context.Context, s registry.Service, v registry.Verdict) error {
+	if r.refuse.Load() {
+		return registry.ErrDenied
+	}
+	return r.catalog.Announce(ctx, s, v)
+}
+
+// exposed is what a host shows in the Prometheus format.
+func (h *host) exposed() map[string]*dto.MetricFamily {
+	h.t.Helper()
+	code, body := h.request("GET", "/v1/agent/metrics?format=prometheus", "")
+	if code != http.StatusOK {
+		h.t.Fatalf("%d: %s", code, body)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(body))
+	if err != nil {
+		h.t.Fatalf("%v\n%s", err, body)
+	}
+	return families
+}
+
+// metric is the value of one series, of a timer how often it was measured; labels
+// are its values in the order of the table. ok is false when it is not there.
+func (h *host) metric(name string, labels ...string) (value float64, ok bool) {
+	h.t.Helper()
+	i := slices.IndexFunc(telemetry.Table(), func(m telemetry.Metric) bool { return m.Name == name })
+	m := telemetry.Table()[i]
+	for _, series := range h.exposed()[m.Exposed()].GetMetric() {
+		have := map[string]string{}
+		for _, l := range series.GetLabel() {
+			have[l.GetName()] = l.GetValue()
+		}
+		same := true
+		for i, label := range m.Labels {
+			same = same && (i >= len(labels) || have[label] == labels[i])
+		}
+		switch {
+		case !same:
+		case series.Counter != nil:
+			return series.Counter.GetValue(), true
+		case series.Gauge != nil:
+			return series.Gauge.GetValue(), true
+		case series.Summary != nil:
+			return float64(series.Summary.GetSampleCount()), true
+		}
+	}
+	return 0, false
+}
+
+// measures waits until a metric is as want says.
+func (h *host) measures(want func(float64) bool, name string, labels ...string) {
+	h.t.Helper()
+	eventually(h.t, func() error {
+		if v, ok := h.metric(name, labels...); !ok || !want(v) {
+			return fmt.Errorf("%s: %s %q is %v, there %t", h.name, name, labels, v, ok)
+		}
+		return nil
+	})
+}
+
+func is(want float64) func(float64) bool    { return func(v float64) bool { return v == want } }
+func over(least float64) func(float64) bool { return func(v float64) bool { return v > least } }
+func under(most float64) func(float64) bool { return func(v float64) bool { return v < most } }
+
+// TestMetrics: every metric of the table is exposed by an agent at rest, and moves
+// when what it measures happens.
+func TestMetrics(t *testing.T) {
+	store := memory.New()
+	a, b := newHost(t, store, "a"), newHost(t, store, "b")
+	c := &refusing{catalog: &catalog{outage: a.registry, name: "here"}}
+	a.catalog, a.config.Consul.Service = c, "leno"
+	a.config.Networks[0].Backend = &config.Backend{Type: "metered"}
+	a.recorder.totals.Store(&backend.Counters{RxPackets: 5, RxBytes: 500, Drops: map[string]uint64{}})
+	a.wall.report.Choice = firewall.Choice{Kind: "nftables"}
+	a.start()
+	a.subnet()
+	b.start()
+	a.applies(a.subnet().String() + " <- b@" + b.subnet().String())
+	a.ready()
+	a.check(checkSnapshot, api.Passing)
+
+	shown := map[string]bool{}
+	eventually(t, func() error {
+		families := a.exposed()
+		for _, m := range telemetry.Table() {
+			name := strings.NewReplacer("_duration_seconds_count", "_duration_seconds", "_duration_seconds_sum", "_duration_seconds").Replace(m.Exposed())
+			if f := families[name]; f == nil || m.Standard == "" && f.GetHelp() != m.Help {
+				return fmt.Errorf("%s is not exposed with its help: %v", name, f)
+			}
+			shown[name] = true
+		}
+		for name, f := range families {
+			standard := strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_")
+			if !shown[name] && !standard {
+				t.Errorf("%s is not in the table: %v", name, f)
+			}
+		}
+		return nil
+	})
+	// What other tests need time for.
+	rows := []struct {
+		name   string
+		labels []string
+		at     func(float64) bool // rest
+		do     func()             // nil for nothing to be done
+		then   func(float64) bool // wanted after it; nil for more than at rest
+		undo   func()
+	}{
+		{name: telemetry.BuildInfo, labels: []string{"test"}, at: is(1)},
+		{name: telemetry.AgentStart, at: over(float64(time.Now().Add(-time.Minute).Unix()))},
+		{name: telemetry.AgentReady, at: is(1)},
+		{name: telemetry.NetworkSlots, labels: []string{"n"}, at: is(3)},
+		{name: telemetry.NetworkLeases, labels: []string{"n", "held"}, at: is(2)},
+		{name: telemetry.LeaseHeld, labels: []string{"n"}, at: is(1)},
+		{name: telemetry.LeaseRenewMargin, labels: []string{"n"}, at: is(9.9)},
+		{name: telemetry.WatchReads, labels: []string{"n"}, at: over(0)},
+		{name: telemetry.LeaseRenewals, labels: []string{"n", "ok"}, at: over(0)},
+		{name: telemetry.LeaseRenewal, labels: []string{"n"}, at: over(0), do: func() {}},
+		{name: telemetry.PeersPlaced, labels: []string{"n"}, at: is(1)},
+		{name: telemetry.FirewallInfo, labels: []string{"nftables"}, at: is(1)},
+		{name: telemetry.TrafficDrops, labels: []string{"n", "tx_errors"}, at: is(0)},
+		{name: telemetry.TrafficPackets, labels: []string{"n", "rx"}, at: is(5), then: is(7),
+			do: func() {
+				a.recorder.totals.Store(&backend.Counters{RxPackets: 7, RxBytes: 900, Drops: map[string]uint64{"rx_dropped": 3}})
+			}},
+		{name: telemetry.TrafficBytes, labels: []string{"n", "rx"}, at: is(900)},
+		{name: telemetry.TrafficDrops, labels: []string{"n", "rx_dropped"}, at: is(3)},
+
+		{name: telemetry.WatchAge, labels: []string{"n"}, at: is(0), then: over(0.1), do: func() { a.registry.set(registry.ErrUnavailable) }},
+		{name: telemetry.WatchFailures, labels: []string{"n"}, at: over(0)},
+		{name: telemetry.AgentHealth, at: is(1)},
+		{name: telemetry.HealthCheck, labels: []string{"n", checkSnapshot}, at: is(1)},
+		{name: telemetry.LeaseRenewals, labels: []string{"n", "failed"}, at: over(0)},
+		{name: telemetry.LeaseLapse, labels: []string{"n"}, at: under(9.9), then: under(9.7), do: func() {}},
+		{name: telemetry.WatchAge, labels: []string{"n"}, at: over(0), then: is(0), do: func() { a.registry.set(nil) }},
+
+		{name: telemetry.LeaseClaims, labels: []string{"n", "failed"}, at: is(0), do: func() {
+			a.registry.setOne("Acquire", registry.ErrUnavailable)
+			a.define(func(n *registry.Network) { n.Backend = mustBackend(t, "metered", `{"x":1}`) })
+		}, undo: func() { a.registry.setOne("Acquire", nil) }},
+		{name: telemetry.LeaseClaims, labels: []string{"n", "ok"}, at: over(1)},
+		{name: telemetry.LeaseLosses, labels: []string{"n"}, at: is(0), do: func() { store.Delete(leaseKey(a.subnet())) }},
+		{name: telemetry.LeaseRenewals, labels: []string{"n", lostResult}, at: is(0), do: func() { a.registry.setOne("Renew", registry.ErrLeaseLost) },
+			undo: func() { a.registry.setOne("Renew", nil) }},
+
+		{name: telemetry.NetworkBadRecords, labels: []string{"n"}, at: is(0), then: is(1), do: func() { store.Put(leaseKey(free(a, b)), []byte("x")) }},
+		{name: telemetry.NetworkSlotsFree, labels: []string{"n"}, at: is(0), then: is(1), do: func() { store.Delete(leaseKey(free(a, b))) }},
+		{name: telemetry.NetworkLeases, labels: []string{"n", "lapsed"}, at: is(0), then: is(1), do: func() {
+			if err := b.stop(); err != nil {
+				t.Error(err)
+			}
+			lease, _, _ := mustRunner(t, b).lease.get()
+			store.EndSession(lease.Session)
+		}},
+
+		{name: telemetry.ReconcileRuns, labels: []string{"n", "ok"}, at: over(0), do: a.kick},
+		{name: telemetry.ReconcileDuration, labels: []string{"n"}, at: over(0), do: a.kick},
+		{name: telemetry.ReconcileWrites, labels: []string{"n"}, at: is(0), do: func() { a.recorder.setReport(backend.Report{Writes: 3}); a.kick() }},
+		{name: telemetry.DriftHealed, labels: []string{"n", "device was down"}, at: is(0), then: is(6), do: func() {
+			a.recorder.setReport(backend.Report{Healed: slices.Repeat([]backend.Repair{{Fault: "device was down"}}, 6)})
+			a.recorder.hook(func(backend.State) { a.recorder.setReport(backend.Report{}) })
+			a.kick()
+		}},
+		{name: telemetry.DriftQuarrels, labels: []string{"n"}, at: is(1)},
+		{name: telemetry.DriftHealed, labels: []string{"n", otherFault}, at: is(0), then: is(1), do: func() {
+			a.recorder.setReport(backend.Report{Healed: []backend.Repair{{Fault: "nobody's words"}}})
+			a.kick()
+		}},
+		{name: telemetry.PeersSkipped, labels: []string{"n"}, at: is(0), then: is(1), do: func() {
+			a.recorder.hook(nil)
+			a.recorder.setReport(backend.Report{Skipped: []backend.Skip{{Node: "b", Reason: "x"}}})
+			a.kick()
+		}},
+		{name: telemetry.ReconcileRuns, labels: []string{"n", "failed"}, at: is(0), do: func() { a.recorder.setFail(errors.New("no such device")); a.kick() }},
+		{name: telemetry.ReconcileAge, labels: []string{"n"}, at: over(0), then: under(0.2), do: func() { a.recorder.setFail(nil); a.kick() }},
+
+		{name: telemetry.FirewallLooks, labels: []string{"ok"}, at: over(0)},
+		{name: telemetry.FirewallWrites, at: is(0), then: is(2), do: func() {
+			a.wall.set(func(w *wall) {
+				w.report = firewall.Report{Writes: 2, Choice: w.report.Choice, Healed: slices.Repeat([]string{"table x"}, 6)}
+			})
+			a.agent.env.firewall.configure(config.Firewall{Resync: time.Hour})
+		}},
+		{name: telemetry.FirewallHealed, at: is(6)},
+		{name: telemetry.FirewallQuarrels, at: is(1)},
+		{name: telemetry.FirewallDuration, at: over(0)},
+		{name: telemetry.FirewallLooks, labels: []string{"failed"}, at: is(0), do: func() {
+			a.wall.setErr(errors.New("no such table"))
+			a.agent.env.firewall.configure(config.Firewall{Resync: time.Minute})
+		}, undo: func() { a.wall.setErr(nil) }},
+
+		{name: telemetry.ServiceRegistrations, labels: []string{"ok"}, at: over(0)},
+		{name: telemetry.ServiceRegistrations, labels: []string{"failed"}, at: is(0), do: func() {
+			c.refuse.Store(true)
+			a.agent.env.health.set("", checkRecords, api.Warning, "x")
+		}},
+		{name: telemetry.Reloads, labels: []string{"ok"}, at: is(0), then: is(1), do: func() {
+			if err := a.agent.Reload(t.Context(), a.config); err != nil {
+				t.Error(err)
+			}
+		}},
+		{name: telemetry.Reloads, labels: []string{"failed"}, at: is(0), then: is(1), do: func() {
+			c := a.config
+			c.NodeName = "x"
+			if err := a.agent.Reload(t.Context(), c); err == nil {
+				t.Error("was taken over")
+			}
+		}},
+		{name: telemetry.APIRequests, labels: []string{"GET /v1/networks", "200"}, at: is(0), then: is(1), do: func() { a.request("GET", "/v1/networks", "") }},
+		{name: telemetry.APIRequests, labels: []string{"GET /v1/network/{network}", "404"}, do: func() { a.request("GET", "/v1/network/none", "") }},
+		{name: telemetry.APIDuration, labels: []string{"GET /v1/networks"}, at: is(1)},
+		{name: telemetry.NetworkReservations, labels: []string{"n"}, at: is(0), then: is(1), do: func() {
+			n, err := store.Client().Network(t.Context(), "n")
+			if err != nil {
+				t.Fatal(err)
+			}
+			slot, err := n.Plan.Slot(free(a, b))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := store.Client().AddReservation(t.Context(), n, registry.Reservation{Slot: slot, Subnet: free(a, b), Node: "z"}, false); err != nil {
+				t.Fatal(err)
+			}
+			a.define(func(n *registry.Network) { n.Backend = mustBackend(t, "metered", `{"x":2}`) }) // they are read at each beginning
+		}},
+	}
+	// No test moves these, or one of its own does.
+	tested := map[string]bool{telemetry.APIWaiting: true}
+	for _, row := range rows {
+		if row.at != nil {
+			a.measures(row.at, row.name, row.labels...)
+		}
+		tested[row.name] = true
+		if row.do != nil {
+			before, _ := a.metric(row.name, row.labels...)
+			if row.then == nil {
+				row.then = over(before)
+			}
+			row.do()
+			a.measures(row.then, row.name, row.labels...)
+		}
+		if row.undo != nil {
+			row.undo()
+		}
+	}
+	for _, m := range telemetry.Table() {
+		if !tested[m.Name] && m.Standard == "" {
+			t.Errorf("no row moves %s", m.Name)
+		}
+	}
+}
+
+// TestMetricsOfALeftNetwork: its gauges are gone at once.
+func TestMetricsOfALeftNetwork(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.config.Networks = append(a.config.Networks, a.second())
+	a.start()
+	a.ready()
+	a.measures(is(1), telemetry.LeaseHeld, "m")
+	c := a.config
+	c.Networks = c.Networks[:1]
+	if err := a.agent.Reload(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if v, ok := a.metric(telemetry.LeaseHeld, "m"); ok {
+		t.Errorf("still shown, %v", v)
+	}
+	a.measures(is(1), telemetry.LeaseHeld, "n")
+}
+
+// TestMetricsFormats: who gets which, and the reason of who gets none.
+func TestMetricsFormats(t *testing.T) {
+	a := newHost(t, memory.New(), "a").start()
+	a.ready()
+	off := newHost(t, memory.New(), "b")
+	off.config.Telemetry.PrometheusRetention = 0
+	off.start()
+	for _, tt := range []struct {
+		name, query, accept string
+		host                *host
+		status              int
+		says                string
+	}{
+		{"JSON", "", "*/*", a, 200, `{"timestamp":"`},
+		{"JSON by name", "?format=json", "text/plain;version=0.0.4", a, 200, `{"timestamp":"`},
+		{"a browser", "", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", a, 200, `{"timestamp":"`},
+		{"plain text", "", "text/plain", a, 200, `{"timestamp":"`},
+		{"Prometheus by name", "?format=prometheus", "", a, 200, "# HELP leno_lease_held "},
+		{"Prometheus 2", "", "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1", a, 200, "# HELP leno_lease_held "},
+		{"Prometheus 1", "", "text/plain;version=0.0.4;q=1,*/*;q=0.1", a, 200, "# HELP leno_lease_held "},
+		{"unknown", "?format=xml", "", a, 400, `parameter format: \"xml\"`},
+		{"turned off", "?format=prometheus", "", off, 415, `telemetry.prometheus_retention is \"0s\"`},
+		{"turned off, by header", "", "text/plain;version=0.0.4", off, 415, "turned off"},
+		{"turned off, JSON", "", "", off, 200, `{"timestamp":"`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := httptest.NewRequest("GET", "/v1/agent/metrics"+tt.query, nil)
+			r.Header.Set("Accept", tt.accept)
+			w := httptest.NewRecorder()
+			tt.host.agent.routes().ServeHTTP(w, r)
+			if w.Code != tt.status || !strings.Contains(w.Body.String(), tt.says) {
+				t.Errorf("%d: %.300s", w.Code, w.Body)
+			}
+		})
+	}
+	out, err := a.client.Metrics(t.Context())
+	if err != nil || !slices.ContainsFunc(out.Gauges, func(g api.MetricGauge) bool {
+		return g.Name == "leno.agent.start_time_seconds" && g.Value > 1e9
+	}) {
+		t.Errorf("%+v, %v", out, err)
+	}
+	if text, err := a.client.PrometheusMetrics(t.Context()); err != nil || !strings.HasPrefix(string(text), "# HELP") {
+		t.Errorf("%.80s, %v", text, err)
+	}
+	var refused *api.Error
+	if _, err := off.client.PrometheusMetrics(t.Context()); !errors.As(err, &refused) || refused.Code != http.StatusUnsupportedMediaType {
+		t.Error(err)
+	}
+}
+
+// TestMetricsOfRequests: one that waits for a change is counted as that while it
+// waits, and not timed; what is asked for in vain has no series of its own.
+func TestMetricsOfRequests(t *testing.T) {
+	a := newHost(t, memory.New(), "a").start()
+	a.ready()
+	waiting, end := make(chan struct{}), make(chan struct{})
+	slow := a.agent.measured(endpoint{"GET /slow", func(http.ResponseWriter, *http.Request) {
+		close(waiting)
+		<-end
+	}})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		slow(httptest.NewRecorder(), httptest.NewRequest("GET", "/slow?index=3", nil))
+	}()
+	<-waiting
+	a.measures(is(1), telemetry.APIWaiting)
+	close(end)
+	<-done
+	a.measures(is(0), telemetry.APIWaiting)
+	a.measures(is(1), telemetry.APIRequests, "GET /slow", "200")
+	if n, ok := a.metric(telemetry.APIDuration, "GET /slow"); ok {
+		t.Errorf("timed %v times", n)
+	}
+	a.request("GET", "/v1/"+strings.Repeat("x", 100), "")
+	for _, series := range a.exposed()["leno_api_requests_total"].GetMetric() {
+		if strings.Contains(series.String(), "xxx") {
+			t.Error(series)
+		}
+	}
+}
+
+// BenchmarkMetrics is one answer to Prometheus, of an agent that knows many hosts.
+func BenchmarkMetrics(b *testing.B) {
+	for _, hosts := range []int{10, 1000, 10000} {
+		b.Run(fmt.Sprintf("%d hosts", hosts), func(b *testing.B) {
+			o := Options{Registry: memory.New().Client(), Backends: map[string]backend.Type{}}
+			a, err := New(config.Defaults(), o, nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			run := newRunner(a.env, config.Defaults(), config.Network{Name: "n"})
+			a.runners["n"] = &running{runner: run}
+			plan, err := registry.Plan{{Prefix: netip.MustParsePrefix("10.0.0.0/8"), SubnetLen: 24}}.Normalize()
+			if err != nil {
+				b.Fatal(err)
+			}
+			var set registry.LeaseSet
+			for i := range hosts {
+				set.Leases = append(set.Leases, registry.Lease{Slot: uint64(i + 1), Node: fmt.Sprint("host-", i), Session: "x", Backend: registry.Backend{Object: json.RawMessage(`{}`)}})
+			}
+			run.show(func(v *view) { v.defined, v.definition = true, registry.Network{Name: "n", Plan: plan} })
+			run.snapshot.set(snapshot{set: set, read: time.Now()})
+			handler := a.routes()
+			for b.Loop() {
+				w := httptest.NewRecorder()
+				handler.ServeHTTP(w, httptest.NewRequest("GET", "/v1/agent/metrics?format=prometheus", nil))
+				if w.Code != http.StatusOK {
+					b.Fatal(w.Body)
+				}
+			}
+		})
+	}
+}

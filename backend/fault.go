@@ -1,0 +1,16 @@
+package backend
+
+// Faults are all the words of Repair.Fault there are. They are a metric's label:
+// the list is short and nobody else's text gets into it.
+func Faults() []string {
+	out := []string{
+		"device was deleted", "device was down", "device was renamed", "device was detached", "device was replaced",
+		"device had another MTU", "device had another MAC address", "device had another alias",
+		"device had another underlay", "device had another checksum offload",
+		"socket was closed", "forwarding was off",
+	}
+	for _, table := range []string{"addresses", "FDB entries", "neighbours", "routes"} {
+		out = append(out, table+" were missing", table+" were changed", "foreign "+table+" were there")
+	}
+	return out
+}
