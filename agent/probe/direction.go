@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
-	"time"
 
 	"github.com/lenonet/leno/api"
 )
@@ -64,12 +64,8 @@ func (p planner) directions(ctx context.Context, l line, peer api.Peer, r api.Pr
 
 // answered says whether any of a few packets is.
 func answered(ctx context.Context, l line, e echo, r api.ProbeRequest) bool {
-	for range max(2, min(r.Count, 3)) {
-		if l.exchange(ctx, e, min(milliseconds(r.TimeoutMS), time.Second)).kind == replied {
-			return true
-		}
-	}
-	return false
+	answers := together(min(max(r.Count, 2), 5), func() answer { return l.exchange(ctx, e, milliseconds(r.TimeoutMS)) })
+	return slices.ContainsFunc(answers, func(a answer) bool { return a.kind == replied })
 }
 
 // there is the direction to the peer: an echo request through the tunnel from
@@ -86,7 +82,7 @@ func (p planner) there(peer api.Peer) detour {
 			continue
 		case !p.tunnelled(s.Addr()):
 			d.unknown = "its packets are routed plainly"
-		case s.Addr().Is4() && p.here.strict(p.Underlay.Interface):
+		case s.Addr().Is4() && p.here.strict:
 			d.unknown = fmt.Sprintf("rp_filter of %s is 1: this host would drop the answer, which comes in over the underlay", p.Underlay.Interface)
 		default:
 			to := s.Masked().Addr()
@@ -97,49 +93,47 @@ func (p planner) there(peer api.Peer) detour {
 	return d
 }
 
-// back is the direction from the peer: an echo request over the underlay to the
-// peer's address in the overlay, from ours, which is answered through the tunnel.
-// Both addresses are the network's, so that neither masquerading nor the source
-// checks of udp are in the way. Over a router it goes to the peer's underlay
-// address instead.
+// back is the direction from the peer: an echo request past the tunnel, which is
+// answered through it.
 func (p planner) back(peer api.Peer) detour {
-	d := detour{unknown: "the network has no IPv4, which can be sent past its routes"}
+	d := detour{unknown: "this host has no address that such a packet could come from"}
 	for _, s := range peer.Subnets {
-		own := p.subnet(s.Addr())
-		if !own.IsValid() {
-			continue
-		}
-		from, to := own.Masked().Addr(), s.Masked().Addr()
-		index, neighbour := 0, false
-		for _, outer := range p.outer(peer) {
-			if outer.Is4() == to.Is4() {
-				index, neighbour = p.here.device(outer)
-				d = p.beyond(from, outer, d)
-			}
-		}
+		own, to := p.subnet(s.Addr()), s.Masked().Addr()
 		switch {
+		case !own.IsValid():
 		case !p.tunnelled(to):
 			d.unknown = "its packets are routed plainly"
-		case to.Is4() && neighbour:
-			return detour{echo: echo{from: from, to: to, size: least, link: index},
-				how: fmt.Sprintf("a packet over the underlay from %s to %s was answered through the tunnel", from, to)}
-		case d.unknown == "":
-			return d
+		default:
+			if d = p.past(own.Masked().Addr(), to, peer); d.unknown == "" {
+				return d
+			}
 		}
 	}
 	return d
 }
 
-// beyond is the direction back of a peer that is no neighbour.
-func (p planner) beyond(from, outer netip.Addr, d detour) detour {
-	switch {
-	case p.Backend == "udp":
-		d.unknown = "udp takes nothing from an address that is not of the peer's subnet, and the peer is no neighbour over IPv4"
-	case p.Masquerade:
-		d.unknown = fmt.Sprintf("a packet from %s to %s would be masqueraded, and the peer is no neighbour over IPv4", from, outer)
-	default:
-		return detour{echo: echo{from: from, to: outer, size: least},
-			how: fmt.Sprintf("a packet over the underlay from %s was answered through the tunnel", from)}
+// past sends to a neighbour by its address in the overlay, from ours, as if it had
+// that on the underlay: kernels answer for all their addresses on all devices.
+// Both are the network's, so that neither masquerading nor the source checks of
+// udp are in the way. What is no neighbour, or no IPv4, is sent to its underlay
+// address.
+func (p planner) past(from, to netip.Addr, peer api.Peer) detour {
+	d := detour{unknown: "the peer has no underlay address of the family of its subnets"}
+	for _, outer := range p.outer(peer) {
+		index, neighbour := p.here.device(outer)
+		switch {
+		case neighbour && to.Is4():
+			return detour{echo: echo{from: from, to: to, size: least, link: index},
+				how: fmt.Sprintf("a packet over the underlay from %s to %s was answered through the tunnel", from, to)}
+		case outer.Is4() != to.Is4():
+		case p.Backend == "udp":
+			d.unknown = "udp takes nothing from an address that is not of the peer's subnet, and the peer is no neighbour over IPv4"
+		case p.Masquerade:
+			d.unknown = fmt.Sprintf("a packet from %s to %s would be masqueraded, and the peer is no neighbour over IPv4", from, outer)
+		default:
+			return detour{echo: echo{from: from, to: outer, size: least},
+				how: fmt.Sprintf("a packet over the underlay from %s was answered through the tunnel", from)}
+		}
 	}
 	return d
 }

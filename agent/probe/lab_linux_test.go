@@ -29,6 +29,10 @@ type host struct {
 	ns      *nstest.NS
 	backend backend.Backend
 	mtu     int
+	words   *strings.Replacer // in scripts
+
+	masquerade bool
+	outer6     bool // public address: IPv6 alone
 }
 
 var pools = []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16"), netip.MustParsePrefix("fd00:5::/48")}
@@ -38,14 +42,19 @@ func kindOf(name string) backend.Type {
 }
 
 // newHosts are hosts 1 and 2, neighbours on an underlay with an MTU of 1500.
-func newHosts(t *testing.T, kind string) (a, b *host) {
+func newHosts(t *testing.T, kind string) (a, b *host) { return newHostsOver(t, kind, false) }
+
+func newHostsOver(t *testing.T, kind string, outer6 bool) (a, b *host) {
 	t.Helper()
 	var out [2]*host
 	var joints [2]nstest.Joint
 	for i := range out {
-		out[i] = &host{t: t, n: i + 1, kind: kindOf(kind), ns: nstest.New(t)}
+		out[i] = &host{t: t, n: i + 1, kind: kindOf(kind), ns: nstest.New(t), outer6: outer6}
 		out[i].ns.Sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")
-		joints[i] = nstest.Joint{NS: out[i].ns, Link: "eth0", Addrs: []string{fmt.Sprintf("192.0.2.%d/24", i+1), fmt.Sprintf("2001:db8::%d/64", i+1)}}
+		joints[i] = nstest.Joint{NS: out[i].ns, Link: "eth0"}
+		for _, a := range out[i].addrs() {
+			joints[i].Addrs = append(joints[i].Addrs, netip.PrefixFrom(a, map[bool]int{true: 24, false: 64}[a.Is4()]).String())
+		}
 	}
 	nstest.Join(joints[0], joints[1])
 	a, b = out[0], out[1]
@@ -55,7 +64,11 @@ func newHosts(t *testing.T, kind string) (a, b *host) {
 }
 
 func (h *host) addrs() []netip.Addr {
-	return []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(h.n)}), netip.MustParseAddr(fmt.Sprintf("2001:db8::%d", h.n))}
+	v6 := netip.MustParseAddr(fmt.Sprintf("2001:db8::%d", h.n))
+	if h.outer6 {
+		return []netip.Addr{v6}
+	}
+	return []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(h.n)}), v6}
 }
 
 func (h *host) subnets() []netip.Prefix {
@@ -108,13 +121,14 @@ func (h *host) apply(peer *host) {
 			h.t.Fatalf("%+v, %v", r, err)
 		}
 	})
+	h.ns.Settle()
 }
 
 // probe probes the other host.
 func (h *host) probe(peer *host, r api.ProbeRequest) (out api.PeerProbe) {
 	h.t.Helper()
 	me := Host{Network: "n", Backend: h.kind.Name, Options: h.options(), Link: "leno-n", Subnets: h.subnets(), MTU: h.mtu,
-		Underlay: api.Underlay{Interface: "eth0", MTU: 1500, Addresses: h.addrs()}}
+		Underlay: api.Underlay{Interface: "eth0", MTU: 1500, Addresses: h.addrs()}, Masquerade: h.masquerade}
 	peers := []api.Peer{{Node: "peer", Subnets: peer.subnets(), PublicIPs: peer.addrs(), Backend: h.kind.Name, Held: true}}
 	h.ns.Do(func() {
 		got, err := Run(context.Background(), me, peers, r)
@@ -127,7 +141,7 @@ func (h *host) probe(peer *host, r api.ProbeRequest) (out api.PeerProbe) {
 }
 
 // brief makes probes of dead ways short.
-func brief() api.ProbeRequest { return api.ProbeRequest{Count: 2, IntervalMS: 20, TimeoutMS: 400} }
+func brief() api.ProbeRequest { return api.ProbeRequest{Count: 2, IntervalMS: 20, TimeoutMS: 300} }
 
 // dump is a probe without its times: a line for each way, one for what is known of
 // directions, and the findings.

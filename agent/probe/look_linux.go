@@ -8,38 +8,43 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
-// look asks the kernel for the addresses of this host. What else a plan may want
-// to know is asked for when it does.
-func look(h Host) (surroundings, error) {
-	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+// look finds out what a plan needs to know, in the calling thread's network
+// namespace. Routes are asked for later, until done.
+func look(h Host) (s surroundings, done func(), err error) {
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
-		return surroundings{}, fmt.Errorf("list addresses: %w", err)
+		return s, nil, fmt.Errorf("open netlink: %w", err)
 	}
-	s := surroundings{local: map[netip.Addr]bool{}, device: device, strict: strict}
+	list, err := handle.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		handle.Close()
+		return s, nil, fmt.Errorf("list addresses: %w", err)
+	}
+	s = surroundings{local: map[netip.Addr]bool{}, strict: strict(h.Underlay.Interface)}
 	for _, a := range list {
 		if addr, ok := netip.AddrFromSlice(a.IP); ok {
 			s.local[addr.Unmap()] = true
 		}
 	}
-	if link, err := netlink.LinkByName(h.Link); err == nil {
+	if link, err := handle.LinkByName(h.Link); err == nil {
 		s.link = link.Attrs().Index
 	}
-	return s, nil
-}
-
-// device is surroundings'.
-func device(to netip.Addr) (index int, neighbour bool) {
-	routes, err := netlink.RouteGet(to.AsSlice())
-	if err != nil || len(routes) == 0 {
-		return 0, false
+	s.device = func(to netip.Addr) (int, bool) {
+		routes, err := handle.RouteGet(to.AsSlice())
+		if err != nil || len(routes) == 0 {
+			return 0, false
+		}
+		return routes[0].LinkIndex, routes[0].Gw == nil
 	}
-	return routes[0].LinkIndex, routes[0].Gw == nil
+	return s, handle.Close, nil
 }
 
-// strict is surroundings': the higher of the value for all devices and the
-// device's own counts (ip-sysctl.rst).
+// strict says whether the kernel drops IPv4 packets that come in by a device
+// other than the one that answers leave by: the higher of the value for all
+// devices and the device's own counts (ip-sysctl.rst).
 func strict(device string) bool {
 	highest := 0
 	for _, name := range []string{"all", device} {

@@ -17,8 +17,8 @@ type surroundings struct {
 	// device is the index of the device that packets to an address leave by and
 	// whether the address is a neighbour there; 0 when there is no route.
 	device func(netip.Addr) (index int, neighbour bool)
-	strict func(device string) bool // reverse-path filtering of IPv4
-	link   int                      // index of the overlay's device, 0 for none
+	strict bool // IPv4 packets are dropped that come in over the underlay, but would leave by another device
+	link   int  // index of the overlay's device, 0 for none
 }
 
 // planner chooses where to send for a backend.

@@ -85,10 +85,11 @@ func Run(ctx context.Context, h Host, peers []api.Peer, r api.ProbeRequest) (api
 	}
 	ctx, cancel := context.WithTimeout(ctx, Longest)
 	defer cancel()
-	here, err := look(h)
+	here, done, err := look(h)
 	if err != nil {
 		return out, err
 	}
+	defer done()
 	s, err := open(ctx)
 	if err != nil {
 		return out, err

@@ -25,8 +25,8 @@ type way struct {
 	unprobed string // why not
 }
 
-// pause is what is waited for a second packet of a size that is searched for, or
-// for a router that has told much already.
+// leastPatience is the shortest time that an answer is waited for while a size is
+// looked for: a way that was quick may be slower with longer packets.
 const leastPatience = 100 * time.Millisecond
 
 // measurement is one way being probed.
@@ -153,18 +153,26 @@ func (m *measurement) passed(a answer) bool {
 }
 
 // search finds the largest packet that passes between a small one and a full one.
-// Each size has two tries, one when somebody says that it is too big.
+// Of each size two are sent.
 func (m *measurement) search(ctx context.Context, full int) int {
 	patience := min(max(leastPatience, 4*m.slowest), milliseconds(m.request.TimeoutMS))
-	return largest(m.request.Small, full, m.told, func(size int) (bool, int) {
-		for range 2 {
-			a := m.exchange(ctx, size, patience)
-			if m.passed(a) || a.kind != silence {
-				return m.passed(a), a.mtu
-			}
+	return largest(m.request.Small, full, m.told, func(size int) (passed bool, told int) {
+		for _, a := range together(2, func() answer { return m.exchange(ctx, size, patience) }) {
+			passed, told = passed || m.passed(a), max(told, a.mtu)
 		}
-		return false, 0
+		return passed, told
 	})
+}
+
+// together makes several exchanges at once.
+func together(n int, exchange func() answer) []answer {
+	out := make([]answer, n)
+	var wg sync.WaitGroup
+	for i := range out {
+		wg.Go(func() { out[i] = exchange() })
+	}
+	wg.Wait()
+	return out
 }
 
 // note adds what was said to what was said before, once.

@@ -1,0 +1,101 @@
+package probe
+
+import (
+	"strings"
+	"testing"
+)
+
+// drop puts rules into a table of the host's own, each behind its hook, and
+// returns what takes them away.
+func (h *host) drop(rules ...string) func() {
+	h.t.Helper()
+	script := "nft add table inet fault\n"
+	for _, rule := range rules {
+		hook, match, _ := strings.Cut(rule, " ")
+		script += "nft 'add chain inet fault " + hook + " { type filter hook " + hook + " priority 0; }'\nnft 'add rule inet fault " + hook + " " + match + "'\n"
+	}
+	h.ns.Sh(h.words.Replace(script))
+	return func() { h.ns.Sh("nft delete table inet fault") }
+}
+
+// sh runs one script, and returns what runs another.
+func (h *host) sh(now, then string) func() {
+	h.t.Helper()
+	h.ns.Sh(now)
+	return func() { h.ns.Sh(then) }
+}
+
+// What a probe tells of ways; PORT and @MTU are the backend's.
+const (
+	silent = "overlay 10.5.2.0 0/2 0/0 largest 0 of @MTU\noverlay fd00:5:0:2:: 0/2 0/0 largest 0 of @MTU\n"
+	well   = "overlay 10.5.2.0 2/2 2/2 largest @MTU of @MTU, echo reply\noverlay fd00:5:0:2:: 2/2 2/2 largest @MTU of @MTU, echo reply\n"
+	under  = "underlay 192.0.2.2 2/2 2/2 largest 1500 of 1500, echo reply"
+)
+
+// unheard is a finding for each family of the overlay.
+func unheard(why string) string {
+	return "\n- 10.5.2.0 does not answer through the overlay, though the underlay works" + why +
+		"\n- fd00:5:0:2:: does not answer through the overlay, though the underlay works" + why
+}
+
+// TestFaults: what a probe tells of each fault, and that it tells of none after
+// it.
+func TestFaults(t *testing.T) {
+	const bothWays = ": let UDP port PORT pass both ways between this host and peer"
+	const refusal = ": 192.0.2.2 says \"port unreachable\" about udp port PORT: see that the agent runs there, with this network, and that no firewall rejects it"
+	all := []struct {
+		name    string
+		begin   func(a, b *host) (end func())
+		reached bool
+		want    map[string]string // by backend; "" for all
+	}{
+		{"lost on the way there", func(_, b *host) func() { return b.drop("input udp dport PORT drop") }, false, map[string]string{
+			"": silent + under + "\nthere lost, back passes" + unheard(": packets are lost on the way there: let UDP port PORT pass from this host to peer")}},
+		{"lost on the way back", func(_, b *host) func() { return b.drop("output udp dport PORT drop") }, false, map[string]string{
+			"vxlan": silent + under + "\nthere passes, back lost" + unheard(": packets are lost on the way back: let UDP port PORT pass from peer to this host"),
+			"udp":   silent + under + "\nthere unknown, back unknown" + unheard(bothWays)}},
+		{"lost both ways", func(a, _ *host) func() { return a.drop("input udp dport PORT drop", "output udp dport PORT drop") }, false, map[string]string{
+			"vxlan": silent + under + "\nthere unknown, back unknown" + unheard(bothWays)}},
+		{"lost on the way there, to a host with a strict filter", func(_, b *host) func() {
+			end := b.drop("input udp dport PORT drop")
+			more := b.sh("sysctl -qw net.ipv4.conf.all.rp_filter=1", "sysctl -qw net.ipv4.conf.all.rp_filter=0")
+			return func() { end(); more() }
+		}, false, map[string]string{"vxlan": silent + under + "\nthere unknown, back unknown" + unheard(bothWays)}},
+		{"refused", func(_, b *host) func() { return b.drop("input udp dport PORT reject") }, false, map[string]string{
+			"vxlan": silent + under + "; port unreachable from 192.0.2.2 about udp port PORT\nthere lost, back passes" + unheard(refusal)}},
+		{"no echo over the underlay", func(_, b *host) func() { return b.drop("input iifname eth0 icmp type echo-request drop") }, true, map[string]string{
+			"": well + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500\n- 192.0.2.2 answers no echo over the underlay, though the overlay works: let ICMP pass, path MTU discovery lives by it"}},
+		{"own firewall", func(a, _ *host) func() { return a.drop("output ip daddr 192.0.2.2 icmp type echo-request drop") }, true, map[string]string{
+			"vxlan": well + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500; a firewall of this host lets it not out\n- 192.0.2.2 answers no echo over the underlay, though the overlay works: let ICMP pass, path MTU discovery lives by it"}},
+		// A veth lets 4 bytes more pass, for the tag of a VLAN.
+		{"black hole", func(_, b *host) func() { return b.sh("ip link set eth0 mtu 1400", "ip link set eth0 mtu 1500") }, true, map[string]string{
+			"vxlan": strings.ReplaceAll(well, "2/2 2/2 largest @MTU", "2/2 0/2 largest 1354") + "underlay 192.0.2.2 2/2 0/2 largest 1404 of 1500, echo reply" +
+				"\n- the overlay carries no packet of 1450 bytes to 10.5.2.0, 1354 pass (nobody says why: a device on the way drops what is longer): the path between the hosts is narrower than the MTU that the overlay's is made from" +
+				"\n- the overlay carries no packet of 1450 bytes to fd00:5:0:2::, 1354 pass (nobody says why: a device on the way drops what is longer): the path between the hosts is narrower than the MTU that the overlay's is made from" +
+				"\n- the underlay carries no packet of 1500 bytes to 192.0.2.2, 1404 pass (nobody says why: a device on the way drops what is longer): make the path as wide as eth0, or lower the MTU of eth0 on all hosts, which the overlay's follows"}},
+		{"nothing any more", func(_, _ *host) func() { return func() {} }, true, map[string]string{"": well + under}},
+		{"host down", func(_, b *host) func() { return b.sh("ip link set eth0 down", "ip link set eth0 up") }, false, map[string]string{
+			"vxlan": silent + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500\n- 192.0.2.2 does not answer at all: see whether its host is up and whether packets to it leave by eth0"}},
+	}
+	for kind, words := range map[string]*strings.Replacer{
+		"vxlan": strings.NewReplacer("PORT", "8472", "@MTU", "1450"), "udp": strings.NewReplacer("PORT", "8285", "@MTU", "1472")} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			a, b := newHosts(t, kind)
+			for _, h := range []*host{a, b} {
+				h.words = words
+			}
+			for _, tt := range all {
+				want := tt.want[kind] + tt.want[""]
+				if want == "" {
+					continue
+				}
+				t.Run(tt.name, func(t *testing.T) {
+					end := tt.begin(a, b)
+					is(t, a.probe(b, brief()), tt.reached, words.Replace(want))
+					end()
+				})
+			}
+		})
+	}
+}

@@ -1,0 +1,118 @@
+package probe
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
+
+// newRouted are hosts 1 and 2 with a router between them, which passes packets of
+// 1500 bytes on. It is told the MTU of its way to host 2 by narrow.
+func newRouted(t *testing.T, kind string) (a, b *host, narrow func(mtu string)) {
+	t.Helper()
+	r := nstest.New(t)
+	r.Sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.default.send_redirects=0")
+	var out [2]*host
+	for i := range out {
+		h := &host{t: t, n: i + 1, kind: kindOf(kind), ns: nstest.New(t), words: strings.NewReplacer("PORT", "8472")}
+		out[i] = h
+		link := []string{"ra", "rb"}[i]
+		addr := h.addrs()[0].String()
+		nstest.Join(nstest.Joint{NS: h.ns, Link: "eth0", Addrs: []string{addr + "/32", h.addrs()[1].String() + "/64"}},
+			nstest.Joint{NS: r, Link: link, Addrs: []string{"192.0.2.254/32"}})
+		h.ns.Sh("ip route add 192.0.2.254 dev eth0; ip route add default via 192.0.2.254 src " + addr)
+		r.Sh("ip route add " + addr + " dev " + link)
+	}
+	a, b = out[0], out[1]
+	a.apply(b)
+	b.apply(a)
+	return a, b, func(mtu string) { r.Sh("ip route replace 192.0.2.2 dev rb mtu " + mtu) }
+}
+
+// TestRouter: the router's word about the path counts, what the kernel has learned
+// of the path before does not.
+func TestRouter(t *testing.T) {
+	t.Parallel()
+	a, b, narrow := newRouted(t, "vxlan")
+	overlay := strings.ReplaceAll(well, "@MTU", "1450")
+	is(t, a.probe(b, brief()), true, overlay+under)
+
+	// The tunnel's packets may be fragmented.
+	narrow("1400")
+	is(t, a.probe(b, brief()), true, overlay+"underlay 192.0.2.2 2/2 0/2 largest 1400 of 1500, echo reply; fragmentation needed from 192.0.2.254 mtu 1400\n"+
+		"- the underlay carries no packet of 1500 bytes to 192.0.2.2, 1400 pass (192.0.2.254 says that no more than 1400 fit): "+
+		"make the path as wide as eth0, or lower the MTU of eth0 on all hosts, which the overlay's follows")
+	if got := a.ns.Sh("ip route get 192.0.2.2"); !strings.Contains(got, "mtu 1400") {
+		t.Fatalf("the kernel has not learned of the path: %s", got)
+	}
+	narrow("1500")
+	is(t, a.probe(b, brief()), true, overlay+under)
+}
+
+// TestRouterDirections: which direction is lost is told where hosts are no
+// neighbours, too, unless packets are masqueraded.
+func TestRouterDirections(t *testing.T) {
+	t.Parallel()
+	a, b, _ := newRouted(t, "vxlan")
+	for _, tt := range []struct {
+		name       string
+		hook       string
+		masquerade bool
+		want       string
+	}{
+		{"there", "input", false, "there lost, back passes"},
+		{"there, masqueraded", "input", true, "there unknown, back unknown"},
+		{"back", "output", true, "there passes, back lost"},
+	} {
+		end := b.drop(tt.hook + " udp dport PORT drop")
+		a.masquerade = tt.masquerade
+		if got := dump(a.probe(b, brief())); !strings.Contains(got, tt.want+"\n") {
+			t.Errorf("%s: not %q in\n%s", tt.name, tt.want, got)
+		}
+		end()
+	}
+}
+
+// TestIPv6: a tunnel over IPv6 alone.
+func TestIPv6(t *testing.T) {
+	t.Parallel()
+	for kind, port := range map[string]string{"vxlan": "8472", "udp": "8285"} {
+		t.Run(kind, func(t *testing.T) {
+			a, b := newHostsOver(t, kind, true)
+			mtu := map[string]string{"vxlan": "1430", "udp": "1452"}[kind]
+			is(t, a.probe(b, brief()), true, strings.ReplaceAll(well, "@MTU", mtu)+"underlay 2001:db8::2 2/2 2/2 largest 1500 of 1500, echo reply")
+			b.words = strings.NewReplacer("PORT", port)
+			b.drop("input udp dport PORT drop")
+			if got := dump(a.probe(b, brief())); !strings.Contains(got, "there lost, back passes\n") {
+				t.Errorf("%s", got)
+			}
+		})
+	}
+}
+
+// TestBridge: with a bridge for containers the gateways answer themselves, both
+// ways through the overlay's routes.
+func TestBridge(t *testing.T) {
+	t.Parallel()
+	a, b := newHosts(t, "host-gw")
+	for _, h := range []*host{a, b} {
+		h.words = strings.NewReplacer("@n", string(rune('0'+h.n)))
+		h.ns.Sh(h.words.Replace("ip link add br0 type bridge; ip addr add 10.5.@n.1/24 dev br0; ip addr add fd00:5:0:@n::1/64 dev br0; ip link set br0 up"))
+	}
+	got := a.probe(b, brief())
+	is(t, got, true, `
+overlay 10.5.2.1 2/2 2/2 largest 1500 of 1500, echo reply
+overlay fd00:5:0:2::1 2/2 2/2 largest 1500 of 1500, echo reply
+underlay 192.0.2.2 2/2 2/2 largest 1500 of 1500, echo reply
+underlay 2001:db8::2 2/2 2/2 largest 1500 of 1500, echo reply`)
+	if from := got.Ways[0].From.String(); from != "10.5.1.1" {
+		t.Errorf("sent from %s", from)
+	}
+	// Packets that get to the host, and no further, are lost on its containers.
+	b.drop("input ip daddr 10.5.2.1 icmp type echo-request drop")
+	got = a.probe(b, brief())
+	if got.Reached || got.Ways[0].Small.Answered > 0 || len(got.Findings) != 1 {
+		t.Errorf("%s", dump(got))
+	}
+}
