@@ -105,7 +105,8 @@ func TestAgentKeepsPeersWhileTheStoreIsAway(t *testing.T) {
 		a.registry.set(fmt.Errorf("no luck: %w", failure))
 		a.check(checkLease, api.Warning, "not renewed since", "no luck")
 		a.check(checkSnapshot, api.Warning, "peers keep their routes")
-		a.check(checkConsul, api.Warning, "no luck")
+		a.check(checkConsul, api.Warning, "no luck")             // the agent's
+		a.check(checkConsul, api.Warning, useLeases, useSession) // the network's
 		status, health := a.health()
 		if status != http.StatusTooManyRequests || !health.Ready {
 			t.Errorf("healthz %d, ready %t", status, health.Ready)

@@ -20,6 +20,9 @@ func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) 
 	for {
 		_, _, networksChanged := r.env.networks.get()
 		n, err := r.definition(ctx)
+		if ctx.Err() == nil {
+			r.used(useDefinition, err)
+		}
 		if err == nil {
 			r.deleted = false
 			differs := r.differs(n)

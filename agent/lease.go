@@ -35,6 +35,9 @@ func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() r
 		c := others.amend(claim())
 		lease, err := r.acquireOnce(ctx, n, c)
 		again := false
+		if ctx.Err() == nil {
+			r.used(useClaim, err)
+		}
 		if err != nil && ctx.Err() == nil {
 			again, err = others.meet(ctx, c, err)
 		}
@@ -259,6 +262,7 @@ func (r *runner) renew(ctx context.Context) {
 				r.renewed(last, nil)
 			case errors.Is(err, registry.ErrLeaseLost):
 				r.renewal(started, lostResult)
+				r.used(useSession, nil)
 				r.ended.set(session)
 			default:
 				r.renewal(started, telemetry.Failed)
@@ -287,6 +291,7 @@ func (r *runner) renewed(last time.Time, err error) {
 	r.view.local.Renewed = last
 	r.mu.Unlock()
 	r.reportLease()
+	r.used(useSession, err)
 	if first {
 		r.log.Warn("lease could not be renewed, trying again", "error", err)
 	}

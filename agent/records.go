@@ -179,14 +179,23 @@ const reservationsTick = time.Minute
 
 // checkReservations reports reservations that cannot be used, until ctx ends.
 func (r *runner) checkReservations(ctx context.Context, n registry.Network) error {
+	retry := r.env.contact.retry()
 	for {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
 		set, err := r.env.registry.Reservations(call, n)
 		cancel()
-		if err == nil {
-			r.records.set("reservation list", set.Bad)
-			r.show(func(v *view) { v.reservations = set.Reservations })
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
+		r.used(useReservations, err)
+		if err != nil {
+			if err := retry.wait(ctx, err, nil); err != nil {
+				return err
+			}
+			continue
+		}
+		r.records.set("reservation list", set.Bad)
+		r.show(func(v *view) { v.reservations = set.Reservations })
 		if err := sleep(ctx, reservationsTick*3/4+rand.N(reservationsTick/4)); err != nil {
 			return err
 		}

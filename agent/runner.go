@@ -97,6 +97,7 @@ type runner struct {
 	absent     netip.Prefix      // subnet this host had, without a record when last looked at
 	suspicions map[string]string // that another host is taken for this one, by source
 	unwritten  map[string]error  // why something could not be written down, by what it is
+	unusable   map[string]error  // why a use of the store does not work, by what it is
 	waited     waited
 	resumed    *resumed // nil when there is nothing, or the store has been read
 }
@@ -163,7 +164,7 @@ func newRunner(env *environment, c config.Config, local config.Network) *runner 
 		env: env, config: c, local: local, log: env.log.With("network", local.Name),
 		lease: newPublished[registry.Lease](), snapshot: newPublished[snapshot](), claim: newPublished[registry.Claim](),
 		ended: newPublished[string](), releases: make(chan *releaseRequest), done: make(chan struct{}),
-		suspicions: map[string]string{}, unwritten: map[string]error{},
+		suspicions: map[string]string{}, unwritten: map[string]error{}, unusable: map[string]error{},
 	}
 	r.fresh.news = newPublished[struct{}]()
 	r.view.local = api.Local{State: "starting", SubnetFile: local.SubnetFile, Link: backend.LinkName(local.Name)}
@@ -240,6 +241,7 @@ func (r *runner) rounds(ctx context.Context) error {
 			r.log.Warn("lease was released by request, the network stays down until a restart or reload")
 			r.event(api.EventLease, api.Warning, "the lease was "+releasedAdvice, map[string]string{"change": "released"})
 			r.tearDown(ctx, nil)
+			r.unused(useSession)
 			r.check(checkLease, api.Warning, releasedAdvice)
 			r.state(releasedAdvice)
 			r.released.done <- nil
@@ -285,6 +287,7 @@ func (r *runner) round(ctx context.Context) error {
 		return r.carry(ctx, n)
 	})
 	err := g.Wait()
+	r.unused(useDefinition, useClaim, useLeases, useReservations)
 	if r.released != nil {
 		return errReleased // whatever else happened meanwhile
 	}

@@ -22,6 +22,7 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 			return ctx.Err()
 		}
 		r.unfollowed.Store(err != nil)
+		r.used(useLeases, err)
 		if err != nil {
 			r.env.telemetry.Count(telemetry.WatchFailures, 1, n.Name)
 			last := "never"

@@ -18,7 +18,7 @@ const (
 
 // Check is one named thing that health looks at.
 type Check struct {
-	Name   string    `json:"name"` // registry, lease, underlay, datapath, snapshot, …
+	Name   string    `json:"name"` // consul, lease, device, routes, snapshot, …
 	Status string    `json:"status"`
 	Reason string    `json:"reason"` // what is so, and what to do when it is not passing
 	Since  time.Time `json:"since"`  // of this status
