@@ -161,19 +161,24 @@ func (f *agentFlags) tls() (*tls.Config, error) {
 // call opens the client and runs fn with a bounded context. An agent that does
 // not answer is explained.
 func (f *agentFlags) call(ctx context.Context, fn func(context.Context, *api.Client) error) error {
+	return f.callWithin(ctx, callTimeout, fn)
+}
+
+// callWithin is call within another time.
+func (f *agentFlags) callWithin(ctx context.Context, limit time.Duration, fn func(context.Context, *api.Client) error) error {
 	client, err := f.open()
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	err = fn(ctx, client)
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) && strings.HasPrefix(f.where(), "unix:"):
 		return fmt.Errorf("no agent answers at %s: %w (is `leno agent` running? -address and LENO_ADDRESS say where)", f.where(), err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("the agent at %s did not answer within %s: %w", f.where(), callTimeout, err)
+		return fmt.Errorf("the agent at %s did not answer within %s: %w", f.where(), limit, err)
 	}
 	return err
 }
@@ -187,6 +192,20 @@ func onNetwork(given string, fn func(ctx context.Context, c *api.Client, name st
 			return err
 		}
 		return fn(ctx, c, name)
+	}
+}
+
+// ofNetwork makes a reader of one that is about a network, which is looked for
+// once.
+func ofNetwork[T any](given string, read func(ctx context.Context, c *api.Client, name string, since api.Read) (T, uint64, error)) reader[T] {
+	return func(ctx context.Context, c *api.Client, since api.Read) (T, uint64, error) {
+		name, err := network(ctx, c, given)
+		if err != nil {
+			var none T
+			return none, 0, err
+		}
+		given = name
+		return read(ctx, c, name, since)
 	}
 }
 
@@ -311,11 +330,13 @@ const (
 
 // formatFlag is -format.
 type formatFlag struct {
-	meta  Meta
-	value string
+	meta    Meta
+	value   string
+	noColor bool
 }
 
 func (f *formatFlag) register(fs *flag.FlagSet) {
+	fs.BoolVar(&f.noColor, "no-color", false, "no colours; they are on a terminal only, and never with NO_COLOR or TERM=dumb")
 	fs.StringVar(&f.value, "format", "", "output `format`, table or json; LENO_FORMAT, default table")
 }
 

@@ -101,12 +101,15 @@ func proposed(stderr string) string {
 // works fails for a command line that is itself refused as one.
 func works(t *testing.T, args []string) {
 	t.Helper()
-	if args[0] == "agent" || args[0] == "cleanup" {
-		c, ok := leaf(Commands(Meta{}), args[0])
+	endless := slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "-watch") || strings.HasPrefix(a, "-wait") })
+	if endless || slices.Contains([]string{"agent", "cleanup", "monitor", "debug"}, args[0]) { // parsed only
+		commands := Commands(Meta{Getenv: func(string) string { return "" }})
+		name, rest := resolve(commands, args)
+		c, ok := leaf(commands, name)
 		if !ok {
 			t.Fatalf("no command %s", args[0])
 		}
-		if _, err := c.parse(args[1:]); err != nil {
+		if _, err := c.parse(rest); err != nil {
 			t.Errorf("leno %s: %v", strings.Join(args, " "), err)
 		}
 		return

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -35,6 +36,39 @@ type fakeAgent struct {
 	plans        map[string]api.NetworkPlan // of networks that would change
 	refuse       *api.Error                 // of every write
 	raced        bool                       // networks change between read and write
+
+	index  uint64        // of every answer
+	moved  chan struct{} // closed and replaced by set
+	prompt bool          // reads do not block
+	down   bool          // every answer is an error
+	reads  int
+}
+
+// set changes what the agent answers, and wakes who waits for that.
+func (f *fakeAgent) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+	close(f.moved)
+	f.moved = make(chan struct{})
+}
+
+// block waits as a read asks it to; mu is held before and after.
+func (f *fakeAgent) block(r *http.Request) {
+	f.reads++
+	q := r.URL.Query()
+	for !f.prompt && !f.down && q.Get("index") == strconv.FormatUint(f.index, 10) {
+		moved := f.moved
+		f.mu.Unlock()
+		select {
+		case <-moved:
+		case <-r.Context().Done():
+		}
+		f.mu.Lock()
+		if r.Context().Err() != nil {
+			return
+		}
+	}
 }
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
@@ -42,7 +76,7 @@ func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
 
 func newFakeAgent(t *testing.T) *fakeAgent {
 	t.Helper()
-	f := &fakeAgent{
+	f := &fakeAgent{index: 60, moved: make(chan struct{}),
 		health: api.Health{Status: api.Passing, Ready: true,
 			Checks:   []api.Check{{Name: "consul", Status: api.Passing, Since: now.Add(-time.Hour)}},
 			Networks: []api.NetworkHealth{{Network: "default", Status: api.Passing, Ready: true, Checks: []api.Check{}}}},
@@ -95,6 +129,10 @@ func (f *fakeAgent) routes() http.Handler {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
+			if f.down {
+				write(w, 500, &api.Error{Code: 500, Message: "it is away"})
+				return
+			}
 			write(w, code(f.health), f.health)
 		}
 	}
@@ -168,7 +206,12 @@ func (f *fakeAgent) routes() http.Handler {
 					return
 				}
 			}
-			w.Header().Set("X-Leno-Index", "60")
+			f.block(r)
+			if f.down {
+				write(w, 500, &api.Error{Code: 500, Message: "it is away"})
+				return
+			}
+			w.Header().Set("X-Leno-Index", strconv.FormatUint(f.index, 10))
 			if out, err := handler(r); err != nil {
 				write(w, err.Code, err)
 			} else {

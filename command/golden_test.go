@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -29,14 +28,15 @@ type world struct {
 	env      map[string]string
 	stdin    string
 	backends map[string]backend.Type // nil takes any
+	terminal bool
 }
 
 func (w world) run(args ...string) result {
 	var stdout, stderr bytes.Buffer
 	code := Run(args, Meta{
 		Stdin: strings.NewReader(w.stdin), Stdout: &stdout, Stderr: &stderr,
-		Getenv:  func(name string) string { return w.env[name] },
-		Now:     func() time.Time { return now },
+		Getenv: func(name string) string { return w.env[name] },
+		Now:    func() time.Time { return now }, Terminal: w.terminal,
 		Version: "0.1.0", Backends: w.backends,
 	})
 	return result{code, stdout.String(), stderr.String()}
@@ -74,7 +74,7 @@ func (r result) transcript(args []string) string {
 func fits80(t *testing.T, text string) {
 	t.Helper()
 	for line := range strings.Lines(text) {
-		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
+		if n := columnsOf(strings.TrimSuffix(line, "\n")); n > 80 {
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 func leaseListSpec(m Meta) spec {
 	s := newSession(m)
+	var watch watchFlag
 	return spec{
 		name: "lease list", args: "[NETWORK]", max: 1,
 		synopsis: "List the leases of a network",
@@ -23,23 +24,24 @@ Names that do not fit 80 columns are cut; -format=json has them whole.
 
   $ leno lease list
   $ leno lease list blue
-  $ leno lease list default -format=json`,
-		flags: s.flags, predict: predictNetworks(m),
+  $ leno lease list default -format=json
+  $ leno lease list -watch`,
+		flags: both(s.flags, watch.register), predict: predictNetworks(m),
 		run: func(ctx context.Context, args []string) error {
-			return s.call(ctx, onNetwork(firstArg(args), func(ctx context.Context, c *api.Client, name string) error {
-				list, err := c.Leases(ctx, name)
-				if err != nil {
-					return err
-				}
-				return s.print(list, func(w io.Writer) { writeLeases(w, name, list) })
-			}))
+			name := firstArg(args)
+			read := ofNetwork(name, func(ctx context.Context, c *api.Client, found string, since api.Read) (api.LeaseList, uint64, error) {
+				name = found
+				list, err := c.Leases(ctx, name, since)
+				return list, list.Index, err
+			})
+			return show(ctx, s, watch, read, func(w io.Writer, list api.LeaseList, _ time.Time) { writeLeases(w, name, list) })
 		},
 	}
 }
 
 func writeLeases(w io.Writer, network string, list api.LeaseList) {
 	if len(list.Leases) == 0 {
-		fmt.Fprintf(w, "Network %s has no leases.\n", network)
+		say(w, "Network %s has no leases.", network)
 	} else {
 		var rows [][]string
 		for _, l := range list.Leases {

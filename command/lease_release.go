@@ -2,7 +2,6 @@ package command
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/lenonet/leno/api"
 )
@@ -26,7 +25,8 @@ reloaded. Use it before a host goes away for good.
 				if err := c.ReleaseLease(ctx, name); err != nil {
 					return err
 				}
-				fmt.Fprintf(m.Stdout, "Released this host's lease of network %s.\nThe agent stays out of it until it is restarted or reloaded.\n", name)
+				say(m.Stdout, "Released this host's lease of network %s.", name)
+				say(m.Stdout, "The agent stays out of it until it is restarted or reloaded.")
 				return nil
 			}))
 		},

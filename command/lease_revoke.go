@@ -2,7 +2,6 @@ package command
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/lenonet/leno/api"
 )
@@ -32,7 +31,7 @@ The token must be allowed to write the lease's key in Consul.
 				if err := c.RevokeLease(ctx, name, subnet); err != nil {
 					return err
 				}
-				fmt.Fprintf(m.Stdout, "Revoked the lease on %s of network %s.\n", subnet, name)
+				say(m.Stdout, "Revoked the lease on %s of network %s.", subnet, name)
 				return nil
 			}))
 		},

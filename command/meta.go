@@ -11,6 +11,8 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/mattn/go-isatty"
+
 	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/backend"
 )
@@ -31,6 +33,7 @@ type Meta struct {
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
 	Now            func() time.Time
+	Terminal       bool // standard output is one
 
 	Version string           // "0.1.0"
 	Build   *debug.BuildInfo // nil when the program was built without
@@ -42,7 +45,7 @@ type Meta struct {
 func NewMeta(version string, build *debug.BuildInfo) Meta {
 	return Meta{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		Getenv: os.Getenv, Now: time.Now,
+		Getenv: os.Getenv, Now: time.Now, Terminal: isatty.IsTerminal(os.Stdout.Fd()),
 		Version: version, Build: build, Backends: agent.Backends(),
 	}
 }

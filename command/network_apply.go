@@ -106,11 +106,11 @@ func refused(p networkPlan, force bool) error {
 func writeApplied(w io.Writer, p networkPlan) {
 	switch p.Action {
 	case api.ActionNone:
-		fmt.Fprintf(w, "Network %s is unchanged.\n", p.Name)
+		say(w, "Network %s is unchanged.", p.Name)
 	case api.ActionCreate:
-		fmt.Fprintf(w, "Created network %s.\n", p.Name)
+		say(w, "Created network %s.", p.Name)
 	default:
-		fmt.Fprintf(w, "Updated network %s:\n", p.Name)
+		say(w, "Updated network %s:", p.Name)
 		writeChanges(w, p.Changes)
 		writeHosts(w, p.Hosts)
 	}

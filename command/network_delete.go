@@ -38,7 +38,7 @@ takes its part of the network down.
 				if err != nil {
 					return err
 				}
-				fmt.Fprintf(m.Stdout, "Deleted network %s.\n", args[0])
+				say(m.Stdout, "Deleted network %s.", args[0])
 				return nil
 			})
 		},

@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/lenonet/leno/api"
 )
 
 func networkListSpec(m Meta) spec {
 	s := newSession(m)
+	var watch watchFlag
 	return spec{
 		name:     "network list",
 		synopsis: "List the networks in Consul",
@@ -19,15 +21,13 @@ it, and what this host is doing about it.
 
   $ leno network list
   $ leno network list -format=json`,
-		flags: s.flags,
+		flags: both(s.flags, watch.register),
 		run: func(ctx context.Context, _ []string) error {
-			return s.call(ctx, func(ctx context.Context, c *api.Client) error {
-				list, err := c.Networks(ctx)
-				if err != nil {
-					return err
-				}
-				return s.print(list, func(w io.Writer) { writeNetworks(w, list) })
-			})
+			read := func(ctx context.Context, c *api.Client, since api.Read) (api.NetworkList, uint64, error) {
+				list, err := c.Networks(ctx, since)
+				return list, list.Index, err
+			}
+			return show(ctx, s, watch, read, func(w io.Writer, list api.NetworkList, _ time.Time) { writeNetworks(w, list) })
 		},
 	}
 }

@@ -105,12 +105,12 @@ func makePlans(ctx context.Context, c *api.Client, networks []api.Network) ([]ne
 func writePlan(w io.Writer, p networkPlan) {
 	switch p.Action {
 	case api.ActionNone:
-		fmt.Fprintf(w, "  network %s is as Consul has it\n", p.Name)
+		note(w, "  ", fmt.Sprintf("network %s is as Consul has it", p.Name))
 		return
 	case api.ActionCreate:
-		fmt.Fprintf(w, "+ network %s does not exist yet\n", p.Name)
+		say(w, "+ network %s does not exist yet", p.Name)
 	default:
-		fmt.Fprintf(w, "~ network %s differs (Consul -> file)\n", p.Name)
+		say(w, "~ network %s differs (Consul -> file)", p.Name)
 	}
 	writeChanges(w, p.Changes)
 	writeHosts(w, p.Hosts)

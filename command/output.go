@@ -4,11 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	xwidth "golang.org/x/text/width"
 )
 
 // width is what every table and text is made to fit.
@@ -27,40 +30,68 @@ type column struct {
 
 const minCut = 8
 
-// table prints rows under their titles, aligned, within width where the columns
-// that may be cut allow it. Cells are made printable: names and reasons
+// table prints rows under their titles, aligned, within width. Columns that may be
+// cut are; where that does not do, as with long IPv6 addresses, every row becomes
+// a block of lines with all it has. Cells are made printable: names and reasons
 // may come from other hosts.
 func table(w io.Writer, columns []column, rows [][]string) {
 	widths := make([]int, len(columns))
 	cells := make([][]string, 0, len(rows)+1)
-	head := make([]string, len(columns))
+	titles := make([]string, len(columns))
 	for i, c := range columns {
-		head[i] = c.title
+		titles[i] = c.title
 	}
-	for _, row := range append([][]string{head}, rows...) {
+	for _, row := range append([][]string{titles}, rows...) {
 		line := make([]string, len(columns))
 		for i := range columns {
 			line[i] = oneLine(row[i])
-			widths[i] = max(widths[i], utf8.RuneCountInString(line[i]))
+			widths[i] = max(widths[i], columnsOf(line[i]))
 		}
 		cells = append(cells, line)
 	}
-	fit(columns, widths)
-	for _, row := range cells {
+	if !fit(columns, widths) {
+		blocks(w, columns, cells[1:])
+		return
+	}
+	for n, row := range cells {
 		var b strings.Builder
 		for i, cell := range row {
 			cell = shorten(cell, widths[i])
+			space := strings.Repeat(" ", widths[i]-columnsOf(cell)) + gap
+			if isStatus(columns[i].title) && n > 0 {
+				cell = paint(w, cell, cell)
+			}
 			b.WriteString(cell)
 			if i < len(row)-1 {
-				b.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)) + gap)
+				b.WriteString(space)
 			}
 		}
 		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
 	}
 }
 
-// fit takes from the widest column that may be cut until the line fits.
-func fit(columns []column, widths []int) {
+// isStatus says of a title that what stands under it has a colour.
+func isStatus(title string) bool {
+	return strings.EqualFold(title, "status") || strings.EqualFold(title, "state")
+}
+
+// blocks prints each row as lines of title and cell.
+func blocks(w io.Writer, columns []column, rows [][]string) {
+	for n, row := range rows {
+		if n > 0 {
+			fmt.Fprintln(w)
+		}
+		list := make([]pair, len(columns))
+		for i, c := range columns {
+			list[i] = pair{c.title, row[i]}
+		}
+		pairs(w, list)
+	}
+}
+
+// fit takes from the widest column that may be cut until the line fits, and says
+// whether it does.
+func fit(columns []column, widths []int) bool {
 	for {
 		total := len(gap) * (len(widths) - 1)
 		widest := -1
@@ -71,17 +102,49 @@ func fit(columns []column, widths []int) {
 			}
 		}
 		if total <= width || widest < 0 {
-			return
+			return total <= width
 		}
 		widths[widest]--
 	}
 }
 
+// columnsOf is how many columns of a terminal a printable text takes: characters
+// of East Asian scripts take two, combining ones none.
+func columnsOf(s string) int {
+	n := 0
+	for _, r := range s {
+		n += columnsOfRune(r)
+	}
+	return n
+}
+
+func columnsOfRune(r rune) int {
+	switch kind := xwidth.LookupRune(r).Kind(); {
+	case unicode.In(r, unicode.Mn, unicode.Me):
+		return 0
+	case kind == xwidth.EastAsianWide, kind == xwidth.EastAsianFullwidth:
+		return 2
+	}
+	return 1
+}
+
+// shorten cuts a text to n columns.
 func shorten(s string, n int) string {
-	if utf8.RuneCountInString(s) <= n {
+	if columnsOf(s) <= n {
 		return s
 	}
-	return string([]rune(s)[:n-1]) + "…"
+	return strings.TrimRight(head(s, n-1), " ") + "…"
+}
+
+// head is as much of s as takes n columns, one character at least.
+func head(s string, n int) string {
+	taken := 0
+	for i, r := range s {
+		if taken += columnsOfRune(r); taken > n && i > 0 {
+			return s[:i]
+		}
+	}
+	return s
 }
 
 // pair is one line of a description.
@@ -91,22 +154,30 @@ type pair struct{ name, value string }
 // without a value are left out.
 func pairs(w io.Writer, list []pair) {
 	longest := 0
-	for _, p := range list {
+	list = slices.Clone(list)
+	for i, p := range list {
+		list[i].name = shorten(oneLine(p.name), width/2) // which may be another host's word
 		if p.value != "" {
-			longest = max(longest, utf8.RuneCountInString(p.name))
+			longest = max(longest, columnsOf(list[i].name))
 		}
 	}
 	for _, p := range list {
 		if p.value == "" {
 			continue
 		}
-		lead := p.name + strings.Repeat(" ", longest-utf8.RuneCountInString(p.name)) + gap
+		lead := p.name + strings.Repeat(" ", longest-columnsOf(p.name)) + gap
 		for _, line := range wrap(oneLine(p.value), width-longest-len(gap)) {
+			if isStatus(p.name) {
+				line = paint(w, p.value, line)
+			}
 			fmt.Fprintln(w, lead+line)
 			lead = strings.Repeat(" ", longest) + gap
 		}
 	}
 }
+
+// say prints one sentence, wrapped.
+func say(w io.Writer, format string, args ...any) { note(w, "", fmt.Sprintf(format, args...)) }
 
 // note prints a text behind an indent, wrapped, with later lines further in.
 func note(w io.Writer, indent, text string) {
@@ -119,21 +190,27 @@ func note(w io.Writer, indent, text string) {
 	}
 }
 
-// wrap breaks text between words so that lines have at most n characters; a
-// longer word keeps a line of its own.
+// wrap breaks text between words so that lines have at most n columns; a word that
+// is longer is broken.
 func wrap(text string, n int) []string {
 	var lines []string
 	line := ""
 	for word := range strings.FieldsSeq(text) {
-		switch {
-		case line == "":
-			line = word
-		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) <= n:
+		if line != "" && columnsOf(line)+1+columnsOf(word) <= n {
 			line += " " + word
-		default:
-			lines = append(lines, line)
-			line = word
+			continue
 		}
+		if line != "" {
+			lines = append(lines, line)
+		}
+		for columnsOf(word) > n {
+			part := head(word, n)
+			if part == word {
+				break
+			}
+			lines, word = append(lines, part), word[len(part):]
+		}
+		line = word
 	}
 	return append(lines, line)
 }

@@ -6,12 +6,14 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/lenonet/leno/api"
 )
 
 func peersSpec(m Meta) spec {
 	s := newSession(m)
+	var watch watchFlag
 	return spec{
 		name: "peers", args: "[NETWORK]", max: 1,
 		synopsis: "List the other hosts as this host's datapath has them",
@@ -21,16 +23,17 @@ what passed since the agent started where the backend counts it. A host
 that is left out is named with the reason.
 
   $ leno peers
-  $ leno peers blue -format=json`,
-		flags: s.flags, predict: predictNetworks(m),
+  $ leno peers blue -format=json
+  $ leno peers -watch`,
+		flags: both(s.flags, watch.register), predict: predictNetworks(m),
 		run: func(ctx context.Context, args []string) error {
-			return s.call(ctx, onNetwork(firstArg(args), func(ctx context.Context, c *api.Client, name string) error {
-				list, err := c.Peers(ctx, name)
-				if err != nil {
-					return err
-				}
-				return s.print(list, func(w io.Writer) { writePeers(w, name, list) })
-			}))
+			name := firstArg(args)
+			read := ofNetwork(name, func(ctx context.Context, c *api.Client, found string, since api.Read) (api.PeerList, uint64, error) {
+				name = found
+				list, err := c.Peers(ctx, name, since)
+				return list, list.Index, err
+			})
+			return show(ctx, s, watch, read, func(w io.Writer, list api.PeerList, _ time.Time) { writePeers(w, name, list) })
 		},
 	}
 }
@@ -39,7 +42,7 @@ func writePeers(w io.Writer, network string, list api.PeerList) {
 	peers := list.Peers
 	notes := dropNotes("packets of no peer", list.Drops)
 	if len(peers) == 0 {
-		fmt.Fprintf(w, "Network %s has no other hosts.\n", network)
+		say(w, "Network %s has no other hosts.", network)
 	}
 	counted := slices.ContainsFunc(peers, func(p api.Peer) bool { return p.Counters != nil })
 	columns := []column{{title: "NODE", cut: true}, {title: "SUBNET"}, {title: "PUBLIC IP"}, {title: "BACKEND", cut: true}, {title: "STATE"}}

@@ -3,7 +3,6 @@ package command
 import (
 	"context"
 	"flag"
-	"fmt"
 	"slices"
 
 	"github.com/lenonet/leno/api"
@@ -48,7 +47,7 @@ other one has it until its lease is released or revoked.
 				if err := c.AddReservation(ctx, name, r, force); err != nil {
 					return err
 				}
-				fmt.Fprintf(m.Stdout, "Reserved %s of network %s for %s.\n", subnet, name, printable(keptFor(r)))
+				say(m.Stdout, "Reserved %s of network %s for %s.", subnet, name, keptFor(r))
 				return nil
 			}))
 		},

@@ -2,14 +2,15 @@ package command
 
 import (
 	"context"
-	"fmt"
 	"io"
+	"time"
 
 	"github.com/lenonet/leno/api"
 )
 
 func reservationListSpec(m Meta) spec {
 	s := newSession(m)
+	var watch watchFlag
 	return spec{
 		name: "reservation list", args: "[NETWORK]", max: 1,
 		synopsis: "List the reservations of a network",
@@ -17,22 +18,22 @@ func reservationListSpec(m Meta) spec {
 
   $ leno reservation list
   $ leno reservation list blue -format=json`,
-		flags: s.flags, predict: predictNetworks(m),
+		flags: both(s.flags, watch.register), predict: predictNetworks(m),
 		run: func(ctx context.Context, args []string) error {
-			return s.call(ctx, onNetwork(firstArg(args), func(ctx context.Context, c *api.Client, name string) error {
-				list, err := c.Reservations(ctx, name)
-				if err != nil {
-					return err
-				}
-				return s.print(list, func(w io.Writer) { writeReservations(w, name, list) })
-			}))
+			name := firstArg(args)
+			read := ofNetwork(name, func(ctx context.Context, c *api.Client, found string, since api.Read) (api.ReservationList, uint64, error) {
+				name = found
+				list, err := c.Reservations(ctx, name, since)
+				return list, list.Index, err
+			})
+			return show(ctx, s, watch, read, func(w io.Writer, list api.ReservationList, _ time.Time) { writeReservations(w, name, list) })
 		},
 	}
 }
 
 func writeReservations(w io.Writer, network string, list api.ReservationList) {
 	if len(list.Reservations) == 0 {
-		fmt.Fprintf(w, "Network %s has no reservations.\n", network)
+		say(w, "Network %s has no reservations.", network)
 	} else {
 		var rows [][]string
 		for _, r := range list.Reservations {

@@ -2,7 +2,6 @@ package command
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/lenonet/leno/api"
 )
@@ -27,7 +26,7 @@ Drops the reservation of SUBNET. A lease on it stays with its host.
 				if err := c.RemoveReservation(ctx, name, subnet); err != nil {
 					return err
 				}
-				fmt.Fprintf(m.Stdout, "Removed the reservation of %s of network %s.\n", subnet, name)
+				say(m.Stdout, "Removed the reservation of %s of network %s.", subnet, name)
 				return nil
 			}))
 		},

@@ -42,6 +42,23 @@ func (s *session) print(v any, text func(io.Writer)) error {
 	case asJSON:
 		return printJSON(s.meta.Stdout, v)
 	}
-	text(s.meta.Stdout)
+	text(s.output())
 	return nil
+}
+
+// output is standard output, in colours where they are shown.
+func (s *session) output() io.Writer {
+	if s.meta.colours() && !s.format.noColor {
+		return coloured{s.meta.Stdout}
+	}
+	return s.meta.Stdout
+}
+
+// both declares the flags of several parts of a command.
+func both(parts ...func(*flag.FlagSet)) func(*flag.FlagSet) {
+	return func(fs *flag.FlagSet) {
+		for _, p := range parts {
+			p(fs)
+		}
+	}
 }

@@ -3,9 +3,11 @@ package command
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -21,33 +23,92 @@ type statusOutput struct {
 
 func statusSpec(m Meta) spec {
 	s := newSession(m)
+	var watch watchFlag
+	var wait waitFlag
 	return spec{
 		name:     "status",
 		synopsis: "Show the agent, its networks and what is not well",
 		help: `
-Shows the agent, its part in every network, and each check that is not
-passing with its reason. Exits 0 when the agent is passing or has a warning
-(packets flow), and 1 when it is critical.
+Says whether this host is well and, when it is not, what to see to first;
+then its part in every network, and each other check that is not passing with
+what to do, the worst first. Exits 0 when the agent is passing or has a
+warning (packets flow), and 1 when it is critical.
+
+With -wait it waits for the agent to answer and for everything to be ready
+and passing, and exits 1 when the time is up before.
 
   $ leno status
+  $ leno status -watch
+  $ leno status -wait=30s
   $ leno status -format=json`,
-		flags: s.flags,
+		flags: both(s.flags, watch.register, func(fs *flag.FlagSet) { wait.register(fs, "this host is ready and passing") }),
 		run: func(ctx context.Context, _ []string) error {
-			return s.call(ctx, func(ctx context.Context, c *api.Client) error {
+			read := func(ctx context.Context, c *api.Client, _ api.Read) (statusOutput, uint64, error) {
 				out, err := status(ctx, c)
-				if err != nil {
-					return err
-				}
-				if err := s.print(out, func(w io.Writer) { writeStatus(w, out, m.Now()) }); err != nil {
-					return err
-				}
-				if out.Health.Status == api.Critical {
-					return errReported
-				}
-				return nil
-			})
+				return out, 0, err
+			}
+			switch {
+			case watch.on && wait.limit > 0:
+				return instead(withoutFlags("watch"), "-watch and -wait exclude each other")
+			case watch.on:
+				return show(ctx, s, watch, read, writeStatus)
+			}
+			var out statusOutput
+			show := func(v statusOutput) error {
+				out = v
+				return s.print(v, func(w io.Writer) { writeStatus(w, v, m.Now()) })
+			}
+			err := awaitStatus(ctx, s, wait.limit, show)
+			switch {
+			case err != nil:
+				return err
+			case out.Health.Status == api.Critical, wait.limit > 0 && !well(out.Health):
+				return errReported
+			}
+			return nil
 		},
 	}
+}
+
+func well(h api.Health) bool { return h.Ready && h.Status == api.Passing }
+
+// awaitStatus shows the status once, when all is well or after the limit.
+func awaitStatus(ctx context.Context, s *session, limit time.Duration, show func(statusOutput) error) error {
+	var out statusOutput
+	read := func(ctx context.Context) error {
+		return s.call(ctx, func(ctx context.Context, c *api.Client) (err error) {
+			out, err = status(ctx, c)
+			return err
+		})
+	}
+	if limit == 0 {
+		if err := read(ctx); err != nil {
+			return err
+		}
+		return show(out)
+	}
+	if _, err := s.format.json(); err != nil {
+		return err
+	}
+	var answered, wrong error
+	err := until(ctx, limit, func(ctx context.Context) error {
+		var usage *usageError
+		if answered = read(ctx); errors.As(answered, &usage) {
+			wrong = answered
+			return nil
+		}
+		if answered == nil && !well(out.Health) {
+			return errReported
+		}
+		return answered
+	})
+	switch {
+	case wrong != nil:
+		return wrong
+	case err != nil && out.Health.Status == "":
+		return err
+	}
+	return show(out)
 }
 
 func status(ctx context.Context, c *api.Client) (statusOutput, error) {
@@ -73,14 +134,27 @@ func status(ctx context.Context, c *api.Client) (statusOutput, error) {
 	return out, err
 }
 
+// maxStatusNetworks is how many networks have a line: with ten of them and
+// nothing wrong all fits a terminal of 24 lines.
+const maxStatusNetworks = 10
+
+// writeStatus is one screen: the verdict, this host, its networks, and what is not
+// passing.
 func writeStatus(w io.Writer, out statusOutput, now time.Time) {
-	ready := ", ready"
-	if !out.Health.Ready {
-		ready = ", not ready"
+	faults := faultsOf(out.Health)
+	fmt.Fprintln(w, paint(w, overall(out.Health), verdict(out, faults)))
+	if len(faults) > 0 {
+		note(w, "", "First: "+faults[0].text(now))
+		faults = faults[1:]
 	}
+	fmt.Fprintln(w)
 	rules := ""
 	if f := out.Agent.Firewall; f != nil {
 		rules = f.Kind + ": " + f.Reason
+	}
+	ready := ", ready"
+	if !out.Health.Ready {
+		ready = ", not ready"
 	}
 	pairs(w, []pair{
 		{"Status", out.Health.Status + ready},
@@ -89,21 +163,109 @@ func writeStatus(w io.Writer, out statusOutput, now time.Time) {
 		{"Registry", out.Agent.Registry},
 		{"Firewall", rules},
 	})
+	fmt.Fprintln(w)
 	writeStatusNetworks(w, out)
-	writeStanding(w, out.Networks)
-	writeChecks(w, out.Health, now)
+	if len(out.Networks) <= maxStanding {
+		writeStanding(w, out.Networks)
+	}
+	if len(faults) > 0 {
+		fmt.Fprintln(w)
+	}
+	for _, f := range faults {
+		note(w, "", f.text(now))
+	}
+}
+
+// overall is the status of the whole host: not ready is not well.
+func overall(h api.Health) string {
+	if h.Status == api.Passing && !h.Ready {
+		return api.Warning
+	}
+	return h.Status
+}
+
+// verdict is the first line: whether this host is well.
+func verdict(out statusOutput, faults []fault) string {
+	of := plural(len(out.Health.Networks), "network")
+	switch {
+	case out.Health.Status == api.Critical:
+		return "This host is NOT well: " + plural(count(faults, api.Critical), "critical check") + "."
+	case out.Health.Status == api.Warning && !out.Health.Ready:
+		return "This host is not ready yet, and has " + plural(len(faults), "warning") + "."
+	case out.Health.Status == api.Warning:
+		return "This host works, with " + plural(len(faults), "warning") + "."
+	case !out.Health.Ready:
+		return "This host is not ready yet: " + of + "."
+	case len(out.Health.Networks) == 0:
+		return "This host is well, and takes part in no network."
+	}
+	return "This host is well: " + of + " ready."
+}
+
+// fault is one check that is not passing.
+type fault struct {
+	network string // "" for the agent's own
+	api.Check
+}
+
+// faultsOf is what is not passing, the worst first; the agent's own before those
+// of networks, which are often its consequence.
+func faultsOf(h api.Health) []fault {
+	var list []fault
+	add := func(network string, checks []api.Check) {
+		for _, c := range checks {
+			if c.Status != api.Passing {
+				list = append(list, fault{network, c})
+			}
+		}
+	}
+	add("", h.Checks)
+	for _, n := range h.Networks {
+		add(n.Network, n.Checks)
+	}
+	slices.SortStableFunc(list, func(a, b fault) int { return severity(b.Status) - severity(a.Status) })
+	return list
+}
+
+// severity orders statuses, the worst last.
+func severity(status string) int {
+	return slices.Index([]string{api.Passing, api.Warning, api.Critical}, status)
+}
+
+func count(faults []fault, status string) int {
+	n := 0
+	for _, f := range faults {
+		if f.Status == status {
+			n++
+		}
+	}
+	return n
+}
+
+func (f fault) text(now time.Time) string {
+	scope, since := "", ""
+	if f.network != "" {
+		scope = f.network + ": "
+	}
+	if !f.Since.IsZero() {
+		since = " for " + age(now.Sub(f.Since))
+	}
+	return fmt.Sprintf("%s%s is %s%s: %s", scope, f.Name, f.Status, since, f.Reason)
 }
 
 // writeStatusNetworks has a line for each network health knows, also for those
-// that are not in the store yet.
+// that are not in the store yet; of many, those that are not well come first.
 func writeStatusNetworks(w io.Writer, out statusOutput) {
-	fmt.Fprintln(w)
 	if len(out.Health.Networks) == 0 {
 		fmt.Fprintln(w, "This host takes part in no network.")
 		return
 	}
+	list := slices.Clone(out.Health.Networks)
+	if len(list) > maxStatusNetworks {
+		slices.SortStableFunc(list, func(a, b api.NetworkHealth) int { return severity(b.Status) - severity(a.Status) })
+	}
 	var rows [][]string
-	for _, h := range out.Health.Networks {
+	for _, h := range list[:min(len(list), maxStatusNetworks)] {
 		row := []string{h.Network, h.Status, "-", "-", "-", "-", "-"}
 		for _, n := range out.Networks {
 			if n.Name == h.Network {
@@ -115,7 +277,18 @@ func writeStatusNetworks(w io.Writer, out statusOutput) {
 	}
 	table(w, []column{{title: "NETWORK", cut: true}, {title: "STATUS"}, {title: "SUBNET"}, {title: "BACKEND", cut: true},
 		{title: "DEVICE", cut: true}, {title: "MTU"}, {title: "PEERS"}}, rows)
+	if rest := list[min(len(list), maxStatusNetworks):]; len(rest) > 0 {
+		all := "all passing"
+		if rest[0].Status != api.Passing {
+			all = "not all passing"
+		}
+		fmt.Fprintf(w, "And %s, %s: leno network list\n", plural(len(rest), "more network"), all)
+	}
 }
+
+// maxStanding is how many networks are explained; leno network show does it for
+// each.
+const maxStanding = 2
 
 // writeStanding explains where each network stands: its underlay, its MTU, and
 // what the backend chose by itself.
@@ -133,31 +306,6 @@ func writeStanding(w io.Writer, networks []api.Network) {
 		for _, text := range n.Local.Notes {
 			note(w, "", fmt.Sprintf("%s: %s", n.Name, text))
 		}
-	}
-}
-
-// writeChecks names what is not passing and why.
-func writeChecks(w io.Writer, h api.Health, now time.Time) {
-	first := true
-	write := func(scope string, checks []api.Check) {
-		for _, c := range checks {
-			if c.Status == api.Passing {
-				continue
-			}
-			if first {
-				fmt.Fprintln(w)
-				first = false
-			}
-			since := ""
-			if !c.Since.IsZero() {
-				since = " for " + age(now.Sub(c.Since))
-			}
-			note(w, "", fmt.Sprintf("%s%s is %s%s: %s", scope, c.Name, c.Status, since, c.Reason))
-		}
-	}
-	write("", h.Checks)
-	for _, n := range h.Networks {
-		write(n.Network+": ", n.Checks)
 	}
 }
 

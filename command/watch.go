@@ -1,0 +1,228 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/lenonet/leno/api"
+)
+
+const (
+	// watchWait is how long one read of -watch blocks.
+	watchWait = time.Minute
+	// watchPause is the least time between two reads that had no news: for what has
+	// no index, and for agents that answer at once.
+	watchPause = time.Second
+	// watchSpace is the least time between any two.
+	watchSpace = 100 * time.Millisecond
+)
+
+// watchFlag is -watch.
+type watchFlag struct{ on bool }
+
+func (f *watchFlag) register(fs *flag.FlagSet) {
+	fs.BoolVar(&f.on, "watch", false, "go on until Ctrl-C and print it again when it has changed")
+}
+
+// reader asks the agent for one thing, blocking as since says, and returns what it
+// answers and its index, 0 for what has none.
+type reader[T any] func(ctx context.Context, c *api.Client, since api.Read) (T, uint64, error)
+
+// show prints what read answers, once, or with -watch again when it has changed.
+// text is given the time to count ages from.
+func show[T any](ctx context.Context, s *session, watch watchFlag, read reader[T], text func(io.Writer, T, time.Time)) error {
+	if !watch.on {
+		return s.call(ctx, func(ctx context.Context, c *api.Client) error {
+			v, _, err := read(ctx, c, api.Read{})
+			if err != nil {
+				return err
+			}
+			return s.print(v, func(w io.Writer) { text(w, v, s.meta.Now()) })
+		})
+	}
+	asJSON, err := s.format.json()
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return watchLoop(ctx, s, read, &screen[T]{session: s, text: text, asJSON: asJSON})
+}
+
+// watchLoop reads until ctx ends, which is how it is meant to end. An agent that
+// goes away later is waited for.
+func watchLoop[T any](ctx context.Context, s *session, read reader[T], screen *screen[T]) error {
+	var index uint64
+	for first := true; ; first = false {
+		started := time.Now()
+		var v T
+		var next uint64
+		err := s.agent.callWithin(ctx, watchWait+watchWait/16+callTimeout, func(ctx context.Context, c *api.Client) (err error) {
+			v, next, err = read(ctx, c, api.Read{Index: index, Wait: watchWait})
+			return err
+		})
+		var usage *usageError
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && (first || errors.As(err, &usage)):
+			return err
+		case err != nil:
+			next = 0
+			screen.trouble(err)
+		default:
+			if err := screen.draw(v); err != nil {
+				return err
+			}
+		}
+		pause := watchSpace
+		if next == 0 || next == index {
+			pause = watchPause - time.Since(started)
+		}
+		if next < index {
+			next = 0 // the agent or its store was started anew
+		}
+		index = next
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(max(pause, watchSpace)):
+		}
+	}
+}
+
+// screen prints one thing again and again. A terminal shows the last state, and
+// ages as they grow; in a pipe or a file there is one block of lines for each
+// state that differs by more than its age.
+type screen[T any] struct {
+	*session
+	text   func(io.Writer, T, time.Time)
+	asJSON bool
+
+	shown string    // what was printed last
+	at    time.Time // when
+}
+
+func (s *screen[T]) render(v T, now time.Time) (string, error) {
+	var out strings.Builder
+	if s.asJSON {
+		err := printJSON(&out, v)
+		return out.String(), err
+	}
+	var w io.Writer = &out
+	if _, ok := s.output().(coloured); ok {
+		w = coloured{&out}
+	}
+	s.text(w, v, now)
+	return out.String(), nil
+}
+
+func (s *screen[T]) draw(v T) error {
+	now := s.meta.Now()
+	if !s.meta.Terminal || s.asJSON {
+		// As it would have looked then.
+		before, err := s.render(v, s.at)
+		if err != nil || before == s.shown {
+			return err
+		}
+	}
+	text, err := s.render(v, now)
+	if err != nil || text == s.shown {
+		return err
+	}
+	first := s.shown == ""
+	s.shown, s.at = text, now
+	switch {
+	case s.meta.Terminal && !s.asJSON:
+		// From the top left, over what was there, and nothing behind it.
+		text = "\x1b[H" + strings.ReplaceAll(text, "\n", "\x1b[K\n") + "\x1b[J"
+		if first {
+			text = "\x1b[2J" + text
+		}
+	case !first && !s.asJSON:
+		text = "\n" + text
+	}
+	_, err = io.WriteString(s.meta.Stdout, text)
+	return err
+}
+
+// trouble tells on standard error that there is no answer at present.
+func (s *screen[T]) trouble(err error) {
+	text := err.Error()
+	if text == s.shown {
+		return
+	}
+	s.shown = text
+	writeError(s.meta.Stderr, err)
+}
+
+// waitFlag is -wait, alone or with a duration behind "=".
+type waitFlag struct {
+	limit time.Duration // 0 for not waiting
+}
+
+// defaultWait is that of -wait alone.
+const defaultWait = time.Minute
+
+func (f *waitFlag) register(fs *flag.FlagSet, what string) {
+	fs.Var(f, "wait", "wait for `duration`, 1m when none is given, until "+what)
+}
+
+func (f *waitFlag) String() string {
+	if f.limit == 0 {
+		return ""
+	}
+	return f.limit.String()
+}
+
+func (f *waitFlag) IsBoolFlag() bool { return true }
+
+func (f *waitFlag) Set(value string) error {
+	if on, err := strconv.ParseBool(value); err == nil {
+		f.limit = 0
+		if on {
+			f.limit = defaultWait
+		}
+		return nil
+	}
+	d, err := time.ParseDuration(value)
+	if err != nil || d <= 0 {
+		return errors.New("is no duration such as 30s")
+	}
+	f.limit = d
+	return nil
+}
+
+// until asks again and again until done says so, ctx ends or the time is up. It
+// returns what spoke against it last, nil for nothing.
+func until(ctx context.Context, limit time.Duration, done func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var last error
+	for {
+		err := done(ctx)
+		if err == nil {
+			return nil
+		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("after %s: %w", limit, last)
+		case <-time.After(waitPause):
+		}
+	}
+}
+
+// waitPause lies between two looks of -wait.
+const waitPause = 250 * time.Millisecond

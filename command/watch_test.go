@@ -1,0 +1,199 @@
+package command
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/api"
+)
+
+// growing is what a command that goes on has printed so far.
+type growing struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (g *growing) Write(p []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.text.Write(p)
+}
+
+func (g *growing) String() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.text.String()
+}
+
+// says waits for what is to be printed.
+func (g *growing) says(t *testing.T, want string) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(g.String(), want); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%q is not printed:\n%s", want, g.String())
+		}
+	}
+}
+
+// watching runs a command that goes on; end sends Ctrl-C and returns the exit
+// code.
+func watching(t *testing.T, f *fakeAgent, terminal bool, args ...string) (stdout, stderr *growing, end func() int) {
+	t.Helper()
+	stdout, stderr = &growing{}, &growing{}
+	env := map[string]string{"LENO_ADDRESS": f.url}
+	done := make(chan int, 1)
+	go func() {
+		done <- Run(args, Meta{Stdin: strings.NewReader(""), Stdout: stdout, Stderr: stderr, Terminal: terminal,
+			Getenv: func(name string) string { return env[name] }, Now: func() time.Time { return now }})
+	}()
+	return stdout, stderr, func() int {
+		t.Helper()
+		if err := syscall.Kill(syscall.Getpid(), syscall.SIGINT); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case code := <-done:
+			return code
+		case <-time.After(10 * time.Second):
+			t.Fatal("Ctrl-C does not end it")
+			return 0
+		}
+	}
+}
+
+// A change is printed, what did not change is not, an agent that goes away is
+// waited for, and Ctrl-C ends it well.
+func TestWatch(t *testing.T) {
+	f := newFakeAgent(t)
+	stdout, stderr, end := watching(t, f, false, "lease", "list", "-watch")
+	stdout.says(t, "host-b")
+	f.set(func() { f.index = 61 })
+	f.set(func() { f.leases[1].Node, f.index = "host-z", 62 })
+	stdout.says(t, "\n\nSUBNET")
+	stdout.says(t, "host-z")
+	f.set(func() { f.down = true })
+	stderr.says(t, "it is away")
+	f.set(func() { f.down, f.index, f.leases[1].Node = false, 5, "host-y" }) // another store
+	stdout.says(t, "host-y")
+	if code := end(); code != exitDone {
+		t.Errorf("exit %d", code)
+	}
+	if n := strings.Count(stdout.String(), "SUBNET"); n != 3 {
+		t.Errorf("printed %d times:\n%s", n, stdout)
+	}
+	if n := strings.Count(stderr.String(), "it is away"); n != 1 {
+		t.Errorf("the outage is told %d times", n)
+	}
+}
+
+// A server that does not block is not asked without a pause.
+func TestWatchDoesNotSpin(t *testing.T) {
+	f := newFakeAgent(t)
+	f.prompt = true
+	stdout, _, end := watching(t, f, false, "peers", "-watch")
+	started := time.Now()
+	stdout.says(t, "host-b")
+	for reads := 0; reads < 4; time.Sleep(5 * time.Millisecond) { // of the networks, and three of the peers
+		f.mu.Lock()
+		reads = f.reads
+		f.mu.Unlock()
+	}
+	if took := time.Since(started); took < watchPause {
+		t.Errorf("three answers without news within %s", took)
+	}
+	end()
+}
+
+// On a terminal the screen is drawn anew, and as JSON there is a document for
+// each state.
+func TestWatchForms(t *testing.T) {
+	f := newFakeAgent(t)
+	stdout, _, end := watching(t, f, true, "status", "-watch")
+	stdout.says(t, "\x1b[2J\x1b[H\x1b[32mThis host is well: 1 network ready.\x1b[0")
+	f.set(func() { f.health.Status, f.health.Ready = api.Critical, false })
+	stdout.says(t, "\x1b[H\x1b[31mThis host is NOT well")
+	if code := end(); code != exitDone {
+		t.Errorf("exit %d", code)
+	}
+	stdout, _, end = watching(t, f, true, "network", "list", "-watch", "-format=json")
+	stdout.says(t, "}\n")
+	f.set(func() { f.networks, f.index = f.networks[:1], 63 })
+	stdout.says(t, "}\n{\n")
+	end()
+	for decoder := json.NewDecoder(strings.NewReader(stdout.String())); decoder.More(); {
+		var list api.NetworkList
+		if err := decoder.Decode(&list); err != nil {
+			t.Fatalf("%v\n%s", err, stdout)
+		}
+	}
+}
+
+func TestStatusWaits(t *testing.T) {
+	f := newFakeAgent(t)
+	w := world{env: map[string]string{"LENO_ADDRESS": f.url}}
+	if got := w.run("status", "-wait"); got.code != exitDone || !strings.HasPrefix(got.stdout, "This host is well") {
+		t.Errorf("%+v", got)
+	}
+	f.set(func() { f.health.Ready, f.down = false, true })
+	timer := time.AfterFunc(300*time.Millisecond, func() { f.set(func() { f.down = false }) })
+	again := time.AfterFunc(600*time.Millisecond, func() { f.set(func() { f.health.Ready = true }) })
+	defer timer.Stop()
+	defer again.Stop()
+	if got := w.run("status", "-wait=10s"); got.code != exitDone || strings.Count(got.stdout, "This host") != 1 {
+		t.Errorf("%+v", got)
+	}
+	f.set(func() { f.health.Status = api.Warning })
+	if got := w.run("status", "-wait=100ms"); got.code != exitFailed || !strings.HasPrefix(got.stdout, "This host works") {
+		t.Errorf("%+v", got)
+	}
+	f.set(func() { f.down = true })
+	if got := w.run("status", "-wait=100ms"); got.code != exitFailed || got.stdout != "" || !strings.Contains(got.stderr, "after 100ms: it is away") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Colours are on a terminal only, and only for whom they are not unwelcome.
+func TestColours(t *testing.T) {
+	f := newFakeAgent(t)
+	f.health.Status, f.health.Networks[0].Status = api.Warning, api.Warning
+	for _, tt := range []struct {
+		name     string
+		terminal bool
+		env      map[string]string
+		args     string
+		coloured bool
+	}{
+		{"terminal", true, nil, "status", true},
+		{"pipe", false, nil, "status", false},
+		{"NO_COLOR", true, map[string]string{"NO_COLOR": "1"}, "status", false},
+		{"dumb", true, map[string]string{"TERM": "dumb"}, "status", false},
+		{"flag", true, nil, "status -no-color", false},
+		{"JSON", true, nil, "status -format=json", false},
+	} {
+		env := map[string]string{"LENO_ADDRESS": f.url}
+		for k, v := range tt.env {
+			env[k] = v
+		}
+		got := world{env: env, terminal: tt.terminal}.run(strings.Fields(tt.args)...)
+		if strings.Contains(got.stdout, "\x1b[") != tt.coloured {
+			t.Errorf("%s: %q", tt.name, got.stdout)
+		}
+		if tt.coloured && !strings.Contains(got.stdout, "default  \x1b[33mwarning\x1b[0") {
+			t.Errorf("%s: %q", tt.name, got.stdout)
+		}
+	}
+	// The colours take no room.
+	plain := world{env: map[string]string{"LENO_ADDRESS": f.url}}.run("lease", "list").stdout
+	bright := world{env: map[string]string{"LENO_ADDRESS": f.url}, terminal: true}.run("lease", "list").stdout
+	for _, escape := range []string{"\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[0m", "\x1b[0;22m"} {
+		bright = strings.ReplaceAll(bright, escape, "")
+	}
+	if plain != bright {
+		t.Errorf("%q and %q", plain, bright)
+	}
+}
