@@ -20,7 +20,7 @@ const (
 	maxEventMessage = 400 // bytes: some of it is other hosts' text
 	maxEventField   = 200 // bytes
 	floodSpan       = time.Minute
-	floodAfter      = 30 // events of one kind in one network within floodSpan, after which they are counted
+	floodAfter      = 12 // events of one kind in one network within floodSpan, after which they are counted
 )
 
 // events is what happened on this host lately, for people. Safe for concurrent

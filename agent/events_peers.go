@@ -153,7 +153,11 @@ func (d did) sentence() string {
 func (r *runner) peersChanged(before, now snapshot, known bool) {
 	if !known {
 		n := len(peerLeases(now.set.Leases, r.env.id.nodeID))
-		r.event(api.EventPeer, api.Info, fmt.Sprintf("%d other hosts have a lease", n), map[string]string{"count": fmt.Sprint(n)})
+		have := "other hosts have a lease"
+		if n == 1 {
+			have = "other host has a lease"
+		}
+		r.event(api.EventPeer, api.Info, fmt.Sprintf("%d %s", n, have), map[string]string{"count": fmt.Sprint(n)})
 		return
 	}
 	for _, v := range peerEvents(before.set.Leases, now.set.Leases, r.env.id.nodeID) {

@@ -146,10 +146,15 @@ func (a *Agent) routes() http.Handler {
 	for _, e := range a.endpoints() {
 		mux.HandleFunc(e.pattern, a.measured(e))
 	}
-	mux.HandleFunc("/{path...}", a.wrap(func(r *http.Request) (reply, error) {
-		return reply{}, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, r.URL.Path)}
-	}))
+	a.pageRoutes(mux)
+	mux.HandleFunc("/{path...}", a.noEndpoint())
 	return mux
+}
+
+func (a *Agent) noEndpoint() http.HandlerFunc {
+	return a.wrap(func(r *http.Request) (reply, error) {
+		return reply{}, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, r.URL.Path)}
+	})
 }
 
 // wrap does what all endpoints share: JSON, status, index, log.

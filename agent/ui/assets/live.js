@@ -1,0 +1,226 @@
+"use strict";
+// Keeps the page as it would be if it were loaded anew: blocking reads of the API
+// tell when there is news, the page is asked for again, and only what differs is
+// put in place, so that scroll, focus and selection stay.
+(() => {
+  const every = 5000; // ms: for counters, and what nobody writes down
+  const least = 500; // ms from one look to the next
+  const most = 30000; // ms between tries while nobody answers
+  const wait = 50; // s a blocking read lasts
+
+  let root = document.body.dataset.root;
+  let shown = "";
+  let silentSince = null;
+  let failures = 0;
+  let counts = new Map();
+  let looking = false;
+  let again = false;
+  let timer = 0;
+  let hidden = new AbortController();
+
+  const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
+  const pause = () => sleep(Math.min(most, 1000 * 2 ** Math.min(failures, 5)) * (0.8 + 0.4 * Math.random()));
+  const visible = () => document.visibilityState === "visible" ? Promise.resolve() : new Promise((done) => {
+    document.addEventListener("visibilitychange", function seen() {
+      if (document.visibilityState !== "visible") return;
+      document.removeEventListener("visibilitychange", seen);
+      done();
+    });
+  });
+
+  function answered() {
+    failures = 0;
+    if (silentSince === null) return;
+    silentSince = null;
+    document.body.classList.remove("stale");
+    tell();
+  }
+
+  function silent() {
+    failures++;
+    if (silentSince === null) silentSince = new Date();
+    document.body.classList.add("stale");
+    tell();
+  }
+
+  function tell() {
+    const away = document.getElementById("away");
+    const text = silentSince === null ? "" :
+      `The agent does not answer since ${silentSince.toISOString().slice(11, 19)} UTC. What is below is from then.`;
+    if (away.textContent !== text) away.textContent = text;
+    away.hidden = text === "";
+  }
+
+  // follow looks at the page whenever a blocking read has other news.
+  async function follow(path) {
+    let index = "0";
+    for (;;) {
+      await visible();
+      const started = Date.now();
+      try {
+        const r = await fetch(`${root}${path}?index=${index}&wait=${wait}s`, { signal: hidden.signal, cache: "no-store" });
+        await r.text();
+        const next = r.headers.get("X-Leno-Index") || "0";
+        if (r.ok && index !== "0" && next !== index) look();
+        index = next;
+        if (!r.ok) await sleep(every);
+      } catch (e) {
+        index = "0";
+        if (e.name !== "AbortError") await pause();
+      }
+      await sleep(Math.max(0, least - (Date.now() - started)));
+    }
+  }
+
+  // look brings the page up to date. Whoever asks meanwhile gets another look.
+  async function look() {
+    clearTimeout(timer);
+    if (looking) {
+      again = true;
+      return;
+    }
+    looking = true;
+    const started = Date.now();
+    try {
+      const r = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-cache", signal: hidden.signal });
+      const text = await r.text();
+      if (!r.ok && r.status !== 404) throw new Error(r.status);
+      if (text !== shown || counts.size > 0) show(text);
+      answered();
+    } catch (e) {
+      if (e.name !== "AbortError") silent();
+    }
+    await sleep(Math.max(0, least - (Date.now() - started)));
+    looking = false;
+    if (document.visibilityState !== "visible") return;
+    if (again) {
+      again = false;
+      look();
+      return;
+    }
+    timer = setTimeout(look, failures > 0 ? Math.min(most, 1000 * 2 ** Math.min(failures, 5)) : every);
+  }
+
+  function show(text) {
+    shown = text;
+    const next = new DOMParser().parseFromString(text, "text/html");
+    if (assets(next) !== assets(document)) { // another version of the agent
+      location.reload();
+      return;
+    }
+    rates(next);
+    document.title = next.title;
+    for (const part of ["header", "main", "footer"]) {
+      const now = document.querySelector(`body > ${part}`);
+      const then = next.querySelector(`body > ${part}`);
+      if (now && then) morph(now, then);
+    }
+    tell();
+  }
+
+  const assets = (d) => [...d.querySelectorAll("script[src], link[rel=stylesheet]")].map((e) => e.getAttribute("src") || e.getAttribute("href")).join();
+
+  // rates writes how fast the counters have moved since the last look.
+  function rates(next) {
+    const now = performance.now();
+    const seen = new Map();
+    for (const e of next.querySelectorAll("[data-count]")) {
+      const row = e.closest("tr").id + "/" + [...e.closest("tr").querySelectorAll("[data-count]")].indexOf(e);
+      const value = Number(e.dataset.count);
+      const before = counts.get(row);
+      let rate = "";
+      if (before && now - before.at < 3000 && before.value === value) rate = before.rate;
+      else if (before && value >= before.value) rate = perSecond((value - before.value) / (now - before.at) * 1000);
+      e.textContent = rate;
+      seen.set(row, before && before.value === value && now - before.at < 3000 ? before : { value, at: now, rate });
+    }
+    counts = seen;
+  }
+
+  function perSecond(n) {
+    if (n < 0.5) return "0 B/s";
+    let unit = 0;
+    while (n >= 999.5 && unit < 5) {
+      n /= 1000;
+      unit++;
+    }
+    return `${n < 9.95 && unit > 0 ? n.toFixed(1) : n.toFixed(0)} ${" kMGTP"[unit].trim()}B/s`;
+  }
+
+  // morph makes a like b and touches nothing that is equal.
+  function morph(a, b) {
+    if (a.nodeType !== Node.ELEMENT_NODE) {
+      if (a.data !== b.data) a.data = b.data;
+      return;
+    }
+    if (a.id === "away") return;
+    for (const { name, value } of [...b.attributes]) {
+      if (name === "value" && a === document.activeElement) continue;
+      if (name === "open") continue; // as the reader left it
+      if (a.getAttribute(name) !== value) a.setAttribute(name, value);
+    }
+    for (const { name } of [...a.attributes]) {
+      if (!b.hasAttribute(name) && name !== "open") a.removeAttribute(name);
+    }
+    const named = new Map();
+    for (const child of a.children) if (child.id) named.set(child.id, child);
+    let at = a.firstChild;
+    for (const want of [...b.childNodes]) {
+      const known = want.id && named.get(want.id);
+      if (known) {
+        if (known === at) at = at.nextSibling;
+        else a.insertBefore(known, at);
+        morph(known, want);
+      } else if (at && !at.id && !want.id && at.nodeName === want.nodeName) {
+        const next = at.nextSibling;
+        morph(at, want);
+        at = next;
+      } else {
+        a.insertBefore(document.importNode(want, true), at);
+      }
+    }
+    while (at) {
+      const next = at.nextSibling;
+      at.remove();
+      at = next;
+    }
+  }
+
+  // A slot of the map leads to its row.
+  document.addEventListener("click", (e) => {
+    const id = e.target.closest && e.target.closest("use[data-row]")?.dataset.row;
+    const row = id && document.getElementById(id);
+    if (row) {
+      location.hash = id;
+      row.focus({ preventScroll: true });
+    }
+  });
+
+  // Hosts are found while one types.
+  let typing = 0;
+  document.addEventListener("input", (e) => {
+    if (e.target.id !== "q") return;
+    clearTimeout(typing);
+    typing = setTimeout(() => {
+      const to = new URL(location.href);
+      to.search = e.target.value ? new URLSearchParams({ q: e.target.value }) : "";
+      to.hash = "";
+      history.replaceState(null, "", to);
+      look();
+    }, 150);
+  });
+
+  document.addEventListener("visibilitychange", () => {
+    if (document.visibilityState === "visible") {
+      look();
+      return;
+    }
+    hidden.abort();
+    hidden = new AbortController();
+    clearTimeout(timer);
+  });
+
+  // What the page shows now was just made; a first look takes the counters down.
+  look();
+  for (const path of document.body.dataset.watch.split(" ")) if (path) follow(path);
+})();

@@ -1,0 +1,234 @@
+package ui
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+)
+
+// Bounds of what one page shows.
+const (
+	rowsShown   = 100
+	fewHosts    = 32 // that the overview has in full
+	spansShown  = 24
+	eventsShown = 40
+)
+
+// view is a page as the template takes it.
+type view struct {
+	Page
+	Root     string // from the page to where /ui and /v1 are
+	Title    string
+	Verdict  string
+	Sub      string
+	Problems []problem
+	Groups   []group // all checks
+	Parts    []part
+	Watch    string // paths of blocking reads that tell of news
+	Shown    []api.Event
+}
+
+// pair is what the template of the hosts takes.
+type pair struct {
+	Page view
+	Part part
+}
+
+// problem is a check that is not passing.
+type problem struct {
+	Network string
+	api.Check
+}
+
+// group is the checks of the agent or of one network.
+type group struct {
+	Name   string
+	Checks []api.Check
+}
+
+// part is one network's section.
+type part struct {
+	Network
+	Path    string // of its own page
+	Map     grid
+	Spans   []span
+	More    bool // spans
+	Subnets string
+	Full    bool  // with the table of hosts
+	Rows    []row // of the page
+	Hosts   int   // other hosts with a lease
+	Found   int   // rows that the query finds
+	Counted bool
+	Earlier string // query of the rows before, "" when there are none
+	Later   string
+	Range   string // "1 to 100 of 1,000"
+}
+
+// row is a slot's row.
+type row struct {
+	Row
+	ID    string
+	Names string // subnets
+	IPs   string
+	Drops uint64
+}
+
+func newView(p Page) view {
+	v := view{Page: p, Root: "./", Title: cmp.Or(p.Node, "leno")}
+	if p.Only != "" {
+		v.Root = "../../"
+		v.Title = p.Only + " · " + v.Title
+	}
+	v.Verdict, v.Sub = verdict(p)
+	v.Groups = append(v.Groups, group{"agent", p.Health.Checks})
+	for _, n := range p.Health.Networks {
+		if p.Only == "" || n.Network == p.Only {
+			v.Groups = append(v.Groups, group{"network " + n.Network, n.Checks})
+		}
+	}
+	v.Problems = problems(p.Health)
+	watch := []string{"v1/agent/events"}
+	for _, n := range p.Networks {
+		v.Parts = append(v.Parts, newPart(p, n))
+		if p.Only != "" || len(p.Networks) == 1 {
+			watch = append(watch, "v1/network/"+url.PathEscape(n.Name)+"/leases")
+		}
+	}
+	v.Watch = strings.Join(watch, " ")
+	v.Shown = p.Events[:min(len(p.Events), eventsShown)]
+	return v
+}
+
+// verdict is whether this host is well, in a sentence, and what that means.
+func verdict(p Page) (sentence, sub string) {
+	name, bad := cmp.Or(p.Node, "This host"), len(problems(p.Health))
+	sub = "Every network is ready for containers."
+	switch {
+	case len(p.Health.Networks) == 0:
+		sub = "It takes part in no network."
+	case !p.Health.Ready:
+		sub = "Not every network is ready for containers."
+	}
+	switch p.Health.Status {
+	case api.Passing:
+		return name + " is well", sub
+	case api.Warning:
+		return fmt.Sprintf("%s works, %s to mend", name, things(bad)), "Packets flow. " + sub
+	}
+	return fmt.Sprintf("%s is not well, %s to mend", name, things(bad)), sub
+}
+
+func things(n int) string {
+	if n == 1 {
+		return "1 thing"
+	}
+	return fmt.Sprintf("%d things", n)
+}
+
+// problems is what is not passing, worst first.
+func problems(h api.Health) (out []problem) {
+	add := func(network string, checks []api.Check) {
+		for _, c := range checks {
+			if c.Status != api.Passing {
+				out = append(out, problem{network, c})
+			}
+		}
+	}
+	add("", h.Checks)
+	for _, n := range h.Networks {
+		add(n.Network, n.Checks)
+	}
+	slices.SortStableFunc(out, func(a, b problem) int { return cmp.Compare(a.Status, b.Status) }) // critical, warning
+	return out
+}
+
+func newPart(p Page, n Network) part {
+	id := func(r Row) string { return fmt.Sprintf("slot-%s-%s", n.Name, registry.SubnetKey(r.Subnets[0])) }
+	out := part{Network: n, Path: "ui/network/" + url.PathEscape(n.Name), Map: newGrid(n.Plan, n.Rows, id)}
+	out.Spans, out.More = freeSpans(n.Plan, n.Rows, spansShown)
+	var subnets []string
+	for _, s := range n.Local.Subnets {
+		subnets = append(subnets, s.String())
+	}
+	out.Subnets = strings.Join(subnets, ", ")
+	found := []Row{}
+	for _, r := range n.Rows {
+		out.Counted = out.Counted || r.Counters != nil
+		if r.State == Held || r.State == Lapsed {
+			out.Hosts++
+		}
+		if p.Query == "" || r.matches(strings.ToLower(p.Query)) {
+			found = append(found, r)
+		}
+	}
+	out.Found = len(found)
+	out.Full = p.Only != "" || len(n.Rows) <= fewHosts
+	from := min(max(p.From, 0), max(len(found)-1, 0))
+	from -= from % rowsShown
+	for _, r := range found[from:min(from+rowsShown, len(found))] {
+		out.Rows = append(out.Rows, newRow(r, id(r)))
+	}
+	out.paged(p.Query, from)
+	return out
+}
+
+// paged adds the ways to the rows that are not shown.
+func (out *part) paged(query string, from int) {
+	to := from + len(out.Rows)
+	out.Range = fmt.Sprintf("%d to %d of %s", from+1, to, number(uint64(out.Found)))
+	link := func(from int) string {
+		values := url.Values{"from": {fmt.Sprint(from)}}
+		if query != "" {
+			values.Set("q", query)
+		}
+		return "?" + values.Encode()
+	}
+	if from > 0 {
+		out.Earlier = link(max(from-rowsShown, 0))
+	}
+	if to < out.Found {
+		out.Later = link(to)
+	}
+}
+
+func newRow(r Row, id string) row {
+	out := row{Row: r, ID: id}
+	var subnets, ips []string
+	for _, s := range r.Subnets {
+		subnets = append(subnets, s.String())
+	}
+	for _, ip := range r.PublicIPs {
+		ips = append(ips, ip.String())
+	}
+	out.Names, out.IPs = strings.Join(subnets, " "), strings.Join(ips, " ")
+	if r.Counters != nil {
+		for _, n := range r.Counters.Drops {
+			out.Drops += n
+		}
+	}
+	return out
+}
+
+// matches says whether a row has the text, in lower case, in what tells it from
+// others.
+func (r Row) matches(text string) bool {
+	if strings.Contains(strings.ToLower(r.Node), text) || strings.Contains(r.State.String(), text) {
+		return true
+	}
+	for _, s := range r.Subnets {
+		if strings.Contains(s.String(), text) {
+			return true
+		}
+	}
+	for _, ip := range r.PublicIPs {
+		if strings.Contains(ip.String(), text) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,86 @@
+package ui
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/api"
+)
+
+// number is an integer with its thousands apart.
+func number(n uint64) string {
+	s := strconv.FormatUint(n, 10)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// bytesOf is an amount of bytes in three digits or so.
+func bytesOf(n uint64) string {
+	if n < 1000 {
+		return fmt.Sprintf("%d B", n)
+	}
+	value, unit := float64(n), 0
+	for value >= 999.5 && unit < 6 {
+		value, unit = value/1000, unit+1
+	}
+	digits := 0
+	if value < 9.95 {
+		digits = 1
+	}
+	return fmt.Sprintf("%.*f %cB", digits, value, " kMGTPE"[unit])
+}
+
+// clock is a time of day, with its date when that is not today's.
+func clock(now, t time.Time) string {
+	now, t = now.UTC(), t.UTC()
+	if t.IsZero() {
+		return "-"
+	}
+	if now.Format(time.DateOnly) == t.Format(time.DateOnly) {
+		return t.Format("15:04:05")
+	}
+	return t.Format("2006-01-02 15:04:05")
+}
+
+// age is a duration in its largest unit.
+func age(d time.Duration) string {
+	for _, u := range []struct {
+		span time.Duration
+		name string
+	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "min"}} {
+		if d >= u.span {
+			return fmt.Sprintf("%d %s", d/u.span, u.name)
+		}
+	}
+	return "under 1 min"
+}
+
+// drops is packets that were dropped, by reason.
+func drops(by map[string]uint64) string {
+	var out []string
+	for _, reason := range slices.Sorted(maps.Keys(by)) {
+		if by[reason] > 0 {
+			out = append(out, fmt.Sprintf("%s %s", number(by[reason]), strings.ReplaceAll(reason, "_", " ")))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// statusWord is a status for people.
+func statusWord(status string) string {
+	switch status {
+	case api.Passing:
+		return "well"
+	case api.Warning:
+		return "warning"
+	case api.Critical:
+		return "critical"
+	}
+	return status
+}
