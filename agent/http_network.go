@@ -53,7 +53,7 @@ func (a *Agent) networkChanges() []<-chan struct{} {
 func timeless(n api.Network) api.Network {
 	if n.Local != nil {
 		local := *n.Local
-		local.Applied, local.Renewed = time.Time{}, time.Time{}
+		local.Applied, local.Renewed, local.Followed = time.Time{}, time.Time{}, time.Time{}
 		n.Local = &local
 	}
 	return n
@@ -95,6 +95,7 @@ func (a *Agent) network(n registry.Network) api.Network {
 	}
 	if run, ok := a.runner(n.Name); ok {
 		local := run.shown().local
+		local.Followed = run.followed()
 		if local.Subnets == nil {
 			local.Subnets = slices.Clip(local.Subnets[:0:0])
 		}

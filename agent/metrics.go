@@ -165,23 +165,9 @@ func (r *runner) measureNetwork(to *telemetry.Reading, v view) {
 	}
 	age := time.Duration(0)
 	if read {
-		age = r.watchAge(snap)
+		age = time.Since(r.followed()).Round(time.Millisecond)
 	}
 	to.Gauge(telemetry.WatchAge, age.Seconds(), n)
-}
-
-// watchAge is how long ago the store said for certain which leases there are. One
-// that cannot tell says so as long as nothing fails.
-func (r *runner) watchAge(snap snapshot) time.Duration {
-	last := snap.read
-	if follower, ok := r.env.registry.(registry.Follower); ok {
-		if at := follower.Followed(r.local.Name); at.After(last) {
-			last = at
-		}
-	} else if !r.unfollowed.Load() {
-		return 0
-	}
-	return time.Since(last)
 }
 
 // measureTraffic is what the backend counts, by peer or in all. Who the peers are

@@ -350,6 +350,7 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.keep(ctx, n, lease, claim) })
 	g.Go(func() error { return r.watchLeases(ctx, n) })
+	g.Go(func() error { return r.keepAge(ctx) })
 	g.Go(func() error { return r.checkReservations(ctx, n) })
 	g.Go(func() error { return r.reconcile(ctx, n, place) })
 	g.Go(func() error { return r.expireLapsed(ctx, n) })

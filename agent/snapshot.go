@@ -10,6 +10,65 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
+// staleAfter is the age from which what is known of the other hosts counts as old
+// though nothing has failed. A store without news confirms at least every two
+// minutes that there are none, whatever hangs meanwhile.
+const staleAfter = 3 * time.Minute
+
+// followed is when the store last said for certain which leases there are, or that
+// nothing has changed. One that cannot tell says so as long as nothing fails; zero
+// is never.
+func (r *runner) followed() time.Time {
+	snap, _, _ := r.snapshot.get()
+	last := snap.read
+	if follower, ok := r.env.registry.(registry.Follower); ok {
+		if at := follower.Followed(r.local.Name); at.After(last) {
+			last = at
+		}
+	} else if !r.unfollowed.Load() && !last.IsZero() {
+		last = time.Now()
+	}
+	return last
+}
+
+// checkAge writes the check of the snapshot while no call has failed: a quiet
+// network is confirmed now and then, and one of which nothing is heard at all is
+// not quiet.
+func (r *runner) checkAge() {
+	last := r.followed()
+	if r.unfollowed.Load() || last.IsZero() {
+		return
+	}
+	if time.Since(last) < staleAfter {
+		r.check(checkSnapshot, api.Passing, snapshotPasses)
+		return
+	}
+	if r.env.health.set(r.local.Name, checkSnapshot, api.Warning, old(last)) {
+		r.log.Warn("nothing was heard of the leases for long, peers keep their routes", "since", last.UTC().Format(time.RFC3339))
+	}
+}
+
+const snapshotPasses = "the leases of all hosts are followed"
+
+// old is what is said of a snapshot that was last confirmed then.
+func old(last time.Time) string {
+	at := "never"
+	if !last.IsZero() {
+		at = last.UTC().Format(time.RFC3339)
+	}
+	return "the leases of the other hosts were last confirmed " + at + ", peers keep their routes"
+}
+
+// keepAge looks at the age of the snapshot until ctx ends.
+func (r *runner) keepAge(ctx context.Context) error {
+	for {
+		if err := sleep(ctx, slowTick); err != nil {
+			return err
+		}
+		r.checkAge()
+	}
+}
+
 // watchLeases keeps the snapshot of all leases. An answer that is not certain
 // leaves it as it is.
 func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
@@ -25,12 +84,7 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 		r.used(useLeases, err)
 		if err != nil {
 			r.env.telemetry.Count(telemetry.WatchFailures, 1, n.Name)
-			last := "never"
-			if s, ok, _ := r.snapshot.get(); ok {
-				last = s.read.UTC().Format(time.RFC3339)
-			}
-			if r.env.health.set(r.local.Name, checkSnapshot, api.Warning,
-				fmt.Sprintf("leases last read %s, peers keep their routes: %v", last, err)) {
+			if r.env.health.set(r.local.Name, checkSnapshot, api.Warning, fmt.Sprintf("%s: %v", old(r.followed()), err)) {
 				r.log.Warn("leases could not be read, peers keep their routes", "error", err)
 			}
 			failed = true
@@ -53,7 +107,7 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 		r.snapshot.set(now)
 		r.peersChanged(before, now, known)
 		r.settled()
-		if r.env.health.set(r.local.Name, checkSnapshot, api.Passing, "leases are followed") && failed {
+		if r.env.health.set(r.local.Name, checkSnapshot, api.Passing, snapshotPasses) && failed {
 			r.log.Info("leases are read again")
 		}
 		failed = false

@@ -94,6 +94,7 @@ type Local struct {
 	Differs    []string       `json:"differs,omitempty"` // where the agent's file and the store's definition differ
 	Applied    time.Time      `json:"applied,omitzero"`  // last successful Apply
 	Renewed    time.Time      `json:"renewed,omitzero"`  // last successful renewal of the lease
+	Followed   time.Time      `json:"followed,omitzero"` // when the store last said which leases there are, or that nothing has changed
 }
 
 // Underlay is the device and addresses that carry traffic between hosts.
