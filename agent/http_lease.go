@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -19,6 +20,7 @@ func (a *Agent) leaseEndpoints() []endpoint {
 		{"GET /v1/network/{network}/lease/{subnet}", a.wrap(a.getLease)},
 		{"DELETE /v1/network/{network}/lease/{subnet}", a.wrap(a.revokeLease)},
 		{"PUT /v1/network/{network}/release", a.wrap(a.release)},
+		{"PUT /v1/network/{network}/renew", a.wrap(a.renew)},
 	}
 }
 
@@ -199,6 +201,34 @@ func (a *Agent) revokeLease(r *http.Request) (reply, error) {
 	return a.onSubnet(r, func(reg registry.Registry, network string, subnet netip.Prefix) error {
 		return reg.Revoke(r.Context(), network, subnet)
 	})
+}
+
+// renew gives the session of this host's lease another TTL now, under the
+// caller's token.
+func (a *Agent) renew(r *http.Request) (reply, error) {
+	n, err := a.definition(r)
+	if err != nil {
+		return reply{}, err
+	}
+	run, ok := a.runner(n.Name)
+	if !ok {
+		return reply{}, fmt.Errorf("%w: this host takes no part in network %s", registry.ErrLeaseNotFound, n.Name)
+	}
+	lease, held, _ := run.lease.get()
+	if !held {
+		return reply{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf("network %s: this host holds no lease to renew: %s", n.Name, run.shown().local.State)}
+	}
+	asked := time.Now() // the session lives as long from when the store was asked, at least
+	err = a.caller(r).Renew(r.Context(), lease)
+	if errors.Is(err, registry.ErrLeaseLost) {
+		run.ended.set(lease.Session)
+		return reply{}, &api.Error{Code: http.StatusConflict, Message: err.Error() + "; the agent takes the lease back"}
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	run.renewed(asked, nil)
+	return reply{body: api.Renewal{Subnet: lease.Subnet(), Renewed: asked.UTC(), SafeUntil: asked.Add(run.config.Lease.TTL).UTC()}}, nil
 }
 
 // release makes this host give up its lease and leave the network.

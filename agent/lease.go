@@ -288,7 +288,9 @@ func (r *runner) renewed(last time.Time, err error) {
 	r.mu.Lock()
 	first, again := r.unrenewed == "" && reason != "", r.unrenewed != "" && reason == ""
 	r.unrenewed = reason
-	r.view.local.Renewed = last
+	if last.After(r.view.local.Renewed) { // somebody may have asked for one between two of its time
+		r.view.local.Renewed = last
+	}
 	r.mu.Unlock()
 	r.reportLease()
 	r.used(useSession, err)

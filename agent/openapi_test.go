@@ -74,7 +74,7 @@ func TestOpenAPITypes(t *testing.T) {
 	for _, v := range []any{
 		api.Error{}, api.Health{}, api.Self{}, api.Network{}, api.NetworkList{}, api.Lease{}, api.LeaseList{},
 		api.Reservation{}, api.ReservationList{}, api.PeerList{}, api.NetworkPlan{}, api.EventList{}, api.Reloaded{},
-		api.ProbeRequest{}, api.Probe{}, api.Metrics{},
+		api.ProbeRequest{}, api.Probe{}, api.Metrics{}, api.Renewal{},
 	} {
 		gather(types, reflect.TypeOf(v))
 	}
@@ -277,6 +277,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 		"POST /v1/network/n/probe {}", `POST /v1/network/n/probe {"count":1000}`, `POST /v1/network/n/probe {"peers":["z"]}`,
 		"DELETE /v1/network/n", "DELETE /v1/network/m", "DELETE /v1/network/m",
 		"DELETE /v1/network/n/lease/" + registry.SubnetKey(b.subnet()), "DELETE /v1/network/n/lease/10.5.0.0-24", "DELETE /v1/network/n/lease/x-1",
+		"PUT /v1/network/n/renew", "PUT /v1/network/none/renew",
 		"PUT /v1/network/n/release", "PUT /v1/network/none/release",
 	} {
 		part := strings.SplitN(request, " ", 3)
@@ -298,6 +299,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 // store that is away. The memory registry gives every token all rights.
 var elsewhere = map[string]bool{
 	"GET /healthz 429": true, "GET /healthz 503": true, "GET /readyz 503": true,
+	"PUT /v1/network/{network}/renew 409": true, "PUT /v1/network/{network}/renew 503": true,
 	"PUT /v1/agent/reload 409": true, "GET /v1/networks 503": true, "GET /v1/agent/metrics 415": true,
 	"GET /v1/network/{network}/lease/{subnet} 409": true,
 	"POST /v1/network/{network}/probe 409":         true, "POST /v1/network/{network}/probe 501": true,

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -170,6 +171,9 @@ func TestRequests(t *testing.T) {
 		{"revoke", 200, `{}`,
 			func(ctx context.Context, c *Client) (any, error) { return nil, c.RevokeLease(ctx, "default", p4) },
 			"DELETE /v1/network/default/lease/10.5.34.0-24", "", nil},
+		{"renew", 200, `{"subnet":"10.5.34.0/24","renewed":"2026-01-02T15:04:05Z","safe_until":"2026-01-02T15:06:05Z"}`,
+			func(ctx context.Context, c *Client) (any, error) { return c.RenewLease(ctx, "default") },
+			"PUT /v1/network/default/renew", "", Renewal{Subnet: p4, Renewed: time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC), SafeUntil: time.Date(2026, 1, 2, 15, 6, 5, 0, time.UTC)}},
 		{"release", 204, ``,
 			func(ctx context.Context, c *Client) (any, error) { return nil, c.ReleaseLease(ctx, "default") },
 			"PUT /v1/network/default/release", "", nil},

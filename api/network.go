@@ -85,6 +85,16 @@ func (c *Client) ReleaseLease(ctx context.Context, network string) error {
 	return err
 }
 
+// RenewLease makes this host's session in a network live on from now (PUT
+// /v1/network/:name/renew) and says until when the lease is safe. Code 404 when
+// this host takes no part in the network, 409 when it holds no lease or has just
+// lost it, 403 and 503 as the store says.
+func (c *Client) RenewLease(ctx context.Context, network string) (Renewal, error) {
+	var out Renewal
+	_, err := c.do(ctx, http.MethodPut, path("v1", "network", network, "renew"), nil, &out)
+	return out, err
+}
+
 // Reservations lists the slots kept for hosts (GET
 // /v1/network/:name/reservations), sorted by subnet.
 func (c *Client) Reservations(ctx context.Context, network string, since ...Read) (ReservationList, error) {

@@ -128,6 +128,13 @@ type Lease struct {
 	ModifyIndex   uint64          `json:"modify_index"`
 }
 
+// Renewal is the answer of PUT /v1/network/:n/renew.
+type Renewal struct {
+	Subnet    netip.Prefix `json:"subnet"`
+	Renewed   time.Time    `json:"renewed"`
+	SafeUntil time.Time    `json:"safe_until"` // the lease is held until then at least, though nobody renews it again
+}
+
 // Skipped names a record that could not be used and why.
 type Skipped struct {
 	Key    string `json:"key"`

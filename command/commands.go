@@ -14,6 +14,7 @@ func Commands(m Meta) map[string]cli.CommandFactory {
 		fmtSpec,
 		leaseListSpec,
 		leaseReleaseSpec,
+		leaseRenewSpec,
 		leaseRevokeSpec,
 		leaseShowSpec,
 		networkApplySpec,
@@ -35,7 +36,7 @@ func Commands(m Meta) map[string]cli.CommandFactory {
 		}
 	}
 	for name, synopsis := range map[string]string{
-		"lease":       "List, show, revoke and release leases",
+		"lease":       "List, show, renew, revoke and release leases",
 		"network":     "List, show, plan, apply and delete networks",
 		"reservation": "Keep subnets for hosts",
 	} {

@@ -178,7 +178,11 @@ func (f *fakeAgent) routes() http.Handler {
 		},
 		"GET /v1/network/{network}/lease/{subnet}":    func(r *http.Request) (any, *api.Error) { return f.lease(r) },
 		"DELETE /v1/network/{network}/lease/{subnet}": func(r *http.Request) (any, *api.Error) { return f.lease(r) },
-		"PUT /v1/network/{network}/release":           func(r *http.Request) (any, *api.Error) { return f.network(r) },
+		"PUT /v1/network/{network}/renew": func(r *http.Request) (any, *api.Error) {
+			_, err := f.network(r)
+			return api.Renewal{Subnet: f.leases[0].Subnet, Renewed: now, SafeUntil: now.Add(2 * time.Minute)}, err
+		},
+		"PUT /v1/network/{network}/release": func(r *http.Request) (any, *api.Error) { return f.network(r) },
 		"GET /v1/network/{network}/reservations": func(r *http.Request) (any, *api.Error) {
 			_, err := f.network(r)
 			return api.ReservationList{Reservations: f.reservations, Skipped: []api.Skipped{}}, err

@@ -168,6 +168,12 @@ func TestTranscripts(t *testing.T) {
 			set: func(f *fakeAgent) {
 				f.refuse = &api.Error{Code: 403, Message: "permission denied: key leno/leases/default/10.5.77.0-24: write"}
 			}},
+		{name: "lease renew", args: "lease renew -token=t", writes: []string{"PUT /v1/network/default/renew t"}},
+		{name: "lease renew json", args: "lease renew -format=json", writes: []string{"PUT /v1/network/default/renew "}},
+		{name: "lease renew lost", args: "lease renew", writes: []string{"PUT /v1/network/default/renew "},
+			set: func(f *fakeAgent) {
+				f.refuse = &api.Error{Code: 409, Message: "renew lease 10.5.34.0/24: the session has ended; the agent takes the lease back"}
+			}},
 		{name: "lease release", args: "lease release", writes: []string{"PUT /v1/network/default/release "}},
 		{name: "reservation list", args: "reservation list"},
 		{name: "reservation list none", args: "reservation list", set: func(f *fakeAgent) { f.reservations = nil }},

@@ -1,0 +1,81 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// TestRenewNow: a host renews when it is asked to, though it is not time, and says
+// until when its lease is safe; a session that has ended is replaced.
+func TestRenewNow(t *testing.T) {
+	ctx := context.Background()
+	a := newHost(t, memory.New(), "a")
+	a.config.Lease.TTL, a.config.Lease.RenewMargin = time.Hour, time.Second // not by itself meanwhile
+	a.start().ready()
+	renewed := func() time.Time {
+		n, err := a.client.Network(ctx, "n")
+		if err != nil || n.Local == nil {
+			t.Fatalf("%+v, %v", n, err)
+		}
+		return n.Local.Renewed
+	}
+	before := renewed()
+	r, err := a.client.RenewLease(ctx, "n")
+	if err != nil || r.Subnet != a.subnet() || !r.Renewed.After(before) || r.SafeUntil.Sub(r.Renewed) != time.Hour {
+		t.Errorf("%+v after %s, %v", r, before, err)
+	}
+	if now := renewed(); !now.Equal(r.Renewed) {
+		t.Errorf("renewed at %s, shown is %s", r.Renewed, now)
+	}
+	if n := a.registry.count("own Renew"); n != 0 {
+		t.Errorf("the agent's own token was used %d times", n)
+	}
+
+	_, err = a.client.RenewLease(ctx, "m")
+	wantCode(t, "an unknown network", err, http.StatusNotFound, "n")
+	a.registry.setOne("Renew", registry.ErrUnavailable)
+	_, err = a.client.RenewLease(ctx, "n")
+	wantCode(t, "a store that is away", err, http.StatusServiceUnavailable)
+
+	a.registry.setOne("Renew", registry.ErrLeaseLost)
+	claims := a.registry.count("own Acquire")
+	_, err = a.client.RenewLease(ctx, "n")
+	wantCode(t, "a session that ended", err, http.StatusConflict, "takes the lease back")
+	a.registry.setOne("Renew", nil)
+	eventually(t, func() error {
+		if a.registry.count("own Acquire") == claims {
+			return fmt.Errorf("the lease is not taken back")
+		}
+		_, err := a.client.RenewLease(ctx, "n")
+		return err
+	})
+
+	b := newHost(t, a.store, "b")
+	b.registry.setOne("Acquire", registry.ErrDenied)
+	b.start()
+	eventually(t, func() error {
+		h, err := b.client.Health(ctx)
+		if err == nil && (len(h.Networks) == 0 || !failing(h.Networks[0].Checks, checkLease)) {
+			err = fmt.Errorf("%+v", h)
+		}
+		return err
+	})
+	_, err = b.client.RenewLease(ctx, "n")
+	wantCode(t, "a host without a lease", err, http.StatusConflict, "holds no lease", "waiting for a lease")
+}
+
+func failing(checks []api.Check, name string) bool {
+	for _, c := range checks {
+		if c.Name == name {
+			return c.Status != api.Passing
+		}
+	}
+	return false
+}
