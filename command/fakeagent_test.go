@@ -33,6 +33,9 @@ type fakeAgent struct {
 	reservations []api.Reservation
 	peers        []api.Peer
 	strays       map[string]uint64
+	probe        api.Probe
+	probed       api.ProbeRequest // the last
+	refuseProbe  *api.Error
 	plans        map[string]api.NetworkPlan // of networks that would change
 	refuse       *api.Error                 // of every write
 	raced        bool                       // networks change between read and write
@@ -117,10 +120,19 @@ func newFakeAgent(t *testing.T) *fakeAgent {
 		},
 		peers: []api.Peer{{Node: "host-b", Subnets: []netip.Prefix{prefix("10.5.77.0/24")}, PublicIPs: []netip.Addr{addr("192.0.2.77")}, Backend: "vxlan", Held: true}},
 	}
+	f.probe = api.Probe{Network: "default", Peers: []api.PeerProbe{{Node: "host-b", Held: true, Reached: true, Findings: []string{}, Ways: []api.ProbedWay{
+		probed(api.PathOverlay, "10.5.34.0", "10.5.77.0", 1450), probed(api.PathUnderlay, "192.0.2.34", "192.0.2.77", 1500)}}}}
 	srv := httptest.NewServer(f.routes())
 	t.Cleanup(srv.Close)
 	f.url = srv.URL
 	return f
+}
+
+// probed is a way without a fault.
+func probed(path, from, to string, mtu int) api.ProbedWay {
+	return api.ProbedWay{Path: path, From: addr(from), To: addr(to), MTU: mtu, Answer: "echo reply", Largest: mtu,
+		Small: api.ProbedSize{Bytes: 64, Sent: 3, Answered: 3, MinMS: 0.081, AvgMS: 0.094, MaxMS: 0.112},
+		Full:  api.ProbedSize{Bytes: mtu, Sent: 3, Answered: 3, MinMS: 0.102, AvgMS: 0.131, MaxMS: 0.18}}
 }
 
 func (f *fakeAgent) routes() http.Handler {
@@ -195,6 +207,16 @@ func (f *fakeAgent) routes() http.Handler {
 			return v, nil
 		},
 		"DELETE /v1/network/{network}/reservation/{subnet}": func(r *http.Request) (any, *api.Error) { return f.network(r) },
+		"POST /v1/network/{network}/probe": func(r *http.Request) (any, *api.Error) {
+			if _, err := f.network(r); err != nil {
+				return nil, err
+			}
+			f.probed = api.ProbeRequest{}
+			if err := json.NewDecoder(r.Body).Decode(&f.probed); err != nil {
+				return nil, &api.Error{Code: 400, Message: err.Error()}
+			}
+			return f.probe, f.refuseProbe
+		},
 		"GET /v1/network/{network}/peers": func(r *http.Request) (any, *api.Error) {
 			_, err := f.network(r)
 			return api.PeerList{Peers: f.peers, Drops: f.strays}, err

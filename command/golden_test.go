@@ -94,6 +94,22 @@ func hopeless(f *fakeAgent) {
 	f.plans["default"] = p
 }
 
+// faultyProbe is of hosts that each lack something.
+func faultyProbe(f *fakeAgent) {
+	cut, narrow := f.probe.Peers[0], f.probe.Peers[0]
+	cut.Reached = false
+	cut.Ways = []api.ProbedWay{{Path: api.PathOverlay, To: addr("10.5.77.0"), MTU: 1450, Small: api.ProbedSize{Bytes: 64, Sent: 3}, Full: api.ProbedSize{Bytes: 1450}}, cut.Ways[1]}
+	cut.Findings = []string{"10.5.77.0 does not answer through the overlay, though the underlay works: packets are lost on the way there: let UDP port 8472 pass from this host to host-b"}
+	narrow.Node, narrow.Held = longName, false
+	narrow.Ways = []api.ProbedWay{narrow.Ways[0], narrow.Ways[1]}
+	narrow.Ways[1].Full.Answered, narrow.Ways[1].Largest = 0, 1400
+	narrow.Ways[1].Small.Answered, narrow.Ways[1].Small.AvgMS = 2, 12.345
+	narrow.Findings = []string{"the underlay carries no packet of 1500 bytes to 192.0.2.77, 1400 pass"}
+	skipped := api.PeerProbe{Node: "host-d", Skipped: "vni is 2, the network's 1", Findings: []string{"it is left out of the datapath: vni is 2, the network's 1"},
+		Ways: []api.ProbedWay{{Path: api.PathOverlay, To: addr("10.5.90.0"), NotProbed: "left out"}, f.probe.Peers[0].Ways[1]}}
+	f.probe.Peers = []api.PeerProbe{cut, narrow, skipped}
+}
+
 const longName = "ip-10-11-12-13.eu-central-1.compute.internal.example.com"
 
 // TestTranscripts runs every command that talks to the agent and compares
@@ -207,6 +223,20 @@ func TestTranscripts(t *testing.T) {
 			f.peers = append(f.peers, api.Peer{Node: longName, Subnets: []netip.Prefix{prefix("10.5.90.0/24")},
 				PublicIPs: []netip.Addr{addr("203.0.113.90")}, Backend: "udp", Skipped: "its host runs backend udp, this one vxlan"})
 		}},
+		{name: "peers probe", args: "peers -probe"},
+		{name: "peers probe json", args: "peers default -probe -peer=host-b -count=3 -format=json"},
+		{name: "peers probe none", args: "peers -probe", set: func(f *fakeAgent) { f.probe.Peers = nil }},
+		{name: "peers probe faults", args: "peers -probe", set: faultyProbe},
+		{name: "peers probe alloc", args: "peers -probe blue", set: func(f *fakeAgent) {
+			for i, p := range f.probe.Peers {
+				for range 4 {
+					f.probe.Peers[i].Ways = append(f.probe.Peers[i].Ways, api.ProbedWay{Path: api.PathOverlay, To: p.Ways[0].To, NotProbed: "alloc carries no packets, others do"})
+				}
+			}
+		}},
+		{name: "peers probe without right", args: "peers -probe", set: func(f *fakeAgent) {
+			f.refuseProbe = &api.Error{Code: 501, Message: "a probe needs CAP_NET_RAW, which this agent lacks"}
+		}},
 		{name: "status", args: "status"},
 		{name: "status json", args: "status -format=json"},
 		{name: "status warning", args: "status", set: func(f *fakeAgent) {
@@ -260,6 +290,7 @@ func TestJSONOutputIsTheAPIs(t *testing.T) {
 		"lease show 10.5.34.0/24": &api.Lease{},
 		"reservation list":        &api.ReservationList{},
 		"peers":                   &api.PeerList{},
+		"peers -probe":            &api.Probe{},
 		"status":                  &statusOutput{},
 		"version":                 &versionOutput{},
 	} {

@@ -12,7 +12,7 @@ import (
 )
 
 func peersSpec(m Meta) spec {
-	s := newSession(m)
+	s, probe := newSession(m), &probeFlags{}
 	var watch watchFlag
 	return spec{
 		name: "peers", args: "[NETWORK]", max: 1,
@@ -22,12 +22,26 @@ Lists every other host of a network, whether packets go to it from here, and
 what passed since the agent started where the backend counts it. A host
 that is left out is named with the reason.
 
+With -probe the agent sends packets to each of them, small ones of 64 bytes
+and full ones of the MTU, through the overlay and through the underlay, and
+tells how many were lost, how long an answer took, the largest packet that
+got there whole, and what is wrong. It fails when a host that holds its lease
+cannot be reached.
+
   $ leno peers
   $ leno peers blue -format=json
-  $ leno peers -watch`,
-		flags: both(s.flags, watch.register), predict: predictNetworks(m),
+  $ leno peers -watch
+  $ leno peers -probe
+  $ leno peers -probe -peer=host-b -count=20`,
+		flags: both(s.flags, watch.register, probe.register), predict: predictNetworks(m),
 		run: func(ctx context.Context, args []string) error {
 			name := firstArg(args)
+			if err := probe.check(s.agent.given); err != nil {
+				return err
+			}
+			if probe.probe {
+				return runProbe(ctx, s, probe, name)
+			}
 			read := ofNetwork(name, func(ctx context.Context, c *api.Client, found string, since api.Read) (api.PeerList, uint64, error) {
 				name = found
 				list, err := c.Peers(ctx, name, since)

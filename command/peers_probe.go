@@ -1,0 +1,160 @@
+package command
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/api"
+)
+
+// probeTimeout bounds a probe as the agent does, and a little more: 2 min.
+const probeTimeout = 2*time.Minute + callTimeout
+
+// probeFlags are those of `peers -probe`.
+type probeFlags struct {
+	probe bool
+	peers []string
+	count int
+}
+
+func (f *probeFlags) register(fs *flag.FlagSet) {
+	fs.BoolVar(&f.probe, "probe", false, "send packets to each host through the overlay and the underlay, and print what came back")
+	fs.Func("peer", "with -probe, only to the host of that `name`; may be repeated", func(name string) error {
+		f.peers = append(f.peers, name)
+		return nil
+	})
+	fs.IntVar(&f.count, "count", 0, "with -probe, `packets` of each size on each way, 1 to 100; default 3")
+}
+
+// check refuses what would be ignored.
+func (f *probeFlags) check(given func(name string) bool) error {
+	switch {
+	case f.probe && given("watch"):
+		return instead(withoutFlags("watch"), "-probe and -watch exclude each other")
+	case given("count") && (f.count < 1 || f.count > 100):
+		return instead(withFlag("count", "3"), "-count is %d, not 1 to 100", f.count)
+	case !f.probe && (given("peer") || given("count")):
+		return instead(func(l line) line {
+			l.flags = append(l.flags, "-probe")
+			return l
+		}, "-peer and -count are for -probe")
+	}
+	return nil
+}
+
+// runProbe prints what the agent found out. That a host which holds its lease
+// cannot be reached fails the command.
+func runProbe(ctx context.Context, s *session, f *probeFlags, network string) error {
+	if _, err := s.format.json(); err != nil {
+		return err
+	}
+	return s.agent.callWithin(ctx, probeTimeout, onNetwork(network, func(ctx context.Context, c *api.Client, name string) error {
+		out, err := c.ProbePeers(ctx, name, api.ProbeRequest{Peers: f.peers, Count: f.count})
+		if err != nil {
+			return err
+		}
+		if err := s.print(out, func(w io.Writer) { writeProbe(w, out) }); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(out.Peers, func(p api.PeerProbe) bool { return p.Held && !p.Reached }) {
+			return errReported
+		}
+		return nil
+	}))
+}
+
+func writeProbe(w io.Writer, out api.Probe) {
+	if len(out.Peers) == 0 {
+		fmt.Fprintf(w, "Network %s has no other hosts.\n", out.Network)
+		return
+	}
+	columns := []column{{title: "NODE", cut: true}, {title: "PATH"}, {title: "ADDRESS"}, {title: "LOST"}, {title: "LOST FULL"}, {title: "LATENCY"}, {title: "LARGEST"}}
+	var rows [][]string
+	var notes []string
+	for _, p := range out.Peers {
+		for _, way := range p.Ways {
+			rows = append(rows, probeRow(p.Node, way))
+		}
+		notes = append(notes, probeNotes(p)...)
+	}
+	notes = append(notes, unprobed(out.Peers)...)
+	if len(rows) > 0 {
+		table(w, columns, rows)
+	}
+	if len(notes) > 0 {
+		fmt.Fprintln(w)
+	}
+	for _, n := range notes {
+		note(w, "", n)
+	}
+}
+
+// unprobed names the ways that nothing is known of, a few for each reason.
+func unprobed(peers []api.PeerProbe) []string {
+	const most = 3
+	ways := map[string][]string{}
+	var reasons []string
+	for _, p := range peers {
+		for _, way := range p.Ways {
+			if way.NotProbed == "" || p.Skipped != "" {
+				continue
+			}
+			if ways[way.NotProbed] == nil {
+				reasons = append(reasons, way.NotProbed)
+			}
+			ways[way.NotProbed] = append(ways[way.NotProbed], fmt.Sprintf("%s of %s", way.To, p.Node))
+		}
+	}
+	for i, reason := range reasons {
+		list := ways[reason]
+		if len(list) > most {
+			list = append(list[:most], fmt.Sprintf("%d more", len(list)-most))
+		}
+		reasons[i] = fmt.Sprintf("not probed: %s: %s", strings.Join(list, ", "), reason)
+	}
+	return reasons
+}
+
+// probeRow is a line for one way to a host.
+func probeRow(node string, way api.ProbedWay) []string {
+	row := []string{node, way.Path, way.To.String(), "-", "-", "-", "-"}
+	if way.Small.Sent == 0 {
+		return row
+	}
+	row[3], row[6] = lost(way.Small), "none"
+	if way.Largest > 0 {
+		row[5], row[6] = latency(way.Small.AvgMS), strconv.Itoa(way.Largest)
+	}
+	if way.Full.Sent > 0 {
+		row[4] = lost(way.Full)
+	}
+	return row
+}
+
+func lost(s api.ProbedSize) string { return fmt.Sprintf("%d of %d", s.Lost(), s.Sent) }
+
+// latency is a round trip with as much as matters: "0.09 ms", "12.3 ms".
+func latency(ms float64) string {
+	if ms < 10 {
+		return fmt.Sprintf("%.2f ms", ms)
+	}
+	return fmt.Sprintf("%.1f ms", ms)
+}
+
+// probeNotes are what is wrong with a host, and what the table does not say.
+func probeNotes(p api.PeerProbe) []string {
+	var out []string
+	if !p.Held {
+		out = append(out, p.Node+": its lease has lapsed, its host may be gone")
+	}
+	for _, f := range p.Findings {
+		out = append(out, p.Node+": "+f)
+	}
+	return out
+}
