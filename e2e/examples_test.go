@@ -108,6 +108,7 @@ func (w *world) operators(a, b *lab.Host) {
 		"reservation add":    {"-node=host-z", "green", "10.7.9.0/24"},
 		"reservation remove": {"green", "10.7.9.0/24"},
 		"lease revoke":       {"default", w.subnet(b, "default").String()},
+		"lease renew":        {"default"},
 		"lease release":      {"default"},
 	}
 	rules := map[string]string{}
@@ -123,7 +124,7 @@ func (w *world) operators(a, b *lab.Host) {
 		_, err := a.Exec(ctx, append([]string{"env", "GORACE=atexit_sleep_ms=0", binary}, args...)...)
 		return err
 	}
-	for _, name := range []string{"network apply", "reservation add", "reservation remove", "network delete", "lease revoke", "lease release"} {
+	for _, name := range []string{"network apply", "reservation add", "reservation remove", "network delete", "lease revoke", "lease renew", "lease release"} {
 		line := append(strings.Fields(name), args[name]...)
 		token := w.newToken(strings.ReplaceAll(name, " ", "-"), rules[name])
 		// A network is known to all commands a moment after it was defined.
