@@ -2,6 +2,7 @@ package agent
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,6 +27,15 @@ const (
 	checkSubnetFile   = "subnet_file"   // written
 	checkDataDir      = "data_dir"      // what the next process needs is written down
 )
+
+// checkNames are all of them in the order in which they are shown: what others need
+// comes first.
+func checkNames() []string {
+	return []string{
+		checkNode, checkConsul, checkNetwork, checkUnderlay, checkLease, checkConflict, checkSnapshot, checkRecords,
+		checkDevice, checkRoutes, checkForwarding, checkFirewall, checkForeignRules, checkSubnetFile, checkDataDir,
+	}
+}
 
 // health is the board that all parts of an agent write their checks on. Safe
 // for concurrent use.
@@ -143,20 +153,37 @@ func (h *health) signal() {
 func (h *health) report() (api.Health, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	out := api.Health{Status: worst(h.agent), Ready: true, Checks: append([]api.Check{}, h.agent...), Networks: []api.NetworkHealth{}}
+	out := api.Health{Checks: inOrder(h.agent), Networks: []api.NetworkHealth{}}
 	for _, n := range h.networks {
-		n.Checks = append([]api.Check{}, n.Checks...)
+		n.Checks = inOrder(n.Checks)
 		n.Status = worst(n.Checks)
 		out.Networks = append(out.Networks, n)
-		out.Status = worse(out.Status, n.Status)
-		out.Ready = out.Ready && n.Ready
 	}
-	for _, c := range h.agent {
+	slices.SortFunc(out.Networks, func(a, b api.NetworkHealth) int { return strings.Compare(a.Network, b.Network) })
+	return summed(out), h.changed
+}
+
+// summed is a report with the verdict on all that is in it.
+func summed(h api.Health) api.Health {
+	h.Status, h.Ready = worst(h.Checks), true
+	for _, n := range h.Networks {
+		h.Status = worse(h.Status, n.Status)
+		h.Ready = h.Ready && n.Ready
+	}
+	for _, c := range h.Checks {
 		if c.Status == api.Critical {
-			out.Ready = out.Ready && c.Name != checkNode
+			h.Ready = h.Ready && c.Name != checkNode
 		}
 	}
-	return out, h.changed
+	return h
+}
+
+// inOrder is a copy in the order of checkNames.
+func inOrder(checks []api.Check) []api.Check {
+	out, names := append([]api.Check{}, checks...), checkNames()
+	place := func(c api.Check) int { return slices.Index(names, c.Name) }
+	slices.SortStableFunc(out, func(a, b api.Check) int { return place(a) - place(b) })
+	return out
 }
 
 func worst(checks []api.Check) string {

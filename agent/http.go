@@ -120,6 +120,7 @@ type endpoint struct {
 // handlers.
 func (a *Agent) endpoints() []endpoint {
 	return slices.Concat(
+		a.healthEndpoints(),
 		a.agentEndpoints(),
 		a.networkEndpoints(),
 		a.leaseEndpoints(),
@@ -134,8 +135,6 @@ func (a *Agent) endpoints() []endpoint {
 
 func (a *Agent) agentEndpoints() []endpoint {
 	return []endpoint{
-		{"GET /healthz", a.healthz},
-		{"GET /readyz", a.readyz},
 		{"GET /v1/agent/self", a.wrap(func(*http.Request) (reply, error) { return reply{body: a.self()}, nil })},
 		{"PUT /v1/agent/reload", a.wrap(a.reloadRequest)},
 	}
@@ -230,23 +229,6 @@ func statusOf(err error) int {
 
 func badRequest(format string, args ...any) error {
 	return &api.Error{Code: http.StatusBadRequest, Message: fmt.Sprintf(format, args...)}
-}
-
-func (a *Agent) healthz(w http.ResponseWriter, _ *http.Request) {
-	report, _ := a.env.health.report()
-	status := map[string]int{
-		api.Passing: http.StatusOK, api.Warning: http.StatusTooManyRequests, api.Critical: http.StatusServiceUnavailable,
-	}[report.Status]
-	a.write(w, status, report)
-}
-
-func (a *Agent) readyz(w http.ResponseWriter, _ *http.Request) {
-	report, _ := a.env.health.report()
-	status := http.StatusOK
-	if !report.Ready {
-		status = http.StatusServiceUnavailable
-	}
-	a.write(w, status, report)
 }
 
 // caller is the store under the caller's own token: the agent's is never lent.

@@ -261,7 +261,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 	m := `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"type":"recorder"}}`
 	own, free := registry.SubnetKey(a.subnet()), registry.SubnetKey(free(a, b))
 	for _, request := range []string{
-		"GET /healthz", "GET /readyz", "GET /v1/agent/self", "PUT /v1/agent/reload", "GET /v1/openapi.yaml",
+		"GET /healthz", "GET /readyz", "GET /healthz?network=n", "GET /healthz?network=none", "GET /readyz?network=n&network=none", "GET /v1/agent/self", "PUT /v1/agent/reload", "GET /v1/openapi.yaml",
 		"GET /v1/agent/events", "GET /v1/agent/events?network=n",
 		"GET /v1/agent/metrics", "GET /v1/agent/metrics?format=prometheus", "GET /v1/agent/metrics?format=xml",
 		"GET /v1/networks", "GET /v1/network/n", "GET /v1/network/none",

@@ -4,22 +4,27 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 )
 
-// Health asks for the agent's verdict on itself (GET /healthz). A warning or
-// critical verdict is an answer, not an error.
-func (c *Client) Health(ctx context.Context) (Health, error) {
-	return c.health(ctx, "/healthz")
+// Health asks for the agent's verdict on itself (GET /healthz), with all networks
+// it takes part in or with some of them alone. A warning or critical verdict is an
+// answer, not an error.
+func (c *Client) Health(ctx context.Context, networks ...string) (Health, error) {
+	return c.health(ctx, "/healthz", networks)
 }
 
-// Ready asks whether every configured network is ready (GET /readyz). Not being
-// ready is an answer, not an error.
-func (c *Client) Ready(ctx context.Context) (Health, error) {
-	return c.health(ctx, "/readyz")
+// Ready asks whether every configured network is ready (GET /readyz), or some of
+// them are. Not being ready is an answer, not an error.
+func (c *Client) Ready(ctx context.Context, networks ...string) (Health, error) {
+	return c.health(ctx, "/readyz", networks)
 }
 
-func (c *Client) health(ctx context.Context, path string) (Health, error) {
+func (c *Client) health(ctx context.Context, path string, networks []string) (Health, error) {
 	var out Health
+	if len(networks) > 0 {
+		path += "?" + url.Values{"network": networks}.Encode()
+	}
 	_, err := c.do(ctx, http.MethodGet, path, nil, &out, http.StatusTooManyRequests, http.StatusServiceUnavailable)
 	if err == nil && out.Status == "" {
 		err = fmt.Errorf("GET %s: not the agent's answer: no status in it", path)
