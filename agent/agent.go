@@ -148,6 +148,9 @@ type Agent struct {
 	identified bool                          // runners were started; of the supervising goroutine
 	records    *recordBoard
 	board      *board // answers that can be waited for
+	limits     limits // of the API's server
+
+	certificates certificates // of its listener
 
 	mu      sync.Mutex
 	left    []*carrier    // of runners that ended with the agent, closed last
@@ -210,7 +213,8 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	a.env.telemetry = telemetry.New(telemetryConfig(c, a.host), o.Logger.Named("telemetry"), a.measure)
 	a.env.events = newEvents(time.Now)
 	a.env.health.flipped = a.env.events.checked
-	a.board = newBoard(a.env.contact.retry)
+	a.limits = defaultLimits()
+	a.board = newBoard(a.env.contact.retry, a.limits.readers)
 	a.env.firewall = newFirewallKeeper(o.Firewall, c.Firewall, a.log, a.env.health)
 	a.env.foreign = newForeignRules(o, a.env.health)
 	a.env.firewall.told = a.env.foreign.stir

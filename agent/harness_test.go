@@ -43,6 +43,7 @@ type host struct {
 	quiet    bool // no log
 	said     lines
 	patience time.Duration // the agent's
+	limits   func(*limits) // changes the agent's, if not nil
 	agent    *Agent
 	client   *api.Client
 
@@ -159,6 +160,10 @@ func (h *host) build() *Agent {
 		h.t.Fatal(err)
 	}
 	a.env.contact.pace = h.pace
+	if h.limits != nil {
+		h.limits(&a.limits)
+		a.board.readers = a.limits.readers
+	}
 	a.patience = cmp.Or(h.patience, 500*time.Millisecond)
 	a.env.goneFor = cmp.Or(h.goneFor, a.env.goneFor)
 	return a

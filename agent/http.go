@@ -1,105 +1,19 @@
 package agent
 
 import (
-	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"net"
+	"io"
 	"net/http"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
-
-const (
-	maxBody         = 1 << 20 // bytes of a request
-	requestTimeout  = 30 * time.Second
-	shutdownTimeout = 5 * time.Second
-)
-
-// listen opens the API's address: host:port or unix:///path. A socket file left
-// by a dead agent is replaced, one that answers is not.
-func listen(c config.HTTP) (net.Listener, error) {
-	var secured *tls.Config
-	if c.TLS.CertFile != "" {
-		pair, err := tls.LoadX509KeyPair(c.TLS.CertFile, c.TLS.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("http.tls: %w", err)
-		}
-		secured = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
-	}
-	l, err := listenPlain(c.Address)
-	if err != nil || secured == nil {
-		return l, err
-	}
-	return tls.NewListener(l, secured), nil
-}
-
-func listenPlain(address string) (net.Listener, error) {
-	path, isUnix := strings.CutPrefix(address, "unix://")
-	if !isUnix {
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			return nil, fmt.Errorf("http.address: %w", err)
-		}
-		return l, nil
-	}
-	if conn, err := net.Dial("unix", path); err == nil {
-		return nil, errors.Join(fmt.Errorf("http.address: %s: %w", path, unix.EADDRINUSE), conn.Close())
-	}
-	if info, err := os.Lstat(path); err == nil {
-		if info.Mode().Type() != fs.ModeSocket {
-			return nil, fmt.Errorf("http.address: %s is there and no socket", path)
-		}
-		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("http.address: %w", err)
-		}
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("http.address: %w", err)
-	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("http.address: %w", err)
-	}
-	return l, nil
-}
-
-// serve answers the API until ctx ends.
-func (a *Agent) serve(ctx context.Context, l net.Listener) error {
-	server := &http.Server{
-		Handler: a.routes(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: requestTimeout,
-		WriteTimeout: requestTimeout, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-	}
-	stopped := make(chan error, 1)
-	go func() {
-		<-ctx.Done()
-		a.board.close()
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
-		defer cancel()
-		if server.Shutdown(closing) != nil {
-			_ = server.Close() // cuts off what still runs
-		}
-		stopped <- nil
-	}()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("http server: %w", err)
-	}
-	return <-stopped
-}
 
 // reply is what a handler answers: a body and the index of what it shows, 0
 // for none.
@@ -140,27 +54,25 @@ func (a *Agent) agentEndpoints() []endpoint {
 	}
 }
 
+// routes answers every request.
 func (a *Agent) routes() http.Handler {
 	mux := http.NewServeMux()
 	for _, e := range a.endpoints() {
 		mux.HandleFunc(e.pattern, a.measured(e))
 	}
 	a.pageRoutes(mux)
-	mux.HandleFunc("/{path...}", a.noEndpoint())
-	return mux
-}
-
-func (a *Agent) noEndpoint() http.HandlerFunc {
-	return a.wrap(func(r *http.Request) (reply, error) {
-		return reply{}, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, r.URL.Path)}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if handler, pattern := mux.Handler(r); pattern == "" {
+			a.unknown(w, r, handler)
+			return
+		}
+		mux.ServeHTTP(w, r)
 	})
 }
 
-// wrap does what all endpoints share: JSON, status, index, log.
+// wrap does what all endpoints share: JSON, status, index.
 func (a *Agent) wrap(handler func(*http.Request) (reply, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		started := time.Now()
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		out, err := handler(r)
 		status := http.StatusOK
 		if err != nil {
@@ -175,7 +87,6 @@ func (a *Agent) wrap(handler func(*http.Request) (reply, error)) http.HandlerFun
 		} else {
 			a.write(w, status, out.body)
 		}
-		a.log.Trace("http request", "method", r.Method, "path", r.URL.Path, "status", status, "took", time.Since(started))
 	}
 }
 
@@ -232,8 +143,19 @@ func badRequest(format string, args ...any) error {
 }
 
 // caller is the store under the caller's own token: the agent's is never lent.
-func (a *Agent) caller(r *http.Request) registry.Registry {
-	return a.env.registry.As(r.Header.Get("X-Consul-Token"))
+func (a *Agent) caller(r *http.Request) registry.Registry { return a.env.registry.As(tokenOf(r)) }
+
+// tokenOf is the caller's token, which may stand in either header, as in requests
+// to Consul.
+func tokenOf(r *http.Request) string {
+	if token := r.Header.Get("X-Consul-Token"); token != "" {
+		return token
+	}
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.TrimSpace(token)
 }
 
 // definition finds the network a request names: as this agent runs it, else as
@@ -301,12 +223,21 @@ func subnetOf(r *http.Request) (netip.Prefix, error) {
 	return p, nil
 }
 
-// body reads a request's JSON.
+// readBody reads a request's JSON.
 func readBody(r *http.Request, v any) error {
 	decoder := json.NewDecoder(r.Body)
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(v); err != nil {
-		return badRequest("request body: %v", err)
+		if errors.Is(err, io.EOF) {
+			return badRequest("request body: it is empty, want a JSON object")
+		}
+		return unreadBody(err)
+	}
+	switch _, err := decoder.Token(); {
+	case err == nil:
+		return badRequest("request body: something follows the JSON object")
+	case !errors.Is(err, io.EOF):
+		return unreadBody(err)
 	}
 	return nil
 }

@@ -98,7 +98,7 @@ func (a *Agent) patient(w http.ResponseWriter) (restore func()) {
 	// What has no deadlines, as in tests of one handler, needs none lifted.
 	_ = control.SetReadDeadline(time.Time{})
 	_ = control.SetWriteDeadline(time.Time{})
-	return func() { _ = control.SetWriteDeadline(time.Now().Add(requestTimeout)) }
+	return func() { _ = control.SetWriteDeadline(time.Now().Add(a.limits.requestTime)) }
 }
 
 func tooMany(readers int) error {

@@ -276,7 +276,7 @@ func TestWaitParameters(t *testing.T) {
 
 // TestBoard goes by answers that a test makes.
 func TestBoard(t *testing.T) {
-	b := newBoard(nil)
+	b := newBoard(nil, 1)
 	defer b.close()
 	value, moved := newPublished[reply](), []uint64{}
 	s := shown{name: "s",

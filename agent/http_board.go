@@ -54,7 +54,6 @@ const (
 	settleBoard = 20 * time.Millisecond
 	calmBoard   = 200 * time.Millisecond
 	lingerBoard = 10 * time.Second
-	mostReaders = 1000
 	mostViews   = 10_000
 )
 
@@ -101,8 +100,8 @@ type answer struct {
 	err error
 }
 
-func newBoard(retry func() *retry) *board {
-	return &board{linger: lingerBoard, readers: mostReaders, retry: retry, seed: maphash.MakeSeed(),
+func newBoard(retry func() *retry, readers int) *board {
+	return &board{linger: lingerBoard, readers: readers, retry: retry, seed: maphash.MakeSeed(),
 		closing: make(chan struct{}), views: map[string]*followed{}}
 }
 

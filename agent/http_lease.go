@@ -146,7 +146,15 @@ func (a *Agent) getLease(r *http.Request) (reply, error) {
 			return reply{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf("the record of %s in network %s cannot be used: %s", subnet, n.Name, bounded(b).Reason)}
 		}
 	}
-	return reply{}, fmt.Errorf("%w of %s in network %s", registry.ErrLeaseNotFound, subnet, n.Name)
+	return reply{}, fmt.Errorf("%w of %s in network %s: %s", registry.ErrLeaseNotFound, subnet, n.Name, knownLeases(set))
+}
+
+func knownLeases(set registry.LeaseSet) string {
+	var subnets []netip.Prefix
+	for _, l := range set.Leases {
+		subnets = append(subnets, l.Subnet())
+	}
+	return knownAre(subnets)
 }
 
 // leases are what getLeases shows.
@@ -199,7 +207,13 @@ func (a *Agent) onSubnet(r *http.Request, do func(reg registry.Registry, network
 
 func (a *Agent) revokeLease(r *http.Request) (reply, error) {
 	return a.onSubnet(r, func(reg registry.Registry, network string, subnet netip.Prefix) error {
-		return reg.Revoke(r.Context(), network, subnet)
+		err := reg.Revoke(r.Context(), network, subnet)
+		if errors.Is(err, registry.ErrLeaseNotFound) {
+			if _, set, unread := a.leases(r); unread == nil {
+				err = fmt.Errorf("%w: %s", err, knownLeases(set))
+			}
+		}
+		return err
 	})
 }
 
@@ -241,7 +255,7 @@ func (a *Agent) release(r *http.Request) (reply, error) {
 	if !ok {
 		return reply{}, fmt.Errorf("%w: this host takes no part in network %s", registry.ErrLeaseNotFound, n.Name)
 	}
-	request := &releaseRequest{token: r.Header.Get("X-Consul-Token"), done: make(chan error, 1)}
+	request := &releaseRequest{token: tokenOf(r), done: make(chan error, 1)}
 	stopped := fmt.Errorf("network %s: %w: it is being stopped", n.Name, registry.ErrUnavailable)
 	waiting := time.NewTimer(releaseWait)
 	defer waiting.Stop()

@@ -71,12 +71,18 @@ func (a *Agent) measured(e endpoint) http.HandlerFunc {
 type answered struct {
 	http.ResponseWriter
 	code     int
+	begun    bool
 	streamed bool
 }
 
 func (a *answered) WriteHeader(code int) {
-	a.code = code
+	a.code, a.begun = code, true
 	a.ResponseWriter.WriteHeader(code)
+}
+
+func (a *answered) Write(data []byte) (int, error) {
+	a.begun = true
+	return a.ResponseWriter.Write(data)
 }
 
 // Flush is what makes an answer a stream.

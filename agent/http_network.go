@@ -204,7 +204,11 @@ func (a *Agent) putNetwork(r *http.Request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	if err := a.allowed(r.Context(), n, r.URL.Query().Get("force") == "true"); err != nil {
+	force, err := flag(r, "force")
+	if err != nil {
+		return reply{}, err
+	}
+	if err := a.allowed(r.Context(), n, force); err != nil {
 		return reply{}, err
 	}
 	name, reg := n.Name, a.caller(r)
@@ -261,21 +265,22 @@ func (a *Agent) normalizedBackend(object json.RawMessage) (registry.Backend, err
 	return registry.NewBackend(given.Type, options)
 }
 
-// forced says whether a request asks for more than is done without asking.
-func forced(r *http.Request) bool { return r.URL.Query().Get("force") == "true" }
-
 // deleteNetwork refuses while hosts hold leases, or when its record does not tell
 // whether they do, unless forced.
 func (a *Agent) deleteNetwork(r *http.Request) (reply, error) {
+	force, err := flag(r, "force")
+	if err != nil {
+		return reply{}, err
+	}
 	n, err := a.definition(r)
-	if known, _, _ := a.env.networks.get(); forced(r) && known.bad(r.PathValue("network")) {
+	if known, _, _ := a.env.networks.get(); force && known.bad(r.PathValue("network")) {
 		n.Name, err = r.PathValue("network"), nil
 	}
 	if err != nil {
 		return reply{}, err
 	}
 	reg := a.caller(r)
-	if !forced(r) {
+	if !force {
 		set, _, err := reg.WatchLeases(r.Context(), n, 0)
 		if err != nil {
 			return reply{}, err

@@ -22,7 +22,7 @@ func (a *Agent) probeEndpoints() []endpoint {
 // that of others. Where the connection has no deadlines it needs none.
 func (a *Agent) probing(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		until := time.Now().Add(probe.Longest + requestTimeout)
+		until := time.Now().Add(probe.Longest + a.limits.requestTime)
 		connection := http.NewResponseController(w)
 		if err := errors.Join(connection.SetReadDeadline(until), connection.SetWriteDeadline(until)); err != nil {
 			a.log.Debug("a probe may be cut short", "error", err)

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"time"
@@ -68,7 +70,11 @@ func (a *Agent) putReservation(r *http.Request) (reply, error) {
 	if v, err = registry.CheckReservation(n, v); err != nil {
 		return reply{}, err
 	}
-	if err := a.caller(r).AddReservation(r.Context(), n, v, forced(r)); err != nil {
+	force, err := flag(r, "force")
+	if err != nil {
+		return reply{}, err
+	}
+	if err := a.caller(r).AddReservation(r.Context(), n, v, force); err != nil {
 		return reply{}, err
 	}
 	return reply{body: api.Reservation{Subnet: v.Subnet, Node: v.Node, NodeID: v.NodeID}}, nil
@@ -76,6 +82,28 @@ func (a *Agent) putReservation(r *http.Request) (reply, error) {
 
 func (a *Agent) deleteReservation(r *http.Request) (reply, error) {
 	return a.onSubnet(r, func(reg registry.Registry, network string, subnet netip.Prefix) error {
-		return reg.RemoveReservation(r.Context(), network, subnet)
+		err := reg.RemoveReservation(r.Context(), network, subnet)
+		if errors.Is(err, registry.ErrReservationNotFound) {
+			err = a.withKnownReservations(r.Context(), network, err)
+		}
+		return err
 	})
+}
+
+// withKnownReservations is an error about one that there is not, with those there
+// are.
+func (a *Agent) withKnownReservations(ctx context.Context, network string, err error) error {
+	n, unread := a.definitionOf(network)
+	if unread != nil {
+		return err
+	}
+	set, unread := a.env.registry.Reservations(ctx, n)
+	if unread != nil {
+		return err
+	}
+	var subnets []netip.Prefix
+	for _, v := range set.Reservations {
+		subnets = append(subnets, v.Subnet)
+	}
+	return fmt.Errorf("%w: %s", err, knownAre(subnets))
 }

@@ -122,14 +122,14 @@ func TestRawRequests(t *testing.T) {
 		says                     string
 	}{
 		{"unknown endpoint", "GET", "/v1/nothing", "", 404, "no such endpoint"},
-		{"wrong method", "POST", "/v1/networks", "", 404, "POST /v1/networks"},
+		{"wrong method", "POST", "/v1/networks", "", 405, "/v1/networks takes GET, HEAD, not POST"},
 		{"bad subnet", "GET", "/v1/network/n/lease/10.5.1.0", "", 400, "subnet"},
 		{"no JSON", "PUT", "/v1/network/m", "{", 400, "request body"},
 		{"unknown member", "PUT", "/v1/network/m", `{"poolz":[]}`, 400, "poolz"},
 		{"another name", "PUT", "/v1/network/m", `{"name":"k"}`, 400, "contradicts"},
 		{"no pools", "PUT", "/v1/network/m", `{}`, 400, "pool"},
 		{"bad name", "PUT", "/v1/network/-m", `{}`, 400, "name"},
-		{"huge", "PUT", "/v1/network/m", `{"name":"` + strings.Repeat("m", maxBody) + `"}`, 400, "too large"},
+		{"huge", "PUT", "/v1/network/m", `{"name":"` + strings.Repeat("m", 1<<20) + `"}`, 413, "larger than 1048576 bytes"},
 		{"reservation of nobody", "PUT", "/v1/network/n/reservation/10.5.3.0-24", `{}`, 400, "node"},
 		{"reservation elsewhere", "PUT", "/v1/network/n/reservation/10.5.3.0-24", `{"subnet":"10.5.2.0/24","node":"x"}`, 400, "contradicts"},
 	} {

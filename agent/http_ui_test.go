@@ -52,7 +52,7 @@ func TestStatusPage(t *testing.T) {
 		{"root, for people", "GET", "/", browser, 302, "ui", nil},
 		{"root, for programs", "GET", "/", http.Header{"Accept": {"*/*"}}, 404, "", []string{`"error":"no such endpoint: GET /"`}},
 		{"head only", "HEAD", "/ui", browser, 200, "", nil},
-		{"nothing can be posted", "POST", "/ui", browser, 404, "", []string{"no such endpoint"}},
+		{"nothing can be posted", "POST", "/ui", browser, 405, "", []string{"GET, HEAD, not POST"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := ask(tt.method, tt.path, tt.header)

@@ -124,7 +124,7 @@ type preparation func(old, now config.Config) (prepared, error)
 
 // preparations is every part that may find a new value unusable.
 func (a *Agent) preparations() []preparation {
-	return []preparation{a.prepareToken}
+	return []preparation{a.prepareToken, a.prepareCertificates}
 }
 
 // prepare asks every part; on an error nothing was changed.

@@ -1,0 +1,158 @@
+package agent
+
+import (
+	"compress/gzip"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"regexp"
+	"runtime/debug"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/klauspost/compress/gzhttp"
+
+	"github.com/lenonet/leno/api"
+)
+
+const requestIDHeader = "X-Request-Id"
+
+// minGzip is the size below which an answer fits a packet or two however it is
+// sent, in bytes.
+const minGzip = 1400
+
+// goodRequestID is what is taken over from a caller.
+var goodRequestID = regexp.MustCompile(`^[A-Za-z0-9._:/=+-]{1,64}$`)
+
+// handler is what all requests of a listener go through before and after those
+// that endpoints answer.
+func (a *Agent) handler(l net.Listener) (http.Handler, error) {
+	compress, err := gzhttp.NewWrapper(gzhttp.MinSize(minGzip), gzhttp.CompressionLevel(gzip.BestSpeed), gzhttp.EnableZstd(false))
+	if err != nil {
+		return nil, fmt.Errorf("http server: %w", err)
+	}
+	return compress(a.told(a.guarded(l, a.bounded(a.routes())))), nil
+}
+
+// told gives each request an id and a line in the log, and answers for a handler
+// that panics.
+func (a *Agent) told(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		begun := time.Now()
+		id := r.Header.Get(requestIDHeader)
+		if !goodRequestID.MatchString(id) {
+			id = newRequestID()
+		}
+		w.Header().Set(requestIDHeader, id)
+		w.Header().Set("Cache-Control", "no-store")
+		out := &answered{ResponseWriter: w, code: http.StatusOK}
+		log := a.log.With("request_id", id, "method", cut(r.Method, maxQuoted), "path", cut(r.URL.Path, 4*maxQuoted))
+		defer func() {
+			if fault := recover(); fault != nil && fault != http.ErrAbortHandler {
+				log.Error("http handler panicked", "error", fmt.Sprint(fault), "stack", string(debug.Stack()))
+				if out.begun {
+					panic(http.ErrAbortHandler) // what was sent must not look whole
+				}
+				a.refuse(out, http.StatusInternalServerError, "a fault of the agent's own; its log has it under request_id %s", id)
+			} else if fault != nil {
+				panic(fault)
+			}
+			log.Trace("http request", "status", out.code, "took", time.Since(begun))
+		}()
+		next.ServeHTTP(out, r)
+	})
+}
+
+func newRequestID() string {
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // never fails
+	return hex.EncodeToString(id[:])
+}
+
+// refuse answers with an error.
+func (a *Agent) refuse(w http.ResponseWriter, status int, format string, args ...any) {
+	a.write(w, status, &api.Error{Code: status, Message: fmt.Sprintf(format, args...)})
+}
+
+// guarded keeps web pages of others from the API: a browser on this host reaches a
+// listener that nobody else does.
+//
+// A page may send changes anywhere; browsers say where it came from. A page whose
+// name is pointed at this host once it is loaded (DNS rebinding) may even read the
+// answers, and is found by that name: nobody needs one for a loopback address but
+// localhost or this host's own. TLS needs no such care, for a browser refuses the
+// certificate, nor does a socket, which no browser reaches.
+func (a *Agent) guarded(l net.Listener, next http.Handler) http.Handler {
+	origins := http.NewCrossOriginProtection()
+	tcp, isTCP := l.Addr().(*net.TCPAddr)
+	named := isTCP && tcp.IP.IsLoopback() && a.certificates.current.Load() == nil
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if named && !a.ownName(r.Host) {
+			a.refuse(w, http.StatusMisdirectedRequest, "the request is for the host %q: on a loopback address the API is asked by address, as localhost, or by this host's name",
+				cut(r.Host, maxQuoted))
+			return
+		}
+		if err := origins.Check(r); err != nil {
+			a.refuse(w, http.StatusForbidden, "a page of another site may not change anything: %v", err)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// ownName says whether a request's Host names this host.
+func (a *Agent) ownName(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	if host == "" || host == "localhost" || strings.HasSuffix(host, ".localhost") {
+		return true
+	}
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+		return true
+	}
+	own, err := os.Hostname()
+	return err == nil && strings.EqualFold(host, own) || strings.EqualFold(host, a.self().NodeName)
+}
+
+// bounded refuses requests when too many are being answered, but for those that
+// ask how the agent is, and bounds the bodies of all.
+func (a *Agent) bounded(next http.Handler) http.Handler {
+	var under atomic.Int64
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer under.Add(-1)
+		if n := under.Add(1); n > int64(a.limits.requests) && r.URL.Path != "/healthz" && r.URL.Path != "/readyz" {
+			w.Header().Set("Connection", "close")
+			w.Header().Set("Retry-After", "1")
+			a.refuse(w, http.StatusServiceUnavailable, "%d requests are being answered already, no more can be", n-1)
+			return
+		}
+		if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
+			a.refuse(w, http.StatusBadRequest, "query: %v", err)
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, a.limits.body)
+		next.ServeHTTP(w, r)
+	})
+}
+
+// unreadBody is what is wrong with a body that could not be read.
+func unreadBody(err error) error {
+	var large *http.MaxBytesError
+	var slow net.Error
+	switch {
+	case errors.As(err, &large):
+		return &api.Error{Code: http.StatusRequestEntityTooLarge, Message: fmt.Sprintf("request body: larger than %d bytes", large.Limit)}
+	case errors.As(err, &slow) && slow.Timeout():
+		return &api.Error{Code: http.StatusRequestTimeout, Message: "request body: it did not come in time"}
+	}
+	return badRequest("request body: %v", err)
+}
