@@ -44,6 +44,7 @@ func (a *Agent) endpoints() []endpoint {
 		a.openAPIEndpoints(),
 		a.eventEndpoints(),
 		a.metricsEndpoints(),
+		a.debugEndpoints(),
 	)
 }
 

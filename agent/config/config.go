@@ -17,15 +17,16 @@ import (
 // files, "restart" where a running agent cannot take over another value, and
 // "secret" where the value is shown to nobody. "-" is for what is no option.
 type Config struct {
-	NodeName  string    `option:"node_name,restart"` // "" until the agent has asked Consul or the host
-	DataDir   string    `option:"data_dir,restart"`
-	Log       Log       `option:""`
-	Consul    Consul    `option:"consul"`
-	Lease     Lease     `option:"lease"`
-	Underlay  Underlay  `option:"underlay"`
-	Firewall  Firewall  `option:"firewall"`
-	HTTP      HTTP      `option:"http"`
-	Telemetry Telemetry `option:"telemetry"`
+	NodeName    string    `option:"node_name,restart"` // "" until the agent has asked Consul or the host
+	DataDir     string    `option:"data_dir,restart"`
+	Log         Log       `option:""`
+	Consul      Consul    `option:"consul"`
+	Lease       Lease     `option:"lease"`
+	Underlay    Underlay  `option:"underlay"`
+	Firewall    Firewall  `option:"firewall"`
+	HTTP        HTTP      `option:"http"`
+	EnableDebug bool      `option:"enable_debug"` // serve profiles of the process below /debug/pprof
+	Telemetry   Telemetry `option:"telemetry"`
 
 	WatchNetworks   bool     `option:"watch_networks"`   // also join every network that appears in Consul
 	AllowedNetworks []string `option:"allowed_networks"` // patterns (path.Match) a name must match for that

@@ -12,6 +12,7 @@ func (l *loader) read(f *fileShape) {
 	l.count(f.LogRotateBytes, &c.Log.RotateBytes)
 	l.duration(f.LogRotateAfter, &c.Log.RotateDuration)
 	l.count(f.LogRotateMax, &c.Log.RotateMaxFiles)
+	l.flag(f.EnableDebug, &c.EnableDebug)
 
 	l.flag(f.WatchNetworks, &c.WatchNetworks)
 	l.texts(f.AllowedNetworks, &c.AllowedNetworks, checkPattern)

@@ -14,6 +14,7 @@ type fileShape struct {
 	LogRotateBytes *hcl.Attribute `hcl:"log_rotate_bytes,optional"`
 	LogRotateAfter *hcl.Attribute `hcl:"log_rotate_duration,optional"`
 	LogRotateMax   *hcl.Attribute `hcl:"log_rotate_max_files,optional"`
+	EnableDebug    *hcl.Attribute `hcl:"enable_debug,optional"`
 
 	Consul    *consulShape    `hcl:"consul,block"`
 	Lease     *leaseShape     `hcl:"lease,block"`
