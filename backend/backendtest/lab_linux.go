@@ -188,6 +188,9 @@ func (h *host) tryApply(s backend.State) (r backend.Report, err error) {
 		if repair.Part != backend.Device && repair.Part != backend.Routes {
 			h.t.Errorf("%q is about the part %q", repair, repair.Part)
 		}
+		if !slices.Contains(backend.Faults(), repair.Fault) {
+			h.t.Errorf("%q is not among backend.Faults", repair.Fault)
+		}
 	}
 	return r, err
 }

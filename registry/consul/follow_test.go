@@ -481,3 +481,42 @@ func TestHungQuery(t *testing.T) {
 		t.Errorf("got %+v", set.Leases[0])
 	}
 }
+
+// TestFollowed: it moves on while nothing changes, and stands still while Consul is
+// away.
+func TestFollowed(t *testing.T) {
+	s := newStore(t)
+	var away atomic.Bool
+	addr := proxy(t, s.server, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if away.Load() {
+			http.Error(w, "rpc error: No cluster leader", http.StatusInternalServerError)
+			return
+		}
+		pass.ServeHTTP(w, r)
+	})
+	watcher, n, _, index := watched(t, s, func(c *Config) { c.Address, c.Wait = addr, 50*time.Millisecond }, never)
+	if at := watcher.Followed("unknown"); !at.IsZero() {
+		t.Errorf("never looked at, followed at %s", at)
+	}
+	ctx, cancel := context.WithCancel(testContext(t))
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for ctx.Err() == nil {
+			_ = pause(ctx, 5*time.Millisecond)
+			_, _, _ = watcher.WatchLeases(ctx, n, index)
+		}
+	})
+	defer watching.Wait()
+	defer cancel()
+	first := watcher.Followed(n.Name)
+	eventually(t, "it moves on", func() bool { return watcher.Followed(n.Name).After(first) })
+	away.Store(true)
+	var last time.Time
+	eventually(t, "it stands still", func() bool { // after what was on its way
+		before := last
+		last = watcher.Followed(n.Name)
+		return before.Equal(last) && time.Since(last) > 200*time.Millisecond
+	})
+	away.Store(false)
+	eventually(t, "it moves on again", func() bool { return watcher.Followed(n.Name).After(last) })
+}
