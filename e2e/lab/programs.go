@@ -2,7 +2,7 @@ package lab
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,26 +11,34 @@ import (
 // FindConsul returns the path of a Consul: the one that LENO_TEST_CONSUL
 // names (make test sets it), the one on PATH, or the one that `tools/get
 // consul` has built.
-func FindConsul() (string, error) {
-	if path := os.Getenv("LENO_TEST_CONSUL"); path != "" {
+func FindConsul() (string, error) { return find("LENO_TEST_CONSUL", "consul") }
+
+// find is a program that a variable names, or on PATH, or in the cache of tools/get.
+func find(variable, name string) (string, error) {
+	if path := os.Getenv(variable); path != "" {
 		return path, nil
 	}
-	if path, err := exec.LookPath("consul"); err == nil {
+	if path, err := exec.LookPath(name); err == nil {
 		return path, nil
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", err
 	}
-	built, err := filepath.Glob(filepath.Join(cache, "leno-tools", "consul-*", "consul"))
+	built, err := filepath.Glob(filepath.Join(cache, "leno-tools", name+"-*", name))
 	if err != nil {
 		return "", err
 	}
 	if len(built) == 0 {
-		return "", errors.New("no consul in LENO_TEST_CONSUL, on PATH or built by `tools/get consul`")
+		return "", fmt.Errorf("no %s in %s, on PATH or from `tools/get %s`", name, variable, name)
 	}
 	return built[len(built)-1], nil
 }
+
+// FindPrometheus returns the path of a Prometheus server, beside which promtool lies:
+// the one that LENO_TEST_PROMETHEUS names (make test sets it), the one on PATH, or
+// the one that `tools/get prometheus` unpacked.
+func FindPrometheus() (string, error) { return find("LENO_TEST_PROMETHEUS", "prometheus") }
 
 // FindLeno returns the path of a leno binary: the one that LENO_TEST_LENO
 // names (make test sets it, with the race detector), or one built into dir now,
