@@ -34,7 +34,6 @@ require (
 	golang.org/x/sync v0.24.0
 	golang.org/x/sys v0.49.0
 	golang.org/x/text v0.43.0
-	gopkg.in/natefinch/lumberjack.v2 v2.2.1
 )
 
 require (

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/netip"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/logging"
 	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/agent/underlay"
@@ -35,7 +37,7 @@ import (
 // Options are what an agent is built from beside its configuration. Zero
 // fields take the real thing.
 type Options struct {
-	Logger  hclog.Logger
+	Logs    *logging.Log // nil for no log
 	Version string
 
 	Registry       registry.Registry
@@ -52,7 +54,7 @@ type Options struct {
 
 	// Obstacles finds rules of other programs that are in the way of containers'
 	// packets; silent says that they may change without the kernel telling.
-	Obstacles func(ctx context.Context, crossings []firewall.Crossing) (found []firewall.Obstacle, silent bool, err error)
+	Obstacles findObstacles
 
 	// Probe sends packets to peers and tells what came back, as probe.Run does.
 	Probe func(ctx context.Context, h probe.Host, peers []api.Peer, r api.ProbeRequest) (api.Probe, error)
@@ -162,15 +164,20 @@ type Agent struct {
 // New builds an agent. It touches nothing outside the process. refresh reads the
 // configuration's files again, for Refresh; nil turns that off.
 func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Agent, error) {
-	if o.Logger == nil {
-		o.Logger = hclog.NewNullLogger()
+	if o.Logs == nil {
+		none, err := logging.New(io.Discard, config.Defaults().Log)
+		if err != nil {
+			return nil, err
+		}
+		o.Logs = none
 	}
+	log := o.Logs.Logger()
 	if o.Backends == nil {
 		o.Backends = Backends()
 	}
 	if o.Registry == nil {
 		var err error
-		if o.Registry, o.RegistryName, err = openRegistry(c, o.Logger); err != nil {
+		if o.Registry, o.RegistryName, err = openRegistry(c, log, o.Logs.Hide); err != nil {
 			return nil, err
 		}
 	}
@@ -178,7 +185,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		o.SelectUnderlay = selectUnderlay
 	}
 	if o.Firewall == nil {
-		o.Firewall = firewall.New(o.Logger.Named("firewall"))
+		o.Firewall = firewall.New(log.Named("firewall"))
 	}
 	if o.EnsureForwarding == nil {
 		o.EnsureForwarding = ensureForwarding
@@ -201,22 +208,22 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	if o.WatchKernel == nil {
 		o.WatchKernel = watchKernel
 	}
-	a := &Agent{o: o, log: o.Logger, config: c, refresh: refresh, runners: map[string]*running{},
+	a := &Agent{o: o, log: log, config: c, refresh: refresh, runners: map[string]*running{},
 		reloads: make(chan reloadRequest), refreshing: make(chan struct{}, 1), ended: make(chan struct{}), fatal: make(chan error, 1), patience: patience, build: readBuild()}
 	a.env = &environment{
-		log: o.Logger, registry: o.Registry, named: make(chan struct{}), contact: newContact(o.Registry), backends: o.Backends, health: newHealth(time.Now),
+		log: log, registry: o.Registry, named: make(chan struct{}), contact: newContact(o.Registry), backends: o.Backends, health: newHealth(time.Now),
 		pools: newPoolClaims(), processors: &processors{},
 		networks: newPublished[networkSet](), left: newPublished[struct{}](), kernel: newPublished[struct{}](), parts: newPublished[struct{}](), shown: newPublished[struct{}](), setBack: newPublished[struct{}](), goneFor: goneFor,
 		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding, remains: o.Remains,
 	}
 	a.host, _ = os.Hostname() // "" will do
-	a.env.telemetry = telemetry.New(telemetryConfig(c, a.host), o.Logger.Named("telemetry"), a.measure)
+	a.env.telemetry = telemetry.New(telemetryConfig(c, a.host), log.Named("telemetry"), a.measure)
 	a.env.events = newEvents(time.Now)
 	a.env.health.flipped = a.env.events.checked
 	a.limits = defaultLimits()
 	a.board = newBoard(a.env.contact.retry, a.limits.readers)
 	a.env.firewall = newFirewallKeeper(o.Firewall, c.Firewall, a.log, a.env.health)
-	a.env.foreign = newForeignRules(o, a.env.health)
+	a.env.foreign = newForeignRules(log, o.Obstacles, a.env.health)
 	a.env.firewall.told = a.env.foreign.stir
 	a.env.firewall.telemetry = a.env.telemetry
 	a.env.firewall.healed = func(what string) {

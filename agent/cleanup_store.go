@@ -38,7 +38,7 @@ func (s *sweep) findStored(ctx context.Context) {
 // store opens it once.
 func (s *sweep) store() (registry.Registry, error) {
 	if s.o.Registry == nil {
-		reg, _, err := openRegistry(s.config, s.log)
+		reg, _, err := openRegistry(s.config, s.log, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -32,13 +32,16 @@ const (
 	foreignMost = 5
 )
 
+// findObstacles is Options.Obstacles.
+type findObstacles = func(ctx context.Context, crossings []firewall.Crossing) (found []firewall.Obstacle, silent bool, err error)
+
 // foreignRules looks for rules of other programs that are in the way of the
 // networks' packets, and writes the check of each network. Safe for concurrent
 // use.
 type foreignRules struct {
 	log     hclog.Logger
 	health  *health
-	find    func(context.Context, []firewall.Crossing) (found []firewall.Obstacle, silent bool, err error)
+	find    findObstacles
 	stirred chan struct{}
 	span    time.Duration // between looks
 
@@ -49,8 +52,8 @@ type foreignRules struct {
 	named     map[string]bool // networks of which rules were told
 }
 
-func newForeignRules(o Options, h *health) *foreignRules {
-	return &foreignRules{log: o.Logger, health: h, find: o.Obstacles, span: foreignSpan,
+func newForeignRules(log hclog.Logger, find findObstacles, h *health) *foreignRules {
+	return &foreignRules{log: log, health: h, find: find, span: foreignSpan,
 		stirred: make(chan struct{}, 1), named: map[string]bool{}, crossings: map[string]firewall.Crossing{}}
 }
 

@@ -47,7 +47,7 @@ func obstacle(network string, i int) firewall.Obstacle {
 
 func TestForeignRules(t *testing.T) {
 	o, h := &others{}, newHealth(time.Now)
-	f := newForeignRules(Options{Logger: hclog.NewNullLogger(), Obstacles: o.find}, h)
+	f := newForeignRules(hclog.NewNullLogger(), o.find, h)
 	f.span = time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -142,7 +142,7 @@ func TestForeignRulesOfARunningNetwork(t *testing.T) {
 func TestForeignRulesLogged(t *testing.T) {
 	var lines strings.Builder
 	o := &others{found: []firewall.Obstacle{obstacle("a", 2)}}
-	f := newForeignRules(Options{Logger: hclog.New(&hclog.LoggerOptions{Output: &lines, Level: hclog.Info}), Obstacles: o.find}, newHealth(time.Now))
+	f := newForeignRules(hclog.New(&hclog.LoggerOptions{Output: &lines, Level: hclog.Info}), o.find, newHealth(time.Now))
 	f.put(firewall.Crossing{Network: firewall.Network{Name: "a"}})
 	for range 3 {
 		f.look(t.Context())
@@ -158,7 +158,7 @@ func TestForeignRulesLogged(t *testing.T) {
 
 // However many rules there are, to look at them takes a part of the time only.
 func TestForeignRulesRest(t *testing.T) {
-	f := newForeignRules(Options{Logger: hclog.NewNullLogger()}, newHealth(time.Now))
+	f := newForeignRules(hclog.NewNullLogger(), nil, newHealth(time.Now))
 	for took, want := range map[time.Duration]time.Duration{
 		10 * time.Millisecond: foreignSpan, time.Second: 10 * time.Second, time.Hour: foreignTick,
 	} {

@@ -16,9 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/logging"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -40,7 +39,8 @@ type host struct {
 	wall     *wall
 	others   *others
 	pace     pace
-	quiet    bool // no log
+	quiet    bool   // no log
+	level    string // of the log, TRACE if ""
 	said     lines
 	patience time.Duration // the agent's
 	limits   func(*limits) // changes the agent's, if not nil
@@ -111,12 +111,17 @@ func (h *host) build() *Agent {
 	if h.catalog != nil {
 		reg = h.catalog
 	}
-	var log io.Writer = io.MultiWriter(logWriter{h.t}, &h.said)
+	var log io.Writer = io.MultiWriter(logWriter{h.t, h.name}, &h.said)
 	if h.quiet {
 		log = io.Discard
 	}
+	h.config.Log.Level = cmp.Or(h.level, "TRACE")
+	logs, err := logging.New(log, h.config.Log)
+	if err != nil {
+		h.t.Fatal(err)
+	}
 	a, err := New(h.config, Options{
-		Logger: hclog.New(&hclog.LoggerOptions{Name: h.name, Level: hclog.Trace, Output: log}), Version: "test",
+		Logs: logs, Version: "test",
 		Registry: reg, RegistryName: "memory", Firewall: h.wall, Obstacles: h.others.find,
 		Backends:         map[string]backend.Type{"recorder": h.recorder.kind("recorder"), "other": h.recorder.kind("other"), "metered": h.recorder.metered("metered")},
 		EnsureForwarding: func(netip.Addr, []string, bool) (Forwarding, error) { return Forwarding{}, nil },
@@ -275,10 +280,13 @@ func (l *lines) with(words ...string) (out []string) {
 	return out
 }
 
-type logWriter struct{ t *testing.T }
+type logWriter struct {
+	t    *testing.T
+	name string // of the host
+}
 
 func (w logWriter) Write(p []byte) (int, error) {
-	w.t.Log(strings.TrimRight(string(p), "\n"))
+	w.t.Log(w.name, strings.TrimRight(string(p), "\n"))
 	return len(p), nil
 }
 

@@ -36,6 +36,7 @@ func (a *Agent) endpoints() []endpoint {
 	return slices.Concat(
 		a.healthEndpoints(),
 		a.agentEndpoints(),
+		a.monitorEndpoints(),
 		a.networkEndpoints(),
 		a.leaseEndpoints(),
 		a.reservationEndpoints(),

@@ -38,7 +38,15 @@ func (a *Agent) handler(l net.Listener) (http.Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("http server: %w", err)
 	}
-	return compress(a.told(a.guarded(l, a.bounded(a.routes())))), nil
+	plain := a.told(a.guarded(l, a.bounded(a.routes())))
+	compressed := compress(plain)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == monitorPath { // whose lines, and headers, must not be held back
+			plain.ServeHTTP(w, r)
+			return
+		}
+		compressed.ServeHTTP(w, r)
+	}), nil
 }
 
 // told gives each request an id and a line in the log, and answers for a handler

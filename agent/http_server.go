@@ -107,6 +107,7 @@ func (a *Agent) serve(ctx context.Context, l net.Listener) error {
 	go func() {
 		<-ctx.Done()
 		a.board.close()
+		a.o.Logs.Dismiss()
 		connections.end()
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 		defer cancel()

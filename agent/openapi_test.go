@@ -263,7 +263,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 	for _, request := range []string{
 		"GET /healthz", "GET /readyz", "GET /healthz?network=n", "GET /healthz?network=none", "GET /readyz?network=n&network=none", "GET /v1/agent/self", "PUT /v1/agent/reload", "GET /v1/openapi.yaml",
 		"GET /v1/agent/events", "GET /v1/agent/events?network=n",
-		"GET /v1/agent/metrics", "GET /v1/agent/metrics?format=prometheus", "GET /v1/agent/metrics?format=xml",
+		"GET /v1/agent/monitor?log_level=loud", "GET /v1/agent/metrics", "GET /v1/agent/metrics?format=prometheus", "GET /v1/agent/metrics?format=xml",
 		"GET /v1/networks", "GET /v1/network/n", "GET /v1/network/none",
 		"PUT /v1/network/m " + m, "PUT /v1/network/m " + m, "PUT /v1/network/x {}",
 		"POST /v1/network/m/plan " + m, "POST /v1/network/m/plan {}",
@@ -300,7 +300,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 var elsewhere = map[string]bool{
 	"GET /healthz 429": true, "GET /healthz 503": true, "GET /readyz 503": true,
 	"PUT /v1/network/{network}/renew 409": true, "PUT /v1/network/{network}/renew 503": true,
-	"PUT /v1/agent/reload 409": true, "GET /v1/networks 503": true, "GET /v1/agent/metrics 415": true,
+	"PUT /v1/agent/reload 409": true, "GET /v1/agent/monitor 200": true, "GET /v1/agent/monitor 429": true, "GET /v1/networks 503": true, "GET /v1/agent/metrics 415": true,
 	"GET /v1/network/{network}/lease/{subnet} 409": true,
 	"POST /v1/network/{network}/probe 409":         true, "POST /v1/network/{network}/probe 501": true,
 }

@@ -33,32 +33,35 @@ func Backends() map[string]backend.Type {
 }
 
 // registries are the stores an agent can stand on.
-func registries() map[string]func(config.Config, hclog.Logger) (registry.Registry, error) {
-	return map[string]func(config.Config, hclog.Logger) (registry.Registry, error){
+func registries() map[string]func(config.Config, hclog.Logger, func(string)) (registry.Registry, error) {
+	return map[string]func(config.Config, hclog.Logger, func(string)) (registry.Registry, error){
 		"consul": openConsul,
-		inMemory: func(config.Config, hclog.Logger) (registry.Registry, error) { return memory.New().Client(), nil },
+		inMemory: func(config.Config, hclog.Logger, func(string)) (registry.Registry, error) {
+			return memory.New().Client(), nil
+		},
 	}
 }
 
-// openRegistry picks the store; the name is how status calls it.
-func openRegistry(c config.Config, log hclog.Logger) (registry.Registry, string, error) {
+// openRegistry picks the store; the name is how status calls it. hide is
+// told of secrets that must not be logged; nil for nobody.
+func openRegistry(c config.Config, log hclog.Logger, hide func(secret string)) (registry.Registry, string, error) {
 	kind, name := "consul", "consul"
 	if c.Dev {
 		kind, name = inMemory, inMemory
 	} else if c.Consul.Address != "" {
 		name = "consul at " + c.Consul.Address
 	}
-	reg, err := registries()[kind](c, log)
+	reg, err := registries()[kind](c, log, hide)
 	return reg, name, err
 }
 
-func openConsul(c config.Config, log hclog.Logger) (registry.Registry, error) {
+func openConsul(c config.Config, log hclog.Logger, hide func(secret string)) (registry.Registry, error) {
 	reg, err := consul.New(consul.Config{
 		Address: c.Consul.Address, Token: c.Consul.Token, TokenFile: c.Consul.TokenFile, KVPrefix: c.Consul.KVPrefix,
 		Datacenter: c.Consul.Datacenter, Namespace: c.Consul.Namespace, Partition: c.Consul.Partition,
 		TLS:    consul.TLS(c.Consul.TLS),
 		Settle: settleTime(c.Lease),
-		Logger: log.Named("consul"),
+		Logger: log.Named("consul"), Hide: hide,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("consul: %w", err)

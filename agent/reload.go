@@ -13,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 )
@@ -47,6 +45,9 @@ func (a *Agent) Refresh(ctx context.Context) (api.Reloaded, error) {
 		return api.Reloaded{}, ctx.Err()
 	}
 	defer func() { <-a.refreshing }()
+	if err := a.o.Logs.Reopen(); err != nil {
+		a.log.Warn("log file cannot be opened anew, the old one is written on", "error", err)
+	}
 	c, err := a.refresh()
 	var out api.Reloaded
 	if err == nil {
@@ -124,7 +125,7 @@ type preparation func(old, now config.Config) (prepared, error)
 
 // preparations is every part that may find a new value unusable.
 func (a *Agent) preparations() []preparation {
-	return []preparation{a.prepareToken, a.prepareCertificates}
+	return []preparation{a.prepareLog, a.prepareToken, a.prepareCertificates}
 }
 
 // prepare asks every part; on an error nothing was changed.
@@ -150,6 +151,12 @@ func (a *Agent) prepare(old, now config.Config) (take func(), err error) {
 			}
 		}
 	}, nil
+}
+
+// prepareLog opens the log file where that is another one.
+func (a *Agent) prepareLog(_, now config.Config) (prepared, error) {
+	take, drop, err := a.o.Logs.Prepare(now.Log)
+	return prepared{take, drop}, err
 }
 
 // tokens is a store whose token can be replaced while it is used; see
@@ -187,7 +194,6 @@ func (a *Agent) reload(ctx context.Context, c config.Config) (api.Reloaded, erro
 		return api.Reloaded{}, err
 	}
 	take()
-	a.log.SetLevel(hclog.LevelFromString(c.Log.Level))
 	a.mu.Lock()
 	a.config = c
 	a.mu.Unlock()

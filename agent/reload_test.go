@@ -45,7 +45,8 @@ func TestRefusedReloadChangesNothing(t *testing.T) {
 			}
 			a.registry.mu.Lock()
 			defer a.registry.mu.Unlock()
-			if !a.agent.log.IsTrace() || len(a.registry.tokens) != 0 || len(a.agent.self().Networks) != 1 || len(a.agent.current().Networks) != 1 {
+			a.agent.log.Trace("still traced")
+			if len(a.said.with("still traced")) != 1 || len(a.registry.tokens) != 0 || len(a.agent.self().Networks) != 1 || len(a.agent.current().Networks) != 1 {
 				t.Error("something was changed")
 			}
 			if got := a.recorder.all(); len(got) != 1 {
@@ -62,7 +63,9 @@ func TestReloadTakesOver(t *testing.T) {
 	c := a.config
 	c.Log.Level = "WARN"
 	must(t, a.agent.Reload(context.Background(), c))
-	if a.agent.log.IsInfo() || !a.agent.log.IsWarn() {
+	a.agent.log.Info("not any more")
+	a.agent.log.Warn("still warned")
+	if len(a.said.with("not any more")) != 0 || len(a.said.with("still warned")) != 1 {
 		t.Error("the level was not taken over")
 	}
 	if mustRunner(t, a) != before {

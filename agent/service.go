@@ -34,13 +34,14 @@ const (
 // finds it. But see withdraw.
 func (a *Agent) announce(ctx context.Context, address net.Addr) {
 	announcer, ok := a.env.registry.(registry.Announcer)
-	if !ok || a.current().Consul.Service == "" {
+	if !ok {
 		return
 	}
 	retry := a.env.contact.retry()
+	entry := catalogueEntry{agent: a, announcer: announcer, address: address}
 	_, _, setBack := a.env.setBack.get()
 	_, _, back := a.env.contact.returns.get()
-	again, cleared := "", false
+	again := ""
 	for {
 		select {
 		case <-setBack:
@@ -49,18 +50,7 @@ func (a *Agent) announce(ctx context.Context, address net.Addr) {
 		default:
 		}
 		report, changed := a.env.health.report()
-		s, err := a.service(ctx, address)
-		s.Again = again
-		if err == nil && s.Address.IsValid() { // known once the first network found its underlay
-			call, cancel := context.WithTimeout(ctx, callTimeout)
-			err = announcer.Announce(call, s, verdict(report))
-			if err == nil && !cleared {
-				err = a.withdrawDoubles(call, announcer, s)
-				cleared = err == nil
-			}
-			cancel()
-			a.env.telemetry.Count(telemetry.ServiceRegistrations, 1, telemetry.Result(err))
-		}
+		err := entry.renew(ctx, verdict(report), again)
 		if ctx.Err() != nil {
 			return
 		}
@@ -98,6 +88,49 @@ func (a *Agent) announce(ctx context.Context, address net.Addr) {
 			return
 		}
 	}
+}
+
+// catalogueEntry is what the catalogue has of this agent.
+type catalogueEntry struct {
+	agent     *Agent
+	announcer registry.Announcer
+	address   net.Addr
+	shown     string // the name it is there by, "" for not at all
+	cleared   bool   // of doubles
+}
+
+// renew puts it there, under the name that is configured now.
+func (e *catalogueEntry) renew(ctx context.Context, v registry.Verdict, again string) error {
+	a := e.agent
+	name := a.current().Consul.Service
+	if e.shown != "" && e.shown != name { // a reload changed it, or turned it off
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		if err := e.announcer.Withdraw(call, registry.Service{Name: e.shown, ID: serviceID(e.shown, a.self().NodeName)}); err != nil {
+			return err
+		}
+		a.log.Info("service withdrawn", "service", e.shown)
+		e.shown, e.cleared = "", false
+	}
+	if name == "" {
+		return nil
+	}
+	s, err := a.service(ctx, e.address)
+	if err != nil || !s.Address.IsValid() { // known once the first network found its underlay
+		return err
+	}
+	s.Again = again
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err = e.announcer.Announce(call, s, v); err == nil {
+		e.shown = s.Name
+	}
+	if err == nil && !e.cleared {
+		err = a.withdrawDoubles(call, e.announcer, s)
+		e.cleared = err == nil
+	}
+	a.env.telemetry.Count(telemetry.ServiceRegistrations, 1, telemetry.Result(err))
+	return err
 }
 
 // withdrawDoubles takes away what this agent was shown as under another name of

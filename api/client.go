@@ -150,6 +150,35 @@ func path(elements ...string) string {
 // it is nil; out receives the JSON answer unless it is nil, or as it is in a *[]byte. Statuses other than
 // 2xx are an *Error, except those in also, which are answers like any other.
 func (c *Client) do(ctx context.Context, method, path string, in, out any, also ...int) (http.Header, error) {
+	resp, err := c.send(ctx, method, path, in)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s %s: read the answer: %w", method, path, err)
+	case len(data) > maxBody:
+		return nil, fmt.Errorf("%s %s: the answer is larger than %d bytes", method, path, maxBody)
+	}
+	if resp.StatusCode/100 != 2 && !slices.Contains(also, resp.StatusCode) {
+		return nil, c.failure(resp.StatusCode, data)
+	}
+	if raw, ok := out.(*[]byte); ok {
+		*raw = data
+		return resp.Header, nil
+	}
+	if out != nil {
+		if err := json.Unmarshal(data, out); err != nil {
+			return nil, fmt.Errorf("%s %s: status %d: not the agent's answer: %w", method, path, resp.StatusCode, err)
+		}
+	}
+	return resp.Header, nil
+}
+
+// send makes one request. The caller closes the answer's body.
+func (c *Client) send(ctx context.Context, method, path string, in any) (*http.Response, error) {
 	var body io.Reader
 	if in != nil {
 		data, err := json.Marshal(in)
@@ -177,27 +206,17 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any, also 
 		}
 		return nil, fmt.Errorf("%s %s: %w", method, path, err)
 	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("%s %s: read the answer: %w", method, path, err)
-	case len(data) > maxBody:
-		return nil, fmt.Errorf("%s %s: the answer is larger than %d bytes", method, path, maxBody)
+	return resp, nil
+}
+
+// failure is parseError without our token, which what stands between us and the
+// agent may have put into its answer.
+func (c *Client) failure(status int, body []byte) *Error {
+	e := parseError(status, body)
+	if c.token != "" {
+		e.Message = strings.ReplaceAll(e.Message, c.token, "(token)")
 	}
-	if resp.StatusCode/100 != 2 && !slices.Contains(also, resp.StatusCode) {
-		return nil, parseError(resp.StatusCode, data)
-	}
-	if raw, ok := out.(*[]byte); ok {
-		*raw = data
-		return resp.Header, nil
-	}
-	if out != nil {
-		if err := json.Unmarshal(data, out); err != nil {
-			return nil, fmt.Errorf("%s %s: status %d: not the agent's answer: %w", method, path, resp.StatusCode, err)
-		}
-	}
-	return resp.Header, nil
+	return e
 }
 
 // parseError reads an error body. The status counts, whatever the body says.

@@ -6,21 +6,21 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"os"
 	"os/signal"
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/hashicorp/go-hclog"
 	"github.com/posener/complete"
 	"golang.org/x/sys/unix"
-	"gopkg.in/natefinch/lumberjack.v2"
 
 	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/logging"
 )
 
 // agentOverrides are the settings that may also be given as a flag or in the
@@ -119,9 +119,15 @@ func (a *agentCommand) run(ctx context.Context) error {
 	if err != nil {
 		return &configError{err}
 	}
-	logger, closeLog := newLogger(a.meta.Stderr, c.Log)
-	defer closeLog()
-	daemonAgent, err := agent.New(c, agent.Options{Logger: logger, Version: a.meta.Version}, a.load)
+	logs, err := logging.New(a.meta.Stderr, c.Log)
+	if err != nil {
+		return &configError{err}
+	}
+	defer logs.Close()
+	logger := logs.Logger()
+	// Libraries write there, and would go past the file and what reads JSON.
+	defer redirect(log.Default(), logger.StandardWriter(&hclog.StandardLoggerOptions{InferLevels: true}))()
+	daemonAgent, err := agent.New(c, agent.Options{Logs: logs, Version: a.meta.Version}, a.load)
 	if err != nil {
 		return err
 	}
@@ -178,23 +184,16 @@ func reload(ctx context.Context, logger hclog.Logger, running *agent.Agent) {
 	_, _ = running.Refresh(ctx) // tells in the log
 }
 
-// newLogger writes to stderr and, when the configuration names one, a file that
-// is rotated.
-func newLogger(stderr io.Writer, c config.Log) (hclog.Logger, func()) {
-	output, closeFile := stderr, func() {}
-	if c.File != "" {
-		const mebibyte = 1 << 20
-		file := &lumberjack.Logger{Filename: c.File, MaxSize: max(1, c.RotateBytes/mebibyte), MaxBackups: c.RotateMaxFiles}
-		if c.RotateBytes == 0 {
-			file.MaxSize = 100
-		}
-		output = io.MultiWriter(stderr, file)
-		closeFile = func() { _ = file.Close() } // nothing is left to tell it to
+// redirect has a logger of the standard library write its bare lines to w, until
+// back.
+func redirect(l *log.Logger, w io.Writer) (back func()) {
+	flags, before := l.Flags(), l.Writer()
+	l.SetFlags(0)
+	l.SetOutput(w)
+	return func() {
+		l.SetFlags(flags)
+		l.SetOutput(before)
 	}
-	return hclog.New(&hclog.LoggerOptions{
-		Name: "leno", Level: hclog.LevelFromString(c.Level), JSONFormat: c.JSON, Output: output,
-		TimeFormat: "2006-01-02T15:04:05.000Z07:00", TimeFn: func() time.Time { return time.Now().UTC() },
-	}), closeFile
 }
 
 // logConfig prints the effective values, without secrets.

@@ -174,11 +174,16 @@ func (f *agentFlags) callWithin(ctx context.Context, limit time.Duration, fn fun
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	err = fn(ctx, client)
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) && strings.HasPrefix(f.where(), "unix:"):
-		return fmt.Errorf("no agent answers at %s: %w (is `leno agent` running? -address and LENO_ADDRESS say where)", f.where(), err)
-	case errors.Is(err, context.DeadlineExceeded):
+	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("the agent at %s did not answer within %s: %w", f.where(), limit, err)
+	}
+	return f.explain(err)
+}
+
+// explain says more of an agent that does not answer.
+func (f *agentFlags) explain(err error) error {
+	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) && strings.HasPrefix(f.where(), "unix:") {
+		return fmt.Errorf("no agent answers at %s: %w (is `leno agent` running? -address and LENO_ADDRESS say where)", f.where(), err)
 	}
 	return err
 }

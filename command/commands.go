@@ -17,6 +17,7 @@ func Commands(m Meta) map[string]cli.CommandFactory {
 		leaseRenewSpec,
 		leaseRevokeSpec,
 		leaseShowSpec,
+		monitorSpec,
 		networkApplySpec,
 		networkDeleteSpec,
 		networkListSpec,

@@ -278,7 +278,7 @@ func TestDocumentationAnswers(t *testing.T) {
 	asked := 0
 	for _, row := range rows(t, page("api"), "Endpoints") {
 		path, ok := strings.CutPrefix(codes(row[0])[0], "GET ")
-		if !ok {
+		if !ok || path == "/v1/agent/monitor" { // which does not end
 			continue
 		}
 		asked++

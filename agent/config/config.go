@@ -40,11 +40,11 @@ type Config struct {
 // Log is where and how much the agent logs.
 type Log struct {
 	Level          string        `option:"log_level"` // TRACE, DEBUG, INFO, WARN or ERROR
-	JSON           bool          `option:"log_json,restart"`
-	File           string        `option:"log_file,restart"`             // "" for standard error only
-	RotateBytes    int           `option:"log_rotate_bytes,restart"`     // a file that would grow past it is rotated; 0 for 100 MiB
-	RotateDuration time.Duration `option:"log_rotate_duration,restart"`  // so is one older than this; 0 for any age
-	RotateMaxFiles int           `option:"log_rotate_max_files,restart"` // rotated files kept; 0 keeps all
+	JSON           bool          `option:"log_json"`
+	File           string        `option:"log_file"`             // "" for standard error only
+	RotateBytes    int           `option:"log_rotate_bytes"`     // a file that would grow past it is rotated; 0 for 100 MiB
+	RotateDuration time.Duration `option:"log_rotate_duration"`  // so is one older than this; 0 for any age
+	RotateMaxFiles int           `option:"log_rotate_max_files"` // rotated files kept; 0 keeps all
 }
 
 // Consul is how to reach it. Empty fields leave CONSUL_HTTP_* and Consul's own
@@ -54,7 +54,7 @@ type Consul struct {
 	Token      string `option:"token,secret"`
 	TokenFile  string `option:"token_file"`
 	KVPrefix   string `option:"kv_prefix,restart"` // without slashes at its ends
-	Service    string `option:"service,restart"`   // name in the catalogue, "" turns registration off
+	Service    string `option:"service"`           // name in the catalogue, "" turns registration off
 	Datacenter string `option:"datacenter,restart"`
 	Namespace  string `option:"namespace,restart"`
 	Partition  string `option:"partition,restart"`

@@ -47,6 +47,11 @@ type Config struct {
 
 	Logger hclog.Logger // default: none
 
+	// Hide is told of every token this client comes to use as its own, before it
+	// does, so that logs can be kept clean of it. It may be called concurrently.
+	// Default: none.
+	Hide func(secret string)
+
 	// Coalesce is the longest pause between two looks at a watched tree in which
 	// something changes, so that a burst costs few; each pause is a random time
 	// between half of it and all of it, and longer while the directory of
@@ -95,6 +100,9 @@ func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
 	}
+	if c.Hide == nil {
+		c.Hide = func(string) {}
+	}
 	if c.Coalesce <= 0 {
 		c.Coalesce = DefaultCoalesce
 	}
@@ -137,8 +145,9 @@ func (c Config) connection() (connection, error) {
 	}
 	conf := api.DefaultConfigWithLogger(c.Logger)
 
-	tok := &token{}
-	tok.value, tok.file = c.source(conf)
+	tok := &token{hide: c.Hide}
+	tok.set(c.source(conf))
+	tok.loaded = false // it is read at the first call
 	conf.TokenFile, conf.Token = "", tokenPlaceholder
 
 	override(&conf.Datacenter, c.Datacenter)

@@ -23,6 +23,8 @@ const tokenHeader = "X-Consul-Token"
 
 // token is the ACL token of one client: fixed, or out of a file.
 type token struct {
+	hide func(secret string) // nil for a caller's
+
 	mu     sync.Mutex
 	file   string // "" for none
 	loaded bool   // the file was read
@@ -69,8 +71,16 @@ func (t *token) readLocked() error {
 	if err != nil {
 		return err
 	}
-	t.value, t.loaded = value, true
+	t.loaded = true
+	t.takeLocked(value)
 	return nil
+}
+
+func (t *token) takeLocked(value string) {
+	if t.hide != nil && value != "" {
+		t.hide(value)
+	}
+	t.value = value
 }
 
 // set replaces the token for all requests from now on, and says whether it is
@@ -79,7 +89,8 @@ func (t *token) set(value, file string) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	changed = t.value != value
-	t.value, t.file, t.loaded = value, file, file != ""
+	t.file, t.loaded = file, file != ""
+	t.takeLocked(value)
 	return changed
 }
 

@@ -1,0 +1,170 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// follow reads an agent's log line by line until the test ends.
+func follow(t *testing.T, c *api.Client, m api.Monitor) <-chan string {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	stream, err := c.Monitor(ctx, m)
+	if err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		for scanner := bufio.NewScanner(stream); scanner.Scan(); {
+			select {
+			case lines <- scanner.Text():
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		for range lines {
+		}
+		must(t, stream.Close())
+	})
+	return lines
+}
+
+// says waits for a line with all words.
+func says(t *testing.T, lines <-chan string, words ...string) string {
+	t.Helper()
+	limit := time.After(10 * time.Second)
+	for {
+		select {
+		case line, ok := <-lines:
+			if !ok {
+				t.Fatalf("the stream ended before %q", words)
+			}
+			missing := false
+			for _, w := range words {
+				missing = missing || !strings.Contains(line, w)
+			}
+			if !missing {
+				return line
+			}
+		case <-limit:
+			t.Fatalf("no line with %q", words)
+		}
+	}
+}
+
+func TestMonitor(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.level = "WARN"
+	a.start().ready()
+	client, err := api.New(api.Config{Address: a.config.HTTP.Address}) // that of the harness has a time limit
+	must(t, err)
+	text, objects := follow(t, client, api.Monitor{Level: "trace"}), follow(t, client, api.Monitor{JSON: true})
+	a.agent.log.Named("udp").Trace("detail")
+	a.agent.log.Info("state", "peers", 3)
+	says(t, text, "[TRACE] leno.udp: detail")
+	says(t, text, "[INFO]  leno: state: peers=3")
+	var line map[string]any
+	if got := says(t, objects, "state"); json.Unmarshal([]byte(got), &line) != nil || line["@level"] != "info" || line["peers"] != 3.0 {
+		t.Error(got)
+	}
+	if got := a.said.with("state"); len(got) != 0 {
+		t.Errorf("the agent's own level changed: %q", got)
+	}
+	// It goes on while the configuration changes, and ends with the agent.
+	c := a.config
+	c.Log.Level, c.Log.JSON = "ERROR", true
+	must(t, a.agent.Reload(context.Background(), c))
+	says(t, text, "configuration reloaded", "log_json", "log_level")
+	began := time.Now()
+	must(t, a.stop())
+	if took := time.Since(began); took > shutdownTimeout {
+		t.Errorf("the agent waited %s for those who follow its log", took)
+	}
+	for range text { // closed at its end
+	}
+}
+
+func TestMonitorRefuses(t *testing.T) {
+	a := newHost(t, memory.New(), "a").start()
+	a.ready()
+	for query, want := range map[string]string{
+		"log_level=loud":           `parameter log_level: "loud" is not one of trace, debug, info, warn, error`,
+		"log_level=off":            "log_level",
+		"log_json=perhaps":         "log_json",
+		"log_level=x&log_json=yes": "log_level",
+	} {
+		if code, body := a.request("GET", "/v1/agent/monitor?"+query, ""); code != http.StatusBadRequest || !strings.Contains(strings.ReplaceAll(body, `\"`, `"`), want) {
+			t.Errorf("%s: %d %s", query, code, body)
+		}
+	}
+	_, err := a.client.Monitor(context.Background(), api.Monitor{Level: "loud"})
+	wantCode(t, "a level there is not", err, http.StatusBadRequest, "log_level", "debug")
+
+	var open []io.Closer
+	for {
+		stream, err := a.client.Monitor(context.Background(), api.Monitor{})
+		if err != nil {
+			wantCode(t, "one too many", err, http.StatusTooManyRequests, "16 listeners")
+			break
+		}
+		open = append(open, stream)
+	}
+	for _, stream := range open {
+		must(t, stream.Close())
+	}
+	eventually(t, func() error { // their places are free again
+		stream, err := a.client.Monitor(context.Background(), api.Monitor{})
+		if err == nil {
+			err = stream.Close()
+		}
+		return err
+	})
+}
+
+// TestMonitorOutlastsLimits: the limits of the server are for answers that end,
+// and what one who follows the log does not read holds nobody up.
+func TestMonitorOutlastsLimits(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.quiet = true
+	a.start().ready()
+	server := httptest.NewUnstartedServer(a.agent.routes())
+	server.Config.ReadTimeout, server.Config.WriteTimeout = 50*time.Millisecond, 50*time.Millisecond
+	server.Start()
+	t.Cleanup(server.Close) // it waits for its clients
+	client, err := api.New(api.Config{Address: server.URL})
+	must(t, err)
+	lines := follow(t, client, api.Monitor{})
+	limit := time.NewTimer(200 * time.Millisecond)
+	<-limit.C
+	a.agent.log.Info("after the limits")
+	says(t, lines, "after the limits")
+
+	began := time.Now()
+	for i := range 20_000 { // more than connections hold
+		a.agent.log.Info(strings.Repeat("much ", 100), "number", i)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("logging waited for a listener: %s", took)
+	}
+	got := says(t, lines, "lines were lost here")
+	var lost int
+	if _, err := fmt.Sscanf(got[strings.Index(got, "lost="):], "lost=%d", &lost); err != nil || lost == 0 {
+		t.Errorf("%s: %v", got, err)
+	}
+}

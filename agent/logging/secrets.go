@@ -1,0 +1,84 @@
+package logging
+
+import (
+	"cmp"
+	"encoding/json"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+const (
+	// shortest is the least length of a secret that is looked for: anything
+	// shorter would be found in words that are none.
+	shortest = 8
+	// remembered is how many secrets are looked for, the latest: one that was
+	// replaced may still turn up for a while.
+	remembered = 16
+	// instead stands where a secret stood.
+	instead = "(secret)"
+)
+
+// secrets takes known secrets out of text. Nothing should ever log one: this is
+// for the day somebody does.
+type secrets struct {
+	mu       sync.Mutex
+	known    []string
+	replacer atomic.Pointer[strings.Replacer]
+}
+
+func (s *secrets) add(secret string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(secret) < shortest || slices.Contains(s.known, secret) {
+		return
+	}
+	s.known = append(s.known, secret)
+	s.known = s.known[max(0, len(s.known)-remembered):]
+	var pairs []string
+	for _, known := range s.known {
+		for _, spelled := range spellings(known) {
+			pairs = append(pairs, spelled, instead)
+		}
+	}
+	s.replacer.Store(strings.NewReplacer(pairs...))
+}
+
+// spellings is how a text may stand in a line: as it is, quoted by Go, JSON or the
+// logger, or quoted by one of them inside another.
+func spellings(text string) []string {
+	out := []string{text}
+	for range 2 {
+		for _, s := range out {
+			out = append(out, inside(strconv.Quote(s)), strings.ReplaceAll(s, `"`, `\"`))
+			if encoded, err := json.Marshal(s); err == nil {
+				out = append(out, inside(string(encoded)))
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) }) // the longest is tried first
+	return slices.Compact(out)
+}
+
+// inside is what stands between the quotes.
+func inside(quoted string) string { return quoted[1 : len(quoted)-1] }
+
+// redactor takes secrets out of what is written.
+type redactor struct {
+	secrets *secrets
+	to      io.Writer
+}
+
+func (r redactor) Write(line []byte) (int, error) {
+	clean := line
+	if replacer := r.secrets.replacer.Load(); replacer != nil {
+		clean = []byte(replacer.Replace(string(line)))
+	}
+	if _, err := r.to.Write(clean); err != nil {
+		return 0, err
+	}
+	return len(line), nil
+}

@@ -1,0 +1,34 @@
+package command
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+func TestMonitor(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintln(w, "asked for "+r.URL.RequestURI())
+	}))
+	defer srv.Close()
+	for _, tt := range []struct {
+		args           string
+		code           int
+		stdout, stderr string
+	}{
+		{"monitor", exitFailed, "asked for /v1/agent/monitor?log_json=false&log_level=info\n", "the agent has ended the stream"},
+		{"monitor -log-level=DEBUG -log-json", exitFailed, "asked for /v1/agent/monitor?log_json=true&log_level=DEBUG\n", "ended the stream"},
+		{"monitor -log-level=debgu", exitUsage, "", "leno monitor -log-level=debug"},
+		{"monitor -log-level=loud", exitUsage, "", `"loud" is not one of trace, debug, info, warn, error`},
+		{"monitor -log-level=", exitUsage, "", "-log-level"},
+		{"monitor blue", exitUsage, "", "blue"},
+		{"monitor -address=unix:///nowhere.sock", exitFailed, "", "no agent answers at unix:///nowhere.sock"},
+	} {
+		got := world{env: map[string]string{"LENO_ADDRESS": srv.URL}}.run(strings.Fields(tt.args)...)
+		if got.code != tt.code || got.stdout != tt.stdout || !strings.Contains(got.stderr, tt.stderr) {
+			t.Errorf("%s: %+v", tt.args, got)
+		}
+	}
+}
