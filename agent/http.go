@@ -52,6 +52,7 @@ func (a *Agent) endpoints() []endpoint {
 func (a *Agent) agentEndpoints() []endpoint {
 	return []endpoint{
 		{"GET /v1/agent/self", a.wrap(func(*http.Request) (reply, error) { return reply{body: a.self()}, nil })},
+		{"GET /v1/agent/config", a.wrap(func(*http.Request) (reply, error) { return reply{body: a.configuration()}, nil })},
 		{"PUT /v1/agent/reload", a.wrap(a.reloadRequest)},
 	}
 }

@@ -74,7 +74,7 @@ func TestOpenAPITypes(t *testing.T) {
 	for _, v := range []any{
 		api.Error{}, api.Health{}, api.Self{}, api.Network{}, api.NetworkList{}, api.Lease{}, api.LeaseList{},
 		api.Reservation{}, api.ReservationList{}, api.PeerList{}, api.NetworkPlan{}, api.EventList{}, api.Reloaded{},
-		api.ProbeRequest{}, api.Probe{}, api.Metrics{}, api.Renewal{},
+		api.ProbeRequest{}, api.Probe{}, api.Metrics{}, api.Renewal{}, api.Configuration{},
 	} {
 		gather(types, reflect.TypeOf(v))
 	}
@@ -261,7 +261,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 	m := `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"type":"recorder"}}`
 	own, free := registry.SubnetKey(a.subnet()), registry.SubnetKey(free(a, b))
 	for _, request := range []string{
-		"GET /healthz", "GET /readyz", "GET /healthz?network=n", "GET /healthz?network=none", "GET /readyz?network=n&network=none", "GET /v1/agent/self", "PUT /v1/agent/reload", "GET /v1/openapi.yaml",
+		"GET /healthz", "GET /readyz", "GET /healthz?network=n", "GET /healthz?network=none", "GET /readyz?network=n&network=none", "GET /v1/agent/self", "GET /v1/agent/config", "PUT /v1/agent/reload", "GET /v1/openapi.yaml",
 		"GET /v1/agent/events", "GET /v1/agent/events?network=n",
 		"GET /v1/agent/monitor?log_level=loud", "GET /v1/agent/metrics", "GET /v1/agent/metrics?format=prometheus", "GET /v1/agent/metrics?format=xml",
 		"GET /v1/networks", "GET /v1/network/n", "GET /v1/network/none",

@@ -46,6 +46,14 @@ type Reloaded struct {
 	Warnings []string `json:"warnings"` // what could not be tidied up
 }
 
+// Configuration is what the agent runs on, without secrets (GET
+// /v1/agent/config).
+func (c *Client) Configuration(ctx context.Context) (Configuration, error) {
+	var out Configuration
+	_, err := c.do(ctx, http.MethodGet, "/v1/agent/config", nil, &out)
+	return out, err
+}
+
 // Reload makes the agent read its configuration again (PUT /v1/agent/reload).
 // When the new one is unusable, or changes options that need a restart, the agent
 // keeps the old one, whole, and the *Error (409) says what is wrong, with file and

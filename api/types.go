@@ -55,6 +55,20 @@ type Self struct {
 	Firewall *Firewall `json:"firewall,omitempty"` // nil when this host has no rules
 }
 
+// Configuration is the answer of GET /v1/agent/config.
+type Configuration struct {
+	Files    []string  `json:"files"` // in the order they were read
+	Dev      bool      `json:"dev"`   // a development agent
+	Settings []Setting `json:"settings"`
+}
+
+// Setting is one option in force, as one would write it in a file; of a secret
+// only "set" or "not set".
+type Setting struct {
+	Name  string `json:"name"` // consul.kv_prefix, network.blue.ip_masq
+	Value string `json:"value"`
+}
+
 // Firewall is what holds this host's rules.
 type Firewall struct {
 	Kind   string `json:"kind"`   // iptables-nft, iptables-legacy or nftables

@@ -11,6 +11,7 @@ func Commands(m Meta) map[string]cli.CommandFactory {
 		agentSpec,
 		dockerOptsSpec,
 		cleanupSpec,
+		debugSpec,
 		fmtSpec,
 		leaseListSpec,
 		leaseReleaseSpec,

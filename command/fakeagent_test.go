@@ -45,6 +45,7 @@ type fakeAgent struct {
 	prompt bool          // reads do not block
 	down   bool          // every answer is an error
 	reads  int
+	looks  int // at health
 }
 
 // set changes what the agent answers, and wakes who waits for that.
@@ -141,6 +142,7 @@ func (f *fakeAgent) routes() http.Handler {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
+			f.looks++
 			if f.down {
 				write(w, 500, &api.Error{Code: 500, Message: "it is away"})
 				return

@@ -271,7 +271,7 @@ func TestDocumentationAnswers(t *testing.T) {
 	}
 	types := map[string]any{}
 	for _, v := range []any{api.Health{}, api.Self{}, api.NetworkList{}, api.Network{}, api.LeaseList{}, api.Lease{},
-		api.ReservationList{}, api.PeerList{}, api.EventList{}, api.Metrics{}} {
+		api.ReservationList{}, api.PeerList{}, api.EventList{}, api.Metrics{}, api.Configuration{}} {
 		types[reflect.TypeOf(v).Name()] = v
 	}
 	subnet := strings.ReplaceAll(w.subnet(h, "default").String(), "/", "-")

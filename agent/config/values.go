@@ -1,0 +1,48 @@
+package config
+
+import (
+	"reflect"
+	"regexp"
+	"strings"
+)
+
+// Value is one setting and what it is, as one would write it in a file.
+type Value struct{ Name, Value string }
+
+// Values is the whole configuration, defaults filled in, for people: of a secret
+// only whether there is one.
+func Values(c Config) []Value {
+	out := values(settings(reflect.TypeFor[Config](), Setting{}), "", reflect.ValueOf(c))
+	ofNetwork := settings(reflect.TypeFor[Network](), Setting{Name: "network.*"})
+	for _, n := range c.Networks {
+		out = append(out, values(ofNetwork, n.Name, reflect.ValueOf(n))...)
+	}
+	return out
+}
+
+func values(all []Setting, network string, of reflect.Value) []Value {
+	var out []Value
+	for _, s := range all {
+		v := Value{strings.Replace(s.Name, "*", network, 1), written(of.FieldByIndex(s.index).Interface())}
+		if s.Secret {
+			v.Value = hidden(v.Value)
+		}
+		v.Value = withoutSecrets(v.Value)
+		out = append(out, v)
+	}
+	return out
+}
+
+// What may be a secret although its setting is not one: the user of a URL, a
+// parameter of one, a member of a backend's options.
+var (
+	urlUser      = regexp.MustCompile(`://[^/@\s"]*@`)
+	urlParameter = regexp.MustCompile(`(?i)([?&;][^=&\s"]*(?:token|secret|password|key)[^=&\s"]*=)[^&\s"]+`)
+	member       = regexp.MustCompile(`(?i)("[^"]*(?:token|secret|password|private|psk)[^"]*"\s*:\s*)"(?:[^"\\]|\\.)*"`)
+)
+
+func withoutSecrets(text string) string {
+	text = urlUser.ReplaceAllString(text, "://(secret)@")
+	text = urlParameter.ReplaceAllString(text, "${1}(secret)")
+	return member.ReplaceAllString(text, `${1}"(secret)"`)
+}

@@ -1,0 +1,227 @@
+// Package bundle takes many captures of a host at once and writes them as one
+// archive with an index. It owns time limits, sizes and the archive; it refuses to
+// know what is captured, but for the tables of the kernel in kernel.go.
+package bundle
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Capture is one file of a bundle to be.
+type Capture struct {
+	File   string // "networks/default/leases.json"
+	Source string // what it is taken from, for people
+	// Take writes the file. What it wrote before an error is kept. It ends soon
+	// after ctx.
+	Take func(ctx context.Context, w io.Writer) error
+}
+
+// Taken is a file of a bundle, or why there is none.
+type Taken struct {
+	File   string    `json:"file"`
+	Source string    `json:"source"`
+	Began  time.Time `json:"began"`
+	TookMS int64     `json:"took_ms"`
+	Bytes  int       `json:"bytes"`
+	Error  string    `json:"error,omitempty"` // why it is not there, or not whole
+
+	data []byte
+}
+
+// maxFile bounds one file, so that a bundle fits in memory and in a mail.
+const maxFile = 32 << 20
+
+// Collect takes all captures at once and goes on past those that fail. hide are
+// secrets, which are taken out of whatever was captured.
+func Collect(ctx context.Context, captures []Capture, hide []string) []Taken {
+	out := make([]Taken, len(captures))
+	var wg sync.WaitGroup
+	for i, c := range captures {
+		wg.Go(func() { out[i] = take(ctx, c, hide) })
+	}
+	wg.Wait()
+	return out
+}
+
+func take(ctx context.Context, c Capture, hide []string) Taken {
+	began := time.Now()
+	file := &bounded{}
+	err := c.Take(ctx, file)
+	t := Taken{File: c.File, Source: c.Source, Began: began.UTC(), TookMS: time.Since(began).Milliseconds()}
+	t.data = hidden(file.data(), hide)
+	t.Bytes = len(t.data)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		t.Error = "ended before it was done"
+	case err != nil:
+		t.Error = string(hidden([]byte(err.Error()), hide))
+	case file.full:
+		t.Error = fmt.Sprintf("cut off after %d bytes", maxFile)
+	}
+	return t
+}
+
+// Hidden stands where a secret stood.
+const Hidden = "(secret)"
+
+func hidden(data []byte, secrets []string) []byte {
+	for _, s := range secrets {
+		if s != "" {
+			data = bytes.ReplaceAll(data, []byte(s), []byte(Hidden))
+		}
+	}
+	return data
+}
+
+// bounded keeps what is written to it, up to maxFile. Safe for concurrent use: a
+// capture that was given up may still write.
+type bounded struct {
+	mu   sync.Mutex
+	buf  bytes.Buffer
+	full bool
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.buf.Len()+len(p) > maxFile {
+		b.full = true
+		return 0, errors.New("too large")
+	}
+	return b.buf.Write(p)
+}
+
+func (b *bounded) data() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.buf.Bytes())
+}
+
+// IndexFile is the file that tells of all others, the first of the archive.
+const IndexFile = "index.json"
+
+// Write writes files below the folder name as a gzipped tar archive, the index
+// first. Nobody but their owner may read them once they are unpacked.
+func Write(w io.Writer, name string, index any, files []Taken) error {
+	zipped := gzip.NewWriter(w)
+	archive := tar.NewWriter(zipped)
+	text, err := json.MarshalIndent(index, "", "  ")
+	if err != nil {
+		return fmt.Errorf("%s: %w", IndexFile, err)
+	}
+	all := append([]Taken{{File: IndexFile, Began: time.Now(), data: append(text, '\n')}}, files...)
+	for _, f := range all {
+		if f.File != IndexFile && len(f.data) == 0 {
+			continue // the index says why
+		}
+		head := &tar.Header{Name: name + "/" + f.File, Mode: 0o600, Size: int64(len(f.data)), ModTime: f.Began, Typeflag: tar.TypeReg, Format: tar.FormatPAX}
+		if err := archive.WriteHeader(head); err != nil {
+			return fmt.Errorf("%s: %w", f.File, err)
+		}
+		if _, err := archive.Write(f.data); err != nil {
+			return fmt.Errorf("%s: %w", f.File, err)
+		}
+	}
+	return errors.Join(archive.Close(), zipped.Close())
+}
+
+// Within bounds a capture's time.
+func Within(limit time.Duration, c Capture) Capture {
+	take := c.Take
+	c.Take = func(ctx context.Context, w io.Writer) error {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		err := take(ctx, w)
+		if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return fmt.Errorf("no answer within %s: %w", limit, err)
+		}
+		return err
+	}
+	return c
+}
+
+// sample is one line of a capture over a period.
+type sample struct {
+	Time   time.Time       `json:"time"`
+	Answer json.RawMessage `json:"answer,omitempty"`
+	Error  string          `json:"error,omitempty"`
+}
+
+// Series takes a JSON answer at once and after each interval, for a period, as
+// lines of JSON with its time. The error is the last that there was.
+func Series(file, source string, period, interval time.Duration, read func(ctx context.Context) (any, error)) Capture {
+	return Capture{file, source, func(ctx context.Context, w io.Writer) error {
+		over := time.NewTimer(period)
+		defer over.Stop()
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		var last error
+		for {
+			s := sample{Time: time.Now().UTC()}
+			if answer, err := read(ctx); err != nil {
+				s.Error, last = err.Error(), err
+			} else if s.Answer, err = json.Marshal(answer); err != nil {
+				return err
+			}
+			line, err := json.Marshal(s)
+			if err != nil {
+				return err
+			}
+			if _, err := w.Write(append(line, '\n')); err != nil {
+				return err
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-over.C:
+				return last
+			case <-tick.C:
+			}
+		}
+	}}
+}
+
+// Stream takes what read writes for a period; that it is still writing then is no
+// error.
+func Stream(file, source string, period time.Duration, read func(ctx context.Context, w io.Writer) error) Capture {
+	return Capture{file, source, func(ctx context.Context, w io.Writer) error {
+		ctx, cancel := context.WithTimeout(ctx, period)
+		defer cancel()
+		err := read(ctx, w)
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return nil
+		}
+		return err
+	}}
+}
+
+// plain makes a text a part of a file's name.
+func plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if strings.ContainsRune("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.", r) {
+			return r
+		}
+		return '_'
+	}, text)
+}
+
+// FileName is a text as a part of a file's name, of at most 64 characters, never a
+// hidden one nor one above.
+func FileName(text string) string {
+	text = strings.TrimLeft(plain(text), ".")
+	if text == "" {
+		return "_"
+	}
+	return text[:min(len(text), 64)]
+}

@@ -1,0 +1,226 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/posener/complete"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/bundle"
+)
+
+// debugIndex is index.json of a bundle.
+type debugIndex struct {
+	Leno     string         `json:"leno"`
+	Go       string         `json:"go"`
+	Host     string         `json:"host"`
+	Node     string         `json:"node"`  // of the agent, "" when it did not answer
+	Agent    string         `json:"agent"` // where it was asked
+	Created  time.Time      `json:"created"`
+	Duration string         `json:"duration"`
+	Interval string         `json:"interval"`
+	Ended    string         `json:"ended,omitempty"`  // why it ended before its time
+	Kernel   string         `json:"kernel,omitempty"` // why there are no tables of a kernel
+	Files    []bundle.Taken `json:"files"`
+}
+
+// debugCommand is `leno debug`.
+type debugCommand struct {
+	meta               Meta
+	agent              agentFlags
+	duration, interval time.Duration
+	output             string
+	networks           listFlag
+}
+
+func debugSpec(m Meta) spec {
+	d := &debugCommand{meta: m, agent: agentFlags{meta: m}}
+	return spec{
+		name:     "debug",
+		synopsis: "Write all that helps to find a fault into one file",
+		help: `
+Captures what there is to see of an agent and its host, everything at the
+same time, and writes it as a .tar.gz: the options in force without secrets,
+leases, reservations, peers, events, health and metrics over the period, the
+log at level debug, profiles of the process (with enable_debug in its
+configuration), and on the agent's own host the tables of the kernel. What
+cannot be captured is named in index.json with the reason. Ctrl-C ends the
+period and keeps what there is. Look through it before you hand it on: it has
+names and addresses.
+
+  $ leno debug
+  $ leno debug -duration=1m -network=blue -output=blue.tar.gz
+  $ leno debug -output=- > bundle.tar.gz`,
+		flags: d.register,
+		values: complete.Flags{"-network": predictNetworks(m), "-output": complete.PredictFiles("*"),
+			"-duration": complete.PredictSet("10s", "30s", "1m"), "-interval": complete.PredictSet("1s", "2s", "5s")},
+		run: func(ctx context.Context, _ []string) error { return d.run(ctx) },
+	}
+}
+
+func (d *debugCommand) register(fs *flag.FlagSet) {
+	d.agent.register(fs)
+	fs.DurationVar(&d.duration, "duration", 10*time.Second, "`time` that health, metrics, log and profiles are captured for")
+	fs.DurationVar(&d.interval, "interval", 2*time.Second, "`time` between two looks at health and metrics")
+	fs.StringVar(&d.output, "output", "", "`file` to write, which must not be there yet; - for standard output. Default: leno-debug-NODE-TIME.tar.gz")
+	fs.Var(&d.networks, "network", "`name` of a network to capture; may be given several times. Default: all")
+}
+
+// Limits of what a bundle is captured for.
+const (
+	maxDebugDuration = time.Hour
+	minDebugInterval = 100 * time.Millisecond
+	// debugTimeout bounds each thing that is captured once.
+	debugTimeout = 20 * time.Second
+	// maxProfile is how long a profile of the processor is taken.
+	maxProfile = 30 * time.Second
+)
+
+func (d *debugCommand) run(ctx context.Context) error {
+	switch {
+	case d.duration <= 0 || d.duration > maxDebugDuration:
+		return instead(withoutFlags("duration"), "-duration: %s is not more than 0s and at most %s", d.duration, maxDebugDuration)
+	case d.interval < minDebugInterval:
+		return instead(withoutFlags("interval"), "-interval: %s is less than %s", d.interval, minDebugInterval)
+	case d.output == "-" && d.meta.Terminal:
+		return instead(withoutFlags("output"), "-output=- writes an archive, which is nothing for a terminal")
+	}
+	token, err := d.agent.resolveToken()
+	if err != nil {
+		return err
+	}
+	client, err := d.agent.open()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+
+	// The first Ctrl-C ends the period, the second one the command.
+	period, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(period, stop)
+
+	self, selfErr := d.self(period, client)
+	name := fmt.Sprintf("leno-debug-%s-%s", bundle.FileName(self.NodeName), d.meta.Now().UTC().Format("20060102T150405Z"))
+	if self.NodeName == "" {
+		name = strings.Replace(name, "-_-", "-", 1)
+	}
+	file, path, err := d.create(name)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(d.meta.Stderr, "Capturing for %s; Ctrl-C ends it and keeps what there is.\n", d.duration)
+	index := debugIndex{Leno: d.meta.Version, Go: version(d.meta).Go, Node: self.NodeName, Agent: d.agent.where(),
+		Created: d.meta.Now().UTC(), Duration: d.duration.String(), Interval: d.interval.String()}
+	index.Host, _ = os.Hostname() // "" where it is not known
+	captures := d.ofAgent(client, self, selfErr)
+	if d.local() {
+		captures = append(captures, bundle.Kernel(d.links(period, client))...)
+	} else {
+		index.Kernel = "the agent is asked over the network: its host's kernel is not this one's"
+	}
+	index.Files = bundle.Collect(period, captures, []string{token})
+	if period.Err() != nil {
+		index.Ended = "it was interrupted"
+	}
+	if err := finish(file, path, func(w io.Writer) error { return bundle.Write(w, name, index, index.Files) }); err != nil {
+		return err
+	}
+	d.report(path, index)
+	return nil
+}
+
+// self asks who the agent is, without which there is a bundle too.
+func (d *debugCommand) self(ctx context.Context, c *api.Client) (api.Self, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	return c.Self(ctx)
+}
+
+// create opens the file before anything is captured: what is there is never
+// overwritten. The path is "" for standard output.
+func (d *debugCommand) create(name string) (io.WriteCloser, string, error) {
+	if d.output == "-" {
+		return unclosed{d.meta.Stdout}, "", nil
+	}
+	path := d.output
+	if path == "" {
+		path = name + ".tar.gz"
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		return nil, "", fmt.Errorf("-output: %s is there already and is left as it is", path)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("-output: %w", err)
+	}
+	return file, path, nil
+}
+
+type unclosed struct{ io.Writer }
+
+func (unclosed) Close() error { return nil }
+
+// finish writes and closes a file, and removes one that is not whole.
+func finish(file io.WriteCloser, path string, write func(io.Writer) error) error {
+	err := errors.Join(write(file), file.Close())
+	if err != nil && path != "" {
+		err = errors.Join(err, os.Remove(path))
+	}
+	return err
+}
+
+// local says whether the agent is on this host.
+func (d *debugCommand) local() bool {
+	where := d.agent.where()
+	if strings.HasPrefix(where, "unix:") {
+		return true
+	}
+	_, rest, found := strings.Cut(where, "://")
+	if !found {
+		rest = where
+	}
+	rest, _, _ = strings.Cut(rest, "/")
+	host, _, err := net.SplitHostPort(rest)
+	if err != nil {
+		host = rest
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && (ip.IsLoopback() || ip.IsUnspecified())
+}
+
+// report says what became of it.
+func (d *debugCommand) report(path string, index debugIndex) {
+	failed := 0
+	for _, f := range index.Files {
+		if f.Error != "" {
+			failed++
+			note(d.meta.Stderr, "  ", f.File+": "+f.Error)
+		}
+	}
+	text := fmt.Sprintf("Captured %s", plural(len(index.Files)-failed, "file"))
+	if failed > 0 {
+		text += fmt.Sprintf("; %d could not be, or not whole, as %s says", failed, bundle.IndexFile)
+	}
+	note(d.meta.Stderr, "", text+".")
+	if path != "" {
+		if whole, err := filepath.Abs(path); err == nil {
+			path = whole
+		}
+		fmt.Fprintln(d.meta.Stdout, path)
+	}
+}
