@@ -92,6 +92,9 @@ func New(c Config) (*Client, error) {
 // it names one.
 func parseAddress(address string) (*url.URL, string, error) {
 	bad := func(reason string) error {
+		if at := strings.LastIndexByte(address, '@'); at >= 0 {
+			address = "…" + address[at:] // there may be a password before it
+		}
 		return fmt.Errorf("address %q: %s; want host:port, http(s)://host:port or unix:///path", address, reason)
 	}
 	if path, ok := strings.CutPrefix(address, "unix://"); ok {

@@ -31,6 +31,7 @@ func TestParseAddress(t *testing.T) {
 		base    string
 		socket  string
 		err     string // part of it
+		shown   string // of the address, if not all
 	}{
 		{address: "127.0.0.1:5366", base: "http://127.0.0.1:5366"},
 		{address: "[::1]:5366", base: "http://[::1]:5366"},
@@ -46,14 +47,19 @@ func TestParseAddress(t *testing.T) {
 		{address: ":5366", err: "host is missing"},
 		{address: "http://", err: "host is missing"},
 		{address: "h:port", err: "not an address"},
-		{address: "http://u:p@h:1", err: "more than"},
+		{address: "http://u:p@h:1", err: "more than", shown: "\"…@h:1\""},
+		{address: "u:p@h:port", err: "not an address", shown: "\"…@h:port\""},
 		{address: "http://h:1?x=y", err: "more than"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.address, func(t *testing.T) {
 			base, socket, err := parseAddress(tt.address)
 			if tt.err != "" {
-				if err == nil || !strings.Contains(err.Error(), tt.err) || !strings.Contains(err.Error(), tt.address) {
+				shown := tt.shown
+				if shown == "" {
+					shown = tt.address
+				}
+				if err == nil || !strings.Contains(err.Error(), tt.err) || !strings.Contains(err.Error(), shown) || strings.Contains(err.Error(), "u:p") {
 					t.Fatalf("error %v, want one with %q and the address", err, tt.err)
 				}
 				if _, err := New(Config{Address: tt.address}); err == nil {

@@ -34,7 +34,7 @@ func (l *loader) readConsul(s *consulShape) {
 	}
 	c := &l.cfg.Consul
 	l.text(s.Address, &c.Address, optional(checkConsulAddress))
-	l.text(s.Token, &c.Token)
+	l.text(s.Token, &c.Token, checkToken)
 	l.text(s.TokenFile, &c.TokenFile)
 	l.text(s.KVPrefix, &c.KVPrefix, checkKVPrefix)
 	l.text(s.Service, &c.Service, checkService)

@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -37,11 +38,49 @@ func (e *Errors) Error() string {
 // color adds terminal escapes.
 func (e *Errors) Render(width uint, color bool) string {
 	var out strings.Builder
-	w := hcl.NewDiagnosticTextWriter(&out, e.files, width, color)
+	shown := map[string]*hcl.File{}
+	for name, file := range e.files {
+		copied := *file
+		copied.Bytes = masked(file.Bytes)
+		shown[name] = &copied
+	}
+	w := hcl.NewDiagnosticTextWriter(&out, shown, width, color)
 	if err := w.WriteDiagnostics(e.Diags); err != nil {
 		return e.Error()
 	}
 	return out.String()
+}
+
+// secretText is what no source line shows: a token, quoted or not, and a password
+// in an address.
+var secretText = regexp.MustCompile(`(?m)(?:\btoken"?[ \t]*[=:][ \t]*)([^\r\n#]+)|["/]([^/@\s"]*:[^/@\s"]*)@`)
+
+// masked is the source with stars for secrets, byte for byte where it was.
+func masked(src []byte) []byte {
+	out := slices.Clone(src)
+	for _, m := range secretText.FindAllSubmatchIndex(src, -1) {
+		for group := 2; group < len(m); group += 2 {
+			for i := m[group]; i >= 0 && i < m[group+1]; i++ {
+				if !strings.ContainsRune("\"', \t{}", rune(src[i])) {
+					out[i] = '*'
+				}
+			}
+		}
+	}
+	return out
+}
+
+// withoutPassword is an address without what may be one: it goes into errors.
+func withoutPassword(address string) string {
+	at := strings.LastIndexByte(address, '@')
+	if at < 0 {
+		return address
+	}
+	scheme, _, found := strings.Cut(address, "://")
+	if !found || len(scheme) > at {
+		return "…" + address[at:]
+	}
+	return scheme + "://…" + address[at:]
 }
 
 // asErrors orders the diagnostics by file, as read, and line. It is nil when

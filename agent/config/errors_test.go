@@ -126,3 +126,41 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestErrorsShowNoSecrets: source lines are shown, and what is secret in them is
+// not.
+func TestErrorsShowNoSecrets(t *testing.T) {
+	const secret = "6d2f9ad8-31f5-4d4f-8b6c-4b1c6a2d7f11"
+	for name, src := range map[string]string{
+		"a quote is missing":  "consul {\n  token = \"" + secret + "\n}\n",
+		"no quotes":           "consul {\n  token = " + secret + "\n}\n",
+		"no value":            "consul { token=\"" + secret + "\", }\n",
+		"with a file":         "consul {\n  token = \"" + secret + "\"\n  token_file = \"/x\"\n}\n",
+		"twice":               "consul {\n  token = \"" + secret + "\"\n  token = \"" + secret + "\"\n}\n",
+		"a list":              "consul {\n  token = [\"" + secret + "\", \"" + secret + "\"]\n}\n",
+		"two words":           "consul {\n  token = \"" + secret + " " + secret + "\"\n}\n",
+		"a template":          "consul {\n  token = \"" + secret + "${x}\"\n}\n",
+		"out of place":        "token = \"" + secret + "\"\n",
+		"password":            "consul {\n  address = \"http://admin:" + secret + "@consul:8500\"\n}\n",
+		"password, no scheme": "consul {\n  address = \"admin:" + secret + "@consul:8500\"\n}\n",
+		"password, bad port":  "consul {\n  address = \"https://admin:" + secret + "@consul:x\"\n}\n",
+	} {
+		for _, file := range []string{"leno.hcl", "leno.json"} {
+			text := src
+			if file == "leno.json" {
+				text = strings.NewReplacer("consul {", `{"consul":{`, "  token =", `"token":`, "address =", `"address":`, "token_file =", `,"token_file":`).Replace(src)
+			}
+			_, err := Parse([]byte(text), file, Options{})
+			var all *Errors
+			if !errors.As(err, &all) {
+				t.Errorf("%s, %s: %v", name, file, err)
+				continue
+			}
+			for _, got := range []string{all.Error(), all.Render(0, false), all.Render(80, true)} {
+				if strings.Contains(got, secret) {
+					t.Errorf("%s, %s:\n%s", name, file, got)
+				}
+			}
+		}
+	}
+}

@@ -152,6 +152,9 @@ func checkListenAddress(s string) error {
 
 // checkConsulAddress takes the forms consul/api takes in CONSUL_HTTP_ADDR.
 func checkConsulAddress(s string) error {
+	if shown := withoutPassword(s); shown != s {
+		return fmt.Errorf("%q: a user and password have no place in the address, set CONSUL_HTTP_AUTH in the agent's environment", shown)
+	}
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {
 		scheme, rest = "", s
@@ -166,7 +169,7 @@ func checkConsulAddress(s string) error {
 		return checkListenAddress(s)
 	case "http", "https":
 		u, err := url.Parse(s)
-		if err != nil || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+		if err != nil || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
 			return fmt.Errorf("%q is not %s://host:port", s, scheme)
 		}
 		if u.Port() == "" && !strings.HasSuffix(rest, ":") {
@@ -175,6 +178,14 @@ func checkConsulAddress(s string) error {
 		return checkHostPort(u.Host)
 	}
 	return fmt.Errorf("%q begins with neither http://, https:// nor unix://", s)
+}
+
+// checkToken takes what an HTTP header can carry. Its error does not show it.
+func checkToken(s string) error {
+	if strings.ContainsFunc(s, func(r rune) bool { return r > unicode.MaxASCII || unicode.IsSpace(r) || unicode.IsControl(r) }) {
+		return fmt.Errorf("not a token: there is white space or a character beyond ASCII in it")
+	}
+	return nil
 }
 
 // checkKVPrefix keeps keys in the one form that watches and ACL rules of Consul

@@ -162,6 +162,9 @@ func (c Config) connection() (connection, error) {
 	}
 	override(&conf.Address, c.Address)
 
+	if strings.Contains(conf.Address, "@") && !strings.HasPrefix(conf.Address, "unix://") {
+		return connection{}, errors.New("consul: there is a user or password in the address (CONSUL_HTTP_ADDR?): set CONSUL_HTTP_AUTH instead")
+	}
 	base := conf.Transport
 	base.DialContext = c.Dial
 	host := ""
