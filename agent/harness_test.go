@@ -51,6 +51,8 @@ type host struct {
 	place    underlay.Choice
 	placeErr error
 	looks    int                // at the underlay
+	selected config.Underlay    // by what, at the last look
+	metrics  net.PacketConn     // where they are sent to
 	narrow   map[netip.Addr]int // MTU of the way to a peer
 	remains  Remains
 	lockHost func() (func() error, error) // nil for nobody else
@@ -136,10 +138,11 @@ func (h *host) build() *Agent {
 			local.SubnetFile = filepath.Join(filepath.Dir(h.config.DataDir), name+".env")
 			return local
 		},
-		SelectUnderlay: func(_ config.Underlay, _ []netip.Prefix, peers []netip.Addr) (underlay.Choice, error) {
+		SelectUnderlay: func(by config.Underlay, _ []netip.Prefix, peers []netip.Addr) (underlay.Choice, error) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			h.looks++
+			h.selected = by
 			choice := h.place
 			choice.Devices = []string{choice.Interface}
 			for _, peer := range peers {

@@ -1,0 +1,277 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// settingCase is one setting of the configuration and what a reload does with it.
+type settingCase struct {
+	change func(a *host, c *config.Config)
+	// seen says whether it is in force; nil for what needs a restart.
+	seen func(a *host, c config.Config) error
+}
+
+// expect is an error unless ok.
+func expect(ok bool, format string, args ...any) error {
+	if ok {
+		return nil
+	}
+	return fmt.Errorf(format, args...)
+}
+
+func settingCases() map[string]settingCase {
+	restart := func(change func(c *config.Config)) settingCase {
+		return settingCase{change: func(_ *host, c *config.Config) { change(c) }}
+	}
+	// Leases and the underlay are the runners', which are started with them.
+	lease := func(change func(l *config.Lease)) settingCase {
+		return settingCase{func(_ *host, c *config.Config) { change(&c.Lease) }, func(a *host, c config.Config) error {
+			run, ok := a.agent.runner("n")
+			return expect(ok && run.config.Lease == c.Lease, "the runner does not have %+v", c.Lease)
+		}}
+	}
+	underlay := func(change func(u *config.Underlay)) settingCase {
+		return settingCase{func(_ *host, c *config.Config) { change(&c.Underlay) }, func(a *host, c config.Config) error {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return expect(fmt.Sprint(a.selected) == fmt.Sprint(c.Underlay), "the underlay was chosen by %+v", a.selected)
+		}}
+	}
+	firewall := func(change func(f *config.Firewall)) settingCase {
+		return settingCase{func(_ *host, c *config.Config) { change(&c.Firewall) }, func(a *host, c config.Config) error {
+			a.wall.mu.Lock()
+			defer a.wall.mu.Unlock()
+			last := a.wall.states[len(a.wall.states)-1]
+			return expect(string(last.Type) == c.Firewall.Type && last.RandomFully == c.Firewall.RandomFully, "the firewall has %+v", last)
+		}}
+	}
+	network := func(change func(n *config.Network)) settingCase {
+		return settingCase{change: func(_ *host, c *config.Config) { change(&c.Networks[0]) }}
+	}
+	differs := func(change func(n *config.Network), field string) settingCase {
+		out := network(change)
+		out.seen = func(a *host, _ config.Config) error { // Consul's word counts
+			n, err := a.client.Network(context.Background(), "n")
+			return errors.Join(err, expect(n.Local != nil && strings.Contains(strings.Join(n.Local.Differs, ";"), field), "no difference %s: %+v", field, n.Local))
+		}
+		return out
+	}
+	subnetFile := func(change func(n *config.Network), line string) settingCase {
+		out := network(change)
+		out.seen = func(a *host, c config.Config) error {
+			text, err := os.ReadFile(c.Networks[0].SubnetFile)
+			return errors.Join(err, expect(strings.Contains(string(text), line), "%s", text))
+		}
+		return out
+	}
+	logged := func(change func(a *host, l *config.Log), seen func(a *host, c config.Config) error) settingCase {
+		return settingCase{func(a *host, c *config.Config) { change(a, &c.Log) }, seen}
+	}
+	return map[string]settingCase{
+		"node_name":         restart(func(c *config.Config) { c.NodeName = "x" }),
+		"data_dir":          restart(func(c *config.Config) { c.DataDir = "/x" }),
+		"consul.address":    restart(func(c *config.Config) { c.Consul.Address = "x:1" }),
+		"consul.kv_prefix":  restart(func(c *config.Config) { c.Consul.KVPrefix = "x" }),
+		"consul.datacenter": restart(func(c *config.Config) { c.Consul.Datacenter = "x" }),
+		"consul.namespace":  restart(func(c *config.Config) { c.Consul.Namespace = "x" }),
+		"consul.partition":  restart(func(c *config.Config) { c.Consul.Partition = "x" }),
+
+		"consul.tls.ca_file":     restart(func(c *config.Config) { c.Consul.TLS.CAFile = "/x" }),
+		"consul.tls.cert_file":   restart(func(c *config.Config) { c.Consul.TLS.CertFile = "/x" }),
+		"consul.tls.key_file":    restart(func(c *config.Config) { c.Consul.TLS.KeyFile = "/x" }),
+		"consul.tls.server_name": restart(func(c *config.Config) { c.Consul.TLS.ServerName = "x" }),
+
+		"http.address":         restart(func(c *config.Config) { c.HTTP.Address = "127.0.0.1:1" }),
+		"http.tls.ca_file":     restart(func(c *config.Config) { c.HTTP.TLS.CAFile = "/x" }), // their content is another matter, see TestCertificates
+		"http.tls.cert_file":   restart(func(c *config.Config) { c.HTTP.TLS.CertFile = "/x" }),
+		"http.tls.key_file":    restart(func(c *config.Config) { c.HTTP.TLS.KeyFile = "/x" }),
+		"http.tls.server_name": restart(func(c *config.Config) { c.HTTP.TLS.ServerName = "x" }),
+
+		"consul.token": {func(_ *host, c *config.Config) { c.Consul.Token = "another" }, func(a *host, _ config.Config) error {
+			a.registry.mu.Lock()
+			defer a.registry.mu.Unlock()
+			return expect(slices.Equal(a.registry.tokens, []string{"another"}), "tokens %q", a.registry.tokens)
+		}},
+		"consul.token_file": {func(_ *host, c *config.Config) { c.Consul.TokenFile = "/etc/token" }, func(a *host, _ config.Config) error {
+			a.registry.mu.Lock()
+			defer a.registry.mu.Unlock()
+			return expect(slices.Equal(a.registry.tokens, []string{"/etc/token"}), "tokens %q", a.registry.tokens)
+		}},
+		"consul.service": {func(_ *host, c *config.Config) { c.Consul.Service = "weave" }, func(a *host, _ config.Config) error {
+			s, _ := a.catalog.(*catalog).last()
+			return expect(s.Name == "weave" && s.ID == "weave-a", "registered is %+v", s)
+		}},
+
+		"log_level": logged(func(_ *host, l *config.Log) { l.Level = "ERROR" }, func(a *host, _ config.Config) error {
+			a.agent.log.Warn("after the level")
+			return expect(len(a.said.with("after the level")) == 0, "a warning was logged")
+		}),
+		"log_json": logged(func(_ *host, l *config.Log) { l.JSON = true }, func(a *host, _ config.Config) error {
+			a.agent.log.Warn("after the format")
+			lines := a.said.with("after the format")
+			return expect(json.Valid([]byte(lines[len(lines)-1])), "%s", lines)
+		}),
+		"log_file": logged(func(a *host, l *config.Log) { l.File = a.logFile() }, func(a *host, c config.Config) error {
+			a.agent.log.Warn("into the file")
+			text, err := os.ReadFile(c.Log.File)
+			return errors.Join(err, expect(strings.Contains(string(text), "into the file"), "%s", text))
+		}),
+		"log_rotate_bytes": logged(func(a *host, l *config.Log) { l.File, l.RotateBytes = a.logFile(), 1 }, func(a *host, c config.Config) error {
+			return a.rotated(c, func(n int) bool { return n > 0 })
+		}),
+		"log_rotate_duration": logged(func(a *host, l *config.Log) { l.File, l.RotateDuration = a.logFile(), time.Nanosecond }, func(a *host, c config.Config) error {
+			return a.rotated(c, func(n int) bool { return n > 0 })
+		}),
+		"log_rotate_max_files": logged(func(a *host, l *config.Log) { l.File, l.RotateBytes, l.RotateMaxFiles = a.logFile(), 1, 2 }, func(a *host, c config.Config) error {
+			return a.rotated(c, func(n int) bool { return n == 2 })
+		}),
+
+		"lease.ttl":             lease(func(l *config.Lease) { l.TTL = time.Minute }),
+		"lease.renew_margin":    lease(func(l *config.Lease) { l.RenewMargin = 9 * time.Second }),
+		"lease.hold":            lease(func(l *config.Lease) { l.Hold = time.Hour }),
+		"lease.on_lost":         lease(func(l *config.Lease) { l.OnLost = config.OnLostExit }),
+		"lease.release_on_stop": lease(func(l *config.Lease) { l.ReleaseOnStop = true }),
+
+		"underlay.interfaces":      underlay(func(u *config.Underlay) { u.Interfaces = []string{"eth1"} }),
+		"underlay.interface_regex": underlay(func(u *config.Underlay) { u.InterfaceRegex = []string{"^eth"} }),
+		"underlay.can_reach":       underlay(func(u *config.Underlay) { u.CanReach = netip.MustParseAddr("192.0.2.1") }),
+		"underlay.public_ip":       underlay(func(u *config.Underlay) { u.PublicIP = "192.0.2.9" }),
+		"underlay.public_ipv6":     underlay(func(u *config.Underlay) { u.PublicIPv6 = "2001:db8::9" }),
+
+		"firewall.type":         firewall(func(f *config.Firewall) { f.Type = config.FirewallNFTables }),
+		"firewall.random_fully": firewall(func(f *config.Firewall) { f.RandomFully = false }),
+		"firewall.resync": {func(_ *host, c *config.Config) { c.Firewall.Resync = time.Second }, func(a *host, _ config.Config) error {
+			a.agent.env.firewall.mu.Lock()
+			defer a.agent.env.firewall.mu.Unlock()
+			return expect(a.agent.env.firewall.config.Resync == time.Second, "resync is %s", a.agent.env.firewall.config.Resync)
+		}},
+
+		"watch_networks": {func(_ *host, c *config.Config) { c.WatchNetworks = true }, func(a *host, _ config.Config) error {
+			_, joined := a.agent.runner("watched")
+			return expect(joined, "the network that is there was not joined")
+		}},
+		"allowed_networks": {func(_ *host, c *config.Config) { c.WatchNetworks, c.AllowedNetworks = true, []string{"none*"} }, func(a *host, _ config.Config) error {
+			_, joined := a.agent.runner("watched")
+			return expect(!joined && a.agent.current().WatchNetworks, "a network was joined that does not match")
+		}},
+
+		"network.*.ipv4/ipv6":   differs(func(n *config.Network) { n.Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.9.0.0/22")}} }, "pool 10.9.0.0/22"),
+		"network.*.backend":     differs(func(n *config.Network) { n.Backend = &config.Backend{Type: "other"} }, "backend"),
+		"network.*.ip_masq":     subnetFile(func(n *config.Network) { n.IPMasq = true }, "LENO_IPMASQ=true"),
+		"network.*.subnet_file": subnetFile(func(n *config.Network) { n.SubnetFile += ".moved" }, "LENO_SUBNET="),
+		"network.*.forward": {func(_ *host, c *config.Config) { c.Networks[0].Forward = true }, func(a *host, _ config.Config) error {
+			a.wall.mu.Lock()
+			defer a.wall.mu.Unlock()
+			last := a.wall.wanted[len(a.wall.wanted)-1]
+			return expect(len(last) > 0 && last[0].Forward, "the firewall has %+v", last)
+		}},
+
+		"enable_debug": {func(_ *host, c *config.Config) { c.EnableDebug = true }, func(a *host, _ config.Config) error {
+			code, _ := a.request("GET", "/debug/pprof/cmdline", "")
+			return expect(code == http.StatusOK, "profiles answer %d", code)
+		}},
+		"telemetry.prometheus_retention": {func(_ *host, c *config.Config) { c.Telemetry.PrometheusRetention = 0 }, func(a *host, _ config.Config) error {
+			code, _ := a.request("GET", "/v1/agent/metrics?format=prometheus", "")
+			return expect(code != http.StatusOK, "it is still served")
+		}},
+		// Gauges are sent every ten seconds; TestSenders of the package looks at their names.
+		"telemetry.disable_hostname": {func(_ *host, c *config.Config) { c.Telemetry.DisableHostname = true }, func(a *host, _ config.Config) error {
+			return expect(telemetryConfig(a.agent.current(), "x").Host == "", "the names have the host's")
+		}},
+		"telemetry.statsd_address":    statsd(func(c *config.Config, address string) { c.Telemetry.StatsdAddress = address }),
+		"telemetry.dogstatsd_address": statsd(func(c *config.Config, address string) { c.Telemetry.DogstatsdAddress = address }),
+	}
+}
+
+// statsd is a setting that has metrics sent to an address.
+func statsd(change func(c *config.Config, address string)) settingCase {
+	return settingCase{func(a *host, c *config.Config) {
+		l, err := net.ListenPacket("udp", "127.0.0.1:0")
+		must(a.t, err)
+		a.t.Cleanup(func() { _ = l.Close() })
+		a.metrics = l
+		change(c, l.LocalAddr().String())
+	}, func(a *host, _ config.Config) error {
+		must(a.t, a.metrics.SetReadDeadline(time.Now().Add(5*time.Second)))
+		_, _, err := a.metrics.ReadFrom(make([]byte, 1<<16))
+		return err
+	}}
+}
+
+func (h *host) logFile() string {
+	return filepath.Join(filepath.Dir(h.config.DataDir), "log", "leno.log")
+}
+
+// rotated logs a little and counts the rotated files.
+func (h *host) rotated(c config.Config, enough func(int) bool) error {
+	h.agent.log.Warn("one")
+	h.agent.log.Warn("two")
+	found, err := filepath.Glob(strings.TrimSuffix(c.Log.File, ".log") + "-*.log")
+	return errors.Join(err, expect(enough(len(found)), "rotated files: %q", found))
+}
+
+// TestEverySetting: each setting there is, also one that is added later, is either
+// taken over by a running agent, which then shows the effect, or refused by its
+// name, and then nothing changed.
+func TestEverySetting(t *testing.T) {
+	cases := settingCases()
+	for _, s := range config.Settings() {
+		tt, ok := cases[s.Name]
+		delete(cases, s.Name)
+		if !ok {
+			t.Errorf("%s: what does a reload do with it?", s.Name)
+			continue
+		}
+		if (tt.seen == nil) != s.Restart {
+			t.Errorf("%s: needs a restart %t, has an effect to see %t", s.Name, s.Restart, tt.seen != nil)
+			continue
+		}
+		t.Run(s.Name, func(t *testing.T) {
+			t.Parallel()
+			a := newHost(t, memory.New(), "a")
+			a.quiet = s.Name != "log_level" && s.Name != "log_json"
+			a.catalog = &catalog{outage: a.registry, name: "here"}
+			a.start().ready()
+			if strings.Contains(s.Name, "networks") {
+				_, err := a.client.PutNetwork(context.Background(), api.Network{Name: "watched", Backend: []byte(`{"type":"recorder"}`),
+					Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/22")}}}, false)
+				must(t, err)
+			}
+			before, c := a.agent.current(), a.config
+			c.Networks = slices.Clone(c.Networks)
+			tt.change(a, &c)
+			err := a.agent.Reload(context.Background(), c)
+			if tt.seen == nil {
+				if err == nil || !strings.Contains(err.Error(), "restart, nothing was changed: "+s.Name+": ") || strings.Contains(err.Error(), ";") {
+					t.Errorf("it was not refused by name: %v", err)
+				}
+				if diff := config.Compare(before, a.agent.current()); len(diff) > 0 {
+					t.Errorf("changed all the same: %v", diff)
+				}
+				return
+			}
+			must(t, err)
+			eventually(t, func() error { return tt.seen(a, c) })
+			a.ready()
+		})
+	}
+	for name := range cases {
+		t.Errorf("%s is no setting", name)
+	}
+}
