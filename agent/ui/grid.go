@@ -133,7 +133,7 @@ func (g *grid) cellOf(rows []Row, at func(uint64) (int, int), id func(Row) strin
 	}
 	// Where one square is many slots, how full it is shows in its height.
 	if state == Held && g.Per > 1 {
-		c.Shape = fmt.Sprintf("held-%d", 1+min(uint64(len(rows)-1)*4/g.Per, 3))
+		c.Shape = fmt.Sprintf("h%d", 1+min(uint64(len(rows)-1)*4/g.Per, 3))
 	}
 	return c
 }

@@ -24,8 +24,8 @@ func drawn(g grid) string {
 	}
 	for _, c := range g.Cells {
 		letter := c.Shape[0]
-		if _, level, ok := strings.Cut(c.Shape, "held-"); ok {
-			letter = level[0]
+		if len(c.Shape) == 2 { // how full it is
+			letter = c.Shape[1]
 		}
 		squares[c.Y/pitch][c.X/pitch] = letter
 	}

@@ -51,6 +51,21 @@ type group struct {
 	Checks []api.Check
 }
 
+// Sentence is how it stands with the group.
+func (g group) Sentence() string {
+	bad := 0
+	for _, c := range g.Checks {
+		if c.Status != api.Passing {
+			bad++
+		}
+	}
+	verdict := "all passing"
+	if bad > 0 {
+		verdict = fmt.Sprintf("%d not passing", bad)
+	}
+	return fmt.Sprintf("%s: %d checks, %s", g.Name, len(g.Checks), verdict)
+}
+
 // part is one network's section.
 type part struct {
 	Network
@@ -73,8 +88,6 @@ type part struct {
 type row struct {
 	Row
 	ID    string
-	Names string // subnets
-	IPs   string
 	Drops uint64
 }
 
@@ -85,10 +98,10 @@ func newView(p Page) view {
 		v.Title = p.Only + " · " + v.Title
 	}
 	v.Verdict, v.Sub = verdict(p)
-	v.Groups = append(v.Groups, group{"agent", p.Health.Checks})
+	v.Groups = append(v.Groups, group{"Agent", p.Health.Checks})
 	for _, n := range p.Health.Networks {
 		if p.Only == "" || n.Network == p.Only {
-			v.Groups = append(v.Groups, group{"network " + n.Network, n.Checks})
+			v.Groups = append(v.Groups, group{"Network " + n.Network, n.Checks})
 		}
 	}
 	v.Problems = problems(p.Health)
@@ -198,14 +211,6 @@ func (out *part) paged(query string, from int) {
 
 func newRow(r Row, id string) row {
 	out := row{Row: r, ID: id}
-	var subnets, ips []string
-	for _, s := range r.Subnets {
-		subnets = append(subnets, s.String())
-	}
-	for _, ip := range r.PublicIPs {
-		ips = append(ips, ip.String())
-	}
-	out.Names, out.IPs = strings.Join(subnets, " "), strings.Join(ips, " ")
 	if r.Counters != nil {
 		for _, n := range r.Counters.Drops {
 			out.Drops += n

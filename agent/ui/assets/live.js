@@ -63,10 +63,13 @@
         const next = r.headers.get("X-Leno-Index") || "0";
         if (r.ok && index !== "0" && next !== index) look();
         index = next;
-        if (!r.ok) await sleep(every);
+        if (!r.ok) throw new Error(r.status);
       } catch (e) {
         index = "0";
-        if (e.name !== "AbortError") await pause();
+        if (e.name !== "AbortError") {
+          if (failures === 0) look(); // which finds out whether the agent answers
+          await pause();
+        }
       }
       await sleep(Math.max(0, least - (Date.now() - started)));
     }
