@@ -13,17 +13,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/posener/complete"
-
 	"github.com/lenonet/leno/api"
 )
 
 // callTimeout bounds a command's whole talk with the agent: longer than Consul
 // takes to say that it has no leader (9 to 12 s).
 const callTimeout = 30 * time.Second
-
-// completeTimeout bounds what completion may wait for.
-const completeTimeout = time.Second
 
 // agentFlags are the flags of every command that talks to the agent.
 type agentFlags struct {
@@ -302,29 +297,6 @@ func firstArg(args []string) string {
 		return ""
 	}
 	return args[0]
-}
-
-// predictNetworks completes names by asking the agent that the environment
-// names.
-func predictNetworks(m Meta) complete.Predictor {
-	return complete.PredictFunc(func(complete.Args) []string {
-		client, err := (&agentFlags{meta: m}).open()
-		if err != nil {
-			return nil
-		}
-		defer client.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), completeTimeout)
-		defer cancel()
-		list, err := client.Networks(ctx)
-		if err != nil {
-			return nil
-		}
-		var names []string
-		for _, n := range list.Networks {
-			names = append(names, n.Name)
-		}
-		return names
-	})
 }
 
 // Values of -format.

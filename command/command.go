@@ -261,18 +261,7 @@ func (c *command) Help() string {
 func (c *command) AutocompleteFlags() complete.Flags {
 	flags := complete.Flags{}
 	c.flags.VisitAll(func(f *flag.Flag) {
-		switch {
-		case f.Name == "format":
-			flags["-"+f.Name] = complete.PredictSet(formatTable, formatJSON)
-		case strings.HasSuffix(f.Name, "-file") || strings.HasSuffix(f.Name, "-cert") || strings.HasSuffix(f.Name, "-key"):
-			flags["-"+f.Name] = complete.PredictFiles("*")
-		case strings.HasSuffix(f.Name, "-dir"):
-			flags["-"+f.Name] = complete.PredictDirs("*")
-		case isBool(f):
-			flags["-"+f.Name] = complete.PredictNothing
-		default:
-			flags["-"+f.Name] = complete.PredictAnything
-		}
+		flags["-"+f.Name] = c.predictor(f)
 	})
 	maps.Copy(flags, c.spec.values)
 	return flags

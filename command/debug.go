@@ -62,10 +62,9 @@ names and addresses.
   $ leno debug
   $ leno debug -duration=1m -network=blue -output=blue.tar.gz
   $ leno debug -output=- > bundle.tar.gz`,
-		flags: d.register,
-		values: complete.Flags{"-network": predictNetworks(m), "-output": complete.PredictFiles("*"),
-			"-duration": complete.PredictSet("10s", "30s", "1m"), "-interval": complete.PredictSet("1s", "2s", "5s")},
-		run: func(ctx context.Context, _ []string) error { return d.run(ctx) },
+		flags:  d.register,
+		values: complete.Flags{"-duration": complete.PredictSet("10s", "30s", "1m"), "-interval": complete.PredictSet("1s", "2s", "5s")},
+		run:    func(ctx context.Context, _ []string) error { return d.run(ctx) },
 	}
 }
 

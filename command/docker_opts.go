@@ -53,7 +53,7 @@ subnet file has to be there.
     $ leno docker-opts -network=default -create`,
 		flags: o.flags,
 		run:   func(ctx context.Context, _ []string) error { return o.run(ctx) },
-		values: complete.Flags{"-network": predictNetworks(m), "-subnet-file": complete.PredictFiles("*.env"), "-write": complete.PredictFiles("*"),
+		values: complete.Flags{"-subnet-file": complete.PredictFiles("*.env"),
 			"-format":          complete.PredictSet(formatTable, formatEnv, formatJSON),
 			"-docker-firewall": complete.PredictSet("iptables", "nftables")},
 	}

@@ -21,7 +21,7 @@ The token must be allowed to write the lease's key in Consul.
 
   $ leno lease revoke 10.5.77.0/24
   $ leno lease revoke blue 10.9.4.0/24 -token-file=admin.token`,
-		flags: f.register, predict: predictNetworks(m),
+		flags: f.register, predict: predictSubnets(m, leased),
 		run: func(ctx context.Context, args []string) error {
 			given, subnet, err := subnetArgs(args)
 			if err != nil {

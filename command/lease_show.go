@@ -17,7 +17,7 @@ func leaseShowSpec(m Meta) spec {
 
   $ leno lease show 10.5.34.0/24
   $ leno lease show blue 10.9.4.0/24 -format=json`,
-		flags: s.flags, predict: predictNetworks(m),
+		flags: s.flags, predict: predictSubnets(m, leased),
 		run: func(ctx context.Context, args []string) error {
 			given, subnet, err := subnetArgs(args)
 			if err != nil {

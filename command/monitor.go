@@ -11,8 +11,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/posener/complete"
-
 	"github.com/lenonet/leno/api"
 )
 
@@ -34,7 +32,6 @@ the agent. The level is this command's own: the agent's log stays as it is.
 			fs.StringVar(&level, "log-level", "info", "`level`: "+strings.Join(api.LogLevels(), ", "))
 			fs.BoolVar(&asJSON, "log-json", false, "one JSON object a line")
 		},
-		values: complete.Flags{"-log-level": complete.PredictSet(api.LogLevels()...)},
 		run: func(ctx context.Context, _ []string) error {
 			if !slices.Contains(api.LogLevels(), strings.ToLower(level)) {
 				return wrongValue("log-level", level, fmt.Sprintf("-log-level: %q is not one of %s", level, strings.Join(api.LogLevels(), ", ")), api.LogLevels()...)

@@ -16,7 +16,7 @@ Drops the reservation of SUBNET. A lease on it stays with its host.
 
   $ leno reservation remove 10.5.40.0/24
   $ leno reservation remove blue 10.9.4.0/24`,
-		flags: f.register, predict: predictNetworks(m),
+		flags: f.register, predict: predictSubnets(m, reserved),
 		run: func(ctx context.Context, args []string) error {
 			given, subnet, err := subnetArgs(args)
 			if err != nil {

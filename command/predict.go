@@ -1,0 +1,171 @@
+package command
+
+import (
+	"context"
+	"flag"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/posener/complete"
+
+	"github.com/lenonet/leno/api"
+)
+
+// completeTimeout bounds what completion may wait for.
+const completeTimeout = time.Second
+
+// predictor of a flag, by its name or by what its usage text says that it takes.
+func (c *command) predictor(f *flag.Flag) complete.Predictor {
+	switch f.Name {
+	case "format":
+		return complete.PredictSet(formatTable, formatJSON)
+	case "network":
+		return fromAgent(c.meta, func(ctx context.Context, a *api.Client, _ []string) []string { return networkNames(ctx, a) })
+	case "node", "peer":
+		return fromAgent(c.meta, func(ctx context.Context, a *api.Client, args []string) []string {
+			return ofLeases(ctx, a, args, func(l api.Lease) string { return l.Node })
+		})
+	case "node-id":
+		return fromAgent(c.meta, func(ctx context.Context, a *api.Client, args []string) []string {
+			return ofLeases(ctx, a, args, func(l api.Lease) string { return l.NodeID })
+		})
+	case "log-level":
+		return complete.PredictSet(api.LogLevels()...)
+	}
+	switch value, _ := flag.UnquoteUsage(f); {
+	case isBool(f):
+		return complete.PredictNothing
+	case value == "file":
+		return complete.PredictFiles("*")
+	case strings.HasPrefix(value, "dir"):
+		return complete.PredictDirs("*")
+	}
+	return complete.PredictAnything
+}
+
+// fromAgent completes with what the agent says that the line or the environment
+// names. args are the arguments before the word, without flags. Whatever goes
+// wrong there is nothing to complete with.
+func fromAgent(m Meta, words func(ctx context.Context, c *api.Client, args []string) []string) complete.Predictor {
+	return complete.PredictFunc(func(line complete.Args) []string {
+		f := &agentFlags{meta: m}
+		flags := flag.NewFlagSet("", flag.ContinueOnError)
+		f.register(flags)
+		var args []string
+		for i := 0; i < len(line.Completed); i++ {
+			name, value, hasValue := flagName(line.Completed[i])
+			switch known := flags.Lookup(name) != nil; {
+			case name == "":
+				args = append(args, line.Completed[i])
+				continue
+			case known && !hasValue && i+1 < len(line.Completed):
+				i++
+				value, hasValue = line.Completed[i], true
+				fallthrough
+			case known && hasValue:
+				if flags.Set(name, value) != nil {
+					return nil
+				}
+			}
+		}
+		client, err := f.open()
+		if err != nil {
+			return nil
+		}
+		defer client.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), completeTimeout)
+		defer cancel()
+		return words(ctx, client, args)
+	})
+}
+
+// predictNetworks completes the argument NETWORK, where it is the only one.
+func predictNetworks(m Meta) complete.Predictor {
+	return fromAgent(m, func(ctx context.Context, c *api.Client, args []string) []string {
+		if len(args) > 0 {
+			return nil
+		}
+		return networkNames(ctx, c)
+	})
+}
+
+// predictSubnets completes [NETWORK] SUBNET: the subnets of the network that is
+// named or meant, and, while none is, the names of networks.
+func predictSubnets(m Meta, subnets func(ctx context.Context, c *api.Client, network string) []netip.Prefix) complete.Predictor {
+	return fromAgent(m, func(ctx context.Context, c *api.Client, args []string) []string {
+		var out []string
+		if len(args) > 1 {
+			return nil
+		}
+		if len(args) == 0 {
+			out = networkNames(ctx, c)
+		} else if _, subnet := parseSubnet(args[0]); subnet {
+			return nil
+		}
+		name, err := network(ctx, c, firstArg(args))
+		if err != nil {
+			return out
+		}
+		for _, s := range subnets(ctx, c, name) {
+			out = append(out, s.String())
+		}
+		return out
+	})
+}
+
+// leased are the subnets of a network's leases.
+func leased(ctx context.Context, c *api.Client, network string) (out []netip.Prefix) {
+	list, err := c.Leases(ctx, network)
+	if err != nil {
+		return nil
+	}
+	for _, l := range list.Leases {
+		out = append(out, l.Subnet)
+	}
+	return out
+}
+
+// reserved are the subnets of a network's reservations.
+func reserved(ctx context.Context, c *api.Client, network string) (out []netip.Prefix) {
+	list, err := c.Reservations(ctx, network)
+	if err != nil {
+		return nil
+	}
+	for _, r := range list.Reservations {
+		out = append(out, r.Subnet)
+	}
+	return out
+}
+
+func networkNames(ctx context.Context, c *api.Client) (names []string) {
+	list, err := c.Networks(ctx)
+	if err != nil {
+		return nil
+	}
+	for _, n := range list.Networks {
+		names = append(names, n.Name)
+	}
+	return names
+}
+
+// ofLeases is something of every lease, of the network that is named or meant, else
+// of all.
+func ofLeases(ctx context.Context, c *api.Client, args []string, what func(api.Lease) string) (out []string) {
+	names := networkNames(ctx, c)
+	if name, err := network(ctx, c, firstArg(args)); err == nil && slices.Contains(names, name) {
+		names = []string{name}
+	}
+	for _, n := range names {
+		list, err := c.Leases(ctx, n)
+		if err != nil {
+			continue
+		}
+		for _, l := range list.Leases {
+			out = append(out, what(l))
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
