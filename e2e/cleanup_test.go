@@ -254,7 +254,6 @@ func TestCleanup(t *testing.T) {
 	w.same("release_on_stop", before, w.dumps(a), identity...)
 
 	running(text)
-	before["consul"] = withService(before["consul"], a.Name)
 	for _, n := range everyBackend {
 		_, err := a.Leno(w.ctx, "lease", "release", n.name)
 		w.must(err)
@@ -277,12 +276,6 @@ func TestCleanup(t *testing.T) {
 	after := w.dumps(a)
 	before["consul"], after["consul"] = "", "" // the networks are gone from it, for all
 	w.same("networks deleted", before, after, identity...)
-}
-
-func withService(stored, node string) string {
-	lines := append(strings.Split(stored, "\n"), "service leno-"+node)
-	slices.Sort(lines)
-	return strings.Join(lines, "\n")
 }
 
 // TestCleanupAfterKill ends agents the hard way wherever they are, at work on the

@@ -174,6 +174,8 @@ func TestDocumentationBlocks(t *testing.T) {
 		"operations.mdx: sudo systemctl disable --now leno": 1,
 		"operations.mdx: sudo systemd-sysusers":             1,
 		"operations.mdx: sudo systemctl restart leno":       1,
+		// TestHealthFlips asks without the program.
+		"operations.mdx: dig @127.0.0.1 -p 8600 leno.service.consul": 1,
 	}
 	if diff := cmp.Diff(want, notRun); diff != "" {
 		t.Errorf("blocks that are not run (-known +is):\n%s", diff)

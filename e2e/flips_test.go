@@ -1,0 +1,503 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	consul "github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// flip is a fault that one check tells of.
+type flip struct {
+	network       string // "" for a check of the whole agent
+	check, status string
+	also          []string // checks that fail with it
+	fault, cure   func() error
+}
+
+// elsewhere are checks whose faults are tried by other tests.
+var elsewhere = map[string]string{
+	"node":     "TestWaiting: it is there while an agent starts, and at no other time",
+	"conflict": "TestDuplicateHosts: two agents that start",
+}
+
+// TestHealthFlips has a fault for each check that an agent has while it runs: the
+// check of that name tells within two of the intervals that the page gives it, no
+// other one does but those that hang on the same, and it is well again within two
+// when the fault is over. The service in Consul says meanwhile who is there.
+func TestHealthFlips(t *testing.T) {
+	f := newFlips(t)
+	f.catalogue()
+	var groups sync.WaitGroup
+	for _, rows := range f.groups() {
+		groups.Go(func() {
+			for _, row := range rows.flips {
+				if err := f.try(rows.place, row); err != nil {
+					t.Errorf("%s: %s of %q: %v", rows.place.Name, row.check, row.network, err)
+				}
+			}
+		})
+	}
+	groups.Wait()
+	if err := f.try(f.places[0], flip{check: "consul", status: api.Warning, also: []string{"lease", "snapshot"},
+		fault: f.w.Consul.Kill, cure: func() error { return f.w.Consul.Start(f.w.ctx) }}); err != nil {
+		t.Error(err)
+	}
+	f.comeAndGo()
+
+	tried := slices.Collect(maps.Keys(elsewhere))
+	for check := range f.tried {
+		tried = append(tried, check)
+	}
+	slices.Sort(tried)
+	if shown := slices.Sorted(maps.Keys(f.intervals)); !slices.Equal(tried, shown) {
+		t.Errorf("checks that were tried %q, checks of the page %q", tried, shown)
+	}
+}
+
+// flips is the lab: host-a and host-b in network n, host-c with an underlay of its
+// own and host-d in n and s.
+type flips struct {
+	w         *world
+	places    []*place
+	policies  []*consul.ACLPolicy
+	intervals map[string]time.Duration // of each check, as the page says
+
+	mu    sync.Mutex
+	tried map[string]bool
+}
+
+type flipGroup struct {
+	place *place
+	flips []flip
+}
+
+func newFlips(t *testing.T) *flips {
+	t.Helper()
+	w := newWorld(t, lab.Options{Hosts: 4, ConsulConfig: fmt.Sprintf(
+		`{"acl": {"enabled": true, "default_policy": "deny", "tokens": {"initial_management": %[1]q, "agent": %[1]q, "default": %[1]q}}, "ports": {"dns": 8600}}`, operatorToken)})
+	f := &flips{w: w, intervals: checkIntervals(t), tried: map[string]bool{}}
+	for i, h := range w.Hosts {
+		blocks := []string{shortLease, "network \"n\" {\n  ipv4 {\n    prefix = \"10.5.0.0/16\"\n  }\n  backend \"vxlan\" {}\n  ip_masq = true\n}\n"}
+		switch i {
+		case 2:
+			_, err := h.Exec(w.ctx, "sh", "-euc", "ip link add up0 type veth peer name up1; ip addr add 198.51.100.3/24 dev up0; ip link set up0 up; ip link set up1 up; sysctl -qw net.ipv4.ip_forward=1")
+			w.must(err)
+			blocks[1] = strings.Replace(blocks[1], "ip_masq = true", "forward = false", 1)
+			blocks = append(blocks, "underlay {\n  interfaces = [\"up0\"]\n}\n")
+			fallthrough
+		case 3:
+			blocks = append(blocks, "network \"s\" {\n  ipv4 {\n    prefix = \"10.6.0.0/16\"\n  }\n  backend \"alloc\" {}\n}\n")
+		}
+		f.policies = append(f.policies, f.token(h))
+		config := strings.Replace(h.Config(blocks...), fmt.Sprintf("%q", h.DataDir()), `"/var/lib/leno"`, 1)
+		config = strings.Replace(config, "consul {\n", fmt.Sprintf("consul {\n  token_file = %q\n", filepath.Join(h.Dir, "token")), 1)
+		p := newPlace(w, h, config, nil)
+		w.must(p.start("mkdir -p /run/leno /var/lib/leno\n"+plainStart, "leno", "agent", "-config-dir=/etc/leno"))
+		f.places = append(f.places, p)
+	}
+	for _, p := range f.places {
+		w.must(p.well())
+		w.must(p.says("routes", api.Passing, "3 peers"))
+	}
+	return f
+}
+
+// rules are those of the agents here, whose Consul is the server; less has more
+// specific ones that take something away.
+func rules(less string) string {
+	return "key_prefix \"leno/\" {\n  policy = \"write\"\n}\nsession \"consul\" {\n  policy = \"write\"\n}\nservice \"leno\" {\n  policy = \"write\"\n}\n" + less
+}
+
+// token gives a host a token with a policy of its own.
+func (f *flips) token(h *lab.Host) *consul.ACLPolicy {
+	f.w.t.Helper()
+	acl := f.w.Consul.Client().ACL()
+	policy, _, err := acl.PolicyCreate(&consul.ACLPolicy{Name: h.Name, Rules: rules("")}, nil)
+	f.w.must(err)
+	token, _, err := acl.TokenCreate(&consul.ACLToken{Policies: []*consul.ACLLink{{ID: policy.ID}}}, nil)
+	f.w.must(err)
+	f.w.must(os.WriteFile(filepath.Join(h.Dir, "token"), []byte(token.SecretID+"\n"), 0o600))
+	return policy
+}
+
+// rights changes those of a host.
+func (f *flips) rights(host int, rules string) func() error {
+	return func() error {
+		policy := *f.policies[host]
+		policy.Rules = rules
+		_, _, err := f.w.Consul.Client().ACL().PolicyUpdate(&policy, nil)
+		return err
+	}
+}
+
+// groups are the faults of each host, one after the other.
+func (f *flips) groups() []flipGroup {
+	a, b, c, d := f.places[0], f.places[1], f.places[2], f.places[3]
+	sh := func(p *place, script string) func() error {
+		return func() error {
+			_, err := p.Exec(f.w.ctx, "sh", "-euc", script)
+			return err
+		}
+	}
+	// A file is looked at with everything else: the kernel gives the occasion.
+	inside := func(p *place, script string) func() error {
+		return func() error {
+			return errors.Join(p.inside("sh", "-euc", script), sh(p, "ip link set leno-n alias x")())
+		}
+	}
+	kv := f.w.Consul.Client().KV()
+	put := func(key, value string) func() error {
+		return func() error {
+			_, err := kv.Put(&consul.KVPair{Key: key, Value: []byte(value)}, nil)
+			return err
+		}
+	}
+	peer, own := f.subnet(b, "n"), f.subnet(a, "n")
+	raw := fmt.Sprintf("PREROUTING -d %s ! -i docker0 -j DROP", own.Addr().Next())
+	pair, _, err := kv.Get("leno/networks/s", nil)
+	f.w.must(err)
+	noSessions := strings.Replace(rules(""), "session \"consul\" {\n  policy = \"write\"", "session \"consul\" {\n  policy = \"read\"", 1)
+	return []flipGroup{
+		{a, []flip{
+			{network: "n", check: "device", status: api.Critical, fault: sh(a, "printf 'link del leno-n\\nlink add leno-n type bridge\\n' | ip -batch -"), cure: sh(a, "ip link del leno-n")},
+			{network: "n", check: "routes", status: api.Critical, fault: sh(a, fmt.Sprintf("ip route replace %s dev eth0 proto bird", peer)), cure: sh(a, fmt.Sprintf("ip route del %s dev eth0 proto bird", peer))},
+			{network: "n", check: "foreign_rules", status: api.Warning, fault: sh(a, "iptables -t raw -A "+raw), cure: sh(a, "iptables -t raw -D "+raw)},
+		}},
+		{b, []flip{
+			{network: "n", check: "firewall", status: api.Critical,
+				fault: func() error {
+					return errors.Join(b.inside("sh", "-euc", "mount --bind /bin/false $(readlink -f $(command -v iptables))"), sh(b, "iptables -F LENO-FORWARD")())
+				},
+				cure: func() error {
+					return b.inside("sh", "-euc", "umount $(readlink -f $(command -v iptables))")
+				}},
+			{network: "n", check: "subnet_file", status: api.Critical, fault: inside(b, "rm /run/leno/n.env; mount --bind /run/leno /run/leno; mount -o remount,bind,ro /run/leno"), cure: inside(b, "umount /run/leno")},
+			{network: "n", check: "data_dir", status: api.Warning, fault: inside(b, "rm /var/lib/leno/n.json; mount --bind /var/lib/leno /var/lib/leno; mount -o remount,bind,ro /var/lib/leno"), cure: inside(b, "umount /var/lib/leno")},
+		}},
+		{c, []flip{
+			{network: "n", check: "underlay", status: api.Warning, fault: sh(c, "ip link set up0 down"), cure: sh(c, "ip link set up0 up")},
+			{network: "n", check: "forwarding", status: api.Warning, fault: sh(c, "sysctl -qw net.ipv4.ip_forward=0; ip link set leno-n alias x"), cure: sh(c, "sysctl -qw net.ipv4.ip_forward=1; ip link set leno-n alias x")},
+		}},
+		{d, []flip{
+			{check: "records", status: api.Warning, fault: put("leno/networks/zz", "{"), cure: func() error {
+				_, err := kv.Delete("leno/networks/zz", nil)
+				return err
+			}},
+			{network: "s", check: "network", status: api.Warning, also: []string{"records"}, fault: put("leno/networks/s", `{"version":2}`), cure: put("leno/networks/s", string(pair.Value))},
+			{network: "n", check: "consul", status: api.Warning, also: []string{"lease"}, fault: f.rights(3, noSessions), cure: f.rights(3, rules(""))},
+			{network: "n", check: "lease", status: api.Warning, also: []string{"consul"},
+				fault: func() error {
+					lease, _, err := kv.Get("leno/leases/n/"+strings.ReplaceAll(f.subnet(d, "n").String(), "/", "-"), nil)
+					if err != nil {
+						return err
+					}
+					if err := f.rights(3, noSessions)(); err != nil {
+						return err
+					}
+					_, err = f.w.Consul.Client().Session().Destroy(lease.Session, nil)
+					return err
+				}, cure: f.rights(3, rules(""))},
+			{network: "s", check: "snapshot", status: api.Warning, also: []string{"consul"},
+				fault: func() error {
+					err := f.rights(3, rules("key_prefix \"leno/leases/s/\" {\n  policy = \"deny\"\n}\nkey_prefix \"leno/changes/s/\" {\n  policy = \"deny\"\n}\n"))()
+					// In a quiet network the next question would be asked in a minute.
+					return errors.Join(err, f.renumber(c, "s"))
+				}, cure: f.rights(3, rules(""))},
+		}},
+	}
+}
+
+// renumber has a host take another subnet, and waits until the catalogue says so.
+func (f *flips) renumber(p *place, network string) error {
+	before := f.subnet(p, network)
+	if _, err := p.Exec(f.w.ctx, binary, "lease", "revoke", "-token="+operatorToken, network, before.String()); err != nil {
+		return err
+	}
+	return f.shown(p.Name, func(s *consul.CatalogService) error {
+		if now := s.ServiceMeta["subnet_"+network]; now == "" || now == before.String() {
+			return fmt.Errorf("subnet %q, before %s", now, before)
+		}
+		return nil
+	})
+}
+
+// try makes a fault and cures it.
+func (f *flips) try(p *place, row flip) error {
+	interval := f.intervals[row.check]
+	f.mu.Lock()
+	f.tried[row.check] = true
+	f.mu.Unlock()
+	if err := p.well(); err != nil {
+		return err
+	}
+	var took [2]time.Duration
+	for i, part := range []struct {
+		do     func() error
+		status string
+	}{{row.fault, row.status}, {row.cure, api.Passing}} {
+		began := time.Now()
+		if err := part.do(); err != nil {
+			return err
+		}
+		err := f.awaits(p, row, part.status, began.Add(2*interval))
+		if err != nil {
+			return err
+		}
+		took[i] = time.Since(began).Round(10 * time.Millisecond)
+	}
+	f.w.t.Logf("%s: %s of %q flips after %s and back after %s, within 2 × %s", p.Name, row.check, row.network, took[0], took[1], interval)
+	return nil
+}
+
+// awaits polls until the check has a status, and looks at all others meanwhile.
+func (f *flips) awaits(p *place, row flip, status string, until time.Time) error {
+	for {
+		statuses, body, err := f.statuses(p)
+		if err != nil {
+			return err
+		}
+		for key, other := range statuses {
+			network, check, _ := strings.Cut(key, "/")
+			concerned := check == row.check || slices.Contains(row.also, check) ||
+				network == "" && check == "records" || // of a network of all, which one group breaks
+				row.network != "" && network != "" && network != row.network
+			if other != api.Passing && !concerned {
+				return fmt.Errorf("%s is %s: %s", key, other, body)
+			}
+		}
+		if statuses[row.network+"/"+row.check] == status {
+			return nil
+		}
+		if time.Now().After(until) {
+			return fmt.Errorf("not %s in time: %s", status, body)
+		}
+		select {
+		case <-f.w.ctx.Done():
+			return f.w.ctx.Err()
+		case <-time.After(30 * time.Millisecond):
+		}
+	}
+}
+
+// statuses are by network and check.
+func (f *flips) statuses(p *place) (map[string]string, string, error) {
+	_, body, err := p.Get(f.w.ctx, "/healthz")
+	if err != nil {
+		return nil, "", err
+	}
+	var health api.Health
+	if err := json.Unmarshal([]byte(body), &health); err != nil {
+		return nil, "", err
+	}
+	out := map[string]string{}
+	for _, n := range append(health.Networks, api.NetworkHealth{Checks: health.Checks}) {
+		for _, c := range n.Checks {
+			out[n.Network+"/"+c.Name] = c.Status
+		}
+	}
+	return out, body, nil
+}
+
+func (f *flips) subnet(p *place, network string) netip.Prefix {
+	f.w.t.Helper()
+	var n api.Network
+	f.w.must(getJSON(f.w.ctx, p.Host, "/v1/network/"+network, &n))
+	return n.Local.Subnets[0]
+}
+
+// services are the instances of leno in the catalogue, by the name of the host.
+func (f *flips) services(filter string) (map[string]*consul.CatalogService, error) {
+	found, _, err := f.w.Consul.Client().Catalog().Service("leno", "", &consul.QueryOptions{Filter: filter})
+	out := map[string]*consul.CatalogService{}
+	for _, s := range found {
+		host := strings.TrimPrefix(s.ServiceID, "leno-")
+		if out[host] != nil {
+			return nil, fmt.Errorf("%s is there twice", s.ServiceID)
+		}
+		out[host] = s
+	}
+	return out, err
+}
+
+// shown waits until the catalogue shows a host in some way.
+func (f *flips) shown(host string, right func(*consul.CatalogService) error) error {
+	return f.poll(func() error {
+		all, err := f.services("")
+		if err != nil {
+			return err
+		}
+		if all[host] == nil {
+			return fmt.Errorf("no service of %s", host)
+		}
+		return right(all[host])
+	})
+}
+
+func (f *flips) poll(right func() error) error {
+	until := time.Now().Add(40 * time.Second)
+	for {
+		err := right()
+		if err == nil || time.Now().After(until) {
+			return err
+		}
+		select {
+		case <-f.w.ctx.Done():
+			return errors.Join(err, f.w.ctx.Err())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// catalogue asks what the page shows, of DNS and of the catalogue.
+func (f *flips) catalogue() {
+	w := f.w
+	w.t.Helper()
+	a, d := f.places[0], f.places[3]
+	for _, p := range f.places {
+		w.must(f.shown(p.Name, func(s *consul.CatalogService) error {
+			networks := "n"
+			if p == f.places[2] || p == d {
+				networks = "n,s"
+			}
+			if m := s.ServiceMeta; m["network"] != networks || m["subnet_n"] != f.subnet(p, "n").String() || m["backend_n"] != "vxlan" || m["version"] == "" ||
+				strings.Join(s.ServiceTags, ",") != networks || s.ServicePort != 5366 {
+				return fmt.Errorf("%s shows %+v", p.Name, s)
+			}
+			return nil
+		}))
+	}
+	page := source(w.t, page("operations"))
+	for _, m := range regexp.MustCompile(`'filter=([^']+)'`).FindAllStringSubmatch(page, -1) {
+		filter := strings.NewReplacer("subnet_default", "subnet_n", "10.5.34.0/24", f.subnet(a, "n").String()).Replace(m[1])
+		want := 4
+		if strings.Contains(filter, "subnet_n") {
+			want = 1
+		}
+		if found, err := f.services(filter); err != nil || len(found) != want || found[a.Name] == nil {
+			w.t.Errorf("%s: %d hosts, %v", filter, len(found), err)
+		}
+	}
+	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return w.Consul.Namespace.DialContext(ctx, network, "127.0.0.1:8600")
+	}}
+	asked := regexp.MustCompile(`(?m)^dig @127.0.0.1 -p 8600 (\S+)( SRV)?$`).FindAllStringSubmatch(page, -1)
+	if len(asked) < 3 {
+		w.t.Errorf("the page asks DNS %q", asked)
+	}
+	for _, m := range append(asked, []string{"", "s.leno.service.consul", ""}) {
+		name := strings.Replace(m[1], "default.", "n.", 1)
+		want := 4
+		if strings.HasPrefix(name, "s.") {
+			want = 2
+		}
+		w.must(f.poll(func() error { // until every host's check has passed
+			if m[2] != "" {
+				_, found, err := resolver.LookupSRV(w.ctx, "", "", name)
+				if err != nil || len(found) != want || found[0].Port != 5366 {
+					return fmt.Errorf("%s: %v, %v", name, found, err)
+				}
+				return nil
+			}
+			found, err := resolver.LookupHost(w.ctx, name)
+			if err != nil || len(found) != want || !slices.Contains(found, d.Addrs[0].String()) {
+				return fmt.Errorf("%s: %v, %v", name, found, err)
+			}
+			return nil
+		}))
+	}
+}
+
+// comeAndGo: a stopped agent leaves the catalogue, one that was killed stays and
+// is found again, and one of another name has no double.
+func (f *flips) comeAndGo() {
+	w := f.w
+	w.t.Helper()
+	hosts := func() string {
+		all, err := f.services("")
+		if err != nil {
+			return err.Error()
+		}
+		return strings.Join(slices.Sorted(maps.Keys(all)), " ")
+	}
+	is := func(want string) {
+		w.t.Helper()
+		w.must(f.poll(func() error {
+			if got := hosts(); got != want {
+				return fmt.Errorf("the catalogue has %q, want %q", got, want)
+			}
+			return nil
+		}))
+	}
+	is("host-a host-b host-c host-d") // also after Consul was killed
+	b, d := f.places[1], f.places[3]
+	w.must(f.places[0].agent.Stop(w.ctx))
+	if got := hosts(); got != "host-b host-c host-d" {
+		w.t.Errorf("after a clean stop: %s", got)
+	}
+	w.must(b.agent.Kill())
+	w.must(d.agent.Kill())
+	config, err := os.ReadFile(filepath.Join(d.Dir, "etc/leno/leno.hcl"))
+	w.must(err)
+	d.configure(strings.Replace(string(config), `node_name = "host-d"`, `node_name = "host-e"`, 1))
+	for _, p := range []*place{b, d} {
+		w.must(p.start(plainStart, "leno", "agent", "-config-dir=/etc/leno"))
+	}
+	is("host-b host-c host-e")
+	for _, p := range f.places[1:] {
+		w.must(p.agent.Stop(w.ctx))
+	}
+	if got := hosts(); got != "" {
+		w.t.Errorf("after all have stopped: %s", got)
+	}
+}
+
+// checkIntervals are the last in the column of each check.
+func checkIntervals(t *testing.T) map[string]time.Duration {
+	t.Helper()
+	out := map[string]time.Duration{}
+	for _, row := range rows(t, page("operations"), "Health") {
+		all := regexp.MustCompile(`(\d+) s\b`).FindAllStringSubmatch(row[4], -1)
+		if len(all) == 0 {
+			t.Errorf("%s: no interval in %q", row[0], row[4])
+			continue
+		}
+		n, err := strconv.Atoi(all[len(all)-1][1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[codes(row[0])[0]] = time.Duration(n) * time.Second
+	}
+	return out
+}
+
+// TestDocumentationChecks holds the table of checks against those there are.
+func TestDocumentationChecks(t *testing.T) {
+	there := found(t, "agent/health.go", `(?m)^\tcheck\w+ += "(\w+)"`)
+	shown := slices.Sorted(maps.Keys(checkIntervals(t)))
+	if !slices.Equal(there, shown) {
+		t.Errorf("checks %q, on the page %q", there, shown)
+	}
+	for _, row := range rows(t, page("operations"), "Health") {
+		if len(row) != 6 || slices.Contains(row, "") || row[2] == "never" && row[3] == "never" {
+			t.Errorf("%s: %q", row[0], row)
+		}
+	}
+}
