@@ -124,15 +124,20 @@ func unprobed(peers []api.PeerProbe) []string {
 // probeRow is a line for one way to a host.
 func probeRow(node string, way api.ProbedWay) []string {
 	row := []string{node, way.Path, way.To.String(), "-", "-", "-", "-"}
-	if way.Small.Sent == 0 {
+	if way.NotProbed != "" {
 		return row
 	}
-	row[3], row[6] = lost(way.Small), "none"
-	if way.Largest > 0 {
-		row[5], row[6] = latency(way.Small.AvgMS), strconv.Itoa(way.Largest)
+	row[6] = "none"
+	for i, s := range []api.ProbedSize{way.Small, way.Full} {
+		if s.Sent > 0 {
+			row[3+i] = lost(s)
+		}
+		if s.Answered > 0 && row[5] == "-" {
+			row[5] = latency(s.AvgMS)
+		}
 	}
-	if way.Full.Sent > 0 {
-		row[4] = lost(way.Full)
+	if way.Largest > 0 {
+		row[6] = strconv.Itoa(way.Largest)
 	}
 	return row
 }

@@ -18,8 +18,8 @@ func (p planner) tellsDirections(o api.PeerProbe) bool {
 	}
 	silent, carried := false, false
 	for _, w := range o.Ways {
-		silent = silent || w.Path == api.PathOverlay && w.NotProbed == "" && w.Small.Answered == 0
-		carried = carried || w.Path == api.PathUnderlay && w.Small.Answered > 0
+		silent = silent || w.Path == api.PathOverlay && w.NotProbed == "" && w.Largest == 0
+		carried = carried || w.Path == api.PathUnderlay && w.Largest > 0
 	}
 	return silent && carried
 }
@@ -96,20 +96,22 @@ func (p planner) there(peer api.Peer) detour {
 // back is the direction from the peer: an echo request past the tunnel, which is
 // answered through it.
 func (p planner) back(peer api.Peer) detour {
-	d := detour{unknown: "this host has no address that such a packet could come from"}
+	var unknown []string
 	for _, s := range peer.Subnets {
 		own, to := p.subnet(s.Addr()), s.Masked().Addr()
 		switch {
 		case !own.IsValid():
 		case !p.tunnelled(to):
-			d.unknown = "its packets are routed plainly"
+			unknown = append(unknown, "its packets are routed plainly")
 		default:
-			if d = p.past(own.Masked().Addr(), to, peer); d.unknown == "" {
+			d := p.past(own.Masked().Addr(), to, peer)
+			if d.unknown == "" {
 				return d
 			}
+			unknown = append(unknown, d.unknown)
 		}
 	}
-	return d
+	return detour{unknown: append(unknown, "this host has no subnet of the peer's families")[0]}
 }
 
 // past sends to a neighbour by its address in the overlay, from ours, as if it had

@@ -18,22 +18,22 @@ func (p planner) findings(o api.PeerProbe) []string {
 	underlay, silent := p.underlay(o)
 	overlay := false // answers anywhere
 	for _, w := range o.Ways {
-		overlay = overlay || w.Path == api.PathOverlay && w.Small.Answered > 0
+		overlay = overlay || w.Path == api.PathOverlay && w.Largest > 0
 	}
 	for _, w := range o.Ways {
 		switch {
-		case w.NotProbed != "" || w.Path == api.PathUnderlay && (w.Small.Answered > 0 || !overlay):
+		case w.NotProbed != "" || w.Path == api.PathUnderlay && (w.Largest > 0 || !overlay):
 		case w.Path == api.PathUnderlay:
 			add("%s answers no echo over the underlay, though the overlay works: let ICMP pass, path MTU discovery lives by it", w.To)
-		case w.Small.Answered == 0 && len(underlay) > 0:
+		case w.Largest == 0 && len(underlay) > 0:
 			add("%s", p.blackout(o, w))
 		}
 	}
 	if len(underlay) == 0 && len(silent) > 0 && !overlay {
-		add("%s does not answer at all%s: see whether its host is up and whether packets to it leave by %s", joined(silent), said(o.Ways), p.Underlay.Interface)
+		add("no answer at all from %s%s: see whether the host is up, and that packets to it leave by %s", joined(silent), said(o.Ways), p.Underlay.Interface)
 	}
 	for _, w := range o.Ways {
-		if w.NotProbed == "" && w.Small.Answered > 0 {
+		if w.NotProbed == "" && w.Largest > 0 {
 			out = append(out, p.defects(w)...)
 		}
 	}
@@ -45,7 +45,7 @@ func (p planner) underlay(o api.PeerProbe) (answer, silent []netip.Addr) {
 	for _, w := range o.Ways {
 		switch {
 		case w.Path != api.PathUnderlay || w.NotProbed != "":
-		case w.Small.Answered > 0:
+		case w.Largest > 0:
 			answer = append(answer, w.To)
 		default:
 			silent = append(silent, w.To)

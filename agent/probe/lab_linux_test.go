@@ -3,10 +3,13 @@ package probe
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/go-hclog"
@@ -18,6 +21,19 @@ import (
 	"github.com/lenonet/leno/backend/udp"
 	"github.com/lenonet/leno/backend/vxlan"
 )
+
+// TestMain lets more tests run at once than there are processors: all they do is
+// wait for answers.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if lanes := flag.Lookup("test.parallel"); lanes.Value.String() == lanes.DefValue {
+		if err := lanes.Value.Set("8"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}
 
 // host is a namespace with an underlay, and a real backend's datapath over it.
 // Host n has the subnets 10.5.n.0/24 and fd00:5:0:n::/64, and the addresses
@@ -58,9 +74,28 @@ func newHostsOver(t *testing.T, kind string, outer6 bool) (a, b *host) {
 	}
 	nstest.Join(joints[0], joints[1])
 	a, b = out[0], out[1]
-	a.apply(b)
-	b.apply(a)
+	a.meet(b)
 	return a, b
+}
+
+// meet makes hosts peers of each other and waits until packets pass: kernels need a
+// moment with new devices and addresses.
+func (h *host) meet(peer *host) {
+	h.t.Helper()
+	h.apply(peer)
+	peer.apply(h)
+	if h.kind.Name == hostgw.Name {
+		return // which has none, and few errors to spare
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		got := h.probe(peer, api.ProbeRequest{Count: 1, TimeoutMS: 200})
+		if got.Reached {
+			return
+		}
+		if time.Now().After(deadline) {
+			h.t.Fatalf("no packet passes:\n%s", dump(got))
+		}
+	}
 }
 
 func (h *host) addrs() []netip.Addr {

@@ -156,7 +156,7 @@ func (p planner) reached(o api.PeerProbe) bool {
 	for _, w := range o.Ways {
 		if w.Path == path {
 			any = true
-			if w.Small.Answered == 0 {
+			if w.Largest == 0 {
 				return false
 			}
 		}

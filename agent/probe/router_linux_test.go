@@ -25,8 +25,7 @@ func newRouted(t *testing.T, kind string) (a, b *host, narrow func(mtu string)) 
 		r.Sh("ip route add " + addr + " dev " + link)
 	}
 	a, b = out[0], out[1]
-	a.apply(b)
-	b.apply(a)
+	a.meet(b)
 	return a, b, func(mtu string) { r.Sh("ip route replace 192.0.2.2 dev rb mtu " + mtu) }
 }
 

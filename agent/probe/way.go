@@ -55,12 +55,11 @@ func measure(ctx context.Context, l line, w way, r api.ProbeRequest) api.ProbedW
 	}
 	m.out.MTU = full
 	m.out.Small.Bytes, m.out.Full.Bytes = r.Small, full
-	m.series(ctx, &m.out.Small)
-	if m.out.Small.Answered > 0 {
-		m.out.Largest = r.Small
-		if full > r.Small {
-			m.series(ctx, &m.out.Full)
-		}
+	if len(w.host) == 0 || !m.byError(ctx) {
+		m.both(ctx)
+	}
+	for _, s := range []*api.ProbedSize{&m.out.Small, &m.out.Full} {
+		s.AvgMS = rounded(s.AvgMS)
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -73,51 +72,88 @@ func measure(ctx context.Context, l line, w way, r api.ProbeRequest) api.ProbedW
 	return m.out
 }
 
+// errorPause is how long a kernel may take until it sends another error: Linux
+// lets one of "host unreachable" cost two tokens of a second each.
+const errorPause = 2200 * time.Millisecond
+
+// byError sends one full packet where errors may be all that comes: the one that this
+// brings says as much as those to small ones, which would not come any more.
+func (m *measurement) byError(ctx context.Context) bool {
+	s := m.out.Full
+	if a := m.one(ctx, &s); a.kind != errored || s.Answered == 0 {
+		return false
+	}
+	m.out.Full = s
+	return true
+}
+
+// both sends small packets, and full ones when any came back. One that brings an
+// error alone may have to wait for it.
+func (m *measurement) both(ctx context.Context) {
+	small, full := &m.out.Small, &m.out.Full
+	m.series(ctx, small)
+	if small.Answered == 0 && len(m.way.host) > 0 && sleep(ctx, errorPause) {
+		*small = api.ProbedSize{Bytes: small.Bytes}
+		if m.byError(ctx) {
+			return
+		}
+		m.one(ctx, small)
+	}
+	if small.Answered == 0 {
+		return
+	}
+	m.out.Largest = small.Bytes
+	if full.Bytes <= small.Bytes || m.out.Answer != echoReply && !sleep(ctx, errorPause) {
+		return
+	}
+	m.series(ctx, full)
+}
+
 const echoReply = "echo reply"
 
 // series sends the packets of one size, each at its time. Where the first is
 // answered by an error it stays the only one: kernels limit how many they send.
 func (m *measurement) series(ctx context.Context, s *api.ProbedSize) {
-	var answers sync.WaitGroup
-	var sum time.Duration
-	low := time.Duration(math.MaxInt64)
-	var high time.Duration
-	one := func() answer {
-		a := m.exchange(ctx, s.Bytes, milliseconds(m.request.TimeoutMS))
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		s.Sent++
-		if m.passed(a) {
-			s.Answered++
-			sum, low, high = sum+a.took, min(low, a.took), max(high, a.took)
-		}
-		return a
-	}
 	count := m.request.Count
 	if len(m.way.host) > 0 {
-		if a := one(); a.kind == errored {
-			count = 0
+		if a := m.one(ctx, s); a.kind == errored {
+			return
 		}
 		count--
 	}
 	tick := time.NewTicker(milliseconds(m.request.IntervalMS))
 	defer tick.Stop()
-	for i := range max(count, 0) {
+	var answers sync.WaitGroup
+	defer answers.Wait()
+	for i := range count {
 		if i > 0 {
 			select {
 			case <-tick.C:
 			case <-ctx.Done():
+				return
 			}
 		}
-		if ctx.Err() != nil {
-			break
-		}
-		answers.Go(func() { one() })
+		answers.Go(func() { m.one(ctx, s) })
 	}
-	answers.Wait()
-	if s.Answered > 0 {
-		s.MinMS, s.AvgMS, s.MaxMS = inMS(low), inMS(sum/time.Duration(s.Answered)), inMS(high)
+}
+
+// one sends one packet and counts what became of it.
+func (m *measurement) one(ctx context.Context, s *api.ProbedSize) answer {
+	a := m.exchange(ctx, s.Bytes, milliseconds(m.request.TimeoutMS))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.Sent++
+	if !m.passed(a) {
+		return a
 	}
+	took := inMS(a.took)
+	if s.Answered == 0 {
+		s.MinMS, s.MaxMS = took, took
+	}
+	s.MinMS, s.MaxMS = min(s.MinMS, took), max(s.MaxMS, took)
+	s.AvgMS = (s.AvgMS*float64(s.Answered) + took) / float64(s.Answered+1)
+	s.Answered++
+	return a
 }
 
 // exchange sends one packet and keeps what is said of it.
@@ -192,6 +228,18 @@ func note(errors []api.ProbeError, a answer, about string) []api.ProbeError {
 func milliseconds(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 
 // inMS is a duration in milliseconds, to the microsecond.
-func inMS(d time.Duration) float64 {
-	return float64(d.Round(time.Microsecond)) / float64(time.Millisecond)
+func inMS(d time.Duration) float64 { return rounded(float64(d) / float64(time.Millisecond)) }
+
+func rounded(ms float64) float64 { return math.Round(ms*1000) / 1000 }
+
+// sleep is false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

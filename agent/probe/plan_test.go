@@ -1,0 +1,220 @@
+package probe
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/api"
+)
+
+func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+// examplePlanner is of host 1, whose peers are neighbours by device 2.
+func examplePlanner(backend string) planner {
+	return planner{
+		Host{Network: "n", Backend: backend, Options: json.RawMessage(`{"port":8472}`), Link: "leno-n", MTU: 1450,
+			Subnets:  []netip.Prefix{prefix("10.5.1.0/24"), prefix("fd00:5:0:1::/64")},
+			Underlay: api.Underlay{Interface: "eth0", MTU: 1500, Addresses: []netip.Addr{addr("192.0.2.1"), addr("2001:db8::1")}}},
+		surroundings{local: map[netip.Addr]bool{}, link: 7, device: func(netip.Addr) (int, bool) { return 2, true }},
+	}
+}
+
+func examplePeer() api.Peer {
+	return api.Peer{Node: "host-b", Held: true, Subnets: []netip.Prefix{prefix("10.5.2.0/24"), prefix("fd00:5:0:2::/64")},
+		PublicIPs: []netip.Addr{addr("192.0.2.2"), addr("2001:db8::2")}}
+}
+
+// TestWays: where packets go, and from where.
+func TestWays(t *testing.T) {
+	for _, tt := range []struct {
+		name, backend string
+		change        func(p *planner, peer *api.Peer)
+		want          string
+	}{
+		{"a tunnel", "vxlan", nil, `
+overlay 10.5.1.0 > 10.5.2.0 1450
+overlay fd00:5:0:1:: > fd00:5:0:2:: 1450
+underlay 192.0.2.1 > 192.0.2.2 1500`},
+		{"a tunnel over IPv6", "udp", func(p *planner, peer *api.Peer) {
+			p.Underlay.Addresses = p.Underlay.Addresses[1:]
+		}, `
+overlay 10.5.1.0 > 10.5.2.0 1450
+overlay fd00:5:0:1:: > fd00:5:0:2:: 1450
+underlay 2001:db8::1 > 2001:db8::2 1500`},
+		{"behind NAT", "vxlan", func(p *planner, peer *api.Peer) {
+			p.Underlay.Addresses, p.Underlay.Own = []netip.Addr{addr("203.0.113.9")}, []netip.Addr{addr("10.0.0.9")}
+		}, `
+overlay 10.5.1.0 > 10.5.2.0 1450
+overlay fd00:5:0:1:: > fd00:5:0:2:: 1450
+underlay 10.0.0.9 > 192.0.2.2 1500`},
+		{"direct routing", "vxlan", func(p *planner, _ *api.Peer) { p.Options = json.RawMessage(`{"direct_routing":true}`) }, `
+overlay 10.5.1.0 > 10.5.2.0 1450
+overlay fd00:5:0:1:: > fd00:5:0:2:: 1450
+underlay 192.0.2.1 > 192.0.2.2 1500
+underlay 2001:db8::1 > 2001:db8::2 1500`},
+		{"routes alone", "host-gw", nil, `
+overlay 192.0.2.1 > 10.5.2.1 1450 in 1 hops, or errors of [10.5.2.0/24 fd00:5:0:2::/64 192.0.2.2/32 2001:db8::2/128]
+overlay 2001:db8::1 > fd00:5:0:2::1 1450 in 1 hops, or errors of [10.5.2.0/24 fd00:5:0:2::/64 192.0.2.2/32 2001:db8::2/128]
+underlay 192.0.2.1 > 192.0.2.2 1500
+underlay 2001:db8::1 > 2001:db8::2 1500`},
+		{"routes alone, with a gateway of our own", "host-gw", func(p *planner, peer *api.Peer) {
+			p.here.local[addr("10.5.1.1")] = true
+			peer.Subnets, peer.PublicIPs = peer.Subnets[:1], peer.PublicIPs[:1]
+		}, `
+overlay 10.5.1.1 > 10.5.2.1 1450 in 1 hops, or errors of [10.5.2.0/24 192.0.2.2/32]
+underlay 192.0.2.1 > 192.0.2.2 1500`},
+		{"nothing is carried", "alloc", nil, `
+overlay > 10.5.2.0: alloc carries no packets, others do
+overlay > fd00:5:0:2::: alloc carries no packets, others do
+underlay 192.0.2.1 > 192.0.2.2 1500
+underlay 2001:db8::1 > 2001:db8::2 1500`},
+		{"left out", "vxlan", func(_ *planner, peer *api.Peer) { peer.Skipped = "vni is 2" }, `
+overlay > 10.5.2.0: left out of the datapath: vni is 2
+overlay > fd00:5:0:2::: left out of the datapath: vni is 2
+underlay 192.0.2.1 > 192.0.2.2 1500`},
+		{"no common family", "vxlan", func(p *planner, peer *api.Peer) {
+			p.Subnets, peer.PublicIPs = p.Subnets[1:], peer.PublicIPs[1:]
+		}, `
+overlay > 10.5.2.0: this host has no IPv4 subnet in the network
+overlay fd00:5:0:1:: > fd00:5:0:2:: 1450`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p, peer := examplePlanner(tt.backend), examplePeer()
+			if tt.change != nil {
+				tt.change(&p, &peer)
+			}
+			got := ""
+			for _, w := range p.ways(peer) {
+				got += "\n" + w.path
+				if w.unprobed != "" {
+					got += fmt.Sprintf(" > %s: %s", w.to, w.unprobed)
+					continue
+				}
+				got += fmt.Sprintf(" %s > %s %d", w.from, w.to, w.mtu)
+				if w.hops > 0 {
+					got += fmt.Sprintf(" in %d hops, or errors of %s", w.hops, w.host)
+				}
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestDetours: how each direction is probed alone, or why it is not.
+func TestDetours(t *testing.T) {
+	type change = func(*planner, *api.Peer)
+	router := func(p *planner, _ *api.Peer) { p.here.device = func(netip.Addr) (int, bool) { return 2, false } }
+	for _, tt := range []struct {
+		name, backend string
+		changes       []change
+		there, back   string
+	}{
+		{"a neighbour", "vxlan", nil, "192.0.2.1 > 10.5.2.0", "10.5.1.0 > 10.5.2.0 by 2"},
+		{"udp", "udp", nil, "not of this host's subnet", "10.5.1.0 > 10.5.2.0 by 2"},
+		{"a router", "vxlan", []change{router}, "192.0.2.1 > 10.5.2.0", "10.5.1.0 > 192.0.2.2"},
+		{"a router, masquerading", "vxlan", []change{router, func(p *planner, _ *api.Peer) { p.Masquerade = true }}, "192.0.2.1 > 10.5.2.0", "would be masqueraded"},
+		{"udp over a router", "udp", []change{router}, "not of this host's subnet", "is no neighbour"},
+		{"a strict filter here", "vxlan", []change{func(p *planner, peer *api.Peer) { p.here.strict, peer.Subnets = true, peer.Subnets[:1] }}, "rp_filter of eth0 is 1", "10.5.1.0 > 10.5.2.0 by 2"},
+		{"a strict filter here, and IPv6", "vxlan", []change{func(p *planner, _ *api.Peer) { p.here.strict = true }}, "2001:db8::1 > fd00:5:0:2::", "10.5.1.0 > 10.5.2.0 by 2"},
+		{"over IPv6 alone", "vxlan", []change{func(p *planner, peer *api.Peer) {
+			p.Underlay.Addresses, peer.PublicIPs = p.Underlay.Addresses[1:], peer.PublicIPs[1:]
+		}},
+			"2001:db8::1 > fd00:5:0:2::", "10.5.1.0 > 10.5.2.0 by 2"},
+		{"routed plainly", "vxlan", []change{func(p *planner, _ *api.Peer) { p.Options = json.RawMessage(`{"direct_routing":true}`) }}, "routed plainly", "routed plainly"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p, peer := examplePlanner(tt.backend), examplePeer()
+			for _, change := range tt.changes {
+				change(&p, &peer)
+			}
+			for what, pair := range map[string][2]string{"there": {tt.there, tellDetour(p.there(peer))}, "back": {tt.back, tellDetour(p.back(peer))}} {
+				if pair[1] != pair[0] && !(strings.HasPrefix(pair[1], "?") && strings.Contains(pair[1], pair[0])) {
+					t.Errorf("%s: %s, want %s", what, pair[1], pair[0])
+				}
+			}
+		})
+	}
+}
+
+func tellDetour(d detour) string {
+	if d.unknown != "" {
+		return "? " + d.unknown
+	}
+	text := fmt.Sprintf("%s > %s", d.echo.from, d.echo.to)
+	if d.echo.link > 0 {
+		text += fmt.Sprintf(" by %d", d.echo.link)
+	}
+	return text
+}
+
+func TestNormalize(t *testing.T) {
+	got, err := Normalize(api.ProbeRequest{})
+	if want := (api.ProbeRequest{Count: 3, IntervalMS: 100, TimeoutMS: 1000, Small: 64}); err != nil || !cmp.Equal(got, want) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for field, r := range map[string]api.ProbeRequest{
+		"count": {Count: -1}, "interval_ms": {IntervalMS: 9}, "timeout_ms": {TimeoutMS: 10_001}, "small": {Small: 63}, "full": {Full: 65_001},
+		"less than small": {Small: 1000, Full: 900},
+	} {
+		var wrong *FieldError
+		if _, err := Normalize(r); !errors.As(err, &wrong) || !strings.Contains(err.Error(), field) {
+			t.Errorf("%+v: %v, which names no %s", r, err, field)
+		}
+	}
+}
+
+func TestAsked(t *testing.T) {
+	peers := make([]api.Peer, 30)
+	for i := range peers {
+		peers[i].Node = fmt.Sprintf("host-%d", i)
+	}
+	if got, err := Asked(peers, []string{"host-7"}); err != nil || len(got) != 1 || got[0].Node != "host-7" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	_, err := Asked(peers, []string{"host-7", "host-77"})
+	if err == nil || !strings.Contains(err.Error(), `"host-77"`) || !strings.Contains(err.Error(), "and 10 more") {
+		t.Error(err)
+	}
+}
+
+// wall is a line on which packets up to a size pass, after a time; it never ends by
+// itself.
+type wall struct{ most int }
+
+func (w wall) refusals(netip.Addr, int) []answer { return nil }
+
+func (w wall) exchange(ctx context.Context, e echo, _ time.Duration) answer {
+	if e.size <= w.most {
+		return answer{kind: replied, from: e.to, took: time.Millisecond}
+	}
+	<-ctx.Done()
+	return answer{kind: cut}
+}
+
+// TestCutShort: what was not done when the time is over says so, and what was
+// done stands.
+func TestCutShort(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	r, err := Normalize(api.ProbeRequest{IntervalMS: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := examplePlanner("vxlan")
+	got := all(ctx, wall{1450}, p, []api.Peer{examplePeer()}, r)[0]
+	is(t, got, true, `
+overlay 10.5.2.0 3/3 3/3 largest 1450 of 1450, echo reply
+overlay fd00:5:0:2:: 3/3 3/3 largest 1450 of 1450, echo reply
+underlay 192.0.2.2 not probed: the probe ended before this was done`)
+}
