@@ -1,0 +1,92 @@
+package probe
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
+
+// newCrowd is a host with a thousand peers, which are all one namespace at the
+// other end of a VXLAN.
+func newCrowd(t testing.TB) (ns *nstest.NS, h Host, peers []api.Peer) {
+	t.Helper()
+	a, b := nstest.New(t), nstest.New(t)
+	nstest.Join(nstest.Joint{NS: a, Link: "eth0", Addrs: []string{"198.18.0.1/15"}}, nstest.Joint{NS: b, Link: "eth0", Addrs: []string{"198.18.0.2/15"}})
+	var addrs strings.Builder
+	for i := range 1000 {
+		p := api.Peer{Node: fmt.Sprintf("host-%d", i), Held: true,
+			Subnets:   []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(6 + i/250), byte(1 + i%250), 0}), 24)},
+			PublicIPs: []netip.Addr{netip.AddrFrom4([4]byte{198, 18, byte(1 + i/250), byte(1 + i%250)})}}
+		fmt.Fprintf(&addrs, "addr add %s/32 dev leno-n\naddr add %s/15 dev eth0\n", p.Subnets[0].Addr(), p.PublicIPs[0])
+		peers = append(peers, p)
+	}
+	for i, ns := range []*nstest.NS{a, b} {
+		ns.Sh(fmt.Sprintf(`ip link add leno-n address 0a:00:00:00:00:0%d type vxlan id 1 dstport 8472 local 198.18.0.%[1]d dev eth0 nolearning
+ip addr add 10.5.%[1]d.0/32 dev leno-n; ip link set leno-n mtu 1450 up
+ip route add 10.0.0.0/8 via 10.5.%[2]d.0 dev leno-n onlink
+ip neigh add 10.5.%[2]d.0 lladdr 0a:00:00:00:00:0%[2]d dev leno-n nud permanent
+bridge fdb add 0a:00:00:00:00:0%[2]d dev leno-n dst 198.18.0.%[2]d`, i+1, 2-i))
+	}
+	b.Sh("ip -batch - <<'END'\n" + addrs.String() + "END\n")
+	return a, Host{Network: "n", Backend: "vxlan", Options: []byte(`{"port":8472}`), Link: "leno-n", MTU: 1450, Subnets: []netip.Prefix{prefix("10.5.1.0/24")},
+		Underlay: api.Underlay{Interface: "eth0", MTU: 1500, Addresses: []netip.Addr{addr("198.18.0.1")}}}, peers
+}
+
+// TestManyPeers probes a thousand hosts of which every tenth is gone.
+func TestManyPeers(t *testing.T) {
+	t.Parallel()
+	ns, h, peers := newCrowd(t)
+	for i := range peers {
+		if i%10 == 0 {
+			peers[i].Subnets, peers[i].PublicIPs = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, byte(i / 10), 0}), 24)}, []netip.Addr{netip.AddrFrom4([4]byte{198, 19, 0, byte(1 + i/10)})}
+		}
+	}
+	started := time.Now()
+	ns.Do(func() {
+		got, err := Run(context.Background(), h, peers, api.ProbeRequest{Count: 1})
+		if err != nil || len(got.Peers) != len(peers) {
+			t.Fatalf("%d peers, %v", len(got.Peers), err)
+		}
+		for i, p := range got.Peers {
+			if p.Node != peers[i].Node || p.Reached == (i%10 == 0) || p.Reached == (len(p.Findings) > 0) {
+				t.Errorf("%s: reached %v, findings %q", p.Node, p.Reached, p.Findings)
+			}
+		}
+	})
+	if took := time.Since(started); took > 30*time.Second {
+		t.Errorf("took %s", took)
+	}
+}
+
+func BenchmarkManyPeers(b *testing.B) {
+	ns, h, peers := newCrowd(b)
+	var before, after syscall.Rusage
+	ns.Do(func() {
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &before); err != nil {
+			b.Fatal(err)
+		}
+		for b.Loop() {
+			got, err := Run(context.Background(), h, peers, api.ProbeRequest{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			for _, p := range got.Peers {
+				if !p.Reached || len(p.Findings) > 0 {
+					b.Fatalf("%s", dump(p))
+				}
+			}
+		}
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &after); err != nil {
+			b.Fatal(err)
+		}
+	})
+	used := time.Duration(after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano())
+	b.ReportMetric(used.Seconds()/float64(b.N), "cpu-s/op")
+}
