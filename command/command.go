@@ -91,6 +91,9 @@ func (c *command) Run(words []string) int {
 	if err == nil {
 		err = c.spec.run(context.Background(), args)
 	}
+	if meant := meantBy(err, args); meant != "" {
+		err = fmt.Errorf("%w; did you mean %s?", err, meant)
+	}
 	var usage *usageError
 	var unusable *configError
 	switch {

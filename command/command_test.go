@@ -346,3 +346,25 @@ func TestCompletion(t *testing.T) {
 		t.Errorf("-format: %v", got)
 	}
 }
+
+// What the agent does not have is answered with what it has that resembles it.
+func TestMeantNetworksAndSubnets(t *testing.T) {
+	f := newFakeAgent(t)
+	w := world{env: map[string]string{"LENO_ADDRESS": f.url}}
+	for args, want := range map[string]string{
+		"lease list defualt":         "did you mean default?",
+		"peers blu":                  "did you mean blue?",
+		"network delete bleu":        "did you mean blue?",
+		"lease show blue2 10.5.0/24": "",
+		"lease list somewhere":       "",
+		"lease show 10.5.35.0/24":    "did you mean 10.5.34.0/24?",
+		"lease show 10.5.34.128/25":  "did you mean 10.5.34.0/24?",
+		"lease show 192.0.2.0/24":    "",
+		"lease show 10.5.99.0/24":    "",
+	} {
+		got := w.run(strings.Fields(args)...)
+		if got.code == exitDone || want == "" && strings.Contains(got.stderr, "mean") || !strings.Contains(got.stderr, want) {
+			t.Errorf("%s: %+v", args, got)
+		}
+	}
+}

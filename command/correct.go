@@ -3,11 +3,15 @@ package command
 import (
 	"errors"
 	"flag"
+	"net/http"
 	"slices"
 	"strings"
 
+	"github.com/agext/levenshtein"
 	"github.com/hashicorp/cli"
 	"github.com/posener/complete"
+
+	"github.com/lenonet/leno/api"
 )
 
 // line is a command line behind the command's name, flags apart from arguments.
@@ -328,4 +332,36 @@ func (c *command) argNames() []string {
 		names = append(names, strings.TrimSuffix(strings.Trim(word, "[]"), "..."))
 	}
 	return names
+}
+
+// meantBy is the network or subnet that an argument resembles of those the agent
+// names in its answer that it has no such thing; "" for none.
+func meantBy(err error, args []string) string {
+	var refused *api.Error
+	if !errors.As(err, &refused) || refused.Code != http.StatusNotFound {
+		return ""
+	}
+	_, list, found := strings.Cut(refused.Message, "known are ")
+	if !found {
+		return ""
+	}
+	list, _, _ = strings.Cut(list, " and ")
+	known := strings.Split(list, ", ")
+	for _, a := range args {
+		if slices.Contains(known, a) {
+			continue
+		}
+		if p, ok := parseSubnet(a); ok {
+			for _, k := range known {
+				if other, ok := parseSubnet(k); ok && (p.Overlaps(other) || levenshtein.Distance(a, k, nil) == 1) {
+					return k
+				}
+			}
+			continue // two digits away is another one
+		}
+		if near := nearest(a, known); near != "" {
+			return near
+		}
+	}
+	return ""
 }

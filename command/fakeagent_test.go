@@ -297,10 +297,12 @@ func (f *fakeAgent) lease(r *http.Request) (api.Lease, *api.Error) {
 	if err != nil {
 		return api.Lease{}, err
 	}
+	var known []string
 	for _, l := range f.leases {
+		known = append(known, l.Subnet.String())
 		if slices.ContainsFunc(l.Subnets, func(p netip.Prefix) bool { return key(p) == r.PathValue("subnet") }) {
 			return l, nil
 		}
 	}
-	return api.Lease{}, &api.Error{Code: 404, Message: fmt.Sprintf("no such lease of %s in network %s", r.PathValue("subnet"), n.Name)}
+	return api.Lease{}, &api.Error{Code: 404, Message: fmt.Sprintf("no such lease of %s in network %s: known are %s", r.PathValue("subnet"), n.Name, strings.Join(known, ", "))}
 }
