@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -322,6 +323,58 @@ func TestMetricsOfALeftNetwork(t *testing.T) {
 		t.Errorf("still shown, %v", v)
 	}
 	a.measures(is(1), telemetry.LeaseHeld, "n")
+}
+
+// TestMetricsAreSent: where the configuration says, also when a reload has changed
+// that.
+func TestMetricsAreSent(t *testing.T) {
+	first, second := newDrain(t), newDrain(t)
+	a := newHost(t, memory.New(), "a")
+	a.config.Telemetry.StatsdAddress = first.address()
+	a.start()
+	a.ready()
+	first.gets("leno.a.agent.health:", "leno.lease.claims.n.ok:1.000000|c")
+	c := a.config
+	c.Telemetry.StatsdAddress, c.Telemetry.DisableHostname = second.address(), true
+	if err := a.agent.Reload(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	second.gets("leno.agent.reloads.ok:1.000000|c", "leno.lease.renewals.n.ok:1.000000|c")
+}
+
+// drain is a UDP socket for metrics.
+type drain struct {
+	t    *testing.T
+	conn net.PacketConn
+	text string
+}
+
+func newDrain(t *testing.T) *drain {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return &drain{t, conn, ""}
+}
+
+func (d *drain) address() string { return d.conn.LocalAddr().String() }
+
+// gets reads until all words came.
+func (d *drain) gets(words ...string) {
+	d.t.Helper()
+	buffer := make([]byte, 65536)
+	if err := d.conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		d.t.Fatal(err)
+	}
+	for slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(d.text, w) }) {
+		n, _, err := d.conn.ReadFrom(buffer)
+		if err != nil {
+			d.t.Fatalf("%q did not all come: %v\n%s", words, err, d.text)
+		}
+		d.text += string(buffer[:n])
+	}
 }
 
 // TestMetricsFormats: who gets which, and the reason of who gets none.

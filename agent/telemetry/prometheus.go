@@ -80,7 +80,7 @@ func (t *Telemetry) gather() (prometheus.Gatherer, error) {
 	}
 	registry := prometheus.NewRegistry()
 	now := newExposed(registry, metricsprometheus.PrometheusOpts{Name: "leno_gauges"})
-	t.ask(func(give func(*outlet)) { give(now) })
+	t.ask(true, func(give func(*outlet)) { give(now) })
 	return explained{prometheus.Gatherers{exposed.registry, registry}}, nil
 }
 

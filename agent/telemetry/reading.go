@@ -5,15 +5,16 @@ import "maps"
 // Reading is one round of gauges and totals: whatever is as it stands now, or is
 // counted somewhere else.
 type Reading struct {
-	t    *Telemetry
-	give func(func(*outlet)) // calls with each outlet the gauges are for
+	t       *Telemetry
+	give    func(func(*outlet)) // calls with each outlet the gauges are for
+	exposed bool                // for Prometheus
 }
 
 // ask has the source fill a reading; reading is held.
-func (t *Telemetry) ask(give func(func(*outlet))) {
+func (t *Telemetry) ask(exposed bool, give func(func(*outlet))) {
 	t.forget()
 	if t.source != nil {
-		t.source(&Reading{t, give})
+		t.source(&Reading{t, give, exposed})
 	}
 }
 
@@ -32,9 +33,12 @@ func (r *Reading) Flag(name string, set bool, values ...string) {
 	r.Gauge(name, v, values...)
 }
 
-// Exists has a counter there, though nothing has happened yet, and keeps it.
+// Exists has a counter there for Prometheus, though nothing has happened yet, and
+// keeps it. Elsewhere what does not happen is not told.
 func (r *Reading) Exists(name string, values ...string) {
-	r.t.add(name, 0, values, false)
+	if r.exposed {
+		r.t.add(name, 0, values, false)
+	}
 }
 
 // Total brings a counter to what somebody else has counted, from 0 again when that

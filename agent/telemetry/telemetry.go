@@ -88,7 +88,7 @@ func (t *Telemetry) push() {
 	t.mu.RLock()
 	to := append([]*outlet{t.recent}, t.senders...)
 	t.mu.RUnlock()
-	t.ask(func(give func(*outlet)) {
+	t.ask(false, func(give func(*outlet)) {
 		t.mu.RLock()
 		defer t.mu.RUnlock()
 		for _, o := range to {
