@@ -67,6 +67,11 @@ func (r *runner) peers() reply {
 		counted = v.counter.Counters()
 		out.Drops = counted[""].Drops
 	}
+	if v.meter != nil {
+		if all, err := v.meter.Totals(); err == nil { // it stands in the metrics' log why not
+			out.Totals = counters(map[string]backend.Counters{"": all}, "")
+		}
+	}
 	skips := map[string]string{}
 	for _, s := range v.report.Skipped {
 		skips[s.Node] = s.Reason

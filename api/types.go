@@ -198,9 +198,10 @@ type Counters struct {
 
 // PeerList is the answer of GET /v1/network/:n/peers.
 type PeerList struct {
-	Peers []Peer            `json:"peers"`
-	Drops map[string]uint64 `json:"drops,omitempty"` // by reason: packets that belong to no peer
-	Index uint64            `json:"-"`               // header X-Leno-Index: changes whenever the answer does
+	Peers  []Peer            `json:"peers"`
+	Drops  map[string]uint64 `json:"drops,omitempty"`  // by reason: packets that belong to no peer
+	Totals *Counters         `json:"totals,omitempty"` // of all peers together, since the device was made, where nobody counts by peer
+	Index  uint64            `json:"-"`                // header X-Leno-Index: changes whenever the answer does
 }
 
 // Error is the body of every answer that is not 2xx, and the client's error

@@ -33,6 +33,7 @@ type fakeAgent struct {
 	reservations []api.Reservation
 	peers        []api.Peer
 	strays       map[string]uint64
+	totals       *api.Counters
 	probe        api.Probe
 	probed       api.ProbeRequest // the last
 	refuseProbe  *api.Error
@@ -221,7 +222,7 @@ func (f *fakeAgent) routes() http.Handler {
 		},
 		"GET /v1/network/{network}/peers": func(r *http.Request) (any, *api.Error) {
 			_, err := f.network(r)
-			return api.PeerList{Peers: f.peers, Drops: f.strays}, err
+			return api.PeerList{Peers: f.peers, Drops: f.strays, Totals: f.totals}, err
 		},
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {

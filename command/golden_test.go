@@ -216,6 +216,9 @@ func TestTranscripts(t *testing.T) {
 		{name: "peers none but strangers", args: "peers", set: func(f *fakeAgent) {
 			f.peers, f.strays = nil, map[string]uint64{"rx_unknown_peer": 7}
 		}},
+		{name: "peers totals", args: "peers", set: func(f *fakeAgent) {
+			f.totals = &api.Counters{RxBytes: 1_600_000, TxBytes: 512}
+		}},
 		{name: "peers json", args: "peers -format=json"},
 		{name: "peers counted", args: "peers default", set: func(f *fakeAgent) {
 			f.peers[0].Counters = &api.Counters{RxBytes: 1_600_000, TxBytes: 512, Drops: map[string]uint64{"rx_foreign_source": 3, "rx_truncated": 0}}

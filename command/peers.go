@@ -55,6 +55,9 @@ cannot be reached.
 func writePeers(w io.Writer, network string, list api.PeerList) {
 	peers := list.Peers
 	notes := dropNotes("packets of no peer", list.Drops)
+	if t := list.Totals; t != nil {
+		notes = append(notes, fmt.Sprintf("all together: %s received, %s sent", byteCount(t.RxBytes), byteCount(t.TxBytes)))
+	}
 	if len(peers) == 0 {
 		say(w, "Network %s has no other hosts.", network)
 	}
