@@ -266,6 +266,8 @@ func TestDocumentationLinks(t *testing.T) {
 				target = file
 			} else if strings.Contains(target, "://") || target == "" {
 				continue
+			} else if picture := filepath.Ext(target) == ".png"; picture && strings.HasSuffix(path, ".mdx") {
+				target = filepath.Join(filepath.Dir(path), target)
 			} else if strings.HasSuffix(path, ".mdx") {
 				target = page(target) // the site's own pages, beside each other
 			}
