@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/api"
@@ -117,4 +118,24 @@ func (h *host) beforeProbes(f func(context.Context) error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.probing = f
+}
+
+// TestProbeOutlastsRequests: a probe may take longer than the server gives other
+// requests, and is answered all the same.
+func TestProbeOutlastsRequests(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.limits = func(l *limits) { l.requestTime = 50 * time.Millisecond }
+	a.start()
+	a.ready()
+	a.beforeProbes(func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(300 * time.Millisecond):
+			return nil
+		}
+	})
+	if _, err := a.client.ProbePeers(context.Background(), "n", api.ProbeRequest{}); err != nil {
+		t.Error(err)
+	}
 }
