@@ -280,6 +280,11 @@ func TestConfined(t *testing.T) {
 		w.settle(network)
 	}
 	w.matrix()
+	for _, network := range backends {
+		if out, err := places[0].Exec(w.ctx, binary, "peers", network, "-probe", "-count=1"); err != nil {
+			t.Errorf("probe of %s: %v\n%s", network, err, out)
+		}
+	}
 	w.reloadConfined(places)
 
 	// Killed, and started again with the drop-in for more queues.

@@ -1,6 +1,15 @@
 package probe
 
-import "testing"
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
 
 // healthy is what a probe of a peer tells when all is well.
 var healthy = map[string]string{
@@ -31,5 +40,25 @@ func TestHealthy(t *testing.T) {
 				is(t, a.probe(b, brief()), true, want)
 			}
 		})
+	}
+}
+
+// TestNoRight: what is missing is named.
+func TestNoRight(t *testing.T) {
+	ns := nstest.New(t)
+	failed := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread has fewer rights from here on
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var rights [2]unix.CapUserData
+		err := errors.Join(unix.Setns(ns.Fd(), unix.CLONE_NEWNET), unix.Capget(&header, &rights[0]))
+		rights[0].Effective &^= 1 << unix.CAP_NET_RAW
+		if err = errors.Join(err, unix.Capset(&header, &rights[0])); err == nil {
+			_, err = open(context.Background())
+		}
+		failed <- err
+	}()
+	if err := <-failed; !errors.Is(err, ErrNoRight) {
+		t.Errorf("%v, which does not name the right", err)
 	}
 }
