@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lenonet/leno/api"
 )
@@ -344,6 +345,25 @@ func TestCompletion(t *testing.T) {
 	}
 	if got := c.AutocompleteFlags()["-format"].Predict(completionArgs()); !slices.Equal(got, []string{"table", "json"}) {
 		t.Errorf("-format: %v", got)
+	}
+}
+
+// -wait of apply is over when this host runs what was applied.
+func TestApplyWaits(t *testing.T) {
+	f := newFakeAgent(t)
+	f.plans["default"] = allowed(f)
+	w := world{env: map[string]string{"LENO_ADDRESS": f.url}}
+	f.health.Networks[0].Ready = false
+	if got := w.run("network", "apply", "testdata/change.hcl", "-wait=50ms"); got.code != exitFailed || !strings.Contains(got.stdout, "Updated network default") ||
+		!strings.Contains(got.stderr, "after 50ms: network default: this host ") {
+		t.Errorf("%+v", got)
+	}
+	f.networks[1].Local = &api.Local{State: "running"} // which the fake's put took away
+	later := time.AfterFunc(100*time.Millisecond, func() { f.set(func() { f.health.Networks[0].Ready = true }) })
+	defer later.Stop()
+	f.plans = nil
+	if got := w.run("network", "apply", "testdata/same.hcl", "-wait=10s"); got.code != exitDone {
+		t.Errorf("%+v", got)
 	}
 }
 

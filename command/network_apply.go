@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/posener/complete"
@@ -16,6 +17,7 @@ import (
 func networkApplySpec(m Meta) spec {
 	s := newSession(m)
 	force := false
+	var wait waitFlag
 	return spec{
 		name: "network apply", args: "FILE|-", min: 1, max: 1,
 		synopsis: "Put networks into Consul as a file defines them",
@@ -28,14 +30,19 @@ that run take a change over by themselves. One that would take a subnet from a
 host, or stop packets, is refused, unless -force is given. Look first with
 plan.
 
+With -wait it waits until this host runs what was applied, and exits 1 when
+the time is up before. Networks it takes no part in are not waited for.
+
 The token must be allowed to write the networks' keys in Consul.
 
   $ leno network apply networks.hcl
   $ leno network apply - < networks.hcl
+  $ leno network apply networks.hcl -wait=30s
   $ leno network apply networks.hcl -force -token-file=admin.token`,
 		flags: func(fs *flag.FlagSet) {
 			s.flags(fs)
 			fs.BoolVar(&force, "force", false, "change it although hosts lose subnets or packets")
+			wait.register(fs, "this host runs what was applied")
 		},
 		predict: complete.PredictFiles("*.hcl"),
 		run: func(ctx context.Context, args []string) error {
@@ -43,18 +50,25 @@ The token must be allowed to write the networks' keys in Consul.
 			if err != nil {
 				return err
 			}
-			return s.call(ctx, func(ctx context.Context, c *api.Client) error {
+			var done []networkPlan
+			err = s.call(ctx, func(ctx context.Context, c *api.Client) error {
 				plans, err := makePlans(ctx, c, networks)
 				if err != nil {
 					return err
 				}
-				done, err := apply(ctx, c, plans, force)
+				done, err = apply(ctx, c, plans, force)
 				// What was done is printed also when something else failed.
 				return errors.Join(s.print(output(done), func(w io.Writer) {
 					for _, p := range done {
 						writeApplied(w, p)
 					}
 				}), err)
+			})
+			if err != nil || wait.limit == 0 {
+				return err
+			}
+			return s.agent.callWithin(ctx, wait.limit+callTimeout, func(ctx context.Context, c *api.Client) error {
+				return until(ctx, wait.limit, func(ctx context.Context) error { return followed(ctx, c, done) })
 			})
 		},
 	}
@@ -82,6 +96,35 @@ func apply(ctx context.Context, c *api.Client, plans []networkPlan, force bool) 
 		done = append(done, p)
 	}
 	return done, errors.Join(errs...)
+}
+
+// followed says what is still missing until this host runs what was applied.
+func followed(ctx context.Context, c *api.Client, plans []networkPlan) error {
+	self, err := c.Self(ctx)
+	if err != nil {
+		return err
+	}
+	health, err := c.Health(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range plans {
+		if !slices.Contains(self.Networks, p.Name) {
+			continue
+		}
+		n, err := c.Network(ctx, p.Name)
+		if err != nil {
+			return err
+		}
+		if n.ModifyIndex < p.ModifyIndex || n.Local == nil {
+			return fmt.Errorf("network %s: this host still runs the version before", p.Name)
+		}
+		i := slices.IndexFunc(health.Networks, func(h api.NetworkHealth) bool { return h.Network == p.Name })
+		if i < 0 || !health.Networks[i].Ready || health.Networks[i].Status == api.Critical {
+			return fmt.Errorf("network %s: this host is not ready: %s", p.Name, n.Local.State)
+		}
+	}
+	return nil
 }
 
 // refused is what speaks against a plan, and how to insist where that is
