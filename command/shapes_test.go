@@ -1,0 +1,149 @@
+package command
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/agent"
+	"github.com/lenonet/leno/api"
+)
+
+// shapes are what commands print with -format=json. A command that is new stands
+// here, or cannot be documented.
+func shapes() []shape {
+	return []shape{
+		{"status", statusOutput{}},
+		{"network list", api.NetworkList{}},
+		{"network show", api.Network{}},
+		{"network plan", planOutput{}},
+		{"network apply", planOutput{}},
+		{"lease list", api.LeaseList{}},
+		{"lease show", api.Lease{}},
+		{"lease renew", api.Renewal{}},
+		{"reservation list", api.ReservationList{}},
+		{"peers", api.PeerList{}},
+		{"peers -probe", api.Probe{}},
+		{"cleanup", agent.CleanupReport{}},
+		{"version", versionOutput{}},
+	}
+}
+
+type shape struct {
+	command string
+	value   any
+}
+
+const jsonPage = docs + "json.mdx"
+
+const jsonHead = `---
+title: JSON of the commands
+description: What each command prints with -format=json, field by field.
+---
+
+# JSON of the commands
+
+What each command prints with ` + "`-format=json`" + `. ` + "`[]`" + ` stands for each element of a list, ` + "`.*`" + ` for each
+member of an object whose names are data. A field with a ` + "`?`" + ` may be absent; all others are always
+there, and a list is never null. Times are RFC 3339, subnets ` + "`10.5.34.0/24`" + `. Fields are added,
+not renamed or removed; a test holds this page against the program. What they mean stands in
+the [HTTP API](api), whose answers most of them are.
+
+` + "`docker-opts -format=json`" + ` prints a daemon.json, whose fields are Docker's.
+`
+
+// TestJSONIsDocumented holds the fields of every command's JSON and their types
+// against the page. With LENO_UPDATE_GOLDEN set it writes the page.
+func TestJSONIsDocumented(t *testing.T) {
+	var page strings.Builder
+	page.WriteString(jsonHead)
+	var described []string
+	for _, s := range shapes() {
+		described = append(described, s.command)
+		fmt.Fprintf(&page, "\n## %s\n\n| field | type |\n|---|---|\n", s.command)
+		for _, row := range rowsOf("", reflect.TypeOf(s.value)) {
+			page.WriteString(row + "\n")
+		}
+	}
+	if os.Getenv("LENO_UPDATE_GOLDEN") != "" {
+		if err := os.WriteFile(jsonPage, []byte(page.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(read(t, jsonPage), page.String()); diff != "" {
+		t.Errorf("%s (-page +program), see it with LENO_UPDATE_GOLDEN=1 and say so in the changelog:\n%s", jsonPage, diff)
+	}
+	for name := range Commands(Meta{}) {
+		c, ok := leaf(Commands(Meta{}), name)
+		if ok && c.flags.Lookup("format") != nil && !slices.Contains(described, name) && name != "docker-opts" {
+			t.Errorf("%s prints JSON that is not described", name)
+		}
+	}
+}
+
+// rowsOf are the rows of a type's fields, those of fields in them after them.
+func rowsOf(path string, of reflect.Type) []string {
+	var rows []string
+	for i := range of.NumField() {
+		field := of.Field(i)
+		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
+		switch {
+		case name == "-" || !field.IsExported():
+			continue
+		case name == "" && field.Anonymous:
+			rows = append(rows, rowsOf(path, field.Type)...)
+			continue
+		case name == "":
+			name = field.Name
+		}
+		name = strings.TrimPrefix(path+"."+name, ".")
+		kind, inner, at := jsonKind(field.Type)
+		optional := ""
+		if strings.Contains(options, "omit") {
+			optional = "?"
+		}
+		rows = append(rows, fmt.Sprintf("| `%s`%s | %s |", name, optional, kind))
+		if inner != nil {
+			rows = append(rows, rowsOf(name+at, inner)...)
+		}
+	}
+	return rows
+}
+
+// jsonKind is how a type travels, and the struct in it, if any, with the path to
+// it.
+func jsonKind(of reflect.Type) (kind string, inner reflect.Type, at string) {
+	switch of {
+	case reflect.TypeFor[time.Time](), reflect.TypeFor[netip.Prefix](), reflect.TypeFor[netip.Addr]():
+		return "string", nil, ""
+	case reflect.TypeFor[json.RawMessage]():
+		return "object", nil, ""
+	}
+	switch of.Kind() {
+	case reflect.Pointer:
+		return jsonKind(of.Elem())
+	case reflect.Slice:
+		kind, inner, at = jsonKind(of.Elem())
+		return "list of " + kind, inner, "[]" + at
+	case reflect.Map:
+		kind, inner, at = jsonKind(of.Elem())
+		return "object of " + kind, inner, ".*" + at
+	case reflect.Struct:
+		return "object", of, ""
+	case reflect.Bool:
+		return "boolean", nil, ""
+	case reflect.String:
+		return "string", nil, ""
+	case reflect.Float32, reflect.Float64:
+		return "number", nil, ""
+	}
+	return "integer", nil, ""
+}
