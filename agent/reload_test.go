@@ -219,6 +219,9 @@ func TestReloadWhileTheNameIsUnknown(t *testing.T) {
 	if got := a.agent.self(); got.NodeName != "here" || len(got.Networks) != 1 {
 		t.Errorf("%+v", got)
 	}
+	if code, body := a.request("GET", "/healthz", ""); strings.Contains(body, `"node"`) {
+		t.Errorf("the name is known: %d %s", code, body)
+	}
 }
 
 // TestReloadsAtOnce: what is in force after any number of reloads at once is what

@@ -34,8 +34,7 @@ type flip struct {
 
 // elsewhere are checks whose faults are tried by other tests.
 var elsewhere = map[string]string{
-	"node":     "TestWaiting: it is there while an agent starts, and at no other time",
-	"conflict": "TestDuplicateHosts: two agents that start",
+	"node": "agent.TestReloadWhileTheNameIsUnknown: it is there while an agent starts, and at no other time",
 }
 
 // TestHealthFlips has a fault for each check that an agent has while it runs: the
@@ -93,6 +92,10 @@ func newFlips(t *testing.T) *flips {
 	t.Helper()
 	w := newWorld(t, lab.Options{Hosts: 4, ConsulConfig: fmt.Sprintf(
 		`{"acl": {"enabled": true, "default_policy": "deny", "tokens": {"initial_management": %[1]q, "agent": %[1]q, "default": %[1]q}}, "ports": {"dns": 8600}}`, operatorToken)})
+	w.eventually("Consul to know its first token", func(context.Context) error {
+		_, _, err := w.Consul.Client().ACL().PolicyList(nil)
+		return err
+	})
 	f := &flips{w: w, intervals: checkIntervals(t), tried: map[string]bool{}}
 	for i, h := range w.Hosts {
 		blocks := []string{shortLease, "network \"n\" {\n  ipv4 {\n    prefix = \"10.5.0.0/16\"\n  }\n  backend \"vxlan\" {}\n  ip_masq = true\n}\n"}
@@ -157,7 +160,8 @@ func (f *flips) groups() []flipGroup {
 			return err
 		}
 	}
-	// A file is looked at with everything else: the kernel gives the occasion.
+	// What the kernel does not tell of is looked at with everything else: the alias
+	// gives the occasion.
 	inside := func(p *place, script string) func() error {
 		return func() error {
 			return errors.Join(p.inside("sh", "-euc", script), sh(p, "ip link set leno-n alias x")())
@@ -178,7 +182,7 @@ func (f *flips) groups() []flipGroup {
 	return []flipGroup{
 		{a, []flip{
 			{network: "n", check: "device", status: api.Critical, fault: sh(a, "printf 'link del leno-n\\nlink add leno-n type bridge\\n' | ip -batch -"), cure: sh(a, "ip link del leno-n")},
-			{network: "n", check: "routes", status: api.Critical, fault: sh(a, fmt.Sprintf("ip route replace %s dev eth0 proto bird", peer)), cure: sh(a, fmt.Sprintf("ip route del %s dev eth0 proto bird", peer))},
+			{network: "n", check: "routes", status: api.Critical, fault: sh(a, fmt.Sprintf("ip route replace %s dev eth0 proto bird; ip link set leno-n alias x", peer)), cure: sh(a, fmt.Sprintf("ip route del %s dev eth0 proto bird", peer))},
 			{network: "n", check: "foreign_rules", status: api.Warning, fault: sh(a, "iptables -t raw -A "+raw), cure: sh(a, "iptables -t raw -D "+raw)},
 		}},
 		{b, []flip{
@@ -195,6 +199,9 @@ func (f *flips) groups() []flipGroup {
 		{c, []flip{
 			{network: "n", check: "underlay", status: api.Warning, fault: sh(c, "ip link set up0 down"), cure: sh(c, "ip link set up0 up")},
 			{network: "n", check: "forwarding", status: api.Warning, fault: sh(c, "sysctl -qw net.ipv4.ip_forward=0; ip link set leno-n alias x"), cure: sh(c, "sysctl -qw net.ipv4.ip_forward=1; ip link set leno-n alias x")},
+			{network: "n", check: "conflict", status: api.Critical, also: []string{"lease", "routes"},
+				fault: sh(c, fmt.Sprintf("ip addr add %s/32 dev up0; ip addr del 198.51.100.3/24 dev up0", a.Addrs[0])),
+				cure:  sh(c, fmt.Sprintf("ip addr add 198.51.100.3/24 dev up0; ip addr del %s/32 dev up0", a.Addrs[0]))},
 		}},
 		{d, []flip{
 			{check: "records", status: api.Warning, fault: put("leno/networks/zz", "{"), cure: func() error {
