@@ -189,6 +189,30 @@ type Follower interface {
 	Followed(network string) time.Time
 }
 
+// Entitled is the optional ability to tell which rights a client has.
+type Entitled interface {
+	// Rights is each rule that an agent needs and whether this client's token
+	// grants it, found without using it. Empty where the store has no rights.
+	// ErrDenied: the store knows no such token.
+	Rights(ctx context.Context, w Wish) ([]Right, error)
+}
+
+// Wish is what an agent does in a store.
+type Wish struct {
+	Node     string   // its name
+	Named    bool     // which the store need not tell
+	Networks []string // it takes part in
+	Defines  []string // those of them that it puts there itself where nobody has
+	Service  string   // its name in the catalogue, "" for none
+}
+
+// Right is one rule of a policy.
+type Right struct {
+	Rule    string // as the store writes it: `key_prefix "leno/leases/" { policy = "write" }`
+	For     string // what it is needed for: "to write this host's lease"
+	Granted bool
+}
+
 // NodeNamer is the optional ability to tell the store's name of this host.
 type NodeNamer interface {
 	// NodeName returns the name, or "" when the store's own agent is not on

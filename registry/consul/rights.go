@@ -1,0 +1,157 @@
+package consul
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/lenonet/leno/registry"
+)
+
+var _ registry.Entitled = (*Client)(nil)
+
+// authorization is one question to Consul's ACLs and its answer, as
+// /v1/internal/acl/authorize has them. Consul's own pages live by that endpoint;
+// it decides without doing anything.
+type authorization struct {
+	Resource, Segment, Access string
+	Allow                     bool `json:",omitempty"`
+}
+
+// maxQuestions is how many Consul takes at once.
+const maxQuestions = 64
+
+// entitlement is a rule and what it has to allow.
+type entitlement struct {
+	rule, purpose string
+	ask           []authorization
+}
+
+// Rights implements registry.Entitled, by the rules of examples/consul/policy.hcl.
+// A Consul without ACLs has no rights to lack.
+func (c *Client) Rights(ctx context.Context, w registry.Wish) ([]registry.Right, error) {
+	// Sessions are of the node whose Consul agent is asked for them. Where that may
+	// not be read, nothing is said of them.
+	node := ""
+	opts, cancel := c.query(ctx, read{})
+	defer cancel()
+	var self map[string]map[string]any
+	_, err := c.api.Raw().Query("/v1/agent/self", &self, opts)
+	if err = classify(err); err != nil && !errors.Is(err, registry.ErrDenied) {
+		return nil, fmt.Errorf("rights: %w", err)
+	}
+	if err == nil {
+		node, _ = self["Config"]["NodeName"].(string)
+	}
+	wanted := c.entitlements(w, node)
+	var questions []authorization
+	for _, e := range wanted {
+		questions = append(questions, e.ask...)
+	}
+	var answers []authorization
+	for rest := questions; len(rest) > 0; {
+		n := min(len(rest), maxQuestions)
+		got, err := c.authorize(ctx, rest[:n])
+		if err != nil {
+			return nil, fmt.Errorf("rights: %w", err)
+		}
+		if got == nil {
+			return nil, nil
+		}
+		answers, rest = append(answers, got...), rest[n:]
+	}
+	out := make([]registry.Right, 0, len(wanted))
+	for _, e := range wanted {
+		right := registry.Right{Rule: e.rule, For: e.purpose, Granted: true}
+		for range e.ask {
+			right.Granted = right.Granted && answers[0].Allow
+			answers = answers[1:]
+		}
+		out = append(out, right)
+	}
+	return out, nil
+}
+
+// entitlements are what an agent needs.
+func (c *Client) entitlements(w registry.Wish, node string) []entitlement {
+	prefix := c.layout.prefix
+	rule := func(kind, segment, access string) string {
+		return fmt.Sprintf("%s %q { policy = %q }", kind, segment, access)
+	}
+	readAll := entitlement{rule: rule("key_prefix", prefix+"/", "read"), purpose: "to read networks, reservations and the leases of all hosts",
+		ask: []authorization{{Resource: "key", Access: "read", Segment: c.layout.networks() + markerName}}}
+	leases := entitlement{rule: rule("key_prefix", prefix+"/leases/", "write"), purpose: "to write this host's lease"}
+	changes := entitlement{rule: rule("key_prefix", prefix+"/changes/", "write"), purpose: "to tell the other hosts of it"}
+	defines := entitlement{rule: rule("key_prefix", c.layout.networks(), "write"), purpose: "to define the networks of its configuration"}
+	for _, n := range w.Networks {
+		for _, key := range []string{c.layout.network(n), c.layout.leases(n) + markerName, c.layout.reservations(n) + markerName} {
+			readAll.ask = append(readAll.ask, authorization{Resource: "key", Access: "read", Segment: key})
+		}
+		leases.ask = append(leases.ask, authorization{Resource: "key", Access: "write", Segment: c.layout.leases(n) + markerName})
+		changes.ask = append(changes.ask, authorization{Resource: "key", Access: "write", Segment: c.layout.changes(n) + markerName})
+	}
+	for _, n := range w.Defines {
+		defines.ask = append(defines.ask, authorization{Resource: "key", Access: "write", Segment: c.layout.network(n)})
+	}
+	session := entitlement{rule: rule("session", node, "write"), purpose: "for the session that holds the lease"}
+	if node != "" {
+		session.ask = []authorization{{Resource: "session", Access: "write", Segment: node}}
+	}
+	name := entitlement{rule: rule("agent", cmp.Or(node, w.Node), "read"), purpose: "for this host's name in Consul, or set node_name"}
+	if !w.Named {
+		name.ask = []authorization{{Resource: "agent", Access: "read", Segment: cmp.Or(node, w.Node)}}
+	}
+	service := entitlement{rule: rule("service", w.Service, "write"), purpose: "for the agent's entry in the catalogue"}
+	if w.Service != "" {
+		service.ask = []authorization{{Resource: "service", Access: "write", Segment: w.Service}}
+	}
+	var out []entitlement
+	for _, e := range []entitlement{readAll, leases, changes, defines, session, service, name} {
+		if len(e.ask) > 0 {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// authorize asks; nil says that this Consul has no ACLs.
+func (c *Client) authorize(ctx context.Context, questions []authorization) ([]authorization, error) {
+	body, err := json.Marshal(questions)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, tokenKey{}, c.token), c.conf.timeout)
+	defer cancel()
+	conf := c.conn.config
+	where := url.URL{Scheme: cmp.Or(conf.Scheme, "http"), Host: conf.Address, Path: conf.PathPrefix + "/v1/internal/acl/authorize"}
+	query := url.Values{}
+	for name, value := range map[string]string{"dc": conf.Datacenter, "ns": conf.Namespace, "partition": conf.Partition} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	where.RawQuery = query.Encode()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, where.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	response, err := (&http.Client{Transport: &transport{base: c.conn.base}}).Do(request)
+	var status *statusError
+	switch {
+	case errors.As(err, &status) && status.Code == http.StatusUnauthorized: // "ACL support disabled"
+		return nil, nil
+	case err != nil:
+		return nil, classify(err)
+	}
+	defer response.Body.Close()
+	var out []authorization
+	if err := json.NewDecoder(response.Body).Decode(&out); err != nil || len(out) != len(questions) {
+		return nil, fmt.Errorf("consul's answer about rights cannot be read: %d of %d, %w", len(out), len(questions), cmp.Or(err, errors.New("some are missing")))
+	}
+	return out, nil
+}

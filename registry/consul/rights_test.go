@@ -1,0 +1,82 @@
+package consul
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// TestRights: the rules that an agent is told it needs are what Consul takes, all of
+// them grant all, and of each that is left out just that one is missing. So are
+// they of a token that nobody knows.
+func TestRights(t *testing.T) {
+	s := newStore(t)
+	node, err := s.open(t).NodeName(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wish := registry.Wish{Node: node, Networks: []string{"blue", "default"}, Defines: []string{"blue"}, Service: "leno"}
+	rights, err := s.open(t).Rights(testContext(t), wish)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(rights) != 7 {
+		t.Fatalf("%d rules: %+v", len(rights), rights)
+	}
+	for i, left := range append(rights, registry.Right{}) {
+		var rules []string
+		for j, r := range rights {
+			if i != j {
+				rules = append(rules, r.Rule)
+			}
+			if !r.Granted || r.For == "" {
+				t.Errorf("of the token that may do everything: %+v", r)
+			}
+		}
+		secret, _ := s.newToken(t, strings.Join(rules, "\n"))
+		got, err := s.open(t, func(c *Config) { c.Token = secret }).Rights(testContext(t), wish)
+		if err != nil {
+			t.Fatalf("without %q: %v", left.Rule, err)
+		}
+		denied := ""
+		for _, r := range got {
+			if !r.Granted {
+				denied += r.Rule
+			}
+		}
+		if denied != left.Rule {
+			t.Errorf("without %q: denied %q", left.Rule, denied)
+		}
+	}
+	_, err = s.open(t, func(c *Config) { c.Token = "7f6a3c9e-0000-4000-8000-00000000dead" }).Rights(testContext(t), wish)
+	if !errors.Is(err, registry.ErrDenied) || !strings.Contains(err.Error(), "ACL not found") {
+		t.Errorf("of a token that nobody knows: %v", err)
+	}
+}
+
+// TestRightsOfExample: with the rules of the example nothing is missing.
+func TestRightsOfExample(t *testing.T) {
+	rules, err := os.ReadFile("../../examples/consul/policy.hcl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newStore(t)
+	node, err := s.open(t).NodeName(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, _ := s.newToken(t, strings.ReplaceAll(string(rules), `"host-a"`, `"`+node+`"`))
+	c := s.client(t, "leno", func(c *Config) { c.Token = secret })
+	rights, err := c.Rights(testContext(t), registry.Wish{Node: node, Networks: []string{"default"}, Defines: []string{"default"}, Service: "leno"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rights {
+		if !r.Granted {
+			t.Errorf("missing: %s", r.Rule)
+		}
+	}
+}
