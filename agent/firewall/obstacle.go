@@ -35,6 +35,7 @@ type flow struct {
 	local    netip.Prefix // this host's subnet, which the other end is never in
 	in, out  string       // devices; "" is not known
 	inbound  bool         // from another host
+	host     *datagrams   // of the host itself; nil for containers'
 	// narrowed is by what else than addresses the flow was narrowed: a protocol, a
 	// port.
 	narrowed []string
@@ -113,9 +114,22 @@ type stage int
 
 const (
 	prerouting stage = iota
+	incoming
 	forwarding
+	outgoing
 	postrouting
 )
+
+// passes says whether a flow comes by there.
+func (s stage) passes(f flow) bool {
+	switch {
+	case f.host == nil:
+		return s != incoming && s != outgoing
+	case f.inbound:
+		return s == prerouting || s == incoming
+	}
+	return s == outgoing || s == postrouting
+}
 
 // base is a chain that the kernel asks.
 type base struct {
@@ -237,7 +251,7 @@ func trace(bases []base, f flow) []found {
 	})
 	var out []found
 	for _, b := range bases {
-		if f.is6() && !b.v6 || !f.is6() && !b.v4 || b.nat && (b.hook != postrouting || f.inbound) {
+		if !b.hook.passes(f) || f.is6() && !b.v6 || !f.is6() && !b.v4 || b.nat && (b.hook != postrouting || f.inbound || f.host != nil) {
 			continue
 		}
 		for _, found := range (&walk{base: b}).run(f) {

@@ -74,12 +74,17 @@ func (f found) reportable() bool {
 	return len(f.flow.narrowed) == 0 || f.direct()
 }
 
-func (c Crossing) obstacle(f found) Obstacle {
-	where := f.base.table() + " chain " + f.chain
-	rule := f.rule
+// place is where a rule stands and what it says.
+func (f found) place() (where, rule string) {
+	where, rule = f.base.table()+" chain "+f.chain, f.rule
 	if rule == policyDrop && strings.HasPrefix(f.base.where, "ip") {
 		rule = "policy DROP"
 	}
+	return where, rule
+}
+
+func (c Crossing) obstacle(f found) Obstacle {
+	where, rule := f.place()
 	return Obstacle{Network: c.Network.Name, Where: where, Rule: rule, Effect: f.effect(), Advice: c.advice(f)}
 }
 

@@ -16,9 +16,16 @@ func iptablesBases(command string, v6 bool, tables map[string]table) []base {
 	}{
 		{"raw", "PREROUTING", prerouting, -300},
 		{"mangle", "PREROUTING", prerouting, -150},
+		{"mangle", "INPUT", incoming, -150},
+		{"filter", "INPUT", incoming, 0},
+		{"security", "INPUT", incoming, 50},
 		{"mangle", "FORWARD", forwarding, -150},
 		{"filter", "FORWARD", forwarding, 0},
 		{"security", "FORWARD", forwarding, 50},
+		{"raw", "OUTPUT", outgoing, -300},
+		{"mangle", "OUTPUT", outgoing, -150},
+		{"filter", "OUTPUT", outgoing, 0},
+		{"security", "OUTPUT", outgoing, 50},
 		{"mangle", "POSTROUTING", postrouting, -150},
 		{"nat", "POSTROUTING", postrouting, 100},
 	} {
@@ -114,8 +121,10 @@ func iptablesCondition(word, value string) condition {
 		if value == "all" {
 			return always
 		}
-		return narrowing("protocol " + value)
-	case "--dport", "--dports", "--sport", "--sports", "--ports", "--icmp-type", "--icmpv6-type", "--tcp-flags":
+		return protocolIs(value)
+	case "--dport", "--dports":
+		return portIs(word, list)
+	case "--sport", "--sports", "--ports", "--icmp-type", "--icmpv6-type", "--tcp-flags":
 		return narrowing(word + " " + value)
 	case "--ctstate", "--state":
 		return states(list...)

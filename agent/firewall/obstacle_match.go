@@ -3,6 +3,7 @@ package firewall
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -108,7 +109,15 @@ func states(names ...string) condition {
 		switch strings.ToLower(name) {
 		case "new":
 			return always
-		case "established", "related", "invalid", "dnat", "snat":
+		case "established":
+			// Of a host that sends from the port it receives at, packets may be answers.
+			return func(f flow) (answer, flow) {
+				if f.host != nil && f.host.answers {
+					return unsure, f
+				}
+				return none, f
+			}
+		case "related", "invalid", "dnat", "snat":
 		default: // untracked, say, which a rule in raw may have made them
 			return cannotTell
 		}
@@ -119,6 +128,16 @@ func states(names ...string) condition {
 // addressType matches by what the kernel's routing says of an address. Those of
 // containers are of others.
 func addressType(names ...string) condition {
+	of := containersType(names)
+	return func(f flow) (answer, flow) {
+		if f.host != nil {
+			return unsure, f
+		}
+		return of(f)
+	}
+}
+
+func containersType(names []string) condition {
 	result := condition(never)
 	for _, name := range names {
 		switch strings.ToLower(name) {
@@ -130,4 +149,55 @@ func addressType(names ...string) condition {
 		}
 	}
 	return result
+}
+
+// protocolIs matches packets of one of the protocols.
+func protocolIs(names ...string) condition {
+	return func(f flow) (answer, flow) {
+		switch {
+		case f.host == nil:
+			return narrowing("protocol " + strings.Join(names, ","))(f)
+		case slices.Contains(names, "udp") || slices.Contains(names, "17"):
+			return all, f
+		}
+		return none, f
+	}
+}
+
+// ofProtocol is a condition about what only packets of a protocol have.
+func ofProtocol(name string, c condition) condition {
+	return func(f flow) (answer, flow) {
+		if f.host == nil {
+			return c(f)
+		}
+		if name != "udp" && name != "th" {
+			return none, f
+		}
+		return unsure, f
+	}
+}
+
+// portIs matches by the destination's port: "8472", "8000:9000", "8000-9000".
+func portIs(word string, list []string) condition {
+	return func(f flow) (answer, flow) {
+		if f.host == nil {
+			return narrowing(word + " " + strings.Join(list, ","))(f)
+		}
+		result := none
+		for _, item := range list {
+			first, last, isRange := strings.Cut(strings.ReplaceAll(item, "-", ":"), ":")
+			if !isRange {
+				last = first
+			}
+			low, err := strconv.Atoi(first)
+			high, err2 := strconv.Atoi(last)
+			switch {
+			case err != nil || err2 != nil:
+				result = unsure
+			case low <= f.host.port && f.host.port <= high:
+				return all, f
+			}
+		}
+		return result, f
+	}
 }

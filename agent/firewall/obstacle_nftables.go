@@ -88,7 +88,7 @@ func (c nftJSONChain) base() (base, bool) {
 	if err := json.Unmarshal(c.Prio, &b.priority); err != nil || !slices.Contains([]string{"ip", "ip6", "inet"}, c.Family) {
 		return base{}, false
 	}
-	hooks := map[string]stage{"prerouting": prerouting, "forward": forwarding, "postrouting": postrouting}
+	hooks := map[string]stage{"prerouting": prerouting, "input": incoming, "forward": forwarding, "output": outgoing, "postrouting": postrouting}
 	h, ok := hooks[c.Hook]
 	b.hook = h
 	return b, ok
@@ -277,15 +277,19 @@ func nftKey(meta, protocol, field, ct, fib string, flags, values []string) (stri
 		return "fib " + flags[0] + " type", addressType(values...)
 	case (protocol == "ip" || protocol == "ip6") && (field == "saddr" || field == "daddr"):
 		return protocol + " " + field, nftAddresses(field == "daddr", values)
-	case protocol == "tcp" || protocol == "udp" || protocol == "sctp" || protocol == "icmp" || protocol == "icmpv6" || field == "protocol" || field == "nexthdr":
-		return protocol + " " + field, narrowing(protocol + " " + field + " " + strings.Join(values, ","))
+	case field == "protocol" || field == "nexthdr":
+		return protocol + " " + field, protocolIs(values...)
+	case (protocol == "udp" || protocol == "th") && field == "dport":
+		return protocol + " " + field, portIs("dport", values)
+	case protocol == "tcp" || protocol == "udp" || protocol == "sctp" || protocol == "icmp" || protocol == "icmpv6":
+		return protocol + " " + field, ofProtocol(protocol, narrowing(protocol+" "+field+" "+strings.Join(values, ",")))
 	}
 	return strings.TrimSpace(protocol + " " + field), cannotTell
 }
 
 func nftProtocol(meta string, values []string) condition {
 	if meta == "l4proto" {
-		return narrowing("protocol " + strings.Join(values, ","))
+		return protocolIs(values...)
 	}
 	return func(f flow) (answer, flow) {
 		family := []string{"ip", "ipv4"}

@@ -1,0 +1,71 @@
+package firewall
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Lane is how a network's packets between this host and another pass this host's
+// rules: as datagrams of its own.
+type Lane struct {
+	Network string
+	Link    string     // device between hosts
+	Own     netip.Addr // this host's address there
+	Peer    netip.Addr // the other's
+	Port    int        // UDP, of both
+	// SamePort says that datagrams are also sent from that port, so that those of
+	// the other host may count as answers.
+	SamePort bool
+}
+
+// Blockade is a rule of this host that drops a lane's datagrams.
+type Blockade struct {
+	Lane    Lane
+	Inbound bool   // those that come; else those that are sent
+	Where   string // "iptables table filter chain INPUT"
+	Rule    string // as its program writes it, or "policy DROP"
+}
+
+func (b Blockade) String() string { return fmt.Sprintf("%s: %q", b.Where, b.Rule) }
+
+// datagrams are what tells a flow of the host itself: UDP to a port.
+type datagrams struct {
+	port    int
+	answers bool // may be answers to others
+}
+
+// Blockades finds the rules of this host, in every variant of iptables and in
+// nftables, that drop datagrams between hosts. It only reads, and names nothing it
+// is not sure of: an empty answer is no proof. Programs are started from the calling
+// thread, as those of Obstacles are.
+func Blockades(ctx context.Context, lanes []Lane) ([]Blockade, error) {
+	bases, _, err := standing(ctx)
+	return blockades(bases, lanes), err
+}
+
+// blockades is what the rules do to the lanes, at most one each way. Pure.
+func blockades(bases []base, lanes []Lane) []Blockade {
+	var out []Blockade
+	for _, l := range lanes {
+		for _, inbound := range []bool{true, false} {
+			met := trace(bases, l.flow(inbound))
+			if i := slices.IndexFunc(met, func(f found) bool { return f.what == dropped && f.whole }); i >= 0 {
+				where, rule := met[i].place()
+				out = append(out, Blockade{Lane: l, Inbound: inbound, Where: where, Rule: rule})
+			}
+		}
+	}
+	return out
+}
+
+func (l Lane) flow(inbound bool) flow {
+	f := flow{src: single(l.Own), dst: single(l.Peer), out: l.Link, host: &datagrams{l.Port, l.SamePort}, inbound: inbound}
+	if inbound {
+		f.src, f.dst, f.in, f.out = f.dst, f.src, l.Link, ""
+	}
+	return f
+}
+
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
