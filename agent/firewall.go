@@ -82,16 +82,19 @@ func firewallNetwork(local config.Network, pools, subnets []netip.Prefix) firewa
 // still wants, so that the first network that is ready does not take the others'
 // rules away.
 func (k *firewallKeeper) remember(c config.Config, wanted func(name string) (config.Network, bool)) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	// wanted takes a lock that others hold while they ask the keeper.
+	left := map[string]firewall.Network{}
 	for _, name := range savedNetworks(c.DataDir) {
 		// A broken state file is reported where the lease needs it.
 		before, err := loadSaved(c.DataDir, name)
 		local, ok := wanted(name)
 		if err == nil && ok && len(before.Subnets) > 0 && before.Backend.Type != "alloc" {
-			k.wanted[name] = firewallNetwork(local, before.Pools, before.Subnets)
+			left[name] = firewallNetwork(local, before.Pools, before.Subnets)
 		}
 	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	maps.Copy(k.wanted, left)
 }
 
 // stands says that the datapath of a network that is remembered stands, so that

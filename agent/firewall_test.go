@@ -204,3 +204,26 @@ func TestDropOfAnEarlierProcess(t *testing.T) {
 		t.Errorf("rules there should be: %v", err)
 	}
 }
+
+// TestRememberAndAsk: who starts the firewall and who asks the agent about itself
+// take the same two locks, and never wait for each other.
+func TestRememberAndAsk(t *testing.T) {
+	h := newHost(t, memory.New(), "a").start()
+	h.ready()
+	a := h.agent
+	asked := make(chan struct{})
+	a.env.firewall.remember(a.current(), func(name string) (config.Network, bool) {
+		go func() {
+			defer close(asked)
+			_ = a.self()
+		}()
+		select {
+		case <-asked:
+		case <-time.After(10 * time.Second):
+			t.Error("whoever asks the agent waits for the rules to be remembered")
+			return config.Network{}, false
+		}
+		return a.wanted(name)
+	})
+	<-asked
+}
