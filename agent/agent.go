@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/logging"
 	"github.com/lenonet/leno/agent/probe"
@@ -58,6 +59,13 @@ type Options struct {
 
 	// Probe sends packets to peers and tells what came back, as probe.Run does.
 	Probe func(ctx context.Context, h probe.Host, peers []api.Peer, r api.ProbeRequest) (api.Probe, error)
+
+	// Blockades finds rules of this host in the way of datagrams between hosts.
+	Blockades func(ctx context.Context, lanes []firewall.Lane) ([]firewall.Blockade, error)
+
+	// Datagrams says whether UDP and TCP come to a peer that answers pings, as
+	// doctor.Datagrams does.
+	Datagrams func(ctx context.Context, own netip.Addr, to netip.Prefix) doctor.Answer
 
 	// LockHost makes this the only agent of its network namespace, until unlock.
 	LockHost func() (unlock func() error, err error)
@@ -198,6 +206,12 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	}
 	if o.Probe == nil {
 		o.Probe = probe.Run
+	}
+	if o.Blockades == nil {
+		o.Blockades = firewall.Blockades
+	}
+	if o.Datagrams == nil {
+		o.Datagrams = doctor.Datagrams
 	}
 	if o.LockHost == nil {
 		o.LockHost = lockHost

@@ -42,6 +42,7 @@ func (a *Agent) endpoints() []endpoint {
 		a.reservationEndpoints(),
 		a.peerEndpoints(),
 		a.probeEndpoints(),
+		a.doctorEndpoints(),
 		a.openAPIEndpoints(),
 		a.eventEndpoints(),
 		a.metricsEndpoints(),

@@ -74,7 +74,7 @@ func TestOpenAPITypes(t *testing.T) {
 	for _, v := range []any{
 		api.Error{}, api.Health{}, api.Self{}, api.Network{}, api.NetworkList{}, api.Lease{}, api.LeaseList{},
 		api.Reservation{}, api.ReservationList{}, api.PeerList{}, api.NetworkPlan{}, api.EventList{}, api.Reloaded{},
-		api.ProbeRequest{}, api.Probe{}, api.Metrics{}, api.Renewal{}, api.Configuration{},
+		api.ProbeRequest{}, api.Probe{}, api.Metrics{}, api.Renewal{}, api.Configuration{}, api.Diagnosis{},
 	} {
 		gather(types, reflect.TypeOf(v))
 	}
@@ -264,6 +264,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 		"GET /healthz", "GET /readyz", "GET /healthz?network=n", "GET /healthz?network=none", "GET /readyz?network=n&network=none", "GET /v1/agent/self", "GET /v1/agent/config", "PUT /v1/agent/reload", "GET /v1/openapi.yaml",
 		"GET /v1/agent/events", "GET /v1/agent/events?network=n",
 		"GET /v1/agent/monitor?log_level=loud", "GET /v1/agent/metrics", "GET /v1/agent/metrics?format=prometheus", "GET /v1/agent/metrics?format=xml",
+		"PUT /v1/agent/doctor", "PUT /v1/agent/doctor?network=n&passive=true", "PUT /v1/agent/doctor?passive=perhaps", "PUT /v1/agent/doctor?network=none",
 		"GET /v1/networks", "GET /v1/network/n", "GET /v1/network/none",
 		"PUT /v1/network/m " + m, "PUT /v1/network/m " + m, "PUT /v1/network/x {}",
 		"POST /v1/network/m/plan " + m, "POST /v1/network/m/plan {}",

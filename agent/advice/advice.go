@@ -116,3 +116,18 @@ func Reason(area Area, err error) string {
 	}
 	return strings.Join(parts, "; ")
 }
+
+// Split takes what Reason put behind an error off again: what was seen, and what to
+// do about it.
+func Split(reason string) (saw, todo string) {
+	saw = reason
+	for again := true; again; {
+		again = false
+		for _, r := range table() {
+			if before, ok := strings.CutSuffix(saw, "; "+r.todo); ok {
+				saw, todo, again = before, strings.TrimSuffix(r.todo+"; "+todo, "; "), true
+			}
+		}
+	}
+	return saw, todo
+}

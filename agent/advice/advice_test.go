@@ -98,3 +98,15 @@ func TestReasonIsBounded(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// TestSplit: what a reason was made of comes apart again.
+func TestSplit(t *testing.T) {
+	for _, err := range []error{
+		unix.EPERM, errors.New("x; y"), errors.Join(unix.EPERM, &fs.PathError{Op: "open", Path: tunDevice, Err: unix.ENOENT}, unix.EIO),
+	} {
+		saw, todo := Split(Reason(Datapath, err))
+		if todo != To(Datapath, err) || strings.Contains(saw, "CAP_NET_ADMIN") || !strings.HasPrefix(Reason(Datapath, err), saw) || saw == "" {
+			t.Errorf("%v: %q, %q", err, saw, todo)
+		}
+	}
+}

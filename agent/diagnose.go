@@ -1,0 +1,301 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/doctor"
+	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// mostExamined is how many peers of a network an examination sends packets to: those
+// that are held first.
+const mostExamined = 64
+
+// answerMS is how long an answer of a peer is waited for, in milliseconds: several
+// times what a packet takes around the earth.
+const answerMS = 700
+
+// diagnose gathers what is to be known of this host and has it judged. Networks are
+// looked at side by side, and a part that fails is told as not known.
+func (a *Agent) diagnose(ctx context.Context, o api.DoctorOptions) api.Diagnosis {
+	began := time.Now()
+	self := a.self()
+	facts := doctor.Facts{Node: self.NodeName, Active: !o.Passive}
+	facts.Capabilities, _ = doctor.LookCapabilities() // a kernel that does not tell lacks none
+	report, _ := a.env.health.report()
+	for _, c := range report.Checks {
+		if c.Name != checkConsul {
+			facts.Health = append(facts.Health, c)
+		}
+	}
+	var runners []*runner
+	for _, name := range self.Networks {
+		if run, ok := a.runner(name); ok {
+			runners = append(runners, run)
+		}
+	}
+	var work errgroup.Group
+	work.Go(func() error {
+		facts.Store = storeFacts(ctx, a.env.registry, a.o.RegistryName, wish(self, a.current()))
+		return nil
+	})
+	facts.Networks = make([]doctor.Network, len(runners))
+	var mu sync.Mutex
+	for i, run := range runners {
+		active := !o.Passive && (o.Network == "" || o.Network == run.local.Name)
+		work.Go(func() error {
+			n, inactive := a.networkFacts(ctx, run, active)
+			mu.Lock()
+			defer mu.Unlock()
+			if facts.Networks[i] = n; inactive != "" {
+				facts.Inactive = inactive
+			}
+			return nil
+		})
+	}
+	_ = work.Wait() // nothing in it fails as a whole
+	for _, h := range report.Networks {
+		if i := slices.IndexFunc(facts.Networks, func(n doctor.Network) bool { return n.Name == h.Network }); i >= 0 {
+			facts.Networks[i].Checks = checksOf(h)
+		}
+	}
+	out := api.Diagnosis{Node: facts.Node, Agent: true, Active: facts.Active && facts.Inactive == "", Findings: []api.Finding{}}
+	for _, f := range doctor.Judge(facts) {
+		if o.Network == "" || f.Network == "" || f.Network == o.Network {
+			out.Findings = append(out.Findings, f)
+		}
+	}
+	out.Took = time.Since(began)
+	return out
+}
+
+// wish is what this agent does in the store.
+func wish(self api.Self, c config.Config) registry.Wish {
+	w := registry.Wish{Node: self.NodeName, Named: c.NodeName != "", Networks: self.Networks, Service: c.Consul.Service}
+	for _, n := range c.Networks {
+		if len(n.Pools) > 0 {
+			w.Defines = append(w.Defines, n.Name)
+		}
+	}
+	return w
+}
+
+// storeFacts asks the store whether it can be used, and for what. One without rights
+// or probe tells nothing.
+func storeFacts(ctx context.Context, reg registry.Registry, name string, w registry.Wish) doctor.Store {
+	prober, ok := reg.(registry.Prober)
+	if !ok {
+		return doctor.Store{}
+	}
+	out := doctor.Store{Name: name}
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	out.Err = prober.Probe(call)
+	entitled, ok := reg.(registry.Entitled)
+	if !ok || out.Err != nil && !errors.Is(out.Err, registry.ErrDenied) {
+		return out
+	}
+	// A network that is there need not be put there.
+	w.Defines = slices.DeleteFunc(slices.Clone(w.Defines), func(name string) bool {
+		_, err := reg.Network(call, name)
+		return !errors.Is(err, registry.ErrNetworkNotFound)
+	})
+	out.Rights, out.RightsErr = entitled.Rights(call, w)
+	return out
+}
+
+// checksOf sorts what health says of a network: what the doctor looks at itself is
+// not told again.
+func checksOf(h api.NetworkHealth) doctor.Checks {
+	var out doctor.Checks
+	for _, c := range h.Checks {
+		switch c.Name {
+		case checkNetwork:
+			out.Network = c
+		case checkUnderlay:
+			out.Underlay = c
+		case checkLease:
+			out.Lease = c
+		case checkConflict:
+			out.Conflict = c
+		case checkDevice:
+			out.Device = c
+		case checkRoutes:
+			out.Routes = c
+		case checkConsul, checkForwarding, checkForeignRules:
+		default:
+			out.Others = append(out.Others, c)
+		}
+	}
+	return out
+}
+
+// networkFacts is what is to be seen of one network. inactive is why no packets
+// were sent though that was asked for.
+func (a *Agent) networkFacts(ctx context.Context, r *runner, active bool) (n doctor.Network, inactive string) {
+	v := r.shown()
+	definition, lease := v.definition, registry.Lease{}
+	held, ok, _ := r.lease.get()
+	if ok {
+		lease = held
+	}
+	if before, carried := r.carriedOn(); carried {
+		definition, lease = before.network, before.own
+	}
+	kind := a.env.backends[definition.Backend.Type]
+	n = doctor.Network{Name: r.local.Name, Backend: definition.Backend.Type, Pools: definition.Plan.Prefixes(), Subnets: lease.Subnets, MTU: v.local.MTU, Link: v.local.Link,
+		Underlay: doctor.Underlay{Interface: v.local.Underlay.Interface, MTU: v.local.Underlay.MTU, Public: v.local.Underlay.Addresses, Own: v.local.Underlay.Own}}
+	if len(n.Underlay.Own) == 0 {
+		n.Underlay.Own = n.Underlay.Public
+	}
+	n.Lease = doctor.Lease{Held: ok, Mine: held, Renewed: v.local.Renewed, TTL: r.config.Lease.TTL, Now: time.Now()}
+	if n.Backend == "" {
+		return n, "" // nothing is known of it yet, and health says why
+	}
+	if ok {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		record, _, err := a.env.registry.WatchLease(call, definition, held.Subnet(), 0)
+		cancel()
+		n.Lease.Recorded(record, err)
+	}
+	n.See(kind.Device, definition.Backend.Type == "udp", definition.Plan)
+	list := r.peers().body.(api.PeerList).Peers
+	n.Port, n.Same = carrierPort(definition.Backend)
+	n.Peers = peerFacts(n, definition.Backend, list)
+	if len(n.Subnets) > 0 && n.Backend != "alloc" {
+		a.rulesFacts(ctx, r, definition, &n)
+	}
+	if !active || len(n.Subnets) == 0 || n.Backend == "alloc" {
+		return n, ""
+	}
+	return n, a.askPeers(ctx, &n, list)
+}
+
+// carrierPort is the UDP port that the backend's packets go to, 0 for none, and
+// whether they are sent from it, too.
+func carrierPort(b registry.Backend) (port int, same bool) {
+	var o struct {
+		Port int `json:"port"`
+	}
+	_ = json.Unmarshal(b.Object, &o) // broken options are reported where they are used
+	return o.Port, b.Type == "udp"
+}
+
+// peerFacts are the peers, and what of theirs the kernel would refuse.
+func peerFacts(n doctor.Network, b registry.Backend, list []api.Peer) []doctor.Peer {
+	var out []doctor.Peer
+	links := backend.Arrivals(n.Name, b.Type, b.Object, n.Underlay.Interface)
+	for i, p := range list {
+		peer := doctor.Peer{Node: p.Node, Held: p.Held, Skipped: p.Skipped, Subnets: p.Subnets}
+		if len(n.Underlay.Public) > 0 {
+			peer.Public, _ = backend.Peer{PublicIPs: p.PublicIPs}.Outer(n.Underlay.Public[0])
+		}
+		if i < mostExamined && peer.Public.IsValid() && len(n.Underlay.Own) > 0 {
+			peer.See(n, links)
+		}
+		out = append(out, peer)
+	}
+	return out
+}
+
+// rulesFacts is what firewalls and switches do to the network's packets.
+func (a *Agent) rulesFacts(ctx context.Context, r *runner, definition registry.Network, n *doctor.Network) {
+	state := backend.State{Subnets: n.Subnets, Underlay: backend.Underlay{Interface: n.Underlay.Interface}}
+	c := crossing(definition, firewallNetwork(r.local, n.Pools, n.Subnets), state)
+	for _, s := range n.Subnets {
+		found, err := a.env.ensureForwarding(s.Addr(), c.Links, false)
+		n.Off, n.OffErr = append(n.Off, found.Off...), errors.Join(n.OffErr, err)
+	}
+	var err error
+	n.Obstacles, _, err = a.o.Obstacles(ctx, []firewall.Crossing{c})
+	n.RulesErr = err
+	var lanes []firewall.Lane
+	for _, p := range n.Peers[:min(len(n.Peers), mostExamined)] {
+		if n.Port > 0 && p.Public.IsValid() && len(n.Underlay.Own) > 0 && n.Underlay.Own[0].IsValid() {
+			lanes = append(lanes, firewall.Lane{Network: n.Name, Link: n.Underlay.Interface, Own: n.Underlay.Own[0], Peer: p.Public, Port: n.Port, SamePort: n.Same})
+		}
+	}
+	if len(lanes) > 0 {
+		n.Blockades, err = a.o.Blockades(ctx, lanes)
+		n.RulesErr = errors.Join(n.RulesErr, err)
+	}
+}
+
+// askPeers sends packets to the peers.
+func (a *Agent) askPeers(ctx context.Context, n *doctor.Network, list []api.Peer) (inactive string) {
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, func(x, y api.Peer) int {
+		return map[bool]int{true: 0, false: 1}[x.Held] - map[bool]int{true: 0, false: 1}[y.Held]
+	})
+	list = list[:min(len(list), mostExamined)]
+	if len(list) == 0 {
+		return ""
+	}
+	var names []string
+	for _, p := range list {
+		names = append(names, p.Node)
+	}
+	out, err := a.askTwice(ctx, n, names)
+	var refused *api.Error
+	switch {
+	case errors.As(err, &refused) && refused.Code == http.StatusConflict:
+		return refused.Message
+	case err != nil:
+		return err.Error()
+	}
+	var work sync.WaitGroup
+	for _, answer := range out.Peers {
+		i := slices.IndexFunc(n.Peers, func(p doctor.Peer) bool { return p.Node == answer.Node })
+		if i < 0 {
+			continue
+		}
+		n.Asked++
+		n.Peers[i].Probe = &answer
+		if n.Device.Exists && answer.Reached && len(answer.Ways) > 0 {
+			work.Go(func() {
+				n.Peers[i].Datagrams = a.o.Datagrams(ctx, answer.Ways[0].From, overlaySubnet(n.Peers[i], answer.Ways[0].To))
+			})
+		}
+	}
+	work.Wait()
+	return ""
+}
+
+// errorPause is after what a kernel tells of an error again (icmp_ratelimit).
+const errorPause = 1200 * time.Millisecond
+
+// askTwice probes peers. Where no device has their addresses, what they answer with is
+// an error, of which their kernels send few: those that were silent are asked once
+// more.
+func (a *Agent) askTwice(ctx context.Context, n *doctor.Network, names []string) (api.Probe, error) {
+	request := api.ProbeRequest{Peers: names, TimeoutMS: answerMS}
+	out, err := a.probe(ctx, n.Name, request)
+	request.Peers = nil
+	for _, p := range out.Peers {
+		if !p.Reached && !n.Device.Wanted {
+			request.Peers = append(request.Peers, p.Node)
+		}
+	}
+	if err != nil || len(request.Peers) == 0 || sleep(ctx, errorPause) != nil {
+		return out, err
+	}
+	again, err := a.probe(ctx, n.Name, request)
+	for _, p := range again.Peers {
+		if i := slices.IndexFunc(out.Peers, func(o api.PeerProbe) bool { return o.Node == p.Node }); i >= 0 && p.Reached {
+			out.Peers[i] = p
+		}
+	}
+	return out, err
+}

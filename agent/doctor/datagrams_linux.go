@@ -1,0 +1,133 @@
+package doctor
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// datagramPatience is how long an error of a peer is waited for. It answered pings
+// before.
+const datagramPatience = 400 * time.Millisecond
+
+// Datagrams says whether UDP and TCP come through the overlay to a peer that
+// answers pings. What goes wrong with checksums in tunnels spares pings: their
+// checksum the kernel computes, those of UDP and TCP it may leave to the device.
+//
+// A packet with one hop to live for an address behind the peer comes back as "time
+// exceeded" of the peer's kernel, before any of its rules about containers or itself
+// is asked. When that of UDP and TCP does not come, and that of a ping does, the way
+// makes the difference. own is this host's address in the overlay, to the peer's
+// subnet.
+func Datagrams(ctx context.Context, own netip.Addr, to netip.Prefix) Answer {
+	target := behind(to)
+	udp := func() bool { return expires(ctx, "udp", own, target) }
+	ping := func() bool { return expires(ctx, "icmp", own, target) }
+	switch {
+	case udp(), udp():
+		return Yes
+	case !ping():
+		return Unknown
+	case udp(), expires(ctx, "tcp", own, target):
+		return Yes
+	case !ping(), ctx.Err() != nil:
+		return Unknown
+	}
+	return No
+}
+
+// behind is an address of the subnet that no host's device has: the last but one.
+func behind(p netip.Prefix) netip.Addr {
+	a := p.Masked().Addr().AsSlice()
+	for i := p.Bits(); i < len(a)*8; i++ {
+		a[i/8] |= 1 << (7 - i%8)
+	}
+	last, _ := netip.AddrFromSlice(a)
+	return last.Prev()
+}
+
+// expires sends one packet with one hop to live and says whether anything was said
+// of it.
+func expires(ctx context.Context, protocol string, own, to netip.Addr) bool {
+	ctx, cancel := context.WithTimeout(ctx, datagramPatience)
+	defer cancel()
+	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error { return oneHop(c, to.Is6()) }}
+	network, address, payload := "udp", fmt.Sprintf("%s", netip.AddrPortFrom(to, 33434)), []byte("leno asks the way")
+	switch protocol {
+	case "udp":
+		d.LocalAddr = &net.UDPAddr{IP: own.AsSlice()}
+	case "tcp":
+		network, d.LocalAddr = "tcp", &net.TCPAddr{IP: own.AsSlice()}
+	case "icmp":
+		network, address, payload = "ip4:icmp", to.String(), echoRequest()
+		if to.Is6() {
+			network, payload[0] = "ip6:ipv6-icmp", 128 // whose checksum the kernel computes
+		}
+		d.LocalAddr = &net.IPAddr{IP: own.AsSlice()}
+	}
+	conn, err := d.DialContext(ctx, network, address)
+	if err != nil {
+		return told(err) // TCP
+	}
+	defer conn.Close()
+	if protocol == "tcp" {
+		return true
+	}
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetDeadline(deadline); err != nil {
+		return false
+	}
+	if _, err := conn.Write(payload); err != nil {
+		return told(err)
+	}
+	buffer := make([]byte, 512)
+	for {
+		if _, err := conn.Read(buffer); err != nil {
+			return told(err)
+		}
+		if protocol == "udp" {
+			return true
+		}
+	}
+}
+
+// told says whether an error is what somebody on the way said. This host's own
+// routes have led to the peer before.
+func told(err error) bool {
+	return !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) &&
+		(errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EACCES))
+}
+
+func oneHop(c syscall.RawConn, v6 bool) error {
+	var err error
+	controlled := c.Control(func(fd uintptr) {
+		if v6 {
+			err = errors.Join(unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, 1), unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1))
+			return
+		}
+		err = errors.Join(unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TTL, 1), unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVERR, 1))
+	})
+	return errors.Join(controlled, err)
+}
+
+// echoRequest is a ping (RFC 792) with its checksum.
+func echoRequest() []byte {
+	b := []byte{8, 0, 0, 0, 0x1e, 0x70, 0, 1, 'l', 'e', 'n', 'o'}
+	var sum uint32
+	for i := 0; i < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	binary.BigEndian.PutUint16(b[2:], ^uint16(sum))
+	return b
+}

@@ -1,0 +1,113 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/lenonet/leno/agent/advice"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+)
+
+// host is what concerns all networks.
+func (v *verdict) host() {
+	f := v.facts
+	if f.Alone != nil {
+		v.alone(*f.Alone)
+	}
+	if len(f.Capabilities) > 0 {
+		const tried = "read which capabilities the process has"
+		missing := and(f.Capabilities) + " missing"
+		switch {
+		case slices.Contains(f.Capabilities, "CAP_NET_ADMIN") && slices.ContainsFunc(f.Networks, func(n Network) bool { return n.Device.Wanted }):
+			v.add(fault(CheckRights, "", "", tried, missing, "run the agent as root or with CAP_NET_ADMIN and CAP_NET_RAW (examples/systemd/leno.service)"))
+		case f.Active || f.Inactive != "":
+			v.add(unknown(CheckRights, "", tried, missing+": not all could be tried", "run it as root or with CAP_NET_RAW"))
+		}
+	} else if f.Inactive != "" {
+		v.add(unknown(CheckPeers, "", "send packets to the other hosts", f.Inactive, ""))
+	}
+	for _, c := range f.Health {
+		v.unwell("", c)
+	}
+}
+
+// alone is what keeps an agent from running.
+func (v *verdict) alone(a Alone) {
+	const tried = "ask the agent"
+	saw := fmt.Sprintf("none answers at %s: %v", a.Address, a.Err)
+	do := "start it (`systemctl start leno`), and ask again for all that only it can see; -address and LENO_ADDRESS say where it is"
+	if a.Owner != "" {
+		saw, do = saw+"; "+a.Owner, "ask it where it listens (-address, LENO_ADDRESS), or end it if it hangs"
+	}
+	v.add(fault(CheckAgent, "", "", tried, saw, do))
+	switch {
+	case a.Config != nil:
+		v.add(fault(CheckConfig, "", "", "read the configuration", strings.Join(strings.Fields(a.Config.Error()), " "), "correct it; `leno validate` shows all errors with their lines"))
+	case len(a.Files) == 0:
+		v.add(unknown(CheckConfig, "", "look for the configuration", "no file of it was found", "name it with -config-file or -config-dir"))
+	default:
+		v.add(well(CheckConfig, "", "read the configuration", "%s can be used", strings.Join(a.Files, ", ")))
+	}
+	if a.Taken != "" && a.Owner == "" {
+		v.add(fault(CheckAgent, "", "", "listen where the agent's API does", a.Taken, "end the program that listens there (ss -ltnp), or set http.address to another one"))
+	}
+}
+
+// unwell tells of a check of health that is not passing, as the agent says it.
+func (v *verdict) unwell(network string, c api.Check) {
+	if c.Status == api.Passing || c.Status == "" {
+		return
+	}
+	saw, do := advice.Split(c.Reason)
+	f := warning(c.Name, network, "", "asked the agent for its check "+c.Name, saw, do)
+	if c.Status == api.Critical {
+		f.Status = api.FindingFault
+	}
+	v.add(f)
+}
+
+// store is what can be said of Consul for all networks.
+func (v *verdict) store() {
+	s := v.facts.Store
+	if s.Name == "" {
+		return
+	}
+	const tried = "read a key and have a quorum confirm it"
+	switch {
+	case errors.Is(s.Err, registry.ErrDenied):
+		v.add(fault(CheckConsul, "", "", tried, s.Name+": "+s.Err.Error(), "give the agent a token with the rules of examples/consul/policy.hcl (consul.token_file)"))
+	case s.Err != nil:
+		v.add(fault(CheckConsul, "", "", tried, s.Name+": "+s.Err.Error(),
+			"packets flow meanwhile. See that Consul runs here and has a leader (`consul members`, `consul operator raft list-peers`), and that consul.address is right"))
+		return
+	default:
+		v.add(well(CheckConsul, "", tried, "%s answers", s.Name))
+	}
+	v.rights(s)
+}
+
+func (v *verdict) rights(s Store) {
+	const tried = "ask Consul what the agent's token allows"
+	if s.RightsErr != nil {
+		if errors.Is(s.RightsErr, registry.ErrDenied) && s.Err == nil || !errors.Is(s.RightsErr, registry.ErrDenied) {
+			v.add(unknown(CheckACL, "", tried, s.RightsErr.Error(), ""))
+		}
+		return
+	}
+	var rules, purposes []string
+	for _, r := range s.Rights {
+		if !r.Granted {
+			rules, purposes = append(rules, r.Rule), append(purposes, r.For)
+		}
+	}
+	switch {
+	case len(rules) > 0:
+		v.list = slices.DeleteFunc(v.list, func(f api.Finding) bool { return f.Check == CheckConsul && f.Status == api.FindingFault }) // this says it better
+		v.add(fault(CheckACL, "", "", tried, "it lacks what is needed "+and(purposes), "add to its policy: "+strings.Join(rules, "  ")))
+	case len(s.Rights) > 0:
+		v.add(well(CheckACL, "", tried, "it has all %d rules", len(s.Rights)))
+	}
+}

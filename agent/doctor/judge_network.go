@@ -1,0 +1,300 @@
+package doctor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/agent/advice"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// overlaps are pools that share addresses. It is told of the network that waits.
+func (v *verdict) overlaps() {
+	const tried = "compare the pools of the networks on this host"
+	all := v.facts.Networks
+	for i, n := range all {
+		for _, o := range all[:i] {
+			if n.Checks.Network.Status == api.Passing {
+				n, o = o, n
+			}
+			for _, p := range n.Pools {
+				if j := slices.IndexFunc(o.Pools, p.Overlaps); j >= 0 {
+					v.add(fault(CheckOverlap, n.Name, "", tried, fmt.Sprintf("%s of network %s and %s of network %s share addresses, and the one that came later waits", p, n.Name, o.Pools[j], o.Name),
+						"give one of them another pool (`leno network plan` shows what that does), or leave it out on this host"))
+				}
+			}
+		}
+	}
+}
+
+// network is one network, causes first.
+func (v *verdict) network(n Network) {
+	before := len(v.list)
+	v.routes(n)
+	v.identity(n)
+	v.definition(n)
+	v.lease(n)
+	v.device(n)
+	v.record(n)
+	if n.Device.Wanted || n.Backend == "host-gw" {
+		v.forwarding(n)
+		v.rules(n)
+		v.ways(n)
+	}
+	for _, c := range n.Checks.Others {
+		v.unwell(n.Name, c)
+	}
+	if len(v.list) == before {
+		v.add(well(CheckNetwork, n.Name, "looked at its state", "nothing to tell"))
+	}
+}
+
+// routes are the host's own, which win over leno's or are hidden by them.
+func (v *verdict) routes(n Network) {
+	const tried = "compare the host's own routes with the pools"
+	if n.RoutesErr != nil {
+		v.add(unknown(CheckOverlap, n.Name, tried, n.RoutesErr.Error(), ""))
+		return
+	}
+	bad := false
+	for _, r := range n.Routes {
+		i := slices.IndexFunc(n.Pools, r.Dst.Overlaps)
+		switch {
+		case i < 0, r.Serves:
+			continue
+		case r.Dst.Bits() < n.Pools[i].Bits(), r.Dst.Bits() == n.Pools[i].Bits() && !r.Connected:
+			continue // leno's longer routes win, and for the rest of the pool that one is wanted
+		}
+		bad = true
+		saw, peer := fmt.Sprintf("the route to %s over %s lies in the pool %s", r.Dst, r.Link, n.Pools[i]), ""
+		for _, p := range n.Peers {
+			if slices.ContainsFunc(p.Subnets, r.Dst.Overlaps) {
+				saw, peer = saw+", where "+p.Node+" has its subnet", p.Node
+			}
+		}
+		v.add(fault(CheckOverlap, n.Name, peer, tried, saw,
+			fmt.Sprintf("move what is there to other addresses (`ip route show %s`), or keep leno out of them: min and max in the network's plan, or another pool", r.Dst)))
+	}
+	if !bad && len(n.Pools) > 0 && !v.found(n.Name, CheckOverlap) {
+		v.add(well(CheckOverlap, n.Name, tried, "nothing else is in %s", joined(n.Pools)))
+	}
+}
+
+// identity is whether others pass for this host, and whether what it publishes
+// leads to it. What the ways say of that comes with them.
+func (v *verdict) identity(n Network) {
+	const tried = "compare the leases of all hosts"
+	c := n.Checks.Conflict
+	if c.Status != api.Critical {
+		return
+	}
+	if strings.Contains(c.Reason, registry.ErrDuplicateAddress.Error()) {
+		v.add(fault(CheckPublicIP, n.Name, "", tried, c.Reason, "give each host its own: underlay.public_ip, or underlay.interfaces, on the one that has a wrong address"))
+		return
+	}
+	v.add(fault(CheckConflict, n.Name, "", tried, c.Reason,
+		"give each host its own name (node_name) and state directory (data_dir): on a machine that was cloned remove node-id and start the agent again"))
+}
+
+func (v *verdict) definition(n Network) {
+	for _, part := range []struct {
+		check string
+		of    api.Check
+		by    []string // what explains it
+	}{
+		{CheckNetwork, n.Checks.Network, []string{CheckOverlap, CheckConsul, CheckACL}},
+		{CheckUnderlay, n.Checks.Underlay, nil},
+	} {
+		if part.of.Status != "" && !v.found(n.Name, part.by...) {
+			part.of.Name = part.check
+			v.unwell(n.Name, part.of)
+		}
+	}
+}
+
+// lease is whether it is held, and its session alive.
+func (v *verdict) lease(n Network) {
+	const tried = "read this host's lease and its session"
+	l, c := n.Lease, n.Checks.Lease
+	if v.facts.Alone != nil {
+		v.leaseAlone(n)
+		return
+	}
+	explained := v.found(n.Name, CheckConflict, CheckPublicIP, CheckNetwork, CheckUnderlay, CheckOverlap)
+	silent := l.Now.Sub(l.Renewed).Round(time.Second)
+	const again = "the agent takes it again by itself as soon as Consul lets it; containers keep working until another host gets the subnet"
+	switch {
+	case l.Held && l.RecordErr == nil && l.Record == nil:
+		v.add(fault(CheckLease, n.Name, "", tried, fmt.Sprintf("the record of %s is gone: somebody deleted or revoked it", l.Mine.Subnet()), again))
+	case l.Held && l.Record != nil && !l.Record.Held():
+		v.add(fault(CheckLease, n.Name, "", tried, fmt.Sprintf("%s is held no more: its session %s has ended", l.Mine.Subnet(), l.Mine.Session), again))
+	case l.Held && l.Record != nil && l.Record.Session != l.Mine.Session:
+		v.add(fault(CheckLease, n.Name, "", tried, fmt.Sprintf("%s is held by %s with session %s, not by this host's %s", l.Mine.Subnet(), l.Record.Node, l.Record.Session, l.Mine.Session),
+			again+"; `leno lease show` tells who has it"))
+	case l.Held && l.RecordErr != nil && !l.Renewed.IsZero() && silent > 2*l.TTL:
+		v.add(fault(CheckLease, n.Name, "", tried, fmt.Sprintf("not renewed for %s, and a session lives twice lease.ttl (%s): by now it is lost, and other hosts see the lease of %s as lapsed", silent, l.TTL, l.Mine.Subnet()),
+			"bring Consul back for this host; "+again))
+	case l.Held && l.RecordErr != nil && (v.found("", CheckConsul, CheckACL)):
+		v.add(warning(CheckLease, n.Name, "", tried, fmt.Sprintf("renewed %s ago; Consul keeps it for twice lease.ttl (%s) after that", silent, l.TTL), ""))
+	case c.Status != api.Passing && c.Status != "" && !explained:
+		c.Name = CheckLease
+		v.unwell(n.Name, c)
+	case l.Held && l.RecordErr != nil:
+		v.add(unknown(CheckLease, n.Name, tried, l.RecordErr.Error(), ""))
+	case l.Held:
+		v.add(well(CheckLease, n.Name, tried, "%s is held, renewed %s ago", l.Mine.Subnet(), silent))
+	}
+}
+
+// leaseAlone is what the store has of a host whose agent does not answer.
+func (v *verdict) leaseAlone(n Network) {
+	const tried = "read the lease that the last agent of this host had"
+	l := n.Lease
+	switch {
+	case l.RecordErr != nil:
+		v.add(unknown(CheckLease, n.Name, tried, l.RecordErr.Error(), ""))
+	case len(n.Subnets) == 0:
+	case l.Record == nil:
+		v.add(warning(CheckLease, n.Name, "", tried, fmt.Sprintf("the record of %s is not in the store: an agent takes the subnet again if nobody else has it", n.Subnets[0]), "start the agent"))
+	case !l.Record.Held():
+		v.add(warning(CheckLease, n.Name, "", tried, fmt.Sprintf("%s is held no more, its session has ended: other hosts remove it lease.hold after that", n.Subnets[0]), "start the agent"))
+	default:
+		v.add(well(CheckLease, n.Name, tried, "%s is still held for this host", n.Subnets[0]))
+	}
+}
+
+// device is the network's own and all that hangs on it.
+func (v *verdict) device(n Network) {
+	const tried = "look at the device and ask the agent for what it last did to it"
+	if n.Checks.Routes.Status != "" {
+		v.unwell(n.Name, n.Checks.Routes)
+	}
+	c := n.Checks.Device
+	saw, do := advice.Split(c.Reason)
+	switch {
+	case !n.Device.Wanted && n.Backend == "alloc":
+		return
+	case n.Device.TUN != nil:
+		v.add(fault(CheckModule, n.Name, "", "open /dev/net/tun, by which the udp backend gets packets", n.Device.TUN.Error(), advice.To(advice.Datapath, n.Device.TUN)))
+	case n.Device.Module != nil:
+		v.add(fault(CheckModule, n.Name, "", "look for the kernel module that the backend needs", n.Device.Module.Error(), advice.To(advice.Datapath, n.Device.Module)))
+	case c.Status == api.Critical && strings.Contains(c.Reason, backend.ErrNoSuchKind.Error()):
+		v.add(fault(CheckModule, n.Name, "", "make the device "+n.Link, saw, do))
+	case c.Status == api.Critical && !v.found("", CheckRights):
+		v.add(fault(CheckDevice, n.Name, "", tried, saw, do))
+	case c.Status == api.Critical:
+	case n.Device.Err != nil:
+		v.add(unknown(CheckDevice, n.Name, tried, n.Device.Err.Error(), ""))
+	case n.Device.Wanted && n.Lease.Held && !n.Device.Exists:
+		v.add(fault(CheckDevice, n.Name, "", tried, n.Link+" is not there", "the agent makes it again; when it does not, its log says why"))
+	case n.Device.Wanted && n.Device.Exists && !n.Device.Up:
+		v.add(fault(CheckDevice, n.Name, "", tried, n.Link+" is down", "the agent sets it up again; find out who took it down (NetworkManager, systemd-networkd)"))
+	case c.Status == api.Warning:
+		v.add(warning(CheckDevice, n.Name, "", tried, saw, do))
+	case n.Device.Wanted && n.Device.Exists && v.facts.Alone != nil && n.Backend == "udp":
+		v.add(warning(CheckDevice, n.Name, "", tried, n.Link+" stands, and its packets wait for an agent: they are lost", "start the agent"))
+	case n.Device.Wanted && n.Device.Exists:
+		v.add(well(CheckDevice, n.Name, tried, "%s is up, MTU %d", n.Link, n.Device.MTU))
+	}
+}
+
+// record is what the other hosts are told of this one, against what is so.
+func (v *verdict) record(n Network) {
+	const tried = "compare this host's lease record with its device and underlay"
+	r := n.Lease.Record
+	if r == nil || !n.Lease.Held && v.facts.Alone == nil {
+		return
+	}
+	var wrong []string
+	say := func(what string, record, here any) {
+		wrong = append(wrong, fmt.Sprintf("%s: the record says %v, here it is %v", what, record, here))
+	}
+	if n.Backend != "" && r.Backend.Type != n.Backend {
+		say("backend", r.Backend.Type, n.Backend)
+	}
+	if d := n.Device; d.Exists {
+		var attributes struct {
+			MAC string `json:"vtep_mac"`
+		}
+		if json.Unmarshal(r.Backend.Object, &attributes) == nil && attributes.MAC != "" && d.MAC != "" && attributes.MAC != d.MAC {
+			say("address of "+n.Link+" (VTEP MAC)", attributes.MAC, d.MAC)
+		}
+		if r.MTU != d.MTU {
+			say("MTU of "+n.Link, r.MTU, d.MTU)
+		}
+	}
+	public := n.Underlay.Public
+	if len(public) > 0 && !slices.Equal(r.PublicIPs, public) {
+		say("public address", joined(r.PublicIPs), joined(public))
+	}
+	switch {
+	case len(wrong) > 0:
+		v.add(fault(CheckRecord, n.Name, "", tried, strings.Join(wrong, "; "),
+			"other hosts send by the record. A running agent writes it anew and mends the device: see why it does not (its lease, its rights in Consul, `leno monitor`), or start it"))
+	default:
+		v.add(well(CheckRecord, n.Name, tried, "they agree"))
+	}
+}
+
+func (v *verdict) forwarding(n Network) {
+	const tried = "read the kernel's switches for forwarding"
+	switch {
+	case n.OffErr != nil:
+		v.add(unknown(CheckForwarding, n.Name, tried, n.OffErr.Error(), ""))
+	case len(n.Off) > 0:
+		v.add(fault(CheckForwarding, n.Name, "", tried, and(n.Off)+" is 0: packets of containers for other hosts are dropped here",
+			fmt.Sprintf("sysctl -w %s=1, and put it into /etc/sysctl.d; with forward = true in the network's block leno switches it on where it may", n.Off[0])))
+	default:
+		v.add(well(CheckForwarding, n.Name, tried, "on"))
+	}
+}
+
+// rules are those of other programs in the way of containers' packets.
+func (v *verdict) rules(n Network) {
+	const tried = "read all firewall rules of this host"
+	for _, o := range n.Obstacles {
+		more := ""
+		if o.More > 0 {
+			more = fmt.Sprintf(" (and %d like it)", o.More)
+		}
+		v.add(fault(CheckRules, n.Name, "", tried, fmt.Sprintf("%s: %q%s: %s", o.Where, o.Rule, more, o.Effect), o.Advice))
+	}
+	switch {
+	case len(n.Obstacles) > 0:
+	case n.RulesErr != nil:
+		v.add(unknown(CheckRules, n.Name, tried, n.RulesErr.Error(), ""))
+	default:
+		v.add(well(CheckRules, n.Name, tried, "none is known to be in the way of containers"))
+	}
+}
+
+// errNoRecord says that the store has no such lease.
+func gone(err error) bool {
+	return errors.Is(err, registry.ErrLeaseNotFound) || errors.Is(err, registry.ErrLeaseRevoked)
+}
+
+// Recorded puts what a read of the record came to into the facts.
+func (l *Lease) Recorded(record registry.Lease, err error) {
+	switch {
+	case err == nil:
+		l.Record = &record
+	case !gone(err):
+		l.RecordErr = err
+	}
+}
+
+// inAny says whether one of the prefixes has the address.
+func inAny(list []netip.Prefix, a netip.Addr) (netip.Prefix, bool) {
+	i := slices.IndexFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
+	if i < 0 {
+		return netip.Prefix{}, false
+	}
+	return list[i], true
+}

@@ -1,0 +1,218 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/registry"
+)
+
+// All of this reads and needs no rights, in the network namespace of the calling
+// thread.
+
+// LookDevice is the network's device; tun says that its packets come by /dev/net/tun.
+func LookDevice(link string, tun bool) Device {
+	d := Device{Wanted: true}
+	if tun {
+		f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+		if d.TUN = err; err == nil {
+			_ = f.Close()
+		}
+	}
+	found, err := netlink.LinkByName(link)
+	switch {
+	case errors.As(err, &netlink.LinkNotFoundError{}):
+		return d
+	case err != nil:
+		d.Err = fmt.Errorf("find link %s: %w", link, err)
+		return d
+	}
+	a := found.Attrs()
+	d.Exists, d.Kind, d.MAC, d.MTU, d.Up = true, found.Type(), a.HardwareAddr.String(), a.MTU, a.RawFlags&unix.IFF_UP != 0
+	return d
+}
+
+// LookRoutes are the routes of others to destinations in the pools. own are this
+// host's subnets.
+func LookRoutes(pools, own []netip.Prefix) ([]Route, error) {
+	names, err := linkNames()
+	if err != nil {
+		return nil, err
+	}
+	var out []Route
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		list, err := netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+		if err != nil && !errors.Is(err, unix.EAFNOSUPPORT) && !errors.Is(err, unix.ENOENT) {
+			return nil, fmt.Errorf("list routes: %w", err)
+		}
+		for _, r := range list {
+			dst, ok := prefixOf(r.Dst)
+			if !ok || r.Protocol == kernel.Protocol || strings.HasPrefix(names[r.LinkIndex], backend.LinkPrefix) || !slices.ContainsFunc(pools, dst.Overlaps) {
+				continue
+			}
+			out = append(out, Route{Dst: dst, Link: names[r.LinkIndex], Connected: r.Protocol == unix.RTPROT_KERNEL,
+				Serves: slices.ContainsFunc(own, func(s netip.Prefix) bool { return s.Bits() <= dst.Bits() && s.Contains(dst.Addr()) })})
+		}
+	}
+	return out, nil
+}
+
+func linkNames() (map[int]string, error) {
+	links, err := netlink.LinkList()
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	names := map[int]string{}
+	for _, l := range links {
+		names[l.Attrs().Index] = l.Attrs().Name
+	}
+	return names, nil
+}
+
+func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
+	if n == nil {
+		return netip.Prefix{}, false
+	}
+	a, ok := netip.AddrFromSlice(n.IP)
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(a.Unmap(), bits), ok && bits > 0
+}
+
+// LookOnLink are the networks that the device has addresses of.
+func LookOnLink(link string) ([]netip.Prefix, error) {
+	l, err := netlink.LinkByName(link)
+	if err != nil {
+		return nil, fmt.Errorf("find link %s: %w", link, err)
+	}
+	addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses of %s: %w", link, err)
+	}
+	var out []netip.Prefix
+	for _, a := range addrs {
+		if p, ok := prefixOf(a.IPNet); ok {
+			out = append(out, p.Masked())
+		}
+	}
+	return out, nil
+}
+
+// LookRefusal asks the kernel whether it takes a packet with that source from a
+// device, by its reverse path filter, which IPv4 alone has.
+func LookRefusal(source, dest netip.Addr, link string) (Refusal, bool) {
+	r := Refusal{Source: source, Dest: dest, Link: link}
+	if !source.Is4() || !dest.Is4() || link == "" {
+		return r, false
+	}
+	// The kernel takes the greater of both.
+	for _, device := range []string{"all", link} {
+		if mode, err := kernel.Sysctl("ipv4", "conf", device, "rp_filter"); err == nil {
+			r.Mode = max(r.Mode, mode)
+		}
+	}
+	if r.Mode == "" || r.Mode == "0" {
+		return r, false
+	}
+	_, err := netlink.RouteGetWithOptions(dest.AsSlice(), &netlink.RouteGetOptions{Iif: link, SrcAddr: source.AsSlice()})
+	// EXDEV, and since Linux 6.14 EINVAL.
+	if !errors.Is(err, unix.EXDEV) && !errors.Is(err, unix.EINVAL) {
+		return r, false
+	}
+	if back, err := netlink.RouteGet(source.AsSlice()); err == nil && len(back) > 0 {
+		if l, err := netlink.LinkByIndex(back[0].LinkIndex); err == nil {
+			r.By = l.Attrs().Name
+		}
+	}
+	return r, true
+}
+
+// LookCapabilities are those of CAP_NET_ADMIN and CAP_NET_RAW that the process
+// lacks.
+func LookCapabilities() ([]string, error) {
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0]); err != nil {
+		return nil, fmt.Errorf("read capabilities: %w", err)
+	}
+	var missing []string
+	for _, c := range []struct {
+		bit  uint
+		name string
+	}{{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"}, {unix.CAP_NET_RAW, "CAP_NET_RAW"}} {
+		if data[0].Effective&(1<<c.bit) == 0 {
+			missing = append(missing, c.name)
+		}
+	}
+	return missing, nil
+}
+
+// See looks at what is the network's on this host: its device, routes of others into
+// its pools, and where its underlay is.
+func (n *Network) See(device, tun bool, plan registry.Plan) {
+	if device {
+		n.Device = LookDevice(n.Link, tun)
+	}
+	routes, err := LookRoutes(n.Pools, n.Subnets)
+	first, last := plan.Range()
+	n.Routes, n.RoutesErr = slices.DeleteFunc(routes, func(r Route) bool {
+		from, to, ok := plan.Overlapping(r.Dst)
+		return !ok || to < first || from > last // which no host is given
+	}), err
+	if n.Underlay.Interface != "" {
+		n.Underlay.OnLink, _ = LookOnLink(n.Underlay.Interface) // without it less is known
+	}
+}
+
+// See asks the kernel what of the peer's packets it would not take. links are the
+// devices by which those come that are in the network.
+func (p *Peer) See(n Network, links []string) {
+	add := func(source, dest netip.Addr, link string, perhaps bool) {
+		if r, refused := LookRefusal(source, dest, link); refused {
+			r.Perhaps = perhaps
+			p.Refusals = append(p.Refusals, r)
+		}
+	}
+	if n.Port > 0 {
+		add(p.Public, n.Underlay.Own[0], n.Underlay.Interface, false)
+	}
+	for _, theirs := range p.Subnets {
+		for _, own := range n.Subnets {
+			if own.Addr().Is4() != theirs.Addr().Is4() {
+				continue
+			}
+			for _, link := range links {
+				add(theirs.Addr(), own.Addr(), link, len(links) > 1)
+			}
+		}
+	}
+}
+
+// LookModule is why the kernel does not know a module, nil where it does or where
+// that cannot be told.
+func LookModule(name string) error {
+	if _, err := os.Stat("/sys/module/" + name); err == nil {
+		return nil
+	}
+	var release unix.Utsname
+	if err := unix.Uname(&release); err != nil {
+		return nil
+	}
+	dir := "/lib/modules/" + unix.ByteSliceToString(release.Release[:])
+	for _, list := range []string{"modules.builtin", "modules.dep"} {
+		text, err := os.ReadFile(filepath.Join(dir, list))
+		if err != nil || strings.Contains(string(text), "/"+name+".ko") {
+			return nil
+		}
+	}
+	return fmt.Errorf("kernel module %s: %w: neither built in nor below %s", name, backend.ErrNoSuchKind, dir)
+}

@@ -1,0 +1,44 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/api"
+)
+
+// doctorTime bounds an examination, within the time that the server gives a request.
+const doctorTime = 25 * time.Second
+
+func (a *Agent) doctorEndpoints() []endpoint {
+	return []endpoint{
+		{"PUT /v1/agent/doctor", a.wrap(a.putDoctor)},
+	}
+}
+
+// putDoctor examines this host. It changes nothing, and may send packets.
+func (a *Agent) putDoctor(r *http.Request) (reply, error) {
+	query := r.URL.Query()
+	o := api.DoctorOptions{Network: query.Get("network")}
+	switch passive := query.Get("passive"); passive {
+	case "", "false":
+	case "true":
+		o.Passive = true
+	default:
+		return reply{}, badRequest("parameter passive: %q is neither true nor false", passive)
+	}
+	if known := a.self().Networks; o.Network != "" && !slices.Contains(known, o.Network) {
+		list := "it takes part in none"
+		if len(known) > 0 {
+			list = "it takes part in " + strings.Join(known, ", ")
+		}
+		return reply{}, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("this host takes no part in network %q: %s", o.Network, list)}
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), doctorTime)
+	defer cancel()
+	return reply{body: a.diagnose(ctx, o)}, nil
+}
