@@ -10,6 +10,7 @@ func Commands(m Meta) map[string]cli.CommandFactory {
 	for _, constructor := range []func(Meta) spec{
 		agentSpec,
 		dockerOptsSpec,
+		doctorSpec,
 		cleanupSpec,
 		debugSpec,
 		fmtSpec,

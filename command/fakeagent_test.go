@@ -38,8 +38,9 @@ type fakeAgent struct {
 	probed       api.ProbeRequest // the last
 	refuseProbe  *api.Error
 	plans        map[string]api.NetworkPlan // of networks that would change
-	refuse       *api.Error                 // of every write
-	raced        bool                       // networks change between read and write
+	findings     []api.Finding
+	refuse       *api.Error // of every write
+	raced        bool       // networks change between read and write
 
 	index  uint64        // of every answer
 	moved  chan struct{} // closed and replaced by set
@@ -120,6 +121,9 @@ func newFakeAgent(t *testing.T) *fakeAgent {
 			"green": {Name: "green", Action: api.ActionCreate, Hosts: []api.HostChange{}, Refused: []api.Refusal{},
 				Changes: []api.Change{{Field: "backend.type", To: "host-gw"}, {Field: "ipv4.prefix", To: "10.7.0.0/16"}}},
 		},
+		findings: []api.Finding{
+			{Check: "consul", Status: api.FindingOK, Tried: "read a key", Saw: "consul at 127.0.0.1:8500 answers"},
+			{Check: "peers", Status: api.FindingOK, Network: "default", Tried: "send packets", Saw: "64 of 64 hosts asked, of 900, answer, in 0.2 to 14.1 ms"}},
 		peers: []api.Peer{{Node: "host-b", Subnets: []netip.Prefix{prefix("10.5.77.0/24")}, PublicIPs: []netip.Addr{addr("192.0.2.77")}, Backend: "vxlan", Held: true}},
 	}
 	f.probe = api.Probe{Network: "default", Peers: []api.PeerProbe{{Node: "host-b", Held: true, Reached: true, Findings: []string{}, Ways: []api.ProbedWay{
@@ -165,6 +169,9 @@ func (f *fakeAgent) routes() http.Handler {
 			return api.Self{Version: "0.1.0", NodeName: "host-a", NodeID: "6f1c9d1e-0000-4000-8000-000000000001", PID: 4711,
 				Registry: "consul at 127.0.0.1:8500", Started: now.Add(-26 * time.Hour), Networks: []string{"default"}, ConfigFiles: []string{},
 				Firewall: &api.Firewall{Kind: "iptables-nft", Reason: "/usr/sbin/iptables v1.8.9 is installed and works"}}, nil
+		},
+		"PUT /v1/agent/doctor": func(r *http.Request) (any, *api.Error) {
+			return api.Diagnosis{Node: "host-a", Agent: true, Active: r.URL.Query().Get("passive") == "", Took: 480 * time.Millisecond, Findings: f.findings}, nil
 		},
 		"PUT /v1/agent/reload": func(*http.Request) (any, *api.Error) { return struct{}{}, nil },
 		"GET /v1/networks": func(*http.Request) (any, *api.Error) {

@@ -122,6 +122,16 @@ func TestTranscripts(t *testing.T) {
 		stdin  string
 		writes []string // requests other than GET
 	}{
+		{name: "doctor", args: "doctor", writes: []string{"PUT /v1/agent/doctor "}},
+		{name: "doctor faults", args: "doctor -network=default -passive", set: func(f *fakeAgent) {
+			f.findings = append([]api.Finding{
+				{Check: "port", Status: api.FindingFault, Network: "default", Peer: "host-b", Tried: "read this host's firewall rules, and send packets",
+					Saw: `what 192.0.2.77 sends to UDP port 8472 is dropped here by iptables-nft table filter chain INPUT: "policy DROP"`,
+					Do:  "accept UDP port 8472 from 192.0.2.77 there, before that rule"},
+				{Check: "peers", Status: api.FindingWarning, Network: "default", Peer: longName, Tried: "send packets to the other hosts", Saw: "\x1b[2Jit is down"},
+				{Check: "acl", Status: api.FindingUnknown, Tried: "ask Consul what the agent's token allows", Saw: "consul answered 500"}}, f.findings...)
+		}, writes: []string{"PUT /v1/agent/doctor?network=default&passive=true "}},
+		{name: "doctor json", args: "doctor -format=json", writes: []string{"PUT /v1/agent/doctor "}},
 		{name: "network list", args: "network list"},
 		{name: "network list json", args: "network list -format=json"},
 		{name: "network list empty", args: "network list", set: func(f *fakeAgent) { f.networks = []api.Network{} }},

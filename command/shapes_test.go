@@ -32,6 +32,7 @@ func shapes() []shape {
 		{"reservation list", api.ReservationList{}},
 		{"peers", api.PeerList{}},
 		{"peers -probe", api.Probe{}},
+		{"doctor", api.Diagnosis{}},
 		{"cleanup", agent.CleanupReport{}},
 		{"version", versionOutput{}},
 	}

@@ -350,9 +350,9 @@ func (w *ways) summary() {
 	case len(w.reached) > 0:
 		asked := ""
 		if w.n.Asked < others {
-			asked = fmt.Sprintf(" that were asked, of %d", others)
+			asked = fmt.Sprintf(" asked, of %d,", others)
 		}
-		w.add(well(CheckPeers, w.n.Name, tried, "%d of %d other hosts%s answer through the overlay%s", len(w.reached), w.n.Asked, asked, spread(w.reached)))
+		w.add(well(CheckPeers, w.n.Name, tried, "%d of %d hosts%s answer%s", len(w.reached), w.n.Asked, asked, spread(w.reached)))
 	}
 }
 

@@ -1,0 +1,45 @@
+package doctor
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestDocumentationDoctor holds the table of what doctor finds against the faults that
+// are tried: their names, their checks, and words that are said of them.
+func TestDocumentationDoctor(t *testing.T) {
+	tried := alone()
+	for _, f := range slices.Concat(here(), there(), between(), sizes(), containers(), addresses(), detours(), stored()) {
+		w := tried[f.name]
+		f.want.words = append(w.words, f.want.words...)
+		tried[f.name] = f.want
+	}
+	page, err := os.ReadFile("../../website/content/docs/operations.mdx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(page), "\n## What leno doctor finds\n")
+	section, _, _ := strings.Cut(after, "\n## ")
+	rows := regexp.MustCompile(`(?m)^\| (.+?) \| (.+?) \| (.+?) \| (.+?) \|$`).FindAllStringSubmatch(section, -1)
+	for _, row := range rows[min(1, len(rows)):] {
+		name, check, says := row[1], strings.Trim(row[2], "`"), strings.ReplaceAll(row[3], "`", "")
+		f, ok := tried[name]
+		if !ok {
+			t.Errorf("%s: nobody tries that", name)
+			continue
+		}
+		delete(tried, name)
+		if check != f.check && !slices.Contains(f.also, check) {
+			t.Errorf("%s: check %s on the page, %s and %q here", name, check, f.check, f.also)
+		}
+		if !slices.ContainsFunc(f.words, func(word string) bool { return strings.Contains(word, says) }) {
+			t.Errorf("%s: %q on the page is in none of %q", name, says, f.words)
+		}
+	}
+	for name := range tried {
+		t.Errorf("no row %q", name)
+	}
+}

@@ -1,0 +1,166 @@
+// Package doctor seeds faults on hosts of a lab and holds `leno doctor` to naming
+// them, and to naming nothing where all is well.
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// binary is the leno under test, built once.
+var binary string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		if os.Geteuid() != 0 {
+			return m.Run() // every test says that it needs root
+		}
+		dir, err := os.MkdirTemp("", "leno-doctor-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		if binary, err = lab.FindLeno(context.Background(), dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return m.Run()
+	}())
+}
+
+// want is a fault that must be told, and where.
+type want struct {
+	check, network, peer string
+	warning              bool     // and no fault
+	words                []string // of what was seen and what to do
+	also                 []string // checks of other faults that must be told beside it
+}
+
+// examine is what doctor says on the host.
+func (w *ward) examine(ctx context.Context, h *lab.Host) (api.Diagnosis, error) {
+	client, err := api.New(api.Config{HTTPClient: h.HTTP()})
+	if err != nil {
+		return api.Diagnosis{}, err
+	}
+	return client.Doctor(ctx, api.DoctorOptions{})
+}
+
+// alone is what the command says without an agent.
+func (w *ward) alone(h *lab.Host, before ...string) (api.Diagnosis, error) {
+	text, err := h.Exec(w.ctx, append(before, binary, "doctor", "-format=json", "-config-file", h.ConfigFile())...)
+	var out api.Diagnosis
+	if jsonErr := json.Unmarshal([]byte(text), &out); jsonErr != nil {
+		return out, fmt.Errorf("%w: %w: %s", jsonErr, err, text)
+	}
+	if faulty := len(faults(out)) > 0; faulty != (err != nil) {
+		return out, fmt.Errorf("exit code: %v, with %v", err, faults(out))
+	}
+	return out, nil
+}
+
+func faults(d api.Diagnosis) []api.Finding {
+	var out []api.Finding
+	for _, f := range d.Findings {
+		if f.Status == api.FindingFault {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// told is a finding in a line.
+func told(f api.Finding) string {
+	return fmt.Sprintf("%s %s of %q with %q: tried %s; saw %s; do %s", f.Status, f.Check, f.Network, f.Peer, f.Tried, f.Saw, f.Do)
+}
+
+func lines(list []api.Finding) string {
+	var out []string
+	for _, f := range list {
+		if f.Status != api.FindingOK {
+			out = append(out, told(f))
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+// is says why the diagnosis is not that of the fault.
+func (f want) is(d api.Diagnosis) error {
+	found := faults(d)
+	if f.warning && len(found) == 0 {
+		found = slices.DeleteFunc(slices.Clone(d.Findings), func(f api.Finding) bool { return f.Status != api.FindingWarning })
+	}
+	if len(found) == 0 {
+		return fmt.Errorf("nothing is told, want %s:\n%s", f.check, lines(d.Findings))
+	}
+	first := found[0]
+	if first.Check != f.check || first.Network != f.network || first.Peer != f.peer {
+		return fmt.Errorf("the first is not %s of %q with %q:\n%s", f.check, f.network, f.peer, lines(d.Findings))
+	}
+	if first.Tried == "" || first.Saw == "" || first.Do == "" {
+		return fmt.Errorf("a part is missing: %s", told(first))
+	}
+	var others []string
+	text := first.Saw + "\n" + first.Do
+	for _, other := range found[1:] {
+		others = append(others, other.Check)
+		text += "\n" + other.Saw + "\n" + other.Do
+	}
+	if !slices.Equal(others, f.also) {
+		return fmt.Errorf("beside it %q are told, want %q:\n%s", others, f.also, lines(d.Findings))
+	}
+	for _, word := range f.words {
+		if !strings.Contains(text, word) {
+			return fmt.Errorf("it does not say %q:\n%s", word, lines(found))
+		}
+	}
+	return nil
+}
+
+// well waits until doctor finds nothing wrong, not even to be warned of, but for
+// warnings of the checks named.
+func (w *ward) well(h *lab.Host, warnings ...string) error {
+	return w.until(h, "health", func(d api.Diagnosis) error {
+		for _, f := range d.Findings {
+			if f.Status == api.FindingOK {
+				continue
+			}
+			excused := false
+			for _, check := range warnings {
+				excused = excused || f.Status == api.FindingWarning && f.Check == check
+			}
+			if !excused {
+				return fmt.Errorf("is not well:\n%s", lines(d.Findings))
+			}
+		}
+		return nil
+	})
+}
+
+// patience is how long doctor has to come to a verdict: the longest is that a session
+// has ended.
+const patience = 35 * time.Second
+
+func (w *ward) until(h *lab.Host, what string, right func(api.Diagnosis) error) error {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(w.ctx, patience)
+	defer cancel()
+	err := lab.WaitFor(ctx, fmt.Sprintf("doctor on %s to tell of %s", h.Name, what), func(ctx context.Context) error {
+		d, err := w.examine(ctx, h)
+		if err == nil {
+			err = right(d)
+		}
+		return err
+	})
+	w.t.Logf("%s: %s after %s", h.Name, what, time.Since(began).Round(10*time.Millisecond))
+	return err
+}

@@ -1,0 +1,155 @@
+package doctor
+
+import (
+	"fmt"
+	"strings"
+)
+
+// fault is one way to make a host, or the way to another, unwell. Its name is that
+// of its row in operations.mdx.
+type fault struct {
+	name       string
+	seed, cure func(p *patient) error
+	want       want
+}
+
+// on runs shell on a host of the patient's, -1 for the switch between all.
+func on(host int, script string) func(*patient) error {
+	return func(p *patient) error {
+		ns := p.w.Switch
+		if host >= 0 {
+			ns = p.hosts[host].Namespace
+		}
+		_, err := ns.Exec(p.w.ctx, "sh", "-euc", p.fill(script))
+		return err
+	}
+}
+
+// fill puts in names and addresses.
+func (p *patient) fill(text string) string {
+	words := []string{"NETWORK", p.network, "DIR", p.hosts[0].Dir, "POOL", p.pool}
+	for i, h := range p.hosts {
+		words = append(words, fmt.Sprintf("HOST%d", i), h.Name, fmt.Sprintf("ADDR%d", i), h.Addrs[0].String())
+	}
+	return strings.NewReplacer(words...).Replace(text)
+}
+
+// both runs one after the other.
+func both(all ...func(*patient) error) func(*patient) error {
+	return func(p *patient) error {
+		for _, f := range all {
+			if err := f(p); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// treat seeds each fault, has it named, cures it, and has nothing said of it any
+// more.
+func (p *patient) treat(faults ...fault) error {
+	for _, f := range faults {
+		if err := f.seed(p); err != nil {
+			return fmt.Errorf("%s: seed: %w", f.name, err)
+		}
+		if err := p.finds(f.want); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+		if f.cure == nil {
+			continue
+		}
+		if err := f.cure(p); err != nil {
+			return fmt.Errorf("%s: cure: %w", f.name, err)
+		}
+		if err := p.w.well(p.hosts[0]); err != nil {
+			return fmt.Errorf("%s, cured: %w", f.name, err)
+		}
+	}
+	return nil
+}
+
+const flush = "nft delete table inet seeded"
+
+// rule puts one rule into a chain of its own.
+func rule(hook, rule string) string {
+	return fmt.Sprintf("nft -f - <<'E'\ntable inet seeded {\nchain c { type filter hook %s priority -10; policy accept;\n%s\n}\n}\nE", hook, rule)
+}
+
+// onWay is what most faults with a peer have in common.
+func onWay(check string, words ...string) want {
+	return want{check: check, network: "NETWORK", peer: "HOST1", words: words}
+}
+
+// filled has names and addresses put in.
+func (p *patient) filled(w want) want {
+	w.network, w.peer = p.fill(w.network), p.fill(w.peer)
+	w.words = strings.Split(p.fill(strings.Join(w.words, "\x00")), "\x00")
+	return w
+}
+
+// finds waits until doctor on the first host tells of the fault first, and of nothing
+// else that is none.
+func (p *patient) finds(w want) error {
+	w = p.filled(w)
+	return p.w.until(p.hosts[0], w.check, w.is)
+}
+
+// here are faults of the way between two hosts that this host's rules make.
+func here() []fault {
+	return []fault{
+		{"UDP port closed by a rule of this host", on(0, rule("input", "udp dport 8472 drop")), on(0, flush),
+			onWay("port", "nftables table inet seeded chain c", "udp dport 8472 drop", "what ADDR1 sends to UDP port 8472", "accept UDP port 8472 from ADDR1")},
+		{"UDP port closed by a rule of this host", on(0, "iptables-nft -A OUTPUT -p udp --dport 8472 -j REJECT"), on(0, "iptables-nft -D OUTPUT -p udp --dport 8472 -j REJECT"),
+			onWay("port", "table filter chain OUTPUT", "-j REJECT", "what this host sends to UDP port 8472 of ADDR1")},
+	}
+}
+
+// there are those that somebody else's make, each way.
+func there() []fault {
+	return []fault{
+		{"UDP port closed on the way to a peer", on(1, rule("input", "udp dport 8472 drop")), on(1, flush),
+			onWay("port", "what this host sends to its UDP port 8472 is lost", "what it sends to UDP port 8472 arrives here", "from ADDR0 to ADDR1")},
+		{"UDP port closed on the way from a peer", on(1, rule("output", "udp dport 8472 drop")), on(1, flush),
+			onWay("port", "what this host sends to its UDP port 8472 arrives there", "what it sends here is lost", "from ADDR1 to ADDR0")},
+	}
+}
+
+// between are those that close both.
+func between() []fault {
+	cut := strings.ReplaceAll(rule("forward", "ip saddr { ADDR0, ADDR1 } udp dport 8472 drop"), "inet seeded", "bridge NETWORK")
+	return []fault{
+		{"UDP port closed both ways", on(-1, cut), on(-1, "nft delete table bridge NETWORK"), onWay("port", "neither there nor back", "both ways")},
+		{"UDP port refused by a peer", on(1, rule("input", "udp dport 8472 reject")), on(1, flush), onWay("port", "is refused", "ADDR1 says of UDP port 8472", "port unreachable")},
+	}
+}
+
+// sizes are faults that only some packets meet.
+func sizes() []fault {
+	return []fault{
+		{"packets of more than ping are lost in the tunnel", on(1, rule("prerouting", "udp dport 8472 @th,312,8 { 6, 17 } drop")), on(1, flush),
+			onWay("checksum", "of UDP and TCP nothing", "checksum_offload")},
+		{"the way carries less, and nobody says so", on(-1, "ip link set HOST1 mtu 1400"), on(-1, "ip link set HOST1 mtu 1500"),
+			onWay("path_mtu", "those of 1450, its MTU, do not", "1400 reach it plainly", "mtu 1400")},
+		{"the way carries less, and a router says so", both(
+			on(-1, "sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.br0.send_redirects=0; ip route add ADDR1/32 dev br0 mtu 1400"),
+			on(0, "ip route add ADDR1/32 via 192.0.2.254")), both(on(-1, "ip route del ADDR1/32 dev br0"), on(0, "ip route del ADDR1/32 via 192.0.2.254; ip route flush cache")),
+			want{check: "path_mtu", warning: true, network: "NETWORK", peer: "HOST1", words: []string{"in pieces", "192.0.2.254 says so", "fragmentation needed, 1400", "mtu 1400"}}},
+	}
+}
+
+// containers are faults of what lies between containers and the network.
+func containers() []fault {
+	return []fault{
+		{"`ip_forward` is off", on(0, "sysctl -qw net.ipv4.ip_forward=0"), on(0, "sysctl -qw net.ipv4.ip_forward=1"),
+			want{check: "forwarding", network: "NETWORK", words: []string{"net.ipv4.ip_forward", "is 0", "sysctl -w"}}},
+		{"forward policy DROP", on(0, "iptables-nft -P FORWARD DROP"), on(0, "iptables-nft -P FORWARD ACCEPT"),
+			want{check: "rules", network: "NETWORK", words: []string{"chain FORWARD", "policy DROP", "forward = true"}}},
+		{"Docker's rules in `raw`", on(0, "ip link add docker0 type bridge; ip addr add $(sed -n 's/^LENO_SUBNET=//p' DIR/NETWORK.env) dev docker0; ip link set docker0 up; "+
+			"iptables-nft -t raw -A PREROUTING -d $(sed -n 's/^LENO_SUBNET=\\(.*\\)\\.1\\/.*/\\1.2/p' DIR/NETWORK.env) ! -i docker0 -j DROP"),
+			on(0, "iptables-nft -t raw -F PREROUTING; ip link del docker0"),
+			want{check: "rules", network: "NETWORK", words: []string{"table raw chain PREROUTING", "! -i docker0", "--allow-direct-routing"}}},
+		{"a route of the host's own in the pool", on(0, "ip link add lan0 type bridge; ip link set lan0 up; ip route add POOL.200.0/24 dev lan0"), on(0, "ip link del lan0"),
+			want{check: "overlap", network: "NETWORK", words: []string{"POOL.200.0/24", "lan0", "another pool"}}},
+	}
+}

@@ -1,0 +1,376 @@
+package doctor
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	consul "github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// alone are the faults that no list of a patient has, by their rows in operations.mdx.
+func alone() map[string]want {
+	return map[string]want{
+		"no agent runs on this host":   {check: "agent", words: []string{"none answers at 127.0.0.1:5366", "connection refused", "systemctl start leno"}},
+		"the configuration has errors": {check: "agent", also: []string{"config"}, words: []string{"none answers", "node_nam", "leno validate"}},
+		"the kernel module is missing": {check: "agent", also: []string{"module"}, words: []string{"none answers", "neither built in nor below /lib/modules"}},
+		"`/dev/net/tun` is missing":    {check: "module", network: "NETWORK", words: []string{"/dev/net/tun: no such file", "load the kernel module tun"}},
+		"Consul does not answer":       {check: "consul", words: []string{"192.0.2.1:8500", "packets flow meanwhile"}},
+		"two networks share addresses": {check: "overlap", network: "NETWORKx", words: []string{"POOL.128.0/17 of network NETWORKx", "POOL.0.0/16 of network NETWORK", "the one that came later waits", "another pool"}},
+		"a peer is down":               {check: "peers", warning: true, network: "NETWORK", peer: "HOST1", words: []string{"its lease is held until its session ends"}},
+	}
+}
+
+// configured starts a host's agent again with another configuration.
+func configured(host int, change func(p *patient, config string) string) func(*patient) error {
+	return func(p *patient) error {
+		h := p.hosts[host]
+		if h.Agent() != nil {
+			if err := h.StopAgent(p.w.ctx); err != nil {
+				return err
+			}
+		}
+		return h.StartAgent(change(p, p.config(h)))
+	}
+}
+
+// plain is the configuration as it was.
+func plain(_ *patient, config string) string { return config }
+
+// published gives the underlay a public address.
+func published(address string) func(*patient, string) string {
+	return func(p *patient, config string) string {
+		return config + fmt.Sprintf("underlay {\n  public_ip = %q\n}\n", p.fill(address))
+	}
+}
+
+// addresses are faults of what a host publishes, and of the routes to others.
+func addresses() []fault {
+	return []fault{
+		{"wrong public address", configured(0, published("192.0.2.200")), configured(0, plain),
+			want{check: "public_ip", network: "NETWORK", words: []string{"192.0.2.200 is no address of this host", "set underlay.public_ip", "ADDR0"}}},
+		{"duplicate public address", configured(0, published("ADDR1")), configured(0, plain),
+			want{check: "public_ip", network: "NETWORK", words: []string{"another live host has the same public address", `"HOST1" (ADDR1`, "give each host its own"}}},
+	}
+}
+
+// detours are faults that the reverse path filter makes: packets to the peer leave by
+// a cable, and those of the peer come over the switch.
+func detours() []fault {
+	return []fault{
+		{"`rp_filter` drops what comes by another way", func(p *patient) error {
+			wire, err := p.w.Wire(p.w.ctx, p.hosts[0], p.hosts[1])
+			if err != nil {
+				return err
+			}
+			return on(0, "ip route add ADDR1/32 dev "+wire.Device+" src ADDR0; sysctl -qw net.ipv4.conf.all.rp_filter=1")(p)
+		}, on(0, "sysctl -qw net.ipv4.conf.all.rp_filter=2"),
+			onWay("rp_filter", "what comes from ADDR1 by eth0 is dropped", "rp_filter is 1", "the way back to it is over wire0", "rp_filter=2")},
+	}
+}
+
+// stored are faults of what a host has in Consul, and may do there.
+func stored() []fault {
+	rights := func(rules string) func(*patient) error {
+		return func(p *patient) error {
+			_, _, err := p.w.Consul.Client().ACL().PolicyUpdate(&consul.ACLPolicy{ID: p.policy, Name: p.network, Rules: rules}, &consul.WriteOptions{Token: rootToken})
+			return err
+		}
+	}
+	return []fault{
+		{"a right in Consul is missing", rights(`key_prefix "leno/leases/" { policy = "read" }`), nil,
+			want{check: "acl", words: []string{`key_prefix "leno/leases/" { policy = "write" }`, "to write this host's lease"}}},
+		{"the lease record contradicts the device", func(p *patient) error {
+			kv := p.w.Consul.Client().KV()
+			pairs, _, err := kv.List("leno/leases/"+p.network+"/1", nil)
+			if err != nil || len(pairs) != 1 {
+				return fmt.Errorf("%d records, %w", len(pairs), err)
+			}
+			pairs[0].Value = []byte(strings.NewReplacer(`"mtu":1450`, `"mtu":1400`, `"vtep_mac":"0a:`, `"vtep_mac":"0e:`).Replace(string(pairs[0].Value)))
+			_, err = kv.Put(pairs[0], &consul.WriteOptions{Token: rootToken})
+			return err
+		}, rights(""), want{check: "acl", also: []string{"record"}, words: []string{"leno/leases/", "MTU of leno-NETWORK: the record says 1400, here it is 1450", "VTEP MAC"}}},
+		{"the session in Consul is lost", func(p *patient) error {
+			if err := rights(`session_prefix "" { policy = "read" }`)(p); err != nil {
+				return err
+			}
+			sessions, _, err := p.w.Consul.Client().Session().List(nil)
+			if err != nil {
+				return err
+			}
+			for _, s := range sessions {
+				if s.Name == "leno/"+p.network+"/"+p.hosts[0].Name {
+					_, err = p.w.Consul.Client().Session().Destroy(s.ID, nil)
+				}
+			}
+			return err
+		}, rights(""), want{check: "acl", also: []string{"lease"}, words: []string{`session "consul" { policy = "write" }`, "for the session that holds the lease", "is held no more: its session", "has ended"}}},
+	}
+}
+
+// token makes a token of a policy that denies nothing yet, and has the patient's
+// first host use it.
+func (p *patient) token() error {
+	acl, as := p.w.Consul.Client().ACL(), &consul.WriteOptions{Token: rootToken}
+	policy, _, err := acl.PolicyCreate(&consul.ACLPolicy{Name: p.network}, as)
+	if err != nil {
+		return err
+	}
+	token, _, err := acl.TokenCreate(&consul.ACLToken{Policies: []*consul.ACLTokenPolicyLink{{ID: policy.ID}}}, as)
+	if err != nil {
+		return err
+	}
+	p.policy = policy.ID
+	return configured(0, func(_ *patient, config string) string {
+		return strings.Replace(config, "consul {\n", fmt.Sprintf("consul {\n  token = %q\n", token.SecretID), 1)
+	})(p)
+}
+
+// entitled goes through the faults in Consul.
+func (p *patient) entitled() error {
+	if err := p.token(); err != nil {
+		return err
+	}
+	if err := p.start(); err != nil {
+		return err
+	}
+	return p.treat(stored()...)
+}
+
+// cutOff keeps a host from Consul until its session must have ended.
+func (p *patient) cutOff() error {
+	if err := p.start(); err != nil {
+		return err
+	}
+	if err := on(0, rule("output", "tcp dport 8500 drop"))(p); err != nil {
+		return err
+	}
+	silent := alone()["Consul does not answer"]
+	if err := p.finds(silent); err != nil {
+		return err
+	}
+	silent.also = []string{"lease"}
+	return p.finds(silent)
+}
+
+// noTUN starts an agent that has no /dev/net/tun, and makes it.
+func (p *patient) noTUN() error {
+	h := p.hosts[0]
+	if err := os.WriteFile(h.ConfigFile(), []byte(p.config(h)), 0o644); err != nil {
+		return err
+	}
+	const script = "mount -t tmpfs -o mode=755 dev /dev; mkdir /dev/net; mknod -m 666 /dev/null c 1 3; mknod -m 666 /dev/urandom c 1 9\n" + `exec "$@"`
+	agent, err := h.Start("unshare", "--mount", "sh", "-euc", script, "sh", binary, "agent", "-config-file", h.ConfigFile())
+	if err != nil {
+		return err
+	}
+	if err := p.hosts[1].StartAgent(p.config(p.hosts[1])); err != nil {
+		return err
+	}
+	if err := p.hosts[1].WaitReady(p.w.ctx); err != nil {
+		return err
+	}
+	if err := p.finds(alone()["`/dev/net/tun` is missing"]); err != nil {
+		return err
+	}
+	if _, err := h.Exec(p.w.ctx, "nsenter", fmt.Sprintf("--target=%d", agent.Pid()), "--mount", "mknod", "-m", "666", "/dev/net/tun", "c", "10", "200"); err != nil {
+		return err
+	}
+	if err := p.w.well(h); err != nil {
+		return err
+	}
+	return agent.Stop(p.w.ctx)
+}
+
+// silent is a host whose peer is cut off: that is told, and is no fault of this one.
+func (p *patient) silent() error {
+	peer := p.hosts[1]
+	if err := p.start(); err != nil {
+		return err
+	}
+	if err := peer.KillAgent(); err != nil {
+		return err
+	}
+	if err := peer.Cut(p.w.ctx); err != nil {
+		return err
+	}
+	down := alone()["a peer is down"]
+	if err := p.finds(down); err != nil {
+		return err
+	}
+	down.words = []string{"its lease has lapsed"}
+	return p.finds(down)
+}
+
+// overlapping is a host with two networks that share addresses, the second of which
+// somebody else defined.
+func (p *patient) overlapping() error {
+	h, other := p.hosts[0], p.hosts[1]
+	name, pool := p.network+"x", p.pool+".128.0/17"
+	if err := other.StartAgent(other.Config(other.Network(name, fmt.Sprintf("ipv4 { prefix = %q }\nbackend \"vxlan\" {}", pool)))); err != nil {
+		return err
+	}
+	if err := other.WaitReady(p.w.ctx); err != nil {
+		return err
+	}
+	if err := p.starts(h); err != nil {
+		return err
+	}
+	if err := os.WriteFile(h.ConfigFile(), []byte(p.config(h, h.Network(name, ""))), 0o644); err != nil {
+		return err
+	}
+	if _, err := h.Leno(p.w.ctx, "reload"); err != nil {
+		return err
+	}
+	return p.finds(alone()["two networks share addresses"])
+}
+
+// unattended is a host whose agent does not run: the command finds out what it can by
+// itself.
+func (p *patient) unattended() error {
+	h := p.hosts[0]
+	if err := p.start(); err != nil {
+		return err
+	}
+	if err := h.StopAgent(p.w.ctx); err != nil {
+		return err
+	}
+	said := func(name string, also []string, before ...string) error {
+		f := p.filled(alone()[name])
+		f.also = append(also, f.also...)
+		d, err := p.w.alone(h, before...)
+		if err == nil {
+			err = f.is(d)
+		}
+		return err
+	}
+	const stopped = "no agent runs on this host"
+	if err := said(stopped, nil); err != nil {
+		return err
+	}
+	if err := on(0, "ip link set leno-NETWORK address 0a:00:00:00:00:01; ip link set leno-NETWORK mtu 1300; sysctl -qw net.ipv4.ip_forward=0")(p); err != nil {
+		return err
+	}
+	if err := said(stopped, []string{"record", "forwarding"}); err != nil {
+		return err
+	}
+	if err := on(0, "ip link del leno-NETWORK; sysctl -qw net.ipv4.ip_forward=1")(p); err != nil {
+		return err
+	}
+	const hidden = "mount -t tmpfs none /sys; mkdir -p /lib/modules; mount -t tmpfs none /lib/modules; mkdir /lib/modules/$(uname -r); touch /lib/modules/$(uname -r)/modules.dep /lib/modules/$(uname -r)/modules.builtin\n" + `exec "$@"`
+	if err := said("the kernel module is missing", nil, "unshare", "--mount", "sh", "-euc", hidden, "sh"); err != nil {
+		return err
+	}
+	if err := os.WriteFile(h.ConfigFile(), []byte("node_nam = \"x\"\n"), 0o644); err != nil {
+		return err
+	}
+	return said("the configuration has errors", nil)
+}
+
+// everything is two hosts with a network of each kind, on which nothing is wrong: also
+// beside Docker's rules, where those were opened, and behind a NAT.
+func (p *patient) everything() error {
+	w := p.w
+	families := map[string]string{"4": "ipv4 { prefix = \"10.%d.0.0/16\" }\n", "6": "ipv6 { prefix = \"fd00:%d::/48\" }\n"}
+	kinds := []struct{ families, block string }{
+		{"4", "backend \"vxlan\" { vni = 101 }\nip_masq = true"}, {"6", `backend "vxlan" { vni = 102 }`},
+		{"46", "backend \"vxlan\" {\nvni = 103\ndirect_routing = true\n}"}, {"46", `backend "udp" {}`}, {"46", `backend "host-gw" {}`}, {"4", `backend "alloc" {}`},
+	}
+	for _, h := range p.hosts {
+		var blocks []string
+		for i, k := range kinds {
+			body := k.block
+			for _, f := range k.families {
+				body = fmt.Sprintf(families[string(f)], 80+i) + body
+			}
+			blocks = append(blocks, h.Network(fmt.Sprintf("kind%d", i), body))
+		}
+		if err := h.StartAgent(h.Config(append([]string{"lease {\n  ttl = \"10s\"\n}\n"}, blocks...)...)); err != nil {
+			return err
+		}
+	}
+	for _, h := range p.hosts {
+		if err := h.WaitReady(w.ctx); err != nil {
+			return err
+		}
+	}
+	h := p.hosts[0]
+	all := func(d api.Diagnosis) error {
+		answered := 0
+		for _, f := range d.Findings {
+			if f.Check == "peers" && strings.HasPrefix(f.Saw, "1 of 1 hosts answer") {
+				answered++
+			}
+		}
+		if answered != len(kinds)-1 {
+			return fmt.Errorf("in %d networks a peer answers, want %d: %+v", answered, len(kinds)-1, d.Findings)
+		}
+		return nil
+	}
+	if err := w.until(h, "peers in all networks", all); err != nil {
+		return err
+	}
+	if err := w.well(h); err != nil {
+		return err
+	}
+	file, err := lab.ReadSubnetFile(filepath.Join(h.Dir, "kind0.env"))
+	if err != nil {
+		return err
+	}
+	gateway := file.Subnets()[0]
+	docker := fmt.Sprintf("ip link add docker0 type bridge; ip addr add %s dev docker0; ip link set docker0 up; iptables-nft -P FORWARD DROP\n"+
+		"iptables-nft -t raw -A PREROUTING -d %s -i leno-kind0 -j ACCEPT; iptables-nft -t raw -A PREROUTING -d %[2]s ! -i docker0 -j DROP\n"+
+		"iptables-nft -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; iptables-nft -A INPUT -i lo -j ACCEPT; iptables-nft -A INPUT -p icmp -j ACCEPT; "+
+		"iptables-nft -A INPUT -p udp -m multiport --dports 8472,8285 -j ACCEPT; iptables-nft -P INPUT DROP", gateway, gateway.Addr().Next())
+	if err := on(0, docker)(p); err != nil {
+		return err
+	}
+	return w.well(h)
+}
+
+// translated is a host whose packets cross by another one that translates its
+// address.
+func (p *patient) translated() error {
+	w, h, peer, nat := p.w, p.hosts[0], p.hosts[1], p.hosts[2]
+	wire, err := w.Wire(w.ctx, h, nat)
+	if err != nil {
+		return err
+	}
+	inside, outside := wire.Addrs[0][0], wire.Addrs[1][0]
+	if _, err := nat.Exec(w.ctx, "sh", "-euc", fmt.Sprintf("iptables-nft -t nat -A PREROUTING -i eth0 -p udp --dport 8472 -j DNAT --to-destination %s; iptables-nft -t nat -A POSTROUTING -o eth0 -s %s -j MASQUERADE", inside, inside)); err != nil {
+		return err
+	}
+	if _, err := h.Exec(w.ctx, "ip", "route", "add", peer.Addrs[0].String()+"/32", "via", outside.String(), "dev", wire.Device, "src", inside.String()); err != nil {
+		return err
+	}
+	if err := peer.StartAgent(p.config(peer)); err != nil {
+		return err
+	}
+	public := fmt.Sprintf("underlay {\n  interfaces = [%q]\n  public_ip = %q\n}\n", wire.Device, nat.Addrs[0])
+	if err := h.StartAgent(p.config(h, public)); err != nil {
+		return err
+	}
+	for _, h := range p.hosts[:2] {
+		if err := h.WaitReady(w.ctx); err != nil {
+			return err
+		}
+		if err := w.until(h, "a peer", func(d api.Diagnosis) error {
+			for _, f := range d.Findings {
+				if f.Check == "peers" && f.Status == api.FindingOK && strings.HasPrefix(f.Saw, "1 of 1") {
+					return nil
+				}
+			}
+			return fmt.Errorf("%s", lines(d.Findings))
+		}); err != nil {
+			return err
+		}
+		if err := w.well(h); err != nil {
+			return err
+		}
+	}
+	return nil
+}

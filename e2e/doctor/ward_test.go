@@ -1,0 +1,121 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// rootToken may do everything in the lab's Consul, which lets everybody do
+// everything but who has a token that says otherwise.
+const rootToken = "7f6a3c9e-0000-4000-8000-000000000001"
+
+const consulConfig = `{"acl": {"enabled": true, "default_policy": "allow", "policy_ttl": "0s", "token_ttl": "0s", "tokens": {"initial_management": "` + rootToken + `"}}}`
+
+// ward is the lab that all faults are seeded in. Each of them has hosts and networks
+// of its own, so that they are there side by side.
+type ward struct {
+	*lab.Lab
+	t    *testing.T
+	ctx  context.Context
+	next int // host
+	runs errgroup.Group
+}
+
+// open lays out the lab.
+func open(t *testing.T, hosts int) *ward {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	t.Cleanup(cancel)
+	l, err := lab.New(ctx, lab.Options{Hosts: hosts, Leno: binary, ConsulConfig: consulConfig})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Errorf("close the lab: %v", err)
+		}
+	})
+	return &ward{Lab: l, t: t, ctx: ctx}
+}
+
+// patient is a few hosts that share a network, the first of which is asked.
+type patient struct {
+	w       *ward
+	network string
+	pool    string   // "10.21", an IPv4 /16
+	blocks  []string // of the network, the backend's first
+	hosts   []*lab.Host
+	policy  string // of the token that the first uses
+}
+
+// admit takes the next hosts. backend is the block of their network, local what
+// else stands in it.
+func (w *ward) admit(hosts int, backend string, local ...string) *patient {
+	first := w.next
+	w.next += hosts
+	p := &patient{w: w, network: fmt.Sprintf("n%d", w.next), pool: fmt.Sprintf("10.%d", 20+w.next), hosts: w.Hosts[first:w.next]}
+	// Each network is one device and VNI more on its own hosts.
+	p.blocks = append([]string{fmt.Sprintf("ipv4 { prefix = \"%s.0.0/16\" }", p.pool), "backend " + backend}, local...)
+	return p
+}
+
+// config is a host's configuration, with further blocks.
+func (p *patient) config(h *lab.Host, more ...string) string {
+	return h.Config(append([]string{"lease {\n  ttl = \"10s\"\n}\n", h.Network(p.network, strings.Join(p.blocks, "\n"))}, more...)...)
+}
+
+// starts starts one host's agent.
+func (p *patient) starts(h *lab.Host, more ...string) error {
+	if err := h.StartAgent(p.config(h, more...)); err != nil {
+		return err
+	}
+	return h.WaitReady(p.w.ctx)
+}
+
+// start starts an agent on each host that has none, and waits for all.
+func (p *patient) start(more ...string) error {
+	for _, h := range p.hosts {
+		if h.Agent() == nil {
+			if err := h.StartAgent(p.config(h, more...)); err != nil {
+				return err
+			}
+		}
+	}
+	for _, h := range p.hosts {
+		if err := h.WaitReady(p.w.ctx); err != nil {
+			return err
+		}
+	}
+	return p.w.well(p.hosts[0])
+}
+
+// visit does something with a patient, beside others.
+func (w *ward) visit(p *patient, do func() error) {
+	w.runs.Go(func() error {
+		if err := do(); err != nil {
+			w.t.Errorf("%s: %v", p.network, err)
+		}
+		return nil
+	})
+}
+
+// treat starts the agents and goes through the faults, beside other patients.
+func (w *ward) treat(p *patient, faults ...fault) {
+	w.visit(p, func() error {
+		if err := p.start(); err != nil {
+			return err
+		}
+		return p.treat(faults...)
+	})
+}
