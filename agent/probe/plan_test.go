@@ -165,7 +165,7 @@ func TestNormalize(t *testing.T) {
 	}
 	for field, r := range map[string]api.ProbeRequest{
 		"count": {Count: -1}, "interval_ms": {IntervalMS: 9}, "timeout_ms": {TimeoutMS: 10_001}, "small": {Small: 63}, "full": {Full: 65_001},
-		"less than small": {Small: 1000, Full: 900},
+		"less than small": {Small: 1000, Full: 900}, "longer than 45000 ms": {Count: 100, IntervalMS: 1000},
 	} {
 		var wrong *FieldError
 		if _, err := Normalize(r); !errors.As(err, &wrong) || !strings.Contains(err.Error(), field) {

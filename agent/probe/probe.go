@@ -36,6 +36,10 @@ type Host struct {
 // is asked for.
 const Longest = 2 * time.Minute
 
+// mostSeries bounds the packets of one size, ms: both sizes, and the search for
+// others, fit into Longest.
+const mostSeries = 45_000
+
 // FieldError names the field of a request that is out of its range.
 type FieldError struct {
 	Field, Reason string
@@ -62,6 +66,9 @@ func Normalize(r api.ProbeRequest) (api.ProbeRequest, error) {
 		case *f.value < f.least || *f.value > f.most:
 			return r, &FieldError{f.name, fmt.Sprintf("is %d, not %d to %d", *f.value, f.least, f.most)}
 		}
+	}
+	if (r.Count-1)*r.IntervalMS > mostSeries {
+		return r, &FieldError{"interval_ms", fmt.Sprintf("is %d: %d packets take longer than %d ms", r.IntervalMS, r.Count, mostSeries)}
 	}
 	if r.Full > 0 && r.Full < r.Small {
 		return r, &FieldError{"full", fmt.Sprintf("is %d, less than small, %d", r.Full, r.Small)}

@@ -1,0 +1,49 @@
+package probe
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// TestDeliver: what is not an answer to a packet under way is nobody's.
+func TestDeliver(t *testing.T) {
+	good := message{reply: true, echo: true, id: 7, seq: 9, cookie: ours}
+	told := message{reason: exceeded, echo: true, id: 7, seq: 9, to: peer4}
+	router := netip.MustParseAddr("192.0.2.254")
+	with := func(m message, change func(*message)) message {
+		change(&m)
+		return m
+	}
+	for _, tt := range []struct {
+		name string
+		m    message
+		from netip.Addr
+		want kind
+	}{
+		{"reply", good, peer4, replied},
+		{"error", told, router, errored},
+		{"another id", with(good, func(m *message) { m.id++ }), peer4, silence},
+		{"another number", with(good, func(m *message) { m.seq++ }), peer4, silence},
+		{"another cookie", with(good, func(m *message) { m.cookie[0]++ }), peer4, silence},
+		{"another sender", good, router, silence},
+		{"the other family", good, peer6, silence},
+		{"an error about another packet", with(told, func(m *message) { m.to = router }), router, silence},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := &pending{to: peer4, sent: time.Now(), answer: make(chan answer, 1)}
+			s := &sockets{id: 7, cookie: ours, pending: map[pendingKey]*pending{{false, 9}: p}}
+			for range 2 { // a repeated one counts once
+				s.deliver(tt.m, tt.from)
+			}
+			got := answer{}
+			select {
+			case got = <-p.answer:
+			default:
+			}
+			if got.kind != tt.want || len(p.answer) > 0 || (len(s.pending) == 0) != (tt.want != silence) {
+				t.Errorf("%+v, %d more, %d pending", got, len(p.answer), len(s.pending))
+			}
+		})
+	}
+}
