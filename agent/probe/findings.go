@@ -85,11 +85,11 @@ func (p planner) blackout(o api.PeerProbe, w api.ProbedWay) string {
 // defects is what is wrong with a way that does carry packets.
 func (p planner) defects(w api.ProbedWay) (out []string) {
 	for _, s := range []api.ProbedSize{w.Small, w.Full} {
-		if s.Answered > 0 && s.Lost() > 0 {
+		if s.Lost() > 0 && s.Bytes <= w.Largest {
 			out = append(out, fmt.Sprintf("the %s to %s lost %d of %d packets of %d bytes", w.Path, w.To, s.Lost(), s.Sent, s.Bytes))
 		}
 	}
-	if w.Full.Sent == 0 || w.Full.Answered > 0 {
+	if w.Full.Sent == 0 || w.Largest >= w.Full.Bytes {
 		return out
 	}
 	who := "nobody says why: a device on the way drops what is longer"

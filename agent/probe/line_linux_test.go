@@ -1,7 +1,9 @@
 package probe
 
 import (
+	"context"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 )
@@ -45,5 +47,32 @@ func TestDeliver(t *testing.T) {
 				t.Errorf("%+v, %d more, %d pending", got, len(p.answer), len(s.pending))
 			}
 		})
+	}
+}
+
+// TestPace: packets of many peers leave one after the other, and none when ctx has
+// ended.
+func TestPace(t *testing.T) {
+	const packets = 400
+	s := &sockets{}
+	started := time.Now()
+	var wg sync.WaitGroup
+	for range packets {
+		wg.Go(func() {
+			if !s.turn(context.Background()) {
+				t.Error("no turn")
+			}
+		})
+	}
+	wg.Wait()
+	if took := time.Since(started); took < packets*pace*9/10 {
+		t.Errorf("%d packets in %s", packets, took)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for range 10 {
+		if s.turn(ctx) {
+			t.Error("a turn though ctx has ended")
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -200,6 +201,41 @@ func (w wall) exchange(ctx context.Context, e echo, _ time.Duration) answer {
 	}
 	<-ctx.Done()
 	return answer{kind: cut}
+}
+
+// moody is a line on which packets pass up to a size, but for those it loses.
+type moody struct {
+	wall
+	mu   sync.Mutex
+	lose int // how many more of those that are longer than a small one
+}
+
+func (m *moody) exchange(ctx context.Context, e echo, timeout time.Duration) answer {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e.size > m.most {
+		return answer{kind: silence}
+	}
+	if e.size > least && m.lose > 0 {
+		m.lose--
+		return answer{kind: silence}
+	}
+	return m.wall.exchange(ctx, e, timeout)
+}
+
+// TestLossWhileSearching: packets that were lost by chance do not make a way look
+// narrow.
+func TestLossWhileSearching(t *testing.T) {
+	r, err := Normalize(api.ProbeRequest{IntervalMS: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ most, lose, want int }{{1500, 3, 1500}, {1500, 5, 1500}, {1500, 9, 1500}, {1400, 3, 1400}, {1400, 7, 1400}} {
+		w := way{path: api.PathOverlay, to: peer4, mtu: 1500}
+		if got := measure(context.Background(), &moody{wall: wall{tt.most}, lose: tt.lose}, w, r); got.Largest != tt.want {
+			t.Errorf("%d of %d lost: %+v", tt.lose, tt.most, got)
+		}
+	}
 }
 
 // TestCutShort: what was not done when the time is over says so, and what was

@@ -115,3 +115,16 @@ underlay 2001:db8::2 2/2 2/2 largest 1500 of 1500, echo reply`)
 		t.Errorf("%s", dump(got))
 	}
 }
+
+// TestOtherGateway: a bridge with another address than the gateway's does not keep a
+// packet waiting for a neighbour that is not there.
+func TestOtherGateway(t *testing.T) {
+	t.Parallel()
+	a, b := newHosts(t, "host-gw")
+	b.ns.Sh("ip link add br0 type bridge; ip addr add 10.5.2.254/24 dev br0; ip addr add fd00:5:0:2::fe/64 dev br0; ip link set br0 up")
+	is(t, a.probe(b, brief()), true, `
+overlay 10.5.2.1 0/0 1/1 largest 1500 of 1500, time exceeded from 192.0.2.2
+overlay fd00:5:0:2::1 0/0 1/1 largest 1500 of 1500, time exceeded from 2001:db8::2
+underlay 192.0.2.2 2/2 2/2 largest 1500 of 1500, echo reply
+underlay 2001:db8::2 2/2 2/2 largest 1500 of 1500, echo reply`)
+}

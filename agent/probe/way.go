@@ -189,16 +189,32 @@ func (m *measurement) passed(a answer) bool {
 }
 
 // search finds the largest packet that passes between a small one and a full one.
-// Of each size two are sent.
+// Of each size two are sent, and not much time is given to them; so the one that
+// should be too long is tried once more with all its time.
 func (m *measurement) search(ctx context.Context, full int) int {
-	patience := min(max(leastPatience, 4*m.slowest), milliseconds(m.request.TimeoutMS))
-	return largest(m.request.Small, full, m.told, func(size int) (passed bool, told int) {
-		for _, a := range together(2, func() answer { return m.exchange(ctx, size, patience) }) {
+	all := milliseconds(m.request.TimeoutMS)
+	patience := min(max(leastPatience, 4*m.slowest), all)
+	try := func(size int, timeout time.Duration) (passed bool, told int) {
+		for _, a := range together(2, func() answer { return m.exchange(ctx, size, timeout) }) {
 			passed, told = passed || m.passed(a), max(told, a.mtu)
 		}
 		return passed, told
-	})
+	}
+	found := m.request.Small
+	for range searchRounds {
+		found = largest(found, full, m.told, func(size int) (bool, int) { return try(size, patience) })
+		if passed, _ := try(found+1, all); !passed {
+			break
+		}
+		if found++; found == full {
+			break
+		}
+	}
+	return found
 }
+
+// searchRounds bounds how often a search that went wrong is taken up again.
+const searchRounds = 3
 
 // together makes several exchanges at once.
 func together(n int, exchange func() answer) []answer {
