@@ -103,6 +103,14 @@ func (r *runner) refresh(ctx context.Context, n registry.Network) {
 	}
 }
 
+// outdated makes whoever asks next read anew: leases were changed through this
+// agent, and who did that is to see it.
+func (r *runner) outdated() {
+	r.fresh.mu.Lock()
+	defer r.fresh.mu.Unlock()
+	r.fresh.begun = time.Time{}
+}
+
 // lapsePace is how long a lapse stays unseen by those who wait for news of so many
 // leases. Nobody writes that a host fell silent: it takes a reading of all leases,
 // which are about 400 bytes each.

@@ -208,6 +208,9 @@ func (a *Agent) onSubnet(r *http.Request, do func(reg registry.Registry, network
 func (a *Agent) revokeLease(r *http.Request) (reply, error) {
 	return a.onSubnet(r, func(reg registry.Registry, network string, subnet netip.Prefix) error {
 		err := reg.Revoke(r.Context(), network, subnet)
+		if run, ok := a.runner(network); ok && err == nil {
+			run.outdated()
+		}
 		if errors.Is(err, registry.ErrLeaseNotFound) {
 			if _, set, unread := a.leases(r); unread == nil {
 				err = fmt.Errorf("%w: %s", err, knownLeases(set))
@@ -268,6 +271,7 @@ func (a *Agent) release(r *http.Request) (reply, error) {
 	case <-r.Context().Done():
 		return reply{}, r.Context().Err()
 	}
+	defer run.outdated() // nobody follows the leases any more
 	select {
 	case err := <-request.done:
 		return reply{}, err

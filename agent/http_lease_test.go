@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -78,4 +80,30 @@ func failing(checks []api.Check, name string) bool {
 		}
 	}
 	return false
+}
+
+// TestChangedLeasesAreSeen: who has just revoked or released a lease is not told
+// that it is there.
+func TestChangedLeasesAreSeen(t *testing.T) {
+	ctx := context.Background()
+	store := memory.New()
+	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
+	a.applies(a.subnet().String() + " <- b@" + b.subnet().String())
+	has := func(node string, subnet netip.Prefix) bool {
+		list, err := a.client.Leases(ctx, "n")
+		must(t, err)
+		return slices.ContainsFunc(list.Leases, func(l api.Lease) bool { return l.Node == node && l.Subnet == subnet })
+	}
+	own, other := a.subnet(), b.subnet()
+	if !has("a", own) || !has("b", other) {
+		t.Fatal("the leases are not listed")
+	}
+	must(t, a.client.RevokeLease(ctx, "n", other))
+	if has("b", other) {
+		t.Error("a lease that was revoked is listed")
+	}
+	must(t, a.client.ReleaseLease(ctx, "n"))
+	if has("a", own) {
+		t.Error("a lease that was released is listed")
+	}
 }

@@ -55,7 +55,7 @@ cannot be reached.
 func writePeers(w io.Writer, network string, list api.PeerList) {
 	peers := list.Peers
 	notes := dropNotes("packets of no peer", list.Drops)
-	if t := list.Totals; t != nil {
+	if t := list.Totals; t != nil && t.RxPackets+t.TxPackets+t.RxBytes+t.TxBytes > 0 {
 		notes = append(notes, fmt.Sprintf("all together: %s received, %s sent", byteCount(t.RxBytes), byteCount(t.TxBytes)))
 	}
 	if len(peers) == 0 {
