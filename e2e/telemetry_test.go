@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	consul "github.com/hashicorp/consul/api"
@@ -196,11 +197,14 @@ func TestPrometheus(t *testing.T) {
 	for _, h := range w.Hosts {
 		w.must(h.StartConsul(w.ctx))
 	}
+	blue := strings.NewReplacer("10.5.", "10.6.", "fd00:5:", "fd00:6:").Replace(plan("udp"))
 	w.start(func(h *lab.Host) []string {
-		return []string{shortLease, "http {\n  address = \"0.0.0.0:5366\"\n}\n", h.Network("default", plan("vxlan"))}
+		return []string{shortLease, "http {\n  address = \"0.0.0.0:5366\"\n}\n", h.Network("default", plan("vxlan")), h.Network("blue", blue)}
 	})
 	w.settle("default")
+	w.settle("blue")
 	w.exposesTheTable(a)
+	w.countsTraffic(a, b)
 
 	server := &observer{w: w, host: a}
 	dir := prometheusFiles(t, w.targets())
@@ -305,6 +309,59 @@ func (w *world) exposesTheTable(h *lab.Host) {
 			}
 		}
 	}
+}
+
+// countsTraffic: what containers send each other moves the counters of vxlan, which
+// are its device's, and of udp, by exactly what passed; a stranger's datagram is a
+// drop.
+func (w *world) countsTraffic(a, b *lab.Host) {
+	w.t.Helper()
+	value := func(ctx context.Context, metric, network, label string) (sum float64) {
+		_, body, err := a.Get(ctx, "/v1/agent/metrics?format=prometheus")
+		w.must(err)
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		families, err := parser.TextToMetricFamilies(strings.NewReader(body))
+		w.must(err)
+		for _, series := range families[metric].GetMetric() {
+			if labels := series.String(); strings.Contains(labels, fmt.Sprintf("value:%q", network)) && strings.Contains(labels, fmt.Sprintf("value:%q", label)) {
+				sum += series.GetCounter().GetValue()
+			}
+		}
+		return sum
+	}
+	const packets, size = 20, 1028 // bytes with both headers
+	for _, network := range []string{"default", "blue"} {
+		from, to := w.container(a, network), w.container(b, network)
+		var before [4]float64
+		all := func(ctx context.Context) (out [4]float64) {
+			for i, direction := range []string{"rx", "tx"} {
+				out[i] = value(ctx, "leno_traffic_packets_total", network, direction)
+				out[2+i] = value(ctx, "leno_traffic_bytes_total", network, direction)
+			}
+			return out
+		}
+		before = all(w.ctx)
+		r, err := from.Ping(w.ctx, to.Addrs[0], lab.PingOptions{Count: packets, Interval: 50 * time.Millisecond, Size: size - 28, Timeout: 500 * time.Millisecond})
+		w.must(err)
+		if r.Lost() > 0 {
+			w.t.Errorf("%s: %d lost", network, r.Lost())
+		}
+		now := all(w.ctx)
+		for i, least := range []float64{packets, packets, packets * size, packets * size} {
+			if grown := now[i] - before[i]; grown < least || grown > 1.5*least {
+				w.t.Errorf("%s: grown by %v, want %v and little more", network, grown, least)
+			}
+		}
+	}
+	if _, err := w.Consul.Namespace.Exec(w.ctx, "bash", "-c", "echo stranger > /dev/udp/"+a.Addrs[0].String()+"/8285"); err != nil {
+		w.t.Fatal(err)
+	}
+	w.eventually("a stranger's packet to be counted", func(ctx context.Context) error {
+		if n := value(ctx, "leno_traffic_drops_total", "blue", "rx_unknown_peer"); n != 1 {
+			return fmt.Errorf("%v", n)
+		}
+		return nil
+	})
 }
 
 // observer is a Prometheus on a host.
