@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -170,6 +171,8 @@ func TestEventsOfAHost(t *testing.T) {
 	if list, err := a.client.Events(ctx, ""); err != nil || list.Events[0].Kind != api.EventAgent || list.Index < index {
 		t.Errorf("%+v, %v", list, err)
 	}
+	_, err := a.client.Events(ctx, "nobodys")
+	wantCode(t, "events of an unknown network", err, http.StatusNotFound, "nobodys", "n")
 	b := newHost(t, store, "b").start()
 	expect("n", api.EventPeer, api.Info, "b appeared with "+b.subnet().String())
 	must(t, b.stop())

@@ -1,9 +1,11 @@
 package agent
 
 import (
+	"errors"
 	"net/http"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
 )
 
 func (a *Agent) eventEndpoints() []endpoint {
@@ -15,6 +17,12 @@ func (a *Agent) eventEndpoints() []endpoint {
 // getEvents is what happened lately, or since the index of a reader.
 func (a *Agent) getEvents(r *http.Request) (shown, error) {
 	network := r.URL.Query().Get("network")
+	if list, _, _ := a.env.events.after(0, network); network != "" && len(list) == 0 {
+		// It may have been left, or be about to come; a name that nobody knows is a mistake.
+		if _, err := a.definitionOf(network); errors.Is(err, registry.ErrNetworkNotFound) {
+			return shown{}, err
+		}
+	}
 	since := func(index uint64) (reply, error) {
 		out, last, _ := a.env.events.after(index, network)
 		return reply{body: api.EventList{Events: out}, index: last}, nil

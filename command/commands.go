@@ -13,6 +13,7 @@ func Commands(m Meta) map[string]cli.CommandFactory {
 		doctorSpec,
 		cleanupSpec,
 		debugSpec,
+		eventsSpec,
 		fmtSpec,
 		leaseListSpec,
 		leaseReleaseSpec,

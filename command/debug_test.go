@@ -100,7 +100,7 @@ func TestDebug(t *testing.T) {
 			t.Errorf("%s has %d bytes, not %d", taken.File, len(files[taken.File]), taken.Bytes)
 		}
 	}
-	if !strings.Contains(errs["profiles/heap.pprof"], "enable_debug") || errs["agent/self.json"] != "" || errs["events.json"] == "" {
+	if !strings.Contains(errs["profiles/heap.pprof"], "enable_debug") || errs["agent/self.json"] != "" || errs["events.json"] != "" || errs["agent/log.txt"] == "" {
 		t.Errorf("%q", errs)
 	}
 	for file, text := range files {

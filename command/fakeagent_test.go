@@ -33,6 +33,7 @@ type fakeAgent struct {
 	reservations []api.Reservation
 	peers        []api.Peer
 	strays       map[string]uint64
+	events       []api.Event
 	totals       *api.Counters
 	probe        api.Probe
 	probed       api.ProbeRequest // the last
@@ -107,7 +108,14 @@ func newFakeAgent(t *testing.T) *fakeAgent {
 				Node: "host-b", NodeID: "6f1c9d1e-0000-4000-8000-000000000002", PublicIPs: []netip.Addr{addr("192.0.2.77")}, MTU: 1450,
 				Backend: json.RawMessage(`{"type":"vxlan"}`), LapsedSeconds: 11_000, ModifyIndex: 51},
 		},
-		skipped:      []api.Skipped{},
+		skipped: []api.Skipped{},
+		events: []api.Event{
+			{Index: 58, Time: now.Add(-26 * time.Hour), Kind: api.EventAgent, Severity: api.Info, Message: "agent started, version 0.1.0"},
+			{Index: 59, Time: now.Add(-62 * time.Second), Network: "default", Kind: api.EventPeer, Severity: api.Warning,
+				Message: "the lease of host-b on 10.5.77.0/24 lapsed, its routes stay", Fields: map[string]string{"host": "host-b"}},
+			{Index: 60, Time: now, Network: "blue", Kind: api.EventCheck, Severity: api.Critical, Message: "device: operation not permitted; run the agent as root or with the rights it needs, and restart it",
+				Fields: map[string]string{"check": "device", "status": api.Critical}},
+		},
 		reservations: []api.Reservation{{Subnet: prefix("10.5.40.0/24"), Node: "host-c"}, {Subnet: prefix("10.5.41.0/24"), NodeID: "6f1c9d1e-0000-4000-8000-000000000004"}},
 		plans: map[string]api.NetworkPlan{
 			"default": {Name: "default", Action: api.ActionUpdate, ModifyIndex: 42,
@@ -205,6 +213,16 @@ func (f *fakeAgent) routes() http.Handler {
 			return api.Renewal{Subnet: f.leases[0].Subnet, Renewed: now, SafeUntil: now.Add(2 * time.Minute)}, err
 		},
 		"PUT /v1/network/{network}/release": func(r *http.Request) (any, *api.Error) { return f.network(r) },
+		"GET /v1/agent/events": func(r *http.Request) (any, *api.Error) {
+			out := api.EventList{Events: []api.Event{}}
+			after, _ := strconv.ParseUint(r.URL.Query().Get("index"), 10, 64)
+			for _, e := range f.events {
+				if name := r.URL.Query().Get("network"); (name == "" || name == e.Network) && e.Index > after {
+					out.Events = append(out.Events, e)
+				}
+			}
+			return out, nil
+		},
 		"GET /v1/network/{network}/reservations": func(r *http.Request) (any, *api.Error) {
 			_, err := f.network(r)
 			return api.ReservationList{Reservations: f.reservations, Skipped: []api.Skipped{}}, err

@@ -263,6 +263,13 @@ func TestTranscripts(t *testing.T) {
 				{Name: "lease", Status: api.Critical, Since: now.Add(-5 * time.Second), Reason: "waits for network \"green\" to be defined in Consul"}}})
 		}},
 		{name: "status no networks", args: "status", set: func(f *fakeAgent) { f.health.Networks, f.networks = nil, nil }},
+		{name: "events", args: "events"},
+		{name: "events of a network", args: "events default"},
+		{name: "events json", args: "events -format=json"},
+		{name: "events none", args: "events", set: func(f *fakeAgent) { f.events = nil }},
+		{name: "events hostile", args: "events", set: func(f *fakeAgent) {
+			f.events[0].Message = "\x1b[31m" + longName + strings.Repeat("x", 200) + "\n\u202eb"
+		}},
 		{name: "reload", args: "reload", writes: []string{"PUT /v1/agent/reload "}},
 		{name: "reload refused", args: "reload", writes: []string{"PUT /v1/agent/reload "},
 			set: func(f *fakeAgent) { f.refuse = &api.Error{Code: 409, Message: "a.hcl:3: Unsupported argument: x"} }},
@@ -304,6 +311,7 @@ func TestJSONOutputIsTheAPIs(t *testing.T) {
 		"reservation list":        &api.ReservationList{},
 		"peers":                   &api.PeerList{},
 		"peers -probe":            &api.Probe{},
+		"events":                  &api.EventList{},
 		"status":                  &statusOutput{},
 		"version":                 &versionOutput{},
 	} {

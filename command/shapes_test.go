@@ -33,6 +33,7 @@ func shapes() []shape {
 		{"peers", api.PeerList{}},
 		{"peers -probe", api.Probe{}},
 		{"doctor", api.Diagnosis{}},
+		{"events", api.EventList{}},
 		{"cleanup", agent.CleanupReport{}},
 		{"version", versionOutput{}},
 	}

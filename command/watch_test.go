@@ -91,6 +91,22 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// What is new is shown with what was before, though the agent answers with the
+// new alone.
+func TestWatchEvents(t *testing.T) {
+	f := newFakeAgent(t)
+	stdout, _, end := watching(t, f, false, "events", "-watch")
+	stdout.says(t, "not permitted")
+	f.set(func() {
+		f.index, f.events = 61, append(f.events, api.Event{Index: 61, Time: now, Kind: api.EventReload, Severity: api.Info, Message: "configuration reloaded"})
+	})
+	stdout.says(t, "configuration reloaded")
+	end()
+	if n := strings.Count(stdout.String(), "agent started"); n != 2 {
+		t.Errorf("the first event stands there %d times:\n%s", n, stdout)
+	}
+}
+
 // A server that does not block is not asked without a pause.
 func TestWatchDoesNotSpin(t *testing.T) {
 	f := newFakeAgent(t)
