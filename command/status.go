@@ -174,6 +174,9 @@ func writeStatus(w io.Writer, out statusOutput, now time.Time) {
 	for _, f := range faults {
 		note(w, "", f.text(now))
 	}
+	if overall(out.Health) != api.Passing {
+		fmt.Fprintln(w, "\nleno doctor looks for the causes.")
+	}
 }
 
 // overall is the status of the whole host: not ready is not well.
