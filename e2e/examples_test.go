@@ -87,6 +87,7 @@ func TestPolicy(t *testing.T) {
 			t.Errorf("%s: %v, want 403", what, err)
 		}
 	}
+	w.denied(first, second)
 	w.operators(first, second)
 }
 
