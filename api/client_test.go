@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -365,4 +366,53 @@ func TestContextEndsACall(t *testing.T) {
 	if _, err := c.Self(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want context.Canceled", err)
 	}
+}
+
+// TestReadsAnswerInTime: a read that waits asks for no longer than its caller has.
+func TestReadsAnswerInTime(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		read        Read
+		context     time.Duration // 0 for no end
+		client      time.Duration // likewise
+		least, most time.Duration // 0 for no parameter
+	}{
+		{"no end", Read{Index: 1}, 0, 0, 0, 0},
+		{"no end, given", Read{Index: 1, Wait: time.Hour}, 0, 0, time.Hour, time.Hour},
+		{"context ends sooner", Read{Index: 1}, time.Minute, 0, 50 * time.Second, 54 * time.Second},
+		{"context ends later", Read{Index: 1, Wait: time.Second}, time.Minute, 0, time.Second, time.Second},
+		{"client ends sooner", Read{Index: 1, Wait: time.Minute}, time.Minute, 10 * time.Second, 9 * time.Second, 9 * time.Second},
+		{"context ends sooner than the client", Read{Index: 1}, 10 * time.Second, time.Minute, 8 * time.Second, 9 * time.Second},
+		{"does not wait", Read{}, time.Minute, 0, 0, 0},
+		{"over", Read{Index: 1}, time.Nanosecond, 0, time.Millisecond, time.Millisecond},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, err := New(Config{HTTPClient: &http.Client{Timeout: tt.client}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx := t.Context()
+			if tt.context > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, tt.context)
+				defer cancel()
+			}
+			u, err := url.Parse(c.query(ctx, []Read{tt.read}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := time.ParseDuration(durationOr0(u.Query().Get("wait")))
+			if err != nil || got < tt.least || got > tt.most {
+				t.Errorf("%s: %s, %v", u, got, err)
+			}
+		})
+	}
+}
+
+// durationOr0 is a duration that may be left out.
+func durationOr0(wait string) string {
+	if wait == "" {
+		return "0s"
+	}
+	return wait
 }

@@ -43,7 +43,7 @@ type EventList struct {
 // Events lists what happened lately (GET /v1/agent/events), in one network or, with
 // "", in all and to the agent itself. With an index it is what happened after that.
 func (c *Client) Events(ctx context.Context, network string, since ...Read) (EventList, error) {
-	q := query(since)
+	q := c.query(ctx, since)
 	if network != "" {
 		join := "?"
 		if q != "" {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"time"
 
 	"github.com/lenonet/leno/api"
 )
@@ -65,4 +66,39 @@ func ExampleError() {
 	}
 	// Output:
 	// 404 network "blue" is not defined, there is: default
+}
+
+// A reader that waits goes on from the index of the answer it has.
+func ExampleRead() {
+	version := 7 // as the agent would count
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("index") == fmt.Sprint(version) {
+			version++ // a real agent answers once something has changed, or wait is over
+		}
+		w.Header().Set("X-Leno-Index", fmt.Sprint(version))
+		fmt.Fprintf(w, `{"peers":[{"node":"host-b","held":%t}]}`, version%2 == 1)
+	}))
+	defer server.Close()
+	client, err := api.New(api.Config{Address: server.URL})
+	if err != nil {
+		panic(err)
+	}
+	defer client.Close()
+
+	since := api.Read{Wait: time.Minute} // the first read, without an index, does not wait
+	for range 3 {
+		list, err := client.Peers(context.Background(), "default", since)
+		if err != nil {
+			panic(err) // a program that goes on would wait a moment and read again
+		}
+		if list.Index == since.Index {
+			continue // the time was over, and nothing has changed
+		}
+		since.Index = list.Index // another one, higher or not: nothing else is to be made of it
+		fmt.Println(list.Peers[0].Node, "held:", list.Peers[0].Held)
+	}
+	// Output:
+	// host-b held: true
+	// host-b held: false
+	// host-b held: true
 }

@@ -10,7 +10,7 @@ import (
 // Networks lists every network in the store (GET /v1/networks), sorted by name.
 func (c *Client) Networks(ctx context.Context, since ...Read) (NetworkList, error) {
 	var out NetworkList
-	h, err := c.do(ctx, http.MethodGet, "/v1/networks"+query(since), nil, &out)
+	h, err := c.do(ctx, http.MethodGet, "/v1/networks"+c.query(ctx, since), nil, &out)
 	out.Index = index(h)
 	return out, err
 }
@@ -19,7 +19,7 @@ func (c *Client) Networks(ctx context.Context, since ...Read) (NetworkList, erro
 // networks there are.
 func (c *Client) Network(ctx context.Context, name string, since ...Read) (Network, error) {
 	var out Network
-	h, err := c.do(ctx, http.MethodGet, path("v1", "network", name)+query(since), nil, &out)
+	h, err := c.do(ctx, http.MethodGet, path("v1", "network", name)+c.query(ctx, since), nil, &out)
 	out.Index = index(h)
 	return out, err
 }
@@ -57,7 +57,7 @@ func (c *Client) DeleteNetwork(ctx context.Context, name string, force bool) err
 // by subnet.
 func (c *Client) Leases(ctx context.Context, network string, since ...Read) (LeaseList, error) {
 	var out LeaseList
-	h, err := c.do(ctx, http.MethodGet, path("v1", "network", network, "leases")+query(since), nil, &out)
+	h, err := c.do(ctx, http.MethodGet, path("v1", "network", network, "leases")+c.query(ctx, since), nil, &out)
 	out.Index = index(h)
 	return out, err
 }
@@ -99,7 +99,7 @@ func (c *Client) RenewLease(ctx context.Context, network string) (Renewal, error
 // /v1/network/:name/reservations), sorted by subnet.
 func (c *Client) Reservations(ctx context.Context, network string, since ...Read) (ReservationList, error) {
 	var out ReservationList
-	h, err := c.do(ctx, http.MethodGet, path("v1", "network", network, "reservations")+query(since), nil, &out)
+	h, err := c.do(ctx, http.MethodGet, path("v1", "network", network, "reservations")+c.query(ctx, since), nil, &out)
 	out.Index = index(h)
 	return out, err
 }
@@ -129,7 +129,7 @@ func (c *Client) RemoveReservation(ctx context.Context, network string, subnet n
 // /v1/network/:name/peers).
 func (c *Client) Peers(ctx context.Context, network string, since ...Read) (PeerList, error) {
 	var out PeerList
-	h, err := c.do(ctx, http.MethodGet, path("v1", "network", network, "peers")+query(since), nil, &out)
+	h, err := c.do(ctx, http.MethodGet, path("v1", "network", network, "peers")+c.query(ctx, since), nil, &out)
 	out.Index = index(h)
 	return out, err
 }
