@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +23,8 @@ type reply struct {
 	index uint64
 	quiet any    // body without what moves no index, nil for all of it
 	data  []byte // body as it travels, nil when it is not encoded yet
+
+	packed func() []byte // data with gzip, made once for all who are answered it; nil when it goes to one alone
 }
 
 // endpoint is one thing the API answers.
@@ -87,7 +90,7 @@ func (a *Agent) wrap(handler func(*http.Request) (reply, error)) http.HandlerFun
 			w.Header().Set("X-Leno-Index", strconv.FormatUint(out.index, 10))
 		}
 		if out.data != nil {
-			a.send(w, status, out.data)
+			a.sendShared(w, r, out)
 		} else {
 			a.write(w, status, out.body)
 		}
@@ -134,6 +137,8 @@ func statusOf(err error) int {
 		{registry.ErrNetworkFull, http.StatusConflict},
 		{registry.ErrUncertain, http.StatusServiceUnavailable},
 		{registry.ErrUnavailable, http.StatusServiceUnavailable},
+		{context.DeadlineExceeded, http.StatusServiceUnavailable},
+		{context.Canceled, http.StatusServiceUnavailable}, // the client went, or does not send any more
 	} {
 		if errors.Is(err, row.err) {
 			return row.status

@@ -1,11 +1,14 @@
 package agent
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -89,6 +92,38 @@ func (a *Agent) answerNow(r *http.Request, s shown, q awaited) (reply, error) {
 		return s.since(q.index)
 	}
 	return a.board.now(r.Context(), s)
+}
+
+// sendShared sends an answer that many may get at once, compressed once for all.
+func (a *Agent) sendShared(w http.ResponseWriter, r *http.Request, out reply) {
+	data := out.data
+	if len(data) >= minGzip && acceptsGzip(r.Header.Get("Accept-Encoding")) {
+		w.Header().Set("Content-Encoding", "gzip")
+		data = out.packed()
+	}
+	a.send(w, http.StatusOK, data)
+}
+
+// acceptsGzip is RFC 9110's Accept-Encoding, in short: gzip is named, and not
+// refused with a weight of 0.
+func acceptsGzip(header string) bool {
+	for part := range strings.SplitSeq(header, ",") {
+		name, weight, _ := strings.Cut(strings.TrimSpace(part), ";")
+		if strings.EqualFold(strings.TrimSpace(name), "gzip") {
+			q, err := strconv.ParseFloat(strings.TrimPrefix(strings.TrimSpace(weight), "q="), 64)
+			return weight == "" || err == nil && q > 0
+		}
+	}
+	return false
+}
+
+// pack is data with gzip.
+func pack(data []byte) []byte {
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	_, _ = w.Write(data) // a buffer takes all
+	_ = w.Close()
+	return out.Bytes()
 }
 
 // patient lifts the server's time limits off a request that waits, until restore

@@ -304,3 +304,13 @@ func TestBoard(t *testing.T) {
 	_, _, err := b.next(t.Context(), s, awaited{index: 12, wait: time.Minute})
 	wantCode(t, "one reader too many", err, http.StatusTooManyRequests)
 }
+
+func TestAcceptsGzip(t *testing.T) {
+	for header, want := range map[string]bool{
+		"": false, "gzip": true, "deflate, GZIP;q=0.5": true, "gzip;q=0": false, "gzip; q=0.0, br": false, "br": false, "gzip;q=x": false, "xgzip": false,
+	} {
+		if got := acceptsGzip(header); got != want {
+			t.Errorf("%q: %t", header, got)
+		}
+	}
+}

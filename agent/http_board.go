@@ -403,7 +403,7 @@ func (b *board) publishLocked(v *followed, out reply) (reply, error) {
 		v.index = max(v.index+1, uint64(time.Now().UnixMicro()))
 	}
 	v.count++
-	out = reply{index: v.index, data: data}
+	out = reply{index: v.index, data: data, packed: sync.OnceValue(func() []byte { return pack(data) })}
 	if _, known, _ := v.latest.get(); v.follow && (!known || v.index != before) {
 		v.latest.set(answer{reply: out})
 	}
