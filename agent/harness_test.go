@@ -27,7 +27,7 @@ import (
 
 // host is one agent under test.
 type host struct {
-	t        *testing.T
+	t        testing.TB
 	name     string
 	config   config.Config
 	store    *memory.Store
@@ -64,7 +64,7 @@ type host struct {
 }
 
 // newHost is a host of the store that is not started yet.
-func newHost(t *testing.T, store *memory.Store, name string) *host {
+func newHost(t testing.TB, store *memory.Store, name string) *host {
 	t.Helper()
 	dir := t.TempDir()
 	c := config.Defaults()
@@ -284,7 +284,7 @@ func (l *lines) with(words ...string) (out []string) {
 }
 
 type logWriter struct {
-	t    *testing.T
+	t    testing.TB
 	name string // of the host
 }
 
@@ -294,7 +294,7 @@ func (w logWriter) Write(p []byte) (int, error) {
 }
 
 // eventually polls until check returns nil.
-func eventually(t *testing.T, check func() error) {
+func eventually(t testing.TB, check func() error) {
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
 	for {
@@ -420,7 +420,7 @@ func leaseKey(subnet netip.Prefix) string {
 }
 
 // mustBackend is a backend object.
-func mustBackend(t *testing.T, kind, options string) registry.Backend {
+func mustBackend(t testing.TB, kind, options string) registry.Backend {
 	t.Helper()
 	b, err := registry.NewBackend(kind, []byte(options))
 	if err != nil {
@@ -429,7 +429,7 @@ func mustBackend(t *testing.T, kind, options string) registry.Backend {
 	return b
 }
 
-func mustRunner(t *testing.T, h *host) *runner {
+func mustRunner(t testing.TB, h *host) *runner {
 	t.Helper()
 	r, ok := h.agent.runner("n")
 	if !ok {

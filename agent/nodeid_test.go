@@ -225,7 +225,7 @@ func TestNewHostWhileTheStoreIsAway(t *testing.T) {
 }
 
 // leaseOf is the record on a subnet.
-func leaseOf(t *testing.T, h *host, subnet netip.Prefix) registry.Lease {
+func leaseOf(t testing.TB, h *host, subnet netip.Prefix) registry.Lease {
 	t.Helper()
 	client := h.store.Client()
 	n, err := client.Network(t.Context(), "n")
