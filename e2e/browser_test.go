@@ -83,8 +83,9 @@ func (b *browser) note(event any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	complain := func(format string, args ...any) {
-		if !b.away.Load() {
-			b.complaints = append(b.complaints, fmt.Sprintf(format, args...))
+		// That there is no agent is said by the proxy, and told a moment later.
+		if text := fmt.Sprintf(format, args...); !b.away.Load() && !strings.Contains(text, "status of 502") {
+			b.complaints = append(b.complaints, text)
 		}
 	}
 	switch e := event.(type) {
