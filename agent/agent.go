@@ -422,17 +422,6 @@ func (a *Agent) runner(name string) (*runner, bool) {
 	return run.runner, true
 }
 
-// inMemory is the store of -dev.
-const inMemory = "memory"
-
-// answers is the reason of a store's check that is well.
-func answers(name string) string {
-	if name == inMemory {
-		return "not needed: leases are kept in this process (-dev)"
-	}
-	return name + " answers"
-}
-
 // watchNetworks keeps the set of all networks. An answer that is not certain
 // leaves it as it is.
 func (a *Agent) watchNetworks(ctx context.Context) error {

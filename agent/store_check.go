@@ -10,6 +10,17 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
+// inMemory is the store of -dev.
+const inMemory = "memory"
+
+// answers is the reason of a store's check that is well.
+func answers(name string) string {
+	if name == inMemory {
+		return "not needed: leases are kept in this process (-dev)"
+	}
+	return name + " answers"
+}
+
 // What a network needs the store for, as its check names it.
 const (
 	useDefinition   = "reading its definition"
