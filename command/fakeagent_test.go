@@ -181,7 +181,10 @@ func (f *fakeAgent) routes() http.Handler {
 		"PUT /v1/agent/doctor": func(r *http.Request) (any, *api.Error) {
 			return api.Diagnosis{Node: "host-a", Agent: true, Active: r.URL.Query().Get("passive") == "", Took: 480 * time.Millisecond, Findings: f.findings}, nil
 		},
-		"PUT /v1/agent/reload": func(*http.Request) (any, *api.Error) { return struct{}{}, nil },
+		"PUT /v1/agent/reload": func(*http.Request) (any, *api.Error) {
+			return api.Reloaded{Changed: []api.Change{{Field: "log_level", From: `"INFO"`, To: `"DEBUG"`}, {Field: "consul.token", From: "set", To: "set"}},
+				Warnings: []string{"network blue: old subnet file stays: permission denied"}}, nil
+		},
 		"GET /v1/networks": func(*http.Request) (any, *api.Error) {
 			return api.NetworkList{Networks: f.networks, Skipped: f.skipped}, nil
 		},
