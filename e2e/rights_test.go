@@ -285,6 +285,11 @@ func TestConfined(t *testing.T) {
 			t.Errorf("probe of %s: %v\n%s", network, err, out)
 		}
 	}
+	for _, p := range places {
+		if out, err := p.Exec(w.ctx, binary, "doctor"); err != nil || !strings.Contains(variants[p.Name], "legacy") && !strings.Contains(out, "nothing is wrong") {
+			t.Errorf("doctor on %s: %v\n%s", p.Name, err, out)
+		}
+	}
 	w.reloadConfined(places)
 
 	// Killed, and started again with the drop-in for more queues.

@@ -129,14 +129,14 @@ func (w *ways) peer(p Peer) {
 	}
 }
 
-// answers says whether small packets came back by all ways of a kind.
+// answers says whether packets came back by all ways of a kind.
 func answers(p *api.PeerProbe, path string) bool {
 	any := false
 	for _, way := range p.Ways {
 		if way.Path != path || way.NotProbed != "" {
 			continue
 		}
-		if way.Small.Answered == 0 {
+		if way.Small.Answered+way.Full.Answered == 0 {
 			return false
 		}
 		any = true

@@ -1,0 +1,180 @@
+package doctor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+var (
+	now   = time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
+	here  = netip.MustParseAddr("192.0.2.11")
+	there = netip.MustParseAddr("192.0.2.12")
+)
+
+func way(path string, answered bool) api.ProbedWay {
+	n := map[bool]int{true: 3}[answered]
+	return api.ProbedWay{Path: path, MTU: 1450, Answer: map[bool]string{true: echoReply}[answered], Largest: 1450 * n / 3,
+		Small: api.ProbedSize{Bytes: 64, Sent: 3, Answered: n, MinMS: 0.1, MaxMS: 0.2}, Full: api.ProbedSize{Bytes: 1450, Sent: n, Answered: n}}
+}
+
+// fit is a host on which nothing is wrong, with one peer that answers.
+func fit() Facts {
+	lease := registry.Lease{Network: "n", Node: "host-a", NodeID: "1", Session: "s", Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")},
+		PublicIPs: []netip.Addr{here}, MTU: 1450, Backend: registry.Backend{Type: "vxlan", Object: json.RawMessage(`{"type":"vxlan","vtep_mac":"0a:00:00:00:00:01"}`)}}
+	record := lease
+	return Facts{Node: "host-a", Active: true,
+		Store: Store{Name: "consul", Rights: []registry.Right{{Rule: "all", For: "everything", Granted: true}}},
+		Networks: []Network{{Name: "n", Backend: "vxlan", Pools: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}, Subnets: lease.Subnets, MTU: 1450, Link: "leno-n", Port: 8472,
+			Checks:   Checks{Network: passing("network"), Underlay: passing("underlay"), Lease: passing("lease"), Conflict: passing("conflict"), Device: passing("device"), Routes: passing("routes")},
+			Underlay: Underlay{Interface: "eth0", MTU: 1500, Public: []netip.Addr{here}, Own: []netip.Addr{here}, OnLink: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}},
+			Lease:    Lease{Held: true, Mine: lease, Record: &record, Renewed: now.Add(-4 * time.Second), TTL: 10 * time.Second, Now: now},
+			Device:   Device{Wanted: true, Exists: true, Up: true, Kind: "vxlan", MAC: "0a:00:00:00:00:01", MTU: 1450},
+			Peers: []Peer{{Node: "host-b", Held: true, Public: there, Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.2.0/24")}, Datagrams: Yes,
+				Probe: &api.PeerProbe{Node: "host-b", Held: true, Reached: true, Ways: []api.ProbedWay{way(api.PathOverlay, true), way(api.PathUnderlay, true)}}}},
+			Asked: 1}}}
+}
+
+func passing(name string) api.Check { return api.Check{Name: name, Status: api.Passing} }
+
+func failing(name, reason string) api.Check {
+	return api.Check{Name: name, Status: api.Critical, Reason: reason}
+}
+
+// TestJudge: what each fact comes to, before all others, and what is not said because
+// it follows. Words of the first stand behind its check.
+func TestJudge(t *testing.T) {
+	blocked := func(inbound bool) firewall.Blockade {
+		return firewall.Blockade{Lane: firewall.Lane{Network: "n", Own: here, Peer: there, Port: 8472}, Inbound: inbound, Where: "iptables table filter chain INPUT", Rule: "policy DROP"}
+	}
+	silence := func(n *Network, underlay bool, there, back string) {
+		p := n.Peers[0].Probe
+		p.Ways = []api.ProbedWay{way(api.PathOverlay, false), way(api.PathUnderlay, underlay)}
+		if there != "" {
+			p.There, p.Back = &api.ProbedDirection{State: there}, &api.ProbedDirection{State: back}
+		}
+	}
+	tun := &fs.PathError{Op: "open", Path: "/dev/net/tun", Err: unix.ENOENT}
+	for _, tt := range []struct {
+		name   string
+		change func(f *Facts, n *Network)
+		want   string // statuses and checks of all that is not well
+		words  string // of the first
+	}{
+		{"nothing", func(*Facts, *Network) {}, "", ""},
+		{"no peers", func(_ *Facts, n *Network) { n.Peers, n.Asked = nil, 0 }, "", ""},
+		{"the store away, lately renewed", func(f *Facts, n *Network) {
+			f.Store.Err, n.Lease.Record, n.Lease.RecordErr = registry.ErrUnavailable, nil, registry.ErrUnavailable
+		}, "fault consul, warning lease", "packets flow"},
+		{"the store away for long", func(f *Facts, n *Network) {
+			f.Store.Err, n.Lease.Record, n.Lease.RecordErr, n.Lease.Renewed = registry.ErrUnavailable, nil, registry.ErrUnavailable, now.Add(-21*time.Second)
+		}, "fault consul, fault lease", ""},
+		{"no such token", func(f *Facts, _ *Network) {
+			f.Store.Err, f.Store.RightsErr, f.Store.Rights = registry.ErrDenied, registry.ErrDenied, nil
+		}, "fault consul", "policy.hcl"},
+		{"a right missing says more than that it was refused", func(f *Facts, _ *Network) { f.Store.Err, f.Store.Rights[0].Granted = registry.ErrDenied, false }, "fault acl", "everything"},
+		{"the record is gone", func(_ *Facts, n *Network) { n.Lease.Record = nil }, "fault lease", "deleted or revoked"},
+		{"the session has ended", func(_ *Facts, n *Network) { n.Lease.Record.Session = "" }, "fault lease", "has ended"},
+		{"somebody else has the lock", func(_ *Facts, n *Network) { n.Lease.Record.Session = "t" }, "fault lease", "session t"},
+		{"not leased, for another host has the name", func(_ *Facts, n *Network) {
+			n.Lease, n.Checks.Lease = Lease{}, failing("lease", "waiting")
+			n.Checks.Conflict = failing("conflict", registry.ErrDuplicateNode.Error())
+		}, "fault conflict", "node_name"},
+		{"the record contradicts the device", func(_ *Facts, n *Network) { n.Device.MAC, n.Lease.Record.MTU = "0a:00:00:00:00:02", 1400 }, "fault record", "VTEP MAC"},
+		{"the record contradicts the underlay", func(_ *Facts, n *Network) {
+			n.Underlay.Public = []netip.Addr{there}
+			n.Underlay.Own = n.Underlay.Public
+		}, "fault record", "public address"},
+		{"the record names another backend", func(_ *Facts, n *Network) { n.Backend = "udp" }, "fault record", "backend: the record says vxlan"},
+		{"no TUN explains the peers", func(_ *Facts, n *Network) {
+			n.Device.TUN, n.Device.Exists, n.Checks.Device = tun, false, failing("device", tun.Error())
+			silence(n, true, api.DirectionUnknown, api.DirectionUnknown)
+		}, "fault module", "load the kernel module tun"},
+		{"no VXLAN explains the peers", func(_ *Facts, n *Network) {
+			n.Device.Exists, n.Checks.Device = false, failing("device", "create link: "+backend.ErrNoSuchKind.Error()+"; load or build the kernel module, or use another backend for the network")
+			silence(n, true, api.DirectionUnknown, api.DirectionUnknown)
+		}, "fault module", "load or build"},
+		{"a right of the host is missing", func(f *Facts, n *Network) {
+			f.Capabilities, n.Checks.Device = []string{"CAP_NET_ADMIN"}, failing("device", "operation not permitted")
+		}, "fault rights", "CAP_NET_ADMIN"},
+		{"no packets may be sent", func(f *Facts, n *Network) {
+			f.Capabilities, f.Inactive, n.Peers[0].Probe, n.Asked = []string{"CAP_NET_RAW"}, "no right", nil, 0
+		}, "unknown rights", "CAP_NET_RAW"},
+		{"the device is down", func(_ *Facts, n *Network) { n.Device.Up = false; silence(n, true, "", "") }, "fault device", "is down"},
+		{"a rule here, seen in passing", func(_ *Facts, n *Network) {
+			n.Blockades, n.Peers[0].Probe, n.Asked = []firewall.Blockade{blocked(true)}, nil, 0
+		}, "fault port", "what 192.0.2.12 sends"},
+		{"a rule here that is in nobody's way", func(_ *Facts, n *Network) { n.Blockades = []firewall.Blockade{blocked(true)} }, "", ""},
+		{"a rule here, where pings are closed too", func(_ *Facts, n *Network) {
+			n.Blockades = []firewall.Blockade{blocked(false)}
+			silence(n, false, "", "")
+		}, "fault port", "what this host sends"},
+		{"lost there", func(_ *Facts, n *Network) { silence(n, true, api.DirectionLost, api.DirectionPasses) }, "fault port", "from 192.0.2.11 to 192.0.2.12"},
+		{"lost on the way back", func(_ *Facts, n *Network) { silence(n, true, api.DirectionPasses, api.DirectionLost) }, "fault port", "from 192.0.2.12 to 192.0.2.11"},
+		{"lost both ways", func(_ *Facts, n *Network) { silence(n, true, api.DirectionUnknown, api.DirectionUnknown) }, "fault port", "neither there nor back"},
+		{"behind a NAT that does not pass the port on", func(_ *Facts, n *Network) {
+			n.Underlay.Public = []netip.Addr{netip.MustParseAddr("203.0.113.1")}
+			n.Lease.Record.PublicIPs = n.Underlay.Public
+			silence(n, true, api.DirectionPasses, api.DirectionLost)
+		}, "fault public_ip", "have the NAT pass UDP port 8472"},
+		{"behind a NAT that does", func(_ *Facts, n *Network) {
+			n.Underlay.Public = []netip.Addr{netip.MustParseAddr("203.0.113.1")}
+			n.Lease.Record.PublicIPs = n.Underlay.Public
+		}, "", ""},
+		{"a peer that does not answer", func(_ *Facts, n *Network) { silence(n, false, "", "") }, "warning peers", "publishes a wrong address"},
+		{"a peer that has lapsed", func(_ *Facts, n *Network) { silence(n, false, "", ""); n.Peers[0].Held = false }, "warning peers", "lapsed"},
+		{"the reverse path filter explains the peer", func(_ *Facts, n *Network) {
+			silence(n, true, api.DirectionPasses, api.DirectionLost)
+			n.Peers[0].Refusals = []Refusal{{Source: there, Dest: here, Link: "eth0", Mode: "2"}}
+		}, "fault rp_filter", "no route leads back"},
+		{"a refusal that nothing meets", func(_ *Facts, n *Network) {
+			n.Peers[0].Refusals = []Refusal{{Source: there, Dest: here, Link: "eth0", Mode: "1", By: "leno-n", Perhaps: true}}
+		}, "", ""},
+		{"full packets lost", func(_ *Facts, n *Network) {
+			n.Peers[0].Probe.Ways[0].Full.Answered, n.Peers[0].Probe.Ways[0].Largest = 0, 1350
+		}, "fault path_mtu", "1350 bytes pass"},
+		{"more than pings lost", func(_ *Facts, n *Network) { n.Peers[0].Datagrams = No }, "fault checksum", "checksum_offload"},
+		{"a route in the pool", func(_ *Facts, n *Network) {
+			n.Routes = []Route{{Dst: netip.MustParsePrefix("10.5.2.0/25"), Link: "eth1"}}
+		}, "fault overlap", "where host-b has its subnet"},
+		{"routes that belong there", func(_ *Facts, n *Network) {
+			n.Routes = []Route{{Dst: netip.MustParsePrefix("10.5.1.0/24"), Link: "docker0", Serves: true, Connected: true}, {Dst: netip.MustParsePrefix("10.0.0.0/8"), Link: "eth0"}, {Dst: n.Pools[0], Link: "eth0"}}
+		}, "", ""},
+		{"what only health knows", func(_ *Facts, n *Network) {
+			n.Checks.Others = []api.Check{failing("subnet_file", "read-only file system")}
+		}, "fault subnet_file", "read-only"},
+		{"forwarding that is off", func(_ *Facts, n *Network) { n.Off = []string{"net.ipv4.ip_forward"} }, "fault forwarding", "sysctl -w net.ipv4.ip_forward=1"},
+		{"rules that cannot be read", func(_ *Facts, n *Network) { n.RulesErr = errors.New("no right") }, "unknown rules", "no right"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := fit()
+			tt.change(&f, &f.Networks[0])
+			list := slices.DeleteFunc(Judge(f), func(f api.Finding) bool { return f.Status == api.FindingOK })
+			var got []string
+			for _, f := range list {
+				got = append(got, f.Status+" "+f.Check)
+				if f.Tried == "" || f.Saw == "" || f.Status == api.FindingFault && f.Do == "" && !slices.Contains([]string{"subnet_file"}, f.Check) {
+					t.Errorf("a part is missing: %+v", f)
+				}
+			}
+			if strings.Join(got, ", ") != tt.want {
+				t.Errorf("got %q, want %q:\n%+v", got, tt.want, list)
+			} else if len(list) > 0 && !strings.Contains(fmt.Sprint(list[0]), tt.words) {
+				t.Errorf("it does not say %q: %+v", tt.words, list[0])
+			}
+		})
+	}
+}
