@@ -90,7 +90,7 @@ func TestFaults(t *testing.T) {
 				end := tt.begin(a, b)
 				is(t, a.probe(b, brief()), tt.reached, words.Replace(want))
 				if end(); tt.name != "host down" { // which takes more than that to come back
-					is(t, a.probe(b, brief()), true, healthy[kind])
+					is(t, a.probe(b, calm()), true, healthy[kind])
 				}
 			})
 		}

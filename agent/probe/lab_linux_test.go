@@ -175,8 +175,10 @@ func (h *host) probe(peer *host, r api.ProbeRequest) (out api.PeerProbe) {
 	return out
 }
 
-// brief makes probes of dead ways short.
-func brief() api.ProbeRequest { return api.ProbeRequest{Count: 2, IntervalMS: 20, TimeoutMS: 300} }
+// brief makes probes of dead ways short, calm gives those of others time.
+func brief() api.ProbeRequest { return api.ProbeRequest{Count: 2, IntervalMS: 20, TimeoutMS: 500} }
+
+func calm() api.ProbeRequest { return api.ProbeRequest{Count: 2, IntervalMS: 20, TimeoutMS: 5000} }
 
 // dump is a probe without its times: a line for each way, one for what is known of
 // directions, and the findings.

@@ -24,7 +24,7 @@ const (
 	// 4,000 a second, 48 Mbit/s of full ones.
 	pace = 250 * time.Microsecond
 
-	receiveBuffer = 4 << 20 // bytes: answers come together
+	receiveBuffer = 16 << 20 // bytes: a second of full answers, should this process not run for so long
 	ttl           = 64
 )
 
@@ -37,6 +37,9 @@ type sockets struct {
 	id      int
 	cookie  cookie
 	readers sync.WaitGroup
+
+	reading sync.Mutex // held from taking a packet off a socket until it is delivered
+	buf     []byte
 
 	mu      sync.Mutex
 	seq     uint16
@@ -60,7 +63,7 @@ var _ line = (*sockets)(nil)
 
 // open opens the sockets in the calling thread's network namespace.
 func open(ctx context.Context) (_ *sockets, err error) {
-	s := &sockets{pending: map[pendingKey]*pending{}, refused: map[netip.AddrPort][]answer{}}
+	s := &sockets{buf: make([]byte, 1<<16), pending: map[pendingKey]*pending{}, refused: map[netip.AddrPort][]answer{}}
 	var random [2]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return nil, err
@@ -113,7 +116,16 @@ func tune4(fd int) error {
 	return errors.Join(
 		unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE),
 		unix.SetsockoptInt(fd, unix.SOL_RAW, filter, int(^int32(1<<echoReply|1<<unreachable|1<<exceeded|1<<problem))),
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer))
+		widen(fd))
+}
+
+// widen gives a socket its buffer, beyond net.core.rmem_max where this process has
+// the right to that.
+func widen(fd int) error {
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) == nil {
+		return nil
+	}
+	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
 }
 
 func tuneOnLink(fd int) error {
@@ -136,7 +148,7 @@ func tune6(fd int) error {
 		unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE),
 		unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_DONTFRAG, 1),
 		unix.SetsockoptICMPv6Filter(fd, unix.SOL_ICMPV6, unix.ICMPV6_FILTER, &hide),
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer))
+		widen(fd))
 }
 
 // close ends the readers and waits for them. It may be repeated.
@@ -155,23 +167,51 @@ func (s *sockets) close() error {
 
 // read hands on what comes until the socket is closed.
 func (s *sockets) read(conn *net.IPConn, parse func([]byte) (message, bool)) {
-	buf := make([]byte, 1<<16)
+	raw, err := conn.SyscallConn()
+	for err == nil {
+		err = raw.Read(func(fd uintptr) bool { return s.drain(int(fd), parse) })
+	}
+}
+
+// catchUp hands on what has come of a family: on a busy host a reader may be behind
+// its socket, and what came in time is not lost.
+func (s *sockets) catchUp(v6 bool) {
+	conn, parse := s.v4, parse4
+	if v6 {
+		conn, parse = s.v6, parse6
+	}
+	if raw, err := conn.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { s.drain(int(fd), parse) }) // of a closed one nothing comes
+	}
+}
+
+// drain hands on what a socket has, false for nothing.
+func (s *sockets) drain(fd int, parse func([]byte) (message, bool)) (any bool) {
+	s.reading.Lock()
+	defer s.reading.Unlock()
 	for {
-		n, _, _, from, err := conn.ReadMsgIP(buf, nil)
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			continue // of one packet; the next call waits for the next
-		}
-		m, ok := parse(buf[:n])
-		if !ok {
+		n, from, err := unix.Recvfrom(fd, s.buf, unix.MSG_DONTWAIT)
+		switch {
+		case errors.Is(err, unix.EINTR):
 			continue
+		case err != nil:
+			return any
 		}
-		if sender, ok := netip.AddrFromSlice(from.IP); ok {
-			s.deliver(m, sender.Unmap())
+		any = true
+		if m, ok := parse(s.buf[:n]); ok {
+			s.deliver(m, sender(from))
 		}
 	}
+}
+
+func sender(a unix.Sockaddr) netip.Addr {
+	switch a := a.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrFrom4(a.Addr)
+	case *unix.SockaddrInet6:
+		return netip.AddrFrom16(a.Addr)
+	}
+	return netip.Addr{}
 }
 
 // deliver finds who waits for a message.
@@ -235,9 +275,15 @@ func (s *sockets) exchange(ctx context.Context, e echo, timeout time.Duration) a
 	case a := <-p.answer:
 		return a
 	case <-timer.C:
-		return answer{kind: silence}
 	case <-ctx.Done():
 		return answer{kind: cut}
+	}
+	s.catchUp(e.to.Is6())
+	select {
+	case a := <-p.answer:
+		return a
+	default:
+		return answer{kind: silence}
 	}
 }
 

@@ -14,17 +14,18 @@ import (
 )
 
 // newCrowd is a host with a thousand peers, which are all one namespace at the
-// other end of a VXLAN.
+// other end of a VXLAN. That is a router on the underlay: kernels have room for a
+// thousand neighbours, in all namespaces together.
 func newCrowd(t testing.TB) (ns *nstest.NS, h Host, peers []api.Peer) {
 	t.Helper()
 	a, b := nstest.New(t), nstest.New(t)
-	nstest.Join(nstest.Joint{NS: a, Link: "eth0", Addrs: []string{"198.18.0.1/15"}}, nstest.Joint{NS: b, Link: "eth0", Addrs: []string{"198.18.0.2/15"}})
+	nstest.Join(nstest.Joint{NS: a, Link: "eth0", Addrs: []string{"198.18.0.1/30"}}, nstest.Joint{NS: b, Link: "eth0", Addrs: []string{"198.18.0.2/30"}})
 	var addrs strings.Builder
 	for i := range 1000 {
 		p := api.Peer{Node: fmt.Sprintf("host-%d", i), Held: true,
 			Subnets:   []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(6 + i/250), byte(1 + i%250), 0}), 24)},
 			PublicIPs: []netip.Addr{netip.AddrFrom4([4]byte{198, 18, byte(1 + i/250), byte(1 + i%250)})}}
-		fmt.Fprintf(&addrs, "addr add %s/32 dev leno-n\naddr add %s/15 dev eth0\n", p.Subnets[0].Addr(), p.PublicIPs[0])
+		fmt.Fprintf(&addrs, "addr add %s/32 dev leno-n\naddr add %s/32 dev eth0\n", p.Subnets[0].Addr(), p.PublicIPs[0])
 		peers = append(peers, p)
 	}
 	for i, ns := range []*nstest.NS{a, b} {
@@ -34,6 +35,7 @@ ip route add 10.0.0.0/8 via 10.5.%[2]d.0 dev leno-n onlink
 ip neigh add 10.5.%[2]d.0 lladdr 0a:00:00:00:00:0%[2]d dev leno-n nud permanent
 bridge fdb add 0a:00:00:00:00:0%[2]d dev leno-n dst 198.18.0.%[2]d`, i+1, 2-i))
 	}
+	a.Sh("ip route add 198.18.0.0/15 via 198.18.0.2")
 	b.Sh("ip -batch - <<'END'\n" + addrs.String() + "END\n")
 	return a, Host{Network: "n", Backend: "vxlan", Options: []byte(`{"port":8472}`), Link: "leno-n", MTU: 1450, Subnets: []netip.Prefix{prefix("10.5.1.0/24")},
 		Underlay: api.Underlay{Interface: "eth0", MTU: 1500, Addresses: []netip.Addr{addr("198.18.0.1")}}}, peers

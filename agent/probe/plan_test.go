@@ -241,7 +241,7 @@ func TestLossWhileSearching(t *testing.T) {
 // TestCutShort: what was not done when the time is over says so, and what was
 // done stands.
 func TestCutShort(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 	defer cancel()
 	r, err := Normalize(api.ProbeRequest{IntervalMS: 10})
 	if err != nil {

@@ -35,7 +35,7 @@ func TestRouter(t *testing.T) {
 	t.Parallel()
 	a, b, narrow := newRouted(t, "vxlan")
 	overlay := strings.ReplaceAll(well, "@MTU", "1450")
-	is(t, a.probe(b, brief()), true, overlay+under)
+	is(t, a.probe(b, calm()), true, overlay+under)
 
 	// The tunnel's packets may be fragmented.
 	narrow("1400")
@@ -46,7 +46,7 @@ func TestRouter(t *testing.T) {
 		t.Fatalf("the kernel has not learned of the path: %s", got)
 	}
 	narrow("1500")
-	is(t, a.probe(b, brief()), true, overlay+under)
+	is(t, a.probe(b, calm()), true, overlay+under)
 }
 
 // TestRouterDirections: which direction is lost is told where hosts are no
@@ -80,7 +80,7 @@ func TestIPv6(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			a, b := newHostsOver(t, kind, true)
 			mtu := map[string]string{"vxlan": "1430", "udp": "1452"}[kind]
-			is(t, a.probe(b, brief()), true, strings.ReplaceAll(well, "@MTU", mtu)+"underlay 2001:db8::2 2/2 2/2 largest 1500 of 1500, echo reply")
+			is(t, a.probe(b, calm()), true, strings.ReplaceAll(well, "@MTU", mtu)+"underlay 2001:db8::2 2/2 2/2 largest 1500 of 1500, echo reply")
 			b.words = strings.NewReplacer("PORT", port)
 			b.drop("input udp dport PORT drop")
 			if got := dump(a.probe(b, brief())); !strings.Contains(got, "there lost, back passes\n") {
@@ -90,16 +90,17 @@ func TestIPv6(t *testing.T) {
 	}
 }
 
-// TestBridge: with a bridge for containers the gateways answer themselves, both
+// TestGateway: with a device for containers the gateways answer themselves, both
 // ways through the overlay's routes.
-func TestBridge(t *testing.T) {
+func TestGateway(t *testing.T) {
 	t.Parallel()
 	a, b := newHosts(t, "host-gw")
 	for _, h := range []*host{a, b} {
 		h.words = strings.NewReplacer("@n", string(rune('0'+h.n)))
-		h.ns.Sh(h.words.Replace("ip link add br0 type bridge; ip addr add 10.5.@n.1/24 dev br0; ip addr add fd00:5:0:@n::1/64 dev br0; ip link set br0 up"))
+		h.ns.Sh(h.words.Replace("ip link add br0 type veth peer name br1; ip link set br1 up; ip addr add 10.5.@n.1/24 dev br0; ip addr add fd00:5:0:@n::1/64 dev br0; ip link set br0 up"))
+		h.ns.Settle()
 	}
-	got := a.probe(b, brief())
+	got := a.probe(b, calm())
 	is(t, got, true, `
 overlay 10.5.2.1 2/2 2/2 largest 1500 of 1500, echo reply
 overlay fd00:5:0:2::1 2/2 2/2 largest 1500 of 1500, echo reply
@@ -121,8 +122,9 @@ underlay 2001:db8::2 2/2 2/2 largest 1500 of 1500, echo reply`)
 func TestOtherGateway(t *testing.T) {
 	t.Parallel()
 	a, b := newHosts(t, "host-gw")
-	b.ns.Sh("ip link add br0 type bridge; ip addr add 10.5.2.254/24 dev br0; ip addr add fd00:5:0:2::fe/64 dev br0; ip link set br0 up")
-	is(t, a.probe(b, brief()), true, `
+	b.ns.Sh("ip link add br0 type veth peer name br1; ip link set br1 up; ip addr add 10.5.2.254/24 dev br0; ip addr add fd00:5:0:2::fe/64 dev br0; ip link set br0 up")
+	b.ns.Settle()
+	is(t, a.probe(b, calm()), true, `
 overlay 10.5.2.1 0/0 1/1 largest 1500 of 1500, time exceeded from 192.0.2.2
 overlay fd00:5:0:2::1 0/0 1/1 largest 1500 of 1500, time exceeded from 2001:db8::2
 underlay 192.0.2.2 2/2 2/2 largest 1500 of 1500, echo reply
