@@ -189,11 +189,11 @@ func (f *flips) groups() []flipGroup {
 				fault: func() error {
 					return errors.Join(b.inside("sh", "-euc", "mount --bind /bin/false $(readlink -f $(command -v iptables))"), sh(b, "iptables -F LENO-FORWARD")())
 				},
-				cure: func() error {
-					return b.inside("sh", "-euc", "umount $(readlink -f $(command -v iptables))")
+				cure: func() error { // lazily: the agent may just be running it
+					return b.inside("sh", "-euc", "umount -l $(readlink -f $(command -v iptables))")
 				}},
-			{network: "n", check: "subnet_file", status: api.Critical, fault: inside(b, "rm /run/leno/n.env; mount --bind /run/leno /run/leno; mount -o remount,bind,ro /run/leno"), cure: inside(b, "umount /run/leno")},
-			{network: "n", check: "data_dir", status: api.Warning, fault: inside(b, "rm /var/lib/leno/n.json; mount --bind /var/lib/leno /var/lib/leno; mount -o remount,bind,ro /var/lib/leno"), cure: inside(b, "umount /var/lib/leno")},
+			{network: "n", check: "subnet_file", status: api.Critical, fault: inside(b, "rm /run/leno/n.env; mount --bind /run/leno /run/leno; mount -o remount,bind,ro /run/leno"), cure: inside(b, "umount -l /run/leno")},
+			{network: "n", check: "data_dir", status: api.Warning, fault: inside(b, "rm /var/lib/leno/n.json; mount --bind /var/lib/leno /var/lib/leno; mount -o remount,bind,ro /var/lib/leno"), cure: inside(b, "umount -l /var/lib/leno")},
 		}},
 		{c, []flip{
 			{network: "n", check: "underlay", status: api.Warning, fault: sh(c, "ip link set up0 down"), cure: sh(c, "ip link set up0 up")},
