@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hashicorp/consul/api"
-
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/probe"
 )
@@ -18,7 +16,7 @@ import (
 // What is aimed for.
 const (
 	targetStart  = 0.1   // s, to the subnet file
-	targetRoute  = 0.010 // s, without the coalescing delay
+	targetRoute  = 0.010 // s
 	targetMemory = 25    // MiB, with few peers
 )
 
@@ -206,17 +204,6 @@ func (m *measurement) rest(ctx context.Context, h *lab.Host, network, what strin
 
 // routes writes leases into Consul and waits for their routes on a host.
 func (m *measurement) routes(ctx context.Context, h *lab.Host, network string) error {
-	t, err := newTap(m.Consul)
-	if err != nil {
-		return err
-	}
-	defer t.Close()
-	if err := h.KillAgent(); err != nil {
-		return err
-	}
-	if err := m.up(ctx, h, strings.Replace(config(h, network), m.Consul.Address(), t.address, 1)); err != nil {
-		return err
-	}
 	consul := m.Consul.Client()
 	session, err := newSession(ctx, consul)
 	if err != nil {
@@ -232,15 +219,9 @@ func (m *measurement) routes(ctx context.Context, h *lab.Host, network string) e
 		if err := sleep(ctx, 500*time.Millisecond+rand.N(500*time.Millisecond)); err != nil {
 			return err
 		}
-		key, value, err := record(network, i+1)
-		if err != nil {
-			return err
-		}
-		t.reset()
 		begin := time.Now()
-		ok, _, err := consul.KV().Acquire(&api.KVPair{Key: key, Value: value, Session: session}, (&api.WriteOptions{}).WithContext(ctx))
-		if err != nil || !ok {
-			return fmt.Errorf("write %s: taken %t: %w", key, ok, err)
+		if err := change(ctx, consul, network, session, i+1); err != nil {
+			return fmt.Errorf("write the lease of peer %d: %w", i+1, err)
 		}
 		written := time.Since(begin)
 		waiting, cancel := context.WithTimeout(ctx, stepLimit)
@@ -249,13 +230,7 @@ func (m *measurement) routes(ctx context.Context, h *lab.Host, network string) e
 		if err != nil {
 			return err
 		}
-		pause, err := t.pause()
-		if err != nil {
-			return err
-		}
-		m.result.seconds("lease sent to Consul to route on another host", 0, at.Sub(begin))
-		m.result.seconds("  without the coalescing delay", targetRoute, at.Sub(begin)-pause)
-		m.result.seconds("  the coalescing delay", 0, pause)
+		m.result.seconds("lease sent to Consul to route on another host", targetRoute, at.Sub(begin))
 		m.result.seconds("  Consul's answer to the write", 0, written)
 	}
 	return nil

@@ -5,20 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"log"
-	"net"
-	"net/http"
-	"net/http/httputil"
+	"math/rand/v2"
 	"net/netip"
-	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/consul/api"
-
-	"github.com/lenonet/leno/e2e/lab"
 )
 
 // prefix of every network here has 8,192 subnets.
@@ -86,66 +78,18 @@ func newSession(ctx context.Context, consul *api.Client) (string, error) {
 	return id, err
 }
 
-// tap is a proxy between one agent and Consul that notes when the agent was
-// told of a change in the leases and when it asked for them.
-type tap struct {
-	*http.Server
-	address string
-
-	mu          sync.Mutex
-	told, asked time.Time
-}
-
-func newTap(consul *lab.Consul) (*tap, error) {
-	t := &tap{address: netip.AddrPortFrom(consul.Addr, 8600).String()}
-	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: consul.Address()})
-	proxy.Transport = &http.Transport{DialContext: consul.Namespace.DialContext, MaxIdleConnsPerHost: 16, DisableCompression: true}
-	proxy.ErrorLog = log.New(io.Discard, "", 0) // of requests that the agent gave up when it was stopped
-	proxy.ModifyResponse = func(r *http.Response) error {
-		if leases(r.Request.URL, "keys") {
-			t.note(&t.told)
-		}
-		return nil
-	}
-	t.Server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if leases(r.URL, "recurse") {
-			t.note(&t.asked)
-		}
-		proxy.ServeHTTP(w, r)
-	})}
-	return t, consul.Namespace.Do(func() error {
-		listener, err := net.Listen("tcp", t.address)
-		if err == nil {
-			go t.Serve(listener) // ended by Close
-		}
+// change writes the lease of the i-th invented peer as its host would: the record
+// and an entry in the directory of changes, in one transaction.
+func change(ctx context.Context, consul *api.Client, network, session string, i int) error {
+	key, value, err := record(network, i)
+	if err != nil {
 		return err
-	})
-}
-
-func leases(u *url.URL, how string) bool {
-	return strings.HasPrefix(u.Path, "/v1/kv/leno/leases/") && u.Query().Has(how)
-}
-
-func (t *tap) note(when *time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if when.IsZero() {
-		*when = time.Now()
 	}
-}
-
-func (t *tap) reset() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.told, t.asked = time.Time{}, time.Time{}
-}
-
-// pause is how long the agent waited before it read, since reset.
-func (t *tap) pause() (time.Duration, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.told.IsZero() || t.asked.Before(t.told) {
-		return 0, errors.New("the agent did not read the leases after it was told of a change")
+	entry := fmt.Sprintf("leno/changes/%s/%016x%08x~%s", network, time.Now().UnixNano(), rand.Uint32(), key[strings.LastIndexByte(key, '/')+1:])
+	ops := api.KVTxnOps{{Verb: api.KVSet, Key: entry, Value: value}, {Verb: api.KVLock, Key: key, Value: value, Session: session}}
+	ok, response, _, err := consul.KV().Txn(ops, (&api.QueryOptions{}).WithContext(ctx))
+	if err == nil && !ok {
+		err = errors.New(response.Errors[0].What)
 	}
-	return t.asked.Sub(t.told), nil
+	return err
 }
