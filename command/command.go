@@ -174,12 +174,11 @@ func (c *command) missing(have int) string {
 
 // completed takes the arguments that are missing from the first example.
 func (c *command) completed(l line) line {
-	for _, e := range examples(c.Help()) {
-		example := c.split(e[len(strings.Fields(c.spec.name)):])
+	if shown := examples(c.Help()); len(shown) > 0 {
+		example := c.split(shown[0][len(strings.Fields(c.spec.name)):])
 		if len(example.args) > len(l.args) {
 			l.args = append(l.args, example.args[len(l.args):]...)
 		}
-		break
 	}
 	return l
 }

@@ -182,6 +182,7 @@ func limits() map[string]limit {
 		"node_name":            {takes: []string{`"host-a"`}, refuses: []string{`"host a"`, `"` + strings.Repeat("x", 256) + `"`}, says: "255 bytes without white space"},
 		"data_dir":             {takes: []string{`"/srv/leno"`}, refuses: []string{`"leno"`}, says: "absolute"},
 		"log_level":            {takes: []string{`"TRACE"`, `"ERROR"`}, refuses: []string{`"LOUD"`}, says: "`TRACE`, `DEBUG`, `INFO`, `WARN` or `ERROR`"},
+		"enable_debug":         flag,
 		"log_json":             flag,
 		"log_file":             {takes: []string{`"/var/log/leno.log"`}, refuses: []string{`"leno.log"`}, says: "absolute"},
 		"log_rotate_bytes":     count,

@@ -174,6 +174,8 @@ func TestDocumentationBlocks(t *testing.T) {
 		"operations.mdx: sudo systemctl disable --now leno": 1,
 		"operations.mdx: sudo systemd-sysusers":             1,
 		"operations.mdx: sudo systemctl restart leno":       1,
+		// Of a host that is not well: TestDoctor.
+		"operations.mdx: $ leno doctor": 1,
 		// TestHealthFlips asks without the program.
 		"operations.mdx: dig @127.0.0.1 -p 8600 leno.service.consul": 1,
 	}

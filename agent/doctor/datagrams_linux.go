@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -60,7 +59,7 @@ func expires(ctx context.Context, protocol string, own, to netip.Addr) bool {
 	ctx, cancel := context.WithTimeout(ctx, datagramPatience)
 	defer cancel()
 	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error { return oneHop(c, to.Is6()) }}
-	network, address, payload := "udp", fmt.Sprintf("%s", netip.AddrPortFrom(to, 33434)), []byte("leno asks the way")
+	network, address, payload := "udp", netip.AddrPortFrom(to, 33434).String(), []byte("leno asks the way")
 	switch protocol {
 	case "udp":
 		d.LocalAddr = &net.UDPAddr{IP: own.AsSlice()}

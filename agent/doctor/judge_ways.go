@@ -32,7 +32,6 @@ type ways struct {
 	before  int // findings
 	reached []api.PeerProbe
 	probed  int
-	opened  map[string]bool // rules that were seen to be in nobody's way
 	named   map[string]bool // rules that were named
 	silent  []Peer          // that do not answer at all
 }
