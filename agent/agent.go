@@ -107,37 +107,6 @@ type environment struct {
 	remains          func(ctx context.Context, link string, pools []netip.Prefix) (Remains, error)
 }
 
-// networkSet is every network in the store as last read.
-type networkSet struct {
-	set   registry.NetworkSet
-	index uint64
-}
-
-func (s networkSet) find(name string) (registry.Network, bool) {
-	for _, n := range s.set.Networks {
-		if n.Name == name {
-			return n, true
-		}
-	}
-	return registry.Network{}, false
-}
-
-// bad says whether the network's record is there but cannot be used: that is
-// not its end.
-func (s networkSet) bad(name string) bool {
-	_, bad := s.reason(name)
-	return bad
-}
-
-// reason is why the network's record cannot be used.
-func (s networkSet) reason(name string) (string, bool) {
-	i := slices.IndexFunc(s.set.Bad, func(b registry.BadRecord) bool { return tail(b.Key, 2) == "/networks/"+name })
-	if i < 0 {
-		return "", false
-	}
-	return s.set.Bad[i].Reason, true
-}
-
 // Agent is one host's agent.
 type Agent struct {
 	o       Options
@@ -420,35 +389,6 @@ func (a *Agent) runner(name string) (*runner, bool) {
 		return nil, false
 	}
 	return run.runner, true
-}
-
-// watchNetworks keeps the set of all networks. An answer that is not certain
-// leaves it as it is.
-func (a *Agent) watchNetworks(ctx context.Context) error {
-	retry := a.env.contact.retry()
-	var index uint64
-	for {
-		set, next, err := a.env.registry.WatchNetworks(ctx, index)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err != nil {
-			if a.env.health.set("", checkConsul, api.Warning, fmt.Sprintf("%s: %v", a.o.RegistryName, err)) {
-				a.log.Warn("registry cannot be read, packets keep flowing", "registry", a.o.RegistryName, "error", err)
-			}
-			index = 0 // the answer after an outage must not wait for a change
-			if err := retry.wait(ctx, err, nil); err != nil {
-				return err
-			}
-			continue
-		}
-		index = next
-		if a.env.health.set("", checkConsul, api.Passing, answers(a.o.RegistryName)) {
-			a.log.Info("registry answers", "registry", a.o.RegistryName)
-		}
-		a.env.networks.set(networkSet{set, next})
-		a.records.set("network list", set.Bad)
-	}
 }
 
 // watchKernel passes changes of the kernel's tables on to the runners.

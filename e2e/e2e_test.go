@@ -45,17 +45,10 @@ func TestMain(m *testing.M) {
 				return 1
 			}
 		}
-		dir, err := os.MkdirTemp("", "leno-e2e-")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer os.RemoveAll(dir)
-		if binary, err = lab.FindLeno(context.Background(), dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		return m.Run()
+		return lab.WithLeno(func(leno string) int {
+			binary = leno
+			return m.Run()
+		})
 	}())
 }
 

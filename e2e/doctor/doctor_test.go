@@ -24,17 +24,10 @@ func TestMain(m *testing.M) {
 		if os.Geteuid() != 0 {
 			return m.Run() // every test says that it needs root
 		}
-		dir, err := os.MkdirTemp("", "leno-doctor-")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer os.RemoveAll(dir)
-		if binary, err = lab.FindLeno(context.Background(), dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		return m.Run()
+		return lab.WithLeno(func(leno string) int {
+			binary = leno
+			return m.Run()
+		})
 	}())
 }
 

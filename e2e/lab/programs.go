@@ -53,3 +53,21 @@ func FindLeno(ctx context.Context, dir string) (string, error) {
 	}
 	return path, nil
 }
+
+// WithLeno calls run with the path of a leno binary, as FindLeno, which is gone when
+// run has returned, and passes its exit code on. It is 1 when there is none, which is
+// said on standard error.
+func WithLeno(run func(leno string) int) int {
+	dir, err := os.MkdirTemp("", "leno-program-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	leno, err := FindLeno(context.Background(), dir)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return run(leno)
+}
