@@ -75,6 +75,7 @@ type runner struct {
 
 	seen       atomic.Bool // in this process the store has had the network, or this host has left it
 	unfollowed atomic.Bool // the leases could not be read last
+	following  sync.Mutex  // held around what is written of that
 
 	// claiming is held around every claim, and around a release by request,
 	// which no claim may follow.

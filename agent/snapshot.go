@@ -36,6 +36,8 @@ func (r *runner) followed() time.Time {
 // not quiet.
 func (r *runner) checkAge() {
 	last := r.followed()
+	r.following.Lock()
+	defer r.following.Unlock()
 	if r.unfollowed.Load() || last.IsZero() {
 		return
 	}
@@ -45,6 +47,17 @@ func (r *runner) checkAge() {
 	}
 	if r.env.health.set(r.local.Name, checkSnapshot, api.Warning, old(last)) {
 		r.log.Warn("nothing was heard of the leases for long, peers keep their routes", "since", last.UTC().Format(time.RFC3339))
+	}
+}
+
+// stopFollowing writes that the leases could not be read.
+func (r *runner) stopFollowing(err error) {
+	last := old(r.followed())
+	r.following.Lock()
+	defer r.following.Unlock()
+	r.unfollowed.Store(true)
+	if r.env.health.set(r.local.Name, checkSnapshot, api.Warning, fmt.Sprintf("%s: %v", last, err)) {
+		r.log.Warn("leases could not be read, peers keep their routes", "error", err)
 	}
 }
 
@@ -80,19 +93,17 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		r.unfollowed.Store(err != nil)
 		r.used(useLeases, err)
 		if err != nil {
 			r.env.telemetry.Count(telemetry.WatchFailures, 1, n.Name)
-			if r.env.health.set(r.local.Name, checkSnapshot, api.Warning, fmt.Sprintf("%s: %v", old(r.followed()), err)) {
-				r.log.Warn("leases could not be read, peers keep their routes", "error", err)
-			}
+			r.stopFollowing(err)
 			failed = true
 			if err := retry.wait(ctx, err, nil); err != nil {
 				return err
 			}
 			continue
 		}
+		r.unfollowed.Store(false)
 		r.env.telemetry.Count(telemetry.WatchReads, 1, n.Name)
 		index = next
 		before, known, _ := r.snapshot.get()

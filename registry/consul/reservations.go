@@ -27,6 +27,10 @@ func (c *Client) Reservations(ctx context.Context, n registry.Network) (registry
 	return set, nil
 }
 
+// emptyPause is how many times as long as between two looks at what does change a
+// watch of no reservations waits: 5 s, and the first one shows that much later.
+const emptyPause = 20
+
 // WatchReservations implements registry.Reservations. There are few of them, so
 // every change has all read anew. The index is Consul's and goes back with it.
 func (c *Client) WatchReservations(ctx context.Context, n registry.Network, after uint64) (registry.ReservationSet, uint64, error) {
@@ -45,7 +49,7 @@ func (c *Client) WatchReservations(ctx context.Context, n registry.Network, afte
 	}
 	if err == nil && after > 0 && len(set.Reservations) == 0 {
 		// Every write elsewhere wakes who watches a prefix without keys.
-		err = pause(ctx, jitter(time.Second))
+		err = pause(ctx, jitter(emptyPause*c.conf.Coalesce))
 	}
 	if err != nil {
 		return registry.ReservationSet{}, 0, fmt.Errorf("watch reservations of network %s: %w", n.Name, err)
