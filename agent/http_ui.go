@@ -69,7 +69,7 @@ func (s *statusPage) missing(w http.ResponseWriter, r *http.Request) {
 
 // show answers with a page, or that it has not changed.
 func (s *statusPage) show(w http.ResponseWriter, r *http.Request, only string) {
-	p := s.page(r.Context(), only)
+	p := s.page(only)
 	p.Query = cut(r.URL.Query().Get("q"), maxQuery)
 	p.From, _ = strconv.Atoi(r.URL.Query().Get("from")) // what is no number begins with the first
 	body, err := s.renderer.Render(p)

@@ -95,6 +95,45 @@ func TestStatusPage(t *testing.T) {
 	}
 }
 
+// TestPageAsksNobody: the page is drawn from the agent's memory, so it costs the
+// store nothing and is there at once while the store hangs.
+func TestPageAsksNobody(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.config.Networks = append(a.config.Networks, a.second())
+	a.start()
+	a.ready()
+	a.registry.setHanging(true)
+	defer a.registry.setHanging(false)
+	for _, call := range []string{"WatchLeases", "Network"} {
+		a.registry.setOne(call, registry.ErrUnavailable)
+	}
+	handler := a.agent.routes()
+	for path, words := range map[string][]string{
+		"/ui":           {"Network n", "Network m", a.subnet().String()},
+		"/ui/network/n": {a.subnet().String()},
+	} {
+		begun := time.Now()
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		if took := time.Since(begun); took >= freshTimeout {
+			t.Errorf("%s took %s while the store hangs", path, took)
+		}
+		for _, word := range words {
+			if !strings.Contains(w.Body.String(), word) {
+				t.Errorf("%s does not say %q:\n%s", path, word, w.Body)
+			}
+		}
+	}
+	for _, name := range []string{"n", "m"} {
+		run, _ := a.agent.runner(name)
+		run.fresh.mu.Lock()
+		if !run.fresh.begun.IsZero() {
+			t.Errorf("the leases of network %s were read anew", name)
+		}
+		run.fresh.mu.Unlock()
+	}
+}
+
 // TestRowsOfAPage: what the map says of each slot.
 func TestRowsOfAPage(t *testing.T) {
 	n := registry.Network{Name: "n", Plan: registry.Plan{{Prefix: netip.MustParsePrefix("10.5.0.0/20"), SubnetLen: 24}}}

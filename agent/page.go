@@ -2,7 +2,6 @@ package agent
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,7 +26,7 @@ func (a *Agent) partIn() []string {
 
 // page gathers what the status page shows, of one network or, with "", of the
 // whole agent.
-func (a *Agent) page(ctx context.Context, only string) ui.Page {
+func (a *Agent) page(only string) ui.Page {
 	self := a.self()
 	report, _ := a.env.health.report()
 	list, _, _ := a.env.events.after(0, only)
@@ -36,7 +35,7 @@ func (a *Agent) page(ctx context.Context, only string) ui.Page {
 		Now: time.Now(), Health: report, Known: a.partIn(), Events: list, Only: only}
 	for _, name := range p.Known {
 		if only == "" || name == only {
-			p.Networks = append(p.Networks, a.pageNetwork(ctx, name, report))
+			p.Networks = append(p.Networks, a.pageNetwork(name, report))
 		}
 	}
 	if only != "" {
@@ -56,8 +55,10 @@ func (a *Agent) page(ctx context.Context, only string) ui.Page {
 	return p
 }
 
-// pageNetwork is one network's part of the page.
-func (a *Agent) pageNetwork(ctx context.Context, name string, report api.Health) ui.Network {
+// pageNetwork is one network's part of the page, as the agent remembers it: nobody
+// is asked, so the page is there at once whatever hangs. Its script waits for news
+// of the leases, which has them read anew for all readers together.
+func (a *Agent) pageNetwork(name string, report api.Health) ui.Network {
 	out := ui.Network{Name: name, Health: api.NetworkHealth{Network: name, Status: api.Warning}}
 	for _, h := range report.Networks {
 		if h.Network == name {
@@ -79,7 +80,7 @@ func (a *Agent) pageNetwork(ctx context.Context, name string, report api.Health)
 		out.Trouble = "The store has not been read yet: these are the hosts that this one knew before."
 	case v.defined:
 		var snap snapshot
-		snap, known = run.leasesNow(ctx, n)
+		snap, known = run.leasesKnown()
 		set = snap.set
 	}
 	out.Plan, out.Backend, out.Skipped = n.Plan, n.Backend.Type, len(set.Bad)

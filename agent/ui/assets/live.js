@@ -51,7 +51,8 @@
     away.hidden = text === "";
   }
 
-  // follow looks at the page whenever a blocking read has other news.
+  // follow looks at the page whenever a blocking read has other news. The first
+  // read may have brought the agent news, of which the page tells from memory.
   async function follow(path) {
     let index = "0";
     for (;;) {
@@ -61,7 +62,7 @@
         const r = await fetch(`${root}${path}?index=${index}&wait=${wait}s`, { signal: hidden.signal, cache: "no-store" });
         await r.text();
         const next = r.headers.get("X-Leno-Index") || "0";
-        if (r.ok && index !== "0" && next !== index) look();
+        if (r.ok && next !== index) look();
         index = next;
         if (!r.ok) throw new Error(r.status);
       } catch (e) {
