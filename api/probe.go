@@ -121,9 +121,10 @@ type ProbedDirection struct {
 // underlay and tells what came back (POST /v1/network/:name/probe). It takes a
 // second or a few, up to 2 min for many peers that do not answer; peers that
 // were not done by then say so. A peer that cannot be reached is no error. Code
-// 400 names the field that is out of its range, 404 a node that is no peer; 409
-// says that a probe of that network is running already; 501 that the agent lacks
-// the right to it (CAP_NET_RAW). The end of ctx ends the probe.
+// 400 names the field that is out of its range, or is too much for so many peers,
+// 404 a node that is no peer; 409 says that a probe of that network is running
+// already; 501 that the agent lacks the right to it (CAP_NET_RAW). The end of ctx
+// ends the probe.
 func (c *Client) ProbePeers(ctx context.Context, network string, r ProbeRequest) (Probe, error) {
 	var out Probe
 	_, err := c.do(ctx, http.MethodPost, path("v1", "network", network, "probe"), r, &out)

@@ -64,7 +64,7 @@ func (p planner) directions(ctx context.Context, l line, peer api.Peer, r api.Pr
 
 // answered says whether any of a few packets is.
 func answered(ctx context.Context, l line, e echo, r api.ProbeRequest) bool {
-	answers := together(min(max(r.Count, 2), 5), func() answer { return l.exchange(ctx, e, milliseconds(r.TimeoutMS)) })
+	answers := together(min(max(r.Count, 2), 5), func() func() answer { return l.send(ctx, e, milliseconds(r.TimeoutMS)) })
 	return slices.ContainsFunc(answers, func(a answer) bool { return a.kind == replied })
 }
 

@@ -20,10 +20,6 @@ import (
 var ErrNoRight = errors.New("a probe needs CAP_NET_RAW, which this agent lacks: give it that right (AmbientCapabilities of its systemd unit) or run it as root")
 
 const (
-	// pace is the shortest time from one packet to the next, of all peers together:
-	// 4,000 a second, 48 Mbit/s of full ones.
-	pace = 250 * time.Microsecond
-
 	receiveBuffer = 16 << 20 // bytes: a second of full answers, should this process not run for so long
 	ttl           = 64
 )
@@ -37,6 +33,8 @@ type sockets struct {
 	id      int
 	cookie  cookie
 	readers sync.WaitGroup
+
+	underWay chan struct{} // has room for mostUnderWay: a packet is in it until it is known what became of it
 
 	reading sync.Mutex // held from taking a packet off a socket until it is delivered
 	buf     []byte
@@ -63,7 +61,7 @@ var _ line = (*sockets)(nil)
 
 // open opens the sockets in the calling thread's network namespace.
 func open(ctx context.Context) (_ *sockets, err error) {
-	s := &sockets{buf: make([]byte, 1<<16), pending: map[pendingKey]*pending{}, refused: map[netip.AddrPort][]answer{}}
+	s := &sockets{underWay: make(chan struct{}, mostUnderWay), buf: make([]byte, 1<<16), pending: map[pendingKey]*pending{}, refused: map[netip.AddrPort][]answer{}}
 	var random [2]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return nil, err
@@ -250,25 +248,45 @@ func (s *sockets) refusals(to netip.Addr, port int) []answer {
 	return append([]answer(nil), s.refused[netip.AddrPortFrom(to, uint16(port))]...)
 }
 
-// exchange is line's.
-func (s *sockets) exchange(ctx context.Context, e echo, timeout time.Duration) answer {
+// send is line's.
+func (s *sockets) send(ctx context.Context, e echo, timeout time.Duration) func() answer {
+	at := func(a answer) func() answer { return func() answer { return a } }
+	select {
+	case s.underWay <- struct{}{}:
+	case <-ctx.Done():
+		return at(answer{kind: cut})
+	}
 	if !s.turn(ctx) {
-		return answer{kind: cut}
+		<-s.underWay
+		return at(answer{kind: cut})
 	}
 	key, p, err := s.expect(e.to)
 	if err != nil {
-		return answer{kind: unsent, reason: err.Error()}
+		<-s.underWay
+		return at(answer{kind: unsent, reason: err.Error()})
 	}
-	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.pending[key] == p {
-			delete(s.pending, key)
-		}
-	}()
-	if err := s.send(e, key.seq); err != nil {
-		return answer{kind: unsent, reason: saidOfSending(err)}
+	if err := s.write(e, key.seq); err != nil {
+		s.forget(key, p)
+		return at(answer{kind: unsent, reason: saidOfSending(err)})
 	}
+	return func() answer {
+		defer s.forget(key, p)
+		return s.await(ctx, p, timeout-time.Since(p.sent))
+	}
+}
+
+// forget ends a packet's being under way.
+func (s *sockets) forget(key pendingKey, p *pending) {
+	s.mu.Lock()
+	if s.pending[key] == p {
+		delete(s.pending, key)
+	}
+	s.mu.Unlock()
+	<-s.underWay
+}
+
+// await blocks until a packet is answered, timeout is over, or ctx ends.
+func (s *sockets) await(ctx context.Context, p *pending, timeout time.Duration) answer {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
@@ -278,7 +296,7 @@ func (s *sockets) exchange(ctx context.Context, e echo, timeout time.Duration) a
 	case <-ctx.Done():
 		return answer{kind: cut}
 	}
-	s.catchUp(e.to.Is6())
+	s.catchUp(p.to.Is6())
 	select {
 	case a := <-p.answer:
 		return a
@@ -326,7 +344,7 @@ func (s *sockets) expect(to netip.Addr) (pendingKey, *pending, error) {
 	return pendingKey{}, nil, errors.New("too many packets are under way")
 }
 
-func (s *sockets) send(e echo, seq int) error {
+func (s *sockets) write(e echo, seq int) error {
 	data, err := marshal(e.to, s.id, seq, e.size, s.cookie)
 	if err != nil {
 		return err

@@ -2,8 +2,10 @@ package probe
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -65,6 +67,81 @@ func TestManyPeers(t *testing.T) {
 	if took := time.Since(started); took > 30*time.Second {
 		t.Errorf("took %s", took)
 	}
+}
+
+// TestManyPackets: however many packets are asked for and however long they are
+// waited for, what is held for them at a time is bounded.
+func TestManyPackets(t *testing.T) {
+	ns, h, peers := newCrowd(t)
+	for i := range peers { // nobody answers
+		peers[i].Subnets = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(77 + i/250), byte(i % 250), 0}), 24)}
+		peers[i].PublicIPs = []netip.Addr{netip.AddrFrom4([4]byte{198, 19, byte(i / 250), byte(1 + i%250)})}
+	}
+	ns.Do(func() {
+		var wrong *FieldError
+		if _, err := Run(context.Background(), h, peers, api.ProbeRequest{Count: 100, IntervalMS: 10, TimeoutMS: 10_000}); !errors.As(err, &wrong) {
+			t.Errorf("count 100, timeout_ms 10000: %v", err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		r, err := Normalize(api.ProbeRequest{Count: 9, IntervalMS: 10, TimeoutMS: 10_000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		here, done, err := look(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer done()
+		s, err := open(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, goroutines := held(), runtime.NumGoroutine()
+		ended := make(chan []api.PeerProbe)
+		go func() { ended <- all(ctx, s, planner{h, here}, peers, r) }()
+		for until := time.Now().Add(8 * time.Second); s.sent() < mostUnderWay && time.Now().Before(until); {
+			time.Sleep(5 * time.Millisecond)
+		}
+		if n := s.sent(); n != mostUnderWay {
+			t.Errorf("%d packets are under way", n)
+		}
+		// One for each packet under way, peer and way.
+		more, bytes := runtime.NumGoroutine()-goroutines, held()-before
+		t.Logf("%d goroutines, %d KiB", more, bytes>>10)
+		if most := mostUnderWay + 3*len(peers) + 10; more > most {
+			t.Errorf("%d goroutines, of %d", more, most)
+		}
+		if bytes > 64<<20 {
+			t.Errorf("%d KiB are held", bytes>>10)
+		}
+		cancel()
+		for _, p := range <-ended {
+			if p.Reached || p.Ways[0].NotProbed == "" {
+				t.Errorf("%s", dump(p))
+			}
+		}
+		if n := len(s.underWay); n > 0 {
+			t.Errorf("%d packets are under way at the end", n)
+		}
+		if err := s.close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// sent is how many packets have left of which nothing is known.
+func (s *sockets) sent() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.pending)
+}
+
+// held is the memory of this process's heap and stacks, bytes.
+func held() int {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapInuse + m.StackInuse)
 }
 
 func BenchmarkManyPeers(b *testing.B) {

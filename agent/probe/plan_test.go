@@ -175,6 +175,37 @@ func TestNormalize(t *testing.T) {
 	}
 }
 
+// TestFits: what is refused for taking too long, and what is said of it.
+func TestFits(t *testing.T) {
+	for _, tt := range []struct {
+		name                        string
+		peers, ways, count, timeout int
+		want                        []string // of the refusal; none where it fits
+	}{
+		{"nobody", 0, 0, 100, 10_000, nil},
+		{"a peer, as much as there is", 1, 3, 100, 10_000, nil},
+		{"many peers", 10_000, 20_000, 3, 1000, nil},
+		{"half the packets of many peers", 1000, 2000, 90, 1000, nil},
+		{"all the packets of many peers", 1000, 2000, 100, 1000, []string{"count is 100", "200000 packets", "1000 peers", "50000 ms", "ask for a count of 90 at most, or fewer peers"}},
+		{"long times of many peers", 1000, 2000, 10, 10_000, []string{"timeout_ms of 10000", "20000 packets", "a count of 9 at most", "a timeout_ms of 9216 at most"}},
+		{"both", 1000, 2000, 100, 10_000, []string{"488281 ms", "longer than 45000", "ask for a count of 9 at most, or fewer peers"}},
+		{"too many peers", 100_000, 200_000, 1, 1000, []string{"200000 packets", "100000 peers", "ask for fewer peers"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			err := fits(tt.peers, tt.ways, api.ProbeRequest{Count: tt.count, TimeoutMS: tt.timeout})
+			var wrong *FieldError
+			if errors.As(err, &wrong) != (tt.want != nil) {
+				t.Fatal(err)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%v, which does not say %q", err, want)
+				}
+			}
+		})
+	}
+}
+
 func TestAsked(t *testing.T) {
 	peers := make([]api.Peer, 30)
 	for i := range peers {
@@ -195,12 +226,14 @@ type wall struct{ most int }
 
 func (w wall) refusals(netip.Addr, int) []answer { return nil }
 
-func (w wall) exchange(ctx context.Context, e echo, _ time.Duration) answer {
-	if e.size <= w.most {
-		return answer{kind: replied, from: e.to, took: time.Millisecond}
+func (w wall) send(ctx context.Context, e echo, _ time.Duration) func() answer {
+	return func() answer {
+		if e.size <= w.most {
+			return answer{kind: replied, from: e.to, took: time.Millisecond}
+		}
+		<-ctx.Done()
+		return answer{kind: cut}
 	}
-	<-ctx.Done()
-	return answer{kind: cut}
 }
 
 // moody is a line on which packets pass up to a size, but for those it loses.
@@ -210,17 +243,18 @@ type moody struct {
 	lose int // how many more of those that are longer than a small one
 }
 
-func (m *moody) exchange(ctx context.Context, e echo, timeout time.Duration) answer {
+func (m *moody) send(ctx context.Context, e echo, timeout time.Duration) func() answer {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	lost := func() answer { return answer{kind: silence} }
 	if e.size > m.most {
-		return answer{kind: silence}
+		return lost
 	}
 	if e.size > least && m.lose > 0 {
 		m.lose--
-		return answer{kind: silence}
+		return lost
 	}
-	return m.wall.exchange(ctx, e, timeout)
+	return m.wall.send(ctx, e, timeout)
 }
 
 // TestLossWhileSearching: packets that were lost by chance do not make a way look

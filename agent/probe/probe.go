@@ -97,12 +97,48 @@ func Run(ctx context.Context, h Host, peers []api.Peer, r api.ProbeRequest) (api
 		return out, err
 	}
 	defer done()
+	p := planner{h, here}
+	if err := fits(len(peers), p.probed(peers), r); err != nil {
+		return out, err
+	}
 	s, err := open(ctx)
 	if err != nil {
 		return out, err
 	}
-	out.Peers = all(ctx, s, planner{h, here}, peers, r)
+	out.Peers = all(ctx, s, p, peers, r)
 	return out, s.close()
+}
+
+// probed is how many ways to peers packets are sent on. Pure.
+func (p planner) probed(peers []api.Peer) (ways int) {
+	for _, peer := range peers {
+		for _, w := range p.ways(peer) {
+			if w.unprobed == "" {
+				ways++
+			}
+		}
+	}
+	return ways
+}
+
+// fits refuses what would end unfinished: the packets of one size, which share a
+// pace and of which mostUnderWay are waited for at a time, each for the whole
+// timeout when nobody answers. An error is a *FieldError. Pure.
+func fits(peers, ways int, r api.ProbeRequest) error {
+	each, packets := max(pace, milliseconds(r.TimeoutMS)/mostUnderWay), ways*r.Count
+	takes := time.Duration(packets) * each
+	if takes <= milliseconds(mostSeries) {
+		return nil
+	}
+	instead := ""
+	if most := milliseconds(mostSeries) / each / time.Duration(ways); most > 0 {
+		instead = fmt.Sprintf("a count of %d at most, or ", most)
+	}
+	if time.Duration(packets)*pace <= milliseconds(mostSeries) {
+		instead += fmt.Sprintf("a timeout_ms of %d at most, or ", mostSeries*mostUnderWay/packets)
+	}
+	return &FieldError{"count", fmt.Sprintf("is %d, with a timeout_ms of %d: %d packets of each size to %d peers may take %d ms, longer than %d: ask for %sfewer peers",
+		r.Count, r.TimeoutMS, packets, peers, takes.Milliseconds(), mostSeries, instead)}
 }
 
 // Asked are the peers that a request names, all when it names none. An error is an

@@ -133,18 +133,25 @@ func (m *measurement) series(ctx context.Context, s *api.ProbedSize) {
 				return
 			}
 		}
-		answers.Go(func() { m.one(ctx, s) })
+		result := m.send(ctx, s.Bytes, milliseconds(m.request.TimeoutMS))
+		answers.Go(func() { m.count(s, result()) })
 	}
 }
 
 // one sends one packet and counts what became of it.
 func (m *measurement) one(ctx context.Context, s *api.ProbedSize) answer {
-	a := m.exchange(ctx, s.Bytes, milliseconds(m.request.TimeoutMS))
+	a := m.send(ctx, s.Bytes, milliseconds(m.request.TimeoutMS))()
+	m.count(s, a)
+	return a
+}
+
+// count counts what became of one packet.
+func (m *measurement) count(s *api.ProbedSize, a answer) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s.Sent++
 	if !m.passed(a) {
-		return a
+		return
 	}
 	took := inMS(a.took)
 	if s.Answered == 0 {
@@ -153,12 +160,16 @@ func (m *measurement) one(ctx context.Context, s *api.ProbedSize) answer {
 	s.MinMS, s.MaxMS = min(s.MinMS, took), max(s.MaxMS, took)
 	s.AvgMS = (s.AvgMS*float64(s.Answered) + took) / float64(s.Answered+1)
 	s.Answered++
-	return a
 }
 
-// exchange sends one packet and keeps what is said of it.
-func (m *measurement) exchange(ctx context.Context, size int, timeout time.Duration) answer {
-	a := m.line.exchange(ctx, echo{from: m.way.from, to: m.way.to, size: size, hops: m.way.hops}, timeout)
+// send sends one packet as its line does, and keeps what is said of it.
+func (m *measurement) send(ctx context.Context, size int, timeout time.Duration) (result func() answer) {
+	told := m.line.send(ctx, echo{from: m.way.from, to: m.way.to, size: size, hops: m.way.hops}, timeout)
+	return func() answer { return m.keep(told()) }
+}
+
+// keep keeps what is said of a packet.
+func (m *measurement) keep(a answer) answer {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
@@ -195,7 +206,7 @@ func (m *measurement) search(ctx context.Context, full int) int {
 	all := milliseconds(m.request.TimeoutMS)
 	patience := min(max(leastPatience, 4*m.slowest), all)
 	try := func(size int, timeout time.Duration) (passed bool, told int) {
-		for _, a := range together(2, func() answer { return m.exchange(ctx, size, timeout) }) {
+		for _, a := range together(2, func() func() answer { return m.send(ctx, size, timeout) }) {
 			passed, told = passed || m.passed(a), max(told, a.mtu)
 		}
 		return passed, told
@@ -216,12 +227,14 @@ func (m *measurement) search(ctx context.Context, full int) int {
 // searchRounds bounds how often a search that went wrong is taken up again.
 const searchRounds = 3
 
-// together makes several exchanges at once.
-func together(n int, exchange func() answer) []answer {
+// together sends several packets and waits for what becomes of them all at once: one
+// that waited while the next has to would be under way for nothing.
+func together(n int, send func() (result func() answer)) []answer {
 	out := make([]answer, n)
 	var wg sync.WaitGroup
 	for i := range out {
-		wg.Go(func() { out[i] = exchange() })
+		result := send()
+		wg.Go(func() { out[i] = result() })
 	}
 	wg.Wait()
 	return out
