@@ -133,7 +133,11 @@ func (a *Agent) patient(w http.ResponseWriter) (restore func()) {
 	// What has no deadlines, as in tests of one handler, needs none lifted.
 	_ = control.SetReadDeadline(time.Time{})
 	_ = control.SetWriteDeadline(time.Time{})
-	return func() { _ = control.SetWriteDeadline(time.Now().Add(a.limits.requestTime)) }
+	return func() {
+		until := time.Now().Add(a.limits.requestTime)
+		_ = control.SetReadDeadline(until)
+		_ = control.SetWriteDeadline(until)
+	}
 }
 
 func tooMany(readers int) error {

@@ -38,7 +38,7 @@ func (a *Agent) handler(l net.Listener) (http.Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("http server: %w", err)
 	}
-	plain := a.told(a.guarded(l, a.bounded(a.routes())))
+	plain := a.told(a.brief(a.guarded(l, a.bounded(a.routes()))))
 	compressed := compress(plain)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == monitorPath { // whose lines, and headers, must not be held back
@@ -131,16 +131,43 @@ func (a *Agent) ownName(host string) bool {
 	return err == nil && strings.EqualFold(host, own) || strings.EqualFold(host, a.self().NodeName)
 }
 
+// brief gives a client a moment for what is left of a body that nobody read: the
+// server waits for it before it takes the connection's next request, or closes it.
+// The time for all of a request is not prolonged by it.
+func (a *Agent) brief(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			begun := time.Now()
+			defer func() {
+				left := min(a.limits.rest, a.limits.requestTime-time.Since(begun))
+				_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(left))
+			}()
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 // bounded refuses requests when too many are being answered, but for those that
-// ask how the agent is, and bounds the bodies of all.
+// ask how the agent is, and bounds the bodies of all. A read has none: while one is
+// not read, the server does not see that the client has gone.
 func (a *Agent) bounded(next http.Handler) http.Handler {
 	var under atomic.Int64
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer under.Add(-1)
-		if n := under.Add(1); n > int64(a.limits.requests) && r.URL.Path != "/healthz" && r.URL.Path != "/readyz" {
+		health := r.URL.Path == "/healthz" || r.URL.Path == "/readyz"
+		n := under.Add(1)
+		if n > int64(a.limits.requests) && !health {
 			w.Header().Set("Connection", "close")
 			w.Header().Set("Retry-After", "1")
 			a.refuse(w, http.StatusServiceUnavailable, "%d requests are being answered already, no more can be", n-1)
+			return
+		}
+		if !health { // what is past the limit must leave connections to close
+			defer hold(r)()
+		}
+		if (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.ContentLength != 0 {
+			w.Header().Set("Connection", "close")
+			a.refuse(w, http.StatusBadRequest, "a %s request has no body, and this one does", r.Method)
 			return
 		}
 		if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {

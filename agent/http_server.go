@@ -26,15 +26,16 @@ type limits struct {
 	header      int           // bytes of a request's line and header
 	headerTime  time.Duration // for a request's header, and for TLS
 	requestTime time.Duration // for a request, and as long again for its answer; not for who waits for news
+	rest        time.Duration // for what is left of a request that was answered before it was read
 	idle        time.Duration // that a connection stays open without a request
-	connections int           // at once; more of them close the oldest that has no request
-	requests    int           // being answered at once
+	connections int           // at once; more of them close the oldest that has no request being answered
+	requests    int           // being answered at once; fewer than connections
 	readers     int           // of those that wait for news; they are requests, too
 }
 
 func defaultLimits() limits {
 	return limits{body: 1 << 20, header: 64 << 10, headerTime: 10 * time.Second, requestTime: 30 * time.Second,
-		idle: 2 * time.Minute, connections: 2000, requests: 1500, readers: 1000}
+		rest: time.Second, idle: 2 * time.Minute, connections: 2000, requests: 1500, readers: 1000}
 }
 
 // shutdownTimeout is how long requests under way may take when the agent stops.
@@ -98,7 +99,7 @@ func (a *Agent) serve(ctx context.Context, l net.Listener) error {
 	}
 	connections := newConnections(a.limits.connections, a.log)
 	server := &http.Server{
-		Handler: handler, ConnState: connections.changed, MaxHeaderBytes: a.limits.header,
+		Handler: handler, ConnState: connections.changed, ConnContext: connections.known, MaxHeaderBytes: a.limits.header,
 		ReadHeaderTimeout: a.limits.headerTime, ReadTimeout: a.limits.requestTime,
 		WriteTimeout: 2 * a.limits.requestTime, IdleTimeout: a.limits.idle,
 		ErrorLog: a.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
