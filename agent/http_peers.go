@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"net/http"
+	"net/netip"
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -58,9 +59,9 @@ func (r *runner) peers() reply {
 		snap.set.Leases, lease = before.leases, before.own
 	}
 	v := r.shown()
-	held := map[string]bool{}
+	held := map[netip.Prefix]bool{} // of two records under one name only one may be
 	for _, l := range snap.set.Leases {
-		held[l.Node] = held[l.Node] || l.Held()
+		held[l.Subnet()] = l.Held()
 	}
 	var counted map[string]backend.Counters
 	if v.counter != nil {
@@ -78,7 +79,7 @@ func (r *runner) peers() reply {
 	}
 	for _, p := range peersOf(snap.set.Leases, lease) {
 		peer := api.Peer{Node: p.Node, Subnets: p.Subnets, PublicIPs: p.PublicIPs, Backend: p.Backend,
-			Held: held[p.Node], Skipped: skips[p.Node]}
+			Held: held[p.Subnets[0]], Skipped: skips[p.Node]}
 		quiet.Peers = append(quiet.Peers, peer)
 		peer.Counters = counters(counted, p.Node)
 		out.Peers = append(out.Peers, peer)

@@ -8,7 +8,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
 )
 
 // testLease is host n's lease of 10.5.<slot>.0/24.
@@ -102,5 +104,21 @@ func TestConflicts(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Two records under one name are two peers, of which one may have fallen silent.
+func TestPeersOfOneName(t *testing.T) {
+	run := newHost(t, memory.New(), "a").part()
+	run.lease.set(testLease("a", 1, "sa", 1))
+	lapsed := testLease("b", 3, "", 1)
+	lapsed.NodeID = "id-of-before"
+	run.snapshot.set(snapshot{set: registry.LeaseSet{Leases: []registry.Lease{testLease("b", 2, "s", 1), lapsed}}})
+	var got []string
+	for _, p := range run.peers().body.(api.PeerList).Peers {
+		got = append(got, fmt.Sprint(p.Node, " ", p.Subnets[0], " ", p.Held))
+	}
+	if diff := cmp.Diff([]string{"b 10.5.2.0/24 true", "b 10.5.3.0/24 false"}, got); diff != "" {
+		t.Error(diff)
 	}
 }

@@ -81,12 +81,10 @@ func (a *Agent) takeOver(ctx context.Context, c config.Config) (api.Reloaded, er
 		return api.Reloaded{}, ctx.Err()
 	}
 	select {
-	case answer := <-request.done:
+	case answer := <-request.done: // whether its caller waits or not
 		return answer.Reloaded, answer.err
 	case <-a.ended:
 		return api.Reloaded{}, errEnded
-	case <-ctx.Done():
-		return api.Reloaded{}, ctx.Err()
 	}
 }
 

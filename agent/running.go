@@ -46,29 +46,30 @@ func (a *Agent) start(ctx context.Context, local config.Network) { a.run(ctx, lo
 // backend: nothing of the datapath stops meanwhile.
 func (a *Agent) restart(ctx context.Context, local config.Network) {
 	a.mu.Lock()
-	run := a.runners[local.Name]
-	delete(a.runners, local.Name)
+	before := a.runners[local.Name]
 	a.mu.Unlock()
-	run.succeed()
-	run.cancel()
-	<-run.done
-	a.run(ctx, local, run.carrier)
+	before.succeed()
+	before.cancel()
+	<-before.done
+	a.run(ctx, local, before)
 }
 
-// run starts a runner for a network that has none, with a backend to go on with,
-// if not nil.
-func (a *Agent) run(ctx context.Context, local config.Network, c *carrier) {
+// run starts a runner for a network in the place of the one before, which has
+// ended and whose backend it goes on with; nil for none. The API asks the old one
+// until then.
+func (a *Agent) run(ctx context.Context, local config.Network, before *running) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.runners[local.Name] != nil {
+	if a.runners[local.Name] != before {
 		return
 	}
 	// Ended by cancel alone, after it was decided whether to leave.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	run := &running{runner: newRunner(a.env, a.config, local), cancel: cancel}
-	run.carrier = c
 	a.runners[local.Name] = run
-	if c == nil {
+	if before != nil {
+		run.carrier = before.carrier
+	} else {
 		run.event(api.EventNetwork, api.Info, "taking part in the network", map[string]string{"change": "joined"})
 	}
 	a.env.parts.set(struct{}{})

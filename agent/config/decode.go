@@ -1,12 +1,15 @@
 package config
 
+import "strings"
+
 // read puts one file's attributes into the configuration.
 func (l *loader) read(f *fileShape) {
 	c := &l.cfg
 	l.text(f.NodeName, &c.NodeName, checkNodeName)
 	l.text(f.DataDir, &c.DataDir, checkAbsolute)
 
-	l.text(f.LogLevel, &c.Log.Level, oneOf("TRACE", "DEBUG", "INFO", "WARN", "ERROR"))
+	l.text(f.LogLevel, &c.Log.Level, checkLevel)
+	c.Log.Level = strings.ToUpper(c.Log.Level)
 	l.flag(f.LogJSON, &c.Log.JSON)
 	l.text(f.LogFile, &c.Log.File, optional(checkAbsolute))
 	l.count(f.LogRotateBytes, &c.Log.RotateBytes)

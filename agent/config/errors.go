@@ -3,7 +3,6 @@ package config
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -20,7 +19,7 @@ type Errors struct {
 // Error is one line for each error: place, what is wrong, and why.
 func (e *Errors) Error() string {
 	lines := make([]string, len(e.Diags))
-	for i, d := range e.Diags {
+	for i, d := range quiet(e.Diags) {
 		text := strings.TrimSuffix(d.Summary, ".")
 		if d.Detail != "" {
 			text += ": " + d.Detail
@@ -45,29 +44,10 @@ func (e *Errors) Render(width uint, color bool) string {
 		shown[name] = &copied
 	}
 	w := hcl.NewDiagnosticTextWriter(&out, shown, width, color)
-	if err := w.WriteDiagnostics(e.Diags); err != nil {
+	if err := w.WriteDiagnostics(quiet(e.Diags)); err != nil {
 		return e.Error()
 	}
-	return out.String()
-}
-
-// secretText is what no source line shows: a token, quoted or not, and a password
-// in an address.
-var secretText = regexp.MustCompile(`(?m)(?:\btoken"?[ \t]*[=:][ \t]*)([^\r\n#]+)|["/]([^/@\s"]*:[^/@\s"]*)@`)
-
-// masked is the source with stars for secrets, byte for byte where it was.
-func masked(src []byte) []byte {
-	out := slices.Clone(src)
-	for _, m := range secretText.FindAllSubmatchIndex(src, -1) {
-		for group := 2; group < len(m); group += 2 {
-			for i := m[group]; i >= 0 && i < m[group+1]; i++ {
-				if !strings.ContainsRune("\"', \t{}", rune(src[i])) {
-					out[i] = '*'
-				}
-			}
-		}
-	}
-	return out
+	return uuid.ReplaceAllString(out.String(), "(a secret)") // a block's label is named, too
 }
 
 // withoutPassword is an address without what may be one: it goes into errors.

@@ -132,6 +132,15 @@ func FuzzParse(f *testing.F) {
 func TestErrorsShowNoSecrets(t *testing.T) {
 	const secret = "6d2f9ad8-31f5-4d4f-8b6c-4b1c6a2d7f11"
 	for name, src := range map[string]string{
+		"a heredoc":           "consul {\n  token = <<EOF\n" + secret + "\n}\n",
+		"another name":        "consul { tokens = \"" + secret + "\" }",
+		"another letter":      "consul {\n  Token = \"" + secret + "\"\n}\n",
+		"a longer name":       "consul {\n  acl_token = \"" + secret + "\"\n}\n",
+		"a name of its own":   "consul {\n  acl = \"" + secret + "\"\n}\n",
+		"no equals sign":      "consul {\n  token \"" + secret + "\"\n}\n",
+		"on the next line":    "consul {\n  token =\n\"" + secret + "\"\n}\n",
+		"as the file":         "consul {\n  token_file = \"" + secret + "\"\n  token = \"" + secret + "\"\n}\n",
+		"as a label":          "consul \"" + secret + "\" {}\n",
 		"a quote is missing":  "consul {\n  token = \"" + secret + "\n}\n",
 		"no quotes":           "consul {\n  token = " + secret + "\n}\n",
 		"no value":            "consul { token=\"" + secret + "\", }\n",

@@ -215,7 +215,7 @@ network "more" {}`), "a.hcl", o)
 func TestOverrides(t *testing.T) {
 	o := registryOptions()
 	o.Overrides = map[string]string{
-		"log_level": "TRACE", "log_json": "true", "consul.address": "10.0.0.1:8500", "consul.tls.ca_file": "/ca",
+		"log_level": "trace", "log_json": "true", "consul.address": "10.0.0.1:8500", "consul.tls.ca_file": "/ca",
 		"node_name": `a"$\{b`, "lease.ttl": "1m",
 	}
 	c, err := Parse([]byte(`log_level = "WARN"

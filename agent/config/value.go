@@ -38,6 +38,11 @@ func oneOf(allowed ...string) func(string) error {
 	}
 }
 
+// checkLevel takes either case, as hclog does.
+func checkLevel(s string) error {
+	return oneOf("TRACE", "DEBUG", "INFO", "WARN", "ERROR")(strings.ToUpper(s))
+}
+
 func quoted(list []string) string {
 	out := make([]string, len(list))
 	for i, s := range list {

@@ -95,6 +95,9 @@ func (t *token) set(value, file string) (changed bool) {
 }
 
 func readToken(file string) (string, error) {
+	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() {
+		return "", fmt.Errorf("consul token file %s: %w: it is no regular file", file, registry.ErrDenied) // which may be waited for
+	}
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return "", fmt.Errorf("consul token file: %w: %w", registry.ErrDenied, err)
