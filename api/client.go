@@ -213,12 +213,14 @@ func (c *Client) send(ctx context.Context, method, path string, in any) (*http.R
 }
 
 // failure is parseError without our token, which what stands between us and the
-// agent may have put into its answer.
+// agent may have put into its answer. It is taken out before a long text is cut,
+// and of what JSON wrote in another way.
 func (c *Client) failure(status int, body []byte) *Error {
-	e := parseError(status, body)
-	if c.token != "" {
-		e.Message = strings.ReplaceAll(e.Message, c.token, "(token)")
+	if c.token == "" {
+		return parseError(status, body)
 	}
+	e := parseError(status, bytes.ReplaceAll(body, []byte(c.token), []byte("(token)")))
+	e.Message = strings.ReplaceAll(e.Message, c.token, "(token)")
 	return e
 }
 
