@@ -137,6 +137,7 @@ func statusOf(err error) int {
 		{registry.ErrNetworkFull, http.StatusConflict},
 		{registry.ErrUncertain, http.StatusServiceUnavailable},
 		{registry.ErrUnavailable, http.StatusServiceUnavailable},
+		{errElsewhere, http.StatusServiceUnavailable},
 		{context.DeadlineExceeded, http.StatusServiceUnavailable},
 		{context.Canceled, http.StatusServiceUnavailable}, // the client went, or does not send any more
 	} {

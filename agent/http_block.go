@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -71,23 +72,36 @@ func (a *Agent) block(find func(*http.Request) (shown, error)) http.HandlerFunc 
 				return reply{}, err
 			}
 			if q.index == 0 {
-				return a.answerNow(r, s, q)
+				return a.answerNow(r, find, s, q)
 			}
 			restore := a.patient(w)
 			defer restore()
 			out, again, err := a.board.next(r.Context(), s, q)
+			again = again || errors.Is(err, errElsewhere)
 			if !again && (err != nil || s.since == nil) {
 				return out, err
 			}
 			if s, err = find(r); err != nil { // it is gone, or has become something else
 				return reply{}, err
 			}
-			return a.answerNow(r, s, q)
+			return a.answerNow(r, find, s, q)
 		})(w, r)
 	}
 }
 
-func (a *Agent) answerNow(r *http.Request, s shown, q awaited) (reply, error) {
+// answerNow does not wait. What has moved since it was found is found once more.
+func (a *Agent) answerNow(r *http.Request, find func(*http.Request) (shown, error), s shown, q awaited) (reply, error) {
+	out, err := a.answer(r, s, q)
+	if !errors.Is(err, errElsewhere) {
+		return out, err
+	}
+	if s, err = find(r); err != nil {
+		return reply{}, err
+	}
+	return a.answer(r, s, q)
+}
+
+func (a *Agent) answer(r *http.Request, s shown, q awaited) (reply, error) {
 	if s.since != nil {
 		return s.since(q.index)
 	}

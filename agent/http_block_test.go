@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"slices"
 	"strings"
@@ -308,6 +309,40 @@ func TestAcceptsGzip(t *testing.T) {
 	} {
 		if got := acceptsGzip(header); got != want {
 			t.Errorf("%q: %t", header, got)
+		}
+	}
+}
+
+// TestReadsFindTheirNetworkAgain: a network that is joined or left between a
+// request and its answer is looked for once more.
+func TestReadsFindTheirNetworkAgain(t *testing.T) {
+	h := newHost(t, memory.New(), "a").start()
+	for _, tt := range []struct {
+		name  string
+		moves int // how often the network is elsewhere when the answer is read
+		code  int
+	}{
+		{"stays", 0, http.StatusOK}, {"moves", 1, http.StatusOK}, {"does not come to rest", 100, http.StatusServiceUnavailable},
+	} {
+		for _, query := range []string{"", "?index=7&wait=1m"} {
+			t.Run(tt.name+query, func(t *testing.T) {
+				found := 0
+				find := func(*http.Request) (shown, error) {
+					found++
+					moves := found <= tt.moves
+					return shown{name: fmt.Sprint(t.Name(), found), changes: func() []<-chan struct{} { return nil }, memory: func() (reply, error) {
+						if moves {
+							return reply{}, errElsewhere
+						}
+						return reply{body: "here"}, nil
+					}}, nil
+				}
+				w := httptest.NewRecorder()
+				h.agent.block(find)(w, httptest.NewRequest(http.MethodGet, "/"+query, nil))
+				if w.Code != tt.code {
+					t.Errorf("%d %s", w.Code, w.Body)
+				}
+			})
 		}
 	}
 }

@@ -45,7 +45,7 @@ type shown struct {
 
 // errElsewhere is of an answer that has to be looked for anew: what it shows has
 // become something else.
-var errElsewhere = errors.New("the answer is found elsewhere now")
+var errElsewhere = errors.New("this host joins or leaves the network just now: ask again")
 
 // A follower looks again at a change once it has settled, and not more often than
 // calmBoard. It outlives the last reader by lingerBoard: who reads in a loop is
