@@ -438,16 +438,6 @@ func (a *Agent) reaches(prefix netip.Prefix) bool {
 	return false
 }
 
-// configuration is what GET /v1/agent/config answers.
-func (a *Agent) configuration() api.Configuration {
-	c := a.current()
-	out := api.Configuration{Files: append([]string{}, c.Files...), Dev: c.Dev, Settings: []api.Setting{}}
-	for _, v := range config.Values(c) {
-		out.Settings = append(out.Settings, api.Setting(v))
-	}
-	return out
-}
-
 // self is what GET /v1/agent/self answers.
 func (a *Agent) self() api.Self {
 	a.mu.Lock()

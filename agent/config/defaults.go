@@ -9,6 +9,10 @@ import (
 // DefaultBackend carries a network whose block names no backend.
 const DefaultBackend = "vxlan"
 
+// DefaultRotateBytes is the size that a log file does not grow past when
+// log_rotate_bytes is 0.
+const DefaultRotateBytes = 100 << 20
+
 // runDir holds the subnet files unless a network says otherwise.
 const runDir = "/run/leno"
 

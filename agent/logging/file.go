@@ -18,7 +18,6 @@ const (
 	fileMode = 0o640 // secrets never stand in it, but names and addresses do
 	dirMode  = 0o750
 
-	defaultLimit = 100 << 20
 	// rotateAgain is when a rotation that failed is tried again.
 	rotateAgain = time.Minute
 	// stamp names rotated files in the order of their ages: leno-….log.
@@ -43,7 +42,7 @@ type file struct {
 
 // openFile opens or makes it, and its directories.
 func openFile(path string) (*file, error) {
-	f := &file{path: path, bytes: defaultLimit}
+	f := &file{path: path, bytes: config.DefaultRotateBytes}
 	if err := f.reopen(); err != nil {
 		return nil, err
 	}
@@ -54,7 +53,7 @@ func openFile(path string) (*file, error) {
 func (f *file) limit(c config.Log) {
 	f.bytes, f.age, f.keep = int64(c.RotateBytes), c.RotateDuration, c.RotateMaxFiles
 	if f.bytes == 0 {
-		f.bytes = defaultLimit
+		f.bytes = config.DefaultRotateBytes
 	}
 }
 
