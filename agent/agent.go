@@ -60,8 +60,9 @@ type Options struct {
 	// Probe sends packets to peers and tells what came back, as probe.Run does.
 	Probe func(ctx context.Context, h probe.Host, peers []api.Peer, r api.ProbeRequest) (api.Probe, error)
 
-	// Blockades finds rules of this host in the way of datagrams between hosts.
-	Blockades func(ctx context.Context, lanes []firewall.Lane) ([]firewall.Blockade, error)
+	// InTheWay finds rules of this host in the way of containers' packets, and of the
+	// datagrams between hosts, as firewall.InTheWay does.
+	InTheWay func(ctx context.Context, crossings []firewall.Crossing, lanes []firewall.Lane) ([]firewall.Obstacle, []firewall.Blockade, error)
 
 	// Datagrams says whether UDP and TCP come to a peer that answers pings, as
 	// doctor.Datagrams does.
@@ -119,6 +120,7 @@ type Agent struct {
 	build    build
 	host     string       // the kernel's name for it
 	waiting  atomic.Int64 // requests that wait for a change
+	exams    turn         // of this host
 
 	reloads    chan reloadRequest
 	ended      chan struct{}                 // closed when Run returns
@@ -176,8 +178,8 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	if o.Probe == nil {
 		o.Probe = probe.Run
 	}
-	if o.Blockades == nil {
-		o.Blockades = firewall.Blockades
+	if o.InTheWay == nil {
+		o.InTheWay = firewall.InTheWay
 	}
 	if o.Datagrams == nil {
 		o.Datagrams = doctor.Datagrams

@@ -6,14 +6,12 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/doctor"
-	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -27,8 +25,8 @@ const mostExamined = 64
 // times what a packet takes around the earth.
 const answerMS = 700
 
-// diagnose gathers what is to be known of this host and has it judged. Networks are
-// looked at side by side, and a part that fails is told as not known.
+// diagnose gathers what is to be known of this host and has it judged. A part that
+// fails is told as not known.
 func (a *Agent) diagnose(ctx context.Context, o api.DoctorOptions) api.Diagnosis {
 	began := time.Now()
 	self := a.self()
@@ -46,26 +44,26 @@ func (a *Agent) diagnose(ctx context.Context, o api.DoctorOptions) api.Diagnosis
 			runners = append(runners, run)
 		}
 	}
-	var work errgroup.Group
-	work.Go(func() error {
-		facts.Store = storeFacts(ctx, a.env.registry, a.o.RegistryName, wish(self, a.current()))
-		return nil
-	})
 	facts.Networks = make([]doctor.Network, len(runners))
-	var mu sync.Mutex
+	passages := make([]*passage, len(runners))
+	lists := make([][]api.Peer, len(runners))
 	for i, run := range runners {
-		active := !o.Passive && (o.Network == "" || o.Network == run.local.Name)
-		work.Go(func() error {
-			n, inactive := a.networkFacts(ctx, run, active)
-			mu.Lock()
-			defer mu.Unlock()
-			if facts.Networks[i] = n; inactive != "" {
-				facts.Inactive = inactive
-			}
-			return nil
-		})
+		facts.Networks[i], passages[i], lists[i] = a.networkFacts(run)
 	}
-	_ = work.Wait() // nothing in it fails as a whole
+	// What takes its time, side by side: each writes fields of its own.
+	var work sync.WaitGroup
+	work.Go(func() { facts.Store = storeFacts(ctx, a.env.registry, a.o.RegistryName, wish(self, a.current())) })
+	work.Go(func() { rulesFacts(ctx, a.o.InTheWay, facts.Networks, passages) })
+	inactive := make([]string, len(runners))
+	for i, run := range runners {
+		n := &facts.Networks[i]
+		work.Go(func() { a.recordFacts(ctx, run, n) })
+		if !o.Passive && (o.Network == "" || o.Network == n.Name) && len(n.Subnets) > 0 && n.Backend != "alloc" {
+			work.Go(func() { inactive[i] = a.askPeers(ctx, n, lists[i]) })
+		}
+	}
+	work.Wait()
+	facts.Inactive = strings.Join(slices.Compact(slices.DeleteFunc(inactive, func(s string) bool { return s == "" })), "; ")
 	for _, h := range report.Networks {
 		if i := slices.IndexFunc(facts.Networks, func(n doctor.Network) bool { return n.Name == h.Network }); i >= 0 {
 			facts.Networks[i].Checks = checksOf(h)
@@ -142,9 +140,8 @@ func checksOf(h api.NetworkHealth) doctor.Checks {
 	return out
 }
 
-// networkFacts is what is to be seen of one network. inactive is why no packets
-// were sent though that was asked for.
-func (a *Agent) networkFacts(ctx context.Context, r *runner, active bool) (n doctor.Network, inactive string) {
+// networkFacts is what is to be seen of one network at once, and its peers.
+func (a *Agent) networkFacts(r *runner) (doctor.Network, *passage, []api.Peer) {
 	v := r.shown()
 	definition, lease := v.definition, registry.Lease{}
 	held, ok, _ := r.lease.get()
@@ -155,32 +152,38 @@ func (a *Agent) networkFacts(ctx context.Context, r *runner, active bool) (n doc
 		definition, lease = before.network, before.own
 	}
 	kind := a.env.backends[definition.Backend.Type]
-	n = doctor.Network{Name: r.local.Name, Backend: definition.Backend.Type, Pools: definition.Plan.Prefixes(), Subnets: lease.Subnets, MTU: v.local.MTU, Link: v.local.Link,
+	n := doctor.Network{Name: r.local.Name, Backend: definition.Backend.Type, Pools: definition.Plan.Prefixes(), Subnets: lease.Subnets, MTU: v.local.MTU, Link: v.local.Link,
 		Underlay: doctor.Underlay{Interface: v.local.Underlay.Interface, MTU: v.local.Underlay.MTU, Public: v.local.Underlay.Addresses, Own: v.local.Underlay.Own}}
 	if len(n.Underlay.Own) == 0 {
 		n.Underlay.Own = n.Underlay.Public
 	}
 	n.Lease = doctor.Lease{Held: ok, Mine: held, Renewed: v.local.Renewed, TTL: r.config.Lease.TTL, Now: time.Now()}
 	if n.Backend == "" {
-		return n, "" // nothing is known of it yet, and health says why
-	}
-	if ok {
-		call, cancel := context.WithTimeout(ctx, callTimeout)
-		record, _, err := a.env.registry.WatchLease(call, definition, held.Subnet(), 0)
-		cancel()
-		n.Lease.Recorded(record, err)
+		return n, nil, nil // nothing is known of it yet, and health says why
 	}
 	n.See(kind.Device, definition.Backend.Type == "udp", definition.Plan)
 	list := r.peers().body.(api.PeerList).Peers
 	n.Port, n.Same = carrierPort(definition.Backend)
 	n.Peers = peerFacts(n, definition.Backend, list)
-	if len(n.Subnets) > 0 && n.Backend != "alloc" {
-		a.rulesFacts(ctx, r, definition, &n)
+	if len(n.Subnets) == 0 || n.Backend == "alloc" {
+		return n, nil, list
 	}
-	if !active || len(n.Subnets) == 0 || n.Backend == "alloc" {
-		return n, ""
+	return n, passageOf(definition, firewallNetwork(r.local, n.Pools, n.Subnets), &n, a.env.ensureForwarding), list
+}
+
+// recordFacts is what the store has of this host's lease.
+func (a *Agent) recordFacts(ctx context.Context, r *runner, n *doctor.Network) {
+	if !n.Lease.Held || n.Backend == "" {
+		return
 	}
-	return n, a.askPeers(ctx, &n, list)
+	definition := r.shown().definition
+	if before, carried := r.carriedOn(); carried {
+		definition = before.network
+	}
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	record, _, err := a.env.registry.WatchLease(call, definition, n.Lease.Mine.Subnet(), 0)
+	n.Lease.Recorded(record, err)
 }
 
 // carrierPort is the UDP port that the backend's packets go to, 0 for none, and
@@ -202,7 +205,7 @@ func peerFacts(n doctor.Network, b registry.Backend, list []api.Peer) []doctor.P
 		if len(n.Underlay.Public) > 0 {
 			peer.Public, _ = backend.Peer{PublicIPs: p.PublicIPs}.Outer(n.Underlay.Public[0])
 		}
-		if i < mostExamined && peer.Public.IsValid() && len(n.Underlay.Own) > 0 {
+		if i < mostExamined && peer.Skipped == "" && peer.Public.IsValid() && len(n.Underlay.Own) > 0 {
 			peer.See(n, links)
 		}
 		out = append(out, peer)
@@ -210,32 +213,9 @@ func peerFacts(n doctor.Network, b registry.Backend, list []api.Peer) []doctor.P
 	return out
 }
 
-// rulesFacts is what firewalls and switches do to the network's packets.
-func (a *Agent) rulesFacts(ctx context.Context, r *runner, definition registry.Network, n *doctor.Network) {
-	state := backend.State{Subnets: n.Subnets, Underlay: backend.Underlay{Interface: n.Underlay.Interface}}
-	c := crossing(definition, firewallNetwork(r.local, n.Pools, n.Subnets), state)
-	for _, s := range n.Subnets {
-		found, err := a.env.ensureForwarding(s.Addr(), c.Links, false)
-		n.Off, n.OffErr = append(n.Off, found.Off...), errors.Join(n.OffErr, err)
-	}
-	var err error
-	n.Obstacles, _, err = a.o.Obstacles(ctx, []firewall.Crossing{c})
-	n.RulesErr = err
-	var lanes []firewall.Lane
-	for _, p := range n.Peers[:min(len(n.Peers), mostExamined)] {
-		if n.Port > 0 && p.Public.IsValid() && len(n.Underlay.Own) > 0 && n.Underlay.Own[0].IsValid() {
-			lanes = append(lanes, firewall.Lane{Network: n.Name, Link: n.Underlay.Interface, Own: n.Underlay.Own[0], Peer: p.Public, Port: n.Port, SamePort: n.Same})
-		}
-	}
-	if len(lanes) > 0 {
-		n.Blockades, err = a.o.Blockades(ctx, lanes)
-		n.RulesErr = errors.Join(n.RulesErr, err)
-	}
-}
-
-// askPeers sends packets to the peers.
+// askPeers sends packets to the peers that are in the datapath.
 func (a *Agent) askPeers(ctx context.Context, n *doctor.Network, list []api.Peer) (inactive string) {
-	list = slices.Clone(list)
+	list = slices.DeleteFunc(slices.Clone(list), func(p api.Peer) bool { return p.Skipped != "" })
 	slices.SortStableFunc(list, func(x, y api.Peer) int {
 		return map[bool]int{true: 0, false: 1}[x.Held] - map[bool]int{true: 0, false: 1}[y.Held]
 	})

@@ -107,13 +107,23 @@ func (s *surgery) examine(ctx context.Context, facts *doctor.Facts, only string)
 	var work errgroup.Group
 	names := slices.DeleteFunc(s.networks(), func(n string) bool { return only != "" && n != only })
 	facts.Networks = make([]doctor.Network, len(names))
+	passages := make([]*passage, len(names))
 	for i, n := range names {
 		work.Go(func() error {
-			facts.Networks[i] = s.network(ctx, n, facts.Store.Err)
+			facts.Networks[i], passages[i] = s.network(ctx, n, facts.Store.Err)
 			return nil
 		})
 	}
 	_ = work.Wait() // nothing in it fails as a whole
+	rulesFacts(ctx, rulesAlone, facts.Networks, passages)
+}
+
+// rulesAlone reads this host's rules where this process may.
+func rulesAlone(ctx context.Context, crossings []firewall.Crossing, lanes []firewall.Lane) ([]firewall.Obstacle, []firewall.Blockade, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil, errors.New("only root may read them: run this as root, or ask a running agent")
+	}
+	return firewall.InTheWay(ctx, crossings, lanes)
 }
 
 // networks are those of the configuration, and those that an agent left.
@@ -128,14 +138,14 @@ func (s *surgery) networks() []string {
 }
 
 // network is what can be seen of one.
-func (s *surgery) network(ctx context.Context, name string, away error) doctor.Network {
+func (s *surgery) network(ctx context.Context, name string, away error) (doctor.Network, *passage) {
 	definition, local, err := s.definition(ctx, name, away)
 	before, _ := loadSaved(s.o.Config.DataDir, name) // of a host that never had it nothing
 	kind := Backends()[definition.Backend.Type]
 	n := doctor.Network{Name: name, Backend: definition.Backend.Type, Pools: definition.Plan.Prefixes(), Subnets: before.Subnets, Link: backend.LinkName(name)}
 	if err != nil {
 		n.Checks.Network = api.Check{Name: checkNetwork, Status: api.Warning, Reason: err.Error()}
-		return n
+		return n, nil
 	}
 	n.Lease = doctor.Lease{Now: s.o.Now(), TTL: s.o.Config.Lease.TTL}
 	choice, err := selectUnderlay(s.o.Config.Underlay, n.Pools, nil)
@@ -158,10 +168,10 @@ func (s *surgery) network(ctx context.Context, name string, away error) doctor.N
 		}
 		n.Lease.Recorded(record, err)
 	}
-	if len(before.Subnets) > 0 && n.Backend != "alloc" {
-		s.rules(ctx, definition, local, &n)
+	if len(before.Subnets) == 0 || n.Backend == "alloc" {
+		return n, nil
 	}
-	return n
+	return n, passageOf(definition, firewallNetwork(local, n.Pools, n.Subnets), &n, ensureForwarding)
 }
 
 // definition is the network's, of the store or, where that is away, of the
@@ -190,21 +200,6 @@ func (s *surgery) definition(ctx context.Context, name string, away error) (regi
 		return n, local, errors.Join(err, bad)
 	}
 	return n, local, errors.New("its definition is in Consul alone, which does not answer")
-}
-
-// rules is what firewalls and switches do to the network's packets.
-func (s *surgery) rules(ctx context.Context, definition registry.Network, local config.Network, n *doctor.Network) {
-	state := backend.State{Subnets: n.Subnets, Underlay: backend.Underlay{Interface: n.Underlay.Interface}}
-	c := crossing(definition, firewallNetwork(local, n.Pools, n.Subnets), state)
-	for _, subnet := range n.Subnets {
-		found, err := ensureForwarding(subnet.Addr(), c.Links, false)
-		n.Off, n.OffErr = append(n.Off, found.Off...), errors.Join(n.OffErr, err)
-	}
-	if os.Geteuid() != 0 {
-		n.RulesErr = errors.New("only root may read them: run this as root, or ask a running agent")
-		return
-	}
-	n.Obstacles, _, n.RulesErr = firewall.Obstacles(ctx, []firewall.Crossing{c})
 }
 
 // overlaySubnet is the peer's subnet that the address is in.

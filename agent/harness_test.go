@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/logging"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
@@ -55,9 +56,10 @@ type host struct {
 	metrics  net.PacketConn     // where they are sent to
 	narrow   map[netip.Addr]int // MTU of the way to a peer
 	remains  Remains
-	lockHost func() (func() error, error) // nil for nobody else
-	kernel   func()                       // tells the agent that the kernel changed
-	probing  func(context.Context) error  // before each probe answers, if not nil
+	lockHost func() (func() error, error)                                                                 // nil for nobody else
+	kernel   func()                                                                                       // tells the agent that the kernel changed
+	probing  func(context.Context) error                                                                  // before each probe answers, if not nil
+	reading  func(context.Context, []firewall.Crossing) ([]firewall.Obstacle, []firewall.Blockade, error) // of rules in the way, if not nil
 	end      func()
 	exited   chan struct{} // closed when Run returned err
 	err      error
@@ -155,7 +157,7 @@ func (h *host) build() *Agent {
 			defer h.mu.Unlock()
 			return h.remains, nil
 		},
-		Probe: h.probe,
+		Probe: h.probe, InTheWay: h.inTheWay,
 		WatchKernel: func(ctx context.Context, _ func(string) bool, _ func(netip.Prefix) bool, changed func()) error {
 			h.mu.Lock()
 			h.kernel = changed

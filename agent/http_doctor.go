@@ -20,7 +20,8 @@ func (a *Agent) doctorEndpoints() []endpoint {
 	}
 }
 
-// putDoctor examines this host. It changes nothing, and may send packets.
+// putDoctor examines this host, once at a time. It changes nothing, and may send
+// packets.
 func (a *Agent) putDoctor(r *http.Request) (reply, error) {
 	query := r.URL.Query()
 	o := api.DoctorOptions{Network: query.Get("network")}
@@ -38,6 +39,11 @@ func (a *Agent) putDoctor(r *http.Request) (reply, error) {
 		}
 		return reply{}, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("this host takes no part in network %q: %s", o.Network, list)}
 	}
+	if since, ok := a.exams.begin(); !ok {
+		return reply{}, &api.Error{Code: http.StatusConflict,
+			Message: fmt.Sprintf("an examination is running since %s: try again when it is done", time.Since(since).Round(time.Second))}
+	}
+	defer a.exams.end()
 	ctx, cancel := context.WithTimeout(r.Context(), doctorTime)
 	defer cancel()
 	return reply{body: a.diagnose(ctx, o)}, nil

@@ -93,14 +93,14 @@ func (r *runner) probed() (probe.Host, error) {
 	}, nil
 }
 
-// probeTurn lets one probe of a network run at a time.
-type probeTurn struct {
+// turn lets one of a kind run at a time.
+type turn struct {
 	mu    sync.Mutex
 	since time.Time // zero while none runs
 }
 
-// begin is false while another probe runs, since when it tells.
-func (t *probeTurn) begin() (since time.Time, ok bool) {
+// begin is false while another one runs, since when it tells.
+func (t *turn) begin() (since time.Time, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.since.IsZero() {
@@ -110,7 +110,7 @@ func (t *probeTurn) begin() (since time.Time, ok bool) {
 	return t.since, true
 }
 
-func (t *probeTurn) end() {
+func (t *turn) end() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.since = time.Time{}

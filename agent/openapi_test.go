@@ -303,5 +303,6 @@ var elsewhere = map[string]bool{
 	"PUT /v1/network/{network}/renew 409": true, "PUT /v1/network/{network}/renew 503": true,
 	"PUT /v1/agent/reload 409": true, "GET /v1/agent/monitor 200": true, "GET /v1/agent/monitor 429": true, "GET /v1/networks 503": true, "GET /v1/agent/metrics 415": true,
 	"GET /v1/network/{network}/lease/{subnet} 409": true,
+	"PUT /v1/agent/doctor 409":                     true,
 	"POST /v1/network/{network}/probe 409":         true, "POST /v1/network/{network}/probe 501": true,
 }

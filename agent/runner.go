@@ -84,7 +84,7 @@ type runner struct {
 
 	faults lasting
 	fresh  fresh // leases as the API read them last
-	probes probeTurn
+	probes turn
 	saving sync.Mutex // held around every change of the state file
 
 	mu         sync.Mutex

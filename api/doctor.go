@@ -43,7 +43,8 @@ type DoctorOptions struct {
 
 // Doctor has the agent examine its host, what it has in the store and the ways to
 // the other hosts (PUT /v1/agent/doctor). It takes seconds. Nothing is changed.
-// Code 404 when the agent takes no part in the network.
+// Code 404 when the agent takes no part in the network; 409 says that it is examining
+// itself already.
 func (c *Client) Doctor(ctx context.Context, o DoctorOptions) (Diagnosis, error) {
 	values := url.Values{}
 	if o.Network != "" {

@@ -24,21 +24,24 @@ const datagramPatience = 400 * time.Millisecond
 // A packet with one hop to live for an address behind the peer comes back as "time
 // exceeded" of the peer's kernel, before any of its rules about containers or itself
 // is asked. When that of UDP and TCP does not come, and that of a ping does, the way
-// makes the difference. own is this host's address in the overlay, to the peer's
-// subnet.
+// makes the difference. What this host's rules do not let out shows nothing; of TCP
+// the kernel does not tell that, so that UDP must have left. own is this host's
+// address in the overlay, to the peer's subnet.
 func Datagrams(ctx context.Context, own netip.Addr, to netip.Prefix) Answer {
 	target := behind(to)
-	udp := func() bool { return expires(ctx, "udp", own, target) }
-	ping := func() bool { return expires(ctx, "icmp", own, target) }
-	switch {
-	case udp(), udp():
-		return Yes
-	case !ping():
-		return Unknown
-	case udp(), expires(ctx, "tcp", own, target):
-		return Yes
-	case !ping(), ctx.Err() != nil:
-		return Unknown
+	// Before rules about containers come those of raw and mangle: ports of more than one
+	// kind.
+	for _, try := range []struct {
+		protocol string
+		port     uint16
+	}{{"udp", 33434}, {"udp", 53}, {"icmp", 0}, {"udp", 443}, {"tcp", 443}, {"icmp", 0}} {
+		got := expires(ctx, try.protocol, own, netip.AddrPortFrom(target, try.port))
+		switch control := try.protocol == "icmp"; {
+		case got == Yes && !control:
+			return Yes
+		case got == Unknown, got == No && control:
+			return Unknown
+		}
 	}
 	return No
 }
@@ -54,20 +57,24 @@ func behind(p netip.Prefix) netip.Addr {
 }
 
 // expires sends one packet with one hop to live and says whether anything was said
-// of it.
-func expires(ctx context.Context, protocol string, own, to netip.Addr) bool {
-	ctx, cancel := context.WithTimeout(ctx, datagramPatience)
+// of it: Unknown where it did not leave.
+func expires(ctx context.Context, protocol string, own netip.Addr, to netip.AddrPort) Answer {
+	deadline := time.Now().Add(datagramPatience)
+	if until, ok := ctx.Deadline(); ctx.Err() != nil || ok && until.Before(deadline) {
+		return Unknown // there is no time for an answer
+	}
+	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error { return oneHop(c, to.Is6()) }}
-	network, address, payload := "udp", netip.AddrPortFrom(to, 33434).String(), []byte("leno asks the way")
+	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error { return oneHop(c, to.Addr().Is6()) }}
+	network, address, payload := "udp", to.String(), []byte("leno asks the way")
 	switch protocol {
 	case "udp":
 		d.LocalAddr = &net.UDPAddr{IP: own.AsSlice()}
 	case "tcp":
 		network, d.LocalAddr = "tcp", &net.TCPAddr{IP: own.AsSlice()}
 	case "icmp":
-		network, address, payload = "ip4:icmp", to.String(), echoRequest()
-		if to.Is6() {
+		network, address, payload = "ip4:icmp", to.Addr().String(), echoRequest()
+		if to.Addr().Is6() {
 			network, payload[0] = "ip6:ipv6-icmp", 128 // whose checksum the kernel computes
 		}
 		d.LocalAddr = &net.IPAddr{IP: own.AsSlice()}
@@ -78,11 +85,10 @@ func expires(ctx context.Context, protocol string, own, to netip.Addr) bool {
 	}
 	defer conn.Close()
 	if protocol == "tcp" {
-		return true
+		return Yes
 	}
-	deadline, _ := ctx.Deadline()
 	if err := conn.SetDeadline(deadline); err != nil {
-		return false
+		return Unknown
 	}
 	if _, err := conn.Write(payload); err != nil {
 		return told(err)
@@ -93,16 +99,23 @@ func expires(ctx context.Context, protocol string, own, to netip.Addr) bool {
 			return told(err)
 		}
 		if protocol == "udp" {
-			return true
+			return Yes
 		}
 	}
 }
 
-// told says whether an error is what somebody on the way said. This host's own
-// routes have led to the peer before.
-func told(err error) bool {
-	return !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) &&
-		(errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EACCES))
+// told is what an error shows: that somebody on the way said something, that nobody did
+// in time, or that this host did not send. Its own routes have led to the peer before.
+func told(err error) Answer {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return Unknown
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+		return No
+	case errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EACCES):
+		return Yes
+	}
+	return Unknown // EPERM: rules of this host
 }
 
 func oneHop(c syscall.RawConn, v6 bool) error {

@@ -153,6 +153,35 @@ func TestJudge(t *testing.T) {
 		{"routes that belong there", func(_ *Facts, n *Network) {
 			n.Routes = []Route{{Dst: netip.MustParsePrefix("10.5.1.0/24"), Link: "docker0", Serves: true, Connected: true}, {Dst: netip.MustParsePrefix("10.0.0.0/8"), Link: "eth0"}, {Dst: n.Pools[0], Link: "eth0"}}
 		}, "", ""},
+		{"a peer that there was no time to ask", func(_ *Facts, n *Network) {
+			n.Peers[0].Probe.Ways = []api.ProbedWay{{Path: api.PathOverlay, NotProbed: "the probe ended before this was done"}, {Path: api.PathUnderlay, NotProbed: "the probe ended before this was done"}}
+		}, "unknown peers", "before this was done"},
+		{"a peer half of which there was no time to ask", func(_ *Facts, n *Network) {
+			silence(n, true, "", "")
+			n.Peers[0].Probe.Ways[1] = api.ProbedWay{Path: api.PathUnderlay, NotProbed: "the probe ended before this was done"}
+		}, "unknown peers", "before this was done"},
+		{"packets that rules of this host keep", func(_ *Facts, n *Network) {
+			silence(n, true, "", "")
+			n.Peers[0].Probe.Ways[0].Errors = []api.ProbeError{{Reason: "a firewall of this host lets it not out", Count: 3}}
+		}, "unknown peers", "lets it not out"},
+		{"a port that is refused, of which no packet of ours shows anything", func(_ *Facts, n *Network) {
+			silence(n, true, "", "")
+			n.Peers[0].Probe.Ways[0].Errors = []api.ProbeError{{Reason: "a firewall of this host lets it not out", Count: 3}}
+			n.Peers[0].Probe.Ways[1].Errors = []api.ProbeError{{Reason: "port unreachable", From: there, About: "udp port 8472", Count: 1}}
+		}, "fault port", "port unreachable"},
+		{"a peer whose rules take no echo requests", func(_ *Facts, n *Network) {
+			silence(n, false, api.DirectionPasses, api.DirectionPasses)
+		}, "", ""},
+		{"datagrams that could not be sent", func(_ *Facts, n *Network) { n.Peers[0].Datagrams = Unknown }, "", ""},
+		{"a peer that is left out, and to which no route leads", func(_ *Facts, n *Network) {
+			n.Peers[0].Skipped, n.Peers[0].Probe, n.Asked = "another backend", nil, 0
+			n.Peers[0].Refusals = []Refusal{{Source: there, Dest: here, Link: "leno-n", Mode: "2"}}
+			n.Blockades = []firewall.Blockade{blocked(true)}
+		}, "", ""},
+		{"a network whose routes are the user's own", func(_ *Facts, n *Network) {
+			n.Backend, n.Device, n.Link, n.Port, n.Lease.Record.Backend.Type = "alloc", Device{}, "", 0, "alloc"
+			n.Routes = []Route{{Dst: netip.MustParsePrefix("10.5.2.0/24"), Link: "eth0"}, {Dst: netip.MustParsePrefix("10.5.0.0/17"), Link: "wg0", Connected: true}}
+		}, "", ""},
 		{"what only health knows", func(_ *Facts, n *Network) {
 			n.Checks.Others = []api.Check{failing("subnet_file", "read-only file system")}
 		}, "fault subnet_file", "read-only"},

@@ -134,7 +134,8 @@ type Peer struct {
 	Public   netip.Addr
 	Refusals []Refusal
 	Probe    *api.PeerProbe // nil where nothing was sent
-	// Datagrams says whether UDP and TCP come through the overlay where pings do.
+	// Datagrams says whether UDP and TCP come through the overlay where pings do; Unknown
+	// where any of them could not be sent.
 	Datagrams Answer
 }
 

@@ -31,9 +31,9 @@ type ways struct {
 	n       Network
 	before  int // findings
 	reached []api.PeerProbe
-	probed  int
 	named   map[string]bool // rules that were named
 	silent  []Peer          // that do not answer at all
+	unasked []Peer          // that packets were not sent to, or not by all ways that would tell
 }
 
 // reversePath is packets of peers that the kernel takes for forged.
@@ -41,8 +41,11 @@ func (w *ways) reversePath() {
 	const tried = "ask the kernel whether it takes packets of each peer from the device they come by"
 	any := false
 	for _, p := range w.n.Peers {
+		if p.Skipped != "" {
+			continue // no route leads to it, and nothing of it is expected
+		}
 		for _, r := range p.Refusals {
-			if r.Perhaps && (p.Probe == nil || answers(p.Probe, api.PathOverlay) || !answers(p.Probe, api.PathUnderlay)) {
+			if r.Perhaps && (p.Probe == nil || crossed(p.Probe) != No || answers(p.Probe, api.PathUnderlay) != Yes) {
 				continue
 			}
 			any = true
@@ -70,7 +73,7 @@ func (w *ways) back() (answer Answer, peer string) {
 	for _, p := range w.n.Peers {
 		switch {
 		case p.Probe == nil:
-		case answers(p.Probe, api.PathOverlay), p.Probe.Back != nil && p.Probe.Back.State == api.DirectionPasses:
+		case crossed(p.Probe) == Yes, p.Probe.Back != nil && p.Probe.Back.State == api.DirectionPasses:
 			return Yes, ""
 		case p.Probe.Back != nil && p.Probe.Back.State == api.DirectionLost:
 			answer, peer = No, p.Node
@@ -113,46 +116,21 @@ func (w *ways) peer(p Peer) {
 	if p.Probe == nil || p.Skipped != "" {
 		return
 	}
-	w.probed++
+	over, under := crossed(p.Probe), answers(p.Probe, api.PathUnderlay)
 	switch {
-	case answers(p.Probe, api.PathOverlay):
+	case over == Yes:
 		w.reached = append(w.reached, *p.Probe)
 		w.sizes(p)
 		if p.Datagrams == No {
 			w.checksum(p)
 		}
-	case answers(p.Probe, api.PathUnderlay) || refused(p.Probe, w.n.Port) != "":
+	case refused(p.Probe, w.n.Port) != "", over == No && under == Yes:
 		w.closed(p)
-	default:
+	case over == No && under == No:
 		w.silent = append(w.silent, p)
+	default:
+		w.unasked = append(w.unasked, p)
 	}
-}
-
-// answers says whether packets came back by all ways of a kind.
-func answers(p *api.PeerProbe, path string) bool {
-	any := false
-	for _, way := range p.Ways {
-		if way.Path != path || way.NotProbed != "" {
-			continue
-		}
-		if way.Small.Answered+way.Full.Answered == 0 {
-			return false
-		}
-		any = true
-	}
-	return any
-}
-
-// refused is who said that the carrier's port is closed, and how.
-func refused(p *api.PeerProbe, port int) string {
-	for _, way := range p.Ways {
-		for _, e := range way.Errors {
-			if e.About == fmt.Sprintf("udp port %d", port) && port > 0 {
-				return fmt.Sprintf("%s says of UDP port %d: %s", e.From, port, e.Reason)
-			}
-		}
-	}
-	return ""
 }
 
 // closed is a peer whose host answers, and whose end of the overlay does not.
@@ -273,7 +251,9 @@ func (w *ways) blockades() {
 		return
 	}
 	for _, p := range w.n.Peers {
-		w.blocked(p)
+		if p.Skipped == "" {
+			w.blocked(p)
+		}
 	}
 }
 
@@ -282,7 +262,7 @@ func (w *ways) sizes(p Peer) {
 	tried := "send packets of the full size to " + p.Node + ", through the overlay and plainly"
 	var under api.ProbedWay
 	for _, way := range p.Probe.Ways {
-		if way.Path == api.PathUnderlay && way.NotProbed == "" && way.Full.Sent > 0 {
+		if way.Path == api.PathUnderlay && untried(way) == "" && way.Full.Sent > 0 {
 			under = way
 		}
 	}
@@ -337,6 +317,13 @@ func (w *ways) summary() {
 			w.add(warning(CheckPeers, w.n.Name, p.Node, tried, fmt.Sprintf("%s answers neither at %s nor through the overlay: it is down (its lease is held until its session ends), cut off, or publishes a wrong address", p.Node, p.Public),
 				fmt.Sprintf("if it runs, ask `leno doctor` there, and whether %s leads to it", p.Public)))
 		}
+	}
+	if n := len(w.unasked); n > 0 {
+		saw := fmt.Sprintf("nothing is known of %s: %s", w.unasked[0].Node, unasked(w.unasked[0].Probe))
+		if n > 1 {
+			saw = fmt.Sprintf("nothing is known of %d hosts, the first %s: %s", n, w.unasked[0].Node, unasked(w.unasked[0].Probe))
+		}
+		w.add(unknown(CheckPeers, w.n.Name, tried, saw, ""))
 	}
 	others := len(w.n.Peers)
 	switch {

@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -36,13 +37,15 @@ type datagrams struct {
 	answers bool // may be answers to others
 }
 
-// Blockades finds the rules of this host, in every variant of iptables and in
-// nftables, that drop datagrams between hosts. It only reads, and names nothing it
-// is not sure of: an empty answer is no proof. Programs are started from the calling
-// thread, as those of Obstacles are.
-func Blockades(ctx context.Context, lanes []Lane) ([]Blockade, error) {
+// InTheWay finds what Obstacles does, and the rules of this host, in every variant of
+// iptables and in nftables, that drop datagrams between hosts: of however many
+// networks, the rules are read once. It only reads, and names nothing it is not sure
+// of: an empty answer is no proof. Programs are started from the calling thread, as
+// those of Obstacles are.
+func InTheWay(ctx context.Context, crossings []Crossing, lanes []Lane) ([]Obstacle, []Blockade, error) {
 	bases, _, err := standing(ctx)
-	return blockades(bases, lanes), err
+	bridges, listing := bridgesOf(crossings)
+	return obstacles(bases, crossings, bridges), blockades(bases, lanes), errors.Join(err, listing)
 }
 
 // blockades is what the rules do to the lanes, at most one each way. Pure.

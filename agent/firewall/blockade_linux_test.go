@@ -56,7 +56,7 @@ func TestBlockades(t *testing.T) {
 			ns.Sh(tt.rules)
 			var got []string
 			ns.Do(func() {
-				found, err := Blockades(t.Context(), lanes(tt.samePort))
+				_, found, err := InTheWay(t.Context(), nil, lanes(tt.samePort))
 				if err != nil {
 					t.Error(err)
 				}

@@ -326,10 +326,36 @@ func (p *patient) everything() error {
 		"iptables-nft -t raw -A PREROUTING -d %s -i leno-kind0 -j ACCEPT; iptables-nft -t raw -A PREROUTING -d %[2]s ! -i docker0 -j DROP\n"+
 		"iptables-nft -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; iptables-nft -A INPUT -i lo -j ACCEPT; iptables-nft -A INPUT -p icmp -j ACCEPT; "+
 		"iptables-nft -A INPUT -p udp -m multiport --dports 8472,8285 -j ACCEPT; iptables-nft -P INPUT DROP", gateway, gateway.Addr().Next())
+	// Somebody's router leads to the subnets of alloc.
+	file, err = lab.ReadSubnetFile(filepath.Join(p.hosts[1].Dir, "kind5.env"))
+	if err != nil {
+		return err
+	}
+	docker += fmt.Sprintf("\nip route add %s via ADDR1 proto bird", file.Subnets()[0].Masked())
 	if err := on(0, docker)(p); err != nil {
 		return err
 	}
 	return w.well(h)
+}
+
+// guarded are hosts whose rules let out and take what the network needs and no more.
+func (p *patient) guarded() error {
+	if err := p.start(); err != nil {
+		return err
+	}
+	const known = "iptables-nft -A CHAIN DEV lo -j ACCEPT; iptables-nft -A CHAIN -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT; "
+	out := strings.NewReplacer("CHAIN", "OUTPUT", "DEV", "-o").Replace(known)
+	for _, rules := range []func(*patient) error{
+		on(0, out+"iptables-nft -A OUTPUT -p icmp -j ACCEPT; iptables-nft -A OUTPUT -p udp --dport 8472 -j ACCEPT; iptables-nft -A OUTPUT -p tcp --dport 8500 -j ACCEPT; iptables-nft -P OUTPUT DROP"),
+	} {
+		if err := rules(p); err != nil {
+			return err
+		}
+		if err := p.w.well(p.hosts[0]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // translated is a host whose packets cross by another one that translates its

@@ -1,0 +1,88 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"testing"
+
+	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// inTheWay answers for a kernel without rules.
+func (h *host) inTheWay(ctx context.Context, crossings []firewall.Crossing, _ []firewall.Lane) ([]firewall.Obstacle, []firewall.Blockade, error) {
+	h.mu.Lock()
+	before := h.reading
+	h.mu.Unlock()
+	if before == nil {
+		return nil, nil, nil
+	}
+	return before(ctx, crossings)
+}
+
+// TestExaminations: the host is examined once at a time, however many ask, and the
+// rules are read once for all its networks. An examination ends when its client goes.
+func TestExaminations(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.config.Networks = append(a.config.Networks, a.second())
+	a.start().ready()
+	running, ended := make(chan []firewall.Crossing, 2), make(chan error, 2)
+	a.mu.Lock()
+	a.reading = func(ctx context.Context, crossings []firewall.Crossing) ([]firewall.Obstacle, []firewall.Blockade, error) {
+		running <- crossings
+		<-ctx.Done()
+		ended <- ctx.Err()
+		return nil, nil, ctx.Err()
+	}
+	a.mu.Unlock()
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	gone := make(chan error, 1)
+	go func() {
+		_, err := a.client.Doctor(ctx, api.DoctorOptions{})
+		gone <- err
+	}()
+	crossings := <-running
+	var names []string
+	for _, c := range crossings {
+		names = append(names, c.Network.Name)
+	}
+	if slices.Sort(names); !slices.Equal(names, []string{"m", "n"}) {
+		t.Errorf("rules were read for %q", names)
+	}
+	_, err := a.client.Doctor(t.Context(), api.DoctorOptions{Passive: true})
+	wantCode(t, "a second examination", err, http.StatusConflict, "running since", "try again")
+	leave()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("the client got %v", err)
+	}
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the reading ended by %v", err)
+	}
+	obstacles := []firewall.Obstacle{obstacle("m", 1), obstacle("n", 2)}
+	a.mu.Lock()
+	a.reading = func(context.Context, []firewall.Crossing) ([]firewall.Obstacle, []firewall.Blockade, error) {
+		return obstacles, nil, nil
+	}
+	a.mu.Unlock()
+	eventually(t, func() error {
+		out, err := a.client.Doctor(t.Context(), api.DoctorOptions{Passive: true})
+		if err == nil {
+			for _, f := range out.Findings {
+				if f.Check == "rules" && f.Status == api.FindingFault {
+					names = append(names, f.Network)
+				}
+			}
+		}
+		return err
+	})
+	if names = names[2:]; !slices.Equal(names, []string{"m", "n"}) && !slices.Equal(names, []string{"n", "m"}) {
+		t.Errorf("a rule in the way is told of networks %q", names)
+	}
+	if len(running) > 0 {
+		t.Errorf("the rules were read %d times more", len(running))
+	}
+}
