@@ -7,6 +7,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"strings"
@@ -31,7 +33,7 @@ type agentFlags struct {
 
 func (f *agentFlags) register(fs *flag.FlagSet) {
 	f.set = fs
-	fs.StringVar(&f.address, "address", "", "`addr` of the agent: host:port, http(s)://host:port or unix:///path; LENO_ADDRESS, default "+api.DefaultAddress)
+	fs.StringVar(&f.address, "address", "", "`addr` of the agent: host:port, http(s)://host:port or unix:///path; https where certificates are named; LENO_ADDRESS, default "+api.DefaultAddress)
 	fs.StringVar(&f.token, "token", "", "Consul ACL `token` that writes are made with; LENO_TOKEN, CONSUL_HTTP_TOKEN")
 	fs.StringVar(&f.tokenFile, "token-file", "", "`file` to read the token from; LENO_TOKEN_FILE, CONSUL_HTTP_TOKEN_FILE")
 	fs.StringVar(&f.caCert, "ca-cert", "", "PEM `file` of the authority that signed the agent's certificate; LENO_CA_CERT")
@@ -78,12 +80,29 @@ func (f *agentFlags) open() (*api.Client, error) {
 	return client, nil
 }
 
-// where is the agent's address.
+// where is the agent's address. Whoever names certificates means TLS: without a
+// scheme the token would go out in the clear, past them.
 func (f *agentFlags) where() string {
-	if a := f.value("address", f.address, "LENO_ADDRESS"); a != "" {
-		return a
+	address := f.value("address", f.address, "LENO_ADDRESS")
+	if address == "" {
+		address = api.DefaultAddress
 	}
-	return api.DefaultAddress
+	if _, _, err := net.SplitHostPort(address); err == nil && !strings.Contains(address, "://") && f.certificates() != (certificates{}) {
+		return "https://" + address
+	}
+	return address
+}
+
+// certificates are what the flags or the environment say of TLS.
+type certificates struct{ ca, cert, key, name string }
+
+func (f *agentFlags) certificates() certificates {
+	return certificates{
+		ca:   f.value("ca-cert", f.caCert, "LENO_CA_CERT"),
+		cert: f.value("client-cert", f.clientCert, "LENO_CLIENT_CERT"),
+		key:  f.value("client-key", f.clientKey, "LENO_CLIENT_KEY"),
+		name: f.value("tls-server-name", f.serverName, "LENO_TLS_SERVER_NAME"),
+	}
 }
 
 // resolveToken takes the first of: flags, LENO_*, CONSUL_HTTP_*.
@@ -122,29 +141,26 @@ func readToken(source, path string) (string, error) {
 
 // tls is nil when no option asks for anything.
 func (f *agentFlags) tls() (*tls.Config, error) {
-	ca := f.value("ca-cert", f.caCert, "LENO_CA_CERT")
-	cert := f.value("client-cert", f.clientCert, "LENO_CLIENT_CERT")
-	key := f.value("client-key", f.clientKey, "LENO_CLIENT_KEY")
-	name := f.value("tls-server-name", f.serverName, "LENO_TLS_SERVER_NAME")
-	if ca == "" && cert == "" && key == "" && name == "" {
+	given := f.certificates()
+	if given == (certificates{}) {
 		return nil, nil
 	}
-	conf := &tls.Config{ServerName: name}
-	if ca != "" {
-		pem, err := os.ReadFile(ca)
+	conf := &tls.Config{ServerName: given.name}
+	if given.ca != "" {
+		pem, err := os.ReadFile(given.ca)
 		if err != nil {
 			return nil, fmt.Errorf("-ca-cert: %w", err)
 		}
 		conf.RootCAs = x509.NewCertPool()
 		if !conf.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("-ca-cert: no certificate in %s", ca)
+			return nil, fmt.Errorf("-ca-cert: no certificate in %s", given.ca)
 		}
 	}
-	if (cert == "") != (key == "") {
+	if (given.cert == "") != (given.key == "") {
 		return nil, instead(withoutFlags("client-cert", "client-key"), "-client-cert and -client-key belong together")
 	}
-	if cert != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
+	if given.cert != "" {
+		pair, err := tls.LoadX509KeyPair(given.cert, given.key)
 		if err != nil {
 			return nil, fmt.Errorf("-client-cert: %w", err)
 		}
@@ -175,8 +191,24 @@ func (f *agentFlags) callWithin(ctx context.Context, limit time.Duration, fn fun
 	return f.explain(err)
 }
 
+// plainToTLS is what Go's server, which is the agent's, says to a request without
+// TLS where it wants TLS.
+const plainToTLS = "HTTP request to an HTTPS server"
+
 // explain says more of an agent that does not answer.
 func (f *agentFlags) explain(err error) error {
+	var unknown x509.UnknownAuthorityError
+	var otherName x509.HostnameError
+	switch {
+	case errors.As(err, &unknown):
+		return fmt.Errorf("%w (-ca-cert and LENO_CA_CERT name the authority that signed the certificate of the agent at %s)", err, f.where())
+	case errors.As(err, &otherName):
+		return fmt.Errorf("%w (-tls-server-name and LENO_TLS_SERVER_NAME say which name it has to carry)", err)
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return fmt.Errorf("the agent at %s listens without TLS: %w (http:// in the address asks it so)", f.where(), err)
+	case err != nil && strings.Contains(err.Error(), plainToTLS):
+		return fmt.Errorf("the agent at %s listens with TLS: %w (https:// in the address asks it so)", f.where(), err)
+	}
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) && strings.HasPrefix(f.where(), "unix:") {
 		return fmt.Errorf("no agent answers at %s: %w (is `leno agent` running? -address and LENO_ADDRESS say where)", f.where(), err)
 	}

@@ -295,6 +295,25 @@ func TestTLS(t *testing.T) {
 	if got := w.run("reload", "-ca-cert="+ca, "-tls-server-name=other.test"); got.code != exitFailed {
 		t.Errorf("a certificate of another name was accepted: %+v", got)
 	}
+	plain := httptest.NewServer(f.routes())
+	defer plain.Close()
+	address, inClear := strings.TrimPrefix(srv.URL, "https://"), strings.TrimPrefix(plain.URL, "http://")
+	for _, tt := range []struct{ name, args, env, says string }{
+		{"certificates mean TLS", "-address=" + address + " -ca-cert=" + ca, "", ""},
+		{"also those of the environment", "-address=" + address, ca, ""},
+		{"a scheme wins", "-address=" + plain.URL + " -ca-cert=" + ca, "", ""},
+		{"a port is wanted as ever", "-address=127.0.0.1 -ca-cert=" + ca, "", "the port is missing"},
+		{"no TLS where it is wanted", "-address=" + address, "", "https:// in the address"},
+		{"TLS where there is none", "-address=" + inClear + " -ca-cert=" + ca + " -token=5ecret", "", "http:// in the address"},
+		{"unknown authority", "-address=" + srv.URL, "", "-ca-cert"},
+		{"another name", "-address=" + srv.URL + " -tls-server-name=other.test -ca-cert=" + ca, "", "-tls-server-name"},
+	} {
+		f.requests = nil
+		got := world{env: map[string]string{"LENO_CA_CERT": tt.env}}.run(append([]string{"reload"}, strings.Fields(tt.args)...)...)
+		if tt.says == "" && got.code != exitDone || tt.says != "" && (got.code == exitDone || !strings.Contains(got.stderr, tt.says) || len(f.requests) > 0) {
+			t.Errorf("%s: %+v, requests %q", tt.name, got, f.requests)
+		}
+	}
 	if got := w.run("reload", "-ca-cert=testdata/same.hcl"); got.code != exitFailed || !strings.Contains(got.stderr, "no certificate in") {
 		t.Errorf("%+v", got)
 	}

@@ -29,6 +29,9 @@ func TestDocumentationIsComplete(t *testing.T) {
 		if !strings.Contains(cliPage, "`"+name) {
 			t.Errorf("cli.mdx: no command %s", name)
 		}
+		if n := strings.Count(cliPage, "\n| `"+name+" ") + strings.Count(cliPage, "\n| `"+name+"`"); n > 1 {
+			t.Errorf("cli.mdx: %d rows of %s", n, name)
+		}
 		leaf.flags.VisitAll(func(f *flag.Flag) {
 			if !strings.Contains(cliPage, "`-"+f.Name) && !strings.Contains(configPage, "`-"+f.Name) {
 				t.Errorf("cli.mdx: no flag -%s of %s", f.Name, name)
