@@ -442,10 +442,12 @@ func (a *Agent) reaches(prefix netip.Prefix) bool {
 
 // self is what GET /v1/agent/self answers.
 func (a *Agent) self() api.Self {
+	boot, namespace := kernelHere()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	out := api.Self{Firewall: a.env.firewall.choice(), Version: a.o.Version, NodeName: a.env.id.node, NodeID: a.env.id.nodeID, DataDir: a.config.DataDir,
-		ConfigFiles: append([]string{}, a.config.Files...), Registry: a.o.RegistryName, Started: a.started, PID: os.Getpid()}
+		ConfigFiles: append([]string{}, a.config.Files...), Registry: a.o.RegistryName, Started: a.started, PID: os.Getpid(),
+		BootID: boot, NetworkNamespace: namespace}
 	out.Networks = slices.Sorted(maps.Keys(a.runners))
 	return out
 }

@@ -52,6 +52,10 @@ type Self struct {
 	PID         int       `json:"pid"`
 	Networks    []string  `json:"networks"` // this agent takes part in
 
+	// Which kernel's tables the agent sees: "" when it cannot tell.
+	BootID           string `json:"boot_id,omitempty"`           // of the kernel, another one with every start of the host
+	NetworkNamespace string `json:"network_namespace,omitempty"` // "net:[4026531840]"
+
 	Firewall *Firewall `json:"firewall,omitempty"` // nil when this host has no rules
 }
 

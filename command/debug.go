@@ -16,6 +16,7 @@ import (
 
 	"github.com/posener/complete"
 
+	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/bundle"
 )
@@ -124,10 +125,8 @@ func (d *debugCommand) run(ctx context.Context) error {
 		Created: d.meta.Now().UTC(), Duration: d.duration.String(), Interval: d.interval.String()}
 	index.Host, _ = os.Hostname() // "" where it is not known
 	captures := d.ofAgent(client, self, selfErr)
-	if d.local() {
+	if index.Kernel = d.otherKernel(self); index.Kernel == "" {
 		captures = append(captures, bundle.Kernel(d.links(period, client))...)
-	} else {
-		index.Kernel = "the agent is asked over the network: its host's kernel is not this one's"
 	}
 	index.Files = bundle.Collect(period, captures, []string{token})
 	if period.Err() != nil {
@@ -180,7 +179,21 @@ func finish(file io.WriteCloser, path string, write func(io.Writer) error) error
 	return err
 }
 
-// local says whether the agent is on this host.
+// otherKernel says why the tables of this kernel are not those of the agent's, ""
+// when they are. The address alone can mislead, since it may be forwarded: it counts
+// only when the agent does not say where it is.
+func (d *debugCommand) otherKernel(self api.Self) string {
+	same, known, reason := agent.SameKernel(self)
+	switch {
+	case known && !same:
+		return reason + ": what it sees of the kernel is not what there is to see here"
+	case !known && !d.local():
+		return "the agent is asked over the network: its host's kernel is not this one's"
+	}
+	return ""
+}
+
+// local says whether the agent's address is on this host.
 func (d *debugCommand) local() bool {
 	where := d.agent.where()
 	if strings.HasPrefix(where, "unix:") {

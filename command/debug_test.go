@@ -152,6 +152,38 @@ func TestDebugOutput(t *testing.T) {
 	}
 }
 
+// The tables of a kernel are those of the agent's, wherever its address points.
+func TestDebugKernel(t *testing.T) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	here := strings.TrimSpace(string(boot))
+	f := newFakeAgent(t)
+	for _, tt := range []struct{ name, address, boot, namespace, says string }{
+		{"here", f.url, here, namespace, ""},
+		{"a forwarded port", f.url, "6f1c9d1e-0000-4000-8000-000000000009", namespace, "another host"},
+		{"a container's port", f.url, here, "net:[1]", "another network namespace"},
+		{"an older agent here", f.url, "", "", ""},
+		{"none, elsewhere", "http://192.0.2.1.invalid:5366", "", "", "over the network"},
+	} {
+		f.boot, f.namespace = tt.boot, tt.namespace
+		got := world{env: map[string]string{"LENO_ADDRESS": tt.address}}.run("debug", "-duration=10ms", "-output=-")
+		index, files := unpacked(t, strings.NewReader(got.stdout))
+		if _, taken := files["host/system.txt"]; taken != (tt.says == "") || !strings.Contains(index.Kernel, tt.says) || (index.Kernel == "") != taken {
+			t.Errorf("%s: %t, %q", tt.name, taken, index.Kernel)
+		}
+	}
+	d := debugCommand{agent: agentFlags{address: "192.0.2.1:5366", meta: Meta{Getenv: func(string) string { return "" }}}}
+	if why := d.otherKernel(api.Self{BootID: here, NetworkNamespace: namespace}); why != "" {
+		t.Errorf("an address of this host's: %s", why)
+	}
+}
+
 // Ctrl-C keeps what there is.
 func TestDebugInterrupted(t *testing.T) {
 	f := newFakeAgent(t)

@@ -49,6 +49,8 @@ type fakeAgent struct {
 	down   bool          // every answer is an error
 	reads  int
 	looks  int // at health
+
+	boot, namespace string // of its kernel
 }
 
 // set changes what the agent answers, and wakes who waits for that.
@@ -175,6 +177,7 @@ func (f *fakeAgent) routes() http.Handler {
 	for pattern, handler := range map[string]func(*http.Request) (any, *api.Error){
 		"GET /v1/agent/self": func(*http.Request) (any, *api.Error) {
 			return api.Self{Version: "0.1.0", NodeName: "host-a", NodeID: "6f1c9d1e-0000-4000-8000-000000000001", PID: 4711,
+				BootID: f.boot, NetworkNamespace: f.namespace,
 				Registry: "consul at 127.0.0.1:8500", Started: now.Add(-26 * time.Hour), Networks: []string{"default"}, ConfigFiles: []string{},
 				Firewall: &api.Firewall{Kind: "iptables-nft", Reason: "/usr/sbin/iptables v1.8.9 is installed and works"}}, nil
 		},
