@@ -42,8 +42,8 @@ type sockets struct {
 	mu      sync.Mutex
 	seq     uint16
 	pending map[pendingKey]*pending
-	refused map[netip.AddrPort][]answer
-	next    time.Time // when the next packet may leave
+	refused map[netip.AddrPort][]answer // of what hear was called for
+	next    time.Time                   // when the next packet may leave
 }
 
 type pendingKey struct {
@@ -218,9 +218,12 @@ func (s *sockets) deliver(m message, from netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !m.echo {
-		const most = 1000 // of everybody: the rest says the same
-		if at := netip.AddrPortFrom(m.to, uint16(m.port)); len(s.refused) < most && len(s.refused[at]) < most {
-			s.refused[at] = append(s.refused[at], answer{kind: errored, from: from, reason: m.reason, mtu: m.mtu})
+		// Anybody may say anything of anything: what the host itself says has its place.
+		const most, ofOthers = 100, 50
+		at := netip.AddrPortFrom(m.to, uint16(m.port))
+		said, asked := s.refused[at]
+		if asked && (len(said) < ofOthers || len(said) < most && from == m.to) {
+			s.refused[at] = append(said, answer{kind: errored, from: from, reason: m.reason, mtu: m.mtu})
 		}
 		return
 	}
@@ -239,6 +242,15 @@ func (s *sockets) deliver(m message, from netip.Addr) {
 		a.kind = errored
 	}
 	p.answer <- a
+}
+
+// hear keeps what is said of UDP packets to a port from now on.
+func (s *sockets) hear(to netip.Addr, port int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if at := netip.AddrPortFrom(to, uint16(port)); s.refused[at] == nil {
+		s.refused[at] = []answer{}
+	}
 }
 
 // refusals is line's.

@@ -76,3 +76,20 @@ func TestPace(t *testing.T) {
 		}
 	}
 }
+
+// What strangers say of others, or of a peer again and again, keeps neither memory
+// nor what the peer's host says itself.
+func TestRefusalsOfStrangers(t *testing.T) {
+	peer, stranger := netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("198.51.100.1")
+	s := &sockets{refused: map[netip.AddrPort][]answer{}}
+	s.hear(peer, 8472)
+	for port := range 5000 {
+		s.deliver(message{reason: refused, to: stranger, port: port}, stranger)
+		s.deliver(message{reason: refused, to: peer, port: 8472}, stranger)
+	}
+	s.deliver(message{reason: refused, to: peer, port: 8472}, peer)
+	said := s.refusals(peer, 8472)
+	if len(s.refused) != 1 || len(said) > 100 || said[len(said)-1].from != peer {
+		t.Errorf("%d are kept of %d, the last of %s", len(said), len(s.refused), said[len(said)-1].from)
+	}
+}

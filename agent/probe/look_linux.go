@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -19,7 +20,7 @@ func look(h Host) (s surroundings, done func(), err error) {
 		return s, nil, fmt.Errorf("open netlink: %w", err)
 	}
 	list, err := handle.AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil {
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // what stays is in it, where containers come and go
 		handle.Close()
 		return s, nil, fmt.Errorf("list addresses: %w", err)
 	}

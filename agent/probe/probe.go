@@ -105,6 +105,13 @@ func Run(ctx context.Context, h Host, peers []api.Peer, r api.ProbeRequest) (api
 	if err != nil {
 		return out, err
 	}
+	if port := p.options().Port; port != 0 {
+		for _, peer := range peers {
+			for _, to := range p.outer(peer) {
+				s.hear(to, port)
+			}
+		}
+	}
 	out.Peers = all(ctx, s, p, peers, r)
 	return out, s.close()
 }
