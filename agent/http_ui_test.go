@@ -43,6 +43,8 @@ func TestStatusPage(t *testing.T) {
 		{"page", "GET", "/ui", browser, 200, "", []string{"a is well", a.subnet().String(), b.subnet().String(), "this host holds"}},
 		{"page of a network", "GET", "/ui/network/n", browser, 200, "", []string{"Find a host", b.subnet().String()}},
 		{"one host", "GET", "/ui/network/n?q=B", browser, 200, "", []string{"1 to 1 of 1", b.subnet().String()}},
+		// One read that waits for each page: browsers have six connections to an agent.
+		{"what it waits for", "GET", "/ui/network/n", browser, 200, "", []string{`data-watch="v1/network/n/leases"`}},
 		{"rows from anywhere", "GET", "/ui/network/n?from=-7x", browser, 200, "", []string{"1 to 2 of 2"}},
 		{"script", "GET", "/" + asset, nil, 200, "", []string{`"use strict"`}},
 		{"no such network", "GET", "/ui/network/%3Cb%3E", browser, 404, "", []string{"&lt;b&gt;", "n."}},

@@ -18,6 +18,7 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
+	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
@@ -31,6 +32,7 @@ type browser struct {
 	ctx    context.Context
 	origin string
 	away   atomic.Bool // the proxy answers that there is no agent
+	full   atomic.Bool // the proxy answers reads that wait that there are too many
 
 	mu         sync.Mutex
 	requests   []string // URLs
@@ -50,6 +52,10 @@ func (w *world) browse(h *lab.Host) *browser {
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if b.away.Load() {
 			rw.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		if b.full.Load() && r.URL.Query().Has("index") {
+			rw.WriteHeader(http.StatusTooManyRequests)
 			return
 		}
 		proxy.ServeHTTP(rw, r)
@@ -83,8 +89,9 @@ func (b *browser) note(event any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	complain := func(format string, args ...any) {
-		// That there is no agent is said by the proxy, and told a moment later.
-		if text := fmt.Sprintf(format, args...); !b.away.Load() && !strings.Contains(text, "status of 502") {
+		// That there is no agent, or too much to do, is said by the proxy, and told a
+		// moment later.
+		if text := fmt.Sprintf(format, args...); !b.away.Load() && !strings.Contains(text, "status of 502") && !strings.Contains(text, "status of 429") {
 			b.complaints = append(b.complaints, text)
 		}
 	}
@@ -153,6 +160,15 @@ func (b *browser) scheme(name string) {
 func (b *browser) scripts(on bool) {
 	b.t.Helper()
 	_, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: !on})
+	b.must(err)
+}
+
+// hurry has pages that are opened from now on wait a fiftieth as long as they mean
+// to, which window.waits tells.
+func (b *browser) hurry() {
+	b.t.Helper()
+	_, err := chromedp.Call(b.ctx, cdppage.AddScriptToEvaluateOnNewDocument, cdppage.AddScriptToEvaluateOnNewDocumentParams{
+		Source: `window.waits = []; { const set = setTimeout; window.setTimeout = (f, ms) => { waits.push(ms); return set(f, ms / 50); }; }`})
 	b.must(err)
 }
 

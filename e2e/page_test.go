@@ -36,6 +36,7 @@ func TestStatusPageInABrowser(t *testing.T) {
 	b.usable()
 	b.readable()
 	b.silence()
+	b.patience()
 	b.clean()
 }
 
@@ -209,5 +210,23 @@ func (b *browser) silence() {
 	status, _, err := b.Hosts[0].Get(b.ctx, "/ui")
 	if err != nil || status != http.StatusOK {
 		b.t.Errorf("%d, %v", status, err)
+	}
+}
+
+// patience: a page whose reads are refused, as when too many wait, asks more and
+// more seldom, though the page itself is answered.
+func (b *browser) patience() {
+	b.full.Store(true)
+	b.hurry()
+	b.open("/ui/network/default")
+	b.eventually("half a minute between two reads", func(context.Context) error {
+		// What is not a wait of 5 s between two looks.
+		if waits := value[[]float64](b, `waits.filter((ms) => ms > 1000 && ms !== 5000)`); len(waits) == 0 || slices.Max(waits) < 20_000 {
+			return fmt.Errorf("waits of %v ms", waits)
+		}
+		return nil
+	})
+	if text := b.text(); strings.Contains(text, "does not answer") {
+		b.t.Errorf("the page is answered, and says:\n%s", text)
 	}
 }

@@ -29,7 +29,7 @@ type view struct {
 	Problems []problem
 	Groups   []group // all checks
 	Parts    []part
-	Watch    string // paths of blocking reads that tell of news
+	Watch    string // path of the blocking read that tells of news
 	Shown    []api.Event
 }
 
@@ -105,14 +105,13 @@ func newView(p Page) view {
 		}
 	}
 	v.Problems = problems(p.Health)
-	watch := []string{"v1/agent/events"}
+	v.Watch = "v1/agent/events"
 	for _, n := range p.Networks {
 		v.Parts = append(v.Parts, newPart(p, n))
 		if p.Only != "" || len(p.Networks) == 1 {
-			watch = append(watch, "v1/network/"+url.PathEscape(n.Name)+"/leases")
+			v.Watch = "v1/network/" + url.PathEscape(n.Name) + "/leases"
 		}
 	}
-	v.Watch = strings.Join(watch, " ")
 	v.Shown = p.Events[:min(len(p.Events), eventsShown)]
 	return v
 }

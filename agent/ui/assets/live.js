@@ -6,7 +6,7 @@
   const every = 5000; // ms: for counters, and what nobody writes down
   const least = 500; // ms from one look to the next
   const most = 30000; // ms between tries while nobody answers
-  const wait = 50; // s a blocking read lasts
+  const wait = 20; // s a blocking read lasts: browsers have six connections to an agent
 
   let root = document.body.dataset.root;
   let shown = "";
@@ -19,7 +19,7 @@
   let hidden = new AbortController();
 
   const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
-  const pause = () => sleep(Math.min(most, 1000 * 2 ** Math.min(failures, 5)) * (0.8 + 0.4 * Math.random()));
+  const pause = (tries) => sleep(Math.min(most, 1000 * 2 ** Math.min(tries, 5)) * (0.8 + 0.4 * Math.random()));
   const visible = () => document.visibilityState === "visible" ? Promise.resolve() : new Promise((done) => {
     document.addEventListener("visibilitychange", function seen() {
       if (document.visibilityState !== "visible") return;
@@ -52,9 +52,12 @@
   }
 
   // follow looks at the page whenever a blocking read has other news. The first
-  // read may have brought the agent news, of which the page tells from memory.
+  // read may have brought the agent news, of which the page tells from memory. One
+  // that is refused, as when too many wait, is tried more and more seldom, however
+  // well the page itself is answered.
   async function follow(path) {
     let index = "0";
+    let refused = 0;
     for (;;) {
       await visible();
       const started = Date.now();
@@ -65,11 +68,12 @@
         if (r.ok && next !== index) look();
         index = next;
         if (!r.ok) throw new Error(r.status);
+        refused = 0;
       } catch (e) {
         index = "0";
         if (e.name !== "AbortError") {
-          if (failures === 0) look(); // which finds out whether the agent answers
-          await pause();
+          if (refused++ === 0) look(); // which finds out whether the agent answers
+          await pause(refused);
         }
       }
       await sleep(Math.max(0, least - (Date.now() - started)));
@@ -226,5 +230,5 @@
 
   // What the page shows now was just made; a first look takes the counters down.
   look();
-  for (const path of document.body.dataset.watch.split(" ")) if (path) follow(path);
+  follow(document.body.dataset.watch);
 })();
