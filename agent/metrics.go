@@ -147,7 +147,7 @@ func (r *runner) measure(to *telemetry.Reading) {
 // measureNetwork is what all hosts of a network share, as this one knows it.
 func (r *runner) measureNetwork(to *telemetry.Reading, v view) {
 	n := r.local.Name
-	snap, read, _ := r.snapshot.get()
+	snap, _, _ := r.snapshot.get()
 	held := 0
 	for i := range snap.set.Leases {
 		if snap.set.Leases[i].Held() {
@@ -163,11 +163,11 @@ func (r *runner) measureNetwork(to *telemetry.Reading, v view) {
 		to.Gauge(telemetry.NetworkSlots, float64(plan.Capacity()), n)
 		to.Gauge(telemetry.NetworkSlotsFree, float64(registry.Free(plan, snap.set, v.reservations)), n)
 	}
-	age := time.Duration(0)
-	if read {
-		age = time.Since(r.followed()).Round(time.Millisecond)
+	last := r.followed()
+	if last.Before(r.began) {
+		last = r.began // who has heard nothing at all is to be found as well
 	}
-	to.Gauge(telemetry.WatchAge, age.Seconds(), n)
+	to.Gauge(telemetry.WatchAge, time.Since(last).Round(time.Millisecond).Seconds(), n)
 }
 
 // measureTraffic is what the backend counts, by peer or in all. Who the peers are

@@ -308,6 +308,22 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// TestWatchAgeOfAnAgentThatHearsNothing: a store that was away from the start is
+// found by its age as well.
+func TestWatchAgeOfAnAgentThatHearsNothing(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.registry.set(registry.ErrUnavailable)
+	a.start()
+	eventually(t, func() error {
+		_, err := a.client.Self(t.Context())
+		return err
+	})
+	a.measures(over(0.02), telemetry.WatchAge, "n")
+	a.registry.set(nil)
+	a.ready()
+	a.measures(is(0), telemetry.WatchAge, "n")
+}
+
 // TestMetricsOfALeftNetwork: its gauges are gone at once.
 func TestMetricsOfALeftNetwork(t *testing.T) {
 	a := newHost(t, memory.New(), "a")

@@ -58,6 +58,7 @@ type runner struct {
 	ended    *published[string] // the session that was found dead last
 	releases chan *releaseRequest
 	done     chan struct{} // closed when Run has returned
+	began    time.Time     // when it was made
 
 	// Run's goroutine only.
 	carrier *carrier     // the datapath built last, kept over rounds
@@ -164,7 +165,7 @@ func newRunner(env *environment, c config.Config, local config.Network) *runner 
 	r := &runner{
 		env: env, config: c, local: local, log: env.log.With("network", local.Name),
 		lease: newPublished[registry.Lease](), snapshot: newPublished[snapshot](), claim: newPublished[registry.Claim](),
-		ended: newPublished[string](), releases: make(chan *releaseRequest), done: make(chan struct{}),
+		ended: newPublished[string](), releases: make(chan *releaseRequest), done: make(chan struct{}), began: time.Now(),
 		suspicions: map[string]string{}, unwritten: map[string]error{}, unusable: map[string]error{},
 	}
 	r.fresh.news = newPublished[struct{}]()

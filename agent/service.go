@@ -185,7 +185,7 @@ func (a *Agent) service(ctx context.Context, address net.Addr) (registry.Service
 		}
 	}
 	s.Tags, s.Meta = catalogued(parts)
-	s.Meta[versionMeta], s.Meta[nodeIDMeta] = self.Version, self.NodeID
+	s.Meta[versionMeta], s.Meta[nodeMeta], s.Meta[nodeIDMeta] = self.Version, self.NodeName, self.NodeID
 	tcp, ok := address.(*net.TCPAddr)
 	if !ok {
 		return s, nil

@@ -7,7 +7,8 @@ import (
 )
 
 // Bounds of what Consul keeps with a service: 64 pairs, keys of letters, digits,
-// '_' and '-' up to 128 bytes, values up to 512. Two more than these may be there.
+// '_' and '-' up to 128 bytes, values up to 512. Three of the agent, and one that
+// the store adds, come to these.
 const (
 	maxMetaPairs = 60
 	maxMetaValue = 512
@@ -17,6 +18,7 @@ const (
 // all networks, and again for each with the network's name behind.
 const (
 	versionMeta = "version"
+	nodeMeta    = "node"    // the host's name, which is not that of Consul's node where hosts share its agent
 	nodeIDMeta  = "node_id" // which agent it is
 	networkMeta = "network"
 	subnetMeta  = "subnet"

@@ -53,7 +53,7 @@ func TestCataloguedMany(t *testing.T) {
 			[]netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", i)), netip.MustParsePrefix(fmt.Sprintf("fd00:5:1111:%d::/64", i))}})
 	}
 	tags, meta := catalogued(parts)
-	if len(tags) != len(parts) || len(meta)+3 > 64 || len(meta) < 50 {
+	if len(tags) != len(parts) || len(meta)+4 > 64 || len(meta) < 50 {
 		t.Errorf("%d tags, %d pairs", len(tags), len(meta))
 	}
 	key := regexp.MustCompile(`^[a-zA-Z0-9_-]{1,128}$`)

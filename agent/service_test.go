@@ -108,7 +108,7 @@ func TestAnnounce(t *testing.T) {
 		t.Errorf("health at %q, want %q", s.HealthURL, want)
 	}
 	subnet := a.subnet().String()
-	want := map[string]string{"version": "test", "node_id": s.Meta["node_id"], "network": "n", "subnet": subnet, "backend": "recorder",
+	want := map[string]string{"version": "test", "node": "a", "node_id": s.Meta["node_id"], "network": "n", "subnet": subnet, "backend": "recorder",
 		"subnet_n": subnet, "backend_n": "recorder"}
 	if diff := cmp.Diff(want, s.Meta); diff != "" || s.Meta["node_id"] == "" {
 		t.Errorf("meta (-want +got):\n%s", diff)

@@ -269,7 +269,7 @@ func (w *world) targets() (out []map[string]any) {
 			}
 			out = append(out, map[string]any{
 				"targets": []string{netip.AddrPortFrom(addr, uint16(e.ServicePort)).String()},
-				"labels":  map[string]string{"__meta_consul_node": e.Node},
+				"labels":  map[string]string{"__meta_consul_service_metadata_node": e.ServiceMeta["node"]},
 			})
 		}
 		return err
