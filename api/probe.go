@@ -38,7 +38,8 @@ type PeerProbe struct {
 
 	// There and Back tell which direction of the tunnel loses packets, when the
 	// overlay does not answer and the underlay does; nil when there was nothing to
-	// tell apart.
+	// tell apart. Both pass where the peer's rules keep echo requests from it, and its
+	// kernel speaks of packets for containers behind it: it is reached then.
 	There *ProbedDirection `json:"there,omitempty"`
 	Back  *ProbedDirection `json:"back,omitempty"`
 

@@ -43,6 +43,8 @@ func unheard(why string) string {
 func TestFaults(t *testing.T) {
 	const bothWays = ": let UDP port PORT pass both ways between this host and peer"
 	const refusal = ": 192.0.2.2 says \"port unreachable\" about udp port PORT: see that the agent runs there, with this network, and that no firewall rejects it"
+	const noEcho = " takes no echo requests through the overlay, though packets for containers behind it pass: let ICMP pass there, so that the network can be probed"
+	const deafness = "\n- 10.5.2.0" + noEcho + "\n- fd00:5:0:2::" + noEcho
 	all := []struct {
 		name    string
 		begin   func(a, b *host) (end func())
@@ -65,6 +67,13 @@ func TestFaults(t *testing.T) {
 			"vxlan": silent + under + "; port unreachable from 192.0.2.2 about udp port PORT\nthere lost, back passes" + unheard(refusal)}},
 		{"no echo over the underlay", func(_, b *host) func() { return b.drop("input iifname eth0 icmp type echo-request drop") }, true, map[string]string{
 			"": well + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500\n- 192.0.2.2 answers no echo over the underlay, though the overlay works: let ICMP pass, path MTU discovery lives by it"}},
+		{"no echo through the overlay", func(_, b *host) func() {
+			return b.drop("input iifname leno-n icmp type echo-request drop", "input iifname leno-n icmpv6 type echo-request drop")
+		}, true, map[string]string{"": silent + under + "\nthere passes, back passes" + deafness}},
+		{"no echo at all", func(_, b *host) func() {
+			return b.drop("input icmp type echo-request drop", "input icmpv6 type echo-request drop")
+		}, true, map[string]string{"vxlan": silent + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500\nthere passes, back passes" + deafness +
+			"\n- 192.0.2.2 answers no echo over the underlay, though the overlay works: let ICMP pass, path MTU discovery lives by it"}},
 		{"own firewall", func(a, _ *host) func() { return a.drop("output ip daddr 192.0.2.2 icmp type echo-request drop") }, true, map[string]string{
 			"vxlan": well + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500; a firewall of this host lets it not out\n- 192.0.2.2 answers no echo over the underlay, though the overlay works: let ICMP pass, path MTU discovery lives by it"}},
 		// A veth lets 4 bytes more pass, for the tag of a VLAN.

@@ -16,7 +16,7 @@ func (p planner) findings(o api.PeerProbe) []string {
 		add("it is left out of the datapath: %s", o.Skipped)
 	}
 	underlay, silent := p.underlay(o)
-	overlay := false // answers anywhere
+	overlay := deaf(o) // answers anywhere
 	for _, w := range o.Ways {
 		overlay = overlay || w.Path == api.PathOverlay && w.Largest > 0
 	}
@@ -25,6 +25,8 @@ func (p planner) findings(o api.PeerProbe) []string {
 		case w.NotProbed != "" || w.Path == api.PathUnderlay && (w.Largest > 0 || !overlay):
 		case w.Path == api.PathUnderlay:
 			add("%s answers no echo over the underlay, though the overlay works: let ICMP pass, path MTU discovery lives by it", w.To)
+		case w.Largest == 0 && deaf(o):
+			add("%s takes no echo requests through the overlay, though packets for containers behind it pass: let ICMP pass there, so that the network can be probed", w.To)
 		case w.Largest == 0 && len(underlay) > 0:
 			add("%s", p.blackout(o, w))
 		}

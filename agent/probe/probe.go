@@ -207,9 +207,8 @@ func one(ctx context.Context, l line, p planner, peer api.Peer, r api.ProbeReque
 	}
 	wg.Wait()
 	p.refusals(l, peer, &out)
-	out.Reached = p.reached(out)
-	if p.tellsDirections(out) {
-		out.There, out.Back = p.directions(ctx, l, peer, r)
+	if out.Reached = p.reached(out); !out.Reached {
+		p.apart(ctx, l, peer, r, &out)
 	}
 	out.Findings = p.findings(out)
 	return out

@@ -109,8 +109,15 @@ underlay 2001:db8::2 2/2 2/2 largest 1500 of 1500, echo reply`)
 	if from := got.Ways[0].From.String(); from != "10.5.1.1" {
 		t.Errorf("sent from %s", from)
 	}
+	// Rules about the host itself are not in the way of its containers.
+	end := b.drop("input ip daddr 10.5.2.1 icmp type echo-request drop")
+	got = a.probe(b, brief())
+	if !got.Reached || got.Ways[0].Small.Answered > 0 || len(got.Findings) != 1 {
+		t.Errorf("%s", dump(got))
+	}
+	end()
 	// Packets that get to the host, and no further, are lost on its containers.
-	b.drop("input ip daddr 10.5.2.1 icmp type echo-request drop")
+	b.drop("prerouting ip daddr 10.5.2.0/24 drop")
 	got = a.probe(b, brief())
 	if got.Reached || got.Ways[0].Small.Answered > 0 || len(got.Findings) != 1 {
 		t.Errorf("%s", dump(got))

@@ -347,6 +347,8 @@ func (p *patient) guarded() error {
 	out := strings.NewReplacer("CHAIN", "OUTPUT", "DEV", "-o").Replace(known)
 	for _, rules := range []func(*patient) error{
 		on(0, out+"iptables-nft -A OUTPUT -p icmp -j ACCEPT; iptables-nft -A OUTPUT -p udp --dport 8472 -j ACCEPT; iptables-nft -A OUTPUT -p tcp --dport 8500 -j ACCEPT; iptables-nft -P OUTPUT DROP"),
+		on(1, strings.NewReplacer("CHAIN", "INPUT", "DEV", "-i").Replace(known)+"iptables-nft -A INPUT -i eth0 -p icmp -j ACCEPT; iptables-nft -A INPUT -i eth0 -p udp --dport 8472 -j ACCEPT; iptables-nft -P INPUT DROP"),
+		on(1, "iptables-nft -D INPUT -i eth0 -p icmp -j ACCEPT"),
 	} {
 		if err := rules(p); err != nil {
 			return err
