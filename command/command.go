@@ -102,13 +102,13 @@ func (c *command) Run(words []string) int {
 	case errors.Is(err, errReported):
 		return exitFailed
 	case errors.As(err, &usage):
-		fmt.Fprintf(c.meta.Stderr, "Error: %s\n\nTry:   %s\n%s\nFor more, leno %s -help\n", printable(usage.text), shown(c.try(usage, words)), c.usageLine(), c.spec.name)
+		fmt.Fprintf(c.meta.Stderr, "%s\nTry:   %s\n%s\nFor more, leno %s -help\n", c.meta.wrongText(usage.text), shown(c.try(usage, words)), c.usageLine(), c.spec.name)
 		return exitUsage
 	case errors.As(err, &unusable):
-		writeError(c.meta.Stderr, err)
+		c.meta.writeError(err)
 		return exitConfig
 	}
-	writeError(c.meta.Stderr, err)
+	c.meta.writeError(err)
 	return exitFailed
 }
 
@@ -122,13 +122,27 @@ func (c *command) try(err *usageError, words []string) []string {
 }
 
 // writeError prints why a command failed.
-func writeError(w io.Writer, err error) {
+func (m Meta) writeError(err error) {
 	var files *config.Errors
 	if errors.As(err, &files) {
-		writeConfigErrors(w, files)
+		writeConfigErrors(m.Stderr, files)
 		return
 	}
-	fmt.Fprintf(w, "Error: %s\n", printable(err.Error()))
+	io.WriteString(m.Stderr, m.wrongText(err.Error()))
+}
+
+// wrongText is "Error: " and the text. On a terminal long lines are broken between
+// words; elsewhere programs look for what stands in them.
+func (m Meta) wrongText(text string) string {
+	var out strings.Builder
+	for line := range strings.SplitSeq("Error: "+printable(text), "\n") {
+		if m.ErrorTerminal && columnsOf(line) > width {
+			note(&out, "", line)
+		} else {
+			fmt.Fprintln(&out, line)
+		}
+	}
+	return out.String()
 }
 
 // parse takes flags before, between and after the arguments; "--" ends them.

@@ -72,7 +72,7 @@ func (f *formatter) run(args []string) error {
 
 // fail prints an error at once, so that one file's does not stop the others.
 func (f *formatter) fail(err error) error {
-	writeError(f.meta.Stderr, err)
+	f.meta.writeError(err)
 	return errReported
 }
 

@@ -36,7 +36,7 @@ func (w world) run(args ...string) result {
 	code := Run(args, Meta{
 		Stdin: strings.NewReader(w.stdin), Stdout: &stdout, Stderr: &stderr,
 		Getenv: func(name string) string { return w.env[name] },
-		Now:    func() time.Time { return now }, Terminal: w.terminal,
+		Now:    func() time.Time { return now }, Terminal: w.terminal, ErrorTerminal: w.terminal,
 		Version: "0.1.0", Backends: w.backends,
 	})
 	return result{code, stdout.String(), stderr.String()}

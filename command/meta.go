@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/mattn/go-isatty"
+	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/backend"
@@ -34,6 +35,10 @@ type Meta struct {
 	Getenv         func(string) string
 	Now            func() time.Time
 	Terminal       bool // standard output is one
+	ErrorTerminal  bool // standard error is one
+	// Size is that of standard output's terminal, zeros when it is not known; nil for
+	// never.
+	Size func() (columns, rows int)
 
 	Version string           // "0.1.0"
 	Build   *debug.BuildInfo // nil when the program was built without
@@ -41,11 +46,20 @@ type Meta struct {
 	Backends map[string]backend.Type // what configuration files may name
 }
 
+func outputSize() (columns, rows int) {
+	size, err := unix.IoctlGetWinsize(int(os.Stdout.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0, 0
+	}
+	return int(size.Col), int(size.Row)
+}
+
 // NewMeta is the process's own world. build may be nil.
 func NewMeta(version string, build *debug.BuildInfo) Meta {
 	return Meta{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		Getenv: os.Getenv, Now: time.Now, Terminal: isatty.IsTerminal(os.Stdout.Fd()),
+		ErrorTerminal: isatty.IsTerminal(os.Stderr.Fd()), Size: outputSize,
 		Version: version, Build: build, Backends: agent.Backends(),
 	}
 }

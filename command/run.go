@@ -37,7 +37,7 @@ func Run(args []string, m Meta) int {
 	}
 	code, err := c.Run()
 	if err != nil {
-		fmt.Fprintf(m.Stderr, "Error: %s\n", printable(err.Error()))
+		m.writeError(err)
 		return exitFailed
 	}
 	return code
@@ -54,7 +54,7 @@ func helpLast(args []string) []string {
 
 // wrongCommand is about a line that names no command.
 func wrongCommand(m Meta, args []string, text string) int {
-	fmt.Fprintf(m.Stderr, "Error: %s\n\nTry:   %s\n%s\n", text, shown(correct(m, args)), usageLine)
+	fmt.Fprintf(m.Stderr, "%s\nTry:   %s\n%s\n", m.wrongText(text), shown(correct(m, args)), usageLine)
 	return exitUsage
 }
 
@@ -162,7 +162,7 @@ func (g *group) Run(args []string) int {
 	if len(args) > 0 {
 		text = fmt.Sprintf("unknown subcommand %q%s", args[0], didYouMean(args[0], names))
 	}
-	fmt.Fprintf(g.meta.Stderr, "Error: %s\n\nTry:   %s\n%s\nSubcommands: %s\n", text,
+	fmt.Fprintf(g.meta.Stderr, "%s\nTry:   %s\n%s\nSubcommands: %s\n", g.meta.wrongText(text),
 		shown(correct(g.meta, append([]string{g.name}, args...))), g.usageLine(), strings.Join(names, ", "))
 	return exitUsage
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -136,6 +137,9 @@ func (s *screen[T]) draw(v T) error {
 		}
 	}
 	text, err := s.render(v, now)
+	if s.meta.Terminal && !s.asJSON && s.meta.Size != nil {
+		text = cutToScreen(text, s.meta.Size)
+	}
 	if err != nil || text == s.shown {
 		return err
 	}
@@ -155,6 +159,30 @@ func (s *screen[T]) draw(v T) error {
 	return err
 }
 
+// cutToScreen leaves off the lines that a terminal has no rows for, and says how
+// many. The last row is the cursor's. Nothing is cut where the size is not known.
+func cutToScreen(text string, size func() (columns, rows int)) string {
+	columns, rows := size()
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if columns < 1 || rows < 3 {
+		return text
+	}
+	taken, fits := 0, 0 // fits is how many lines leave a row for the rest's number
+	for n, line := range lines {
+		taken += max(1, (columnsOf(colours.ReplaceAllString(line, ""))+columns-1)/columns)
+		if taken <= rows-2 {
+			fits = n + 1
+		}
+	}
+	if taken <= rows-1 {
+		return text
+	}
+	return strings.Join(append(lines[:fits:fits], "and "+plural(len(lines)-fits, "more line")), "\n") + "\n"
+}
+
+// colours take no column.
+var colours = regexp.MustCompile(`\x1b\[[0-9;]*m`)
+
 // trouble tells on standard error that there is no answer at present.
 func (s *screen[T]) trouble(err error) {
 	text := err.Error()
@@ -162,7 +190,7 @@ func (s *screen[T]) trouble(err error) {
 		return
 	}
 	s.shown = text
-	writeError(s.meta.Stderr, err)
+	s.meta.writeError(err)
 }
 
 // waitFlag is -wait, alone or with a duration behind "=".

@@ -14,6 +14,24 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
+// Errors fit a terminal too; a pipe gets each as one line, to look for words in.
+func TestErrorsFit(t *testing.T) {
+	for _, args := range []string{"status -address=unix:///nowhere/leno.sock", "lease show not-a-network-at-all-but-long 10.5.34.7", "stat"} {
+		for _, terminal := range []bool{true, false} {
+			got := world{terminal: terminal}.run(strings.Fields(args)...)
+			first, _, _ := strings.Cut(got.stderr, "\n")
+			if got.code == exitDone || !strings.HasPrefix(first, "Error: ") {
+				t.Errorf("%s: %+v", args, got)
+			}
+			if terminal {
+				fits80(t, got.stderr)
+			} else if strings.Contains(got.stderr, "no agent answers") && strings.Count(got.stderr, "\n") != 1 {
+				t.Errorf("%s: more than a line: %s", args, got.stderr)
+			}
+		}
+	}
+}
+
 // TestGoldenFits: everything that commands were seen to print fits, but for the
 // one line of an error and what must not be broken.
 func TestGoldenFits(t *testing.T) {
