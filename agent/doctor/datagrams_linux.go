@@ -17,6 +17,10 @@ import (
 // before.
 const datagramPatience = 400 * time.Millisecond
 
+// errorPause is after what a kernel that has sent as many errors as it may sends one
+// again: a ping must not have the one that a datagram would have had.
+const errorPause = 2200 * time.Millisecond
+
 // Datagrams says whether UDP and TCP come through the overlay to a peer that
 // answers pings. What goes wrong with checksums in tunnels spares pings: their
 // checksum the kernel computes, those of UDP and TCP it may leave to the device.
@@ -34,7 +38,11 @@ func Datagrams(ctx context.Context, own netip.Addr, to netip.Prefix) Answer {
 	for _, try := range []struct {
 		protocol string
 		port     uint16
-	}{{"udp", 33434}, {"udp", 53}, {"icmp", 0}, {"udp", 443}, {"tcp", 443}, {"icmp", 0}} {
+		after    time.Duration
+	}{{"udp", 33434, 0}, {"udp", 53, 0}, {"icmp", 0, 0}, {"udp", 443, errorPause}, {"tcp", 443, 0}, {"icmp", 0, 0}} {
+		if !sleep(ctx, try.after) {
+			return Unknown
+		}
 		got := expires(ctx, try.protocol, own, netip.AddrPortFrom(target, try.port))
 		switch control := try.protocol == "icmp"; {
 		case got == Yes && !control:
@@ -116,6 +124,18 @@ func told(err error) Answer {
 		return Yes
 	}
 	return Unknown // EPERM: rules of this host
+}
+
+// sleep is false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 func oneHop(c syscall.RawConn, v6 bool) error {
