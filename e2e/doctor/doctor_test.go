@@ -141,7 +141,7 @@ func (w *ward) well(h *lab.Host, warnings ...string) error {
 
 // patience is how long doctor has to come to a verdict: the longest is that a session
 // has ended.
-const patience = 35 * time.Second
+const patience = time.Minute
 
 func (w *ward) until(h *lab.Host, what string, right func(api.Diagnosis) error) error {
 	began := time.Now()
