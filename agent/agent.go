@@ -118,9 +118,11 @@ type Agent struct {
 
 	patience time.Duration // with another process that is about to end
 	build    build
-	host     string       // the kernel's name for it
-	waiting  atomic.Int64 // requests that wait for a change
-	exams    turn         // of this host
+	// kernelHere is the function of that name, of which the answer stays the same.
+	kernelHere func() (boot, namespace string)
+	host       string       // the kernel's name for it
+	waiting    atomic.Int64 // requests that wait for a change
+	exams      turn         // of this host
 
 	reloads    chan reloadRequest
 	ended      chan struct{}                 // closed when Run returns
@@ -194,7 +196,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		o.WatchKernel = watchKernel
 	}
 	a := &Agent{o: o, log: log, config: c, refresh: refresh, runners: map[string]*running{},
-		reloads: make(chan reloadRequest), refreshing: make(chan struct{}, 1), ended: make(chan struct{}), fatal: make(chan error, 1), patience: patience, build: readBuild()}
+		reloads: make(chan reloadRequest), refreshing: make(chan struct{}, 1), ended: make(chan struct{}), fatal: make(chan error, 1), patience: patience, build: readBuild(), kernelHere: sync.OnceValues(kernelHere)}
 	a.env = &environment{
 		log: log, registry: o.Registry, named: make(chan struct{}), contact: newContact(o.Registry), backends: o.Backends, health: newHealth(time.Now),
 		pools: newPoolClaims(), processors: &processors{},
@@ -442,7 +444,7 @@ func (a *Agent) reaches(prefix netip.Prefix) bool {
 
 // self is what GET /v1/agent/self answers.
 func (a *Agent) self() api.Self {
-	boot, namespace := kernelHere()
+	boot, namespace := a.kernelHere()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	out := api.Self{Firewall: a.env.firewall.choice(), Version: a.o.Version, NodeName: a.env.id.node, NodeID: a.env.id.nodeID, DataDir: a.config.DataDir,
