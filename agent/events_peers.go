@@ -62,16 +62,7 @@ func peerEvents(before, now []registry.Lease, ownID string) []api.Event {
 
 // peerLeases is the lease that counts of each other host.
 func peerLeases(leases []registry.Lease, ownID string) map[string]registry.Lease {
-	out := map[string]registry.Lease{}
-	for _, l := range leases {
-		if l.NodeID == ownID {
-			continue
-		}
-		if have, ok := out[l.NodeID]; !ok || fresher(l, have) {
-			out[l.NodeID] = l
-		}
-	}
-	return out
+	return leasesOfHosts(leases, func(l registry.Lease) bool { return l.NodeID != ownID })
 }
 
 // changesOf is what a host did that has a lease before and after.

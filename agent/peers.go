@@ -16,15 +16,7 @@ import (
 // newest; the others wait for their hold to end. Lapsed leases stay peers until
 // their record goes: their host may well be alive.
 func peersOf(leases []registry.Lease, own registry.Lease) []backend.Peer {
-	current := map[string]registry.Lease{} // by node id
-	for _, l := range leases {
-		if l.NodeID == own.NodeID || l.Slot == own.Slot {
-			continue
-		}
-		if before, ok := current[l.NodeID]; !ok || fresher(l, before) {
-			current[l.NodeID] = l
-		}
-	}
+	current := leasesOfHosts(leases, func(l registry.Lease) bool { return l.NodeID != own.NodeID && l.Slot != own.Slot })
 	out := make([]backend.Peer, 0, len(current))
 	for _, l := range current {
 		out = append(out, backend.Peer{
@@ -35,6 +27,21 @@ func peersOf(leases []registry.Lease, own registry.Lease) []backend.Peer {
 	slices.SortFunc(out, func(a, b backend.Peer) int {
 		return a.Subnets[0].Addr().Compare(b.Subnets[0].Addr())
 	})
+	return out
+}
+
+// leasesOfHosts is the one lease that counts of each host, by node id, of those that
+// are wanted.
+func leasesOfHosts(leases []registry.Lease, wanted func(registry.Lease) bool) map[string]registry.Lease {
+	out := map[string]registry.Lease{}
+	for _, l := range leases {
+		if !wanted(l) {
+			continue
+		}
+		if before, ok := out[l.NodeID]; !ok || fresher(l, before) {
+			out[l.NodeID] = l
+		}
+	}
 	return out
 }
 
