@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/agent/probe"
 )
 
 // datagramPatience is how long an error of a peer is waited for. It answered pings
@@ -32,7 +34,7 @@ const errorPause = 2200 * time.Millisecond
 // the kernel does not tell that, so that UDP must have left. own is this host's
 // address in the overlay, to the peer's subnet.
 func Datagrams(ctx context.Context, own netip.Addr, to netip.Prefix) Answer {
-	target := behind(to)
+	target := probe.Behind(to)
 	// Before rules about containers come those of raw and mangle: ports of more than one
 	// kind.
 	for _, try := range []struct {
@@ -52,16 +54,6 @@ func Datagrams(ctx context.Context, own netip.Addr, to netip.Prefix) Answer {
 		}
 	}
 	return No
-}
-
-// behind is an address of the subnet that no host's device has: the last but one.
-func behind(p netip.Prefix) netip.Addr {
-	a := p.Masked().Addr().AsSlice()
-	for i := p.Bits(); i < len(a)*8; i++ {
-		a[i/8] |= 1 << (7 - i%8)
-	}
-	last, _ := netip.AddrFromSlice(a)
-	return last.Prev()
 }
 
 // expires sends one packet with one hop to live and says whether anything was said

@@ -36,7 +36,7 @@ func (p planner) silent(peer api.Peer, o api.PeerProbe) (out []echo) {
 	for _, w := range o.Ways {
 		i := slices.IndexFunc(peer.Subnets, func(s netip.Prefix) bool { return s.Contains(w.To) })
 		if w.Path == api.PathOverlay && w.NotProbed == "" && w.Largest == 0 && i >= 0 {
-			out = append(out, echo{from: w.From, to: last(peer.Subnets[i]).Prev(), size: least, hops: 1})
+			out = append(out, echo{from: w.From, to: Behind(peer.Subnets[i]), size: least, hops: 1})
 		}
 	}
 	return out
@@ -60,14 +60,14 @@ func passesOn(ctx context.Context, l line, peer api.Peer, r api.ProbeRequest, al
 	return !slices.Contains(said, false)
 }
 
-// last is the last address of a prefix.
-func last(p netip.Prefix) netip.Addr {
+// Behind is an address of a peer's subnet that no host's device has: the last but one.
+func Behind(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {
 		b[i/8] |= 1 << (7 - i%8)
 	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
+	last, _ := netip.AddrFromSlice(b)
+	return last.Prev()
 }
 
 // deaf says of a peer that packets pass through the overlay, and its own address there
