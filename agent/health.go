@@ -195,6 +195,13 @@ func worst(checks []api.Check) string {
 }
 
 func worse(a, b string) string {
-	order := []string{api.Passing, api.Warning, api.Critical}
-	return order[max(slices.Index(order, a), slices.Index(order, b))]
+	if severity(b) > severity(a) {
+		return b
+	}
+	return a
+}
+
+// severity of a status, 0 the best.
+func severity(status string) int {
+	return slices.Index([]string{api.Passing, api.Warning, api.Critical}, status)
 }

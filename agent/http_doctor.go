@@ -23,15 +23,11 @@ func (a *Agent) doctorEndpoints() []endpoint {
 // putDoctor examines this host, once at a time. It changes nothing, and may send
 // packets.
 func (a *Agent) putDoctor(r *http.Request) (reply, error) {
-	query := r.URL.Query()
-	o := api.DoctorOptions{Network: query.Get("network")}
-	switch passive := query.Get("passive"); passive {
-	case "", "false":
-	case "true":
-		o.Passive = true
-	default:
-		return reply{}, badRequest("parameter passive: %q is neither true nor false", passive)
+	passive, err := flag(r, "passive")
+	if err != nil {
+		return reply{}, err
 	}
+	o := api.DoctorOptions{Network: r.URL.Query().Get("network"), Passive: passive}
 	if known := a.self().Networks; o.Network != "" && !slices.Contains(known, o.Network) {
 		list := "it takes part in none"
 		if len(known) > 0 {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/telemetry"
-	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 )
@@ -75,20 +74,15 @@ func (a *Agent) measure(to *telemetry.Reading) {
 func (h *health) measure(to *telemetry.Reading) {
 	report, _ := h.report()
 	to.Flag(telemetry.AgentReady, report.Ready)
-	to.Gauge(telemetry.AgentHealth, severity(report.Status))
+	to.Gauge(telemetry.AgentHealth, float64(severity(report.Status)))
 	for _, c := range report.Checks {
-		to.Gauge(telemetry.HealthCheck, severity(c.Status), "", c.Name)
+		to.Gauge(telemetry.HealthCheck, float64(severity(c.Status)), "", c.Name)
 	}
 	for _, n := range report.Networks {
 		for _, c := range n.Checks {
-			to.Gauge(telemetry.HealthCheck, severity(c.Status), n.Network, c.Name)
+			to.Gauge(telemetry.HealthCheck, float64(severity(c.Status)), n.Network, c.Name)
 		}
 	}
-}
-
-// severity of a status, 0 the best.
-func severity(status string) float64 {
-	return float64(slices.Index([]string{api.Passing, api.Warning, api.Critical}, status))
 }
 
 func (k *firewallKeeper) measure(to *telemetry.Reading) {
