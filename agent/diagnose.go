@@ -59,7 +59,7 @@ func (a *Agent) diagnose(ctx context.Context, o api.DoctorOptions) api.Diagnosis
 		n := &facts.Networks[i]
 		work.Go(func() { a.recordFacts(ctx, run, n) })
 		if !o.Passive && (o.Network == "" || o.Network == n.Name) && len(n.Subnets) > 0 && n.Backend != "alloc" {
-			work.Go(func() { inactive[i] = a.askPeers(ctx, n, lists[i]) })
+			work.Go(func() { inactive[i] = a.askPeers(ctx, run, n, lists[i]) })
 		}
 	}
 	work.Wait()
@@ -162,7 +162,7 @@ func (a *Agent) networkFacts(r *runner) (doctor.Network, *passage, []api.Peer) {
 		return n, nil, nil // nothing is known of it yet, and health says why
 	}
 	n.See(kind.Device, definition.Backend.Type == "udp", definition.Plan)
-	list := r.peers().body.(api.PeerList).Peers
+	list := r.peerList().Peers
 	n.Port, n.Same = carrierPort(definition.Backend)
 	n.Peers = peerFacts(n, definition.Backend, list)
 	if len(n.Subnets) == 0 || n.Backend == "alloc" {
@@ -213,21 +213,27 @@ func peerFacts(n doctor.Network, b registry.Backend, list []api.Peer) []doctor.P
 	return out
 }
 
-// askPeers sends packets to the peers that are in the datapath.
-func (a *Agent) askPeers(ctx context.Context, n *doctor.Network, list []api.Peer) (inactive string) {
-	list = slices.DeleteFunc(slices.Clone(list), func(p api.Peer) bool { return p.Skipped != "" })
-	slices.SortStableFunc(list, func(x, y api.Peer) int {
-		return map[bool]int{true: 0, false: 1}[x.Held] - map[bool]int{true: 0, false: 1}[y.Held]
+// askPeers sends packets to the peers of list, which are n's, that are in the
+// datapath.
+func (a *Agent) askPeers(ctx context.Context, r *runner, n *doctor.Network, list []api.Peer) (inactive string) {
+	var places []int // in list, of those who are asked
+	for i, p := range list {
+		if p.Skipped == "" {
+			places = append(places, i)
+		}
+	}
+	slices.SortStableFunc(places, func(x, y int) int {
+		return map[bool]int{true: 0, false: 1}[list[x].Held] - map[bool]int{true: 0, false: 1}[list[y].Held]
 	})
-	list = list[:min(len(list), mostExamined)]
-	if len(list) == 0 {
+	places = places[:min(len(places), mostExamined)]
+	if len(places) == 0 {
 		return ""
 	}
-	var names []string
-	for _, p := range list {
-		names = append(names, p.Node)
+	asked := make([]api.Peer, len(places))
+	for i, place := range places {
+		asked[i] = list[place]
 	}
-	out, err := a.askTwice(ctx, n, names)
+	answers, err := a.askTwice(ctx, r, asked, !n.Device.Wanted)
 	var refused *api.Error
 	switch {
 	case errors.As(err, &refused) && refused.Code == http.StatusConflict:
@@ -236,16 +242,13 @@ func (a *Agent) askPeers(ctx context.Context, n *doctor.Network, list []api.Peer
 		return err.Error()
 	}
 	var work sync.WaitGroup
-	for _, answer := range out.Peers {
-		i := slices.IndexFunc(n.Peers, func(p doctor.Peer) bool { return p.Node == answer.Node })
-		if i < 0 {
-			continue
-		}
+	for i, answer := range answers {
+		peer := &n.Peers[places[i]]
 		n.Asked++
-		n.Peers[i].Probe = &answer
+		peer.Probe = &answer
 		if n.Device.Exists && answer.Reached && len(answer.Ways) > 0 {
 			work.Go(func() {
-				n.Peers[i].Datagrams = a.o.Datagrams(ctx, answer.Ways[0].From, overlaySubnet(n.Peers[i], answer.Ways[0].To))
+				peer.Datagrams = a.o.Datagrams(ctx, answer.Ways[0].From, overlaySubnet(*peer, answer.Ways[0].To))
 			})
 		}
 	}
@@ -256,26 +259,30 @@ func (a *Agent) askPeers(ctx context.Context, n *doctor.Network, list []api.Peer
 // errorPause is after what a kernel tells of an error again (icmp_ratelimit).
 const errorPause = 1200 * time.Millisecond
 
-// askTwice probes peers. Where no device has their addresses, what they answer with is
-// an error, of which their kernels send few: those that were silent are asked once
-// more.
-func (a *Agent) askTwice(ctx context.Context, n *doctor.Network, names []string) (api.Probe, error) {
-	request := api.ProbeRequest{Peers: names, TimeoutMS: answerMS}
-	out, err := a.probe(ctx, n.Name, request)
-	request.Peers = nil
-	for _, p := range out.Peers {
-		if !p.Reached && !n.Device.Wanted {
-			request.Peers = append(request.Peers, p.Node)
+// askTwice probes peers, whose answers come in their order. Where no device has their
+// addresses (unheld), what they answer with is an error, of which their kernels send
+// few: those that were silent are asked once more.
+func (a *Agent) askTwice(ctx context.Context, r *runner, peers []api.Peer, unheld bool) ([]api.PeerProbe, error) {
+	request := api.ProbeRequest{TimeoutMS: answerMS}
+	out, err := a.probe(ctx, r, peers, request)
+	var silent []int
+	for i, p := range out.Peers {
+		if !p.Reached && unheld {
+			silent = append(silent, i)
 		}
 	}
-	if err != nil || len(request.Peers) == 0 || sleep(ctx, errorPause) != nil {
-		return out, err
+	if err != nil || len(silent) == 0 || sleep(ctx, errorPause) != nil {
+		return out.Peers, err
 	}
-	again, err := a.probe(ctx, n.Name, request)
-	for _, p := range again.Peers {
-		if i := slices.IndexFunc(out.Peers, func(o api.PeerProbe) bool { return o.Node == p.Node }); i >= 0 && p.Reached {
-			out.Peers[i] = p
+	once := make([]api.Peer, len(silent))
+	for i, place := range silent {
+		once[i] = peers[place]
+	}
+	again, err := a.probe(ctx, r, once, request)
+	for i, p := range again.Peers {
+		if p.Reached {
+			out.Peers[silent[i]] = p
 		}
 	}
-	return out, err
+	return out.Peers, err
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -21,13 +22,7 @@ func (a *Agent) getPeers(r *http.Request) (shown, error) {
 	if err != nil {
 		return shown{}, err
 	}
-	find := func() (*runner, error) {
-		run, ok := a.runner(n.Name)
-		if !ok {
-			return nil, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("this host takes no part in network %s", n.Name)}
-		}
-		return run, nil
-	}
+	find := func() (*runner, error) { return a.joined(n.Name) }
 	_, err = find()
 	return shown{name: "peers of " + n.Name,
 		memory: func() (reply, error) {
@@ -49,42 +44,56 @@ func (a *Agent) getPeers(r *http.Request) (shown, error) {
 		}}, err
 }
 
+// joined finds a network this agent takes part in; the error says that it does not.
+func (a *Agent) joined(network string) (*runner, error) {
+	run, ok := a.runner(network)
+	if !ok {
+		return nil, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("this host takes no part in network %s", network)}
+	}
+	return run, nil
+}
+
 // peers is what the API says of the runner's.
 func (r *runner) peers() reply {
-	out := api.PeerList{Peers: []api.Peer{}}
-	quiet := out
-	snap, _, _ := r.snapshot.get()
-	lease, _, _ := r.lease.get()
-	if before, ok := r.carriedOn(); ok {
-		snap.set.Leases, lease = before.leases, before.own
-	}
+	quiet := r.peerList()
+	out := api.PeerList{Peers: slices.Clone(quiet.Peers)}
 	v := r.shown()
-	held := map[netip.Prefix]bool{} // of two records under one name only one may be
-	for _, l := range snap.set.Leases {
-		held[l.Subnet()] = l.Held()
-	}
-	var counted map[string]backend.Counters
 	if v.counter != nil {
-		counted = v.counter.Counters()
+		counted := v.counter.Counters()
 		out.Drops = counted[""].Drops
+		for i := range out.Peers {
+			out.Peers[i].Counters = counters(counted, out.Peers[i].Node)
+		}
 	}
 	if v.meter != nil {
 		if all, err := v.meter.Totals(); err == nil { // it stands in the metrics' log why not
 			out.Totals = counters(map[string]backend.Counters{"": all}, "")
 		}
 	}
+	return reply{body: out, quiet: quiet}
+}
+
+// peerList is the peers alone, without what is counted.
+func (r *runner) peerList() api.PeerList {
+	out := api.PeerList{Peers: []api.Peer{}}
+	snap, _, _ := r.snapshot.get()
+	lease, _, _ := r.lease.get()
+	if before, ok := r.carriedOn(); ok {
+		snap.set.Leases, lease = before.leases, before.own
+	}
+	held := map[netip.Prefix]bool{} // of two records under one name only one may be
+	for _, l := range snap.set.Leases {
+		held[l.Subnet()] = l.Held()
+	}
 	skips := map[string]string{}
-	for _, s := range v.report.Skipped {
+	for _, s := range r.shown().report.Skipped {
 		skips[s.Node] = s.Reason
 	}
 	for _, p := range peersOf(snap.set.Leases, lease) {
-		peer := api.Peer{Node: p.Node, Subnets: p.Subnets, PublicIPs: p.PublicIPs, Backend: p.Backend,
-			Held: held[p.Subnets[0]], Skipped: skips[p.Node]}
-		quiet.Peers = append(quiet.Peers, peer)
-		peer.Counters = counters(counted, p.Node)
-		out.Peers = append(out.Peers, peer)
+		out.Peers = append(out.Peers, api.Peer{Node: p.Node, Subnets: p.Subnets, PublicIPs: p.PublicIPs, Backend: p.Backend,
+			Held: held[p.Subnets[0]], Skipped: skips[p.Node]})
 	}
-	return reply{body: out, quiet: quiet}
+	return out
 }
 
 func counters(all map[string]backend.Counters, node string) *api.Counters {

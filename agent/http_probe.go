@@ -41,16 +41,18 @@ func (a *Agent) postProbe(r *http.Request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	out, err := a.probe(r.Context(), n.Name, request)
+	run, err := a.joined(n.Name)
+	if err != nil {
+		return reply{}, err
+	}
+	out, err := a.probe(r.Context(), run, run.peerList().Peers, request)
 	return reply{body: out}, err
 }
 
-// probe sends packets to the peers of a network, one probe of it at a time.
-func (a *Agent) probe(ctx context.Context, network string, request api.ProbeRequest) (api.Probe, error) {
-	run, ok := a.runner(network)
-	if !ok {
-		return api.Probe{}, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("this host takes no part in network %s", network)}
-	}
+// probe sends packets to peers of a network, or to those of them that the request
+// names, one probe of it at a time. The answers are in the order of the peers.
+func (a *Agent) probe(ctx context.Context, run *runner, peers []api.Peer, request api.ProbeRequest) (api.Probe, error) {
+	network := run.local.Name
 	host, err := run.probed()
 	if err != nil {
 		return api.Probe{}, err
@@ -60,8 +62,7 @@ func (a *Agent) probe(ctx context.Context, network string, request api.ProbeRequ
 			Message: fmt.Sprintf("a probe of network %s is running since %s: try again when it is done", network, time.Since(since).Round(time.Second))}
 	}
 	defer run.probes.end()
-	list, _ := run.peers().body.(api.PeerList)
-	out, err := a.o.Probe(ctx, host, list.Peers, request)
+	out, err := a.o.Probe(ctx, host, peers, request)
 	var field *probe.FieldError
 	var unknown *probe.UnknownPeerError
 	switch {

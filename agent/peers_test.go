@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -115,7 +114,7 @@ func TestPeersOfOneName(t *testing.T) {
 	lapsed.NodeID = "id-of-before"
 	run.snapshot.set(snapshot{set: registry.LeaseSet{Leases: []registry.Lease{testLease("b", 2, "s", 1), lapsed}}})
 	var got []string
-	for _, p := range run.peers().body.(api.PeerList).Peers {
+	for _, p := range run.peerList().Peers {
 		got = append(got, fmt.Sprint(p.Node, " ", p.Subnets[0], " ", p.Held))
 	}
 	if diff := cmp.Diff([]string{"b 10.5.2.0/24 true", "b 10.5.3.0/24 false"}, got); diff != "" {
