@@ -14,7 +14,7 @@ const docs = "../website/content/docs/"
 
 // The documentation names every command, flag, option and endpoint there is.
 func TestDocumentationIsComplete(t *testing.T) {
-	cliPage, configPage, backendPage := read(t, docs+"cli.mdx"), read(t, docs+"configuration.mdx"), read(t, docs+"backends.mdx")
+	cliPage, configPage, backendPage := read(t, docs+"commands/index.mdx"), read(t, docs+"configuration.mdx"), read(t, docs+"backends.mdx")
 
 	commands := Commands(Meta{})
 	for name, factory := range commands {
@@ -27,14 +27,14 @@ func TestDocumentationIsComplete(t *testing.T) {
 			continue
 		}
 		if !strings.Contains(cliPage, "`"+name) {
-			t.Errorf("cli.mdx: no command %s", name)
+			t.Errorf("commands/index.mdx: no command %s", name)
 		}
 		if n := strings.Count(cliPage, "\n| `"+name+" ") + strings.Count(cliPage, "\n| `"+name+"`"); n > 1 {
-			t.Errorf("cli.mdx: %d rows of %s", n, name)
+			t.Errorf("commands/index.mdx: %d rows of %s", n, name)
 		}
 		leaf.flags.VisitAll(func(f *flag.Flag) {
 			if !strings.Contains(cliPage, "`-"+f.Name) && !strings.Contains(configPage, "`-"+f.Name) {
-				t.Errorf("cli.mdx: no flag -%s of %s", f.Name, name)
+				t.Errorf("commands/index.mdx: no flag -%s of %s", f.Name, name)
 			}
 		})
 	}

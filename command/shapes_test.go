@@ -44,7 +44,7 @@ type shape struct {
 	value   any
 }
 
-const jsonPage = docs + "json.mdx"
+const jsonPage = docs + "commands/json.mdx"
 
 const jsonHead = `---
 title: JSON of the commands

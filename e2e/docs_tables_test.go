@@ -96,12 +96,12 @@ func TestDocumentationAPI(t *testing.T) {
 // TestDocumentationHealth compares the table of checks with the agent's.
 func TestDocumentationHealth(t *testing.T) {
 	var documented []string
-	for _, row := range rows(t, page("operations"), "Health") {
+	for _, row := range rows(t, page("operations/index"), "Health") {
 		documented = append(documented, codes(row[0])...)
 	}
 	slices.Sort(documented)
 	if diff := cmp.Diff(found(t, "agent/health.go", `(?m)^\tcheck\w+\s+= "(\w+)"`), documented); diff != "" {
-		t.Errorf("operations.mdx (-agent +page):\n%s", diff)
+		t.Errorf("operations/index.mdx (-agent +page):\n%s", diff)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestDocumentationFailures(t *testing.T) {
 		}
 	}
 	named := map[string]bool{}
-	for _, row := range rows(t, page("how-it-works"), "When things fail") {
+	for _, row := range rows(t, page("concepts/how-it-works"), "When things fail") {
 		shown := codes(row[len(row)-1])
 		if len(shown) == 0 {
 			t.Errorf("%s: no test shows that", row[0])
@@ -340,7 +340,7 @@ func TestDocumentationBackends(t *testing.T) {
 // backends say of their options.
 func TestDocumentationChanges(t *testing.T) {
 	kinds := agent.Backends()
-	table := rows(t, page("operations"), "Tasks")
+	table := rows(t, page("operations/index"), "Tasks")
 	for name, kind := range kinds {
 		effective, err := kind.Normalize(nil)
 		if err != nil {

@@ -54,22 +54,27 @@ func (b block) copies() bool {
 func pages(t *testing.T) []string {
 	t.Helper()
 	first := []string{"README.md"}
-	for _, name := range []string{"how-it-works", "configuration", "backends", "cli", "api", "telemetry", "docker", "operations"} {
+	for _, name := range []string{"concepts/how-it-works", "configuration", "backends", "commands/index", "api",
+		"operations/telemetry", "integrations/docker", "operations/index"} {
 		first = append(first, page(name))
 	}
-	all, err := filepath.Glob(root + page("*"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range all {
-		if path = strings.TrimPrefix(path, root); !slices.Contains(first, path) {
+	err := filepath.WalkDir(root+docs, func(path string, entry os.DirEntry, err error) error {
+		if path = strings.TrimPrefix(path, root); strings.HasSuffix(path, ".mdx") && !slices.Contains(first, path) {
 			first = append(first, path)
 		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	return first
 }
 
-func page(name string) string { return "website/content/docs/" + name + ".mdx" }
+// docs is where the site's pages are.
+const docs = "website/content/docs/"
+
+// page is the path of one, from the top of the source.
+func page(name string) string { return docs + name + ".mdx" }
 
 // source reads a file of the source.
 func source(t *testing.T, path string) string {
@@ -143,7 +148,7 @@ func TestDocumentationBlocks(t *testing.T) {
 			if len(strings.Fields(b.norun)) < 2 {
 				t.Errorf("%s: norun=%q gives no reason", b, b.norun)
 			}
-			notRun[filepath.Base(b.page)+": "+b.first()]++
+			notRun[strings.TrimPrefix(b.page, docs)+": "+b.first()]++
 			continue
 		}
 		switch {
@@ -163,21 +168,21 @@ func TestDocumentationBlocks(t *testing.T) {
 	benchCommand := "make bench BENCH_PEER='plain=examples/bench/vxlan.sh'"
 	want := map[string]int{
 		// Pictures.
-		"README.md: host-a                  host-b                  host-c":                           1,
-		"bench.mdx: container ─ bridge ─ host 1 ════ veth, MTU 1500 ════ host 2 ─ bridge ─ container": 1,
+		"README.md: host-a                  host-b                  host-c":                                       1,
+		"performance/bench.mdx: container ─ bridge ─ host 1 ════ veth, MTU 1500 ════ host 2 ─ bridge ─ container": 1,
 		// Run by .ci/run, which is looked at below.
-		"README.md: make demo    # three hosts in network namespaces, one Consul, packets crossing": 1,
-		"bench.mdx: " + benchCommand: 1,
-		"docker.mdx: default: foreign_rules is warning for 3s: iptables-nft table raw chain": 1,
-		"docker.mdx: sudo systemctl daemon-reload":                                           1,
+		"README.md: make demo    # three hosts in network namespaces, one Consul, packets crossing":       1,
+		"performance/bench.mdx: " + benchCommand:                                                          1,
+		"integrations/docker.mdx: default: foreign_rules is warning for 3s: iptables-nft table raw chain": 1,
+		"integrations/docker.mdx: sudo systemctl daemon-reload":                                           1,
 		// systemd would do it to the machine the tests run on.
-		"operations.mdx: sudo systemctl disable --now leno": 1,
-		"operations.mdx: sudo systemd-sysusers":             1,
-		"operations.mdx: sudo systemctl restart leno":       1,
+		"operations/index.mdx: sudo systemctl disable --now leno": 1,
+		"operations/index.mdx: sudo systemd-sysusers":             1,
+		"operations/index.mdx: sudo systemctl restart leno":       1,
 		// Of a host that is not well: TestDoctor.
-		"operations.mdx: $ leno doctor": 1,
+		"operations/index.mdx: $ leno doctor": 1,
 		// TestHealthFlips asks without the program.
-		"operations.mdx: dig @127.0.0.1 -p 8600 leno.service.consul": 1,
+		"operations/index.mdx: dig @127.0.0.1 -p 8600 leno.service.consul": 1,
 	}
 	if diff := cmp.Diff(want, notRun); diff != "" {
 		t.Errorf("blocks that are not run (-known +is):\n%s", diff)
@@ -233,8 +238,7 @@ func TestDocumentationCode(t *testing.T) {
 	commands := command.Commands(command.NewMeta("test", nil))
 	found := 0
 	for _, path := range append(pages(t), "CHANGELOG.md") {
-		text := regexp.MustCompile("(?ms)^```.*?^```").ReplaceAllString(source(t, path), "")
-		for _, m := range span.FindAllStringSubmatch(text, -1) {
+		for _, m := range span.FindAllStringSubmatch(prose(source(t, path)), -1) {
 			found++
 			words := strings.Fields(m[1])
 			name := words[0]
@@ -258,24 +262,43 @@ func TestDocumentationCode(t *testing.T) {
 	}
 }
 
-// TestDocumentationLinks follows every link that stays in the source.
+// TestDocumentationLinks follows every link that stays in the source, to the file
+// and to the heading in it. Pages link to each other by file, as seen from where they
+// lie, which is right in the source and which the site makes addresses of.
 func TestDocumentationLinks(t *testing.T) {
-	link := regexp.MustCompile(`\]\(([^)]+)\)|\]: (\S+)`)
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)|(?m:^\[[^\]]+\]: (\S+)$)`)
 	for _, path := range append(pages(t), "CHANGELOG.md") {
-		for _, m := range link.FindAllStringSubmatch(source(t, path), -1) {
-			target, _, _ := strings.Cut(m[1]+m[2], "#")
+		for _, m := range link.FindAllStringSubmatch(prose(source(t, path)), -1) {
+			target, anchor, _ := strings.Cut(m[1]+m[2], "#")
 			if file, ok := strings.CutPrefix(target, "https://github.com/lenonet/leno/blob/main/"); ok {
 				target = file
-			} else if strings.Contains(target, "://") || target == "" {
+			} else if strings.Contains(target, "://") {
 				continue
-			} else if picture := filepath.Ext(target) == ".png"; picture && strings.HasSuffix(path, ".mdx") {
+			} else if target == "" {
+				target = path
+			} else {
 				target = filepath.Join(filepath.Dir(path), target)
-			} else if strings.HasSuffix(path, ".mdx") {
-				target = page(target) // the site's own pages, beside each other
 			}
 			if _, err := os.Stat(root + target); err != nil {
 				t.Errorf("%s: link to %s: %v", path, target, err)
+			} else if anchor != "" && !slices.Contains(anchors(source(t, target)), anchor) {
+				t.Errorf("%s: %s has no heading #%s, it has %v", path, target, anchor, anchors(source(t, target)))
 			}
 		}
 	}
+}
+
+// prose is a page without its fenced blocks.
+func prose(text string) string {
+	return regexp.MustCompile("(?ms)^```.*?^```").ReplaceAllString(text, "")
+}
+
+// anchors are the addresses of a page's headings, as GitHub and the site make them.
+func anchors(text string) []string {
+	var out []string
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllStringSubmatch(prose(text), -1) {
+		kept := regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(strings.ToLower(m[1]), "")
+		out = append(out, strings.ReplaceAll(kept, " ", "-"))
+	}
+	return out
 }

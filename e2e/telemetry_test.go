@@ -134,7 +134,7 @@ func TestTelemetryExamples(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?s)- alert: (\w+).*?severity: (\w+)`).FindAllStringSubmatch(source(t, "examples/prometheus/leno.rules.yml"), -1) {
 		alerts = append(alerts, m[1]+" "+m[2])
 	}
-	for _, row := range rows(t, page("telemetry"), "Prometheus") {
+	for _, row := range rows(t, page("operations/telemetry"), "Prometheus") {
 		documented = append(documented, codes(row[0])[0]+" "+row[1])
 	}
 	if diff := cmp.Diff(alerts, documented); diff != "" {

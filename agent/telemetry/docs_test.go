@@ -25,7 +25,7 @@ func documented() string {
 
 // TestDocumentation: the page's table of metrics is the one in the code.
 func TestDocumentation(t *testing.T) {
-	page, err := os.ReadFile("../../website/content/docs/telemetry.mdx")
+	page, err := os.ReadFile("../../website/content/docs/operations/telemetry.mdx")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ func TestDocumentationDoctor(t *testing.T) {
 		f.want.words = append(w.words, f.want.words...)
 		tried[f.name] = f.want
 	}
-	page, err := os.ReadFile("../../website/content/docs/operations.mdx")
+	page, err := os.ReadFile("../../website/content/docs/operations/index.mdx")
 	if err != nil {
 		t.Fatal(err)
 	}

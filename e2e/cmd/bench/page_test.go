@@ -17,7 +17,7 @@ import (
 // TestPage holds the page about the bench against the program: its options,
 // what it tells commands, and which figures there are.
 func TestPage(t *testing.T) {
-	text, err := os.ReadFile("../../../website/content/docs/bench.mdx")
+	text, err := os.ReadFile("../../../website/content/docs/performance/bench.mdx")
 	if err != nil {
 		t.Fatal(err)
 	}
