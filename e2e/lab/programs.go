@@ -25,7 +25,7 @@ func find(variable, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	built, err := filepath.Glob(filepath.Join(cache, "leno-tools", name+"-*", name))
+	built, err := filepath.Glob(filepath.Join(cache, "leno-tools", "*", name))
 	if err != nil {
 		return "", err
 	}
@@ -39,6 +39,29 @@ func find(variable, name string) (string, error) {
 // the one that LENO_TEST_PROMETHEUS names (make test sets it), the one on PATH, or
 // the one that `tools/get prometheus` unpacked.
 func FindPrometheus() (string, error) { return find("LENO_TEST_PROMETHEUS", "prometheus") }
+
+// FindNomad returns the path of a Nomad: the one that LENO_TEST_NOMAD names (make test
+// sets it), the one on PATH, or the one that `tools/get nomad` has built.
+func FindNomad() (string, error) { return find("LENO_TEST_NOMAD", "nomad") }
+
+// FindConsulTemplate is the same of LENO_TEST_CONSUL_TEMPLATE and consul-template.
+func FindConsulTemplate() (string, error) {
+	return find("LENO_TEST_CONSUL_TEMPLATE", "consul-template")
+}
+
+// FindCNI returns the directory of cnitool and the reference plugins bridge, host-local,
+// portmap, firewall and loopback: the one that LENO_TEST_CNI names, or where `tools/get
+// cni` has built them.
+func FindCNI() (string, error) {
+	if path := os.Getenv("LENO_TEST_CNI"); path != "" {
+		return path, nil
+	}
+	tool, err := find("LENO_TEST_CNITOOL", "cnitool")
+	if err != nil {
+		return "", err
+	}
+	return filepath.Dir(tool), nil
+}
 
 // FindLeno returns the path of a leno binary: the one that LENO_TEST_LENO
 // names (make test sets it, with the race detector), or one built into dir now,
