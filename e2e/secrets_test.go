@@ -313,8 +313,9 @@ func (s *secretive) reloads(h *lab.Host, good, log string) {
 		put(strings.Replace(good, "TRACE", map[bool]string{true: "INFO", false: "TRACE"}[i%2 == 0], 1))
 		s.must(h.Agent().Signal(syscall.SIGHUP))
 	}
-	put(strings.Replace(good, "lease {\n", "lease {\n  hold = \"7h\"\n", 1))
+	// In this order: a reload of the storm that is still to come may read the file first.
 	s.must(os.Rename(log, log+".moved"))
+	put(strings.Replace(good, "lease {\n", "lease {\n  hold = \"7h\"\n", 1))
 	s.must(h.Agent().Signal(syscall.SIGHUP))
 	s.eventually("the last reload", func(context.Context) error {
 		text, err := os.ReadFile(log)
