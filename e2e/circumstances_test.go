@@ -99,7 +99,7 @@ type circumstance struct {
 
 const plainStart = `exec "$@"`
 
-// circumstances are the rows of the table in operations/index.mdx, by their names there.
+// circumstances are the rows of the table in operations/host-faults.mdx, by their names there.
 func circumstances() map[string]circumstance {
 	vxlan, udp := "\n  ipv4 {\n    prefix = \"10.5.0.0/16\"\n  }\n  backend \"vxlan\" {}\n", "\n  ipv4 {\n    prefix = \"10.6.0.0/16\"\n  }\n  backend \"udp\" {}\n"
 	private := "mount -t tmpfs -o mode=755 dev /dev; mkdir /dev/net; mknod -m 666 /dev/null c 1 3; mknod -m 666 /dev/urandom c 1 9\n"
@@ -209,7 +209,7 @@ func TestDocumentationCircumstances(t *testing.T) {
 	tests := strings.Join(slices.Concat(found(t, "e2e/circumstances_test.go", `(?m)^func (Test\w+)\(`),
 		found(t, "e2e/rights_test.go", `(?m)^func (Test\w+)\(`), found(t, "backend/vxlan/unsupported_linux_test.go", `(?m)^func (Test\w+)\(`)), " ")
 	all := circumstances()
-	for _, row := range rows(t, page("operations/index"), "What can be wrong with a host") {
+	for _, row := range rows(t, page("operations/host-faults"), "") {
 		shown := codes(row[4])
 		if len(shown) == 0 {
 			t.Errorf("%s: no test shows that", row[0])

@@ -11,7 +11,7 @@ import (
 // words of the log, and every other word in it stands in the source.
 func TestDocumentationDrift(t *testing.T) {
 	var documented []string
-	for _, row := range rows(t, page("operations/index"), "What leno puts back") {
+	for _, row := range rows(t, page("operations/drift"), "") {
 		documented = append(documented, codes(row[0])...)
 	}
 	var told []string

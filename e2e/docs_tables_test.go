@@ -96,12 +96,12 @@ func TestDocumentationAPI(t *testing.T) {
 // TestDocumentationHealth compares the table of checks with the agent's.
 func TestDocumentationHealth(t *testing.T) {
 	var documented []string
-	for _, row := range rows(t, page("operations/index"), "Health") {
+	for _, row := range rows(t, page("operations/health"), "") {
 		documented = append(documented, codes(row[0])...)
 	}
 	slices.Sort(documented)
 	if diff := cmp.Diff(found(t, "agent/health.go", `(?m)^\tcheck\w+\s+= "(\w+)"`), documented); diff != "" {
-		t.Errorf("operations/index.mdx (-agent +page):\n%s", diff)
+		t.Errorf("operations/health.mdx (-agent +page):\n%s", diff)
 	}
 }
 
@@ -340,7 +340,7 @@ func TestDocumentationBackends(t *testing.T) {
 // backends say of their options.
 func TestDocumentationChanges(t *testing.T) {
 	kinds := agent.Backends()
-	table := rows(t, page("operations/index"), "Tasks")
+	table := rows(t, page("operations/networks"), "Change a network")
 	for name, kind := range kinds {
 		effective, err := kind.Normalize(nil)
 		if err != nil {

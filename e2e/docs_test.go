@@ -55,7 +55,9 @@ func pages(t *testing.T) []string {
 	t.Helper()
 	first := []string{"README.md"}
 	for _, name := range []string{"concepts/how-it-works", "configuration", "backends", "commands/index", "api",
-		"operations/telemetry", "integrations/docker", "operations/index"} {
+		"operations/telemetry", "integrations/docker",
+		"operations/systemd", "operations/access-control", "operations/health", "operations/upgrade", "operations/leases",
+		"operations/networks", "operations/drift", "operations/probe", "operations/remove"} {
 		first = append(first, page(name))
 	}
 	err := filepath.WalkDir(root+docs, func(path string, entry os.DirEntry, err error) error {
@@ -176,13 +178,13 @@ func TestDocumentationBlocks(t *testing.T) {
 		"integrations/docker.mdx: default: foreign_rules is warning for 3s: iptables-nft table raw chain": 1,
 		"integrations/docker.mdx: sudo systemctl daemon-reload":                                           1,
 		// systemd would do it to the machine the tests run on.
-		"operations/index.mdx: sudo systemctl disable --now leno": 1,
-		"operations/index.mdx: sudo systemd-sysusers":             1,
-		"operations/index.mdx: sudo systemctl restart leno":       1,
+		"operations/remove.mdx: sudo systemctl disable --now leno": 1,
+		"operations/systemd.mdx: sudo systemd-sysusers":            1,
+		"operations/upgrade.mdx: sudo systemctl restart leno":      1,
 		// Of a host that is not well: TestDoctor.
-		"operations/index.mdx: $ leno doctor": 1,
+		"operations/doctor.mdx: $ leno doctor": 1,
 		// TestHealthFlips asks without the program.
-		"operations/index.mdx: dig @127.0.0.1 -p 8600 leno.service.consul": 1,
+		"operations/health.mdx: dig @127.0.0.1 -p 8600 leno.service.consul": 1,
 	}
 	if diff := cmp.Diff(want, notRun); diff != "" {
 		t.Errorf("blocks that are not run (-known +is):\n%s", diff)

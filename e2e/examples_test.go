@@ -113,7 +113,7 @@ func (w *world) operators(a, b *lab.Host) {
 		"lease release":      {"default"},
 	}
 	rules := map[string]string{}
-	for _, row := range rows(w.t, page("operations/index"), "Rights in Consul") {
+	for _, row := range rows(w.t, page("operations/access-control"), "People") {
 		for _, name := range codes(row[0]) {
 			for _, m := range regexp.MustCompile(`(\w+) ("[^"]+") (\w+)`).FindAllStringSubmatch(row[1], -1) {
 				rules[name] += fmt.Sprintf("%s %s {\n  policy = %q\n}\n", m[1], m[2], m[3])

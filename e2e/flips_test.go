@@ -333,7 +333,7 @@ func (f *flips) subnet(p *place, network string) netip.Prefix {
 func checkIntervals(t *testing.T) map[string]time.Duration {
 	t.Helper()
 	out := map[string]time.Duration{}
-	for _, row := range rows(t, page("operations/index"), "Health") {
+	for _, row := range rows(t, page("operations/health"), "") {
 		all := regexp.MustCompile(`(\d+) s\b`).FindAllStringSubmatch(row[4], -1)
 		if len(all) == 0 {
 			t.Errorf("%s: no interval in %q", row[0], row[4])
@@ -355,7 +355,7 @@ func TestDocumentationChecks(t *testing.T) {
 	if !slices.Equal(there, shown) {
 		t.Errorf("checks %q, on the page %q", there, shown)
 	}
-	for _, row := range rows(t, page("operations/index"), "Health") {
+	for _, row := range rows(t, page("operations/health"), "") {
 		if len(row) != 6 || slices.Contains(row, "") || row[2] == "never" && row[3] == "never" {
 			t.Errorf("%s: %q", row[0], row)
 		}

@@ -110,7 +110,7 @@ func (c confinement) only(caps ...string) confinement {
 	return c
 }
 
-// TestRights takes from an agent one right that the table in operations/index.mdx says it
+// TestRights takes from an agent one right that the table in operations/systemd.mdx says it
 // needs: the check of that part says which one is missing. With those of the
 // table, and no more, all is well.
 func TestRights(t *testing.T) {
@@ -137,7 +137,7 @@ func TestRights(t *testing.T) {
 	}
 	w := newWorld(t, lab.Options{Hosts: len(all)})
 	documented := map[string]bool{}
-	for _, row := range rows(t, page("operations/index"), "Rights on the host") {
+	for _, row := range rows(t, page("operations/systemd"), "Rights on the host") {
 		documented[row[0]] = true
 	}
 	var runs sync.WaitGroup

@@ -77,7 +77,7 @@ func (f *flips) catalogue() {
 			return nil
 		}))
 	}
-	page := source(w.t, page("operations/index"))
+	page := source(w.t, page("operations/health"))
 	for _, m := range regexp.MustCompile(`'filter=([^']+)'`).FindAllStringSubmatch(page, -1) {
 		filter := strings.NewReplacer("subnet_default", "subnet_n", "10.5.34.0/24", f.subnet(a, "n").String()).Replace(m[1])
 		want := 4

@@ -17,11 +17,11 @@ func TestDocumentationDoctor(t *testing.T) {
 		f.want.words = append(w.words, f.want.words...)
 		tried[f.name] = f.want
 	}
-	page, err := os.ReadFile("../../website/content/docs/operations/index.mdx")
+	page, err := os.ReadFile("../../website/content/docs/operations/doctor.mdx")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, after, _ := strings.Cut(string(page), "\n## What leno doctor finds\n")
+	_, after, _ := strings.Cut(string(page), "\n---\n")
 	section, _, _ := strings.Cut(after, "\n## ")
 	rows := regexp.MustCompile(`(?m)^\| (.+?) \| (.+?) \| (.+?) \| (.+?) \|$`).FindAllStringSubmatch(section, -1)
 	for _, row := range rows[min(1, len(rows)):] {

@@ -6,7 +6,7 @@ import (
 )
 
 // fault is one way to make a host, or the way to another, unwell. Its name is that
-// of its row in operations/index.mdx.
+// of its row in operations/doctor.mdx.
 type fault struct {
 	name       string
 	seed, cure func(p *patient) error

@@ -12,7 +12,7 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// alone are the faults that no list of a patient has, by their rows in operations/index.mdx.
+// alone are the faults that no list of a patient has, by their rows in operations/doctor.mdx.
 func alone() map[string]want {
 	return map[string]want{
 		"no agent runs on this host":   {check: "agent", words: []string{"none answers at 127.0.0.1:5366", "connection refused", "systemctl start leno"}},
