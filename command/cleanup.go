@@ -28,9 +28,9 @@ left. Nothing else is touched: what only looks like leno's is named and stays.
 For a host that runs leno no more; stop the agent first. To make a running
 agent leave one network: leno lease release.
 
-  $ leno cleanup -dry-run -config-dir /etc/leno
-  $ leno cleanup -config-dir /etc/leno
-  $ leno cleanup -network blue -config-dir /etc/leno   only what is of blue
+  $ leno cleanup -dry-run -config-dir /etc/leno.d
+  $ leno cleanup -config-dir /etc/leno.d
+  $ leno cleanup -network blue -config-dir /etc/leno.d   only what is of blue
   $ leno cleanup -keep-lease    does not need Consul; the subnet waits for
                                 this host
 

@@ -53,7 +53,7 @@ func TestUsage(t *testing.T) {
 		{args: "status", env: map[string]string{"LENO_ADDRESS": "x"}, want: "the port is missing", try: "status -address=127.0.0.1:5366"},
 		{args: "status -token=a -token-file=b", want: "exclude each other", try: "status -token-file=b"},
 		{args: "status -client-cert=a", want: "belong together", try: "status"},
-		{args: "validate", want: "PATH is missing", try: "validate /etc/leno"},
+		{args: "validate", want: "PATH is missing", try: "validate /etc/leno.d"},
 		{args: "fmt - a", want: "- stands alone", try: "fmt -"},
 		{args: "lese lsit -fromat=jsn -tokn=secret", want: "unknown command", try: "lease list -format=json -token=TOKEN"},
 		{args: "list leases", want: `unknown command "list"`, try: "lease list"},

@@ -20,7 +20,7 @@ import (
 )
 
 // usualConfigDir is where the packages and the unit have the configuration.
-const usualConfigDir = "/etc/leno"
+const usualConfigDir = "/etc/leno.d"
 
 func doctorSpec(m Meta) spec {
 	d := &doctorCommand{session: newSession(m)}

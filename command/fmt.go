@@ -34,8 +34,8 @@ the current directory. - formats standard input to standard output. Prints
 the names of the files that were not formatted. A file with a syntax error is
 left alone and its errors are shown.
 
-  $ leno fmt /etc/leno
-  $ leno fmt -check -recursive /etc/leno
+  $ leno fmt /etc/leno.d
+  $ leno fmt -check -recursive /etc/leno.d
   $ leno fmt - < leno.hcl`,
 		flags: func(fs *flag.FlagSet) {
 			fs.BoolVar(&f.check, "check", false, "change nothing; exit 1 when a file is not formatted")

@@ -21,7 +21,7 @@ prints every error with its file, line and source line. When there is none,
 prints the networks with their effective values. Touches neither Consul nor
 an agent.
 
-  $ leno validate /etc/leno
+  $ leno validate /etc/leno.d
   $ leno validate leno.hcl blue.hcl`,
 		flags: files.register, predict: complete.PredictOr(complete.PredictFiles("*.hcl"), complete.PredictFiles("*.json")),
 		run: func(_ context.Context, args []string) error {

@@ -119,7 +119,7 @@ func circumstances() map[string]circumstance {
 				`exec setpriv --reuid=64199 --regid=64199 --clear-groups --inh-caps=-all,+net_admin --ambient-caps=-all,+net_admin "$@"`,
 			check: "device", words: []string{"/dev/net/tun: permission denied", "read and write /dev/net/tun"}, cure: "chmod 666 /dev/net/tun"},
 		"iptables is asked for and not installed": {network: vxlan + "  ip_masq = true\n", blocks: "firewall {\n  type = \"iptables\"\n}\n",
-			script: "export PATH=/usr/local/bin\n" + `exec leno agent -config-dir=/etc/leno`,
+			script: "export PATH=/usr/local/bin\n" + `exec leno agent -config-dir=/etc/leno.d`,
 			check:  "firewall", words: []string{"not installed", "install the package iptables"},
 			cure: "for p in iptables ip6tables; do for s in '' -save -restore; do ln -s /usr/sbin/$p$s /usr/local/bin/$p$s; done; done"},
 		"the lock of iptables-legacy is held": {network: vxlan + "  ip_masq = true\n", blocks: "firewall {\n  type = \"iptables\"\n}\n",
@@ -177,7 +177,7 @@ func (p *place) meet(c circumstance) error {
 		}
 		defer held.Close()
 	}
-	if err := p.start("mkdir -p /run/leno /var/lib/leno\n"+cmp.Or(c.script, plainStart), "leno", "agent", "-config-dir=/etc/leno"); err != nil {
+	if err := p.start("mkdir -p /run/leno /var/lib/leno\n"+cmp.Or(c.script, plainStart), "leno", "agent", "-config-dir=/etc/leno.d"); err != nil {
 		return err
 	}
 	if err := p.says(c.check, api.Critical, c.words...); err != nil {
@@ -280,7 +280,7 @@ func TestFilesUnderTraffic(t *testing.T) {
 	var places []*place
 	for _, h := range w.Hosts {
 		p := newPlace(w, h, config(h, false), nil)
-		w.must(p.start(small+plainStart, "leno", "agent", "-config-dir=/etc/leno"))
+		w.must(p.start(small+plainStart, "leno", "agent", "-config-dir=/etc/leno.d"))
 		w.must(p.says("subnet_file", api.Passing))
 		w.must(os.Symlink(p.file("/run/leno/default.env"), p.SubnetFile("default")))
 		places = append(places, p)

@@ -103,7 +103,7 @@ func (c confinement) script() string {
 		`while read -r _ path _; do case $path in /dev|/dev/*|/proc|/proc/*|/tmp|/var/tmp) ;; *) mount -o remount,bind,ro "$path" 2>/dev/null || :; esac; done </proc/self/mounts`,
 		"mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys",
 		fmt.Sprintf("for dir in %s %s %s; do mount --bind $dir $dir; mount -o remount,bind,rw $dir; done", state, run, c.unit["ReadWritePaths"]),
-		"! touch /etc/leno/x /run/x /usr/x /sys/x /proc/sys/kernel/x 2>/dev/null",
+		"! touch /etc/leno.d/x /run/x /usr/x /sys/x /proc/sys/kernel/x 2>/dev/null",
 		"cd /; umask "+c.unit["UMask"],
 		fmt.Sprintf(`exec setpriv --reuid=%d --regid=%[1]d %[3]s --inh-caps=%[2]s --ambient-caps=%[2]s --bounding-set=%[2]s --no-new-privs /usr/local/bin/filter "$@"`, lenoID, caps, groups),
 	)

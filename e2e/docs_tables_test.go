@@ -193,15 +193,15 @@ func limits() map[string]limit {
 
 		"consul.address":         {takes: []string{`"192.0.2.1:8500"`, `"https://consul:8501"`, `"unix:///run/consul.sock"`}, refuses: []string{`"consul"`, `"ftp://consul:1"`, `"unix://run/x"`}, says: "`host:port`, `http(s)://host:port` or `unix:///path`"},
 		"consul.token":           text,
-		"consul.token_file":      {takes: []string{`"/etc/leno/token"`}, refuses: []string{`[1]`}, says: "not both"},
+		"consul.token_file":      {takes: []string{`"/etc/leno.d/token"`}, refuses: []string{`[1]`}, says: "not both"},
 		"consul.kv_prefix":       {takes: []string{`"leno"`, `"net/leno"`}, refuses: []string{`""`, `"/leno"`, `"leno/"`, `"a//b"`}, says: "no slash at its ends"},
 		"consul.service":         {takes: []string{`""`, `"leno-2"`}, refuses: []string{`"leno_2"`, `"-x"`, `"` + strings.Repeat("x", 64) + `"`}, says: "63 letters, digits and `-`"},
 		"consul.datacenter":      text,
 		"consul.namespace":       text,
 		"consul.partition":       text,
-		"consul.tls.ca_file":     {takes: []string{`"/etc/leno/ca.pem"`}, refuses: []string{`[1]`}},
-		"consul.tls.cert_file":   {refuses: []string{`"/etc/leno/cert.pem"`}, says: "together"}, // without the key
-		"consul.tls.key_file":    {refuses: []string{`"/etc/leno/key.pem"`}, says: "together"},
+		"consul.tls.ca_file":     {takes: []string{`"/etc/leno.d/ca.pem"`}, refuses: []string{`[1]`}},
+		"consul.tls.cert_file":   {refuses: []string{`"/etc/leno.d/cert.pem"`}, says: "together"}, // without the key
+		"consul.tls.key_file":    {refuses: []string{`"/etc/leno.d/key.pem"`}, says: "together"},
 		"consul.tls.server_name": text,
 
 		"lease.ttl":             {takes: []string{`"10s"`, `"24h"`}, refuses: []string{`"9s"`, `"24h1s"`, `"soon"`, `10`}, says: "10s to 24h"},
@@ -221,9 +221,9 @@ func limits() map[string]limit {
 		"firewall.random_fully": flag,
 
 		"http.address":       {takes: []string{`"0.0.0.0:5366"`, `"unix:///run/leno/leno.sock"`}, refuses: append(host, `"unix://leno.sock"`), says: "`host:port`, or a socket: `unix:///run/leno/leno.sock`"},
-		"http.tls.cert_file": {refuses: []string{`"/etc/leno/cert.pem"`}, says: "with both"},
-		"http.tls.key_file":  {refuses: []string{`"/etc/leno/key.pem"`}, says: "with both"},
-		"http.tls.ca_file":   {refuses: []string{`"/etc/leno/ca.pem"`}, says: "needs those two"},
+		"http.tls.cert_file": {refuses: []string{`"/etc/leno.d/cert.pem"`}, says: "with both"},
+		"http.tls.key_file":  {refuses: []string{`"/etc/leno.d/key.pem"`}, says: "with both"},
+		"http.tls.ca_file":   {refuses: []string{`"/etc/leno.d/ca.pem"`}, says: "needs those two"},
 
 		"telemetry.prometheus_retention": {takes: []string{`"0s"`, `"90s"`}, refuses: []string{`"-1s"`, `"long"`}, says: "`\"0s\"` turns the format off"},
 		"telemetry.statsd_address":       addr,

@@ -228,7 +228,7 @@ func TestUnit(t *testing.T) {
 		"Type": "notify", "Restart": "always", "TimeoutStartSec": "infinity",
 		"RestartSec": "200ms", "StartLimitIntervalSec": "0", // systemd gives up after five failures by default
 		"RestartPreventExitStatus": "78", // of a configuration that cannot be used
-		"ExecStart":                "/usr/local/bin/leno agent -config-dir=/etc/leno", "ExecReload": "/bin/kill -HUP $MAINPID",
+		"ExecStart":                "/usr/local/bin/leno agent -config-dir=/etc/leno.d", "ExecReload": "/bin/kill -HUP $MAINPID",
 		"RuntimeDirectoryPreserve": "yes",                   // systemd would remove the subnet files at every stop
 		"RuntimeDirectoryMode":     "0755", "UMask": "0077", // container runtimes read them
 	} {

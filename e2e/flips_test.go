@@ -112,7 +112,7 @@ func newFlips(t *testing.T) *flips {
 		config := strings.Replace(h.Config(blocks...), fmt.Sprintf("%q", h.DataDir()), `"/var/lib/leno"`, 1)
 		config = strings.Replace(config, "consul {\n", fmt.Sprintf("consul {\n  token_file = %q\n", filepath.Join(h.Dir, "token")), 1)
 		p := newPlace(w, h, config, nil)
-		w.must(p.start("mkdir -p /run/leno /var/lib/leno\n"+plainStart, "leno", "agent", "-config-dir=/etc/leno"))
+		w.must(p.start("mkdir -p /run/leno /var/lib/leno\n"+plainStart, "leno", "agent", "-config-dir=/etc/leno.d"))
 		f.places = append(f.places, p)
 	}
 	for _, p := range f.places {

@@ -35,7 +35,7 @@ func newPlace(w *world, h *lab.Host, config string, programs map[string]string) 
 	}
 	_, err := h.Exec(w.ctx, "cp", "-a", "/etc/.", filepath.Join(h.Dir, "etc"))
 	w.must(err)
-	w.must(os.MkdirAll(filepath.Join(h.Dir, "etc/leno"), 0o755))
+	w.must(os.MkdirAll(filepath.Join(h.Dir, "etc/leno.d"), 0o755))
 	p.configure(config)
 	for name, target := range programs {
 		w.must(os.Symlink(target, filepath.Join(h.Dir, "bin", name)))
@@ -48,7 +48,7 @@ func newPlace(w *world, h *lab.Host, config string, programs map[string]string) 
 
 func (p *place) configure(config string) {
 	p.w.t.Helper()
-	p.w.must(os.WriteFile(filepath.Join(p.Dir, "etc/leno/leno.hcl"), []byte(config), 0o644))
+	p.w.must(os.WriteFile(filepath.Join(p.Dir, "etc/leno.d/leno.hcl"), []byte(config), 0o644))
 }
 
 // start runs a program with the mounts of the place and what script does to it.
@@ -325,7 +325,7 @@ func (w *world) reloadConfined(places []*place) {
 		if lines := refused(p.agent.Output()); len(lines) > 0 {
 			w.t.Errorf("%s: %q", p.Name, lines)
 		}
-		config, err := os.ReadFile(filepath.Join(p.Dir, "etc/leno/leno.hcl"))
+		config, err := os.ReadFile(filepath.Join(p.Dir, "etc/leno.d/leno.hcl"))
 		w.must(err)
 		p.configure(strings.Replace(string(config), "ip_masq = true", "ip_masq = false", 1))
 		_, err = p.Exec(w.ctx, binary, "reload")

@@ -147,11 +147,11 @@ func (f *flips) comeAndGo() {
 	}
 	w.must(b.agent.Kill())
 	w.must(d.agent.Kill())
-	config, err := os.ReadFile(filepath.Join(d.Dir, "etc/leno/leno.hcl"))
+	config, err := os.ReadFile(filepath.Join(d.Dir, "etc/leno.d/leno.hcl"))
 	w.must(err)
 	d.configure(strings.Replace(string(config), `node_name = "host-d"`, `node_name = "host-e"`, 1))
 	for _, p := range []*place{b, d} {
-		w.must(p.start(plainStart, "leno", "agent", "-config-dir=/etc/leno"))
+		w.must(p.start(plainStart, "leno", "agent", "-config-dir=/etc/leno.d"))
 	}
 	is("host-b host-c host-e")
 	for _, p := range f.places[1:] {
