@@ -72,7 +72,7 @@ func (r *reader) prefer(m *machine, gateway, network string) {
 func (r *reader) read(b block) {
 	r.w.t.Helper()
 	switch {
-	case b.norun != "" || b.copies():
+	case b.norun != "" || b.generated != "" || b.copies():
 	case b.title != "":
 		path := strings.TrimPrefix(b.title, "/")
 		if path == b.title {

@@ -27,13 +27,15 @@ const root = "../"
 //	```hcl title="FILE"            the same in a file, there for the commands that follow
 //	```… title="examples/FILE"     a copy of a file in the source
 //	```… norun="why"               nothing that could be run
+//	```… generated="TestX"         written by that test, which holds it against the code
 type block struct {
-	page  string // from the top of the source
-	line  int    // of its first line of text
-	kind  string
-	title string
-	norun string
-	text  string
+	page      string // from the top of the source
+	line      int    // of its first line of text
+	kind      string
+	title     string
+	norun     string
+	generated string
+	text      string
 }
 
 func (b block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
@@ -55,7 +57,7 @@ func pages(t *testing.T) []string {
 	t.Helper()
 	first := []string{"README.md"}
 	for _, name := range []string{"concepts/how-it-works", "configuration", "backends", "commands/index", "api",
-		"operations/telemetry", "integrations/docker",
+		"operations/debug", "operations/telemetry", "integrations/docker",
 		"operations/systemd", "operations/access-control", "operations/health", "operations/upgrade", "operations/leases",
 		"operations/networks", "operations/drift", "operations/probe", "operations/remove"} {
 		first = append(first, page(name))
@@ -120,6 +122,8 @@ func blocks(t *testing.T, path string) []block {
 					open.title = m[2]
 				case "norun":
 					open.norun = m[2]
+				case "generated":
+					open.generated = m[2]
 				default:
 					t.Errorf("%s:%d: attribute %s", path, i+1, m[1])
 				}
@@ -144,8 +148,14 @@ func allBlocks(t *testing.T) []block {
 // TestDocumentationBlocks loads every configuration the documentation shows,
 // holds copies against their files, and knows every block that is not run.
 func TestDocumentationBlocks(t *testing.T) {
-	notRun := map[string]int{}
+	notRun, writers := map[string]int{}, generators(t)
 	for _, b := range allBlocks(t) {
+		if b.generated != "" {
+			if !slices.Contains(writers[b.generated], b.page) {
+				t.Errorf("%s: %s does not write this page", b, b.generated)
+			}
+			continue
+		}
 		if b.norun != "" {
 			if len(strings.Fields(b.norun)) < 2 {
 				t.Errorf("%s: norun=%q gives no reason", b, b.norun)
@@ -201,6 +211,23 @@ func TestDocumentationBlocks(t *testing.T) {
 	if !strings.Contains(makefile, "\ndemo: build ") {
 		t.Error("make demo does not make build")
 	}
+}
+
+// generators are the tests that write pages from the code, each with its pages: no
+// other page can be let off by their names.
+func generators(t *testing.T) map[string][]string {
+	t.Helper()
+	out := map[string][]string{}
+	for _, p := range pages(t) {
+		name := strings.TrimSuffix(strings.TrimPrefix(p, docs), ".mdx")
+		if strings.HasPrefix(name, "commands/") && name != "commands/index" && name != "commands/json" {
+			out["TestCommandPages"] = append(out["TestCommandPages"], p)
+		}
+	}
+	if !strings.Contains(source(t, "command/pages_test.go"), "func TestCommandPages(") {
+		t.Error("command has no TestCommandPages")
+	}
+	return out
 }
 
 // configuration makes a fragment whole: what stands in a network block gets one

@@ -1,0 +1,266 @@
+package command
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/cli"
+)
+
+// commandPages is the folder of the pages that are written from the code, beside
+// what people wrote there.
+const commandPages = docs + "commands/"
+
+// written are the pages of that folder that stand for themselves.
+var written = []string{"index.mdx", "json.mdx"}
+
+// TestCommandPages holds the page of each command against its usage line, help,
+// flags and examples, and the golden file of what it prints. With LENO_UPDATE_GOLDEN
+// set it writes the pages.
+func TestCommandPages(t *testing.T) {
+	wanted := map[string]string{}
+	for name := range Commands(Meta{}) {
+		wanted[pagePath(name)] = commandPage(t, name)
+	}
+	var have []string
+	err := filepath.WalkDir(commandPages, func(path string, entry os.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			have = append(have, strings.TrimPrefix(path, commandPages))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range have {
+		if _, ok := wanted[path]; !ok && !slices.Contains(written, path) {
+			t.Errorf("commands/%s is of no command", path)
+		}
+	}
+	for path, page := range wanted {
+		if os.Getenv("LENO_UPDATE_GOLDEN") != "" {
+			if err := os.MkdirAll(filepath.Dir(commandPages+path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(commandPages+path, []byte(page), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		text, err := os.ReadFile(commandPages + path)
+		if err != nil {
+			t.Errorf("%v: LENO_UPDATE_GOLDEN=1 writes it", err)
+		} else if diff := cmp.Diff(string(text), page); diff != "" {
+			t.Errorf("commands/%s (-page +program), LENO_UPDATE_GOLDEN=1 writes it:\n%s", path, diff)
+		}
+	}
+}
+
+// pagePath is where the page of a command is: "network/apply.mdx".
+func pagePath(name string) string {
+	if len(subcommands(Commands(Meta{}), name)) > 0 {
+		name += "/index"
+	}
+	return strings.ReplaceAll(name, " ", "/") + ".mdx"
+}
+
+func commandPage(t *testing.T, name string) string {
+	t.Helper()
+	commands := Commands(Meta{Getenv: func(string) string { return "" }})
+	c, err := commands[name]()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "---\ntitle: leno %s\ndescription: %s.\n---\n\n", name, c.Synopsis())
+	leaf, ok := c.(*command)
+	switch {
+	case ok:
+		leaf.page(t, &b, strings.Repeat("../", strings.Count(pagePath(name), "/")))
+	case len(subcommands(commands, name)) > 0:
+		groupPage(t, &b, commands, name)
+	default: // a program of its own kind, whose help says all
+		fenced(&b, "text", c.Help())
+	}
+	return b.String()
+}
+
+// fenced is a block that the tests of this package answer for.
+func fenced(b *strings.Builder, kind, text string) {
+	fmt.Fprintf(b, "```%s generated=\"TestCommandPages\"\n%s\n```\n", kind, strings.TrimRight(text, "\n"))
+}
+
+func groupPage(t *testing.T, b *strings.Builder, commands map[string]cli.CommandFactory, name string) {
+	t.Helper()
+	fenced(b, "text", "leno "+name+" SUBCOMMAND [options] [arguments]")
+	b.WriteString("\n| command | what it does |\n|---|---|\n")
+	for _, sub := range subcommands(commands, name) {
+		c, err := commands[name+" "+sub]()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(b, "| [`leno %s %s`](%s.mdx) | %s |\n", name, sub, sub, lowered(prose(c.Synopsis())))
+	}
+}
+
+// page is the page of one command; up is the way from it to the folder of them all.
+func (c *command) page(t *testing.T, b *strings.Builder, up string) {
+	t.Helper()
+	text, shown := parts(c.spec.help)
+	b.WriteString(text)
+	b.WriteString("\n## Usage\n\n")
+	fenced(b, "text", strings.TrimPrefix(c.usageLine(), "Usage: "))
+	c.optionTables(b, up)
+	if shown != "" {
+		b.WriteString("\n## Examples\n\n")
+		fenced(b, "sh", shown)
+	}
+	golden, err := os.ReadFile("testdata/" + strings.ReplaceAll(c.spec.name, " ", "-") + ".golden")
+	if output, good := strings.CutSuffix(string(golden), "-- exit 0 --\n"); err == nil && good && !strings.Contains(output, "-- stderr --") {
+		b.WriteString("\n## What it prints\n\n")
+		fenced(b, "console", strings.ReplaceAll(output, "=DIR/", "=/run/leno/"))
+	}
+	b.WriteString("\n## Exit codes\n\n")
+	codes := fmt.Sprintf("%d done, %d failed, %d wrong usage", exitDone, exitFailed, exitUsage)
+	if c.spec.name == "agent" {
+		codes += fmt.Sprintf(", %d a configuration that it cannot start with", exitConfig)
+	}
+	fmt.Fprintf(b, "%s. See also [output and exit codes](%sindex.mdx#output-and-exit-codes).\n", codes, up)
+	for _, s := range shapes() {
+		if s.command == c.spec.name {
+			fmt.Fprintf(b, "\nWhat `-format=json` prints: [%s](%sjson.mdx#%s).\n", s.command, up, strings.ReplaceAll(s.command, " ", "-"))
+		}
+	}
+}
+
+// parts are the paragraphs of a help text, and its examples as a shell takes them,
+// what is said of each behind a #.
+func parts(help string) (text, shown string) {
+	var t, s strings.Builder
+	for paragraph := range strings.SplitSeq(strings.TrimSpace(help), "\n\n") {
+		if !strings.HasPrefix(paragraph, "  ") {
+			t.WriteString(prose(paragraph) + "\n\n")
+			continue
+		}
+		for line := range strings.SplitSeq(strings.Trim(paragraph, "\n"), "\n") {
+			line = strings.TrimSpace(line)
+			example, ok := strings.CutPrefix(line, "$ ")
+			switch before := s.String(); {
+			case ok:
+				example, said, found := strings.Cut(example, "  ")
+				if found {
+					example += "  # " + strings.TrimSpace(said)
+				}
+				s.WriteString(example + "\n")
+			case strings.Contains(before[strings.LastIndex(strings.TrimSuffix(before, "\n"), "\n")+1:], "  # "): // what is said goes on
+				s.Reset()
+				s.WriteString(strings.TrimSuffix(before, "\n") + " " + line + "\n")
+			default:
+				s.WriteString("# " + line + "\n")
+			}
+		}
+	}
+	return strings.TrimRight(t.String(), "\n") + "\n", s.String()
+}
+
+var codeWords = regexp.MustCompile(`(^|[\s(])(-[a-z][a-z-]*(?:=[A-Za-z0-9]+)?|(?:LENO|NO)_[A-Z_]+|TERM=dumb|/[a-z][a-z./_-]*[a-z])`)
+
+// prose is plain text for a page: commands, flags, variables and paths as code, and
+// nothing that MDX takes for its own.
+func prose(text string) string {
+	text = strings.NewReplacer("<", `\<`, "{", `\{`, "*", `\*`, "\n- ", "\n\\- ").Replace(text)
+	text = codeWords.ReplaceAllString(text, "$1`$2`")
+	names := strings.Join(slices.Sorted(maps.Keys(Commands(Meta{}))), "|")
+	named := regexp.MustCompile("`?\\bleno[ \n](?:" + names + ")\\b`?")
+	named.Longest() // "lease list", and not "lease" alone
+	return named.ReplaceAllStringFunc(text, func(name string) string { return "`" + strings.Trim(strings.ReplaceAll(name, "\n", " "), "`") + "`" })
+}
+
+// option is one flag as its page shows it.
+type option struct{ name, env, standard, means string }
+
+var (
+	optionEnv      = regexp.MustCompile(`\b(?:LENO|CONSUL_HTTP|NO)_[A-Z_]+\b`)
+	optionEnvTail  = regexp.MustCompile(`; (?:LENO|CONSUL_HTTP)_[A-Z_]+(?:, (?:LENO|CONSUL_HTTP)_[A-Z_]+)*(, default|$)`)
+	optionStandard = regexp.MustCompile(`[;,.] [dD]efault:? (.+)$`)
+)
+
+func (c *command) option(f *flag.Flag) option {
+	value, text := flag.UnquoteUsage(f)
+	o := option{name: "-" + f.Name, env: strings.Join(optionEnv.FindAllString(text, -1), ", "), standard: f.DefValue}
+	switch {
+	case value != "" && isBool(f):
+		o.name += "[=" + strings.ToUpper(value) + "]"
+	case value != "":
+		o.name += "=" + strings.ToUpper(value)
+	}
+	text = optionEnvTail.ReplaceAllString(text, "$1")
+	if m := optionStandard.FindStringSubmatch(text); m != nil {
+		o.standard, text = m[1], strings.TrimSuffix(text, m[0])
+	}
+	if isBool(f) && o.standard == "false" {
+		o.standard = ""
+	}
+	if o.standard != "" && !strings.Contains(o.standard, " ") {
+		o.standard = "`" + o.standard + "`"
+	}
+	o.means = prose(text)
+	for _, setting := range agentOverrides {
+		if f.Name == setting.flag && slices.Contains([]string{"agent", "cleanup"}, c.spec.name) {
+			o.env = "LENO_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+			o.means += "; in place of the option [`" + setting.setting + "`](../configuration.mdx)"
+		}
+	}
+	return o
+}
+
+// optionTables are the flags of a command, and below them those that it shares with
+// all that ask the agent.
+func (c *command) optionTables(b *strings.Builder, up string) {
+	shared := flag.NewFlagSet("", flag.ContinueOnError)
+	newSession(c.meta).flags(shared)
+	var own, others []option
+	c.flags.VisitAll(func(f *flag.Flag) {
+		if s := shared.Lookup(f.Name); s != nil && s.Usage == f.Usage {
+			others = append(others, c.option(f))
+		} else {
+			own = append(own, c.option(f))
+		}
+	})
+	table := func(options []option) {
+		b.WriteString("| option | environment | default | meaning |\n|---|---|---|---|\n")
+		for _, o := range options {
+			fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", o.name, optionEnv.ReplaceAllString(o.env, "`$0`"), cell(o.standard), cell(o.means))
+		}
+	}
+	if len(own) > 0 {
+		b.WriteString("\n## Options\n\n")
+		table(own)
+	}
+	if len(others) > 0 {
+		fmt.Fprintf(b, "\n## Options of all commands\n\nMore about them: [flags and environment](%sindex.mdx#flags-and-environment).\n\n", up)
+		table(others)
+	}
+}
+
+func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
+
+func lowered(text string) string { return strings.ToLower(text[:1]) + text[1:] }
+
+// Every command with its page stands in the overview.
+func TestOverviewLinksEveryCommand(t *testing.T) {
+	overview := read(t, commandPages+"index.mdx")
+	for _, name := range slices.Sorted(maps.Keys(Commands(Meta{}))) {
+		if n := strings.Count(overview, "]("+pagePath(name)+")"); len(subcommands(Commands(Meta{}), name)) == 0 && n == 0 {
+			t.Errorf("commands/index.mdx has no link to %s: its row begins with | [`%s`](%s) |", pagePath(name), name, pagePath(name))
+		}
+	}
+}
