@@ -1,0 +1,88 @@
+// What stands beside the versions of the site in the folder that is published, made anew of the
+// versions that lie there:
+//
+//   versions.json    their names, newest first
+//   index.html       leads to the newest
+//   latest/…         leads from each of its pages to the same in the newest, for links that
+//                    shall not grow old
+//   versions/        lists them
+//   404.html         that of the newest
+//
+//   node versions.mjs FOLDER
+//
+// To publish a version, put its folder beside the ones that are there and run this.
+import { cpSync, existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+
+const own = new Set(['latest', 'versions']);
+
+/** Newest first; what is no release, as "dev", comes after all that are. */
+export function newestFirst(a, b) {
+	const release = (name) => /^\d+(\.\d+)*(?=$|-)/.exec(name)?.[0].split('.').map(Number);
+	const [left, right] = [release(a), release(b)];
+	if (!left || !right) return left ? -1 : right ? 1 : a < b ? -1 : 1;
+	for (let i = 0; i < Math.max(left.length, right.length); i++) {
+		if ((left[i] ?? 0) !== (right[i] ?? 0)) return (right[i] ?? 0) - (left[i] ?? 0);
+	}
+	// 1.0.0-rc1 is older than 1.0.0.
+	return a.includes('-') === b.includes('-') ? (a < b ? 1 : -1) : a.includes('-') ? 1 : -1;
+}
+
+/** The pages of a version, as paths of its folder: "", "api/", … */
+function pages(folder) {
+	return readdirSync(folder, { recursive: true })
+		.filter((path) => path === 'index.html' || path.endsWith('/index.html'))
+		.map((path) => path.slice(0, -'index.html'.length))
+		.sort();
+}
+
+const escape = (text) => text.replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
+
+function html(title, head, body) {
+	return `<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>${title}</title>
+${head}<style>body { max-width: 40rem; margin: 3rem auto; padding: 0 1rem; font: 1.1rem/1.6 system-ui, sans-serif }</style>
+<h1>${title}</h1>
+${body}
+</html>
+`;
+}
+
+/**
+ * A page that leads to another one, which it names by a path as seen from itself. Only a
+ * script takes the heading along that somebody was sent to.
+ */
+const redirect = (to) => html('leno', `<link rel="canonical" href="${escape(to)}">
+<script>location.replace(${JSON.stringify(to)} + location.hash)</script>
+<noscript><meta http-equiv="refresh" content="0; url=${escape(to)}"></noscript>
+`, `<p>This page is <a href="${escape(to)}">here</a>.</p>`);
+
+function write(path, text) {
+	mkdirSync(dirname(path), { recursive: true });
+	writeFileSync(path, text);
+}
+
+export function versions(folder) {
+	const names = readdirSync(folder, { withFileTypes: true })
+		.filter((entry) => entry.isDirectory() && !own.has(entry.name) && existsSync(join(folder, entry.name, 'pagefind')))
+		.map((entry) => entry.name)
+		.sort(newestFirst);
+	const newest = names[0];
+	if (!newest) throw new Error(`${folder}: no version of the site is there`);
+	for (const name of own) rmSync(join(folder, name), { recursive: true, force: true });
+
+	write(join(folder, 'versions.json'), JSON.stringify(names) + '\n');
+	write(join(folder, 'index.html'), redirect(`${newest}/`));
+	const items = names.map((name) => `<li><a href="../${escape(name)}/">${escape(name)}</a>${name === newest ? ', the latest' : ''}</li>`);
+	write(join(folder, 'versions/index.html'), html('Versions of leno', '', `<ul>\n${items.join('\n')}\n</ul>`));
+	for (const page of pages(join(folder, newest))) {
+		write(join(folder, 'latest', page, 'index.html'), redirect('../'.repeat(page.split('/').length) + `${newest}/${page}`));
+	}
+	cpSync(join(folder, newest, '404.html'), join(folder, '404.html'));
+}
+
+if (process.argv[1] === import.meta.filename || process.argv[1]?.endsWith('site/versions.mjs')) versions(process.argv[2] ?? 'dist');
