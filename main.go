@@ -14,5 +14,5 @@ var version = "0.1.0-dev"
 
 func main() {
 	build, _ := debug.ReadBuildInfo()
-	os.Exit(command.Run(os.Args[1:], command.NewMeta(version, build)))
+	os.Exit(command.Main(os.Args, command.NewMeta(version, build)))
 }

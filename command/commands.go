@@ -9,6 +9,7 @@ func Commands(m Meta) map[string]cli.CommandFactory {
 	commands := map[string]cli.CommandFactory{}
 	for _, constructor := range []func(Meta) spec{
 		agentSpec,
+		cniSpec,
 		dockerOptsSpec,
 		doctorSpec,
 		cleanupSpec,

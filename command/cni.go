@@ -1,0 +1,143 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	cniversion "github.com/containernetworking/cni/pkg/version"
+
+	"github.com/lenonet/leno/command/cni"
+)
+
+// cniName is the plugin's file, beside `leno`.
+const cniName = "leno-cni"
+
+// Main runs what a program called with argv (its own name first) is to do: the file
+// called leno-cni is the plugin. So is one of any other name that is called as
+// plugins are, with a command in the environment and without arguments: "type":
+// "leno" in a network configuration looks for a file of that name.
+func Main(argv []string, m Meta) int {
+	switch called := len(argv) > 0 && filepath.Base(argv[0]) == cniName; {
+	case len(argv) <= 1 && m.Getenv("CNI_COMMAND") != "":
+		return Run([]string{"cni"}, m)
+	case called && len(argv) == 1:
+		// What the reference plugins do when they are called by hand. Nomad takes the
+		// version out of it.
+		fmt.Fprintf(m.Stderr, "CNI %s plugin v%s\nCNI protocol versions supported: %s\n", cniName, m.Version, strings.Join(cni.Versions(), ", "))
+		return exitDone
+	case called:
+		return Run(append([]string{"cni"}, argv[1:]...), m)
+	case len(argv) == 0:
+		return Run(nil, m)
+	}
+	return Run(argv[1:], m)
+}
+
+// cniPlugin is `leno cni`.
+type cniPlugin struct {
+	meta     Meta
+	conflist bool
+	network  string
+}
+
+func cniSpec(m Meta) spec {
+	p := &cniPlugin{meta: m}
+	return spec{
+		name:     "cni",
+		synopsis: "Put containers into networks, as a CNI plugin",
+		help: `
+Container runtimes run it, Nomad for one, as the specification of the
+Container Network Interface says (1.1.0, and 0.3.0 to 1.0.0): with CNI_COMMAND
+in the environment and a network configuration on standard input. In the
+runtime's directory of plugins, usually /opt/cni/bin, there has to be a link
+to it by the name leno-cni, beside the reference plugins bridge and
+host-local, which do the work.
+
+  A network configuration, for the only network on this host:
+    $ leno cni -conflist
+
+  For network blue, to be put at /etc/cni/net.d/leno-blue.conflist:
+    $ leno cni -conflist -network=blue`,
+		flags: p.flags,
+		run:   func(ctx context.Context, _ []string) error { return p.run(ctx) },
+	}
+}
+
+func (p *cniPlugin) flags(fs *flag.FlagSet) {
+	fs.BoolVar(&p.conflist, "conflist", false, "print a network configuration, and do nothing else")
+	fs.StringVar(&p.network, "network", "", "`name` of the network in it. Default: none, which means the only one on a host")
+}
+
+func (p *cniPlugin) run(ctx context.Context) error {
+	switch {
+	case p.conflist:
+		return p.printConflist()
+	case p.network != "":
+		return instead(withFlag("conflist", "true"), "-network is for -conflist; for a container it stands in the network configuration")
+	case p.meta.Getenv("CNI_COMMAND") == "":
+		return usagef("CNI_COMMAND is not in the environment: container runtimes run this command")
+	}
+	var conf struct {
+		Version string `json:"cniVersion"`
+	}
+	seen := func(do func(context.Context, *skel.CmdArgs) error) func(*skel.CmdArgs) error {
+		return func(args *skel.CmdArgs) error {
+			_ = json.Unmarshal(args.StdinData, &conf) // skel has read it
+			return do(ctx, args)
+		}
+	}
+	failed := skel.PluginMainFuncsWithError(skel.CNIFuncs{
+		Add: seen(p.add), Del: seen(p.del), Check: seen(p.check), GC: seen(p.gc), Status: seen(p.status),
+	}, cniversion.PluginSupports(cni.Versions()...), "")
+	if failed == nil {
+		return nil
+	}
+	// Errors are for a program: JSON on standard output, and nothing else there.
+	if _, err := p.meta.Stdout.Write(cni.Print(failed, conf.Version)); err != nil {
+		return err
+	}
+	return errReported
+}
+
+// conflist is a configuration for a runtime's directory of them.
+type conflist struct {
+	CNIVersion string           `json:"cniVersion"`
+	Name       string           `json:"name"`
+	Plugins    []conflistPlugin `json:"plugins"`
+}
+
+type conflistPlugin struct {
+	Type         string          `json:"type"`
+	Network      string          `json:"network,omitempty"`
+	Capabilities map[string]bool `json:"capabilities,omitempty"`
+}
+
+func (p *cniPlugin) printConflist() error {
+	name := "leno"
+	if p.network != "" {
+		name += "-" + p.network
+	}
+	return printJSON(p.meta.Stdout, conflist{CNIVersion: cni.Versions()[len(cni.Versions())-1], Name: name, Plugins: []conflistPlugin{
+		{Type: cniName, Network: p.network},
+		{Type: "portmap", Capabilities: map[string]bool{"portMappings": true}},
+	}})
+}
+
+// internal is an error of this host, files for the most part.
+func internal(err error) error {
+	if err == nil {
+		return nil
+	}
+	var known *types.Error
+	if errors.As(err, &known) {
+		return err
+	}
+	return types.NewError(types.ErrIOFailure, err.Error(), "")
+}

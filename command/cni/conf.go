@@ -1,0 +1,205 @@
+// Package cni turns a network configuration of the Container Network Interface, and
+// what the subnet file says of this host's network, into the configuration of the
+// plugins that do the work: bridge and host-local. It also owns the form of what is
+// remembered of each attachment, and of host-local's store. All of it is pure: it
+// refuses to know where files lie, and runs no program.
+package cni
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/lenonet/leno/api"
+)
+
+// Versions are those of the specification that are spoken, the current one last.
+func Versions() []string { return []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} }
+
+// Defaults of a configuration.
+const (
+	DefaultDataDir = "/run/leno/cni"
+	DefaultWait    = 10 * time.Second
+	maxWait        = 10 * time.Minute
+)
+
+// Conf is a network configuration of type leno-cni. Nothing in it depends on the
+// subnet, so the file never changes when the subnet does.
+type Conf struct {
+	CNIVersion string
+	Name       string // of the configuration
+	Network    string // of leno; "" for the only one on this host
+	SubnetFile string // read instead of asking the agent; "" for none
+	Address    string // of the agent; "" for the usual one
+	Wait       time.Duration
+	DataDir    string
+
+	Delegate map[string]json.RawMessage // settings of the plugin that makes the interface
+	IPAM     map[string]json.RawMessage // further settings of host-local
+
+	// Passed on as they are, nil for none.
+	Args, DNS, RuntimeConfig, PrevResult json.RawMessage
+
+	// Valid is what GC has to leave alone.
+	Valid []types.GCAttachment
+}
+
+// keys are the ones that a configuration may have.
+func keys() []string {
+	return []string{"address", "args", "capabilities", "cniVersion", "dataDir", "delegate", "dns", "ipam", "name", "network",
+		"prevResult", "runtimeConfig", "subnetFile", "type", "wait"}
+}
+
+// Parse reads a configuration. Errors are of the specification's kinds: 6 for what
+// cannot be read, 2 for a key that there is not, 7 for values that cannot be.
+func Parse(data []byte) (Conf, error) {
+	c := Conf{Wait: DefaultWait, DataDir: DefaultDataDir}
+	all, err := object("", data)
+	if err != nil {
+		return Conf{}, err
+	}
+	var wait, kind string
+	for _, key := range sorted(all) {
+		var into any
+		switch key {
+		case "cniVersion":
+			into = &c.CNIVersion
+		case "name":
+			into = &c.Name
+		case "type":
+			into = &kind
+		case "network":
+			into = &c.Network
+		case "subnetFile":
+			into = &c.SubnetFile
+		case "address":
+			into = &c.Address
+		case "wait":
+			into = &wait
+		case "dataDir":
+			into = &c.DataDir
+		case "delegate":
+			into = &c.Delegate
+		case "ipam":
+			into = &c.IPAM
+		case "args":
+			into = &c.Args
+		case "dns":
+			into = &c.DNS
+		case "runtimeConfig":
+			into = &c.RuntimeConfig
+		case "prevResult":
+			into = &c.PrevResult
+		case "cni.dev/valid-attachments":
+			into = &c.Valid
+		case "capabilities":
+			into = &map[string]bool{}
+		default:
+			if strings.HasPrefix(key, "cni.dev/") { // the runtime's, which may come to say more
+				continue
+			}
+			return Conf{}, unsupported(key, all[key], keys())
+		}
+		if err := json.Unmarshal(all[key], into); err != nil {
+			return Conf{}, errorf(types.ErrDecodingFailure, "%s: %s is not what it takes: %s", key, short(all[key]), err)
+		}
+	}
+	if c.Wait, err = parseWait(wait); err != nil {
+		return Conf{}, err
+	}
+	return c, c.check()
+}
+
+func parseWait(text string) (time.Duration, error) {
+	if text == "" {
+		return DefaultWait, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 || d > maxWait {
+		return 0, errorf(types.ErrInvalidNetworkConfig, `wait: %q is not a time such as "10s", %s at most`, text, maxWait)
+	}
+	return d, nil
+}
+
+// check says which values cannot be, alone or together.
+func (c Conf) check() error {
+	invalid := func(format string, args ...any) error {
+		return errorf(types.ErrInvalidNetworkConfig, format, args...)
+	}
+	switch {
+	case c.Name == "" || !plainName(c.Name):
+		return invalid("name: %q is not the name of a configuration", c.Name)
+	case c.Network != "" && !plainName(c.Network):
+		return invalid("network: %q is not the name of a network", c.Network)
+	case c.SubnetFile != "" && c.Address != "":
+		return invalid("subnetFile and address exclude each other: with subnetFile the agent is not asked; leave one out")
+	case c.SubnetFile != "" && !filepath.IsAbs(c.SubnetFile):
+		return invalid("subnetFile: %q is not an absolute path", c.SubnetFile)
+	case !filepath.IsAbs(c.DataDir):
+		return invalid("dataDir: %q is not an absolute path", c.DataDir)
+	}
+	if c.Address != "" {
+		if _, err := api.New(api.Config{Address: c.Address}); err != nil {
+			return invalid("%s", err)
+		}
+	}
+	if err := c.checkDelegate(); err != nil {
+		return err
+	}
+	return c.checkIPAM()
+}
+
+// plainName says whether it can be a name in a path.
+func plainName(name string) bool {
+	return name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
+}
+
+// unsupported is about a key that there is not: the specification wants key and value
+// named.
+func unsupported(key string, value json.RawMessage, known []string) error {
+	return errorf(types.ErrUnsupportedField, "%s: %s is not supported here; known are %s", key, short(value), strings.Join(known, ", "))
+}
+
+// object reads a JSON object, and nothing behind it.
+func object(what string, data []byte) (map[string]json.RawMessage, error) {
+	var all map[string]json.RawMessage
+	dec := json.NewDecoder(bytes.NewReader(data))
+	err := dec.Decode(&all)
+	if err == nil {
+		if _, more := dec.Token(); more != io.EOF {
+			err = fmt.Errorf("there is more behind the JSON object")
+		} else if all == nil {
+			err = fmt.Errorf("null is no JSON object")
+		}
+	}
+	if err != nil {
+		return nil, errorf(types.ErrDecodingFailure, "%sthe network configuration cannot be read: %s", what, err)
+	}
+	return all, nil
+}
+
+func sorted(m map[string]json.RawMessage) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// short is a value for an error message.
+func short(v json.RawMessage) string {
+	const most = 80
+	text := string(bytes.ToValidUTF8(v, []byte("�")))
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
+}

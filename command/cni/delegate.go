@@ -1,0 +1,274 @@
+package cni
+
+import (
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/command/subnetfile"
+)
+
+// Facts are what is known of this host's part in a network.
+type Facts struct {
+	Network string
+	subnetfile.File
+}
+
+// Delegation is work for another plugin.
+type Delegation struct {
+	Plugin  string // "bridge"
+	Network string
+	Config  json.RawMessage
+
+	// Bridge is the device that it makes or finds, "" when the plugin is none that
+	// makes bridges. Own says that nobody else puts addresses on it.
+	Bridge string
+	Own    bool
+
+	subnets []netip.Prefix
+}
+
+const (
+	bridgePlugin = "bridge"
+	IPAM         = "host-local"
+)
+
+// BridgeName is a network's bridge unless the configuration names one: at most 15
+// bytes, another one for each network.
+func BridgeName(network string) string {
+	return "cni-" + strings.TrimPrefix(backend.LinkName(network), backend.LinkPrefix)
+}
+
+// bridgeKeys are the settings of the bridge plugin that may stand in `delegate`.
+func bridgeKeys() []string {
+	return []string{"bridge", "enabledad", "forceAddress", "hairpinMode", "ipMasq", "ipMasqBackend", "isDefaultGateway", "isGateway",
+		"macspoofchk", "mtu", "portIsolation", "preserveDefaultVlan", "promiscMode", "type", "vlan", "vlanTrunk"}
+}
+
+// leno's own keys, which `delegate` may not take.
+func takenKeys() []string {
+	return []string{"args", "cniVersion", "dns", "ipam", "name", "prevResult", "runtimeConfig"}
+}
+
+// delegateSettings are those that are looked at here.
+type delegateSettings struct {
+	Type             string `json:"type"`
+	Bridge           string `json:"bridge"`
+	HairpinMode      bool   `json:"hairpinMode"`
+	PromiscMode      bool   `json:"promiscMode"`
+	IsGateway        *bool  `json:"isGateway"`
+	IsDefaultGateway *bool  `json:"isDefaultGateway"`
+	IPMasq           bool   `json:"ipMasq"`
+	MTU              int    `json:"mtu"`
+}
+
+// settings reads `delegate`.
+func (c Conf) settings() (delegateSettings, error) {
+	d := delegateSettings{Type: bridgePlugin}
+	text, err := json.Marshal(c.Delegate)
+	if err == nil {
+		err = json.Unmarshal(text, &d)
+	}
+	if err != nil {
+		return d, errorf(types.ErrDecodingFailure, "delegate: %s", strings.TrimPrefix(err.Error(), "json: "))
+	}
+	return d, nil
+}
+
+func (c Conf) checkDelegate() error {
+	for _, key := range sorted(c.Delegate) {
+		if slices.Contains(takenKeys(), key) {
+			return errorf(types.ErrInvalidNetworkConfig, "delegate.%s: leno-cni sets it itself; leave it out, or put it at the top where it is known there", key)
+		}
+	}
+	d, err := c.settings()
+	if err != nil {
+		return err
+	}
+	invalid := func(format string, args ...any) error {
+		return errorf(types.ErrInvalidNetworkConfig, format, args...)
+	}
+	switch {
+	case d.Type == "" || strings.ContainsAny(d.Type, "/\x00") || d.Type == "leno" || d.Type == "leno-cni":
+		return invalid("delegate.type: %q is not the name of a plugin that makes interfaces", d.Type)
+	case d.MTU < 0:
+		return invalid("delegate.mtu: %d is not an MTU", d.MTU)
+	case d.Type != bridgePlugin:
+		return nil // whose settings are not known here
+	case d.HairpinMode && d.PromiscMode:
+		return invalid("delegate.hairpinMode and delegate.promiscMode exclude each other")
+	case d.Bridge != "" && (len(d.Bridge) > 15 || d.Bridge == "." || d.Bridge == ".." || strings.ContainsAny(d.Bridge, "/: \t\n\x00")):
+		return invalid("delegate.bridge: %q is not the name of a device", d.Bridge)
+	case d.IsDefaultGateway != nil && *d.IsDefaultGateway && d.IsGateway != nil && !*d.IsGateway:
+		return invalid("delegate.isDefaultGateway is true, so delegate.isGateway cannot be false")
+	}
+	for _, key := range sorted(c.Delegate) {
+		if !slices.Contains(bridgeKeys(), key) {
+			return unsupported("delegate."+key, c.Delegate[key], bridgeKeys())
+		}
+	}
+	return nil
+}
+
+// checkIPAM: the addresses come from leno, so only what goes with them may be said.
+func (c Conf) checkIPAM() error {
+	var routes []*types.Route
+	var text string
+	for _, key := range sorted(c.IPAM) {
+		var err error
+		switch value := c.IPAM[key]; key {
+		case "type":
+			if err = json.Unmarshal(value, &text); err == nil && text != IPAM {
+				return errorf(types.ErrInvalidNetworkConfig, "ipam.type: %q; addresses are given out by %s alone", text, IPAM)
+			}
+		case "routes":
+			err = json.Unmarshal(value, &routes)
+		case "resolvConf":
+			err = json.Unmarshal(value, &text)
+		case "subnet", "ranges", "rangeStart", "rangeEnd", "gateway":
+			return errorf(types.ErrInvalidNetworkConfig, "ipam.%s: subnet and gateway are what this host leased; leave it out", key)
+		case "dataDir":
+			return errorf(types.ErrInvalidNetworkConfig, "ipam.dataDir: it stands at the top, as dataDir")
+		default:
+			return unsupported("ipam."+key, value, []string{"resolvConf", "routes", "type"})
+		}
+		if err != nil {
+			return errorf(types.ErrDecodingFailure, "ipam.%s: %s is not what it takes: %s", key, short(c.IPAM[key]), err)
+		}
+	}
+	var runtime struct {
+		Ranges json.RawMessage `json:"ipRanges"`
+	}
+	if len(c.RuntimeConfig) > 0 {
+		if err := json.Unmarshal(c.RuntimeConfig, &runtime); err != nil {
+			return errorf(types.ErrDecodingFailure, "runtimeConfig: %s", err)
+		}
+	}
+	if len(runtime.Ranges) > 0 {
+		return errorf(types.ErrUnsupportedField, "runtimeConfig.ipRanges: %s is not supported here: the subnet is what this host leased; leave the capability ipRanges out", short(runtime.Ranges))
+	}
+	return nil
+}
+
+// Delegate says which plugin has to do what for the configuration, where the network
+// is as the facts say.
+func Delegate(c Conf, f Facts) (Delegation, error) {
+	set, err := c.settings()
+	if err != nil {
+		return Delegation{}, err
+	}
+	if set.MTU > f.MTU {
+		return Delegation{}, errorf(types.ErrInvalidNetworkConfig, "delegate.mtu: %d is more than network %s carries, %d: leave it out, or take %d at most", set.MTU, f.Network, f.MTU, f.MTU)
+	}
+	d := Delegation{Plugin: set.Type, Network: f.Network, subnets: f.Subnets()}
+	conf := map[string]any{"mtu": f.MTU}
+	defaultRoute := true
+	if d.Plugin == bridgePlugin {
+		d.Bridge = BridgeName(f.Network)
+		d.Own = set.Bridge == "" || set.Bridge == d.Bridge
+		conf["bridge"] = d.Bridge
+		conf["isGateway"] = true
+		conf["isDefaultGateway"] = set.IsGateway == nil || *set.IsGateway
+		// A bridge with a name of its own may be somebody else's, addresses and all.
+		conf["forceAddress"] = d.Own
+		conf["ipMasq"] = false
+		if set.Bridge != "" {
+			d.Bridge = set.Bridge
+		}
+		defaultRoute = conf["isDefaultGateway"].(bool)
+		if set.IsDefaultGateway != nil {
+			defaultRoute = *set.IsDefaultGateway
+		}
+	}
+	for key, value := range c.Delegate {
+		conf[key] = value
+	}
+	// What the agent masquerades is not masqueraded again: of two rules the one that
+	// hides containers from each other would win.
+	if f.IPMasq && set.IPMasq {
+		conf["ipMasq"] = false
+	}
+	conf["cniVersion"], conf["type"] = c.CNIVersion, d.Plugin
+	// host-local keeps a store for each name: one for each network of leno, so that
+	// two configurations of the same network do not give out the same address.
+	conf["name"] = f.Network
+	if conf["ipam"], err = c.ipam(f, defaultRoute); err != nil {
+		return Delegation{}, err
+	}
+	for key, value := range map[string]json.RawMessage{"args": c.Args, "dns": c.DNS, "runtimeConfig": c.RuntimeConfig} {
+		if len(value) > 0 {
+			conf[key] = value
+		}
+	}
+	d.Config, err = json.Marshal(conf)
+	return d, err
+}
+
+// ipam is host-local's part: a range set a family, of which each gives an address.
+// A container whose default route goes elsewhere gets one to the whole network.
+func (c Conf) ipam(f Facts, defaultRoute bool) (map[string]any, error) {
+	var ranges [][]map[string]string
+	for _, g := range f.Gateways {
+		ranges = append(ranges, []map[string]string{{"subnet": g.Masked().String(), "gateway": g.Addr().String()}})
+	}
+	var routes []any
+	if !defaultRoute {
+		for _, pool := range f.Pools {
+			routes = append(routes, map[string]string{"dst": pool.String()})
+		}
+	}
+	if extra := c.IPAM["routes"]; len(extra) > 0 {
+		var more []json.RawMessage
+		if err := json.Unmarshal(extra, &more); err != nil {
+			return nil, errorf(types.ErrDecodingFailure, "ipam.routes: %s", err)
+		}
+		for _, r := range more {
+			routes = append(routes, r)
+		}
+	}
+	out := map[string]any{"type": IPAM, "dataDir": AddressDir(c.DataDir), "ranges": ranges}
+	if len(routes) > 0 {
+		out["routes"] = routes
+	}
+	if text := c.IPAM["resolvConf"]; len(text) > 0 {
+		out["resolvConf"] = text
+	}
+	return out, nil
+}
+
+// With is the delegation's configuration with another value of a key.
+func (d Delegation) With(key string, value any) ([]byte, error) {
+	all, err := object("", d.Config)
+	if err != nil {
+		return nil, err
+	}
+	if all[key], err = json.Marshal(value); err != nil {
+		return nil, err
+	}
+	return json.Marshal(all)
+}
+
+// Stale are the addresses of a bridge that belong to a subnet that this host had in
+// the network, and would keep packets for its next owner here: on a bridge of the
+// network's own every one that is no gateway now, else those out of the network's
+// range.
+func Stale(d Delegation, f Facts, onBridge []netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(onBridge), func(p netip.Prefix) bool {
+		if slices.Contains(f.Gateways, p) || p.Addr().IsLinkLocalUnicast() {
+			return true
+		}
+		return !d.Own && !slices.ContainsFunc(f.Pools, func(pool netip.Prefix) bool { return pool.Contains(p.Addr()) })
+	})
+}
+
+// Outside are those of a container's addresses that this host's subnets do not
+// contain.
+func Outside(f Facts, addrs []netip.Addr) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
+		return slices.ContainsFunc(f.Gateways, func(g netip.Prefix) bool { return g.Contains(a) })
+	})
+}

@@ -1,0 +1,132 @@
+package cni
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// What is remembered lies below the data directory:
+//
+//	addresses/NETWORK/10.5.34.2            host-local's store, one file an address
+//	attachments/NAME/CONTAINER:INTERFACE   a Record, for each attachment by the configuration NAME
+//
+// It is below /run by default: after a start of the host there are no containers, and
+// what would remember them is gone as well.
+
+// AddressDir is what host-local has as its dataDir.
+func AddressDir(dataDir string) string { return filepath.Join(dataDir, "addresses") }
+
+// AttachmentDir is where the records of a configuration lie; of all with the name "".
+func AttachmentDir(dataDir, name string) string { return filepath.Join(dataDir, "attachments", name) }
+
+const recordVersion = 1
+
+// Record is what was given to another plugin for one attachment. It is written before
+// the plugin runs, so that DEL can undo what a crash left, and says everything that
+// DEL needs: the agent may be gone by then, and the subnet another one.
+type Record struct {
+	Version     int             `json:"version"`
+	ContainerID string          `json:"container_id"`
+	IfName      string          `json:"ifname"`
+	Network     string          `json:"network"`
+	Plugin      string          `json:"plugin"`
+	Config      json.RawMessage `json:"config"`
+
+	// Of an ADD that succeeded.
+	Done bool   `json:"done"`
+	Link string `json:"link,omitempty"` // the host's end of the container's interface
+	MAC  string `json:"mac,omitempty"`  // of that
+}
+
+// NewRecord remembers a delegation.
+func NewRecord(containerID, ifName string, d Delegation) Record {
+	return Record{Version: recordVersion, ContainerID: containerID, IfName: ifName, Network: d.Network, Plugin: d.Plugin, Config: d.Config}
+}
+
+// Delegation is what was remembered.
+func (r Record) Delegation() Delegation {
+	return Delegation{Plugin: r.Plugin, Network: r.Network, Config: r.Config}
+}
+
+// File is the name of the record's file.
+func (r Record) File() string { return RecordFile(r.ContainerID, r.IfName) }
+
+// maxFile leaves room below NAME_MAX for the name of a temporary file.
+const maxFile = 200
+
+// RecordFile is the name of an attachment's file. Neither word can have a colon. A
+// container's name may be longer than a file's.
+func RecordFile(containerID, ifName string) string {
+	name := containerID + ":" + ifName
+	if len(name) > maxFile {
+		sum := sha256.Sum256([]byte(name))
+		return "sha256:" + hex.EncodeToString(sum[:])
+	}
+	return name
+}
+
+// ParseRecord reads one.
+func ParseRecord(data []byte) (Record, error) {
+	var r Record
+	err := json.Unmarshal(data, &r)
+	switch {
+	case err != nil:
+	case r.Version != recordVersion:
+		err = fmt.Errorf("version %d is not known", r.Version)
+	case r.ContainerID == "" || r.IfName == "" || r.Plugin == "" || strings.ContainsAny(r.Plugin, "/\x00") || len(r.Config) == 0:
+		err = fmt.Errorf("not everything is there")
+	}
+	if err != nil {
+		return Record{}, fmt.Errorf("not a record of an attachment: %w", err)
+	}
+	return r, nil
+}
+
+// Attachment is the record's key.
+func (r Record) Attachment() types.GCAttachment {
+	return types.GCAttachment{ContainerID: r.ContainerID, IfName: r.IfName}
+}
+
+// Garbage are the records of attachments that are not valid.
+func Garbage(records []Record, valid []types.GCAttachment) []Record {
+	return slices.DeleteFunc(slices.Clone(records), func(r Record) bool { return slices.Contains(valid, r.Attachment()) })
+}
+
+// Reserved is one file of host-local's store: an address in its name, and in it
+//
+//	CONTAINER "\r\n" INTERFACE
+//
+// (github.com/containernetworking/plugins, plugins/ipam/host-local/README.md and
+// backend/disk).
+type Reserved struct {
+	Path  string
+	Owner types.GCAttachment
+}
+
+// ParseReserved reads one; false for the store's other files.
+func ParseReserved(path string, data []byte) (Reserved, bool) {
+	if _, err := netip.ParseAddr(filepath.Base(path)); err != nil {
+		return Reserved{}, false
+	}
+	id, ifName, found := strings.Cut(strings.TrimSpace(string(data)), "\r\n")
+	if !found || id == "" {
+		return Reserved{}, false
+	}
+	return Reserved{Path: path, Owner: types.GCAttachment{ContainerID: id, IfName: ifName}}, true
+}
+
+// Orphans are the addresses whose owner nobody knows: no record says that it was
+// attached, and it is not valid. A record is older than its address.
+func Orphans(store []Reserved, records []Record, valid []types.GCAttachment) []Reserved {
+	return slices.DeleteFunc(slices.Clone(store), func(s Reserved) bool {
+		return slices.Contains(valid, s.Owner) || slices.ContainsFunc(records, func(r Record) bool { return r.Attachment() == s.Owner })
+	})
+}

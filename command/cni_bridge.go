@@ -1,0 +1,76 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/command/cni"
+)
+
+// sweepBridge takes off a bridge what a subnet that this host had left there. The
+// bridge plugin would leave it, or refuse the new gateway beside it.
+func sweepBridge(d cni.Delegation, f cni.Facts) error {
+	if d.Bridge == "" {
+		return nil
+	}
+	link, err := netlink.LinkByName(d.Bridge)
+	var missing netlink.LinkNotFoundError
+	if errors.As(err, &missing) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for %s: %w", d.Bridge, err)
+	}
+	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("addresses of %s: %w", d.Bridge, err)
+	}
+	var have []netip.Prefix
+	for _, a := range addrs {
+		ones, _ := a.Mask.Size()
+		if ip, ok := netip.AddrFromSlice(a.IP); ok {
+			have = append(have, netip.PrefixFrom(ip.Unmap(), ones))
+		}
+	}
+	for _, p := range cni.Stale(d, f, have) {
+		old := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
+		if err := netlink.AddrDel(link, old); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			return fmt.Errorf("take %s off %s: %w", p, d.Bridge, err)
+		}
+	}
+	return nil
+}
+
+// cutOff removes the host's end of a container's interface, and with it the other
+// one, if it is still the one that was remembered.
+func cutOff(r cni.Record) error {
+	if r.Link == "" {
+		return nil
+	}
+	link, err := netlink.LinkByName(r.Link)
+	var missing netlink.LinkNotFoundError
+	if errors.As(err, &missing) || err == nil && (link.Type() != "veth" || !slices.Equal(link.Attrs().HardwareAddr, parseMAC(r.MAC))) {
+		return nil
+	}
+	if err == nil {
+		err = netlink.LinkDel(link)
+	}
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("remove %s: %w", r.Link, err)
+	}
+	return nil
+}
+
+func parseMAC(text string) net.HardwareAddr {
+	mac, err := net.ParseMAC(text)
+	if err != nil {
+		return nil
+	}
+	return mac
+}
