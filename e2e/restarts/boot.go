@@ -3,9 +3,7 @@ package restarts
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -77,27 +75,7 @@ func silent(ctx context.Context, e *lab.Echoes) error {
 }
 
 func (s *Site) wipe(ctx context.Context, lost bool) error {
-	links, err := s.Host.Exec(ctx, "ip", "-o", "link", "show")
-	if err != nil {
-		return err
-	}
-	commands := []string{
-		"ip route flush proto 108", "ip -6 route flush proto 108", "ip neigh flush all", "ip -6 neigh flush all",
-		"nft flush ruleset", "iptables -P FORWARD DROP", "ip6tables -P FORWARD DROP",
-		// IPv6 forwarding is for an operator to switch on, at a boot too.
-		"sysctl -q -w net.ipv4.ip_forward=0",
-	}
-	for line := range strings.Lines(links) {
-		if fields := strings.Fields(line); len(fields) > 1 && strings.HasPrefix(fields[1], "leno-") {
-			commands = append(commands, "ip link del "+strings.TrimSuffix(fields[1], ":"))
-		}
-	}
-	for _, command := range commands {
-		if _, err := s.Host.Exec(ctx, strings.Fields(command)...); err != nil {
-			return fmt.Errorf("play a boot: %w", err)
-		}
-	}
-	if err := os.Remove(s.subnetFile()); err != nil || !lost {
+	if err := errors.Join(s.Host.Wipe(ctx), os.Remove(s.subnetFile())); err != nil || !lost {
 		return err
 	}
 	return os.RemoveAll(s.Host.DataDir())
