@@ -10,6 +10,7 @@ require (
 	github.com/containernetworking/cni v1.3.0
 	github.com/coreos/go-iptables v0.8.0
 	github.com/coreos/go-systemd/v22 v22.7.0
+	github.com/creack/pty v1.1.24
 	github.com/fatih/color v1.16.0
 	github.com/gaissmai/bart v0.20.4
 	github.com/getkin/kin-openapi v0.152.0

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -24,26 +22,63 @@ const network = "default"
 type demo struct {
 	*lab.Lab
 	out        io.Writer
+	styles     styles
 	backend    string
+	next       string        // the leno that the upgrade goes to; "" for the same
+	away       time.Duration // how long Consul and an agent are dead: there is nothing to wait for
 	containers []*lab.Container
+	scenes     int // shown so far
+}
+
+// run lays out the lab, goes through the scenes, up to the first that is not as
+// it should be, and takes the lab down, unless that is to be looked at.
+func (d *demo) run(ctx context.Context, o lab.Options) error {
+	start := time.Now()
+	if err := d.lab(ctx, o); err != nil {
+		return err
+	}
+	err := d.show(ctx)
+	if o.Detach {
+		d.lookAround()
+		return err
+	}
+	if err != nil {
+		return errors.Join(err, d.Close())
+	}
+	if err := d.end(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintf(d.out, "\n%s\n", d.styles.well.Sprintf("All good, in %.0f s. Nothing of it is left on this machine.", time.Since(start).Seconds()))
+	return nil
 }
 
 func (d *demo) lab(ctx context.Context, o lab.Options) (err error) {
-	d.title("Three hosts and one Consul, as network namespaces")
-	if o.Leno, err = filepath.Abs(o.Leno); err != nil {
+	d.title("Three hosts and a Consul, as network namespaces of this machine")
+	for _, leno := range []*string{&o.Leno, &d.next} {
+		if *leno == "" {
+			continue
+		}
+		if *leno, err = filepath.Abs(*leno); err != nil {
+			return err
+		}
+		if _, err := os.Stat(*leno); err != nil {
+			return fmt.Errorf("no leno to show: %w", err)
+		}
+	}
+	if d.Lab, err = lab.New(ctx, o); err != nil {
 		return err
 	}
-	if _, err := os.Stat(o.Leno); err != nil {
-		return fmt.Errorf("no leno to show: %w", err)
+	told := []string{fmt.Sprintf("consul %s", d.Consul.Addr)}
+	for _, h := range d.Hosts {
+		told = append(told, fmt.Sprintf("%s %s", h.Name, h.Addrs[0]))
 	}
-	d.Lab, err = lab.New(ctx, o)
-	return err
+	d.say("%s", strings.Join(told, "  "))
+	return nil
 }
 
-// show goes through the scenes, up to the first that is not as it should be.
 func (d *demo) show(ctx context.Context) error {
 	for _, scene := range []func(context.Context) error{
-		d.agents, d.leases, d.routes, d.pings, d.throughput, d.kill,
+		d.agents, d.leases, d.pings, d.outage, d.upgrade, d.boot, d.doctor,
 	} {
 		if err := scene(ctx); err != nil {
 			return err
@@ -53,25 +88,16 @@ func (d *demo) show(ctx context.Context) error {
 }
 
 func (d *demo) agents(ctx context.Context) error {
-	d.title("leno agent on every host, each with its own file")
+	d.title("Every host runs an agent, with this network in its configuration")
+	plan := fmt.Sprintf(`  ipv4 { prefix = "10.5.0.0/16" }
+  ipv6 { prefix = "fd00:5::/48" }
+  backend %q {}
+`, d.backend)
+	d.output(fmt.Sprintf("network %q {\n%s}\n", network, plan))
 	start := time.Now()
 	group, ctx := errgroup.WithContext(ctx)
 	for _, h := range d.Hosts {
-		config := h.Config(h.Network(network, fmt.Sprintf(`
-  ipv4 {
-    prefix = "10.5.0.0/16"
-  }
-  ipv6 {
-    prefix = "fd00:5::/48"
-  }
-  backend %q {}
-  ip_masq = true
-  forward = true
-`, d.backend)))
-		if h == d.Hosts[0] {
-			d.print("$ cat "+h.ConfigFile(), config)
-		}
-		if err := h.StartAgent(config); err != nil {
+		if err := h.StartAgent(h.Config(h.Network(network, plan))); err != nil {
 			return err
 		}
 		group.Go(func() error { return h.WaitReady(ctx) })
@@ -79,113 +105,70 @@ func (d *demo) agents(ctx context.Context) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	d.say("All three are ready %s after the first was started.", time.Since(start).Round(time.Millisecond))
+	d.well("all three are ready after %.1f s", time.Since(start).Seconds())
 	return nil
 }
 
 func (d *demo) leases(ctx context.Context) error {
-	d.title("Every host has a lease, in Consul for everyone to read")
+	d.title("Every host leased a subnet in Consul, and has routes to the others'")
 	subnets, err := d.subnets()
 	if err != nil {
 		return err
 	}
-	// A host hears of another's lease a moment after it was written.
-	v4 := slices.DeleteFunc(slices.Collect(maps.Keys(subnets)), func(s netip.Prefix) bool { return s.Addr().Is6() })
-	var list string
-	err = lab.WaitFor(ctx, "host-a to see all leases", func(ctx context.Context) (err error) {
-		if list, err = d.Hosts[0].Leno(ctx, "lease", "list"); err != nil {
+	// A host hears of another's lease a moment after it was written, and its
+	// routes follow.
+	first := d.Hosts[0]
+	var list, routes string
+	err = lab.WaitFor(ctx, first.Name+" to see all leases", func(ctx context.Context) (err error) {
+		if list, err = first.Leno(ctx, "lease", "list"); err != nil {
 			return err
 		}
-		return contains(list, v4) // it lists a lease by its first subnet
+		if routes, err = first.Exec(ctx, "ip", "route", "show", "proto", "108", "type", "unicast"); err != nil {
+			return err
+		}
+		var errs []error
+		for subnet, owner := range subnets {
+			if !strings.Contains(list, subnet.String()) || owner != first && !strings.Contains(routes, subnet.String()) {
+				errs = append(errs, fmt.Errorf("%s of %s is missing", subnet, owner.Name))
+			}
+		}
+		return errors.Join(errs...)
 	})
 	if err != nil {
 		return err
 	}
-	d.print("host-a$ leno lease list", list)
-
-	records, err := d.Consul.CLI(ctx, "kv", "get", "-recurse", "leno/")
-	if err != nil {
-		return err
-	}
-	d.print("consul$ consul kv get -recurse leno/", records)
-	if err := contains(records, slices.Collect(maps.Keys(subnets))); err != nil {
-		return fmt.Errorf("the records in Consul: %w", err)
-	}
-
-	file := d.Hosts[0].SubnetFile(network)
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	d.print("host-a$ cat "+file+"    (for the container runtime)", string(text))
+	d.on(first.Name, "leno lease list", list)
+	d.on(first.Name, "ip route show proto 108 type unicast", routes)
 	return nil
 }
 
-// subnets are all hosts' subnets of both families; no two may be the same.
+// subnets are all hosts' IPv4 subnets; no two may be the same, of either family.
 func (d *demo) subnets() (map[netip.Prefix]*lab.Host, error) {
-	owners := map[netip.Prefix]*lab.Host{}
+	owners, out := map[netip.Prefix]*lab.Host{}, map[netip.Prefix]*lab.Host{}
 	for _, h := range d.Hosts {
 		file, err := lab.ReadSubnetFile(h.SubnetFile(network))
 		if err != nil {
 			return nil, err
 		}
-		for _, subnet := range file.Subnets() {
-			if other := owners[subnet.Masked()]; other != nil {
-				return nil, fmt.Errorf("%s and %s both have %s", other.Name, h.Name, subnet.Masked())
+		for _, gateway := range file.Subnets() {
+			subnet := gateway.Masked()
+			if other := owners[subnet]; other != nil {
+				return nil, fmt.Errorf("%s and %s both have %s", other.Name, h.Name, subnet)
 			}
-			owners[subnet.Masked()] = h
+			if owners[subnet] = h; subnet.Addr().Is4() {
+				out[subnet] = h
+			}
 		}
 	}
-	return owners, nil
-}
-
-// contains is an error that names what the text lacks.
-func contains(text string, subnets []netip.Prefix) error {
-	var errs []error
-	for _, s := range subnets {
-		if !strings.Contains(text, s.String()) {
-			errs = append(errs, fmt.Errorf("%s is missing", s))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func (d *demo) routes(ctx context.Context) error {
-	d.title("Every host has routes to the others' subnets")
-	subnets, err := d.subnets()
-	if err != nil {
-		return err
-	}
-	for _, h := range d.Hosts {
-		others := maps.Collect(maps.All(subnets))
-		maps.DeleteFunc(others, func(_ netip.Prefix, owner *lab.Host) bool { return owner == h })
-		var v4, v6 string
-		err := lab.WaitFor(ctx, h.Name+" to have all routes", func(ctx context.Context) (err error) {
-			if v4, err = h.Exec(ctx, "ip", "-4", "route", "show", "proto", "108"); err != nil {
-				return err
-			}
-			if v6, err = h.Exec(ctx, "ip", "-6", "route", "show", "proto", "108"); err != nil {
-				return err
-			}
-			return contains(v4+v6, slices.Collect(maps.Keys(others)))
-		})
-		if err != nil {
-			return err
-		}
-		d.print(h.Name+"$ ip -4 route show proto 108", v4)
-		d.print(h.Name+"$ ip -6 route show proto 108", v6)
-	}
-	return nil
+	return out, nil
 }
 
 func (d *demo) pings(ctx context.Context) error {
-	d.title("A container on every host, and each pings every other")
+	d.title("A container on every host reaches those on the others")
 	for _, h := range d.Hosts {
-		c, err := h.AddContainer(ctx, network)
-		if err != nil {
+		if err := d.addContainer(ctx, h); err != nil {
 			return err
 		}
-		d.containers = append(d.containers, c)
 	}
 	var errs []error
 	for _, from := range d.containers {
@@ -193,108 +176,59 @@ func (d *demo) pings(ctx context.Context) error {
 			if from == to {
 				continue
 			}
+			var told []string
 			for _, addr := range to.Addrs {
 				r, err := from.Ping(ctx, addr, lab.PingOptions{Count: 5})
 				if err != nil {
 					return err
 				}
-				d.say("%s -> %s %-20s %d of %d answered, %s", from.Host.Name, to.Host.Name, addr, r.Received, r.Sent, r.RTT)
+				told = append(told, fmt.Sprintf("%s in %.2f ms", addr, float64(r.RTT.Microseconds())/1000))
 				if r.Lost() > 0 {
 					errs = append(errs, fmt.Errorf("ping from %s to %s on %s: %d of %d lost", from.Host.Name, addr, to.Host.Name, r.Lost(), r.Sent))
 				}
 			}
+			d.say("%s -> %s  %s", from.Host.Name, to.Host.Name, strings.Join(told, ", "))
 		}
 	}
-	return errors.Join(errs...)
-}
-
-func (d *demo) throughput(ctx context.Context) error {
-	d.title("TCP between two containers")
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
 	from, to := d.containers[0], d.containers[1]
-	for _, streams := range []int{1, 4} {
-		t, err := from.TCP(ctx, to.Namespace, to.Addrs[0], lab.ThroughputOptions{Duration: 2 * time.Second, Streams: streams})
-		if err != nil {
-			return err
-		}
-		if t.Bytes == 0 {
-			return errors.New("nothing arrived")
-		}
-		d.say("%s -> %s, %d at once: %.1f Gbit/s, %d segments sent again", from.Host.Name, to.Host.Name, streams, t.BitsPerSecond/1e9, t.Retransmits)
+	t, err := from.TCP(ctx, to.Namespace, to.Addrs[0], lab.ThroughputOptions{Duration: time.Second, Streams: 4})
+	if err != nil {
+		return err
 	}
+	if t.Bytes == 0 {
+		return errors.New("nothing arrived over TCP")
+	}
+	d.say("%s -> %s  %.1f Gbit/s over TCP", from.Host.Name, to.Host.Name, t.BitsPerSecond/1e9)
 	return nil
 }
 
-func (d *demo) kill(ctx context.Context) error {
-	d.title("kill -9 of one agent while a ping to its container goes on")
-	from, to := d.containers[0], d.containers[1]
-	host := to.Host
-	before, err := lab.ReadSubnetFile(host.SubnetFile(network))
+// addContainer adds a container to a host, or puts it in the place of the one
+// that it had.
+func (d *demo) addContainer(ctx context.Context, h *lab.Host) error {
+	c, err := h.AddContainer(ctx, network)
 	if err != nil {
 		return err
 	}
-	ping, err := from.StartPing(to.Addrs[0], lab.PingOptions{})
-	if err != nil {
-		return err
+	for i, old := range d.containers {
+		if old.Host == h {
+			d.containers[i] = c
+			return nil
+		}
 	}
-	if err := ping.WaitAnswers(ctx, 10); err != nil {
-		return err
-	}
-	if err := host.KillAgent(); err != nil {
-		return err
-	}
-	// Nothing to wait for: this is how long there shall be no agent.
-	select {
-	case <-time.After(time.Second):
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	if err := host.RestartAgent(); err != nil {
-		return err
-	}
-	if err := host.WaitReady(ctx); err != nil {
-		return err
-	}
-	if err := ping.WaitAnswers(ctx, 10); err != nil {
-		return err
-	}
-	r, err := ping.Stop(ctx)
-	if err != nil {
-		return err
-	}
-	after, err := lab.ReadSubnetFile(host.SubnetFile(network))
-	if err != nil {
-		return err
-	}
-	d.say("%d pings meanwhile, %d lost; longest silence %s", r.Sent, r.Lost(), r.Gap.Round(time.Millisecond))
-	d.say("%s had %s before and has %s again", host.Name, before.Subnet, after.Subnet)
-	if after != before {
-		return fmt.Errorf("the subnet of %s changed: %+v, before %+v", host.Name, after, before)
-	}
-	// The udp backend's datapath is the agent: what it loses is shown, no more.
-	if r.Lost() > 0 && d.backend != "udp" {
-		return fmt.Errorf("%d pings were lost: %v", r.Lost(), r.Missing)
-	}
-	status, err := host.Leno(ctx, "status")
-	if err != nil {
-		return err
-	}
-	d.print(host.Name+"$ leno status", status)
+	d.containers = append(d.containers, c)
 	return nil
 }
 
 // end stops the agents as an operator would and takes the lab down.
 func (d *demo) end(ctx context.Context) error {
-	d.title("Teardown")
 	var errs []error
 	for _, h := range d.Hosts {
 		errs = append(errs, h.StopAgent(ctx))
 	}
-	errs = append(errs, d.Consul.Stop(ctx), d.Close())
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	d.say("Every process, namespace and file of the lab is gone.")
-	return nil
+	return errors.Join(append(errs, d.Consul.Stop(ctx), d.Close())...)
 }
 
 func (d *demo) lookAround() {

@@ -1,14 +1,15 @@
 // Demo lays out three hosts with a container each and one Consul, runs leno on
-// the hosts, and shows that packets cross, also while an agent is dead. `make
-// demo` runs it.
+// the hosts, and shows that packets cross, also while Consul or an agent is dead.
+// `make demo` runs it, and `make recording` makes a picture of that.
 package main
 
 import (
 	"context"
 	"flag"
-	"fmt"
 	"os"
 	"time"
+
+	"github.com/mattn/go-isatty"
 
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/program"
@@ -22,6 +23,7 @@ const limit = 3 * time.Minute
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("demo", flag.ExitOnError)
 	leno := flags.String("leno", "bin/leno", "the leno `binary`")
+	next := flags.String("next", "", "the leno `binary` that an agent is upgraded to; default: the same")
 	consul := flags.String("consul", "", "the Consul `binary`; default: as the tests find it")
 	backend := flags.String("backend", "vxlan", "`type` of the backend: vxlan, host-gw or udp")
 	keep := flags.Bool("keep", os.Getenv("KEEP") == "1", "leave the lab up at the end; also KEEP=1")
@@ -33,25 +35,11 @@ func run(ctx context.Context, args []string) error {
 	if *teardown != "" {
 		return lab.Teardown(ctx, *teardown)
 	}
-	d := &demo{out: os.Stdout, backend: *backend}
-	start := time.Now()
-	err := d.lab(ctx, lab.Options{Name: "demo", Leno: *leno, Consul: *consul, Log: indented(os.Stdout), Detach: *keep})
-	if err != nil {
-		return err
-	}
-	err = d.show(ctx)
-	if *keep {
-		d.lookAround()
-		return err
-	}
-	if err != nil {
-		// Torn down all the same, but nothing more to tell.
-		d.Close()
-		return err
-	}
-	if err := d.end(ctx); err != nil {
-		return err
-	}
-	fmt.Fprintf(d.out, "\nAll good, in %.0f s.\n", time.Since(start).Seconds())
-	return nil
+	d := &demo{out: os.Stdout, styles: newStyles(colours(os.Stdout)), backend: *backend, next: *next, away: time.Second}
+	return d.run(ctx, lab.Options{Name: "demo", Leno: *leno, Consul: *consul, Detach: *keep})
+}
+
+// colours says whether what is written there is seen by a person who wants them.
+func colours(f *os.File) bool {
+	return isatty.IsTerminal(f.Fd()) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }

@@ -1,37 +1,50 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"strings"
+
+	"github.com/fatih/color"
 )
 
-func (d *demo) title(text string) { fmt.Fprintf(d.out, "\n== %s\n", text) }
+// styles are how lines look on a terminal.
+type styles struct{ title, prompt, command, well *color.Color }
+
+func newStyles(coloured bool) styles {
+	s := styles{
+		title: color.New(color.Bold, color.FgCyan), prompt: color.New(color.FgHiBlack),
+		command: color.New(color.Bold), well: color.New(color.FgGreen),
+	}
+	for _, c := range []*color.Color{s.title, s.prompt, s.command, s.well} {
+		if c.DisableColor(); coloured {
+			c.EnableColor()
+		}
+	}
+	return s
+}
+
+// title begins a scene.
+func (d *demo) title(format string, args ...any) {
+	d.scenes++
+	fmt.Fprintf(d.out, "\n%s\n", d.styles.title.Sprintf("%d. %s", d.scenes, fmt.Sprintf(format, args...)))
+}
 
 func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.out, "   "+format+"\n", args...) }
 
-// print shows a command and what it printed.
-func (d *demo) print(command, output string) {
-	d.say("%s", command)
-	for line := range strings.Lines(output) {
-		fmt.Fprintf(d.out, "     %s", line)
-	}
-	if !strings.HasSuffix(output, "\n") {
-		fmt.Fprintln(d.out)
-	}
+// well says what turned out as it should.
+func (d *demo) well(format string, args ...any) {
+	d.say("%s", d.styles.well.Sprintf("✓ "+format, args...))
 }
 
-// indented sets what it is given, whole lines, under a title.
-func indented(w io.Writer) io.Writer { return indenter{w} }
+// on shows a command that was run on a host, and what it printed.
+func (d *demo) on(host, line, output string) {
+	d.say("%s %s", d.styles.prompt.Sprint(host+"$"), d.styles.command.Sprint(line))
+	d.output(output)
+}
 
-type indenter struct{ w io.Writer }
-
-func (i indenter) Write(p []byte) (int, error) {
-	for line := range bytes.Lines(p) {
-		if _, err := fmt.Fprintf(i.w, "   %s", line); err != nil {
-			return 0, err
-		}
+// output shows text as it stands.
+func (d *demo) output(text string) {
+	for line := range strings.Lines(text) {
+		fmt.Fprintln(d.out, strings.TrimRight("     "+line, " \n"))
 	}
-	return len(p), nil
 }
