@@ -199,7 +199,7 @@ func TestDeviceDeleted(t *testing.T) {
 			w := newWorld(t, lab.Options{Hosts: 2})
 			w.startNetwork(backend)
 			h := w.Hosts[0]
-			before := w.routes(h)
+			before, session := w.routes(h), w.session(h)
 			_, err := h.Exec(w.ctx, "ip", "link", "del", "leno-default")
 			w.must(err)
 			w.eventually("the routes to come back", func(context.Context) error {
@@ -209,6 +209,10 @@ func TestDeviceDeleted(t *testing.T) {
 				return nil
 			})
 			w.matrix()
+			w.waitHealth(h, http.StatusOK)
+			if now := w.session(h); now != session {
+				t.Errorf("the lease is held by %q, before by %q", now, session)
+			}
 			if log := h.Agent().Output(); !strings.Contains(log, "healed") {
 				t.Error("the log does not say that something was healed")
 			}

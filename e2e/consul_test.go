@@ -80,6 +80,7 @@ func TestConsulClientRestarted(t *testing.T) {
 	stream, err := w.containers[1].StartPing(w.containers[0].Addrs[0], lab.PingOptions{})
 	w.must(err)
 	w.must(a.Consul.Stop(w.ctx))
+	w.waitHealth(a, http.StatusTooManyRequests)
 	w.must(stream.WaitAnswers(w.ctx, 50))
 	w.must(a.Consul.Start(w.ctx))
 	w.eventually("the lease to be held by another session", func(context.Context) error {
@@ -195,13 +196,14 @@ func TestMalformedRecords(t *testing.T) {
 }
 
 // TestOwnRecordOverwritten writes garbage over a held lease: its host writes
-// it again, and the peers keep their routes meanwhile or have them again.
+// it again, and the peers keep their routes meanwhile.
 func TestOwnRecordOverwritten(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
 	w.startNetwork("vxlan")
 	a := w.Hosts[0]
 	subnet := w.subnet(a, "default")
 	key := leaseKey("default", subnet)
+	deleted := w.routeEvents(w.Hosts[1])
 	_, err := w.Consul.Client().KV().Put(&api.KVPair{Key: key, Value: []byte("oops")}, nil)
 	w.must(err)
 	w.eventually("the record to be mended", func(context.Context) error {
@@ -218,6 +220,12 @@ func TestOwnRecordOverwritten(t *testing.T) {
 	w.matrix()
 	if got := w.subnet(a, "default"); got != subnet {
 		t.Errorf("subnet %s, before %s", got, subnet)
+	}
+	for _, h := range w.Hosts {
+		w.waitHealth(h, http.StatusOK)
+	}
+	if gone := deleted(); len(gone) != 0 {
+		t.Errorf("routes were deleted: %q", gone)
 	}
 }
 
@@ -257,6 +265,7 @@ func TestLeaveAndDeath(t *testing.T) {
 		return nil
 	})
 	w.waitPeers(a, "default", 1)
+	w.waitHealth(a, http.StatusOK)
 	w.ping(w.containers[0], w.containers[2].Addrs[0]) // its kernel still carries
 	w.must(c.RestartAgent())
 	w.must(c.WaitReady(w.ctx))
@@ -333,6 +342,7 @@ func TestDuplicateHosts(t *testing.T) {
 	if n := len(w.leases(a, "default").Leases); n != 1 {
 		t.Errorf("%d leases", n)
 	}
+	w.waitHealth(a, http.StatusOK)
 }
 
 // TestWaiting starts an agent before anything it needs is there: it waits, says

@@ -108,31 +108,40 @@ func TestDocumentationHealth(t *testing.T) {
 // TestDocumentationFailures: every row that tells what happens in an outage
 // names the tests that show it.
 func TestDocumentationFailures(t *testing.T) {
-	files, err := filepath.Glob("*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
 	tests := map[string]bool{}
-	for _, file := range files {
-		for _, name := range found(t, "e2e/"+file, `(?m)^func (Test\w+)\(`) {
-			tests[name] = true
+	for _, pattern := range []string{"e2e/*_test.go", "e2e/*/*_test.go", "agent/*_test.go"} {
+		files, err := filepath.Glob(root + pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			for _, name := range found(t, strings.TrimPrefix(file, root), `(?m)^func (Test\w+)\(`) {
+				tests[name] = true
+			}
 		}
 	}
 	named := map[string]bool{}
-	for _, row := range rows(t, page("concepts/how-it-works"), "When things fail") {
-		shown := codes(row[len(row)-1])
-		if len(shown) == 0 {
-			t.Errorf("%s: no test shows that", row[0])
-		}
-		for _, name := range shown {
-			named[name] = true
-			if !tests[name] {
-				t.Errorf("%s: there is no %s in e2e", row[0], name)
+	const path = "concepts/failure-modes"
+	for _, heading := range found(t, page(path), `(?m)^## (.+)$`) {
+		for _, row := range rows(t, page(path), heading) {
+			if len(row) != 5 || slices.Contains(row, "") {
+				t.Errorf("%s: it does not tell of packets, leases, health and tests: %q", row[0], row)
+				continue
+			}
+			shown := codes(row[4])
+			if len(shown) == 0 {
+				t.Errorf("%s: no test shows that", row[0])
+			}
+			for _, name := range shown {
+				named[name] = true
+				if !tests[name] {
+					t.Errorf("%s: there is no %s in e2e or agent", row[0], name)
+				}
 			}
 		}
 	}
 	for _, name := range []string{"TestConsulStopped", "TestConsulClientRestarted", "TestAgentKilled", "TestMalformedRecords",
-		"TestOwnRecordOverwritten", "TestLeaveAndDeath", "TestLastSubnet", "TestDuplicateHosts", "TestDeviceDeleted", "TestWaiting"} {
+		"TestOwnRecordOverwritten", "TestQuorumLost", "TestTokenLost", "TestConsulEmptied", "TestHostCutOff", "TestBootedHost", "TestLeaveAndDeath", "TestLastSubnet", "TestDuplicateHosts", "TestDeviceDeleted", "TestWaiting"} {
 		if !named[name] {
 			t.Errorf("no row names %s", name)
 		}

@@ -226,6 +226,7 @@ func TestDrift(t *testing.T) {
 		}
 	}
 	w.matrix()
+	w.waitHealth(w.Hosts[0], 200)
 	nets.idle()
 }
 

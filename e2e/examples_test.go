@@ -273,6 +273,7 @@ func TestLeaseRevoked(t *testing.T) {
 	if got := w.subnet(b, "default"); got != subnet {
 		t.Errorf("subnet %s, before %s", got, subnet)
 	}
+	w.waitHealth(b, http.StatusOK)
 
 	w.reserveUnderTraffic(a, b)
 	_, err = a.Leno(w.ctx, "lease", "revoke", "default", subnet.String())

@@ -98,6 +98,7 @@ func TestStranger(t *testing.T) {
 		}
 		return err
 	})
+	w.waitHealth(a, 429, "vtep_mac")
 	w.matrix()
 	if gone := deleted(); len(gone) != 0 {
 		t.Errorf("routes were deleted: %q", gone)

@@ -213,6 +213,9 @@ func TestLiveChanges(t *testing.T) {
 			}
 			w.settle("default")
 			w.matrixOf(both)
+			for _, h := range w.Hosts {
+				w.waitHealth(h, 200)
+			}
 		})
 	}
 }

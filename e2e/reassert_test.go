@@ -220,6 +220,9 @@ func TestStoreSetBack(t *testing.T) {
 	whole := w.undisturbed()
 	restore()
 	w.asBefore(before)
+	for _, h := range w.Hosts {
+		w.waitHealth(h, 200)
+	}
 	whole()
 }
 
@@ -384,5 +387,8 @@ func TestRestartIntoEmptiedStore(t *testing.T) {
 		w.must(h.Agent().Signal(syscall.SIGCONT))
 	}
 	w.asBefore(before)
+	for _, h := range w.Hosts {
+		w.waitHealth(h, 200)
+	}
 	whole()
 }

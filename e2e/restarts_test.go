@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"cmp"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -26,6 +28,12 @@ func TestRestartsLoseNothing(t *testing.T) {
 			for _, way := range restarts.Ways(backend) {
 				steps = append(steps, restarts.Step{Way: way, Rounds: cmp.Or(rounds[way.Name], 2)})
 			}
+			// What an upgrade does, if to the same code: another file is run.
+			program, err := os.ReadFile(binary)
+			w.must(err)
+			other := filepath.Join(w.Dir, "leno")
+			w.must(os.WriteFile(other, program, 0o755))
+			steps = append(steps, restarts.Step{Way: restarts.Replacement(other), Rounds: 2})
 			report, err := site.Run(w.ctx, steps...)
 			w.must(err)
 			sum := report.Sum()
