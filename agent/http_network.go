@@ -112,12 +112,29 @@ func skipped(bad []registry.BadRecord) []api.Skipped {
 	return out
 }
 
-// networkOf is the definition in a request's body, effective.
-func (a *Agent) networkOf(r *http.Request) (registry.Network, error) {
-	var body api.Network
+// networkBody is what a request says of a network.
+type networkBody struct {
+	api.Network
+	Reservations []api.Reservation `json:"reservations"`
+}
+
+// networkOf is the definition in a request's body, effective, and what is to be
+// kept in it from its first moment on.
+func (a *Agent) networkOf(r *http.Request) (registry.Network, []registry.Reservation, error) {
+	var body networkBody
 	if err := readBody(r, &body); err != nil {
-		return registry.Network{}, err
+		return registry.Network{}, nil, err
 	}
+	n, err := a.effective(r, body.Network)
+	if err != nil {
+		return n, nil, err
+	}
+	kept, err := newReservations(n, body.Reservations)
+	return n, kept, err
+}
+
+// effective is a definition with its defaults.
+func (a *Agent) effective(r *http.Request, body api.Network) (registry.Network, error) {
 	n := registry.Network{Name: r.PathValue("network"), ModifyIndex: body.ModifyIndex}
 	if body.Name != "" && body.Name != n.Name {
 		return n, badRequest("name %q contradicts the path", body.Name)
@@ -138,7 +155,7 @@ func (a *Agent) networkOf(r *http.Request) (registry.Network, error) {
 
 // planNetwork tells what putNetwork would change, and changes nothing.
 func (a *Agent) planNetwork(r *http.Request) (reply, error) {
-	n, err := a.networkOf(r)
+	n, _, err := a.networkOf(r)
 	if err != nil {
 		return reply{}, err
 	}
@@ -200,7 +217,7 @@ func (a *Agent) allowed(ctx context.Context, n registry.Network, force bool) err
 
 // putNetwork defines a network or replaces the version the body names.
 func (a *Agent) putNetwork(r *http.Request) (reply, error) {
-	n, err := a.networkOf(r)
+	n, kept, err := a.networkOf(r)
 	if err != nil {
 		return reply{}, err
 	}
@@ -212,8 +229,12 @@ func (a *Agent) putNetwork(r *http.Request) (reply, error) {
 		return reply{}, err
 	}
 	name, reg := n.Name, a.caller(r)
-	if err := reg.PutNetwork(r.Context(), n); err != nil {
-		return reply{}, err
+	withdraw, err := reserveFirst(r.Context(), reg, n, kept)
+	if err == nil {
+		err = reg.PutNetwork(r.Context(), n)
+	}
+	if err != nil {
+		return reply{}, errors.Join(err, withdraw(err))
 	}
 	n, err = reg.Network(r.Context(), name)
 	if err != nil {

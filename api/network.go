@@ -30,8 +30,14 @@ func (c *Client) Network(ctx context.Context, name string, since ...Read) (Netwo
 // already or has changed meanwhile, and, unless force is set, when the change
 // takes subnets or packets from hosts (see NetworkPlan.Refused); 400 when the
 // definition is unusable.
-func (c *Client) PutNetwork(ctx context.Context, n Network, force bool) (Network, error) {
-	in := Network{Name: n.Name, Pools: n.Pools, Backend: n.Backend, ModifyIndex: n.ModifyIndex}
+//
+// A network that is created may be given reservations: they are in force before
+// any host can take a subnet, and are taken back when it cannot be created.
+func (c *Client) PutNetwork(ctx context.Context, n Network, force bool, reservations ...Reservation) (Network, error) {
+	in := struct {
+		Network
+		Reservations []Reservation `json:"reservations,omitempty"`
+	}{Network{Name: n.Name, Pools: n.Pools, Backend: n.Backend, ModifyIndex: n.ModifyIndex}, reservations}
 	p := path("v1", "network", n.Name)
 	if force {
 		p += "?force=true"
