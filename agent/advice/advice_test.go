@@ -34,6 +34,7 @@ func TestTo(t *testing.T) {
 		{"EOPNOTSUPP alone is of many things", Datapath, unix.EOPNOTSUPP, nil},
 		{"port", Datapath, unix.EADDRINUSE, []string{"ss -ulpn"}},
 		{"vni", Datapath, fmt.Errorf("create link: %w", unix.EEXIST), []string{"VNI"}},
+		{"route", Datapath, fmt.Errorf("put route: %w: %w", unix.EEXIST, backend.ErrForeignRoute), []string{"metric"}},
 		{"rules", Firewall, unix.EPERM, []string{"CAP_NET_RAW"}},
 		{"read-only", SubnetFile, about("/run/leno/x", unix.EROFS), []string{"subnet_file"}},
 		{"full", SubnetFile, about("/run/leno/x", unix.ENOSPC), []string{"free space"}},

@@ -285,7 +285,7 @@ func TestBatchesReportEachFailure(t *testing.T) {
 		t.Errorf("%d writes, want 998", result.Writes())
 	}
 	for _, dst := range []string{"10.5.1.1/32", "10.5.3.44/32"} {
-		if err == nil || strings.Count(err.Error(), "\n") != 1 || !strings.Contains(err.Error(), fmt.Sprintf("put route %s: file exists", dst)) {
+		if err == nil || strings.Count(err.Error(), "\n") != 1 || !strings.Contains(err.Error(), fmt.Sprintf("put route %s: file exists: a route to it that is not leno's is there", dst)) {
 			t.Errorf("error %v does not name %s alone", err, dst)
 		}
 	}

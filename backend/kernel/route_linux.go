@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/reconcile"
 )
 
@@ -141,6 +142,9 @@ func (t *routes) Write(ctx context.Context, changes []reconcile.Change[RouteKey,
 	errs := make([]error, len(changes))
 	for j, err := range results {
 		goneAlready := requests[j].Type == unix.RTM_DELROUTE && errors.Is(err, unix.ESRCH)
+		if errors.Is(err, unix.EEXIST) {
+			err = fmt.Errorf("%w: %w", err, backend.ErrForeignRoute)
+		}
 		if err != nil && !goneAlready && errs[of[j]] == nil {
 			errs[of[j]] = err
 		}
