@@ -30,7 +30,7 @@ func TestUsage(t *testing.T) {
 		{args: "-address=h:1 status", want: "-address=h:1 stands before the command", try: "status -address=h:1"},
 		{args: "lease", want: "a subcommand is missing", try: "lease list"},
 		{args: "lease lsit", want: `unknown subcommand "lsit"; did you mean list?`, try: "lease list"},
-		{args: "network", want: "Subcommands: apply, delete, list, plan, show", try: "network apply networks.hcl"},
+		{args: "network", want: "Subcommands: apply, delete, import, list, plan, show", try: "network apply networks.hcl"},
 		{args: "lease list -adress=h:1", want: "unknown flag -adress; did you mean -address?", try: "lease list -address=h:1"},
 		{args: "lease list -q", want: "unknown flag -q\n", try: "lease list"},
 		{args: "lease list -address", want: "flag needs an argument: -address", try: "lease list"},

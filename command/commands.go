@@ -24,6 +24,7 @@ func Commands(m Meta) map[string]cli.CommandFactory {
 		monitorSpec,
 		networkApplySpec,
 		networkDeleteSpec,
+		networkImportSpec,
 		networkListSpec,
 		networkPlanSpec,
 		networkShowSpec,
@@ -42,7 +43,7 @@ func Commands(m Meta) map[string]cli.CommandFactory {
 	}
 	for name, synopsis := range map[string]string{
 		"lease":       "List, show, renew, revoke and release leases",
-		"network":     "List, show, plan, apply and delete networks",
+		"network":     "List, show, plan, apply, import and delete networks",
 		"reservation": "Keep subnets for hosts",
 	} {
 		commands[name] = func() (cli.Command, error) {

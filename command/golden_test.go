@@ -173,6 +173,31 @@ func TestTranscripts(t *testing.T) {
 		{name: "network apply race", args: "network apply testdata/change.hcl", set: func(f *fakeAgent) { f.raced, f.plans["default"] = true, allowed(f) },
 			writes: []string{"PUT /v1/network/default ", "PUT /v1/network/green "}},
 		{name: "network apply bad format", args: "network apply testdata/change.hcl -format=xml"},
+		{name: "network import", args: "network import testdata/flannel/plain.json -nodes=testdata/flannel/nodes.txt -network=flannel -token=t",
+			writes: []string{"PUT /v1/network/flannel t"}},
+		{name: "network import json", args: "network import testdata/flannel/plain.json -nodes=- -network=flannel -format=json",
+			stdin: "192.0.2.34 host-a\n192.0.2.77 host-b\n", writes: []string{"PUT /v1/network/flannel "}},
+		{name: "network import dry run", args: "network import - -node=192.0.2.34=host-a -dry-run -network=flannel",
+			stdin: `{"config":{"Network":"10.7.0.0/16","Backend":{"Type":"host-gw"}},"10.7.52.0-24":{"PublicIP":"192.0.2.34"}}`},
+		{name: "network import bad", args: "network import testdata/flannel/bad.json -nodes=testdata/flannel/nodes.txt -network=flannel"},
+		{name: "network import bad dry run", args: "network import testdata/flannel/bad.json -nodes=testdata/flannel/nodes.txt -network=flannel -dry-run"},
+		{name: "network import bad force", args: "network import testdata/flannel/bad.json -nodes=testdata/flannel/nodes.txt -network=flannel -force",
+			writes: []string{"PUT /v1/network/flannel "}},
+		{name: "network import exists", args: "network import testdata/flannel/default.json -nodes=testdata/flannel/nodes.txt",
+			writes: []string{"PUT /v1/network/default/reservation/10.5.34.0-24 ", "PUT /v1/network/default/reservation/10.5.78.0-24 "}},
+		{name: "network import taken", args: "network import testdata/flannel/default.json -node=192.0.2.34=host-c -node=192.0.2.103=host-d -node=192.0.2.77=host-e"},
+		{name: "network import denied", args: "network import testdata/flannel/plain.json -nodes=testdata/flannel/nodes.txt -network=flannel",
+			set: func(f *fakeAgent) {
+				f.refuse = &api.Error{Code: 403, Message: "reserve 10.7.52.0/24 in network flannel: permission denied"}
+			},
+			writes: []string{"PUT /v1/network/flannel "}},
+		{name: "network import wireguard", args: "network import testdata/flannel/default.json -network=green"},
+		{name: "network import no file", args: "network import testdata/flannel/none.json testdata/change.hcl"},
+		{name: "network import several", args: "network import -", stdin: `{"/a/config":"{}","/b/config":"{}"}`},
+		{name: "network import bad node", args: "network import testdata/flannel/plain.json -node=host-a"},
+		{name: "network import bad nodes", args: "network import testdata/flannel/plain.json -nodes=testdata/change.hcl"},
+		{name: "network import one input twice", args: "network import - -nodes=-"},
+		{name: "network import nothing", args: "network import"},
 		{name: "lease list", args: "lease list"},
 		{name: "lease list json", args: "lease list -format json default"},
 		{name: "lease list long", args: "lease list", set: func(f *fakeAgent) {
@@ -286,7 +311,7 @@ func TestTranscripts(t *testing.T) {
 			if diff := cmp.Diff(tt.writes, f.requests); diff != "" {
 				t.Errorf("writes (-want +got):\n%s", diff)
 			}
-			if strings.Contains(tt.args, "json") {
+			if strings.Contains(strings.ReplaceAll(tt.args, "=", " "), "-format json") {
 				if got.code == 0 && !json.Valid([]byte(got.stdout)) {
 					t.Error("not JSON")
 				}

@@ -26,6 +26,7 @@ func shapes() []shape {
 		{"network show", api.Network{}},
 		{"network plan", planOutput{}},
 		{"network apply", planOutput{}},
+		{"network import", importOutput{}},
 		{"lease list", api.LeaseList{}},
 		{"lease show", api.Lease{}},
 		{"lease renew", api.Renewal{}},

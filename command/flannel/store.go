@@ -1,0 +1,246 @@
+package flannel
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/api"
+)
+
+// Names of flannel's keys below its prefix.
+const (
+	configName = "config"
+	subnetsDir = "subnets"
+	envKey     = "subnet.env" // not one of its: what a host's file says
+)
+
+var (
+	subnetName = regexp.MustCompile(`^([0-9.]+)-([0-9]{1,2})(?:&([0-9a-f:.]+)-([0-9]{1,3}))?$`)
+	subnetLike = regexp.MustCompile(`[0-9a-f:.]-[0-9]+$`)
+	envLine    = regexp.MustCompile(`(?m)^FLANNEL_(IPV6_)?SUBNET=`)
+)
+
+// Store is what flannel has of one network.
+type Store struct {
+	Prefix string // of its keys, "" where they stand without one
+	Config *Record
+	Leases []Lease
+	InUse  map[netip.Prefix]string // subnets that a host's subnet.env names, and the file
+
+	Skipped []api.Skipped // records that cannot be used
+	Notes   []string
+}
+
+// Lease is one host's.
+type Lease struct {
+	Key         string
+	Subnets     []netip.Prefix // IPv4 first, one a family
+	PublicIPs   []netip.Addr   // IPv4 first
+	BackendType string         // "" with udp
+	Expires     time.Time
+}
+
+// Collect sorts records by what they are. Where there are several networks, prefix
+// says which is meant. The error names the prefixes there are.
+func Collect(records []Record, prefix string) (Store, error) {
+	s := Store{InUse: map[netip.Prefix]string{}}
+	prefix = strings.TrimSuffix(prefix, "/")
+	prefixes := map[string]bool{}
+	for _, r := range records {
+		if p, kind := place(r.Key); kind != "" && p != "" {
+			prefixes[p] = true
+		}
+	}
+	known := slices.Sorted(maps.Keys(prefixes))
+	switch {
+	case prefix != "" && !prefixes[prefix]:
+		return s, fmt.Errorf("no key of flannel's below %s; there are keys below %s", prefix, orNone(known))
+	case prefix == "" && len(known) > 1:
+		return s, &PrefixError{known}
+	case prefix == "" && len(known) == 1:
+		prefix = known[0]
+	}
+	s.Prefix = prefix
+	seen := map[string]Record{}
+	for _, r := range records {
+		if r.Key == envKey {
+			s.readEnv(r)
+			continue
+		}
+		p, kind := place(r.Key)
+		switch {
+		case kind == "" && strings.HasPrefix(r.Key, prefix+"/"):
+			s.Notes = append(s.Notes, fmt.Sprintf("%s is no key of flannel's and is left out", r.Key))
+			continue
+		case kind == "" && !strings.HasPrefix(r.Key, "/"):
+			s.skip(r, "neither config nor a subnet such as 10.5.52.0-24")
+			continue
+		case kind == "", p != "" && p != prefix:
+			continue // another program's, or of another network
+		}
+		name := path.Base(r.Key)
+		if before, twice := seen[name]; twice {
+			if !sameJSON(before.Value, r.Value) {
+				s.skip(r, fmt.Sprintf("%s in %s says something else than in %s: keep the newer one", name, r.File, before.File))
+			}
+			continue
+		}
+		seen[name] = r
+		if kind == configName {
+			s.Config = &r
+			continue
+		}
+		l, err := parseLease(r)
+		if err != nil {
+			s.skip(r, err.Error())
+			continue
+		}
+		s.Leases = append(s.Leases, l)
+	}
+	slices.SortFunc(s.Leases, func(a, b Lease) int { return a.Subnets[0].Compare(b.Subnets[0]) })
+	return s, nil
+}
+
+// PrefixError says that there are several networks.
+type PrefixError struct{ Prefixes []string }
+
+func (e *PrefixError) Error() string {
+	return fmt.Sprintf("keys of several networks, say which with -prefix: %s", strings.Join(e.Prefixes, ", "))
+}
+
+func orNone(list []string) string {
+	if len(list) == 0 {
+		return "no prefix"
+	}
+	return strings.Join(list, ", ")
+}
+
+func (s *Store) skip(r Record, reason string) {
+	s.Skipped = append(s.Skipped, api.Skipped{Key: r.Key, Reason: reason})
+}
+
+// place tells a key's prefix and what it is: config, a subnet, or nothing of
+// flannel's.
+func place(key string) (prefix, kind string) {
+	dir, name := path.Dir(key), path.Base(key)
+	if dir == "." {
+		dir = ""
+	}
+	_, _, err := ParseSubnetKey(name)
+	switch {
+	case key == envKey:
+		return "", ""
+	case name == configName:
+		return dir, configName
+	case path.Base(dir) == subnetsDir:
+		if dir = path.Dir(dir); dir == "." {
+			dir = ""
+		}
+		return dir, subnetsDir
+	case err == nil && dir == "":
+		return "", subnetsDir
+	}
+	return "", ""
+}
+
+func sameJSON(a, b string) bool {
+	var x, y any
+	if json.Unmarshal([]byte(a), &x) != nil || json.Unmarshal([]byte(b), &y) != nil {
+		return a == b
+	}
+	xs, _ := json.Marshal(x)
+	ys, _ := json.Marshal(y)
+	return string(xs) == string(ys)
+}
+
+// ParseSubnetKey reads the last element of a lease's key: 10.5.52.0-24, with both
+// families 10.5.52.0-24&fd00:5:0:34::-64, with IPv6 alone 0.0.0.0-0&fd00:5:0:34::-64. One
+// family that is not there is the zero Prefix.
+func ParseSubnetKey(name string) (v4, v6 netip.Prefix, err error) {
+	m := subnetName.FindStringSubmatch(name)
+	if m == nil {
+		return v4, v6, fmt.Errorf("%q is not a subnet such as 10.5.52.0-24", name)
+	}
+	family := func(addr, bits string, is func(netip.Addr) bool) (netip.Prefix, error) {
+		a, err := netip.ParseAddr(addr)
+		n, _ := strconv.Atoi(bits)
+		p := netip.PrefixFrom(a, n)
+		switch {
+		case err != nil || !is(a) || !p.IsValid():
+			return netip.Prefix{}, fmt.Errorf("%s-%s is not a subnet", addr, bits)
+		case p != p.Masked():
+			return netip.Prefix{}, fmt.Errorf("%s-%s has host bits set, did you mean %s?", addr, bits, p.Masked())
+		}
+		return p, nil
+	}
+	if m[1]+"-"+m[2] != "0.0.0.0-0" || m[3] == "" {
+		if v4, err = family(m[1], m[2], netip.Addr.Is4); err != nil {
+			return netip.Prefix{}, netip.Prefix{}, err
+		}
+	}
+	if m[3] != "" {
+		if v6, err = family(m[3], m[4], netip.Addr.Is6); err != nil {
+			return netip.Prefix{}, netip.Prefix{}, err
+		}
+	}
+	return v4, v6, nil
+}
+
+func parseLease(r Record) (Lease, error) {
+	l := Lease{Key: r.Key, Expires: r.Expires}
+	v4, v6, err := ParseSubnetKey(path.Base(r.Key))
+	if err != nil {
+		return l, err
+	}
+	var value struct {
+		PublicIP, PublicIPv6 *netip.Addr
+		BackendType          string
+	}
+	if err := json.Unmarshal([]byte(r.Value), &value); err != nil {
+		return l, fmt.Errorf("the value is not a lease: %v", err)
+	}
+	l.BackendType = value.BackendType
+	for _, p := range []netip.Prefix{v4, v6} {
+		if p.IsValid() {
+			l.Subnets = append(l.Subnets, p)
+		}
+	}
+	for _, a := range []*netip.Addr{value.PublicIP, value.PublicIPv6} {
+		if a != nil && a.IsValid() && !a.IsUnspecified() {
+			l.PublicIPs = append(l.PublicIPs, a.Unmap())
+		}
+	}
+	if len(l.PublicIPs) == 0 {
+		return l, fmt.Errorf("the value names no PublicIP, so nobody knows which host it is of")
+	}
+	return l, nil
+}
+
+// isEnv says whether a text is a host's subnet.env.
+func isEnv(text []byte) bool {
+	return envLine.Match(text)
+}
+
+// readEnv takes from a subnet.env which subnet its host uses.
+func (s *Store) readEnv(r Record) {
+	for line := range strings.Lines(r.Value) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		if name != "FLANNEL_SUBNET" && name != "FLANNEL_IPV6_SUBNET" {
+			continue
+		}
+		p, err := netip.ParsePrefix(strings.Trim(value, `"`))
+		if err != nil {
+			s.Skipped = append(s.Skipped, api.Skipped{Key: r.File, Reason: fmt.Sprintf("%s=%s is not a subnet", name, value)})
+			continue
+		}
+		s.InUse[p.Masked()] = r.File
+	}
+}

@@ -1,0 +1,221 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/posener/complete"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/flannel"
+	"github.com/lenonet/leno/registry"
+)
+
+// networkImport is `leno network import`.
+type networkImport struct {
+	*session
+	network, prefix, nodesFile  string
+	nodes                       listFlag
+	dryRun, force, renumberIPv6 bool
+}
+
+func networkImportSpec(m Meta) spec {
+	i := &networkImport{session: newSession(m)}
+	return spec{
+		name: "network import", args: "FILE...", min: 1, max: -1,
+		synopsis: "Take over a network of flannel's, with each host's subnet",
+		help: `
+Reads flannel's network configuration and leases and puts the network into
+Consul, with a reservation for each host, so that every host keeps its subnet.
+FILE (- for standard input) is what etcdctl prints of flannel's keys, with -w
+json or without, the JSON of etcd's version 2 API, a JSON object of keys and
+values, or a network configuration alone. There may be several. A host's
+subnet.env as a further file says which of several leases the host uses.
+
+flannel knows hosts by their addresses, leno by their names, which are those
+of Consul's nodes unless the agents' configuration says otherwise. -nodes says
+which is which.
+
+Nothing is changed while a record cannot be carried over; all of them are
+named. With -force the others are imported. A network that exists stays as it
+is, and the reservations are made in it. To import again changes nothing.
+
+The token must be allowed to write the network's keys and reservations.
+
+  $ leno network import flannel.json -nodes=nodes.txt -dry-run
+  $ leno network import flannel.json -nodes=nodes.txt
+  $ leno network import flannel.json -node=192.0.2.11=host-a
+
+  From etcd and Consul at once:
+    $ etcdctl get --prefix /coreos.com/network -w json > flannel.json
+    $ consul catalog nodes | leno network import flannel.json -nodes=-`,
+		flags: both(i.session.flags, i.flags),
+		values: complete.Flags{"-node": complete.PredictAnything, "-network": complete.PredictAnything,
+			"-nodes": complete.PredictFiles("*")},
+		predict: complete.PredictFiles("*"),
+		run:     i.run,
+	}
+}
+
+func (i *networkImport) flags(fs *flag.FlagSet) {
+	fs.StringVar(&i.network, "network", "default", "`name` of the network in leno")
+	fs.StringVar(&i.prefix, "prefix", "", "`key` below which flannel's stand, where there are several networks")
+	fs.StringVar(&i.nodesFile, "nodes", "", "`file` of the hosts' names and addresses: what consul catalog nodes prints, JSON of /v1/catalog/nodes, or lines as in /etc/hosts; - for standard input")
+	fs.Var(&i.nodes, "node", "`address=name` of a host, wins over -nodes; may be given several times")
+	fs.BoolVar(&i.dryRun, "dry-run", false, "only show what would be done")
+	fs.BoolVar(&i.force, "force", false, "import the rest although some records cannot be carried over")
+	fs.BoolVar(&i.renumberIPv6, "renumber-ipv6", false, "keep the IPv4 subnets although some hosts get other IPv6 subnets")
+}
+
+func (i *networkImport) run(ctx context.Context, files []string) error {
+	if i.nodesFile == "-" && slices.Contains(files, "-") {
+		return instead(withArgs("flannel.json"), "standard input can be FILE or -nodes, not both")
+	}
+	if err := registry.CheckNetworkName(i.network); err != nil {
+		return instead(withoutFlags("network"), "-network: %s", err)
+	}
+	nodes, err := i.readNodes()
+	if err != nil {
+		return err
+	}
+	store, err := i.readStore(files)
+	if err != nil {
+		return err
+	}
+	if _, err := i.format.json(); err != nil {
+		return err
+	}
+	limit := callTimeout + time.Duration(len(store.Leases))*importPace
+	return i.agent.callWithin(ctx, limit, func(ctx context.Context, c *api.Client) error {
+		there, err := i.there(ctx, c)
+		if err != nil {
+			return err
+		}
+		translated, err := flannel.Translate(store, flannel.Options{Name: i.network, Nodes: nodes, Now: i.meta.Now(), There: there.network, RenumberIPv6: i.renumberIPv6})
+		if err != nil {
+			return err
+		}
+		p := planImport(translated, there, i.dryRun)
+		if err = i.refused(p); err != nil && !i.dryRun {
+			return err
+		}
+		if !i.dryRun {
+			if err = p.carryOut(ctx, c); err != nil && p.Action == api.ActionCreate {
+				return err
+			}
+		}
+		// What was done is printed also when something else failed.
+		return errors.Join(i.print(p.importOutput, func(w io.Writer) { writeImport(w, p) }), err)
+	})
+}
+
+// importPace is more than a reservation takes that is made by itself.
+const importPace = 200 * time.Millisecond
+
+// readInput reads a file, or standard input for "-".
+func (i *networkImport) readInput(file string) (name string, data []byte, err error) {
+	if file == "-" {
+		data, err = io.ReadAll(i.meta.Stdin)
+		return stdinName, data, err
+	}
+	data, err = os.ReadFile(file)
+	return file, data, err
+}
+
+func (i *networkImport) readNodes() (flannel.Nodes, error) {
+	out := flannel.Nodes{}
+	if i.nodesFile != "" {
+		name, data, err := i.readInput(i.nodesFile)
+		if err != nil {
+			return nil, fmt.Errorf("-nodes: %w", err)
+		}
+		if out, err = flannel.ReadNodes(name, data); err != nil {
+			return nil, fmt.Errorf("-nodes: %w", err)
+		}
+	}
+	for _, text := range i.nodes {
+		if err := out.Name(text); err != nil {
+			return nil, instead(withFlag("node", "192.0.2.11=host-a"), "-node: %s", err)
+		}
+	}
+	return out, nil
+}
+
+func (i *networkImport) readStore(files []string) (flannel.Store, error) {
+	var records []flannel.Record
+	var errs []error
+	for _, file := range files {
+		name, data, err := i.readInput(file)
+		if err == nil {
+			var more []flannel.Record
+			more, err = flannel.Read(name, data)
+			records = append(records, more...)
+		}
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return flannel.Store{}, err
+	}
+	store, err := flannel.Collect(records, i.prefix)
+	var several *flannel.PrefixError
+	if errors.As(err, &several) {
+		return store, instead(withFlag("prefix", several.Prefixes[0]), "%s", err)
+	}
+	return store, err
+}
+
+// present is what leno has of the network already.
+type present struct {
+	network      *registry.Network // nil for none
+	reservations []api.Reservation
+	leases       []api.Lease
+}
+
+func (i *networkImport) there(ctx context.Context, c *api.Client) (present, error) {
+	n, err := c.Network(ctx, i.network)
+	var missing *api.Error
+	if errors.As(err, &missing) && missing.Code == http.StatusNotFound {
+		return present{}, nil
+	}
+	if err != nil {
+		return present{}, err
+	}
+	p := present{network: &registry.Network{Name: n.Name, ModifyIndex: n.ModifyIndex}}
+	for _, pool := range n.Pools {
+		p.network.Plan = append(p.network.Plan, registry.Pool(pool))
+	}
+	if err := json.Unmarshal(n.Backend, &p.network.Backend); err != nil {
+		return p, fmt.Errorf("network %s: %w", n.Name, err)
+	}
+	reservations, err := c.Reservations(ctx, n.Name)
+	if err != nil {
+		return p, err
+	}
+	leases, err := c.Leases(ctx, n.Name)
+	p.reservations, p.leases = reservations.Reservations, leases.Leases
+	return p, err
+}
+
+// refused is about records that cannot be carried over, each on a line of its own.
+func (i *networkImport) refused(p importPlan) error {
+	if len(p.Skipped) == 0 || i.force {
+		return nil
+	}
+	if i.dryRun { // which prints them
+		return fmt.Errorf("%s cannot be carried over, so nothing would be changed (-force imports the rest)", plural(len(p.Skipped), "record"))
+	}
+	lines := []string{fmt.Sprintf("%s cannot be carried over, so nothing is changed (-force imports the rest):", plural(len(p.Skipped), "record"))}
+	for _, s := range p.Skipped {
+		lines = append(lines, s.Key+": "+s.Reason)
+	}
+	return errors.New(strings.Join(lines, "\n"))
+}
