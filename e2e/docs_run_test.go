@@ -48,7 +48,9 @@ func TestDocumentationCommands(t *testing.T) {
 	}
 	w.must(starts.Wait())
 	for _, b := range allBlocks(t) {
-		r.read(b)
+		if b.page != page("getting-started") { // TestGettingStarted
+			r.read(b)
+		}
 	}
 	if r.commands < 25 {
 		t.Errorf("only %d commands were run: are they still found?", r.commands)
@@ -78,7 +80,13 @@ func (r *reader) read(b block) {
 		if path == b.title {
 			path = "source/" + path
 		}
-		r.machines[0].write(path, b.text, 0o644)
+		machines := r.machines[:1]
+		if r.machines[0].agent == nil {
+			machines = r.machines // nobody starts without a configuration
+		}
+		for _, m := range machines {
+			m.write(path, b.text, 0o644)
+		}
 	case b.kind == "sh", b.kind == "console":
 		agents := strings.Contains(b.text, "leno agent -config")
 		for _, s := range steps(b) {
@@ -239,7 +247,7 @@ func compare(want, got string) string {
 }
 
 // passing is what no two runs have in common.
-var passing = regexp.MustCompile(`(\bpid |\bup |\bleno |\biptables v|Modify index +)\d[^\s,]*|\b\d+[dhms]\w* ago|\b\d+\.\d+ ms|\b[\d.]+ [KMG]?i?B\b`)
+var passing = regexp.MustCompile(`(\bpid |\bup |\bleno |\biptables v|Modify index +)\d[^\s,]*|\b\d+[dhms]\w* ago|\b\d+\.\d+ ms|\b[\d.]+ [KMG]?i?B\b|\b\d+ warnings|\btime \d+ms|\(\d\S*s\)`)
 
 // steady replaces in JSON what no two runs have in common.
 func steady(v any) any {

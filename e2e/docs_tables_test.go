@@ -105,9 +105,9 @@ func TestDocumentationHealth(t *testing.T) {
 	}
 }
 
-// TestDocumentationFailures: every row that tells what happens in an outage
-// names the tests that show it.
-func TestDocumentationFailures(t *testing.T) {
+// showing are the names of the tests that a page may give for what it says.
+func showing(t *testing.T) map[string]bool {
+	t.Helper()
 	tests := map[string]bool{}
 	for _, pattern := range []string{"e2e/*_test.go", "e2e/*/*_test.go", "agent/*_test.go"} {
 		files, err := filepath.Glob(root + pattern)
@@ -120,7 +120,33 @@ func TestDocumentationFailures(t *testing.T) {
 			}
 		}
 	}
-	named := map[string]bool{}
+	return tests
+}
+
+// TestDocumentationReasons: every row of what README.md says for leno names the
+// tests that show it.
+func TestDocumentationReasons(t *testing.T) {
+	tests, list := showing(t), rows(t, "README.md", "Why not flannel?")
+	for _, row := range list {
+		shown := codes(row[len(row)-1])
+		if len(shown) == 0 {
+			t.Errorf("%s: no test shows that", row[0])
+		}
+		for _, name := range shown {
+			if !tests[name] {
+				t.Errorf("%s: there is no %s in e2e or agent", row[0], name)
+			}
+		}
+	}
+	if len(list) < 5 {
+		t.Errorf("only %d rows: are they still found?", len(list))
+	}
+}
+
+// TestDocumentationFailures: every row that tells what happens in an outage
+// names the tests that show it.
+func TestDocumentationFailures(t *testing.T) {
+	tests, named := showing(t), map[string]bool{}
 	const path = "concepts/failure-modes"
 	for _, heading := range found(t, page(path), `(?m)^## (.+)$`) {
 		for _, row := range rows(t, page(path), heading) {

@@ -56,7 +56,7 @@ func (b block) copies() bool {
 func pages(t *testing.T) []string {
 	t.Helper()
 	first := []string{"README.md"}
-	for _, name := range []string{"concepts/how-it-works", "configuration", "backends", "commands/index", "api",
+	for _, name := range []string{"intro/index", "getting-started", "concepts/how-it-works", "configuration", "backends", "commands/index", "api",
 		"operations/debug", "operations/telemetry", "integrations/docker",
 		"operations/systemd", "operations/access-control", "operations/health", "operations/upgrade", "operations/leases",
 		"operations/networks", "operations/drift", "operations/probe", "operations/remove"} {
@@ -180,11 +180,11 @@ func TestDocumentationBlocks(t *testing.T) {
 	benchCommand := "make bench BENCH_PEER='plain=examples/bench/vxlan.sh'"
 	want := map[string]int{
 		// Pictures.
-		"README.md: host-a                  host-b                  host-c":                                       1,
 		"performance/bench.mdx: container ─ bridge ─ host 1 ════ veth, MTU 1500 ════ host 2 ─ bridge ─ container": 1,
 		// Run by .ci/run, which is looked at below.
-		"README.md: make demo    # three hosts in network namespaces, one Consul, packets crossing":       1,
-		"performance/bench.mdx: " + benchCommand:                                                          1,
+		"README.md: make demo    # the above: three hosts in network namespaces, one Consul, packets crossing": 1,
+		"getting-started.mdx: make demo":         1,
+		"performance/bench.mdx: " + benchCommand: 1,
 		"integrations/docker.mdx: default: foreign_rules is warning for 3s: iptables-nft table raw chain": 1,
 		"integrations/docker.mdx: sudo systemctl daemon-reload":                                           1,
 		// systemd would do it to the machine the tests run on.
