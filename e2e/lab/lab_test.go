@@ -73,6 +73,10 @@ func TestLayOutAndTeardown(t *testing.T) {
 		t.Errorf("the log does not tell of host-b:\n%s", log.String())
 	}
 
+	if env, err := a.Exec(ctx, "env"); err != nil || !strings.Contains(env, "GORACE=atexit_sleep_ms=0") {
+		t.Errorf("programs with the race detector wait when they end: %v\n%s", err, env)
+	}
+
 	// One process that ends when asked to, one that a command left behind.
 	sleep, err := a.Start("sleep", "1000")
 	if err != nil {

@@ -243,7 +243,8 @@ func run(ctx context.Context, stdin string, command ...string) (string, error) {
 }
 
 // program is a command that ends with ctx. Variables that steer Consul and
-// leno are kept from it, so that a lab depends on nothing around it.
+// leno are kept from it, so that a lab depends on nothing around it. One that was
+// built with the race detector would wait a second before it ends, each time.
 func program(ctx context.Context, command ...string) *exec.Cmd {
 	path, err := exec.LookPath(command[0])
 	if err != nil { // an ordinary user's PATH has no sbin
@@ -258,5 +259,6 @@ func program(ctx context.Context, command ...string) *exec.Cmd {
 			cmd.Env = append(cmd.Env, entry)
 		}
 	}
+	cmd.Env = append(cmd.Env, strings.TrimSpace("GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE")))
 	return cmd
 }
