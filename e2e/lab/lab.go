@@ -266,6 +266,19 @@ func addrs(number int) []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4(v4), netip.AddrFrom16(v6)}
 }
 
+// AddNamespace makes one more, with nothing in it, for programs that give it its
+// interfaces: container runtimes.
+func (l *Lab) AddNamespace(ctx context.Context, role string) (*Namespace, error) {
+	n, err := l.namespace(ctx, role)
+	if err == nil {
+		l.step("%s: namespace %s", role, n.Name)
+	}
+	return n, err
+}
+
+// Path is the namespace as a file.
+func (n *Namespace) Path() string { return filepath.Join(namespaceDir, n.Name) }
+
 // Host finds a host by its name, "host-a".
 func (l *Lab) Host(name string) *Host {
 	i := slices.IndexFunc(l.Hosts, func(h *Host) bool { return h.Name == name })
