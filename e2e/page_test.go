@@ -11,6 +11,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/lenonet/leno/e2e/chromium"
 	"github.com/lenonet/leno/e2e/lab"
 )
 
@@ -37,32 +38,32 @@ func TestStatusPageInABrowser(t *testing.T) {
 	b.readable()
 	b.silence()
 	b.patience()
-	b.clean()
+	b.Clean()
 }
 
 // withoutScripts: every table is there for a browser that runs no scripts.
 func (b *browser) withoutScripts() {
-	b.scripts(false)
+	b.Scripts(false)
 	a, other := b.Hosts[0], b.Hosts[1]
 	for _, path := range []string{"/ui", "/ui/network/default"} {
-		b.open(path)
-		b.shows(a.Name+" is well", "255 slots, from 10.5.1.0/24", b.subnet(a, "default").String(), b.subnet(other, "default").String(),
+		b.Open(path)
+		b.Shows(a.Name+" is well", "255 slots, from 10.5.1.0/24", b.subnet(a, "default").String(), b.subnet(other, "default").String(),
 			other.Name, "this host holds "+b.subnet(a, "default").String())
 	}
-	b.open("/ui/network/default?q=" + other.Name)
-	b.shows("1 to 1 of 1", b.subnet(other, "default").String())
-	b.open("/")
-	b.shows("Overview")
-	b.scripts(true)
+	b.Open("/ui/network/default?q=" + other.Name)
+	b.Shows("1 to 1 of 1", b.subnet(other, "default").String())
+	b.Open("/")
+	b.Shows("Overview")
+	b.Scripts(true)
 }
 
 // follows: what happens is on the page without loading it again, and the reader is
 // not disturbed.
 func (b *browser) follows(c *lab.Host, blocks func(*lab.Host) []string) {
-	b.open("/ui/network/default")
+	b.Open("/ui/network/default")
 	other := b.Hosts[1].Name
-	b.shows(other)
-	value[bool](b, `
+	b.Shows(other)
+	chromium.Value[bool](b.Tab, `
 		window.loadedOnce = true,
 		window.rowOfOther = [...document.querySelectorAll("table.hosts tr")].find((r) => r.innerText.includes("`+other+`")),
 		window.scrollTo(0, 200),
@@ -72,7 +73,7 @@ func (b *browser) follows(c *lab.Host, blocks func(*lab.Host) []string) {
 	b.must(c.StartAgent(c.Config(blocks(c)...)))
 	b.must(c.WaitReady(b.ctx))
 	subnet := b.subnet(c, "default").String()
-	b.shows(subnet, c.Name+" appeared with "+subnet)
+	b.Shows(subnet, c.Name+" appeared with "+subnet)
 	b.undisturbed(other)
 
 	// Traffic: what was counted is there, and how fast it goes. A host dies meanwhile.
@@ -83,14 +84,14 @@ func (b *browser) follows(c *lab.Host, blocks func(*lab.Host) []string) {
 	b.must(err)
 	moved := false
 	b.eventually("a rate, and a lapsed lease", func(context.Context) error {
-		moved = moved || value[bool](b, `[...document.querySelectorAll("[data-count]")].some((e) => /^[1-9].*B\/s$/.test(e.innerText))`)
-		if text := b.text(); !moved || !strings.Contains(text, "lapsed, under 1 min") {
+		moved = moved || chromium.Value[bool](b.Tab, `[...document.querySelectorAll("[data-count]")].some((e) => /^[1-9].*B\/s$/.test(e.innerText))`)
+		if text := b.Text(); !moved || !strings.Contains(text, "lapsed, under 1 min") {
 			return fmt.Errorf("a rate was seen: %v, the page is:\n%s", moved, text)
 		}
 		return nil
 	})
 	b.undisturbed(other)
-	if label := value[string](b, `document.querySelector(".map > svg").getAttribute("aria-label")`); label != "255 slots: 1 own, 1 held, 1 lapsed, 252 free" {
+	if label := chromium.Value[string](b.Tab, `document.querySelector(".map > svg").getAttribute("aria-label")`); label != "255 slots: 1 own, 1 held, 1 lapsed, 252 free" {
 		b.t.Errorf("the map is %q", label)
 	}
 }
@@ -99,7 +100,7 @@ func (b *browser) follows(c *lab.Host, blocks func(*lab.Host) []string) {
 // they were.
 func (b *browser) undisturbed(selected string) {
 	b.t.Helper()
-	got := value[string](b, `[window.loadedOnce, scrollY, getSelection().toString().trim(), document.activeElement.tagName,
+	got := chromium.Value[string](b.Tab, `[window.loadedOnce, scrollY, getSelection().toString().trim(), document.activeElement.tagName,
 		document.querySelector("details").open, rowOfOther.isConnected].join(" ")`)
 	if want := "true 200 " + selected + " SUMMARY true true"; got != want {
 		b.t.Errorf("after news the page has %q, it had %q", got, want)
@@ -110,17 +111,17 @@ func (b *browser) undisturbed(selected string) {
 // shows it; a screen reader has a name for every part.
 func (b *browser) usable() {
 	const describe = `((e) => e.tagName + " " + (e.id || e.getAttribute("href") || e.getAttribute("aria-labelledby") || e.innerText).trim())`
-	b.open("/ui/network/default")
-	b.shows(b.Hosts[1].Name)
-	want := value[[]string](b, `[...document.querySelectorAll("a[href], button, input, summary, [tabindex='0']")].filter((e) => e.checkVisibility()).map(`+describe+`)`)
+	b.Open("/ui/network/default")
+	b.Shows(b.Hosts[1].Name)
+	want := chromium.Value[[]string](b.Tab, `[...document.querySelectorAll("a[href], button, input, summary, [tabindex='0']")].filter((e) => e.checkVisibility()).map(`+describe+`)`)
 	if len(want) < 12 {
 		b.t.Errorf("only %q can be used", want)
 	}
 	var got []string
 	for range want {
-		b.do(chromedp.KeyEvent(kb.Tab))
-		got = append(got, value[string](b, describe+"(document.activeElement)"))
-		if value[string](b, `getComputedStyle(document.activeElement).outlineStyle`) == "none" {
+		b.Do(chromedp.KeyEvent(kb.Tab))
+		got = append(got, chromium.Value[string](b.Tab, describe+"(document.activeElement)"))
+		if chromium.Value[string](b.Tab, `getComputedStyle(document.activeElement).outlineStyle`) == "none" {
 			b.t.Errorf("%s does not show that it has the focus", got[len(got)-1])
 		}
 	}
@@ -130,7 +131,7 @@ func (b *browser) usable() {
 	if got[0] != "A #main" {
 		b.t.Errorf("the first way is not past the navigation: %s", got[0])
 	}
-	names := strings.Join(b.names(), "\n")
+	names := strings.Join(b.Names(), "\n")
 	for _, name := range []string{"banner ", "navigation Networks", "main ", "contentinfo ", "heading " + b.Hosts[0].Name, "status ", "heading Network default", "heading Slots",
 		"image 255 slots: 1 own", "search ", "searchbox Find a host, address or state", "button Find",
 		"table Hosts and slots of network default, 1 to 3 of 3", "columnheader Public IP", "rowheader 10.5.", "table The last "} {
@@ -138,55 +139,30 @@ func (b *browser) usable() {
 			b.t.Errorf("a screen reader finds no %q in\n%s", name, names)
 		}
 	}
-	b.do(chromedp.Focus("#q"), chromedp.SendKeys("#q", "LAPSED"))
-	b.shows("1 to 1 of 1", b.Hosts[2].Name)
-	if value[string](b, `document.activeElement.id + document.activeElement.value + location.search`) != "qLAPSED?q=LAPSED" {
+	b.Do(chromedp.Focus("#q"), chromedp.SendKeys("#q", "LAPSED"))
+	b.Shows("1 to 1 of 1", b.Hosts[2].Name)
+	if chromium.Value[string](b.Tab, `document.activeElement.id + document.activeElement.value + location.search`) != "qLAPSED?q=LAPSED" {
 		b.t.Error("typing lost its place")
 	}
 }
 
-// contrast lists text whose colours are too near each other, by WCAG 2.2, 1.4.3.
-const contrast = `(() => {
-	const parts = (c) => c.match(/[\d.]+/g).map(Number);
-	const light = (c) => {
-		const [r, g, b] = c.map((v) => v / 255).map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-		return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-	};
-	const out = new Set();
-	const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-	for (let n = walker.nextNode(); n; n = walker.nextNode()) {
-		const e = n.parentElement;
-		if (!n.data.trim() || !e.checkVisibility()) continue;
-		let ground = [0, 0, 0, 0];
-		for (let up = e; up && (ground[3] ?? 1) === 0; up = up.parentElement) ground = parts(getComputedStyle(up).backgroundColor);
-		const a = light(parts(getComputedStyle(e).color)), b = light(ground);
-		const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-		if (ratio < 4.5) out.add(ratio.toFixed(2) + " " + n.data.trim().slice(0, 40));
-	}
-	return [...out];
-})()`
-
 // readable: text stands out in both colour schemes, and fits a phone.
 func (b *browser) readable() {
 	for _, scheme := range []string{"light", "dark"} {
-		b.scheme(scheme)
+		b.Scheme(scheme)
 		for name, path := range map[string]string{"overview": "/ui", "network": "/ui/network/default"} {
-			b.open(path)
-			b.shows(b.Hosts[2].Name)
-			value[bool](b, `document.querySelectorAll("details").forEach((d) => d.open = true), true`)
-			if poor := value[[]string](b, contrast); len(poor) > 0 {
-				b.t.Errorf("%s in %s has too little contrast: %q", path, scheme, poor)
-			}
-			value[bool](b, `document.querySelectorAll("details").forEach((d) => d.open = false), true`)
-			b.shoot(name+"-"+scheme, 1440)
+			b.Open(path)
+			b.Shows(b.Hosts[2].Name)
+			chromium.Value[bool](b.Tab, `document.querySelectorAll("details").forEach((d) => d.open = true), true`)
+			b.Readable(path + " in " + scheme)
+			chromium.Value[bool](b.Tab, `document.querySelectorAll("details").forEach((d) => d.open = false), true`)
+			b.Shoot(pictures, name+"-"+scheme, 1440)
 			for _, width := range []int64{360, 1440} {
-				b.do(chromedp.EmulateViewport(width, 800))
-				if over := value[int](b, `document.documentElement.scrollWidth - innerWidth`); over > 0 {
-					b.t.Errorf("%s at %d pixels is %d too wide", path, width, over)
-				}
+				b.Width(width)
+				b.Fits(fmt.Sprintf("%s at %d pixels", path, width))
 			}
 			if (name == "network") == (scheme == "dark") {
-				b.shoot(name+"-"+scheme+"-phone", 360)
+				b.Shoot(pictures, name+"-"+scheme+"-phone", 360)
 			}
 		}
 	}
@@ -194,15 +170,15 @@ func (b *browser) readable() {
 
 // silence: an agent that does not answer is told, and that it does again.
 func (b *browser) silence() {
-	b.scheme("light")
-	b.open("/ui")
-	b.shows(b.Hosts[0].Name + " ")
+	b.Scheme("light")
+	b.Open("/ui")
+	b.Shows(b.Hosts[0].Name + " ")
 	b.away.Store(true)
-	b.shows("The agent does not answer since")
-	b.shoot("silent", 1440)
+	b.Shows("The agent does not answer since")
+	b.Shoot(pictures, "silent", 1440)
 	b.away.Store(false)
 	b.eventually("the page to follow again", func(context.Context) error {
-		if strings.Contains(b.text(), "does not answer") {
+		if strings.Contains(b.Text(), "does not answer") {
 			return fmt.Errorf("it still says that the agent does not answer")
 		}
 		return nil
@@ -218,15 +194,15 @@ func (b *browser) silence() {
 func (b *browser) patience() {
 	b.full.Store(true)
 	b.hurry()
-	b.open("/ui/network/default")
+	b.Open("/ui/network/default")
 	b.eventually("half a minute between two reads", func(context.Context) error {
 		// What is not a wait of 5 s between two looks.
-		if waits := value[[]float64](b, `waits.filter((ms) => ms > 1000 && ms !== 5000)`); len(waits) == 0 || slices.Max(waits) < 20_000 {
+		if waits := chromium.Value[[]float64](b.Tab, `waits.filter((ms) => ms > 1000 && ms !== 5000)`); len(waits) == 0 || slices.Max(waits) < 20_000 {
 			return fmt.Errorf("waits of %v ms", waits)
 		}
 		return nil
 	})
-	if text := b.text(); strings.Contains(text, "does not answer") {
+	if text := b.Text(); strings.Contains(text, "does not answer") {
 		b.t.Errorf("the page is answered, and says:\n%s", text)
 	}
 }
