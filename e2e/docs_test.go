@@ -185,6 +185,7 @@ func TestDocumentationBlocks(t *testing.T) {
 		"README.md: make demo    # the above: three hosts in network namespaces, one Consul, packets crossing": 1,
 		"getting-started.mdx: make demo":         1,
 		"performance/bench.mdx: " + benchCommand: 1,
+		"index.mdx: make demo    # three hosts in network namespaces, one Consul, packets crossing":       1,
 		"integrations/docker.mdx: default: foreign_rules is warning for 3s: iptables-nft table raw chain": 1,
 		"integrations/docker.mdx: sudo systemctl daemon-reload":                                           1,
 		// systemd would do it to the machine the tests run on.

@@ -6,6 +6,7 @@ import starlight from '@astrojs/starlight';
 import { defineConfig, passthroughImageService } from 'astro/config';
 import links from './site/links.mjs';
 import sidebar from './site/sidebar.mjs';
+import words from './site/words.mjs';
 
 const version = process.env.LENO_SITE_VERSION || 'dev';
 const base = `${(process.env.LENO_SITE_BASE || '').replace(/\/+$/, '')}/${version}`;
@@ -31,6 +32,7 @@ export default defineConfig({
 		// Straight quotes and dots are what people copy.
 		smartypants: false,
 		remarkPlugins: [[links, { docs, base }]],
+		rehypePlugins: [words],
 	},
 	integrations: [
 		starlight({
@@ -40,6 +42,12 @@ export default defineConfig({
 			routeMiddleware: './site/routes.mjs',
 			customCss: ['./styles/leno.css'],
 			components: { SiteTitle: './components/SiteTitle.astro' },
+			expressiveCode: {
+				tabWidth: 0, // tabs are copied as they are
+				// Commands are no picture of a window.
+				defaultProps: { overridesByLang: { 'sh,console': { frame: 'code' } } },
+				styleOverrides: { borderRadius: '0.4rem', codeFontSize: 'var(--sl-text-code)', codeLineHeight: '1.6', frames: { shadowColor: 'transparent' } },
+			},
 			lastUpdated: false,
 			credits: false,
 			tableOfContents: { minHeadingLevel: 2, maxHeadingLevel: 3 },
