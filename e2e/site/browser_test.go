@@ -1,0 +1,197 @@
+package site
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/lenonet/leno/e2e/chromium"
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// pictures is where those of pages are left, to be looked at.
+const pictures = "../../bin/screenshots"
+
+// phone and desktop are widths in pixels.
+const (
+	phone   = 360
+	desktop = 1440
+)
+
+// looker is somebody who reads the site.
+type looker struct {
+	*site
+	*chromium.Tab
+	t *testing.T
+}
+
+// TestSiteInABrowser reads the site as people do, on phone and desktop.
+func TestSiteInABrowser(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	t.Cleanup(cancel)
+	s := open(t)
+	l := &looker{site: s, t: t}
+	l.Tab = chromium.Open(ctx, t, s.serve(t), func(complaint string) bool {
+		return strings.Contains(complaint, "status of 404") // asked for by strays
+	})
+	l.everyPage()
+	l.looks()
+	l.searches()
+	l.switches()
+	l.types()
+	l.withoutScripts()
+	l.strays()
+	l.Clean()
+}
+
+// everyPage fits a phone, and loads all that it asks for.
+func (l *looker) everyPage() {
+	l.Scheme("light")
+	l.Width(phone)
+	for _, path := range slices.Sorted(maps.Keys(l.pages)) {
+		l.Open(path)
+		l.Fits(path + " on a phone")
+		if broken := chromium.Value[[]string](l.Tab, `[...document.images].filter((i) => i.complete && !i.naturalWidth).map((i) => i.src)`); len(broken) > 0 {
+			l.t.Errorf("%s has no pictures %q", path, broken)
+		}
+		// What is wider than the phone can be scrolled.
+		if cut := chromium.Value[[]string](l.Tab, `[...document.querySelectorAll("main table, main pre")]
+			.filter((e) => e.scrollWidth > e.clientWidth + 1 && !/auto|scroll/.test(getComputedStyle(e).overflowX)).map((e) => e.innerText.slice(0, 60))`); len(cut) > 0 {
+			l.t.Errorf("%s cuts off %q", path, cut)
+		}
+	}
+}
+
+// looks leaves pictures of pages of every kind, whose words can be read in both schemes.
+func (l *looker) looks() {
+	kinds := map[string]string{"front": "", "concepts": "concepts/how-it-works/", "configuration": "configuration/", "commands": "commands/",
+		"command": "commands/network/plan/", "api": "api/", "operations": "operations/health/", "picture": "operations/status-page/"}
+	for _, scheme := range []string{"light", "dark"} {
+		l.Scheme(scheme)
+		for _, name := range slices.Sorted(maps.Keys(kinds)) {
+			l.Open(l.base + kinds[name])
+			l.Readable(name + " in " + scheme)
+			l.ShootTop(pictures, "site-"+name+"-"+scheme, desktop, 1600)
+			l.Width(desktop)
+			l.Fits(name + " on a desktop")
+			if name == "front" || name == "configuration" || scheme == "light" {
+				l.ShootTop(pictures, "site-"+name+"-"+scheme+"-phone", phone, 2000)
+			}
+		}
+	}
+}
+
+// searches finds a word, by the keyboard alone, in an index that lies beside the pages.
+func (l *looker) searches() {
+	l.Width(desktop)
+	l.Open(l.base)
+	l.wait("search to be ready", `!document.querySelector("button[data-open-modal]").disabled && !!document.querySelector("#starlight__search input")`)
+	l.Do(chromedp.KeyEvent("k", chromedp.KeyModifiers(2 /* Ctrl */)))
+	l.wait("search to have the focus", `document.activeElement?.matches("#starlight__search input")`)
+	l.Do(chromedp.KeyEvent("masquerade"))
+	l.wait("results", `document.querySelectorAll("#starlight__search .pagefind-ui__result-link").length > 0 && !document.querySelector("#starlight__search .pagefind-ui__loading")`)
+	if found := chromium.Value[[]string](l.Tab, `[...document.querySelectorAll("#starlight__search .pagefind-ui__result-link")].map((a) => a.getAttribute("href"))`); !slices.ContainsFunc(found, func(path string) bool {
+		path, _, _ = strings.Cut(path, "#")
+		return l.pages[path] != nil
+	}) {
+		l.t.Errorf("masquerade was found at %q", found)
+	}
+	l.Readable("the search")
+	l.ShootTop(pictures, "site-search", desktop, 900)
+	l.Do(chromedp.KeyEvent(kb.Escape))
+	l.wait("the search to close", `!document.querySelector("site-search dialog").open`)
+}
+
+// switches: the reader's choice of a colour scheme counts, and stays.
+func (l *looker) switches() {
+	l.Scheme("light")
+	l.Width(desktop)
+	l.Open(l.base + "backends/")
+	ground := func() string { return chromium.Value[string](l.Tab, `getComputedStyle(document.body).backgroundColor`) }
+	light := ground()
+	chromium.Value[bool](l.Tab, `(() => {
+		const select = document.querySelector("starlight-theme-select select");
+		select.value = "dark";
+		return select.dispatchEvent(new Event("change"));
+	})()`)
+	dark := ground()
+	l.Open(l.base + "api/")
+	if again := ground(); dark == light || again != dark {
+		l.t.Errorf("light is %s, dark %s, and on the next page %s", light, dark, again)
+	}
+	chromium.Value[bool](l.Tab, `localStorage.clear(), true`)
+}
+
+// types: everything can be used by the keyboard, and shows that it has the focus.
+func (l *looker) types() {
+	l.Open(l.base + "configuration/")
+	const describe = `((e) => e.tagName + " " + (e.getAttribute("href") ?? e.getAttribute("aria-label") ?? e.innerText.trim()))`
+	var got []string
+	for range 12 {
+		l.Do(chromedp.KeyEvent(kb.Tab))
+		got = append(got, chromium.Value[string](l.Tab, describe+"(document.activeElement)"))
+		if chromium.Value[bool](l.Tab, `getComputedStyle(document.activeElement).outlineStyle === "none" && getComputedStyle(document.activeElement.parentElement).outlineStyle === "none"`) {
+			l.t.Errorf("%s does not show that it has the focus", got[len(got)-1])
+		}
+	}
+	for i, want := range []string{"A #_top", "A " + l.base, "A " + l.base + "../versions/", "BUTTON Search"} {
+		if got[i] != want {
+			l.t.Errorf("the keyboard reaches %q, want %s as number %d", got, want, i+1)
+		}
+	}
+	names := strings.Join(l.Names(), "\n")
+	for _, name := range []string{"banner ", "navigation Main", "main ", "heading Configuration", "navigation On this page", "button Search", "combobox Select theme"} {
+		if !strings.Contains(names, name) {
+			l.t.Errorf("a screen reader finds no %q in\n%s", name, names)
+		}
+	}
+	l.Open(l.base)
+	if names := strings.Join(l.Names(), "\n"); !strings.Contains(names, "The path of a packet between containers on two hosts") {
+		l.t.Errorf("a screen reader finds no picture in\n%s", names)
+	}
+}
+
+// withoutScripts: what there is to read and where to go is there for a browser that
+// runs no scripts, the version of steady addresses too.
+func (l *looker) withoutScripts() {
+	l.Scripts(false)
+	l.Width(desktop)
+	l.Open(l.base + "configuration/")
+	l.Shows("Configuration", "subnet_len", "Operations", "HTTP API")
+	l.Open("/latest/api/")
+	l.Shows("HTTP API", "X-Leno-Index")
+	l.Open("/versions/")
+	l.Shows(strings.Trim(l.base, "/"))
+	l.Scripts(true)
+}
+
+// strays: an address that is not there leads on; one that shall not grow old leads to
+// the newest version, to the part of the page that it names.
+func (l *looker) strays() {
+	l.Open(l.base + "no/such/page/")
+	l.Shows("404")
+	l.Open("/latest/operations/health/#the-service-in-consul")
+	l.wait("the newest version", fmt.Sprintf(`location.pathname + location.hash === %q`, l.base+"operations/health/#the-service-in-consul"))
+	l.Open("/")
+	l.wait("the newest version", fmt.Sprintf(`location.pathname === %q`, l.base))
+}
+
+// wait until an expression is true on the page.
+func (l *looker) wait(what, expression string) {
+	l.t.Helper()
+	must(l.t, lab.WaitFor(l.Ctx, what, func(context.Context) error {
+		ok, err := chromedp.Run(l.Ctx, chromedp.Evaluate[bool](expression))
+		if err == nil && !ok {
+			err = fmt.Errorf("not yet: %s", expression)
+		}
+		return err
+	}))
+}

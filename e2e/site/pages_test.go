@@ -1,0 +1,327 @@
+package site
+
+import (
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/html"
+)
+
+// TestPages holds what is in the head of each page, and its way there, against its file.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	titles := map[string]string{}
+	for _, p := range s.pages {
+		headings := elements(p.root, "h1")
+		if len(headings) != 1 {
+			t.Errorf("%s has %d main headings", p.path, len(headings))
+		}
+		if attribute(elements(p.root, "html")[0], "lang") != "en" {
+			t.Errorf("%s does not say that it is English", p.path)
+		}
+		title := text(elements(p.root, "title")[0], nil)
+		if other, ok := titles[title]; ok {
+			t.Errorf("%s and %s have the same title %q", p.path, other, title)
+		}
+		titles[title] = p.path
+		if p.file == "" {
+			if p.path != s.base+"404.html" {
+				t.Errorf("%s comes out of no file", p.path)
+			}
+			continue
+		}
+		front, _ := matter(t, p.file)
+		if front["title"] == "" || len(front["description"]) < 10 {
+			t.Errorf("%s needs a title and a description: %q", p.file, front)
+		}
+		if got := squeeze(text(headings[0], nil)); got != front["title"] && p.path != s.base {
+			t.Errorf("%s has the heading %q, its title is %q", p.path, got, front["title"])
+		}
+		described := false
+		for _, meta := range elements(p.root, "meta") {
+			described = described || attribute(meta, "name") == "description" && attribute(meta, "content") == front["description"]
+		}
+		if !described {
+			t.Errorf("%s does not have its description", p.path)
+		}
+	}
+
+	// Every page but the first has all of them in its sidebar, in one order, and says which
+	// it is.
+	var order []string
+	for _, p := range s.pages {
+		if p.file == "" || p.path == s.base {
+			continue
+		}
+		sidebar := elements(p.root, "nav")[0]
+		var paths []string
+		current := ""
+		for _, a := range elements(sidebar, "a") {
+			paths = append(paths, attribute(a, "href"))
+			if attribute(a, "aria-current") == "page" {
+				current += attribute(a, "href")
+			}
+		}
+		if current != p.path {
+			t.Errorf("the sidebar of %s says that this is %q", p.path, current)
+		}
+		if order == nil {
+			order = paths
+		}
+		if !slices.Equal(order, paths) {
+			t.Errorf("the sidebar of %s is another one", p.path)
+		}
+	}
+	for _, p := range s.pages {
+		if n := len(slices.DeleteFunc(slices.Clone(order), func(other string) bool { return other != p.path })); p.file != "" && p.path != s.base && n != 1 {
+			t.Errorf("%s stands in the sidebar %d times", p.path, n)
+		}
+	}
+	if len(order) < 20 {
+		t.Errorf("only %d pages in the sidebar", len(order))
+	}
+	// Parts stand in the order that users of Consul and Nomad know.
+	var parts []string
+	for _, p := range order {
+		part, _, _ := strings.Cut(strings.TrimPrefix(p, s.base), "/")
+		if !slices.Contains(parts, part) {
+			parts = append(parts, part)
+		}
+	}
+	known := []string{"intro", "getting-started", "concepts", "configuration", "commands", "api", "backends", "integrations", "operations", "performance", "migrate", "faq", "glossary"}
+	if there := slices.DeleteFunc(known, func(part string) bool { return !slices.Contains(parts, part) }); !slices.Equal(there, parts) {
+		t.Errorf("the sidebar has the parts %q, want the order %q", parts, there)
+	}
+}
+
+// TestLinks follows every link of every page that stays on the site, to the file and to the
+// part of the page, and comes by every page from the first one.
+func TestLinks(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	ids := map[string]map[string]int{}
+	for path, p := range s.pages {
+		ids[path] = map[string]int{}
+		for _, e := range elements(p.root) {
+			if id := attribute(e, "id"); id != "" {
+				ids[path][id]++
+			}
+		}
+		for id, n := range ids[path] {
+			if n > 1 {
+				t.Errorf("%s has %d parts with the id %s", path, n, id)
+			}
+		}
+	}
+	reached, queue := map[string]bool{s.base: true}, []string{s.base}
+	reached[s.base+"404.html"] = true // whoever goes astray gets there
+	followed := 0
+	for len(queue) > 0 {
+		at := s.pages[queue[0]]
+		queue = queue[1:]
+		for _, a := range elements(at.root, "a", "area") {
+			link, err := url.Parse(attribute(a, "href"))
+			if err != nil {
+				t.Errorf("%s: %v", at.path, err)
+				continue
+			}
+			if link.Scheme != "" || link.Host != "" {
+				if link.Scheme != "https" && link.Hostname() != "127.0.0.1" {
+					t.Errorf("%s: a link to %s", at.path, link)
+				}
+				continue
+			}
+			followed++
+			to := (&url.URL{Path: at.path}).ResolveReference(link)
+			if _, err := os.Stat(s.dir + to.Path); err != nil {
+				t.Errorf("%s: a link to %s, which is not there", at.path, link)
+				continue
+			}
+			target := s.pages[to.Path]
+			if target == nil {
+				if to.Path != "/versions/" && path.Ext(to.Path) == "" {
+					t.Errorf("%s: a link to %s, which is no page", at.path, link)
+				}
+				continue
+			}
+			if to.Fragment != "" && ids[to.Path][to.Fragment] == 0 {
+				t.Errorf("%s: a link to %s, where no part is called so", at.path, link)
+			}
+			if !reached[to.Path] {
+				reached[to.Path] = true
+				queue = append(queue, to.Path)
+			}
+		}
+	}
+	for path := range s.pages {
+		if !reached[path] {
+			t.Errorf("no way leads to %s", path)
+		}
+	}
+	if followed < 1000 {
+		t.Errorf("only %d links", followed)
+	}
+}
+
+// TestNothingFromElsewhere reads all that is published for addresses of other servers that a
+// browser would ask by itself, and for files that are not there.
+func TestNothingFromElsewhere(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	local := func(from, address string) {
+		u, err := url.Parse(address)
+		if err != nil || u.Scheme == "data" {
+			return
+		}
+		if u.Scheme != "" || u.Host != "" {
+			t.Errorf("%s asks for %s", from, address)
+		} else if to := (&url.URL{Path: from}).ResolveReference(u); to.Path != from {
+			if _, err := os.Stat(s.dir + to.Path); err != nil {
+				t.Errorf("%s asks for %s, which is not there", from, address)
+			}
+		}
+	}
+	// Attributes that have a browser ask, wherever they stand.
+	asking := []string{"src", "srcset", "poster", "data", "background", "ping", "manifest", "action", "formaction"}
+	for path, p := range s.pages {
+		for _, e := range elements(p.root) {
+			for _, a := range e.Attr {
+				switch {
+				case slices.Contains(asking, a.Key), a.Key == "href" && e.Data != "a":
+					local(path, a.Val)
+				case a.Key == "style":
+					styles(a.Val, func(address string) { local(path, address) })
+				case a.Key == "http-equiv" && a.Val != "refresh":
+					t.Errorf("%s has <meta http-equiv=%q>", path, a.Val)
+				}
+			}
+			if e.Data == "style" {
+				styles(text(e, nil), func(address string) { local(path, address) })
+			}
+			if e.Data == "script" && strings.Contains(text(e, nil), "://") {
+				t.Errorf("%s has a script with an address in it", path)
+			}
+		}
+	}
+	read := 0
+	must(t, filepath.WalkDir(s.dir, func(file string, _ os.DirEntry, err error) error {
+		at := strings.TrimPrefix(file, s.dir)
+		extension := filepath.Ext(file)
+		if err != nil || extension != ".css" && extension != ".js" {
+			return err
+		}
+		content, err := os.ReadFile(file)
+		if extension == ".css" {
+			styles(string(content), func(address string) { local(at, address) })
+		}
+		read++
+		for _, m := range regexp.MustCompile("(?:https?:)?//[a-zA-Z0-9][a-zA-Z0-9-]*\\.[a-z][^\"'`) ]*").FindAllString(code(string(content)), -1) {
+			if !slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(m, name) }) {
+				t.Errorf("%s has the address %s", at, m)
+			}
+		}
+		return err
+	}))
+	if read < 8 {
+		t.Errorf("only %d files of styles and scripts", read)
+	}
+}
+
+// names that look like addresses: of standards, and what the search makes paths with.
+var names = []string{"http://www.w3.org/", "https://example.com${"}
+
+// code is a script without the comments of a line of their own, and a style sheet without any.
+// Who translated what the search says is no code either.
+func code(s string) string {
+	s = regexp.MustCompile(`<https://[^>]*>`).ReplaceAllString(s, "")
+	s = regexp.MustCompile(`(?s)/\*.*?\*/`).ReplaceAllString(s, "")
+	return regexp.MustCompile(`(?m)^\s*//.*$`).ReplaceAllString(s, "")
+}
+
+// styles calls ask with every address that a style sheet has the browser ask for.
+func styles(css string, ask func(address string)) {
+	for _, m := range regexp.MustCompile(`url\(\s*(?:"([^"]*)"|'([^']*)'|([^)"'\s]*))\s*\)|@import\s+["']([^"']*)`).FindAllStringSubmatch(css, -1) {
+		ask(m[1] + m[2] + m[3] + m[4])
+	}
+}
+
+// TestRendering holds tables and blocks of every page against what is written in its file, and
+// looks for Markdown that was not understood.
+func TestRendering(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	fence := regexp.MustCompile("(?ms)^```([^\n]*)\n(.*?)^```$")
+	title := regexp.MustCompile(`title="([^"]*)"`)
+	cell := regexp.MustCompile(`(?:[^|\\]|\\.)+`)
+	left := regexp.MustCompile("\\]\\(|\\*\\*|```|\\|--|norun=|generated=|&(?:lt|gt|amp|quot|#\\d+);|\\\\[|<>{}]")
+	blocks, rows := 0, 0
+	for _, p := range s.pages {
+		if p.file == "" {
+			continue
+		}
+		_, body := matter(t, p.file)
+
+		// Every block has its text, and its title and nothing else of what is behind the fence.
+		var shown, titles []string
+		for _, pre := range elements(p.content(), "pre") {
+			var lines []string
+			for _, div := range elements(pre, "div") {
+				if class(div, "ec-line") {
+					lines = append(lines, strings.TrimRight(text(div, nil), "\n"))
+				}
+			}
+			shown = append(shown, strings.Join(lines, "\n"))
+		}
+		for _, caption := range elements(p.content(), "figcaption") {
+			if title := first(elements(caption, "span"), "title"); title != nil && text(title, nil) != "" {
+				titles = append(titles, text(title, nil))
+			}
+		}
+		var want, wantTitles []string
+		for _, m := range fence.FindAllStringSubmatch(body, -1) {
+			want = append(want, strings.TrimSuffix(m[2], "\n"))
+			if t := title.FindStringSubmatch(m[1]); t != nil {
+				wantTitles = append(wantTitles, t[1])
+			}
+		}
+		blocks += len(want)
+		if !slices.Equal(shown, want) {
+			t.Errorf("%s shows the blocks\n%q\nwant\n%q", p.path, shown, want)
+		}
+		if !slices.Equal(titles, wantTitles) {
+			t.Errorf("%s shows the titles %q of blocks, want %q", p.path, titles, wantTitles)
+		}
+
+		// Every row of every table has its cells.
+		var cells, wantCells []int
+		for _, row := range elements(p.content(), "tr") {
+			cells = append(cells, len(elements(row, "td", "th")))
+		}
+		for line := range strings.Lines(fence.ReplaceAllString(body, "")) {
+			if line = strings.TrimSpace(line); strings.HasPrefix(line, "|") && !regexp.MustCompile(`^[|:\s-]+$`).MatchString(line) {
+				wantCells = append(wantCells, len(cell.FindAllString(strings.Trim(line, "|"), -1)))
+			}
+		}
+		rows += len(wantCells)
+		if !slices.Equal(cells, wantCells) {
+			t.Errorf("%s has rows of %v cells, want %v", p.path, cells, wantCells)
+		}
+
+		prose := text(p.content(), func(n *html.Node) bool {
+			return n.Data == "code" || n.Data == "pre" || n.Data == "style" || n.Data == "script"
+		})
+		if m := left.FindStringIndex(prose); m != nil {
+			t.Errorf("%s shows %q", p.path, prose[max(0, m[0]-40):min(len(prose), m[1]+40)])
+		}
+	}
+	if blocks < 50 || rows < 300 {
+		t.Errorf("only %d blocks and %d rows", blocks, rows)
+	}
+}
