@@ -77,7 +77,8 @@ func TestDebug(t *testing.T) {
 	f.networks[1].Local.State = "somebody wrote " + token
 	f.leases[0].Node = "host-a\x1b[2J"
 	w := world{env: map[string]string{"LENO_ADDRESS": f.url, "LENO_TOKEN": token}}
-	line := strings.Fields("debug -duration=50ms -interval=100ms")
+	// Long enough for a busy machine to answer that it has no log.
+	line := strings.Fields("debug -duration=1s -interval=100ms")
 	got := w.run(line...)
 	name := "leno-debug-host-a-20260102T150405Z"
 	if whole, err := filepath.Abs(name + ".tar.gz"); err != nil || got.code != exitDone || got.stdout != whole+"\n" {
