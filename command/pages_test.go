@@ -80,7 +80,8 @@ func commandPage(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "---\ntitle: leno %s\ndescription: %s.\n---\n\n", name, c.Synopsis())
+	words := strings.Fields(name)
+	fmt.Fprintf(&b, "---\ntitle: leno %s\ndescription: %s.\nsidebar: { label: %s }\n---\n\n", name, c.Synopsis(), words[len(words)-1])
 	leaf, ok := c.(*command)
 	switch {
 	case ok:

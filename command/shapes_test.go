@@ -56,7 +56,7 @@ What each command prints with ` + "`-format=json`" + `. ` + "`[]`" + ` stands fo
 member of an object whose names are data. A field with a ` + "`?`" + ` may be absent; all others are always
 there, and a list is never null. Times are RFC 3339, subnets ` + "`10.5.34.0/24`" + `. Fields are added,
 not renamed or removed; a test holds this page against the program. What they mean stands in
-the [HTTP API](../api.mdx), whose answers most of them are.
+the [HTTP API](../api/index.mdx), whose answers most of them are.
 
 ` + "`docker-opts -format=json`" + ` prints a daemon.json, whose fields are Docker's.
 `

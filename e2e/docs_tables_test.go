@@ -71,7 +71,7 @@ func found(t *testing.T, path, pattern string) []string {
 // TestDocumentationAPI compares the table of endpoints with the agent's routes.
 func TestDocumentationAPI(t *testing.T) {
 	var documented []string
-	for _, row := range rows(t, page("api"), "Endpoints") {
+	for _, row := range rows(t, page("api/index"), "Endpoints") {
 		documented = append(documented, regexp.MustCompile(`:(\w+)`).ReplaceAllString(codes(row[0])[0], "{$1}"))
 	}
 	slices.Sort(documented)
@@ -89,7 +89,7 @@ func TestDocumentationAPI(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(routes)), documented); diff != "" {
-		t.Errorf("api.mdx (-routes +page):\n%s", diff)
+		t.Errorf("api/index.mdx (-routes +page):\n%s", diff)
 	}
 }
 

@@ -56,7 +56,8 @@ func (b block) copies() bool {
 func pages(t *testing.T) []string {
 	t.Helper()
 	first := []string{"README.md"}
-	for _, name := range []string{"intro/index", "getting-started", "concepts/how-it-works", "configuration", "backends", "commands/index", "api",
+	for _, name := range []string{"intro/index", "getting-started", "concepts/how-it-works", "configuration", "backends", "commands/index", "api/index",
+		"api/health", "api/agent", "api/networks", "api/leases", "api/reservations", "api/peers",
 		"operations/debug", "operations/telemetry", "integrations/docker",
 		"operations/systemd", "operations/access-control", "operations/health", "operations/upgrade", "operations/leases",
 		"operations/networks", "operations/drift", "operations/probe", "operations/remove"} {
@@ -219,14 +220,18 @@ func TestDocumentationBlocks(t *testing.T) {
 func generators(t *testing.T) map[string][]string {
 	t.Helper()
 	out := map[string][]string{}
-	for _, p := range pages(t) {
-		name := strings.TrimSuffix(strings.TrimPrefix(p, docs), ".mdx")
-		if strings.HasPrefix(name, "commands/") && name != "commands/index" && name != "commands/json" {
-			out["TestCommandPages"] = append(out["TestCommandPages"], p)
+	for _, g := range []struct{ test, file, folder string }{
+		{"TestCommandPages", "command/pages_test.go", "commands/"},
+		{"TestAPIPages", "agent/openapi_page_test.go", "api/"},
+	} {
+		for _, p := range pages(t) {
+			if strings.HasPrefix(p, docs+g.folder) && p != page(g.folder+"index") && p != page("commands/json") {
+				out[g.test] = append(out[g.test], p)
+			}
 		}
-	}
-	if !strings.Contains(source(t, "command/pages_test.go"), "func TestCommandPages(") {
-		t.Error("command has no TestCommandPages")
+		if !strings.Contains(source(t, g.file), "func "+g.test+"(") {
+			t.Errorf("%s has no %s", g.file, g.test)
+		}
 	}
 	return out
 }
