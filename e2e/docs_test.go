@@ -198,6 +198,19 @@ func TestDocumentationBlocks(t *testing.T) {
 		// TestHealthFlips asks without the program.
 		"operations/health.mdx: dig @127.0.0.1 -p 8600 leno.service.consul": 1,
 	}
+	// e2e/packages installs on machines of its own, and makes releases.
+	for _, first := range []string{
+		"leno_1.0.0-1_amd64.deb          leno_1.0.0-1_arm64.deb",
+		"sha256sum --check --ignore-missing SHA256SUMS",
+		"sudo dpkg --install leno_1.0.0-1_amd64.deb      # Debian, Ubuntu",
+		"sudo leno validate /etc/leno.d",
+		"sudo dpkg --install leno_1.1.0-1_amd64.deb",
+		"sudo leno cleanup -dry-run -config-dir=/etc/leno.d   # what is there of leno's",
+		"make package    # deb and rpm, of the source as it is",
+		"diff SHA256SUMS dist/SHA256SUMS",
+	} {
+		want["integrations/packages.mdx: "+first] = 1
+	}
 	if diff := cmp.Diff(want, notRun); diff != "" {
 		t.Errorf("blocks that are not run (-known +is):\n%s", diff)
 	}

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -61,6 +62,27 @@ func FindCNI() (string, error) {
 		return "", err
 	}
 	return filepath.Dir(tool), nil
+}
+
+// FindDebianRoot returns the path of a tar archive of a fresh Debian: the one that
+// LENO_TEST_DEBIAN names (make test sets it), or the one that `tools/get debian-root`
+// has made.
+func FindDebianRoot() (string, error) {
+	if path := os.Getenv("LENO_TEST_DEBIAN"); path != "" {
+		return path, nil
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	made, err := filepath.Glob(filepath.Join(cache, "leno-tools", "debian-root-*", "root.tar"))
+	if err != nil {
+		return "", err
+	}
+	if len(made) == 0 {
+		return "", errors.New("no Debian in LENO_TEST_DEBIAN or from `tools/get debian-root`")
+	}
+	return made[len(made)-1], nil
 }
 
 // FindLeno returns the path of a leno binary: the one that LENO_TEST_LENO

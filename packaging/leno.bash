@@ -1,0 +1,2 @@
+# bash completion: the program completes its own command line.
+complete -C /usr/bin/leno leno
