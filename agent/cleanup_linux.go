@@ -111,8 +111,9 @@ func (s *sweep) findDevices(ctx context.Context, handle *kernel.Handle) (out []n
 }
 
 // judgeDevice says whether a device is ours: by its alias, by an address of this
-// host's on it, or by its name, and always by its kind. Reason is why not of one
-// that has our name.
+// host's on it, or by its name, and always by its kind. flannel's has the same
+// address while both are on a host that keeps its subnet, and a name of its own.
+// Reason is why not of one that has our name.
 func (s *sweep) judgeDevice(link netlink.Link, addrs []netip.Prefix) (r Remnant, ours bool) {
 	a := link.Attrs()
 	detail, like := overlayDevice(link)
@@ -121,7 +122,7 @@ func (s *sweep) judgeDevice(link netlink.Link, addrs []netip.Prefix) (r Remnant,
 		r.Network = network
 	}
 	for _, t := range s.networks {
-		if a.Name == backend.LinkName(t.name) || like && standsOn(addrs, t.saved.Subnets) {
+		if a.Name == backend.LinkName(t.name) || like && !strings.HasPrefix(a.Name, "flannel") && standsOn(addrs, t.saved.Subnets) {
 			r.Network = t.name
 		}
 	}

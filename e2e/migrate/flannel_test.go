@@ -1,0 +1,104 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// flannel is what flannel leaves in the kernel of a host, whether it runs or not:
+// its device, and for every other host a route, a neighbour and a forwarding entry.
+// There is no flannel here; this is made from its documentation.
+type flannel struct {
+	subnet netip.Prefix // of the host
+	mac    string
+}
+
+// theirs is what the n-th host has.
+func theirs(n int) flannel {
+	return flannel{subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(52 + 7*n), 0}), 24), mac: fmt.Sprintf("c6:d2:32:6f:8f:%02x", 0x44+n)}
+}
+
+// layFlannel puts flannel's vxlan on all hosts, with a container on each.
+func layFlannel(ctx context.Context, hosts []*lab.Host) (containers []*lab.Container, err error) {
+	for i, h := range hosts {
+		own := theirs(i)
+		lines := []string{
+			fmt.Sprintf("ip link add flannel.1 type vxlan id 1 dev eth0 local %s dstport 8472 nolearning", h.Addrs[0]),
+			fmt.Sprintf("ip link set flannel.1 address %s mtu 1450 up", own.mac),
+			fmt.Sprintf("ip address add %s/32 dev flannel.1", own.subnet.Addr()),
+			"sysctl -qw net.ipv4.ip_forward=1",
+		}
+		for j, other := range hosts {
+			if peer := theirs(j); j != i {
+				lines = append(lines,
+					fmt.Sprintf("ip neighbour replace %s lladdr %s dev flannel.1 nud permanent", peer.subnet.Addr(), peer.mac),
+					fmt.Sprintf("bridge fdb append %s dev flannel.1 dst %s", peer.mac, other.Addrs[0]),
+					fmt.Sprintf("ip route add %s via %s dev flannel.1 onlink", peer.subnet, peer.subnet.Addr()))
+			}
+		}
+		if _, err := h.Exec(ctx, "sh", "-euc", strings.Join(lines, "\n")); err != nil {
+			return nil, err
+		}
+		// The lab's containers read leno's names; this file is not the one that
+		// leno's agent looks into.
+		env := fmt.Sprintf("LENO_SUBNET=%s/24\nLENO_MTU=1450\n", own.subnet.Addr().Next())
+		if err := os.WriteFile(h.SubnetFile("flannel"), []byte(env), 0o644); err != nil {
+			return nil, err
+		}
+		c, err := h.AddContainer(ctx, "flannel")
+		if err != nil {
+			return nil, err
+		}
+		containers = append(containers, c)
+	}
+	return containers, nil
+}
+
+// stepBack is the script that users run before they start leno on a host.
+func stepBack(ctx context.Context, h *lab.Host) error {
+	script, err := filepath.Abs("../../examples/flannel/step-back.sh")
+	if err != nil {
+		return err
+	}
+	for range 2 { // which must not matter
+		if _, err := h.Exec(ctx, script, "10.5.0.0/16"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// routesTo are the devices over which a host has routes to other hosts' subnets,
+// the first choice first: "flannel.1", "leno-default flannel.1".
+func routesTo(ctx context.Context, h *lab.Host, peer flannel) (string, error) {
+	out, err := h.Exec(ctx, "ip", "route", "show", "exact", peer.subnet.String())
+	var devices []string
+	for line := range strings.Lines(out) {
+		_, rest, _ := strings.Cut(line, " dev ")
+		device, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+		devices = append(devices, device)
+	}
+	return strings.Join(devices, " "), err
+}
+
+// waitRoutes waits until the host's routes to the others are these.
+func waitRoutes(ctx context.Context, hosts []*lab.Host, from int, to []int, want string) error {
+	return lab.WaitFor(ctx, fmt.Sprintf("%s to route over %s", hosts[from].Name, want), func(ctx context.Context) error {
+		var errs []error
+		for _, j := range to {
+			got, err := routesTo(ctx, hosts[from], theirs(j))
+			if err == nil && got != want {
+				err = fmt.Errorf("to %s over %q", hosts[j].Name, got)
+			}
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	})
+}

@@ -1,0 +1,337 @@
+// Package migrate holds the test of the way from flannel to leno, as the
+// documentation tells it: real hosts, a real Consul, real packets.
+package migrate
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	consul "github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+var binary string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		if os.Geteuid() != 0 {
+			return m.Run() // every test says that it needs root
+		}
+		return lab.WithLeno(func(leno string) int {
+			binary = leno
+			return m.Run()
+		})
+	}())
+}
+
+const operator = "0f8c2b76-1d5e-4c55-9d0f-0a4c3d0e6b11" // the token that may do everything
+
+// acl lets everybody do everything but who has a token that may not.
+const acl = `{"acl":{"enabled":true,"default_policy":"allow","tokens":{"initial_management":"` + operator + `"}}}`
+
+type world struct {
+	*lab.Lab
+	t   *testing.T
+	ctx context.Context
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// TestMigration moves three hosts from flannel to leno, one after the other. Not a
+// packet between containers is lost, and every host keeps its subnet.
+func TestMigration(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	l, err := lab.New(ctx, lab.Options{Hosts: 3, Leno: binary, ConsulConfig: acl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{Lab: l, t: t, ctx: ctx}
+	t.Cleanup(func() {
+		for _, h := range l.Hosts {
+			if p := h.Agent(); p != nil && t.Failed() {
+				lines := strings.Split(strings.TrimSpace(p.Output()), "\n")
+				t.Logf("agent of %s:\n%s", h.Name, strings.Join(lines[max(0, len(lines)-15):], "\n"))
+			}
+		}
+		if err := l.Close(); err != nil {
+			t.Errorf("close the lab: %v", err)
+		}
+	})
+	a, b, c := 0, 1, 2
+	containers, err := layFlannel(ctx, w.Hosts)
+	w.must(err)
+	var streams []*lab.PingStream
+	for _, pair := range [][2]int{{a, b}, {b, c}, {c, a}} {
+		s, err := containers[pair[0]].StartPing(containers[pair[1]].Addrs[0], lab.PingOptions{Interval: 20 * time.Millisecond})
+		w.must(err)
+		w.must(s.WaitAnswers(ctx, 5))
+		streams = append(streams, s)
+	}
+
+	// leno beside flannel: every host has its lease and its device, and flannel's
+	// routes still carry everything.
+	w.begin()
+	w.refusals()
+	w.takeOver()
+	for i, h := range w.Hosts {
+		w.inTheWay(h)
+		w.must(waitRoutes(ctx, w.Hosts, i, others(i), "flannel.1"))
+	}
+
+	// Host by host, what is sent goes another way.
+	for _, i := range []int{c, a, b} {
+		began := time.Now()
+		w.must(stepBack(ctx, w.Hosts[i]))
+		w.must(waitRoutes(ctx, w.Hosts, i, others(i), "leno-default flannel.1"))
+		t.Logf("%s sends over leno %s after flannel's routes stepped back", w.Hosts[i].Name, time.Since(began).Round(time.Millisecond))
+		w.must(w.Hosts[i].WaitReady(ctx))
+	}
+	w.keptSubnets()
+
+	// flannel goes.
+	for _, h := range w.Hosts {
+		_, err := h.Exec(ctx, "ip", "link", "del", "flannel.1")
+		w.must(err)
+	}
+	for _, s := range streams {
+		w.must(s.WaitAnswers(ctx, 25))
+		result, err := s.Stop(ctx)
+		w.must(err)
+		if result.Lost() != 0 {
+			t.Errorf("%d of %d packets were lost, the longest gap was %s", result.Lost(), result.Sent, result.Gap)
+		}
+	}
+	for i := range w.Hosts {
+		w.must(waitRoutes(ctx, w.Hosts, i, others(i), "leno-default"))
+		if status, body, err := w.Hosts[i].Get(ctx, "/healthz"); err != nil || status != 200 {
+			t.Errorf("%s: %d %s %v", w.Hosts[i].Name, status, body, err)
+		}
+	}
+}
+
+// TestRollback takes hosts back to flannel after they have come to leno.
+func TestRollback(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	l, err := lab.New(ctx, lab.Options{Hosts: 2, Leno: binary})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Errorf("close the lab: %v", err)
+		}
+	})
+	w := &world{Lab: l, t: t, ctx: ctx}
+	containers, err := layFlannel(ctx, w.Hosts)
+	w.must(err)
+	w.begin()
+	w.takeOver()
+	for _, h := range w.Hosts {
+		w.must(stepBack(ctx, h))
+		w.must(h.WaitReady(ctx))
+	}
+	w.must(waitRoutes(ctx, w.Hosts, 0, []int{1}, "leno-default flannel.1"))
+	w.must(waitRoutes(ctx, w.Hosts, 1, []int{0}, "leno-default flannel.1"))
+	for _, h := range w.Hosts {
+		w.must(h.StopAgent(ctx))
+		_, err := h.Leno(ctx, "cleanup", "-config-file="+h.ConfigFile())
+		w.must(err)
+	}
+	w.must(waitRoutes(ctx, w.Hosts, 0, []int{1}, "flannel.1"))
+	result, err := containers[0].Ping(ctx, containers[1].Addrs[0], lab.PingOptions{Count: 5})
+	if err != nil || result.Lost() != 0 {
+		t.Errorf("%d of %d packets are lost over flannel: %v", result.Lost(), result.Sent, err)
+	}
+}
+
+func others(of int) []int {
+	return slices.DeleteFunc([]int{0, 1, 2}, func(i int) bool { return i == of })
+}
+
+// begin starts the agents, which wait for the network.
+func (w *world) begin() {
+	w.t.Helper()
+	for _, h := range w.Hosts {
+		w.must(h.StartAgent(h.Config("lease {\n  ttl = \"10s\"\n}", h.Network("default", ""))))
+	}
+	for _, h := range w.Hosts {
+		w.must(lab.WaitFor(w.ctx, h.Name+" to wait for its network", func(ctx context.Context) error {
+			if _, body, err := h.Get(ctx, "/healthz"); err != nil || !strings.Contains(body, "waiting for the network to be defined") {
+				return fmt.Errorf("%s %w", body, err)
+			}
+			return nil
+		}))
+	}
+}
+
+// inTheWay waits until a host says that flannel's routes are in the way of leno's.
+func (w *world) inTheWay(h *lab.Host) {
+	w.t.Helper()
+	w.must(lab.WaitFor(w.ctx, h.Name+" to find flannel's routes", func(ctx context.Context) error {
+		_, body, err := h.Get(ctx, "/healthz")
+		for i := range w.Hosts {
+			want := fmt.Sprintf("put route %s: file exists: a route to it that is not leno's is there", theirs(i).subnet)
+			if w.Hosts[i] != h && !strings.Contains(body, want) {
+				return fmt.Errorf("%q is not in %s: %w", want, body, err)
+			}
+		}
+		return err
+	}))
+}
+
+// export is what etcdctl prints of flannel's keys.
+func (w *world) export(file string, change func(records map[string]string)) string {
+	w.t.Helper()
+	records := map[string]string{"config": `{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}`}
+	for i, h := range w.Hosts {
+		subnet := theirs(i).subnet
+		records[fmt.Sprintf("subnets/%s-%d", subnet.Addr(), subnet.Bits())] = fmt.Sprintf(
+			`{"PublicIP":%q,"PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":%q}}`, h.Addrs[0], theirs(i).mac)
+	}
+	if change != nil {
+		change(records)
+	}
+	type pair struct {
+		Key   string `json:"key"`
+		Value string `json:"value"`
+	}
+	var kvs []pair
+	for key, value := range records {
+		kvs = append(kvs, pair{base64.StdEncoding.EncodeToString([]byte("/coreos.com/network/" + key)), base64.StdEncoding.EncodeToString([]byte(value))})
+	}
+	text, err := json.Marshal(map[string]any{"header": map[string]int{"revision": 9}, "kvs": kvs, "count": len(kvs)})
+	w.must(err)
+	path := filepath.Join(w.Dir, file)
+	w.must(os.WriteFile(path, text, 0o644))
+	return path
+}
+
+// catalog has every host in Consul's catalogue, as their Consul agents would, and
+// returns the file of what `consul catalog nodes` prints.
+func (w *world) catalog() string {
+	w.t.Helper()
+	for _, h := range w.Hosts {
+		_, err := w.Consul.Client().Catalog().Register(&consul.CatalogRegistration{Node: h.Name, Address: h.Addrs[0].String()}, nil)
+		w.must(err)
+	}
+	nodes, err := w.Consul.CLI(w.ctx, "catalog", "nodes")
+	w.must(err)
+	path := filepath.Join(w.Dir, "nodes.txt")
+	w.must(os.WriteFile(path, []byte(nodes), 0o644))
+	return path
+}
+
+// refusals: what cannot be imported changes nothing, and is named.
+func (w *world) refusals() {
+	w.t.Helper()
+	nodes := w.catalog()
+	bad := w.export("bad.json", func(records map[string]string) {
+		records["subnets/10.5.99.0-24"] = `{"PublicIP":"198.51.100.7"}`
+		records["subnets/10.6.1.0-24"] = `{"PublicIP":"192.0.2.11"}`
+		records["subnets/10.5.98.0-24"] = "{"
+	})
+	policy, _, err := w.Consul.Client().ACL().PolicyCreate(&consul.ACLPolicy{Name: "no-networks",
+		Rules: `key_prefix "leno/" { policy = "read" } key_prefix "leno/reservations/" { policy = "write" }`}, &consul.WriteOptions{Token: operator})
+	w.must(err)
+	token, _, err := w.Consul.Client().ACL().TokenCreate(&consul.ACLToken{Policies: []*consul.ACLTokenPolicyLink{{ID: policy.ID}}}, &consul.WriteOptions{Token: operator})
+	w.must(err)
+	// A policy says nothing of what it does not name, and the default is to allow.
+	_, _, err = w.Consul.Client().ACL().PolicyUpdate(&consul.ACLPolicy{ID: policy.ID, Name: policy.Name,
+		Rules: `key_prefix "leno/networks/" { policy = "deny" }`}, &consul.WriteOptions{Token: operator})
+	w.must(err)
+	for _, tt := range []struct {
+		name string
+		args []string
+		want []string
+	}{
+		{"bad records", []string{bad, "-nodes=" + nodes}, []string{"3 records", "/subnets/10.5.98.0-24: the value is not a lease",
+			"/subnets/10.5.99.0-24: no host is known by 198.51.100.7", "/subnets/10.6.1.0-24: subnet 10.6.1.0/24: invalid: outside"}},
+		{"no names", []string{w.export("good.json", nil)}, []string{"3 records", "-node=192.0.2.11=NAME"}},
+		{"no right to define networks", []string{w.export("good.json", nil), "-nodes=" + nodes, "-token=" + token.SecretID}, []string{"ermission denied"}},
+	} {
+		out, err := w.Hosts[0].Leno(w.ctx, append([]string{"network", "import"}, tt.args...)...)
+		if err == nil {
+			w.t.Errorf("%s: imported:\n%s", tt.name, out)
+			continue
+		}
+		for _, words := range tt.want {
+			if !strings.Contains(err.Error(), words) {
+				w.t.Errorf("%s: %v, want %q", tt.name, err, words)
+			}
+		}
+		for _, tree := range []string{"leno/networks/default", "leno/reservations/"} {
+			keys, _, err := w.Consul.Client().KV().Keys(tree, "", nil)
+			w.must(err)
+			if len(keys) != 0 {
+				w.t.Errorf("%s leaves %v", tt.name, keys)
+			}
+		}
+	}
+}
+
+// takeOver imports, twice.
+func (w *world) takeOver() {
+	w.t.Helper()
+	nodes, file := w.catalog(), w.export("flannel.json", nil)
+	for i, want := range []string{"create", "none"} {
+		out, err := w.Hosts[0].Leno(w.ctx, "network", "import", file, "-nodes="+nodes, "-format=json")
+		w.must(err)
+		var done struct {
+			Action       string
+			Reservations []struct{ Subnet, Node, Action string }
+		}
+		w.must(json.Unmarshal([]byte(out), &done))
+		if done.Action != want || len(done.Reservations) != len(w.Hosts) {
+			w.t.Fatalf("import %d: %s", i+1, out)
+		}
+		for j, r := range done.Reservations {
+			if r.Action != want || r.Node != w.Hosts[j].Name || r.Subnet != theirs(j).subnet.String() {
+				w.t.Errorf("import %d: %+v", i+1, r)
+			}
+		}
+	}
+}
+
+// keptSubnets: every host has in leno what it had in flannel.
+func (w *world) keptSubnets() {
+	w.t.Helper()
+	out, err := w.Hosts[1].Leno(w.ctx, "lease", "list", "-format=json")
+	w.must(err)
+	var list api.LeaseList
+	w.must(json.Unmarshal([]byte(out), &list))
+	got := map[string]netip.Prefix{}
+	for _, lease := range list.Leases {
+		got[lease.Node] = lease.Subnet
+	}
+	for i, h := range w.Hosts {
+		if got[h.Name] != theirs(i).subnet {
+			w.t.Errorf("%s has %s, and had %s", h.Name, got[h.Name], theirs(i).subnet)
+		}
+	}
+}
