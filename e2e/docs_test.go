@@ -195,6 +195,11 @@ func TestDocumentationBlocks(t *testing.T) {
 		"operations/upgrade.mdx: sudo systemctl restart leno":      1,
 		// Of a host that is not well: TestDoctor.
 		"operations/doctor.mdx: $ leno doctor": 1,
+		// TestMigration and TestRollback of e2e/migrate run them, and hold them against the page.
+		"migrate/flannel.mdx: etcdctl get --prefix /coreos.com/network -w json > flannel.json": 1,
+		"migrate/flannel.mdx: systemctl disable --now flanneld":                                1,
+		"migrate/flannel.mdx: ip link del flannel.1":                                           1,
+		"migrate/flannel.mdx: systemctl disable --now leno":                                    1,
 		// TestHealthFlips asks without the program.
 		"operations/health.mdx: dig @127.0.0.1 -p 8600 leno.service.consul": 1,
 	}

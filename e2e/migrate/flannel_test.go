@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/lenonet/leno/e2e/lab"
@@ -59,20 +58,6 @@ func layFlannel(ctx context.Context, hosts []*lab.Host) (containers []*lab.Conta
 		containers = append(containers, c)
 	}
 	return containers, nil
-}
-
-// stepBack is the script that users run before they start leno on a host.
-func stepBack(ctx context.Context, h *lab.Host) error {
-	script, err := filepath.Abs("../../examples/flannel/step-back.sh")
-	if err != nil {
-		return err
-	}
-	for range 2 { // which must not matter
-		if _, err := h.Exec(ctx, script, "10.5.0.0/16"); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // routesTo are the devices over which a host has routes to other hosts' subnets,

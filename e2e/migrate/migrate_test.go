@@ -53,20 +53,16 @@ func (w *world) must(err error) {
 	}
 }
 
-// TestMigration moves three hosts from flannel to leno, one after the other. Not a
-// packet between containers is lost, and every host keeps its subnet.
-func TestMigration(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: network namespaces")
-	}
-	t.Parallel()
+// newWorld lays out hosts, a Consul, and what flannel leaves in the kernel of each
+// host, with a container behind it.
+func newWorld(t *testing.T, hosts int) (*world, []*lab.Container) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	l, err := lab.New(ctx, lab.Options{Hosts: 3, Leno: binary, ConsulConfig: acl})
+	t.Cleanup(cancel)
+	l, err := lab.New(ctx, lab.Options{Hosts: hosts, Leno: binary, ConsulConfig: acl})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{Lab: l, t: t, ctx: ctx}
 	t.Cleanup(func() {
 		for _, h := range l.Hosts {
 			if p := h.Agent(); p != nil && t.Failed() {
@@ -78,9 +74,23 @@ func TestMigration(t *testing.T) {
 			t.Errorf("close the lab: %v", err)
 		}
 	})
+	containers, err := layFlannel(ctx, l.Hosts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &world{Lab: l, t: t, ctx: ctx}, containers
+}
+
+// TestMigration moves three hosts from flannel to leno, one after the other. Not a
+// packet between containers is lost, and every host keeps its subnet.
+func TestMigration(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	t.Parallel()
+	w, containers := newWorld(t, 3)
+	ctx := w.ctx
 	a, b, c := 0, 1, 2
-	containers, err := layFlannel(ctx, w.Hosts)
-	w.must(err)
 	var streams []*lab.PingStream
 	for _, pair := range [][2]int{{a, b}, {b, c}, {c, a}} {
 		s, err := containers[pair[0]].StartPing(containers[pair[1]].Addrs[0], lab.PingOptions{Interval: 20 * time.Millisecond})
@@ -102,7 +112,7 @@ func TestMigration(t *testing.T) {
 	// Host by host, what is sent goes another way.
 	for _, i := range []int{c, a, b} {
 		began := time.Now()
-		w.must(stepBack(ctx, w.Hosts[i]))
+		w.stepBack(w.Hosts[i])
 		w.must(waitRoutes(ctx, w.Hosts, i, others(i), "leno-default flannel.1"))
 		t.Logf("%s sends over leno %s after flannel's routes stepped back", w.Hosts[i].Name, time.Since(began).Round(time.Millisecond))
 		w.must(w.Hosts[i].WaitReady(ctx))
@@ -111,8 +121,7 @@ func TestMigration(t *testing.T) {
 
 	// flannel goes.
 	for _, h := range w.Hosts {
-		_, err := h.Exec(ctx, "ip", "link", "del", "flannel.1")
-		w.must(err)
+		w.shell(h, "ip link del flannel.1")
 	}
 	for _, s := range streams {
 		w.must(s.WaitAnswers(ctx, 25))
@@ -136,24 +145,12 @@ func TestRollback(t *testing.T) {
 		t.Skip("needs root: network namespaces")
 	}
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	l, err := lab.New(ctx, lab.Options{Hosts: 2, Leno: binary})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Errorf("close the lab: %v", err)
-		}
-	})
-	w := &world{Lab: l, t: t, ctx: ctx}
-	containers, err := layFlannel(ctx, w.Hosts)
-	w.must(err)
+	w, containers := newWorld(t, 2)
+	ctx := w.ctx
 	w.begin()
 	w.takeOver()
 	for _, h := range w.Hosts {
-		w.must(stepBack(ctx, h))
+		w.stepBack(h)
 		w.must(h.WaitReady(ctx))
 	}
 	w.must(waitRoutes(ctx, w.Hosts, 0, []int{1}, "leno-default flannel.1"))
@@ -162,11 +159,13 @@ func TestRollback(t *testing.T) {
 		w.must(h.StopAgent(ctx))
 		_, err := h.Leno(ctx, "cleanup", "-config-file="+h.ConfigFile())
 		w.must(err)
-	}
-	w.must(waitRoutes(ctx, w.Hosts, 0, []int{1}, "flannel.1"))
-	result, err := containers[0].Ping(ctx, containers[1].Addrs[0], lab.PingOptions{Count: 5})
-	if err != nil || result.Lost() != 0 {
-		t.Errorf("%d of %d packets are lost over flannel: %v", result.Lost(), result.Sent, err)
+		// Also while one has gone back and the other has not.
+		w.must(waitRoutes(ctx, w.Hosts, 0, []int{1}, "flannel.1"))
+		w.must(waitRoutes(ctx, w.Hosts, 1, []int{0}, "flannel.1"))
+		result, err := containers[0].Ping(ctx, containers[1].Addrs[0], lab.PingOptions{Count: 5})
+		if err != nil || result.Lost() != 0 {
+			t.Errorf("%d of %d packets are lost over flannel: %v", result.Lost(), result.Sent, err)
+		}
 	}
 }
 
@@ -187,6 +186,46 @@ func (w *world) begin() {
 			}
 			return nil
 		}))
+	}
+}
+
+// page is where users read what the tests do.
+const page = "../../website/content/docs/migrate/flannel.mdx"
+
+// shell runs the last line of a script, which stands on the page, on a host, with the
+// programs and files it needs.
+func (w *world) shell(h *lab.Host, script string) string {
+	w.t.Helper()
+	text, err := os.ReadFile(page)
+	w.must(err)
+	line := script[strings.LastIndexByte(script, '\n')+1:]
+	if !strings.Contains(string(text), "\n"+line+"\n") {
+		w.t.Fatalf("%s does not say %q", page, line)
+	}
+	bin := filepath.Join(w.Dir, "bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		w.t.Fatal(err)
+	}
+	program, err := lab.FindConsul()
+	w.must(err)
+	stepBack, err := filepath.Abs("../../examples/flannel/step-back.sh")
+	w.must(err)
+	for from, to := range map[string]string{program: "bin/consul", binary: "bin/leno", stepBack: "step-back.sh"} {
+		if err := os.Symlink(from, filepath.Join(w.Dir, to)); err != nil && !os.IsExist(err) {
+			w.t.Fatal(err)
+		}
+	}
+	out, err := h.Exec(w.ctx, "env", "PATH="+bin+":"+os.Getenv("PATH"), "CONSUL_HTTP_ADDR="+w.Consul.Address(), "CONSUL_HTTP_TOKEN=",
+		"sh", "-euc", "cd "+w.Dir+"\n"+script)
+	w.must(err)
+	return out
+}
+
+// stepBack has flannel's routes step back, twice, which must not matter.
+func (w *world) stepBack(h *lab.Host) {
+	w.t.Helper()
+	for range 2 {
+		w.shell(h, "sh step-back.sh 10.5.0.0/16")
 	}
 }
 
@@ -298,10 +337,12 @@ func (w *world) refusals() {
 // takeOver imports, twice.
 func (w *world) takeOver() {
 	w.t.Helper()
-	nodes, file := w.catalog(), w.export("flannel.json", nil)
+	w.catalog()
+	w.export("flannel.json", nil)
+	const line = "consul catalog nodes | leno network import flannel.json -nodes=-"
+	w.shell(w.Hosts[0], line+" -dry-run")
 	for i, want := range []string{"create", "none"} {
-		out, err := w.Hosts[0].Leno(w.ctx, "network", "import", file, "-nodes="+nodes, "-format=json")
-		w.must(err)
+		out := w.shell(w.Hosts[0], "export LENO_FORMAT=json\n"+line)
 		var done struct {
 			Action       string
 			Reservations []struct{ Subnet, Node, Action string }
