@@ -106,6 +106,10 @@ func (p *cniPlugin) run(ctx context.Context) error {
 	return errReported
 }
 
+// conflistVersion is the newest without STATUS: Nomad and containerd (containerd/go-cni)
+// ask for the status before each DEL as well, and while it is bad leave the DEL out.
+const conflistVersion = "1.0.0"
+
 // conflist is a configuration for a runtime's directory of them.
 type conflist struct {
 	CNIVersion string           `json:"cniVersion"`
@@ -124,7 +128,7 @@ func (p *cniPlugin) printConflist() error {
 	if p.network != "" {
 		name += "-" + p.network
 	}
-	return printJSON(p.meta.Stdout, conflist{CNIVersion: cni.Versions()[len(cni.Versions())-1], Name: name, Plugins: []conflistPlugin{
+	return printJSON(p.meta.Stdout, conflist{CNIVersion: conflistVersion, Name: name, Plugins: []conflistPlugin{
 		{Type: cniName, Network: p.network},
 		{Type: "portmap", Capabilities: map[string]bool{"portMappings": true}},
 	}})

@@ -48,11 +48,14 @@ func (p *cniPlugin) add(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	record := cni.NewRecord(args.ContainerID, args.IfName, d)
+	record := cni.NewRecord(c.Name, types.GCAttachment{ContainerID: args.ContainerID, IfName: args.IfName}, args.Netns, d)
 	if err := records.write(record); err != nil {
 		return internal(err)
 	}
 	result, err := p.attach(ctx, args, d, f)
+	if cni.IsExhausted(err) && p.reap(ctx, args, c, f.Network) {
+		result, err = p.attach(ctx, args, d, f)
+	}
 	if err == nil {
 		record.Done = true
 		record.Link, record.MAC = hostLink(result, d.Bridge)
@@ -218,7 +221,7 @@ func (p *cniPlugin) check(ctx context.Context, args *skel.CmdArgs) error {
 			return types.NewError(cni.CodeOldSubnet, fmt.Sprintf("%s is not of this host's subnet in network %s any more, which is %s: start the container anew", old[0], f.Network, f.Subnets()[0]), "")
 		}
 	}
-	conf, err := r.Delegation().With("prevResult", c.PrevResult)
+	conf, err := r.Delegation().With(map[string]any{"cniVersion": c.CNIVersion, "prevResult": c.PrevResult})
 	if err != nil {
 		return internal(err)
 	}

@@ -3,8 +3,10 @@ package command
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -65,6 +67,20 @@ func cutOff(r cni.Record) error {
 		return fmt.Errorf("remove %s: %w", r.Link, err)
 	}
 	return nil
+}
+
+// containerGone says whether neither the container's namespace is there nor the
+// host's end of its interface, which ends with the namespace.
+func containerGone(r cni.Record) bool {
+	if _, err := os.Stat(r.Netns); r.Netns == "" || !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	if r.Link == "" {
+		return true
+	}
+	var missing netlink.LinkNotFoundError
+	_, err := netlink.LinkByName(r.Link)
+	return errors.As(err, &missing)
 }
 
 func parseMAC(text string) net.HardwareAddr {

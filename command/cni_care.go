@@ -30,7 +30,7 @@ func (p *cniPlugin) gc(ctx context.Context, args *skel.CmdArgs) error {
 	}
 	var errs []error
 	for _, r := range cni.Garbage(mine, c.Valid) {
-		errs = append(errs, p.collect(ctx, args, records, r))
+		errs = append(errs, p.collect(ctx, args, c.DataDir, r))
 	}
 	all, err := cniRecords{dataDir: c.DataDir}.all()
 	if err != nil {
@@ -45,7 +45,7 @@ func (p *cniPlugin) gc(ctx context.Context, args *skel.CmdArgs) error {
 
 // collect undoes one attachment. The container's namespace is left out: its name may
 // be another container's by now.
-func (p *cniPlugin) collect(ctx context.Context, args *skel.CmdArgs, records cniRecords, r cni.Record) error {
+func (p *cniPlugin) collect(ctx context.Context, args *skel.CmdArgs, dataDir string, r cni.Record) error {
 	if err := cutOff(r); err != nil {
 		return err
 	}
@@ -53,7 +53,23 @@ func (p *cniPlugin) collect(ctx context.Context, args *skel.CmdArgs, records cni
 	if err != nil {
 		return err
 	}
-	return records.remove(r)
+	return cniRecords{dataDir: dataDir, name: r.Name}.remove(r)
+}
+
+// reap gives back what containers of the network have that are certainly gone: for
+// runtimes that crash and know no GC. It says whether there were any.
+func (p *cniPlugin) reap(ctx context.Context, args *skel.CmdArgs, c cni.Conf, network string) bool {
+	all, err := cniRecords{dataDir: c.DataDir}.all()
+	if err != nil {
+		return false
+	}
+	some := false
+	for _, r := range all {
+		if r.Network == network && containerGone(r) {
+			some = p.collect(ctx, args, c.DataDir, r) == nil || some
+		}
+	}
+	return some
 }
 
 // passGC tells the plugins of each network which attachments are valid: of whichever
@@ -71,7 +87,7 @@ func (p *cniPlugin) passGC(ctx context.Context, args *skel.CmdArgs, c cni.Conf, 
 			continue
 		}
 		told[key] = true
-		conf, err := r.Delegation().With("cni.dev/valid-attachments", valid)
+		conf, err := r.Delegation().With(map[string]any{"cniVersion": c.CNIVersion, "cni.dev/valid-attachments": valid})
 		if err == nil {
 			err = p.call(ctx, r.Delegation(), conf, &invoke.Args{Command: "GC", Path: args.Path})
 		}

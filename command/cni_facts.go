@@ -26,12 +26,12 @@ const factsPause = 100 * time.Millisecond
 // facts is what is known of the configuration's network. It waits as long as the
 // configuration says for an agent that starts, when wait is set.
 func (p *cniPlugin) facts(ctx context.Context, c cni.Conf, wait bool) (cni.Facts, error) {
-	deadline := p.meta.Now()
+	var limit time.Duration
 	if wait {
-		deadline = deadline.Add(c.Wait)
+		limit = c.Wait
 	}
-	for {
-		last := !p.meta.Now().Before(deadline)
+	for deadline := time.Now().Add(limit); ; {
+		last := !time.Now().Before(deadline)
 		f, err := p.look(ctx, c, last)
 		if err == nil || last || !cni.IsNotReady(err) {
 			return f, err

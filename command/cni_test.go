@@ -2,11 +2,16 @@ package command
 
 import (
 	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cni"
 )
 
@@ -66,5 +71,99 @@ func TestMainName(t *testing.T) {
 				t.Errorf("exit %d: %s", code, out.String())
 			}
 		})
+	}
+}
+
+// TestCNIFacts: what is made of an agent's answer and the subnet file it names.
+func TestCNIFacts(t *testing.T) {
+	const file = "LENO_NETWORK=10.5.0.0/16\nLENO_SUBNET=10.5.34.1/24\nLENO_IPV6_NETWORK=fd00:5::/48\nLENO_IPV6_SUBNET=fd00:5:0:22::1/64\nLENO_MTU=1450\nLENO_IPMASQ=true\n"
+	for _, tt := range []struct {
+		name   string
+		agent  func(*fakeAgent)
+		conf   string
+		file   string
+		last   bool
+		subnet string // "" for an error
+		code   uint
+		want   string
+	}{
+		{name: "running", file: file, subnet: "10.5.34.0/24"},
+		{name: "named", conf: `,"network":"default"`, file: file, subnet: "10.5.34.0/24"},
+		{name: "no file yet", code: types.ErrTryAgainLater, want: "has no subnet file"},
+		{name: "no subnet yet", agent: starting, file: file, code: types.ErrTryAgainLater, want: "waiting for consul"},
+		{name: "no subnet in time", agent: starting, file: file, last: true, subnet: "10.5.34.0/24"},
+		{name: "no subnet, no file", agent: starting, last: true, code: types.ErrTryAgainLater, want: "waiting for consul"},
+		{name: "another subnet", agent: func(f *fakeAgent) { f.networks[1].Local.Subnets[0] = prefix("10.5.35.0/24") }, file: file, last: true,
+			code: types.ErrTryAgainLater, want: "another subnet than its subnet file"},
+		{name: "not of this host", conf: `,"network":"blue"`, code: types.ErrTryAgainLater, want: `no part in network "blue": the agent knows blue, default`},
+		{name: "of no network", agent: func(f *fakeAgent) { f.networks = nil }, code: types.ErrTryAgainLater, want: "knows none"},
+		{name: "of several", agent: func(f *fakeAgent) { f.networks[0].Local = f.networks[1].Local }, code: types.ErrInvalidNetworkConfig, want: "blue, default"},
+		{name: "broken", file: "LENO_SUBNET=x\n", code: types.ErrIOFailure, want: `LENO_SUBNET="x"`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFakeAgent(t)
+			path := filepath.Join(t.TempDir(), "default.env")
+			f.networks[1].Local.SubnetFile = path
+			if tt.agent != nil {
+				tt.agent(f)
+			}
+			if tt.file != "" {
+				if err := os.WriteFile(path, []byte(tt.file), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p, c := cniOf(t, f, tt.conf)
+			got, err := p.look(t.Context(), c, tt.last)
+			if tt.subnet != "" {
+				if err != nil || got.Network != "default" || got.Subnets()[0] != prefix(tt.subnet) || got.MTU != 1450 || !got.IPMasq || len(got.Pools) != 2 {
+					t.Errorf("%+v, %v", got, err)
+				}
+				return
+			}
+			isCNI(t, err, tt.code, tt.want)
+		})
+	}
+}
+
+func starting(f *fakeAgent) {
+	f.networks[1].Local.Subnets, f.networks[1].Local.State = nil, "waiting for consul"
+}
+
+// cniOf is the plugin with a configuration that names the agent.
+func cniOf(t *testing.T, f *fakeAgent, conf string) (*cniPlugin, cni.Conf) {
+	t.Helper()
+	c, err := cni.Parse([]byte(`{"cniVersion":"1.1.0","name":"x","type":"leno-cni","address":"` + f.url + `"` + conf + `}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &cniPlugin{meta: Meta{Getenv: func(string) string { return "" }}}, c
+}
+
+func isCNI(t *testing.T, err error, code uint, want string) {
+	t.Helper()
+	var e *types.Error
+	if !errors.As(err, &e) || e.Code != code || !strings.Contains(e.Msg, want) {
+		t.Errorf("%#v is not of code %d with %q", err, code, want)
+	}
+}
+
+// TestCNILimits: STATUS tells of a network whose containers cannot be reached.
+func TestCNILimits(t *testing.T) {
+	f := newFakeAgent(t)
+	p, c := cniOf(t, f, "")
+	check := func(status string) {
+		f.health.Networks[0].Status = status
+		f.health.Networks[0].Checks = []api.Check{{Name: "device", Status: status, Reason: "operation not permitted"}, {Name: "lease", Status: api.Passing, Reason: "held"}}
+	}
+	for _, status := range []string{api.Passing, api.Warning} {
+		check(status)
+		if err := p.limits(t.Context(), c, "default"); err != nil {
+			t.Errorf("%s: %v", status, err)
+		}
+	}
+	check(api.Critical)
+	isCNI(t, p.limits(t.Context(), c, "default"), cni.CodeLimited, "network default: device: operation not permitted; see `leno status`")
+	if err := p.limits(t.Context(), c, "blue"); err != nil {
+		t.Errorf("of another network: %v", err)
 	}
 }

@@ -240,14 +240,16 @@ func (c Conf) ipam(f Facts, defaultRoute bool) (map[string]any, error) {
 	return out, nil
 }
 
-// With is the delegation's configuration with another value of a key.
-func (d Delegation) With(key string, value any) ([]byte, error) {
+// With is the delegation's configuration with other values of some keys.
+func (d Delegation) With(values map[string]any) (json.RawMessage, error) {
 	all, err := object("", d.Config)
 	if err != nil {
 		return nil, err
 	}
-	if all[key], err = json.Marshal(value); err != nil {
-		return nil, err
+	for key, value := range values {
+		if all[key], err = json.Marshal(value); err != nil {
+			return nil, err
+		}
 	}
 	return json.Marshal(all)
 }

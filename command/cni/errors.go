@@ -46,6 +46,12 @@ func IsNotReady(err error) bool {
 	return ok && e.Code == types.ErrTryAgainLater
 }
 
+// IsExhausted says whether no address was left.
+func IsExhausted(err error) bool {
+	e, ok := err.(*types.Error)
+	return ok && e.Code == CodeExhausted
+}
+
 // Print is an error as the specification has it on standard output. version is that
 // of the configuration, "" when it has none.
 func Print(e *types.Error, version string) []byte {

@@ -34,8 +34,10 @@ const recordVersion = 1
 // DEL needs: the agent may be gone by then, and the subnet another one.
 type Record struct {
 	Version     int             `json:"version"`
+	Name        string          `json:"name"` // of the configuration
 	ContainerID string          `json:"container_id"`
 	IfName      string          `json:"ifname"`
+	Netns       string          `json:"netns"` // path of the container's namespace
 	Network     string          `json:"network"`
 	Plugin      string          `json:"plugin"`
 	Config      json.RawMessage `json:"config"`
@@ -46,9 +48,9 @@ type Record struct {
 	MAC  string `json:"mac,omitempty"`  // of that
 }
 
-// NewRecord remembers a delegation.
-func NewRecord(containerID, ifName string, d Delegation) Record {
-	return Record{Version: recordVersion, ContainerID: containerID, IfName: ifName, Network: d.Network, Plugin: d.Plugin, Config: d.Config}
+// NewRecord remembers a delegation for a container and its namespace.
+func NewRecord(name string, a types.GCAttachment, netns string, d Delegation) Record {
+	return Record{Version: recordVersion, Name: name, ContainerID: a.ContainerID, IfName: a.IfName, Netns: netns, Network: d.Network, Plugin: d.Plugin, Config: d.Config}
 }
 
 // Delegation is what was remembered.
@@ -81,7 +83,7 @@ func ParseRecord(data []byte) (Record, error) {
 	case err != nil:
 	case r.Version != recordVersion:
 		err = fmt.Errorf("version %d is not known", r.Version)
-	case r.ContainerID == "" || r.IfName == "" || r.Plugin == "" || strings.ContainsAny(r.Plugin, "/\x00") || len(r.Config) == 0:
+	case r.Name == "" || r.ContainerID == "" || r.IfName == "" || r.Plugin == "" || strings.ContainsAny(r.Plugin, "/\x00") || len(r.Config) == 0:
 		err = fmt.Errorf("not everything is there")
 	}
 	if err != nil {

@@ -144,7 +144,7 @@ func (s *site) noAgent(t *testing.T, r *runtime) {
 	must(t, r.KillAgent())
 	c := s.added(t, r, example(t))
 	must(t, c.check())
-	must(t, r.cni.GetStatusNetworkList(s.ctx, c.list))
+	must(t, r.cni.GetStatusNetworkList(s.ctx, list(t, conf("status", `,"network":"default"`))))
 	fails(t, s.container(t, r, conf("any", "")).add(), types.ErrInvalidNetworkConfig, "/run/leno/blue.env")
 
 	file := r.subnetFile("default")

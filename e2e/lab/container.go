@@ -133,14 +133,17 @@ func (c *Container) Remove(ctx context.Context) error {
 		lines = append(lines, "link del "+a.bridge)
 		delete(c.Host.networks, c.Network)
 	}
-	l := c.Host.lab
-	l.mu.Lock()
-	l.namespaces = slices.DeleteFunc(l.namespaces, func(n *Namespace) bool { return n == c.Namespace })
-	l.mu.Unlock()
+	return errors.Join(c.Host.ip(ctx, lines...), c.Host.lab.RemoveNamespace(ctx, c.Namespace))
+}
 
-	err := errors.Join(c.Host.ip(ctx, lines...), endProcesses(ctx, c.Namespace.Name))
-	c.Namespace.close()
-	_, deleted := run(ctx, "", "ip", "netns", "del", c.Namespace.Name)
-	l.step("%s: container %s removed", c.Host.Name, c.Namespace.Name)
+// RemoveNamespace ends what runs in a namespace and removes it.
+func (l *Lab) RemoveNamespace(ctx context.Context, n *Namespace) error {
+	l.mu.Lock()
+	l.namespaces = slices.DeleteFunc(l.namespaces, func(other *Namespace) bool { return other == n })
+	l.mu.Unlock()
+	err := endProcesses(ctx, n.Name)
+	n.close()
+	_, deleted := run(ctx, "", "ip", "netns", "del", n.Name)
+	l.step("namespace %s removed", n.Name)
 	return errors.Join(err, deleted)
 }

@@ -1,0 +1,141 @@
+package cni
+
+import (
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestRecord(t *testing.T) {
+	d := Delegation{Plugin: "bridge", Network: "default", Config: json.RawMessage(`{"name":"default"}`)}
+	want := NewRecord("leno", types.GCAttachment{ContainerID: "c1", IfName: "eth0"}, "/run/netns/c1", d)
+	text, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ParseRecord(text)
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if diff := cmp.Diff(got.Delegation(), d, cmp.AllowUnexported(Delegation{})); diff != "" {
+		t.Error(diff)
+	}
+	for _, broken := range []string{"", "{", "null", "{}", strings.Replace(string(text), `"version":1`, `"version":2`, 1),
+		strings.Replace(string(text), `"bridge"`, `"../bridge"`, 1), strings.Replace(string(text), `"c1"`, `""`, 1)} {
+		if r, err := ParseRecord([]byte(broken)); err == nil {
+			t.Errorf("%q: %+v", broken, r)
+		}
+	}
+}
+
+// Files of attachments are not mixed up, and not too long for a file system.
+func TestRecordFile(t *testing.T) {
+	if got := RecordFile("c1", "eth0"); got != "c1:eth0" {
+		t.Error(got)
+	}
+	long := strings.Repeat("a", 300)
+	one, other := RecordFile(long, "eth0"), RecordFile(long, "eth1")
+	if len(one) > maxFile || one == other {
+		t.Errorf("%s, %s", one, other)
+	}
+}
+
+// TestGarbage: records and addresses of attachments that are not valid, and of nobody.
+func TestGarbage(t *testing.T) {
+	records := []Record{{ContainerID: "a", IfName: "eth0"}, {ContainerID: "a", IfName: "eth1"}, {ContainerID: "b", IfName: "eth0"}}
+	valid := []types.GCAttachment{{ContainerID: "a", IfName: "eth0"}, {ContainerID: "d", IfName: "eth0"}}
+	if got := Garbage(records, valid); len(got) != 2 || got[0].IfName != "eth1" || got[1].ContainerID != "b" {
+		t.Errorf("%+v", got)
+	}
+	var store []Reserved
+	for path, text := range map[string]string{
+		"s/10.5.34.2": "a\r\neth0", "s/10.5.34.3": "b\r\neth0", "s/fd00::4": "c\r\neth0\n", "s/10.5.34.5": "d\r\neth0",
+		"s/lock": "", "s/last_reserved_ip.0": "10.5.34.2", "s/10.5.34.6": "e", "s/10.5.34.7": "", "s/10.5.34.8": "\r\neth0",
+	} {
+		if r, ok := ParseReserved(path, []byte(text)); ok {
+			store = append(store, r)
+		}
+	}
+	if len(store) != 4 {
+		t.Errorf("%+v", store)
+	}
+	if got := Orphans(store, records, valid); len(got) != 1 || got[0].Path != "s/fd00::4" || got[0].Owner.ContainerID != "c" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestStale: what comes off a bridge when the host has another subnet.
+func TestStale(t *testing.T) {
+	var have []netip.Prefix
+	for _, text := range []string{"10.5.34.1/24", "10.5.33.1/24", "192.0.2.1/24", "fd00:5:0:22::1/64", "fd00:5:0:21::1/64", "fe80::1/64"} {
+		have = append(have, netip.MustParsePrefix(text))
+	}
+	for _, tt := range []struct {
+		own  bool
+		want string
+	}{
+		{true, "10.5.33.1/24, 192.0.2.1/24, fd00:5:0:21::1/64"},
+		{false, "10.5.33.1/24, fd00:5:0:21::1/64"},
+	} {
+		if got := join(Stale(Delegation{Own: tt.own}, dual, have)); got != tt.want {
+			t.Errorf("own %t: %s", tt.own, got)
+		}
+	}
+}
+
+// TestExplain: which plugin said what, with a code and what to do.
+func TestExplain(t *testing.T) {
+	d := Delegation{Plugin: "bridge", Network: "default", subnets: dual.Subnets()}
+	for _, tt := range []struct {
+		err  error
+		code uint
+		want string
+	}{
+		{errors.New(`failed to find plugin "host-local" in path [/a /b]`), CodeNoPlugin, "plugin host-local is not in CNI_PATH (/a:/b)"},
+		{&types.Error{Code: 999, Msg: "failed to allocate for range 0: no IP addresses available in range set: 10.5.34.2-10.5.34.6"}, CodeExhausted, "no address is left in this host's 10.5.34.0/24, fd00:5:0:22::/64"},
+		{&types.Error{Code: 999, Msg: "failed to allocate all requested IPs: 10.0.0.1"}, types.ErrInvalidNetworkConfig, "10.0.0.1; ask for a free address"},
+		{&types.Error{Code: 7, Msg: "no", Details: "because"}, 7, "plugin bridge: no"},
+		{&types.Error{Msg: "netplugin failed with no error message: signal: killed"}, types.ErrInternal, "plugin bridge: netplugin failed"},
+		{errors.New("boom"), types.ErrInternal, "plugin bridge: boom"},
+	} {
+		var e *types.Error
+		if err := Explain(d, "/a:/b", tt.err); !errors.As(err, &e) || e.Code != tt.code || !strings.Contains(e.Msg, tt.want) {
+			t.Errorf("%v: %#v", tt.err, err)
+		}
+	}
+}
+
+// FuzzParse: whatever a configuration says, the answer is an error of the
+// specification's kind, or a delegation that is JSON and has the subnet in it.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(`{` + head + `,"network":"default","wait":"3s","dataDir":"/run/x","address":"unix:///run/leno.sock"}`))
+	f.Add([]byte(`{` + head + `,"delegate":{"bridge":"x","mtu":1400,"isDefaultGateway":false},"ipam":{"routes":[{"dst":"0.0.0.0/0"}]}}`))
+	f.Add([]byte(`{` + head + `,"runtimeConfig":{"ips":["10.5.34.9/24"]},"cni.dev/valid-attachments":[{"containerID":"a","ifname":"b"}]}`))
+	f.Add([]byte(`{` + head + `,"delegate":null,"ipam":null,"args":null,"capabilities":{"mac":true}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := Parse(data)
+		var d Delegation
+		if err == nil {
+			d, err = Delegate(c, dual)
+		}
+		var e *types.Error
+		switch {
+		case err == nil:
+			var conf struct {
+				Name string
+				IPAM struct{ Ranges [][]struct{ Subnet string } }
+			}
+			if err := json.Unmarshal(d.Config, &conf); err != nil || conf.Name != "default" || len(conf.IPAM.Ranges) != 2 || conf.IPAM.Ranges[0][0].Subnet != "10.5.34.0/24" {
+				t.Errorf("%v: %s", err, d.Config)
+			}
+		case !errors.As(err, &e) || e.Code == 0 || e.Msg == "":
+			t.Errorf("%#v", err)
+		}
+	})
+}

@@ -1,0 +1,33 @@
+package subnetfile
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestParse(t *testing.T) {
+	const v4 = "LENO_NETWORK=10.5.0.0/16\nLENO_SUBNET=10.5.34.1/24\n"
+	const v6 = "LENO_IPV6_NETWORK=fd00:5::/48\nLENO_IPV6_SUBNET=fd00:5:0:22::1/64\n"
+	const rest = "LENO_MTU=1450\nLENO_IPMASQ=true\n"
+	for _, tt := range []struct{ name, text, want string }{
+		{"both", v4 + v6 + rest, "{[10.5.34.1/24 fd00:5:0:22::1/64] [10.5.0.0/16 fd00:5::/48] 1450 true} [10.5.34.0/24 fd00:5:0:22::/64]"},
+		{"IPv6", v6 + rest, "{[fd00:5:0:22::1/64] [fd00:5::/48] 1450 true} [fd00:5:0:22::/64]"},
+		{"flannel's", strings.ReplaceAll(v4+rest, "LENO_", "FLANNEL_"), "{[10.5.34.1/24] [10.5.0.0/16] 1450 true} [10.5.34.0/24]"},
+		{"no range", "LENO_SUBNET=10.5.34.1/24\nLENO_MTU=1450", "{[10.5.34.1/24] [] 1450 false} [10.5.34.0/24]"},
+		{"other lines", "# x\nX=1\n" + v4 + rest, "{[10.5.34.1/24] [10.5.0.0/16] 1450 true} [10.5.34.0/24]"},
+		{"bad range", "LENO_NETWORK=10.5.0.0\nLENO_SUBNET=10.5.34.1/24\n" + rest, `LENO_NETWORK="10.5.0.0" is not a range`},
+		{"range of the other family", "LENO_IPV6_NETWORK=10.5.0.0/16\n" + v4 + rest, `LENO_IPV6_NETWORK="10.5.0.0/16" is not a range`},
+		{"no subnet", rest, "no LENO_SUBNET"},
+		{"no MTU", v4, `LENO_MTU=""`},
+	} {
+		f, err := Parse(tt.text)
+		got := fmt.Sprint(f, " ", f.Subnets())
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.Contains(got, tt.want) {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
