@@ -38,7 +38,8 @@ func newMachine(w *world, h *lab.Host) *machine {
 	m.write("bin/sudo", "#!/bin/sh\nexec \"$@\"\n", 0o755)
 	m.write("bin/consul", "", 0o755)
 	m.write("source/config.hcl.example", source(w.t, "config.hcl.example"), 0o644)
-	for _, file := range []string{"consul/policy.hcl", "container/container.sh", "docker/leno.conf", "systemd/leno.service", "systemd/leno.sysusers"} {
+	for _, file := range []string{"consul/policy.hcl", "container/container.sh", "docker/leno.conf", "systemd/leno.service", "systemd/leno.sysusers",
+		"consul-template/leno.hcl", "consul-template/hosts.json.ctmpl"} {
 		m.write("source/examples/"+file, source(w.t, "examples/"+file), 0o644)
 	}
 	w.must(os.Symlink(binary, filepath.Join(m.dir, "source/bin/leno")))

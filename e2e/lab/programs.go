@@ -41,6 +41,9 @@ func find(variable, name string) (string, error) {
 // the one that `tools/get prometheus` unpacked.
 func FindPrometheus() (string, error) { return find("LENO_TEST_PROMETHEUS", "prometheus") }
 
+// FindNginx is the same of LENO_TEST_NGINX and nginx.
+func FindNginx() (string, error) { return find("LENO_TEST_NGINX", "nginx") }
+
 // FindNomad returns the path of a Nomad: the one that LENO_TEST_NOMAD names (make test
 // sets it), the one on PATH, or the one that `tools/get nomad` has built.
 func FindNomad() (string, error) { return find("LENO_TEST_NOMAD", "nomad") }

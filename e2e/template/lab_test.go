@@ -1,0 +1,188 @@
+// Package template renders examples/consul-template with the real program, from a
+// real Consul in which real agents and strangers write.
+package template
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	consul "github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// binary is the leno under test, built once.
+var binary string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		if os.Geteuid() != 0 {
+			return m.Run() // every test that needs root says so
+		}
+		return lab.WithLeno(func(leno string) int {
+			binary = leno
+			return m.Run()
+		})
+	}())
+}
+
+// operatorToken may do everything in the Consul of the lab, which refuses
+// everything without a token.
+const operatorToken = "7f6a3c9e-0000-4000-8000-000000000002"
+
+const denying = `{"acl": {"enabled": true, "default_policy": "deny", "token_ttl": "0s", "policy_ttl": "0s",
+	"tokens": {"initial_management": "` + operatorToken + `", "agent": "` + operatorToken + `"}}}`
+
+// world is the lab of a test.
+type world struct {
+	*lab.Lab
+	t               *testing.T
+	ctx             context.Context
+	program, source string // consul-template, and where the examples are
+}
+
+// networks are those of host-a, by name: of both families and of one alone. Only
+// the first is host-b's too.
+var networks = []struct{ name, body string }{
+	{"default", "ipv4 { prefix = \"10.5.0.0/16\" }\n ipv6 { prefix = \"fd00:5::/48\" }\n backend \"vxlan\" {}\n ip_masq = true"},
+	{"four", "ipv4 {\n prefix = \"10.6.128.0/17\"\n subnet_len = 27\n }\n backend \"vxlan\" { vni = 2 }"},
+	{"six", "ipv6 {\n prefix = \"fd00:6:0:800::/53\"\n subnet_len = 70\n }\n backend \"vxlan\" { vni = 3 }"},
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	t.Cleanup(cancel)
+	l, err := lab.New(ctx, lab.Options{Hosts: 2, Leno: binary, ConsulConfig: denying})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{Lab: l, t: t, ctx: ctx}
+	t.Cleanup(func() {
+		for _, h := range w.Hosts {
+			if p := h.Agent(); t.Failed() && p != nil {
+				t.Logf("agent of %s:\n%.4000s", h.Name, p.Output())
+			}
+		}
+		if err := l.Close(); err != nil {
+			t.Errorf("close the lab: %v", err)
+		}
+	})
+	w.program, err = lab.FindConsulTemplate()
+	w.must(err)
+	w.source, err = filepath.Abs("../../examples/consul-template")
+	w.must(err)
+	return w
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// startAgent runs an agent of the networks on a host and waits for it. In "default" it
+// takes the slot.
+func (w *world) startAgent(h *lab.Host, slot int, names ...string) {
+	w.t.Helper()
+	w.must(os.WriteFile(h.SubnetFile("default"), fmt.Appendf(nil, "LENO_SUBNET=10.5.%d.1/24\n", slot), 0o644))
+	config := h.Config()
+	config = strings.Replace(config, "consul {", fmt.Sprintf("consul {\n  token = %q\n  service = \"\"", operatorToken), 1)
+	for _, n := range networks {
+		for _, name := range names {
+			if n.name == name {
+				config += h.Network(n.name, n.body)
+			}
+		}
+	}
+	w.must(h.StartAgent(config))
+	w.must(h.WaitReady(w.ctx))
+}
+
+// token is a new one with the rules.
+func (w *world) token(name, rules string) string {
+	w.t.Helper()
+	write := &consul.WriteOptions{Token: operatorToken}
+	acl := w.Consul.Client().ACL()
+	policy, _, err := acl.PolicyCreate(&consul.ACLPolicy{Name: name, Rules: rules}, write)
+	w.must(err)
+	token, _, err := acl.TokenCreate(&consul.ACLToken{Policies: []*consul.ACLLink{{ID: policy.ID}}}, write)
+	w.must(err)
+	return token.SecretID
+}
+
+// example is the text of a file among the examples.
+func (w *world) example(name string) string {
+	w.t.Helper()
+	text, err := os.ReadFile(filepath.Join(w.source, name))
+	w.must(err)
+	return string(text)
+}
+
+// rendering is one consul-template on host-a, with the configuration among the
+// examples but for where its files are.
+type rendering struct {
+	*lab.Process
+	w       *world
+	network string
+	dir     string // what is below / elsewhere
+}
+
+// render starts one with what stands in its environment.
+func (w *world) render(network, dir string, environment ...string) *rendering {
+	w.t.Helper()
+	h := w.Hosts[0]
+	r := &rendering{w: w, network: network, dir: filepath.Join(h.Dir, dir)}
+	config := strings.NewReplacer(`"/etc/consul-template/`, `"`+w.source+`/`, `"127.0.0.1:8500"`, `"`+w.Consul.Address()+`"`,
+		`"/run/`, `"`+r.dir+`/run/`, `"/etc/`, `"`+r.dir+`/etc/`).Replace(w.example("leno.hcl"))
+	path := filepath.Join(r.dir, "leno.hcl")
+	w.must(os.MkdirAll(r.dir, 0o755))
+	w.must(os.WriteFile(path, []byte(config), 0o644))
+	command := append([]string{"env", "PATH=" + filepath.Join(h.Dir, "bin") + ":" + os.Getenv("PATH"), "NGINX_DIR=" + r.dir}, environment...)
+	var err error
+	r.Process, err = h.Start(append(command, w.program, "-config="+path, "-log-level=trace")...)
+	w.must(err)
+	return r
+}
+
+const (
+	hostsFile  = "run/consul-template/leno/hosts.json"
+	subnetFile = "run/consul-template/leno/subnet.env"
+	nginxFile  = "etc/nginx/leno-allow.conf"
+	dockerFile = "etc/docker/daemon.json"
+)
+
+// file is what it rendered, "" for nothing yet.
+func (r *rendering) file(path string) string {
+	r.w.t.Helper()
+	text, err := os.ReadFile(filepath.Join(r.dir, path))
+	if err != nil && !os.IsNotExist(err) {
+		r.w.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// eventually waits for a condition of what is rendered.
+func (r *rendering) eventually(what string, done func() error) {
+	r.w.t.Helper()
+	if err := r.WaitFor(r.w.ctx, what, func(context.Context) error { return done() }); err != nil {
+		r.w.t.Fatal(err)
+	}
+}
+
+// said waits for words in its output.
+func (r *rendering) said(words string) {
+	r.w.t.Helper()
+	r.eventually(words, func() error {
+		if !strings.Contains(r.Output(), words) {
+			return fmt.Errorf("not in its output")
+		}
+		return nil
+	})
+}
