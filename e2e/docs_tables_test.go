@@ -109,7 +109,7 @@ func TestDocumentationHealth(t *testing.T) {
 func showing(t *testing.T) map[string]bool {
 	t.Helper()
 	tests := map[string]bool{}
-	for _, pattern := range []string{"e2e/*_test.go", "e2e/*/*_test.go", "agent/*_test.go"} {
+	for _, pattern := range []string{"e2e/*_test.go", "e2e/*/*_test.go", "agent/*_test.go", "registry/*_test.go"} {
 		files, err := filepath.Glob(root + pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -348,10 +348,27 @@ func withOption(path, value string) string {
 // TestDocumentationBackends holds the options and defaults of the backends' page
 // against what they make of no options at all.
 func TestDocumentationBackends(t *testing.T) {
-	for backend, want := range map[string]int{"vxlan": 5, "udp": 1} {
+	optionless := []string{"host-gw", "alloc"}
+	for backend, kind := range agent.Backends() {
+		effective, err := kind.Normalize(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var options map[string]any
+		if err := json.Unmarshal(effective, &options); err != nil {
+			t.Fatal(err)
+		}
+		if len(options) == 0 && slices.Contains(optionless, backend) {
+			continue
+		}
 		table := rows(t, page("backends"), backend)
-		if len(table) != want {
-			t.Errorf("%s: %d options on the page, want %d", backend, len(table), want)
+		var documented []string
+		for _, row := range table {
+			documented = append(documented, codes(row[0])...)
+		}
+		slices.Sort(documented)
+		if diff := cmp.Diff(slices.Sorted(maps.Keys(options)), documented); diff != "" {
+			t.Errorf("%s (-backend +page):\n%s", backend, diff)
 		}
 		out, ok := validate(t, "hcl", configuration(fmt.Sprintf("backend %q {}\n", backend)))
 		if !ok {
@@ -364,7 +381,7 @@ func TestDocumentationBackends(t *testing.T) {
 			}
 		}
 	}
-	for _, backend := range []string{"host-gw", "alloc"} {
+	for _, backend := range optionless {
 		if out, ok := validate(t, "hcl", configuration(fmt.Sprintf("backend %q {\n  port = 1\n}\n", backend))); ok {
 			t.Errorf("%s has an option:\n%s", backend, out)
 		}

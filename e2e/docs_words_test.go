@@ -1,0 +1,61 @@
+package e2e
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestDocumentationGlossary: every term stands once and in order, is used on another
+// page, and the words that the pages explain first are among them.
+func TestDocumentationGlossary(t *testing.T) {
+	var text strings.Builder
+	for _, p := range pages(t) {
+		if p != page("glossary") {
+			text.WriteString(strings.ToLower(source(t, p)))
+		}
+	}
+	terms := map[string]bool{}
+	for _, heading := range []string{"Leno's words", "The field's words"} {
+		var order []string
+		for _, row := range rows(t, page("glossary"), heading) {
+			term := strings.ToLower(strings.Trim(row[0], "*"))
+			if terms[term] {
+				t.Errorf("%s is there twice", term)
+			}
+			terms[term], order = true, append(order, term)
+			if !strings.Contains(text.String(), term) {
+				t.Errorf("no page says %s", term)
+			}
+		}
+		if !slices.IsSorted(order) {
+			t.Errorf("%s: out of order: %q", heading, order)
+		}
+	}
+	_, words, _ := strings.Cut(source(t, page("concepts/how-it-works")), "\n## Words\n")
+	words, _, _ = strings.Cut(words, "\n## ")
+	for _, m := range regexp.MustCompile(`\*\*([^*]+)\*\*`).FindAllStringSubmatch(words, -1) {
+		if !terms[m[1]] {
+			t.Errorf("the glossary does not have %s", m[1])
+		}
+	}
+}
+
+// TestDocumentationUpgrade: every row of what an upgrade does names a test there is.
+func TestDocumentationUpgrade(t *testing.T) {
+	tests := showing(t)
+	for _, heading := range []string{"Upgrade leno", "Two versions at once", "Upgrade or restart Consul"} {
+		for _, row := range rows(t, page("operations/upgrade"), heading) {
+			shown := codes(row[2])
+			if len(shown) == 0 {
+				t.Errorf("%s: no test shows that", row[0])
+			}
+			for _, name := range shown {
+				if !tests[name] {
+					t.Errorf("%s: there is no %s", row[0], name)
+				}
+			}
+		}
+	}
+}
