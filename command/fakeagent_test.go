@@ -197,9 +197,11 @@ func (f *fakeAgent) routes() http.Handler {
 			if p, ok := f.plans[r.PathValue("network")]; ok {
 				return p, nil
 			}
-			n, err := f.network(r)
-			return api.NetworkPlan{Name: n.Name, Action: api.ActionNone, ModifyIndex: n.ModifyIndex,
-				Changes: []api.Change{}, Hosts: []api.HostChange{}, Refused: []api.Refusal{}}, err
+			p := api.NetworkPlan{Name: r.PathValue("network"), Action: api.ActionCreate, Changes: []api.Change{}, Hosts: []api.HostChange{}, Refused: []api.Refusal{}}
+			if n, err := f.network(r); err == nil {
+				p.Action, p.ModifyIndex = api.ActionNone, n.ModifyIndex
+			}
+			return p, nil
 		},
 		"DELETE /v1/network/{network}": func(r *http.Request) (any, *api.Error) {
 			n, err := f.network(r)

@@ -191,6 +191,11 @@ func TestTranscripts(t *testing.T) {
 				f.refuse = &api.Error{Code: 403, Message: "reserve 10.7.52.0/24 in network flannel: permission denied"}
 			},
 			writes: []string{"PUT /v1/network/flannel "}},
+		{name: "network import overlapping", args: "network import testdata/flannel/plain.json -nodes=testdata/flannel/nodes.txt -network=flannel -dry-run",
+			set: func(f *fakeAgent) {
+				f.plans["flannel"] = api.NetworkPlan{Name: "flannel", Action: api.ActionCreate, Changes: []api.Change{}, Hosts: []api.HostChange{},
+					Refused: []api.Refusal{{Reason: "pool 10.7.0.0/16 overlaps 10.7.0.0/16 of network green", Way: "choose a pool that is free"}}}
+			}},
 		{name: "network import wireguard", args: "network import testdata/flannel/default.json -network=green"},
 		{name: "network import no file", args: "network import testdata/flannel/none.json testdata/change.hcl"},
 		{name: "network import several", args: "network import -", stdin: `{"/a/config":"{}","/b/config":"{}"}`},

@@ -105,6 +105,9 @@ func (i *networkImport) run(ctx context.Context, files []string) error {
 			return err
 		}
 		p := planImport(translated, there, i.dryRun)
+		if err := p.allowed(ctx, c); err != nil {
+			return err
+		}
 		if err = i.refused(p); err != nil && !i.dryRun {
 			return err
 		}

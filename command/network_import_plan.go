@@ -84,6 +84,28 @@ func (p present) hinders(network string, r flannel.Reservation) (action, why str
 	return api.ActionCreate, ""
 }
 
+// definition is the network that is to be created.
+func (p importPlan) definition() api.Network {
+	return api.Network{Name: p.Network, Pools: p.Pools, Backend: p.Backend}
+}
+
+// allowed asks the agent whether the network may be created, also when it is not
+// going to be.
+func (p importPlan) allowed(ctx context.Context, c *api.Client) error {
+	if p.Action != api.ActionCreate {
+		return nil
+	}
+	plan, err := c.PlanNetwork(ctx, p.definition())
+	if err != nil {
+		return fmt.Errorf("network %s: %w", p.Network, err)
+	}
+	var errs []error
+	for _, r := range plan.Refused {
+		errs = append(errs, fmt.Errorf("network %s cannot be created: %s; instead, %s", p.Network, r.Reason, r.Way))
+	}
+	return errors.Join(errs...)
+}
+
 // carryOut does what is planned; what could not be done is taken out of the plan.
 func (p *importPlan) carryOut(ctx context.Context, c *api.Client) error {
 	if p.Action == api.ActionCreate {
@@ -91,7 +113,7 @@ func (p *importPlan) carryOut(ctx context.Context, c *api.Client) error {
 		for _, r := range p.Reservations {
 			all = append(all, api.Reservation{Subnet: r.Subnet, Node: r.Node})
 		}
-		stored, err := c.PutNetwork(ctx, api.Network{Name: p.Network, Pools: p.Pools, Backend: p.Backend}, false, all...)
+		stored, err := c.PutNetwork(ctx, p.definition(), false, all...)
 		if err != nil {
 			return fmt.Errorf("network %s: %w", p.Network, err)
 		}

@@ -169,6 +169,50 @@ func TestRollback(t *testing.T) {
 	}
 }
 
+// TestStepBack: the script is for both families, and leaves what is not flannel's.
+func TestStepBack(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	t.Parallel()
+	w, _ := newWorld(t, 1)
+	h := w.Hosts[0]
+	setUp := `
+ip link add flannel-v6.1 type bridge
+ip link set flannel-v6.1 up
+ip route add 10.5.80.0/24 via 192.0.2.77 dev eth0 metric 7
+ip route add 10.5.81.0/24 via 10.5.81.0 dev flannel.1 onlink proto 108
+ip route add unreachable 10.5.0.0/16 metric 16777216
+ip route add 10.6.80.0/24 via 192.0.2.77 dev eth0
+ip -6 route add fd00:5:0:50::/64 via fd00:5:0:50:: dev flannel-v6.1 onlink
+ip -6 route add fd00:6::/64 via fd00:5:0:50:: dev flannel-v6.1 onlink`
+	_, err := h.Exec(w.ctx, "sh", "-euc", setUp)
+	w.must(err)
+	for range 2 {
+		w.shell(h, "sh step-back.sh 10.5.0.0/16 fd00:5::/48\n#\nsh step-back.sh 10.5.0.0/16")
+	}
+	for command, want := range map[string]string{
+		"ip route show root 10.5.0.0/16": "unreachable 10.5.0.0/16 metric 16777216 | 10.5.52.0/24 dev br0 proto kernel scope link src 10.5.52.1 | " +
+			"10.5.80.0/24 via 192.0.2.77 dev eth0 metric 10000 | 10.5.81.0/24 via 10.5.81.0 dev flannel.1 proto 108 onlink",
+		"ip route show root 10.6.0.0/16":    "10.6.80.0/24 via 192.0.2.77 dev eth0",
+		"ip -6 route show root fd00:5::/48": "fd00:5:0:50::/64 via fd00:5:0:50:: dev flannel-v6.1 metric 10000 onlink pref medium",
+		"ip -6 route show root fd00:6::/48": "fd00:6::/64 via fd00:5:0:50:: dev flannel-v6.1 metric 1024 onlink pref medium",
+	} {
+		out, err := h.Exec(w.ctx, strings.Fields(command)...)
+		w.must(err)
+		var got []string
+		for line := range strings.Lines(out) {
+			got = append(got, strings.Join(strings.Fields(line), " "))
+		}
+		if got := strings.Join(got, " | "); got != want {
+			t.Errorf("%s:\n%s\nwant\n%s", command, got, want)
+		}
+	}
+	if out, err := h.Exec(w.ctx, "sh", filepath.Join(w.Dir, "step-back.sh")); err == nil || !strings.Contains(err.Error(), "usage:") {
+		t.Errorf("without a network: %s %v", out, err)
+	}
+}
+
 func others(of int) []int {
 	return slices.DeleteFunc([]int{0, 1, 2}, func(i int) bool { return i == of })
 }
