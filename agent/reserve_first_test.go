@@ -108,10 +108,12 @@ func TestNetworkWithReservationsAgain(t *testing.T) {
 		if _, err := h.client.PutNetwork(t.Context(), n, false, kept...); (err == nil) != (refusal == nil) {
 			t.Fatalf("try %d: %v", i, err)
 		}
-	}
-	list, err := h.client.Reservations(t.Context(), "m")
-	must(t, err)
-	if len(list.Reservations) != 2 {
-		t.Errorf("reservations %+v", list.Reservations)
+		plan, err := registry.Plan{{Prefix: n.Pools[0].Prefix}}.Normalize()
+		must(t, err)
+		set, err := h.store.Client().Reservations(t.Context(), registry.Network{Name: "m", Plan: plan})
+		must(t, err)
+		if len(set.Reservations) != 2 {
+			t.Errorf("try %d leaves reservations %+v", i, set.Reservations)
+		}
 	}
 }
