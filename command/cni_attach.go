@@ -74,7 +74,7 @@ func (p *cniPlugin) add(ctx context.Context, args *skel.CmdArgs) error {
 
 // attach prepares the bridge and calls the plugin.
 func (p *cniPlugin) attach(ctx context.Context, args *skel.CmdArgs, d cni.Delegation, f cni.Facts) (*current.Result, error) {
-	if err := sweepBridge(d, f); err != nil {
+	if err := prepareBridge(d, f); err != nil {
 		return nil, internal(err)
 	}
 	answer, err := invoke.DelegateAdd(ctx, d.Plugin, d.Config, nil)

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,9 +16,9 @@ import (
 	"github.com/lenonet/leno/command/cni"
 )
 
-// sweepBridge takes off a bridge what a subnet that this host had left there. The
+// prepareBridge takes off a bridge what a subnet that this host had left there: the
 // bridge plugin would leave it, or refuse the new gateway beside it.
-func sweepBridge(d cni.Delegation, f cni.Facts) error {
+func prepareBridge(d cni.Delegation, f cni.Facts) error {
 	if d.Bridge == "" {
 		return nil
 	}
@@ -28,6 +29,9 @@ func sweepBridge(d cni.Delegation, f cni.Facts) error {
 	}
 	if err != nil {
 		return fmt.Errorf("look for %s: %w", d.Bridge, err)
+	}
+	if err := nameBridge(link); err != nil {
+		return err
 	}
 	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {
@@ -45,6 +49,22 @@ func sweepBridge(d cni.Delegation, f cni.Facts) error {
 		if err := netlink.AddrDel(link, old); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			return fmt.Errorf("take %s off %s: %w", p, d.Bridge, err)
 		}
+	}
+	return nil
+}
+
+// nameBridge gives a bridge a hardware address that has none: one whose last port
+// went before the bridge plugin had fixed the address, which it does last. From then
+// on that plugin (1.9.0) would fail, because the kernel refuses an address of zeros.
+func nameBridge(link netlink.Link) error {
+	if slices.ContainsFunc(link.Attrs().HardwareAddr, func(b byte) bool { return b != 0 }) {
+		return nil
+	}
+	mac := make(net.HardwareAddr, 6)
+	rand.Read(mac)         // never fails
+	mac[0] = mac[0]&^1 | 2 // of one device, and made here
+	if err := netlink.LinkSetHardwareAddr(link, mac); err != nil {
+		return fmt.Errorf("give %s the hardware address %s: %w", link.Attrs().Name, mac, err)
 	}
 	return nil
 }

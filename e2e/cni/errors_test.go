@@ -31,6 +31,7 @@ func TestErrors(t *testing.T) {
 
 	const head = `"cniVersion":"1.1.0","name":"net","type":"leno-cni"`
 	const fine = `{` + head + `,"network":"default"}`
+	const other = `{` + head + `,"network":"default","delegate":{"bridge":"other"}}`
 	for _, tt := range []struct {
 		name  string
 		env   string // on top of a call that would succeed; "X=" for without
@@ -87,6 +88,10 @@ func TestErrors(t *testing.T) {
 		{"GC of nothing", "CNI_COMMAND=GC", fine, 0, ""},
 		{"fine", "", fine, 0, `"10.5.34.`},
 		{"fine, afterwards", "CNI_COMMAND=DEL", fine, 0, ""},
+		// A bridge that never had an address, and no port any more.
+		{"failed before", "CNI_PATH=" + noIPAM, other, 100, "host-local"},
+		{"fine after that", "", other, 0, `"10.5.34.`},
+		{"ended", "CNI_COMMAND=DEL", other, 0, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			env := map[string]string{"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_NETNS": there, "CNI_IFNAME": "eth0", "CNI_PATH": r.path}
