@@ -65,7 +65,12 @@ func (r *runtime) facts(t *testing.T, network string) subnetfile.File {
 // example is the configuration that the documentation shows.
 func example(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../examples/cni/leno.conflist")
+	return exampleFile(t, "leno.conflist")
+}
+
+func exampleFile(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../examples/cni/" + name)
 	must(t, err)
 	return string(text)
 }
@@ -94,6 +99,7 @@ func TestContainers(t *testing.T) {
 			"two hosts":      func(t *testing.T) { s.twoHosts(t, one, two) },
 			"published port": func(t *testing.T) { s.published(t, a, two) },
 			"networks":       s.severalNetworks,
+			"interfaces":     func(t *testing.T) { s.secondInterface(t, one, two) },
 			"at once":        func(t *testing.T) { s.atOnce(t, a) },
 			"exhausted":      func(t *testing.T) { s.exhausted(t, a) },
 			"crash":          func(t *testing.T) { s.crash(t, b) },
@@ -195,7 +201,7 @@ func (s *site) severalNetworks(t *testing.T) {
 		if len(c.addrs()) != 1 || !f.Gateways[0].Contains(c.addrs()[0]) {
 			t.Errorf("%v is not of %v", c.addrs(), f.Gateways)
 		}
-		if got := c.r.store(t, "run/leno/cni", network); !slices.Equal(got, []string{c.addrs()[0].String()}) {
+		if got := c.r.store(t, "run/leno/cni", network); !slices.Contains(got, c.addrs()[0].String()) {
 			t.Errorf("store of %s: %v", network, got)
 		}
 		on, err := c.r.Exec(s.ctx, "ip", "-o", "addr", "show", "dev", "cni-"+network, "scope", "global")
@@ -205,12 +211,35 @@ func (s *site) severalNetworks(t *testing.T) {
 		}
 		must(t, c.del())
 		must(t, c.del())
-		if got := c.r.store(t, "run/leno/cni", network); len(got) != 0 {
+		if got := c.r.store(t, "run/leno/cni", network); slices.Contains(got, c.addrs()[0].String()) {
 			t.Errorf("store of %s after DEL: %v", network, got)
 		}
 	}
 	// None named, and there are four.
 	fails(t, s.container(t, s.runtimes[0], conf("any", "")).add(), types.ErrInvalidNetworkConfig, `name one as "network"`, "blue, default, green, tiny")
+}
+
+// secondInterface: containers get one more, of the network blue, by which they reach
+// each other there, and their default route stays.
+func (s *site) secondInterface(t *testing.T, one, two *container) {
+	var more []*container
+	for _, first := range []*container{one, two} {
+		c := &container{Namespace: first.Namespace, r: first.r, id: first.id, dev: "eth1", list: list(t, exampleFile(t, "leno-blue.conflist"))}
+		must(t, c.add())
+		more = append(more, c)
+		routes, err := c.Exec(s.ctx, "ip", "-4", "route")
+		must(t, err)
+		gateway := c.r.facts(t, "blue").Gateways[0].Addr().String()
+		if !strings.Contains(routes, "default via "+c.r.facts(t, "default").Gateways[0].Addr().String()+" dev eth0") ||
+			!strings.Contains(routes, "10.6.0.0/16 via "+gateway+" dev eth1") || !strings.Contains(routes, "198.51.100.0/24 via "+gateway+" dev eth1") {
+			t.Errorf("routes:\n%s", routes)
+		}
+		must(t, c.check())
+	}
+	more[0].reaches(t, more[1])
+	for _, c := range more {
+		must(t, c.del())
+	}
 }
 
 // atOnce: twenty containers at the same moment, on two configurations of one network,

@@ -202,6 +202,7 @@ type container struct {
 	*lab.Namespace
 	r    *runtime
 	id   string
+	dev  string // the interface's name in it
 	list *libcni.NetworkConfigList
 
 	result *current.Result // of ADD
@@ -213,7 +214,7 @@ func (s *site) container(t *testing.T, r *runtime, conf string) *container {
 	t.Helper()
 	ns, err := s.AddNamespace(s.ctx, fmt.Sprintf("%s-c%d", r.Name, s.count.Add(1)))
 	must(t, err)
-	return &container{Namespace: ns, r: r, id: ns.Name, list: list(t, conf)}
+	return &container{Namespace: ns, r: r, id: ns.Name, dev: "eth0", list: list(t, conf)}
 }
 
 // list reads a configuration.
@@ -225,7 +226,7 @@ func list(t *testing.T, text string) *libcni.NetworkConfigList {
 }
 
 func (c *container) with() *libcni.RuntimeConf {
-	return &libcni.RuntimeConf{ContainerID: c.id, NetNS: c.Path(), IfName: "eth0", Args: c.args, CapabilityArgs: c.caps}
+	return &libcni.RuntimeConf{ContainerID: c.id, NetNS: c.Path(), IfName: c.dev, Args: c.args, CapabilityArgs: c.caps}
 }
 
 func (c *container) add() error { return c.addWith(c.r.cni) }
