@@ -4,6 +4,7 @@
 // LENO_SITE_BASE the path that the site has on its server.
 import starlight from '@astrojs/starlight';
 import { defineConfig, passthroughImageService } from 'astro/config';
+import copy from './site/copy.mjs';
 import links from './site/links.mjs';
 import sidebar from './site/sidebar.mjs';
 import words from './site/words.mjs';
@@ -43,6 +44,7 @@ export default defineConfig({
 			customCss: ['./styles/leno.css'],
 			components: { SiteTitle: './components/SiteTitle.astro' },
 			expressiveCode: {
+				plugins: [copy()],
 				tabWidth: 0, // tabs are copied as they are
 				// Commands are no picture of a window.
 				defaultProps: { overridesByLang: { 'sh,console': { frame: 'code' } } },

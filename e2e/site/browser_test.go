@@ -37,7 +37,7 @@ func TestSiteInABrowser(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	t.Cleanup(cancel)
-	s := open(t)
+	s := open(t).withOlder(t)
 	l := &looker{site: s, t: t}
 	l.Tab = chromium.Open(ctx, t, s.serve(t), func(complaint string) bool {
 		return strings.Contains(complaint, "status of 404") // asked for by strays
@@ -46,7 +46,9 @@ func TestSiteInABrowser(t *testing.T) {
 	l.looks()
 	l.searches()
 	l.switches()
+	l.chooses()
 	l.types()
+	l.opensMenu()
 	l.withoutScripts()
 	l.strays()
 	l.Clean()
@@ -72,19 +74,26 @@ func (l *looker) everyPage() {
 
 // looks leaves pictures of pages of every kind, whose words can be read in both schemes.
 func (l *looker) looks() {
-	kinds := map[string]string{"front": "", "concepts": "concepts/how-it-works/", "configuration": "configuration/", "commands": "commands/",
-		"command": "commands/network/plan/", "api": "api/", "operations": "operations/health/", "picture": "operations/status-page/"}
+	kinds := []struct {
+		name, path string
+		both       bool // both schemes
+	}{
+		{"front", "", true}, {"configuration", "configuration/", true}, {"command", "commands/network/plan/", true},
+		{"failures", "concepts/failure-modes/", true}, {"commands", "commands/", false}, {"intro", "intro/", false},
+		{"api", "api/", false}, {"operations", "operations/health/", false}, {"picture", "operations/status-page/", false},
+	}
 	for _, scheme := range []string{"light", "dark"} {
 		l.Scheme(scheme)
-		for _, name := range slices.Sorted(maps.Keys(kinds)) {
-			l.Open(l.base + kinds[name])
-			l.Readable(name + " in " + scheme)
-			l.ShootTop(pictures, "site-"+name+"-"+scheme, desktop, 1600)
-			l.Width(desktop)
-			l.Fits(name + " on a desktop")
-			if name == "front" || name == "configuration" || scheme == "light" {
-				l.ShootTop(pictures, "site-"+name+"-"+scheme+"-phone", phone, 2000)
+		for _, kind := range kinds {
+			if scheme == "dark" && !kind.both {
+				continue
 			}
+			l.Width(desktop)
+			l.Open(l.base + kind.path)
+			l.Readable(kind.name + " in " + scheme)
+			l.Fits(kind.name + " on a desktop")
+			l.ShootTop(pictures, "site-"+kind.name+"-"+scheme, desktop, 1600)
+			l.ShootTop(pictures, "site-"+kind.name+"-"+scheme+"-phone", phone, 2000)
 		}
 	}
 }
@@ -130,6 +139,37 @@ func (l *looker) switches() {
 	chromium.Value[bool](l.Tab, `localStorage.clear(), true`)
 }
 
+// chooses: another version is one choice away, on the same page where it has one.
+func (l *looker) chooses() {
+	for page, want := range map[string]string{"api/": "/older/api/", "backends/": "/older/"} {
+		l.Open(l.base + page)
+		l.wait("a choice of versions", `document.querySelector("leno-version select")?.options.length === 2`)
+		if got, want := chromium.Value[string](l.Tab, `[...document.querySelector("leno-version select").options].map((o) => o.text).join(", ")`), strings.Trim(l.base, "/")+" (latest), older"; got != want {
+			l.t.Errorf("there are %q to choose from, want %q", got, want)
+		}
+		chromium.Value[bool](l.Tab, `(() => {
+			const select = document.querySelector("leno-version select");
+			select.value = "older";
+			return select.dispatchEvent(new Event("change"));
+		})()`)
+		l.wait("the older version", fmt.Sprintf(`location.pathname === %q`, want))
+	}
+}
+
+// opensMenu: the sidebar is there on a phone.
+func (l *looker) opensMenu() {
+	l.Width(phone)
+	l.Open(l.base + "configuration/")
+	visible := fmt.Sprintf(`document.querySelector("nav a[href='%sbackends/']").checkVisibility({ visibilityProperty: true })`, l.base)
+	if chromium.Value[bool](l.Tab, visible) {
+		l.t.Error("the menu is open before it was opened")
+	}
+	l.Do(chromedp.Click("starlight-menu-button button"))
+	l.wait("the menu", visible)
+	l.Readable("the menu")
+	l.ShootTop(pictures, "site-menu-phone", phone, 900)
+}
+
 // types: everything can be used by the keyboard, and shows that it has the focus.
 func (l *looker) types() {
 	l.Open(l.base + "configuration/")
@@ -142,7 +182,7 @@ func (l *looker) types() {
 			l.t.Errorf("%s does not show that it has the focus", got[len(got)-1])
 		}
 	}
-	for i, want := range []string{"A #_top", "A " + l.base, "A " + l.base + "../versions/", "BUTTON Search"} {
+	for i, want := range []string{"A #_top", "A " + l.base, "SELECT Version", "BUTTON Search"} {
 		if got[i] != want {
 			l.t.Errorf("the keyboard reaches %q, want %s as number %d", got, want, i+1)
 		}

@@ -214,7 +214,7 @@ func TestNothingFromElsewhere(t *testing.T) {
 	must(t, filepath.WalkDir(s.dir, func(file string, _ os.DirEntry, err error) error {
 		at := strings.TrimPrefix(file, s.dir)
 		extension := filepath.Ext(file)
-		if err != nil || extension != ".css" && extension != ".js" {
+		if err != nil || extension != ".css" && extension != ".js" && extension != ".svg" {
 			return err
 		}
 		content, err := os.ReadFile(file)
@@ -284,9 +284,16 @@ func TestRendering(t *testing.T) {
 				titles = append(titles, text(title, nil))
 			}
 		}
+		var copied, wantCopied []string
+		for _, button := range elements(p.content(), "button") {
+			if code := attribute(button, "data-code"); code != "" {
+				copied = append(copied, strings.ReplaceAll(code, "\u007f", "\n"))
+			}
+		}
 		var want, wantTitles []string
 		for _, m := range fence.FindAllStringSubmatch(body, -1) {
 			want = append(want, strings.TrimSuffix(m[2], "\n"))
+			wantCopied = append(wantCopied, toCopy(m[1], want[len(want)-1]))
 			if t := title.FindStringSubmatch(m[1]); t != nil {
 				wantTitles = append(wantTitles, t[1])
 			}
@@ -298,6 +305,9 @@ func TestRendering(t *testing.T) {
 		if !slices.Equal(titles, wantTitles) {
 			t.Errorf("%s shows the titles %q of blocks, want %q", p.path, titles, wantTitles)
 		}
+		if !slices.Equal(copied, wantCopied) {
+			t.Errorf("of %s is copied\n%q\nwant\n%q", p.path, copied, wantCopied)
+		}
 
 		// Every row of every table has its cells.
 		var cells, wantCells []int
@@ -305,7 +315,7 @@ func TestRendering(t *testing.T) {
 			cells = append(cells, len(elements(row, "td", "th")))
 		}
 		for line := range strings.Lines(fence.ReplaceAllString(body, "")) {
-			if line = strings.TrimSpace(line); strings.HasPrefix(line, "|") && !regexp.MustCompile(`^[|:\s-]+$`).MatchString(line) {
+			if line = strings.TrimSpace(line); strings.HasPrefix(line, "|") && !regexp.MustCompile(`^[|:\s-]*-[|:\s-]*$`).MatchString(line) {
 				wantCells = append(wantCells, len(cell.FindAllString(strings.Trim(line, "|"), -1)))
 			}
 		}
@@ -324,4 +334,22 @@ func TestRendering(t *testing.T) {
 	if blocks < 50 || rows < 300 {
 		t.Errorf("only %d blocks and %d rows", blocks, rows)
 	}
+}
+
+// toCopy is what the button of a block copies: of a console the commands, without prompts and
+// what they print.
+func toCopy(info, text string) string {
+	if !strings.HasPrefix(info, "console") || !strings.Contains("\n"+text, "\n$ ") {
+		return text
+	}
+	var out []string
+	more := false
+	for _, line := range strings.Split(text, "\n") {
+		command, prompt := strings.CutPrefix(line, "$ ")
+		if prompt || more {
+			out = append(out, command)
+			more = strings.HasSuffix(line, "\\")
+		}
+	}
+	return strings.Join(out, "\n")
 }

@@ -17,7 +17,7 @@ import { dirname, join } from 'node:path';
 const own = new Set(['latest', 'versions']);
 
 /** Newest first; what is no release, as "dev", comes after all that are. */
-export function newestFirst(a, b) {
+function newestFirst(a, b) {
 	const release = (name) => /^\d+(\.\d+)*(?=$|-)/.exec(name)?.[0].split('.').map(Number);
 	const [left, right] = [release(a), release(b)];
 	if (!left || !right) return left ? -1 : right ? 1 : a < b ? -1 : 1;
@@ -66,7 +66,7 @@ function write(path, text) {
 	writeFileSync(path, text);
 }
 
-export function versions(folder) {
+function versions(folder) {
 	const names = readdirSync(folder, { withFileTypes: true })
 		.filter((entry) => entry.isDirectory() && !own.has(entry.name) && existsSync(join(folder, entry.name, 'pagefind')))
 		.map((entry) => entry.name)
@@ -85,4 +85,4 @@ export function versions(folder) {
 	cpSync(join(folder, newest, '404.html'), join(folder, '404.html'));
 }
 
-if (process.argv[1] === import.meta.filename || process.argv[1]?.endsWith('site/versions.mjs')) versions(process.argv[2] ?? 'dist');
+versions(process.argv[2] ?? 'dist');
