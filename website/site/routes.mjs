@@ -17,6 +17,17 @@ function tidy(group) {
 	group.entries.filter((entry) => entry.type === 'group').forEach(tidy);
 }
 
+const holds = (entry) => (entry.type === 'group' ? entry.entries.some(holds) : entry.isCurrent);
+
 export const onRequest = defineRouteMiddleware((context) => {
-	context.locals.starlightRoute.sidebar.filter((entry) => entry.type === 'group').forEach(tidy);
+	const { sidebar, head, entry } = context.locals.starlightRoute;
+	const groups = sidebar.filter((part) => part.type === 'group');
+	groups.forEach(tidy);
+
+	// There is a health in operations and one in the API: bookmarks tell which.
+	const title = head.find(({ tag }) => tag === 'title');
+	const part = groups.find(holds);
+	if (title && part && part.label !== entry.data.title) {
+		title.content = title.content.replace(entry.data.title, `${entry.data.title} · ${part.label}`);
+	}
 });
