@@ -116,6 +116,9 @@ func (m *machine) documented() {
 			m.t.Errorf("%s is there, and not documented; %v", path, err)
 		}
 	}
+	if out, err := m.run("grep", "-rl", "/usr/local/bin/leno", "/usr/share/doc/leno", "/usr/lib/systemd/system/leno.service"); err == nil {
+		m.t.Errorf("these name a program that is not there:\n%s", out)
+	}
 }
 
 // manual holds the page against the program.
@@ -135,8 +138,8 @@ func (m *machine) manual() {
 	}
 }
 
-// TestUnitInPackage holds the unit of the package against the example: it is that,
-// with another path, and systemd takes it.
+// TestUnitInPackage holds the unit of the package against the example, which TestUnit
+// has systemd verify: it is that, with another path to a program that is there.
 func TestUnitInPackage(t *testing.T) {
 	dir := t.TempDir()
 	output(t, "dpkg-deb", "--extract", deb(t, "first"), dir)
@@ -214,9 +217,11 @@ network "default" {
 	m.must("dpkg", "--install", next)
 	m.called("upgrade", "--system daemon-reload", "--no-block try-restart leno.service")
 	h.restart("1.1.0-rc1")
+	// Back, under an administrator who restarts services himself.
 	m.write("/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101\n", 0o755)
-	m.must("dpkg", "--install", next)
-	m.called("upgrade of an administrator who forbids restarts", "--system daemon-reload")
+	m.must("dpkg", "--install", first)
+	m.called("downgrade without restarts", "--system daemon-reload")
+	h.restart("1.0.0")
 	if err := os.Remove(m.path("/usr/sbin/policy-rc.d")); err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,6 @@ func TestRPM(t *testing.T) {
 		}
 		return string(out)
 	}
-	// The nobody of these tests is no user of the machine's, so it says who owns what.
 	of("--force-debian", "--nodeps", "--install", rpm(t, "first"))
 	m.called("installation", "--system daemon-reload")
 	want := `/etc/leno.d 750 root:leno
@@ -47,6 +46,9 @@ func TestRPM(t *testing.T) {
 		if got := strings.TrimSpace(m.must("realpath", link)); got != "/usr/bin/leno" {
 			t.Errorf("%s leads to %s", link, got)
 		}
+	}
+	if got := of("--verify", "--nodeps", "leno"); got != "" {
+		t.Errorf("rpm --verify: %s", got)
 	}
 	config := m.read("/etc/leno.d/leno.hcl") + "\nlog_level = \"DEBUG\"\n"
 	m.write("/etc/leno.d/leno.hcl", config, 0)
