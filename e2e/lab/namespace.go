@@ -45,18 +45,35 @@ type Namespace struct {
 
 // namespace makes one with the given role.
 func (l *Lab) namespace(ctx context.Context, role string) (*Namespace, error) {
-	n := &Namespace{Name: prefix(l.ID) + role, lab: l, starts: make(chan func()), ended: make(chan struct{})}
-	n.client = &http.Client{Transport: &http.Transport{DialContext: n.DialContext}}
-	l.note("ip netns add " + n.Name)
-	if _, err := run(ctx, "", "ip", "netns", "add", n.Name); err != nil {
+	name := prefix(l.ID) + role
+	l.note("ip netns add " + name)
+	if _, err := run(ctx, "", "ip", "netns", "add", name); err != nil {
 		return nil, err
 	}
-	file, err := os.Open(filepath.Join(namespaceDir, n.Name))
+	n, err := l.OpenNamespace(name, filepath.Join(namespaceDir, name))
 	if err != nil {
 		return nil, err
 	}
-	n.file = file
+	// Duplicate address detection would keep every address, the link-local one
+	// of a router too, unusable for a second.
+	for _, scope := range []string{"all", "default"} {
+		if err := n.sysctl("net/ipv6/conf/"+scope+"/accept_dad", "0"); err != nil {
+			return nil, err
+		}
+	}
+	return n, nil
+}
 
+// OpenNamespace is one that somebody else made, a container runtime for instance, by
+// the path of its file. The name is for logs alone. Close lets go of it and leaves
+// it to who made it.
+func (l *Lab) OpenNamespace(name, path string) (*Namespace, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	n := &Namespace{Name: name, lab: l, file: file, starts: make(chan func()), ended: make(chan struct{})}
+	n.client = &http.Client{Transport: &http.Transport{DialContext: n.DialContext}}
 	entered := make(chan error)
 	go onOwnThread(func() {
 		defer close(n.ended)
@@ -77,13 +94,6 @@ func (l *Lab) namespace(ctx context.Context, role string) (*Namespace, error) {
 	l.mu.Lock()
 	l.namespaces = append(l.namespaces, n)
 	l.mu.Unlock()
-	// Duplicate address detection would keep every address, the link-local one
-	// of a router too, unusable for a second.
-	for _, scope := range []string{"all", "default"} {
-		if err := n.sysctl("net/ipv6/conf/"+scope+"/accept_dad", "0"); err != nil {
-			return nil, err
-		}
-	}
 	return n, nil
 }
 
