@@ -196,6 +196,13 @@ func TestDocumentationBlocks(t *testing.T) {
 		"operations/remove.mdx: sudo systemctl disable --now leno": 1,
 		"operations/systemd.mdx: sudo systemd-sysusers":            1,
 		"operations/upgrade.mdx: sudo systemctl restart leno":      1,
+		// TestNomad of e2e/nomad runs them.
+		"integrations/nomad.mdx: sudo install -D -m 755 bin/leno /usr/local/bin/leno":                       1,
+		"integrations/nomad.mdx: nomad job run examples/nomad/leno.nomad.hcl":                               1,
+		"integrations/nomad.mdx: nomad job run examples/nomad/web.nomad.hcl":                                1,
+		"integrations/nomad.mdx: nomad job run -var=leno=/opt/leno/next/leno examples/nomad/leno.nomad.hcl": 1,
+		"integrations/nomad.mdx: nomad job restart -yes leno":                                               1,
+		"integrations/nomad.mdx: nomad job run -var=release_on_stop=true examples/nomad/leno.nomad.hcl":     1,
 		// Of a host that is not well: TestDoctor.
 		"operations/doctor.mdx: $ leno doctor": 1,
 		// TestMigration and TestRollback of e2e/migrate run them, and hold them against the page.

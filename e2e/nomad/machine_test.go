@@ -1,0 +1,157 @@
+package nomad
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// machine is a host of the lab with a file system, processes and a name of its own, so
+// that Nomad finds its files where it looks for them, and that all it started ends
+// with the machine.
+type machine struct {
+	*lab.Host
+	dir   string // what is mounted
+	init  *lab.Process
+	nomad *lab.Process
+}
+
+// own are the directories that the machine does not share.
+var own = []string{"/opt", "/run", "/var/lib", "/usr/local/bin"}
+
+// configuration is where Nomad's is. It is read and nothing else, so it is not mounted.
+const configuration = "/etc/nomad.d"
+
+func newMachine(ctx context.Context, h *lab.Host, c *programs) (*machine, error) {
+	m := &machine{Host: h, dir: filepath.Join(h.Dir, "machine")}
+	script := "hostname " + h.Name + "\n"
+	for _, dir := range own {
+		if err := os.MkdirAll(m.path(dir), 0o755); err != nil {
+			return nil, err
+		}
+		script += fmt.Sprintf("mount --bind %s %s\n", m.path(dir), dir)
+	}
+	examples, err := filepath.Abs("../../examples")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(m.path("source/bin"), 0o755); err != nil {
+		return nil, err
+	}
+	for link, target := range map[string]string{"/usr/local/bin/nomad": c.nomad, "source/bin/leno": c.leno, "source/examples": examples} {
+		if err := os.Symlink(target, m.path(link)); err != nil {
+			return nil, err
+		}
+	}
+	m.init, err = h.Start("unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc",
+		"sh", "-euc", script+"echo mounted\nsleep infinity & wait") // it is init, whose part it is to reap
+	if err != nil {
+		return nil, err
+	}
+	return m, m.init.WaitFor(ctx, "the mounts of "+h.Name, func(context.Context) error {
+		if !strings.Contains(m.init.Output(), "mounted") {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+}
+
+// installPlugins puts CNI's reference plugins where Nomad looks for them.
+func (m *machine) installPlugins(from string) error {
+	dir := m.path("/opt/cni/bin")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"host-local", "loopback", "portmap"} {
+		if err := os.Symlink(filepath.Join(from, name), filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	// As those that are released, bridge says its version: since 1.3.0 Nomad has
+	// networks checked when it restarts.
+	bridge := fmt.Sprintf("#!/bin/sh\n[ -n \"$CNI_COMMAND\" ] || { echo CNI bridge plugin v1.9.0; exit; }\nexec %s/bridge\n", from)
+	return os.WriteFile(filepath.Join(dir, "bridge"), []byte(bridge), 0o755)
+}
+
+// path is where a file of the machine is, as seen from outside.
+func (m *machine) path(inside string) string { return filepath.Join(m.dir, inside) }
+
+// write puts a file onto the machine.
+func (m *machine) write(path, text string) error {
+	path = m.path(path)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, []byte(text), 0o644)
+}
+
+// inside is a command as it is run on the machine.
+func (m *machine) inside(command ...string) []string {
+	// --kill-child of unshare makes its child the machine's first process.
+	first, err := child(m.init.Pid())
+	if err != nil {
+		return []string{"sh", "-c", "echo >&2 " + err.Error() + "; exit 1"}
+	}
+	// The race detector would have every command take a second to end.
+	return append([]string{"nsenter", fmt.Sprintf("--target=%d", first), "--mount", "--uts", "--pid",
+		"env", "GORACE=atexit_sleep_ms=0", "PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"}, command...)
+}
+
+// run runs a command on the machine to its end and returns what it printed.
+func (m *machine) run(ctx context.Context, command ...string) (string, error) {
+	return m.Exec(ctx, m.inside(command...)...)
+}
+
+// startNomad starts the client.
+func (m *machine) startNomad() (err error) {
+	m.nomad, err = m.Start(m.inside("nomad", "agent", "-config="+m.path(configuration))...)
+	return err
+}
+
+// signalNomad sends a signal to the client alone: its tasks are in groups of their own,
+// and nsenter, which waits for it, passes nothing on.
+func (m *machine) signalNomad(s syscall.Signal) error {
+	pid, err := child(m.nomad.Pid())
+	if err != nil {
+		return err
+	}
+	return syscall.Kill(pid, s)
+}
+
+// stopNomad ends the client, whose tasks go on.
+func (m *machine) stopNomad(ctx context.Context, s syscall.Signal) error {
+	if err := m.signalNomad(s); err != nil {
+		return err
+	}
+	err := m.nomad.Wait(ctx)
+	if m.nomad.Running() {
+		return err
+	}
+	return nil // however it ended
+}
+
+// child is the one child of a process.
+func child(pid int) (int, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(text)))
+}
+
+// subnet is what the machine's subnet file says.
+func (m *machine) subnet() (netip.Prefix, error) {
+	f, err := lab.ReadSubnetFile(m.path("/run/leno/default.env"))
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	return f.Subnet.Masked(), nil
+}

@@ -1,0 +1,66 @@
+package nomad
+
+import (
+	"os"
+	"regexp"
+	"strings"
+)
+
+// page is what tells people how to do all this.
+const page = "../../website/content/docs/integrations/nomad.mdx"
+
+// lines are those of the page's block of commands that begins with a line.
+func (c *cluster) lines(first string) []string {
+	c.t.Helper()
+	text, err := os.ReadFile(page)
+	c.must(err)
+	for _, block := range regexp.MustCompile("(?ms)^```sh[^\n]*\n(.*?)^```").FindAllStringSubmatch(string(text), -1) {
+		if lines := strings.Split(strings.TrimSpace(block[1]), "\n"); lines[0] == first {
+			return lines
+		}
+	}
+	c.t.Fatalf("no block of %s begins with %q", page, first)
+	return nil
+}
+
+// does runs a command of the page with nomad, from the top of the source as it is
+// written there. It does not wait for what comes of it.
+func (c *cluster) does(line string, more ...string) {
+	c.t.Helper()
+	args := strings.Fields(c.lines(line)[0])[1:]
+	for i, arg := range args {
+		if strings.HasPrefix(arg, "examples/") {
+			args[i] = "../../" + arg
+		}
+	}
+	verb := 2 // "job run": flags follow
+	args = append(append(append([]string{}, args[:verb]...), more...), args[verb:]...)
+	c.nomad(args...)
+}
+
+// says fails unless the page has the words, which the programs have just said.
+func (c *cluster) says(words string) string {
+	c.t.Helper()
+	text, err := os.ReadFile(page)
+	c.must(err)
+	c.must(contains(string(text), words))
+	return words
+}
+
+// prepare does on a machine what the page says is done on every client.
+func (c *cluster) prepare(m *machine) {
+	c.t.Helper()
+	for _, line := range c.lines("sudo install -D -m 755 bin/leno /usr/local/bin/leno") {
+		if strings.HasPrefix(line, "sudo systemctl ") { // startClients does
+			continue
+		}
+		line = strings.NewReplacer("sudo ", "", configuration, m.path(configuration)).Replace(line)
+		_, err := m.run(c.ctx, append([]string{"env", "-C", m.path("source")}, strings.Fields(line)...)...)
+		c.must(err)
+	}
+	got, err := os.ReadFile(m.path(configuration + "/leno.hcl"))
+	c.must(err)
+	if want := c.example("nomad/client.hcl"); string(got) != want {
+		c.t.Errorf("the client's configuration is %s, not %s", got, want)
+	}
+}

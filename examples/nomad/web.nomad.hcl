@@ -1,0 +1,58 @@
+# Two web servers with an address each in leno's network, on two hosts.
+job "web" {
+  group "web" {
+    count = 2
+
+    constraint {
+      operator = "distinct_hosts"
+      value    = "true"
+    }
+
+    # "leno" is the name in leno.conflist.
+    network {
+      mode = "cni/leno"
+    }
+
+    # Consul has the address of the allocation, which every host reaches: no port of the
+    # host is needed, and the check goes the same way.
+    service {
+      name         = "web"
+      port         = "8080"
+      address_mode = "alloc"
+
+      check {
+        type         = "http"
+        path         = "/"
+        interval     = "5s"
+        timeout      = "2s"
+        address_mode = "alloc"
+      }
+    }
+
+    # An allocation that comes to a host before leno does fails, and is placed again.
+    reschedule {
+      delay          = "5s"
+      delay_function = "constant"
+      unlimited      = true
+    }
+
+    task "httpd" {
+      driver = "raw_exec"
+
+      config {
+        command = "busybox"
+        args    = ["httpd", "-f", "-p", "8080", "-h", "${NOMAD_TASK_DIR}"]
+      }
+
+      template {
+        destination = "local/index.html"
+        data        = "This is {{ env \"NOMAD_ALLOC_NAME\" }} on {{ env \"node.unique.name\" }}.\n"
+      }
+
+      resources {
+        cpu    = 50
+        memory = 32
+      }
+    }
+  }
+}
