@@ -44,7 +44,7 @@ var apiExamples = map[string]struct{ path, body string }{
 // LENO_UPDATE_GOLDEN set it writes them.
 func TestAPIPages(t *testing.T) {
 	doc := document(t)
-	wanted := map[string]string{"types.mdx": typesPage(doc)}
+	wanted := map[string]string{"types.mdx": typesPage(t, doc)}
 	for i, tag := range doc.Tags {
 		wanted[tag.Name+".mdx"] = tagPage(t, doc, tag, i+1)
 	}
@@ -228,7 +228,8 @@ func meaning(description string, s *openapi3.SchemaRef) string {
 	return strings.NewReplacer("|", `\|`, "{", `\{`, "<", `\<`).Replace(text)
 }
 
-func typesPage(doc *openapi3.T) string {
+func typesPage(t *testing.T, doc *openapi3.T) string {
+	t.Helper()
 	var b strings.Builder
 	b.WriteString("---\ntitle: Types\ndescription: Every type of the API, field by field.\n---\n\n" +
 		"What bodies and answers are made of, as `GET /v1/openapi.yaml` describes it too. A field with a `?` may be absent; " +
@@ -251,6 +252,9 @@ func typesPage(doc *openapi3.T) string {
 				optional = ""
 			}
 			p := s.Properties[field]
+			if m := meaning("", p); m == "" && !strings.Contains(schemaKind(p), "types.mdx") {
+				t.Errorf("api/openapi.yaml does not say what %s of %s is", field, name)
+			}
 			fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", field, optional, schemaKind(p), meaning("", p))
 		}
 	}
