@@ -3,8 +3,6 @@ package cni
 import (
 	"context"
 	"fmt"
-	"io"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -97,6 +95,8 @@ func TestContainers(t *testing.T) {
 	t.Run("work", func(t *testing.T) {
 		for name, do := range map[string]func(*testing.T){
 			"two hosts":      func(t *testing.T) { s.twoHosts(t, one, two) },
+			"masquerade":     func(t *testing.T) { s.masquerade(t, one, two) },
+			"wishes":         func(t *testing.T) { s.wishes(t, b) },
 			"published port": func(t *testing.T) { s.published(t, a, two) },
 			"networks":       s.severalNetworks,
 			"interfaces":     func(t *testing.T) { s.secondInterface(t, one, two) },
@@ -142,51 +142,8 @@ func (s *site) twoHosts(t *testing.T, one, two *container) {
 				t.Errorf("no default route: %q", route)
 			}
 		}
-		// The agent masquerades, so bridge does not.
-		rules, err := c.r.Exec(s.ctx, "iptables-save", "-t", "nat")
-		must(t, err)
-		if strings.Contains(rules, c.id) && strings.Contains(rules, "-j MASQUERADE") && !strings.Contains(rules, "LENO-") {
-			t.Errorf("masquerading of bridge's:\n%s", rules)
-		}
 		must(t, c.check())
 		fails(t, c.add(), 102, "has interface eth0", "DEL it first")
-	}
-}
-
-// published: a port of host-b, asked from host-a, is the container's.
-func (s *site) published(t *testing.T, from *runtime, c *container) {
-	for i, inside := range c.addrs() {
-		var listener net.Listener
-		must(t, c.Do(func() (err error) {
-			listener, err = net.Listen("tcp", netip.AddrPortFrom(inside, 80).String())
-			return err
-		}))
-		var served errgroup.Group
-		served.Go(func() error {
-			for {
-				conn, err := listener.Accept()
-				if err != nil {
-					return nil // closed
-				}
-				_, _ = io.WriteString(conn, c.id)
-				conn.Close()
-			}
-		})
-		err := lab.WaitFor(s.ctx, "the published port", func(ctx context.Context) error {
-			conn, err := from.DialContext(ctx, "tcp", netip.AddrPortFrom(c.r.Addrs[i], 8080).String())
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			text, err := io.ReadAll(conn)
-			if err == nil && string(text) != c.id {
-				err = fmt.Errorf("answered %q", text)
-			}
-			return err
-		})
-		listener.Close()
-		_ = served.Wait()
-		must(t, err)
 	}
 }
 
@@ -217,29 +174,6 @@ func (s *site) severalNetworks(t *testing.T) {
 	}
 	// None named, and there are four.
 	fails(t, s.container(t, s.runtimes[0], conf("any", "")).add(), types.ErrInvalidNetworkConfig, `name one as "network"`, "blue, default, green, tiny")
-}
-
-// secondInterface: containers get one more, of the network blue, by which they reach
-// each other there, and their default route stays.
-func (s *site) secondInterface(t *testing.T, one, two *container) {
-	var more []*container
-	for _, first := range []*container{one, two} {
-		c := &container{Namespace: first.Namespace, r: first.r, id: first.id, dev: "eth1", list: list(t, exampleFile(t, "leno-blue.conflist"))}
-		must(t, c.add())
-		more = append(more, c)
-		routes, err := c.Exec(s.ctx, "ip", "-4", "route")
-		must(t, err)
-		gateway := c.r.facts(t, "blue").Gateways[0].Addr().String()
-		if !strings.Contains(routes, "default via "+c.r.facts(t, "default").Gateways[0].Addr().String()+" dev eth0") ||
-			!strings.Contains(routes, "10.6.0.0/16 via "+gateway+" dev eth1") || !strings.Contains(routes, "198.51.100.0/24 via "+gateway+" dev eth1") {
-			t.Errorf("routes:\n%s", routes)
-		}
-		must(t, c.check())
-	}
-	more[0].reaches(t, more[1])
-	for _, c := range more {
-		must(t, c.del())
-	}
 }
 
 // atOnce: twenty containers at the same moment, on two configurations of one network,
