@@ -41,7 +41,7 @@ subnet file has to be there.
     $ leno docker-opts
 
   An environment file for docker.service, whose ExecStart has $DOCKER_OPTS:
-    $ leno docker-opts -format=env -write=/run/leno/docker
+    $ leno docker-opts -format=env -write=/run/leno-docker.env
 
   The same in daemon.json; what else stands in that file stays:
     $ leno docker-opts -format=json -write=/etc/docker/daemon.json

@@ -37,11 +37,11 @@ func (e *engine) options() []string {
 	e.w.t.Helper()
 	file := filepath.Join(e.h.Dir, "docker")
 	for line := range strings.Lines(source(e.w.t, "examples/docker/leno.conf")) {
-		command, ok := strings.CutPrefix(line, "ExecStartPre=/usr/local/bin/leno ")
+		command, ok := strings.CutPrefix(line, "ExecStartPre=leno ")
 		if !ok {
 			continue
 		}
-		args := strings.Fields(strings.Replace(command, "/run/leno/docker", file, 1))
+		args := strings.Fields(strings.Replace(command, "/run/leno-docker.env", file, 1))
 		_, err := e.h.Leno(e.w.ctx, append(args, "-docker-version=28.3.2")...)
 		e.w.must(err)
 	}

@@ -188,6 +188,7 @@ func TestDocumentationBlocks(t *testing.T) {
 		"performance/bench.mdx: " + benchCommand: 1,
 		"index.mdx: make demo    # three hosts in network namespaces, one Consul, packets crossing":       1,
 		"integrations/docker.mdx: default: foreign_rules is warning for 3s: iptables-nft table raw chain": 1,
+		"integrations/docker.mdx: sudo examples/docker/leno-docker.sh docker0 default":                    1,
 		"integrations/docker.mdx: sudo systemctl daemon-reload":                                           1,
 		// TestRender in e2e/template runs it, and provokes the error.
 		"integrations/consul-template.mdx: sudo LENO_NODE_NAME=$(hostname) consul-template -config=/etc/consul-template/leno.hcl": 1,

@@ -1,0 +1,142 @@
+// Package docker holds what leno tells Docker against what Docker documents, and
+// examples/docker against an engine that takes nothing else. There is no real one where
+// tests run.
+package docker
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+	"text/template"
+
+	"github.com/lenonet/leno/command"
+	"github.com/lenonet/leno/command/dockeropts"
+)
+
+// TestMain is the tests, or one of the programs that examples/docker runs when it is
+// called by such a name.
+func TestMain(m *testing.M) {
+	programs := map[string]func([]string) error{"docker": docker, "dockerd": dockerd, "systemctl": systemctl}
+	name := filepath.Base(os.Args[0])
+	os.Exit(func() int {
+		if name == "leno" {
+			return command.Run(os.Args[1:], command.NewMeta("test", &debug.BuildInfo{}))
+		}
+		program, ok := programs[name]
+		if !ok {
+			return m.Run()
+		}
+		if err := program(os.Args[1:]); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+			return 1
+		}
+		return 0
+	}())
+}
+
+// installed is the version of Docker, which the test says.
+func installed() (dockeropts.Version, error) {
+	return dockeropts.ParseVersion(os.Getenv("ENGINE_VERSION"))
+}
+
+func dockerd(args []string) error {
+	if !slices.Equal(args, []string{"--version"}) {
+		return fmt.Errorf("started with %q", args)
+	}
+	fmt.Printf("Docker version %s, build e77ff99\n", os.Getenv("ENGINE_VERSION"))
+	return nil
+}
+
+// systemctl knows a docker.service as Docker's packages have it.
+func systemctl(args []string) error {
+	note(append([]string{"systemctl"}, args...))
+	if args[0] == "show" {
+		fmt.Print(os.Getenv("ENGINE_UNIT"))
+	}
+	return nil
+}
+
+// note adds a command to those that changed something.
+func note(args []string) {
+	f, err := os.OpenFile(os.Getenv("ENGINE_STATE")+".log", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		panic(err)
+	}
+	defer f.Close()
+	fmt.Fprintln(f, strings.Join(args, " "))
+}
+
+// docker is its program and the daemon behind: networks stand in a file.
+func docker(args []string) error {
+	version, err := installed()
+	if err != nil {
+		return err
+	}
+	networks := map[string]dockerNetwork{}
+	state := os.Getenv("ENGINE_STATE")
+	if text, err := os.ReadFile(state); err == nil {
+		if err := json.Unmarshal(text, &networks); err != nil {
+			return err
+		}
+	}
+	words := func(n int) string { return strings.Join(args[:min(n, len(args))], " ") }
+	switch {
+	case os.Getenv("ENGINE_DOWN") != "":
+		return errors.New("Cannot connect to the Docker daemon")
+	case words(1) == "info", words(1) == "version":
+		return nil
+	case words(4) == "network ls --quiet --filter" && len(args) == 5:
+		name := strings.TrimSuffix(strings.TrimPrefix(args[4], "name=^"), "$")
+		if _, ok := networks[name]; ok {
+			fmt.Println("0123456789ab")
+		}
+		return nil
+	case words(3) == "network inspect --format" && len(args) == 5:
+		n, ok := networks[args[4]]
+		if !ok {
+			return fmt.Errorf("network %s not found", args[4])
+		}
+		format, err := template.New("").Parse(args[3] + "\n")
+		if err != nil {
+			return err
+		}
+		return format.Execute(os.Stdout, n)
+	}
+	note(append([]string{"docker"}, args...))
+	switch {
+	case words(2) == "network create":
+		n, err := checkCreate(version, args[2:])
+		if err != nil {
+			return err
+		}
+		if _, ok := networks[n.Name]; ok {
+			return fmt.Errorf("network with name %s already exists", n.Name)
+		}
+		n.Containers = map[string]struct{ Name string }{}
+		networks[n.Name] = n
+		fmt.Println("0123456789ab")
+	case words(2) == "network rm" && len(args) == 3:
+		if n := networks[args[2]]; n.Name == "" || len(n.Containers) > 0 {
+			return fmt.Errorf("network %s is not there or has active endpoints: %v", args[2], n.Containers)
+		}
+		delete(networks, args[2])
+	case words(3) == "network disconnect --force" && len(args) == 5:
+		maps.DeleteFunc(networks[args[3]].Containers, func(_ string, c struct{ Name string }) bool { return c.Name == args[4] })
+	case words(2) == "network connect" && len(args) == 4:
+		networks[args[2]].Containers["id-"+args[3]] = struct{ Name string }{args[3]}
+	default:
+		return fmt.Errorf("unknown command: docker %q", args)
+	}
+	text, err := json.Marshal(networks)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(state, text, 0o644)
+}

@@ -1,0 +1,242 @@
+package docker
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// machine is where the script runs: programs of our own on its PATH.
+type machine struct {
+	t           *testing.T
+	dir         string
+	environment []string
+}
+
+const unit = "ExecStart={ path=/usr/bin/dockerd ; argv[]=/usr/bin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock ; ignore_errors=no ; start_time=[n/a] ; stop_time=[n/a] ; pid=0 ; code=(null) ; status=0/0 }\nLoadState=loaded\n"
+
+func newMachine(t *testing.T, programs ...string) *machine {
+	t.Helper()
+	m := &machine{t: t, dir: t.TempDir()}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(m.path("bin"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range programs {
+		if err := os.Symlink(self, m.path("bin/"+name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.write("blue.env", subnetFiles["dual"], 0o644)
+	m.environment = []string{"PATH=" + m.path("bin") + ":/usr/bin:/bin", "ENGINE_VERSION=28.3.2", "ENGINE_STATE=" + m.path("state"), "ENGINE_UNIT=" + unit,
+		"SYSTEMD_DIR=" + m.path("systemd"), "LENO_ADDRESS=http://127.0.0.1:1"}
+	return m
+}
+
+func (m *machine) path(name string) string { return filepath.Join(m.dir, name) }
+
+func (m *machine) write(name, content string, mode os.FileMode) {
+	m.t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(m.path(name)), 0o755), os.WriteFile(m.path(name), []byte(content), mode)); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// run runs the script, which has to end with the code and say the words, on standard
+// output when all is well. It returns the commands that changed something.
+func (m *machine) run(code int, says string, args ...string) []string {
+	m.t.Helper()
+	log := m.path("state.log")
+	m.write("state.log", "", 0o644)
+	cmd := exec.Command("sh", append([]string{"../../examples/docker/leno-docker.sh"}, args...)...)
+	cmd.Env = m.environment
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	said := out.String()
+	if code != 0 {
+		said = errs.String()
+	}
+	if got := cmd.ProcessState.ExitCode(); got != code || !strings.Contains(said, says) {
+		m.t.Errorf("%q: exit %d (%v), want %d and %q:\n%s%s", args, got, err, code, says, out.String(), errs.String())
+	}
+	text, err := os.ReadFile(log)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	var changes []string
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "systemctl show") {
+			changes = append(changes, strings.TrimSpace(line))
+		}
+	}
+	return changes
+}
+
+// ran says how the commands differ from what they begin with.
+func (m *machine) ran(got []string, want ...string) {
+	m.t.Helper()
+	ok := len(got) == len(want)
+	for i := range min(len(got), len(want)) {
+		ok = ok && strings.HasPrefix(got[i], want[i])
+	}
+	if !ok {
+		m.t.Errorf("ran %q, want %q", got, want)
+	}
+}
+
+func (m *machine) networks() map[string]dockerNetwork {
+	m.t.Helper()
+	out := map[string]dockerNetwork{}
+	text, err := os.ReadFile(m.path("state"))
+	if err == nil {
+		err = json.Unmarshal(text, &out)
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return out
+}
+
+// TestScriptNetwork makes a Docker network, leaves it alone, and makes it again when the
+// host has another subnet, on Dockers of several ages.
+func TestScriptNetwork(t *testing.T) {
+	for _, version := range []string{"20.10.24", "27.5.1", "28.1.1", "28.3.2", "29.0.1"} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, "leno", "docker", "dockerd")
+			m.environment = append(m.environment, "ENGINE_VERSION="+version)
+			file := m.path("blue.env")
+			m.ran(m.run(0, "would run: docker network create", "-dry-run", "network", file))
+			m.ran(m.run(0, "Docker network leno-blue is made.", "network", file), "docker network create --label=leno.options=--driver=bridge --subnet=10.5.34.0/24")
+			m.ran(m.run(0, "Docker network leno-blue is up to date.", "network", file))
+
+			m.write("blue.env", strings.ReplaceAll(subnetFiles["dual"], "34.1/24", "77.1/24"), 0o644)
+			m.ran(m.run(0, "would run: docker network rm leno-blue", "-dry-run", "network", file))
+			m.ran(m.run(0, "is made", "network", file), "docker network rm leno-blue", "docker network create")
+
+			// Containers are not taken off it unasked.
+			n := m.networks()
+			n["leno-blue"].Containers["1"] = struct{ Name string }{"web"}
+			n["leno-blue"].Containers["2"] = struct{ Name string }{"db"}
+			m.save(n)
+			m.ran(m.run(0, "up to date", "network", file))
+			m.write("blue.env", subnetFiles["dual"], 0o644)
+			m.ran(m.run(1, "is in use by: web db", "network", file))
+			m.ran(m.run(0, "is made", "-force", "network", file), "docker network disconnect --force leno-blue web", "docker network disconnect --force leno-blue db",
+				"docker network rm leno-blue", "docker network create", "docker network connect leno-blue web", "docker network connect leno-blue db")
+			if n := m.networks()["leno-blue"]; len(n.Containers) != 2 || !strings.Contains(strings.Join(n.Options, " "), "--subnet=10.5.34.0/24") {
+				t.Errorf("%+v", n)
+			}
+
+			// Nor is a network taken over that somebody made.
+			n = m.networks()
+			delete(n["leno-blue"].Labels, "leno.options")
+			m.save(n)
+			m.ran(m.run(1, "was not made by this script", "network", file))
+		})
+	}
+}
+
+func (m *machine) save(n map[string]dockerNetwork) {
+	m.t.Helper()
+	text, err := json.Marshal(n)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.write("state", string(text), 0o644)
+}
+
+// TestScriptDocker0 writes the drop-in once, with the unit's own command line.
+func TestScriptDocker0(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "leno", "docker", "dockerd", "systemctl")
+	file, dropIn := m.path("blue.env"), "systemd/docker.service.d/leno.conf"
+	m.ran(m.run(0, "would write "+m.path(dropIn), "-dry-run", "docker0", file))
+	if _, err := os.Stat(m.path("systemd")); err == nil {
+		t.Error("-dry-run writes")
+	}
+	m.ran(m.run(0, "Docker takes it at its next start", "docker0", file), "systemctl daemon-reload")
+	content, err := os.ReadFile(m.path(dropIn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		"ExecStartPre=" + m.path("bin/leno") + " docker-opts -subnet-file=" + file + " -format=env -write=/run/leno-docker.env\n",
+		"EnvironmentFile=-/run/leno-docker.env\n",
+		"\nExecStart=\nExecStart=/usr/bin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock $DOCKER_OPTS\n",
+	} {
+		if !strings.Contains(string(content), line) {
+			t.Errorf("%q is missing in\n%s", line, content)
+		}
+	}
+	verifyUnit(t, strings.ReplaceAll(strings.ReplaceAll(string(content), m.path("bin/leno"), "/bin/true"), "/usr/bin/dockerd", "/bin/true"))
+
+	// The drop-in is part of the unit by now.
+	m.environment = append(m.environment, "ENGINE_UNIT="+strings.Replace(unit, "containerd.sock ;", "containerd.sock $DOCKER_OPTS ;", 1))
+	m.ran(m.run(0, "is up to date", "docker0", file))
+	m.ran(m.run(0, "is up to date", "-restart", "docker0", file), "systemctl daemon-reload", "systemctl restart docker.service")
+	m.environment = append(m.environment, "ENGINE_UNIT=LoadState=not-found\n")
+	m.ran(m.run(1, "systemd knows no docker.service: install Docker Engine first", "docker0", file))
+}
+
+// TestScriptRefuses: what is missing is named, and nothing is changed.
+func TestScriptRefuses(t *testing.T) {
+	t.Parallel()
+	full := newMachine(t, "leno", "docker", "dockerd", "systemctl")
+	file := full.path("blue.env")
+	for _, args := range [][]string{{}, {"network"}, {"docker1"}, {"network", "a", "b"}, {"-x", "network", "a"}, {"docker0", "a", "b"}} {
+		full.ran(full.run(2, "leno-docker.sh [-dry-run]", args...))
+	}
+	full.ran(full.run(1, "leno does not say what Docker needs", "network", full.path("none.env")))
+	full.ran(full.run(1, "is no name of a network", "docker0", "a;b"))
+	newMachine(t, "docker", "systemctl").run(1, "there is no leno on PATH", "network", file)
+	newMachine(t, "leno", "systemctl").run(1, "there is no docker here", "network", file)
+	down := newMachine(t, "leno", "docker", "dockerd")
+	down.environment = append(down.environment, "ENGINE_DOWN=1")
+	down.run(1, "Docker does not answer", "network", file)
+}
+
+// verifyUnit has systemd read a docker.service with the drop-in.
+func verifyUnit(t *testing.T, dropIn string) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range map[string]string{
+		"docker.service":             "[Unit]\nDescription=Docker\n[Service]\nType=notify\nExecStart=/bin/true -H fd://\n",
+		"leno.service":               "[Unit]\nDescription=leno\n[Service]\nExecStart=/bin/true\n",
+		"docker.service.d/leno.conf": dropIn,
+	} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command("systemd-analyze", "verify", "--man=no", filepath.Join(dir, "docker.service"))
+	cmd.Env = append(os.Environ(), "SYSTEMD_UNIT_PATH="+dir+":")
+	if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "leno.conf") || strings.Contains(string(out), "docker.service") {
+		t.Errorf("systemd-analyze verify: %v\n%s\n%s", err, out, dropIn)
+	}
+}
+
+// TestDropIn: systemd takes the drop-in, and finds programs by their names alone, in
+// /usr/bin and in /usr/local/bin.
+func TestDropIn(t *testing.T) {
+	t.Parallel()
+	content, err := os.ReadFile("../../examples/docker/leno.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.NewReplacer("ExecStartPre=leno ", "ExecStartPre=true ", "ExecStart=dockerd ", "ExecStart=true ").Replace(string(content))
+	if strings.Contains(text, "Pre=leno") || strings.Count(text, "=true ") != 2 {
+		t.Fatalf("not as this test knows it:\n%s", text)
+	}
+	verifyUnit(t, text)
+}

@@ -1,0 +1,140 @@
+#!/bin/sh
+# Puts Docker into leno's networks, with what `leno docker-opts` says for the Docker
+# that is installed. It may be run as often as one likes, and after the host took
+# another subnet: what is as it should be is left alone.
+#
+#   leno-docker.sh [-dry-run] [-restart] docker0 [NETWORK]
+#       docker0 in the network (default: "default"): a drop-in of docker.service, by
+#       which Docker asks leno before each start. -restart has it take effect at once,
+#       which stops containers.
+#
+#   leno-docker.sh [-dry-run] [-force] network NETWORK
+#       A Docker network leno-NETWORK, made again when the subnet is another. -force
+#       also takes containers off it, puts them on again, and takes over a network of
+#       that name that was made by hand.
+#
+# NETWORK may be the path of a subnet file instead: /run/leno/blue.env.
+# -dry-run prints what would be done, and does nothing.
+set -eu
+
+dry= restart= force= dir=${SYSTEMD_DIR:-/etc/systemd/system}
+label=leno.options
+
+die() {
+	printf 'leno-docker: %s\n' "$*" >&2
+	exit 1
+}
+
+usage() {
+	sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2
+	exit 2
+}
+
+# Runs a command, or says that it would.
+run() {
+	if [ -n "$dry" ]; then
+		printf 'would run: %s\n' "$*"
+	else
+		"$@"
+	fi
+}
+
+# What `leno docker-opts` prints for the network, without its comments, in one line.
+options() {
+	case $network in
+	*/*) set -- "$@" "-subnet-file=$network" ;;
+	*) set -- "$@" "-network=$network" ;;
+	esac
+	out=$(leno docker-opts "$@") || die "leno does not say what Docker needs in network $network, see above"
+	printf '%s\n' "$out" | sed -e '/^#/d' -e '/^$/d' -e 's/ \\$//' | tr -s '\n ' '  '
+}
+
+docker0() {
+	case $network in *[!A-Za-z0-9_./-]*) die "'$network' is no name of a network" ;; esac
+	options >/dev/null
+	command -v systemctl >/dev/null || die "there is no systemctl here: start dockerd with what \`leno docker-opts\` prints"
+	old=$(systemctl show --property=LoadState,ExecStart docker.service) || die "systemd does not answer"
+	case $old in *LoadState=loaded*) ;; *) die "systemd knows no docker.service: install Docker Engine first" ;; esac
+	# How the unit starts Docker, to which the options are added.
+	start=$(printf '%s\n' "$old" | sed -n 's/^ExecStart=.* argv\[\]=\([^;]*[^; ]\) *;.*/\1/p' | tail -n 1)
+	[ -n "$start" ] || die "docker.service has no ExecStart that could be read"
+	case " $start " in *' $DOCKER_OPTS '*) ;; *) start="$start \$DOCKER_OPTS" ;; esac
+	which=-network=$network
+	case $network in */*) which=-subnet-file=$network ;; esac
+	file=$dir/docker.service.d/leno.conf
+	text="# docker0 in leno's network: written by leno-docker.sh
+[Unit]
+Wants=leno.service
+After=leno.service
+
+[Service]
+ExecStartPre=$(command -v leno) docker-opts $which -format=env -write=/run/leno-docker.env
+EnvironmentFile=-/run/leno-docker.env
+ExecStart=
+ExecStart=$start"
+	if [ -e "$file" ] && [ "$(cat "$file")" = "$text" ]; then
+		echo "$file is up to date."
+		[ -n "$restart" ] || return 0
+	elif [ -n "$dry" ]; then
+		printf 'would write %s:\n%s\n' "$file" "$text"
+	else
+		mkdir -p "$dir/docker.service.d"
+		printf '%s\n' "$text" >"$file.new"
+		mv "$file.new" "$file"
+		echo "Wrote $file."
+	fi
+	run systemctl daemon-reload
+	if [ -n "$restart" ]; then
+		run systemctl restart docker.service
+	else
+		echo "Docker takes it at its next start: systemctl restart docker"
+	fi
+}
+
+user_network() {
+	command -v docker >/dev/null || die "there is no docker here: install Docker Engine first"
+	docker info >/dev/null 2>&1 || die "Docker does not answer: is it running, and may you use it? See \`docker info\`"
+	want=$(options -create) || exit 1
+	# shellcheck disable=SC2086 # words without spaces or wildcards, which leno sees to
+	set -- $want
+	[ "$#" -gt 3 ] && [ "$1 $2 $3" = "docker network create" ] || die "this is not what \`leno docker-opts\` is known to print: $want"
+	shift 3
+	for name in "$@"; do :; done # the last
+	want="$*"
+	containers=
+	if [ -n "$(docker network ls --quiet --filter "name=^$name\$")" ]; then
+		is=$(docker network inspect --format "{{index .Labels \"$label\"}}" "$name")
+		if [ "$is" = "$want" ]; then
+			echo "Docker network $name is up to date."
+			return
+		fi
+		containers=$(docker network inspect --format '{{range .Containers}}{{.Name}} {{end}}' "$name")
+		[ -n "$is" ] || [ -n "$force" ] || die "there is a Docker network $name that was not made by this script: remove it, or take it over with -force"
+		[ -z "$containers" ] || [ -n "$force" ] ||
+			die "Docker network $name has to be made again and is in use by: $containers- stop them, or have them taken off it and put on it again with -force"
+		for c in $containers; do run docker network disconnect --force "$name" "$c"; done
+		run docker network rm "$name"
+	fi
+	run docker network create "--label=$label=$want" "$@" >&3 ||
+		die "Docker did not make $name, see above; ${containers:+off the network are now: $containers}"
+	for c in $containers; do run docker network connect "$name" "$c"; done
+	[ -n "$dry" ] || echo "Docker network $name is made."
+}
+
+while :; do
+	case ${1:-} in
+	-dry-run | --dry-run) dry=1 ;;
+	-restart | --restart) restart=1 ;;
+	-force | --force) force=1 ;;
+	*) break ;;
+	esac
+	shift
+done
+command -v leno >/dev/null || die "there is no leno on PATH"
+# What docker prints of a network that it made, its id, is for nobody; what would be run is.
+if [ -n "$dry" ]; then exec 3>&1; else exec 3>/dev/null; fi
+case ${1:-}:$# in
+docker0:1 | docker0:2) network=${2:-default} && docker0 ;;
+network:2) network=$2 && user_network ;;
+*) usage ;;
+esac
