@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,22 +15,35 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// engine is Docker on a host, as far as packets know it: its bridge, one
-// container, and the rules that it writes with iptables (moby:
+// engine is Docker on a host, as far as packets know it: its bridges, a container on
+// each, and the rules that it writes with iptables (moby:
 // libnetwork/drivers/bridge/internal/iptabler at 28.3).
 type engine struct {
-	w *world
-	h *lab.Host
-	c *lab.Container
+	w            *world
+	h            *lab.Host
+	docker0, own *bridge
+	c            *lab.Container // on docker0
 }
 
-// newEngine gives the host docker0, with a container.
+// bridge is one of Docker's, and what it was made with.
+type bridge struct {
+	name, network string
+	c             *lab.Container
+	options       []string
+}
+
+// newEngine gives the host docker0, and a bridge as that of a Docker network in the
+// network "blue".
 func newEngine(w *world, h *lab.Host) *engine {
 	w.t.Helper()
-	c := w.container(h, "default")
-	_, err := h.Exec(w.ctx, "ip", "link", "set", "br0", "name", "docker0")
-	w.must(err)
-	return &engine{w, h, c}
+	e := &engine{w: w, h: h, docker0: &bridge{name: "docker0", network: "default"}, own: &bridge{name: "br-blue", network: "blue"}}
+	for i, b := range []*bridge{e.docker0, e.own} {
+		b.c = w.container(h, b.network)
+		_, err := h.Exec(w.ctx, "ip", "link", "set", fmt.Sprintf("br%d", i), "name", b.name)
+		w.must(err)
+	}
+	e.c = e.docker0.c
+	return e
 }
 
 // options are those that the drop-in of docker.service gives to dockerd.
@@ -50,15 +64,40 @@ func (e *engine) options() []string {
 	return strings.Fields(out)
 }
 
+// create is what `docker network create` is told for the network "blue", by a version
+// with a kind of rules.
+func (e *engine) create(version, firewall string) []string {
+	e.w.t.Helper()
+	out, err := e.h.Leno(e.w.ctx, "docker-opts", "-network=blue", "-create", "-docker-version="+version, "-docker-firewall="+firewall)
+	e.w.must(err)
+	var words []string
+	for _, word := range strings.Fields(out) {
+		words = append(words, strings.TrimPrefix(word, "--opt=com.docker.network."))
+	}
+	return words
+}
+
+// has says whether one of the options holds, of dockerd or of a Docker network.
+func (b *bridge) has(options ...string) bool {
+	return slices.ContainsFunc(options, func(o string) bool { return slices.Contains(b.options, o) })
+}
+
+// trusts says whether packets of other hosts may come by leno's device.
+func (b *bridge) trusts() bool {
+	return b.has("trusted", "bridge.trusted_host_interfaces=leno-"+b.network)
+}
+
+// masquerades says whether Docker does.
+func (b *bridge) masquerades() bool {
+	return !b.has("--ip-masq=false", "bridge.enable_ip_masquerade=false")
+}
+
 // start writes what dockerd writes when it starts with the options, over what it
 // left when it ended before: its chains go and come back, in front of everything.
 func (e *engine) start(options ...string) {
 	e.w.t.Helper()
-	for _, addr := range e.c.Addrs {
-		command, subnet := "iptables", netip.PrefixFrom(addr, 24).Masked()
-		if addr.Is6() {
-			command, subnet = "ip6tables", netip.PrefixFrom(addr, 64).Masked()
-		}
+	e.docker0.options = options
+	for i, command := range []string{"iptables", "ip6tables"} {
 		script := `
 			for jump in DOCKER-USER DOCKER-FORWARD; do IPT -D FORWARD -j $jump 2>/dev/null || true; done
 			for chain in DOCKER-FORWARD DOCKER-BRIDGE DOCKER-CT DOCKER-INTERNAL DOCKER; do
@@ -72,25 +111,79 @@ func (e *engine) start(options ...string) {
 			IPT -I DOCKER-FORWARD -j DOCKER-BRIDGE
 			IPT -I DOCKER-FORWARD -j DOCKER-INTERNAL
 			IPT -I DOCKER-FORWARD -j DOCKER-CT
-			IPT -A DOCKER-BRIDGE -o docker0 -j DOCKER
-			IPT -A DOCKER-CT -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
-			IPT -A DOCKER-FORWARD -i docker0 -j ACCEPT
-			IPT -A DOCKER ! -i docker0 -o docker0 -j DROP
 			IPT -I FORWARD -j DOCKER-USER
-			IPT -t nat -D POSTROUTING -s SUBNET ! -o docker0 -j MASQUERADE 2>/dev/null || true
-			IPT -t raw -D PREROUTING -d ADDR -i leno-default -j ACCEPT 2>/dev/null || true
-			IPT -t raw -D PREROUTING -d ADDR ! -i docker0 -j DROP 2>/dev/null || true
 			`
-		if !slices.Contains(options, "--ip-masq=false") {
-			script += "IPT -t nat -I POSTROUTING -s SUBNET ! -o docker0 -j MASQUERADE\n"
+		for _, b := range []*bridge{e.docker0, e.own} {
+			rules := `
+			IPT -A DOCKER-BRIDGE -o LINK -j DOCKER
+			IPT -A DOCKER-CT -o LINK -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+			IPT -A DOCKER-FORWARD -i LINK -j ACCEPT
+			IPT -A DOCKER ! -i LINK -o LINK -j DROP
+			IPT -t nat -D POSTROUTING -s SUBNET ! -o LINK -j MASQUERADE 2>/dev/null || true
+			IPT -t raw -D PREROUTING -d ADDR -i leno-NETWORK -j ACCEPT 2>/dev/null || true
+			IPT -t raw -D PREROUTING -d ADDR ! -i LINK -j DROP 2>/dev/null || true
+			`
+			if b.masquerades() {
+				rules += "IPT -t nat -I POSTROUTING -s SUBNET ! -o LINK -j MASQUERADE\n"
+			}
+			if b.trusts() {
+				rules += "IPT -t raw -A PREROUTING -d ADDR -i leno-NETWORK -j ACCEPT\n"
+			}
+			if !e.docker0.has("--allow-direct-routing") {
+				rules += "IPT -t raw -A PREROUTING -d ADDR ! -i LINK -j DROP\n"
+			}
+			script += b.replace(rules, i)
 		}
-		if slices.Contains(options, "trusted") {
-			script += "IPT -t raw -A PREROUTING -d ADDR -i leno-default -j ACCEPT\n"
+		_, err := e.h.Exec(e.w.ctx, "sh", "-euc", strings.ReplaceAll(script, "IPT", command+" -w 5"))
+		e.w.must(err)
+	}
+}
+
+// replace fills in what rules of a family say of the bridge.
+func (b *bridge) replace(rules string, family int) string {
+	addr, bits := b.c.Addrs[family], []int{24, 64}[family]
+	return strings.NewReplacer("LINK", b.name, "NETWORK", b.network, "SUBNET", netip.PrefixFrom(addr, bits).Masked().String(), "ADDR", addr.String()).Replace(rules)
+}
+
+// startNFTables writes what dockerd 29 writes for the Docker network with
+// --firewall-backend=nftables (moby: libnetwork/drivers/bridge/internal/nftabler), and
+// takes iptables' rules away.
+func (e *engine) startNFTables() {
+	e.w.t.Helper()
+	for i, family := range []string{"ip", "ip6"} {
+		b, mode := e.own, fmt.Sprintf("bridge.gateway_mode_ipv%d=nat-unprotected", []int{4, 6}[i])
+		raw := `FAMILY daddr ADDR iifname != "LINK" counter drop comment "DROP DIRECT ACCESS"`
+		in := `counter drop comment "UNPUBLISHED PORT DROP"`
+		if b.has(mode) {
+			raw, in = "", "counter accept"
 		}
-		if !slices.Contains(options, "--allow-direct-routing") {
-			script += "IPT -t raw -A PREROUTING -d ADDR ! -i docker0 -j DROP\n"
-		}
-		_, err := e.h.Exec(e.w.ctx, "sh", "-euc", strings.NewReplacer("IPT", command+" -w 5", "SUBNET", subnet.String(), "ADDR", addr.String()).Replace(script))
+		tables := `table FAMILY docker-bridges
+delete table FAMILY docker-bridges
+table FAMILY docker-bridges {
+	chain raw-PREROUTING {
+		type filter hook prerouting priority raw; policy accept;
+		` + raw + `
+	}
+	chain filter-FORWARD {
+		type filter hook forward priority filter; policy accept;
+		oifname "LINK" jump filter-forward-in__LINK
+		iifname "LINK" accept
+	}
+	chain filter-forward-in__LINK {
+		ct state established,related counter accept
+		iifname "LINK" counter accept comment "ICC"
+		` + in + `
+	}
+}
+`
+		file := filepath.Join(e.h.Dir, "docker.nft")
+		e.w.must(os.WriteFile(file, []byte(strings.ReplaceAll(b.replace(tables, i), "FAMILY", family)), 0o644))
+		command := []string{"iptables", "ip6tables"}[i]
+		_, err := e.h.Exec(e.w.ctx, "sh", "-euc", strings.ReplaceAll(b.replace(`
+			IPT -P FORWARD ACCEPT
+			for jump in DOCKER-USER DOCKER-FORWARD; do IPT -D FORWARD -j $jump 2>/dev/null || true; done
+			IPT -t raw -F PREROUTING
+			nft -f "$1"`, i), "IPT", command+" -w 5"), "sh", file)
 		e.w.must(err)
 	}
 }
@@ -109,13 +202,22 @@ func (w *world) reached(from, to *lab.Container) error {
 	return nil
 }
 
-// foreign waits for the check of others' rules to say that, and returns its
-// reason.
+// foreign waits for the check of others' rules in the network "default" to say that,
+// and returns its reason.
 func (w *world) foreign(h *lab.Host, status string, words ...string) (reason string) {
 	w.t.Helper()
-	w.eventually(fmt.Sprintf("%s: foreign_rules %s %q", h.Name, status, words), func(context.Context) error {
+	return w.foreignTo("default", h, status, words...)
+}
+
+func (w *world) foreignTo(network string, h *lab.Host, status string, words ...string) (reason string) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("%s: foreign_rules of %s %s %q", h.Name, network, status, words), func(context.Context) error {
 		_, health := w.health(h)
-		for _, c := range health.Networks[0].Checks {
+		i := slices.IndexFunc(health.Networks, func(n api.NetworkHealth) bool { return n.Network == network })
+		if i < 0 {
+			return fmt.Errorf("%+v", health.Networks)
+		}
+		for _, c := range health.Networks[i].Checks {
 			if c.Name != "foreign_rules" || c.Status != status {
 				continue
 			}
@@ -136,9 +238,11 @@ func TestDocker(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
 	w.start(func(h *lab.Host) []string {
 		masq := fmt.Sprintf("\n  ip_masq = %t\n", h == w.Hosts[0])
-		return []string{shortLease, h.Network("default", plan("vxlan")+masq)}
+		blue := strings.NewReplacer("10.5.", "10.6.", "fd00:5:", "fd00:6:", "{}", "{ vni = 2 }").Replace(plan("vxlan"))
+		return []string{shortLease, h.Network("default", plan("vxlan")+masq), h.Network("blue", blue+"\n  ip_masq = true\n")}
 	})
 	w.settle("default")
+	w.settle("blue")
 	a, b := newEngine(w, w.Hosts[0]), newEngine(w, w.Hosts[1])
 	options := a.options()
 	gateway := w.subnet(a.h, "default").Addr().Next()
@@ -190,4 +294,32 @@ func TestDocker(t *testing.T) {
 	a.start(options...)
 	w.eventually("packets after a restart of Docker", func(context.Context) error { return w.reached(b.c, a.c) })
 	w.foreign(a.h, api.Passing)
+
+	// A Docker network of its own: as Docker makes it by default, as `leno docker-opts`
+	// says, and with the rules of Docker 29 in nftables.
+	reached := func() error { return w.reached(b.own.c, a.own.c) }
+	b.own.options = b.create("28.3.2", "iptables")
+	b.start("--ip-masq=false")
+	a.own.options = []string{"bridge.enable_ip_masquerade=false"}
+	a.start("--ip-masq=false")
+	if err := reached(); err == nil {
+		t.Error("packets pass Docker's drop in the table raw, on a network of its own")
+	}
+	w.foreignTo("blue", a.h, api.Warning, fmt.Sprintf(`-d %s/32 ! -i br-blue -j DROP`, a.own.c.Addrs[0]), "trusted_host_interfaces=leno-blue")
+	a.own.options = a.create("28.3.2", "iptables")
+	a.start("--ip-masq=false")
+	w.eventually("a network of its own", func(context.Context) error { return errors.Join(reached(), w.reached(a.own.c, b.own.c)) })
+	w.foreignTo("blue", a.h, api.Passing)
+	w.foreignTo("default", a.h, api.Warning, "! -i docker0 -j DROP") // the other is not opened by that
+
+	a.own.options = nil
+	a.startNFTables()
+	if err := reached(); err == nil {
+		t.Error("packets pass Docker's drop in nftables")
+	}
+	w.foreignTo("blue", a.h, api.Warning, "docker-bridges", "DROP DIRECT ACCESS", "UNPUBLISHED PORT DROP", "gateway_mode_ipv4=nat-unprotected")
+	a.own.options = a.create("29.0.1", "nftables")
+	a.startNFTables()
+	w.eventually("a network of its own in nftables", func(context.Context) error { return reached() })
+	w.foreignTo("blue", a.h, api.Passing)
 }
