@@ -91,7 +91,7 @@ func (w *world) must(err error) {
 // takes the slot.
 func (w *world) startAgent(h *lab.Host, slot int, names ...string) {
 	w.t.Helper()
-	w.must(os.WriteFile(h.SubnetFile("default"), fmt.Appendf(nil, "LENO_SUBNET=10.5.%d.1/24\n", slot), 0o644))
+	w.prefer(h, slot)
 	config := h.Config()
 	config = strings.Replace(config, "consul {", fmt.Sprintf("consul {\n  token = %q\n  service = \"\"", operatorToken), 1)
 	for _, n := range networks {
@@ -103,6 +103,13 @@ func (w *world) startAgent(h *lab.Host, slot int, names ...string) {
 	}
 	w.must(h.StartAgent(config))
 	w.must(h.WaitReady(w.ctx))
+}
+
+// prefer has the next agent on a host take the slot in "default", below those of
+// strangers.
+func (w *world) prefer(h *lab.Host, slot int) {
+	w.t.Helper()
+	w.must(os.WriteFile(h.SubnetFile("default"), fmt.Appendf(nil, "LENO_SUBNET=10.5.%d.1/24\n", slot), 0o644))
 }
 
 // token is a new one with the rules.

@@ -71,6 +71,8 @@ func TestRender(t *testing.T) {
 	def.undefined()
 	def.powerless()
 	def.nameless(reader)
+	def.outage()
+	def.killed(reader, name, "LENO_IPMASQ=true")
 	for _, r := range []*rendering{def, four, six} {
 		if !r.Running() {
 			t.Errorf("consul-template of %s ended", r.network)
@@ -206,6 +208,7 @@ func (r *rendering) released() {
 	}
 	r.asked(b.Namespace, a.Addrs[0], http.StatusForbidden)
 	r.w.must(b.StopAgent(r.w.ctx))
+	r.w.prefer(b, 4)
 	r.w.must(b.RestartAgent())
 	r.w.must(b.WaitReady(r.w.ctx))
 	r.eventually("the lease to be back", r.current)
@@ -223,7 +226,7 @@ func (r *rendering) visited() {
 	want, _, err := r.w.wanted(r.network)
 	r.w.must(err)
 	r.w.t.Logf("%d strange records, %d hosts", len(all), len(want.Hosts))
-	if len(want.Hosts) < 25 || len(all)-len(want.Hosts) < 100 {
+	if len(want.Hosts) < 20 || len(all)-len(want.Hosts) < 100 {
 		r.w.t.Errorf("%d hosts of %d records: are both kinds among them?", len(want.Hosts), len(all))
 	}
 	r.w.must(errors.Join(r.sound(), r.own()))
@@ -294,4 +297,28 @@ func (r *rendering) nameless(environment ...string) {
 		}
 		r.w.must(p.Stop(r.w.ctx))
 	}
+}
+
+// outage: while Consul is away all files stay, and then they follow again.
+func (r *rendering) outage() {
+	r.w.t.Helper()
+	before := r.file(hostsFile) + r.file(nginxFile) + r.file(subnetFile) + r.file(dockerFile)
+	r.w.must(r.w.Consul.Kill())
+	r.said("connection refused (retry attempt 2 after")
+	if now := r.file(hostsFile) + r.file(nginxFile) + r.file(subnetFile) + r.file(dockerFile); now != before {
+		r.w.t.Errorf("the outage changed the files:\n%s", now)
+	}
+	r.w.must(r.w.Consul.Start(r.w.ctx))
+	r.w.put(map[string]string{stranger(9).key(): stranger(9).String()})
+	r.eventually("a host that came after the outage", func() error { return errors.Join(r.current(), r.own()) })
+}
+
+// killed ends it at once: the next one finds the files and brings them up to date.
+func (r *rendering) killed(environment ...string) {
+	r.w.t.Helper()
+	r.w.must(r.Kill())
+	r.w.put(map[string]string{stranger(9).key(): ""})
+	again := r.w.render(r.network, "default", environment...)
+	r.Process = again.Process
+	r.eventually("what changed meanwhile", func() error { return errors.Join(r.current(), r.own()) })
 }
