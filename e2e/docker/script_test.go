@@ -36,7 +36,8 @@ func newMachine(t *testing.T, programs ...string) *machine {
 		}
 	}
 	m.write("blue.env", subnetFiles["dual"], 0o644)
-	m.environment = []string{"PATH=" + m.path("bin") + ":/usr/bin:/bin", "ENGINE_VERSION=28.3.2", "ENGINE_STATE=" + m.path("state"), "ENGINE_UNIT=" + unit,
+	// The race detector would have every program take a second to end.
+	m.environment = []string{"GORACE=atexit_sleep_ms=0", "PATH=" + m.path("bin") + ":/usr/bin:/bin", "ENGINE_VERSION=28.3.2", "ENGINE_STATE=" + m.path("state"), "ENGINE_UNIT=" + unit,
 		"SYSTEMD_DIR=" + m.path("systemd"), "LENO_ADDRESS=http://127.0.0.1:1"}
 	return m
 }
@@ -107,9 +108,9 @@ func (m *machine) networks() map[string]dockerNetwork {
 }
 
 // TestScriptNetwork makes a Docker network, leaves it alone, and makes it again when the
-// host has another subnet, on Dockers of several ages.
+// host has another subnet, on an old Docker and on a new one.
 func TestScriptNetwork(t *testing.T) {
-	for _, version := range []string{"20.10.24", "27.5.1", "28.1.1", "28.3.2", "29.0.1"} {
+	for _, version := range []string{"20.10.24", "28.3.2"} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			m := newMachine(t, "leno", "docker", "dockerd")
