@@ -202,6 +202,9 @@ func TestDocumentationBlocks(t *testing.T) {
 		"integrations/nomad.mdx: nomad job run examples/nomad/leno.nomad.hcl":                               1,
 		"integrations/nomad.mdx: nomad job run examples/nomad/web.nomad.hcl":                                1,
 		"integrations/nomad.mdx: nomad job run -var=leno=/opt/leno/next/leno examples/nomad/leno.nomad.hcl": 1,
+		"integrations/nomad.mdx: nomad job stop leno":                                                       1,
+		"integrations/nomad.mdx: sudo install -d -o leno -g leno -m 700 /var/lib/leno":                      1,
+		"integrations/nomad.mdx: nomad job run examples/nomad/leno-exec.nomad.hcl":                          1,
 		"integrations/nomad.mdx: nomad job restart -yes leno":                                               1,
 		"integrations/nomad.mdx: nomad job run -var=release_on_stop=true examples/nomad/leno.nomad.hcl":     1,
 		// Of a host that is not well: TestDoctor.

@@ -39,6 +39,11 @@ func newMachine(ctx context.Context, h *lab.Host, c *programs) (*machine, error)
 		}
 		script += fmt.Sprintf("mount --bind %s %s\n", m.path(dir), dir)
 	}
+	accounts, err := m.accounts()
+	if err != nil {
+		return nil, err
+	}
+	script += accounts
 	examples, err := filepath.Abs("../../examples")
 	if err != nil {
 		return nil, err

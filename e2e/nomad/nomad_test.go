@@ -43,8 +43,9 @@ func TestNomad(t *testing.T) {
 	c.setUp()
 	c.carries()
 	c.restarts()
-	c.keeps()
 	c.upgrade()
+	c.keeps()
+	c.confined()
 	c.releases()
 }
 

@@ -50,17 +50,30 @@ func (c *cluster) says(words string) string {
 // prepare does on a machine what the page says is done on every client.
 func (c *cluster) prepare(m *machine) {
 	c.t.Helper()
-	for _, line := range c.lines("sudo install -D -m 755 bin/leno /usr/local/bin/leno") {
-		if strings.HasPrefix(line, "sudo systemctl ") { // startClients does
+	c.follow(m, "sudo install -D -m 755 bin/leno /usr/local/bin/leno")
+	c.configured(m, "leno.hcl", "nomad/client.hcl")
+}
+
+// configured holds a file of Nomad's configuration against an example.
+func (c *cluster) configured(m *machine, file, example string) {
+	c.t.Helper()
+	got, err := os.ReadFile(m.path(configuration + "/" + file))
+	c.must(err)
+	if want := c.example(example); string(got) != want {
+		c.t.Errorf("%s is %s, not %s", file, got, want)
+	}
+}
+
+// follow runs the lines of a block of the page on a machine, but for Nomad's restart,
+// which is startClients' to do.
+func (c *cluster) follow(m *machine, first string) {
+	c.t.Helper()
+	for _, line := range c.lines(first) {
+		if strings.HasPrefix(line, "sudo systemctl ") {
 			continue
 		}
 		line = strings.NewReplacer("sudo ", "", configuration, m.path(configuration)).Replace(line)
 		_, err := m.run(c.ctx, append([]string{"env", "-C", m.path("source")}, strings.Fields(line)...)...)
 		c.must(err)
-	}
-	got, err := os.ReadFile(m.path(configuration + "/leno.hcl"))
-	c.must(err)
-	if want := c.example("nomad/client.hcl"); string(got) != want {
-		c.t.Errorf("the client's configuration is %s, not %s", got, want)
 	}
 }

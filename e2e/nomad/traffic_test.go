@@ -127,7 +127,7 @@ func (c *cluster) upgrade() {
 	}
 	c.lossless("upgrade of the job", func() {
 		before := []api.Self{c.self(c.machines[0]), c.self(c.machines[1])}
-		c.does("nomad job run -var=leno=/opt/leno/next/leno examples/nomad/leno.nomad.hcl", "-detach", "-var=release_on_stop=true")
+		c.does("nomad job run -var=leno=/opt/leno/next/leno examples/nomad/leno.nomad.hcl", "-detach")
 		for i, m := range c.machines {
 			c.another(m, before[i])
 			command, err := m.run(c.ctx, "cat", fmt.Sprintf("/proc/%d/cmdline", c.self(m).PID))
@@ -171,6 +171,9 @@ func (c *cluster) keeps() {
 func (c *cluster) releases() {
 	c.t.Helper()
 	b := c.machines[1]
+	before := c.self(b)
+	c.does("nomad job run -var=release_on_stop=true examples/nomad/leno.nomad.hcl", "-detach")
+	c.another(b, before)
 	subnet, err := b.subnet()
 	c.must(err)
 	c.drain(b)

@@ -1,0 +1,128 @@
+# leno.nomad.hcl for hosts where nothing may run as root on the host itself: the driver
+# exec, as the user leno, with two rights and two directories of the host.
+#
+#   nomad job run leno-exec.nomad.hcl
+
+variable "leno" {
+  description = "Path of the leno binary in the chroot of the driver, which has the host's /usr"
+  type        = string
+  default     = "/usr/local/bin/leno"
+}
+
+variable "release_on_stop" {
+  description = "Give a host's subnet back when its agent stops, by a drain for instance"
+  type        = bool
+  default     = false
+}
+
+job "leno" {
+  type     = "system"
+  priority = 90 # before what needs its addresses
+
+  # One host after the other gets a new version of this job.
+  update {
+    max_parallel = 1
+    stagger      = "5s"
+  }
+
+  group "leno" {
+    # An agent that ends is started again for ever: nothing else would be.
+    restart {
+      attempts = 20
+      interval = "1m"
+      delay    = "1s"
+      mode     = "delay"
+    }
+
+    # There is one agent a host, and its port is a fixed one.
+    network {
+      port "http" {
+        static = 5366
+      }
+    }
+
+    # For `nomad service info leno` and `nomad alloc checks`. The agent registers itself
+    # in Consul, with its networks and subnets, so this one is in Nomad.
+    service {
+      name     = "leno"
+      provider = "nomad"
+      port     = "http"
+      address  = "127.0.0.1"
+
+      check {
+        type     = "http"
+        path     = "/readyz"
+        interval = "5s"
+        timeout  = "2s"
+      }
+    }
+
+    # What outlives an allocation is on the host.
+    volume "state" {
+      type   = "host"
+      source = "leno-state"
+    }
+
+    volume "run" {
+      type   = "host"
+      source = "leno-run"
+    }
+
+    task "agent" {
+      driver = "exec"
+      user   = "leno"
+
+      config {
+        command  = var.leno
+        args     = ["agent", "-config-file=${NOMAD_TASK_DIR}/leno.hcl"]
+        cap_drop = ["all"]
+        cap_add  = ["net_admin", "net_raw"]
+      }
+
+      volume_mount {
+        volume      = "state"
+        destination = "/var/lib/leno"
+      }
+
+      volume_mount {
+        volume      = "run"
+        destination = "/run/leno"
+      }
+
+      template {
+        destination   = "local/leno.hcl"
+        change_mode   = "signal"
+        change_signal = "SIGHUP"
+        data          = <<-EOF
+          node_name = "{{ env "node.unique.name" }}"
+
+          # The interface whose address Nomad has of this host.
+          underlay {
+            interfaces = ["{{ env "attr.unique.network.ip-address" }}"]
+          }
+
+          lease {
+            release_on_stop = ${var.release_on_stop}
+          }
+
+          network "default" {
+            ipv4 {
+              prefix = "10.5.0.0/16"
+            }
+            backend "vxlan" {}
+            ip_masq = true
+          }
+        EOF
+      }
+
+      # Packets flow on while no agent runs: it stops at once and leaves the datapath.
+      kill_signal  = "SIGINT"
+      kill_timeout = "20s"
+
+      resources {
+        cpu    = 100
+        memory = 128
+      }
+    }
+  }
+}
