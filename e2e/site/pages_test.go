@@ -93,6 +93,10 @@ func TestPages(t *testing.T) {
 		part, _, _ := strings.Cut(strings.TrimPrefix(p, s.base), "/")
 		if !slices.Contains(parts, part) {
 			parts = append(parts, part)
+			// The page of a folder comes before the pages in it.
+			if index := s.base + part + "/"; s.pages[index] != nil && p != index {
+				t.Errorf("%s comes before %s in the sidebar", p, index)
+			}
 		}
 	}
 	known := []string{"intro", "getting-started", "concepts", "configuration", "commands", "api", "backends", "integrations", "operations", "performance", "migrate", "faq", "glossary"}

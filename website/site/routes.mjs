@@ -6,11 +6,13 @@ const names = new Map([['vs', 'leno vs …']]);
 
 const depth = (entry) => entry.href.split('/').length;
 
+const links = (entry) => (entry.type === 'group' ? entry.entries.flatMap(links) : [entry]);
+
 function tidy(group) {
 	group.label = names.get(group.label) ?? group.label;
-	const pages = group.entries.filter((entry) => entry.type === 'link');
-	const index = pages.find((page) => pages.every((other) => other === page || (other.href.startsWith(page.href) && depth(other) > depth(page))));
-	if (index && pages.length > 1) {
+	const pages = links(group);
+	const index = group.entries.find((page) => page.type === 'link' && pages.every((other) => other === page || (other.href.startsWith(page.href) && depth(other) > depth(page))));
+	if (index && group.entries.length > 1) {
 		group.entries = [index, ...group.entries.filter((entry) => entry !== index)];
 		if (index.label === group.label) index.label = 'Overview';
 	}
