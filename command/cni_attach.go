@@ -40,6 +40,10 @@ func (p *cniPlugin) add(ctx context.Context, args *skel.CmdArgs) error {
 			return err
 		}
 	}
+	// What is there already is somebody else's, and undoing would take it away.
+	if err := checkInterface(args); err != nil {
+		return err
+	}
 	f, err := p.facts(ctx, c, true)
 	if err != nil {
 		return err
@@ -54,7 +58,10 @@ func (p *cniPlugin) add(ctx context.Context, args *skel.CmdArgs) error {
 	}
 	result, err := p.attach(ctx, args, d, f)
 	if cni.IsExhausted(err) && p.reap(ctx, args, c, f.Network) {
-		result, err = p.attach(ctx, args, d, f)
+		// bridge leaves its interface in the container when host-local has no address.
+		if err = p.undo(ctx, args, record); err == nil {
+			result, err = p.attach(ctx, args, d, f)
+		}
 	}
 	if err == nil {
 		record.Done = true

@@ -10,7 +10,10 @@ import (
 	"os"
 	"slices"
 
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/command/cni"
@@ -65,6 +68,27 @@ func nameBridge(link netlink.Link) error {
 	mac[0] = mac[0]&^1 | 2 // of one device, and made here
 	if err := netlink.LinkSetHardwareAddr(link, mac); err != nil {
 		return fmt.Errorf("give %s the hardware address %s: %w", link.Attrs().Name, mac, err)
+	}
+	return nil
+}
+
+// checkInterface says that the container has no interface of the name yet.
+func checkInterface(args *skel.CmdArgs) error {
+	ns, err := netns.GetFromPath(args.Netns)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", args.Netns, err)
+	}
+	defer ns.Close()
+	inside, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("look into %s: %w", args.Netns, err)
+	}
+	defer inside.Close()
+	var missing netlink.LinkNotFoundError
+	if _, err := inside.LinkByName(args.IfName); err == nil {
+		return types.NewError(cni.CodeAttached, fmt.Sprintf("container %s has an interface %s that is not of leno-cni: DEL it where it came from, or ask for another name", args.ContainerID, args.IfName), "")
+	} else if !errors.As(err, &missing) {
+		return fmt.Errorf("look for %s in %s: %w", args.IfName, args.Netns, err)
 	}
 	return nil
 }

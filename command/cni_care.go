@@ -23,8 +23,10 @@ func (p *cniPlugin) gc(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	records := cniRecords{dataDir: c.DataDir, name: c.Name}
-	mine, err := records.all()
+	if c.Valid == nil { // not even an empty list
+		return types.NewError(types.ErrInvalidNetworkConfig, "cni.dev/valid-attachments is missing: GC needs the runtime to say which containers there are", "")
+	}
+	mine, err := cniRecords{dataDir: c.DataDir, name: c.Name}.all()
 	if err != nil {
 		return internal(err)
 	}

@@ -44,7 +44,20 @@ func (c cniRecords) write(r cni.Record) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	return replaceFile(path, append(data, '\n'))
+	// The directory may be below one that another user owns: a link is replaced, never
+	// followed.
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".new.*")
+	if err != nil {
+		return err
+	}
+	_, err = tmp.Write(append(data, '\n'))
+	if err = errors.Join(err, tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		err = errors.Join(err, os.Remove(tmp.Name()))
+	}
+	return err
 }
 
 func (c cniRecords) remove(r cni.Record) error {

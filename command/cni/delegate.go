@@ -196,7 +196,7 @@ func Delegate(c Conf, f Facts) (Delegation, error) {
 	// host-local keeps a store for each name: one for each network of leno, so that
 	// two configurations of the same network do not give out the same address.
 	conf["name"] = f.Network
-	if conf["ipam"], err = c.ipam(f, defaultRoute); err != nil {
+	if conf["ipam"], err = c.ipam(f, d.Plugin == bridgePlugin, defaultRoute); err != nil {
 		return Delegation{}, err
 	}
 	for key, value := range map[string]json.RawMessage{"args": c.Args, "dns": c.DNS, "runtimeConfig": c.RuntimeConfig} {
@@ -210,12 +210,17 @@ func Delegate(c Conf, f Facts) (Delegation, error) {
 
 // ipam is host-local's part: a range set a family, of which each gives an address.
 // A container whose default route goes elsewhere gets one to the whole network.
-func (c Conf) ipam(f Facts, defaultRoute bool) (map[string]any, error) {
+func (c Conf) ipam(f Facts, bridge, defaultRoute bool) (map[string]any, error) {
 	var ranges [][]map[string]string
 	for _, g := range f.Gateways {
 		ranges = append(ranges, []map[string]string{{"subnet": g.Masked().String(), "gateway": g.Addr().String()}})
 	}
 	var routes []any
+	if extra := c.IPAM["routes"]; !bridge && len(extra) == 0 { // which makes none by itself
+		for _, g := range f.Gateways {
+			routes = append(routes, map[string]string{"dst": netip.PrefixFrom(g.Addr(), 0).Masked().String()})
+		}
+	}
 	if !defaultRoute {
 		for _, pool := range f.Pools {
 			routes = append(routes, map[string]string{"dst": pool.String()})

@@ -89,7 +89,7 @@ func TestDelegate(t *testing.T) {
 		{"the runtime's", `"capabilities":{"mac":true},"runtimeConfig":{"mac":"00:11:22:33:44:55"},"args":{"cni":{"ips":["10.5.34.9"]}},"dns":{"nameservers":["192.0.2.53"]},"prevResult":{"ips":[]}`, dual,
 			with("runtimeConfig", `{"mac":"00:11:22:33:44:55"}`, "args", `{"cni":{"ips":["10.5.34.9"]}}`, "dns", `{"nameservers":["192.0.2.53"]}`), "cni-default", true},
 		{"another plugin", `"delegate":{"type":"ptp","ipMasq":true,"whatever":[1]}`, noMasq,
-			`{"cniVersion":"1.1.0","ipMasq":true,"ipam":{"dataDir":"/run/leno/cni/addresses","ranges":[` + v4 + `,` + v6 + `],"type":"host-local"},"mtu":1450,"name":"default","type":"ptp","whatever":[1]}`, "", false},
+			`{"cniVersion":"1.1.0","ipMasq":true,"ipam":{"dataDir":"/run/leno/cni/addresses","ranges":[` + v4 + `,` + v6 + `],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}],"type":"host-local"},"mtu":1450,"name":"default","type":"ptp","whatever":[1]}`, "", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			text := "{" + head

@@ -2,6 +2,7 @@ package cni
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -238,8 +239,15 @@ func (s *site) exhausted(t *testing.T, r *runtime) {
 	}
 	must(t, s.RemoveNamespace(s.ctx, more.Namespace))
 	last := s.container(t, r, conf("tiny-too", `,"network":"tiny"`))
-	// The kernel takes its time over what was in the namespace.
-	must(t, lab.WaitFor(s.ctx, "an address of a container that ended", func(context.Context) error { return last.add() }))
+	// The kernel takes its time over what was in the namespace; then one ADD is enough.
+	link := more.result.Interfaces[1].Name
+	must(t, lab.WaitFor(s.ctx, "the end of "+link, func(ctx context.Context) error {
+		if _, err := r.Exec(ctx, "ip", "link", "show", link); err != nil {
+			return nil
+		}
+		return errors.New("is there still")
+	}))
+	must(t, last.add())
 	fails(t, s.container(t, r, text).add(), 101)
 }
 
