@@ -74,8 +74,8 @@ func TestAPIPages(t *testing.T) {
 func tagPage(t *testing.T, doc *openapi3.T, tag *openapi3.Tag, order int) string {
 	t.Helper()
 	var b strings.Builder
-	fmt.Fprintf(&b, "---\ntitle: %s\ndescription: %s.\nsidebar: { order: %d }\n---\n\n%[2]s. What holds for all endpoints stands in the [overview](index.mdx).\n",
-		strings.ToUpper(tag.Name[:1])+tag.Name[1:], tag.Description, order)
+	fmt.Fprintf(&b, "---\ntitle: \"API: %[4]s\"\ndescription: %[2]s.\nsidebar: { order: %[3]d, label: %[1]s }\n---\n\n%[2]s. What holds for all endpoints stands in the [overview](index.mdx).\n",
+		strings.ToUpper(tag.Name[:1])+tag.Name[1:], tag.Description, order, tag.Name)
 	paths := doc.Paths.Map()
 	for _, path := range slices.Sorted(maps.Keys(paths)) {
 		for _, method := range apiMethods {
