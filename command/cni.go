@@ -45,6 +45,9 @@ type cniPlugin struct {
 	meta     Meta
 	conflist bool
 	network  string
+
+	runDir string // of subnet files, "" for the usual one
+	silent error  // the agent did not answer when it was asked last
 }
 
 func cniSpec(m Meta) spec {

@@ -120,7 +120,7 @@ func (p *cniPlugin) status(ctx context.Context, args *skel.CmdArgs) error {
 			return cni.NotAvailable(cni.Explain(d, args.Path, err))
 		}
 	}
-	if c.SubnetFile == "" {
+	if c.SubnetFile == "" && p.silent == nil {
 		if err := p.limits(ctx, c, f.Network); err != nil {
 			return err
 		}

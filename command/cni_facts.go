@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,7 +15,6 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cni"
-	"github.com/lenonet/leno/command/subnetfile"
 )
 
 // factsPause is how long a wait for the agent sleeps between looks.
@@ -31,9 +28,12 @@ func (p *cniPlugin) facts(ctx context.Context, c cni.Conf, wait bool) (cni.Facts
 		limit = c.Wait
 	}
 	for deadline := time.Now().Add(limit); ; {
-		last := !time.Now().Before(deadline)
-		f, err := p.look(ctx, c, last)
-		if err == nil || last || !cni.IsNotReady(err) {
+		left := time.Until(deadline)
+		f, err := p.look(ctx, c, left)
+		if err == nil || left <= 0 || !cni.IsNotReady(err) {
+			return f, err
+		}
+		if p.silent != nil && time.Until(deadline) <= 0 { // one that hangs has had its time
 			return f, err
 		}
 		select {
@@ -44,19 +44,21 @@ func (p *cniPlugin) facts(ctx context.Context, c cni.Conf, wait bool) (cni.Facts
 	}
 }
 
-// look asks once. The subnet file is what counts, for it is written when packets can
-// pass; the agent says where it is, and whether it is about to be another one. last
-// is the last time that it looks: then a file will do that the agent, which has only
-// just started, does not know of yet.
-func (p *cniPlugin) look(ctx context.Context, c cni.Conf, last bool) (cni.Facts, error) {
+// look looks once. What counts is the subnet file, which is written when packets can
+// pass; where it lies as usual nobody is asked. Else the agent says where it is: it is
+// believed as far as the file that it names is trusted, for anybody may listen at its
+// address while it is away. With no time left it is the last look: then a file will do
+// that an agent, which has only just started, does not know of yet.
+func (p *cniPlugin) look(ctx context.Context, c cni.Conf, left time.Duration) (cni.Facts, error) {
 	if c.SubnetFile != "" {
-		name := c.Network
-		if name == "" {
-			name = strings.TrimSuffix(filepath.Base(c.SubnetFile), ".env")
-		}
-		return readFacts(name, c.SubnetFile, "`leno agent` writes it when it has a subnet")
+		return p.readFacts(c.NetworkOfFile(), c.SubnetFile, "`leno agent` writes it when it has a subnet")
 	}
-	network, err := p.ask(ctx, c)
+	if c.Network != "" {
+		if f, err := p.readFacts(c.Network, p.usualFile(c.Network), ""); !cni.IsNotReady(err) {
+			return f, err
+		}
+	}
+	network, err := p.ask(ctx, c, left)
 	var known *types.Error
 	switch {
 	case errors.As(err, &known):
@@ -65,11 +67,15 @@ func (p *cniPlugin) look(ctx context.Context, c cni.Conf, last bool) (cni.Facts,
 		return p.usual(c, err)
 	}
 	local := network.Local
-	f, err := readFacts(network.Name, local.SubnetFile, "the agent writes it when it has a subnet, and says: "+local.State)
+	why := "the agent writes it when it has a subnet, and says: " + local.State
+	f, err := p.readFacts(network.Name, p.usualFile(network.Name), why)
+	if cni.IsNotReady(err) {
+		f, err = p.readFacts(network.Name, local.SubnetFile, why)
+	}
 	switch {
 	case err != nil:
 		return cni.Facts{}, err
-	case len(local.Subnets) == 0 && !last:
+	case len(local.Subnets) == 0 && left > 0:
 		return cni.Facts{}, cni.NotReady(fmt.Sprintf("network %s: the agent says: %s", network.Name, local.State))
 	case len(local.Subnets) > 0 && !slices.Equal(f.Subnets(), local.Subnets):
 		return cni.Facts{}, cni.NotReady(fmt.Sprintf("network %s: the agent has another subnet than its subnet file %s, and says: %s", network.Name, local.SubnetFile, local.State))
@@ -79,29 +85,40 @@ func (p *cniPlugin) look(ctx context.Context, c cni.Conf, last bool) (cni.Facts,
 
 // usual is what lies where subnet files lie, when no agent answers.
 func (p *cniPlugin) usual(c cni.Conf, noAgent error) (cni.Facts, error) {
-	paths := []string{config.DefaultSubnetFile(c.Network)}
+	paths := []string{p.usualFile(c.Network)}
 	if c.Network == "" {
 		var err error
-		if paths, err = filepath.Glob(config.DefaultSubnetFile("*")); err != nil {
+		if paths, err = filepath.Glob(p.usualFile("*")); err != nil {
 			return cni.Facts{}, internal(err)
 		}
 	}
 	switch len(paths) {
 	case 0:
-		return cni.Facts{}, cni.NotReady(fmt.Sprintf("%s, and there is no subnet file %s: start `leno agent`", noAgent, config.DefaultSubnetFile("*")))
+		return cni.Facts{}, cni.NotReady(fmt.Sprintf("%s, and there is no subnet file %s: start `leno agent`", noAgent, p.usualFile("*")))
 	case 1:
-		return readFacts(strings.TrimSuffix(filepath.Base(paths[0]), ".env"), paths[0], noAgent.Error())
+		return p.readFacts(strings.TrimSuffix(filepath.Base(paths[0]), ".env"), paths[0], noAgent.Error())
 	}
 	return cni.Facts{}, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("there are several networks, name one as \"network\": the subnet files are %s", strings.Join(paths, ", ")), "")
 }
 
-// ask is the network as the agent has it, with its Local. An error that is none of
-// CNI's means that no agent answers.
-func (p *cniPlugin) ask(ctx context.Context, c cni.Conf) (n api.Network, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
+// usualFile is where a network's subnet file lies unless the agent's configuration
+// says otherwise.
+func (p *cniPlugin) usualFile(network string) string {
+	if p.runDir != "" { // of a test
+		return filepath.Join(p.runDir, filepath.Base(config.DefaultSubnetFile(network)))
+	}
+	return config.DefaultSubnetFile(network)
+}
+
+// leastAsk is what an agent has at least to answer in: under load it takes a while.
+const leastAsk = time.Second
+
+// ask is the network as the agent has it, with its Local, within the time that is
+// left. An error that is none of CNI's means that no agent answers.
+func (p *cniPlugin) ask(ctx context.Context, c cni.Conf, left time.Duration) (n api.Network, err error) {
+	limit := min(askTimeout, max(leastAsk, left.Round(time.Second/10)))
 	var list api.NetworkList
-	err = p.agent(c).call(ctx, func(ctx context.Context, client *api.Client) (err error) {
+	err = p.agent(c).callWithin(ctx, limit, func(ctx context.Context, client *api.Client) (err error) {
 		list, err = client.Networks(ctx)
 		return err
 	})
@@ -109,13 +126,13 @@ func (p *cniPlugin) ask(ctx context.Context, c cni.Conf) (n api.Network, err err
 	if errors.As(err, &answer) && answer.Code == http.StatusServiceUnavailable {
 		return n, cni.NotReady(fmt.Sprintf("the agent says: %s", answer))
 	}
-	if err != nil {
+	if p.silent = err; err != nil {
 		return n, err
 	}
 	var here, all []string
 	for _, candidate := range list.Networks {
 		all = append(all, candidate.Name)
-		if candidate.Local != nil && (c.Network == "" || c.Network == candidate.Name) {
+		if candidate.Local != nil && cni.IsName(candidate.Name) && (c.Network == "" || c.Network == candidate.Name) {
 			here, n = append(here, candidate.Name), candidate
 		}
 	}
@@ -147,20 +164,4 @@ func (p *cniPlugin) agent(c cni.Conf) *agentFlags {
 		return p.meta.Getenv(name)
 	}
 	return &agentFlags{meta: m}
-}
-
-// readFacts reads a subnet file; why says what is known of one that is missing.
-func readFacts(network, path, why string) (cni.Facts, error) {
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return cni.Facts{}, cni.NotReady(fmt.Sprintf("network %s has no subnet file %s: %s", network, path, why))
-	}
-	if err != nil {
-		return cni.Facts{}, internal(err)
-	}
-	f, err := subnetfile.Parse(string(text))
-	if err != nil {
-		return cni.Facts{}, internal(fmt.Errorf("subnet file %s: %w", path, err))
-	}
-	return cni.Facts{Network: network, File: f}, nil
 }

@@ -3,11 +3,18 @@ package command
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
+	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
@@ -77,11 +84,14 @@ func TestMainName(t *testing.T) {
 // TestCNIFacts: what is made of an agent's answer and the subnet file it names.
 func TestCNIFacts(t *testing.T) {
 	const file = "LENO_NETWORK=10.5.0.0/16\nLENO_SUBNET=10.5.34.1/24\nLENO_IPV6_NETWORK=fd00:5::/48\nLENO_IPV6_SUBNET=fd00:5:0:22::1/64\nLENO_MTU=1450\nLENO_IPMASQ=true\n"
+	const evil = "LENO_NETWORK=198.51.0.0/16\nLENO_SUBNET=198.51.100.1/24\nLENO_MTU=1450\n"
+	lying := func(f *fakeAgent) { f.networks[1].Local.Subnets = []netip.Prefix{prefix("198.51.100.0/24")} }
 	for _, tt := range []struct {
 		name   string
 		agent  func(*fakeAgent)
 		conf   string
 		file   string
+		usual  string // what lies where subnet files lie
 		last   bool
 		subnet string // "" for an error
 		code   uint
@@ -98,11 +108,17 @@ func TestCNIFacts(t *testing.T) {
 		{name: "not of this host", conf: `,"network":"blue"`, code: types.ErrTryAgainLater, want: `no part in network "blue": the agent knows blue, default`},
 		{name: "of no network", agent: func(f *fakeAgent) { f.networks = nil }, code: types.ErrTryAgainLater, want: "knows none"},
 		{name: "of several", agent: func(f *fakeAgent) { f.networks[0].Local = f.networks[1].Local }, code: types.ErrInvalidNetworkConfig, want: "blue, default"},
+		{name: "of no name", agent: func(f *fakeAgent) { f.networks[1].Name = "../x" }, file: file, code: types.ErrTryAgainLater, want: "knows blue, ../x"},
+		{name: "where it lies as usual", conf: `,"network":"default"`, agent: lying, usual: file, file: evil, subnet: "10.5.34.0/24"},
+		{name: "as usual, broken", conf: `,"network":"default"`, usual: "LENO_SUBNET=x\n", file: file, code: types.ErrIOFailure, want: `LENO_SUBNET="x"`},
+		{name: "as usual, the name is the agent's", agent: lying, usual: file, file: evil, last: true, code: types.ErrTryAgainLater, want: "another subnet"},
+		{name: "out of its range", file: strings.Replace(file, "10.5.0.0", "10.6.0.0", 1), code: types.ErrIOFailure, want: "10.5.34.1/24 is in no range"},
+		{name: "too large", file: strings.Repeat("#", maxSubnetFile) + file, code: types.ErrIOFailure, want: "no LENO_SUBNET"},
 		{name: "broken", file: "LENO_SUBNET=x\n", code: types.ErrIOFailure, want: `LENO_SUBNET="x"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := newFakeAgent(t)
-			path := filepath.Join(t.TempDir(), "default.env")
+			path := filepath.Join(ownDir(t), "default.env")
 			f.networks[1].Local.SubnetFile = path
 			if tt.agent != nil {
 				tt.agent(f)
@@ -113,7 +129,14 @@ func TestCNIFacts(t *testing.T) {
 				}
 			}
 			p, c := cniOf(t, f, tt.conf)
-			got, err := p.look(t.Context(), c, tt.last)
+			if tt.usual != "" {
+				writeUsual(t, p, "default", tt.usual)
+			}
+			left := time.Second
+			if tt.last {
+				left = 0
+			}
+			got, err := p.look(t.Context(), c, left)
 			if tt.subnet != "" {
 				if err != nil || got.Network != "default" || got.Subnets()[0] != prefix(tt.subnet) || got.MTU != 1450 || !got.IPMasq || len(got.Pools) != 2 {
 					t.Errorf("%+v, %v", got, err)
@@ -136,7 +159,116 @@ func cniOf(t *testing.T, f *fakeAgent, conf string) (*cniPlugin, cni.Conf) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &cniPlugin{meta: Meta{Getenv: func(string) string { return "" }}}, c
+	return &cniPlugin{meta: Meta{Getenv: func(string) string { return "" }}, runDir: ownDir(t)}, c
+}
+
+// ownDir is a directory that others cannot write, whatever the umask is.
+func ownDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// writeUsual writes a subnet file where they lie.
+func writeUsual(t *testing.T, p *cniPlugin, network, text string) string {
+	t.Helper()
+	path := p.usualFile(network)
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestCNITrust: a subnet file counts only where nobody else can have written it.
+func TestCNITrust(t *testing.T) {
+	const file = "LENO_NETWORK=10.5.0.0/16\nLENO_SUBNET=10.5.34.1/24\nLENO_MTU=1450\n"
+	for _, tt := range []struct {
+		name string
+		do   func(dir, path string) (string, error) // the path that is read
+		want string                                 // "" for taken
+	}{
+		{"fine", func(_, path string) (string, error) { return path, nil }, ""},
+		{"by a link", func(dir, path string) (string, error) {
+			return filepath.Join(dir, "link"), os.Symlink(path, filepath.Join(dir, "link"))
+		}, ""},
+		{"relative", func(string, string) (string, error) { return "default.env", nil }, "absolute"},
+		{"written by others", func(_, path string) (string, error) { return path, os.Chmod(path, 0o666) }, "default.env can be written by others"},
+		{"in a directory of others", func(dir, path string) (string, error) { return path, os.Chmod(dir, 0o777) }, "can be written by others"},
+		{"below a directory of others", func(dir, path string) (string, error) {
+			below := filepath.Join(dir, "below")
+			err := errors.Join(os.Mkdir(below, 0o755), os.Rename(path, filepath.Join(below, "x.env")), os.Chmod(dir, 0o777))
+			return filepath.Join(below, "x.env"), err
+		}, "can be written by others"},
+		{"by a link to a directory of others", func(dir, path string) (string, error) {
+			below := filepath.Join(dir, "below")
+			err := errors.Join(os.Mkdir(below, 0o755), os.Rename(path, filepath.Join(below, "x.env")), os.Chmod(below, 0o777), os.Symlink(filepath.Join(below, "x.env"), path))
+			return path, err
+		}, "below can be written by others"},
+		{"a directory", func(dir, _ string) (string, error) { return dir, nil }, "is not a file"},
+		{"a pipe", func(dir, _ string) (string, error) {
+			return filepath.Join(dir, "pipe"), syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o644)
+		}, "pipe is not a file"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := &cniPlugin{runDir: ownDir(t)}
+			path, err := tt.do(p.runDir, writeUsual(t, p, "default", file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = p.readFacts("default", path, "")
+			if tt.want == "" && err != nil {
+				t.Error(err)
+			}
+			if tt.want != "" {
+				isCNI(t, err, types.ErrIOFailure, tt.want)
+			}
+		})
+	}
+}
+
+// TestCNISilentAgent: an agent that hangs is waited for as long as the configuration
+// says, and STATUS asks it once.
+func TestCNISilentAgent(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	var asked atomic.Int64
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			asked.Add(1)
+			defer conn.Close()
+		}
+	}()
+	silent := &fakeAgent{url: "http://" + listener.Addr().String()}
+	p, c := cniOf(t, silent, `,"wait":"1s"`)
+	began := time.Now()
+	_, err = p.facts(t.Context(), c, true)
+	isCNI(t, err, types.ErrTryAgainLater, "did not answer within 1s")
+	if took := time.Since(began); took > 1900*time.Millisecond {
+		t.Errorf("waited %s", took)
+	}
+
+	writeUsual(t, p, "default", "LENO_NETWORK=10.5.0.0/16\nLENO_SUBNET=10.5.34.1/24\nLENO_MTU=1450\n")
+	plugins := t.TempDir()
+	for _, name := range []string{"bridge", "host-local"} {
+		if err := os.WriteFile(filepath.Join(plugins, name), []byte("#!/bin/sh\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	asked.Store(0)
+	text := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"x","type":"leno-cni","address":%q}`, silent.url)
+	if err := p.status(t.Context(), &skel.CmdArgs{StdinData: []byte(text), Path: plugins}); err != nil || asked.Load() != 1 {
+		t.Errorf("asked %d times: %v", asked.Load(), err)
+	}
 }
 
 func isCNI(t *testing.T, err error, code uint, want string) {

@@ -7,6 +7,7 @@ package cni
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -134,14 +135,16 @@ func (c Conf) check() error {
 		return errorf(types.ErrInvalidNetworkConfig, format, args...)
 	}
 	switch {
-	case c.Name == "" || !plainName(c.Name):
+	case !IsName(c.Name):
 		return invalid("name: %q is not the name of a configuration", c.Name)
-	case c.Network != "" && !plainName(c.Network):
+	case c.Network != "" && !IsName(c.Network):
 		return invalid("network: %q is not the name of a network", c.Network)
 	case c.SubnetFile != "" && c.Address != "":
 		return invalid("subnetFile and address exclude each other: with subnetFile the agent is not asked; leave one out")
 	case c.SubnetFile != "" && !filepath.IsAbs(c.SubnetFile):
 		return invalid("subnetFile: %q is not an absolute path", c.SubnetFile)
+	case c.SubnetFile != "" && !IsName(c.NetworkOfFile()):
+		return invalid("subnetFile: %q tells of no network's name: say it as network", c.SubnetFile)
 	case !filepath.IsAbs(c.DataDir):
 		return invalid("dataDir: %q is not an absolute path", c.DataDir)
 	}
@@ -156,9 +159,14 @@ func (c Conf) check() error {
 	return c.checkIPAM()
 }
 
-// plainName says whether it can be a name in a path.
-func plainName(name string) bool {
-	return name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
+// NetworkOfFile is the name of the network that SubnetFile is of.
+func (c Conf) NetworkOfFile() string {
+	return cmp.Or(c.Network, strings.TrimSuffix(filepath.Base(c.SubnetFile), ".env"))
+}
+
+// IsName says whether it can be a name in a path.
+func IsName(name string) bool {
+	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }
 
 // unsupported is about a key that there is not: the specification wants key and value

@@ -146,6 +146,7 @@ func TestRefused(t *testing.T) {
 		{`"wait":"24h"`, types.ErrInvalidNetworkConfig, `wait: "24h"`},
 		{`"wait":10`, types.ErrDecodingFailure, "wait: 10"},
 		{`"subnetFile":"x.env"`, types.ErrInvalidNetworkConfig, "absolute"},
+		{`"subnetFile":"/run/.env"`, types.ErrInvalidNetworkConfig, `subnetFile: "/run/.env" tells of no network's name: say it as network`},
 		{`"dataDir":"x"`, types.ErrInvalidNetworkConfig, "absolute"},
 		{`"subnetFile":"/x","address":"127.0.0.1:1"`, types.ErrInvalidNetworkConfig, "exclude each other"},
 		{`"address":"ftp://x:1"`, types.ErrInvalidNetworkConfig, "unknown scheme"},

@@ -1,0 +1,111 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/command/cni"
+	"github.com/lenonet/leno/command/subnetfile"
+)
+
+// maxSubnetFile is many times the size of a subnet file.
+const maxSubnetFile = 1 << 16
+
+// readFacts reads a subnet file; why says what is known of one that is missing.
+func (p *cniPlugin) readFacts(network, path, why string) (cni.Facts, error) {
+	if !cni.IsName(network) {
+		return cni.Facts{}, internal(fmt.Errorf("subnet file %s: %q is not the name of a network", path, network))
+	}
+	text, err := p.readTrusted(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return cni.Facts{}, cni.NotReady(fmt.Sprintf("network %s has no subnet file %s: %s", network, path, why))
+	}
+	if err != nil {
+		return cni.Facts{}, internal(fmt.Errorf("subnet file: %w", err))
+	}
+	f := cni.Facts{Network: network}
+	if f.File, err = subnetfile.Parse(text); err == nil {
+		err = f.CheckRanges()
+	}
+	if err != nil {
+		return cni.Facts{}, internal(fmt.Errorf("subnet file %s: %w", path, err))
+	}
+	return f, nil
+}
+
+// readTrusted reads a file that nobody can have written, or put in its place, who is
+// not trusted. What stands in it is done as root, and its path may come from whoever
+// listens at the agent's address while there is no agent.
+func (p *cniPlugin) readTrusted(path string) (string, error) {
+	if !filepath.IsAbs(path) {
+		return "", fmt.Errorf("%q is not an absolute path", path)
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", err
+	}
+	trusted := p.trusted()
+	for dir := "/"; ; {
+		info, err := os.Lstat(dir)
+		if err == nil {
+			err = checkOwner(dir, info, trusted)
+		}
+		if err != nil {
+			return "", err
+		}
+		rest, inside := strings.CutPrefix(real, strings.TrimSuffix(dir, "/")+"/")
+		name, _, deeper := strings.Cut(rest, "/")
+		if !inside || !deeper {
+			break
+		}
+		dir = filepath.Join(dir, name)
+	}
+	// Not a pipe, which nobody may ever write to.
+	file, err := os.OpenFile(real, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a file", path)
+	}
+	if err == nil {
+		err = checkOwner(path, info, trusted)
+	}
+	if err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(io.LimitReader(file, maxSubnetFile))
+	return string(text), err
+}
+
+// trusted are the users who can tell of a subnet: root, whoever runs this, and the
+// agent's user, to whom the directory of subnet files belongs.
+func (p *cniPlugin) trusted() []int {
+	out := []int{0, os.Geteuid()}
+	if info, err := os.Stat(filepath.Dir(p.usualFile("x"))); err == nil {
+		out = append(out, ownerOf(info).UID)
+	}
+	return out
+}
+
+func checkOwner(path string, info fs.FileInfo, trusted []int) error {
+	return cni.CheckOwner(path, ownerOf(info), trusted)
+}
+
+func ownerOf(info fs.FileInfo) cni.Owner {
+	o := cni.Owner{UID: -1, Mode: info.Mode()}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		o.UID = int(st.Uid)
+	}
+	return o
+}
