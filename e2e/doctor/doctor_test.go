@@ -20,15 +20,7 @@ import (
 var binary string
 
 func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		if os.Geteuid() != 0 {
-			return m.Run() // every test says that it needs root
-		}
-		return lab.WithLeno(func(leno string) int {
-			binary = leno
-			return m.Run()
-		})
-	}())
+	os.Exit(lab.RunWithLeno(&binary, m.Run))
 }
 
 // want is a fault that must be told, and where.

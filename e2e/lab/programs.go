@@ -119,3 +119,16 @@ func WithLeno(run func(leno string) int) int {
 	}
 	return run(leno)
 }
+
+// RunWithLeno runs the tests of a package that need root: with the path of a leno
+// binary in leno, as WithLeno, or without one as another user, for whom each test says
+// that it needs root.
+func RunWithLeno(leno *string, run func() int) int {
+	if os.Geteuid() != 0 {
+		return run()
+	}
+	return WithLeno(func(path string) int {
+		*leno = path
+		return run()
+	})
+}

@@ -24,15 +24,7 @@ import (
 var binary string
 
 func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		if os.Geteuid() != 0 {
-			return m.Run() // every test says that it needs root
-		}
-		return lab.WithLeno(func(leno string) int {
-			binary = leno
-			return m.Run()
-		})
-	}())
+	os.Exit(lab.RunWithLeno(&binary, m.Run))
 }
 
 const operator = "0f8c2b76-1d5e-4c55-9d0f-0a4c3d0e6b11" // the token that may do everything
