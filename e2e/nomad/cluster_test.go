@@ -204,6 +204,7 @@ type alloc struct {
 	ID, NodeName, ClientStatus, DesiredStatus string
 
 	JobVersion    int
+	CreateTime    int64 // Unix time in nanoseconds
 	NetworkStatus *struct{ Address, AddressIPv6, InterfaceName string }
 	TaskStates    map[string]struct {
 		State    string
@@ -212,7 +213,7 @@ type alloc struct {
 	}
 }
 
-// allocs are those of a job, the newest first.
+// allocs are those of a job, in no order.
 func (c *cluster) allocs(ctx context.Context, job string) (out []alloc, err error) {
 	return out, c.get(ctx, "/v1/job/"+job+"/allocations?task_states=true", &out)
 }
@@ -310,16 +311,22 @@ func (c *cluster) removeSlices() error {
 	return lab.WaitFor(context.Background(), "the control groups to be empty", func(context.Context) error {
 		var errs []error
 		for _, h := range c.Hosts {
-			for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
-				tops, err := filepath.Glob(pattern + c.slice(h))
-				errs = append(errs, err)
-				for _, top := range tops {
-					errs = append(errs, removeGroups(top))
-				}
-			}
+			errs = append(errs, c.removeSlice(h))
 		}
 		return errors.Join(errs...)
 	})
+}
+
+func (c *cluster) removeSlice(h *lab.Host) error {
+	var errs []error
+	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
+		tops, err := filepath.Glob(pattern + c.slice(h))
+		errs = append(errs, err)
+		for _, top := range tops {
+			errs = append(errs, removeGroups(top))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // removeGroups removes a control group after those in it. Its files go with it.

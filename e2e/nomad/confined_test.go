@@ -24,7 +24,7 @@ func (c *cluster) confined() {
 		c.does("nomad job stop leno", "-detach")
 		for _, m := range c.machines {
 			c.gone(m)
-			c.follow(m, "sudo install -d -o leno -g leno -m 700 /var/lib/leno")
+			c.follow(m, "sudo install -D -m 644 examples/nomad/leno.tmpfiles /etc/tmpfiles.d/leno-nomad.conf")
 			c.configured(m, "leno-exec.hcl", "nomad/client-exec.hcl")
 			c.must(m.stopNomad(c.ctx, syscall.SIGTERM))
 			m.nomad = nil

@@ -19,9 +19,10 @@ import (
 // with the machine.
 type machine struct {
 	*lab.Host
-	dir   string // what is mounted
-	init  *lab.Process
-	nomad *lab.Process
+	dir    string // what is mounted
+	script string // how
+	init   *lab.Process
+	nomad  *lab.Process
 }
 
 // own are the directories that the machine does not share.
@@ -32,18 +33,18 @@ const configuration = "/etc/nomad.d"
 
 func newMachine(ctx context.Context, h *lab.Host, c *programs) (*machine, error) {
 	m := &machine{Host: h, dir: filepath.Join(h.Dir, "machine")}
-	script := "hostname " + h.Name + "\n"
+	m.script = "hostname " + h.Name + "\n"
 	for _, dir := range own {
 		if err := os.MkdirAll(m.path(dir), 0o755); err != nil {
 			return nil, err
 		}
-		script += fmt.Sprintf("mount --bind %s %s\n", m.path(dir), dir)
+		m.script += fmt.Sprintf("mount --bind %s %s\n", m.path(dir), dir)
 	}
 	accounts, err := m.accounts()
 	if err != nil {
 		return nil, err
 	}
-	script += accounts
+	m.script += accounts
 	examples, err := filepath.Abs("../../examples")
 	if err != nil {
 		return nil, err
@@ -56,12 +57,17 @@ func newMachine(ctx context.Context, h *lab.Host, c *programs) (*machine, error)
 			return nil, err
 		}
 	}
-	m.init, err = h.Start("unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc",
-		"sh", "-euc", script+"echo mounted\nsleep infinity & wait") // it is init, whose part it is to reap
+	return m, m.start(ctx)
+}
+
+// start has it come up, with nothing that runs.
+func (m *machine) start(ctx context.Context) (err error) {
+	m.init, err = m.Start("unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc",
+		"sh", "-euc", m.script+"echo mounted\nsleep infinity & wait") // it is init, whose part it is to reap
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return m, m.init.WaitFor(ctx, "the mounts of "+h.Name, func(context.Context) error {
+	return m.init.WaitFor(ctx, "the mounts of "+m.Name, func(context.Context) error {
 		if !strings.Contains(m.init.Output(), "mounted") {
 			return errors.New("not yet")
 		}

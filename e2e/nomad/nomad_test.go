@@ -21,15 +21,7 @@ import (
 var binary string
 
 func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		if os.Geteuid() != 0 {
-			return m.Run() // every test says that it needs root
-		}
-		return lab.WithLeno(func(leno string) int {
-			binary = leno
-			return m.Run()
-		})
-	}())
+	os.Exit(lab.RunWithLeno(&binary, m.Run))
 }
 
 // TestNomad takes a cluster from nothing to allocations that reach each other, over
@@ -44,8 +36,10 @@ func TestNomad(t *testing.T) {
 	c.carries()
 	c.restarts()
 	c.upgrade()
+	c.goesBack()
 	c.keeps()
 	c.confined()
+	c.boots()
 	c.releases()
 }
 
@@ -152,10 +146,22 @@ func (c *cluster) carries() {
 		c.must(err)
 		c.must(contains(own, addr.String()+"/24"))
 		other := c.web[1-i].addr()
-		page, err := read(ns.HTTP(), fmt.Sprintf("http://%s:8080/", other))
+		page, err := read(c.ctx, ns.HTTP(), fmt.Sprintf("http://%s:8080/", other))
 		c.must(err)
 		c.must(contains(page, "on "+c.machines[1-i].Name))
 	}
+	c.eventually("no address to be taken but those", func(context.Context) error {
+		for i, m := range c.machines {
+			got, err := m.taken()
+			if err != nil {
+				return err
+			}
+			if own := c.web[i].addr(); len(got) != 1 || got[0] != own {
+				return fmt.Errorf("%s: %v are taken, the allocation has %s", m.Name, got, own)
+			}
+		}
+		return nil
+	})
 	c.eventually("the addresses in Consul", func(context.Context) error {
 		services, _, err := c.Consul.Client().Health().Service("web", "", true, nil)
 		if err != nil {
@@ -193,8 +199,12 @@ func (c *cluster) carries() {
 	})
 }
 
-func read(client *http.Client, url string) (string, error) {
-	response, err := client.Get(url)
+func read(ctx context.Context, client *http.Client, url string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := client.Do(request)
 	if err != nil {
 		return "", err
 	}

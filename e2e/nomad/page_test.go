@@ -72,8 +72,15 @@ func (c *cluster) follow(m *machine, first string) {
 		if strings.HasPrefix(line, "sudo systemctl ") {
 			continue
 		}
-		line = strings.NewReplacer("sudo ", "", configuration, m.path(configuration)).Replace(line)
-		_, err := m.run(c.ctx, append([]string{"env", "-C", m.path("source")}, strings.Fields(line)...)...)
-		c.must(err)
+		c.sudo(m, line)
 	}
+}
+
+// sudo runs such a line. Directories of the machine that are not mounted have their
+// paths outside.
+func (c *cluster) sudo(m *machine, line string) {
+	c.t.Helper()
+	line = strings.NewReplacer("sudo ", "", configuration, m.path(configuration), fragments, m.path(fragments)).Replace(line)
+	_, err := m.run(c.ctx, append([]string{"env", "-C", m.path("source")}, strings.Fields(line)...)...)
+	c.must(err)
 }

@@ -3,7 +3,6 @@ package nomad
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -118,25 +117,6 @@ func (c *cluster) restarts() {
 	})
 }
 
-// upgrade gives both hosts another binary and configuration, by a new version of the job.
-func (c *cluster) upgrade() {
-	c.t.Helper()
-	for _, m := range c.machines {
-		c.must(os.MkdirAll(m.path("/opt/leno/next"), 0o755))
-		c.must(os.Symlink(c.programs.leno, m.path("/opt/leno/next/leno")))
-	}
-	c.lossless("upgrade of the job", func() {
-		before := []api.Self{c.self(c.machines[0]), c.self(c.machines[1])}
-		c.does("nomad job run -var=leno=/opt/leno/next/leno examples/nomad/leno.nomad.hcl", "-detach")
-		for i, m := range c.machines {
-			c.another(m, before[i])
-			command, err := m.run(c.ctx, "cat", fmt.Sprintf("/proc/%d/cmdline", c.self(m).PID))
-			c.must(err)
-			c.must(contains(strings.ReplaceAll(command, "\x00", " "), "/opt/leno/next/leno agent"))
-		}
-	})
-}
-
 // keeps drains a host whose agent keeps its lease.
 func (c *cluster) keeps() {
 	c.t.Helper()
@@ -172,7 +152,7 @@ func (c *cluster) releases() {
 	c.t.Helper()
 	b := c.machines[1]
 	before := c.self(b)
-	c.does("nomad job run -var=release_on_stop=true examples/nomad/leno.nomad.hcl", "-detach")
+	c.does("nomad job run -var=release_on_stop=true examples/nomad/leno.nomad.hcl", "-detach", "-var=stagger=1s")
 	c.another(b, before)
 	subnet, err := b.subnet()
 	c.must(err)

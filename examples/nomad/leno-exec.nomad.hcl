@@ -15,18 +15,26 @@ variable "release_on_stop" {
   default     = false
 }
 
+variable "stagger" {
+  description = "Time between one host and the next when there is a new version of this job"
+  type        = string
+  default     = "30s"
+}
+
 job "leno" {
   type     = "system"
   priority = 90 # before what needs its addresses
 
-  # One host after the other gets a new version of this job.
+  # One host after the other gets a new version of this job, whether or not it is well on
+  # the one before: this is the time to see that, and to go back.
   update {
     max_parallel = 1
-    stagger      = "5s"
+    stagger      = var.stagger
   }
 
   group "leno" {
-    # An agent that ends is started again for ever: nothing else would be.
+    # An agent that ends is started again for ever. One that cannot be started at all,
+    # because the binary is missing for instance, is not: its allocation fails.
     restart {
       attempts = 20
       interval = "1m"
