@@ -191,6 +191,7 @@ func (l *looker) opensMenu() {
 // types: everything can be used by the keyboard, and shows that it has the focus.
 func (l *looker) types() {
 	l.Open(l.base + "configuration/")
+	l.wait("the versions to choose from", `document.querySelector("select[aria-label=Version]") !== null`)
 	const describe = `((e) => e.tagName + " " + (e.getAttribute("href") ?? e.getAttribute("aria-label") ?? e.innerText.trim()))`
 	var got []string
 	for range 12 {

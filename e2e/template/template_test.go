@@ -252,14 +252,18 @@ func (r *rendering) undefined() {
 	r.w.must(err)
 	before := r.file(hostsFile) + r.file(nginxFile) + r.file(subnetFile) + r.file(dockerFile)
 	for i, value := range []string{"oops", `{"version":2,"pools":[{"prefix":"10.5.0.0/16","subnet_len":24}]}`, "5", `{"version":1,"pools":[]}`, `{"version":1,"pools":5}`, `{"version":1,"pools":["x"]}`} {
-		errs := strings.Count(r.Output(), "[ERR]")
-		r.w.put(map[string]string{definition.Key: value, stranger(60 + i).key(): stranger(60 + i).String()})
-		r.eventually("an error of each file", func() error {
-			if now := strings.Count(r.Output(), "[ERR]"); now < errs+4 {
-				return fmt.Errorf("%d", now-errs)
-			}
-			return nil
-		})
+		// One after the other: seen at once, the new host may be read with the definition
+		// that still was right.
+		for _, change := range []map[string]string{{definition.Key: value}, {stranger(60 + i).key(): stranger(60 + i).String()}} {
+			errs := strings.Count(r.Output(), "[ERR]")
+			r.w.put(change)
+			r.eventually("an error of each file", func() error {
+				if now := strings.Count(r.Output(), "[ERR]"); now < errs+4 {
+					return fmt.Errorf("%d", now-errs)
+				}
+				return nil
+			})
+		}
 		if now := r.file(hostsFile) + r.file(nginxFile) + r.file(subnetFile) + r.file(dockerFile); now != before {
 			r.w.t.Errorf("network %s changed the files:\n%s", value, now)
 		}
