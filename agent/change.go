@@ -22,7 +22,8 @@ type change struct {
 	new          registry.Network // effective
 	leases       []registry.Lease // of old, sorted by slot
 	reservations []registry.Reservation
-	others       []registry.Network // the store's, old among them or not
+	left         registry.ReservationSet // of a network that is not there
+	others       []registry.Network      // the store's, old among them or not
 	kinds        map[string]backend.Type
 }
 
@@ -43,7 +44,7 @@ const minMTU6 = 1280
 // refused.
 func (c change) plan() api.NetworkPlan {
 	p := api.NetworkPlan{Name: c.new.Name, Action: api.ActionCreate, ModifyIndex: c.old.ModifyIndex,
-		Changes: c.differences(), Hosts: []api.HostChange{}, Refused: []api.Refusal{}}
+		Changes: c.differences(), Hosts: []api.HostChange{}, Refused: []api.Refusal{}, Reservations: reservations(c.left)}
 	if c.exists() {
 		p.Action = api.ActionUpdate
 		if len(p.Changes) == 0 {

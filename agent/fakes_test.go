@@ -429,8 +429,8 @@ func (o *outage) Network(ctx context.Context, name string) (n registry.Network, 
 	return n, err
 }
 
-func (o *outage) PutNetwork(ctx context.Context, n registry.Network) error {
-	return o.write(ctx, "PutNetwork", func(ctx context.Context) error { return o.Registry.PutNetwork(ctx, n) })
+func (o *outage) PutNetwork(ctx context.Context, n registry.Network, kept ...registry.Reservation) error {
+	return o.write(ctx, "PutNetwork", func(ctx context.Context) error { return o.Registry.PutNetwork(ctx, n, kept...) })
 }
 
 func (o *outage) DeleteNetwork(ctx context.Context, name string) error {

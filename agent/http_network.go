@@ -129,7 +129,11 @@ func (a *Agent) networkOf(r *http.Request) (registry.Network, []registry.Reserva
 	if err != nil {
 		return n, nil, err
 	}
-	kept, err := newReservations(n, body.Reservations)
+	var kept []registry.Reservation
+	for _, v := range body.Reservations {
+		kept = append(kept, registry.Reservation{Subnet: v.Subnet, Node: v.Node, NodeID: v.NodeID})
+	}
+	kept, err = registry.CheckKept(n, kept)
 	return n, kept, err
 }
 
@@ -175,7 +179,8 @@ func (a *Agent) changeTo(ctx context.Context, n registry.Network) (change, error
 	old, err := a.env.registry.Network(ctx, n.Name)
 	switch {
 	case errors.Is(err, registry.ErrNetworkNotFound):
-		return c, nil
+		c.left, err = a.env.registry.Reservations(ctx, registry.Network{Name: n.Name})
+		return c, err
 	case errors.Is(err, registry.ErrInvalid):
 		return c, unusable(n.Name, err)
 	}
@@ -229,12 +234,8 @@ func (a *Agent) putNetwork(r *http.Request) (reply, error) {
 		return reply{}, err
 	}
 	name, reg := n.Name, a.caller(r)
-	withdraw, err := reserveFirst(r.Context(), reg, n, kept)
-	if err == nil {
-		err = reg.PutNetwork(r.Context(), n)
-	}
-	if err != nil {
-		return reply{}, errors.Join(err, withdraw(err))
+	if err := reg.PutNetwork(r.Context(), n, kept...); err != nil {
+		return reply{}, err
 	}
 	n, err = reg.Network(r.Context(), name)
 	if err != nil {
@@ -294,6 +295,9 @@ func (a *Agent) deleteNetwork(r *http.Request) (reply, error) {
 		return reply{}, err
 	}
 	n, err := a.definition(r)
+	if errors.Is(err, registry.ErrNetworkNotFound) {
+		return reply{}, a.deleteLeft(r, err)
+	}
 	if known, _, _ := a.env.networks.get(); force && known.bad(r.PathValue("network")) {
 		n.Name, err = r.PathValue("network"), nil
 	}
@@ -325,4 +329,22 @@ func (a *Agent) deleteNetwork(r *http.Request) (reply, error) {
 		return !found && !s.bad(n.Name)
 	})
 	return reply{}, nil
+}
+
+// deleteLeft deletes the reservations of a network that is not defined; missing
+// says so when there are none.
+func (a *Agent) deleteLeft(r *http.Request, missing error) error {
+	name, reg := r.PathValue("network"), a.caller(r)
+	// The watch may be behind.
+	if _, err := reg.Network(r.Context(), name); !errors.Is(err, registry.ErrNetworkNotFound) {
+		if err == nil {
+			err = fmt.Errorf("network %s: %w: it was defined just now", name, registry.ErrConflict)
+		}
+		return err
+	}
+	err := reg.DeleteNetwork(r.Context(), name)
+	if errors.Is(err, registry.ErrNetworkNotFound) {
+		return missing
+	}
+	return err
 }

@@ -24,6 +24,9 @@ func (a *Agent) reservationEndpoints() []endpoint {
 // at a claim.
 func (a *Agent) getReservations(r *http.Request) (shown, error) {
 	n, err := a.definition(r)
+	if errors.Is(err, registry.ErrNetworkNotFound) {
+		return a.getLeft(r.PathValue("network"), err), nil
+	}
 	return shown{name: "reservations of " + n.Name, store: func(ctx context.Context, after uint64) (out reply, index uint64, err error) {
 		read := func(ctx context.Context, n registry.Network, after uint64) error {
 			set, next, err := a.env.registry.WatchReservations(ctx, n, after)
@@ -38,16 +41,33 @@ func (a *Agent) getReservations(r *http.Request) (shown, error) {
 	}}, err
 }
 
+// getLeft is the reservations of a network that is not defined, of which there are
+// some when it could not be created, or was deleted, to the end. Without any it
+// is missing.
+func (a *Agent) getLeft(network string, missing error) shown {
+	return shown{name: "reservations of " + network, store: func(ctx context.Context, after uint64) (reply, uint64, error) {
+		set, index, err := a.env.registry.WatchReservations(ctx, registry.Network{Name: network}, after)
+		if err == nil && len(set.Reservations)+len(set.Bad) == 0 {
+			err = missing
+		}
+		return reservationList(set), index, err
+	}}
+}
+
 // reservationsPace is how long it takes at most until a change of the store is
 // seen that no index told of.
 const reservationsPace = time.Minute
 
 func reservationList(set registry.ReservationSet) reply {
-	out := api.ReservationList{Reservations: []api.Reservation{}, Skipped: skipped(set.Bad)}
+	return reply{body: api.ReservationList{Reservations: reservations(set), Skipped: skipped(set.Bad)}}
+}
+
+func reservations(set registry.ReservationSet) []api.Reservation {
+	out := []api.Reservation{}
 	for _, v := range set.Reservations {
-		out.Reservations = append(out.Reservations, api.Reservation{Subnet: v.Subnet, Node: v.Node, NodeID: v.NodeID})
+		out = append(out, api.Reservation{Subnet: v.Subnet, Node: v.Node, NodeID: v.NodeID})
 	}
-	return reply{body: out}
+	return out
 }
 
 func (a *Agent) putReservation(r *http.Request) (reply, error) {
@@ -80,26 +100,35 @@ func (a *Agent) putReservation(r *http.Request) (reply, error) {
 	return reply{body: api.Reservation{Subnet: v.Subnet, Node: v.Node, NodeID: v.NodeID}}, nil
 }
 
+// deleteReservation drops one, also of a network that is not defined.
 func (a *Agent) deleteReservation(r *http.Request) (reply, error) {
-	return a.onSubnet(r, func(reg registry.Registry, network string, subnet netip.Prefix) error {
-		err := reg.RemoveReservation(r.Context(), network, subnet)
-		if errors.Is(err, registry.ErrReservationNotFound) {
-			err = a.withKnownReservations(r.Context(), network, err)
-		}
-		return err
-	})
+	subnet, err := subnetOf(r)
+	if err != nil {
+		return reply{}, err
+	}
+	n, missing := a.definition(r)
+	switch {
+	case errors.Is(missing, registry.ErrNetworkNotFound):
+		n = registry.Network{Name: r.PathValue("network")}
+	case missing != nil:
+		return reply{}, missing
+	}
+	err = a.caller(r).RemoveReservation(r.Context(), n.Name, subnet)
+	if errors.Is(err, registry.ErrReservationNotFound) {
+		err = a.withKnownReservations(r.Context(), n, err, missing)
+	}
+	return reply{}, err
 }
 
 // withKnownReservations is an error about one that there is not, with those there
-// are.
-func (a *Agent) withKnownReservations(ctx context.Context, network string, err error) error {
-	n, unread := a.definitionOf(network)
-	if unread != nil {
-		return err
-	}
+// are; missing when there is neither one nor the network.
+func (a *Agent) withKnownReservations(ctx context.Context, n registry.Network, err, missing error) error {
 	set, unread := a.env.registry.Reservations(ctx, n)
 	if unread != nil {
 		return err
+	}
+	if missing != nil && len(set.Reservations) == 0 {
+		return missing
 	}
 	var subnets []netip.Prefix
 	for _, v := range set.Reservations {

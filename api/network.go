@@ -32,7 +32,9 @@ func (c *Client) Network(ctx context.Context, name string, since ...Read) (Netwo
 // definition is unusable.
 //
 // A network that is created may be given reservations: they are in force before
-// any host can take a subnet, and are taken back when it cannot be created.
+// any host can take a subnet, and are taken back when it cannot be created. What
+// stays behind when the agent or the store dies meanwhile can be listed, and taken
+// over by doing the same again.
 func (c *Client) PutNetwork(ctx context.Context, n Network, force bool, reservations ...Reservation) (Network, error) {
 	in := struct {
 		Network
@@ -48,7 +50,7 @@ func (c *Client) PutNetwork(ctx context.Context, n Network, force bool, reservat
 }
 
 // DeleteNetwork removes a network and its reservations (DELETE
-// /v1/network/:name). While hosts hold leases it is code 409 unless force is
+// /v1/network/:name), also when there are only reservations. While hosts hold leases it is code 409 unless force is
 // set.
 func (c *Client) DeleteNetwork(ctx context.Context, name string, force bool) error {
 	p := path("v1", "network", name)
@@ -102,7 +104,8 @@ func (c *Client) RenewLease(ctx context.Context, network string) (Renewal, error
 }
 
 // Reservations lists the slots kept for hosts (GET
-// /v1/network/:name/reservations), sorted by subnet.
+// /v1/network/:name/reservations), sorted by subnet; also of a network that is
+// not defined, when there are any.
 func (c *Client) Reservations(ctx context.Context, network string, since ...Read) (ReservationList, error) {
 	var out ReservationList
 	h, err := c.do(ctx, http.MethodGet, path("v1", "network", network, "reservations")+c.query(ctx, since), nil, &out)

@@ -22,6 +22,10 @@ type NetworkPlan struct {
 	Changes     []Change     `json:"changes"`      // sorted by field
 	Hosts       []HostChange `json:"hosts"`        // all with a lease, sorted by slot; none when nothing changes
 	Refused     []Refusal    `json:"refused"`      // why PutNetwork does not do it
+
+	// Reservations stand in the store already, although the network does not: of
+	// an import that was interrupted. A network that is created has them.
+	Reservations []Reservation `json:"reservations,omitempty"`
 }
 
 // Change is one effective value that differs; "" stands for none.

@@ -241,9 +241,13 @@ func FormatReservation(r Reservation) ([]byte, error) {
 }
 
 // ParseReservation reads the value stored under key (the last component) for a
-// reservation in n. Errors wrap ErrInvalid.
+// reservation in n, which has no plan when it is not defined. Errors wrap
+// ErrInvalid.
 func ParseReservation(n Network, key string, value []byte) (Reservation, error) {
-	subnet, _, err := slotOfKey(n, key)
+	subnet, err := ParseSubnetKey(key)
+	if len(n.Plan) > 0 {
+		subnet, _, err = slotOfKey(n, key)
+	}
 	if err != nil {
 		return Reservation{}, err
 	}
@@ -254,7 +258,11 @@ func ParseReservation(n Network, key string, value []byte) (Reservation, error) 
 	if err := checkKeyed(subnet, r.Subnet); err != nil {
 		return Reservation{}, err
 	}
-	return CheckReservation(n, Reservation{Subnet: subnet, Node: r.Node, NodeID: r.NodeID})
+	kept := Reservation{Network: n.Name, Subnet: subnet, Node: r.Node, NodeID: r.NodeID}
+	if len(n.Plan) == 0 {
+		return kept, checkKeptFor(kept)
+	}
+	return CheckReservation(n, kept)
 }
 
 // CheckReservation holds r against the plan and fills in network and slot. The
@@ -265,12 +273,17 @@ func CheckReservation(n Network, r Reservation) (Reservation, error) {
 	if err != nil {
 		return Reservation{}, err
 	}
-	if (r.Node == "") == (r.NodeID == "") {
-		return Reservation{}, fmt.Errorf("%w: a reservation names either a node or a node_id", ErrInvalid)
-	}
-	if err := checkName("node", r.Node+r.NodeID); err != nil {
+	if err := checkKeptFor(r); err != nil {
 		return Reservation{}, err
 	}
 	r.Network, r.Slot, r.Subnet = n.Name, slot, n.Plan.Subnets(slot)[0]
 	return r, nil
+}
+
+// checkKeptFor looks at whom a reservation is for.
+func checkKeptFor(r Reservation) error {
+	if (r.Node == "") == (r.NodeID == "") {
+		return fmt.Errorf("%w: a reservation names either a node or a node_id", ErrInvalid)
+	}
+	return checkName("node", r.Node+r.NodeID)
 }

@@ -40,10 +40,17 @@ type Networks interface {
 	// 0 creates only and gives ErrNetworkExists when there is one, any other
 	// value replaces exactly that version and gives ErrConflict when it moved.
 	// The network's marker key for leases is created on the way.
-	PutNetwork(ctx context.Context, n Network) error
+	//
+	// A network that is created may be given reservations, each as AddReservation
+	// takes it without force: who sees the network finds all of them. When it is
+	// refused nothing of them stays that was not there before, also when others
+	// define the same network with the same reservations at once. They stay with
+	// ErrUnavailable, when the network may have been created all the same.
+	PutNetwork(ctx context.Context, n Network, kept ...Reservation) error
 
-	// DeleteNetwork removes the definition and its reservations. Leases stay
-	// until their hosts let go of them. ErrNetworkNotFound when there is none.
+	// DeleteNetwork removes the definition and its reservations, also when only
+	// reservations are left. Leases stay until their hosts let go of them.
+	// ErrNetworkNotFound when there is neither.
 	DeleteNetwork(ctx context.Context, name string) error
 
 	// WatchNetworks blocks until the networks' index differs from after and
@@ -114,7 +121,9 @@ type Reservations interface {
 	// ErrReservationNotFound when there is none.
 	RemoveReservation(ctx context.Context, network string, subnet netip.Prefix) error
 
-	// Reservations lists them sorted by slot, with the records it had to skip.
+	// Reservations lists them sorted by slot, with the records it had to skip. For
+	// a network that is not defined n has a name only: then they have no slots,
+	// and are sorted by subnet.
 	Reservations(ctx context.Context, n Network) (ReservationSet, error)
 
 	// WatchReservations blocks until the index of n's reservations differs from

@@ -1,6 +1,10 @@
 package registry
 
-import "fmt"
+import (
+	"cmp"
+	"errors"
+	"fmt"
+)
 
 // CheckNewReservation is CheckReservation for one that is to be added, which
 // must be in the range that hosts are given too: outside of it nobody else gets
@@ -16,6 +20,63 @@ func CheckNewReservation(n Network, r Reservation) (Reservation, error) {
 			ErrInvalid, r.Subnet, n.Plan.Subnets(first)[0], n.Plan.Subnets(last)[0])
 	}
 	return r, nil
+}
+
+// CheckKept is CheckNewReservation for those that a network is to be created with,
+// of which two must not have the same slot or host. All that is wrong is named.
+func CheckKept(n Network, kept []Reservation) ([]Reservation, error) {
+	if len(kept) > 0 && n.ModifyIndex != 0 {
+		return nil, fmt.Errorf("%w: reservations go with a network that is new, with modify_index 0; network %s exists", ErrInvalid, n.Name)
+	}
+	out := make([]Reservation, 0, len(kept))
+	slots, hosts := map[uint64]bool{}, map[[2]string]bool{}
+	var errs []error
+	for _, r := range kept {
+		r, err := CheckNewReservation(n, r)
+		host := [2]string{r.Node, r.NodeID}
+		switch {
+		case err != nil:
+		case slots[r.Slot]:
+			err = fmt.Errorf("%w: reservations: %s is there twice", ErrInvalid, r.Subnet)
+		case hosts[host]:
+			err = fmt.Errorf("%w: reservations: %s has two, one is %s", ErrInvalid, r.Host(), r.Subnet)
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		slots[r.Slot], hosts[host] = true, true
+		out = append(out, r)
+	}
+	return out, errors.Join(errs...)
+}
+
+// Beside is ErrReserved when other is in the way of r: it keeps the slot for
+// another host, or another slot for the host. Same says that it is r itself.
+func (r Reservation) Beside(other Reservation) (same bool, err error) {
+	sameHost := other.Node == r.Node && other.NodeID == r.NodeID
+	switch {
+	case other.Slot == r.Slot && sameHost:
+		return true, nil
+	case other.Slot == r.Slot:
+		return false, fmt.Errorf("%w: %s is kept for %s", ErrReserved, other.Subnet, other.Host())
+	case sameHost:
+		return false, fmt.Errorf("%w: %s has %s already", ErrReserved, r.Host(), other.Subnet)
+	}
+	return false, nil
+}
+
+// Compare orders reservations of one network by slot, and without a plan by subnet.
+func (r Reservation) Compare(other Reservation) int {
+	return cmp.Or(cmp.Compare(r.Slot, other.Slot), r.Subnet.Addr().Compare(other.Subnet.Addr()))
+}
+
+// Host is in words for whom the reservation is.
+func (r Reservation) Host() string {
+	if r.NodeID != "" {
+		return "node id " + r.NodeID
+	}
+	return fmt.Sprintf("node %q", r.Node)
 }
 
 // Hindered is ErrHeld when l, the lease on the reservation's slot, is held by

@@ -33,14 +33,14 @@ func (c *Client) Network(ctx context.Context, name string) (registry.Network, er
 // PutNetwork implements registry.Networks. The token needs the right to write
 // below networks/; without the right to write below leases/ and changes/ what
 // marks those is left to the first host that acquires a lease.
-func (c *Client) PutNetwork(ctx context.Context, n registry.Network) error {
-	if err := c.putNetwork(ctx, n); err != nil {
+func (c *Client) PutNetwork(ctx context.Context, n registry.Network, kept ...registry.Reservation) error {
+	if err := c.putNetwork(ctx, n, kept); err != nil {
 		return fmt.Errorf("put network %s: %w", n.Name, err)
 	}
 	return nil
 }
 
-func (c *Client) putNetwork(ctx context.Context, n registry.Network) error {
+func (c *Client) putNetwork(ctx context.Context, n registry.Network, kept []registry.Reservation) error {
 	plan, err := n.Plan.Normalize()
 	if err != nil {
 		return err
@@ -50,9 +50,32 @@ func (c *Client) putNetwork(ctx context.Context, n registry.Network) error {
 	if err != nil {
 		return err
 	}
-	if _, err := registry.ParseNetwork(n.Name, value); err != nil {
+	if kept, err = registry.CheckKept(n, kept); err != nil {
 		return err
 	}
+	if len(kept) == 0 {
+		return c.writeNetwork(ctx, n, value)
+	}
+	switch _, err := c.Network(ctx, n.Name); {
+	case err == nil:
+		return registry.ErrNetworkExists
+	case !errors.Is(err, registry.ErrNetworkNotFound):
+		return err
+	}
+	k := c.reserve(n, kept)
+	open := false // whether the definition was written is
+	if err = k.write(ctx); err == nil {
+		err = c.writeNetwork(ctx, n, value)
+		open = errors.Is(err, registry.ErrUnavailable) || errors.Is(err, context.Canceled)
+	}
+	if err != nil && !open {
+		err = errors.Join(err, k.undo(ctx))
+	}
+	return err
+}
+
+// writeNetwork stores value, the definition n.
+func (c *Client) writeNetwork(ctx context.Context, n registry.Network, value []byte) error {
 	// Markers come first: whoever sees the network can trust its trees.
 	if _, err := c.ensureMarker(ctx, c.layout.networks()); err != nil {
 		return err
@@ -102,12 +125,31 @@ func (c *Client) DeleteNetwork(ctx context.Context, name string) error {
 		&api.KVTxnOp{Verb: api.KVDelete, Key: key},
 		&api.KVTxnOp{Verb: api.KVDeleteTree, Key: c.layout.reservations(name)})
 	if isRefused(err) {
-		err = registry.ErrNetworkNotFound
+		err = c.deleteReservations(ctx, name)
 	}
 	if err != nil {
 		return fmt.Errorf("delete network %s: %w", name, err)
 	}
 	return nil
+}
+
+// deleteReservations deletes those of a network that is not defined.
+func (c *Client) deleteReservations(ctx context.Context, network string) error {
+	prefix := c.layout.reservations(network)
+	pairs, _, err := c.listSurely(ctx, prefix)
+	if err != nil {
+		return err
+	}
+	if len(pairs) == 0 {
+		return registry.ErrNetworkNotFound
+	}
+	_, err = c.transact(ctx,
+		&api.KVTxnOp{Verb: api.KVCheckNotExists, Key: c.layout.network(network)},
+		&api.KVTxnOp{Verb: api.KVDeleteTree, Key: prefix})
+	if isRefused(err) {
+		err = fmt.Errorf("%w: it was defined just now", registry.ErrConflict)
+	}
+	return err
 }
 
 func parseNetwork(name string, pair *api.KVPair) (registry.Network, error) {

@@ -1,7 +1,6 @@
 package consul
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -57,18 +56,21 @@ func (c *Client) WatchReservations(ctx context.Context, n registry.Network, afte
 	return set, max(index, notified, 1), nil
 }
 
-// reservations is a consistent list. It has no marker; an empty list is
+// listSurely is a consistent list of what need not have a marker: an empty one is
 // believed when a key below the prefix may be read, whether it exists or not.
+func (c *Client) listSurely(ctx context.Context, prefix string) (api.KVPairs, uint64, error) {
+	pairs, index, err := c.list(ctx, prefix, read{consistent: true})
+	if err == nil && len(pairs) == 0 {
+		_, _, err = c.get(ctx, prefix+markerName, read{})
+	}
+	return pairs, index, err
+}
+
 func (c *Client) reservations(ctx context.Context, n registry.Network) (registry.ReservationSet, uint64, error) {
 	prefix := c.layout.reservations(n.Name)
-	pairs, index, err := c.list(ctx, prefix, read{consistent: true})
+	pairs, index, err := c.listSurely(ctx, prefix)
 	if err != nil {
 		return registry.ReservationSet{}, 0, err
-	}
-	if len(pairs) == 0 {
-		if _, _, err := c.get(ctx, prefix+markerName, read{}); err != nil {
-			return registry.ReservationSet{}, 0, err
-		}
 	}
 	var set registry.ReservationSet
 	for _, pair := range pairs {
@@ -80,7 +82,7 @@ func (c *Client) reservations(ctx context.Context, n registry.Network) (registry
 		r.ModifyIndex = pair.ModifyIndex
 		set.Reservations = append(set.Reservations, r)
 	}
-	slices.SortFunc(set.Reservations, func(a, b registry.Reservation) int { return cmp.Compare(a.Slot, b.Slot) })
+	slices.SortFunc(set.Reservations, registry.Reservation.Compare)
 	return set, index, nil
 }
 
@@ -134,6 +136,8 @@ func (c *Client) addReservation(ctx context.Context, n registry.Network, r regis
 		err = c.hindered(ctx, n, r, force)
 	}
 	if err != nil {
+		ctx, cancel := undoing(ctx)
+		defer cancel()
 		_, undo := c.transact(ctx,
 			&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: index},
 			&api.KVTxnOp{Verb: api.KVDelete, Key: key})
@@ -156,9 +160,14 @@ func (c *Client) hindered(ctx context.Context, n registry.Network, r registry.Re
 	if err != nil || pair == nil {
 		return err
 	}
+	return c.hinderedBy(n, r, pair)
+}
+
+// hinderedBy is hindered by the record on the slot.
+func (c *Client) hinderedBy(n registry.Network, r registry.Reservation, pair *api.KVPair) error {
 	l, err := parseLease(n, c.layout.leases(n.Name), pair)
 	if err != nil {
-		return registry.HinderedUnread(key, pair.Session)
+		return registry.HinderedUnread(pair.Key, pair.Session)
 	}
 	return r.Hindered(l)
 }
@@ -172,25 +181,16 @@ func (c *Client) reserved(ctx context.Context, n registry.Network, r registry.Re
 	}
 	there := false
 	for _, other := range set.Reservations {
-		sameHost := other.Node == r.Node && other.NodeID == r.NodeID
-		switch {
-		case other.ModifyIndex > index:
-		case other.Slot == r.Slot && sameHost:
-			there = true
-		case other.Slot == r.Slot:
-			return false, fmt.Errorf("%w: %s is kept for %s", registry.ErrReserved, other.Subnet, hostOf(other))
-		case sameHost:
-			return false, fmt.Errorf("%w: %s has %s already", registry.ErrReserved, hostOf(r), other.Subnet)
+		if other.ModifyIndex > index {
+			continue
 		}
+		same, err := r.Beside(other)
+		if err != nil {
+			return false, err
+		}
+		there = there || same
 	}
 	return there, nil
-}
-
-func hostOf(r registry.Reservation) string {
-	if r.NodeID != "" {
-		return fmt.Sprintf("node id %s", r.NodeID)
-	}
-	return fmt.Sprintf("node %q", r.Node)
 }
 
 // RemoveReservation implements registry.Reservations.

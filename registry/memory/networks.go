@@ -48,8 +48,14 @@ func (s *Store) networkLocked(name string) (registry.Network, error) {
 }
 
 // PutNetwork implements registry.Networks.
-func (c *Client) PutNetwork(ctx context.Context, n registry.Network) error {
+func (c *Client) PutNetwork(ctx context.Context, n registry.Network, kept ...registry.Reservation) error {
 	value, err := registry.FormatNetwork(n)
+	if err == nil {
+		n.Plan, err = n.Plan.Normalize()
+	}
+	if err == nil {
+		kept, err = registry.CheckKept(n, kept)
+	}
 	if err != nil {
 		return wrap(err, "put network %s", n.Name)
 	}
@@ -61,6 +67,9 @@ func (c *Client) PutNetwork(ctx context.Context, n registry.Network) error {
 			return registry.ErrNetworkExists
 		case n.ModifyIndex != 0 && n.ModifyIndex != r.modifyIndex:
 			return registry.ErrConflict
+		}
+		if err := s.reserveLocked(n, false, kept...); err != nil {
+			return err
 		}
 		s.putLocked(networksDir+n.Name, value, "")
 		s.markLocked(n.Name)
@@ -80,11 +89,12 @@ func (s *Store) markLocked(network string) {
 func (c *Client) DeleteNetwork(ctx context.Context, name string) error {
 	s := c.store
 	return wrap(s.do(ctx, func() error {
-		if _, ok := s.records[networksDir+name]; !ok {
+		reservations := s.keysLocked(reservationsDir + name + "/")
+		if _, ok := s.records[networksDir+name]; !ok && len(reservations) == 0 {
 			return registry.ErrNetworkNotFound
 		}
 		s.deleteLocked(networksDir + name)
-		for _, key := range s.keysLocked(reservationsDir + name + "/") {
+		for _, key := range reservations {
 			s.deleteLocked(key)
 		}
 		return nil

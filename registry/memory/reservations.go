@@ -1,7 +1,6 @@
 package memory
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -17,28 +16,43 @@ func (c *Client) AddReservation(ctx context.Context, n registry.Network, r regis
 	if err != nil {
 		return wrap(err, "reserve in network %s", n.Name)
 	}
-	value, err := registry.FormatReservation(r)
-	if err != nil {
-		return wrap(err, "reserve %s in network %s", r.Subnet, n.Name)
-	}
 	s := c.store
-	return wrap(s.do(ctx, func() error {
-		set, _ := s.reservationsLocked(n)
-		for _, o := range set.Reservations {
-			same := o.Node == r.Node && o.NodeID == r.NodeID
-			switch {
-			case o.Slot == r.Slot && same:
-				return nil
-			case o.Slot == r.Slot || same:
-				return fmt.Errorf("%w: %s is kept for %q", registry.ErrReserved, o.Subnet, o.Node+o.NodeID)
+	return wrap(s.do(ctx, func() error { return s.reserveLocked(n, force, r) }), "reserve %s in network %s", r.Subnet, n.Name)
+}
+
+// reserveLocked adds all reservations or, with an error, none.
+func (s *Store) reserveLocked(n registry.Network, force bool, all ...registry.Reservation) error {
+	set, _ := s.reservationsLocked(n)
+	values := map[string][]byte{}
+	for _, r := range all {
+		there := false
+		for _, other := range set.Reservations {
+			same, err := r.Beside(other)
+			if err != nil {
+				return err
 			}
+			there = there || same
+		}
+		if there {
+			continue
+		}
+		key := reservationsDir + n.Name + "/" + registry.SubnetKey(r.Subnet)
+		if _, ok := s.records[key]; ok {
+			return fmt.Errorf("%w: an unusable record stands at %s", registry.ErrReserved, key)
 		}
 		if err := s.hinderedLocked(n, r); err != nil && !force {
 			return err
 		}
-		s.putLocked(reservationsDir+n.Name+"/"+registry.SubnetKey(r.Subnet), value, "")
-		return nil
-	}), "reserve %s in network %s", r.Subnet, n.Name)
+		value, err := registry.FormatReservation(r)
+		if err != nil {
+			return err
+		}
+		values[key] = value
+	}
+	for key, value := range values {
+		s.putLocked(key, value, "")
+	}
+	return nil
 }
 
 // hinderedLocked is ErrHeld when another live host holds the slot.
@@ -105,6 +119,6 @@ func (s *Store) reservationsLocked(n registry.Network) (set registry.Reservation
 		r.ModifyIndex = s.records[key].modifyIndex
 		set.Reservations = append(set.Reservations, r)
 	}
-	slices.SortFunc(set.Reservations, func(a, b registry.Reservation) int { return cmp.Compare(a.Slot, b.Slot) })
+	slices.SortFunc(set.Reservations, registry.Reservation.Compare)
 	return set, blocked
 }

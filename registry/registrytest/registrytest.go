@@ -66,6 +66,7 @@ func Run(t *testing.T, newStore func(t *testing.T) Store) {
 		{"Race", raceTests},
 		{"Families", familyTests},
 		{"Reservations", reservationTests},
+		{"Kept", keptTests},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			for _, tt := range group.tests {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/lenonet/leno/api"
@@ -48,10 +49,8 @@ func TestRefusedNetworkKeepsNothing(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		put   func(*api.Network) []api.Reservation
-		set   func(*host)
 		code  int
 		words []string
-		stays int // reservations in the end
 	}{
 		{name: "out of range", put: func(*api.Network) []api.Reservation {
 			return []api.Reservation{one, {Subnet: subnet("10.7.0.0/24"), Node: "y"}, {Subnet: subnet("10.8.0.0/24"), Node: "z"}}
@@ -62,25 +61,17 @@ func TestRefusedNetworkKeepsNothing(t *testing.T) {
 		}, code: http.StatusBadRequest, words: []string{"10.7.1.0/24 is there twice"}},
 		{name: "a host twice", put: func(*api.Network) []api.Reservation {
 			return []api.Reservation{one, {Subnet: subnet("10.7.2.0/24"), Node: "x"}}
-		}, code: http.StatusBadRequest, words: []string{"host x has two"}},
+		}, code: http.StatusBadRequest, words: []string{`node "x" has two`}},
 		{name: "not new", put: func(n *api.Network) []api.Reservation { n.ModifyIndex = 7; return []api.Reservation{one} },
 			code: http.StatusBadRequest, words: []string{"modify_index 0"}},
 		{name: "exists", put: func(n *api.Network) []api.Reservation {
 			n.Name, n.Pools = "n", []api.Pool{{Prefix: subnet("10.5.0.0/22")}}
 			return []api.Reservation{{Subnet: subnet("10.5.3.0/24"), Node: "x"}}
 		}, code: http.StatusConflict, words: []string{"exists"}},
-		{name: "no right to define it", put: func(*api.Network) []api.Reservation { return []api.Reservation{one} },
-			set: func(h *host) { h.registry.setOne("PutNetwork", registry.ErrDenied) }, code: http.StatusForbidden},
-		// It may have been defined all the same, and must not be without them.
-		{name: "no answer", put: func(*api.Network) []api.Reservation { return []api.Reservation{one} },
-			set: func(h *host) { h.registry.setOne("PutNetwork", registry.ErrUnavailable) }, code: http.StatusServiceUnavailable, stays: 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newHost(t, memory.New(), "a").start()
 			h.ready()
-			if tt.set != nil {
-				tt.set(h)
-			}
 			n := m
 			kept := tt.put(&n)
 			_, err := h.client.PutNetwork(ctx, n, false, kept...)
@@ -89,31 +80,83 @@ func TestRefusedNetworkKeepsNothing(t *testing.T) {
 			must(t, err)
 			set, err := h.store.Client().Reservations(ctx, registry.Network{Name: n.Name, Plan: plan})
 			must(t, err)
-			if len(set.Reservations) != tt.stays {
-				t.Errorf("reservations %+v, want %d", set.Reservations, tt.stays)
+			if len(set.Reservations) != 0 {
+				t.Errorf("reservations %+v", set.Reservations)
 			}
 		})
 	}
 }
 
-// TestNetworkWithReservationsAgain: who was interrupted may repeat it, and what
-// was there before a refusal stays.
-func TestNetworkWithReservationsAgain(t *testing.T) {
+// TestReservationsLeft: what an import that was interrupted has left of a network
+// that is not defined is shown, named by a plan, and can be taken away.
+func TestReservationsLeft(t *testing.T) {
+	ctx := t.Context()
 	h := newHost(t, memory.New(), "a").start()
 	h.ready()
 	n := api.Network{Name: "m", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/22")}}, Backend: []byte(`{"type":"recorder"}`)}
-	kept := []api.Reservation{{Subnet: netip.MustParsePrefix("10.7.1.0/24"), Node: "x"}, {Subnet: netip.MustParsePrefix("10.7.2.0/24"), Node: "y"}}
-	for i, refusal := range []error{registry.ErrUnavailable, registry.ErrDenied, nil} {
-		h.registry.setOne("PutNetwork", refusal)
-		if _, err := h.client.PutNetwork(t.Context(), n, false, kept...); (err == nil) != (refusal == nil) {
-			t.Fatalf("try %d: %v", i, err)
+	left := []api.Reservation{{Subnet: netip.MustParsePrefix("10.7.1.0/24"), Node: "x"}, {Subnet: netip.MustParsePrefix("10.7.2.0/24"), NodeID: "y"}}
+	leave := func() {
+		for _, v := range left {
+			must(t, h.store.Client().AddReservation(ctx, registry.Network{Name: "m", Plan: registry.Plan{{Prefix: n.Pools[0].Prefix, SubnetLen: 24,
+				Min: netip.MustParseAddr("10.7.1.0"), Max: netip.MustParseAddr("10.7.3.0")}}}, registry.Reservation{Subnet: v.Subnet, Node: v.Node, NodeID: v.NodeID}, false))
 		}
-		plan, err := registry.Plan{{Prefix: n.Pools[0].Prefix}}.Normalize()
-		must(t, err)
-		set, err := h.store.Client().Reservations(t.Context(), registry.Network{Name: "m", Plan: plan})
-		must(t, err)
-		if len(set.Reservations) != 2 {
-			t.Errorf("try %d leaves reservations %+v", i, set.Reservations)
+	}
+	_, err := h.client.Reservations(ctx, "m")
+	wantCode(t, "list of none", err, http.StatusNotFound, "known are n")
+	wantCode(t, "remove of none", h.client.RemoveReservation(ctx, "m", left[0].Subnet), http.StatusNotFound, "known are n")
+	wantCode(t, "delete of none", h.client.DeleteNetwork(ctx, "m", true), http.StatusNotFound, "known are n")
+
+	leave()
+	list, err := h.client.Reservations(ctx, "m")
+	must(t, err)
+	if !slices.Equal(list.Reservations, left) {
+		t.Errorf("reservations %+v, want %+v", list.Reservations, left)
+	}
+	plan, err := h.client.PlanNetwork(ctx, n)
+	must(t, err)
+	if !slices.Equal(plan.Reservations, left) {
+		t.Errorf("plan with %+v, want %+v", plan.Reservations, left)
+	}
+	must(t, h.client.RemoveReservation(ctx, "m", left[0].Subnet))
+	wantCode(t, "removed twice", h.client.RemoveReservation(ctx, "m", left[0].Subnet), http.StatusNotFound, "no such reservation", "10.7.2.0/24")
+	must(t, h.client.DeleteNetwork(ctx, "m", false))
+	wantCode(t, "deleted twice", h.client.DeleteNetwork(ctx, "m", false), http.StatusNotFound)
+
+	// Who was interrupted repeats it.
+	leave()
+	_, err = h.client.PutNetwork(ctx, n, false, left...)
+	must(t, err)
+	if list, err = h.client.Reservations(ctx, "m"); err != nil || !slices.Equal(list.Reservations, left) {
+		t.Errorf("reservations %+v, %v, want %+v", list.Reservations, err, left)
+	}
+}
+
+// TestTwoNetworksWithReservations: of two that define the same network at once
+// one is told that it is there already, and nothing is missing from it.
+func TestTwoNetworksWithReservations(t *testing.T) {
+	store := memory.New()
+	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
+	a.ready()
+	b.ready()
+	var kept []api.Reservation
+	for i := range 250 {
+		kept = append(kept, api.Reservation{Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(i + 1), 0}), 24), Node: fmt.Sprintf("x-%d", i)})
+	}
+	for _, name := range []string{"m", "o", "p", "q"} {
+		n := api.Network{Name: name, Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/16")}}, Backend: []byte(`{"type":"recorder"}`)}
+		errs := make(chan error, 2)
+		for _, h := range []*host{a, b} {
+			go func() { _, err := h.client.PutNetwork(t.Context(), n, true, kept...); errs <- err }()
 		}
+		first, second := <-errs, <-errs
+		if (first == nil) == (second == nil) {
+			t.Errorf("errors %v, %v, want one", first, second)
+		}
+		list, err := a.client.Reservations(t.Context(), name)
+		must(t, err)
+		if len(list.Reservations) != len(kept) {
+			t.Errorf("network %s has %d reservations, want %d", name, len(list.Reservations), len(kept))
+		}
+		must(t, a.client.DeleteNetwork(t.Context(), name, false))
 	}
 }

@@ -1,0 +1,200 @@
+package consul
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+const (
+	// txnWrites is how many keys one transaction writes: as many as Consul takes.
+	txnWrites = 128
+	// reserveTries is how often the reservations of a network are looked at again
+	// after others wrote some of them at the same time.
+	reserveTries = 20
+	// undoTime is what taking back may take, with thousands of records.
+	undoTime = 15 * time.Second
+)
+
+// undoing is for taking back what was written for a caller who may be gone, which
+// may be why.
+func undoing(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+}
+
+// reserving writes the reservations of a network that is not defined yet, and takes
+// them back when it cannot be. They do not fit into one transaction, and others
+// may write the same ones meanwhile. So each record bears the mark of who asked for it
+// last, and only he takes it back, if it was not there before him: what is left out
+// of one's own writes because it stands already could otherwise go again with
+// whoever wrote it.
+type reserving struct {
+	*Client
+	network registry.Network
+	kept    map[string]registry.Reservation // by key
+	mark    uint64                          // the records' flags, nobody else's
+	hosts   map[string]string               // keys by registry.Reservation.Host
+	asked   map[string]uint64               // CreateIndex of the records that were given the mark
+	before  map[string]bool                 // records that stood before
+	began   bool                            // something may have been written
+}
+
+func (c *Client) reserve(n registry.Network, kept []registry.Reservation) *reserving {
+	k := &reserving{Client: c, network: n, kept: map[string]registry.Reservation{}, mark: 1 + rand.Uint64N(1<<53-1), // which JSON keeps everywhere
+		hosts: map[string]string{}, asked: map[string]uint64{}, before: map[string]bool{}}
+	for _, r := range kept {
+		key := c.layout.reservation(n.Name, r.Subnet)
+		k.kept[key], k.hosts[r.Host()] = r, key
+	}
+	return k
+}
+
+// write returns when all reservations have stood beside nothing that is in their
+// way, after they were written.
+func (k *reserving) write(ctx context.Context) error {
+	for range reserveTries {
+		ops, err := k.missing(ctx)
+		if err != nil || len(ops) == 0 {
+			return err
+		}
+		for part := range slices.Chunk(ops, txnWrites) {
+			k.began = true
+			results, err := k.transact(ctx, part...)
+			if isRefused(err) {
+				break // somebody else wrote, too
+			}
+			if err != nil {
+				return err
+			}
+			for _, pair := range results {
+				k.asked[pair.Key] = pair.CreateIndex
+			}
+		}
+	}
+	return fmt.Errorf("%w: reservations are written by others again and again", registry.ErrConflict)
+}
+
+// missing is the writes that are still needed. ErrReserved or ErrHeld when something
+// is in the way.
+func (k *reserving) missing(ctx context.Context) ([]*api.KVTxnOp, error) {
+	there, err := k.beside(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := k.held(ctx); err != nil {
+		return nil, err
+	}
+	var ops []*api.KVTxnOp
+	for _, key := range slices.Sorted(maps.Keys(k.kept)) {
+		value, err := registry.FormatReservation(k.kept[key])
+		if err != nil {
+			return nil, err
+		}
+		op := &api.KVTxnOp{Verb: api.KVCAS, Key: key, Value: value, Flags: k.mark} // index 0 creates only
+		if pair := there[key]; pair != nil {
+			if k.asked[key] == pair.CreateIndex {
+				continue // whoever has asked for it since leaves it as it is
+			}
+			k.before[key], op.Index = true, pair.ModifyIndex
+		}
+		ops = append(ops, op)
+	}
+	return ops, nil
+}
+
+// beside is the network's reservations by key, when all that are wanted can be
+// there too.
+func (k *reserving) beside(ctx context.Context) (map[string]*api.KVPair, error) {
+	prefix := k.layout.reservations(k.network.Name)
+	pairs, _, err := k.listSurely(ctx, prefix)
+	if err != nil {
+		return nil, err
+	}
+	there := map[string]*api.KVPair{}
+	for _, pair := range pairs {
+		there[pair.Key] = pair
+		other, err := registry.ParseReservation(k.network, pair.Key[len(prefix):], pair.Value)
+		if err != nil {
+			if _, wanted := k.kept[pair.Key]; wanted {
+				return nil, fmt.Errorf("%w: an unusable record stands at %s", registry.ErrReserved, pair.Key)
+			}
+			continue
+		}
+		for _, key := range []string{pair.Key, k.hosts[other.Host()]} {
+			r, wanted := k.kept[key]
+			asked := k.asked[key]
+			if !wanted || key != pair.Key && asked != 0 && asked < pair.CreateIndex {
+				continue // of two for one host the later gives way
+			}
+			if _, err := r.Beside(other); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return there, nil
+}
+
+// held is ErrHeld when a live host holds a slot that is to be another's: one
+// that had it in a network of that name before.
+func (k *reserving) held(ctx context.Context) error {
+	prefix := k.layout.leases(k.network.Name)
+	pairs, _, err := k.listSurely(ctx, prefix)
+	if err != nil {
+		return err
+	}
+	for _, pair := range pairs {
+		if r, wanted := k.kept[k.layout.reservations(k.network.Name)+pair.Key[len(prefix):]]; wanted {
+			if err := k.hinderedBy(k.network, r, pair); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// undo takes back what only this call has asked for.
+func (k *reserving) undo(ctx context.Context) error {
+	if !k.began {
+		return nil
+	}
+	ctx, cancel := undoing(ctx)
+	defer cancel()
+	err := k.takeBack(ctx)
+	if err != nil {
+		err = fmt.Errorf("what was reserved before that stays: %w", err)
+	}
+	return err
+}
+
+func (k *reserving) takeBack(ctx context.Context) error {
+	for range reserveTries {
+		pairs, _, err := k.listSurely(ctx, k.layout.reservations(k.network.Name))
+		if err != nil {
+			return err
+		}
+		var ops []*api.KVTxnOp
+		for _, pair := range pairs {
+			if pair.Flags == k.mark && !k.before[pair.Key] {
+				ops = append(ops, &api.KVTxnOp{Verb: api.KVDeleteCAS, Key: pair.Key, Index: pair.ModifyIndex})
+			}
+		}
+		if len(ops) == 0 {
+			return nil
+		}
+		for part := range slices.Chunk(ops, txnWrites) {
+			if _, err := k.transact(ctx, part...); isRefused(err) {
+				break // somebody else has asked for one since
+			} else if err != nil {
+				return err
+			}
+		}
+	}
+	return registry.ErrConflict
+}
