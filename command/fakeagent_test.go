@@ -31,6 +31,7 @@ type fakeAgent struct {
 	leases       []api.Lease
 	skipped      []api.Skipped
 	reservations []api.Reservation
+	left         []api.Reservation // of networks that are not defined
 	peers        []api.Peer
 	strays       map[string]uint64
 	events       []api.Event
@@ -233,6 +234,9 @@ func (f *fakeAgent) routes() http.Handler {
 		},
 		"GET /v1/network/{network}/reservations": func(r *http.Request) (any, *api.Error) {
 			_, err := f.network(r)
+			if err != nil && f.left != nil {
+				return api.ReservationList{Reservations: f.left, Skipped: []api.Skipped{}}, nil
+			}
 			return api.ReservationList{Reservations: f.reservations, Skipped: []api.Skipped{}}, err
 		},
 		"PUT /v1/network/{network}/reservation/{subnet}": func(r *http.Request) (any, *api.Error) {

@@ -81,6 +81,11 @@ func fits80(t *testing.T, text string) {
 }
 
 // allowed is the plan without what speaks against it.
+// planLeft creates the network, which has reservations already.
+func planLeft(f *fakeAgent) api.NetworkPlan {
+	return api.NetworkPlan{Name: "green", Action: api.ActionCreate, Changes: []api.Change{}, Hosts: []api.HostChange{}, Refused: []api.Refusal{}, Reservations: f.reservations}
+}
+
 func allowed(f *fakeAgent) api.NetworkPlan {
 	p := f.plans["default"]
 	p.Refused = []api.Refusal{}
@@ -191,6 +196,12 @@ func TestTranscripts(t *testing.T) {
 				f.refuse = &api.Error{Code: 403, Message: "reserve 10.7.52.0/24 in network flannel: permission denied"}
 			},
 			writes: []string{"PUT /v1/network/flannel "}},
+		{name: "network import again", args: "network import testdata/flannel/plain.json -nodes=testdata/flannel/nodes.txt -network=flannel -force",
+			set: func(f *fakeAgent) {
+				f.left = []api.Reservation{{Subnet: prefix("10.7.9.0/24"), Node: "host-x"}, {Subnet: prefix("10.7.52.0/24"), Node: "host-a"},
+					{Subnet: prefix("10.7.53.0/24"), Node: "host-y"}}
+			},
+			writes: []string{"PUT /v1/network/flannel "}},
 		{name: "network import overlapping", args: "network import testdata/flannel/plain.json -nodes=testdata/flannel/nodes.txt -network=flannel -dry-run",
 			set: func(f *fakeAgent) {
 				f.plans["flannel"] = api.NetworkPlan{Name: "flannel", Action: api.ActionCreate, Changes: []api.Change{}, Hosts: []api.HostChange{},
@@ -232,6 +243,10 @@ func TestTranscripts(t *testing.T) {
 			}},
 		{name: "lease release", args: "lease release", writes: []string{"PUT /v1/network/default/release "}},
 		{name: "reservation list", args: "reservation list"},
+		{name: "reservation list left", args: "reservation list old", set: func(f *fakeAgent) { f.left = f.reservations }},
+		{name: "network plan left", args: "network plan testdata/change.hcl", set: func(f *fakeAgent) { f.plans["green"] = planLeft(f) }},
+		{name: "network apply left", args: "network apply testdata/change.hcl", set: func(f *fakeAgent) { f.plans["green"] = planLeft(f) },
+			writes: []string{"PUT /v1/network/green "}},
 		{name: "reservation list none", args: "reservation list", set: func(f *fakeAgent) { f.reservations = nil }},
 		{name: "reservation list json", args: "reservation list -format=json"},
 		{name: "reservation add", args: "reservation add -node=host-b 10.5.40.0/24",

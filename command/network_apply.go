@@ -152,6 +152,7 @@ func writeApplied(w io.Writer, p networkPlan) {
 		say(w, "Network %s is unchanged.", p.Name)
 	case api.ActionCreate:
 		say(w, "Created network %s.", p.Name)
+		writeLeft(w, p, "")
 	default:
 		say(w, "Updated network %s:", p.Name)
 		writeChanges(w, p.Changes)

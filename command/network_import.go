@@ -187,7 +187,12 @@ func (i *networkImport) there(ctx context.Context, c *api.Client) (present, erro
 	n, err := c.Network(ctx, i.network)
 	var missing *api.Error
 	if errors.As(err, &missing) && missing.Code == http.StatusNotFound {
-		return present{}, nil
+		// An import that was interrupted may have left some.
+		left, err := c.Reservations(ctx, i.network)
+		if errors.As(err, &missing) && missing.Code == http.StatusNotFound {
+			err = nil
+		}
+		return present{reservations: left.Reservations}, err
 	}
 	if err != nil {
 		return present{}, err

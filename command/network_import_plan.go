@@ -47,6 +47,7 @@ func planImport(in flannel.Import, there present, dryRun bool) importPlan {
 	if there.network != nil {
 		p.Action = api.ActionNone
 	}
+	p.Notes = append(p.Notes, there.beside(in)...)
 	for _, r := range in.Reservations {
 		action, why := there.hinders(in.Network.Name, r)
 		if why != "" {
@@ -61,6 +62,22 @@ func planImport(in flannel.Import, there present, dryRun bool) importPlan {
 		}
 	}
 	return p
+}
+
+// beside is what a network that is not there has reserved all the same, and flannel
+// does not have.
+func (p present) beside(in flannel.Import) []string {
+	var out []string
+	if p.network != nil {
+		return nil
+	}
+	for _, have := range p.reservations {
+		if !slices.ContainsFunc(in.Reservations, func(r flannel.Reservation) bool { return r.Subnet == have.Subnet || r.Node == have.Node }) {
+			out = append(out, fmt.Sprintf("leno keeps %s for %s already, which flannel does not have: `leno reservation remove %s %s` drops that",
+				have.Subnet, keptFor(have), in.Network.Name, have.Subnet))
+		}
+	}
+	return out
 }
 
 // hinders says what is to be done for a reservation, or why it cannot be made.

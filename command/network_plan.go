@@ -122,6 +122,21 @@ func writePlan(w io.Writer, p networkPlan) {
 		item(w, "!", verdict+r.Reason)
 		item(w, " ", "instead: "+r.Way)
 	}
+	writeLeft(w, p, fmt.Sprintf("; `leno network delete %s` drops them", p.Name))
+}
+
+// writeLeft tells of reservations that are older than the network.
+func writeLeft(w io.Writer, p networkPlan, way string) {
+	if len(p.Reservations) > 0 {
+		item(w, "!", fmt.Sprintf("%s reserved in it already: `leno reservation list %s`%s", areSubnets(len(p.Reservations)), p.Name, way))
+	}
+}
+
+func areSubnets(count int) string {
+	if count == 1 {
+		return "1 subnet is"
+	}
+	return fmt.Sprintf("%d subnets are", count)
 }
 
 func writeChanges(w io.Writer, changes []api.Change) {

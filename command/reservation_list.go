@@ -14,7 +14,8 @@ func reservationListSpec(m Meta) spec {
 	return spec{
 		name: "reservation list", args: "[NETWORK]", max: 1,
 		synopsis: "List the reservations of a network",
-		help: `Lists the subnets that are kept for one host each.
+		help: `Lists the subnets that are kept for one host each, also those that an import
+which was interrupted has left of a network that is not defined.
 
   $ leno reservation list
   $ leno reservation list blue -format=json`,
