@@ -5,56 +5,103 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
-	cniversion "github.com/containernetworking/cni/pkg/version"
-	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/command/cni"
 )
 
-// add gives a container an interface: remember, then have it done.
+// undoTime is what undoing may take, also when the call's own time is over.
+const undoTime = 30 * time.Second
+
+// add gives a container an interface: look, remember, then have it done.
 func (p *cniPlugin) add(ctx context.Context, args *skel.CmdArgs) error {
 	c, err := cni.Parse(args.StdinData)
 	if err != nil {
 		return err
 	}
-	if err := checkNamespace(args, true); err != nil {
-		return err
-	}
-	records := cniRecords{dataDir: c.DataDir, name: c.Name}
-	before, found, err := records.read(args.ContainerID, args.IfName)
-	switch {
-	case err != nil:
-		return internal(err)
-	case found && before.Done:
-		return types.NewError(cni.CodeAttached, fmt.Sprintf("container %s has interface %s in network %s already: DEL it first", args.ContainerID, args.IfName, before.Network), "")
-	case found: // a crash left it half-way
-		if err := p.undo(ctx, args, before); err != nil {
-			return err
-		}
-	}
-	// What is there already is somebody else's, and undoing would take it away.
-	if err := checkInterface(args); err != nil {
+	if err := checkNamespace(args); err != nil {
 		return err
 	}
 	f, err := p.facts(ctx, c, true)
 	if err != nil {
 		return err
 	}
-	d, err := cni.Delegate(c, f)
+	unlock, err := lockNamespace(ctx, args.Netns)
+	if err != nil {
+		return internal(err)
+	}
+	defer unlock()
+	records := cniRecords{dataDir: c.DataDir, name: c.Name}
+	if err := p.clear(ctx, args, records, f); err != nil {
+		return internal(err)
+	}
+	result, err := p.give(ctx, args, c, f)
 	if err != nil {
 		return err
 	}
-	record := cni.NewRecord(c.Name, types.GCAttachment{ContainerID: args.ContainerID, IfName: args.IfName}, args.Netns, d)
+	return types.PrintResult(result, c.CNIVersion)
+}
+
+// clear makes way for an ADD: it undoes what a crash left half-way, and refuses what
+// is somebody's, which undoing a failed ADD would take away.
+func (p *cniPlugin) clear(ctx context.Context, args *skel.CmdArgs, records cniRecords, f cni.Facts) error {
+	before, err := records.find(attachment(args))
+	if err != nil {
+		return err
+	}
+	for _, k := range before {
+		switch {
+		case k.Readable && k.Gave() && k.Record.Done:
+			if k.Name != records.name {
+				refused := cni.NewRecord(records.name, attachment(args), args.Netns, k.Record.Delegation())
+				refused.Refused = true
+				if err := records.write(refused); err != nil {
+					return err
+				}
+			}
+			return types.NewError(cni.CodeAttached, fmt.Sprintf("container %s has interface %s in network %s already, by configuration %s: DEL it first", args.ContainerID, args.IfName, k.Record.Network, k.Name), "")
+		case k.Readable && k.Gave():
+			err = p.undo(ctx, args, k.Record)
+		case k.Gave(): // what it gave is looked for in the container
+			continue
+		}
+		if err == nil {
+			err = records.remove(k)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := checkInterface(args); err != nil {
+		return err
+	}
+	for _, k := range before {
+		if !k.Readable {
+			if err := errors.Join(releaseAddresses(records.dataDir, ownedBy(attachment(args))), records.remove(k)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// give has the work done, and looks before the answer.
+func (p *cniPlugin) give(ctx context.Context, args *skel.CmdArgs, c cni.Conf, f cni.Facts) (*current.Result, error) {
+	d, err := cni.Delegate(c, f)
+	if err != nil {
+		return nil, err
+	}
+	records := cniRecords{dataDir: c.DataDir, name: c.Name}
+	record := cni.NewRecord(c.Name, attachment(args), args.Netns, d)
 	if err := records.write(record); err != nil {
-		return internal(err)
+		return nil, internal(err)
 	}
 	result, err := p.attach(ctx, args, d, f)
 	if cni.IsExhausted(err) && p.reap(ctx, args, c, f.Network) {
@@ -69,14 +116,18 @@ func (p *cniPlugin) add(ctx context.Context, args *skel.CmdArgs) error {
 		err = internal(records.write(record))
 	}
 	if err == nil {
-		return types.PrintResult(result, c.CNIVersion)
+		return result, nil
 	}
 	// Nothing stays of what failed, so that the runtime may try again without a DEL.
 	if undone := p.undo(ctx, args, record); undone == nil {
-		undone = records.remove(record)
-		err = errors.Join(err, undone)
+		err = errors.Join(err, records.remove(record.Kept()))
 	}
-	return err
+	return nil, err
+}
+
+// attachment is whom a call is about.
+func attachment(args *skel.CmdArgs) types.GCAttachment {
+	return types.GCAttachment{ContainerID: args.ContainerID, IfName: args.IfName}
 }
 
 // attach prepares the bridge and calls the plugin.
@@ -95,8 +146,11 @@ func (p *cniPlugin) attach(ctx context.Context, args *skel.CmdArgs, d cni.Delega
 	return result, nil
 }
 
-// undo has the plugin that was called take back what it did.
+// undo has the plugin that was called take back what it did, also when the call is
+// being ended.
 func (p *cniPlugin) undo(ctx context.Context, args *skel.CmdArgs, r cni.Record) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
 	call := &invoke.Args{
 		Command: "DEL", ContainerID: args.ContainerID, NetNS: args.Netns, IfName: args.IfName, PluginArgsStr: args.Args, Path: args.Path,
 	}
@@ -133,22 +187,52 @@ func (p *cniPlugin) del(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if err := checkNamespace(args, false); err != nil {
-		return err
+	there := namespaceThere(args.Netns)
+	if there {
+		if err := checkNamespace(args); err != nil {
+			return err
+		}
+		unlock, err := lockNamespace(ctx, args.Netns)
+		if err != nil {
+			return internal(err)
+		}
+		defer unlock()
 	}
 	records := cniRecords{dataDir: c.DataDir, name: c.Name}
-	r, found, err := records.read(args.ContainerID, args.IfName)
+	found, err := records.find(attachment(args))
 	if err != nil {
 		return internal(err)
 	}
-	if !found {
-		owner := types.GCAttachment{ContainerID: args.ContainerID, IfName: args.IfName}
-		return internal(releaseAddresses(c.DataDir, func(s cni.Reserved) bool { return s.Owner == owner }))
+	for _, k := range found {
+		if !k.Gave() {
+			return internal(records.remove(k))
+		}
+		if err := p.takeBack(ctx, args, k, there); err != nil {
+			return internal(err)
+		}
 	}
-	if err := p.undo(ctx, args, r); err != nil {
-		return err
+	if err := releaseAddresses(c.DataDir, ownedBy(attachment(args))); err != nil {
+		return internal(err)
 	}
-	return internal(records.remove(r))
+	for _, k := range found {
+		if err := records.remove(k); err != nil {
+			return internal(err)
+		}
+	}
+	return nil
+}
+
+// takeBack undoes one attachment, whose namespace may be gone.
+func (p *cniPlugin) takeBack(ctx context.Context, args *skel.CmdArgs, k cni.Kept, there bool) error {
+	switch {
+	case !k.Readable && there:
+		return removeInterface(args)
+	case !k.Readable:
+		return nil
+	case there:
+		return p.undo(ctx, args, k.Record)
+	}
+	return p.detach(ctx, args, k.Record)
 }
 
 // parseForDel reads what DEL needs of a configuration. What is wrong with the rest
@@ -171,90 +255,4 @@ func parseForDel(data []byte) (cni.Conf, error) {
 		some.DataDir = min.DataDir
 	}
 	return some, nil
-}
-
-// checkNamespace says that the container's namespace is there, where it has to be,
-// and is not the host's: what is done in a container would be done to the host.
-func checkNamespace(args *skel.CmdArgs, needed bool) error {
-	wrong := func(format string, a ...any) error {
-		return types.NewError(types.ErrInvalidNetNS, fmt.Sprintf(format, a...), "")
-	}
-	var theirs, ours unix.Stat_t
-	if err := unix.Stat(args.Netns, &theirs); err != nil {
-		if needed {
-			return wrong("CNI_NETNS: there is no network namespace %s: %s", args.Netns, err)
-		}
-		return nil
-	}
-	var kind unix.Statfs_t
-	if err := unix.Statfs(args.Netns, &kind); err != nil || kind.Type != unix.NSFS_MAGIC && kind.Type != unix.PROC_SUPER_MAGIC {
-		if needed {
-			return wrong("CNI_NETNS: %s is not a network namespace", args.Netns)
-		}
-		return nil
-	}
-	override := strings.EqualFold(args.NetnsOverride, "true") || args.NetnsOverride == "1"
-	if err := unix.Stat("/proc/thread-self/ns/net", &ours); err == nil && !override && ours.Ino == theirs.Ino && ours.Dev == theirs.Dev {
-		return wrong("CNI_NETNS: %s is the host's own network namespace", args.Netns)
-	}
-	return nil
-}
-
-// check says whether the container still has what ADD gave it, and whether its
-// address is still one of this host's. Where nobody knows this host's subnet, an
-// agent that is being upgraded for one, the latter is left out.
-func (p *cniPlugin) check(ctx context.Context, args *skel.CmdArgs) error {
-	c, err := cni.Parse(args.StdinData)
-	if err != nil {
-		return err
-	}
-	if err := checkNamespace(args, true); err != nil {
-		return err
-	}
-	r, found, err := cniRecords{dataDir: c.DataDir, name: c.Name}.read(args.ContainerID, args.IfName)
-	if err != nil {
-		return internal(err)
-	}
-	if !found || !r.Done {
-		return types.NewError(types.ErrUnknownContainer, fmt.Sprintf("container %s was given no interface %s by %s: ADD it", args.ContainerID, args.IfName, c.Name), "")
-	}
-	addrs, err := previous(c)
-	if err != nil {
-		return err
-	}
-	c.Network = r.Network
-	if f, err := p.facts(ctx, c, false); err == nil {
-		if old := cni.Outside(f, addrs); len(old) > 0 {
-			return types.NewError(cni.CodeOldSubnet, fmt.Sprintf("%s is not of this host's subnet in network %s any more, which is %s: start the container anew", old[0], f.Network, f.Subnets()[0]), "")
-		}
-	}
-	conf, err := r.Delegation().With(map[string]any{"cniVersion": c.CNIVersion, "prevResult": c.PrevResult})
-	if err != nil {
-		return internal(err)
-	}
-	return p.call(ctx, r.Delegation(), conf, &invoke.Args{
-		Command: "CHECK", ContainerID: args.ContainerID, NetNS: args.Netns, IfName: args.IfName, PluginArgsStr: args.Args, Path: args.Path,
-	})
-}
-
-// previous is the container's addresses, as the runtime remembers the result of ADD.
-func previous(c cni.Conf) ([]netip.Addr, error) {
-	if len(c.PrevResult) == 0 {
-		return nil, types.NewError(types.ErrInvalidNetworkConfig, "prevResult is missing: a runtime has to give CHECK what ADD answered", "")
-	}
-	answer, err := cniversion.NewResult(c.CNIVersion, c.PrevResult)
-	if err != nil {
-		return nil, types.NewError(types.ErrDecodingFailure, "prevResult: "+err.Error(), "")
-	}
-	result, err := current.NewResultFromResult(answer)
-	if err != nil {
-		return nil, types.NewError(types.ErrDecodingFailure, "prevResult: "+err.Error(), "")
-	}
-	var out []netip.Addr
-	for _, ip := range result.IPs {
-		if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
-			out = append(out, a.Unmap())
-		}
-	}
-	return out, nil
 }

@@ -4,16 +4,11 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 
-	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/command/cni"
@@ -72,27 +67,6 @@ func nameBridge(link netlink.Link) error {
 	return nil
 }
 
-// checkInterface says that the container has no interface of the name yet.
-func checkInterface(args *skel.CmdArgs) error {
-	ns, err := netns.GetFromPath(args.Netns)
-	if err != nil {
-		return fmt.Errorf("open %s: %w", args.Netns, err)
-	}
-	defer ns.Close()
-	inside, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
-	if err != nil {
-		return fmt.Errorf("look into %s: %w", args.Netns, err)
-	}
-	defer inside.Close()
-	var missing netlink.LinkNotFoundError
-	if _, err := inside.LinkByName(args.IfName); err == nil {
-		return types.NewError(cni.CodeAttached, fmt.Sprintf("container %s has an interface %s that is not of leno-cni: DEL it where it came from, or ask for another name", args.ContainerID, args.IfName), "")
-	} else if !errors.As(err, &missing) {
-		return fmt.Errorf("look for %s in %s: %w", args.IfName, args.Netns, err)
-	}
-	return nil
-}
-
 // cutOff removes the host's end of a container's interface, and with it the other
 // one, if it is still the one that was remembered.
 func cutOff(r cni.Record) error {
@@ -111,20 +85,6 @@ func cutOff(r cni.Record) error {
 		return fmt.Errorf("remove %s: %w", r.Link, err)
 	}
 	return nil
-}
-
-// containerGone says whether neither the container's namespace is there nor the
-// host's end of its interface, which ends with the namespace.
-func containerGone(r cni.Record) bool {
-	if _, err := os.Stat(r.Netns); r.Netns == "" || !errors.Is(err, fs.ErrNotExist) {
-		return false
-	}
-	if r.Link == "" {
-		return true
-	}
-	var missing netlink.LinkNotFoundError
-	_, err := netlink.LinkByName(r.Link)
-	return errors.As(err, &missing)
 }
 
 func parseMAC(text string) net.HardwareAddr {

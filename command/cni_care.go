@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -26,72 +27,85 @@ func (p *cniPlugin) gc(ctx context.Context, args *skel.CmdArgs) error {
 	if c.Valid == nil { // not even an empty list
 		return types.NewError(types.ErrInvalidNetworkConfig, "cni.dev/valid-attachments is missing: GC needs the runtime to say which containers there are", "")
 	}
-	mine, err := cniRecords{dataDir: c.DataDir, name: c.Name}.all()
+	records := cniRecords{dataDir: c.DataDir, name: c.Name}
+	all, err := records.all()
 	if err != nil {
 		return internal(err)
 	}
 	var errs []error
-	for _, r := range cni.Garbage(mine, c.Valid) {
-		errs = append(errs, p.collect(ctx, args, c.DataDir, r))
+	for _, k := range cni.Garbage(all, c.Name, c.Valid) {
+		errs = append(errs, p.collect(ctx, args, records, k))
 	}
-	all, err := cniRecords{dataDir: c.DataDir}.all()
-	if err != nil {
-		return internal(errors.Join(append(errs, err)...))
+	errs = append(errs, releaseAddresses(c.DataDir, records.orphans(c.Valid)), records.sweep())
+	if all, err = records.all(); err == nil {
+		err = p.passGC(ctx, args, c, all)
 	}
-	errs = append(errs, releaseAddresses(c.DataDir, func(s cni.Reserved) bool {
-		return len(cni.Orphans([]cni.Reserved{s}, all, c.Valid)) > 0
-	}))
-	errs = append(errs, p.passGC(ctx, args, c, all))
-	return internal(errors.Join(errs...))
+	return internal(errors.Join(append(errs, err)...))
 }
 
-// collect undoes one attachment. The container's namespace is left out: its name may
-// be another container's by now.
-func (p *cniPlugin) collect(ctx context.Context, args *skel.CmdArgs, dataDir string, r cni.Record) error {
+// collect undoes one attachment and forgets it. Of one that cannot be read only the
+// addresses are known, which are nobody's from then on.
+func (p *cniPlugin) collect(ctx context.Context, args *skel.CmdArgs, records cniRecords, k cni.Kept) error {
+	if k.Readable && k.Gave() {
+		if err := p.detach(ctx, args, k.Record); err != nil {
+			return err
+		}
+	}
+	return records.remove(k)
+}
+
+// detach undoes an attachment without the container's namespace, which is gone, or
+// whose name may be another container's by now.
+func (p *cniPlugin) detach(ctx context.Context, args *skel.CmdArgs, r cni.Record) error {
 	if err := cutOff(r); err != nil {
 		return err
 	}
-	err := p.call(ctx, r.Delegation(), r.Config, &invoke.Args{Command: "DEL", ContainerID: r.ContainerID, IfName: r.IfName, Path: args.Path})
-	if err != nil {
-		return err
-	}
-	return cniRecords{dataDir: dataDir, name: r.Name}.remove(r)
+	return p.call(ctx, r.Delegation(), r.Config, &invoke.Args{Command: "DEL", ContainerID: r.ContainerID, IfName: r.IfName, Path: args.Path})
 }
 
-// reap gives back what containers of the network have that are certainly gone: for
-// runtimes that crash and know no GC. It says whether there were any.
+// reap gives back what containers of the network have that are certainly gone, and
+// addresses that no record speaks of: for runtimes that crash and know no GC. It says
+// whether there were any.
 func (p *cniPlugin) reap(ctx context.Context, args *skel.CmdArgs, c cni.Conf, network string) bool {
-	all, err := cniRecords{dataDir: c.DataDir}.all()
+	records := cniRecords{dataDir: c.DataDir, name: c.Name}
+	all, err := records.all()
 	if err != nil {
 		return false
 	}
 	some := false
-	for _, r := range all {
-		if r.Network == network && containerGone(r) {
-			some = p.collect(ctx, args, c.DataDir, r) == nil || some
+	for _, k := range all {
+		if k.Readable && k.Gave() && k.Record.Network == network && containerGone(k.Record) {
+			some = p.collect(ctx, args, records, k) == nil || some
 		}
 	}
-	return some
+	n, _ := releaseFrom(filepath.Join(cni.AddressDir(c.DataDir), network), records.orphans(nil)) // ADD tells that none is left
+	return some || n > 0
 }
 
 // passGC tells the plugins of each network which attachments are valid: of whichever
-// configuration, for they have one store a network.
-func (p *cniPlugin) passGC(ctx context.Context, args *skel.CmdArgs, c cni.Conf, records []cni.Record) error {
+// configuration, for they have one store a network. While one is there whose owner
+// nobody can name, they are told nothing.
+func (p *cniPlugin) passGC(ctx context.Context, args *skel.CmdArgs, c cni.Conf, all []cni.Kept) error {
 	valid := append([]types.GCAttachment{}, c.Valid...)
-	for _, r := range records {
-		valid = append(valid, r.Attachment())
+	for _, k := range all {
+		a, known := k.Attachment()
+		if !known {
+			return nil
+		}
+		valid = append(valid, a)
 	}
 	var errs []error
 	told := map[[2]string]bool{}
-	for _, r := range records {
-		key := [2]string{r.Plugin, r.Network}
-		if told[key] {
+	for _, k := range all {
+		d := k.Record.Delegation()
+		key := [2]string{d.Plugin, d.Network}
+		if !k.Readable || told[key] {
 			continue
 		}
 		told[key] = true
-		conf, err := r.Delegation().With(map[string]any{"cniVersion": c.CNIVersion, "cni.dev/valid-attachments": valid})
+		conf, err := d.With(map[string]any{"cniVersion": c.CNIVersion, "cni.dev/valid-attachments": valid})
 		if err == nil {
-			err = p.call(ctx, r.Delegation(), conf, &invoke.Args{Command: "GC", Path: args.Path})
+			err = p.call(ctx, d, conf, &invoke.Args{Command: "GC", Path: args.Path})
 		}
 		errs = append(errs, err)
 	}

@@ -46,6 +46,15 @@ type Record struct {
 	Done bool   `json:"done"`
 	Link string `json:"link,omitempty"` // the host's end of the container's interface
 	MAC  string `json:"mac,omitempty"`  // of that
+
+	// Refused is an ADD that found the interface given by another configuration. There
+	// is nothing to undo, and the DEL that follows must not take the other's.
+	Refused bool `json:"refused,omitempty"`
+}
+
+// Kept is the record in its file.
+func (r Record) Kept() Kept {
+	return Kept{Name: r.Name, File: r.File(), Readable: true, Record: r}
 }
 
 // NewRecord remembers a delegation for a container and its namespace.
@@ -97,9 +106,63 @@ func (r Record) Attachment() types.GCAttachment {
 	return types.GCAttachment{ContainerID: r.ContainerID, IfName: r.IfName}
 }
 
-// Garbage are the records of attachments that are not valid.
-func Garbage(records []Record, valid []types.GCAttachment) []Record {
-	return slices.DeleteFunc(slices.Clone(records), func(r Record) bool { return slices.Contains(valid, r.Attachment()) })
+// Kept is a record's file. Its name says whose it is also where a crash or a newer
+// leno left something in it that cannot be read.
+type Kept struct {
+	Name, File string // of the configuration, and of the file
+	Readable   bool
+	Record     Record
+}
+
+// NewKept is what stands in a file.
+func NewKept(name, file string, data []byte) Kept {
+	r, err := ParseRecord(data)
+	if err != nil || r.Name != name || r.File() != file {
+		return Kept{Name: name, File: file}
+	}
+	return Kept{Name: name, File: file, Readable: true, Record: r}
+}
+
+// Of says whether it is an attachment's.
+func (k Kept) Of(a types.GCAttachment) bool { return k.File == RecordFile(a.ContainerID, a.IfName) }
+
+// Attachment is whose it is; false when a hash is all that is known of it.
+func (k Kept) Attachment() (types.GCAttachment, bool) {
+	if k.Readable {
+		return k.Record.Attachment(), true
+	}
+	id, ifName, found := strings.Cut(k.File, ":")
+	const longest = 15 // a device's name; a hash is longer
+	return types.GCAttachment{ContainerID: id, IfName: ifName}, found && len(ifName) <= longest
+}
+
+// Gave says whether there is something to undo.
+func (k Kept) Gave() bool { return !k.Readable || !k.Record.Refused }
+
+// Find is what is kept of an attachment: of the configuration, else of others that
+// gave it something.
+func Find(all []Kept, name string, a types.GCAttachment) []Kept {
+	var own, others []Kept
+	for _, k := range all {
+		switch {
+		case !k.Of(a):
+		case k.Name == name:
+			own = append(own, k)
+		case k.Gave():
+			others = append(others, k)
+		}
+	}
+	if len(own) > 0 {
+		return own
+	}
+	return others
+}
+
+// Garbage is what is kept of a configuration's attachments that are not valid.
+func Garbage(all []Kept, name string, valid []types.GCAttachment) []Kept {
+	return slices.DeleteFunc(slices.Clone(all), func(k Kept) bool {
+		return k.Name != name || slices.ContainsFunc(valid, k.Of)
+	})
 }
 
 // Reserved is one file of host-local's store: an address in its name, and in it
@@ -127,8 +190,8 @@ func ParseReserved(path string, data []byte) (Reserved, bool) {
 
 // Orphans are the addresses whose owner nobody knows: no record says that it was
 // attached, and it is not valid. A record is older than its address.
-func Orphans(store []Reserved, records []Record, valid []types.GCAttachment) []Reserved {
+func Orphans(store []Reserved, all []Kept, valid []types.GCAttachment) []Reserved {
 	return slices.DeleteFunc(slices.Clone(store), func(s Reserved) bool {
-		return slices.Contains(valid, s.Owner) || slices.ContainsFunc(records, func(r Record) bool { return r.Attachment() == s.Owner })
+		return slices.Contains(valid, s.Owner) || slices.ContainsFunc(all, func(k Kept) bool { return k.Of(s.Owner) })
 	})
 }

@@ -47,26 +47,73 @@ func TestRecordFile(t *testing.T) {
 }
 
 // TestGarbage: records and addresses of attachments that are not valid, and of nobody.
+// What cannot be read is somebody's as well, by the name of its file.
 func TestGarbage(t *testing.T) {
-	records := []Record{{ContainerID: "a", IfName: "eth0"}, {ContainerID: "a", IfName: "eth1"}, {ContainerID: "b", IfName: "eth0"}}
+	long := strings.Repeat("l", 300)
+	var all []Kept
+	for _, file := range []string{"x/a:eth0", "x/a:eth1", "x/b:eth0", "y/b:eth1", "y/" + RecordFile(long, "eth0")} {
+		name, file, _ := strings.Cut(file, "/")
+		all = append(all, NewKept(name, file, []byte("{")))
+	}
 	valid := []types.GCAttachment{{ContainerID: "a", IfName: "eth0"}, {ContainerID: "d", IfName: "eth0"}}
-	if got := Garbage(records, valid); len(got) != 2 || got[0].IfName != "eth1" || got[1].ContainerID != "b" {
+	if got := Garbage(all, "x", valid); len(got) != 2 || got[0].File != "a:eth1" || got[1].File != "b:eth0" {
 		t.Errorf("%+v", got)
+	}
+	if a, ok := all[1].Attachment(); !ok || a.ContainerID != "a" || a.IfName != "eth1" {
+		t.Errorf("%+v", a)
+	}
+	if a, ok := all[4].Attachment(); ok {
+		t.Errorf("out of a hash: %+v", a)
 	}
 	var store []Reserved
 	for path, text := range map[string]string{
-		"s/10.5.34.2": "a\r\neth0", "s/10.5.34.3": "b\r\neth0", "s/fd00::4": "c\r\neth0\n", "s/10.5.34.5": "d\r\neth0",
+		"s/10.5.34.2": "a\r\neth0", "s/10.5.34.3": "b\r\neth1", "s/fd00::4": "c\r\neth0\n", "s/10.5.34.5": "d\r\neth0", "s/10.5.34.9": long + "\r\neth0",
 		"s/lock": "", "s/last_reserved_ip.0": "10.5.34.2", "s/10.5.34.6": "e", "s/10.5.34.7": "", "s/10.5.34.8": "\r\neth0",
 	} {
 		if r, ok := ParseReserved(path, []byte(text)); ok {
 			store = append(store, r)
 		}
 	}
-	if len(store) != 4 {
+	if len(store) != 5 {
 		t.Errorf("%+v", store)
 	}
-	if got := Orphans(store, records, valid); len(got) != 1 || got[0].Path != "s/fd00::4" || got[0].Owner.ContainerID != "c" {
+	if got := Orphans(store, all, valid); len(got) != 1 || got[0].Path != "s/fd00::4" || got[0].Owner.ContainerID != "c" {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestFind: the record of the configuration's name wins, another's does when its
+// configuration was renamed, and one of an ADD that was refused is nobody else's.
+func TestFind(t *testing.T) {
+	d := Delegation{Plugin: "bridge", Network: "default", Config: json.RawMessage(`{}`)}
+	kept := func(name, id string, refused bool) Kept {
+		r := NewRecord(name, types.GCAttachment{ContainerID: id, IfName: "eth0"}, "", d)
+		r.Refused = refused
+		return r.Kept()
+	}
+	all := []Kept{kept("a", "c1", false), kept("b", "c1", true), kept("b", "c2", true), NewKept("a", "c3:eth0", nil)}
+	for _, tt := range []struct{ name, id, want string }{
+		{"a", "c1", "a"}, {"b", "c1", "b"}, {"new", "c1", "a"}, {"new", "c2", ""}, {"new", "c3", "a"}, {"a", "c4", ""},
+	} {
+		var got string
+		for _, k := range Find(all, tt.name, types.GCAttachment{ContainerID: tt.id, IfName: "eth0"}) {
+			got += k.Name
+		}
+		if got != tt.want {
+			t.Errorf("%s of %s: %q", tt.id, tt.name, got)
+		}
+	}
+	text, err := json.Marshal(all[0].Record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, file string
+		want       bool
+	}{{"a", "c1:eth0", true}, {"b", "c1:eth0", false}, {"a", "c2:eth0", false}} {
+		if got := NewKept(tt.name, tt.file, text); got.Readable != tt.want {
+			t.Errorf("%s/%s: %+v", tt.name, tt.file, got)
+		}
 	}
 }
 

@@ -87,7 +87,7 @@ func TestErrors(t *testing.T) {
 		{"DEL with another configuration", "CNI_COMMAND=DEL", `{` + head + `,"nework":"x","wait":7}`, 0, ""},
 		{"GC without a list", "CNI_COMMAND=GC", fine, types.ErrInvalidNetworkConfig, "cni.dev/valid-attachments is missing"},
 		{"GC of nothing", "CNI_COMMAND=GC", strings.Replace(fine, "{", `{"cni.dev/valid-attachments":[],`, 1), 0, ""},
-		{"an interface of somebody else", "CNI_IFNAME=lo", fine, 102, "lo that is not of leno-cni"},
+		{"an interface of somebody else", "CNI_IFNAME=lo", fine, 102, "lo that is not known to be of leno-cni"},
 		{"fine", "", fine, 0, `"10.5.34.`},
 		{"fine, afterwards", "CNI_COMMAND=DEL", fine, 0, ""},
 		// A bridge that never had an address, and no port any more.

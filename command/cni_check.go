@@ -1,0 +1,75 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	cniversion "github.com/containernetworking/cni/pkg/version"
+
+	"github.com/lenonet/leno/command/cni"
+)
+
+// check says whether the container still has what ADD gave it, and whether its
+// address is still one of this host's. Where nobody knows this host's subnet, an
+// agent that is being upgraded for one, the latter is left out.
+func (p *cniPlugin) check(ctx context.Context, args *skel.CmdArgs) error {
+	c, err := cni.Parse(args.StdinData)
+	if err != nil {
+		return err
+	}
+	if err := checkNamespace(args); err != nil {
+		return err
+	}
+	found, err := cniRecords{dataDir: c.DataDir, name: c.Name}.find(attachment(args))
+	if err != nil {
+		return internal(err)
+	}
+	if len(found) == 0 || !found[0].Gave() || !found[0].Record.Done {
+		return types.NewError(types.ErrUnknownContainer, fmt.Sprintf("container %s was given no interface %s by %s: ADD it", args.ContainerID, args.IfName, c.Name), "")
+	}
+	r := found[0].Record
+	addrs, err := previous(c)
+	if err != nil {
+		return err
+	}
+	c.Network = r.Network
+	if f, err := p.facts(ctx, c, false); err == nil {
+		if old := cni.Outside(f, addrs); len(old) > 0 {
+			return types.NewError(cni.CodeOldSubnet, fmt.Sprintf("%s is not of this host's subnet in network %s any more, which is %s: start the container anew", old[0], f.Network, f.Subnets()[0]), "")
+		}
+	}
+	conf, err := r.Delegation().With(map[string]any{"cniVersion": c.CNIVersion, "prevResult": c.PrevResult})
+	if err != nil {
+		return internal(err)
+	}
+	return p.call(ctx, r.Delegation(), conf, &invoke.Args{
+		Command: "CHECK", ContainerID: args.ContainerID, NetNS: args.Netns, IfName: args.IfName, PluginArgsStr: args.Args, Path: args.Path,
+	})
+}
+
+// previous is the container's addresses, as the runtime remembers the result of ADD.
+func previous(c cni.Conf) ([]netip.Addr, error) {
+	if len(c.PrevResult) == 0 {
+		return nil, types.NewError(types.ErrInvalidNetworkConfig, "prevResult is missing: a runtime has to give CHECK what ADD answered", "")
+	}
+	answer, err := cniversion.NewResult(c.CNIVersion, c.PrevResult)
+	if err != nil {
+		return nil, types.NewError(types.ErrDecodingFailure, "prevResult: "+err.Error(), "")
+	}
+	result, err := current.NewResultFromResult(answer)
+	if err != nil {
+		return nil, types.NewError(types.ErrDecodingFailure, "prevResult: "+err.Error(), "")
+	}
+	var out []netip.Addr
+	for _, ip := range result.IPs {
+		if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
+			out = append(out, a.Unmap())
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,250 @@
+package cni
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// stateDir is the default dataDir on a runtime's host.
+const stateDir = "run/leno/cni"
+
+// TestShared: several configurations, runtimes and plugins on one host and network
+// leave each other's containers alone, whatever is called when. No agent is there.
+func TestShared(t *testing.T) {
+	s := newSite(t, lab.Options{Hosts: 1, NoConsul: true})
+	r := s.runtimes[0]
+	for network, subnet := range map[string]string{"default": "10.5.34.1/24", "small": "10.5.35.1/30"} {
+		must(t, os.WriteFile(r.subnetFile(network), fmt.Appendf(nil, "LENO_NETWORK=10.5.0.0/16\nLENO_SUBNET=%s\nLENO_MTU=1450\nLENO_IPMASQ=true\n", subnet), 0o644))
+	}
+	t.Run("at once", func(t *testing.T) {
+		for name, do := range map[string]func(*testing.T, *runtime){
+			"taken":           s.taken,
+			"the same call":   s.twice,
+			"unreadable":      s.unreadable,
+			"renamed":         s.renamed,
+			"odd directory":   s.oddDirectory,
+			"no more a space": s.noNamespace,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				do(t, r)
+			})
+		}
+	})
+	t.Run("GC and ADD", func(t *testing.T) { s.collectedMeanwhile(t, r) })
+}
+
+// named is a configuration of the network default.
+func named(name string) string { return conf(name, `,"network":"default"`) }
+
+// as is the same container as another configuration has it.
+func (c *container) as(t *testing.T, text string) *container {
+	other := *c
+	other.list = list(t, text)
+	return &other
+}
+
+// still says that a container has what it was given.
+func (c *container) still(t *testing.T) {
+	t.Helper()
+	on, err := c.Exec(c.r.ctx, "ip", "-o", "addr", "show", "dev", c.dev)
+	must(t, err)
+	if !strings.Contains(on, c.addrs()[0].String()) || !slices.Contains(c.r.store(t, stateDir, "default"), c.addrs()[0].String()) {
+		t.Errorf("%s is not taken by %s any more: %s, %v", c.addrs()[0], c.Name, on, c.r.store(t, stateDir, "default"))
+	}
+}
+
+// ended says that nothing of a container is there.
+func (c *container) ended(t *testing.T) {
+	t.Helper()
+	if on, err := c.Exec(c.r.ctx, "ip", "-br", "link"); err != nil || strings.Contains(on, c.dev) {
+		t.Errorf("%v: in %s: %s", err, c.Name, on)
+	}
+	if slices.Contains(c.r.store(t, stateDir, "default"), c.addrs()[0].String()) {
+		t.Errorf("%s is taken", c.addrs()[0])
+	}
+	records, err := filepath.Glob(filepath.Join(c.r.dir, stateDir, "attachments/*", c.id+":"+c.dev))
+	if err != nil || len(records) > 0 {
+		t.Errorf("%v: remembered: %v", err, records)
+	}
+}
+
+// taken: an ADD of an interface that is there already, of another configuration or
+// plugin, fails, and neither it nor the DEL that follows touches that interface.
+func (s *site) taken(t *testing.T, r *runtime) {
+	c := s.added(t, r, named("taken-a"))
+	other := c.as(t, named("taken-b"))
+	fails(t, other.add(), 102, "has interface eth0 in network default already, by configuration taken-a")
+	must(t, other.del())
+	c.still(t)
+	must(t, c.check())
+	must(t, c.del())
+	c.ended(t)
+
+	_, err := c.Exec(s.ctx, "ip", "link", "add", "eth0", "type", "bridge")
+	must(t, err)
+	fails(t, c.add(), 102, "is not known to be of leno-cni")
+	must(t, c.del())
+	_, err = c.Exec(s.ctx, "ip", "link", "show", "eth0")
+	must(t, err)
+}
+
+// twice: of two calls for the same interface one succeeds, and stays.
+func (s *site) twice(t *testing.T, r *runtime) {
+	for range 3 {
+		c := s.container(t, r, named("twice-a"))
+		other := c.as(t, named("twice-b"))
+		var errs [2]error
+		var g errgroup.Group
+		for i, each := range []*container{c, other} {
+			g.Go(func() error { errs[i] = each.add(); return nil })
+		}
+		must(t, g.Wait())
+		won, lost := c, errs[1]
+		if errs[0] != nil {
+			won, lost = other, errs[0]
+		}
+		fails(t, lost, 102, "has interface eth0")
+		won.still(t)
+		must(t, won.check())
+		must(t, errors.Join(c.del(), other.del()))
+		won.ended(t)
+	}
+}
+
+// unreadable: a record that a newer leno wrote, or a crash cut off, is a container's
+// all the same, and its DEL leaves nothing.
+func (s *site) unreadable(t *testing.T, r *runtime) {
+	c := s.added(t, r, named("unreadable"))
+	file := filepath.Join(r.dir, stateDir, "attachments/unreadable", c.id+":eth0")
+	for _, text := range []string{`{"version":2}`, ""} {
+		must(t, os.WriteFile(file, []byte(text), 0o600))
+		must(t, r.gc(r.withoutMemory(t), list(t, named("unreadable-other"))))
+		c.still(t)
+		fails(t, c.add(), 102)
+		c.still(t)
+	}
+	must(t, c.del())
+	c.ended(t)
+	must(t, c.add())
+	must(t, os.WriteFile(file, nil, 0o600))
+	must(t, r.gc(r.withoutMemory(t), c.list)) // of the runtime that gave it
+	if slices.Contains(r.store(t, stateDir, "default"), c.addrs()[0].String()) {
+		t.Errorf("%s is taken after GC", c.addrs()[0])
+	}
+}
+
+// renamed: the configuration has another name than when the container came.
+func (s *site) renamed(t *testing.T, r *runtime) {
+	c := s.added(t, r, named("before"))
+	now := c.as(t, named("after"))
+	result, err := r.cni.GetNetworkListCachedResult(c.list, c.with())
+	must(t, err)
+	previous, err := text(result)
+	must(t, err)
+	now.list = list(t, conf("after", `,"network":"default"`+`,"prevResult":`+previous))
+	must(t, r.withoutMemory(t).CheckNetworkList(s.ctx, now.list, now.with()))
+	must(t, now.del())
+	c.ended(t)
+}
+
+// oddDirectory: a dataDir with characters that mean something in patterns.
+func (s *site) oddDirectory(t *testing.T, r *runtime) {
+	c := s.added(t, r, conf("odd", `,"network":"default","dataDir":"/run/a[b]*"`))
+	if got := r.store(t, "run/a[b]*", "default"); len(got) != 1 {
+		t.Fatalf("taken: %v", got)
+	}
+	temp := filepath.Join(r.dir, "run/a[b]*/attachments/odd/.new.1")
+	must(t, os.WriteFile(temp, nil, 0o600))
+	must(t, os.Chtimes(temp, time.Time{}, time.Now().Add(-time.Hour)))
+	must(t, r.gc(r.withoutMemory(t), c.list))
+	if got := r.store(t, "run/a[b]*", "default"); len(got) != 0 {
+		t.Errorf("taken after GC: %v", got)
+	}
+	if _, err := os.Stat(temp); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left behind: %v", err)
+	}
+}
+
+// noNamespace: a plain file lies where the container's namespace was mounted. DEL is
+// complete, and without it an ADD that needs the address takes it.
+func (s *site) noNamespace(t *testing.T, r *runtime) {
+	c := s.added(t, r, conf("space", `,"network":"small"`))
+	plain := filepath.Join(r.dir, "run/plain")
+	must(t, os.WriteFile(plain, nil, 0o644))
+	with := c.with()
+	with.NetNS = "/run/plain"
+	must(t, r.cni.DelNetworkList(s.ctx, c.list, with))
+	if got := r.store(t, stateDir, "small"); len(got) > 0 {
+		t.Errorf("taken after DEL: %v", got)
+	}
+	link := c.result.Interfaces[1].Name
+	if _, err := r.Exec(s.ctx, "ip", "link", "show", link); err == nil {
+		t.Errorf("%s is there", link)
+	}
+	must(t, c.add())
+	_, err := r.Exec(s.ctx, "ip", "link", "del", c.result.Interfaces[1].Name)
+	must(t, err)
+	record := filepath.Join(r.dir, stateDir, "attachments/space", c.id+":eth0")
+	text, err := os.ReadFile(record)
+	must(t, err)
+	must(t, os.WriteFile(record, []byte(strings.Replace(string(text), c.Path(), "/run/plain", 1)), 0o600))
+	next := s.added(t, r, conf("space-too", `,"network":"small"`))
+
+	// An address that no record speaks of is nobody's.
+	must(t, os.Remove(filepath.Join(r.dir, stateDir, "attachments/space-too", next.id+":eth0")))
+	must(t, s.container(t, r, conf("space", `,"network":"small"`)).add())
+}
+
+// collectedMeanwhile: a container that comes while another runtime's GC is at work
+// keeps its address.
+func (s *site) collectedMeanwhile(t *testing.T, r *runtime) {
+	other := s.added(t, r, named("gc"))
+	must(t, other.del())
+	first := filepath.Join(r.dir, stateDir, "addresses/0")
+	must(t, os.MkdirAll(first, 0o755))
+	lock, err := os.Create(filepath.Join(first, "lock"))
+	must(t, err)
+	defer lock.Close()
+	must(t, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
+	info, err := lock.Stat()
+	must(t, err)
+	waiting := fmt.Sprintf(":%d ", info.Sys().(*syscall.Stat_t).Ino)
+
+	var g errgroup.Group
+	g.Go(func() error { return r.gc(r.withoutMemory(t), other.list) })
+	must(t, lab.WaitFor(s.ctx, "GC to wait", func(context.Context) error {
+		text, err := os.ReadFile("/proc/locks")
+		for line := range strings.Lines(string(text)) {
+			if strings.Contains(line, "-> FLOCK") && strings.Contains(line, waiting) {
+				return nil
+			}
+		}
+		return errors.Join(err, errors.New("not yet"))
+	}))
+	c := s.added(t, r, named("meanwhile"))
+	must(t, lock.Close())
+	must(t, g.Wait())
+	c.still(t)
+	must(t, c.del())
+}
+
+// text is a result as a configuration has it.
+func text(result types.Result) (string, error) {
+	var b strings.Builder
+	err := result.PrintTo(&b)
+	return b.String(), err
+}
