@@ -29,6 +29,9 @@ func (p *cniPlugin) add(ctx context.Context, args *skel.CmdArgs) error {
 	if err := checkNamespace(args); err != nil {
 		return err
 	}
+	if err := makeDataDir(c.DataDir); err != nil {
+		return internal(err)
+	}
 	f, err := p.facts(ctx, c, true)
 	if err != nil {
 		return err
@@ -186,6 +189,9 @@ func (p *cniPlugin) del(ctx context.Context, args *skel.CmdArgs) error {
 	c, err := parseForDel(args.StdinData)
 	if err != nil {
 		return err
+	}
+	if err := checkDataDir(c.DataDir); err != nil {
+		return internal(err)
 	}
 	there := namespaceThere(args.Netns)
 	if there {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -26,6 +28,9 @@ func (p *cniPlugin) gc(ctx context.Context, args *skel.CmdArgs) error {
 	}
 	if c.Valid == nil { // not even an empty list
 		return types.NewError(types.ErrInvalidNetworkConfig, "cni.dev/valid-attachments is missing: GC needs the runtime to say which containers there are", "")
+	}
+	if err := checkDataDir(c.DataDir); err != nil {
+		return internal(err)
 	}
 	records := cniRecords{dataDir: c.DataDir, name: c.Name}
 	all, err := records.all()
@@ -125,9 +130,17 @@ func (p *cniPlugin) status(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+	if err := checkDataDir(c.DataDir); err != nil {
+		return cni.NotAvailable(err)
+	}
 	d, err := cni.Delegate(c, f)
 	if err != nil {
 		return err
+	}
+	if full, err := exhausted(c, f); err != nil {
+		return cni.NotAvailable(err)
+	} else if full {
+		return cni.NotAvailable(cni.Exhausted(d))
 	}
 	for _, plugin := range []string{d.Plugin, cni.IPAM} {
 		if _, err := invoke.FindInPath(plugin, strings.Split(args.Path, ":")); err != nil {
@@ -140,6 +153,34 @@ func (p *cniPlugin) status(ctx context.Context, args *skel.CmdArgs) error {
 		}
 	}
 	return p.call(ctx, d, d.Config, &invoke.Args{Command: "STATUS", Path: args.Path})
+}
+
+// exhausted says whether no address is left, also none that an ADD would reap.
+func exhausted(c cni.Conf, f cni.Facts) (bool, error) {
+	store := filepath.Join(cni.AddressDir(c.DataDir), f.Network)
+	files, err := entries(store)
+	if err != nil {
+		return false, err
+	}
+	var taken []cni.Reserved
+	for _, file := range files {
+		path := filepath.Join(store, file.Name())
+		if data, err := os.ReadFile(path); err == nil {
+			if s, ok := cni.ParseReserved(path, data); ok {
+				taken = append(taken, s)
+			}
+		}
+	}
+	if !cni.Full(f, taken) {
+		return false, nil
+	}
+	all, err := cniRecords{dataDir: c.DataDir, name: c.Name}.all()
+	if err != nil || len(cni.Orphans(taken, all, nil)) > 0 {
+		return false, err
+	}
+	return !slices.ContainsFunc(all, func(k cni.Kept) bool {
+		return k.Readable && k.Gave() && k.Record.Network == f.Network && containerGone(k.Record)
+	}), nil
 }
 
 // limits says what keeps packets from a network that this host has a subnet in. That

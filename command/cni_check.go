@@ -25,6 +25,9 @@ func (p *cniPlugin) check(ctx context.Context, args *skel.CmdArgs) error {
 	if err := checkNamespace(args); err != nil {
 		return err
 	}
+	if err := checkDataDir(c.DataDir); err != nil {
+		return internal(err)
+	}
 	found, err := cniRecords{dataDir: c.DataDir, name: c.Name}.find(attachment(args))
 	if err != nil {
 		return internal(err)

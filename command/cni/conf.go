@@ -26,7 +26,7 @@ func Versions() []string { return []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "
 
 // Defaults of a configuration.
 const (
-	DefaultDataDir = "/run/leno/cni"
+	DefaultDataDir = "/run/leno-cni"
 	DefaultWait    = 10 * time.Second
 	maxWait        = 10 * time.Minute
 )

@@ -40,7 +40,7 @@ func TestDelegate(t *testing.T) {
 	other.Network = "a-network-with-a-long-name"
 	base := func(ranges, more string) string {
 		return `{"bridge":"cni-default","cniVersion":"1.1.0","forceAddress":true,"ipMasq":false,` +
-			`"ipam":{"dataDir":"/run/leno/cni/addresses","ranges":[` + ranges + `],"type":"host-local"},` +
+			`"ipam":{"dataDir":"/run/leno-cni/addresses","ranges":[` + ranges + `],"type":"host-local"},` +
 			`"isDefaultGateway":true,"isGateway":true,"mtu":1450,"name":"default","type":"bridge"` + more + `}`
 	}
 	// with is both families' with other values of keys.
@@ -59,7 +59,7 @@ func TestDelegate(t *testing.T) {
 		return string(text)
 	}
 	ipam := func(more string) string {
-		return `{"dataDir":"/run/leno/cni/addresses","ranges":[` + v4 + `,` + v6 + `],"type":"host-local",` + more + `}`
+		return `{"dataDir":"/run/leno-cni/addresses","ranges":[` + v4 + `,` + v6 + `],"type":"host-local",` + more + `}`
 	}
 	for _, tt := range []struct {
 		name, conf string
@@ -75,7 +75,7 @@ func TestDelegate(t *testing.T) {
 		{"a bridge of one's own", `"delegate":{"bridge":"mine","hairpinMode":true}`, dual,
 			with("bridge", `"mine"`, "forceAddress", "false", "hairpinMode", "true"), "mine", false},
 		{"data directory", `"dataDir":"/run/other"`, dual,
-			strings.ReplaceAll(with(), "/run/leno/cni", "/run/other"), "cni-default", true},
+			strings.ReplaceAll(with(), "/run/leno-cni", "/run/other"), "cni-default", true},
 		{"smaller packets", `"delegate":{"mtu":1400}`, dual, with("mtu", "1400"), "cni-default", true},
 		{"no default route", `"delegate":{"isDefaultGateway":false}`, dual,
 			with("isDefaultGateway", "false", "ipam", ipam(`"routes":[{"dst":"10.5.0.0/16"},{"dst":"fd00:5::/48"}]`)), "cni-default", true},
@@ -89,7 +89,7 @@ func TestDelegate(t *testing.T) {
 		{"the runtime's", `"capabilities":{"mac":true},"runtimeConfig":{"mac":"00:11:22:33:44:55"},"args":{"cni":{"ips":["10.5.34.9"]}},"dns":{"nameservers":["192.0.2.53"]},"prevResult":{"ips":[]}`, dual,
 			with("runtimeConfig", `{"mac":"00:11:22:33:44:55"}`, "args", `{"cni":{"ips":["10.5.34.9"]}}`, "dns", `{"nameservers":["192.0.2.53"]}`), "cni-default", true},
 		{"another plugin", `"delegate":{"type":"ptp","ipMasq":true,"whatever":[1]}`, noMasq,
-			`{"cniVersion":"1.1.0","ipMasq":true,"ipam":{"dataDir":"/run/leno/cni/addresses","ranges":[` + v4 + `,` + v6 + `],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}],"type":"host-local"},"mtu":1450,"name":"default","type":"ptp","whatever":[1]}`, "", false},
+			`{"cniVersion":"1.1.0","ipMasq":true,"ipam":{"dataDir":"/run/leno-cni/addresses","ranges":[` + v4 + `,` + v6 + `],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}],"type":"host-local"},"mtu":1450,"name":"default","type":"ptp","whatever":[1]}`, "", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			text := "{" + head

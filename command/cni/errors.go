@@ -52,6 +52,14 @@ func IsExhausted(err error) bool {
 	return ok && e.Code == CodeExhausted
 }
 
+// Exhausted says that no address is left.
+func Exhausted(d Delegation) error { return exhausted(d, "") }
+
+func exhausted(d Delegation, more string) error {
+	return errorf(CodeExhausted, "network %s: no address is left in this host's %s%s. End containers, release what a crash left with the runtime's GC, or give hosts larger subnets (see `leno network plan`)",
+		d.Network, join(d.subnets), more)
+}
+
 // Print is an error as the specification has it on standard output. version is that
 // of the configuration, "" when it has none.
 func Print(e *types.Error, version string) []byte {
@@ -77,8 +85,7 @@ func Explain(d Delegation, path string, err error) error {
 		return errorf(CodeNoPlugin, "plugin %s is not in CNI_PATH (%s): install the reference plugins there, https://github.com/containernetworking/plugins",
 			quotedAfter(text, "failed to find plugin "), path)
 	case strings.Contains(text, "no IP addresses available in range set"):
-		return errorf(CodeExhausted, "network %s: no address is left in this host's %s: %s. End containers, release what a crash left with the runtime's GC, or give hosts larger subnets (see `leno network plan`)",
-			d.Network, join(d.subnets), text)
+		return exhausted(d, ": "+text)
 	case strings.Contains(text, "failed to allocate all requested IPs"), strings.Contains(text, "requested IP address"), strings.Contains(text, "requested ip "):
 		return errorf(types.ErrInvalidNetworkConfig, "network %s: %s; ask for a free address of this host's %s, or for none", d.Network, text, join(d.subnets))
 	case !ok || e.Code == 0:

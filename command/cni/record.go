@@ -195,3 +195,24 @@ func Orphans(store []Reserved, all []Kept, valid []types.GCAttachment) []Reserve
 		return slices.Contains(valid, s.Owner) || slices.ContainsFunc(all, func(k Kept) bool { return k.Of(s.Owner) })
 	})
 }
+
+// Full says whether one of the subnets has no address left for a container.
+func Full(f Facts, store []Reserved) bool {
+	return slices.ContainsFunc(f.Gateways, func(g netip.Prefix) bool {
+		const countable = 16 // bits; of more no host uses up the addresses
+		bits := g.Addr().BitLen() - g.Bits()
+		if bits > countable {
+			return false
+		}
+		left := 1<<bits - 2 // the subnet's own, and the gateway
+		if g.Addr().Is4() { // which has a broadcast address
+			left--
+		}
+		for _, s := range store {
+			if a, err := netip.ParseAddr(filepath.Base(s.Path)); err == nil && g.Contains(a) {
+				left--
+			}
+		}
+		return left <= 0
+	})
+}

@@ -117,6 +117,36 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// TestFull: how many addresses a subnet has for containers.
+func TestFull(t *testing.T) {
+	for _, tt := range []struct {
+		gateways, taken string
+		want            bool
+	}{
+		{"10.5.34.1/30", "", false},
+		{"10.5.34.1/30", "10.5.34.2", true},
+		{"10.5.34.1/30", "10.5.35.2", false}, // of a subnet that was
+		{"10.5.34.1/29", "10.5.34.2 10.5.34.3 10.5.34.4 10.5.34.5", false},
+		{"10.5.34.1/29", "10.5.34.2 10.5.34.3 10.5.34.4 10.5.34.5 10.5.34.6", true},
+		{"fd00::1/126", "fd00::2", false},
+		{"fd00::1/126", "fd00::2 fd00::3", true},
+		{"fd00::1/64", "fd00::2", false},
+		{"10.5.34.1/24 fd00::1/126", "fd00::2 fd00::3", true}, // each family gives one
+	} {
+		var f Facts
+		for text := range strings.FieldsSeq(tt.gateways) {
+			f.Gateways = append(f.Gateways, netip.MustParsePrefix(text))
+		}
+		var store []Reserved
+		for text := range strings.FieldsSeq(tt.taken) {
+			store = append(store, Reserved{Path: "s/" + text})
+		}
+		if got := Full(f, store); got != tt.want {
+			t.Errorf("%s with %q: %t", tt.gateways, tt.taken, got)
+		}
+	}
+}
+
 // TestStale: what comes off a bridge when the host has another subnet.
 func TestStale(t *testing.T) {
 	var have []netip.Prefix

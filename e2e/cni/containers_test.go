@@ -159,7 +159,7 @@ func (s *site) severalNetworks(t *testing.T) {
 		if len(c.addrs()) != 1 || !f.Gateways[0].Contains(c.addrs()[0]) {
 			t.Errorf("%v is not of %v", c.addrs(), f.Gateways)
 		}
-		if got := c.r.store(t, "run/leno/cni", network); !slices.Contains(got, c.addrs()[0].String()) {
+		if got := c.r.store(t, stateDir, network); !slices.Contains(got, c.addrs()[0].String()) {
 			t.Errorf("store of %s: %v", network, got)
 		}
 		on, err := c.r.Exec(s.ctx, "ip", "-o", "addr", "show", "dev", "cni-"+network, "scope", "global")
@@ -169,7 +169,7 @@ func (s *site) severalNetworks(t *testing.T) {
 		}
 		must(t, c.del())
 		must(t, c.del())
-		if got := c.r.store(t, "run/leno/cni", network); slices.Contains(got, c.addrs()[0].String()) {
+		if got := c.r.store(t, stateDir, network); slices.Contains(got, c.addrs()[0].String()) {
 			t.Errorf("store of %s after DEL: %v", network, got)
 		}
 	}
@@ -202,7 +202,7 @@ func (s *site) atOnce(t *testing.T, r *runtime) {
 		t.Errorf("%d addresses for %d containers", len(seen), len(all))
 	}
 	each((*container).del)
-	for _, taken := range r.store(t, "run/leno/cni", "default") {
+	for _, taken := range r.store(t, stateDir, "default") {
 		if seen[netip.MustParseAddr(taken)] {
 			t.Errorf("%s is taken after DEL", taken)
 		}
@@ -221,7 +221,7 @@ func (s *site) exhausted(t *testing.T, r *runtime) {
 	fails(t, more.add(), 101, "network tiny: no address is left", r.facts(t, "tiny").Subnets()[0].String(), "GC", "larger subnets")
 	must(t, more.del())
 	must(t, r.gc(r.withoutMemory(t), more.list, all[0], all[1]))
-	if got := r.store(t, "run/leno/cni", "tiny"); len(got) != 2 {
+	if got := r.store(t, stateDir, "tiny"); len(got) != 2 {
 		t.Errorf("taken after GC: %v", got)
 	}
 	links, err := all[2].Exec(s.ctx, "ip", "-br", "link")

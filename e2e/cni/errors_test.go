@@ -133,7 +133,7 @@ func TestErrors(t *testing.T) {
 	// Nothing that failed left an address or a record.
 	var left bytes.Buffer
 	for _, dir := range []string{"attachments", "addresses"} {
-		out, err := exec.Command("find", filepath.Join(r.dir, "run/leno/cni", dir), "-type", "f", "!", "-name", "lock", "!", "-name", "last_*").CombinedOutput()
+		out, err := exec.Command("find", filepath.Join(r.dir, stateDir, dir), "-type", "f", "!", "-name", "lock", "!", "-name", "last_*").CombinedOutput()
 		must(t, err)
 		fmt.Fprintf(&left, "%s", out)
 	}

@@ -35,8 +35,8 @@ func (s *site) crash(t *testing.T, r *runtime) {
 	must(t, r.gc(r.withoutMemory(t), c.list, c))
 	must(t, c.check())
 	var left []string
-	for _, addr := range r.store(t, "run/leno/cni", "default") {
-		owner, err := os.ReadFile(filepath.Join(r.dir, "run/leno/cni/addresses/default", addr))
+	for _, addr := range r.store(t, stateDir, "default") {
+		owner, err := os.ReadFile(filepath.Join(r.dir, stateDir+"/addresses/default", addr))
 		must(t, err)
 		if strings.HasPrefix(string(owner), gone.id) {
 			left = append(left, addr)
@@ -46,7 +46,7 @@ func (s *site) crash(t *testing.T, r *runtime) {
 		t.Errorf("%v are taken for a container that never came", left)
 	}
 	must(t, c.del())
-	if files, err := os.ReadDir(filepath.Join(r.dir, "run/leno/cni/attachments/crash")); err != nil || len(files) > 0 {
+	if files, err := os.ReadDir(filepath.Join(r.dir, stateDir+"/attachments/crash")); err != nil || len(files) > 0 {
 		t.Errorf("remembered after DEL and GC: %v, %v", files, err)
 	}
 }
@@ -129,7 +129,7 @@ func (s *site) anotherSubnet(t *testing.T, r *runtime, old, far *container) {
 		}
 	}
 	must(t, old.del())
-	taken := r.store(t, "run/leno/cni", "default")
+	taken := r.store(t, stateDir, "default")
 	for _, a := range old.addrs() {
 		if slices.Contains(taken, a.String()) {
 			t.Errorf("%s is taken after DEL", a)
@@ -172,6 +172,7 @@ func (s *site) reboot(t *testing.T, r *runtime, c *container) {
 	file, err := os.ReadFile(r.subnetFile("default"))
 	must(t, err)
 	must(t, os.RemoveAll(filepath.Join(r.dir, "run/leno")))
+	must(t, os.RemoveAll(filepath.Join(r.dir, stateDir)))
 	must(t, os.Mkdir(filepath.Join(r.dir, "run/leno"), 0o755))
 	_, err = r.Exec(s.ctx, "ip", "link", "del", "cni-default")
 	must(t, err)
@@ -180,7 +181,7 @@ func (s *site) reboot(t *testing.T, r *runtime, c *container) {
 	must(t, c.del())
 	must(t, os.WriteFile(r.subnetFile("default"), file, 0o644))
 	must(t, c.add())
-	if got := r.store(t, "run/leno/cni", "default"); len(got) != 2 {
+	if got := r.store(t, stateDir, "default"); len(got) != 2 {
 		t.Errorf("taken after a reboot and one ADD: %v", got)
 	}
 	must(t, c.del())

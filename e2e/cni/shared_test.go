@@ -19,7 +19,7 @@ import (
 )
 
 // stateDir is the default dataDir on a runtime's host.
-const stateDir = "run/leno/cni"
+const stateDir = "run/leno-cni"
 
 // TestShared: several configurations, runtimes and plugins on one host and network
 // leave each other's containers alone, whatever is called when. No agent is there.
@@ -27,7 +27,7 @@ func TestShared(t *testing.T) {
 	s := newSite(t, lab.Options{Hosts: 1, NoConsul: true})
 	r := s.runtimes[0]
 	for network, subnet := range map[string]string{"default": "10.5.34.1/24", "small": "10.5.35.1/30"} {
-		must(t, os.WriteFile(r.subnetFile(network), fmt.Appendf(nil, "LENO_NETWORK=10.5.0.0/16\nLENO_SUBNET=%s\nLENO_MTU=1450\nLENO_IPMASQ=true\n", subnet), 0o644))
+		must(t, os.WriteFile(r.subnetFile(network), []byte(subnetText(subnet)), 0o644))
 	}
 	t.Run("at once", func(t *testing.T) {
 		for name, do := range map[string]func(*testing.T, *runtime){
@@ -37,6 +37,7 @@ func TestShared(t *testing.T) {
 			"renamed":         s.renamed,
 			"odd directory":   s.oddDirectory,
 			"no more a space": s.noNamespace,
+			"of the agent":    s.notOurs,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -45,6 +46,10 @@ func TestShared(t *testing.T) {
 		}
 	})
 	t.Run("GC and ADD", func(t *testing.T) { s.collectedMeanwhile(t, r) })
+}
+
+func subnetText(subnet string) string {
+	return fmt.Sprintf("LENO_NETWORK=10.5.0.0/16\nLENO_SUBNET=%s\nLENO_MTU=1450\nLENO_IPMASQ=true\n", subnet)
 }
 
 // named is a configuration of the network default.
@@ -203,10 +208,37 @@ func (s *site) noNamespace(t *testing.T, r *runtime) {
 	must(t, err)
 	must(t, os.WriteFile(record, []byte(strings.Replace(string(text), c.Path(), "/run/plain", 1)), 0o600))
 	next := s.added(t, r, conf("space-too", `,"network":"small"`))
+	fails(t, r.cni.GetStatusNetworkList(s.ctx, next.list), 50, "network small: no address is left in this host's 10.5.35.0/30")
 
 	// An address that no record speaks of is nobody's.
 	must(t, os.Remove(filepath.Join(r.dir, stateDir, "attachments/space-too", next.id+":eth0")))
 	must(t, s.container(t, r, conf("space", `,"network":"small"`)).add())
+}
+
+// notOurs: a directory that the agent's user, or anyone but root, can change is not
+// used, and no link in it is followed.
+func (s *site) notOurs(t *testing.T, r *runtime) {
+	dir := filepath.Join(r.dir, "run/of-agent")
+	must(t, os.MkdirAll(filepath.Join(dir, "cni/attachments/planted"), 0o755))
+	must(t, os.Chown(dir, 65534, 65534))
+	text := conf("planted", `,"network":"default","dataDir":"/run/of-agent/cni"`)
+	c := s.container(t, r, text)
+	const want = "dataDir /run/of-agent/cni: /run/of-agent belongs to user 65534"
+	fails(t, c.add(), types.ErrIOFailure, want)
+	fails(t, c.del(), types.ErrIOFailure, want)
+	fails(t, r.gc(r.withoutMemory(t), c.list), types.ErrIOFailure, want)
+	fails(t, r.cni.GetStatusNetworkList(s.ctx, c.list), 50, want)
+
+	must(t, os.Chown(dir, 0, 0))
+	target := filepath.Join(r.dir, "run/target")
+	must(t, os.WriteFile(target, []byte("kept"), 0o600))
+	must(t, os.Symlink("/run/target", filepath.Join(dir, "cni/attachments/planted", c.id+":eth0")))
+	must(t, c.add())
+	must(t, c.check())
+	if got, err := os.ReadFile(target); err != nil || string(got) != "kept" {
+		t.Errorf("%v: what a link pointed at is %q now", err, got)
+	}
+	must(t, c.del())
 }
 
 // collectedMeanwhile: a container that comes while another runtime's GC is at work

@@ -1,0 +1,77 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// What a record says is run with the rights of the runtime, which is root: whoever can
+// write below dataDir, or put something else in its place, has these rights as well.
+
+// makeDataDir makes the directory, when it is not there.
+func makeDataDir(dir string) error {
+	if err := checkDataDir(dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("dataDir: %w", err)
+	}
+	return checkDataDir(dir)
+}
+
+// checkDataDir says that nobody else can change what is in the directory, as far as it
+// is there.
+func checkDataDir(dir string) error {
+	dir = filepath.Clean(dir)
+	there := dir
+	for {
+		_, err := os.Lstat(there)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("dataDir: %w", err)
+		}
+		there = filepath.Dir(there)
+	}
+	real, err := filepath.EvalSymlinks(there)
+	if err != nil {
+		return fmt.Errorf("dataDir: %w", err)
+	}
+	for _, path := range []string{there, real} {
+		for at := path; ; at = filepath.Dir(at) {
+			info, err := os.Lstat(at)
+			if err != nil {
+				return fmt.Errorf("dataDir: %w", err)
+			}
+			if err := checkPlace(at, info, at == real && there == dir); err != nil {
+				return fmt.Errorf("dataDir %s: %w; take a directory that is root's alone, as are those above it", dir, err)
+			}
+			if at == "/" {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// checkPlace says that others cannot put something else in the place of what lies in a
+// directory. In one with the sticky bit they cannot, but add to it: last is dataDir.
+func checkPlace(path string, info fs.FileInfo, last bool) error {
+	owner := int(info.Sys().(*syscall.Stat_t).Uid)
+	switch {
+	case owner != 0 && owner != os.Geteuid():
+		return fmt.Errorf("%s belongs to user %d", path, owner)
+	case info.Mode()&fs.ModeSymlink != 0:
+		return nil
+	case last && !info.IsDir():
+		return fmt.Errorf("%s is not a directory", path)
+	case info.Mode().Perm()&0o022 != 0 && (last || info.Mode()&fs.ModeSticky == 0):
+		return fmt.Errorf("others than user %d can write in %s", owner, path)
+	}
+	return nil
+}
