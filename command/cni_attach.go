@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,7 +50,39 @@ func (p *cniPlugin) add(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+	// The host may have got another subnet meanwhile, and the bridge the old gateway.
+	if now, err := p.facts(ctx, c, false); err == nil && !slices.Equal(now.Gateways, f.Gateways) {
+		if result, err = p.giveAgain(ctx, args, c, now); err != nil {
+			return err
+		}
+	}
 	return types.PrintResult(result, c.CNIVersion)
+}
+
+// giveAgain gives a container addresses of the subnet that the host has now.
+func (p *cniPlugin) giveAgain(ctx context.Context, args *skel.CmdArgs, c cni.Conf, f cni.Facts) (*current.Result, error) {
+	records := cniRecords{dataDir: c.DataDir, name: c.Name}
+	forget := func() error {
+		found, err := records.find(attachment(args))
+		for _, k := range found {
+			err = errors.Join(p.undo(ctx, args, k.Record), records.remove(k))
+		}
+		return internal(err)
+	}
+	if err := forget(); err != nil {
+		return nil, err
+	}
+	result, err := p.give(ctx, args, c, f)
+	if err != nil {
+		return nil, err
+	}
+	if now, err := p.facts(ctx, c, false); err == nil && !slices.Equal(now.Gateways, f.Gateways) {
+		if err := forget(); err != nil {
+			return nil, err
+		}
+		return nil, cni.NotReady(fmt.Sprintf("network %s: this host got another subnet twice while the container was given an address: try again", f.Network))
+	}
+	return result, nil
 }
 
 // clear makes way for an ADD: it undoes what a crash left half-way, and refuses what
@@ -138,7 +171,7 @@ func (p *cniPlugin) attach(ctx context.Context, args *skel.CmdArgs, d cni.Delega
 	if err := prepareBridge(d, f); err != nil {
 		return nil, internal(err)
 	}
-	answer, err := invoke.DelegateAdd(ctx, d.Plugin, d.Config, nil)
+	answer, err := invoke.DelegateAdd(ctx, d.Plugin, d.Config, &cniExec{})
 	if err != nil {
 		return nil, cni.Explain(d, args.Path, err)
 	}
@@ -164,7 +197,7 @@ func (p *cniPlugin) undo(ctx context.Context, args *skel.CmdArgs, r cni.Record) 
 func (p *cniPlugin) call(ctx context.Context, d cni.Delegation, conf []byte, args *invoke.Args) error {
 	path, err := invoke.FindInPath(d.Plugin, strings.Split(args.Path, string(os.PathListSeparator)))
 	if err == nil {
-		err = invoke.ExecPluginWithoutResult(ctx, path, conf, args, nil)
+		err = invoke.ExecPluginWithoutResult(ctx, path, conf, args, &cniExec{})
 	}
 	if err != nil {
 		return cni.Explain(d, args.Path, err)

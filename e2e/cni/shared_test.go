@@ -26,7 +26,7 @@ const stateDir = "run/leno-cni"
 func TestShared(t *testing.T) {
 	s := newSite(t, lab.Options{Hosts: 1, NoConsul: true})
 	r := s.runtimes[0]
-	for network, subnet := range map[string]string{"default": "10.5.34.1/24", "small": "10.5.35.1/30"} {
+	for network, subnet := range map[string]string{"default": "10.5.34.1/24", "small": "10.5.35.1/30", "moved": "10.5.36.1/24"} {
 		must(t, os.WriteFile(r.subnetFile(network), []byte(subnetText(subnet)), 0o644))
 	}
 	t.Run("at once", func(t *testing.T) {
@@ -38,6 +38,8 @@ func TestShared(t *testing.T) {
 			"odd directory":   s.oddDirectory,
 			"no more a space": s.noNamespace,
 			"of the agent":    s.notOurs,
+			"killed":          s.killed,
+			"moved":           s.moved,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -238,6 +240,52 @@ func (s *site) notOurs(t *testing.T, r *runtime) {
 	if got, err := os.ReadFile(target); err != nil || string(got) != "kept" {
 		t.Errorf("%v: what a link pointed at is %q now", err, got)
 	}
+	must(t, c.del())
+}
+
+// killed: what leno-cni runs ends with it, so that nothing comes after DEL.
+func (s *site) killed(t *testing.T, r *runtime) {
+	dir := filepath.Join(r.Dir, "cni-slow")
+	must(t, os.Mkdir(dir, 0o755))
+	pid, after := filepath.Join(r.Dir, "slow.pid"), filepath.Join(r.Dir, "slow.after")
+	must(t, os.WriteFile(filepath.Join(dir, "bridge"), fmt.Appendf(nil,
+		"#!/bin/sh\n[ $CNI_COMMAND = ADD ] || exec %s/bridge\necho $$ >%s.new; mv %s.new %s\nkill -9 $PPID\nread x <%s\ntouch %s\n", r.path, pid, pid, pid, pid+".wait", after), 0o755))
+	must(t, syscall.Mkfifo(pid+".wait", 0o600))
+	c := s.container(t, r, named("killed"))
+	if err := c.addWith(r.withPath(dir, r.path)); err == nil || !strings.Contains(err.Error(), "killed") {
+		t.Fatalf("leno-cni was to be killed: %v", err)
+	}
+	text, err := os.ReadFile(pid)
+	must(t, err)
+	must(t, lab.WaitFor(s.ctx, "the end of bridge", func(context.Context) error {
+		if _, err := os.Stat("/proc/" + strings.TrimSpace(string(text)) + "/exe"); err == nil {
+			return errors.New("it runs")
+		}
+		return nil
+	}))
+	must(t, c.add())
+	must(t, c.del())
+	c.ended(t)
+}
+
+// moved: the host gets another subnet while a container is given an address.
+func (s *site) moved(t *testing.T, r *runtime) {
+	dir := filepath.Join(r.Dir, "cni-moved")
+	must(t, os.Mkdir(dir, 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, "bridge"), fmt.Appendf(nil,
+		"#!/bin/sh\n[ $CNI_COMMAND = ADD ] && [ -e %[1]s ] && cat %[1]s >/run/leno/moved.env && rm %[1]s\nexec %[2]s/bridge\n", filepath.Join(dir, "next"), r.path), 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, "next"), []byte(subnetText("10.5.37.1/24")), 0o644))
+	c := s.container(t, r, conf("moved", `,"network":"moved"`))
+	must(t, c.addWith(r.withPath(dir, r.path)))
+	on, err := r.Exec(s.ctx, "ip", "-o", "-4", "addr", "show", "dev", "cni-moved")
+	must(t, err)
+	if !strings.HasPrefix(c.addrs()[0].String(), "10.5.37.") || !strings.Contains(on, "10.5.37.1/24") || strings.Contains(on, "10.5.36.1") {
+		t.Errorf("%s, and on the bridge: %s", c.addrs()[0], on)
+	}
+	if got := r.store(t, stateDir, "moved"); len(got) != 1 {
+		t.Errorf("taken: %v", got)
+	}
+	must(t, c.check())
 	must(t, c.del())
 }
 

@@ -1,0 +1,70 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+	cniversion "github.com/containernetworking/cni/pkg/version"
+)
+
+// cniExec runs other plugins, which end with this program: one that went on alone
+// would give an address to a container that the runtime has ended meanwhile.
+type cniExec struct{ cniversion.PluginDecoder }
+
+var _ invoke.Exec = (*cniExec)(nil)
+
+func (*cniExec) FindInPath(plugin string, paths []string) (string, error) {
+	return invoke.FindInPath(plugin, paths)
+}
+
+// busyPause is between tries to run a plugin that is just being installed.
+const busyPause = 200 * time.Millisecond
+
+// ExecPlugin runs a plugin and returns its standard output, or its error as a
+// *types.Error.
+func (e *cniExec) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	// The kernel means the thread that forks: while the plugin runs, it has to stay.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for tries := 5; ; tries-- {
+		var stdout, stderr bytes.Buffer
+		c := exec.CommandContext(ctx, path)
+		c.Env, c.Stdin, c.Stdout, c.Stderr = environ, bytes.NewReader(stdin), &stdout, &stderr
+		c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		err := c.Run()
+		switch {
+		case err == nil:
+			return stdout.Bytes(), nil
+		case !errors.Is(err, syscall.ETXTBSY) || tries == 0:
+			return nil, pluginError(err, stdout.Bytes(), stderr.Bytes())
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(busyPause):
+		}
+	}
+}
+
+// pluginError is what a plugin said went wrong, however it said it.
+func pluginError(err error, stdout, stderr []byte) error {
+	e := new(types.Error)
+	switch {
+	case len(stdout) == 0 && len(stderr) == 0:
+		e.Msg = fmt.Sprintf("it ended without an error message: %v", err)
+	case len(stdout) == 0:
+		e.Msg = fmt.Sprintf("it ended with %q: %v", stderr, err)
+	case json.Unmarshal(stdout, e) != nil:
+		e.Msg = fmt.Sprintf("it ended with %q, which is no error of CNI's: %v", stdout, err)
+	}
+	return e
+}
