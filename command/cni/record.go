@@ -192,7 +192,7 @@ func ParseReserved(path string, data []byte) (Reserved, bool) {
 // attached, and it is not valid. A record is older than its address.
 func Orphans(store []Reserved, all []Kept, valid []types.GCAttachment) []Reserved {
 	return slices.DeleteFunc(slices.Clone(store), func(s Reserved) bool {
-		return slices.Contains(valid, s.Owner) || slices.ContainsFunc(all, func(k Kept) bool { return k.Of(s.Owner) })
+		return slices.Contains(valid, s.Owner) || slices.ContainsFunc(all, func(k Kept) bool { return k.Gave() && k.Of(s.Owner) })
 	})
 }
 

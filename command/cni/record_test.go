@@ -55,8 +55,10 @@ func TestGarbage(t *testing.T) {
 		name, file, _ := strings.Cut(file, "/")
 		all = append(all, NewKept(name, file, []byte("{")))
 	}
+	refused := Record{Name: "x", ContainerID: "c", IfName: "eth0", Refused: true}
+	all = append(all, refused.Kept())
 	valid := []types.GCAttachment{{ContainerID: "a", IfName: "eth0"}, {ContainerID: "d", IfName: "eth0"}}
-	if got := Garbage(all, "x", valid); len(got) != 2 || got[0].File != "a:eth1" || got[1].File != "b:eth0" {
+	if got := Garbage(all, "x", valid); len(got) != 3 || got[0].File != "a:eth1" || got[1].File != "b:eth0" || got[2].File != "c:eth0" {
 		t.Errorf("%+v", got)
 	}
 	if a, ok := all[1].Attachment(); !ok || a.ContainerID != "a" || a.IfName != "eth1" {

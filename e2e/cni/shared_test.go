@@ -251,6 +251,11 @@ func (s *site) killed(t *testing.T, r *runtime) {
 	must(t, os.WriteFile(filepath.Join(dir, "bridge"), fmt.Appendf(nil,
 		"#!/bin/sh\n[ $CNI_COMMAND = ADD ] || exec %s/bridge\necho $$ >%s.new; mv %s.new %s\nkill -9 $PPID\nread x <%s\ntouch %s\n", r.path, pid, pid, pid, pid+".wait", after), 0o755))
 	must(t, syscall.Mkfifo(pid+".wait", 0o600))
+	t.Cleanup(func() { // whoever waits still
+		if f, err := os.OpenFile(pid+".wait", os.O_RDWR|syscall.O_NONBLOCK, 0); err == nil {
+			f.Close()
+		}
+	})
 	c := s.container(t, r, named("killed"))
 	if err := c.addWith(r.withPath(dir, r.path)); err == nil || !strings.Contains(err.Error(), "killed") {
 		t.Fatalf("leno-cni was to be killed: %v", err)
@@ -263,6 +268,9 @@ func (s *site) killed(t *testing.T, r *runtime) {
 		}
 		return nil
 	}))
+	if _, err := os.Stat(after); err == nil {
+		t.Error("bridge went on")
+	}
 	must(t, c.add())
 	must(t, c.del())
 	c.ended(t)
