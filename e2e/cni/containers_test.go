@@ -100,6 +100,7 @@ func TestContainers(t *testing.T) {
 			"wishes":         func(t *testing.T) { s.wishes(t, b) },
 			"published port": func(t *testing.T) { s.published(t, a, two) },
 			"networks":       s.severalNetworks,
+			"ptp":            s.ptp,
 			"interfaces":     func(t *testing.T) { s.secondInterface(t, one, two) },
 			"at once":        func(t *testing.T) { s.atOnce(t, a) },
 			"exhausted":      func(t *testing.T) { s.exhausted(t, a) },

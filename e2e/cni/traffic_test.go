@@ -124,3 +124,26 @@ func (s *site) secondInterface(t *testing.T, one, two *container) {
 		must(t, c.del())
 	}
 }
+
+// ptp: another plugin than bridge makes the interfaces. Containers reach each other,
+// and have the routes that they ask for instead of a default one.
+func (s *site) ptp(t *testing.T) {
+	var all []*container
+	for i, routes := range []string{``, `,"ipam":{"routes":[{"dst":"10.6.0.0/16"}]}`} {
+		c := s.added(t, s.runtimes[i], conf("ptp", `,"network":"blue","delegate":{"type":"ptp"}`+routes))
+		all = append(all, c)
+		got, err := c.Exec(s.ctx, "ip", "-4", "route")
+		must(t, err)
+		gateway := c.r.facts(t, "blue").Gateways[0].Addr().String()
+		for _, dst := range []string{"default", "10.6.0.0/16"} {
+			if want := (dst == "default") == (i == 0); strings.Contains(got, dst+" via "+gateway) != want {
+				t.Errorf("route to %s wanted %t:\n%s", dst, want, got)
+			}
+		}
+	}
+	all[0].reaches(t, all[1])
+	for _, c := range all {
+		must(t, c.check())
+		must(t, c.del())
+	}
+}

@@ -53,8 +53,8 @@ func FindConsulTemplate() (string, error) {
 	return find("LENO_TEST_CONSUL_TEMPLATE", "consul-template")
 }
 
-// FindCNI returns the directory of cnitool and the reference plugins bridge, host-local,
-// portmap, firewall and loopback: the one that LENO_TEST_CNI names, or where `tools/get
+// FindCNI returns the directory of cnitool and the reference plugins bridge, ptp,
+// host-local, portmap, firewall and loopback: the one that LENO_TEST_CNI names, or where `tools/get
 // cni` has built them.
 func FindCNI() (string, error) {
 	if path := os.Getenv("LENO_TEST_CNI"); path != "" {
