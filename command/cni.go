@@ -97,7 +97,7 @@ func (p *cniPlugin) run(ctx context.Context) error {
 		}
 	}
 	failed := skel.PluginMainFuncsWithError(skel.CNIFuncs{
-		Add: seen(p.add), Del: seen(p.del), Check: seen(p.check), GC: seen(p.gc), Status: seen(p.status),
+		Add: seen(p.add), Del: seen(p.tidied(p.del)), Check: seen(p.check), GC: seen(p.tidied(p.gc)), Status: seen(p.status),
 	}, cniversion.PluginSupports(cni.Versions()...), "")
 	if failed == nil {
 		return nil

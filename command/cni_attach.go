@@ -179,6 +179,9 @@ func (p *cniPlugin) attach(ctx context.Context, args *skel.CmdArgs, d cni.Delega
 	if err != nil {
 		return nil, cni.Explain(d, args.Path, err)
 	}
+	if err := settleBridge(d, f); err != nil {
+		return nil, internal(err)
+	}
 	return result, nil
 }
 

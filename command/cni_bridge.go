@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -14,41 +13,45 @@ import (
 	"github.com/lenonet/leno/command/cni"
 )
 
-// prepareBridge takes off a bridge what a subnet that this host had left there: the
-// bridge plugin would leave it, or refuse the new gateway beside it.
+// prepareBridge makes a bridge that is there already as the bridge plugin would have
+// made it for the network as it is now: what a subnet of before left on it that plugin
+// would leave, or refuse the new gateway beside it.
 func prepareBridge(d cni.Delegation, f cni.Facts) error {
-	if d.Bridge == "" {
-		return nil
-	}
-	link, err := netlink.LinkByName(d.Bridge)
-	var missing netlink.LinkNotFoundError
-	if errors.As(err, &missing) {
-		return nil
-	}
+	link, err := findBridge(d.Bridge)
 	if err != nil {
-		return fmt.Errorf("look for %s: %w", d.Bridge, err)
-	}
-	if err := nameBridge(link); err != nil {
 		return err
 	}
-	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if link != nil {
+		if err := nameBridge(link); err != nil {
+			return err
+		}
+		if err := takeOldOff(link, d, f); err != nil {
+			return err
+		}
+		// Else it had for ever the smallest of its ports when it was made.
+		if d.Own && link.Attrs().MTU != d.MTU {
+			if err := netlink.LinkSetMTU(link, d.MTU); err != nil {
+				return fmt.Errorf("give %s the MTU %d: %w", d.Bridge, d.MTU, err)
+			}
+		}
+	}
+	return rememberGateways(d, f)
+}
+
+// findBridge is the device, nil when there is none.
+func findBridge(name string) (netlink.Link, error) {
+	if name == "" {
+		return nil, nil
+	}
+	link, err := netlink.LinkByName(name)
+	var missing netlink.LinkNotFoundError
+	if errors.As(err, &missing) {
+		return nil, nil
+	}
 	if err != nil {
-		return fmt.Errorf("addresses of %s: %w", d.Bridge, err)
+		return nil, fmt.Errorf("look for %s: %w", name, err)
 	}
-	var have []netip.Prefix
-	for _, a := range addrs {
-		ones, _ := a.Mask.Size()
-		if ip, ok := netip.AddrFromSlice(a.IP); ok {
-			have = append(have, netip.PrefixFrom(ip.Unmap(), ones))
-		}
-	}
-	for _, p := range cni.Stale(d, f, have) {
-		old := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
-		if err := netlink.AddrDel(link, old); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-			return fmt.Errorf("take %s off %s: %w", p, d.Bridge, err)
-		}
-	}
-	return nil
+	return link, nil
 }
 
 // nameBridge gives a bridge a hardware address that has none: one whose last port

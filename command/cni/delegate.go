@@ -1,8 +1,10 @@
 package cni
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -28,7 +30,9 @@ type Delegation struct {
 	// makes bridges. Own says that nobody else puts addresses on it.
 	Bridge string
 	Own    bool
+	MTU    int
 
+	dataDir string
 	subnets []netip.Prefix
 }
 
@@ -164,7 +168,7 @@ func Delegate(c Conf, f Facts) (Delegation, error) {
 	if set.MTU > f.MTU {
 		return Delegation{}, errorf(types.ErrInvalidNetworkConfig, "delegate.mtu: %d is more than network %s carries, %d: leave it out, or take %d at most", set.MTU, f.Network, f.MTU, f.MTU)
 	}
-	d := Delegation{Plugin: set.Type, Network: f.Network, subnets: f.Subnets()}
+	d := Delegation{Plugin: set.Type, Network: f.Network, MTU: cmp.Or(set.MTU, f.MTU), dataDir: c.DataDir, subnets: f.Subnets()}
 	conf := map[string]any{"mtu": f.MTU}
 	defaultRoute := true
 	if d.Plugin == bridgePlugin {
@@ -259,16 +263,18 @@ func (d Delegation) With(values map[string]any) (json.RawMessage, error) {
 	return json.Marshal(all)
 }
 
+// GatewayFile is where it is remembered what was put on a bridge that may be somebody
+// else's: one address with its length a line.
+func (d Delegation) GatewayFile() string {
+	return filepath.Join(d.dataDir, "bridges", d.Network, d.Bridge)
+}
+
 // Stale are the addresses of a bridge that belong to a subnet that this host had in
 // the network, and would keep packets for its next owner here: on a bridge of the
-// network's own every one that is no gateway now, else those out of the network's
-// range.
-func Stale(d Delegation, f Facts, onBridge []netip.Prefix) []netip.Prefix {
+// network's own every one that is no gateway now, else those that were given.
+func Stale(d Delegation, f Facts, onBridge, given []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(onBridge), func(p netip.Prefix) bool {
-		if slices.Contains(f.Gateways, p) || p.Addr().IsLinkLocalUnicast() {
-			return true
-		}
-		return !d.Own && !slices.ContainsFunc(f.Pools, func(pool netip.Prefix) bool { return pool.Contains(p.Addr()) })
+		return slices.Contains(f.Gateways, p) || p.Addr().IsLinkLocalUnicast() || !d.Own && !slices.Contains(given, p)
 	})
 }
 
