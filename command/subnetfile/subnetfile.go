@@ -18,7 +18,7 @@ type File struct {
 	// (10.5.34.1/24), IPv4 first, at most one a family.
 	Gateways []netip.Prefix
 	// Pools are the address ranges of the whole network, in the same order; none of
-	// a family whose line is missing.
+	// a family whose line is missing, and of flannel's files sometimes several.
 	Pools  []netip.Prefix
 	MTU    int  // bytes
 	IPMasq bool // the agent masquerades what leaves the overlay
@@ -51,8 +51,11 @@ func Parse(text string) (File, error) {
 			}
 			f.Gateways = append(f.Gateways, p)
 		}
-		if pool != "" {
-			p, err := netip.ParsePrefix(pool)
+		if pool == "" {
+			continue
+		}
+		for word := range strings.SplitSeq(pool, ",") { // flannel's may be several
+			p, err := netip.ParsePrefix(strings.TrimSpace(word))
 			if a := p.Addr(); err != nil || a.Is6() != (family != "") || a.Is4In6() {
 				return File{}, fmt.Errorf("LENO_%sNETWORK=%q is not a range of addresses such as 10.5.0.0/16", family, pool)
 			}
