@@ -127,8 +127,8 @@ type conflistPlugin struct {
 }
 
 func (p *cniPlugin) printConflist() error {
-	name := "leno"
-	if p.network != "" {
+	name := "leno" // as the examples have it: mode = "cni/leno" is Nomad's word for it
+	if p.network != "" && p.network != "default" {
 		name += "-" + p.network
 	}
 	return printJSON(p.meta.Stdout, conflist{CNIVersion: conflistVersion, Name: name, Plugins: []conflistPlugin{

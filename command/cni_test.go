@@ -49,9 +49,13 @@ func TestConflist(t *testing.T) {
 		}
 	}
 	got := world{}.run("cni", "-conflist", "-network=default")
-	want := strings.Replace(read(t, "../examples/cni/leno.conflist"), `"name": "leno"`, `"name": "leno-default"`, 1)
-	if diff := cmp.Diff(want, got.stdout); diff != "" {
-		t.Errorf("examples/cni/leno.conflist is another one (-example +printed):\n%s", diff)
+	for _, example := range []string{"cni", "nomad"} {
+		if diff := cmp.Diff(read(t, "../examples/"+example+"/leno.conflist"), got.stdout); diff != "" {
+			t.Errorf("examples/%s/leno.conflist is another one (-example +printed):\n%s", example, diff)
+		}
+	}
+	if got := (world{}).run("cni", "-conflist", "-network=blue"); !strings.Contains(got.stdout, `"name": "leno-blue"`) {
+		t.Errorf("of blue: %s", got.stdout)
 	}
 }
 
