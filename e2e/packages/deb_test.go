@@ -22,6 +22,9 @@ func deb(t *testing.T, release string) string {
 	return file(t, release+"/leno_*_"+runtime.GOARCH+".deb")
 }
 
+// agentUser is the line of the user in passwd.
+var agentUser = regexp.MustCompile(`^leno:x:\d{3}:\d{3}:[^:]*:/var/lib/leno:/usr/sbin/nologin\n$`)
+
 // TestDebFiles installs the deb where no systemd is, looks at what came, and purges
 // it: nothing is left but the user.
 func TestDebFiles(t *testing.T) {
@@ -39,7 +42,7 @@ func TestDebFiles(t *testing.T) {
 	if got := m.stat("/etc/leno.d", "/etc/leno.d/leno.hcl", "/usr/bin/leno", "/usr/lib/systemd/system/leno.service"); got != want {
 		t.Errorf("files:\n%s\nwant\n%s", got, want)
 	}
-	if got := m.must("getent", "passwd", "leno"); !regexp.MustCompile(`^leno:x:\d{3}:\d{3}:[^:]*:/var/lib/leno:/usr/sbin/nologin\n$`).MatchString(got) {
+	if got := m.must("getent", "passwd", "leno"); !agentUser.MatchString(got) {
 		t.Errorf("user: %s", got)
 	}
 	if got := m.must("dpkg", "--verify", "leno"); got != "" {

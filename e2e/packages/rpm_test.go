@@ -19,17 +19,27 @@ func rpm(t *testing.T, release string) string {
 func TestRPM(t *testing.T) {
 	m := newMachine(t)
 	m.systemd()
-	of := func(args ...string) string {
-		t.Helper()
+	run := func(args ...string) (string, error) {
 		// Debian's rpm wants to be told that it is meant. What the package needs is
 		// there, but in no database that it knows.
 		line := append([]string{"--mount", "--net", "--pid", "--fork", "--kill-child", "rpm", "--root", m.dir, "--dbpath", "/var/lib/rpm"}, args...)
 		out, err := exec.CommandContext(m.ctx, "unshare", line...).CombinedOutput()
+		return string(out), err
+	}
+	of := func(args ...string) string {
+		t.Helper()
+		out, err := run(args...)
 		if err != nil {
 			t.Fatalf("rpm %q: %v\n%s", args, err, out)
 		}
-		return string(out)
+		return out
 	}
+	m.must("useradd", "--uid", "1500", "--gid", "users", "leno")
+	out, err := run("--force-debian", "--nodeps", "--install", rpm(t, "first"))
+	if err == nil || !strings.Contains(out, "leno: the user leno, uid 1500, is a person's account") || m.exists("/usr/bin/leno") {
+		t.Errorf("with a person's account: %v\n%s", err, out)
+	}
+	m.must("userdel", "leno")
 	of("--force-debian", "--nodeps", "--install", rpm(t, "first"))
 	m.called("installation", "--system daemon-reload")
 	want := `/etc/leno.d 750 root:leno
