@@ -1,6 +1,7 @@
 package packages
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -17,6 +18,8 @@ func TestDebOnOtherHosts(t *testing.T) {
 		name string
 		do   func(t *testing.T, m *machine, deb string)
 	}{
+		{"removal that is aborted", removalAborted},
+		{"directory of CNI plugins", pluginsElsewhere},
 		{"account of a person", personsAccount},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -26,6 +29,68 @@ func TestDebOnOtherHosts(t *testing.T) {
 			c.do(t, &on, first)
 			on.must("dpkg", "--purge", "leno")
 		})
+	}
+}
+
+// removalAborted has another package, in whose favour this one is to go, fail: all
+// is as before, and nothing was done to the agent.
+func removalAborted(t *testing.T, m *machine, deb string) {
+	m.must("dpkg", "--install", deb)
+	m.called("installation", "--system daemon-reload")
+	for name, text := range map[string]string{
+		"control": "Package: rival\nVersion: 1\nArchitecture: all\nMaintainer: nobody <nobody@example.com>\nConflicts: leno\nReplaces: leno\nDescription: it cannot be installed\n",
+		"preinst": "#!/bin/sh\nexit 1\n",
+	} {
+		if err := os.MkdirAll(m.path("/tmp/rival/DEBIAN"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		m.write("/tmp/rival/DEBIAN/"+name, text, 0o755)
+	}
+	m.must("dpkg-deb", "--build", "/tmp/rival")
+	out, err := m.run("dpkg", "--auto-deconfigure", "--install", "/tmp/rival.deb")
+	if err == nil || !strings.Contains(out, "removing leno") {
+		t.Fatalf("the other package: %v\n%s", err, out)
+	}
+	if got := m.must("dpkg-query", "--show", "--showformat=${Status}", "leno"); got != "install ok installed" {
+		t.Errorf("status: %s", got)
+	}
+	if got := strings.TrimSpace(m.must("realpath", "/opt/cni/bin/leno-cni")); got != "/usr/bin/leno" {
+		t.Errorf("the plugin leads to %s", got)
+	}
+	m.called("aborted removal")
+}
+
+// pluginsElsewhere has something else at /opt/cni/bin than a directory that root may
+// write to. Neither an installation nor a removal fails for it.
+func pluginsElsewhere(t *testing.T, m *machine, deb string) {
+	for _, c := range []struct{ name, before, install, remove, after string }{
+		{"a link", "mkdir -p /opt/cni /var/lib/cnibin; ln -s /var/lib/cnibin /opt/cni/bin", "/var/lib/cnibin/leno-cni", "", "rm -r /opt/cni /var/lib/cnibin"},
+		{"a file", "mkdir -p /opt/cni; touch /opt/cni/bin", "", "", "rm -r /opt/cni"},
+		{"read-only", "", "/opt/cni/bin/leno-cni", "mount --bind /opt /opt; mount -o remount,bind,ro /opt", "rm -r /opt/cni"},
+		{"never writable", "", "", "", "test ! -e /opt/cni"},
+	} {
+		readOnly := ""
+		if c.name == "never writable" {
+			readOnly = "mount --bind /opt /opt; mount -o remount,bind,ro /opt; "
+		}
+		said := m.must("sh", "-euc", c.before+"\n"+readOnly+"dpkg --install "+deb)
+		if got := m.must("dpkg-query", "--show", "--showformat=${Status}", "leno"); got != "install ok installed" {
+			t.Errorf("%s: installed: %s", c.name, got)
+		}
+		if c.install == "" && !strings.Contains(said, "leno: /opt/cni/bin/leno-cni is not there") {
+			t.Errorf("%s: nothing is said of the plugin: %s", c.name, said)
+		}
+		if c.install != "" && !m.exists(c.install) {
+			t.Errorf("%s: no %s", c.name, c.install)
+		}
+		m.must("sh", "-euc", c.remove+"\ndpkg --remove leno")
+		if got := m.must("dpkg-query", "--show", "--showformat=${Status}", "leno"); got != "deinstall ok config-files" {
+			t.Errorf("%s: removed: %s", c.name, got)
+		}
+		if c.name == "a link" && (m.exists(c.install) || !m.exists("/opt/cni/bin")) {
+			t.Errorf("%s: not as before", c.name)
+		}
+		m.must("sh", "-euc", c.after)
 	}
 }
 
