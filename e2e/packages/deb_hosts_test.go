@@ -18,6 +18,7 @@ func TestDebOnOtherHosts(t *testing.T) {
 		name string
 		do   func(t *testing.T, m *machine, deb string)
 	}{
+		{"configuration made anew", configurationAnew},
 		{"removal that is aborted", removalAborted},
 		{"directory of CNI plugins", pluginsElsewhere},
 		{"account of a person", personsAccount},
@@ -29,6 +30,37 @@ func TestDebOnOtherHosts(t *testing.T) {
 			c.do(t, &on, first)
 			on.must("dpkg", "--purge", "leno")
 		})
+	}
+}
+
+// configurationAnew removes the directory between a removal and an installation, which
+// makes it again: the agent's group reads it, and what its owner says of it stays.
+func configurationAnew(t *testing.T, m *machine, deb string) {
+	m.must("dpkg", "--install", deb)
+	m.must("dpkg", "--remove", "leno")
+	m.must("rm", "-r", "/etc/leno.d")
+	m.must("dpkg", "--install", deb)
+	if got := m.stat("/etc/leno.d"); got != "/etc/leno.d 750 root:leno" {
+		t.Errorf("made anew: %s", got)
+	}
+	m.must("setpriv", "--reuid=leno", "--regid=leno", "--clear-groups", "ls", "/etc/leno.d")
+
+	const asInstalled = "/etc/leno.d 750 root:leno\n/etc/leno.d/leno.hcl 640 root:leno"
+	m.must("dpkg", "--force-confmiss", "--install", deb)
+	if got := m.stat("/etc/leno.d", "/etc/leno.d/leno.hcl"); got != asInstalled {
+		t.Errorf("a file made anew: %s", got)
+	}
+	m.must("sh", "-euc", "chgrp root /etc/leno.d /etc/leno.d/leno.hcl; chmod 700 /etc/leno.d; chmod 600 /etc/leno.d/leno.hcl")
+	m.must("dpkg", "--install", deb)
+	if got := m.stat("/etc/leno.d", "/etc/leno.d/leno.hcl"); got != asInstalled {
+		t.Errorf("a directory made by hand: %s", got)
+	}
+
+	m.write("/etc/leno.d/mine.hcl", "", 0o600)
+	m.must("chgrp", "adm", "/etc/leno.d")
+	m.must("dpkg", "--install", deb)
+	if got := m.stat("/etc/leno.d", "/etc/leno.d/mine.hcl"); got != "/etc/leno.d 750 root:adm\n/etc/leno.d/mine.hcl 600 root:root" {
+		t.Errorf("after an upgrade: %s", got)
 	}
 }
 
