@@ -85,7 +85,9 @@ func (b *Tab) shoot(dir, name string, how chromedp.Action[[]byte]) {
 	b.must(err)
 	dir = cmp.Or(os.Getenv(screenshots), dir)
 	b.must(os.MkdirAll(dir, 0o755))
-	b.must(os.WriteFile(filepath.Join(dir, name+".png"), image, 0o644))
+	path := filepath.Join(dir, name+".png")
+	b.must(os.RemoveAll(path)) // of an earlier run, that was perhaps root's
+	b.must(os.WriteFile(path, image, 0o644))
 	b.Do(chromedp.ResetViewport())
 }
 
