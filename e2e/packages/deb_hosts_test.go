@@ -22,6 +22,7 @@ func TestDebOnOtherHosts(t *testing.T) {
 		{"removal that is aborted", removalAborted},
 		{"directory of CNI plugins", pluginsElsewhere},
 		{"account of a person", personsAccount},
+		{"unit that hides the package's", unitByHand},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			on := *m
@@ -153,6 +154,24 @@ func personsAccount(t *testing.T, m *machine, deb string) {
 		m.must("userdel", "leonora")
 	}
 	m.must("dpkg", "--install", deb)
+}
+
+// unitByHand has the unit of an installation by hand, with which the agent stays what was
+// installed by hand, whatever the package brings.
+func unitByHand(t *testing.T, m *machine, deb string) {
+	const unit, hint = "/etc/systemd/system/leno.service", "leno: /etc/systemd/system/leno.service hides the package's unit"
+	text, err := os.ReadFile(source + "examples/systemd/leno.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.write(unit, string(text), 0o644)
+	if said := m.must("dpkg", "--install", deb); !strings.Contains(said, hint) {
+		t.Errorf("nothing is said of the unit: %s", said)
+	}
+	m.must("rm", unit)
+	if said := m.must("dpkg", "--install", deb); strings.Contains(said, hint) {
+		t.Errorf("without a unit: %s", said)
+	}
 }
 
 // sysusers brings systemd-sysusers there: this machine's, which is of the same Debian,
