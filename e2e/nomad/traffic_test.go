@@ -161,7 +161,6 @@ func (c *cluster) releases() {
 	if session, ok := c.lease(subnet.String()); ok {
 		c.t.Errorf("a drain with release_on_stop = true: the lease of %s is there, session %q", subnet, session)
 	}
-	c.undrain(b)
 }
 
 // drain takes the machine's jobs away. Without a deadline Nomad would first wait until
