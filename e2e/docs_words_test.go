@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -55,6 +56,28 @@ func TestDocumentationUpgrade(t *testing.T) {
 				if !tests[name] {
 					t.Errorf("%s: there is no %s", row[0], name)
 				}
+			}
+		}
+	}
+}
+
+// TestDocumentationLinksToIntegrations: who reads the first pages comes to everything
+// that leno is used with, and to the comparisons.
+func TestDocumentationLinksToIntegrations(t *testing.T) {
+	files, err := filepath.Glob(root + docs + "integrations/*.mdx")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("%q, %v", files, err)
+	}
+	files = append(files, root+page("intro/vs/index"), root+page("intro/vs/flannel"))
+	for _, from := range []string{"README.md", page("intro/index"), page("faq")} {
+		text := prose(source(t, from))
+		for _, file := range files {
+			to, err := filepath.Rel(filepath.Dir(root+from), file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(text, "]("+to+")") && !strings.Contains(text, "]("+to+"#") {
+				t.Errorf("%s does not lead to %s", from, to)
 			}
 		}
 	}
