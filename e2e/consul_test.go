@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/e2e/lab"
@@ -22,7 +23,7 @@ func TestConsulStopped(t *testing.T) {
 	w := newWorld(t, lab.Options{})
 	w.startNetwork("vxlan")
 	h := w.Hosts[0]
-	subnet := w.subnet(h, "default")
+	before := w.held("default")
 	stream, err := w.containers[0].StartPing(w.containers[1].Addrs[0], lab.PingOptions{Interval: 20 * time.Millisecond})
 	w.must(err)
 	deleted := w.routeEvents(h)
@@ -30,7 +31,9 @@ func TestConsulStopped(t *testing.T) {
 
 	w.must(w.Consul.Stop(w.ctx))
 	stopped := time.Now()
-	w.waitHealth(h, http.StatusTooManyRequests, "not renewed since", "connection refused")
+	for _, h := range w.Hosts {
+		w.waitHealth(h, http.StatusTooManyRequests, "not renewed since", "connection refused")
+	}
 	// 2×TTL is when Consul would have ended the sessions.
 	w.eventually("two TTLs to pass", func(context.Context) error {
 		if left := 21*time.Second - time.Since(stopped); left > 0 {
@@ -38,11 +41,27 @@ func TestConsulStopped(t *testing.T) {
 		}
 		return nil
 	})
-	if status, _, err := h.Get(w.ctx, "/readyz"); err != nil || status != http.StatusOK {
-		t.Errorf("readyz %d while Consul is away, %v", status, err)
+	for _, h := range w.Hosts {
+		if status, _, err := h.Get(w.ctx, "/readyz"); err != nil || status != http.StatusOK {
+			t.Errorf("%s: readyz %d while Consul is away, %v", h.Name, status, err)
+		}
 	}
 	w.must(w.Consul.Start(w.ctx))
-	w.waitHealth(h, http.StatusOK)
+	back := time.Now()
+	for _, h := range w.Hosts {
+		w.waitHealth(h, http.StatusOK)
+	}
+	w.eventually("every host to hold its subnet", func(context.Context) error {
+		if diff := cmp.Diff(before, w.held("default")); diff != "" {
+			return fmt.Errorf("leases (-before +now):\n%s", diff)
+		}
+		return nil
+	})
+	took := time.Since(back)
+	t.Logf("as before %s after Consul had a leader", took)
+	if took > 10*time.Second {
+		t.Errorf("as before only %s after Consul had a leader, want 10s", took)
+	}
 
 	w.must(stream.WaitAnswers(w.ctx, 10))
 	result, err := stream.Stop(w.ctx)
@@ -54,14 +73,22 @@ func TestConsulStopped(t *testing.T) {
 	if gone := deleted(); len(gone) != 0 {
 		t.Errorf("routes were deleted: %q", gone)
 	}
-	if got := w.subnet(h, "default"); got != subnet {
-		t.Errorf("subnet %s, before %s", got, subnet)
-	}
-	for _, l := range w.leases(h, "default").Leases {
-		if !l.Held {
-			t.Errorf("lease of %s is not held", l.Node)
+}
+
+// held are the leases of a network that each host says are held, by the hosts that
+// say so and those that hold them.
+func (w *world) held(network string) map[string]map[string]string {
+	w.t.Helper()
+	all := map[string]map[string]string{}
+	for _, h := range w.Hosts {
+		all[h.Name] = map[string]string{"subnet file": w.subnet(h, network).String()}
+		for _, l := range w.leases(h, network).Leases {
+			if l.Held {
+				all[h.Name][l.Node] = fmt.Sprint(l.Subnets)
+			}
 		}
 	}
+	return all
 }
 
 // TestConsulClientRestarted restarts the Consul client agent of a host as
