@@ -39,7 +39,7 @@ func TestCollect(t *testing.T) {
 			<-ctx.Done()
 			return errors.Join(err, ctx.Err())
 		}),
-		Series("series", "s", 50*time.Millisecond, 10*time.Millisecond, func(context.Context) (any, error) {
+		Series("series", "s", 500*time.Millisecond, 10*time.Millisecond, func(context.Context) (any, error) {
 			if looks++; looks == 2 {
 				return nil, errors.New("away")
 			}
