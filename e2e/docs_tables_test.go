@@ -105,7 +105,8 @@ func TestDocumentationHealth(t *testing.T) {
 	}
 }
 
-// showing are the names of the tests that a page may give for what it says.
+// showing are the names of the tests that a page may give for what it says, those that
+// are not of package e2e behind the name of theirs.
 func showing(t *testing.T) map[string]bool {
 	t.Helper()
 	tests := map[string]bool{}
@@ -116,6 +117,9 @@ func showing(t *testing.T) map[string]bool {
 		}
 		for _, file := range files {
 			for _, name := range found(t, strings.TrimPrefix(file, root), `(?m)^func (Test\w+)\(`) {
+				if of := filepath.Base(filepath.Dir(file)); of != "e2e" {
+					name = of + "." + name
+				}
 				tests[name] = true
 			}
 		}
@@ -160,6 +164,9 @@ func TestDocumentationFailures(t *testing.T) {
 			}
 			for _, name := range shown {
 				named[name] = true
+				if strings.HasPrefix(name, "agent.") && !strings.Contains(source(t, page(path)), "Those with `agent.` in front") {
+					t.Errorf("the page does not say what %s lacks", name)
+				}
 				if !tests[name] {
 					t.Errorf("%s: there is no %s in e2e or agent", row[0], name)
 				}
