@@ -1,12 +1,14 @@
 package site
 
 import (
+	"math"
 	"net/url"
 	"os"
 	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -99,10 +101,47 @@ func TestPages(t *testing.T) {
 			}
 		}
 	}
+	// In a folder, those that say where they stand do so in that order.
+	for folder, pages := range inFolders(s, order) {
+		last := math.MinInt
+		for _, p := range pages[1:] { // behind the folder's own
+			text, err := os.ReadFile(filepath.Join(source, s.pages[p].file))
+			must(t, err)
+			place := math.MaxInt
+			if m := regexp.MustCompile(`(?m)^sidebar:\n(?:  .*\n)*?  order: (-?\d+)$`).FindSubmatch(text); m != nil {
+				place, err = strconv.Atoi(string(m[1]))
+				must(t, err)
+			}
+			if place < last {
+				t.Errorf("%s comes too late in the sidebar's %s: %q", p, folder, pages)
+			}
+			last = place
+		}
+	}
+	// The introduction lies open, and the comparisons in it do not.
+	for _, d := range elements(elements(s.pages[s.base+"faq/"].root, "nav")[0], "details") {
+		first := attribute(elements(d, "a")[0], "href")
+		isOpen := slices.ContainsFunc(d.Attr, func(a html.Attribute) bool { return a.Key == "open" })
+		if at := strings.TrimPrefix(first, s.base+"intro/"); at != first && isOpen != (at == "") {
+			t.Errorf("open in the sidebar: %t, of the folder that begins with %s", isOpen, first)
+		}
+	}
 	known := []string{"intro", "getting-started", "concepts", "configuration", "commands", "api", "backends", "integrations", "operations", "performance", "migrate", "faq", "glossary"}
 	if there := slices.DeleteFunc(known, func(part string) bool { return !slices.Contains(parts, part) }); !slices.Equal(there, parts) {
 		t.Errorf("the sidebar has the parts %q, want the order %q", parts, there)
 	}
+}
+
+// inFolders are the pages of each folder in the order of the sidebar.
+func inFolders(s *site, order []string) map[string][]string {
+	out := map[string][]string{}
+	for _, p := range order {
+		folder := path.Dir(strings.TrimPrefix(s.pages[p].file, "website/content/docs/"))
+		if folder != "." {
+			out[folder] = append(out[folder], p)
+		}
+	}
+	return out
 }
 
 // TestLinks follows every link of every page that stays on the site, to the file and to the

@@ -30,7 +30,9 @@ export default function sidebar(docs) {
 	}
 	return [...labels].flatMap(([part, label]) => {
 		if (existsSync(new URL(`${part}/`, docs))) {
-			return { label, collapsed: part !== 'intro', autogenerate: { directory: part, collapsed: false } };
+			// The one part that is open has its own folders closed.
+			const open = part === 'intro';
+			return { label, collapsed: !open, autogenerate: { directory: part, collapsed: open } };
 		}
 		return existsSync(new URL(`${part}.mdx`, docs)) ? { label, slug: part } : [];
 	});
