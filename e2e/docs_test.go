@@ -183,10 +183,10 @@ func TestDocumentationBlocks(t *testing.T) {
 		// Pictures.
 		"performance/bench.mdx: container ─ bridge ─ host 1 ════ veth, MTU 1500 ════ host 2 ─ bridge ─ container": 1,
 		// Run by .ci/run, which is looked at below.
-		"README.md: make demo    # the above: three hosts in network namespaces, and a Consul": 1,
-		"getting-started.mdx: make demo":         1,
-		"performance/bench.mdx: " + benchCommand: 1,
-		"index.mdx: make demo    # three hosts in network namespaces, one Consul, packets crossing":       1,
+		"README.md: git clone https://github.com/lenonet/leno && cd leno":                                 1,
+		"getting-started.mdx: git clone https://github.com/lenonet/leno && cd leno":                       1,
+		"performance/bench.mdx: " + benchCommand:                                                          1,
+		"index.mdx: git clone https://github.com/lenonet/leno && cd leno":                                 1,
 		"integrations/docker.mdx: default: foreign_rules is warning for 3s: iptables-nft table raw chain": 1,
 		"integrations/docker.mdx: sudo examples/docker/leno-docker.sh docker0 default":                    1,
 		"integrations/docker.mdx: sudo systemctl daemon-reload":                                           1,
