@@ -32,12 +32,14 @@ func (w *world) moveAway(h *lab.Host, network string) (old, now netip.Prefix) {
 // TestOnLostExit: an agent that was told to ends with an error when its lease
 // is revoked, its service in the catalogue or not, and leaves the datapath.
 func TestOnLostExit(t *testing.T) {
-	w := newWorld(t, lab.Options{Hosts: 1})
+	w := newWorld(t, lab.Options{Hosts: 2})
 	h := w.Hosts[0]
 	w.must(h.StartConsul(w.ctx))
-	w.must(h.StartAgent(h.Config("lease {\n  ttl     = \"10s\"\n  on_lost = \"exit\"\n}", h.Network("default", plan("vxlan")))))
-	w.must(h.WaitReady(w.ctx))
-	old := w.subnet(h, "default")
+	w.start(func(h *lab.Host) []string {
+		return []string{"lease {\n  ttl     = \"10s\"\n  on_lost = \"exit\"\n}", h.Network("default", plan("vxlan"))}
+	})
+	w.settle("default")
+	old, peer := w.subnet(h, "default"), w.subnet(w.Hosts[1], "default")
 	_, err := h.Leno(w.ctx, "lease", "revoke", "default", old.String())
 	w.must(err)
 	err = h.Agent().Wait(w.ctx)
@@ -45,12 +47,23 @@ func TestOnLostExit(t *testing.T) {
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
 		t.Errorf("ended with %v, want exit code 1", err)
 	}
-	if log := h.Agent().Output(); !strings.Contains(log, old.String()) || !strings.Contains(log, `on_lost is "exit"`) {
-		t.Error("the last words do not name the subnet and why")
+	subnet := w.subnet(h, "default")
+	if log := h.Agent().Output(); !strings.Contains(log, fmt.Sprintf(`subnet %s was lost, %s taken instead, and on_lost is "exit"`, old, subnet)) {
+		t.Error("the last words do not name the subnets and why")
 	}
-	if len(w.routes(h)) == 0 {
-		t.Error("the routes went with the agent")
+	for _, want := range []string{"inet " + subnet.Addr().String() + "/32", peer.String() + " via " + peer.Addr().String() + " dev leno-default"} {
+		if now := w.stands(h); subnet == old || !strings.Contains(now, want) {
+			t.Errorf("the agent ended, and %q is not in\n%s", want, now)
+		}
 	}
+	// The peer has a route to the new subnet alone, and the lease is this host's.
+	w.eventually("the peer to follow", func(context.Context) error {
+		routes := strings.Join(w.routes(w.Hosts[1]), "\n")
+		if !strings.Contains(routes, subnet.String()) || strings.Contains(routes, old.String()) {
+			return errors.New(routes)
+		}
+		return nil
+	})
 }
 
 // TestStranger writes well-formed records nobody holds that claim to be a living
