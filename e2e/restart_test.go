@@ -66,6 +66,9 @@ func TestAgentRestarted(t *testing.T) {
 	result, err := pings.Stop(w.ctx)
 	w.must(err)
 	t.Logf("%d pings, %d lost, longest gap %s", result.Sent, result.Lost(), result.Gap)
+	if result.Gap > 3*time.Second { // hundredths where nothing else is to be done
+		t.Errorf("no packet passed for %s", result.Gap)
+	}
 	for _, talk := range talks {
 		if _, err := talk.Stop(); err != nil {
 			t.Errorf("a TCP connection ended: %v", err)

@@ -23,7 +23,7 @@ func TestRestartsLoseNothing(t *testing.T) {
 			w := newWorld(t, lab.Options{Hosts: 2})
 			site, err := restarts.NewSite(w.ctx, w.Lab, backend)
 			w.must(err)
-			rounds := map[string]int{"newer configuration": 7, "state lost": 6, "all at once": 1} // Consul takes its time
+			rounds := map[string]int{"newer configuration": 7, "state lost": 8, "all at once": 1} // Consul takes its time
 			var steps []restarts.Step
 			for _, way := range restarts.Ways(backend) {
 				steps = append(steps, restarts.Step{Way: way, Rounds: cmp.Or(rounds[way.Name], 2)})
