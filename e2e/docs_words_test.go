@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -80,5 +81,23 @@ func TestDocumentationLinksToIntegrations(t *testing.T) {
 				t.Errorf("%s does not lead to %s", from, to)
 			}
 		}
+	}
+}
+
+// TestDocumentationChangelog: the first version has every command that there is.
+func TestDocumentationChangelog(t *testing.T) {
+	text := source(t, "CHANGELOG.md")
+	entries, err := os.ReadDir(root + docs + "commands")
+	if err != nil || len(entries) < 15 {
+		t.Fatalf("%d entries, %v", len(entries), err)
+	}
+	for _, e := range entries {
+		name := strings.TrimSuffix(e.Name(), ".mdx")
+		if name != "index" && name != "json" && !strings.Contains(text, "`"+name+"`") {
+			t.Errorf("CHANGELOG.md does not name %s", name)
+		}
+	}
+	if regexp.MustCompile(`(?m)^( |-).*\n\n- `).MatchString(text) {
+		t.Error("CHANGELOG.md: an empty line parts a list in two")
 	}
 }
