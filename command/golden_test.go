@@ -207,6 +207,7 @@ func TestTranscripts(t *testing.T) {
 				f.plans["flannel"] = api.NetworkPlan{Name: "flannel", Action: api.ActionCreate, Changes: []api.Change{}, Hosts: []api.HostChange{},
 					Refused: []api.Refusal{{Reason: "pool 10.7.0.0/16 overlaps 10.7.0.0/16 of network green", Way: "choose a pool that is free"}}}
 			}},
+		{name: "network import no leases", args: "network import -", stdin: `{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}`},
 		{name: "network import wireguard", args: "network import testdata/flannel/default.json -network=green"},
 		{name: "network import no file", args: "network import testdata/flannel/none.json testdata/change.hcl"},
 		{name: "network import several", args: "network import -", stdin: `{"/a/config":"{}","/b/config":"{}"}`},

@@ -19,8 +19,8 @@ func networkDeleteSpec(m Meta) spec {
 		help: `
 Removes a network's definition and reservations from Consul. While hosts hold
 leases in it, it is refused unless -force is given; with -force every host
-takes its part of the network down. Of a network that is not defined it removes
-the reservations, if an import that was interrupted has left any.
+takes its part of the network down. Of a network that is not defined it
+removes the reservations, if an import that was interrupted has left any.
 
   $ leno network delete blue
   $ leno network delete blue -force`,

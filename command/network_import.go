@@ -72,7 +72,7 @@ func (i *networkImport) flags(fs *flag.FlagSet) {
 	fs.StringVar(&i.nodesFile, "nodes", "", "`file` of the hosts' names and addresses: what consul catalog nodes prints, JSON of /v1/catalog/nodes, or lines as in /etc/hosts; - for standard input")
 	fs.Var(&i.nodes, "node", "`address=name` of a host, wins over -nodes; may be given several times")
 	fs.BoolVar(&i.dryRun, "dry-run", false, "only show what would be done")
-	fs.BoolVar(&i.force, "force", false, "import the rest although some records cannot be carried over")
+	fs.BoolVar(&i.force, "force", false, "import the rest although some records cannot be carried over, or there are no leases")
 	fs.BoolVar(&i.renumberIPv6, "renumber-ipv6", false, "keep the IPv4 subnets although some hosts get other IPv6 subnets")
 }
 
@@ -90,6 +90,9 @@ func (i *networkImport) run(ctx context.Context, files []string) error {
 	store, err := i.readStore(files)
 	if err != nil {
 		return err
+	}
+	if len(store.Leases) == 0 && !i.force {
+		return fmt.Errorf("%s: the configuration stands there and no lease, so no host would keep its subnet; give what `etcdctl get --prefix /coreos.com/network -w json` prints (-force makes the network without reservations)", strings.Join(files, ", "))
 	}
 	if _, err := i.format.json(); err != nil {
 		return err

@@ -84,7 +84,11 @@ func (c config) backend() (registry.Backend, []string, error) {
 		case m.option == "":
 			notes = append(notes, fmt.Sprintf("Backend.%s is not carried over: %s", name, m.note))
 		default:
-			if value, isDefault := plain(given[name]); !isDefault {
+			value, isDefault := plain(given[name])
+			if _, number := value.(int64); m.other != 0 && !number {
+				return registry.Backend{}, nil, fmt.Errorf("Backend.%s is %s, not a number", name, given[name])
+			}
+			if !isDefault {
 				options[m.option] = value
 			}
 		}
