@@ -6,8 +6,10 @@ package docker
 import (
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -107,10 +109,15 @@ func docker(args []string) error {
 		if err != nil {
 			return err
 		}
+		maps.DeleteFunc(n.Containers, func(_ string, c *dockerContainer) bool { return c.Stopped })
 		return format.Execute(os.Stdout, n)
+	case words(2) == "ps --all" && len(args) == 5 && args[2] == "--filter" && args[4] == "--format={{.Names}}" || words(3) == "container inspect --format" && len(args) == 5:
+		return containers(networks, args)
 	}
 	note(append([]string{"docker"}, args...))
 	switch {
+	case os.Getenv("ENGINE_FAILS") != "" && strings.HasPrefix(strings.Join(args, " "), os.Getenv("ENGINE_FAILS")):
+		return fmt.Errorf("Error response from daemon: out of order")
 	case words(2) == "network create":
 		n, err := checkCreate(version, args[2:])
 		if err != nil {
@@ -119,18 +126,27 @@ func docker(args []string) error {
 		if _, ok := networks[n.Name]; ok {
 			return fmt.Errorf("network with name %s already exists", n.Name)
 		}
-		n.Containers = map[string]struct{ Name string }{}
+		n.Containers = map[string]*dockerContainer{}
 		networks[n.Name] = n
 		fmt.Println("0123456789ab")
 	case words(2) == "network rm" && len(args) == 3:
-		if n := networks[args[2]]; n.Name == "" || len(n.Containers) > 0 {
+		n, ok := networks[args[2]]
+		for _, c := range n.Containers {
+			ok = ok && c.Stopped
+		}
+		if !ok {
 			return fmt.Errorf("network %s is not there or has active endpoints: %v", args[2], n.Containers)
 		}
-		delete(networks, args[2])
+		delete(networks, args[2]) // a stopped container does not start any more
 	case words(3) == "network disconnect --force" && len(args) == 5:
-		maps.DeleteFunc(networks[args[3]].Containers, func(_ string, c struct{ Name string }) bool { return c.Name == args[4] })
-	case words(2) == "network connect" && len(args) == 4:
-		networks[args[2]].Containers["id-"+args[3]] = struct{ Name string }{args[3]}
+		if _, ok := networks[args[3]].Containers[args[4]]; !ok {
+			return fmt.Errorf("container %s is not connected to the network %s", args[4], args[3])
+		}
+		delete(networks[args[3]].Containers, args[4])
+	case words(2) == "network connect":
+		if err := connect(networks, args[2:]); err != nil {
+			return err
+		}
 	default:
 		return fmt.Errorf("unknown command: docker %q", args)
 	}
@@ -139,4 +155,64 @@ func docker(args []string) error {
 		return err
 	}
 	return os.WriteFile(state, text, 0o644)
+}
+
+// containers answers questions about containers, stopped ones among them.
+func containers(networks map[string]dockerNetwork, args []string) error {
+	type settings struct{ Networks map[string]*dockerContainer }
+	for _, name := range slices.Sorted(maps.Keys(networks)) {
+		for _, c := range slices.Sorted(maps.Keys(networks[name].Containers)) {
+			switch {
+			case args[0] == "ps" && args[3] == "network="+name:
+				fmt.Println(c)
+			case args[0] == "container" && args[4] == c:
+				format, err := template.New("").Parse(args[3] + "\n")
+				if err != nil {
+					return err
+				}
+				return format.Execute(os.Stdout, struct{ NetworkSettings settings }{settings{map[string]*dockerContainer{name: networks[name].Containers[c]}}})
+			}
+		}
+	}
+	if args[0] == "container" {
+		return fmt.Errorf("no such container: %s", args[4])
+	}
+	return nil
+}
+
+// connect puts a container on a network. The names of those that are stopped begin so.
+func connect(networks map[string]dockerNetwork, args []string) error {
+	flags := flag.NewFlagSet("docker network connect", flag.ContinueOnError)
+	c := dockerContainer{IPAMConfig: &struct{ IPv4Address, IPv6Address string }{}}
+	flags.StringVar(&c.IPAMConfig.IPv4Address, "ip", "", "")
+	flags.StringVar(&c.IPAMConfig.IPv6Address, "ip6", "", "")
+	flags.Func("alias", "", func(alias string) error {
+		c.Aliases = append(c.Aliases, alias)
+		return nil
+	})
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	c.Name = flags.Arg(1)
+	c.Stopped = strings.HasPrefix(c.Name, "stopped")
+	n, ok := networks[flags.Arg(0)]
+	if _, twice := n.Containers[c.Name]; !ok || twice || flags.NArg() != 2 {
+		return fmt.Errorf("network connect %q: no such network, or on it already", args)
+	}
+	for _, ip := range []string{c.IPAMConfig.IPv4Address, c.IPAMConfig.IPv6Address} {
+		within := ip == ""
+		for _, o := range n.Options {
+			if subnet, ok := strings.CutPrefix(o, "--subnet="); ok && ip != "" {
+				within = within || netip.MustParsePrefix(subnet).Contains(netip.MustParseAddr(ip))
+			}
+		}
+		if !within {
+			return fmt.Errorf("no configured subnet or ip-range contain the IP address %s", ip)
+		}
+	}
+	if *c.IPAMConfig == (struct{ IPv4Address, IPv6Address string }{}) {
+		c.IPAMConfig = nil
+	}
+	n.Containers[c.Name] = &c
+	return nil
 }

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -16,6 +18,7 @@ type machine struct {
 	t           *testing.T
 	dir         string
 	environment []string
+	said        string // by the last run
 }
 
 const unit = "ExecStart={ path=/usr/bin/dockerd ; argv[]=/usr/bin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock ; ignore_errors=no ; start_time=[n/a] ; stop_time=[n/a] ; pid=0 ; code=(null) ; status=0/0 }\nLoadState=loaded\n"
@@ -66,6 +69,7 @@ func (m *machine) run(code int, says string, args ...string) []string {
 	if code != 0 {
 		said = errs.String()
 	}
+	m.said = said
 	if got := cmd.ProcessState.ExitCode(); got != code || !strings.Contains(said, says) {
 		m.t.Errorf("%q: exit %d (%v), want %d and %q:\n%s%s", args, got, err, code, says, out.String(), errs.String())
 	}
@@ -126,14 +130,14 @@ func TestScriptNetwork(t *testing.T) {
 
 			// Containers are not taken off it unasked.
 			n := m.networks()
-			n["leno-blue"].Containers["1"] = struct{ Name string }{"web"}
-			n["leno-blue"].Containers["2"] = struct{ Name string }{"db"}
+			n["leno-blue"].Containers["db"] = &dockerContainer{Name: "db"}
+			n["leno-blue"].Containers["web"] = &dockerContainer{Name: "web"}
 			m.save(n)
 			m.ran(m.run(0, "up to date", "network", file))
 			m.write("blue.env", subnetFiles["dual"], 0o644)
-			m.ran(m.run(1, "is in use by: web db", "network", file))
-			m.ran(m.run(0, "is made", "-force", "network", file), "docker network disconnect --force leno-blue web", "docker network disconnect --force leno-blue db",
-				"docker network rm leno-blue", "docker network create", "docker network connect leno-blue web", "docker network connect leno-blue db")
+			m.ran(m.run(1, "is in use by: db web", "network", file))
+			m.ran(m.run(0, "is made", "-force", "network", file), "docker network disconnect --force leno-blue db", "docker network disconnect --force leno-blue web",
+				"docker network rm leno-blue", "docker network create", "docker network connect leno-blue db", "docker network connect leno-blue web")
 			if n := m.networks()["leno-blue"]; len(n.Containers) != 2 || !strings.Contains(strings.Join(n.Options, " "), "--subnet=10.5.34.0/24") {
 				t.Errorf("%+v", n)
 			}
@@ -143,6 +147,62 @@ func TestScriptNetwork(t *testing.T) {
 			delete(n["leno-blue"].Labels, "leno.options")
 			m.save(n)
 			m.ran(m.run(1, "was not made by this script", "network", file))
+		})
+	}
+}
+
+// TestScriptContainers: whatever fails, containers are on the network afterwards, as
+// they were, or the script names them with the commands that put them there.
+func TestScriptContainers(t *testing.T) {
+	t.Parallel()
+	const db, stopped, web = "docker network connect leno-blue db", "docker network connect leno-blue stopped",
+		"docker network connect --ip=10.5.34.9 --ip6=fd00:5:0:22::9 --alias=www --alias=api leno-blue web"
+	for _, tt := range []struct {
+		name, fails string
+		code        int
+		says        []string
+		ran         []string // after the disconnects
+		on          []string
+	}{
+		{"nothing fails", "", 0, []string{"leno-blue is made"}, []string{"docker network rm", "docker network create", db, stopped, web, "docker network connect --alias=www --alias=api leno-blue web"}, []string{"db", "stopped", "web"}},
+		{"cannot take one off", "network disconnect --force leno-blue stopped", 1, []string{"out of order"}, []string{db}, []string{"db", "stopped", "web"}},
+		{"cannot remove", "network rm", 1, []string{"out of order"}, []string{"docker network rm", db, stopped, web}, []string{"db", "stopped", "web"}},
+		{"cannot make", "network create", 1, []string{"off network leno-blue", "\t" + db + "\n", "\t" + stopped + "\n", "\t" + web + "\n"}, []string{"docker network rm", "docker network create", db, stopped, web, "docker network connect --alias=www"}, nil},
+		{"cannot put one on", "network connect leno-blue db", 1, []string{"off network leno-blue", "\t" + db + "\n"}, []string{"docker network rm", "docker network create", db, stopped, web, "docker network connect --alias=www"}, []string{"stopped", "web"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, "leno", "docker", "dockerd")
+			file := m.path("blue.env")
+			m.run(0, "is made", "network", file)
+			n := m.networks()
+			on := n["leno-blue"].Containers
+			on["stopped"] = &dockerContainer{Name: "stopped", Stopped: true}
+			m.save(n)
+			m.write("blue.env", strings.ReplaceAll(subnetFiles["dual"], "34.1/24", "77.1/24"), 0o644)
+			m.ran(m.run(1, "is in use by: stopped", "network", file))
+			on["db"] = &dockerContainer{Name: "db"}
+			on["web"] = &dockerContainer{Name: "web", IPAMConfig: &struct{ IPv4Address, IPv6Address string }{"10.5.34.9", "fd00:5:0:22::9"}, Aliases: []string{"www", "api"}}
+			m.save(n)
+			m.ran(m.run(0, "would run: "+web+"\n", "-dry-run", "-force", "network", file))
+			m.environment = append(m.environment, "ENGINE_FAILS="+tt.fails)
+			off := []string{"docker network disconnect --force leno-blue db", "docker network disconnect --force leno-blue stopped", "docker network disconnect --force leno-blue web"}
+			if strings.HasPrefix(tt.fails, "network disconnect") {
+				off = off[:2]
+			}
+			m.ran(m.run(tt.code, tt.says[0], "-force", "network", file), append(off, tt.ran...)...)
+			for _, says := range tt.says[1:] {
+				if !strings.Contains(m.said, says) {
+					t.Errorf("%q is missing in %s", says, m.said)
+				}
+			}
+			now := m.networks()["leno-blue"].Containers
+			if got := slices.Sorted(maps.Keys(now)); !slices.Equal(got, tt.on) {
+				t.Errorf("on the network are %q, want %q", got, tt.on)
+			}
+			if web := now["web"]; web != nil && !slices.Equal(web.Aliases, []string{"www", "api"}) {
+				t.Errorf("%+v", web)
+			}
 		})
 	}
 }

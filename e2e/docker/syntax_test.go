@@ -157,7 +157,15 @@ type dockerNetwork struct {
 	Name       string
 	Options    []string // all arguments but labels and the name
 	Labels     map[string]string
-	Containers map[string]struct{ Name string }
+	Containers map[string]*dockerContainer // by name
+}
+
+// dockerContainer is one on a network, in the shape of `docker container inspect`.
+type dockerContainer struct {
+	Name       string
+	Stopped    bool
+	IPAMConfig *struct{ IPv4Address, IPv6Address string } `json:",omitempty"` // asked for
+	Aliases    []string
 }
 
 // checkCreate says why `docker network create` would refuse its arguments.

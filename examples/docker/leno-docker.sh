@@ -10,12 +10,12 @@
 #
 #   leno-docker.sh [-dry-run] [-force] network NETWORK
 #       A Docker network leno-NETWORK, made again when the subnet is another. -force
-#       also takes containers off it, puts them on again, and takes over a network of
-#       that name that was made by hand.
+#       also takes containers off it, puts them on again with the aliases and addresses
+#       that they asked for, and takes over a network of that name that was made by hand.
 #
 # NETWORK may be the path of a subnet file instead: /run/leno/blue.env.
 # -dry-run prints what would be done, and does nothing.
-set -eu
+set -euf
 
 dry= restart= force= dir=${SYSTEMD_DIR:-/etc/systemd/system}
 label=leno.options
@@ -101,24 +101,67 @@ user_network() {
 	shift 3
 	for name in "$@"; do :; done # the last
 	want="$*"
-	containers=
+	asked=
 	if [ -n "$(docker network ls --quiet --filter "name=^$name\$")" ]; then
 		is=$(docker network inspect --format "{{index .Labels \"$label\"}}" "$name")
 		if [ "$is" = "$want" ]; then
 			echo "Docker network $name is up to date."
 			return
 		fi
-		containers=$(docker network inspect --format '{{range .Containers}}{{.Name}} {{end}}' "$name")
+		containers=$(members)
 		[ -n "$is" ] || [ -n "$force" ] || die "there is a Docker network $name that was not made by this script: remove it, or take it over with -force"
 		[ -z "$containers" ] || [ -n "$force" ] ||
-			die "Docker network $name has to be made again and is in use by: $containers- stop them, or have them taken off it and put on it again with -force"
+			die "Docker network $name has to be made again and is in use by: $containers - remove these, stopped ones too, or have them taken off it and put on it again with -force"
+		for c in $containers; do
+			asked="$asked$c $(asked_for "$c")
+"
+		done
+		# Whatever goes wrong from here on, and when somebody interrupts it.
+		trap 'trap - EXIT; put_on' EXIT
+		trap 'exit 130' INT
+		trap 'exit 143' TERM HUP
 		for c in $containers; do run docker network disconnect --force "$name" "$c"; done
 		run docker network rm "$name"
 	fi
-	run docker network create "--label=$label=$want" "$@" >&3 ||
-		die "Docker did not make $name, see above; ${containers:+off the network are now: $containers}"
-	for c in $containers; do run docker network connect "$name" "$c"; done
+	run docker network create "--label=$label=$want" "$@" >&3 || die "Docker did not make $name, see above"
+	trap - EXIT
+	put_on
 	[ -n "$dry" ] || echo "Docker network $name is made."
+}
+
+# The containers of the network in one line. Stopped ones count: they hold on to its id.
+members() {
+	docker ps --all --filter "network=$name" '--format={{.Names}}' | tr '\n' ' ' | sed 's/ $//'
+}
+
+# What a container had asked for on the network, as options of `docker network connect`.
+asked_for() {
+	docker container inspect --format "{{with index .NetworkSettings.Networks \"$name\"}}{{with .IPAMConfig\
+		}}{{with print .IPv4Address}}{{if ne . \"invalid IP\"}}--ip={{.}} {{end}}{{end}}{{with print .IPv6Address\
+		}}{{if ne . \"invalid IP\"}}--ip6={{.}} {{end}}{{end}}{{end}}{{range .Aliases}}--alias={{.}} {{end}}{{end}}" "$1"
+}
+
+# Puts the containers on the network that are not on it. Names those it cannot.
+put_on() {
+	off= on=$(members) || on=
+	[ -z "$dry" ] || on=
+	while read -r c options; do
+		case " $on " in *" $c "*) continue ;; esac
+		[ -n "$c" ] || continue
+		# shellcheck disable=SC2086 # words, as asked_for has them
+		if run docker network connect $options "$name" "$c"; then continue; fi
+		others=$(printf '%s\n' "$options" | sed 's/--ip6\{0,1\}=[^ ]* *//g')
+		# shellcheck disable=SC2086
+		if [ "$others" != "$options" ] && run docker network connect $others "$name" "$c"; then
+			printf 'leno-docker: %s is on %s, but not with what it had asked for: %s\n' "$c" "$name" "$options" >&2
+			continue
+		fi
+		off="$off
+	docker network connect ${options:+$options }$name $c"
+	done <<-END
+		$asked
+	END
+	[ -z "$off" ] || die "off network $name are now containers that were on it; when it is there, put them on with:$off"
 }
 
 while :; do
