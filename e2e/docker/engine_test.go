@@ -59,8 +59,12 @@ func dockerd(args []string) error {
 // systemctl knows a docker.service as Docker's packages have it.
 func systemctl(args []string) error {
 	note(append([]string{"systemctl"}, args...))
-	if args[0] == "show" {
-		fmt.Print(os.Getenv("ENGINE_UNIT"))
+	if !slices.Equal(args, []string{"cat", "docker.service"}) {
+		return nil
+	}
+	fmt.Print(os.Getenv("ENGINE_UNIT"))
+	if os.Getenv("ENGINE_UNIT") == "" {
+		return errors.New("No files found for docker.service.")
 	}
 	return nil
 }

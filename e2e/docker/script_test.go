@@ -21,7 +21,17 @@ type machine struct {
 	said        string // by the last run
 }
 
-const unit = "ExecStart={ path=/usr/bin/dockerd ; argv[]=/usr/bin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock ; ignore_errors=no ; start_time=[n/a] ; stop_time=[n/a] ; pid=0 ; code=(null) ; status=0/0 }\nLoadState=loaded\n"
+// unit is Docker's own docker.service, shortened, as `systemctl cat` prints it.
+const unit = `# /usr/lib/systemd/system/docker.service
+[Unit]
+After=network-online.target docker.socket
+
+[Service]
+Type=notify
+# the default is not to use systemd for cgroups
+ExecStart=/usr/bin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock
+ExecReload=/bin/kill -s HUP $MAINPID
+`
 
 func newMachine(t *testing.T, programs ...string) *machine {
 	t.Helper()
@@ -79,7 +89,7 @@ func (m *machine) run(code int, says string, args ...string) []string {
 	}
 	var changes []string
 	for line := range strings.Lines(string(text)) {
-		if !strings.HasPrefix(line, "systemctl show") {
+		if !strings.HasPrefix(line, "systemctl cat") {
 			changes = append(changes, strings.TrimSpace(line))
 		}
 	}
@@ -242,11 +252,36 @@ func TestScriptDocker0(t *testing.T) {
 	verifyUnit(t, strings.ReplaceAll(strings.ReplaceAll(string(content), m.path("bin/leno"), "/bin/true"), "/usr/bin/dockerd", "/bin/true"))
 
 	// The drop-in is part of the unit by now.
-	m.environment = append(m.environment, "ENGINE_UNIT="+strings.Replace(unit, "containerd.sock ;", "containerd.sock $DOCKER_OPTS ;", 1))
+	m.environment = append(m.environment, "ENGINE_UNIT="+unit+"\n# "+m.path(dropIn)+"\n"+string(content))
 	m.ran(m.run(0, "is up to date", "docker0", file))
 	m.ran(m.run(0, "is up to date", "-restart", "docker0", file), "systemctl daemon-reload", "systemctl restart docker.service")
-	m.environment = append(m.environment, "ENGINE_UNIT=LoadState=not-found\n")
+	m.environment = append(m.environment, "ENGINE_UNIT=")
 	m.ran(m.run(1, "systemd knows no docker.service: install Docker Engine first", "docker0", file))
+	m.environment = append(m.environment, "ENGINE_UNIT=# Unit docker.service is masked.")
+	m.ran(m.run(1, "docker.service has no ExecStart", "docker0", file))
+}
+
+// TestScriptCommandLine: the command line of the unit is kept as it is written, with
+// what systemd itself would read differently when it is written back.
+func TestScriptCommandLine(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ unit, want string }{
+		"quotes and signs":                {`ExecStart=/usr/bin/dockerd --label "a b=c;d" --log-opt 'tag={{.Name}}%%20x' -H fd://%i`, `/usr/bin/dockerd --label "a b=c;d" --log-opt 'tag={{.Name}}%%20x' -H fd://%i $DOCKER_OPTS`},
+		"a drop-in in the way":            {"ExecStart=/usr/bin/dockerd -H fd://\n\n# /etc/systemd/system/docker.service.d/tcp.conf\n[Service]\nExecStart=\n ExecStart = /usr/bin/dockerd -H tcp://127.0.0.1:2375 ", "/usr/bin/dockerd -H tcp://127.0.0.1:2375 $DOCKER_OPTS"},
+		"several lines":                   {"ExecStart=/usr/bin/dockerd \\\n    -H fd:// \\\n    --label=\"a\\x20b\"", `/usr/bin/dockerd  -H fd://  --label="a\x20b" $DOCKER_OPTS`},
+		"where the options stand already": {`ExecStart=/usr/bin/dockerd $DOCKER_OPTS --debug`, `/usr/bin/dockerd $DOCKER_OPTS --debug`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, "leno", "docker", "dockerd", "systemctl")
+			m.environment = append(m.environment, "ENGINE_UNIT=[Service]\n"+tt.unit+"\n")
+			m.run(0, "Wrote", "docker0", m.path("blue.env"))
+			content, err := os.ReadFile(m.path("systemd/docker.service.d/leno.conf"))
+			if err != nil || !strings.HasSuffix(string(content), "\nExecStart=\nExecStart="+tt.want+"\n") {
+				t.Errorf("%v, want %s in\n%s", err, tt.want, content)
+			}
+		})
+	}
 }
 
 // TestScriptRefuses: what is missing is named, and nothing is changed.

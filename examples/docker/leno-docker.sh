@@ -53,10 +53,11 @@ docker0() {
 	case $network in *[!A-Za-z0-9_./-]*) die "'$network' is no name of a network" ;; esac
 	options >/dev/null
 	command -v systemctl >/dev/null || die "there is no systemctl here: start dockerd with what \`leno docker-opts\` prints"
-	old=$(systemctl show --property=LoadState,ExecStart docker.service) || die "systemd does not answer"
-	case $old in *LoadState=loaded*) ;; *) die "systemd knows no docker.service: install Docker Engine first" ;; esac
-	# How the unit starts Docker, to which the options are added.
-	start=$(printf '%s\n' "$old" | sed -n 's/^ExecStart=.* argv\[\]=\([^;]*[^; ]\) *;.*/\1/p' | tail -n 1)
+	# How the unit starts Docker, to which the options are added: as it is written, for
+	# systemd shows it without its quotes. The last one counts.
+	unit=$(systemctl cat docker.service) || die "systemd knows no docker.service: install Docker Engine first"
+	start=$(printf '%s\n' "$unit" | sed -e ':a' -e '/\\$/{N;s/\\\n[[:blank:]]*/ /;ba' -e '}' |
+		sed -n 's/^[[:blank:]]*ExecStart[[:blank:]]*=[[:blank:]]*//p' | sed -n '$s/[[:blank:]]*$//p')
 	[ -n "$start" ] || die "docker.service has no ExecStart that could be read"
 	case " $start " in *' $DOCKER_OPTS '*) ;; *) start="$start \$DOCKER_OPTS" ;; esac
 	which=-network=$network
