@@ -109,7 +109,7 @@ func strange() map[string]string {
 		name   string
 		values []any
 	}{
-		{"version", []any{nil, 2, 0, "1", true, []int{1}, -1}},
+		{"version", []any{nil, 2, 0, "1", true, []int{1}, -1, json.RawMessage("1.0"), json.RawMessage("1e0")}},
 		{"subnet", []any{nil, "", "10.5.0.0/16", 5, []string{"x"}, "10.5.200.0/24"}},
 		{"subnets", []any{nil, []string{}, "10.5.0.0/24", 5, true, false, 0, "", record{}, []any{1}, []any{nil}, []any{"10.5.0.0/24"}, []any{record{}},
 			[]any{"; }\nallow all; #"}, []any{"10.5.300.0/24"}, []any{"10.5.SLOT.0/24", "fd00:5:0:1::/64"}, []any{"10.5.SLOT.0/24", "::/0"},
@@ -126,7 +126,7 @@ func strange() map[string]string {
 			[]any{"192.0.2.SLOT", "1::8"}, []any{"192.0.2.SLOT", "1:2:3:4:5:6:7::"}, []any{"192.0.2.SLOT", "1::3:4:5:6:7:8"}, []any{"192.0.2.SLOT", "::2:3:4:5:6:7:8"},
 			[]any{"192.0.2.SLOT", "1:2:3:4::5:6:7:8"}, []any{"192.0.2.SLOT", "1:2:3:4:5:6:7:8:"}, []any{"192.0.2.SLOT", "1::2::3"}, []any{"192.0.2.SLOT."}, []any{"192.0.2.SLOT", ":1"},
 			[]any{"192.0.2.SLOT", "00001::"}, []any{"192.0.2"}, []any{"192.0.2.SLOT.1"}, []any{"192.0.02.1"}, []any{"unix:"}, []any{"all"}}},
-		{"mtu", []any{nil, 0, 67, 68, 99, 999, 9216, 65535, 65536, 1e21, 1450.5, -1450, "1450", "1450; allow all", []int{}}},
+		{"mtu", []any{nil, 0, 67, 68, 99, 999, 9216, 65535, 65536, 1e21, 1450.5, json.RawMessage("1450.0"), json.RawMessage("1.45e3"), -1450, "1450", "1450; allow all", []int{}}},
 		{"backend", []any{nil, 5, "vxlan", []int{}, record{}, record{"type": 5}, record{"type": ""}, record{"type": "vxlan", "vni": "x"}, record{"type": "a\nb"}}},
 	} {
 		for _, value := range change.values {
