@@ -1,0 +1,91 @@
+// Package tools runs scripts of tools/ where what they need is not to be had.
+package tools
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// run runs a copy of a script in a directory, beside others of our own and with
+// programs of our own in bin/ first on the PATH. It returns what the script said.
+func run(t *testing.T, dir, script string, others map[string]string, args ...string) (said string, err error) {
+	t.Helper()
+	content, err := os.ReadFile("../../tools/" + script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range others {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte("#!/bin/bash\n"+text+"\n"), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "tools", script), content, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("bash", append([]string{filepath.Join(dir, "tools", script)}, args...)...)
+	path := dir + "/bin"
+	if script != "setup" { // which looks what is there
+		path += ":" + os.Getenv("PATH")
+	}
+	cmd.Env = append(os.Environ(), "PATH="+path)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// TestTestEnds: what `make test` runs beside itself does not outlive it when it fails.
+func TestTestEnds(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	said, err := run(t, dir, "test", map[string]string{
+		"tools/setup":  "",
+		"tools/asroot": `[[ $1 == -check ]] || exec "$@"`,
+		"tools/site":   `sleep 300 & echo $! >site; mv site sleeps; wait`,
+		"bin/go":       `until [[ -e sleeps ]]; do sleep 0.1; done; echo "does not compile" >&2; exit 1`,
+	}, "./e2e/site")
+	if err == nil || !strings.Contains(said, "does not compile") {
+		t.Errorf("%v\n%s", err, said)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "sleeps"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil || strings.Contains(string(state), ") Z ") {
+			return
+		}
+		if time.Now().After(deadline) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			t.Fatalf("it still runs: %s", state)
+		}
+	}
+}
+
+// TestSetupWithoutNetwork: what apt cannot install is named, and that is all.
+func TestSetupWithoutNetwork(t *testing.T) {
+	t.Parallel()
+	said, err := run(t, t.TempDir(), "setup", map[string]string{
+		"tools/asroot": `[[ $1 == -check ]] || exec "$@"`,
+		"bin/go":       "",
+		"bin/apt-get":  `echo "Temporary failure resolving" >&2; exit 100`,
+		"bin/dirname":  `echo "${1%/*}"`, // there is nothing else, so no git
+		"bin/env":      `while [[ $1 == *=* ]]; do export "$1"; shift; done; exec "$@"`,
+		"bin/sh":       `exec /bin/bash "$@"`,
+	}, "check")
+	if err != nil || !strings.Contains(said, "Temporary failure resolving\nsetup: not installed, apt says why above: git\n") {
+		t.Errorf("%v\n%s", err, said)
+	}
+}
