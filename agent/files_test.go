@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -196,5 +198,41 @@ func TestSavedRenewal(t *testing.T) {
 		if got, err := loadSaved(h.config.DataDir, "n"); err != nil || !got.Renewed.Equal(tt.want) {
 			t.Errorf("%s: %s, want %s, %v", tt.name, got.Renewed, tt.want, err)
 		}
+	}
+}
+
+// TestSubnetFileElsewhere: an agent that starts with another subnet_file removes the
+// one before, where that is a subnet file and nobody's now.
+func TestSubnetFileElsewhere(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	old := a.config.Networks[0].SubnetFile
+	for _, tt := range []struct {
+		name  string
+		text  string // instead of what the agent wrote
+		stays bool
+	}{
+		{name: "ours"},
+		{name: "somebody's", text: "PATH=/bin\n", stays: true},
+	} {
+		a.config.Networks[0].SubnetFile = old
+		process := a.start()
+		a.ready()
+		must(t, process.stop())
+		if tt.text != "" {
+			must(t, os.WriteFile(old, []byte(tt.text), 0o644))
+		}
+		a.config.Networks[0].SubnetFile = old + ".new"
+		process = a.start()
+		a.ready()
+		eventually(t, func() error {
+			if !exists(old + ".new") {
+				return errors.New("no new one")
+			}
+			if exists(old) != tt.stays {
+				return fmt.Errorf("%s: the old one is there: %t", tt.name, exists(old))
+			}
+			return nil
+		})
+		must(t, process.stop())
 	}
 }

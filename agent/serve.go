@@ -6,11 +6,13 @@ import (
 	"errors"
 	"os"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/advice"
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -78,7 +80,8 @@ func (r *runner) save(n registry.Network, lease registry.Lease) error {
 		renewed = time.Now() // it has just been acquired
 	}
 	now.Renewed = renewed.UTC().Truncate(time.Second)
-	if before, err := loadSaved(r.config.DataDir, n.Name); err == nil {
+	before, err := loadSaved(r.config.DataDir, n.Name)
+	if err == nil {
 		if before.Session == now.Session && now.Renewed.Sub(before.Renewed) < r.config.Lease.Hold/10 {
 			now.Renewed = before.Renewed // not worth a write
 		}
@@ -86,5 +89,25 @@ func (r *runner) save(n registry.Network, lease registry.Lease) error {
 			return nil
 		}
 	}
-	return storeSaved(r.config.DataDir, now)
+	if err := storeSaved(r.config.DataDir, now); err != nil {
+		return err
+	}
+	r.dropSubnetFile(before.SubnetFile)
+	return nil
+}
+
+// dropSubnetFile removes the file of a process before that was told to write it
+// elsewhere: who reads it would go on with what is not true any more.
+func (r *runner) dropSubnetFile(path string) {
+	if path == "" || slices.ContainsFunc(r.config.Networks, func(n config.Network) bool { return n.SubnetFile == path }) || r.local.SubnetFile == path {
+		return
+	}
+	if data, err := os.ReadFile(path); err != nil || !isSubnetFile(data) {
+		return
+	}
+	if err := os.Remove(path); err != nil {
+		r.log.Warn("old subnet file stays", "path", path, "error", err)
+		return
+	}
+	r.log.Info("old subnet file removed", "path", path)
 }
