@@ -39,6 +39,7 @@ export default defineConfig({
 		starlight({
 			title: 'leno',
 			description: 'An overlay network for Nomad, Docker and plain hosts, on Consul.',
+			social: [{ icon: 'github', label: 'The source of leno', href: 'https://github.com/lenonet/leno' }],
 			sidebar: sidebar(docs),
 			routeMiddleware: './site/routes.mjs',
 			customCss: ['./styles/leno.css'],

@@ -70,12 +70,12 @@ func TestVersions(t *testing.T) {
 	publish(t, dir, "0.9.0", "", "api", "old")
 	order("0.9.0", "dev")
 	read("latest/old/index.html")
-	for _, version := range []string{"0.10.0", "1.0.0-rc1", "0.10.1"} {
+	for _, version := range []string{"0.10.0", "1.0.0-rc9", "1.0.0-rc10", "0.10.1"} {
 		publish(t, dir, version, "", "api", "concepts/leases")
 	}
-	order("1.0.0-rc1", "0.10.1", "0.10.0", "0.9.0", "dev")
+	order("0.10.1", "0.10.0", "0.9.0", "1.0.0-rc10", "1.0.0-rc9", "dev")
 	publish(t, dir, "1.0.0", "", "api", "concepts/leases")
-	order("1.0.0", "1.0.0-rc1", "0.10.1", "0.10.0", "0.9.0", "dev")
+	order("1.0.0", "0.10.1", "0.10.0", "0.9.0", "1.0.0-rc10", "1.0.0-rc9", "dev")
 	if page := read("latest/concepts/leases/index.html"); !strings.Contains(page, `url=../../../1.0.0/concepts/leases/"`) {
 		t.Errorf("a steady address leads elsewhere:\n%s", page)
 	}
@@ -83,5 +83,5 @@ func TestVersions(t *testing.T) {
 		t.Error("a steady address leads to a page that is no more")
 	}
 	must(t, os.RemoveAll(filepath.Join(dir, "1.0.0")))
-	order("1.0.0-rc1", "0.10.1", "0.10.0", "0.9.0", "dev")
+	order("0.10.1", "0.10.0", "0.9.0", "1.0.0-rc10", "1.0.0-rc9", "dev")
 }

@@ -16,16 +16,13 @@ import { dirname, join } from 'node:path';
 
 const own = new Set(['latest', 'versions']);
 
-/** Newest first; what is no release, as "dev", comes after all that are. */
+/**
+ * Releases first, then what came before them, as "1.0.0-rc1", which is not to be the latest,
+ * then what is no release, as "dev"; of each the newest first.
+ */
 function newestFirst(a, b) {
-	const release = (name) => /^\d+(\.\d+)*(?=$|-)/.exec(name)?.[0].split('.').map(Number);
-	const [left, right] = [release(a), release(b)];
-	if (!left || !right) return left ? -1 : right ? 1 : a < b ? -1 : 1;
-	for (let i = 0; i < Math.max(left.length, right.length); i++) {
-		if ((left[i] ?? 0) !== (right[i] ?? 0)) return (right[i] ?? 0) - (left[i] ?? 0);
-	}
-	// 1.0.0-rc1 is older than 1.0.0.
-	return a.includes('-') === b.includes('-') ? (a < b ? 1 : -1) : a.includes('-') ? 1 : -1;
+	const rank = (name) => (/^\d+(\.\d+)*$/.test(name) ? 0 : /^\d+(\.\d+)*-/.test(name) ? 1 : 2);
+	return rank(a) - rank(b) || b.localeCompare(a, 'en', { numeric: true });
 }
 
 /** The pages of a version, as paths of its folder: "", "api/", … */
