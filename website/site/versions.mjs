@@ -18,11 +18,11 @@ const own = new Set(['latest', 'versions']);
 
 /**
  * Releases first, then what came before them, as "1.0.0-rc1", which is not to be the latest,
- * then what is no release, as "dev"; of each the newest first.
+ * the newest of each first; then what is no release, as "dev", by name.
  */
 function newestFirst(a, b) {
 	const rank = (name) => (/^\d+(\.\d+)*$/.test(name) ? 0 : /^\d+(\.\d+)*-/.test(name) ? 1 : 2);
-	return rank(a) - rank(b) || b.localeCompare(a, 'en', { numeric: true });
+	return rank(a) - rank(b) || (rank(a) === 2 ? 1 : -1) * a.localeCompare(b, 'en', { numeric: true });
 }
 
 /** The pages of a version, as paths of its folder: "", "api/", … */
