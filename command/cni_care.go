@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -79,7 +79,7 @@ func (p *cniPlugin) reap(ctx context.Context, args *skel.CmdArgs, c cni.Conf, ne
 	}
 	some := false
 	for _, k := range all {
-		if k.Readable && k.Gave() && k.Record.Network == network && containerGone(k.Record) {
+		if reapable(k, network) {
 			some = p.collect(ctx, args, records, k) == nil || some
 		}
 	}
@@ -157,20 +157,11 @@ func (p *cniPlugin) status(ctx context.Context, args *skel.CmdArgs) error {
 
 // exhausted says whether no address is left, also none that an ADD would reap.
 func exhausted(c cni.Conf, f cni.Facts) (bool, error) {
-	store := filepath.Join(cni.AddressDir(c.DataDir), f.Network)
-	files, err := entries(store)
+	there, err := reservedIn(filepath.Join(cni.AddressDir(c.DataDir), f.Network))
 	if err != nil {
 		return false, err
 	}
-	var taken []cni.Reserved
-	for _, file := range files {
-		path := filepath.Join(store, file.Name())
-		if data, err := os.ReadFile(path); err == nil {
-			if s, ok := cni.ParseReserved(path, data); ok {
-				taken = append(taken, s)
-			}
-		}
-	}
+	taken := slices.Collect(maps.Values(there))
 	if !cni.Full(f, taken) {
 		return false, nil
 	}
@@ -178,9 +169,12 @@ func exhausted(c cni.Conf, f cni.Facts) (bool, error) {
 	if err != nil || len(cni.Orphans(taken, all, nil)) > 0 {
 		return false, err
 	}
-	return !slices.ContainsFunc(all, func(k cni.Kept) bool {
-		return k.Readable && k.Gave() && k.Record.Network == f.Network && containerGone(k.Record)
-	}), nil
+	return !slices.ContainsFunc(all, func(k cni.Kept) bool { return reapable(k, f.Network) }), nil
+}
+
+// reapable says whether a container of the network is certainly gone.
+func reapable(k cni.Kept, network string) bool {
+	return k.Readable && k.Gave() && k.Record.Network == network && containerGone(k.Record)
 }
 
 // limits says what keeps packets from a network that this host has a subnet in. That

@@ -188,22 +188,38 @@ func releaseFrom(store string, which choose) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	files, err := os.ReadDir(store)
+	there, err := reservedIn(store)
 	if err != nil {
 		return 0, err
 	}
 	var errs []error
 	n := 0
+	for path, s := range there {
+		if chosen(s) {
+			n++
+			errs = append(errs, os.Remove(path))
+		}
+	}
+	return n, errors.Join(errs...)
+}
+
+// reservedIn is what a store says of its addresses, by file; nothing of a store that
+// is not there.
+func reservedIn(store string) (map[string]cni.Reserved, error) {
+	files, err := entries(store)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]cni.Reserved{}
 	for _, file := range files {
 		path := filepath.Join(store, file.Name())
 		data, err := os.ReadFile(path)
 		if err != nil {
 			continue
 		}
-		if s, ok := cni.ParseReserved(path, data); ok && chosen(s) {
-			n++
-			errs = append(errs, os.Remove(path))
+		if s, ok := cni.ParseReserved(path, data); ok {
+			out[path] = s
 		}
 	}
-	return n, errors.Join(errs...)
+	return out, nil
 }
