@@ -26,6 +26,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/agent/logging"
 	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/agent/telemetry"
@@ -50,8 +51,9 @@ type Options struct {
 	WatchedNetwork func(name string) config.Network
 
 	// EnsureForwarding says whether the kernel forwards the family of a when packets
-	// come in by those of the devices that exist, and switches it on where set asks.
-	EnsureForwarding func(a netip.Addr, links []string, set bool) (Forwarding, error)
+	// come in by those of the devices that exist, and switches it on where set asks. It may
+	// be called concurrently.
+	EnsureForwarding func(a netip.Addr, links []string, set bool) (forwarding.State, error)
 
 	// Obstacles finds rules of other programs that are in the way of containers'
 	// packets; silent says that they may change without the kernel telling.
@@ -67,6 +69,10 @@ type Options struct {
 	// Datagrams says whether UDP and TCP come to a peer that answers pings, as
 	// doctor.Datagrams does.
 	Datagrams func(ctx context.Context, own netip.Addr, to netip.Prefix) doctor.Answer
+
+	// LookupName is the full name of a host by one that it has itself, with its
+	// addresses.
+	LookupName func(ctx context.Context, name string) (full string, addrs []netip.Addr, err error)
 
 	// LockHost makes this the only agent of its network namespace, until unlock.
 	LockHost func() (unlock func() error, err error)
@@ -100,11 +106,14 @@ type environment struct {
 	parts      *published[struct{}] // set when this agent takes part in another network, or no more
 	shown      *published[struct{}] // set when the part of this host in some network may be shown otherwise
 	setBack    *published[struct{}] // set when the store lost something
-	goneFor    time.Duration        // before a network that was not seen to go is left
+	former     *formerSubnets
+
+	// subnetFileOf is the network of this host, other than except, whose subnet file
+	// is at path, "" for none.
+	subnetFileOf func(path, except string) string
 
 	selectUnderlay   func(c config.Underlay, pools []netip.Prefix, peers []netip.Addr) (underlay.Choice, error)
-	switching        sync.Mutex // held around ensureForwarding, so that one network alone finds a switch off
-	ensureForwarding func(a netip.Addr, links []string, set bool) (Forwarding, error)
+	ensureForwarding func(a netip.Addr, links []string, set bool) (forwarding.State, error)
 	remains          func(ctx context.Context, link string, pools []netip.Prefix) (Remains, error)
 }
 
@@ -131,15 +140,20 @@ type Agent struct {
 	identified bool                          // runners were started; of the supervising goroutine
 	records    *recordBoard
 	board      *board // answers that can be waited for
+	elsewhere  refreshers
 	limits     limits // of the API's server
 
 	certificates certificates // of its listener
+	names        hostNames    // that its requests may be for
 
 	mu      sync.Mutex
 	left    []*carrier    // of runners that ended with the agent, closed last
 	config  config.Config // replaced by a reload
 	runners map[string]*running
-	fatal   chan error
+	// departures are the networks of an earlier process that are being left, each with a
+	// channel that is closed at the end.
+	departures map[string]chan struct{}
+	fatal      chan error
 }
 
 // New builds an agent. It touches nothing outside the process. refresh reads the
@@ -169,7 +183,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		o.Firewall = firewall.New(log.Named("firewall"))
 	}
 	if o.EnsureForwarding == nil {
-		o.EnsureForwarding = ensureForwarding
+		o.EnsureForwarding = new(forwarding.Switch).Ensure
 	}
 	if o.Obstacles == nil {
 		o.Obstacles = firewall.Obstacles
@@ -189,24 +203,29 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	if o.LockHost == nil {
 		o.LockHost = lockHost
 	}
+	if o.LookupName == nil {
+		o.LookupName = lookupName
+	}
 	if o.Remains == nil {
 		o.Remains = remains
 	}
 	if o.WatchKernel == nil {
 		o.WatchKernel = watchKernel
 	}
-	a := &Agent{o: o, log: log, config: c, refresh: refresh, runners: map[string]*running{},
+	a := &Agent{o: o, log: log, config: c, refresh: refresh, runners: map[string]*running{}, departures: map[string]chan struct{}{},
 		reloads: make(chan reloadRequest), refreshing: make(chan struct{}, 1), ended: make(chan struct{}), fatal: make(chan error, 1), patience: patience, build: readBuild(), kernelHere: sync.OnceValues(kernelHere)}
 	a.env = &environment{
 		log: log, registry: o.Registry, named: make(chan struct{}), contact: newContact(o.Registry), backends: o.Backends, health: newHealth(time.Now),
 		pools: newPoolClaims(), processors: &processors{},
-		networks: newPublished[networkSet](), left: newPublished[struct{}](), kernel: newPublished[struct{}](), parts: newPublished[struct{}](), shown: newPublished[struct{}](), setBack: newPublished[struct{}](), goneFor: goneFor,
+		networks: newPublished[networkSet](), left: newPublished[struct{}](), kernel: newPublished[struct{}](), parts: newPublished[struct{}](), shown: newPublished[struct{}](), setBack: newPublished[struct{}](), former: newFormerSubnets(c.DataDir),
 		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding, remains: o.Remains,
 	}
+	a.env.subnetFileOf = a.subnetFileOf
 	a.host, _ = os.Hostname() // "" will do
 	a.env.telemetry = telemetry.New(telemetryConfig(c, a.host), log.Named("telemetry"), a.measure)
 	a.env.events = newEvents(time.Now)
 	a.env.health.flipped = a.env.events.checked
+	a.elsewhere.registry = o.Registry
 	a.limits = defaultLimits()
 	a.board = newBoard(a.env.contact.retry, a.limits.readers)
 	a.env.firewall = newFirewallKeeper(o.Firewall, c.Firewall, a.log, a.env.health)
@@ -263,6 +282,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	g.Go(func() error { return a.env.foreign.run(ctx) })
 	g.Go(func() error { return a.notifySystemd(ctx) })
 	g.Go(func() error { return a.env.telemetry.Run(ctx) })
+	g.Go(func() error { return a.learnNames(ctx, listener.Addr()) })
 	g.Go(func() error { return a.supervise(ctx, listener.Addr(), asked) })
 	err = g.Wait()
 	if errors.Is(err, context.Canceled) {
@@ -287,7 +307,7 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 	a.log.Info("agent started", "version", a.o.Version, "http", address.String(),
 		"registry", a.o.RegistryName, "node_id", a.self().NodeID)
 	a.env.events.add(api.Event{Kind: api.EventAgent, Severity: api.Info, Message: "agent started, version " + a.o.Version})
-	a.env.firewall.remember(a.current(), a.wanted)
+	a.env.firewall.remember(a.current(), a.stands)
 	a.expectRules(ctx)
 	if a.env.id.nodeID != "" {
 		a.begin(ctx)
@@ -317,7 +337,7 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 				a.announce(ctx, address)
 				a.withdraw(ctx, asked())
 			})
-			wg.Go(func() { a.leaveUnwanted(ctx) })
+			wg.Go(func() { a.leaveUnwanted(ctx, false) })
 			a.env.health.clear("", checkNode)
 		case <-left:
 		case <-ctx.Done():
@@ -325,7 +345,7 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 		case err := <-a.fatal:
 			return err
 		case request := <-a.reloads:
-			out, err := a.reload(ctx, request.config)
+			out, err := a.reload(ctx, request)
 			request.done <- reloadAnswer{out, a.reloaded(err)}
 		case <-networksChanged:
 		}

@@ -3,11 +3,14 @@ package agent
 import (
 	"context"
 	"errors"
+	testflag "flag"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +24,14 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	testflag.Parse()
+	if lanes := testflag.Lookup("test.parallel"); lanes.Value.String() == lanes.DefValue {
+		// The agents of these tests wait for time to pass, mostly.
+		if err := lanes.Value.Set(strconv.Itoa(3 * runtime.GOMAXPROCS(0))); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
 	// Of the two goroutines of a dogstatsd client, its Close ends one.
 	const client = "github.com/DataDog/datadog-go/statsd.(*Client)"
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(client+".watch"), goleak.IgnoreTopFunction(client+".telemetry"))
@@ -99,6 +110,7 @@ func TestAgentKeepsItsSubnetOverRestarts(t *testing.T) {
 }
 
 func TestAgentKeepsPeersWhileTheStoreIsAway(t *testing.T) {
+	t.Parallel()
 	store := memory.New()
 	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
 	want := fmt.Sprintf("%s <- b@%s", a.subnet(), b.subnet())

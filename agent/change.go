@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -21,6 +22,7 @@ type change struct {
 	old          registry.Network // the zero value when there is none
 	new          registry.Network // effective
 	leases       []registry.Lease // of old, sorted by slot
+	bad          []registry.BadRecord
 	reservations []registry.Reservation
 	left         registry.ReservationSet // of a network that is not there
 	others       []registry.Network      // the store's, old among them or not
@@ -51,11 +53,14 @@ func (c change) plan() api.NetworkPlan {
 			p.Action = api.ActionNone
 			return p
 		}
+		room := c.room()
 		for _, l := range c.leases {
-			p.Hosts = append(p.Hosts, api.HostChange{Node: l.Node, Subnet: l.Subnet(), Held: l.Held(), What: c.happens(l)})
+			p.Hosts = append(p.Hosts, api.HostChange{Node: l.Node, Subnet: l.Subnet(), Held: l.Held(), What: c.happens(l, room)})
 		}
+		p.Refused = append(p.Refused, c.refusedHosts()...)
+		p.Refused = append(p.Refused, room.refused()...)
 	}
-	for _, refusals := range [][]api.Refusal{c.refusedHosts(), c.refusedBackend(), c.refusedReservations(), c.refusedNeighbours()} {
+	for _, refusals := range [][]api.Refusal{c.refusedBackend(), c.refusedReservations(), c.refusedNeighbours()} {
 		p.Refused = append(p.Refused, refusals...)
 	}
 	return p
@@ -134,11 +139,89 @@ func (c change) interruptions() map[string]string {
 	return out
 }
 
+// room is how many subnets of the new plan are free for the hosts that cannot keep
+// theirs and have none reserved.
+type room struct {
+	free      uint64
+	held, all int // those hosts: with a lease that is held, and all of them
+}
+
+func (c change) room() room {
+	var out room
+	kept := registry.LeaseSet{Bad: c.bad}
+	for _, l := range c.leases {
+		if c.misfit(l) == "" {
+			l.Slot, _ = c.new.Plan.Slot(l.Subnet()) // a slot of the new plan, or it would not fit
+			kept.Leases = append(kept.Leases, l)
+			continue
+		}
+		if _, ok := c.reservedFor(l); ok {
+			continue
+		}
+		out.all++
+		if l.Held() {
+			out.held++
+		}
+	}
+	var reserved []registry.Reservation
+	for _, r := range c.reservations {
+		if !c.void(r) {
+			r.Slot, _ = c.new.Plan.Slot(r.Subnet)
+			reserved = append(reserved, r)
+		}
+	}
+	out.free = registry.Free(c.new.Plan, kept, reserved)
+	return out
+}
+
+// reservedFor is the subnet of the new plan that is reserved for the host, if no other
+// live host is on it.
+func (c change) reservedFor(l registry.Lease) (netip.Prefix, bool) {
+	host := registry.Claim{Node: l.Node, NodeID: l.NodeID}
+	i := slices.IndexFunc(c.reservations, func(r registry.Reservation) bool {
+		return r.For(host) && !c.void(r) &&
+			!slices.ContainsFunc(c.leases, func(o registry.Lease) bool { return o.Held() && slices.Contains(o.Subnets, r.Subnet) })
+	})
+	if i < 0 {
+		return netip.Prefix{}, false
+	}
+	return c.reservations[i].Subnet, true
+}
+
+// elsewhere is what becomes of a host that cannot keep its subnet. Hosts whose lease
+// has lapsed come after those that live.
+func (r room) elsewhere(l registry.Lease, why string) string {
+	hosts := r.held
+	if !l.Held() {
+		hosts = r.all
+	}
+	switch {
+	case uint64(hosts) <= r.free:
+		return fmt.Sprintf("takes another subnet: %s %s", l.Subnet(), why)
+	case r.free == 0:
+		return fmt.Sprintf("finds no other subnet: %s %s, in which none is free", l.Subnet(), why)
+	}
+	return fmt.Sprintf("may find no other subnet: %s %s, in which %d of %d hosts would find one", l.Subnet(), why, r.free, hosts)
+}
+
+// refused is that living hosts would be left without a subnet.
+func (r room) refused() []api.Refusal {
+	if uint64(r.held) <= r.free {
+		return nil
+	}
+	return []api.Refusal{{Reason: fmt.Sprintf("hosts that need another subnet: %d, free in the new range: %d; the rest would wait for one", r.held, r.free),
+		Way: "make the range larger, or take hosts out of the network before", Force: true}}
+}
+
 // happens is what becomes of one host.
-func (c change) happens(l registry.Lease) []string {
+func (c change) happens(l registry.Lease, room room) []string {
 	var out []string
 	if why := c.misfit(l); why != "" {
-		out = append(out, fmt.Sprintf("takes another subnet: %s %s", l.Subnet(), why))
+		if subnet, ok := c.reservedFor(l); ok {
+			out = append(out, fmt.Sprintf("takes another subnet, %s, which is reserved for it: %s %s", subnet, l.Subnet(), why))
+		} else {
+			out = append(out, room.elsewhere(l, why))
+		}
 	} else {
 		kept, lost, gained := c.subnets(l)
 		out = append(out, "keeps "+join(kept))
@@ -305,11 +388,17 @@ func (c change) refusedBackend() []api.Refusal {
 	return out
 }
 
+// void says whether the reservation is of no subnet that the new plan gives to hosts.
+func (c change) void(r registry.Reservation) bool {
+	slot, err := c.new.Plan.Slot(r.Subnet)
+	return err != nil || !c.new.Plan.InRange(slot) || c.new.Plan.Subnets(slot)[0] != r.Subnet
+}
+
 // refusedReservations is those that would be void.
 func (c change) refusedReservations() []api.Refusal {
 	var void []string
 	for _, r := range c.reservations {
-		if slot, err := c.new.Plan.Slot(r.Subnet); err != nil || !c.new.Plan.InRange(slot) || c.new.Plan.Subnets(slot)[0] != r.Subnet {
+		if c.void(r) {
 			void = append(void, fmt.Sprintf("%s (for %s)", r.Subnet, cmp.Or(r.Node, r.NodeID)))
 		}
 	}
@@ -335,23 +424,35 @@ func (c change) refusedNeighbours() []api.Refusal {
 				}
 			}
 		}
-		for _, one := range c.exclusive(c.new) {
-			if slices.Contains(c.exclusive(o), one) && !slices.Contains(c.exclusive(c.old), one) {
-				out = append(out, api.Refusal{Reason: fmt.Sprintf("network %s uses %s: a host can take part in one of them only", o.Name, one),
-					Way: "choose another in the backend's options", Force: true})
-			}
+		if mine, theirs := c.port(c.new), c.port(o); mine.Collides(theirs) && !c.port(c.old).Collides(theirs) {
+			out = append(out, api.Refusal{Reason: fmt.Sprintf("it needs %s: a host can take part in one of them only", mine.Against(theirs, o.Name)),
+				Way: "choose another in the backend's options", Force: true})
 		}
 	}
 	return out
 }
 
-// exclusive is what the network's backend needs for itself on a host.
-func (c change) exclusive(n registry.Network) []string {
-	kind, ok := c.kinds[n.Backend.Type]
-	if !ok || kind.Exclusive == nil {
+// errNotDefinable says that another network is in the way of the one a block defines.
+var errNotDefinable = errors.New("the network is not defined by its block")
+
+// checkDefinition refuses a network that is about to be defined by a host's own block,
+// for the reasons for which `leno network apply` refuses it without -force: it shares
+// with one of others, the networks that are defined, what a host can use for one
+// network only. The error wraps errNotDefinable.
+func checkDefinition(n registry.Network, others []registry.Network, kinds map[string]backend.Type) error {
+	var reasons []string
+	for _, r := range (change{new: n, others: others, kinds: kinds}).refusedNeighbours() {
+		reasons = append(reasons, fmt.Sprintf("%s; %s", r.Reason, r.Way))
+	}
+	if len(reasons) == 0 {
 		return nil
 	}
-	return kind.Exclusive(n.Backend.Options())
+	return fmt.Errorf("%w: %s; or define it with `leno network apply -force`", errNotDefinable, strings.Join(reasons, "; "))
+}
+
+// port is the one that the network's backend needs.
+func (c change) port(n registry.Network) backend.Port {
+	return c.kinds[n.Backend.Type].Uses(n.Backend.Options())
 }
 
 // some is a list for a sentence, the first few of it.

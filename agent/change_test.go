@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -86,8 +87,10 @@ func TestChange(t *testing.T) {
 		old, new registry.Network
 		leases   []registry.Lease // default: host a on slot 10
 		reserved []string
-		others   []registry.Network
-		want     []string
+		// reservedFor are reservations for hosts of the network, by subnet.
+		reservedFor map[string]string
+		others      []registry.Network
+		want        []string
 	}{
 		{name: "nothing", old: base, new: base, want: []string{"none"}},
 		{name: "a default spelled out", old: base, new: network("vxlan", `{"vni":1}`, v4), want: []string{"none"}},
@@ -126,6 +129,23 @@ func TestChange(t *testing.T) {
 				"h c 10.5.40.0/24 true: takes another subnet: 10.5.40.0/24 is outside the new range",
 				"h d 10.5.41.0/24 false: takes another subnet: 10.5.41.0/24 is outside the new range",
 				"r b (10.5.30.0/24), c (10.5.40.0/24) would lose the subnet, and containers their addresses: it is outside the new range"}},
+		{name: "range shrinks to less than there are hosts", old: base, new: network("vxlan", "", pool("10.5.0.0/16", "10.5.10.0", "10.5.11.0")),
+			leases: []registry.Lease{changed(base, "a", 10, true), changed(base, "b", 30, true), changed(base, "c", 40, true), changed(base, "d", 41, false)},
+			want: []string{"update", "c ipv4.max 10.5.99.0 -> 10.5.11.0", "c ipv4.min 10.5.1.0 -> 10.5.10.0", kept,
+				"h b 10.5.30.0/24 true: may find no other subnet: 10.5.30.0/24 is outside the new range, in which 1 of 2 hosts would find one",
+				"h c 10.5.40.0/24 true: may find no other subnet: 10.5.40.0/24 is outside the new range, in which 1 of 2 hosts would find one",
+				"h d 10.5.41.0/24 false: may find no other subnet: 10.5.41.0/24 is outside the new range, in which 1 of 3 hosts would find one",
+				"r b (10.5.30.0/24), c (10.5.40.0/24) would lose the subnet, and containers their addresses: it is outside the new range",
+				"r hosts that need another subnet: 2, free in the new range: 1; the rest would wait for one"}},
+		{name: "range shrinks to what is taken", old: base, new: network("vxlan", "", pool("10.5.0.0/16", "10.5.10.0", "10.5.13.0")),
+			leases:   []registry.Lease{changed(base, "a", 10, true), changed(base, "b", 11, false), changed(base, "c", 40, true), changed(base, "e", 50, true)},
+			reserved: []string{"10.5.12.0/24"}, reservedFor: map[string]string{"10.5.13.0/24": "c"},
+			want: []string{"update", "c ipv4.max 10.5.99.0 -> 10.5.13.0", "c ipv4.min 10.5.1.0 -> 10.5.10.0", kept,
+				"h b 10.5.11.0/24 false: keeps 10.5.11.0/24",
+				"h c 10.5.40.0/24 true: takes another subnet, 10.5.13.0/24, which is reserved for it: 10.5.40.0/24 is outside the new range",
+				"h e 10.5.50.0/24 true: finds no other subnet: 10.5.50.0/24 is outside the new range, in which none is free",
+				"r c (10.5.40.0/24), e (10.5.50.0/24) would lose the subnet, and containers their addresses: it is outside the new range",
+				"r hosts that need another subnet: 1, free in the new range: 0; the rest would wait for one"}},
 		{name: "a small IPv6 range shrinks the whole", old: base, new: network("vxlan", "", v4, pool("fd00:5::/60")),
 			leases: []registry.Lease{changed(base, "a", 10, true), changed(base, "b", 30, true)},
 			want: []string{"update", "c ipv6.max  -> fd00:5:0:f::", "c ipv6.min  -> fd00:5:0:1::", "c ipv6.prefix  -> fd00:5::/60", "c ipv6.subnet_len  -> 64",
@@ -189,7 +209,7 @@ func TestChange(t *testing.T) {
 			others: []registry.Network{{Name: "m", Plan: mustPlan(t, "10.8.0.0/16"), Backend: mustBackend(t, "vxlan", "")}},
 			want: []string{"create", "c backend.checksum_offload  -> auto", "c backend.direct_routing  -> false", "c backend.gbp  -> false", "c backend.port  -> 8472",
 				"c backend.type  -> vxlan", "c backend.vni  -> 1", "c ipv4.max  -> 10.7.255.0", "c ipv4.min  -> 10.7.1.0", "c ipv4.prefix  -> 10.7.0.0/16", "c ipv4.subnet_len  -> 24",
-				"r network m uses vxlan vni 1 on port 8472: a host can take part in one of them only"}},
+				"r it needs vxlan vni 1 on port 8472, which network m uses: a host can take part in one of them only"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := change{old: tt.old, new: tt.new, leases: tt.leases, others: tt.others, kinds: Backends()}
@@ -198,6 +218,9 @@ func TestChange(t *testing.T) {
 			}
 			for _, r := range tt.reserved {
 				c.reservations = append(c.reservations, registry.Reservation{Subnet: netip.MustParsePrefix(r), Node: "r"})
+			}
+			for subnet, node := range tt.reservedFor {
+				c.reservations = append(c.reservations, registry.Reservation{Subnet: netip.MustParsePrefix(subnet), Node: node})
 			}
 			if diff := cmp.Diff(tt.want, describe(c.plan())); diff != "" {
 				t.Error(diff)
@@ -222,6 +245,43 @@ func TestInterruptingOptions(t *testing.T) {
 		for option := range kind.Interrupts {
 			if _, ok := options[option]; !ok {
 				t.Errorf("%s has no option %s, but %v", name, option, slices.Sorted(maps.Keys(options)))
+			}
+		}
+	}
+}
+
+// TestCheckDefinition: a block defines no network that the hosts of another one could
+// not carry.
+func TestCheckDefinition(t *testing.T) {
+	network := func(name, prefix, options string) registry.Network {
+		t.Helper()
+		plan, err := registry.Plan{{Prefix: netip.MustParsePrefix(prefix)}}.Normalize()
+		must(t, err)
+		return registry.Network{Name: name, Plan: plan, Backend: mustBackend(t, "vxlan", options)}
+	}
+	kinds := map[string]backend.Type{"vxlan": vxlan.Type()}
+	others := []registry.Network{network("a", "10.5.0.0/16", `{"vni":1}`), network("b", "10.6.0.0/16", `{"vni":2}`)}
+	for _, tt := range []struct {
+		name  string
+		n     registry.Network
+		wants []string // words of the refusal; none: it is defined
+	}{
+		{"a free pool and VNI", network("c", "10.7.0.0/16", `{"vni":3}`), nil},
+		{"the default VNI", network("c", "10.7.0.0/16", `{}`), []string{"vxlan vni 1 on port 8472, which network a uses", "choose another"}},
+		{"a part of a pool", network("c", "10.6.128.0/17", `{"vni":3}`), []string{"pool 10.6.128.0/17 overlaps 10.6.0.0/16 of network b", "choose a pool that is free"}},
+		{"both", network("c", "10.6.0.0/16", `{"vni":1}`), []string{"network a uses", "of network b"}},
+		{"the port's other kind of socket", network("c", "10.7.0.0/16", `{"vni":3,"gbp":true}`), []string{"vxlan with gbp vni 3 on port 8472, and network a uses vxlan vni 1 on port 8472"}},
+		{"its own name", network("a", "10.5.0.0/16", `{"vni":1}`), nil},
+		{"another port", network("c", "10.7.0.0/16", `{"port":4789}`), nil},
+	} {
+		err := checkDefinition(tt.n, others, kinds)
+		if len(tt.wants) == 0 && err != nil || len(tt.wants) > 0 && !errors.Is(err, errNotDefinable) {
+			t.Errorf("%s: %v", tt.name, err)
+			continue
+		}
+		for _, words := range tt.wants {
+			if !strings.Contains(err.Error(), words) {
+				t.Errorf("%s: %v, want %q", tt.name, err, words)
 			}
 		}
 	}

@@ -37,7 +37,7 @@ func (s *sweep) knowFiles() {
 		s.nodeID, s.proven = strings.TrimSpace(string(data)), true
 	}
 	var names []string
-	for _, pattern := range []string{savedPath(s.config.DataDir, "*"), peersPath(s.config.DataDir, "*")} {
+	for _, pattern := range []string{savedPath(s.config.DataDir, "*"), peersPath(s.config.DataDir, "*"), deletionPath(s.config.DataDir, "*")} {
 		for _, suffix := range []string{"", badSuffix} {
 			files, err := filepath.Glob(pattern + suffix)
 			if err != nil {
@@ -97,7 +97,9 @@ func (s *sweep) findFiles() {
 			continue
 		}
 		for _, f := range []struct{ path, what string }{
-			{savedPath(s.config.DataDir, t.name), "state"}, {peersPath(s.config.DataDir, t.name), "peers"},
+			{savedPath(s.config.DataDir, t.name), "state"},
+			{peersPath(s.config.DataDir, t.name), "peers"},
+			{deletionPath(s.config.DataDir, t.name), "deletion"},
 		} {
 			s.addFile(f.path, t.name, f.what, s.ofNetwork(t.name))
 			s.addFile(f.path+badSuffix, t.name, "put aside", s.ofNetwork(t.name))
@@ -106,11 +108,16 @@ func (s *sweep) findFiles() {
 		dir := filepath.Join(s.config.DataDir, t.name)
 		s.keeps(dir, t.name, s.addDir(dir))
 		for _, path := range t.files {
+			if s.o.Network != "" && s.isOthers(path) {
+				continue
+			}
 			s.addFile(path, t.name, "subnet file", isSubnetFile)
 			s.addBegun(path, t.name)
 		}
 	}
 	s.addDir(filepath.Dir(peersPath(s.config.DataDir, "any")))
+	s.addDir(filepath.Dir(deletionPath(s.config.DataDir, "any")))
+	s.addFormer()
 	if s.o.Network != "" {
 		return
 	}
@@ -126,6 +133,32 @@ func (s *sweep) findFiles() {
 	if path, ok := strings.CutPrefix(s.config.HTTP.Address, "unix://"); ok {
 		s.addSocket(path)
 	}
+}
+
+// addFormer is for what this host had in networks that it left, or in the one that is
+// cleaned up.
+func (s *sweep) addFormer() {
+	path := formerSubnetsPath(s.config.DataDir)
+	file, err := readFormerSubnets(path)
+	if s.o.Network == "" {
+		s.addFile(path, "", "former subnets", func([]byte) bool { return s.proven || err == nil })
+		s.addBegun(path, "")
+		s.addFile(configFilesPath(s.config.DataDir), "", "list of configuration files", func([]byte) bool { return s.proven })
+		s.addBegun(configFilesPath(s.config.DataDir), "")
+		return
+	}
+	if former, ok := file.Networks[s.o.Network]; ok && err == nil {
+		s.add(Remnant{Kind: RemnantFile, Name: path, Network: s.o.Network, Detail: "former subnet " + former.Subnet.String()}, func(context.Context) error {
+			return newFormerSubnets(s.config.DataDir).drop(s.o.Network)
+		})
+	}
+}
+
+// isOthers says whether a subnet file is that of a network which is to stay.
+func (s *sweep) isOthers(path string) bool {
+	same := func(other string) bool { return other != "" && config.SamePath(path, other) }
+	return slices.ContainsFunc(s.config.Networks, func(n config.Network) bool { return !s.wants(n.Name) && same(n.SubnetFile) }) ||
+		slices.ContainsFunc(s.networks, func(t trace) bool { return !s.wants(t.name) && same(t.saved.SubnetFile) })
 }
 
 // addFile is for a file that is ours if its content is.

@@ -138,7 +138,7 @@ func notOurs(l registry.Lease, me registry.Host, here []netip.Addr) string {
 	case sameID && (isHere || !l.Held()):
 		return ""
 	case sameID:
-		return fmt.Sprintf("a host at %s, which is not this one's address, holds it under this host's node id: was the data_dir copied? Else `leno lease revoke`", at)
+		return fmt.Sprintf("a host at %s, which is not this one's address, holds it under this host's node id: was the data_dir copied? Else `leno lease revoke %s %s`", at, l.Network, l.Subnet())
 	case l.NodeID == "" && l.Held() && slices.Contains(me.Sessions, l.Session):
 		return "" // nothing can be read of it but the lock
 	case me.NodeID == "" && l.Node == me.Node && isHere:

@@ -115,6 +115,7 @@ func littered(t *testing.T) string {
 	dir := t.TempDir()
 	for path, text := range map[string]string{
 		"data/node-id": nodeUUID + "\n", "data/node-id.bad": "x", "data/.node-id.123": "6f1c", "data/lock": "",
+		"data/former-subnets": `{"version":1,"networks":{"default":{"subnet":"10.5.35.0/24"},"old":{"subnet":"10.7.1.0/24"}}}`, "data/.former-subnets.9": "{",
 		"data/default.json": fmt.Sprintf(`{"version":1,"network":"default","subnets":["10.5.34.0/24"],"session":"s1","subnet_file":%q,"pools":["10.5.0.0/16"],"backend":{"type":"vxlan"}}`,
 			dir+"/custom.env"),
 		"data/blue.json": `{"version":1,"netw`, "data/.blue.json.99": "{", "data/blue.json.bad": "?",
@@ -125,6 +126,7 @@ func littered(t *testing.T) string {
 		"data/default/secret.key": "an operator's",
 		"data/peers/default.json": `{"version":1,"network":"default"}`,
 		"data/peers/gone.json":    "", "data/peers/.gone.json.7": "",
+		"data/deleted/ended.json": `{"version":1,"network":"ended","deleted":"2026-11-22T21:40:00Z"}`, "data/deleted/.ended.json.7": "",
 		"custom.env":        "LENO_NETWORK=10.5.0.0/16\nLENO_SUBNET=10.5.34.1/24\nFLANNEL_SUBNET=10.5.34.1/24\n",
 		".custom.env.31415": "LENO_NET",
 		"blue.env":          "FLANNEL_NETWORK=10.6.0.0/16\nFLANNEL_SUBNET=10.6.1.1/24\n",
@@ -152,11 +154,15 @@ func TestCleanupFiles(t *testing.T) {
 	report, err := cleaned(t, dir, &swept{}, CleanupOptions{Network: "default"})
 	must(t, err)
 	if diff := cmp.Diff([]string{"file data/default.json of default", "file data/peers/default.json of default",
-		"file custom.env of default", "file .custom.env.31415 of default"}, names(dir, report.Removed)); diff != "" {
+		"file custom.env of default", "file .custom.env.31415 of default", "file data/former-subnets of default"}, names(dir, report.Removed)); diff != "" {
 		t.Errorf("one network (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"file data/default of default"}, names(dir, report.Foreign)); diff != "" {
 		t.Errorf("foreign of one network (-want +got):\n%s", diff)
+	}
+
+	if former := newFormerSubnets(dir + "/data"); former.subnet("default").IsValid() || !former.subnet("old").IsValid() {
+		t.Error("former subnets of one network: not that one is gone")
 	}
 
 	report, err = cleaned(t, dir, &swept{}, CleanupOptions{})
@@ -175,6 +181,22 @@ func TestCleanupFiles(t *testing.T) {
 	text, err := json.Marshal(report)
 	if must(t, err); strings.Contains(string(text), "null") {
 		t.Errorf("null in %s", text)
+	}
+}
+
+// TestCleanupOfANetworkWithAnothersFile: a subnet file that is another network's by
+// now stays with that.
+func TestCleanupOfANetworkWithAnothersFile(t *testing.T) {
+	dir := littered(t)
+	must(t, os.Symlink(".", dir+"/link"))
+	must(t, os.WriteFile(dir+"/data/second.json", []byte(`{"version":1,"network":"second","subnet_file":"`+dir+`/link/custom.env"}`), 0o600))
+	report, err := cleaned(t, dir, &swept{}, CleanupOptions{Network: "default"})
+	must(t, err)
+	if diff := cmp.Diff([]string{"file data/default.json of default", "file data/peers/default.json of default", "file data/former-subnets of default"}, names(dir, report.Removed)); diff != "" {
+		t.Errorf("removed (-want +got):\n%s", diff)
+	}
+	if !exists(dir + "/custom.env") {
+		t.Error("the subnet file is gone")
 	}
 }
 

@@ -52,6 +52,7 @@ func (h *host) rival(name string, prefer netip.Prefix) registry.Lease {
 
 // TestTakingBackSlowsDown: somebody overwrites our record again and again.
 func TestTakingBackSlowsDown(t *testing.T) {
+	t.Parallel()
 	a := newHost(t, memory.New(), "a").slow().start()
 	a.ready()
 	key := leaseKey(a.subnet())

@@ -52,6 +52,10 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 		nowLease, _, leaseChanged := r.lease.get()
 		nowSnap, read, snapChanged := r.snapshot.get()
 		kernelChanged := kernel
+		if now := r.inForce(n); now.CreateIndex != n.CreateIndex || now.ModifyIndex != n.ModifyIndex {
+			unsaved = unsaved || now.CreateIndex != n.CreateIndex
+			n = now
+		}
 		var failed <-chan time.Time
 		if !read {
 			r.state("waiting for the leases of the other hosts")
@@ -162,7 +166,7 @@ func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.L
 	usable, err := r.serve(ctx, n, lease, s)
 	if usable {
 		r.env.health.ready(r.local.Name, true)
-		r.state("running")
+		r.show(func(v *view) { v.local.State, v.local.ModifyIndex = "running", v.definition.ModifyIndex })
 	}
 	return report, err
 }

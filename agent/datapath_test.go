@@ -348,6 +348,7 @@ func TestReadyComesAfterTheFiles(t *testing.T) {
 // TestFailingApplySlowsDown although its own half-done writes are changes of the
 // kernel's tables.
 func TestFailingApplySlowsDown(t *testing.T) {
+	t.Parallel()
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
 	a.check(checkSnapshot, api.Passing)
@@ -360,6 +361,7 @@ func TestFailingApplySlowsDown(t *testing.T) {
 
 // TestHealingSlowsDown when somebody undoes it again and again.
 func TestHealingSlowsDown(t *testing.T) {
+	t.Parallel()
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
 	began := len(a.recorder.tries())

@@ -18,6 +18,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -171,7 +172,7 @@ func (s *surgery) network(ctx context.Context, name string, away error) (doctor.
 	if len(before.Subnets) == 0 || n.Backend == "alloc" {
 		return n, nil
 	}
-	return n, passageOf(definition, firewallNetwork(local, n.Pools, n.Subnets), &n, ensureForwarding)
+	return n, passageOf(definition, firewallNetwork(local, n.Pools, n.Subnets), &n, new(forwarding.Switch).Ensure)
 }
 
 // definition is the network's, of the store or, where that is away, of the

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 )
@@ -23,12 +24,13 @@ type passage struct {
 }
 
 // passageOf is that of a network, with what the kernel's switches do to it.
-func passageOf(definition registry.Network, in firewall.Network, n *doctor.Network, ensure func(netip.Addr, []string, bool) (Forwarding, error)) *passage {
+func passageOf(definition registry.Network, in firewall.Network, n *doctor.Network, ensure func(netip.Addr, []string, bool) (forwarding.State, error)) *passage {
 	state := backend.State{Subnets: n.Subnets, Underlay: backend.Underlay{Interface: n.Underlay.Interface}}
 	p := &passage{crossing: crossing(definition, in, state)}
+	n.Forward = in.Forward
 	for _, s := range n.Subnets {
 		found, err := ensure(s.Addr(), p.crossing.Links, false)
-		n.Off, n.OffErr = append(n.Off, found.Off...), errors.Join(n.OffErr, err)
+		n.Forwarding, n.ForwardingErr = append(n.Forwarding, found), errors.Join(n.ForwardingErr, err)
 	}
 	for _, peer := range n.Peers[:min(len(n.Peers), mostExamined)] {
 		if n.Port > 0 && peer.Skipped == "" && peer.Public.IsValid() && len(n.Underlay.Own) > 0 && n.Underlay.Own[0].IsValid() {

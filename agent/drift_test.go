@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -82,6 +83,7 @@ func TestDrift(t *testing.T) {
 // TestQuarrel: somebody who undoes what is healed is named in health, slows the
 // agent down and no more than that.
 func TestQuarrel(t *testing.T) {
+	t.Parallel()
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
 	r := mustRunner(t, a)
@@ -135,10 +137,10 @@ func TestForwardingInHealth(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	s := backend.State{Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}, Underlay: backend.Underlay{Interface: "eth0"}}
 	n := registry.Network{Backend: registry.Backend{Type: "vxlan", Object: json.RawMessage(`{"direct_routing":true}`)}}
-	var found Forwarding
+	var found forwarding.State
 	var fails error
 	r := h.part()
-	r.env.ensureForwarding = func(_ netip.Addr, links []string, set bool) (Forwarding, error) {
+	r.env.ensureForwarding = func(_ netip.Addr, links []string, set bool) (forwarding.State, error) {
 		if fmt.Sprint(links) != "[leno-n eth0]" || set != r.local.Forward {
 			t.Errorf("asked for %v, %t", links, set)
 		}
@@ -147,21 +149,26 @@ func TestForwardingInHealth(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		forward bool
-		found   Forwarding
+		found   forwarding.State
 		fails   error
 		status  string
 		words   []string
 		healed  string
 	}{
-		{"switched on at the start", true, Forwarding{Set: []string{"net.ipv4.ip_forward"}}, nil, api.Passing, nil, "[]"},
-		{"on", true, Forwarding{}, nil, api.Passing, nil, "[]"},
-		{"somebody switched it off", true, Forwarding{Set: []string{"net.ipv4.ip_forward"}}, nil, api.Passing, nil, "[forwarding was off: net.ipv4.ip_forward]"},
-		{"not ours to switch", false, Forwarding{Off: []string{"net.ipv4.ip_forward"}}, nil, api.Warning,
+		{"switched on at the start", true, forwarding.State{Set: []string{"net.ipv4.ip_forward"}}, nil, api.Passing, nil, "[]"},
+		{"on", true, forwarding.State{}, nil, api.Passing, nil, "[]"},
+		{"somebody switched it off", true, forwarding.State{Set: []string{"net.ipv4.ip_forward"}}, nil, api.Passing, nil, "[forwarding was off: net.ipv4.ip_forward]"},
+		{"not ours to switch", false, forwarding.State{Off: []string{"net.ipv4.ip_forward"}}, nil, api.Warning,
 			[]string{"net.ipv4.ip_forward is 0", "forward = false"}, "[]"},
-		{"it would cost routes", true, Forwarding{Off: []string{"net.ipv6.conf.all.forwarding"}, Advertised: []string{"eth0"}}, nil, api.Warning,
+		{"it would cost routes", true, forwarding.State{Off: []string{"net.ipv6.conf.all.forwarding"}, Advertised: []string{"eth0"}}, nil, api.Warning,
 			[]string{"net.ipv6.conf.all.forwarding is 0", "on eth0", "set net.ipv6.conf.eth0.accept_ra to 2"}, "[]"},
-		{"switched on after that", true, Forwarding{Set: []string{"net.ipv6.conf.all.forwarding"}}, nil, api.Passing, nil, "[]"},
-		{"no rights", true, Forwarding{}, errors.New("read-only file system"), api.Warning, []string{"read-only"}, "[]"},
+		{"it would cost routes, and is not ours to switch", false, forwarding.State{Off: []string{"net.ipv6.conf.all.forwarding"}, Advertised: []string{"eth0"}}, nil, api.Warning,
+			[]string{"net.ipv6.conf.all.forwarding is 0", "set net.ipv6.conf.eth0.accept_ra to 2, and only then", "forward = false"}, "[]"},
+		{"switched on after that", true, forwarding.State{Set: []string{"net.ipv6.conf.all.forwarding"}}, nil, api.Passing, nil, "[]"},
+		{"it has cost routes", true, forwarding.State{Advertised: []string{"eth0"}}, nil, api.Warning,
+			[]string{"ignores the routers that advertise on eth0", "set net.ipv6.conf.eth0.accept_ra to 2"}, "[]"},
+		{"somebody switched it off meanwhile", true, forwarding.State{Set: []string{"net.ipv6.conf.all.forwarding"}}, nil, api.Passing, nil, "[forwarding was off: net.ipv6.conf.all.forwarding]"},
+		{"no rights", true, forwarding.State{}, errors.New("read-only file system"), api.Warning, []string{"read-only"}, "[]"},
 	} {
 		r.local.Forward, found, fails = tt.forward, tt.found, tt.fails
 		var report backend.Report
@@ -179,9 +186,9 @@ func TestForwardingOfDevices(t *testing.T) {
 	for kind, want := range map[string]string{"vxlan": "[leno-n]", "udp": "[leno-n]", "host-gw": "[eth0]"} {
 		r := newHost(t, memory.New(), "a").part()
 		var asked []string
-		r.env.ensureForwarding = func(_ netip.Addr, links []string, _ bool) (Forwarding, error) {
+		r.env.ensureForwarding = func(_ netip.Addr, links []string, _ bool) (forwarding.State, error) {
 			asked = links
-			return Forwarding{}, nil
+			return forwarding.State{}, nil
 		}
 		r.forwarding(registry.Network{Backend: registry.Backend{Type: kind, Object: json.RawMessage(`{}`)}}, s)
 		if fmt.Sprint(asked) != want {

@@ -194,7 +194,7 @@ func TestEventsOfAHost(t *testing.T) {
 	a.kick()
 	expect("n", api.EventDrift, api.Warning, "device was deleted")
 	a.recorder.setReport(backend.Report{})
-	if errOf(a.client.Reload(ctx)) == nil {
+	if errOf(a.client.Reload(ctx, false)) == nil {
 		t.Error("reload was not refused")
 	}
 	c := a.config

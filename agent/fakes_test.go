@@ -284,8 +284,8 @@ type faults struct {
 	claims  []registry.Claim
 	before  func(call string) // called before each write
 	hanging bool              // what fails does so at the end of its context
-	emptied bool              // no network at all is not certain, as with Consul
 	reload  error             // of PrepareToken
+	reading chan struct{}     // PrepareToken waits until it is closed, if not nil
 	tokens  []string          // taken over
 	settle  time.Duration     // set last
 }
@@ -304,6 +304,12 @@ func (o *outage) As(token string) registry.Registry {
 
 // PrepareToken plays a store that takes over tokens.
 func (o *outage) PrepareToken(value, file string) (func(), error) {
+	o.mu.Lock()
+	reading := o.reading
+	o.mu.Unlock()
+	if reading != nil {
+		<-reading
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return func() {
@@ -437,6 +443,10 @@ func (o *outage) DeleteNetwork(ctx context.Context, name string) error {
 	return o.write(ctx, "DeleteNetwork", func(ctx context.Context) error { return o.Registry.DeleteNetwork(ctx, name) })
 }
 
+func (o *outage) PutDeletion(ctx context.Context, d registry.Deletion) error {
+	return o.write(ctx, "PutDeletion", func(ctx context.Context) error { return o.Registry.PutDeletion(ctx, d) })
+}
+
 func (o *outage) Acquire(ctx context.Context, n registry.Network, c registry.Claim) (l registry.Lease, err error) {
 	o.mu.Lock()
 	o.claims = append(o.claims, c)
@@ -472,11 +482,6 @@ func (o *outage) RemoveReservation(ctx context.Context, network string, subnet n
 func (o *outage) WatchNetworks(ctx context.Context, after uint64) (s registry.NetworkSet, i uint64, err error) {
 	err = o.call(ctx, "WatchNetworks", func(ctx context.Context) (err error) {
 		s, i, err = o.Registry.WatchNetworks(ctx, after)
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		if err == nil && o.emptied && len(s.Networks) == 0 {
-			return registry.ErrUncertain
-		}
 		return err
 	})
 	return s, i, err

@@ -28,6 +28,7 @@ func (h *host) over(check string) int {
 // over its API and goes on as soon as it can, with a line in the log for the
 // beginning and one for the end, however often it tried.
 func TestDataDirIsWaitedFor(t *testing.T) {
+	t.Parallel()
 	a := newHost(t, memory.New(), "a")
 	dir := a.config.DataDir
 	must(t, os.WriteFile(dir, nil, 0o600))
@@ -41,6 +42,9 @@ func TestDataDirIsWaitedFor(t *testing.T) {
 	// The last step, for a host that has no id yet, is to write it down.
 	must(t, os.MkdirAll(filepath.Join(dir, "node-id"), 0o755))
 	a.check(checkDataDir, api.Critical, filepath.Join(dir, "node-id"))
+	if report, _ := a.agent.env.health.report(); report.Checks[0].Name != checkDataDir {
+		t.Errorf("the first check is %+v: what waits for the state directory must come after it", report.Checks[0])
+	}
 	if a.agent.Ready() {
 		t.Error("ready without knowing who it is")
 	}
@@ -55,6 +59,7 @@ func TestDataDirIsWaitedFor(t *testing.T) {
 // TestStateThatCannotBeWritten: what a host cannot write down for its next process
 // is a warning and tried again; containers and packets do not wait for it.
 func TestStateThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
 	store := memory.New()
 	a, b := newHost(t, store, "a"), newHost(t, store, "b")
 	dir := a.config.DataDir
@@ -83,6 +88,7 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 // TestFaultsOfAnApply: errors of the kernel and of the firewall come with what to
 // do, and have two lines each.
 func TestFaultsOfAnApply(t *testing.T) {
+	t.Parallel()
 	a := newHost(t, memory.New(), "a")
 	a.recorder.setFail(fmt.Errorf("create link: %w", unix.EPERM))
 	a.start()

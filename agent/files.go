@@ -3,6 +3,7 @@ package agent
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -83,6 +85,14 @@ type saved struct {
 	// anew, is known.
 	Lease      uint64 `json:"lease_index,omitzero"`
 	Definition uint64 `json:"network_index,omitzero"`
+	// Record is the network's definition as it was in force last, and RecordIndex
+	// its version: a host that remembers a network puts it back into a store that
+	// lost it.
+	Record      json.RawMessage `json:"definition,omitempty"`
+	RecordIndex uint64          `json:"definition_index,omitzero"`
+	// Earlier are the versions that were in force before, oldest first: the last
+	// maxEarlier that have lower indexes.
+	Earlier []uint64 `json:"earlier_definition_indexes,omitempty"`
 	// Renewed is when the lease was renewed last, to a tenth of lease.hold: after
 	// that time nobody is bound to keep the subnet for this host.
 	Renewed time.Time `json:"renewed,omitzero"`
@@ -94,6 +104,24 @@ type saved struct {
 	SubnetFile string           `json:"subnet_file"`
 	Pools      []netip.Prefix   `json:"pools"`   // what the datapath was built for,
 	Backend    registry.Backend `json:"backend"` // to take it away when that changed
+}
+
+// maxEarlier bounds the versions of a definition that are remembered.
+const maxEarlier = 32
+
+// earlier returns the versions that were in force before the one with the given
+// indexes, when s is what was written down before it.
+func (s saved) earlier(created, version uint64) []uint64 {
+	if s.Definition != created {
+		return nil
+	}
+	var out []uint64
+	for _, v := range append(slices.Clone(s.Earlier), s.RecordIndex) {
+		if v != 0 && v < version {
+			out = append(out, v)
+		}
+	}
+	return out[max(0, len(out)-maxEarlier):]
 }
 
 // lease is the lease the file tells of, as far as giving it up needs to know.
@@ -136,6 +164,10 @@ func loadSaved(dataDir, network string) (saved, error) {
 	}
 	if s.Version != registry.Version || s.Network != network {
 		return saved{}, fmt.Errorf("state file %s is of version %d and network %q", path, s.Version, s.Network)
+	}
+	var record bytes.Buffer // which the file has indented
+	if len(s.Record) > 0 && json.Compact(&record, s.Record) == nil {
+		s.Record = record.Bytes()
 	}
 	return s, nil
 }
@@ -183,10 +215,18 @@ func gateway(subnet netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits())
 }
 
+// readSubnetFile reads a file in the place of a subnet file. Of a FIFO, which anybody may
+// put there, it is an error; reading one would wait for another process.
+func readSubnetFile(path string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), config.ReadTimeout)
+	defer cancel()
+	return config.ReadFile(ctx, path)
+}
+
 // subnetInFile is the first subnet a subnet file names, the zero value when it
 // names none.
 func subnetInFile(path string) netip.Prefix {
-	data, err := os.ReadFile(path)
+	data, err := readSubnetFile(path)
 	if err != nil {
 		return netip.Prefix{}
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-func mustPlan(t *testing.T, prefixes ...string) registry.Plan {
+func mustPlan(t testing.TB, prefixes ...string) registry.Plan {
 	t.Helper()
 	var p registry.Plan
 	for _, s := range prefixes {
@@ -201,6 +201,22 @@ func TestSavedRenewal(t *testing.T) {
 	}
 }
 
+// TestSavedIsNewest: a pass over the datapath that began with an earlier lease does
+// not write that one over the lease that is held now.
+func TestSavedIsNewest(t *testing.T) {
+	h := newHost(t, memory.New(), "a")
+	r := h.part()
+	n, err := Definition(h.config.Networks[0])
+	must(t, err)
+	before, now := testLease("a", 1, "sa", 1), testLease("a", 2, "sa", 2)
+	r.lease.set(now)
+	must(t, r.save(n, now))
+	must(t, r.save(n, before))
+	if got, err := loadSaved(h.config.DataDir, "n"); err != nil || !slices.Equal(got.Subnets, now.Subnets) {
+		t.Errorf("saved %v, held %v, %v", got.Subnets, now.Subnets, err)
+	}
+}
+
 // TestSubnetFileElsewhere: an agent that starts with another subnet_file removes the
 // one before, where that is a subnet file and nobody's now.
 func TestSubnetFileElsewhere(t *testing.T) {
@@ -234,5 +250,33 @@ func TestSubnetFileElsewhere(t *testing.T) {
 			return nil
 		})
 		must(t, process.stop())
+	}
+}
+
+// TestEarlierVersions: the versions before are those of the same record with lower
+// indexes, however often the file is written.
+func TestEarlierVersions(t *testing.T) {
+	long := saved{Definition: 3, RecordIndex: 1000}
+	for v := range uint64(maxEarlier) {
+		long.Earlier = append(long.Earlier, v+10)
+	}
+	for _, tt := range []struct {
+		name    string
+		before  saved
+		created uint64
+		version uint64
+		want    []uint64
+	}{
+		{"the first", saved{}, 3, 5, nil},
+		{"the same again", saved{Definition: 3, RecordIndex: 9, Earlier: []uint64{5}}, 3, 9, []uint64{5}},
+		{"the next", saved{Definition: 3, RecordIndex: 9, Earlier: []uint64{5}}, 3, 12, []uint64{5, 9}},
+		{"a lower index, of a new cluster", saved{Definition: 3, RecordIndex: 9, Earlier: []uint64{5, 7}}, 3, 6, []uint64{5}},
+		{"a network that was created again", saved{Definition: 3, RecordIndex: 9, Earlier: []uint64{5}}, 11, 12, nil},
+		{"a file of an older version", saved{Definition: 3}, 3, 12, nil},
+		{"too many", long, 3, 1001, append(slices.Clone(long.Earlier[1:]), 1000)},
+	} {
+		if got := tt.before.earlier(tt.created, tt.version); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %d, want %d", tt.name, got, tt.want)
+		}
 	}
 }

@@ -131,12 +131,13 @@ func TestFirewallHangs(t *testing.T) {
 	select {
 	case err := <-done:
 		must(t, err)
-	case <-time.After(5 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Error("it waits for the program")
 	}
 }
 
 func TestFirewallFails(t *testing.T) {
+	t.Parallel()
 	missing := fmt.Errorf("iptables: %w", firewall.ErrNotInstalled)
 	for _, tt := range []struct {
 		name   string
@@ -219,7 +220,7 @@ func TestRememberAndAsk(t *testing.T) {
 		}()
 		select {
 		case <-asked:
-		case <-time.After(10 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Error("whoever asks the agent waits for the rules to be remembered")
 			return config.Network{}, false
 		}

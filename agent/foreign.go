@@ -127,6 +127,9 @@ func (f *foreignRules) look(ctx context.Context) (again time.Duration) {
 	if ctx.Err() != nil {
 		return foreignTick
 	}
+	// Hosts where nothing is wrong have rules against some packets, as their
+	// administrators want it: those are for doctor to show to a person who asks.
+	found = slices.DeleteFunc(slices.Clone(found), func(o firewall.Obstacle) bool { return o.Partial })
 	if err != nil {
 		// Whatever it is, it is in the way of leno's own rules too, and told there.
 		f.log.Debug("not all rules of others could be read", "error", err)
@@ -166,7 +169,7 @@ func (f *foreignRules) tell(network string, found []firewall.Obstacle) {
 		}
 	}
 	if len(reasons) == 0 {
-		f.health.set(network, checkForeignRules, api.Passing, "no rule of others is known to be in the way")
+		f.health.set(network, checkForeignRules, api.Passing, "no rule of others is known that drops all packets, or hides containers")
 		if f.named[network] {
 			f.log.Info("rules of other programs are in the way of containers no more", "network", network)
 		}

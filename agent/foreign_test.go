@@ -45,6 +45,33 @@ func obstacle(network string, i int) firewall.Obstacle {
 		Effect: "drops packets", Advice: "start dockerd otherwise"}
 }
 
+// TestPartialRulesAreNoMatterOfHealth: an administrator's rule against some packets does
+// not make a host unwell, nor does it hide another one.
+func TestPartialRulesAreNoMatterOfHealth(t *testing.T) {
+	o, h := &others{}, newHealth(time.Now)
+	f := newForeignRules(hclog.NewNullLogger(), o.find, h)
+	f.put(firewall.Crossing{Network: firewall.Network{Name: "a"}})
+	check := func(status string, lacks string) {
+		t.Helper()
+		for range 2 { // what is new is looked at twice
+			f.look(t.Context())
+		}
+		r, _ := h.report()
+		if c := r.Networks[0].Checks[0]; c.Name != checkForeignRules || c.Status != status || strings.Contains(c.Reason, lacks) {
+			t.Errorf("%+v, want %s without %q", c, status, lacks)
+		}
+	}
+	partial := obstacle("a", 7)
+	partial.Partial = true
+	o.found = []firewall.Obstacle{partial}
+	check(api.Passing, partial.Rule)
+	o.found = []firewall.Obstacle{partial, obstacle("a", 8)}
+	check(api.Warning, partial.Rule)
+	if !o.found[0].Partial {
+		t.Error("what the finder returned was changed")
+	}
+}
+
 func TestForeignRules(t *testing.T) {
 	o, h := &others{}, newHealth(time.Now)
 	f := newForeignRules(hclog.NewNullLogger(), o.find, h)
@@ -127,6 +154,7 @@ func TestForeignRules(t *testing.T) {
 
 // The agent looks after the network it runs, and not after one that it left.
 func TestForeignRulesOfARunningNetwork(t *testing.T) {
+	t.Parallel()
 	a := newHost(t, memory.New(), "a")
 	a.others.found = []firewall.Obstacle{obstacle("n", 2)}
 	a.start()

@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -10,53 +12,109 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// The snapshot follows what hosts write. That a host fell silent is written by
-// nobody, so who asks for leases has them read anew, no more often than this
-// and for no longer.
+// A watch follows what hosts write. No host writes that another fell silent, so the
+// leases are read again for those who ask for them, no more often than freshEvery. Where
+// they are known by a watch as well, that takes no longer than freshTimeout.
 const (
 	freshEvery   = 5 * time.Second
 	freshTimeout = 2 * time.Second
 )
 
-// fresh is the reading of all leases that the API asked for last.
-type fresh struct {
+// refresher reads all leases of a network on request, once for all callers. Safe for
+// concurrent use.
+type refresher struct {
+	registry registry.Registry
+	network  string
+	timeout  time.Duration           // of a reading
+	known    func() []registry.Lease // as the datapath has them, nil for none
+
 	mu     sync.Mutex
-	begun  time.Time     // when the last one began
-	flight chan struct{} // closed when it has ended, nil when none is under way
+	begun  time.Time     // when the last reading began
+	flight chan struct{} // closed when it has ended, nil when none is in progress
 	last   snapshot
-	err    error                // why the last reading failed, nil when it did not
-	news   *published[struct{}] // set at each reading
+	err    error                // of the last reading
+	news   *published[struct{}] // set after each reading
 }
 
-// leasesNow is all leases as they are now, or, when the store does not say, as
-// they were known last; false when they never were.
-func (r *runner) leasesNow(ctx context.Context, n registry.Network) (snapshot, bool) {
-	r.refresh(ctx, n)
-	return r.leasesKnown()
+func newRefresher(reg registry.Registry, network string, timeout time.Duration, known func() []registry.Lease) *refresher {
+	return &refresher{registry: reg, network: network, timeout: timeout, known: known, news: newPublished[struct{}]()}
 }
 
-// leasesKnown is all leases as last read, by whomever; false when they never were.
-func (r *runner) leasesKnown() (snapshot, bool) {
-	r.fresh.mu.Lock()
-	newest := r.fresh.last
-	r.fresh.mu.Unlock()
-	if snap, ok, _ := r.snapshot.get(); ok && !newest.read.After(snap.read) {
-		newest = snap
+// refresh reads the leases unless that was just done, and returns when they are read or
+// ctx ends. Callers share a reading, so it goes on when one of them gives up.
+func (f *refresher) refresh(ctx context.Context, n registry.Network) {
+	f.mu.Lock()
+	if f.flight == nil {
+		if time.Since(f.begun) < freshEvery {
+			f.mu.Unlock()
+			return
+		}
+		f.flight, f.begun = make(chan struct{}), time.Now()
+		go f.read(n, f.flight, f.begun)
 	}
-	return newest.aged(), !newest.read.IsZero()
-}
-
-// unread is why no leases are known.
-func (r *runner) unread() error {
-	r.fresh.mu.Lock()
-	defer r.fresh.mu.Unlock()
-	if r.fresh.err != nil {
-		return r.fresh.err
+	ended := f.flight
+	f.mu.Unlock()
+	select {
+	case <-ended:
+	case <-ctx.Done():
 	}
-	return fmt.Errorf("leases of network %s: %w: not read yet", r.local.Name, registry.ErrUnavailable)
 }
 
-// aged is the snapshot with the time since it was read counted in.
+// read makes a reading, which began now.
+func (f *refresher) read(n registry.Network, ended chan struct{}, began time.Time) {
+	ctx, cancel := context.WithTimeout(context.Background(), f.timeout)
+	defer cancel()
+	set, index, err := f.registry.WatchLeases(ctx, n, 0)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	defer close(ended)
+	defer f.news.set(struct{}{})
+	f.flight, f.err = nil, err
+	if err == nil && !f.last.read.After(began) {
+		f.last = snapshot{set: keepKnown(n.Name, set, f.known()), index: index, read: time.Now()}
+	}
+}
+
+// learn takes over what was read in another way.
+func (f *refresher) learn(set registry.LeaseSet, index uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err, f.last = nil, snapshot{set: set, index: index, read: time.Now()}
+}
+
+// newest returns the last reading; its read is zero when there is none.
+func (f *refresher) newest() snapshot {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.last
+}
+
+// refreshError returns why no leases are known.
+func (f *refresher) refreshError() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return f.err
+	}
+	return fmt.Errorf("leases of network %s: %w: not read yet", f.network, registry.ErrUnavailable)
+}
+
+// invalidate makes the next refresh read: leases were changed through this agent, and
+// the caller is to see it.
+func (f *refresher) invalidate() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.begun = time.Time{}
+}
+
+// idle reports whether nothing was read for a while.
+func (f *refresher) idle(d time.Duration) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.flight == nil && time.Since(f.begun) > d
+}
+
+// aged returns the snapshot with the time since it was read counted in.
 func (s snapshot) aged() snapshot {
 	s.set.Leases = slices.Clone(s.set.Leases)
 	for i := range s.set.Leases {
@@ -67,52 +125,101 @@ func (s snapshot) aged() snapshot {
 	return s
 }
 
-// refresh reads the leases unless that was just done. All who ask meanwhile wait
-// for the one reading.
-func (r *runner) refresh(ctx context.Context, n registry.Network) {
-	f := &r.fresh
-	f.mu.Lock()
-	if f.flight != nil {
-		ended := f.flight
-		f.mu.Unlock()
-		select {
-		case <-ended:
-		case <-ctx.Done():
-		}
-		return
-	}
-	if time.Since(f.begun) < freshEvery {
-		f.mu.Unlock()
-		return
-	}
-	ended := make(chan struct{})
-	f.flight, f.begun = ended, time.Now()
-	f.mu.Unlock()
-
-	ctx, cancel := context.WithTimeout(ctx, freshTimeout)
-	defer cancel()
-	set, index, err := r.env.registry.WatchLeases(ctx, n, 0)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	defer close(ended)
-	defer f.news.set(struct{}{})
-	f.flight, f.err = nil, err
-	if err == nil {
-		known, _, _ := r.snapshot.get()
-		f.last = snapshot{set: keepKnown(n.Name, set, known.set.Leases), index: index, read: time.Now()}
-	}
+// leasesNow returns all leases as they are now or, when the store does not answer, as
+// they were known last; false when they never were.
+func (r *runner) leasesNow(ctx context.Context, n registry.Network) (snapshot, bool) {
+	r.fresh.refresh(ctx, n)
+	return r.leasesKnown()
 }
 
-// outdated makes whoever asks next read anew: leases were changed through this
-// agent, and who did that is to see it.
-func (r *runner) outdated() {
-	r.fresh.mu.Lock()
-	defer r.fresh.mu.Unlock()
-	r.fresh.begun = time.Time{}
+// leasesKnown returns all leases as last read by the watch or on request, and else as an
+// earlier process knew them; false when nothing is known.
+func (r *runner) leasesKnown() (snapshot, bool) {
+	newest := r.fresh.newest()
+	if snap, ok, _ := r.snapshot.get(); ok && !newest.read.After(snap.read) {
+		newest = snap
+	}
+	if newest.read.IsZero() {
+		return r.leasesRemembered()
+	}
+	return newest.aged(), true
+}
+
+// leasesInMemory returns all leases as last read by the watch, and else as an earlier
+// process knew them; false when nothing is known.
+func (r *runner) leasesInMemory() (snapshot, bool) {
+	snap, ok, _ := r.snapshot.get()
+	if !ok {
+		return r.leasesRemembered()
+	}
+	return snap.aged(), true
+}
+
+// leasesRemembered returns the leases behind a resumed datapath, that of this host as far as
+// it is known.
+func (r *runner) leasesRemembered() (snapshot, bool) {
+	before, ok := r.carriedOn()
+	if !ok {
+		return snapshot{}, false
+	}
+	v := r.shown()
+	own := before.own
+	own.Node, own.PublicIPs, own.MTU, own.Backend = r.config.NodeName, v.local.Underlay.Addresses, v.local.MTU, before.network.Backend
+	own.Session = registry.UnknownSession // it was held when the process before ended
+	select {
+	case <-r.env.named:
+		own.Node = r.env.id.node
+	default:
+	}
+	leases := slices.SortedFunc(slices.Values(append(slices.Clone(before.leases), own)), func(a, b registry.Lease) int { return cmp.Compare(a.Slot, b.Slot) })
+	return snapshot{set: registry.LeaseSet{Leases: leases}}, true
+}
+
+// refreshers are those of the networks that this host takes no part in. Safe for
+// concurrent use.
+type refreshers struct {
+	registry registry.Registry
+
+	mu      sync.Mutex
+	read    map[string]*refresher
+	forgets *time.Timer // runs forget
+}
+
+// idleElsewhere is how long what was read of such a network is kept.
+const idleElsewhere = 10 * time.Minute
+
+// of returns that of a network.
+func (e *refreshers) of(network string) *refresher {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.forgets == nil {
+		e.forgets = time.AfterFunc(idleElsewhere, e.forget)
+	}
+	f := e.read[network]
+	if f == nil {
+		f = newRefresher(e.registry, network, callTimeout, func() []registry.Lease { return nil })
+		if e.read == nil {
+			e.read = map[string]*refresher{}
+		}
+		e.read[network] = f
+	}
+	return f
+}
+
+// forget drops what was not used for idleElsewhere, and comes back for the rest.
+func (e *refreshers) forget() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	maps.DeleteFunc(e.read, func(_ string, f *refresher) bool { return f.idle(idleElsewhere) })
+	if len(e.read) == 0 {
+		e.forgets = nil
+		return
+	}
+	e.forgets.Reset(idleElsewhere)
 }
 
 // lapsePace is how long a lapse stays unseen by those who wait for news of so many
-// leases. Nobody writes that a host fell silent: it takes a reading of all leases,
+// leases. No host writes that another fell silent: it takes a reading of all leases,
 // which are about 400 bytes each.
 func lapsePace(leases int) time.Duration {
 	return 15*time.Second + time.Duration(leases)*5*time.Millisecond

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -118,7 +120,7 @@ func TestAPIShowsALapseAtOnce(t *testing.T) {
 	if code, body := a.request("GET", "/v1/network/n/leases?memory=true", ""); code != http.StatusOK || !strings.Contains(body, lease.Subnet().String()) {
 		t.Errorf("%d %s", code, body)
 	}
-	f := &mustRunner(t, a).fresh
+	f := mustRunner(t, a).fresh
 	f.mu.Lock()
 	begun := f.begun
 	f.mu.Unlock()
@@ -162,8 +164,113 @@ func TestAPIAgesLapsedLeases(t *testing.T) {
 	if err != nil || len(peers.Peers) != 1 || peers.Peers[0].Held {
 		t.Errorf("peers %+v, %v", peers, err)
 	}
+	// So does one lease alone, whether it is read or known.
+	for _, memory := range []string{"", "?memory=true"} {
+		var got api.Lease
+		code, body := a.request("GET", "/v1/network/n/lease/"+registry.SubnetKey(l.Subnet())+memory, "")
+		must(t, json.Unmarshal([]byte(body), &got))
+		if want := int64(3610); code != http.StatusOK || got.LapsedSeconds < want || got.LapsedSeconds > want+60 {
+			t.Errorf("%d: lapsed for %d s%s", code, got.LapsedSeconds, memory)
+		}
+	}
 	// Asking does not change what is known.
 	if snap, _, _ := r.snapshot.get(); snap.set.Leases[1].Lapsed != 10*time.Second {
 		t.Errorf("the snapshot was changed: %s", snap.set.Leases[1].Lapsed)
 	}
+}
+
+// TestReadersElsewhere: reading a network that this host takes no part in costs the
+// store one reading in a while, however many ask, and shows what is changed through
+// this agent at once.
+func TestReadersElsewhere(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a").start()
+	a.ready()
+	n := registry.Network{Name: "other", Plan: mustPlan(t, "10.9.0.0/22"), Backend: mustBackend(t, "recorder", "")}
+	must(t, store.Client().PutNetwork(t.Context(), n))
+	claim := registry.Claim{Node: "b", NodeID: "id-b", PublicIPs: []netip.Addr{netip.MustParseAddr("192.0.2.9")}, MTU: 1450,
+		Backend: n.Backend, TTL: time.Minute, Hold: time.Hour}
+	lease, err := store.Client().Acquire(t.Context(), n, claim)
+	must(t, err)
+	eventually(t, func() error { return errOf(a.client.Network(t.Context(), "other")) })
+	before := a.registry.count("own WatchLeases")
+	for range 20 {
+		list, err := a.client.Leases(t.Context(), "other")
+		if err != nil || len(list.Leases) != 1 {
+			t.Fatalf("%+v, %v", list, err)
+		}
+		if _, err := a.client.Lease(t.Context(), "other", lease.Subnet()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.client.PlanNetwork(t.Context(), api.Network{Name: "other", Pools: []api.Pool{{Prefix: n.Plan[0].Prefix}}, Backend: n.Backend.Object}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if reads := a.registry.count("own WatchLeases") - before; reads > 1+int(time.Since(a.agent.started)/freshEvery) {
+		t.Errorf("%d readings for 60 requests", reads)
+	}
+	must(t, a.client.RevokeLease(t.Context(), "other", lease.Subnet()))
+	if list, err := a.client.Leases(t.Context(), "other"); err != nil || len(list.Leases) != 0 {
+		t.Errorf("after it was revoked: %+v, %v", list, err)
+	}
+}
+
+// TestRefreshersAreForgotten: what was read of networks elsewhere goes when it is not
+// asked for any more.
+func TestRefreshersAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := refreshers{registry: memory.New().Client()}
+		one := all.of("one")
+		one.refresh(t.Context(), registry.Network{Name: "one"})
+		if all.of("two") == one || len(all.read) != 2 || all.of("one") != one {
+			t.Errorf("%v", all.read)
+		}
+		time.Sleep(idleElsewhere / 2)
+		one.refresh(t.Context(), registry.Network{Name: "one"})
+		known := func() int {
+			synctest.Wait()
+			all.mu.Lock()
+			defer all.mu.Unlock()
+			return len(all.read)
+		}
+		time.Sleep(idleElsewhere / 2)
+		if n := known(); n != 1 || all.of("one") != one {
+			t.Errorf("%d are known", n)
+		}
+		time.Sleep(2 * idleElsewhere)
+		if n := known(); n != 0 {
+			t.Errorf("%d are known", n)
+		}
+		if all.of("one") == one {
+			t.Error("it was not forgotten")
+		}
+		time.Sleep(2 * idleElsewhere) // the timer is gone
+	})
+}
+
+// TestReadingIsShared: a reading goes on when the caller that began it gives up, and
+// what was read in another way meanwhile is newer than it.
+func TestReadingIsShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := registry.Network{Name: "n"}
+		store := &slowReads{takes: time.Second, set: registry.LeaseSet{Leases: []registry.Lease{testLease("b", 2, "sb", 1)}}}
+		f := newRefresher(store, "n", callTimeout, func() []registry.Lease { return nil })
+		first, leave := context.WithCancel(t.Context())
+		go f.refresh(first, n)
+		synctest.Wait()
+		leave()
+		f.refresh(t.Context(), n)
+		if snap := f.newest(); len(snap.set.Leases) != 1 || snap.index != 1 {
+			t.Errorf("got %+v, %v", snap, f.refreshError())
+		}
+		time.Sleep(freshEvery)
+		go f.refresh(t.Context(), n)
+		synctest.Wait()
+		time.Sleep(time.Millisecond)
+		f.learn(registry.LeaseSet{}, 9)
+		f.refresh(t.Context(), n)
+		if snap := f.newest(); snap.index != 9 || len(snap.set.Leases) != 0 {
+			t.Errorf("got %+v", snap)
+		}
+	})
 }

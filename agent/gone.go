@@ -3,41 +3,68 @@ package agent
 import (
 	"cmp"
 	"context"
-	"time"
 
 	"github.com/lenonet/leno/agent/config"
 )
 
-// goneFor is how long a network must be missing in a store that answers before a
-// host whose agent was not there when it went takes away what is left of it: right
-// after a store has lost everything, others are still putting it back.
-const goneFor = time.Minute
-
-// missing says whether the store certainly has no record of the network.
-func (e *environment) missing(name string) bool {
-	known, read, _ := e.networks.get()
-	_, found := known.find(name)
-	return read && !found && !known.bad(name)
-}
-
-// leftBehind says whether something of the network stands on this host.
-func (r *runner) leftBehind() bool {
-	before, err := loadSaved(r.config.DataDir, r.local.Name)
-	return err == nil && before.Network != ""
-}
-
 // leaveUnwanted takes this host out of networks that an earlier process took
 // part in and this configuration does not want any more. A development agent
-// leaves them alone: they belong to the agent whose directory it shares.
-func (a *Agent) leaveUnwanted(ctx context.Context) {
-	c := a.current()
-	if c.Dev {
+// leaves them alone: they belong to the agent whose directory it shares. So does one
+// whose configuration looks cut off, unless an operator has confirmed it: see unmanaged.
+func (a *Agent) leaveUnwanted(ctx context.Context, confirmed bool) {
+	select {
+	case <-a.env.named:
+	default:
+		return // nothing can be given up under no name
+	}
+	now := a.current()
+	if now.Dev || !confirmed && len(a.unmanaged(now)) > 0 {
 		return
 	}
-	for _, name := range savedNetworks(c.DataDir) {
-		if _, wanted := a.wanted(name); !wanted && ctx.Err() == nil {
+	a.rememberFiles(now)
+	for _, name := range savedNetworks(now.DataDir) {
+		c, depart, departed := a.beginDeparture(name)
+		if depart && ctx.Err() == nil {
+			a.keepFormer(name)
 			a.leaveSaved(ctx, c, name, "network is not configured any more, leaving it")
 		}
+		departed()
+	}
+}
+
+// beginDeparture reports whether a network is to be left by the configuration in force,
+// which it returns, and keeps a reload from starting the network until departed is
+// called.
+func (a *Agent) beginDeparture(name string) (c config.Config, depart bool, departed func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, wanted := a.wantedBy(a.config, name)
+	if _, runs := a.runners[name]; runs || wanted {
+		return a.config, false, func() {}
+	}
+	done := make(chan struct{})
+	a.departures[name] = done
+	return a.config, true, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.departures, name)
+		close(done)
+	}
+}
+
+// awaitDeparture blocks while a network is being left. The error is ctx's.
+func (a *Agent) awaitDeparture(ctx context.Context, name string) error {
+	a.mu.Lock()
+	done := a.departures[name]
+	a.mu.Unlock()
+	if done == nil {
+		return nil
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 

@@ -4,29 +4,32 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestDeletedWhileTheAgentWasAway: what an earlier process left of a network goes
-// when the store has had none for a while, not at once, and not for a host that
-// defines it.
+// TestDeletedWhileTheAgentWasAway: what an earlier process left of a network goes when
+// the network was deleted meanwhile, and stays when the store lost it.
 func TestDeletedWhileTheAgentWasAway(t *testing.T) {
+	t.Parallel()
+	watched := func(c *config.Config) { c.Networks, c.WatchNetworks, c.AllowedNetworks = nil, true, []string{"*"} }
+	withoutPools := func(c *config.Config) { c.Networks[0].Pools, c.Networks[0].Backend = nil, nil }
+	deleted := func(s *memory.Store) error { return s.Client().DeleteNetwork(context.Background(), "n") }
+	lost := func(s *memory.Store) error { empty(s); return nil }
 	for _, tt := range []struct {
-		name    string
-		local   func(c *config.Config)
-		goneFor time.Duration
-		leaves  bool
+		name   string
+		local  func(c *config.Config)
+		away   func(s *memory.Store) error
+		leaves bool
 	}{
-		{"with a block that defines nothing", func(c *config.Config) { c.Networks[0].Pools, c.Networks[0].Backend = nil, nil }, time.Millisecond, true},
-		{"watched", func(c *config.Config) { c.Networks, c.WatchNetworks, c.AllowedNetworks = nil, true, []string{"*"} }, time.Millisecond, true},
-		{"watched, a moment ago", func(c *config.Config) { c.Networks, c.WatchNetworks, c.AllowedNetworks = nil, true, []string{"*"} }, time.Hour, false},
-		{"with a block, a moment ago", func(c *config.Config) { c.Networks[0].Pools, c.Networks[0].Backend = nil, nil }, time.Hour, false},
-		{"defined by the host", func(*config.Config) {}, time.Millisecond, false},
+		{"deleted, with a block that defines nothing", withoutPools, deleted, true},
+		{"deleted, watched", watched, deleted, true},
+		{"deleted, defined by the host", func(*config.Config) {}, deleted, true},
+		{"lost, with a block that defines nothing", withoutPools, lost, false},
+		{"lost, watched", watched, lost, false},
+		{"lost, defined by the host", func(*config.Config) {}, lost, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			store := memory.New()
@@ -35,33 +38,27 @@ func TestDeletedWhileTheAgentWasAway(t *testing.T) {
 			must(t, err)
 			must(t, store.Client().PutNetwork(context.Background(), n))
 			tt.local(&a.config)
-			a.goneFor = tt.goneFor
 			started := a.start()
-			eventually(t, func() error {
-				if r, ok := a.agent.runner("n"); !ok || r.shown().local.Applied.IsZero() {
-					return errors.New("not there yet")
-				}
-				return nil
-			})
+			a.subnet() // a host that watches is ready before it has found the network
+			a.ready()
 			lease, _, _ := mustRunner(t, a).lease.get()
 			file := mustRunner(t, a).local.SubnetFile
 			must(t, started.stop())
-			must(t, store.Client().DeleteNetwork(context.Background(), "n"))
+			must(t, tt.away(store))
 			a.start()
 			if !tt.leaves {
-				if tt.name == "defined by the host" {
-					a.ready()
-				} else {
-					eventually(t, func() error {
-						if !a.agent.env.missing("n") {
-							return errors.New("not read yet")
-						}
-						return nil
-					})
-					a.agent.join(context.Background())
+				a.ready()
+				if now, err := store.Client().Network(context.Background(), "n"); err == nil && len(Differences(now, n)) > 0 {
+					t.Errorf("the store has %+v", now)
 				}
-				if _, _, there := store.Get(leaseKey(lease.Subnet())); !there || !exists(file) || a.recorder.last() == "zero" {
-					t.Error("it was left")
+				eventually(t, func() error { return errOf(store.Client().Network(context.Background(), "n")) })
+				if got := a.subnet(); got != lease.Subnet() || !exists(file) {
+					t.Errorf("%s, before %s; the subnet file exists %t", got, lease.Subnet(), exists(file))
+				}
+				for _, state := range a.recorder.all() {
+					if state == "zero" {
+						t.Error("it was left")
+					}
 				}
 				return
 			}
@@ -72,7 +69,7 @@ func TestDeletedWhileTheAgentWasAway(t *testing.T) {
 				}
 				return nil
 			})
-			// Whoever defines it again has it back.
+			// When it is defined again, the host takes part again.
 			must(t, store.Client().PutNetwork(context.Background(), n))
 			a.ready()
 			a.check(checkNetwork, api.Passing)
@@ -80,24 +77,73 @@ func TestDeletedWhileTheAgentWasAway(t *testing.T) {
 	}
 }
 
-func TestMissing(t *testing.T) {
-	h := newHost(t, memory.New(), "a")
-	env := h.build().env
-	if env.missing("n") {
-		t.Error("missing although nothing was read")
-	}
+// TestDepartureAndReload: a network that is being left at the start of an agent begins
+// after that when a reload wants it back, and one that a reload wants back before is not
+// left at all.
+func TestDepartureAndReload(t *testing.T) {
 	for _, tt := range []struct {
-		name string
-		set  registry.NetworkSet
-		want bool
-	}{
-		{"none", registry.NetworkSet{}, true},
-		{"there", registry.NetworkSet{Networks: []registry.Network{{Name: "n"}}}, false},
-		{"its record is bad", registry.NetworkSet{Bad: []registry.BadRecord{{Key: memory.Prefix + "/networks/n"}}}, false},
-	} {
-		env.networks.set(networkSet{tt.set, 5})
-		if got := env.missing("n"); got != tt.want {
-			t.Errorf("%s: missing %t", tt.name, got)
-		}
+		name  string
+		early bool // the reload comes before the network is left
+	}{{"before it is left", true}, {"while it is left", false}} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := newHost(t, memory.New(), "a")
+			second := a.second()
+			both := append(a.config.Networks[:1:1], second)
+			a.config.Networks = both
+			a.start().ready()
+			subnet, file := mustPart(t, a, "m").shown().local.Subnets[0], second.SubnetFile
+			must(t, a.stop())
+
+			a.config.Networks = both[:1]
+			more := a.config
+			more.Networks = both
+			reloaded := make(chan error, 1)
+			releasing := make(chan struct{})
+			a.registry.before = func(call string) {
+				if call == "Release" {
+					<-releasing
+				}
+			}
+			if tt.early {
+				agent := a.build()
+				agent.env.id = identity{node: "a", nodeID: "id"}
+				agent.mu.Lock()
+				agent.config = more
+				agent.mu.Unlock()
+				agent.leaveUnwanted(t.Context(), false)
+				if a.registry.count("own Release") > 0 || !exists(savedPath(a.config.DataDir, "m")) {
+					t.Error("left although it is wanted again")
+				}
+				return
+			}
+			a.start()
+			a.more("releases", 0, func() int { return a.registry.count("own Release") })
+			go func() { reloaded <- a.agent.Reload(t.Context(), more) }()
+			eventually(t, func() error {
+				if len(a.agent.current().Networks) != 2 {
+					return errors.New("not reloaded yet")
+				}
+				return nil
+			})
+			if _, runs := a.agent.runner("m"); runs {
+				t.Error("it began while it was being left")
+			}
+			close(releasing)
+			must(t, <-reloaded)
+			a.ready()
+			if now := mustPart(t, a, "m").shown().local.Subnets; len(now) != 1 || !exists(file) || !exists(savedPath(a.config.DataDir, "m")) {
+				t.Errorf("subnets %v, before %s; subnet file %t, state %t", now, subnet, exists(file), exists(savedPath(a.config.DataDir, "m")))
+			}
+		})
 	}
+}
+
+// mustPart finds this host's part in a network.
+func mustPart(t *testing.T, h *host, network string) *runner {
+	t.Helper()
+	r, ok := h.agent.runner(network)
+	if !ok {
+		t.Fatalf("no part in network %s", network)
+	}
+	return r
 }

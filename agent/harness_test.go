@@ -18,6 +18,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/agent/logging"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
@@ -33,9 +34,9 @@ type host struct {
 	config   config.Config
 	store    *memory.Store
 	registry *outage
+	watching *runner           // of TestWatchDefinition
 	catalog  registry.Registry // what the agent is given instead of registry, if not nil
 	refresh  func() (config.Config, error)
-	goneFor  time.Duration // the agent's, if not 0
 	recorder *recorder
 	wall     *wall
 	others   *others
@@ -43,8 +44,9 @@ type host struct {
 	quiet    bool   // no log
 	level    string // of the log, TRACE if ""
 	said     lines
-	patience time.Duration // the agent's
-	limits   func(*limits) // changes the agent's, if not nil
+	patience time.Duration                                                  // the agent's
+	lookup   func(name string) (full string, addrs []netip.Addr, err error) // of names, nil for none
+	limits   func(*limits)                                                  // changes the agent's, if not nil
 	agent    *Agent
 	client   *api.Client
 
@@ -83,7 +85,7 @@ func newHost(t testing.TB, store *memory.Store, name string) *host {
 		recorder: newRecorder(), wall: &wall{}, others: &others{}, pace: quick(),
 		place: underlay.Choice{Interface: "eth0", Index: 2, MTU: 1500, Reason: "test",
 			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, name[len(name)-1]})}}}
-	client, err := api.New(api.Config{Address: c.HTTP.Address, HTTPClient: &http.Client{Timeout: 10 * time.Second}})
+	client, err := api.New(api.Config{Address: c.HTTP.Address, HTTPClient: &http.Client{Timeout: 2 * time.Minute}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +96,7 @@ func newHost(t testing.TB, store *memory.Store, name string) *host {
 // quick is the ordinary pace of an agent, ten times as fast.
 func quick() pace {
 	p := defaultPace()
-	for _, d := range []*time.Duration{&p.first, &p.last, &p.soon, &p.probeLeast, &p.probeMost, &p.ask, &p.spread} {
+	for _, d := range []*time.Duration{&p.first, &p.last, &p.soon, &p.probeLeast, &p.probeMost, &p.ask, &p.spread, &p.restoreInUse, &p.restoreRemembered} {
 		*d /= 10
 	}
 	return p
@@ -128,7 +130,7 @@ func (h *host) build() *Agent {
 		Logs: logs, Version: "test",
 		Registry: reg, RegistryName: "memory", Firewall: h.wall, Obstacles: h.others.find,
 		Backends:         map[string]backend.Type{"recorder": h.recorder.kind("recorder"), "other": h.recorder.kind("other"), "metered": h.recorder.metered("metered")},
-		EnsureForwarding: func(netip.Addr, []string, bool) (Forwarding, error) { return Forwarding{}, nil },
+		EnsureForwarding: func(netip.Addr, []string, bool) (forwarding.State, error) { return forwarding.State{}, nil },
 		LockHost: func() (func() error, error) {
 			if h.lockHost != nil {
 				return h.lockHost()
@@ -157,6 +159,12 @@ func (h *host) build() *Agent {
 			defer h.mu.Unlock()
 			return h.remains, nil
 		},
+		LookupName: func(_ context.Context, name string) (string, []netip.Addr, error) {
+			if h.lookup == nil {
+				return "", nil, &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
+			}
+			return h.lookup(name)
+		},
 		Probe: h.probe, InTheWay: h.inTheWay,
 		WatchKernel: func(ctx context.Context, _ func(string) bool, _ func(netip.Prefix) bool, changed func()) error {
 			h.mu.Lock()
@@ -175,7 +183,6 @@ func (h *host) build() *Agent {
 		a.board.readers = a.limits.readers
 	}
 	a.patience = cmp.Or(h.patience, 500*time.Millisecond)
-	a.env.goneFor = cmp.Or(h.goneFor, a.env.goneFor)
 	return a
 }
 
@@ -239,7 +246,7 @@ func (h *host) wait() error {
 	h.t.Helper()
 	select {
 	case <-h.exited:
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 		h.t.Fatalf("%s does not end", h.name)
 	}
 	return h.err
@@ -298,7 +305,7 @@ func (w logWriter) Write(p []byte) (int, error) {
 // eventually polls until check returns nil.
 func eventually(t testing.TB, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for {
 		err := check()
 		if err == nil {

@@ -29,11 +29,11 @@ const (
 )
 
 // checkNames are all of them in the order in which they are shown: what others need
-// comes first.
+// comes first. An agent that cannot use its state directory does not know who it is.
 func checkNames() []string {
 	return []string{
-		checkNode, checkConsul, checkNetwork, checkUnderlay, checkLease, checkConflict, checkSnapshot, checkRecords,
-		checkDevice, checkRoutes, checkForwarding, checkFirewall, checkForeignRules, checkSubnetFile, checkDataDir,
+		checkDataDir, checkNode, checkConsul, checkNetwork, checkUnderlay, checkLease, checkConflict, checkSnapshot, checkRecords,
+		checkDevice, checkRoutes, checkForwarding, checkFirewall, checkForeignRules, checkSubnetFile,
 	}
 }
 
@@ -106,14 +106,17 @@ func (h *health) clear(network, name string) {
 	}
 }
 
-// ready marks a network as usable by container runtimes, or not.
-func (h *health) ready(network string, ready bool) {
+// ready marks a network as usable by container runtimes, or not, and says whether
+// that is news.
+func (h *health) ready(network string, ready bool) (changed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if n := h.network(network); n.Ready != ready {
+	n := h.network(network)
+	if changed = n.Ready != ready; changed {
 		n.Ready = ready
 		h.signal()
 	}
+	return changed
 }
 
 // reset takes all checks of a network off the board: nothing of it is there any
@@ -172,7 +175,7 @@ func summed(h api.Health) api.Health {
 	}
 	for _, c := range h.Checks {
 		if c.Status == api.Critical {
-			h.Ready = h.Ready && c.Name != checkNode
+			h.Ready = h.Ready && c.Name != checkNode && c.Name != checkNetwork
 		}
 	}
 	return h

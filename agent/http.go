@@ -181,11 +181,6 @@ func (a *Agent) definitionOf(name string) (registry.Network, error) {
 		}
 	}
 	known, read, _ := a.env.networks.get()
-	if run, ok := a.runner(name); ok && !read {
-		if before, ok := run.carriedOn(); ok {
-			return before.network, nil
-		}
-	}
 	if !read {
 		return registry.Network{}, fmt.Errorf("network %q: %w: the networks have not been read yet", name, registry.ErrUnavailable)
 	}
@@ -194,6 +189,9 @@ func (a *Agent) definitionOf(name string) (registry.Network, error) {
 	}
 	if reason, bad := known.reason(name); bad {
 		return registry.Network{}, unusable(name, reason)
+	}
+	if d, deleted := known.deleted(name); deleted {
+		return registry.Network{}, fmt.Errorf("network %q: %w; `leno network apply` defines it again", name, &registry.DeletedError{Deletion: d})
 	}
 	var names []string
 	for _, n := range known.set.Networks {
@@ -224,9 +222,10 @@ func flag(r *http.Request, name string) (bool, error) {
 	}
 }
 
-// subnetOf reads the path's subnet: 10.5.34.0-24, as in keys.
+// subnetOf returns the subnet in the request's path: "10.5.34.0-24" as in keys. IPv6
+// may have its colons, "fd00:5:0:22::-64".
 func subnetOf(r *http.Request) (netip.Prefix, error) {
-	p, err := registry.ParseSubnetKey(r.PathValue("subnet"))
+	p, err := registry.ParseSubnetKey(strings.ReplaceAll(r.PathValue("subnet"), ":", "."))
 	if err != nil {
 		return p, badRequest("parameter subnet: %v", err)
 	}
@@ -253,7 +252,11 @@ func readBody(r *http.Request, v any) error {
 }
 
 func (a *Agent) reloadRequest(r *http.Request) (reply, error) {
-	out, err := a.Refresh(r.Context())
+	force, err := flag(r, "force")
+	if err != nil {
+		return reply{}, err
+	}
+	out, err := a.Refresh(r.Context(), force)
 	if err != nil {
 		return reply{}, &api.Error{Code: http.StatusConflict, Message: err.Error()}
 	}

@@ -12,6 +12,7 @@ import (
 // TestUnsentBodies: clients who announce a body and do not send it, more of them
 // than there may be connections, keep nobody out.
 func TestUnsentBodies(t *testing.T) {
+	t.Parallel()
 	const most = 12
 	h := serving(t, func(l *limits) {
 		l.connections, l.requests, l.readers, l.rest = most, most-4, most-6, 200*time.Millisecond

@@ -37,13 +37,12 @@ func (a *Agent) getLeases(r *http.Request) (shown, error) {
 	}
 	memory, err := flag(r, "memory")
 	if memory {
-		return a.leasesHere(n.Name, "leases in memory of ", func(run *runner) (snapshot, bool) {
-			snap, known, _ := run.snapshot.get()
-			return snap.aged(), known
-		}), err
+		return a.leasesHere(n.Name, "leases in memory of ", (*runner).leasesInMemory), err
 	}
 	out := a.leasesHere(n.Name, "leases of ", (*runner).leasesKnown)
-	out.fresh = func(ctx context.Context) { a.withRunner(ctx, n.Name, (*runner).refresh) }
+	out.fresh = func(ctx context.Context) {
+		a.withRunner(ctx, n.Name, func(run *runner, ctx context.Context, n registry.Network) { run.fresh.refresh(ctx, n) })
+	}
 	out.keep = func(ctx context.Context) { a.readAnew(ctx, n.Name) }
 	return out, err
 }
@@ -81,7 +80,7 @@ func (a *Agent) leasesHere(network, name string, known func(*runner) (snapshot, 
 			}
 			snap, ok := known(run)
 			if !ok {
-				return reply{}, run.unread()
+				return reply{}, run.fresh.refreshError()
 			}
 			return a.leaseList(snap.set), nil
 		},
@@ -106,7 +105,15 @@ func (a *Agent) leasesElsewhere(network string) shown {
 			if _, here := a.runner(network); here {
 				return errElsewhere
 			}
+			if after == 0 { // as anyone may ask at any time
+				snap, err := a.readElsewhere(ctx, n)
+				out, index, found = a.leaseList(snap.set), snap.index, len(snap.set.Leases)
+				return err
+			}
 			set, next, err := a.env.registry.WatchLeases(ctx, n, after)
+			if err == nil {
+				a.elsewhere.of(n.Name).learn(set, next) // or the next answer would be older than this one
+			}
 			out, index, found = a.leaseList(set), next, len(set.Leases)
 			return err
 		}
@@ -167,19 +174,40 @@ func (a *Agent) leases(r *http.Request) (registry.Network, registry.LeaseSet, er
 	if err != nil {
 		return n, registry.LeaseSet{}, err
 	}
-	run, ok := a.runner(n.Name)
-	if !ok {
-		set, _, err := a.env.registry.WatchLeases(r.Context(), n, 0)
-		return n, set, err
+	if run, ok := a.runner(n.Name); ok && memory {
+		snap, known := run.leasesInMemory()
+		if !known {
+			return n, registry.LeaseSet{}, run.fresh.refreshError()
+		}
+		return n, snap.set, nil
 	}
-	snap, known, _ := run.snapshot.get()
-	if !memory {
-		snap, known = run.leasesNow(r.Context(), n)
+	set, err := a.recentLeases(r.Context(), n)
+	return n, set, err
+}
+
+// readElsewhere returns the leases of a network that this host takes no part in, as read
+// no longer than freshEvery ago.
+func (a *Agent) readElsewhere(ctx context.Context, n registry.Network) (snapshot, error) {
+	f := a.elsewhere.of(n.Name)
+	f.refresh(ctx, n)
+	if err := ctx.Err(); err != nil {
+		return snapshot{}, err
 	}
-	if !known {
-		return n, registry.LeaseSet{}, run.unread()
+	snap := f.newest()
+	if snap.read.IsZero() || time.Since(snap.read) > freshEvery+callTimeout {
+		return snapshot{}, f.refreshError()
 	}
-	return n, snap.aged().set, nil
+	return snap.aged(), nil
+}
+
+// invalidateLeases makes the next reader of a network's leases see what was changed
+// through this agent.
+func (a *Agent) invalidateLeases(network string) {
+	if run, ok := a.runner(network); ok {
+		run.fresh.invalidate()
+		return
+	}
+	a.elsewhere.of(network).invalidate()
 }
 
 // shownLease is a lease as the API shows it, to the agent of a node id.
@@ -208,8 +236,8 @@ func (a *Agent) onSubnet(r *http.Request, do func(reg registry.Registry, network
 func (a *Agent) revokeLease(r *http.Request) (reply, error) {
 	return a.onSubnet(r, func(reg registry.Registry, network string, subnet netip.Prefix) error {
 		err := reg.Revoke(r.Context(), network, subnet)
-		if run, ok := a.runner(network); ok && err == nil {
-			run.outdated()
+		if err == nil {
+			a.invalidateLeases(network)
 		}
 		if errors.Is(err, registry.ErrLeaseNotFound) {
 			if _, set, unread := a.leases(r); unread == nil {
@@ -259,7 +287,10 @@ func (a *Agent) release(r *http.Request) (reply, error) {
 		return reply{}, fmt.Errorf("%w: this host takes no part in network %s", registry.ErrLeaseNotFound, n.Name)
 	}
 	request := &releaseRequest{token: tokenOf(r), done: make(chan error, 1)}
-	stopped := fmt.Errorf("network %s: %w: it is being stopped", n.Name, registry.ErrUnavailable)
+	busy := func(why string) error {
+		return &api.Error{Code: http.StatusServiceUnavailable, Message: fmt.Sprintf("network %s: the lease cannot be released now: %s", n.Name, why)}
+	}
+	stopped := busy("this host's part in the network is being stopped")
 	waiting := time.NewTimer(releaseWait)
 	defer waiting.Stop()
 	select {
@@ -267,11 +298,11 @@ func (a *Agent) release(r *http.Request) (reply, error) {
 	case <-run.done:
 		return reply{}, stopped
 	case <-waiting.C:
-		return reply{}, fmt.Errorf("network %s: %w: %s", n.Name, registry.ErrUnavailable, run.shown().local.State)
+		return reply{}, busy(run.shown().local.State)
 	case <-r.Context().Done():
 		return reply{}, r.Context().Err()
 	}
-	defer run.outdated() // nobody follows the leases any more
+	defer run.fresh.invalidate() // nobody follows the leases any more
 	select {
 	case err := <-request.done:
 		return reply{}, err

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -106,4 +107,34 @@ func TestChangedLeasesAreSeen(t *testing.T) {
 	if has("a", own) {
 		t.Error("a lease that was released is listed")
 	}
+}
+
+// TestReleaseWithoutALease: a second release names the first one as the cause, and
+// one before there is a lease what the lease waits for; the store is not blamed.
+func TestReleaseWithoutALease(t *testing.T) {
+	ctx := context.Background()
+	store := memory.New()
+	a := newHost(t, store, "a").start()
+	a.ready()
+	must(t, a.client.ReleaseLease(ctx, "n"))
+	wantRefusal := func(err error, cause string) {
+		t.Helper()
+		wantCode(t, "without a lease", err, http.StatusConflict, "network n: this host holds no lease to release: "+cause)
+		if strings.Contains(err.Error(), registry.ErrUnavailable.Error()) {
+			t.Errorf("the store is blamed: %v", err)
+		}
+	}
+	wantRefusal(a.client.ReleaseLease(ctx, "n"), releasedAdvice)
+
+	b := newHost(t, store, "b")
+	b.registry.setOne("Acquire", registry.ErrNetworkFull)
+	b.start()
+	eventually(t, func() error {
+		h, err := b.client.Health(ctx)
+		if err == nil && (len(h.Networks) == 0 || !failing(h.Networks[0].Checks, checkLease)) {
+			err = fmt.Errorf("%+v", h)
+		}
+		return err
+	})
+	wantRefusal(b.client.ReleaseLease(ctx, "n"), "waiting for a lease: network is full")
 }

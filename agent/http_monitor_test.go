@@ -48,7 +48,7 @@ func follow(t *testing.T, c *api.Client, m api.Monitor) <-chan string {
 // says waits for a line with all words.
 func says(t *testing.T, lines <-chan string, words ...string) string {
 	t.Helper()
-	limit := time.After(10 * time.Second)
+	limit := time.After(2 * time.Minute)
 	for {
 		select {
 		case line, ok := <-lines:
@@ -159,7 +159,7 @@ func TestMonitorOutlastsLimits(t *testing.T) {
 	for i := range 20_000 { // more than connections hold
 		a.agent.log.Info(strings.Repeat("much ", 100), "number", i)
 	}
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > time.Minute {
 		t.Errorf("logging waited for a listener: %s", took)
 	}
 	got := says(t, lines, "lines were lost here")

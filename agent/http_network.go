@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -27,12 +28,13 @@ func (a *Agent) networkEndpoints() []endpoint {
 func (a *Agent) getNetworks(*http.Request) (shown, error) {
 	return shown{name: "networks", changes: a.networkChanges, memory: func() (reply, error) {
 		known, ok, _ := a.env.networks.get()
-		if !ok {
+		networks := a.known(known)
+		if !ok && len(networks) == 0 {
 			return reply{}, fmt.Errorf("networks: %w: not read yet", registry.ErrUnavailable)
 		}
 		out := api.NetworkList{Networks: []api.Network{}, Skipped: skipped(known.set.Bad)}
 		quiet := out
-		for _, n := range a.known(known) {
+		for _, n := range networks {
 			shown := a.network(n)
 			out.Networks = append(out.Networks, shown)
 			quiet.Networks = append(quiet.Networks, timeless(shown))
@@ -59,20 +61,26 @@ func timeless(n api.Network) api.Network {
 	return n
 }
 
-// known is the networks in the store, those this agent has just put there, which
-// the watch shows a moment later, and those that run here by a record that was
-// good.
+// known returns the networks in the store and those that this host takes part in, also
+// where the watch does not show them: it may be a moment behind, or the store has
+// lost the record, or it cannot be used any more.
 func (a *Agent) known(set networkSet) []registry.Network {
-	out := slices.Clone(set.set.Networks)
+	all := map[string]registry.Network{}
+	for _, n := range set.set.Networks {
+		all[n.Name] = n
+	}
 	for _, name := range a.self().Networks {
-		if run, ok := a.runner(name); ok {
-			if v := run.shown(); v.defined && (v.definition.ModifyIndex > set.index || set.bad(name)) {
-				out = append(out, v.definition)
-			}
+		run, ok := a.runner(name)
+		if !ok {
+			continue
+		}
+		_, found := all[name]
+		_, deleted := set.deleted(name)
+		if v := run.shown(); v.defined && (!found && !deleted || v.definition.ModifyIndex > set.index) {
+			all[name] = v.definition
 		}
 	}
-	slices.SortFunc(out, func(x, y registry.Network) int { return strings.Compare(x.Name, y.Name) })
-	return slices.CompactFunc(out, func(x, y registry.Network) bool { return x.Name == y.Name })
+	return slices.SortedFunc(maps.Values(all), func(x, y registry.Network) int { return strings.Compare(x.Name, y.Name) })
 }
 
 func (a *Agent) getNetwork(r *http.Request) (shown, error) {
@@ -130,8 +138,15 @@ func (a *Agent) networkOf(r *http.Request) (registry.Network, []registry.Reserva
 		return n, nil, err
 	}
 	var kept []registry.Reservation
+	var errs []error
 	for _, v := range body.Reservations {
+		if err := checkReservedFor(v); err != nil {
+			errs = append(errs, badRequest("reservations: %s: %v", v.Subnet, err))
+		}
 		kept = append(kept, registry.Reservation{Subnet: v.Subnet, Node: v.Node, NodeID: v.NodeID})
+	}
+	if err := errors.Join(errs...); err != nil {
+		return n, nil, err
 	}
 	kept, err = registry.CheckKept(n, kept)
 	return n, kept, err
@@ -163,7 +178,7 @@ func (a *Agent) planNetwork(r *http.Request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	c, err := a.changeTo(r.Context(), n)
+	c, err := a.changeTo(r.Context(), n, a.recentLeases)
 	if err != nil {
 		return reply{}, err
 	}
@@ -172,7 +187,7 @@ func (a *Agent) planNetwork(r *http.Request) (reply, error) {
 
 // changeTo gathers what a change to n is judged by, under the agent's own token
 // as all that is only read.
-func (a *Agent) changeTo(ctx context.Context, n registry.Network) (change, error) {
+func (a *Agent) changeTo(ctx context.Context, n registry.Network, leases func(context.Context, registry.Network) (registry.LeaseSet, error)) (change, error) {
 	c := change{new: n, kinds: a.env.backends}
 	known, _, _ := a.env.networks.get() // none in a store that is new
 	c.others = known.set.Networks
@@ -188,20 +203,40 @@ func (a *Agent) changeTo(ctx context.Context, n registry.Network) (change, error
 		return c, err
 	}
 	c.old = old
-	leases, _, err := a.env.registry.WatchLeases(ctx, old, 0)
+	set, err := leases(ctx, old)
 	if err != nil {
 		return c, err
 	}
 	reservations, err := a.env.registry.Reservations(ctx, old)
-	c.leases, c.reservations = leases.Leases, reservations.Reservations
+	c.leases, c.bad, c.reservations = set.Leases, set.Bad, reservations.Reservations
 	return c, err
+}
+
+// readLeases reads all leases of a network, for a decision.
+func (a *Agent) readLeases(ctx context.Context, n registry.Network) (registry.LeaseSet, error) {
+	set, _, err := a.env.registry.WatchLeases(ctx, n, 0)
+	return set, err
+}
+
+// recentLeases returns the leases of a network as read a moment ago, for information.
+func (a *Agent) recentLeases(ctx context.Context, n registry.Network) (registry.LeaseSet, error) {
+	run, ok := a.runner(n.Name)
+	if !ok {
+		snap, err := a.readElsewhere(ctx, n)
+		return snap.set, err
+	}
+	snap, known := run.leasesNow(ctx, n)
+	if !known {
+		return registry.LeaseSet{}, run.fresh.refreshError()
+	}
+	return snap.set, nil
 }
 
 // allowed refuses what takes subnets or packets from hosts, unless forced, also
 // where that cannot be known. A version that is not there any more is for the
 // store to refuse.
 func (a *Agent) allowed(ctx context.Context, n registry.Network, force bool) error {
-	c, err := a.changeTo(ctx, n)
+	c, err := a.changeTo(ctx, n, a.readLeases)
 	switch {
 	case err != nil && force:
 		return nil
@@ -273,12 +308,19 @@ const showWait = 2 * time.Second
 // normalizedBackend checks a backend object and fills in its defaults.
 func (a *Agent) normalizedBackend(object json.RawMessage) (registry.Backend, error) {
 	var given registry.Backend
+	types := strings.Join(slices.Sorted(maps.Keys(a.env.backends)), ", ")
+	if len(object) == 0 || string(object) == "null" {
+		return given, badRequest("backend: it is missing, want an object with a type, which is one of %s", types)
+	}
 	if err := json.Unmarshal(object, &given); err != nil {
-		return given, badRequest("backend: %v", err)
+		return given, badRequest("%v", err) // which begins with "backend"
+	}
+	if given.Type == "" {
+		return given, badRequest("backend: its type is missing, which is one of %s", types)
 	}
 	kind, ok := a.env.backends[given.Type]
 	if !ok {
-		return given, badRequest("backend: this leno has no %q", given.Type)
+		return given, badRequest("backend: this leno has no %q, the type is one of %s", given.Type, types)
 	}
 	options, err := kind.Normalize(given.Options())
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -73,7 +74,7 @@ func (r *runner) peers() reply {
 	return reply{body: out, quiet: quiet}
 }
 
-// peerList is the peers alone, without what is counted.
+// peerList is the peers alone, without what is counted, sorted by name.
 func (r *runner) peerList() api.PeerList {
 	out := api.PeerList{Peers: []api.Peer{}}
 	snap, _, _ := r.snapshot.get()
@@ -93,6 +94,7 @@ func (r *runner) peerList() api.PeerList {
 		out.Peers = append(out.Peers, api.Peer{Node: p.Node, Subnets: p.Subnets, PublicIPs: p.PublicIPs, Backend: p.Backend,
 			Held: held[p.Subnets[0]], Skipped: skips[p.Node]})
 	}
+	slices.SortStableFunc(out.Peers, func(a, b api.Peer) int { return strings.Compare(a.Node, b.Node) })
 	return out
 }
 

@@ -32,7 +32,7 @@ func (h *host) probe(ctx context.Context, here probe.Host, peers []api.Peer, r a
 		return out, err
 	}
 	for _, p := range peers {
-		out.Peers = append(out.Peers, api.PeerProbe{Node: p.Node, Held: p.Held, Reached: true, Findings: []string{}, Ways: []api.ProbedWay{
+		out.Peers = append(out.Peers, api.PeerProbe{Node: p.Node, Held: p.Held, Reached: true, Ways: []api.ProbedWay{
 			{Path: api.PathOverlay, From: here.Subnets[0].Addr(), To: p.Subnets[0].Addr(), MTU: here.MTU, Largest: here.MTU},
 			{Path: api.PathUnderlay, From: here.Underlay.Addresses[0], To: p.PublicIPs[0], MTU: here.Underlay.MTU, Largest: here.Underlay.MTU},
 		}})
@@ -137,5 +137,27 @@ func TestProbeOutlastsRequests(t *testing.T) {
 	})
 	if _, err := a.client.ProbePeers(context.Background(), "n", api.ProbeRequest{}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestProbesAreJudged as an examination judges them; what a host said that has gone
+// since is not.
+func TestProbesAreJudged(t *testing.T) {
+	store := memory.New()
+	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
+	a.applies(a.subnet().String() + " <- b@" + b.subnet().String())
+	run := mustRunner(t, a)
+	narrow := func(path string, mtu, largest int) api.ProbedWay {
+		return api.ProbedWay{Path: path, MTU: mtu, Answer: "echo reply", Largest: largest,
+			Small: api.ProbedSize{Bytes: 64, Sent: 3, Answered: 3}, Full: api.ProbedSize{Bytes: mtu, Sent: 3}}
+	}
+	answer := api.PeerProbe{Node: "b", Held: true, Reached: true, Ways: []api.ProbedWay{narrow(api.PathOverlay, 1450, 1350), narrow(api.PathUnderlay, 1500, 1400)}}
+	peers := run.peerList().Peers
+	got := a.agent.judgePaths(t.Context(), run, append(peers, api.Peer{Node: "c"}), []api.PeerProbe{answer, {Node: "c"}})
+	if len(got) != 1 || got[0].Check != "path_mtu" || got[0].Status != api.FindingFault || got[0].Peer != "b" {
+		t.Errorf("%+v", got)
+	}
+	if got := a.agent.judgePaths(t.Context(), run, nil, nil); got == nil || len(got) != 0 {
+		t.Errorf("without peers: %+v", got)
 	}
 }

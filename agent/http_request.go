@@ -8,12 +8,9 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
-	"os"
 	"regexp"
 	"runtime/debug"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -33,12 +30,12 @@ var goodRequestID = regexp.MustCompile(`^[A-Za-z0-9._:/=+-]{1,64}$`)
 
 // handler is what all requests of a listener go through before and after those
 // that endpoints answer.
-func (a *Agent) handler(l net.Listener) (http.Handler, error) {
+func (a *Agent) handler() (http.Handler, error) {
 	compress, err := gzhttp.NewWrapper(gzhttp.MinSize(minGzip), gzhttp.CompressionLevel(gzip.BestSpeed), gzhttp.EnableZstd(false))
 	if err != nil {
 		return nil, fmt.Errorf("http server: %w", err)
 	}
-	plain := a.told(a.brief(a.guarded(l, a.bounded(a.routes()))))
+	plain := a.told(a.brief(a.guarded(a.bounded(a.routes()))))
 	compressed := compress(plain)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == monitorPath { // whose lines, and headers, must not be held back
@@ -94,17 +91,16 @@ func (a *Agent) refuse(w http.ResponseWriter, status int, format string, args ..
 //
 // A page may send changes anywhere; browsers say where it came from. A page whose
 // name is pointed at this host once it is loaded (DNS rebinding) may even read the
-// answers, and is found by that name: nobody needs one for a loopback address but
-// localhost or this host's own. TLS needs no such care, for a browser refuses the
+// answers, and is found by that name, whichever address of this host the browser
+// reaches: see acceptsHost. TLS needs no such care, for a browser refuses the
 // certificate, nor does a socket, which no browser reaches.
-func (a *Agent) guarded(l net.Listener, next http.Handler) http.Handler {
+func (a *Agent) guarded(next http.Handler) http.Handler {
 	origins := http.NewCrossOriginProtection()
-	tcp, isTCP := l.Addr().(*net.TCPAddr)
-	named := isTCP && tcp.IP.IsLoopback() && a.certificates.current.Load() == nil
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if named && !a.ownName(r.Host) {
-			a.refuse(w, http.StatusMisdirectedRequest, "the request is for the host %q: on a loopback address the API is asked by address, as localhost, or by this host's name",
-				cut(r.Host, maxQuoted))
+		_, isTCP := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+		if isTCP && r.TLS == nil && !a.acceptsHost(r.Host) {
+			a.refuse(w, http.StatusMisdirectedRequest, "the request is for the host %q, which is no name of this host that the agent knows: "+
+				"ask by address, as localhost, by this host's name, or add the name to http.allowed_hosts", cut(r.Host, maxQuoted))
 			return
 		}
 		if err := origins.Check(r); err != nil {
@@ -113,22 +109,6 @@ func (a *Agent) guarded(l net.Listener, next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-// ownName says whether a request's Host names this host.
-func (a *Agent) ownName(host string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	host = strings.ToLower(strings.TrimSuffix(host, "."))
-	if host == "" || host == "localhost" || strings.HasSuffix(host, ".localhost") {
-		return true
-	}
-	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
-		return true
-	}
-	own, err := os.Hostname()
-	return err == nil && strings.EqualFold(host, own) || strings.EqualFold(host, a.self().NodeName)
 }
 
 // brief gives a client a moment for what is left of a body that nobody read: the

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -86,6 +87,9 @@ func (a *Agent) putReservation(r *http.Request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+	if err := checkReservedFor(body); err != nil {
+		return reply{}, err
+	}
 	v := registry.Reservation{Subnet: subnet, Node: body.Node, NodeID: body.NodeID}
 	if v, err = registry.CheckReservation(n, v); err != nil {
 		return reply{}, err
@@ -98,6 +102,20 @@ func (a *Agent) putReservation(r *http.Request) (reply, error) {
 		return reply{}, err
 	}
 	return reply{body: api.Reservation{Subnet: v.Subnet, Node: v.Node, NodeID: v.NodeID}}, nil
+}
+
+// checkReservedFor refuses a reservation for a host that cannot exist, which would
+// take the subnet from all hosts. Records that have one already can still be read.
+func checkReservedFor(v api.Reservation) error {
+	if v.Node != "" {
+		if err := config.CheckNodeName(v.Node); err != nil {
+			return badRequest("node: %v", err)
+		}
+	}
+	if v.NodeID != "" && !isNodeID(v.NodeID) {
+		return badRequest("node_id: %q is not a node id: it is a UUID, which `leno status` shows on the host", cut(v.NodeID, maxQuoted))
+	}
+	return nil
 }
 
 // deleteReservation drops one, also of a network that is not defined.

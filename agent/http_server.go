@@ -80,8 +80,8 @@ func listen(address string) (net.Listener, error) {
 }
 
 // openListener opens the API's address with its certificates.
-func (a *Agent) openListener(c config.HTTP) (net.Listener, error) {
-	if err := a.certificates.load(c.TLS); err != nil {
+func (a *Agent) openListener(ctx context.Context, c config.HTTP) (net.Listener, error) {
+	if err := a.certificates.load(ctx, c.TLS); err != nil {
 		return nil, err
 	}
 	l, err := listen(c.Address)
@@ -93,7 +93,7 @@ func (a *Agent) openListener(c config.HTTP) (net.Listener, error) {
 
 // serve answers the API until ctx ends.
 func (a *Agent) serve(ctx context.Context, l net.Listener) error {
-	handler, err := a.handler(l)
+	handler, err := a.handler()
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ func serving(t *testing.T, change func(*limits)) *host {
 	h := newHost(t, memory.New(), "a")
 	h.config.HTTP.Address = freeAddress(t)
 	h.limits = change
-	client, err := api.New(api.Config{Address: h.config.HTTP.Address, HTTPClient: &http.Client{Timeout: 10 * time.Second}})
+	client, err := api.New(api.Config{Address: h.config.HTTP.Address, HTTPClient: &http.Client{Timeout: 2 * time.Minute}})
 	if err != nil {
 		t.Fatal(err)
 	}

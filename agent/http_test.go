@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -80,7 +81,7 @@ func TestAPI(t *testing.T) {
 	wantCode(t, "a pool too small", err, http.StatusBadRequest, "10.7.0.0/30")
 	_, err = c.PutNetwork(ctx, api.Network{Name: "m", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/16")}}, Backend: []byte(`{"type":"pigeon"}`)}, false)
 	wantCode(t, "an unknown backend", err, http.StatusBadRequest, "pigeon")
-	wantCode(t, "a reload without files", errOf(c.Reload(ctx)), http.StatusConflict)
+	wantCode(t, "a reload without files", errOf(c.Reload(ctx, false)), http.StatusConflict)
 
 	m, err := c.PutNetwork(ctx, api.Network{Name: "m", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/16")}}, Backend: []byte(`{"type":"recorder"}`)}, false)
 	if err != nil || m.ModifyIndex == 0 || m.Pools[0].SubnetLen != 24 || m.Local != nil {
@@ -128,10 +129,19 @@ func TestRawRequests(t *testing.T) {
 		{"unknown member", "PUT", "/v1/network/m", `{"poolz":[]}`, 400, "poolz"},
 		{"another name", "PUT", "/v1/network/m", `{"name":"k"}`, 400, "contradicts"},
 		{"no pools", "PUT", "/v1/network/m", `{}`, 400, "pool"},
+		{"no backend", "PUT", "/v1/network/m", `{"pools":[{"prefix":"10.7.0.0/22"}]}`, 400, `backend: it is missing, want an object with a type, which is one of metered, other, recorder`},
+		{"no backend to plan", "POST", "/v1/network/m/plan", `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":null}`, 400, "backend: it is missing"},
+		{"a backend without a type", "PUT", "/v1/network/m", `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"vni":2}}`, 400, "backend: its type is missing, which is one of metered, other, recorder"},
+		{"an unknown backend", "PUT", "/v1/network/m", `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"type":"pigeon"}}`, 400, `backend: this leno has no \"pigeon\", the type is one of metered, other, recorder`},
+		{"a backend that is no object", "PUT", "/v1/network/m", `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":"vxlan"}`, 400, `"backend: not a JSON object"`},
 		{"bad name", "PUT", "/v1/network/-m", `{}`, 400, "name"},
 		{"huge", "PUT", "/v1/network/m", `{"name":"` + strings.Repeat("m", 1<<20) + `"}`, 413, "larger than 1048576 bytes"},
 		{"reservation of nobody", "PUT", "/v1/network/n/reservation/10.5.3.0-24", `{}`, 400, "node"},
 		{"reservation elsewhere", "PUT", "/v1/network/n/reservation/10.5.3.0-24", `{"subnet":"10.5.2.0/24","node":"x"}`, 400, "contradicts"},
+		{"reservation of a name no host has", "PUT", "/v1/network/n/reservation/10.5.3.0-24", `{"node":"host b"}`, 400, "is not a node name"},
+		{"reservation of an id no host has", "PUT", "/v1/network/n/reservation/10.5.3.0-24", `{"node_id":"host-b"}`, 400, "is not a node id"},
+		{"network with a reservation of nobody", "PUT", "/v1/network/m",
+			`{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"type":"recorder"},"reservations":[{"subnet":"10.7.1.0/24","node_id":"b"}]}`, 400, "is not a node id"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			code, body := a.request(tt.method, tt.path, tt.body)
@@ -160,7 +170,12 @@ func TestNetworksBeforeTheWatchShowsThem(t *testing.T) {
 			t.Errorf("%s: %+v", tt.name, got)
 		}
 	}
-	if got := a.agent.known(networkSet{index: known.index + 100}); len(got) != 0 {
+	lost := networkSet{index: known.index + 100}
+	if got := a.agent.known(lost); len(got) != 1 {
+		t.Errorf("a network that the store has lost is not listed: %+v", got)
+	}
+	lost.set.Deleted = []registry.Deletion{{Network: "n", ModifyIndex: lost.index}}
+	if got := a.agent.known(lost); len(got) != 0 {
 		t.Errorf("a deleted network is still listed: %+v", got)
 	}
 }

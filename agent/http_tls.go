@@ -1,12 +1,14 @@
 package agent
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
-	"os"
+	"slices"
 	"sync/atomic"
 
 	"github.com/lenonet/leno/agent/config"
@@ -20,8 +22,10 @@ type certificates struct {
 }
 
 // load reads the files and puts them in force.
-func (c *certificates) load(t config.TLS) error {
-	read, err := readCertificates(t)
+func (c *certificates) load(ctx context.Context, t config.TLS) error {
+	ctx, cancel := context.WithTimeout(ctx, config.ReadTimeout)
+	defer cancel()
+	read, err := readCertificates(ctx, t)
 	if err == nil {
 		c.current.Store(read)
 	}
@@ -38,33 +42,67 @@ func (c *certificates) secure(l net.Listener) net.Listener {
 }
 
 // readCertificates is nil without a certificate.
-func readCertificates(t config.TLS) (*tls.Config, error) {
+func readCertificates(ctx context.Context, t config.TLS) (*tls.Config, error) {
 	if t.CertFile == "" {
 		return nil, nil
 	}
-	pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
-	if err != nil {
-		return nil, fmt.Errorf("http.tls: %w", err)
+	pair, authorities, wrong := readTLS(ctx, t)
+	var errs []error
+	for _, option := range slices.Sorted(maps.Keys(wrong)) {
+		errs = append(errs, inOption("http.tls."+option, wrong[option]))
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
 	}
 	out := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true}
-	if t.CAFile == "" {
-		return out, nil
-	}
-	data, err := os.ReadFile(t.CAFile)
-	if err != nil {
-		return nil, fmt.Errorf("http.tls: ca_file: %w", err)
-	}
-	out.ClientCAs, out.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
-	if !out.ClientCAs.AppendCertsFromPEM(data) {
-		return nil, fmt.Errorf("http.tls: ca_file: %s: %w", t.CAFile, errors.New("no certificate in it"))
+	if authorities != nil {
+		out.ClientCAs, out.ClientAuth = authorities, tls.RequireAndVerifyClientCert
 	}
 	return out, nil
 }
 
+// readTLS reads the files of a tls block, as far as they are set. wrong has an error
+// for each option whose file cannot be used.
+func readTLS(ctx context.Context, t config.TLS) (pair tls.Certificate, authorities *x509.CertPool, wrong map[string]error) {
+	wrong = map[string]error{}
+	read := func(option, path string) []byte {
+		if path == "" {
+			return nil
+		}
+		data, err := config.ReadFile(ctx, path)
+		if err != nil {
+			wrong[option] = err
+		}
+		return data
+	}
+	cert, key, ca := read("cert_file", t.CertFile), read("key_file", t.KeyFile), read("ca_file", t.CAFile)
+	if t.CertFile != "" && t.KeyFile != "" && wrong["cert_file"] == nil && wrong["key_file"] == nil {
+		var err error
+		if pair, err = tls.X509KeyPair(cert, key); err != nil {
+			wrong["key_file"] = fmt.Errorf("%s does not go with cert_file %s: %w", t.KeyFile, t.CertFile, err)
+		}
+	}
+	if t.CAFile != "" && wrong["ca_file"] == nil {
+		authorities = x509.NewCertPool()
+		if !authorities.AppendCertsFromPEM(ca) {
+			wrong["ca_file"] = fmt.Errorf("%s: no certificate in it", t.CAFile)
+		}
+	}
+	return pair, authorities, wrong
+}
+
+// inOption names the option whose file an error is about.
+func inOption(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", name, err)
+}
+
 // prepareCertificates reads the files again: their names stay, their content need
 // not.
-func (a *Agent) prepareCertificates(_, now config.Config) (prepared, error) {
-	read, err := readCertificates(now.HTTP.TLS)
+func (a *Agent) prepareCertificates(ctx context.Context, now config.Config) (prepared, error) {
+	read, err := readCertificates(ctx, now.HTTP.TLS)
 	if err != nil || read == nil {
 		return prepared{}, err
 	}

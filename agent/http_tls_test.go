@@ -140,7 +140,7 @@ func TestTLS(t *testing.T) {
 
 	cert, key = theirs.issue("second")
 	write("key.pem", key) // half of a pair
-	if err := h.agent.Reload(t.Context(), h.config); err == nil || !strings.Contains(err.Error(), "http.tls") {
+	if err := h.agent.Reload(t.Context(), h.config); err == nil || !strings.Contains(err.Error(), h.config.HTTP.TLS.KeyFile+" does not go with cert_file "+h.config.HTTP.TLS.CertFile) {
 		t.Errorf("a key that is not the certificate's: %v", err)
 	}
 	write("ca.pem", []byte("nothing"))
@@ -148,6 +148,12 @@ func TestTLS(t *testing.T) {
 	if err := h.agent.Reload(t.Context(), h.config); err == nil || !strings.Contains(err.Error(), "ca_file") {
 		t.Errorf("an authority that is none: %v", err)
 	}
+	must(t, os.Remove(filepath.Join(dir, "ca.pem")))
+	must(t, syscall.Mkfifo(filepath.Join(dir, "ca.pem"), 0o600))
+	if err := h.agent.Reload(t.Context(), h.config); err == nil || !strings.Contains(err.Error(), "ca.pem: is not a regular file") {
+		t.Errorf("an authority that blocks: %v", err)
+	}
+	must(t, os.Remove(filepath.Join(dir, "ca.pem")))
 	if served, err := ask(ours, pair(ours)); err != nil || served != "first" {
 		t.Errorf("after reloads that were refused: %q, %v", served, err)
 	}

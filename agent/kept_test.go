@@ -94,7 +94,7 @@ func TestReservationsLeft(t *testing.T) {
 	h := newHost(t, memory.New(), "a").start()
 	h.ready()
 	n := api.Network{Name: "m", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/22")}}, Backend: []byte(`{"type":"recorder"}`)}
-	left := []api.Reservation{{Subnet: netip.MustParsePrefix("10.7.1.0/24"), Node: "x"}, {Subnet: netip.MustParsePrefix("10.7.2.0/24"), NodeID: "y"}}
+	left := []api.Reservation{{Subnet: netip.MustParsePrefix("10.7.1.0/24"), Node: "x"}, {Subnet: netip.MustParsePrefix("10.7.2.0/24"), NodeID: "6f1c9d1e-0000-4000-8000-00000000000b"}}
 	leave := func() {
 		for _, v := range left {
 			must(t, h.store.Client().AddReservation(ctx, registry.Network{Name: "m", Plan: registry.Plan{{Prefix: n.Pools[0].Prefix, SubnetLen: 24,

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"net/netip"
 	"os"
 	"reflect"
 	"slices"
@@ -32,6 +31,7 @@ func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() r
 	others := &rivals{runner: r, network: n}
 	before, _, _ := r.lease.get()
 	for {
+		_, _, networks := r.env.networks.get()
 		c := others.amend(claim())
 		lease, err := r.acquireOnce(ctx, n, c)
 		again := false
@@ -64,7 +64,9 @@ func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() r
 		}
 		r.waiting(checkLease, reason)
 		r.troubled(reason)
-		if err := retry.wait(ctx, err, nil); err != nil {
+		// Once a network that the store had lost is defined again, hosts that know
+		// nothing of this one may take its subnet.
+		if err := retry.wait(ctx, err, networks); err != nil {
 			return registry.Lease{}, err
 		}
 	}
@@ -80,6 +82,7 @@ func (r *runner) acquireOnce(ctx context.Context, n registry.Network, claim regi
 	defer cancel()
 	r.lookForRevocation(ctx, n, claim.Prefer)
 	claim.Avoid = cmp.Or(r.revokedSubnet(), outgrown(n.Plan, claim.Prefer))
+	claim.Lost = r.lastLoss()
 	lease, err := r.env.registry.Acquire(ctx, n, claim)
 	r.env.telemetry.Count(telemetry.LeaseClaims, 1, n.Name, telemetry.Result(err))
 	if err == nil {
@@ -109,7 +112,6 @@ func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Le
 			if reason != "" {
 				r.lost(lease, reason)
 				r.env.telemetry.Count(telemetry.LeaseLosses, 1, n.Name)
-				r.reassert(ctx, n)
 				// Somebody who takes it again and again is not to be outrun.
 				if err := retry.wait(ctx, nil, nil); err != nil {
 					return err
@@ -137,50 +139,6 @@ func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Le
 // trusted is how long a lease must have been held for its last loss not to
 // count any more.
 const trusted = time.Minute
-
-// reassert puts the network's definition back into a store that was emptied
-// under this host or set back to an older one, when this host's configuration
-// defines it. A network that certainly was deleted is left to the watch.
-func (r *runner) reassert(ctx context.Context, n registry.Network) {
-	if len(r.local.Pools) == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	have, err := r.env.registry.Network(ctx, n.Name)
-	switch {
-	case errors.Is(err, registry.ErrNetworkNotFound):
-		if lost, err := r.lostByStore(ctx); err != nil || !lost {
-			return
-		}
-	case err != nil, have.CreateIndex != n.CreateIndex, have.ModifyIndex >= n.ModifyIndex, len(Differences(n, have)) == 0:
-		return
-	}
-	n.CreateIndex, n.ModifyIndex = 0, have.ModifyIndex
-	switch err := r.env.registry.PutNetwork(ctx, n); {
-	case errors.Is(err, registry.ErrNetworkExists), errors.Is(err, registry.ErrConflict): // another host was first
-	case err != nil:
-		r.log.Warn("network could not be put back into the store", "error", err)
-	default:
-		r.log.Warn("the store had lost the network or its last change, put back")
-	}
-}
-
-// lostByStore says of a network that is not in the store whether the store lost
-// it, or somebody deleted it.
-func (r *runner) lostByStore(ctx context.Context) (bool, error) {
-	set, _, err := r.env.registry.WatchNetworks(ctx, 0)
-	switch {
-	case errors.Is(err, registry.ErrDenied):
-		return false, err
-	case errors.Is(err, registry.ErrUncertain):
-		return true, nil
-	case err != nil:
-		return false, err
-	}
-	// A store that was made anew still tells of what it is not certain of.
-	return slices.ContainsFunc(set.Networks, func(have registry.Network) bool { return have.Name == r.local.Name }), nil
-}
 
 // hold blocks while the lease is ours. It returns why it is not any more, or ""
 // when the claim changed and the record must follow.
@@ -324,7 +282,7 @@ func (r *runner) reportLease() {
 	switch {
 	case !held && r.trouble == "":
 	case !held && r.resumed != nil:
-		r.check(checkLease, api.Warning, fmt.Sprintf("%s is carried on as %s: %s", r.resumed.subnet, r.resumed.as, r.trouble))
+		r.check(checkLease, api.Warning, fmt.Sprintf("%s is carried on as %s: %s", r.resumed.subnets[0], r.resumed.as, r.trouble))
 	case !held:
 		r.check(checkLease, api.Critical, r.trouble)
 	case r.trouble != "" || r.unrenewed != "":
@@ -362,10 +320,10 @@ func (r *runner) watchOwn(ctx context.Context, n registry.Network, lease registr
 		switch {
 		case ctx.Err() != nil:
 			return "", ctx.Err()
-		case errors.Is(err, registry.ErrLeaseRevoked):
+		case registry.RevokedFrom(err, lease.NodeID):
 			r.revoke(lease.Subnet())
 			return "it was revoked", nil
-		case errors.Is(err, registry.ErrLeaseNotFound):
+		case errors.Is(err, registry.ErrLeaseNotFound), errors.Is(err, registry.ErrLeaseRevoked): // revoked from another host
 			r.gone(lease.Subnet())
 			return "its record is gone", nil
 		case errors.Is(err, registry.ErrInvalid):
@@ -400,10 +358,11 @@ func (r *runner) watchOwn(ctx context.Context, n registry.Network, lease registr
 	}
 }
 
-// previous is what this host held before, by its state file, else by its
-// subnet file: the session, the subnet, and the version of its record when that
-// says something in the store of n.
-func (r *runner) previous(n registry.Network) (session string, subnet netip.Prefix, since uint64) {
+// previous adds to a claim what this host held before, by its state file, else by its
+// subnet file, else from before it left the network: the session, the subnet, whether it
+// was held lately, and the version of its record when that says something in the store
+// of n.
+func (r *runner) previous(n registry.Network, c *registry.Claim) {
 	before, err := loadSaved(r.config.DataDir, r.local.Name)
 	switch unread := (*fs.PathError)(nil); {
 	case errors.As(err, &unread):
@@ -415,14 +374,21 @@ func (r *runner) previous(n registry.Network) (session string, subnet netip.Pref
 	if before.Revoked.IsValid() {
 		r.setRevoked(before.Revoked)
 	}
+	c.Session = before.Session
+	if len(before.Subnets) == 0 {
+		if c.Prefer = subnetInFile(r.local.SubnetFile); !c.Prefer.IsValid() {
+			c.Prefer = r.env.former.subnet(n.Name)
+		}
+		return
+	}
+	c.Prefer, c.Lately = before.Subnets[0], r.lately(before.Renewed)
 	if before.Definition == n.CreateIndex {
-		since = before.Lease
+		c.Since = before.Lease
 	}
-	if len(before.Subnets) > 0 {
-		return before.Session, before.Subnets[0], since
-	}
-	return before.Session, subnetInFile(r.local.SubnetFile), 0
 }
+
+// lately reports whether no other host can have been given what was renewed then.
+func (r *runner) lately(renewed time.Time) bool { return time.Since(renewed) < r.config.Lease.Hold }
 
 // wait shows and logs what the runner waits for, and fails the check for it.
 func (r *runner) wait(check, reason string) {

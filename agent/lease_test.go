@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
@@ -32,7 +33,6 @@ func empty(store *memory.Store) {
 func TestStoreEmptied(t *testing.T) {
 	store := memory.New()
 	a, b := newHost(t, store, "a"), newHost(t, store, "b")
-	a.registry.emptied, b.registry.emptied = true, true
 	a.start()
 	b.start()
 	subnet := a.subnet()
@@ -78,55 +78,6 @@ func TestStoreEmptied(t *testing.T) {
 	}
 }
 
-func TestReassert(t *testing.T) {
-	ctx := context.Background()
-	var backup memory.Backup
-	var before registry.Network
-	for _, tt := range []struct {
-		name string
-		lose func(h *host)
-		back bool
-	}{
-		{"store emptied", func(h *host) { h.registry.emptied = true; empty(h.store) }, true},
-		{"network deleted", func(h *host) { must(h.t, h.store.Client().DeleteNetwork(ctx, "n")) }, false},
-		{"not ours to define", func(h *host) {
-			h.registry.emptied = true
-			empty(h.store)
-			h.config.Networks[0].Pools = nil
-		}, false},
-		{"store away", func(h *host) { h.registry.set(registry.ErrUnavailable); empty(h.store) }, false},
-		{"set back to an older definition", func(h *host) { h.store.Restore(backup) }, true},
-		{"changed", func(h *host) {
-			h.define(func(n *registry.Network) { n.Backend = mustBackend(t, "recorder", `{"colour":"red"}`) })
-		}, false},
-		{"set back, not ours to define", func(h *host) {
-			h.store.Restore(backup)
-			h.config.Networks[0].Pools = nil
-		}, false},
-		{"set back to before it was deleted and defined again", func(h *host) {
-			client := h.store.Client()
-			must(t, client.DeleteNetwork(ctx, "n"))
-			must(t, client.PutNetwork(ctx, before))
-		}, false},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			a := newHost(t, memory.New(), "a")
-			n, err := Definition(a.config.Networks[0])
-			must(t, err)
-			before = n
-			must(t, a.store.Client().PutNetwork(ctx, n))
-			backup = a.store.Backup()
-			n = a.define(func(n *registry.Network) { n.Backend = mustBackend(t, "recorder", `{"colour":"blue"}`) })
-			tt.lose(a)
-			a.part().reassert(ctx, n)
-			now, err := a.store.Client().Network(ctx, "n")
-			if back := err == nil && len(Differences(n, now)) == 0; back != tt.back {
-				t.Errorf("the network: %+v, %v", now, err)
-			}
-		})
-	}
-}
-
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -145,27 +96,67 @@ func TestClaimTellsWhatWasHeld(t *testing.T) {
 		session string
 		prefer  netip.Prefix
 		since   uint64
+		lately  bool
 	}{
-		{"nothing", func() {}, "", netip.Prefix{}, 0},
-		{"subnet file", func() { must(t, writeFileAtomic(r.local.SubnetFile, []byte("LENO_SUBNET=10.5.3.1/24\n"), 0o644)) }, "", other, 0},
+		{"nothing", func() {}, "", netip.Prefix{}, 0, false},
+		{"subnet file", func() { must(t, writeFileAtomic(r.local.SubnetFile, []byte("LENO_SUBNET=10.5.3.1/24\n"), 0o644)) }, "", other, 0, false},
 		{"state file of another store", func() {
-			must(t, storeSaved(a.config.DataDir, saved{Network: "n", Session: "s", Subnets: []netip.Prefix{subnet}, Lease: 5, Definition: 6}))
-		}, "s", subnet, 0},
+			must(t, storeSaved(a.config.DataDir, saved{Network: "n", Session: "s", Subnets: []netip.Prefix{subnet}, Lease: 5, Definition: 6, Renewed: time.Now()}))
+		}, "s", subnet, 0, true},
 		{"state file", func() {
-			must(t, storeSaved(a.config.DataDir, saved{Network: "n", Session: "s", Subnets: []netip.Prefix{subnet}, Lease: 5, Definition: 7}))
-		}, "s", subnet, 5},
-		{"lease", func() { r.lease.set(testLease("a", 1, "now", 9)) }, "now", netip.MustParsePrefix("10.5.1.0/24"), 9},
+			must(t, storeSaved(a.config.DataDir, saved{Network: "n", Session: "s", Subnets: []netip.Prefix{subnet}, Lease: 5, Definition: 7, Renewed: time.Now().Add(-a.config.Lease.Hold)}))
+		}, "s", subnet, 5, false},
+		{"lease", func() {
+			r.show(func(v *view) { v.local.Renewed = time.Now() })
+			r.lease.set(testLease("a", 1, "now", 9))
+		}, "now", netip.MustParsePrefix("10.5.1.0/24"), 9, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.prepare()
 			c := r.makeClaim(registry.Network{Name: "n", CreateIndex: 7}, p)
-			if c.Session != tt.session || c.Prefer != tt.prefer || c.Since != tt.since {
-				t.Errorf("session %q, prefers %s since %d", c.Session, c.Prefer, c.Since)
+			if c.Session != tt.session || c.Prefer != tt.prefer || c.Since != tt.since || c.Lately != tt.lately {
+				t.Errorf("session %q, prefers %s since %d, held lately %t", c.Session, c.Prefer, c.Since, c.Lately)
 			}
 			if c.Node != "a" || c.NodeID != "id-a" || c.MTU != 1450 || c.TTL != a.config.Lease.TTL || c.Hold != a.config.Lease.Hold || c.Running {
 				t.Errorf("%+v", c)
 			}
 		})
+	}
+}
+
+// TestClaimAfterALoss: a host that saw the store lose the network leaves the others time
+// to claim their subnets again, unless it claims its own.
+func TestClaimAfterALoss(t *testing.T) {
+	store := memory.New()
+	a, b := newHost(t, store, "a").start(), newHost(t, store, "b")
+	a.ready()
+	n, subnet := b.inStore(), a.subnet()
+	before, _, _ := mustRunner(t, a).lease.get()
+	run := b.part()
+	run.known = &knownDefinition{network: n, used: time.Now(), confirmed: true}
+	claim := ownClaim(b)
+	must(t, a.stop())
+	store.EndSession(before.Session)
+	empty(store)
+	_, err := run.definition(t.Context()) // it goes on with what it knows
+	must(t, err)
+	n.CreateIndex, n.ModifyIndex = 0, 0
+	must(t, store.Client().PutNetwork(t.Context(), n))
+	n = b.inStore()
+	if _, err := run.acquireOnce(t.Context(), n, claim); !errors.Is(err, registry.ErrLeasesLost) {
+		t.Errorf("a newcomer: %v", err)
+	}
+	a.start()
+	a.ready()
+	if got := a.subnet(); got != subnet {
+		t.Errorf("%s, before %s", got, subnet)
+	}
+	run.mu.Lock()
+	run.lossSeen = run.lossSeen.Add(-claim.TTL)
+	run.mu.Unlock()
+	lease, err := run.acquireOnce(t.Context(), n, claim)
+	if must(t, err); lease.Subnet() == subnet {
+		t.Errorf("the newcomer has %s, too", subnet)
 	}
 }
 
@@ -258,7 +249,9 @@ func TestWatchOwn(t *testing.T) {
 		answer bool
 	}{
 		{name: "gone", err: registry.ErrLeaseNotFound, want: "gone"},
-		{name: "revoked", err: registry.ErrLeaseRevoked, want: "revoked"},
+		{name: "revoked", err: &registry.RevokedError{NodeID: own.NodeID}, want: "revoked"},
+		{name: "revoked, from whom cannot be told", err: &registry.RevokedError{}, want: "revoked"},
+		{name: "revoked from another host", err: &registry.RevokedError{NodeID: "id-b"}, want: "its record is gone"},
 		{name: "nonsense", err: registry.ErrInvalid, want: "overwritten"},
 		{name: "lapsed", lease: with(func(l *registry.Lease) { l.Session = "" }), want: "session ended"},
 		{name: "another's", lease: testLease("b", 1, "sb", 2), want: `host "b" ([192.0.2.98]) holds it`},
@@ -282,7 +275,7 @@ func TestWatchOwn(t *testing.T) {
 				h.catalog = scripted{h.registry, own, nil}
 			}
 			r := h.part()
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			quiet := tt.want == "" && !tt.answer
 			if quiet {
 				cancel()
@@ -327,6 +320,7 @@ func TestLossIsSeenByRenewing(t *testing.T) {
 // TestSessionComesBackToLife: a session was found dead, and a store that was set
 // back has it again, with the lease. It is renewed from then on.
 func TestSessionComesBackToLife(t *testing.T) {
+	t.Parallel()
 	a := newHost(t, memory.New(), "a")
 	a.registry.setOne("WatchLease", registry.ErrUnavailable)
 	a.start()
@@ -380,6 +374,7 @@ func TestWaitIsCriticalOnlyWithoutALease(t *testing.T) {
 
 // TestRenewalGoesOn: a lease is worth keeping whatever its network waits for.
 func TestRenewalGoesOn(t *testing.T) {
+	t.Parallel()
 	t.Run("unknown backend", func(t *testing.T) {
 		a := newHost(t, memory.New(), "a").start()
 		a.ready()
@@ -446,4 +441,38 @@ func TestSessionSaidToBeGone(t *testing.T) {
 	if now, _, _ := mustRunner(t, a).lease.get(); now.Session != lease.Session {
 		t.Errorf("session %s, was %s", now.Session, lease.Session)
 	}
+}
+
+// TestClaimFollowsTheDefinition: a claim that waits for the network to be defined again
+// is made as soon as it is, before a host that knows nothing of the lease can take the
+// subnet.
+func TestClaimFollowsTheDefinition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t, memory.New(), "a")
+		h.pace = defaultPace()
+		define := func() {
+			n := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}
+			must(t, h.store.Client().PutNetwork(t.Context(), n))
+		}
+		define()
+		r, n := h.part(), h.inStore()
+		h.store.Delete(networkKey)
+		h.registry.setOne("Acquire", registry.ErrUnavailable)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() { _ = h.agent.watchNetworks(ctx) }()
+		claimed := make(chan error, 1)
+		go func() { claimed <- errOf(r.acquire(ctx, n, func() registry.Claim { return ownClaim(h) })) }()
+		time.Sleep(5 * time.Minute)
+		h.registry.setOne("Acquire", nil)
+		define()
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		select {
+		case err := <-claimed:
+			must(t, err)
+		default:
+			t.Error("no claim yet")
+		}
+	})
 }

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"os"
 	"slices"
 
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 )
@@ -128,7 +131,7 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 	r.mu.Unlock()
 	r.env.health.reset(r.local.Name)
 	r.show(func(v *view) {
-		v.local.Subnets, v.local.Peers, v.report, v.counter = nil, 0, backend.Report{}, nil
+		v.local.Subnets, v.local.Peers, v.local.ModifyIndex, v.report, v.counter = nil, 0, 0, backend.Report{}, nil
 	})
 	if err := errors.Join(errs...); err != nil {
 		r.log.Error("leaving the network was not complete", "error", err)
@@ -137,7 +140,8 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 
 // removeFiles removes the network's files, also what a process that was killed had
 // begun, and what one that could not read them had put aside. A subnet file that
-// somebody else wrote in our file's place stays.
+// somebody else wrote in our file's place stays, and so does one that is another
+// network's by now.
 func (r *runner) removeFiles(before saved) error {
 	var errs []error
 	remove := func(path string) {
@@ -145,8 +149,15 @@ func (r *runner) removeFiles(before saved) error {
 			errs = append(errs, err)
 		}
 	}
+	r.file.mu.Lock()
+	r.file.want = nil
+	r.file.mu.Unlock()
+	r.file.unready.Store(false)
 	for _, path := range []string{r.local.SubnetFile, before.SubnetFile} {
-		if data, err := os.ReadFile(path); err == nil && !isSubnetFile(data) {
+		if r.env.subnetFileOf(path, r.local.Name) != "" {
+			continue
+		}
+		if data, err := readSubnetFile(path); err == nil && !isSubnetFile(data) || errors.Is(err, config.ErrNotRegular) {
 			r.log.Warn("file in the place of the subnet file is not leno's, it stays", "path", path)
 			continue
 		}
@@ -184,7 +195,7 @@ func (r *runner) release(ctx context.Context, request *releaseRequest) error {
 	defer r.claiming.Unlock()
 	lease, ok, _ := r.lease.get()
 	if !ok {
-		return fmt.Errorf("%w: this host holds no lease: %s", registry.ErrUnavailable, r.shown().local.State)
+		return r.noLeaseToRelease()
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -193,4 +204,22 @@ func (r *runner) release(ctx context.Context, request *releaseRequest) error {
 	}
 	r.released = request
 	return nil
+}
+
+// refuseReleases answers requests to release after the lease was released, until ctx
+// ends.
+func (r *runner) refuseReleases(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case request := <-r.releases:
+			request.done <- r.noLeaseToRelease()
+		}
+	}
+}
+
+func (r *runner) noLeaseToRelease() error {
+	return &api.Error{Code: http.StatusConflict,
+		Message: fmt.Sprintf("network %s: this host holds no lease to release: %s", r.local.Name, r.shown().local.State)}
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -264,6 +265,35 @@ func TestWatchNetworks(t *testing.T) {
 	networks("[]")
 }
 
+// TestWatchedNetworkDeletedAtOnce: a network that was deleted before the agent read its
+// definition is none that it waits for.
+func TestWatchedNetworkDeletedAtOnce(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a")
+	n, err := Definition(a.config.Networks[0])
+	must(t, err)
+	n.Name = "short"
+	a.config.WatchNetworks, a.config.AllowedNetworks = true, []string{"*"}
+	a.start().ready()
+	ctx := context.Background()
+	networks := func(want ...string) {
+		t.Helper()
+		eventually(t, func() error {
+			if got := a.agent.self().Networks; !slices.Equal(got, want) {
+				return fmt.Errorf("takes part in %q, want %q", got, want)
+			}
+			return nil
+		})
+	}
+	a.registry.setOne("Network", registry.ErrUnavailable)
+	must(t, store.Client().PutNetwork(ctx, n))
+	networks("n", "short")
+	must(t, store.Client().DeleteNetwork(ctx, "short"))
+	a.registry.setOne("Network", nil)
+	networks("n")
+	a.ready()
+}
+
 func TestReleaseOnStop(t *testing.T) {
 	store := memory.New()
 	a := newHost(t, store, "a")
@@ -363,6 +393,9 @@ func TestOverlappingNetworkWaits(t *testing.T) {
 	second := a.second()
 	second.Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.5.2.0/23"), SubnetLen: 26}}
 	more.Networks = append(more.Networks[:1:1], second)
+	m, err := Definition(second)
+	must(t, err)
+	must(t, store.Client().PutNetwork(t.Context(), m)) // as with -force
 	if err := a.agent.Reload(context.Background(), more); err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,16 @@ func (s networkSet) find(name string) (registry.Network, bool) {
 	return registry.Network{}, false
 }
 
+// deleted finds the record of the network's deletion.
+func (s networkSet) deleted(name string) (registry.Deletion, bool) {
+	for _, d := range s.set.Deleted {
+		if d.Network == name {
+			return d, true
+		}
+	}
+	return registry.Deletion{}, false
+}
+
 // bad says whether the network's record is there but cannot be used: that is
 // not its end.
 func (s networkSet) bad(name string) bool {

@@ -261,7 +261,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 	m := `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"type":"recorder"}}`
 	own, free := registry.SubnetKey(a.subnet()), registry.SubnetKey(free(a, b))
 	for _, request := range []string{
-		"GET /healthz", "GET /readyz", "GET /healthz?network=n", "GET /healthz?network=none", "GET /readyz?network=n&network=none", "GET /v1/agent/self", "GET /v1/agent/config", "PUT /v1/agent/reload", "GET /v1/openapi.yaml",
+		"GET /healthz", "GET /readyz", "GET /healthz?network=n", "GET /healthz?network=none", "GET /readyz?network=n&network=none", "GET /v1/agent/self", "GET /v1/agent/config", "PUT /v1/agent/reload", "PUT /v1/agent/reload?force=perhaps", "GET /v1/openapi.yaml",
 		"GET /v1/agent/events", "GET /v1/agent/events?network=n",
 		"GET /v1/agent/monitor?log_level=loud", "GET /v1/agent/metrics", "GET /v1/agent/metrics?format=prometheus", "GET /v1/agent/metrics?format=xml",
 		"PUT /v1/agent/doctor", "PUT /v1/agent/doctor?network=n&passive=true", "PUT /v1/agent/doctor?passive=perhaps", "PUT /v1/agent/doctor?network=none",
@@ -279,7 +279,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 		"DELETE /v1/network/n", "DELETE /v1/network/m", "DELETE /v1/network/m",
 		"DELETE /v1/network/n/lease/" + registry.SubnetKey(b.subnet()), "DELETE /v1/network/n/lease/10.5.0.0-24", "DELETE /v1/network/n/lease/x-1",
 		"PUT /v1/network/n/renew", "PUT /v1/network/none/renew",
-		"PUT /v1/network/n/release", "PUT /v1/network/none/release",
+		"PUT /v1/network/n/release", "PUT /v1/network/n/release", "PUT /v1/network/none/release",
 	} {
 		part := strings.SplitN(request, " ", 3)
 		ask(part[0], part[1], strings.Join(part[2:], ""))

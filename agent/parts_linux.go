@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -56,6 +57,9 @@ func openRegistry(c config.Config, log hclog.Logger, hide func(secret string)) (
 }
 
 func openConsul(c config.Config, log hclog.Logger, hide func(secret string)) (registry.Registry, error) {
+	if err := readable(c.Consul.TLS); err != nil {
+		return nil, err
+	}
 	reg, err := consul.New(consul.Config{
 		Address: c.Consul.Address, Token: c.Consul.Token, TokenFile: c.Consul.TokenFile, KVPrefix: c.Consul.KVPrefix,
 		Datacenter: c.Consul.Datacenter, Namespace: c.Consul.Namespace, Partition: c.Consul.Partition,
@@ -67,6 +71,24 @@ func openConsul(c config.Config, log hclog.Logger, hide func(secret string)) (re
 		return nil, fmt.Errorf("consul: %w", err)
 	}
 	return reg, nil
+}
+
+// readable makes sure that the client of Consul, which reads these files without a
+// limit, does not block on one of them.
+func readable(t config.TLS) error {
+	ctx, cancel := context.WithTimeout(context.Background(), config.ReadTimeout)
+	defer cancel()
+	var errs []error
+	for _, file := range []struct{ option, path string }{
+		{"consul.tls.ca_file", t.CAFile}, {"consul.tls.cert_file", t.CertFile}, {"consul.tls.key_file", t.KeyFile},
+	} {
+		if file.path == "" {
+			continue
+		}
+		_, err := config.ReadFile(ctx, file.path)
+		errs = append(errs, inOption(file.option, err))
+	}
+	return errors.Join(errs...)
 }
 
 // selectUnderlay looks at this host.

@@ -12,8 +12,8 @@ import (
 
 // peersOf turns the leases of a network into the peers of the host that holds
 // own. Our own lease is never a peer, whatever its record says. Of several
-// leases of one host only the one it uses counts: the held one, else the
-// newest; the others wait for their hold to end. Lapsed leases stay peers until
+// leases of one host only the one it uses counts: the missing one, else the held
+// one, else the newest; the others wait for their hold to end. Lapsed leases stay peers until
 // their record goes: their host may well be alive.
 func peersOf(leases []registry.Lease, own registry.Lease) []backend.Peer {
 	current := leasesOfHosts(leases, func(l registry.Lease) bool { return l.NodeID != own.NodeID && l.Slot != own.Slot })
@@ -56,7 +56,12 @@ func precedence(l registry.Lease) uint64 {
 	return unheld | l.CreateIndex
 }
 
+// fresher reports whether a says more than b, another lease of the same host, about
+// where it is. A store that was set back shows what the host had before as held.
 func fresher(a, b registry.Lease) bool {
+	if a.Missing != b.Missing {
+		return a.Missing
+	}
 	if a.Held() != b.Held() {
 		return a.Held()
 	}
@@ -73,6 +78,9 @@ func conflicts(leases []registry.Lease, own registry.Lease) string {
 	for _, l := range leases {
 		if l.NodeID == own.NodeID && l.Slot == own.Slot {
 			continue // our own record, which may be newer than own; it is watched by itself
+		}
+		if l.Missing {
+			continue // it says nothing of whether its host lives
 		}
 		if err := registry.Duplicate(l, self); err != nil {
 			out = append(out, err.Error())

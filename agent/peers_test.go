@@ -29,6 +29,8 @@ func TestPeersOf(t *testing.T) {
 	own := testLease("a", 1, "sa", 1)
 	moved := testLease("a", 9, "", 7) // our own earlier subnet
 	stranger := testLease("x", 1, "sx", 9)
+	missing := testLease("b", 4, "", 7) // lost by a store that was set back to when b was elsewhere
+	missing.Missing = true
 	tests := []struct {
 		name   string
 		leases []registry.Lease
@@ -40,6 +42,8 @@ func TestPeersOf(t *testing.T) {
 		{"others, sorted", []registry.Lease{testLease("c", 3, "s", 1), own, testLease("b", 2, "s", 1)}, []string{"b 10.5.2.0/24", "c 10.5.3.0/24"}},
 		{"a lapsed lease stays", []registry.Lease{testLease("b", 2, "", 1)}, []string{"b 10.5.2.0/24"}},
 		{"the held one of a host's leases counts", []registry.Lease{testLease("b", 2, "", 9), testLease("b", 4, "s", 1)}, []string{"b 10.5.4.0/24"}},
+		{"the missing one counts before a held one", []registry.Lease{testLease("b", 2, "s", 3), missing}, []string{"b 10.5.4.0/24"}},
+		{"and before one that lapsed later", []registry.Lease{testLease("b", 2, "", 9), missing}, []string{"b 10.5.4.0/24"}},
 		{"else the newest", []registry.Lease{testLease("b", 2, "", 9), testLease("b", 4, "", 1)}, []string{"b 10.5.2.0/24"}},
 	}
 	for _, tt := range tests {
@@ -71,6 +75,8 @@ func TestConflicts(t *testing.T) {
 	sameIP.PublicIPs = own.PublicIPs
 	gone := sameIP
 	gone.Session = ""
+	missing := sameIP
+	missing.Missing = true
 	copied := testLease("d", 4, "sd", 2)
 	copied.NodeID = own.NodeID
 	before := copied // our own of before a restore, under our former name and address
@@ -88,6 +94,7 @@ func TestConflicts(t *testing.T) {
 		{"same name", sameName, []string{`"a"`, "192.0.2.98", "192.0.2.97", "id-b"}},
 		{"same address", sameIP, []string{`"c"`, `"a"`, "192.0.2.97"}},
 		{"same address but lapsed", gone, nil},
+		{"same address, and the store has lost its record", missing, nil},
 		{"same node id", copied, []string{`"d"`, "192.0.2.100", `"a"`, "192.0.2.97", "copied"}},
 		{"our own of before", before, nil},
 	}
@@ -118,6 +125,21 @@ func TestPeersOfOneName(t *testing.T) {
 		got = append(got, fmt.Sprint(p.Node, " ", p.Subnets[0], " ", p.Held))
 	}
 	if diff := cmp.Diff([]string{"b 10.5.2.0/24 true", "b 10.5.3.0/24 false"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestPeerListIsSorted by what people look for, the name.
+func TestPeerListIsSorted(t *testing.T) {
+	run := newHost(t, memory.New(), "a").part()
+	run.lease.set(testLease("a", 1, "sa", 1))
+	run.snapshot.set(snapshot{set: registry.LeaseSet{Leases: []registry.Lease{
+		testLease("d", 2, "sd", 1), testLease("c", 3, "sc", 1), testLease("b", 4, "sb", 1)}}})
+	var got []string
+	for _, p := range run.peerList().Peers {
+		got = append(got, p.Node)
+	}
+	if diff := cmp.Diff([]string{"b", "c", "d"}, got); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -136,8 +136,9 @@ func (r *runner) makeClaim(n registry.Network, p place) registry.Claim {
 	}
 	if lease, held, _ := r.lease.get(); held {
 		c.Session, c.Prefer, c.Since = lease.Session, lease.Subnet(), lease.ModifyIndex
+		c.Lately = r.lately(r.shown().local.Renewed)
 	} else {
-		c.Session, c.Prefer, c.Since = r.previous(n)
+		r.previous(n, &c)
 	}
 	return c
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/lenonet/leno/backend"
@@ -22,8 +23,8 @@ type poolClaims struct {
 
 // hostClaim is what one network uses on a host.
 type hostClaim struct {
-	pools     []netip.Prefix
-	exclusive []string // of its backend
+	pools []netip.Prefix
+	port  backend.Port // of its backend
 }
 
 func newPoolClaims() *poolClaims { return &poolClaims{claims: map[string]hostClaim{}} }
@@ -42,10 +43,8 @@ func (p *poolClaims) take(network string, mine hostClaim) (reason string) {
 				return fmt.Sprintf("its pool %s overlaps %s of network %q on this host", pool, theirs.pools[i], name)
 			}
 		}
-		for _, one := range mine.exclusive {
-			if slices.Contains(theirs.exclusive, one) {
-				return fmt.Sprintf("it needs %s, which network %q uses on this host", one, name)
-			}
+		if mine.port.Collides(theirs.port) {
+			return fmt.Sprintf("it needs %s on this host", mine.port.Against(theirs.port, strconv.Quote(name)))
 		}
 	}
 	p.claims[network] = mine
@@ -62,11 +61,7 @@ func (p *poolClaims) give(network string) {
 // claimed is what a network needs of this host with a backend of these effective
 // options.
 func claimed(n registry.Network, kind backend.Type, options json.RawMessage) hostClaim {
-	mine := hostClaim{pools: n.Plan.Prefixes()}
-	if kind.Exclusive != nil {
-		mine.exclusive = kind.Exclusive(options)
-	}
-	return mine
+	return hostClaim{pools: n.Plan.Prefixes(), port: kind.Uses(options)}
 }
 
 // awaitPools blocks until no other network of this host uses what n needs. What

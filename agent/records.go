@@ -147,7 +147,8 @@ func keepKnown(network string, set registry.LeaseSet, before []registry.Lease) r
 	for _, l := range before {
 		known["/leases/"+network+"/"+registry.SubnetKey(l.Subnet())] = l
 	}
-	out := registry.LeaseSet{Leases: slices.Clone(set.Leases), Bad: slices.Clone(set.Bad)}
+	out := set
+	out.Leases, out.Bad = slices.Clone(set.Leases), slices.Clone(set.Bad)
 	for i, b := range out.Bad {
 		l, ok := known[tail(b.Key, 3)]
 		if !ok {

@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -124,13 +125,16 @@ func TestKeepKnown(t *testing.T) {
 		{"deeper down", []registry.Lease{c}, key("n", "x/"+second), "3"},
 		{"no folder at all", []registry.Lease{c}, second, "3"},
 	} {
-		set := registry.LeaseSet{Leases: tt.leases}
+		set := registry.LeaseSet{Leases: tt.leases, SetBack: 7}
 		if tt.bad != "" {
 			set.Bad = []registry.BadRecord{{Key: tt.bad, Reason: "nonsense"}}
 		}
 		got := keepKnown("n", set, []registry.Lease{b, c})
 		if s := strings.Trim(fmt.Sprint(slotsOf(got.Leases)), "[]"); s != tt.want {
 			t.Errorf("%s: slots %s, want %s", tt.name, s, tt.want)
+		}
+		if got.SetBack != 7 {
+			t.Errorf("%s: set back %d times, 7 before", tt.name, got.SetBack)
 		}
 		kept := len(got.Leases) > len(tt.leases)
 		if len(got.Bad) > 0 && strings.HasSuffix(got.Bad[0].Reason, "stays in use") != kept {
@@ -267,4 +271,54 @@ func TestBadReservationIsNamed(t *testing.T) {
 		t.Errorf("%+v, %v", list, err)
 	}
 	a.check(checkRecords, api.Passing)
+}
+
+// TestSetBackOnceBesideABadRecord: a store that was set back once is said to be so once,
+// also while one of its records cannot be used.
+func TestSetBackOnceBesideABadRecord(t *testing.T) {
+	t.Parallel()
+	store := memory.New()
+	a := newHost(t, store, "a").start()
+	a.ready()
+	b := newHost(t, store, "b").start()
+	b.ready()
+	older := store.Backup()
+	b.follows("192.0.2.209")
+	store.Put(leaseKey(free(a, b)), []byte("{"))
+	a.check(checkRecords, api.Warning)
+	store.Restore(older)
+	store.Put(leaseKey(free(a, b)), []byte("{"))
+	told := func() (n int) {
+		list, _, _ := a.agent.env.events.after(0, "n")
+		for _, e := range list {
+			if e.Kind == api.EventStore {
+				n++
+			}
+		}
+		return n
+	}
+	eventually(t, func() error {
+		if n := told(); n == 0 {
+			return errors.New("not said yet")
+		}
+		return nil
+	})
+	a.check(checkRecords, api.Warning)
+	before := told()
+	for i := range 3 {
+		b.follows(fmt.Sprintf("192.0.2.%d", 210+i))
+		a.applies(fmt.Sprintf("%s <- b@%s", a.subnet(), b.subnet()))
+		eventually(t, func() error {
+			snap, _, _ := mustRunner(t, a).snapshot.get()
+			for _, l := range snap.set.Leases {
+				if l.Node == "b" && l.PublicIPs[0].As4()[3] == byte(210+i) {
+					return nil
+				}
+			}
+			return errors.New("not seen yet")
+		})
+	}
+	if n := told(); n != before {
+		t.Errorf("said %d times, %d before", n, before)
+	}
 }

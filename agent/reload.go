@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,8 +20,9 @@ import (
 
 // reloadRequest asks the supervising goroutine to take over a configuration.
 type reloadRequest struct {
-	config config.Config
-	done   chan reloadAnswer // room for one
+	config    config.Config
+	confirmed bool              // also when it looks cut off
+	done      chan reloadAnswer // room for one
 }
 
 type reloadAnswer struct {
@@ -31,9 +33,10 @@ type reloadAnswer struct {
 // Refresh reads the configuration's files again and takes them over, and opens
 // the log file anew whatever becomes of that. A configuration that cannot be used
 // or needs a restart is an error, also in the log, and then the old one is in
-// force, whole. Of several calls each reads and takes over before the next one
-// reads. It blocks until done.
-func (a *Agent) Refresh(ctx context.Context) (api.Reloaded, error) {
+// force, whole. So is one that looks cut off, unless it is confirmed: see
+// checkLoss. Of several calls each reads and takes over before the next one reads.
+// It blocks until done.
+func (a *Agent) Refresh(ctx context.Context, confirmed bool) (api.Reloaded, error) {
 	if a.refresh == nil {
 		return api.Reloaded{}, errors.New("this agent cannot read its configuration again")
 	}
@@ -45,14 +48,18 @@ func (a *Agent) Refresh(ctx context.Context) (api.Reloaded, error) {
 		return api.Reloaded{}, ctx.Err()
 	}
 	defer func() { <-a.refreshing }()
-	if err := a.o.Logs.Reopen(); err != nil {
+	opening, cancel := context.WithTimeout(ctx, config.ReadTimeout)
+	_, err := config.Within(opening, "log file", func() (struct{}, error) { return struct{}{}, a.o.Logs.Reopen() })
+	cancel()
+	if err != nil {
 		a.log.Warn("log file cannot be opened anew, the old one is written on", "error", err)
 	}
-	c, err := a.refresh()
+	c, err := a.readAgain(ctx)
 	var out api.Reloaded
-	if err == nil {
-		out, err = a.takeOver(ctx, c)
-	} else {
+	switch {
+	case err == nil:
+		out, err = a.takeOver(ctx, c, confirmed)
+	case !errors.Is(err, errEnded):
 		err = a.reloaded(err)
 	}
 	if err != nil && !errors.Is(err, errEnded) {
@@ -61,18 +68,34 @@ func (a *Agent) Refresh(ctx context.Context) (api.Reloaded, error) {
 	return out, err
 }
 
+// readAgain reads the configuration's files. It does not wait for a file that
+// blocks once the caller or the agent has ended.
+func (a *Agent) readAgain(ctx context.Context) (config.Config, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-a.ended:
+			cancel(errEnded)
+		case <-ctx.Done():
+		}
+	}()
+	return config.Within(ctx, "configuration", a.refresh)
+}
+
 // Reload takes over a configuration as far as a running agent can, which is all
 // but what config.Settings says needs a restart; the token file and the
 // certificates are read again. It refuses, by name, what needs a restart, and
-// then changes nothing. It blocks until done.
+// then changes nothing. What the configuration leaves out is meant. It blocks until
+// done.
 func (a *Agent) Reload(ctx context.Context, c config.Config) error {
-	_, err := a.takeOver(ctx, c)
+	_, err := a.takeOver(ctx, c, true)
 	return err
 }
 
 // takeOver hands a configuration to the supervising goroutine.
-func (a *Agent) takeOver(ctx context.Context, c config.Config) (api.Reloaded, error) {
-	request := reloadRequest{c, make(chan reloadAnswer, 1)}
+func (a *Agent) takeOver(ctx context.Context, c config.Config, confirmed bool) (api.Reloaded, error) {
+	request := reloadRequest{c, confirmed, make(chan reloadAnswer, 1)}
 	select {
 	case a.reloads <- request:
 	case <-a.ended:
@@ -119,19 +142,22 @@ type prepared struct {
 
 // preparation makes ready for what one part of the agent takes from a
 // configuration.
-type preparation func(old, now config.Config) (prepared, error)
+type preparation func(ctx context.Context, now config.Config) (prepared, error)
 
-// preparations is every part that may find a new value unusable.
+// preparations is every part that may find a new value unusable. Each gives up on
+// a file that blocks when ctx ends.
 func (a *Agent) preparations() []preparation {
 	return []preparation{a.prepareLog, a.prepareToken, a.prepareCertificates}
 }
 
 // prepare asks every part; on an error nothing was changed.
-func (a *Agent) prepare(old, now config.Config) (take func(), err error) {
+func (a *Agent) prepare(ctx context.Context, now config.Config) (take func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, config.ReadTimeout)
+	defer cancel()
 	var ready []prepared
 	var errs []error
 	for _, prepare := range a.preparations() {
-		p, err := prepare(old, now)
+		p, err := prepare(ctx, now)
 		ready, errs = append(ready, p), append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -152,9 +178,11 @@ func (a *Agent) prepare(old, now config.Config) (take func(), err error) {
 }
 
 // prepareLog opens the log file where that is another one.
-func (a *Agent) prepareLog(_, now config.Config) (prepared, error) {
-	take, drop, err := a.o.Logs.Prepare(now.Log)
-	return prepared{take, drop}, err
+func (a *Agent) prepareLog(ctx context.Context, now config.Config) (prepared, error) {
+	return config.Within(ctx, now.Log.File, func() (prepared, error) {
+		take, drop, err := a.o.Logs.Prepare(now.Log)
+		return prepared{take, drop}, err
+	})
 }
 
 // tokens is a store whose token can be replaced while it is used; see
@@ -165,12 +193,15 @@ type tokens interface {
 }
 
 // prepareToken reads the token file again, also when its name is the old one.
-func (a *Agent) prepareToken(_, now config.Config) (prepared, error) {
+func (a *Agent) prepareToken(ctx context.Context, now config.Config) (prepared, error) {
 	store, ok := a.env.registry.(tokens)
 	if !ok {
 		return prepared{}, nil
 	}
-	take, err := store.PrepareToken(now.Consul.Token, now.Consul.TokenFile)
+	file := cmp.Or(now.Consul.TokenFile, "consul token file")
+	take, err := config.Within(ctx, file, func() (func(), error) {
+		return store.PrepareToken(now.Consul.Token, now.Consul.TokenFile)
+	})
 	if err != nil {
 		return prepared{}, err
 	}
@@ -181,13 +212,18 @@ func (a *Agent) prepareToken(_, now config.Config) (prepared, error) {
 }
 
 // reload takes a configuration over, as a whole or not at all.
-func (a *Agent) reload(ctx context.Context, c config.Config) (api.Reloaded, error) {
-	old := a.current()
+func (a *Agent) reload(ctx context.Context, request reloadRequest) (api.Reloaded, error) {
+	old, c := a.current(), request.config
+	if !request.confirmed {
+		if err := a.checkLoss(old, c); err != nil {
+			return api.Reloaded{}, err
+		}
+	}
 	changes := config.Compare(old, c)
 	if err := needsRestart(changes); err != nil {
 		return api.Reloaded{}, err
 	}
-	take, err := a.prepare(old, c)
+	take, err := a.prepare(ctx, c)
 	if err != nil {
 		return api.Reloaded{}, err
 	}
@@ -200,8 +236,14 @@ func (a *Agent) reload(ctx context.Context, c config.Config) (api.Reloaded, erro
 	if old.Firewall != c.Firewall {
 		a.env.firewall.configure(c.Firewall)
 	}
+	if !takesPart(old) && takesPart(c) {
+		a.env.firewall.remember(c, a.stands) // what stands may be taken up again
+		a.expectRules(ctx)
+	}
 	out := answerTo(changes)
+	a.leaveUnwanted(ctx, request.confirmed) // not of networks that run, which are left as any other
 	out.Warnings = append(out.Warnings, a.renetwork(ctx, old, c)...)
+	out.Warnings = append(out.Warnings, a.warnDiffering(c)...)
 	a.log.Info("configuration reloaded", "files", c.Files, "changed", optionsOf(changes))
 	return out, nil
 }
@@ -235,13 +277,15 @@ func (a *Agent) renetwork(ctx context.Context, old, c config.Config) (warnings [
 		switch {
 		case !stays:
 			a.log.Info("network is not configured any more, leaving it", "network", name)
+			a.keepFormer(name)
 			a.stop(name, true)
 		case again || !reflect.DeepEqual(local, run.local) || run.shown().local.State == releasedAdvice:
-			a.restart(ctx, local)
-			if run.local.SubnetFile == local.SubnetFile {
-				continue
+			err := a.restart(ctx, local)
+			// It may also be this network's, under another spelling.
+			if err == nil && a.subnetFileOf(run.local.SubnetFile, "") == "" {
+				err = os.Remove(run.local.SubnetFile)
 			}
-			if err := os.Remove(run.local.SubnetFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				a.log.Warn("old subnet file stays", "network", name, "error", err)
 				warnings = append(warnings, fmt.Sprintf("network %s: old subnet file stays: %v", name, err))
 			}
@@ -256,17 +300,23 @@ func (a *Agent) renetwork(ctx context.Context, old, c config.Config) (warnings [
 // wanted is this host's part in a network: its block, or what watch_networks
 // makes of a network without one. ok is false when it takes no part.
 func (a *Agent) wanted(name string) (local config.Network, ok bool) {
-	for _, n := range a.current().Networks {
+	return a.wantedBy(a.current(), name)
+}
+
+// wantedBy is wanted by a configuration.
+func (a *Agent) wantedBy(c config.Config, name string) (local config.Network, ok bool) {
+	for _, n := range c.Networks {
 		if n.Name == name {
 			return n, true
 		}
 	}
-	return a.o.WatchedNetwork(name), a.watched(name)
+	return a.o.WatchedNetwork(name), watches(c, name)
 }
 
 // watched says whether the agent joins a network it has no block for.
-func (a *Agent) watched(name string) bool {
-	c := a.current()
+func (a *Agent) watched(name string) bool { return watches(a.current(), name) }
+
+func watches(c config.Config, name string) bool {
 	if !c.WatchNetworks {
 		return false
 	}
@@ -279,8 +329,7 @@ func (a *Agent) watched(name string) bool {
 }
 
 // join starts networks that appeared in the store where watch_networks asks for
-// it, and leaves those again that went and have no block. What was read of all
-// networks may be older than what the runner has read of its own.
+// it, and ends the runners of those that were deleted and have no block.
 func (a *Agent) join(ctx context.Context) {
 	known, ok, _ := a.env.networks.get()
 	if !ok {
@@ -298,14 +347,9 @@ func (a *Agent) join(ctx context.Context) {
 			continue
 		}
 		a.start(ctx, local)
-		if run, ok := a.runner(n.Name); ok && !a.configured(n.Name) {
-			run.seen.Store(true)
-		}
 	}
 	for _, name := range a.self().Networks {
-		_, found := known.find(name)
-		if run, ok := a.runner(name); ok && run.seen.Load() && known.index > run.shown().definition.ModifyIndex &&
-			!found && !a.configured(name) && !known.bad(name) {
+		if run, ok := a.runner(name); ok && run.left.Load() && !a.configured(name) {
 			a.stop(name, true)
 		}
 	}

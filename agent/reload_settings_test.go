@@ -97,7 +97,10 @@ func settingCases() map[string]settingCase {
 		"consul.tls.key_file":    restart(func(c *config.Config) { c.Consul.TLS.KeyFile = "/x" }),
 		"consul.tls.server_name": restart(func(c *config.Config) { c.Consul.TLS.ServerName = "x" }),
 
-		"http.address":         restart(func(c *config.Config) { c.HTTP.Address = "127.0.0.1:1" }),
+		"http.address": restart(func(c *config.Config) { c.HTTP.Address = "127.0.0.1:1" }),
+		"http.allowed_hosts": {func(_ *host, c *config.Config) { c.HTTP.AllowedHosts = []string{"leno.example.com"} }, func(a *host, _ config.Config) error {
+			return expect(a.agent.acceptsHost("leno.example.com"), "the name is not accepted") // TestForeignHosts asks for it
+		}},
 		"http.tls.ca_file":     restart(func(c *config.Config) { c.HTTP.TLS.CAFile = "/x" }), // their content is another matter, see TestCertificates
 		"http.tls.cert_file":   restart(func(c *config.Config) { c.HTTP.TLS.CertFile = "/x" }),
 		"http.tls.key_file":    restart(func(c *config.Config) { c.HTTP.TLS.KeyFile = "/x" }),

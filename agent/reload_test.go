@@ -110,7 +110,7 @@ func TestReloadAfterTheEnd(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
 	must(t, a.stop())
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := a.agent.Reload(ctx, a.config); !errors.Is(err, errEnded) {
 		t.Errorf("reload: %v", err)
@@ -126,20 +126,20 @@ func TestReloadByRequest(t *testing.T) {
 	ctx := context.Background()
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
-	wantCode(t, "no files to read", errOf(a.client.Reload(ctx)), http.StatusConflict)
+	wantCode(t, "no files to read", errOf(a.client.Reload(ctx, false)), http.StatusConflict)
 	must(t, a.stop())
 
 	c, broken := a.config, error(nil)
 	a.refresh = func() (config.Config, error) { return c, broken }
 	a.start().ready()
 	c.Networks = nil
-	must(t, errOf(a.client.Reload(ctx)))
+	must(t, errOf(a.client.Reload(ctx, true)))
 	if len(a.agent.self().Networks) != 0 {
 		t.Error("nothing was reloaded")
 	}
 	a.check(checkNetwork, api.Warning, "watch_networks")
 	broken = fmt.Errorf("agent.hcl:3: no such block")
-	wantCode(t, "a broken file", errOf(a.client.Reload(ctx)), http.StatusConflict, "agent.hcl:3")
+	wantCode(t, "a broken file", errOf(a.client.Reload(ctx, false)), http.StatusConflict, "agent.hcl:3")
 }
 
 // TestReloadWhileTheStoreIsAway: a reload goes on with what this process carried,
@@ -208,7 +208,7 @@ func TestReloadWhileTheNameIsUnknown(t *testing.T) {
 	a.check(checkNode, api.Critical, "waiting for this host's name")
 	c := a.config
 	c.Networks, c.Consul.Token = newHost(t, a.store, "b").config.Networks, "good"
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	must(t, a.agent.Reload(ctx, c))
 	if got := a.agent.self().Networks; len(got) != 0 {
@@ -242,7 +242,7 @@ func TestReloadsAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
-			out, err := a.agent.Refresh(context.Background())
+			out, err := a.agent.Refresh(context.Background(), false)
 			if err != nil || len(out.Changed) != 1 || out.Changed[0].Field != "lease.hold" {
 				t.Errorf("%+v, %v", out, err)
 			}
@@ -256,4 +256,116 @@ func TestReloadsAtOnce(t *testing.T) {
 	if got := a.recorder.all(); len(got) != 1 {
 		t.Errorf("the datapath was disturbed: %q", got)
 	}
+}
+
+// TestReloadThatBlocks: a file that cannot be read does not keep a caller who gives
+// up, later reloads, or the agent from ending.
+func TestReloadThatBlocks(t *testing.T) {
+	hang := make(chan struct{})
+	defer close(hang)
+	blocks, begun := make(chan bool, 1), make(chan struct{}, 1)
+	a := newHost(t, memory.New(), "a")
+	a.refresh = func() (config.Config, error) {
+		select {
+		case <-blocks:
+			begun <- struct{}{}
+			<-hang
+		default:
+		}
+		return a.config, nil
+	}
+	a.start().ready()
+	result := make(chan error, 1)
+	refresh := func(ctx context.Context) {
+		go func() { result <- errOf(a.agent.Refresh(ctx, false)) }()
+	}
+	answer := func() (err error) {
+		t.Helper()
+		select {
+		case err = <-result:
+		case <-time.After(time.Minute):
+			t.Fatal("the reload blocks")
+		}
+		return err
+	}
+
+	blocks <- true
+	ctx, cancel := context.WithCancel(context.Background())
+	refresh(ctx)
+	<-begun
+	cancel()
+	if err := answer(); !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller that gave up: %v", err)
+	}
+	refresh(context.Background())
+	must(t, answer())
+
+	// The supervising goroutine reads the token.
+	limited, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
+	defer cancel()
+	a.registry.mu.Lock()
+	a.registry.reading = hang
+	a.registry.mu.Unlock()
+	c := a.config
+	c.Consul.TokenFile = "/mnt/token"
+	if _, err := a.agent.prepare(limited, c); err == nil || !strings.Contains(err.Error(), "/mnt/token: reading it takes too long") {
+		t.Errorf("a token file that blocks: %v", err)
+	}
+	refresh(context.Background())
+	must(t, a.stop())
+	if err := answer(); err == nil {
+		t.Error("a reload worked in an agent that ended")
+	}
+
+	// So it is while the files are read.
+	a.registry.mu.Lock()
+	a.registry.reading = nil
+	a.registry.mu.Unlock()
+	a.start().ready()
+	blocks <- true
+	refresh(context.Background())
+	<-begun
+	must(t, a.stop())
+	if err := answer(); !errors.Is(err, errEnded) {
+		t.Errorf("a reload of an agent that ended: %v", err)
+	}
+}
+
+// TestReloadOfAnotherDefinition: a block that differs from the definition in the
+// store has no effect, which the answer and the check say, with the command that has.
+func TestReloadOfAnotherDefinition(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	var c config.Config
+	a.refresh = func() (config.Config, error) { return c, nil }
+	a.start().ready()
+	a.check(checkNetwork, api.Passing, "defined")
+	c = a.config
+	c.Networks = slices.Clone(c.Networks)
+	c.Networks[0].Backend = &config.Backend{Type: "recorder", Options: []byte(`{"vni":2}`)}
+	for file, word := range map[string]string{"/etc/leno.d/n.hcl": "/etc/leno.d/n.hcl", "/etc/leno.d/my net's.hcl": `'/etc/leno.d/my net'\''s.hcl'`, "": "FILE"} {
+		c.NetworkFiles, c.Networks = map[string]string{"n": file}, slices.Clone(c.Networks)
+		c.Networks[0].IPMasq = !c.Networks[0].IPMasq // the runner starts again
+		out, err := a.client.Reload(context.Background(), false)
+		must(t, err)
+		want := []string{"stays in force", `{"type":"recorder","vni":2}`, "run: leno network apply " + word}
+		if len(out.Warnings) != 1 || !strings.HasPrefix(out.Warnings[0], "network n: ") ||
+			slices.ContainsFunc(want, func(words string) bool { return !strings.Contains(out.Warnings[0], words) }) {
+			t.Errorf("warnings %q, want %q", out.Warnings, want)
+		}
+		a.check(checkNetwork, api.Passing, append(want, "defined; ")...)
+	}
+	a.ready()
+	if n, err := a.store.Client().Network(context.Background(), "n"); err != nil || n.Backend.Type != "recorder" || strings.Contains(string(n.Backend.Object), "vni") {
+		t.Errorf("the store has %s, %v", n.Backend.Object, err)
+	}
+	c.Networks = a.config.Networks
+	if out, err := a.client.Reload(context.Background(), false); err != nil || len(out.Warnings) != 0 {
+		t.Errorf("%+v, %v", out, err)
+	}
+	eventually(t, func() error {
+		if got := mustRunner(t, a).definedReason(); got != "defined" {
+			return errors.New(got)
+		}
+		return nil
+	})
 }

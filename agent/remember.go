@@ -140,7 +140,11 @@ func (m *recollection) recall(n registry.Network, leases []registry.Lease, now t
 	newest := map[any]uint64{} // version of what the store has about a slot, host, name or address
 	for _, l := range leases {
 		for _, about := range subjects(l) {
-			newest[about] = max(newest[about], l.ModifyIndex)
+			version := l.ModifyIndex
+			if !l.Held() && about != any(l.Slot) {
+				version = l.CreateIndex // that it lapsed later says nothing of where its host is
+			}
+			newest[about] = max(newest[about], version)
 		}
 	}
 	replaced := map[any]bool{}

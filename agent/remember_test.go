@@ -82,6 +82,41 @@ func TestRecall(t *testing.T) {
 	}
 }
 
+// TestRecallTwoOfAHost: of a host with two remembered leases the one that it has now
+// stays a peer whichever of them the store gets back first.
+func TestRecallTwoOfAHost(t *testing.T) {
+	n := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/20"), Backend: mustBackend(t, "alloc", ""), CreateIndex: 7}
+	own := testLease("a", 1, "sa", 1)
+	created := func(l registry.Lease, index uint64) registry.Lease { l.CreateIndex = index; return l }
+	before, now := created(testLease("b", 2, "", 20), 10), created(testLease("b", 5, "sb", 30), 30)
+	for _, tt := range []struct {
+		name          string
+		before, store []registry.Lease
+		want          string
+	}{
+		{"nothing back", []registry.Lease{before, now}, nil, "10.5.5.0/24"},
+		{"the earlier as it was", []registry.Lease{before, now}, []registry.Lease{before}, "10.5.5.0/24"},
+		{"the earlier as it was when it was held", []registry.Lease{before, now}, []registry.Lease{created(testLease("b", 2, "sb", 15), 10)}, "10.5.5.0/24"},
+		{"the earlier, lapsed since", []registry.Lease{before, now}, []registry.Lease{created(testLease("b", 2, "", 45), 10)}, "10.5.5.0/24"},
+		{"the earlier lapsed later than the present one was written", []registry.Lease{created(testLease("b", 2, "", 35), 10), now}, nil, "10.5.5.0/24"},
+		{"both lapsed", []registry.Lease{before, created(testLease("b", 5, "", 40), 30)}, []registry.Lease{before}, "10.5.5.0/24"},
+		{"the present one, written again", []registry.Lease{before, now}, []registry.Lease{created(testLease("b", 5, "sb", 50), 50)}, "10.5.5.0/24"},
+		{"the earlier one, written again", []registry.Lease{before, now}, []registry.Lease{created(testLease("b", 2, "sb", 50), 50)}, "10.5.2.0/24"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			must(t, remember(dir, n, time.Minute).keep(n, append(tt.before, own), own))
+			m, at := remember(dir, n, time.Minute), time.Now()
+			m.recall(n, []registry.Lease{own}, at)
+			all, _ := m.recall(n, append(tt.store, own), at)
+			peers := peersOf(all, own)
+			if len(peers) != 1 || peers[0].Subnets[0].String() != tt.want {
+				t.Errorf("peers %+v of %+v, want %s", peers, all, tt.want)
+			}
+		})
+	}
+}
+
 // TestRecallEnds: once the store has a host again, it is believed about it.
 func TestRecallEnds(t *testing.T) {
 	n := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/20")}

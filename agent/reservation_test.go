@@ -14,6 +14,7 @@ import (
 // TestReservation follows a host with a reservation, by name and by node id,
 // over restarts of all kinds, and to the end of the reservation.
 func TestReservation(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	for _, by := range []string{"name", "node id"} {
 		t.Run(by, func(t *testing.T) {

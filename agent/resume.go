@@ -74,9 +74,9 @@ func (m Remains) standing(subnets []netip.Prefix) standing {
 // resumed is the part in a network that an earlier process of this boot left, or
 // this one before a reload, until the store has confirmed or refused it.
 type resumed struct {
-	subnet netip.Prefix
-	as     string                      // whose it is, after "carried on as"
-	recall func() (recollected, error) // may read the files, once: of a large network they are large
+	subnets []netip.Prefix
+	as      string                      // whose it is, after "carried on as"
+	recall  func() (recollected, error) // may read the files, once: of a large network they are large
 }
 
 // recollected is what a datapath was made of, by the files of an earlier process
@@ -108,9 +108,9 @@ func (r *runner) resume(ctx context.Context) {
 	r.mu.Lock()
 	r.resumed = found
 	r.mu.Unlock()
-	r.env.shown.set(struct{}{})
+	r.show(func(v *view) { v.local.Subnets = found.subnets })
 	r.env.firewall.stands(r.local.Name)
-	unconfirmed := fmt.Sprintf("%s is carried on as %s, the store has not been read yet", found.subnet, found.as)
+	unconfirmed := fmt.Sprintf("%s is carried on as %s, the store has not been read yet", found.subnets[0], found.as)
 	r.check(checkNetwork, api.Warning, unconfirmed)
 	r.check(checkLease, api.Warning, unconfirmed)
 }
@@ -122,7 +122,7 @@ func (r *runner) before(ctx context.Context) (found *resumed, waits bool) {
 	if r.carrier != nil && r.carrier.carries != nil {
 		known := *r.carrier.carries
 		r.stood = known.own.Subnet()
-		return &resumed{known.own.Subnet(), "before the reload", func() (recollected, error) { return known, nil }}, true
+		return &resumed{known.own.Subnets, "before the reload", func() (recollected, error) { return known, nil }}, true
 	}
 	before, err := loadSaved(r.config.DataDir, r.local.Name)
 	if err != nil || len(before.Subnets) == 0 {
@@ -145,7 +145,7 @@ func (r *runner) before(ctx context.Context) (found *resumed, waits bool) {
 		r.log.Warn("what an earlier process left may be another host's by now, it waits for the store", "subnet", before.Subnets[0])
 		return nil, false
 	}
-	return &resumed{before.Subnets[0], "the process before left it", sync.OnceValues(func() (recollected, error) {
+	return &resumed{before.Subnets, "the process before left it", sync.OnceValues(func() (recollected, error) {
 		return recollect(r.config.DataDir, before, r.env.id.nodeID)
 	})}, stands == packetsWait
 }
@@ -338,9 +338,11 @@ func (r *runner) settled() {
 	before := r.resumed
 	r.resumed = nil
 	r.mu.Unlock()
-	if before != nil {
-		r.env.shown.set(struct{}{}) // what peers are shown by is another thing now
+	if before == nil {
+		return
 	}
+	lease, _, _ := r.lease.get()
+	r.show(func(v *view) { v.local.Subnets = lease.Subnets }) // and what peers are shown by is another thing now
 }
 
 // away says of an error that the store could not be used, so that it says

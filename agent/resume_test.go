@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"os"
 	"slices"
@@ -424,7 +425,7 @@ func TestResumeWatchedNetwork(t *testing.T) {
 	t.Parallel()
 	a, b, subnet, applied := pair(t)
 	a.config.Networks, a.config.WatchNetworks, a.config.AllowedNetworks = nil, true, []string{"*"}
-	a.remains, a.goneFor = waiting(subnet), 200*time.Millisecond
+	a.remains = waiting(subnet)
 	a.registry.set(registry.ErrUnavailable)
 	tries := len(a.recorder.tries())
 	a.start()
@@ -457,7 +458,7 @@ func TestResumeBesideAnother(t *testing.T) {
 	n.Name, n.CreateIndex, n.ModifyIndex = "m", 0, 0
 	must(t, client.PutNetwork(context.Background(), n))
 	a.config.Networks, a.config.WatchNetworks, a.config.AllowedNetworks = nil, true, []string{"*"}
-	a.remains, a.goneFor = waiting(subnet), 300*time.Millisecond
+	a.remains = waiting(subnet)
 	from := len(a.recorder.made())
 	a.registry.set(registry.ErrUnavailable)
 	a.start()
@@ -575,4 +576,64 @@ func without(t *testing.T, path string, members []string) {
 	data, err = json.Marshal(file)
 	must(t, err)
 	must(t, os.WriteFile(path, data, 0o600))
+}
+
+// TestResumedIsShown: an agent that has not reached the store since its start answers from
+// what the process before wrote down.
+func TestResumedIsShown(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for _, tt := range []struct {
+		name    string
+		remains func(netip.Prefix) Remains
+	}{
+		{"the datapath waits for a process", waitingFor},
+		{"the kernel carries packets", func(netip.Prefix) Remains { return Remains{Routes: 1} }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a, b, subnet, _ := pair(t)
+			a.remains = tt.remains(subnet)
+			a.registry.set(registry.ErrUnavailable)
+			a.start()
+			eventually(t, func() error {
+				list, err := a.client.Networks(ctx)
+				if err != nil {
+					return err
+				}
+				if len(list.Networks) != 1 || list.Networks[0].Local == nil || !slices.Equal(list.Networks[0].Local.Subnets, []netip.Prefix{subnet}) {
+					return fmt.Errorf("%+v", list)
+				}
+				return nil
+			})
+			if n, err := a.client.Network(ctx, "n"); err != nil || len(n.Pools) != 1 {
+				t.Errorf("network: %+v, %v", n, err)
+			}
+			for _, memory := range []string{"", "?memory=true"} {
+				var list api.LeaseList
+				code, body := a.request("GET", "/v1/network/n/leases"+memory, "")
+				must(t, json.Unmarshal([]byte(body), &list))
+				var got []string
+				for _, l := range list.Leases {
+					got = append(got, fmt.Sprintf("%s %s own %t held %t", l.Node, l.Subnet, l.Own, l.Held))
+				}
+				want := []string{fmt.Sprintf("a %s own true held true", subnet), fmt.Sprintf("b %s own false held true", b.subnet())}
+				slices.Sort(got)
+				if code != http.StatusOK || !slices.Equal(got, want) {
+					t.Errorf("leases%s: %d %q, want %q", memory, code, got, want)
+				}
+			}
+			if l, err := a.client.Lease(ctx, "n", b.subnet()); err != nil || l.Node != "b" {
+				t.Errorf("lease: %+v, %v", l, err)
+			}
+			peers, err := a.client.Peers(ctx, "n")
+			if err != nil || len(peers.Peers) != 1 || peers.Peers[0].Node != "b" {
+				t.Errorf("peers: %+v, %v", peers, err)
+			}
+			a.registry.set(nil)
+			a.ready()
+			if list, err := a.client.Leases(ctx, "n"); err != nil || len(list.Leases) != 2 || !list.Leases[0].Held || !list.Leases[1].Held {
+				t.Errorf("leases: %+v, %v", list, err)
+			}
+		})
+	}
 }

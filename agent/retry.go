@@ -76,6 +76,10 @@ type pace struct {
 	probeLeast, probeMost, ask time.Duration
 	// When it is back, each loop goes on at a random time within spread.
 	spread time.Duration
+	// A host that has a network in use puts a definition that the store has lost back
+	// after restoreInUse, and one that only remembers it after restoreRemembered, at
+	// random up to twice as long.
+	restoreInUse, restoreRemembered time.Duration
 }
 
 // defaultPace lets every loop ask again within probeMost + spread = 7 s of the
@@ -94,7 +98,7 @@ func defaultPace() pace {
 	return pace{
 		first: time.Second, last: 30 * time.Second, soon: 6 * time.Second,
 		probeLeast: time.Second, probeMost: 4 * time.Second, ask: 3 * time.Second,
-		spread: 3 * time.Second,
+		spread: 3 * time.Second, restoreInUse: 500 * time.Millisecond, restoreRemembered: 5 * time.Second,
 	}
 }
 

@@ -44,10 +44,10 @@ func (r *runner) lookForRevocation(ctx context.Context, n registry.Network, subn
 		return
 	}
 	switch _, _, err := r.env.registry.WatchLease(ctx, n, subnet, 0); {
-	case errors.Is(err, registry.ErrLeaseRevoked):
+	case registry.RevokedFrom(err, r.env.id.nodeID):
 		r.log.Error("lease was revoked, taking another subnet", "subnet", subnet)
 		r.revoke(subnet)
-	case errors.Is(err, registry.ErrLeaseNotFound):
+	case errors.Is(err, registry.ErrLeaseNotFound), errors.Is(err, registry.ErrLeaseRevoked):
 		r.gone(subnet)
 	}
 }

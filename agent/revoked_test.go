@@ -110,6 +110,7 @@ func TestRevokedAndExit(t *testing.T) {
 
 // TestRevocationIsRemembered over attempts that fail, and over processes.
 func TestRevocationIsRemembered(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	forget := func(h *host, subnet netip.Prefix) { // as the store does after a while
 		h.store.Put(leaseKey(subnet), []byte("{"))
@@ -289,5 +290,34 @@ func TestLostBetweenTwoProcesses(t *testing.T) {
 				t.Errorf("still on %s", now)
 			}
 		})
+	}
+}
+
+// TestRevokedFromAnotherHost: a host that prefers a subnet which was revoked from
+// another one takes it, and keeps it.
+func TestRevokedFromAnotherHost(t *testing.T) {
+	ctx := context.Background()
+	a := newHost(t, memory.New(), "a").start()
+	a.ready()
+	subnet := a.subnet()
+	must(t, a.stop())
+	client := a.store.Client()
+	n, err := client.Network(ctx, "n")
+	must(t, err)
+	own, _, err := client.WatchLease(ctx, n, subnet, 0)
+	must(t, err)
+	must(t, client.Release(ctx, own))
+	other, err := client.Acquire(ctx, n, registry.Claim{Node: "c", NodeID: "id-c", PublicIPs: []netip.Addr{netip.MustParseAddr("192.0.2.9")},
+		MTU: 1450, Backend: n.Backend, TTL: time.Minute, Hold: time.Hour, Prefer: subnet})
+	if must(t, err); other.Subnet() != subnet {
+		t.Fatalf("it took %s", other.Subnet())
+	}
+	must(t, client.Revoke(ctx, "n", subnet))
+	a.start().ready()
+	if got := a.subnet(); got != subnet {
+		t.Errorf("this host has %s, and had %s before", got, subnet)
+	}
+	if before, err := loadSaved(a.config.DataDir, "n"); err != nil || before.Revoked.IsValid() {
+		t.Errorf("written down: %+v, %v", before.Revoked, err)
 	}
 }

@@ -34,7 +34,7 @@ type rivals struct {
 func (v *rivals) amend(c registry.Claim) registry.Claim {
 	c.Since = max(c.Since, v.before)
 	if v.given {
-		c.Running, c.Since, c.Prefer = false, 0, netip.Prefix{}
+		c.Running, c.Lately, c.Since, c.Prefer = false, false, 0, netip.Prefix{}
 	}
 	return c
 }
@@ -74,7 +74,7 @@ func (v *rivals) knock(ctx context.Context, c registry.Claim, them registry.Leas
 	mine := c
 	mine.Node, mine.MTU, mine.Backend, mine.Session, mine.Prefer = them.Node, them.MTU, them.Backend, them.Session, them.Subnet()
 	mine.PublicIPs = slices.Concat(them.PublicIPs, c.PublicIPs)
-	mine.Running, mine.Since = false, 0
+	mine.Running, mine.Lately, mine.Since = false, false, 0
 	knocked, err := v.write(ctx, mine)
 	if err != nil {
 		return false, err
@@ -161,14 +161,15 @@ func (v *rivals) outwait(ctx context.Context, them registry.Lease, err error) (a
 	}
 }
 
-// madeAnew says whether the network's definition is another one than this
-// runner began with, though it may say the same.
+// madeAnew reports whether the store has the network's definition under another key
+// than this runner began with, though it may say the same. One that the store has lost
+// tells nothing.
 func (v *rivals) madeAnew(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	now, err := v.env.registry.Network(ctx, v.network.Name)
 	if errors.Is(err, registry.ErrNetworkNotFound) {
-		return true, nil
+		return false, nil
 	}
 	return now.CreateIndex != v.network.CreateIndex, err
 }

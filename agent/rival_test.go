@@ -216,7 +216,9 @@ func TestStoreMadeAnew(t *testing.T) {
 	must(t, client.PutNetwork(t.Context(), n))
 	n, err = client.Network(t.Context(), "n")
 	must(t, err)
-	must(t, client.DeleteNetwork(t.Context(), "n"))
+	empty(h.store)
+	n.ModifyIndex = 0
+	must(t, client.PutNetwork(t.Context(), n))
 	r := h.part()
 	v := &rivals{runner: r, network: n}
 	again, err := v.outwait(t.Context(), testLease("b", 1, "sb", 1), registry.ErrSetBack)

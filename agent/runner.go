@@ -25,6 +25,7 @@ import (
 var (
 	errDefinitionChanged = errors.New("the network's definition changed")
 	errNetworkGone       = errors.New("the network was deleted")
+	errDefinitionLost    = errors.New("the store has lost the network's definition")
 	errReleased          = errors.New("the lease was released by request")
 )
 
@@ -61,9 +62,11 @@ type runner struct {
 	began    time.Time     // when it was made
 
 	// Run's goroutine only.
-	carrier *carrier     // the datapath built last, kept over rounds
-	deleted bool         // somebody deleted it, and this host has left it
-	stood   netip.Prefix // the subnet its containers have, until a lease is held
+	carrier  *carrier           // the datapath built last, kept over rounds
+	known    *knownDefinition   // nil when this host knows of none
+	stood    netip.Prefix       // the subnet its containers have, until a lease is held
+	deletion *registry.Deletion // of the network, as this host knows of it; nil for none
+	missing  time.Time          // when hosts of a network without a definition were first seen
 
 	drift    drift // what somebody else changed
 	forwards bool  // the kernel did when last looked at
@@ -74,7 +77,7 @@ type runner struct {
 
 	records *recordBoard
 
-	seen       atomic.Bool // in this process the store has had the network, or this host has left it
+	left       atomic.Bool // this host has left the network, which was deleted
 	unfollowed atomic.Bool // the leases could not be read last
 	following  sync.Mutex  // held around what is written of that
 
@@ -84,9 +87,10 @@ type runner struct {
 	released *releaseRequest
 
 	faults lasting
-	fresh  fresh // leases as the API read them last
+	fresh  *refresher // leases as the API read them last
 	probes turn
 	saving sync.Mutex // held around every change of the state file
+	file   subnetFileState
 
 	mu         sync.Mutex
 	view       view
@@ -97,6 +101,7 @@ type runner struct {
 	formerly   string            // what this host had before, if it was another subnet
 	revoked    netip.Prefix      // subnet taken from this host by Revoke, until it has another
 	absent     netip.Prefix      // subnet this host had, without a record when last looked at
+	lossSeen   time.Time         // when the store was last seen to have lost the network, zero for never
 	suspicions map[string]string // that another host is taken for this one, by source
 	unwritten  map[string]error  // why something could not be written down, by what it is
 	unusable   map[string]error  // why a use of the store does not work, by what it is
@@ -168,7 +173,10 @@ func newRunner(env *environment, c config.Config, local config.Network) *runner 
 		ended: newPublished[string](), releases: make(chan *releaseRequest), done: make(chan struct{}), began: time.Now(),
 		suspicions: map[string]string{}, unwritten: map[string]error{}, unusable: map[string]error{},
 	}
-	r.fresh.news = newPublished[struct{}]()
+	r.fresh = newRefresher(env.registry, local.Name, freshTimeout, func() []registry.Lease {
+		known, _, _ := r.snapshot.get()
+		return known.set.Leases
+	})
 	r.view.local = api.Local{State: "starting", SubnetFile: local.SubnetFile, Link: backend.LinkName(local.Name)}
 	r.records = newRecordBoard(r.log, func(status, reason string) { r.check(checkRecords, status, reason) })
 	env.health.reset(local.Name)
@@ -210,6 +218,13 @@ func (r *runner) Run(ctx context.Context) error {
 			r.env.pools.give(r.local.Name)
 		}
 	}()
+	if r.known == nil {
+		r.known = rememberedDefinition(r.config.DataDir, r.local.Name)
+	}
+	r.recallDeletion()
+	if r.known.usable() { // until the store says otherwise
+		r.show(func(v *view) { v.definition, v.defined = r.known.network, true })
+	}
 	r.resume(ctx)
 	select {
 	case <-r.env.named:
@@ -247,7 +262,7 @@ func (r *runner) rounds(ctx context.Context) error {
 			r.check(checkLease, api.Warning, releasedAdvice)
 			r.state(releasedAdvice)
 			r.released.done <- nil
-			<-ctx.Done()
+			r.refuseReleases(ctx)
 			return nil
 		case ctx.Err() != nil:
 			return nil
@@ -256,11 +271,10 @@ func (r *runner) rounds(ctx context.Context) error {
 		case errors.Is(err, errNetworkGone):
 			r.log.Warn("network was deleted, leaving it")
 			r.event(api.EventNetwork, api.Warning, "the network was deleted, leaving it", map[string]string{"change": "deleted"})
-			r.deleted = true
-			r.seen.Store(true)
 			r.tearDown(ctx, r.env.registry)
+			r.known = nil
 			r.show(func(v *view) { v.defined = false })
-			r.env.left.set(struct{}{})
+			r.abandon()
 		case errors.Is(err, errDefinitionChanged):
 			r.log.Info("network definition changed")
 			r.event(api.EventNetwork, api.Info, "the network's definition changed", map[string]string{"change": "changed"})
@@ -321,7 +335,7 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	if err := r.build(kind, config); err != nil {
 		return err
 	}
-	r.check(checkNetwork, api.Passing, "defined")
+	r.check(checkNetwork, api.Passing, r.definedReason())
 	place, err := r.awaitUnderlay(ctx, n)
 	if err != nil {
 		return err
@@ -356,6 +370,7 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	g.Go(func() error { return r.checkReservations(ctx, n) })
 	g.Go(func() error { return r.reconcile(ctx, n, place) })
 	g.Go(func() error { return r.expireLapsed(ctx, n) })
+	g.Go(func() error { return r.keepSubnetFile(ctx) })
 	return g.Wait()
 }
 

@@ -19,12 +19,7 @@ type running struct {
 
 // adopt starts runners for the networks of c that have none.
 func (a *Agent) adopt(ctx context.Context, c config.Config) {
-	if len(c.Networks) == 0 && !c.WatchNetworks {
-		a.env.health.set("", checkNetwork, api.Warning, "no network is configured: add a network block, or set watch_networks")
-		a.log.Warn("no network is configured")
-	} else {
-		a.env.health.clear("", checkNetwork)
-	}
+	a.checkConfigured(c)
 	for _, n := range c.Networks {
 		a.start(ctx, n)
 	}
@@ -43,21 +38,30 @@ func (a *Agent) adopt(ctx context.Context, c config.Config) {
 func (a *Agent) start(ctx context.Context, local config.Network) { a.run(ctx, local, nil) }
 
 // restart ends a network's runner and starts another, which goes on with its
-// backend: nothing of the datapath stops meanwhile.
-func (a *Agent) restart(ctx context.Context, local config.Network) {
+// backend: nothing of the datapath stops meanwhile. The error says that the subnet
+// file could not be copied to the path where local has it.
+func (a *Agent) restart(ctx context.Context, local config.Network) error {
 	a.mu.Lock()
 	before := a.runners[local.Name]
 	a.mu.Unlock()
 	before.succeed()
 	before.cancel()
 	<-before.done
+	var err error
+	if a.subnetFileOf(local.SubnetFile, local.Name) == "" {
+		err = before.copySubnetFile(local.SubnetFile)
+	}
 	a.run(ctx, local, before)
+	return err
 }
 
 // run starts a runner for a network in the place of the one before, which has
 // ended and whose backend it goes on with; nil for none. The API asks the old one
 // until then.
 func (a *Agent) run(ctx context.Context, local config.Network, before *running) {
+	if a.awaitDeparture(ctx, local.Name) != nil {
+		return
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.runners[local.Name] != before {
@@ -68,7 +72,7 @@ func (a *Agent) run(ctx context.Context, local config.Network, before *running) 
 	run := &running{runner: newRunner(a.env, a.config, local), cancel: cancel}
 	a.runners[local.Name] = run
 	if before != nil {
-		run.carrier = before.carrier
+		run.carrier, run.known = before.carrier, before.known
 	} else {
 		run.event(api.EventNetwork, api.Info, "taking part in the network", map[string]string{"change": "joined"})
 	}

@@ -1,19 +1,12 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"os"
+	"fmt"
 	"reflect"
-	"slices"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-
-	"github.com/lenonet/leno/agent/advice"
-	"github.com/lenonet/leno/agent/config"
-	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 )
@@ -24,12 +17,7 @@ import (
 // and they need not wait for that.
 func (r *runner) serve(ctx context.Context, n registry.Network, lease registry.Lease, s backend.State) (usable bool, err error) {
 	fileErr := r.writeSubnetFile(n, lease, s)
-	if fileErr != nil {
-		r.failing(checkSubnetFile, api.Critical, advice.SubnetFile, fileErr)
-	} else {
-		r.mended(checkSubnetFile)
-		r.check(checkSubnetFile, api.Passing, r.local.SubnetFile+" is written")
-	}
+	r.reportSubnetFile(fileErr)
 	saveErr := r.save(n, lease)
 	r.writtenDown(wroteLease, saveErr)
 	rulesErr := r.protect(ctx, n, s)
@@ -51,30 +39,20 @@ func (r *runner) protect(ctx context.Context, n registry.Network, s backend.Stat
 	return nil
 }
 
-// writeSubnetFile writes it where it differs from what it should say.
-func (r *runner) writeSubnetFile(n registry.Network, lease registry.Lease, s backend.State) error {
-	want := subnetFile(n.Plan, s.Subnets, s.MTU, r.local.IPMasq)
-	have, err := os.ReadFile(r.local.SubnetFile)
-	if err == nil && bytes.Equal(have, want) {
-		return nil
-	}
-	if err := writeFileAtomic(r.local.SubnetFile, want, 0o644); err != nil {
-		return err
-	}
-	level := hclog.Info
-	if err == nil && bytes.Equal(withoutMTU(have), withoutMTU(want)) {
-		level = hclog.Debug // the underlay changed, which has been told
-	}
-	r.log.Log(level, "subnet file written", "path", r.local.SubnetFile, "subnet", lease.Subnet(), "mtu", s.MTU)
-	return nil
-}
-
-// save remembers the lease for the next process.
+// save remembers the lease for the next process. The lease that is held now counts
+// over one that was read before.
 func (r *runner) save(n registry.Network, lease registry.Lease) error {
 	r.saving.Lock()
 	defer r.saving.Unlock()
+	if held, ok, _ := r.lease.get(); ok {
+		lease = held
+	}
+	record, err := registry.FormatNetwork(n)
+	if err != nil {
+		return fmt.Errorf("write the definition down: %w", err)
+	}
 	now := saved{Version: registry.Version, Network: n.Name, NodeID: lease.NodeID, Subnets: lease.Subnets, Session: lease.Session,
-		Lease: lease.ModifyIndex, Definition: n.CreateIndex, Revoked: r.revokedSubnet(), SubnetFile: r.local.SubnetFile, Pools: n.Plan.Prefixes(), Backend: n.Backend}
+		Lease: lease.ModifyIndex, Definition: n.CreateIndex, Record: record, RecordIndex: n.ModifyIndex, Revoked: r.revokedSubnet(), SubnetFile: r.local.SubnetFile, Pools: n.Plan.Prefixes(), Backend: n.Backend}
 	renewed := r.shown().local.Renewed
 	if renewed.IsZero() {
 		renewed = time.Now() // it has just been acquired
@@ -82,8 +60,12 @@ func (r *runner) save(n registry.Network, lease registry.Lease) error {
 	now.Renewed = renewed.UTC().Truncate(time.Second)
 	before, err := loadSaved(r.config.DataDir, n.Name)
 	if err == nil {
+		now.Earlier = before.earlier(n.CreateIndex, n.ModifyIndex)
 		if before.Session == now.Session && now.Renewed.Sub(before.Renewed) < r.config.Lease.Hold/10 {
 			now.Renewed = before.Renewed // not worth a write
+		}
+		if before.SubnetFile != "" && !r.subnetFileWritten() {
+			now.SubnetFile = before.SubnetFile // the old one stays for as long as there is no new one
 		}
 		if reflect.DeepEqual(before, now) {
 			return nil
@@ -92,22 +74,11 @@ func (r *runner) save(n registry.Network, lease registry.Lease) error {
 	if err := storeSaved(r.config.DataDir, now); err != nil {
 		return err
 	}
-	r.dropSubnetFile(before.SubnetFile)
+	if now.SubnetFile != before.SubnetFile {
+		r.dropSubnetFile(before.SubnetFile)
+	}
+	if before.Network == "" { // the first since this host joined
+		return r.env.former.drop(n.Name)
+	}
 	return nil
-}
-
-// dropSubnetFile removes the file of a process before that was told to write it
-// elsewhere: who reads it would go on with what is not true any more.
-func (r *runner) dropSubnetFile(path string) {
-	if path == "" || slices.ContainsFunc(r.config.Networks, func(n config.Network) bool { return n.SubnetFile == path }) || r.local.SubnetFile == path {
-		return
-	}
-	if data, err := os.ReadFile(path); err != nil || !isSubnetFile(data) {
-		return
-	}
-	if err := os.Remove(path); err != nil {
-		r.log.Warn("old subnet file stays", "path", path, "error", err)
-		return
-	}
-	r.log.Info("old subnet file removed", "path", path)
 }

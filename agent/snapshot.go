@@ -107,11 +107,10 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 		r.env.telemetry.Count(telemetry.WatchReads, 1, n.Name)
 		index = next
 		before, known, _ := r.snapshot.get()
-		if known && before.set.SetBack != set.SetBack {
+		if known && set.SetBack > before.set.SetBack {
 			r.log.Warn("the store was emptied or set back to an older state")
 			r.event(api.EventStore, api.Warning, "the store was emptied or set back to an older state", nil)
 			r.env.setBack.set(struct{}{})
-			r.reassert(ctx, n)
 		}
 		set = keepKnown(n.Name, set, before.set.Leases)
 		now := snapshot{set: set, index: next, read: time.Now()}

@@ -66,6 +66,7 @@ func verdictOnStore(unusable map[string]error) (status, reason string) {
 		is    error
 		words string
 	}{
+		{registry.ErrToken, "this agent's token file cannot be used for "},
 		{registry.ErrDenied, "this agent's token lacks a right for "},
 		{registry.ErrUncertain, "there is no certain answer to "},
 		{registry.ErrUnavailable, "there is no answer to "},
@@ -86,7 +87,7 @@ func verdictOnStore(unusable map[string]error) (status, reason string) {
 // failureOf is what of an error counts: whoever lacks a right is not certain of
 // anything either.
 func failureOf(err error) error {
-	for _, kind := range []error{registry.ErrDenied, registry.ErrUncertain} {
+	for _, kind := range []error{registry.ErrToken, registry.ErrDenied, registry.ErrUncertain} {
 		if errors.Is(err, kind) {
 			return kind
 		}

@@ -21,6 +21,8 @@ func TestVerdictOnStore(t *testing.T) {
 		{"all works", nil, api.Passing, "can be read"},
 		{"away", map[string]error{useSession: away, useLeases: away}, api.Warning, "there is no answer to reading the leases, renewing the lease"},
 		{"one right is missing", map[string]error{useReservations: denied}, api.Warning, "this agent's token lacks a right for reading the reservations"},
+		{"no token", map[string]error{useSession: noToken{}, useClaim: denied}, api.Warning,
+			"this agent's token file cannot be used for renewing the lease; this agent's token lacks a right for claiming a lease"},
 		{"several things", map[string]error{useSession: denied, useLeases: registry.ErrUncertain, useClaim: errors.New("time is up")}, api.Warning,
 			"this agent's token lacks a right for renewing the lease; there is no certain answer to reading the leases; there is no answer to claiming a lease"},
 	} {
@@ -31,6 +33,12 @@ func TestVerdictOnStore(t *testing.T) {
 		})
 	}
 }
+
+// noToken is what a store says whose token file cannot be used.
+type noToken struct{}
+
+func (noToken) Error() string   { return "consul token file t: it is empty" }
+func (noToken) Unwrap() []error { return []error{registry.ErrToken, registry.ErrDenied} }
 
 // TestStoreCheckOfANetwork: what the store cannot be used for is named, without the
 // error that stands elsewhere, and what it answers with reason is no fault of it.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
@@ -222,25 +223,25 @@ func TestLeftPoolsAreFree(t *testing.T) {
 func TestLeftOverRestart(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
-	subnet, local := a.subnet(), a.config.Networks[0]
+	subnet, local, second := a.subnet(), a.config.Networks[0], a.second()
 	must(t, a.stop())
 	state := savedPath(a.config.DataDir, "n")
-	started := func() { a.start().check(checkNetwork, api.Warning, "no network is configured") }
-
 	a.config.Networks, a.config.Dev = nil, true
-	started()
+	a.start().check(checkNetwork, api.Warning, "no network is configured")
 	must(t, a.stop())
 	if !exists(state) || !exists(local.SubnetFile) || a.recorder.last() == "zero" {
 		t.Error("a development agent left a network that is another agent's")
 	}
-	a.config.Dev = false
-	started()
-	a.applies("zero")
+	a.config.Networks, a.config.Dev = []config.Network{second}, false
+	a.start()
 	eventually(t, func() error {
 		if _, _, there := a.store.Get(leaseKey(subnet)); there || exists(state) || exists(local.SubnetFile) {
 			return errors.New("something stays")
 		}
-		if report, _ := a.agent.env.health.report(); len(report.Networks) != 0 {
+		if !slices.Contains(a.recorder.all(), "zero") {
+			return errors.New("the datapath stays")
+		}
+		if report, _ := a.agent.env.health.report(); len(report.Networks) != 1 {
 			return fmt.Errorf("health of a network that was left: %+v", report.Networks)
 		}
 		return nil

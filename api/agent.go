@@ -57,9 +57,14 @@ func (c *Client) Configuration(ctx context.Context) (Configuration, error) {
 // Reload makes the agent read its configuration again (PUT /v1/agent/reload).
 // When the new one is unusable, or changes options that need a restart, the agent
 // keeps the old one, whole, and the *Error (409) says what is wrong, with file and
-// line, or which options they are.
-func (c *Client) Reload(ctx context.Context) (Reloaded, error) {
+// line, or which options they are. So it is with one that looks cut off, a file that
+// is empty now or no network that is left, unless force is set.
+func (c *Client) Reload(ctx context.Context, force bool) (Reloaded, error) {
+	path := "/v1/agent/reload"
+	if force {
+		path += "?force=true"
+	}
 	var out Reloaded
-	_, err := c.do(ctx, http.MethodPut, "/v1/agent/reload", nil, &out)
+	_, err := c.do(ctx, http.MethodPut, path, nil, &out)
 	return out, err
 }

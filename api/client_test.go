@@ -131,7 +131,7 @@ func TestRequests(t *testing.T) {
 			func(ctx context.Context, c *Client) (any, error) { return c.Self(ctx) },
 			"GET /v1/agent/self", "", Self{Version: "1", NodeName: "a", Networks: []string{"default"}}},
 		{"reload", 200, `{"changed":[{"field":"log_level","from":"\"INFO\"","to":"\"DEBUG\""}],"warnings":[]}`,
-			func(ctx context.Context, c *Client) (any, error) { return c.Reload(ctx) },
+			func(ctx context.Context, c *Client) (any, error) { return c.Reload(ctx, false) },
 			"PUT /v1/agent/reload", "", Reloaded{Changed: []Change{{"log_level", `"INFO"`, `"DEBUG"`}}, Warnings: []string{}}},
 		{"networks", 200, `{"networks":[{"name":"default"}],"skipped":[]}`,
 			func(ctx context.Context, c *Client) (any, error) { return c.Networks(ctx) },
@@ -293,7 +293,7 @@ func TestRedirectDoesNotCarryTheToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Reload(t.Context()); err == nil || reached {
+	if _, err := c.Reload(t.Context(), false); err == nil || reached {
 		t.Errorf("error %v, reached the other server: %t", err, reached)
 	}
 }

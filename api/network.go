@@ -87,7 +87,9 @@ func (c *Client) RevokeLease(ctx context.Context, network string, subnet netip.P
 }
 
 // ReleaseLease makes the agent give up its own lease and leave the network
-// until it is restarted or reloaded (PUT /v1/network/:name/release).
+// until it is restarted or reloaded (PUT /v1/network/:name/release). Code 404 when
+// this host takes no part in the network, 409 when it holds no lease, 403 and 503 as
+// the store says.
 func (c *Client) ReleaseLease(ctx context.Context, network string) error {
 	_, err := c.do(ctx, http.MethodPut, path("v1", "network", network, "release"), nil, nil)
 	return err
@@ -135,7 +137,7 @@ func (c *Client) RemoveReservation(ctx context.Context, network string, subnet n
 }
 
 // Peers lists the other hosts as this host's datapath has them (GET
-// /v1/network/:name/peers).
+// /v1/network/:name/peers), sorted by name.
 func (c *Client) Peers(ctx context.Context, network string, since ...Read) (PeerList, error) {
 	var out PeerList
 	h, err := c.do(ctx, http.MethodGet, path("v1", "network", network, "peers")+c.query(ctx, since), nil, &out)

@@ -22,6 +22,11 @@ type ProbeRequest struct {
 type Probe struct {
 	Network string      `json:"network"`
 	Peers   []PeerProbe `json:"peers"` // in the order of GET /v1/network/:name/peers
+
+	// Findings are what is wrong and what to do, as Doctor tells them of the same
+	// packets: faults and warnings, the worst first. A fault that all paths share is one
+	// finding about this host.
+	Findings []Finding `json:"findings"`
 }
 
 // PeerProbe is what one peer answered.
@@ -42,9 +47,6 @@ type PeerProbe struct {
 	// kernel speaks of packets for containers behind it: it is reached then.
 	There *ProbedDirection `json:"there,omitempty"`
 	Back  *ProbedDirection `json:"back,omitempty"`
-
-	// Findings are what is wrong, for people, each with what to do about it.
-	Findings []string `json:"findings"`
 }
 
 // Values of ProbedWay.Path.

@@ -113,6 +113,10 @@ type Local struct {
 	Applied    time.Time      `json:"applied,omitzero"`  // last successful Apply
 	Renewed    time.Time      `json:"renewed,omitzero"`  // last successful renewal of the lease
 	Followed   time.Time      `json:"followed,omitzero"` // when the store last said which leases there are, or that nothing has changed
+
+	// ModifyIndex is the version of the definition that the datapath is made of, 0 for
+	// none yet. It is behind Network's while this host takes a change over.
+	ModifyIndex uint64 `json:"modify_index"`
 }
 
 // Underlay is the device and addresses that carry traffic between hosts.

@@ -10,6 +10,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -26,9 +27,9 @@ type Type struct {
 	// about one option are an *OptionError; several are joined. Pure.
 	Normalize func(options json.RawMessage) (json.RawMessage, error)
 
-	// Exclusive names what one network alone can use on a host, given its
-	// effective options: "udp port 8285". nil for nothing. Pure.
-	Exclusive func(options json.RawMessage) []string
+	// Port is the UDP port that a network with these effective options receives on.
+	// nil for a backend without one: see Uses. Pure.
+	Port func(options json.RawMessage) Port
 
 	// Interrupts names the options whose change stops packets, and says why:
 	// "the device is made anew". A change of any other, and of the pools where
@@ -55,6 +56,43 @@ type Type struct {
 	// New builds a backend for one network. It touches nothing outside the
 	// process.
 	New func(Config) (Backend, error)
+}
+
+// Uses returns the UDP port that a network with these effective options receives on, the
+// zero Port for none.
+func (t Type) Uses(options json.RawMessage) Port {
+	if t.Port == nil {
+		return Port{}
+	}
+	return t.Port(options)
+}
+
+// Port is a UDP port of the host, or the part of one that a network needs.
+type Port struct {
+	Number int    // 0 for none
+	Socket string // networks can have a socket of the same kind together: "vxlan"
+	Part   string // what one of them alone has on that socket, "" for all of it: "vni 1"
+}
+
+// Collides says that a host cannot give both.
+func (p Port) Collides(o Port) bool {
+	return p.Number != 0 && p.Number == o.Number && (p.Socket != o.Socket || p.Part == o.Part)
+}
+
+// String is for a sentence: "udp port 8285", "vxlan vni 1 on port 8472".
+func (p Port) String() string {
+	if p.Part == "" {
+		return fmt.Sprintf("%s port %d", p.Socket, p.Number)
+	}
+	return fmt.Sprintf("%s %s on port %d", p.Socket, p.Part, p.Number)
+}
+
+// Against names the port and the network that has one it collides with.
+func (p Port) Against(o Port, network string) string {
+	if p == o {
+		return fmt.Sprintf("%s, which network %s uses", p, network)
+	}
+	return fmt.Sprintf("%s, and network %s uses %s", p, network, o)
 }
 
 // OptionError names the option that is wrong.

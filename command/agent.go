@@ -28,10 +28,10 @@ import (
 var agentOverrides = []struct{ flag, setting, help string }{
 	{"node-name", "node_name", "`name` of this host, unique in every network"},
 	{"data-dir", "data_dir", "`directory` for the node id and leases"},
-	{"log-level", "log_level", "`level`: TRACE, DEBUG, INFO, WARN or ERROR"},
-	{"consul-address", "consul.address", "`addr` of Consul: host:port, http(s)://host:port or unix:///path"},
+	{"log-level", "log_level", logLevelUsage()},
+	{"consul-address", "consul.address", "`address` of Consul: host:port, http(s)://host:port or unix:///path"},
 	{"consul-token-file", "consul.token_file", "`file` to read Consul's ACL token from"},
-	{"http-address", "http.address", "`addr` for the agent's API: host:port or unix:///path"},
+	{"http-address", "http.address", "`address` for the agent's API: host:port or unix:///path"},
 }
 
 func agentSpec(m Meta) spec {
@@ -110,8 +110,10 @@ func (a *agentCommand) run(ctx context.Context) error {
 	if len(a.sources) == 0 && !a.dev {
 		return usagef("nothing to run: give -config-file, -config-dir or -dev")
 	}
+	// SIGINT and SIGTERM end the process until the agent runs: nothing has to be
+	// stopped, and a file that blocks must not keep it.
 	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(signals, syscall.SIGHUP)
 	defer signal.Stop(signals)
 	// Whoever read our standard error may have ended: that is no reason for us to.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
@@ -132,6 +134,7 @@ func (a *agentCommand) run(ctx context.Context) error {
 		return err
 	}
 	logConfig(logger, c)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	done := make(chan error, 1)
@@ -181,7 +184,7 @@ func reload(ctx context.Context, logger hclog.Logger, running *agent.Agent) {
 		tell(daemon.SdNotifyReloading + fmt.Sprintf("\nMONOTONIC_USEC=%d", monotonicMicros()))
 		defer tell(daemon.SdNotifyReady)
 	}
-	_, _ = running.Refresh(ctx) // tells in the log
+	_, _ = running.Refresh(ctx, false) // tells in the log
 }
 
 // redirect has a logger of the standard library write its bare lines to w, until

@@ -10,11 +10,11 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 )
 
@@ -33,7 +33,7 @@ type agentFlags struct {
 
 func (f *agentFlags) register(fs *flag.FlagSet) {
 	f.set = fs
-	fs.StringVar(&f.address, "address", "", "`addr` of the agent: host:port, http(s)://host:port or unix:///path; https where certificates are named; LENO_ADDRESS, default "+api.DefaultAddress)
+	fs.StringVar(&f.address, "address", "", "`address` of the agent: host:port, http(s)://host:port or unix:///path; https where certificates are named; LENO_ADDRESS, default "+api.DefaultAddress)
 	fs.StringVar(&f.token, "token", "", "Consul ACL `token` that writes are made with; LENO_TOKEN, CONSUL_HTTP_TOKEN")
 	fs.StringVar(&f.tokenFile, "token-file", "", "`file` to read the token from; LENO_TOKEN_FILE, CONSUL_HTTP_TOKEN_FILE")
 	fs.StringVar(&f.caCert, "ca-cert", "", "PEM `file` of the authority that signed the agent's certificate; LENO_CA_CERT")
@@ -42,17 +42,41 @@ func (f *agentFlags) register(fs *flag.FlagSet) {
 	fs.StringVar(&f.serverName, "tls-server-name", "", "`name` that the agent's certificate has to carry; LENO_TLS_SERVER_NAME")
 }
 
-// value is a flag's when it was given, else the first environment variable's.
+// value returns the flag's value when it was given, else that of the first environment
+// variable that is set.
 func (f *agentFlags) value(name, value string, env ...string) string {
+	return f.setting(name, value, env...).value
+}
+
+// setting is a value and the flag or environment variable that it comes from, such as
+// "-ca-cert"; zero for no value.
+type setting struct{ value, source string }
+
+func (f *agentFlags) setting(name, value string, env ...string) setting {
 	if f.given(name) {
-		return value
+		if value == "" {
+			return setting{}
+		}
+		return setting{value, "-" + name}
 	}
 	for _, e := range env {
 		if v := f.meta.Getenv(e); v != "" {
-			return v
+			return setting{v, e}
 		}
 	}
-	return ""
+	return setting{}
+}
+
+// read returns the content of the file that the setting names, which has to be a
+// regular file as those of the configuration.
+func (s setting) read() ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), config.ReadTimeout)
+	defer cancel()
+	data, err := config.ReadFile(ctx, s.value)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.source, err)
+	}
+	return data, nil
 }
 
 func (f *agentFlags) given(name string) bool {
@@ -94,14 +118,14 @@ func (f *agentFlags) where() string {
 }
 
 // certificates are what the flags or the environment say of TLS.
-type certificates struct{ ca, cert, key, name string }
+type certificates struct{ ca, cert, key, name setting }
 
 func (f *agentFlags) certificates() certificates {
 	return certificates{
-		ca:   f.value("ca-cert", f.caCert, "LENO_CA_CERT"),
-		cert: f.value("client-cert", f.clientCert, "LENO_CLIENT_CERT"),
-		key:  f.value("client-key", f.clientKey, "LENO_CLIENT_KEY"),
-		name: f.value("tls-server-name", f.serverName, "LENO_TLS_SERVER_NAME"),
+		ca:   f.setting("ca-cert", f.caCert, "LENO_CA_CERT"),
+		cert: f.setting("client-cert", f.clientCert, "LENO_CLIENT_CERT"),
+		key:  f.setting("client-key", f.clientKey, "LENO_CLIENT_KEY"),
+		name: f.setting("tls-server-name", f.serverName, "LENO_TLS_SERVER_NAME"),
 	}
 }
 
@@ -114,27 +138,27 @@ func (f *agentFlags) resolveToken() (string, error) {
 		return f.token, nil
 	}
 	if f.given("token-file") {
-		return readToken("-token-file", f.tokenFile)
+		return readToken(setting{f.tokenFile, "-token-file"})
 	}
 	for _, name := range []string{"LENO_TOKEN", "CONSUL_HTTP_TOKEN"} {
 		if token := f.meta.Getenv(name); token != "" {
 			return token, nil
 		}
 		if path := f.meta.Getenv(name + "_FILE"); path != "" {
-			return readToken(name+"_FILE", path)
+			return readToken(setting{path, name + "_FILE"})
 		}
 	}
 	return "", nil
 }
 
-func readToken(source, path string) (string, error) {
-	data, err := os.ReadFile(path)
+func readToken(file setting) (string, error) {
+	data, err := file.read()
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", source, err)
+		return "", err
 	}
 	token := strings.TrimSpace(string(data))
 	if token == "" {
-		return "", fmt.Errorf("%s: %s is empty", source, path)
+		return "", fmt.Errorf("%s: %s is empty", file.source, file.value)
 	}
 	return token, nil
 }
@@ -145,24 +169,32 @@ func (f *agentFlags) tls() (*tls.Config, error) {
 	if given == (certificates{}) {
 		return nil, nil
 	}
-	conf := &tls.Config{ServerName: given.name}
-	if given.ca != "" {
-		pem, err := os.ReadFile(given.ca)
+	conf := &tls.Config{ServerName: given.name.value}
+	if given.ca.value != "" {
+		pem, err := given.ca.read()
 		if err != nil {
-			return nil, fmt.Errorf("-ca-cert: %w", err)
+			return nil, err
 		}
 		conf.RootCAs = x509.NewCertPool()
 		if !conf.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("-ca-cert: no certificate in %s", given.ca)
+			return nil, fmt.Errorf("%s: no certificate in %s", given.ca.source, given.ca.value)
 		}
 	}
-	if (given.cert == "") != (given.key == "") {
+	if (given.cert.value == "") != (given.key.value == "") {
 		return nil, instead(withoutFlags("client-cert", "client-key"), "-client-cert and -client-key belong together")
 	}
-	if given.cert != "" {
-		pair, err := tls.LoadX509KeyPair(given.cert, given.key)
+	if given.cert.value != "" {
+		cert, err := given.cert.read()
 		if err != nil {
-			return nil, fmt.Errorf("-client-cert: %w", err)
+			return nil, err
+		}
+		key, err := given.key.read()
+		if err != nil {
+			return nil, err
+		}
+		pair, err := tls.X509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("%s %s with %s %s: %w", given.cert.source, given.cert.value, given.key.source, given.key.value, err)
 		}
 		conf.Certificates = []tls.Certificate{pair}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -37,7 +38,7 @@ func (p *cniPlugin) add(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := lockNamespace(ctx, args.Netns)
+	unlock, err := lockPath(ctx, args.Netns)
 	if err != nil {
 		return internal(err)
 	}
@@ -131,6 +132,9 @@ func (p *cniPlugin) clear(ctx context.Context, args *skel.CmdArgs, records cniRe
 // give has the work done, and looks before the answer.
 func (p *cniPlugin) give(ctx context.Context, args *skel.CmdArgs, c cni.Conf, f cni.Facts) (*current.Result, error) {
 	d, err := cni.Delegate(c, f)
+	if err == nil {
+		err = checkForwarding(d, f, true)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -171,9 +175,17 @@ func (p *cniPlugin) attach(ctx context.Context, args *skel.CmdArgs, d cni.Delega
 	if err := prepareBridge(d, f); err != nil {
 		return nil, internal(err)
 	}
+	restore, err := keepAcceptRA(ctx, d)
+	if err != nil {
+		return nil, internal(err)
+	}
 	answer, err := invoke.DelegateAdd(ctx, d.Plugin, d.Config, &cniExec{})
+	restored := restore()
 	if err != nil {
 		return nil, cni.Explain(d, args.Path, err)
+	}
+	if restored != nil {
+		return nil, internal(restored)
 	}
 	result, err := current.NewResultFromResult(answer)
 	if err != nil {
@@ -229,12 +241,15 @@ func (p *cniPlugin) del(ctx context.Context, args *skel.CmdArgs) error {
 	if err := checkDataDir(c.DataDir); err != nil {
 		return internal(err)
 	}
+	if isHostNamespace(args.Netns) && !overridesNetns(args) {
+		args.Netns = "" // the container's is gone; package skel would refuse this one, too
+	}
 	there := namespaceThere(args.Netns)
 	if there {
 		if err := checkNamespace(args); err != nil {
 			return err
 		}
-		unlock, err := lockNamespace(ctx, args.Netns)
+		unlock, err := lockPath(ctx, args.Netns)
 		if err != nil {
 			return internal(err)
 		}
@@ -293,7 +308,7 @@ func parseForDel(data []byte) (cni.Conf, error) {
 		return cni.Conf{}, err
 	}
 	some.Name = min.Name
-	if min.DataDir != "" {
+	if filepath.IsAbs(min.DataDir) { // ADD takes no other
 		some.DataDir = min.DataDir
 	}
 	return some, nil

@@ -17,15 +17,12 @@ import (
 // made it for the network as it is now: what a subnet of before left on it that plugin
 // would leave, or refuse the new gateway beside it.
 func prepareBridge(d cni.Delegation, f cni.Facts) error {
-	link, err := findBridge(d.Bridge)
+	link, err := findDevice(d.Bridge)
 	if err != nil {
 		return err
 	}
 	if link != nil {
 		if err := nameBridge(link); err != nil {
-			return err
-		}
-		if err := takeOldOff(link, d, f); err != nil {
 			return err
 		}
 		// Else it had for ever the smallest of its ports when it was made.
@@ -35,11 +32,17 @@ func prepareBridge(d cni.Delegation, f cni.Facts) error {
 			}
 		}
 	}
+	if d.Gateway == "" {
+		return nil
+	}
+	if err := takeOldOff(d, f); err != nil {
+		return err
+	}
 	return rememberGateways(d, f)
 }
 
-// findBridge is the device, nil when there is none.
-func findBridge(name string) (netlink.Link, error) {
+// findDevice returns the device, nil when there is none.
+func findDevice(name string) (netlink.Link, error) {
 	if name == "" {
 		return nil, nil
 	}

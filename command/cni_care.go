@@ -137,6 +137,9 @@ func (p *cniPlugin) status(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+	if err := checkForwarding(d, f, false); err != nil {
+		return cni.NotAvailable(err)
+	}
 	if full, err := exhausted(c, f); err != nil {
 		return cni.NotAvailable(err)
 	} else if full {

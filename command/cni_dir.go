@@ -26,6 +26,9 @@ func makeDataDir(dir string) error {
 // checkDataDir says that nobody else can change what is in the directory, as far as it
 // is there.
 func checkDataDir(dir string) error {
+	if !filepath.IsAbs(dir) { // of which the directories above it are not known
+		return fmt.Errorf("dataDir: %q is not an absolute path", dir)
+	}
 	dir = filepath.Clean(dir)
 	there := dir
 	for {

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/lenonet/leno/command/cni"
 )
 
 // TestDataDir: what leno-cni keeps lies where nobody else can write, and nobody can
@@ -68,5 +70,19 @@ func TestDataDir(t *testing.T) {
 				t.Errorf("%v lacks %q", err, tt.want)
 			}
 		})
+	}
+}
+
+// TestRelativeDataDir: no directory below the one that the runtime happens to be in is
+// used, and DEL, for which a broken configuration is no reason to fail, ends.
+func TestRelativeDataDir(t *testing.T) {
+	for _, dir := range []string{"", ".", "x", "./x", "../x"} {
+		if err := checkDataDir(dir); err == nil || !strings.Contains(err.Error(), "is not an absolute path") {
+			t.Errorf("%q: %v", dir, err)
+		}
+		c, err := parseForDel([]byte(`{"cniVersion":"1.0.0","name":"x","type":"leno-cni","dataDir":"` + dir + `"}`))
+		if err != nil || c.DataDir != cni.DefaultDataDir {
+			t.Errorf("%q: %q, %v", dir, c.DataDir, err)
+		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/vishvananda/netlink"
@@ -19,11 +18,15 @@ import (
 	"github.com/lenonet/leno/command/cni"
 )
 
-// takeOldOff takes off a bridge what a subnet that this host had left there.
-func takeOldOff(link netlink.Link, d cni.Delegation, f cni.Facts) error {
+// takeOldOff takes off the gateways' device what a subnet that this host had left there.
+func takeOldOff(d cni.Delegation, f cni.Facts) error {
+	link, err := findDevice(d.Gateway)
+	if err != nil || link == nil {
+		return err
+	}
 	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {
-		return fmt.Errorf("addresses of %s: %w", d.Bridge, err)
+		return fmt.Errorf("addresses of %s: %w", d.Gateway, err)
 	}
 	var have []netip.Prefix
 	for _, a := range addrs {
@@ -32,13 +35,20 @@ func takeOldOff(link netlink.Link, d cni.Delegation, f cni.Facts) error {
 			have = append(have, netip.PrefixFrom(ip.Unmap(), ones))
 		}
 	}
-	given, err := givenGateways(d)
-	if err != nil {
-		return err
+	var given cni.Given
+	if !d.Own {
+		if given, err = readGiven(d.GatewayFile()); err != nil {
+			return err
+		}
 	}
-	for _, p := range cni.Stale(d, f, have, given) {
+	return takeOff(link, cni.Stale(d, f, have, given.Gateways))
+}
+
+// takeOff removes addresses from a device, those that it has.
+func takeOff(link netlink.Link, addrs []netip.Prefix) error {
+	for _, p := range addrs {
 		if err := netlink.AddrDel(link, &netlink.Addr{IPNet: ipNet(p)}); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-			return fmt.Errorf("take %s off %s: %w", p, d.Bridge, err)
+			return fmt.Errorf("take %s off %s: %w", p, link.Attrs().Name, err)
 		}
 	}
 	return nil
@@ -53,13 +63,13 @@ func ipNet(p netip.Prefix) *net.IPNet {
 // can have it, for the subnet is this host's, so it is put there again without asking
 // for duplicates.
 func settleBridge(d cni.Delegation, f cni.Facts) error {
-	link, err := findBridge(d.Bridge)
+	link, err := findDevice(d.Gateway)
 	if err != nil || link == nil {
 		return err
 	}
 	addrs, err := netlink.AddrList(link, netlink.FAMILY_V6)
 	if err != nil {
-		return fmt.Errorf("addresses of %s: %w", d.Bridge, err)
+		return fmt.Errorf("addresses of %s: %w", d.Gateway, err)
 	}
 	for _, a := range addrs {
 		ip, _ := netip.AddrFromSlice(a.IP)
@@ -73,75 +83,74 @@ func settleBridge(d cni.Delegation, f cni.Facts) error {
 			err = netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet(f.Gateways[i]), Flags: unix.IFA_F_NODAD})
 		}
 		if err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("put %s on %s: %w", f.Gateways[i], d.Bridge, err)
+			return fmt.Errorf("put %s on %s: %w", f.Gateways[i], d.Gateway, err)
 		}
 	}
 	return nil
 }
 
-// givenGateways are those that leno has put on a bridge that may be somebody else's.
-func givenGateways(d cni.Delegation) ([]netip.Prefix, error) {
-	if d.Own {
-		return nil, nil
-	}
-	text, err := os.ReadFile(d.GatewayFile())
+// readGiven reads what was put on a device, nothing where no file says so.
+func readGiven(path string) (cni.Given, error) {
+	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+		return cni.Given{}, err
 	}
-	var out []netip.Prefix
-	for word := range strings.FieldsSeq(string(text)) {
-		if p, err := netip.ParsePrefix(word); err == nil {
-			out = append(out, p)
-		}
-	}
-	return out, nil
+	return cni.ParseGiven(string(text)), nil
 }
 
-// rememberGateways writes down what is about to be put on a bridge that may be
-// somebody else's. What was there before has been taken off it.
+// rememberGateways writes down what is about to be put on the gateways' device. What was
+// there before has been taken off it.
 func rememberGateways(d cni.Delegation, f cni.Facts) error {
-	if d.Own || d.Bridge == "" {
+	path, text := d.GatewayFile(), cni.Given{SubnetFile: f.Path, Gateways: f.Gateways}.String()
+	if have, err := os.ReadFile(path); err == nil && string(have) == text {
 		return nil
 	}
-	var text strings.Builder
-	for _, g := range f.Gateways {
-		fmt.Fprintln(&text, g)
-	}
-	path := d.GatewayFile()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	return replaceFile(path, []byte(text.String()))
+	return replaceFile(path, []byte(text))
 }
 
-// tidied does something and then takes off the network's bridge what a subnet that
-// this host had left there: when no container comes after the change, ADD is not
-// there to do it, and packets for the next owner of that subnet would stay here.
+// tidied does something and then takes off all devices the gateways of subnets that this
+// host had: when no container comes after the change, ADD is not there to do it, and
+// packets for the next owner of that subnet would stay here.
 func (p *cniPlugin) tidied(do func(context.Context, *skel.CmdArgs) error) func(context.Context, *skel.CmdArgs) error {
 	return func(ctx context.Context, args *skel.CmdArgs) error {
 		if err := do(ctx, args); err != nil {
 			return err
 		}
-		c, err := cni.Parse(args.StdinData)
-		if err != nil {
-			return nil // which did not keep it from being done
-		}
-		network, path := c.NetworkOfFile(), c.SubnetFile
-		if path == "" {
-			path = p.usualFile(network)
-		}
-		// Nobody is asked, and nothing is said: containers have to end whatever is wrong.
-		f, err := p.readFacts(network, path, "")
-		if err != nil {
-			return nil
-		}
-		d, err := cni.Delegate(c, f)
-		if err != nil {
-			return nil
-		}
-		if link, err := findBridge(d.Bridge); err == nil && link != nil {
-			_ = takeOldOff(link, d, f)
+		// Nothing is said of what fails: containers have to end whatever is wrong.
+		if c, err := parseForDel(args.StdinData); err == nil {
+			p.tidy(c.DataDir)
 		}
 		return nil
+	}
+}
+
+// tidy takes old gateways off the devices. It goes by what was remembered when they were
+// put there: a configuration need not name its network, only the agent knows where the
+// subnet file of one lies that does not lie as usual, and DEL asks no agent. A file that
+// is gone has been moved: where files lie as usual is the only other place to look.
+func (p *cniPlugin) tidy(dataDir string) {
+	dir := cni.GatewayDir(dataDir)
+	networks, _ := entries(dir)
+	for _, network := range networks {
+		devices, _ := entries(filepath.Join(dir, network.Name()))
+		for _, device := range devices {
+			given, err := readGiven(filepath.Join(dir, network.Name(), device.Name()))
+			if err != nil {
+				continue
+			}
+			f, err := p.readFacts(network.Name(), given.SubnetFile, "")
+			if cni.IsNotReady(err) {
+				f, err = p.readFacts(network.Name(), p.usualFile(network.Name()), "")
+			}
+			if err != nil {
+				continue
+			}
+			if link, err := findDevice(device.Name()); err == nil && link != nil {
+				_ = takeOff(link, given.Old(f))
+			}
+		}
 	}
 }

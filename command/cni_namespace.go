@@ -34,27 +34,41 @@ func checkNamespace(args *skel.CmdArgs) error {
 	wrong := func(format string, a ...any) error {
 		return types.NewError(types.ErrInvalidNetNS, fmt.Sprintf(format, a...), "")
 	}
-	var theirs, ours unix.Stat_t
+	var theirs unix.Stat_t
 	if err := unix.Stat(args.Netns, &theirs); err != nil {
 		return wrong("CNI_NETNS: there is no network namespace %s: %s", args.Netns, err)
 	}
 	if !namespaceThere(args.Netns) {
 		return wrong("CNI_NETNS: %s is not a network namespace", args.Netns)
 	}
-	override := strings.EqualFold(args.NetnsOverride, "true") || args.NetnsOverride == "1"
-	if err := unix.Stat("/proc/thread-self/ns/net", &ours); err == nil && !override && ours.Ino == theirs.Ino && ours.Dev == theirs.Dev {
+	if isHostNamespace(args.Netns) && !overridesNetns(args) {
 		return wrong("CNI_NETNS: %s is the host's own network namespace", args.Netns)
 	}
 	return nil
 }
 
+// isHostNamespace reports whether the path leads to the namespace of this program, which
+// is the host's. The path of a container's can come to: /proc/PID/ns/net does when the
+// container has ended and a process of the host has its PID.
+func isHostNamespace(path string) bool {
+	var theirs, ours unix.Stat_t
+	err := errors.Join(unix.Stat(path, &theirs), unix.Stat("/proc/thread-self/ns/net", &ours))
+	return err == nil && ours.Ino == theirs.Ino && ours.Dev == theirs.Dev
+}
+
+// overridesNetns reports whether the runtime wants the host's own namespace, which the
+// specification's library lets it say as CNI_NETNS_OVERRIDE.
+func overridesNetns(args *skel.CmdArgs) bool {
+	return strings.EqualFold(args.NetnsOverride, "true") || args.NetnsOverride == "1"
+}
+
 // lockPause is how long a call sleeps between tries while another one is at work on
-// the same container.
+// the same container or bridge.
 const lockPause = 20 * time.Millisecond
 
-// lockNamespace keeps other calls off the container until unlock. The kernel unlocks
+// lockPath keeps other calls off the container until unlock. The kernel unlocks
 // when the program is killed.
-func lockNamespace(ctx context.Context, path string) (unlock func(), err error) {
+func lockPath(ctx context.Context, path string) (unlock func(), err error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -124,13 +138,15 @@ func removeInterface(args *skel.CmdArgs) error {
 }
 
 // containerGone says whether neither the container's namespace is there nor the
-// host's end of its interface, which ends with the namespace.
+// host's end of its interface, which ends with the namespace. A path that leads to the
+// host's own namespace says nothing of the container's: then the interface decides.
 func containerGone(r cni.Record) bool {
-	if r.Netns == "" || namespaceThere(r.Netns) {
+	there := namespaceThere(r.Netns)
+	if r.Netns == "" || there && !isHostNamespace(r.Netns) {
 		return false
 	}
 	if r.Link == "" {
-		return true
+		return !there
 	}
 	var missing netlink.LinkNotFoundError
 	_, err := netlink.LinkByName(r.Link)

@@ -31,7 +31,7 @@ func (p *cniPlugin) readFacts(network, path, why string) (cni.Facts, error) {
 	if err != nil {
 		return cni.Facts{}, internal(fmt.Errorf("subnet file: %w", err))
 	}
-	f := cni.Facts{Network: network}
+	f := cni.Facts{Network: network, Path: path}
 	if f.File, err = subnetfile.Parse(text); err == nil {
 		err = f.CheckRanges()
 	}

@@ -123,6 +123,9 @@ func (c *command) try(err *usageError, words []string) []string {
 
 // writeError prints why a command failed.
 func (m Meta) writeError(err error) {
+	if out, ok := m.Stdout.(*checkedOutput); ok && out.err != nil && errors.Is(err, out.err) {
+		out.reported = true
+	}
 	var files *config.Errors
 	if errors.As(err, &files) {
 		writeConfigErrors(m.Stderr, files)
@@ -254,23 +257,72 @@ func (c *command) Help() string {
 	for line := range strings.SplitSeq(strings.TrimSpace(c.spec.help), "\n") {
 		b.WriteString(strings.TrimRight("\n  "+line, " "))
 	}
-	if c.hasFlags() {
+	own, common := c.options()
+	if len(own) > 0 {
 		b.WriteString("\n\nOptions:\n")
-		c.flags.VisitAll(func(f *flag.Flag) {
-			value, text := flag.UnquoteUsage(f)
-			switch {
-			case value != "" && isBool(f):
-				value = "[=" + strings.ToUpper(value) + "]"
-			case value != "":
-				value = "=" + strings.ToUpper(value)
-			}
-			fmt.Fprintf(&b, "\n  -%s%s\n", f.Name, value)
-			for _, line := range wrap(text, width-6) {
-				b.WriteString("      " + line + "\n")
-			}
-		})
+	}
+	for _, f := range own {
+		b.WriteString("\n  " + optionName(f) + "\n")
+		for _, line := range wrap(optionText(f), width-6) {
+			b.WriteString("      " + line + "\n")
+		}
+	}
+	if len(common) > 0 {
+		names := make([]string, len(common))
+		for i, f := range common {
+			names[i] = optionName(f)
+		}
+		if len(own) == 0 {
+			b.WriteString("\n")
+		}
+		b.WriteString("\nCommon options, explained by leno -help:\n\n")
+		for _, line := range wrap(strings.Join(names, " "), width-2) {
+			b.WriteString("  " + line + "\n")
+		}
 	}
 	return strings.TrimRight(b.String(), "\n")
+}
+
+// options are the command's own flags, and those that it has in common with all
+// commands that ask the agent.
+func (c *command) options() (own, common []*flag.Flag) {
+	shared := commonOptions(c.meta)
+	c.flags.VisitAll(func(f *flag.Flag) {
+		if s := shared.Lookup(f.Name); s != nil && s.Usage == f.Usage {
+			common = append(common, f)
+		} else {
+			own = append(own, f)
+		}
+	})
+	return own, common
+}
+
+// commonOptions are the flags of every command that prints the agent's data.
+func commonOptions(m Meta) *flag.FlagSet {
+	fs := flag.NewFlagSet("", flag.ContinueOnError)
+	newSession(m).flags(fs)
+	return fs
+}
+
+// optionName is a flag as it is written: "-address=ADDRESS", "-wait[=DURATION]".
+func optionName(f *flag.Flag) string {
+	value, _ := flag.UnquoteUsage(f)
+	switch {
+	case value != "" && isBool(f):
+		return "-" + f.Name + "[=" + strings.ToUpper(value) + "]"
+	case value != "":
+		return "-" + f.Name + "=" + strings.ToUpper(value)
+	}
+	return "-" + f.Name
+}
+
+// optionText is what a flag means, with its default.
+func optionText(f *flag.Flag) string {
+	_, text := flag.UnquoteUsage(f)
+	if slices.Contains([]string{"", "0", "false"}, f.DefValue) || strings.Contains(strings.ToLower(text), "default") {
+		return text
+	}
+	return text + "; default " + f.DefValue
 }
 
 // AutocompleteFlags offers every flag.

@@ -2,6 +2,8 @@ package command
 
 import (
 	"encoding/pem"
+	"flag"
+	"fmt"
 	"io"
 	"log"
 	"net/http/httptest"
@@ -11,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/api"
 )
@@ -190,6 +194,73 @@ func TestEveryCommandHasHelp(t *testing.T) {
 	}
 }
 
+// TestHelpIsOfTheCommand: a help text explains the command's own options, with their
+// defaults and whole words. Those of all commands are listed, and explained once.
+func TestHelpIsOfTheCommand(t *testing.T) {
+	all := world{}.run("-help").stdout
+	for _, name := range []string{"address", "token", "token-file", "ca-cert", "client-cert", "client-key", "tls-server-name", "format", "no-color"} {
+		if !strings.Contains(all, "\n  -"+name) {
+			t.Errorf("leno -help does not explain -%s:\n%s", name, all)
+		}
+	}
+	for name, factory := range Commands(Meta{Getenv: func(string) string { return "" }}) {
+		c, err := factory()
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaf, ok := c.(*command)
+		if !ok {
+			continue
+		}
+		help := c.Help()
+		for _, text := range []string{"authority that signed", "certificate to show", "that writes are made with"} {
+			if strings.Contains(help, text) {
+				t.Errorf("%s -help explains what is of all commands: %q", name, text)
+			}
+		}
+		leaf.flags.VisitAll(func(f *flag.Flag) {
+			if !strings.Contains(help, "-"+f.Name) {
+				t.Errorf("%s -help lacks -%s", name, f.Name)
+			}
+			if value, _ := flag.UnquoteUsage(f); value == "addr" || value == "dir" {
+				t.Errorf("%s: -%s: %q is no word", name, f.Name, value)
+			}
+		})
+	}
+	for args, wants := range map[string][]string{
+		"debug":          {"captured for; default 10s", "health and metrics; default 2s"},
+		"monitor":        {"default info"},
+		"network import": {"network in leno; default default"},
+		"peers":          {"1 to 100; default 3\n"},
+		"status":         {"\nCommon options, explained by leno -help:\n\n  -address=ADDRESS -ca-cert=FILE "},
+	} {
+		got := world{}.run(append(strings.Fields(args), "-help")...)
+		text := strings.ReplaceAll(got.stdout, "\n      ", " ")
+		for _, want := range wants {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s -help lacks %q:\n%s", args, want, got.stdout)
+			}
+		}
+	}
+}
+
+// TestHelpForAPersonInTrouble: where to start is said at the top.
+func TestHelpForAPersonInTrouble(t *testing.T) {
+	if help := (world{}).run("-help").stdout; !strings.Contains(help[:strings.Index(help, "Commands:")], "leno doctor") {
+		t.Errorf("it does not say to start with doctor:\n%s", help)
+	}
+}
+
+// TestLogLevelsAreSpeltAlike in every command.
+func TestLogLevelsAreSpeltAlike(t *testing.T) {
+	const levels = "trace, debug, info, warn or error"
+	for _, name := range []string{"agent", "monitor"} {
+		if help := (world{}).run(name, "-help").stdout; !strings.Contains(help, levels) {
+			t.Errorf("%s -help does not say %q:\n%s", name, levels, help)
+		}
+	}
+}
+
 func TestTopLevel(t *testing.T) {
 	if got := (world{}).run("-version"); got != (result{exitDone, "leno 0.1.0\n", ""}) {
 		t.Errorf("-version: %+v", got)
@@ -229,6 +300,49 @@ func TestNoAgent(t *testing.T) {
 	}
 }
 
+// TestClientCertificateThatIsNone: both files are named, since the fault may be in
+// either.
+func TestClientCertificateThatIsNone(t *testing.T) {
+	dir := tree(t, map[string]string{"cert.pem": "no PEM\n", "key.pem": "no PEM\n"})
+	got := world{}.run("status", "-client-cert="+dir+"/cert.pem", "-client-key="+dir+"/key.pem")
+	want := fmt.Sprintf("-client-cert %[1]s/cert.pem with -client-key %[1]s/key.pem: ", dir)
+	if got.code != exitFailed || !strings.Contains(got.stderr, want) {
+		t.Errorf("it does not say %q: %+v", want, got)
+	}
+}
+
+// TestFilesThatAreNone: a FIFO or a device that a flag or a variable names is refused,
+// where reading it would wait for another process.
+func TestFilesThatAreNone(t *testing.T) {
+	dir := tree(t, map[string]string{"file": "text\n"})
+	fifo, file := filepath.Join(dir, "fifo"), filepath.Join(dir, "file")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		source, path string
+		args         []string
+		env          map[string]string
+	}{
+		{"-token-file", fifo, []string{"-token-file=" + fifo}, nil},
+		{"-token-file", "/dev/zero", []string{"-token-file=/dev/zero"}, nil},
+		{"LENO_TOKEN_FILE", fifo, nil, map[string]string{"LENO_TOKEN_FILE": fifo}},
+		{"CONSUL_HTTP_TOKEN_FILE", fifo, nil, map[string]string{"CONSUL_HTTP_TOKEN_FILE": fifo}},
+		{"-ca-cert", fifo, []string{"-ca-cert=" + fifo}, nil},
+		{"LENO_CA_CERT", fifo, nil, map[string]string{"LENO_CA_CERT": fifo}},
+		{"-client-cert", fifo, []string{"-client-cert=" + fifo, "-client-key=" + file}, nil},
+		{"LENO_CLIENT_CERT", fifo, nil, map[string]string{"LENO_CLIENT_CERT": fifo, "LENO_CLIENT_KEY": file}},
+		{"-client-key", fifo, []string{"-client-cert=" + file, "-client-key=" + fifo}, nil},
+		{"LENO_CLIENT_KEY", fifo, nil, map[string]string{"LENO_CLIENT_CERT": file, "LENO_CLIENT_KEY": fifo}},
+	} {
+		got := world{env: tt.env}.run(append([]string{"status"}, tt.args...)...)
+		want := fmt.Sprintf("Error: %s: read %s: is not a regular file\n", tt.source, tt.path)
+		if got.code != exitFailed || got.stderr != want {
+			t.Errorf("%s: exit %d, %q, want %q", tt.source, got.code, got.stderr, want)
+		}
+	}
+}
+
 func TestToken(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, content string) string {
@@ -254,7 +368,7 @@ func TestToken(t *testing.T) {
 		{name: "flag wins", args: []string{"-token=f"}, env: map[string]string{"LENO_TOKEN": "l"}, token: "f"},
 		{name: "empty flag is anonymous", args: []string{"-token="}, env: map[string]string{"LENO_TOKEN": "l"}},
 		{name: "file flag wins", args: []string{"-token-file", one}, env: map[string]string{"LENO_TOKEN": "l"}, token: "from-one"},
-		{name: "missing file", args: []string{"-token-file=" + filepath.Join(dir, "none")}, err: "-token-file: open"},
+		{name: "missing file", args: []string{"-token-file=" + filepath.Join(dir, "none")}, err: "-token-file: stat " + filepath.Join(dir, "none")},
 		{name: "empty file", env: map[string]string{"LENO_TOKEN_FILE": empty}, err: "is empty"},
 	}
 	for _, tt := range tests {
@@ -367,21 +481,41 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// -wait of apply is over when this host runs what was applied.
+// -wait of apply is over when the definition is in force on this host, whatever else
+// is wrong there.
 func TestApplyWaits(t *testing.T) {
 	f := newFakeAgent(t)
 	f.plans["default"] = allowed(f)
 	w := world{env: map[string]string{"LENO_ADDRESS": f.url}}
-	f.health.Networks[0].Ready = false
-	if got := w.run("network", "apply", "testdata/change.hcl", "-wait=50ms"); got.code != exitFailed || !strings.Contains(got.stdout, "Updated network default") ||
-		!strings.Contains(got.stderr, "after 50ms: network default: this host ") {
+	// The fake's put takes this host's part in the network away.
+	local := f.networks[1].Local
+	f.health.Networks[0].Checks = []api.Check{{Name: "device", Status: api.Critical, Reason: "no luck"}}
+	got := w.run("network", "apply", "testdata/change.hcl", "-wait=50ms")
+	if got.code != exitFailed || !strings.Contains(got.stdout, "Updated network default") ||
+		!strings.Contains(got.stderr, "after 50ms: network default: not in force on this host yet: device is critical: no luck") {
 		t.Errorf("%+v", got)
 	}
-	f.networks[1].Local = &api.Local{State: "running"} // which the fake's put took away
-	later := time.AfterFunc(100*time.Millisecond, func() { f.set(func() { f.health.Networks[0].Ready = true }) })
+
+	// A clone of this host is a matter of its own.
+	f.health.Status, f.health.Networks[0].Status = api.Critical, api.Critical
+	f.health.Networks[0].Checks = []api.Check{{Name: "conflict", Status: api.Critical, Reason: "another live host has the same name"}}
+	local.ModifyIndex, f.networks[1].Local = 98, local
+	later := time.AfterFunc(100*time.Millisecond, func() {
+		f.set(func() {
+			changed := *local
+			changed.ModifyIndex, f.networks[1].Local = 99, &changed
+		})
+	})
 	defer later.Stop()
 	f.plans = nil
-	if got := w.run("network", "apply", "testdata/same.hcl", "-wait=10s"); got.code != exitDone {
+	got = w.run("network", "apply", "testdata/same.hcl", "-wait=10s")
+	if got.code != exitDone || !strings.Contains(strings.Join(strings.Fields(got.stderr), " "), "Note: network default is in force on this host, where conflict is critical: another live host") {
+		t.Errorf("%+v", got)
+	}
+
+	// A host that takes no subnet does not carry the network.
+	f.health.Networks[0].Ready = false
+	if got = w.run("network", "apply", "testdata/same.hcl", "-wait=50ms"); got.code != exitFailed || !strings.Contains(got.stderr, "not in force on this host yet") {
 		t.Errorf("%+v", got)
 	}
 }

@@ -34,6 +34,13 @@ func configOptions(backends map[string]backend.Type) config.Options {
 	}
 	if backends != nil {
 		o.Backends = map[string]func(json.RawMessage) (json.RawMessage, error){}
+		o.Collision = func(one, other config.Backend, name string) string {
+			mine, theirs := backends[one.Type].Uses(one.Options), backends[other.Type].Uses(other.Options)
+			if mine.Collides(theirs) {
+				return mine.Against(theirs, name)
+			}
+			return ""
+		}
 	}
 	for name, b := range backends {
 		o.Backends[name] = b.Normalize
@@ -53,7 +60,7 @@ func (c *configFlags) register(fs *flag.FlagSet) {
 		return nil
 	}
 	fs.Func("config-file", "configuration `file`, HCL or JSON; may be given several times", add)
-	fs.Func("config-dir", "`dir` with configuration files, read in the order of their names; may be given several times", add)
+	fs.Func("config-dir", "`directory` with configuration files, read in the order of their names; may be given several times", add)
 }
 
 // writeConfigErrors prints errors of configuration files, all of them, each

@@ -56,7 +56,7 @@ func (d *doctorCommand) register(fs *flag.FlagSet) {
 	d.session.flags(fs)
 	d.files.register(fs)
 	fs.StringVar(&d.options.Network, "network", "", "only what is of the network of this `name`, and of the whole host")
-	fs.BoolVar(&d.options.Passive, "passive", false, "send no packets to other hosts")
+	fs.BoolVar(&d.options.Passive, "passive", false, "send no packets to other hosts; the paths to them are not tested then")
 }
 
 func (d *doctorCommand) run(ctx context.Context) error {

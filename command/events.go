@@ -40,12 +40,14 @@ changed and leno healed. The agent remembers the last 512 until it ends.
 	}
 }
 
-// writeEvents has a line for each, or as many as its message takes.
+// writeEvents has a line for each under a header, or as many as its message takes.
 func writeEvents(w io.Writer, list api.EventList, now time.Time) {
 	if len(list.Events) == 0 {
 		say(w, "Nothing has happened yet.")
+		return
 	}
 	const ago, severity = 9, 10 // columns
+	fmt.Fprintf(w, "%-*s%-*s%s\n", ago, "AGO", severity, "SEVERITY", "EVENT")
 	for _, e := range list.Events {
 		text := e.Message
 		if e.Network != "" {

@@ -101,7 +101,7 @@ func newFakeAgent(t *testing.T) *fakeAgent {
 					Notes: []string{"checksum offload on: no fault is known of Linux 6.18.4 with the driver virtio_net"}, Backend: "vxlan", Link: "leno-default",
 					Subnets: []netip.Prefix{prefix("10.5.34.0/24"), prefix("fd00:5:0:22::/64")}, SubnetFile: "/run/leno/default.env",
 					Underlay: api.Underlay{Interface: "eth0", MTU: 1500, Addresses: []netip.Addr{addr("192.0.2.34")}, Reason: "the IPv4 default route leaves through it"},
-					Peers:    1, Applied: now.Add(-4 * time.Second), Renewed: now.Add(-31 * time.Second)}},
+					Peers:    1, Applied: now.Add(-4 * time.Second), Renewed: now.Add(-31 * time.Second), ModifyIndex: 42}},
 		},
 		leases: []api.Lease{
 			{Subnet: prefix("10.5.34.0/24"), Subnets: []netip.Prefix{prefix("10.5.34.0/24"), prefix("fd00:5:0:22::/64")},
@@ -137,7 +137,7 @@ func newFakeAgent(t *testing.T) *fakeAgent {
 			{Check: "peers", Status: api.FindingOK, Network: "default", Tried: "send packets", Saw: "64 of 64 hosts asked, of 900, answer, in 0.2 to 14.1 ms"}},
 		peers: []api.Peer{{Node: "host-b", Subnets: []netip.Prefix{prefix("10.5.77.0/24")}, PublicIPs: []netip.Addr{addr("192.0.2.77")}, Backend: "vxlan", Held: true}},
 	}
-	f.probe = api.Probe{Network: "default", Peers: []api.PeerProbe{{Node: "host-b", Held: true, Reached: true, Findings: []string{}, Ways: []api.ProbedWay{
+	f.probe = api.Probe{Network: "default", Findings: []api.Finding{}, Peers: []api.PeerProbe{{Node: "host-b", Held: true, Reached: true, Ways: []api.ProbedWay{
 		probed(api.PathOverlay, "10.5.34.0", "10.5.77.0", 1450), probed(api.PathUnderlay, "192.0.2.34", "192.0.2.77", 1500)}}}}
 	srv := httptest.NewServer(f.routes())
 	t.Cleanup(srv.Close)

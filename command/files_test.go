@@ -149,6 +149,46 @@ Subnet file  /run/leno/joined.env
 	}
 }
 
+// TestValidateFiles: files that the configuration names are looked at where they are
+// set, unless it is for another host. What this user may not see is a warning.
+func TestValidateFiles(t *testing.T) {
+	dir := tree(t, map[string]string{"token": "x y"})
+	write := func(text string) string {
+		t.Helper()
+		path := filepath.Join(dir, "leno.hcl")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	socket := "/run/" + strings.Repeat("x", 115)
+	path := write("consul {\n  token_file = \"" + dir + "/token\"\n  tls {\n    ca_file = \"" + dir + "/none.pem\"\n  }\n}\n" +
+		"http {\n  address = \"unix://" + socket + "\"\n}\nnetwork \"a\" {\n  subnet_file = \"" + dir + "\"\n}\n")
+	got := world{}.run("validate", path)
+	for _, want := range []string{"leno.hcl line 2", "more in it than a token", "leno.hcl line 4", "none.pem: no such file", "leno.hcl line 8", "120 bytes",
+		"leno.hcl line 11", "is not a regular file", "4 errors"} {
+		if got.code != exitFailed || !strings.Contains(strings.Join(strings.Fields(got.stderr), " "), want) {
+			t.Errorf("exit %d, no %q in:\n%s", got.code, want, got.stderr)
+		}
+	}
+	if got := (world{}).run("validate", "-no-files", path); got.code != exitFailed || !strings.Contains(got.stderr, "1 error in") || !strings.Contains(got.stderr, "120 bytes") {
+		t.Errorf("for another host: %+v", got)
+	}
+
+	sealed := filepath.Join(dir, "sealed")
+	if err := os.Mkdir(sealed, 0); err != nil {
+		t.Fatal(err)
+	}
+	path = write("consul {\n  token_file = \"" + sealed + "/token\"\n}\n")
+	wants, code := "no such file", exitFailed // of root, who may see all
+	if os.Geteuid() != 0 {
+		wants, code = "Warning: consul.token_file could not be checked", exitDone
+	}
+	if got := (world{}).run("validate", path); got.code != code || !strings.Contains(got.stderr, wants) {
+		t.Errorf("a directory that is closed: %+v", got)
+	}
+}
+
 // The backends' own checks point at their option's line, and their effective
 // values are shown.
 func TestValidateAsksTheBackends(t *testing.T) {
@@ -176,6 +216,28 @@ func TestValidateAsksTheBackends(t *testing.T) {
 	}
 	if got := w.run("validate", filepath.Join(dir, "unknown.hcl")); got.code != exitFailed || !strings.Contains(got.stderr, `no backend "vxlam"`) {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestValidateCollisions: two networks that no host could carry both are refused, by
+// what the real backends need.
+func TestValidateCollisions(t *testing.T) {
+	dir := tree(t, map[string]string{
+		"a.hcl": "network \"a\" {\n  ipv4 {\n    prefix = \"10.5.0.0/16\"\n  }\n}\n",
+		"b.hcl": "network \"b\" {\n  ipv4 {\n    prefix = \"10.6.0.0/16\"\n  }\n}\n",
+		"c.hcl": "network \"c\" {\n  ipv4 {\n    prefix = \"10.7.0.0/16\"\n  }\n  backend \"udp\" {}\n}\n",
+		"d.hcl": "network \"d\" {\n  ipv4 {\n    prefix = \"10.8.0.0/16\"\n  }\n  backend \"udp\" {}\n}\n",
+		"e.hcl": "network \"e\" {\n  ipv4 {\n    prefix = \"10.9.0.0/16\"\n  }\n  backend \"udp\" {\n    port = 8472\n  }\n}\n",
+		"f.hcl": "network \"f\" {\n  ipv4 {\n    prefix = \"10.10.0.0/16\"\n  }\n  backend \"vxlan\" {\n    port = 4789\n  }\n}\n",
+	})
+	got := world{backends: NewMeta("0.1.0", nil).Backends}.run("validate", dir)
+	text := strings.Join(strings.Fields(got.stderr), " ")
+	for _, want := range []string{"b.hcl line 1", "needs vxlan vni 1 on port 8472, which network \"a\" at " + dir + "/a.hcl:1 uses",
+		"d.hcl line 5", "needs udp port 8285, which network \"c\" at " + dir + "/c.hcl:5 uses",
+		"e.hcl line 5", "needs udp port 8472, and network \"a\" at " + dir + "/a.hcl:1 uses vxlan vni 1 on port 8472", "3 errors"} {
+		if got.code != exitFailed || !strings.Contains(text, want) {
+			t.Errorf("exit %d, no %q in:\n%s", got.code, want, got.stderr)
+		}
 	}
 }
 

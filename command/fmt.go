@@ -123,7 +123,9 @@ func (f *formatter) file(path string) error {
 	if err != nil {
 		return f.fail(err)
 	}
-	src, err := os.ReadFile(path)
+	ctx, cancel := context.WithTimeout(context.Background(), config.ReadTimeout)
+	defer cancel()
+	src, err := config.ReadFile(ctx, path)
 	if err != nil {
 		return f.fail(err)
 	}

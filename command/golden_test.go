@@ -104,15 +104,20 @@ func faultyProbe(f *fakeAgent) {
 	cut, narrow := f.probe.Peers[0], f.probe.Peers[0]
 	cut.Reached = false
 	cut.Ways = []api.ProbedWay{{Path: api.PathOverlay, To: addr("10.5.77.0"), MTU: 1450, Small: api.ProbedSize{Bytes: 64, Sent: 3}, Full: api.ProbedSize{Bytes: 1450}}, cut.Ways[1]}
-	cut.Findings = []string{"10.5.77.0 does not answer through the overlay, though the underlay works: packets are lost on the way there: let UDP port 8472 pass from this host to host-b"}
 	narrow.Node, narrow.Held = longName, false
 	narrow.Ways = []api.ProbedWay{narrow.Ways[0], narrow.Ways[1]}
 	narrow.Ways[1].Full.Answered, narrow.Ways[1].Largest = 0, 1400
 	narrow.Ways[1].Small.Answered, narrow.Ways[1].Small.AvgMS = 2, 12.345
-	narrow.Findings = []string{"the underlay carries no packet of 1500 bytes to 192.0.2.77, 1400 pass"}
-	skipped := api.PeerProbe{Node: "host-d", Skipped: "vni is 2, the network's 1", Findings: []string{"it is left out of the datapath: vni is 2, the network's 1"},
+	skipped := api.PeerProbe{Node: "host-d", Skipped: "vni is 2, the network's 1",
 		Ways: []api.ProbedWay{{Path: api.PathOverlay, To: addr("10.5.90.0"), NotProbed: "left out"}, f.probe.Peers[0].Ways[1]}}
 	f.probe.Peers = []api.PeerProbe{cut, narrow, skipped}
+	f.probe.Findings = []api.Finding{
+		{Check: "port", Status: api.FindingFault, Network: "default", Peer: "host-b", Tried: "send packets through the overlay to host-b and plainly to 192.0.2.77",
+			Saw: "its host answers, what it sends to UDP port 8472 arrives here, and what this host sends to its UDP port 8472 is lost",
+			Do:  "accept UDP port 8472 from 192.0.2.34 to 192.0.2.77: at its firewall, or one between (a cloud's security group)"},
+		{Check: "path_mtu", Status: api.FindingWarning, Network: "default", Peer: longName, Tried: "send packets of the full size", Saw: "of 1500 bytes that eth0 can send, 1400 reach it plainly",
+			Do: "lower the MTU: `ip link set dev eth0 mtu 1400`"},
+	}
 }
 
 const longName = "ip-10-11-12-13.eu-central-1.compute.internal.example.com"
@@ -302,6 +307,12 @@ func TestTranscripts(t *testing.T) {
 			f.health.Status = api.Warning
 			f.health.Checks[0] = api.Check{Name: "consul", Status: api.Warning, Since: now.Add(-200 * time.Second),
 				Reason: "consul at 127.0.0.1:8500 does not answer: connect: connection refused; packets flow, nothing changes until it is back"}
+		}},
+		{name: "status differs", args: "status", set: func(f *fakeAgent) {
+			f.networks[1].Local.Differs = []string{`backend {"type":"vxlan","vni":2} is {"type":"vxlan","vni":1} in the store`}
+			f.health.Networks[0].Checks = append(f.health.Networks[0].Checks, api.Check{Name: "network", Status: api.Passing,
+				Reason: "defined; the definition in Consul stays in force, and the block differs from it: " + f.networks[1].Local.Differs[0] +
+					"; to change the network on all hosts, run: leno network apply /etc/leno.d/a-name-that-is-rather-long.hcl"})
 		}},
 		{name: "status critical", args: "status", set: func(f *fakeAgent) {
 			f.health.Status, f.health.Ready = api.Critical, false

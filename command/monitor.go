@@ -29,7 +29,7 @@ the agent. The level is this command's own: the agent's log stays as it is.
   $ leno monitor -log-level=debug`,
 		flags: func(fs *flag.FlagSet) {
 			f.register(fs)
-			fs.StringVar(&level, "log-level", "info", "`level`: "+strings.Join(api.LogLevels(), ", "))
+			fs.StringVar(&level, "log-level", "info", logLevelUsage())
 			fs.BoolVar(&asJSON, "log-json", false, "one JSON object a line")
 		},
 		run: func(ctx context.Context, _ []string) error {
@@ -41,6 +41,13 @@ the agent. The level is this command's own: the agent's log stays as it is.
 			return f.follow(ctx, api.Monitor{Level: level, JSON: asJSON})
 		},
 	}
+}
+
+// logLevelUsage is the usage text of -log-level, which takes them in upper case too.
+func logLevelUsage() string {
+	levels := api.LogLevels()
+	last := len(levels) - 1
+	return "`level`: " + strings.Join(levels[:last], ", ") + " or " + levels[last]
 }
 
 // follow copies the log to standard output until ctx ends.

@@ -30,8 +30,10 @@ that run take a change over by themselves. One that would take a subnet from a
 host, or stop packets, is refused, unless -force is given. Look first with
 plan.
 
-With -wait it waits until this host runs what was applied, and exits 1 when
-the time is up before. Networks it takes no part in are not waited for.
+With -wait it waits until what was applied is in force on this host, which
+means that its datapath is made of it and its containers have a subnet, and
+exits 1 when the time is up before. Networks this host takes no part in are
+not waited for. Other checks that fail there are noted, and not waited for.
 
 The token must be allowed to write the networks' keys in Consul.
 
@@ -42,7 +44,7 @@ The token must be allowed to write the networks' keys in Consul.
 		flags: func(fs *flag.FlagSet) {
 			s.flags(fs)
 			fs.BoolVar(&force, "force", false, "change it although hosts lose subnets or packets")
-			wait.register(fs, "this host runs what was applied")
+			wait.register(fs, "what was applied is in force on this host")
 		},
 		predict: complete.PredictFiles("*.hcl"),
 		run: func(ctx context.Context, args []string) error {
@@ -67,9 +69,17 @@ The token must be allowed to write the networks' keys in Consul.
 			if err != nil || wait.limit == 0 {
 				return err
 			}
-			return s.agent.callWithin(ctx, wait.limit+callTimeout, func(ctx context.Context, c *api.Client) error {
-				return until(ctx, wait.limit, func(ctx context.Context) error { return followed(ctx, c, done) })
+			var notes []string
+			err = s.agent.callWithin(ctx, wait.limit+callTimeout, func(ctx context.Context, c *api.Client) error {
+				return until(ctx, wait.limit, func(ctx context.Context) (err error) {
+					notes, err = inForce(ctx, c, done)
+					return err
+				})
 			})
+			for _, text := range notes {
+				note(m.Stderr, "", text)
+			}
+			return err
 		},
 	}
 }
@@ -98,15 +108,16 @@ func apply(ctx context.Context, c *api.Client, plans []networkPlan, force bool) 
 	return done, errors.Join(errs...)
 }
 
-// followed says what is still missing until this host runs what was applied.
-func followed(ctx context.Context, c *api.Client, plans []networkPlan) error {
+// inForce says what is still missing until this host carries what was applied. What
+// else is wrong with those networks on this host is returned as notes.
+func inForce(ctx context.Context, c *api.Client, plans []networkPlan) (notes []string, err error) {
 	self, err := c.Self(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	health, err := c.Health(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, p := range plans {
 		if !slices.Contains(self.Networks, p.Name) {
@@ -114,17 +125,39 @@ func followed(ctx context.Context, c *api.Client, plans []networkPlan) error {
 		}
 		n, err := c.Network(ctx, p.Name)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if n.ModifyIndex < p.ModifyIndex || n.Local == nil {
-			return fmt.Errorf("network %s: this host still runs the version before", p.Name)
+		var part api.NetworkHealth
+		if i := slices.IndexFunc(health.Networks, func(h api.NetworkHealth) bool { return h.Network == p.Name }); i >= 0 {
+			part = health.Networks[i]
 		}
-		i := slices.IndexFunc(health.Networks, func(h api.NetworkHealth) bool { return h.Network == p.Name })
-		if i < 0 || !health.Networks[i].Ready || health.Networks[i].Status == api.Critical {
-			return fmt.Errorf("network %s: this host is not ready: %s", p.Name, n.Local.State)
+		failing := criticalChecks(part)
+		if n.Local == nil || n.Local.ModifyIndex < p.ModifyIndex || !part.Ready {
+			switch {
+			case len(failing) > 0:
+			case n.Local == nil:
+				failing = []string{"the agent has not joined it"}
+			default:
+				failing = []string{n.Local.State}
+			}
+			return nil, fmt.Errorf("network %s: not in force on this host yet: %s", p.Name, strings.Join(failing, "; "))
+		}
+		for _, check := range failing {
+			notes = append(notes, fmt.Sprintf("Note: network %s is in force on this host, where %s", p.Name, check))
 		}
 	}
-	return nil
+	return notes, nil
+}
+
+// criticalChecks are those of a network, each with its reason.
+func criticalChecks(h api.NetworkHealth) []string {
+	var out []string
+	for _, c := range h.Checks {
+		if c.Status == api.Critical {
+			out = append(out, fmt.Sprintf("%s is critical: %s", c.Name, c.Reason))
+		}
+	}
+	return out
 }
 
 // refused is what speaks against a plan, and how to insist where that is

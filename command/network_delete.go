@@ -17,10 +17,14 @@ func networkDeleteSpec(m Meta) spec {
 		name: "network delete", args: "NETWORK", min: 1, max: 1,
 		synopsis: "Delete a network and its reservations",
 		help: `
-Removes a network's definition and reservations from Consul. While hosts hold
-leases in it, it is refused unless -force is given; with -force every host
-takes its part of the network down. Of a network that is not defined it
-removes the reservations, if an import that was interrupted has left any.
+Deletes a network and its reservations. While hosts hold leases in it, this is
+refused unless -force is given; with -force every host takes its part of the
+network down. A record of the deletion stays in Consul, so that hosts whose
+agent is not running leave the network after their next start, and no agent
+defines it again; leno network apply does.
+
+Of a network that is not defined it removes the reservations that an
+interrupted import has left.
 
   $ leno network delete blue
   $ leno network delete blue -force`,

@@ -61,7 +61,7 @@ func writeNetwork(w io.Writer, n api.Network, now time.Time) {
 		{"Last renewed", ago(l.Renewed, now)},
 	})
 	if len(l.Differs) > 0 {
-		fmt.Fprintln(w, "\nThe agent's configuration differs from Consul, which wins:")
+		fmt.Fprintln(w, "\nThe agent's configuration differs from Consul, which wins;\nleno network apply FILE changes the network on all hosts:")
 		for _, d := range l.Differs {
 			note(w, "  ", d)
 		}

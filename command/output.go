@@ -14,6 +14,25 @@ import (
 	xwidth "golang.org/x/text/width"
 )
 
+// checkedOutput is standard output. It remembers the first write that failed, so
+// that printing a table or a sentence need not return an error.
+type checkedOutput struct {
+	io.Writer
+	err      error // of the first write that failed
+	reported bool  // the error was printed
+}
+
+func (o *checkedOutput) Write(p []byte) (int, error) {
+	n, err := o.Writer.Write(p)
+	if err == nil {
+		return n, nil
+	}
+	if o.err == nil {
+		o.err = fmt.Errorf("standard output: %w", err)
+	}
+	return n, o.err
+}
+
 // width is what every table and text is made to fit.
 const width = 80
 
@@ -72,7 +91,7 @@ func table(w io.Writer, columns []column, rows [][]string) {
 
 // isStatus says of a title that what stands under it has a colour.
 func isStatus(title string) bool {
-	return strings.EqualFold(title, "status") || strings.EqualFold(title, "state")
+	return slices.ContainsFunc([]string{"status", "state", "lease"}, func(t string) bool { return strings.EqualFold(title, t) })
 }
 
 // blocks prints each row as lines of title and cell.
@@ -190,12 +209,47 @@ func note(w io.Writer, indent, text string) {
 	}
 }
 
+// unbroken are the words of a text. A command in backticks is one word where it fits a
+// line of n columns, and one for each line else, with a backslash at the end of all but
+// the last, so that it can be pasted.
+func unbroken(text string, n int) []string {
+	var out []string
+	words := strings.Fields(text)
+	for i := 0; i < len(words); i++ {
+		end := -1
+		if strings.Count(words[i], "`") == 1 {
+			end = slices.IndexFunc(words[i+1:], func(w string) bool { return strings.Contains(w, "`") })
+		}
+		if end < 0 {
+			out = append(out, words[i])
+			continue
+		}
+		command := words[i : i+end+2]
+		i += end + 1
+		if whole := strings.Join(command, " "); columnsOf(whole) <= n {
+			out = append(out, whole)
+			continue
+		}
+		const more = " \\"
+		line := command[0]
+		for _, word := range command[1:] {
+			if columnsOf(line)+1+columnsOf(word)+len(more) > n {
+				out, line = append(out, line+more), word
+			} else {
+				line += " " + word
+			}
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
 // wrap breaks text between words so that lines have at most n columns; a word that
-// is longer is broken.
+// is longer is broken, a command is not.
 func wrap(text string, n int) []string {
 	var lines []string
 	line := ""
-	for word := range strings.FieldsSeq(text) {
+	for _, word := range unbroken(text, n) {
 		if line != "" && columnsOf(line)+1+columnsOf(word) <= n {
 			line += " " + word
 			continue

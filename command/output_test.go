@@ -15,6 +15,24 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
+// TestCommandsAreNotBroken: a command can be copied from a text whole, if it fits a line.
+func TestCommandsAreNotBroken(t *testing.T) {
+	for _, tt := range []struct {
+		text string
+		want []string
+	}{
+		{"lower it, here with `ip link set eth0`: leno follows", []string{"lower it, here with", "`ip link set eth0`:", "leno follows"}},
+		{"a `b c` d `e", []string{"a `b c` d `e"}},
+		{"do (`leno doctor`), now", []string{"do (`leno doctor`), now"}},
+		{"try `a command that is too long for a line` here", []string{"try", "`a command that is \\", "too long for a line`", "here"}},
+	} {
+		got := wrap(tt.text, 23)
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.text, diff)
+		}
+	}
+}
+
 func TestTableFits(t *testing.T) {
 	columns := []column{{title: "A", cut: true}, {title: "B"}, {title: "C", cut: true}}
 	var out strings.Builder

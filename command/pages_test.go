@@ -195,14 +195,8 @@ var (
 )
 
 func (c *command) option(f *flag.Flag) option {
-	value, text := flag.UnquoteUsage(f)
-	o := option{name: "-" + f.Name, env: strings.Join(optionEnv.FindAllString(text, -1), ", "), standard: f.DefValue}
-	switch {
-	case value != "" && isBool(f):
-		o.name += "[=" + strings.ToUpper(value) + "]"
-	case value != "":
-		o.name += "=" + strings.ToUpper(value)
-	}
+	_, text := flag.UnquoteUsage(f)
+	o := option{name: optionName(f), env: strings.Join(optionEnv.FindAllString(text, -1), ", "), standard: f.DefValue}
 	text = optionEnvTail.ReplaceAllString(text, "$1")
 	if m := optionStandard.FindStringSubmatch(text); m != nil {
 		o.standard, text = m[1], strings.TrimSuffix(text, m[0])
@@ -226,19 +220,11 @@ func (c *command) option(f *flag.Flag) option {
 // optionTables are the flags of a command, and below them those that it shares with
 // all that ask the agent.
 func (c *command) optionTables(b *strings.Builder, up string) {
-	shared := flag.NewFlagSet("", flag.ContinueOnError)
-	newSession(c.meta).flags(shared)
-	var own, others []option
-	c.flags.VisitAll(func(f *flag.Flag) {
-		if s := shared.Lookup(f.Name); s != nil && s.Usage == f.Usage {
-			others = append(others, c.option(f))
-		} else {
-			own = append(own, c.option(f))
-		}
-	})
-	table := func(options []option) {
+	own, common := c.options()
+	table := func(flags []*flag.Flag) {
 		b.WriteString("| option | environment | default | meaning |\n|---|---|---|---|\n")
-		for _, o := range options {
+		for _, f := range flags {
+			o := c.option(f)
 			fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", o.name, optionEnv.ReplaceAllString(o.env, "`$0`"), cell(o.standard), cell(o.means))
 		}
 	}
@@ -246,9 +232,9 @@ func (c *command) optionTables(b *strings.Builder, up string) {
 		b.WriteString("\n## Options\n\n")
 		table(own)
 	}
-	if len(others) > 0 {
+	if len(common) > 0 {
 		fmt.Fprintf(b, "\n## Options of all commands\n\nMore about them: [flags and environment](%sindex.mdx#flags-and-environment).\n\n", up)
-		table(others)
+		table(common)
 	}
 }
 

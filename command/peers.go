@@ -18,15 +18,17 @@ func peersSpec(m Meta) spec {
 		name: "peers", args: "[NETWORK]", max: 1,
 		synopsis: "List the other hosts as this host's datapath has them",
 		help: `
-Lists every other host of a network, whether packets go to it from here, and
-what passed since the agent started where the backend counts it. A host
-that is left out is named with the reason.
+Lists every other host of a network as this host's datapath has it: its
+subnet and address, whether its lease is held, and what passed since the agent
+started where the backend counts it. A host that is left out of the datapath
+is named with the reason. Whether packets arrive is not tested.
 
 With -probe the agent sends packets to each of them, small ones of 64 bytes
 and full ones of the MTU, through the overlay and through the underlay, and
 tells how many were lost, how long an answer took, the largest packet that
-got there whole, and what is wrong. It fails when a host that holds its lease
-cannot be reached.
+got there whole, and what is wrong and what to do, as leno doctor tells it.
+It exits 1 when packets got lost, all, some, or those of one size, or a host
+that holds its lease cannot be reached.
 
   $ leno peers
   $ leno peers blue -format=json
@@ -62,13 +64,13 @@ func writePeers(w io.Writer, network string, list api.PeerList) {
 		say(w, "Network %s has no other hosts.", network)
 	}
 	counted := slices.ContainsFunc(peers, func(p api.Peer) bool { return p.Counters != nil })
-	columns := []column{{title: "NODE", cut: true}, {title: "SUBNET"}, {title: "PUBLIC IP"}, {title: "BACKEND", cut: true}, {title: "STATE"}}
+	columns := []column{{title: "NODE", cut: true}, {title: "SUBNET"}, {title: "PUBLIC IP"}, {title: "BACKEND", cut: true}, {title: "LEASE"}}
 	if counted {
 		columns = append(columns, column{title: "RECEIVED"}, column{title: "SENT"})
 	}
 	var rows [][]string
 	for _, p := range peers {
-		row := []string{p.Node, firstSubnet(p.Subnets), firstAddr(p.PublicIPs), p.Backend, peerState(p)}
+		row := []string{p.Node, firstSubnet(p.Subnets), firstAddr(p.PublicIPs), p.Backend, peerLease(p)}
 		switch {
 		case counted && p.Counters != nil:
 			row = append(row, byteCount(p.Counters.RxBytes), byteCount(p.Counters.TxBytes))
@@ -78,11 +80,12 @@ func writePeers(w io.Writer, network string, list api.PeerList) {
 		}
 		rows = append(rows, row)
 		if p.Skipped != "" {
-			notes = append(notes, fmt.Sprintf("%s is left out: %s", p.Node, p.Skipped))
+			notes = append(notes, fmt.Sprintf("%s is left out of the datapath: %s", p.Node, p.Skipped))
 		}
 	}
 	if len(rows) > 0 {
 		table(w, columns, rows)
+		notes = append(notes, "Not tested: whether packets arrive. Run `leno peers -probe` to test it.")
 	}
 	if len(notes) > 0 {
 		fmt.Fprintln(w)
@@ -92,14 +95,15 @@ func writePeers(w io.Writer, network string, list api.PeerList) {
 	}
 }
 
-func peerState(p api.Peer) string {
-	switch {
-	case p.Skipped != "":
-		return "left out"
-	case p.Held:
-		return "held"
+func peerLease(p api.Peer) string {
+	state := "lapsed"
+	if p.Held {
+		state = "held"
 	}
-	return "lapsed"
+	if p.Skipped != "" {
+		state += ", left out"
+	}
+	return state
 }
 
 func dropNotes(of string, drops map[string]uint64) []string {

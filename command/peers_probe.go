@@ -48,8 +48,7 @@ func (f *probeFlags) check(given func(name string) bool) error {
 	return nil
 }
 
-// runProbe prints what the agent found out. That a host which holds its lease
-// cannot be reached fails the command.
+// runProbe prints what the agent found out. Packets that were lost fail the command.
 func runProbe(ctx context.Context, s *session, f *probeFlags, network string) error {
 	if _, err := s.format.json(); err != nil {
 		return err
@@ -62,11 +61,23 @@ func runProbe(ctx context.Context, s *session, f *probeFlags, network string) er
 		if err := s.print(out, func(w io.Writer) { writeProbe(w, out) }); err != nil {
 			return err
 		}
-		if slices.ContainsFunc(out.Peers, func(p api.PeerProbe) bool { return p.Held && !p.Reached }) {
+		if slices.ContainsFunc(out.Peers, lossy) || slices.ContainsFunc(out.Findings, func(f api.Finding) bool { return f.Status == api.FindingFault }) {
 			return errReported
 		}
 		return nil
 	}))
+}
+
+// lossy says whether packets to a host got lost: all of them, those of one size, or
+// some. A host whose lease has lapsed need not answer, and echo requests that a host
+// takes no part of by its rules are not lost where other packets pass.
+func lossy(p api.PeerProbe) bool {
+	if p.Held && !p.Reached {
+		return true
+	}
+	return slices.ContainsFunc(p.Ways, func(way api.ProbedWay) bool {
+		return way.NotProbed == "" && way.Small.Answered+way.Full.Answered > 0 && way.Small.Lost()+way.Full.Lost() > 0
+	})
 }
 
 func writeProbe(w io.Writer, out api.Probe) {
@@ -86,6 +97,9 @@ func writeProbe(w io.Writer, out api.Probe) {
 	notes = append(notes, unprobed(out.Peers)...)
 	if len(rows) > 0 {
 		table(w, columns, rows)
+	}
+	for _, f := range out.Findings {
+		writeFinding(w, f)
 	}
 	if len(notes) > 0 {
 		fmt.Fprintln(w)
@@ -152,14 +166,23 @@ func latency(ms float64) string {
 	return fmt.Sprintf("%.1f ms", ms)
 }
 
-// probeNotes are what is wrong with a host, and what the table does not say.
+// probeNotes are what explains the rows of a host and is no fault.
 func probeNotes(p api.PeerProbe) []string {
 	var out []string
 	if !p.Held {
 		out = append(out, p.Node+": its lease has lapsed, its host may be gone")
 	}
-	for _, f := range p.Findings {
-		out = append(out, p.Node+": "+f)
+	if p.Skipped != "" {
+		out = append(out, fmt.Sprintf("%s is left out of the datapath: %s", p.Node, p.Skipped))
+	}
+	for _, way := range p.Ways {
+		switch {
+		case !p.Reached || way.NotProbed != "" || way.Largest > 0:
+		case way.Path == api.PathOverlay:
+			out = append(out, fmt.Sprintf("%s: %s takes no echo requests, though packets for containers behind it pass: full-size packets were not tested", p.Node, way.To))
+		default:
+			out = append(out, fmt.Sprintf("%s: %s answers no echo requests over the underlay, though the overlay works. Let ICMP pass: path MTU discovery needs it", p.Node, way.To))
+		}
 	}
 	return out
 }

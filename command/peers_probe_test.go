@@ -3,6 +3,8 @@ package command
 import (
 	"slices"
 	"testing"
+
+	"github.com/lenonet/leno/api"
 )
 
 // What is asked for gets to the agent.
@@ -11,5 +13,53 @@ func TestProbeRequest(t *testing.T) {
 	got := world{env: map[string]string{"LENO_ADDRESS": f.url}}.run("peers", "-probe", "-peer=host-b", "-peer", "host-c", "-count=7", "default")
 	if got.code != exitDone || f.probed.Count != 7 || !slices.Equal(f.probed.Peers, []string{"host-b", "host-c"}) {
 		t.Errorf("%+v, %+v", f.probed, got)
+	}
+}
+
+// TestProbeExitCode: whatever got lost fails the command; what a host does not answer
+// by its rules, or because it is gone, does not.
+func TestProbeExitCode(t *testing.T) {
+	way := func(path string, small, full, largest int) api.ProbedWay {
+		w := probed(path, "10.5.34.0", "10.5.77.0", 1450)
+		w.Small.Answered, w.Full.Answered, w.Largest = small, full, largest
+		if small == 0 {
+			w.Full.Sent = 0
+		}
+		return w
+	}
+	const over, under = api.PathOverlay, api.PathUnderlay
+	unprobed := api.ProbedWay{Path: over, NotProbed: "left out"}
+	for _, tt := range []struct {
+		name          string
+		held, reached bool
+		ways          []api.ProbedWay
+		finding       string // its status, "" for none
+		code          int
+	}{
+		{"all is well", true, true, []api.ProbedWay{way(over, 3, 3, 1450), way(under, 3, 3, 1450)}, "", exitDone},
+		{"not reached", true, false, []api.ProbedWay{way(over, 0, 0, 0), way(under, 3, 3, 1450)}, "", exitFailed},
+		{"full packets lost in the overlay", true, true, []api.ProbedWay{way(over, 3, 0, 1350), way(under, 3, 3, 1450)}, "", exitFailed},
+		{"full packets lost in the underlay", true, true, []api.ProbedWay{way(over, 3, 3, 1450), way(under, 3, 0, 1400)}, "", exitFailed},
+		{"one packet lost", true, true, []api.ProbedWay{way(over, 2, 3, 1450), way(under, 3, 3, 1450)}, "", exitFailed},
+		{"one full packet lost", true, true, []api.ProbedWay{way(over, 3, 3, 1450), way(under, 3, 2, 1450)}, "", exitFailed},
+		{"a lapsed host that is gone", false, false, []api.ProbedWay{way(over, 0, 0, 0), way(under, 0, 0, 0)}, api.FindingWarning, exitDone},
+		{"a lapsed host that answers and loses some", false, true, []api.ProbedWay{way(over, 2, 3, 1450), way(under, 3, 3, 1450)}, "", exitFailed},
+		{"echo requests filtered in the underlay", true, true, []api.ProbedWay{way(over, 3, 3, 1450), way(under, 0, 0, 0)}, "", exitDone},
+		{"echo requests filtered in the overlay", true, true, []api.ProbedWay{way(over, 0, 0, 0), way(under, 3, 3, 1450)}, "", exitDone},
+		{"left out", true, false, []api.ProbedWay{unprobed, way(under, 3, 3, 1450)}, "", exitFailed},
+		{"a fault", false, false, []api.ProbedWay{way(over, 0, 0, 0), way(under, 3, 3, 1450)}, api.FindingFault, exitFailed},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFakeAgent(t)
+			f.probe.Peers = []api.PeerProbe{{Node: "host-b", Held: tt.held, Reached: tt.reached, Ways: tt.ways}}
+			if tt.finding != "" {
+				f.probe.Findings = []api.Finding{{Check: "port", Status: tt.finding, Tried: "t", Saw: "s", Do: "d"}}
+			}
+			for _, format := range []string{"table", "json"} {
+				if got := (world{env: map[string]string{"LENO_ADDRESS": f.url}}).run("peers", "default", "-probe", "-format="+format); got.code != tt.code {
+					t.Errorf("%s: exit %d, want %d:\n%s", format, got.code, tt.code, got.stdout)
+				}
+			}
+		})
 	}
 }

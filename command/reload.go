@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"flag"
 	"fmt"
 
 	"github.com/lenonet/leno/api"
@@ -9,6 +10,7 @@ import (
 
 func reloadSpec(m Meta) spec {
 	f := &agentFlags{meta: m}
+	force := false
 	return spec{
 		name:     "reload",
 		synopsis: "Make the agent read its configuration again",
@@ -17,11 +19,19 @@ Does what SIGHUP does, and prints which options changed. When the new
 configuration is unusable, or changes options that need a restart, the agent
 keeps the old one, whole, and the reason is printed here.
 
-  $ leno reload`,
-		flags: f.register,
+A configuration that may have been cut off is refused, too: one in which a
+file is empty that had options when it was read last, or no network is left.
+Give -force if that is what you want; a signal cannot say so.
+
+  $ leno reload
+  $ leno reload -force`,
+		flags: func(fs *flag.FlagSet) {
+			f.register(fs)
+			fs.BoolVar(&force, "force", false, "take it over although a file is empty now, or no network is left")
+		},
 		run: func(ctx context.Context, _ []string) error {
 			return f.call(ctx, func(ctx context.Context, c *api.Client) error {
-				done, err := c.Reload(ctx)
+				done, err := c.Reload(ctx, force)
 				if err != nil {
 					return err
 				}

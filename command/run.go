@@ -1,6 +1,8 @@
 package command
 
 import (
+	"bytes"
+	"flag"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,14 +13,33 @@ import (
 )
 
 // Run runs the command that args (without the program's name) ask for and
-// returns the exit code.
+// returns the exit code. A command whose output could not be written has failed,
+// whatever it did.
 func Run(args []string, m Meta) int {
+	out := &checkedOutput{Writer: m.Stdout}
+	m.Stdout = out
+	code := run(args, m)
+	if out.err == nil {
+		return code
+	}
+	if !out.reported {
+		m.writeError(out.err)
+	}
+	if code == exitDone {
+		code = exitFailed
+	}
+	return code
+}
+
+func run(args []string, m Meta) int {
 	args = helpLast(args)
 	c := cli.NewCLI("leno", "leno "+m.Version)
 	c.Args = args
 	c.Commands = Commands(m)
-	c.HelpFunc = help
-	c.HelpWriter, c.ErrorWriter = m.Stdout, m.Stderr
+	c.HelpFunc = func(commands map[string]cli.CommandFactory) string { return help(m, commands) }
+	// Printed below: cli would report a write that fails, which Run does too.
+	var text bytes.Buffer
+	c.HelpWriter, c.ErrorWriter = &text, m.Stderr
 
 	completing := m.Getenv("COMP_LINE") != ""
 	switch unknown := c.Subcommand() != "" && c.Commands[c.Subcommand()] == nil; {
@@ -27,15 +48,18 @@ func Run(args []string, m Meta) int {
 		return wrongCommand(m, args, fmt.Sprintf("unknown command %q%s", c.Subcommand(), didYouMean(c.Subcommand(), topLevel(c.Commands))))
 	case c.IsHelp() || c.IsVersion() || isAutocompletion(args):
 	case len(args) == 0:
-		fmt.Fprintln(m.Stderr, help(c.Commands))
+		fmt.Fprintln(m.Stderr, help(m, c.Commands))
 		return exitUsage
 	case strings.HasPrefix(args[0], "-"):
-		flag := strings.TrimPrefix(shown(args[:1]), "leno ") // without its value when that is a secret
-		return wrongCommand(m, args, flag+" stands before the command, flags go after it")
+		first := strings.TrimPrefix(shown(args[:1]), "leno ") // without its value when that is a secret
+		return wrongCommand(m, args, first+" stands before the command, flags go after it")
 	case c.Commands[c.Subcommand()] == nil:
 		return wrongCommand(m, args, fmt.Sprintf("unknown command %q%s", args[0], didYouMean(args[0], topLevel(c.Commands))))
 	}
 	code, err := c.Run()
+	if text.Len() > 0 {
+		_, _ = m.Stdout.Write(text.Bytes()) // remembers an error
+	}
 	if err != nil {
 		m.writeError(err)
 		return exitFailed
@@ -68,11 +92,18 @@ func isAutocompletion(args []string) bool {
 
 const usageLine = "Usage: leno COMMAND [options] [arguments]\nFor the commands, leno -help"
 
-// help is the list of commands that `leno` alone and `leno -help` print. The
-// names of the environment stand here once rather than with every command.
-func help(commands map[string]cli.CommandFactory) string {
+// help is what `leno` alone and `leno -help` print: where to start when something does
+// not work, the commands, and the options that they have in common.
+func help(m Meta, commands map[string]cli.CommandFactory) string {
 	var b strings.Builder
-	b.WriteString("Usage: leno COMMAND [options] [arguments]\n\nCommands:\n\n")
+	b.WriteString(`Usage: leno COMMAND [options] [arguments]
+
+Something does not work? Start with leno doctor on that host: it examines the
+host and the paths to the other hosts, and says what to do.
+
+Commands:
+
+`)
 	for _, name := range topLevel(commands) {
 		c, err := commands[name]()
 		if err != nil {
@@ -81,15 +112,19 @@ func help(commands map[string]cli.CommandFactory) string {
 		fmt.Fprintf(&b, "  %-12s  %s\n", name, c.Synopsis())
 	}
 	b.WriteString(`
-Environment, for every command that talks to the agent; flags win:
+Common options, of every command that asks the agent; flags win over the
+environment:
 
-  LENO_ADDRESS     where the agent listens, default 127.0.0.1:5366
-  LENO_TOKEN       Consul ACL token; else LENO_TOKEN_FILE,
-                   CONSUL_HTTP_TOKEN, CONSUL_HTTP_TOKEN_FILE
-  LENO_FORMAT      table or json
-  LENO_CA_CERT, LENO_CLIENT_CERT, LENO_CLIENT_KEY, LENO_TLS_SERVER_NAME
-                   for an agent that listens with TLS
-
+`)
+	const column = 25
+	commonOptions(m).VisitAll(func(f *flag.Flag) {
+		lead := fmt.Sprintf("  %-*s", column-2, optionName(f))
+		for _, line := range wrap(optionText(f), width-column) {
+			b.WriteString(lead + line + "\n")
+			lead = strings.Repeat(" ", column)
+		}
+	})
+	b.WriteString(`
 Exit codes: 0 done, 1 failed, 2 wrong usage. leno COMMAND -help tells more;
 leno -autocomplete-install sets up completion in your shell.`)
 	return b.String()

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lenonet/leno/api"
@@ -29,10 +30,14 @@ func statusSpec(m Meta) spec {
 		name:     "status",
 		synopsis: "Show the agent, its networks and what is not well",
 		help: `
-Says whether this host is well and, when it is not, what to see to first;
-then its part in every network, and each other check that is not passing with
-what to do, the worst first. Exits 0 when the agent is passing or has a
-warning (packets flow), and 1 when it is critical.
+Says whether this host is in order and, when it is not, what to see to
+first; then its part in every network, and each other check that is not
+passing with what to do, the worst first. Exits 0 when the agent is passing
+or has a warning, and 1 when it is critical.
+
+It shows what the agent watches all the time: leases, devices, routes, leno's
+rules and Consul. It sends no packets: leno peers -probe and leno doctor test
+the paths to the other hosts.
 
 With -wait it waits for the agent to answer and for everything to be ready
 and passing, and exits 1 when the time is up before.
@@ -146,6 +151,8 @@ func writeStatus(w io.Writer, out statusOutput, now time.Time) {
 	if len(faults) > 0 {
 		note(w, "", "First: "+faults[0].text(now))
 		faults = faults[1:]
+	} else if slices.ContainsFunc(out.Networks, func(n api.Network) bool { return n.Local.Peers > 0 }) {
+		say(w, "Not tested: paths to other hosts. Run `leno peers -probe` or `leno doctor`.")
 	}
 	fmt.Fprintln(w)
 	rules := ""
@@ -168,6 +175,7 @@ func writeStatus(w io.Writer, out statusOutput, now time.Time) {
 	if len(out.Networks) <= maxStanding {
 		writeStanding(w, out.Networks)
 	}
+	writeDiffering(w, out)
 	if len(faults) > 0 {
 		fmt.Fprintln(w)
 	}
@@ -175,7 +183,7 @@ func writeStatus(w io.Writer, out statusOutput, now time.Time) {
 		note(w, "", f.text(now))
 	}
 	if overall(out.Health) != api.Passing {
-		fmt.Fprintln(w, "\nleno doctor looks for the causes.")
+		fmt.Fprintln(w, "\nleno doctor looks for the causes, and tests the paths to the other hosts.")
 	}
 }
 
@@ -187,22 +195,22 @@ func overall(h api.Health) string {
 	return h.Status
 }
 
-// verdict is the first line: whether this host is well.
+// verdict is the first line: whether what the agent watches is in order.
 func verdict(out statusOutput, faults []fault) string {
 	of := plural(len(out.Health.Networks), "network")
 	switch {
 	case out.Health.Status == api.Critical:
-		return "This host is NOT well: " + plural(count(faults, api.Critical), "critical check") + "."
+		return "This host is NOT in order: " + plural(count(faults, api.Critical), "critical check") + "."
 	case out.Health.Status == api.Warning && !out.Health.Ready:
 		return "This host is not ready yet, and has " + plural(len(faults), "warning") + "."
 	case out.Health.Status == api.Warning:
-		return "This host works, with " + plural(len(faults), "warning") + "."
+		return "This host is in order, but for " + plural(len(faults), "warning") + "."
 	case !out.Health.Ready:
 		return "This host is not ready yet: " + of + "."
 	case len(out.Health.Networks) == 0:
-		return "This host is well, and takes part in no network."
+		return "This host is in order, and takes part in no network."
 	}
-	return "This host is well: " + of + " ready."
+	return "Leases, devices, routes and leno's rules are in order: " + of + " ready."
 }
 
 // fault is one check that is not passing.
@@ -308,6 +316,26 @@ func writeStanding(w io.Writer, networks []api.Network) {
 		}
 		for _, text := range n.Local.Notes {
 			note(w, "", fmt.Sprintf("%s: %s", n.Name, text))
+		}
+	}
+}
+
+// writeDiffering names the networks whose block in the agent's configuration has no
+// effect, with what the agent says about it. A check that is not passing is shown
+// anyway.
+func writeDiffering(w io.Writer, out statusOutput) {
+	for _, n := range out.Networks {
+		if len(n.Local.Differs) == 0 {
+			continue
+		}
+		for _, h := range out.Health.Networks {
+			for _, c := range h.Checks {
+				if h.Network == n.Name && c.Name == "network" && c.Status == api.Passing {
+					text, command, _ := strings.Cut(c.Reason, "run: ")
+					note(w, "", fmt.Sprintf("%s: %srun", n.Name, text))
+					fmt.Fprintln(w, "    "+printable(command)) // in one line, to be copied
+				}
+			}
 		}
 	}
 }

@@ -2,16 +2,23 @@ package command
 
 import (
 	"context"
+	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"io/fs"
+	"maps"
+	"slices"
 
 	"github.com/posener/complete"
 
+	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/agent/config"
 )
 
 func validateSpec(m Meta) spec {
 	files := &configFlags{}
+	elsewhere := false
 	return spec{
 		name: "validate", args: "[PATH...]", max: -1,
 		synopsis: "Check configuration files",
@@ -21,15 +28,28 @@ prints every error with its file, line and source line. When there is none,
 prints the networks with their effective values. Touches neither Consul nor
 an agent.
 
+The files that the configuration names, such as a token file and certificates,
+have to be on this host and usable. On another machine give -no-files. One
+that this user may not read is a warning: the agent's user may.
+
   $ leno validate /etc/leno.d
-  $ leno validate leno.hcl blue.hcl`,
-		flags: files.register, predict: complete.PredictOr(complete.PredictFiles("*.hcl"), complete.PredictFiles("*.json")),
-		run: func(_ context.Context, args []string) error {
+  $ leno validate leno.hcl blue.hcl
+  $ leno validate -no-files leno.hcl`,
+		flags: func(set *flag.FlagSet) {
+			files.register(set)
+			set.BoolVar(&elsewhere, "no-files", false, "do not look at the files that the configuration names: it is for another host")
+		},
+		predict: complete.PredictOr(complete.PredictFiles("*.hcl"), complete.PredictFiles("*.json")),
+		run: func(ctx context.Context, args []string) error {
 			sources := append(files.sources, args...)
 			if len(sources) == 0 {
 				return usagef("PATH is missing: name files or directories")
 			}
-			cfg, err := config.Load(sources, configOptions(m.Backends))
+			options := configOptions(m.Backends)
+			if !elsewhere {
+				options.CheckFiles = func(c config.Config) map[string]error { return checkFiles(ctx, m.Stderr, c) }
+			}
+			cfg, err := config.Load(sources, options)
 			if err != nil {
 				return err
 			}
@@ -37,6 +57,21 @@ an agent.
 			return nil
 		},
 	}
+}
+
+// checkFiles is what is wrong with the files that a configuration names. It warns of
+// what this user has no right to see.
+func checkFiles(ctx context.Context, w io.Writer, c config.Config) map[string]error {
+	ctx, cancel := context.WithTimeout(ctx, config.ReadTimeout)
+	defer cancel()
+	wrong := agent.CheckFiles(ctx, c)
+	for _, setting := range slices.Sorted(maps.Keys(wrong)) {
+		if errors.Is(wrong[setting], fs.ErrPermission) {
+			fmt.Fprintf(w, "Warning: %s could not be checked: %s\n", setting, printable(wrong[setting].Error()))
+			delete(wrong, setting)
+		}
+	}
+	return wrong
 }
 
 func writeValid(w io.Writer, cfg config.Config) {

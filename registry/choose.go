@@ -17,6 +17,12 @@ type Choice struct {
 	Own bool
 }
 
+// TakesNew reports whether the claim gets a slot that has no record and that the host was
+// not at work on until lately. Such a claim may have to wait: see LostLeases.
+func (c Choice) TakesNew(plan Plan, claim Claim) bool {
+	return c.Existing == nil && !claim.TakesBack(plan.Subnets(c.Slot)[0])
+}
+
 // Situation is what Choose decides on: one consistent view of a network.
 type Situation struct {
 	Network      Network

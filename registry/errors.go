@@ -16,9 +16,9 @@ var (
 	ErrConflict            = errors.New("changed meanwhile")
 	ErrInvalid             = errors.New("invalid")
 
-	// ErrLeaseRevoked: there is no such lease any more because somebody revoked
-	// it. Whoever held it shall take another slot; a record that vanished in any
-	// other way is ErrLeaseNotFound, and is taken back.
+	// ErrLeaseRevoked, always a *RevokedError: there is no such lease any more because
+	// someone revoked it. The host that held it is to take another slot; a record that
+	// vanished in any other way is ErrLeaseNotFound, and is taken back.
 	ErrLeaseRevoked = errors.New("lease was revoked")
 
 	// ErrDuplicateNode: a live lease of another host carries our name or node
@@ -33,6 +33,10 @@ var (
 	// slot. A claim without Prefer, Running and Since takes another one.
 	ErrSetBack = errors.New("the store was set back to an older state")
 
+	// ErrLeasesLost: the store has lost the leases of hosts that live, which have not
+	// claimed again. The text names them.
+	ErrLeasesLost = errors.New("the store has lost leases")
+
 	// ErrUncertain: the answer may be incomplete (stale, emptied, rights lost).
 	// Nobody may drop anything because of it.
 	ErrUncertain = errors.New("the store's answer is not certain")
@@ -40,4 +44,22 @@ var (
 	ErrUnavailable = errors.New("the store is unavailable")
 	// ErrDenied: the token lacks a right; the text says which key or session.
 	ErrDenied = errors.New("permission denied")
+	// ErrToken: the token could not be read, so the store was not asked. Such an
+	// error is also ErrDenied, because it lasts until somebody changes the token.
+	ErrToken = errors.New("the token cannot be read")
 )
+
+// RevokedError is an ErrLeaseRevoked.
+type RevokedError struct {
+	NodeID string // of the host the lease was taken from, "" when the record did not tell
+}
+
+func (e *RevokedError) Error() string { return ErrLeaseRevoked.Error() }
+func (e *RevokedError) Unwrap() error { return ErrLeaseRevoked }
+
+// RevokedFrom reports whether err is an ErrLeaseRevoked about the host with a node
+// id, or about one that is not known.
+func RevokedFrom(err error, nodeID string) bool {
+	var revoked *RevokedError
+	return errors.As(err, &revoked) && (revoked.NodeID == "" || revoked.NodeID == nodeID)
+}

@@ -28,7 +28,7 @@ func rejected(t *testing.T, err error) bool {
 func FuzzParseLease(f *testing.F) {
 	n := dualNetwork(f)
 	f.Add("10.5.34.0-24", []byte(leaseValue))
-	f.Add("fd00:5:0:22::-64", []byte(leaseValue))
+	f.Add("fd00.5.0.22..-64", []byte(leaseValue))
 	f.Add("10.5.34.0-24", []byte(`{"version":1,"subnet":"10.5.34.0/24","NODE":"a","node_id":"b","public_ip":"192.0.2.1","mtu":68,"backend":{"type":"x","a":[{}]}}`))
 	f.Add("10.5.34.0-24", []byte(`{"version":1,"subnet":"10.5.34.0/24","subnets":null,"node":"\u003c","node_id":"b","public_ips":["2001:db8::1"],"mtu":65535,"backend":{"type":"&"}}`))
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
@@ -104,7 +104,7 @@ func FuzzParseReservation(f *testing.F) {
 	n := dualNetwork(f)
 	f.Add("10.5.40.0-24", []byte(nodeReservation))
 	f.Add("10.5.40.0-24", []byte(idReservation))
-	f.Add("fd00:5:0:28::-64", []byte(`{"version":1,"subnet":"fd00:5:0:28::/64","node":"a"}`))
+	f.Add("fd00.5.0.28..-64", []byte(`{"version":1,"subnet":"fd00:5:0:28::/64","node":"a"}`))
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
 		r, err := registry.ParseReservation(n, key, value)
 		if rejected(t, err) {
@@ -124,7 +124,7 @@ func FuzzParseReservation(f *testing.F) {
 }
 
 func FuzzParseSubnetKey(f *testing.F) {
-	for _, key := range append(slices.Clone(invalidKeys), "10.5.34.0-24", "fd00:5:0:22::-64", "::ffff:10.0.0.0-104") {
+	for _, key := range append(slices.Clone(invalidKeys), "10.5.34.0-24", "fd00.5.0.22..-64", "..ffff.10.0.0.0-104") {
 		f.Add(key)
 	}
 	f.Fuzz(func(t *testing.T, key string) {

@@ -44,3 +44,10 @@ func (c *LapseClock) Observe(network string, leases []Lease, now time.Time) {
 	}
 	c.seen[network] = next
 }
+
+// Forget drops what is known of a network that is not watched any more.
+func (c *LapseClock) Forget(network string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.seen, network)
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -172,6 +173,10 @@ type Lease struct {
 	Lapsed      time.Duration // how long this process has watched it lapsed; 0 while held
 	CreateIndex uint64
 	ModifyIndex uint64
+	// Missing says that the store has lost the record. It stays in the set until its
+	// host has had time to write it again, and whether that host lives is not known. A
+	// set has one of a host at most, which is later than all that are stored of it.
+	Missing bool
 }
 
 // Subnet is the lease's first subnet, the one its key is made of.
@@ -210,7 +215,7 @@ type Reservation struct {
 // For says whether the reservation is kept for the host of the claim.
 func (r Reservation) For(c Claim) bool {
 	if r.NodeID != "" {
-		return r.NodeID == c.NodeID
+		return strings.EqualFold(r.NodeID, c.NodeID) // hexadecimal digits
 	}
 	return r.Node == c.Node
 }
@@ -233,6 +238,7 @@ type LeaseSet struct {
 // NetworkSet is all networks at one index.
 type NetworkSet struct {
 	Networks []Network
+	Deleted  []Deletion // sorted by name
 	Bad      []BadRecord
 }
 

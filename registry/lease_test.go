@@ -98,3 +98,14 @@ func TestSameValue(t *testing.T) {
 		t.Error("a lease without subnets has one")
 	}
 }
+
+// TestReservationOfANodeID: the digits of an id may be written in either case.
+func TestReservationOfANodeID(t *testing.T) {
+	r := registry.Reservation{NodeID: "65EB4BA1-BAA7-7A15-0CB0-2D9447AD7CFF", Node: "host-b"}
+	if !r.For(registry.Claim{NodeID: "65eb4ba1-baa7-7a15-0cb0-2d9447ad7cff", Node: "host-a"}) {
+		t.Error("not for its host")
+	}
+	if r.For(registry.Claim{NodeID: "75eb4ba1-baa7-7a15-0cb0-2d9447ad7cff", Node: "host-b"}) {
+		t.Error("for another host")
+	}
+}

@@ -66,8 +66,12 @@ func (p Pool) Normalize() (Pool, error) {
 	if p.Prefix.Addr().Is6() {
 		def, most = defaultSubnetLen6, maxSubnetLen6
 	}
+	if longest := most - MinSlotBits; p.Prefix.Bits() > longest {
+		return p, invalid("the prefix is longer than /%d, which holds %d subnets of /%d", longest, 1<<MinSlotBits, most)
+	}
+	standard := ""
 	if p.SubnetLen == 0 {
-		p.SubnetLen = max(def, p.Prefix.Bits()+MinSlotBits)
+		p.SubnetLen, standard = max(def, p.Prefix.Bits()+MinSlotBits), ", the default,"
 	}
 	switch width := p.SubnetLen - p.Prefix.Bits(); {
 	case p.SubnetLen > most:
@@ -75,7 +79,7 @@ func (p Pool) Normalize() (Pool, error) {
 	case width < MinSlotBits:
 		return p, invalid("subnet_len %d leaves fewer than 4 subnets, it must be at least %d", p.SubnetLen, p.Prefix.Bits()+MinSlotBits)
 	case width > MaxSlotBits:
-		return p, invalid("subnet_len %d makes more than 2^%d subnets", p.SubnetLen, MaxSlotBits)
+		return p, invalid("subnet_len %d%s makes more than 2^%d subnets, set it to %d or less", p.SubnetLen, standard, MaxSlotBits, p.Prefix.Bits()+MaxSlotBits)
 	}
 	if !p.Min.IsValid() {
 		p.Min = p.subnet(1).Addr()

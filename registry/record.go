@@ -7,30 +7,38 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
-var networkName = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9_.-]{0,62}[a-zA-Z0-9])?$`)
+// Keys consist of lower-case letters, digits, '.', '_', '-' and '/' alone. Some
+// releases of Consul refuse others on /v1/kv (hashicorp/consul#22822).
+var networkName = regexp.MustCompile(`^[a-z0-9]([a-z0-9_.-]{0,62}[a-z0-9])?$`)
 
-// CheckNetworkName says why name cannot name a network: it is a component of
+// CheckNetworkName reports why name cannot name a network: it is a component of
 // keys, file names and device names. Errors wrap ErrInvalid.
 func CheckNetworkName(name string) error {
 	if !networkName.MatchString(name) {
-		return fmt.Errorf("network name %.80q: %w: 1 to 64 letters, digits, '_', '.' and '-', beginning and ending with a letter or digit", name, ErrInvalid)
+		return fmt.Errorf("network name %.80q: %w: a name has 1 to 64 lower-case letters, digits, '_', '.' and '-', and begins and ends with a letter or digit", name, ErrInvalid)
 	}
 	return nil
 }
 
-// SubnetKey is the last component of the key of the lease or reservation whose
-// first subnet is p: 10.5.34.0-24.
+// SubnetKey returns the last component of the key of the lease or reservation
+// whose first subnet is p: "10.5.34.0-24", and with dots for the colons of IPv6
+// "fd00.5.0.22..-64".
 func SubnetKey(p netip.Prefix) string {
-	return p.Addr().String() + "-" + fmt.Sprint(p.Bits())
+	return strings.ReplaceAll(p.Addr().String(), ":", ".") + "-" + fmt.Sprint(p.Bits())
 }
 
-// ParseSubnetKey reads it back. Only the spelling SubnetKey writes is valid.
+// ParseSubnetKey is the inverse of SubnetKey. No other spelling is valid.
 func ParseSubnetKey(key string) (netip.Prefix, error) {
 	addr, length, ok := cutLast(key, "-")
 	if !ok {
 		return netip.Prefix{}, fmt.Errorf("key %.64q: %w: not ADDRESS-LENGTH", key, ErrInvalid)
+	}
+	// IPv4 has three dots, one at a time. IPv6 has seven, or two in a row.
+	if strings.Count(addr, ".") != 3 || strings.Contains(addr, "..") {
+		addr = strings.ReplaceAll(addr, ".", ":")
 	}
 	p, err := netip.ParsePrefix(addr + "/" + length)
 	if err != nil || SubnetKey(p) != key || p != p.Masked() {
@@ -59,6 +67,7 @@ type networkRecord struct {
 	Name    string       `json:"name"`
 	Pools   []poolRecord `json:"pools"`
 	Backend Backend      `json:"backend"`
+	Deleted time.Time    `json:"deleted,omitzero"` // of a Deletion, which has neither pools nor backend
 }
 
 type leaseRecord struct {
@@ -101,8 +110,9 @@ func FormatNetwork(n Network) ([]byte, error) {
 	return value, nil
 }
 
-// ParseNetwork reads the value stored for the network called name. Errors wrap
-// ErrInvalid.
+// ParseNetwork reads the value stored for the network called name. The error is a
+// *DeletedError, without the indexes, when it records a deletion, and wraps
+// ErrInvalid otherwise.
 func ParseNetwork(name string, value []byte) (Network, error) {
 	if err := CheckNetworkName(name); err != nil {
 		return Network{}, err
@@ -113,6 +123,12 @@ func ParseNetwork(name string, value []byte) (Network, error) {
 	}
 	if r.Name != name {
 		return Network{}, fmt.Errorf("%w: name %.64q in the value of %q", ErrInvalid, r.Name, name)
+	}
+	if !r.Deleted.IsZero() {
+		if len(r.Pools) > 0 || r.Backend.Type != "" {
+			return Network{}, fmt.Errorf("%w: a network with a definition and \"deleted\"", ErrInvalid)
+		}
+		return Network{}, &DeletedError{Deletion{Network: name, Time: r.Deleted}}
 	}
 	if err := checkName("backend type", r.Backend.Type); err != nil {
 		return Network{}, err

@@ -32,13 +32,16 @@ type Registry interface {
 
 // Networks carries the definitions every host agrees on.
 type Networks interface {
-	// Network returns one definition, or ErrNetworkNotFound, or ErrInvalid when
-	// the stored record cannot be used.
+	// Network returns one definition as the store has it now. Errors:
+	// ErrNetworkNotFound when there is none, as a *DeletedError when someone deleted
+	// it; ErrInvalid when the stored record cannot be used.
 	Network(ctx context.Context, name string) (Network, error)
 
 	// PutNetwork stores a definition. n.ModifyIndex says what it may replace:
-	// 0 creates only and gives ErrNetworkExists when there is one, any other
-	// value replaces exactly that version and gives ErrConflict when it moved.
+	// 0 creates only, also where a network was deleted, and gives ErrNetworkExists
+	// when there is one; Absent creates only where there is no record at all, and gives
+	// ErrConflict when there is one; any other value replaces exactly that version, of
+	// a definition or a Deletion, and gives ErrConflict when it moved.
 	// The network's marker key for leases is created on the way.
 	//
 	// A network that is created may be given reservations, each as AddReservation
@@ -48,14 +51,29 @@ type Networks interface {
 	// ErrUnavailable, when the network may have been created all the same.
 	PutNetwork(ctx context.Context, n Network, kept ...Reservation) error
 
-	// DeleteNetwork removes the definition and its reservations, also when only
-	// reservations are left. Leases stay until their hosts let go of them.
-	// ErrNetworkNotFound when there is neither.
+	// DeleteNetwork puts a Deletion in the place of the definition, usable or not,
+	// and removes the network's reservations. It does so as well when the definition
+	// is missing and leases are left; when only reservations are left, it removes
+	// these and puts no Deletion. Leases stay until their hosts let go of them.
+	// ErrNetworkNotFound when there is nothing to delete.
+	//
+	// The Deletion stays for as long as there are leases, and for DeletionKept.
 	DeleteNetwork(ctx context.Context, name string) error
 
+	// PutDeletion puts back a Deletion that the store has lost, with the Time it had.
+	// ErrConflict when there is any record of the network.
+	PutDeletion(ctx context.Context, d Deletion) error
+
+	// Holders returns the hosts that have a session for a network, sorted by node, as
+	// far as the token may see sessions. There may be some where the definition or
+	// leases are lost.
+	Holders(ctx context.Context, network string) ([]Holder, error)
+
 	// WatchNetworks blocks until the networks' index differs from after and
-	// returns all of them, sorted by name. after 0 answers at once. A set that
-	// may be incomplete is ErrUncertain, never a short list.
+	// returns all of them, sorted by name. after 0 answers at once.
+	//
+	// Only a Deletion says that a network has ended. One that the set does not have
+	// was lost by the store, or the set is of an older state: Network tells which.
 	WatchNetworks(ctx context.Context, after uint64) (NetworkSet, uint64, error)
 }
 
@@ -64,9 +82,17 @@ type Leases interface {
 	// Acquire claims a slot of n for one host, in the order Choose documents,
 	// and writes the lease complete in one transaction. It is repeatable: the
 	// holder calls it again to change its attributes, which writes only when
-	// something differs. Errors: ErrNetworkFull, a *RivalError of
-	// ErrDuplicateNode, ErrDuplicateAddress or ErrSetBack, ErrInvalid for a claim nobody could read, ErrConflict
-	// when other hosts were faster again and again, ErrUnavailable, ErrDenied.
+	// something differs.
+	//
+	// The definition has the plan of n at the moment of the claim, or cannot be
+	// used, or the store has lost it. n.ModifyIndex 0 is for a version that is not known.
+	//
+	// Errors: ErrNetworkFull; a *RivalError of ErrDuplicateNode,
+	// ErrDuplicateAddress or ErrSetBack; ErrLeasesLost for a slot that the host is not at
+	// work on, see LostLeases; ErrInvalid for a claim that no host could read;
+	// ErrConflict when the plan is another one now, or when other hosts were
+	// faster again and again; ErrNetworkNotFound, as a *DeletedError, when the network
+	// was deleted; ErrUnavailable, ErrDenied.
 	Acquire(ctx context.Context, n Network, c Claim) (Lease, error)
 
 	// Renew keeps the lease's session alive for another TTL and writes nothing
@@ -77,7 +103,7 @@ type Leases interface {
 	// that is not the caller's any more is left alone; that is no error.
 	Release(ctx context.Context, l Lease) error
 
-	// Revoke removes whatever lease covers subnet, held or lapsed, and lets its
+	// Revoke removes the lease that covers subnet, held or lapsed, and lets its
 	// host know that it is to take another slot (ErrLeaseRevoked of WatchLease).
 	// ErrLeaseNotFound when there is none.
 	Revoke(ctx context.Context, network string, subnet netip.Prefix) error
@@ -89,8 +115,8 @@ type Leases interface {
 	// WatchLease blocks until the one lease's index differs from after.
 	// ErrLeaseNotFound, with a valid index, when there is no such lease;
 	// ErrLeaseRevoked instead when Revoke removed it, for as long as the store
-	// remembers that, a minute at least; ErrInvalid, with a valid index, when
-	// the record cannot be used.
+	// remembers that, a minute at least: RevokedFrom tells whose it was; ErrInvalid,
+	// with a valid index, when the record cannot be used.
 	WatchLease(ctx context.Context, n Network, subnet netip.Prefix, after uint64) (Lease, uint64, error)
 
 	// WatchLeases blocks until the index of n's leases differs from after and
@@ -104,6 +130,10 @@ type Leases interface {
 	// it happens, and a change made past this interface within a minute.
 	WatchLeases(ctx context.Context, n Network, after uint64) (LeaseSet, uint64, error)
 }
+
+// Absent is the ModifyIndex of a network that PutNetwork may not put in the place of
+// any record.
+const Absent uint64 = math.MaxUint64
 
 // Known is an index that no set has.
 const Known uint64 = math.MaxUint64
@@ -143,10 +173,17 @@ type Claim struct {
 	Session string        // session of an earlier process to adopt, "" for none
 	Prefer  netip.Prefix  // subnet held before, invalid for none
 	Running bool          // the host is at work on Prefer: it has lost the record, not the subnet
+	Lately  bool          // the host held Prefer less than Hold ago, so no other host was given it
 	Since   uint64        // ModifyIndex of the host's last record on Prefer, 0 when it is not known
 	Avoid   netip.Prefix  // subnet that was revoked from the host, invalid for none: the last it wants
+	Lost    time.Time     // when the host saw that the store had lost the network, zero for never
 	TTL     time.Duration // a session lives between once and twice this after its last renewal
 	Hold    time.Duration // how long a lapsed lease is kept for its host
+}
+
+// TakesBack reports whether subnet is the one that the host is at work on, or held lately.
+func (c Claim) TakesBack(subnet netip.Prefix) bool {
+	return (c.Running || c.Lately) && c.Prefer == subnet
 }
 
 // Announcer is the optional ability to show the agent in a service catalogue.

@@ -1,6 +1,10 @@
 package config
 
 import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,6 +41,9 @@ func (l *loader) checkLease() {
 		l.at(margin, "must be more than 0: a session renewed only when its time is up may already be gone")
 	case c.RenewMargin >= c.TTL:
 		l.at(margin, "%s must be less than the ttl of %s: the session is renewed when ttl - renew_margin has passed", short(c.RenewMargin), short(c.TTL))
+	case c.TTL-c.RenewMargin < minRenewPeriod(c.TTL):
+		l.at(margin, "%s renews the session every %s, which is ttl - renew_margin: with a ttl of %s that must be at least %s, so renew_margin can be at most %s",
+			short(c.RenewMargin), short(c.TTL-c.RenewMargin), short(c.TTL), short(minRenewPeriod(c.TTL)), short(c.TTL-minRenewPeriod(c.TTL)))
 	}
 	switch {
 	case hold == nil:
@@ -46,6 +53,10 @@ func (l *loader) checkLease() {
 			"and a host that only missed renewals would find its subnet given away", short(c.Hold), short(c.TTL))
 	}
 }
+
+// minRenewPeriod is the shortest time between two renewals of a session. More
+// renewals make no lease safer, and each of them is a request to Consul's leader.
+func minRenewPeriod(ttl time.Duration) time.Duration { return max(time.Second, ttl/10) }
 
 // The resync is for what no event told of. More often than once a second it
 // would cost more than it can find, and less often than once an hour is as good
@@ -98,4 +109,37 @@ func (l *loader) checkTLS(block string, t *TLS, listener bool) {
 	case listener && t.CAFile != "" && t.CertFile == "":
 		lone(ca, "cert_file and key_file")
 	}
+}
+
+// checkFiles reports what is wrong with files where their settings stand.
+func (l *loader) checkFiles() {
+	wrong := l.o.CheckFiles(l.cfg)
+	for _, setting := range slices.Sorted(maps.Keys(wrong)) {
+		if a := l.attribute(setting); a != nil {
+			l.at(a, "%s", wrong[setting])
+		} else {
+			l.unplaced(fmt.Sprintf("Invalid value for %q", setting), wrong[setting].Error())
+		}
+	}
+}
+
+// attribute is where a setting was set last, nil for nowhere.
+func (l *loader) attribute(setting string) *hcl.Attribute {
+	find := func(all []Setting, network string, of reflect.Value) *hcl.Attribute {
+		for _, s := range all {
+			if strings.Replace(s.Name, "*", network, 1) == setting {
+				return l.by[of.FieldByIndex(s.index).Addr().Interface()]
+			}
+		}
+		return nil
+	}
+	if a := find(settings(reflect.TypeFor[Config](), Setting{}), "", reflect.ValueOf(&l.cfg).Elem()); a != nil {
+		return a
+	}
+	for _, n := range l.networks {
+		if a := find(settings(reflect.TypeFor[Network](), Setting{Name: "network.*"}), n.Name, reflect.ValueOf(&n.Network).Elem()); a != nil {
+			return a
+		}
+	}
+	return nil
 }

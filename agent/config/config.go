@@ -35,6 +35,10 @@ type Config struct {
 
 	Dev   bool     `option:"-"` // registry in memory, network "dev"
 	Files []string `option:"-"` // what was read, in order
+
+	Empty []string `option:"-"` // those of Files that set nothing: white space and comments at most
+
+	NetworkFiles map[string]string `option:"-"` // by network, the file that its block is in
 }
 
 // Log is where and how much the agent logs.
@@ -72,7 +76,7 @@ type TLS struct {
 // Lease is how leases are kept.
 type Lease struct {
 	TTL           time.Duration `option:"ttl"`          // 10s..24h, Consul's limits; a session lives TTL to 2*TTL past its last renewal
-	RenewMargin   time.Duration `option:"renew_margin"` // >0 and <TTL; renewed TTL-RenewMargin after the last success
+	RenewMargin   time.Duration `option:"renew_margin"` // >0; renewed TTL-RenewMargin after the last success, at least TTL/10
 	Hold          time.Duration `option:"hold"`         // how long a lapsed lease is kept for its host
 	OnLost        string        `option:"on_lost"`      // OnLostRenumber or OnLostExit
 	ReleaseOnStop bool          `option:"release_on_stop"`
@@ -112,8 +116,9 @@ const (
 
 // HTTP is the agent's API listener.
 type HTTP struct {
-	Address string `option:"address,restart"` // host:port or unix:///path
-	TLS     TLS    `option:"tls,restart"`
+	Address      string   `option:"address,restart"` // host:port or unix:///path
+	AllowedHosts []string `option:"allowed_hosts"`   // more names that requests may be for; "*.example.com" is any name below
+	TLS          TLS      `option:"tls,restart"`
 }
 
 // Telemetry is where metrics go.

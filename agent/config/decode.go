@@ -5,7 +5,7 @@ import "strings"
 // read puts one file's attributes into the configuration.
 func (l *loader) read(f *fileShape) {
 	c := &l.cfg
-	l.text(f.NodeName, &c.NodeName, checkNodeName)
+	l.text(f.NodeName, &c.NodeName, CheckNodeName)
 	l.text(f.DataDir, &c.DataDir, checkAbsolute)
 
 	l.text(f.LogLevel, &c.Log.Level, checkLevel)
@@ -92,6 +92,7 @@ func (l *loader) readHTTP(s *httpShape) {
 	}
 	c := &l.cfg.HTTP
 	l.text(s.Address, &c.Address, checkListenAddress)
+	l.texts(s.AllowedHosts, &c.AllowedHosts, checkHostPattern)
 	if t := s.TLS; t != nil {
 		l.text(t.CAFile, &c.TLS.CAFile)
 		l.text(t.CertFile, &c.TLS.CertFile)

@@ -116,7 +116,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if c.Lease.TTL < minTTL || c.Lease.RenewMargin <= 0 || c.Lease.RenewMargin >= c.Lease.TTL || c.Lease.Hold < 2*c.Lease.TTL {
+		if c.Lease.TTL < minTTL || c.Lease.RenewMargin <= 0 || c.Lease.TTL-c.Lease.RenewMargin < minRenewPeriod(c.Lease.TTL) || c.Lease.Hold < 2*c.Lease.TTL {
 			t.Fatalf("limits are broken: %+v", c.Lease)
 		}
 		for _, n := range c.Networks {

@@ -45,7 +45,8 @@ func TestExampleLoads(t *testing.T) {
 			Forward:    true,
 			SubnetFile: "/run/leno/default.env",
 		}},
-		Files: []string{examplePath},
+		Files:        []string{examplePath},
+		NetworkFiles: map[string]string{"default": examplePath},
 	}
 	got, err := Load([]string{examplePath}, registryOptions())
 	if err != nil {
@@ -63,7 +64,7 @@ func TestExampleShowsDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got.Networks, got.Files = nil, nil
+	got.Networks, got.Files, got.NetworkFiles = nil, nil, nil
 	if diff := cmp.Diff(Defaults(), got, compare()); diff != "" {
 		t.Errorf("the example differs from the defaults (-default +example):\n%s", diff)
 	}

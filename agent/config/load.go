@@ -1,11 +1,13 @@
 package config
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -33,12 +35,23 @@ type Options struct {
 	// is shown at that option's line. nil takes any type and options.
 	Backends map[string]func(options json.RawMessage) (json.RawMessage, error)
 
+	// Collision is what the backend of one network needs on a host and that of
+	// another, by the name given, has there, for a sentence: "udp port 8285, which
+	// network a uses". "" for nothing. Both have types of Backends and effective
+	// options. nil checks nothing.
+	Collision func(one, other Backend, name string) string
+
 	// CheckNetworkName, CheckPool and CheckPlan apply the registry's limits. A
 	// pool is checked first, alone, and zero fields in it take defaults; a
 	// plan is one network's pools, each of which passed. nil checks nothing.
 	CheckNetworkName func(name string) error
 	CheckPool        func(Pool) error
 	CheckPlan        func([]Pool) error
+
+	// CheckFiles looks at the files on this host that a configuration names, and
+	// says by setting ("http.tls.key_file") what is wrong with them. nil looks at
+	// none.
+	CheckFiles func(Config) map[string]error
 }
 
 // overridesName stands where a file's name would.
@@ -52,16 +65,26 @@ const overridesName = "command line"
 // consul, lease, underlay, firewall, http and telemetry blocks. A network is defined in one
 // place: a second block of the same name is an error. Without sources the
 // answer is Defaults (or Dev). The error is an *Errors with all errors of all
-// files.
+// files. A file that blocks is an error after ReadTimeout.
 func Load(sources []string, o Options) (Config, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), ReadTimeout)
+	defer cancel()
+	return load(ctx, sources, o)
+}
+
+// load is Load that gives up reading when ctx ends.
+func load(ctx context.Context, sources []string, o Options) (Config, error) {
 	l := newLoader(o)
-	for _, path := range l.expand(sources) {
-		src, err := os.ReadFile(path)
+	for _, path := range l.expand(ctx, sources) {
+		src, err := ReadFile(ctx, path)
 		if err != nil {
 			l.unplaced("Cannot read the configuration", err.Error())
-			continue
+		} else {
+			l.file(path, src)
 		}
-		l.file(path, src)
+		if ctx.Err() != nil {
+			break // the file that blocked has been named
+		}
 	}
 	return l.finish()
 }
@@ -93,38 +116,48 @@ func newLoader(o Options) *loader {
 	if o.Dev {
 		l.cfg = Dev()
 	}
+	l.cfg.NetworkFiles = map[string]string{}
 	return l
 }
 
 // expand replaces directories by the files in them.
-func (l *loader) expand(sources []string) []string {
-	var files []string
+func (l *loader) expand(ctx context.Context, sources []string) (files []string) {
 	for _, source := range sources {
-		info, err := os.Stat(source)
+		found, err := Within(ctx, source, func() ([]string, error) { return filesOf(source) })
 		if err != nil {
 			l.unplaced("Cannot read the configuration", err.Error())
-			continue
 		}
-		if !info.IsDir() {
-			files = append(files, source)
-			continue
+		if ctx.Err() != nil {
+			return nil
 		}
-		entries, err := os.ReadDir(source) // sorted by name
-		if err != nil {
-			l.unplaced("Cannot read the configuration", err.Error())
-			continue
-		}
-		for _, e := range entries {
-			ext := filepath.Ext(e.Name())
-			path := filepath.Join(source, e.Name())
-			// Stat follows links: configuration is often mounted as links to files.
-			if info, err := os.Stat(path); err == nil && info.IsDir() || ext != ".hcl" && ext != ".json" {
-				continue
-			}
-			files = append(files, path)
-		}
+		files = append(files, found...)
 	}
 	return files
+}
+
+// filesOf is a file itself, or the configuration files of a directory.
+func filesOf(source string) (files []string, err error) {
+	info, err := os.Stat(source)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return []string{source}, nil
+	}
+	entries, err := os.ReadDir(source) // sorted by name
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		ext := filepath.Ext(e.Name())
+		path := filepath.Join(source, e.Name())
+		// Stat follows links: configuration is often mounted as links to files.
+		if info, err := os.Stat(path); err == nil && info.IsDir() || ext != ".hcl" && ext != ".json" {
+			continue
+		}
+		files = append(files, path)
+	}
+	return files, nil
 }
 
 // file reads one file into the configuration.
@@ -150,7 +183,11 @@ func (l *loader) decode(name string, src []byte) {
 		return
 	}
 	var shape fileShape
-	l.diags = append(l.diags, gohcl.DecodeBody(file.Body, nil, &shape)...)
+	diags = gohcl.DecodeBody(file.Body, nil, &shape)
+	l.diags = append(l.diags, diags...)
+	if reflect.ValueOf(shape).IsZero() && !diags.HasErrors() {
+		l.cfg.Empty = append(l.cfg.Empty, name)
+	}
 	l.read(&shape)
 }
 
@@ -164,6 +201,9 @@ func (l *loader) finish() (Config, error) {
 	}
 	l.finishNetworks()
 	l.check()
+	if l.o.CheckFiles != nil {
+		l.checkFiles()
+	}
 	if err := asErrors(l.diags, l.parser.Files(), order); err != nil {
 		return Config{}, err
 	}

@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -37,6 +38,16 @@ func registryOptions() Options {
 		Backends: map[string]func(json.RawMessage) (json.RawMessage, error){
 			"alloc": func(o json.RawMessage) (json.RawMessage, error) { return o, nil },
 			"vxlan": normalizeVXLAN,
+		},
+		Collision: func(one, other Backend, name string) string {
+			if one.Type != "vxlan" || other.Type != "vxlan" {
+				return ""
+			}
+			var mine, theirs struct{ VNI, Port int }
+			if json.Unmarshal(one.Options, &mine) != nil || json.Unmarshal(other.Options, &theirs) != nil || mine != theirs {
+				return ""
+			}
+			return fmt.Sprintf("vni %d on port %d, which network %s uses", mine.VNI, mine.Port, name)
 		},
 	}
 }
@@ -149,6 +160,7 @@ func TestMerge(t *testing.T) {
 			SubnetFile: "/run/leno/two.env",
 		},
 	}
+	want.NetworkFiles = map[string]string{"one": filepath.Join(dir, "base.hcl"), "two": filepath.Join(dir, "conf.d/20.json")}
 	want.Files = []string{filepath.Join(dir, "base.hcl"), filepath.Join(dir, "conf.d/10.hcl"), filepath.Join(dir, "conf.d/20.json")}
 	if diff := cmp.Diff(want, got, compare()); diff != "" {
 		t.Errorf("merged (-want +got):\n%s", diff)
@@ -231,6 +243,28 @@ lease { ttl = "3m" }`), "a.hcl", o)
 	_, err = Parse(nil, "a.hcl", o)
 	if err == nil || !strings.HasPrefix(err.Error(), "command line:2: ") {
 		t.Errorf("a bad override gives %v", err)
+	}
+}
+
+// TestEmptyFiles: a file that sets nothing is told from one that sets defaults.
+func TestEmptyFiles(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, map[string]string{
+		"a.hcl": "", "b.hcl": "\n \t\n", "c.hcl": "# network \"x\" {}\n", "d.json": "{}", "e.json": `{"//": "nothing"}`,
+		"f.hcl": "lease {}\n", "g.hcl": `log_level = "INFO"`, "h.hcl": "network \"n\" {}\n", "i.json": `{"network": {"m": {}}}`,
+	})
+	o := registryOptions()
+	o.Overrides = map[string]string{"node_name": "a"}
+	c, err := Load([]string{dir}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, path := range c.Empty {
+		got = append(got, filepath.Base(path))
+	}
+	if want := []string{"a.hcl", "b.hcl", "c.hcl", "d.json", "e.json"}; !slices.Equal(got, want) {
+		t.Errorf("empty are %q, want %q", got, want)
 	}
 }
 

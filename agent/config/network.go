@@ -130,6 +130,9 @@ func (l *loader) checkPool(p *poolDraft) {
 		return err == nil
 	}
 	s, part := p.shape, Pool{Prefix: p.Prefix}
+	if s.SubnetLen != nil {
+		part.SubnetLen = p.Prefix.Bits() + 2 // which every good prefix has room for, unlike the default
+	}
 	if !blame(s.Prefix, part) {
 		return
 	}
@@ -169,8 +172,8 @@ func (l *loader) readBackend(n *networkDraft) {
 
 	attrs, diags := s.Body.JustAttributes()
 	l.diags = append(l.diags, diags...)
-	options, ok := l.object(attrs)
-	if l.o.Backends != nil && ok && !diags.HasErrors() {
+	options := l.object(attrs)
+	if l.o.Backends != nil {
 		normalize := l.o.Backends[s.Type]
 		if normalize == nil {
 			l.report(s.Named, "Unknown backend", "There is no backend %q. The backends are %s", s.Type,
@@ -187,29 +190,28 @@ func (l *loader) readBackend(n *networkDraft) {
 	n.Backend = &Backend{Type: s.Type, Options: options}
 }
 
-// object is the attributes as one JSON object. Null attributes are left out.
-func (l *loader) object(attrs hcl.Attributes) (json.RawMessage, bool) {
-	members, ok := map[string]json.RawMessage{}, true
+// object is the attributes as one JSON object. Null attributes are left out, and
+// those without a value, which are reported.
+func (l *loader) object(attrs hcl.Attributes) json.RawMessage {
+	members := map[string]json.RawMessage{}
 	for _, name := range slices.Sorted(maps.Keys(attrs)) {
 		v, diags := attrs[name].Expr.Value(nil)
 		l.diags = append(l.diags, diags...)
-		if diags.HasErrors() {
-			ok = false
-			continue
-		}
-		if v.IsNull() {
+		if diags.HasErrors() || v.IsNull() {
 			continue
 		}
 		text, err := ctyjson.Marshal(v, v.Type())
 		if err != nil {
 			l.at(attrs[name], "%s", err)
-			ok = false
 			continue
 		}
 		members[name] = text
 	}
 	out, err := json.Marshal(members)
-	return out, ok && err == nil
+	if err != nil { // never: each is JSON already
+		return nil
+	}
+	return out
 }
 
 // reportOptions shows each of the backend's errors at the line of the option it
@@ -234,10 +236,37 @@ func (l *loader) finishNetworks() {
 		for _, other := range l.networks[:i] {
 			l.checkPair(other, n)
 		}
+		l.checkBackends(n, l.networks[:i])
 		n.Pools = n.plan()
 		l.cfg.Networks = slices.DeleteFunc(l.cfg.Networks, func(o Network) bool { return o.Name == n.Name })
 		l.cfg.Networks = append(l.cfg.Networks, n.Network)
+		l.cfg.NetworkFiles[n.Name] = n.shape.Place.Filename
 	}
+}
+
+// checkBackends refuses a network whose backend needs what that of another one has.
+func (l *loader) checkBackends(n *networkDraft, others []*networkDraft) {
+	if l.o.Collision == nil || n.Backend == nil {
+		return
+	}
+	for _, other := range others {
+		if other.Backend == nil {
+			continue
+		}
+		if taken := l.o.Collision(*n.Backend, *other.Backend, fmt.Sprintf("%q at %s", other.Name, place(other.backendPlace()))); taken != "" {
+			l.report(n.backendPlace(), "Backends collide", "The network %q needs %s: "+
+				"a host can carry only one of them. Choose another in the backend's options", n.Name, taken)
+			return
+		}
+	}
+}
+
+// backendPlace is the network's backend block, else the network's.
+func (n *networkDraft) backendPlace() hcl.Range {
+	if n.shape.Backend != nil {
+		return n.shape.Backend.Place
+	}
+	return n.shape.Place
 }
 
 // checkPair refuses what two networks on one host cannot share.
@@ -249,7 +278,7 @@ func (l *loader) checkPair(first, second *networkDraft) {
 			}
 		}
 	}
-	if filepath.Clean(first.SubnetFile) == filepath.Clean(second.SubnetFile) {
+	if SamePath(first.SubnetFile, second.SubnetFile) {
 		where := second.shape.Place
 		if a := l.by[&second.SubnetFile]; a != nil {
 			where = a.Expr.Range()

@@ -79,8 +79,9 @@ type firewallShape struct {
 }
 
 type httpShape struct {
-	Address *hcl.Attribute    `hcl:"address,optional"`
-	TLS     *listenerTLSShape `hcl:"tls,block"`
+	Address      *hcl.Attribute    `hcl:"address,optional"`
+	AllowedHosts *hcl.Attribute    `hcl:"allowed_hosts,optional"`
+	TLS          *listenerTLSShape `hcl:"tls,block"`
 }
 
 type telemetryShape struct {

@@ -58,8 +58,9 @@ func checkAbsolute(s string) error {
 	return nil
 }
 
-// checkNodeName keeps names in one line of a log and of a table.
-func checkNodeName(s string) error {
+// CheckNodeName says why s cannot be a host's node_name. Names have to fit into one
+// line of a log and of a table.
+func CheckNodeName(s string) error {
 	if len(s) > 255 || strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }) {
 		return fmt.Errorf("%q is not a node name: at most 255 bytes without white space", s)
 	}
@@ -142,15 +143,36 @@ func checkHostPort(s string) error {
 	return nil
 }
 
+// maxSocketPath is the longest path of a socket: 108 bytes with a zero at the end
+// (unix(7)).
+const maxSocketPath = 107
+
 func checkListenAddress(s string) error {
 	if socket, ok := strings.CutPrefix(s, "unix://"); ok {
 		if !filepath.IsAbs(socket) {
 			return fmt.Errorf("%q wants an absolute path after unix://", s)
 		}
+		if len(socket) > maxSocketPath {
+			return fmt.Errorf("the path of the socket has %d bytes, and the kernel takes %d", len(socket), maxSocketPath)
+		}
 		return nil
 	}
 	if err := checkHostPort(s); err != nil {
 		return fmt.Errorf("%w; write host:port, such as \"127.0.0.1:5366\", or unix:///path", err)
+	}
+	return nil
+}
+
+var hostPattern = regexp.MustCompile(`^(\*\.)?[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*$`)
+
+// checkHostPattern takes a name as it stands in a URL, or "*." and a name for all
+// names below that. One for all there are would let in what the list is to keep out.
+func checkHostPattern(s string) error {
+	switch {
+	case s == "*":
+		return fmt.Errorf("%q would be every name: list the names under which this host is asked", s)
+	case len(s) > 253 || !hostPattern.MatchString(s):
+		return fmt.Errorf("%q is not a host name, such as \"leno.example.com\", nor \"*.\" and one; it has no port", s)
 	}
 	return nil
 }
@@ -193,11 +215,14 @@ func checkToken(s string) error {
 	return nil
 }
 
+var kvPrefix = regexp.MustCompile(`^[a-zA-Z0-9._-]+(/[a-zA-Z0-9._-]+)*$`)
+
 // checkKVPrefix keeps keys in the one form that watches and ACL rules of Consul
-// compare: no empty component.
+// compare, without an empty component, and to the characters that every release of
+// Consul takes in a path (hashicorp/consul#22822).
 func checkKVPrefix(s string) error {
-	if s == "" || strings.HasPrefix(s, "/") || strings.HasSuffix(s, "/") || strings.Contains(s, "//") {
-		return fmt.Errorf("%q is not a key prefix: one or more names with single slashes between them, none at the ends", s)
+	if !kvPrefix.MatchString(s) {
+		return fmt.Errorf("%q is not a key prefix: one or more names of letters, digits, '.', '_' and '-', with single slashes between them and none at the ends", s)
 	}
 	return nil
 }

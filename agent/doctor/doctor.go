@@ -61,6 +61,12 @@ func Judge(f Facts) []api.Finding {
 	for _, n := range f.Networks {
 		v.network(n)
 	}
+	v.sort()
+	return v.list
+}
+
+// sort puts the worst first, and causes before what may follow from them.
+func (v *verdict) sort() {
 	order := checks()
 	rank := func(check string) int {
 		if i := slices.Index(order, check); i >= 0 {
@@ -72,7 +78,6 @@ func Judge(f Facts) []api.Finding {
 	slices.SortStableFunc(v.list, func(a, b api.Finding) int {
 		return cmp.Or(cmp.Compare(slices.Index(statuses, a.Status), slices.Index(statuses, b.Status)), cmp.Compare(rank(a.Check), rank(b.Check)))
 	})
-	return v.list
 }
 
 // verdict is one judgement under way.

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -78,13 +79,17 @@ func TestJudge(t *testing.T) {
 		{"no peers", func(_ *Facts, n *Network) { n.Peers, n.Asked = nil, 0 }, "", ""},
 		{"the store away, lately renewed", func(f *Facts, n *Network) {
 			f.Store.Err, n.Lease.Record, n.Lease.RecordErr = registry.ErrUnavailable, nil, registry.ErrUnavailable
-		}, "fault consul, warning lease", "packets flow"},
+		}, "fault consul, warning lease", "packets do not depend on it"},
 		{"the store away for long", func(f *Facts, n *Network) {
 			f.Store.Err, n.Lease.Record, n.Lease.RecordErr, n.Lease.Renewed = registry.ErrUnavailable, nil, registry.ErrUnavailable, now.Add(-21*time.Second)
 		}, "fault consul, fault lease", ""},
 		{"no such token", func(f *Facts, _ *Network) {
 			f.Store.Err, f.Store.RightsErr, f.Store.Rights = registry.ErrDenied, registry.ErrDenied, nil
 		}, "fault consul", "policy.hcl"},
+		{"a token file that cannot be used", func(f *Facts, _ *Network) {
+			err := errors.Join(registry.ErrToken, registry.ErrDenied)
+			f.Store.Err, f.Store.RightsErr, f.Store.Rights = err, err, nil
+		}, "fault consul", "write the agent's token into that file"},
 		{"a right missing says more than that it was refused", func(f *Facts, _ *Network) { f.Store.Err, f.Store.Rights[0].Granted = registry.ErrDenied, false }, "fault acl", "everything"},
 		{"the record is gone", func(_ *Facts, n *Network) { n.Lease.Record = nil }, "fault lease", "deleted or revoked"},
 		{"the session has ended", func(_ *Facts, n *Network) { n.Lease.Record.Session = "" }, "fault lease", "has ended"},
@@ -146,6 +151,10 @@ func TestJudge(t *testing.T) {
 		{"full packets lost", func(_ *Facts, n *Network) {
 			n.Peers[0].Probe.Ways[0].Full.Answered, n.Peers[0].Probe.Ways[0].Largest = 0, 1350
 		}, "fault path_mtu", "1350 bytes pass"},
+		{"some packets lost", func(_ *Facts, n *Network) { n.Peers[0].Probe.Ways[0].Full.Answered = 2 }, "warning peers",
+			"lost were 1 of 3 packets of 1450 bytes to host-b through the overlay"},
+		{"no packets were sent", func(f *Facts, n *Network) { f.Active, n.Peers[0].Probe, n.Asked = false, nil, 0 }, "unknown peers", "the paths to the other hosts (1) are not tested"},
+		{"no packets were sent, and there are no peers", func(f *Facts, n *Network) { f.Active, n.Peers, n.Asked = false, nil, 0 }, "", ""},
 		{"more than pings lost", func(_ *Facts, n *Network) { n.Peers[0].Datagrams = No }, "fault checksum", "checksum_offload"},
 		{"a route in the pool", func(_ *Facts, n *Network) {
 			n.Routes = []Route{{Dst: netip.MustParsePrefix("10.5.2.0/25"), Link: "eth1"}}
@@ -185,7 +194,21 @@ func TestJudge(t *testing.T) {
 		{"what only health knows", func(_ *Facts, n *Network) {
 			n.Checks.Others = []api.Check{failing("subnet_file", "read-only file system")}
 		}, "fault subnet_file", "read-only"},
-		{"forwarding that is off", func(_ *Facts, n *Network) { n.Off = []string{"net.ipv4.ip_forward"} }, "fault forwarding", "sysctl -w net.ipv4.ip_forward=1"},
+		{"forwarding that is off", func(_ *Facts, n *Network) { n.Forwarding = []forwarding.State{{Off: []string{"net.ipv4.ip_forward"}}} }, "fault forwarding", "sysctl -w net.ipv4.ip_forward=1"},
+		{"forwarding that would cost routes", func(_ *Facts, n *Network) {
+			n.Forwarding = []forwarding.State{{}, {Off: []string{"net.ipv6.conf.all.forwarding"}, Advertised: []string{"eth0"}}}
+		}, "fault forwarding", "set net.ipv6.conf.eth0.accept_ra to 2, and only then net.ipv6.conf.all.forwarding to 1"},
+		{"forwarding that cost routes", func(_ *Facts, n *Network) { n.Forwarding = []forwarding.State{{Advertised: []string{"eth0"}}} },
+			"warning forwarding", "set net.ipv6.conf.eth0.accept_ra to 2"},
+		{"a rule that drops some packets", func(_ *Facts, n *Network) {
+			n.Obstacles = []firewall.Obstacle{{Network: "n", Partial: true, Where: "iptables table filter chain FORWARD", Rule: "-p tcp --dport 80 -j DROP", Effect: "drops some packets", Advice: "it may be intended"}}
+		}, "warning rules", `"-p tcp --dport 80 -j DROP": drops some packets it may be intended`},
+		{"many rules that drop some packets, and one that drops all", func(_ *Facts, n *Network) {
+			for i := range 9 {
+				n.Obstacles = append(n.Obstacles, firewall.Obstacle{Network: "n", Partial: true, Where: "w", Rule: fmt.Sprint(i), More: i / 8 * 4, Effect: "drops some packets", Advice: "it may be intended"})
+			}
+			n.Obstacles = append(n.Obstacles, firewall.Obstacle{Network: "n", Where: "w", Rule: "policy DROP", Effect: "drops", Advice: "open it"})
+		}, "fault rules, warning rules, warning rules, warning rules, warning rules, warning rules, warning rules", "policy DROP"},
 		{"rules that cannot be read", func(_ *Facts, n *Network) { n.RulesErr = errors.New("no right") }, "unknown rules", "no right"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -205,5 +228,129 @@ func TestJudge(t *testing.T) {
 				t.Errorf("it does not say %q: %+v", tt.words, list[0])
 			}
 		})
+	}
+}
+
+// three is a host on which nothing is wrong, with peers that answer.
+func three(peers int) Facts {
+	f := fit()
+	n := &f.Networks[0]
+	n.Peers, n.Asked = nil, peers
+	for i := range peers {
+		name := fmt.Sprintf("host-%c", 'b'+i)
+		n.Peers = append(n.Peers, Peer{Node: name, Held: true, Public: netip.AddrFrom4([4]byte{192, 0, 2, byte(12 + i)}),
+			Subnets: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(2 + i), 0}), 24)}, Datagrams: Yes,
+			Probe: &api.PeerProbe{Node: name, Held: true, Reached: true, Ways: []api.ProbedWay{way(api.PathOverlay, true), way(api.PathUnderlay, true)}}})
+	}
+	return f
+}
+
+// TestFaultsOfSeveralPeers: a fault that all peers see is told once, of this host; one
+// that some see is told once, of the way to them. What does not answer is not counted
+// as if it did.
+func TestFaultsOfSeveralPeers(t *testing.T) {
+	narrow := func(overlay, underlay int, said ...api.ProbeError) func(*Peer) {
+		return func(p *Peer) {
+			over, under := &p.Probe.Ways[0], &p.Probe.Ways[1]
+			over.MTU, over.Full, over.Largest = 1450, api.ProbedSize{Bytes: 1450, Sent: 3}, overlay
+			under.MTU, under.Full, under.Largest, under.Errors = 1500, api.ProbedSize{Bytes: 1500, Sent: 3}, underlay, said
+		}
+	}
+	closed := func(there, back string) func(*Peer) {
+		return func(p *Peer) {
+			p.Probe.Ways[0], p.Probe.Reached = way(api.PathOverlay, false), false
+			p.Probe.There, p.Probe.Back = &api.ProbedDirection{State: there}, &api.ProbedDirection{State: back}
+		}
+	}
+	silent := func(p *Peer) {
+		p.Probe.Ways, p.Probe.Reached = []api.ProbedWay{way(api.PathOverlay, false), way(api.PathUnderlay, false)}, false
+	}
+	refusal := func(p *Peer) {
+		p.Refusals = []Refusal{{Source: p.Public, Dest: here, Link: "eth0", Mode: "1", By: "eth1"}}
+		silent(p)
+	}
+	for _, tt := range []struct {
+		name  string
+		peers int
+		with  map[int]func(*Peer)
+		want  []string // "status check peer: words", of all that is not well
+		lacks string   // of what is said
+	}{
+		{"one link is narrow, seen from there", 3, map[int]func(*Peer){0: narrow(1354, 1404), 1: narrow(1354, 1404), 2: narrow(1350, 1404)}, []string{
+			"fault path_mtu : packets of 1350 bytes pass through the overlay, those of 1450, its MTU, do not; of 1500 bytes that eth0 can send, 1400 reach host-b, host-c and host-d plainly; " +
+				"it is so with all 3 hosts that answer: the fault is on this host's own link, eth0 | set the MTU of what eth0 is connected to (its switch port, VLAN or virtual network) to 1500; " +
+				"else lower that of every host, here with `ip link set dev eth0 mtu 1400`"}, "1404"},
+		{"one link is narrow, seen from another host", 3, map[int]func(*Peer){1: narrow(1354, 1400)}, []string{
+			"fault path_mtu host-c: 1400 reach host-c plainly; it is not so with the other hosts that answer (2): the fault is on the side of host-c | set the MTU of what host-c is connected to"}, "own link"},
+		{"the way to some is narrow", 4, map[int]func(*Peer){1: narrow(1354, 1404), 2: narrow(1350, 1400)}, []string{
+			"fault path_mtu : 1400 reach host-c and host-d plainly; it is not so with the other hosts that answer (2): the fault is on the way to these | set the MTU of what lies between the hosts"}, "own link"},
+		{"one peer, which tells no sides apart", 1, map[int]func(*Peer){0: narrow(1350, 1400)}, []string{"fault path_mtu host-b: 1400 reach host-b plainly | set the MTU of what lies between"}, "the fault is on"},
+		{"a router says so", 1, map[int]func(*Peer){0: narrow(1354, 1404, api.ProbeError{Reason: "fragmentation needed", From: there, MTU: 1392})}, []string{
+			"fault path_mtu host-b: packets of 1342 bytes pass through the overlay | 192.0.2.12 says so (fragmentation needed, 1392) | mtu 1392"}, ""},
+		{"this host's port is closed", 2, map[int]func(*Peer){0: closed(api.DirectionPasses, api.DirectionLost), 1: closed(api.DirectionPasses, api.DirectionLost)}, []string{
+			"fault port : of host-b and host-c each: its host answers | what it sends here is lost; it is so with all 2 hosts that answer: the fault is on this host's own side | accept UDP port 8472 from all hosts to 192.0.2.11"}, ""},
+		{"this host's port is closed to one", 2, map[int]func(*Peer){0: closed(api.DirectionLost, api.DirectionPasses)}, []string{
+			"fault port host-b: what this host sends to its UDP port 8472 is lost; it is not so with the other hosts that answer (1): the fault is on the side of host-b | accept UDP port 8472 from 192.0.2.11 to 192.0.2.12"}, ""},
+		{"two faults", 3, map[int]func(*Peer){0: closed(api.DirectionLost, api.DirectionPasses), 1: narrow(1350, 1400)}, []string{
+			"fault port host-b: other hosts that answer (2): the fault is on the side of host-b", "fault path_mtu host-c: other hosts that answer (1): the fault is on the side of host-c"}, "own link"},
+		{"nobody answers", 2, map[int]func(*Peer){0: silent, 1: silent}, []string{
+			"fault peers : none of the 2 hosts that hold a lease answers | host-b and host-c; the fault is on this host's own link, eth0 | `ip route get 192.0.2.12`"}, ""},
+		{"one does not answer", 2, map[int]func(*Peer){1: silent}, []string{"warning peers host-c: answers neither at 192.0.2.13"}, "1 of 2"},
+		{"the reverse path filter keeps all out", 2, map[int]func(*Peer){0: refusal, 1: refusal}, []string{
+			"fault rp_filter : what comes from 192.0.2.12 and 192.0.2.13 by eth0 is dropped | the way back to it is over eth1"}, ""},
+		{"pings alone", 2, map[int]func(*Peer){0: func(p *Peer) { p.Datagrams = No }, 1: func(p *Peer) { p.Datagrams = No }}, []string{
+			"fault checksum : pings reach host-b and host-c, and of UDP and TCP nothing | this host's own link"}, ""},
+		{"packets lost on all ways", 2, map[int]func(*Peer){0: func(p *Peer) { p.Probe.Ways[0].Small.Answered = 2 }, 1: func(p *Peer) { p.Probe.Ways[1].Full.Answered = 1 }}, []string{
+			"warning peers : lost were 1 of 3 packets of 64 bytes to host-b through the overlay; 2 of 3 packets of 1450 bytes to host-c through the underlay; it is so with all 2 hosts | `leno peers n -probe -count=50` | `ip -s link show dev eth0`"}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := three(tt.peers)
+			for i, change := range tt.with {
+				change(&f.Networks[0].Peers[i])
+			}
+			list := Judge(f)
+			said := fmt.Sprint(list)
+			if tt.lacks != "" && strings.Contains(said, tt.lacks) {
+				t.Errorf("it says %q: %s", tt.lacks, said)
+			}
+			if strings.Contains(said, "…") {
+				t.Errorf("a command cannot be pasted: %s", said)
+			}
+			answering := slices.ContainsFunc(list, func(f api.Finding) bool { return f.Check == CheckPeers && f.Status == api.FindingOK })
+			wrong := slices.DeleteFunc(slices.Clone(list), func(f api.Finding) bool { return f.Status == api.FindingOK })
+			if len(wrong) != len(tt.want) {
+				t.Fatalf("%d findings, want %d:\n%+v", len(wrong), len(tt.want), wrong)
+			}
+			for i, want := range tt.want {
+				head, words, _ := strings.Cut(want, ": ")
+				if got := fmt.Sprintf("%s %s %s", wrong[i].Status, wrong[i].Check, wrong[i].Peer); got != head {
+					t.Errorf("got %q, want %q", got, head)
+				}
+				for word := range strings.SplitSeq(words, " | ") {
+					if text := wrong[i].Saw + " " + wrong[i].Do; !strings.Contains(text, word) {
+						t.Errorf("it does not say %q: %s", word, text)
+					}
+				}
+			}
+			if unreached := slices.ContainsFunc(f.Networks[0].Peers, func(p Peer) bool { return !p.Probe.Reached }); answering == unreached {
+				t.Errorf("that all answer is said: %t, though it is %t", answering, !unreached)
+			}
+			judged := JudgePaths(f.Networks[0])
+			if fmt.Sprint(judged) != fmt.Sprint(wrong) {
+				t.Errorf("a probe alone is judged otherwise:\n%+v\n%+v", judged, wrong)
+			}
+		})
+	}
+}
+
+// TestAloneSaysNothingOfPeers: a command without an agent does not know the other hosts.
+func TestAloneSaysNothingOfPeers(t *testing.T) {
+	f := fit()
+	f.Alone, f.Active = &Alone{Address: "127.0.0.1:5366", Err: errors.New("refused"), Files: []string{"a.hcl"}}, false
+	f.Networks[0].Peers, f.Networks[0].Asked = nil, 0
+	for _, f := range Judge(f) {
+		if f.Check == CheckPeers {
+			t.Errorf("%+v", f)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -60,11 +61,13 @@ type Network struct {
 
 	Obstacles []firewall.Obstacle
 	Blockades []firewall.Blockade
-	RulesErr  error    // not all rules could be read
-	Off       []string // kernel switches for forwarding that are off
-	OffErr    error
+	RulesErr  error   // not all rules could be read
 	Routes    []Route // of others, to addresses that hosts are given
 	RoutesErr error
+
+	Forwarding    []forwarding.State // the kernel's switches, of each family
+	ForwardingErr error
+	Forward       bool // the agent switches them on
 
 	Peers []Peer
 	Asked int // of how many peers more was asked; fewer than all where there are many

@@ -77,11 +77,13 @@ func (v *verdict) store() {
 	}
 	const tried = "read a key and have a quorum confirm it"
 	switch {
+	case errors.Is(s.Err, registry.ErrToken):
+		v.add(fault(CheckConsul, "", "", tried, s.Name+": "+s.Err.Error(), "write the agent's token into that file, or name another one (consul.token_file): a running agent reads it again by itself"))
 	case errors.Is(s.Err, registry.ErrDenied):
 		v.add(fault(CheckConsul, "", "", tried, s.Name+": "+s.Err.Error(), "give the agent a token with the rules of examples/consul/policy.hcl (consul.token_file)"))
 	case s.Err != nil:
 		v.add(fault(CheckConsul, "", "", tried, s.Name+": "+s.Err.Error(),
-			"packets flow meanwhile. See that Consul runs here and has a leader (`consul members`, `consul operator raft list-peers`), and that consul.address is right"))
+			"packets do not depend on it. See that Consul runs here and has a leader (`consul members`, `consul operator raft list-peers`), and that consul.address is right"))
 		return
 	default:
 		v.add(well(CheckConsul, "", tried, "%s answers", s.Name))

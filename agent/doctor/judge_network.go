@@ -248,26 +248,57 @@ func (v *verdict) record(n Network) {
 
 func (v *verdict) forwarding(n Network) {
 	const tried = "read the kernel's switches for forwarding"
+	if n.ForwardingErr != nil {
+		v.add(unknown(CheckForwarding, n.Name, tried, n.ForwardingErr.Error(), ""))
+		return
+	}
+	var off []string
+	fine := true
+	for _, s := range n.Forwarding {
+		wrong, todo := s.Problem(n.Forward)
+		switch {
+		case s.CostsRoutes():
+			v.add(fault(CheckForwarding, n.Name, "", tried, wrong, todo))
+		case len(s.Advertised) > 0:
+			v.add(warning(CheckForwarding, n.Name, "", tried, wrong, todo))
+		default:
+			off = append(off, s.Off...)
+		}
+		fine = fine && wrong == ""
+	}
 	switch {
-	case n.OffErr != nil:
-		v.add(unknown(CheckForwarding, n.Name, tried, n.OffErr.Error(), ""))
-	case len(n.Off) > 0:
-		v.add(fault(CheckForwarding, n.Name, "", tried, and(n.Off)+" is 0: packets of containers for other hosts are dropped here",
-			fmt.Sprintf("sysctl -w %s=1, and put it into /etc/sysctl.d; with forward = true in the network's block leno switches it on where it may", n.Off[0])))
-	default:
+	case len(off) > 0:
+		v.add(fault(CheckForwarding, n.Name, "", tried, and(off)+" is 0: packets of containers for other hosts are dropped here",
+			fmt.Sprintf("sysctl -w %s=1, and put it into /etc/sysctl.d; with forward = true in the network's block leno switches it on where it may", off[0])))
+	case fine:
 		v.add(well(CheckForwarding, n.Name, tried, "on"))
 	}
 }
 
+// mostPartial is how many rules that drop some packets only have a finding each.
+const mostPartial = 5
+
 // rules are those of other programs in the way of containers' packets.
 func (v *verdict) rules(n Network) {
 	const tried = "read all firewall rules of this host"
+	partial := 0
 	for _, o := range n.Obstacles {
 		more := ""
 		if o.More > 0 {
 			more = fmt.Sprintf(" (and %d like it)", o.More)
 		}
-		v.add(fault(CheckRules, n.Name, "", tried, fmt.Sprintf("%s: %q%s: %s", o.Where, o.Rule, more, o.Effect), o.Advice))
+		f := fault(CheckRules, n.Name, "", tried, fmt.Sprintf("%s: %q%s: %s", o.Where, o.Rule, more, o.Effect), o.Advice)
+		if o.Partial {
+			f.Status = api.FindingWarning
+			if partial++; partial > mostPartial {
+				partial += o.More
+				continue
+			}
+		}
+		v.add(f)
+	}
+	if partial > mostPartial {
+		v.add(warning(CheckRules, n.Name, "", tried, fmt.Sprintf("%d rules more drop some packets between containers", partial-mostPartial), "they may be intended; see `iptables-save` and `nft list ruleset`"))
 	}
 	switch {
 	case len(n.Obstacles) > 0:

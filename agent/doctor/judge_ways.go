@@ -10,9 +10,18 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
+// JudgePaths says what is wrong with the paths to the peers that were probed: faults
+// and warnings, as Judge tells them.
+func JudgePaths(n Network) []api.Finding {
+	v := &verdict{facts: Facts{Active: true}}
+	v.ways(n)
+	v.sort()
+	return slices.DeleteFunc(v.list, func(f api.Finding) bool { return f.Status != api.FindingFault && f.Status != api.FindingWarning })
+}
+
 // ways are those between this host and its peers.
 func (v *verdict) ways(n Network) {
-	w := &ways{verdict: v, n: n, before: len(v.list)}
+	w := &ways{verdict: v, n: n, filtered: map[string]bool{}, named: map[string]bool{}}
 	w.reversePath()
 	if v.found(n.Name, CheckModule, CheckDevice, CheckRights) {
 		return // nothing can pass, and why has been said
@@ -21,6 +30,10 @@ func (v *verdict) ways(n Network) {
 	for _, p := range n.Peers {
 		w.peer(p)
 	}
+	w.sizes()
+	w.losses()
+	w.checksums()
+	w.ports()
 	w.blockades()
 	w.summary()
 }
@@ -28,18 +41,87 @@ func (v *verdict) ways(n Network) {
 // ways is the judgement of one network's.
 type ways struct {
 	*verdict
-	n       Network
-	before  int // findings
-	reached []api.PeerProbe
-	named   map[string]bool // rules that were named
-	silent  []Peer          // that do not answer at all
-	unasked []Peer          // that packets were not sent to, or not by all ways that would tell
+	n        Network
+	reached  []Peer
+	closed   []Peer          // whose hosts answer, and whose end of the overlay does not
+	silent   []Peer          // that do not answer at all
+	unasked  []Peer          // that packets were not sent to, or not by all ways that would tell
+	filtered map[string]bool // nodes that the reverse path filter keeps out
+	named    map[string]bool // rules that were named
+}
+
+// extent is how far a fault reaches.
+type extent struct {
+	peers  []Peer // that it is seen with
+	others int    // how many more it would have been seen with
+}
+
+// own says whether the fault is this host's own: it is seen with all of several peers.
+func (e extent) own() bool { return e.others == 0 && len(e.peers) > 1 }
+
+// where tells on whose side the fault is, for the end of a sentence; "" when nothing
+// tells. mine is this host's part, "this host's own link, eth0".
+func (e extent) where(mine string) string {
+	switch {
+	case e.own():
+		return fmt.Sprintf("; it is so with all %d hosts that answer: the fault is on %s", len(e.peers), mine)
+	case e.others == 0:
+		return ""
+	case len(e.peers) == 1:
+		return fmt.Sprintf("; it is not so with the other hosts that answer (%d): the fault is on the side of %s", e.others, e.names())
+	}
+	return fmt.Sprintf("; it is not so with the other hosts that answer (%d): the fault is on the way to these", e.others)
+}
+
+// link is this host's own, as extent.where takes it.
+func (w *ways) link() string { return "this host's own link, " + w.n.Underlay.Interface }
+
+// peer is the node that a finding is about, "" for several.
+func (e extent) peer() string {
+	if len(e.peers) == 1 {
+		return e.peers[0].Node
+	}
+	return ""
+}
+
+// mostNamed is how many peers one finding names.
+const mostNamed = 5
+
+// names are those of the peers.
+func (e extent) names() string {
+	return listed(e.peers, func(p Peer) string { return p.Node })
+}
+
+// addresses are those that packets to the peers go to.
+func (e extent) addresses() string {
+	return listed(e.peers, func(p Peer) string { return p.Public.String() })
+}
+
+func listed(peers []Peer, what func(Peer) string) string {
+	var words []string
+	for _, p := range peers[:min(len(peers), mostNamed)] {
+		words = append(words, what(p))
+	}
+	if more := len(peers) - mostNamed; more > 0 {
+		words = append(words, fmt.Sprintf("%d more", more))
+	}
+	return and(words)
+}
+
+// each begins a sentence about a peer ("its host ...") that holds for all of them.
+func (e extent) each() string {
+	if len(e.peers) == 1 {
+		return ""
+	}
+	return "of " + e.names() + " each: "
 }
 
 // reversePath is packets of peers that the kernel takes for forged.
 func (w *ways) reversePath() {
 	const tried = "ask the kernel whether it takes packets of each peer from the device they come by"
-	any := false
+	type way struct{ link, mode, by string } // which is the same for many peers
+	sources, peers := map[way][]string{}, map[way][]Peer{}
+	var order []way
 	for _, p := range w.n.Peers {
 		if p.Skipped != "" {
 			continue // no route leads to it, and nothing of it is expected
@@ -48,21 +130,36 @@ func (w *ways) reversePath() {
 			if r.Perhaps && (p.Probe == nil || crossed(p.Probe) != No || answers(p.Probe, api.PathUnderlay) != Yes) {
 				continue
 			}
-			any = true
-			how, mode := "no route leads back to it", "rp_filter is "+r.Mode+" there"
-			if r.By != "" {
-				how = "the way back to it is over " + r.By
+			at := way{r.Link, r.Mode, r.By}
+			if peers[at] == nil {
+				order = append(order, at)
 			}
-			do := fmt.Sprintf("sysctl -w net.ipv4.conf.%s.rp_filter=2 net.ipv4.conf.all.rp_filter=2 (loose), and put both into /etc/sysctl.d", r.Link)
-			if r.Mode == "2" {
-				do = fmt.Sprintf("give the host a route to %s, or set net.ipv4.conf.%s.rp_filter and that of all to 0", r.Source, r.Link)
-			} else if r.By != "" {
-				do += fmt.Sprintf("; or route packets to %s over %s", r.Source, r.Link)
-			}
-			w.add(fault(CheckReversePath, w.n.Name, p.Node, tried, fmt.Sprintf("what comes from %s by %s is dropped: %s, and %s", r.Source, r.Link, mode, how), do))
+			sources[at], peers[at] = append(sources[at], r.Source.String()), append(peers[at], p)
+			w.filtered[p.Node] = true
 		}
 	}
-	if !any && len(w.n.Peers) > 0 {
+	for _, at := range order {
+		from := sources[at]
+		if more := len(from) - mostNamed; more > 0 {
+			from = append(from[:mostNamed:mostNamed], fmt.Sprintf("%d more", more))
+		}
+		how, mode := "no route leads back to it", "rp_filter is "+at.mode+" there"
+		if at.by != "" {
+			how = "the way back to it is over " + at.by
+		}
+		do := fmt.Sprintf("sysctl -w net.ipv4.conf.%s.rp_filter=2 net.ipv4.conf.all.rp_filter=2 (loose), and put both into /etc/sysctl.d", at.link)
+		if at.mode == "2" {
+			do = fmt.Sprintf("give the host a route to %s, or set net.ipv4.conf.%s.rp_filter and that of all to 0", and(from), at.link)
+		} else if at.by != "" {
+			do += fmt.Sprintf("; or route packets to %s over %s", and(from), at.link)
+		}
+		e := extent{peers: peers[at]}
+		if slices.IndexFunc(e.peers, func(p Peer) bool { return p.Node != e.peers[0].Node }) < 0 {
+			e.peers = e.peers[:1]
+		}
+		w.add(fault(CheckReversePath, w.n.Name, e.peer(), tried, fmt.Sprintf("what comes from %s by %s is dropped: %s, and %s", and(from), at.link, mode, how), do))
+	}
+	if len(order) == 0 && len(w.n.Peers) > 0 {
 		w.add(well(CheckReversePath, w.n.Name, tried, "it does"))
 	}
 }
@@ -111,79 +208,25 @@ func (w *ways) publicIP() {
 	}
 }
 
-// peer judges the ways to one.
+// peer sorts a peer by what answered.
 func (w *ways) peer(p Peer) {
 	if p.Probe == nil || p.Skipped != "" {
 		return
 	}
 	over, under := crossed(p.Probe), answers(p.Probe, api.PathUnderlay)
+	if w.n.Backend == "alloc" {
+		over = under // others carry the packets of containers
+	}
 	switch {
 	case over == Yes:
-		w.reached = append(w.reached, *p.Probe)
-		w.sizes(p)
-		if p.Datagrams == No {
-			w.checksum(p)
-		}
+		w.reached = append(w.reached, p)
 	case refused(p.Probe, w.n.Port) != "", over == No && under == Yes:
-		w.closed(p)
+		w.closed = append(w.closed, p)
 	case over == No && under == No:
 		w.silent = append(w.silent, p)
 	default:
 		w.unasked = append(w.unasked, p)
 	}
-}
-
-// closed is a peer whose host answers, and whose end of the overlay does not.
-func (w *ways) closed(p Peer) {
-	if w.found(w.n.Name, CheckPublicIP) || w.filtered(p) {
-		return // which explains it
-	}
-	if w.blocked(p) {
-		return
-	}
-	tried := fmt.Sprintf("send packets through the overlay to %s and plainly to %s", p.Node, p.Public)
-	port := fmt.Sprintf("UDP port %d", w.n.Port)
-	if w.n.Port == 0 {
-		w.add(fault(CheckPeers, w.n.Name, p.Node, tried, "its host answers, its address in the network does not",
-			"look for rules and routes there and between the hosts that drop packets of "+joined(w.n.Pools)+": ask `leno doctor` on "+p.Node))
-		return
-	}
-	there, back := Unknown, Unknown
-	for _, d := range []struct {
-		told *api.ProbedDirection
-		into *Answer
-	}{{p.Probe.There, &there}, {p.Probe.Back, &back}} {
-		switch {
-		case d.told == nil:
-		case d.told.State == api.DirectionPasses:
-			*d.into = Yes
-		case d.told.State == api.DirectionLost:
-			*d.into = No
-		}
-	}
-	who := refused(p.Probe, w.n.Port)
-	here, theirs := w.here(), p.Public
-	const between = "; ask `leno doctor` on %s too, which reads that host's rules"
-	switch {
-	case who != "":
-		w.add(fault(CheckPort, w.n.Name, p.Node, tried, fmt.Sprintf("its host answers, and what goes to its %s is refused: %s", port, who),
-			fmt.Sprintf("accept %s from %s at %s and at firewalls between, and see that its agent runs: without it nobody may listen there", port, here, p.Node)+fmt.Sprintf(between, p.Node)))
-	case there == No:
-		w.add(fault(CheckPort, w.n.Name, p.Node, tried, fmt.Sprintf("its host answers, what it sends to %s arrives here, and what this host sends to its %s is lost", port, port),
-			fmt.Sprintf("accept %s from %s to %s: at its firewall, or one between (a cloud's security group)", port, here, theirs)+fmt.Sprintf(between, p.Node)))
-	case back == No:
-		w.add(fault(CheckPort, w.n.Name, p.Node, tried, fmt.Sprintf("its host answers, what this host sends to its %s arrives there, and what it sends here is lost", port),
-			fmt.Sprintf("accept %s from %s to %s: at this host's firewall, one between (a cloud's security group), or what %s lets out", port, theirs, here, p.Node)+fmt.Sprintf(between, p.Node)))
-	default:
-		w.add(fault(CheckPort, w.n.Name, p.Node, tried, fmt.Sprintf("its host answers, and nothing passes through the overlay, by %s, neither there nor back", port),
-			fmt.Sprintf("accept %s between %s and %s, both ways: at both hosts and at firewalls between (a cloud's security group)", port, here, theirs)+fmt.Sprintf(between, p.Node)))
-	}
-}
-
-// filtered says whether the reverse path filter has been named for what keeps the
-// peer out.
-func (w *ways) filtered(p Peer) bool {
-	return slices.ContainsFunc(w.list[w.before:], func(f api.Finding) bool { return f.Check == CheckReversePath && f.Peer == p.Node })
 }
 
 // here is the address that others see of this host.
@@ -212,9 +255,6 @@ func (w *ways) blockade(b firewall.Blockade, peer string) {
 	if w.named[key] {
 		return
 	}
-	if w.named == nil {
-		w.named = map[string]bool{}
-	}
 	w.named[key] = true
 	what := fmt.Sprintf("what this host sends to UDP port %d of %s", b.Lane.Port, b.Lane.Peer)
 	from := fmt.Sprintf("UDP port %d to %s", b.Lane.Port, b.Lane.Peer)
@@ -223,6 +263,7 @@ func (w *ways) blockade(b firewall.Blockade, peer string) {
 		from = fmt.Sprintf("UDP port %d from %s", b.Lane.Port, b.Lane.Peer)
 	}
 	if n := w.others(b); n > 0 {
+		peer = "" // the rule is this host's
 		what, from = fmt.Sprintf("%s, and %d others,", what, n), from+" and the other hosts"
 	}
 	w.add(fault(CheckPort, w.n.Name, peer, "read this host's firewall rules, and send packets", fmt.Sprintf("%s is dropped here by %s", what, b), "accept "+from+" there, before that rule"))
@@ -257,67 +298,10 @@ func (w *ways) blockades() {
 	}
 }
 
-// sizes is whether packets of the full size pass.
-func (w *ways) sizes(p Peer) {
-	tried := "send packets of the full size to " + p.Node + ", through the overlay and plainly"
-	var under api.ProbedWay
-	for _, way := range p.Probe.Ways {
-		if way.Path == api.PathUnderlay && untried(way) == "" && way.Full.Sent > 0 {
-			under = way
-		}
-	}
-	narrow := under.Full.Sent > 0 && under.Full.Answered == 0 && under.Largest > 0
-	do := "let the way carry what " + w.n.Underlay.Interface + " says, or tell the host what it carries"
-	if narrow {
-		do = fmt.Sprintf("let the way carry %d bytes, or give %s or the route to %s an MTU of %d (`ip route change … mtu %[4]d`): leno takes the overlay's from it", under.MTU, w.n.Underlay.Interface, p.Public, under.Largest)
-	}
-	said := ""
-	for _, e := range under.Errors {
-		if e.MTU > 0 {
-			said = fmt.Sprintf("; %s says so (%s, %d)", e.From, e.Reason, e.MTU)
-		}
-	}
-	between := ""
-	if narrow {
-		between = fmt.Sprintf("; of %d bytes that %s can send, %d reach it plainly%s", under.MTU, w.n.Underlay.Interface, under.Largest, said)
-	}
-	for _, way := range p.Probe.Ways {
-		// Of errors, with which a host without a device answers, kernels send few.
-		if way.Path == api.PathOverlay && way.Answer == echoReply && way.Full.Sent > 0 && way.Full.Answered == 0 {
-			w.add(fault(CheckPathMTU, w.n.Name, p.Node, tried, fmt.Sprintf("packets of %d bytes pass through the overlay, those of %d, its MTU, do not%s", way.Largest, way.MTU, between), do))
-			return
-		}
-	}
-	if narrow {
-		w.add(warning(CheckPathMTU, w.n.Name, p.Node, tried, fmt.Sprintf("the overlay carries %d bytes in pieces%s", w.n.MTU, between), do))
-	}
-}
-
-// echoReply is what a packet that came to its address is answered with.
-const echoReply = "echo reply"
-
-func (w *ways) checksum(p Peer) {
-	do := `set checksum_offload = "off" in the network's backend block (` + "`leno network apply`" + `); it is for network cards and kernels that write wrong checksums into packets within packets`
-	if w.n.Backend != "vxlan" {
-		do = "look for rules between the hosts that let pings pass and nothing else"
-	}
-	w.add(fault(CheckChecksum, w.n.Name, p.Node, "send pings, UDP and TCP through the overlay, with one hop to live, so that no firewall of containers matters",
-		p.Node+" gets pings, and of UDP and TCP nothing: that is what becomes of packets whose checksums are left to the network card and come out wrong", do))
-}
-
 // summary is who answers and who does not.
 func (w *ways) summary() {
-	tried := "send packets to the other hosts"
-	for _, p := range w.silent {
-		switch {
-		case w.filtered(p):
-		case !p.Held:
-			w.add(warning(CheckPeers, w.n.Name, p.Node, tried, fmt.Sprintf("%s does not answer, and its lease has lapsed: it is down, or its agent has been for long", p.Node), "nothing here: start its agent, or, if it is gone for good, leave its lease to lease.hold or take it with `leno lease revoke`"))
-		default:
-			w.add(warning(CheckPeers, w.n.Name, p.Node, tried, fmt.Sprintf("%s answers neither at %s nor through the overlay: it is down (its lease is held until its session ends), cut off, or publishes a wrong address", p.Node, p.Public),
-				fmt.Sprintf("if it runs, ask `leno doctor` there, and whether %s leads to it", p.Public)))
-		}
-	}
+	const tried = "send packets to the other hosts"
+	w.silence(tried)
 	if n := len(w.unasked); n > 0 {
 		saw := fmt.Sprintf("nothing is known of %s: %s", w.unasked[0].Node, unasked(w.unasked[0].Probe))
 		if n > 1 {
@@ -327,13 +311,18 @@ func (w *ways) summary() {
 	}
 	others := len(w.n.Peers)
 	switch {
+	case w.facts.Alone != nil: // which does not know of them
 	case others == 0:
 		w.add(well(CheckPeers, w.n.Name, "read the leases", "there are no other hosts"))
 	case w.n.Asked == 0:
 		if w.n.RulesErr == nil && w.n.Port > 0 && len(w.named) == 0 {
 			w.add(well(CheckPort, w.n.Name, "read this host's firewall rules", "none closes UDP port %d", w.n.Port))
 		}
-	case len(w.reached) > 0:
+		if !w.facts.Active {
+			w.add(unknown(CheckPeers, w.n.Name, tried, fmt.Sprintf("none were sent (-passive): the paths to the other hosts (%d) are not tested", others),
+				"`leno doctor -network "+w.n.Name+"` tests them"))
+		}
+	case len(w.reached) == w.n.Asked: // else those that do not answer have been named
 		asked := ""
 		if w.n.Asked < others {
 			asked = fmt.Sprintf(" asked, of %d,", others)
@@ -342,11 +331,43 @@ func (w *ways) summary() {
 	}
 }
 
+// revoke is the command that takes a peer's lease from it.
+func revoke(network string, p Peer) string {
+	subnet := "SUBNET"
+	if len(p.Subnets) > 0 {
+		subnet = p.Subnets[0].String()
+	}
+	return fmt.Sprintf("`leno lease revoke %s %s`", network, subnet)
+}
+
+// silence is hosts that do not answer at all.
+func (w *ways) silence(tried string) {
+	var held []Peer
+	for _, p := range w.silent {
+		switch {
+		case w.filtered[p.Node]:
+		case !p.Held:
+			w.add(warning(CheckPeers, w.n.Name, p.Node, tried, fmt.Sprintf("%s does not answer, and its lease has lapsed: it is down, or its agent has been for long", p.Node), "nothing here: start its agent, or, if it is gone for good, leave its lease to lease.hold or take it with "+revoke(w.n.Name, p)))
+		default:
+			held = append(held, p)
+		}
+	}
+	if len(held) > 1 && len(w.reached)+len(w.closed)+len(w.unasked) == 0 {
+		w.add(fault(CheckPeers, w.n.Name, "", tried, fmt.Sprintf("none of the %d hosts that hold a lease answers, neither plainly nor through the overlay: %s; the fault is on %s",
+			len(held), extent{peers: held}.names(), w.link()), fmt.Sprintf("see that %s is connected, and by which device packets leave: `ip route get %s`", w.n.Underlay.Interface, held[0].Public)))
+		return
+	}
+	for _, p := range held {
+		w.add(warning(CheckPeers, w.n.Name, p.Node, tried, fmt.Sprintf("%s answers neither at %s nor through the overlay: it is down (its lease is held until its session ends), cut off, or publishes a wrong address", p.Node, p.Public),
+			fmt.Sprintf("if it runs, ask `leno doctor` there, and whether %s leads to it", p.Public)))
+	}
+}
+
 // spread is how long small packets take.
-func spread(list []api.PeerProbe) string {
+func spread(list []Peer) string {
 	low, high := 0.0, 0.0
 	for _, p := range list {
-		for _, way := range p.Ways {
+		for _, way := range p.Probe.Ways {
 			if way.Path != api.PathOverlay || way.Small.Answered == 0 {
 				continue
 			}

@@ -31,9 +31,8 @@ type Blockade struct {
 
 func (b Blockade) String() string { return fmt.Sprintf("%s: %q", b.Where, b.Rule) }
 
-// datagrams are what tells a flow of the host itself: UDP to a port.
+// datagrams are what tells a flow of the host itself.
 type datagrams struct {
-	port    int
 	answers bool // may be answers to others
 }
 
@@ -64,7 +63,11 @@ func blockades(bases []base, lanes []Lane) []Blockade {
 }
 
 func (l Lane) flow(inbound bool) flow {
-	f := flow{src: single(l.Own), dst: single(l.Peer), out: l.Link, host: &datagrams{l.Port, l.SamePort}, inbound: inbound}
+	f := flow{src: single(l.Own), dst: single(l.Peer), out: l.Link, host: &datagrams{l.SamePort}, inbound: inbound,
+		protocols: oneNumber(protocolUDP), ports: oneNumber(l.Port)}
+	if l.SamePort {
+		f.sourcePorts = oneNumber(l.Port)
+	}
 	if inbound {
 		f.src, f.dst, f.in, f.out = f.dst, f.src, l.Link, ""
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -15,6 +16,7 @@ type Obstacle struct {
 	Network string
 	Where   string // "iptables table raw chain PREROUTING"
 	Rule    string // as its program writes it, or "policy DROP"
+	Partial bool   // it drops some of the packets only, which may well be intended
 	More    int    // rules like it in the same place
 	Effect  string // what becomes of which packets
 	Advice  string // what to do, for a person
@@ -36,16 +38,72 @@ type flow struct {
 	in, out  string       // devices; "" is not known
 	inbound  bool         // from another host
 	host     *datagrams   // of the host itself; nil for containers'
-	// narrowed is by what else than addresses the flow was narrowed: a protocol, a
-	// port.
-	narrowed []string
+
+	protocols          numbers
+	sourcePorts, ports numbers // of TCP, UDP and others that have them
+	icmpTypes          numbers
+	narrowed           []string // by what else, in words: "not from 10.5.77.0/24"
 }
 
 func (f flow) is6() bool { return f.dst.Addr().Is6() }
 
+// numbered are the sets of numbers that a flow may be narrowed by.
+func (f *flow) numbered() []*numbers {
+	return []*numbers{&f.protocols, &f.sourcePorts, &f.ports, &f.icmpTypes}
+}
+
 // within says whether every packet of f is one of g.
 func (f flow) within(g flow) bool {
+	theirs := g.numbered()
+	for i, mine := range f.numbered() {
+		if !theirs[i].contains(*mine) {
+			return false
+		}
+	}
 	return covers(g.src, f.src) && covers(g.dst, f.dst) && !slices.ContainsFunc(g.narrowed, func(n string) bool { return !slices.Contains(f.narrowed, n) })
+}
+
+// without is f less a part of it that differs in one respect; false where that cannot
+// be told.
+func (f flow) without(part flow) (flow, bool) {
+	rest, differs := f, 0
+	theirs := part.numbered()
+	for i, mine := range rest.numbered() {
+		if !mine.equal(*theirs[i]) {
+			*mine, differs = mine.without(*theirs[i]), differs+1
+		}
+	}
+	not := func(what string) {
+		rest.narrowed, differs = append(slices.Clone(rest.narrowed), "not "+what), differs+1
+	}
+	if part.src != f.src {
+		not("from " + part.src.String())
+	}
+	if part.dst != f.dst {
+		not("to " + part.dst.String())
+	}
+	for _, what := range part.narrowed {
+		if !slices.Contains(f.narrowed, what) {
+			not(what)
+		}
+	}
+	return rest, differs == 1
+}
+
+// part says in words what the flow is narrowed to, "" for nothing but addresses.
+func (f flow) part() string {
+	var out []string
+	number := strconv.Itoa
+	for _, of := range []struct {
+		set  numbers
+		word string
+		name func(int) string
+	}{{f.protocols, "", protocolName}, {f.sourcePorts, "from port ", number}, {f.ports, "to port ", number}, {f.icmpTypes, "type ", number}} {
+		if of.set != nil {
+			out = append(out, of.word+of.set.text(of.name))
+		}
+	}
+	return strings.Join(append(out, f.narrowed...), ", ")
 }
 
 func covers(a, b netip.Prefix) bool { return a.Bits() <= b.Bits() && a.Contains(b.Addr()) }

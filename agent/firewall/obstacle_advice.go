@@ -12,11 +12,18 @@ func obstacles(bases []base, crossings []Crossing, bridges map[netip.Prefix]stri
 	var out []Obstacle
 	for _, c := range crossings {
 		before := len(out)
+		type rule struct {
+			where, text string
+			partial     bool
+		}
+		told := map[rule]bool{} // most rules are met by packets of both directions
 		for _, subnet := range c.Network.Subnets {
 			for _, f := range c.flows(subnet, bridges[subnet]) {
 				for _, found := range trace(bases, f) {
-					if found.reportable() {
-						out = gather(out, before, c.obstacle(found))
+					o := c.obstacle(found)
+					if key := (rule{o.Where, o.Rule, o.Partial}); found.reportable() && !told[key] {
+						told[key] = true
+						out = gather(out, before, o)
 					}
 				}
 			}
@@ -25,13 +32,22 @@ func obstacles(bases []base, crossings []Crossing, bridges map[netip.Prefix]stri
 	return out
 }
 
-// gather adds one; those that differ only in addresses are counted.
+// mostPartial limits how many rules of one place that drop some packets only are
+// reported one by one for a network.
+const mostPartial = 20
+
+// gather adds o to list, whose entries before from are of other networks. Rules of one
+// place with the same advice become one entry, which counts them. Those that drop some
+// packets only are kept apart, up to mostPartial, since it matters what each drops.
 func gather(list []Obstacle, from int, o Obstacle) []Obstacle {
+	partial := 0
 	for i := from; i < len(list); i++ {
-		if have := &list[i]; have.Where == o.Where && have.Advice == o.Advice {
-			if have.Rule != o.Rule {
-				have.More++
-			}
+		have := &list[i]
+		if have.Partial != o.Partial || have.Where != o.Where || !o.Partial && have.Advice != o.Advice {
+			continue
+		}
+		if partial++; !o.Partial || partial == mostPartial {
+			have.More++
 			return list
 		}
 	}
@@ -68,10 +84,13 @@ func (f found) direct() bool {
 		(strings.Contains(f.base.where, " table raw ") && strings.Contains(f.rule, "! -i ") || strings.HasSuffix(f.base.table(), dockerTable))
 }
 
-// reportable leaves out what somebody may well have meant: a port or a protocol
-// that is closed. Docker's rules of 28.0 are for ports, too.
+// partial says that the rule drops some of the packets only. Docker's against packets
+// for the own addresses of containers is one of many that drop them all.
+func (f found) partial() bool { return f.what == dropped && !f.whole && !f.direct() }
+
+// reportable leaves out that a part of the packets gets another source.
 func (f found) reportable() bool {
-	return len(f.flow.narrowed) == 0 || f.direct()
+	return f.what == dropped || f.flow.part() == ""
 }
 
 // place is where a rule stands and what it says.
@@ -85,13 +104,33 @@ func (f found) place() (where, rule string) {
 
 func (c Crossing) obstacle(f found) Obstacle {
 	where, rule := f.place()
-	return Obstacle{Network: c.Network.Name, Where: where, Rule: rule, Effect: f.effect(), Advice: c.advice(f)}
+	o := Obstacle{Network: c.Network.Name, Where: where, Rule: rule, Partial: f.partial(), Effect: f.effect(), Advice: c.advice(f)}
+	if o.Partial {
+		o.Advice = "it may be intended; if it is not, remove it" + f.removal() + ", or: " + o.Advice
+	}
+	return o
+}
+
+// removal is the command that removes a rule of iptables, in parentheses; "" for others,
+// which are known by numbers that change.
+func (f found) removal() string {
+	program, table, ok := strings.Cut(f.base.table(), " table ")
+	if !ok || !strings.HasPrefix(program, "ip") || f.rule == policyDrop {
+		return ""
+	}
+	return fmt.Sprintf(" (`%s -t %s -D %s %s`)", program, table, f.chain, f.rule)
 }
 
 func (f found) effect() string {
 	switch {
 	case f.what == translated:
 		return "containers on other hosts see this host's address instead of the container's"
+	case f.partial():
+		what := f.flow.part()
+		if what != "" {
+			what = ": " + what
+		}
+		return fmt.Sprintf("drops some packets between containers, those from %s to %s%s", f.flow.src, f.flow.dst, what)
 	case f.flow.inbound && f.flow.dst.IsSingleIP():
 		return fmt.Sprintf("drops packets of other hosts for the container %s", f.flow.dst.Addr())
 	case f.flow.inbound:

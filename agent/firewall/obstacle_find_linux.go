@@ -21,7 +21,8 @@ type Crossing struct {
 
 // Obstacles finds the rules of others that keep containers of this host and of
 // others from reaching each other, as they stand: in every variant of iptables,
-// and in nftables. It only reads. What it cannot be sure of it does not name, so
+// and in nftables. Those that drop some packets only are marked as partial. It only
+// reads. What it cannot be sure of it does not name, so
 // an empty answer is no proof. silent says that rules stand in iptables-legacy,
 // of whose changes the kernel tells nobody. It goes on past a program that fails
 // and joins the errors; one that is not installed has no rules. Programs are

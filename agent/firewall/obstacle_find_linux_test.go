@@ -115,6 +115,7 @@ func TestObstaclesOfNFTables(t *testing.T) {
 		return "table inet x {\nset peers { type ipv4_addr; flags interval; elements = { 10.5.77.0/24, 192.0.2.1 } }\n" +
 			"chain forward { type filter hook forward priority 0; policy drop;\n" + rules + "\n} }\n"
 	}
+	open := func(rules string) string { return strings.ReplaceAll(rules, "policy drop", "policy accept") }
 	const policy4 = "nftables table inet x chain forward: policy drop"
 	for _, tt := range []struct {
 		name, rules string
@@ -142,7 +143,22 @@ func TestObstaclesOfNFTables(t *testing.T) {
 		{name: "policy, accepted slowly", rules: chain("limit rate 5/second accept")},
 		{name: "policy, a protocol accepted", rules: chain("meta l4proto tcp accept\ntcp dport 22 accept\nicmp type echo-request accept"), want: []string{policy4}},
 		{name: "policy, states by map", rules: chain("ct state vmap { established : accept, related : accept, new : accept }")},
-		{name: "a set", rules: strings.ReplaceAll(chain("ip saddr @peers drop"), "policy drop", "policy accept"), want: []string{"nftables table inet x chain forward: ip saddr { 10.5.77.0/24, 192.0.2.1 } drop"}},
+		{name: "a set", rules: strings.ReplaceAll(chain("ip saddr @peers drop"), "policy drop", "policy accept"), want: []string{"nftables table inet x chain forward: ip saddr { 10.5.77.0/24, 192.0.2.1 } drop (part)"}},
+		{name: "a port", rules: open(chain("ip daddr 10.5.34.0/24 tcp dport 80 drop")), want: []string{"nftables table inet x chain forward: ip daddr 10.5.34.0/24 tcp dport 80 drop (part)"},
+			advice: "it may be intended; if it is not, remove it, or: accept packets from and to 10.5.0.0/16 and fd00:5::/48 there, before that rule"},
+		{name: "several ports", rules: open(chain("tcp dport { 25, 1000-2000 } counter reject")), want: []string{"nftables table inet x chain forward: tcp dport { 25, 1000-2000 } reject (part)"}},
+		{name: "all ports but one", rules: open(chain("tcp dport != 80 drop")), want: []string{"nftables table inet x chain forward: tcp dport != 80 drop (part)"}},
+		{name: "all protocols but one", rules: open(chain("meta l4proto != tcp drop")), want: []string{"nftables table inet x chain forward: meta l4proto != tcp drop (part)"}},
+		{name: "two containers", rules: open(chain("ip daddr { 10.5.34.2, 10.5.34.9 } drop")), want: []string{"nftables table inet x chain forward: ip daddr { 10.5.34.2, 10.5.34.9 } drop (part)"}},
+		{name: "new connections to a port", rules: open(chain("tcp flags syn tcp dport 80 drop")), want: []string{"nftables table inet x chain forward: tcp flags syn tcp dport 80 drop (part)"}},
+		{name: "pings", rules: open(chain("icmp type echo-request drop")), want: []string{"nftables table inet x chain forward: icmp type echo-request drop (part)"}},
+		{name: "a port in a chain for its protocol", rules: "table inet x {\nchain web { tcp dport 80 drop\n}\nchain forward { type filter hook forward priority 0;\nip protocol tcp jump web\n} }\n",
+			want: []string{"nftables table inet x chain web: tcp dport 80 drop (part)"}},
+		{name: "a port that was accepted", rules: open(chain("tcp dport 1-1024 accept\ntcp dport 80 drop"))},
+		{name: "a port by a map", rules: open(chain("tcp dport vmap { 22 : accept, 80 : drop }")), want: []string{"nftables table inet x chain forward: tcp dport 80 drop (part)"}},
+		{name: "what is no connection, and ICMP that nobody needs", rules: open(chain("ct state invalid drop\ntcp flags & (fin | syn) == (fin | syn) drop\ntcp flags != syn ct state new drop\nicmp type { redirect, timestamp-request } drop"))},
+		{name: "too much of a port", rules: open(chain("tcp dport 80 limit rate over 100/second drop"))},
+		{name: "fail2ban", rules: "table inet f2b-table {\nset addr-set-sshd { type ipv4_addr; elements = { 203.0.113.5 } }\nchain f2b-chain { type filter hook input priority filter - 1; policy accept;\ntcp dport 22 ip saddr @addr-set-sshd reject\n} }\n"},
 		{name: "other families and hooks", rules: "table bridge x { chain f { type filter hook forward priority 0; policy drop; } }\n" +
 			"table inet y { chain f { type filter hook input priority 0; policy drop; } chain o { type filter hook output priority 0; policy drop; } }\n"},
 		{name: "our own exemption", rules: docker29(false, `, "leno-default"`) + "table inet leno { chain exempt { type nat hook postrouting priority srcnat - 1; ip saddr 10.5.34.0/24 ip daddr 10.5.0.0/16 snat ip to ip saddr } }\n",
@@ -197,6 +213,23 @@ func TestObstaclesInTheKernel(t *testing.T) {
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s\nwhole: %q", diff, places(obstaclesIn(t, ns, crossing(true, true))))
+			}
+		})
+	}
+}
+
+// A rule that drops a port before our jump is found in each variant of iptables.
+func TestPartialObstaclesInTheKernel(t *testing.T) {
+	for _, variant := range []string{"nft", "legacy"} {
+		t.Run(variant, func(t *testing.T) {
+			ns := nstest.New(t)
+			addDocker0(ns)
+			command := "iptables-" + variant
+			ns.Sh(command + " -N LENO-FORWARD; " + command + " -A LENO-FORWARD -s 10.5.0.0/16 -j ACCEPT; " + command + " -A LENO-FORWARD -d 10.5.0.0/16 -j ACCEPT; " + command + " -A FORWARD -j LENO-FORWARD; " +
+				command + " -A FORWARD -p tcp --dport 443 -j DROP; " + command + " -I FORWARD 1 -p tcp -d 10.5.34.0/24 --dport 80 -j DROP")
+			got := obstaclesIn(t, ns, crossing(true, true))
+			if len(got) != 1 || !got[0].Partial || got[0].Rule != "-d 10.5.34.0/24 -p tcp -m tcp --dport 80 -j DROP" || !strings.HasSuffix(got[0].Where, command+" table filter chain FORWARD") {
+				t.Errorf("%+v", got)
 			}
 		})
 	}

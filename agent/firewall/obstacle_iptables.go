@@ -74,6 +74,10 @@ func iptablesLine(r arguments, chains []string) line {
 			}
 		case "-m":
 			c = module(value)
+		case "--tcp-flags":
+			if len(words) > 2 {
+				c, took = tcpFlags(value, words[2]), 3
+			}
 		default:
 			if c = iptablesCondition(word, value); strings.HasPrefix(value, "-") || value == "!" {
 				took = 1 // an option that takes no value
@@ -123,9 +127,13 @@ func iptablesCondition(word, value string) condition {
 		}
 		return protocolIs(value)
 	case "--dport", "--dports":
-		return portIs(word, list)
-	case "--sport", "--sports", "--ports", "--icmp-type", "--icmpv6-type", "--tcp-flags":
-		return narrowing(word + " " + value)
+		return portIs(list)
+	case "--sport", "--sports":
+		return sourcePortIs(list)
+	case "--ports":
+		return narrowing("from or to port " + value)
+	case "--icmp-type", "--icmpv6-type":
+		return icmpTypeIs(word == "--icmpv6-type", list)
 	case "--ctstate", "--state":
 		return states(list...)
 	case "--dst-type", "--src-type":

@@ -14,18 +14,36 @@ func cannotTell(f flow) (answer, flow) {
 	return unsure, f
 }
 
-// not is the opposite of a condition. Of a part of the flow the rest is no prefix,
-// so nothing can be told of it.
+// not is the opposite of a condition, where the rest of a part can be told.
 func not(c condition) condition {
 	return func(f flow) (answer, flow) {
-		a, _ := c(f)
+		a, part := c(f)
 		switch a {
 		case all:
 			return none, f
 		case none:
 			return all, f
+		case some:
+			if rest, ok := f.without(part); ok {
+				return some, rest
+			}
 		}
 		return unsure, f
+	}
+}
+
+// both matches what two conditions match.
+func both(a, b condition) condition {
+	return func(f flow) (answer, flow) {
+		first, part := a(f)
+		if first == none || first == unsure {
+			return first, f
+		}
+		second, part := b(part)
+		if second == none {
+			return none, f
+		}
+		return max2(first, second), part
 	}
 }
 
@@ -41,6 +59,7 @@ func within(dst bool, prefixes []netip.Prefix) condition {
 			have = f.dst
 		}
 		result, narrower := none, f
+		var parts []string
 		for _, p := range prefixes {
 			switch {
 			case p.Addr().Is6() != f.is6() || !p.Overlaps(have):
@@ -50,15 +69,18 @@ func within(dst bool, prefixes []netip.Prefix) condition {
 			// The other end's pool contains this host's subnet, where it is not.
 			case dst != f.inbound && covers(f.local, p):
 				continue
-			case result == some: // two parts are no prefix
-				return unsure, f
 			}
 			result = some
+			parts = append(parts, p.String())
 			if dst {
 				narrower.dst = p
 			} else {
 				narrower.src = p
 			}
+		}
+		if len(parts) > 1 { // which are no prefix
+			narrower = f
+			narrower.narrowed = append(slices.Clone(f.narrowed), map[bool]string{true: "to ", false: "from "}[dst]+strings.Join(parts, ", "))
 		}
 		return result, narrower
 	}
@@ -92,13 +114,31 @@ func device(have string, names []string) answer {
 	return none
 }
 
-// narrowing matches some of every flow: those of a protocol or a port. Two that
-// say different things of the same do not contradict each other here, which only
-// makes fewer rules sure.
+// narrowing matches some of every flow, in words.
 func narrowing(what string) condition {
 	return func(f flow) (answer, flow) {
+		if slices.Contains(f.narrowed, what) {
+			return all, f
+		}
 		f.narrowed = append(slices.Clone(f.narrowed), what)
 		return some, f
+	}
+}
+
+// among matches packets that have one of the numbers.
+func among(field func(*flow) *numbers, set numbers) condition {
+	return func(f flow) (answer, flow) {
+		have := field(&f)
+		shared := have.with(set)
+		switch {
+		case len(shared) == 0:
+			return none, f
+		case shared.equal(*have):
+			return all, f
+		}
+		narrower := f
+		*field(&narrower) = shared
+		return some, narrower
 	}
 }
 
@@ -153,51 +193,76 @@ func containersType(names []string) condition {
 
 // protocolIs matches packets of one of the protocols.
 func protocolIs(names ...string) condition {
-	return func(f flow) (answer, flow) {
-		switch {
-		case f.host == nil:
-			return narrowing("protocol " + strings.Join(names, ","))(f)
-		case slices.Contains(names, "udp") || slices.Contains(names, "17"):
-			return all, f
-		}
-		return none, f
+	set, ok := parsedNumbers(names, protocolNumber)
+	if !ok {
+		return cannotTell
 	}
-}
-
-// ofProtocol is a condition about what only packets of a protocol have.
-func ofProtocol(name string, c condition) condition {
-	return func(f flow) (answer, flow) {
-		if f.host == nil {
-			return c(f)
-		}
-		if name != "udp" && name != "th" {
-			return none, f
-		}
-		return unsure, f
-	}
+	return among(func(f *flow) *numbers { return &f.protocols }, set)
 }
 
 // portIs matches by the destination's port: "8472", "8000:9000", "8000-9000".
-func portIs(word string, list []string) condition {
-	return func(f flow) (answer, flow) {
-		if f.host == nil {
-			return narrowing(word + " " + strings.Join(list, ","))(f)
-		}
-		result := none
-		for _, item := range list {
-			first, last, isRange := strings.Cut(strings.ReplaceAll(item, "-", ":"), ":")
-			if !isRange {
-				last = first
-			}
-			low, err := strconv.Atoi(first)
-			high, err2 := strconv.Atoi(last)
-			switch {
-			case err != nil || err2 != nil:
-				result = unsure
-			case low <= f.host.port && f.host.port <= high:
-				return all, f
-			}
-		}
-		return result, f
+func portIs(list []string) condition {
+	set, ok := parsedNumbers(list, noName)
+	if !ok {
+		return cannotTell
 	}
+	return among(func(f *flow) *numbers { return &f.ports }, set)
+}
+
+// sourcePortIs matches by the source's port.
+func sourcePortIs(list []string) condition {
+	set, ok := parsedNumbers(list, noName)
+	if !ok {
+		return cannotTell
+	}
+	return among(func(f *flow) *numbers { return &f.sourcePorts }, set)
+}
+
+// icmpTypes are the types of ICMP that containers depend on, by the names that nft
+// prints: echo requests, and errors. Of the others hosts drop many by habit.
+func icmpTypes(v6 bool) map[string]int {
+	if v6 {
+		return map[string]int{"destination-unreachable": 1, "packet-too-big": 2, "time-exceeded": 3, "parameter-problem": 4, "echo-request": 128}
+	}
+	return map[string]int{"destination-unreachable": 3, "echo-request": 8, "time-exceeded": 11, "parameter-problem": 12}
+}
+
+// icmpTypeIs matches by the type of ICMP: "8", "3/4", "echo-request".
+func icmpTypeIs(v6 bool, list []string) condition {
+	known := icmpTypes(v6)
+	var wanted, codes []string
+	for _, item := range list {
+		if item == "any" || item == "255" {
+			return always
+		}
+		kind, _, hasCode := strings.Cut(item, "/")
+		n, err := strconv.Atoi(kind)
+		for name, number := range known {
+			if name == kind || err == nil && n == number {
+				wanted = append(wanted, strconv.Itoa(number))
+				if hasCode {
+					codes = append(codes, item)
+				}
+			}
+		}
+	}
+	set, ok := parsedNumbers(wanted, noName)
+	if !ok {
+		return never
+	}
+	c := among(func(f *flow) *numbers { return &f.icmpTypes }, set)
+	if len(codes) > 0 {
+		c = both(c, narrowing("code "+strings.Join(codes, ", ")))
+	}
+	return c
+}
+
+// tcpFlags matches the first packet of a connection, which has the flag SYN alone:
+// mask and set are as iptables lists them, "FIN,SYN,RST,ACK" and "SYN".
+func tcpFlags(mask, set string) condition {
+	asked := strings.Contains(mask, "SYN") || mask == "ALL"
+	if set == "SYN" && asked || set == "NONE" && !asked {
+		return always
+	}
+	return never
 }

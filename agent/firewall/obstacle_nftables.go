@@ -232,11 +232,15 @@ func nftCondition(op string, left, right json.RawMessage, sets map[string][]json
 	}
 	key, c := nftKey(l.Meta.Key, l.Payload.Protocol, l.Payload.Field, l.CT.Key, l.Fib.Result, l.Fib.Flags, values)
 	text := key + " " + nftValues(l.Meta.Key, values)
+	of := always // what only packets of a protocol have is asked of these alone
+	if number, ok := protocolNumber(l.Payload.Protocol); ok && l.Meta.Key == "" {
+		of = among(func(f *flow) *numbers { return &f.protocols }, oneNumber(number))
+	}
 	switch op {
 	case "==", "in":
-		return c, text
+		return both(of, c), text
 	case "!=":
-		return not(c), key + " != " + nftValues(l.Meta.Key, values)
+		return both(of, not(c)), key + " != " + nftValues(l.Meta.Key, values)
 	}
 	return cannotTell, key + " " + op + " …"
 }
@@ -279,10 +283,14 @@ func nftKey(meta, protocol, field, ct, fib string, flags, values []string) (stri
 		return protocol + " " + field, nftAddresses(field == "daddr", values)
 	case field == "protocol" || field == "nexthdr":
 		return protocol + " " + field, protocolIs(values...)
-	case (protocol == "udp" || protocol == "th") && field == "dport":
-		return protocol + " " + field, portIs("dport", values)
-	case protocol == "tcp" || protocol == "udp" || protocol == "sctp" || protocol == "icmp" || protocol == "icmpv6":
-		return protocol + " " + field, ofProtocol(protocol, narrowing(protocol+" "+field+" "+strings.Join(values, ",")))
+	case field == "dport":
+		return protocol + " " + field, portIs(values)
+	case field == "sport":
+		return protocol + " " + field, sourcePortIs(values)
+	case (protocol == "icmp" || protocol == "icmpv6") && field == "type":
+		return protocol + " " + field, icmpTypeIs(protocol == "icmpv6", values)
+	case protocol == "tcp" && field == "flags" && slices.Contains(values, "syn"):
+		return protocol + " " + field, always // of the first packet of a connection
 	}
 	return strings.TrimSpace(protocol + " " + field), cannotTell
 }
@@ -323,7 +331,8 @@ func nftValue(body json.RawMessage) string {
 			Addr string
 			Len  int
 		}
-		Elem struct{ Val json.RawMessage }
+		Elem  struct{ Val json.RawMessage }
+		Range []json.RawMessage
 	}
 	var s string
 	switch {
@@ -333,6 +342,8 @@ func nftValue(body json.RawMessage) string {
 		return fmt.Sprintf("%s/%d", v.Prefix.Addr, v.Prefix.Len)
 	case v.Elem.Val != nil: // with a counter or a time of its own
 		return nftValue(v.Elem.Val)
+	case len(v.Range) == 2:
+		return nftValue(v.Range[0]) + "-" + nftValue(v.Range[1])
 	}
 	return string(body)
 }

@@ -34,6 +34,9 @@ func places(list []Obstacle) []string {
 		if o.More > 0 {
 			text += " and more"
 		}
+		if o.Partial {
+			text += " (part)"
+		}
 		out = append(out, text)
 	}
 	return out
@@ -151,9 +154,47 @@ func TestObstaclesOfIPTables(t *testing.T) {
 		{name: "drop", saved: filter("ACCEPT", "-A FORWARD -j DROP\n"), want: []string{"filter chain FORWARD: -j DROP"}},
 		{name: "reject", saved: filter("ACCEPT", "-A FORWARD -j REJECT --reject-with icmp-host-prohibited\n"), want: []string{"filter chain FORWARD: -j REJECT --reject-with icmp-host-prohibited"}},
 		{name: "drop of what is invalid", saved: filter("ACCEPT", "-A FORWARD -m conntrack --ctstate INVALID -j DROP\n")},
-		{name: "drop of a port", saved: filter("ACCEPT", "-A FORWARD -p tcp -m tcp --dport 25 -j DROP\n")},
+		{name: "drop of a port", saved: filter("ACCEPT", "-A FORWARD -p tcp -m tcp --dport 25 -j DROP\n"), want: []string{"filter chain FORWARD: -p tcp -m tcp --dport 25 -j DROP (part)"}},
+		{name: "drop of a port of one host's containers", saved: filter("ACCEPT", "-A FORWARD -d 10.5.34.0/24 -p tcp -m tcp --dport 80 -j DROP\n"),
+			want: []string{"filter chain FORWARD: -d 10.5.34.0/24 -p tcp -m tcp --dport 80 -j DROP (part)"}},
+		{name: "drops of several ports, each of which is told", saved: filter("ACCEPT", "-A FORWARD -p tcp -m tcp --dport 25 -j DROP\n-A FORWARD -p udp -m multiport --dports 53,5000:6000 -j REJECT\n"),
+			want: []string{"filter chain FORWARD: -p tcp -m tcp --dport 25 -j DROP (part)", "filter chain FORWARD: -p udp -m multiport --dports 53,5000:6000 -j REJECT (part)"}},
+		{name: "drop of all ports but some", saved: filter("ACCEPT", "-A FORWARD -p tcp -m multiport ! --dports 80,443 -j DROP\n"),
+			want: []string{"filter chain FORWARD: -p tcp -m multiport ! --dports 80,443 -j DROP (part)"}},
+		{name: "drop of all protocols but one", saved: filter("ACCEPT", "-A FORWARD ! -p tcp -j DROP\n"), want: []string{"filter chain FORWARD: ! -p tcp -j DROP (part)"}},
+		{name: "drop of new connections to a port", saved: filter("ACCEPT", "-A FORWARD -p tcp -m tcp --dport 80 --tcp-flags FIN,SYN,RST,ACK SYN -j REJECT\n"),
+			want: []string{"filter chain FORWARD: -p tcp -m tcp --dport 80 --tcp-flags FIN,SYN,RST,ACK SYN -j REJECT (part)"}},
+		{name: "drop of a port in a chain", saved: filter("ACCEPT", ":X - [0:0]\n-A FORWARD -p tcp -j X\n-A X -p tcp -m tcp --dport 80 -j DROP\n"),
+			want: []string{"filter chain X: -p tcp -m tcp --dport 80 -j DROP (part)"}},
+		{name: "drop of a port in a chain for another protocol", saved: filter("ACCEPT", ":X - [0:0]\n-A FORWARD -p udp -j X\n-A X -p tcp -m tcp --dport 80 -j DROP\n")},
+		{name: "drop of a port that was accepted with others", saved: filter("ACCEPT", "-A FORWARD -p tcp -m tcp --dport 1:1024 -j ACCEPT\n-A FORWARD -p tcp -m tcp --dport 80 -j DROP\n")},
+		{name: "drop of a port of which one is accepted", saved: filter("ACCEPT", "-A FORWARD -p tcp -m tcp --dport 80 -j ACCEPT\n-A FORWARD -p tcp -m multiport --dports 80,81 -j DROP\n"),
+			want: []string{"filter chain FORWARD: -p tcp -m multiport --dports 80,81 -j DROP (part)"}},
+		{name: "drop of a port to others' containers", saved: filter("ACCEPT", "-A FORWARD -d 172.17.0.0/16 -p tcp -m tcp --dport 80 -j DROP\n")},
+		{name: "drop of a container", saved: filter("ACCEPT", "-A FORWARD -d 10.5.34.9/32 -j DROP\n"), want: []string{"filter chain FORWARD: -d 10.5.34.9/32 -j DROP (part)"}},
+		{name: "drop of all but a peer's subnet", saved: filter("ACCEPT", "-A FORWARD ! -s 10.5.77.0/24 -d 10.5.34.0/24 -p tcp -m tcp --dport 5432 -j DROP\n"),
+			want: []string{"filter chain FORWARD: ! -s 10.5.77.0/24 -d 10.5.34.0/24 -p tcp -m tcp --dport 5432 -j DROP (part)"}},
+		{name: "drop of pings", saved: filter("ACCEPT", "-A FORWARD -p icmp -m icmp --icmp-type 8 -j DROP\n"), want: []string{"filter chain FORWARD: -p icmp -m icmp --icmp-type 8 -j DROP (part)"}},
+		{name: "drop of ICMP that containers do not need", saved: filter("ACCEPT", "-A FORWARD -p icmp -m icmp --icmp-type 5 -j DROP\n-A FORWARD -p icmp -m icmp --icmp-type 13 -j DROP\n")},
+		{name: "a part gets another source", saved: nat("-A POSTROUTING -s 10.5.34.2/32 -p tcp -m tcp --dport 80 -j MASQUERADE\n")},
+
+		// What these write on hosts where nothing is wrong.
+		{name: "kube-proxy", saved: filter("ACCEPT", ":KUBE-FORWARD - [0:0]\n:KUBE-EXTERNAL-SERVICES - [0:0]\n:KUBE-SERVICES - [0:0]\n:KUBE-PROXY-FIREWALL - [0:0]\n"+
+			"-A FORWARD -m conntrack --ctstate NEW -m comment --comment \"kubernetes load balancer firewall\" -j KUBE-PROXY-FIREWALL\n"+
+			"-A FORWARD -m comment --comment \"kubernetes forwarding rules\" -j KUBE-FORWARD\n-A FORWARD -m conntrack --ctstate NEW -j KUBE-SERVICES\n-A FORWARD -m conntrack --ctstate NEW -j KUBE-EXTERNAL-SERVICES\n"+
+			"-A KUBE-FORWARD -m conntrack --ctstate INVALID -m nfacct --nfacct-name ct_state_invalid_dropped_pkts -j DROP\n-A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT\n"+
+			"-A KUBE-SERVICES -d 10.96.0.10/32 -p udp -m udp --dport 53 -j REJECT --reject-with icmp-port-unreachable\n"+
+			"-A KUBE-EXTERNAL-SERVICES -p tcp -m addrtype --dst-type LOCAL -m tcp --dport 30080 -j REJECT --reject-with icmp-port-unreachable\n"+
+			"-A KUBE-PROXY-FIREWALL -d 203.0.113.9/32 -p tcp -m tcp --dport 80 -j DROP\n")},
+		{name: "fail2ban", saved: filter("ACCEPT", ":DOCKER-USER - [0:0]\n:f2b-npm - [0:0]\n-A FORWARD -j DOCKER-USER\n-A DOCKER-USER -p tcp -m multiport --dports 80,443 -j f2b-npm\n"+
+			"-A f2b-npm -s 203.0.113.5/32 -j REJECT --reject-with icmp-port-unreachable\n-A f2b-npm -m set --match-set f2b-npm src -j REJECT\n-A f2b-npm -j RETURN\n-A DOCKER-USER -j RETURN\n")},
+		{name: "UFW without routes", saved: filter("ACCEPT", ":ufw-before-forward - [0:0]\n:ufw-user-forward - [0:0]\n-A FORWARD -j ufw-before-forward\n-A ufw-before-forward -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n"+
+			"-A ufw-before-forward -p icmp -m icmp --icmp-type 3 -j ACCEPT\n-A ufw-before-forward -p icmp -m icmp --icmp-type 8 -j ACCEPT\n-A ufw-before-forward -j ufw-user-forward\n")},
+		{name: "Podman, Tailscale and libvirt", saved: filter("ACCEPT", ":NETAVARK_FORWARD - [0:0]\n:ts-forward - [0:0]\n:LIBVIRT_FWI - [0:0]\n-A FORWARD -j ts-forward\n-A FORWARD -j NETAVARK_FORWARD\n-A FORWARD -j LIBVIRT_FWI\n"+
+			"-A ts-forward -i tailscale0 -j MARK --set-xmark 0x40000/0xff0000\n-A ts-forward -m mark --mark 0x40000/0xff0000 -j ACCEPT\n-A ts-forward -s 100.64.0.0/10 -o tailscale0 -j DROP\n-A ts-forward -o tailscale0 -j ACCEPT\n"+
+			"-A NETAVARK_FORWARD -m conntrack --ctstate INVALID -j DROP\n-A NETAVARK_FORWARD -d 10.89.0.0/24 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n-A LIBVIRT_FWI -o virbr0 -j REJECT --reject-with icmp-port-unreachable\n")},
 		{name: "drop of a port behind our accept", saved: behindOurs(docker28)[strings.Index(behindOurs(docker28), "*filter"):strings.Index(behindOurs(docker28), "*nat")]},
-		{name: "drop of a peer's subnet", saved: filter("ACCEPT", "-A FORWARD -s 10.5.77.0/24 -j DROP\n"), want: []string{"filter chain FORWARD: -s 10.5.77.0/24 -j DROP"}},
+		{name: "drop of a peer's subnet", saved: filter("ACCEPT", "-A FORWARD -s 10.5.77.0/24 -j DROP\n"), want: []string{"filter chain FORWARD: -s 10.5.77.0/24 -j DROP (part)"}},
 		{name: "drop of a peer's subnet that was accepted", saved: filter("ACCEPT", "-A FORWARD -s 10.5.77.0/24 -j ACCEPT\n-A FORWARD -s 10.5.77.9/32 -j DROP\n")},
 		{name: "drop of what others send as ours", saved: filter("ACCEPT", "-A FORWARD -i leno-default -s 10.5.34.0/24 -j DROP\n")},
 		{name: "drop of other networks", saved: filter("ACCEPT", "-A FORWARD -s 192.0.2.0/24 -j DROP\n-A FORWARD ! -s 10.0.0.0/8 -j DROP\n-A FORWARD -i eth0 -j DROP\n")},
@@ -171,7 +212,7 @@ func TestObstaclesOfIPTables(t *testing.T) {
 		{name: "mangle", saved: "*mangle\n:FORWARD ACCEPT [0:0]\n-A FORWARD -o leno-default -j DROP\nCOMMIT\n", want: []string{"mangle chain FORWARD: -o leno-default -j DROP"}},
 		{name: "UFW", saved: filter("DROP", ":ufw-before-forward - [0:0]\n-A FORWARD -j ufw-before-forward\n-A ufw-before-forward -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n"+
 			"-A ufw-before-forward -p icmp -m icmp --icmp-type 8 -j ACCEPT\n-A ufw-before-forward -s 10.5.77.0/24 -j REJECT\n"),
-			want: []string{"filter chain ufw-before-forward: -s 10.5.77.0/24 -j REJECT", "filter chain FORWARD: policy DROP"}},
+			want: []string{"filter chain ufw-before-forward: -s 10.5.77.0/24 -j REJECT (part)", "filter chain FORWARD: policy DROP"}},
 
 		{name: "masquerade behind our exemption", saved: nat(":LENO-OVERLAY - [0:0]\n-A POSTROUTING -j LENO-OVERLAY\n-A POSTROUTING -s 10.5.34.0/24 ! -o docker0 -j MASQUERADE\n" +
 			"-A LENO-OVERLAY -s 10.5.34.0/24 -d 10.5.0.0/16 -j ACCEPT\n")},
@@ -228,6 +269,9 @@ func TestObstacleAdvice(t *testing.T) {
 		{"policy without us", filter("DROP", ""), false, true, []string{`chain FORWARD: "policy DROP"`, "drops packets of other hosts for containers in 10.5.34.0/24", "set forward = true"}},
 		{"policy with us", filter("DROP", ""), true, true, []string{"accept packets from and to 10.5.0.0/16 there"}},
 		{"UFW", filter("ACCEPT", ":ufw-x - [0:0]\n-A FORWARD -j ufw-x\n-A ufw-x -j REJECT\n"), true, true, []string{"ufw route allow from 10.5.0.0/16 to 10.5.0.0/16"}},
+		{"a port", filter("ACCEPT", "-A FORWARD -d 10.5.34.0/24 -p tcp -m multiport --dports 80,8000:9000 -j DROP\n"), true, true, []string{
+			"drops some packets between containers, those from 10.5.0.0/16 to 10.5.34.0/24: TCP, to port 80, 8000-9000", "it may be intended; if it is not, remove it (`iptables -t filter -D FORWARD -d 10.5.34.0/24 -p tcp -m multiport --dports 80,8000:9000 -j DROP`), or: accept packets from and to 10.5.0.0/16 there, before that rule"}},
+		{"all but a peer", filter("ACCEPT", "-A FORWARD ! -s 10.5.77.0/24 -p icmp -m icmp --icmp-type 8 -j DROP\n"), true, true, []string{"ICMP, type 8, not from 10.5.77.0/24"}},
 		{"the other way", filter("ACCEPT", "-A FORWARD -o leno-default -j DROP\n"), true, true, []string{"drops packets of containers in 10.5.34.0/24 for other hosts"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -248,5 +292,61 @@ func TestObstacleAdvice(t *testing.T) {
 				t.Errorf("network %q", got[0].Network)
 			}
 		})
+	}
+}
+
+// TestManyPartialObstacles: a long list of an administrator's rules is told as far as a
+// person reads it, and counted.
+func TestManyPartialObstacles(t *testing.T) {
+	var rules strings.Builder
+	for port := range 50 {
+		fmt.Fprintf(&rules, "-A FORWARD -p tcp -m tcp --dport %d -j DROP\n", 1000+port)
+	}
+	tables, err := parseSave(filter("ACCEPT", rules.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := obstacles(iptablesBases("iptables", false, tables), []Crossing{crossing(true, true)}, bridges("docker0"))
+	if last := got[len(got)-1]; len(got) != mostPartial || last.More != 50-mostPartial {
+		t.Errorf("%d rules are told, and %d counted", len(got), last.More)
+	}
+}
+
+func TestNumbers(t *testing.T) {
+	parse := func(list string) numbers {
+		if list == "" {
+			return nil
+		}
+		n, ok := parsedNumbers(strings.Split(list, ","), noName)
+		if !ok {
+			t.Fatal(list)
+		}
+		return n
+	}
+	text := func(n numbers) string { return n.text(func(i int) string { return fmt.Sprint(i) }) }
+	for _, tt := range []struct{ a, b, with, without string }{
+		{"80", "80", "80", ""},
+		{"", "80", "80", "0-79, 81-65535"},
+		{"1:1024", "80,443", "80, 443", "1-79, 81-442, 444-1024"},
+		{"80,443", "1:1024", "80, 443", ""},
+		{"80-90,85:100", "95", "95", "80-94, 96-100"},
+		{"65535", "0", "", "65535"},
+		{"", "", "0-65535", ""},
+	} {
+		a, b := parse(tt.a), parse(tt.b)
+		if with, without := text(a.with(b)), text(a.without(b)); with != tt.with || without != tt.without {
+			t.Errorf("%q and %q: with %q, without %q", tt.a, tt.b, with, without)
+		}
+		if got := b.contains(a); got != (tt.without == "") {
+			t.Errorf("%q contains %q: %t", tt.b, tt.a, got)
+		}
+	}
+	for _, bad := range []string{"", "x", "90-80", "70000", "-1"} {
+		if n, ok := parsedNumbers([]string{bad}, noName); ok {
+			t.Errorf("%q is %v", bad, n)
+		}
+	}
+	if n, ok := parsedNumbers([]string{"ipv6-icmp", "17"}, protocolNumber); !ok || n.text(protocolName) != "UDP, ICMPv6" {
+		t.Errorf("%v", n)
 	}
 }

@@ -75,11 +75,12 @@ func (l *Log) accept(name string, level hclog.Level, msg string, args ...any) {
 }
 
 // Prepare opens what a configuration asks for. take goes over to it, and drop
-// gives it up again; one of them is to be called. An error changes nothing.
+// gives it up again; one of them is to be called. An error changes nothing. It is
+// called by one goroutine at a time. Lines are logged while it opens a file.
 func (l *Log) Prepare(c config.Log) (take, drop func(), err error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	next, old := l.output.file, l.output.file
+	l.mu.Unlock()
 	same := old != nil && old.path == c.File
 	if !same {
 		next = nil

@@ -69,10 +69,3 @@ func Behind(p netip.Prefix) netip.Addr {
 	last, _ := netip.AddrFromSlice(b)
 	return last.Prev()
 }
-
-// deaf says of a peer that packets pass through the overlay, and its own address there
-// is silent.
-func deaf(o api.PeerProbe) bool {
-	passes := func(d *api.ProbedDirection) bool { return d != nil && d.State == api.DirectionPasses }
-	return passes(o.There) && passes(o.Back)
-}

@@ -32,19 +32,9 @@ const (
 	under  = "underlay 192.0.2.2 2/2 2/2 largest 1500 of 1500, echo reply"
 )
 
-// unheard is a finding for each family of the overlay.
-func unheard(why string) string {
-	return "\n- 10.5.2.0 does not answer through the overlay, though the underlay works" + why +
-		"\n- fd00:5:0:2:: does not answer through the overlay, though the underlay works" + why
-}
-
 // TestFaults: what a probe tells of each fault, and that it tells of none after
 // it.
 func TestFaults(t *testing.T) {
-	const bothWays = ": let UDP port PORT pass both ways between this host and peer"
-	const refusal = ": 192.0.2.2 says \"port unreachable\" about udp port PORT: see that the agent runs there, with this network, and that no firewall rejects it"
-	const noEcho = " takes no echo requests through the overlay, though packets for containers behind it pass: let ICMP pass there, so that the network can be probed"
-	const deafness = "\n- 10.5.2.0" + noEcho + "\n- fd00:5:0:2::" + noEcho
 	all := []struct {
 		name    string
 		begin   func(a, b *host) (end func())
@@ -52,38 +42,34 @@ func TestFaults(t *testing.T) {
 		want    map[string]string // by backend; "" for all
 	}{
 		{"lost on the way there", func(_, b *host) func() { return b.drop("input udp dport PORT drop") }, false, map[string]string{
-			"": silent + under + "\nthere lost, back passes" + unheard(": packets are lost on the way there: let UDP port PORT pass from this host to peer")}},
+			"": silent + under + "\nthere lost, back passes"}},
 		{"lost on the way back", func(_, b *host) func() { return b.drop("output udp dport PORT drop") }, false, map[string]string{
-			"vxlan": silent + under + "\nthere passes, back lost" + unheard(": packets are lost on the way back: let UDP port PORT pass from peer to this host"),
-			"udp":   silent + under + "\nthere unknown, back unknown" + unheard(bothWays)}},
+			"vxlan": silent + under + "\nthere passes, back lost",
+			"udp":   silent + under + "\nthere unknown, back unknown"}},
 		{"lost both ways", func(a, _ *host) func() { return a.drop("input udp dport PORT drop", "output udp dport PORT drop") }, false, map[string]string{
-			"vxlan": silent + under + "\nthere unknown, back unknown" + unheard(bothWays)}},
+			"vxlan": silent + under + "\nthere unknown, back unknown"}},
 		{"lost on the way there, to a host with a strict filter", func(_, b *host) func() {
 			end := b.drop("input udp dport PORT drop")
 			more := b.sh("sysctl -qw net.ipv4.conf.all.rp_filter=1", "sysctl -qw net.ipv4.conf.all.rp_filter=0")
 			return func() { end(); more() }
-		}, false, map[string]string{"vxlan": silent + under + "\nthere unknown, back unknown" + unheard(bothWays)}},
+		}, false, map[string]string{"vxlan": silent + under + "\nthere unknown, back unknown"}},
 		{"refused", func(_, b *host) func() { return b.drop("input udp dport PORT reject") }, false, map[string]string{
-			"vxlan": silent + under + "; port unreachable from 192.0.2.2 about udp port PORT\nthere lost, back passes" + unheard(refusal)}},
+			"vxlan": silent + under + "; port unreachable from 192.0.2.2 about udp port PORT\nthere lost, back passes"}},
 		{"no echo over the underlay", func(_, b *host) func() { return b.drop("input iifname eth0 icmp type echo-request drop") }, true, map[string]string{
-			"": well + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500\n- 192.0.2.2 answers no echo over the underlay, though the overlay works: let ICMP pass, path MTU discovery lives by it"}},
+			"": well + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500"}},
 		{"no echo through the overlay", func(_, b *host) func() {
 			return b.drop("input iifname leno-n icmp type echo-request drop", "input iifname leno-n icmpv6 type echo-request drop")
-		}, true, map[string]string{"": silent + under + "\nthere passes, back passes" + deafness}},
+		}, true, map[string]string{"": silent + under + "\nthere passes, back passes"}},
 		{"no echo at all", func(_, b *host) func() {
 			return b.drop("input icmp type echo-request drop", "input icmpv6 type echo-request drop")
-		}, true, map[string]string{"vxlan": silent + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500\nthere passes, back passes" + deafness +
-			"\n- 192.0.2.2 answers no echo over the underlay, though the overlay works: let ICMP pass, path MTU discovery lives by it"}},
+		}, true, map[string]string{"vxlan": silent + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500\nthere passes, back passes"}},
 		{"own firewall", func(a, _ *host) func() { return a.drop("output ip daddr 192.0.2.2 icmp type echo-request drop") }, true, map[string]string{
-			"vxlan": well + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500; a firewall of this host lets it not out\n- 192.0.2.2 answers no echo over the underlay, though the overlay works: let ICMP pass, path MTU discovery lives by it"}},
+			"vxlan": well + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500; a firewall of this host lets it not out"}},
 		// A veth lets 4 bytes more pass, for the tag of a VLAN.
 		{"black hole", func(_, b *host) func() { return b.sh("ip link set eth0 mtu 1400", "ip link set eth0 mtu 1500") }, true, map[string]string{
-			"vxlan": strings.ReplaceAll(well, "2/2 2/2 largest @MTU", "2/2 0/2 largest 1354") + "underlay 192.0.2.2 2/2 0/2 largest 1404 of 1500, echo reply" +
-				"\n- the overlay carries no packet of 1450 bytes to 10.5.2.0, 1354 pass (nobody says why: a device on the way drops what is longer): the path between the hosts is narrower than the MTU that the overlay's is made from" +
-				"\n- the overlay carries no packet of 1450 bytes to fd00:5:0:2::, 1354 pass (nobody says why: a device on the way drops what is longer): the path between the hosts is narrower than the MTU that the overlay's is made from" +
-				"\n- the underlay carries no packet of 1500 bytes to 192.0.2.2, 1404 pass (nobody says why: a device on the way drops what is longer): make the path as wide as eth0, or lower the MTU of eth0 on all hosts, which the overlay's follows"}},
+			"vxlan": strings.ReplaceAll(well, "2/2 2/2 largest @MTU", "2/2 0/2 largest 1354") + "underlay 192.0.2.2 2/2 0/2 largest 1404 of 1500, echo reply"}},
 		{"host down", func(_, b *host) func() { return b.sh("ip link set eth0 down", "ip link set eth0 up") }, false, map[string]string{
-			"vxlan": silent + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500\n- no answer at all from 192.0.2.2: see whether the host is up, and that packets to it leave by eth0"}},
+			"vxlan": silent + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500"}},
 	}
 	for kind, words := range map[string]*strings.Replacer{
 		"vxlan": strings.NewReplacer("PORT", "8472", "@MTU", "1450"), "udp": strings.NewReplacer("PORT", "8285", "@MTU", "1472")} {

@@ -181,7 +181,7 @@ func brief() api.ProbeRequest { return api.ProbeRequest{Count: 2, IntervalMS: 20
 func calm() api.ProbeRequest { return api.ProbeRequest{Count: 2, IntervalMS: 20, TimeoutMS: 5000} }
 
 // dump is a probe without its times: a line for each way, one for what is known of
-// directions, and the findings.
+// directions.
 func dump(o api.PeerProbe) string {
 	var b strings.Builder
 	for _, w := range o.Ways {
@@ -216,9 +216,6 @@ func dump(o api.PeerProbe) string {
 	}
 	if o.There != nil && o.Back != nil {
 		fmt.Fprintf(&b, "there %s, back %s\n", o.There.State, o.Back.State)
-	}
-	for _, f := range o.Findings {
-		fmt.Fprintln(&b, "-", f)
 	}
 	return b.String()
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv4"
@@ -183,11 +182,6 @@ func named(names []string, code int, otherwise string) string {
 		return names[code]
 	}
 	return fmt.Sprintf("%s, code %d", otherwise, code)
-}
-
-// blocked says of a reason that somebody forbids the packet.
-func blocked(reason string) bool {
-	return slices.Contains([]string{refused, "network prohibited", "host prohibited", "prohibited by a firewall"}, reason)
 }
 
 // tooLong is what this host says of a packet that does not fit its device.

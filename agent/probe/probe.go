@@ -200,7 +200,7 @@ func all(ctx context.Context, l line, p planner, peers []api.Peer, r api.ProbeRe
 // one probes all ways to a peer side by side.
 func one(ctx context.Context, l line, p planner, peer api.Peer, r api.ProbeRequest) api.PeerProbe {
 	ways := p.ways(peer)
-	out := api.PeerProbe{Node: peer.Node, Held: peer.Held, Skipped: peer.Skipped, Ways: make([]api.ProbedWay, len(ways)), Findings: []string{}}
+	out := api.PeerProbe{Node: peer.Node, Held: peer.Held, Skipped: peer.Skipped, Ways: make([]api.ProbedWay, len(ways))}
 	var wg sync.WaitGroup
 	for i, w := range ways {
 		wg.Go(func() { out.Ways[i] = measure(ctx, l, w, r) })
@@ -210,6 +210,5 @@ func one(ctx context.Context, l line, p planner, peer api.Peer, r api.ProbeReque
 	if out.Reached = p.reached(out); !out.Reached {
 		p.apart(ctx, l, peer, r, &out)
 	}
-	out.Findings = p.findings(out)
 	return out
 }

@@ -39,9 +39,7 @@ func TestRouter(t *testing.T) {
 
 	// The tunnel's packets may be fragmented.
 	narrow("1400")
-	is(t, a.probe(b, brief()), true, overlay+"underlay 192.0.2.2 2/2 0/2 largest 1400 of 1500, echo reply; fragmentation needed from 192.0.2.254 mtu 1400\n"+
-		"- the underlay carries no packet of 1500 bytes to 192.0.2.2, 1400 pass (192.0.2.254 says that no more than 1400 fit): "+
-		"make the path as wide as eth0, or lower the MTU of eth0 on all hosts, which the overlay's follows")
+	is(t, a.probe(b, brief()), true, overlay+"underlay 192.0.2.2 2/2 0/2 largest 1400 of 1500, echo reply; fragmentation needed from 192.0.2.254 mtu 1400")
 	if got := a.ns.Sh("ip route get 192.0.2.2"); !strings.Contains(got, "mtu 1400") {
 		t.Fatalf("the kernel has not learned of the path: %s", got)
 	}
@@ -112,14 +110,14 @@ underlay 2001:db8::2 2/2 2/2 largest 1500 of 1500, echo reply`)
 	// Rules about the host itself are not in the way of its containers.
 	end := b.drop("input ip daddr 10.5.2.1 icmp type echo-request drop")
 	got = a.probe(b, brief())
-	if !got.Reached || got.Ways[0].Small.Answered > 0 || len(got.Findings) != 1 {
+	if !got.Reached || got.Ways[0].Small.Answered > 0 {
 		t.Errorf("%s", dump(got))
 	}
 	end()
 	// Packets that get to the host, and no further, are lost on its containers.
 	b.drop("prerouting ip daddr 10.5.2.0/24 drop")
 	got = a.probe(b, brief())
-	if got.Reached || got.Ways[0].Small.Answered > 0 || len(got.Findings) != 1 {
+	if got.Reached || got.Ways[0].Small.Answered > 0 {
 		t.Errorf("%s", dump(got))
 	}
 }

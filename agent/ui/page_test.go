@@ -236,14 +236,18 @@ func TestVerdict(t *testing.T) {
 		health        api.Health
 		sentence, sub string
 	}{
-		{api.Health{Status: api.Passing, Ready: true}, "a is well", "It takes part in no network."},
-		{api.Health{Status: api.Passing, Ready: true, Networks: network(true, api.Passing)}, "a is well", "Every network is ready for containers."},
-		{api.Health{Status: api.Warning, Ready: true, Networks: network(true, api.Warning)}, "a works, 1 thing to mend", "Packets flow. Every network is ready for containers."},
-		{api.Health{Status: api.Critical, Checks: check(api.Warning), Networks: network(false, api.Critical)}, "a is not well, 2 things to mend", "Not every network is ready for containers."},
+		{api.Health{Status: api.Passing, Ready: true}, "a is in order", "It takes part in no network."},
+		{api.Health{Status: api.Passing, Ready: true, Networks: network(true, api.Passing)}, "a is in order", "Every network is ready for containers."},
+		{api.Health{Status: api.Warning, Ready: true, Networks: network(true, api.Warning)}, "a is in order, but for 1 thing to mend", "Every network is ready for containers."},
+		{api.Health{Status: api.Critical, Checks: check(api.Warning), Networks: network(false, api.Critical)}, "a is not in order, 2 things to mend", "Not every network is ready for containers."},
 	} {
 		if sentence, sub := verdict(Page{Node: "a", Health: tt.health}); sentence != tt.sentence || sub != tt.sub {
 			t.Errorf("%q, %q; want %q, %q", sentence, sub, tt.sentence, tt.sub)
 		}
+	}
+	beside := Page{Node: "a", Health: api.Health{Status: api.Passing, Ready: true, Networks: network(true, api.Passing)}, Networks: []Network{{Local: api.Local{Peers: 1}}}}
+	if _, sub := verdict(beside); !strings.Contains(sub, "paths to the other hosts are not tested") {
+		t.Errorf("beside another host: %q", sub)
 	}
 	h := api.Health{Checks: check(api.Warning), Networks: network(false, api.Critical)}
 	if got := problems(h); len(got) != 2 || got[0].Status != api.Critical || got[0].Network != "n" {

@@ -116,7 +116,8 @@ func newView(p Page) view {
 	return v
 }
 
-// verdict is whether this host is well, in a sentence, and what that means.
+// verdict is whether what the agent watches is in order, in a sentence, and what that
+// means. The paths to other hosts are not watched.
 func verdict(p Page) (sentence, sub string) {
 	name, bad := cmp.Or(p.Node, "This host"), len(problems(p.Health))
 	sub = "Every network is ready for containers."
@@ -126,13 +127,16 @@ func verdict(p Page) (sentence, sub string) {
 	case !p.Health.Ready:
 		sub = "Not every network is ready for containers."
 	}
+	if slices.ContainsFunc(p.Networks, func(n Network) bool { return n.Local.Peers > 0 }) {
+		sub += " The paths to the other hosts are not tested: leno doctor does that."
+	}
 	switch p.Health.Status {
 	case api.Passing:
-		return name + " is well", sub
+		return name + " is in order", sub
 	case api.Warning:
-		return fmt.Sprintf("%s works, %s to mend", name, things(bad)), "Packets flow. " + sub
+		return fmt.Sprintf("%s is in order, but for %s to mend", name, things(bad)), sub
 	}
-	return fmt.Sprintf("%s is not well, %s to mend", name, things(bad)), sub
+	return fmt.Sprintf("%s is not in order, %s to mend", name, things(bad)), sub
 }
 
 func things(n int) string {

@@ -9,38 +9,62 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Advertised are the names of the devices that would lose IPv6 routes if the
-// host began to forward, sorted: those with routes that routers advertise (RFC
-// 4861), and accept_ra 1, by which the kernel means "unless this host is a router
-// itself" (ip-sysctl, rt6_purge_dflt_routers). Programs that read advertisements
-// themselves set it to 0. It looks in the calling thread's network namespace.
+// Advertised returns the names of the devices that have IPv6 routes or addresses from
+// router advertisements (RFC 4861) which the host does not keep when it forwards, sorted.
+// The kernel then drops the routes (rt6_purge_dflt_routers), and ignores the advertisements
+// that would renew the addresses. That is so where accept_ra is 1, which means "unless this
+// host is a router itself" (ip-sysctl). Programs that read advertisements themselves set it
+// to 0. It looks in the calling thread's network namespace.
 func Advertised() ([]string, error) {
 	h, err := newHandle()
 	if err != nil {
 		return nil, err
 	}
 	defer h.Close()
+	// The kernel then filters by protocol. Before 4.20 it cannot, and the library does.
+	if err := h.SetStrictCheck(true); err != nil && !errors.Is(err, unix.ENOPROTOOPT) {
+		return nil, err
+	}
+	var indexes []int
 	routes, err := h.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Protocol: unix.RTPROT_RA}, netlink.RT_FILTER_PROTOCOL)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return nil, fmt.Errorf("list advertised routes: %w", err)
 	}
-	var names []string
 	for _, r := range routes {
-		indexes := []int{r.LinkIndex}
+		indexes = append(indexes, r.LinkIndex)
 		for _, hop := range r.MultiPath {
 			indexes = append(indexes, hop.LinkIndex)
 		}
-		for _, index := range indexes {
-			link, err := h.LinkByIndex(index)
-			if err != nil {
-				continue // gone meanwhile, or none
-			}
-			name := link.Attrs().Name
-			if accept, err := Sysctl("ipv6", "conf", name, "accept_ra"); err != nil || accept == "1" {
-				names = append(names, name)
-			}
+	}
+	addrs, err := h.AddrList(nil, netlink.FAMILY_V6)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	for _, a := range addrs {
+		if a.Flags&unix.IFA_F_MANAGETEMPADDR != 0 { // as all that the kernel makes of advertisements
+			indexes = append(indexes, a.LinkIndex)
+		}
+	}
+	slices.Sort(indexes)
+	var names []string
+	for _, index := range slices.Compact(indexes) {
+		link, err := h.LinkByIndex(index)
+		if err != nil {
+			continue // gone in the meantime, or none
+		}
+		name := link.Attrs().Name
+		if accept, err := Sysctl("ipv6", "conf", name, "accept_ra"); err != nil || accept == "1" {
+			names = append(names, name)
 		}
 	}
 	slices.Sort(names)
-	return slices.Compact(names), nil
+	return names, nil
+}
+
+// IgnoresRouters reports whether the kernel ignores router advertisements on a device
+// because the host forwards. It does not where the device's own switch is off.
+func IgnoresRouters(device string) bool {
+	accept, err := Sysctl("ipv6", "conf", device, "accept_ra")
+	forwards, errForwards := Sysctl("ipv6", "conf", device, "forwarding")
+	return err == nil && errForwards == nil && accept == "1" && forwards != "0"
 }

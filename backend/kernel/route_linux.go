@@ -114,11 +114,17 @@ func extra(r netlink.Route) string {
 
 func (t *routes) Write(ctx context.Context, changes []reconcile.Change[RouteKey, Route]) []error {
 	var requests []*nl.NetlinkRequest
-	var of []int // the change a request belongs to
+	var of []int // the change a request belongs to, helper for none
+	const helper = -1
 	for i, c := range changes {
 		add := func(kind, flags int, r Route) {
 			requests = append(requests, routeRequest(kind, flags, c.Key, r))
 			of = append(of, i)
+		}
+		help := func(kind, flags int) {
+			key := RouteKey{Dst: netip.PrefixFrom(c.New.Via, c.New.Via.BitLen())}
+			requests = append(requests, routeRequest(kind, flags, key, Route{Link: c.New.Link}))
+			of = append(of, helper)
 		}
 		switch {
 		case c.New == nil:
@@ -128,9 +134,12 @@ func (t *routes) Write(ctx context.Context, changes []reconcile.Change[RouteKey,
 			add(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, *c.New)
 		case c.Key.Dst.Addr().Is6() && c.New.Onlink && c.Old.Link != c.New.Link:
 			// The kernel refuses an IPv6 onlink gateway that its routes reach
-			// over another link, be it by the very route to be replaced.
-			add(unix.RTM_DELROUTE, 0, *c.Old)
-			add(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, *c.New)
+			// over another link, be it by the very route to be replaced. So a
+			// route to the gateway alone leads there for the moment. A deletion
+			// first would leave the peer without a route.
+			help(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+			add(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, *c.New)
+			help(unix.RTM_DELROUTE, 0)
 		default:
 			add(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, *c.New)
 		}
@@ -141,6 +150,9 @@ func (t *routes) Write(ctx context.Context, changes []reconcile.Change[RouteKey,
 	}
 	errs := make([]error, len(changes))
 	for j, err := range results {
+		if of[j] == helper {
+			continue // without it the route itself is refused; one that stays is deleted by the next Apply
+		}
 		goneAlready := requests[j].Type == unix.RTM_DELROUTE && errors.Is(err, unix.ESRCH)
 		if errors.Is(err, unix.EEXIST) {
 			err = fmt.Errorf("%w: %w", err, backend.ErrForeignRoute)

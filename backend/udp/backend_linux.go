@@ -25,7 +25,7 @@ func Type() backend.Type {
 	return backend.Type{
 		Name:      Name,
 		Normalize: normalize,
-		Exclusive: exclusive,
+		Port:      port,
 		// Peers learn of it from the lease, which is a moment later.
 		Interrupts: map[string]string{"port": "peers send to the old port until they have read of the new one"},
 		Threads:    queues, // the lanes
@@ -138,7 +138,7 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 	}
 	b.partial = s.Partial
 	err = errors.Join(socketErr, b.setUp(link, p.mtu, anew, &report), b.program(ctx, p, bare, apply, &report))
-	if b.engine.binds.alive() {
+	if b.engine.started() && b.engine.binds.alive() {
 		report.Peers = len(p.peers)
 	}
 	return report, err

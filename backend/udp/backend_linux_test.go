@@ -254,6 +254,47 @@ func TestSocketIsReopened(t *testing.T) {
 	ping(t, a.container, inner(b.n)[0])
 }
 
+// An engine whose lanes could not be started is no datapath: each Apply tries again,
+// and fails until it runs.
+func TestEngineIsStartedAgain(t *testing.T) {
+	a, b := newHost(t, 4, 1, labPeer(4, 2)), newHost(t, 4, 2, labPeer(4, 1))
+	join(a, b)
+	b.apply()
+	kernel := a.backend.engine.newWakeup
+	stopped := func(when string) {
+		t.Helper()
+		a.backend.engine.newWakeup = func() (*wakeup, error) { return nil, fmt.Errorf("eventfd: %w", unix.EMFILE) }
+		for try := range 3 {
+			report, err := a.tryApply(a.state)
+			if !errors.Is(err, unix.EMFILE) || backend.ByPart(err)[backend.Routes] == nil || report.Peers != 0 {
+				t.Errorf("%s, try %d: %+v, %v", when, try+1, report, err)
+			}
+		}
+		a.backend.engine.newWakeup = kernel
+	}
+	runs := func(when string) {
+		t.Helper()
+		if report := a.apply(); report.Peers != 1 {
+			t.Errorf("%s: %+v", when, report)
+		}
+		ping(t, a.container, inner(b.n)[0])
+		ping(t, b.container, inner(a.n)[1])
+	}
+	stopped("at the start")
+	runs("after the start")
+
+	a.ns.Sh("ip addr add 192.0.2.11/24 dev eth0")
+	a.state.Underlay.Addrs, b.state.Peers[0].PublicIPs = addrs("192.0.2.11"), addrs("192.0.2.11")
+	b.apply()
+	stopped("with another address")
+	runs("after another address")
+
+	a.ns.Sh("ip link del leno-test")
+	eventually(t, "the reader ended", func() bool { return !a.backend.engine.devices.alive() })
+	stopped("with another device")
+	runs("after another device")
+}
+
 func TestDeviceInUse(t *testing.T) {
 	a, _ := newHosts(t, 4)
 	second := newTestBackend(t)

@@ -2,6 +2,7 @@ package udp
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -28,6 +29,8 @@ type engine struct {
 	pausing atomic.Bool
 	running sync.WaitGroup
 	wake    *wakeup // of the running lanes, nil when there are none
+
+	newWakeup func() (*wakeup, error) // the kernel's, but in tests
 }
 
 // ends are one side of the engine. They change only while no lane runs.
@@ -37,7 +40,7 @@ type ends[T interface{ Close() error }] struct {
 }
 
 func newEngine(log hclog.Logger) *engine {
-	e := &engine{log: log}
+	e := &engine{log: log, newWakeup: newWakeup}
 	e.table.Store(newTable(nil, nil, nil))
 	return e
 }
@@ -62,9 +65,10 @@ func (e *engine) setBinds(binds ...Bind) error {
 }
 
 // start does both at once, and leaves what it is given none for as it is: what
-// waits in the kernel at one side finds the other.
+// waits in the kernel at one side finds the other. Without any it starts lanes that
+// could not be started before.
 func (e *engine) start(devices []Device, binds []Bind) error {
-	if len(devices) == 0 && len(binds) == 0 {
+	if len(devices) == 0 && len(binds) == 0 && e.started() {
 		return nil
 	}
 	e.pause()
@@ -97,15 +101,19 @@ func (e *engine) pause() {
 	e.pausing.Store(false)
 }
 
-// resume runs a lane for each queue and each socket, the i-th of both together.
+// started reports whether lanes carry packets.
+func (e *engine) started() bool { return e.wake != nil }
+
+// resume runs a lane for each queue and each socket, the i-th of both together. When
+// it fails no lane runs, and the next call of start tries again.
 func (e *engine) resume() error {
 	n := max(len(e.devices.all), len(e.binds.all))
 	if n == 0 {
 		return nil
 	}
-	wake, err := newWakeup()
+	wake, err := e.newWakeup()
 	if err != nil {
-		return err
+		return fmt.Errorf("start the forwarder: %w", err)
 	}
 	e.wake = wake
 	for len(e.lanes) < n {

@@ -34,13 +34,13 @@ func normalize(raw json.RawMessage) (json.RawMessage, error) {
 	return out, nil
 }
 
-// exclusive is the port of the network's socket.
-func exclusive(raw json.RawMessage) []string {
+// port is that of the network's own socket.
+func port(raw json.RawMessage) backend.Port {
 	opts, err := decodeOptions(raw)
 	if err != nil {
-		return nil
+		return backend.Port{}
 	}
-	return []string{fmt.Sprintf("udp port %d", opts.Port)}
+	return backend.Port{Number: int(opts.Port), Socket: Name}
 }
 
 func decodeOptions(raw json.RawMessage) (options, error) {

@@ -1,6 +1,7 @@
 package udp
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -147,4 +148,42 @@ func readable(t *testing.T, queues []*tun) int {
 	}
 	t.Fatal("nothing came")
 	return 0
+}
+
+// A lack of descriptors is over soon: then the device is not left with one queue, which
+// it would have until the next start.
+func TestSteeringWithoutDescriptors(t *testing.T) {
+	ns := nstest.New(t)
+	inNS(t, ns, func() error {
+		queues, err := openTUN(testLink, 2, allOffloads)
+		return errors.Join(err, closeAll(queues))
+	})
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+			t.Error(err)
+		}
+	})
+	ns.Do(func() {
+		next, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err == nil {
+			err = unix.Close(next)
+		}
+		if err == nil { // room for the device, and for nothing else
+			err = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next) + 1, Max: before.Max})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		queues, err := openTUN(testLink, 2, allOffloads)
+		if !errors.Is(err, unix.EMFILE) || len(queues) > 0 && queues[0].fd >= 0 {
+			t.Errorf("%d queues: %v", len(queues), err)
+			if err := closeAll(queues); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 }

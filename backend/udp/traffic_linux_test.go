@@ -23,7 +23,7 @@ import (
 )
 
 // trafficTime bounds what waits for traffic.
-const trafficTime = 30 * time.Second
+const trafficTime = 3 * time.Minute
 
 // option is one socket option.
 type option struct {

@@ -60,10 +60,11 @@ func openTUN(name string, queues int, want offloads) (_ []*tun, err error) {
 		if t.can, err = attachTUN(fd, name, want); err != nil {
 			return out, fmt.Errorf("attach to tun device %s: %w", name, err)
 		}
-		if len(out) == 1 {
-			if queues > 1 && want.steer {
-				t.unsteered = steer(fd)
-				t.can.steer = t.unsteered == nil
+		if len(out) == 1 && queues > 1 && want.steer {
+			t.unsteered = steer(fd)
+			t.can.steer = t.unsteered == nil
+			if errors.Is(t.unsteered, unix.EMFILE) || errors.Is(t.unsteered, unix.ENFILE) { // says nothing about the kernel
+				return out, fmt.Errorf("attach to tun device %s: %w", name, t.unsteered)
 			}
 		}
 		if !out[0].can.steer {

@@ -59,13 +59,18 @@ func interrupts() map[string]string {
 	}
 }
 
-// exclusive is the VNI on its port: the kernel takes each pair once.
-func exclusive(raw json.RawMessage) []string {
+// port is the VNI on its port: the kernel takes each pair once, and has one socket on
+// a port, with the extension or without.
+func port(raw json.RawMessage) backend.Port {
 	o, err := decode(raw)
 	if err != nil {
-		return nil
+		return backend.Port{}
 	}
-	return []string{fmt.Sprintf("vxlan vni %d on port %d", o.VNI, o.Port)}
+	p := backend.Port{Number: o.Port, Socket: Name, Part: fmt.Sprintf("vni %d", o.VNI)}
+	if o.GBP {
+		p.Socket += " with gbp"
+	}
+	return p
 }
 
 func decode(raw json.RawMessage) (options, error) {
@@ -95,10 +100,8 @@ func decode(raw json.RawMessage) (options, error) {
 			errs = append(errs, &backend.OptionError{Option: name, Reason: fmt.Sprintf("must be %s, is %s", target.is, members[name])})
 		}
 	}
-	if len(errs) == 0 {
-		errs = o.check()
-	}
-	return o, errors.Join(errs...)
+	// An option of the wrong type has kept its default, which is valid.
+	return o, errors.Join(append(errs, o.check()...)...)
 }
 
 func (o options) check() (errs []error) {

@@ -301,6 +301,7 @@ func TestNormalize(t *testing.T) {
 		`{"vni":null}`:                     "vni: must be a whole number, is null",
 		`{"port":65536,"vni":-1}`:          "vni: must be 1 to 16777215, is -1\nport: must be 1 to 65535, is 65536",
 		`{"gbp":"yes","direct_routing":1}`: "direct_routing: must be true or false, is 1\ngbp: must be true or false, is \"yes\"",
+		`{"gbp":"yes","port":0,"vni":"x"}`: "gbp: must be true or false, is \"yes\"\nvni: must be a whole number, is \"x\"\nport: must be 1 to 65535, is 0",
 		`{"checksum_offload":"maybe"}`:     "checksum_offload: must be \"auto\", \"on\" or \"off\", is \"maybe\"",
 		`{"VNI":1,"type":"vxlan"}`:         "VNI: unknown option of backend vxlan\ntype: unknown option of backend vxlan",
 	} {

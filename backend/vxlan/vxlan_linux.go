@@ -20,7 +20,10 @@ import (
 // overlay's MTU is the underlay's less 50, less 70 over IPv6. A host publishes
 // {"vni":1,"port":8472,"vtep_mac":"0a:…"}.
 func Type() backend.Type {
-	return backend.Type{Name: Name, Normalize: normalize, Exclusive: exclusive, Interrupts: interrupts(), Device: true, Drops: kernel.LinkDrops(), New: newBackend}
+	return backend.Type{
+		Name: Name, Normalize: normalize, Port: port, Interrupts: interrupts(), Device: true,
+		Drops: kernel.LinkDrops(), New: newBackend,
+	}
 }
 
 type vxlan struct {

@@ -159,8 +159,11 @@ func (c Conf) check() error {
 	return c.checkIPAM()
 }
 
-// NetworkOfFile is the name of the network that SubnetFile is of.
+// NetworkOfFile is the name of the network that SubnetFile is of, "" when neither names one.
 func (c Conf) NetworkOfFile() string {
+	if c.SubnetFile == "" { // of which filepath.Base makes "."
+		return c.Network
+	}
 	return cmp.Or(c.Network, strings.TrimSuffix(filepath.Base(c.SubnetFile), ".env"))
 }
 

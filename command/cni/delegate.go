@@ -3,6 +3,7 @@ package cni
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -17,6 +18,7 @@ import (
 // Facts are what is known of this host's part in a network.
 type Facts struct {
 	Network string
+	Path    string // of the subnet file
 	subnetfile.File
 }
 
@@ -32,12 +34,21 @@ type Delegation struct {
 	Own    bool
 	MTU    int
 
-	dataDir string
+	// Forwards says that it makes the kernel forward packets, of each family in which
+	// there is a gateway.
+	Forwards bool
+
+	// Gateway is the device that it puts the gateways' addresses on: the bridge, or the
+	// bridge's interface in a VLAN. "" when it puts them on no device that stays.
+	Gateway string
+
+	DataDir string
 	subnets []netip.Prefix
 }
 
 const (
 	bridgePlugin = "bridge"
+	ptpPlugin    = "ptp"
 	IPAM         = "host-local"
 )
 
@@ -68,6 +79,7 @@ type delegateSettings struct {
 	IsDefaultGateway *bool  `json:"isDefaultGateway"`
 	IPMasq           bool   `json:"ipMasq"`
 	MTU              int    `json:"mtu"`
+	VLAN             int    `json:"vlan"`
 }
 
 // settings reads `delegate`.
@@ -168,7 +180,7 @@ func Delegate(c Conf, f Facts) (Delegation, error) {
 	if set.MTU > f.MTU {
 		return Delegation{}, errorf(types.ErrInvalidNetworkConfig, "delegate.mtu: %d is more than network %s carries, %d: leave it out, or take %d at most", set.MTU, f.Network, f.MTU, f.MTU)
 	}
-	d := Delegation{Plugin: set.Type, Network: f.Network, MTU: cmp.Or(set.MTU, f.MTU), dataDir: c.DataDir, subnets: f.Subnets()}
+	d := Delegation{Plugin: set.Type, Network: f.Network, MTU: cmp.Or(set.MTU, f.MTU), Forwards: set.Type == ptpPlugin, DataDir: c.DataDir, subnets: f.Subnets()}
 	conf := map[string]any{"mtu": f.MTU}
 	defaultRoute := true
 	if d.Plugin == bridgePlugin {
@@ -182,6 +194,12 @@ func Delegate(c Conf, f Facts) (Delegation, error) {
 		conf["ipMasq"] = false
 		if set.Bridge != "" {
 			d.Bridge = set.Bridge
+		}
+		if set.IsGateway == nil || *set.IsGateway {
+			d.Gateway, d.Forwards = d.Bridge, true
+			if set.VLAN != 0 {
+				d.Gateway = fmt.Sprintf("%s.%d", d.Bridge, set.VLAN) // as the bridge plugin names it
+			}
 		}
 		defaultRoute = conf["isDefaultGateway"].(bool)
 		if set.IsDefaultGateway != nil {
@@ -263,14 +281,13 @@ func (d Delegation) With(values map[string]any) (json.RawMessage, error) {
 	return json.Marshal(all)
 }
 
-// GatewayFile is where it is remembered what was put on a bridge that may be somebody
-// else's: one address with its length a line.
+// GatewayFile is where what is put on the gateways' device is remembered.
 func (d Delegation) GatewayFile() string {
-	return filepath.Join(d.dataDir, "bridges", d.Network, d.Bridge)
+	return filepath.Join(GatewayDir(d.DataDir), d.Network, d.Gateway)
 }
 
-// Stale are the addresses of a bridge that belong to a subnet that this host had in
-// the network, and would keep packets for its next owner here: on a bridge of the
+// Stale are the addresses of a device that belong to a subnet that this host had in
+// the network, and would keep packets for its next owner here: on a device of the
 // network's own every one that is no gateway now, else those that were given.
 func Stale(d Delegation, f Facts, onBridge, given []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(onBridge), func(p netip.Prefix) bool {

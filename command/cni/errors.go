@@ -17,6 +17,7 @@ const (
 	CodeExhausted    = 101 // no address is left in this host's subnet
 	CodeAttached     = 102 // the container has this interface already
 	CodeOldSubnet    = 103 // CHECK: the container's address is of a subnet that this host had
+	CodeCostsRoutes  = 104 // the host would lose IPv6 routes
 )
 
 // errorf is an error with a code. What to do about it stands in its text.
@@ -44,6 +45,11 @@ func NotReady(reason string) error {
 func IsNotReady(err error) bool {
 	e, ok := err.(*types.Error)
 	return ok && e.Code == types.ErrTryAgainLater
+}
+
+// CostsRoutes says that the host would lose routes, and what to do.
+func CostsRoutes(network, reason string) error {
+	return errorf(CodeCostsRoutes, "network %s: %s", network, reason)
 }
 
 // IsExhausted says whether no address was left.
@@ -102,10 +108,12 @@ func quotedAfter(text, before string) string {
 	return text
 }
 
-func join[T fmt.Stringer](list []T) string {
-	words := make([]string, len(list))
+func join[T fmt.Stringer](list []T) string { return strings.Join(words(list), ", ") }
+
+func words[T fmt.Stringer](list []T) []string {
+	out := make([]string, len(list))
 	for i, v := range list {
-		words[i] = v.String()
+		out[i] = v.String()
 	}
-	return strings.Join(words, ", ")
+	return out
 }

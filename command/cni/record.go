@@ -17,6 +17,7 @@ import (
 //
 //	addresses/NETWORK/10.5.34.2            host-local's store, one file an address
 //	attachments/NAME/CONTAINER:INTERFACE   a Record, for each attachment by the configuration NAME
+//	bridges/NETWORK/DEVICE                 Given, for each device that has gateways
 //
 // It is below /run by default: after a start of the host there are no containers, and
 // what would remember them is gone as well.

@@ -63,7 +63,7 @@ func newSite(t *testing.T, o lab.Options) *site {
 		t.Skip("needs root: network namespaces")
 	}
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
 	t.Cleanup(cancel)
 	o.Leno, o.Name = binary, "i"
 	l, err := lab.New(ctx, o)

@@ -26,7 +26,7 @@ const stateDir = "run/leno-cni"
 func TestShared(t *testing.T) {
 	s := newSite(t, lab.Options{Hosts: 1, NoConsul: true})
 	r := s.runtimes[0]
-	for network, subnet := range map[string]string{"default": "10.5.34.1/24", "small": "10.5.35.1/30", "moved": "10.5.36.1/24"} {
+	for network, subnet := range map[string]string{"default": "10.5.34.1/24", "small": "10.5.35.1/30", "moved": "10.5.36.1/24", "reused": "10.5.38.1/30"} {
 		must(t, os.WriteFile(r.subnetFile(network), []byte(subnetText(subnet)), 0o644))
 	}
 	t.Run("at once", func(t *testing.T) {
@@ -37,6 +37,7 @@ func TestShared(t *testing.T) {
 			"renamed":         s.renamed,
 			"odd directory":   s.oddDirectory,
 			"no more a space": s.noNamespace,
+			"the host's own":  s.hostNamespace,
 			"of the agent":    s.notOurs,
 			"killed":          s.killed,
 			"moved":           s.moved,
@@ -215,6 +216,56 @@ func (s *site) noNamespace(t *testing.T, r *runtime) {
 	// An address that no record speaks of is nobody's.
 	must(t, os.Remove(filepath.Join(r.dir, stateDir, "attachments/space-too", next.id+":eth0")))
 	must(t, s.container(t, r, conf("space", `,"network":"small"`)).add())
+}
+
+// hostNamespace: the path of a container's namespace leads to the host's own by now, as
+// /proc/PID/ns/net does when the PID is another process's. DEL is complete, touches no
+// interface of the host's, and without it an ADD that needs the address takes it.
+func (s *site) hostNamespace(t *testing.T, r *runtime) {
+	const own = "/proc/self/ns/net"
+	c := s.container(t, r, conf("reused", `,"network":"reused"`))
+	c.dev = "reused0"
+	_, err := r.Exec(s.ctx, "ip", "link", "add", c.dev, "type", "bridge")
+	must(t, err)
+	there := func(link string) bool {
+		_, err := r.Exec(s.ctx, "ip", "link", "show", link)
+		return err == nil
+	}
+	with := c.with()
+	with.NetNS = own
+	_, err = r.cni.AddNetworkList(s.ctx, c.list, with)
+	fails(t, err, types.ErrInvalidNetNS, "is the host's own network namespace")
+	record := filepath.Join(r.dir, stateDir, "attachments/reused", c.id+":"+c.dev)
+	for _, broken := range []bool{false, true} {
+		must(t, c.add())
+		if broken {
+			must(t, os.WriteFile(record, nil, 0o600))
+		}
+		for range 2 {
+			must(t, r.cni.DelNetworkList(s.ctx, c.list, with))
+		}
+		if got := r.store(t, stateDir, "reused"); len(got) > 0 || !there(c.dev) {
+			t.Errorf("taken after DEL: %v; the host has its interface: %t", got, there(c.dev))
+		}
+		if _, err := os.Stat(record); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the record is there after DEL: %v", err)
+		}
+		if !broken && there(c.result.Interfaces[1].Name) {
+			t.Errorf("%s is there", c.result.Interfaces[1].Name)
+		}
+		_, _ = c.Exec(s.ctx, "ip", "link", "del", c.dev) // of which a broken record says nothing
+	}
+
+	must(t, c.add())
+	text, err := os.ReadFile(record)
+	must(t, err)
+	must(t, os.WriteFile(record, []byte(strings.Replace(string(text), c.Path(), own, 1)), 0o600))
+	next := s.container(t, r, conf("reused-too", `,"network":"reused"`))
+	fails(t, next.add(), 101) // it has its interface
+	_, err = r.Exec(s.ctx, "ip", "link", "del", c.result.Interfaces[1].Name)
+	must(t, err)
+	must(t, r.cni.GetStatusNetworkList(s.ctx, next.list))
+	must(t, next.add())
 }
 
 // notOurs: a directory that the agent's user, or anyone but root, can change is not

@@ -3,7 +3,6 @@ package cni
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -37,21 +36,10 @@ func TestLiar(t *testing.T) {
 			State: "running", Subnets: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}, MTU: 1450, SubnetFile: file,
 		}})
 	}
-	var listener net.Listener
-	must(t, r.Do(func() (err error) {
-		listener, err = net.Listen("tcp", "127.0.0.1:5366")
-		return err
-	}))
-	liar := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	r.serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("X-Leno-Index", "1")
 		_ = json.NewEncoder(w).Encode(lies)
-	})}
-	served := make(chan error, 1)
-	go func() { served <- liar.Serve(listener) }()
-	t.Cleanup(func() {
-		_ = liar.Close()
-		<-served
 	})
 
 	c := s.added(t, r, conf("x", `,"network":"default"`))

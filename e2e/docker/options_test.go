@@ -143,7 +143,7 @@ func docker0(t *testing.T, v dockeropts.Version, network string, args []string) 
 func ownNetwork(t *testing.T, v dockeropts.Version, network, firewall string, args []string) {
 	t.Helper()
 	environment, create := words(t, leno(t, append(args, "-create")...), "docker network create")
-	n, err := checkCreate(v, create)
+	n, err := CheckCreate(v, create)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,8 +2,10 @@ package docker
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -11,7 +13,44 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/lenonet/leno/e2e/lab"
 )
+
+// lenoPath and enginePath are the programs that the script runs: leno, and the fake
+// docker, dockerd and systemctl.
+var lenoPath, enginePath string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "leno-docker-")
+		if err == nil {
+			defer os.RemoveAll(dir)
+			err = findPrograms(dir)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return m.Run()
+	}())
+}
+
+// findPrograms sets the paths of the programs: of those that LENO_TEST_LENO and
+// LENO_TEST_ENGINE name (make test sets them), or built into dir now.
+func findPrograms(dir string) (err error) {
+	if lenoPath, err = lab.FindLeno(context.Background(), dir); err != nil {
+		return err
+	}
+	if enginePath = os.Getenv("LENO_TEST_ENGINE"); enginePath != "" {
+		return nil
+	}
+	enginePath = filepath.Join(dir, "engine")
+	if out, err := exec.Command("go", "build", "-o", enginePath, "./engine").CombinedOutput(); err != nil {
+		return fmt.Errorf("go build ./engine: %w: %s", err, out)
+	}
+	return nil
+}
 
 // machine is where the script runs: programs of our own on its PATH.
 type machine struct {
@@ -36,21 +75,20 @@ ExecReload=/bin/kill -s HUP $MAINPID
 func newMachine(t *testing.T, programs ...string) *machine {
 	t.Helper()
 	m := &machine{t: t, dir: t.TempDir()}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	if err := os.Mkdir(m.path("bin"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range programs {
-		if err := os.Symlink(self, m.path("bin/"+name)); err != nil {
+		program := enginePath
+		if name == "leno" {
+			program = lenoPath
+		}
+		if err := os.Symlink(program, m.path("bin/"+name)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	m.write("blue.env", subnetFiles["dual"], 0o644)
-	// The race detector would have every program take a second to end.
-	m.environment = []string{"GORACE=atexit_sleep_ms=0", "PATH=" + m.path("bin") + ":/usr/bin:/bin", "ENGINE_VERSION=28.3.2", "ENGINE_STATE=" + m.path("state"), "ENGINE_UNIT=" + unit,
+	m.environment = []string{"PATH=" + m.path("bin") + ":/usr/bin:/bin", "ENGINE_VERSION=28.3.2", "ENGINE_STATE=" + m.path("state"), "ENGINE_UNIT=" + unit,
 		"SYSTEMD_DIR=" + m.path("systemd"), "LENO_ADDRESS=http://127.0.0.1:1"}
 	return m
 }
@@ -89,7 +127,7 @@ func (m *machine) run(code int, says string, args ...string) []string {
 	}
 	var changes []string
 	for line := range strings.Lines(string(text)) {
-		if !strings.HasPrefix(line, "systemctl cat") {
+		if !strings.HasPrefix(line, "systemctl cat") && !strings.HasPrefix(line, "systemctl show") {
 			changes = append(changes, strings.TrimSpace(line))
 		}
 	}
@@ -108,9 +146,9 @@ func (m *machine) ran(got []string, want ...string) {
 	}
 }
 
-func (m *machine) networks() map[string]dockerNetwork {
+func (m *machine) networks() map[string]Network {
 	m.t.Helper()
-	out := map[string]dockerNetwork{}
+	out := map[string]Network{}
 	text, err := os.ReadFile(m.path("state"))
 	if err == nil {
 		err = json.Unmarshal(text, &out)
@@ -140,8 +178,8 @@ func TestScriptNetwork(t *testing.T) {
 
 			// Containers are not taken off it unasked.
 			n := m.networks()
-			n["leno-blue"].Containers["db"] = &dockerContainer{Name: "db"}
-			n["leno-blue"].Containers["web"] = &dockerContainer{Name: "web"}
+			n["leno-blue"].Containers["db"] = &Container{Name: "db"}
+			n["leno-blue"].Containers["web"] = &Container{Name: "web"}
 			m.save(n)
 			m.ran(m.run(0, "up to date", "network", file))
 			m.write("blue.env", subnetFiles["dual"], 0o644)
@@ -187,12 +225,12 @@ func TestScriptContainers(t *testing.T) {
 			m.run(0, "is made", "network", file)
 			n := m.networks()
 			on := n["leno-blue"].Containers
-			on["stopped"] = &dockerContainer{Name: "stopped", Stopped: true}
+			on["stopped"] = &Container{Name: "stopped", Stopped: true}
 			m.save(n)
 			m.write("blue.env", strings.ReplaceAll(subnetFiles["dual"], "34.1/24", "77.1/24"), 0o644)
 			m.ran(m.run(1, "is in use by: stopped", "network", file))
-			on["db"] = &dockerContainer{Name: "db"}
-			on["web"] = &dockerContainer{Name: "web", IPAMConfig: &struct{ IPv4Address, IPv6Address string }{"10.5.34.9", "fd00:5:0:22::9"}, Aliases: []string{"www", "api"}}
+			on["db"] = &Container{Name: "db"}
+			on["web"] = &Container{Name: "web", IPAMConfig: &struct{ IPv4Address, IPv6Address string }{"10.5.34.9", "fd00:5:0:22::9"}, Aliases: []string{"www", "api"}}
 			m.save(n)
 			m.ran(m.run(0, "would run: "+web+"\n", "-dry-run", "-force", "network", file))
 			m.environment = append(m.environment, "ENGINE_FAILS="+tt.fails)
@@ -217,7 +255,7 @@ func TestScriptContainers(t *testing.T) {
 	}
 }
 
-func (m *machine) save(n map[string]dockerNetwork) {
+func (m *machine) save(n map[string]Network) {
 	m.t.Helper()
 	text, err := json.Marshal(n)
 	if err != nil {
@@ -226,39 +264,164 @@ func (m *machine) save(n map[string]dockerNetwork) {
 	m.write("state", string(text), 0o644)
 }
 
+const dropIn = "systemd/docker.service.d/zz-leno.conf"
+
 // TestScriptDocker0 writes the drop-in once, with the unit's own command line.
 func TestScriptDocker0(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "leno", "docker", "dockerd", "systemctl")
-	file, dropIn := m.path("blue.env"), "systemd/docker.service.d/leno.conf"
+	file := m.path("blue.env")
 	m.ran(m.run(0, "would write "+m.path(dropIn), "-dry-run", "docker0", file))
 	if _, err := os.Stat(m.path("systemd")); err == nil {
 		t.Error("-dry-run writes")
 	}
 	m.ran(m.run(0, "Docker takes it at its next start", "docker0", file), "systemctl daemon-reload")
-	content, err := os.ReadFile(m.path(dropIn))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := m.read(dropIn)
 	for _, line := range []string{
-		"ExecStartPre=" + m.path("bin/leno") + " docker-opts -subnet-file=" + file + " -format=env -write=/run/leno-docker.env\n",
+		"ExecStartPre=" + m.path("bin/leno") + " docker-opts -subnet-file=" + file + " -format=env -key=LENO_DOCKER_OPTS -write=/run/leno-docker.env\n",
 		"EnvironmentFile=-/run/leno-docker.env\n",
-		"\nExecStart=\nExecStart=/usr/bin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock $DOCKER_OPTS\n",
+		"\nExecStart=\nExecStart=/usr/bin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock $LENO_DOCKER_OPTS\n",
 	} {
-		if !strings.Contains(string(content), line) {
+		if !strings.Contains(content, line) {
 			t.Errorf("%q is missing in\n%s", line, content)
 		}
 	}
-	verifyUnit(t, strings.ReplaceAll(strings.ReplaceAll(string(content), m.path("bin/leno"), "/bin/true"), "/usr/bin/dockerd", "/bin/true"))
+	verifyUnit(t, strings.ReplaceAll(strings.ReplaceAll(content, m.path("bin/leno"), "/bin/true"), "/usr/bin/dockerd", "/bin/true"))
 
-	// The drop-in is part of the unit by now.
-	m.environment = append(m.environment, "ENGINE_UNIT="+unit+"\n# "+m.path(dropIn)+"\n"+string(content))
 	m.ran(m.run(0, "is up to date", "docker0", file))
+	m.ran(m.run(0, "is up to date", "-dry-run", "docker0", file))
+	m.ran(m.run(0, "is up to date", "-restart", "docker0", file), "systemctl restart docker.service")
+	// systemd has not read it yet.
+	m.write("state.loaded", unit, 0o644)
 	m.ran(m.run(0, "is up to date", "-restart", "docker0", file), "systemctl daemon-reload", "systemctl restart docker.service")
+
+	for _, command := range []string{"show", "daemon-reload"} {
+		m.write("state.loaded", unit, 0o644)
+		broken := *m
+		broken.environment = append(slices.Clone(m.environment), "ENGINE_FAILS=systemctl "+command)
+		broken.run(1, "failed to connect to bus", "-restart", "docker0", file)
+	}
+
 	m.environment = append(m.environment, "ENGINE_UNIT=")
 	m.ran(m.run(1, "systemd knows no docker.service: install Docker Engine first", "docker0", file))
 	m.environment = append(m.environment, "ENGINE_UNIT=# Unit docker.service is masked.")
 	m.ran(m.run(1, "docker.service has no ExecStart", "docker0", file))
+}
+
+// TestScriptOtherDropIns: whatever other files set ExecStart, the script succeeds only when
+// Docker gets leno's options, and what the administrator starts it with stays.
+func TestScriptOtherDropIns(t *testing.T) {
+	t.Parallel()
+	const override = "systemd/docker.service.d/override.conf"
+	newest := func(t *testing.T) (m *machine, starts func(command string), fails func(says ...string)) {
+		t.Parallel()
+		m = newMachine(t, "leno", "docker", "dockerd", "systemctl")
+		file := m.path("blue.env")
+		starts = func(command string) {
+			t.Helper()
+			m.run(0, "Docker takes it at its next start", "docker0", file)
+			// What systemd goes by, not what was written.
+			cmd := exec.Command(m.path("bin/systemctl"), "show", "docker.service", "--property=ExecStart", "--property=ExecStartPre", "--property=EnvironmentFiles")
+			cmd.Env = m.environment
+			out, err := cmd.Output()
+			if err != nil || strings.Count(string(out), "ExecStart={") != 1 || !strings.Contains(string(out), "; argv[]="+command+" ;") {
+				t.Errorf("%v, want %s in\n%s", err, command, out)
+			}
+		}
+		fails = func(says ...string) {
+			t.Helper()
+			for _, command := range m.run(1, says[0], "-restart", "docker0", file) {
+				if strings.Contains(command, "restart") {
+					t.Errorf("Docker was restarted without leno's options: %s", command)
+				}
+			}
+			for _, words := range says {
+				if !strings.Contains(m.said, words) {
+					t.Errorf("%q is missing in %s", words, m.said)
+				}
+			}
+		}
+		return m, starts, fails
+	}
+	set := func(command string) string { return "[Service]\nExecStart=\nExecStart=" + command + "\n" }
+
+	t.Run("override.conf", func(t *testing.T) {
+		m, starts, _ := newest(t)
+		m.write(override, set("/usr/bin/dockerd --debug"), 0o644)
+		starts("/usr/bin/dockerd --debug $LENO_DOCKER_OPTS")
+		// It is another one since.
+		m.write(override, set("/usr/bin/dockerd --experimental"), 0o644)
+		starts("/usr/bin/dockerd --experimental $LENO_DOCKER_OPTS")
+		if err := os.Remove(m.path(override)); err != nil {
+			t.Fatal(err)
+		}
+		starts("/usr/bin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock $LENO_DOCKER_OPTS")
+	})
+	t.Run("a later one", func(t *testing.T) {
+		const later = "systemd/docker.service.d/zzz-mine.conf"
+		m, starts, fails := newest(t)
+		m.write(later, set("/usr/bin/dockerd --debug"), 0o644)
+		for range 2 {
+			fails("starts Docker without leno's options", m.path(later)+" sets ExecStart", "$LENO_DOCKER_OPTS")
+		}
+		m.write(later, set("/usr/bin/dockerd --debug $LENO_DOCKER_OPTS"), 0o644)
+		starts("/usr/bin/dockerd --debug $LENO_DOCKER_OPTS")
+		m.write(later, set("/usr/bin/dockerd --debug --label=$LENO_DOCKER_OPTS_OLD"), 0o644)
+		fails("starts Docker without leno's options")
+		for _, line := range []string{"EnvironmentFile=", "ExecStartPre="} {
+			m.write(later, "[Service]\n"+line+"\n", 0o644)
+			fails("starts Docker without leno's options", "takes back "+strings.TrimSuffix(line, "="), "systemctl cat docker.service")
+		}
+	})
+	t.Run("options of an administrator", func(t *testing.T) {
+		m, starts, _ := newest(t)
+		m.write(override, "[Service]\nEnvironmentFile=-/etc/default/docker\nExecStart=\nExecStart=/usr/bin/dockerd $DOCKER_OPTS\n", 0o644)
+		starts("/usr/bin/dockerd $DOCKER_OPTS $LENO_DOCKER_OPTS")
+		for line := range strings.Lines(m.read(dropIn)) {
+			command, ok := strings.CutPrefix(line, "ExecStartPre="+m.path("bin/leno")+" ")
+			if !ok {
+				continue
+			}
+			cmd := exec.Command(m.path("bin/leno"), strings.Fields(strings.Replace(command, "/run/leno-docker.env", m.path("env"), 1))...)
+			cmd.Env = m.environment
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}
+		if text := m.read("env"); strings.Contains(text, "\nDOCKER_OPTS=") || !strings.Contains(text, "\nLENO_DOCKER_OPTS=\"--bip=10.5.34.1/24 ") {
+			t.Errorf("not leno's variable alone:\n%s", text)
+		}
+	})
+	t.Run("of leno by an earlier name", func(t *testing.T) {
+		const earlier = "systemd/docker.service.d/leno.conf"
+		m, starts, _ := newest(t)
+		m.write(earlier, "# docker0 in leno's network: written by leno-docker.sh\n"+
+			"[Service]\nExecStartPre=/bin/true -write=/run/leno-docker.env\nEnvironmentFile=-/run/leno-docker.env\nExecStart=\nExecStart=/usr/bin/dockerd --old $DOCKER_OPTS\n", 0o644)
+		m.run(0, "would run: rm "+m.path(earlier), "-dry-run", "docker0", m.path("blue.env"))
+		starts("/usr/bin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock $LENO_DOCKER_OPTS")
+		if _, err := os.Stat(m.path(earlier)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("it is there: %v", err)
+		}
+		m.write(earlier, set("/usr/bin/dockerd --mine"), 0o644) // which is not leno's
+		starts("/usr/bin/dockerd --mine $LENO_DOCKER_OPTS")
+	})
+	t.Run("of somebody else by this name", func(t *testing.T) {
+		m, _, fails := newest(t)
+		m.write(dropIn, set("/usr/bin/dockerd --mine"), 0o644)
+		fails("zz-leno.conf is not of this script")
+		if got := m.read(dropIn); got != set("/usr/bin/dockerd --mine") {
+			t.Errorf("it was replaced: %s", got)
+		}
+	})
+}
+
+func (m *machine) read(name string) string {
+	m.t.Helper()
+	text, err := os.ReadFile(m.path(name))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return string(text)
 }
 
 // TestScriptCommandLine: the command line of the unit is kept as it is written, with
@@ -266,19 +429,19 @@ func TestScriptDocker0(t *testing.T) {
 func TestScriptCommandLine(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ unit, want string }{
-		"quotes and signs":                {`ExecStart=/usr/bin/dockerd --label "a b=c;d" --log-opt 'tag={{.Name}}%%20x' -H fd://%i`, `/usr/bin/dockerd --label "a b=c;d" --log-opt 'tag={{.Name}}%%20x' -H fd://%i $DOCKER_OPTS`},
-		"a drop-in in the way":            {"ExecStart=/usr/bin/dockerd -H fd://\n\n# /etc/systemd/system/docker.service.d/tcp.conf\n[Service]\nExecStart=\n ExecStart = /usr/bin/dockerd -H tcp://127.0.0.1:2375 ", "/usr/bin/dockerd -H tcp://127.0.0.1:2375 $DOCKER_OPTS"},
-		"several lines":                   {"ExecStart=/usr/bin/dockerd \\\n    -H fd:// \\\n    --label=\"a\\x20b\"", `/usr/bin/dockerd  -H fd://  --label="a\x20b" $DOCKER_OPTS`},
-		"where the options stand already": {`ExecStart=/usr/bin/dockerd $DOCKER_OPTS --debug`, `/usr/bin/dockerd $DOCKER_OPTS --debug`},
+		"quotes and signs":                {`ExecStart=/usr/bin/dockerd --label "a b=c;d" --log-opt 'tag={{.Name}}%%20x' -H fd://%i`, `/usr/bin/dockerd --label "a b=c;d" --log-opt 'tag={{.Name}}%%20x' -H fd://%i $LENO_DOCKER_OPTS`},
+		"a drop-in in the way":            {"ExecStart=/usr/bin/dockerd -H fd://\n\n# /etc/systemd/system/docker.service.d/tcp.conf\n[Service]\nExecStart=\n ExecStart = /usr/bin/dockerd -H tcp://127.0.0.1:2375 ", "/usr/bin/dockerd -H tcp://127.0.0.1:2375 $LENO_DOCKER_OPTS"},
+		"several lines":                   {"ExecStart=/usr/bin/dockerd \\\n    -H fd:// \\\n    --label=\"a\\x20b\"", `/usr/bin/dockerd  -H fd://  --label="a\x20b" $LENO_DOCKER_OPTS`},
+		"where the options stand already": {`ExecStart=/usr/bin/dockerd $LENO_DOCKER_OPTS --debug`, `/usr/bin/dockerd $LENO_DOCKER_OPTS --debug`},
+		"options of the administrator's":  {`ExecStart=/usr/bin/dockerd $DOCKER_OPTS --debug`, `/usr/bin/dockerd $DOCKER_OPTS --debug $LENO_DOCKER_OPTS`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := newMachine(t, "leno", "docker", "dockerd", "systemctl")
 			m.environment = append(m.environment, "ENGINE_UNIT=[Service]\n"+tt.unit+"\n")
 			m.run(0, "Wrote", "docker0", m.path("blue.env"))
-			content, err := os.ReadFile(m.path("systemd/docker.service.d/leno.conf"))
-			if err != nil || !strings.HasSuffix(string(content), "\nExecStart=\nExecStart="+tt.want+"\n") {
-				t.Errorf("%v, want %s in\n%s", err, tt.want, content)
+			if content := m.read(dropIn); !strings.HasSuffix(content, "\nExecStart=\nExecStart="+tt.want+"\n") {
+				t.Errorf("want %s in\n%s", tt.want, content)
 			}
 		})
 	}

@@ -133,7 +133,7 @@ func (w *ward) well(h *lab.Host, warnings ...string) error {
 
 // patience is how long doctor has to come to a verdict: the longest is that a session
 // has ended.
-const patience = time.Minute
+const patience = 5 * time.Minute
 
 func (w *ward) until(h *lab.Host, what string, right func(api.Diagnosis) error) error {
 	began := time.Now()

@@ -130,13 +130,16 @@ func sizes() []fault {
 		{"packets of more than ping are lost in the tunnel", on(1, rule("prerouting", "udp dport 8472 @th,312,8 { 6, 17 } drop")), on(1, flush),
 			onWay("checksum", "of UDP and TCP nothing", "checksum_offload")},
 		{"the way carries less, and nobody says so", on(-1, "ip link set HOST1 mtu 1400"), on(-1, "ip link set HOST1 mtu 1500"),
-			onWay("path_mtu", "those of 1450, its MTU, do not", "1400 reach it plainly", "mtu 1400")},
+			onWay("path_mtu", "those of 1450, its MTU, do not", "1400 reach HOST1 plainly", "`ip link set dev eth0 mtu 1400`")},
 		{"the way carries less, and a router says so", both(
 			on(-1, "sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.br0.send_redirects=0; ip route add ADDR1/32 dev br0 mtu 1400"),
 			on(0, "ip route add ADDR1/32 via 192.0.2.254")), both(on(-1, "ip route del ADDR1/32 dev br0"), on(0, "ip route del ADDR1/32 via 192.0.2.254; ip route flush cache")),
 			want{check: "path_mtu", warning: true, network: "NETWORK", peer: "HOST1", words: []string{"in pieces", "192.0.2.254 says so", "fragmentation needed, 1400", "mtu 1400"}}},
 	}
 }
+
+// dropWeb closes a port of a host's containers before leno's jump, as administrators do.
+const dropWeb = "iptables-nft -I FORWARD 1 -p tcp -d $(sed -n 's/^LENO_SUBNET=\\(.*\\)\\.1\\/\\(.*\\)/\\1.0\\/\\2/p' DIR/NETWORK.env) --dport 80 -j DROP"
 
 // containers are faults of what lies between containers and the network.
 func containers() []fault {
@@ -149,6 +152,10 @@ func containers() []fault {
 			"iptables-nft -t raw -A PREROUTING -d $(sed -n 's/^LENO_SUBNET=\\(.*\\)\\.1\\/.*/\\1.2/p' DIR/NETWORK.env) ! -i docker0 -j DROP"),
 			on(0, "iptables-nft -t raw -F PREROUTING; ip link del docker0"),
 			want{check: "rules", network: "NETWORK", words: []string{"table raw chain PREROUTING", "! -i docker0", "--allow-direct-routing"}}},
+		{"a rule drops some packets of containers", on(0, dropWeb), on(0, "iptables-nft -D FORWARD 1"),
+			want{check: "rules", warning: true, network: "NETWORK", words: []string{"table filter chain FORWARD", "-p tcp -m tcp --dport 80 -j DROP", "TCP, to port 80", "it may be intended", "-t filter -D FORWARD -d POOL."}}},
+		{"a rule drops some packets of containers", on(0, rule("forward", "udp dport { 53, 1000-2000 } reject")), on(0, flush),
+			want{check: "rules", warning: true, network: "NETWORK", words: []string{"nftables table inet seeded chain c", "udp dport { 53, 1000-2000 } reject", "UDP, to port 53, 1000-2000", "it may be intended"}}},
 		{"a route of the host's own in the pool", on(0, "ip link add lan0 type bridge; ip link set lan0 up; ip route add POOL.200.0/24 dev lan0"), on(0, "ip link del lan0"),
 			want{check: "overlap", network: "NETWORK", words: []string{"POOL.200.0/24", "lan0", "another pool"}}},
 	}

@@ -19,7 +19,7 @@ func alone() map[string]want {
 		"the configuration has errors": {check: "agent", also: []string{"config"}, words: []string{"none answers", "node_nam", "leno validate"}},
 		"the kernel module is missing": {check: "agent", also: []string{"module"}, words: []string{"none answers", "neither built in nor below /lib/modules"}},
 		"`/dev/net/tun` is missing":    {check: "module", network: "NETWORK", words: []string{"/dev/net/tun: no such file", "load the kernel module tun"}},
-		"Consul does not answer":       {check: "consul", words: []string{"192.0.2.1:8500", "packets flow meanwhile"}},
+		"Consul does not answer":       {check: "consul", words: []string{"192.0.2.1:8500", "packets do not depend on it"}},
 		"two networks share addresses": {check: "overlap", network: "NETWORKx", words: []string{"POOL.128.0/17 of network NETWORKx", "POOL.0.0/16 of network NETWORK", "the one that came later waits", "another pool"}},
 		"a peer is down":               {check: "peers", warning: true, network: "NETWORK", peer: "HOST1", words: []string{"its lease is held until its session ends"}},
 	}
@@ -211,13 +211,20 @@ func (p *patient) silent() error {
 func (p *patient) overlapping() error {
 	h, other := p.hosts[0], p.hosts[1]
 	name, pool := p.network+"x", p.pool+".128.0/17"
-	if err := other.StartAgent(other.Config(other.Network(name, fmt.Sprintf("ipv4 { prefix = %q }\nbackend \"vxlan\" {}", pool)))); err != nil {
+	if err := p.starts(h); err != nil {
+		return err
+	}
+	file := filepath.Join(h.Dir, "other.hcl")
+	if err := os.WriteFile(file, []byte(fmt.Sprintf("network %q {\n  ipv4 {\n    prefix = %q\n  }\n  backend \"vxlan\" {}\n}\n", name, pool)), 0o644); err != nil {
+		return err
+	}
+	if out, err := h.Leno(p.w.ctx, "network", "apply", "-force", file); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	if err := other.StartAgent(other.Config(other.Network(name, ""))); err != nil {
 		return err
 	}
 	if err := other.WaitReady(p.w.ctx); err != nil {
-		return err
-	}
-	if err := p.starts(h); err != nil {
 		return err
 	}
 	if err := os.WriteFile(h.ConfigFile(), []byte(p.config(h, h.Network(name, ""))), 0o644); err != nil {

@@ -5,7 +5,7 @@ import "testing"
 // TestDoctor has every fault there, each on hosts of its own, and hosts on which
 // nothing is wrong.
 func TestDoctor(t *testing.T) {
-	w := open(t, 30)
+	w := open(t, 33)
 	w.treat(w.admit(2, `"vxlan" {}`), here()...)
 	w.treat(w.admit(2, `"vxlan" {}`), there()...)
 	w.treat(w.admit(2, `"vxlan" {}`), between()...)
@@ -25,6 +25,7 @@ func TestDoctor(t *testing.T) {
 		{1, `"vxlan" {}`, (*patient).unattended},
 		{2, "", (*patient).everything},
 		{3, `"vxlan" {}`, (*patient).translated},
+		{3, `"vxlan" {}`, (*patient).operate},
 		{2, `"vxlan" {}`, (*patient).guarded},
 		{1, `"vxlan" {}`, (*patient).entitled},
 	} {

@@ -35,7 +35,7 @@ func open(t *testing.T, hosts int) *ward {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	t.Cleanup(cancel)
 	l, err := lab.New(ctx, lab.Options{Hosts: hosts, Leno: binary, ConsulConfig: consulConfig})
 	if err != nil {
@@ -65,7 +65,8 @@ func (w *ward) admit(hosts int, backend string, local ...string) *patient {
 	first := w.next
 	w.next += hosts
 	p := &patient{w: w, network: fmt.Sprintf("n%d", w.next), pool: fmt.Sprintf("10.%d", 20+w.next), hosts: w.Hosts[first:w.next]}
-	// Each network is one device and VNI more on its own hosts.
+	backend = strings.Replace(backend, `"vxlan" {}`, fmt.Sprintf(`"vxlan" { vni = %d }`, 200+w.next), 1)
+	backend = strings.Replace(backend, `"udp" {}`, fmt.Sprintf(`"udp" { port = %d }`, 9000+w.next), 1)
 	p.blocks = append([]string{fmt.Sprintf("ipv4 { prefix = \"%s.0.0/16\" }", p.pool), "backend " + backend}, local...)
 	return p
 }

@@ -9,7 +9,7 @@ import (
 // TestEchoes: what is dropped on the way is missing by its number, and nothing
 // else is.
 func TestEchoes(t *testing.T) {
-	ctx := within(t, time.Minute)
+	ctx := within(t, 5*time.Minute)
 	l := newLab(t, ctx, Options{NoConsul: true, Hosts: 2})
 	a, b := l.Hosts[0], l.Hosts[1]
 	for i, program := range []string{"iptables", "ip6tables"} {

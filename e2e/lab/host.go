@@ -86,6 +86,9 @@ func (h *Host) StartAgent(config string) error {
 // RestartAgent starts the agent with the configuration file as it stands.
 func (h *Host) RestartAgent() (err error) {
 	program := cmp.Or(h.Program, h.lab.opts.Leno)
+	if h.Program == "" && h == h.lab.Hosts[0] {
+		program = cmp.Or(h.lab.opts.Agent, program)
+	}
 	if program == "" {
 		return errors.New("the lab was given no leno binary")
 	}

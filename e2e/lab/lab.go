@@ -10,7 +10,8 @@
 //	host-a-default   eth0, out of the host's subnet: a container
 //
 // Every one of them is a namespace of its own named leno-<id>-<role>, and
-// nothing is put into the namespace the lab is called from. IPv6 is there too,
+// nothing is put into the namespace the lab is called from, except that the kernel's
+// limit of neighbours is raised, which all namespaces share. IPv6 is there too,
 // fd00:c0:2::1, ::11, ::12 and so on.
 package lab
 
@@ -25,22 +26,28 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/lenonet/leno/e2e/owned"
 )
 
 // Options says what to lay out. The zero value is three hosts and a Consul.
 type Options struct {
-	// Name begins the lab's id. Default "t", for a test; an id is a name and
-	// six random digits, so that labs run side by side.
+	// Name begins the lab's id. Default "t", for a test, which waits until few enough
+	// labs of tests are up. An id is a name and six random digits, so that labs run
+	// side by side.
 	Name string
 	// Hosts is how many, 1 to 80, named host-a to host-z, host-aa and so on.
 	// Default 3.
 	Hosts int
 	// MTU of the network between hosts, bytes. Default 1500.
 	MTU int
-	// Leno is the path of the binary; without one agents cannot be started.
-	Leno string
+	// Leno is the path of the binary; without one agents cannot be started. Agent is
+	// the one that the first host runs as its agent. Default: Leno.
+	Leno, Agent string
 	// Consul is the path of the binary. Default: as FindConsul.
 	Consul string
 	// NoConsul leaves Consul out.
@@ -68,6 +75,8 @@ type Lab struct {
 	Switch  *Namespace
 
 	opts  Options
+	turn  io.Closer // nil without one
+	owned *owned.Dir
 	file  *os.File // lab.log
 	wires int      // cables between hosts there ever were
 
@@ -85,11 +94,14 @@ var underlays = [...]struct{ prefix, gateway netip.Prefix }{
 
 const maxHosts, maxServers = 80, 9
 
+// testName begins the ids of labs of tests.
+const testName = "t"
+
 // New lays the lab out and returns when Consul has a leader. It needs root.
 // When it fails it takes back what stood already.
 func New(ctx context.Context, o Options) (_ *Lab, err error) {
 	if o.Name == "" {
-		o.Name = "t"
+		o.Name = testName
 	}
 	if o.Hosts == 0 {
 		o.Hosts = 3
@@ -118,6 +130,9 @@ func New(ctx context.Context, o Options) (_ *Lab, err error) {
 		return nil, errors.New("network namespaces need root")
 	}
 
+	if err := raiseNeighbours(); err != nil {
+		return nil, err
+	}
 	l := &Lab{ID: o.Name + randomDigits(), opts: o, logs: map[string]int{}}
 	l.Dir = directory(l.ID)
 	defer func() {
@@ -125,7 +140,12 @@ func New(ctx context.Context, o Options) (_ *Lab, err error) {
 			err = errors.Join(err, l.Close())
 		}
 	}()
-	if err := os.Mkdir(l.Dir, 0o755); err != nil {
+	if o.Name == testName {
+		if l.turn, err = turn(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if l.owned, err = owned.Make(l.Dir); err != nil {
 		return nil, err
 	}
 	if l.file, err = os.Create(filepath.Join(l.Dir, "lab.log")); err != nil {
@@ -137,7 +157,38 @@ func New(ctx context.Context, o Options) (_ *Lab, err error) {
 	if err := StartAll(ctx, l.Servers); err != nil {
 		return nil, err
 	}
+	if o.Detach {
+		return l, l.owned.Keep()
+	}
 	return l, nil
+}
+
+// mostNeighbours is the limit of ARP and of neighbour discovery entries of the whole
+// kernel. By default it is 1,024, which a few labs side by side exceed; packets are lost
+// then.
+const mostNeighbours = 1 << 16
+
+// raiseNeighbours raises the limit. Only the first network namespace of a machine has it.
+func raiseNeighbours() error {
+	for _, family := range []string{"ipv4", "ipv6"} {
+		path := "/proc/sys/net/" + family + "/neigh/default/gc_thresh3"
+		text, err := os.ReadFile(path)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if now, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && now >= mostNeighbours {
+			continue
+		}
+		for i, limit := range []int{mostNeighbours / 4, mostNeighbours / 2, mostNeighbours} {
+			if err := os.WriteFile(strings.TrimSuffix(path, "3")+strconv.Itoa(i+1), []byte(strconv.Itoa(limit)), 0o644); err != nil {
+				return fmt.Errorf("raise the kernel's limit of neighbours: %w", err)
+			}
+		}
+	}
+	return nil
 }
 
 func (l *Lab) layOut(ctx context.Context) (err error) {
@@ -291,7 +342,7 @@ func (l *Lab) Host(name string) *Host {
 // Close ends every process, removes every namespace and the directory. It may
 // be repeated, and cleans up after a New that stopped half-way.
 func (l *Lab) Close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	l.mu.Lock()
 	processes, namespaces := l.processes, l.namespaces
@@ -309,6 +360,11 @@ func (l *Lab) Close() error {
 	if l.file != nil {
 		errs = append(errs, l.file.Close())
 		l.file = nil
+	}
+	errs = append(errs, l.owned.Close())
+	if l.turn != nil {
+		errs = append(errs, l.turn.Close())
+		l.turn = nil
 	}
 	return errors.Join(errs...)
 }

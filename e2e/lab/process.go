@@ -127,7 +127,7 @@ func (p *Process) WaitFor(ctx context.Context, what string, done func(context.Co
 func (p *Process) ExitCode() int { return p.cmd.ProcessState.ExitCode() }
 
 // Stop asks it to end and waits. It is an error that it has to be killed,
-// after 15 s or when ctx ends; the exit code is not looked at.
+// after a minute or when ctx ends; the exit code is not looked at.
 func (p *Process) Stop(ctx context.Context) error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err
@@ -136,7 +136,7 @@ func (p *Process) Stop(ctx context.Context) error {
 	case <-p.done:
 		return nil
 	case <-ctx.Done():
-	case <-time.After(15 * time.Second):
+	case <-time.After(time.Minute):
 	}
 	return errors.Join(fmt.Errorf("%s did not end when asked to, killed; its log: %s", p.Name, p.Log), p.Kill())
 }

@@ -1,12 +1,15 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+
+	"github.com/lenonet/leno/e2e/owned"
 )
 
 // FindConsul returns the path of a Consul: the one that LENO_TEST_CONSUL
@@ -89,36 +92,53 @@ func FindDebianRoot() (string, error) {
 }
 
 // FindLeno returns the path of a leno binary: the one that LENO_TEST_LENO
-// names (make test sets it, with the race detector), or one built into dir now,
-// which must then be called from inside the module.
+// names (make test sets it), or one built into dir now, which must then be called
+// from inside the module.
 func FindLeno(ctx context.Context, dir string) (string, error) {
 	if path := os.Getenv("LENO_TEST_LENO"); path != "" {
 		return path, nil
 	}
 	path := filepath.Join(dir, "leno")
-	if _, err := run(ctx, "", "go", "build", "-race", "-o", path, "github.com/lenonet/leno"); err != nil {
+	if _, err := run(ctx, "", "go", "build", "-o", path, "github.com/lenonet/leno"); err != nil {
 		return "", err
 	}
 	return path, nil
 }
 
+// FindAgent returns the path of the leno binary that one host of a lab runs as its agent:
+// the one that LENO_TEST_AGENT names (make test sets it, with the race detector), else
+// leno.
+func FindAgent(leno string) string { return cmp.Or(os.Getenv("LENO_TEST_AGENT"), leno) }
+
 // WithLeno calls run with the path of a leno binary, as FindLeno, which is gone when
 // run has returned, and passes its exit code on. It is 1 when there is none, which is
 // said on standard error.
 func WithLeno(run func(leno string) int) int {
-	dir, err := os.MkdirTemp("", "leno-program-")
+	if os.Geteuid() == 0 {
+		if err := Sweep(context.Background()); err != nil {
+			fmt.Fprintln(os.Stderr, "what a killed run left behind:", err)
+		}
+	}
+	dir, err := owned.Make(programDirectory(randomDigits()))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)
-	leno, err := FindLeno(context.Background(), dir)
+	defer func() {
+		if err := dir.Remove(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}()
+	leno, err := FindLeno(context.Background(), dir.Path)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return run(leno)
 }
+
+// programDirectory is where WithLeno has a program that it builds.
+func programDirectory(id string) string { return directory("program-" + id) }
 
 // RunWithLeno runs the tests of a package that need root: with the path of a leno
 // binary in leno, as WithLeno, or without one as another user, for whom each test says

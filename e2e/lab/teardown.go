@@ -10,11 +10,21 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/lenonet/leno/e2e/owned"
 )
 
 func prefix(id string) string { return "leno-" + id + "-" }
 
 func directory(id string) string { return filepath.Join(os.TempDir(), "leno-"+id) }
+
+// Sweep removes the labs of processes that were killed, and other directories of tests
+// that have names like those of labs.
+func Sweep(ctx context.Context) error {
+	return owned.Sweep(directory("*"), func(path string) error {
+		return Teardown(ctx, strings.TrimPrefix(filepath.Base(path), "leno-"))
+	})
+}
 
 // Teardown removes a lab by its id alone, so also one that another process
 // left: it ends the processes inside its namespaces, then removes those and

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// WaitFor calls done every 20 ms until it returns nil. When ctx ends first, or
-// after a minute, the error says what was waited for and what done said last.
+// WaitFor calls done until it returns nil: every 20 ms at first, and less often the
+// longer it takes. When ctx ends first, or after five minutes, which only a hang takes,
+// the error says what was waited for and what done said last.
 func WaitFor(ctx context.Context, what string, done func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
+	began := time.Now()
 	var last error
 	for {
 		err := done(ctx)
@@ -23,10 +23,11 @@ func WaitFor(ctx context.Context, what string, done func(context.Context) error)
 		if last == nil || ctx.Err() == nil {
 			last = err
 		}
+		pause := min(max(time.Since(began)/20, 20*time.Millisecond), 250*time.Millisecond)
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("wait for %s: %w; last: %w", what, context.Cause(ctx), last)
-		case <-tick.C:
+		case <-time.After(pause):
 		}
 	}
 }

@@ -49,7 +49,7 @@ func (w *world) must(err error) {
 // host, with a container behind it.
 func newWorld(t *testing.T, hosts int) (*world, []*lab.Container) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	t.Cleanup(cancel)
 	l, err := lab.New(ctx, lab.Options{Hosts: hosts, Leno: binary, ConsulConfig: acl})
 	if err != nil {
@@ -83,9 +83,9 @@ func TestMigration(t *testing.T) {
 	w, containers := newWorld(t, 3)
 	ctx := w.ctx
 	a, b, c := 0, 1, 2
-	var streams []*lab.PingStream
+	var streams []*lab.Echoes
 	for _, pair := range [][2]int{{a, b}, {b, c}, {c, a}} {
-		s, err := containers[pair[0]].StartPing(containers[pair[1]].Addrs[0], lab.PingOptions{Interval: 20 * time.Millisecond})
+		s, err := containers[pair[0]].StartEchoes(containers[pair[1]].Addrs[0], 20*time.Millisecond)
 		w.must(err)
 		w.must(s.WaitAnswers(ctx, 5))
 		streams = append(streams, s)
@@ -117,7 +117,7 @@ func TestMigration(t *testing.T) {
 	}
 	for _, s := range streams {
 		w.must(s.WaitAnswers(ctx, 25))
-		result, err := s.Stop(ctx)
+		result, err := s.Stop()
 		w.must(err)
 		if result.Lost() != 0 {
 			t.Errorf("%d of %d packets were lost, the longest gap was %s", result.Lost(), result.Sent, result.Gap)

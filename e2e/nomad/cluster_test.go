@@ -92,7 +92,7 @@ client {
 // clients are the caller's to start.
 func newCluster(t *testing.T, hosts int) *cluster {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	t.Cleanup(cancel)
 	c := &cluster{t: t, ctx: ctx, programs: programs{leno: binary}}
 	var err error

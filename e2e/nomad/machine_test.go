@@ -111,9 +111,8 @@ func (m *machine) inside(command ...string) []string {
 	if err != nil {
 		return []string{"sh", "-c", "echo >&2 " + err.Error() + "; exit 1"}
 	}
-	// The race detector would have every command take a second to end.
 	return append([]string{"nsenter", fmt.Sprintf("--target=%d", first), "--mount", "--uts", "--pid",
-		"env", "GORACE=atexit_sleep_ms=0", "PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"}, command...)
+		"env", "PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"}, command...)
 }
 
 // run runs a command on the machine to its end and returns what it printed.

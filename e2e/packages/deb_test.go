@@ -129,7 +129,7 @@ func (m *machine) manual() {
 	m.t.Helper()
 	page := m.must("zcat", "/usr/share/man/man1/leno.1.gz")
 	_, list, _ := strings.Cut(m.must("leno", "-help"), "Commands:")
-	list, _, _ = strings.Cut(list, "Environment")
+	list, _, _ = strings.Cut(list, "Common options")
 	commands := regexp.MustCompile(`(?m)^  ([a-z-]+) +(.+)$`).FindAllStringSubmatch(list, -1)
 	if len(commands) < 10 {
 		m.t.Errorf("commands: %s", list)
@@ -296,7 +296,7 @@ network "default" {
 	if err := pings.WaitAnswers(m.ctx, 20); err != nil {
 		t.Errorf("after the purge: %v", err)
 	}
-	result, err := pings.Stop(m.ctx)
+	result, err := pings.Stop()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -373,7 +373,7 @@ func (h *host) restart(version string) {
 }
 
 // talk adds a container here and on the peer, and starts pinging between them.
-func (h *host) talk(peer *lab.Host) *lab.PingStream {
+func (h *host) talk(peer *lab.Host) *lab.Echoes {
 	h.t.Helper()
 	here, err := h.lab.AddContainer(h.ctx, "default")
 	if err != nil {
@@ -393,7 +393,7 @@ func (h *host) talk(peer *lab.Host) *lab.PingStream {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	pings, err := there.StartPing(here.Addrs[0], lab.PingOptions{Interval: 20 * time.Millisecond})
+	pings, err := there.StartEchoes(here.Addrs[0], 20*time.Millisecond)
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -82,7 +82,7 @@ func newMachine(t *testing.T) *machine {
 		t.Skip("needs root: chroot")
 	}
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	t.Cleanup(cancel)
 	archive, err := lab.FindDebianRoot()
 	if err != nil {

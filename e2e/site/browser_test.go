@@ -36,7 +36,7 @@ type looker struct {
 // TestSiteInABrowser reads the site as people do, on phone and desktop.
 func TestSiteInABrowser(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	t.Cleanup(cancel)
 	s := open(t).withOlder(t)
 	l := &looker{site: s, t: t}

@@ -111,7 +111,7 @@ func TestPages(t *testing.T) {
 			text, err := os.ReadFile(filepath.Join(source, s.pages[p].file))
 			must(t, err)
 			place := math.MaxInt
-			if m := regexp.MustCompile(`(?m)^sidebar:\n(?:  .*\n)*?  order: (-?\d+)$`).FindSubmatch(text); m != nil {
+			if m := sidebarOrder.FindSubmatch(text); m != nil {
 				place, err = strconv.Atoi(string(m[1]))
 				must(t, err)
 			}
@@ -134,6 +134,8 @@ func TestPages(t *testing.T) {
 		t.Errorf("the sidebar has the parts %q, want the order %q", parts, there)
 	}
 }
+
+var sidebarOrder = regexp.MustCompile(`(?m)^sidebar:\n(?:  .*\n)*?  order: (-?\d+)$`)
 
 // inFolders are the pages of each folder in the order of the sidebar.
 func inFolders(s *site, order []string) map[string][]string {
@@ -268,7 +270,7 @@ func TestNothingFromElsewhere(t *testing.T) {
 			styles(string(content), func(address string) { local(at, address) })
 		}
 		read++
-		for _, m := range regexp.MustCompile("(?:https?:)?//[a-zA-Z0-9][a-zA-Z0-9-]*\\.[a-z][^\"'`) ]*").FindAllString(code(string(content)), -1) {
+		for _, m := range elsewhere.FindAllString(code(string(content)), -1) {
 			if !slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(m, name) }) {
 				t.Errorf("%s has the address %s", at, m)
 			}
@@ -279,6 +281,9 @@ func TestNothingFromElsewhere(t *testing.T) {
 		t.Errorf("only %d files of styles and scripts", read)
 	}
 }
+
+// elsewhere matches the address of another server: "https://example.com/x", "//example.com/x".
+var elsewhere = regexp.MustCompile("(?:https?:)?//[a-zA-Z0-9][a-zA-Z0-9-]*\\.[a-z][^\"'`) ]*")
 
 // names that look like addresses: of standards, and what the search makes paths with.
 var names = []string{"http://www.w3.org/", "https://example.com${"}
@@ -291,9 +296,11 @@ func code(s string) string {
 	return regexp.MustCompile(`(?m)^\s*//.*$`).ReplaceAllString(s, "")
 }
 
+var requested = regexp.MustCompile(`url\(\s*(?:"([^"]*)"|'([^']*)'|([^)"'\s]*))\s*\)|@import\s+["']([^"']*)`)
+
 // styles calls ask with every address that a style sheet has the browser ask for.
 func styles(css string, ask func(address string)) {
-	for _, m := range regexp.MustCompile(`url\(\s*(?:"([^"]*)"|'([^']*)'|([^)"'\s]*))\s*\)|@import\s+["']([^"']*)`).FindAllStringSubmatch(css, -1) {
+	for _, m := range requested.FindAllStringSubmatch(css, -1) {
 		ask(m[1] + m[2] + m[3] + m[4])
 	}
 }
@@ -306,6 +313,7 @@ func TestRendering(t *testing.T) {
 	fence := regexp.MustCompile("(?ms)^```([^\n]*)\n(.*?)^```$")
 	title := regexp.MustCompile(`title="([^"]*)"`)
 	cell := regexp.MustCompile(`(?:[^|\\]|\\.)+`)
+	ruler := regexp.MustCompile(`^[|:\s-]*-[|:\s-]*$`)
 	left := regexp.MustCompile("\\]\\(|\\*\\*|```|\\|--|norun=|generated=|&(?:lt|gt|amp|quot|#\\d+);|\\\\[|<>{}]")
 	blocks, rows := 0, 0
 	for _, p := range s.pages {
@@ -361,7 +369,7 @@ func TestRendering(t *testing.T) {
 			cells = append(cells, len(elements(row, "td", "th")))
 		}
 		for line := range strings.Lines(fence.ReplaceAllString(body, "")) {
-			if line = strings.TrimSpace(line); strings.HasPrefix(line, "|") && !regexp.MustCompile(`^[|:\s-]*-[|:\s-]*$`).MatchString(line) {
+			if line = strings.TrimSpace(line); strings.HasPrefix(line, "|") && !ruler.MatchString(line) {
 				wantCells = append(wantCells, len(cell.FindAllString(strings.Trim(line, "|"), -1)))
 			}
 		}

@@ -5,6 +5,7 @@ package site
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -50,17 +51,29 @@ type page struct {
 	file string // that it was written in, below source; "" for the 404 page
 }
 
-// open reads the site.
+// open returns the site, which is read once for all tests. They do not change it.
 func open(t *testing.T) *site {
 	t.Helper()
+	s, err := read()
+	must(t, err)
+	return s
+}
+
+var read = sync.OnceValues(func() (*site, error) {
 	dir, err := folder()
-	must(t, err)
+	if err != nil {
+		return nil, err
+	}
 	text, err := os.ReadFile(filepath.Join(dir, "versions.json"))
-	must(t, err)
+	if err != nil {
+		return nil, err
+	}
 	var versions []string
-	must(t, json.Unmarshal(text, &versions))
+	if err := json.Unmarshal(text, &versions); err != nil {
+		return nil, err
+	}
 	s := &site{dir: dir, base: "/" + versions[0] + "/", pages: map[string]*page{}}
-	must(t, filepath.WalkDir(dir+s.base, func(path string, entry os.DirEntry, err error) error {
+	err = filepath.WalkDir(dir+s.base, func(path string, entry os.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".html" {
 			return err
 		}
@@ -75,27 +88,30 @@ func open(t *testing.T) *site {
 		p := &page{path: strings.TrimSuffix(strings.TrimPrefix(path, dir), "index.html"), root: root}
 		s.pages[p.path] = p
 		return nil
-	}))
-	for _, file := range written(t) {
+	})
+	if err != nil {
+		return nil, err
+	}
+	files, err := written()
+	for _, file := range files {
 		path := s.base + strings.TrimSuffix(strings.TrimSuffix(file, ".mdx")+"/", "index/")
 		if s.pages[path] == nil {
-			t.Fatalf("%s has no page %s", file, path)
+			return nil, fmt.Errorf("%s has no page %s", file, path)
 		}
 		s.pages[path].file = file
 	}
-	return s
-}
+	return s, err
+})
 
 // written are the files of pages, below source.
-func written(t *testing.T) (out []string) {
-	t.Helper()
-	must(t, filepath.WalkDir(source, func(path string, _ os.DirEntry, err error) error {
+func written() (out []string, err error) {
+	err = filepath.WalkDir(source, func(path string, _ os.DirEntry, err error) error {
 		if strings.HasSuffix(path, ".mdx") {
 			out = append(out, strings.TrimPrefix(path, source+"/"))
 		}
 		return err
-	}))
-	return out
+	})
+	return out, err
 }
 
 // serve is the site on a server of its own, as any server of files does it.
@@ -188,6 +204,8 @@ func squeeze(s string) string { return strings.Join(strings.Fields(s), " ") }
 // content is the part of a page that was written in its file.
 func (p *page) content() *html.Node { return first(elements(p.root, "div"), "sl-markdown-content") }
 
+var simpleValue = regexp.MustCompile(`(?m)^(\w+): (.*)$`)
+
 // matter is the front matter of a file: its simple values, and those of folded text.
 func matter(t *testing.T, file string) (values map[string]string, body string) {
 	t.Helper()
@@ -198,7 +216,7 @@ func matter(t *testing.T, file string) (values map[string]string, body string) {
 		t.Fatalf("%s: no front matter", file)
 	}
 	values = map[string]string{}
-	for _, m := range regexp.MustCompile(`(?m)^(\w+): (.*)$`).FindAllStringSubmatch(head, -1) {
+	for _, m := range simpleValue.FindAllStringSubmatch(head, -1) {
 		values[m[1]] = strings.Trim(m[2], `"'`)
 	}
 	return values, body

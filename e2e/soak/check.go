@@ -10,16 +10,21 @@ import (
 
 // Violation is one promise that was broken.
 type Violation struct {
-	Rule  Rule          `json:"rule"`
-	Node  string        `json:"node"`
-	From  time.Duration `json:"from"` // of the run, nanoseconds
-	To    time.Duration `json:"to"`
-	Count int           `json:"count"` // observations that show it
-	Text  string        `json:"text"`  // of the first
+	Rule    Rule          `json:"rule"`
+	Node    string        `json:"node"` // "" when it is about a whole network
+	Network string        `json:"network"`
+	From    time.Duration `json:"from"` // of the run, nanoseconds
+	To      time.Duration `json:"to"`
+	Count   int           `json:"count"` // observations that show it
+	Text    string        `json:"text"`  // of the first
 }
 
 func (v Violation) String() string {
-	return fmt.Sprintf("%s: %s at %s to %s, seen %d times: %s", v.Rule, v.Node,
+	about := "network " + v.Network
+	if v.Node != "" {
+		about = v.Node + " in " + about
+	}
+	return fmt.Sprintf("%s: %s at %s to %s, seen %d times: %s", v.Rule, about,
 		v.From.Round(time.Millisecond), v.To.Round(time.Millisecond), v.Count, v.Text)
 }
 
@@ -36,6 +41,12 @@ const (
 	Moved          Rule = "moved without a cause"
 	MovedSilently  Rule = "moved without saying so"
 	NotDefined     Rule = "network not put back"
+	OtherMeaning   Rule = "network with another definition than was last applied"
+	SubnetGone     Rule = "subnet of a network that was not deleted gone"
+	DeviceGone     Rule = "device of a network that was not deleted gone"
+	DeletedReturns Rule = "deleted network defined again"
+	DeletedStays   Rule = "deleted network still there"
+	DeletionLost   Rule = "record of a deletion gone"
 	ViewDiffers    Rule = "view differs from the store"
 	RouteMissing   Rule = "route to a live peer missing"
 	RouteRemoved   Rule = "route to a live peer removed"
@@ -44,68 +55,101 @@ const (
 )
 
 // Check names everything in a history that breaks a rule. It is pure.
-func Check(h History) []Violation {
-	c := newChecker(h)
+func Check(h History) []Violation { return newChecker(h).check() }
+
+func (c *checker) check() []Violation {
 	c.holders()
 	c.store()
 	c.claims()
+	c.subnets()
 	c.moves()
-	c.routes()
+	c.kernels()
 	c.pings()
-	for _, e := range h.Endings {
-		c.report(AgentEnded, e.Node, Span{e.At, e.At}, "%s", e.Text)
+	for _, e := range c.Endings {
+		c.report(AgentEnded, member{node: e.Node}, Span{e.At, e.At}, "%s", e.Text)
 	}
 	slices.SortStableFunc(c.found, func(a, b Violation) int { return cmp.Compare(a.From, b.From) })
 	return c.found
 }
 
-// checker is a history, by node.
+// member is a node in a network.
+type member struct{ node, network string }
+
+// checker is a history, by member, node or network.
 type checker struct {
 	History
-	nodes    map[string]Node
-	claimsOf map[string][]Claim // answered ones
+	nodes    map[member]Node
+	claimsOf map[member][]Claim // answered ones
 	silent   map[string][]Silence
-	reads    map[string][]Read // by network
-	tenures  map[string][]tenure
+	reads    map[string][]Read
+	phases   map[string][]phase
+	tenures  map[member][]tenure
 	rivals   map[string][]Span
+	wiped    []Rewind           // that concern all records
+	waits    map[string][]delay // of each node's processes
+	answers  []delay            // of the store
+	looks    int                // calm ones
 	found    []Violation
 }
 
 func newChecker(h History) *checker {
 	c := &checker{
-		History: h, nodes: map[string]Node{}, claimsOf: map[string][]Claim{}, silent: map[string][]Silence{},
-		reads: map[string][]Read{}, tenures: map[string][]tenure{}, rivals: map[string][]Span{},
+		History: h, nodes: map[member]Node{}, claimsOf: map[member][]Claim{}, silent: map[string][]Silence{}, reads: map[string][]Read{},
+		phases: map[string][]phase{}, tenures: map[member][]tenure{}, rivals: map[string][]Span{}, waits: map[string][]delay{},
 	}
 	for _, n := range h.Nodes {
-		c.nodes[n.Name] = n
+		c.nodes[member{n.Name, n.Network}] = n
 	}
 	for _, s := range h.Silences {
 		c.silent[s.Node] = append(c.silent[s.Node], s)
 	}
+	for _, r := range h.Rewinds {
+		if r.Network == "" {
+			c.wiped = append(c.wiped, r)
+		}
+	}
 	for _, l := range h.Claims {
 		if l.Answered {
-			c.claimsOf[l.Node] = append(c.claimsOf[l.Node], l)
+			c.claimsOf[l.member()] = append(c.claimsOf[l.member()], l)
 		}
+		c.waits[l.Node] = append(c.waits[l.Node], delay{l.To, l.Waited})
 	}
 	for _, r := range h.Reads {
 		c.reads[r.Network] = append(c.reads[r.Network], r)
+		c.answers = append(c.answers, delay{r.To, r.Waited})
 	}
 	for _, n := range h.Nodes {
-		c.tenures[n.Name] = c.tenuresOf(n.Name)
+		m := member{n.Name, n.Network}
+		c.tenures[m] = c.tenuresOf(m)
 		c.rivals[n.Name] = c.rivalsOf(n)
+	}
+	for _, n := range h.Networks {
+		c.phases[n.Name] = c.phasesOf(n)
 	}
 	return c
 }
 
-// rivalsOf is when the store had a live lease of the node that another replaces:
+func (l Claim) member() member { return member{l.Node, l.Network} }
+
+// membersOf is a node in all its networks.
+func (c *checker) membersOf(node string) (out []member) {
+	for _, n := range c.Nodes {
+		if n.Name == node {
+			out = append(out, member{n.Name, n.Network})
+		}
+	}
+	return out
+}
+
+// rivalsOf is when the store had a live lease of a node that another replaces:
 // set back, it brings the session of a dead host to life for a while. Two hosts
 // with one address are what agents warn of.
 func (c *checker) rivalsOf(n Node) (out []Span) {
-	if n.Replaces == "" {
+	if len(n.Replaces) == 0 {
 		return nil
 	}
-	for _, read := range c.reads[n.Network] {
-		if slices.ContainsFunc(read.Records, func(x Record) bool { return x.Node == n.Replaces && x.Session != "" }) {
+	for _, read := range c.Reads {
+		if slices.ContainsFunc(read.Records, func(x Record) bool { return x.Session != "" && slices.Contains(n.Replaces, x.Node) }) {
 			out = append(out, read.Span)
 		}
 	}
@@ -113,27 +157,75 @@ func (c *checker) rivalsOf(n Node) (out []Span) {
 }
 
 // report adds a violation, or another sighting of one that goes on.
-func (c *checker) report(r Rule, node string, at Span, format string, args ...any) {
+func (c *checker) report(r Rule, m member, at Span, format string, args ...any) {
 	const goesOn = 5 * time.Second
 	for i := len(c.found) - 1; i >= 0; i-- {
-		if v := &c.found[i]; v.Rule == r && v.Node == node && at.From <= v.To+goesOn {
+		if v := &c.found[i]; v.Rule == r && v.Node == m.node && v.Network == m.network && at.From <= v.To+goesOn {
 			v.To = max(v.To, at.To)
 			v.Count++
 			return
 		}
 	}
-	c.found = append(c.found, Violation{Rule: r, Node: node, From: at.From, To: at.To, Count: 1, Text: fmt.Sprintf(format, args...)})
+	c.found = append(c.found, Violation{
+		Rule: r, Node: m.node, Network: m.network, From: at.From, To: at.To, Count: 1, Text: fmt.Sprintf(format, args...),
+	})
 }
 
-// calm says that nothing disturbed the node in a span or within the settling
-// time before it.
-func (c *checker) calm(node string, s Span) bool { return c.quiet(s) && !c.disturbed(node, s) }
+// delay is how long programs had waited in all by a time.
+type delay struct{ at, total time.Duration }
+
+// waited is how long they waited between two times, at most.
+func waited(all []delay, from, to time.Duration) time.Duration {
+	at := func(d delay, at time.Duration) int { return cmp.Compare(d.at, at) }
+	if len(all) == 0 {
+		return 0
+	}
+	first, exact := slices.BinarySearchFunc(all, from, at)
+	if !exact {
+		first = max(0, first-1)
+	}
+	last, _ := slices.BinarySearchFunc(all, to, at)
+	return max(0, all[min(last, len(all)-1)].total-all[first].total)
+}
+
+// longest is how long the settling time can become on a busy machine.
+const longest = 2 * time.Minute
+
+// lasts reports whether something that was in a span may still have an effect on a
+// node at a later one: the settling time has not passed since, or only because the
+// node's processes waited for a processor, or the store for its answers.
+func (c *checker) lasts(node string, x, at Span) bool {
+	if x.From > at.To || x.To != forever && x.To+longest < at.From {
+		return false
+	}
+	if x.To == forever || x.To+c.Rules.Settle >= at.From {
+		return true
+	}
+	return x.To+c.Rules.Settle+waited(c.waits[node], x.To, at.From)+waited(c.answers, x.To, at.From) >= at.From
+}
+
+// calm reports whether nothing disturbs the member in a span, or did so that it may
+// still have an effect.
+func (c *checker) calm(m member, s Span) bool { return c.quiet(m, s) && !c.disturbed(m.node, s) }
 
 // quiet is calm for what has to do with no single node.
-func (c *checker) quiet(s Span) bool {
-	s.From -= c.Rules.Settle
-	return !slices.ContainsFunc(c.Storms, func(x Storm) bool { return x.overlaps(s) }) &&
-		!slices.ContainsFunc(c.Rewinds, func(x Rewind) bool { return x.overlaps(s) })
+func (c *checker) quiet(m member, s Span) bool {
+	for _, x := range c.Storms {
+		if c.lasts(m.node, x.Span, s) {
+			return false
+		}
+	}
+	for _, x := range c.Rewinds {
+		if (x.Network == "" || x.Network == m.network) && c.lasts(m.node, x.Span, s) {
+			return false
+		}
+	}
+	for _, x := range c.Changes {
+		if x.Network == m.network && x.Why != RewriteNetwork && c.lasts(m.node, x.Span, s) {
+			return false
+		}
+	}
+	return !c.reloaded(m, s)
 }
 
 // seen is how long it may take to be seen that a session ended, which is told to
@@ -141,22 +233,22 @@ func (c *checker) quiet(s Span) bool {
 const seen = time.Minute
 
 func (c *checker) disturbed(node string, s Span) bool {
-	s.From -= c.Rules.Settle
-	return slices.ContainsFunc(c.silent[node], func(x Silence) bool { return x.overlaps(s) }) ||
-		slices.ContainsFunc(c.rivals[node], Span{s.From - seen, s.To}.overlaps)
+	return slices.ContainsFunc(c.silent[node], func(x Silence) bool { return c.lasts(node, x.Span, s) }) ||
+		slices.ContainsFunc(c.rivals[node], func(x Span) bool { return c.lasts(node, Span{x.From, x.To + seen}, s) })
 }
 
 // out says that others may have given the node up by then: it is or just was
-// silent, and had been for the hold, or while the store lost its memory.
+// silent, and had been for the hold, or while the store lost its memory. It has the
+// settling time to come back, with a store that answers.
 func (c *checker) out(node string, at time.Duration) bool {
 	for _, s := range c.silent[node] {
-		if at < s.From || (s.To != forever && at > s.To+c.Rules.Settle) {
+		if at < s.From || !c.lasts(node, Span{s.From, c.back(node, s)}, Span{at, at}) {
 			continue
 		}
 		if min(at, s.To)-s.From >= c.Rules.Hold {
 			return true
 		}
-		for _, r := range c.Rewinds {
+		for _, r := range c.wiped {
 			if c.mute(s, r) && r.From <= at {
 				return true
 			}
@@ -165,10 +257,31 @@ func (c *checker) out(node string, at time.Duration) bool {
 	return false
 }
 
+// back is from when on a node can come back from a silence: its end, or that of the
+// last of the faults that followed before it had settled.
+func (c *checker) back(node string, s Silence) time.Duration {
+	end := s.To
+	for again := true; again && end != forever; {
+		again = false
+		follows := func(x Span) {
+			if x.To > end && c.lasts(node, Span{s.From, end}, x) {
+				end, again = x.To, true
+			}
+		}
+		for _, x := range c.silent[node] {
+			follows(x.Span)
+		}
+		for _, x := range c.Storms {
+			follows(x.Span)
+		}
+	}
+	return end
+}
+
 // mute says that a node in that silence could not write its lease again after
 // the store had lost it: it had until the settling time was over.
 func (c *checker) mute(s Silence, r Rewind) bool {
-	return s.overlaps(Span{r.From, r.To + c.Rules.Settle})
+	return s.To >= r.From && c.lasts(s.Node, r.Span, s.Span)
 }
 
 // forgotten is mute in any silence of a node.
@@ -186,13 +299,13 @@ type tenure struct {
 	process int
 }
 
-func (c *checker) tenuresOf(node string) (out []tenure) {
+func (c *checker) tenuresOf(m member) (out []tenure) {
 	var before *Claim
-	for i, l := range c.claimsOf[node] {
+	for i, l := range c.claimsOf[m] {
 		if l.subnet().IsValid() {
 			last := len(out) - 1
 			switch same := before != nil && slices.Equal(before.Subnets, l.Subnets); {
-			case same && before.Process == l.Process && !slices.ContainsFunc(c.silent[node], func(s Silence) bool {
+			case same && before.Process == l.Process && !slices.ContainsFunc(c.silent[m.node], func(s Silence) bool {
 				return s.blind() && s.overlaps(Span{before.From, l.To})
 			}):
 				out[last].To = l.From
@@ -206,9 +319,20 @@ func (c *checker) tenuresOf(node string) (out []tenure) {
 				out = append(out, tenure{Span{l.To, l.From}, l.Subnets, since, l.Process})
 			}
 		}
-		before = &c.claimsOf[node][i]
+		before = &c.claimsOf[m][i]
 	}
 	return out
+}
+
+// untilRivalsEnd returns the time of a rewind and, when the snapshot brought back the
+// session of a host that the node replaced, the time for which the node has to wait
+// until that session has ended.
+func (c *checker) untilRivalsEnd(node string, r Rewind) Span {
+	s := r.Span
+	if slices.ContainsFunc(c.rivals[node], Span{r.From, r.To + c.Rules.Settle}.overlaps) {
+		s.To += 2*c.Rules.TTL + seen
+	}
+	return s
 }
 
 // blind says that the agent could not know of others. One that waits in the place
@@ -226,14 +350,15 @@ func (c *checker) holders() {
 			if a.Network != b.Network {
 				continue
 			}
-			for _, x := range c.tenures[a.Name] {
-				for _, y := range c.tenures[b.Name] {
+			one, other := member{a.Name, a.Network}, member{b.Name, b.Network}
+			for _, x := range c.tenures[one] {
+				for _, y := range c.tenures[other] {
 					both := Span{max(x.From, y.From), min(x.To, y.To)}
 					if both.From > both.To || !overlapping(x.subnets, y.subnets) ||
 						c.mayNotKnow(a.Name, y, both) || c.mayNotKnow(b.Name, x, both) {
 						continue
 					}
-					c.report(TwoHolders, a.Name, both, "it holds %v and %s holds %v", x.subnets, b.Name, y.subnets)
+					c.report(TwoHolders, one, both, "it holds %v and %s holds %v", x.subnets, b.Name, y.subnets)
 				}
 			}
 		}
@@ -241,55 +366,59 @@ func (c *checker) holders() {
 }
 
 // mayNotKnow says that a node came back from a silence in which another came to
-// its subnet, or that the store was set back across that, and that both found out
-// within the settling time.
+// its subnet, or was too late to say that it has it after one in which it was given
+// up, or that the store was set back across that; and that both found out within the
+// settling time.
 func (c *checker) mayNotKnow(node string, other tenure, both Span) bool {
+	end := Span{both.To, both.To}
 	for _, s := range c.silent[node] {
-		if s.blind() && s.overlaps(other.since) && s.To != forever && both.To <= s.To+c.Rules.Settle {
+		if s.blind() && s.To != forever && c.lasts(node, s.Span, end) &&
+			(s.overlaps(other.since) || s.To < other.since.From && c.out(node, other.since.From)) {
 			return true
 		}
 	}
-	return slices.ContainsFunc(c.Rewinds, func(r Rewind) bool {
-		return r.Why == RestoreStore && r.From <= both.From && both.To <= r.To+c.Rules.Settle
+	return slices.ContainsFunc(c.wiped, func(r Rewind) bool {
+		return r.setBack() && r.From <= both.From && c.lasts(node, r.Span, end)
 	})
 }
 
 // moves looks at every change of a node's subnet.
 func (c *checker) moves() {
 	for _, n := range c.Nodes {
+		m := member{n.Name, n.Network}
 		var before *tenure
-		for i, t := range c.tenures[n.Name] {
-			if before != nil && !slices.Equal(before.subnets, t.subnets) {
-				if !c.cause(n, *before, t) {
-					c.report(Moved, n.Name, t.since, "from %v to %v", before.subnets, t.subnets)
+		for i, t := range c.tenures[m] {
+			if before != nil && !slices.Equal(before.subnets, t.subnets) && c.defined(m.network, Span{before.To, t.From}) {
+				if !c.cause(m, *before, t) {
+					c.report(Moved, m, t.since, "from %v to %v", before.subnets, t.subnets)
 				}
 				said := slices.ContainsFunc(c.Notices, func(x Notice) bool {
-					return x.Node == n.Name && x.Process == t.process && x.Subnet == t.subnets[0]
+					return x.Node == n.Name && x.Network == n.Network && x.Process == t.process && x.Subnet == t.subnets[0]
 				})
 				if before.process == t.process && !said {
-					c.report(MovedSilently, n.Name, t.since, "from %v to %v, not a word in the log", before.subnets, t.subnets)
+					c.report(MovedSilently, m, t.since, "from %v to %v, not a word in the log", before.subnets, t.subnets)
 				}
 			}
-			before = &c.tenures[n.Name][i]
+			before = &c.tenures[m][i]
 		}
 	}
 }
 
 // cause says that a node had to move: it had been given up, or the store, set
 // back, has somebody else on its subnet.
-func (c *checker) cause(n Node, from, to tenure) bool {
-	if c.out(n.Name, to.since.To) || c.out(n.Name, to.since.From) {
+func (c *checker) cause(m member, from, to tenure) bool {
+	if c.out(m.node, to.since.To) || c.out(m.node, to.since.From) {
 		return true
 	}
-	for _, r := range c.Rewinds {
-		if r.Why != RestoreStore || to.since.To < r.From || to.since.From > r.To+c.Rules.Settle {
+	for _, r := range c.wiped {
+		if !r.setBack() || to.since.To < r.From || !c.lasts(m.node, c.untilRivalsEnd(m.node, r), to.since) {
 			continue
 		}
-		for _, read := range c.reads[n.Network] {
+		for _, read := range c.reads[m.network] {
 			if read.To < r.From || read.From > to.since.To {
 				continue
 			}
-			if slices.ContainsFunc(read.Records, func(x Record) bool { return x.Node != n.Name && overlapping(x.Subnets, from.subnets) }) {
+			if slices.ContainsFunc(read.Records, func(x Record) bool { return x.Node != m.node && overlapping(x.Subnets, from.subnets) }) {
 				return true
 			}
 		}

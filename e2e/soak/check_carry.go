@@ -1,66 +1,109 @@
 package soak
 
 import (
+	"cmp"
+	"net/netip"
 	"slices"
 	"time"
 )
 
-// routes looks at the routes of those who carry packets to each other.
-func (c *checker) routes() {
+// kernels looks at the routes and devices of those who carry packets to each other.
+func (c *checker) kernels() {
 	before := map[string]RouteList{}
 	removals := slices.Clone(c.Removals)
+	devices := slices.Clone(c.Devices)
 	for _, list := range c.Routes {
 		// A device that goes takes its routes along without a word.
-		for _, to := range before[list.Node].To {
+		last, ok := before[list.Node]
+		for _, to := range last.To {
 			if !slices.Contains(list.To, to) {
 				removals = append(removals, Removal{list.Node, list.At, to})
 			}
 		}
+		for _, network := range last.Devices {
+			if ok && !slices.Contains(list.Devices, network) {
+				devices = append(devices, DeviceLoss{list.Node, network, list.At})
+			}
+		}
 		before[list.Node] = list
-		if c.calm(list.Node, Span{list.At, list.At}) {
-			c.complete(list)
+		at := Span{list.At, list.At}
+		for _, m := range c.membersOf(list.Node) {
+			switch {
+			case c.ended(m, at):
+				c.left(m, list)
+			case c.calm(m, at) && c.defined(m.network, at):
+				c.complete(m, list)
+			}
 		}
 	}
 	for _, r := range removals {
 		c.removed(r)
 	}
+	slices.SortStableFunc(devices, func(a, b DeviceLoss) int { return cmp.Compare(a.At, b.At) })
+	for _, d := range devices {
+		// The kernel is looked at several times a second, and a loss is seen only then.
+		if c.defined(d.Network, Span{d.At - time.Second, d.At}) {
+			c.report(DeviceGone, member{d.Node, d.Network}, Span{d.At, d.At}, "%s%s is gone", devicePrefix, d.Network)
+		}
+	}
 }
 
-// complete asks for a route to every peer that has been calm.
-func (c *checker) complete(list RouteList) {
-	for _, p := range c.peers(list.Node) {
-		before, after, ok := c.aroundOf(p.Name, list.At)
-		if !ok || !slices.Equal(before.Subnets, after.Subnets) || !c.calm(p.Name, Span{before.From, max(after.To, list.At)}) {
-			continue
-		}
-		for _, subnet := range before.Subnets {
-			if !slices.Contains(list.To, subnet) && !c.movedBefore(p.Name, list.At) {
-				c.report(RouteMissing, list.Node, Span{list.At, list.At}, "to %s of %s", subnet, p.Name)
+// left judges what is there of a network that was deleted.
+func (c *checker) left(m member, list RouteList) {
+	at := Span{list.At, list.At}
+	if slices.Contains(list.Devices, m.network) {
+		c.report(DeletedStays, m, at, "its device is there")
+	}
+	for _, p := range c.peers(m) {
+		for _, t := range c.tenures[p] {
+			if i := slices.IndexFunc(t.subnets, func(s netip.Prefix) bool { return slices.Contains(list.To, s) }); i >= 0 {
+				c.report(DeletedStays, m, at, "there is a route to %s, once of %s", t.subnets[i], p.node)
+				return
 			}
 		}
 	}
 }
 
-// movedBefore says that a node came to its subnet within the settling time.
-func (c *checker) movedBefore(node string, at time.Duration) bool {
-	return slices.ContainsFunc(c.tenures[node], func(t tenure) bool {
-		return t.since.From <= at && at <= t.since.To+c.Rules.Settle
+// complete asks for the device, and for a route to every peer that has been calm.
+func (c *checker) complete(m member, list RouteList) {
+	at := Span{list.At, list.At}
+	if !slices.Contains(list.Devices, m.network) {
+		c.report(DeviceGone, m, at, "there is no %s%s", devicePrefix, m.network)
+	}
+	for _, p := range c.peers(m) {
+		before, after, ok := c.aroundOf(p, list.At)
+		if !ok || !slices.Equal(before.Subnets, after.Subnets) || !c.calm(p, Span{before.From, max(after.To, list.At)}) {
+			continue
+		}
+		for _, subnet := range before.Subnets {
+			if !slices.Contains(list.To, subnet) && !c.movedBefore(p, list.At) {
+				c.report(RouteMissing, m, at, "to %s of %s", subnet, p.node)
+			}
+		}
+	}
+}
+
+// movedBefore says that a member came to its subnet within the settling time.
+func (c *checker) movedBefore(m member, at time.Duration) bool {
+	return slices.ContainsFunc(c.tenures[m], func(t tenure) bool {
+		return t.since.From <= at && c.lasts(m.node, t.since, Span{at, at})
 	})
 }
 
-func (c *checker) peers(node string) (out []Node) {
+// peers are the other members of a network that carry.
+func (c *checker) peers(m member) (out []member) {
 	for _, p := range c.Nodes {
-		if p.Carries && p.Name != node && p.Network == c.nodes[node].Network {
-			out = append(out, p)
+		if p.Carries && p.Name != m.node && p.Network == m.network {
+			out = append(out, member{p.Name, p.Network})
 		}
 	}
 	return out
 }
 
-// aroundOf is what a node's agent said last before and first after a time.
-func (c *checker) aroundOf(node string, at time.Duration) (before, after Claim, ok bool) {
-	all := c.claimsOf[node]
-	i, _ := slices.BinarySearchFunc(all, at, func(l Claim, at time.Duration) int { return int(l.From - at) })
+// aroundOf is what a member's agent said last before and first after a time.
+func (c *checker) aroundOf(m member, at time.Duration) (before, after Claim, ok bool) {
+	all := c.claimsOf[m]
+	i, _ := slices.BinarySearchFunc(all, at, func(l Claim, at time.Duration) int { return cmp.Compare(l.From, at) })
 	if i == 0 {
 		return before, after, false
 	}
@@ -73,16 +116,18 @@ func (c *checker) aroundOf(node string, at time.Duration) (before, after Claim, 
 
 // removed judges one route that went.
 func (c *checker) removed(r Removal) {
-	for _, p := range c.peers(r.Node) {
-		before, after, ok := c.aroundOf(p.Name, r.At)
-		if !ok || !slices.Contains(before.Subnets, r.To) {
-			continue
+	for _, m := range c.membersOf(r.Node) {
+		for _, p := range c.peers(m) {
+			before, after, ok := c.aroundOf(p, r.At)
+			if !ok || !slices.Contains(before.Subnets, r.To) || !c.defined(m.network, Span{before.From, r.At}) {
+				continue
+			}
+			// after: it had moved before its agent was asked again.
+			if !slices.Contains(after.Subnets, r.To) || c.out(p.node, r.At) {
+				continue
+			}
+			c.report(RouteRemoved, m, Span{r.At, r.At}, "to %s, while %s was there", r.To, p.node)
 		}
-		// after: it had moved before its agent was asked again.
-		if !slices.Contains(after.Subnets, r.To) || c.out(p.Name, r.At) {
-			continue
-		}
-		c.report(RouteRemoved, r.Node, Span{r.At, r.At}, "to %s, while %s was there", r.To, p.Name)
 	}
 }
 
@@ -90,7 +135,7 @@ func (c *checker) removed(r Removal) {
 func (c *checker) pings() {
 	for _, l := range c.Losses {
 		if !c.excused(l) {
-			c.report(PingLost, l.From, Span{l.At, l.At}, "to %s", l.To)
+			c.report(PingLost, member{l.From, l.Network}, Span{l.At, l.At}, "to %s", l.To)
 		}
 	}
 }
@@ -111,22 +156,11 @@ func (c *checker) excused(l Loss) bool {
 				return true
 			}
 		}
-		before, after, ok := c.aroundOf(node, l.At)
-		if ok && !overlapping(before.Subnets, after.Subnets) || c.movedBefore(node, l.At) {
+		m := member{node, l.Network}
+		before, after, ok := c.aroundOf(m, l.At)
+		if ok && !overlapping(before.Subnets, after.Subnets) || c.movedBefore(m, l.At) {
 			return true
 		}
 	}
 	return false
-}
-
-// Excused counts the lost pings that break no rule.
-func Excused(h History) int {
-	c := newChecker(h)
-	n := 0
-	for _, l := range h.Losses {
-		if c.excused(l) {
-			n++
-		}
-	}
-	return n
 }

@@ -1,9 +1,13 @@
 package soak
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/lenonet/leno/api"
 )
 
 // store looks at what the store itself says, read by read.
@@ -13,16 +17,18 @@ func (c *checker) store() {
 		var before time.Duration
 		for _, read := range reads {
 			c.overlaps(read)
-			if !read.Defined && c.quiet(read.Span) {
-				c.report(NotDefined, network, read.Span, "the store has no network %s", network)
-			}
-			if rewind, ok := c.rewound(Span{before, read.To}); ok {
+			c.definition(read)
+			if rewind, ok := c.lostBetween(Span{before, read.To}); ok {
 				for subnet, t := range held {
 					t.rewind, t.rewound = rewind, true
 					held[subnet] = t
 				}
 			}
+			if !c.defined(network, Span{before, read.To}) {
+				clear(held) // its hosts give their leases up
+			}
 			c.handedOver(read, held)
+			c.givenUp(read)
 			before = read.From
 		}
 	}
@@ -36,8 +42,9 @@ type tenant struct {
 	rewound bool
 }
 
-func (c *checker) rewound(s Span) (Rewind, bool) {
-	for _, r := range c.Rewinds {
+// lostBetween returns a time in a span within which the store lost its records.
+func (c *checker) lostBetween(s Span) (Rewind, bool) {
+	for _, r := range c.wiped {
 		if r.overlaps(s) {
 			return r, true
 		}
@@ -50,6 +57,9 @@ func (c *checker) handedOver(read Read, held map[netip.Prefix]tenant) {
 	there := map[netip.Prefix]bool{}
 	for _, x := range read.Records {
 		there[x.Subnet] = true
+		if !x.readable() {
+			continue
+		}
 		t, known := held[x.Subnet]
 		if known && t.node != x.Node {
 			c.mayTake(read, t, x.Subnet, x.Node+" has it")
@@ -68,20 +78,21 @@ func (c *checker) handedOver(read Read, held map[netip.Prefix]tenant) {
 
 // mayTake reports that a node lost a subnet's record that was kept for it.
 func (c *checker) mayTake(read Read, t tenant, subnet netip.Prefix, what string) {
+	m := member{t.node, read.Network}
 	switch {
-	case t.rewound && t.rewind.Why == RestoreStore: // it says what it said then
+	case t.rewound && t.rewind.setBack(): // it says what it said then
 	case t.rewound && c.forgotten(t.node, t.rewind): // forgotten, and it could not say so
-	case c.left(t.node, subnet, read.To): // it was done with it
+	case c.movedAway(m, subnet, read.To): // it was done with it
 	case !t.rewound && read.To-t.last >= c.Rules.Hold:
 	default:
-		c.report(TakenEarly, t.node, read.Span, "%s, held %s before: %s", subnet, (read.To - t.last).Round(time.Millisecond), what)
+		c.report(TakenEarly, m, read.Span, "%s, held %s before: %s", subnet, (read.To - t.last).Round(time.Millisecond), what)
 	}
 }
 
-// left says that by its own word a node is on another subnet at that time.
-func (c *checker) left(node string, subnet netip.Prefix, at time.Duration) bool {
-	for _, t := range c.tenures[node] {
-		if t.since.From <= at && at <= t.To+c.Rules.Settle && !slices.Contains(t.subnets, subnet) {
+// movedAway says that by its own word a member is on another subnet at that time.
+func (c *checker) movedAway(m member, subnet netip.Prefix, at time.Duration) bool {
+	for _, t := range c.tenures[m] {
+		if t.since.From <= at && c.lasts(m.node, Span{t.since.From, t.To}, Span{at, at}) && !slices.Contains(t.subnets, subnet) {
 			return true
 		}
 	}
@@ -92,17 +103,34 @@ func (c *checker) left(node string, subnet netip.Prefix, at time.Duration) bool 
 func (c *checker) overlaps(read Read) {
 	of := map[string]netip.Prefix{}
 	for i, a := range read.Records {
-		if a.Session == "" {
+		if a.Session == "" || !a.readable() {
 			continue
 		}
-		if other, ok := of[a.Node]; ok && c.calm(a.Node, read.Span) {
-			c.report(OverlapInStore, a.Node, read.Span, "it holds %s and %s", other, a.Subnet)
+		m := member{a.Node, read.Network}
+		if other, ok := of[a.Node]; ok && c.calm(m, read.Span) {
+			c.report(OverlapInStore, m, read.Span, "it holds %s and %s", other, a.Subnet)
 		}
 		of[a.Node] = a.Subnet
 		for _, b := range read.Records[i+1:] {
-			if b.Session != "" && overlapping(a.Subnets, b.Subnets) {
-				c.report(OverlapInStore, a.Node, read.Span, "it holds %v and %s holds %v", a.Subnets, b.Node, b.Subnets)
+			if b.Session != "" && b.readable() && overlapping(a.Subnets, b.Subnets) {
+				c.report(OverlapInStore, m, read.Span, "it holds %v and %s holds %v", a.Subnets, b.Node, b.Subnets)
 			}
+		}
+	}
+}
+
+// givenUp asks for no lease of a host that has had time to leave a deleted network. A
+// lease that its host cannot release, because it has no Consul just then or left before
+// a snapshot brought the lease back, stays for as long as its session and hold.
+func (c *checker) givenUp(read Read) {
+	read.From = max(0, read.From-2*c.Rules.TTL-c.Rules.Hold)
+	if _, deleted := c.deleted(read.Network, read.Span); !deleted {
+		return
+	}
+	for _, x := range read.Records {
+		m := member{x.Node, read.Network}
+		if _, known := c.nodes[m]; known && slices.Contains(c.members(read.Network, read.To), m) && c.ended(m, read.Span) {
+			c.report(DeletedStays, m, read.Span, "the store has its lease of %s", x.Subnet)
 		}
 	}
 }
@@ -110,26 +138,59 @@ func (c *checker) overlaps(read Read) {
 // claims holds what agents say against the store.
 func (c *checker) claims() {
 	for _, l := range c.Claims {
-		if !c.calm(l.Node, l.Span) {
+		m := l.member()
+		if c.ended(m, l.Span) {
+			c.looks++
+			if l.subnet().IsValid() || l.File != nil {
+				c.report(DeletedStays, m, l.Span, "its agent shows %v, and its subnet file says %v", l.Subnets, l.File)
+			}
 			continue
 		}
-		n := c.nodes[l.Node]
+		if !c.defined(l.Network, l.Span) || !c.calm(m, l.Span) {
+			continue
+		}
+		c.looks++
 		switch {
 		case !l.Answered:
-			c.report(NotRecovered, l.Node, l.Span, "its agent does not answer")
+			c.report(NotRecovered, m, l.Span, "its agent does not answer")
 			continue
-		case l.Status != "passing":
-			c.report(NotRecovered, l.Node, l.Span, "health is %s: %s", l.Status, l.Trouble)
+		case l.Status != passing && (c.momentary(m, l) || c.reservationsUnread(l)):
+		case l.Status != passing:
+			c.report(NotRecovered, m, l.Span, "health is %s: %s", l.Status, l.Trouble)
 		case !l.subnet().IsValid():
-			c.report(NotRecovered, l.Node, l.Span, "it has no subnet")
-		case l.To-l.Renewed > c.Rules.TTL:
-			c.report(NotRecovered, l.Node, l.Span, "not renewed for %s", (l.To - l.Renewed).Round(time.Millisecond))
+			c.report(NotRecovered, m, l.Span, "it has no subnet")
+		case !slices.Equal(l.File, l.Subnets):
+			c.report(NotRecovered, m, l.Span, "it has %v, and its subnet file says %v", l.Subnets, l.File)
+		case l.OldFile:
+			c.report(NotRecovered, m, l.Span, "the subnet file that its options named before is still there")
+		case l.Renewed+c.Rules.TTL < l.To && !c.lasts(l.Node, Span{l.Renewed, l.Renewed + c.Rules.TTL - c.Rules.Settle}, l.Span):
+			c.report(NotRecovered, m, l.Span, "not renewed for %s", (l.To - l.Renewed).Round(time.Millisecond))
 		}
 		if l.subnet().IsValid() {
-			c.acknowledged(n, l)
+			c.acknowledged(m, l)
 		}
-		c.view(n, l)
+		c.view(m, l)
 	}
+}
+
+// momentary reports whether a claim says that Consul failed, and the next one a few
+// seconds later that all is well. On a busy machine Consul's servers now and then take
+// each other for dead without a fault.
+func (c *checker) momentary(m member, l Claim) bool {
+	all := c.claimsOf[m]
+	i, ok := slices.BinarySearchFunc(all, l.From, func(l Claim, at time.Duration) int { return cmp.Compare(l.From, at) })
+	return ok && l.Status == api.Warning && strings.Contains(l.Trouble, "the store is unavailable") &&
+		i+1 < len(all) && all[i+1].Status == passing && all[i+1].From-l.To < around
+}
+
+// reservationsUnread reports whether a claim warns of nothing but records that could not
+// be used, some of them reservations, less than a minute after they were removed: agents
+// look through the reservations once in a minute.
+func (c *checker) reservationsUnread(l Claim) bool {
+	return l.Status == api.Warning && strings.HasPrefix(l.Trouble, "records ") && strings.Contains(l.Trouble, "/reservations/") &&
+		slices.ContainsFunc(c.Storms, func(x Storm) bool {
+			return x.Why == RestoreBad && x.From <= l.From && c.lasts(l.Node, Span{x.From, x.To + time.Minute}, l.Span)
+		})
 }
 
 // around is how long before and after a claim the store must show it: between
@@ -137,8 +198,8 @@ func (c *checker) claims() {
 const around = 3 * time.Second
 
 // acknowledged says whether the store knows of a claim an agent relies on.
-func (c *checker) acknowledged(n Node, l Claim) {
-	near := c.readsIn(n.Network, Span{l.From - around, l.To + around})
+func (c *checker) acknowledged(m member, l Claim) {
+	near := c.readsIn(m.network, Span{l.From - around, l.To + around})
 	if len(near) == 0 {
 		return
 	}
@@ -149,13 +210,13 @@ func (c *checker) acknowledged(n Node, l Claim) {
 			}
 		}
 	}
-	c.report(LostUnnoticed, l.Node, l.Span, "it relies on %s, which the store does not say; health %s", l.subnet(), l.Status)
+	c.report(LostUnnoticed, m, l.Span, "it relies on %s, which the store does not say; health %s", l.subnet(), l.Status)
 }
 
 // readsIn is the reads that overlap a span.
 func (c *checker) readsIn(network string, s Span) []Read {
 	all := c.reads[network]
-	first, _ := slices.BinarySearchFunc(all, s.From, func(r Read, at time.Duration) int { return int(r.To - at) })
+	first, _ := slices.BinarySearchFunc(all, s.From, func(r Read, at time.Duration) int { return cmp.Compare(r.To, at) })
 	last := first
 	for last < len(all) && all[last].From <= s.To {
 		last++
@@ -166,9 +227,10 @@ func (c *checker) readsIn(network string, s Span) []Read {
 // view compares an agent's view with the store as it was within the settling
 // time before: every entry was there, and none that was there all the time is
 // missing.
-func (c *checker) view(n Node, l Claim) {
+func (c *checker) view(m member, l Claim) {
 	// It may know before we read.
-	reads := c.readsIn(n.Network, Span{l.From - c.Rules.Settle, l.To + around})
+	busy := waited(c.waits[l.Node], l.From-c.Rules.Settle, l.From) + waited(c.answers, l.From-c.Rules.Settle, l.From)
+	reads := c.readsIn(m.network, Span{l.From - c.Rules.Settle - busy, l.To + around})
 	if l.View == nil || len(reads) < 2 {
 		return
 	}
@@ -179,13 +241,13 @@ func (c *checker) view(n Node, l Claim) {
 		}
 	}
 	for _, e := range l.View {
-		if times[e] == 0 && !c.remembered(l.Node, e, l.From) {
-			c.report(ViewDiffers, l.Node, l.Span, "it sees %s of %s, which the store has not had for %s", e.Subnet, e.Node, c.Rules.Settle)
+		if times[e] == 0 && !c.remembered(l.Node, e, l.Span) {
+			c.report(ViewDiffers, m, l.Span, "it sees %s of %s, which the store has not had for %s", e.Subnet, e.Node, c.Rules.Settle)
 		}
 	}
 	for e, n := range times {
-		if n == len(reads) && !slices.Contains(l.View, e) && !c.outlived(l, e) {
-			c.report(ViewDiffers, l.Node, l.Span, "it does not see %s of %s, which the store has had for %s", e.Subnet, e.Node, c.Rules.Settle)
+		if n == len(reads) && e.Node != "" && !slices.Contains(l.View, e) && !c.outlived(l, e) {
+			c.report(ViewDiffers, m, l.Span, "it does not see %s of %s, which the store has had for %s", e.Subnet, e.Node, c.Rules.Settle)
 		}
 	}
 }
@@ -194,8 +256,8 @@ func (c *checker) view(n Node, l Claim) {
 // another host had followed there: agents go on seeing the latter for a while.
 func (c *checker) outlived(l Claim, e Entry) bool {
 	return slices.ContainsFunc(l.View, func(x Entry) bool {
-		return x.Subnet == e.Subnet && slices.ContainsFunc(c.Rewinds, func(r Rewind) bool {
-			return r.Why == RestoreStore && r.From <= l.From && l.From <= r.To+3*c.Rules.TTL+c.Rules.Settle
+		return x.Subnet == e.Subnet && slices.ContainsFunc(c.wiped, func(r Rewind) bool {
+			return r.setBack() && r.From <= l.From && c.lasts(l.Node, Span{r.From, r.To + 3*c.Rules.TTL}, l.Span)
 		})
 	})
 }
@@ -203,15 +265,15 @@ func (c *checker) outlived(l Claim, e Entry) bool {
 // remembered says that an agent keeps an entry which a store that was emptied or
 // set back has lost: its node could not write it again, and may yet. An agent
 // that was silent then finds out later.
-func (c *checker) remembered(viewer string, e Entry, at time.Duration) bool {
-	for _, r := range c.Rewinds {
+func (c *checker) remembered(viewer string, e Entry, at Span) bool {
+	for _, r := range c.wiped {
 		known := r.To
 		for _, s := range c.silent[viewer] {
 			if c.mute(s, r) && s.To != forever {
 				known = max(known, s.To)
 			}
 		}
-		if r.From <= at && at <= known+3*c.Rules.TTL+c.Rules.Settle && (c.forgotten(e.Node, r) || r.Why == RestoreStore) {
+		if r.From <= at.From && c.lasts(viewer, Span{r.From, known + 3*c.Rules.TTL}, at) && (c.forgotten(e.Node, r) || r.setBack()) {
 			return true
 		}
 	}

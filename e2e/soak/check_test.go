@@ -16,6 +16,9 @@ var (
 	six = netip.MustParsePrefix("10.5.6.0/24")
 )
 
+// meaning is the definition of network n.
+const meaning = "vxlan"
+
 // story is a quiet minute of two hosts, a with slot one and b with slot two, in
 // which a test changes what it wants to be found.
 type story struct{ History }
@@ -28,15 +31,18 @@ func at(s float64) Span { return Span{sec(s), sec(s + 0.01)} }
 
 func quiet() *story {
 	s := &story{History{
-		Rules: Rules{TTL: 10 * time.Second, Hold: 20 * time.Second, Settle: 5 * time.Second},
-		Nodes: []Node{{"a", "n", true, ""}, {"b", "n", true, ""}},
+		Rules:    Rules{TTL: 10 * time.Second, Hold: 20 * time.Second, Settle: 5 * time.Second},
+		Networks: []NetworkInfo{{"n", false}},
+		Nodes:    []Node{{"a", "n", true, nil}, {"b", "n", true, nil}},
+		Changes:  []Change{{Span{0, 0}, "n", DefineNetwork, meaning, true}},
 	}}
 	for t := range 60 {
 		s.claim("a", float64(t), one)
 		s.claim("b", float64(t)+0.5, two)
 		s.read(float64(t)+0.25, held(one, "a"), held(two, "b"))
 		s.Routes = append(s.Routes,
-			RouteList{"a", sec(float64(t) + 0.1), []netip.Prefix{two}}, RouteList{"b", sec(float64(t) + 0.6), []netip.Prefix{one}})
+			RouteList{"a", sec(float64(t) + 0.1), []netip.Prefix{two}, []string{"n"}},
+			RouteList{"b", sec(float64(t) + 0.6), []netip.Prefix{one}, []string{"n"}})
 	}
 	return s
 }
@@ -53,13 +59,13 @@ func lapsed(subnet netip.Prefix, node string) Record {
 
 func (s *story) claim(node string, t float64, subnets ...netip.Prefix) {
 	s.Claims = append(s.Claims, Claim{
-		Node: node, Span: at(t), Process: 1, Answered: true, Subnets: subnets, Status: "passing", Renewed: sec(t - 1),
-		View: []Entry{{one, "a"}, {two, "b"}},
+		Node: node, Network: "n", Span: at(t), Process: 1, Answered: true, Subnets: subnets, Status: passing, Renewed: sec(t - 1),
+		View: []Entry{{one, "a"}, {two, "b"}}, File: subnets,
 	})
 }
 
 func (s *story) read(t float64, records ...Record) {
-	s.Reads = append(s.Reads, Read{at(t), "n", true, records})
+	s.Reads = append(s.Reads, Read{Span: at(t), Network: "n", State: stateDefined, Definition: meaning, Records: records})
 }
 
 // claims changes what a node says from one time to another.
@@ -88,6 +94,36 @@ func (s *story) list(node string, from, to float64, routes ...netip.Prefix) {
 	}
 }
 
+func (s *story) devices(node string, from, to float64, networks ...string) {
+	for i := range s.Routes {
+		if l := &s.Routes[i]; l.Node == node && l.At >= sec(from) && l.At < sec(to) {
+			l.Devices = networks
+		}
+	}
+}
+
+// states changes what the store says of the network itself.
+func (s *story) states(from, to float64, state, definition string) {
+	for i := range s.Reads {
+		if r := &s.Reads[i]; r.From >= sec(from) && r.From < sec(to) {
+			r.State, r.Definition = state, definition
+		}
+	}
+}
+
+// deleteAt lets an operator delete the network, and both hosts leave it two seconds
+// later.
+func (s *story) deleteAt(t float64) {
+	s.Changes = append(s.Changes, Change{at(t), "n", DeleteNetwork, "", true})
+	s.states(t, 99, stateDeleted, "")
+	s.reads(t+2, 99)
+	for _, node := range []string{"a", "b"} {
+		s.claims(node, t+2, 99, func(c *Claim) { c.Subnets, c.File, c.View = nil, nil, nil })
+		s.list(node, t+2, 99)
+		s.devices(node, t+2, 99)
+	}
+}
+
 func (s *story) silence(node string, from, to float64, why Kind) {
 	s.Silences = append(s.Silences, Silence{node, Span{sec(from), sec(to)}, why})
 }
@@ -98,7 +134,7 @@ func (s *story) mute(node string, from, to float64) {
 }
 
 func (s *story) moves(node string, from, to float64, subnet netip.Prefix) {
-	s.claims(node, from, to, func(c *Claim) { c.Subnets = []netip.Prefix{subnet} })
+	s.claims(node, from, to, func(c *Claim) { c.Subnets, c.File = []netip.Prefix{subnet}, []netip.Prefix{subnet} })
 }
 
 // taken: a is silent from 5 to 45 while b, whose slot somebody wanted, comes to
@@ -111,7 +147,7 @@ func taken(s *story) {
 	s.moves("b", 40, 99, one)
 	s.claims("a", 0, 99, func(c *Claim) { c.View = nil })
 	s.claims("b", 0, 99, func(c *Claim) { c.View = nil })
-	s.Notices = append(s.Notices, Notice{"b", 1, one}, Notice{"a", 1, six})
+	s.Notices = append(s.Notices, Notice{"b", "n", 1, one}, Notice{"a", "n", 1, six})
 	s.Routes = nil
 	s.silence("b", 0, 39, CutHost) // so that it may have moved
 }
@@ -126,11 +162,11 @@ func TestCheck(t *testing.T) {
 
 		"two hosts on one slot": {func(s *story) {
 			s.moves("b", 30, 99, one)
-			s.Notices = []Notice{{"b", 1, one}}
+			s.Notices = []Notice{{"b", "n", 1, one}}
 		}, []Rule{TwoHolders, Moved, LostUnnoticed, RouteMissing}},
 		"two hosts on overlapping slots": {func(s *story) {
 			s.moves("b", 30, 99, netip.MustParsePrefix("10.5.0.0/16"))
-			s.Notices = []Notice{{"b", 1, netip.MustParsePrefix("10.5.0.0/16")}}
+			s.Notices = []Notice{{"b", "n", 1, netip.MustParsePrefix("10.5.0.0/16")}}
 		}, []Rule{TwoHolders, Moved, LostUnnoticed, RouteMissing}},
 		"a host that was stopped finds its slot taken, and leaves it": {func(s *story) {
 			taken(s)
@@ -149,34 +185,34 @@ func TestCheck(t *testing.T) {
 			s.reads(42, 99, held(one, "b"), held(six, "a"))
 		}, []Rule{TwoHolders, LostUnnoticed, Moved}},
 		"two claims after a restore, one gives way": {func(s *story) {
-			s.Rewinds = []Rewind{{at(30), RestoreStore}}
+			s.Rewinds = []Rewind{{Span: at(30), Why: RestoreStore}}
 			s.moves("b", 30.1, 33, one)
 			s.moves("b", 33, 99, six)
 			s.reads(30.1, 99, held(one, "a"), held(six, "b"))
-			s.Notices = []Notice{{"b", 1, six}, {"b", 1, one}}
+			s.Notices = []Notice{{"b", "n", 1, six}, {"b", "n", 1, one}}
 			s.claims("a", 30, 99, func(c *Claim) { c.View = []Entry{{one, "a"}, {six, "b"}} })
 			s.claims("b", 30, 99, func(c *Claim) { c.View = []Entry{{one, "a"}, {six, "b"}} })
 			s.list("a", 30, 99, six)
 		}, []Rule{Moved}}, // nobody was on b's subnet
 
 		"a new host comes to a slot somebody is on": {func(s *story) {
-			s.Nodes = append(s.Nodes, Node{"c", "n", false, "z"})
+			s.Nodes = append(s.Nodes, Node{"c", "n", false, []string{"z"}})
 			s.silence("c", 30, 50, ReplaceHost)
-			s.Rewinds = []Rewind{{at(20), RestoreStore}}
+			s.Rewinds = []Rewind{{Span: at(20), Why: RestoreStore}}
 			s.reads(20, 99, held(two, "b"))
 			s.reads(36, 99, held(two, "b"), held(one, "c"))
 			for t := range 5 {
 				s.claim("c", 36+float64(t), one)
 			}
 			s.moves("a", 40, 99, six)
-			s.Notices = []Notice{{"a", 1, six}}
+			s.Notices = []Notice{{"a", "n", 1, six}}
 			s.list("b", 20, 99, six)
 			s.silence("a", 20, 99, CutHost) // as far as other rules go
 			s.Silences[len(s.Silences)-1].Why = ReplaceHost
 			s.claims("b", 20, 99, func(c *Claim) { c.View = nil })
 		}, []Rule{TwoHolders}},
 		"a view stays with who was there before a restore": {func(s *story) {
-			s.Rewinds = []Rewind{{at(30), RestoreStore}}
+			s.Rewinds = []Rewind{{Span: at(30), Why: RestoreStore}}
 			s.reads(10, 30, held(one, "a"), held(two, "b"), held(six, "c"))
 			s.reads(30, 99, held(one, "a"), held(two, "b"), held(six, "z"))
 			for _, node := range []string{"a", "b"} {
@@ -214,20 +250,22 @@ func TestCheck(t *testing.T) {
 			s.claims("b", 36, 99, func(c *Claim) { c.View = []Entry{{two, "b"}} })
 		}, nil},
 		"a slot is taken after the store was emptied": {func(s *story) {
-			s.Rewinds = []Rewind{{at(30), EmptyStore}}
+			s.Rewinds = []Rewind{{Span: at(30), Why: EmptyStore}}
 			s.reads(30.1, 32, held(two, "b"))
 			s.reads(32, 99, held(one, "c"), held(two, "b"))
 			s.moves("a", 34, 99, six)
-			s.Notices = []Notice{{"a", 1, six}}
+			s.Notices = []Notice{{"a", "n", 1, six}}
 		}, []Rule{TakenEarly, Moved, LostUnnoticed, ViewDiffers, RouteMissing}},
 		"the store is emptied and written again": {func(s *story) {
-			s.Rewinds = []Rewind{{at(30), EmptyStore}}
+			s.Rewinds = []Rewind{{Span: at(30), Why: EmptyStore}}
 			s.reads(30.1, 33)
 		}, nil},
 		"a network is not put back": {func(s *story) {
-			s.Rewinds = []Rewind{{at(30), EmptyStore}}
+			s.Rewinds = []Rewind{{Span: at(30), Why: EmptyStore}}
 			for i := range s.Reads {
-				s.Reads[i].Defined = s.Reads[i].From < sec(30)
+				if s.Reads[i].From >= sec(30) {
+					s.Reads[i].State, s.Reads[i].Definition = stateMissing, ""
+				}
 			}
 		}, []Rule{NotDefined}},
 
@@ -239,7 +277,7 @@ func TestCheck(t *testing.T) {
 			s.claims("a", 10, 28, func(c *Claim) { c.Status = "warning" })
 		}, []Rule{NotRecovered}},
 		"a host whose predecessor a restore brought back": {func(s *story) {
-			s.Nodes[0].Replaces = "z"
+			s.Nodes[0].Replaces = []string{"z"}
 			s.reads(20, 30, held(one, "a"), held(two, "b"), held(six, "z"))
 			s.reads(30, 99, held(one, "a"), held(two, "b"), lapsed(six, "z"))
 			s.claims("a", 21, 33, func(c *Claim) { c.Status = "critical" })
@@ -251,7 +289,7 @@ func TestCheck(t *testing.T) {
 			s.claims("a", 10, 24, func(c *Claim) { c.Status = "warning" })
 		}, nil},
 		"an agent that hangs":            {func(s *story) { s.mute("a", 30, 32) }, []Rule{NotRecovered}},
-		"an agent without a subnet":      {func(s *story) { s.claims("a", 30, 99, func(c *Claim) { c.Subnets = nil }) }, []Rule{NotRecovered}},
+		"an agent without a subnet":      {func(s *story) { s.claims("a", 30, 99, func(c *Claim) { c.Subnets, c.File = nil, nil }) }, []Rule{NotRecovered, SubnetGone}},
 		"a lease is not renewed":         {func(s *story) { s.claims("a", 30, 99, func(c *Claim) { c.Renewed = sec(25) }) }, []Rule{NotRecovered}},
 		"an agent ends":                  {func(s *story) { s.Endings = []Ending{{"a", sec(3), "panic"}} }, []Rule{AgentEnded}},
 		"a host moves and says nothing":  {func(s *story) { taken(s); s.Notices = s.Notices[1:]; s.mute("a", 45, 99) }, []Rule{MovedSilently, NotRecovered}},
@@ -263,12 +301,147 @@ func TestCheck(t *testing.T) {
 			s.claims("b", 32, 99, gain)
 		}, nil},
 		"views keep what a store lost": {func(s *story) {
-			s.Nodes = append(s.Nodes, Node{"c", "n", false, ""})
+			s.Nodes = append(s.Nodes, Node{"c", "n", false, nil})
 			s.silence("c", 5, 99, StopPastHold)
-			s.Rewinds = []Rewind{{at(30), EmptyStore}}
+			s.Rewinds = []Rewind{{Span: at(30), Why: EmptyStore}}
 			s.reads(0, 30, held(one, "a"), held(two, "b"), held(six, "c"))
 			s.claims("a", 0, 50, gain)
 			s.claims("b", 0, 50, gain)
+		}, nil},
+
+		"an operator's change is undone": {func(s *story) {
+			s.Changes = append(s.Changes, Change{at(30), "n", ChangeNetwork, "vxlan 2", true})
+		}, []Rule{OtherMeaning}},
+		"a change comes back after a loss": {func(s *story) {
+			s.Changes = append(s.Changes, Change{at(20), "n", ChangeNetwork, "vxlan 2", true})
+			s.states(20, 30, stateDefined, "vxlan 2")
+			s.states(30, 32, stateMissing, "")
+			s.states(32, 99, stateDefined, "vxlan 2")
+			s.Rewinds = []Rewind{{Span: at(30), Why: LoseNetwork, Network: "n"}}
+		}, nil},
+		"a change is lost with the definition": {func(s *story) {
+			s.Changes = append(s.Changes, Change{at(20), "n", ChangeNetwork, "vxlan 2", true})
+			s.states(20, 30, stateDefined, "vxlan 2")
+			s.Rewinds = []Rewind{{Span: at(30), Why: LoseNetwork, Network: "n"}}
+		}, []Rule{OtherMeaning}},
+		"a definition that cannot be read is left": {func(s *story) {
+			s.states(30, 99, stateUnreadable, "")
+		}, []Rule{NotDefined}},
+		"a subnet file goes": {func(s *story) {
+			s.claims("a", 30, 31, func(c *Claim) { c.File = nil })
+		}, []Rule{SubnetGone, NotRecovered}},
+		"a subnet file goes while the agent is down": {func(s *story) {
+			s.silence("a", 25, 40, KillAgent)
+			s.mute("a", 25, 40)
+			s.claims("a", 30, 40, func(c *Claim) { c.File = nil })
+		}, []Rule{SubnetGone}},
+		"a subnet file is not moved": {func(s *story) {
+			s.Options = []OptionChange{{at(30), "a", "n"}}
+			s.claims("a", 30, 99, func(c *Claim) { c.OldFile = true })
+		}, []Rule{NotRecovered}},
+		"an agent takes a network up again with other options": {func(s *story) {
+			s.Options = []OptionChange{{at(30), "a", "n"}}
+			s.claims("a", 30, 31, func(c *Claim) { c.Subnets = nil })
+		}, nil},
+		"an agent forgets its subnet when the store is emptied": {func(s *story) {
+			s.Rewinds = []Rewind{{Span: at(30), Why: EmptyStore}}
+			s.claims("a", 31, 33, func(c *Claim) { c.Subnets = nil })
+		}, []Rule{SubnetGone}},
+		"a device goes when the store is set back": {func(s *story) {
+			s.Rewinds = []Rewind{{Span: at(30), Why: RestoreOldest}}
+			s.Devices = []DeviceLoss{{"a", "n", sec(32)}}
+		}, []Rule{DeviceGone}},
+		"a device is not there": {func(s *story) { s.devices("a", 30, 99) }, []Rule{DeviceGone}},
+
+		"a network is deleted": {func(s *story) { s.deleteAt(30) }, nil},
+		"a network is deleted while a host is away": {func(s *story) {
+			s.deleteAt(30)
+			s.silence("b", 25, 45, KillAgent)
+			s.mute("b", 25, 45)
+			s.claims("b", 25, 47, func(c *Claim) { c.File = []netip.Prefix{two} })
+			s.devices("b", 25, 47, "n")
+			s.list("b", 25, 47, one)
+			for i := range s.Reads {
+				if r := &s.Reads[i]; r.From >= sec(30) && r.From < sec(47) {
+					r.Records = []Record{lapsed(two, "b")}
+				}
+			}
+		}, nil},
+		"a host that was away stays in a network that was deleted": {func(s *story) {
+			s.deleteAt(30)
+			s.silence("b", 25, 35, KillAgent)
+			s.mute("b", 25, 35)
+			s.claims("b", 25, 99, func(c *Claim) { c.Subnets, c.File = []netip.Prefix{two}, []netip.Prefix{two} })
+		}, []Rule{DeletedStays}},
+		"a deleted network keeps a device": {func(s *story) {
+			s.deleteAt(30)
+			s.devices("a", 30, 99, "n")
+		}, []Rule{DeletedStays}},
+		"a deleted network keeps a route": {func(s *story) {
+			s.deleteAt(30)
+			s.list("a", 30, 99, two)
+		}, []Rule{DeletedStays}},
+		"a deleted network keeps a subnet file": {func(s *story) {
+			s.deleteAt(30)
+			s.claims("a", 30, 99, func(c *Claim) { c.File = []netip.Prefix{one} })
+		}, []Rule{DeletedStays}},
+		"a deleted network keeps a lease": {func(s *story) {
+			s.Rules.Hold = time.Second
+			s.deleteAt(20)
+			s.reads(20, 99, held(one, "a"))
+		}, []Rule{DeletedStays}},
+		"a lease of a deleted network ends with its session": {func(s *story) {
+			s.deleteAt(20)
+			s.reads(20, 50, held(one, "a"))
+		}, nil},
+		"a deleted network comes back": {func(s *story) {
+			s.deleteAt(30)
+			s.states(40, 41, stateDefined, meaning)
+		}, []Rule{DeletedReturns}},
+		"a deleted network comes back with an emptied store": {func(s *story) {
+			s.deleteAt(30)
+			s.Rewinds = []Rewind{{Span: at(45), Why: EmptyStore}}
+			s.states(45, 50, stateMissing, "")
+			s.states(50, 51, stateDefined, meaning)
+		}, []Rule{DeletedReturns}},
+		"a network from files is defined again in an emptied store": {func(s *story) {
+			s.Networks[0].FromFiles = true
+			s.deleteAt(30)
+			s.Rewinds = []Rewind{{Span: at(45), Why: EmptyStore}}
+			s.states(45, 50, stateMissing, "")
+			s.states(50, 51, stateDefined, meaning)
+		}, nil},
+		"a host that was away puts a deleted network into an emptied store": {func(s *story) {
+			s.deleteAt(30)
+			s.silence("b", 25, 45, KillAgent)
+			s.mute("b", 25, 45)
+			s.claims("b", 25, 99, func(c *Claim) { c.Subnets, c.File = []netip.Prefix{two}, []netip.Prefix{two} })
+			s.Rewinds = []Rewind{{Span: at(40), Why: EmptyStore}}
+			s.states(40, 50, stateMissing, "")
+			s.states(50, 51, stateDefined, meaning)
+		}, nil},
+		"the record of a deletion goes": {func(s *story) {
+			s.deleteAt(30)
+			s.states(40, 99, stateMissing, "")
+		}, []Rule{DeletionLost}},
+
+		"reservations are looked through later": {func(s *story) {
+			s.Storms = []Storm{{Span{sec(5), sec(10)}, RestoreBad}}
+			s.claims("a", 0, 40, func(c *Claim) {
+				c.Status, c.Trouble = "warning", "records warning: the first leno/reservations/n/1: invalid"
+			})
+			s.claims("a", 0, 5, func(c *Claim) { c.Status, c.Trouble = passing, "" })
+		}, nil},
+		"Consul fails for a moment": {func(s *story) {
+			s.claims("a", 30, 31, func(c *Claim) { c.Status, c.Trouble = "warning", "lease warning: the store is unavailable" })
+		}, nil},
+		"Consul fails for longer": {func(s *story) {
+			s.claims("a", 30, 32, func(c *Claim) { c.Status, c.Trouble = "warning", "lease warning: the store is unavailable" })
+		}, []Rule{NotRecovered}},
+		"a slow machine is no violation": {func(s *story) {
+			s.silence("a", 10, 20, CutHost)
+			s.claims("a", 10, 28, func(c *Claim) { c.Status = "warning" })
+			s.claims("a", 21, 99, func(c *Claim) { c.Waited = 6 * time.Second })
 		}, nil},
 
 		"a route is missing": {func(s *story) { s.list("a", 0, 99) }, []Rule{RouteMissing}},
@@ -290,15 +463,15 @@ func TestCheck(t *testing.T) {
 			s.list("a", 37, 99)
 		}, nil},
 
-		"a ping is lost": {func(s *story) { s.Losses = []Loss{{"a", "b", sec(30)}} }, []Rule{PingLost}},
+		"a ping is lost": {func(s *story) { s.Losses = []Loss{{"n", "a", "b", sec(30)}} }, []Rule{PingLost}},
 		"a ping is lost to a host whose agent is stopped": {func(s *story) {
 			s.silence("b", 25, 35, StopPastTTL)
 			s.mute("b", 25, 35)
-			s.Losses = []Loss{{"a", "b", sec(30)}}
+			s.Losses = []Loss{{"n", "a", "b", sec(30)}}
 		}, []Rule{PingLost}},
 		"a ping is lost to a host that is cut off": {func(s *story) {
 			s.silence("b", 25, 35, CutHost)
-			s.Losses = []Loss{{"a", "b", sec(30)}}
+			s.Losses = []Loss{{"n", "a", "b", sec(30)}}
 		}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -310,7 +483,7 @@ func TestCheck(t *testing.T) {
 				if !slices.Contains(got, v.Rule) {
 					got = append(got, v.Rule)
 				}
-				if v.Node == "" || v.Text == "" || v.Count == 0 || !strings.Contains(v.String(), string(v.Rule)) {
+				if v.Node+v.Network == "" || v.Text == "" || v.Count == 0 || !strings.Contains(v.String(), string(v.Rule)) {
 					t.Errorf("violation says too little: %+v", v)
 				}
 			}

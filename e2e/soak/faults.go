@@ -1,109 +1,215 @@
 package soak
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"syscall"
 	"time"
-
-	"github.com/hashicorp/consul/api"
-	"golang.org/x/sync/errgroup"
-
-	"github.com/lenonet/leno/e2e/lab"
 )
 
-// onHost makes one fault on a host and undoes it.
-func (r *run) onHost(ctx context.Context, s Step) error {
+// onHost makes one fault on a host and undoes it. A host that cannot be repaired
+// after it takes no further part in the run: its silence never ends.
+func (r *run) onHost(ctx context.Context, s Step) {
 	m := r.machines[s.Host]
 	m.faults.Lock()
 	defer m.faults.Unlock()
+	if m.disabled || ctx.Err() != nil {
+		return
+	}
 	node, _ := m.now()
-	r.say("round %d: %s on %s for %s", s.Round, s.Kind, node, s.For)
-	err := r.fault(ctx, s, m, node)
+	r.begin(s, "%s on %s for %s", s.Kind, node, s.For)
+	var err error
+	switch s.Kind {
+	case ChangeOptions:
+		err = guarded(func() error { return r.changeOptions(ctx, s, m) })
+	case ReplaceHost:
+		err = guarded(func() error { return r.replace(ctx, m) })
+	default:
+		err = r.silenced(ctx, s, m, func(ctx context.Context) error { return r.disturb(ctx, s, m) })
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		r.trouble("%s on %s: %v; it is out of the run from now on", s.Kind, node, err)
+		m.disabled = true
+		return
+	}
+	r.say("round %d: %s on %s is over", s.Round, s.Kind, node)
+}
+
+// silenced notes a silence of a host from before a fault until the fault is undone and
+// the store answers there. A fault that fails is undone by mending the host.
+func (r *run) silenced(ctx context.Context, s Step, m *machine, fault func(context.Context) error) error {
+	node, _ := m.now()
+	heard := r.silence(node, s.Kind)
+	err := guarded(func() error { return fault(ctx) })
+	if err != nil && ctx.Err() == nil {
+		r.trouble("%s on %s: %v", s.Kind, node, err)
+		err = r.mend(ctx, m)
+	}
+	if err == nil {
+		err = r.awaitStore(ctx, m)
+	}
+	if err == nil {
+		heard()
+	}
+	return err
+}
+
+// withAgentsDown ends the agents of up to three hosts that no fault is on, calls do,
+// and starts them again. When the step has a network, the hosts take part in it.
+func (r *run) withAgentsDown(ctx context.Context, s Step, do func(context.Context) error) error {
+	var hosts []*machine
+	for i := range r.machines {
+		m := r.machines[(s.Pick+i)%len(r.machines)]
+		takesPart := s.Network == "" || slices.ContainsFunc(m.takesPart(), func(p part) bool { return p.name == s.Network })
+		if len(hosts) == 3 || !takesPart || !m.faults.TryLock() {
+			continue
+		}
+		defer m.faults.Unlock()
+		if !m.disabled {
+			hosts = append(hosts, m)
+		}
+	}
+	var result error
+	call := func(ctx context.Context) error {
+		result = do(ctx)
+		return nil
+	}
+	for _, m := range hosts {
+		inner := call
+		call = func(ctx context.Context) error {
+			err := r.silenced(ctx, s, m, func(ctx context.Context) error {
+				m.setProcess(nil)
+				r.stopAgent(ctx, m)
+				return errors.Join(inner(ctx), r.startAgent(ctx, m))
+			})
+			if err != nil && ctx.Err() == nil {
+				r.trouble("%s on %s: %v; it is out of the run from now on", s.Kind, m.Name, err)
+				m.disabled = true
+			}
+			return ctx.Err()
+		}
+	}
+	return errors.Join(call(ctx), result)
+}
+
+// disturb makes a fault of a kind that keeps an agent from knowing, and undoes it.
+func (r *run) disturb(ctx context.Context, s Step, m *machine) error {
+	switch s.Kind {
+	case KillAgent:
+		return between(ctx, s.For,
+			func(context.Context) error { m.setProcess(nil); return m.KillAgent() },
+			func(ctx context.Context) error { return r.startAgent(ctx, m) })
+	case RestartAgent:
+		return between(ctx, s.For,
+			func(ctx context.Context) error { m.setProcess(nil); r.stopAgent(ctx, m); return ctx.Err() },
+			func(ctx context.Context) error { return r.startAgent(ctx, m) })
+	case StopShort, StopPastTTL, StopPastHold:
+		return between(ctx, s.For,
+			func(context.Context) error { return m.Agent().Signal(syscall.SIGSTOP) },
+			func(context.Context) error { return m.Agent().Signal(syscall.SIGCONT) })
+	case CutHost:
+		return between(ctx, s.For, m.Cut, m.Mend)
+	case LeaveClient:
+		return between(ctx, s.For, m.Host.Consul.Stop,
+			func(ctx context.Context) error { return r.startClient(ctx, m) })
+	case RevokeToken:
+		return between(ctx, s.For,
+			func(ctx context.Context) error { return r.setToken(ctx, m, +1) },
+			func(ctx context.Context) error { return r.setToken(ctx, m, -1) })
+	}
+	return fmt.Errorf("%s is not a fault on a host", s.Kind)
+}
+
+// between does one thing, and undoes it a while later, also when it failed.
+func between(ctx context.Context, d time.Duration, do, undo func(context.Context) error) error {
+	done := do(ctx)
+	if done == nil {
+		done = sleep(ctx, d)
+	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if err != nil {
-		return fmt.Errorf("%s on %s: %w", s.Kind, node, err)
-	}
-	r.say("round %d: %s on %s is over", s.Round, s.Kind, node)
-	return nil
+	return errors.Join(done, undo(ctx))
 }
 
-func (r *run) fault(ctx context.Context, s Step, m *machine, node string) error {
-	heard := r.silence(node, s.Kind)
-	switch s.Kind {
-	case KillAgent, RestartAgent:
-		m.setProcess(nil)
-		end := m.KillAgent
-		if s.Kind == RestartAgent {
-			end = func() error { return m.StopAgent(ctx) }
-		}
-		if err := end(); err != nil {
-			return err
-		}
-		if err := sleep(ctx, s.For); err != nil {
-			return err
-		}
-		if err := r.startAgent(ctx, m); err != nil {
-			return err
-		}
-	case StopShort, StopPastTTL, StopPastHold:
-		if err := m.Agent().Signal(syscall.SIGSTOP); err != nil {
-			return err
-		}
-		if err := sleep(ctx, s.For); err != nil {
-			return err
-		}
-		if err := m.Agent().Signal(syscall.SIGCONT); err != nil {
-			return err
-		}
-	case CutHost:
-		if err := between(ctx, s.For, m.Cut, m.Mend); err != nil {
-			return err
-		}
-	case LeaveClient:
-		if err := between(ctx, s.For, m.Host.Consul.Stop, m.StartConsul); err != nil {
-			return err
-		}
-	case RevokeToken:
-		err := between(ctx, s.For,
-			func(ctx context.Context) error { return r.setToken(ctx, m, +1) },
-			func(ctx context.Context) error { return r.setToken(ctx, m, -1) })
-		if err != nil {
-			return err
-		}
-	case ReplaceHost:
-		return r.replace(ctx, s, m)
-	default:
-		return fmt.Errorf("no fault on a host")
+// stopAgent ends the agent with SIGTERM. When it does not end, or not as it should,
+// that is the agent's fault.
+func (r *run) stopAgent(ctx context.Context, m *machine) {
+	node, _ := m.now()
+	if err := m.StopAgent(ctx); err != nil && ctx.Err() == nil {
+		r.record(func(h *History) { h.Endings = append(h.Endings, Ending{node, r.now(), err.Error()}) })
 	}
-	if err := m.awaitStore(ctx); err != nil {
-		return err
-	}
-	heard()
-	return nil
 }
 
-// between does one thing, and another a while later.
-func between(ctx context.Context, d time.Duration, do, undo func(context.Context) error) error {
-	if err := do(ctx); err != nil {
+// mend undoes whatever faults do to a host.
+func (r *run) mend(ctx context.Context, m *machine) error {
+	if err := m.Mend(ctx); err != nil {
 		return err
 	}
-	if err := sleep(ctx, d); err != nil {
+	if err := r.startClient(ctx, m); err != nil {
 		return err
 	}
-	return undo(ctx)
+	if err := r.setToken(ctx, m, 0); err != nil {
+		return err
+	}
+	if m.Agent().Running() {
+		return m.Agent().Signal(syscall.SIGCONT)
+	}
+	return r.startAgent(ctx, m)
+}
+
+// changeOptions gives one of the host's networks another subnet_file or another
+// ip_masq, and has the agent take it over.
+func (r *run) changeOptions(ctx context.Context, s Step, m *machine) error {
+	node, _ := m.now()
+	m.mu.Lock()
+	var blocks []*part
+	for _, p := range m.parts {
+		if p.joins != byWatching {
+			blocks = append(blocks, p)
+		}
+	}
+	p := blocks[s.Pick%len(blocks)]
+	if s.Pick/len(blocks)%3 == 0 {
+		p.masq = !p.masq
+	} else {
+		p.former, p.file = p.file, m.otherFile(*p)
+	}
+	m.mu.Unlock()
+	if err := r.writeConfig(m); err != nil {
+		return err
+	}
+	change := OptionChange{Span{r.now(), forever}, node, p.name}
+	i := 0
+	r.record(func(h *History) { i = len(h.Options); h.Options = append(h.Options, change) })
+	call, cancel := context.WithTimeout(ctx, operatorPatience)
+	defer cancel()
+	out, err := m.Leno(call, "reload")
+	r.record(func(h *History) { h.Options[i].To = r.now() })
+	if err != nil && ctx.Err() == nil {
+		r.trouble("leno reload on %s: %v %s", node, err, out)
+	}
+	r.say("%s: network %s has subnet_file %s, ip_masq %t", node, p.name, p.file, p.masq)
+	return ctx.Err()
+}
+
+// otherFile returns the path that a part's subnet file does not have: there are two.
+func (m *machine) otherFile(p part) string {
+	if p.file == m.SubnetFile(p.name) {
+		return m.SubnetFile(p.name + "-other")
+	}
+	return m.SubnetFile(p.name)
 }
 
 // replace lets a host die for good and another come in its place, with its
-// address: that waits until the first one's session has ended.
-func (r *run) replace(ctx context.Context, s Step, m *machine) error {
+// address: that waits until the sessions of those before it have ended.
+func (r *run) replace(ctx context.Context, m *machine) error {
 	m.setProcess(nil)
 	if err := m.KillAgent(); err != nil {
 		return err
@@ -111,192 +217,87 @@ func (r *run) replace(ctx context.Context, s Step, m *machine) error {
 	if err := os.RemoveAll(m.DataDir()); err != nil {
 		return err
 	}
-	if err := os.Remove(m.SubnetFile(m.network)); err != nil {
-		return err
+	for _, p := range m.takesPart() {
+		for _, path := range []string{p.file, p.former} {
+			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
+		}
 	}
 	m.mu.Lock()
-	before := m.node
-	m.names++
-	m.node = fmt.Sprintf("%s-%d", m.Name, m.names+1)
-	node := m.node
+	before := slices.Clone(m.names)
+	node := fmt.Sprintf("%s-%d", m.Name, len(before)+1)
+	m.node = node
+	m.names = append(m.names, node)
 	m.mu.Unlock()
-	r.record(func(h *History) {
-		h.Nodes = append(h.Nodes, Node{Name: node, Network: m.network, Carries: m.carries, Replaces: before})
-	})
-	heard := r.silence(node, s.Kind)
+	r.recordNode(m)
+	r.silence(before[len(before)-1], ReplaceHost) // for good
+	heard := r.silence(node, ReplaceHost)
 	if err := r.startAgent(ctx, m); err != nil {
 		return err
 	}
-	if err := r.awaitEnd(ctx, before); err != nil {
-		return err
-	}
-	ended := time.Now()
-	// That it has ended is told to nobody: it is seen within a minute.
-	err := lab.WaitFor(ctx, "a host in the place of another to be well", func(ctx context.Context) error {
-		c := r.ask(ctx, m, node)
-		if c.Status == "passing" {
-			return nil
-		}
-		return errors.Join(fmt.Errorf("%s: %s", c.Status, c.Trouble), sleep(ctx, r.Every/2))
-	})
+	ended, err := r.awaitSuccession(ctx, m, node, before)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	r.say("%s is well after %s: %v", node, time.Since(ended).Round(time.Millisecond), err)
-	heard() // when it is not, it breaks a rule from now on
+	r.say("%s is well %s after the last session of those before it: %v", node, (r.now() - ended).Round(time.Millisecond), err)
+	heard() // when it is not well, it breaks a rule from now on
 	return nil
 }
 
-// awaitEnd waits until a node that died for good holds nothing any more: every
-// new leader, and a store that is set back, gives its session another full time.
-func (r *run) awaitEnd(ctx context.Context, node string) error {
+// awaitSuccession waits until a node in the place of others is well, or has had a
+// minute for it since nobody before it holds a lease any more and nothing else was
+// in its way. Every new leader, and a store that is set back, gives the sessions of
+// the dead another full time.
+func (r *run) awaitSuccession(ctx context.Context, m *machine, node string, before []string) (ended time.Duration, err error) {
+	ended, clear := r.now(), r.now()
 	for {
-		r.mu.Lock()
-		holds := false
-		if i := len(r.h.Reads) - 1; i >= 0 {
-			for _, read := range r.h.Reads[max(0, i-1):] { // the last of each network
-				holds = holds || slices.ContainsFunc(read.Records, func(x Record) bool { return x.Node == node && x.Session != "" })
-			}
+		held, stormy := r.heldBy(before), r.stormy()
+		if held {
+			ended = r.now()
 		}
-		r.mu.Unlock()
-		if !holds {
-			return nil
+		if held || stormy {
+			clear = r.now()
 		}
-		if err := sleep(ctx, r.Every); err != nil {
-			return err
+		err = r.wellOn(ctx, m, node)
+		if ctx.Err() != nil || err == nil || r.now()-clear > seen {
+			return ended, errors.Join(err, ctx.Err())
+		}
+		if err := sleep(ctx, r.Every/2); err != nil {
+			return ended, err
 		}
 	}
 }
 
-// onStore makes one fault that concerns everybody and undoes it.
-func (r *run) onStore(ctx context.Context, s Step) error {
-	r.say("round %d: %s for %s", s.Round, s.Kind, s.For)
-	var err error
-	switch s.Kind {
-	case KillLeader, LoseQuorum, CutServer:
-		err = r.onServers(ctx, s)
-	case RevokeTokens:
-		calm := r.storm(s.Kind)
-		err = between(ctx, s.For,
-			func(ctx context.Context) error { return r.setTokens(ctx, +1) },
-			func(ctx context.Context) error { return r.setTokens(ctx, -1) })
-		if err == nil {
-			err = r.awaitEveryone(ctx)
-		}
-		calm()
-	case SaveStore:
-		err = r.save(ctx)
-	case RestoreStore:
-		err = r.restore(ctx)
-	case EmptyStore:
-		err = r.empty(ctx)
-	default:
-		err = fmt.Errorf("no fault on the store")
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	r.say("round %d: %s is over", s.Round, s.Kind)
-	return err
-}
-
-func (r *run) onServers(ctx context.Context, s Step) error {
-	leader, err := r.leader(ctx)
-	if err != nil {
-		return err
-	}
-	n := len(r.Servers)
-	calm := r.storm(s.Kind)
-	switch s.Kind {
-	case CutServer:
-		server := r.Servers[s.Pick%n]
-		err = between(ctx, s.For, server.Cut, server.Mend)
-	case KillLeader:
-		err = r.killed(ctx, s.For, r.Servers[leader])
-	case LoseQuorum:
-		err = r.killed(ctx, s.For, r.Servers[leader], r.Servers[(leader+1+s.Pick%(n-1))%n])
-	}
-	if err != nil {
-		return err
-	}
-	if err := r.awaitEveryone(ctx); err != nil {
-		return err
-	}
-	if s.Kind == CutServer {
-		// What was under way between Consul's own agents is sent again no sooner:
-		// TCP doubles its patience, so up to as long as the cut lasted.
-		if err := sleep(ctx, s.For); err != nil {
-			return err
+// wellOn returns nil when all networks of a node that are defined are well.
+func (r *run) wellOn(ctx context.Context, m *machine, node string) error {
+	for _, c := range r.ask(ctx, m, node) {
+		if r.isDefined(c.Network) && (c.Status != passing || !c.subnet().IsValid()) {
+			return fmt.Errorf("network %s: %s: %s", c.Network, c.Status, c.Trouble)
 		}
 	}
-	calm()
 	return nil
 }
 
-func (r *run) killed(ctx context.Context, d time.Duration, servers ...*lab.Consul) error {
-	for _, s := range servers {
-		if err := s.Kill(); err != nil {
-			return err
+// heldBy reports whether the store had a live lease of one of the nodes when it was
+// last read.
+func (r *run) heldBy(nodes []string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	of := len(allNetworks()) + 1
+	for _, read := range r.h.Reads[max(0, len(r.h.Reads)-of):] {
+		if slices.ContainsFunc(read.Records, func(x Record) bool { return slices.Contains(nodes, x.Node) && x.Session != "" }) {
+			return true
 		}
 	}
-	if err := sleep(ctx, d); err != nil {
-		return err
-	}
-	return lab.StartAll(ctx, servers)
+	return false
 }
 
-func (r *run) setTokens(ctx context.Context, revoke int) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(4)
-	for _, m := range r.machines {
-		g.Go(func() error { return r.setToken(ctx, m, revoke) })
-	}
-	return g.Wait()
-}
-
-func (r *run) empty(ctx context.Context) error {
-	leader, err := r.leader(ctx)
-	if err != nil {
-		return err
-	}
-	done := r.rewind(EmptyStore)
-	_, err = r.Servers[leader].Client().KV().DeleteTree("leno/", (&api.WriteOptions{Token: operatorToken}).WithContext(ctx))
-	done()
-	return err
-}
-
-func (r *run) save(ctx context.Context) error {
-	leader, err := r.leader(ctx)
-	if err != nil {
-		return err
-	}
-	snapshot, _, err := r.Servers[leader].Client().Snapshot().Save((&api.QueryOptions{Token: operatorToken}).WithContext(ctx))
-	if err != nil {
-		return err
-	}
-	defer snapshot.Close()
-	r.snapshot, err = io.ReadAll(snapshot)
-	return err
-}
-
-// restore sets everything back to the last snapshot, but for the tokens: a
-// snapshot that was made while one was revoked has not got it.
-func (r *run) restore(ctx context.Context) error {
-	leader, err := r.leader(ctx)
-	if err != nil {
-		return err
-	}
-	done := r.rewind(RestoreStore)
-	err = r.Servers[leader].Client().Snapshot().Restore((&api.WriteOptions{Token: operatorToken}).WithContext(ctx), bytes.NewReader(r.snapshot))
-	if err != nil {
-		return err
-	}
-	if err := r.setTokens(ctx, 0); err != nil {
-		return err
-	}
-	if err := r.awaitEveryone(ctx); err != nil {
-		return err
-	}
-	done()
-	return nil
+// stormy reports whether a fault on the store goes on, or has just been undone.
+func (r *run) stormy() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	recently := func(s Span) bool { return s.To == forever || s.To > r.now()-r.Rules.Settle }
+	return slices.ContainsFunc(r.h.Storms, func(s Storm) bool { return recently(s.Span) }) ||
+		slices.ContainsFunc(r.h.Rewinds, func(s Rewind) bool { return recently(s.Span) })
 }

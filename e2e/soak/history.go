@@ -1,7 +1,11 @@
 package soak
 
 import (
+	"compress/gzip"
+	"encoding/gob"
+	"errors"
 	"net/netip"
+	"os"
 	"time"
 )
 
@@ -9,14 +13,18 @@ import (
 // its start. Lists are in the order in which things were seen.
 type History struct {
 	Rules    Rules
+	Networks []NetworkInfo
 	Nodes    []Node
 	Claims   []Claim
 	Reads    []Read
 	Silences []Silence
 	Storms   []Storm
 	Rewinds  []Rewind
+	Changes  []Change
+	Options  []OptionChange
 	Routes   []RouteList
 	Removals []Removal
+	Devices  []DeviceLoss
 	Losses   []Loss
 	Notices  []Notice
 	Endings  []Ending
@@ -26,18 +34,27 @@ type History struct {
 type Rules struct {
 	TTL  time.Duration // of a lease's session, which lives up to twice that
 	Hold time.Duration // a lapsed lease is kept for its host
-	// Settle is how long after a fault everything is as it was.
+	// Settle is how long after a fault everything is as it was, on a machine that
+	// gives every program a processor when it wants one.
 	Settle time.Duration
 }
 
-// Node is one host of one network under one name. A machine that comes back
+// NetworkInfo is what the rules need to know of one of the run's networks.
+type NetworkInfo struct {
+	Name string
+	// FromFiles says that agents' files define it, which may put it into a store
+	// that has lost it and the record of its deletion.
+	FromFiles bool
+}
+
+// Node is one host in one network under one name. A machine that comes back
 // under another name is another node.
 type Node struct {
 	Name    string
 	Network string
-	Carries bool // has a datapath and a container
-	// Replaces is the node whose place and address it took, "" for none.
-	Replaces string
+	Carries bool // has a datapath and, in a network that stays, a container
+	// Replaces are the nodes whose place and address it took, one after another.
+	Replaces []string
 }
 
 // Span is a time from and to, both included.
@@ -48,19 +65,25 @@ const forever = time.Duration(1<<63 - 1)
 
 func (s Span) overlaps(o Span) bool { return s.From <= o.To && o.From <= s.To }
 
-// Claim is one look at a node's agent: what it says of itself between question
-// and answer.
+// Claim is one look at a node's agent about one network: what the agent says
+// between question and answer.
 type Claim struct {
-	Node string
+	Node    string
+	Network string
 	Span
 	Process  int // pid
 	Answered bool
 	// Subnets it holds by its own word, the first decides on the slot.
 	Subnets []netip.Prefix
-	Status  string        // of /healthz
-	Trouble string        // the checks that do not pass, with their reasons
-	Renewed time.Duration // when it renewed its lease last
-	View    []Entry       // all leases as it knows them, nil when it was not asked
+	Status  string         // of the agent's own checks and the network's, the worst
+	Trouble string         // the checks that do not pass, with their reasons
+	Renewed time.Duration  // when it renewed its lease last
+	View    []Entry        // all leases as it knows them, nil when it was not asked
+	File    []netip.Prefix // what the subnet file says, nil when there is none
+	OldFile bool           // the file that options named before is still there
+	// Waited is for how long, since the beginning of the run, threads of the agent
+	// and of its Consul agent were ready to run and had no processor.
+	Waited time.Duration
 }
 
 func (c Claim) subnet() netip.Prefix {
@@ -76,21 +99,39 @@ type Entry struct {
 	Node   string
 }
 
-// Record is one lease in the store.
+// Record is one lease in the store. Of one that cannot be read only the subnet is
+// known, by its key.
 type Record struct {
 	Entry
 	Subnets []netip.Prefix
 	Session string // "" when it lapsed
 }
 
-// Read is one consistent read of a network's leases: true at one moment between
+func (r Record) readable() bool { return r.Node != "" }
+
+// Read is one consistent read of a network's records: true at one moment between
 // question and answer.
 type Read struct {
 	Span
 	Network string
-	Defined bool // the network's own record was there
-	Records []Record
+	// State of the network's own record: missing, defined, deleted or unreadable.
+	State string
+	// Definition is the plan and backend in one order and without spaces, "" when
+	// the network is not defined.
+	Definition string
+	Records    []Record
+	// Waited is for how long, since the beginning of the run, this reader waited
+	// for the store's answers.
+	Waited time.Duration
 }
+
+// States of a network's record.
+const (
+	stateMissing    = "missing"
+	stateDefined    = "defined"
+	stateDeleted    = "deleted"
+	stateUnreadable = "unreadable"
+)
 
 // Silence is a time in which a node's agent could not know of others, or others
 // of it: it was dead, stopped, cut off, or without a right or a Consul to ask.
@@ -101,23 +142,54 @@ type Silence struct {
 }
 
 // Storm is a time in which no agent could rely on the store, by a fault on the
-// servers or on everybody's rights.
+// servers, on everybody's rights or on the records.
 type Storm struct {
 	Span
 	Why Kind
 }
 
-// Rewind is a time within which the store was emptied or set back.
+// Rewind is a time within which the store was emptied or set back, or lost one
+// network's definition.
 type Rewind struct {
 	Span
 	Why Kind
+	// Saved is when the snapshot was made that the store was set back to.
+	Saved time.Duration
+	// Network is the one that lost its definition, "" when it was the whole store.
+	Network string
 }
 
-// RouteList is one look at a node's routes to others' subnets.
+// setBack reports whether the store has older records of leases since, not none.
+func (r Rewind) setBack() bool { return r.Why == RestoreStore || r.Why == RestoreBad }
+
+// restored reports whether the store was set back to a snapshot, of any age.
+func (r Rewind) restored() bool { return r.setBack() || r.Why == RestoreOldest }
+
+// Change is a time within which an operator wrote a network's record.
+type Change struct {
+	Span
+	Network string
+	Why     Kind // DefineNetwork, DeleteNetwork, ChangeNetwork or RewriteNetwork
+	// Definition it has since, as in Read.
+	Definition string
+	// Recorded says of a deletion that its record was seen in the store. There is
+	// none when the store had lost the network before.
+	Recorded bool
+}
+
+// OptionChange is a time within which an agent took over other options of one
+// network from its configuration.
+type OptionChange struct {
+	Span
+	Node, Network string
+}
+
+// RouteList is one look at the kernel of a node that carries.
 type RouteList struct {
-	Node string
-	At   time.Duration
-	To   []netip.Prefix
+	Node    string
+	At      time.Duration
+	To      []netip.Prefix // others' subnets that there are routes to, in any network
+	Devices []string       // networks that have their device
 }
 
 // Removal is a route that a node's kernel lost.
@@ -127,8 +199,16 @@ type Removal struct {
 	To   netip.Prefix
 }
 
+// DeviceLoss is a network's device that a node's kernel lost.
+type DeviceLoss struct {
+	Node    string
+	Network string
+	At      time.Duration
+}
+
 // Loss is a ping from container to container that was never answered.
 type Loss struct {
+	Network  string
 	From, To string // nodes
 	At       time.Duration
 }
@@ -136,40 +216,39 @@ type Loss struct {
 // Notice is an agent's log line about having another subnet now.
 type Notice struct {
 	Node    string
+	Network string
 	Process int
 	Subnet  netip.Prefix
 }
 
-// Ending is an agent that ended although nobody ended it.
+// Ending is an agent that ended although nobody ended it, or not as it should.
 type Ending struct {
 	Node string
 	At   time.Duration
 	Text string // its last words
 }
 
-// Kind is a kind of fault.
-type Kind string
+// save writes the history to a file, for a later look.
+func (h History) save(path string) (err error) {
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	packed := gzip.NewWriter(file)
+	return errors.Join(gob.NewEncoder(packed).Encode(h), packed.Close())
+}
 
-// The faults on one host.
-const (
-	KillAgent    Kind = "kill-agent"    // kill -9, started again seconds later
-	RestartAgent Kind = "restart-agent" // SIGTERM, started again at once
-	StopShort    Kind = "stop-agent"    // SIGSTOP, continued before its session ends
-	StopPastTTL  Kind = "stop-past-ttl"
-	StopPastHold Kind = "stop-past-hold"
-	CutHost      Kind = "cut-host"     // its wire loses everything
-	LeaveClient  Kind = "leave-client" // its Consul client agent leaves gracefully and comes back
-	RevokeToken  Kind = "revoke-token" // its ACL token is deleted, and given back
-	ReplaceHost  Kind = "replace-host" // its agent dies for good, a machine of another name comes
-)
-
-// The faults on the store.
-const (
-	KillLeader   Kind = "kill-leader"
-	LoseQuorum   Kind = "lose-quorum" // two servers of three are killed
-	CutServer    Kind = "cut-server"
-	EmptyStore   Kind = "empty-store"   // everything below leno/ is deleted
-	SaveStore    Kind = "save-snapshot" // no fault: what RestoreStore goes back to
-	RestoreStore Kind = "restore-snapshot"
-	RevokeTokens Kind = "revoke-all-tokens"
-)
+// Load reads a history that a run has kept.
+func Load(path string) (h History, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return h, err
+	}
+	defer file.Close()
+	packed, err := gzip.NewReader(file)
+	if err != nil {
+		return h, err
+	}
+	return h, gob.NewDecoder(packed).Decode(&h)
+}

@@ -1,12 +1,13 @@
 package soak
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,12 +15,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lenonet/leno/e2e/lab"
-)
-
-// Networks of the run.
-const (
-	carried = "carried" // over VXLAN, with containers that ping each other
-	leased  = "leased"  // leases only, hardly more slots than hosts
 )
 
 // operatorToken may do everything.
@@ -33,29 +28,37 @@ var (
 	clientConfig = fmt.Sprintf(aclConfig, "")
 )
 
-// rules are an agent's rights, those of any host.
+// rules are the rights of the agent on a host, as far as an agent can tell from those of
+// examples/consul/policy.hcl.
 const rules = `
 key_prefix "leno/" { policy = "write" }
-session_prefix "" { policy = "write" }
+session %[1]q { policy = "write" }
+session_prefix "" { policy = "read" }
 service "leno" { policy = "write" }
-agent_prefix "" { policy = "read" }`
+agent %[1]q { policy = "read" }`
+
+// patience is how long the suite waits for what has nothing to do with leno, on a
+// machine that may be busy with other things, before it repairs it by force.
+const patience = 3 * time.Minute
 
 // machine is one host with its agent.
 type machine struct {
 	*lab.Host
 	index   int
-	network string
 	carries bool
-	body    string // of the network block
 	token   *api.ACLToken
-	names   int // how many nodes it has been
+	names   []string // of the nodes it has been
 
 	faults sync.Mutex // held during a fault
 
-	mu      sync.Mutex
-	node    string
-	process *lab.Process // of the agent; nil while it is meant to be down
-	revoked int          // by how many faults its token is deleted
+	mu       sync.Mutex
+	parts    []*part
+	node     string
+	process  *lab.Process // of the agent; nil while it is meant to be down
+	client   *lab.Process // of its Consul agent, the last one that was started
+	revoked  int          // by how many faults its token is deleted
+	disabled bool         // it could not be repaired after a fault
+	waits    waits
 }
 
 func (m *machine) now() (node string, process *lab.Process) {
@@ -70,31 +73,38 @@ func (m *machine) setProcess(p *lab.Process) {
 	m.process = p
 }
 
-// body is the network block of a host that carries packets or not. The pool of
-// the others is small, so that who comes for a slot meets those that were given
-// up, and large enough for the dead that a restore brings back.
-func (o Options) body(carries bool) string {
-	if carries {
-		return "  ipv4 {\n    prefix = \"10.5.0.0/16\"\n  }\n  ipv6 {\n    prefix = \"fd00:5::/48\"\n  }\n  backend \"vxlan\" {}\n  forward = true"
+// takesPart returns copies of the machine's parts as they are now.
+func (m *machine) takesPart() (out []part) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, p := range m.parts {
+		out = append(out, *p)
 	}
-	return fmt.Sprintf("  ipv4 {\n    prefix = \"10.6.0.0/16\"\n    min    = \"10.6.1.0\"\n    max    = \"10.6.%d.0\"\n  }\n  backend \"alloc\" {}",
-		o.Agents-o.Carriers+8)
+	return out
 }
+
+// privateRun is a leno whose agent has a /run/leno of its own, the host's directory:
+// that is where the subnet files of networks without a block are.
+const privateRun = `#!/bin/sh
+[ "$1" = agent ] || exec %[1]q "$@"
+exec unshare --mount sh -euc 'mount -t tmpfs tmpfs /run; mkdir /run/leno; mount --bind "${3%%/*}" /run/leno; exec %[1]q "$@"' sh "$@"
+`
 
 // setUp starts everything and waits until all is well.
 func (r *run) setUp(ctx context.Context) error {
 	acl := r.Servers[0].Client().ACL()
 	write := (&api.WriteOptions{Token: operatorToken}).WithContext(ctx)
-	policy, _, err := acl.PolicyCreate(&api.ACLPolicy{Name: "leno", Rules: rules}, write)
-	if err != nil {
-		return fmt.Errorf("create the agents' policy: %w", err)
+	program := filepath.Join(r.Dir, "leno")
+	if err := os.WriteFile(program, fmt.Appendf(nil, privateRun, r.Leno), 0o755); err != nil {
+		return err
 	}
 	for i, h := range r.Hosts {
-		m := &machine{Host: h, index: i, network: leased, carries: r.carries(i), node: h.Name}
-		if m.carries {
-			m.network = carried
+		m := &machine{Host: h, index: i, carries: r.carries(i), parts: r.partsOf(i, h.Dir), node: h.Name, names: []string{h.Name}}
+		m.Program = program
+		policy, _, err := acl.PolicyCreate(&api.ACLPolicy{Name: "leno-" + h.Name, Rules: fmt.Sprintf(rules, h.Name)}, write)
+		if err != nil {
+			return fmt.Errorf("create the policy of %s: %w", h.Name, err)
 		}
-		m.body = r.body(m.carries)
 		if m.token, _, err = acl.TokenCreate(&api.ACLToken{Description: h.Name, Policies: []*api.ACLLink{{ID: policy.ID}}}, write); err != nil {
 			return fmt.Errorf("create the token of %s: %w", h.Name, err)
 		}
@@ -102,16 +112,21 @@ func (r *run) setUp(ctx context.Context) error {
 			return err
 		}
 		r.machines = append(r.machines, m)
-		r.record(func(hist *History) {
-			hist.Nodes = append(hist.Nodes, Node{Name: m.node, Network: m.network, Carries: m.carries})
-		})
+		r.recordNode(m)
 	}
 	g, starting := errgroup.WithContext(ctx)
 	g.SetLimit(4)
 	for _, m := range r.machines {
-		g.Go(func() error { return m.StartConsul(starting) })
+		g.Go(func() error { return r.startClient(starting, m) })
 	}
 	if err := g.Wait(); err != nil {
+		return err
+	}
+	if err := r.awaitEveryone(ctx); err != nil {
+		return err
+	}
+	var err error
+	if r.oldest, err = r.save(ctx); err != nil {
 		return err
 	}
 	for _, m := range r.machines {
@@ -119,21 +134,44 @@ func (r *run) setUp(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := r.setUpNetworks(ctx); err != nil {
+		return err
+	}
 	for _, m := range r.machines {
-		if err := m.WaitReady(ctx); err != nil {
+		err := await(ctx, patience, "all networks on "+m.Name, func(ctx context.Context) error {
+			for _, c := range r.ask(ctx, m, m.node) {
+				if c.Status != passing || !c.subnet().IsValid() {
+					return fmt.Errorf("network %s: %s %s", c.Network, c.Status, c.Trouble)
+				}
+			}
+			return nil
+		})
+		if err != nil {
 			return err
 		}
 	}
-	r.pings = &pings{run: r, containers: map[*machine]*lab.Container{}}
+	r.pings = &pings{run: r, containers: map[place]*lab.Container{}}
 	return r.pings.start(ctx)
+}
+
+// recordNode adds the machine's node of this moment to the history.
+func (r *run) recordNode(m *machine) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	before := slices.Clone(m.names[:len(m.names)-1])
+	r.record(func(h *History) {
+		for _, p := range m.parts {
+			h.Nodes = append(h.Nodes, Node{Name: m.node, Network: p.name, Carries: m.carries, Replaces: before})
+		}
+	})
 }
 
 func (m *machine) tokenFile() string { return filepath.Join(m.Dir, "token") }
 
-// startAgent writes the configuration, starts the agent and waits for its first
-// answer of any kind.
-func (r *run) startAgent(ctx context.Context, m *machine) error {
-	node, _ := m.now()
+// writeConfig writes the agent's configuration.
+func (r *run) writeConfig(m *machine) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	config := fmt.Sprintf(`node_name = %q
 data_dir  = %q
 log_level = "DEBUG"
@@ -148,8 +186,18 @@ lease {
   hold = %q
 }
 
-%s`, node, m.DataDir(), m.Host.Consul.Address(), m.tokenFile(), r.Rules.TTL, r.Rules.Hold, m.Network(m.network, m.body))
-	if err := m.StartAgent(config); err != nil {
+%s`, m.node, m.DataDir(), m.Host.Consul.Address(), m.tokenFile(), r.Rules.TTL, r.Rules.Hold, r.blocks(m.parts))
+	return os.WriteFile(m.ConfigFile(), []byte(config), 0o644)
+}
+
+// startAgent writes the configuration, starts the agent and waits for its first
+// answer of any kind. That it does not answer in time is not an error: the rules
+// judge that.
+func (r *run) startAgent(ctx context.Context, m *machine) error {
+	if err := r.writeConfig(m); err != nil {
+		return err
+	}
+	if err := m.RestartAgent(); err != nil {
 		return err
 	}
 	p := m.Agent()
@@ -158,17 +206,42 @@ lease {
 		return err
 	})
 	m.setProcess(p)
+	if err != nil && ctx.Err() == nil {
+		r.trouble("%v", err)
+	}
+	return ctx.Err()
+}
+
+// startClient starts a machine's Consul agent unless it runs, and waits until it
+// knows a leader.
+func (r *run) startClient(ctx context.Context, m *machine) error {
+	const tries = 3
+	var err error
+	for range tries {
+		if c := m.Host.Consul; c == nil || c.Process() == nil || !c.Process().Running() {
+			err = m.StartConsul(ctx)
+		} else {
+			err = await(ctx, patience, "a leader that the Consul agent on "+m.Name+" knows", func(ctx context.Context) error {
+				return asks(ctx, c, operatorToken)
+			})
+		}
+		if err == nil {
+			m.mu.Lock()
+			m.client = m.Host.Consul.Process()
+			m.mu.Unlock()
+		}
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		r.trouble("%v", err)
+	}
 	return err
 }
 
 // awaitStore waits until the store answers a consistent read where the machine's
 // agent asks for it, and under its token: from then on time counts.
-func (m *machine) awaitStore(ctx context.Context) error {
-	err := lab.WaitFor(ctx, "the store to answer on "+m.Name, m.asksStore)
-	if err != nil {
-		return fmt.Errorf("%w; this is not about leno", err)
-	}
-	return nil
+func (r *run) awaitStore(ctx context.Context, m *machine) error {
+	return await(ctx, patience, "the store to answer on "+m.Name, m.asksStore)
 }
 
 func (m *machine) asksStore(ctx context.Context) error {
@@ -177,7 +250,7 @@ func (m *machine) asksStore(ctx context.Context) error {
 	}
 	// A new leader may reap the node of a host that was cut off under the last
 	// one, with its sessions, and makes none until the node has joined again.
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	node, _, err := m.Host.Consul.Client().Catalog().Node(m.Name, (&api.QueryOptions{RequireConsistent: true, Token: operatorToken}).WithContext(ctx))
 	if err == nil && node == nil {
@@ -187,89 +260,20 @@ func (m *machine) asksStore(ctx context.Context) error {
 }
 
 func asks(ctx context.Context, c *lab.Consul, token string) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	_, _, err := c.Client().KV().Get("leno/networks/"+leased, (&api.QueryOptions{RequireConsistent: true, Token: token}).WithContext(ctx))
+	_, _, err := c.Client().KV().Get("leno/networks/_", (&api.QueryOptions{RequireConsistent: true, Token: token}).WithContext(ctx))
 	return err
 }
 
-// awaitEveryone is awaitStore for all machines that no fault is on, and for the
-// servers: a client agent may turn to another one at any time.
-func (r *run) awaitEveryone(ctx context.Context) error {
-	return lab.WaitFor(ctx, "the store to answer everywhere (this is not about leno)", func(ctx context.Context) error {
-		errs := make([]error, len(r.machines))
-		var asking sync.WaitGroup
-		for _, s := range r.Servers {
-			if err := asks(ctx, s, operatorToken); err != nil {
-				return fmt.Errorf("%s: %w", s.Name, err)
-			}
-		}
-		for i, m := range r.machines {
-			node, _ := m.now()
-			if r.silentNow(node) {
-				continue
-			}
-			asking.Go(func() {
-				if err := m.asksStore(ctx); err != nil && !r.silentNow(node) {
-					errs[i] = fmt.Errorf("%s: %w", m.Name, err)
-				}
-			})
-		}
-		asking.Wait()
-		return errors.Join(errs...)
-	})
-}
-
-// leader is the index of the server that leads. The others may not know yet that
-// they are back.
-func (r *run) leader(ctx context.Context) (int, error) {
-	for _, s := range r.Servers {
-		addr, err := s.Client().Status().LeaderWithQueryOptions((&api.QueryOptions{}).WithContext(ctx))
-		if err != nil || addr == "" {
-			continue
-		}
-		for i, s := range r.Servers {
-			if addr == s.Addr.String()+":8300" {
-				return i, nil
-			}
-		}
-	}
-	return 0, errors.New("no server knows a leader")
-}
-
-// setToken deletes or gives back a machine's token, the same one. Faults may
-// overlap: it is there when none is left.
-func (r *run) setToken(ctx context.Context, m *machine, revoke int) error {
-	m.mu.Lock()
-	m.revoked += revoke
-	wanted := m.revoked == 0
-	m.mu.Unlock()
-	tries := 0
-	return lab.WaitFor(ctx, "the token of "+m.Name+" to be set", func(ctx context.Context) error {
-		tries++ // a server may be dead or cut off meanwhile
-		return m.putToken(ctx, r.Servers[tries%len(r.Servers)].Client().ACL(), wanted)
-	})
-}
-
-func (m *machine) putToken(ctx context.Context, acl *api.ACL, wanted bool) error {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+// await is lab.WaitFor with a limit of its own.
+func await(ctx context.Context, limit time.Duration, what string, done func(context.Context) error) error {
+	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	write := (&api.WriteOptions{Token: operatorToken}).WithContext(ctx)
-	_, _, err := acl.TokenRead(m.token.AccessorID, (&api.QueryOptions{Token: operatorToken, RequireConsistent: true}).WithContext(ctx))
-	var answer api.StatusError
-	there := err == nil
-	if err != nil && (!errors.As(err, &answer) || answer.Code != http.StatusForbidden && answer.Code != http.StatusNotFound) {
-		return err
+	for {
+		err := lab.WaitFor(limited, what, done)
+		if err == nil || limited.Err() != nil {
+			return cmp.Or(ctx.Err(), err)
+		}
 	}
-	switch {
-	case wanted && !there:
-		_, _, err = acl.TokenCreate(&api.ACLToken{
-			AccessorID: m.token.AccessorID, SecretID: m.token.SecretID, Description: m.token.Description, Policies: m.token.Policies,
-		}, write)
-		return err
-	case !wanted && there:
-		_, err = acl.TokenDelete(m.token.AccessorID, write)
-		return err
-	}
-	return nil
 }

@@ -1,15 +1,19 @@
 package soak
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -25,15 +29,15 @@ import (
 // connections and never answers.
 const askTimeout = 3 * time.Second
 
-// watchAgent looks at one machine's agent again and again.
-func (r *run) watchAgent(ctx context.Context, m *machine) error {
-	var noticed int64 // of the log, bytes
-	var watched *lab.Process
-	var view []Entry
-	for {
-		if err := sleep(ctx, r.Every); err != nil {
-			return nil
-		}
+// passing is the status of an agent without trouble.
+const passing = api.Passing
+
+// watchAgent looks at one machine's agent again and again, until ctx ends.
+func (r *run) watchAgent(ctx context.Context, m *machine) {
+	var noticed int64               // bytes of the log
+	var watched, ended *lab.Process // seen last; seen to have ended
+	views := map[string][]Entry{}
+	for sleep(ctx, r.Every) == nil {
 		node, p := m.now()
 		if p == nil {
 			continue
@@ -41,18 +45,23 @@ func (r *run) watchAgent(ctx context.Context, m *machine) error {
 		if p != watched {
 			watched, noticed = p, 0
 		}
-		claim := r.ask(ctx, m, node)
+		claims := r.ask(ctx, m, node)
 		if ctx.Err() != nil {
-			return nil
+			return
 		}
-		claim.Process = p.Pid()
-		if slices.Equal(claim.View, view) {
-			claim.View = view // most looks see the same, and a run can be long
+		waited := m.waited(p)
+		for i := range claims {
+			c := &claims[i]
+			c.Process, c.Waited = p.Pid(), waited
+			if slices.Equal(c.View, views[c.Network]) {
+				c.View = views[c.Network] // most looks see the same, and a run can be long
+			}
+			views[c.Network] = c.View
 		}
-		view = claim.View
 		text, err := readFrom(p.Log, noticed)
 		if err != nil {
-			return err
+			r.trouble("read the log of the agent on %s: %v", node, err)
+			continue
 		}
 		// The last line may not be whole yet.
 		text = text[:strings.LastIndexByte(text, '\n')+1]
@@ -62,77 +71,114 @@ func (r *run) watchAgent(ctx context.Context, m *machine) error {
 		r.record(func(h *History) {
 			h.Notices = append(h.Notices, notices...)
 			if now != node || same != p {
-				return // somebody ended it meanwhile
+				return // a fault has ended it since
 			}
-			h.Claims = append(h.Claims, claim)
-			if !p.Running() {
+			h.Claims = append(h.Claims, claims...)
+			if !p.Running() && ended != p {
+				ended = p
 				h.Endings = append(h.Endings, Ending{node, r.now(), lastLines(p.Output(), 5)})
 			}
 		})
-		if !p.Running() && same == p {
-			return nil
-		}
 	}
 }
 
-// ask takes one claim.
-func (r *run) ask(ctx context.Context, m *machine, node string) Claim {
+// ask looks at a machine's agent and returns a claim for each of its parts.
+func (r *run) ask(ctx context.Context, m *machine, node string) []Claim {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	c := Claim{Node: node, Span: Span{From: r.now()}}
-	var n api.Network
+	parts := m.takesPart()
+	claims := make([]Claim, len(parts))
+	from := r.now()
 	var health api.Health
-	var leases api.LeaseList
-	answered := true
-	for path, into := range map[string]any{
-		"/v1/network/" + m.network: &n, "/v1/network/" + m.network + "/leases?memory=true": &leases, "/healthz": &health,
-	} {
-		status, body, err := m.Get(ctx, path)
-		if err != nil {
-			answered = false
-			break
+	var list api.NetworkList
+	answered := m.get(ctx, "/healthz", &health) && m.get(ctx, "/v1/networks", &list)
+	for i, p := range parts {
+		c := &claims[i]
+		*c = Claim{Node: node, Network: p.name}
+		for _, n := range list.Networks {
+			if n.Name == p.name && n.Local != nil {
+				c.Subnets, c.Renewed = n.Local.Subnets, n.Local.Renewed.Sub(r.start)
+			}
 		}
-		if status == http.StatusOK || path == "/healthz" {
-			answered = answered && json.Unmarshal([]byte(body), into) == nil
+		c.Status, c.Trouble = troubles(health, p.name)
+		var leases api.LeaseList
+		answered = answered && m.get(ctx, "/v1/network/"+p.name+"/leases?memory=true", &leases)
+		c.View = []Entry{}
+		for _, l := range leases.Leases {
+			c.View = append(c.View, Entry{l.Subnet, l.Node})
+		}
+		c.File = fileSubnets(p.file)
+		if p.former != p.file {
+			former := fileSubnets(p.former)
+			c.OldFile = former != nil
+			if c.File == nil {
+				c.File = former
+			}
 		}
 	}
-	c.To, c.Answered = r.now(), answered
-	if !answered {
-		return c
+	for i := range claims {
+		claims[i].Span, claims[i].Answered = Span{from, r.now()}, answered
+		if !answered {
+			claims[i].Subnets, claims[i].View = nil, nil
+		}
 	}
-	if n.Local != nil {
-		c.Subnets, c.Renewed = n.Local.Subnets, n.Local.Renewed.Sub(r.start)
-	}
-	c.Status, c.Trouble = health.Status, troubles(health)
-	c.View = []Entry{}
-	for _, l := range leases.Leases {
-		c.View = append(c.View, Entry{l.Subnet, l.Node})
-	}
-	return c
+	return claims
 }
 
-// troubles is the checks that do not pass.
-func troubles(h api.Health) string {
+// get reads one answer of the machine's agent and reports whether there was one. What
+// is not there or cannot be said yet is an answer without content.
+func (m *machine) get(ctx context.Context, path string, into any) bool {
+	status, body, err := m.Get(ctx, path)
+	if err != nil {
+		return false
+	}
+	if status != http.StatusOK && path != "/healthz" {
+		return true
+	}
+	return json.Unmarshal([]byte(body), into) == nil
+}
+
+// fileSubnets is what a subnet file says, nil when there is none.
+func fileSubnets(path string) (out []netip.Prefix) {
+	file, err := lab.ReadSubnetFile(path)
+	if err != nil {
+		return nil
+	}
+	for _, p := range file.Subnets() {
+		out = append(out, p.Masked())
+	}
+	return out
+}
+
+// troubles returns the worst status of the agent's own checks and one network's, and
+// the checks that do not pass.
+func troubles(h api.Health, network string) (status, trouble string) {
+	order := []string{"", api.Passing, api.Warning, api.Critical}
 	var out []string
 	checks := h.Checks
 	for _, n := range h.Networks {
-		checks = append(checks, n.Checks...)
+		if n.Network == network {
+			checks = append(checks, n.Checks...)
+		}
 	}
 	for _, c := range checks {
+		if slices.Index(order, c.Status) > slices.Index(order, status) {
+			status = c.Status
+		}
 		if c.Status != api.Passing {
 			out = append(out, fmt.Sprintf("%s %s: %s", c.Name, c.Status, c.Reason))
 		}
 	}
-	return strings.Join(out, "; ")
+	return status, strings.Join(out, "; ")
 }
 
-var moved = regexp.MustCompile(`\[ERROR\].*this host has another subnet now.* subnet=([0-9a-f.:/]+)`)
+var moved = regexp.MustCompile(`\[ERROR\].*this host has another subnet now.* network=(\S+) subnet=([0-9a-f.:/]+)`)
 
 // noticesIn is what an agent's log says about having moved.
 func noticesIn(node string, process int, log string) (out []Notice) {
 	for _, m := range moved.FindAllStringSubmatch(log, -1) {
-		if p, err := netip.ParsePrefix(m[1]); err == nil {
-			out = append(out, Notice{node, process, p})
+		if p, err := netip.ParsePrefix(m[2]); err == nil {
+			out = append(out, Notice{node, m[1], process, p})
 		}
 	}
 	return out
@@ -157,61 +203,173 @@ func lastLines(text string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// watchStore reads everything below leno/ again and again, at the server that
-// answered last.
-func (r *run) watchStore(ctx context.Context) error {
-	server := 0
-	for {
-		if err := sleep(ctx, r.Every/2); err != nil {
-			return nil
+// waits adds up for how long processes waited for a processor.
+type waits struct {
+	total time.Duration
+	last  map[int]time.Duration // by pid
+}
+
+// waited is for how long the threads of the machine's agent and of its Consul agent
+// have been ready to run without a processor, since they were first looked at.
+func (m *machine) waited(agent *lab.Process) time.Duration {
+	pids := []int{agent.Pid()}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c := m.client; c != nil && c.Running() {
+		pids = append(pids, c.Pid())
+	}
+	return m.waits.add(pids, runQueueWait)
+}
+
+func (w *waits) add(pids []int, wait func(pid int) time.Duration) time.Duration {
+	now := map[int]time.Duration{}
+	for _, pid := range pids {
+		now[pid] = wait(pid)
+		// A thread that ended takes its time along.
+		w.total += max(0, now[pid]-w.last[pid])
+	}
+	w.last = now
+	return w.total
+}
+
+// runQueueWait is for how long all threads of a process together have been ready to
+// run without a processor: the second figure in /proc/PID/task/TID/schedstat.
+func runQueueWait(pid int) (sum time.Duration) {
+	paths, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	if err != nil {
+		return 0
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if fields := strings.Fields(string(text)); err == nil && len(fields) > 1 {
+			ns, _ := strconv.ParseInt(fields[1], 10, 64)
+			sum += time.Duration(ns)
 		}
+	}
+	return sum
+}
+
+// watchStore reads everything below leno/ again and again, at the server that
+// answered last, until ctx ends.
+func (r *run) watchStore(ctx context.Context) {
+	server := 0
+	var waited time.Duration
+	last := map[string][]Record{}
+	for sleep(ctx, r.Every/2) == nil {
 		from := r.now()
 		call, cancel := context.WithTimeout(ctx, askTimeout/2)
 		pairs, _, err := r.Servers[server].Client().KV().List("leno/",
 			(&consul.QueryOptions{RequireConsistent: true, Token: operatorToken}).WithContext(call))
 		cancel()
+		waited += r.now() - from
 		if err != nil {
 			server = (server + 1) % len(r.Servers)
 			continue
 		}
 		reads := readOf(pairs, Span{from, r.now()})
+		for i := range reads {
+			read := &reads[i]
+			read.Waited = waited
+			if slices.EqualFunc(read.Records, last[read.Network], sameRecord) {
+				read.Records = last[read.Network]
+			}
+			last[read.Network] = read.Records
+		}
 		r.record(func(h *History) { h.Reads = append(h.Reads, reads...) })
 	}
 }
 
-// readOf takes the networks' leases out of one answer. Records that are no
-// leases are left out.
+func sameRecord(a, b Record) bool {
+	return a.Entry == b.Entry && a.Session == b.Session && slices.Equal(a.Subnets, b.Subnets)
+}
+
+// readOf takes the records of the run's networks out of one answer.
 func readOf(pairs consul.KVPairs, at Span) []Read {
-	reads := []Read{{Span: at, Network: carried}, {Span: at, Network: leased}}
-	for i := range reads {
-		read := &reads[i]
-		for _, p := range pairs {
-			if p.Key == "leno/networks/"+read.Network {
-				read.Defined = true
-			}
-			if !strings.HasPrefix(p.Key, "leno/leases/"+read.Network+"/") {
-				continue
-			}
-			var value struct {
-				Subnet  netip.Prefix
-				Subnets []netip.Prefix
-				Node    string
-			}
-			if json.Unmarshal(p.Value, &value) == nil {
-				read.Records = append(read.Records, Record{Entry{value.Subnet, value.Node}, value.Subnets, p.Session})
+	byName := map[string]*Read{}
+	reads := make([]Read, 0, len(allNetworks())+1)
+	for _, n := range append(allNetworks(), findNetwork(aside)) {
+		reads = append(reads, Read{Span: at, Network: n.name, State: stateMissing})
+		byName[n.name] = &reads[len(reads)-1]
+	}
+	for _, p := range pairs {
+		folder, name, _ := strings.Cut(strings.TrimPrefix(p.Key, "leno/"), "/")
+		network, key, isLease := strings.Cut(name, "/")
+		read := byName[network]
+		switch {
+		case read == nil:
+		case folder == "networks" && !isLease:
+			read.State, read.Definition = stateOf(p)
+		case folder == "leases":
+			if record, ok := recordOf(key, p); ok {
+				read.Records = append(read.Records, record)
 			}
 		}
 	}
 	return reads
 }
 
+// recordOf reads one lease. Of one that cannot be read the key counts; a key that
+// is no subnet is nothing.
+func recordOf(key string, p *consul.KVPair) (Record, bool) {
+	var value struct {
+		Subnet  netip.Prefix
+		Subnets []netip.Prefix
+		Node    string
+	}
+	subnet, err := netip.ParsePrefix(strings.Replace(key, "-", "/", 1)) // 10.5.34.0-24
+	if err != nil {
+		return Record{}, false
+	}
+	if json.Unmarshal(p.Value, &value) != nil || value.Subnet != subnet {
+		return Record{Entry{subnet, ""}, []netip.Prefix{subnet}, p.Session}, true
+	}
+	return Record{Entry{value.Subnet, value.Node}, value.Subnets, p.Session}, true
+}
+
+// stateOf is what a network's record says. Its definition does not depend on spaces
+// and on the order of members.
+func stateOf(p *consul.KVPair) (state, definition string) {
+	if p == nil {
+		return stateMissing, ""
+	}
+	var value struct {
+		Deleted time.Time
+		Pools   []map[string]any
+		Backend map[string]any
+	}
+	if json.Unmarshal(p.Value, &value) != nil {
+		return stateUnreadable, ""
+	}
+	if !value.Deleted.IsZero() {
+		return stateDeleted, ""
+	}
+	pools, err := json.Marshal(value.Pools)
+	backend, backendErr := json.Marshal(value.Backend)
+	if cmp.Or(err, backendErr) != nil || len(value.Pools) == 0 {
+		return stateUnreadable, ""
+	}
+	return stateDefined, fmt.Sprintf("%s %s", pools, backend)
+}
+
 // routeProtocol marks leno's routes.
 const routeProtocol = 108
 
-// watchRoutes lists a machine's routes again and again, and takes down each that
-// the kernel says is gone.
-func (r *run) watchRoutes(ctx context.Context, m *machine) error {
-	events := make(chan netlink.RouteUpdate, 256)
+// devicePrefix is what the names of leno's devices begin with.
+const devicePrefix = "leno-"
+
+// watchKernel lists the routes and devices of a machine again and again, and notes
+// each one that the kernel says is gone, until ctx ends.
+func (r *run) watchKernel(ctx context.Context, m *machine) {
+	for ctx.Err() == nil {
+		if err := r.watchKernelOnce(ctx, m); err != nil && ctx.Err() == nil {
+			r.trouble("watch the kernel of %s: %v", m.Name, err)
+			_ = sleep(ctx, r.Every)
+		}
+	}
+}
+
+func (r *run) watchKernelOnce(ctx context.Context, m *machine) error {
+	routes, links := make(chan netlink.RouteUpdate, 1024), make(chan netlink.LinkUpdate, 1024)
 	done := make(chan struct{})
 	defer close(done)
 	var k *netlink.Handle
@@ -219,39 +377,68 @@ func (r *run) watchRoutes(ctx context.Context, m *machine) error {
 		if k, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 			return err
 		}
-		return netlink.RouteSubscribe(events, done)
+		if err = netlink.RouteSubscribe(routes, done); err != nil {
+			return err
+		}
+		return netlink.LinkSubscribe(links, done)
 	})
-	if err != nil {
-		return fmt.Errorf("watch the routes of %s: %w", m.Name, err)
+	if k != nil {
+		defer k.Close()
 	}
-	defer k.Close()
+	if err != nil {
+		return err
+	}
 	tick := time.NewTicker(r.Every / 4)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case e, ok := <-events:
+		case e, ok := <-routes:
 			if !ok {
-				return fmt.Errorf("the kernel's news of routes on %s ended", m.Name)
+				return errors.New("the kernel's messages about routes ended")
 			}
 			if to, ok := destination(e.Route); ok && e.Type == unix.RTM_DELROUTE {
 				r.record(func(h *History) { h.Removals = append(h.Removals, Removal{m.node, r.now(), to}) })
 			}
-		case <-tick.C:
-			list := RouteList{Node: m.node, At: r.now()}
-			routes, err := k.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: routeProtocol}, netlink.RT_FILTER_PROTOCOL)
-			if err != nil {
-				return fmt.Errorf("list the routes of %s: %w", m.Name, err)
+		case e, ok := <-links:
+			if !ok {
+				return errors.New("the kernel's messages about devices ended")
 			}
-			for _, route := range routes {
-				if to, ok := destination(route); ok {
-					list.To = append(list.To, to)
-				}
+			if name, ok := strings.CutPrefix(e.Attrs().Name, devicePrefix); ok && e.Header.Type == unix.RTM_DELLINK {
+				r.record(func(h *History) { h.Devices = append(h.Devices, DeviceLoss{m.node, name, r.now()}) })
+			}
+		case <-tick.C:
+			list, err := r.listKernel(k, m)
+			if err != nil {
+				return err
 			}
 			r.record(func(h *History) { h.Routes = append(h.Routes, list) })
 		}
 	}
+}
+
+func (r *run) listKernel(k *netlink.Handle, m *machine) (RouteList, error) {
+	list := RouteList{Node: m.node, At: r.now()}
+	routes, err := k.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: routeProtocol}, netlink.RT_FILTER_PROTOCOL)
+	if err != nil {
+		return list, err
+	}
+	for _, route := range routes {
+		if to, ok := destination(route); ok {
+			list.To = append(list.To, to)
+		}
+	}
+	links, err := k.LinkList()
+	if err != nil {
+		return list, err
+	}
+	for _, l := range links {
+		if name, ok := strings.CutPrefix(l.Attrs().Name, devicePrefix); ok {
+			list.Devices = append(list.Devices, name)
+		}
+	}
+	return list, nil
 }
 
 // destination is where one of leno's routes to a peer goes; not its route for

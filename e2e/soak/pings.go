@@ -13,28 +13,36 @@ import (
 
 const pingEvery = 200 * time.Millisecond
 
-// pings go from every container to every other, each family, all the time. A
-// container whose host has another subnet now is replaced, as its runtime would.
+// place is where a container is.
+type place struct {
+	*machine
+	network string
+}
+
+// pings go from every container to every other one of its network, each family, all
+// the time. A container whose host has another subnet now is replaced, as its runtime
+// would.
 type pings struct {
 	run        *run
-	containers map[*machine]*lab.Container
+	containers map[place]*lab.Container
 	streams    []*stream
 	sent       int // by those that have ended
 }
 
 // stream is one ping that goes on.
 type stream struct {
-	from, to *machine
+	from, to place
+	nodes    [2]string
 	addr     netip.Addr
 	ping     *lab.PingStream
 }
 
-// start houses everybody and waits until everybody pings everybody.
+// start gives every place a container and waits until all of them ping each other.
 func (p *pings) start(ctx context.Context) error {
 	if err := p.house(ctx); err != nil {
 		return err
 	}
-	return lab.WaitFor(ctx, "answers from container to container", func(ctx context.Context) error {
+	return await(ctx, patience, "answers from container to container", func(ctx context.Context) error {
 		missing, err := p.connect(ctx)
 		if err == nil && missing > 0 {
 			err = fmt.Errorf("%d are missing", missing)
@@ -43,28 +51,48 @@ func (p *pings) start(ctx context.Context) error {
 	})
 }
 
-// house gives a container to every machine that has none.
-func (p *pings) house(ctx context.Context) error {
+// places are those of containers: each carrier has one in each network that stays.
+func (p *pings) places() (out []place) {
 	for _, m := range p.run.machines {
-		if !m.carries || p.containers[m] != nil {
+		for _, part := range m.takesPart() {
+			if m.carries && part.origin != temporary {
+				out = append(out, place{m, part.name})
+			}
+		}
+	}
+	return out
+}
+
+// part is the machine's part in the place's network.
+func (p place) part() part {
+	all := p.takesPart()
+	return all[slices.IndexFunc(all, func(x part) bool { return x.name == p.network })]
+}
+
+// house gives a container to every place that has none. The lab looks for the subnet
+// file in one place only, so a host that was told to write it elsewhere comes later.
+func (p *pings) house(ctx context.Context) error {
+	for _, at := range p.places() {
+		if p.containers[at] != nil || at.part().file != at.SubnetFile(at.network) {
 			continue
 		}
-		c, err := m.AddContainer(ctx, m.network)
+		c, err := at.AddContainer(ctx, at.network)
 		if err != nil {
 			return err
 		}
-		p.containers[m] = c
+		p.containers[at] = c
 	}
 	return nil
 }
 
-// connect starts the pings that there are none of, each once a first answer came:
-// routes to a new container take a moment. It counts those without an answer.
+// connect starts the pings that are missing, each once a first answer came: routes
+// to a new container take a moment. It counts those without an answer.
 func (p *pings) connect(ctx context.Context) (missing int, err error) {
 	for from, c := range p.containers {
 		for to, other := range p.containers {
 			for _, addr := range other.Addrs {
-				if from == to || slices.ContainsFunc(p.streams, func(s *stream) bool { return s.from == from && s.addr == addr }) {
+				if from == to || from.network != to.network ||
+					slices.ContainsFunc(p.streams, func(s *stream) bool { return s.from == from && s.addr == addr }) {
 					continue
 				}
 				result, err := c.Ping(ctx, addr, lab.PingOptions{Timeout: pingEvery})
@@ -79,7 +107,7 @@ func (p *pings) connect(ctx context.Context) (missing int, err error) {
 				if err != nil {
 					return missing, err
 				}
-				p.streams = append(p.streams, &stream{from, to, addr, ping})
+				p.streams = append(p.streams, &stream{from, to, [2]string{from.node, to.node}, addr, ping})
 			}
 		}
 	}
@@ -87,37 +115,40 @@ func (p *pings) connect(ctx context.Context) (missing int, err error) {
 }
 
 // watch replaces containers until ctx ends.
-func (p *pings) watch(ctx context.Context) error {
-	for {
-		if err := sleep(ctx, pingEvery); err != nil {
-			return nil
+func (p *pings) watch(ctx context.Context) {
+	for sleep(ctx, pingEvery) == nil {
+		if err := p.follow(ctx); err != nil && ctx.Err() == nil {
+			p.run.trouble("pings: %v", err)
+			_ = sleep(ctx, p.run.Every)
 		}
-		for m, c := range p.containers {
-			file, err := lab.ReadSubnetFile(m.SubnetFile(m.network))
-			if err != nil {
-				return err
-			}
-			if slices.ContainsFunc(c.Addrs, func(a netip.Addr) bool {
-				return !slices.ContainsFunc(file.Subnets(), func(s netip.Prefix) bool { return s.Contains(a) })
-			}) {
-				ctx := context.WithoutCancel(ctx) // what is begun is brought to an end
-				p.run.say("%s has another subnet, replacing its container", m.node)
-				if err := p.end(ctx, func(s *stream) bool { return s.from == m || s.to == m }); err != nil {
-					return err
-				}
-				if err := c.Remove(ctx); err != nil {
-					return err
-				}
-				delete(p.containers, m)
-			}
+	}
+}
+
+// follow removes the containers whose host has another subnet, and adds those that
+// are missing.
+func (p *pings) follow(ctx context.Context) error {
+	for at, c := range p.containers {
+		subnets := fileSubnets(at.part().file)
+		if len(subnets) == 0 || !slices.ContainsFunc(c.Addrs, func(a netip.Addr) bool {
+			return !slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Contains(a) })
+		}) {
+			continue
 		}
-		if err := p.house(ctx); err != nil && ctx.Err() == nil {
-			return err
+		ctx := context.WithoutCancel(ctx) // what is begun is brought to an end
+		p.run.say("%s has another subnet of network %s, replacing its container", at.node, at.network)
+		if err := p.end(ctx, func(s *stream) bool { return s.from == at || s.to == at }); err != nil {
+			p.run.trouble("pings: %v", err)
 		}
-		if _, err := p.connect(ctx); err != nil && ctx.Err() == nil {
+		delete(p.containers, at)
+		if err := c.Remove(ctx); err != nil {
 			return err
 		}
 	}
+	if err := p.house(ctx); err != nil {
+		return err
+	}
+	_, err := p.connect(ctx)
+	return err
 }
 
 // stop ends all pings.
@@ -129,7 +160,7 @@ func (p *pings) stop(ctx context.Context) error {
 // count: an answer may still be under way.
 const late = time.Second
 
-// end ends some streams and takes down what they lost.
+// end ends some streams and notes what they lost.
 func (p *pings) end(ctx context.Context, which func(*stream) bool) error {
 	var errs []error
 	p.streams = slices.DeleteFunc(p.streams, func(s *stream) bool {
@@ -141,11 +172,13 @@ func (p *pings) end(ctx context.Context, which func(*stream) bool) error {
 		errs = append(errs, err)
 		p.sent += result.Sent
 		if len(result.MissingAt) != len(result.Missing) {
-			errs = append(errs, fmt.Errorf("ping from %s to %s: hardly an answer: %s", s.from.node, s.to.node, result.Output))
+			errs = append(errs, fmt.Errorf("ping from %s to %s: hardly an answer: %s", s.nodes[0], s.nodes[1], result.Output))
 		}
 		for _, at := range result.MissingAt {
 			if stopped.Sub(at) > late {
-				p.run.record(func(h *History) { h.Losses = append(h.Losses, Loss{s.from.node, s.to.node, at.Sub(p.run.start)}) })
+				p.run.record(func(h *History) {
+					h.Losses = append(h.Losses, Loss{s.from.network, s.nodes[0], s.nodes[1], at.Sub(p.run.start)})
+				})
 			}
 		}
 		return true

@@ -20,10 +20,19 @@ type Report struct {
 	TTL      time.Duration `json:"ttl"`
 	Hold     time.Duration `json:"hold"`
 
+	Violations []Violation `json:"violations"`
+	// Ended is why the run ended before its time, "" when it did not.
+	Ended string `json:"ended"`
+	// Incidents are what went wrong with the suite itself or with Consul.
+	Incidents []Incident `json:"incidents"`
+
 	Rounds int          `json:"rounds"`
-	Faults map[Kind]int `json:"faults"`
-	// Looks at agents, consistent reads of the store, looks at route tables.
+	Total  int          `json:"total"`  // faults
+	Faults map[Kind]int `json:"faults"` // of each kind
+	// Looks at agents' networks, and how many of them were calm, so that everything
+	// had to be well; consistent reads of the store; looks at routes and devices.
 	Claims int `json:"claims"`
+	Calm   int `json:"calm"`
 	Reads  int `json:"reads"`
 	Routes int `json:"routes"`
 	Moves  int `json:"moves"` // of a node to another subnet
@@ -36,8 +45,6 @@ type Report struct {
 
 	// Recovery is how long after a fault was undone all was as before.
 	Recovery map[Kind]Recovery `json:"recovery"`
-
-	Violations []Violation `json:"violations"`
 }
 
 // Recovery of one kind of fault.
@@ -47,27 +54,55 @@ type Recovery struct {
 	Max    time.Duration `json:"max"`
 }
 
-func (r *run) report(steps []Step, took time.Duration) Report {
+// report checks what was seen. ended is why the run ended before its time.
+func (r *run) report(ended error) Report {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	h := r.h
 	out := Report{
-		Seed: r.Seed, For: r.For, Took: took.Round(time.Second), Agents: r.Agents, Carriers: r.Carriers, Servers: len(r.Servers),
-		TTL: r.Rules.TTL, Hold: r.Rules.Hold, Faults: map[Kind]int{}, Claims: len(h.Claims), Reads: len(h.Reads), Routes: len(h.Routes),
-		PingsSent: r.pings.sent, PingsLost: len(h.Losses), PingsExcused: Excused(h), Moves: Moves(h), Recovery: Recoveries(h),
-		Violations: Check(h),
+		Seed: r.Seed, For: r.For, Took: r.now().Round(time.Second), Agents: r.Agents, Carriers: r.Carriers,
+		TTL: r.Rules.TTL, Hold: r.Rules.Hold, Faults: map[Kind]int{}, Total: len(r.begun), Incidents: r.incidents,
 	}
-	for _, s := range steps {
+	if r.Lab != nil {
+		out.Servers = len(r.Servers)
+	}
+	if r.pings != nil {
+		out.PingsSent = r.pings.sent
+	}
+	if ended != nil {
+		out.Ended = fmt.Sprintf("%v; %d of %d faults had begun", ended, len(r.begun), r.planned)
+	}
+	for _, s := range r.begun {
 		out.Rounds = max(out.Rounds, s.Round)
 		out.Faults[s.Kind]++
 	}
+	out.judge(r.h)
 	return out
 }
 
-// Moves counts how often a node went to another subnet.
-func Moves(h History) int {
+// judge fills in everything that a history says.
+func (r *Report) judge(h History) {
 	c := newChecker(h)
-	n := 0
+	r.Violations = c.check()
+	r.Claims, r.Calm, r.Reads, r.Routes = len(h.Claims), c.looks, len(h.Reads), len(h.Routes)
+	r.PingsLost = len(h.Losses)
+	for _, l := range h.Losses {
+		if c.excused(l) {
+			r.PingsExcused++
+		}
+	}
+	r.Moves, r.Recovery = c.countMoves(), c.recoveries()
+}
+
+// Judge makes the report of a history that an earlier run has kept, without what only
+// the run itself knows.
+func Judge(h History) Report {
+	r := Report{TTL: h.Rules.TTL, Hold: h.Rules.Hold}
+	r.judge(h)
+	return r
+}
+
+// countMoves counts how often a node went to another subnet.
+func (c *checker) countMoves() (n int) {
 	for _, ts := range c.tenures {
 		for i := range ts {
 			if i > 0 && !slices.Equal(ts[i-1].subnets, ts[i].subnets) {
@@ -78,29 +113,32 @@ func Moves(h History) int {
 	return n
 }
 
-// Recoveries finds, for every fault that was undone, how long after that the
-// agents it concerned were well again: answering, with a subnet, passing.
-func Recoveries(h History) map[Kind]Recovery {
-	c := newChecker(h)
+// recoveries finds, for every fault that was undone, how long after that the agents
+// it concerned were well again: answering, with a subnet, passing.
+func (c *checker) recoveries() map[Kind]Recovery {
 	took := map[Kind][]time.Duration{}
-	for _, s := range h.Silences {
+	for _, s := range c.Silences {
 		if s.To != forever {
-			c.recovered(took, s.Why, s.To, []string{s.Node})
+			c.recovered(took, s.Why, s.To, c.membersOf(s.Node))
 		}
 	}
-	everyone := func(at time.Duration) (out []string) {
-		for _, n := range h.Nodes {
-			if !c.disturbed(n.Name, Span{at, at + h.Rules.Settle}) {
-				out = append(out, n.Name)
+	everyone := func(at time.Duration) (out []member) {
+		for _, n := range c.Nodes {
+			if !c.disturbed(n.Name, Span{at, at + c.Rules.Settle}) {
+				out = append(out, member{n.Name, n.Network})
 			}
 		}
 		return out
 	}
-	for _, s := range h.Storms {
-		c.recovered(took, s.Why, s.To, everyone(s.To))
+	for _, s := range c.Storms {
+		if s.To != forever {
+			c.recovered(took, s.Why, s.To, everyone(s.To))
+		}
 	}
-	for _, s := range h.Rewinds {
-		c.recovered(took, s.Why, s.To, everyone(s.To))
+	for _, s := range c.Rewinds {
+		if s.To != forever {
+			c.recovered(took, s.Why, s.To, everyone(s.To))
+		}
 	}
 	out := map[Kind]Recovery{}
 	for why, all := range took {
@@ -113,15 +151,15 @@ func Recoveries(h History) map[Kind]Recovery {
 // recovered adds the time from at until the last of the nodes was well: the end
 // of the last look that shows one unwell before the next fault on it. What ends
 // while the store is away says nothing.
-func (c *checker) recovered(took map[Kind][]time.Duration, why Kind, at time.Duration, nodes []string) {
+func (c *checker) recovered(took map[Kind][]time.Duration, why Kind, at time.Duration, members []member) {
 	if slices.ContainsFunc(c.Storms, func(s Storm) bool { return s.From < at && at < s.To }) {
 		return
 	}
 	well := time.Duration(0)
-	for _, node := range nodes {
-		next := c.nextFault(node, at)
-		for _, l := range c.claimsOf[node] {
-			if l.From >= at && l.To < next && (l.Status != "passing" || !l.subnet().IsValid()) {
+	for _, m := range members {
+		next := c.nextFault(m, at)
+		for _, l := range c.claimsOf[m] {
+			if l.From >= at && l.To < next && (l.Status != passing || !l.subnet().IsValid()) && c.defined(m.network, l.Span) {
 				well = max(well, l.To-at)
 			}
 		}
@@ -129,22 +167,26 @@ func (c *checker) recovered(took map[Kind][]time.Duration, why Kind, at time.Dur
 	took[why] = append(took[why], well)
 }
 
-// nextFault is when the next one that concerns a node begins.
-func (c *checker) nextFault(node string, after time.Duration) time.Duration {
+// nextFault is when the next one that concerns a member begins.
+func (c *checker) nextFault(m member, after time.Duration) time.Duration {
 	next := forever
-	for _, s := range c.silent[node] {
-		if s.From > after {
-			next = min(next, s.From)
+	begins := func(at time.Duration) {
+		if at > after {
+			next = min(next, at)
 		}
+	}
+	for _, s := range c.silent[m.node] {
+		begins(s.From)
 	}
 	for _, s := range c.Storms {
-		if s.From > after {
-			next = min(next, s.From)
-		}
+		begins(s.From)
 	}
 	for _, s := range c.Rewinds {
-		if s.From > after {
-			next = min(next, s.From)
+		begins(s.From)
+	}
+	for _, s := range c.Changes {
+		if s.Network == m.network {
+			begins(s.From)
 		}
 	}
 	return next
@@ -157,22 +199,29 @@ func (r Report) JSON(out io.Writer) error {
 	return encoder.Encode(r)
 }
 
-// Text writes the report for people.
+// Text writes the report for people: first what is wrong.
 func (r Report) Text(out io.Writer) error {
-	fmt.Fprintf(out, "seed %d: %d rounds in %s, %d agents (%d carrying), %d Consul servers, ttl %s, hold %s\n",
-		r.Seed, r.Rounds, r.Took, r.Agents, r.Carriers, r.Servers, r.TTL, r.Hold)
+	for _, v := range r.Violations {
+		fmt.Fprintf(out, "VIOLATION %s\n", v)
+	}
+	if r.Ended != "" {
+		fmt.Fprintf(out, "ENDED before its time: %s\n", r.Ended)
+	}
+	for _, i := range r.Incidents {
+		fmt.Fprintf(out, "INCIDENT at %s, not about leno: %s\n", i.At.Round(time.Millisecond), i.Text)
+	}
+	fmt.Fprintf(out, "seed %d: %d faults in %d rounds in %s, %d agents (%d carrying), %d Consul servers, ttl %s, hold %s\n",
+		r.Seed, r.Total, r.Rounds, r.Took, r.Agents, r.Carriers, r.Servers, r.TTL, r.Hold)
 	for _, kind := range slices.Sorted(maps.Keys(r.Faults)) {
-		line := fmt.Sprintf("  %-18s %3d", kind, r.Faults[kind])
+		line := fmt.Sprintf("  %-19s %3d", kind, r.Faults[kind])
 		if w, ok := r.Recovery[kind]; ok {
 			line += fmt.Sprintf("   well again after %.1f s, at most %.1f s", w.Median.Seconds(), w.Max.Seconds())
 		}
 		fmt.Fprintln(out, line)
 	}
-	fmt.Fprintf(out, "%d looks at agents, %d consistent reads, %d route tables, %d moves to another subnet\n", r.Claims, r.Reads, r.Routes, r.Moves)
+	fmt.Fprintf(out, "%d looks at agents' networks, %d of them when all had to be well, %d consistent reads, %d looks at routes and devices, %d moves to another subnet\n",
+		r.Claims, r.Calm, r.Reads, r.Routes, r.Moves)
 	fmt.Fprintf(out, "%d pings sent, %d lost, %d of them to hosts cut off or given up\n", r.PingsSent, r.PingsLost, r.PingsExcused)
-	for _, v := range r.Violations {
-		fmt.Fprintf(out, "VIOLATION %s\n", v)
-	}
 	_, err := fmt.Fprintf(out, "%d violations\n", len(r.Violations))
 	return err
 }

@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -35,8 +37,8 @@ type Options struct {
 	Every time.Duration
 	// Log gets a line for each fault.
 	Log io.Writer
-	// Keep is a directory for the logs of all programs, made when a rule was
-	// broken or the run failed. "" keeps nothing.
+	// Keep is a directory for the logs of all programs and the history, made when a
+	// rule was broken or the run ended before its time. "" keeps nothing.
 	Keep string
 }
 
@@ -54,39 +56,62 @@ type run struct {
 	*lab.Lab
 	*recorder
 	machines []*machine
+	operator operator
 	pings    *pings
-	snapshot []byte
+	snapshot snapshot // what RestoreStore goes back to
+	oldest   snapshot // of a store without any network
 }
 
-// Run lays out a lab, makes faults in it, and checks what was seen. An error
-// means that the run itself could not be done; violations are in the report.
-// Nothing is left of the lab however it ends.
+// overtime is how long after the last fault by plan a run may go on. Faults take
+// longer on a busy machine.
+const overtime = 10 * time.Minute
+
+// Run lays out a lab, makes faults in it, and checks what was seen. There is a report
+// of what was seen until the end, also with an error, which means that the run ended
+// before its time: ctx ended, or the lab could not be laid out, or Consul could not
+// be repaired. Violations are in the report. Nothing is left of the lab however it
+// ends.
 func Run(ctx context.Context, o Options) (report Report, err error) {
-	begin := time.Now()
-	r := &run{Options: o, recorder: newRecorder(o.Rules)}
+	r := &run{Options: o, recorder: newRecorder(o.Rules), operator: operator{defined: map[string]bool{}, variant: map[string]int{}}}
 	r.Lab, err = lab.New(ctx, lab.Options{
 		Name: o.Name, Hosts: o.Agents, Servers: 3, Leno: o.Leno, Consul: o.Consul,
 		ConsulConfig: serverConfig, ConsulClientConfig: clientConfig,
 	})
-	if err != nil {
-		return report, err
+	if err == nil {
+		err = guarded(func() error { return r.inLab(ctx) })
 	}
-	defer func() {
+	err = errors.Join(err, guarded(func() error {
+		report = r.report(err)
+		return nil
+	}))
+	if r.Lab != nil {
 		if r.Keep != "" && (err != nil || len(report.Violations) > 0) {
 			err = errors.Join(err, r.keepLogs())
 		}
-		err = errors.Join(err, r.Close())
-	}()
-	if err := r.setUp(ctx); err != nil {
-		return report, err
+		err = errors.Join(err, r.close())
 	}
-	r.say("ready after %s: %d agents, %d of them carrying", time.Since(begin).Round(time.Second), o.Agents, o.Carriers)
+	return report, err
+}
 
-	steps := schedule(o.plan())
-	if err := r.observed(ctx, func(ctx context.Context) error { return r.faults(ctx, steps) }); err != nil {
-		return report, err
+// close takes the lab away. On a busy machine that may take more than one try.
+func (r *run) close() (err error) {
+	for range 3 {
+		if err = r.Close(); err == nil {
+			return nil
+		}
 	}
-	return r.report(steps, time.Since(begin)), nil
+	return err
+}
+
+// inLab sets everything up and makes the faults.
+func (r *run) inLab(ctx context.Context) error {
+	if err := r.setUp(ctx); err != nil {
+		return err
+	}
+	r.say("ready: %d agents, %d of them carrying", r.Agents, r.Carriers)
+	steps := schedule(r.plan())
+	r.record(func(*History) { r.planned = len(steps) })
+	return r.observed(ctx, func(ctx context.Context) error { return r.faults(ctx, steps) })
 }
 
 // pace is how long faults are apart, whatever is allowed for settling.
@@ -100,39 +125,56 @@ func (o Options) plan() plan {
 
 func (o Options) carries(host int) bool { return host < o.Carriers }
 
-// observed runs f while everything is looked at, and for the settling time after.
+// observed runs f while everything is looked at, and for the settling time after. What
+// was seen is complete also when ctx ends first.
 func (r *run) observed(ctx context.Context, f func(context.Context) error) error {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
-	g, watching := errgroup.WithContext(watching)
+	var watchers sync.WaitGroup
+	watch := func(look func(context.Context)) {
+		watchers.Go(func() {
+			for watching.Err() == nil {
+				err := guarded(func() error {
+					look(watching)
+					return nil
+				})
+				if err == nil {
+					return
+				}
+				r.trouble("%v", err)
+				_ = sleep(watching, r.Every)
+			}
+		})
+	}
 	for _, m := range r.machines {
-		g.Go(func() error { return r.watchAgent(watching, m) })
+		watch(func(ctx context.Context) { r.watchAgent(ctx, m) })
 		if m.carries {
-			g.Go(func() error { return r.watchRoutes(watching, m) })
+			watch(func(ctx context.Context) { r.watchKernel(ctx, m) })
 		}
 	}
-	g.Go(func() error { return r.watchStore(watching) })
-	g.Go(func() error { return r.pings.watch(watching) })
-	g.Go(func() error {
-		defer stop()
-		if err := f(watching); err != nil {
-			return err
-		}
-		// Long enough for a calm look at everyone.
-		return sleep(watching, r.Rules.Settle+4*r.Every)
-	})
-	err := g.Wait()
-	if ctx.Err() != nil {
-		return ctx.Err()
+	watch(r.watchStore)
+	watch(r.pings.watch)
+	watch(r.deleteAgain)
+	err := guarded(func() error { return f(watching) })
+	if err == nil {
+		// Long enough for a calm look at every agent.
+		err = sleep(watching, r.Rules.Settle+4*r.Every)
 	}
-	return errors.Join(err, r.pings.stop(context.WithoutCancel(ctx)))
+	stop()
+	watchers.Wait()
+	if stopped := r.pings.stop(context.WithoutCancel(ctx)); stopped != nil {
+		r.trouble("pings: %v", stopped)
+	}
+	return err
 }
 
 // faults carries out a schedule: what is on hosts at its time, what is on the
 // store one after another.
 func (r *run) faults(ctx context.Context, steps []Step) error {
 	start := time.Now()
-	g, ctx := errgroup.WithContext(ctx)
+	limited, cancel := context.WithTimeout(ctx, r.For+overtime)
+	defer cancel()
+	g, faulty := errgroup.WithContext(limited)
 	var store []Step
 	for _, s := range steps {
 		if s.Host < 0 {
@@ -140,10 +182,11 @@ func (r *run) faults(ctx context.Context, steps []Step) error {
 			continue
 		}
 		g.Go(func() error {
-			if err := sleep(ctx, s.At-time.Since(start)); err != nil {
+			if err := sleep(faulty, s.At-time.Since(start)); err != nil {
 				return err
 			}
-			return r.onHost(ctx, s)
+			r.onHost(faulty, s)
+			return faulty.Err()
 		})
 	}
 	g.Go(func() error {
@@ -153,10 +196,10 @@ func (r *run) faults(ctx context.Context, steps []Step) error {
 			if onServers(s.Kind) && !healed.IsZero() {
 				wait = max(wait, serverPause-time.Since(healed))
 			}
-			if err := sleep(ctx, wait); err != nil {
+			if err := sleep(faulty, wait); err != nil {
 				return err
 			}
-			if err := r.onStore(ctx, s); err != nil {
+			if err := r.onStore(faulty, s); err != nil {
 				return fmt.Errorf("%s: %w", s.Kind, err)
 			}
 			if onServers(s.Kind) {
@@ -165,10 +208,14 @@ func (r *run) faults(ctx context.Context, steps []Step) error {
 		}
 		return nil
 	})
-	return g.Wait()
+	err := g.Wait()
+	if limited.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("faults are not over %s after the end by plan: %s", overtime, strings.Join(r.unfinished(), ", "))
+	}
+	return err
 }
 
-// keepLogs saves what the lab would take away.
+// keepLogs saves what the lab would take away, and the history.
 func (r *run) keepLogs() error {
 	logs, err := filepath.Glob(filepath.Join(r.Dir, "*.log"))
 	if err != nil {
@@ -186,8 +233,11 @@ func (r *run) keepLogs() error {
 			return err
 		}
 	}
+	r.mu.Lock()
+	err = r.h.save(filepath.Join(r.Keep, "history.gob.gz"))
+	r.mu.Unlock()
 	r.say("all logs are in %s; the run began at %s", r.Keep, r.start.UTC().Format(time.RFC3339Nano))
-	return nil
+	return err
 }
 
 // say tells of one thing, with the time of the run.
@@ -202,12 +252,55 @@ type recorder struct {
 	start  time.Time
 	saying sync.Mutex
 
-	mu sync.Mutex
-	h  History
+	mu        sync.Mutex
+	h         History
+	planned   int // steps of the schedule
+	begun     []Step
+	incidents []Incident
 }
 
 func newRecorder(rules Rules) *recorder {
 	return &recorder{start: time.Now(), h: History{Rules: rules}}
+}
+
+// Incident is what went wrong with the suite itself, or with Consul. It is not
+// about leno.
+type Incident struct {
+	At   time.Duration `json:"at"`
+	Text string        `json:"text"`
+}
+
+// trouble notes an incident.
+func (r *run) trouble(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	r.record(func(*History) { r.incidents = append(r.incidents, Incident{r.now(), text}) })
+	r.say("INCIDENT %s", text)
+}
+
+// begin notes that a fault begins.
+func (r *run) begin(s Step, format string, args ...any) {
+	r.record(func(*History) { r.begun = append(r.begun, s) })
+	r.say("round %d: %s", s.Round, fmt.Sprintf(format, args...))
+}
+
+// unfinished names the faults that go on.
+func (r *run) unfinished() (out []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.machines {
+		node, _ := m.now()
+		for _, s := range r.h.Silences {
+			if s.Node == node && s.To == forever {
+				out = append(out, fmt.Sprintf("%s on %s", s.Why, s.Node))
+			}
+		}
+	}
+	for _, s := range r.h.Storms {
+		if s.To == forever {
+			out = append(out, string(s.Why))
+		}
+	}
+	return out
 }
 
 func (r *recorder) now() time.Duration { return time.Since(r.start) }
@@ -250,13 +343,25 @@ func (r *recorder) storm(why Kind) (end func()) {
 }
 
 // rewind begins one; the function it returns ends it.
-func (r *recorder) rewind(why Kind) (end func()) {
+func (r *recorder) rewind(w Rewind) (end func()) {
 	i := 0
 	r.record(func(h *History) {
 		i = len(h.Rewinds)
-		h.Rewinds = append(h.Rewinds, Rewind{Span{r.now(), forever}, why})
+		w.Span = Span{r.now(), forever}
+		h.Rewinds = append(h.Rewinds, w)
 	})
 	return func() { r.record(func(h *History) { h.Rewinds[i].To = r.now() }) }
+}
+
+// guarded calls f and turns a panic into an error, so that a mistake in the suite does
+// not lose what a run has seen.
+func guarded(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return f()
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

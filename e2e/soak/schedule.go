@@ -9,12 +9,13 @@ import (
 
 // Step is one fault of a schedule.
 type Step struct {
-	At   time.Duration // not before, from the start of the faults
-	For  time.Duration // until it is undone; 0 for what is over at once
-	Kind Kind
-	Host int // which one, -1 for faults on the store
-	// Pick chooses where the schedule cannot know who there will be: a server
-	// among those that fit.
+	At      time.Duration // not before, from the start of the faults
+	For     time.Duration // until it is undone; 0 for what is over at once
+	Kind    Kind
+	Host    int    // which one, -1 for faults on the store
+	Network string // which one, "" for faults on hosts or the whole store
+	// Pick chooses where the schedule cannot know what there will be: a server
+	// among those that fit, or one of a host's networks.
 	Pick int
 	// Round it belongs to, from 1.
 	Round int
@@ -47,29 +48,35 @@ type deck struct {
 	left   []Kind
 }
 
-func (d *deck) deal() Kind {
-	if len(d.left) == 0 {
-		d.left = slices.Clone(d.all)
-		d.random.Shuffle(len(d.left), func(i, j int) { d.left[i], d.left[j] = d.left[j], d.left[i] })
+// deal returns the next kind that fits; one does.
+func (d *deck) deal(fits func(Kind) bool) Kind {
+	for {
+		if i := slices.IndexFunc(d.left, fits); i >= 0 {
+			k := d.left[i]
+			d.left = slices.Delete(d.left, i, i+1)
+			return k
+		}
+		more := slices.Clone(d.all)
+		d.random.Shuffle(len(more), func(i, j int) { more[i], more[j] = more[j], more[i] })
+		d.left = append(d.left, more...)
 	}
-	k := d.left[0]
-	d.left = d.left[1:]
-	return k
 }
 
 // schedule makes the faults of a run, in the order in which they begin. Faults
-// on the store come one after another, a round each, with time to settle between
-// them; those on hosts begin beside them, never two at once on one host, and may
-// last over rounds.
+// on the store and on networks come one after another, a round each, with time to
+// settle between them; those on hosts begin beside them, never two at once on one
+// host, and may last over rounds.
 func schedule(p plan) []Step {
 	s := &scheduler{plan: p, random: rand.New(rand.NewPCG(p.Seed, 0)), busy: make([]time.Duration, p.Agents)}
-	s.store = deck{random: s.random, all: []Kind{KillLeader, EmptyStore, LoseQuorum, RestoreStore, CutServer, RevokeTokens}}
-	s.hosts = deck{random: s.random, all: []Kind{
-		KillAgent, StopPastHold, CutHost, LeaveClient, RestartAgent, StopPastTTL, RevokeToken, ReplaceHost, StopShort,
-	}}
+	hosts, store, network := Kinds()
+	s.store = deck{random: s.random, all: slices.Concat(store, network)}
+	s.hosts = deck{random: s.random, all: hosts}
+	for _, n := range allNetworks() {
+		s.defined = append(s.defined, n.name)
+	}
 	saved := -1
 	for round, at := 1, time.Duration(0); ; round++ {
-		kind := s.store.deal()
+		kind := s.store.deal(s.possible)
 		length := s.length(kind)
 		begin := at + s.between(time.Second, 3*time.Second)
 		pause := p.Rules.Settle + s.between(0, 3*time.Second)
@@ -86,9 +93,9 @@ func schedule(p plan) []Step {
 			s.add(Step{At: at, Kind: SaveStore, Host: -1, Round: round})
 			saved = round
 		}
-		s.add(Step{At: begin, For: length, Kind: kind, Host: -1, Pick: s.random.IntN(1 << 16), Round: round})
+		s.add(Step{At: begin, For: length, Kind: kind, Host: -1, Network: s.network(kind), Pick: s.random.IntN(1 << 16), Round: round})
 		next := begin + length + pause
-		for range 2 + s.random.IntN(1+p.Agents/6) {
+		for range 2 + s.random.IntN(1+p.Agents/4) {
 			s.onHost(round, at, min(next, p.For)-at)
 		}
 		at = next
@@ -102,15 +109,65 @@ type scheduler struct {
 	random       *rand.Rand
 	store, hosts deck
 	busy         []time.Duration // until when a host is, or has to settle
+	defined      []string        // networks that are, by plan
 	steps        []Step
 }
 
 func (s *scheduler) add(step Step) { s.steps = append(s.steps, step) }
 
+// comeAndGo are the networks that are defined and deleted during a run: those that
+// are defined at this point of the schedule, and the others.
+func (s *scheduler) comeAndGo() (defined, deleted []string) {
+	for _, n := range allNetworks() {
+		switch {
+		case n.origin != temporary:
+		case slices.Contains(s.defined, n.name):
+			defined = append(defined, n.name)
+		default:
+			deleted = append(deleted, n.name)
+		}
+	}
+	return defined, deleted
+}
+
+// possible says that there is a network for a fault.
+func (s *scheduler) possible(k Kind) bool {
+	defined, deleted := s.comeAndGo()
+	switch k {
+	case DefineNetwork:
+		return len(deleted) > 0
+	case DeleteNetwork, DeleteWhileAway, EmptyAndDelete:
+		return len(defined) > 0
+	}
+	return true
+}
+
+// network chooses the network for a fault, "" when it is not on one.
+func (s *scheduler) network(k Kind) string {
+	defined, deleted := s.comeAndGo()
+	choose := func(of []string) string { return of[s.random.IntN(len(of))] }
+	switch k {
+	case DefineNetwork, EmptyAndDefine:
+		if len(deleted) == 0 {
+			return aside
+		}
+		name := choose(deleted)
+		s.defined = append(s.defined, name)
+		return name
+	case DeleteNetwork, DeleteWhileAway, EmptyAndDelete:
+		name := choose(defined)
+		s.defined = slices.DeleteFunc(s.defined, func(n string) bool { return n == name })
+		return name
+	case LoseNetwork, ChangeNetwork, RewriteNetwork, RestoreBad:
+		return choose(s.defined)
+	}
+	return ""
+}
+
 // onHost adds a fault on a host that is free within the round and ends by the
 // end of the run; none when there is no such.
 func (s *scheduler) onHost(round int, begin, within time.Duration) {
-	kind := s.hosts.deal()
+	kind := s.hosts.deal(func(Kind) bool { return true })
 	length := s.length(kind)
 	at := begin + s.between(0, within/2)
 	var free []int
@@ -134,6 +191,8 @@ func (s *scheduler) length(k Kind) time.Duration {
 	switch k {
 	case KillAgent:
 		return s.between(time.Second, 8*time.Second)
+	case RestartAgent:
+		return s.between(0, 4*time.Second)
 	case StopShort:
 		return s.between(2*time.Second, s.Rules.TTL-2*time.Second)
 	case StopPastTTL:
@@ -156,6 +215,8 @@ func (s *scheduler) length(k Kind) time.Duration {
 		return s.between(6*time.Second, 20*time.Second)
 	case CutServer:
 		return s.between(6*time.Second, 15*time.Second)
+	case RestoreBad, EmptyAndDefine:
+		return s.between(3*time.Second, 8*time.Second)
 	}
 	return 0
 }

@@ -1,7 +1,9 @@
 package soak
 
 import (
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,6 +31,10 @@ func TestSchedule(t *testing.T) {
 			t.Fatalf("seed %d: not in order", seed)
 		}
 		busy := map[int]time.Duration{}
+		defined := map[string]bool{}
+		for _, n := range allNetworks() {
+			defined[n.name] = true
+		}
 		kinds := map[Kind]int{}
 		var store, server time.Duration
 		saved := false
@@ -47,6 +53,26 @@ func TestSchedule(t *testing.T) {
 				busy[s.Host] = s.End() + p.Rules.Settle
 				continue
 			}
+			switch s.Kind {
+			case DefineNetwork, EmptyAndDefine:
+				if defined[s.Network] {
+					t.Errorf("seed %d: %+v defines what is defined", seed, s)
+				}
+				defined[s.Network] = s.Network != aside
+			case DeleteNetwork, DeleteWhileAway, EmptyAndDelete:
+				if !defined[s.Network] || findNetwork(s.Network).origin != temporary {
+					t.Errorf("seed %d: %+v deletes what has to stay", seed, s)
+				}
+				defined[s.Network] = false
+			case LoseNetwork, ChangeNetwork, RewriteNetwork, RestoreBad:
+				if !defined[s.Network] {
+					t.Errorf("seed %d: %+v is on a network that is not defined", seed, s)
+				}
+			default:
+				if s.Network != "" {
+					t.Errorf("seed %d: %+v is on a network", seed, s)
+				}
+			}
 			if s.At < store {
 				t.Errorf("seed %d: %+v begins before the last has ended", seed, s)
 			}
@@ -62,10 +88,8 @@ func TestSchedule(t *testing.T) {
 				server = s.End() + serverPause
 			}
 		}
-		for _, k := range []Kind{
-			KillAgent, RestartAgent, StopShort, StopPastTTL, StopPastHold, CutHost, LeaveClient, RevokeToken, ReplaceHost,
-			KillLeader, LoseQuorum, CutServer, EmptyStore, SaveStore, RestoreStore, RevokeTokens,
-		} {
+		hosts, all, network := Kinds()
+		for _, k := range slices.Concat(hosts, all, network, []Kind{SaveStore}) {
 			if kinds[k] == 0 {
 				t.Errorf("seed %d has no %s", seed, k)
 			}
@@ -73,6 +97,20 @@ func TestSchedule(t *testing.T) {
 	}
 	if cmp.Equal(schedule(tenMinutes(1)), schedule(tenMinutes(2))) {
 		t.Error("two seeds make one schedule")
+	}
+}
+
+// TestKindsDocumented: the page about the suite explains every fault.
+func TestKindsDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../website/content/docs/performance/testing.mdx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hosts, store, network := Kinds()
+	for _, k := range slices.Concat(hosts, store, network) {
+		if !strings.Contains(string(page), "`"+string(k)+"`") {
+			t.Errorf("the page does not explain %s", k)
+		}
 	}
 }
 

@@ -4,7 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,7 +22,7 @@ import (
 // and the race detector share the machine, so it has a little longer to settle.
 func short() Options {
 	o := Defaults()
-	o.Name, o.Seed = "t", 528
+	o.Name, o.Seed = "t", 7
 	o.For, o.Agents, o.Carriers = 38*time.Second, 8, 3
 	o.Rules.Hold, o.Rules.Settle, o.Every = 20*time.Second, 13*time.Second, 500*time.Millisecond
 	return o
@@ -37,7 +41,7 @@ func TestSoak(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
 	o := short()
 	o.Log = logWriter{t}
@@ -47,7 +51,7 @@ func TestSoak(t *testing.T) {
 	}
 	report, err := Run(ctx, o)
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
 	}
 	var text bytes.Buffer
 	if err := report.Text(&text); err != nil {
@@ -62,16 +66,44 @@ func TestSoak(t *testing.T) {
 	}
 }
 
+// TestGuarded: a panic in the suite is an error that says where it was.
+func TestGuarded(t *testing.T) {
+	err := guarded(func() error { panic("boom") })
+	if err == nil || !strings.Contains(err.Error(), "panic: boom") || !strings.Contains(err.Error(), "TestGuarded") {
+		t.Error(err)
+	}
+	if err := guarded(func() error { return nil }); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestInterrupted: a run that cannot even begin has a report that says so.
+func TestInterrupted(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	report, err := Run(ctx, short())
+	if err == nil || !strings.Contains(report.Ended, "0 of 0 faults had begun") || report.Seed != short().Seed {
+		t.Errorf("%v; %+v", err, report)
+	}
+}
+
 // TestReport: programs read what people read.
 func TestReport(t *testing.T) {
 	s := quiet()
 	s.Silences = []Silence{{"a", Span{sec(10), sec(20)}, CutHost}}
 	s.claims("a", 10, 23, func(c *Claim) { c.Status = "warning" })
 	s.moves("b", 40, 99, six)
-	s.Losses = []Loss{{"a", "b", sec(15)}, {"a", "b", sec(30)}}
-	r := &run{Options: Options{Seed: 7, Rules: s.Rules}, recorder: &recorder{h: s.History}, pings: &pings{sent: 100}, Lab: new(lab.Lab)}
-	report := r.report([]Step{{Kind: CutHost, Round: 1}, {Kind: KillLeader, Round: 2}}, time.Minute)
-	if report.Rounds != 2 || report.Moves != 1 || report.PingsLost != 2 || report.PingsExcused != 1 || report.Faults[CutHost] != 1 {
+	s.Losses = []Loss{{"n", "a", "b", sec(15)}, {"n", "a", "b", sec(30)}}
+	r := &run{Options: Options{Seed: 7, Rules: s.Rules}, pings: &pings{sent: 100}, Lab: new(lab.Lab), recorder: &recorder{
+		h: s.History, planned: 5, begun: []Step{{Kind: CutHost, Round: 1}, {Kind: KillLeader, Round: 2}},
+		incidents: []Incident{{sec(3), "no leader"}},
+	}}
+	report := r.report(errors.New("interrupted"))
+	if report.Rounds != 2 || report.Total != 2 || report.Moves != 1 || report.PingsLost != 2 || report.PingsExcused != 1 ||
+		report.Faults[CutHost] != 1 || report.Calm == 0 {
 		t.Errorf("%+v", report)
 	}
 	if got, want := report.Recovery[CutHost], (Recovery{1, at(22).To - sec(20), at(22).To - sec(20)}); got != want {
@@ -86,6 +118,38 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(report, back); diff != "" {
+		t.Error(diff)
+	}
+	out.Reset()
+	if err := report.Text(&out); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(out.String(), "\n")
+	for i, want := range []string{"VIOLATION ", "VIOLATION "} {
+		if !strings.HasPrefix(lines[i], want) {
+			t.Errorf("line %d is %q", i, lines[i])
+		}
+	}
+	for _, want := range []string{"ENDED before its time: interrupted; 2 of 5 faults had begun", "INCIDENT at 3s, not about leno: no leader"} {
+		if !slices.Contains(lines, want) {
+			t.Errorf("no line %q in:\n%s", want, out.String())
+		}
+	}
+}
+
+// TestKeptHistory: a history that was kept is judged as it was in its run.
+func TestKeptHistory(t *testing.T) {
+	s := quiet()
+	s.moves("b", 40, 99, six)
+	path := filepath.Join(t.TempDir(), "history.gob.gz")
+	if err := s.save(path); err != nil {
+		t.Fatal(err)
+	}
+	h, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(Check(s.History), Check(h)); diff != "" || len(Check(h)) == 0 {
 		t.Error(diff)
 	}
 }

@@ -48,7 +48,7 @@ var networks = []struct{ name, body string }{
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	t.Cleanup(cancel)
 	l, err := lab.New(ctx, lab.Options{Hosts: 2, Leno: binary, ConsulConfig: denying})
 	if err != nil {

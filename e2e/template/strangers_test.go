@@ -57,9 +57,10 @@ func (w *world) put(values map[string]string) {
 		ops, size = nil, 0
 	}
 	for key, value := range values {
-		if size += len(key) + len(value); len(ops) == 128 || len(ops) > 0 && size > 256<<10 {
+		if len(ops) == 128 || len(ops) > 0 && size+len(key)+len(value) > 256<<10 {
 			flush()
 		}
+		size += len(key) + len(value)
 		op := &consul.KVTxnOp{Verb: consul.KVSet, Key: key, Value: []byte(value)}
 		if value == "" {
 			op.Verb = consul.KVDelete
@@ -95,7 +96,7 @@ func strange() map[string]string {
 		leases + "10.5.37.0-25":             stranger(37).String(),
 		leases + "10.5.38.1-24":             stranger(38).String(),
 		leases + "10.5.39.0-24; allow all":  stranger(39).String(),
-		leases + "fd00:5:0:28::-64":         stranger(40).String(),
+		leases + "fd00.5.0.28..-64":         stranger(40).String(),
 		leases + "0.0.0.0-0":                stranger(41).with("subnet", "0.0.0.0/0").with("subnets", []string{"0.0.0.0/0"}).String(),
 		leases + "::-0":                     stranger(42).with("subnet", "::/0").with("subnets", []string{"::/0"}).String(),
 		leases + "10.0.0.0-8":               stranger(43).with("subnet", "10.0.0.0/8").with("subnets", []string{"10.0.0.0/8"}).String(),

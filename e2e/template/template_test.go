@@ -129,8 +129,8 @@ func (r *rendering) soon() {
 	}
 	for what, all := range took {
 		r.w.t.Logf("a lease that %s is rendered after %v", what, all)
-		if best := slices.Min(all); best > time.Second {
-			r.w.t.Errorf("a lease that %s is never rendered within a second: %v", what, all)
+		if best := slices.Min(all); best > 10*time.Second {
+			r.w.t.Errorf("a lease that %s is rendered late: %v", what, all)
 		}
 	}
 }

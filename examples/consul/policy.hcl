@@ -16,8 +16,9 @@ key_prefix "leno/" {
   policy = "read"
 }
 
-# Only where the agent's own configuration defines a network (its block has ipv4
-# or ipv6) and nobody has put it there before with `leno network apply`.
+# To define the networks of the agent's configuration (blocks with ipv4 or ipv6), and
+# to put a network back that Consul has lost. Without it the agent waits for `leno
+# network apply` in both cases, and packets keep flowing.
 key_prefix "leno/networks/" {
   policy = "write"
 }
@@ -25,6 +26,12 @@ key_prefix "leno/networks/" {
 # The session that holds the lease.
 session "host-a" {
   policy = "write"
+}
+
+# The sessions of other hosts. After Consul has lost records, a host without a lease waits
+# for the hosts that have sessions, so that it does not take a subnet that is in use.
+session_prefix "" {
+  policy = "read"
 }
 
 # The agent's entry in the catalogue, with its check.

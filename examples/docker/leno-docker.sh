@@ -5,8 +5,9 @@
 #
 #   leno-docker.sh [-dry-run] [-restart] docker0 [NETWORK]
 #       docker0 in the network (default: "default"): a drop-in of docker.service, by
-#       which Docker asks leno before each start. -restart has it take effect at once,
-#       which stops containers.
+#       which Docker asks leno before each start. It fails when another drop-in keeps
+#       leno's options from Docker. -restart has it take effect at once, which stops
+#       containers.
 #
 #   leno-docker.sh [-dry-run] [-force] network NETWORK
 #       A Docker network leno-NETWORK, made again when the subnet is another. -force
@@ -49,33 +50,60 @@ options() {
 	printf '%s\n' "$out" | sed -e '/^#/d' -e '/^$/d' -e 's/ \\$//' | tr -s '\n ' '  '
 }
 
+# Whether a drop-in is of this script, or of examples/docker.
+ours() { case $(sed q "$1") in "# docker0 in leno's network"*) ;; *) return 1 ;; esac; }
+
+# What `systemctl cat` prints of docker.service without some files, which are its arguments.
+without() {
+	printf '%s\n' "$unit" | awk 'BEGIN { for (i = 1; i < ARGC; i++) own["# " ARGV[i]]; ARGC = 1 }
+		/^# \// { skip = $0 in own } !skip' "$@"
+}
+
+# The settings that systemd has of docker.service without leno's part in them.
+missing() {
+	shown=$(systemctl show docker.service --property=ExecStart --property=ExecStartPre --property=EnvironmentFiles) ||
+		die "systemd does not say how it starts docker.service"
+	# shellcheck disable=SC2016 # the variable is systemd's to replace
+	set -- ExecStart '{.* $LENO_DOCKER_OPTS ' ExecStartPre '{.* -key=LENO_DOCKER_OPTS -write=/run/leno-docker.env ' EnvironmentFiles '/run/leno-docker.env '
+	while [ $# -gt 0 ]; do
+		printf '%s\n' "$shown" | sed 's/^EnvironmentFile=/EnvironmentFiles=/' | grep -q "^$1=$2" || printf '%s ' "$1"
+		shift 2
+	done
+}
+
 docker0() {
 	case $network in *[!A-Za-z0-9_./-]*) die "'$network' is no name of a network" ;; esac
 	options >/dev/null
 	command -v systemctl >/dev/null || die "there is no systemctl here: start dockerd with what \`leno docker-opts\` prints"
+	# It is read after drop-ins such as override.conf.
+	file=$dir/docker.service.d/zz-leno.conf earlier=$dir/docker.service.d/leno.conf
+	[ ! -e "$file" ] || ours "$file" || die "$file is not of this script: give it another name"
+	if [ ! -e "$earlier" ] || ! ours "$earlier"; then earlier=; fi
 	# How the unit starts Docker, to which the options are added: as it is written, for
 	# systemd shows it without its quotes. The last one counts.
 	unit=$(systemctl cat docker.service) || die "systemd knows no docker.service: install Docker Engine first"
-	start=$(printf '%s\n' "$unit" | sed -e ':a' -e '/\\$/{N;s/\\\n[[:blank:]]*/ /;ba' -e '}' |
+	start=$(without "$file" "$earlier" | sed -e ':a' -e '/\\$/{N;s/\\\n[[:blank:]]*/ /;ba' -e '}' |
 		sed -n 's/^[[:blank:]]*ExecStart[[:blank:]]*=[[:blank:]]*//p' | sed -n '$s/[[:blank:]]*$//p')
 	[ -n "$start" ] || die "docker.service has no ExecStart that could be read"
-	case " $start " in *' $DOCKER_OPTS '*) ;; *) start="$start \$DOCKER_OPTS" ;; esac
+	# A variable of leno's own: DOCKER_OPTS may be the administrator's.
+	# shellcheck disable=SC2016 # as systemd has it
+	case " $start " in *' $LENO_DOCKER_OPTS '*) ;; *) start="$start \$LENO_DOCKER_OPTS" ;; esac
 	which=-network=$network
 	case $network in */*) which=-subnet-file=$network ;; esac
-	file=$dir/docker.service.d/leno.conf
 	text="# docker0 in leno's network: written by leno-docker.sh
 [Unit]
 Wants=leno.service
 After=leno.service
 
 [Service]
-ExecStartPre=$(command -v leno) docker-opts $which -format=env -write=/run/leno-docker.env
+ExecStartPre=$(command -v leno) docker-opts $which -format=env -key=LENO_DOCKER_OPTS -write=/run/leno-docker.env
 EnvironmentFile=-/run/leno-docker.env
 ExecStart=
 ExecStart=$start"
-	if [ -e "$file" ] && [ "$(cat "$file")" = "$text" ]; then
+	new=1
+	if [ -e "$file" ] && [ "$(cat "$file")" = "$text" ] && [ -z "$earlier" ]; then
 		echo "$file is up to date."
-		[ -n "$restart" ] || return 0
+		new=
 	elif [ -n "$dry" ]; then
 		printf 'would write %s:\n%s\n' "$file" "$text"
 	else
@@ -84,12 +112,33 @@ ExecStart=$start"
 		mv "$file.new" "$file"
 		echo "Wrote $file."
 	fi
-	run systemctl daemon-reload
+	[ -z "$earlier" ] || run rm "$earlier"
+	if [ -z "$new" ]; then # systemd may not have read it yet
+		lacks=$(missing) || exit 1
+		[ -z "$lacks" ] || new=1
+	fi
+	[ -z "$new" ] || run systemctl daemon-reload
+	[ -n "$dry" ] || effective
 	if [ -n "$restart" ]; then
 		run systemctl restart docker.service
-	else
+	elif [ -n "$new" ]; then
 		echo "Docker takes it at its next start: systemctl restart docker"
 	fi
+}
+
+# Fails unless Docker gets leno's options: files that are read after leno's may set what it
+# sets, or take it back.
+effective() {
+	lacks=$(missing) || exit 1
+	[ -n "$lacks" ] || return 0
+	why="a file that is read after $file takes back ${lacks% }"
+	case $lacks in
+	'ExecStart '*)
+		last=$(systemctl cat docker.service | awk '/^# \// { file = substr($0, 3) } /^[ \t]*ExecStart[ \t]*=/ { last = file } END { print last }')
+		[ "$last" = "$file" ] || why="$last sets ExecStart and is read after $file; write \$LENO_DOCKER_OPTS at the end of the command there, or give that file a name that sorts before zz-leno.conf, and run this again"
+		;;
+	esac
+	die "docker.service starts Docker without leno's options, so docker0 is not in network $network: $why. See \`systemctl cat docker.service\`"
 }
 
 user_network() {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -47,6 +48,7 @@ type acquisition struct {
 	network registry.Network
 	claim   registry.Claim
 
+	version uint64   // of the definition that the plan is of; 0 when the store has lost it
 	session string   // what a new record is locked with, "" until one is needed
 	created []string // sessions made here; all but the lease's are destroyed at the end
 	surplus []registry.Lease
@@ -55,17 +57,23 @@ type acquisition struct {
 func (a *acquisition) run(ctx context.Context) (registry.Lease, error) {
 	var lost error
 	unmarked := 0
+	a.version = a.network.ModifyIndex
 	for range maxRaces {
 		if lost != nil {
 			if err := pause(ctx, jitter(racePause)); err != nil {
 				return registry.Lease{}, err
 			}
 		}
-		view, marked, err := a.c.situation(ctx, a.network, a.claim)
+		if lost != nil || a.network.ModifyIndex == 0 {
+			if err := a.confirmPlan(ctx); err != nil {
+				return registry.Lease{}, err
+			}
+		}
+		view, made, err := a.c.situation(ctx, a.network, a.claim)
 		if err != nil {
 			return registry.Lease{}, err
 		}
-		if !marked {
+		if made == 0 {
 			created, err := a.c.ensureMarker(ctx, a.c.layout.leases(a.network.Name))
 			if err != nil {
 				return registry.Lease{}, err
@@ -80,10 +88,20 @@ func (a *acquisition) run(ctx context.Context) (registry.Lease, error) {
 				}
 				continue
 			}
+			made = math.MaxUint64
 		}
 		choice, err := registry.Choose(view, a.claim, rand.Uint64N)
 		if err != nil {
 			return registry.Lease{}, err
+		}
+		if choice.TakesNew(a.network.Plan, a.claim) {
+			holders, err := a.c.Holders(ctx, a.network.Name)
+			if err != nil {
+				return registry.Lease{}, err
+			}
+			if err := a.c.lost.Check(a.network.Name, holders, view.Leases, made, a.claim, time.Now()); err != nil {
+				return registry.Lease{}, err
+			}
 		}
 		lease, err := a.take(ctx, choice)
 		switch {
@@ -96,6 +114,37 @@ func (a *acquisition) run(ctx context.Context) (registry.Lease, error) {
 		lost = err
 	}
 	return registry.Lease{}, fmt.Errorf("%w: other hosts were faster %d times: %w", registry.ErrConflict, maxRaces, lost)
+}
+
+// confirmPlan finds out the version of the definition that has the claim's plan. The
+// error is ErrConflict when there is another plan now, and a *DeletedError when the
+// network was deleted. A definition that cannot be read leaves the one before in
+// force.
+func (a *acquisition) confirmPlan(ctx context.Context) error {
+	key := a.c.layout.network(a.network.Name)
+	pair, _, err := a.c.get(ctx, key, read{consistent: true})
+	if err != nil {
+		return err
+	}
+	if pair == nil {
+		a.version = 0
+		return nil
+	}
+	deleted := &registry.DeletedError{}
+	if _, err := parseNetworkPair(a.network.Name, pair); errors.As(err, &deleted) {
+		return err
+	}
+	if a.otherPlan(pair) {
+		return fmt.Errorf("%w: the network has another plan now", registry.ErrConflict)
+	}
+	a.version = pair.ModifyIndex
+	return nil
+}
+
+// otherPlan reports whether a record is a definition with another plan than the claim's.
+func (a *acquisition) otherPlan(pair *api.KVPair) bool {
+	n, err := parseNetworkPair(a.network.Name, pair)
+	return pair.ModifyIndex != 0 && err == nil && !slices.Equal(n.Plan, a.network.Plan)
 }
 
 // take carries out one choice. A *refusedError means: look again, choose again.
@@ -149,18 +198,38 @@ func (a *acquisition) take(ctx context.Context, choice registry.Choice) (registr
 	if tell {
 		checks = append(checks, a.c.changeOp(a.network.Name, lastComponent(key), value, 0))
 	}
+	definition := a.c.layout.network(a.network.Name)
+	if a.version > 0 {
+		checks = append(checks, &api.KVTxnOp{Verb: api.KVCheckIndex, Key: definition, Index: a.version})
+	} else { // that it does not exist only one who may write there can check
+		checks = append(checks, &api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: definition})
+	}
 	results, err := a.c.transact(ctx, append(checks, &api.KVTxnOp{Verb: api.KVLock, Key: key, Value: value, Session: session})...)
 	if err != nil {
 		return a.afterwards(ctx, key, value, session, err)
 	}
 	lease := stored(wanted, results[len(results)-1])
-	if choice.Existing == nil && a.reserved(results[0]) {
-		if err := a.c.deleteOwn(ctx, key, lease); err != nil {
-			return registry.Lease{}, err
+	reason := ""
+	switch {
+	case choice.Existing == nil && a.reserved(results[0]):
+		reason = key + " was reserved at the same time"
+	case a.version == 0 && a.otherPlan(findPair(results, definition)):
+		reason = definition + " was defined at the same time"
+		if choice.Existing != nil { // the slot is in use, and may be one of the other plan too
+			return registry.Lease{}, &refusedError{reasons: []string{reason}}
 		}
-		return registry.Lease{}, &refusedError{reasons: []string{key + " was reserved meanwhile"}}
+	default:
+		return lease, nil
 	}
-	return lease, nil
+	if err := a.c.deleteOwn(ctx, key, lease); err != nil {
+		return registry.Lease{}, err
+	}
+	return registry.Lease{}, &refusedError{reasons: []string{reason}}
+}
+
+// findPair returns the result for a key that a transaction has one for.
+func findPair(results []*api.KVPair, key string) *api.KVPair {
+	return results[slices.IndexFunc(results, func(p *api.KVPair) bool { return p.Key == key })]
 }
 
 // reserved says of what stood at a reservation's key when a slot was taken
@@ -274,20 +343,26 @@ func (a *acquisition) record(slot uint64) (key string, value []byte, err error) 
 // situation is a consistent view of a network's leases and reservations, and
 // whether the marker stands in the leases. In a store that was emptied, the
 // slots of hosts that have not come back yet count as taken.
-func (c *Client) situation(ctx context.Context, n registry.Network, claim registry.Claim) (view registry.Situation, marked bool, err error) {
+func (c *Client) situation(ctx context.Context, n registry.Network, claim registry.Claim) (view registry.Situation, made uint64, err error) {
 	prefix := c.layout.leases(n.Name)
-	t := c.leasesTree(n.Name)
+	t, done := c.useTree(n.Name)
+	defer done()
 	pairs, err := c.firstList(ctx, t)
 	if err == nil && pairs == nil {
 		pairs, _, err = c.list(ctx, prefix, read{consistent: true})
 	}
 	if err != nil {
-		return view, false, err
+		return view, 0, err
 	}
 	view.Network = n
 	var set registry.LeaseSet
-	records := slices.DeleteFunc(slices.Clone(pairs), func(p *api.KVPair) bool { return p.Key == prefix+markerName })
-	marked = len(records) < len(pairs)
+	records := slices.DeleteFunc(slices.Clone(pairs), func(p *api.KVPair) bool {
+		if p.Key != prefix+markerName {
+			return false
+		}
+		made = p.CreateIndex
+		return true
+	})
 	for i, read := range t.view.read(n, prefix, records) {
 		pair := records[i]
 		if read.err == nil {
@@ -300,7 +375,7 @@ func (c *Client) situation(ctx context.Context, n registry.Network, claim regist
 	view.Leases = set.Leases
 	missing, err := t.missing(ctx, pairs)
 	if err != nil {
-		return view, false, err
+		return view, 0, err
 	}
 	for _, pair := range missing {
 		if l, err := parseLease(n, prefix, pair); err == nil && l.NodeID != claim.NodeID {
@@ -311,7 +386,7 @@ func (c *Client) situation(ctx context.Context, n registry.Network, claim regist
 	prefix = c.layout.reservations(n.Name)
 	reserved, _, err := c.reservations(ctx, n)
 	if err != nil {
-		return view, false, err
+		return view, 0, err
 	}
 	view.Reservations = reserved.Reservations
 	for _, b := range reserved.Bad {
@@ -320,7 +395,7 @@ func (c *Client) situation(ctx context.Context, n registry.Network, claim regist
 			view.Bad = append(view.Bad, registry.BadSlot{Prefix: p})
 		}
 	}
-	return view, marked, nil
+	return view, made, nil
 }
 
 // parseLease reads a pair below prefix.

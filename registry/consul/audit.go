@@ -50,17 +50,17 @@ func (c *Client) audited(ctx context.Context, t *tree) error {
 	if t.renewed(l) || t.dir.unsure {
 		// Another host's write may hide it from the next list.
 		t.careful = true
-		return c.relist(ctx, t, 0)
+		return c.relist(ctx, t)
 	}
 	news, why, err := c.latest(ctx, t)
 	switch {
 	case err != nil:
 		return err
 	case why != "":
-		return c.relist(ctx, t, 0)
+		return c.relist(ctx, t)
 	}
 	found := t.unexplained(l, news)
-	t.accept(l, 0, c.settled(now))
+	t.accept(l, c.settled(now))
 	t.apply(news)
 	c.tellFound(ctx, t, found)
 	return c.trim(ctx, t)

@@ -10,14 +10,17 @@ import (
 	"time"
 
 	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
 )
 
 // Every write of a lease record that changes its value, and every removal, puts
 // an entry into the network's directory of recent changes, in the same
 // transaction and so at the same index:
 //
-//	changes/<network>/<time><random>~<subnet>   the record as written, or empty: removed
-//	changes/<network>/!wm                       the watermark
+//	changes/<network>/<time><random>_<subnet>   the record as written, or empty: removed;
+//	                                            of one that was revoked, the record as it was
+//	changes/<network>/_                         the watermark
 //
 // Hosts watch the directory and not the leases: what an answer costs grows with
 // what happened in the last minute and not with the network. A session that
@@ -25,22 +28,22 @@ import (
 // Entries are never modified, and deleted when they are old (see trim).
 
 // watermarkName is the last component of the watermark's key: the highest
-// ModifyIndex of any entry that was ever deleted, in decimal. It sorts before
-// every entry.
-const watermarkName = "!wm"
+// ModifyIndex of any entry that was ever deleted, in decimal. It is the marker of
+// its directory as well.
+const watermarkName = markerName
 
 // What an entry's Flags say beyond its value.
 const (
-	flagRevoked = 1 // removed by Revoke: its host is to take another slot
+	flagRevoked = 1 // removed by Revoke: its host, as the value says, is to take another slot
 	flagUnheld  = 2 // nobody holds the record
 	flagFound   = 4 // written later than the lease, by a host that found it changed by hand
 )
 
 func (l layout) changes(network string) string { return l.prefix + "/changes/" + network + "/" }
 
-// entryName is <16 hex digits of Unix nanoseconds><8 of chance>~<subnet key>.
+// entryName matches <16 hex digits of Unix nanoseconds><8 random ones>_<subnet key>.
 // The time is for people; nothing is concluded from it.
-var entryName = regexp.MustCompile(`^[0-9a-f]{24}~([0-9a-f.:-]{1,64})$`)
+var entryName = regexp.MustCompile(`^[0-9a-f]{24}_([0-9a-f.-]{1,64})$`)
 
 // change is one entry.
 type change struct {
@@ -48,6 +51,7 @@ type change struct {
 	index  uint64 // ModifyIndex of the entry, and of the lease when both were written
 	value  []byte // of the record, empty: removed
 	flags  uint64
+	nodeID string // of the host whose lease was revoked, "" when it is not known
 }
 
 // newChange reads an entry; ok is false for keys that are none.
@@ -56,17 +60,21 @@ func newChange(prefix string, pair *api.KVPair) (ch change, ok bool) {
 	if m == nil {
 		return change{}, false
 	}
-	return change{subnet: m[1], index: pair.ModifyIndex, value: pair.Value, flags: pair.Flags}, true
+	ch = change{subnet: m[1], index: pair.ModifyIndex, value: pair.Value, flags: pair.Flags}
+	if ch.flags&flagRevoked != 0 {
+		ch.value, ch.nodeID = nil, nodeID(pair)
+	}
+	return ch, true
 }
 
 // changeOp writes an entry about one lease.
 func (c *Client) changeOp(network, subnet string, value []byte, flags uint64) *api.KVTxnOp {
-	name := fmt.Sprintf("%016x%08x~%s", time.Now().UnixNano(), rand.Uint32(), subnet)
+	name := fmt.Sprintf("%016x%08x_%s", time.Now().UnixNano(), rand.Uint32(), subnet)
 	return &api.KVTxnOp{Verb: api.KVSet, Key: c.layout.changes(network) + name, Value: value, Flags: flags}
 }
 
-// commit runs the operations that write the lease at key or, with an empty
-// value, remove it, and tells the watchers in the same transaction. The errors
+// commit runs the operations that write the lease at key or, with an empty value or
+// flagRevoked, remove it, and tells the watchers in the same transaction. The errors
 // are those of transact.
 func (c *Client) commit(ctx context.Context, network, key string, value []byte, flags uint64, ops ...*api.KVTxnOp) ([]*api.KVPair, error) {
 	return c.transact(ctx, append(slices.Clone(ops), c.changeOp(network, lastComponent(key), value, flags))...)
@@ -79,13 +87,14 @@ func (c *Client) ensureWatermark(ctx context.Context, network string) error {
 	return err
 }
 
-// revoked says of a lease without a record whether Revoke removed it, as far
-// as the directory reaches back.
-func (c *Client) revoked(ctx context.Context, network, key string) (bool, error) {
+// whyGone returns why a lease has no record: a *RevokedError when Revoke removed it, as
+// far as the directory reaches back, and ErrLeaseNotFound otherwise. err is set when
+// the directory cannot be read.
+func (c *Client) whyGone(ctx context.Context, network, key string) (why, err error) {
 	prefix := c.layout.changes(network)
 	pairs, _, err := c.list(ctx, prefix, read{consistent: true})
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	var last change
 	for _, pair := range pairs {
@@ -93,5 +102,8 @@ func (c *Client) revoked(ctx context.Context, network, key string) (bool, error)
 			last = ch
 		}
 	}
-	return last.flags&flagRevoked != 0, nil
+	if last.flags&flagRevoked != 0 {
+		return &registry.RevokedError{NodeID: last.nodeID}, nil
+	}
+	return registry.ErrLeaseNotFound, nil
 }

@@ -56,18 +56,21 @@ type Client struct {
 
 // shared is what a client has in common with those As made of it.
 type shared struct {
-	conf   Config
-	conn   connection
-	api    *api.Client
-	logger hclog.Logger
-	layout layout
-	clock  registry.LapseClock
-	doubts doubts
-	listed atomic.Int64 // size of the last list, bytes
-	settle atomic.Int64 // Config.Settle, a time.Duration
+	conf     Config
+	conn     connection
+	api      *api.Client
+	logger   hclog.Logger
+	layout   layout
+	clock    registry.LapseClock
+	lost     registry.LostLeases
+	doubts   doubts
+	listed   atomic.Int64 // size of the last list, bytes
+	networks networkList
+	settle   atomic.Int64 // Config.Settle, a time.Duration
 
-	mu    sync.Mutex
-	trees map[string]*tree // by prefix
+	mu      sync.Mutex
+	trees   map[string]*tree // by network
+	forgets *time.Timer      // runs forget
 }
 
 var (

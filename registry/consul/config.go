@@ -2,6 +2,7 @@ package consul
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -81,7 +82,9 @@ type Config struct {
 	// way.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	timeout time.Duration // of a request that does not block, for tests; default callTimeout
+	// For tests.
+	timeout time.Duration // of a request that does not block; default callTimeout
+	idle    time.Duration // until what is not used is forgotten; default idleTree
 }
 
 // TLS names PEM files and the server's expected name.
@@ -120,6 +123,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Dial == nil {
 		c.Dial = newDialer().DialContext
+	}
+	if c.idle <= 0 {
+		c.idle = idleTree
 	}
 	if c.timeout <= 0 {
 		c.timeout = callTimeout
@@ -190,6 +196,11 @@ func (c Config) connection() (connection, error) {
 
 	// On this host compressing costs more than it saves.
 	base.DisableCompression = scheme == "unix" || loopback(host)
+	if cert, key := conf.TLSConfig.CertFile, conf.TLSConfig.KeyFile; cert != "" && key != "" {
+		if _, err := tls.LoadX509KeyPair(cert, key); err != nil { // the client's own error does not name the files
+			return connection{}, fmt.Errorf("consul: tls: certificate %s with key %s: %w", cert, key, err)
+		}
+	}
 	tlsConfig, err := api.SetupTLSConfig(&conf.TLSConfig)
 	if err != nil {
 		return connection{}, fmt.Errorf("consul: tls: %w", err)

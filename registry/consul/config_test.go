@@ -39,6 +39,7 @@ func TestConnection(t *testing.T) {
 		{name: "unix", conf: Config{Address: "unix:///run/consul.sock"}, want: want{"http", "localhost", "", "", "", ""}},
 		{name: "unknown scheme", conf: Config{Address: "ftp://c"}, fail: `unknown scheme "ftp"`},
 		{name: "tls means https", conf: Config{Address: "c:8501", TLS: TLS{ServerName: "server.dc1.consul"}}, want: want{"https", "c:8501", "", "c:8501", "", ""}},
+		{name: "key pair that is none", conf: Config{TLS: TLS{CertFile: "config_test.go", KeyFile: "config.go"}}, fail: "certificate config_test.go with key config.go"},
 		{name: "tls file missing", conf: Config{TLS: TLS{CAFile: "/nowhere/ca.pem"}}, fail: "/nowhere/ca.pem"},
 		{name: "certificate without key", conf: Config{TLS: TLS{CertFile: "c.pem"}}, fail: "client key"},
 		{name: "environment", env: map[string]string{"CONSUL_HTTP_ADDR": "https://e:1", "CONSUL_HTTP_TOKEN": "et"}, want: want{"https", "e:1", "", "e:1", "et", ""}},

@@ -1,16 +1,71 @@
 package consul
 
 import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/registrytest"
 )
 
-type suiteStore struct{ *store }
+// suiteStore opens its clients behind a proxy that refuses keys as the strictest
+// releases of Consul do.
+type suiteStore struct {
+	*store
+	proxy string
+}
 
-func (s suiteStore) Open(tb testing.TB) registry.Registry { return s.open(tb) }
+func (s suiteStore) Open(tb testing.TB) registry.Registry {
+	return s.open(tb, func(c *Config) { c.Address = s.proxy })
+}
 
 func TestConformance(t *testing.T) {
-	registrytest.Run(t, func(t *testing.T) registrytest.Store { return suiteStore{newStore(t)} })
+	addr := proxy(t, common.get(t), func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if key := strangeKey(t, r); key != "" {
+			t.Errorf("%s %s has the key %q", r.Method, r.URL.Path, key)
+			http.Error(w, "Invalid key name. Keys must respect the following format: "+plainKey.String(), http.StatusBadRequest)
+			return
+		}
+		pass.ServeHTTP(w, r)
+	})
+	registrytest.Run(t, func(t *testing.T) registrytest.Store { return suiteStore{newStore(t), addr} })
+}
+
+// plainKey matches what every release of Consul accepts, and a little less:
+// Consul 1.21.5 takes upper case and ",?&=" as well.
+var plainKey = regexp.MustCompile(`^[a-z0-9._/-]*$`)
+
+// strangeKey returns a key that a request names in its path, or that it writes in a
+// transaction, and that has other characters; "" when there is none. Keys of
+// others' making can only be read and deleted in transactions.
+func strangeKey(t *testing.T, r *http.Request) string {
+	if key, ok := strings.CutPrefix(r.URL.Path, "/v1/kv/"); ok && !plainKey.MatchString(key) {
+		return key
+	}
+	if r.URL.Path != "/v1/txn" {
+		return ""
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return "" // the client went; so will what passes the request on
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	var ops []struct{ KV struct{ Verb, Key string } }
+	if err := json.Unmarshal(body, &ops); err != nil {
+		t.Errorf("transaction: %v", err)
+	}
+	for _, op := range ops {
+		switch op.KV.Verb {
+		case "set", "cas", "lock":
+			if !plainKey.MatchString(op.KV.Key) {
+				return op.KV.Key
+			}
+		}
+	}
+	return ""
 }

@@ -17,7 +17,7 @@ const dirPrefix = "leno/changes/default/"
 
 // entryAt is an entry of the directory, named after its index.
 func entryAt(index uint64) *api.KVPair {
-	return &api.KVPair{Key: fmt.Sprintf("%s%024x~10.5.%d.0-24", dirPrefix, index, index%256), Value: []byte("v"), CreateIndex: index, ModifyIndex: index}
+	return &api.KVPair{Key: fmt.Sprintf("%s%024x_10.5.%d.0-24", dirPrefix, index, index%256), Value: []byte("v"), CreateIndex: index, ModifyIndex: index}
 }
 
 func markAt(created, modified, value uint64) *api.KVPair {
@@ -116,14 +116,16 @@ func TestDirectoryBareKeys(t *testing.T) {
 
 func TestChangeNames(t *testing.T) {
 	for key, want := range map[string]string{
-		"1879f3c5a2d9b7e04d1c22af~10.5.201.0-24":   "10.5.201.0-24",
-		"1879f3c5a2d9b7e04d1c22af~fd00:5:0:2::-64": "fd00:5:0:2::-64",
-		"!wm": "", "": "", "x": "",
-		"1879f3c5a2d9b7e04d1c22af~":                      "",
-		"1879f3c5a2d9b7e04d1c22a~10.5.201.0-24":          "",
-		"1879f3c5a2d9b7e04d1c22af~10.5.201.0-24/a":       "",
-		"1879f3c5a2d9b7e04d1c22af~../networks/default":   "",
-		"1879f3c5a2d9b7e04d1c22af~10.5.201.0-24\x1b[31m": "",
+		"1879f3c5a2d9b7e04d1c22af_10.5.201.0-24":   "10.5.201.0-24",
+		"1879f3c5a2d9b7e04d1c22af_fd00.5.0.2..-64": "fd00.5.0.2..-64",
+		"_": "", "": "", "x": "",
+		"1879f3c5a2d9b7e04d1c22af_":                      "",
+		"1879f3c5a2d9b7e04d1c22a_10.5.201.0-24":          "",
+		"1879f3c5a2d9b7e04d1c22af_fd00:5:0:2::-64":       "",
+		"1879f3c5a2d9b7e04d1c22af~10.5.201.0-24":         "",
+		"1879f3c5a2d9b7e04d1c22af_10.5.201.0-24/a":       "",
+		"1879f3c5a2d9b7e04d1c22af_../networks/default":   "",
+		"1879f3c5a2d9b7e04d1c22af_10.5.201.0-24\x1b[31m": "",
 	} {
 		ch, ok := newChange(dirPrefix, &api.KVPair{Key: dirPrefix + key})
 		if ok != (want != "") || ch.subnet != want {

@@ -117,6 +117,9 @@ func calls() []call {
 			again: registry.ErrNetworkExists},
 		{name: "DeleteNetwork", writes: true, do: func(ctx context.Context, c *Client, _ *fixture) error { return c.DeleteNetwork(ctx, "new") },
 			again: registry.ErrNetworkNotFound},
+		{name: "PutDeletion", writes: true, do: func(ctx context.Context, c *Client, _ *fixture) error {
+			return c.PutDeletion(ctx, registry.Deletion{Network: "gone", Time: time.Now()})
+		}, again: registry.ErrConflict},
 		{name: "Acquire", writes: true, do: func(ctx context.Context, c *Client, f *fixture) error {
 			return errOf2(c.Acquire(ctx, f.network, f.claim(5)))
 		}},
@@ -238,6 +241,28 @@ func TestConnectionLostWhileWaiting(t *testing.T) {
 				wantIs(t, <-ended, registry.ErrUnavailable)
 			}
 		})
+	}
+}
+
+// TestNetworksOfAnEmptiedStore: that the marker is made between the list of networks and
+// the look for the marker does not mean that the token may not read the list.
+func TestNetworksOfAnEmptiedStore(t *testing.T) {
+	proxy := newFaulty(t, common.get(t))
+	prefix := testPrefix()
+	c, other := common.get(t).client(t, prefix, through(proxy)), common.get(t).client(t, prefix)
+	proxy.harm(func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		pass.ServeHTTP(w, r)
+		proxy.harm(nil, nil)
+		if err := other.PutNetwork(testContext(t), network("default", "10.5.0.0/16")); err != nil {
+			t.Error(err)
+		}
+	}, func(r *http.Request) bool { return r.URL.Query().Has("recurse") })
+	set, index, err := c.WatchNetworks(testContext(t), 0)
+	if err != nil || len(set.Networks) != 1 {
+		t.Errorf("%+v, %v", set, err)
+	}
+	if _, again, err := other.WatchNetworks(testContext(t), 0); err != nil || again != index {
+		t.Errorf("index %d, another client has %d, %v", index, again, err)
 	}
 }
 

@@ -32,8 +32,11 @@ func newFaulty(t *testing.T, s *server) *faulty {
 	target := &url.URL{Scheme: "http", Host: s.addr}
 	pass := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		// A client that gave up is no news.
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
+		// A PUT on a connection that the server is just closing is not tried again.
+		Transport: &http.Transport{DisableKeepAlives: true},
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+		},
 	}
 	p := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()

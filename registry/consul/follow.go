@@ -187,7 +187,7 @@ func (c *Client) resync(ctx context.Context, t *tree, asked uint64, why string) 
 			return err
 		}
 	}
-	return c.relist(ctx, t, 0)
+	return c.relist(ctx, t)
 }
 
 // limp reads all leases now and then while there is no directory to follow, and
@@ -215,5 +215,5 @@ func (c *Client) limp(ctx context.Context, t *tree, lame int) error {
 	if err != nil {
 		return err
 	}
-	return c.relist(ctx, t, 0)
+	return c.relist(ctx, t)
 }

@@ -208,7 +208,7 @@ func TestDirectoryHarmed(t *testing.T) {
 		"garbage": func(t *testing.T, s *store, prefix string) {
 			s.Put(t, prefix+"hello", []byte("world"))
 			s.Put(t, prefix+watermarkName, []byte("\x00\xff"))
-			s.Put(t, prefix+"000000000000000000000000~10.5.20.0-24", []byte("{"))
+			s.Put(t, prefix+"000000000000000000000000_10.5.20.0-24", []byte("{"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

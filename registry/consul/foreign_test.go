@@ -72,27 +72,27 @@ func TestForeignEntries(t *testing.T) {
 	garbage := map[string]string{
 		folder:                 "",
 		folder + "x":           "{",
-		folder + "~":           "{",
+		folder + "-":           "{",
 		folder + "deeper/down": "{}",
-		folder + "deeper/" + stamp + "0~10.5.10.0-24":           "",
-		folder + "\x1b[2J\u202e\n~10.5.10.0-24":                 "",
-		folder + "abc~10.5.10.0-24":                             "",
-		folder + strings.ToUpper("abcdef") + "~10.5.10.0-24":    "",
-		folder + stamp + "0~":                                   "",
-		folder + stamp + "0~_":                                  "",
-		folder + stamp + "0~../../networks/default":             "",
-		folder + stamp + "0~10.5.10.0-24/x":                     "",
-		folder + stamp + "0~10.5.10.0-24 ":                      "",
-		folder + stamp + "0~" + strings.Repeat("1", 65):         "",
-		folder + stamp + "1~" + strings.Repeat(":", 64):         "",
-		folder + stamp + "2~10.9.0.0-24":                        "{}",
-		folder + stamp + "3~fd00::-64":                          "\xff\xfe",
-		folder + stamp + "4~10.5.77.0-24":                       strings.Repeat("x", 300<<10),
-		folder + stamp + "5~10.5.78.0-24":                       strings.Repeat("[", 10000),
-		folder + "ffffffffffffffffffffffff~10.5.79.0-24":        `{"version":2}`,
+		folder + "deeper/" + stamp + "0_10.5.10.0-24":           "",
+		folder + "\x1b[2J\u202e\n_10.5.10.0-24":                 "",
+		folder + "abc_10.5.10.0-24":                             "",
+		folder + strings.ToUpper("abcdef") + "_10.5.10.0-24":    "",
+		folder + stamp + "0_":                                   "",
+		folder + stamp + "0__":                                  "",
+		folder + stamp + "0_../../networks/default":             "",
+		folder + stamp + "0_10.5.10.0-24/x":                     "",
+		folder + stamp + "0_10.5.10.0-24 ":                      "",
+		folder + stamp + "0_" + strings.Repeat("1", 65):         "",
+		folder + stamp + "1_" + strings.Repeat(".", 64):         "",
+		folder + stamp + "2_10.9.0.0-24":                        "{}",
+		folder + stamp + "3_fd00..-64":                          "\xff\xfe",
+		folder + stamp + "4_10.5.77.0-24":                       strings.Repeat("x", 300<<10),
+		folder + stamp + "5_10.5.78.0-24":                       strings.Repeat("[", 10000),
+		folder + "ffffffffffffffffffffffff_10.5.79.0-24":        `{"version":2}`,
 		folder + strings.Repeat("\u202ek", 20000):               "",
-		folder + "ffffffffffffffffffffffff~10.5.80.0-24":        "",
-		s.prefix + "/changes/other/" + stamp + "0~10.5.10.0-24": "",
+		folder + "ffffffffffffffffffffffff_10.5.80.0-24":        "",
+		s.prefix + "/changes/other/" + stamp + "0_10.5.10.0-24": "",
 	}
 	ctx, cancel := context.WithCancel(testContext(t))
 	done := keeping(ctx, t, s.open(t, func(c *Config) { c.Recent = 300 * time.Millisecond }), n, 0, 10, 20, 30)
@@ -173,7 +173,7 @@ func TestForgedEntries(t *testing.T) {
 	done := keeping(ctx, t, s.open(t), n, 0, 10)
 	for i, flags := range []uint64{0, flagRevoked, flagUnheld, flagFound, flagFound | flagUnheld, ^uint64(0)} {
 		name := func(slot uint64) string {
-			return fmt.Sprintf("%s%024x~%s", folder, i, registry.SubnetKey(n.Plan.Subnets(slot)[0]))
+			return fmt.Sprintf("%s%024x_%s", folder, i, registry.SubnetKey(n.Plan.Subnets(slot)[0]))
 		}
 		putRaw(t, s, map[string]string{
 			name(10): "",
@@ -218,9 +218,13 @@ func TestBackupImported(t *testing.T) {
 	}
 	_, index = follow(t, watcher, n, index, []uint64{10, 30}, []uint64{10, 30})
 	backup := map[string]string{}
-	for _, key := range s.Keys(t, s.prefix+"/changes/default/") {
-		if value, _, _ := s.Get(t, key); !strings.HasSuffix(key, watermarkName) && len(value) == 0 {
-			backup[strings.Replace(key, "default/1", "default/f", 1)] = ""
+	pairs, _, err := s.admin.KV().List(s.prefix+"/changes/default/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pair := range pairs {
+		if pair.Flags&flagRevoked != 0 {
+			backup[strings.Replace(pair.Key, "default/1", "default/f", 1)] = string(pair.Value)
 		}
 	}
 	if len(backup) != 1 {
@@ -290,17 +294,16 @@ func TestEditBehindAChange(t *testing.T) {
 func FuzzDirectory(f *testing.F) {
 	n := network("default", "10.5.0.0/16")
 	for _, seed := range []string{
-		stamp + "0~10.5.7.0-24\x00{\x00\x01\x01", stamp + "0~10.5.7.0-24\x00\x00\x00\x02", "x\x00y\x00\x07\x01", watermarkName + "\x0012\x00\x00\x01",
-		stamp + "0~10.5.7.0-24\x00{\x00\x01\x01\x1e" + stamp + "1~10.5.7.0-24\x00\x00\x00\x02", stamp + "0~_\x00\x00\x00\x01", stamp + "0~" + strings.Repeat(":", 64) + "\x00\x00\x00\x01",
+		stamp + "0_10.5.7.0-24\x00{\x00\x01\x01", stamp + "0_10.5.7.0-24\x00\x00\x00\x02", "x\x00y\x00\x07\x01", watermarkName + "\x0012\x00\x00\x01",
+		stamp + "0_10.5.7.0-24\x00{\x00\x01\x01\x1e" + stamp + "1_10.5.7.0-24\x00\x00\x00\x02", stamp + "0__\x00\x00\x00\x01", stamp + "0_" + strings.Repeat(".", 64) + "\x00\x00\x00\x01",
 	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		const folder = "leno/changes/default/"
-		tree := newTree(viewPrefix, false)
-		tree.dir = &directory{prefix: folder, entries: map[string]entry{}}
+		tree := newTree(viewPrefix, &directory{prefix: folder, entries: map[string]entry{}})
 		good := &api.KVPair{Key: viewPrefix + "10.5.7.0-24", Value: leaseRecordOf(n, 7, 1), Session: "s", CreateIndex: 5, ModifyIndex: 5}
-		tree.accept(tree.newList(api.KVPairs{{Key: viewPrefix + markerName, CreateIndex: 1, ModifyIndex: 1}, good}, 5), 0, time.Now())
+		tree.accept(tree.newList(api.KVPairs{{Key: viewPrefix + markerName, CreateIndex: 1, ModifyIndex: 1}, good}, 5), time.Now())
 		mark := &api.KVPair{Key: folder + watermarkName, Value: []byte("0"), CreateIndex: 2, ModifyIndex: 2}
 		tree.dir.adopt(newReading(folder, api.KVPairs{mark}, 5), time.Now())
 

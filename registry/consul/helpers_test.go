@@ -3,6 +3,8 @@ package consul
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -54,6 +56,13 @@ func acquire(t *testing.T, r registry.Registry, n registry.Network, i int) regis
 	return l
 }
 
+// treeOf returns what a client knows of a network's leases.
+func treeOf(c *Client, network string) *tree {
+	t, done := c.useTree(network)
+	done()
+	return t
+}
+
 func errOf[A, B any](_ A, _ B, err error) error { return err }
 func errOf2[A any](_ A, err error) error        { return err }
 
@@ -70,7 +79,9 @@ func slots(set registry.LeaseSet) []uint64 {
 func proxy(t *testing.T, s *server, hook func(w http.ResponseWriter, r *http.Request, pass http.Handler)) (addr string) {
 	t.Helper()
 	target := &url.URL{Scheme: "http", Host: s.addr}
-	pass := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
+	pass := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		Transport: &http.Transport{DisableKeepAlives: true}, // a PUT on a connection that is just closed is not tried again
+		ErrorLog:  log.New(io.Discard, "", 0)}               // of requests that their clients gave up
 	p := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { hook(w, r, pass) }))
 	t.Cleanup(p.Close)
 	return p.Listener.Addr().String()

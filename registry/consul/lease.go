@@ -81,19 +81,46 @@ func nodeID(pair *api.KVPair) string {
 // Revoke implements registry.Leases.
 func (c *Client) Revoke(ctx context.Context, network string, subnet netip.Prefix) error {
 	key, err := c.keyCovering(ctx, network, subnet, c.layout.lease)
-	if err == nil {
-		// The get fails when there is no such key.
-		_, err = c.commit(ctx, network, key, nil, flagRevoked,
-			&api.KVTxnOp{Verb: api.KVGet, Key: key},
-			&api.KVTxnOp{Verb: api.KVDelete, Key: key})
-	}
 	if isRefused(err) {
 		err = registry.ErrLeaseNotFound
+	}
+	if err == nil {
+		for range revokeTries {
+			if err = c.revokeOnce(ctx, network, key); !isRefused(err) {
+				break
+			}
+		}
+	}
+	if isRefused(err) {
+		err = fmt.Errorf("%w: %w", registry.ErrConflict, err)
 	}
 	if err != nil {
 		return fmt.Errorf("revoke lease %s of network %s: %w", subnet, network, err)
 	}
 	return nil
+}
+
+// revokeTries is how often a revocation is tried again when its host wrote the record
+// at the same time.
+const revokeTries = 5
+
+// revokeOnce removes the record at key as it is now.
+func (c *Client) revokeOnce(ctx context.Context, network, key string) error {
+	pair, _, err := c.get(ctx, key, read{consistent: true})
+	if err != nil {
+		return err
+	}
+	if pair == nil {
+		return registry.ErrLeaseNotFound
+	}
+	value := pair.Value
+	if len(value) > registry.MaxRecordSize {
+		value = nil
+	}
+	_, err = c.commit(ctx, network, key, value, flagRevoked,
+		&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: pair.ModifyIndex},
+		&api.KVTxnOp{Verb: api.KVDelete, Key: key})
+	return err
 }
 
 // keyCovering is the key of the slot that has subnet as one of its subnets. A
@@ -102,6 +129,9 @@ func (c *Client) Revoke(ctx context.Context, network string, subnet netip.Prefix
 func (c *Client) keyCovering(ctx context.Context, network string, subnet netip.Prefix, keyOf func(string, netip.Prefix) string) (string, error) {
 	if err := registry.CheckNetworkName(network); err != nil {
 		return "", err
+	}
+	if !subnet.IsValid() {
+		return "", &refusedError{reasons: []string{"not a subnet"}} // which no record can have
 	}
 	n, err := c.Network(ctx, network)
 	switch {
@@ -164,14 +194,10 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 			}
 			continue
 		case pair == nil:
-			why := registry.ErrLeaseNotFound
-			revoked, err := c.revoked(ctx, n.Name, key)
+			why, err := c.whyGone(ctx, n.Name, key)
 			if err != nil {
 				c.doubts.add(key)
 				return registry.Lease{}, 0, fmt.Errorf("watch lease %s: %w", subnet, err)
-			}
-			if revoked {
-				why = registry.ErrLeaseRevoked
 			}
 			return registry.Lease{}, index, fmt.Errorf("lease %s of network %s: %w", subnet, n.Name, why)
 		}

@@ -2,9 +2,15 @@ package consul
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
 
 	"github.com/hashicorp/consul/api"
 
@@ -20,10 +26,13 @@ func (c *Client) Network(ctx context.Context, name string) (registry.Network, er
 	if err != nil {
 		return registry.Network{}, fmt.Errorf("network %s: %w", name, err)
 	}
-	if pair == nil {
-		return registry.Network{}, fmt.Errorf("network %s: %w", name, registry.ErrNetworkNotFound)
+	n, err := parseNetworkPair(name, pair)
+	if deleted := (*registry.DeletedError)(nil); errors.As(err, &deleted) {
+		// A leader that was just elected may not have applied a later definition yet.
+		if pair, _, err = c.get(ctx, c.layout.network(name), read{consistent: true}); err == nil {
+			n, err = parseNetworkPair(name, pair)
+		}
 	}
-	n, err := parseNetwork(name, pair)
 	if err != nil {
 		return registry.Network{}, fmt.Errorf("network %s: %w", name, err)
 	}
@@ -86,10 +95,23 @@ func (c *Client) writeNetwork(ctx context.Context, n registry.Network, value []b
 	if err := c.ensureWatermark(ctx, n.Name); err != nil && !errors.Is(err, registry.ErrDenied) {
 		return err
 	}
+	key, version := c.layout.network(n.Name), n.ModifyIndex
+	switch version {
+	case registry.Absent:
+		version = 0 // Consul's word for the same
+	case 0:
+		pair, _, err := c.get(ctx, key, read{})
+		if err != nil {
+			return err
+		}
+		deleted := &registry.DeletedError{}
+		if _, err := parseNetworkPair(n.Name, pair); errors.As(err, &deleted) {
+			version = deleted.ModifyIndex
+		}
+	}
 	opts, cancel := c.write(ctx)
 	defer cancel()
-	key := c.layout.network(n.Name)
-	ok, _, err := c.api.KV().CAS(&api.KVPair{Key: key, Value: value, ModifyIndex: n.ModifyIndex}, opts)
+	ok, _, err := c.api.KV().CAS(&api.KVPair{Key: key, Value: value, ModifyIndex: version}, opts)
 	switch {
 	case err != nil:
 		err = classify(err)
@@ -109,51 +131,258 @@ func (c *Client) writeNetwork(ctx context.Context, n registry.Network, value []b
 	return nil
 }
 
-// DeleteNetwork implements registry.Networks.
+// deleteTries is how often a deletion is tried again when the record was changed
+// at the same time.
+const deleteTries = 5
+
+// DeleteNetwork implements registry.Networks. It needs the right to write below
+// networks/ and reservations/, and to read leases/.
 func (c *Client) DeleteNetwork(ctx context.Context, name string) error {
-	if err := registry.CheckNetworkName(name); err != nil {
-		return err
+	err := registry.CheckNetworkName(name)
+	if err == nil {
+		for range deleteTries {
+			if err = c.deleteNetwork(ctx, name); !isRefused(err) {
+				break
+			}
+		}
 	}
-	// Watchers believe that a definition is gone only beside a marker.
-	if _, err := c.ensureMarker(ctx, c.layout.networks()); err != nil {
-		return fmt.Errorf("delete network %s: %w", name, err)
-	}
-	key := c.layout.network(name)
-	// The get fails when there is no such key.
-	_, err := c.transact(ctx,
-		&api.KVTxnOp{Verb: api.KVGet, Key: key},
-		&api.KVTxnOp{Verb: api.KVDelete, Key: key},
-		&api.KVTxnOp{Verb: api.KVDeleteTree, Key: c.layout.reservations(name)})
 	if isRefused(err) {
-		err = c.deleteReservations(ctx, name)
+		err = fmt.Errorf("%w: %w", registry.ErrConflict, err)
 	}
 	if err != nil {
 		return fmt.Errorf("delete network %s: %w", name, err)
+	}
+	c.purgeDeletions(ctx)
+	return nil
+}
+
+// deleteNetwork is one try. A *refusedError means that the record was changed at the
+// same time.
+func (c *Client) deleteNetwork(ctx context.Context, name string) error {
+	if _, err := c.ensureMarker(ctx, c.layout.networks()); err != nil {
+		return err
+	}
+	key, reservations := c.layout.network(name), c.layout.reservations(name)
+	pair, _, err := c.get(ctx, key, read{consistent: true})
+	if err != nil {
+		return err
+	}
+	check := &api.KVTxnOp{Verb: api.KVCheckNotExists, Key: key}
+	if pair != nil {
+		check = &api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: pair.ModifyIndex}
+	}
+	removal := &api.KVTxnOp{Verb: api.KVDeleteTree, Key: reservations}
+
+	_, defined := parseNetworkPair(name, pair)
+	if errors.Is(defined, registry.ErrNetworkNotFound) {
+		leases := 0
+		if pair == nil {
+			if leases, err = c.countRecords(ctx, c.layout.leases(name)); err != nil {
+				return err
+			}
+		}
+		if leases == 0 {
+			switch kept, err := c.countRecords(ctx, reservations); {
+			case err != nil:
+				return err
+			case kept == 0:
+				return defined
+			}
+			_, err = c.transact(ctx, check, removal)
+			return err
+		}
+	}
+	value, err := registry.FormatDeletion(registry.Deletion{Network: name, Time: time.Now()})
+	if err != nil {
+		return err
+	}
+	_, err = c.transact(ctx, check, &api.KVTxnOp{Verb: api.KVSet, Key: key, Value: value}, removal)
+	return err
+}
+
+// PutDeletion implements registry.Networks. It needs the right to write below
+// networks/.
+func (c *Client) PutDeletion(ctx context.Context, d registry.Deletion) error {
+	if err := c.putDeletion(ctx, d); err != nil {
+		return fmt.Errorf("put back the deletion of network %s: %w", d.Network, err)
 	}
 	return nil
 }
 
-// deleteReservations deletes those of a network that is not defined.
-func (c *Client) deleteReservations(ctx context.Context, network string) error {
-	prefix := c.layout.reservations(network)
-	pairs, _, err := c.listSurely(ctx, prefix)
+func (c *Client) putDeletion(ctx context.Context, d registry.Deletion) error {
+	if err := registry.CheckNetworkName(d.Network); err != nil {
+		return err
+	}
+	value, err := registry.FormatDeletion(d)
 	if err != nil {
 		return err
 	}
-	if len(pairs) == 0 {
-		return registry.ErrNetworkNotFound
+	if _, err := c.ensureMarker(ctx, c.layout.networks()); err != nil {
+		return err
 	}
-	_, err = c.transact(ctx,
-		&api.KVTxnOp{Verb: api.KVCheckNotExists, Key: c.layout.network(network)},
-		&api.KVTxnOp{Verb: api.KVDeleteTree, Key: prefix})
-	if isRefused(err) {
-		err = fmt.Errorf("%w: it was defined just now", registry.ErrConflict)
+	created, err := c.ensureKey(ctx, c.layout.network(d.Network), string(value))
+	if err == nil && !created {
+		err = registry.ErrConflict
 	}
 	return err
 }
 
-func parseNetwork(name string, pair *api.KVPair) (registry.Network, error) {
+// countRecords returns how many records there are below a prefix, usable or not.
+func (c *Client) countRecords(ctx context.Context, prefix string) (int, error) {
+	pairs, _, err := c.listSurely(ctx, prefix)
+	return len(slices.DeleteFunc(pairs, func(p *api.KVPair) bool { return p.Key == prefix+markerName })), err
+}
+
+// purgeDeletions removes the records of old deletions of which there are no leases
+// any more. What fails is left for the next deletion.
+func (c *Client) purgeDeletions(ctx context.Context) {
+	set, _, err := c.listNetworks(ctx, read{})
+	if err != nil {
+		c.logger.Debug("records of old deletions stay", "error", err)
+		return
+	}
+	for _, d := range set.Deleted {
+		if time.Since(d.Time) < registry.DeletionKept {
+			continue
+		}
+		leases, err := c.countRecords(ctx, c.layout.leases(d.Network))
+		if err == nil && leases == 0 {
+			key := c.layout.network(d.Network)
+			_, err = c.transact(ctx,
+				&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: d.ModifyIndex},
+				&api.KVTxnOp{Verb: api.KVDelete, Key: key})
+		}
+		if err != nil {
+			c.logger.Debug("record of an old deletion stays", "network", d.Network, "error", err)
+		}
+	}
+}
+
+// networkList gives the answers of WatchNetworks their index.
+type networkList struct {
+	mu      sync.Mutex
+	version uint64 // of the last answer, 0 before the first
+	index   uint64 // Consul's of it
+	set     registry.NetworkSet
+}
+
+// update returns the index of set, which is that of the last answer if it is the
+// same, and one that there never was otherwise, even when Consul's went back.
+func (l *networkList) update(set registry.NetworkSet, index uint64) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.version == 0 || !reflect.DeepEqual(l.set, set) {
+		l.version = max(l.version+1, index)
+	}
+	l.index, l.set = index, set
+	return l.version
+}
+
+// behind returns Consul's index of the answer that had the index version, or 0 when
+// that is not the last one.
+func (l *networkList) behind(version uint64) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if version != l.version {
+		return 0
+	}
+	return l.index
+}
+
+// WatchNetworks implements registry.Networks. As with WatchLeases, the index never
+// goes back within one client.
+func (c *Client) WatchNetworks(ctx context.Context, after uint64) (registry.NetworkSet, uint64, error) {
+	for {
+		set, version, err := c.watchNetworks(ctx, after)
+		if err != nil {
+			c.doubts.add(c.layout.networks()) // the next call looks at once
+			return registry.NetworkSet{}, 0, fmt.Errorf("watch networks: %w", err)
+		}
+		if version != after {
+			return set, version, nil
+		}
+	}
+}
+
+// watchNetworks reads all networks, when after is the index of the last answer once
+// anything below their prefix has changed.
+func (c *Client) watchNetworks(ctx context.Context, after uint64) (registry.NetworkSet, uint64, error) {
+	var notified uint64
+	if last := c.networks.behind(after); after > 0 && last > 0 {
+		var err error
+		if notified, err = c.awaitChange(ctx, c.layout.networks(), last); err != nil {
+			return registry.NetworkSet{}, 0, err
+		}
+	}
+	set, index, err := c.listNetworks(ctx, read{})
+	if err != nil {
+		return set, 0, err
+	}
+	return set, c.networks.update(set, max(index, notified)), nil
+}
+
+// listNetworks reads all networks. A list without the marker is of a new store, or
+// of one that was emptied, when a read of the marker alone finds none either.
+func (c *Client) listNetworks(ctx context.Context, r read) (registry.NetworkSet, uint64, error) {
+	set, index, marked, err := c.readNetworks(ctx, r)
+	if err != nil || marked {
+		return set, index, err
+	}
+	prefix := c.layout.networks()
+	marker, _, err := c.get(ctx, prefix+markerName, read{consistent: true})
+	if err != nil {
+		return registry.NetworkSet{}, 0, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
+	}
+	if marker == nil {
+		return set, index, nil
+	}
+	// Either it was created since the list or the list hid it.
+	set, index, marked, err = c.readNetworks(ctx, read{consistent: true})
+	if err == nil && !marked {
+		err = hidden(prefix)
+	}
+	return set, index, err
+}
+
+// readNetworks is one list of the networks, and whether the marker is among them.
+func (c *Client) readNetworks(ctx context.Context, r read) (set registry.NetworkSet, index uint64, marked bool, err error) {
+	prefix := c.layout.networks()
+	pairs, index, err := c.list(ctx, prefix, r)
+	if err != nil {
+		return set, 0, false, err
+	}
+	for _, pair := range pairs {
+		name := strings.TrimPrefix(pair.Key, prefix)
+		if name == markerName {
+			marked = true
+			continue
+		}
+		n, err := parseNetworkPair(name, pair)
+		deleted := &registry.DeletedError{}
+		switch {
+		case err == nil:
+			set.Networks = append(set.Networks, n)
+		case errors.As(err, &deleted):
+			set.Deleted = append(set.Deleted, deleted.Deletion)
+		default:
+			set.Bad = append(set.Bad, badRecord(pair.Key, err))
+		}
+	}
+	slices.SortFunc(set.Networks, func(a, b registry.Network) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(set.Deleted, func(a, b registry.Deletion) int { return cmp.Compare(a.Network, b.Network) })
+	return set, index, marked, nil
+}
+
+// parseNetworkPair reads the record of a network; pair is nil when there is none.
+func parseNetworkPair(name string, pair *api.KVPair) (registry.Network, error) {
+	if pair == nil {
+		return registry.Network{}, registry.ErrNetworkNotFound
+	}
 	n, err := registry.ParseNetwork(name, pair.Value)
+	deleted := &registry.DeletedError{}
+	if errors.As(err, &deleted) {
+		deleted.CreateIndex, deleted.ModifyIndex = pair.CreateIndex, pair.ModifyIndex
+	}
 	if err != nil {
 		return registry.Network{}, err
 	}

@@ -11,19 +11,15 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// relist reads the tree and decides what is true, within a turn. notified is
-// the index a blocking query gave, 0 for none.
-func (c *Client) relist(ctx context.Context, t *tree, notified uint64) error {
-	var changes reading
-	if t.dir != nil {
-		var err error
-		// Before the list, which so shows whatever these say.
-		if changes, err = c.readMarks(ctx, t.dir); err != nil {
-			return err
-		}
-		t.restored = t.restored || t.dir.setBack(changes)
-		t.told = changes.last(t.dir.prefix)
+// relist reads the tree and decides what is true, within a turn.
+func (c *Client) relist(ctx context.Context, t *tree) error {
+	// Before the list, which so shows whatever these say.
+	changes, err := c.readMarks(ctx, t.dir)
+	if err != nil {
+		return err
 	}
+	t.restored = t.restored || t.dir.setBack(changes)
+	t.told = changes.last(t.dir.prefix)
 	l, err := c.readTree(ctx, t, false)
 	if err == nil && t.doubtful(l) {
 		l, err = c.confirm(ctx, t)
@@ -31,11 +27,9 @@ func (c *Client) relist(ctx context.Context, t *tree, notified uint64) error {
 	if err != nil {
 		return err
 	}
-	t.accept(l, notified, c.settled(time.Now()))
+	t.accept(l, c.settled(time.Now()))
 	t.seen.Store(time.Now().UnixNano())
-	if t.dir != nil {
-		t.dir.adopt(changes, time.Now())
-	}
+	t.dir.adopt(changes, time.Now())
 	return nil
 }
 
@@ -62,7 +56,7 @@ func (c *Client) firstList(ctx context.Context, t *tree) (api.KVPairs, error) {
 		return nil, err
 	}
 	if l := t.newList(pairs, index); !t.doubtful(l) {
-		t.accept(l, 0, time.Time{})
+		t.accept(l, time.Time{})
 		t.dir.adopt(changes, time.Now())
 	}
 	return pairs, nil
@@ -88,7 +82,7 @@ func (c *Client) confirm(ctx context.Context, t *tree) (list, error) {
 	if err != nil {
 		return list{}, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
 	}
-	if marker == nil && l.marker == 0 && len(l.pairs) > 0 && !t.strict {
+	if marker == nil && l.marker == 0 && len(l.pairs) > 0 {
 		// Deleted by hand. Without it no later answer could be judged; a token
 		// that may not write leaves it to the others.
 		if created, err := c.ensureMarker(ctx, t.prefix); created || err != nil {
@@ -101,9 +95,6 @@ func (c *Client) confirm(ctx context.Context, t *tree) (list, error) {
 	case marker != nil && l.marker != marker.CreateIndex:
 		return list{}, uncertain("%s was created anew between two reads", key)
 	case marker != nil || l.marker != 0:
-		return l, nil
-	case t.strict && t.marker == 0 && (len(t.known) == 0 || len(l.pairs) > 0):
-		// Definitions written by other means than leno have no marker.
 		return l, nil
 	case len(l.pairs) > 0 && len(t.gone(l.pairs)) == 0:
 		return l, nil

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/consul/api"
 
@@ -39,7 +38,7 @@ func (c *Client) WatchReservations(ctx context.Context, n registry.Network, afte
 	var notified uint64
 	var err error
 	if after > 0 {
-		notified, err = c.notify(ctx, newTree(c.layout.reservations(n.Name), false), after, false, time.Time{})
+		notified, err = c.awaitChange(ctx, c.layout.reservations(n.Name), after)
 	}
 	var set registry.ReservationSet
 	var index uint64

@@ -102,6 +102,8 @@ func (c *Client) entitlements(w registry.Wish, node string) []entitlement {
 	if node != "" {
 		session.ask = []authorization{{Resource: "session", Access: "write", Segment: node}}
 	}
+	sessions := entitlement{rule: rule("session_prefix", "", "read"), purpose: "to see which hosts have leases that Consul has lost",
+		ask: []authorization{{Resource: "session", Access: "read"}}}
 	name := entitlement{rule: rule("agent", cmp.Or(node, w.Node), "read"), purpose: "for this host's name in Consul, or set node_name"}
 	if !w.Named {
 		name.ask = []authorization{{Resource: "agent", Access: "read", Segment: cmp.Or(node, w.Node)}}
@@ -111,7 +113,7 @@ func (c *Client) entitlements(w registry.Wish, node string) []entitlement {
 		service.ask = []authorization{{Resource: "service", Access: "write", Segment: w.Service}}
 	}
 	var out []entitlement
-	for _, e := range []entitlement{readAll, leases, changes, defines, session, service, name} {
+	for _, e := range []entitlement{readAll, leases, changes, defines, session, sessions, service, name} {
 		if len(e.ask) > 0 {
 			out = append(out, e)
 		}

@@ -3,8 +3,11 @@ package consul
 import (
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
 )
@@ -23,7 +26,7 @@ func TestRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(rights) != 7 {
+	if len(rights) != 8 {
 		t.Fatalf("%d rules: %+v", len(rights), rights)
 	}
 	for i, left := range append(rights, registry.Right{}) {
@@ -78,5 +81,19 @@ func TestRightsOfExample(t *testing.T) {
 		if !r.Granted {
 			t.Errorf("missing: %s", r.Rule)
 		}
+	}
+	// Other hosts' sessions are of other nodes.
+	other := "other-" + strings.TrimPrefix(s.prefix, "test/")
+	if _, err := s.admin.Catalog().Register(&api.CatalogRegistration{Node: other, Address: "192.0.2.9"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = s.admin.Catalog().Deregister(&api.CatalogDeregistration{Node: other}, nil) })
+	session, _, err := s.admin.Session().CreateNoChecks(&api.SessionEntry{Node: other, Name: c.sessionName("default", "host-9"), TTL: "10s"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	holders, err := c.Holders(testContext(t), "default")
+	if err != nil || !slices.ContainsFunc(holders, func(h registry.Holder) bool { return h.Session == session && h.Node == "host-9" }) {
+		t.Errorf("%+v, %v", holders, err)
 	}
 }

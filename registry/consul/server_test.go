@@ -19,13 +19,15 @@ import (
 	"time"
 
 	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/e2e/owned"
 )
 
 // rootToken may do everything on every test server.
 const rootToken = "7f6a3c9e-0000-4000-8000-000000000001"
 
 // testPatience bounds every wait; only a failure takes that long.
-const testPatience = 30 * time.Second
+const testPatience = 3 * time.Minute
 
 // server is a real Consul on loopback ports of its own, with ACLs that deny by
 // default.
@@ -54,17 +56,21 @@ var common sharedServer
 type sharedServer struct {
 	once sync.Once
 	s    *server
-	dir  string
+	dir  *owned.Dir
 	err  error
 }
 
 func (c *sharedServer) get(tb testing.TB) *server {
 	tb.Helper()
 	c.once.Do(func() {
-		if c.dir, c.err = os.MkdirTemp("", "leno-consul-"); c.err != nil {
+		name := filepath.Join(os.TempDir(), "leno-consul-")
+		if c.err = owned.Sweep(name+"*", os.RemoveAll); c.err != nil { // of runs that were killed
 			return
 		}
-		c.s, c.err = startServer(c.dir, "")
+		if c.dir, c.err = owned.Make(name + filepath.Base(testPrefix())); c.err != nil {
+			return
+		}
+		c.s, c.err = startServer(c.dir.Path, "")
 	})
 	if c.err != nil {
 		tb.Fatal(c.err)
@@ -76,8 +82,8 @@ func (c *sharedServer) stop() {
 	if c.s != nil {
 		c.s.kill()
 	}
-	if c.dir != "" {
-		_ = os.RemoveAll(c.dir)
+	if c.dir != nil {
+		_ = c.dir.Remove() // the next run does
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -24,6 +26,26 @@ const lockDelay = time.Millisecond
 // sessionName tells people, and a host that forgot it, whose session it is.
 func (c *Client) sessionName(network, node string) string {
 	return c.conf.KVPrefix + "/" + network + "/" + node
+}
+
+// Holders implements registry.Networks.
+func (c *Client) Holders(ctx context.Context, network string) ([]registry.Holder, error) {
+	opts, cancel := c.query(ctx, read{consistent: true})
+	defer cancel()
+	sessions, _, err := c.api.Session().List(opts)
+	if err != nil {
+		return nil, fmt.Errorf("list sessions: %w", classify(err))
+	}
+	var out []registry.Holder
+	for _, s := range sessions {
+		if node, ok := strings.CutPrefix(s.Name, c.sessionName(network, "")); ok && node != "" {
+			out = append(out, registry.Holder{Node: node, Session: s.ID, CreateIndex: s.CreateIndex})
+		}
+	}
+	slices.SortFunc(out, func(a, b registry.Holder) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Session, b.Session))
+	})
+	return out, nil
 }
 
 // createSession makes a session for one agent in one network. It has no checks:

@@ -31,6 +31,18 @@ func leaseAt(t *testing.T, s *store, n registry.Network, i int, slot uint64) reg
 	return l
 }
 
+// claimAgain lets a host claim a lease again that the store has lost.
+func claimAgain(t *testing.T, s *store, n registry.Network, i int, lost registry.Lease) registry.Lease {
+	t.Helper()
+	c := claim(i)
+	c.Prefer, c.Session = lost.Subnet(), lost.Session
+	l, err := s.open(t).Acquire(testContext(t), n, c)
+	if err != nil || l.Slot != lost.Slot {
+		t.Errorf("slot %d: got %+v, %v", lost.Slot, l, err)
+	}
+	return l
+}
+
 // savedStore is a server of its own with leases on slots 10 and 20, a snapshot
 // of that, and another lease on slot 30. overtaken restores the snapshot, and
 // another host takes slot 40 at once: no index tells of the restore any more.
@@ -98,7 +110,7 @@ func TestRestoreOvertakenForAnyReader(t *testing.T) {
 		watcher := s.open(t, settle(time.Hour), never)
 		follow(t, watcher, n, 0, []uint64{10, 20, 30}, nil)
 		overtaken()
-		ctx, tree := testContext(t), watcher.leasesTree(n.Name)
+		ctx, tree := testContext(t), treeOf(watcher, n.Name)
 		asked := tree.dir.index
 		a, err := watcher.readEntries(ctx, tree.dir.prefix, read{}, false)
 		if err != nil {
@@ -199,7 +211,7 @@ func TestRestoreUnderManyEntries(t *testing.T) {
 		}
 	})
 	eventually(t, "the auditor has looked", func() bool {
-		tree := auditor.leasesTree(n.Name)
+		tree := treeOf(auditor, n.Name)
 		if tree.begin(ctx) != nil {
 			return false
 		}
@@ -218,13 +230,12 @@ func TestRestoreUnderManyEntries(t *testing.T) {
 // keptTree knows one lease, written at 10, which a list at 30 lacks.
 func keptTree(t *testing.T, marker uint64, restored bool) (tree *tree, key string) {
 	t.Helper()
-	tree = newTree(viewPrefix, false)
-	tree.dir = &directory{prefix: dirPrefix, entries: map[string]entry{}}
+	tree = newTree(viewPrefix, &directory{prefix: dirPrefix, entries: map[string]entry{}})
 	key = viewPrefix + "10.5.1.0-24"
 	old := &api.KVPair{Key: key, Value: []byte("old"), CreateIndex: 10, ModifyIndex: 10}
-	tree.accept(list{pairs: map[string]*api.KVPair{key: old}, marker: 2, index: 10}, 0, time.Time{})
+	tree.accept(list{pairs: map[string]*api.KVPair{key: old}, marker: 2, index: 10}, time.Time{})
 	tree.restored = restored
-	tree.accept(list{pairs: map[string]*api.KVPair{}, marker: marker, index: 30}, 0, time.Now().Add(time.Hour))
+	tree.accept(list{pairs: map[string]*api.KVPair{}, marker: marker, index: 30}, time.Now().Add(time.Hour))
 	if tree.known[key] == nil {
 		t.Fatal("the record was not kept")
 	}
@@ -263,7 +274,75 @@ func TestKeptUntilTold(t *testing.T) {
 	t.Run("a list of a new cluster", func(t *testing.T) {
 		tree, key := keptTree(t, 20, false)
 		now := &api.KVPair{Key: key, Value: []byte("new"), CreateIndex: 5, ModifyIndex: 5}
-		tree.accept(list{pairs: map[string]*api.KVPair{key: now}, marker: 20, index: 35}, 0, time.Now().Add(time.Hour))
+		tree.accept(list{pairs: map[string]*api.KVPair{key: now}, marker: 20, index: 35}, time.Now().Add(time.Hour))
+		if got := string(tree.known[key].Value); got != "new" {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// TestTheLatestOfAHostIsKept: of several records of one host that the store has lost,
+// in whatever way, the one that the host had last is shown, until the host has written
+// another. Slot 2 is where the host was before, slot 5 where it is.
+func TestTheLatestOfAHostIsKept(t *testing.T) {
+	n := network("default", "10.5.0.0/16")
+	type state struct {
+		marker   uint64
+		restored bool
+		records  map[uint64][2]uint64 // by slot: created, modified
+		lapsed   uint64               // the slot whose record is not held
+	}
+	type records = map[uint64][2]uint64
+	for _, tt := range []struct {
+		name   string
+		states []state
+		want   []uint64 // slots
+	}{
+		{"emptied twice", []state{{marker: 1, records: records{2: {10, 10}}}, {marker: 30},
+			{marker: 30, records: records{5: {40, 40}}}, {marker: 60}}, []uint64{5}},
+		{"set back, then emptied", []state{{marker: 1, records: records{2: {10, 10}}}, {marker: 1, restored: true},
+			{marker: 1, records: records{5: {40, 40}}}, {marker: 60}}, []uint64{5}},
+		{"set back to where it was before, then emptied", []state{{marker: 1, records: records{5: {30, 30}}},
+			{marker: 1, restored: true, records: records{2: {10, 10}}}, {marker: 60}}, []uint64{5}},
+		{"both lost at once", []state{{marker: 1, records: records{2: {10, 10}, 5: {30, 30}}}, {marker: 60}}, []uint64{5}},
+		{"both lost at once, one lapsed later", []state{{marker: 1, records: records{2: {10, 35}, 5: {30, 30}}, lapsed: 2}, {marker: 60}}, []uint64{5}},
+		{"set back to where it was before", []state{{marker: 1, records: records{5: {30, 30}}},
+			{marker: 1, restored: true, records: records{2: {10, 10}}}}, []uint64{2, 5}},
+		{"set back to where it was before, and lapsed there", []state{{marker: 1, records: records{5: {30, 30}}},
+			{marker: 1, restored: true, records: records{2: {10, 10}}}, {marker: 1, records: records{2: {10, 70}}, lapsed: 2}}, []uint64{2, 5}},
+		{"the earlier is back in an emptied store", []state{{marker: 1, records: records{2: {10, 10}, 5: {30, 30}}}, {marker: 60},
+			{marker: 60, records: records{2: {70, 70}}}}, []uint64{2}},
+		{"went back, and lapsed there", []state{{marker: 1, records: records{5: {30, 30}}},
+			{marker: 1, restored: true, records: records{2: {10, 10}}}, {marker: 1, records: records{2: {10, 70}}},
+			{marker: 1, records: records{2: {10, 80}}, lapsed: 2}}, []uint64{2}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tree := newTree(viewPrefix, &directory{prefix: dirPrefix, entries: map[string]entry{}})
+			var set registry.LeaseSet
+			for i, s := range tt.states {
+				l := list{pairs: map[string]*api.KVPair{}, marker: s.marker, index: uint64(20 * (i + 1))}
+				for slot, indexes := range s.records {
+					key := viewPrefix + registry.SubnetKey(n.Plan.Subnets(slot)[0])
+					pair := &api.KVPair{Key: key, Value: leaseRecord(t, n, slot, 1), Session: "s", CreateIndex: indexes[0], ModifyIndex: indexes[1]}
+					if slot == s.lapsed {
+						pair.Session = ""
+					}
+					l.pairs[key] = pair
+				}
+				tree.restored = s.restored
+				tree.accept(l, time.Now().Add(time.Hour))
+				set = tree.leases(n)
+			}
+			if got := slots(set); !slices.Equal(got, tt.want) {
+				t.Errorf("slots %v, want %v", got, tt.want)
+			}
+		})
+	}
+	t.Run("an earlier loss of another cluster", func(t *testing.T) {
+		tree, key := keptTree(t, 2, true)
+		tree.accept(list{pairs: map[string]*api.KVPair{}, marker: 40, index: 50}, time.Now().Add(time.Hour))
+		now := &api.KVPair{Key: key, Value: []byte("new"), CreateIndex: 5, ModifyIndex: 5}
+		tree.accept(list{pairs: map[string]*api.KVPair{key: now}, marker: 40, index: 55}, time.Now().Add(time.Hour))
 		if got := string(tree.known[key].Value); got != "new" {
 			t.Errorf("got %q", got)
 		}
@@ -273,15 +352,14 @@ func TestKeptUntilTold(t *testing.T) {
 // TestSetBackIsCounted: only what certainly was one; the index of a prefix
 // falls by itself 15 minutes after a deletion.
 func TestSetBackIsCounted(t *testing.T) {
-	tree := newTree(viewPrefix, false)
-	tree.dir = &directory{prefix: dirPrefix, entries: map[string]entry{}}
+	tree := newTree(viewPrefix, &directory{prefix: dirPrefix, entries: map[string]entry{}})
 	for _, step := range []struct {
 		marker, index uint64
 		restored      bool
 		want          uint64
 	}{{2, 10, false, 0}, {2, 12, false, 0}, {2, 11, false, 0}, {2, 13, true, 1}, {20, 30, false, 2}} {
 		tree.restored = step.restored
-		tree.accept(list{pairs: map[string]*api.KVPair{}, marker: step.marker, index: step.index}, 0, time.Time{})
+		tree.accept(list{pairs: map[string]*api.KVPair{}, marker: step.marker, index: step.index}, time.Time{})
 		if tree.setBack != step.want {
 			t.Errorf("%+v: counted %d", step, tree.setBack)
 		}
@@ -325,7 +403,7 @@ func TestMadeAnewUnderManyEntries(t *testing.T) {
 	}
 	var back []registry.Lease
 	for i := range leases {
-		back = append(back, leaseAt(t, s, n, i, leases[i].Slot))
+		back = append(back, claimAgain(t, s, n, i, leases[i]))
 	}
 	for i := range fewEntries + 2 {
 		leaseAt(t, s, n, 50+i, uint64(50+i))
@@ -341,6 +419,30 @@ func TestMadeAnewUnderManyEntries(t *testing.T) {
 		t.Errorf("slot %d was removed, and is kept: %v", back[0].Slot, slots(set))
 	}
 	wantSlot(t, set, back[1].Slot)
+}
+
+// TestMissingIsMarked: a set says of each record that the store has lost that it has.
+func TestMissingIsMarked(t *testing.T) {
+	s := newStore(t)
+	watcher, n, leases, index := watched(t, s, settle(time.Hour), never)
+	for _, tree := range []string{"/leases/", "/changes/"} {
+		if _, err := s.admin.KV().DeleteTree(s.prefix+tree, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	back := claimAgain(t, s, n, 0, leases[0])
+	set, _, err := watcher.WatchLeases(testContext(t), n, index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(set.Leases) != len(leases) {
+		t.Errorf("the set has slots %v", slots(set))
+	}
+	for _, l := range set.Leases {
+		if l.Missing != (l.Slot != back.Slot) {
+			t.Errorf("slot %d: missing %t", l.Slot, l.Missing)
+		}
+	}
 }
 
 // TestCopiesElsewhere: a copy of a record in a folder of its own is nobody's
@@ -359,7 +461,7 @@ func TestCopiesElsewhere(t *testing.T) {
 		wantSlot(t, set, 20)
 	}
 	for _, key := range s.Keys(t, watcher.layout.changes(n.Name)) {
-		if value, _, _ := s.Get(t, key); strings.HasSuffix(key, "~10.5.20.0-24") && string(value) == `{"version":1}` {
+		if value, _, _ := s.Get(t, key); strings.HasSuffix(key, "_10.5.20.0-24") && string(value) == `{"version":1}` {
 			t.Errorf("%s tells of the copy", key)
 		}
 	}
@@ -374,7 +476,7 @@ func TestTrimMovesTheIndex(t *testing.T) {
 	w := s.open(t, recent(100*time.Millisecond))
 	prefix := w.layout.changes(n.Name)
 	for i := range txnGets + 30 {
-		s.Put(t, fmt.Sprintf("%s%024x~10.5.%d.0-24", prefix, i, i+1), []byte("v"))
+		s.Put(t, fmt.Sprintf("%s%024x_10.5.%d.0-24", prefix, i, i+1), []byte("v"))
 	}
 	_, index, err := w.WatchLeases(testContext(t), n, 0)
 	if err != nil {
@@ -418,7 +520,7 @@ func TestViewHoldsItsOwn(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
 	}
-	tree := newTree(viewPrefix, false)
+	tree := newTree(viewPrefix, nil)
 	size := len(bytes.Join(values, nil))
 	modified := make([]uint64, leases)
 	var before uint64
@@ -430,7 +532,7 @@ func TestViewHoldsItsOwn(t *testing.T) {
 			together = append(together, value...)
 			l.pairs[keys[i]] = &api.KVPair{Key: keys[i], Value: together[len(together)-len(value):], CreateIndex: 1, ModifyIndex: max(1, modified[i]), Session: "x"}
 		}
-		tree.accept(l, 0, time.Time{})
+		tree.accept(l, time.Time{})
 		tree.leases(n)
 		if round == 0 {
 			before = heap()

@@ -1,8 +1,10 @@
 package consul
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"strings"
@@ -94,22 +96,51 @@ func (t *token) set(value, file string) (changed bool) {
 	return changed
 }
 
+// tokenFileError is a token file that cannot be used. Its text names the file and the
+// reason only: Consul has denied nothing.
+type tokenFileError struct{ err error }
+
+func (e *tokenFileError) Error() string { return "consul token file " + e.err.Error() }
+func (e *tokenFileError) Unwrap() []error {
+	return []error{registry.ErrToken, registry.ErrDenied, e.err}
+}
+
 func readToken(file string) (string, error) {
+	unusable := func(why string) error { return &tokenFileError{fmt.Errorf("%s: %s", file, why)} }
 	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() {
-		return "", fmt.Errorf("consul token file %s: %w: it is no regular file", file, registry.ErrDenied) // which may be waited for
+		return "", unusable("it is no regular file") // a FIFO would block
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return "", fmt.Errorf("consul token file: %w: %w", registry.ErrDenied, err)
+		return "", &tokenFileError{fmt.Errorf("%s: %w", file, reason(err))}
 	}
-	value := strings.TrimSpace(string(data))
-	if value == "" {
-		return "", fmt.Errorf("consul token file %s: %w: it is empty", file, registry.ErrDenied)
-	}
-	if strings.ContainsFunc(value, unicode.IsSpace) {
-		return "", fmt.Errorf("consul token file %s: %w: there is more in it than a token", file, registry.ErrDenied)
+	value, err := ParseToken(data)
+	if err != nil {
+		return "", unusable(err.Error())
 	}
 	return value, nil
+}
+
+// ParseToken returns the token in the content of a token file. White space around it
+// does not count.
+func ParseToken(data []byte) (string, error) {
+	value := strings.TrimSpace(string(data))
+	if value == "" {
+		return "", errors.New("it is empty")
+	}
+	if strings.ContainsFunc(value, unicode.IsSpace) {
+		return "", errors.New("there is more in it than a token")
+	}
+	return value, nil
+}
+
+// reason is an error of a file without the operation and the path.
+func reason(err error) error {
+	var about *fs.PathError
+	if errors.As(err, &about) {
+		return about.Err
+	}
+	return err
 }
 
 // PrepareToken makes ready to go on under another token, or what its file has in

@@ -3,7 +3,9 @@ package consul
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/consul/api"
 
@@ -66,6 +68,7 @@ func TestLeastPrivilege(t *testing.T) {
 	for name, err := range map[string]error{
 		"put network":    c.PutNetwork(ctx, network("other", "10.6.0.0/16")),
 		"delete network": c.DeleteNetwork(ctx, n.Name),
+		"put deletion":   c.PutDeletion(ctx, registry.Deletion{Network: "other", Time: time.Now()}),
 		"reserve":        c.AddReservation(ctx, n, registry.Reservation{Subnet: n.Plan.Subnets(9)[0], Node: "x"}, true),
 	} {
 		t.Run(name, func(t *testing.T) { wantIs(t, err, registry.ErrDenied) })
@@ -91,6 +94,7 @@ func TestDeniedEverywhere(t *testing.T) {
 				"network":            errOf2(r.Network(ctx, n.Name)),
 				"put network":        r.PutNetwork(ctx, network("other", "10.6.0.0/16")),
 				"delete network":     r.DeleteNetwork(ctx, n.Name),
+				"put deletion":       r.PutDeletion(ctx, registry.Deletion{Network: "other", Time: time.Now()}),
 				"acquire":            errOf2(r.Acquire(ctx, n, claim(1))),
 				"renew":              r.Renew(ctx, l),
 				"release":            r.Release(ctx, l),
@@ -208,6 +212,40 @@ func TestTokenFile(t *testing.T) {
 	take()
 	if err := errOf2(c.Acquire(ctx, n, claim(1))); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestUnusableTokenFile: the error names the file and what is wrong with it. It is a
+// missing right to the agent's loops, but does not say that Consul denied anything.
+func TestUnusableTokenFile(t *testing.T) {
+	dir := t.TempDir()
+	for _, tt := range []struct{ name, content, want string }{
+		{"empty", "", "it is empty"},
+		{"blank", " \n", "it is empty"},
+		{"words", "two words\n", "there is more in it than a token"},
+		{"missing", "-", "no such file or directory"},
+		{"directory", "/", "it is no regular file"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			file := filepath.Join(dir, tt.name)
+			var err error
+			switch tt.content {
+			case "-":
+			case "/":
+				err = os.Mkdir(file, 0o755)
+			default:
+				err = os.WriteFile(file, []byte(tt.content), 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = readToken(file)
+			wantIs(t, err, registry.ErrDenied, registry.ErrToken)
+			text := classify(err).Error()
+			if !strings.Contains(text, file) || !strings.Contains(text, tt.want) || strings.Contains(text, "denied") {
+				t.Errorf("%q does not name %s and %q alone", text, file, tt.want)
+			}
+		})
 	}
 }
 

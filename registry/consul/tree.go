@@ -11,14 +11,11 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// tree is what a client knows of one watched prefix. It decides whether a list
+// tree is what a client knows of the leases of one network. It decides whether a list
 // may be believed: a record that is missing from a list is given up only when
 // the tree is known to be the same one and to have gone on from where it was.
 type tree struct {
 	prefix string // with its last slash
-	// strict asks for confirmation of every missing record; otherwise only of
-	// more than half of them at once.
-	strict bool
 
 	// turn is taken by whoever reads or changes what follows. Lists are read
 	// within a turn, so an index that is lower than the last one is the
@@ -28,13 +25,13 @@ type tree struct {
 	version uint64                 // what callers get as index, 0 before the first list
 	index   uint64                 // Consul's index of what is known
 	listed  uint64                 // Consul's index of the last list
-	wait    uint64                 // index to block on
 	marker  uint64                 // CreateIndex of the marker, 0 when there was none
 	known   map[string]*api.KVPair // the records behind version, kept ones included
-	kept    map[string]time.Time   // records a tree made anew or set back lost, and until when they stay
+	kept    map[string]keptRecord  // records that the store lost when it was emptied or set back
+	made    uint64                 // how often the store re-created the tree
 	touched map[string]bool        // keys that changed since the view was made
 
-	// Of leases only, which are watched through their directory of changes.
+	// The leases are watched through their directory of changes.
 	dir      *directory
 	restored bool              // the directory shows that the store was set back
 	careful  bool              // what the next list lacks may have been lost, although nothing else tells
@@ -47,38 +44,73 @@ type tree struct {
 	lame     int               // how often the directory could not be followed at all
 
 	view view // has a lock of its own
+
+	// Under the client's mutex.
+	users int       // calls in progress
+	idle  time.Time // when the last one ended
 }
 
-func newTree(prefix string, strict bool) *tree {
-	return &tree{prefix: prefix, strict: strict, turn: make(chan struct{}, 1),
-		known: map[string]*api.KVPair{}, kept: map[string]time.Time{}, touched: map[string]bool{}}
+// keptRecord is what is known of a record that the store has lost. The record itself
+// has ModifyIndex 0 once the tree was re-created, so its index is kept here.
+type keptRecord struct {
+	until    time.Time // it stays until then
+	made     uint64    // the tree's made when the record was stored
+	index    uint64    // its ModifyIndex then
+	replaced bool      // its host has written another one since
 }
 
-// networksTree and leasesTree return what is known of a prefix, shared by all
-// clients of one New.
-func (s *shared) networksTree() *tree {
-	prefix := s.layout.networks()
-	return s.tree(prefix, func() *tree { return newTree(prefix, true) })
+func newTree(prefix string, dir *directory) *tree {
+	return &tree{prefix: prefix, dir: dir, turn: make(chan struct{}, 1),
+		known: map[string]*api.KVPair{}, kept: map[string]keptRecord{}, touched: map[string]bool{}}
 }
 
-func (s *shared) leasesTree(network string) *tree {
-	prefix := s.layout.leases(network)
-	return s.tree(prefix, func() *tree {
-		t := newTree(prefix, false)
-		t.dir = &directory{prefix: s.layout.changes(network), entries: map[string]entry{}}
-		return t
-	})
-}
+// idleTree is how long what is known of a network's leases is kept after the last
+// call about them: longer than an agent is between two of them.
+const idleTree = 10 * time.Minute
 
-func (s *shared) tree(prefix string, make func() *tree) *tree {
+// useTree returns what is known of a network's leases, shared by all clients of one
+// New, and a function for the end of its use.
+func (s *shared) useTree(network string) (t *tree, done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t, ok := s.trees[prefix]
+	t, ok := s.trees[network]
 	if !ok {
-		t = make()
-		s.trees[prefix] = t
+		t = newTree(s.layout.leases(network), &directory{prefix: s.layout.changes(network), entries: map[string]entry{}})
+		s.trees[network] = t
 	}
-	return t
+	t.users++
+	return t, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		t.users--
+		t.idle = time.Now()
+		if s.forgets == nil {
+			s.forgets = time.AfterFunc(s.conf.idle, s.forget)
+		}
+	}
+}
+
+// forget drops networks that have not been used for idleTree, and comes back for those
+// that nobody uses just now.
+func (s *shared) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	unused := 0
+	for name, t := range s.trees {
+		switch {
+		case t.users > 0:
+		case time.Since(t.idle) < s.conf.idle:
+			unused++
+		default:
+			delete(s.trees, name)
+			s.clock.Forget(name)
+		}
+	}
+	if unused == 0 {
+		s.forgets = nil // the next end of a use sets it
+		return
+	}
+	s.forgets.Reset(s.conf.idle)
 }
 
 func (t *tree) begin(ctx context.Context) error {
@@ -144,7 +176,7 @@ func (t *tree) renewed(l list) bool {
 // doubtful says whether a list needs the confirmation of a second, consistent
 // read and of a read of the marker alone.
 func (t *tree) doubtful(l list) bool {
-	if l.marker == 0 && (t.version == 0 || !t.strict) {
+	if l.marker == 0 {
 		return true
 	}
 	gone := len(t.gone(l.pairs))
@@ -152,31 +184,35 @@ func (t *tree) doubtful(l list) bool {
 		return false
 	}
 	before := len(t.known) - len(t.kept)
-	return t.strict || t.renewed(l) || 2*(before-gone) < before
+	return t.renewed(l) || 2*(before-gone) < before
 }
 
 // accept makes a list that is certain the known state.
-func (t *tree) accept(l list, notified uint64, until time.Time) {
+func (t *tree) accept(l list, until time.Time) {
 	first := t.version == 0
 	news := first
 	if !first && t.renewed(l) {
-		if l.marker != t.marker || t.restored || t.dir == nil {
+		if l.marker != t.marker || t.restored {
 			t.setBack, news = t.setBack+1, true
 		}
 		for key := range t.known {
 			if _, kept := t.kept[key]; !kept && t.lost(l, key) {
-				t.kept[key], t.touched[key] = until, true
-				if t.dir != nil && l.marker != t.marker {
-					pair := *t.known[key]
-					pair.ModifyIndex = 0
-					t.known[key] = &pair
-				}
+				t.kept[key] = keptRecord{until: until, made: t.made, index: t.known[key].ModifyIndex}
+				t.touched[key] = true
+			}
+		}
+		if l.marker != t.marker {
+			t.made++
+			for key := range t.kept {
+				pair := *t.known[key]
+				pair.ModifyIndex = 0
+				t.known[key] = &pair
 			}
 		}
 	}
 	now := time.Now()
-	for key, until := range t.kept {
-		if t.lost(l, key) && now.Before(until) {
+	for key, kept := range t.kept {
+		if t.lost(l, key) && now.Before(kept.until) {
 			l.pairs[key] = t.known[key]
 			continue
 		}
@@ -196,9 +232,6 @@ func (t *tree) accept(l list, notified uint64, until time.Time) {
 		news = news || differs
 	}
 	t.known, t.marker, t.index, t.listed, t.restored, t.careful = l.pairs, l.marker, l.index, l.index, false, false
-	// The prefix without its slash sees at least every change of the tree, and
-	// changes of its siblings too.
-	t.wait = max(l.index, notified)
 	if news {
 		t.advance()
 	}
@@ -265,9 +298,9 @@ func (t *tree) advance() { t.version = max(t.index, t.version+1) }
 // there is none.
 func (t *tree) settled() time.Time {
 	var first time.Time
-	for _, until := range t.kept {
-		if first.IsZero() || until.Before(first) {
-			first = until
+	for _, kept := range t.kept {
+		if first.IsZero() || kept.until.Before(first) {
+			first = kept.until
 		}
 	}
 	return first

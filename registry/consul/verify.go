@@ -89,7 +89,7 @@ func (c *Client) verified(ctx context.Context, t *tree, news []change) ([]change
 // should: of one nobody can use, those who must know find out by themselves.
 func tellable(name string, pair *api.KVPair) bool {
 	switch {
-	case !entryName.MatchString("000000000000000000000000~" + name):
+	case !entryName.MatchString("000000000000000000000000_" + name):
 		return false
 	case pair.ModifyIndex != 0 && len(pair.Value) == 0: // would say that it is gone
 		return false

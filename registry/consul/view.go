@@ -3,7 +3,6 @@ package consul
 import (
 	"bytes"
 	"cmp"
-	"maps"
 	"slices"
 	"sync"
 
@@ -79,9 +78,9 @@ func (v *view) read(n registry.Network, prefix string, pairs []*api.KVPair) []*r
 }
 
 // leases is what the tree shows, within its turn: all leases sorted by slot,
-// and the records that had to be skipped. Of records that are kept those are
-// left out whose host has written another one since: one it had before, which
-// a restore brought back, says less than what was known.
+// and the records that had to be skipped. Of the records that are kept it shows
+// one a host, the latest, unless the host has written another one since: one it had
+// before, which a restore brought back, says less than what was known.
 func (t *tree) leases(n registry.Network) registry.LeaseSet {
 	v := &t.view
 	v.mu.Lock()
@@ -103,6 +102,7 @@ func (t *tree) leases(n registry.Network) registry.LeaseSet {
 	}
 	for i, r := range v.order {
 		set.Leases[i] = r.lease
+		_, set.Leases[i].Missing = t.kept[r.key]
 	}
 	if v.bad > 0 {
 		for _, r := range v.records {
@@ -118,28 +118,57 @@ func (t *tree) leases(n registry.Network) registry.LeaseSet {
 // rebuild makes the view anew of all that is known.
 func (t *tree) rebuild(v *view) {
 	next := make(map[string]*record, len(t.known))
-	here := map[string]uint64{} // by node id, when it was written last
+	here := map[string]uint64{} // by node id, when the host wrote a stored record, at the earliest
 	v.order, v.bad = v.order[:0], 0
 	for key, pair := range t.known {
 		r := v.parse(t.prefix, pair)
 		next[key] = r
-		if _, kept := t.kept[key]; !kept && r.err == nil {
-			here[r.lease.NodeID] = max(here[r.lease.NodeID], r.lease.ModifyIndex)
+		if _, kept := t.kept[key]; kept || r.err != nil {
+			continue
 		}
+		written := r.lease.ModifyIndex
+		if !r.lease.Held() {
+			written = r.lease.CreateIndex // the store wrote it last, when it lapsed
+		}
+		here[r.lease.NodeID] = max(here[r.lease.NodeID], written)
 	}
+	latest := map[string]*record{} // by node id, of those that are kept
 	for key, r := range next {
-		_, kept := t.kept[key]
-		since, elsewhere := here[r.lease.NodeID]
+		kept, isKept := t.kept[key]
 		switch {
-		case r.err != nil && kept:
+		case r.err != nil && isKept:
 		case r.err != nil:
 			v.bad++
-		case !kept || !elsewhere || r.lease.ModifyIndex > since:
+		case !isKept:
 			v.order = append(v.order, r)
+		default:
+			if since, elsewhere := here[r.lease.NodeID]; elsewhere && since >= r.lease.ModifyIndex && !kept.replaced {
+				kept.replaced = true
+				t.kept[key] = kept
+			}
+			if other := latest[r.lease.NodeID]; !kept.replaced && (other == nil || t.keptLater(r, other)) {
+				latest[r.lease.NodeID] = r
+			}
 		}
+	}
+	for _, r := range latest {
+		v.order = append(v.order, r)
 	}
 	v.records = next
 	slices.SortFunc(v.order, bySlot)
+}
+
+// keptLater reports whether the first of two kept records of one host is the one that
+// the host had last: of a later tree, else held when it was lost, else written later.
+func (t *tree) keptLater(a, b *record) bool {
+	x, y := t.kept[a.key], t.kept[b.key]
+	if x.made != y.made {
+		return x.made > y.made
+	}
+	if a.lease.Held() != b.lease.Held() {
+		return a.lease.Held()
+	}
+	return x.index > y.index
 }
 
 func bySlot(a, b *record) int { return cmp.Compare(a.lease.Slot, b.lease.Slot) }
@@ -165,14 +194,4 @@ func (v *view) update(prefix, key string, pair *api.KVPair) {
 	}
 	i, _ := slices.BinarySearchFunc(v.order, r, bySlot)
 	v.order = slices.Insert(v.order, i, r)
-}
-
-// sorted is all pairs of a tree by key, within its turn.
-func (t *tree) sorted() []*api.KVPair {
-	clear(t.touched)
-	out := make([]*api.KVPair, 0, len(t.known))
-	for _, key := range slices.Sorted(maps.Keys(t.known)) {
-		out = append(out, t.known[key])
-	}
-	return out
 }

@@ -35,7 +35,7 @@ func leaseRecord(t *testing.T, n registry.Network, slot uint64, i int) []byte {
 // always new.
 func TestViewFollowsValuesAndPlan(t *testing.T) {
 	n := network("default", "10.5.0.0/16")
-	tree := newTree(viewPrefix, false)
+	tree := newTree(viewPrefix, nil)
 	key := viewPrefix + registry.SubnetKey(n.Plan.Subnets(7)[0])
 	for _, tt := range []struct {
 		name    string
@@ -53,7 +53,7 @@ func TestViewFollowsValuesAndPlan(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.pair.Key = key
-			tree.accept(tree.newList(api.KVPairs{&tt.pair}, tt.pair.ModifyIndex), 0, time.Now())
+			tree.accept(tree.newList(api.KVPairs{&tt.pair}, tt.pair.ModifyIndex), time.Now())
 			set := tree.leases(tt.network)
 			if tt.node == "" {
 				if len(set.Leases) != 0 || len(set.Bad) != 1 || set.Bad[0].Key != key {
@@ -69,7 +69,7 @@ func TestViewFollowsValuesAndPlan(t *testing.T) {
 			}
 		})
 	}
-	tree.accept(tree.newList(nil, 9), 0, time.Now())
+	tree.accept(tree.newList(nil, 9), time.Now())
 	if set := tree.leases(n); len(set.Leases)+len(set.Bad)+len(tree.view.records) != 0 {
 		t.Errorf("%+v and %d records are remembered that are gone", set, len(tree.view.records))
 	}
@@ -82,7 +82,7 @@ func TestViewKeepsUp(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 0))
-			tree := newTree(viewPrefix, false)
+			tree := newTree(viewPrefix, nil)
 			store := map[string]*api.KVPair{}
 			version, index := uint64(0), uint64(0)
 			for range 200 {
@@ -107,15 +107,15 @@ func TestViewKeepsUp(t *testing.T) {
 					store[pair.Key] = pair
 				}
 				if rnd.IntN(10) == 0 || tree.version == 0 {
-					tree.accept(tree.newList(pairsOf(store), index), 0, time.Now())
+					tree.accept(tree.newList(pairsOf(store), index), time.Now())
 				} else {
 					tree.apply([]change{{subnet: name, index: index, value: value}})
 				}
 				if rnd.IntN(4) != 0 {
 					continue
 				}
-				fresh := newTree(viewPrefix, false)
-				fresh.accept(fresh.newList(pairsOf(store), index), 0, time.Now())
+				fresh := newTree(viewPrefix, nil)
+				fresh.accept(fresh.newList(pairsOf(store), index), time.Now())
 				got, want := tree.leases(n), fresh.leases(n)
 				if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Prefix{}, netip.Addr{}), cmpopts.IgnoreFields(registry.Lease{}, "Session")); diff != "" {
 					t.Fatalf("at %d (-want +got):\n%s", index, diff)

@@ -1,14 +1,11 @@
 package consul
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
 )
@@ -33,7 +30,8 @@ func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint
 	if err := registry.CheckNetworkName(n.Name); err != nil {
 		return registry.LeaseSet{}, 0, fmt.Errorf("watch leases: %w", err)
 	}
-	t := c.leasesTree(n.Name)
+	t, done := c.useTree(n.Name)
+	defer done()
 	var set registry.LeaseSet
 	var index uint64
 	err := c.watch(ctx, t, after, func() { set, index = t.leases(n), t.version })
@@ -46,35 +44,13 @@ func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint
 
 // Followed implements registry.Follower.
 func (c *Client) Followed(network string) time.Time {
-	if at := c.leasesTree(network).seen.Load(); at != 0 {
-		return time.Unix(0, at)
+	c.mu.Lock()
+	t := c.trees[network]
+	c.mu.Unlock()
+	if t == nil || t.seen.Load() == 0 {
+		return time.Time{}
 	}
-	return time.Time{}
-}
-
-// WatchNetworks implements registry.Networks. As with WatchLeases, the index
-// never goes back within one client, and definitions missing from a tree that
-// was made anew are kept for Config.Settle.
-func (c *Client) WatchNetworks(ctx context.Context, after uint64) (registry.NetworkSet, uint64, error) {
-	prefix := c.layout.networks()
-	t := c.networksTree()
-	var pairs []*api.KVPair
-	var index uint64
-	err := c.watch(ctx, t, after, func() { pairs, index = t.sorted(), t.version })
-	if err != nil {
-		return registry.NetworkSet{}, 0, fmt.Errorf("watch networks: %w", err)
-	}
-	var set registry.NetworkSet
-	for _, pair := range pairs {
-		n, err := parseNetwork(strings.TrimPrefix(pair.Key, prefix), pair)
-		if err != nil {
-			set.Bad = append(set.Bad, badRecord(pair.Key, err))
-			continue
-		}
-		set.Networks = append(set.Networks, n)
-	}
-	slices.SortFunc(set.Networks, func(a, b registry.Network) int { return cmp.Compare(a.Name, b.Name) })
-	return set, index, nil
+	return time.Unix(0, t.seen.Load())
 }
 
 // watch blocks until the tree's version differs from after, and calls use
@@ -86,12 +62,12 @@ func (c *Client) watch(ctx context.Context, t *tree, after uint64, use func()) e
 			return err
 		}
 		if !looked {
-			recovering = t.failed.Load() && t.dir != nil
+			recovering = t.failed.Load()
 		}
 		var err error
 		anew := after == 0 || t.version == 0
 		if anew {
-			err = c.relist(ctx, t, 0)
+			err = c.relist(ctx, t)
 		}
 		if err == nil && (anew || t.version != after || (looked && recovering)) {
 			if after > 0 {
@@ -103,7 +79,7 @@ func (c *Client) watch(ctx context.Context, t *tree, after uint64, use func()) e
 		}
 		t.end()
 		if err == nil {
-			err = c.next(ctx, t)
+			err = c.follow(ctx, t)
 		}
 		if err != nil && ctx.Err() == nil {
 			// The next call looks at once, and tells even of no change.
@@ -116,56 +92,29 @@ func (c *Client) watch(ctx context.Context, t *tree, after uint64, use func()) e
 	}
 }
 
-// next blocks until the tree was looked at again for some reason.
-func (c *Client) next(ctx context.Context, t *tree) error {
-	if t.dir != nil {
-		return c.follow(ctx, t)
-	}
-	if err := t.begin(ctx); err != nil {
-		return err
-	}
-	wait, marked, settled := t.wait, t.marker != 0, t.settled()
-	t.end()
-	notified, err := c.notify(ctx, t, wait, marked, settled)
-	if err != nil {
-		return err
-	}
-	if err := t.begin(ctx); err != nil {
-		return err
-	}
-	defer t.end()
-	return c.relist(ctx, t, notified)
-}
-
-// notify blocks until the tree needs another look, and then for a random time
-// in which more changes may come. It asks for the names directly below the
-// prefix without its slash: about 30 bytes however large the tree is.
-func (c *Client) notify(ctx context.Context, t *tree, wait uint64, marked bool, settled time.Time) (uint64, error) {
+// awaitChange blocks until the index of a prefix differs from after, and then for a
+// random time in which more changes may come. It asks for the names directly below
+// the prefix without its slash: about 30 bytes however much there is.
+func (c *Client) awaitChange(ctx context.Context, prefix string, after uint64) (uint64, error) {
 	for {
-		r := read{index: wait, wait: c.conf.Wait}
-		if !settled.IsZero() {
-			r.wait = min(r.wait, max(time.Until(settled), time.Millisecond))
-		}
-		if c.doubts.about(t.prefix) {
+		r := read{index: after, wait: c.conf.Wait}
+		if c.doubts.about(prefix) {
 			r = read{}
 		}
 		start := time.Now()
-		index, there, err := c.names(ctx, t.prefix, r)
+		index, _, err := c.names(ctx, prefix, r)
 		if err != nil {
-			c.doubts.add(t.prefix)
+			c.doubts.add(prefix)
 			if hung(ctx, r, err) {
 				continue
 			}
 			return 0, err
 		}
-		c.doubts.clear(t.prefix)
-		switch {
-		case !settled.IsZero() && !time.Now().Before(settled):
-			return index, nil
-		case index != wait || (marked && !there):
+		c.doubts.clear(prefix)
+		if index != after {
 			return index, pause(ctx, jitter(c.conf.Coalesce))
 		}
-		if err := c.noNews(ctx, t.prefix, r, start); err != nil {
+		if err := c.noNews(ctx, prefix, r, start); err != nil {
 			return 0, err
 		}
 	}

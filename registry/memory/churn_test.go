@@ -45,6 +45,9 @@ func TestChurn(t *testing.T) {
 		store := memory.New()
 		n := define(t, store.Client())
 		n.Plan[0].Min, n.Plan[0].Max = netip.MustParseAddr("10.5.1.0"), netip.MustParseAddr(fmt.Sprintf("10.5.%d.0", churnSlots))
+		if err := store.Client().PutNetwork(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
 		if got := n.Plan.Capacity(); got != churnSlots {
 			t.Fatalf("%d slots", got)
 		}

@@ -3,6 +3,9 @@ package memory
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -27,6 +30,13 @@ func (c *Client) Acquire(ctx context.Context, n registry.Network, claim registry
 
 func (c *Client) acquireLocked(n registry.Network, claim registry.Claim) (registry.Lease, error) {
 	s := c.store
+	deleted := &registry.DeletedError{}
+	switch now, err := s.networkLocked(n.Name); {
+	case errors.As(err, &deleted):
+		return registry.Lease{}, err
+	case err == nil && !slices.Equal(now.Plan, n.Plan):
+		return registry.Lease{}, fmt.Errorf("%w: the network has another plan now", registry.ErrConflict)
+	}
 	set, blocked := s.leasesLocked(n)
 	c.clock.Observe(n.Name, set.Leases, time.Now())
 	reservations, more := s.reservationsLocked(n)
@@ -45,11 +55,18 @@ func (c *Client) acquireLocked(n registry.Network, claim registry.Claim) (regist
 	if want, err = registry.ParseLease(n, registry.SubnetKey(want.Subnet()), value); err != nil {
 		return registry.Lease{}, err
 	}
+	s.markLocked(n.Name)
+	if choice.TakesNew(n.Plan, claim) {
+		made := s.records[leasesDir+n.Name+"/"+marker].createIndex
+		if err := c.lost.Check(n.Name, s.holdersLocked(n.Name), set.Leases, made, claim, time.Now()); err != nil {
+			return registry.Lease{}, err
+		}
+	}
 	candidates := []string{claim.Session}
 	if choice.Own && choice.Existing.Held() {
 		candidates = []string{choice.Existing.Session}
 	}
-	session, err := s.openLocked(claim.TTL, candidates...)
+	session, err := s.openLocked(n.Name, claim, candidates...)
 	if err != nil {
 		return registry.Lease{}, err
 	}
@@ -57,7 +74,6 @@ func (c *Client) acquireLocked(n registry.Network, claim registry.Claim) (regist
 		return *own, nil
 	}
 	key := leaseKey(n.Name, want.Subnet())
-	s.markLocked(n.Name)
 	s.putLocked(key, value, session)
 	for _, other := range registry.Surplus(set.Leases, want) {
 		s.deleteLocked(leaseKey(n.Name, other.Subnet()))
@@ -99,11 +115,16 @@ func (c *Client) Revoke(ctx context.Context, network string, subnet netip.Prefix
 	s := c.store
 	return wrap(s.do(ctx, func() error {
 		key := leaseKey(network, s.firstLocked(network, subnet))
-		if _, ok := s.records[key]; !ok {
+		r, ok := s.records[key]
+		if !ok {
 			return registry.ErrLeaseNotFound
 		}
+		var lease struct {
+			NodeID string `json:"node_id"`
+		}
+		_ = json.Unmarshal(r.value, &lease) // a record that cannot be read tells no node id
 		s.deleteLocked(key)
-		s.revoked[key] = true
+		s.revoked[key] = lease.NodeID
 		return nil
 	}), "revoke lease %s in network %s", subnet, network)
 }
@@ -148,8 +169,8 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 		r, ok := s.records[key]
 		if !ok {
 			why := registry.ErrLeaseNotFound
-			if s.revoked[key] {
-				why = registry.ErrLeaseRevoked
+			if id, revoked := s.revoked[key]; revoked {
+				why = &registry.RevokedError{NodeID: id}
 			}
 			return s.dirLocked(leasesDir + n.Name + "/"), why
 		}

@@ -1,10 +1,13 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/lenonet/leno/registry"
 )
@@ -14,6 +17,7 @@ import (
 type Client struct {
 	store *Store
 	clock *registry.LapseClock
+	lost  *registry.LostLeases
 }
 
 var _ registry.Registry = (*Client)(nil)
@@ -43,6 +47,10 @@ func (s *Store) networkLocked(name string) (registry.Network, error) {
 		return registry.Network{}, registry.ErrNetworkNotFound
 	}
 	n, err := registry.ParseNetwork(name, r.value)
+	deleted := &registry.DeletedError{}
+	if errors.As(err, &deleted) {
+		deleted.CreateIndex, deleted.ModifyIndex = r.createIndex, r.modifyIndex
+	}
 	n.CreateIndex, n.ModifyIndex = r.createIndex, r.modifyIndex
 	return n, err
 }
@@ -61,10 +69,12 @@ func (c *Client) PutNetwork(ctx context.Context, n registry.Network, kept ...reg
 	}
 	s := c.store
 	return wrap(s.do(ctx, func() error {
-		r, ok := s.records[networksDir+n.Name]
+		r := s.records[networksDir+n.Name]
+		_, err := s.networkLocked(n.Name)
 		switch {
-		case n.ModifyIndex == 0 && ok:
+		case n.ModifyIndex == 0 && !errors.Is(err, registry.ErrNetworkNotFound):
 			return registry.ErrNetworkExists
+		case n.ModifyIndex == registry.Absent && r.modifyIndex == 0:
 		case n.ModifyIndex != 0 && n.ModifyIndex != r.modifyIndex:
 			return registry.ErrConflict
 		}
@@ -85,20 +95,88 @@ func (s *Store) markLocked(network string) {
 	}
 }
 
+// Holders implements registry.Networks.
+func (c *Client) Holders(ctx context.Context, network string) (out []registry.Holder, err error) {
+	s := c.store
+	err = s.do(ctx, func() error {
+		out = s.holdersLocked(network)
+		return nil
+	})
+	return out, wrap(err, "list sessions")
+}
+
+func (s *Store) holdersLocked(network string) (out []registry.Holder) {
+	for id, open := range s.sessions {
+		if open.network == network {
+			out = append(out, registry.Holder{Node: open.node, Session: id, CreateIndex: open.createIndex})
+		}
+	}
+	slices.SortFunc(out, func(a, b registry.Holder) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Session, b.Session))
+	})
+	return out
+}
+
 // DeleteNetwork implements registry.Networks.
 func (c *Client) DeleteNetwork(ctx context.Context, name string) error {
 	s := c.store
 	return wrap(s.do(ctx, func() error {
 		reservations := s.keysLocked(reservationsDir + name + "/")
-		if _, ok := s.records[networksDir+name]; !ok && len(reservations) == 0 {
-			return registry.ErrNetworkNotFound
+		_, err := s.networkLocked(name)
+		deleted := &registry.DeletedError{}
+		switch {
+		case !errors.Is(err, registry.ErrNetworkNotFound), !errors.As(err, &deleted) && s.leftLocked(name):
+			value, err := registry.FormatDeletion(registry.Deletion{Network: name, Time: time.Now()})
+			if err != nil {
+				return err
+			}
+			s.putLocked(networksDir+name, value, "")
+		case len(reservations) == 0:
+			return err
 		}
-		s.deleteLocked(networksDir + name)
 		for _, key := range reservations {
 			s.deleteLocked(key)
 		}
+		s.purgeDeletionsLocked()
 		return nil
 	}), "delete network %s", name)
+}
+
+// PutDeletion implements registry.Networks.
+func (c *Client) PutDeletion(ctx context.Context, d registry.Deletion) error {
+	value, err := registry.FormatDeletion(d)
+	if err == nil {
+		err = registry.CheckNetworkName(d.Network)
+	}
+	if err != nil {
+		return wrap(err, "put back the deletion of network %s", d.Network)
+	}
+	s := c.store
+	return wrap(s.do(ctx, func() error {
+		if s.records[networksDir+d.Network].modifyIndex != 0 {
+			return registry.ErrConflict
+		}
+		s.putLocked(networksDir+d.Network, value, "")
+		return nil
+	}), "put back the deletion of network %s", d.Network)
+}
+
+// leftLocked reports whether there are leases of a network, usable or not.
+func (s *Store) leftLocked(network string) bool {
+	dir := leasesDir + network + "/"
+	return slices.ContainsFunc(s.keysLocked(dir), func(key string) bool { return key != dir+marker })
+}
+
+// purgeDeletionsLocked removes the records of old deletions of which there are no
+// leases any more.
+func (s *Store) purgeDeletionsLocked() {
+	for _, key := range s.keysLocked(networksDir) {
+		name, deleted := strings.TrimPrefix(key, networksDir), &registry.DeletedError{}
+		_, err := s.networkLocked(name)
+		if errors.As(err, &deleted) && time.Since(deleted.Time) >= registry.DeletionKept && !s.leftLocked(name) {
+			s.deleteLocked(key)
+		}
+	}
 }
 
 // WatchNetworks implements registry.Networks.
@@ -108,11 +186,15 @@ func (c *Client) WatchNetworks(ctx context.Context, after uint64) (set registry.
 		set = registry.NetworkSet{}
 		for _, key := range s.keysLocked(networksDir) {
 			n, err := s.networkLocked(strings.TrimPrefix(key, networksDir))
-			if err != nil {
+			deleted := &registry.DeletedError{}
+			switch {
+			case err == nil:
+				set.Networks = append(set.Networks, n)
+			case errors.As(err, &deleted):
+				set.Deleted = append(set.Deleted, deleted.Deletion)
+			default:
 				set.Bad = append(set.Bad, registry.BadRecord{Key: key, Reason: err.Error()})
-				continue
 			}
-			set.Networks = append(set.Networks, n)
 		}
 		return s.dirLocked(networksDir), nil
 	})

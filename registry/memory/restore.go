@@ -10,6 +10,7 @@ type Backup struct {
 	records  map[string]record
 	sessions map[string]session
 	dirs     map[string]uint64
+	index    uint64
 }
 
 // Backup saves what the store has now.
@@ -17,16 +18,18 @@ func (s *Store) Backup() Backup {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expireLocked(time.Now())
-	return Backup{maps.Clone(s.records), maps.Clone(s.sessions), maps.Clone(s.dirs)}
+	return Backup{maps.Clone(s.records), maps.Clone(s.sessions), maps.Clone(s.dirs), s.index}
 }
 
 // Restore sets the store back as restoring a snapshot of Consul does: records
 // have the indexes they had and sessions live again for their whole time, but
-// what is written next gets an index above all there ever were.
+// what is written next gets an index above all there ever were in s or in the backup. A
+// New store in which the backup of another one is restored is a new cluster.
 func (s *Store) Restore(b Backup) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.records, s.sessions, s.dirs = maps.Clone(b.records), maps.Clone(b.sessions), maps.Clone(b.dirs)
+	s.index = max(s.index, b.index)
 	for id := range s.sessions {
 		s.renewLocked(id)
 	}

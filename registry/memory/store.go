@@ -31,7 +31,7 @@ type Store struct {
 	sessions map[string]session
 	index    uint64
 	dirs     map[string]uint64 // index of the last change in each directory
-	revoked  map[string]bool   // keys that have no record since Revoke removed it
+	revoked  map[string]string // keys that have no record since Revoke removed it, with the node id in it
 	changed  chan struct{}     // closed and replaced at every change
 	setBack  uint64            // how often Restore was called
 }
@@ -44,8 +44,10 @@ type record struct {
 }
 
 type session struct {
-	ttl     time.Duration
-	expires time.Time
+	network, node string
+	createIndex   uint64
+	ttl           time.Duration
+	expires       time.Time
 }
 
 // New is an empty store.
@@ -55,13 +57,15 @@ func New() *Store {
 		sessions: map[string]session{},
 		index:    1, // 0 asks for an answer at once
 		dirs:     map[string]uint64{},
-		revoked:  map[string]bool{},
+		revoked:  map[string]string{},
 		changed:  make(chan struct{}),
 	}
 }
 
 // Client is a host's own view of the store.
-func (s *Store) Client() *Client { return &Client{store: s, clock: &registry.LapseClock{}} }
+func (s *Store) Client() *Client {
+	return &Client{store: s, clock: &registry.LapseClock{}, lost: &registry.LostLeases{}}
+}
 
 // Put writes a value under a whole key and leaves a lock that is there, as a
 // plain PUT in Consul does.
@@ -154,7 +158,7 @@ func (s *Store) dirLocked(dir string) uint64 { return max(s.dirs[dir], 1) }
 
 // openLocked is a live session: the first of ids that lives, renewed, or a new
 // one that lives for ttl.
-func (s *Store) openLocked(ttl time.Duration, ids ...string) (string, error) {
+func (s *Store) openLocked(network string, claim registry.Claim, ids ...string) (string, error) {
 	for _, id := range ids {
 		if s.renewLocked(id) {
 			return id, nil
@@ -164,7 +168,8 @@ func (s *Store) openLocked(ttl time.Duration, ids ...string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("create session: %w", err)
 	}
-	s.sessions[id] = session{ttl: ttl, expires: time.Now().Add(expiry(ttl))}
+	s.index++
+	s.sessions[id] = session{network: network, node: claim.Node, createIndex: s.index, ttl: claim.TTL, expires: time.Now().Add(expiry(claim.TTL))}
 	return id, nil
 }
 

@@ -66,6 +66,47 @@ var acquireTests = []test{
 			last = l
 		}
 	}},
+	{"checks the definition", func(s *suite) {
+		r := s.open()
+		stale := s.network("default", wide)
+		l := s.acquire(r, stale, s.claim(0))
+
+		// The same plan under another version, also one that is not known, is no hindrance.
+		now := stale
+		now.Backend = s.backend(`{"vni":7}`)
+		s.ok(s.open().PutNetwork(s.ctx(), now))
+		s.acquire(r, stale, s.claim(1))
+		unknown := stale
+		unknown.ModifyIndex, unknown.CreateIndex = 0, 0
+		s.acquire(r, unknown, s.claim(2))
+
+		// Another one is: two hosts with different plans could overlap.
+		now, err := r.Network(s.ctx(), "default")
+		s.ok(err)
+		now.Plan = s.plan(wide)
+		now.Plan[0].SubnetLen, now.Plan[0].Min, now.Plan[0].Max = 25, netip.Addr{}, netip.Addr{}
+		s.ok(s.open().PutNetwork(s.ctx(), now))
+		for _, n := range []registry.Network{stale, unknown} {
+			_, err = r.Acquire(s.ctx(), n, s.claim(3))
+			s.wantErr(err, registry.ErrConflict, "another plan")
+		}
+		if now, err = r.Network(s.ctx(), "default"); err != nil {
+			s.Fatal(err)
+		}
+		s.acquire(r, now, s.claim(3))
+
+		// A definition that cannot be used, or that is lost, leaves the one before in
+		// force.
+		s.store.Put(s.T, s.key("networks", "default"), []byte("{"))
+		s.acquire(r, now, s.claim(4))
+		s.store.Delete(s.T, s.key("networks", "default"))
+		s.acquire(r, now, s.claim(5))
+
+		s.ok(s.open().DeleteNetwork(s.ctx(), "default"))
+		_, err = r.Acquire(s.ctx(), now, s.claim(6))
+		s.wantErr(err, registry.ErrNetworkNotFound, "deleted at")
+		s.stays(stale, l)
+	}},
 	{"adopts its session", func(s *suite) {
 		n := s.network("default", wide)
 		c := s.claim(0)

@@ -15,7 +15,7 @@ var familyTests = []test{
 		c.PublicIPs = []netip.Addr{netip.MustParseAddr("2001:db8::1")}
 		l := s.acquire(s.open(), n, c)
 		s.equal("subnet", l.Subnet(), c.Prefer)
-		s.equal("keys", s.store.Keys(s.T, s.key("leases", "six", "f")), []string{s.key("leases", "six", "fd00:5:0:22::-64")})
+		s.equal("keys", s.store.Keys(s.T, s.key("leases", "six", "f")), []string{s.key("leases", "six", "fd00.5.0.22..-64")})
 		set, _, err := s.open().WatchLeases(s.ctx(), n, 0)
 		s.ok(err)
 		s.equal("set", set, registry.LeaseSet{Leases: []registry.Lease{l}})

@@ -3,6 +3,7 @@ package registrytest
 import (
 	"errors"
 	"net/netip"
+	"strings"
 
 	"github.com/lenonet/leno/registry"
 )
@@ -109,6 +110,9 @@ var holdingTests = []test{
 			if index == 0 {
 				s.Fatal("index 0 would make the next watch not block")
 			}
+			if !registry.RevokedFrom(err, c.NodeID) || registry.RevokedFrom(err, s.claim(1).NodeID) {
+				s.Fatalf("revoked from %q: %t, from another host: %t", c.NodeID, registry.RevokedFrom(err, c.NodeID), registry.RevokedFrom(err, s.claim(1).NodeID))
+			}
 		}
 
 		c.Session, c.Prefer, c.Running, c.Avoid = l.Session, l.Subnet(), true, l.Subnet()
@@ -192,9 +196,17 @@ var holdingTests = []test{
 	}},
 	{"revoke of an unusable record", func(s *suite) {
 		n := s.network("default", wide)
-		s.store.Put(s.T, s.leaseKey(n, 9), []byte(`{`))
-		s.ok(s.open().Revoke(s.ctx(), n.Name, n.Plan.Subnets(9)[0]))
-		s.gone(s.leaseKey(n, 9))
+		for _, value := range []string{`{`, `{"version":1,"node_id":7}`, strings.Repeat("x", registry.MaxRecordSize+1)} {
+			s.store.Put(s.T, s.leaseKey(n, 9), []byte(value))
+			s.ok(s.open().Revoke(s.ctx(), n.Name, n.Plan.Subnets(9)[0]))
+			s.gone(s.leaseKey(n, 9))
+			// Whose it was cannot be read, so it may be anyone's.
+			_, _, err := s.open().WatchLease(s.ctx(), n, n.Plan.Subnets(9)[0], 0)
+			s.wantErr(err, registry.ErrLeaseRevoked)
+			if !registry.RevokedFrom(err, s.claim(0).NodeID) || !registry.RevokedFrom(err, s.claim(1).NodeID) {
+				s.Errorf("%.20q: not revoked from anyone", value)
+			}
+		}
 	}},
 	{"revoke leaves the marker and the reservations", func(s *suite) {
 		r := s.open()

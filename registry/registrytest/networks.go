@@ -3,8 +3,11 @@ package registrytest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/lenonet/leno/registry"
 )
@@ -48,6 +51,8 @@ var networkTests = []test{
 		}
 		s.wantErr(other.PutNetwork(s.ctx(), next), registry.ErrConflict)
 		s.ok(r.DeleteNetwork(s.ctx(), "default"))
+		s.wantErr(r.PutNetwork(s.ctx(), got), registry.ErrConflict)
+		s.store.Delete(s.T, s.key("networks", "default"))
 		s.wantErr(r.PutNetwork(s.ctx(), got), registry.ErrConflict)
 	}},
 	{"put stores effective values", func(s *suite) {
@@ -100,16 +105,202 @@ var networkTests = []test{
 		for _, network := range []registry.Network{n, other} {
 			s.ok(r.AddReservation(s.ctx(), network, registry.Reservation{Subnet: network.Plan.Subnets(9)[0], Node: "host-x"}, false))
 		}
+		before := time.Now()
 		s.ok(r.DeleteNetwork(s.ctx(), "default"))
-		_, err := r.Network(s.ctx(), "default")
-		s.wantErr(err, registry.ErrNetworkNotFound)
-		s.wantErr(r.DeleteNetwork(s.ctx(), "default"), registry.ErrNetworkNotFound)
+		for _, client := range []registry.Registry{r, s.open()} {
+			s.deleted(client, n, before)
+			s.wantErr(client.DeleteNetwork(s.ctx(), "default"), registry.ErrNetworkNotFound, "deleted at")
+		}
 
 		s.stays(n, l)
 		s.equal("reservations", s.store.Keys(s.T, s.key("reservations")+"/"), []string{s.reservationKey(other, 9)})
 		// Whoever cleans up after it can still take the lease away.
 		s.ok(r.Revoke(s.ctx(), n.Name, l.Subnet()))
 		s.gone(s.leaseKey(n, l.Slot))
+	}},
+	{"delete and define again", func(s *suite) {
+		r := s.open()
+		first := s.network("default", wide)
+		s.ok(r.DeleteNetwork(s.ctx(), "default"))
+		s.ok(s.open().PutNetwork(s.ctx(), s.definition("default", small)))
+		n, err := r.Network(s.ctx(), "default")
+		s.ok(err)
+		s.equal("plan", n.Plan, s.plan(small))
+		if n.ModifyIndex <= first.ModifyIndex {
+			s.Errorf("modify index %d, %d before", n.ModifyIndex, first.ModifyIndex)
+		}
+		set, _, err := r.WatchNetworks(s.ctx(), 0)
+		s.ok(err)
+		s.equal("networks", names(set), []string{"default"})
+		s.equal("deletions", set.Deleted, []registry.Deletion(nil))
+		s.wantErr(r.PutNetwork(s.ctx(), s.definition("default", wide)), registry.ErrNetworkExists)
+	}},
+	{"delete an unusable definition", func(s *suite) {
+		r := s.open()
+		s.store.Put(s.T, s.key("networks", "default"), []byte("{"))
+		s.ok(r.DeleteNetwork(s.ctx(), "default"))
+		_, err := r.Network(s.ctx(), "default")
+		s.wantErr(err, registry.ErrNetworkNotFound, "deleted at")
+	}},
+	// A network whose definition vanished in any other way than by DeleteNetwork is
+	// missing, for every client, and not deleted.
+	{"lost is not deleted", func(s *suite) {
+		r := s.open()
+		n := s.network("default", wide)
+		s.network("other", "10.6.0.0/16")
+		s.acquire(r, n, s.claim(0))
+		_, index, err := r.WatchNetworks(s.ctx(), 0)
+		s.ok(err)
+		s.store.Delete(s.T, s.key("networks", "default"))
+		set, _, err := r.WatchNetworks(s.ctx(), index)
+		s.ok(err)
+		s.equal("networks", names(set), []string{"other"})
+		for _, client := range []registry.Registry{r, s.open()} {
+			s.lost(client, "default")
+			set, _, err := client.WatchNetworks(s.ctx(), 0)
+			s.ok(err)
+			s.equal("networks", names(set), []string{"other"})
+			s.equal("deletions", set.Deleted, []registry.Deletion(nil))
+		}
+		// Who had it in use puts it back, once.
+		s.ok(s.open().PutNetwork(s.ctx(), registry.Network{Name: n.Name, Plan: n.Plan, Backend: n.Backend}))
+		s.wantErr(s.open().PutNetwork(s.ctx(), registry.Network{Name: n.Name, Plan: n.Plan, Backend: n.Backend}), registry.ErrNetworkExists)
+		_, err = r.Network(s.ctx(), "default")
+		s.ok(err)
+	}},
+	{"all is lost", func(s *suite) {
+		r := s.open()
+		n := s.network("default", wide)
+		s.acquire(r, n, s.claim(0))
+		_, index, err := r.WatchNetworks(s.ctx(), 0)
+		s.ok(err)
+		for _, key := range s.store.Keys(s.T, s.store.Prefix()+"/") {
+			s.store.Delete(s.T, key)
+		}
+		for what, client := range map[string]registry.Registry{"a client that knew the store": r, "one of a new process": s.open()} {
+			s.lost(client, "default")
+			set, next, err := client.WatchNetworks(s.ctx(), index)
+			if err != nil || len(set.Networks)+len(set.Deleted)+len(set.Bad) > 0 || next == index {
+				s.Errorf("%s sees the networks %+v at %d after %d, %v", what, set, next, index, err)
+			}
+			_, _, err = client.WatchLeases(s.ctx(), n, 0)
+			s.wantErr(err, registry.ErrUncertain)
+		}
+	}},
+	{"delete what the store has lost", func(s *suite) {
+		r := s.open()
+		n := s.network("default", wide)
+		l := s.acquire(r, n, s.claim(0))
+		s.store.Delete(s.T, s.key("networks", "default"))
+		before := time.Now()
+		s.ok(s.open().DeleteNetwork(s.ctx(), "default"))
+		s.stays(n, l)
+		n.CreateIndex = 0
+		s.deleted(s.open(), n, before)
+		// Without leases there is nothing to delete.
+		s.wantErr(r.DeleteNetwork(s.ctx(), "other"), registry.ErrNetworkNotFound)
+		_, _, ok := s.store.Get(s.T, s.key("networks", "other"))
+		s.equal("a record of it", ok, false)
+	}},
+	{"create only where there is no record", func(s *suite) {
+		r := s.open()
+		n := s.definition("default", wide)
+		n.ModifyIndex = registry.Absent
+		s.ok(r.PutNetwork(s.ctx(), n))
+		s.wantErr(r.PutNetwork(s.ctx(), n), registry.ErrConflict)
+		s.ok(r.DeleteNetwork(s.ctx(), "default"))
+		s.wantErr(r.PutNetwork(s.ctx(), n), registry.ErrConflict)
+		_, err := r.Network(s.ctx(), "default")
+		deleted := &registry.DeletedError{}
+		if !errors.As(err, &deleted) {
+			s.Fatalf("the deletion is gone: %v", err)
+		}
+		n.ModifyIndex = deleted.ModifyIndex
+		s.ok(r.PutNetwork(s.ctx(), n))
+	}},
+	{"put a deletion back", func(s *suite) {
+		r := s.open()
+		n := s.network("default", wide)
+		s.ok(r.DeleteNetwork(s.ctx(), "default"))
+		_, err := r.Network(s.ctx(), "default")
+		deleted := &registry.DeletedError{}
+		if !errors.As(err, &deleted) {
+			s.Fatalf("it is not deleted: %v", err)
+		}
+		old := registry.Deletion{Network: "default", Time: deleted.Time.Add(-time.Hour)}
+		s.wantErr(r.PutDeletion(s.ctx(), old), registry.ErrConflict)
+		for _, key := range s.store.Keys(s.T, s.key("networks")+"/") {
+			s.store.Delete(s.T, key)
+		}
+		s.lost(r, "default")
+		s.ok(s.open().PutDeletion(s.ctx(), old))
+		s.deleted(r, registry.Network{Name: n.Name, Plan: n.Plan}, old.Time)
+		_, err = r.Network(s.ctx(), "default")
+		if !errors.As(err, &deleted) || !deleted.Time.Equal(old.Time) {
+			s.Errorf("%v, deleted at %s", err, old.Time)
+		}
+		n.ModifyIndex = registry.Absent
+		s.wantErr(r.PutNetwork(s.ctx(), n), registry.ErrConflict)
+		s.ok(r.PutNetwork(s.ctx(), s.definition("default", wide)))
+		s.wantErr(r.PutDeletion(s.ctx(), old), registry.ErrConflict)
+		s.wantErr(r.PutDeletion(s.ctx(), registry.Deletion{Network: "No/", Time: old.Time}), registry.ErrInvalid)
+	}},
+	{"delete reservations alone", func(s *suite) {
+		r := s.open()
+		n := s.network("default", wide)
+		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: n.Plan.Subnets(9)[0], Node: "host-x"}, false))
+		s.store.Delete(s.T, s.key("networks", "default"))
+		s.ok(r.DeleteNetwork(s.ctx(), "default"))
+		s.gone(s.reservationKey(n, 9))
+		s.lost(r, "default")
+	}},
+	{"the record of a deletion stays as long as leases", func(s *suite) {
+		r := s.open()
+		n := s.network("default", wide)
+		l := s.acquire(r, n, s.claim(0))
+		old := func(name string) string {
+			return fmt.Sprintf(`{"version":1,"name":%q,"deleted":%q}`, name, time.Now().Add(-registry.DeletionKept-time.Hour).UTC().Format(time.RFC3339))
+		}
+		s.store.Put(s.T, s.key("networks", "default"), []byte(old("default")))
+		s.store.Put(s.T, s.key("networks", "without"), []byte(old("without")))
+		recent := strings.Replace(old("recent"), fmt.Sprint(time.Now().Year()), fmt.Sprint(time.Now().Year()+1), 1)
+		s.store.Put(s.T, s.key("networks", "recent"), []byte(recent))
+		deletions := func() (out []string) {
+			s.network("trigger", "10.6.0.0/16")
+			s.ok(r.DeleteNetwork(s.ctx(), "trigger"))
+			set, _, err := r.WatchNetworks(s.ctx(), 0)
+			s.ok(err)
+			for _, d := range set.Deleted {
+				out = append(out, d.Network)
+			}
+			return out
+		}
+		s.equal("deletions", deletions(), []string{"default", "recent", "trigger"})
+		s.ok(r.Release(s.ctx(), l))
+		s.equal("deletions without leases", deletions(), []string{"recent", "trigger"})
+	}},
+	{"a deletion that nobody wrote", func(s *suite) {
+		r := s.open()
+		s.network("default", wide)
+		for _, value := range []string{
+			`{"version":1,"name":"default","deleted":true}`,
+			`{"version":1,"name":"default","deleted":""}`,
+			`{"version":1,"name":"default","deleted":null}`,
+			`{"version":1,"name":"other","deleted":"2026-11-22T21:40:00Z"}`,
+			`{"version":2,"name":"default","deleted":"2026-11-22T21:40:00Z"}`,
+			`{"name":"default","deleted":"2026-11-22T21:40:00Z"}`,
+			`{"version":1,"name":"default","deleted":"2026-11-22T21:40:00Z","pools":[{"prefix":"10.5.0.0/16"}]}`,
+			`{"version":1,"name":"default","deleted":"2026-11-22T21:40:00Z","backend":{"type":"vxlan"}}`,
+		} {
+			s.store.Put(s.T, s.key("networks", "default"), []byte(value))
+			_, err := r.Network(s.ctx(), "default")
+			s.wantErr(err, registry.ErrInvalid)
+			set, _, err := r.WatchNetworks(s.ctx(), 0)
+			s.ok(err)
+			if len(set.Deleted) > 0 || len(set.Bad) != 1 {
+				s.Errorf("%s: %+v", value, set)
+			}
+		}
 	}},
 	{"watch", func(s *suite) {
 		r, other := s.open(), s.open()
@@ -193,6 +384,40 @@ var networkTests = []test{
 		s.ok(err)
 		s.equal("slots", slots(set.Leases), []uint64{l.Slot})
 	}},
+}
+
+// deleted checks that a client sees n as deleted at about now.
+func (s *suite) deleted(r registry.Registry, n registry.Network, before time.Time) {
+	s.Helper()
+	_, err := r.Network(s.ctx(), n.Name)
+	s.wantErr(err, registry.ErrNetworkNotFound, "deleted at")
+	set, _, watchErr := r.WatchNetworks(s.ctx(), 0)
+	s.ok(watchErr)
+	i := slices.IndexFunc(set.Deleted, func(d registry.Deletion) bool { return d.Network == n.Name })
+	var of *registry.DeletedError
+	if !errors.As(err, &of) || i < 0 || set.Deleted[i] != of.Deletion {
+		s.Fatalf("got %v and %+v", err, set)
+	}
+	switch d := of.Deletion; {
+	case d.Time.Before(before.Truncate(time.Second)) || d.Time.After(time.Now()):
+		s.Errorf("deleted at %s, it was at %s", d.Time, before)
+	case n.CreateIndex != 0 && d.CreateIndex != n.CreateIndex, d.ModifyIndex <= n.ModifyIndex:
+		s.Errorf("deletion %+v of %+v", d, n)
+	case !d.Ends(n, before.Add(-time.Minute)):
+		s.Errorf("deletion %+v does not end %+v", d, n)
+	}
+	_, err = r.Acquire(s.ctx(), n, s.claim(25))
+	s.wantErr(err, registry.ErrNetworkNotFound, "deleted at")
+}
+
+// lost checks that a client sees no definition and no deletion.
+func (s *suite) lost(r registry.Registry, name string) {
+	s.Helper()
+	_, err := r.Network(s.ctx(), name)
+	s.wantErr(err, registry.ErrNetworkNotFound)
+	if deleted := (*registry.DeletedError)(nil); errors.As(err, &deleted) {
+		s.Errorf("network %s is taken for deleted: %v", name, err)
+	}
 }
 
 func names(set registry.NetworkSet) []string {

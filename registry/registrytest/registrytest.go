@@ -67,6 +67,7 @@ func Run(t *testing.T, newStore func(t *testing.T) Store) {
 		{"Families", familyTests},
 		{"Reservations", reservationTests},
 		{"Kept", keptTests},
+		{"Lost", lostTests},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			for _, tt := range group.tests {

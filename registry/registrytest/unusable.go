@@ -60,7 +60,7 @@ var strangeNames = []unusable{
 	{"010.5.11.0-24", soundLease, "not the first address and length of a subnet"},
 	{"10.5.12.0-25", soundLease, "subnet 10.5.12.0/25: invalid: the network's subnets are /24"},
 	{"10.9.0.0-24", soundLease, "subnet 10.9.0.0/24: invalid: outside the network"},
-	{"fd00::-64", soundLease, "subnet fd00::/64: invalid: outside the network"},
+	{"fd00..-64", soundLease, "subnet fd00::/64: invalid: outside the network"},
 	{"10.5.13.0-24/deeper", soundLease, "a folder or inside of one"},
 	{"folder/", "", "a folder or inside of one"},
 	{"10.5.14.0%2F24", soundLease, "not ADDRESS-LENGTH"},
@@ -125,12 +125,12 @@ var unusableNetworks = append(everyKind(func(i int) string { return fmt.Sprintf(
 	{"no-backend", with(soundNetwork, `,"backend":{"type":"vxlan"}`, ``), "backend type is missing"},
 	{"backend-list", with(soundNetwork, `{"type":"vxlan"}`, `[]`), "backend: not a JSON object"},
 	{"backend-steers", with(soundNetwork, `vxlan`, `\u009b2J`), `backend type "\u009b2J" has characters that cannot be printed`},
-	{"folder/", "", "1 to 64 letters, digits"},
-	{"nested/default", soundNetwork, "1 to 64 letters, digits"},
-	{"-dash", soundNetwork, "1 to 64 letters, digits"},
-	{"a b", soundNetwork, "1 to 64 letters, digits"},
-	{"%2e%2e", soundNetwork, "1 to 64 letters, digits"},
-	{strings.Repeat("n", 65), soundNetwork, "1 to 64 letters, digits"},
+	{"folder/", "", "1 to 64 lower-case letters"},
+	{"nested/default", soundNetwork, "1 to 64 lower-case letters"},
+	{"-dash", soundNetwork, "1 to 64 lower-case letters"},
+	{"a b", soundNetwork, "1 to 64 lower-case letters"},
+	{"%2e%2e", soundNetwork, "1 to 64 lower-case letters"},
+	{strings.Repeat("n", 65), soundNetwork, "1 to 64 lower-case letters"},
 }...)
 
 // putUnusable writes records below a folder and returns their reasons by key.

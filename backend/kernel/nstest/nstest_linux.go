@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"strings"
 	"testing"
 	"time"
 
@@ -51,7 +50,13 @@ func New(t testing.TB) *NS {
 				t.Fatalf("switch duplicate address detection off: %v", err)
 			}
 		}
-		ns.Sh("ip link set lo up")
+		lo, err := netlink.LinkByName("lo")
+		if err == nil {
+			err = netlink.LinkSetUp(lo)
+		}
+		if err != nil {
+			t.Fatalf("set lo up: %v", err)
+		}
 	})
 	return ns
 }
@@ -146,15 +151,32 @@ func Join(a, b Joint) {
 		}
 	})
 	for _, end := range []Joint{a, b} {
-		var script strings.Builder
-		for _, addr := range end.Addrs {
-			fmt.Fprintf(&script, "ip addr add %s dev %s\n", addr, end.Link)
-		}
-		fmt.Fprintf(&script, "ip link set %s up\n", end.Link)
-		end.NS.Sh(script.String())
+		end.NS.Do(func() {
+			if err := end.setUp(); err != nil {
+				end.NS.t.Fatalf("set %s up: %v", end.Link, err)
+			}
+		})
 	}
 	a.NS.Settle()
 	b.NS.Settle()
+}
+
+// setUp gives the device its addresses.
+func (j Joint) setUp() error {
+	link, err := netlink.LinkByName(j.Link)
+	if err != nil {
+		return err
+	}
+	for _, text := range j.Addrs {
+		addr, err := netlink.ParseAddr(text)
+		if err != nil {
+			return err
+		}
+		if err := netlink.AddrAdd(link, addr); err != nil {
+			return fmt.Errorf("add %s: %w", text, err)
+		}
+	}
+	return netlink.LinkSetUp(link)
 }
 
 // Settle waits until the kernel has taken all IPv6 addresses into use. It does

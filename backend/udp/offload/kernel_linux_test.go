@@ -29,7 +29,7 @@ const (
 	allFeatures = featureCsum | featureTSO | featureUSO
 )
 
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 // openTUN makes a TUN device with vnet headers in a namespace.
 func openTUN(t *testing.T, ns *nstest.NS, name string, features, mtu int) *os.File {

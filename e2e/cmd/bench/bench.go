@@ -139,9 +139,10 @@ func (b *bench) close() error {
 
 // config leaves all but the cable as it is by default.
 func config(h *lab.Host, backend, device string, masquerade bool) string {
+	pool := 5 + slices.Index([]string{"host-gw", "vxlan", "udp"}, backend) // each network has its own
 	text := h.Config(
 		fmt.Sprintf("underlay {\n  interfaces = [%q]\n}\n", device),
-		h.Network(backend, fmt.Sprintf("  ipv4 {\n    prefix = \"10.5.0.0/16\"\n  }\n  backend %q {}\n  ip_masq = %t", backend, masquerade)))
+		h.Network(backend, fmt.Sprintf("  ipv4 {\n    prefix = \"10.%d.0.0/16\"\n  }\n  backend %q {}\n  ip_masq = %t", pool, backend, masquerade)))
 	return strings.Replace(text, `"DEBUG"`, `"INFO"`, 1)
 }
 

@@ -125,7 +125,7 @@ func TestPeerFails(t *testing.T) {
 	}{
 		{"ends", `echo "no licence on $LENO_BENCH_HOST"; exit 3`, time.Minute, []string{"the command ended on host", "no licence on ", "output on host 2"}},
 		{"no MTU", "echo waiting; exec sleep infinity", 3 * time.Second, []string{"MTU in LENO_BENCH_SUBNET_FILE", "no such file", "waiting"}},
-		{"carries nothing", `echo MTU=1400 >"$LENO_BENCH_SUBNET_FILE"; exec sleep infinity`, 3 * time.Second, []string{"containers to reach each other", "a ping had no answer"}},
+		{"carries nothing", `echo MTU=1400 >"$LENO_BENCH_SUBNET_FILE"; exec sleep infinity`, 10 * time.Second, []string{"containers to reach each other", "a ping had no answer"}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

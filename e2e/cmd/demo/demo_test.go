@@ -38,8 +38,6 @@ func TestRecording(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}
-	// The race detector would have every command take a second to end.
-	t.Setenv("GORACE", "atexit_sleep_ms=0")
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	var out bytes.Buffer

@@ -24,7 +24,7 @@ func (d *demo) pause(ctx context.Context) error {
 // the second, and tells what that cost. That it costs a packet is an error, if
 // none may be lost.
 func (d *demo) underPing(ctx context.Context, lossless bool, do func() error) error {
-	ping, err := d.containers[0].StartPing(d.containers[1].Addrs[0], lab.PingOptions{})
+	ping, err := d.containers[0].StartEchoes(d.containers[1].Addrs[0], 10*time.Millisecond)
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (d *demo) underPing(ctx context.Context, lossless bool, do func() error) er
 	if err := ping.WaitAnswers(ctx, 10); err != nil {
 		return err
 	}
-	r, err := ping.Stop(ctx)
+	r, err := ping.Stop()
 	if err != nil {
 		return err
 	}

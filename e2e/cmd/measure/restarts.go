@@ -85,7 +85,7 @@ func (m *measurement) restart(ctx context.Context, what string, h *lab.Host, end
 	if err := m.quiet(ctx, h); err != nil {
 		return err
 	}
-	pings, err := c.from.StartPing(c.to, lab.PingOptions{Interval: pingEvery})
+	pings, err := c.from.StartEchoes(c.to, pingEvery)
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (m *measurement) restart(ctx context.Context, what string, h *lab.Host, end
 	if err := errors.Join(pings.WaitAnswers(ctx, 30), h.WaitReady(ctx), c.talk.WaitEchoes(ctx, 30)); err != nil {
 		return err
 	}
-	result, err := pings.Stop(ctx)
+	result, err := pings.Stop()
 	if err != nil {
 		return err
 	}

@@ -159,7 +159,7 @@ func (w *world) change(ctx context.Context, i, mtu int) error {
 	if err != nil {
 		return err
 	}
-	entry := fmt.Sprintf("leno/changes/%s/%016x%08x~%s", w.network.Name, time.Now().UnixNano(), rand.Uint32(), registry.SubnetKey(r.lease.Subnet()))
+	entry := fmt.Sprintf("leno/changes/%s/%016x%08x_%s", w.network.Name, time.Now().UnixNano(), rand.Uint32(), registry.SubnetKey(r.lease.Subnet()))
 	return transact(ctx, w.cluster.client(i), api.KVTxnOps{{Verb: api.KVSet, Key: entry, Value: op.Value}, op})
 }
 

@@ -27,10 +27,18 @@ func run(ctx context.Context, args []string) error {
 	flags.IntVar(&o.Agents, "agents", o.Agents, "`number` of hosts, each with leno and a Consul client agent")
 	flags.IntVar(&o.Carriers, "carriers", o.Carriers, "`number` of them that carry packets over VXLAN")
 	flags.DurationVar(&o.Rules.Hold, "hold", o.Rules.Hold, "lease.hold, `duration`")
-	flags.StringVar(&o.Keep, "keep", "", "`directory` for all logs when a rule was broken")
+	flags.StringVar(&o.Keep, "keep", "", "`directory` for all logs and the history when a rule was broken or the run was interrupted")
 	asJSON := flags.String("json", "", "also write the report to this `file`, as JSON")
+	check := flags.String("check", "", "make no faults, and check the history in this `file`, which -keep has kept")
 	flags.Parse(args) // exits on errors
 
+	if *check != "" {
+		h, err := soak.Load(*check)
+		if err != nil {
+			return err
+		}
+		return publish(soak.Judge(h), *asJSON)
+	}
 	if o.Seed == 0 {
 		o.Seed = uint64(rand.Uint32())
 	}
@@ -42,21 +50,20 @@ func run(ctx context.Context, args []string) error {
 	fmt.Printf("seed %d: the same faults again with -seed %d -for %s -agents %d -carriers %d -hold %s\n",
 		o.Seed, o.Seed, o.For, o.Agents, o.Carriers, o.Rules.Hold)
 	report, err := soak.Run(ctx, o)
-	if err != nil {
-		return err
-	}
-	if err := report.Text(os.Stdout); err != nil {
-		return err
-	}
-	if *asJSON != "" {
-		if err := writeJSON(*asJSON, report); err != nil {
-			return err
-		}
+	// What was seen until then is worth reading however the run ended.
+	return errors.Join(publish(report, *asJSON), err)
+}
+
+// publish writes a report, also to a file unless that is "". Violations are an error.
+func publish(report soak.Report, file string) error {
+	err := report.Text(os.Stdout)
+	if file != "" {
+		err = errors.Join(err, writeJSON(file, report))
 	}
 	if n := len(report.Violations); n > 0 {
-		return fmt.Errorf("%d violations with seed %d", n, o.Seed)
+		err = errors.Join(err, fmt.Errorf("%d violations with seed %d", n, report.Seed))
 	}
-	return nil
+	return err
 }
 
 func writeJSON(path string, report soak.Report) (err error) {

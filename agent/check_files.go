@@ -1,0 +1,73 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/registry/consul"
+)
+
+// CheckFiles looks at the files of this host that a configuration names, and says
+// by setting ("http.tls.key_file") with which of them an agent could not start, or
+// not work. It changes nothing, and gives up on a file that blocks when ctx ends.
+func CheckFiles(ctx context.Context, c config.Config) map[string]error {
+	wrong := map[string]error{}
+	for block, t := range map[string]config.TLS{"consul.tls.": c.Consul.TLS, "http.tls.": c.HTTP.TLS} {
+		_, _, errs := readTLS(ctx, t)
+		for option, err := range errs {
+			wrong[block+option] = err
+		}
+	}
+	check := func(setting, path string, usable func(path string) error) {
+		if path == "" {
+			return
+		}
+		_, err := config.Within(ctx, path, func() (struct{}, error) { return struct{}{}, usable(path) })
+		if err != nil {
+			wrong[setting] = err
+		}
+	}
+	check("consul.token_file", c.Consul.TokenFile, func(path string) error { return checkTokenFile(ctx, path) })
+	check("data_dir", c.DataDir, wantType(fs.ModeDir, "a directory"))
+	check("log_file", c.Log.File, wantType(0, "a regular file"))
+	if socket, ok := strings.CutPrefix(c.HTTP.Address, "unix://"); ok {
+		check("http.address", socket, wantType(fs.ModeSocket, "a socket"))
+	}
+	for _, n := range c.Networks {
+		check("network."+n.Name+".subnet_file", n.SubnetFile, wantType(0, "a regular file"))
+	}
+	return wrong
+}
+
+// wantType is a check that a path has one type, or is not there: the agent makes it
+// then.
+func wantType(mode fs.FileMode, what string) func(path string) error {
+	return func(path string) error {
+		switch info, err := os.Stat(path); {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
+			return err
+		case info.Mode().Type() != mode:
+			return fmt.Errorf("%s is not %s", path, what)
+		}
+		return nil
+	}
+}
+
+// checkTokenFile wants what the client of Consul takes from a token file.
+func checkTokenFile(ctx context.Context, path string) error {
+	data, err := config.ReadFile(ctx, path)
+	if err != nil {
+		return err
+	}
+	if _, err := consul.ParseToken(data); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,68 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+)
+
+// ReadTimeout is how long reading a configuration, or the files that it names, may
+// take: a file on a network file system whose server does not answer blocks for
+// ever, and everything that waits for it.
+const ReadTimeout = 10 * time.Second
+
+// ReadFile reads a file whose path an operator chose, such as a configuration file
+// or a key. It refuses what is not a regular file, because reading a FIFO or a
+// terminal waits for another process, and gives up when ctx ends. Only an empty
+// file (/dev/null) and what was handed to this process (/dev/stdin, /dev/fd/63)
+// may be something else. Errors name the path.
+func ReadFile(ctx context.Context, path string) ([]byte, error) {
+	return Within(ctx, path, func() ([]byte, error) {
+		info, err := os.Stat(path)
+		if err != nil {
+			return nil, err
+		}
+		if !info.Mode().IsRegular() && !isHandedOver(path) {
+			return nil, &fs.PathError{Op: "read", Path: path, Err: ErrNotRegular}
+		}
+		return os.ReadFile(path)
+	})
+}
+
+// ErrNotRegular is what ReadFile says of a FIFO, a device, a socket or a directory.
+var ErrNotRegular = errors.New("is not a regular file")
+
+// isHandedOver reports whether the path is a file descriptor of this process, or
+// the empty device.
+func isHandedOver(path string) bool {
+	return path == os.DevNull || path == "/dev/stdin" || strings.HasPrefix(path, "/dev/fd/") || strings.HasPrefix(path, "/proc/self/fd/")
+}
+
+// Within returns what read returns, or an error that names path when ctx ends
+// before that. read then goes on by itself and its result is dropped: no system
+// call on a file can be interrupted.
+func Within[T any](ctx context.Context, path string, read func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := read()
+		done <- result{value, err}
+	}()
+	var none T
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		if err := context.Cause(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			return none, fmt.Errorf("%s: %w", path, err)
+		}
+		return none, fmt.Errorf("%s: reading it takes too long, does its file system answer? %w", path, ctx.Err())
+	}
+}

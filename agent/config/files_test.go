@@ -1,0 +1,75 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestBlockingFiles: what would wait for another process, or for a file system that
+// does not answer, is an error that names it, with the other errors.
+func TestBlockingFiles(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"a.hcl": `log_level = "LOUD"`})
+	pipe := filepath.Join(dir, "b.hcl")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, sources := range [][]string{{dir}, {filepath.Join(dir, "a.hcl"), pipe}} {
+		loaded := make(chan error, 1)
+		go func() {
+			_, err := Load(sources, registryOptions())
+			loaded <- err
+		}()
+		select {
+		case err := <-loaded:
+			if err == nil || !strings.Contains(err.Error(), pipe+": is not a regular file") || !strings.Contains(err.Error(), "LOUD") {
+				t.Errorf("%q: %v", sources, err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("%q: blocked", sources)
+		}
+	}
+	ended, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
+	defer cancel()
+	<-ended.Done()
+	hang := make(chan struct{})
+	defer close(hang)
+	_, err := Within(ended, "/mnt/leno.hcl", func() (int, error) { <-hang; return 0, nil })
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "/mnt/leno.hcl: reading it takes too long") {
+		t.Errorf("a file that blocks: %v", err)
+	}
+	if _, err := load(ended, []string{filepath.Join(dir, "a.hcl")}, registryOptions()); err == nil || strings.Count(err.Error(), "a.hcl") != 1 {
+		t.Errorf("a configuration that blocks: %v", err)
+	}
+}
+
+// TestHandedOverFiles: standard input and the like are read although they are no
+// regular files.
+func TestHandedOverFiles(t *testing.T) {
+	if c, err := Load([]string{os.DevNull}, Options{}); err != nil || len(c.Files) != 1 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, err := w.WriteString(`log_level = "WARN"`); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Load([]string{"/proc/self/fd/" + strconv.Itoa(int(r.Fd()))}, Options{})
+	if err != nil || c.Log.Level != "WARN" {
+		t.Errorf("%+v, %v", c.Log, err)
+	}
+}

@@ -1,0 +1,57 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestSamePath(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"run/leno", "other"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, to := range map[string]string{"var-run": "run", "run/leno/link.env": "a.env", "gone": "nowhere"} {
+		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		a, b string
+		want bool
+	}{
+		{"run/leno/a.env", "run/leno/a.env", true},
+		{"run/leno/a.env", "var-run/leno/a.env", true},
+		{"run/leno/a.env", "var-run/../run//leno/./a.env", true},
+		{"run/new/deep/a.env", "var-run/new/deep/a.env", true}, // neither is there
+		{"run/leno/a.env", "run/leno/b.env", false},
+		{"run/leno/a.env", "run/leno/link.env", false},
+		{"run/leno/a.env", "other/a.env", false},
+		{"run/new/a.env", "run/old/a.env", false},
+		{"run/new/a.env", "other/new/a.env", false},
+		{"gone/a.env", "gone/a.env", true},
+		{"gone/a.env", "other/a.env", false},
+	} {
+		a, b := dir+"/"+tt.a, dir+"/"+tt.b
+		if SamePath(a, b) != tt.want || SamePath(b, a) != tt.want {
+			t.Errorf("%s and %s: %t", tt.a, tt.b, !tt.want)
+		}
+	}
+	if SamePath("/a", "/nowhere/a") || !SamePath("/nowhere/a", "/nowhere/a") {
+		t.Error("below the root")
+	}
+
+	src := func(first, second string) string {
+		return "network \"a\" {\n  subnet_file = \"" + dir + first + "\"\n}\nnetwork \"b\" {\n  subnet_file = \"" + dir + second + "\"\n}\n"
+	}
+	_, err := Parse([]byte(src("/run/leno/x.env", "/var-run/leno/x.env")), "a.hcl", Options{})
+	if err == nil || !strings.Contains(err.Error(), "a.hcl:5: Subnet file used twice") {
+		t.Errorf("one file under two spellings: %v", err)
+	}
+	if _, err := Parse([]byte(src("/run/leno/x.env", "/other/x.env")), "a.hcl", Options{}); err != nil {
+		t.Error(err)
+	}
+}

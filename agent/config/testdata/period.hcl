@@ -1,0 +1,4 @@
+lease {
+  ttl          = "2m"
+  renew_margin = "109s"
+}

@@ -1,0 +1,194 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// deletionInStore returns the record of the deletion of network n, nil when there is none.
+func (h *host) deletionInStore() *registry.Deletion {
+	_, err := h.store.Client().Network(context.Background(), "n")
+	if deleted := (*registry.DeletedError)(nil); errors.As(err, &deleted) {
+		return &deleted.Deletion
+	}
+	return nil
+}
+
+// TestDeletedNetworkStaysDeleted: a host that knows that a network was deleted does not
+// define it again when the store has lost the record of that, and puts the record back.
+func TestDeletedNetworkStaysDeleted(t *testing.T) {
+	a := newHost(t, memory.New(), "a").start()
+	a.ready()
+	must(t, a.store.Client().DeleteNetwork(t.Context(), "n"))
+	a.check(checkNetwork, api.Critical, "was deleted at", "leno network apply")
+	first := a.deletionInStore()
+	putBack := func(when string) {
+		t.Helper()
+		eventually(t, func() error {
+			switch d := a.deletionInStore(); {
+			case d == nil:
+				return errors.New(when + ": the record of the deletion is not in the store")
+			case !d.Time.Equal(first.Time):
+				return errors.New(when + ": another deletion")
+			}
+			return nil
+		})
+		a.check(checkNetwork, api.Critical, "was deleted at", "leno network apply")
+	}
+	empty(a.store)
+	putBack("while it runs")
+	must(t, a.stop())
+	empty(a.store)
+	a.start()
+	putBack("after a restart")
+
+	n, err := Definition(a.config.Networks[0])
+	must(t, err)
+	must(t, errOf(a.client.PutNetwork(t.Context(), api.Network{Name: "n", Pools: []api.Pool{{Prefix: n.Plan[0].Prefix}}, Backend: n.Backend.Object}, false)))
+	a.ready()
+	if _, err := os.Stat(deletionPath(a.config.DataDir, "n")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the deletion is still remembered: %v", err)
+	}
+	must(t, a.stop())
+	empty(a.store)
+	a.start().ready()
+}
+
+// TestRememberedDeletion: what a process does about a network of its configuration when
+// an earlier one wrote down that it was deleted.
+func TestRememberedDeletion(t *testing.T) {
+	apply := func(h *host) {
+		n, err := Definition(h.config.Networks[0])
+		must(h.t, err)
+		must(h.t, h.store.Client().PutNetwork(context.Background(), n))
+	}
+	hourAgo := func() string { return time.Now().Add(-time.Hour).UTC().Format(time.RFC3339) }
+	for _, tt := range []struct {
+		name    string
+		file    string // DELETED stands for an hour ago
+		prepare func(h *host)
+		local   func(c *config.Network)
+		defined bool   // the network is, and the host takes part
+		says    string // what the check says else
+		logs    string // a line of the log has that
+		record  bool   // the store has the record of the deletion, when the network is not defined
+	}{
+		{"lost by the store", `{"version":1,"network":"n","deleted":"DELETED"}`, nil, nil, false, "was deleted at", "", true},
+		{"lost, and the block has no pools", `{"version":1,"network":"n","deleted":"DELETED"}`, nil,
+			func(c *config.Network) { c.Pools, c.Backend = nil, nil }, false, "was deleted at", "", true},
+		{"lost, without the right to put it back", `{"version":1,"network":"n","deleted":"DELETED"}`,
+			func(h *host) { h.registry.setOne("PutDeletion", registry.ErrDenied) }, nil, false, "cannot put it back", "", false},
+		{"defined again", `{"version":1,"network":"n","deleted":"DELETED"}`, apply, nil, true, "", "", false},
+		{"defined just before the record is put back", `{"version":1,"network":"n","deleted":"DELETED"}`, func(h *host) {
+			once := sync.OnceFunc(func() { apply(h) })
+			h.registry.before = func(call string) {
+				if call == "PutDeletion" {
+					once()
+				}
+			}
+		}, nil, true, "", "", false},
+		{"too long ago", `{"version":1,"network":"n","deleted":"1999-01-01T00:00:00Z"}`, nil, nil, true, "", "", false},
+		{"broken", `{"version":1,`, nil, nil, true, "", "/deleted/n.json", false},
+		{"of another version", `{"version":9,"network":"n","deleted":"DELETED"}`, nil, nil, true, "", "version 9", false},
+		{"of another network", `{"version":1,"network":"m","deleted":"DELETED"}`, nil, nil, true, "", `network \"m\"`, false},
+		{"without a time", `{"version":1,"network":"n"}`, nil, nil, true, "", "/deleted/n.json", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newHost(t, memory.New(), "a")
+			must(t, writeFileAtomic(deletionPath(h.config.DataDir, "n"), []byte(strings.Replace(tt.file, "DELETED", hourAgo(), 1)), 0o600))
+			if tt.local != nil {
+				tt.local(&h.config.Networks[0])
+			}
+			if tt.prepare != nil {
+				tt.prepare(h)
+			}
+			h.start()
+			if tt.defined {
+				h.ready()
+				if _, err := os.Stat(deletionPath(h.config.DataDir, "n")); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("the deletion is still remembered: %v", err)
+				}
+			} else {
+				h.check(checkNetwork, api.Critical, tt.says)
+				if d := h.deletionInStore(); (d != nil) != tt.record {
+					t.Errorf("the store has %+v", d)
+				}
+			}
+			if tt.logs != "" && len(h.said.with(tt.logs)) == 0 {
+				t.Errorf("the log does not name %s", tt.logs)
+			}
+		})
+	}
+}
+
+// TestDeletionFiles: files of deletions that are too old go when another one is written.
+func TestDeletionFiles(t *testing.T) {
+	dir := t.TempDir()
+	must(t, writeDeletion(dir, registry.Deletion{Network: "old", Time: time.Now().Add(-registry.DeletionKept)}))
+	must(t, writeDeletion(dir, registry.Deletion{Network: "new", Time: time.Now().Add(-time.Hour)}))
+	for name, want := range map[string]bool{"old": false, "new": true} {
+		d, err := readDeletion(dir, name)
+		must(t, err)
+		if (d != nil) != want {
+			t.Errorf("%s: %+v", name, d)
+		}
+	}
+	must(t, removeDeletion(dir, "new"))
+	must(t, removeDeletion(dir, "new"))
+	if exists(filepath.Dir(deletionPath(dir, "new"))) {
+		t.Error("the empty directory stays")
+	}
+}
+
+// TestSetBackBeforeDeletion: a store that is set back to before a network was deleted
+// defines it again, for all hosts.
+func TestSetBackBeforeDeletion(t *testing.T) {
+	a := newHost(t, memory.New(), "a").start()
+	a.ready()
+	subnet := a.subnet()
+	before := a.store.Backup()
+	must(t, a.store.Client().DeleteNetwork(t.Context(), "n"))
+	a.check(checkNetwork, api.Critical, "was deleted at")
+	a.store.Restore(before)
+	a.ready()
+	if got := a.subnet(); got != subnet {
+		t.Errorf("subnet %s, before %s", got, subnet)
+	}
+	if d := a.deletionInStore(); d != nil {
+		t.Errorf("the store has %+v", d)
+	}
+}
+
+// TestOlderDeletionRemembered: a deletion that one host remembers does not end a network
+// that was defined since, when the store loses both.
+func TestOlderDeletionRemembered(t *testing.T) {
+	t.Parallel()
+	store := memory.New()
+	a, b := newHost(t, store, "a"), newHost(t, store, "b")
+	must(t, writeFileAtomic(deletionPath(b.config.DataDir, "n"), []byte(`{"version":1,"network":"n","deleted":"`+
+		time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)+`"}`), 0o600))
+	a.config.Networks[0].Backend = &config.Backend{Type: "other"} // tells its definition from the one that b would make
+	a.start()
+	a.ready()
+	subnet := a.subnet()
+	b.registry.set(registry.ErrUnavailable) // it has not heard of that
+	b.start()
+	empty(store)
+	b.registry.set(nil)
+	b.ready()
+	a.ready()
+	if n := a.inStore(); n.Backend.Type != "other" || a.subnet() != subnet {
+		t.Errorf("the store has %+v, a %s, before %s", n, a.subnet(), subnet)
+	}
+}

@@ -1,0 +1,56 @@
+package agent
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/lenonet/leno/agent/config"
+)
+
+// definedReason is the reason of the check `network` when the network is defined.
+func (r *runner) definedReason() string {
+	if differs := r.shown().local.Differs; len(differs) > 0 {
+		return "defined; " + differing(r.config, r.local.Name, differs)
+	}
+	return "defined"
+}
+
+// differing says that a network's block has no effect where it differs from the
+// definition in the store, and with which command it takes effect.
+func differing(c config.Config, network string, differs []string) string {
+	return fmt.Sprintf("the definition in Consul stays in force, and the block differs from it: %s; to change the network on all hosts, run: leno network apply %s",
+		strings.Join(differs, "; "), blockFile(c, network))
+}
+
+// blockFile is the file with a network's block, as a word for a shell.
+func blockFile(c config.Config, network string) string {
+	file := c.NetworkFiles[network]
+	if file == "" {
+		return "FILE"
+	}
+	if whole, err := filepath.Abs(file); err == nil {
+		file = whole
+	}
+	if strings.ContainsAny(file, " \t'\"\\$`*?[]{}()<>|&;#~!") {
+		return "'" + strings.ReplaceAll(file, "'", `'\''`) + "'"
+	}
+	return file
+}
+
+// warnDiffering names each network whose block differs from the definition in the
+// store as it was read last.
+func (a *Agent) warnDiffering(c config.Config) (warnings []string) {
+	known, _, _ := a.env.networks.get()
+	for _, local := range c.Networks {
+		now, defined := known.find(local.Name)
+		run, runs := a.runner(local.Name)
+		if !defined || !runs {
+			continue
+		}
+		if differs := run.differs(now); len(differs) > 0 {
+			warnings = append(warnings, fmt.Sprintf("network %s: %s", local.Name, differing(c, local.Name, differs)))
+		}
+	}
+	return warnings
+}

@@ -1,0 +1,71 @@
+package forwarding
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/lenonet/leno/backend/kernel"
+)
+
+// Switch looks at the kernel's switches. It remembers on which devices routers advertised,
+// so that it notices when another program switched forwarding on and the routes are gone.
+// The zero value is ready. It is safe for concurrent use: of several
+// callers one alone finds a switch off.
+type Switch struct {
+	mu         sync.Mutex
+	advertised []string
+}
+
+// Ensure looks at the switches for the family of a, for packets that come in by those of
+// the devices that exist, in the calling thread's network namespace. It switches on what is
+// off where set asks, unless that costs the host routes.
+func (w *Switch) Ensure(a netip.Addr, links []string, set bool) (s State, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	links = slices.DeleteFunc(slices.Clone(links), func(link string) bool {
+		_, err := kernel.Sysctl("ipv4", "conf", link, "forwarding")
+		return err != nil
+	})
+	for _, parts := range switches(a, links) {
+		value, err := kernel.Sysctl(parts...)
+		if err != nil {
+			return s, err
+		}
+		if a.Is6() {
+			if s.Advertised, err = w.look(value != "0"); err != nil {
+				return s, err
+			}
+		}
+		if value != "0" {
+			continue
+		}
+		name := "net." + strings.Join(parts, ".")
+		if !set || len(s.Advertised) > 0 {
+			s.Off = append(s.Off, name)
+			continue
+		}
+		if _, err := kernel.SetSysctl("1", parts...); err != nil {
+			return s, err
+		}
+		s.Set = append(s.Set, name)
+	}
+	return s, nil
+}
+
+// look returns the devices that State has as Advertised. On a host that forwards, those
+// that had routes before count as well: they are gone.
+func (w *Switch) look(forwards bool) ([]string, error) {
+	found, err := kernel.Advertised()
+	if err != nil {
+		return nil, err
+	}
+	if forwards {
+		found = append(found, w.advertised...)
+		slices.Sort(found)
+		found = slices.DeleteFunc(slices.Compact(found), func(link string) bool { return !kernel.IgnoresRouters(link) })
+	}
+	w.advertised = found
+	return found, nil
+}

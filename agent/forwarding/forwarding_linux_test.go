@@ -1,0 +1,159 @@
+package forwarding
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
+
+// TestEnsure sets what was asked for, and leaves IPv6 alone where that would cost the host
+// a route or an address that it has from a router.
+func TestEnsure(t *testing.T) {
+	v4, v6 := netip.MustParseAddr("10.5.1.0"), netip.MustParseAddr("fd00:5::")
+	const (
+		switch4 = "net.ipv4.ip_forward"
+		switch6 = "net.ipv6.conf.all.forwarding"
+	)
+	for _, tt := range []struct {
+		name, script string
+		addr         netip.Addr
+		ask          bool
+		want         State
+		after        string // of all switches
+	}{
+		{"off, not asked for", "", v4, false, State{Off: []string{switch4, "net.ipv4.conf.leno-n.forwarding"}}, "0 0 0"},
+		{"off, asked for", "", v4, true, State{Set: []string{switch4}}, "1 1 0"},
+		{"on", "sysctl -w net.ipv4.ip_forward=1", v4, true, State{}, "1 1 0"},
+		{"off for our device alone", "sysctl -w net.ipv4.ip_forward=1 net.ipv4.conf.leno-n.forwarding=0", v4, true,
+			State{Set: []string{"net.ipv4.conf.leno-n.forwarding"}}, "1 1 0"},
+		{"IPv6 off, not asked for", "", v6, false, State{Off: []string{switch6}}, "0 0 0"},
+		{"IPv6 off, asked for", "", v6, true, State{Set: []string{switch6}}, "0 0 1"},
+		{"IPv6 off, and a route from an advertisement", "ip -6 route add default via fe80::1 dev eth0 proto ra", v6, true,
+			State{Off: []string{switch6}, Advertised: []string{"eth0"}}, "0 0 0"},
+		{"the same where advertisements are accepted by routers, too",
+			"ip -6 route add default via fe80::1 dev eth0 proto ra; sysctl -w net.ipv6.conf.eth0.accept_ra=2", v6, true,
+			State{Set: []string{switch6}}, "0 0 1"},
+		{"the same where a program reads them",
+			"ip -6 route add default via fe80::1 dev eth0 proto ra; sysctl -w net.ipv6.conf.eth0.accept_ra=0", v6, true,
+			State{Set: []string{switch6}}, "0 0 1"},
+		{"the same, not asked for", "ip -6 route add default via fe80::1 dev eth0 proto ra", v6, false,
+			State{Off: []string{switch6}, Advertised: []string{"eth0"}}, "0 0 0"},
+		{"IPv6 off, and an address from an advertisement", "ip addr add 2001:db8::5/64 dev eth0 valid_lft 1000 preferred_lft 1000 mngtmpaddr", v6, true,
+			State{Off: []string{switch6}, Advertised: []string{"eth0"}}, "0 0 0"},
+		{"IPv6 on, and a route from an advertisement",
+			"sysctl -w net.ipv6.conf.all.forwarding=1; ip -6 route add default via fe80::1 dev eth0 proto ra", v6, true,
+			State{Advertised: []string{"eth0"}}, "0 0 1"},
+		{"IPv6 on, and an address from an advertisement",
+			"sysctl -w net.ipv6.conf.all.forwarding=1; ip addr add 2001:db8::5/64 dev eth0 valid_lft 1000 preferred_lft 1000 mngtmpaddr", v6, false,
+			State{Advertised: []string{"eth0"}}, "0 0 1"},
+		{"IPv6 on, but not for the device of the route",
+			"sysctl -w net.ipv6.conf.all.forwarding=1 net.ipv6.conf.eth0.forwarding=0; ip -6 route add default via fe80::1 dev eth0 proto ra", v6, true,
+			State{}, "0 0 1"},
+		{"IPv6 on, and an address of one's own", "sysctl -w net.ipv6.conf.all.forwarding=1; ip addr add 2001:db8::5/64 dev eth0", v6, true, State{}, "0 0 1"},
+		{"routes of two interfaces", `ip -6 route add 2001:db8:7::/48 proto ra nexthop via fe80::1 dev eth0 nexthop via fe80::2 dev eth1
+			ip -6 route add default via fe80::1 dev eth0 proto ra`, v6, true,
+			State{Off: []string{switch6}, Advertised: []string{"eth0", "eth1"}}, "0 0 0"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ns := nstest.New(t)
+			for _, link := range []string{"eth0", "eth1", "leno-n"} {
+				ns.Sh("ip link add " + link + " type bridge; ip link set " + link + " up")
+			}
+			ns.Sh("sysctl -w net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0")
+			if tt.script != "" {
+				ns.Sh(tt.script)
+			}
+			ns.Do(func() {
+				got, err := new(Switch).Ensure(tt.addr, []string{"leno-n"}, tt.ask)
+				if err != nil || fmt.Sprint(got) != fmt.Sprint(tt.want) {
+					t.Errorf("%+v, want %+v: %v", got, tt.want, err)
+				}
+			})
+			after := ns.Sh("sysctl -n net.ipv4.ip_forward net.ipv4.conf.leno-n.forwarding net.ipv6.conf.all.forwarding")
+			if after := strings.Join(strings.Fields(after), " "); after != tt.after {
+				t.Errorf("the switches are %s, want %s", after, tt.after)
+			}
+		})
+	}
+}
+
+// TestRouterIsIgnored: another program switches forwarding on, and the kernel drops the
+// route that it learnt. That is noticed, also by a process that starts afterwards, until
+// accept_ra is 2 and the route is back.
+func TestRouterIsIgnored(t *testing.T) {
+	v6 := netip.MustParseAddr("fd00:5::")
+	host, router := nstest.New(t), nstest.New(t)
+	nstest.Join(nstest.Joint{NS: host, Link: "eth0"}, nstest.Joint{NS: router, Link: "eth0"})
+	host.Sh("sysctl -w net.ipv6.conf.all.forwarding=0 net.ipv6.conf.eth0.accept_ra=1")
+	route := func() bool { return host.Sh("ip -6 route show default proto ra") != "" }
+	learn := func(prefix netip.Prefix) {
+		t.Helper()
+		learned := func() bool {
+			return route() && (!prefix.IsValid() || strings.Contains(host.Sh("ip -6 addr show dev eth0 scope global"), "mngtmpaddr"))
+		}
+		for deadline := time.Now().Add(time.Minute); !learned(); time.Sleep(time.Millisecond) {
+			var err error // while the router has no address yet
+			router.Do(func() { err = nstest.Advertise("eth0", time.Hour, prefix) })
+			if time.Now().After(deadline) {
+				t.Fatalf("the host learns nothing from the router: %v", err)
+			}
+		}
+	}
+	check := func(when string, w *Switch, ask bool, want string) {
+		t.Helper()
+		host.Do(func() {
+			got, err := w.Ensure(v6, nil, ask)
+			if reason := got.Reason(ask); err != nil || (reason == "") != (want == "") || !strings.Contains(reason, want) {
+				t.Errorf("%s: %q (%+v), want %q: %v", when, reason, got, want, err)
+			}
+		})
+	}
+	const would, has = "would take away the routes that routers advertise on eth0", "it has lost the routes that it had from them"
+
+	w := new(Switch)
+	check("without a router", w, false, "net.ipv6.conf.all.forwarding is 0: containers")
+	learn(netip.Prefix{})
+	for range 2 {
+		check("with a route", w, true, would)
+	}
+	host.Sh("sysctl -w net.ipv6.conf.all.forwarding=1")
+	if route() {
+		t.Fatal("the kernel keeps the route: this tests nothing")
+	}
+	for range 2 {
+		check("without the route", w, true, has)
+	}
+	host.Sh("sysctl -w net.ipv6.conf.all.forwarding=0")
+	learn(netip.MustParsePrefix("2001:db8:7::/64"))
+	host.Sh("sysctl -w net.ipv6.conf.all.forwarding=1")
+	check("in another process", new(Switch), true, has)
+	host.Sh("sysctl -w net.ipv6.conf.eth0.accept_ra=2")
+	learn(netip.Prefix{})
+	check("with accept_ra=2", w, true, "")
+	check("with accept_ra=2, in another process", new(Switch), true, "")
+
+	host.Sh("sysctl -w net.ipv6.conf.all.forwarding=0")
+	check("from the start with accept_ra=2", w, true, "")
+	if got := host.Sh("sysctl -n net.ipv6.conf.all.forwarding"); got != "1\n" || !route() {
+		t.Errorf("forwarding is %q, and the route is there: %t", got, route())
+	}
+}
+
+// TestForwardingOfTheUnderlay: where packets come in by the underlay's device, too,
+// its switch counts beside that of the network's own, which may not exist.
+func TestForwardingOfTheUnderlay(t *testing.T) {
+	ns := nstest.New(t)
+	for _, link := range []string{"eth0", "leno-n"} {
+		ns.Sh("ip link add " + link + " type bridge; sysctl -w net.ipv4.ip_forward=1 net.ipv4.conf.eth0.forwarding=0")
+		ns.Do(func() {
+			got, err := new(Switch).Ensure(netip.MustParseAddr("10.5.1.0"), []string{"leno-n", "eth0"}, false)
+			if err != nil || fmt.Sprint(got.Off) != "[net.ipv4.conf.eth0.forwarding]" {
+				t.Errorf("%+v, %v", got, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,136 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
+)
+
+// A file that was cut off by a full disk, or by a program that was interrupted while
+// it wrote it, is not what anybody wants. Where that cannot be told from an
+// intention, nothing is taken away before an operator confirms it.
+
+// takesPart says whether a configuration makes its host take part in any network.
+func takesPart(c config.Config) bool { return len(c.Networks) > 0 || c.WatchNetworks }
+
+// checkLoss refuses a configuration that looks cut off: a file of it that had options
+// when it was read last has none, or no network is left.
+func (a *Agent) checkLoss(old, now config.Config) error {
+	var reasons []string
+	for _, file := range now.Empty {
+		if slices.Contains(old.Files, file) && !slices.Contains(old.Empty, file) {
+			reasons = append(reasons, file+" is empty, and was not when it was read last")
+		}
+	}
+	names := a.self().Networks
+	for _, n := range old.Networks {
+		names = append(names, n.Name)
+	}
+	slices.Sort(names)
+	if names = slices.Compact(names); takesPart(old) && !takesPart(now) && len(names) > 0 {
+		reasons = append(reasons, "no network is left, this host would leave "+strings.Join(names, ", "))
+	}
+	if len(reasons) == 0 {
+		return nil
+	}
+	return fmt.Errorf("nothing was changed: %s; if that is what you want, run `leno reload -force`", strings.Join(reasons, "; "))
+}
+
+// configFilesPath is the list of the configuration files that had options when the
+// configuration was taken over last, one a line.
+func configFilesPath(dataDir string) string { return filepath.Join(dataDir, "config-files") }
+
+// emptied returns the files of a configuration that are empty now, and were not when
+// this process or one before it took them over.
+func emptied(c config.Config) []string {
+	text, err := os.ReadFile(configFilesPath(c.DataDir))
+	if err != nil {
+		return nil
+	}
+	lines := strings.Split(string(text), "\n")
+	return slices.DeleteFunc(slices.Clone(c.Empty), func(file string) bool { return !slices.Contains(lines, absolute(file)) })
+}
+
+// rememberFiles writes the list for emptied.
+func (a *Agent) rememberFiles(c config.Config) {
+	var list strings.Builder
+	for _, file := range c.Files {
+		if !slices.Contains(c.Empty, file) {
+			list.WriteString(absolute(file) + "\n")
+		}
+	}
+	path := configFilesPath(c.DataDir)
+	text, err := os.ReadFile(path)
+	if err == nil && string(text) == list.String() || errors.Is(err, fs.ErrNotExist) && list.Len() == 0 {
+		return
+	}
+	if err := writeFileAtomic(path, []byte(list.String()), 0o600); err != nil {
+		a.log.Warn("the list of configuration files cannot be written down", "path", path, "error", err)
+	}
+}
+
+// absolute is the path that does not depend on the directory that the agent was
+// started in.
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
+}
+
+// unmanaged returns the networks that an earlier process took part in and that the
+// configuration does not name, where that looks cut off: it has no network at all, or
+// one of its files is empty that had options. The agent leaves them as they are. A
+// development agent's directory may be another agent's.
+func (a *Agent) unmanaged(c config.Config) (names []string) {
+	if c.Dev || takesPart(c) && len(emptied(c)) == 0 {
+		return nil
+	}
+	for _, name := range savedNetworks(c.DataDir) {
+		if _, wanted := a.wantedBy(c, name); !wanted {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// checkConfigured writes the agent's check of whether there is any network, and
+// whether one is left as it is.
+func (a *Agent) checkConfigured(c config.Config) {
+	names, networks := a.unmanaged(c), ""
+	if len(names) > 0 {
+		networks = strings.Join(names, ", ")
+		a.log.Error("the configuration looks cut off, what it does not name stays as it is", "networks", names, "empty", emptied(c))
+	}
+	stays := fmt.Sprintf("this host takes part in %s: that is left as it is, packets flow, and nothing keeps the lease; "+
+		"put the network blocks back, or run `leno reload -force` to leave", networks)
+	switch {
+	case len(names) > 0 && takesPart(c):
+		a.env.health.set("", checkNetwork, api.Critical, fmt.Sprintf("%s is empty, and %s", strings.Join(emptied(c), ", "), stays))
+	case len(names) > 0:
+		a.env.health.set("", checkNetwork, api.Critical, "no network is configured, and "+stays)
+	case takesPart(c):
+		a.env.health.clear("", checkNetwork)
+	default:
+		a.env.health.set("", checkNetwork, api.Warning, "no network is configured: add a network block, or set watch_networks")
+		a.log.Warn("no network is configured")
+	}
+}
+
+// stands is the part of this host in a network whose datapath an earlier process left
+// and this one does not take away: one that the configuration wants, or one that it
+// leaves as it is.
+func (a *Agent) stands(name string) (local config.Network, ok bool) {
+	c := a.current()
+	if local, ok = a.wantedBy(c, name); ok || !slices.Contains(a.unmanaged(c), name) {
+		return local, ok
+	}
+	return a.o.WatchedNetwork(name), true
+}

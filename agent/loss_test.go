@@ -1,0 +1,327 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// TestReloadOfWhatWasCutOff: a configuration in which something is missing that no
+// program leaves out on purpose is refused by name, until it is confirmed.
+func TestReloadOfWhatWasCutOff(t *testing.T) {
+	ctx := context.Background()
+	for _, tt := range []struct {
+		name   string
+		before func(c *config.Config)
+		change func(c *config.Config)
+		wants  []string // words of the refusal; none: it is taken over
+		left   int      // networks, once it is
+	}{
+		{"a file that is empty", nil, func(c *config.Config) { c.Empty, c.Networks = c.Files[1:], c.Networks[:1] }, []string{"b.hcl is empty", "leno reload -force"}, 1},
+		{"a file that was empty", func(c *config.Config) { c.Empty = c.Files[1:] }, func(c *config.Config) { c.Networks = c.Networks[:1] }, nil, 1},
+		{"a file that is new, and empty", nil, func(c *config.Config) { c.Files, c.Empty = append(c.Files, "c.hcl"), []string{"c.hcl"} }, nil, 2},
+		{"a file that is gone", nil, func(c *config.Config) { c.Files, c.Networks = c.Files[:1], c.Networks[:1] }, nil, 1},
+		{"the last networks", nil, func(c *config.Config) { c.Networks = nil }, []string{"would leave m, n", "leno reload -force"}, 0},
+		{"everything", nil, func(c *config.Config) { c.Empty, c.Networks = c.Files, nil }, []string{"a.hcl is empty", "b.hcl is empty", "would leave m, n"}, 0},
+		{"the last networks, watched", func(c *config.Config) { c.Networks, c.WatchNetworks, c.AllowedNetworks = nil, true, []string{"*"} },
+			func(c *config.Config) { c.WatchNetworks = false }, []string{"would leave n"}, 0},
+		{"all blocks, and the networks are watched", nil, func(c *config.Config) { c.Networks, c.WatchNetworks, c.AllowedNetworks = nil, true, []string{"*"} }, nil, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			store := memory.New()
+			a := newHost(t, store, "a")
+			n, err := Definition(a.config.Networks[0])
+			must(t, err)
+			must(t, store.Client().PutNetwork(ctx, n))
+			a.config.Networks = append(a.config.Networks, a.second())
+			a.config.Files = []string{"a.hcl", "b.hcl"}
+			if tt.before != nil {
+				tt.before(&a.config)
+			}
+			c := a.config
+			c.Files, c.Networks = slices.Clone(c.Files), slices.Clone(c.Networks)
+			tt.change(&c)
+			a.refresh = func() (config.Config, error) { return c, nil }
+			a.start()
+			a.subnet()
+			a.ready()
+			before := a.agent.self().Networks
+			_, err = a.client.Reload(ctx, false)
+			if len(tt.wants) > 0 {
+				wantCode(t, tt.name, err, http.StatusConflict, append(tt.wants, "nothing was changed")...)
+				if got := a.agent.self().Networks; !slices.Equal(got, before) || !slices.Equal(a.agent.current().Files, a.config.Files) || len(a.agent.current().Empty) != len(a.config.Empty) {
+					t.Errorf("networks %q, files %q", got, a.agent.current().Files)
+				}
+				_, err = a.client.Reload(ctx, true)
+			}
+			must(t, err)
+			if got := a.agent.self().Networks; len(got) != tt.left {
+				t.Errorf("networks %q, want %d", got, tt.left)
+			}
+		})
+	}
+}
+
+// wide gives the host's network so many subnets that the same one comes twice by
+// intention alone.
+func (h *host) wide() *host {
+	h.config.Networks[0].Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.5.0.0/16"), SubnetLen: 30}}
+	return h
+}
+
+// TestFormerSubnet: a host whose network comes back into its configuration has the
+// same subnet, if that is free.
+func TestFormerSubnet(t *testing.T) {
+	ctx := context.Background()
+	for _, tt := range []struct {
+		name string
+		away bool                          // the agent is restarted without the network
+		then func(a *host, s netip.Prefix) // while it is away
+		same bool
+	}{
+		{"by reloads", false, nil, true},
+		{"by restarts", true, nil, true},
+		{"taken", false, func(a *host, s netip.Prefix) {
+			n, err := a.store.Client().Network(ctx, "n")
+			must(a.t, err)
+			_, err = a.store.Client().Acquire(ctx, n, registry.Claim{Node: "b", NodeID: "id-b", PublicIPs: []netip.Addr{netip.MustParseAddr("192.0.2.66")}, MTU: 1400,
+				Backend: n.Backend, Prefer: s, TTL: a.config.Lease.TTL, Hold: a.config.Lease.Hold})
+			must(a.t, err)
+		}, false},
+		{"in another plan", false, func(a *host, _ netip.Prefix) {
+			must(a.t, a.store.Client().DeleteNetwork(ctx, "n"))
+			n, err := Definition(newHost(a.t, a.store, "x").config.Networks[0])
+			must(a.t, err)
+			must(a.t, a.store.Client().PutNetwork(ctx, n))
+		}, false},
+		{"the file is broken", false, func(a *host, _ netip.Prefix) {
+			must(a.t, os.WriteFile(formerSubnetsPath(a.config.DataDir), []byte("{"), 0o600))
+		}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a := newHost(t, memory.New(), "a").wide()
+			with := a.config
+			a.start().ready()
+			subnet := a.subnet()
+			without := with
+			without.Networks = []config.Network{a.second()}
+			take := func(c config.Config) {
+				t.Helper()
+				if tt.away {
+					must(t, a.stop())
+					a.config = c
+					a.start()
+				} else {
+					must(t, a.agent.Reload(ctx, c))
+				}
+				a.ready()
+			}
+			take(without)
+			eventually(t, func() error {
+				if _, _, there := a.store.Get(leaseKey(subnet)); there || exists(savedPath(a.config.DataDir, "n")) {
+					return errors.New("it was not left")
+				}
+				if got := a.agent.env.former.subnet("n"); got != subnet {
+					return fmt.Errorf("%s is remembered", got)
+				}
+				return nil
+			})
+			if tt.then != nil {
+				tt.then(a, subnet)
+			}
+			take(with)
+			if got := a.subnet(); (got == subnet) != tt.same {
+				t.Errorf("subnet %s, was %s", got, subnet)
+			}
+			eventually(t, func() error {
+				if got := a.agent.env.former.subnet("n"); got.IsValid() {
+					return fmt.Errorf("%s is remembered still", got)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestStartWithoutNetworks: an agent whose configuration names no network at all
+// leaves what an earlier process was part of as it is, and says so, until somebody
+// puts the networks back or confirms that they are to be left.
+func TestStartWithoutNetworks(t *testing.T) {
+	ctx := context.Background()
+	for _, way := range []string{"put back", "confirmed"} {
+		t.Run(way, func(t *testing.T) {
+			a := newHost(t, memory.New(), "a").wide()
+			with := a.config
+			c := with
+			a.refresh = func() (config.Config, error) { return c, nil }
+			a.start().ready()
+			subnet, file := a.subnet(), with.Networks[0].SubnetFile
+			must(t, a.stop())
+			applied, rules := len(a.recorder.tries()), len(a.wall.names())
+
+			a.config.Networks = nil
+			c = a.config
+			a.start()
+			a.check(checkNetwork, api.Critical, "takes part in n", "leno reload -force")
+			eventually(t, func() error { // it has had the time to leave
+				if a.agent.self().NodeName == "" || len(a.said.with("what it does not name stays as it is")) == 0 {
+					return errors.New("not there yet")
+				}
+				return nil
+			})
+			if report, _ := a.agent.env.health.report(); report.Ready || report.Status != api.Critical {
+				t.Errorf("%+v", report)
+			}
+			must(t, errOf(a.client.Reload(ctx, false))) // which changes nothing
+			if _, _, there := a.store.Get(leaseKey(subnet)); !there || !exists(file) || !exists(savedPath(a.config.DataDir, "n")) ||
+				len(a.recorder.tries()) != applied || len(a.wall.names()) != rules {
+				t.Fatalf("it was left: %q, rules %q", a.recorder.tries()[applied:], a.wall.names()[rules:])
+			}
+
+			if way == "put back" {
+				c = with
+				must(t, errOf(a.client.Reload(ctx, false)))
+				a.ready()
+				if got := a.subnet(); got != subnet {
+					t.Errorf("subnet %s, was %s", got, subnet)
+				}
+				return
+			}
+			must(t, errOf(a.client.Reload(ctx, true)))
+			a.check(checkNetwork, api.Warning, "no network is configured")
+			a.applies("zero")
+			if _, _, there := a.store.Get(leaseKey(subnet)); there || exists(file) || exists(savedPath(a.config.DataDir, "n")) {
+				t.Error("something stays")
+			}
+			c = with
+			must(t, errOf(a.client.Reload(ctx, false)))
+			a.ready()
+			if got := a.subnet(); got != subnet {
+				t.Errorf("subnet %s, was %s", got, subnet)
+			}
+		})
+	}
+}
+
+// TestFormerSubnetsFile: the file is bounded, survives what cannot be read, and goes
+// with its last entry.
+func TestFormerSubnetsFile(t *testing.T) {
+	t.Parallel()
+	f := newFormerSubnets(t.TempDir())
+	subnet := netip.MustParsePrefix("10.5.3.0/24")
+	must(t, f.drop("none"))
+	for i := range 3 * maxFormerSubnets {
+		must(t, f.put(fmt.Sprintf("n%03d", i), subnet))
+	}
+	file, err := readFormerSubnets(f.path)
+	must(t, err)
+	if _, last := file.Networks[fmt.Sprintf("n%03d", 3*maxFormerSubnets-1)]; len(file.Networks) != maxFormerSubnets || !last {
+		t.Errorf("%d networks, the last one %t", len(file.Networks), last)
+	}
+	for _, text := range []string{"", "{", "null", `{"version":9,"networks":{"n":{"subnet":"10.5.3.0/24"}}}`, `{"version":1}`} {
+		must(t, os.WriteFile(f.path, []byte(text), 0o600))
+		if got := f.subnet("n"); got.IsValid() {
+			t.Errorf("%q: %s", text, got)
+		}
+		must(t, f.put("n", subnet))
+		if got := f.subnet("n"); got != subnet {
+			t.Errorf("after %q: %s", text, got)
+		}
+	}
+	must(t, f.drop("n"))
+	if exists(f.path) {
+		t.Error("an empty file stays")
+	}
+	if savedNetworks(filepath.Dir(f.path)) != nil || strings.HasSuffix(f.path, ".json") {
+		t.Error("the file may be taken for a network's")
+	}
+}
+
+// TestStartWithAnEmptyFile: a network whose file is empty at a start stays as it is,
+// beside those that run, until somebody confirms that it is to be left or the file is
+// removed.
+func TestStartWithAnEmptyFile(t *testing.T) {
+	ctx := context.Background()
+	for _, way := range []string{"put back", "confirmed", "removed", "restarted"} {
+		t.Run(way, func(t *testing.T) {
+			a := newHost(t, memory.New(), "a").wide()
+			a.config.Networks = append(a.config.Networks, a.second())
+			a.config.Files, a.config.Empty = []string{"leno.hcl", "n.hcl", "m.hcl"}, []string{"leno.hcl"}
+			with := a.config
+			c := with
+			a.refresh = func() (config.Config, error) { return c, nil }
+			a.start().ready()
+			file := with.Networks[1].SubnetFile
+			list, err := a.client.Leases(ctx, "m")
+			must(t, err)
+			key := memory.Prefix + "/leases/m/" + registry.SubnetKey(list.Leases[0].Subnet)
+			must(t, a.stop())
+
+			a.config.Networks, a.config.Empty = with.Networks[:1], []string{"leno.hcl", "m.hcl"}
+			c = a.config
+			a.start()
+			a.check(checkNetwork, api.Critical, "m.hcl is empty", "takes part in m", "leno reload -force")
+			eventually(t, func() error {
+				n, err := a.client.Network(ctx, "n")
+				if err == nil && (n.Local == nil || n.Local.State != "running") {
+					err = fmt.Errorf("%+v", n.Local)
+				}
+				return err
+			})
+			must(t, errOf(a.client.Reload(ctx, false)))
+			stays := func() bool {
+				_, _, there := a.store.Get(key)
+				return there && exists(file) && exists(savedPath(a.config.DataDir, "m"))
+			}
+			if !stays() {
+				t.Fatal("it was left")
+			}
+			if names := a.wall.names(); !strings.Contains(names[len(names)-1], "m") {
+				t.Errorf("its rules are not kept: %q", names)
+			}
+			switch way {
+			case "put back":
+				c = with
+				must(t, errOf(a.client.Reload(ctx, false)))
+				a.ready()
+				if !stays() {
+					t.Error("it was left")
+				}
+				return
+			case "confirmed":
+				must(t, errOf(a.client.Reload(ctx, true)))
+			case "removed":
+				c.Files, c.Empty = c.Files[:2], c.Empty[:1]
+				must(t, errOf(a.client.Reload(ctx, false)))
+			case "restarted": // without the file
+				must(t, a.stop())
+				a.config.Files, a.config.Empty = c.Files[:2], c.Empty[:1]
+				a.start()
+				eventually(t, func() error {
+					if exists(savedPath(a.config.DataDir, "m")) {
+						return errors.New("it was not left")
+					}
+					return nil
+				})
+			}
+			if _, _, there := a.store.Get(key); there || exists(file) || exists(savedPath(a.config.DataDir, "m")) {
+				t.Error("something stays")
+			}
+			a.ready()
+		})
+	}
+}

@@ -1,0 +1,203 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/agent/advice"
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// subnetFileEvery is how often a network's subnet file is looked at. Containers
+// cannot be started without it.
+const subnetFileEvery = time.Second
+
+// subnetFileState is the subnet file as it should be, and as it was found last.
+type subnetFileState struct {
+	mu    sync.Mutex  // held around every write of the file
+	want  []byte      // nil before there is one
+	found os.FileInfo // when it was as wanted
+	said  time.Time   // when the log was told last that it was put back
+
+	unready atomic.Bool // the network was ready, and is not for want of the file
+}
+
+// subnetFileOf is the network of this host, other than except, whose subnet file is
+// at path as the configuration in force says, "" for none. Networks with a block
+// come first.
+func (a *Agent) subnetFileOf(path, except string) string {
+	var names []string
+	for _, n := range a.current().Networks {
+		names = append(names, n.Name)
+	}
+	a.mu.Lock()
+	names = append(names, slices.Sorted(maps.Keys(a.runners))...)
+	a.mu.Unlock()
+	for _, name := range names {
+		local, wanted := a.wanted(name)
+		if name != except && wanted && config.SamePath(local.SubnetFile, path) {
+			return name
+		}
+	}
+	return ""
+}
+
+// writeSubnetFile writes it where it differs from what it should say.
+func (r *runner) writeSubnetFile(n registry.Network, lease registry.Lease, s backend.State) error {
+	want := subnetFile(n.Plan, s.Subnets, s.MTU, r.local.IPMasq)
+	r.file.mu.Lock()
+	defer r.file.mu.Unlock()
+	r.file.want = want
+	have, wrote, err := r.putSubnetFile()
+	if err != nil || !wrote {
+		return err
+	}
+	level := hclog.Info
+	if bytes.Equal(withoutMTU(have), withoutMTU(want)) {
+		level = hclog.Debug // the underlay changed, which has been told
+	}
+	r.log.Log(level, "subnet file written", "path", r.local.SubnetFile, "subnet", lease.Subnet(), "mtu", s.MTU)
+	return nil
+}
+
+// putSubnetFile makes the file as it should be. have is what was there. file.mu is
+// held.
+func (r *runner) putSubnetFile() (have []byte, wrote bool, err error) {
+	path := r.local.SubnetFile
+	if other := r.env.subnetFileOf(path, r.local.Name); other != "" && !slices.ContainsFunc(r.config.Networks, func(n config.Network) bool { return n.Name == r.local.Name }) {
+		// The block of the other one says so, and this network has none.
+		return nil, false, fmt.Errorf("%s is the subnet file of network %s: set another subnet_file there", path, other)
+	}
+	have, err = readSubnetFile(path)
+	if errors.Is(err, config.ErrNotRegular) {
+		return nil, false, err
+	}
+	if wrote = err != nil || !bytes.Equal(have, r.file.want); wrote {
+		if err := writeFileAtomic(path, r.file.want, 0o644); err != nil {
+			return have, false, err
+		}
+	}
+	if r.file.found, err = os.Lstat(path); err != nil {
+		r.file.found = nil // it is gone again, which the next look finds
+	}
+	return have, wrote, nil
+}
+
+// subnetFileWritten says whether this runner has found or made the file as it should be.
+func (r *runner) subnetFileWritten() bool {
+	r.file.mu.Lock()
+	defer r.file.mu.Unlock()
+	return r.file.found != nil
+}
+
+// reportSubnetFile writes the check of the subnet file. Without the file no container
+// can be started.
+func (r *runner) reportSubnetFile(err error) {
+	if err == nil {
+		r.mended(checkSubnetFile)
+		r.check(checkSubnetFile, api.Passing, r.local.SubnetFile+" is written")
+		if r.file.unready.Swap(false) {
+			r.env.health.ready(r.local.Name, true)
+		}
+		return
+	}
+	r.failing(checkSubnetFile, api.Critical, advice.SubnetFile, err)
+	if info, err := os.Stat(r.local.SubnetFile); err != nil || !info.Mode().IsRegular() {
+		if r.env.health.ready(r.local.Name, false) {
+			r.file.unready.Store(true)
+		}
+	}
+}
+
+// keepSubnetFile puts the subnet file back when it is removed or changed, until ctx
+// ends.
+func (r *runner) keepSubnetFile(ctx context.Context) error {
+	tick := time.NewTicker(subnetFileEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		if r.subnetFileStands() {
+			continue
+		}
+		r.file.mu.Lock()
+		_, wrote, err := r.putSubnetFile()
+		say := wrote && time.Since(r.file.said) > time.Minute
+		if say {
+			r.file.said = time.Now()
+		}
+		r.file.mu.Unlock()
+		if say {
+			r.log.Warn("subnet file was removed or changed, written again", "path", r.local.SubnetFile)
+		}
+		r.reportSubnetFile(err)
+	}
+}
+
+// subnetFileStands says whether the file is as it was found last, or none is wanted
+// yet.
+func (r *runner) subnetFileStands() bool {
+	r.file.mu.Lock()
+	defer r.file.mu.Unlock()
+	if r.file.want == nil {
+		return true
+	}
+	now, err := os.Lstat(r.local.SubnetFile)
+	found := r.file.found
+	return err == nil && found != nil && os.SameFile(now, found) && now.ModTime().Equal(found.ModTime()) && now.Size() == found.Size()
+}
+
+// copySubnetFile writes the subnet file to another path as well. The next runner
+// writes none before the store has confirmed its lease, which can take as long as
+// Consul is away. It does nothing when there is no subnet file of this network.
+func (r *runner) copySubnetFile(to string) error {
+	from := r.local.SubnetFile
+	if config.SamePath(from, to) {
+		return nil
+	}
+	r.file.mu.Lock()
+	data := r.file.want
+	r.file.mu.Unlock()
+	if data == nil { // this process has written none yet
+		before, err := loadSaved(r.config.DataDir, r.local.Name)
+		if err != nil || len(before.Subnets) == 0 || subnetInFile(from) != before.Subnets[0] {
+			return nil
+		}
+		if data, err = readSubnetFile(from); err != nil || !isSubnetFile(data) {
+			return nil
+		}
+	}
+	return writeFileAtomic(to, data, 0o644)
+}
+
+// dropSubnetFile removes the file of a process before that was told to write it
+// elsewhere: who reads it would go on with what is not true any more.
+func (r *runner) dropSubnetFile(path string) {
+	if path == "" || config.SamePath(path, r.local.SubnetFile) || r.env.subnetFileOf(path, "") != "" {
+		return
+	}
+	if data, err := readSubnetFile(path); err != nil || !isSubnetFile(data) {
+		return
+	}
+	if err := os.Remove(path); err != nil {
+		r.log.Warn("old subnet file stays", "path", path, "error", err)
+		return
+	}
+	r.log.Info("old subnet file removed", "path", path)
+}

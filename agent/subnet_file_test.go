@@ -1,0 +1,252 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// writtenAt waits until the state file of a network has the subnet file at path, which
+// is when one that stood elsewhere is removed.
+func (h *host) writtenAt(network, path string) {
+	h.t.Helper()
+	eventually(h.t, func() error {
+		s, err := loadSaved(h.config.DataDir, network)
+		if err == nil && s.SubnetFile != path {
+			err = fmt.Errorf("the state file of %s has %s", network, s.SubnetFile)
+		}
+		return err
+	})
+}
+
+// has waits until the file names the subnet of network.
+func (h *host) has(path, network string) {
+	h.t.Helper()
+	eventually(h.t, func() error {
+		r, ok := h.agent.runner(network)
+		if !ok {
+			return errors.New("no runner")
+		}
+		lease, held, _ := r.lease.get()
+		if got := subnetInFile(path); !held || got != lease.Subnet() {
+			return fmt.Errorf("%s has %s, network %s has %s", path, got, network, lease.Subnet())
+		}
+		return nil
+	})
+}
+
+// TestSubnetFileUnderAnotherName: another spelling of the path of the subnet file
+// moves nothing, in a reload and in a restart.
+func TestSubnetFileUnderAnotherName(t *testing.T) {
+	for _, way := range []string{"reload", "restart"} {
+		t.Run(way, func(t *testing.T) {
+			a := newHost(t, memory.New(), "a")
+			old := a.config.Networks[0].SubnetFile
+			link := filepath.Join(t.TempDir(), "link")
+			must(t, os.Symlink(filepath.Dir(old), link))
+			a.start().ready()
+			a.writtenAt("n", old)
+			c := a.config
+			c.Networks = slices.Clone(c.Networks)
+			c.Networks[0].SubnetFile = filepath.Join(link, filepath.Base(old))
+			if way == "reload" {
+				must(t, a.agent.Reload(context.Background(), c))
+			} else {
+				must(t, a.stop())
+				a.config = c
+				a.start()
+			}
+			a.ready()
+			a.writtenAt("n", c.Networks[0].SubnetFile)
+			if lines := a.said.with("written again"); !exists(old) || len(lines) > 0 {
+				t.Errorf("there %t; %q", exists(old), lines)
+			}
+		})
+	}
+}
+
+// TestSubnetFilesChangePlaces: a file that is another network's by now is not taken
+// away with what a network leaves behind.
+func TestSubnetFilesChangePlaces(t *testing.T) {
+	for _, way := range []string{"reload", "restart"} {
+		t.Run(way, func(t *testing.T) {
+			a := newHost(t, memory.New(), "a")
+			a.config.Networks = append(a.config.Networks, a.second())
+			first, second := a.config.Networks[0].SubnetFile, a.config.Networks[1].SubnetFile
+			c := a.config
+			take := func(change func(c *config.Config)) {
+				t.Helper()
+				c.Networks = slices.Clone(c.Networks)
+				change(&c)
+				if way == "reload" {
+					must(t, a.agent.Reload(context.Background(), c))
+				} else {
+					must(t, a.stop())
+					a.config = c
+					a.start()
+				}
+				a.ready()
+			}
+			a.start().ready()
+			a.writtenAt("n", first)
+			a.writtenAt("m", second)
+
+			take(func(c *config.Config) { c.Networks[0].SubnetFile, c.Networks[1].SubnetFile = second, first })
+			a.writtenAt("n", second)
+			a.writtenAt("m", first)
+			a.has(second, "n")
+			a.has(first, "m")
+
+			// One leaves, and the other one's file is where its was.
+			take(func(c *config.Config) { c.Networks[0].SubnetFile, c.Networks = first, c.Networks[:1] })
+			a.writtenAt("n", first)
+			eventually(t, func() error {
+				if exists(second) || exists(savedPath(a.config.DataDir, "m")) {
+					return errors.New("something of the other network stays")
+				}
+				return nil
+			})
+			a.has(first, "n")
+			if lines := a.said.with("written again"); way == "restart" && len(lines) > 0 {
+				t.Errorf("%q", lines)
+			}
+		})
+	}
+}
+
+// TestSubnetFileIsKept: a subnet file that somebody removes or changes is put back,
+// and a host on which that cannot be done is not ready.
+func TestSubnetFileIsKept(t *testing.T) {
+	t.Parallel()
+	a := newHost(t, memory.New(), "a")
+	path := filepath.Join(t.TempDir(), "run", "n.env")
+	a.config.Networks[0].SubnetFile = path
+	a.start().ready()
+	for name, damage := range map[string]func() error{
+		"removed":        func() error { return os.Remove(path) },
+		"folder removed": func() error { return os.RemoveAll(filepath.Dir(path)) },
+		"changed":        func() error { return os.WriteFile(path, []byte("LENO_SUBNET=10.5.9.1/24\n"), 0o600) },
+		"replaced":       func() error { return writeFileAtomic(path, []byte("nothing"), 0o600) },
+	} {
+		must(t, damage())
+		a.has(path, "n")
+		if t.Failed() {
+			t.Fatal(name)
+		}
+	}
+	must(t, os.Remove(path))
+	must(t, os.MkdirAll(filepath.Join(path, "x"), 0o755))
+	a.check(checkSubnetFile, api.Critical)
+	eventually(t, func() error {
+		if report, _ := a.agent.env.health.report(); report.Ready {
+			return errors.New("it is ready")
+		}
+		return nil
+	})
+	must(t, os.RemoveAll(path))
+	a.has(path, "n")
+	a.check(checkSubnetFile, api.Passing)
+	a.ready()
+}
+
+// TestSubnetFileOfAnotherNetwork: a network without a block does not write where the
+// block of another one has its file.
+func TestSubnetFileOfAnotherNetwork(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	path := filepath.Join(filepath.Dir(a.config.DataDir), "watched.env")
+	a.config.Networks[0].SubnetFile, a.config.WatchNetworks, a.config.AllowedNetworks = path, true, []string{"*"}
+	a.start().ready()
+	_, err := a.client.PutNetwork(context.Background(), api.Network{Name: "watched", Backend: []byte(`{"type":"recorder"}`),
+		Pools: []api.Pool{{Prefix: a.second().Pools[0].Prefix}}}, false)
+	must(t, err)
+	a.check(checkSubnetFile, api.Critical, path, "is the subnet file of network n")
+	a.has(path, "n")
+}
+
+// TestSubnetFileIsNoFile: what would block who reads it keeps neither the agent from
+// its work nor a reload nor the end, and stays.
+func TestSubnetFileIsNoFile(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	path := a.config.Networks[0].SubnetFile
+	must(t, unix.Mkfifo(path, 0o600))
+	a.start()
+	a.check(checkSubnetFile, api.Critical, path, "is not a regular file")
+	c := a.config
+	c.Networks = slices.Clone(c.Networks)
+	c.Networks[0].IPMasq = !c.Networks[0].IPMasq
+	must(t, a.agent.Reload(context.Background(), c))
+	c.Networks = []config.Network{a.second()}
+	must(t, a.agent.Reload(context.Background(), c))
+	a.ready()
+	must(t, a.stop())
+	if info, err := os.Lstat(path); err != nil || info.Mode().IsRegular() {
+		t.Errorf("%v, %v", info, err)
+	}
+}
+
+// TestSubnetFileMovesWithoutTheStore: a reload that changes subnet_file moves the file
+// at once, although the store must be back before the agent writes another.
+func TestSubnetFileMovesWithoutTheStore(t *testing.T) {
+	for _, way := range []string{"running", "restarted", "in the way"} {
+		t.Run(way, func(t *testing.T) {
+			a := newHost(t, memory.New(), "a").start()
+			a.ready()
+			before := a.config.Networks[0].SubnetFile
+			a.writtenAt("n", before)
+			c := a.config
+			c.Networks = slices.Clone(c.Networks)
+			c.Networks[0].SubnetFile += ".moved"
+			after := c.Networks[0].SubnetFile
+			text, err := os.ReadFile(before)
+			must(t, err)
+			a.registry.set(registry.ErrUnavailable)
+			switch way {
+			case "restarted":
+				must(t, a.stop())
+				a.start()
+				eventually(t, func() error {
+					if _, ok := a.agent.runner("n"); !ok {
+						return errors.New("no runner")
+					}
+					return nil
+				})
+			case "in the way":
+				must(t, os.MkdirAll(filepath.Join(after, "x"), 0o755))
+			}
+			must(t, a.agent.Reload(context.Background(), c))
+			now, err := os.ReadFile(after)
+			if moved := err == nil && bytes.Equal(now, text); moved != (way != "in the way") {
+				t.Errorf("the new subnet file has %q, %v; before it had %q", now, err, text)
+			}
+			if stays := exists(before); stays != (way == "in the way") {
+				t.Errorf("the old subnet file is there: %t", stays)
+			}
+			a.registry.set(nil)
+			if way == "in the way" { // the old one stays until there is a new one
+				a.check(checkSubnetFile, api.Critical, after)
+				a.check(checkLease, api.Passing)
+				if !exists(before) {
+					t.Error("there is no subnet file any more")
+				}
+				must(t, os.RemoveAll(after))
+			}
+			a.has(after, "n")
+			a.writtenAt("n", after)
+			if exists(before) {
+				t.Error("the old subnet file stays")
+			}
+		})
+	}
+}

@@ -1,0 +1,241 @@
+package datapath
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/world"
+)
+
+// TestPackets shows for every backend that all containers reach each other over
+// IPv4 and IPv6, at every size up to the MTU, and over TCP.
+func TestPackets(t *testing.T) {
+	for _, backend := range world.Carrying {
+		t.Run(backend, func(t *testing.T) {
+			w := newWorld(t, lab.Options{})
+			w.StartNetwork(backend)
+			w.Matrix()
+
+			from, to := w.Containers[0], w.Containers[1]
+			if want := map[string]int{"vxlan": 1450, "host-gw": 1500, "udp": 1472}[backend]; from.MTU != want {
+				t.Errorf("MTU %d, want %d", from.MTU, want)
+			}
+			for _, addr := range to.Addrs {
+				w.sizes(from, addr)
+			}
+			got, err := from.TCP(w.Ctx, to.Namespace, to.Addrs[0], lab.ThroughputOptions{Duration: time.Second})
+			w.Must(err)
+			if got.Bytes < 1<<20 {
+				t.Errorf("TCP carried %d bytes in a second", got.Bytes)
+			}
+			for _, h := range w.Hosts {
+				if status, health := w.Health(h); status != http.StatusOK {
+					t.Errorf("%s: healthz %d: %+v", h.Name, status, health)
+				}
+			}
+		})
+	}
+}
+
+// linger is the pause between counted pings. ping(8) waits for the last answer
+// no longer than twice the longest round trip so far or one such pause, so that
+// a short one takes a late answer for a lost one.
+const linger = 250 * time.Millisecond
+
+// sizes pings with the largest packet that fits the reported MTU, and shows
+// that one byte more is refused with the MTU named when it must not be
+// fragmented, and arrives when it may.
+func (w *testWorld) sizes(from *lab.Container, to netip.Addr) {
+	w.T.Helper()
+	headers := 28
+	if to.Is6() {
+		headers = 48
+	}
+	fits := from.MTU - headers
+	for _, tt := range []struct {
+		name     string
+		size     int
+		whole    bool // must not be fragmented
+		answered bool
+	}{
+		{"largest", fits, true, true},
+		{"one byte more", fits + 1, true, false},
+		{"one byte more in fragments", fits + 1, false, true},
+		{"much more in fragments", 4000, false, true},
+	} {
+		r, err := from.Ping(w.Ctx, to, lab.PingOptions{Count: 2, Interval: linger, Size: tt.size, DontFragment: tt.whole, Timeout: 2 * time.Second})
+		w.Must(err)
+		if answered := r.Received == 2; answered != tt.answered {
+			w.T.Errorf("%s to %s, %s (%d bytes): %d of 2 answered\n%s", from.Name, to, tt.name, tt.size, r.Received, r.Output)
+		}
+		if !tt.answered && r.MTU != from.MTU {
+			w.T.Errorf("%s to %s, %s: refused for MTU %d, want %d\n%s", from.Name, to, tt.name, r.MTU, from.MTU, r.Output)
+		}
+	}
+}
+
+// TestAlloc shows that alloc leases subnets and leaves the packets to others:
+// here to routes that the test makes from what the API tells.
+func TestAlloc(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	w.StartNetwork("alloc")
+	for _, h := range w.Hosts {
+		if got := w.Routes(h); len(got) != 0 {
+			t.Errorf("%s has routes: %q", h.Name, got)
+		}
+		for _, lease := range w.Leases(h, "default").Leases {
+			if lease.Own {
+				continue
+			}
+			for _, s := range lease.Subnets {
+				for _, via := range lease.PublicIPs {
+					if via.Is6() == s.Addr().Is6() {
+						_, err := h.Exec(w.Ctx, "ip", "route", "add", s.String(), "via", via.String())
+						w.Must(err)
+					}
+				}
+			}
+		}
+	}
+	w.Matrix()
+}
+
+// TestTwoNetworks runs two networks with different backends in one agent.
+func TestTwoNetworks(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	blue := `
+  ipv4 { prefix = "10.6.0.0/16" }
+  backend "udp" {}`
+	w.Start(func(h *lab.Host) []string {
+		return []string{world.ShortLease, h.Network("red", world.Plan("vxlan")), h.Network("blue", blue)}
+	})
+	for _, h := range w.Hosts {
+		w.Container(h, "red")
+		w.Container(h, "blue")
+	}
+	w.Settle("red")
+	w.Settle("blue")
+	w.Matrix()
+
+	// Leaving one leaves the other alone.
+	h := w.Hosts[0]
+	if _, err := h.Leno(w.Ctx, "lease", "release", "blue"); err != nil {
+		t.Fatal(err)
+	}
+	for _, other := range w.Hosts[1:] {
+		w.WaitPeers(other, "blue", len(w.Hosts)-2)
+		w.WaitPeers(other, "red", len(w.Hosts)-1)
+	}
+	for _, line := range w.Routes(h) {
+		if strings.Contains(line, "10.6.") {
+			t.Errorf("%s still has %q", h.Name, line)
+		}
+	}
+	for _, c := range w.Containers {
+		if c.Network == "red" && c.Host != h {
+			w.Ping(w.Containers[0], c.Addrs[0])
+		}
+	}
+}
+
+// TestAgentKilled kills agents under traffic and starts them again: the kernel
+// carries on, and the host comes back with the same subnet and the same MAC.
+func TestAgentKilled(t *testing.T) {
+	for _, backend := range world.Carrying {
+		t.Run(backend, func(t *testing.T) {
+			w := newWorld(t, lab.Options{Hosts: 2})
+			w.StartNetwork(backend)
+			h := w.Hosts[0]
+			subnet, link := w.Subnet(h, "default"), w.Link(h)
+			stream, err := w.Containers[0].StartEchoes(w.Containers[1].Addrs[0], 10*time.Millisecond)
+			w.Must(err)
+			w.Must(stream.WaitAnswers(w.Ctx, 20))
+			for range 3 {
+				w.Must(h.KillAgent())
+				if backend != "udp" { // its packets wait for the next process
+					w.Must(stream.WaitAnswers(w.Ctx, 20))
+				}
+				w.Must(h.RestartAgent())
+				w.Must(h.WaitReady(w.Ctx))
+				w.Must(stream.WaitAnswers(w.Ctx, 20))
+			}
+			result, err := stream.Stop()
+			w.Must(err)
+			t.Logf("%d pings, %d lost, longest gap %s", result.Sent, result.Lost(), result.Gap)
+			if backend != "udp" && result.Lost() != 0 {
+				t.Errorf("%d of %d pings lost: %v", result.Lost(), result.Sent, result.Missing)
+			}
+			if got := w.Subnet(h, "default"); got != subnet {
+				t.Errorf("subnet %s, before %s", got, subnet)
+			}
+			if got := w.Link(h); got != link {
+				t.Errorf("device %s, before %s", got, link)
+			}
+		})
+	}
+}
+
+// TestDeviceDeleted shows that a device somebody deletes comes back with
+// everything on it.
+func TestDeviceDeleted(t *testing.T) {
+	for _, backend := range []string{"vxlan", "udp"} {
+		t.Run(backend, func(t *testing.T) {
+			w := newWorld(t, lab.Options{Hosts: 2})
+			w.StartNetwork(backend)
+			h := w.Hosts[0]
+			before, session := w.Routes(h), w.Session(h)
+			_, err := h.Exec(w.Ctx, "ip", "link", "del", "leno-default")
+			w.Must(err)
+			w.Eventually("the routes to come back", func(context.Context) error {
+				if got := w.Routes(h); fmt.Sprint(got) != fmt.Sprint(before) {
+					return fmt.Errorf("%q, before %q", got, before)
+				}
+				return nil
+			})
+			w.Matrix()
+			w.WaitHealth(h, http.StatusOK)
+			if now := w.Session(h); now != session {
+				t.Errorf("the lease is held by %q, before by %q", now, session)
+			}
+			if log := h.Agent().Output(); !strings.Contains(log, "healed") {
+				t.Error("the log does not say that something was healed")
+			}
+		})
+	}
+}
+
+// TestDev shows that `leno agent -dev` works on a host without any Consul.
+func TestDev(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 1, NoConsul: true})
+	h := w.Hosts[0]
+	// Its subnet file is /run/leno/dev.env, here in a /run of its own.
+	p, err := h.Start("unshare", "--mount", "sh", "-c", `mount -t tmpfs tmpfs /run && exec "$@"`, "sh", world.Leno(), "agent", "-dev", "-data-dir", h.DataDir())
+	w.Must(err)
+	w.Must(p.WaitFor(w.Ctx, "the agent to be ready", func(ctx context.Context) error {
+		status, body, err := h.Get(ctx, "/readyz")
+		if err == nil && status != http.StatusOK {
+			err = fmt.Errorf("%d: %s", status, body)
+		}
+		return err
+	}))
+	out, err := h.Leno(w.Ctx, "status")
+	w.Must(err)
+	for _, word := range []string{"dev", "10.98.", "memory", "passing"} {
+		if !strings.Contains(out, word) {
+			t.Errorf("status does not say %q:\n%s", word, out)
+		}
+	}
+	w.Must(p.Stop(w.Ctx))
+	if got := w.Routes(h); len(got) != 0 {
+		t.Errorf("routes stay behind: %q", got)
+	}
+	if got := w.Link(h); got != "none" {
+		t.Errorf("device stays behind: %s", got)
+	}
+}

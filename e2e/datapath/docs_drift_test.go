@@ -1,0 +1,49 @@
+package datapath
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/e2e/docpages"
+)
+
+// TestDocumentationDrift: every fault the tests make is in the table with the
+// words of the log, and every other word in it stands in the source.
+func TestDocumentationDrift(t *testing.T) {
+	var documented []string
+	for _, row := range docpages.Rows(t, docpages.Path("operations/drift"), "") {
+		documented = append(documented, docpages.Codes(row[0])...)
+	}
+	var told []string
+	for _, f := range faults {
+		told = append(told, f.says)
+	}
+	for _, f := range hostFaults {
+		told = append(told, f.once)
+	}
+	for i, says := range told {
+		told[i], _, _ = strings.Cut(says, ":")
+		if told[i] != "" && !slices.Contains(documented, told[i]) {
+			t.Errorf("%q is not in the table", told[i])
+		}
+	}
+	var code strings.Builder
+	for _, pattern := range []string{"backend/*/*.go", "agent/*.go"} {
+		paths, err := filepath.Glob(docpages.Root + pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			if !strings.HasSuffix(path, "_test.go") {
+				code.WriteString(docpages.Source(t, strings.TrimPrefix(path, docpages.Root)))
+			}
+		}
+	}
+	for _, fault := range documented {
+		if !slices.Contains(told, fault) && !strings.Contains(code.String(), `"`+fault+`"`) {
+			t.Errorf("nothing says %q", fault)
+		}
+	}
+}

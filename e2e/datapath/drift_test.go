@@ -1,0 +1,412 @@
+package datapath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/world"
+)
+
+// healTime is how long healing may take on a busy machine. It is less than the time
+// between two looks at everything, 20 s, so that it takes the kernel's notification.
+const healTime = 15 * time.Second
+
+// toldOf says whether lines tell of a fault with these words, "" for any or none, in
+// one line or little more: an agent that looks halfway through a command says so twice.
+func toldOf(lines []string, says string) bool {
+	const most = 4
+	has := func(line string) bool { return strings.Contains(line, says) }
+	return len(lines) <= most && (says == "" || slices.ContainsFunc(lines, has))
+}
+
+// drifting is one network of the host that things are done to.
+type drifting struct {
+	*testWorld
+	host    *lab.Host
+	name    string // of the network
+	backend string
+	pool    string // the first two numbers of its IPv4 pool
+	peer    string // the peer's IPv4 subnet
+	peerMAC string // of vxlan
+}
+
+func (d drifting) link() string { return "leno-" + d.name }
+
+// tables is everything of the network in the kernel, as sorted lines without
+// what the kernel numbers.
+func (d drifting) tables(ctx context.Context) (string, error) {
+	script := fmt.Sprintf(`ip -o route show proto 108 root %[2]s.0.0/16
+ip -o -6 route show proto 108 root fd00:%[3]s::/48`, d.link(), d.pool, strings.TrimPrefix(d.pool, "10."))
+	if d.backend != "host-gw" {
+		script += fmt.Sprintf(`
+ip -o -d link show dev %[1]s
+ip -o addr show dev %[1]s scope global
+ip neigh show nud permanent dev %[1]s
+ip -6 neigh show nud permanent dev %[1]s
+bridge fdb show dev %[1]s 2>/dev/null | grep ' dst ' || true`, d.link())
+	}
+	out, err := d.host.Exec(ctx, "sh", "-ec", script)
+	if err != nil {
+		return "", err
+	}
+	var lines []string
+	for line := range strings.Lines(out) {
+		line = regexp.MustCompile(`^\d+: |state (UP|UNKNOWN)|valid_lft.*|expires \d+sec|linkdown`).ReplaceAllString(line, "")
+		lines = append(lines, strings.TrimSpace(line))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n"), nil
+}
+
+// told is what the agent logged about the network beyond the first so many bytes,
+// of what operators read: that Consul cannot be reached is another matter.
+func (d drifting) told(from int) (lines []string) {
+	for line := range strings.Lines(d.host.Agent().Output()[from:]) {
+		line = strings.TrimSpace(line) + " "
+		forDevelopers := strings.Contains(line, "[DEBUG]") || strings.Contains(line, "[TRACE]")
+		aboutConsul := strings.Contains(line, "lease") || strings.Contains(line, "the store")
+		if strings.Contains(line, " network="+d.name+" ") && !forDevelopers && !aboutConsul {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// fault is one thing that somebody does to a host. LINK, POOL (10.5), PEER (a
+// subnet's three numbers, 10.5.2), PEER6 and VTEP in the script are the network's.
+type fault struct {
+	name   string
+	script string
+	says   string // the fault in the log
+	on     string // backends it can be done to
+
+	awayToo bool // is tried again while Consul is away
+}
+
+var faults = []fault{
+	{"device deleted", "ip link del LINK", "device was deleted", "vxlan udp", true},
+	{"device down", "ip link set LINK down", "device was down", "vxlan udp", false},
+	{"device renamed", "ip link set LINK name moved-NET", "device was renamed: to moved-NET", "vxlan udp", true},
+	{"device renamed while down", "ip link set LINK down; ip link set LINK name moved-NET; ip link set moved-NET up || :", "device was renamed: to moved-NET", "vxlan udp", false},
+	{"MTU changed", "ip link set LINK mtu 1300", "device had another MTU: 1300 instead of 14", "vxlan udp", false},
+	{"MAC changed", "ip link set LINK address 02:00:00:00:00:01", "device had another MAC address: 02:00:00:00:00:01 instead of", "vxlan", false},
+	{"alias changed", "ip link set LINK alias mine", "device had another alias", "vxlan udp", false},
+	{"learning switched on", "ip link set LINK type vxlan learning", "device had another underlay: learning was on", "vxlan", false},
+	{"addresses removed", "ip addr flush dev LINK scope global", "addresses were missing", "vxlan udp", true},
+	{"address added", "ip addr add POOL.77.7/32 dev LINK", "foreign addresses were there: POOL.77.7/32", "vxlan udp", false},
+	{"routes flushed", "ip route flush proto 108 root POOL.0.0/16; ip -6 route flush proto 108 root fd00:NUMBER::/48", "routes were missing", "vxlan host-gw udp", true},
+	{"route removed", "ip route del PEER.0/24 proto 108", "routes were missing: PEER.0/24", "vxlan host-gw udp", false},
+	{"route for the whole network removed", "ip route del unreachable POOL.0.0/16", "routes were missing: POOL.0.0/16", "vxlan host-gw udp", false},
+	{"route replaced", "ip route replace PEER.0/24 via 192.0.2.254", "routes were changed: PEER.0/24 via 192.0.2.254", "vxlan host-gw udp", false},
+	{"IPv6 route replaced", "ip -6 route replace PEER6/64 via fd00:c0:2::fe", "routes were changed: PEER6/64 via fd00:c0:2::fe", "vxlan host-gw udp", false},
+	{"route added", "ip route add POOL.88.0/24 via 192.0.2.254 proto 108", "foreign routes were there: POOL.88.0/24", "vxlan host-gw udp", false},
+	{"neighbours flushed", "ip neigh flush nud permanent dev LINK; ip -6 neigh flush nud permanent dev LINK", "neighbours were missing", "vxlan", true},
+	{"neighbour changed", "ip neigh replace PEER.0 lladdr 02:00:00:00:00:02 dev LINK nud permanent", "neighbours were changed: PEER.0 02:00:00:00:00:02", "vxlan", false},
+	{"neighbour changed to another kind", "ip neigh replace PEER.0 lladdr 02:00:00:00:00:02 dev LINK nud stale", "neighbours were missing: PEER.0", "vxlan", false},
+	{"neighbour added", "ip neigh add POOL.99.0 lladdr 02:00:00:00:00:02 dev LINK nud permanent", "foreign neighbours were there: POOL.99.0", "vxlan", false},
+	{"FDB entry removed", "bridge fdb del VTEP dev LINK", "FDB entries were missing: VTEP", "vxlan", true},
+	{"FDB entry changed", "bridge fdb replace VTEP dev LINK dst 192.0.2.99", "FDB entries were changed: VTEP dst 192.0.2.99", "vxlan", false},
+	{"FDB entry added", "bridge fdb add 02:00:00:00:00:03 dev LINK dst 192.0.2.99", "foreign FDB entries were there: 02:00:00:00:00:03", "vxlan", false},
+}
+
+// fill puts the network's own names into a text.
+func (d drifting) fill(text string) string {
+	number := strings.TrimPrefix(d.pool, "10.")
+	slot := d.peer[strings.LastIndex(d.peer, ".")+1:]
+	var n int
+	fmt.Sscan(slot, &n)
+	return strings.NewReplacer("LINK", d.link(), "NET", d.name, "POOL", d.pool, "NUMBER", number, "VTEP", d.peerMAC,
+		"PEER6", fmt.Sprintf("fd00:%s:0:%x::", number, n), "PEER", d.peer).Replace(text)
+}
+
+// meddle does something and waits until the network is as before. A line says what
+// was wrong, and it stays at that.
+func (d drifting) meddle(f fault) error {
+	before, err := d.tables(d.Ctx)
+	if err != nil {
+		return err
+	}
+	from := len(d.host.Agent().Output())
+	if _, err := d.host.Exec(d.Ctx, "sh", "-ec", d.fill(f.script)); err != nil {
+		return err
+	}
+	started := time.Now()
+	err = lab.WaitFor(d.Ctx, "the network as before", func(ctx context.Context) error {
+		now, err := d.tables(ctx)
+		switch {
+		case err != nil:
+			return err
+		case now != before:
+			return fmt.Errorf("\n%s\nbefore\n%s", now, before)
+		case len(d.told(from)) == 0:
+			return errors.New("nothing is logged")
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if took := time.Since(started); took > healTime {
+		return fmt.Errorf("healed after %s", took)
+	}
+	lines := d.quiet(func() []string { return d.told(from) })
+	if !toldOf(lines, d.fill(f.says)) {
+		return fmt.Errorf("logged, instead of a line with %q:\n%s", d.fill(f.says), strings.Join(lines, "\n"))
+	}
+	return nil
+}
+
+// quiet is what was logged when nothing has been added to it for a while, longer
+// than the agent waits to look at its own writes.
+func (w *testWorld) quiet(told func() []string) []string {
+	lines, since := told(), time.Now()
+	w.Eventually("the log to be quiet", func(context.Context) error {
+		if now := told(); len(now) != len(lines) {
+			lines, since = now, time.Now()
+		}
+		if time.Since(since) < 400*time.Millisecond {
+			return errors.New("not quiet")
+		}
+		return nil
+	})
+	return lines
+}
+
+// newDrift runs three networks, one a backend, on two hosts.
+func newDrift(t *testing.T) (*testWorld, drifts) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	nets := drifts{
+		{name: "vx", backend: "vxlan", pool: "10.5"}, {name: "gw", backend: "host-gw", pool: "10.6"}, {name: "ud", backend: "udp", pool: "10.7"},
+	}
+	w.Start(func(h *lab.Host) []string {
+		// Without a default route in it the underlay can go down and come back.
+		blocks := []string{world.ShortLease, "underlay {\n  interfaces = [\"eth0\"]\n}"}
+		for _, n := range nets {
+			blocks = append(blocks, h.Network(n.name, fmt.Sprintf(`
+  ipv4 { prefix = "%s.0.0/16" }
+  ipv6 { prefix = "fd00:%s::/48" }
+  backend %q {}`, n.pool, strings.TrimPrefix(n.pool, "10."), n.backend)))
+		}
+		return blocks
+	})
+	for i := range nets {
+		n := &nets[i]
+		n.testWorld, n.host = w, w.Hosts[0]
+		for _, h := range w.Hosts {
+			w.Container(h, n.name)
+		}
+		w.Settle(n.name)
+		n.peer = strings.TrimSuffix(w.Subnet(w.Hosts[1], n.name).String(), ".0/24")
+		if n.backend == "vxlan" {
+			out, err := w.Hosts[1].Exec(w.Ctx, "ip", "-o", "link", "show", "dev", n.link())
+			w.Must(err)
+			_, rest, _ := strings.Cut(out, "link/ether ")
+			n.peerMAC, _, _ = strings.Cut(rest, " ")
+		}
+		n.quiet(func() []string { return n.told(0) })
+	}
+	return w, nets
+}
+
+// TestDrift does to each backend what other programs and people do, and wants it
+// healed, told with a line, and left alone after that.
+func TestDrift(t *testing.T) {
+	w, nets := newDrift(t)
+	for _, d := range nets {
+		for _, f := range faults {
+			if slices.Contains(strings.Fields(f.on), d.backend) {
+				if err := d.meddle(f); err != nil {
+					t.Errorf("%s, %s: %v", d.backend, f.name, err)
+				}
+			}
+		}
+	}
+	w.Matrix()
+	for _, f := range hostFaults {
+		if err := nets.meddle(f); err != nil {
+			t.Errorf("%s: %v", f.name, err)
+		}
+	}
+	w.Matrix()
+	w.WaitHealth(w.Hosts[0], 200)
+	nets.idle()
+}
+
+// hostFault is one thing that somebody does to the host, under all its networks.
+type hostFault struct {
+	name   string
+	batch  string            // for ip(8)
+	sysctl string            // or this
+	right  string            // a command that fails on the host until it is right again
+	peer   string            // and on its peer
+	once   string            // what is logged, of one network
+	each   map[string]string // or what is logged of each network, by backend
+}
+
+// each is a line for every network.
+func each(says string) map[string]string {
+	return map[string]string{"vxlan": says, "host-gw": says, "udp": says}
+}
+
+// eth0Up is what a network manager does after eth0 came up.
+const eth0Up = `link set eth0 up
+addr add fd00:c0:2::11/64 dev eth0 nodad
+route add default via 192.0.2.254`
+
+var hostFaults = []hostFault{
+	{name: "forwarding switched off", sysctl: "net.ipv4.ip_forward=0",
+		right: "[ $(sysctl -n net.ipv4.ip_forward) = 1 ]", once: "forwarding was off: net.ipv4.ip_forward"},
+	{name: "forwarding of a device switched off", sysctl: "net.ipv4.conf.leno-ud.forwarding=0",
+		right: "[ $(sysctl -n net.ipv4.conf.leno-ud.forwarding) = 1 ]", once: "forwarding was off: net.ipv4.conf.leno-ud.forwarding"},
+	{name: "IPv6 forwarding switched off", sysctl: "net.ipv6.conf.all.forwarding=0",
+		right: "[ $(sysctl -n net.ipv6.conf.all.forwarding) = 1 ]", once: "forwarding was off: net.ipv6.conf.all.forwarding"},
+	{name: "MTU of the underlay lowered", batch: "link set eth0 mtu 1400",
+		right: "ip link show leno-vx | grep 'mtu 1350'; ip link show leno-ud | grep 'mtu 1372'", each: each("underlay changed")},
+	{name: "MTU of the underlay raised", batch: "link set eth0 mtu 1500",
+		right: "ip link show leno-vx | grep 'mtu 1450'; ip link show leno-ud | grep 'mtu 1472'", each: each("underlay changed")},
+	{name: "underlay down and up", batch: "link set eth0 down\n" + eth0Up,
+		right: "[ $(ip route show proto 108 | grep -c 'via 192.0.2.12') = 1 ]", each: map[string]string{"host-gw": "routes were missing"}},
+	{name: "underlay down", batch: "link set eth0 down",
+		right: "true", each: each("underlay cannot be used at the moment, keeping it")},
+	{name: "underlay up", batch: eth0Up,
+		right: "[ $(ip route show proto 108 | grep -c 'via 192.0.2.12') = 1 ]", each: each("underlay can be used again")},
+	{name: "address of the underlay changed", batch: `addr del 192.0.2.11/24 dev eth0
+addr add 192.0.2.31/24 dev eth0
+route add default via 192.0.2.254`,
+		right: "ip -d link show leno-vx | grep 'local 192.0.2.31'; ip route show proto 108 | grep 'via 192.0.2.12'",
+		peer:  "bridge fdb show dev leno-vx | grep 'dst 192.0.2.31'; ip route show proto 108 | grep 'via 192.0.2.31'", each: each("underlay changed")},
+}
+
+// drifts are all networks of the host.
+type drifts []drifting
+
+// told is what was logged about any of them.
+func (all drifts) told(from int) (lines []string) {
+	for _, d := range all {
+		lines = append(lines, d.told(from)...)
+	}
+	return lines
+}
+
+// meddle does something to the host, waits until it is right and told of, and
+// until the log is quiet again.
+func (all drifts) meddle(f hostFault) error {
+	w, h := all[0].testWorld, all[0].host
+	from := len(h.Agent().Output())
+	command := []string{"sysctl", "-qw", f.sysctl}
+	if f.batch != "" {
+		command = []string{"sh", "-ec", "ip -batch - <<'END'\n" + f.batch + "\nEND"}
+	}
+	if _, err := h.Exec(w.Ctx, command...); err != nil {
+		return err
+	}
+	started := time.Now()
+	err := lab.WaitFor(w.Ctx, "it to be right again", func(ctx context.Context) error {
+		_, err := h.Exec(ctx, "sh", "-ec", f.right)
+		if err == nil && f.peer != "" {
+			_, err = w.Hosts[1].Exec(ctx, "sh", "-ec", f.peer)
+		}
+		if err == nil && len(all.told(from)) == 0 {
+			err = errors.New("nothing is logged")
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if took := time.Since(started); took > healTime {
+		return fmt.Errorf("healed after %s", took)
+	}
+	lines := w.quiet(func() []string { return all.told(from) })
+	if f.once != "" {
+		if !toldOf(lines, f.once) {
+			return fmt.Errorf("logged, instead of a line with %q:\n%s", f.once, strings.Join(lines, "\n"))
+		}
+		return nil
+	}
+	for _, d := range all {
+		lines, says := d.told(from), f.each[d.backend]
+		if !toldOf(lines, says) {
+			return fmt.Errorf("logged of %s, instead of a line with %q:\n%s", d.backend, says, strings.Join(lines, "\n"))
+		}
+	}
+	return nil
+}
+
+// idle wants the agent to write nothing to the kernel and to the log while
+// nothing happens.
+func (all drifts) idle() {
+	w, h := all[0].testWorld, all[0].host
+	w.T.Helper()
+	from := len(h.Agent().Output())
+	deleted := w.RouteEvents(h)
+	monitor, err := h.Start("ip", "monitor", "link", "address", "route", "neigh")
+	w.Must(err)
+	w.quiet(func() []string { return append(all.told(from), strings.Split(monitor.Output(), "\n")...) })
+	w.Must(monitor.Stop(w.Ctx))
+	for line := range strings.Lines(monitor.Output()) {
+		if strings.Contains(line, "leno-") || strings.Contains(line, "proto 108") {
+			w.T.Errorf("written while nothing happens: %s", line)
+		}
+	}
+	if gone := deleted(); len(gone) != 0 {
+		w.T.Errorf("deleted while nothing happens: %q", gone)
+	}
+	if lines := all.told(from); len(lines) != 0 {
+		w.T.Errorf("logged while nothing happens: %q", lines)
+	}
+}
+
+// TestDriftWithoutConsul: what somebody takes away is put back while Consul is
+// away, also by an agent that was killed and started again meanwhile.
+func TestDriftWithoutConsul(t *testing.T) {
+	w, nets := newDrift(t)
+	h := nets[0].host
+	some := func(when string) {
+		t.Helper()
+		for _, d := range nets {
+			for _, f := range faults {
+				if slices.Contains(strings.Fields(f.on), d.backend) && f.awayToo {
+					if err := d.meddle(f); err != nil {
+						t.Errorf("%s, %s, %s: %v", when, d.backend, f.name, err)
+					}
+				}
+			}
+		}
+	}
+	w.Must(w.Consul.Stop(w.Ctx))
+	w.WaitHealth(h, 429, "renew")
+	some("Consul away")
+	w.Must(h.KillAgent())
+	w.Must(h.RestartAgent())
+	for _, d := range nets {
+		w.WaitHealth(h, 429, "has not been read yet", "peers in place")
+		w.Eventually(d.name+" to be looked after", func(ctx context.Context) error {
+			var got api.Network
+			if err := world.GetJSON(ctx, h, "/v1/network/"+d.name, &got); err != nil {
+				return err
+			}
+			if got.Local == nil || got.Local.Peers != 1 {
+				return fmt.Errorf("%+v", got.Local)
+			}
+			return nil
+		})
+		d.quiet(func() []string { return d.told(0) })
+	}
+	some("after a restart")
+	w.Must(w.Consul.Start(w.Ctx))
+	w.Must(h.WaitReady(w.Ctx))
+	for _, d := range nets {
+		w.Settle(d.name)
+	}
+	w.WaitHealth(h, 200)
+	w.Matrix()
+}

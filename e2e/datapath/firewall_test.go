@@ -1,0 +1,345 @@
+package datapath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/world"
+)
+
+// walled is a host whose agent finds the iptables that the test prefers for it.
+type walled struct {
+	*testWorld
+	host *lab.Host
+	bin  string // the first directory of its PATH
+}
+
+// newWalled gives the first host a PATH of its own. Both families' programs are
+// there under their plain names.
+func newWalled(w *testWorld, variant string) walled {
+	w.T.Helper()
+	h := walled{w, w.Hosts[0], filepath.Join(w.Dir, "bin")}
+	w.Must(os.MkdirAll(h.bin, 0o755))
+	h.prefer(variant)
+	h.host.Program = filepath.Join(w.Dir, "leno-with-path")
+	script := fmt.Sprintf("#!/bin/sh\nPATH=%s:$PATH\nexec %s \"$@\"\n", h.bin, world.Leno())
+	w.Must(os.WriteFile(h.host.Program, []byte(script), 0o755))
+	return h
+}
+
+// prefer makes a variant the one that iptables stands for, as update-alternatives
+// does.
+func (h walled) prefer(variant string) {
+	h.T.Helper()
+	for _, command := range []string{"iptables", "ip6tables"} {
+		for _, part := range []string{"", "-save", "-restore"} {
+			program, err := exec.LookPath(command + "-" + variant + part)
+			h.Must(err)
+			link := filepath.Join(h.bin, command+part)
+			h.Must(os.Symlink(program, link+".new"))
+			h.Must(os.Rename(link+".new", link))
+		}
+	}
+}
+
+// rules is what each kind has of ours.
+func (h walled) rules(ctx context.Context) (map[string]string, error) {
+	out := map[string]string{}
+	for kind, script := range map[string]string{
+		"iptables-nft":    "iptables-nft-save; ip6tables-nft-save",
+		"iptables-legacy": "iptables-legacy-save; ip6tables-legacy-save",
+		"nftables":        "nft list tables | grep -qx 'table inet leno' && nft list table inet leno || true",
+	} {
+		text, err := h.host.Exec(ctx, "sh", "-ec", script)
+		if err != nil {
+			return nil, err
+		}
+		var lines []string
+		for line := range strings.Lines(text) {
+			if strings.Contains(strings.ToLower(line), "leno") && !strings.HasPrefix(line, ":") {
+				lines = append(lines, strings.TrimSpace(line))
+			}
+		}
+		out[kind] = strings.Join(lines, "\n")
+	}
+	return out, nil
+}
+
+// stand waits until all of ours is of one kind, and is or is not about blue.
+func (h walled) stand(kind string, blue bool) {
+	h.T.Helper()
+	h.Eventually("rules of "+kind, func(ctx context.Context) error {
+		all, err := h.rules(ctx)
+		if err != nil {
+			return err
+		}
+		for other, rules := range all {
+			if (rules != "") != (other == kind) {
+				return fmt.Errorf("%s has %q", other, rules)
+			}
+		}
+		if got := strings.Contains(all[kind], "leno blue"); got != blue {
+			return fmt.Errorf("rules of blue: %t, want %t", got, blue)
+		}
+		var self api.Self
+		if err := world.GetJSON(ctx, h.host, "/v1/agent/self", &self); err != nil {
+			return err
+		}
+		if self.Firewall == nil || self.Firewall.Kind != kind {
+			return fmt.Errorf("the agent says %+v", self.Firewall)
+		}
+		return nil
+	})
+}
+
+// config is the host's configuration; blue is what stands in the second network's
+// block, "" for none.
+func (h walled) config(firewall, blue string) string {
+	blocks := []string{world.ShortLease, fmt.Sprintf("firewall {\n  type = %q\n  resync = \"1s\"\n}", firewall),
+		h.host.Network("default", world.Plan("host-gw")+"\n  ip_masq = true")}
+	if blue != "" {
+		blocks = append(blocks, h.host.Network("blue", "  ipv4 { prefix = \"10.6.0.0/16\" }\n  backend \"host-gw\" {}\n"+blue))
+	}
+	return h.host.Config(blocks...)
+}
+
+func (h walled) reload(firewall, blue string) {
+	h.T.Helper()
+	h.Must(os.WriteFile(h.host.ConfigFile(), []byte(h.config(firewall, blue)), 0o644))
+	if out, err := h.host.Leno(h.Ctx, "reload"); err != nil {
+		h.T.Fatal(err, out)
+	}
+}
+
+// dials are new connections, one of TCP and one of UDP each millisecond, from a
+// container to somebody outside who tells whom he saw.
+type dials struct {
+	made  int
+	wrong []string
+	err   error
+}
+
+// dial makes connections until stop is called, which returns what came of them.
+func (w *testWorld) dial(from *lab.Container, to *lab.Host, family int) (stop func() dials) {
+	w.T.Helper()
+	var streams *net.TCPListener
+	var packets *net.UDPConn
+	at := netip.AddrPortFrom(to.Addrs[family], 0)
+	w.Must(to.Do(func() (err error) {
+		if streams, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at)); err == nil {
+			packets, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+		}
+		return err
+	}))
+	ctx, cancel := context.WithCancel(w.Ctx)
+	var d dials
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer streams.Close()
+		defer packets.Close()
+		want := from.Host.Addrs[family]
+		d.err = from.Do(func() error {
+			tick := time.NewTicker(time.Millisecond)
+			defer tick.Stop()
+			for ctx.Err() == nil {
+				<-tick.C
+				for _, connect := range []func() (netip.AddrPort, error){
+					func() (netip.AddrPort, error) { return stream(streams) },
+					func() (netip.AddrPort, error) { return packet(packets) },
+				} {
+					seen, err := connect()
+					if err != nil {
+						return err
+					}
+					if d.made++; seen.Addr().Unmap() != want {
+						d.wrong = append(d.wrong, seen.String())
+					}
+				}
+			}
+			return nil
+		})
+	}()
+	return func() dials {
+		cancel()
+		<-done
+		return d
+	}
+}
+
+// stream opens a TCP connection to the listener and closes it so that no port is
+// kept.
+func stream(to *net.TCPListener) (seen netip.AddrPort, err error) {
+	conn, err := net.DialTCP("tcp", nil, to.Addr().(*net.TCPAddr))
+	if err != nil {
+		return seen, err
+	}
+	if err := to.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		return seen, errors.Join(err, conn.Close())
+	}
+	accepted, err := to.AcceptTCP()
+	if err != nil {
+		return seen, errors.Join(err, conn.Close())
+	}
+	seen = accepted.RemoteAddr().(*net.TCPAddr).AddrPort()
+	return seen, errors.Join(conn.SetLinger(0), conn.Close(), accepted.Close())
+}
+
+// packet sends one UDP packet to the listener.
+func packet(to *net.UDPConn) (seen netip.AddrPort, err error) {
+	conn, err := net.DialUDP("udp", nil, to.LocalAddr().(*net.UDPAddr))
+	if err != nil {
+		return seen, err
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("x")); err != nil {
+		return seen, err
+	}
+	if err := to.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		return seen, err
+	}
+	_, seen, err = to.ReadFromUDPAddrPort(make([]byte, 1))
+	return seen, err
+}
+
+// TestFirewallNeverEmpty: whatever is done to agent and configuration, no new
+// connection from a container to the world is refused or seen with another source
+// than the host's.
+func TestFirewallNeverEmpty(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	h := newWalled(w, "nft")
+	w.Must(h.host.StartAgent(h.config("auto", "")))
+	w.Must(w.Hosts[1].StartAgent(w.Hosts[1].Config(world.ShortLease, w.Hosts[1].Network("default", world.Plan("host-gw")))))
+	for _, host := range w.Hosts {
+		w.Must(host.WaitReady(w.Ctx))
+	}
+	c := w.Container(h.host, "default")
+	for family := range c.Addrs {
+		w.Eventually("a first answer", func(context.Context) error { return w.Pinged(c, w.Hosts[1].Addrs[family]) })
+	}
+	drop := func(policy string) {
+		_, err := h.host.Exec(w.Ctx, "sh", "-ec", "iptables-nft -P FORWARD "+policy+"; ip6tables-nft -P FORWARD "+policy)
+		w.Must(err)
+	}
+	drop("DROP")
+	var stops []func() dials
+	for family := range c.Addrs {
+		stops = append(stops, w.dial(c, w.Hosts[1], family))
+	}
+
+	const asks = "  ip_masq = true\n  forward = true"
+	for _, step := range []struct {
+		name string
+		do   func()
+		kind string
+		blue bool
+	}{
+		{"restart", func() { w.Must(h.host.StopAgent(w.Ctx)); w.Must(h.host.RestartAgent()) }, "iptables-nft", false},
+		{"kill", func() { w.Must(h.host.KillAgent()); w.Must(h.host.RestartAgent()) }, "iptables-nft", false},
+		{"another network", func() { h.reload("auto", asks) }, "iptables-nft", true},
+		{"which asks for less", func() { h.reload("auto", "  forward = true") }, "iptables-nft", true},
+		{"and for nothing", func() { h.reload("auto", "  forward = false") }, "iptables-nft", false},
+		{"and for all", func() { h.reload("auto", asks) }, "iptables-nft", true},
+		{"restart with both", func() { w.Must(h.host.StopAgent(w.Ctx)); w.Must(h.host.RestartAgent()) }, "iptables-nft", true},
+		{"and goes", func() { h.reload("auto", "") }, "iptables-nft", false},
+		// An accept of another kind overrules no policy of this one.
+		{"nftables", func() { drop("ACCEPT"); h.reload("nftables", asks) }, "nftables", true},
+		{"restart with nftables", func() { w.Must(h.host.KillAgent()); w.Must(h.host.RestartAgent()) }, "nftables", true},
+		{"which loses a network", func() { h.reload("nftables", "") }, "nftables", false},
+		{"iptables", func() { h.reload("iptables", "") }, "iptables-nft", false},
+		{"another variant", func() { h.prefer("legacy") }, "iptables-legacy", false},
+		{"its network", func() { h.reload("auto", asks) }, "iptables-legacy", true},
+		{"restart with it", func() { w.Must(h.host.StopAgent(w.Ctx)); w.Must(h.host.RestartAgent()) }, "iptables-legacy", true},
+		{"and back", func() { h.prefer("nft") }, "iptables-nft", true},
+	} {
+		step.do()
+		w.Must(h.host.WaitReady(w.Ctx))
+		h.stand(step.kind, step.blue)
+		if t.Failed() {
+			t.Fatalf("at %q", step.name)
+		}
+	}
+	for family, stop := range stops {
+		d := stop()
+		t.Logf("family %d: %d connections", family, d.made)
+		if d.err != nil || len(d.wrong) > 0 || d.made < 500 {
+			t.Errorf("family %d: %d connections, wrong sources %q, %v", family, d.made, d.wrong, d.err)
+		}
+	}
+}
+
+// TestFirewallHealed: what somebody does to the rules is put right within 2 s, by
+// every kind, with a line that says what was wrong, also while Consul is away.
+func TestFirewallHealed(t *testing.T) {
+	for _, tt := range []struct {
+		name, variant, firewall, kind string
+		damage                        map[string]string // and what is said of it
+	}{
+		{"iptables-nft", "nft", "auto", "iptables-nft", map[string]string{
+			"iptables-nft -F":                                 "no jump in FORWARD to LENO-FORWARD",
+			"nft flush chain ip6 nat LENO-POSTROUTING":        "other rules in LENO-POSTROUTING",
+			"nft flush ruleset":                               "no chain LENO-OVERLAY",
+			"iptables-nft -N X; iptables-nft -I FORWARD -j X": "a jump in FORWARD to LENO-FORWARD out of place",
+		}},
+		{"iptables-legacy", "legacy", "auto", "iptables-legacy", map[string]string{
+			"iptables-legacy -F":                                    "no jump in FORWARD to LENO-FORWARD",
+			"ip6tables-legacy -t nat -F LENO-POSTROUTING":           "other rules in LENO-POSTROUTING",
+			"iptables-legacy -N X; iptables-legacy -I FORWARD -j X": "a jump in FORWARD to LENO-FORWARD out of place",
+		}},
+		{"nftables", "nft", "nftables", "nftables", map[string]string{
+			"nft flush ruleset":                      "table inet leno",
+			"nft flush chain inet leno overlay":      "table inet leno",
+			"nft insert rule inet leno forward drop": "table inet leno",
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, lab.Options{Hosts: 1})
+			h := newWalled(w, tt.variant)
+			// Only the watch can be in time.
+			config := strings.Replace(h.config(tt.firewall, ""), `resync = "1s"`, `resync = "1h"`, 1)
+			w.Must(h.host.StartAgent(config))
+			w.Must(h.host.WaitReady(w.Ctx))
+			h.stand(tt.kind, false)
+			before, err := h.rules(w.Ctx)
+			w.Must(err)
+			w.Must(w.Consul.Kill())
+			w.Must(h.host.KillAgent())
+			w.Must(h.host.RestartAgent())
+			w.WaitHealth(h.host, 429)
+			h.stand(tt.kind, false)
+			for script, says := range tt.damage {
+				told := len(h.host.Agent().Output())
+				_, err := h.host.Exec(w.Ctx, "sh", "-ec", script)
+				w.Must(err)
+				began := time.Now()
+				w.Eventually("rules after "+script, func(ctx context.Context) error {
+					now, err := h.rules(ctx)
+					if err == nil && now[tt.kind] != before[tt.kind] {
+						err = fmt.Errorf("%s, before %s", now[tt.kind], before[tt.kind])
+					}
+					return err
+				})
+				w.Eventually("a line about "+script, func(context.Context) error {
+					if out := h.host.Agent().Output()[told:]; !strings.Contains(out, "firewall rules were changed by somebody else, healed") || !strings.Contains(out, says) {
+						return fmt.Errorf("it says %q", out)
+					}
+					return nil
+				})
+				if took := time.Since(began); took > healTime {
+					t.Errorf("%s: healed after %s", script, took)
+				}
+			}
+		})
+	}
+}

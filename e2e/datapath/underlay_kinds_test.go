@@ -1,0 +1,191 @@
+package datapath
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/world"
+)
+
+// TestBehindNAT: hosts that others reach at addresses a router translates send
+// from their own.
+func TestBehindNAT(t *testing.T) {
+	for _, backend := range []string{"vxlan", "udp"} {
+		t.Run(backend, func(t *testing.T) {
+			w := newWorld(t, lab.Options{Hosts: 2})
+			script := "sysctl -qw net.ipv4.ip_forward=1\n"
+			for i, h := range w.Hosts {
+				script += fmt.Sprintf("iptables -t nat -A PREROUTING -d 203.0.113.%[1]d -j DNAT --to %[2]s\niptables -t nat -A POSTROUTING -s %[2]s -j SNAT --to 203.0.113.%[1]d\n", 11+i, h.Addrs[0])
+			}
+			if out, err := w.Switch.Exec(w.Ctx, "sh", "-ec", script); err != nil {
+				t.Fatal(err, out)
+			}
+			for i, h := range w.Hosts {
+				underlay := fmt.Sprintf("underlay {\n  public_ip = \"203.0.113.%d\"\n}\n", 11+i)
+				w.Must(h.StartAgent(h.Config(underlay, world.ShortLease, h.Network("default", world.Plan(backend)))))
+			}
+			for _, h := range w.Hosts {
+				w.Must(h.WaitReady(w.Ctx))
+				w.Container(h, "default")
+			}
+			w.Settle("default")
+			w.crosses()
+			w.sizes(w.Containers[0], w.Containers[1].Addrs[0])
+			lease := w.ownLease(w.Hosts[0], "default")
+			if len(lease.PublicIPs) == 0 || lease.PublicIPs[0].String() != "203.0.113.11" {
+				t.Errorf("lease %+v", lease)
+			}
+			out, err := w.Hosts[0].Leno(w.Ctx, "status")
+			w.Must(err)
+			if text := strings.Join(strings.Fields(out), " "); !strings.Contains(text, "underlay eth0, 203.0.113.11, fd00:c0:2::11 from 192.0.2.11, fd00:c0:2::11, MTU 1500: the IPv4 default route leaves through it; address 203.0.113.11 from underlay.public_ip") {
+				t.Errorf("status:\n%s", out)
+			}
+		})
+	}
+	t.Run("host-gw", func(t *testing.T) {
+		w := newWorld(t, lab.Options{Hosts: 1})
+		h := w.Hosts[0]
+		w.Must(h.StartAgent(h.Config("underlay {\n  public_ip = \"203.0.113.11\"\n}\n", world.ShortLease, h.Network("default", world.Plan("host-gw")))))
+		w.WaitHealth(h, 503, "public address 203.0.113.11 is not an address of interface eth0")
+	})
+}
+
+// TestMixedUnderlay: of three hosts with both families two are told to use IPv6.
+// They reach each other, and who cannot be reached is named on both sides.
+func TestMixedUnderlay(t *testing.T) {
+	for _, backend := range []string{"vxlan", "udp"} {
+		t.Run(backend, func(t *testing.T) {
+			w := newWorld(t, lab.Options{})
+			for i, underlay := range []string{"", "underlay {\n  can_reach = \"fd00:c0:2::1\"\n}\n", "underlay {\n  interface_regex = [\"^fd00:c0:2:\"]\n}\n"} {
+				h := w.Hosts[i]
+				w.Must(h.StartAgent(h.Config(underlay, world.ShortLease, h.Network("default", world.Plan(backend)))))
+			}
+			for i, h := range w.Hosts {
+				w.Must(h.WaitReady(w.Ctx))
+				if i > 0 {
+					w.Container(h, "default")
+				}
+			}
+			for i, want := range []string{"2 skipped", "1 peers in place, 1 skipped", "1 peers in place, 1 skipped"} {
+				reason := "receives over IPv4, and this host over IPv6"
+				if i == 0 {
+					reason = "receives over IPv6, and this host over IPv4"
+				}
+				w.WaitHealth(w.Hosts[i], 429, want, reason)
+			}
+			w.crosses()
+			w.sizes(w.Containers[0], w.Containers[1].Addrs[0])
+		})
+	}
+}
+
+// TestAddressOnLoopback: hosts that are routers themselves, each at an address on
+// loopback that two ways lead to. One of the ways may go.
+func TestAddressOnLoopback(t *testing.T) {
+	for _, backend := range []string{"vxlan", "udp"} {
+		t.Run(backend, func(t *testing.T) {
+			w := newWorld(t, lab.Options{Hosts: 2})
+			for i, h := range w.Hosts {
+				w.plugIn(h, fmt.Sprintf("up%d", i), fmt.Sprintf("198.18.0.%d/24", 11+i))
+				w.ip(h, fmt.Sprintf("addr add 203.0.113.%d/32 dev lo", 11+i),
+					fmt.Sprintf("link set up%d mtu 1420", i),
+					fmt.Sprintf("route add 203.0.113.%[1]d/32 nexthop via 192.0.2.%[1]d nexthop via 198.18.0.%[1]d", 12-i))
+			}
+			for _, h := range w.Hosts {
+				w.Must(h.StartAgent(h.Config("underlay {\n  interfaces = [\"lo\"]\n}\n", world.ShortLease, h.Network("default", world.Plan(backend)))))
+			}
+			for _, h := range w.Hosts {
+				w.Must(h.WaitReady(w.Ctx))
+			}
+			w.Settle("default")
+			for i, h := range w.Hosts {
+				w.mtu(h, fmt.Sprintf("= 1420 of up%d, by which the route to 203.0.113.%d leaves, - ", i, 12-i))
+				w.Container(h, "default")
+			}
+			w.crosses()
+			// Also while the narrow way is the only one.
+			for i, h := range w.Hosts {
+				w.ip(h, fmt.Sprintf("route replace 203.0.113.%[1]d/32 via 198.18.0.%[1]d", 12-i))
+			}
+			w.crosses()
+			w.sizes(w.Containers[0], w.Containers[1].Addrs[0])
+		})
+	}
+}
+
+// TestUnderlayIsATunnel: the tunnel between hosts keeps its MTU when what is under
+// it becomes narrower, and leno does not.
+func TestUnderlayIsATunnel(t *testing.T) {
+	for _, backend := range []string{"vxlan", "udp"} {
+		t.Run(backend, func(t *testing.T) {
+			w := newWorld(t, lab.Options{Hosts: 2})
+			for i, h := range w.Hosts {
+				w.ip(h, fmt.Sprintf("link add vx0 type vxlan id 77 dstport 4789 local %s remote %s dev eth0", h.Addrs[0], w.Hosts[1-i].Addrs[0]),
+					fmt.Sprintf("addr add 198.18.0.%d/24 dev vx0", 11+i), "link set vx0 up")
+				w.Must(h.StartAgent(h.Config("underlay {\n  interfaces = [\"vx0\"]\n}\n", world.ShortLease, h.Network("default", world.Plan(backend)))))
+			}
+			for _, h := range w.Hosts {
+				w.Must(h.WaitReady(w.Ctx))
+			}
+			w.Settle("default")
+			for _, h := range w.Hosts {
+				w.mtu(h, "= 1450 of vx0 - ")
+				w.ip(h, "link set eth0 mtu 1420")
+			}
+			for _, h := range w.Hosts {
+				w.mtu(h, "= 1370 of vx0 (1420 of eth0 - 50) - ")
+				w.Container(h, "default")
+			}
+			w.crosses()
+			w.sizes(w.Containers[0], w.Containers[1].Addrs[0])
+		})
+	}
+}
+
+// TestDirectRoutingFollowsRoutes: the agent looks again at who is a neighbour when
+// the host's routes to a peer change.
+func TestDirectRoutingFollowsRoutes(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	direct := `
+  ipv4 { prefix = "10.5.0.0/16" }
+  ipv6 { prefix = "fd00:5::/48" }
+  backend "vxlan" {
+    direct_routing = true
+  }`
+	w.Start(func(h *lab.Host) []string { return []string{world.ShortLease, h.Network("default", direct)} })
+	for _, h := range w.Hosts {
+		w.Container(h, "default")
+	}
+	w.Settle("default")
+	through := func(want string) {
+		for _, h := range w.Hosts {
+			w.within(soon, h.Name+" sends through "+want, func(context.Context) error {
+				for _, route := range w.Routes(h) {
+					if strings.Contains(route, " via ") && !strings.Contains(route, "dev "+want) {
+						return fmt.Errorf("%s", route)
+					}
+				}
+				return nil
+			})
+		}
+		w.crosses()
+	}
+	through("eth0")
+	forward := "sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.br0.send_redirects=0 net.ipv6.conf.all.forwarding=1"
+	if out, err := w.Switch.Exec(w.Ctx, strings.Fields(forward)...); err != nil {
+		t.Fatal(err, out)
+	}
+	for i, h := range w.Hosts {
+		other := w.Hosts[1-i]
+		w.ip(h, fmt.Sprintf("route add %s/32 via 192.0.2.254", other.Addrs[0]), fmt.Sprintf("-6 route add %s/128 via fd00:c0:2::fe", other.Addrs[1]))
+	}
+	through("leno-default")
+	for i, h := range w.Hosts {
+		other := w.Hosts[1-i]
+		w.ip(h, fmt.Sprintf("route del %s/32", other.Addrs[0]), fmt.Sprintf("-6 route del %s/128", other.Addrs[1]))
+	}
+	through("eth0")
+}

@@ -1,0 +1,102 @@
+// Package docpages reads the documentation for tests that compare it with the code.
+package docpages
+
+import (
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Root is the top of the source, from a folder below e2e.
+const Root = "../../"
+
+// Dir is where the site's pages are.
+const Dir = "website/content/docs/"
+
+// Path is the path of a page, from the top of the source.
+func Path(name string) string { return Dir + name + ".mdx" }
+
+// Source reads a file of the source.
+func Source(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(Root + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// Rows are the rows of all tables below a heading of a page, cell by cell, heads
+// left out. A cell's \| is a |.
+func Rows(t *testing.T, path, heading string) [][]string {
+	t.Helper()
+	var out [][]string
+	current, head := "", true
+	for _, line := range strings.Split(Source(t, path), "\n") {
+		if name, ok := strings.CutPrefix(line, "## "); ok {
+			current = name
+		}
+		if current != heading || !strings.HasPrefix(line, "|") {
+			head = true
+			continue
+		}
+		if head || strings.HasPrefix(line, "|-") {
+			head = false
+			continue
+		}
+		cells := strings.Split(strings.ReplaceAll(strings.Trim(line, "|"), `\|`, "\x00"), "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(strings.ReplaceAll(cells[i], "\x00", "|"))
+		}
+		out = append(out, cells)
+	}
+	if len(out) == 0 {
+		t.Fatalf("%s: no table below %q", path, heading)
+	}
+	return out
+}
+
+var code = regexp.MustCompile("`([^`]+)`")
+
+// Codes are the words in backticks.
+func Codes(cell string) []string {
+	var out []string
+	for _, m := range code.FindAllStringSubmatch(cell, -1) {
+		out = append(out, m[1])
+	}
+	return out
+}
+
+// Found are all first groups of a pattern in a file of the source, sorted.
+func Found(t *testing.T, path, pattern string) []string {
+	t.Helper()
+	set := map[string]bool{}
+	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(Source(t, path), -1) {
+		set[m[1]] = true
+	}
+	return slices.Sorted(maps.Keys(set))
+}
+
+// Unit are the settings of files in examples/systemd, the unit and drop-ins. What
+// stands in several lines, as lists may, is joined.
+func Unit(t *testing.T, files ...string) map[string]string {
+	t.Helper()
+	lists := []string{"SystemCallFilter", "AmbientCapabilities", "CapabilityBoundingSet"}
+	out := map[string]string{}
+	for _, file := range files {
+		for i, line := range strings.Split(Source(t, "examples/systemd/"+file), "\n") {
+			key, value, ok := strings.Cut(line, "=")
+			switch {
+			case line == "", strings.HasPrefix(line, "#"), strings.HasPrefix(line, "["):
+			case !ok || out[key] != "" && !slices.Contains(lists, key):
+				t.Errorf("%s, line %d: %q", file, i+1, line)
+			default:
+				out[key] = strings.TrimSpace(out[key] + " " + value)
+			}
+		}
+	}
+	return out
+}

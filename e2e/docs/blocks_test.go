@@ -1,0 +1,379 @@
+package docs
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/command"
+	"github.com/lenonet/leno/e2e/docpages"
+)
+
+// block is one fenced block of a page. What it is for stands behind the fence:
+//
+//	```sh                          commands, each of which is run
+//	```console                     commands after "$ ", and what they print
+//	```hcl, ```json                a configuration, or what may stand in a network block
+//	```hcl title="FILE"            the same in a file, there for the commands that follow
+//	```… title="examples/FILE"     a copy of a file in the source
+//	```… norun="why"               nothing that could be run
+//	```… generated="TestX"         written by that test, which holds it against the code
+type block struct {
+	page      string // from the top of the source
+	line      int    // of its first line of text
+	kind      string
+	title     string
+	norun     string
+	generated string
+	text      string
+}
+
+func (b block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
+
+// first is its first line, for lists.
+func (b block) first() string {
+	line, _, _ := strings.Cut(b.text, "\n")
+	return strings.TrimSpace(line)
+}
+
+// copies says whether the block shows a file of the source.
+func (b block) copies() bool {
+	return strings.HasPrefix(b.title, "examples/") || b.title == "config.hcl.example"
+}
+
+// pages are those whose blocks are tested, in the order their commands are run:
+// as a newcomer reads them.
+func pages(t *testing.T) []string {
+	t.Helper()
+	first := []string{"README.md"}
+	for _, name := range []string{"intro/index", "getting-started", "concepts/how-it-works", "configuration", "backends", "commands/index", "api/index",
+		"api/health", "api/agent", "api/networks", "api/leases", "api/reservations", "api/peers",
+		"operations/debug", "operations/telemetry", "integrations/docker",
+		"operations/systemd", "operations/access-control", "operations/health", "operations/upgrade", "operations/leases",
+		"operations/networks", "operations/drift", "operations/probe", "operations/remove"} {
+		first = append(first, docpages.Path(name))
+	}
+	err := filepath.WalkDir(docpages.Root+docpages.Dir, func(path string, entry os.DirEntry, err error) error {
+		if path = strings.TrimPrefix(path, docpages.Root); strings.HasSuffix(path, ".mdx") && !slices.Contains(first, path) {
+			first = append(first, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return first
+}
+
+var attribute = regexp.MustCompile(`^(\w+)="([^"]*)"\s*`)
+
+// blocks are those of one page.
+func blocks(t *testing.T, path string) []block {
+	t.Helper()
+	var out []block
+	var open *block
+	for i, line := range strings.Split(docpages.Source(t, path), "\n") {
+		info, fence := strings.CutPrefix(line, "```")
+		switch {
+		case !fence && open != nil:
+			open.text += line + "\n"
+		case !fence:
+			if strings.Contains(line, "```") {
+				t.Errorf("%s:%d: a fence that does not begin its line", path, i+1)
+			}
+		case open != nil:
+			out, open = append(out, *open), nil
+		default:
+			open = &block{page: path, line: i + 2}
+			open.kind, info, _ = strings.Cut(info, " ")
+			for info = strings.TrimSpace(info); info != ""; {
+				m := attribute.FindStringSubmatch(info)
+				if m == nil {
+					t.Errorf("%s:%d: %q behind the fence", path, i+1, info)
+					break
+				}
+				info = info[len(m[0]):]
+				switch m[1] {
+				case "title":
+					open.title = m[2]
+				case "norun":
+					open.norun = m[2]
+				case "generated":
+					open.generated = m[2]
+				default:
+					t.Errorf("%s:%d: attribute %s", path, i+1, m[1])
+				}
+			}
+		}
+	}
+	if open != nil {
+		t.Errorf("%s: the fence is never closed", open)
+	}
+	return out
+}
+
+func allBlocks(t *testing.T) []block {
+	t.Helper()
+	var out []block
+	for _, p := range pages(t) {
+		out = append(out, blocks(t, p)...)
+	}
+	return out
+}
+
+// TestDocumentationBlocks loads every configuration the documentation shows,
+// holds copies against their files, and knows every block that is not run.
+func TestDocumentationBlocks(t *testing.T) {
+	notRun, writers := map[string]int{}, generators(t)
+	for _, b := range allBlocks(t) {
+		if b.generated != "" {
+			if !slices.Contains(writers[b.generated], b.page) {
+				t.Errorf("%s: %s does not write this page", b, b.generated)
+			}
+			continue
+		}
+		if b.norun != "" {
+			if len(strings.Fields(b.norun)) < 2 {
+				t.Errorf("%s: norun=%q gives no reason", b, b.norun)
+			}
+			notRun[strings.TrimPrefix(b.page, docpages.Dir)+": "+b.first()]++
+			continue
+		}
+		switch {
+		case b.copies():
+			if diff := cmp.Diff(docpages.Source(t, b.title), b.text); diff != "" {
+				t.Errorf("%s is not %s (-file +page):\n%s", b, b.title, diff)
+			}
+		case b.kind == "sh", b.kind == "console": // TestDocumentationCommands
+		case b.kind == "hcl", b.kind == "json":
+			if out, ok := validate(t, b.kind, configuration(b.text)); !ok {
+				t.Errorf("%s:\n%s", b, out)
+			}
+		default:
+			t.Errorf("%s: a block of kind %q, which nothing tests", b, b.kind)
+		}
+	}
+	benchCommand := "make bench BENCH_PEER='plain=examples/bench/vxlan.sh'"
+	want := map[string]int{
+		// Pictures.
+		"performance/bench.mdx: container ─ bridge ─ host 1 ════ veth, MTU 1500 ════ host 2 ─ bridge ─ container": 1,
+		// Run by .ci/run, which is looked at below.
+		"README.md: git clone https://github.com/lenonet/leno && cd leno":                                 1,
+		"getting-started.mdx: git clone https://github.com/lenonet/leno && cd leno":                       1,
+		"performance/bench.mdx: " + benchCommand:                                                          1,
+		"index.mdx: git clone https://github.com/lenonet/leno && cd leno":                                 1,
+		"integrations/docker.mdx: default: foreign_rules is warning for 3s: iptables-nft table raw chain": 1,
+		"integrations/docker.mdx: sudo examples/docker/leno-docker.sh docker0 default":                    1,
+		"integrations/docker.mdx: sudo systemctl daemon-reload":                                           1,
+		// TestRender in e2e/template runs it, and provokes the error.
+		"integrations/consul-template.mdx: sudo LENO_NODE_NAME=$(hostname) consul-template -config=/etc/consul-template/leno.hcl": 1,
+		"integrations/consul-template.mdx: [ERR] (runner) /etc/consul-template/daemon.json.ctmpl: execute: template: …: error":    1,
+		// systemd would do it to the machine the tests run on.
+		"operations/remove.mdx: sudo systemctl disable --now leno": 1,
+		"operations/systemd.mdx: sudo systemd-sysusers":            1,
+		"operations/upgrade.mdx: sudo systemctl restart leno":      1,
+		// TestNomad of e2e/nomad runs them.
+		"integrations/nomad.mdx: sudo install -D -m 755 bin/leno /usr/local/bin/leno":                                 1,
+		"integrations/nomad.mdx: nomad job run examples/nomad/leno.nomad.hcl":                                         1,
+		"integrations/nomad.mdx: nomad job run examples/nomad/web.nomad.hcl":                                          1,
+		"integrations/nomad.mdx: nomad job run -var=leno=/opt/leno/next/leno examples/nomad/leno.nomad.hcl":           1,
+		"integrations/nomad.mdx: nomad job stop leno":                                                                 1,
+		"integrations/nomad.mdx: sudo install -D -m 644 examples/nomad/leno.tmpfiles /etc/tmpfiles.d/leno-nomad.conf": 1,
+		"integrations/nomad.mdx: nomad job revert leno 1":                                                             1,
+		"integrations/nomad.mdx: nomad job run examples/nomad/leno-exec.nomad.hcl":                                    1,
+		"integrations/nomad.mdx: nomad job restart -yes leno":                                                         1,
+		"integrations/nomad.mdx: nomad job run -var=release_on_stop=true examples/nomad/leno.nomad.hcl":               1,
+		// Of a host that is not well: TestDoctor.
+		"operations/doctor.mdx: $ leno doctor": 1,
+		// TestMigration and TestRollback of e2e/migrate run them, and hold them against the page.
+		"migrate/flannel.mdx: etcdctl get --prefix /coreos.com/network -w json > flannel.json": 1,
+		"migrate/flannel.mdx: systemctl disable --now flanneld":                                1,
+		"migrate/flannel.mdx: ip link del flannel.1":                                           1,
+		"migrate/flannel.mdx: systemctl disable --now leno":                                    1,
+		// TestHealthFlips asks without the program.
+		"operations/health.mdx: dig @127.0.0.1 -p 8600 leno.service.consul": 1,
+	}
+	// e2e/packages installs on machines of its own, and makes releases.
+	for _, first := range []string{
+		"leno_1.0.0-1_amd64.deb          leno_1.0.0-1_arm64.deb",
+		"sha256sum --check --ignore-missing SHA256SUMS",
+		"sudo dpkg --install leno_1.0.0-1_amd64.deb      # Debian, Ubuntu",
+		"sudo leno validate /etc/leno.d",
+		"sudo dpkg --install leno_1.1.0-1_amd64.deb",
+		"sudo leno cleanup -dry-run -config-dir=/etc/leno.d   # what is there of leno's",
+		"make package    # deb and rpm, of the source as it is",
+		"diff SHA256SUMS dist/SHA256SUMS",
+	} {
+		want["integrations/packages.mdx: "+first] = 1
+	}
+	if diff := cmp.Diff(want, notRun); diff != "" {
+		t.Errorf("blocks that are not run (-known +is):\n%s", diff)
+	}
+	ci, makefile := docpages.Source(t, ".ci/run"), docpages.Source(t, "GNUmakefile")
+	for _, target := range []string{"demo", "test"} {
+		if !strings.Contains(ci, "step make "+target+"\n") {
+			t.Errorf(".ci/run does not run make %s", target)
+		}
+	}
+	if !strings.Contains(ci, "step "+benchCommand+" ARGS=-short\n") {
+		t.Errorf(".ci/run does not run %s in short", benchCommand)
+	}
+	if !strings.Contains(makefile, "\ndemo: build ") {
+		t.Error("make demo does not make build")
+	}
+}
+
+// generators are the tests that write pages from the code, each with its pages: no
+// other page can be let off by their names.
+func generators(t *testing.T) map[string][]string {
+	t.Helper()
+	out := map[string][]string{}
+	for _, g := range []struct{ test, file, folder string }{
+		{"TestCommandPages", "command/pages_test.go", "commands/"},
+		{"TestAPIPages", "agent/openapi_page_test.go", "api/"},
+	} {
+		for _, p := range pages(t) {
+			if strings.HasPrefix(p, docpages.Dir+g.folder) && p != docpages.Path(g.folder+"index") && p != docpages.Path("commands/json") {
+				out[g.test] = append(out[g.test], p)
+			}
+		}
+		if !strings.Contains(docpages.Source(t, g.file), "func "+g.test+"(") {
+			t.Errorf("%s has no %s", g.file, g.test)
+		}
+	}
+	return out
+}
+
+var networkOption = regexp.MustCompile(`(?m)^(backend|ip_masq|forward|subnet_file)\b`)
+
+// configuration makes a fragment whole: what stands in a network block gets one
+// around it.
+func configuration(text string) string {
+	if !networkOption.MatchString(text) {
+		return text
+	}
+	return "network \"default\" {\n  ipv4 {\n    prefix = \"10.5.0.0/16\"\n  }\n" + text + "}\n"
+}
+
+// validate is `leno validate`, in this process, on one file with the text, which is
+// for another host.
+func validate(t *testing.T, kind, text string) (output string, ok bool) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "doc."+kind)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return leno("validate", "-no-files", path)
+}
+
+// leno runs one command in this process.
+func leno(args ...string) (output string, ok bool) {
+	var out bytes.Buffer
+	m := command.NewMeta("test", &debug.BuildInfo{})
+	m.Stdin, m.Stdout, m.Stderr = strings.NewReader(""), &out, &out
+	m.Getenv = func(string) string { return "" }
+	code := command.Run(args, m)
+	return out.String(), code == 0
+}
+
+// TestDocumentationCode takes the `leno ...` in running text at its word:
+// commands and their flags exist.
+func TestDocumentationCode(t *testing.T) {
+	span := regexp.MustCompile("`(?:sudo )?leno ([a-z][^`]*)`")
+	commands := command.Commands(command.NewMeta("test", nil))
+	found := 0
+	for _, path := range append(pages(t), "CHANGELOG.md") {
+		for _, m := range span.FindAllStringSubmatch(prose(docpages.Source(t, path)), -1) {
+			found++
+			words := strings.Fields(m[1])
+			name := words[0]
+			if len(words) > 1 && commands[name+" "+words[1]] != nil {
+				name += " " + words[1]
+			}
+			if commands[name] == nil {
+				t.Errorf("%s: `%s`: no such command", path, m[0])
+				continue
+			}
+			help, _ := leno(append(strings.Fields(name), "-help")...)
+			for _, word := range words {
+				if flag, _, _ := strings.Cut(word, "="); strings.HasPrefix(flag, "-") && flag != "-help" && !strings.Contains(help, flag) {
+					t.Errorf("%s: %s has no flag %s", path, m[0], flag)
+				}
+			}
+		}
+	}
+	if found < 10 {
+		t.Errorf("only %d commands in the text: are they still found?", found)
+	}
+}
+
+// TestDocumentationLinks follows every link that stays in the source, to the file
+// and to the heading in it. Pages link to each other by file, as seen from where they
+// lie, which is right in the source and which the site makes addresses of.
+func TestDocumentationLinks(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)|(?m:^\[[^\]]+\]: (\S+)$)`)
+	headings := map[string][]string{} // anchors by file
+	for _, path := range append(pages(t), "CHANGELOG.md") {
+		for _, m := range link.FindAllStringSubmatch(prose(docpages.Source(t, path)), -1) {
+			target, anchor, _ := strings.Cut(m[1]+m[2], "#")
+			if file, ok := strings.CutPrefix(target, "https://github.com/lenonet/leno/blob/main/"); ok {
+				target = file
+			} else if strings.Contains(target, "://") {
+				continue
+			} else if target == "" {
+				target = path
+			} else {
+				target = filepath.Join(filepath.Dir(path), target)
+			}
+			if _, err := os.Stat(docpages.Root + target); err != nil {
+				t.Errorf("%s: link to %s: %v", path, target, err)
+				continue
+			}
+			if anchor == "" {
+				continue
+			}
+			if headings[target] == nil {
+				headings[target] = anchors(docpages.Source(t, target))
+			}
+			if !slices.Contains(headings[target], anchor) {
+				t.Errorf("%s: %s has no heading #%s, it has %v", path, target, anchor, headings[target])
+			}
+		}
+	}
+}
+
+// prose is a page without its fenced blocks.
+func prose(text string) string {
+	var out strings.Builder
+	fenced := false
+	for line := range strings.Lines(text) {
+		fence := strings.HasPrefix(line, "```")
+		if !fence && !fenced {
+			out.WriteString(line)
+		}
+		fenced = fence != fenced
+	}
+	return out.String()
+}
+
+var notInAnchor = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+
+// anchors are the addresses of a page's headings, as GitHub and the site make them.
+func anchors(text string) []string {
+	var out []string
+	for line := range strings.Lines(prose(text)) {
+		if heading := strings.TrimLeft(line, "#"); heading != line && strings.HasPrefix(heading, " ") {
+			kept := notInAnchor.ReplaceAllString(strings.ToLower(strings.TrimSpace(heading)), "")
+			out = append(out, strings.ReplaceAll(kept, " ", "-"))
+		}
+	}
+	return out
+}

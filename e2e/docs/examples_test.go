@@ -1,0 +1,96 @@
+package docs
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/lenonet/leno/e2e/docpages"
+)
+
+// TestDocumentationTableOfExamples: every file in examples has a row in the table of
+// its README.md, with tests of packages that know the file.
+func TestDocumentationTableOfExamples(t *testing.T) {
+	const table = "examples/README.md"
+	var is, want []string
+	err := filepath.WalkDir(docpages.Root+"examples", func(path string, entry os.DirEntry, err error) error {
+		if path = strings.TrimPrefix(path, docpages.Root); err == nil && !entry.IsDir() && path != table {
+			is = append(is, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages := testedIn(t)
+	link := regexp.MustCompile(`^\[(.+)\]\((.+)\)$`)
+	for _, row := range docpages.Rows(t, table, "Files") {
+		m := link.FindStringSubmatch(row[0])
+		if m == nil || m[1] != m[2] {
+			t.Errorf("%s: a row without a link to a file: %s", table, row[0])
+			continue
+		}
+		file := "examples/" + m[1]
+		want = append(want, file)
+		named := docpages.Codes(row[len(row)-1])
+		if len(row) != 3 || row[1] == "" || len(named) == 0 {
+			t.Errorf("%s: %s wants what it is, and the tests that show it", table, file)
+		}
+		for _, name := range named {
+			if packages[name] == "" {
+				t.Errorf("%s: there is no %s", table, name)
+			} else if !strings.Contains(packages[name], filepath.Base(file)) {
+				t.Errorf("%s: nothing in the package of %s names %s", table, name, file)
+			}
+		}
+	}
+	slices.Sort(is)
+	slices.Sort(want)
+	if diff := cmp.Diff(is, want); diff != "" {
+		t.Errorf("%s (-files +rows):\n%s", table, diff)
+	}
+}
+
+// testedIn is the source of the tests of a package, by the name of each in it. Where
+// two packages have one of a name it is that of both.
+func testedIn(t *testing.T) map[string]string {
+	t.Helper()
+	packages := map[string]string{}
+	err := filepath.WalkDir(docpages.Root, func(path string, entry os.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (entry.Name() == "node_modules" || path != docpages.Root && strings.HasPrefix(entry.Name(), ".")):
+			return filepath.SkipDir
+		case strings.HasSuffix(path, "_test.go"):
+			path = strings.TrimPrefix(path, docpages.Root)
+			packages[filepath.Dir(path)] += docpages.Source(t, path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]string{}
+	for _, text := range packages {
+		for _, name := range testNames(text) {
+			tests[name] += text
+		}
+	}
+	return tests
+}
+
+// testNames returns the names of the tests in Go source, such as TestRender.
+func testNames(source string) (names []string) {
+	for line := range strings.Lines(source) {
+		if name, ok := strings.CutPrefix(line, "func Test"); ok {
+			name, _, _ = strings.Cut(name, "(")
+			names = append(names, "Test"+name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,106 @@
+package docs
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/lenonet/leno/e2e/docpages"
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/world"
+)
+
+// machine is a host of a lab on which commands can be run as they are written
+// for a machine of one's own: /etc, /run, /var/lib and /usr/local/bin are its
+// own, by a mount namespace, and what they do there stays in the lab.
+type machine struct {
+	*lab.Host
+	w     *world.World
+	dir   string // what is mounted, and "source", where commands begin
+	mount *lab.Process
+	agent *lab.Process
+}
+
+func newMachine(w *world.World, h *lab.Host) *machine {
+	w.T.Helper()
+	m := &machine{Host: h, w: w, dir: filepath.Join(h.Dir, "machine")}
+	for _, dir := range []string{"etc/systemd/system", "etc-real", "run", "var-lib", "usr-local-bin", "bin", "source/bin"} {
+		w.Must(os.MkdirAll(filepath.Join(m.dir, dir), 0o755))
+	}
+	// The real /etc is there too, to be read.
+	entries, err := os.ReadDir("/etc")
+	w.Must(err)
+	for _, e := range entries {
+		if e.Name() == "systemd" {
+			continue // commands write there
+		}
+		w.Must(os.Symlink(filepath.Join(m.dir, "etc-real", e.Name()), filepath.Join(m.dir, "etc", e.Name())))
+	}
+	// A machine of the tests is used as root, without sudo.
+	m.write("bin/sudo", "#!/bin/sh\nexec \"$@\"\n", 0o755)
+	m.write("bin/consul", "", 0o755)
+	m.write("source/config.hcl.example", docpages.Source(w.T, "config.hcl.example"), 0o644)
+	for _, file := range []string{"consul/policy.hcl", "container/container.sh", "docker/leno.conf", "systemd/leno.service", "systemd/leno.sysusers",
+		"consul-template/leno.hcl", "consul-template/hosts.json.ctmpl"} {
+		m.write("source/examples/"+file, docpages.Source(w.T, "examples/"+file), 0o644)
+	}
+	w.Must(os.Symlink(world.Leno(), filepath.Join(m.dir, "source/bin/leno")))
+
+	consul, err := lab.FindConsul()
+	w.Must(err)
+	m.mount, err = h.Start("unshare", "--mount", "sh", "-euc", `
+		mount --bind /etc "$1/etc-real"
+		mount -o remount,bind,ro "$1/etc-real"
+		mount --bind "$2" "$1/bin/consul"
+		mount --bind "$1/etc" /etc
+		mount --bind "$1/run" /run
+		mount --bind "$1/var-lib" /var/lib
+		mount --bind "$1/usr-local-bin" /usr/local/bin
+		echo mounted
+		exec sleep infinity`, "sh", m.dir, consul)
+	w.Must(err)
+	w.Must(m.mount.WaitFor(w.Ctx, "the mounts of "+h.Name, func(context.Context) error {
+		if !strings.Contains(m.mount.Output(), "mounted") {
+			return fmt.Errorf("not yet")
+		}
+		return nil
+	}))
+	return m
+}
+
+// write puts a file below the machine's directory.
+func (m *machine) write(path, text string, mode os.FileMode) {
+	m.w.T.Helper()
+	path = filepath.Join(m.dir, path)
+	m.w.Must(os.MkdirAll(filepath.Dir(path), 0o755))
+	m.w.Must(os.WriteFile(path, []byte(text), mode))
+}
+
+// shell is the program and arguments that run a line on the machine.
+func (m *machine) shell(line string) []string {
+	const setup = `cd "$1/source"; export PATH="$1/bin:/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"; `
+	return []string{"nsenter", fmt.Sprintf("--target=%d", m.mount.Pid()), "--mount", "sh", "-euc", setup + line, "sh", m.dir}
+}
+
+// run runs a line to its end and returns what it printed.
+func (m *machine) run(line string) (string, error) { return m.Exec(m.w.Ctx, m.shell(line)...) }
+
+// startAgent runs a line that runs the agent, and waits until it is ready.
+func (m *machine) startAgent(line string) {
+	m.w.T.Helper()
+	var err error
+	m.agent, err = m.Start(m.shell("exec " + strings.TrimPrefix(line, "sudo "))...)
+	m.w.Must(err)
+	m.w.Must(m.agent.WaitFor(m.w.Ctx, m.Name+" to be ready", m.ready))
+}
+
+func (m *machine) ready(ctx context.Context) error {
+	status, body, err := m.Get(ctx, "/readyz")
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("/readyz answers %d: %s", status, body)
+	}
+	return err
+}

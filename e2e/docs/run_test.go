@@ -1,0 +1,349 @@
+package docs
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/docpages"
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/world"
+)
+
+// docHosts are the hosts of the documentation: what makes their lines in its
+// tables the same at each run.
+var docHosts = []struct{ nodeID, subnet string }{
+	{"6f1c9d1e-5c3e-4d0b-8a55-0f6f5a6f3d2a", "34"},
+	{"0a7b2f64-93d1-4c1e-b6a8-5d2e7f30c9b1", "77"},
+	{"c4e8d05b-217f-4f9a-9e63-81b7a2d4f60e", "201"},
+}
+
+// TestDocumentationCommands runs every command that the documentation shows, in
+// its order, on host-a of three with a Consul agent each; those of blocks that
+// start an agent on all three, and -dev on a machine without Consul. What a
+// console block shows of their output has to come out.
+func TestDocumentationCommands(t *testing.T) {
+	w := world.New(t, lab.Options{Hosts: 4})
+	r := &reader{w: w, alone: newMachine(w, w.Hosts[3])}
+	_, err := r.alone.run("install bin/leno /usr/local/bin/")
+	w.Must(err)
+	var starts errgroup.Group
+	for i, h := range w.Hosts[:3] {
+		m := newMachine(w, h)
+		m.write("var-lib/leno/node-id", docHosts[i].nodeID+"\n", 0o644)
+		r.prefer(m, "10.6."+docHosts[i].subnet+".1/24", "blue")
+		r.prefer(m, "10.5."+docHosts[i].subnet+".1/24", "default")
+		r.machines = append(r.machines, m)
+		starts.Go(func() error { return h.StartConsul(w.Ctx) })
+	}
+	w.Must(starts.Wait())
+	for _, b := range allBlocks(t) {
+		if b.page != docpages.Path("getting-started") { // TestGettingStarted
+			r.read(b)
+		}
+	}
+	if r.commands < 25 {
+		t.Errorf("only %d commands were run: are they still found?", r.commands)
+	}
+}
+
+// reader does as the documentation says.
+type reader struct {
+	w        *world.World
+	machines []*machine
+	alone    *machine
+	commands int
+}
+
+// prefer makes the machine ask for a subnet, by the file of an earlier lease.
+func (r *reader) prefer(m *machine, gateway, network string) {
+	r.w.T.Helper()
+	m.write("run/leno/"+network+".env", "LENO_SUBNET="+gateway+"\n", 0o644)
+}
+
+func (r *reader) read(b block) {
+	r.w.T.Helper()
+	switch {
+	case b.norun != "" || b.generated != "" || b.copies():
+	case b.title != "":
+		path := strings.TrimPrefix(b.title, "/")
+		if path == b.title {
+			path = "source/" + path
+		}
+		machines := r.machines[:1]
+		if r.machines[0].agent == nil {
+			machines = r.machines // nobody starts without a configuration
+		}
+		for _, m := range machines {
+			m.write(path, b.text, 0o644)
+		}
+	case b.kind == "sh", b.kind == "console":
+		agents := strings.Contains(b.text, "leno agent -config")
+		for _, s := range steps(b) {
+			r.commands++
+			r.step(b, s, agents)
+		}
+		if r.machines[0].agent != nil {
+			r.mend()
+		}
+		if strings.Contains(b.text, "leno lease revoke") || strings.Contains(b.text, "-X DELETE") && strings.Contains(b.text, "/lease/") {
+			r.moveBack(1)
+		}
+	}
+}
+
+// step is a command line and what it is said to print.
+type step struct{ line, output string }
+
+// steps are the commands of a block: its lines, or those after "$ ".
+func steps(b block) []step {
+	var out []step
+	text := joined(strings.TrimSuffix(b.text, "\n"))
+	for _, line := range strings.Split(text, "\n") {
+		command, prompt := strings.CutPrefix(line, "$ ")
+		switch {
+		case b.kind == "sh" && strings.TrimSpace(line) != "":
+			out = append(out, step{line: line})
+		case b.kind == "console" && prompt:
+			out = append(out, step{line: command})
+		case b.kind == "console" && len(out) > 0:
+			out[len(out)-1].output += line + "\n"
+		}
+	}
+	return out
+}
+
+// joined is text with lines that end in a backslash in one.
+func joined(text string) string { return strings.ReplaceAll(text, "\\\n", " ") }
+
+func (r *reader) step(b block, s step, everywhere bool) {
+	r.w.T.Helper()
+	machines := r.machines[:1]
+	switch {
+	case strings.Contains(s.line, "leno agent -dev"):
+		r.alone.startAgent(s.line)
+		r.w.Must(r.alone.agent.Stop(r.w.Ctx))
+		return
+	case everywhere:
+		machines = r.machines
+	}
+	for _, m := range machines {
+		if strings.Contains(s.line, "leno agent ") {
+			m.startAgent(s.line)
+			continue
+		}
+		line := s.line
+		if b.kind == "sh" { // whose output nobody looks at
+			line = strings.ReplaceAll(line, "curl -s", "curl -s --fail-with-body")
+		}
+		got, err := m.run(line)
+		if err != nil {
+			r.w.T.Errorf("%s: $ %s\n%v\n%s", b, s.line, err, got)
+		} else if diff := compare(s.output, joined(got)); b.kind == "console" && diff != "" {
+			r.w.T.Errorf("%s: $ %s (-page +is):\n%s\nwhole:\n%s", b, s.line, diff, got)
+		}
+	}
+}
+
+// mend waits until all hosts are well again, and has host-a join where a command
+// made it leave.
+func (r *reader) mend() {
+	r.w.T.Helper()
+	if r.machines[0].ready(r.w.Ctx) != nil {
+		r.prefer(r.machines[0], "10.5."+docHosts[0].subnet+".1/24", "default")
+		if out, err := r.machines[0].run("leno reload"); err != nil {
+			r.w.T.Fatal(err, out)
+		}
+	}
+	for _, m := range r.machines {
+		r.w.Must(m.agent.WaitFor(r.w.Ctx, m.Name+" to be well", func(ctx context.Context) error { return r.well(ctx, m) }))
+	}
+}
+
+// moveBack brings a machine whose lease was revoked back to the subnet that the
+// pages go on to show.
+func (r *reader) moveBack(i int) {
+	r.w.T.Helper()
+	m, subnet := r.machines[i], "10.5."+docHosts[i].subnet+".0/24"
+	now := func(ctx context.Context) string {
+		var n api.Network
+		if err := world.GetJSON(ctx, m.Host, "/v1/network/default", &n); err != nil || n.Local == nil {
+			return fmt.Sprintf("%+v, %v", n.Local, err)
+		}
+		return fmt.Sprint(n.Local.Subnets)
+	}
+	for _, line := range []string{
+		"leno reservation add -node=" + m.Name + " default " + subnet,
+		"leno lease revoke default " + strings.Trim(now(r.w.Ctx), "[]"),
+	} {
+		if out, err := r.machines[0].run(line); err != nil {
+			r.w.T.Fatal(line, out, err)
+		}
+	}
+	r.w.Must(m.agent.WaitFor(r.w.Ctx, m.Name+" to be back", func(ctx context.Context) error {
+		if got := now(ctx); got != "["+subnet+"]" {
+			return errors.New(got)
+		}
+		return nil
+	}))
+	r.mend()
+	if out, err := r.machines[0].run("leno reservation remove default " + subnet); err != nil {
+		r.w.T.Fatal(out, err)
+	}
+}
+
+// well says what is not as it should be on a machine: it is ready, follows the
+// definition as it is in Consul now, holds its lease there, and has the others
+// as peers.
+func (r *reader) well(ctx context.Context, m *machine) error {
+	if err := m.ready(ctx); err != nil {
+		return err
+	}
+	var n api.Network
+	var list api.NetworkList
+	if err := errors.Join(world.GetJSON(ctx, m.Host, "/v1/network/default", &n), world.GetJSON(ctx, m.Host, "/v1/networks", &list)); err != nil {
+		return err
+	}
+	if n.Local == nil || len(n.Local.Subnets) == 0 || n.Local.Peers != len(r.machines)-1 || len(list.Networks) == 0 {
+		return fmt.Errorf("%+v, %d networks", n.Local, len(list.Networks))
+	}
+	kv := r.w.Consul.Client().KV()
+	defined, _, err := kv.Get("leno/networks/default", nil)
+	if err != nil || defined == nil || defined.ModifyIndex != n.ModifyIndex {
+		return fmt.Errorf("definition of version %d, in Consul %+v, %v", n.ModifyIndex, defined, err)
+	}
+	lease, _, err := kv.Get(world.LeaseKey("default", n.Local.Subnets[0]), nil)
+	if err != nil || lease == nil || lease.Session == "" || !strings.Contains(string(lease.Value), `"`+m.Name+`"`) {
+		return fmt.Errorf("lease of %s: %+v, %v", n.Local.Subnets[0], lease, err)
+	}
+	return nil
+}
+
+// compare is the difference between what a page shows and what a command
+// printed; "" for none. What is another at each run and the width of columns do
+// not count; a line "..." stands for all that follows.
+func compare(want, got string) string {
+	var a, b any
+	if json.Unmarshal([]byte(want), &a) == nil && json.Unmarshal([]byte(got), &b) == nil {
+		return cmp.Diff(steady(a), steady(b))
+	}
+	lines := func(text string) (out []string) {
+		for _, line := range strings.Split(strings.TrimSpace(text), "\n") {
+			out = append(out, strings.Join(strings.Fields(passing.ReplaceAllString(line, "$1…")), " "))
+		}
+		return out
+	}
+	wanted, have := lines(want), lines(got)
+	if n := len(wanted) - 1; wanted[n] == "..." && len(have) > n {
+		wanted, have = wanted[:n], have[:n]
+	}
+	return cmp.Diff(wanted, have)
+}
+
+// passing is what no two runs have in common.
+var passing = regexp.MustCompile(`(\bpid |\bup |\bleno |\biptables v|Modify index +)\d[^\s,]*|\b\d+[dhms]\w* ago|\b\d+\.\d+ ms|\b[\d.]+ [KMG]?i?B\b|\b\d+ warnings|\btime \d+ms|\(\d\S*s\)`)
+
+// steady replaces in JSON what no two runs have in common.
+func steady(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for key := range v {
+			switch key {
+			case "modify_index", "since", "applied", "renewed", "started", "pid", "totals":
+				v[key] = "…"
+			default:
+				v[key] = steady(v[key])
+			}
+		}
+	case []any:
+		for i := range v {
+			v[i] = steady(v[i])
+		}
+	}
+	return v
+}
+
+// TestDocumentationAnswers asks a real agent every endpoint that can be read, and
+// holds its answer against the type the page names.
+func TestDocumentationAnswers(t *testing.T) {
+	w := world.New(t, lab.Options{Hosts: 2})
+	w.StartNetwork("udp")
+	h := w.Hosts[0]
+	if _, err := h.Leno(w.Ctx, "reservation", "add", "-force", "-node=host-c", "default", "10.5.40.0/24"); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(h.ConfigFile())
+	w.Must(err)
+	w.Must(os.WriteFile(h.ConfigFile(), append(text, "\nenable_debug = true\n"...), 0o644)) // or profiles are not served
+	if _, err := h.Leno(w.Ctx, "reload"); err != nil {
+		t.Fatal(err)
+	}
+	types := map[string]any{}
+	for _, v := range []any{api.Health{}, api.Self{}, api.NetworkList{}, api.Network{}, api.LeaseList{}, api.Lease{},
+		api.ReservationList{}, api.PeerList{}, api.EventList{}, api.Metrics{}, api.Configuration{}} {
+		types[reflect.TypeOf(v).Name()] = v
+	}
+	subnet := strings.ReplaceAll(w.Subnet(h, "default").String(), "/", "-")
+	asked := 0
+	for _, row := range docpages.Rows(t, docpages.Path("api/index"), "Endpoints") {
+		path, ok := strings.CutPrefix(docpages.Codes(row[0])[0], "GET ")
+		if !ok || path == "/v1/agent/monitor" { // which does not end
+			continue
+		}
+		asked++
+		path = strings.NewReplacer(":network", "default", ":subnet", subnet).Replace(path)
+		status, body, err := h.Get(w.Ctx, path)
+		w.Must(err)
+		if status != http.StatusOK {
+			t.Errorf("%s: %d: %s", path, status, body)
+			continue
+		}
+		named := docpages.Codes(row[1])
+		if len(named) == 0 || named[0] == "enable_debug" { // not JSON
+			if body == "" || json.Valid([]byte(body)) {
+				t.Errorf("%s: the page names no type: %s", path, body)
+			}
+			continue
+		}
+		v, ok := types[named[0]]
+		if !ok {
+			t.Errorf("%s: no type %s", path, named[0])
+			continue
+		}
+		into := reflect.New(reflect.TypeOf(v))
+		decoder := json.NewDecoder(strings.NewReader(body))
+		decoder.DisallowUnknownFields()
+		if err := decoder.Decode(into.Interface()); err != nil {
+			t.Errorf("%s is no %s: %v\n%s", path, named[0], err, body)
+		}
+		if strings.Contains(body, "null") {
+			t.Errorf("%s: null in %s", path, body)
+		}
+		again, err := json.Marshal(into.Interface())
+		w.Must(err)
+		if !bytes.Equal(bytes.TrimSpace([]byte(body)), again) {
+			t.Errorf("%s: %s, by its type %s", path, body, again)
+		}
+	}
+	if asked < 8 {
+		t.Errorf("only %d endpoints were asked", asked)
+	}
+	status, body, err := h.Get(w.Ctx, "/v1/nothing")
+	w.Must(err)
+	var refused api.Error
+	if err := json.Unmarshal([]byte(body), &refused); err != nil || status != http.StatusNotFound || refused.Code != status || refused.Message == "" {
+		t.Errorf("%d: %s, %v", status, body, err)
+	}
+}

@@ -1,0 +1,375 @@
+package docs
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+
+	"github.com/lenonet/leno/agent"
+	"github.com/lenonet/leno/e2e/docpages"
+)
+
+// TestDocumentationAPI compares the table of endpoints with the agent's routes.
+func TestDocumentationAPI(t *testing.T) {
+	var documented []string
+	for _, row := range docpages.Rows(t, docpages.Path("api/index"), "Endpoints") {
+		documented = append(documented, regexp.MustCompile(`:(\w+)`).ReplaceAllString(docpages.Codes(row[0])[0], "{$1}"))
+	}
+	slices.Sort(documented)
+	files, err := filepath.Glob(docpages.Root + "agent/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	routes := map[string]bool{}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		for _, route := range docpages.Found(t, "agent/"+filepath.Base(file), `\{"((?:GET|PUT|POST|DELETE) /[^"]+)", `) {
+			routes[route] = true
+		}
+	}
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(routes)), documented); diff != "" {
+		t.Errorf("api/index.mdx (-routes +page):\n%s", diff)
+	}
+}
+
+// TestDocumentationHealth compares the table of checks with the agent's.
+func TestDocumentationHealth(t *testing.T) {
+	var documented []string
+	for _, row := range docpages.Rows(t, docpages.Path("operations/health"), "") {
+		documented = append(documented, docpages.Codes(row[0])...)
+	}
+	slices.Sort(documented)
+	if diff := cmp.Diff(docpages.Found(t, "agent/health.go", `(?m)^\tcheck\w+\s+= "(\w+)"`), documented); diff != "" {
+		t.Errorf("operations/health.mdx (-agent +page):\n%s", diff)
+	}
+}
+
+// showing are the names of the tests that a page may give for what it says, as
+// package.TestName.
+func showing(t *testing.T) map[string]bool {
+	t.Helper()
+	tests := map[string]bool{}
+	for _, pattern := range []string{"e2e/*/*_test.go", "agent/*_test.go", "registry/*_test.go"} {
+		files, err := filepath.Glob(docpages.Root + pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			for _, name := range testNames(docpages.Source(t, strings.TrimPrefix(file, docpages.Root))) {
+				tests[filepath.Base(filepath.Dir(file))+"."+name] = true
+			}
+		}
+	}
+	return tests
+}
+
+// TestDocumentationReasons: every row of what README.md says for leno names the
+// tests that show it.
+func TestDocumentationReasons(t *testing.T) {
+	tests, list := showing(t), docpages.Rows(t, "README.md", "Why not flannel?")
+	for _, row := range list {
+		shown := docpages.Codes(row[len(row)-1])
+		if len(shown) == 0 {
+			t.Errorf("%s: no test shows that", row[0])
+		}
+		for _, name := range shown {
+			if !tests[name] {
+				t.Errorf("%s: there is no %s in e2e or agent", row[0], name)
+			}
+		}
+	}
+	if len(list) < 5 {
+		t.Errorf("only %d rows: are they still found?", len(list))
+	}
+}
+
+// TestDocumentationFailures: every row that tells what happens in an outage
+// names the tests that show it.
+func TestDocumentationFailures(t *testing.T) {
+	tests, named := showing(t), map[string]bool{}
+	const path = "concepts/failure-modes"
+	for _, heading := range docpages.Found(t, docpages.Path(path), `(?m)^## (.+)$`) {
+		for _, row := range docpages.Rows(t, docpages.Path(path), heading) {
+			if len(row) != 5 || slices.Contains(row, "") {
+				t.Errorf("%s: it does not tell of packets, leases, health and tests: %q", row[0], row)
+				continue
+			}
+			shown := docpages.Codes(row[4])
+			if len(shown) == 0 {
+				t.Errorf("%s: no test shows that", row[0])
+			}
+			for _, name := range shown {
+				named[name] = true
+				if strings.HasPrefix(name, "agent.") && !strings.Contains(docpages.Source(t, docpages.Path(path)), "Those with `agent.` in front") {
+					t.Errorf("the page does not say what %s lacks", name)
+				}
+				if !tests[name] {
+					t.Errorf("%s: there is no %s in e2e or agent", row[0], name)
+				}
+			}
+		}
+	}
+	for _, name := range []string{"store.TestConsulStopped", "store.TestConsulClientRestarted", "datapath.TestAgentKilled", "store.TestMalformedRecords",
+		"store.TestOwnRecordOverwritten", "store.TestQuorumLost", "store.TestTokenLost", "store.TestConsulEmptied", "store.TestHostCutOff", "store.TestBootedHost", "store.TestLeaveAndDeath", "store.TestLastSubnet", "store.TestDuplicateHosts", "datapath.TestDeviceDeleted", "store.TestWaiting"} {
+		if !named[name] {
+			t.Errorf("no row names %s", name)
+		}
+	}
+}
+
+// exampleOptions are the attributes of config.hcl.example by path, which a test of
+// agent/config holds against the loader and its defaults.
+func exampleOptions(t *testing.T) map[string]string {
+	t.Helper()
+	src := []byte(regexp.MustCompile(`(?m)^  # (ipv6 \{|  .*= .*|\})$`).ReplaceAllString(docpages.Source(t, "config.hcl.example"), "  $1"))
+	file, diags := hclsyntax.ParseConfig(src, "config.hcl.example", hcl.InitialPos)
+	if diags.HasErrors() {
+		t.Fatal(diags)
+	}
+	out := map[string]string{}
+	var walk func(string, *hclsyntax.Body)
+	walk = func(path string, b *hclsyntax.Body) {
+		for name, a := range b.Attributes {
+			out[path+name] = string(a.Expr.Range().SliceBytes(src))
+		}
+		for _, inner := range b.Blocks {
+			if inner.Type != "backend" {
+				walk(path+inner.Type+".", inner.Body)
+			}
+		}
+	}
+	walk("", file.Body.(*hclsyntax.Body))
+	return out
+}
+
+// limit is what the loader takes and refuses of an option, and the words that
+// say so on the page.
+type limit struct {
+	takes, refuses []string
+	says           string
+}
+
+// limits has every option: whatever has no limits of its own still has a type.
+func limits() map[string]limit {
+	host := []string{`"nothing"`, `"host:0"`, `"host:65536"`}
+	text := limit{takes: []string{`"x"`}, refuses: []string{`[1]`}}
+	flag := limit{takes: []string{"true", "false"}, refuses: []string{`"maybe"`, "7"}}
+	count := limit{takes: []string{"0", "5"}, refuses: []string{"-1", `"many"`}}
+	addr := limit{takes: []string{`"192.0.2.1:8125"`}, refuses: host, says: "host:port"}
+	return map[string]limit{
+		"node_name":            {takes: []string{`"host-a"`}, refuses: []string{`"host a"`, `"` + strings.Repeat("x", 256) + `"`}, says: "255 bytes without white space"},
+		"data_dir":             {takes: []string{`"/srv/leno"`}, refuses: []string{`"leno"`}, says: "absolute"},
+		"log_level":            {takes: []string{`"TRACE"`, `"ERROR"`}, refuses: []string{`"LOUD"`}, says: "`TRACE`, `DEBUG`, `INFO`, `WARN` or `ERROR`"},
+		"enable_debug":         flag,
+		"log_json":             flag,
+		"log_file":             {takes: []string{`"/var/log/leno.log"`}, refuses: []string{`"leno.log"`}, says: "absolute"},
+		"log_rotate_bytes":     count,
+		"log_rotate_duration":  {takes: []string{`"0s"`, `"24h"`}, refuses: []string{`"-1s"`, `24`}},
+		"log_rotate_max_files": count,
+		"watch_networks":       flag,
+		"allowed_networks":     {takes: []string{`["a*", "?[bc]"]`}, refuses: []string{`["["]`, `[""]`, `"*"`}, says: "`*`, `?`, `[a-z]`"},
+
+		"consul.address":         {takes: []string{`"192.0.2.1:8500"`, `"https://consul:8501"`, `"unix:///run/consul.sock"`}, refuses: []string{`"consul"`, `"ftp://consul:1"`, `"unix://run/x"`}, says: "`host:port`, `http(s)://host:port` or `unix:///path`"},
+		"consul.token":           text,
+		"consul.token_file":      {takes: []string{`"/etc/leno.d/token"`}, refuses: []string{`[1]`}, says: "not both"},
+		"consul.kv_prefix":       {takes: []string{`"leno"`, `"net/leno"`}, refuses: []string{`""`, `"/leno"`, `"leno/"`, `"a//b"`, `"a:b"`, `"a b"`}, says: "no slash at its ends"},
+		"consul.service":         {takes: []string{`""`, `"leno-2"`}, refuses: []string{`"leno_2"`, `"-x"`, `"` + strings.Repeat("x", 64) + `"`}, says: "63 letters, digits and `-`"},
+		"consul.datacenter":      text,
+		"consul.namespace":       text,
+		"consul.partition":       text,
+		"consul.tls.ca_file":     {takes: []string{`"/etc/leno.d/ca.pem"`}, refuses: []string{`[1]`}},
+		"consul.tls.cert_file":   {refuses: []string{`"/etc/leno.d/cert.pem"`}, says: "together"}, // without the key
+		"consul.tls.key_file":    {refuses: []string{`"/etc/leno.d/key.pem"`}, says: "together"},
+		"consul.tls.server_name": text,
+
+		"lease.ttl":             {takes: []string{`"10s"`, `"24h"`}, refuses: []string{`"9s"`, `"24h1s"`, `"soon"`, `10`}, says: "10s to 24h"},
+		"lease.renew_margin":    {takes: []string{`"1s"`, `"108s"`}, refuses: []string{`"0s"`, `"109s"`, `"2m"`, `"-1s"`}, says: "More than 0, at most nine tenths of `ttl`"},
+		"lease.hold":            {takes: []string{`"4m"`, `"720h"`}, refuses: []string{`"3m59s"`}, says: "at least twice `ttl`"},
+		"lease.on_lost":         {takes: []string{`"renumber"`, `"exit"`}, refuses: []string{`"ignore"`}, says: "`renumber` takes another one, `exit` ends the agent"},
+		"lease.release_on_stop": flag,
+
+		"underlay.interfaces":      {takes: []string{`["eth0", "192.0.2.1"]`}, refuses: []string{`["sixteen-letters-"]`, `["a/b"]`}, says: "names or addresses"},
+		"underlay.interface_regex": {takes: []string{`["^eth"]`}, refuses: []string{`["("]`, `[""]`}, says: "regular expressions"},
+		"underlay.can_reach":       {takes: []string{`"192.0.2.1"`}, refuses: []string{`"gateway"`}, says: "address"},
+		"underlay.public_ip":       {takes: []string{`"192.0.2.1"`, `"{{ GetInterfaceIP \"eth1\" }}"`}, refuses: []string{`"127.0.0.1"`, `"fd00::1"`, `"{{ Nothing }}"`}, says: "an address or a go-sockaddr template"},
+		"underlay.public_ipv6":     {takes: []string{`"fd00::1"`}, refuses: []string{`"::1"`, `"192.0.2.1"`}, says: "an address or a go-sockaddr template"},
+
+		"firewall.type":         {takes: []string{`"iptables"`, `"nftables"`}, refuses: []string{`"ufw"`, `""`}, says: "`auto` takes `iptables`"},
+		"firewall.resync":       {takes: []string{`"1s"`, `"1h"`}, refuses: []string{`"999ms"`, `"1h1s"`, `20`}, says: "1s to 1h"},
+		"firewall.random_fully": flag,
+
+		"http.address":       {takes: []string{`"0.0.0.0:5366"`, `"unix:///run/leno/leno.sock"`}, refuses: append(host, `"unix://leno.sock"`, `"unix:///`+strings.Repeat("x", 107)+`"`), says: "`host:port`, or a socket: `unix:///run/leno/leno.sock`"},
+		"http.allowed_hosts": {takes: []string{`["leno.example.com", "*.internal", "web1"]`}, refuses: []string{`["*"]`, `["leno.example.com:5366"]`, `["a.*.b"]`, `[""]`, `"x"`}, says: "A name has no port"},
+		"http.tls.cert_file": {refuses: []string{`"/etc/leno.d/cert.pem"`}, says: "with both"},
+		"http.tls.key_file":  {refuses: []string{`"/etc/leno.d/key.pem"`}, says: "with both"},
+		"http.tls.ca_file":   {refuses: []string{`"/etc/leno.d/ca.pem"`}, says: "needs those two"},
+
+		"telemetry.prometheus_retention": {takes: []string{`"0s"`, `"90s"`}, refuses: []string{`"-1s"`, `"long"`}, says: "`\"0s\"` turns the format off"},
+		"telemetry.statsd_address":       addr,
+		"telemetry.dogstatsd_address":    addr,
+		"telemetry.disable_hostname":     flag,
+
+		"network.ipv4.prefix":     {takes: []string{`"10.5.0.0/16"`, `"10.0.0.0/8"`}, refuses: []string{`"10.5.1.0/16"`, `"fd00::/48"`, `"169.254.0.0/16"`}, says: "without host bits"},
+		"network.ipv4.subnet_len": {takes: []string{"18", "30"}, refuses: []string{"17", "31"}, says: "at least four subnets, at most 30"},
+		"network.ipv4.min":        {takes: []string{`"10.5.0.0"`}, refuses: []string{`"10.5.1.1"`, `"10.6.0.0"`}, says: "by their first addresses"},
+		"network.ipv4.max":        {takes: []string{`"10.5.64.0"`}, refuses: []string{`"10.5.64.1"`, `"10.6.0.0"`}, says: "by their first addresses"},
+		"network.ipv6.prefix":     {takes: []string{`"fd00:5::/48"`}, refuses: []string{`"fd00:5::1/48"`, `"10.5.0.0/16"`, `"fe80::/48"`}, says: "without host bits"},
+		"network.ipv6.subnet_len": {takes: []string{"50", "80"}, refuses: []string{"49", "81", "127"}, says: "at most 126"},
+		"network.ipv6.min":        {takes: []string{`"fd00:5::"`}, refuses: []string{`"fd00:5::1"`}, says: "by their first addresses"},
+		"network.ipv6.max":        {takes: []string{`"fd00:5:0:9::"`}, refuses: []string{`"fd00:6::"`}, says: "by their first addresses"},
+		"network.ip_masq":         flag,
+		"network.forward":         flag,
+		"network.subnet_file":     {takes: []string{`"/run/x.env"`}, refuses: []string{`"x.env"`}, says: "absolute"},
+	}
+}
+
+// TestDocumentationOptions compares the tables of options with the loader: each
+// option there is, its default, and what its limits are.
+func TestDocumentationOptions(t *testing.T) {
+	known, bounds := exampleOptions(t), limits()
+	documented := map[string]bool{}
+	for heading, prefix := range map[string]string{"General": "", "consul": "consul.", "lease": "lease.", "underlay": "underlay.",
+		"firewall": "firewall.", "http": "http.", "telemetry": "telemetry.", "network": "network."} {
+		for _, row := range docpages.Rows(t, docpages.Path("configuration"), heading) {
+			for _, name := range docpages.Codes(row[0]) {
+				if strings.HasPrefix(name, "backend ") {
+					continue // options of its own, on another page
+				}
+				path := prefix + name
+				documented[path] = true
+				value, ok := known[path]
+				if !ok {
+					t.Errorf("configuration.mdx: there is no option %s", path)
+					continue
+				}
+				// A default is what begins with code; others are told in words.
+				if shown := docpages.Codes(row[1]); strings.HasPrefix(row[1], "`") && strings.ReplaceAll(shown[0], "<network>", "default") != value {
+					t.Errorf("%s: default %s on the page, is %s", path, shown[0], value)
+				} else if !strings.HasPrefix(row[1], "`") && value != `""` && !strings.HasPrefix(path, "network.ip") {
+					t.Errorf("%s: the page does not show the default %s", path, value)
+				}
+				l, ok := bounds[path]
+				if !ok || len(l.refuses) == 0 {
+					t.Errorf("%s: no limits are tested", path)
+				}
+				if !strings.Contains(row[2], l.says) {
+					t.Errorf("%s: the page does not say %q", path, l.says)
+				}
+				for want, values := range map[bool][]string{true: l.takes, false: l.refuses} {
+					for _, v := range values {
+						if out, ok := validate(t, "hcl", withOption(path, v)); ok != want {
+							t.Errorf("%s = %s: valid %t, want %t\n%s", path, v, ok, want, out)
+						}
+					}
+				}
+			}
+		}
+	}
+	for path := range known {
+		if !documented[path] {
+			t.Errorf("configuration.mdx: no option %s", path)
+		}
+	}
+}
+
+// withOption is a configuration that sets one option.
+func withOption(path, value string) string {
+	parts := strings.Split(path, ".")
+	name := parts[len(parts)-1]
+	body := fmt.Sprintf("%s = %s\n", name, value)
+	if parts[0] == "network" && len(parts) == 3 && name != "prefix" {
+		body += fmt.Sprintf("prefix = %q\n", map[string]string{"ipv4": "10.5.0.0/16", "ipv6": "fd00:5::/48"}[parts[1]])
+	}
+	for _, part := range slices.Backward(parts[:len(parts)-1]) {
+		if part == "network" {
+			part += ` "default"`
+		}
+		body = part + " {\n" + body + "}\n"
+	}
+	return body
+}
+
+// TestDocumentationBackends holds the options and defaults of the backends' page
+// against what they make of no options at all.
+func TestDocumentationBackends(t *testing.T) {
+	optionless := []string{"host-gw", "alloc"}
+	for backend, kind := range agent.Backends() {
+		effective, err := kind.Normalize(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var options map[string]any
+		if err := json.Unmarshal(effective, &options); err != nil {
+			t.Fatal(err)
+		}
+		if len(options) == 0 && slices.Contains(optionless, backend) {
+			continue
+		}
+		table := docpages.Rows(t, docpages.Path("backends"), backend)
+		var documented []string
+		for _, row := range table {
+			documented = append(documented, docpages.Codes(row[0])...)
+		}
+		slices.Sort(documented)
+		if diff := cmp.Diff(slices.Sorted(maps.Keys(options)), documented); diff != "" {
+			t.Errorf("%s (-backend +page):\n%s", backend, diff)
+		}
+		out, ok := validate(t, "hcl", configuration(fmt.Sprintf("backend %q {}\n", backend)))
+		if !ok {
+			t.Fatal(out)
+		}
+		for _, row := range table {
+			name, value := docpages.Codes(row[0])[0], strings.Trim(docpages.Codes(row[1])[0], `"`)
+			if !regexp.MustCompile(`(?m)^  ` + name + ` +` + regexp.QuoteMeta(value) + `$`).MatchString(out) {
+				t.Errorf("%s: %s = %s is not in\n%s", backend, name, value, out)
+			}
+		}
+	}
+	for _, backend := range optionless {
+		if out, ok := validate(t, "hcl", configuration(fmt.Sprintf("backend %q {\n  port = 1\n}\n", backend))); ok {
+			t.Errorf("%s has an option:\n%s", backend, out)
+		}
+	}
+}
+
+// TestDocumentationChanges holds the table of what changes live against what the
+// backends say of their options.
+func TestDocumentationChanges(t *testing.T) {
+	kinds := agent.Backends()
+	table := docpages.Rows(t, docpages.Path("operations/networks"), "Change a network")
+	for name, kind := range kinds {
+		effective, err := kind.Normalize(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var options map[string]any
+		if err := json.Unmarshal(effective, &options); err != nil {
+			t.Fatal(err)
+		}
+		for option := range options {
+			i := slices.IndexFunc(table, func(row []string) bool {
+				named := docpages.Codes(row[0])
+				others := slices.ContainsFunc(named, func(n string) bool { _, is := kinds[n]; return is && n != name })
+				return slices.Contains(named, option) && !others
+			})
+			if i < 0 {
+				t.Errorf("no row tells what happens when %s of %s changes", option, name)
+				continue
+			}
+			if _, stops := kind.Interrupts[option]; (table[i][1] == "yes") == stops {
+				t.Errorf("%s of %s: live %q on the page, stops packets %t", option, name, table[i][1], stops)
+			}
+		}
+	}
+}

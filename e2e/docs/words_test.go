@@ -1,0 +1,105 @@
+package docs
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/e2e/docpages"
+)
+
+// TestDocumentationGlossary: every term stands once and in order, is used on another
+// page, and the words that the pages explain first are among them.
+func TestDocumentationGlossary(t *testing.T) {
+	var text strings.Builder
+	for _, p := range pages(t) {
+		if p != docpages.Path("glossary") {
+			text.WriteString(strings.ToLower(docpages.Source(t, p)))
+		}
+	}
+	terms := map[string]bool{}
+	for _, heading := range []string{"Leno's words", "The field's words"} {
+		var order []string
+		for _, row := range docpages.Rows(t, docpages.Path("glossary"), heading) {
+			term := strings.ToLower(strings.Trim(row[0], "*"))
+			if terms[term] {
+				t.Errorf("%s is there twice", term)
+			}
+			terms[term], order = true, append(order, term)
+			if !strings.Contains(text.String(), term) {
+				t.Errorf("no page says %s", term)
+			}
+		}
+		if !slices.IsSorted(order) {
+			t.Errorf("%s: out of order: %q", heading, order)
+		}
+	}
+	_, words, _ := strings.Cut(docpages.Source(t, docpages.Path("concepts/how-it-works")), "\n## Words\n")
+	words, _, _ = strings.Cut(words, "\n## ")
+	for _, m := range regexp.MustCompile(`\*\*([^*]+)\*\*`).FindAllStringSubmatch(words, -1) {
+		if !terms[m[1]] {
+			t.Errorf("the glossary does not have %s", m[1])
+		}
+	}
+}
+
+// TestDocumentationUpgrade: every row of what an upgrade does names a test there is.
+func TestDocumentationUpgrade(t *testing.T) {
+	tests := showing(t)
+	for _, heading := range []string{"Upgrade leno", "Two versions at once", "Upgrade or restart Consul"} {
+		for _, row := range docpages.Rows(t, docpages.Path("operations/upgrade"), heading) {
+			shown := docpages.Codes(row[2])
+			if len(shown) == 0 {
+				t.Errorf("%s: no test shows that", row[0])
+			}
+			for _, name := range shown {
+				if !tests[name] {
+					t.Errorf("%s: there is no %s", row[0], name)
+				}
+			}
+		}
+	}
+}
+
+// TestDocumentationLinksToIntegrations: who reads the first pages comes to everything
+// that leno is used with, and to the comparisons.
+func TestDocumentationLinksToIntegrations(t *testing.T) {
+	files, err := filepath.Glob(docpages.Root + docpages.Dir + "integrations/*.mdx")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("%q, %v", files, err)
+	}
+	files = append(files, docpages.Root+docpages.Path("intro/vs/index"), docpages.Root+docpages.Path("intro/vs/flannel"))
+	for _, from := range []string{"README.md", docpages.Path("intro/index"), docpages.Path("faq")} {
+		text := prose(docpages.Source(t, from))
+		for _, file := range files {
+			to, err := filepath.Rel(filepath.Dir(docpages.Root+from), file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(text, "]("+to+")") && !strings.Contains(text, "]("+to+"#") {
+				t.Errorf("%s does not lead to %s", from, to)
+			}
+		}
+	}
+}
+
+// TestDocumentationChangelog: the first version has every command that there is.
+func TestDocumentationChangelog(t *testing.T) {
+	text := docpages.Source(t, "CHANGELOG.md")
+	entries, err := os.ReadDir(docpages.Root + docpages.Dir + "commands")
+	if err != nil || len(entries) < 15 {
+		t.Fatalf("%d entries, %v", len(entries), err)
+	}
+	for _, e := range entries {
+		name := strings.TrimSuffix(e.Name(), ".mdx")
+		if name != "index" && name != "json" && !strings.Contains(text, "`"+name+"`") {
+			t.Errorf("CHANGELOG.md does not name %s", name)
+		}
+	}
+	if regexp.MustCompile(`(?m)^( |-).*\n\n- `).MatchString(text) {
+		t.Error("CHANGELOG.md: an empty line parts a list in two")
+	}
+}

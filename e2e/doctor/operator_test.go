@@ -1,0 +1,153 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// seen is what one host must be told of a fault.
+type seen struct {
+	host int
+	want
+	lacks []string // what must not be said: a host that is well, a wrong number
+}
+
+// operated are faults on a lab of three hosts as an operator found them who had only
+// leno's commands, with what each host says of them.
+func operated() []struct {
+	name       string
+	seed, cure func(*patient) error
+	seen       []seen
+	lossy      []int // hosts on which a probe fails
+} {
+	narrow := func(peer string, words ...string) want {
+		return want{check: "path_mtu", network: "NETWORK", peer: peer, words: append(words, "packets of 1350 bytes pass through the overlay, those of 1450, its MTU, do not", "1400 reach", "`ip link set dev eth0 mtu 1400`")}
+	}
+	port := func(peer string, words ...string) want {
+		return want{check: "port", network: "NETWORK", peer: peer, words: words}
+	}
+	return []struct {
+		name       string
+		seed, cure func(*patient) error
+		seen       []seen
+		lossy      []int
+	}{
+		{"this host's own link carries less", on(-1, "ip link set HOST1 mtu 1400"), on(-1, "ip link set HOST1 mtu 1500"), []seen{
+			{1, narrow("", "it is so with all 2 hosts that answer: the fault is on this host's own link, eth0", "what eth0 is connected to"), []string{"1404"}},
+			{0, narrow("HOST1", "the fault is on the side of HOST1", "what HOST1 is connected to"), []string{"own link", "1404"}},
+			{2, narrow("HOST1", "the fault is on the side of HOST1"), []string{"own link", "1404"}},
+		}, []int{0, 1, 2}},
+		{"UDP port closed on the way to a peer", on(1, "iptables-nft -A INPUT -p udp -s ADDR0 --dport 8472 -j DROP"), on(1, "iptables-nft -F INPUT"), []seen{
+			{0, port("HOST1", "what this host sends to its UDP port 8472 is lost", "the fault is on the side of HOST1", "accept UDP port 8472 from ADDR0 to ADDR1"), []string{"1 of 2 hosts answer"}},
+			{1, port("HOST0", "iptables-nft table filter chain INPUT", "-s ADDR0/32 -p udp -m udp --dport 8472 -j DROP"), []string{"1 of 2 hosts answer"}},
+		}, []int{0, 1}},
+		{"a rule drops some packets of containers", on(0, dropWeb), on(0, "iptables-nft -D FORWARD 1"), []seen{
+			{0, want{check: "rules", warning: true, network: "NETWORK", words: []string{"--dport 80 -j DROP", "it may be intended"}}, []string{"none is known to be in the way"}},
+		}, nil},
+	}
+}
+
+// operate goes through the operator's faults: doctor names each from every side, a probe
+// fails where packets get lost and gives the same advice, and nothing claims that the
+// paths are well. Where health is concerned, nothing is wrong.
+func (p *patient) operate() error {
+	if err := p.start(); err != nil {
+		return err
+	}
+	for _, f := range operated() {
+		if err := f.seed(p); err != nil {
+			return fmt.Errorf("%s: seed: %w", f.name, err)
+		}
+		for _, s := range f.seen {
+			if err := p.sees(s); err != nil {
+				return fmt.Errorf("%s, on host %d: %w", f.name, s.host, err)
+			}
+		}
+		for i := range p.hosts {
+			if err := p.commands(i, slices.Contains(f.lossy, i)); err != nil {
+				return fmt.Errorf("%s, on host %d: %w", f.name, i, err)
+			}
+		}
+		if err := f.cure(p); err != nil {
+			return fmt.Errorf("%s: cure: %w", f.name, err)
+		}
+		for _, h := range p.hosts {
+			if err := p.w.well(h); err != nil {
+				return fmt.Errorf("%s, cured: %w", f.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// sees waits until doctor says what is wanted on the host, in all its findings.
+func (p *patient) sees(s seen) error {
+	w := p.filled(s.want)
+	return p.w.until(p.hosts[s.host], w.check, func(d api.Diagnosis) error {
+		if err := w.is(d); err != nil {
+			return err
+		}
+		for _, f := range d.Findings {
+			for _, text := range s.lacks {
+				if strings.Contains(f.Saw+f.Do, text) {
+					return fmt.Errorf("it says %q: %s", text, told(f))
+				}
+			}
+			if strings.Contains(f.Do, "…") {
+				return fmt.Errorf("a command cannot be pasted: %s", told(f))
+			}
+		}
+		return nil
+	})
+}
+
+// commands holds status, peers and the probe of a host to what they may say. lossy says
+// that packets get lost.
+func (p *patient) commands(host int, lossy bool) error {
+	h := p.hosts[host]
+	status, err := h.Leno(p.w.ctx, "status")
+	if err != nil || !strings.Contains(status, "Not tested: paths to other hosts") || strings.Contains(status, "is well") || strings.Contains(status, "foreign_rules") {
+		return fmt.Errorf("leno status: %w: %s", err, status)
+	}
+	peers, err := h.Leno(p.w.ctx, "peers")
+	if err != nil || !strings.Contains(peers, "LEASE") || !strings.Contains(peers, "Not tested: whether packets arrive") {
+		return fmt.Errorf("leno peers: %w: %s", err, peers)
+	}
+	// Beside dozens of other hosts a packet may get lost by chance.
+	return lab.WaitFor(p.w.ctx, "a probe on "+h.Name, func(ctx context.Context) error { return p.probes(ctx, h, lossy) })
+}
+
+// probes holds a probe against doctor on the same host: it gives the same advice, and
+// fails where packets get lost.
+func (p *patient) probes(ctx context.Context, h *lab.Host, lossy bool) error {
+	text, failed := h.Leno(ctx, "peers", "-probe", "-format=json")
+	var probe api.Probe
+	if err := json.Unmarshal([]byte(text), &probe); err != nil {
+		return fmt.Errorf("%w: %w: %s", err, failed, text)
+	}
+	if lossy != (failed != nil) {
+		return fmt.Errorf("leno peers -probe: %v, though packets get lost: %t: %+v", failed, lossy, probe.Findings)
+	}
+	d, err := p.w.examine(ctx, h)
+	if err != nil {
+		return err
+	}
+	ofPaths := func(list []api.Finding) (out []string) {
+		for _, f := range list {
+			if f.Status == api.FindingFault && f.Check != "rules" {
+				out = append(out, told(f))
+			}
+		}
+		return out
+	}
+	if doctor, probed := ofPaths(d.Findings), ofPaths(probe.Findings); !slices.Equal(doctor, probed) {
+		return fmt.Errorf("doctor says\n%s\nthe probe says\n%s", strings.Join(doctor, "\n"), strings.Join(probed, "\n"))
+	}
+	return nil
+}

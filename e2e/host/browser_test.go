@@ -1,0 +1,66 @@
+package host
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync/atomic"
+
+	cdppage "github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+
+	"github.com/lenonet/leno/e2e/chromium"
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// browser sees a host's agent, which a proxy brings out of the host's namespace.
+type browser struct {
+	*testWorld
+	*chromium.Tab
+	away atomic.Bool // the proxy answers that there is no agent
+	full atomic.Bool // the proxy answers reads that wait that there are too many
+}
+
+// pictures is where those of pages are left, to be looked at.
+const pictures = "../../bin/screenshots"
+
+func (w *testWorld) browse(h *lab.Host) *browser {
+	w.T.Helper()
+	b := &browser{testWorld: w}
+	target, err := url.Parse("http://127.0.0.1:5366")
+	w.Must(err)
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, Transport: h.HTTP().Transport, FlushInterval: -1,
+		ErrorHandler: func(rw http.ResponseWriter, _ *http.Request, _ error) { rw.WriteHeader(http.StatusBadGateway) }}
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if b.away.Load() {
+			rw.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		if b.full.Load() && r.URL.Query().Has("index") {
+			rw.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		proxy.ServeHTTP(rw, r)
+	}))
+	w.T.Cleanup(func() {
+		server.CloseClientConnections() // blocking reads
+		server.Close()
+	})
+	b.Tab = chromium.Open(w.Ctx, w.T, server.URL, func(complaint string) bool {
+		// That there is no agent, or too much to do, is said by the proxy, and told a
+		// moment later.
+		return b.away.Load() || strings.Contains(complaint, "status of 502") || strings.Contains(complaint, "status of 429")
+	})
+	return b
+}
+
+// hurry has pages that are opened from now on wait a fiftieth as long as they mean
+// to, which window.waits tells.
+func (b *browser) hurry() {
+	b.T.Helper()
+	_, err := chromedp.Call(b.Ctx, cdppage.AddScriptToEvaluateOnNewDocument, cdppage.AddScriptToEvaluateOnNewDocumentParams{
+		Source: `window.waits = []; { const set = setTimeout; window.setTimeout = (f, ms) => { waits.push(ms); return set(f, ms / 50); }; }`})
+	b.Must(err)
+}

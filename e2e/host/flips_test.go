@@ -1,0 +1,365 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	consul "github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/docpages"
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/world"
+)
+
+// flip is a fault that one check tells of.
+type flip struct {
+	network       string // "" for a check of the whole agent
+	check, status string
+	also          []string // checks that fail with it
+	fault, cure   func() error
+}
+
+// elsewhere are checks whose faults are tried by other tests.
+var elsewhere = map[string]string{
+	"node": "agent.TestReloadWhileTheNameIsUnknown: it is there while an agent starts, and at no other time",
+}
+
+// TestHealthFlips has a fault for each check that an agent has while it runs: the
+// check of that name tells within two of the intervals that the page gives it, no
+// other one does but those that hang on the same, and it is well again within two
+// when the fault is over. The service in Consul says meanwhile who is there.
+func TestHealthFlips(t *testing.T) {
+	f := newFlips(t)
+	f.catalogue()
+	var groups sync.WaitGroup
+	for _, rows := range f.groups() {
+		groups.Go(func() {
+			for _, row := range rows.flips {
+				if err := f.try(rows.place, row); err != nil {
+					t.Errorf("%s: %s of %q: %v", rows.place.Name, row.check, row.network, err)
+				}
+			}
+		})
+	}
+	groups.Wait()
+	if err := f.try(f.places[0], flip{check: "consul", status: api.Warning, also: []string{"lease", "snapshot"},
+		fault: f.w.Consul.Kill, cure: func() error { return f.w.Consul.Start(f.w.Ctx) }}); err != nil {
+		t.Error(err)
+	}
+	f.comeAndGo()
+
+	tried := slices.Collect(maps.Keys(elsewhere))
+	for check := range f.tried {
+		tried = append(tried, check)
+	}
+	slices.Sort(tried)
+	if shown := slices.Sorted(maps.Keys(f.intervals)); !slices.Equal(tried, shown) {
+		t.Errorf("checks that were tried %q, checks of the page %q", tried, shown)
+	}
+}
+
+// flips is the lab: host-a and host-b in network n, host-c with an underlay of its
+// own and host-d in n and s.
+type flips struct {
+	w         *testWorld
+	places    []*place
+	policies  []*consul.ACLPolicy
+	intervals map[string]time.Duration // of each check, as the page says
+
+	mu    sync.Mutex
+	tried map[string]bool
+}
+
+type flipGroup struct {
+	place *place
+	flips []flip
+}
+
+func newFlips(t *testing.T) *flips {
+	t.Helper()
+	w := newWorld(t, lab.Options{Hosts: 4, ConsulConfig: fmt.Sprintf(
+		`{"acl": {"enabled": true, "default_policy": "deny", "tokens": {"initial_management": %[1]q, "agent": %[1]q, "default": %[1]q}}, "ports": {"dns": 8600}}`, world.OperatorToken)})
+	w.Eventually("Consul to know its first token", func(context.Context) error {
+		_, _, err := w.Consul.Client().ACL().PolicyList(nil)
+		return err
+	})
+	f := &flips{w: w, intervals: checkIntervals(t), tried: map[string]bool{}}
+	for i, h := range w.Hosts {
+		blocks := []string{world.ShortLease, "network \"n\" {\n  ipv4 {\n    prefix = \"10.5.0.0/16\"\n  }\n  backend \"vxlan\" {}\n  ip_masq = true\n}\n"}
+		switch i {
+		case 2:
+			_, err := h.Exec(w.Ctx, "sh", "-euc", "ip link add up0 type veth peer name up1; ip addr add 198.51.100.3/24 dev up0; ip link set up0 up; ip link set up1 up; sysctl -qw net.ipv4.ip_forward=1")
+			w.Must(err)
+			blocks[1] = strings.Replace(blocks[1], "ip_masq = true", "forward = false", 1)
+			blocks = append(blocks, "underlay {\n  interfaces = [\"up0\"]\n}\n")
+			fallthrough
+		case 3:
+			blocks = append(blocks, "network \"s\" {\n  ipv4 {\n    prefix = \"10.6.0.0/16\"\n  }\n  backend \"alloc\" {}\n}\n")
+		}
+		f.policies = append(f.policies, f.token(h))
+		config := strings.Replace(h.Config(blocks...), fmt.Sprintf("%q", h.DataDir()), `"/var/lib/leno"`, 1)
+		config = strings.Replace(config, "consul {\n", fmt.Sprintf("consul {\n  token_file = %q\n", filepath.Join(h.Dir, "token")), 1)
+		p := newPlace(w, h, config, nil)
+		w.Must(p.start("mkdir -p /run/leno /var/lib/leno\n"+plainStart, "leno", "agent", "-config-dir=/etc/leno.d"))
+		f.places = append(f.places, p)
+	}
+	for _, p := range f.places {
+		w.Must(p.well())
+		w.Must(p.says("routes", api.Passing, "3 peers"))
+	}
+	return f
+}
+
+// rules are those of the agents here, whose Consul is the server; less has more
+// specific ones that take something away.
+func rules(less string) string {
+	return "key_prefix \"leno/\" {\n  policy = \"write\"\n}\nsession \"consul\" {\n  policy = \"write\"\n}\nservice \"leno\" {\n  policy = \"write\"\n}\n" + less
+}
+
+// token gives a host a token with a policy of its own.
+func (f *flips) token(h *lab.Host) *consul.ACLPolicy {
+	f.w.T.Helper()
+	acl := f.w.Consul.Client().ACL()
+	policy, _, err := acl.PolicyCreate(&consul.ACLPolicy{Name: h.Name, Rules: rules("")}, nil)
+	f.w.Must(err)
+	token, _, err := acl.TokenCreate(&consul.ACLToken{Policies: []*consul.ACLLink{{ID: policy.ID}}}, nil)
+	f.w.Must(err)
+	f.w.Must(os.WriteFile(filepath.Join(h.Dir, "token"), []byte(token.SecretID+"\n"), 0o600))
+	return policy
+}
+
+// rights changes those of a host.
+func (f *flips) rights(host int, rules string) func() error {
+	return func() error {
+		policy := *f.policies[host]
+		policy.Rules = rules
+		_, _, err := f.w.Consul.Client().ACL().PolicyUpdate(&policy, nil)
+		return err
+	}
+}
+
+// groups are the faults of each host, one after the other.
+func (f *flips) groups() []flipGroup {
+	a, b, c, d := f.places[0], f.places[1], f.places[2], f.places[3]
+	sh := func(p *place, script string) func() error {
+		return func() error {
+			_, err := p.Exec(f.w.Ctx, "sh", "-euc", script)
+			return err
+		}
+	}
+	// What the kernel does not tell of is looked at with everything else: the alias
+	// gives the occasion.
+	inside := func(p *place, script string) func() error {
+		return func() error {
+			return errors.Join(p.inside("sh", "-euc", script), sh(p, "ip link set leno-n alias x")())
+		}
+	}
+	kv := f.w.Consul.Client().KV()
+	put := func(key, value string) func() error {
+		return func() error {
+			_, err := kv.Put(&consul.KVPair{Key: key, Value: []byte(value)}, nil)
+			return err
+		}
+	}
+	peer, own := f.subnet(b, "n"), f.subnet(a, "n")
+	raw := fmt.Sprintf("PREROUTING -d %s ! -i docker0 -j DROP", own.Addr().Next())
+	pair, _, err := kv.Get("leno/networks/s", nil)
+	f.w.Must(err)
+	noSessions := strings.Replace(rules(""), "session \"consul\" {\n  policy = \"write\"", "session \"consul\" {\n  policy = \"read\"", 1)
+	return []flipGroup{
+		{a, []flip{
+			{network: "n", check: "device", status: api.Critical, fault: sh(a, "printf 'link del leno-n\\nlink add leno-n type bridge\\n' | ip -batch -"), cure: sh(a, "ip link del leno-n")},
+			{network: "n", check: "routes", status: api.Critical, fault: sh(a, fmt.Sprintf("ip route replace %s dev eth0 proto bird; ip link set leno-n alias x", peer)), cure: sh(a, fmt.Sprintf("ip route del %s dev eth0 proto bird", peer))},
+			{network: "n", check: "foreign_rules", status: api.Warning, fault: sh(a, "iptables -t raw -A "+raw), cure: sh(a, "iptables -t raw -D "+raw)},
+		}},
+		{b, []flip{
+			{network: "n", check: "firewall", status: api.Critical,
+				fault: func() error {
+					return errors.Join(b.inside("sh", "-euc", "mount --bind /bin/false $(readlink -f $(command -v iptables))"), sh(b, "iptables -F LENO-FORWARD")())
+				},
+				cure: func() error { // lazily: the agent may just be running it
+					return b.inside("sh", "-euc", "umount -l $(readlink -f $(command -v iptables))")
+				}},
+			{network: "n", check: "subnet_file", status: api.Critical, fault: inside(b, "mount -t tmpfs -o ro tmpfs /run/leno"), cure: inside(b, "umount -l /run/leno")},
+			{network: "n", check: "data_dir", status: api.Warning, fault: inside(b, "cp -a /var/lib/leno /run/copy; rm /run/copy/n.json; mount --bind /run/copy /run/copy; mount -o remount,bind,ro /run/copy; mount --bind /run/copy /var/lib/leno"), cure: inside(b, "umount -l /var/lib/leno; umount -l /run/copy; rm -r /run/copy")},
+		}},
+		{c, []flip{
+			{network: "n", check: "underlay", status: api.Warning, fault: sh(c, "ip link set up0 down"), cure: sh(c, "ip link set up0 up")},
+			{network: "n", check: "forwarding", status: api.Warning, fault: sh(c, "sysctl -qw net.ipv4.ip_forward=0; ip link set leno-n alias x"), cure: sh(c, "sysctl -qw net.ipv4.ip_forward=1; ip link set leno-n alias x")},
+			{network: "n", check: "conflict", status: api.Critical, also: []string{"lease", "routes"},
+				fault: sh(c, fmt.Sprintf("ip addr add %s/32 dev up0; ip addr del 198.51.100.3/24 dev up0", a.Addrs[0])),
+				cure:  sh(c, fmt.Sprintf("ip addr add 198.51.100.3/24 dev up0; ip addr del %s/32 dev up0", a.Addrs[0]))},
+		}},
+		{d, []flip{
+			{check: "records", status: api.Warning, fault: put("leno/networks/zz", "{"), cure: func() error {
+				_, err := kv.Delete("leno/networks/zz", nil)
+				return err
+			}},
+			{network: "s", check: "network", status: api.Warning, also: []string{"records"}, fault: put("leno/networks/s", `{"version":2}`), cure: put("leno/networks/s", string(pair.Value))},
+			{network: "n", check: "consul", status: api.Warning, also: []string{"lease"}, fault: f.rights(3, noSessions), cure: f.rights(3, rules(""))},
+			{network: "n", check: "lease", status: api.Warning, also: []string{"consul"},
+				fault: func() error {
+					lease, _, err := kv.Get("leno/leases/n/"+strings.ReplaceAll(f.subnet(d, "n").String(), "/", "-"), nil)
+					if err != nil {
+						return err
+					}
+					if err := f.rights(3, noSessions)(); err != nil {
+						return err
+					}
+					_, err = f.w.Consul.Client().Session().Destroy(lease.Session, nil)
+					return err
+				}, cure: f.rights(3, rules(""))},
+			{network: "s", check: "snapshot", status: api.Warning, also: []string{"consul"},
+				fault: func() error {
+					err := f.rights(3, rules("key_prefix \"leno/leases/s/\" {\n  policy = \"deny\"\n}\nkey_prefix \"leno/changes/s/\" {\n  policy = \"deny\"\n}\n"))()
+					// In a quiet network the next question would be asked in a minute.
+					return errors.Join(err, f.renumber(c, "s"))
+				}, cure: f.rights(3, rules(""))},
+		}},
+	}
+}
+
+// renumber has a host take another subnet, and waits until the catalogue says so.
+func (f *flips) renumber(p *place, network string) error {
+	before := f.subnet(p, network)
+	if _, err := p.Exec(f.w.Ctx, world.Leno(), "lease", "revoke", "-token="+world.OperatorToken, network, before.String()); err != nil {
+		return err
+	}
+	return f.shown(p.Name, func(s *consul.CatalogService) error {
+		if now := s.ServiceMeta["subnet_"+network]; now == "" || now == before.String() {
+			return fmt.Errorf("subnet %q, before %s", now, before)
+		}
+		return nil
+	})
+}
+
+// try makes a fault and cures it.
+func (f *flips) try(p *place, row flip) error {
+	interval := f.intervals[row.check]
+	f.mu.Lock()
+	f.tried[row.check] = true
+	f.mu.Unlock()
+	if err := p.well(); err != nil {
+		return err
+	}
+	var took [2]time.Duration
+	for i, part := range []struct {
+		do     func() error
+		status string
+	}{{row.fault, row.status}, {row.cure, api.Passing}} {
+		began := time.Now()
+		if err := part.do(); err != nil {
+			return err
+		}
+		err := f.awaits(p, row, part.status, began.Add(2*interval))
+		if err != nil {
+			return err
+		}
+		took[i] = time.Since(began).Round(10 * time.Millisecond)
+	}
+	f.w.T.Logf("%s: %s of %q flips after %s and back after %s, within 2 × %s", p.Name, row.check, row.network, took[0], took[1], interval)
+	return nil
+}
+
+// awaits polls until the check has a status, and looks at all others meanwhile.
+func (f *flips) awaits(p *place, row flip, status string, until time.Time) error {
+	for {
+		statuses, body, err := f.statuses(p)
+		if err != nil {
+			return err
+		}
+		for key, other := range statuses {
+			network, check, _ := strings.Cut(key, "/")
+			concerned := check == row.check || slices.Contains(row.also, check) ||
+				network == "" && check == "records" || // of a network of all, which one group breaks
+				row.network != "" && network != "" && network != row.network
+			if other != api.Passing && !concerned {
+				return fmt.Errorf("%s is %s: %s", key, other, body)
+			}
+		}
+		if statuses[row.network+"/"+row.check] == status {
+			return nil
+		}
+		if time.Now().After(until) {
+			return fmt.Errorf("not %s in time: %s", status, body)
+		}
+		select {
+		case <-f.w.Ctx.Done():
+			return f.w.Ctx.Err()
+		case <-time.After(30 * time.Millisecond):
+		}
+	}
+}
+
+// statuses are by network and check.
+func (f *flips) statuses(p *place) (map[string]string, string, error) {
+	_, body, err := p.Get(f.w.Ctx, "/healthz")
+	if err != nil {
+		return nil, "", err
+	}
+	var health api.Health
+	if err := json.Unmarshal([]byte(body), &health); err != nil {
+		return nil, "", err
+	}
+	out := map[string]string{}
+	for _, n := range append(health.Networks, api.NetworkHealth{Checks: health.Checks}) {
+		for _, c := range n.Checks {
+			out[n.Network+"/"+c.Name] = c.Status
+		}
+	}
+	return out, body, nil
+}
+
+func (f *flips) subnet(p *place, network string) netip.Prefix {
+	f.w.T.Helper()
+	var n api.Network
+	f.w.Must(world.GetJSON(f.w.Ctx, p.Host, "/v1/network/"+network, &n))
+	return n.Local.Subnets[0]
+}
+
+// checkIntervals are the last in the column of each check.
+func checkIntervals(t *testing.T) map[string]time.Duration {
+	t.Helper()
+	out := map[string]time.Duration{}
+	for _, row := range docpages.Rows(t, docpages.Path("operations/health"), "") {
+		all := regexp.MustCompile(`(\d+) s\b`).FindAllStringSubmatch(row[4], -1)
+		if len(all) == 0 {
+			t.Errorf("%s: no interval in %q", row[0], row[4])
+			continue
+		}
+		n, err := strconv.Atoi(all[len(all)-1][1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[docpages.Codes(row[0])[0]] = time.Duration(n) * time.Second
+	}
+	return out
+}
+
+// TestDocumentationChecks holds the table of checks against those there are.
+func TestDocumentationChecks(t *testing.T) {
+	there := docpages.Found(t, "agent/health.go", `(?m)^\tcheck\w+ += "(\w+)"`)
+	shown := slices.Sorted(maps.Keys(checkIntervals(t)))
+	if !slices.Equal(there, shown) {
+		t.Errorf("checks %q, on the page %q", there, shown)
+	}
+	for _, row := range docpages.Rows(t, docpages.Path("operations/health"), "") {
+		if len(row) != 6 || slices.Contains(row, "") || row[2] == "never" && row[3] == "never" {
+			t.Errorf("%s: %q", row[0], row)
+		}
+	}
+}

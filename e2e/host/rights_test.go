@@ -1,0 +1,366 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/docpages"
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/world"
+)
+
+// place is a host whose /etc, /run, /var/lib and /usr/local/bin are its own, with
+// leno's files where a real host has them.
+type place struct {
+	*lab.Host
+	w     *testWorld
+	agent *lab.Process
+}
+
+// newPlace makes the directories and the configuration. Programs are links that
+// go before those of the machine: "iptables" -> "/usr/sbin/iptables-legacy".
+func newPlace(w *testWorld, h *lab.Host, config string, programs map[string]string) *place {
+	w.T.Helper()
+	p := &place{Host: h, w: w}
+	for _, dir := range []string{"etc", "run/leno", "lib", "bin"} {
+		w.Must(os.MkdirAll(filepath.Join(h.Dir, dir), 0o755))
+	}
+	_, err := h.Exec(w.Ctx, "cp", "-a", "/etc/.", filepath.Join(h.Dir, "etc"))
+	w.Must(err)
+	w.Must(os.MkdirAll(filepath.Join(h.Dir, "etc/leno.d"), 0o755))
+	p.configure(config)
+	for name, target := range programs {
+		w.Must(os.Symlink(target, filepath.Join(h.Dir, "bin", name)))
+	}
+	for _, name := range []string{"leno", "filter"} { // what programs are mounted on
+		w.Must(os.WriteFile(filepath.Join(h.Dir, "bin", name), nil, 0o755))
+	}
+	return p
+}
+
+func (p *place) configure(config string) {
+	p.w.T.Helper()
+	p.w.Must(os.WriteFile(filepath.Join(p.Dir, "etc/leno.d/leno.hcl"), []byte(config), 0o644))
+}
+
+// start runs a program with the mounts of the place and what script does to it.
+func (p *place) start(script string, command ...string) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	program, err := filepath.Abs(world.Leno())
+	if err != nil {
+		return err
+	}
+	const mounts = `
+mount --bind "$1/etc" /etc
+mount --bind "$1/run" /run
+mount --bind "$1/lib" /var/lib
+mount --bind "$2" "$1/bin/leno"
+mount --bind "$3" "$1/bin/filter"
+mount --rbind "$1/bin" /usr/local/bin
+shift 3
+export PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+`
+	p.agent, err = p.Start(append([]string{"unshare", "--mount", "sh", "-euc", mounts + script, "sh", p.Dir, program, exe}, command...)...)
+	return err
+}
+
+// confine runs the unit's command as the unit would.
+func (p *place) confine(c confinement) {
+	p.w.T.Helper()
+	p.w.Must(p.start("export "+filterVariable+"='"+c.filter(p.w.T)+"'\n"+c.script(), strings.Fields(c.unit["ExecStart"])...))
+}
+
+// ready waits for the agent, and has containers find its subnet files.
+func (p *place) ready(networks ...string) {
+	p.w.T.Helper()
+	p.w.Must(p.agent.WaitFor(p.w.Ctx, "the agent on "+p.Name+" to be ready", func(ctx context.Context) error {
+		status, body, err := p.Get(ctx, "/readyz")
+		if err == nil && status != http.StatusOK {
+			err = fmt.Errorf("/readyz answers %d: %s", status, body)
+		}
+		return err
+	}))
+	for _, network := range networks {
+		file := filepath.Join(p.Dir, "run/leno", network+".env")
+		info, err := os.Stat(file)
+		p.w.Must(err)
+		if info.Mode().Perm() != 0o644 {
+			p.w.T.Errorf("%s: %s has mode %s", p.Name, file, info.Mode())
+		}
+		if _, err := os.Lstat(p.SubnetFile(network)); err != nil {
+			p.w.Must(os.Symlink(file, p.SubnetFile(network)))
+		}
+	}
+}
+
+// only puts the rights in the place of the unit's.
+func (c confinement) only(caps ...string) confinement {
+	c.caps = caps
+	return c
+}
+
+// TestRights takes from an agent one right that the table in operations/systemd.mdx says it
+// needs: the check of that part says which one is missing. With those of the
+// table, and no more, all is well.
+func TestRights(t *testing.T) {
+	unit := readConfinement(t)
+	readOnly := unit
+	readOnly.unit = maps.Clone(unit.unit)
+	readOnly.unit["ReadWritePaths"] = ""
+	legacy := legacyPrograms()
+	all := []struct {
+		row, network string
+		programs     map[string]string
+		less         confinement // with one right too few
+		check        string      // "" for nothing wrong
+		status       string
+		words        []string
+		enough       confinement
+	}{
+		{"`vxlan`, `host-gw`", `backend "vxlan" {}`, nil, unit.only(), "device", api.Critical, []string{"not permitted", "CAP_NET_ADMIN"}, unit.only("net_admin")},
+		{"`vxlan`, `host-gw`", `backend "host-gw" {}`, nil, unit.only(), "routes", api.Critical, []string{"not permitted", "CAP_NET_ADMIN"}, unit.only("net_admin")},
+		{"`udp`", `backend "udp" {}`, nil, unit.only(), "device", api.Critical, []string{"not permitted", "CAP_NET_ADMIN"}, unit.only("net_admin")},
+		{"`alloc`", `backend "alloc" {}`, nil, unit.only(), "", "", nil, unit.only()},
+		{"rules with iptables-legacy", "backend \"vxlan\" {\n    vni = 2\n  }\n  ip_masq = true\n}\nfirewall {\n  type = \"iptables\"", legacy, unit.only("net_admin"), "firewall", api.Critical, []string{"CAP_NET_RAW"}, readConfinement(t, "leno-legacy.conf")},
+		{"switching `net.ipv4.ip_forward` on", "backend \"vxlan\" {\n    vni = 3\n  }", nil, readOnly, "forwarding", api.Warning, []string{"read-only file system", "/etc/sysctl.d"}, unit.only("net_admin")},
+	}
+	w := newWorld(t, lab.Options{Hosts: len(all)})
+	documented := map[string]bool{}
+	for _, row := range docpages.Rows(t, docpages.Path("operations/systemd"), "Rights on the host") {
+		documented[row[0]] = true
+	}
+	var runs sync.WaitGroup
+	for i, tt := range all {
+		if !documented[tt.row] {
+			t.Errorf("no row %q", tt.row)
+		}
+		// Networks of their own: what one host lacks is nothing to the others.
+		config := w.Hosts[i].Config(fmt.Sprintf("%s\nnetwork \"n%d\" {\n  ipv4 {\n    prefix = \"10.%[2]d.0.0/16\"\n  }\n  %[3]s\n}\n", world.ShortLease, 5+i, tt.network))
+		config = strings.Replace(config, fmt.Sprintf("%q", w.Hosts[i].DataDir()), `"/var/lib/leno"`, 1)
+		p := newPlace(w, w.Hosts[i], config, tt.programs)
+		runs.Go(func() {
+			if err := p.lacking(tt.less, tt.check, tt.status, tt.words, tt.enough); err != nil {
+				t.Errorf("%s (%s): %v", tt.row, p.Name, err)
+			}
+		})
+	}
+	runs.Wait()
+}
+
+// legacyPrograms are iptables, whatever the machine's is, in the legacy variant.
+func legacyPrograms() map[string]string {
+	out := map[string]string{}
+	for _, program := range []string{"iptables", "ip6tables"} {
+		out[program+"-nft"] = "/bin/false" // one that works is taken instead
+		for _, part := range []string{"", "-save", "-restore"} {
+			out[program+part] = "/usr/sbin/" + program + "-legacy" + part
+		}
+	}
+	return out
+}
+
+// lacking runs the agent without a right, then with enough.
+func (p *place) lacking(less confinement, check, status string, words []string, enough confinement) error {
+	if _, err := p.Exec(p.w.Ctx, "sh", "-euc", fmt.Sprintf("sysctl -qw net.ipv4.ip_forward=0; touch %[1]s; chmod 644 %[1]s", filepath.Join(p.Dir, "run/xtables.lock"))); err != nil {
+		return err
+	}
+	for _, c := range []confinement{less, enough} {
+		p.confine(c)
+		if check != "" && c.less(enough) {
+			if err := p.says(check, status, words...); err != nil {
+				return err
+			}
+			if begun, _ := p.lines(check); begun > 1 {
+				return fmt.Errorf("%d lines of the beginning", begun)
+			}
+		} else if err := p.well(); err != nil {
+			return err
+		}
+		if err := p.agent.Stop(p.w.Ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// less says whether c has not all that o has.
+func (c confinement) less(o confinement) bool {
+	return !slices.Equal(c.caps, o.caps) || c.unit["SupplementaryGroups"] != o.unit["SupplementaryGroups"] || c.unit["ReadWritePaths"] != o.unit["ReadWritePaths"]
+}
+
+// refused are the lines of a log that tell of a right that was missing.
+func refused(log string) (out []string) {
+	for line := range strings.Lines(log) {
+		if regexp.MustCompile(`(?i)not permitted|permission denied|read-only file system|must be root|EPERM|EACCES`).MatchString(line) {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// TestConfined runs agents as examples/systemd/leno.service does, after ones that
+// ran as root: every backend, both kinds of iptables, reload and restart, and not
+// one refusal.
+func TestConfined(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	c := readConfinement(t)
+	backends := []string{"vxlan", "host-gw", "udp"}
+	var places []*place
+	units := map[string]confinement{}
+	variants := map[string]string{"host-a": "iptables-nft", "host-b": "iptables-legacy"}
+	for i, variant := range []string{"nft", "legacy"} {
+		h := w.Hosts[i]
+		config := h.Config(world.ShortLease + "\n")
+		config = regexp.MustCompile(`data_dir .*\n`).ReplaceAllString(config, "")
+		for j, backend := range backends {
+			config += fmt.Sprintf("network %q {\n  ipv4 {\n    prefix = \"10.%d.0.0/16\"\n  }\n  ipv6 {\n    prefix = \"fd00:%[2]d::/48\"\n  }\n  backend %[1]q {}\n  ip_masq = true\n}\n", backend, 5+j)
+		}
+		config += "firewall {\n  type = \"iptables\"\n}\n"
+		programs := map[string]string(nil)
+		units[h.Name] = c
+		if variant == "legacy" {
+			programs = legacyPrograms()
+			units[h.Name] = readConfinement(t, "leno-legacy.conf")
+		}
+		p := newPlace(w, h, config, programs)
+		lock := regexp.MustCompile(`(?m)^f (/run/xtables.lock) 0(\d+) root leno$`).FindStringSubmatch(docpages.Source(t, "examples/systemd/leno.tmpfiles"))
+		if lock == nil {
+			t.Fatal("leno.tmpfiles is not as this test knows it")
+		}
+		file := filepath.Join(h.Dir, lock[1])
+		_, err := h.Exec(w.Ctx, "sh", "-euc", fmt.Sprintf("touch %[1]s; chgrp %[2]d %[1]s; chmod 0%[3]s %[1]s", file, lenoID, lock[2]))
+		w.Must(err)
+		w.Must(p.start(plainStart, strings.Fields(c.unit["ExecStart"])...)) // as root, as the unit before
+		places = append(places, p)
+	}
+	subnets := map[string]string{}
+	for _, p := range places {
+		p.ready(backends...)
+		for _, network := range backends {
+			w.Container(p.Host, network)
+			subnets[p.Name+network] = w.Subnet(p.Host, network).String()
+		}
+		w.Must(p.agent.Stop(w.Ctx))
+	}
+	for _, p := range places {
+		flush := fmt.Sprintf("sysctl -qw net.ipv4.ip_forward=0; export XTABLES_LOCKFILE=%s/lock; %s -w -F LENO-FORWARD", p.Dir, variants[p.Name])
+		_, err := p.Exec(w.Ctx, "sh", "-euc", flush)
+		w.Must(err)
+		p.confine(units[p.Name])
+	}
+	for _, p := range places {
+		p.ready(backends...)
+		if !strings.Contains(p.agent.Output(), "CAP_BPF") {
+			t.Errorf("%s does not say why udp has one queue", p.Name)
+		}
+		if on, err := p.Exec(w.Ctx, "sysctl", "-n", "net.ipv4.ip_forward"); err != nil || on != "1\n" {
+			t.Errorf("%s: ip_forward is %q, %v", p.Name, on, err)
+		}
+		// Written by this process, and not by the one before.
+		if !strings.Contains(p.agent.Output(), "firewall rules written") {
+			t.Errorf("%s: no rules were written", p.Name)
+		}
+		rules, err := p.Exec(w.Ctx, variants[p.Name]+"-save")
+		if err != nil || !strings.Contains(rules, "LENO-") {
+			t.Errorf("%s: the rules are not with %s: %v\n%s", p.Name, variants[p.Name], err, rules)
+		}
+	}
+	for _, network := range backends {
+		w.Settle(network)
+	}
+	w.Matrix()
+	for _, network := range backends {
+		if out, err := places[0].Exec(w.Ctx, world.Leno(), "peers", network, "-probe", "-count=1"); err != nil {
+			t.Errorf("probe of %s: %v\n%s", network, err, out)
+		}
+	}
+	for _, p := range places {
+		if out, err := p.Exec(w.Ctx, world.Leno(), "doctor"); err != nil || !strings.Contains(variants[p.Name], "legacy") && !strings.Contains(out, "nothing is wrong") {
+			t.Errorf("doctor on %s: %v\n%s", p.Name, err, out)
+		}
+	}
+	w.reloadConfined(places)
+
+	// Killed, and started again with the drop-in for more queues.
+	units["host-a"] = readConfinement(t, "leno-queues.conf")
+	units["host-b"] = readConfinement(t, "leno-queues.conf", "leno-legacy.conf")
+	for _, p := range places {
+		w.Must(p.agent.Kill())
+		p.confine(units[p.Name])
+	}
+	for _, p := range places {
+		p.ready(backends...)
+		if log := p.agent.Output(); strings.Contains(log, "CAP_BPF") {
+			t.Errorf("%s: one queue with the drop-in", p.Name)
+		}
+		w.WaitHealth(p.Host, http.StatusOK)
+		for _, network := range backends {
+			if now := w.Subnet(p.Host, network).String(); now != subnets[p.Name+network] {
+				t.Errorf("%s: %s of network %s, before %s", p.Name, now, network, subnets[p.Name+network])
+			}
+		}
+		w.confinedStatus(p, units[p.Name])
+	}
+	w.Matrix()
+	for _, p := range places {
+		w.Must(p.agent.Stop(w.Ctx))
+	}
+}
+
+// reloadConfined changes what every part of the agent has to write.
+func (w *testWorld) reloadConfined(places []*place) {
+	w.T.Helper()
+	for _, p := range places {
+		if lines := refused(p.agent.Output()); len(lines) > 0 {
+			w.T.Errorf("%s: %q", p.Name, lines)
+		}
+		config, err := os.ReadFile(filepath.Join(p.Dir, "etc/leno.d/leno.hcl"))
+		w.Must(err)
+		p.configure(strings.Replace(string(config), "ip_masq = true", "ip_masq = false", 1))
+		_, err = p.Exec(w.Ctx, world.Leno(), "reload")
+		w.Must(err)
+		w.Eventually("the subnet file to follow", func(context.Context) error {
+			text, err := os.ReadFile(p.SubnetFile("vxlan"))
+			if err == nil && !strings.Contains(string(text), "LENO_IPMASQ=false") {
+				err = fmt.Errorf("%s", text)
+			}
+			return err
+		})
+	}
+	w.Matrix()
+}
+
+// confinedStatus looks at what the process really is: /proc/PID/status.
+func (w *testWorld) confinedStatus(p *place, c confinement) {
+	w.T.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.agent.Pid()))
+	w.Must(err)
+	var bits uint64
+	for _, name := range c.caps {
+		bits |= 1 << map[string]int{"net_admin": 12, "net_raw": 13, "bpf": 39}[name]
+	}
+	for _, want := range []string{
+		fmt.Sprintf("CapEff:\t%016x", bits), fmt.Sprintf("CapBnd:\t%016x", bits), fmt.Sprintf("CapAmb:\t%016x", bits),
+		"NoNewPrivs:\t1", "Seccomp:\t2", fmt.Sprintf("Uid:\t%d\t%[1]d", lenoID), "Groups:\t" + map[string]string{"root": "0"}[c.unit["SupplementaryGroups"]] + " \n",
+	} {
+		if !strings.Contains(string(text), want) {
+			w.T.Errorf("%s: the process is not %q:\n%s", p.Name, want, text)
+		}
+	}
+	if lines := refused(p.agent.Output()); len(lines) > 0 {
+		w.T.Errorf("%s: %q", p.Name, lines)
+	}
+}

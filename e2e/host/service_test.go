@@ -1,0 +1,164 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	consul "github.com/hashicorp/consul/api"
+	"github.com/lenonet/leno/e2e/docpages"
+)
+
+// services are the instances of leno in the catalogue, by the name of the host.
+func (f *flips) services(filter string) (map[string]*consul.CatalogService, error) {
+	found, _, err := f.w.Consul.Client().Catalog().Service("leno", "", &consul.QueryOptions{Filter: filter})
+	out := map[string]*consul.CatalogService{}
+	for _, s := range found {
+		host := strings.TrimPrefix(s.ServiceID, "leno-")
+		if out[host] != nil {
+			return nil, fmt.Errorf("%s is there twice", s.ServiceID)
+		}
+		out[host] = s
+	}
+	return out, err
+}
+
+// shown waits until the catalogue shows a host in some way.
+func (f *flips) shown(host string, right func(*consul.CatalogService) error) error {
+	return f.poll(func() error {
+		all, err := f.services("")
+		if err != nil {
+			return err
+		}
+		if all[host] == nil {
+			return fmt.Errorf("no service of %s", host)
+		}
+		return right(all[host])
+	})
+}
+
+func (f *flips) poll(right func() error) error {
+	until := time.Now().Add(5 * time.Minute)
+	for {
+		err := right()
+		if err == nil || time.Now().After(until) {
+			return err
+		}
+		select {
+		case <-f.w.Ctx.Done():
+			return errors.Join(err, f.w.Ctx.Err())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// catalogue asks what the page shows, of DNS and of the catalogue.
+func (f *flips) catalogue() {
+	w := f.w
+	w.T.Helper()
+	a, d := f.places[0], f.places[3]
+	for _, p := range f.places {
+		w.Must(f.shown(p.Name, func(s *consul.CatalogService) error {
+			networks := "n"
+			if p == f.places[2] || p == d {
+				networks = "n,s"
+			}
+			if m := s.ServiceMeta; m["network"] != networks || m["subnet_n"] != f.subnet(p, "n").String() || m["backend_n"] != "vxlan" || m["version"] == "" ||
+				strings.Join(s.ServiceTags, ",") != networks || s.ServicePort != 5366 {
+				return fmt.Errorf("%s shows %+v", p.Name, s)
+			}
+			return nil
+		}))
+	}
+	page := docpages.Source(w.T, docpages.Path("operations/health"))
+	for _, m := range regexp.MustCompile(`'filter=([^']+)'`).FindAllStringSubmatch(page, -1) {
+		filter := strings.NewReplacer("subnet_default", "subnet_n", "10.5.34.0/24", f.subnet(a, "n").String()).Replace(m[1])
+		want := 4
+		if strings.Contains(filter, "subnet_n") {
+			want = 1
+		}
+		if found, err := f.services(filter); err != nil || len(found) != want || found[a.Name] == nil {
+			w.T.Errorf("%s: %d hosts, %v", filter, len(found), err)
+		}
+	}
+	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return w.Consul.Namespace.DialContext(ctx, network, "127.0.0.1:8600")
+	}}
+	asked := regexp.MustCompile(`(?m)^dig @127.0.0.1 -p 8600 (\S+)( SRV)?$`).FindAllStringSubmatch(page, -1)
+	if len(asked) < 3 {
+		w.T.Errorf("the page asks DNS %q", asked)
+	}
+	for _, m := range append(asked, []string{"", "s.leno.service.consul", ""}) {
+		name := strings.Replace(m[1], "default.", "n.", 1)
+		want := 4
+		if strings.HasPrefix(name, "s.") {
+			want = 2
+		}
+		w.Must(f.poll(func() error { // until every host's check has passed
+			if m[2] != "" {
+				_, found, err := resolver.LookupSRV(w.Ctx, "", "", name)
+				if err != nil || len(found) != want || found[0].Port != 5366 {
+					return fmt.Errorf("%s: %v, %v", name, found, err)
+				}
+				return nil
+			}
+			found, err := resolver.LookupHost(w.Ctx, name)
+			if err != nil || len(found) != want || !slices.Contains(found, d.Addrs[0].String()) {
+				return fmt.Errorf("%s: %v, %v", name, found, err)
+			}
+			return nil
+		}))
+	}
+}
+
+// comeAndGo: a stopped agent leaves the catalogue, one that was killed stays and
+// is found again, and one of another name has no double.
+func (f *flips) comeAndGo() {
+	w := f.w
+	w.T.Helper()
+	hosts := func() string {
+		all, err := f.services("")
+		if err != nil {
+			return err.Error()
+		}
+		return strings.Join(slices.Sorted(maps.Keys(all)), " ")
+	}
+	is := func(want string) {
+		w.T.Helper()
+		w.Must(f.poll(func() error {
+			if got := hosts(); got != want {
+				return fmt.Errorf("the catalogue has %q, want %q", got, want)
+			}
+			return nil
+		}))
+	}
+	is("host-a host-b host-c host-d") // also after Consul was killed
+	b, d := f.places[1], f.places[3]
+	w.Must(f.places[0].agent.Stop(w.Ctx))
+	if got := hosts(); got != "host-b host-c host-d" {
+		w.T.Errorf("after a clean stop: %s", got)
+	}
+	w.Must(b.agent.Kill())
+	w.Must(d.agent.Kill())
+	config, err := os.ReadFile(filepath.Join(d.Dir, "etc/leno.d/leno.hcl"))
+	w.Must(err)
+	d.configure(strings.Replace(string(config), `node_name = "host-d"`, `node_name = "host-e"`, 1))
+	for _, p := range []*place{b, d} {
+		w.Must(p.start(plainStart, "leno", "agent", "-config-dir=/etc/leno.d"))
+	}
+	is("host-b host-c host-e")
+	for _, p := range f.places[1:] {
+		w.Must(p.agent.Stop(w.Ctx))
+	}
+	if got := hosts(); got != "" {
+		w.T.Errorf("after all have stopped: %s", got)
+	}
+}

@@ -1,0 +1,36 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// turn waits until few enough labs of tests are up on this machine, whichever processes
+// they are of, and keeps a place among them until it is closed or its process ends:
+// several packages run at once, and each lab runs a dozen programs.
+func turn(ctx context.Context) (io.Closer, error) {
+	most := 3 * max(2, runtime.GOMAXPROCS(0))
+	for {
+		for i := range most {
+			// A socket with an abstract name goes with its process.
+			place, err := net.Listen("unix", fmt.Sprintf("@leno-test-lab-%d", i))
+			if err == nil {
+				return place, nil
+			}
+			if !errors.Is(err, syscall.EADDRINUSE) {
+				return nil, err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait until fewer than %d labs of tests are up: %w", most, context.Cause(ctx))
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,434 @@
+package soak
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+)
+
+// operatorPatience is how long one command of an operator may take.
+const operatorPatience = time.Minute
+
+// operator is who defines, changes and deletes networks.
+type operator struct {
+	one sync.Mutex // held during a change of a network
+
+	mu      sync.Mutex
+	defined map[string]bool
+	variant map[string]int
+	turn    int // counts commands
+}
+
+func (r *run) isDefined(network string) bool {
+	r.operator.mu.Lock()
+	defer r.operator.mu.Unlock()
+	return r.operator.defined[network]
+}
+
+func (r *run) setDefined(network string, defined bool) {
+	r.operator.mu.Lock()
+	defer r.operator.mu.Unlock()
+	r.operator.defined[network] = defined
+}
+
+// operate runs leno on a host that no fault is on.
+func (r *run) operate(ctx context.Context, args ...string) (string, error) {
+	r.operator.mu.Lock()
+	r.operator.turn++
+	turn := r.operator.turn
+	r.operator.mu.Unlock()
+	for i := range r.machines {
+		m := r.machines[(turn+i)%len(r.machines)]
+		if !m.faults.TryLock() {
+			continue
+		}
+		defer m.faults.Unlock()
+		if m.disabled {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(ctx, operatorPatience)
+		defer cancel()
+		return m.Leno(ctx, args...)
+	}
+	return "", errors.New("there is no host without a fault")
+}
+
+// setUpNetworks defines the networks that exist only in Consul, half of them with
+// network apply and half with network import, and notes the definitions of all.
+func (r *run) setUpNetworks(ctx context.Context) error {
+	for i, n := range allNetworks() {
+		if n.origin == fromFiles || n.name == "lease-temp" && r.definedByFile(n.name) {
+			continue
+		}
+		if err := r.defineNetwork(ctx, n.name, i); err != nil {
+			return err
+		}
+	}
+	for _, n := range allNetworks() {
+		r.record(func(h *History) {
+			h.Networks = append(h.Networks, NetworkInfo{n.name, r.definedByFile(n.name)})
+		})
+		if r.isDefined(n.name) {
+			continue
+		}
+		done := r.change(DefineNetwork, n.name)
+		err := await(ctx, patience, "network "+n.name, func(ctx context.Context) error {
+			state, definition, err := r.readNetwork(ctx, n.name)
+			if err == nil && state != stateDefined {
+				err = errors.New(state)
+			}
+			if err == nil {
+				done(definition, true)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		r.setDefined(n.name, true)
+	}
+	r.record(func(h *History) { h.Networks = append(h.Networks, NetworkInfo{aside, false}) })
+	return nil
+}
+
+// definedByFile reports whether the configuration of any agent has the network's pools.
+func (r *run) definedByFile(network string) bool {
+	return slices.ContainsFunc(r.machines, func(m *machine) bool {
+		return slices.ContainsFunc(m.takesPart(), func(p part) bool { return p.name == network && p.joins == byDefinition })
+	})
+}
+
+// onNetwork makes one fault on a network.
+func (r *run) onNetwork(ctx context.Context, s Step) error {
+	switch s.Kind {
+	case DefineNetwork:
+		return r.defineNetwork(ctx, s.Network, s.Pick)
+	case DeleteNetwork:
+		return r.deleteNetwork(ctx, s.Network)
+	case DeleteWhileAway:
+		return r.withAgentsDown(ctx, s, func(ctx context.Context) error { return r.deleteNetwork(ctx, s.Network) })
+	case ChangeNetwork:
+		return r.changeNetwork(ctx, s.Network)
+	case RewriteNetwork:
+		return r.rewriteNetwork(ctx, s.Network)
+	case LoseNetwork:
+		r.operator.one.Lock()
+		defer r.operator.one.Unlock()
+		done := r.rewind(Rewind{Why: s.Kind, Network: s.Network})
+		defer done()
+		return r.onLeader(ctx, "delete a definition", func(ctx context.Context, leader *api.Client) error {
+			_, err := leader.KV().Delete(networkKey(s.Network), (&api.WriteOptions{Token: operatorToken}).WithContext(ctx))
+			return err
+		})
+	}
+	return fmt.Errorf("there is no fault %s", s.Kind)
+}
+
+func networkKey(name string) string { return "leno/networks/" + name }
+
+// readNetwork reads a network's record: what Read has of it.
+func (r *run) readNetwork(ctx context.Context, name string) (state, definition string, err error) {
+	var pair *api.KVPair
+	err = r.onLeader(ctx, "read a definition", func(ctx context.Context, leader *api.Client) error {
+		pair, _, err = leader.KV().Get(networkKey(name), (&api.QueryOptions{RequireConsistent: true, Token: operatorToken}).WithContext(ctx))
+		return err
+	})
+	if err != nil {
+		return "", "", err
+	}
+	state, definition = stateOf(pair)
+	return state, definition, nil
+}
+
+// change begins to note a change of a network's record; done ends it.
+func (r *run) change(why Kind, network string) (done func(definition string, recorded bool)) {
+	i := 0
+	r.record(func(h *History) {
+		i = len(h.Changes)
+		h.Changes = append(h.Changes, Change{Span: Span{r.now(), forever}, Network: network, Why: why})
+	})
+	return func(definition string, recorded bool) {
+		r.record(func(h *History) {
+			c := &h.Changes[i]
+			c.To, c.Definition, c.Recorded = r.now(), definition, recorded
+		})
+	}
+}
+
+// defineNetwork defines a network with network apply or, when pick is odd, network
+// import.
+func (r *run) defineNetwork(ctx context.Context, name string, pick int) error {
+	r.operator.one.Lock()
+	defer r.operator.one.Unlock()
+	done := r.change(DefineNetwork, name)
+	r.setDefined(name, true)
+	n := findNetwork(name)
+	file, text := filepath.Join(r.Dir, name+".hcl"), fmt.Sprintf("network %q {\n%s}\n", name, n.definition(r.Options, 0))
+	command := []string{"network", "apply", "-token=" + operatorToken, file}
+	if pick%2 == 1 {
+		file, text = filepath.Join(r.Dir, name+".json"), n.flannel(r.Options)
+		command = []string{"network", "import", "-token=" + operatorToken, "-network=" + name, "-force", file}
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		return err
+	}
+	err := await(ctx, patience, "network "+name+" to be defined", func(ctx context.Context) error {
+		out, err := r.operate(ctx, command...)
+		if err != nil {
+			return errors.Join(fmt.Errorf("%w: %s", err, out), sleep(ctx, r.Every))
+		}
+		state, definition, err := r.readNetwork(ctx, name)
+		if err == nil && state != stateDefined {
+			err = fmt.Errorf("its record is %s", state)
+		}
+		if err == nil {
+			done(definition, true)
+		}
+		return err
+	})
+	r.operator.mu.Lock()
+	r.operator.variant[name] = 0
+	r.operator.mu.Unlock()
+	r.say("network %s is defined by network %s", name, command[1])
+	return err
+}
+
+// deleteNetwork deletes a network with network delete. One that the store has just
+// lost may not be there to be deleted.
+func (r *run) deleteNetwork(ctx context.Context, name string) error {
+	const lostFor = 15 * time.Second
+	r.operator.one.Lock()
+	defer r.operator.one.Unlock()
+	done := r.change(DeleteNetwork, name)
+	begin := r.now()
+	recorded := false
+	err := await(ctx, patience, "network "+name+" to be deleted", func(ctx context.Context) error {
+		out, err := r.operate(ctx, "network", "delete", "-force", "-token="+operatorToken, name)
+		state, _, readErr := r.readNetwork(ctx, name)
+		if readErr != nil {
+			return readErr
+		}
+		recorded = state == stateDeleted
+		if recorded || state == stateMissing && r.now()-begin > lostFor {
+			return nil
+		}
+		return errors.Join(fmt.Errorf("its record is %s; network delete: %v %s", state, err, out), sleep(ctx, r.Every/2))
+	})
+	r.setDefined(name, false)
+	done("", recorded)
+	r.say("network %s is deleted, with a record of that: %t", name, recorded)
+	return err
+}
+
+// changeNetwork gives a network another definition that hosts take over live. One
+// that would take a subnet from a host is refused, and stays as it is.
+func (r *run) changeNetwork(ctx context.Context, name string) error {
+	r.operator.one.Lock()
+	defer r.operator.one.Unlock()
+	r.operator.mu.Lock()
+	variant := (r.operator.variant[name] + 1) % variants
+	r.operator.mu.Unlock()
+	file := filepath.Join(r.Dir, name+".hcl")
+	text := fmt.Sprintf("network %q {\n%s}\n", name, findNetwork(name).definition(r.Options, variant))
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		return err
+	}
+	done := r.change(ChangeNetwork, name)
+	return await(ctx, patience, "network "+name+" to be changed", func(ctx context.Context) error {
+		out, err := r.operate(ctx, "network", "apply", "-token="+operatorToken, file)
+		refused := err != nil && strings.Contains(err.Error(), "is left as it is")
+		if err != nil && !refused {
+			return errors.Join(fmt.Errorf("%w: %s", err, out), sleep(ctx, r.Every))
+		}
+		_, definition, err := r.readNetwork(ctx, name)
+		if err != nil {
+			return err
+		}
+		done(definition, true)
+		if refused {
+			r.say("network %s: a change is refused, since a host would lose its subnet", name)
+			return nil
+		}
+		r.operator.mu.Lock()
+		r.operator.variant[name] = variant
+		r.operator.mu.Unlock()
+		r.say("network %s is %s", name, definition)
+		return nil
+	})
+}
+
+// rewriteNetwork writes a network's definition with the same meaning: its members in
+// another order and with other spaces.
+func (r *run) rewriteNetwork(ctx context.Context, name string) error {
+	r.operator.one.Lock()
+	defer r.operator.one.Unlock()
+	done := r.change(RewriteNetwork, name)
+	return r.onLeader(ctx, "rewrite the definition of "+name, func(ctx context.Context, leader *api.Client) error {
+		pair, _, err := leader.KV().Get(networkKey(name), (&api.QueryOptions{RequireConsistent: true, Token: operatorToken}).WithContext(ctx))
+		if err != nil {
+			return err
+		}
+		state, definition := stateOf(pair)
+		if state != stateDefined {
+			return fmt.Errorf("network %s is %s", name, state)
+		}
+		var members map[string]any
+		if err := json.Unmarshal(pair.Value, &members); err != nil {
+			return err
+		}
+		indent := "  "
+		if bytes.Contains(pair.Value, []byte("\n  ")) {
+			indent = "\t"
+		}
+		if pair.Value, err = json.MarshalIndent(members, "", indent); err != nil {
+			return err
+		}
+		ok, _, err := leader.KV().CAS(pair, (&api.WriteOptions{Token: operatorToken}).WithContext(ctx))
+		if err == nil && !ok {
+			err = errors.New("it was changed at the same time")
+		}
+		if err == nil {
+			done(definition, true)
+		}
+		return err
+	})
+}
+
+// deleteAgain deletes networks that came back into the store after they were
+// deleted, as an operator would, until ctx ends. Whether they may come back is for
+// the rules to say.
+func (r *run) deleteAgain(ctx context.Context) {
+	back := map[string]int{} // how often one was seen in a row
+	for sleep(ctx, 2*time.Second) == nil {
+		for _, n := range allNetworks() {
+			if r.lastState(n.name) != stateDefined || r.isDefined(n.name) {
+				back[n.name] = 0
+				continue
+			}
+			if back[n.name]++; back[n.name] < 3 {
+				continue
+			}
+			r.say("network %s is back, deleting it again", n.name)
+			if err := r.deleteNetwork(ctx, n.name); err != nil && ctx.Err() == nil {
+				r.trouble("%v", err)
+			}
+			back[n.name] = 0
+		}
+	}
+}
+
+// lastState is the state of a network's record when it was last read.
+func (r *run) lastState(network string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := len(r.h.Reads) - 1; i >= 0; i-- {
+		if r.h.Reads[i].Network == network {
+			return r.h.Reads[i].State
+		}
+	}
+	return stateMissing
+}
+
+// badRecord is a key with a value that leno cannot use.
+type badRecord struct {
+	key  string
+	bad  string
+	good []byte // what it should have, nil for nothing
+}
+
+// chooseBadRecords chooses records of one network, one of each kind: its definition,
+// the lease of a host that is there, a lease of a slot that nobody has, and others
+// that mean nothing.
+func (r *run) chooseBadRecords(ctx context.Context, s Step) (out []badRecord, err error) {
+	var pairs api.KVPairs
+	err = r.onLeader(ctx, "read everything", func(ctx context.Context, leader *api.Client) error {
+		pairs, _, err = leader.KV().List("leno/", (&api.QueryOptions{RequireConsistent: true, Token: operatorToken}).WithContext(ctx))
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	n := findNetwork(s.Network)
+	leases := "leno/leases/" + n.name + "/"
+	taken := map[string]bool{}
+	var held []*api.KVPair
+	for _, p := range pairs {
+		taken[p.Key] = true
+		if p.Key == networkKey(n.name) {
+			out = append(out, badRecord{p.Key, `{"version":1,"name":`, p.Value})
+		}
+		var value struct{ Node string }
+		if strings.HasPrefix(p.Key, leases) && p.Session != "" && json.Unmarshal(p.Value, &value) == nil && !r.silentNow(value.Node) {
+			held = append(held, p)
+		}
+	}
+	if len(held) > 0 {
+		p := held[s.Pick%len(held)]
+		out = append(out, badRecord{p.Key, `{"version":1,"subnet":"nonsense"}`, p.Value})
+	}
+	for slot := 1; slot < 255; slot++ {
+		if key := fmt.Sprintf("10.%d.%d.0-24", n.number, slot); !taken[leases+key] {
+			out = append(out, badRecord{leases + key, "{", nil}, badRecord{"leno/reservations/" + n.name + "/" + key, "[]", nil})
+			break
+		}
+	}
+	return append(out,
+		badRecord{leases + "nonsense", "nonsense", nil},
+		badRecord{"leno/changes/" + n.name + "/nonsense_nonsense", "nonsense", nil},
+		badRecord{"leno/networks/nonsense", "nonsense", nil},
+	), nil
+}
+
+func (r *run) putBad(ctx context.Context, records []badRecord) error {
+	return r.onLeader(ctx, "write bad records", func(ctx context.Context, leader *api.Client) error {
+		var errs []error
+		for _, b := range records {
+			_, err := leader.KV().Put(&api.KVPair{Key: b.key, Value: []byte(b.bad)}, (&api.WriteOptions{Token: operatorToken}).WithContext(ctx))
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// putGood removes those of the records that are still bad, and writes what should
+// be in their place. With lose the definition is only removed.
+func (r *run) putGood(ctx context.Context, records []badRecord, lose bool) error {
+	return r.onLeader(ctx, "remove bad records", func(ctx context.Context, leader *api.Client) error {
+		for _, b := range records {
+			if err := r.putOneGood(ctx, leader.KV(), b, lose); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (r *run) putOneGood(ctx context.Context, kv *api.KV, b badRecord, lose bool) error {
+	write := (&api.WriteOptions{Token: operatorToken}).WithContext(ctx)
+	pair, _, err := kv.Get(b.key, (&api.QueryOptions{RequireConsistent: true, Token: operatorToken}).WithContext(ctx))
+	if err != nil || pair == nil || string(pair.Value) != b.bad {
+		return err
+	}
+	network, isDefinition := strings.CutPrefix(b.key, "leno/networks/")
+	if b.good != nil && !(isDefinition && lose) {
+		pair.Value = b.good
+		_, _, err = kv.CAS(pair, write)
+		return err
+	}
+	if b.good != nil {
+		done := r.rewind(Rewind{Why: LoseNetwork, Network: network})
+		defer done()
+	}
+	_, _, err = kv.DeleteCAS(pair, write)
+	return err
+}

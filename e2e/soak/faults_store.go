@@ -1,0 +1,156 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// onStore makes one fault on the store or a network, and undoes it. An error means
+// that no further fault is possible.
+func (r *run) onStore(ctx context.Context, s Step) error {
+	if s.Kind != SaveStore {
+		what := string(s.Kind)
+		if s.Network != "" {
+			what += " " + s.Network
+		}
+		r.begin(s, "%s for %s", what, s.For)
+	}
+	err := guarded(func() error { return r.disturbStore(ctx, s) })
+	if ctx.Err() != nil || errors.Is(err, errConsul) {
+		return err
+	}
+	if err != nil {
+		r.trouble("%s: %v", s.Kind, err)
+		if err := r.healServers(ctx); err != nil {
+			return err
+		}
+	}
+	r.say("round %d: %s is over", s.Round, s.Kind)
+	return nil
+}
+
+func (r *run) disturbStore(ctx context.Context, s Step) error {
+	switch s.Kind {
+	case KillLeader, LoseQuorum, CutServer:
+		return r.onServers(ctx, s)
+	case RevokeTokens:
+		calm := r.storm(s.Kind)
+		defer calm()
+		err := between(ctx, s.For,
+			func(ctx context.Context) error { return r.setTokens(ctx, +1) },
+			func(ctx context.Context) error { return r.setTokens(ctx, -1) })
+		return errors.Join(err, r.awaitEveryone(ctx))
+	case SaveStore:
+		saved, err := r.save(ctx)
+		if err == nil {
+			r.snapshot = saved
+		}
+		return err
+	case RestoreStore:
+		return r.restore(ctx, s.Kind, r.snapshot)
+	case RestoreOldest:
+		return r.restore(ctx, s.Kind, r.oldest)
+	case RestoreBad:
+		return r.restoreBad(ctx, s)
+	case EmptyStore:
+		return r.empty(ctx, s.Kind)
+	case EmptyAndDefine, EmptyAndDelete:
+		return r.emptyAnd(ctx, s)
+	case EmptyAndRestart:
+		if err := r.empty(ctx, s.Kind); err != nil {
+			return err
+		}
+		return r.withAgentsDown(ctx, s, func(context.Context) error { return nil })
+	}
+	return r.onNetwork(ctx, s)
+}
+
+// onServers takes servers away and brings them back.
+func (r *run) onServers(ctx context.Context, s Step) error {
+	leader, err := r.leader(ctx)
+	if err != nil {
+		return err
+	}
+	n := len(r.Servers)
+	victims := []*lab.Consul{r.Servers[leader]}
+	switch s.Kind {
+	case CutServer:
+		victims[0] = r.Servers[s.Pick%n]
+	case LoseQuorum:
+		victims = append(victims, r.Servers[(leader+1+s.Pick%(n-1))%n])
+	}
+	calm := r.storm(s.Kind)
+	defer calm()
+	for _, v := range victims {
+		if s.Kind == CutServer {
+			err = v.Cut(ctx)
+		} else {
+			err = v.Kill()
+		}
+		if err != nil {
+			return errors.Join(err, r.healServers(ctx))
+		}
+	}
+	if err := sleep(ctx, s.For); err != nil {
+		return err
+	}
+	if err := r.healServers(ctx); err != nil {
+		return err
+	}
+	if s.Kind == CutServer {
+		// What was under way between Consul's own agents is sent again no sooner:
+		// TCP doubles its patience, so up to as long as the cut lasted.
+		return sleep(ctx, s.For)
+	}
+	return nil
+}
+
+// emptyAnd empties the store and at once defines or deletes another network than
+// those that have to come back.
+func (r *run) emptyAnd(ctx context.Context, s Step) error {
+	if err := r.empty(ctx, s.Kind); err != nil {
+		return err
+	}
+	if s.Kind == EmptyAndDelete {
+		return r.deleteNetwork(ctx, s.Network)
+	}
+	if err := r.defineNetwork(ctx, s.Network, s.Pick); err != nil || s.Network != aside {
+		return err
+	}
+	if err := sleep(ctx, s.For); err != nil {
+		return err
+	}
+	return r.deleteNetwork(ctx, s.Network)
+}
+
+// restoreBad sets the store back to a snapshot that has records which cannot be
+// used, and removes these a while later as an operator would.
+func (r *run) restoreBad(ctx context.Context, s Step) error {
+	calm := r.storm(s.Kind)
+	defer calm()
+	bad, err := r.chooseBadRecords(ctx, s)
+	if err != nil {
+		return err
+	}
+	err = r.putBad(ctx, bad)
+	var saved snapshot
+	if err == nil {
+		saved, err = r.save(ctx)
+	}
+	if err = errors.Join(err, r.putGood(ctx, bad, false)); err != nil {
+		return err
+	}
+	if err := sleep(ctx, time.Duration(1+s.Pick%3)*time.Second); err != nil {
+		return err
+	}
+	if err := r.restore(ctx, s.Kind, saved); err != nil {
+		return errors.Join(err, r.putGood(ctx, bad, false))
+	}
+	if err := sleep(ctx, s.For); err != nil {
+		return err
+	}
+	return r.putGood(ctx, bad, s.Pick%2 == 0)
+}

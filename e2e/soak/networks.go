@@ -1,0 +1,164 @@
+package soak
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+)
+
+// origin is where a network's definition comes from.
+type origin int
+
+const (
+	fromFiles    origin = iota // blocks of agents' configurations define it
+	onlyInConsul               // an operator defined it, with network apply or network import
+	temporary                  // an operator defines and deletes it again and again
+)
+
+// network is one of the run's networks. Its name is at most ten characters long, so
+// that its device is leno-NAME.
+type network struct {
+	name    string
+	number  int // its pool is 10.NUMBER.0.0/16
+	carries bool
+	origin  origin
+}
+
+// aside is a network that nobody takes part in. It is defined in a store that has
+// lost everything, and deleted a while later.
+const aside = "aside"
+
+// allNetworks are the networks of every run: over VXLAN between the carriers, and
+// leases only between the others.
+func allNetworks() []network {
+	return []network{
+		{"carry", 5, true, fromFiles},
+		{"carry-kv", 7, true, onlyInConsul},
+		{"carry-temp", 9, true, temporary},
+		{"lease", 6, false, fromFiles},
+		{"lease-kv", 8, false, onlyInConsul},
+		{"lease-temp", 10, false, temporary},
+	}
+}
+
+func findNetwork(name string) network {
+	for _, n := range allNetworks() {
+		if n.name == name {
+			return n
+		}
+	}
+	return network{aside, 11, false, temporary}
+}
+
+// variants is how many definitions of a network there are that hosts can change
+// between while they run.
+const variants = 4
+
+// last is the last subnet of a network without packets. The pool is small, so that
+// a host that wants a subnet meets those that were given up, and large enough for
+// the dead hosts that a restored snapshot brings back.
+func (n network) last(o Options, variant int) string {
+	return fmt.Sprintf("10.%d.%d.0", n.number, o.Agents-o.Carriers+8+4*(variant%2))
+}
+
+// definition is the part of a network block that all hosts share.
+func (n network) definition(o Options, variant int) string {
+	if !n.carries {
+		return fmt.Sprintf("  ipv4 {\n    prefix = \"10.%d.0.0/16\"\n    min    = \"10.%[1]d.1.0\"\n    max    = %q\n  }\n  backend \"alloc\" {}\n",
+			n.number, n.last(o, variant))
+	}
+	pools := fmt.Sprintf("  ipv4 {\n    prefix = \"10.%d.0.0/16\"\n  }\n", n.number)
+	if n.origin == fromFiles {
+		pools += fmt.Sprintf("  ipv6 {\n    prefix = \"fd00:%d::/48\"\n  }\n", n.number)
+	}
+	offload := "auto"
+	if variant/2%2 == 1 {
+		offload = "off"
+	}
+	return pools + fmt.Sprintf("  backend \"vxlan\" {\n    vni = %d\n    port = %d\n    direct_routing = %t\n    checksum_offload = %q\n  }\n",
+		n.number, 8467+n.number, variant%2 == 1, offload)
+}
+
+// flannel is the definition without variations, as flannel has it in etcd.
+func (n network) flannel(o Options) string {
+	if n.carries {
+		return fmt.Sprintf(`{"Network":"10.%d.0.0/16","Backend":{"Type":"vxlan","VNI":%[1]d,"Port":%d}}`, n.number, 8467+n.number)
+	}
+	return fmt.Sprintf(`{"Network":"10.%d.0.0/16","SubnetMin":"10.%[1]d.1.0","SubnetMax":%q,"Backend":{"Type":"alloc"}}`, n.number, n.last(o, 0))
+}
+
+// part is a machine's part in one network.
+type part struct {
+	network
+	joins joining
+
+	file   string // subnet_file
+	former string // subnet_file before it was changed
+	masq   bool   // ip_masq
+}
+
+// joining is how a host takes part in a network.
+type joining int
+
+const (
+	byDefinition joining = iota // a block with pools
+	byBlock                     // a block without pools
+	byWatching                  // watch_networks
+)
+
+// partsOf is what the machine of an index takes part in: all of them in the network
+// from files of their kind, two of three in the one that exists only in Consul, and
+// those that watch in the temporary one as well. One further host defines the
+// temporary network by its file.
+func (o Options) partsOf(index int, dir string) []*part {
+	carries := o.carries(index)
+	order := index
+	if !carries {
+		order = index - o.Carriers + 2 // 2, 0, 1, 2, ...: the first one watches
+	}
+	var out []*part
+	for _, n := range allNetworks() {
+		if n.carries != carries {
+			continue
+		}
+		p := &part{network: n, file: filepath.Join(dir, n.name+".env")}
+		p.former = p.file
+		switch watches := order%3 != 0 && (carries || order%3 == 2); {
+		case n.origin == fromFiles:
+			p.joins = byDefinition
+		case watches:
+			p.joins = byWatching
+		case n.origin == onlyInConsul && (carries || order%3 == 0):
+			p.joins = byBlock
+		case n.origin == temporary && !carries && order == 3:
+			p.joins = byDefinition
+		default:
+			continue
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// blocks is the configuration for a machine's parts.
+func (o Options) blocks(parts []*part) string {
+	var out strings.Builder
+	for _, p := range parts {
+		if p.joins == byWatching {
+			pattern, _, _ := strings.Cut(p.name, "-")
+			fmt.Fprintf(&out, "watch_networks   = true\nallowed_networks = [%q]\n\n", pattern+"-*")
+			break
+		}
+	}
+	for _, p := range parts {
+		if p.joins == byWatching {
+			continue
+		}
+		fmt.Fprintf(&out, "network %q {\n", p.name)
+		if p.joins == byDefinition {
+			out.WriteString(p.definition(o, 0))
+		}
+		fmt.Fprintf(&out, "  forward     = true\n  ip_masq     = %t\n  subnet_file = %q\n}\n\n", p.masq, p.file)
+	}
+	return out.String()
+}

@@ -1,0 +1,443 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/world"
+	"github.com/lenonet/leno/registry"
+)
+
+// TestConsulStopped keeps Consul away for longer than any session lives and
+// brings it back: not a packet is lost, and health tells.
+func TestConsulStopped(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	w.StartNetwork("vxlan")
+	h := w.Hosts[0]
+	before := w.held("default")
+	stream, err := w.Containers[0].StartEchoes(w.Containers[1].Addrs[0], 20*time.Millisecond)
+	w.Must(err)
+	deleted := w.RouteEvents(h)
+	w.WaitHealth(h, http.StatusOK)
+
+	w.Must(w.Consul.Stop(w.Ctx))
+	stopped := time.Now()
+	for _, h := range w.Hosts {
+		w.WaitHealth(h, http.StatusTooManyRequests, "not renewed since", "connection refused")
+	}
+	// 2×TTL is when Consul would have ended the sessions.
+	w.Eventually("two TTLs to pass", func(context.Context) error {
+		if left := 21*time.Second - time.Since(stopped); left > 0 {
+			return fmt.Errorf("%s are left", left)
+		}
+		return nil
+	})
+	for _, h := range w.Hosts {
+		if status, _, err := h.Get(w.Ctx, "/readyz"); err != nil || status != http.StatusOK {
+			t.Errorf("%s: readyz %d while Consul is away, %v", h.Name, status, err)
+		}
+	}
+	w.Must(w.Consul.Start(w.Ctx))
+	back := time.Now()
+	for _, h := range w.Hosts {
+		w.WaitHealth(h, http.StatusOK)
+	}
+	w.Eventually("every host to hold its subnet", func(context.Context) error {
+		if diff := cmp.Diff(before, w.held("default")); diff != "" {
+			return fmt.Errorf("leases (-before +now):\n%s", diff)
+		}
+		return nil
+	})
+	took := time.Since(back)
+	t.Logf("as before %s after Consul had a leader", took)
+	// Every agent asks again within 15 s, and no attempt may have to end first.
+	if took > time.Minute {
+		t.Errorf("as before only %s after Consul had a leader", took)
+	}
+
+	w.Must(stream.WaitAnswers(w.Ctx, 10))
+	result, err := stream.Stop()
+	w.Must(err)
+	t.Logf("%d pings, %d lost", result.Sent, result.Lost())
+	if result.Sent < 900 || result.Lost() != 0 {
+		t.Errorf("%d of %d pings lost: %v", result.Lost(), result.Sent, result.Missing)
+	}
+	if gone := deleted(); len(gone) != 0 {
+		t.Errorf("routes were deleted: %q", gone)
+	}
+}
+
+// held are the leases of a network that each host says are held, by the hosts that
+// say so and those that hold them.
+func (w *testWorld) held(network string) map[string]map[string]string {
+	w.T.Helper()
+	all := map[string]map[string]string{}
+	for _, h := range w.Hosts {
+		all[h.Name] = map[string]string{"subnet file": w.Subnet(h, network).String()}
+		for _, l := range w.Leases(h, network).Leases {
+			if l.Held {
+				all[h.Name][l.Node] = fmt.Sprint(l.Subnets)
+			}
+		}
+	}
+	return all
+}
+
+// TestConsulClientRestarted restarts the Consul client agent of a host as
+// systemd does, with SIGTERM. That deregisters the node and destroys its
+// session, which must cost neither the subnet nor a route anywhere.
+func TestConsulClientRestarted(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	for _, h := range w.Hosts {
+		w.Must(h.StartConsul(w.Ctx))
+	}
+	w.StartNetwork("vxlan")
+	a, b := w.Hosts[0], w.Hosts[1]
+	subnet := w.Subnet(a, "default")
+	before := w.Session(a)
+	deletedA, deletedB := w.RouteEvents(a), w.RouteEvents(b)
+	stream, err := w.Containers[1].StartEchoes(w.Containers[0].Addrs[0], 10*time.Millisecond)
+	w.Must(err)
+	w.Must(a.Consul.Stop(w.Ctx))
+	w.WaitHealth(a, http.StatusTooManyRequests)
+	w.Must(stream.WaitAnswers(w.Ctx, 50))
+	w.Must(a.Consul.Start(w.Ctx))
+	w.Eventually("the lease to be held by another session", func(context.Context) error {
+		if now := w.Session(a); now == "" || now == before {
+			return fmt.Errorf("session %q, before %q", now, before)
+		}
+		return nil
+	})
+	w.WaitHealth(a, http.StatusOK)
+	result, err := stream.Stop()
+	w.Must(err)
+	if result.Lost() != 0 {
+		t.Errorf("%d of %d pings lost", result.Lost(), result.Sent)
+	}
+	if got := w.Subnet(a, "default"); got != subnet {
+		t.Errorf("subnet %s, before %s", got, subnet)
+	}
+	for _, gone := range [][]string{deletedA(), deletedB()} {
+		if len(gone) != 0 {
+			t.Errorf("routes were deleted: %q", gone)
+		}
+	}
+	// The service is back with its check on /healthz, which Consul polls.
+	w.Eventually("the service to pass", func(context.Context) error {
+		checks, _, err := a.Consul.Client().Health().Checks("leno", nil)
+		if err != nil {
+			return err
+		}
+		for _, c := range checks {
+			if c.Node == a.Name && c.Status == api.HealthPassing {
+				if !strings.Contains(c.Definition.HTTP, "/healthz") && !strings.Contains(c.Output, "/healthz") {
+					return fmt.Errorf("check is not on /healthz: %+v", c)
+				}
+				return nil
+			}
+		}
+		return fmt.Errorf("%d checks, none passing on %s", len(checks), a.Name)
+	})
+}
+
+// TestMalformedRecords writes 100 records that cannot be used among the good
+// ones: nothing changes but that each is named.
+func TestMalformedRecords(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	w.StartNetwork("vxlan")
+	before := map[*lab.Host][]string{}
+	for _, h := range w.Hosts {
+		before[h] = w.Routes(h)
+	}
+	values := []string{
+		``, `null`, `{`, `[]`, `"text"`, "\xff\xfe", `{"version":1}`, `{"version":99}`,
+		`{"version":1,"subnet":"10.5.1.0/24","subnets":["10.5.2.0/24"],"node":"x","node_id":"y","public_ip":"192.0.2.77","mtu":1450,"backend":{"type":"vxlan"}}`,
+		`{"version":1,"subnet":"0.0.0.0/0","subnets":["0.0.0.0/0"],"node":"x","node_id":"y","public_ip":"192.0.2.77","mtu":1450,"backend":{"type":"vxlan"}}`,
+	}
+	deleted := w.RouteEvents(w.Hosts[0])
+	keys := map[string]bool{}
+	for i := range 100 {
+		key := fmt.Sprintf("leno/leases/default/bad-%d", i)
+		if i%2 == 0 {
+			free := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(255 - i), 0}), 24)
+			key = world.LeaseKey("default", free)
+			if pair, _, err := w.Consul.Client().KV().Get(key, nil); err != nil || pair != nil {
+				continue // a host holds it: a later test overwrites a held one
+			}
+		}
+		_, err := w.Consul.Client().KV().Put(&api.KVPair{Key: key, Value: []byte(values[i%len(values)])}, nil)
+		w.Must(err)
+		keys[key] = true
+	}
+	for _, h := range w.Hosts {
+		w.Eventually("every bad record to be reported on "+h.Name, func(context.Context) error {
+			seen := map[string]bool{}
+			for _, s := range w.Leases(h, "default").Skipped {
+				seen[s.Key] = s.Reason != ""
+			}
+			for key := range keys {
+				if !seen[key] {
+					return fmt.Errorf("%d of %d reported, %s is not", len(seen), len(keys), key)
+				}
+			}
+			return nil
+		})
+		w.WaitHealth(h, http.StatusTooManyRequests, fmt.Sprintf("%d records skipped", len(keys)))
+		if got := w.Routes(h); fmt.Sprint(got) != fmt.Sprint(before[h]) {
+			t.Errorf("%s: routes %q, before %q", h.Name, got, before[h])
+		}
+		for key := range keys {
+			if !strings.Contains(h.Agent().Output(), key) {
+				t.Errorf("%s: the log does not name %s", h.Name, key)
+			}
+		}
+	}
+	if gone := deleted(); len(gone) != 0 {
+		t.Errorf("routes were deleted: %q", gone)
+	}
+	w.Matrix()
+	for key := range keys {
+		_, err := w.Consul.Client().KV().Delete(key, nil)
+		w.Must(err)
+	}
+	w.WaitHealth(w.Hosts[0], http.StatusOK)
+}
+
+// TestOwnRecordOverwritten writes garbage over a held lease: its host writes
+// it again, and the peers keep their routes meanwhile.
+func TestOwnRecordOverwritten(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	w.StartNetwork("vxlan")
+	a := w.Hosts[0]
+	subnet := w.Subnet(a, "default")
+	key := world.LeaseKey("default", subnet)
+	deleted := w.RouteEvents(w.Hosts[1])
+	_, err := w.Consul.Client().KV().Put(&api.KVPair{Key: key, Value: []byte("oops")}, nil)
+	w.Must(err)
+	w.Eventually("the record to be mended", func(context.Context) error {
+		pair, _, err := w.Consul.Client().KV().Get(key, nil)
+		if err != nil || pair == nil {
+			return fmt.Errorf("%v, %v", pair, err)
+		}
+		if !strings.Contains(string(pair.Value), `"host-a"`) || pair.Session == "" {
+			return fmt.Errorf("%s", pair.Value)
+		}
+		return nil
+	})
+	w.Settle("default")
+	w.Matrix()
+	if got := w.Subnet(a, "default"); got != subnet {
+		t.Errorf("subnet %s, before %s", got, subnet)
+	}
+	for _, h := range w.Hosts {
+		w.WaitHealth(h, http.StatusOK)
+	}
+	if gone := deleted(); len(gone) != 0 {
+		t.Errorf("routes were deleted: %q", gone)
+	}
+}
+
+// TestLeaveAndDeath tells a host that leaves from one that dies: the first is
+// forgotten at once, the other keeps its subnet and routes for hold.
+func TestLeaveAndDeath(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	w.StartNetwork("vxlan")
+	a, b, c := w.Hosts[0], w.Hosts[1], w.Hosts[2]
+	left, dead := w.Subnet(b, "default"), w.Subnet(c, "default")
+
+	if _, err := b.Leno(w.Ctx, "lease", "release"); err != nil {
+		t.Fatal(err)
+	}
+	w.WaitPeers(a, "default", 1)
+	if got := fmt.Sprint(w.Routes(a)); strings.Contains(got, left.String()) || !strings.Contains(got, dead.String()) {
+		t.Errorf("routes after host-b left: %s", got)
+	}
+	if pair, _, err := w.Consul.Client().KV().Get(world.LeaseKey("default", left), nil); err != nil || pair != nil {
+		t.Errorf("the lease is still there: %v, %v", pair, err)
+	}
+	w.Must(b.StopAgent(w.Ctx))
+
+	w.Must(c.KillAgent())
+	w.Eventually("the dead host's session to end", func(context.Context) error {
+		if s := w.Session(c); s != "" {
+			return fmt.Errorf("session %s", s)
+		}
+		return nil
+	})
+	w.Eventually("the lease to be seen lapsed", func(context.Context) error {
+		for _, l := range w.Leases(a, "default").Leases {
+			if l.Node == c.Name && l.Held {
+				return fmt.Errorf("%+v", l)
+			}
+		}
+		return nil
+	})
+	w.WaitPeers(a, "default", 1)
+	w.WaitHealth(a, http.StatusOK)
+	w.Ping(w.Containers[0], w.Containers[2].Addrs[0]) // its kernel still carries
+	w.Must(c.RestartAgent())
+	w.Must(c.WaitReady(w.Ctx))
+	if got := w.Subnet(c, "default"); got != dead {
+		t.Errorf("subnet %s after the death, before %s", got, dead)
+	}
+}
+
+// TestLastSubnet starts two hosts at once for the one subnet that is left.
+func TestLastSubnet(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	small := `
+  ipv4 {
+    prefix = "10.5.0.0/22"
+    min    = "10.5.1.0"
+    max    = "10.5.2.0"
+  }
+  backend "vxlan" {}`
+	config := func(h *lab.Host) string { return h.Config(world.ShortLease, h.Network("default", small)) }
+	w.Must(w.Hosts[0].StartAgent(config(w.Hosts[0])))
+	w.Must(w.Hosts[0].WaitReady(w.Ctx))
+	rivals := w.Hosts[1:]
+	for _, h := range rivals {
+		w.Must(h.StartAgent(config(h)))
+	}
+	ready := func(h *lab.Host) bool {
+		status, _, err := h.Get(w.Ctx, "/readyz")
+		return err == nil && status == http.StatusOK
+	}
+	w.Eventually("one of two to be ready", func(context.Context) error {
+		if !ready(rivals[0]) && !ready(rivals[1]) {
+			return fmt.Errorf("neither is")
+		}
+		return nil
+	})
+	winner, loser := rivals[0], rivals[1]
+	if ready(loser) {
+		winner, loser = loser, winner
+	}
+	w.WaitHealth(loser, http.StatusServiceUnavailable, "network is full", "2 slots: 2 held")
+	if ready(loser) {
+		t.Error("both got it")
+	}
+	if !strings.Contains(loser.Agent().Output(), "network is full") {
+		t.Error("the log does not say that the network is full")
+	}
+	// The loser goes on by itself once there is room.
+	if _, err := winner.Leno(w.Ctx, "lease", "release"); err != nil {
+		t.Fatal(err)
+	}
+	w.Must(loser.WaitReady(w.Ctx))
+}
+
+// TestDuplicateHosts starts a second host with the name or the address of a
+// living one: it waits, and its error names both.
+func TestDuplicateHosts(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 3})
+	a, b, c := w.Hosts[0], w.Hosts[1], w.Hosts[2]
+	network := func(h *lab.Host) string { return h.Network("default", world.Plan("vxlan")) }
+	w.Must(a.StartAgent(a.Config(world.ShortLease, network(a))))
+	w.Must(a.WaitReady(w.Ctx))
+
+	w.Must(b.StartAgent(strings.Replace(b.Config(world.ShortLease, network(b)), `"host-b"`, `"host-a"`, 1)))
+	w.WaitHealth(b, http.StatusServiceUnavailable, "another live host has the same name", a.Addrs[0].String(), b.Addrs[0].String())
+
+	w.Must(c.StartAgent(c.Config(world.ShortLease, fmt.Sprintf("underlay {\n  public_ip = %q\n}", a.Addrs[0]), network(c))))
+	w.WaitHealth(c, http.StatusServiceUnavailable, "another live host has the same public address", "host-a", "host-c", a.Addrs[0].String())
+
+	for _, h := range []*lab.Host{b, c} {
+		if len(w.Routes(h)) != 0 {
+			t.Errorf("%s has routes without a lease: %q", h.Name, w.Routes(h))
+		}
+	}
+	if n := len(w.Leases(a, "default").Leases); n != 1 {
+		t.Errorf("%d leases", n)
+	}
+	w.WaitHealth(a, http.StatusOK)
+}
+
+// TestWaiting starts an agent before anything it needs is there: it waits, says
+// for what, and goes on by itself.
+func TestWaiting(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 1})
+	h := w.Hosts[0]
+	w.Must(w.Consul.Stop(w.Ctx))
+	w.Must(h.StartAgent(h.Config(world.ShortLease, h.Network("default", ""))))
+	w.WaitHealth(h, http.StatusServiceUnavailable, "waiting for the store")
+	if out, err := h.Leno(w.Ctx, "status"); err == nil || !strings.Contains(out, "waiting for the store") || !strings.Contains(out, "connection refused") {
+		t.Errorf("status does not say what the agent waits for: %v\n%s", err, out)
+	}
+	w.Must(w.Consul.Start(w.Ctx))
+	w.WaitHealth(h, http.StatusServiceUnavailable, "waiting for the network to be defined")
+	out, err := h.Leno(w.Ctx, "status")
+	if err == nil || !strings.Contains(out, "leno network apply") {
+		t.Errorf("status does not tell what to do: %v\n%s", err, out)
+	}
+	n, err := registry.ParseNetwork("default", []byte(`{"version":1,"name":"default","pools":[{"prefix":"10.5.0.0/16"}],"backend":{"type":"vxlan"}}`))
+	w.Must(err)
+	value, err := registry.FormatNetwork(n)
+	w.Must(err)
+	_, err = w.Consul.Client().KV().Put(&api.KVPair{Key: "leno/networks/default", Value: value}, nil)
+	w.Must(err)
+	w.Must(h.WaitReady(w.Ctx))
+	// SIGHUP with a broken file changes nothing.
+	w.Must(h.Agent().Signal(syscall.SIGHUP))
+	w.Eventually("the reload", func(context.Context) error {
+		if !strings.Contains(h.Agent().Output(), "configuration reloaded") {
+			return fmt.Errorf("not yet")
+		}
+		return nil
+	})
+	w.Must(h.WaitReady(w.Ctx))
+}
+
+// TestHostCutOff cuts a host off while nothing is under way, so that only its
+// connections can tell, and lets another host come meanwhile.
+func TestHostCutOff(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	late := w.Hosts[2]
+	for _, h := range w.Hosts {
+		if h != late {
+			w.Must(h.StartAgent(h.Config(h.Network("default", world.Plan("vxlan")))))
+		}
+	}
+	h := w.Hosts[0]
+	w.WaitPeers(h, "default", 1)
+	w.WaitPeers(w.Hosts[1], "default", 1)
+	w.WaitHealth(h, http.StatusOK)
+	subnet, session := w.Subnet(h, "default"), w.Session(h)
+	deleted := w.RouteEvents(h)
+
+	w.Must(h.Cut(w.Ctx))
+	cut := time.Now()
+	w.WaitHealth(h, http.StatusTooManyRequests, "watch networks")
+	w.WaitHealth(h, http.StatusTooManyRequests, "peers keep their routes")
+	noticed := time.Since(cut)
+	w.Must(late.StartAgent(late.Config(late.Network("default", world.Plan("vxlan")))))
+	w.Must(late.WaitReady(w.Ctx))
+	w.Must(h.Mend(w.Ctx))
+	mended := time.Now()
+	w.WaitPeers(h, "default", 2)
+	w.WaitHealth(h, http.StatusOK)
+	t.Logf("noticed after %s, all as before %s after the return", noticed, time.Since(mended))
+	// A blocking query alone would have waited for 75 s.
+	if noticed > 70*time.Second {
+		t.Errorf("noticed after %s", noticed)
+	}
+	if gone := deleted(); len(gone) != 0 {
+		t.Errorf("routes were deleted: %q", gone)
+	}
+	if got := w.Subnet(h, "default"); got != subnet {
+		t.Errorf("subnet %s, before %s", got, subnet)
+	}
+	if got := w.Session(h); got != session {
+		t.Errorf("session %s, before %s", got, session)
+	}
+}

@@ -1,0 +1,331 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	consul "github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/docpages"
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/world"
+)
+
+// denying makes a Consul agent refuse everything without a token.
+const denying = `{"acl": {"enabled": true, "default_policy": "deny", "tokens": {%s"agent": "` + world.OperatorToken + `"}}}`
+
+// TestPolicy runs agents with a token of exactly examples/consul/policy.hcl:
+// one defines the network, is ready, registered and renews. What the policy does
+// not say is denied.
+func TestPolicy(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2, ConsulConfig: fmt.Sprintf(denying, `"initial_management": "`+world.OperatorToken+`", `)})
+	rules := docpages.Source(t, "examples/consul/policy.hcl")
+	first, second := w.Hosts[0], w.Hosts[1]
+	w.startDenyingConsul(first)
+	w.startDenyingConsul(second)
+
+	// The first host defines the network. The second only joins it, and so does
+	// without the right to define any.
+	token := w.startWithPolicy(first, rules, world.Plan("vxlan"))
+	definer := regexp.MustCompile(`(?s)\nkey_prefix "leno/networks/" \{.*?\n\}\n`)
+	joining := strings.ReplaceAll(definer.ReplaceAllString(rules, "\n"), `"host-a"`, `"host-b"`)
+	if !definer.MatchString(rules) || strings.Contains(joining, "host-a") {
+		t.Fatal("the policy is not as this test knows it")
+	}
+	w.startWithPolicy(second, joining, "")
+
+	for _, h := range w.Hosts {
+		w.WaitHealth(h, http.StatusOK)
+		w.WaitPeers(h, "default", 1)
+		before := w.local(h).Renewed
+		w.Eventually(h.Name+" to renew", func(context.Context) error {
+			if now := w.local(h).Renewed; !now.After(before) {
+				return fmt.Errorf("last at %s", now)
+			}
+			return nil
+		})
+		w.Eventually("the service of "+h.Name, func(context.Context) error {
+			entries, _, err := w.Consul.Client().Health().Service("leno", "", true, &consul.QueryOptions{Token: world.OperatorToken})
+			for _, e := range entries {
+				if e.Node.Node == h.Name && e.Service.Address == h.Addrs[0].String() {
+					return nil
+				}
+			}
+			return fmt.Errorf("not among %d that pass, %v", len(entries), err)
+		})
+	}
+
+	c, q, write := w.Consul.Client(), &consul.QueryOptions{Token: token}, &consul.WriteOptions{Token: token}
+	for what, try := range map[string]func() error{
+		"reserve a subnet": func() error {
+			_, err := c.KV().Put(&consul.KVPair{Key: "leno/reservations/default/10.5.9.0-24"}, write)
+			return err
+		},
+		"write beside leno": func() error { _, err := c.KV().Put(&consul.KVPair{Key: "lenox"}, write); return err },
+		"read beside leno":  func() error { _, _, err := c.KV().Get("lenox", q); return err },
+		"make a session elsewhere": func() error {
+			_, _, err := c.Session().CreateNoChecks(&consul.SessionEntry{Node: second.Name}, write)
+			return err
+		},
+		"list tokens": func() error { _, _, err := c.ACL().TokenList(q); return err },
+		"register another service": func() error {
+			return c.Agent().ServiceRegisterOpts(&consul.AgentServiceRegistration{Name: "web"}, consul.ServiceRegisterOpts{Token: token})
+		},
+	} {
+		if err := try(); err == nil || !strings.Contains(err.Error(), "403") {
+			t.Errorf("%s: %v, want 403", what, err)
+		}
+	}
+	w.denied(first, second)
+	w.operators(first, second)
+}
+
+// operators runs the commands that change Consul on a, with tokens of exactly the
+// rules that the page names, and without.
+func (w *testWorld) operators(a, b *lab.Host) {
+	w.T.Helper()
+	green := filepath.Join(a.Dir, "green.hcl")
+	w.Must(os.WriteFile(green, []byte(`network "green" {
+  ipv4 {
+    prefix = "10.7.0.0/16"
+  }
+  backend "alloc" {}
+}
+`), 0o600))
+	args := map[string][]string{
+		"network apply":      {green},
+		"network delete":     {"green"},
+		"reservation add":    {"-node=host-z", "green", "10.7.9.0/24"},
+		"reservation remove": {"green", "10.7.9.0/24"},
+		"lease revoke":       {"default", w.Subnet(b, "default").String()},
+		"lease renew":        {"default"},
+		"lease release":      {"default"},
+	}
+	rules := map[string]string{}
+	for _, row := range docpages.Rows(w.T, docpages.Path("operations/access-control"), "People") {
+		for _, name := range docpages.Codes(row[0]) {
+			for _, m := range regexp.MustCompile(`(\w+) ("[^"]+") (\w+)`).FindAllStringSubmatch(row[1], -1) {
+				rules[name] += fmt.Sprintf("%s %s {\n  policy = %q\n}\n", m[1], m[2], m[3])
+			}
+		}
+	}
+	leno := func(ctx context.Context, args ...string) error {
+		_, err := a.Leno(ctx, args...)
+		return err
+	}
+	for _, name := range []string{"network apply", "reservation add", "reservation remove", "network delete", "lease revoke", "lease renew", "lease release"} {
+		line := append(strings.Fields(name), args[name]...)
+		token := w.newToken(strings.ReplaceAll(name, " ", "-"), rules[name])
+		// A network is known to all commands a moment after it was defined.
+		w.Eventually(name+" to be denied", func(ctx context.Context) error {
+			if err := leno(ctx, line...); err == nil || !strings.Contains(err.Error(), "permission denied") {
+				return fmt.Errorf("without a token: %v", err)
+			}
+			return nil
+		})
+		if err := leno(w.Ctx, append(line, "-token="+token)...); err != nil {
+			w.T.Errorf("%s with the rules of the page: %v", name, err)
+		}
+		delete(rules, name)
+	}
+	if len(rules) > 0 {
+		w.T.Errorf("commands of the page that were not run: %v", rules)
+	}
+}
+
+// newToken makes a policy and a token of it.
+func (w *testWorld) newToken(name, rules string) string {
+	w.T.Helper()
+	acl, write := w.Consul.Client().ACL(), &consul.WriteOptions{Token: world.OperatorToken}
+	policy, _, err := acl.PolicyCreate(&consul.ACLPolicy{Name: name, Rules: rules}, write)
+	w.Must(err)
+	token, _, err := acl.TokenCreate(&consul.ACLToken{Policies: []*consul.ACLLink{{ID: policy.ID}}}, write)
+	w.Must(err)
+	return token.SecretID
+}
+
+// startDenyingConsul runs a Consul client agent with ACLs on a host.
+func (w *testWorld) startDenyingConsul(h *lab.Host) {
+	w.T.Helper()
+	path, err := lab.FindConsul()
+	w.Must(err)
+	config := filepath.Join(h.Dir, "acl.json")
+	w.Must(os.WriteFile(config, fmt.Appendf(nil, denying, ""), 0o600))
+	p, err := h.Start(path, "agent", "-config-file="+config, "-data-dir="+filepath.Join(h.Dir, "consul"), "-node="+h.Name,
+		"-bind="+h.Addrs[0].String(), "-retry-join="+w.Consul.Addr.String(), "-retry-interval=1s", "-grpc-port=-1", "-dns-port=-1")
+	w.Must(err)
+	w.Must(p.WaitFor(w.Ctx, "the node of "+h.Name, func(context.Context) error {
+		node, _, err := w.Consul.Client().Catalog().Node(h.Name, &consul.QueryOptions{Token: world.OperatorToken})
+		if err == nil && node == nil {
+			err = fmt.Errorf("not in the catalogue")
+		}
+		return err
+	}))
+}
+
+// startWithPolicy runs the agent of a host, with Consul on it, under a token of
+// the rules.
+func (w *testWorld) startWithPolicy(h *lab.Host, rules, network string) (token string) {
+	w.T.Helper()
+	token = w.newToken(h.Name, rules)
+	file := filepath.Join(h.Dir, "token")
+	w.Must(os.WriteFile(file, []byte(token+"\n"), 0o600))
+	w.Must(h.StartAgent(fmt.Sprintf("data_dir = %q\nconsul {\n  token_file = %q\n}\n%s\n%s", h.DataDir(), file, world.ShortLease, h.Network("default", network))))
+	w.Must(h.WaitReady(w.Ctx))
+	return token
+}
+
+// local is the host's part in the network "default".
+func (w *testWorld) local(h *lab.Host) api.Local {
+	w.T.Helper()
+	var n api.Network
+	w.Must(world.GetJSON(w.Ctx, h, "/v1/network/default", &n))
+	if n.Local == nil {
+		w.T.Fatalf("%s takes no part", h.Name)
+	}
+	return *n.Local
+}
+
+// TestUnit holds the unit against what the agent does: it may wait for Consul
+// without limit, nothing of a host's state goes with it, and only a configuration
+// it cannot start with keeps it from starting again.
+func TestUnit(t *testing.T) {
+	got := docpages.Unit(t, "leno.service")
+	for key, want := range map[string]string{
+		"Type": "notify", "Restart": "always", "TimeoutStartSec": "infinity",
+		"RestartSec": "200ms", "StartLimitIntervalSec": "0", // systemd gives up after five failures by default
+		"RestartPreventExitStatus": "78", // of a configuration that cannot be used
+		"ExecStart":                "/usr/local/bin/leno agent -config-dir=/etc/leno.d", "ExecReload": "/bin/kill -HUP $MAINPID",
+		"RuntimeDirectoryPreserve": "yes",                   // systemd would remove the subnet files at every stop
+		"RuntimeDirectoryMode":     "0755", "UMask": "0077", // container runtimes read them
+	} {
+		if got[key] != want {
+			t.Errorf("%s=%s, want %q", key, got[key], want)
+		}
+	}
+	// It wants the program to be there.
+	text := strings.ReplaceAll(docpages.Source(t, "examples/systemd/leno.service"), "/usr/local/bin/leno", "/bin/true")
+	path := filepath.Join(t.TempDir(), "leno.service")
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	// Without a systemd that runs, it cannot say what it knows of the host's own units.
+	if out, err := exec.Command("systemd-analyze", "verify", "--man=no", path).CombinedOutput(); err != nil || strings.Contains(string(out), "leno.service") {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+	// 10 is no protection at all. What remains is what the agent is for.
+	if out, err := exec.Command("systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=25", path).CombinedOutput(); err != nil {
+		t.Errorf("systemd-analyze security: %v\n%s", err, out)
+	}
+}
+
+// TestLeaseRevoked takes a lease from a living host: it takes another subnet and
+// the others follow, to its new containers. A record that is merely deleted is
+// written again, on the same subnet.
+func TestLeaseRevoked(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	w.StartNetwork("vxlan")
+	a, b := w.Hosts[0], w.Hosts[1]
+	subnet := w.Subnet(b, "default")
+	_, err := w.Consul.Client().KV().Delete(world.LeaseKey("default", subnet), nil)
+	w.Must(err)
+	w.Eventually("the lease to be taken back", func(context.Context) error {
+		if now := w.Session(b); now == "" {
+			return fmt.Errorf("no lease of %s", subnet)
+		}
+		return nil
+	})
+	// A host that learns of the deletion late has two peers before it, too.
+	again, _, err := w.Consul.Client().KV().Get(world.LeaseKey("default", subnet), nil)
+	w.Must(err)
+	for _, h := range w.Hosts {
+		w.Eventually(h.Name+" to know the lease", func(ctx context.Context) error {
+			var known api.LeaseList
+			if err := world.GetJSON(ctx, h, "/v1/network/default/leases?memory=true", &known); err != nil {
+				return err
+			}
+			if !slices.ContainsFunc(known.Leases, func(l api.Lease) bool { return l.Subnet == subnet && l.ModifyIndex >= again.ModifyIndex }) {
+				return fmt.Errorf("%+v, not %s of version %d", known.Leases, subnet, again.ModifyIndex)
+			}
+			return nil
+		})
+	}
+	w.Settle("default")
+	w.Linked(w.Containers)
+	w.Matrix()
+	if got := w.Subnet(b, "default"); got != subnet {
+		t.Errorf("subnet %s, before %s", got, subnet)
+	}
+	w.WaitHealth(b, http.StatusOK)
+
+	w.reserveUnderTraffic(a, b)
+	_, err = a.Leno(w.Ctx, "lease", "revoke", "default", subnet.String())
+	w.Must(err)
+	var now netip.Prefix
+	w.Eventually("another subnet", func(context.Context) error {
+		if now = w.Subnet(b, "default"); now == subnet {
+			return fmt.Errorf("still %s", now)
+		}
+		return nil
+	})
+	for _, h := range w.Hosts {
+		if h == b {
+			continue
+		}
+		w.Eventually(h.Name+" to follow", func(context.Context) error {
+			routes := strings.Join(w.Routes(h), "\n")
+			if strings.Contains(routes, subnet.String()) || !strings.Contains(routes, now.String()) {
+				return fmt.Errorf("from %s to %s: %s", subnet, now, routes)
+			}
+			return nil
+		})
+	}
+	w.Containers = slices.DeleteFunc(w.Containers, func(c *lab.Container) bool {
+		if c.Host == b {
+			w.Must(c.Remove(w.Ctx))
+		}
+		return c.Host == b
+	})
+	w.Container(b, "default")
+	w.Matrix()
+	w.WaitHealth(b, http.StatusOK)
+	for _, words := range []string{"lease was revoked", "containers must be restarted"} {
+		if !strings.Contains(b.Agent().Output(), words) {
+			t.Errorf("the log does not say %q", words)
+		}
+	}
+}
+
+// reserveUnderTraffic reserves b's subnet for another host, and takes that back:
+// it is refused with b's name unless forced, and neither touches a lease, a route
+// or a packet.
+func (w *testWorld) reserveUnderTraffic(a, b *lab.Host) {
+	w.T.Helper()
+	subnet, session := w.Subnet(b, "default"), w.Session(b)
+	deleted := w.RouteEvents(a)
+	add := []string{"reservation", "add", "-node=somebody", "default", subnet.String()}
+	if out, err := a.Leno(w.Ctx, add...); err == nil || !strings.Contains(err.Error(), b.Name) {
+		w.T.Errorf("reserved the subnet of a living host: %s, %v", out, err)
+	}
+	for _, args := range [][]string{append(add, "-force"), {"reservation", "remove", "default", subnet.String()}} {
+		_, err := a.Leno(w.Ctx, args...)
+		w.Must(err)
+		w.Matrix()
+		if now := w.Session(b); now != session || w.Subnet(b, "default") != subnet {
+			w.T.Errorf("%v: %s under session %q, before %s under %q", args, w.Subnet(b, "default"), now, subnet, session)
+		}
+	}
+	if gone := deleted(); len(gone) != 0 {
+		w.T.Errorf("routes were deleted: %q", gone)
+	}
+}

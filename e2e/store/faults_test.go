@@ -1,0 +1,198 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	lenoapi "github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/world"
+)
+
+// moveAway makes the host lose its subnet for another: one is kept for the host,
+// and its lease is revoked.
+func (w *testWorld) moveAway(h *lab.Host, network string) (old, now netip.Prefix) {
+	w.T.Helper()
+	old = w.Subnet(h, network)
+	now = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, 200 + h.Addrs[0].As4()[3]%50, 0}), 24)
+	_, err := h.Leno(w.Ctx, "reservation", "add", "-node="+h.Name, network, now.String())
+	w.Must(err)
+	_, err = h.Leno(w.Ctx, "lease", "revoke", network, old.String())
+	w.Must(err)
+	return old, now
+}
+
+// TestOnLostExit: an agent that was told to ends with an error when its lease
+// is revoked, its service in the catalogue or not, and leaves the datapath.
+func TestOnLostExit(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	h := w.Hosts[0]
+	w.Must(h.StartConsul(w.Ctx))
+	w.Start(func(h *lab.Host) []string {
+		return []string{"lease {\n  ttl     = \"10s\"\n  on_lost = \"exit\"\n}", h.Network("default", world.Plan("vxlan"))}
+	})
+	w.Settle("default")
+	old, peer := w.Subnet(h, "default"), w.Subnet(w.Hosts[1], "default")
+	_, err := h.Leno(w.Ctx, "lease", "revoke", "default", old.String())
+	w.Must(err)
+	err = h.Agent().Wait(w.Ctx)
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Errorf("ended with %v, want exit code 1", err)
+	}
+	words := regexp.MustCompile(`subnet ` + regexp.QuoteMeta(old.String()) + ` was lost, (\S+) taken instead, and on_lost is "exit"`).FindStringSubmatch(h.Agent().Output())
+	if words == nil || words[1] == old.String() {
+		t.Fatal("the last words do not name the subnets and why")
+	}
+	subnet := netip.MustParsePrefix(words[1])
+	// Which of both the device has depends on how far the agent came; that is for the next one.
+	if now, want := w.stands(h), peer.String()+" via "+peer.Addr().String()+" dev leno-default"; !strings.Contains(now, want) {
+		t.Errorf("the agent ended, and %q is not in\n%s", want, now)
+	}
+	// The peer has a route to the new subnet alone, and the lease is this host's.
+	w.Eventually("the peer to follow", func(context.Context) error {
+		routes := strings.Join(w.Routes(w.Hosts[1]), "\n")
+		if !strings.Contains(routes, subnet.String()) || strings.Contains(routes, old.String()) {
+			return errors.New(routes)
+		}
+		return nil
+	})
+	w.Must(h.RestartAgent())
+	w.Eventually("the next agent to go on with the new one", func(context.Context) error {
+		if now := w.Subnet(h, "default"); now != subnet {
+			return fmt.Errorf("it has %s, not %s", now, subnet)
+		}
+		return nil
+	})
+}
+
+// TestStranger writes well-formed records nobody holds that claim to be a living
+// host: its MAC, its address, its name. Not a route of the living is touched.
+func TestStranger(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	w.StartNetwork("vxlan")
+	a, b := w.Hosts[0], w.Hosts[1]
+	pair, _, err := w.Consul.Client().KV().Get(world.LeaseKey("default", w.Subnet(b, "default")), nil)
+	w.Must(err)
+	own := strings.TrimSuffix(strings.TrimSuffix(w.Subnet(b, "default").String(), "0/24"), ".")
+	deleted := w.RouteEvents(a)
+	free := w.freeSlots(3)
+	for i, change := range []*strings.Replacer{
+		strings.NewReplacer(`"host-b"`, `"aaa"`),
+		strings.NewReplacer(`"host-b"`, `"aab"`, b.Addrs[0].String(), "192.0.2.99"),
+		strings.NewReplacer(b.Addrs[0].String(), "192.0.2.99"),
+	} {
+		// On a slot of its own, under a node id of its own.
+		slot := fmt.Sprintf("10.5.%d", free[i])
+		v6 := fmt.Sprintf("fd00:5:0:%x::/64", free[i])
+		value := string(pair.Value)
+		value = strings.ReplaceAll(value, own+".0/24", slot+".0/24")
+		before, after, ok := strings.Cut(value, `"fd00:5:0:`)
+		if !ok {
+			t.Fatalf("no IPv6 subnet in %s", value)
+		}
+		value = before + `"` + v6 + after[strings.Index(after, `"`):]
+		id, rest, _ := strings.Cut(value[strings.Index(value, `"node_id":"`)+len(`"node_id":"`):], `"`)
+		_ = rest
+		value = change.Replace(strings.ReplaceAll(value, id, fmt.Sprintf("00000000-0000-0000-0000-00000000000%d", i)))
+		_, err := w.Consul.Client().KV().Put(&api.KVPair{Key: world.LeaseKey("default", netip.MustParsePrefix(slot+".0/24")), Value: []byte(value)}, nil)
+		w.Must(err)
+	}
+	w.Eventually("the strangers to be seen", func(context.Context) error {
+		if n := len(w.Leases(a, "default").Leases); n != 6 {
+			return fmt.Errorf("%d leases: %+v", n, w.Leases(a, "default").Skipped)
+		}
+		return nil
+	})
+	w.Eventually("a look at the datapath", func(ctx context.Context) error {
+		_, body, err := a.Get(ctx, "/v1/network/default/peers")
+		if err == nil && !strings.Contains(body, "vtep_mac") {
+			err = fmt.Errorf("nobody is refused: %s", body)
+		}
+		return err
+	})
+	w.WaitHealth(a, 429, "vtep_mac")
+	w.Matrix()
+	if gone := deleted(); len(gone) != 0 {
+		t.Errorf("routes were deleted: %q", gone)
+	}
+}
+
+// freeSlots are n slots that no host has drawn.
+func (w *testWorld) freeSlots(n int) (free []int) {
+	taken := map[netip.Prefix]bool{}
+	for _, h := range w.Hosts {
+		taken[w.Subnet(h, "default")] = true
+	}
+	for slot := 255; len(free) < n; slot-- {
+		if !taken[netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(slot)}), 24)] {
+			free = append(free, slot)
+		}
+	}
+	return free
+}
+
+// TestDefinitionChanges changes a network's backend again and again: every host
+// follows at once, nothing of the former stays, and a network deleted right
+// after is not put back by a host that was busy with the change.
+func TestDefinitionChanges(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	w.StartNetwork("vxlan")
+	a := w.Hosts[0]
+	client := w.Consul.Client().KV()
+	for _, backend := range []string{`{"type":"vxlan","vni":7}`, `{"type":"host-gw"}`, `{"type":"udp"}`, `{"type":"vxlan"}`, `{"type":"udp","port":9000}`} {
+		n := w.redefine(backend)
+		changed := time.Now()
+		for _, h := range w.Hosts {
+			w.Eventually(h.Name+" to carry "+backend, func(ctx context.Context) error {
+				// The lease of a peer that was faster has the new backend already.
+				var own lenoapi.Network
+				if err := world.GetJSON(ctx, h, "/v1/network/default", &own); err != nil {
+					return err
+				}
+				if own.Local == nil || own.Local.ModifyIndex < n.ModifyIndex {
+					return fmt.Errorf("%+v, not version %d", own.Local, n.ModifyIndex)
+				}
+				var list struct {
+					Peers []struct{ Backend, Skipped string }
+				}
+				if err := world.GetJSON(ctx, h, "/v1/network/default/peers", &list); err != nil {
+					return err
+				}
+				if len(list.Peers) != 1 || list.Peers[0].Backend != n.Backend.Type || list.Peers[0].Skipped != "" {
+					return fmt.Errorf("%+v", list.Peers)
+				}
+				return nil
+			})
+		}
+		w.Settle("default")
+		t.Logf("%s: followed after %s", backend, time.Since(changed).Round(time.Millisecond))
+		for _, h := range w.Hosts {
+			link := w.Link(h)
+			if (link == "none") != (n.Backend.Type == "host-gw") {
+				t.Errorf("%s: %s with device %s", h.Name, backend, link)
+			}
+		}
+	}
+	if _, err := a.Leno(w.Ctx, "network", "delete", "-force", "default"); err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range w.Hosts {
+		w.WaitHealth(h, 503, "leno network apply")
+		if got := w.Routes(h); len(got) != 0 {
+			t.Errorf("%s: routes stay: %q", h.Name, got)
+		}
+	}
+	if pair, _, err := client.Get("leno/networks/default", nil); err != nil || !strings.Contains(string(pair.Value), `"deleted":`) {
+		t.Errorf("the network is back: %v, %v", pair, err)
+	}
+}

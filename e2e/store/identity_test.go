@@ -1,0 +1,139 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/world"
+)
+
+// TestClonedHost starts a copy of a host that lives, state directory and name
+// and all, under an address of its own: both say so, and nothing else happens.
+func TestClonedHost(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 4})
+	a, b, c, d := w.Hosts[0], w.Hosts[1], w.Hosts[2], w.Hosts[3]
+	config := func(h *lab.Host) string { return h.Config(world.ShortLease, h.Network("default", world.Plan("vxlan"))) }
+	for _, h := range []*lab.Host{a, d} {
+		w.Must(h.StartAgent(config(h)))
+		w.Must(h.WaitReady(w.Ctx))
+		w.Container(h, "default")
+	}
+	w.WaitPeers(a, "default", 1)
+	w.WaitPeers(d, "default", 1)
+	subnet := w.Subnet(a, "default")
+	deleted := w.RouteEvents(d)
+	stream, err := w.Containers[1].StartEchoes(w.Containers[0].Addrs[0], 20*time.Millisecond)
+	w.Must(err)
+	for i, h := range []*lab.Host{b, c} {
+		w.Must(os.CopyFS(h.DataDir(), os.DirFS(a.DataDir())))
+		text := config(h)
+		if i == 0 {
+			text = strings.Replace(text, fmt.Sprintf("%q", h.Name), `"host-a"`, 1)
+		}
+		w.Must(h.StartAgent(text))
+		w.WaitHealth(h, 503, "copied", a.Addrs[0].String(), h.Addrs[0].String(), "host-a")
+		w.WaitHealth(a, 503, "copied", a.Addrs[0].String(), h.Addrs[0].String(), "host-a")
+		if got := w.Routes(h); len(got) != 0 {
+			t.Errorf("%s has routes without a lease: %q", h.Name, got)
+		}
+	}
+	// Both go on asking; what follows shows that the answers stay the same.
+	w.Must(stream.WaitAnswers(w.Ctx, 500))
+	result, err := stream.Stop()
+	w.Must(err)
+	if result.Lost() != 0 {
+		t.Errorf("%d of %d pings lost: %v", result.Lost(), result.Sent, result.Missing)
+	}
+	if gone := deleted(); len(gone) != 0 {
+		t.Errorf("routes were deleted: %q", gone)
+	}
+	if got := w.Subnet(a, "default"); got != subnet {
+		t.Errorf("host-a has %s, and had %s", got, subnet)
+	}
+	// The original ends for good, and one copy is the host from then on.
+	w.Must(c.StopAgent(w.Ctx))
+	_, err = a.Leno(w.Ctx, "lease", "release", "default")
+	w.Must(err)
+	w.Must(b.WaitReady(w.Ctx))
+	w.WaitHealth(b, 200)
+}
+
+// TestIdentity follows one host over all that may happen to who it is: it keeps
+// its subnet, and the others find it where it is.
+func TestIdentity(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	w.StartNetwork("vxlan")
+	a, b := w.Hosts[0], w.Hosts[1]
+	subnet := w.Subnet(a, "default")
+	_, err := a.Exec(w.Ctx, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/conf/eth0/promote_secondaries")
+	w.Must(err)
+	move := func(from, to string) {
+		t.Helper()
+		_, err := a.Exec(w.Ctx, "ip", "addr", "add", to+"/24", "dev", "eth0")
+		w.Must(err)
+		_, err = a.Exec(w.Ctx, "ip", "addr", "del", from+"/24", "dev", "eth0")
+		w.Must(err)
+	}
+	restart := func(between func()) func() {
+		return func() {
+			t.Helper()
+			w.Must(a.StopAgent(w.Ctx))
+			between()
+			w.Must(a.RestartAgent())
+			w.Must(a.WaitReady(w.Ctx))
+		}
+	}
+	name, address := a.Name, a.Addrs[0].String()
+	rename := func(to string) {
+		t.Helper()
+		text, err := os.ReadFile(a.ConfigFile())
+		w.Must(err)
+		w.Must(os.WriteFile(a.ConfigFile(), bytes.Replace(text, []byte(`"`+name+`"`), []byte(`"`+to+`"`), 1), 0o644))
+		name = to
+	}
+	for _, step := range []struct {
+		name string
+		do   func()
+	}{
+		{"address changed", func() { move(address, "192.0.2.111"); address = "192.0.2.111" }},
+		{"address changed while stopped", restart(func() { move(address, "192.0.2.112"); address = "192.0.2.112" })},
+		{"renamed", restart(func() { rename("other-name") })},
+		{"renamed and moved", restart(func() { rename("third-name"); move(address, "192.0.2.113"); address = "192.0.2.113" })},
+		{"state directory lost", restart(func() { w.Must(os.RemoveAll(a.DataDir())) })},
+		{"state directory and subnet file lost", restart(func() {
+			w.Must(os.RemoveAll(a.DataDir()))
+			w.Must(os.Remove(a.SubnetFile("default")))
+		})},
+	} {
+		began := time.Now()
+		step.do()
+		w.Eventually(step.name+": host-b to know host-a as it is", func(ctx context.Context) error {
+			leases := map[string]string{}
+			for _, l := range w.Leases(b, "default").Leases {
+				if l.Held {
+					leases[l.Node] = fmt.Sprintf("%s at %s", l.Subnets[0], l.PublicIPs[0])
+				}
+			}
+			if want := fmt.Sprintf("%s at %s", subnet, address); leases[name] != want || len(leases) != 2 {
+				return fmt.Errorf("%v, want %s %s", leases, name, want)
+			}
+			text, err := b.Exec(ctx, "bridge", "fdb", "show", "dev", "leno-default")
+			if err == nil && !strings.Contains(text, "dst "+address) {
+				err = fmt.Errorf("host-b does not send to %s: %s", address, text)
+			}
+			return err
+		})
+		t.Logf("%s: followed after %s", step.name, time.Since(began).Round(10*time.Millisecond))
+		w.Matrix()
+		w.WaitHealth(a, 200)
+		if got := w.Subnet(a, "default"); got != subnet {
+			t.Errorf("%s: host-a has %s, and had %s", step.name, got, subnet)
+		}
+	}
+}

@@ -1,0 +1,244 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	consul "github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/world"
+)
+
+// onlyInConsul lays out hosts that take part in a network which no file defines: two by
+// a block without pools, one by watch_networks. Beside it there is one from files.
+func onlyInConsul(t *testing.T) *testWorld {
+	t.Helper()
+	w := newWorld(t, lab.Options{Leno: world.PrivateRun(t)})
+	file := `
+  ipv4 { prefix = "10.6.0.0/16" }
+  backend "host-gw" {}`
+	for i, h := range w.Hosts {
+		blocks := []string{world.ShortLease, h.Network("from-files", file)}
+		if i == 2 {
+			blocks = append([]string{"watch_networks = true\n"}, blocks...)
+		} else {
+			blocks = append(blocks, h.Network("default", ""))
+		}
+		w.Must(h.StartAgent(h.Config(blocks...)))
+	}
+	w.WaitHealth(w.Hosts[0], http.StatusServiceUnavailable, "leno network apply")
+	w.Apply("default", world.Plan("vxlan"))
+	for _, h := range w.Hosts {
+		w.WaitPeers(h, "default", 2)
+		w.Must(h.WaitReady(w.Ctx))
+		w.Container(h, "default")
+	}
+	w.Settle("default")
+	return w
+}
+
+// TestNetworkOnlyInConsul: a network that only Consul defines stays on its hosts and
+// comes back, however Consul lost it. No packet is lost and no route goes.
+func TestNetworkOnlyInConsul(t *testing.T) {
+	emptied := func(w *testWorld) {
+		_, err := w.Consul.Client().KV().DeleteTree("leno/", nil)
+		w.Must(err)
+	}
+	for _, tt := range []struct {
+		name string
+		lose func(w *testWorld)
+	}{
+		{"its key is deleted", func(w *testWorld) {
+			_, err := w.Consul.Client().KV().Delete("leno/networks/default", nil)
+			w.Must(err)
+		}},
+		{"all keys are deleted, and agents are restarted", func(w *testWorld) {
+			emptied(w)
+			w.Must(w.Hosts[0].StopAgent(w.Ctx))
+			w.Must(w.Hosts[0].RestartAgent())
+			w.Must(w.Hosts[2].StopAgent(w.Ctx))
+			w.Must(w.Hosts[2].RestartAgent())
+		}},
+		{"all keys are deleted while no agent runs", func(w *testWorld) {
+			for _, h := range w.Hosts {
+				w.Must(h.StopAgent(w.Ctx))
+			}
+			emptied(w)
+			for _, h := range w.Hosts {
+				w.Must(h.RestartAgent())
+			}
+		}},
+		{"all keys are deleted, and another network is defined", func(w *testWorld) {
+			emptied(w)
+			w.Apply("other", "ipv4 { prefix = \"10.99.0.0/16\" }\n"+`backend "alloc" {}`)
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := onlyInConsul(t)
+			before := w.drawn()
+			whole := w.undisturbed()
+			tt.lose(w)
+			w.Eventually("all to be as before", func(context.Context) error {
+				now, err := w.picture()
+				if err != nil {
+					return err
+				}
+				for _, line := range before {
+					if !slices.Contains(now, line) {
+						return fmt.Errorf("missing: %s", line)
+					}
+				}
+				return nil
+			})
+			for _, h := range w.Hosts {
+				w.WaitHealth(h, http.StatusOK)
+			}
+			whole()
+		})
+	}
+}
+
+// TestNetworkOnlyInConsulSetBack restores a snapshot from before the network existed.
+func TestNetworkOnlyInConsulSetBack(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	for _, h := range w.Hosts {
+		w.Must(h.StartAgent(h.Config(world.ShortLease, h.Network("default", ""))))
+		w.WaitHealth(h, http.StatusServiceUnavailable, "leno network apply")
+	}
+	restore := w.save()
+	w.Apply("default", world.Plan("vxlan"))
+	for _, h := range w.Hosts {
+		w.Must(h.WaitReady(w.Ctx))
+		w.Container(h, "default")
+	}
+	w.Settle("default")
+	before := w.drawn()
+	whole := w.undisturbed()
+	restore()
+	w.asBefore(before)
+	for _, h := range w.Hosts {
+		w.WaitHealth(h, http.StatusOK)
+	}
+	whole()
+}
+
+// TestNetworkLostWithoutTheRight: agents that may not define networks go on with one that
+// Consul has lost, over their restarts too, and say what is wrong until it is back.
+func TestNetworkLostWithoutTheRight(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2, ConsulConfig: fmt.Sprintf(denying, `"initial_management": "`+world.OperatorToken+`", `)})
+	const joining = hostRules + "\n" + `key_prefix "leno/networks/" { policy = "read" }`
+	under := &consul.WriteOptions{Token: world.OperatorToken}
+	kv := w.Consul.Client().KV()
+	for _, h := range w.Hosts {
+		text := h.Config(world.ShortLease, h.Network("default", ""))
+		w.Must(h.StartAgent(strings.Replace(text, "consul {\n", fmt.Sprintf("consul {\n  token = %q\n", w.newToken(h.Name, joining)), 1)))
+	}
+	w.WaitHealth(w.Hosts[0], http.StatusServiceUnavailable, "leno network apply")
+	w.Apply("default", world.Plan("vxlan"), "-token="+world.OperatorToken)
+	for _, h := range w.Hosts {
+		w.Must(h.WaitReady(w.Ctx))
+		w.Container(h, "default")
+	}
+	w.Settle("default")
+	subnets := []netip.Prefix{w.Subnet(w.Hosts[0], "default"), w.Subnet(w.Hosts[1], "default")}
+	whole := w.undisturbed()
+	_, err := kv.DeleteTree("leno/", under)
+	w.Must(err)
+	lost := func() {
+		t.Helper()
+		for _, h := range w.Hosts {
+			w.WaitHealth(h, http.StatusTooManyRequests, "the store has lost the network's definition", "cannot put it back", "permission denied")
+		}
+	}
+	lost()
+	w.Must(w.Hosts[0].StopAgent(w.Ctx))
+	w.Must(w.Hosts[0].RestartAgent())
+	lost()
+	w.WaitPeers(w.Hosts[0], "default", 1)
+
+	w.Apply("default", world.Plan("vxlan"), "-token="+world.OperatorToken)
+	for i, h := range w.Hosts {
+		w.WaitHealth(h, http.StatusOK)
+		if got := w.Subnet(h, "default"); got != subnets[i] {
+			t.Errorf("%s has %s, before %s", h.Name, got, subnets[i])
+		}
+	}
+	whole()
+}
+
+// TestDeletedNetworkStaysDeleted: a network that was deleted ends on every host, also on
+// one whose agent was not running, and on one whose file defines it. It does not come
+// back until someone defines it again, also when Consul has lost the record of that.
+func TestDeletedNetworkStaysDeleted(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	away, definer := w.Hosts[0], w.Hosts[1]
+	for _, h := range w.Hosts {
+		body := ""
+		if h == definer {
+			body = world.Plan("vxlan")
+		}
+		w.Must(h.StartAgent(h.Config(world.ShortLease, h.Network("default", body))))
+	}
+	for _, h := range w.Hosts {
+		w.Must(h.WaitReady(w.Ctx))
+	}
+	w.Must(away.StopAgent(w.Ctx))
+	if out, err := definer.Leno(w.Ctx, "network", "delete", "-force", "default"); err != nil {
+		t.Fatal(err, out)
+	}
+	nothing := func(h *lab.Host) {
+		w.WaitHealth(h, http.StatusServiceUnavailable, "was deleted at", "leno network apply")
+		w.Eventually("nothing of the network to stay on "+h.Name, func(context.Context) error {
+			if routes, link := w.Routes(h), w.Link(h); len(routes) > 0 || link != "none" {
+				return fmt.Errorf("routes %q, device %s", routes, link)
+			}
+			return nil
+		})
+	}
+	nothing(definer)
+	nothing(w.Hosts[2])
+	w.Must(definer.StopAgent(w.Ctx))
+	w.Must(definer.RestartAgent())
+	nothing(definer)
+	if len(w.Routes(away)) == 0 {
+		t.Error("the routes of a host whose agent does not run are gone")
+	}
+	w.Must(away.RestartAgent())
+	nothing(away)
+	w.Eventually("its leases to be given up", func(context.Context) error {
+		keys, _, err := w.Consul.Client().KV().Keys("leno/leases/default/", "", nil)
+		if err == nil && len(keys) > 1 {
+			err = fmt.Errorf("%q", keys)
+		}
+		return err
+	})
+	pair, _, err := w.Consul.Client().KV().Get("leno/networks/default", nil)
+	if err != nil || pair == nil || !bytes.Contains(pair.Value, []byte(`"deleted":`)) {
+		t.Errorf("the record of the deletion: %+v, %v", pair, err)
+	}
+	if status, body, err := definer.Get(w.Ctx, "/v1/network/default"); err != nil || status != http.StatusNotFound || !strings.Contains(body, "deleted") {
+		t.Errorf("the API answers %d: %s, %v", status, body, err)
+	}
+	_, err = w.Consul.Client().KV().DeleteTree("leno/", nil)
+	w.Must(err)
+	w.Eventually("the record of the deletion to be put back", func(context.Context) error {
+		again, _, err := w.Consul.Client().KV().Get("leno/networks/default", nil)
+		if err == nil && (again == nil || !bytes.Equal(again.Value, pair.Value)) {
+			err = fmt.Errorf("the record is %+v", again)
+		}
+		return err
+	})
+	nothing(definer)
+	w.Apply("default", world.Plan("vxlan"))
+	for _, h := range w.Hosts {
+		w.Must(h.WaitReady(w.Ctx))
+		w.WaitPeers(h, "default", 2)
+	}
+}

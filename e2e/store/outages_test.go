@@ -1,0 +1,93 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	consul "github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/world"
+)
+
+// TestQuorumLost takes two of three Consul servers away, so that the third answers
+// and decides nothing: neither a packet nor a lease is lost.
+func TestQuorumLost(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2, Servers: 3})
+	w.StartNetwork("vxlan")
+	h := w.Hosts[0]
+	subnet := w.Subnet(h, "default")
+	w.WaitHealth(h, http.StatusOK)
+	whole := w.undisturbed()
+	lost := w.Servers[1:]
+	for _, server := range lost {
+		w.Must(server.Kill())
+	}
+	for _, h := range w.Hosts {
+		w.WaitHealth(h, http.StatusTooManyRequests, "there is no certain answer")
+	}
+	if status, _, err := h.Get(w.Ctx, "/readyz"); err != nil || status != http.StatusOK {
+		t.Errorf("readyz %d without a quorum, %v", status, err)
+	}
+	w.Must(lab.StartAll(w.Ctx, lost))
+	for _, h := range w.Hosts {
+		w.WaitHealth(h, http.StatusOK)
+	}
+	whole()
+	if got := w.Subnet(h, "default"); got != subnet {
+		t.Errorf("subnet %s, before %s", got, subnet)
+	}
+	for _, l := range w.Leases(h, "default").Leases {
+		if !l.Held {
+			t.Errorf("lease of %s is not held", l.Node)
+		}
+	}
+}
+
+// TestTokenLost deletes the token of an agent for longer than its session lives: its
+// lease lapses, and nothing else happens until there is another token.
+func TestTokenLost(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2, ConsulConfig: fmt.Sprintf(denying, `"initial_management": "`+world.OperatorToken+`", `)})
+	a, b := w.Hosts[0], w.Hosts[1]
+	file, tokens := func(h *lab.Host) string { return filepath.Join(h.Dir, "token") }, map[*lab.Host]string{}
+	for _, h := range w.Hosts {
+		tokens[h] = w.newToken(h.Name, hostRules)
+		w.Must(os.WriteFile(file(h), []byte(tokens[h]+"\n"), 0o600))
+		text := h.Config(world.ShortLease, h.Network("default", world.Plan("vxlan")))
+		w.Must(h.StartAgent(strings.Replace(text, "consul {\n", fmt.Sprintf("consul {\n  token_file = %q\n", file(h)), 1)))
+		w.Must(h.WaitReady(w.Ctx))
+		w.Container(h, "default")
+	}
+	w.Settle("default")
+	subnet := w.Subnet(a, "default")
+	whole := w.undisturbed()
+
+	acl, under := w.Consul.Client().ACL(), &consul.WriteOptions{Token: world.OperatorToken}
+	self, _, err := acl.TokenReadSelf(&consul.QueryOptions{Token: tokens[a]})
+	w.Must(err)
+	_, err = acl.TokenDelete(self.AccessorID, under)
+	w.Must(err)
+	w.WaitHealth(a, http.StatusTooManyRequests, "not renewed since")
+	w.Eventually("the lease to lapse", func(ctx context.Context) error {
+		for _, l := range w.Leases(b, "default").Leases {
+			if l.Node == a.Name && l.Held {
+				return fmt.Errorf("%+v", l)
+			}
+		}
+		return nil
+	})
+	w.WaitHealth(b, http.StatusOK)
+	w.WaitPeers(b, "default", 1)
+
+	w.Must(os.WriteFile(file(a), []byte(w.newToken("another", hostRules)+"\n"), 0o600))
+	w.WaitHealth(a, http.StatusOK)
+	whole()
+	if got := w.Subnet(a, "default"); got != subnet {
+		t.Errorf("subnet %s, before %s", got, subnet)
+	}
+}

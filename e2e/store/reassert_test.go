@@ -1,0 +1,399 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/world"
+	"github.com/lenonet/leno/registry"
+)
+
+// reassertTime is how long hosts may take on a busy machine to put everything back
+// that Consul lost, once it answers. It is about 10 s otherwise.
+const reassertTime = 2 * time.Minute
+
+// picture is what can be told of a network from outside: every line is one fact.
+func (w *testWorld) picture() ([]string, error) {
+	consistent := (&api.QueryOptions{RequireConsistent: true}).WithContext(w.Ctx)
+	var out []string
+	pairs, _, err := w.Consul.Client().KV().List("leno/", consistent)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range pairs {
+		if strings.HasPrefix(p.Key, "leno/changes/") {
+			continue
+		}
+		out = append(out, fmt.Sprintf("%s %s held=%t", p.Key, p.Value, p.Session != ""))
+	}
+	services, _, err := w.Consul.Client().Catalog().Service("leno", "", consistent)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range services {
+		out = append(out, fmt.Sprintf("service %s on %s at %s", s.ServiceID, s.Node, s.ServiceAddress))
+	}
+	checks, _, err := w.Consul.Client().Health().Checks("leno", consistent)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range checks {
+		out = append(out, fmt.Sprintf("check %s of %s on %s", c.CheckID, c.ServiceID, c.Node))
+	}
+	for _, h := range w.Hosts {
+		out = append(out, fmt.Sprintf("%s has %s", h.Name, w.Subnet(h, "default")))
+		for _, r := range w.Routes(h) {
+			out = append(out, h.Name+": "+r)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// waitServices waits until every host's agent is in the catalogue.
+func (w *testWorld) waitServices() {
+	w.T.Helper()
+	w.Eventually("the agents to be in the catalogue", func(context.Context) error {
+		services, _, err := w.Consul.Client().Catalog().Service("leno", "", nil)
+		if err == nil && len(services) != len(w.Hosts) {
+			err = fmt.Errorf("%d services", len(services))
+		}
+		return err
+	})
+}
+
+// drawn is the picture once it stands still.
+func (w *testWorld) drawn() []string {
+	w.T.Helper()
+	w.waitServices()
+	p, err := w.picture()
+	w.Must(err)
+	return p
+}
+
+// asBefore waits until the picture is the same again.
+func (w *testWorld) asBefore(before []string) {
+	w.T.Helper()
+	began := time.Now()
+	w.Eventually("all to be as before", func(context.Context) error {
+		now, err := w.picture()
+		if err == nil && !slices.Equal(before, now) {
+			err = fmt.Errorf("-before +now\n%s", cmp.Diff(before, now))
+		}
+		return err
+	})
+	took := time.Since(began).Round(10 * time.Millisecond)
+	w.T.Logf("all as before after %s", took)
+	if took > reassertTime {
+		w.T.Errorf("that took %s", took)
+	}
+}
+
+// undisturbed starts pings between all containers in a ring and watches the
+// routes of every host. The function it returns ends that: nothing was lost.
+func (w *testWorld) undisturbed() func() {
+	w.T.Helper()
+	streams := map[string]*lab.Echoes{}
+	routes := map[string]func() []string{}
+	for i, from := range w.Containers {
+		to := w.Containers[(i+1)%len(w.Containers)]
+		s, err := from.StartEchoes(to.Addrs[0], 20*time.Millisecond)
+		w.Must(err)
+		streams[from.Name+" to "+to.Name] = s
+	}
+	for _, h := range w.Hosts {
+		routes[h.Name] = w.RouteEvents(h)
+	}
+	return func() {
+		w.T.Helper()
+		for name, s := range streams {
+			w.Must(s.WaitAnswers(w.Ctx, 10))
+			result, err := s.Stop()
+			w.Must(err)
+			w.T.Logf("%s: %d pings, %d lost", name, result.Sent, result.Lost())
+			if result.Lost() != 0 {
+				w.T.Errorf("%s: %d of %d pings lost: %v", name, result.Lost(), result.Sent, result.Missing)
+			}
+		}
+		for name, deleted := range routes {
+			if gone := deleted(); len(gone) != 0 {
+				w.T.Errorf("%s: routes were deleted: %q", name, gone)
+			}
+		}
+	}
+}
+
+// TestConsulEmptied takes everything of leno's from Consul under running hosts,
+// its records or all of Consul's data: all of it is back within seconds, and
+// neither a route nor a packet goes meanwhile.
+func TestConsulEmptied(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		lose func(w *testWorld)
+	}{
+		{"records", func(w *testWorld) {
+			_, err := w.Consul.Client().KV().DeleteTree("leno/", nil)
+			w.Must(err)
+		}},
+		{"data", func(w *testWorld) {
+			w.Must(w.Consul.Stop(w.Ctx))
+			w.Must(os.RemoveAll(filepath.Join(w.Dir, "consul", w.Consul.Name, "data")))
+			w.Must(w.Consul.Start(w.Ctx))
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, lab.Options{})
+			w.StartNetwork("vxlan")
+			before := w.drawn()
+			whole := w.undisturbed()
+			tt.lose(w)
+			w.asBefore(before)
+			for _, h := range w.Hosts {
+				w.WaitHealth(h, 200)
+			}
+			whole()
+		})
+	}
+}
+
+// save is Consul's state at this moment; restore sets it back to that.
+func (w *testWorld) save() (restore func()) {
+	w.T.Helper()
+	snapshot, _, err := w.Consul.Client().Snapshot().Save(nil)
+	w.Must(err)
+	var saved bytes.Buffer
+	_, err = saved.ReadFrom(snapshot)
+	w.Must(err)
+	w.Must(snapshot.Close())
+	return func() {
+		w.T.Helper()
+		w.Must(w.Consul.Client().Snapshot().Restore(nil, &saved))
+	}
+}
+
+// TestStoreSetBack restores an older state of Consul under running hosts: one
+// has moved since, another has come, and the network was changed. They stay where they are, and write it
+// down again, also in the catalogue.
+func TestStoreSetBack(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	config := func(h *lab.Host) string { return h.Config(world.ShortLease, h.Network("default", world.Plan("vxlan"))) }
+	for _, h := range w.Hosts {
+		w.Must(h.StartConsul(w.Ctx))
+	}
+	a, b, c := w.Hosts[0], w.Hosts[1], w.Hosts[2]
+	for _, h := range []*lab.Host{a, b} {
+		w.Must(h.StartAgent(config(h)))
+		w.Must(h.WaitReady(w.Ctx))
+	}
+	restore := w.save()
+	_, now := w.moveAway(b, "default")
+	w.Eventually("host-b to have moved", func(context.Context) error {
+		if got := w.Subnet(b, "default"); got != now {
+			return fmt.Errorf("%s", got)
+		}
+		return nil
+	})
+	// The reservation is not in what is restored.
+	_, err := b.Leno(w.Ctx, "reservation", "remove", "default", now.String())
+	w.Must(err)
+	w.redefine(`{"type":"vxlan","direct_routing":true}`)
+	w.Must(c.StartAgent(config(c)))
+	w.Must(c.WaitReady(w.Ctx))
+	for _, h := range w.Hosts {
+		w.Container(h, "default")
+	}
+	w.Settle("default")
+	before := w.drawn()
+	whole := w.undisturbed()
+	restore()
+	w.asBefore(before)
+	for _, h := range w.Hosts {
+		w.WaitHealth(h, 200)
+	}
+	whole()
+}
+
+// redefine gives the network another backend object, and returns it.
+func (w *testWorld) redefine(backend string) registry.Network {
+	w.T.Helper()
+	client := w.Consul.Client().KV()
+	pair, _, err := client.Get("leno/networks/default", nil)
+	w.Must(err)
+	n, err := registry.ParseNetwork("default", pair.Value)
+	w.Must(err)
+	w.Must(n.Backend.UnmarshalJSON([]byte(backend)))
+	pair.Value, err = registry.FormatNetwork(n)
+	w.Must(err)
+	_, err = client.Put(pair, nil)
+	w.Must(err)
+	pair, _, err = client.Get("leno/networks/default", nil)
+	w.Must(err)
+	n.CreateIndex, n.ModifyIndex = pair.CreateIndex, pair.ModifyIndex
+	return n
+}
+
+// TestSlotSetBack: three hosts have the subnets that three others had when
+// Consul was saved. Restored, Consul says that they are the others'.
+func TestSlotSetBack(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 7})
+	watcher := w.Hosts[6]
+	type pair struct {
+		what        string
+		first, then *lab.Host
+		lives, exit bool // the first, and believes in its subnet; on_lost of the other
+		slot        netip.Prefix
+		stream      *lab.Echoes
+	}
+	pairs := []*pair{
+		{what: "of a host that is no more", first: w.Hosts[0], then: w.Hosts[1], exit: true},
+		{what: "of a host that lives", first: w.Hosts[2], then: w.Hosts[3], lives: true},
+		{what: "of a host that lives, exit", first: w.Hosts[4], then: w.Hosts[5], lives: true, exit: true},
+	}
+	start := func(h *lab.Host, exit bool) {
+		t.Helper()
+		lease := world.ShortLease
+		if exit {
+			lease = "lease {\n  ttl     = \"10s\"\n  on_lost = \"exit\"\n}"
+		}
+		w.Must(h.StartAgent(h.Config(lease, h.Network("default", world.Plan("vxlan")))))
+	}
+	first := []*lab.Host{pairs[0].first, pairs[1].first, pairs[2].first, watcher}
+	for _, h := range first {
+		start(h, false)
+	}
+	for _, h := range first {
+		w.Must(h.WaitReady(w.Ctx))
+	}
+	restore := w.save()
+	for _, p := range pairs {
+		p.slot = w.Subnet(p.first, "default")
+		if p.lives {
+			w.Must(p.first.Agent().Signal(syscall.SIGSTOP))
+			_, err := w.Consul.Client().KV().Delete(world.LeaseKey("default", p.slot), nil)
+			w.Must(err)
+		} else {
+			_, err := p.first.Leno(w.Ctx, "lease", "release", "default")
+			w.Must(err)
+			w.Must(p.first.StopAgent(w.Ctx))
+		}
+		// What a host had before is what it asks for first.
+		w.Must(os.WriteFile(p.then.SubnetFile("default"), []byte("LENO_SUBNET="+p.slot.String()+"\n"), 0o644))
+		start(p.then, p.exit)
+	}
+	from := w.Container(watcher, "default")
+	for _, p := range pairs {
+		w.Must(p.then.WaitReady(w.Ctx))
+		if got := w.Subnet(p.then, "default"); got != p.slot {
+			t.Fatalf("%s has %s, want %s", p.then.Name, got, p.slot)
+		}
+		w.WaitPeers(p.then, "default", 3)
+	}
+	w.WaitPeers(watcher, "default", 3)
+	for _, p := range pairs {
+		var err error
+		p.stream, err = from.StartEchoes(w.Container(p.then, "default").Addrs[0], 20*time.Millisecond)
+		w.Must(err)
+		w.Must(p.stream.WaitAnswers(w.Ctx, 10))
+	}
+
+	restore()
+	for _, p := range pairs {
+		if p.lives {
+			w.Must(p.first.Agent().Signal(syscall.SIGCONT))
+		}
+		w.WaitHealth(p.then, 429, "set back", p.first.Name, p.first.Addrs[0].String(), p.slot.String())
+	}
+	for _, p := range pairs {
+		holder := p.then
+		if p.lives {
+			holder = p.first
+		}
+		w.Eventually(p.what+": one host to hold the subnet, and the other to have none or another", func(ctx context.Context) error {
+			record, _, err := w.Consul.Client().KV().Get(world.LeaseKey("default", p.slot), &api.QueryOptions{RequireConsistent: true})
+			if err != nil || record == nil || record.Session == "" || !strings.Contains(string(record.Value), fmt.Sprintf("%q", holder.Name)) {
+				return fmt.Errorf("%+v, %v", record, err)
+			}
+			if p.lives && p.exit {
+				if p.then.Agent().Running() {
+					return fmt.Errorf("%s goes on", p.then.Name)
+				}
+				return nil
+			}
+			if p.lives {
+				// Its datapath may be critical: the bridge of its containers stands on the subnet.
+				_, body, err := p.then.Get(ctx, "/healthz")
+				if err == nil && !strings.Contains(body, "it was "+p.slot.String()+" until") {
+					err = errors.New(body)
+				}
+				if err == nil && w.Subnet(p.then, "default") == p.slot {
+					err = errors.New("the subnet file is not written yet")
+				}
+				return err
+			}
+			if status, health := w.Health(p.then); status != 200 {
+				return fmt.Errorf("%+v", health)
+			}
+			return nil
+		})
+		if !p.lives {
+			w.Must(p.stream.WaitAnswers(w.Ctx, 10))
+		}
+		result, err := p.stream.Stop()
+		w.Must(err)
+		t.Logf("%s: %d pings to who had it last, %d lost", p.what, result.Sent, result.Lost())
+		now, log := w.Subnet(p.then, "default"), p.then.Agent().Output()
+		switch {
+		case !p.lives:
+			if now != p.slot || result.Lost() != 0 {
+				t.Errorf("%s has %s, and had %s; %d of %d pings lost: %v", p.then.Name, now, p.slot, result.Lost(), result.Sent, result.Missing)
+			}
+		case p.exit:
+			if code := p.then.Agent().ExitCode(); code != 1 || !strings.Contains(log, p.slot.String()+" was lost") || len(w.Routes(p.then)) == 0 {
+				t.Errorf("%s: exit code %d, routes %q", p.then.Name, code, w.Routes(p.then))
+			}
+		case now == p.slot || !strings.Contains(log, "[ERROR] leno: this host has another subnet now"):
+			t.Errorf("%s has %s, and had %s, or does not say so loudly", p.then.Name, now, p.slot)
+		}
+	}
+}
+
+// TestRestartIntoEmptiedStore starts an agent again after Consul was emptied and
+// before the other hosts have written their leases: their routes stay.
+func TestRestartIntoEmptiedStore(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	w.StartNetwork("vxlan")
+	before := w.drawn()
+	whole := w.undisturbed()
+	a := w.Hosts[0]
+	w.Must(a.StopAgent(w.Ctx))
+	for _, h := range w.Hosts[1:] {
+		w.Must(h.Agent().Signal(syscall.SIGSTOP))
+	}
+	_, err := w.Consul.Client().KV().DeleteTree("leno/", nil)
+	w.Must(err)
+	w.Must(a.RestartAgent())
+	w.Must(a.WaitReady(w.Ctx))
+	w.WaitPeers(a, "default", 2)
+	for _, h := range w.Hosts[1:] {
+		w.Must(h.Agent().Signal(syscall.SIGCONT))
+	}
+	w.asBefore(before)
+	for _, h := range w.Hosts {
+		w.WaitHealth(h, 200)
+	}
+	whole()
+}

@@ -1,0 +1,155 @@
+package store
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/world"
+)
+
+// stands is what the kernel of a host has of leno's: the device and its index, its
+// addresses, and all routes.
+func (w *testWorld) stands(h *lab.Host) string {
+	w.T.Helper()
+	text, err := h.Exec(w.Ctx, "ip", "-o", "addr", "show", "dev", "leno-default", "scope", "global")
+	w.Must(err)
+	// While nobody reads a device, its routes say so.
+	routes := strings.ReplaceAll(strings.Join(w.Routes(h), "\n"), " linkdown", "")
+	return fmt.Sprintf("%s\n%s\n%s", w.Link(h), text, routes)
+}
+
+// TestAgentRestarted ends agents whose packets pass through them, both ways, and
+// starts them at once: device, addresses and routes stay as they are, and TCP
+// connections live.
+func TestAgentRestarted(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	w.StartNetwork("udp")
+	h := w.Hosts[0]
+	from, to := w.Containers[1], w.Containers[0]
+	w.Linked(w.Containers)
+	before := w.stands(h)
+	var talks []*lab.Talk
+	for _, addr := range to.Addrs {
+		talk, err := from.StartTalk(w.Ctx, to.Namespace, addr)
+		w.Must(err)
+		defer talk.Stop()
+		talks = append(talks, talk)
+	}
+	pings, err := from.StartEchoes(to.Addrs[0], 10*time.Millisecond)
+	w.Must(err)
+	for i := range 4 {
+		w.Must(pings.WaitAnswers(w.Ctx, 20))
+		if i%2 == 0 {
+			w.Must(h.KillAgent())
+		} else {
+			w.Must(h.StopAgent(w.Ctx))
+		}
+		if got := w.stands(h); got != before {
+			t.Errorf("nobody runs, and there is\n%s\nbefore\n%s", got, before)
+		}
+		w.Must(h.RestartAgent())
+		w.Must(pings.WaitAnswers(w.Ctx, 20))
+		w.Must(h.WaitReady(w.Ctx))
+		for _, talk := range talks {
+			w.Must(talk.WaitEchoes(w.Ctx, 20))
+		}
+		if got := w.stands(h); got != before {
+			t.Errorf("after a restart there is\n%s\nbefore\n%s", got, before)
+		}
+	}
+	result, err := pings.Stop()
+	w.Must(err)
+	t.Logf("%d pings, %d lost, longest gap %s", result.Sent, result.Lost(), result.Gap)
+	if result.Gap > 15*time.Second { // hundredths of a second on a quiet machine
+		t.Errorf("no packet passed for %s", result.Gap)
+	}
+	for _, talk := range talks {
+		if _, err := talk.Stop(); err != nil {
+			t.Errorf("a TCP connection ended: %v", err)
+		}
+	}
+}
+
+// TestRestartWithoutConsul starts agents again while Consul is away, or hangs:
+// packets flow all the same, and the agent says that nobody has confirmed that.
+func TestRestartWithoutConsul(t *testing.T) {
+	for _, tt := range []struct {
+		backend string
+		hangs   bool
+	}{{"udp", false}, {"udp", true}, {"vxlan", false}, {"host-gw", false}} {
+		name := tt.backend
+		if tt.hangs {
+			name += ", Consul hangs"
+		}
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, lab.Options{Hosts: 2})
+			w.StartNetwork(tt.backend)
+			w.Linked(w.Containers)
+			w.Remembered(w.Hosts[0], "host-b")
+			h := w.Hosts[0]
+			link, routes := w.Link(h), fmt.Sprint(w.Routes(h))
+			talk, err := w.Containers[1].StartTalk(w.Ctx, w.Containers[0].Namespace, w.Containers[0].Addrs[0])
+			w.Must(err)
+			defer talk.Stop()
+			pings, err := w.Containers[0].StartEchoes(w.Containers[1].Addrs[1], 10*time.Millisecond)
+			w.Must(err)
+			w.Must(pings.WaitAnswers(w.Ctx, 20))
+			deleted := w.RouteEvents(h)
+			if tt.hangs {
+				w.Must(w.Consul.Process().Signal(syscall.SIGSTOP))
+			} else {
+				w.Must(w.Consul.Stop(w.Ctx))
+			}
+			for _, end := range []func() error{h.KillAgent, func() error { return h.StopAgent(w.Ctx) }} {
+				w.Must(end())
+				w.Must(h.RestartAgent())
+				w.Must(pings.WaitAnswers(w.Ctx, 50))
+				w.Must(talk.WaitEchoes(w.Ctx, 20))
+				w.WaitHealth(h, http.StatusTooManyRequests, "carried on as the process before left it")
+			}
+			if status, body, err := h.Get(w.Ctx, "/readyz"); err != nil || status != http.StatusServiceUnavailable {
+				t.Errorf("readyz %d: %s, %v", status, body, err)
+			}
+			var list api.PeerList
+			w.Must(world.GetJSON(w.Ctx, h, "/v1/network/default/peers", &list))
+			if len(list.Peers) != 1 || list.Peers[0].Node != "host-b" || list.Peers[0].Skipped != "" {
+				t.Errorf("peers %+v", list.Peers)
+			}
+			if got := w.Link(h); got != link {
+				t.Errorf("device %s, before %s", got, link)
+			}
+			if gone := deleted(); len(gone) != 0 {
+				t.Errorf("routes were deleted: %q", gone)
+			}
+			if got := fmt.Sprint(w.Routes(h)); got != routes {
+				t.Errorf("routes %s, before %s", got, routes)
+			}
+
+			if tt.hangs {
+				w.Must(w.Consul.Process().Signal(syscall.SIGCONT))
+			} else {
+				w.Must(w.Consul.Start(w.Ctx))
+			}
+			for _, h := range w.Hosts {
+				w.Must(h.WaitReady(w.Ctx))
+				w.WaitHealth(h, http.StatusOK)
+			}
+			result, err := pings.Stop()
+			w.Must(err)
+			t.Logf("%d pings, %d lost, longest gap %s", result.Sent, result.Lost(), result.Gap)
+			if tt.backend != "udp" && result.Lost() != 0 {
+				t.Errorf("%d of %d pings lost: %v", result.Lost(), result.Sent, result.Missing)
+			}
+			if _, err := talk.Stop(); err != nil {
+				t.Errorf("the TCP connection ended: %v", err)
+			}
+			w.Matrix()
+		})
+	}
+}

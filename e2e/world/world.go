@@ -1,0 +1,437 @@
+// Package world is the frame of the tests of leno as its users meet it: the real
+// binary on hosts in network namespaces, a real Consul, real packets.
+package world
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	consul "github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/registry"
+)
+
+// binary is the leno under test, built once.
+var binary string
+
+// Main runs a package's tests with the leno under test, which is built once.
+func Main(m *testing.M) int {
+	if os.Geteuid() != 0 {
+		return m.Run() // every test with hosts says that it needs root
+	}
+	flag.Parse()
+	if lanes := flag.Lookup("test.parallel"); lanes.Value.String() == lanes.DefValue {
+		// These tests wait for other programs, more than half of the time.
+		if err := lanes.Value.Set(strconv.Itoa(runtime.GOMAXPROCS(0) * 3 / 2)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	return lab.WithLeno(func(leno string) int {
+		binary = leno
+		return m.Run()
+	})
+}
+
+// Leno is the path of the leno under test.
+func Leno() string { return binary }
+
+// ShortLease makes outages and deaths short: sessions live 10 to 20 s.
+const ShortLease = `lease {
+  ttl = "10s"
+}`
+
+// Plan is a network body of both families with the backend.
+func Plan(backend string) string {
+	return fmt.Sprintf(`
+  ipv4 { prefix = "10.5.0.0/16" }
+  ipv6 { prefix = "fd00:5::/48" }
+  backend %q {}`, backend)
+}
+
+// World is one lab of a test.
+type World struct {
+	*lab.Lab
+	T          *testing.T
+	Ctx        context.Context
+	Containers []*lab.Container
+}
+
+// New lays out hosts and a Consul.
+func New(t *testing.T, o lab.Options) *World {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
+	t.Cleanup(cancel)
+	if o.Leno == "" {
+		o.Leno, o.Agent = binary, lab.FindAgent(binary)
+	}
+	l, err := lab.New(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &World{Lab: l, T: t, Ctx: ctx}
+	t.Cleanup(func() {
+		if t.Failed() {
+			w.tell()
+		}
+		if err := l.Close(); err != nil {
+			t.Errorf("close the lab: %v", err)
+		}
+	})
+	return w
+}
+
+// tell prints what the agents said, for a failed test.
+func (w *World) tell() {
+	for _, h := range w.Hosts {
+		if p := h.Agent(); p != nil {
+			lines := strings.Split(strings.TrimSpace(p.Output()), "\n")
+			w.T.Logf("agent of %s:\n%s", h.Name, strings.Join(lines[max(0, len(lines)-40):], "\n"))
+		}
+	}
+}
+
+// Must fails the test.
+func (w *World) Must(err error) {
+	w.T.Helper()
+	if err != nil {
+		w.T.Fatal(err)
+	}
+}
+
+// Start runs an agent with the blocks on every host and waits for all.
+func (w *World) Start(blocks func(*lab.Host) []string) {
+	w.T.Helper()
+	for _, h := range w.Hosts {
+		w.Must(h.StartAgent(h.Config(blocks(h)...)))
+	}
+	for _, h := range w.Hosts {
+		w.Must(h.WaitReady(w.Ctx))
+	}
+}
+
+// StartNetwork runs the network "default" with the backend on every host and
+// adds a container to each.
+func (w *World) StartNetwork(backend string) {
+	w.T.Helper()
+	w.Start(func(h *lab.Host) []string { return []string{ShortLease, h.Network("default", Plan(backend))} })
+	for _, h := range w.Hosts {
+		w.Container(h, "default")
+	}
+	w.Settle("default")
+}
+
+func (w *World) Container(h *lab.Host, network string) *lab.Container {
+	w.T.Helper()
+	c, err := h.AddContainer(w.Ctx, network)
+	w.Must(err)
+	w.Containers = append(w.Containers, c)
+	return c
+}
+
+// Settle waits until every host has all others as peers.
+func (w *World) Settle(network string) {
+	w.T.Helper()
+	for _, h := range w.Hosts {
+		w.WaitPeers(h, network, len(w.Hosts)-1)
+	}
+}
+
+func (w *World) WaitPeers(h *lab.Host, network string, n int) {
+	w.T.Helper()
+	w.Eventually(fmt.Sprintf("%d peers on %s", n, h.Name), func(ctx context.Context) error {
+		var got api.Network
+		if err := GetJSON(ctx, h, "/v1/network/"+network, &got); err != nil {
+			return err
+		}
+		if got.Local == nil || got.Local.Peers != n {
+			return fmt.Errorf("%+v", got.Local)
+		}
+		return nil
+	})
+}
+
+func (w *World) Eventually(what string, done func(context.Context) error) {
+	w.T.Helper()
+	w.Must(lab.WaitFor(w.Ctx, what, done))
+}
+
+// GetJSON reads an endpoint that answers 200.
+func GetJSON(ctx context.Context, h *lab.Host, path string, v any) error {
+	status, body, err := h.Get(ctx, path)
+	if err != nil {
+		return err
+	}
+	if status != http.StatusOK {
+		return fmt.Errorf("%s: %d: %s", path, status, body)
+	}
+	return json.Unmarshal([]byte(body), v)
+}
+
+// Health is what /healthz of the host says.
+func (w *World) Health(h *lab.Host) (int, api.Health) {
+	w.T.Helper()
+	status, body, err := h.Get(w.Ctx, "/healthz")
+	w.Must(err)
+	var out api.Health
+	w.Must(json.Unmarshal([]byte(body), &out))
+	return status, out
+}
+
+// WaitHealth waits for a status of /healthz and words in its body.
+func (w *World) WaitHealth(h *lab.Host, status int, words ...string) {
+	w.T.Helper()
+	w.Eventually(fmt.Sprintf("%s: healthz %d %q", h.Name, status, words), func(ctx context.Context) error {
+		got, body, err := h.Get(ctx, "/healthz")
+		if err != nil {
+			return err
+		}
+		if got != status {
+			return fmt.Errorf("%d: %s", got, body)
+		}
+		for _, word := range words {
+			if !strings.Contains(body, word) {
+				return fmt.Errorf("%q is not in %s", word, body)
+			}
+		}
+		return nil
+	})
+}
+
+// Subnet is what the host's subnet file says.
+func (w *World) Subnet(h *lab.Host, network string) netip.Prefix {
+	w.T.Helper()
+	f, err := lab.ReadSubnetFile(h.SubnetFile(network))
+	w.Must(err)
+	return f.Subnets()[0].Masked()
+}
+
+// lease is the host's own lease by its API.
+func (w *World) Leases(h *lab.Host, network string) api.LeaseList {
+	w.T.Helper()
+	var list api.LeaseList
+	w.Must(GetJSON(w.Ctx, h, "/v1/network/"+network+"/leases", &list))
+	return list
+}
+
+// LeaseKey is the key of a subnet's lease in Consul.
+func LeaseKey(network string, subnet netip.Prefix) string {
+	return "leno/leases/" + network + "/" + registry.SubnetKey(subnet)
+}
+
+// Matrix pings from every container to every other, each family, all at once.
+func (w *World) Matrix() {
+	w.T.Helper()
+	w.MatrixOf(w.Containers)
+}
+
+func (w *World) MatrixOf(containers []*lab.Container) {
+	w.T.Helper()
+	var pings errgroup.Group
+	pings.SetLimit(8)
+	for _, from := range containers {
+		for _, to := range containers {
+			if from == to || from.Network != to.Network {
+				continue
+			}
+			for _, addr := range to.Addrs {
+				pings.Go(func() error { return w.Pinged(from, addr) })
+			}
+		}
+	}
+	if err := pings.Wait(); err != nil {
+		w.T.Error(err)
+	}
+}
+
+func (w *World) Ping(from *lab.Container, to netip.Addr) {
+	w.T.Helper()
+	if err := w.Pinged(from, to); err != nil {
+		w.T.Error(err)
+	}
+}
+
+// Pinged sends a few pings from a container to an address. A lost one is an error.
+func (w *World) Pinged(from *lab.Container, to netip.Addr) error {
+	pings, err := from.StartEchoes(to, 50*time.Millisecond)
+	if err != nil {
+		return err
+	}
+	sent := lab.WaitFor(w.Ctx, "pings to be sent", func(context.Context) error {
+		if n := pings.Mark(); n < 3 {
+			return fmt.Errorf("%d so far", n)
+		}
+		return nil
+	})
+	r, err := pings.Stop()
+	if err = errors.Join(sent, err); err == nil && r.Lost() > 0 {
+		err = fmt.Errorf("ping from %s to %s: %d of %d lost", from.Name, to, r.Lost(), r.Sent)
+	}
+	return err
+}
+
+// Routes are leno's routes on the host, one a line, sorted.
+func (w *World) Routes(h *lab.Host) []string {
+	w.T.Helper()
+	var out []string
+	for _, family := range []string{"-4", "-6"} {
+		text, err := h.Exec(w.Ctx, "ip", family, "route", "show", "proto", "108")
+		w.Must(err)
+		for _, line := range strings.Split(text, "\n") {
+			if line = strings.TrimSpace(line); line != "" {
+				out = append(out, line)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// RouteEvents starts watching route changes on the host; the function it
+// returns ends that and tells what was deleted of leno's.
+func (w *World) RouteEvents(h *lab.Host) func() []string {
+	w.T.Helper()
+	p, err := h.Start("ip", "monitor", "route")
+	w.Must(err)
+	// The monitor is at work once it sees a route of the test's own.
+	w.Eventually("ip monitor", func(ctx context.Context) error {
+		if _, err := h.Exec(ctx, "ip", "route", "replace", "blackhole", "203.0.113.0/24"); err != nil {
+			return err
+		}
+		if _, err := h.Exec(ctx, "ip", "route", "del", "blackhole", "203.0.113.0/24"); err != nil {
+			return err
+		}
+		if !strings.Contains(p.Output(), "203.0.113.0") {
+			return fmt.Errorf("nothing seen yet: %q", p.Output())
+		}
+		return nil
+	})
+	return func() []string {
+		w.T.Helper()
+		w.Must(p.Stop(w.Ctx))
+		var deleted []string
+		for _, line := range strings.Split(p.Output(), "\n") {
+			if strings.HasPrefix(line, "Deleted") && strings.Contains(line, "proto 108") {
+				deleted = append(deleted, line)
+			}
+		}
+		return deleted
+	}
+}
+
+// Carrying are the backends with a datapath of their own.
+var Carrying = []string{"vxlan", "host-gw", "udp"}
+
+// Link is index and MAC of leno's device, or "none".
+func (w *World) Link(h *lab.Host) string {
+	w.T.Helper()
+	text, err := h.Exec(w.Ctx, "ip", "-o", "link", "show")
+	w.Must(err)
+	for _, line := range strings.Split(text, "\n") {
+		if fields := strings.Fields(line); len(fields) > 2 && strings.HasPrefix(fields[1], "leno-") {
+			return fields[0] + fields[1] + fields[len(fields)-3]
+		}
+	}
+	return "none"
+}
+
+// Session is the one that holds the host's lease in Consul, "" for none.
+func (w *World) Session(h *lab.Host) string {
+	w.T.Helper()
+	pair, _, err := w.Consul.Client().KV().Get(LeaseKey("default", w.Subnet(h, "default")), &consul.QueryOptions{RequireConsistent: true})
+	w.Must(err)
+	if pair == nil {
+		return ""
+	}
+	return pair.Session
+}
+
+// OperatorToken may do everything in the Consul of TestPolicy.
+const OperatorToken = "7f6a3c9e-0000-4000-8000-000000000002"
+
+// Apply changes a network as an operator does.
+func (w *World) Apply(network, body string, flags ...string) {
+	w.T.Helper()
+	out, err := w.Hosts[0].Leno(w.Ctx, append(append([]string{"network", "apply"}, flags...), w.Definition(network, body))...)
+	if err != nil {
+		w.T.Fatal(err, out)
+	}
+}
+
+// Linked waits until each container has had an answer from each other one of its
+// network: a link that is new may be up and pass nothing for a moment.
+func (w *World) Linked(containers []*lab.Container) {
+	w.T.Helper()
+	for _, from := range containers {
+		for _, to := range containers {
+			if from == to || from.Network != to.Network {
+				continue
+			}
+			for _, addr := range to.Addrs {
+				w.Eventually("a first answer to "+from.Name, func(context.Context) error {
+					r, err := from.Ping(w.Ctx, addr, lab.PingOptions{})
+					if err == nil && r.Lost() > 0 {
+						err = fmt.Errorf("none from %s", addr)
+					}
+					return err
+				})
+			}
+		}
+	}
+}
+
+// PrivateRun is a leno whose agents find their host's directory of the lab at
+// /run/leno, where subnet files of networks without a block are.
+func PrivateRun(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "leno")
+	script := fmt.Sprintf(`#!/bin/sh
+[ "$1" = agent ] || exec %[1]q "$@"
+exec unshare --mount sh -euc 'mount -t tmpfs tmpfs /run; mkdir /run/leno; mount --bind "${3%%/*}" /run/leno; exec %[1]q "$@"' sh "$@"
+`, binary)
+	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Remembered waits until the host has written down a peer for its next process.
+func (w *World) Remembered(h *lab.Host, node string) {
+	w.T.Helper()
+	w.Eventually(node+" to be written down", func(ctx context.Context) error {
+		text, err := h.Exec(ctx, "cat", h.DataDir()+"/peers/default.json")
+		if err == nil && !strings.Contains(text, `"node":"`+node+`"`) {
+			err = fmt.Errorf("it is not in %s", text)
+		}
+		return err
+	})
+}
+
+// Definition writes a file with the network and returns its path.
+func (w *World) Definition(network, body string) string {
+	w.T.Helper()
+	path := filepath.Join(w.Dir, network+".hcl")
+	w.Must(os.WriteFile(path, []byte(fmt.Sprintf("network %q {\n%s\n}\n", network, body)), 0o644))
+	return path
+}

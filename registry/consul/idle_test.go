@@ -1,0 +1,87 @@
+package consul
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// TestUnusedNetworksAreForgotten: what is known of the leases of a network goes when
+// nobody asks for them any more, and stays while a watch of them blocks.
+func TestUnusedNetworksAreForgotten(t *testing.T) {
+	s := newStore(t)
+	c := s.open(t, func(c *Config) { c.idle = 100 * time.Millisecond })
+	watched := putNetwork(t, s, "watched", "10.5.0.0/16")
+	acquire(t, c, watched, 0)
+	_, index, err := c.WatchLeases(testContext(t), watched, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(testContext(t))
+	blocked := make(chan error)
+	go func() {
+		_, _, err := c.WatchLeases(ctx, watched, index)
+		blocked <- err
+	}()
+	eventually(t, "the watch blocks", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.trees["watched"].users == 1
+	})
+	before := treeOf(c, "watched")
+	for _, name := range []string{"looked-at", "looked-at-too"} {
+		n := putNetwork(t, s, name, "10.6.0.0/16")
+		if l := acquire(t, c, n, 1); l.Subnet() != n.Plan.Subnets(l.Slot)[0] {
+			t.Error(l)
+		}
+		if _, _, err := c.WatchLeases(testContext(t), n, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the networks that nobody watches are forgotten", func() bool { return known(c) == 1 })
+	if treeOf(c, "watched") != before {
+		t.Error("the network that is watched was forgotten")
+	}
+	if at := c.Followed("looked-at"); !at.IsZero() {
+		t.Errorf("followed at %s", at)
+	}
+	cancel()
+	<-blocked
+	eventually(t, "the network that was watched is forgotten", func() bool { return known(c) == 0 })
+}
+
+// known is of how many networks something is.
+func known(c *Client) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.trees)
+}
+
+// TestForgottenNetworkIsReadAgain: a network that was forgotten is read from the
+// beginning, and how long its leases have lapsed as well.
+func TestForgottenNetworkIsReadAgain(t *testing.T) {
+	s := newStore(t)
+	c := s.open(t, func(c *Config) { c.idle = time.Second })
+	n := putNetwork(t, s, "default", "10.5.0.0/16")
+	l := acquire(t, c, n, 0)
+	s.EndSession(t, l.Session)
+	lapsed := func() registry.Lease {
+		set, _, err := c.WatchLeases(testContext(t), n, 0)
+		if err != nil || len(set.Leases) != 1 || set.Leases[0].Held() {
+			t.Fatal(set, err)
+		}
+		return set.Leases[0]
+	}
+	first := lapsed()
+	for first.Lapsed == 0 {
+		runtime.Gosched()
+		first = lapsed()
+	}
+	eventually(t, "the network is forgotten", func() bool { return known(c) == 0 })
+	if again := lapsed(); again.Lapsed >= first.Lapsed && again.Lapsed > 0 || again.Subnet() != l.Subnet() {
+		t.Errorf("lapsed for %s, and then for %s", first.Lapsed, again.Lapsed)
+	}
+}

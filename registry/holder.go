@@ -1,0 +1,70 @@
+package registry
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Holder is a host that has a session for a network, which holds its lease there.
+type Holder struct {
+	Node        string
+	Session     string
+	CreateIndex uint64 // of the session
+}
+
+// LostLeases finds the hosts whose leases the store has lost, and makes the claims of
+// others wait until these hosts have claimed again: who remembers nothing would take a
+// subnet that is in use. Safe for concurrent use. The zero value is ready.
+type LostLeases struct {
+	mu    sync.Mutex
+	since map[string]time.Time // by network, when the first claim had to wait
+}
+
+// lostLeasesWait is how many TTLs a claim waits at most. The session of a host that died
+// has ended by then, so what is left are hosts that cannot claim.
+const lostLeasesWait = 3
+
+// Check returns an ErrLeasesLost when there are holders whose sessions are older than
+// the network's tree of leases, created at index made, and hold none of leases. The
+// claimer itself is not one of them, and does not wait when its session is older. A store
+// that was set back has no sessions of hosts either, so a claimer that saw the loss waits
+// for a TTL: that is how long others may take to notice. A claim that
+// does not take a new subnet is not checked: see Choice.TakesNew.
+func (w *LostLeases) Check(network string, holders []Holder, leases []Lease, made uint64, claim Claim, now time.Time) error {
+	var nodes []string
+	for _, h := range holders {
+		holds := func(l Lease) bool { return l.Session == h.Session }
+		switch {
+		case h.CreateIndex >= made || slices.ContainsFunc(leases, holds):
+		case h.Session == claim.Session:
+			return nil
+		case h.Node != claim.Node:
+			nodes = append(nodes, h.Node)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(nodes) == 0 {
+		delete(w.since, network)
+		if now.Before(claim.Lost.Add(claim.TTL)) {
+			return fmt.Errorf("%w: waiting for the other hosts to claim again", ErrLeasesLost)
+		}
+		return nil
+	}
+	if w.since == nil {
+		w.since = map[string]time.Time{}
+	}
+	first, waits := w.since[network]
+	if !waits {
+		first = now
+		w.since[network] = now
+	}
+	if now.Sub(first) > lostLeasesWait*claim.TTL {
+		return nil
+	}
+	slices.Sort(nodes)
+	return fmt.Errorf("%w: waiting for %s to claim again", ErrLeasesLost, strings.Join(slices.Compact(nodes), ", "))
+}

@@ -1,0 +1,104 @@
+package registrytest
+
+import (
+	"time"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// lostTests are about a store that has lost leases of hosts that live.
+var lostTests = []test{
+	{"a newcomer waits for hosts whose leases were lost", func(s *suite) {
+		r, newcomer := s.open(), s.open()
+		n := s.network("default", wide)
+		own, second, third := s.claim(0), s.claim(1), s.claim(2)
+		first := s.acquire(r, n, own)
+		other := s.acquire(s.open(), n, second)
+		s.emptied(n)
+		_, err := newcomer.Acquire(s.ctx(), n, third)
+		s.wantErr(err, registry.ErrLeasesLost, own.Node, second.Node)
+		own.Session, own.Prefer = first.Session, first.Subnet()
+		s.equal("slot", s.acquire(r, n, own).Slot, first.Slot)
+		_, err = newcomer.Acquire(s.ctx(), n, third)
+		s.wantErr(err, registry.ErrLeasesLost, second.Node)
+		s.store.EndSession(s.T, other.Session)
+		s.acquire(newcomer, n, third)
+	}},
+	{"a host at work on its subnet does not wait", func(s *suite) {
+		r := s.open()
+		n := s.network("default", wide)
+		own := s.claim(0)
+		l := s.acquire(r, n, own)
+		s.acquire(s.open(), n, s.claim(1))
+		s.store.EndSession(s.T, l.Session) // it was cut off
+		s.emptied(n)
+		own.Prefer = l.Subnet()
+		_, err := s.open().Acquire(s.ctx(), n, own)
+		s.wantErr(err, registry.ErrLeasesLost, s.claim(1).Node)
+		own.Running = true
+		s.equal("slot", s.acquire(r, n, own).Slot, l.Slot)
+	}},
+	{"a host that saw the loss waits for others to notice", func(s *suite) {
+		r := s.open()
+		n := s.network("default", wide)
+		own, other := s.claim(0), s.claim(1)
+		l := s.acquire(s.open(), n, own)
+		s.emptied(n)
+		s.store.EndSession(s.T, l.Session) // the store was set back to before it
+		other.Lost = time.Now()
+		_, err := r.Acquire(s.ctx(), n, other)
+		s.wantErr(err, registry.ErrLeasesLost, "other hosts")
+		own.Prefer, own.Lately, own.Lost = l.Subnet(), true, other.Lost
+		s.equal("slot", s.acquire(s.open(), n, own).Slot, l.Slot)
+		_, err = r.Acquire(s.ctx(), n, other)
+		s.wantErr(err, registry.ErrLeasesLost, "other hosts")
+		other.Lost = other.Lost.Add(-other.TTL)
+		s.acquire(r, n, other)
+	}},
+	{"hosts of a new network wait for nobody", func(s *suite) {
+		n := s.network("default", wide)
+		a, b := s.open(), s.open()
+		l := s.acquire(a, n, s.claim(0))
+		s.ok(b.Revoke(s.ctx(), n.Name, l.Subnet())) // its session lives on
+		s.acquire(b, n, s.claim(1))
+	}},
+	{"holders", func(s *suite) {
+		r := s.open()
+		n, m := s.network("default", wide), s.network("default-2", "10.9.0.0/16")
+		one, two := s.claim(0), s.claim(1)
+		a, b := s.acquire(r, n, one), s.acquire(s.open(), n, two)
+		s.acquire(s.open(), m, s.claim(2))
+		for range 2 { // whether the store has leases or not
+			holders, err := s.open().Holders(s.ctx(), n.Name)
+			s.ok(err)
+			var got []registry.Holder
+			for _, h := range holders {
+				if h.CreateIndex == 0 {
+					s.Errorf("%+v", h)
+				}
+				got = append(got, registry.Holder{Node: h.Node, Session: h.Session})
+			}
+			s.equal("holders", got, []registry.Holder{{Node: one.Node, Session: a.Session}, {Node: two.Node, Session: b.Session}})
+			s.emptied(n)
+		}
+		s.ok(r.Release(s.ctx(), a))
+		holders, err := s.open().Holders(s.ctx(), n.Name)
+		s.ok(err)
+		if len(holders) > 2 {
+			s.Errorf("%+v", holders)
+		}
+	}},
+}
+
+// emptied removes what the store has of a network, as who deletes the whole tree does,
+// and puts the definition back.
+func (s *suite) emptied(n registry.Network) {
+	s.Helper()
+	for _, part := range []string{"leases", "changes", "networks"} {
+		for _, key := range s.store.Keys(s.T, s.key(part)+"/") {
+			s.store.Delete(s.T, key)
+		}
+	}
+	n.CreateIndex, n.ModifyIndex = 0, 0
+	s.ok(s.open().PutNetwork(s.ctx(), n))
+}
