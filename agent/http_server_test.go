@@ -64,7 +64,7 @@ func (h *host) answers(request string) (*http.Response, string) {
 	h.t.Helper()
 	conn := h.dial()
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		h.t.Fatal(err)
 	}
 	go func() { _, _ = io.WriteString(conn, request) }()
@@ -88,7 +88,7 @@ func (h *host) well() {
 // ended waits until the agent has closed a connection.
 func ended(t *testing.T, conn net.Conn) {
 	t.Helper()
-	if err := conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	_, err := io.Copy(io.Discard, conn)
@@ -211,7 +211,7 @@ func TestSlowClients(t *testing.T) {
 	t.Run("reads no answers", func(t *testing.T) {
 		t.Parallel()
 		conn := h.dial()
-		if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 		requests := strings.Repeat("GET /v1/openapi.yaml HTTP/1.1\r\nHost: localhost\r\n\r\n", 1000)
@@ -228,7 +228,7 @@ func TestSlowClients(t *testing.T) {
 	})
 	t.Run("waits", func(t *testing.T) {
 		t.Parallel()
-		if err := waits.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		if err := waits.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 		r, err := http.ReadResponse(bufio.NewReader(waits), nil)

@@ -382,7 +382,7 @@ func (d *drain) address() string { return d.conn.LocalAddr().String() }
 func (d *drain) gets(words ...string) {
 	d.t.Helper()
 	buffer := make([]byte, 65536)
-	if err := d.conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := d.conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		d.t.Fatal(err)
 	}
 	for slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(d.text, w) }) {

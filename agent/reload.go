@@ -68,9 +68,11 @@ func (a *Agent) Refresh(ctx context.Context, confirmed bool) (api.Reloaded, erro
 	return out, err
 }
 
-// readAgain reads the configuration's files. It does not wait for a file that
-// blocks once the caller or the agent has ended.
+// readAgain reads the configuration's files and checks the paths in it. It gives up on a file system that does not
+// answer, and when the caller or the agent has ended.
 func (a *Agent) readAgain(ctx context.Context) (config.Config, error) {
+	ctx, stop := context.WithTimeout(ctx, 2*config.ReadTimeout) // the files have half of it
+	defer stop()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() {

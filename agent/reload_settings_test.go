@@ -211,7 +211,7 @@ func statsd(change func(c *config.Config, address string)) settingCase {
 		a.metrics = l
 		change(c, l.LocalAddr().String())
 	}, func(a *host, _ config.Config) error {
-		must(a.t, a.metrics.SetReadDeadline(time.Now().Add(5*time.Second)))
+		must(a.t, a.metrics.SetReadDeadline(time.Now().Add(time.Minute)))
 		_, _, err := a.metrics.ReadFrom(make([]byte, 1<<16))
 		return err
 	}}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
@@ -260,6 +261,25 @@ func TestReloadsAtOnce(t *testing.T) {
 
 // TestReloadThatBlocks: a file that cannot be read does not keep a caller who gives
 // up, later reloads, or the agent from ending.
+// TestReloadOnADeadFileSystem: a directory that does not answer ends one reload, not all of them.
+func TestReloadOnADeadFileSystem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t, memory.New(), "a")
+		h.part()
+		hang := make(chan struct{})
+		defer close(hang)
+		h.agent.refresh = func() (config.Config, error) {
+			<-hang
+			return config.Config{}, nil
+		}
+		for range 2 {
+			if _, err := h.agent.Refresh(t.Context(), false); err == nil || !strings.Contains(err.Error(), "configuration: reading it takes too long") {
+				t.Errorf("reload: %v", err)
+			}
+		}
+	})
+}
+
 func TestReloadThatBlocks(t *testing.T) {
 	hang := make(chan struct{})
 	defer close(hang)

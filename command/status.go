@@ -204,7 +204,7 @@ func verdict(out statusOutput, faults []fault) string {
 	case out.Health.Status == api.Warning && !out.Health.Ready:
 		return "This host is not ready yet, and has " + plural(len(faults), "warning") + "."
 	case out.Health.Status == api.Warning:
-		return "This host is in order, but for " + plural(len(faults), "warning") + "."
+		return "Leases, devices, routes and leno's rules are in order, but for " + plural(len(faults), "warning") + "."
 	case !out.Health.Ready:
 		return "This host is not ready yet: " + of + "."
 	case len(out.Health.Networks) == 0:

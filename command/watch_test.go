@@ -193,7 +193,7 @@ func TestStatusWaits(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	f.set(func() { f.health.Status = api.Warning })
-	if got := w.run("status", "-wait=100ms"); got.code != exitFailed || !strings.HasPrefix(got.stdout, "This host is in order, but for ") {
+	if got := w.run("status", "-wait=100ms"); got.code != exitFailed || !strings.HasPrefix(got.stdout, "Leases, devices, routes and leno's rules are in order, but for ") {
 		t.Errorf("%+v", got)
 	}
 	f.set(func() { f.down = true })

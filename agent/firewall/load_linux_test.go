@@ -122,7 +122,7 @@ func sendPacket(to net.PacketConn) (from netip.AddrPort, err error) {
 	if _, err := conn.Write([]byte{1}); err != nil {
 		return from, err
 	}
-	if err := to.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := to.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		return from, err
 	}
 	_, who, err := to.ReadFrom(make([]byte, 1))

@@ -84,9 +84,19 @@ func (f found) direct() bool {
 		(strings.Contains(f.base.where, " table raw ") && strings.Contains(f.rule, "! -i ") || strings.HasSuffix(f.base.table(), dockerTable))
 }
 
-// partial says that the rule drops some of the packets only. Docker's against packets
-// for the own addresses of containers is one of many that drop them all.
-func (f found) partial() bool { return f.what == dropped && !f.whole && !f.direct() }
+// partial reports whether the rule drops only some of the packets between two hosts' containers.
+// Docker's rules against packets for containers' own addresses drop one container's each, and all together.
+func (f found) partial() bool { return f.what == dropped && !f.whole && !f.direct() && !f.separates() }
+
+// separates reports whether the rule is for all packets between this host's subnet and a subnet as large as a
+// host's, for example "-s 10.5.77.0/24 -j DROP".
+func (f found) separates() bool {
+	own, other := f.flow.src, f.flow.dst
+	if f.flow.inbound {
+		own, other = other, own
+	}
+	return f.flow.part() == "" && covers(own, f.flow.local) && other.Bits() <= f.flow.local.Bits()
+}
 
 // reportable leaves out that a part of the packets gets another source.
 func (f found) reportable() bool {
@@ -133,6 +143,10 @@ func (f found) effect() string {
 		return fmt.Sprintf("drops some packets between containers, those from %s to %s%s", f.flow.src, f.flow.dst, what)
 	case f.flow.inbound && f.flow.dst.IsSingleIP():
 		return fmt.Sprintf("drops packets of other hosts for the container %s", f.flow.dst.Addr())
+	case !f.whole && f.flow.inbound:
+		return fmt.Sprintf("drops packets from %s for containers in %s", f.flow.src, f.flow.dst)
+	case !f.whole:
+		return fmt.Sprintf("drops packets of containers in %s for %s", f.flow.src, f.flow.dst)
 	case f.flow.inbound:
 		return fmt.Sprintf("drops packets of other hosts for containers in %s", f.flow.dst)
 	}

@@ -143,7 +143,7 @@ func TestObstaclesOfNFTables(t *testing.T) {
 		{name: "policy, accepted slowly", rules: chain("limit rate 5/second accept")},
 		{name: "policy, a protocol accepted", rules: chain("meta l4proto tcp accept\ntcp dport 22 accept\nicmp type echo-request accept"), want: []string{policy4}},
 		{name: "policy, states by map", rules: chain("ct state vmap { established : accept, related : accept, new : accept }")},
-		{name: "a set", rules: strings.ReplaceAll(chain("ip saddr @peers drop"), "policy drop", "policy accept"), want: []string{"nftables table inet x chain forward: ip saddr { 10.5.77.0/24, 192.0.2.1 } drop (part)"}},
+		{name: "a set", rules: strings.ReplaceAll(chain("ip saddr @peers drop"), "policy drop", "policy accept"), want: []string{"nftables table inet x chain forward: ip saddr { 10.5.77.0/24, 192.0.2.1 } drop"}},
 		{name: "a port", rules: open(chain("ip daddr 10.5.34.0/24 tcp dport 80 drop")), want: []string{"nftables table inet x chain forward: ip daddr 10.5.34.0/24 tcp dport 80 drop (part)"},
 			advice: "it may be intended; if it is not, remove it, or: accept packets from and to 10.5.0.0/16 and fd00:5::/48 there, before that rule"},
 		{name: "several ports", rules: open(chain("tcp dport { 25, 1000-2000 } counter reject")), want: []string{"nftables table inet x chain forward: tcp dport { 25, 1000-2000 } reject (part)"}},

@@ -194,7 +194,7 @@ func TestObstaclesOfIPTables(t *testing.T) {
 			"-A ts-forward -i tailscale0 -j MARK --set-xmark 0x40000/0xff0000\n-A ts-forward -m mark --mark 0x40000/0xff0000 -j ACCEPT\n-A ts-forward -s 100.64.0.0/10 -o tailscale0 -j DROP\n-A ts-forward -o tailscale0 -j ACCEPT\n"+
 			"-A NETAVARK_FORWARD -m conntrack --ctstate INVALID -j DROP\n-A NETAVARK_FORWARD -d 10.89.0.0/24 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n-A LIBVIRT_FWI -o virbr0 -j REJECT --reject-with icmp-port-unreachable\n")},
 		{name: "drop of a port behind our accept", saved: behindOurs(docker28)[strings.Index(behindOurs(docker28), "*filter"):strings.Index(behindOurs(docker28), "*nat")]},
-		{name: "drop of a peer's subnet", saved: filter("ACCEPT", "-A FORWARD -s 10.5.77.0/24 -j DROP\n"), want: []string{"filter chain FORWARD: -s 10.5.77.0/24 -j DROP (part)"}},
+		{name: "drop of a peer's subnet", saved: filter("ACCEPT", "-A FORWARD -s 10.5.77.0/24 -j DROP\n"), want: []string{"filter chain FORWARD: -s 10.5.77.0/24 -j DROP"}},
 		{name: "drop of a peer's subnet that was accepted", saved: filter("ACCEPT", "-A FORWARD -s 10.5.77.0/24 -j ACCEPT\n-A FORWARD -s 10.5.77.9/32 -j DROP\n")},
 		{name: "drop of what others send as ours", saved: filter("ACCEPT", "-A FORWARD -i leno-default -s 10.5.34.0/24 -j DROP\n")},
 		{name: "drop of other networks", saved: filter("ACCEPT", "-A FORWARD -s 192.0.2.0/24 -j DROP\n-A FORWARD ! -s 10.0.0.0/8 -j DROP\n-A FORWARD -i eth0 -j DROP\n")},
@@ -212,7 +212,7 @@ func TestObstaclesOfIPTables(t *testing.T) {
 		{name: "mangle", saved: "*mangle\n:FORWARD ACCEPT [0:0]\n-A FORWARD -o leno-default -j DROP\nCOMMIT\n", want: []string{"mangle chain FORWARD: -o leno-default -j DROP"}},
 		{name: "UFW", saved: filter("DROP", ":ufw-before-forward - [0:0]\n-A FORWARD -j ufw-before-forward\n-A ufw-before-forward -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n"+
 			"-A ufw-before-forward -p icmp -m icmp --icmp-type 8 -j ACCEPT\n-A ufw-before-forward -s 10.5.77.0/24 -j REJECT\n"),
-			want: []string{"filter chain ufw-before-forward: -s 10.5.77.0/24 -j REJECT (part)", "filter chain FORWARD: policy DROP"}},
+			want: []string{"filter chain ufw-before-forward: -s 10.5.77.0/24 -j REJECT", "filter chain FORWARD: policy DROP"}},
 
 		{name: "masquerade behind our exemption", saved: nat(":LENO-OVERLAY - [0:0]\n-A POSTROUTING -j LENO-OVERLAY\n-A POSTROUTING -s 10.5.34.0/24 ! -o docker0 -j MASQUERADE\n" +
 			"-A LENO-OVERLAY -s 10.5.34.0/24 -d 10.5.0.0/16 -j ACCEPT\n")},
@@ -272,6 +272,8 @@ func TestObstacleAdvice(t *testing.T) {
 		{"a port", filter("ACCEPT", "-A FORWARD -d 10.5.34.0/24 -p tcp -m multiport --dports 80,8000:9000 -j DROP\n"), true, true, []string{
 			"drops some packets between containers, those from 10.5.0.0/16 to 10.5.34.0/24: TCP, to port 80, 8000-9000", "it may be intended; if it is not, remove it (`iptables -t filter -D FORWARD -d 10.5.34.0/24 -p tcp -m multiport --dports 80,8000:9000 -j DROP`), or: accept packets from and to 10.5.0.0/16 there, before that rule"}},
 		{"all but a peer", filter("ACCEPT", "-A FORWARD ! -s 10.5.77.0/24 -p icmp -m icmp --icmp-type 8 -j DROP\n"), true, true, []string{"ICMP, type 8, not from 10.5.77.0/24"}},
+		{"a peer's subnet", filter("ACCEPT", "-A FORWARD -s 10.5.77.0/24 -j DROP\n"), true, true, []string{"drops packets from 10.5.77.0/24 for containers in 10.5.34.0/24"}},
+		{"for a peer's subnet", filter("ACCEPT", "-A FORWARD -d 10.5.77.0/24 -j DROP\n"), true, true, []string{"drops packets of containers in 10.5.34.0/24 for 10.5.77.0/24"}},
 		{"the other way", filter("ACCEPT", "-A FORWARD -o leno-default -j DROP\n"), true, true, []string{"drops packets of containers in 10.5.34.0/24 for other hosts"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -87,7 +87,7 @@ func (h *host) meet(peer *host) {
 	if h.kind.Name == hostgw.Name {
 		return // which has none, and few errors to spare
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		got := h.probe(peer, api.ProbeRequest{Count: 1, TimeoutMS: 200})
 		if got.Reached {
 			return

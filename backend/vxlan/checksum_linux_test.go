@@ -53,7 +53,7 @@ func (h host) sentWhole(other *nstest.NS) bool {
 	})
 	const inner = 14 + 20 + 8 + 8 + 14
 	frame := make([]byte, 2048)
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		n, _, err := unix.Recvfrom(fd, frame, 0)
 		if err == unix.EAGAIN || err == unix.EINTR {
 			continue

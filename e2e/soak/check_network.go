@@ -82,7 +82,7 @@ func (c *checker) rewound(n NetworkInfo, before []phase, r Rewind) phase {
 	switch now.state {
 	case stateDeleted:
 		now.recorded = false
-		if snapshot.state == stateDefined || n.FromFiles || c.remembersDeleted(n, now, r) {
+		if snapshot.state == stateDefined || c.remembersDeleted(n, now, r) || c.newDefiner(n, r.From) {
 			return phase{}
 		}
 	case stateDefined:
@@ -120,11 +120,20 @@ func (c *checker) remembersDeleted(n NetworkInfo, deleted phase, r Rewind) bool 
 	})
 }
 
+// newDefiner reports whether a machine whose configuration defines the network comes back without its state
+// after a time.
+func (c *checker) newDefiner(n NetworkInfo, after time.Duration) bool {
+	return slices.ContainsFunc(c.Nodes, func(x Node) bool {
+		defines := slices.ContainsFunc(n.Definers, func(name string) bool { return slices.Contains(x.Replaces, name) })
+		return defines && slices.ContainsFunc(c.silent[x.Name], func(s Silence) bool { return s.Why == ReplaceHost && s.To > after })
+	})
+}
+
 // remembersDefinition says that a host had heard of the last definition when the
 // store lost it, and could put it back at once.
 func (c *checker) remembersDefinition(n NetworkInfo, defined phase, r Rewind) bool {
 	members := c.members(n.Name, r.From)
-	if n.FromFiles && slices.ContainsFunc(members, func(m member) bool {
+	if len(n.Definers) > 0 && slices.ContainsFunc(members, func(m member) bool {
 		// A new host knows only its file, and may be the first.
 		return slices.ContainsFunc(c.silent[m.node], func(s Silence) bool { return s.Why == ReplaceHost && c.mute(s, r) })
 	}) {

@@ -32,7 +32,7 @@ func at(s float64) Span { return Span{sec(s), sec(s + 0.01)} }
 func quiet() *story {
 	s := &story{History{
 		Rules:    Rules{TTL: 10 * time.Second, Hold: 20 * time.Second, Settle: 5 * time.Second},
-		Networks: []NetworkInfo{{"n", false}},
+		Networks: []NetworkInfo{{"n", nil}},
 		Nodes:    []Node{{"a", "n", true, nil}, {"b", "n", true, nil}},
 		Changes:  []Change{{Span{0, 0}, "n", DefineNetwork, meaning, true}},
 	}}
@@ -404,9 +404,18 @@ func TestCheck(t *testing.T) {
 			s.states(45, 50, stateMissing, "")
 			s.states(50, 51, stateDefined, meaning)
 		}, []Rule{DeletedReturns}},
-		"a network from files is defined again in an emptied store": {func(s *story) {
-			s.Networks[0].FromFiles = true
+		"a host that saw its deletion defines a network from its file in an emptied store": {func(s *story) {
+			s.Networks[0].Definers = []string{"a"}
 			s.deleteAt(30)
+			s.Rewinds = []Rewind{{Span: at(45), Why: EmptyStore}}
+			s.states(45, 50, stateMissing, "")
+			s.states(50, 51, stateDefined, meaning)
+		}, []Rule{DeletedReturns}},
+		"a new host defines a deleted network from its file in an emptied store": {func(s *story) {
+			s.Networks[0].Definers = []string{"a"}
+			s.deleteAt(30)
+			s.Nodes = append(s.Nodes, Node{"a2", "n", false, []string{"a"}})
+			s.silence("a2", 47, 48, ReplaceHost)
 			s.Rewinds = []Rewind{{Span: at(45), Why: EmptyStore}}
 			s.states(45, 50, stateMissing, "")
 			s.states(50, 51, stateDefined, meaning)

@@ -67,7 +67,7 @@ func (r *run) operate(ctx context.Context, args ...string) (string, error) {
 // network apply and half with network import, and notes the definitions of all.
 func (r *run) setUpNetworks(ctx context.Context) error {
 	for i, n := range allNetworks() {
-		if n.origin == fromFiles || n.name == "lease-temp" && r.definedByFile(n.name) {
+		if n.origin == fromFiles || n.name == "lease-temp" && len(r.definers(n.name)) > 0 {
 			continue
 		}
 		if err := r.defineNetwork(ctx, n.name, i); err != nil {
@@ -76,7 +76,7 @@ func (r *run) setUpNetworks(ctx context.Context) error {
 	}
 	for _, n := range allNetworks() {
 		r.record(func(h *History) {
-			h.Networks = append(h.Networks, NetworkInfo{n.name, r.definedByFile(n.name)})
+			h.Networks = append(h.Networks, NetworkInfo{n.name, r.definers(n.name)})
 		})
 		if r.isDefined(n.name) {
 			continue
@@ -97,15 +97,18 @@ func (r *run) setUpNetworks(ctx context.Context) error {
 		}
 		r.setDefined(n.name, true)
 	}
-	r.record(func(h *History) { h.Networks = append(h.Networks, NetworkInfo{aside, false}) })
+	r.record(func(h *History) { h.Networks = append(h.Networks, NetworkInfo{aside, nil}) })
 	return nil
 }
 
-// definedByFile reports whether the configuration of any agent has the network's pools.
-func (r *run) definedByFile(network string) bool {
-	return slices.ContainsFunc(r.machines, func(m *machine) bool {
-		return slices.ContainsFunc(m.takesPart(), func(p part) bool { return p.name == network && p.joins == byDefinition })
-	})
+// definers returns the names of the machines whose configurations have the network's pools.
+func (r *run) definers(network string) (out []string) {
+	for _, m := range r.machines {
+		if slices.ContainsFunc(m.takesPart(), func(p part) bool { return p.name == network && p.joins == byDefinition }) {
+			out = append(out, m.node)
+		}
+	}
+	return out
 }
 
 // onNetwork makes one fault on a network.

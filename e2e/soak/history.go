@@ -42,9 +42,9 @@ type Rules struct {
 // NetworkInfo is what the rules need to know of one of the run's networks.
 type NetworkInfo struct {
 	Name string
-	// FromFiles says that agents' files define it, which may put it into a store
-	// that has lost it and the record of its deletion.
-	FromFiles bool
+	// Definers are the first names of the machines whose configurations define it. In a store that has lost the
+	// record of a deletion, one that does not remember it defines the network again.
+	Definers []string
 }
 
 // Node is one host in one network under one name. A machine that comes back
