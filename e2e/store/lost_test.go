@@ -3,7 +3,9 @@ package store
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -12,6 +14,7 @@ import (
 
 	consul "github.com/hashicorp/consul/api"
 
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/world"
 )
@@ -240,5 +243,49 @@ func TestDeletedNetworkStaysDeleted(t *testing.T) {
 	for _, h := range w.Hosts {
 		w.Must(h.WaitReady(w.Ctx))
 		w.WaitPeers(h, "default", 2)
+	}
+}
+
+// TestDefinitionRewritten: a definition that is written again with the same meaning is at once the version that
+// agents show. Commands that wait for it, and programs that change what they read, do not fail.
+func TestDefinitionRewritten(t *testing.T) {
+	w := onlyInConsul(t)
+	a := w.Hosts[0]
+	kv := w.Consul.Client().KV()
+	const key = "leno/networks/default"
+	definition := func() (n api.Network) {
+		w.T.Helper()
+		status, body, err := a.Get(w.Ctx, "/v1/network/default")
+		if err == nil && status != http.StatusOK {
+			err = fmt.Errorf("%d: %s", status, body)
+		}
+		w.Must(err)
+		w.Must(json.Unmarshal([]byte(body), &n))
+		return n
+	}
+	for range 3 {
+		pair, _, err := kv.Get(key, nil)
+		w.Must(err)
+		_, err = kv.Put(&consul.KVPair{Key: key, Value: append(pair.Value, ' ')}, nil)
+		w.Must(err)
+		pair, _, err = kv.Get(key, nil)
+		w.Must(err)
+		w.Eventually("the new version", func(context.Context) error {
+			if got := definition(); got.ModifyIndex != pair.ModifyIndex || got.Local == nil || got.Local.ModifyIndex != pair.ModifyIndex {
+				return fmt.Errorf("%+v, want version %d", got, pair.ModifyIndex)
+			}
+			return nil
+		})
+		w.Apply("default", world.Plan("vxlan"), "-wait=1m")
+	}
+	body, err := json.Marshal(definition())
+	w.Must(err)
+	request, err := http.NewRequestWithContext(w.Ctx, http.MethodPut, "http://127.0.0.1:5366/v1/network/default", bytes.NewReader(body))
+	w.Must(err)
+	response, err := a.HTTP().Do(request)
+	w.Must(err)
+	defer response.Body.Close()
+	if text, _ := io.ReadAll(response.Body); response.StatusCode != http.StatusOK {
+		t.Errorf("a definition that was just read is refused: %s %s", response.Status, text)
 	}
 }

@@ -121,6 +121,20 @@ func TestRestartWithoutConsul(t *testing.T) {
 			if len(list.Peers) != 1 || list.Peers[0].Node != "host-b" || list.Peers[0].Skipped != "" {
 				t.Errorf("peers %+v", list.Peers)
 			}
+			own, other := w.Subnet(h, "default").String(), w.Subnet(w.Hosts[1], "default").String()
+			for command, says := range map[string][]string{
+				"status":             {own},
+				"network list":       {"10.5.0.0/16"},
+				"lease list default": {own, other},
+				"peers default":      {other},
+			} {
+				out, err := h.Leno(w.Ctx, strings.Fields(command)...)
+				for _, says := range says {
+					if !strings.Contains(out, says) {
+						t.Errorf("leno %s: %v, without %s:\n%s", command, err, says, out)
+					}
+				}
+			}
 			if got := w.Link(h); got != link {
 				t.Errorf("device %s, before %s", got, link)
 			}
