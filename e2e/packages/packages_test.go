@@ -113,7 +113,9 @@ exec chroot "$dir" "$@"
 func (m *machine) run(command ...string) (string, error) {
 	// Processes of its own, all of which end with it.
 	line := append([]string{"--mount", "--net", "--pid", "--fork", "--kill-child"}, m.inside(command...)...)
-	out, err := exec.CommandContext(m.ctx, "unshare", line...).CombinedOutput()
+	c := exec.CommandContext(m.ctx, "unshare", line...)
+	c.Env = append(os.Environ(), "TMPDIR=/tmp") // the tests' own is not in the machine
+	out, err := c.CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("%s: %w\n%s", strings.Join(command, " "), err, out)
 	}
