@@ -13,10 +13,11 @@ import (
 // use it wait in retry.wait; while some do, one goroutine probes for the store
 // and wakes them all when it is back.
 type contact struct {
-	pace    pace
-	prober  registry.Prober    // nil when the store has no probe: own pauses have to do
-	returns *published[uint64] // how often the store came back after a probe had failed
-	lost    chan struct{}      // room for one: a loop could not use the store
+	pace     pace
+	prober   registry.Prober      // nil when the store has no probe: own pauses have to do
+	returns  *published[uint64]   // how often the store came back after a probe had failed
+	answered *published[struct{}] // set when the first probe after a failure was answered
+	lost     chan struct{}        // room for one: a loop could not use the store
 
 	mu   sync.Mutex
 	last time.Time // when that was
@@ -24,7 +25,7 @@ type contact struct {
 
 func newContact(reg registry.Registry) *contact {
 	prober, _ := reg.(registry.Prober)
-	return &contact{pace: defaultPace(), prober: prober, returns: newPublished[uint64](), lost: make(chan struct{}, 1)}
+	return &contact{pace: defaultPace(), prober: prober, returns: newPublished[uint64](), answered: newPublished[struct{}](), lost: make(chan struct{}, 1)}
 }
 
 // failed is told by a loop that could not use the store.
@@ -73,7 +74,8 @@ func (c *contact) run(ctx context.Context) error {
 
 // seek probes until the store answers, or all loops get on without that. A store
 // that answers the first probe was not away: what a loop could not do has other
-// reasons, and its own pauses shall grow.
+// reasons, and its own pauses shall grow. It may as well be back already, so a loop
+// whose attempt had no answer tries once more soon.
 func (c *contact) seek(ctx context.Context) error {
 	for away := false; ; away = true {
 		if err := sleep(ctx, c.pace.probeLeast+rand.N(c.pace.probeMost-c.pace.probeLeast)); err != nil {
@@ -88,7 +90,10 @@ func (c *contact) seek(ctx context.Context) error {
 		case err == nil && away:
 			c.ask()
 			return nil
-		case err == nil || !c.wanted():
+		case err == nil:
+			c.answered.set(struct{}{})
+			return nil
+		case !c.wanted():
 			return nil
 		}
 	}

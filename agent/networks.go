@@ -54,9 +54,10 @@ func (s networkSet) reason(name string) (string, bool) {
 // leaves it as it is.
 func (a *Agent) watchNetworks(ctx context.Context) error {
 	retry := a.env.contact.retry()
+	_, _, loss := a.env.setBack.get()
 	var index uint64
 	for {
-		set, next, err := a.env.registry.WatchNetworks(ctx, index)
+		set, next, err := a.nextNetworks(ctx, index, &loss)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -77,4 +78,25 @@ func (a *Agent) watchNetworks(ctx context.Context) error {
 		a.env.networks.set(networkSet{set, next})
 		a.records.set("network list", set.Bad)
 	}
+}
+
+// nextNetworks returns the networks when they differ from those at index, or at once when the store has lost records,
+// which closes loss. Consul does not say so itself where the index of the keys below a prefix goes back: that is when
+// a tree is deleted that the prefix is in, and keys below the prefix had been deleted before.
+func (a *Agent) nextNetworks(ctx context.Context, index uint64, loss *<-chan struct{}) (registry.NetworkSet, uint64, error) {
+	watch, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func(lost <-chan struct{}) {
+		select {
+		case <-lost:
+			cancel()
+		case <-watch.Done():
+		}
+	}(*loss)
+	set, next, err := a.env.registry.WatchNetworks(watch, index)
+	if err == nil || watch.Err() == nil || ctx.Err() != nil {
+		return set, next, err
+	}
+	_, _, *loss = a.env.setBack.get()
+	return a.env.registry.WatchNetworks(ctx, 0)
 }

@@ -76,6 +76,9 @@ type pace struct {
 	probeLeast, probeMost, ask time.Duration
 	// When it is back, each loop goes on at a random time within spread.
 	spread time.Duration
+	// So does a loop whose attempt had no answer while the store answers probes, once in early: the attempt may have
+	// begun in an outage in which the loop's pauses have grown.
+	early time.Duration
 	// A host that has a network in use puts a definition that the store has lost back
 	// after restoreInUse, and one that only remembers it after restoreRemembered, at
 	// random up to twice as long.
@@ -98,7 +101,7 @@ func defaultPace() pace {
 	return pace{
 		first: time.Second, last: 30 * time.Second, soon: 6 * time.Second,
 		probeLeast: time.Second, probeMost: 4 * time.Second, ask: 3 * time.Second,
-		spread: 3 * time.Second, restoreInUse: 500 * time.Millisecond, restoreRemembered: 5 * time.Second,
+		spread: 3 * time.Second, early: 2 * time.Minute, restoreInUse: 500 * time.Millisecond, restoreRemembered: 5 * time.Second,
 	}
 }
 
@@ -107,7 +110,8 @@ func defaultPace() pace {
 type retry struct {
 	contact *contact
 	own     pause
-	seen    uint64 // the store's returns when the last pause ended
+	seen    uint64    // the store's returns when the last pause ended
+	early   time.Time // when a pause was last cut short because the store answered a probe
 }
 
 func (c *contact) retry() *retry {
@@ -137,9 +141,13 @@ func (r *retry) wait(ctx context.Context, err error, wake <-chan struct{}) error
 	// since.
 	missed := seen != r.seen
 	defer func() { r.seen = seen }()
+	var answered <-chan struct{}
 	if !lost {
 		back, missed = nil, false
 	} else {
+		if _, _, c := r.contact.answered.get(); errors.Is(err, registry.ErrUnavailable) && time.Since(r.early) > r.contact.pace.early {
+			answered = c
+		}
 		r.contact.failed()
 	}
 	over := r.own.ends
@@ -158,6 +166,8 @@ func (r *retry) wait(ctx context.Context, err error, wake <-chan struct{}) error
 		case <-back:
 			seen, _, back = r.contact.returns.get()
 			missed = true
+		case <-answered:
+			r.early, answered, missed = time.Now(), nil, true
 		}
 	}
 }

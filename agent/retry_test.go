@@ -272,6 +272,30 @@ func TestHiccup(t *testing.T) {
 	})
 }
 
+// TestAttemptAtTheEndOfAnOutage: a loop whose pauses have grown and whose attempt began in an outage, to fail when the
+// store was back, does not wait for the rest of its pause. One that has no right to what it asks for does.
+func TestAttemptAtTheEndOfAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, tt := range []struct {
+			err  error
+			soon bool
+		}{{registry.ErrUnavailable, true}, {registry.ErrDenied, false}} {
+			c := probing(t, &flaky{})
+			longest := time.Duration(0)
+			for range 100 {
+				r := c.retry()
+				for range 10 {
+					r.own.next()
+				}
+				longest = max(longest, waitedFor(t, r, tt.err, nil))
+			}
+			if soon := longest <= c.pace.probeMost+c.pace.spread; soon != tt.soon {
+				t.Errorf("%v: the next attempt is up to %s later", tt.err, longest)
+			}
+		}
+	})
+}
+
 // TestProbeThatMayNot: a token that may do everything but what the probe does
 // must not be probed with for ever.
 func TestProbeThatMayNot(t *testing.T) {

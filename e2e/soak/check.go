@@ -206,7 +206,46 @@ func (c *checker) lasts(node string, x, at Span) bool {
 
 // calm reports whether nothing disturbs the member in a span, or did so that it may
 // still have an effect.
-func (c *checker) calm(m member, s Span) bool { return c.quiet(m, s) && !c.disturbed(m.node, s) }
+func (c *checker) calm(m member, s Span) bool {
+	return c.quiet(m, s) && !c.disturbed(m.node, s) && !c.waitsForLost(m, s)
+}
+
+// waitsForLost reports whether the member may have to claim like a new host, because it was silent when the store lost
+// the leases, and to wait until other hosts that were silent then cannot come back with their sessions.
+func (c *checker) waitsForLost(m member, s Span) bool {
+	return slices.ContainsFunc(c.wiped, func(r Rewind) bool {
+		return r.From <= s.To && c.forgotten(m.node, r) && slices.ContainsFunc(c.members(m.network, r.From), func(other member) bool {
+			return other != m && slices.ContainsFunc(c.silent[other.node], func(x Silence) bool {
+				return x.blind() && c.mute(x, r) && c.lasts(m.node, Span{r.From, min(x.To, c.sessionEnd(x))}, s)
+			})
+		})
+	})
+}
+
+// sessionEnd is when the session of a node has ended at the latest that falls silent: it lives up to twice its TTL,
+// which begins again with every new leader and every restored snapshot.
+func (c *checker) sessionEnd(x Silence) time.Duration {
+	end := x.From + 2*c.Rules.TTL
+	for again := true; again; {
+		again = false
+		prolongs := func(s Span) {
+			if s.From <= end && s.To != forever && s.To+2*c.Rules.TTL > end {
+				end, again = s.To+2*c.Rules.TTL, true
+			}
+		}
+		for _, s := range c.Storms {
+			if s.Why != RevokeTokens {
+				prolongs(s.Span)
+			}
+		}
+		for _, r := range c.wiped {
+			if r.restored() {
+				prolongs(r.Span)
+			}
+		}
+	}
+	return end
+}
 
 // quiet is calm for what has to do with no single node.
 func (c *checker) quiet(m member, s Span) bool {

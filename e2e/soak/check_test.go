@@ -137,6 +137,20 @@ func (s *story) moves(node string, from, to float64, subnet netip.Prefix) {
 	s.claims(node, from, to, func(c *Claim) { c.Subnets, c.File = []netip.Prefix{subnet}, []netip.Prefix{subnet} })
 }
 
+// lostInSilence: a and b are silent while the store is emptied. a comes back at 32 and claims again at a time; b, whose
+// session has ended by 40, comes back at 55.
+func lostInSilence(s *story, again float64) {
+	s.silence("a", 20, 32, StopPastHold)
+	s.mute("a", 20, 32)
+	s.silence("b", 20, 55, StopPastHold)
+	s.mute("b", 20, 55)
+	s.Rewinds = []Rewind{{Span: at(25), Why: EmptyStore}}
+	s.reads(25, again)
+	s.reads(again, 99, held(one, "a"))
+	s.claims("a", 32, again, func(c *Claim) { c.Status = "warning" })
+	s.claims("a", 32, 99, func(c *Claim) { c.View = []Entry{{one, "a"}} })
+}
+
 // taken: a is silent from 5 to 45 while b, whose slot somebody wanted, comes to
 // a's after hold.
 func taken(s *story) {
@@ -260,6 +274,8 @@ func TestCheck(t *testing.T) {
 			s.Rewinds = []Rewind{{Span: at(30), Why: EmptyStore}}
 			s.reads(30.1, 33)
 		}, nil},
+		"a host that was silent when the store was emptied waits for another's session to end": {func(s *story) { lostInSilence(s, 44) }, nil},
+		"a host that was silent when the store was emptied waits for longer":                   {func(s *story) { lostInSilence(s, 47) }, []Rule{NotRecovered}},
 		"a network is not put back": {func(s *story) {
 			s.Rewinds = []Rewind{{Span: at(30), Why: EmptyStore}}
 			for i := range s.Reads {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -61,6 +62,18 @@ func TestNetworkOnlyInConsul(t *testing.T) {
 		{"its key is deleted", func(w *testWorld) {
 			_, err := w.Consul.Client().KV().Delete("leno/networks/default", nil)
 			w.Must(err)
+		}},
+		{"its key is deleted, and then all keys are", func(w *testWorld) {
+			_, err := w.Consul.Client().KV().Delete("leno/networks/default", nil)
+			w.Must(err)
+			w.Eventually("the network to be put back", func(context.Context) error {
+				pair, _, err := w.Consul.Client().KV().Get("leno/networks/default", nil)
+				if err == nil && pair == nil {
+					err = errors.New("it is not there")
+				}
+				return err
+			})
+			emptied(w)
 		}},
 		{"all keys are deleted, and agents are restarted", func(w *testWorld) {
 			emptied(w)

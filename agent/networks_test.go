@@ -1,0 +1,57 @@
+package agent
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// silentNetworks answers a blocking read of the networks only when ctx ends, as Consul does after a tree was deleted
+// in which keys had been deleted before.
+type silentNetworks struct{ registry.Registry }
+
+func (s silentNetworks) WatchNetworks(ctx context.Context, after uint64) (registry.NetworkSet, uint64, error) {
+	if after > 0 {
+		<-ctx.Done()
+		return registry.NetworkSet{}, 0, ctx.Err()
+	}
+	return s.Registry.WatchNetworks(ctx, after)
+}
+
+// TestNetworksAfterALoss: the networks are read again when the leases tell that the store lost records, however often.
+func TestNetworksAfterALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t, memory.New(), "a")
+		h.part()
+		h.agent.env.registry = silentNetworks{h.agent.env.registry}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- h.agent.watchNetworks(ctx) }()
+		synctest.Wait()
+		defined := func(want bool) {
+			t.Helper()
+			known, _, _ := h.agent.env.networks.get()
+			if _, found := known.find("n"); found != want {
+				t.Errorf("defined: %t, want %t", found, want)
+			}
+		}
+		for range 3 {
+			must(t, h.store.Client().PutNetwork(t.Context(), registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}))
+			h.agent.env.setBack.set(struct{}{})
+			synctest.Wait()
+			defined(true)
+			h.store.Delete(networkKey)
+			time.Sleep(time.Hour)
+			defined(true)
+			h.agent.env.setBack.set(struct{}{})
+			synctest.Wait()
+			defined(false)
+		}
+		cancel()
+		<-ended
+	})
+}
