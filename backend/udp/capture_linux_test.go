@@ -217,9 +217,9 @@ func sentOf(packets []captured) (sent [][]byte) {
 	return sent
 }
 
-// checkArrived sees that what arrived is what was on the way some hops before:
-// each byte the same, in the same order within a flow. The way may lose
-// packets, not make them.
+// checkArrived sees that what arrived is what was on the way some hops before, each
+// byte the same. The way may lose packets, not make them. In a flow they keep their order, but for a few: when a
+// thread changes processors between two packets, the kernel of a busy machine may let the second one overtake.
 func checkArrived(t *testing.T, where string, before [][]byte, hops byte, arrived [][]byte) {
 	t.Helper()
 	flows := map[string][]string{}
@@ -239,21 +239,31 @@ func checkArrived(t *testing.T, where string, before [][]byte, hops byte, arrive
 			flows[flow] = append(flows[flow], essence(pkt, 0))
 		}
 	}
-	count := 0
+	count, late := 0, 0
+	skipped := map[string]int{} // how often, by what it was
 	for _, pkt := range arrived {
 		flow := of(pkt)
 		if flow == "" {
 			continue
 		}
 		rest, want := flows[flow], essence(pkt, hops)
-		for len(rest) > 0 && rest[0] != want {
-			rest = rest[1:]
-		}
-		if len(rest) == 0 {
-			t.Fatalf("%s: packet %d, of %s, is none that was sent, or not in its order:\n%.100x", where, count, flow, pkt)
-		}
-		flows[flow] = rest[1:]
 		count++
+		if skipped[want] > 0 {
+			skipped[want]--
+			late++
+			continue
+		}
+		at := slices.Index(rest, want)
+		if at < 0 {
+			t.Fatalf("%s: packet %d, of %s, is none that was sent:\n%.100x", where, count, flow, pkt)
+		}
+		for _, skip := range rest[:at] {
+			skipped[skip]++
+		}
+		flows[flow] = rest[at+1:]
+	}
+	if late > count/50 {
+		t.Errorf("%s: %d packets of %d were overtaken", where, late, count)
 	}
 	if count < len(before)/2 {
 		t.Errorf("%s: %d packets of %d", where, count, len(before))
