@@ -244,9 +244,12 @@ func TestSubnetFileMovesWithoutTheStore(t *testing.T) {
 			}
 			a.has(after, "n")
 			a.writtenAt("n", after)
-			if exists(before) {
-				t.Error("the old subnet file stays")
-			}
+			eventually(t, func() error {
+				if exists(before) {
+					return errors.New("the old subnet file stays")
+				}
+				return nil
+			})
 		})
 	}
 }
