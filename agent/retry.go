@@ -134,28 +134,31 @@ func (r *retry) wait(ctx context.Context, err error, wake <-chan struct{}) error
 	if lost || waitsForPeople(err) {
 		limit = r.own.last
 	}
-	timer := time.NewTimer(r.own.draw(time.Now(), limit, rand.Float64()))
+	pause := r.own.draw(time.Now(), limit, rand.Float64())
+	due := time.Now().Add(pause)
+	timer := time.NewTimer(pause)
 	defer timer.Stop()
+	hurry := func() { // to a random time within spread
+		if at := time.Now().Add(rand.N(r.contact.pace.spread)); at.Before(due) {
+			due = at
+			timer.Reset(time.Until(at))
+		}
+	}
 	seen, _, back := r.contact.returns.get()
-	// An attempt that began before the store came back says nothing about it
-	// since.
-	missed := seen != r.seen
 	defer func() { r.seen = seen }()
 	var answered <-chan struct{}
-	if !lost {
-		back, missed = nil, false
-	} else {
-		if _, _, c := r.contact.answered.get(); errors.Is(err, registry.ErrUnavailable) && time.Since(r.early) > r.contact.pace.early {
-			answered = c
+	if errors.Is(err, registry.ErrUnavailable) && time.Since(r.early) > r.contact.pace.early {
+		_, _, answered = r.contact.answered.get()
+	}
+	if lost {
+		if seen != r.seen {
+			hurry() // an attempt that began before the store came back says nothing about it since
 		}
 		r.contact.failed()
+	} else {
+		back = nil
 	}
-	over := r.own.ends
 	for {
-		if missed {
-			missed = false
-			timer.Reset(min(time.Until(over), rand.N(r.contact.pace.spread)))
-		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -165,9 +168,10 @@ func (r *retry) wait(ctx context.Context, err error, wake <-chan struct{}) error
 			return nil
 		case <-back:
 			seen, _, back = r.contact.returns.get()
-			missed = true
+			hurry()
 		case <-answered:
-			r.early, answered, missed = time.Now(), nil, true
+			r.early, answered = time.Now(), nil
+			hurry()
 		}
 	}
 }
