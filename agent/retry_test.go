@@ -306,7 +306,7 @@ func TestProbeThatMayNot(t *testing.T) {
 		for range 5 {
 			waitedFor(t, r, registry.ErrUnavailable, nil)
 		}
-		time.Sleep(3*c.pace.last + c.pace.probeMost)
+		time.Sleep(3*c.pace.last + 2*c.pace.probeMost) // a failure may have been told during the last probes
 		probes := len(f.probes())
 		time.Sleep(time.Hour)
 		if more := len(f.probes()) - probes; more != 0 || probes == 0 {
