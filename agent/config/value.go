@@ -215,14 +215,14 @@ func checkToken(s string) error {
 	return nil
 }
 
-var kvPrefix = regexp.MustCompile(`^[a-zA-Z0-9._-]+(/[a-zA-Z0-9._-]+)*$`)
+var kvPrefix = regexp.MustCompile(`^[a-z0-9._-]+(/[a-z0-9._-]+)*$`)
 
 // checkKVPrefix keeps keys in the one form that watches and ACL rules of Consul
 // compare, without an empty component, and to the characters that every release of
 // Consul takes in a path (hashicorp/consul#22822).
 func checkKVPrefix(s string) error {
 	if !kvPrefix.MatchString(s) {
-		return fmt.Errorf("%q is not a key prefix: one or more names of letters, digits, '.', '_' and '-', with single slashes between them and none at the ends", s)
+		return fmt.Errorf("%q is not a key prefix: one or more names of lower-case letters, digits, '.', '_' and '-', with single slashes between them and none at the ends", s)
 	}
 	return nil
 }
