@@ -183,7 +183,7 @@ func limits() map[string]limit {
 		"consul.address":         {takes: []string{`"192.0.2.1:8500"`, `"https://consul:8501"`, `"unix:///run/consul.sock"`}, refuses: []string{`"consul"`, `"ftp://consul:1"`, `"unix://run/x"`}, says: "`host:port`, `http(s)://host:port` or `unix:///path`"},
 		"consul.token":           text,
 		"consul.token_file":      {takes: []string{`"/etc/leno.d/token"`}, refuses: []string{`[1]`}, says: "not both"},
-		"consul.kv_prefix":       {takes: []string{`"leno"`, `"net/leno"`}, refuses: []string{`""`, `"/leno"`, `"leno/"`, `"a//b"`, `"a:b"`, `"a b"`}, says: "no slash at its ends"},
+		"consul.kv_prefix":       {takes: []string{`"leno"`, `"net/leno"`}, refuses: []string{`""`, `"/leno"`, `"leno/"`, `"Leno"`, `"a//b"`, `"a:b"`, `"a b"`}, says: "no slash at its ends"},
 		"consul.service":         {takes: []string{`""`, `"leno-2"`}, refuses: []string{`"leno_2"`, `"-x"`, `"` + strings.Repeat("x", 64) + `"`}, says: "63 letters, digits and `-`"},
 		"consul.datacenter":      text,
 		"consul.namespace":       text,
