@@ -31,6 +31,7 @@ import (
 	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/agent/underlay"
+	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -100,12 +101,12 @@ type environment struct {
 	foreign    *foreignRules
 	pools      *poolClaims
 	processors *processors
-	networks   *published[networkSet]
-	left       *published[struct{}] // set when a runner has left a network that went
-	kernel     *published[struct{}] // set at each change of the kernel's tables
-	parts      *published[struct{}] // set when this agent takes part in another network, or no more
-	shown      *published[struct{}] // set when the part of this host in some network may be shown otherwise
-	setBack    *published[struct{}] // set when the store lost something
+	networks   *watch.Value[networkSet]
+	left       *watch.Value[struct{}] // set when a runner has left a network that went
+	kernel     *watch.Value[struct{}] // set at each change of the kernel's tables
+	parts      *watch.Value[struct{}] // set when this agent takes part in another network, or no more
+	shown      *watch.Value[struct{}] // set when the part of this host in some network may be shown otherwise
+	setBack    *watch.Value[struct{}] // set when the store lost something
 	former     *formerSubnets
 
 	// subnetFileOf is the network of this host, other than except, whose subnet file
@@ -217,7 +218,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	a.env = &environment{
 		log: log, registry: o.Registry, named: make(chan struct{}), contact: newContact(o.Registry), backends: o.Backends, health: newHealth(time.Now),
 		pools: newPoolClaims(), processors: &processors{},
-		networks: newPublished[networkSet](), left: newPublished[struct{}](), kernel: newPublished[struct{}](), parts: newPublished[struct{}](), shown: newPublished[struct{}](), setBack: newPublished[struct{}](), former: newFormerSubnets(c.DataDir),
+		networks: watch.New[networkSet](), left: watch.New[struct{}](), kernel: watch.New[struct{}](), parts: watch.New[struct{}](), shown: watch.New[struct{}](), setBack: watch.New[struct{}](), former: newFormerSubnets(c.DataDir),
 		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding, remains: o.Remains,
 	}
 	a.env.subnetFileOf = a.subnetFileOf
@@ -318,8 +319,8 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 	wg.Go(func() { settled <- a.settleIdentity(ctx) })
 	named := false
 	for {
-		_, _, networksChanged := a.env.networks.get()
-		_, _, left := a.env.left.get()
+		_, _, networksChanged := a.env.networks.Get()
+		_, _, left := a.env.left.Get()
 		if named {
 			a.join(ctx)
 		}
@@ -423,7 +424,7 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 	for {
 		err := a.o.WatchKernel(ctx, a.usesLink, a.reaches, func() {
 			faults.end(name)
-			a.env.kernel.set(struct{}{})
+			a.env.kernel.Set(struct{}{})
 		})
 		if ctx.Err() != nil {
 			return ctx.Err()

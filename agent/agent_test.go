@@ -85,7 +85,7 @@ func TestAgentKeepsItsSubnetOverRestarts(t *testing.T) {
 			a := newHost(t, store, "a").start()
 			a.ready()
 			subnet := a.subnet()
-			lease, _, _ := mustRunner(t, a).lease.get()
+			lease, _, _ := mustRunner(t, a).lease.Get()
 			if err := a.stop(); err != nil {
 				t.Fatal(err)
 			}
@@ -95,7 +95,7 @@ func TestAgentKeepsItsSubnetOverRestarts(t *testing.T) {
 				}
 			}
 			a.start().ready()
-			again, _, _ := mustRunner(t, a).lease.get()
+			again, _, _ := mustRunner(t, a).lease.Get()
 			if again.Subnet() != subnet {
 				t.Errorf("held %s, now %s", subnet, again.Subnet())
 			}
@@ -156,7 +156,7 @@ func TestAgentTakesALostLeaseBack(t *testing.T) {
 	}
 	for name, lose := range map[string]func() error{
 		"deleted":       func() error { store.Delete(leaseKey(subnet)); return nil },
-		"session ended": func() error { l, _, _ := mustRunner(t, a).lease.get(); store.EndSession(l.Session); return nil },
+		"session ended": func() error { l, _, _ := mustRunner(t, a).lease.Get(); store.EndSession(l.Session); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			before, _, err := other.WatchLease(ctx, n, subnet, 0)

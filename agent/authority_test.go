@@ -104,7 +104,7 @@ func TestRefusedReleaseChangesNothing(t *testing.T) {
 	}
 	a.check(checkSnapshot, api.Passing)
 	before := statuses()
-	lease, _, _ := mustRunner(t, a).lease.get()
+	lease, _, _ := mustRunner(t, a).lease.Get()
 	client, err := api.New(api.Config{Address: a.config.HTTP.Address, Token: refusedToken})
 	if err != nil {
 		t.Fatal(err)

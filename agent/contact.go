@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -14,10 +15,10 @@ import (
 // and wakes them all when it is back.
 type contact struct {
 	pace     pace
-	prober   registry.Prober      // nil when the store has no probe: own pauses have to do
-	returns  *published[uint64]   // how often the store came back after a probe had failed
-	answered *published[struct{}] // set when the first probe after a failure was answered
-	lost     chan struct{}        // room for one: a loop could not use the store
+	prober   registry.Prober        // nil when the store has no probe: own pauses have to do
+	returns  *watch.Value[uint64]   // how often the store came back after a probe had failed
+	answered *watch.Value[struct{}] // set when the first probe after a failure was answered
+	lost     chan struct{}          // room for one: a loop could not use the store
 
 	mu   sync.Mutex
 	last time.Time // when that was
@@ -25,7 +26,7 @@ type contact struct {
 
 func newContact(reg registry.Registry) *contact {
 	prober, _ := reg.(registry.Prober)
-	return &contact{pace: defaultPace(), prober: prober, returns: newPublished[uint64](), answered: newPublished[struct{}](), lost: make(chan struct{}, 1)}
+	return &contact{pace: defaultPace(), prober: prober, returns: watch.New[uint64](), answered: watch.New[struct{}](), lost: make(chan struct{}, 1)}
 }
 
 // failed is told by a loop that could not use the store.
@@ -44,8 +45,8 @@ func (c *contact) failed() {
 func (c *contact) ask() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n, _, _ := c.returns.get()
-	c.returns.set(n + 1)
+	n, _, _ := c.returns.Get()
+	c.returns.Set(n + 1)
 }
 
 // wanted says whether loops still fail: each asks again within its own pauses.
@@ -91,7 +92,7 @@ func (c *contact) seek(ctx context.Context) error {
 			c.ask()
 			return nil
 		case err == nil:
-			c.answered.set(struct{}{})
+			c.answered.Set(struct{}{})
 			return nil
 		case !c.wanted():
 			return nil

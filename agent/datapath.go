@@ -47,10 +47,10 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 	}()
 	// A change of the kernel counts until it was looked at, whatever else comes
 	// with it.
-	_, _, kernel := r.env.kernel.get()
+	_, _, kernel := r.env.kernel.Get()
 	for {
-		nowLease, _, leaseChanged := r.lease.get()
-		nowSnap, read, snapChanged := r.snapshot.get()
+		nowLease, _, leaseChanged := r.lease.Get()
+		nowSnap, read, snapChanged := r.snapshot.Get()
 		kernelChanged := kernel
 		if now := r.inForce(n); now.CreateIndex != n.CreateIndex || now.ModifyIndex != n.ModifyIndex {
 			unsaved = unsaved || now.CreateIndex != n.CreateIndex
@@ -118,7 +118,7 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 				return err
 			}
 		}
-		_, _, kernel = r.env.kernel.get()
+		_, _, kernel = r.env.kernel.Get()
 		p = r.relocate(n, p)
 	}
 }

@@ -106,10 +106,10 @@ func TestFamilies(t *testing.T) {
 			}
 			a.start().ready()
 			r := mustRunner(t, a)
-			before, _, _ := r.lease.get()
+			before, _, _ := r.lease.Get()
 			n := a.define(func(n *registry.Network) { n.Plan = mustPlan(t, tt.to...) })
 			eventually(t, func() error {
-				now, _, _ := r.lease.get()
+				now, _, _ := r.lease.Get()
 				if now.Slot != before.Slot || len(now.Subnets) != len(tt.to) || r.shown().definition.ModifyIndex != n.ModifyIndex {
 					return fmt.Errorf("was %+v, is %+v", before.Subnets, now.Subnets)
 				}
@@ -236,7 +236,7 @@ func TestPlanChanged(t *testing.T) {
 				a.start()
 			}
 			a.check(checkUnderlay, api.Critical, "no route")
-			if _, held, _ := mustRunner(t, a).lease.get(); held {
+			if _, held, _ := mustRunner(t, a).lease.Get(); held {
 				t.Error("the old lease counts as held")
 			}
 			a.move(addrs, nil)

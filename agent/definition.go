@@ -78,7 +78,7 @@ func rememberedDefinition(dataDir, network string) *knownDefinition {
 func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) {
 	retry := r.env.contact.retry()
 	for {
-		_, _, networksChanged := r.env.networks.get()
+		_, _, networksChanged := r.env.networks.Get()
 		n, err := r.definition(ctx)
 		if ctx.Err() != nil {
 			return registry.Network{}, ctx.Err()
@@ -165,7 +165,7 @@ func (r *runner) definition(ctx context.Context) (registry.Network, error) {
 // abandon has the agent end this runner when the network has no block.
 func (r *runner) abandon() {
 	r.left.Store(true)
-	r.env.left.set(struct{}{})
+	r.env.left.Set(struct{}{})
 }
 
 // confirm notes that the store has the definition now.
@@ -302,7 +302,7 @@ func (r *runner) watchDefinition(ctx context.Context, n registry.Network) error 
 	var restore time.Time // when a lost definition is to be put back, zero while it is not lost
 	troubled := false     // the check says so
 	for {
-		known, read, changed := r.env.networks.get()
+		known, read, changed := r.env.networks.Get()
 		verdict := definitionInForce
 		// What was read of all networks may be of another moment, so the store is asked.
 		if now, found := known.find(n.Name); read && (!found || now.ModifyIndex != n.ModifyIndex || now.CreateIndex != n.CreateIndex) {

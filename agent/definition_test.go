@@ -124,9 +124,9 @@ func TestWatchDefinition(t *testing.T) {
 		{"the store is away", func(h *host, _ memory.Backup) {
 			h.registry.set(registry.ErrUnavailable)
 			h.store.Delete(networkKey)
-			h.agent.env.networks.set(networkSet{registry.NetworkSet{}, 1000})
+			h.agent.env.networks.Set(networkSet{registry.NetworkSet{}, 1000})
 		}, nil, "", false},
-		{"read before it was written", func(h *host, _ memory.Backup) { h.agent.env.networks.set(networkSet{registry.NetworkSet{}, 1}) }, nil, "", true},
+		{"read before it was written", func(h *host, _ memory.Backup) { h.agent.env.networks.Set(networkSet{registry.NetworkSet{}, 1}) }, nil, "", true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -228,7 +228,7 @@ func TestBadDefinitionStopsNothing(t *testing.T) {
 	good, _, _ := a.store.Get(key)
 	a.store.Put(key, []byte("{"))
 	eventually(t, func() error {
-		if known, _, _ := a.agent.env.networks.get(); !known.bad("n") {
+		if known, _, _ := a.agent.env.networks.Get(); !known.bad("n") {
 			return errors.New("not seen yet")
 		}
 		return nil
@@ -359,7 +359,7 @@ func TestJoin(t *testing.T) {
 		{Networks: []registry.Network{{Name: "n"}}},
 		{Deleted: []registry.Deletion{{Network: "n"}}},
 	} {
-		a.env.networks.set(networkSet{set, 5})
+		a.env.networks.Set(networkSet{set, 5})
 		a.join(ctx)
 		if stopped || run.leaving {
 			t.Fatalf("left by what was read of all networks: %+v", set)

@@ -144,7 +144,7 @@ func checksOf(h api.NetworkHealth) doctor.Checks {
 func (a *Agent) networkFacts(r *runner) (doctor.Network, *passage, []api.Peer) {
 	v := r.shown()
 	definition, lease := v.definition, registry.Lease{}
-	held, ok, _ := r.lease.get()
+	held, ok, _ := r.lease.Get()
 	if ok {
 		lease = held
 	}

@@ -93,7 +93,7 @@ func TestExaminations(t *testing.T) {
 func TestExaminedPeersOfOneName(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	run := h.part()
-	run.lease.set(testLease("a", 1, "sa", 1))
+	run.lease.Set(testLease("a", 1, "sa", 1))
 	run.show(func(v *view) {
 		v.local.Underlay = api.Underlay{Interface: "eth0", MTU: 1500, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
 	})

@@ -41,7 +41,7 @@ func blockFile(c config.Config, network string) string {
 // warnDiffering names each network whose block differs from the definition in the
 // store as it was read last.
 func (a *Agent) warnDiffering(c config.Config) (warnings []string) {
-	known, _, _ := a.env.networks.get()
+	known, _, _ := a.env.networks.Get()
 	for _, local := range c.Networks {
 		now, defined := known.find(local.Name)
 		run, runs := a.runner(local.Name)

@@ -28,7 +28,7 @@ func (r *runner) expireLapsed(ctx context.Context, n registry.Network) error {
 // expireOnce makes one pass. The snapshot may be late about hosts that came
 // back, so it only says whether a look is worth its while.
 func (r *runner) expireOnce(ctx context.Context, n registry.Network) {
-	snap, _, _ := r.snapshot.get()
+	snap, _, _ := r.snapshot.Get()
 	if len(r.due(snap.set.Leases, time.Since(snap.read))) == 0 {
 		return
 	}

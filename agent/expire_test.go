@@ -76,7 +76,7 @@ func TestExpireOnce(t *testing.T) {
 			}
 			h.catalog = store
 			r := h.part()
-			r.snapshot.set(snapshot{set: registry.LeaseSet{Leases: tt.leases}, index: 1, read: time.Now().Add(-tt.read)})
+			r.snapshot.Set(snapshot{set: registry.LeaseSet{Leases: tt.leases}, index: 1, read: time.Now().Add(-tt.read)})
 			r.expireOnce(context.Background(), registry.Network{Name: "n"})
 			if len(store.expired) != tt.want || store.reads != tt.reads {
 				t.Errorf("%d reads, %d were tried: %v", store.reads, len(store.expired), store.expired)
@@ -97,7 +97,7 @@ func TestExpireBeginsAnywhere(t *testing.T) {
 		leases = append(leases, l)
 	}
 	store.leases = leases
-	r.snapshot.set(snapshot{set: registry.LeaseSet{Leases: leases}, index: 1, read: time.Now()})
+	r.snapshot.Set(snapshot{set: registry.LeaseSet{Leases: leases}, index: 1, read: time.Now()})
 	seen := map[string]bool{}
 	for range 200 { // all alike with probability 20^-199
 		r.expireOnce(context.Background(), registry.Network{Name: "n"})

@@ -209,7 +209,7 @@ func TestSavedIsNewest(t *testing.T) {
 	n, err := Definition(h.config.Networks[0])
 	must(t, err)
 	before, now := testLease("a", 1, "sa", 1), testLease("a", 2, "sa", 2)
-	r.lease.set(now)
+	r.lease.Set(now)
 	must(t, r.save(n, now))
 	must(t, r.save(n, before))
 	if got, err := loadSaved(h.config.DataDir, "n"); err != nil || !slices.Equal(got.Subnets, now.Subnets) {

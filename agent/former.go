@@ -121,7 +121,7 @@ func readFormerSubnets(path string) (file formerSubnetsFile, err error) {
 func (a *Agent) keepFormer(network string) {
 	subnet := netip.Prefix{}
 	if run, ok := a.runner(network); ok {
-		if lease, held, _ := run.lease.get(); held {
+		if lease, held, _ := run.lease.Get(); held {
 			subnet = lease.Subnet()
 		}
 	}

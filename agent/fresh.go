@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -32,12 +33,12 @@ type refresher struct {
 	begun  time.Time     // when the last reading began
 	flight chan struct{} // closed when it has ended, nil when none is in progress
 	last   snapshot
-	err    error                // of the last reading
-	news   *published[struct{}] // set after each reading
+	err    error                  // of the last reading
+	news   *watch.Value[struct{}] // set after each reading
 }
 
 func newRefresher(reg registry.Registry, network string, timeout time.Duration, known func() []registry.Lease) *refresher {
-	return &refresher{registry: reg, network: network, timeout: timeout, known: known, news: newPublished[struct{}]()}
+	return &refresher{registry: reg, network: network, timeout: timeout, known: known, news: watch.New[struct{}]()}
 }
 
 // refresh reads the leases unless that was just done, and returns when they are read or
@@ -68,7 +69,7 @@ func (f *refresher) read(n registry.Network, ended chan struct{}, began time.Tim
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	defer close(ended)
-	defer f.news.set(struct{}{})
+	defer f.news.Set(struct{}{})
 	f.flight, f.err = nil, err
 	if err == nil && !f.last.read.After(began) {
 		f.last = snapshot{set: keepKnown(n.Name, set, f.known()), index: index, read: time.Now()}
@@ -136,7 +137,7 @@ func (r *runner) leasesNow(ctx context.Context, n registry.Network) (snapshot, b
 // earlier process knew them; false when nothing is known.
 func (r *runner) leasesKnown() (snapshot, bool) {
 	newest := r.fresh.newest()
-	if snap, ok, _ := r.snapshot.get(); ok && !newest.read.After(snap.read) {
+	if snap, ok, _ := r.snapshot.Get(); ok && !newest.read.After(snap.read) {
 		newest = snap
 	}
 	if newest.read.IsZero() {
@@ -148,7 +149,7 @@ func (r *runner) leasesKnown() (snapshot, bool) {
 // leasesInMemory returns all leases as last read by the watch, and else as an earlier
 // process knew them; false when nothing is known.
 func (r *runner) leasesInMemory() (snapshot, bool) {
-	snap, ok, _ := r.snapshot.get()
+	snap, ok, _ := r.snapshot.Get()
 	if !ok {
 		return r.leasesRemembered()
 	}

@@ -63,9 +63,9 @@ func TestLeasesNow(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := registry.Network{Name: "n"}
 				if tt.known {
-					r.snapshot.set(snapshot{set: known, index: 7, read: time.Now()})
+					r.snapshot.Set(snapshot{set: known, index: 7, read: time.Now()})
 				}
-				before, _, _ := r.snapshot.get()
+				before, _, _ := r.snapshot.Get()
 				ask := func() snapshot {
 					snap, ok := r.leasesNow(t.Context(), n)
 					if !ok || len(snap.set.Leases) != 2 || snap.set.Leases[1].Held() != tt.held {
@@ -94,12 +94,12 @@ func TestLeasesNow(t *testing.T) {
 				if tt.store.reads.Load() != 2 {
 					t.Error("not read again")
 				}
-				if after, _, _ := r.snapshot.get(); after.index != before.index || !after.read.Equal(before.read) {
+				if after, _, _ := r.snapshot.Get(); after.index != before.index || !after.read.Equal(before.read) {
 					t.Errorf("the snapshot was changed: %+v", after)
 				}
 				// What the watch brings after that is newer.
 				time.Sleep(time.Millisecond)
-				r.snapshot.set(snapshot{set: registry.LeaseSet{Leases: now.Leases[:1]}, index: 9, read: time.Now()})
+				r.snapshot.Set(snapshot{set: registry.LeaseSet{Leases: now.Leases[:1]}, index: 9, read: time.Now()})
 				if snap, _ := r.leasesNow(t.Context(), n); snap.index != 9 {
 					t.Errorf("got %+v", snap)
 				}
@@ -114,7 +114,7 @@ func TestAPIShowsALapseAtOnce(t *testing.T) {
 	a.ready()
 	b.ready()
 	a.applies(fmt.Sprintf("%s <- b@%s", a.subnet(), b.subnet()))
-	lease, _, _ := mustRunner(t, b).lease.get()
+	lease, _, _ := mustRunner(t, b).lease.Get()
 	must(t, b.stop())
 	store.EndSession(lease.Session)
 	if code, body := a.request("GET", "/v1/network/n/leases?memory=true", ""); code != http.StatusOK || !strings.Contains(body, lease.Subnet().String()) {
@@ -141,11 +141,11 @@ func TestAPIAgesLapsedLeases(t *testing.T) {
 	l.Lapsed = 10 * time.Second
 	r := mustRunner(t, a)
 	a.registry.setOne("WatchLeases", registry.ErrUnavailable) // what is known has to do
-	own, _, _ := r.lease.get()
-	r.snapshot.set(snapshot{set: registry.LeaseSet{Leases: []registry.Lease{own, l}}, index: 1, read: time.Now().Add(-time.Hour)})
+	own, _, _ := r.lease.Get()
+	r.snapshot.Set(snapshot{set: registry.LeaseSet{Leases: []registry.Lease{own, l}}, index: 1, read: time.Now().Add(-time.Hour)})
 	if subnet == own.Subnet() {
 		l.Slot, l.Subnets = 2, []netip.Prefix{netip.MustParsePrefix("10.5.2.0/24")}
-		r.snapshot.set(snapshot{set: registry.LeaseSet{Leases: []registry.Lease{own, l}}, index: 1, read: time.Now().Add(-time.Hour)})
+		r.snapshot.Set(snapshot{set: registry.LeaseSet{Leases: []registry.Lease{own, l}}, index: 1, read: time.Now().Add(-time.Hour)})
 	}
 	list, err := a.client.Leases(context.Background(), "n")
 	must(t, err)
@@ -174,7 +174,7 @@ func TestAPIAgesLapsedLeases(t *testing.T) {
 		}
 	}
 	// Asking does not change what is known.
-	if snap, _, _ := r.snapshot.get(); snap.set.Leases[1].Lapsed != 10*time.Second {
+	if snap, _, _ := r.snapshot.Get(); snap.set.Leases[1].Lapsed != 10*time.Second {
 		t.Errorf("the snapshot was changed: %s", snap.set.Leases[1].Lapsed)
 	}
 }

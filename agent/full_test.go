@@ -20,7 +20,7 @@ func TestOneHostTooMany(t *testing.T) {
 	ctx := context.Background()
 	const short = 300 * time.Millisecond
 	die := func(h *host) {
-		lease, _, _ := mustRunner(h.t, h).lease.get()
+		lease, _, _ := mustRunner(h.t, h).lease.Get()
 		must(h.t, h.stop())
 		h.store.EndSession(lease.Session)
 	}
@@ -114,7 +114,7 @@ func TestSilentWithinHold(t *testing.T) {
 	subnet := c.subnet()
 	want := a.with(b, c)
 	a.applies(want)
-	lease, _, _ := mustRunner(t, c).lease.get()
+	lease, _, _ := mustRunner(t, c).lease.Get()
 	must(t, c.stop())
 	store.EndSession(lease.Session)
 	d.check(checkLease, api.Critical, "2 held, 1 lapsed and kept for their hosts")

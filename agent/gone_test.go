@@ -41,7 +41,7 @@ func TestDeletedWhileTheAgentWasAway(t *testing.T) {
 			started := a.start()
 			a.subnet() // a host that watches is ready before it has found the network
 			a.ready()
-			lease, _, _ := mustRunner(t, a).lease.get()
+			lease, _, _ := mustRunner(t, a).lease.Get()
 			file := mustRunner(t, a).local.SubnetFile
 			must(t, started.stop())
 			must(t, tt.away(store))

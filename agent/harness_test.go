@@ -338,7 +338,7 @@ func (h *host) subnet() netip.Prefix {
 		if !ok {
 			return fmt.Errorf("%s: no runner", h.name)
 		}
-		lease, ok, _ := r.lease.get()
+		lease, ok, _ := r.lease.Get()
 		if !ok {
 			return fmt.Errorf("%s: no lease: %s", h.name, r.shown().local.State)
 		}

@@ -180,7 +180,7 @@ func (a *Agent) definitionOf(name string) (registry.Network, error) {
 			return v.definition, nil
 		}
 	}
-	known, read, _ := a.env.networks.get()
+	known, read, _ := a.env.networks.Get()
 	if !read {
 		return registry.Network{}, fmt.Errorf("network %q: %w: the networks have not been read yet", name, registry.ErrUnavailable)
 	}

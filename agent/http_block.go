@@ -193,9 +193,9 @@ func (a *Agent) readStore(ctx context.Context, network string, after uint64, pac
 // awaitAnother blocks until a network has another definition than n or this agent
 // may have another part in it.
 func (a *Agent) awaitAnother(ctx context.Context, n registry.Network) {
-	_, _, parts := a.env.parts.get()
+	_, _, parts := a.env.parts.Get()
 	for {
-		_, _, defined := a.env.networks.get()
+		_, _, defined := a.env.networks.Get()
 		if now, err := a.definitionOf(n.Name); err != nil || now.ModifyIndex != n.ModifyIndex {
 			return
 		}

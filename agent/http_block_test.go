@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -277,14 +278,14 @@ func TestWaitParameters(t *testing.T) {
 func TestBoard(t *testing.T) {
 	b := newBoard(nil, 1)
 	defer b.close()
-	value, moved := newPublished[reply](), []uint64{}
+	value, moved := watch.New[reply](), []uint64{}
 	s := shown{name: "s",
-		memory:  func() (reply, error) { v, _, _ := value.get(); return v, nil },
-		changes: func() []<-chan struct{} { _, _, c := value.get(); return []<-chan struct{}{c} }}
+		memory:  func() (reply, error) { v, _, _ := value.Get(); return v, nil },
+		changes: func() []<-chan struct{} { _, _, c := value.Get(); return []<-chan struct{}{c} }}
 	for _, r := range []reply{
 		{body: "one"}, {body: "one"}, {body: "two"}, {body: "three", quiet: "two"}, {body: "one"},
 	} {
-		value.set(r)
+		value.Set(r)
 		out, err := b.now(t.Context(), s)
 		var text string
 		if err != nil || json.Unmarshal(out.data, &text) != nil || text != r.body {
@@ -295,7 +296,7 @@ func TestBoard(t *testing.T) {
 	if moved[0] == 0 || moved[0] != moved[1] || moved[2] != moved[3] || !slices.IsSorted(moved) || moved[4] == moved[3] || moved[2] == moved[1] {
 		t.Errorf("indexes %v", moved)
 	}
-	value.set(reply{body: "events", index: 12})
+	value.Set(reply{body: "events", index: 12})
 	if out, again, err := b.next(t.Context(), s, awaited{index: 11, wait: time.Minute}); err != nil || again || out.index != 12 {
 		t.Errorf("an answer that has an index of its own: %+v, %v", out, err)
 	}

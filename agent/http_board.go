@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -85,7 +86,7 @@ type followed struct {
 	sum    uint64     // of what the answer showed
 	at     uint64     // the store's index of it
 	count  uint64     // how often an answer was published
-	latest *published[answer]
+	latest *watch.Value[answer]
 	follow bool // somebody keeps latest right
 
 	// Under the board's mutex.
@@ -158,7 +159,7 @@ func (b *board) next(ctx context.Context, s shown, q awaited) (out reply, again 
 	timer := time.NewTimer(q.wait)
 	defer timer.Stop()
 	for {
-		last, known, changed := v.latest.get()
+		last, known, changed := v.latest.Get()
 		switch {
 		case known && last.err != nil:
 			return reply{}, true, nil
@@ -198,7 +199,7 @@ func (b *board) viewLocked(name string) *followed {
 		if len(b.views) >= mostViews {
 			b.forgetLocked()
 		}
-		v = &followed{name: name, latest: newPublished[answer]()}
+		v = &followed{name: name, latest: watch.New[answer]()}
 		b.views[name] = v
 	}
 	return v
@@ -278,7 +279,7 @@ func (b *board) run(ctx context.Context, v *followed, s shown) {
 		wg.Wait()
 		v.mu.Lock()
 		v.follow = false
-		v.latest.clear()
+		v.latest.Clear()
 		v.mu.Unlock()
 
 		b.mu.Lock()
@@ -404,8 +405,8 @@ func (b *board) publishLocked(v *followed, out reply) (reply, error) {
 	}
 	v.count++
 	out = reply{index: v.index, data: data, packed: sync.OnceValue(func() []byte { return pack(data) })}
-	if _, known, _ := v.latest.get(); v.follow && (!known || v.index != before) {
-		v.latest.set(answer{reply: out})
+	if _, known, _ := v.latest.Get(); v.follow && (!known || v.index != before) {
+		v.latest.Set(answer{reply: out})
 	}
 	return out, nil
 }
@@ -419,7 +420,7 @@ func (b *board) fail(v *followed, err error) {
 // failLocked has those who wait look for themselves, unless it is only that
 // nothing newer is known.
 func (v *followed) failLocked(err error) {
-	last, known, _ := v.latest.get()
+	last, known, _ := v.latest.Get()
 	away := errors.Is(err, registry.ErrUnavailable) || errors.Is(err, registry.ErrUncertain)
 	if !v.follow || (known && (away || last.err != nil)) {
 		return
@@ -427,7 +428,7 @@ func (v *followed) failLocked(err error) {
 	v.index = cmp.Or(v.index, 1) + 1 // whatever comes next is another answer
 	v.sum = 0
 	v.count++
-	v.latest.set(answer{err: err})
+	v.latest.Set(answer{err: err})
 }
 
 // encoded is a body as it travels.

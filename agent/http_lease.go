@@ -85,12 +85,12 @@ func (a *Agent) leasesHere(network, name string, known func(*runner) (snapshot, 
 			return a.leaseList(snap.set), nil
 		},
 		changes: func() []<-chan struct{} {
-			_, _, defined := a.env.networks.get()
-			_, _, parts := a.env.parts.get()
+			_, _, defined := a.env.networks.Get()
+			_, _, parts := a.env.parts.Get()
 			out := []<-chan struct{}{defined, parts}
 			if run, ok := a.runner(network); ok {
-				_, _, watched := run.snapshot.get()
-				_, _, fresh := run.fresh.news.get()
+				_, _, watched := run.snapshot.Get()
+				_, _, fresh := run.fresh.news.Get()
 				out = append(out, watched, fresh)
 			}
 			return out
@@ -259,14 +259,14 @@ func (a *Agent) renew(r *http.Request) (reply, error) {
 	if !ok {
 		return reply{}, fmt.Errorf("%w: this host takes no part in network %s", registry.ErrLeaseNotFound, n.Name)
 	}
-	lease, held, _ := run.lease.get()
+	lease, held, _ := run.lease.Get()
 	if !held {
 		return reply{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf("network %s: this host holds no lease to renew: %s", n.Name, run.shown().local.State)}
 	}
 	asked := time.Now() // the session lives as long from when the store was asked, at least
 	err = a.caller(r).Renew(r.Context(), lease)
 	if errors.Is(err, registry.ErrLeaseLost) {
-		run.ended.set(lease.Session)
+		run.ended.Set(lease.Session)
 		return reply{}, &api.Error{Code: http.StatusConflict, Message: err.Error() + "; the agent takes the lease back"}
 	}
 	if err != nil {

@@ -27,7 +27,7 @@ func (a *Agent) networkEndpoints() []endpoint {
 
 func (a *Agent) getNetworks(*http.Request) (shown, error) {
 	return shown{name: "networks", changes: a.networkChanges, memory: func() (reply, error) {
-		known, ok, _ := a.env.networks.get()
+		known, ok, _ := a.env.networks.Get()
 		networks := a.known(known)
 		if !ok && len(networks) == 0 {
 			return reply{}, fmt.Errorf("networks: %w: not read yet", registry.ErrUnavailable)
@@ -46,8 +46,8 @@ func (a *Agent) getNetworks(*http.Request) (shown, error) {
 // networkChanges close when a definition or a host's part in a network may be
 // another one.
 func (a *Agent) networkChanges() []<-chan struct{} {
-	_, _, defined := a.env.networks.get()
-	_, _, shown := a.env.shown.get()
+	_, _, defined := a.env.networks.Get()
+	_, _, shown := a.env.shown.Get()
 	return []<-chan struct{}{defined, shown}
 }
 
@@ -189,7 +189,7 @@ func (a *Agent) planNetwork(r *http.Request) (reply, error) {
 // as all that is only read.
 func (a *Agent) changeTo(ctx context.Context, n registry.Network, leases func(context.Context, registry.Network) (registry.LeaseSet, error)) (change, error) {
 	c := change{new: n, kinds: a.env.backends}
-	known, _, _ := a.env.networks.get() // none in a store that is new
+	known, _, _ := a.env.networks.Get() // none in a store that is new
 	c.others = known.set.Networks
 	old, err := a.env.registry.Network(ctx, n.Name)
 	switch {
@@ -290,7 +290,7 @@ func (a *Agent) awaitNetworks(ctx context.Context, shown func(networkSet) bool) 
 	ctx, cancel := context.WithTimeout(ctx, showWait)
 	defer cancel()
 	for {
-		known, _, changed := a.env.networks.get()
+		known, _, changed := a.env.networks.Get()
 		if shown(known) {
 			return
 		}
@@ -340,7 +340,7 @@ func (a *Agent) deleteNetwork(r *http.Request) (reply, error) {
 	if errors.Is(err, registry.ErrNetworkNotFound) {
 		return reply{}, a.deleteLeft(r, err)
 	}
-	if known, _, _ := a.env.networks.get(); force && known.bad(r.PathValue("network")) {
+	if known, _, _ := a.env.networks.Get(); force && known.bad(r.PathValue("network")) {
 		n.Name, err = r.PathValue("network"), nil
 	}
 	if err != nil {

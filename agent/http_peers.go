@@ -34,11 +34,11 @@ func (a *Agent) getPeers(r *http.Request) (shown, error) {
 			return run.peers(), nil
 		},
 		changes: func() []<-chan struct{} {
-			_, _, part := a.env.shown.get()
+			_, _, part := a.env.shown.Get()
 			out := []<-chan struct{}{part}
 			if run, err := find(); err == nil {
-				_, _, leases := run.snapshot.get()
-				_, _, own := run.lease.get()
+				_, _, leases := run.snapshot.Get()
+				_, _, own := run.lease.Get()
 				out = append(out, leases, own)
 			}
 			return out
@@ -77,8 +77,8 @@ func (r *runner) peers() reply {
 // peerList is the peers alone, without what is counted, sorted by name.
 func (r *runner) peerList() api.PeerList {
 	out := api.PeerList{Peers: []api.Peer{}}
-	snap, _, _ := r.snapshot.get()
-	lease, _, _ := r.lease.get()
+	snap, _, _ := r.snapshot.Get()
+	lease, _, _ := r.lease.Get()
 	if before, ok := r.carriedOn(); ok {
 		snap.set.Leases, lease = before.leases, before.own
 	}

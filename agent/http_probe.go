@@ -115,7 +115,7 @@ func (a *Agent) probe(ctx context.Context, run *runner, peers []api.Peer, reques
 // or an underlay there is nothing to send from.
 func (r *runner) probed() (probe.Host, error) {
 	v := r.shown()
-	lease, held, _ := r.lease.get()
+	lease, held, _ := r.lease.Get()
 	definition := v.definition
 	if before, ok := r.carriedOn(); ok {
 		lease, held, definition = before.own, true, before.network

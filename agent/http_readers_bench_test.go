@@ -57,7 +57,7 @@ func benchmarkReaders(b *testing.B, store *memory.Store, n registry.Network, rea
 	if err != nil {
 		b.Fatal(err)
 	}
-	a.env.networks.set(networkSet{registry.NetworkSet{Networks: []registry.Network{n}}, 1})
+	a.env.networks.Set(networkSet{registry.NetworkSet{Networks: []registry.Network{n}}, 1})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)

@@ -158,7 +158,7 @@ func TestNetworksBeforeTheWatchShowsThem(t *testing.T) {
 	store := memory.New()
 	a := newHost(t, store, "a").start()
 	a.ready()
-	known, _, _ := a.agent.env.networks.get()
+	known, _, _ := a.agent.env.networks.Get()
 	for _, tt := range []struct {
 		name string
 		set  networkSet

@@ -29,9 +29,9 @@ const callTimeout = 15 * time.Second
 func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() registry.Claim) (registry.Lease, error) {
 	retry := r.env.contact.retry()
 	others := &rivals{runner: r, network: n}
-	before, _, _ := r.lease.get()
+	before, _, _ := r.lease.Get()
 	for {
-		_, _, networks := r.env.networks.get()
+		_, _, networks := r.env.networks.Get()
 		c := others.amend(claim())
 		lease, err := r.acquireOnce(ctx, n, c)
 		again := false
@@ -89,10 +89,10 @@ func (r *runner) acquireOnce(ctx context.Context, n registry.Network, claim regi
 		r.heldAgain(lease)
 		// Whatever was heard of its session before, the store has just locked a
 		// record with it.
-		if dead, _, _ := r.ended.get(); dead == lease.Session {
-			r.ended.clear()
+		if dead, _, _ := r.ended.Get(); dead == lease.Session {
+			r.ended.Clear()
 		}
-		r.lease.set(lease)
+		r.lease.Set(lease)
 	}
 	return lease, err
 }
@@ -103,7 +103,7 @@ func (r *runner) acquireOnce(ctx context.Context, n registry.Network, claim regi
 func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Lease, claim registry.Claim) error {
 	retry := r.env.contact.retry()
 	for {
-		now, _, changed := r.claim.get()
+		now, _, changed := r.claim.Get()
 		if reflect.DeepEqual(now, claim) {
 			reason, err := r.hold(ctx, n, lease, changed)
 			if err != nil {
@@ -119,7 +119,7 @@ func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Le
 			}
 		}
 		next, err := r.acquire(ctx, n, func() registry.Claim {
-			claim, _, _ = r.claim.get()
+			claim, _, _ = r.claim.Get()
 			mine := claim
 			mine.Session, mine.Prefer, mine.Since, mine.Running = lease.Session, lease.Subnet(), lease.ModifyIndex, true
 			return mine
@@ -156,7 +156,7 @@ func (r *runner) hold(ctx context.Context, n registry.Network, lease registry.Le
 		settled := time.NewTimer(trusted)
 		defer settled.Stop()
 		for {
-			session, _, ended := r.ended.get()
+			session, _, ended := r.ended.Get()
 			if dead = session == lease.Session; dead {
 				return over
 			}
@@ -192,7 +192,7 @@ func (r *runner) renew(ctx context.Context) {
 	var session string
 	var last, next time.Time
 	for {
-		lease, held, changed := r.lease.get()
+		lease, held, changed := r.lease.Get()
 		if held && lease.Session != session {
 			session, last = lease.Session, time.Now()
 			next = last.Add(period)
@@ -200,7 +200,7 @@ func (r *runner) renew(ctx context.Context) {
 		}
 		var due <-chan time.Time
 		timer := time.NewTimer(time.Until(next))
-		if dead, _, _ := r.ended.get(); held && dead != session {
+		if dead, _, _ := r.ended.Get(); held && dead != session {
 			due = timer.C
 		}
 		select {
@@ -221,7 +221,7 @@ func (r *runner) renew(ctx context.Context) {
 			case errors.Is(err, registry.ErrLeaseLost):
 				r.renewal(started, lostResult)
 				r.used(useSession, nil)
-				r.ended.set(session)
+				r.ended.Set(session)
 			default:
 				r.renewal(started, telemetry.Failed)
 				r.renewed(last, err)
@@ -268,7 +268,7 @@ func (r *runner) troubled(reason string) {
 	r.mu.Unlock()
 	r.reportLease()
 	if before != "" && reason == "" {
-		lease, _, _ := r.lease.get()
+		lease, _, _ := r.lease.Get()
 		r.log.Info("lease is held", "subnet", lease.Subnet())
 	}
 }
@@ -276,7 +276,7 @@ func (r *runner) troubled(reason string) {
 // reportLease writes the lease's check. About a lease that is not even wanted
 // there is nothing to say.
 func (r *runner) reportLease() {
-	lease, held, _ := r.lease.get()
+	lease, held, _ := r.lease.Get()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {

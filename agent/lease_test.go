@@ -108,7 +108,7 @@ func TestClaimTellsWhatWasHeld(t *testing.T) {
 		}, "s", subnet, 5, false},
 		{"lease", func() {
 			r.show(func(v *view) { v.local.Renewed = time.Now() })
-			r.lease.set(testLease("a", 1, "now", 9))
+			r.lease.Set(testLease("a", 1, "now", 9))
 		}, "now", netip.MustParsePrefix("10.5.1.0/24"), 9, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestClaimAfterALoss(t *testing.T) {
 	a, b := newHost(t, store, "a").start(), newHost(t, store, "b")
 	a.ready()
 	n, subnet := b.inStore(), a.subnet()
-	before, _, _ := mustRunner(t, a).lease.get()
+	before, _, _ := mustRunner(t, a).lease.Get()
 	run := b.part()
 	run.known = &knownDefinition{network: n, used: time.Now(), confirmed: true}
 	claim := ownClaim(b)
@@ -163,7 +163,7 @@ func TestClaimAfterALoss(t *testing.T) {
 func TestSessionIsSaved(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
-	lease, _, _ := mustRunner(t, a).lease.get()
+	lease, _, _ := mustRunner(t, a).lease.Get()
 	got, err := loadSaved(a.config.DataDir, "n")
 	if err != nil || got.Session == "" || got.Session != lease.Session || len(got.Pools) != 1 || got.Backend.Type != "recorder" {
 		t.Errorf("%+v, %v", got, err)
@@ -171,7 +171,7 @@ func TestSessionIsSaved(t *testing.T) {
 	a.store.EndSession(lease.Session) // a new one is saved, too
 	eventually(t, func() error {
 		got, err := loadSaved(a.config.DataDir, "n")
-		if now, _, _ := mustRunner(t, a).lease.get(); err != nil || got.Session == lease.Session || got.Session != now.Session {
+		if now, _, _ := mustRunner(t, a).lease.Get(); err != nil || got.Session == lease.Session || got.Session != now.Session {
 			return fmt.Errorf("%+v, %v", got, err)
 		}
 		return nil
@@ -197,7 +197,7 @@ func TestLossIsSeenByTheWatch(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			a := newHost(t, memory.New(), "a").slow().start()
 			a.ready()
-			lease, _, _ := mustRunner(t, a).lease.get()
+			lease, _, _ := mustRunner(t, a).lease.Get()
 			value, _, _ := a.store.Get(leaseKey(lease.Subnet()))
 			tt.lose(a.store, lease)
 			eventually(t, func() error {
@@ -306,7 +306,7 @@ func TestLossIsSeenByRenewing(t *testing.T) {
 	a.registry.setOne("WatchLease", registry.ErrUnavailable)
 	a.start()
 	a.ready()
-	lease, _, _ := mustRunner(t, a).lease.get()
+	lease, _, _ := mustRunner(t, a).lease.Get()
 	a.store.EndSession(lease.Session)
 	eventually(t, func() error {
 		if _, session, _ := a.store.Get(leaseKey(lease.Subnet())); session == "" {
@@ -325,7 +325,7 @@ func TestSessionComesBackToLife(t *testing.T) {
 	a.registry.setOne("WatchLease", registry.ErrUnavailable)
 	a.start()
 	a.ready()
-	lease, _, _ := mustRunner(t, a).lease.get()
+	lease, _, _ := mustRunner(t, a).lease.Get()
 	session := func() string {
 		_, session, _ := a.store.Get(leaseKey(lease.Subnet()))
 		return session
@@ -345,7 +345,7 @@ func TestSessionComesBackToLife(t *testing.T) {
 	a.registry.setOne("Renew", registry.ErrUnavailable)
 	a.store.Restore(backup)
 	eventually(t, func() error {
-		now, _, _ := mustRunner(t, a).lease.get()
+		now, _, _ := mustRunner(t, a).lease.Get()
 		if now.Session != lease.Session {
 			return fmt.Errorf("session %q, that of the record is %q", now.Session, session())
 		}
@@ -364,7 +364,7 @@ func TestWaitIsCriticalOnlyWithoutALease(t *testing.T) {
 	r := h.part()
 	r.wait(checkNetwork, "one")
 	h.check(checkNetwork, api.Critical, "one")
-	r.lease.set(testLease("a", 1, "s", 1))
+	r.lease.Set(testLease("a", 1, "s", 1))
 	r.wait(checkNetwork, "two")
 	h.check(checkNetwork, api.Warning, "two")
 	if got := r.shown().local.State; got != "two" {
@@ -431,14 +431,14 @@ func TestLostErrorNamesBothSubnets(t *testing.T) {
 func TestSessionSaidToBeGone(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
-	lease, _, _ := mustRunner(t, a).lease.get()
+	lease, _, _ := mustRunner(t, a).lease.Get()
 	a.registry.setOne("Renew", registry.ErrLeaseLost)
 	a.check(checkLease, api.Warning, "its session ended")
 	a.registry.setOne("Renew", nil)
 	a.check(checkLease, api.Passing)
 	renewals := a.registry.count("own Renew")
 	a.more("renewals", renewals, func() int { return a.registry.count("own Renew") })
-	if now, _, _ := mustRunner(t, a).lease.get(); now.Session != lease.Session {
+	if now, _, _ := mustRunner(t, a).lease.Get(); now.Session != lease.Session {
 		t.Errorf("session %s, was %s", now.Session, lease.Session)
 	}
 }

@@ -23,7 +23,7 @@ func (r *runner) retire(ctx context.Context, n registry.Network, kind backend.Ty
 	if err != nil {
 		before = saved{} // reported and put aside where the lease needs it
 	}
-	lease, held, _ := r.lease.get()
+	lease, held, _ := r.lease.Get()
 	if !held {
 		lease = before.lease(r.env.id)
 	}
@@ -34,7 +34,7 @@ func (r *runner) retire(ctx context.Context, n registry.Network, kind backend.Ty
 		if err := r.env.registry.Release(call, lease); err != nil {
 			return fmt.Errorf("give up %s: %w", lease.Subnet(), err)
 		}
-		r.lease.clear()
+		r.lease.Clear()
 		r.show(func(v *view) { v.local.Subnets = nil })
 	}
 	if old := r.carrier; old != nil {
@@ -100,7 +100,7 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 	here, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
 	before, broken := loadSaved(r.config.DataDir, r.local.Name)
-	lease, held, _ := r.lease.get()
+	lease, held, _ := r.lease.Get()
 	if !held {
 		lease = before.lease(r.env.id) // an earlier process's, which nobody has taken over
 	}
@@ -123,8 +123,8 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 	}
 	r.env.pools.give(r.local.Name)
 	r.stood = netip.Prefix{}
-	r.lease.clear()
-	r.snapshot.clear()
+	r.lease.Clear()
+	r.snapshot.Clear()
 	r.records.clear()
 	r.mu.Lock()
 	r.trouble, r.unrenewed, r.formerly, r.suspicions, r.resumed = "", "", "", map[string]string{}, nil
@@ -193,7 +193,7 @@ func (r *runner) serveReleases(ctx context.Context) error {
 func (r *runner) release(ctx context.Context, request *releaseRequest) error {
 	r.claiming.Lock()
 	defer r.claiming.Unlock()
-	lease, ok, _ := r.lease.get()
+	lease, ok, _ := r.lease.Get()
 	if !ok {
 		return r.noLeaseToRelease()
 	}

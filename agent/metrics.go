@@ -105,7 +105,7 @@ func (r *runner) measure(to *telemetry.Reading) {
 	r.mu.Lock()
 	trouble := r.trouble
 	r.mu.Unlock()
-	_, leased, _ := r.lease.get()
+	_, leased, _ := r.lease.Get()
 	to.Flag(telemetry.LeaseHeld, leased && trouble == "", n)
 	lapse := time.Duration(0)
 	if leased && !v.local.Renewed.IsZero() {
@@ -141,7 +141,7 @@ func (r *runner) measure(to *telemetry.Reading) {
 // measureNetwork is what all hosts of a network share, as this one knows it.
 func (r *runner) measureNetwork(to *telemetry.Reading, v view) {
 	n := r.local.Name
-	snap, _, _ := r.snapshot.get()
+	snap, _, _ := r.snapshot.Get()
 	held := 0
 	for i := range snap.set.Leases {
 		if snap.set.Leases[i].Held() {

@@ -206,7 +206,7 @@ func TestMetrics(t *testing.T) {
 			if err := b.stop(); err != nil {
 				t.Error(err)
 			}
-			lease, _, _ := mustRunner(t, b).lease.get()
+			lease, _, _ := mustRunner(t, b).lease.Get()
 			store.EndSession(lease.Session)
 		}},
 
@@ -496,7 +496,7 @@ func BenchmarkMetrics(b *testing.B) {
 				set.Leases = append(set.Leases, registry.Lease{Slot: uint64(i + 1), Node: fmt.Sprint("host-", i), Session: "x", Backend: registry.Backend{Object: json.RawMessage(`{}`)}})
 			}
 			run.show(func(v *view) { v.defined, v.definition = true, registry.Network{Name: "n", Plan: plan} })
-			run.snapshot.set(snapshot{set: set, read: time.Now()})
+			run.snapshot.Set(snapshot{set: set, read: time.Now()})
 			handler := a.routes()
 			for b.Loop() {
 				w := httptest.NewRecorder()

@@ -356,7 +356,7 @@ func TestExpireRemovesWhatLapsedPastHold(t *testing.T) {
 	b := newHost(t, store, "b").start()
 	b.ready()
 	a.applies(fmt.Sprintf("%s <- b@%s", a.subnet(), b.subnet()))
-	lease, _, _ := mustRunner(t, b).lease.get()
+	lease, _, _ := mustRunner(t, b).lease.Get()
 	if err := b.stop(); err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ func (s networkSet) reason(name string) (string, bool) {
 // leaves it as it is.
 func (a *Agent) watchNetworks(ctx context.Context) error {
 	retry := a.env.contact.retry()
-	_, _, loss := a.env.setBack.get()
+	_, _, loss := a.env.setBack.Get()
 	var index uint64
 	for {
 		set, next, err := a.nextNetworks(ctx, index, &loss)
@@ -75,7 +75,7 @@ func (a *Agent) watchNetworks(ctx context.Context) error {
 		if a.env.health.set("", checkConsul, api.Passing, answers(a.o.RegistryName)) {
 			a.log.Info("registry answers", "registry", a.o.RegistryName)
 		}
-		a.env.networks.set(networkSet{set, next})
+		a.env.networks.Set(networkSet{set, next})
 		a.records.set("network list", set.Bad)
 	}
 }
@@ -97,6 +97,6 @@ func (a *Agent) nextNetworks(ctx context.Context, index uint64, loss *<-chan str
 	if err == nil || watch.Err() == nil || ctx.Err() != nil {
 		return set, next, err
 	}
-	_, _, *loss = a.env.setBack.get()
+	_, _, *loss = a.env.setBack.Get()
 	return a.env.registry.WatchNetworks(ctx, 0)
 }

@@ -34,20 +34,20 @@ func TestNetworksAfterALoss(t *testing.T) {
 		synctest.Wait()
 		defined := func(want bool) {
 			t.Helper()
-			known, _, _ := h.agent.env.networks.get()
+			known, _, _ := h.agent.env.networks.Get()
 			if _, found := known.find("n"); found != want {
 				t.Errorf("defined: %t, want %t", found, want)
 			}
 		}
 		for range 3 {
 			must(t, h.store.Client().PutNetwork(t.Context(), registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}))
-			h.agent.env.setBack.set(struct{}{})
+			h.agent.env.setBack.Set(struct{}{})
 			synctest.Wait()
 			defined(true)
 			h.store.Delete(networkKey)
 			time.Sleep(time.Hour)
 			defined(true)
-			h.agent.env.setBack.set(struct{}{})
+			h.agent.env.setBack.Set(struct{}{})
 			synctest.Wait()
 			defined(false)
 		}

@@ -202,7 +202,7 @@ func renewalInTime(t *testing.T, lease config.Lease, hangs bool) {
 	h.pace, h.config.Lease, h.quiet = defaultPace(), lease, true
 	h.config.Lease.Hold = 100 * lease.TTL
 	h.inBubble(ctx, &wg)
-	session := func() string { l, _, _ := mustRunner(t, h).lease.get(); return l.Session }
+	session := func() string { l, _, _ := mustRunner(t, h).lease.Get(); return l.Session }
 	h.subnet()
 	synctest.Wait() // until its renewal is under way
 	first := session()

@@ -41,7 +41,7 @@ func (a *Agent) page(only string) ui.Page {
 	if only != "" {
 		return p
 	}
-	known, _, _ := a.env.networks.get()
+	known, _, _ := a.env.networks.Get()
 	for _, n := range known.set.Networks {
 		if slices.Contains(p.Known, n.Name) {
 			continue
@@ -72,7 +72,7 @@ func (a *Agent) pageNetwork(name string, report api.Health) ui.Network {
 	v := run.shown()
 	out.Local = v.local
 	n, set, known := v.definition, registry.LeaseSet{}, false
-	own, _, _ := run.lease.get()
+	own, _, _ := run.lease.Get()
 	before, carried := run.carriedOn()
 	switch {
 	case carried:

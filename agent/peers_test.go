@@ -116,10 +116,10 @@ func TestConflicts(t *testing.T) {
 // Two records under one name are two peers, of which one may have fallen silent.
 func TestPeersOfOneName(t *testing.T) {
 	run := newHost(t, memory.New(), "a").part()
-	run.lease.set(testLease("a", 1, "sa", 1))
+	run.lease.Set(testLease("a", 1, "sa", 1))
 	lapsed := testLease("b", 3, "", 1)
 	lapsed.NodeID = "id-of-before"
-	run.snapshot.set(snapshot{set: registry.LeaseSet{Leases: []registry.Lease{testLease("b", 2, "s", 1), lapsed}}})
+	run.snapshot.Set(snapshot{set: registry.LeaseSet{Leases: []registry.Lease{testLease("b", 2, "s", 1), lapsed}}})
 	var got []string
 	for _, p := range run.peerList().Peers {
 		got = append(got, fmt.Sprint(p.Node, " ", p.Subnets[0], " ", p.Held))
@@ -132,8 +132,8 @@ func TestPeersOfOneName(t *testing.T) {
 // TestPeerListIsSorted by what people look for, the name.
 func TestPeerListIsSorted(t *testing.T) {
 	run := newHost(t, memory.New(), "a").part()
-	run.lease.set(testLease("a", 1, "sa", 1))
-	run.snapshot.set(snapshot{set: registry.LeaseSet{Leases: []registry.Lease{
+	run.lease.Set(testLease("a", 1, "sa", 1))
+	run.snapshot.Set(snapshot{set: registry.LeaseSet{Leases: []registry.Lease{
 		testLease("d", 2, "sd", 1), testLease("c", 3, "sc", 1), testLease("b", 4, "sb", 1)}}})
 	var got []string
 	for _, p := range run.peerList().Peers {

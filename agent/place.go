@@ -49,7 +49,7 @@ func (p place) underlay() backend.Underlay {
 func (r *runner) awaitUnderlay(ctx context.Context, n registry.Network) (place, error) {
 	retry := newPause()
 	for {
-		_, _, changed := r.env.kernel.get()
+		_, _, changed := r.env.kernel.Get()
 		p, err := r.locate(n)
 		if err == nil {
 			r.showPlace(n, p)
@@ -134,7 +134,7 @@ func (r *runner) makeClaim(n registry.Network, p place) registry.Claim {
 		Node: r.env.id.node, NodeID: r.env.id.nodeID, PublicIPs: p.choice.Addrs, MTU: p.mtu, Backend: p.attributes,
 		TTL: r.config.Lease.TTL, Hold: r.config.Lease.Hold,
 	}
-	if lease, held, _ := r.lease.get(); held {
+	if lease, held, _ := r.lease.Get(); held {
 		c.Session, c.Prefer, c.Since = lease.Session, lease.Subnet(), lease.ModifyIndex
 		c.Lately = r.lately(r.shown().local.Renewed)
 	} else {
@@ -173,6 +173,6 @@ func (r *runner) relocate(n registry.Network, before place) place {
 			r.log.Debug("idle connections stay", "error", err)
 		}
 	}
-	r.claim.set(r.makeClaim(n, now))
+	r.claim.Set(r.makeClaim(n, now))
 	return now
 }

@@ -309,7 +309,7 @@ func TestSetBackOnceBesideABadRecord(t *testing.T) {
 		b.follows(fmt.Sprintf("192.0.2.%d", 210+i))
 		a.applies(fmt.Sprintf("%s <- b@%s", a.subnet(), b.subnet()))
 		eventually(t, func() error {
-			snap, _, _ := mustRunner(t, a).snapshot.get()
+			snap, _, _ := mustRunner(t, a).snapshot.Get()
 			for _, l := range snap.set.Leases {
 				if l.Node == "b" && l.PublicIPs[0].As4()[3] == byte(210+i) {
 					return nil

@@ -333,7 +333,7 @@ func watches(c config.Config, name string) bool {
 // join starts networks that appeared in the store where watch_networks asks for
 // it, and ends the runners of those that were deleted and have no block.
 func (a *Agent) join(ctx context.Context) {
-	known, ok, _ := a.env.networks.get()
+	known, ok, _ := a.env.networks.Get()
 	if !ok {
 		return
 	}

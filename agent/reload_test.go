@@ -87,13 +87,13 @@ func TestReloadKeepsTheDatapath(t *testing.T) {
 			a.config.Lease.ReleaseOnStop = true
 			a.start().ready()
 			before := mustRunner(t, a)
-			lease, _, _ := before.lease.get()
+			lease, _, _ := before.lease.Get()
 			c := a.config
 			c.Networks = append([]config.Network{}, c.Networks...)
 			change(&c)
 			must(t, a.agent.Reload(context.Background(), c))
 			a.ready()
-			now, _, _ := mustRunner(t, a).lease.get()
+			now, _, _ := mustRunner(t, a).lease.Get()
 			if mustRunner(t, a) == before || now.Session != lease.Session || now.ModifyIndex != lease.ModifyIndex {
 				t.Errorf("before %+v, now %+v", lease, now)
 			}

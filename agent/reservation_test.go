@@ -38,7 +38,7 @@ func TestReservation(t *testing.T) {
 				{"first start", func() {}},
 				{"restart", func() {}},
 				{"away for long", func() {
-					lease, _, _ := mustRunner(t, a).lease.get()
+					lease, _, _ := mustRunner(t, a).lease.Get()
 					store.EndSession(lease.Session)
 				}},
 				{"revoked meanwhile", func() { must(t, b.client.RevokeLease(ctx, "n", kept.Subnet)) }},

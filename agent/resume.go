@@ -235,7 +235,7 @@ func (r *runner) standIn(ctx context.Context, found recollected, partial bool, f
 	calm := settle
 	state := backend.State{Subnets: found.own.Subnets, Peers: peersOf(found.leases, found.own), Partial: partial}
 	for began, told := time.Now(), false; ; {
-		_, _, kernel := r.env.kernel.get()
+		_, _, kernel := r.env.kernel.Get()
 		var failed <-chan time.Time
 		switch healed, err := r.keepOn(ctx, found.network, &state); {
 		case err != nil: // its own writes would make it try at once, for ever
@@ -300,7 +300,7 @@ func (r *runner) keepOn(ctx context.Context, n registry.Network, s *backend.Stat
 // flows says whether packets flow, by a lease that is held or by what an earlier
 // process left.
 func (r *runner) flows() bool {
-	_, held, _ := r.lease.get()
+	_, held, _ := r.lease.Get()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return held || r.resumed != nil
@@ -309,7 +309,7 @@ func (r *runner) flows() bool {
 // carries is the lease that this host's containers run by: the one that is held,
 // or the one that an earlier process left.
 func (r *runner) carries() (registry.Lease, bool) {
-	if lease, held, _ := r.lease.get(); held {
+	if lease, held, _ := r.lease.Get(); held {
 		return lease, true
 	}
 	known, ok := r.carriedOn()
@@ -341,7 +341,7 @@ func (r *runner) settled() {
 	if before == nil {
 		return
 	}
-	lease, _, _ := r.lease.get()
+	lease, _, _ := r.lease.Get()
 	r.show(func(v *view) { v.local.Subnets = lease.Subnets }) // and what peers are shown by is another thing now
 }
 

@@ -491,7 +491,7 @@ func TestResumeSwapped(t *testing.T) {
 	was := map[string]netip.Prefix{}
 	for _, name := range []string{"n", "m"} {
 		r, _ := a.agent.runner(name)
-		lease, _, _ := r.lease.get()
+		lease, _, _ := r.lease.Get()
 		was[name] = lease.Subnet()
 	}
 	must(t, a.stop())
@@ -512,7 +512,7 @@ func TestResumeSwapped(t *testing.T) {
 	a.ready()
 	for name, pool := range map[string]string{"n": "10.6.0.0/22", "m": "10.5.0.0/22"} {
 		r, _ := a.agent.runner(name)
-		if lease, _, _ := r.lease.get(); !netip.MustParsePrefix(pool).Contains(lease.Subnet().Addr()) {
+		if lease, _, _ := r.lease.Get(); !netip.MustParsePrefix(pool).Contains(lease.Subnet().Addr()) {
 			t.Errorf("%s has %s", name, lease.Subnet())
 		}
 	}

@@ -144,11 +144,11 @@ func (r *retry) wait(ctx context.Context, err error, wake <-chan struct{}) error
 			timer.Reset(time.Until(at))
 		}
 	}
-	seen, _, back := r.contact.returns.get()
+	seen, _, back := r.contact.returns.Get()
 	defer func() { r.seen = seen }()
 	var answered <-chan struct{}
 	if errors.Is(err, registry.ErrUnavailable) && time.Since(r.early) > r.contact.pace.early {
-		_, _, answered = r.contact.answered.get()
+		_, _, answered = r.contact.answered.Get()
 	}
 	if lost {
 		if seen != r.seen {
@@ -167,7 +167,7 @@ func (r *retry) wait(ctx context.Context, err error, wake <-chan struct{}) error
 		case <-wake:
 			return nil
 		case <-back:
-			seen, _, back = r.contact.returns.get()
+			seen, _, back = r.contact.returns.Get()
 			hurry()
 		case <-answered:
 			r.early, answered = time.Now(), nil

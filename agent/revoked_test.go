@@ -47,7 +47,7 @@ func TestRevoked(t *testing.T) {
 	subnet := a.subnet()
 	a.applies(fmt.Sprintf("%s <- b@%s", subnet, b.subnet()))
 	b.applies(fmt.Sprintf("%s <- a@%s", b.subnet(), subnet))
-	lease, _, _ := mustRunner(t, a).lease.get()
+	lease, _, _ := mustRunner(t, a).lease.Get()
 	a.ready()
 	must(t, b.client.RevokeLease(context.Background(), "n", subnet))
 	now := a.movedFrom(subnet)
@@ -72,10 +72,10 @@ func TestRevoked(t *testing.T) {
 	c.ready()
 	// Revoked once more, with nothing else free, it stays.
 	states := len(c.recorder.all())
-	before, _, _ := mustRunner(t, c).lease.get()
+	before, _, _ := mustRunner(t, c).lease.Get()
 	must(t, a.client.RevokeLease(context.Background(), "n", subnet))
 	eventually(t, func() error {
-		if now, _, _ := mustRunner(t, c).lease.get(); now.CreateIndex == before.CreateIndex {
+		if now, _, _ := mustRunner(t, c).lease.Get(); now.CreateIndex == before.CreateIndex {
 			return errors.New("not taken again")
 		}
 		return nil
@@ -149,7 +149,7 @@ func TestRevocationIsRemembered(t *testing.T) {
 		{"after its session had ended", func(h *host, subnet netip.Prefix) {
 			h.registry.setOne("Acquire", registry.ErrUnavailable)
 			h.registry.setOne("WatchLease", registry.ErrUnavailable)
-			lease, _, _ := mustRunner(h.t, h).lease.get()
+			lease, _, _ := mustRunner(h.t, h).lease.Get()
 			h.store.EndSession(lease.Session)
 			h.check(checkLease, api.Warning, subnet.String(), "waiting for a lease")
 			must(h.t, h.store.Client().Revoke(ctx, "n", subnet))
@@ -175,12 +175,12 @@ func TestRevokedButReserved(t *testing.T) {
 	a := newHost(t, memory.New(), "a").slow().start()
 	a.ready()
 	subnet := a.subnet()
-	before, _, _ := mustRunner(t, a).lease.get()
+	before, _, _ := mustRunner(t, a).lease.Get()
 	ctx := context.Background()
 	must(t, a.client.AddReservation(ctx, "n", api.Reservation{Subnet: subnet, Node: "a"}, false))
 	must(t, a.client.RevokeLease(ctx, "n", subnet))
 	eventually(t, func() error {
-		if now, _, _ := mustRunner(t, a).lease.get(); now.CreateIndex == before.CreateIndex {
+		if now, _, _ := mustRunner(t, a).lease.Get(); now.CreateIndex == before.CreateIndex {
 			return errors.New("not taken again")
 		}
 		return nil

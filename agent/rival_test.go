@@ -56,7 +56,7 @@ func TestCopiedDataDir(t *testing.T) {
 			}
 
 			// The original ends: the copy is as good as it.
-			lease, _, _ := mustRunner(t, a).lease.get()
+			lease, _, _ := mustRunner(t, a).lease.Get()
 			if got := c.recorder.addresses("a"); len(got) != 1 || got[0] != a.place.Addrs[0] {
 				t.Errorf("a peer sent to %v", got)
 			}
@@ -81,14 +81,14 @@ func TestMovedWhileStopped(t *testing.T) {
 			a, c := newHost(t, store, "a").slow().start(), newHost(t, store, "c").start()
 			a.ready()
 			subnet := a.subnet()
-			lease, _, _ := mustRunner(t, a).lease.get()
+			lease, _, _ := mustRunner(t, a).lease.Get()
 			c.applies(fmt.Sprintf("%s <- a@%s", c.subnet(), subnet))
 			must(t, a.stop())
 			moved := netip.MustParseAddr("192.0.2.200")
 			a.config.NodeName = name
 			a.move([]netip.Addr{moved}, nil)
 			a.start().ready()
-			again, _, _ := mustRunner(t, a).lease.get()
+			again, _, _ := mustRunner(t, a).lease.Get()
 			if again.Subnet() != subnet || again.Session != lease.Session || len(again.PublicIPs) != 1 {
 				t.Errorf("was %+v, is %+v", lease, again)
 			}
@@ -109,7 +109,7 @@ func TestDisplaced(t *testing.T) {
 	t.Parallel()
 	a := newHost(t, memory.New(), "a").slow().start()
 	a.ready()
-	lease, _, _ := mustRunner(t, a).lease.get()
+	lease, _, _ := mustRunner(t, a).lease.Get()
 	own, _, _ := a.store.Get(leaseKey(lease.Subnet()))
 	lease.PublicIPs = []netip.Addr{netip.MustParseAddr("192.0.2.200")}
 	value, err := registry.FormatLease(lease)

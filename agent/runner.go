@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -53,10 +54,10 @@ type runner struct {
 	local  config.Network
 	log    hclog.Logger
 
-	lease    *published[registry.Lease]
-	snapshot *published[snapshot]
-	claim    *published[registry.Claim]
-	ended    *published[string] // the session that was found dead last
+	lease    *watch.Value[registry.Lease]
+	snapshot *watch.Value[snapshot]
+	claim    *watch.Value[registry.Claim]
+	ended    *watch.Value[string] // the session that was found dead last
 	releases chan *releaseRequest
 	done     chan struct{} // closed when Run has returned
 	began    time.Time     // when it was made
@@ -169,12 +170,12 @@ type view struct {
 func newRunner(env *environment, c config.Config, local config.Network) *runner {
 	r := &runner{
 		env: env, config: c, local: local, log: env.log.With("network", local.Name),
-		lease: newPublished[registry.Lease](), snapshot: newPublished[snapshot](), claim: newPublished[registry.Claim](),
-		ended: newPublished[string](), releases: make(chan *releaseRequest), done: make(chan struct{}), began: time.Now(),
+		lease: watch.New[registry.Lease](), snapshot: watch.New[snapshot](), claim: watch.New[registry.Claim](),
+		ended: watch.New[string](), releases: make(chan *releaseRequest), done: make(chan struct{}), began: time.Now(),
 		suspicions: map[string]string{}, unwritten: map[string]error{}, unusable: map[string]error{},
 	}
 	r.fresh = newRefresher(env.registry, local.Name, freshTimeout, func() []registry.Lease {
-		known, _, _ := r.snapshot.get()
+		known, _, _ := r.snapshot.Get()
 		return known.set.Leases
 	})
 	r.view.local = api.Local{State: "starting", SubnetFile: local.SubnetFile, Link: backend.LinkName(local.Name)}
@@ -278,7 +279,7 @@ func (r *runner) rounds(ctx context.Context) error {
 		case errors.Is(err, errDefinitionChanged):
 			r.log.Info("network definition changed")
 			r.event(api.EventNetwork, api.Info, "the network's definition changed", map[string]string{"change": "changed"})
-			r.snapshot.clear() // it was read with the old plan
+			r.snapshot.Clear() // it was read with the old plan
 			continue
 		default:
 			r.wait(checkNetwork, fmt.Sprintf("stopped, starting again: %v", err))
@@ -326,7 +327,7 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 		r.relieve()
 		r.carrier.carries = nil
 	}
-	if lease, held, _ := r.lease.get(); held {
+	if lease, held, _ := r.lease.Get(); held {
 		r.stood = lease.Subnet()
 	}
 	if err := r.retire(ctx, n, kind, config); err != nil {
@@ -361,7 +362,7 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 			return err
 		}
 	}
-	r.claim.set(claim)
+	r.claim.Set(claim)
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.keep(ctx, n, lease, claim) })
@@ -480,7 +481,7 @@ func (r *runner) show(change func(*view)) {
 	r.mu.Lock()
 	change(&r.view)
 	r.mu.Unlock()
-	r.env.shown.set(struct{}{})
+	r.env.shown.Set(struct{}{})
 }
 
 // state says in one sentence what the runner does or waits for.

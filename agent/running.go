@@ -76,8 +76,8 @@ func (a *Agent) run(ctx context.Context, local config.Network, before *running) 
 	} else {
 		run.event(api.EventNetwork, api.Info, "taking part in the network", map[string]string{"change": "joined"})
 	}
-	a.env.parts.set(struct{}{})
-	a.env.shown.set(struct{}{})
+	a.env.parts.Set(struct{}{})
+	a.env.shown.Set(struct{}{})
 	go func() { // waited for in stop and stopRunners
 		if err := run.Run(ctx); err != nil {
 			select {
@@ -103,8 +103,8 @@ func (a *Agent) stop(name string, leave bool) {
 	run.cancel()
 	<-run.done
 	a.env.health.forget(name)
-	a.env.parts.set(struct{}{})
-	a.env.shown.set(struct{}{})
+	a.env.parts.Set(struct{}{})
+	a.env.shown.Set(struct{}{})
 }
 
 // stopRunners ends all networks at once and waits for them. They leave this host

@@ -44,7 +44,7 @@ func (r *runner) protect(ctx context.Context, n registry.Network, s backend.Stat
 func (r *runner) save(n registry.Network, lease registry.Lease) error {
 	r.saving.Lock()
 	defer r.saving.Unlock()
-	if held, ok, _ := r.lease.get(); ok {
+	if held, ok, _ := r.lease.Get(); ok {
 		lease = held
 	}
 	record, err := registry.FormatNetwork(n)

@@ -39,13 +39,13 @@ func (a *Agent) announce(ctx context.Context, address net.Addr) {
 	}
 	retry := a.env.contact.retry()
 	entry := catalogueEntry{agent: a, announcer: announcer, address: address}
-	_, _, setBack := a.env.setBack.get()
-	_, _, back := a.env.contact.returns.get()
+	_, _, setBack := a.env.setBack.Get()
+	_, _, back := a.env.contact.returns.Get()
 	again := ""
 	for {
 		select {
 		case <-setBack:
-			_, _, setBack = a.env.setBack.get()
+			_, _, setBack = a.env.setBack.Get()
 			again = time.Now().UTC().Format(time.RFC3339)
 		default:
 		}
@@ -66,7 +66,7 @@ func (a *Agent) announce(ctx context.Context, address net.Addr) {
 		case <-ctx.Done():
 		case <-timer.C:
 		case <-back:
-			_, _, back = a.env.contact.returns.get() // it may have forgotten us
+			_, _, back = a.env.contact.returns.Get() // it may have forgotten us
 			if sleep(ctx, rand.N(announceSpread)) != nil {
 				timer.Stop()
 				return

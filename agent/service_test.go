@@ -130,7 +130,7 @@ func TestAnnouncedAnew(t *testing.T) {
 	a.start()
 	a.ready()
 	a.check(checkSnapshot, api.Passing)
-	lease, _, _ := mustRunner(t, a).lease.get()
+	lease, _, _ := mustRunner(t, a).lease.Get()
 	announced := func(again bool) {
 		t.Helper()
 		eventually(t, func() error {
@@ -144,7 +144,7 @@ func TestAnnouncedAnew(t *testing.T) {
 	a.store.Restore(a.store.Backup())
 	a.rival("b", netip.Prefix{}) // wakes whoever watches
 	announced(true)
-	if now, _, _ := mustRunner(t, a).lease.get(); now.ModifyIndex != lease.ModifyIndex {
+	if now, _, _ := mustRunner(t, a).lease.Get(); now.ModifyIndex != lease.ModifyIndex {
 		t.Errorf("the lease was written again: %+v", now)
 	}
 }

@@ -19,7 +19,7 @@ const staleAfter = 3 * time.Minute
 // nothing has changed. One that cannot tell says so as long as nothing fails; zero
 // is never.
 func (r *runner) followed() time.Time {
-	snap, _, _ := r.snapshot.get()
+	snap, _, _ := r.snapshot.Get()
 	last := snap.read
 	if follower, ok := r.env.registry.(registry.Follower); ok {
 		if at := follower.Followed(r.local.Name); at.After(last) {
@@ -106,15 +106,15 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 		r.unfollowed.Store(false)
 		r.env.telemetry.Count(telemetry.WatchReads, 1, n.Name)
 		index = next
-		before, known, _ := r.snapshot.get()
+		before, known, _ := r.snapshot.Get()
 		if known && set.SetBack > before.set.SetBack {
 			r.log.Warn("the store was emptied or set back to an older state")
 			r.event(api.EventStore, api.Warning, "the store was emptied or set back to an older state", nil)
-			r.env.setBack.set(struct{}{})
+			r.env.setBack.Set(struct{}{})
 		}
 		set = keepKnown(n.Name, set, before.set.Leases)
 		now := snapshot{set: set, index: next, read: time.Now()}
-		r.snapshot.set(now)
+		r.snapshot.Set(now)
 		r.peersChanged(before, now, known)
 		r.settled()
 		if r.env.health.set(r.local.Name, checkSnapshot, api.Passing, snapshotPasses) && failed {

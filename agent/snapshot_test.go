@@ -39,7 +39,7 @@ func TestSnapshotAge(t *testing.T) {
 			h.catalog = &follower{h.registry, tt.heard}
 			r := h.part()
 			if !tt.read.IsZero() {
-				r.snapshot.set(snapshot{read: tt.read})
+				r.snapshot.Set(snapshot{read: tt.read})
 			}
 			r.unfollowed.Store(tt.failing)
 			r.checkAge()

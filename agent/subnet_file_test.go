@@ -39,7 +39,7 @@ func (h *host) has(path, network string) {
 		if !ok {
 			return errors.New("no runner")
 		}
-		lease, held, _ := r.lease.get()
+		lease, held, _ := r.lease.Get()
 		if got := subnetInFile(path); !held || got != lease.Subnet() {
 			return fmt.Errorf("%s has %s, network %s has %s", path, got, network, lease.Subnet())
 		}

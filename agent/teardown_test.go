@@ -52,9 +52,9 @@ func TestLeavingLeavesNothing(t *testing.T) {
 			tt.leave(a)
 			a.applies("zero")
 			eventually(t, func() error {
-				_, held, _ := r.lease.get()
+				_, held, _ := r.lease.Get()
 				_, _, there := a.store.Get(leaseKey(subnet))
-				_, read, _ := r.snapshot.get()
+				_, read, _ := r.snapshot.Get()
 				names := a.wall.names()
 				v := r.shown()
 				report, _ := a.agent.env.health.report()
@@ -143,7 +143,7 @@ func TestTearDown(t *testing.T) {
 			claim := registry.Claim{Node: "a", NodeID: "id-a", PublicIPs: l.PublicIPs, MTU: 1450, Backend: l.Backend, TTL: config.Defaults().Lease.TTL}
 			l, err = h.store.Client().Acquire(context.Background(), n, claim)
 			must(t, err)
-			r.lease.set(l)
+			r.lease.Set(l)
 			must(t, storeSaved(h.config.DataDir, saved{Network: "n", Subnets: l.Subnets, Session: l.Session,
 				Pools: n.Plan.Prefixes(), Backend: mustBackend(t, "recorder", `{"colour":"red"}`)}))
 			must(t, writeFileAtomic(r.local.SubnetFile, []byte("LENO_SUBNET=10.5.1.1/24\nLENO_MTU=1450\n"), 0o644))
@@ -183,14 +183,14 @@ func TestTearDownAfterTheEnd(t *testing.T) {
 	r := h.part()
 	l := testLease("a", 1, "s", 1)
 	h.store.Put(leaseKey(l.Subnet()), []byte("{}"))
-	r.lease.set(l)
+	r.lease.Set(l)
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	r.tearDown(ended, r.env.registry)
 	if h.registry.count("own Release") != 1 {
 		t.Error("the lease was not released")
 	}
-	r.lease.set(l)
+	r.lease.Set(l)
 	r.tearDown(ended, nil)
 	if h.registry.count("own Release") != 1 {
 		t.Error("released although it already was")

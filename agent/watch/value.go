@@ -1,0 +1,43 @@
+// Package watch shares the latest value of something between goroutines.
+package watch
+
+import "sync"
+
+// A Value holds the latest value that one goroutine has set and others wait for. Create one with New. It is safe
+// for concurrent use. The value itself is shared: readers must not change what it refers to.
+type Value[T any] struct {
+	mu      sync.Mutex
+	value   T
+	set     bool
+	changed chan struct{}
+}
+
+// New returns a Value that has not been set.
+func New[T any]() *Value[T] {
+	return &Value[T]{changed: make(chan struct{})}
+}
+
+// Set replaces the value and wakes every reader that waits for a change, also when the new value equals the old one.
+func (v *Value[T]) Set(value T) { v.replace(value, true) }
+
+// Clear removes the value and wakes every reader that waits for a change. Get then reports that there is no value,
+// as before the first Set.
+func (v *Value[T]) Clear() {
+	var none T
+	v.replace(none, false)
+}
+
+func (v *Value[T]) replace(value T, set bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.value, v.set = value, set
+	close(v.changed)
+	v.changed = make(chan struct{})
+}
+
+// Get returns the value, whether there is one, and a channel that is closed by the next Set or Clear.
+func (v *Value[T]) Get() (value T, ok bool, changed <-chan struct{}) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.value, v.set, v.changed
+}

@@ -1,0 +1,75 @@
+package watch
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+)
+
+func TestValue(t *testing.T) {
+	v := New[string]()
+	is := func(want string, wantOK bool) (changed <-chan struct{}) {
+		t.Helper()
+		got, ok, changed := v.Get()
+		if got != want || ok != wantOK {
+			t.Errorf("value %q, %t, want %q, %t", got, ok, want, wantOK)
+		}
+		return changed
+	}
+	closed := func(c <-chan struct{}) bool {
+		select {
+		case <-c:
+			return true
+		default:
+			return false
+		}
+	}
+
+	first := is("", false)
+	if closed(first) {
+		t.Error("a change is reported before the first Set")
+	}
+	v.Set("a")
+	second := is("a", true)
+	if !closed(first) || closed(second) {
+		t.Error("Set closes the channel of earlier readers only")
+	}
+	v.Set("a")
+	third := is("a", true)
+	if !closed(second) {
+		t.Error("Set with an equal value wakes no reader")
+	}
+	v.Clear()
+	if is("", false); !closed(third) {
+		t.Error("Clear wakes no reader")
+	}
+}
+
+// TestValueReaders: many readers follow a value to the end and miss no last value, whatever they skip in between.
+func TestValueReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const last = 1000
+		v := New[int]()
+		var readers sync.WaitGroup
+		for range 20 {
+			readers.Go(func() {
+				for before := -1; before < last; {
+					value, ok, changed := v.Get()
+					if ok && value < before {
+						t.Errorf("value %d after %d", value, before)
+					}
+					if ok {
+						before = value
+					}
+					if before < last {
+						<-changed
+					}
+				}
+			})
+		}
+		for i := range last + 1 {
+			v.Set(i)
+		}
+		readers.Wait()
+	})
+}
