@@ -27,6 +27,7 @@ import (
 	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/forwarding"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/logging"
 	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/agent/telemetry"
@@ -94,7 +95,7 @@ type environment struct {
 	registry   registry.Registry
 	backends   map[string]backend.Type
 	contact    *contact
-	health     *health
+	health     *health.Board
 	events     *events
 	telemetry  *telemetry.Telemetry
 	firewall   *firewallKeeper
@@ -216,7 +217,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	a := &Agent{o: o, log: log, config: c, refresh: refresh, runners: map[string]*running{}, departures: map[string]chan struct{}{},
 		reloads: make(chan reloadRequest), refreshing: make(chan struct{}, 1), ended: make(chan struct{}), fatal: make(chan error, 1), patience: patience, build: readBuild(), kernelHere: sync.OnceValues(kernelHere)}
 	a.env = &environment{
-		log: log, registry: o.Registry, named: make(chan struct{}), contact: newContact(o.Registry), backends: o.Backends, health: newHealth(time.Now),
+		log: log, registry: o.Registry, named: make(chan struct{}), contact: newContact(o.Registry), backends: o.Backends, events: newEvents(time.Now),
 		pools: newPoolClaims(), processors: &processors{},
 		networks: watch.New[networkSet](), left: watch.New[struct{}](), kernel: watch.New[struct{}](), parts: watch.New[struct{}](), shown: watch.New[struct{}](), setBack: watch.New[struct{}](), former: newFormerSubnets(c.DataDir),
 		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding, remains: o.Remains,
@@ -224,8 +225,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	a.env.subnetFileOf = a.subnetFileOf
 	a.host, _ = os.Hostname() // "" will do
 	a.env.telemetry = telemetry.New(telemetryConfig(c, a.host), log.Named("telemetry"), a.measure)
-	a.env.events = newEvents(time.Now)
-	a.env.health.flipped = a.env.events.checked
+	a.env.health = health.New(time.Now, a.env.events.checked)
 	a.elsewhere.registry = o.Registry
 	a.limits = defaultLimits()
 	a.board = newBoard(a.env.contact.retry, a.limits.readers)
@@ -236,8 +236,8 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	a.env.firewall.healed = func(what string) {
 		a.env.events.add(api.Event{Kind: api.EventDrift, Severity: api.Warning, Message: what})
 	}
-	a.records = newRecordBoard(a.log, func(status, reason string) { a.env.health.set("", checkRecords, status, reason) })
-	a.env.health.set("", checkNode, api.Critical, starting)
+	a.records = newRecordBoard(a.log, func(status, reason string) { a.env.health.Set("", health.Records, status, reason) })
+	a.env.health.Set("", health.Node, api.Critical, starting)
 	return a, nil
 }
 
@@ -339,7 +339,7 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 				a.withdraw(ctx, asked())
 			})
 			wg.Go(func() { a.leaveUnwanted(ctx, false) })
-			a.env.health.clear("", checkNode)
+			a.env.health.Clear("", health.Node)
 		case <-left:
 		case <-ctx.Done():
 			return ctx.Err()
@@ -389,7 +389,7 @@ func (a *Agent) awaitNodeName(ctx context.Context) error {
 			a.mu.Unlock()
 			return nil
 		}
-		if a.env.health.set("", checkNode, api.Critical, fmt.Sprintf("waiting for this host's name in Consul (or set node_name): %v", err)) {
+		if a.env.health.Set("", health.Node, api.Critical, fmt.Sprintf("waiting for this host's name in Consul (or set node_name): %v", err)) {
 			a.log.Warn("waiting for this host's name", "error", err)
 		}
 		if err := retry.wait(ctx, err, nil); err != nil {

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -119,18 +120,18 @@ func TestAgentKeepsPeersWhileTheStoreIsAway(t *testing.T) {
 
 	for _, failure := range []error{registry.ErrUnavailable, registry.ErrUncertain, registry.ErrDenied} {
 		a.registry.set(fmt.Errorf("no luck: %w", failure))
-		a.check(checkLease, api.Warning, "not renewed since", "no luck")
-		a.check(checkSnapshot, api.Warning, "peers keep their routes")
-		a.check(checkConsul, api.Warning, "no luck")             // the agent's
-		a.check(checkConsul, api.Warning, useLeases, useSession) // the network's
-		status, health := a.health()
-		if status != http.StatusTooManyRequests || !health.Ready {
-			t.Errorf("healthz %d, ready %t", status, health.Ready)
+		a.check(health.Lease, api.Warning, "not renewed since", "no luck")
+		a.check(health.Snapshot, api.Warning, "peers keep their routes")
+		a.check(health.Consul, api.Warning, "no luck")             // the agent's
+		a.check(health.Consul, api.Warning, useLeases, useSession) // the network's
+		status, report := a.health()
+		if status != http.StatusTooManyRequests || !report.Ready {
+			t.Errorf("healthz %d, ready %t", status, report.Ready)
 		}
 		a.registry.set(nil)
-		a.check(checkLease, api.Passing)
-		a.check(checkSnapshot, api.Passing)
-		a.check(checkConsul, api.Passing)
+		a.check(health.Lease, api.Passing)
+		a.check(health.Snapshot, api.Passing)
+		a.check(health.Consul, api.Passing)
 	}
 	a.applies(want)
 	for _, state := range a.recorder.all() {
@@ -176,7 +177,7 @@ func TestAgentTakesALostLeaseBack(t *testing.T) {
 				}
 				return nil
 			})
-			a.check(checkLease, api.Passing, subnet.String())
+			a.check(health.Lease, api.Passing, subnet.String())
 		})
 	}
 	if got := a.recorder.all(); len(got) != 1 {
@@ -244,7 +245,7 @@ func TestPacketsPassToTheEnd(t *testing.T) {
 			a.config.NodeName, a.catalog = "", &namelessStore{a.registry, "a"}
 			a.config.Lease.ReleaseOnStop = true
 			a.registry.set(registry.ErrUnavailable)
-			a.start().check(checkLease, api.Warning, "carried on")
+			a.start().check(health.Lease, api.Warning, "carried on")
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -96,13 +97,13 @@ func TestRefusedReleaseChangesNothing(t *testing.T) {
 	subnet := a.subnet()
 	statuses := func() map[string]string {
 		out := map[string]string{}
-		report, _ := a.agent.env.health.report()
+		report, _ := a.agent.env.health.Report()
 		for _, c := range append(report.Checks, report.Networks[0].Checks...) {
 			out[c.Name] = c.Status
 		}
 		return out
 	}
-	a.check(checkSnapshot, api.Passing)
+	a.check(health.Snapshot, api.Passing)
 	before := statuses()
 	lease, _, _ := mustRunner(t, a).lease.Get()
 	client, err := api.New(api.Config{Address: a.config.HTTP.Address, Token: refusedToken})

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -34,7 +35,7 @@ func TestSameNameAtOnce(t *testing.T) {
 	value, err := registry.FormatLease(lease)
 	must(t, err)
 	a.store.Put(leaseKey(lease.Subnet()), value)
-	a.check(checkConflict, api.Critical, "same name", "192.0.2.97", "192.0.2.98")
+	a.check(health.Conflict, api.Critical, "same name", "192.0.2.97", "192.0.2.98")
 	a.applies(a.subnet().String() + " <- a@" + lease.Subnet().String())
 }
 
@@ -87,11 +88,11 @@ func TestSuspicionsEndOnTheirOwn(t *testing.T) {
 	r := h.part()
 	r.suspect("claim", "one")
 	r.suspect("leases", "two")
-	h.check(checkConflict, api.Critical, "one; two")
+	h.check(health.Conflict, api.Critical, "one; two")
 	r.suspect("claim", "")
-	h.check(checkConflict, api.Critical, "two")
+	h.check(health.Conflict, api.Critical, "two")
 	r.suspect("leases", "")
-	h.check(checkConflict, api.Passing)
+	h.check(health.Conflict, api.Passing)
 }
 
 // TestConflictIsLookedAtAgain: a rival that falls silent writes nothing, so
@@ -104,10 +105,10 @@ func TestConflictIsLookedAtAgain(t *testing.T) {
 	if r.judge([]registry.Lease{own, rival}, own) == nil {
 		t.Error("a rival is not looked at again")
 	}
-	h.check(checkConflict, api.Critical, "192.0.2.1")
+	h.check(health.Conflict, api.Critical, "192.0.2.1")
 	rival.Session = ""
 	if r.judge([]registry.Lease{own, rival}, own) != nil {
 		t.Error("one that is gone is looked at again")
 	}
-	h.check(checkConflict, api.Passing)
+	h.check(health.Conflict, api.Passing)
 }

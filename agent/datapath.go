@@ -165,7 +165,7 @@ func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.L
 	}
 	usable, err := r.serve(ctx, n, lease, s)
 	if usable {
-		r.env.health.ready(r.local.Name, true)
+		r.env.health.SetReady(r.local.Name, true)
 		r.show(func(v *view) { v.local.State, v.local.ModifyIndex = "running", v.definition.ModifyIndex })
 	}
 	return report, err

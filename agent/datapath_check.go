@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/lenonet/leno/agent/advice"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -23,35 +24,35 @@ func (r *runner) checkDatapath(n registry.Network, s backend.State, report *back
 	}
 	wrong := backend.ByPart(err)
 	if wrong[backend.Device] != nil {
-		r.failing(checkDevice, api.Critical, advice.Datapath, err)
-		r.faults.end(checkRoutes)
-		r.env.health.clear(r.local.Name, checkRoutes)
+		r.failing(health.Device, api.Critical, advice.Datapath, err)
+		r.faults.end(health.Routes)
+		r.env.health.Clear(r.local.Name, health.Routes)
 		return
 	}
-	r.mended(checkDevice)
+	r.mended(health.Device)
 	r.checkDevice(n, s)
 	if wrong[backend.Routes] != nil {
-		r.failing(checkRoutes, api.Critical, advice.Datapath, err)
+		r.failing(health.Routes, api.Critical, advice.Datapath, err)
 		return
 	}
-	r.mended(checkRoutes)
+	r.mended(health.Routes)
 	r.checkPeers(*report)
 }
 
 // checkDevice says that the device is as wanted, where the backend has one.
 func (r *runner) checkDevice(n registry.Network, s backend.State) {
 	if !r.env.backends[n.Backend.Type].Device {
-		r.env.health.clear(r.local.Name, checkDevice)
+		r.env.health.Clear(r.local.Name, health.Device)
 		return
 	}
-	r.checkUndisturbed(checkDevice, backend.Device, fmt.Sprintf("%s is up with an MTU of %d", backend.LinkName(n.Name), s.MTU))
+	r.checkUndisturbed(health.Device, backend.Device, fmt.Sprintf("%s is up with an MTU of %d", backend.LinkName(n.Name), s.MTU))
 }
 
 // checkPeers says what was left out, and who is in the way.
 func (r *runner) checkPeers(report backend.Report) {
 	reason := fmt.Sprintf("%d peers in place", report.Peers)
 	if len(report.Skipped) == 0 {
-		r.checkUndisturbed(checkRoutes, backend.Routes, reason)
+		r.checkUndisturbed(health.Routes, backend.Routes, reason)
 		return
 	}
 	first := report.Skipped[0]
@@ -59,7 +60,7 @@ func (r *runner) checkPeers(report backend.Report) {
 	if quarrels := r.quarrels(backend.Routes); quarrels != "" {
 		reason += "; " + quarrels
 	}
-	if r.env.health.set(r.local.Name, checkRoutes, api.Warning, reason) && r.shown().placed {
+	if r.env.health.Set(r.local.Name, health.Routes, api.Warning, reason) && r.shown().placed {
 		for _, skip := range report.Skipped {
 			r.log.Warn("peer skipped", "peer", skip.Node, "error", skip.Reason)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -235,7 +236,7 @@ func TestPlanChanged(t *testing.T) {
 			if restart {
 				a.start()
 			}
-			a.check(checkUnderlay, api.Critical, "no route")
+			a.check(health.Underlay, api.Critical, "no route")
 			if _, held, _ := mustRunner(t, a).lease.Get(); held {
 				t.Error("the old lease counts as held")
 			}
@@ -246,7 +247,7 @@ func TestPlanChanged(t *testing.T) {
 				}
 				return nil
 			})
-			a.check(checkLease, api.Passing, a.subnet().String())
+			a.check(health.Lease, api.Passing, a.subnet().String())
 			if keys := a.store.Keys(memory.Prefix + "/leases/n/1"); len(keys) != 1 || keys[0] == leaseKey(before) {
 				t.Errorf("leases %v", keys)
 			}
@@ -309,7 +310,7 @@ func TestUnderlayGone(t *testing.T) {
 	addrs, tries := a.place.Addrs, len(a.recorder.tries())
 	a.move(nil, errors.New("no route"))
 	a.kick()
-	a.check(checkUnderlay, api.Warning, "keeping eth0", "no route")
+	a.check(health.Underlay, api.Warning, "keeping eth0", "no route")
 	a.more("applies", tries, func() int { return len(a.recorder.tries()) })
 	a.recorder.mu.Lock()
 	last := a.recorder.states[len(a.recorder.states)-1]
@@ -322,7 +323,7 @@ func TestUnderlayGone(t *testing.T) {
 	}
 	a.move(addrs, nil)
 	a.kick()
-	a.check(checkUnderlay, api.Passing, "eth0")
+	a.check(health.Underlay, api.Passing, "eth0")
 }
 
 func TestReadyComesAfterTheFiles(t *testing.T) {
@@ -330,7 +331,7 @@ func TestReadyComesAfterTheFiles(t *testing.T) {
 	path := a.config.Networks[0].SubnetFile
 	must(t, os.MkdirAll(path+"/x", 0o755))
 	a.start()
-	a.check(checkSubnetFile, api.Critical)
+	a.check(health.SubnetFile, api.Critical)
 	if a.agent.Ready() {
 		t.Error("ready without a subnet file")
 	}
@@ -342,7 +343,7 @@ func TestReadyComesAfterTheFiles(t *testing.T) {
 	})
 	must(t, os.RemoveAll(path))
 	a.ready()
-	a.check(checkSubnetFile, api.Passing, path)
+	a.check(health.SubnetFile, api.Passing, path)
 }
 
 // TestFailingApplySlowsDown although its own half-done writes are changes of the
@@ -351,7 +352,7 @@ func TestFailingApplySlowsDown(t *testing.T) {
 	t.Parallel()
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
-	a.check(checkSnapshot, api.Passing)
+	a.check(health.Snapshot, api.Passing)
 	began := len(a.recorder.tries())
 	a.recorder.setFail(errors.New("no such device"))
 	a.recorder.hook(func(backend.State) { a.kick() })
@@ -371,16 +372,16 @@ func TestHealingSlowsDown(t *testing.T) {
 	wantGrowing(t, "healing applies", 2*localFirst-50*time.Millisecond, func() []time.Time { return a.recorder.tries()[began:] })
 	a.recorder.setReport(backend.Report{})
 	a.recorder.hook(nil)
-	a.check(checkRoutes, api.Passing)
+	a.check(health.Routes, api.Passing)
 }
 
 func TestSkippedPeersAreAWarning(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	r := h.part()
 	r.checkPeers(backend.Report{Peers: 3, Skipped: []backend.Skip{{Node: "b", Reason: "no key"}}})
-	h.check(checkRoutes, api.Warning, "3 peers", "1 skipped", `"b"`, "no key")
+	h.check(health.Routes, api.Warning, "3 peers", "1 skipped", `"b"`, "no key")
 	r.checkPeers(backend.Report{Peers: 4})
-	h.check(checkRoutes, api.Passing, "4 peers")
+	h.check(health.Routes, api.Passing, "4 peers")
 }
 
 // TestUnderlayDown keeps where the host stands while the interface is down,
@@ -396,9 +397,9 @@ func TestUnderlayDown(t *testing.T) {
 		a.kick()
 	}
 	down(true, []netip.Addr{netip.MustParseAddr("2001:db8::1")})
-	a.check(checkUnderlay, api.Warning, "keeping eth0", "eth0 is down")
+	a.check(health.Underlay, api.Warning, "keeping eth0", "eth0 is down")
 	down(false, addrs)
-	a.check(checkUnderlay, api.Passing, "eth0")
+	a.check(health.Underlay, api.Passing, "eth0")
 	for _, applied := range a.recorder.made() {
 		if !slices.Equal(applied.state.Underlay.Addrs, addrs) {
 			t.Errorf("the datapath stood on %v", applied.state.Underlay.Addrs)

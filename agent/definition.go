@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -105,7 +106,7 @@ func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) 
 		case errors.Is(err, registry.ErrDenied):
 			reason = fmt.Sprintf("waiting for rights: %v", err)
 		}
-		r.wait(checkNetwork, reason)
+		r.wait(health.Network, reason)
 		if err := retry.wait(ctx, err, networksChanged); err != nil {
 			return registry.Network{}, err
 		}
@@ -327,7 +328,7 @@ func (r *runner) watchDefinition(ctx context.Context, n registry.Network) error 
 		switch {
 		case verdict == definitionInForce:
 			if troubled {
-				r.check(checkNetwork, api.Passing, r.definedReason())
+				r.check(health.Network, api.Passing, r.definedReason())
 			}
 			restore, troubled = time.Time{}, false
 		case verdict == definitionUnreadable:
@@ -335,13 +336,13 @@ func (r *runner) watchDefinition(ctx context.Context, n registry.Network) error 
 		case restore.IsZero():
 			restore, troubled = time.Now().Add(r.known.restoreAfter(r.local, r.env.contact.pace)), true
 			r.log.Warn("the store has lost the network's definition, packets keep flowing")
-			r.check(checkNetwork, api.Warning, "the store has lost the network's definition, which stays in force; putting it back")
+			r.check(health.Network, api.Warning, "the store has lost the network's definition, which stays in force; putting it back")
 			due = time.After(time.Until(restore))
 		case time.Now().Before(restore):
 			due = time.After(time.Until(restore))
 		default:
 			if err := r.restoreDefinition(ctx, n); err != nil {
-				r.check(checkNetwork, api.Warning, fmt.Sprintf("the store has lost the network's definition, which stays in force, "+
+				r.check(health.Network, api.Warning, fmt.Sprintf("the store has lost the network's definition, which stays in force, "+
 					"and this agent cannot put it back: %v; `leno network apply` puts it back", err))
 				if err := retry.wait(ctx, err, changed); err != nil {
 					return err
@@ -385,7 +386,7 @@ func (r *runner) compareDefinition(ctx context.Context, n *registry.Network) (de
 	case errors.Is(err, registry.ErrNetworkNotFound), err == nil && r.known.supersedes(now):
 		return definitionLost, nil
 	case errors.Is(err, registry.ErrInvalid):
-		r.check(checkNetwork, api.Warning, "the definition in the store cannot be used, the one before stays in force: "+cut(strings.TrimPrefix(err.Error(), "network "+n.Name+": "), maxShownReason))
+		r.check(health.Network, api.Warning, "the definition in the store cannot be used, the one before stays in force: "+cut(strings.TrimPrefix(err.Error(), "network "+n.Name+": "), maxShownReason))
 		return definitionUnreadable, nil
 	case err != nil:
 		return 0, err

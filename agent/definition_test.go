@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -164,7 +165,7 @@ func TestWatchDefinition(t *testing.T) {
 				if tt.defined && r.shown().definition.ModifyIndex != now.ModifyIndex {
 					t.Errorf("version %d is shown, the store has %d", r.shown().definition.ModifyIndex, now.ModifyIndex)
 				}
-				if got := reasonOf(h.agent, "n", checkNetwork); tt.check != "" && !strings.Contains(got, tt.check) || tt.check == "" && strings.Contains(got, "the store has") {
+				if got := reasonOf(h.agent, "n", health.Network); tt.check != "" && !strings.Contains(got, tt.check) || tt.check == "" && strings.Contains(got, "the store has") {
 					t.Errorf("check: %q, want %q", got, tt.check)
 				}
 				if tt.check == "cannot put it back" {
@@ -173,7 +174,7 @@ func TestWatchDefinition(t *testing.T) {
 					if _, err := h.store.Client().Network(ctx, "n"); err != nil {
 						t.Errorf("with the right: %v", err)
 					}
-					if got := reasonOf(h.agent, "n", checkNetwork); got != "defined" {
+					if got := reasonOf(h.agent, "n", health.Network); got != "defined" {
 						t.Errorf("check: %q", got)
 					}
 				}
@@ -208,7 +209,7 @@ func ownClaim(h *host) registry.Claim {
 
 // reasonOf is what a check of a network says, "" when there is none.
 func reasonOf(a *Agent, network, check string) string {
-	report, _ := a.env.health.report()
+	report, _ := a.env.health.Report()
 	for _, n := range report.Networks {
 		for _, c := range n.Checks {
 			if n.Network == network && c.Name == check {
@@ -290,7 +291,7 @@ func TestDeletedAgain(t *testing.T) {
 		a.ready()
 		subnet := a.subnet()
 		must(t, client.DeleteNetwork(context.Background(), "n"))
-		a.check(checkNetwork, api.Critical, "leno network apply")
+		a.check(health.Network, api.Critical, "leno network apply")
 		if _, _, ok := a.store.Get(leaseKey(subnet)); ok {
 			t.Error("the lease stays")
 		}
@@ -449,7 +450,7 @@ func TestRememberedDefinition(t *testing.T) {
 					go func() { _ = r.watchDefinition(ctx, a.n) }()
 					time.Sleep(time.Minute)
 				default:
-					if reason := reasonOf(h.agent, "n", checkNetwork); tt.waits == "" || !strings.Contains(reason, tt.waits) {
+					if reason := reasonOf(h.agent, "n", health.Network); tt.waits == "" || !strings.Contains(reason, tt.waits) {
 						t.Fatalf("it waits: %s", reason)
 					}
 				}
@@ -530,7 +531,7 @@ func TestDeletedIsNotDefinedAgain(t *testing.T) {
 	must(t, store.Client().PutNetwork(t.Context(), n))
 	must(t, store.Client().DeleteNetwork(t.Context(), "n"))
 	a.start()
-	a.check(checkNetwork, api.Critical, "leno network apply")
+	a.check(health.Network, api.Critical, "leno network apply")
 	if _, err := store.Client().Network(t.Context(), "n"); !errors.Is(err, registry.ErrNetworkNotFound) {
 		t.Errorf("defined again: %v", err)
 	}
@@ -539,7 +540,7 @@ func TestDeletedIsNotDefinedAgain(t *testing.T) {
 	}
 	must(t, errOf(a.client.PutNetwork(t.Context(), api.Network{Name: "n", Pools: []api.Pool{{Prefix: n.Plan[0].Prefix}}, Backend: n.Backend.Object}, false)))
 	a.ready()
-	a.check(checkNetwork, api.Passing)
+	a.check(health.Network, api.Passing)
 }
 
 // TestNotDefinedBesideAnother: a block does not define a network that hosts could not
@@ -548,7 +549,7 @@ func TestNotDefinedBesideAnother(t *testing.T) {
 	store := memory.New()
 	must(t, store.Client().PutNetwork(t.Context(), registry.Network{Name: "m", Plan: mustPlan(t, "10.5.2.0/23"), Backend: mustBackend(t, "recorder", "")}))
 	a := newHost(t, store, "a").start()
-	a.check(checkNetwork, api.Critical, "overlaps 10.5.2.0/23 of network m", "leno network apply -force")
+	a.check(health.Network, api.Critical, "overlaps 10.5.2.0/23 of network m", "leno network apply -force")
 	if _, err := store.Client().Network(t.Context(), "n"); !errors.Is(err, registry.ErrNetworkNotFound) {
 		t.Errorf("it was defined: %v", err)
 	}
@@ -572,7 +573,7 @@ func TestNotDefinedWhileOthersTakePart(t *testing.T) {
 	b := newHost(t, store, "b")
 	b.config.Networks[0].Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/22")}}
 	b.start()
-	b.check(checkNetwork, api.Critical, "waiting for a to put it back")
+	b.check(health.Network, api.Critical, "waiting for a to put it back")
 	if mustRunner(t, b).lastLoss().IsZero() {
 		t.Error("it does not know that the store has lost the network")
 	}
@@ -581,7 +582,7 @@ func TestNotDefinedWhileOthersTakePart(t *testing.T) {
 	}
 	definition.CreateIndex, definition.ModifyIndex = 0, 0
 	must(t, store.Client().PutNetwork(t.Context(), definition))
-	b.check(checkLease, api.Critical, "waiting for a to claim again")
+	b.check(health.Lease, api.Critical, "waiting for a to claim again")
 	a.start()
 	b.ready()
 	if got := a.subnet(); got != subnet || b.subnet() == subnet {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -31,7 +32,7 @@ func TestDeletedNetworkStaysDeleted(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
 	must(t, a.store.Client().DeleteNetwork(t.Context(), "n"))
-	a.check(checkNetwork, api.Critical, "was deleted at", "leno network apply")
+	a.check(health.Network, api.Critical, "was deleted at", "leno network apply")
 	first := a.deletionInStore()
 	putBack := func(when string) {
 		t.Helper()
@@ -44,7 +45,7 @@ func TestDeletedNetworkStaysDeleted(t *testing.T) {
 			}
 			return nil
 		})
-		a.check(checkNetwork, api.Critical, "was deleted at", "leno network apply")
+		a.check(health.Network, api.Critical, "was deleted at", "leno network apply")
 	}
 	empty(a.store)
 	putBack("while it runs")
@@ -120,7 +121,7 @@ func TestRememberedDeletion(t *testing.T) {
 					t.Errorf("the deletion is still remembered: %v", err)
 				}
 			} else {
-				h.check(checkNetwork, api.Critical, tt.says)
+				h.check(health.Network, api.Critical, tt.says)
 				if d := h.deletionInStore(); (d != nil) != tt.record {
 					t.Errorf("the store has %+v", d)
 				}
@@ -159,7 +160,7 @@ func TestSetBackBeforeDeletion(t *testing.T) {
 	subnet := a.subnet()
 	before := a.store.Backup()
 	must(t, a.store.Client().DeleteNetwork(t.Context(), "n"))
-	a.check(checkNetwork, api.Critical, "was deleted at")
+	a.check(health.Network, api.Critical, "was deleted at")
 	a.store.Restore(before)
 	a.ready()
 	if got := a.subnet(); got != subnet {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/doctor"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -32,9 +33,9 @@ func (a *Agent) diagnose(ctx context.Context, o api.DoctorOptions) api.Diagnosis
 	self := a.self()
 	facts := doctor.Facts{Node: self.NodeName, Active: !o.Passive}
 	facts.Capabilities, _ = doctor.LookCapabilities() // a kernel that does not tell lacks none
-	report, _ := a.env.health.report()
+	report, _ := a.env.health.Report()
 	for _, c := range report.Checks {
-		if c.Name != checkConsul {
+		if c.Name != health.Consul {
 			facts.Health = append(facts.Health, c)
 		}
 	}
@@ -120,19 +121,19 @@ func checksOf(h api.NetworkHealth) doctor.Checks {
 	var out doctor.Checks
 	for _, c := range h.Checks {
 		switch c.Name {
-		case checkNetwork:
+		case health.Network:
 			out.Network = c
-		case checkUnderlay:
+		case health.Underlay:
 			out.Underlay = c
-		case checkLease:
+		case health.Lease:
 			out.Lease = c
-		case checkConflict:
+		case health.Conflict:
 			out.Conflict = c
-		case checkDevice:
+		case health.Device:
 			out.Device = c
-		case checkRoutes:
+		case health.Routes:
 			out.Routes = c
-		case checkConsul, checkForwarding, checkForeignRules:
+		case health.Consul, health.Forwarding, health.ForeignRules:
 		default:
 			out.Others = append(out.Others, c)
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/forwarding"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -145,13 +146,13 @@ func (s *surgery) network(ctx context.Context, name string, away error) (doctor.
 	kind := Backends()[definition.Backend.Type]
 	n := doctor.Network{Name: name, Backend: definition.Backend.Type, Pools: definition.Plan.Prefixes(), Subnets: before.Subnets, Link: backend.LinkName(name)}
 	if err != nil {
-		n.Checks.Network = api.Check{Name: checkNetwork, Status: api.Warning, Reason: err.Error()}
+		n.Checks.Network = api.Check{Name: health.Network, Status: api.Warning, Reason: err.Error()}
 		return n, nil
 	}
 	n.Lease = doctor.Lease{Now: s.o.Now(), TTL: s.o.Config.Lease.TTL}
 	choice, err := selectUnderlay(s.o.Config.Underlay, n.Pools, nil)
 	if err != nil {
-		n.Checks.Underlay = api.Check{Name: checkUnderlay, Status: api.Critical, Reason: err.Error()}
+		n.Checks.Underlay = api.Check{Name: health.Underlay, Status: api.Critical, Reason: err.Error()}
 	} else {
 		n.Underlay = doctor.Underlay{Interface: choice.Interface, MTU: choice.MTU, Public: choice.Addrs, Own: choice.Own}
 	}

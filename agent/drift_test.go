@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/forwarding"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -90,7 +91,7 @@ func TestQuarrel(t *testing.T) {
 	a.recorder.setReport(backend.Report{Writes: 1, Healed: []backend.Repair{{Part: backend.Device, Fault: "device had another MTU", Detail: "1400 instead of 1450"}}})
 	a.recorder.hook(func(backend.State) { a.kick() })
 	a.kick()
-	a.check(checkDevice, api.Warning, "is being changed by somebody else again and again", "device had another MTU: 1400 instead of 1450 (", "healed each time")
+	a.check(health.Device, api.Warning, "is being changed by somebody else again and again", "device had another MTU: 1400 instead of 1450 (", "healed each time")
 	tries := a.recorder.tries()
 	a.more("applies", len(tries)+1, func() int { return len(a.recorder.tries()) })
 	tries = a.recorder.tries()
@@ -111,7 +112,7 @@ func TestQuarrel(t *testing.T) {
 		t.Errorf("two minutes later: %s", q)
 	}
 	r.checkPeers(backend.Report{Peers: 3})
-	a.check(checkRoutes, api.Passing, "3 peers")
+	a.check(health.Routes, api.Passing, "3 peers")
 }
 
 func TestCalmer(t *testing.T) {
@@ -175,7 +176,7 @@ func TestForwardingInHealth(t *testing.T) {
 		if r.checkDatapath(n, s, &report, nil); fmt.Sprint(report.Healed) != tt.healed {
 			t.Errorf("%s: healed %s, want %s", tt.name, report.Healed, tt.healed)
 		}
-		h.check(checkForwarding, tt.status, tt.words...)
+		h.check(health.Forwarding, tt.status, tt.words...)
 	}
 }
 

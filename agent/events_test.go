@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -77,17 +78,16 @@ func TestEventsAreBounded(t *testing.T) {
 
 func TestCheckEvents(t *testing.T) {
 	e := newEvents(time.Now)
-	h := newHealth(time.Now)
-	h.flipped = e.checked
-	h.set("n", checkNetwork, api.Critical, starting)
-	h.set("n", checkNetwork, api.Passing, "defined")
-	h.set("n", checkLease, api.Passing, "held")
-	h.set("n", checkLease, api.Warning, "lost")
-	h.set("n", checkLease, api.Warning, "lost still")
-	h.set("", checkConsul, api.Warning, "away")
-	h.set("n", checkLease, api.Critical, "gone")
-	h.set("n", checkLease, api.Passing, "held again")
-	h.set("", checkConsul, api.Passing, "answers")
+	h := health.New(time.Now, e.checked)
+	h.Set("n", health.Network, api.Critical, starting)
+	h.Set("n", health.Network, api.Passing, "defined")
+	h.Set("n", health.Lease, api.Passing, "held")
+	h.Set("n", health.Lease, api.Warning, "lost")
+	h.Set("n", health.Lease, api.Warning, "lost still")
+	h.Set("", health.Consul, api.Warning, "away")
+	h.Set("n", health.Lease, api.Critical, "gone")
+	h.Set("n", health.Lease, api.Passing, "held again")
+	h.Set("", health.Consul, api.Passing, "answers")
 	var got []string
 	list, _, _ := e.after(0, "")
 	for _, v := range list {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 )
 
@@ -90,11 +91,11 @@ func (r *runner) writtenDown(what string, err error) {
 	all := errors.Join(errs...)
 	r.mu.Unlock()
 	if all != nil {
-		r.failing(checkDataDir, api.Warning, advice.DataDir, all)
+		r.failing(health.DataDir, api.Warning, advice.DataDir, all)
 		return
 	}
-	r.mended(checkDataDir)
-	r.check(checkDataDir, api.Passing, "what this host has is written down")
+	r.mended(health.DataDir)
+	r.check(health.DataDir, api.Passing, "what this host has is written down")
 }
 
 // What is written down.
@@ -178,15 +179,15 @@ func (a *Agent) untilWritten(ctx context.Context, write func() error) error {
 		err := write()
 		switch {
 		case err == nil:
-			a.env.health.clear("", checkDataDir)
-			faults.mended(a.log, checkDataDir)
+			a.env.health.Clear("", health.DataDir)
+			faults.mended(a.log, health.DataDir)
 			return nil
 		case errors.Is(err, errLocked):
 			return err
 		}
 		reason := advice.Reason(advice.DataDir, err)
-		a.env.health.set("", checkDataDir, api.Critical, reason)
-		faults.failing(a.log, checkDataDir, reason)
+		a.env.health.Set("", health.DataDir, api.Critical, reason)
+		faults.failing(a.log, health.DataDir, reason)
 		if err := retry.wait(ctx); err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -33,16 +34,16 @@ func TestDataDirIsWaitedFor(t *testing.T) {
 	dir := a.config.DataDir
 	must(t, os.WriteFile(dir, nil, 0o600))
 	a.start()
-	a.check(checkDataDir, api.Critical, "not a directory")
+	a.check(health.DataDir, api.Critical, "not a directory")
 	// What is in the way changes, so that another attempt is seen.
 	must(t, os.Remove(dir))
 	must(t, os.MkdirAll(filepath.Join(dir, "lock"), 0o755))
-	a.check(checkDataDir, api.Critical, "is a directory")
+	a.check(health.DataDir, api.Critical, "is a directory")
 	must(t, os.Remove(filepath.Join(dir, "lock")))
 	// The last step, for a host that has no id yet, is to write it down.
 	must(t, os.MkdirAll(filepath.Join(dir, "node-id"), 0o755))
-	a.check(checkDataDir, api.Critical, filepath.Join(dir, "node-id"))
-	if report, _ := a.agent.env.health.report(); report.Checks[0].Name != checkDataDir {
+	a.check(health.DataDir, api.Critical, filepath.Join(dir, "node-id"))
+	if report, _ := a.agent.env.health.Report(); report.Checks[0].Name != health.DataDir {
 		t.Errorf("the first check is %+v: what waits for the state directory must come after it", report.Checks[0])
 	}
 	if a.agent.Ready() {
@@ -50,8 +51,8 @@ func TestDataDirIsWaitedFor(t *testing.T) {
 	}
 	must(t, os.Remove(filepath.Join(dir, "node-id")))
 	a.ready()
-	a.check(checkDataDir, api.Passing)
-	if begun, over := a.begun(checkDataDir), a.over(checkDataDir); begun != 1 || over != 1 {
+	a.check(health.DataDir, api.Passing)
+	if begun, over := a.begun(health.DataDir), a.over(health.DataDir); begun != 1 || over != 1 {
 		t.Errorf("%d lines of its beginning, %d of its end", begun, over)
 	}
 }
@@ -70,17 +71,17 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 	a.ready()
 	b.start()
 	b.ready()
-	a.check(checkDataDir, api.Warning, lease, peers)
+	a.check(health.DataDir, api.Warning, lease, peers)
 	must(t, os.RemoveAll(lease))
-	a.check(checkDataDir, api.Warning, peers)
+	a.check(health.DataDir, api.Warning, peers)
 	must(t, os.RemoveAll(peers))
-	a.check(checkDataDir, api.Passing)
+	a.check(health.DataDir, api.Passing)
 	for _, file := range []string{lease, peers} {
 		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
 			t.Errorf("%s: %v", file, err)
 		}
 	}
-	if begun, over := a.begun(checkDataDir), a.over(checkDataDir); begun != 1 || over != 1 {
+	if begun, over := a.begun(health.DataDir), a.over(health.DataDir); begun != 1 || over != 1 {
 		t.Errorf("%d lines of its beginning, %d of its end", begun, over)
 	}
 }
@@ -92,17 +93,17 @@ func TestFaultsOfAnApply(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	a.recorder.setFail(fmt.Errorf("create link: %w", unix.EPERM))
 	a.start()
-	a.check(checkDevice, api.Critical, "create link", "CAP_NET_ADMIN")
+	a.check(health.Device, api.Critical, "create link", "CAP_NET_ADMIN")
 	a.more("attempts", 2, func() int { return len(a.recorder.tries()) })
 	a.wall.setErr(fmt.Errorf("write rules: %w", unix.EPERM))
 	a.recorder.setFail(nil)
-	a.check(checkFirewall, api.Critical, "write rules", "CAP_NET_RAW")
-	a.check(checkDevice, api.Passing)
+	a.check(health.Firewall, api.Critical, "write rules", "CAP_NET_RAW")
+	a.check(health.Device, api.Passing)
 	a.more("attempts", len(a.wall.names())+1, func() int { return len(a.wall.names()) })
 	a.wall.setErr(nil)
 	a.ready()
-	a.check(checkFirewall, api.Passing)
-	for _, check := range []string{checkDevice, checkFirewall} {
+	a.check(health.Firewall, api.Passing)
+	for _, check := range []string{health.Device, health.Firewall} {
 		if begun, over := a.begun(check), a.over(check); begun != 1 || over != 1 {
 			t.Errorf("%s: %d lines of its beginning, %d of its end", check, begun, over)
 		}

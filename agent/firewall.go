@@ -14,6 +14,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/telemetry"
 )
 
@@ -36,7 +37,7 @@ var _ Rules = (*firewall.Firewall)(nil)
 // concurrent use.
 type firewallKeeper struct {
 	log       hclog.Logger
-	health    *health
+	health    *health.Board
 	rules     Rules
 	stirred   chan struct{} // receives one value for any number of changes
 	applies   chan struct{} // receives one value for any number of calls of apply
@@ -69,7 +70,7 @@ type attempt struct {
 	wanted map[string]firewall.Network
 }
 
-func newFirewallKeeper(rules Rules, c config.Firewall, log hclog.Logger, h *health) *firewallKeeper {
+func newFirewallKeeper(rules Rules, c config.Firewall, log hclog.Logger, h *health.Board) *firewallKeeper {
 	return &firewallKeeper{log: log, health: h, rules: rules, config: c, stirred: make(chan struct{}, 1), applies: make(chan struct{}, 1),
 		wanted: map[string]firewall.Network{}, shown: map[string]bool{}, retry: newPause(), healed: func(string) {}}
 }

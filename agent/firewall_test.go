@@ -15,12 +15,13 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry/memory"
 )
 
 func keeperOf(w *wall) *firewallKeeper {
-	return newFirewallKeeper(w, config.Defaults().Firewall, hclog.NewNullLogger(), newHealth(time.Now))
+	return newFirewallKeeper(w, config.Defaults().Firewall, hclog.NewNullLogger(), health.New(time.Now, nil))
 }
 
 func TestFirewallKeeper(t *testing.T) {
@@ -109,7 +110,7 @@ func (h *hanging) Apply(ctx context.Context, s firewall.State) (firewall.Report,
 func TestFirewallHangs(t *testing.T) {
 	ctx := context.Background()
 	h := &hanging{}
-	k := newFirewallKeeper(h, config.Defaults().Firewall, hclog.NewNullLogger(), newHealth(time.Now))
+	k := newFirewallKeeper(h, config.Defaults().Firewall, hclog.NewNullLogger(), health.New(time.Now, nil))
 	n := firewall.Network{Name: "n"}
 	must(t, k.put(ctx, n))
 	h.hangs = make(chan struct{})
@@ -161,7 +162,7 @@ func TestFirewallFails(t *testing.T) {
 			if tt.err != nil {
 				reason = tt.err.Error()
 			}
-			a.check(checkFirewall, tt.status, reason)
+			a.check(health.Firewall, tt.status, reason)
 			if tt.ready {
 				a.ready()
 				return
@@ -171,7 +172,7 @@ func TestFirewallFails(t *testing.T) {
 			}
 			a.wall.setErr(nil)
 			a.ready()
-			a.check(checkFirewall, api.Passing)
+			a.check(health.Firewall, api.Passing)
 		})
 	}
 }
@@ -183,7 +184,7 @@ func TestFirewallInstead(t *testing.T) {
 	a.config.Networks[0].IPMasq = true
 	a.wall.report = firewall.Report{Choice: firewall.Choice{Kind: "nftables"}, Instead: errors.New("iptables-save hangs")}
 	a.start().ready()
-	a.check(checkFirewall, api.Warning, "iptables-save hangs")
+	a.check(health.Firewall, api.Warning, "iptables-save hangs")
 }
 
 // TestDropOfAnEarlierProcess: rules that nobody remembers go all the same, and

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 )
@@ -162,13 +163,13 @@ func (k *firewallKeeper) tell() {
 	reason := ""
 	if k.err != nil {
 		reason = advice.Reason(advice.Firewall, k.err)
-		k.faults.failing(k.log, checkFirewall, reason)
+		k.faults.failing(k.log, health.Firewall, reason)
 	} else {
-		k.faults.mended(k.log, checkFirewall)
+		k.faults.mended(k.log, health.Firewall)
 	}
 	for network := range k.shown {
 		status, reason := k.verdict(k.wanted[network], reason)
-		k.health.set(network, checkFirewall, status, reason)
+		k.health.Set(network, health.Firewall, status, reason)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -102,7 +103,7 @@ func TestFirewallKeptWithoutStore(t *testing.T) {
 			}
 		}
 	})
-	a.check(checkFirewall, api.Passing, "rules are in place")
+	a.check(health.Firewall, api.Passing, "rules are in place")
 	looks = a.wall.looks()
 	a.disturbs()
 	a.more("looks", looks, a.wall.looks)
@@ -117,9 +118,9 @@ func TestFirewallUntouchedAfterReboot(t *testing.T) {
 	a.registry.set(registry.ErrUnavailable)
 	looks := a.wall.looks()
 	a.start()
-	a.check(checkNetwork, api.Critical)
+	a.check(health.Network, api.Critical)
 	a.disturbs()
-	a.check(checkConsul, api.Warning)
+	a.check(health.Consul, api.Warning)
 	if got := a.wall.looks(); got != looks {
 		t.Errorf("%d looks", got-looks)
 	}
@@ -142,7 +143,7 @@ func TestFirewallChecks(t *testing.T) {
 			a.config.Networks[0].Forward = true
 			a.wall.report = tt.report
 			a.start().ready()
-			a.check(checkFirewall, tt.status, tt.words...)
+			a.check(health.Firewall, tt.status, tt.words...)
 			self, err := a.client.Self(t.Context())
 			if err != nil || self.Firewall == nil || self.Firewall.Kind != "iptables-nft" {
 				t.Errorf("self says %+v, %v", self.Firewall, err)
@@ -155,12 +156,12 @@ func TestFirewallChecks(t *testing.T) {
 		a.config.Firewall.Resync = 20 * time.Millisecond
 		a.wall.report = firewall.Report{Choice: chosen, Healed: []string{"no jump in FORWARD"}}
 		a.start()
-		a.check(checkFirewall, api.Warning, "changed by somebody else again and again", "no jump in FORWARD (")
+		a.check(health.Firewall, api.Warning, "changed by somebody else again and again", "no jump in FORWARD (")
 	})
 	t.Run("nothing asked for", func(t *testing.T) {
 		a := newHost(t, memory.New(), "a")
 		a.start().ready()
-		a.check(checkFirewall, api.Passing, "no rules are asked for")
+		a.check(health.Firewall, api.Passing, "no rules are asked for")
 	})
 }
 
@@ -175,7 +176,7 @@ func TestFirewallTriedAgain(t *testing.T) {
 	a.wall.setErr(errors.New("the lock is held"))
 	looks := a.wall.looks()
 	a.disturbs()
-	a.check(checkFirewall, api.Critical, "the lock is held")
+	a.check(health.Firewall, api.Critical, "the lock is held")
 	a.more("looks", looks+3, a.wall.looks)
 	var times []time.Time
 	a.wall.set(func(w *wall) { times = w.times[looks:] })
@@ -185,7 +186,7 @@ func TestFirewallTriedAgain(t *testing.T) {
 		}
 	}
 	a.wall.setErr(nil)
-	a.check(checkFirewall, api.Passing)
+	a.check(health.Firewall, api.Passing)
 }
 
 func TestFirewallReloaded(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -40,7 +41,7 @@ type findObstacles = func(ctx context.Context, crossings []firewall.Crossing) (f
 // use.
 type foreignRules struct {
 	log     hclog.Logger
-	health  *health
+	health  *health.Board
 	find    findObstacles
 	stirred chan struct{}
 	span    time.Duration // between looks
@@ -52,7 +53,7 @@ type foreignRules struct {
 	named     map[string]bool // networks of which rules were told
 }
 
-func newForeignRules(log hclog.Logger, find findObstacles, h *health) *foreignRules {
+func newForeignRules(log hclog.Logger, find findObstacles, h *health.Board) *foreignRules {
 	return &foreignRules{log: log, health: h, find: find, span: foreignSpan,
 		stirred: make(chan struct{}, 1), named: map[string]bool{}, crossings: map[string]firewall.Crossing{}}
 }
@@ -169,7 +170,7 @@ func (f *foreignRules) tell(network string, found []firewall.Obstacle) {
 		}
 	}
 	if len(reasons) == 0 {
-		f.health.set(network, checkForeignRules, api.Passing, "no rule of others is known that drops all packets, or hides containers")
+		f.health.Set(network, health.ForeignRules, api.Passing, "no rule of others is known that drops all packets, or hides containers")
 		if f.named[network] {
 			f.log.Info("rules of other programs are in the way of containers no more", "network", network)
 		}
@@ -181,7 +182,7 @@ func (f *foreignRules) tell(network string, found []firewall.Obstacle) {
 	if n := len(reasons) - foreignMost; n > 0 {
 		reasons, more = reasons[:foreignMost], " …"
 	}
-	if f.health.set(network, checkForeignRules, api.Warning, strings.Join(reasons, "; ")+more) {
+	if f.health.Set(network, health.ForeignRules, api.Warning, strings.Join(reasons, "; ")+more) {
 		f.log.Warn("rules of other programs are in the way of containers", "network", network, "rules", strings.Join(reasons, "; ")+more)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -48,7 +49,7 @@ func obstacle(network string, i int) firewall.Obstacle {
 // TestPartialRulesAreNoMatterOfHealth: an administrator's rule against some packets does
 // not make a host unwell, nor does it hide another one.
 func TestPartialRulesAreNoMatterOfHealth(t *testing.T) {
-	o, h := &others{}, newHealth(time.Now)
+	o, h := &others{}, health.New(time.Now, nil)
 	f := newForeignRules(hclog.NewNullLogger(), o.find, h)
 	f.put(firewall.Crossing{Network: firewall.Network{Name: "a"}})
 	check := func(status string, lacks string) {
@@ -56,8 +57,8 @@ func TestPartialRulesAreNoMatterOfHealth(t *testing.T) {
 		for range 2 { // what is new is looked at twice
 			f.look(t.Context())
 		}
-		r, _ := h.report()
-		if c := r.Networks[0].Checks[0]; c.Name != checkForeignRules || c.Status != status || strings.Contains(c.Reason, lacks) {
+		r, _ := h.Report()
+		if c := r.Networks[0].Checks[0]; c.Name != health.ForeignRules || c.Status != status || strings.Contains(c.Reason, lacks) {
 			t.Errorf("%+v, want %s without %q", c, status, lacks)
 		}
 	}
@@ -73,7 +74,7 @@ func TestPartialRulesAreNoMatterOfHealth(t *testing.T) {
 }
 
 func TestForeignRules(t *testing.T) {
-	o, h := &others{}, newHealth(time.Now)
+	o, h := &others{}, health.New(time.Now, nil)
 	f := newForeignRules(hclog.NewNullLogger(), o.find, h)
 	f.span = time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
@@ -82,9 +83,9 @@ func TestForeignRules(t *testing.T) {
 	defer func() { cancel(); <-done }()
 
 	verdict := func(network string) string {
-		for _, n := range func() []api.NetworkHealth { r, _ := h.report(); return r.Networks }() {
+		for _, n := range func() []api.NetworkHealth { r, _ := h.Report(); return r.Networks }() {
 			for _, c := range n.Checks {
-				if n.Network == network && c.Name == checkForeignRules {
+				if n.Network == network && c.Name == health.ForeignRules {
 					return c.Status + ": " + c.Reason
 				}
 			}
@@ -133,7 +134,7 @@ func TestForeignRules(t *testing.T) {
 
 	// A network that was left has no check any more, also not by a look under way.
 	f.drop("a")
-	h.reset("a")
+	h.Reset("a")
 	before := func() (n int) { o.set(func() { n = o.looks }); return n }
 	n := before()
 	f.stir()
@@ -158,7 +159,7 @@ func TestForeignRulesOfARunningNetwork(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	a.others.found = []firewall.Obstacle{obstacle("n", 2)}
 	a.start()
-	a.check(checkForeignRules, api.Warning, "start dockerd otherwise")
+	a.check(health.ForeignRules, api.Warning, "start dockerd otherwise")
 	a.others.set(func() {
 		if len(a.others.seen) != 1 || a.others.seen[0].Network.Name != "n" || len(a.others.seen[0].Network.Subnets) == 0 || !slices.Equal(a.others.seen[0].Links, []string{"leno-n"}) {
 			t.Errorf("looked for %+v", a.others.seen)
@@ -170,7 +171,7 @@ func TestForeignRulesOfARunningNetwork(t *testing.T) {
 func TestForeignRulesLogged(t *testing.T) {
 	var lines strings.Builder
 	o := &others{found: []firewall.Obstacle{obstacle("a", 2)}}
-	f := newForeignRules(hclog.New(&hclog.LoggerOptions{Output: &lines, Level: hclog.Info}), o.find, newHealth(time.Now))
+	f := newForeignRules(hclog.New(&hclog.LoggerOptions{Output: &lines, Level: hclog.Info}), o.find, health.New(time.Now, nil))
 	f.put(firewall.Crossing{Network: firewall.Network{Name: "a"}})
 	for range 3 {
 		f.look(t.Context())
@@ -186,7 +187,7 @@ func TestForeignRulesLogged(t *testing.T) {
 
 // However many rules there are, to look at them takes a part of the time only.
 func TestForeignRulesRest(t *testing.T) {
-	f := newForeignRules(hclog.NewNullLogger(), nil, newHealth(time.Now))
+	f := newForeignRules(hclog.NewNullLogger(), nil, health.New(time.Now, nil))
 	for took, want := range map[time.Duration]time.Duration{
 		10 * time.Millisecond: foreignSpan, time.Second: 10 * time.Second, time.Hour: foreignTick,
 	} {

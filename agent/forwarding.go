@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/lenonet/leno/agent/advice"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -43,8 +44,8 @@ func (r *runner) forwarding(n registry.Network, s backend.State) (wrong []string
 // checkForwarding writes the check of what forwarding said.
 func (r *runner) checkForwarding(wrong []string) {
 	if len(wrong) == 0 {
-		r.checkUndisturbed(checkForwarding, forwardingPart, "the kernel forwards packets")
-	} else if reason := strings.Join(wrong, "; "); r.env.health.set(r.local.Name, checkForwarding, api.Warning, reason) {
+		r.checkUndisturbed(health.Forwarding, forwardingPart, "the kernel forwards packets")
+	} else if reason := strings.Join(wrong, "; "); r.env.health.Set(r.local.Name, health.Forwarding, api.Warning, reason) {
 		r.log.Warn("forwarding is not as it should be", "error", reason)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -37,7 +38,7 @@ func TestOneHostTooMany(t *testing.T) {
 		{"silent for longer than hold", short, true, "3 slots: 3 held", func(_, c *host) { die(c) },
 			func(c *host) {
 				c.start()
-				c.check(checkLease, api.Critical, "network is full", "3 slots: 3 held")
+				c.check(health.Lease, api.Critical, "network is full", "3 slots: 3 held")
 			}},
 		{"revoked from a dead host", time.Hour, true, "3 slots: 3 held",
 			func(a, c *host) {
@@ -73,8 +74,8 @@ func TestOneHostTooMany(t *testing.T) {
 				must(t, a.client.AddReservation(ctx, "n", api.Reservation{Subnet: third, Node: "somebody"}, false))
 			}
 			d := start("d")
-			d.check(checkLease, api.Critical, "network is full", tt.why)
-			if report, _ := d.agent.env.health.report(); report.Ready {
+			d.check(health.Lease, api.Critical, "network is full", tt.why)
+			if report, _ := d.agent.env.health.Report(); report.Ready {
 				t.Error("ready without a lease")
 			}
 			tt.free(a, c)
@@ -82,7 +83,7 @@ func TestOneHostTooMany(t *testing.T) {
 				t.Errorf("got %s, want %s", got, third)
 			}
 			d.ready()
-			d.check(checkLease, api.Passing)
+			d.check(health.Lease, api.Passing)
 			b.applies(b.with(a, d))
 			if tt.again != nil {
 				tt.again(c)
@@ -110,14 +111,14 @@ func TestSilentWithinHold(t *testing.T) {
 		h.ready()
 	}
 	d := newHost(t, store, "d").start()
-	d.check(checkLease, api.Critical, "3 slots: 3 held")
+	d.check(health.Lease, api.Critical, "3 slots: 3 held")
 	subnet := c.subnet()
 	want := a.with(b, c)
 	a.applies(want)
 	lease, _, _ := mustRunner(t, c).lease.Get()
 	must(t, c.stop())
 	store.EndSession(lease.Session)
-	d.check(checkLease, api.Critical, "2 held, 1 lapsed and kept for their hosts")
+	d.check(health.Lease, api.Critical, "2 held, 1 lapsed and kept for their hosts")
 	eventually(t, func() error {
 		got, err := a.client.Lease(context.Background(), "n", subnet)
 		if err == nil && got.Held {
@@ -130,7 +131,7 @@ func TestSilentWithinHold(t *testing.T) {
 	if got := c.subnet(); got != subnet {
 		t.Errorf("came back on %s, had %s", got, subnet)
 	}
-	d.check(checkLease, api.Critical, "3 slots: 3 held")
+	d.check(health.Lease, api.Critical, "3 slots: 3 held")
 	if now, _, err := store.Client().WatchLease(context.Background(), mustRunner(t, a).shown().definition, subnet, 0); err != nil ||
 		now.CreateIndex != lease.CreateIndex || !now.Held() {
 		t.Errorf("%+v, %v", now, err)

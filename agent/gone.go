@@ -79,5 +79,5 @@ func (a *Agent) leaveSaved(ctx context.Context, c config.Config, name, why strin
 	local := a.o.WatchedNetwork(name)
 	local.SubnetFile = cmp.Or(before.SubnetFile, local.SubnetFile)
 	newRunner(a.env, c, local).tearDown(ctx, a.env.registry)
-	a.env.health.forget(name)
+	a.env.health.Forget(name)
 }

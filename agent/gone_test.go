@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -72,7 +73,7 @@ func TestDeletedWhileTheAgentWasAway(t *testing.T) {
 			// When it is defined again, the host takes part again.
 			must(t, store.Client().PutNetwork(context.Background(), n))
 			a.ready()
-			a.check(checkNetwork, api.Passing)
+			a.check(health.Network, api.Passing)
 		})
 	}
 }

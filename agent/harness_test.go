@@ -363,7 +363,7 @@ func free(hosts ...*host) netip.Prefix {
 func (h *host) check(name, status string, words ...string) {
 	h.t.Helper()
 	eventually(h.t, func() error {
-		report, _ := h.agent.env.health.report()
+		report, _ := h.agent.env.health.Report()
 		all := report.Checks
 		for _, n := range report.Networks {
 			all = append(all, n.Checks...)
@@ -386,7 +386,7 @@ func (h *host) check(name, status string, words ...string) {
 func (h *host) ready() {
 	h.t.Helper()
 	eventually(h.t, func() error {
-		if report, _ := h.agent.env.health.report(); !report.Ready {
+		if report, _ := h.agent.env.health.Report(); !report.Ready {
 			return fmt.Errorf("%s is not ready: %+v", h.name, report)
 		}
 		return nil

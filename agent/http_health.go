@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 )
 
@@ -39,7 +40,7 @@ func (a *Agent) readyz(w http.ResponseWriter, r *http.Request) {
 // tellHealth answers with the whole of health, or with the networks that the
 // request names and what concerns all of them.
 func (a *Agent) tellHealth(w http.ResponseWriter, r *http.Request, status func(api.Health) int) {
-	report, _ := a.env.health.report()
+	report, _ := a.env.health.Report()
 	if names, asked := r.URL.Query()["network"]; asked {
 		var err error
 		if report, err = of(report, names); err != nil {
@@ -62,5 +63,5 @@ func of(h api.Health, names []string) (api.Health, error) {
 		}
 	}
 	h.Networks = slices.DeleteFunc(h.Networks, func(n api.NetworkHealth) bool { return !slices.Contains(names, n.Network) })
-	return summed(h), nil
+	return health.Summarize(h), nil
 }

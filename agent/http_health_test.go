@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -19,8 +20,8 @@ func TestHealthOfANetwork(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	a.config.Networks = append(a.config.Networks, config.Network{Name: "m", SubnetFile: a.config.Networks[0].SubnetFile + ".m"}) // nobody defines it
 	a.start()
-	a.check(checkSubnetFile, api.Passing)
-	a.check(checkSnapshot, api.Passing)
+	a.check(health.SubnetFile, api.Passing)
+	a.check(health.Snapshot, api.Passing)
 	for _, tt := range []struct {
 		query        string
 		health, well int // of /healthz and /readyz
@@ -52,12 +53,12 @@ func TestHealthOfANetwork(t *testing.T) {
 		names = append(names, c.Name)
 	}
 	if !slices.IsSortedFunc(names, func(a, b string) int {
-		return slices.Index(checkNames(), a) - slices.Index(checkNames(), b)
+		return slices.Index(health.Names(), a) - slices.Index(health.Names(), b)
 	}) {
 		t.Errorf("checks in the order %q", names)
 	}
 	a.registry.set(fmt.Errorf("no luck"))
-	a.check(checkConsul, api.Warning, "no luck")
+	a.check(health.Consul, api.Warning, "no luck")
 	if code, _ := a.request("GET", "/healthz?network=n", ""); code != http.StatusTooManyRequests {
 		t.Errorf("the agent's own trouble: %d", code)
 	}

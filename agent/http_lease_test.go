@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -65,7 +66,7 @@ func TestRenewNow(t *testing.T) {
 	b.start()
 	eventually(t, func() error {
 		h, err := b.client.Health(ctx)
-		if err == nil && (len(h.Networks) == 0 || !failing(h.Networks[0].Checks, checkLease)) {
+		if err == nil && (len(h.Networks) == 0 || !failing(h.Networks[0].Checks, health.Lease)) {
 			err = fmt.Errorf("%+v", h)
 		}
 		return err
@@ -131,7 +132,7 @@ func TestReleaseWithoutALease(t *testing.T) {
 	b.start()
 	eventually(t, func() error {
 		h, err := b.client.Health(ctx)
-		if err == nil && (len(h.Networks) == 0 || !failing(h.Networks[0].Checks, checkLease)) {
+		if err == nil && (len(h.Networks) == 0 || !failing(h.Networks[0].Checks, health.Lease)) {
 			err = fmt.Errorf("%+v", h)
 		}
 		return err

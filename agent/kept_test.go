@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -26,7 +27,7 @@ func TestNetworkWithReservations(t *testing.T) {
 		kept = append(kept, api.Reservation{Subnet: netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", 3-i)), Node: h.name})
 	}
 	for _, h := range hosts {
-		h.check(checkNetwork, api.Critical, "leno network apply")
+		h.check(health.Network, api.Critical, "leno network apply")
 	}
 	n := api.Network{Name: "n", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.5.0.0/22")}}, Backend: []byte(`{"type":"recorder"}`)}
 	if _, err := hosts[0].client.PutNetwork(t.Context(), n, false, kept...); err != nil {

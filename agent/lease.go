@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -62,7 +63,7 @@ func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() r
 		if revoked := r.revokedSubnet(); revoked.IsValid() {
 			reason = fmt.Sprintf("%s was revoked, waiting for another lease: %v", revoked, err)
 		}
-		r.waiting(checkLease, reason)
+		r.waiting(health.Lease, reason)
 		r.troubled(reason)
 		// Once a network that the store had lost is defined again, hosts that know
 		// nothing of this one may take its subnet.
@@ -282,13 +283,13 @@ func (r *runner) reportLease() {
 	switch {
 	case !held && r.trouble == "":
 	case !held && r.resumed != nil:
-		r.check(checkLease, api.Warning, fmt.Sprintf("%s is carried on as %s: %s", r.resumed.subnets[0], r.resumed.as, r.trouble))
+		r.check(health.Lease, api.Warning, fmt.Sprintf("%s is carried on as %s: %s", r.resumed.subnets[0], r.resumed.as, r.trouble))
 	case !held:
-		r.check(checkLease, api.Critical, r.trouble)
+		r.check(health.Lease, api.Critical, r.trouble)
 	case r.trouble != "" || r.unrenewed != "":
-		r.check(checkLease, api.Warning, fmt.Sprintf("%s: %s", lease.Subnet(), cmp.Or(r.trouble, r.unrenewed)))
+		r.check(health.Lease, api.Warning, fmt.Sprintf("%s: %s", lease.Subnet(), cmp.Or(r.trouble, r.unrenewed)))
 	default:
-		r.check(checkLease, api.Passing, fmt.Sprintf("%s is held%s", lease.Subnet(), r.formerly))
+		r.check(health.Lease, api.Passing, fmt.Sprintf("%s is held%s", lease.Subnet(), r.formerly))
 	}
 }
 
@@ -305,10 +306,10 @@ func (r *runner) suspect(source, reason string) {
 		r.log.Error("another host is taken for this one", "conflict", reason)
 	}
 	if len(r.suspicions) == 0 {
-		r.check(checkConflict, api.Passing, "nobody else uses this host's name or addresses")
+		r.check(health.Conflict, api.Passing, "nobody else uses this host's name or addresses")
 		return
 	}
-	r.check(checkConflict, api.Critical, strings.Join(slices.Sorted(maps.Values(r.suspicions)), "; "))
+	r.check(health.Conflict, api.Critical, strings.Join(slices.Sorted(maps.Values(r.suspicions)), "; "))
 }
 
 // watchOwn watches our record and returns why it is not ours any more.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -45,8 +46,8 @@ func TestStoreEmptied(t *testing.T) {
 		h.registry.setOne("Acquire", registry.ErrUnavailable)
 	}
 	empty(store)
-	a.check(checkLease, api.Warning, subnet.String())
-	a.check(checkSnapshot, api.Warning, "peers keep their routes")
+	a.check(health.Lease, api.Warning, subnet.String())
+	a.check(health.Snapshot, api.Warning, "peers keep their routes")
 	tries := len(a.recorder.tries())
 	a.kick()
 	a.more("applies", tries, func() int { return len(a.recorder.tries()) })
@@ -55,8 +56,8 @@ func TestStoreEmptied(t *testing.T) {
 		h.registry.setOne("PutNetwork", nil)
 		h.registry.setOne("Acquire", nil)
 	}
-	a.check(checkLease, api.Passing, subnet.String())
-	b.check(checkLease, api.Passing, b.subnet().String())
+	a.check(health.Lease, api.Passing, subnet.String())
+	b.check(health.Lease, api.Passing, b.subnet().String())
 	for _, key := range []string{leaseKey(subnet), leaseKey(b.subnet())} {
 		if _, session, ok := store.Get(key); !ok || session == "" {
 			t.Errorf("%s was not put back", key)
@@ -213,7 +214,7 @@ func TestLossIsSeenByTheWatch(t *testing.T) {
 			if a.registry.count("own Renew") != 0 {
 				t.Error("it was renewed")
 			}
-			a.check(checkLease, api.Passing)
+			a.check(health.Lease, api.Passing)
 			if got := a.recorder.all(); len(got) != 1 {
 				t.Errorf("the datapath was disturbed: %q", got)
 			}
@@ -292,7 +293,7 @@ func TestWatchOwn(t *testing.T) {
 			if err != nil || !strings.Contains(got, tt.want) || tt.answer && got != "" {
 				t.Errorf("%q, %v", got, err)
 			}
-			report, _ := h.agent.env.health.report()
+			report, _ := h.agent.env.health.Report()
 			if conflict := report.Status == api.Critical && strings.Contains(fmt.Sprint(report), "copied"); conflict != tt.copy {
 				t.Errorf("conflict %t: %+v", conflict, report)
 			}
@@ -314,7 +315,7 @@ func TestLossIsSeenByRenewing(t *testing.T) {
 		}
 		return nil
 	})
-	a.check(checkLease, api.Passing, lease.Subnet().String())
+	a.check(health.Lease, api.Passing, lease.Subnet().String())
 }
 
 // TestSessionComesBackToLife: a session was found dead, and a store that was set
@@ -352,7 +353,7 @@ func TestSessionComesBackToLife(t *testing.T) {
 		return nil
 	})
 	a.registry.setOne("Renew", nil)
-	a.check(checkLease, api.Passing, lease.Subnet().String())
+	a.check(health.Lease, api.Passing, lease.Subnet().String())
 	a.more("renewals", a.registry.count("own Renew")+2, func() int { return a.registry.count("own Renew") })
 	if got := session(); got != lease.Session {
 		t.Errorf("session %q, want %q", got, lease.Session)
@@ -362,11 +363,11 @@ func TestSessionComesBackToLife(t *testing.T) {
 func TestWaitIsCriticalOnlyWithoutALease(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	r := h.part()
-	r.wait(checkNetwork, "one")
-	h.check(checkNetwork, api.Critical, "one")
+	r.wait(health.Network, "one")
+	h.check(health.Network, api.Critical, "one")
 	r.lease.Set(testLease("a", 1, "s", 1))
-	r.wait(checkNetwork, "two")
-	h.check(checkNetwork, api.Warning, "two")
+	r.wait(health.Network, "two")
+	h.check(health.Network, api.Warning, "two")
 	if got := r.shown().local.State; got != "two" {
 		t.Errorf("state %q", got)
 	}
@@ -380,10 +381,10 @@ func TestRenewalGoesOn(t *testing.T) {
 		a.ready()
 		subnet := a.subnet()
 		a.define(func(n *registry.Network) { n.Backend = mustBackend(t, "pigeon", "") })
-		a.check(checkNetwork, api.Warning, `no backend "pigeon"`)
+		a.check(health.Network, api.Warning, `no backend "pigeon"`)
 		a.more("renewals", a.registry.count("own Renew")+1, func() int { return a.registry.count("own Renew") })
 		a.define(func(n *registry.Network) { n.Backend = mustBackend(t, "recorder", "") })
-		a.check(checkNetwork, api.Passing)
+		a.check(health.Network, api.Passing)
 		a.applies(subnet.String() + " <- ")
 	})
 	t.Run("claim refused", func(t *testing.T) {
@@ -393,13 +394,13 @@ func TestRenewalGoesOn(t *testing.T) {
 		b.ready()
 		a.move(b.place.Addrs, nil)
 		a.kick()
-		a.check(checkConflict, api.Critical, `"b"`, "192.0.2.98")
-		a.check(checkLease, api.Warning, "same public address")
+		a.check(health.Conflict, api.Critical, `"b"`, "192.0.2.98")
+		a.check(health.Lease, api.Warning, "same public address")
 		a.more("renewals", a.registry.count("own Renew")+1, func() int { return a.registry.count("own Renew") })
 		a.move([]netip.Addr{netip.MustParseAddr("192.0.2.97")}, nil)
 		a.kick()
-		a.check(checkConflict, api.Passing)
-		a.check(checkLease, api.Passing)
+		a.check(health.Conflict, api.Passing)
+		a.check(health.Lease, api.Passing)
 	})
 }
 
@@ -433,9 +434,9 @@ func TestSessionSaidToBeGone(t *testing.T) {
 	a.ready()
 	lease, _, _ := mustRunner(t, a).lease.Get()
 	a.registry.setOne("Renew", registry.ErrLeaseLost)
-	a.check(checkLease, api.Warning, "its session ended")
+	a.check(health.Lease, api.Warning, "its session ended")
 	a.registry.setOne("Renew", nil)
-	a.check(checkLease, api.Passing)
+	a.check(health.Lease, api.Passing)
 	renewals := a.registry.count("own Renew")
 	a.more("renewals", renewals, func() int { return a.registry.count("own Renew") })
 	if now, _, _ := mustRunner(t, a).lease.Get(); now.Session != lease.Session {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 )
 
@@ -113,13 +114,13 @@ func (a *Agent) checkConfigured(c config.Config) {
 		"put the network blocks back, or run `leno reload -force` to leave", networks)
 	switch {
 	case len(names) > 0 && takesPart(c):
-		a.env.health.set("", checkNetwork, api.Critical, fmt.Sprintf("%s is empty, and %s", strings.Join(emptied(c), ", "), stays))
+		a.env.health.Set("", health.Network, api.Critical, fmt.Sprintf("%s is empty, and %s", strings.Join(emptied(c), ", "), stays))
 	case len(names) > 0:
-		a.env.health.set("", checkNetwork, api.Critical, "no network is configured, and "+stays)
+		a.env.health.Set("", health.Network, api.Critical, "no network is configured, and "+stays)
 	case takesPart(c):
-		a.env.health.clear("", checkNetwork)
+		a.env.health.Clear("", health.Network)
 	default:
-		a.env.health.set("", checkNetwork, api.Warning, "no network is configured: add a network block, or set watch_networks")
+		a.env.health.Set("", health.Network, api.Warning, "no network is configured: add a network block, or set watch_networks")
 		a.log.Warn("no network is configured")
 	}
 }

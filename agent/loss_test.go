@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -176,14 +177,14 @@ func TestStartWithoutNetworks(t *testing.T) {
 			a.config.Networks = nil
 			c = a.config
 			a.start()
-			a.check(checkNetwork, api.Critical, "takes part in n", "leno reload -force")
+			a.check(health.Network, api.Critical, "takes part in n", "leno reload -force")
 			eventually(t, func() error { // it has had the time to leave
 				if a.agent.self().NodeName == "" || len(a.said.with("what it does not name stays as it is")) == 0 {
 					return errors.New("not there yet")
 				}
 				return nil
 			})
-			if report, _ := a.agent.env.health.report(); report.Ready || report.Status != api.Critical {
+			if report, _ := a.agent.env.health.Report(); report.Ready || report.Status != api.Critical {
 				t.Errorf("%+v", report)
 			}
 			must(t, errOf(a.client.Reload(ctx, false))) // which changes nothing
@@ -202,7 +203,7 @@ func TestStartWithoutNetworks(t *testing.T) {
 				return
 			}
 			must(t, errOf(a.client.Reload(ctx, true)))
-			a.check(checkNetwork, api.Warning, "no network is configured")
+			a.check(health.Network, api.Warning, "no network is configured")
 			a.applies("zero")
 			if _, _, there := a.store.Get(leaseKey(subnet)); there || exists(file) || exists(savedPath(a.config.DataDir, "n")) {
 				t.Error("something stays")
@@ -274,7 +275,7 @@ func TestStartWithAnEmptyFile(t *testing.T) {
 			a.config.Networks, a.config.Empty = with.Networks[:1], []string{"leno.hcl", "m.hcl"}
 			c = a.config
 			a.start()
-			a.check(checkNetwork, api.Critical, "m.hcl is empty", "takes part in m", "leno reload -force")
+			a.check(health.Network, api.Critical, "m.hcl is empty", "takes part in m", "leno reload -force")
 			eventually(t, func() error {
 				n, err := a.client.Network(ctx, "n")
 				if err == nil && (n.Local == nil || n.Local.State != "running") {

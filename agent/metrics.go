@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -63,7 +64,7 @@ func (a *Agent) measure(to *telemetry.Reading) {
 		to.Exists(telemetry.APIRequests, e.pattern, "200")
 	}
 	to.Gauge(telemetry.APIWaiting, float64(a.waiting.Load()))
-	a.env.health.measure(to)
+	measureHealth(to, a.env.health)
 	a.env.firewall.measure(to)
 	for _, run := range runners {
 		run.measure(to)
@@ -71,16 +72,16 @@ func (a *Agent) measure(to *telemetry.Reading) {
 	measureRuntime(to)
 }
 
-func (h *health) measure(to *telemetry.Reading) {
-	report, _ := h.report()
+func measureHealth(to *telemetry.Reading, board *health.Board) {
+	report, _ := board.Report()
 	to.Flag(telemetry.AgentReady, report.Ready)
-	to.Gauge(telemetry.AgentHealth, float64(severity(report.Status)))
+	to.Gauge(telemetry.AgentHealth, float64(health.Severity(report.Status)))
 	for _, c := range report.Checks {
-		to.Gauge(telemetry.HealthCheck, float64(severity(c.Status)), "", c.Name)
+		to.Gauge(telemetry.HealthCheck, float64(health.Severity(c.Status)), "", c.Name)
 	}
 	for _, n := range report.Networks {
 		for _, c := range n.Checks {
-			to.Gauge(telemetry.HealthCheck, float64(severity(c.Status)), n.Network, c.Name)
+			to.Gauge(telemetry.HealthCheck, float64(health.Severity(c.Status)), n.Network, c.Name)
 		}
 	}
 }

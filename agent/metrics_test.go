@@ -21,6 +21,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -134,7 +135,7 @@ func TestMetrics(t *testing.T) {
 	b.start()
 	a.applies(a.subnet().String() + " <- b@" + b.subnet().String())
 	a.ready()
-	a.check(checkSnapshot, api.Passing)
+	a.check(health.Snapshot, api.Passing)
 
 	shown := map[string]bool{}
 	eventually(t, func() error {
@@ -186,7 +187,7 @@ func TestMetrics(t *testing.T) {
 		{name: telemetry.WatchAge, labels: []string{"n"}, at: is(0), then: over(0.1), do: func() { a.registry.set(registry.ErrUnavailable) }},
 		{name: telemetry.WatchFailures, labels: []string{"n"}, at: over(0)},
 		{name: telemetry.AgentHealth, at: is(1)},
-		{name: telemetry.HealthCheck, labels: []string{"n", checkSnapshot}, at: is(1)},
+		{name: telemetry.HealthCheck, labels: []string{"n", health.Snapshot}, at: is(1)},
 		{name: telemetry.LeaseRenewals, labels: []string{"n", "failed"}, at: over(0)},
 		{name: telemetry.LeaseLapse, labels: []string{"n"}, at: under(9.9), then: under(9.7), do: func() {}},
 		{name: telemetry.WatchAge, labels: []string{"n"}, at: over(0), then: is(0), do: func() { a.registry.set(nil) }},
@@ -250,7 +251,7 @@ func TestMetrics(t *testing.T) {
 		{name: telemetry.ServiceRegistrations, labels: []string{"ok"}, at: over(0)},
 		{name: telemetry.ServiceRegistrations, labels: []string{"failed"}, at: is(0), do: func() {
 			c.refuse.Store(true)
-			a.agent.env.health.set("", checkRecords, api.Warning, "x")
+			a.agent.env.health.Set("", health.Records, api.Warning, "x")
 		}},
 		{name: telemetry.Reloads, labels: []string{"ok"}, at: is(0), then: is(1), do: func() {
 			if err := a.agent.Reload(t.Context(), a.config); err != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -24,7 +25,7 @@ func TestAgentWaitsForTheNetwork(t *testing.T) {
 	pools, kind := a.config.Networks[0].Pools, a.config.Networks[0].Backend
 	a.config.Networks[0].Pools, a.config.Networks[0].Backend = nil, nil
 	a.start()
-	a.check(checkNetwork, api.Critical, "leno network apply")
+	a.check(health.Network, api.Critical, "leno network apply")
 	n, err := Definition(config.Network{Name: "n", Pools: pools, Backend: kind})
 	if err != nil {
 		t.Fatal(err)
@@ -33,7 +34,7 @@ func TestAgentWaitsForTheNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.ready()
-	a.check(checkNetwork, api.Passing)
+	a.check(health.Network, api.Passing)
 }
 
 func TestAgentSaysWhyItHasNoLease(t *testing.T) {
@@ -43,7 +44,7 @@ func TestAgentSaysWhyItHasNoLease(t *testing.T) {
 			newHost(t, store, name).start().ready()
 		}
 		d := newHost(t, store, "d").start()
-		d.check(checkLease, api.Critical, "network is full", "3 slots: 3 held")
+		d.check(health.Lease, api.Critical, "network is full", "3 slots: 3 held")
 	})
 	t.Run("same name", func(t *testing.T) {
 		store := memory.New()
@@ -51,7 +52,7 @@ func TestAgentSaysWhyItHasNoLease(t *testing.T) {
 		b := newHost(t, store, "b")
 		b.config.NodeName = "a"
 		b.start()
-		b.check(checkConflict, api.Critical, `"a"`, "192.0.2.97", "192.0.2.98")
+		b.check(health.Conflict, api.Critical, `"a"`, "192.0.2.97", "192.0.2.98")
 	})
 	t.Run("same address", func(t *testing.T) {
 		store := memory.New()
@@ -60,14 +61,14 @@ func TestAgentSaysWhyItHasNoLease(t *testing.T) {
 		b := newHost(t, store, "b")
 		b.place.Addrs = a.place.Addrs
 		b.start()
-		b.check(checkConflict, api.Critical, `"a"`, `"b"`, "192.0.2.97")
+		b.check(health.Conflict, api.Critical, `"a"`, `"b"`, "192.0.2.97")
 	})
 	t.Run("unknown backend", func(t *testing.T) {
 		store := memory.New()
 		a := newHost(t, store, "a")
 		a.config.Networks[0].Backend = &config.Backend{Type: "pigeon"}
 		a.start()
-		a.check(checkNetwork, api.Critical, `no backend "pigeon"`)
+		a.check(health.Network, api.Critical, `no backend "pigeon"`)
 	})
 }
 
@@ -99,13 +100,13 @@ func TestAgentRetriesAFailingDatapath(t *testing.T) {
 	a := newHost(t, store, "a")
 	a.recorder.setFail(errors.New("no such device"))
 	a.start()
-	a.check(checkDevice, api.Critical, "no such device")
+	a.check(health.Device, api.Critical, "no such device")
 	if _, err := os.Stat(a.config.Networks[0].SubnetFile); err == nil {
 		t.Error("the subnet file was written before the datapath stood")
 	}
 	a.recorder.setFail(nil)
 	a.ready()
-	a.check(checkDevice, api.Passing)
+	a.check(health.Device, api.Passing)
 }
 
 func TestNetworkDeletedAndDefinedAgain(t *testing.T) {
@@ -125,7 +126,7 @@ func TestNetworkDeletedAndDefinedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.applies("zero")
-	a.check(checkNetwork, api.Critical, "leno network apply")
+	a.check(health.Network, api.Critical, "leno network apply")
 	eventually(t, func() error {
 		if _, err := os.Stat(a.config.Networks[0].SubnetFile); !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("the subnet file is still there: %v", err)
@@ -135,7 +136,7 @@ func TestNetworkDeletedAndDefinedAgain(t *testing.T) {
 	if keys := store.Keys(memory.Prefix + "/leases/n/1"); len(keys) != 0 {
 		t.Errorf("leases stay: %v", keys)
 	}
-	if report, _ := a.agent.env.health.report(); report.Ready || len(report.Networks[0].Checks) != 1 {
+	if report, _ := a.agent.env.health.Report(); report.Ready || len(report.Networks[0].Checks) != 1 {
 		t.Errorf("checks of the network that is gone: %+v", report)
 	}
 	n, err := Definition(a.config.Networks[0])
@@ -189,7 +190,7 @@ func TestReleaseGivesTheSubnetUp(t *testing.T) {
 	}
 	a.applies("zero")
 	b.applies(b.subnet().String() + " <- ")
-	a.check(checkLease, api.Warning, "restart or reload")
+	a.check(health.Lease, api.Warning, "restart or reload")
 	if err := a.agent.Reload(context.Background(), a.config); err != nil {
 		t.Fatal(err)
 	}
@@ -378,11 +379,11 @@ func TestNetworkDeletedWhileItsHostWaits(t *testing.T) {
 	a := newHost(t, store, "a")
 	a.placeErr = errors.New("no interface fits")
 	a.start()
-	a.check(checkUnderlay, api.Critical, "no interface fits")
+	a.check(health.Underlay, api.Critical, "no interface fits")
 	if err := store.Client().DeleteNetwork(context.Background(), "n"); err != nil {
 		t.Fatal(err)
 	}
-	a.check(checkNetwork, api.Critical, "leno network apply")
+	a.check(health.Network, api.Critical, "leno network apply")
 }
 
 func TestOverlappingNetworkWaits(t *testing.T) {
@@ -400,7 +401,7 @@ func TestOverlappingNetworkWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, func() error {
-		report, _ := a.agent.env.health.report()
+		report, _ := a.agent.env.health.Report()
 		if report.Status != api.Critical || !strings.Contains(fmt.Sprint(report), `overlaps 10.5.0.0/22 of network "n"`) {
 			return fmt.Errorf("%+v", report)
 		}
@@ -416,12 +417,12 @@ func TestClaimIsMendedWhileWaiting(t *testing.T) {
 	own := b.place.Addrs
 	b.place.Addrs = a.place.Addrs
 	b.start()
-	b.check(checkConflict, api.Critical, "192.0.2.97")
+	b.check(health.Conflict, api.Critical, "192.0.2.97")
 	b.mu.Lock()
 	b.place.Addrs = own
 	b.mu.Unlock()
 	b.ready()
-	b.check(checkConflict, api.Passing)
+	b.check(health.Conflict, api.Passing)
 }
 
 func TestBrokenStateFileIsPutAside(t *testing.T) {

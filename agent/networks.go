@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -62,7 +63,7 @@ func (a *Agent) watchNetworks(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err != nil {
-			if a.env.health.set("", checkConsul, api.Warning, fmt.Sprintf("%s: %v", a.o.RegistryName, err)) {
+			if a.env.health.Set("", health.Consul, api.Warning, fmt.Sprintf("%s: %v", a.o.RegistryName, err)) {
 				a.log.Warn("registry cannot be read, packets keep flowing", "registry", a.o.RegistryName, "error", err)
 			}
 			index = 0 // the answer after an outage must not wait for a change
@@ -72,7 +73,7 @@ func (a *Agent) watchNetworks(ctx context.Context) error {
 			continue
 		}
 		index = next
-		if a.env.health.set("", checkConsul, api.Passing, answers(a.o.RegistryName)) {
+		if a.env.health.Set("", health.Consul, api.Passing, answers(a.o.RegistryName)) {
 			a.log.Info("registry answers", "registry", a.o.RegistryName)
 		}
 		a.env.networks.Set(networkSet{set, next})

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-uuid"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -86,7 +87,7 @@ func (a *Agent) learnNodeID(ctx context.Context) error {
 			a.log.Info("node id is settled", "node_id", id)
 			return nil
 		}
-		if a.env.health.set("", checkNode, api.Critical, fmt.Sprintf("the node id was lost, waiting to learn it from this host's lease; packets flow: %v", err)) {
+		if a.env.health.Set("", health.Node, api.Critical, fmt.Sprintf("the node id was lost, waiting to learn it from this host's lease; packets flow: %v", err)) {
 			a.log.Warn("waiting for this host's node id", "error", err)
 		}
 		if err := retry.wait(ctx, err, nil); err != nil {

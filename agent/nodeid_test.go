@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -142,7 +143,7 @@ func TestAnotherHostIsNotTakenForThisOne(t *testing.T) {
 			a.remains = flowing(subnet)
 			tt.change(a)
 			a.start()
-			a.check(checkLease, api.Critical, before.NodeID)
+			a.check(health.Lease, api.Critical, before.NodeID)
 			id, err := storedNodeID(a.config.DataDir, hclog.NewNullLogger())
 			if err != nil || id == "" || id == before.NodeID {
 				t.Errorf("node id %q, %v; the other host's is %s", id, err, before.NodeID)
@@ -161,7 +162,7 @@ func TestStateLostWhileTheStoreIsAway(t *testing.T) {
 	a.registry.set(registry.ErrUnavailable)
 	tries := len(a.recorder.tries())
 	a.start()
-	a.check(checkNode, api.Critical, "node id was lost", "packets flow")
+	a.check(health.Node, api.Critical, "node id was lost", "packets flow")
 	if exists(nodeIDPath(a.config.DataDir)) || len(a.recorder.tries()) != tries {
 		t.Error("an id was made, or the datapath touched")
 	}
@@ -184,7 +185,7 @@ func TestStateLostWhileTheRecordIsBroken(t *testing.T) {
 	good, _, _ := a.store.Get(key)
 	a.store.Put(key, []byte("{"))
 	a.start()
-	a.check(checkNode, api.Critical, "packets flow", key)
+	a.check(health.Node, api.Critical, "packets flow", key)
 	if exists(nodeIDPath(a.config.DataDir)) {
 		t.Error("an id was made")
 	}
@@ -218,7 +219,7 @@ func TestNewHostWhileTheStoreIsAway(t *testing.T) {
 				return err
 			})
 			if len(a.config.Networks) > 0 {
-				a.check(checkNetwork, api.Critical, "waiting for the store")
+				a.check(health.Network, api.Critical, "waiting for the store")
 			}
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -20,7 +21,7 @@ import (
 func (h *host) inBubble(ctx context.Context, wg *sync.WaitGroup) {
 	r := h.part()
 	h.agent.runners["n"] = &running{runner: r}
-	h.agent.env.health.clear("", checkNode)
+	h.agent.env.health.Clear("", health.Node)
 	wg.Go(func() { _ = h.agent.env.contact.run(ctx) })
 	wg.Go(func() { _ = h.agent.watchNetworks(ctx) })
 	wg.Go(func() { _ = r.Run(ctx) })
@@ -94,8 +95,8 @@ func manyAgents(t *testing.T, failure error, lasts time.Duration) {
 	well := func() int {
 		n := 0
 		for _, h := range hosts {
-			if report, _ := h.agent.env.health.report(); report.Ready && report.Networks[0].Status == api.Passing &&
-				report.Checks[0].Name == checkConsul && report.Checks[0].Status == api.Passing {
+			if report, _ := h.agent.env.health.Report(); report.Ready && report.Networks[0].Status == api.Passing &&
+				report.Checks[0].Name == health.Consul && report.Checks[0].Status == api.Passing {
 				n++
 			}
 		}

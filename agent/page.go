@@ -15,7 +15,7 @@ import (
 
 // partIn are the networks this host takes part in, or wants to, sorted.
 func (a *Agent) partIn() []string {
-	report, _ := a.env.health.report()
+	report, _ := a.env.health.Report()
 	names := a.self().Networks
 	for _, n := range report.Networks {
 		names = append(names, n.Network)
@@ -28,7 +28,7 @@ func (a *Agent) partIn() []string {
 // whole agent.
 func (a *Agent) page(only string) ui.Page {
 	self := a.self()
-	report, _ := a.env.health.report()
+	report, _ := a.env.health.Report()
 	list, _, _ := a.env.events.after(0, only)
 	slices.Reverse(list)
 	p := ui.Page{Node: self.NodeName, NodeID: self.NodeID, Version: self.Version, Registry: self.Registry, Started: self.Started,

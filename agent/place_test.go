@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry/memory"
@@ -46,7 +47,7 @@ func TestWaitingForTheUnderlayEndsWithAnEvent(t *testing.T) {
 			prepare(a)
 			a.move(a.place.Addrs, errors.New("no interface fits"))
 			a.start()
-			a.check(checkUnderlay, api.Critical, "waiting for the underlay: no interface fits")
+			a.check(health.Underlay, api.Critical, "waiting for the underlay: no interface fits")
 			if !a.agent.usesLink("veth17") {
 				t.Error("a device that may become the underlay does not count")
 			}
@@ -57,7 +58,7 @@ func TestWaitingForTheUnderlayEndsWithAnEvent(t *testing.T) {
 			}
 			a.move(a.place.Addrs, nil)
 			a.kick()
-			a.check(checkUnderlay, api.Passing, "eth0")
+			a.check(health.Underlay, api.Passing, "eth0")
 			if took := time.Since(began); took > time.Minute {
 				t.Errorf("took %s", took)
 			}
@@ -80,7 +81,7 @@ func TestUnderlayGoneAndBackWhileTheDatapathFails(t *testing.T) {
 	a.recorder.setFail(errors.New("no such device"))
 	a.move(nil, errors.New("no route"))
 	a.kick()
-	a.check(checkDevice, api.Critical, "no such device")
+	a.check(health.Device, api.Critical, "no such device")
 	began, seen := time.Now(), 0
 	for range 9 {
 		a.kick()
@@ -89,8 +90,8 @@ func TestUnderlayGoneAndBackWhileTheDatapathFails(t *testing.T) {
 	a.recorder.setFail(nil)
 	a.move(addrs, nil)
 	a.kick()
-	a.check(checkUnderlay, api.Passing, "eth0")
-	a.check(checkDevice, api.Passing)
+	a.check(health.Underlay, api.Passing, "eth0")
+	a.check(health.Device, api.Passing)
 	if took := time.Since(began); took > time.Minute {
 		t.Errorf("took %s", took)
 	}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 )
@@ -81,7 +82,7 @@ func (r *runner) awaitPools(ctx context.Context, n registry.Network, kind backen
 			r.settled()
 			r.env.pools.give(n.Name)
 		}
-		r.wait(checkNetwork, reason)
+		r.wait(health.Network, reason)
 		if err := retry.wait(ctx); err != nil {
 			return err
 		}

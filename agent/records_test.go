@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -167,7 +168,7 @@ func TestPeersRecordOverwritten(t *testing.T) {
 	}
 	for i, value := range []string{`oops`, `{"version":2,"later":true}`, ``} {
 		store.Put(leaseKey(subnet), []byte(value))
-		a.check(checkRecords, api.Warning, "1 record skipped", leaseKey(subnet), []string{"invalid character", "a newer leno's", "empty"}[i], "stays in use")
+		a.check(health.Records, api.Warning, "1 record skipped", leaseKey(subnet), []string{"invalid character", "a newer leno's", "empty"}[i], "stays in use")
 		a.applies(want)
 		list, err := a.client.Leases(context.Background(), "n")
 		if err != nil || len(list.Leases) != 2 || len(list.Skipped) != 1 {
@@ -175,7 +176,7 @@ func TestPeersRecordOverwritten(t *testing.T) {
 		}
 	}
 	b.start().ready()
-	a.check(checkRecords, api.Passing)
+	a.check(health.Records, api.Passing)
 	a.applies(want)
 	if now := b.subnet(); now != subnet {
 		t.Errorf("came back on %s, was on %s", now, subnet)
@@ -186,9 +187,9 @@ func TestPeersRecordOverwritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	store.Put(leaseKey(subnet), []byte(`oops`))
-	a.check(checkRecords, api.Warning)
+	a.check(health.Records, api.Warning)
 	store.Delete(leaseKey(subnet))
-	a.check(checkRecords, api.Passing)
+	a.check(health.Records, api.Passing)
 	a.applies(a.subnet().String() + " <- ")
 }
 
@@ -198,7 +199,7 @@ func TestBadNetworkIsNamed(t *testing.T) {
 	store.Put(key, []byte(`{"version":2}`))
 	a := newHost(t, store, "a").start()
 	a.ready()
-	a.check(checkRecords, api.Warning, "1 record skipped (see `leno network list`)", key, "version 2 is a newer leno's")
+	a.check(health.Records, api.Warning, "1 record skipped (see `leno network list`)", key, "version 2 is a newer leno's")
 	if code, _ := a.request("GET", "/healthz", ""); code != http.StatusTooManyRequests {
 		t.Errorf("healthz %d", code)
 	}
@@ -218,7 +219,7 @@ func TestBadNetworkIsNamed(t *testing.T) {
 	if code, body := a.request("DELETE", "/v1/network/other?force=true", ""); code != http.StatusOK {
 		t.Errorf("%d %s", code, body)
 	}
-	a.check(checkRecords, api.Passing, "every record is usable")
+	a.check(health.Records, api.Passing, "every record is usable")
 	if code, _ := a.request("GET", "/v1/network/other", ""); code != http.StatusNotFound {
 		t.Errorf("after it was deleted: %d", code)
 	}
@@ -234,8 +235,8 @@ func TestOwnNetworkOverwritten(t *testing.T) {
 	key := memory.Prefix + "/networks/n"
 	good, _, _ := store.Get(key)
 	store.Put(key, []byte(`{"version":2}`))
-	a.check(checkNetwork, api.Warning, "the definition in the store cannot be used, the one before stays in force: invalid: version 2")
-	a.check(checkRecords, api.Warning, key)
+	a.check(health.Network, api.Warning, "the definition in the store cannot be used, the one before stays in force: invalid: version 2")
+	a.check(health.Records, api.Warning, key)
 	a.applies(want)
 	if list, err := a.client.Networks(context.Background()); err != nil || len(list.Networks) != 1 || list.Networks[0].Local == nil || len(list.Skipped) != 1 {
 		t.Errorf("%+v, %v", list, err)
@@ -250,8 +251,8 @@ func TestOwnNetworkOverwritten(t *testing.T) {
 		}
 	}
 	store.Put(key, good)
-	a.check(checkNetwork, api.Passing, "defined")
-	a.check(checkRecords, api.Passing)
+	a.check(health.Network, api.Passing, "defined")
+	a.check(health.Records, api.Passing)
 	a.applies(want)
 }
 
@@ -261,16 +262,16 @@ func TestBadReservationIsNamed(t *testing.T) {
 	store.Put(key, []byte(`{"version":1,"subnet":"10.5.1.0/24"}`))
 	a := newHost(t, store, "a").start()
 	a.ready()
-	a.check(checkRecords, api.Warning, "1 record skipped (see `leno reservation list`)", key, "names either a node or a node_id")
+	a.check(health.Records, api.Warning, "1 record skipped (see `leno reservation list`)", key, "names either a node or a node_id")
 	store.Put(leaseKey(free(a)), []byte(`{`))
-	a.check(checkRecords, api.Warning, "2 records skipped (see `leno lease list` and `leno reservation list`)")
+	a.check(health.Records, api.Warning, "2 records skipped (see `leno lease list` and `leno reservation list`)")
 	store.Delete(leaseKey(free(a)))
 	store.Delete(key)
 	// Who looks at the list need not wait for health.
 	if list, err := a.client.Reservations(context.Background(), "n"); err != nil || len(list.Skipped) != 0 {
 		t.Errorf("%+v, %v", list, err)
 	}
-	a.check(checkRecords, api.Passing)
+	a.check(health.Records, api.Passing)
 }
 
 // TestSetBackOnceBesideABadRecord: a store that was set back once is said to be so once,
@@ -285,7 +286,7 @@ func TestSetBackOnceBesideABadRecord(t *testing.T) {
 	older := store.Backup()
 	b.follows("192.0.2.209")
 	store.Put(leaseKey(free(a, b)), []byte("{"))
-	a.check(checkRecords, api.Warning)
+	a.check(health.Records, api.Warning)
 	store.Restore(older)
 	store.Put(leaseKey(free(a, b)), []byte("{"))
 	told := func() (n int) {
@@ -303,7 +304,7 @@ func TestSetBackOnceBesideABadRecord(t *testing.T) {
 		}
 		return nil
 	})
-	a.check(checkRecords, api.Warning)
+	a.check(health.Records, api.Warning)
 	before := told()
 	for i := range 3 {
 		b.follows(fmt.Sprintf("192.0.2.%d", 210+i))

@@ -117,7 +117,7 @@ var errEnded = errors.New("the agent has stopped")
 
 // Ready says whether every network is usable by container runtimes.
 func (a *Agent) Ready() bool {
-	report, _ := a.env.health.report()
+	report, _ := a.env.health.Report()
 	return report.Ready
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -138,7 +139,7 @@ func TestReloadByRequest(t *testing.T) {
 	if len(a.agent.self().Networks) != 0 {
 		t.Error("nothing was reloaded")
 	}
-	a.check(checkNetwork, api.Warning, "watch_networks")
+	a.check(health.Network, api.Warning, "watch_networks")
 	broken = fmt.Errorf("agent.hcl:3: no such block")
 	wantCode(t, "a broken file", errOf(a.client.Reload(ctx, false)), http.StatusConflict, "agent.hcl:3")
 }
@@ -165,12 +166,12 @@ func TestReloadWhileTheStoreIsAway(t *testing.T) {
 				a.start().ready()
 				a.applies(applied)
 				a.registry.set(registry.ErrUnavailable)
-				a.check(checkSnapshot, api.Warning)
+				a.check(health.Snapshot, api.Warning)
 				must(t, os.Remove(peersPath(a.config.DataDir, "n"))) // it is in memory
 			} else {
 				a.registry.set(registry.ErrUnavailable)
 				a.start()
-				a.check(checkLease, api.Warning, "carried on as the process before left it")
+				a.check(health.Lease, api.Warning, "carried on as the process before left it")
 			}
 			built, _ := a.recorder.open()
 			a.mu.Lock()
@@ -184,7 +185,7 @@ func TestReloadWhileTheStoreIsAway(t *testing.T) {
 				must(t, a.agent.Reload(context.Background(), c))
 				a.more("applies", tries, func() int { return len(a.recorder.tries()) })
 			}
-			a.check(checkLease, api.Warning, subnet.String(), "carried on as before the reload")
+			a.check(health.Lease, api.Warning, subnet.String(), "carried on as before the reload")
 			a.follows("192.0.2.7")
 			a.applies(applied)
 			if now, open := a.recorder.open(); now != built || open != 1 {
@@ -192,7 +193,7 @@ func TestReloadWhileTheStoreIsAway(t *testing.T) {
 			}
 			a.registry.set(nil)
 			a.ready()
-			a.check(checkLease, api.Passing)
+			a.check(health.Lease, api.Passing)
 			a.applies(applied)
 		})
 	}
@@ -206,7 +207,7 @@ func TestReloadWhileTheNameIsUnknown(t *testing.T) {
 	a.config.NodeName, a.config.Networks = "", nil
 	a.registry.setOne("NodeName", registry.ErrDenied)
 	a.start()
-	a.check(checkNode, api.Critical, "waiting for this host's name")
+	a.check(health.Node, api.Critical, "waiting for this host's name")
 	c := a.config
 	c.Networks, c.Consul.Token = newHost(t, a.store, "b").config.Networks, "good"
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -358,7 +359,7 @@ func TestReloadOfAnotherDefinition(t *testing.T) {
 	var c config.Config
 	a.refresh = func() (config.Config, error) { return c, nil }
 	a.start().ready()
-	a.check(checkNetwork, api.Passing, "defined")
+	a.check(health.Network, api.Passing, "defined")
 	c = a.config
 	c.Networks = slices.Clone(c.Networks)
 	c.Networks[0].Backend = &config.Backend{Type: "recorder", Options: []byte(`{"vni":2}`)}
@@ -372,7 +373,7 @@ func TestReloadOfAnotherDefinition(t *testing.T) {
 			slices.ContainsFunc(want, func(words string) bool { return !strings.Contains(out.Warnings[0], words) }) {
 			t.Errorf("warnings %q, want %q", out.Warnings, want)
 		}
-		a.check(checkNetwork, api.Passing, append(want, "defined; ")...)
+		a.check(health.Network, api.Passing, append(want, "defined; ")...)
 	}
 	a.ready()
 	if n, err := a.store.Client().Network(context.Background(), "n"); err != nil || n.Backend.Type != "recorder" || strings.Contains(string(n.Backend.Object), "vni") {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -111,8 +112,8 @@ func (r *runner) resume(ctx context.Context) {
 	r.show(func(v *view) { v.local.Subnets = found.subnets })
 	r.env.firewall.stands(r.local.Name)
 	unconfirmed := fmt.Sprintf("%s is carried on as %s, the store has not been read yet", found.subnets[0], found.as)
-	r.check(checkNetwork, api.Warning, unconfirmed)
-	r.check(checkLease, api.Warning, unconfirmed)
+	r.check(health.Network, api.Warning, unconfirmed)
+	r.check(health.Lease, api.Warning, unconfirmed)
 }
 
 // before is what stands of the network, nil for nothing, and whether it waits for
@@ -277,11 +278,11 @@ func (r *runner) keepOn(ctx context.Context, n registry.Network, s *backend.Stat
 		r.showPlace(n, p)
 	case s.MTU == 0:
 		r.displaced()
-		r.check(checkUnderlay, api.Critical, fmt.Sprintf("waiting for the underlay: %v", err))
+		r.check(health.Underlay, api.Critical, fmt.Sprintf("waiting for the underlay: %v", err))
 		return false, err
 	default:
 		r.displaced()
-		r.check(checkUnderlay, api.Warning, fmt.Sprintf("keeping %s: %v", s.Underlay.Interface, err))
+		r.check(health.Underlay, api.Warning, fmt.Sprintf("keeping %s: %v", s.Underlay.Interface, err))
 	}
 	started := time.Now()
 	report, err := r.carrier.apply(ctx, *s)

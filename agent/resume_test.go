@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -169,11 +170,11 @@ func TestResumeWhileTheStoreIsAway(t *testing.T) {
 			a.start()
 			a.more("applies", tries, func() int { return len(a.recorder.tries()) })
 			a.applies(applied)
-			a.check(checkLease, api.Warning, subnet.String(), "carried on")
-			a.check(checkRoutes, api.Passing, "1 peers in place")
-			a.check(checkForwarding, api.Passing)
+			a.check(health.Lease, api.Warning, subnet.String(), "carried on")
+			a.check(health.Routes, api.Passing, "1 peers in place")
+			a.check(health.Forwarding, api.Passing)
 			if !tt.hangs && !tt.nameless {
-				a.check(checkNetwork, api.Warning, "waiting for")
+				a.check(health.Network, api.Warning, "waiting for")
 				if code, report := a.health(); code != 429 || report.Ready {
 					t.Errorf("healthz %d, %+v", code, report)
 				}
@@ -206,8 +207,8 @@ func TestResumeWhileTheStoreIsAway(t *testing.T) {
 				return // until the calls that hang have timed out
 			}
 			a.ready()
-			a.check(checkLease, api.Passing)
-			a.check(checkNetwork, api.Passing)
+			a.check(health.Lease, api.Passing)
+			a.check(health.Network, api.Passing)
 			if !exists(file) {
 				t.Error("no subnet file")
 			}
@@ -280,7 +281,7 @@ func TestNothingToResume(t *testing.T) {
 			a.registry.set(registry.ErrUnavailable)
 			tries := len(a.recorder.tries())
 			a.start()
-			a.check(checkNetwork, tt.status, "waiting for the store")
+			a.check(health.Network, tt.status, "waiting for the store")
 			peers, err := a.client.Peers(context.Background(), "n")
 			if (err == nil && len(peers.Peers) == 1) != tt.peers {
 				t.Errorf("%+v, %v", peers, err)
@@ -302,7 +303,7 @@ func TestNothingToResume(t *testing.T) {
 			}
 			a.registry.set(nil)
 			a.ready()
-			a.check(checkLease, api.Passing)
+			a.check(health.Lease, api.Passing)
 			if made := a.recorder.made(); made[len(made)-1].state.Partial {
 				t.Error("the state is partial after the store was read")
 			}
@@ -334,7 +335,7 @@ func TestStoreCountsAfterResume(t *testing.T) {
 			if now := a.subnet(); now == subnet {
 				a.t.Errorf("still on %s", now)
 			}
-			a.check(checkLease, api.Passing, "it was "+subnet.String(), "must be restarted")
+			a.check(health.Lease, api.Passing, "it was "+subnet.String(), "must be restarted")
 			return fmt.Sprintf("%s <- b@%s", a.subnet(), b.subnet())
 		}},
 		{"another backend", func(a, b *host, _ netip.Prefix) {
@@ -403,10 +404,10 @@ func TestRefusedAfterResume(t *testing.T) {
 			asked := a.registry.count("own Acquire")
 			a.start()
 			a.more("claims", asked, func() int { return a.registry.count("own Acquire") })
-			a.check(checkLease, tt.status, "waiting for a lease")
-			a.check(checkDevice, api.Critical, "no such device")
+			a.check(health.Lease, tt.status, "waiting for a lease")
+			a.check(health.Device, api.Critical, "no such device")
 			a.recorder.setFail(nil)
-			a.check(checkDevice, api.Passing)
+			a.check(health.Device, api.Passing)
 			a.applies(applied)
 			a.follows("192.0.2.7")
 			if code, _ := a.health(); code != tt.code {
@@ -431,7 +432,7 @@ func TestResumeWatchedNetwork(t *testing.T) {
 	a.start()
 	a.more("applies", tries, func() int { return len(a.recorder.tries()) })
 	a.applies(applied)
-	if report, _ := a.agent.env.health.report(); report.Ready {
+	if report, _ := a.agent.env.health.Report(); report.Ready {
 		t.Error("ready before the store has answered")
 	}
 	must(t, b.stop())

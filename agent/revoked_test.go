@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -53,7 +54,7 @@ func TestRevoked(t *testing.T) {
 	now := a.movedFrom(subnet)
 	a.applies(fmt.Sprintf("%s <- b@%s", now, b.subnet()))
 	b.applies(fmt.Sprintf("%s <- a@%s", b.subnet(), now))
-	a.check(checkLease, api.Passing, now.String())
+	a.check(health.Lease, api.Passing, now.String())
 	if c := a.registry.claimed(); c.Avoid != subnet || c.Session != lease.Session {
 		t.Errorf("claimed %+v", c)
 	}
@@ -83,7 +84,7 @@ func TestRevoked(t *testing.T) {
 	if got := c.subnet(); got != subnet {
 		t.Errorf("subnet %s of a full network was not taken again but %s", subnet, got)
 	}
-	c.check(checkLease, api.Passing)
+	c.check(health.Lease, api.Passing)
 	if got := c.recorder.all(); got[len(got)-1][:len(subnet.String())] != subnet.String() || len(got) > states+1 {
 		t.Errorf("the datapath was disturbed: %q", got)
 	}
@@ -123,14 +124,14 @@ func TestRevocationIsRemembered(t *testing.T) {
 		{"while claims fail", func(h *host, subnet netip.Prefix) {
 			h.registry.setOne("Acquire", registry.ErrUnavailable)
 			must(h.t, h.store.Client().Revoke(ctx, "n", subnet))
-			h.check(checkLease, api.Warning, subnet.String(), "was revoked, waiting for another lease")
+			h.check(health.Lease, api.Warning, subnet.String(), "was revoked, waiting for another lease")
 			forget(h, subnet)
 			h.registry.setOne("Acquire", nil)
 		}},
 		{"over a restart", func(h *host, subnet netip.Prefix) {
 			h.registry.setOne("Acquire", registry.ErrUnavailable)
 			must(h.t, h.store.Client().Revoke(ctx, "n", subnet))
-			h.check(checkLease, api.Warning, subnet.String(), "was revoked, waiting for another lease")
+			h.check(health.Lease, api.Warning, subnet.String(), "was revoked, waiting for another lease")
 			must(h.t, h.stop())
 			forget(h, subnet)
 			h.registry.setOne("Acquire", nil)
@@ -151,7 +152,7 @@ func TestRevocationIsRemembered(t *testing.T) {
 			h.registry.setOne("WatchLease", registry.ErrUnavailable)
 			lease, _, _ := mustRunner(h.t, h).lease.Get()
 			h.store.EndSession(lease.Session)
-			h.check(checkLease, api.Warning, subnet.String(), "waiting for a lease")
+			h.check(health.Lease, api.Warning, subnet.String(), "waiting for a lease")
 			must(h.t, h.store.Client().Revoke(ctx, "n", subnet))
 			h.registry.setOne("WatchLease", nil)
 			h.registry.setOne("Acquire", nil)
@@ -165,7 +166,7 @@ func TestRevocationIsRemembered(t *testing.T) {
 			tt.run(h, subnet)
 			now := h.movedFrom(subnet)
 			h.forgotten(now)
-			h.check(checkLease, api.Passing, now.String())
+			h.check(health.Lease, api.Passing, now.String())
 		})
 	}
 }
@@ -224,7 +225,7 @@ func TestAbsenceIsAskedOnce(t *testing.T) {
 		t.Errorf("asked %d times, %d before", n, asked)
 	}
 	a.registry.setOne("Acquire", nil)
-	a.check(checkLease, api.Passing, subnet.String())
+	a.check(health.Lease, api.Passing, subnet.String())
 	// And once it is held again, a revocation is seen again.
 	must(t, a.store.Client().Revoke(context.Background(), "n", subnet))
 	a.movedFrom(subnet)

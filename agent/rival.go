@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -70,7 +71,7 @@ func (v *rivals) meet(ctx context.Context, c registry.Claim, err error) (again b
 // the record. A host that lives takes it out again; peers use the first address
 // and see no difference.
 func (v *rivals) knock(ctx context.Context, c registry.Claim, them registry.Lease) (answered bool, err error) {
-	v.waiting(checkLease, fmt.Sprintf("waiting for a lease: the record of this host is from another address, %s: asking whether somebody is there", them.PublicIPs[0]))
+	v.waiting(health.Lease, fmt.Sprintf("waiting for a lease: the record of this host is from another address, %s: asking whether somebody is there", them.PublicIPs[0]))
 	mine := c
 	mine.Node, mine.MTU, mine.Backend, mine.Session, mine.Prefer = them.Node, them.MTU, them.Backend, them.Session, them.Subnet()
 	mine.PublicIPs = slices.Concat(them.PublicIPs, c.PublicIPs)
@@ -130,7 +131,7 @@ func (v *rivals) outwait(ctx context.Context, them registry.Lease, err error) (a
 	}
 	patience := v.config.Lease.TTL * 5 / 2 // a session that nobody renews ends after twice its TTL
 	reason := fmt.Sprintf("%v; waiting until %s for that to end", err, time.Now().Add(patience).UTC().Format(time.RFC3339))
-	v.waiting(checkLease, reason)
+	v.waiting(health.Lease, reason)
 	v.troubled(reason)
 	wait, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -44,10 +45,10 @@ func TestCopiedDataDir(t *testing.T) {
 			b.config.NodeName = name
 			copyDataDir(b, a)
 			b.start()
-			b.check(checkConflict, api.Critical, `"a" (192.0.2.97`, fmt.Sprintf("%q (192.0.2.98", name), "copied")
-			a.check(checkConflict, api.Critical, "192.0.2.97", "192.0.2.98", "copied")
-			b.check(checkLease, api.Critical)
-			a.check(checkLease, api.Passing)
+			b.check(health.Conflict, api.Critical, `"a" (192.0.2.97`, fmt.Sprintf("%q (192.0.2.98", name), "copied")
+			a.check(health.Conflict, api.Critical, "192.0.2.97", "192.0.2.98", "copied")
+			b.check(health.Lease, api.Critical)
+			a.check(health.Lease, api.Passing)
 			if got := b.recorder.last(); got != "nothing" {
 				t.Errorf("the copy applied %s", got)
 			}
@@ -63,7 +64,7 @@ func TestCopiedDataDir(t *testing.T) {
 			must(t, a.stop())
 			store.EndSession(lease.Session)
 			b.ready()
-			b.check(checkConflict, api.Passing)
+			b.check(health.Conflict, api.Passing)
 			if b.subnet() != subnet {
 				t.Errorf("the copy has %s, the original had %s", b.subnet(), subnet)
 			}
@@ -98,7 +99,7 @@ func TestMovedWhileStopped(t *testing.T) {
 				}
 				return nil
 			})
-			a.check(checkConflict, api.Passing)
+			a.check(health.Conflict, api.Passing)
 		})
 	}
 }
@@ -115,14 +116,14 @@ func TestDisplaced(t *testing.T) {
 	value, err := registry.FormatLease(lease)
 	must(t, err)
 	a.store.Put(leaseKey(lease.Subnet()), value)
-	a.check(checkConflict, api.Critical, "192.0.2.97", "192.0.2.200", "copied")
+	a.check(health.Conflict, api.Critical, "192.0.2.97", "192.0.2.200", "copied")
 	eventually(t, func() error {
 		if now, _, _ := a.store.Get(leaseKey(lease.Subnet())); string(now) != string(own) {
 			return fmt.Errorf("record %s", now)
 		}
 		return nil
 	})
-	a.check(checkLease, api.Passing)
+	a.check(health.Lease, api.Passing)
 	if got := a.recorder.all(); len(got) != 1 {
 		t.Errorf("the datapath was disturbed: %q", got)
 	}
@@ -177,7 +178,7 @@ func TestStoreSetBack(t *testing.T) {
 				t.Fatalf("subnet %s, want %s", subnet, b.Subnet())
 			}
 			a.store.Restore(backup)
-			a.check(checkLease, api.Warning, subnet.String(), `"b" (192.0.2.98`, "set back")
+			a.check(health.Lease, api.Warning, subnet.String(), `"b" (192.0.2.98`, "set back")
 			tt.then(t, a, b, other)
 			if tt.exit {
 				var lost *LostError
@@ -187,9 +188,9 @@ func TestStoreSetBack(t *testing.T) {
 				return
 			}
 			if tt.keep {
-				a.check(checkLease, api.Passing, subnet.String()+" is held")
+				a.check(health.Lease, api.Passing, subnet.String()+" is held")
 			} else {
-				a.check(checkLease, api.Passing, "it was "+subnet.String()+" until", "restarted")
+				a.check(health.Lease, api.Passing, "it was "+subnet.String()+" until", "restarted")
 			}
 			if now := a.subnet(); (now == subnet) != tt.keep {
 				t.Errorf("subnet %s, before %s", now, subnet)
@@ -268,7 +269,7 @@ func TestSubnetFileFollowsALostSubnet(t *testing.T) {
 		}
 		return nil
 	})
-	a.check(checkDevice, api.Critical, "in the way")
+	a.check(health.Device, api.Critical, "in the way")
 }
 
 // closing counts how often idle connections to the store were dropped.

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -179,9 +180,9 @@ func newRunner(env *environment, c config.Config, local config.Network) *runner 
 		return known.set.Leases
 	})
 	r.view.local = api.Local{State: "starting", SubnetFile: local.SubnetFile, Link: backend.LinkName(local.Name)}
-	r.records = newRecordBoard(r.log, func(status, reason string) { r.check(checkRecords, status, reason) })
-	env.health.reset(local.Name)
-	r.check(checkNetwork, api.Critical, starting)
+	r.records = newRecordBoard(r.log, func(status, reason string) { r.check(health.Records, status, reason) })
+	env.health.Reset(local.Name)
+	r.check(health.Network, api.Critical, starting)
 	return r
 }
 
@@ -260,7 +261,7 @@ func (r *runner) rounds(ctx context.Context) error {
 			r.event(api.EventLease, api.Warning, "the lease was "+releasedAdvice, map[string]string{"change": "released"})
 			r.tearDown(ctx, nil)
 			r.unused(useSession)
-			r.check(checkLease, api.Warning, releasedAdvice)
+			r.check(health.Lease, api.Warning, releasedAdvice)
 			r.state(releasedAdvice)
 			r.released.done <- nil
 			r.refuseReleases(ctx)
@@ -282,7 +283,7 @@ func (r *runner) rounds(ctx context.Context) error {
 			r.snapshot.Clear() // it was read with the old plan
 			continue
 		default:
-			r.wait(checkNetwork, fmt.Sprintf("stopped, starting again: %v", err))
+			r.wait(health.Network, fmt.Sprintf("stopped, starting again: %v", err))
 		}
 		if retry.wait(ctx, err, nil) != nil {
 			return nil
@@ -316,7 +317,7 @@ func (r *runner) round(ctx context.Context) error {
 func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	kind, config, err := r.backendConfig(n)
 	if err != nil {
-		r.wait(checkNetwork, err.Error())
+		r.wait(health.Network, err.Error())
 		<-ctx.Done()
 		return ctx.Err()
 	}
@@ -336,7 +337,7 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	if err := r.build(kind, config); err != nil {
 		return err
 	}
-	r.check(checkNetwork, api.Passing, r.definedReason())
+	r.check(health.Network, api.Passing, r.definedReason())
 	place, err := r.awaitUnderlay(ctx, n)
 	if err != nil {
 		return err
@@ -473,7 +474,7 @@ func (r *runner) close() {
 
 // check writes one check of this network.
 func (r *runner) check(name, status, reason string) {
-	r.env.health.set(r.local.Name, name, status, reason)
+	r.env.health.Set(r.local.Name, name, status, reason)
 }
 
 // show changes what the API shows.

@@ -102,7 +102,7 @@ func (a *Agent) stop(name string, leave bool) {
 	}
 	run.cancel()
 	<-run.done
-	a.env.health.forget(name)
+	a.env.health.Forget(name)
 	a.env.parts.Set(struct{}{})
 	a.env.shown.Set(struct{}{})
 }

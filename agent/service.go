@@ -49,7 +49,7 @@ func (a *Agent) announce(ctx context.Context, address net.Addr) {
 			again = time.Now().UTC().Format(time.RFC3339)
 		default:
 		}
-		report, changed := a.env.health.report()
+		report, changed := a.env.health.Report()
 		err := entry.renew(ctx, verdict(report), again)
 		if ctx.Err() != nil {
 			return
@@ -240,7 +240,7 @@ func verdict(h api.Health) registry.Verdict {
 func (a *Agent) notifySystemd(ctx context.Context) error {
 	ready := false
 	for {
-		report, changed := a.env.health.report()
+		report, changed := a.env.health.Report()
 		message := daemon.SdNotifyReady
 		switch {
 		case ready || !report.Ready:

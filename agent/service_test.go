@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -91,9 +92,9 @@ func TestAnnounce(t *testing.T) {
 			return nil
 		})
 	}
-	status := func() string { report, _ := a.agent.env.health.report(); return report.Status }
+	status := func() string { report, _ := a.agent.env.health.Report(); return report.Status }
 	a.ready()
-	a.check(checkSnapshot, api.Passing)
+	a.check(health.Snapshot, api.Passing)
 	verdict(status(), "")
 	eventually(t, func() error { // also of what the host got after it was first shown
 		if s, _ := c.last(); len(s.Tags) == 0 {
@@ -129,7 +130,7 @@ func TestAnnouncedAnew(t *testing.T) {
 	a.config.Consul.Service = "leno"
 	a.start()
 	a.ready()
-	a.check(checkSnapshot, api.Passing)
+	a.check(health.Snapshot, api.Passing)
 	lease, _, _ := mustRunner(t, a).lease.Get()
 	announced := func(again bool) {
 		t.Helper()
@@ -196,14 +197,14 @@ func TestService(t *testing.T) {
 }
 
 func TestVerdict(t *testing.T) {
-	h := newHealth(time.Now)
-	h.set("n", checkLease, api.Passing, "held")
-	if v := verdict(first(h.report())); v.Status != api.Passing || v.Output != "all checks are passing" {
+	h := health.New(time.Now, nil)
+	h.Set("n", health.Lease, api.Passing, "held")
+	if v := verdict(first(h.Report())); v.Status != api.Passing || v.Output != "all checks are passing" {
 		t.Errorf("%+v", v)
 	}
-	h.set("", checkConsul, api.Warning, "away")
-	h.set("n", checkRoutes, api.Critical, "broken")
-	if v := verdict(first(h.report())); v.Status != api.Critical || v.Output != "consul: away\nn routes: broken" {
+	h.Set("", health.Consul, api.Warning, "away")
+	h.Set("n", health.Routes, api.Critical, "broken")
+	if v := verdict(first(h.Report())); v.Status != api.Critical || v.Output != "consul: away\nn routes: broken" {
 		t.Errorf("%+v", v)
 	}
 }
@@ -246,7 +247,7 @@ func TestSystemd(t *testing.T) {
 	a.kick()
 	until("no such device")
 	a.recorder.setFail(nil)
-	a.check(checkRoutes, api.Passing)
+	a.check(health.Routes, api.Passing)
 	a.end()
 	until("STOPPING=1")
 	if ready() != 1 {
@@ -259,7 +260,7 @@ func TestReadyz(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	a.placeErr = errors.New("no interface fits")
 	a.start()
-	a.check(checkUnderlay, api.Critical)
+	a.check(health.Underlay, api.Critical)
 	if code, body := a.request("GET", "/readyz", ""); code != http.StatusServiceUnavailable || !strings.Contains(body, "no interface fits") {
 		t.Errorf("%d %s", code, body)
 	}
@@ -280,20 +281,20 @@ func TestBadRecordsAreNamed(t *testing.T) {
 	b.ready()
 	want := a.subnet().String() + " <- b@" + b.subnet().String()
 	a.applies(want)
-	a.check(checkRecords, api.Passing)
+	a.check(health.Records, api.Passing)
 	key := memory.Prefix + "/leases/n/nonsense"
 	store.Put(key, []byte("{"))
-	a.check(checkRecords, api.Warning, "1 record skipped", key)
+	a.check(health.Records, api.Warning, "1 record skipped", key)
 	a.applies(want)
 	list, err := a.client.Leases(context.Background(), "n")
 	if err != nil || len(list.Leases) != 2 || len(list.Skipped) != 1 || list.Skipped[0].Key != key {
 		t.Errorf("%+v, %v", list, err)
 	}
 	store.Delete(key)
-	a.check(checkRecords, api.Passing)
+	a.check(health.Records, api.Passing)
 
 	store.Put(leaseKey(free(a, b)), []byte("{"))
-	a.check(checkRecords, api.Warning, leaseKey(free(a, b)))
+	a.check(health.Records, api.Warning, leaseKey(free(a, b)))
 	code, body := a.request("GET", "/v1/network/n/lease/"+registry.SubnetKey(free(a, b)), "")
 	if code != http.StatusConflict || !strings.Contains(body, "cannot be used: invalid: unexpected end of JSON input") {
 		t.Errorf("%d %s", code, body)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -42,10 +43,10 @@ func (r *runner) checkAge() {
 		return
 	}
 	if time.Since(last) < staleAfter {
-		r.check(checkSnapshot, api.Passing, snapshotPasses)
+		r.check(health.Snapshot, api.Passing, snapshotPasses)
 		return
 	}
-	if r.env.health.set(r.local.Name, checkSnapshot, api.Warning, old(last)) {
+	if r.env.health.Set(r.local.Name, health.Snapshot, api.Warning, old(last)) {
 		r.log.Warn("nothing was heard of the leases for long, peers keep their routes", "since", last.UTC().Format(time.RFC3339))
 	}
 }
@@ -56,7 +57,7 @@ func (r *runner) stopFollowing(err error) {
 	r.following.Lock()
 	defer r.following.Unlock()
 	r.unfollowed.Store(true)
-	if r.env.health.set(r.local.Name, checkSnapshot, api.Warning, fmt.Sprintf("%s: %v", last, err)) {
+	if r.env.health.Set(r.local.Name, health.Snapshot, api.Warning, fmt.Sprintf("%s: %v", last, err)) {
 		r.log.Warn("leases could not be read, peers keep their routes", "error", err)
 	}
 }
@@ -117,7 +118,7 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 		r.snapshot.Set(now)
 		r.peersChanged(before, now, known)
 		r.settled()
-		if r.env.health.set(r.local.Name, checkSnapshot, api.Passing, snapshotPasses) && failed {
+		if r.env.health.Set(r.local.Name, health.Snapshot, api.Passing, snapshotPasses) && failed {
 			r.log.Info("leases are read again")
 		}
 		failed = false

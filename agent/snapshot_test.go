@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -43,10 +44,10 @@ func TestSnapshotAge(t *testing.T) {
 			}
 			r.unfollowed.Store(tt.failing)
 			r.checkAge()
-			report, _ := h.agent.env.health.report()
+			report, _ := h.agent.env.health.Report()
 			status := ""
 			for _, c := range report.Networks[0].Checks {
-				if c.Name == checkSnapshot {
+				if c.Name == health.Snapshot {
 					status = c.Status
 				}
 			}

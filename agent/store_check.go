@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -46,7 +47,7 @@ func (r *runner) used(what string, err error) {
 		return // it answered, and there may be nothing to use it for yet
 	}
 	status, reason := verdictOnStore(r.unusable)
-	r.check(checkConsul, status, reason)
+	r.check(health.Consul, status, reason)
 }
 
 // unused forgets uses that this network has no more.

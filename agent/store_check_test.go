@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -47,16 +48,16 @@ func TestStoreCheckOfANetwork(t *testing.T) {
 	r := h.part()
 	consul := func(status, reason string) {
 		t.Helper()
-		report, _ := h.agent.env.health.report()
+		report, _ := h.agent.env.health.Report()
 		for _, c := range report.Networks[0].Checks {
-			if c.Name == checkConsul && c.Status == status && strings.Contains(c.Reason, reason) && !strings.Contains(c.Reason, "no luck") {
+			if c.Name == health.Consul && c.Status == status && strings.Contains(c.Reason, reason) && !strings.Contains(c.Reason, "no luck") {
 				return
 			}
 		}
 		t.Errorf("%+v", report.Networks[0].Checks)
 	}
 	r.used(useDefinition, registry.ErrNetworkNotFound)
-	if report, _ := h.agent.env.health.report(); len(report.Networks[0].Checks) != 1 {
+	if report, _ := h.agent.env.health.Report(); len(report.Networks[0].Checks) != 1 {
 		t.Errorf("there is no network: %+v", report.Networks[0].Checks)
 	}
 	r.used(useDefinition, nil)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -107,16 +108,16 @@ func (r *runner) subnetFileWritten() bool {
 // can be started.
 func (r *runner) reportSubnetFile(err error) {
 	if err == nil {
-		r.mended(checkSubnetFile)
-		r.check(checkSubnetFile, api.Passing, r.local.SubnetFile+" is written")
+		r.mended(health.SubnetFile)
+		r.check(health.SubnetFile, api.Passing, r.local.SubnetFile+" is written")
 		if r.file.unready.Swap(false) {
-			r.env.health.ready(r.local.Name, true)
+			r.env.health.SetReady(r.local.Name, true)
 		}
 		return
 	}
-	r.failing(checkSubnetFile, api.Critical, advice.SubnetFile, err)
+	r.failing(health.SubnetFile, api.Critical, advice.SubnetFile, err)
 	if info, err := os.Stat(r.local.SubnetFile); err != nil || !info.Mode().IsRegular() {
-		if r.env.health.ready(r.local.Name, false) {
+		if r.env.health.SetReady(r.local.Name, false) {
 			r.file.unready.Store(true)
 		}
 	}

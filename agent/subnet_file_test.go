@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -148,16 +149,16 @@ func TestSubnetFileIsKept(t *testing.T) {
 	}
 	must(t, os.Remove(path))
 	must(t, os.MkdirAll(filepath.Join(path, "x"), 0o755))
-	a.check(checkSubnetFile, api.Critical)
+	a.check(health.SubnetFile, api.Critical)
 	eventually(t, func() error {
-		if report, _ := a.agent.env.health.report(); report.Ready {
+		if report, _ := a.agent.env.health.Report(); report.Ready {
 			return errors.New("it is ready")
 		}
 		return nil
 	})
 	must(t, os.RemoveAll(path))
 	a.has(path, "n")
-	a.check(checkSubnetFile, api.Passing)
+	a.check(health.SubnetFile, api.Passing)
 	a.ready()
 }
 
@@ -171,7 +172,7 @@ func TestSubnetFileOfAnotherNetwork(t *testing.T) {
 	_, err := a.client.PutNetwork(context.Background(), api.Network{Name: "watched", Backend: []byte(`{"type":"recorder"}`),
 		Pools: []api.Pool{{Prefix: a.second().Pools[0].Prefix}}}, false)
 	must(t, err)
-	a.check(checkSubnetFile, api.Critical, path, "is the subnet file of network n")
+	a.check(health.SubnetFile, api.Critical, path, "is the subnet file of network n")
 	a.has(path, "n")
 }
 
@@ -182,7 +183,7 @@ func TestSubnetFileIsNoFile(t *testing.T) {
 	path := a.config.Networks[0].SubnetFile
 	must(t, unix.Mkfifo(path, 0o600))
 	a.start()
-	a.check(checkSubnetFile, api.Critical, path, "is not a regular file")
+	a.check(health.SubnetFile, api.Critical, path, "is not a regular file")
 	c := a.config
 	c.Networks = slices.Clone(c.Networks)
 	c.Networks[0].IPMasq = !c.Networks[0].IPMasq
@@ -235,8 +236,8 @@ func TestSubnetFileMovesWithoutTheStore(t *testing.T) {
 			}
 			a.registry.set(nil)
 			if way == "in the way" { // the old one stays until there is a new one
-				a.check(checkSubnetFile, api.Critical, after)
-				a.check(checkLease, api.Passing)
+				a.check(health.SubnetFile, api.Critical, after)
+				a.check(health.Lease, api.Passing)
 				if !exists(before) {
 					t.Error("there is no subnet file any more")
 				}

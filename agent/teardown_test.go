@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -47,7 +48,7 @@ func TestLeavingLeavesNothing(t *testing.T) {
 			a.start()
 			a.ready()
 			subnet := a.subnet()
-			a.check(checkSnapshot, api.Passing)
+			a.check(health.Snapshot, api.Passing)
 			r := mustRunner(t, a)
 			tt.leave(a)
 			a.applies("zero")
@@ -57,7 +58,7 @@ func TestLeavingLeavesNothing(t *testing.T) {
 				_, read, _ := r.snapshot.Get()
 				names := a.wall.names()
 				v := r.shown()
-				report, _ := a.agent.env.health.report()
+				report, _ := a.agent.env.health.Report()
 				for what, wrong := range map[string]bool{
 					"subnet file": exists(r.local.SubnetFile), "state file": exists(savedPath(a.config.DataDir, "n")),
 					"lease": held, "record": there, "snapshot": read, "firewall": names[len(names)-1] != "",
@@ -227,7 +228,7 @@ func TestLeftOverRestart(t *testing.T) {
 	must(t, a.stop())
 	state := savedPath(a.config.DataDir, "n")
 	a.config.Networks, a.config.Dev = nil, true
-	a.start().check(checkNetwork, api.Warning, "no network is configured")
+	a.start().check(health.Network, api.Warning, "no network is configured")
 	must(t, a.stop())
 	if !exists(state) || !exists(local.SubnetFile) || a.recorder.last() == "zero" {
 		t.Error("a development agent left a network that is another agent's")
@@ -241,7 +242,7 @@ func TestLeftOverRestart(t *testing.T) {
 		if !slices.Contains(a.recorder.all(), "zero") {
 			return errors.New("the datapath stays")
 		}
-		if report, _ := a.agent.env.health.report(); len(report.Networks) != 1 {
+		if report, _ := a.agent.env.health.Report(); len(report.Networks) != 1 {
 			return fmt.Errorf("health of a network that was left: %+v", report.Networks)
 		}
 		return nil

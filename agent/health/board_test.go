@@ -1,0 +1,57 @@
+package health
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/api"
+)
+
+func TestBoard(t *testing.T) {
+	now := time.Unix(100, 0)
+	h := New(func() time.Time { return now }, nil)
+	h.SetReady("n", false)
+	if r, _ := h.Report(); r.Status != api.Passing || r.Ready {
+		t.Errorf("empty: %+v", r)
+	}
+	_, changed := h.Report()
+	if !h.Set("n", Lease, api.Passing, "held") {
+		t.Error("a new check did not count as a change")
+	}
+	select {
+	case <-changed:
+	default:
+		t.Error("no reader was woken")
+	}
+	h.SetReady("n", true)
+	if r, _ := h.Report(); r.Status != api.Passing || !r.Ready {
+		t.Errorf("ready: %+v", r)
+	}
+
+	now = time.Unix(200, 0)
+	if h.Set("n", Lease, api.Passing, "held") {
+		t.Error("an unchanged check counted as a change")
+	}
+	if h.Set("n", Lease, api.Passing, "held still") {
+		t.Error("another reason alone counted as a change of status")
+	}
+	r, _ := h.Report()
+	if c := r.Networks[0].Checks[0]; c.Reason != "held still" || !c.Since.Equal(time.Unix(100, 0)) {
+		t.Errorf("%+v", c)
+	}
+	h.Set("n", Lease, api.Warning, "not renewed")
+	h.Set("", Consul, api.Passing, "answers")
+	r, _ = h.Report()
+	if r.Status != api.Warning || r.Networks[0].Status != api.Warning || !r.Networks[0].Checks[0].Since.Equal(now) {
+		t.Errorf("%+v", r)
+	}
+	h.Set("m", Routes, api.Critical, "broken")
+	if r, _ = h.Report(); r.Status != api.Critical || r.Ready {
+		t.Errorf("%+v", r)
+	}
+	h.Forget("m")
+	h.Clear("n", Lease)
+	if r, _ = h.Report(); r.Status != api.Passing || len(r.Networks) != 1 || len(r.Networks[0].Checks) != 0 {
+		t.Errorf("%+v", r)
+	}
+}
