@@ -30,6 +30,7 @@ import (
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/logging"
 	"github.com/lenonet/leno/agent/probe"
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/agent/watch"
@@ -94,7 +95,7 @@ type environment struct {
 	named      chan struct{} // closed once the node's name and id are known; runners do not ask the store before
 	registry   registry.Registry
 	backends   map[string]backend.Type
-	contact    *contact
+	outage     *retry.OutageDetector
 	health     *health.Board
 	events     *events
 	telemetry  *telemetry.Telemetry
@@ -217,7 +218,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	a := &Agent{o: o, log: log, config: c, refresh: refresh, runners: map[string]*running{}, departures: map[string]chan struct{}{},
 		reloads: make(chan reloadRequest), refreshing: make(chan struct{}, 1), ended: make(chan struct{}), fatal: make(chan error, 1), patience: patience, build: readBuild(), kernelHere: sync.OnceValues(kernelHere)}
 	a.env = &environment{
-		log: log, registry: o.Registry, named: make(chan struct{}), contact: newContact(o.Registry), backends: o.Backends, events: newEvents(time.Now),
+		log: log, registry: o.Registry, named: make(chan struct{}), outage: newOutageDetector(o.Registry), backends: o.Backends, events: newEvents(time.Now),
 		pools: newPoolClaims(), processors: &processors{},
 		networks: watch.New[networkSet](), left: watch.New[struct{}](), kernel: watch.New[struct{}](), parts: watch.New[struct{}](), shown: watch.New[struct{}](), setBack: watch.New[struct{}](), former: newFormerSubnets(c.DataDir),
 		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding, remains: o.Remains,
@@ -228,7 +229,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	a.env.health = health.New(time.Now, a.env.events.checked)
 	a.elsewhere.registry = o.Registry
 	a.limits = defaultLimits()
-	a.board = newBoard(a.env.contact.retry, a.limits.readers)
+	a.board = newBoard(a.env.outage.NewLoop, a.limits.readers)
 	a.env.firewall = newFirewallKeeper(o.Firewall, c.Firewall, a.log, a.env.health)
 	a.env.foreign = newForeignRules(log, o.Obstacles, a.env.health)
 	a.env.firewall.told = a.env.foreign.stir
@@ -276,7 +277,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	whole := ctx
 	asked := func() bool { return whole.Err() != nil } // and not for a fault
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return a.env.contact.run(ctx) })
+	g.Go(func() error { return a.env.outage.Run(ctx) })
 	g.Go(func() error { return a.watchNetworks(ctx) })
 	g.Go(func() error { return a.watchKernel(ctx) })
 	g.Go(func() error { return a.env.firewall.run(ctx) })
@@ -380,7 +381,7 @@ func (a *Agent) identify(ctx context.Context) error {
 }
 
 func (a *Agent) awaitNodeName(ctx context.Context) error {
-	retry := a.env.contact.retry()
+	backoff := a.env.outage.NewLoop()
 	for {
 		name, err := nodeName(ctx, a.current().NodeName, a.env.registry)
 		if err == nil {
@@ -392,7 +393,7 @@ func (a *Agent) awaitNodeName(ctx context.Context) error {
 		if a.env.health.Set("", health.Node, api.Critical, fmt.Sprintf("waiting for this host's name in Consul (or set node_name): %v", err)) {
 			a.log.Warn("waiting for this host's name", "error", err)
 		}
-		if err := retry.wait(ctx, err, nil); err != nil {
+		if err := backoff.Wait(ctx, err, nil); err != nil {
 			return err
 		}
 	}
@@ -419,7 +420,7 @@ func (a *Agent) runner(name string) (*runner, bool) {
 // watchKernel passes changes of the kernel's tables on to the runners.
 func (a *Agent) watchKernel(ctx context.Context) error {
 	const name = "kernel watch"
-	retry := newPause()
+	backoff := retry.NewBackoff()
 	var faults lasting
 	for {
 		err := a.o.WatchKernel(ctx, a.usesLink, a.reaches, func() {
@@ -432,7 +433,7 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 		if faults.begin(name) {
 			a.log.Warn("watching the kernel failed, the slow tick goes on", "error", err)
 		}
-		if err := retry.wait(ctx); err != nil {
+		if err := backoff.Wait(ctx); err != nil {
 			return err
 		}
 	}

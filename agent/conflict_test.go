@@ -59,7 +59,7 @@ func TestTakingBackSlowsDown(t *testing.T) {
 	key := leaseKey(a.subnet())
 	own, _, _ := a.store.Get(key)
 	began := len(a.registry.at("Acquire"))
-	wantGrowing(t, "acquires", 4*a.pace.first/10, func() []time.Time {
+	wantGrowing(t, "acquires", 4*a.pace.First/10, func() []time.Time {
 		if now, _, _ := a.store.Get(key); string(now) == string(own) {
 			a.store.Put(key, []byte("{"))
 		}

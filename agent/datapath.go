@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 )
@@ -22,7 +23,7 @@ const (
 func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) error {
 	tick := time.NewTicker(slowTick)
 	defer tick.Stop()
-	retry := newPause()
+	backoff := retry.NewBackoff()
 	calm := settle
 	var (
 		lease registry.Lease
@@ -38,7 +39,7 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 		due      time.Time        // when the peers may be written down again
 		remember <-chan time.Time // at that time
 		unsaved  bool
-		unwell   = newPause() // while they cannot be written down
+		unwell   = retry.NewBackoff() // while they cannot be written down
 	)
 	defer func() {
 		if unsaved {
@@ -76,18 +77,18 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 			switch {
 			case err != nil:
 				// Its own writes would make it try at once, for ever.
-				pause := retry.next()
+				pause := backoff.Next()
 				failed, calm = time.After(pause), r.patience(pause)
 			default:
 				calm = r.calmer(calm, len(report.Healed) > 0)
-				retry.reset()
+				backoff.Reset()
 				fresh = false
 			}
 			remember = nil
 			if unsaved && !time.Now().Before(due) {
 				next := rememberPause(len(peers))
 				if unsaved = !r.rememberPeers(known, n, peers, lease); unsaved {
-					next = max(next, unwell.next())
+					next = max(next, unwell.Next())
 				}
 				due = time.Now().Add(next)
 			}
@@ -114,7 +115,7 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 			continue
 		case <-tick.C:
 		case <-kernelChanged:
-			if err := sleep(ctx, calm); err != nil {
+			if err := retry.Sleep(ctx, calm); err != nil {
 				return err
 			}
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -357,7 +358,7 @@ func TestFailingApplySlowsDown(t *testing.T) {
 	a.recorder.setFail(errors.New("no such device"))
 	a.recorder.hook(func(backend.State) { a.kick() })
 	a.kick()
-	wantGrowing(t, "failing applies", 2*localFirst-50*time.Millisecond, func() []time.Time { return a.recorder.tries()[began:] })
+	wantGrowing(t, "failing applies", 2*retry.FirstPause-50*time.Millisecond, func() []time.Time { return a.recorder.tries()[began:] })
 }
 
 // TestHealingSlowsDown when somebody undoes it again and again.
@@ -369,7 +370,7 @@ func TestHealingSlowsDown(t *testing.T) {
 	a.recorder.setReport(backend.Report{Writes: 1, Healed: []backend.Repair{{Fault: "device was deleted"}}})
 	a.recorder.hook(func(backend.State) { a.kick() })
 	a.kick()
-	wantGrowing(t, "healing applies", 2*localFirst-50*time.Millisecond, func() []time.Time { return a.recorder.tries()[began:] })
+	wantGrowing(t, "healing applies", 2*retry.FirstPause-50*time.Millisecond, func() []time.Time { return a.recorder.tries()[began:] })
 	a.recorder.setReport(backend.Report{})
 	a.recorder.hook(nil)
 	a.check(health.Routes, api.Passing)

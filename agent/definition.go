@@ -11,6 +11,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -40,10 +41,10 @@ func (k *knownDefinition) usable() bool {
 // that have it in use come before those that only remember it, since there may have
 // been a change that these do not know of. A host whose own block says the same need
 // not wait.
-func (k *knownDefinition) restoreAfter(local config.Network, p pace) time.Duration {
-	d := p.restoreRemembered
+func (k *knownDefinition) restoreAfter(local config.Network, p retry.Policy) time.Duration {
+	d := p.RestoreRemembered
 	if own, err := Definition(local); k.confirmed || err == nil && len(Differences(own, k.network)) == 0 {
-		d = p.restoreInUse
+		d = p.RestoreInUse
 	}
 	return d + rand.N(d)
 }
@@ -77,7 +78,7 @@ func rememberedDefinition(dataDir, network string) *knownDefinition {
 // store, or by its own memory when the store has lost it. It puts the definition
 // of this host's block there when there has never been one.
 func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) {
-	retry := r.env.contact.retry()
+	backoff := r.env.outage.NewLoop()
 	for {
 		_, _, networksChanged := r.env.networks.Get()
 		n, err := r.definition(ctx)
@@ -107,7 +108,7 @@ func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) 
 			reason = fmt.Sprintf("waiting for rights: %v", err)
 		}
 		r.wait(health.Network, reason)
-		if err := retry.wait(ctx, err, networksChanged); err != nil {
+		if err := backoff.Wait(ctx, err, networksChanged); err != nil {
 			return registry.Network{}, err
 		}
 	}
@@ -299,7 +300,7 @@ func Differences(want, have registry.Network) []string {
 // the network was deleted, which it returns as an error. It puts a definition back
 // that the store has lost. One that cannot be used changes nothing.
 func (r *runner) watchDefinition(ctx context.Context, n registry.Network) error {
-	retry := r.env.contact.retry()
+	backoff := r.env.outage.NewLoop()
 	var restore time.Time // when a lost definition is to be put back, zero while it is not lost
 	troubled := false     // the check says so
 	for {
@@ -315,7 +316,7 @@ func (r *runner) watchDefinition(ctx context.Context, n registry.Network) error 
 			case errors.Is(err, errDefinitionChanged), errors.Is(err, errNetworkGone):
 				return err
 			case err != nil:
-				if err := retry.wait(ctx, err, changed); err != nil {
+				if err := backoff.Wait(ctx, err, changed); err != nil {
 					return err
 				}
 				continue
@@ -334,7 +335,7 @@ func (r *runner) watchDefinition(ctx context.Context, n registry.Network) error 
 		case verdict == definitionUnreadable:
 			troubled = true
 		case restore.IsZero():
-			restore, troubled = time.Now().Add(r.known.restoreAfter(r.local, r.env.contact.pace)), true
+			restore, troubled = time.Now().Add(r.known.restoreAfter(r.local, r.env.outage.Policy)), true
 			r.log.Warn("the store has lost the network's definition, packets keep flowing")
 			r.check(health.Network, api.Warning, "the store has lost the network's definition, which stays in force; putting it back")
 			due = time.After(time.Until(restore))
@@ -344,7 +345,7 @@ func (r *runner) watchDefinition(ctx context.Context, n registry.Network) error 
 			if err := r.restoreDefinition(ctx, n); err != nil {
 				r.check(health.Network, api.Warning, fmt.Sprintf("the store has lost the network's definition, which stays in force, "+
 					"and this agent cannot put it back: %v; `leno network apply` puts it back", err))
-				if err := retry.wait(ctx, err, changed); err != nil {
+				if err := backoff.Wait(ctx, err, changed); err != nil {
 					return err
 				}
 			}

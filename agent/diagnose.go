@@ -13,6 +13,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -272,7 +273,7 @@ func (a *Agent) askTwice(ctx context.Context, r *runner, peers []api.Peer, unhel
 			silent = append(silent, i)
 		}
 	}
-	if err != nil || len(silent) == 0 || sleep(ctx, errorPause) != nil {
+	if err != nil || len(silent) == 0 || retry.Sleep(ctx, errorPause) != nil {
 		return out.Peers, err
 	}
 	once := make([]api.Peer, len(silent))

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -18,7 +19,7 @@ const expireEach = 8
 // tries fail on the record's index.
 func (r *runner) expireLapsed(ctx context.Context, n registry.Network) error {
 	for {
-		if err := sleep(ctx, slowTick/2+rand.N(slowTick)); err != nil {
+		if err := retry.Sleep(ctx, slowTick/2+rand.N(slowTick)); err != nil {
 			return err
 		}
 		r.expireOnce(ctx, n)

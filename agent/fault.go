@@ -15,6 +15,7 @@ import (
 	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/api"
 )
 
@@ -124,7 +125,7 @@ func (a *Agent) listen(ctx context.Context, c config.HTTP) (net.Listener, error)
 
 // awaitOther tries as long as another process has what is tried, up to patience.
 func (a *Agent) awaitOther(ctx context.Context, what string, try func() error) error {
-	retry, until := newPause(), time.Now().Add(a.patience)
+	backoff, until := retry.NewBackoff(), time.Now().Add(a.patience)
 	var faults lasting
 	for {
 		err := try()
@@ -134,7 +135,7 @@ func (a *Agent) awaitOther(ctx context.Context, what string, try func() error) e
 		if faults.begin(what) {
 			a.log.Warn("another process has what this agent needs, waiting for it to end", "setting", what, "error", err)
 		}
-		if retry.wait(ctx) != nil {
+		if backoff.Wait(ctx) != nil {
 			return err
 		}
 	}
@@ -173,7 +174,7 @@ func (a *Agent) openDataDir(ctx context.Context, dir string) (id string, unlock 
 // untilWritten blocks until write, which uses the state directory, has worked. An
 // error is ctx's end, or that another agent has the directory.
 func (a *Agent) untilWritten(ctx context.Context, write func() error) error {
-	retry := newPause()
+	backoff := retry.NewBackoff()
 	var faults lasting
 	for {
 		err := write()
@@ -188,7 +189,7 @@ func (a *Agent) untilWritten(ctx context.Context, write func() error) error {
 		reason := advice.Reason(advice.DataDir, err)
 		a.env.health.Set("", health.DataDir, api.Critical, reason)
 		faults.failing(a.log, health.DataDir, reason)
-		if err := retry.wait(ctx); err != nil {
+		if err := backoff.Wait(ctx); err != nil {
 			return err
 		}
 	}

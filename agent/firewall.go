@@ -15,6 +15,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/telemetry"
 )
 
@@ -56,7 +57,7 @@ type firewallKeeper struct {
 	applied *attempt        // with success, nil after a failure
 	failed  *attempt        // the last one, nil after a success
 	err     error           // of failed
-	retry   *pause
+	retry   *retry.Backoff
 	again   time.Time // when to try again after a failure
 	looked  time.Time // when the rules were last looked at, with success or not
 	report  firewall.Report
@@ -72,7 +73,7 @@ type attempt struct {
 
 func newFirewallKeeper(rules Rules, c config.Firewall, log hclog.Logger, h *health.Board) *firewallKeeper {
 	return &firewallKeeper{log: log, health: h, rules: rules, config: c, stirred: make(chan struct{}, 1), applies: make(chan struct{}, 1),
-		wanted: map[string]firewall.Network{}, shown: map[string]bool{}, retry: newPause(), healed: func(string) {}}
+		wanted: map[string]firewall.Network{}, shown: map[string]bool{}, retry: retry.NewBackoff(), healed: func(string) {}}
 }
 
 func firewallNetwork(local config.Network, pools, subnets []netip.Prefix) firewall.Network {
@@ -200,11 +201,11 @@ func (k *firewallKeeper) apply(ctx context.Context) error {
 	k.note(k.looked, report.Healed)
 	if err == nil {
 		k.applied, k.failed, k.err, k.report = now, nil, nil, report
-		k.retry.reset()
+		k.retry.Reset()
 	} else {
 		k.applied = nil
 		if ctx.Err() == nil {
-			k.failed, k.err, k.again = now, err, k.looked.Add(k.retry.next())
+			k.failed, k.err, k.again = now, err, k.looked.Add(k.retry.Next())
 		}
 	}
 	k.tell()

@@ -12,6 +12,7 @@ import (
 	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 )
@@ -42,7 +43,7 @@ func poke(c chan<- struct{}) {
 // watch passes changes of the firewall on.
 func (k *firewallKeeper) watch(ctx context.Context) error {
 	const name = "firewall watch"
-	retry := newPause()
+	backoff := retry.NewBackoff()
 	for {
 		err := k.rules.Watch(ctx, func() {
 			k.faults.end(name)
@@ -57,7 +58,7 @@ func (k *firewallKeeper) watch(ctx context.Context) error {
 		if k.faults.begin(name) {
 			k.log.Warn("watching the firewall failed, the resync goes on", "error", err)
 		}
-		if err := retry.wait(ctx); err != nil {
+		if err := backoff.Wait(ctx); err != nil {
 			return err
 		}
 	}
@@ -80,7 +81,7 @@ func (k *firewallKeeper) uphold(ctx context.Context) error {
 		case <-k.stirred:
 			timer.Stop()
 		}
-		if err := sleep(ctx, k.calm(time.Now())); err != nil {
+		if err := retry.Sleep(ctx, k.calm(time.Now())); err != nil {
 			return err
 		}
 		k.look(ctx, true)

@@ -10,6 +10,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -181,7 +182,7 @@ func TestFirewallTriedAgain(t *testing.T) {
 	var times []time.Time
 	a.wall.set(func(w *wall) { times = w.times[looks:] })
 	for i := 2; i < len(times); i++ {
-		if gap := times[i].Sub(times[i-1]); gap < localFirst/2 {
+		if gap := times[i].Sub(times[i-1]); gap < retry.FirstPause/2 {
 			t.Errorf("tried again after %s", gap)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -93,12 +94,12 @@ func (f *foreignRules) run(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-timer.C:
 		case <-f.stirred:
-			_ = sleep(ctx, min(settle, f.span)) // a burst ends
+			_ = retry.Sleep(ctx, min(settle, f.span)) // a burst ends
 		}
 		timer.Stop()
 		began := time.Now()
 		tick = f.look(ctx)
-		if err := sleep(ctx, f.rest(time.Since(began))); err != nil {
+		if err := retry.Sleep(ctx, f.rest(time.Since(began))); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -33,7 +34,7 @@ func (s *slowReads) WatchLeases(ctx context.Context, _ registry.Network, after u
 	if after != 0 {
 		return registry.LeaseSet{}, 0, errors.New("not asked for what is now")
 	}
-	if err := sleep(ctx, s.takes); err != nil {
+	if err := retry.Sleep(ctx, s.takes); err != nil {
 		return registry.LeaseSet{}, 0, err
 	}
 	return s.set, uint64(s.reads.Load()), s.err

@@ -20,6 +20,7 @@ import (
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/agent/logging"
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -40,7 +41,7 @@ type host struct {
 	recorder *recorder
 	wall     *wall
 	others   *others
-	pace     pace
+	pace     retry.Policy
 	quiet    bool   // no log
 	level    string // of the log, TRACE if ""
 	said     lines
@@ -94,9 +95,9 @@ func newHost(t testing.TB, store *memory.Store, name string) *host {
 }
 
 // quick is the ordinary pace of an agent, ten times as fast.
-func quick() pace {
-	p := defaultPace()
-	for _, d := range []*time.Duration{&p.first, &p.last, &p.soon, &p.probeLeast, &p.probeMost, &p.ask, &p.spread, &p.restoreInUse, &p.restoreRemembered} {
+func quick() retry.Policy {
+	p := retry.DefaultPolicy()
+	for _, d := range []*time.Duration{&p.First, &p.Last, &p.Soon, &p.ProbeLeast, &p.ProbeMost, &p.Ask, &p.Spread, &p.RestoreInUse, &p.RestoreRemembered} {
 		*d /= 10
 	}
 	return p
@@ -177,7 +178,7 @@ func (h *host) build() *Agent {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	a.env.contact.pace = h.pace
+	a.env.outage.Policy = h.pace
 	if h.limits != nil {
 		h.limits(&a.limits)
 		a.board.readers = a.limits.readers

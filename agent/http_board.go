@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/registry"
 )
@@ -67,7 +68,7 @@ const (
 type board struct {
 	linger  time.Duration
 	readers int // at most
-	retry   func() *retry
+	retry   func() *retry.Loop
 	seed    maphash.Seed
 	closing chan struct{} // closed when all readers shall end
 
@@ -101,7 +102,7 @@ type answer struct {
 	err error
 }
 
-func newBoard(retry func() *retry, readers int) *board {
+func newBoard(retry func() *retry.Loop, readers int) *board {
 	return &board{linger: lingerBoard, readers: readers, retry: retry, seed: maphash.MakeSeed(),
 		closing: make(chan struct{}), views: map[string]*followed{}}
 }
@@ -302,10 +303,10 @@ func (b *board) followMemory(ctx context.Context, v *followed, s shown) {
 	for {
 		changes := s.changes()
 		_, _ = b.look(v, s) // readers have the error from the view
-		if !anyOf(ctx, changes) || sleep(ctx, settleBoard) != nil {
+		if !anyOf(ctx, changes) || retry.Sleep(ctx, settleBoard) != nil {
 			return
 		}
-		if sleep(ctx, calmBoard-settleBoard) != nil {
+		if retry.Sleep(ctx, calmBoard-settleBoard) != nil {
 			return
 		}
 	}
@@ -313,7 +314,7 @@ func (b *board) followMemory(ctx context.Context, v *followed, s shown) {
 
 func (b *board) followStore(ctx context.Context, v *followed, s shown) {
 	var after uint64
-	retry := b.retry()
+	backoff := b.retry()
 	for {
 		v.mu.Lock()
 		began := v.count
@@ -324,7 +325,7 @@ func (b *board) followStore(ctx context.Context, v *followed, s shown) {
 		}
 		if err != nil {
 			b.fail(v, err)
-			if retry.wait(ctx, err, nil) != nil {
+			if backoff.Wait(ctx, err, nil) != nil {
 				return
 			}
 			after = 0
@@ -334,7 +335,7 @@ func (b *board) followStore(ctx context.Context, v *followed, s shown) {
 		if _, ok := b.offer(v, out, at, began); !ok {
 			after = 0 // somebody has read something newer meanwhile
 		}
-		if sleep(ctx, calmBoard) != nil {
+		if retry.Sleep(ctx, calmBoard) != nil {
 			return
 		}
 	}

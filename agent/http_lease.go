@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -50,7 +51,7 @@ func (a *Agent) getLeases(r *http.Request) (shown, error) {
 // readAnew has the leases of a network read anew again and again until ctx ends,
 // for those who wait for news of them.
 func (a *Agent) readAnew(ctx context.Context, network string) {
-	for leases := 0; sleep(ctx, lapsePace(leases)) == nil; {
+	for leases := 0; retry.Sleep(ctx, lapsePace(leases)) == nil; {
 		a.withRunner(ctx, network, func(run *runner, ctx context.Context, n registry.Network) {
 			snap, _ := run.leasesNow(ctx, n)
 			leases = len(snap.set.Leases)

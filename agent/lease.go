@@ -28,7 +28,7 @@ const callTimeout = 15 * time.Second
 // acquire blocks until this host holds a lease of n. claim is asked anew for
 // each attempt.
 func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() registry.Claim) (registry.Lease, error) {
-	retry := r.env.contact.retry()
+	backoff := r.env.outage.NewLoop()
 	others := &rivals{runner: r, network: n}
 	before, _, _ := r.lease.Get()
 	for {
@@ -67,7 +67,7 @@ func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() r
 		r.troubled(reason)
 		// Once a network that the store had lost is defined again, hosts that know
 		// nothing of this one may take its subnet.
-		if err := retry.wait(ctx, err, networks); err != nil {
+		if err := backoff.Wait(ctx, err, networks); err != nil {
 			return registry.Lease{}, err
 		}
 	}
@@ -102,7 +102,7 @@ func (r *runner) acquireOnce(ctx context.Context, n registry.Network, claim regi
 // host's attributes change, and takes it back whenever it is lost. Packets are
 // not its business: whatever happens here, the datapath stays.
 func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Lease, claim registry.Claim) error {
-	retry := r.env.contact.retry()
+	backoff := r.env.outage.NewLoop()
 	for {
 		now, _, changed := r.claim.Get()
 		if reflect.DeepEqual(now, claim) {
@@ -114,7 +114,7 @@ func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Le
 				r.lost(lease, reason)
 				r.env.telemetry.Count(telemetry.LeaseLosses, 1, n.Name)
 				// Somebody who takes it again and again is not to be outrun.
-				if err := retry.wait(ctx, nil, nil); err != nil {
+				if err := backoff.Wait(ctx, nil, nil); err != nil {
 					return err
 				}
 			}
@@ -189,7 +189,7 @@ func (r *runner) renew(ctx context.Context) {
 	// before the session may end.
 	margin := r.config.Lease.RenewMargin
 	timeout := min(callTimeout, max(margin/2, time.Second))
-	retry := r.env.contact.retry().within(margin / 4)
+	backoff := r.env.outage.NewLoop().Within(margin / 4)
 	var session string
 	var last, next time.Time
 	for {
@@ -226,7 +226,7 @@ func (r *runner) renew(ctx context.Context) {
 			default:
 				r.renewal(started, telemetry.Failed)
 				r.renewed(last, err)
-				_ = retry.wait(ctx, err, changed)
+				_ = backoff.Wait(ctx, err, changed)
 				next = time.Now()
 			}
 		}
@@ -314,7 +314,7 @@ func (r *runner) suspect(source, reason string) {
 
 // watchOwn watches our record and returns why it is not ours any more.
 func (r *runner) watchOwn(ctx context.Context, n registry.Network, lease registry.Lease) (string, error) {
-	retry := r.env.contact.retry()
+	backoff := r.env.outage.NewLoop()
 	var index uint64
 	for {
 		now, next, err := r.env.registry.WatchLease(ctx, n, lease.Subnet(), index)
@@ -330,7 +330,7 @@ func (r *runner) watchOwn(ctx context.Context, n registry.Network, lease registr
 		case errors.Is(err, registry.ErrInvalid):
 			return fmt.Sprintf("its record was overwritten: %v", err), nil
 		case err != nil:
-			if err := retry.wait(ctx, err, nil); err != nil {
+			if err := backoff.Wait(ctx, err, nil); err != nil {
 				return "", err
 			}
 			continue

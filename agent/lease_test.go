@@ -13,6 +13,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -450,7 +451,7 @@ func TestSessionSaidToBeGone(t *testing.T) {
 func TestClaimFollowsTheDefinition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, memory.New(), "a")
-		h.pace = defaultPace()
+		h.pace = retry.DefaultPolicy()
 		define := func() {
 			n := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}
 			must(t, h.store.Client().PutNetwork(t.Context(), n))

@@ -54,7 +54,7 @@ func (s networkSet) reason(name string) (string, bool) {
 // watchNetworks keeps the set of all networks. An answer that is not certain
 // leaves it as it is.
 func (a *Agent) watchNetworks(ctx context.Context) error {
-	retry := a.env.contact.retry()
+	backoff := a.env.outage.NewLoop()
 	_, _, loss := a.env.setBack.Get()
 	var index uint64
 	for {
@@ -67,7 +67,7 @@ func (a *Agent) watchNetworks(ctx context.Context) error {
 				a.log.Warn("registry cannot be read, packets keep flowing", "registry", a.o.RegistryName, "error", err)
 			}
 			index = 0 // the answer after an outage must not wait for a change
-			if err := retry.wait(ctx, err, nil); err != nil {
+			if err := backoff.Wait(ctx, err, nil); err != nil {
 				return err
 			}
 			continue

@@ -71,7 +71,7 @@ func (a *Agent) learnNodeID(ctx context.Context) error {
 	if a.env.id.nodeID != "" {
 		return nil
 	}
-	c, retry := a.current(), a.env.contact.retry()
+	c, backoff := a.current(), a.env.outage.NewLoop()
 	for {
 		id, err := a.formerNodeID(ctx, c)
 		if err == nil {
@@ -90,7 +90,7 @@ func (a *Agent) learnNodeID(ctx context.Context) error {
 		if a.env.health.Set("", health.Node, api.Critical, fmt.Sprintf("the node id was lost, waiting to learn it from this host's lease; packets flow: %v", err)) {
 			a.log.Warn("waiting for this host's node id", "error", err)
 		}
-		if err := retry.wait(ctx, err, nil); err != nil {
+		if err := backoff.Wait(ctx, err, nil); err != nil {
 			return err
 		}
 	}

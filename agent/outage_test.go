@@ -11,6 +11,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -22,7 +23,7 @@ func (h *host) inBubble(ctx context.Context, wg *sync.WaitGroup) {
 	r := h.part()
 	h.agent.runners["n"] = &running{runner: r}
 	h.agent.env.health.Clear("", health.Node)
-	wg.Go(func() { _ = h.agent.env.contact.run(ctx) })
+	wg.Go(func() { _ = h.agent.env.outage.Run(ctx) })
 	wg.Go(func() { _ = h.agent.watchNetworks(ctx) })
 	wg.Go(func() { _ = r.Run(ctx) })
 }
@@ -87,7 +88,7 @@ func manyAgents(t *testing.T, failure error, lasts time.Duration) {
 		// Each has a store of its own, since what they read of each other does
 		// not matter here.
 		h := newHost(t, memory.New(), fmt.Sprintf("h%d", i))
-		h.pace, h.quiet = defaultPace(), true
+		h.pace, h.quiet = retry.DefaultPolicy(), true
 		h.config.Lease.TTL, h.config.Lease.RenewMargin = 30*time.Second, 20*time.Second
 		h.inBubble(ctx, &wg)
 		hosts = append(hosts, h)
@@ -130,9 +131,9 @@ func manyAgents(t *testing.T, failure error, lasts time.Duration) {
 			for i, at := range times {
 				switch gap := at - times[max(i-1, 0)]; {
 				case i == 0:
-				case call == "Probe" && gap < h.pace.probeLeast:
+				case call == "Probe" && gap < h.pace.ProbeLeast:
 					t.Errorf("probes are %s apart", gap)
-				case call != "Probe" && gap < h.pace.first/10:
+				case call != "Probe" && gap < h.pace.First/10:
 					t.Errorf("%s again after %s", call, gap)
 				}
 			}
@@ -200,7 +201,7 @@ func renewalInTime(t *testing.T, lease config.Lease, hangs bool) {
 	defer wg.Wait()
 	defer cancel()
 	h := newHost(t, memory.New(), "a")
-	h.pace, h.config.Lease, h.quiet = defaultPace(), lease, true
+	h.pace, h.config.Lease, h.quiet = retry.DefaultPolicy(), lease, true
 	h.config.Lease.Hold = 100 * lease.TTL
 	h.inBubble(ctx, &wg)
 	session := func() string { l, _, _ := mustRunner(t, h).lease.Get(); return l.Session }

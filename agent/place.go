@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -48,7 +49,7 @@ func (p place) underlay() backend.Underlay {
 // awaitUnderlay blocks until the host has a device and address the backend can
 // work on. It looks again whenever the kernel tells of a change.
 func (r *runner) awaitUnderlay(ctx context.Context, n registry.Network) (place, error) {
-	retry := newPause()
+	backoff := retry.NewBackoff()
 	for {
 		_, _, changed := r.env.kernel.Get()
 		p, err := r.locate(n)
@@ -61,9 +62,9 @@ func (r *runner) awaitUnderlay(ctx context.Context, n registry.Network) (place, 
 		select {
 		case <-ctx.Done():
 			return place{}, ctx.Err()
-		case <-time.After(retry.next()):
+		case <-time.After(backoff.Next()):
 		case <-changed:
-			if err := sleep(ctx, settle); err != nil {
+			if err := retry.Sleep(ctx, settle); err != nil {
 				return place{}, err
 			}
 		}
@@ -97,13 +98,13 @@ func (r *runner) locate(n registry.Network) (place, error) {
 func (r *runner) displaced() { r.show(func(v *view) { v.placed = false }) }
 
 // patience is the pause between a change of the kernel and the look at it after a
-// failure that is tried again after retry. An underlay that is waited for may be
+// failure that is tried again after pause. An underlay that is waited for may be
 // what changed; without one a datapath writes nothing that would be told.
-func (r *runner) patience(retry time.Duration) time.Duration {
+func (r *runner) patience(pause time.Duration) time.Duration {
 	if !r.shown().placed {
 		return settle
 	}
-	return min(retry, longestCalm)
+	return min(pause, longestCalm)
 }
 
 // usesLink says whether the underlay depends on the device, or may come to.

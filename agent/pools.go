@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 )
@@ -70,7 +71,7 @@ func claimed(n registry.Network, kind backend.Type, options json.RawMessage) hos
 // while no agent ran would wait for each other.
 func (r *runner) awaitPools(ctx context.Context, n registry.Network, kind backend.Type, options json.RawMessage) error {
 	mine := claimed(n, kind, options)
-	retry := newPause()
+	backoff := retry.NewBackoff()
 	for {
 		reason := r.env.pools.take(n.Name, mine)
 		if reason == "" {
@@ -83,7 +84,7 @@ func (r *runner) awaitPools(ctx context.Context, n registry.Network, kind backen
 			r.env.pools.give(n.Name)
 		}
 		r.wait(health.Network, reason)
-		if err := retry.wait(ctx); err != nil {
+		if err := backoff.Wait(ctx); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -180,7 +181,7 @@ const reservationsTick = time.Minute
 
 // checkReservations reports reservations that cannot be used, until ctx ends.
 func (r *runner) checkReservations(ctx context.Context, n registry.Network) error {
-	retry := r.env.contact.retry()
+	backoff := r.env.outage.NewLoop()
 	for {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
 		set, err := r.env.registry.Reservations(call, n)
@@ -190,14 +191,14 @@ func (r *runner) checkReservations(ctx context.Context, n registry.Network) erro
 		}
 		r.used(useReservations, err)
 		if err != nil {
-			if err := retry.wait(ctx, err, nil); err != nil {
+			if err := backoff.Wait(ctx, err, nil); err != nil {
 				return err
 			}
 			continue
 		}
 		r.records.set("reservation list", set.Bad)
 		r.show(func(v *view) { v.reservations = set.Reservations })
-		if err := sleep(ctx, reservationsTick*3/4+rand.N(reservationsTick/4)); err != nil {
+		if err := retry.Sleep(ctx, reservationsTick*3/4+rand.N(reservationsTick/4)); err != nil {
 			return err
 		}
 	}

@@ -233,7 +233,7 @@ func (a *Agent) reload(ctx context.Context, request reloadRequest) (api.Reloaded
 	a.mu.Lock()
 	a.config = c
 	a.mu.Unlock()
-	a.env.contact.ask()
+	a.env.outage.Wake()
 	a.env.telemetry.Reconfigure(telemetryConfig(c, a.host))
 	if old.Firewall != c.Firewall {
 		a.env.firewall.configure(c.Firewall)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -196,7 +197,7 @@ func (r *runner) carryOn(ctx context.Context, found recollected, waits bool) err
 	first, done := make(chan struct{}), make(chan struct{})
 	go func() { // waited for in relieve
 		defer close(done)
-		if !waits && sleep(watching, standInAfter) != nil {
+		if !waits && retry.Sleep(watching, standInAfter) != nil {
 			return
 		}
 		r.standIn(watching, found, !waits, first)
@@ -232,7 +233,7 @@ const standInAfter = time.Second
 func (r *runner) standIn(ctx context.Context, found recollected, partial bool, first chan<- struct{}) {
 	tick := time.NewTicker(slowTick)
 	defer tick.Stop()
-	retry := newPause()
+	backoff := retry.NewBackoff()
 	calm := settle
 	state := backend.State{Subnets: found.own.Subnets, Peers: peersOf(found.leases, found.own), Partial: partial}
 	for began, told := time.Now(), false; ; {
@@ -240,11 +241,11 @@ func (r *runner) standIn(ctx context.Context, found recollected, partial bool, f
 		var failed <-chan time.Time
 		switch healed, err := r.keepOn(ctx, found.network, &state); {
 		case err != nil: // its own writes would make it try at once, for ever
-			pause := retry.next()
+			pause := backoff.Next()
 			failed, calm = time.After(pause), r.patience(pause)
 		default:
 			calm = r.calmer(calm, healed)
-			retry.reset()
+			backoff.Reset()
 		}
 		if !told && failed == nil {
 			r.log.Info("datapath is carried on", "subnet", found.own.Subnet(), "peers", len(state.Peers),
@@ -261,7 +262,7 @@ func (r *runner) standIn(ctx context.Context, found recollected, partial bool, f
 		case <-failed:
 		case <-tick.C:
 		case <-kernel:
-			if sleep(ctx, calm) != nil {
+			if retry.Sleep(ctx, calm) != nil {
 				return
 			}
 		}

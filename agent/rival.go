@@ -135,7 +135,7 @@ func (v *rivals) outwait(ctx context.Context, them registry.Lease, err error) (a
 	v.troubled(reason)
 	wait, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	retry := v.env.contact.retry()
+	backoff := v.env.outage.NewLoop()
 	for index := them.ModifyIndex; ; {
 		now, next, err := v.env.registry.WatchLease(wait, v.network, them.Subnet(), index)
 		switch {
@@ -147,7 +147,7 @@ func (v *rivals) outwait(ctx context.Context, them registry.Lease, err error) (a
 		case errors.Is(err, registry.ErrLeaseNotFound), errors.Is(err, registry.ErrLeaseRevoked):
 			return true, nil
 		case err != nil:
-			if err := retry.wait(ctx, err, wait.Done()); err != nil {
+			if err := backoff.Wait(ctx, err, wait.Done()); err != nil {
 				return false, err
 			}
 			index = 0

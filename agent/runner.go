@@ -251,7 +251,7 @@ func (r *runner) Run(ctx context.Context) error {
 
 // rounds runs one round after another until ctx ends.
 func (r *runner) rounds(ctx context.Context) error {
-	retry := r.env.contact.retry()
+	backoff := r.env.outage.NewLoop()
 	for {
 		err := r.round(ctx)
 		var lost *LostError
@@ -285,7 +285,7 @@ func (r *runner) rounds(ctx context.Context) error {
 		default:
 			r.wait(health.Network, fmt.Sprintf("stopped, starting again: %v", err))
 		}
-		if retry.wait(ctx, err, nil) != nil {
+		if backoff.Wait(ctx, err, nil) != nil {
 			return nil
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -37,10 +38,10 @@ func (a *Agent) announce(ctx context.Context, address net.Addr) {
 	if !ok {
 		return
 	}
-	retry := a.env.contact.retry()
+	backoff := a.env.outage.NewLoop()
 	entry := catalogueEntry{agent: a, announcer: announcer, address: address}
 	_, _, setBack := a.env.setBack.Get()
-	_, _, back := a.env.contact.returns.Get()
+	back := a.env.outage.Returned()
 	again := ""
 	for {
 		select {
@@ -56,7 +57,7 @@ func (a *Agent) announce(ctx context.Context, address net.Addr) {
 		}
 		if err != nil {
 			a.log.Debug("service could not be registered, trying again", "error", err)
-			if retry.wait(ctx, err, nil) != nil {
+			if backoff.Wait(ctx, err, nil) != nil {
 				return
 			}
 			continue
@@ -66,19 +67,19 @@ func (a *Agent) announce(ctx context.Context, address net.Addr) {
 		case <-ctx.Done():
 		case <-timer.C:
 		case <-back:
-			_, _, back = a.env.contact.returns.Get() // it may have forgotten us
-			if sleep(ctx, rand.N(announceSpread)) != nil {
+			back = a.env.outage.Returned() // it may have forgotten us
+			if retry.Sleep(ctx, rand.N(announceSpread)) != nil {
 				timer.Stop()
 				return
 			}
 		case <-setBack:
 			// With many hosts, each write counts for the store.
-			if sleep(ctx, rand.N(announceSpread)) != nil {
+			if retry.Sleep(ctx, rand.N(announceSpread)) != nil {
 				timer.Stop()
 				return
 			}
 		case <-changed:
-			if sleep(ctx, announceSettle) != nil {
+			if retry.Sleep(ctx, announceSettle) != nil {
 				timer.Stop()
 				return
 			}
@@ -255,7 +256,7 @@ func (a *Agent) notifySystemd(ctx context.Context) error {
 		}
 		select {
 		case <-changed:
-			if sleep(ctx, 50*time.Millisecond) == nil {
+			if retry.Sleep(ctx, 50*time.Millisecond) == nil {
 				continue
 			}
 		case <-ctx.Done():

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -76,7 +77,7 @@ func old(last time.Time) string {
 // keepAge looks at the age of the snapshot until ctx ends.
 func (r *runner) keepAge(ctx context.Context) error {
 	for {
-		if err := sleep(ctx, slowTick); err != nil {
+		if err := retry.Sleep(ctx, slowTick); err != nil {
 			return err
 		}
 		r.checkAge()
@@ -86,7 +87,7 @@ func (r *runner) keepAge(ctx context.Context) error {
 // watchLeases keeps the snapshot of all leases. An answer that is not certain
 // leaves it as it is.
 func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
-	retry := r.env.contact.retry()
+	backoff := r.env.outage.NewLoop()
 	index := registry.Known // the claim has just read them
 	failed := false
 	for {
@@ -99,7 +100,7 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 			r.env.telemetry.Count(telemetry.WatchFailures, 1, n.Name)
 			r.stopFollowing(err)
 			failed = true
-			if err := retry.wait(ctx, err, nil); err != nil {
+			if err := backoff.Wait(ctx, err, nil); err != nil {
 				return err
 			}
 			continue

@@ -1,4 +1,4 @@
-package agent
+package retry
 
 import (
 	"context"
@@ -9,25 +9,42 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/lenonet/leno/registry"
 )
 
-// almost is the greatest luck.
-const almost = 1 - 1e-9
+// maxJitter is the largest jitter.
+const maxJitter = 1 - 1e-9
+
+// failure is an error of a class.
+type failure Class
+
+func (f failure) Error() string { return fmt.Sprintf("failure of class %d", Class(f)) }
+
+var (
+	unavailable error = failure(Unavailable)
+	denied      error = failure(Denied)
+)
+
+// newDetector returns an OutageDetector for errors of type failure. The store is f, or has no probe if f is nil.
+func newDetector(f *flaky) *OutageDetector {
+	var probe func(context.Context) error
+	if f != nil {
+		probe = f.Probe
+	}
+	return NewOutageDetector(probe, func(err error) Class { return Class(err.(failure)) })
+}
 
 func TestPauses(t *testing.T) {
 	const s = time.Second
-	long := func() *pause { r := newContact(nil).retry(); return &r.own }
-	short := func() *pause { r := newContact(nil).retry().within(5 * s); return &r.own }
+	long := func() *Backoff { r := newDetector(nil).NewLoop(); return &r.backoff }
+	short := func() *Backoff { r := newDetector(nil).NewLoop().Within(5 * s); return &r.backoff }
 	for _, tt := range []struct {
 		name  string
-		pause *pause
+		pause *Backoff
 		limit time.Duration
 		most  []time.Duration
 		part  time.Duration
 	}{
-		{"this host", newPause(), localLast, []time.Duration{s / 5, 2 * s / 5, 4 * s / 5, 8 * s / 5, 16 * s / 5, 6 * s, 6 * s}, 2},
+		{"this host", NewBackoff(), longestPause, []time.Duration{s / 5, 2 * s / 5, 4 * s / 5, 8 * s / 5, 16 * s / 5, 6 * s, 6 * s}, 2},
 		{"the store", long(), 30 * s, []time.Duration{s, 2 * s, 4 * s, 8 * s, 16 * s, 30 * s, 30 * s}, 10},
 		{"soon", long(), 6 * s, []time.Duration{s, 2 * s, 4 * s, 6 * s, 6 * s}, 10},
 		{"within", short(), 30 * s, []time.Duration{s, 2 * s, 4 * s, 5 * s, 5 * s}, 10},
@@ -39,21 +56,21 @@ func TestPauses(t *testing.T) {
 				if d := low.draw(now, tt.limit, 0); d != most/tt.part {
 					t.Errorf("pause %d is at least %s, want %s", i, d, most/tt.part)
 				}
-				if d := high.draw(now, tt.limit, almost); most-d > time.Millisecond || d > most {
+				if d := high.draw(now, tt.limit, maxJitter); most-d > time.Millisecond || d > most {
 					t.Errorf("pause %d is at most %s, want %s", i, d, most)
 				}
 			}
 			// Not before it went well for a while are they short again.
-			end := high.ends
-			if d := high.draw(end.Add(calm), tt.limit, almost); d < tt.most[1] {
-				t.Errorf("%s after %s without a failure", d, calm)
+			end := high.end
+			if d := high.draw(end.Add(calmAfter), tt.limit, maxJitter); d < tt.most[1] {
+				t.Errorf("%s after %s without a failure", d, calmAfter)
 			}
-			if d := high.draw(high.ends.Add(calm+1), tt.limit, almost); d > tt.most[0] {
-				t.Errorf("%s after more than %s without a failure", d, calm)
+			if d := high.draw(high.end.Add(calmAfter+1), tt.limit, maxJitter); d > tt.most[0] {
+				t.Errorf("%s after more than %s without a failure", d, calmAfter)
 			}
 			high.draw(now, tt.limit, 0)
-			high.reset()
-			if d := high.draw(now, tt.limit, almost); d > tt.most[0] {
+			high.Reset()
+			if d := high.draw(now, tt.limit, maxJitter); d > tt.most[0] {
 				t.Errorf("%s after a reset", d)
 			}
 		})
@@ -65,8 +82,8 @@ func TestPausesSpread(t *testing.T) {
 	const n, tenths = 10000, 10
 	var count [tenths]int
 	for range n {
-		p := pause{first: time.Second, last: time.Second, part: tenths}
-		d := p.next()
+		p := Backoff{first: time.Second, last: time.Second, divisor: tenths}
+		d := p.Next()
 		if d < time.Second/tenths || d > time.Second {
 			t.Fatalf("paused %s", d)
 		}
@@ -80,37 +97,31 @@ func TestPausesSpread(t *testing.T) {
 }
 
 // waited is how long the loop waits.
-func waitedFor(t *testing.T, r *retry, err error, wake <-chan struct{}) time.Duration {
+func waitedFor(t *testing.T, r *Loop, err error, wake <-chan struct{}) time.Duration {
 	t.Helper()
 	began := time.Now()
-	if err := r.wait(t.Context(), err, wake); err != nil {
+	if err := r.Wait(t.Context(), err, wake); err != nil {
 		t.Fatal(err)
 	}
 	return time.Since(began)
 }
 
 func TestRetryLimits(t *testing.T) {
-	p := defaultPace()
+	p := DefaultPolicy()
 	for _, tt := range []struct {
 		name string
 		err  error
 		most time.Duration
 	}{
-		{"store away", fmt.Errorf("renew: %w", registry.ErrUnavailable), p.last},
-		{"no rights", fmt.Errorf("%w: %w", registry.ErrUncertain, registry.ErrDenied), p.last},
-		{"network full", registry.ErrNetworkFull, p.last},
-		{"no definition", registry.ErrNetworkNotFound, p.last},
-		{"bad definition", registry.ErrInvalid, p.last},
-		{"our name", registry.ErrDuplicateNode, p.last},
-		{"our address", registry.ErrDuplicateAddress, p.last},
-		{"not certain", registry.ErrUncertain, p.soon},
-		{"others were faster", registry.ErrConflict, p.soon},
-		{"something else", errors.New("no such device"), p.soon},
-		{"lost again", nil, p.soon},
+		{"unavailable", unavailable, p.Last},
+		{"denied", denied, p.Last},
+		{"needs an operator", failure(NeedsOperator), p.Last},
+		{"transient", failure(Transient), p.Soon},
+		{"no error", nil, p.Soon},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newContact(nil).retry()
+				r := newDetector(nil).NewLoop()
 				longest := time.Duration(0)
 				for i := range 60 {
 					d := waitedFor(t, r, tt.err, nil)
@@ -129,21 +140,21 @@ func TestRetryLimits(t *testing.T) {
 
 func TestRetryWakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newContact(nil).retry()
+		r := newDetector(nil).NewLoop()
 		for range 10 { // so that pauses are long
-			waitedFor(t, r, registry.ErrUnavailable, nil)
+			waitedFor(t, r, unavailable, nil)
 		}
 		wake := make(chan struct{})
 		go func() {
 			time.Sleep(time.Second)
 			close(wake)
 		}()
-		if d := waitedFor(t, r, registry.ErrUnavailable, wake); d != time.Second {
+		if d := waitedFor(t, r, unavailable, wake); d != time.Second {
 			t.Errorf("woken after %s", d)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := r.wait(ctx, registry.ErrUnavailable, nil); !errors.Is(err, context.Canceled) {
+		if err := r.Wait(ctx, unavailable, nil); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -151,7 +162,6 @@ func TestRetryWakes(t *testing.T) {
 
 // flaky answers probes as it is told and keeps when.
 type flaky struct {
-	registry.Registry
 	mu  sync.Mutex
 	err error
 	at  []time.Time
@@ -183,12 +193,12 @@ func (f *flaky) probes() []time.Time {
 	return slices.Clone(f.at)
 }
 
-// probing runs a contact in a bubble.
-func probing(t *testing.T, f *flaky) *contact {
-	c := newContact(f)
+// probing runs a detector in a bubble.
+func probing(t *testing.T, f *flaky) *OutageDetector {
+	c := newDetector(f)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- c.run(ctx) }()
+	go func() { done <- c.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
@@ -203,22 +213,22 @@ func probing(t *testing.T, f *flaky) *contact {
 // either.
 func TestReturnWakesAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &flaky{err: registry.ErrUnavailable}
+		f := &flaky{err: unavailable}
 		c := probing(t, f)
 		const loops = 100
 		ended := make(chan time.Time, 2*loops)
 		for i := range 2 * loops {
 			go func() {
-				r := c.retry()
+				r := c.NewLoop()
 				for {
 					ok := f.answers()
 					if i%2 == 0 { // an attempt that hangs
-						time.Sleep(c.pace.probeMost)
+						time.Sleep(c.Policy.ProbeMost)
 					}
 					if ok {
 						break
 					}
-					waitedFor(t, r, registry.ErrUnavailable, nil)
+					waitedFor(t, r, unavailable, nil)
 				}
 				ended <- time.Now()
 			}()
@@ -232,15 +242,15 @@ func TestReturnWakesAll(t *testing.T) {
 			waits = append(waits, (<-ended).Sub(returned))
 		}
 		slices.Sort(waits)
-		if last := waits[len(waits)-1]; last > 2*c.pace.probeMost+c.pace.spread {
+		if last := waits[len(waits)-1]; last > 2*c.Policy.ProbeMost+c.Policy.Spread {
 			t.Errorf("the last loop went on after %s", last)
 		}
-		if middle := waits[3*len(waits)/4] - waits[len(waits)/4]; middle < c.pace.spread/4 {
+		if middle := waits[3*len(waits)/4] - waits[len(waits)/4]; middle < c.Policy.Spread/4 {
 			t.Errorf("half of the loops went on within %s", middle)
 		}
 		probes := f.probes()
 		for i, at := range probes[1:] {
-			if gap := at.Sub(probes[i]); gap < c.pace.probeLeast || gap > c.pace.probeMost {
+			if gap := at.Sub(probes[i]); gap < c.Policy.ProbeLeast || gap > c.Policy.ProbeMost {
 				t.Errorf("probes are %s apart", gap)
 			}
 		}
@@ -257,10 +267,10 @@ func TestHiccup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &flaky{}
 		c := probing(t, f)
-		r := c.retry()
+		r := c.NewLoop()
 		began, n := time.Now(), 0
 		for time.Since(began) < time.Hour {
-			waitedFor(t, r, registry.ErrUnavailable, nil)
+			waitedFor(t, r, unavailable, nil)
 			n++
 		}
 		if n > 300 { // 16.5 s each in the mean
@@ -279,17 +289,17 @@ func TestAttemptAtTheEndOfAnOutage(t *testing.T) {
 		for _, tt := range []struct {
 			err  error
 			soon bool
-		}{{registry.ErrUnavailable, true}, {registry.ErrDenied, false}} {
+		}{{unavailable, true}, {denied, false}} {
 			c := probing(t, &flaky{})
 			longest := time.Duration(0)
 			for range 100 {
-				r := c.retry()
+				r := c.NewLoop()
 				for range 10 {
-					r.own.next()
+					r.backoff.Next()
 				}
 				longest = max(longest, waitedFor(t, r, tt.err, nil))
 			}
-			if soon := longest <= c.pace.probeMost+c.pace.spread; soon != tt.soon {
+			if soon := longest <= c.Policy.ProbeMost+c.Policy.Spread; soon != tt.soon {
 				t.Errorf("%v: the next attempt is up to %s later", tt.err, longest)
 			}
 		}
@@ -300,13 +310,13 @@ func TestAttemptAtTheEndOfAnOutage(t *testing.T) {
 // must not be probed with for ever.
 func TestProbeThatMayNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &flaky{err: registry.ErrDenied}
+		f := &flaky{err: denied}
 		c := probing(t, f)
-		r := c.retry()
+		r := c.NewLoop()
 		for range 5 {
-			waitedFor(t, r, registry.ErrUnavailable, nil)
+			waitedFor(t, r, unavailable, nil)
 		}
-		time.Sleep(3*c.pace.last + 2*c.pace.probeMost) // a failure may have been told during the last probes
+		time.Sleep(3*c.Policy.Last + 2*c.Policy.ProbeMost) // a failure may have been reported during the last probes
 		probes := len(f.probes())
 		time.Sleep(time.Hour)
 		if more := len(f.probes()) - probes; more != 0 || probes == 0 {
