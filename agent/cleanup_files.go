@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -79,7 +80,7 @@ func (s *sweep) traceOf(name string) trace {
 			continue
 		}
 		t.files = append(t.files, local.SubnetFile)
-		if n, err := Definition(local); err == nil && len(t.pools) == 0 {
+		if n, err := definition.FromBlock(local); err == nil && len(t.pools) == 0 {
 			t.pools = n.Plan.Prefixes()
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/api"
@@ -43,7 +44,7 @@ func (k *knownDefinition) usable() bool {
 // not wait.
 func (k *knownDefinition) restoreAfter(local config.Network, p retry.Policy) time.Duration {
 	d := p.RestoreRemembered
-	if own, err := Definition(local); k.confirmed || err == nil && len(Differences(own, k.network)) == 0 {
+	if own, err := definition.FromBlock(local); k.confirmed || err == nil && len(definition.Differences(own, k.network)) == 0 {
 		d = p.RestoreInUse
 	}
 	return d + rand.N(d)
@@ -56,7 +57,7 @@ func (k *knownDefinition) restoreAfter(local config.Network, p retry.Policy) tim
 // one, so there only a version counts as older that this host has seen itself.
 func (k *knownDefinition) supersedes(n registry.Network) bool {
 	return k != nil && k.network.CreateIndex == n.CreateIndex && k.network.ModifyIndex > n.ModifyIndex &&
-		(k.confirmed || slices.Contains(k.earlier, n.ModifyIndex)) && len(Differences(k.network, n)) > 0
+		(k.confirmed || slices.Contains(k.earlier, n.ModifyIndex)) && len(definition.Differences(k.network, n)) > 0
 }
 
 // rememberedDefinition returns what an earlier process wrote down, nil when there is
@@ -98,7 +99,7 @@ func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) 
 			reason = fmt.Sprintf("the network was deleted at %s: `leno network apply` defines it again", deleted.Time.UTC().Format(time.RFC3339))
 		case errors.Is(err, registry.ErrNetworkNotFound):
 			reason = "waiting for the network to be defined: use `leno network apply` or give its block a prefix"
-		case errors.Is(err, errNotDefinable), errors.Is(err, errDefinitionLost):
+		case errors.Is(err, definition.ErrNotDefinable), errors.Is(err, errDefinitionLost):
 			reason = err.Error()
 		case errors.Is(err, registry.ErrInvalid):
 			reason = fmt.Sprintf("the network's definition cannot be used: %v", err)
@@ -200,7 +201,7 @@ func (r *runner) definedElsewhere(ctx context.Context) error {
 		return nil
 	}
 	r.noteLoss()
-	return fmt.Errorf("%w: waiting for %s to put it back", errDefinitionLost, some(nodes))
+	return fmt.Errorf("%w: waiting for %s to put it back", errDefinitionLost, definition.FirstFew(nodes))
 }
 
 // noteLoss notes that the store has lost the network's definition or its last change, and
@@ -221,7 +222,7 @@ func (r *runner) lastLoss() time.Time {
 // define puts the definition of this host's block into the store, unless a network
 // that is there is in its way, or hosts that take part in this one know better.
 func (r *runner) define(ctx context.Context) (registry.Network, error) {
-	n, err := Definition(r.local)
+	n, err := definition.FromBlock(r.local)
 	if err != nil {
 		return n, err
 	}
@@ -232,7 +233,7 @@ func (r *runner) define(ctx context.Context) (registry.Network, error) {
 	if err != nil {
 		return n, fmt.Errorf("read the other networks: %w", err)
 	}
-	if err := checkDefinition(n, set.Networks, r.env.backends); err != nil {
+	if err := definition.CheckBlock(n, set.Networks, r.env.backends); err != nil {
 		return n, err
 	}
 	n.ModifyIndex = registry.Absent
@@ -245,55 +246,16 @@ func (r *runner) define(ctx context.Context) (registry.Network, error) {
 	return r.env.registry.Network(ctx, r.local.Name)
 }
 
-// Definition is the network a configuration block defines. The block has
-// pools and a backend, and its options are effective.
-func Definition(local config.Network) (registry.Network, error) {
-	n := registry.Network{Name: local.Name}
-	for _, p := range local.Pools {
-		n.Plan = append(n.Plan, registry.Pool(p))
-	}
-	var err error
-	if n.Plan, err = n.Plan.Normalize(); err != nil {
-		return n, err
-	}
-	if local.Backend == nil {
-		return n, fmt.Errorf("network %s: %w: no backend", local.Name, registry.ErrInvalid)
-	}
-	n.Backend, err = registry.NewBackend(local.Backend.Type, local.Backend.Options)
-	return n, err
-}
-
 // differs says where the block of this host and the store disagree.
 func (r *runner) differs(n registry.Network) []string {
 	if len(r.local.Pools) == 0 {
 		return nil
 	}
-	own, err := Definition(r.local)
+	own, err := definition.FromBlock(r.local)
 	if err != nil {
 		return []string{err.Error()}
 	}
-	return Differences(own, n)
-}
-
-// Differences lists what want has otherwise than have, in words.
-func Differences(want, have registry.Network) []string {
-	var out []string
-	for i := range max(len(want.Plan), len(have.Plan)) {
-		switch {
-		case i >= len(have.Plan):
-			out = append(out, fmt.Sprintf("pool %s is not in the store", want.Plan[i].Prefix))
-		case i >= len(want.Plan):
-			out = append(out, fmt.Sprintf("pool %s is only in the store", have.Plan[i].Prefix))
-		case want.Plan[i] != have.Plan[i]:
-			w, h := want.Plan[i], have.Plan[i]
-			out = append(out, fmt.Sprintf("pool %s/%d %s-%s is %s/%d %s-%s in the store",
-				w.Prefix, w.SubnetLen, w.Min, w.Max, h.Prefix, h.SubnetLen, h.Min, h.Max))
-		}
-	}
-	if !want.Backend.Equal(have.Backend) {
-		out = append(out, fmt.Sprintf("backend %s is %s in the store", want.Backend.Object, have.Backend.Object))
-	}
-	return out
+	return definition.Differences(own, n)
 }
 
 // watchDefinition keeps the definition n in force until the store has another one, or
@@ -391,7 +353,7 @@ func (r *runner) compareDefinition(ctx context.Context, n *registry.Network) (de
 		return definitionUnreadable, nil
 	case err != nil:
 		return 0, err
-	case len(Differences(now, *n)) > 0:
+	case len(definition.Differences(now, *n)) > 0:
 		return 0, errDefinitionChanged
 	}
 	*n = now
@@ -438,7 +400,7 @@ func (r *runner) restoreDefinition(ctx context.Context, n registry.Network) erro
 
 // inForce returns n with the indexes that the store has it under now.
 func (r *runner) inForce(n registry.Network) registry.Network {
-	if now := r.shown().definition; now.Name == n.Name && len(Differences(now, n)) == 0 {
+	if now := r.shown().definition; now.Name == n.Name && len(definition.Differences(now, n)) == 0 {
 		return now
 	}
 	return n

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -159,7 +160,7 @@ func TestWatchDefinition(t *testing.T) {
 					t.Fatalf("it goes on, want %v", tt.want)
 				}
 				now, err := h.store.Client().Network(ctx, "n")
-				if defined := err == nil && len(Differences(now, n)) == 0; defined != tt.defined {
+				if defined := err == nil && len(definition.Differences(now, n)) == 0; defined != tt.defined {
 					t.Errorf("the store has %+v, %v", now, err)
 				}
 				if tt.defined && r.shown().definition.ModifyIndex != now.ModifyIndex {
@@ -298,45 +299,13 @@ func TestDeletedAgain(t *testing.T) {
 		if _, err := client.Network(context.Background(), "n"); !errors.Is(err, registry.ErrNetworkNotFound) {
 			t.Errorf("put back: %v", err)
 		}
-		n, err := Definition(a.config.Networks[0])
+		n, err := definition.FromBlock(a.config.Networks[0])
 		must(t, err)
 		must(t, client.PutNetwork(context.Background(), n))
 	}
 	a.ready()
 	if mustRunner(t, a).local.Name != "n" {
 		t.Error("another runner")
-	}
-}
-
-func TestDifferences(t *testing.T) {
-	v4 := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}
-	dual := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22", "fd00:5::/48"), Backend: v4.Backend}
-	narrow := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "other", "")}
-	narrow.Plan[0].Max = netip.MustParseAddr("10.5.2.0")
-	for _, tt := range []struct {
-		name       string
-		want, have registry.Network
-		says       []string
-	}{
-		{"none", v4, v4, nil},
-		{"a family more", dual, v4, []string{"fd00:5::/48 is not in the store"}},
-		{"a family less", v4, dual, []string{"fd00:5::/48 is only in the store"}},
-		{"range and backend", narrow, v4, []string{"10.5.2.0", `"other"`}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			got := Differences(tt.want, tt.have)
-			if len(got) != len(tt.says) {
-				t.Fatalf("%q", got)
-			}
-			for i := range got {
-				if !strings.Contains(got[i], tt.says[i]) {
-					t.Errorf("%q does not say %q", got[i], tt.says[i])
-				}
-			}
-		})
-	}
-	if _, err := Definition(config.Network{Name: "n", Pools: []config.Pool{{Prefix: v4.Plan[0].Prefix}}}); !errors.Is(err, registry.ErrInvalid) {
-		t.Errorf("without a backend: %v", err)
 	}
 }
 
@@ -440,7 +409,7 @@ func TestRememberedDefinition(t *testing.T) {
 				synctest.Wait()
 				select {
 				case a := <-got:
-					if !errors.Is(a.err, tt.want) || a.err == nil && len(Differences(a.n, n)) > 0 || tt.waits != "" {
+					if !errors.Is(a.err, tt.want) || a.err == nil && len(definition.Differences(a.n, n)) > 0 || tt.waits != "" {
 						t.Fatalf("got %+v, %v", a.n, a.err)
 					}
 					if a.err != nil {
@@ -455,7 +424,7 @@ func TestRememberedDefinition(t *testing.T) {
 					}
 				}
 				now, err := h.store.Client().Network(ctx, "n")
-				if put := err == nil && len(Differences(now, n)) == 0; put != tt.putNow {
+				if put := err == nil && len(definition.Differences(now, n)) == 0; put != tt.putNow {
 					t.Errorf("the store has %+v, %v", now, err)
 				}
 			})
@@ -526,7 +495,7 @@ func TestRememberedVersion(t *testing.T) {
 func TestDeletedIsNotDefinedAgain(t *testing.T) {
 	store := memory.New()
 	a := newHost(t, store, "a")
-	n, err := Definition(a.config.Networks[0])
+	n, err := definition.FromBlock(a.config.Networks[0])
 	must(t, err)
 	must(t, store.Client().PutNetwork(t.Context(), n))
 	must(t, store.Client().DeleteNetwork(t.Context(), "n"))

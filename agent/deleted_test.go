@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -54,7 +55,7 @@ func TestDeletedNetworkStaysDeleted(t *testing.T) {
 	a.start()
 	putBack("after a restart")
 
-	n, err := Definition(a.config.Networks[0])
+	n, err := definition.FromBlock(a.config.Networks[0])
 	must(t, err)
 	must(t, errOf(a.client.PutNetwork(t.Context(), api.Network{Name: "n", Pools: []api.Pool{{Prefix: n.Plan[0].Prefix}}, Backend: n.Backend.Object}, false)))
 	a.ready()
@@ -70,7 +71,7 @@ func TestDeletedNetworkStaysDeleted(t *testing.T) {
 // an earlier one wrote down that it was deleted.
 func TestRememberedDeletion(t *testing.T) {
 	apply := func(h *host) {
-		n, err := Definition(h.config.Networks[0])
+		n, err := definition.FromBlock(h.config.Networks[0])
 		must(h.t, err)
 		must(h.t, h.store.Client().PutNetwork(context.Background(), n))
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -171,7 +172,7 @@ func TestSavedNetworks(t *testing.T) {
 func TestSavedRenewal(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	r := h.part()
-	n, err := Definition(h.config.Networks[0])
+	n, err := definition.FromBlock(h.config.Networks[0])
 	must(t, err)
 	lease := testLease("a", 1, "sa", 1)
 	began := time.Now().UTC().Truncate(time.Second)
@@ -206,7 +207,7 @@ func TestSavedRenewal(t *testing.T) {
 func TestSavedIsNewest(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	r := h.part()
-	n, err := Definition(h.config.Networks[0])
+	n, err := definition.FromBlock(h.config.Networks[0])
 	must(t, err)
 	before, now := testLease("a", 1, "sa", 1), testLease("a", 2, "sa", 2)
 	r.lease.Set(now)

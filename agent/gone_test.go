@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry/memory"
@@ -35,7 +36,7 @@ func TestDeletedWhileTheAgentWasAway(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			store := memory.New()
 			a := newHost(t, store, "a")
-			n, err := Definition(a.config.Networks[0])
+			n, err := definition.FromBlock(a.config.Networks[0])
 			must(t, err)
 			must(t, store.Client().PutNetwork(context.Background(), n))
 			tt.local(&a.config)
@@ -49,7 +50,7 @@ func TestDeletedWhileTheAgentWasAway(t *testing.T) {
 			a.start()
 			if !tt.leaves {
 				a.ready()
-				if now, err := store.Client().Network(context.Background(), "n"); err == nil && len(Differences(now, n)) > 0 {
+				if now, err := store.Client().Network(context.Background(), "n"); err == nil && len(definition.Differences(now, n)) > 0 {
 					t.Errorf("the store has %+v", now)
 				}
 				eventually(t, func() error { return errOf(store.Client().Network(context.Background(), "n")) })

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -182,19 +183,20 @@ func (a *Agent) planNetwork(r *http.Request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{body: c.plan()}, nil
+	return reply{body: c.Plan()}, nil
 }
 
 // changeTo gathers what a change to n is judged by, under the agent's own token
 // as all that is only read.
-func (a *Agent) changeTo(ctx context.Context, n registry.Network, leases func(context.Context, registry.Network) (registry.LeaseSet, error)) (change, error) {
-	c := change{new: n, kinds: a.env.backends}
+func (a *Agent) changeTo(ctx context.Context, n registry.Network, leases func(context.Context, registry.Network) (registry.LeaseSet, error)) (definition.Change, error) {
+	c := definition.Change{New: n, Backends: a.env.backends}
 	known, _, _ := a.env.networks.Get() // none in a store that is new
-	c.others = known.set.Networks
+	c.Others = known.set.Networks
 	old, err := a.env.registry.Network(ctx, n.Name)
 	switch {
 	case errors.Is(err, registry.ErrNetworkNotFound):
-		c.left, err = a.env.registry.Reservations(ctx, registry.Network{Name: n.Name})
+		left, err := a.env.registry.Reservations(ctx, registry.Network{Name: n.Name})
+		c.Leftover = reservations(left)
 		return c, err
 	case errors.Is(err, registry.ErrInvalid):
 		return c, unusable(n.Name, err)
@@ -202,13 +204,13 @@ func (a *Agent) changeTo(ctx context.Context, n registry.Network, leases func(co
 	if err != nil {
 		return c, err
 	}
-	c.old = old
+	c.Old = old
 	set, err := leases(ctx, old)
 	if err != nil {
 		return c, err
 	}
 	reservations, err := a.env.registry.Reservations(ctx, old)
-	c.leases, c.bad, c.reservations = set.Leases, set.Bad, reservations.Reservations
+	c.Leases, c.BadRecords, c.Reservations = set.Leases, set.Bad, reservations.Reservations
 	return c, err
 }
 
@@ -240,11 +242,11 @@ func (a *Agent) allowed(ctx context.Context, n registry.Network, force bool) err
 	switch {
 	case err != nil && force:
 		return nil
-	case err != nil || c.old.ModifyIndex != n.ModifyIndex:
+	case err != nil || c.Old.ModifyIndex != n.ModifyIndex:
 		return err
 	}
 	var reasons []string
-	for _, r := range c.plan().Refused {
+	for _, r := range c.Plan().Refused {
 		if !r.Force || !force {
 			reasons = append(reasons, fmt.Sprintf("%s (%s)", r.Reason, r.Way))
 		}

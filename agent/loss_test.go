@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -44,7 +45,7 @@ func TestReloadOfWhatWasCutOff(t *testing.T) {
 			t.Parallel()
 			store := memory.New()
 			a := newHost(t, store, "a")
-			n, err := Definition(a.config.Networks[0])
+			n, err := definition.FromBlock(a.config.Networks[0])
 			must(t, err)
 			must(t, store.Client().PutNetwork(ctx, n))
 			a.config.Networks = append(a.config.Networks, a.second())
@@ -104,7 +105,7 @@ func TestFormerSubnet(t *testing.T) {
 		}, false},
 		{"in another plan", false, func(a *host, _ netip.Prefix) {
 			must(a.t, a.store.Client().DeleteNetwork(ctx, "n"))
-			n, err := Definition(newHost(a.t, a.store, "x").config.Networks[0])
+			n, err := definition.FromBlock(newHost(a.t, a.store, "x").config.Networks[0])
 			must(a.t, err)
 			must(a.t, a.store.Client().PutNetwork(ctx, n))
 		}, false},

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -26,7 +27,7 @@ func TestAgentWaitsForTheNetwork(t *testing.T) {
 	a.config.Networks[0].Pools, a.config.Networks[0].Backend = nil, nil
 	a.start()
 	a.check(health.Network, api.Critical, "leno network apply")
-	n, err := Definition(config.Network{Name: "n", Pools: pools, Backend: kind})
+	n, err := definition.FromBlock(config.Network{Name: "n", Pools: pools, Backend: kind})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +140,7 @@ func TestNetworkDeletedAndDefinedAgain(t *testing.T) {
 	if report, _ := a.agent.env.health.Report(); report.Ready || len(report.Networks[0].Checks) != 1 {
 		t.Errorf("checks of the network that is gone: %+v", report)
 	}
-	n, err := Definition(a.config.Networks[0])
+	n, err := definition.FromBlock(a.config.Networks[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +243,7 @@ func TestWatchNetworks(t *testing.T) {
 	ctx := context.Background()
 	for _, name := range []string{"team-red", "other"} {
 		local.Name = name
-		n, err := Definition(local)
+		n, err := definition.FromBlock(local)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -271,7 +272,7 @@ func TestWatchNetworks(t *testing.T) {
 func TestWatchedNetworkDeletedAtOnce(t *testing.T) {
 	store := memory.New()
 	a := newHost(t, store, "a")
-	n, err := Definition(a.config.Networks[0])
+	n, err := definition.FromBlock(a.config.Networks[0])
 	must(t, err)
 	n.Name = "short"
 	a.config.WatchNetworks, a.config.AllowedNetworks = true, []string{"*"}
@@ -394,7 +395,7 @@ func TestOverlappingNetworkWaits(t *testing.T) {
 	second := a.second()
 	second.Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.5.2.0/23"), SubnetLen: 26}}
 	more.Networks = append(more.Networks[:1:1], second)
-	m, err := Definition(second)
+	m, err := definition.FromBlock(second)
 	must(t, err)
 	must(t, store.Client().PutNetwork(t.Context(), m)) // as with -force
 	if err := a.agent.Reload(context.Background(), more); err != nil {

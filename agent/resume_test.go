@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -111,7 +112,7 @@ func TestRecollect(t *testing.T) {
 			}
 			must(t, err)
 			if len(found.leases) != tt.peers || found.own.Slot != 1 || found.own.NodeID != own.NodeID || found.network.CreateIndex != 7 ||
-				len(Differences(found.network, n)) != 0 {
+				len(definition.Differences(found.network, n)) != 0 {
 				t.Errorf("%+v", found)
 			}
 		})

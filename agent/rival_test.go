@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -164,7 +165,7 @@ func TestStoreSetBack(t *testing.T) {
 			if tt.exit {
 				a.config.Lease.OnLost = config.OnLostExit
 			}
-			n, err := Definition(a.config.Networks[0])
+			n, err := definition.FromBlock(a.config.Networks[0])
 			must(t, err)
 			other := a.store.Client()
 			must(t, other.PutNetwork(t.Context(), n))
@@ -211,7 +212,7 @@ func TestStoreSetBack(t *testing.T) {
 // no sign of a record that was brought back.
 func TestStoreMadeAnew(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
-	n, err := Definition(h.config.Networks[0])
+	n, err := definition.FromBlock(h.config.Networks[0])
 	must(t, err)
 	client := h.store.Client()
 	must(t, client.PutNetwork(t.Context(), n))

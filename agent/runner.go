@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
@@ -324,7 +325,7 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	if err := r.awaitPools(ctx, n, kind, config.Options); err != nil {
 		return err
 	}
-	if r.carrier != nil && r.carrier.carries != nil && len(Differences(r.carrier.carries.network, n)) > 0 {
+	if r.carrier != nil && r.carrier.carries != nil && len(definition.Differences(r.carrier.carries.network, n)) > 0 {
 		r.relieve()
 		r.carrier.carries = nil
 	}

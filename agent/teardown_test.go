@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -136,7 +137,7 @@ func TestTearDown(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newHost(t, memory.New(), "a")
 			h.config.Networks[0].Pools = []config.Pool{{Prefix: mustPlan(t, "10.9.0.0/22")[0].Prefix}}
-			n, err := Definition(h.config.Networks[0])
+			n, err := definition.FromBlock(h.config.Networks[0])
 			must(t, err)
 			must(t, h.store.Client().PutNetwork(context.Background(), n))
 			r := h.part()

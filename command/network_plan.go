@@ -72,7 +72,7 @@ func readNetworks(m Meta, source string) ([]api.Network, error) {
 		if len(n.Pools) == 0 {
 			continue
 		}
-		defined, err := definition(n)
+		defined, err := networkOfBlock(n)
 		if err != nil {
 			return nil, err
 		}

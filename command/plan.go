@@ -3,8 +3,8 @@ package command
 import (
 	"fmt"
 
-	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/api"
 )
 
@@ -27,10 +27,9 @@ func output(plans []networkPlan) planOutput {
 	return out
 }
 
-// definition is a file's network as the API carries it: effective values, no
-// default left out.
-func definition(n config.Network) (api.Network, error) {
-	defined, err := agent.Definition(n)
+// networkOfBlock returns a file's network as the API carries it, with all defaults.
+func networkOfBlock(n config.Network) (api.Network, error) {
+	defined, err := definition.FromBlock(n)
 	if err != nil {
 		return api.Network{}, fmt.Errorf("network %q: %w", n.Name, err)
 	}

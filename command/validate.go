@@ -81,7 +81,7 @@ func writeValid(w io.Writer, cfg config.Config) {
 		list := []pair{{"Network", n.Name}}
 		if len(n.Pools) == 0 {
 			list = append(list, pair{"Pools", "as Consul has them"})
-		} else if defined, err := definition(n); err == nil {
+		} else if defined, err := networkOfBlock(n); err == nil {
 			list = append(append(list, poolPairs(defined.Pools)...), backendPairs(defined.Backend)...)
 		}
 		pairs(w, append(list, pair{"Subnet file", n.SubnetFile}))

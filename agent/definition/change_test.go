@@ -1,4 +1,4 @@
-package agent
+package definition
 
 import (
 	"errors"
@@ -167,7 +167,7 @@ func TestChange(t *testing.T) {
 				"r a (10.5.10.0/24) would lose the subnet, and containers their addresses: it is no subnet of the new pools"}},
 		{name: "IPv4 added before IPv6", old: six, new: network("vxlan", "", pool("10.5.0.0/16"), v6),
 			want: []string{"update", "c ipv4.max  -> 10.5.255.0", "c ipv4.min  -> 10.5.1.0", "c ipv4.prefix  -> 10.5.0.0/16", "c ipv4.subnet_len  -> 24",
-				"h a fd00:5:0:a::/64 true: keeps fd00:5:0:a::/64; " + renames + "; gains 10.5.10.0/24",
+				"h a fd00:5:0:a::/64 true: keeps fd00:5:0:a::/64; " + renamed + "; gains 10.5.10.0/24",
 				"r IPv4 would name the lease of a (fd00:5:0:a::/64), which moves to another key: packets stop until peers have read that"}},
 		{name: "vni", old: base, new: network("vxlan", `{"vni":2}`, v4),
 			want: []string{"update", "c backend.vni 1 -> 2", kept + "; " + stop(vxlan.Type(), "vni"),
@@ -212,17 +212,17 @@ func TestChange(t *testing.T) {
 				"r it needs vxlan vni 1 on port 8472, which network m uses: a host can take part in one of them only"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := change{old: tt.old, new: tt.new, leases: tt.leases, others: tt.others, kinds: Backends()}
-			if c.leases == nil && c.exists() {
-				c.leases = []registry.Lease{changed(tt.old, "a", 10, true)}
+			c := Change{Old: tt.old, New: tt.new, Leases: tt.leases, Others: tt.others, Backends: backends()}
+			if c.Leases == nil && c.exists() {
+				c.Leases = []registry.Lease{changed(tt.old, "a", 10, true)}
 			}
 			for _, r := range tt.reserved {
-				c.reservations = append(c.reservations, registry.Reservation{Subnet: netip.MustParsePrefix(r), Node: "r"})
+				c.Reservations = append(c.Reservations, registry.Reservation{Subnet: netip.MustParsePrefix(r), Node: "r"})
 			}
 			for subnet, node := range tt.reservedFor {
-				c.reservations = append(c.reservations, registry.Reservation{Subnet: netip.MustParsePrefix(subnet), Node: node})
+				c.Reservations = append(c.Reservations, registry.Reservation{Subnet: netip.MustParsePrefix(subnet), Node: node})
 			}
-			if diff := cmp.Diff(tt.want, describe(c.plan())); diff != "" {
+			if diff := cmp.Diff(tt.want, describe(c.Plan())); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -240,8 +240,8 @@ func narrow(l registry.Lease) registry.Lease {
 
 // TestInterruptingOptions are options there are.
 func TestInterruptingOptions(t *testing.T) {
-	for name, kind := range Backends() {
-		options := change{kinds: Backends()}.options(registry.Network{Backend: mustBackend(t, name, "")})
+	for name, kind := range backends() {
+		options := Change{Backends: backends()}.options(registry.Network{Backend: mustBackend(t, name, "")})
 		for option := range kind.Interrupts {
 			if _, ok := options[option]; !ok {
 				t.Errorf("%s has no option %s, but %v", name, option, slices.Sorted(maps.Keys(options)))
@@ -274,8 +274,8 @@ func TestCheckDefinition(t *testing.T) {
 		{"its own name", network("a", "10.5.0.0/16", `{"vni":1}`), nil},
 		{"another port", network("c", "10.7.0.0/16", `{"port":4789}`), nil},
 	} {
-		err := checkDefinition(tt.n, others, kinds)
-		if len(tt.wants) == 0 && err != nil || len(tt.wants) > 0 && !errors.Is(err, errNotDefinable) {
+		err := CheckBlock(tt.n, others, kinds)
+		if len(tt.wants) == 0 && err != nil || len(tt.wants) > 0 && !errors.Is(err, ErrNotDefinable) {
 			t.Errorf("%s: %v", tt.name, err)
 			continue
 		}
@@ -289,7 +289,7 @@ func TestCheckDefinition(t *testing.T) {
 
 func TestSome(t *testing.T) {
 	for n, want := range map[int]string{0: "", 1: "x", 5: "x, x, x, x, x", 7: "x, x, x, x, x and 2 more"} {
-		if got := some(slices.Repeat([]string{"x"}, n)); got != want {
+		if got := FirstFew(slices.Repeat([]string{"x"}, n)); got != want {
 			t.Errorf("%d: %q, want %q", n, got, want)
 		}
 	}

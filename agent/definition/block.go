@@ -1,0 +1,49 @@
+// Package definition says what a network's definition means: which network a configuration block defines, where two
+// definitions differ, and what a change does to every host. It works on values only and does no I/O.
+package definition
+
+import (
+	"fmt"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/registry"
+)
+
+// FromBlock returns the network that a configuration block defines. The block must have pools and a backend with
+// effective options.
+func FromBlock(local config.Network) (registry.Network, error) {
+	n := registry.Network{Name: local.Name}
+	for _, p := range local.Pools {
+		n.Plan = append(n.Plan, registry.Pool(p))
+	}
+	var err error
+	if n.Plan, err = n.Plan.Normalize(); err != nil {
+		return n, err
+	}
+	if local.Backend == nil {
+		return n, fmt.Errorf("network %s: %w: no backend", local.Name, registry.ErrInvalid)
+	}
+	n.Backend, err = registry.NewBackend(local.Backend.Type, local.Backend.Options)
+	return n, err
+}
+
+// Differences describes where want differs from have, the definition in the store.
+func Differences(want, have registry.Network) []string {
+	var out []string
+	for i := range max(len(want.Plan), len(have.Plan)) {
+		switch {
+		case i >= len(have.Plan):
+			out = append(out, fmt.Sprintf("pool %s is not in the store", want.Plan[i].Prefix))
+		case i >= len(want.Plan):
+			out = append(out, fmt.Sprintf("pool %s is only in the store", have.Plan[i].Prefix))
+		case want.Plan[i] != have.Plan[i]:
+			w, h := want.Plan[i], have.Plan[i]
+			out = append(out, fmt.Sprintf("pool %s/%d %s-%s is %s/%d %s-%s in the store",
+				w.Prefix, w.SubnetLen, w.Min, w.Max, h.Prefix, h.SubnetLen, h.Min, h.Max))
+		}
+	}
+	if !want.Backend.Equal(have.Backend) {
+		out = append(out, fmt.Sprintf("backend %s is %s in the store", want.Backend.Object, have.Backend.Object))
+	}
+	return out
+}

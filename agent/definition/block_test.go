@@ -1,0 +1,43 @@
+package definition
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/registry"
+)
+
+func TestDifferences(t *testing.T) {
+	v4 := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}
+	dual := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22", "fd00:5::/48"), Backend: v4.Backend}
+	narrow := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "other", "")}
+	narrow.Plan[0].Max = netip.MustParseAddr("10.5.2.0")
+	for _, tt := range []struct {
+		name       string
+		want, have registry.Network
+		says       []string
+	}{
+		{"none", v4, v4, nil},
+		{"a family more", dual, v4, []string{"fd00:5::/48 is not in the store"}},
+		{"a family less", v4, dual, []string{"fd00:5::/48 is only in the store"}},
+		{"range and backend", narrow, v4, []string{"10.5.2.0", `"other"`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := Differences(tt.want, tt.have)
+			if len(got) != len(tt.says) {
+				t.Fatalf("%q", got)
+			}
+			for i := range got {
+				if !strings.Contains(got[i], tt.says[i]) {
+					t.Errorf("%q does not say %q", got[i], tt.says[i])
+				}
+			}
+		})
+	}
+	if _, err := FromBlock(config.Network{Name: "n", Pools: []config.Pool{{Prefix: v4.Plan[0].Prefix}}}); !errors.Is(err, registry.ErrInvalid) {
+		t.Errorf("without a backend: %v", err)
+	}
+}
