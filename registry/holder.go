@@ -2,6 +2,7 @@ package registry
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +22,13 @@ type Holder struct {
 type LostLeases struct {
 	mu    sync.Mutex
 	since map[string]time.Time // by network, when the first claim had to wait
+	trees map[string]tree      // by network
+}
+
+// tree is what a claimer knows of a network's tree of leases.
+type tree struct {
+	made uint64    // the index at which it was created when a claim was last checked
+	lost time.Time // when it was found to have been created anew, zero for never
 }
 
 // lostLeasesWait is how many TTLs a claim waits at most. The session of a host that died
@@ -31,7 +39,8 @@ const lostLeasesWait = 3
 // the network's tree of leases, created at index made, and hold none of leases. The
 // claimer itself is not one of them, and does not wait when its session is older. A store
 // that was set back has no sessions of hosts either, so a claimer that saw the loss waits
-// for a TTL: that is how long others may take to notice. A claim that
+// for a TTL: that is how long others may take to notice. It has seen it when claim.Lost says so, or when the tree was
+// made anew since its last claim; made is math.MaxUint64 for a tree that the claim itself has just created. A claim that
 // does not take a new subnet is not checked: see Choice.TakesNew.
 func (w *LostLeases) Check(network string, holders []Holder, leases []Lease, made uint64, claim Claim, now time.Time) error {
 	var nodes []string
@@ -47,9 +56,10 @@ func (w *LostLeases) Check(network string, holders []Holder, leases []Lease, mad
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	lost := w.seen(network, made, now)
 	if len(nodes) == 0 {
 		delete(w.since, network)
-		if now.Before(claim.Lost.Add(claim.TTL)) {
+		if now.Before(claim.Lost.Add(claim.TTL)) || now.Before(lost.Add(claim.TTL)) {
 			return fmt.Errorf("%w: waiting for the other hosts to claim again", ErrLeasesLost)
 		}
 		return nil
@@ -67,4 +77,18 @@ func (w *LostLeases) Check(network string, holders []Holder, leases []Lease, mad
 	}
 	slices.Sort(nodes)
 	return fmt.Errorf("%w: waiting for %s to claim again", ErrLeasesLost, strings.Join(slices.Compact(nodes), ", "))
+}
+
+// seen returns when the network's tree of leases was last found to have been created anew; mu is held.
+func (w *LostLeases) seen(network string, made uint64, now time.Time) time.Time {
+	t, known := w.trees[network]
+	if known && made != t.made && t.made != math.MaxUint64 { // else it was this claimer that created it
+		t.lost = now
+	}
+	t.made = made
+	if w.trees == nil {
+		w.trees = map[string]tree{}
+	}
+	w.trees[network] = t
+	return t.lost
 }

@@ -55,6 +55,21 @@ var lostTests = []test{
 		other.Lost = other.Lost.Add(-other.TTL)
 		s.acquire(r, n, other)
 	}},
+	{"a host that is claiming when the store is set back waits for others to notice", func(s *suite) {
+		newcomer := s.open()
+		n := s.network("default", wide)
+		own, other := s.claim(0), s.claim(1)
+		first := s.acquire(s.open(), n, own)
+		s.emptied(n)
+		_, err := newcomer.Acquire(s.ctx(), n, other)
+		s.wantErr(err, registry.ErrLeasesLost, own.Node)
+		s.emptied(n)
+		s.store.EndSession(s.T, first.Session)
+		_, err = newcomer.Acquire(s.ctx(), n, other) // it does not know of the loss
+		s.wantErr(err, registry.ErrLeasesLost, "other hosts")
+		own.Prefer, own.Running = first.Subnet(), true
+		s.equal("slot", s.acquire(s.open(), n, own).Slot, first.Slot)
+	}},
 	{"hosts of a new network wait for nobody", func(s *suite) {
 		n := s.network("default", wide)
 		a, b := s.open(), s.open()
