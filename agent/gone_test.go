@@ -3,12 +3,17 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -148,4 +153,47 @@ func mustPart(t *testing.T, h *host, network string) *runner {
 		t.Fatalf("no part in network %s", network)
 	}
 	return r
+}
+
+// forgetful remembers which networks a registry was told to forget.
+type forgetful struct {
+	registry.Registry
+	mu  sync.Mutex
+	all []string
+}
+
+func (f *forgetful) Followed(string) time.Time { return time.Now() }
+
+func (f *forgetful) Forget(network string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all = append(f.all, network)
+}
+
+// TestDeletedNetworkIsForgotten: what a registry remembers of a network goes when the network is deleted, not when the
+// store has lost it.
+func TestDeletedNetworkIsForgotten(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a")
+	f := &forgetful{Registry: a.registry}
+	a.catalog = f
+	a.start().ready()
+	forgotten := func() []string {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return slices.Clone(f.all)
+	}
+	store.Delete(networkKey)
+	a.check(health.Network, api.Warning, "the store has lost")
+	a.check(health.Network, api.Passing)
+	if got := forgotten(); len(got) != 0 {
+		t.Errorf("forgotten after a loss: %q", got)
+	}
+	must(t, store.Client().DeleteNetwork(t.Context(), "n"))
+	eventually(t, func() error {
+		if got := forgotten(); !slices.Equal(got, []string{"n"}) {
+			return fmt.Errorf("forgotten: %q", got)
+		}
+		return nil
+	})
 }

@@ -275,6 +275,9 @@ func (r *runner) rounds(ctx context.Context) error {
 			r.log.Warn("network was deleted, leaving it")
 			r.event(api.EventNetwork, api.Warning, "the network was deleted, leaving it", map[string]string{"change": "deleted"})
 			r.tearDown(ctx, r.env.registry)
+			if follower, ok := r.env.registry.(registry.Follower); ok {
+				follower.Forget(r.local.Name)
+			}
 			r.known = nil
 			r.show(func(v *view) { v.defined = false })
 			r.abandon()

@@ -228,11 +228,15 @@ type Prober interface {
 	Probe(ctx context.Context) error
 }
 
-// Follower is the optional ability to tell how fresh what WatchLeases answered is.
+// Follower is the optional ability of a client that remembers what WatchLeases answered.
 type Follower interface {
 	// Followed is when the store last said with certainty which leases of network
 	// there are, or that nothing has changed; zero for never.
 	Followed(network string) time.Time
+
+	// Forget drops what the client remembers of the leases of a network that was deleted. If the network is defined
+	// again, leases of before are not taken for ones that the store has lost.
+	Forget(network string)
 }
 
 // Entitled is the optional ability to tell which rights a client has.

@@ -3,6 +3,7 @@ package consul
 import (
 	"context"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -51,6 +52,40 @@ func TestUnusedNetworksAreForgotten(t *testing.T) {
 	cancel()
 	<-blocked
 	eventually(t, "the network that was watched is forgotten", func() bool { return known(c) == 0 })
+}
+
+// TestDeletedNetworkIsForgotten: leases of a deleted network are not shown as lost ones when it is defined again.
+func TestDeletedNetworkIsForgotten(t *testing.T) {
+	for _, forget := range []bool{true, false} {
+		s := newStore(t)
+		c, dead := s.open(t), s.open(t)
+		n := putNetwork(t, s, "default", "10.5.0.0/16")
+		acquire(t, c, n, 0)
+		subnet := acquire(t, dead, n, 1).Subnet()
+		if set, _, err := c.WatchLeases(testContext(t), n, 0); err != nil || len(set.Leases) != 2 {
+			t.Fatalf("%+v, %v", set, err)
+		}
+		if err := c.DeleteNetwork(testContext(t), "default"); err != nil {
+			t.Fatal(err)
+		}
+		for _, prefix := range []string{c.layout.leases("default"), c.layout.changes("default")} {
+			if _, err := s.admin.KV().DeleteTree(prefix, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if forget {
+			c.Forget("default")
+		}
+		n = putNetwork(t, s, "default", "10.5.0.0/16")
+		set, _, err := c.WatchLeases(testContext(t), n, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown := slices.ContainsFunc(set.Leases, func(l registry.Lease) bool { return l.Subnet() == subnet })
+		if shown == forget {
+			t.Errorf("forgotten: %t, shown: %t", forget, shown)
+		}
+	}
 }
 
 // known is of how many networks something is.

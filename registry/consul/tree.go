@@ -113,6 +113,14 @@ func (s *shared) forget() {
 	s.forgets.Reset(s.conf.idle)
 }
 
+// Forget implements registry.Follower. Calls in progress go on with what they know.
+func (c *Client) Forget(network string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.trees, network)
+	c.clock.Forget(network)
+}
+
 func (t *tree) begin(ctx context.Context) error {
 	select {
 	case t.turn <- struct{}{}:
