@@ -18,6 +18,8 @@ type follower struct {
 
 func (f *follower) Followed(string) time.Time { return f.at }
 
+func (f *follower) Forget(string) {}
+
 // TestSnapshotAge: only a store that neither answers nor fails makes the snapshot
 // old, however long nothing changes.
 func TestSnapshotAge(t *testing.T) {

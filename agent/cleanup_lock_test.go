@@ -1,0 +1,24 @@
+package agent
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
+
+// TestCleanupRefusesBesideAnAgent that has another state directory.
+func TestCleanupRefusesBesideAnAgent(t *testing.T) {
+	ns, dir := nstest.New(t), littered(t)
+	var unlock func() error
+	var err error
+	ns.Do(func() { unlock, err = state.LockHost() })
+	must(t, err)
+	if _, err := cleanedIn(t, ns, dir, &swept{}, CleanupOptions{}); !errors.Is(err, state.ErrLocked) {
+		t.Errorf("cleaned up under an agent with another data_dir: %v", err)
+	}
+	must(t, unlock())
+	_, err = cleanedIn(t, ns, dir, &swept{}, CleanupOptions{})
+	must(t, err)
+}

@@ -1,0 +1,87 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrLocked means that another agent uses the state directory or the host.
+var ErrLocked = errors.New("in use by another agent")
+
+// hostSocket is the abstract socket that the agent of a network namespace binds. Each namespace has its own, and the
+// kernel removes it with the process (unix(7)).
+const hostSocket = "@leno-agent"
+
+// LockHost makes this process the only agent of its network namespace. Another agent with its own state directory would
+// share devices, routes and rules with it, and remove them. Any user can bind the socket, so LockHost respects it only
+// if it belongs to a user who may run an agent: root, and the user of this process. The error wraps ErrLocked.
+func LockHost() (unlock func() error, err error) {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: hostSocket, Net: "unix"})
+	if err == nil {
+		return l.Close, nil
+	}
+	none := func() error { return nil }
+	if !errors.Is(err, unix.EADDRINUSE) {
+		return none, nil // a host without such sockets has no lock
+	}
+	owner, err := HostOwner()
+	switch {
+	case err != nil: // the owner has just ended, or does not say who it is
+		return nil, fmt.Errorf("this host is %w: %w", ErrLocked, err)
+	case !MayRunAgents(owner.Uid, os.Geteuid()):
+		return none, nil
+	}
+	return nil, fmt.Errorf("this host is %w, pid %d: stop that one, or run this one in a network namespace of its own", ErrLocked, owner.Pid)
+}
+
+// MayRunAgents reports whether the user uid may run an agent, if this process runs as own.
+func MayRunAgents(uid uint32, own int) bool { return uid == 0 || int(uid) == own }
+
+// HostOwner is the process that bound the name.
+func HostOwner() (*unix.Ucred, error) {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: hostSocket, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var owner *unix.Ucred
+	var asked error
+	err = raw.Control(func(fd uintptr) { owner, asked = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	return owner, errors.Join(err, asked)
+}
+
+// LockDataDir creates the state directory and locks it, so that two agents never share an identity and its sessions. The
+// kernel releases the lock when the process ends. The error wraps ErrLocked.
+func LockDataDir(dir string) (unlock func() error, err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("data_dir: %w", err)
+	}
+	path := LockPath(dir)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if errors.Is(err, unix.EROFS) {
+		// On a file system that became read-only, the host's identity can still be read.
+		if had, openErr := os.Open(path); openErr == nil {
+			f, err = had, nil
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("data_dir: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		err = errors.Join(fmt.Errorf("data_dir %s: %w: %w", dir, ErrLocked, err), f.Close())
+		return nil, err
+	}
+	return f.Close, nil
+}
+
+// LockPath returns the path of the lock file in a state directory.
+func LockPath(dir string) string { return filepath.Join(dir, "lock") }

@@ -1,0 +1,51 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestHostIsLocked: one agent a network namespace, whatever its state directory.
+func TestHostIsLocked(t *testing.T) {
+	here, elsewhere := nstest.New(t), nstest.New(t)
+	lock := func(ns *nstest.NS) (unlock func() error, err error) {
+		ns.Do(func() { unlock, err = LockHost() })
+		return unlock, err
+	}
+	unlock, err := lock(here)
+	must(t, err)
+	if _, err := lock(here); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), fmt.Sprint("pid ", os.Getpid())) {
+		t.Errorf("a second one: %v", err)
+	}
+	other, err := lock(elsewhere)
+	must(t, err)
+	must(t, other())
+	must(t, unlock())
+	unlock, err = lock(here)
+	must(t, err)
+	must(t, unlock())
+}
+
+func TestMayRunAgents(t *testing.T) {
+	for _, tt := range []struct {
+		uid  uint32
+		own  int
+		want bool
+	}{{0, 0, true}, {0, 990, true}, {990, 990, true}, {1000, 0, false}, {1000, 990, false}} {
+		if got := MayRunAgents(tt.uid, tt.own); got != tt.want {
+			t.Errorf("uid %d, own %d: %v", tt.uid, tt.own, got)
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package state
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// An Identity is who this host is to all others. It does not change while the agent runs.
+type Identity struct {
+	Node   string // node name, for example "host-a"
+	NodeID string // UUID from the state directory
+}
+
+// BadSuffix is appended to the names of unusable files, which are kept for the operator.
+const BadSuffix = ".bad"
+
+// A Network is what an agent remembers of a network between processes, in <data_dir>/<network>.json.
+type Network struct {
+	Version int            `json:"version"`
+	Network string         `json:"network"`
+	NodeID  string         `json:"node_id,omitzero"` // of this host, in case its own file is lost
+	Subnets []netip.Prefix `json:"subnets"`
+	Session string         `json:"session"`
+	// Lease is the version of the lease's record, and Definition the index at which the network's record was created. They
+	// show whether the store was set back or created again.
+	Lease      uint64 `json:"lease_index,omitzero"`
+	Definition uint64 `json:"network_index,omitzero"`
+	// Record is the last definition in force, and RecordIndex its version. A host that remembers a network restores its
+	// definition if the store has lost it.
+	Record      json.RawMessage `json:"definition,omitempty"`
+	RecordIndex uint64          `json:"definition_index,omitzero"`
+	// Earlier are the previous versions with lower indexes, oldest first, at most maxEarlier.
+	Earlier []uint64 `json:"earlier_definition_indexes,omitempty"`
+	// Renewed is when the lease was last renewed, accurate to a tenth of lease.hold. When it is older than lease.hold,
+	// other hosts may have taken the subnet.
+	Renewed time.Time `json:"renewed,omitzero"`
+	// Revoked is the subnet that was revoked from this host, which must not claim it again. It is cleared when the host
+	// has another subnet.
+	Revoked netip.Prefix `json:"revoked,omitzero"`
+	// SubnetFile is where the subnet file was written. It is removed there when the network's block is gone.
+	SubnetFile string           `json:"subnet_file"`
+	Pools      []netip.Prefix   `json:"pools"`   // of the datapath, which is removed when they change
+	Backend    registry.Backend `json:"backend"` // of the datapath, likewise
+}
+
+// MaxEarlier bounds the versions of a definition that are remembered.
+const MaxEarlier = 32
+
+// EarlierThan returns the versions that were in force before the one with the given indexes, if s was written before it.
+func (s Network) EarlierThan(created, version uint64) []uint64 {
+	if s.Definition != created {
+		return nil
+	}
+	var out []uint64
+	for _, v := range append(slices.Clone(s.Earlier), s.RecordIndex) {
+		if v != 0 && v < version {
+			out = append(out, v)
+		}
+	}
+	return out[max(0, len(out)-MaxEarlier):]
+}
+
+// LeaseOf returns the remembered lease of the host id, with the fields that a release needs.
+func (s Network) LeaseOf(id Identity) registry.Lease {
+	return registry.Lease{Network: s.Network, Subnets: s.Subnets, Session: s.Session, Node: id.Node, NodeID: id.NodeID}
+}
+
+// Networks returns the names of the networks with a usable state file.
+func Networks(dataDir string) (names []string) {
+	files, err := filepath.Glob(Path(dataDir, "*"))
+	if err != nil {
+		return nil // only for an invalid pattern
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".json")
+		if s, err := Load(dataDir, name); err == nil && s.Network != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// Path returns the path of a network's state file.
+func Path(dataDir, network string) string { return filepath.Join(dataDir, network+".json") }
+
+// Load reads a network's state file. It returns the zero value if there is none, and the zero value and an error if the
+// file cannot be read or used.
+func Load(dataDir, network string) (Network, error) {
+	path := Path(dataDir, network)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return Network{}, nil
+	}
+	if err != nil {
+		return Network{}, err
+	}
+	var s Network
+	if err := json.Unmarshal(data, &s); err != nil {
+		return Network{}, fmt.Errorf("state file %s is broken: %w", path, err)
+	}
+	if s.Version != registry.Version || s.Network != network {
+		return Network{}, fmt.Errorf("state file %s is of version %d and network %q", path, s.Version, s.Network)
+	}
+	var record bytes.Buffer // the file has it indented
+	if len(s.Record) > 0 && json.Compact(&record, s.Record) == nil {
+		s.Record = record.Bytes()
+	}
+	return s, nil
+}
+
+// Save writes the state file of the network s.Network.
+func Save(dataDir string, s Network) error {
+	s.Version = registry.Version
+	data, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	return WriteFile(Path(dataDir, s.Network), append(data, '\n'), 0o600)
+}

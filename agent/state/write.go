@@ -1,0 +1,61 @@
+// Package state reads and writes the files of an agent: one file per network in the state directory, the locks, and the
+// subnet file that container runtimes read.
+package state
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// WriteFile replaces the file at path atomically: a reader sees either the old or the new content, also after a crash or
+// on a full disk. It creates the directory if necessary.
+func WriteFile(path string, data []byte, mode os.FileMode) (err error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, tmp.Close(), os.Remove(tmp.Name()))
+		}
+	}()
+	if _, err := tmp.Write(data); err != nil {
+		return err
+	}
+	if err := tmp.Chmod(mode); err != nil {
+		return err
+	}
+	if err := tmp.Sync(); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp.Name(), path); err != nil {
+		return err
+	}
+	if err := tmp.Close(); err != nil {
+		return fmt.Errorf("%s was replaced: %w", path, err)
+	}
+	return nil
+}
+
+// Unfinished returns the temporary files beside path that WriteFile left behind because its process was killed.
+func Unfinished(path string) (out []string) {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return nil // there is no such directory, or it cannot be read
+	}
+	for _, e := range entries {
+		number, ok := strings.CutPrefix(e.Name(), "."+filepath.Base(path)+".")
+		if _, err := strconv.ParseUint(number, 10, 64); ok && err == nil {
+			out = append(out, filepath.Join(filepath.Dir(path), e.Name()))
+		}
+	}
+	return out
+}
