@@ -31,6 +31,7 @@ import (
 	"github.com/lenonet/leno/agent/logging"
 	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/agent/watch"
@@ -91,7 +92,7 @@ type Options struct {
 // environment is what all runners of an agent share.
 type environment struct {
 	log        hclog.Logger
-	id         identity
+	id         state.Identity
 	named      chan struct{} // closed once the node's name and id are known; runners do not ask the store before
 	registry   registry.Registry
 	backends   map[string]backend.Type
@@ -204,7 +205,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		o.Datagrams = doctor.Datagrams
 	}
 	if o.LockHost == nil {
-		o.LockHost = lockHost
+		o.LockHost = state.LockHost
 	}
 	if o.LookupName == nil {
 		o.LookupName = lookupName
@@ -311,7 +312,7 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 	a.env.events.add(api.Event{Kind: api.EventAgent, Severity: api.Info, Message: "agent started, version " + a.o.Version})
 	a.env.firewall.remember(a.current(), a.stands)
 	a.expectRules(ctx)
-	if a.env.id.nodeID != "" {
+	if a.env.id.NodeID != "" {
 		a.begin(ctx)
 	}
 	// It may have to wait for the store, which is when somebody corrects the
@@ -376,7 +377,7 @@ func (a *Agent) identify(ctx context.Context) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.env.id.nodeID, a.unlock = id, unlock
+	a.env.id.NodeID, a.unlock = id, unlock
 	return nil
 }
 
@@ -386,7 +387,7 @@ func (a *Agent) awaitNodeName(ctx context.Context) error {
 		name, err := nodeName(ctx, a.current().NodeName, a.env.registry)
 		if err == nil {
 			a.mu.Lock()
-			a.env.id.node = name
+			a.env.id.Node = name
 			a.mu.Unlock()
 			return nil
 		}
@@ -469,7 +470,7 @@ func (a *Agent) self() api.Self {
 	boot, namespace := a.kernelHere()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	out := api.Self{Firewall: a.env.firewall.choice(), Version: a.o.Version, NodeName: a.env.id.node, NodeID: a.env.id.nodeID, DataDir: a.config.DataDir,
+	out := api.Self{Firewall: a.env.firewall.choice(), Version: a.o.Version, NodeName: a.env.id.Node, NodeID: a.env.id.NodeID, DataDir: a.config.DataDir,
 		ConfigFiles: append([]string{}, a.config.Files...), Registry: a.o.RegistryName, Started: a.started, PID: os.Getpid(),
 		BootID: boot, NetworkNamespace: namespace}
 	out.Networks = slices.Sorted(maps.Keys(a.runners))

@@ -19,6 +19,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -48,7 +49,7 @@ func TestAgentLeasesAppliesAndWrites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := fmt.Sprintf("LENO_NETWORK=10.5.0.0/22\nLENO_SUBNET=%s\nLENO_MTU=1450\nLENO_IPMASQ=false\n", gateway(subnet))
+	want := fmt.Sprintf("LENO_NETWORK=10.5.0.0/22\nLENO_SUBNET=%s\nLENO_MTU=1450\nLENO_IPMASQ=false\n", state.Gateway(subnet))
 	if !strings.HasPrefix(string(data), want) {
 		t.Errorf("subnet file:\n%s\nwant\n%s", data, want)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -170,10 +171,10 @@ func (s *sweep) alone(ctx context.Context) (unlock func() error, err error) {
 		return unlock, nil
 	}
 	busy := false
-	if _, err := os.Stat(lockPath(s.config.DataDir)); err == nil {
-		free, err := lockDataDir(s.config.DataDir)
+	if _, err := os.Stat(state.LockPath(s.config.DataDir)); err == nil {
+		free, err := state.LockDataDir(s.config.DataDir)
 		switch {
-		case errors.Is(err, errLocked):
+		case errors.Is(err, state.ErrLocked):
 			busy = true
 		case err != nil:
 			return nil, err
@@ -183,7 +184,7 @@ func (s *sweep) alone(ctx context.Context) (unlock func() error, err error) {
 	}
 	self, answers := s.runningAgent(ctx)
 	if s.o.Network == "" && !answers {
-		host, err := lockHost()
+		host, err := state.LockHost()
 		if err != nil {
 			return nil, errors.Join(err, unlock())
 		}
@@ -230,7 +231,7 @@ func (s *sweep) findIdentity() {
 	if !s.o.KeepLease {
 		s.addFile(nodeIDPath(dir), "", "this host's identity", func(data []byte) bool { return s.proven || isEmpty(data) })
 	}
-	s.addFile(lockPath(dir), "", "", isEmpty)
+	s.addFile(state.LockPath(dir), "", "", isEmpty)
 	if others := s.addDir(dir); !s.o.KeepLease {
 		s.keeps(dir, "", others)
 	}

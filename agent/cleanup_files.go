@@ -17,6 +17,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -26,7 +27,7 @@ func runDir() string { return filepath.Dir(config.WatchedNetwork("any").SubnetFi
 // trace is what the files tell of one network on this host.
 type trace struct {
 	name  string
-	saved saved          // zero when no state file can be read
+	saved state.Network  // zero when no state file can be read
 	pools []netip.Prefix // nil when nothing tells them
 	files []string       // subnet files, as far as they are known
 }
@@ -38,8 +39,8 @@ func (s *sweep) knowFiles() {
 		s.nodeID, s.proven = strings.TrimSpace(string(data)), true
 	}
 	var names []string
-	for _, pattern := range []string{savedPath(s.config.DataDir, "*"), peersPath(s.config.DataDir, "*"), deletionPath(s.config.DataDir, "*")} {
-		for _, suffix := range []string{"", badSuffix} {
+	for _, pattern := range []string{state.Path(s.config.DataDir, "*"), peersPath(s.config.DataDir, "*"), deletionPath(s.config.DataDir, "*")} {
+		for _, suffix := range []string{"", state.BadSuffix} {
 			files, err := filepath.Glob(pattern + suffix)
 			if err != nil {
 				continue // only of a pattern that is wrong
@@ -65,7 +66,7 @@ func (s *sweep) knowFiles() {
 // what the datapath was built for.
 func (s *sweep) traceOf(name string) trace {
 	t := trace{name: name, files: []string{config.WatchedNetwork(name).SubnetFile}}
-	if before, err := loadSaved(s.config.DataDir, name); err == nil && before.Network != "" {
+	if before, err := state.Load(s.config.DataDir, name); err == nil && before.Network != "" {
 		t.saved, t.pools = before, before.Pools
 		s.nodeID = cmp.Or(s.nodeID, before.NodeID)
 		t.files = append(t.files, before.SubnetFile)
@@ -98,12 +99,12 @@ func (s *sweep) findFiles() {
 			continue
 		}
 		for _, f := range []struct{ path, what string }{
-			{savedPath(s.config.DataDir, t.name), "state"},
+			{state.Path(s.config.DataDir, t.name), "state"},
 			{peersPath(s.config.DataDir, t.name), "peers"},
 			{deletionPath(s.config.DataDir, t.name), "deletion"},
 		} {
 			s.addFile(f.path, t.name, f.what, s.ofNetwork(t.name))
-			s.addFile(f.path+badSuffix, t.name, "put aside", s.ofNetwork(t.name))
+			s.addFile(f.path+state.BadSuffix, t.name, "put aside", s.ofNetwork(t.name))
 			s.addBegun(f.path, t.name)
 		}
 		dir := filepath.Join(s.config.DataDir, t.name)
@@ -122,7 +123,7 @@ func (s *sweep) findFiles() {
 	if s.o.Network != "" {
 		return
 	}
-	s.addFile(nodeIDPath(s.config.DataDir)+badSuffix, "", "put aside", func([]byte) bool { return s.proven })
+	s.addFile(nodeIDPath(s.config.DataDir)+state.BadSuffix, "", "put aside", func([]byte) bool { return s.proven })
 	s.addBegun(nodeIDPath(s.config.DataDir), "")
 	// Those of networks of which nothing else is known any more.
 	lost, err := filepath.Glob(filepath.Join(runDir(), "*.env"))
@@ -192,7 +193,7 @@ func (s *sweep) addFile(path, network, what string, ours func(data []byte) bool)
 
 // addBegun is for what writeFileAtomic had not renamed yet.
 func (s *sweep) addBegun(path, network string) {
-	for _, begun := range begunFiles(path) {
+	for _, begun := range state.Unfinished(path) {
 		s.addFile(begun, network, "half written", anything)
 	}
 }

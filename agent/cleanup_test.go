@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/backend/kernel/nstest"
 	"github.com/lenonet/leno/registry"
@@ -312,7 +313,7 @@ func TestCleanupStore(t *testing.T) {
 // TestCleanupRefuses while an agent works there.
 func TestCleanupRefuses(t *testing.T) {
 	dir := littered(t)
-	unlock, err := lockDataDir(filepath.Join(dir, "data"))
+	unlock, err := state.LockDataDir(filepath.Join(dir, "data"))
 	must(t, err)
 	for _, o := range []CleanupOptions{{}, {Network: "default"}} {
 		if _, err := cleaned(t, dir, &swept{}, o); err == nil || !strings.Contains(err.Error(), "stop it first") {
@@ -329,7 +330,7 @@ func TestCleanupRefuses(t *testing.T) {
 
 func TestJudgeDevice(t *testing.T) {
 	s := newSweep(config.Config{}, CleanupOptions{})
-	s.networks = []trace{{name: "default", saved: saved{Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.34.0/24")}}}, {name: "a-long-network-name"}}
+	s.networks = []trace{{name: "default", saved: state.Network{Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.34.0/24")}}}, {name: "a-long-network-name"}}
 	base := []netip.Prefix{netip.MustParsePrefix("10.5.34.0/32")}
 	attrs := func(name, alias string) netlink.LinkAttrs { return netlink.LinkAttrs{Name: name, Alias: alias} }
 	local := []byte{192, 0, 2, 1}

@@ -13,7 +13,7 @@ func (a *Agent) configuration() api.Configuration {
 	c := resolved(a.current())
 	if c.NodeName == "" {
 		a.mu.Lock()
-		c.NodeName = a.env.id.node
+		c.NodeName = a.env.id.Node
 		a.mu.Unlock()
 	}
 	out := api.Configuration{Files: append([]string{}, c.Files...), Dev: c.Dev, Settings: []api.Setting{}}

@@ -16,6 +16,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -413,7 +414,9 @@ func TestUnderlayDown(t *testing.T) {
 
 func TestSubnetFileWithoutMTU(t *testing.T) {
 	plan, subnets := mustPlan(t, "10.5.0.0/22"), []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}
-	file := func(mtu int, masq bool) string { return string(withoutMTU(subnetFile(plan, subnets, mtu, masq))) }
+	file := func(mtu int, masq bool) string {
+		return string(state.WithoutMTU(state.FormatSubnetFile(plan, subnets, mtu, masq)))
+	}
 	if file(1450, true) != file(1400, true) || file(1450, true) == file(1450, false) || strings.Contains(file(1450, true), "MTU") {
 		t.Errorf("%q", file(1450, true))
 	}

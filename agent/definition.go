@@ -13,6 +13,7 @@ import (
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -63,7 +64,7 @@ func (k *knownDefinition) supersedes(n registry.Network) bool {
 // rememberedDefinition returns what an earlier process wrote down, nil when there is
 // nothing.
 func rememberedDefinition(dataDir, network string) *knownDefinition {
-	before, err := loadSaved(dataDir, network)
+	before, err := state.Load(dataDir, network)
 	if err != nil || len(before.Record) == 0 {
 		return nil
 	}
@@ -187,7 +188,7 @@ func (r *runner) definedElsewhere(ctx context.Context) error {
 	}
 	var nodes []string
 	for _, h := range holders {
-		if h.Node != r.env.id.node && !slices.Contains(nodes, h.Node) {
+		if h.Node != r.env.id.Node && !slices.Contains(nodes, h.Node) {
 			nodes = append(nodes, h.Node)
 		}
 	}

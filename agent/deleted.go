@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -61,7 +62,7 @@ func writeDeletion(dataDir string, d registry.Deletion) error {
 	if err != nil {
 		return err
 	}
-	if err := writeFileAtomic(deletionPath(dataDir, d.Network), append(data, '\n'), 0o600); err != nil {
+	if err := state.WriteFile(deletionPath(dataDir, d.Network), append(data, '\n'), 0o600); err != nil {
 		return err
 	}
 	files, err := filepath.Glob(deletionPath(dataDir, "*"))

@@ -13,6 +13,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -108,7 +109,7 @@ func TestRememberedDeletion(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newHost(t, memory.New(), "a")
-			must(t, writeFileAtomic(deletionPath(h.config.DataDir, "n"), []byte(strings.Replace(tt.file, "DELETED", hourAgo(), 1)), 0o600))
+			must(t, state.WriteFile(deletionPath(h.config.DataDir, "n"), []byte(strings.Replace(tt.file, "DELETED", hourAgo(), 1)), 0o600))
 			if tt.local != nil {
 				tt.local(&h.config.Networks[0])
 			}
@@ -178,7 +179,7 @@ func TestOlderDeletionRemembered(t *testing.T) {
 	t.Parallel()
 	store := memory.New()
 	a, b := newHost(t, store, "a"), newHost(t, store, "b")
-	must(t, writeFileAtomic(deletionPath(b.config.DataDir, "n"), []byte(`{"version":1,"network":"n","deleted":"`+
+	must(t, state.WriteFile(deletionPath(b.config.DataDir, "n"), []byte(`{"version":1,"network":"n","deleted":"`+
 		time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)+`"}`), 0o600))
 	a.config.Networks[0].Backend = &config.Backend{Type: "other"} // tells its definition from the one that b would make
 	a.start()

@@ -20,6 +20,7 @@ import (
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -60,11 +61,11 @@ func DiagnoseAlone(ctx context.Context, o Alone, options api.DoctorOptions) api.
 // occupied says who has what an agent needs for itself: this host or its state
 // directory, and the address of its API.
 func occupied(c config.Config) (owner, taken string) {
-	if cred, err := hostOwner(); err == nil && mayRunAgents(cred.Uid, os.Geteuid()) {
+	if cred, err := state.HostOwner(); err == nil && state.MayRunAgents(cred.Uid, os.Geteuid()) {
 		owner = fmt.Sprintf("an agent runs on this host, pid %d", cred.Pid)
-	} else if _, err := os.Stat(lockPath(c.DataDir)); err == nil {
-		switch free, err := lockDataDir(c.DataDir); {
-		case errors.Is(err, errLocked):
+	} else if _, err := os.Stat(state.LockPath(c.DataDir)); err == nil {
+		switch free, err := state.LockDataDir(c.DataDir); {
+		case errors.Is(err, state.ErrLocked):
 			owner = "another agent has the state directory " + c.DataDir
 		case err == nil:
 			_ = free()
@@ -134,7 +135,7 @@ func (s *surgery) networks() []string {
 	for _, n := range s.o.Config.Networks {
 		out = append(out, n.Name)
 	}
-	out = append(out, savedNetworks(s.o.Config.DataDir)...)
+	out = append(out, state.Networks(s.o.Config.DataDir)...)
 	slices.Sort(out)
 	return slices.Compact(out)
 }
@@ -142,7 +143,7 @@ func (s *surgery) networks() []string {
 // network is what can be seen of one.
 func (s *surgery) network(ctx context.Context, name string, away error) (doctor.Network, *passage) {
 	definition, local, err := s.definition(ctx, name, away)
-	before, _ := loadSaved(s.o.Config.DataDir, name) // of a host that never had it nothing
+	before, _ := state.Load(s.o.Config.DataDir, name) // of a host that never had it nothing
 	kind := Backends()[definition.Backend.Type]
 	n := doctor.Network{Name: name, Backend: definition.Backend.Type, Pools: definition.Plan.Prefixes(), Subnets: before.Subnets, Link: backend.LinkName(name)}
 	if err != nil {

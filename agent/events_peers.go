@@ -143,7 +143,7 @@ func (d did) sentence() string {
 // tells how many there are.
 func (r *runner) peersChanged(before, now snapshot, known bool) {
 	if !known {
-		n := len(peerLeases(now.set.Leases, r.env.id.nodeID))
+		n := len(peerLeases(now.set.Leases, r.env.id.NodeID))
 		have := "other hosts have a lease"
 		if n == 1 {
 			have = "other host has a lease"
@@ -151,7 +151,7 @@ func (r *runner) peersChanged(before, now snapshot, known bool) {
 		r.event(api.EventPeer, api.Info, fmt.Sprintf("%d %s", n, have), map[string]string{"count": fmt.Sprint(n)})
 		return
 	}
-	for _, v := range peerEvents(before.set.Leases, now.set.Leases, r.env.id.nodeID) {
+	for _, v := range peerEvents(before.set.Leases, now.set.Leases, r.env.id.NodeID) {
 		r.event(v.Kind, v.Severity, v.Message, v.Fields)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 )
 
@@ -129,7 +130,7 @@ func (a *Agent) awaitOther(ctx context.Context, what string, try func() error) e
 	var faults lasting
 	for {
 		err := try()
-		if err == nil || !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, errLocked) || time.Now().After(until) {
+		if err == nil || !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, state.ErrLocked) || time.Now().After(until) {
 			return err
 		}
 		if faults.begin(what) {
@@ -154,7 +155,7 @@ func (a *Agent) openDataDir(ctx context.Context, dir string) (id string, unlock 
 	}
 	err = a.untilWritten(ctx, func() error {
 		err := a.awaitOther(ctx, "data_dir", func() (err error) {
-			free, err = lockDataDir(dir)
+			free, err = state.LockDataDir(dir)
 			return err
 		})
 		if err != nil {
@@ -183,7 +184,7 @@ func (a *Agent) untilWritten(ctx context.Context, write func() error) error {
 			a.env.health.Clear("", health.DataDir)
 			faults.mended(a.log, health.DataDir)
 			return nil
-		case errors.Is(err, errLocked):
+		case errors.Is(err, state.ErrLocked):
 			return err
 		}
 		reason := advice.Reason(advice.DataDir, err)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -64,7 +65,7 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 	store := memory.New()
 	a, b := newHost(t, store, "a"), newHost(t, store, "b")
 	dir := a.config.DataDir
-	lease, peers := savedPath(dir, "n"), peersPath(dir, "n")
+	lease, peers := state.Path(dir, "n"), peersPath(dir, "n")
 	must(t, os.MkdirAll(filepath.Join(lease, "x"), 0o755)) // a directory cannot be replaced by a file
 	must(t, os.MkdirAll(filepath.Join(peers, "x"), 0o755))
 	a.start()
@@ -113,12 +114,12 @@ func TestFaultsOfAnApply(t *testing.T) {
 // TestSecondAgentOfAHost: it waits for the one before to end, then gives up, and has
 // learnt and touched nothing.
 func TestSecondAgentOfAHost(t *testing.T) {
-	a, locked := newHost(t, memory.New(), "a"), fmt.Errorf("this host is %w, pid 7", errLocked)
+	a, locked := newHost(t, memory.New(), "a"), fmt.Errorf("this host is %w, pid 7", state.ErrLocked)
 	a.patience = 50 * time.Millisecond
 	a.lockHost = func() (func() error, error) { return nil, locked }
 	a.start()
 	<-a.exited
-	if !errors.Is(a.err, errLocked) || exists(nodeIDPath(a.config.DataDir)) || len(a.recorder.tries()) > 0 || len(a.wall.names()) > 0 {
+	if !errors.Is(a.err, state.ErrLocked) || exists(nodeIDPath(a.config.DataDir)) || len(a.recorder.tries()) > 0 || len(a.wall.names()) > 0 {
 		t.Errorf("ended with %v", a.err)
 	}
 	if len(a.said.with("another process has", "pid 7")) != 1 {
@@ -134,7 +135,7 @@ func TestStartWaitsForTheAgentBefore(t *testing.T) {
 	other, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	a.config.HTTP.Address = other.Addr().String()
-	unlock, err := lockDataDir(a.config.DataDir)
+	unlock, err := state.LockDataDir(a.config.DataDir)
 	must(t, err)
 	a.start()
 	for _, setting := range []string{"http.address", "data_dir"} {

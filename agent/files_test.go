@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lenonet/leno/agent/definition"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -53,15 +54,15 @@ func TestSubnetFile(t *testing.T) {
 					want += prefix + line + "\n"
 				}
 			}
-			data := subnetFile(plan, plan.Subnets(34), 1450, true)
+			data := state.FormatSubnetFile(plan, plan.Subnets(34), 1450, true)
 			if diff := cmp.Diff(want, string(data)); diff != "" {
 				t.Error(diff)
 			}
 			path := filepath.Join(t.TempDir(), "f.env")
-			if err := writeFileAtomic(path, data, 0o644); err != nil {
+			if err := state.WriteFile(path, data, 0o644); err != nil {
 				t.Fatal(err)
 			}
-			if got := subnetInFile(path); got != plan.Subnets(34)[0] {
+			if got := state.SubnetInFile(path); got != plan.Subnets(34)[0] {
 				t.Errorf("read back %s", got)
 			}
 		})
@@ -71,7 +72,7 @@ func TestSubnetFile(t *testing.T) {
 func TestWriteFileAtomicKeepsTheOldFileWhenItFails(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f")
-	if err := writeFileAtomic(path, []byte("old"), 0o644); err != nil {
+	if err := state.WriteFile(path, []byte("old"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	// A directory in the place of the file makes the last step fail.
@@ -79,7 +80,7 @@ func TestWriteFileAtomicKeepsTheOldFileWhenItFails(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(other, "x"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeFileAtomic(other, []byte("new"), 0o644); err == nil {
+	if err := state.WriteFile(other, []byte("new"), 0o644); err == nil {
 		t.Error("a directory was replaced by a file")
 	}
 	entries, err := os.ReadDir(dir)
@@ -96,19 +97,19 @@ func TestWriteFileAtomicKeepsTheOldFileWhenItFails(t *testing.T) {
 
 func TestSavedState(t *testing.T) {
 	dir := t.TempDir()
-	if got, err := loadSaved(dir, "n"); err != nil || len(got.Subnets) != 0 {
+	if got, err := state.Load(dir, "n"); err != nil || len(got.Subnets) != 0 {
 		t.Errorf("no file: %+v, %v", got, err)
 	}
 	backend, err := registry.NewBackend("vxlan", []byte(`{"vni":1}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := saved{Version: 1, Network: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}, Session: "s",
+	want := state.Network{Version: 1, Network: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}, Session: "s",
 		Pools: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}, Backend: backend}
-	if err := storeSaved(dir, want); err != nil {
+	if err := state.Save(dir, want); err != nil {
 		t.Fatal(err)
 	}
-	got, err := loadSaved(dir, "n")
+	got, err := state.Load(dir, "n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,11 +118,11 @@ func TestSavedState(t *testing.T) {
 	}
 	for name, content := range map[string]string{"broken": "{", "version": `{"version":9,"network":"n"}`, "network": `{"version":1,"network":"m"}`} {
 		t.Run(name, func(t *testing.T) {
-			path := savedPath(dir, "n")
+			path := state.Path(dir, "n")
 			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := loadSaved(dir, "n"); err == nil || !strings.Contains(err.Error(), path) {
+			if _, err := state.Load(dir, "n"); err == nil || !strings.Contains(err.Error(), path) {
 				t.Errorf("error does not name the file: %v", err)
 			}
 		})
@@ -130,17 +131,17 @@ func TestSavedState(t *testing.T) {
 
 func TestDataDirIsLocked(t *testing.T) {
 	dir := t.TempDir()
-	unlock, err := lockDataDir(dir)
+	unlock, err := state.LockDataDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := lockDataDir(dir); err == nil || !strings.Contains(err.Error(), dir) {
+	if _, err := state.LockDataDir(dir); err == nil || !strings.Contains(err.Error(), dir) {
 		t.Errorf("a second agent got the directory: %v", err)
 	}
 	if err := unlock(); err != nil {
 		t.Fatal(err)
 	}
-	unlock, err = lockDataDir(dir)
+	unlock, err = state.LockDataDir(dir)
 	if err != nil {
 		t.Fatalf("not free again: %v", err)
 	}
@@ -151,18 +152,18 @@ func TestDataDirIsLocked(t *testing.T) {
 
 func TestSavedNetworks(t *testing.T) {
 	dir := t.TempDir()
-	must(t, storeSaved(dir, saved{Network: "n"}))
-	must(t, storeSaved(dir, saved{Network: "m"}))
-	state, err := os.ReadFile(savedPath(dir, "n"))
+	must(t, state.Save(dir, state.Network{Network: "n"}))
+	must(t, state.Save(dir, state.Network{Network: "m"}))
+	file, err := os.ReadFile(state.Path(dir, "n"))
 	must(t, err)
 	for name, data := range map[string]string{
-		"n.json.bak": string(state), "backup.json": string(state), ".json": `{"version":1}`,
+		"n.json.bak": string(file), "backup.json": string(file), ".json": `{"version":1}`,
 		"broken.json": "{", "notes.json": `{"text":"of somebody"}`, "empty.json": "",
 	} {
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600))
 	}
 	must(t, os.Mkdir(filepath.Join(dir, "folder.json"), 0o700))
-	if got := savedNetworks(dir); !slices.Equal(got, []string{"m", "n"}) {
+	if got := state.Networks(dir); !slices.Equal(got, []string{"m", "n"}) {
 		t.Errorf("%q", got)
 	}
 }
@@ -177,7 +178,7 @@ func TestSavedRenewal(t *testing.T) {
 	lease := testLease("a", 1, "sa", 1)
 	began := time.Now().UTC().Truncate(time.Second)
 	must(t, r.save(n, lease))
-	first, err := loadSaved(h.config.DataDir, "n")
+	first, err := state.Load(h.config.DataDir, "n")
 	if must(t, err); first.Renewed.Before(began) {
 		t.Errorf("acquired at %s, file says %s", began, first.Renewed)
 	}
@@ -196,7 +197,7 @@ func TestSavedRenewal(t *testing.T) {
 	} {
 		r.show(func(v *view) { v.local.Renewed = tt.renewed })
 		must(t, r.save(n, tt.lease))
-		if got, err := loadSaved(h.config.DataDir, "n"); err != nil || !got.Renewed.Equal(tt.want) {
+		if got, err := state.Load(h.config.DataDir, "n"); err != nil || !got.Renewed.Equal(tt.want) {
 			t.Errorf("%s: %s, want %s, %v", tt.name, got.Renewed, tt.want, err)
 		}
 	}
@@ -213,7 +214,7 @@ func TestSavedIsNewest(t *testing.T) {
 	r.lease.Set(now)
 	must(t, r.save(n, now))
 	must(t, r.save(n, before))
-	if got, err := loadSaved(h.config.DataDir, "n"); err != nil || !slices.Equal(got.Subnets, now.Subnets) {
+	if got, err := state.Load(h.config.DataDir, "n"); err != nil || !slices.Equal(got.Subnets, now.Subnets) {
 		t.Errorf("saved %v, held %v, %v", got.Subnets, now.Subnets, err)
 	}
 }
@@ -257,26 +258,26 @@ func TestSubnetFileElsewhere(t *testing.T) {
 // TestEarlierVersions: the versions before are those of the same record with lower
 // indexes, however often the file is written.
 func TestEarlierVersions(t *testing.T) {
-	long := saved{Definition: 3, RecordIndex: 1000}
-	for v := range uint64(maxEarlier) {
+	long := state.Network{Definition: 3, RecordIndex: 1000}
+	for v := range uint64(state.MaxEarlier) {
 		long.Earlier = append(long.Earlier, v+10)
 	}
 	for _, tt := range []struct {
 		name    string
-		before  saved
+		before  state.Network
 		created uint64
 		version uint64
 		want    []uint64
 	}{
-		{"the first", saved{}, 3, 5, nil},
-		{"the same again", saved{Definition: 3, RecordIndex: 9, Earlier: []uint64{5}}, 3, 9, []uint64{5}},
-		{"the next", saved{Definition: 3, RecordIndex: 9, Earlier: []uint64{5}}, 3, 12, []uint64{5, 9}},
-		{"a lower index, of a new cluster", saved{Definition: 3, RecordIndex: 9, Earlier: []uint64{5, 7}}, 3, 6, []uint64{5}},
-		{"a network that was created again", saved{Definition: 3, RecordIndex: 9, Earlier: []uint64{5}}, 11, 12, nil},
-		{"a file of an older version", saved{Definition: 3}, 3, 12, nil},
+		{"the first", state.Network{}, 3, 5, nil},
+		{"the same again", state.Network{Definition: 3, RecordIndex: 9, Earlier: []uint64{5}}, 3, 9, []uint64{5}},
+		{"the next", state.Network{Definition: 3, RecordIndex: 9, Earlier: []uint64{5}}, 3, 12, []uint64{5, 9}},
+		{"a lower index, of a new cluster", state.Network{Definition: 3, RecordIndex: 9, Earlier: []uint64{5, 7}}, 3, 6, []uint64{5}},
+		{"a network that was created again", state.Network{Definition: 3, RecordIndex: 9, Earlier: []uint64{5}}, 11, 12, nil},
+		{"a file of an older version", state.Network{Definition: 3}, 3, 12, nil},
 		{"too many", long, 3, 1001, append(slices.Clone(long.Earlier[1:]), 1000)},
 	} {
-		if got := tt.before.earlier(tt.created, tt.version); !slices.Equal(got, tt.want) {
+		if got := tt.before.EarlierThan(tt.created, tt.version); !slices.Equal(got, tt.want) {
 			t.Errorf("%s: %d, want %d", tt.name, got, tt.want)
 		}
 	}

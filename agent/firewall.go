@@ -16,6 +16,7 @@ import (
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/telemetry"
 )
 
@@ -86,9 +87,9 @@ func firewallNetwork(local config.Network, pools, subnets []netip.Prefix) firewa
 func (k *firewallKeeper) remember(c config.Config, wanted func(name string) (config.Network, bool)) {
 	// wanted takes a lock that others hold while they ask the keeper.
 	left := map[string]firewall.Network{}
-	for _, name := range savedNetworks(c.DataDir) {
+	for _, name := range state.Networks(c.DataDir) {
 		// A broken state file is reported where the lease needs it.
-		before, err := loadSaved(c.DataDir, name)
+		before, err := state.Load(c.DataDir, name)
 		local, ok := wanted(name)
 		if err == nil && ok && len(before.Subnets) > 0 && before.Backend.Type != "alloc" {
 			left[name] = firewallNetwork(local, before.Pools, before.Subnets)

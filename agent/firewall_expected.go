@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/backend"
 )
 
@@ -87,13 +88,13 @@ func (a *Agent) expectRules(ctx context.Context) {
 	for _, local := range c.Networks {
 		a.expectRulesOf(ctx, local.Name, poolsOf(local))
 	}
-	if c.WatchNetworks && a.env.id.nodeID == "" {
+	if c.WatchNetworks && a.env.id.NodeID == "" {
 		a.env.firewall.expected.expect(watchedNetworks)
 	}
 }
 
 func (a *Agent) expectRulesOf(ctx context.Context, name string, pools []netip.Prefix) {
-	if before, err := loadSaved(a.current().DataDir, name); err == nil && len(before.Subnets) > 0 {
+	if before, err := state.Load(a.current().DataDir, name); err == nil && len(before.Subnets) > 0 {
 		return
 	}
 	if found, err := a.env.remains(ctx, backend.LinkName(name), pools); err == nil && !found.nothing() {

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -22,7 +23,7 @@ func TestFirewallExpects(t *testing.T) {
 			a.start().ready()
 			must(t, a.stop())
 			began := len(a.wall.names())
-			must(t, os.Remove(savedPath(a.config.DataDir, "n")))
+			must(t, os.Remove(state.Path(a.config.DataDir, "n")))
 			if lost != "n" {
 				must(t, os.RemoveAll(a.config.DataDir))
 			}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -98,7 +99,7 @@ func (f *formerSubnets) change(edit func(networks map[string]formerSubnet) bool)
 	if err != nil {
 		return err
 	}
-	return writeFileAtomic(f.path, append(data, '\n'), 0o600)
+	return state.WriteFile(f.path, append(data, '\n'), 0o600)
 }
 
 // readFormerSubnets reads the file; one of another version is an error.
@@ -125,7 +126,7 @@ func (a *Agent) keepFormer(network string) {
 			subnet = lease.Subnet()
 		}
 	}
-	if before, err := loadSaved(a.current().DataDir, network); err == nil && !subnet.IsValid() && len(before.Subnets) > 0 && before.Subnets[0] != before.Revoked {
+	if before, err := state.Load(a.current().DataDir, network); err == nil && !subnet.IsValid() && len(before.Subnets) > 0 && before.Subnets[0] != before.Revoked {
 		subnet = before.Subnets[0]
 	}
 	if !subnet.IsValid() {

@@ -169,7 +169,7 @@ func (r *runner) leasesRemembered() (snapshot, bool) {
 	own.Session = registry.UnknownSession // it was held when the process before ended
 	select {
 	case <-r.env.named:
-		own.Node = r.env.id.node
+		own.Node = r.env.id.Node
 	default:
 	}
 	leases := slices.SortedFunc(slices.Values(append(slices.Clone(before.leases), own)), func(a, b registry.Lease) int { return cmp.Compare(a.Slot, b.Slot) })

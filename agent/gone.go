@@ -5,6 +5,7 @@ import (
 	"context"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/state"
 )
 
 // leaveUnwanted takes this host out of networks that an earlier process took
@@ -22,7 +23,7 @@ func (a *Agent) leaveUnwanted(ctx context.Context, confirmed bool) {
 		return
 	}
 	a.rememberFiles(now)
-	for _, name := range savedNetworks(now.DataDir) {
+	for _, name := range state.Networks(now.DataDir) {
 		c, depart, departed := a.beginDeparture(name)
 		if depart && ctx.Err() == nil {
 			a.keepFormer(name)
@@ -71,7 +72,7 @@ func (a *Agent) awaitDeparture(ctx context.Context, name string) error {
 // leaveSaved takes away what an earlier process left of a network. A state file
 // that is broken says too little for that.
 func (a *Agent) leaveSaved(ctx context.Context, c config.Config, name, why string) {
-	before, err := loadSaved(c.DataDir, name)
+	before, err := state.Load(c.DataDir, name)
 	if err != nil {
 		return
 	}

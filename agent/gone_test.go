@@ -12,6 +12,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -71,7 +72,7 @@ func TestDeletedWhileTheAgentWasAway(t *testing.T) {
 			}
 			a.applies("zero")
 			eventually(t, func() error {
-				if _, _, there := store.Get(leaseKey(lease.Subnet())); there || exists(file) || exists(savedPath(a.config.DataDir, "n")) {
+				if _, _, there := store.Get(leaseKey(lease.Subnet())); there || exists(file) || exists(state.Path(a.config.DataDir, "n")) {
 					return errors.New("something stays")
 				}
 				return nil
@@ -113,12 +114,12 @@ func TestDepartureAndReload(t *testing.T) {
 			}
 			if tt.early {
 				agent := a.build()
-				agent.env.id = identity{node: "a", nodeID: "id"}
+				agent.env.id = state.Identity{Node: "a", NodeID: "id"}
 				agent.mu.Lock()
 				agent.config = more
 				agent.mu.Unlock()
 				agent.leaveUnwanted(t.Context(), false)
-				if a.registry.count("own Release") > 0 || !exists(savedPath(a.config.DataDir, "m")) {
+				if a.registry.count("own Release") > 0 || !exists(state.Path(a.config.DataDir, "m")) {
 					t.Error("left although it is wanted again")
 				}
 				return
@@ -138,8 +139,8 @@ func TestDepartureAndReload(t *testing.T) {
 			close(releasing)
 			must(t, <-reloaded)
 			a.ready()
-			if now := mustPart(t, a, "m").shown().local.Subnets; len(now) != 1 || !exists(file) || !exists(savedPath(a.config.DataDir, "m")) {
-				t.Errorf("subnets %v, before %s; subnet file %t, state %t", now, subnet, exists(file), exists(savedPath(a.config.DataDir, "m")))
+			if now := mustPart(t, a, "m").shown().local.Subnets; len(now) != 1 || !exists(file) || !exists(state.Path(a.config.DataDir, "m")) {
+				t.Errorf("subnets %v, before %s; subnet file %t, state %t", now, subnet, exists(file), exists(state.Path(a.config.DataDir, "m")))
 			}
 		})
 	}

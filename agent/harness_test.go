@@ -21,6 +21,7 @@ import (
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/agent/logging"
 	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -191,7 +192,7 @@ func (h *host) build() *Agent {
 func (h *host) part() *runner {
 	h.t.Helper()
 	h.agent = h.build()
-	h.agent.env.id = identity{node: h.name, nodeID: "id-" + h.name}
+	h.agent.env.id = state.Identity{Node: h.name, NodeID: "id-" + h.name}
 	close(h.agent.env.named)
 	return newRunner(h.agent.env, h.config, h.config.Networks[0])
 }

@@ -64,7 +64,7 @@ func matchesHost(pattern, host string) bool {
 // dot.
 func (a *Agent) ownNames() (names []string) {
 	a.mu.Lock()
-	node := a.env.id.node
+	node := a.env.id.Node
 	a.mu.Unlock()
 	host, _ := os.Hostname() // "" will do
 	for _, name := range []string{host, node} {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -364,20 +365,20 @@ func (r *runner) watchOwn(ctx context.Context, n registry.Network, lease registr
 // was held lately, and the version of its record when that says something in the store
 // of n.
 func (r *runner) previous(n registry.Network, c *registry.Claim) {
-	before, err := loadSaved(r.config.DataDir, r.local.Name)
+	before, err := state.Load(r.config.DataDir, r.local.Name)
 	switch unread := (*fs.PathError)(nil); {
 	case errors.As(err, &unread):
 		r.log.Warn("starting without the state file, it cannot be read", "error", err)
 	case err != nil:
-		path := savedPath(r.config.DataDir, r.local.Name)
-		r.log.Warn("starting without the state file, moved to .bad", "error", errors.Join(err, os.Rename(path, path+badSuffix)))
+		path := state.Path(r.config.DataDir, r.local.Name)
+		r.log.Warn("starting without the state file, moved to .bad", "error", errors.Join(err, os.Rename(path, path+state.BadSuffix)))
 	}
 	if before.Revoked.IsValid() {
 		r.setRevoked(before.Revoked)
 	}
 	c.Session = before.Session
 	if len(before.Subnets) == 0 {
-		if c.Prefer = subnetInFile(r.local.SubnetFile); !c.Prefer.IsValid() {
+		if c.Prefer = state.SubnetInFile(r.local.SubnetFile); !c.Prefer.IsValid() {
 			c.Prefer = r.env.former.subnet(n.Name)
 		}
 		return

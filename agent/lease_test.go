@@ -14,6 +14,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -101,12 +102,12 @@ func TestClaimTellsWhatWasHeld(t *testing.T) {
 		lately  bool
 	}{
 		{"nothing", func() {}, "", netip.Prefix{}, 0, false},
-		{"subnet file", func() { must(t, writeFileAtomic(r.local.SubnetFile, []byte("LENO_SUBNET=10.5.3.1/24\n"), 0o644)) }, "", other, 0, false},
+		{"subnet file", func() { must(t, state.WriteFile(r.local.SubnetFile, []byte("LENO_SUBNET=10.5.3.1/24\n"), 0o644)) }, "", other, 0, false},
 		{"state file of another store", func() {
-			must(t, storeSaved(a.config.DataDir, saved{Network: "n", Session: "s", Subnets: []netip.Prefix{subnet}, Lease: 5, Definition: 6, Renewed: time.Now()}))
+			must(t, state.Save(a.config.DataDir, state.Network{Network: "n", Session: "s", Subnets: []netip.Prefix{subnet}, Lease: 5, Definition: 6, Renewed: time.Now()}))
 		}, "s", subnet, 0, true},
 		{"state file", func() {
-			must(t, storeSaved(a.config.DataDir, saved{Network: "n", Session: "s", Subnets: []netip.Prefix{subnet}, Lease: 5, Definition: 7, Renewed: time.Now().Add(-a.config.Lease.Hold)}))
+			must(t, state.Save(a.config.DataDir, state.Network{Network: "n", Session: "s", Subnets: []netip.Prefix{subnet}, Lease: 5, Definition: 7, Renewed: time.Now().Add(-a.config.Lease.Hold)}))
 		}, "s", subnet, 5, false},
 		{"lease", func() {
 			r.show(func(v *view) { v.local.Renewed = time.Now() })
@@ -166,13 +167,13 @@ func TestSessionIsSaved(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
 	lease, _, _ := mustRunner(t, a).lease.Get()
-	got, err := loadSaved(a.config.DataDir, "n")
+	got, err := state.Load(a.config.DataDir, "n")
 	if err != nil || got.Session == "" || got.Session != lease.Session || len(got.Pools) != 1 || got.Backend.Type != "recorder" {
 		t.Errorf("%+v, %v", got, err)
 	}
 	a.store.EndSession(lease.Session) // a new one is saved, too
 	eventually(t, func() error {
-		got, err := loadSaved(a.config.DataDir, "n")
+		got, err := state.Load(a.config.DataDir, "n")
 		if now, _, _ := mustRunner(t, a).lease.Get(); err != nil || got.Session == lease.Session || got.Session != now.Session {
 			return fmt.Errorf("%+v, %v", got, err)
 		}

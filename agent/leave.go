@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -19,13 +20,13 @@ import (
 // or by an earlier process: the datapath of another backend or plan, and a lease
 // that is not a slot's of this plan, which would block others for ever.
 func (r *runner) retire(ctx context.Context, n registry.Network, kind backend.Type, c backend.Config) error {
-	before, err := loadSaved(r.config.DataDir, r.local.Name)
+	before, err := state.Load(r.config.DataDir, r.local.Name)
 	if err != nil {
-		before = saved{} // reported and put aside where the lease needs it
+		before = state.Network{} // reported and put aside where the lease needs it
 	}
 	lease, held, _ := r.lease.Get()
 	if !held {
-		lease = before.lease(r.env.id)
+		lease = before.LeaseOf(r.env.id)
 	}
 	if lease.Session != "" && !slotOf(n.Plan, lease) {
 		r.log.Warn("subnet is none of the network's any more, giving it up", "subnet", lease.Subnet())
@@ -72,7 +73,7 @@ func slotOf(plan registry.Plan, l registry.Lease) bool {
 
 // removeSaved takes the datapath away that a state file tells of. A backend or
 // options this version does not know are left alone.
-func (r *runner) removeSaved(ctx context.Context, before saved) error {
+func (r *runner) removeSaved(ctx context.Context, before state.Network) error {
 	kind, ok := r.env.backends[before.Backend.Type]
 	if !ok {
 		return nil
@@ -99,10 +100,10 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 	ctx = context.WithoutCancel(ctx)
 	here, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
-	before, broken := loadSaved(r.config.DataDir, r.local.Name)
+	before, broken := state.Load(r.config.DataDir, r.local.Name)
 	lease, held, _ := r.lease.Get()
 	if !held {
-		lease = before.lease(r.env.id) // an earlier process's, which nobody has taken over
+		lease = before.LeaseOf(r.env.id) // an earlier process's, which nobody has taken over
 	}
 	var errs []error
 	r.relieve()
@@ -142,7 +143,7 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 // begun, and what one that could not read them had put aside. A subnet file that
 // somebody else wrote in our file's place stays, and so does one that is another
 // network's by now.
-func (r *runner) removeFiles(before saved) error {
+func (r *runner) removeFiles(before state.Network) error {
 	var errs []error
 	remove := func(path string) {
 		if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
@@ -157,17 +158,17 @@ func (r *runner) removeFiles(before saved) error {
 		if r.env.subnetFileOf(path, r.local.Name) != "" {
 			continue
 		}
-		if data, err := readSubnetFile(path); err == nil && !isSubnetFile(data) || errors.Is(err, config.ErrNotRegular) {
+		if data, err := state.ReadSubnetFile(path); err == nil && !isSubnetFile(data) || errors.Is(err, config.ErrNotRegular) {
 			r.log.Warn("file in the place of the subnet file is not leno's, it stays", "path", path)
 			continue
 		}
 		remove(path)
-		for _, begun := range begunFiles(path) {
+		for _, begun := range state.Unfinished(path) {
 			remove(begun)
 		}
 	}
-	state := savedPath(r.config.DataDir, r.local.Name)
-	for _, path := range slices.Concat([]string{state, state + badSuffix}, begunFiles(state), begunFiles(peersPath(r.config.DataDir, r.local.Name))) {
+	file := state.Path(r.config.DataDir, r.local.Name)
+	for _, path := range slices.Concat([]string{file, file + state.BadSuffix}, state.Unfinished(file), state.Unfinished(peersPath(r.config.DataDir, r.local.Name))) {
 		remove(path)
 	}
 	return errors.Join(append(errs, forgetPeers(r.config.DataDir, r.local.Name))...)

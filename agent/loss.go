@@ -11,6 +11,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 )
 
@@ -72,7 +73,7 @@ func (a *Agent) rememberFiles(c config.Config) {
 	if err == nil && string(text) == list.String() || errors.Is(err, fs.ErrNotExist) && list.Len() == 0 {
 		return
 	}
-	if err := writeFileAtomic(path, []byte(list.String()), 0o600); err != nil {
+	if err := state.WriteFile(path, []byte(list.String()), 0o600); err != nil {
 		a.log.Warn("the list of configuration files cannot be written down", "path", path, "error", err)
 	}
 }
@@ -94,7 +95,7 @@ func (a *Agent) unmanaged(c config.Config) (names []string) {
 	if c.Dev || takesPart(c) && len(emptied(c)) == 0 {
 		return nil
 	}
-	for _, name := range savedNetworks(c.DataDir) {
+	for _, name := range state.Networks(c.DataDir) {
 		if _, wanted := a.wantedBy(c, name); !wanted {
 			names = append(names, name)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -134,7 +135,7 @@ func TestFormerSubnet(t *testing.T) {
 			}
 			take(without)
 			eventually(t, func() error {
-				if _, _, there := a.store.Get(leaseKey(subnet)); there || exists(savedPath(a.config.DataDir, "n")) {
+				if _, _, there := a.store.Get(leaseKey(subnet)); there || exists(state.Path(a.config.DataDir, "n")) {
 					return errors.New("it was not left")
 				}
 				if got := a.agent.env.former.subnet("n"); got != subnet {
@@ -189,7 +190,7 @@ func TestStartWithoutNetworks(t *testing.T) {
 				t.Errorf("%+v", report)
 			}
 			must(t, errOf(a.client.Reload(ctx, false))) // which changes nothing
-			if _, _, there := a.store.Get(leaseKey(subnet)); !there || !exists(file) || !exists(savedPath(a.config.DataDir, "n")) ||
+			if _, _, there := a.store.Get(leaseKey(subnet)); !there || !exists(file) || !exists(state.Path(a.config.DataDir, "n")) ||
 				len(a.recorder.tries()) != applied || len(a.wall.names()) != rules {
 				t.Fatalf("it was left: %q, rules %q", a.recorder.tries()[applied:], a.wall.names()[rules:])
 			}
@@ -206,7 +207,7 @@ func TestStartWithoutNetworks(t *testing.T) {
 			must(t, errOf(a.client.Reload(ctx, true)))
 			a.check(health.Network, api.Warning, "no network is configured")
 			a.applies("zero")
-			if _, _, there := a.store.Get(leaseKey(subnet)); there || exists(file) || exists(savedPath(a.config.DataDir, "n")) {
+			if _, _, there := a.store.Get(leaseKey(subnet)); there || exists(file) || exists(state.Path(a.config.DataDir, "n")) {
 				t.Error("something stays")
 			}
 			c = with
@@ -248,7 +249,7 @@ func TestFormerSubnetsFile(t *testing.T) {
 	if exists(f.path) {
 		t.Error("an empty file stays")
 	}
-	if savedNetworks(filepath.Dir(f.path)) != nil || strings.HasSuffix(f.path, ".json") {
+	if state.Networks(filepath.Dir(f.path)) != nil || strings.HasSuffix(f.path, ".json") {
 		t.Error("the file may be taken for a network's")
 	}
 }
@@ -287,7 +288,7 @@ func TestStartWithAnEmptyFile(t *testing.T) {
 			must(t, errOf(a.client.Reload(ctx, false)))
 			stays := func() bool {
 				_, _, there := a.store.Get(key)
-				return there && exists(file) && exists(savedPath(a.config.DataDir, "m"))
+				return there && exists(file) && exists(state.Path(a.config.DataDir, "m"))
 			}
 			if !stays() {
 				t.Fatal("it was left")
@@ -314,13 +315,13 @@ func TestStartWithAnEmptyFile(t *testing.T) {
 				a.config.Files, a.config.Empty = c.Files[:2], c.Empty[:1]
 				a.start()
 				eventually(t, func() error {
-					if exists(savedPath(a.config.DataDir, "m")) {
+					if exists(state.Path(a.config.DataDir, "m")) {
 						return errors.New("it was not left")
 					}
 					return nil
 				})
 			}
-			if _, _, there := a.store.Get(key); there || exists(file) || exists(savedPath(a.config.DataDir, "m")) {
+			if _, _, there := a.store.Get(key); there || exists(file) || exists(state.Path(a.config.DataDir, "m")) {
 				t.Error("something stays")
 			}
 			a.ready()

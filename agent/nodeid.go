@@ -16,6 +16,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -36,12 +37,12 @@ func storedNodeID(dir string, log hclog.Logger) (string, error) {
 	}
 	if id != "" {
 		log.Warn("node id is not a UUID, its file is moved to .bad", "path", path)
-		if err := os.Rename(path, path+badSuffix); err != nil {
+		if err := os.Rename(path, path+state.BadSuffix); err != nil {
 			return "", err
 		}
 	}
-	for _, name := range savedNetworks(dir) {
-		s, err := loadSaved(dir, name)
+	for _, name := range state.Networks(dir) {
+		s, err := state.Load(dir, name)
 		if err == nil && isNodeID(s.NodeID) {
 			log.Warn("node id was lost, that of a state file counts", "node_id", s.NodeID, "network", name)
 			return s.NodeID, storeNodeID(dir, s.NodeID)
@@ -58,7 +59,7 @@ func isNodeID(id string) bool {
 func nodeIDPath(dir string) string { return filepath.Join(dir, "node-id") }
 
 func storeNodeID(dir, id string) error {
-	return writeFileAtomic(nodeIDPath(dir), []byte(id+"\n"), 0o644)
+	return state.WriteFile(nodeIDPath(dir), []byte(id+"\n"), 0o644)
 }
 
 // learnNodeID gives a host an id that has none in its state directory. Where a
@@ -68,7 +69,7 @@ func storeNodeID(dir, id string) error {
 // of. That takes the store, and nothing is lost meanwhile. Everybody else is a
 // new host, and gets an id of its own at once.
 func (a *Agent) learnNodeID(ctx context.Context) error {
-	if a.env.id.nodeID != "" {
+	if a.env.id.NodeID != "" {
 		return nil
 	}
 	c, backoff := a.current(), a.env.outage.NewLoop()
@@ -82,7 +83,7 @@ func (a *Agent) learnNodeID(ctx context.Context) error {
 				return err
 			}
 			a.mu.Lock()
-			a.env.id.nodeID = id
+			a.env.id.NodeID = id
 			a.mu.Unlock()
 			a.log.Info("node id is settled", "node_id", id)
 			return nil
@@ -191,7 +192,7 @@ func (a *Agent) leaseStanding(ctx context.Context, c config.Config, n registry.N
 		return "", err
 	}
 	for _, l := range set.Leases {
-		ours := l.Node == a.env.id.node && sharesAddress(l.PublicIPs, choice.Addrs) && found.standing(l.Subnets) != nothingStands
+		ours := l.Node == a.env.id.Node && sharesAddress(l.PublicIPs, choice.Addrs) && found.standing(l.Subnets) != nothingStands
 		if ours && isNodeID(l.NodeID) && (id == "" || l.Held()) {
 			id = l.NodeID
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -42,7 +43,7 @@ func TestStoredNodeID(t *testing.T) {
 				must(t, os.WriteFile(nodeIDPath(dir), []byte(tt.file), 0o644))
 			}
 			if tt.state != "-" {
-				must(t, storeSaved(dir, saved{Network: "n", NodeID: tt.state}))
+				must(t, state.Save(dir, state.Network{Network: "n", NodeID: tt.state}))
 			}
 			got, err := storedNodeID(dir, hclog.NewNullLogger())
 			if err != nil || got != tt.want {
@@ -54,7 +55,7 @@ func TestStoredNodeID(t *testing.T) {
 			if tt.want == "" {
 				return
 			}
-			must(t, os.RemoveAll(savedPath(dir, "n")))
+			must(t, os.RemoveAll(state.Path(dir, "n")))
 			if again, err := storedNodeID(dir, hclog.NewNullLogger()); err != nil || again != tt.want {
 				t.Errorf("the file now has %q, %v", again, err)
 			}

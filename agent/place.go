@@ -133,7 +133,7 @@ func (r *runner) showPlace(n registry.Network, p place) {
 // makeClaim is what this host says of itself, complete from its first write.
 func (r *runner) makeClaim(n registry.Network, p place) registry.Claim {
 	c := registry.Claim{
-		Node: r.env.id.node, NodeID: r.env.id.nodeID, PublicIPs: p.choice.Addrs, MTU: p.mtu, Backend: p.attributes,
+		Node: r.env.id.Node, NodeID: r.env.id.NodeID, PublicIPs: p.choice.Addrs, MTU: p.mtu, Backend: p.attributes,
 		TTL: r.config.Lease.TTL, Hold: r.config.Lease.Hold,
 	}
 	if lease, held, _ := r.lease.Get(); held {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -207,7 +208,7 @@ func (m *recollection) keep(n registry.Network, leases []registry.Lease, own reg
 	if sum == m.written {
 		return nil
 	}
-	if err := writeFileAtomic(m.path, data, 0o600); err != nil {
+	if err := state.WriteFile(m.path, data, 0o600); err != nil {
 		return fmt.Errorf("remember the peers: %w", err)
 	}
 	m.written = sum

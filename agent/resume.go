@@ -11,6 +11,7 @@ import (
 
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -126,7 +127,7 @@ func (r *runner) before(ctx context.Context) (found *resumed, waits bool) {
 		r.stood = known.own.Subnet()
 		return &resumed{known.own.Subnets, "before the reload", func() (recollected, error) { return known, nil }}, true
 	}
-	before, err := loadSaved(r.config.DataDir, r.local.Name)
+	before, err := state.Load(r.config.DataDir, r.local.Name)
 	if err != nil || len(before.Subnets) == 0 {
 		return nil, false // an error is reported where the lease needs it
 	}
@@ -148,14 +149,14 @@ func (r *runner) before(ctx context.Context) (found *resumed, waits bool) {
 		return nil, false
 	}
 	return &resumed{before.Subnets, "the process before left it", sync.OnceValues(func() (recollected, error) {
-		return recollect(r.config.DataDir, before, r.env.id.nodeID)
+		return recollect(r.config.DataDir, before, r.env.id.NodeID)
 	})}, stands == packetsWait
 }
 
 // recollect is the part in a network that the files tell of, an error when they
 // are incomplete or contradict each other. They are read like what other hosts
 // write.
-func recollect(dataDir string, before saved, nodeID string) (recollected, error) {
+func recollect(dataDir string, before state.Network, nodeID string) (recollected, error) {
 	file, err := readPeers(dataDir, before.Network)
 	if err != nil {
 		return recollected{}, fmt.Errorf("remembered peers: %w", err)

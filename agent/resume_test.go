@@ -18,6 +18,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -69,27 +70,27 @@ func TestStanding(t *testing.T) {
 func TestRecollect(t *testing.T) {
 	n := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/20"), Backend: mustBackend(t, "alloc", ""), CreateIndex: 7}
 	own, b := testLease("a", 1, "sa", 1), testLease("b", 2, "sb", 20)
-	before := saved{Version: 1, Network: "n", Subnets: own.Subnets, Definition: 7, Pools: n.Plan.Prefixes(), Backend: n.Backend}
+	before := state.Network{Version: 1, Network: "n", Subnets: own.Subnets, Definition: 7, Pools: n.Plan.Prefixes(), Backend: n.Backend}
 	for _, tt := range []struct {
 		name   string
-		change func(s *saved, f *rememberedPeers)
+		change func(s *state.Network, f *rememberedPeers)
 		peers  int
 		err    string // "" for none
 	}{
-		{"as written", func(*saved, *rememberedPeers) {}, 1, ""},
-		{"a record that cannot be used", func(_ *saved, f *rememberedPeers) { f.Leases[0].Record = []byte(`{"version":1}`) }, 0, ""},
-		{"a record of another slot", func(_ *saved, f *rememberedPeers) { f.Leases[0].Key = "10.5.3.0-24" }, 0, ""},
-		{"of another network", func(_ *saved, f *rememberedPeers) { f.Network = "m" }, 0, "network"},
-		{"of another version", func(_ *saved, f *rememberedPeers) { f.Version = 9 }, 0, "version"},
-		{"without a definition", func(_ *saved, f *rememberedPeers) { f.Definition = nil }, 0, "definition"},
-		{"a definition that cannot be used", func(_ *saved, f *rememberedPeers) { f.Definition = []byte(`{"version":1,"name":"n"}`) }, 0, "definition"},
-		{"of another definition", func(_ *saved, f *rememberedPeers) { f.Created = 8 }, 0, "another definition"},
-		{"of another backend", func(s *saved, _ *rememberedPeers) { s.Backend = mustBackend(t, "udp", "") }, 0, "another definition"},
-		{"of other pools", func(s *saved, _ *rememberedPeers) { s.Pools = s.Pools[:0] }, 0, "another definition"},
-		{"a subnet outside of the plan", func(s *saved, _ *rememberedPeers) {
+		{"as written", func(*state.Network, *rememberedPeers) {}, 1, ""},
+		{"a record that cannot be used", func(_ *state.Network, f *rememberedPeers) { f.Leases[0].Record = []byte(`{"version":1}`) }, 0, ""},
+		{"a record of another slot", func(_ *state.Network, f *rememberedPeers) { f.Leases[0].Key = "10.5.3.0-24" }, 0, ""},
+		{"of another network", func(_ *state.Network, f *rememberedPeers) { f.Network = "m" }, 0, "network"},
+		{"of another version", func(_ *state.Network, f *rememberedPeers) { f.Version = 9 }, 0, "version"},
+		{"without a definition", func(_ *state.Network, f *rememberedPeers) { f.Definition = nil }, 0, "definition"},
+		{"a definition that cannot be used", func(_ *state.Network, f *rememberedPeers) { f.Definition = []byte(`{"version":1,"name":"n"}`) }, 0, "definition"},
+		{"of another definition", func(_ *state.Network, f *rememberedPeers) { f.Created = 8 }, 0, "another definition"},
+		{"of another backend", func(s *state.Network, _ *rememberedPeers) { s.Backend = mustBackend(t, "udp", "") }, 0, "another definition"},
+		{"of other pools", func(s *state.Network, _ *rememberedPeers) { s.Pools = s.Pools[:0] }, 0, "another definition"},
+		{"a subnet outside of the plan", func(s *state.Network, _ *rememberedPeers) {
 			s.Subnets = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24")}
 		}, 0, "subnet"},
-		{"a subnet more", func(s *saved, _ *rememberedPeers) {
+		{"a subnet more", func(s *state.Network, _ *rememberedPeers) {
 			s.Subnets = append(slices.Clone(s.Subnets), netip.MustParsePrefix("10.5.2.0/24"))
 		}, 0, "not those of slot 1"},
 	} {
@@ -254,18 +255,18 @@ func TestNothingToResume(t *testing.T) {
 		{"routes alone", func(netip.Prefix) Remains { return Remains{Routes: 1} }, nil, api.Warning, true},
 		{"after a boot", func(netip.Prefix) Remains { return Remains{} }, nil, api.Critical, false},
 		{"another subnet's device", func(netip.Prefix) Remains { return waiting(netip.MustParsePrefix("10.99.0.0/24")) }, nil, api.Critical, false},
-		{"no state file", waitingFor, func(a *host) { must(a.t, os.Remove(savedPath(a.config.DataDir, "n"))) }, api.Critical, false},
+		{"no state file", waitingFor, func(a *host) { must(a.t, os.Remove(state.Path(a.config.DataDir, "n"))) }, api.Critical, false},
 		{"it was revoked", waitingFor, func(a *host) {
-			s, err := loadSaved(a.config.DataDir, "n")
+			s, err := state.Load(a.config.DataDir, "n")
 			must(a.t, err)
 			s.Revoked = s.Subnets[0]
-			must(a.t, storeSaved(a.config.DataDir, s))
+			must(a.t, state.Save(a.config.DataDir, s))
 		}, api.Critical, false},
 		{"not renewed for longer than a lapsed lease is kept", waitingFor, func(a *host) {
-			s, err := loadSaved(a.config.DataDir, "n")
+			s, err := state.Load(a.config.DataDir, "n")
 			must(a.t, err)
 			s.Renewed = time.Now().Add(-a.config.Lease.Hold - time.Minute)
-			must(a.t, storeSaved(a.config.DataDir, s))
+			must(a.t, state.Save(a.config.DataDir, s))
 		}, api.Critical, false},
 		{"no peers file", waitingFor, func(a *host) { must(a.t, os.Remove(peersPath(a.config.DataDir, "n"))) }, api.Critical, false},
 		{"a peers file that is broken", waitingFor, func(a *host) {
@@ -441,7 +442,7 @@ func TestResumeWatchedNetwork(t *testing.T) {
 	a.registry.set(nil)
 	a.applies("zero")
 	eventually(t, func() error {
-		if _, running := a.agent.runner("n"); running || exists(savedPath(a.config.DataDir, "n")) {
+		if _, running := a.agent.runner("n"); running || exists(state.Path(a.config.DataDir, "n")) {
 			return errors.New("something stays")
 		}
 		return nil
@@ -538,7 +539,7 @@ func TestOlderStateFiles(t *testing.T) {
 			t.Parallel()
 			a, b, subnet, applied := pair(t)
 			before := leaseOf(t, a, subnet)
-			without(t, savedPath(a.config.DataDir, "n"), tt.state)
+			without(t, state.Path(a.config.DataDir, "n"), tt.state)
 			without(t, peersPath(a.config.DataDir, "n"), tt.file)
 			a.remains = flowing(subnet)
 			wakes, written := len(b.recorder.tries()), len(a.recorder.tries())
@@ -553,7 +554,7 @@ func TestOlderStateFiles(t *testing.T) {
 					t.Errorf("applied %q meanwhile", state)
 				}
 			}
-			s, err := loadSaved(a.config.DataDir, "n")
+			s, err := state.Load(a.config.DataDir, "n")
 			must(t, err)
 			if s.NodeID != before.NodeID || s.Renewed.IsZero() || s.Lease == 0 || s.Definition == 0 {
 				t.Errorf("the state file is as old as it was: %+v", s)

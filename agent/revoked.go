@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -44,7 +45,7 @@ func (r *runner) lookForRevocation(ctx context.Context, n registry.Network, subn
 		return
 	}
 	switch _, _, err := r.env.registry.WatchLease(ctx, n, subnet, 0); {
-	case registry.RevokedFrom(err, r.env.id.nodeID):
+	case registry.RevokedFrom(err, r.env.id.NodeID):
 		r.log.Error("lease was revoked, taking another subnet", "subnet", subnet)
 		r.revoke(subnet)
 	case errors.Is(err, registry.ErrLeaseNotFound), errors.Is(err, registry.ErrLeaseRevoked):
@@ -64,12 +65,12 @@ func (r *runner) revoke(subnet netip.Prefix) {
 	r.setRevoked(subnet)
 	r.saving.Lock()
 	defer r.saving.Unlock()
-	before, err := loadSaved(r.config.DataDir, r.local.Name)
+	before, err := state.Load(r.config.DataDir, r.local.Name)
 	if err != nil {
-		before = saved{} // reported where the lease needs it
+		before = state.Network{} // reported where the lease needs it
 	}
 	before.Network, before.Revoked = r.local.Name, subnet
-	if err := storeSaved(r.config.DataDir, before); err != nil {
+	if err := state.Save(r.config.DataDir, before); err != nil {
 		r.log.Warn("state file does not know of the revocation", "subnet", subnet, "error", err)
 	}
 }

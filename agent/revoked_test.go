@@ -11,6 +11,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -33,7 +34,7 @@ func (h *host) movedFrom(revoked netip.Prefix) netip.Prefix {
 func (h *host) forgotten(subnet netip.Prefix) {
 	h.t.Helper()
 	eventually(h.t, func() error {
-		saved, err := loadSaved(h.config.DataDir, "n")
+		saved, err := state.Load(h.config.DataDir, "n")
 		if err != nil || saved.Revoked.IsValid() || len(saved.Subnets) == 0 || saved.Subnets[0] != subnet {
 			return fmt.Errorf("state file: %+v, %v", saved, err)
 		}
@@ -240,10 +241,10 @@ func TestLostBetweenTwoProcesses(t *testing.T) {
 	}
 	known := func(a *host, n registry.Network, subnet netip.Prefix) { // to the process before
 		revoked(a, n, subnet)
-		s, err := loadSaved(a.config.DataDir, "n")
+		s, err := state.Load(a.config.DataDir, "n")
 		must(a.t, err)
 		s.Revoked = subnet
-		must(a.t, storeSaved(a.config.DataDir, s))
+		must(a.t, state.Save(a.config.DataDir, s))
 	}
 	taken := func(a *host, n registry.Network, subnet netip.Prefix) {
 		client := a.store.Client()
@@ -318,7 +319,7 @@ func TestRevokedFromAnotherHost(t *testing.T) {
 	if got := a.subnet(); got != subnet {
 		t.Errorf("this host has %s, and had %s before", got, subnet)
 	}
-	if before, err := loadSaved(a.config.DataDir, "n"); err != nil || before.Revoked.IsValid() {
+	if before, err := state.Load(a.config.DataDir, "n"); err != nil || before.Revoked.IsValid() {
 		t.Errorf("written down: %+v, %v", before.Revoked, err)
 	}
 }

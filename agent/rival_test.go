@@ -12,6 +12,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -172,7 +173,7 @@ func TestStoreSetBack(t *testing.T) {
 			b := a.rival("b", netip.MustParsePrefix("10.5.2.0/24"))
 			backup := a.store.Backup()
 			must(t, other.Release(t.Context(), b))
-			must(t, writeFileAtomic(a.config.Networks[0].SubnetFile, []byte("LENO_SUBNET=10.5.2.1/24\n"), 0o644))
+			must(t, state.WriteFile(a.config.Networks[0].SubnetFile, []byte("LENO_SUBNET=10.5.2.1/24\n"), 0o644))
 			a.start().ready()
 			subnet := a.subnet()
 			if subnet != b.Subnet() {
@@ -265,7 +266,7 @@ func TestSubnetFileFollowsALostSubnet(t *testing.T) {
 	a.recorder.setFail(errors.New("put route: the bridge is in the way"))
 	must(t, a.client.RevokeLease(t.Context(), "n", before))
 	eventually(t, func() error {
-		if got := subnetInFile(a.config.Networks[0].SubnetFile); got == before || got != a.subnet() {
+		if got := state.SubnetInFile(a.config.Networks[0].SubnetFile); got == before || got != a.subnet() {
 			return fmt.Errorf("the file says %s, the lease is %s", got, a.subnet())
 		}
 		return nil

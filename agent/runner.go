@@ -395,7 +395,7 @@ func (r *runner) backendConfig(n registry.Network) (kind backend.Type, c backend
 
 func (r *runner) newConfig(kind backend.Type, pools []netip.Prefix, options json.RawMessage) backend.Config {
 	return backend.Config{
-		Network: r.local.Name, Link: backend.LinkName(r.local.Name), NodeID: r.env.id.nodeID,
+		Network: r.local.Name, Link: backend.LinkName(r.local.Name), NodeID: r.env.id.NodeID,
 		DataDir: filepath.Join(r.config.DataDir, r.local.Name), Pools: pools, Options: options,
 		Logger: r.log.Named(kind.Name),
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 )
 
@@ -27,7 +28,7 @@ func (a *Agent) adopt(ctx context.Context, c config.Config) {
 		return // what is saved may be another agent's
 	}
 	// Those of an earlier process need not be found in the store first.
-	for _, name := range savedNetworks(c.DataDir) {
+	for _, name := range state.Networks(c.DataDir) {
 		if local, ok := a.wanted(name); ok {
 			a.start(ctx, local)
 		}

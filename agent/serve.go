@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 )
@@ -51,16 +52,16 @@ func (r *runner) save(n registry.Network, lease registry.Lease) error {
 	if err != nil {
 		return fmt.Errorf("write the definition down: %w", err)
 	}
-	now := saved{Version: registry.Version, Network: n.Name, NodeID: lease.NodeID, Subnets: lease.Subnets, Session: lease.Session,
+	now := state.Network{Version: registry.Version, Network: n.Name, NodeID: lease.NodeID, Subnets: lease.Subnets, Session: lease.Session,
 		Lease: lease.ModifyIndex, Definition: n.CreateIndex, Record: record, RecordIndex: n.ModifyIndex, Revoked: r.revokedSubnet(), SubnetFile: r.local.SubnetFile, Pools: n.Plan.Prefixes(), Backend: n.Backend}
 	renewed := r.shown().local.Renewed
 	if renewed.IsZero() {
 		renewed = time.Now() // it has just been acquired
 	}
 	now.Renewed = renewed.UTC().Truncate(time.Second)
-	before, err := loadSaved(r.config.DataDir, n.Name)
+	before, err := state.Load(r.config.DataDir, n.Name)
 	if err == nil {
-		now.Earlier = before.earlier(n.CreateIndex, n.ModifyIndex)
+		now.Earlier = before.EarlierThan(n.CreateIndex, n.ModifyIndex)
 		if before.Session == now.Session && now.Renewed.Sub(before.Renewed) < r.config.Lease.Hold/10 {
 			now.Renewed = before.Renewed // not worth a write
 		}
@@ -71,7 +72,7 @@ func (r *runner) save(n registry.Network, lease registry.Lease) error {
 			return nil
 		}
 	}
-	if err := storeSaved(r.config.DataDir, now); err != nil {
+	if err := state.Save(r.config.DataDir, now); err != nil {
 		return err
 	}
 	if now.SubnetFile != before.SubnetFile {

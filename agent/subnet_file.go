@@ -17,6 +17,7 @@ import (
 	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -58,7 +59,7 @@ func (a *Agent) subnetFileOf(path, except string) string {
 
 // writeSubnetFile writes it where it differs from what it should say.
 func (r *runner) writeSubnetFile(n registry.Network, lease registry.Lease, s backend.State) error {
-	want := subnetFile(n.Plan, s.Subnets, s.MTU, r.local.IPMasq)
+	want := state.FormatSubnetFile(n.Plan, s.Subnets, s.MTU, r.local.IPMasq)
 	r.file.mu.Lock()
 	defer r.file.mu.Unlock()
 	r.file.want = want
@@ -67,7 +68,7 @@ func (r *runner) writeSubnetFile(n registry.Network, lease registry.Lease, s bac
 		return err
 	}
 	level := hclog.Info
-	if bytes.Equal(withoutMTU(have), withoutMTU(want)) {
+	if bytes.Equal(state.WithoutMTU(have), state.WithoutMTU(want)) {
 		level = hclog.Debug // the underlay changed, which has been told
 	}
 	r.log.Log(level, "subnet file written", "path", r.local.SubnetFile, "subnet", lease.Subnet(), "mtu", s.MTU)
@@ -82,12 +83,12 @@ func (r *runner) putSubnetFile() (have []byte, wrote bool, err error) {
 		// The block of the other one says so, and this network has none.
 		return nil, false, fmt.Errorf("%s is the subnet file of network %s: set another subnet_file there", path, other)
 	}
-	have, err = readSubnetFile(path)
+	have, err = state.ReadSubnetFile(path)
 	if errors.Is(err, config.ErrNotRegular) {
 		return nil, false, err
 	}
 	if wrote = err != nil || !bytes.Equal(have, r.file.want); wrote {
-		if err := writeFileAtomic(path, r.file.want, 0o644); err != nil {
+		if err := state.WriteFile(path, r.file.want, 0o644); err != nil {
 			return have, false, err
 		}
 	}
@@ -176,15 +177,15 @@ func (r *runner) copySubnetFile(to string) error {
 	data := r.file.want
 	r.file.mu.Unlock()
 	if data == nil { // this process has written none yet
-		before, err := loadSaved(r.config.DataDir, r.local.Name)
-		if err != nil || len(before.Subnets) == 0 || subnetInFile(from) != before.Subnets[0] {
+		before, err := state.Load(r.config.DataDir, r.local.Name)
+		if err != nil || len(before.Subnets) == 0 || state.SubnetInFile(from) != before.Subnets[0] {
 			return nil
 		}
-		if data, err = readSubnetFile(from); err != nil || !isSubnetFile(data) {
+		if data, err = state.ReadSubnetFile(from); err != nil || !isSubnetFile(data) {
 			return nil
 		}
 	}
-	return writeFileAtomic(to, data, 0o644)
+	return state.WriteFile(to, data, 0o644)
 }
 
 // dropSubnetFile removes the file of a process before that was told to write it
@@ -193,7 +194,7 @@ func (r *runner) dropSubnetFile(path string) {
 	if path == "" || config.SamePath(path, r.local.SubnetFile) || r.env.subnetFileOf(path, "") != "" {
 		return
 	}
-	if data, err := readSubnetFile(path); err != nil || !isSubnetFile(data) {
+	if data, err := state.ReadSubnetFile(path); err != nil || !isSubnetFile(data) {
 		return
 	}
 	if err := os.Remove(path); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -24,7 +25,7 @@ import (
 func (h *host) writtenAt(network, path string) {
 	h.t.Helper()
 	eventually(h.t, func() error {
-		s, err := loadSaved(h.config.DataDir, network)
+		s, err := state.Load(h.config.DataDir, network)
 		if err == nil && s.SubnetFile != path {
 			err = fmt.Errorf("the state file of %s has %s", network, s.SubnetFile)
 		}
@@ -41,7 +42,7 @@ func (h *host) has(path, network string) {
 			return errors.New("no runner")
 		}
 		lease, held, _ := r.lease.Get()
-		if got := subnetInFile(path); !held || got != lease.Subnet() {
+		if got := state.SubnetInFile(path); !held || got != lease.Subnet() {
 			return fmt.Errorf("%s has %s, network %s has %s", path, got, network, lease.Subnet())
 		}
 		return nil
@@ -114,7 +115,7 @@ func TestSubnetFilesChangePlaces(t *testing.T) {
 			take(func(c *config.Config) { c.Networks[0].SubnetFile, c.Networks = first, c.Networks[:1] })
 			a.writtenAt("n", first)
 			eventually(t, func() error {
-				if exists(second) || exists(savedPath(a.config.DataDir, "m")) {
+				if exists(second) || exists(state.Path(a.config.DataDir, "m")) {
 					return errors.New("something of the other network stays")
 				}
 				return nil
@@ -139,7 +140,7 @@ func TestSubnetFileIsKept(t *testing.T) {
 		"removed":        func() error { return os.Remove(path) },
 		"folder removed": func() error { return os.RemoveAll(filepath.Dir(path)) },
 		"changed":        func() error { return os.WriteFile(path, []byte("LENO_SUBNET=10.5.9.1/24\n"), 0o600) },
-		"replaced":       func() error { return writeFileAtomic(path, []byte("nothing"), 0o600) },
+		"replaced":       func() error { return state.WriteFile(path, []byte("nothing"), 0o600) },
 	} {
 		must(t, damage())
 		a.has(path, "n")

@@ -15,6 +15,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -61,7 +62,7 @@ func TestLeavingLeavesNothing(t *testing.T) {
 				v := r.shown()
 				report, _ := a.agent.env.health.Report()
 				for what, wrong := range map[string]bool{
-					"subnet file": exists(r.local.SubnetFile), "state file": exists(savedPath(a.config.DataDir, "n")),
+					"subnet file": exists(r.local.SubnetFile), "state file": exists(state.Path(a.config.DataDir, "n")),
 					"lease": held, "record": there, "snapshot": read, "firewall": names[len(names)-1] != "",
 					"ready":              len(report.Networks) > 0 && report.Networks[0].Ready,
 					"pools":              a.agent.env.pools.take("other", hostClaim{pools: mustPlan(t, "10.5.0.0/22").Prefixes()}) != "",
@@ -104,7 +105,7 @@ func TestLeaseGoesLast(t *testing.T) {
 	a.registry.mu.Lock()
 	a.registry.before = func(call string) {
 		if call == "Release" {
-			if exists(a.config.Networks[0].SubnetFile) || exists(savedPath(a.config.DataDir, "n")) {
+			if exists(a.config.Networks[0].SubnetFile) || exists(state.Path(a.config.DataDir, "n")) {
 				t.Error("released while the files are there")
 			}
 			if names := a.wall.names(); names[len(names)-1] != "" {
@@ -146,13 +147,13 @@ func TestTearDown(t *testing.T) {
 			l, err = h.store.Client().Acquire(context.Background(), n, claim)
 			must(t, err)
 			r.lease.Set(l)
-			must(t, storeSaved(h.config.DataDir, saved{Network: "n", Subnets: l.Subnets, Session: l.Session,
+			must(t, state.Save(h.config.DataDir, state.Network{Network: "n", Subnets: l.Subnets, Session: l.Session,
 				Pools: n.Plan.Prefixes(), Backend: mustBackend(t, "recorder", `{"colour":"red"}`)}))
-			must(t, writeFileAtomic(r.local.SubnetFile, []byte("LENO_SUBNET=10.5.1.1/24\nLENO_MTU=1450\n"), 0o644))
-			for _, path := range []string{r.local.SubnetFile, savedPath(h.config.DataDir, "n"), peersPath(h.config.DataDir, "n")} {
-				must(t, writeFileAtomic(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".31415"), nil, 0o600))
+			must(t, state.WriteFile(r.local.SubnetFile, []byte("LENO_SUBNET=10.5.1.1/24\nLENO_MTU=1450\n"), 0o644))
+			for _, path := range []string{r.local.SubnetFile, state.Path(h.config.DataDir, "n"), peersPath(h.config.DataDir, "n")} {
+				must(t, state.WriteFile(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".31415"), nil, 0o600))
 			}
-			must(t, os.WriteFile(savedPath(h.config.DataDir, "n")+".bad", nil, 0o600))
+			must(t, os.WriteFile(state.Path(h.config.DataDir, "n")+".bad", nil, 0o600))
 			h.recorder.setFail(tt.fail)
 			h.wall.setErr(tt.wall)
 			r.tearDown(context.Background(), r.env.registry)
@@ -162,13 +163,13 @@ func TestTearDown(t *testing.T) {
 			if built, open := h.recorder.open(); built != 1 || open != 0 {
 				t.Errorf("%d of %d backends are open", open, built)
 			}
-			if exists(r.local.SubnetFile) || exists(savedPath(h.config.DataDir, "n")) {
+			if exists(r.local.SubnetFile) || exists(state.Path(h.config.DataDir, "n")) {
 				t.Error("files stay")
 			}
 			if got := tree(t, h.config.DataDir); len(got) != 0 {
 				t.Errorf("in the state directory %q stay", got)
 			}
-			if got := begunFiles(r.local.SubnetFile); len(got) != 0 {
+			if got := state.Unfinished(r.local.SubnetFile); len(got) != 0 {
 				t.Errorf("%q stay", got)
 			}
 			if keys := h.store.Keys(memory.Prefix + "/leases/n/1"); len(keys) != 0 {
@@ -227,7 +228,7 @@ func TestLeftOverRestart(t *testing.T) {
 	a.ready()
 	subnet, local, second := a.subnet(), a.config.Networks[0], a.second()
 	must(t, a.stop())
-	state := savedPath(a.config.DataDir, "n")
+	state := state.Path(a.config.DataDir, "n")
 	a.config.Networks, a.config.Dev = nil, true
 	a.start().check(health.Network, api.Warning, "no network is configured")
 	must(t, a.stop())
@@ -256,7 +257,7 @@ func TestTearDownLeavesTheFilesOfOthers(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	r := h.part()
 	const theirs = "FLANNEL_SUBNET=10.9.1.1/24\n"
-	must(t, writeFileAtomic(r.local.SubnetFile, []byte(theirs), 0o644))
+	must(t, state.WriteFile(r.local.SubnetFile, []byte(theirs), 0o644))
 	r.tearDown(context.Background(), nil)
 	if data, err := os.ReadFile(r.local.SubnetFile); err != nil || string(data) != theirs {
 		t.Errorf("%q, %v", data, err)
