@@ -6,50 +6,51 @@ import (
 	"slices"
 )
 
-// Choice is the slot a claim should take and how.
+// Choice is the slot that a claim should take, and how to take it.
 type Choice struct {
 	Slot uint64
-	// Existing is the record that stands on the slot and is to be replaced at
-	// exactly its version; nil means the slot must have no record.
+	// Existing is the record on the slot, to be replaced at exactly its version; nil means that the slot must have no
+	// record.
 	Existing *Lease
-	// Own says that Existing is this host's own record; when it is held, its
-	// session is the one to adopt.
+	// Own means that Existing is this host's own record. When the record is held, its session is the one to adopt.
 	Own bool
 }
 
-// TakesNew reports whether the claim gets a slot that has no record and that the host was
-// not at work on until lately. Such a claim may have to wait: see LostLeases.
+// TakesNew reports whether the claim gets a slot that has no record and that the host was not using until lately. Such
+// a claim may have to wait: see LostLeases.
 func (c Choice) TakesNew(plan Plan, claim Claim) bool {
 	return c.Existing == nil && !claim.TakesBack(plan.Subnets(c.Slot)[0])
 }
 
-// Situation is what Choose decides on: one consistent view of a network.
+// Situation is the input of Choose: one consistent view of a network.
 type Situation struct {
 	Network      Network
 	Leases       []Lease
-	Bad          []BadSlot // slots that unusable records stand on: never given out
+	Bad          []BadSlot // slots with unusable records: never assigned
 	Reservations []Reservation
 }
 
-// BadSlot is the prefix in the key of an unusable record, and the session that
-// holds the key: when it is the claimant's own, somebody overwrote its value
-// and it may write it again.
+// BadSlot is the prefix in the key of an unusable record, and the session that holds the key. When that is the
+// claimant's own session, another program overwrote the value, and the claimant may write it again.
 type BadSlot struct {
 	Prefix      netip.Prefix
 	Session     string
 	ModifyIndex uint64
 }
 
-// Choose picks the slot for a claim, in this order: the slot the host is at work
-// on, when nobody but an older lapsed record stands there; the host's own lease,
-// held or lapsed, or overwritten under its lock; its reservation; the subnet it held
-// before if that is free; a free slot that no record stands on; the slot lapsed
-// longest past the claim's hold. The slot to avoid comes after all of them, own
-// record or not, unless a reservation keeps it for the host.
+// Choose selects the slot for a claim, in this order:
 //
-// rnd(n) returns a number in [0,n) and spreads hosts over the free slots so
-// that many starting at once seldom collide. The pool is never walked: the
-// work grows with the number of records alone. Errors: ErrNetworkFull, and a
+//   - the slot the host is using, when there is at most an older lapsed record on it;
+//   - the host's own lease, held or lapsed, or overwritten under its lock;
+//   - its reservation;
+//   - the subnet it held before, if that is free;
+//   - a free slot without a record;
+//   - the slot whose lease lapsed longest ago, beyond the claim's hold.
+//
+// The slot to avoid comes after all of them, own record or not, unless a reservation keeps it for the host.
+//
+// rnd(n) returns a number in [0,n). It spreads hosts over the free slots so that many hosts starting at once seldom
+// collide. Choose never walks the pool: the work grows only with the number of records. Errors: ErrNetworkFull, and a
 // *RivalError of ErrDuplicateNode, ErrDuplicateAddress or ErrSetBack.
 func Choose(s Situation, c Claim, rnd func(n uint64) uint64) (Choice, error) {
 	if err := duplicates(s.Leases, c); err != nil {
@@ -94,8 +95,8 @@ func Choose(s Situation, c Claim, rnd func(n uint64) uint64) (Choice, error) {
 	return Choice{}, fmt.Errorf("network %s: %w: %s", s.Network.Name, ErrNetworkFull, taken.summary())
 }
 
-// own is the claim's own record: the held one before a lapsed one, our node id
-// before our name, the preferred subnet before others.
+// own returns the claim's own record. It prefers a held record to a lapsed one, our node id to our name, and the
+// preferred subnet to others.
 func (o *occupancy) own(leases []Lease, c Claim) *Lease {
 	var best *Lease
 	rank := func(l *Lease) int {
@@ -120,7 +121,7 @@ func (o *occupancy) own(leases []Lease, c Claim) *Lease {
 	return best
 }
 
-// overwritten is our own record when its value became unusable under our lock.
+// overwritten returns our own record when its value became unusable under our lock.
 func (s Situation) overwritten(c Claim) *Lease {
 	for _, b := range s.Bad {
 		slot, err := s.Network.Plan.Slot(b.Prefix)
@@ -132,9 +133,8 @@ func (s Situation) overwritten(c Claim) *Lease {
 	return nil
 }
 
-// Surplus is the other records held under the node id of a lease just taken, to
-// be removed: left by a claim whose outcome was never known, or by a store that
-// was set back.
+// Surplus returns the other held records with the node id of a lease just taken, which must be removed. They were left
+// by a claim whose outcome was never known, or by a store that was set back.
 func Surplus(leases []Lease, taken Lease) []Lease {
 	return slices.DeleteFunc(slices.Clone(leases), func(l Lease) bool {
 		return l.NodeID != taken.NodeID || l.Slot == taken.Slot || !l.Held()

@@ -13,15 +13,15 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// small has slots 1 to 7.
+// smallNetwork returns a network with slots 1 to 7.
 func smallNetwork(t testing.TB) registry.Network {
 	return registry.Network{Name: "default", Plan: mustPlan(t, pool("10.7.0.0/21", 24))}
 }
 
 func addr(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}) }
 
-// held is a lease of host i (node host-i, id id-i, address 192.0.2.i, session
-// session-i) on slot; lapsedFor is the same lapsed.
+// held returns a lease of host i (node host-i, id id-i, address 192.0.2.i, session session-i) on slot; lapsedFor
+// returns the same lease lapsed.
 func held(n registry.Network, slot uint64, i int) registry.Lease {
 	return registry.Lease{Network: n.Name, Slot: slot, Subnets: n.Plan.Subnets(slot), Node: fmt.Sprintf("host-%d", i),
 		NodeID: fmt.Sprintf("id-%d", i), PublicIPs: []netip.Addr{addr(i)}, MTU: 1450,
@@ -47,7 +47,7 @@ func TestChoose(t *testing.T) {
 	subnet := func(slot uint64) netip.Prefix { return n.Plan.Subnets(slot)[0] }
 	bad := func(prefix string) registry.BadSlot { return registry.BadSlot{Prefix: netip.MustParsePrefix(prefix)} }
 	type leases = []registry.Lease
-	everyone := func(but ...uint64) (out leases) { // holds every slot but those
+	everyone := func(but ...uint64) (out leases) { // holds every slot except these
 		for slot := uint64(1); slot <= 7; slot++ {
 			if !slices.Contains(but, slot) {
 				out = append(out, held(n, slot, int(slot)+100))
@@ -313,8 +313,8 @@ func TestChooseErrors(t *testing.T) {
 	}
 }
 
-// TestChooseBesideTheReplaced: in a store that was set back a host that was
-// replaced seems to live, under the address of the one that replaced it.
+// TestChooseBesideTheReplaced: in a store that was set back, a host that was replaced seems to be alive, under the
+// address of the host that replaced it.
 func TestChooseBesideTheReplaced(t *testing.T) {
 	n := smallNetwork(t)
 	c := claimOf(9)
@@ -345,8 +345,7 @@ func TestChooseBesideTheReplaced(t *testing.T) {
 	}
 }
 
-// A key of a slot's other family is not the slot's: it must not pass for our
-// own record.
+// The key of a slot's other family is not the slot's key, and must not pass for our own record.
 func TestChooseOverwrittenDual(t *testing.T) {
 	n := registry.Network{Name: "dual", Plan: mustPlan(t, pool("10.7.0.0/21", 24), pool("fd00:5::/48", 64))}
 	c := claimOf(9)
@@ -358,7 +357,7 @@ func TestChooseOverwrittenDual(t *testing.T) {
 	}
 }
 
-// The largest plan costs no more than its records.
+// The largest plan costs no more than the records in it.
 func TestChooseNeverWalks(t *testing.T) {
 	n := registry.Network{Name: "big", Plan: mustPlan(t, pool("fd00:5::/32", 64))}
 	got, err := registry.Choose(registry.Situation{Network: n, Leases: []registry.Lease{held(n, 1, 1), held(n, 1<<32-1, 2)}}, claimOf(9),

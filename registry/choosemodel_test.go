@@ -12,15 +12,14 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// outcome is what the model allows: any of the slots, or any of the errors.
+// outcome is the set of results that the model allows: any of the slots, or any of the errors.
 type outcome struct {
 	slots []uint64
 	own   bool
 	errs  []error
 }
 
-// model is the order of choice written as plainly as it is told, walking every
-// slot of a small network.
+// model implements the order of choice as directly as possible, walking every slot of a small network.
 func model(s registry.Situation, c registry.Claim) outcome {
 	shares := func(l registry.Lease) bool {
 		return slices.ContainsFunc(l.PublicIPs, func(a netip.Addr) bool { return slices.Contains(c.PublicIPs, a) })
@@ -97,7 +96,7 @@ func model(s registry.Situation, c registry.Claim) outcome {
 	if slot, err := s.Network.Plan.Slot(c.Prefer); err == nil && remembers && !bad(slot) && !avoid(slot) && (own == nil || own.Slot != slot) {
 		l := on(slot)
 		stands := l != nil && (same(l) && l.Held() || !same(l) && l.ModifyIndex >= c.Since)
-		wanted, here := false, false // by a reservation that could be had
+		wanted, here := false, false // by a reservation that is available
 		for _, r := range s.Reservations {
 			if keptFor(r) && r.Slot == slot {
 				here = true

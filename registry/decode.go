@@ -15,19 +15,19 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of what another host may have written.
+// Limits for records written by other hosts.
 const (
 	MaxRecordSize = 16 << 10 // bytes of one value
 	maxDepth      = 16       // nested JSON
 	maxPools      = 2
 	maxAddresses  = 16
-	maxNameLen    = 255 // the longest node_name the configuration takes, bytes
-	maxReasonLen  = 280 // of what is said of one record, bytes
+	maxNameLen    = 255 // the longest node_name the configuration accepts, bytes
+	maxReasonLen  = 280 // of the reason given for one record, bytes
 	minMTU        = 68  // RFC 791
 	maxMTU        = 65535
 )
 
-// decode reads one record into v after bounding it.
+// decode parses one record into v within the limits above.
 func decode(value []byte, v any, version *int) error {
 	switch {
 	case len(value) == 0:
@@ -41,7 +41,7 @@ func decode(value []byte, v any, version *int) error {
 	if err == nil {
 		err = checkStructure(bytes.TrimLeft(value, jsonSpace), maxDepth)
 	} else if other, ok := versionOf(value); ok {
-		// A later version may have members of other types.
+		// In a later version, members may have other types.
 		*version, err = other, nil
 	}
 	switch {
@@ -57,8 +57,8 @@ func decode(value []byte, v any, version *int) error {
 	return nil
 }
 
-// versionOf is the version of a record that could not be read as one of ours,
-// when it has another.
+// versionOf returns the version of a record that could not be read as the current version, and true if that version is
+// another one.
 func versionOf(value []byte) (version int, ok bool) {
 	var r struct {
 		Version int `json:"version"`
@@ -66,7 +66,7 @@ func versionOf(value []byte) (version int, ok bool) {
 	return r.Version, json.Unmarshal(value, &r) == nil && r.Version != 0 && r.Version != Version
 }
 
-// explain says in a reader's words what encoding/json says in Go's.
+// explain rewrites an error of encoding/json in words for users who do not know Go.
 func explain(err error) string {
 	var wrong *json.UnmarshalTypeError
 	if !errors.As(err, &wrong) {
@@ -90,8 +90,8 @@ func explain(err error) string {
 	return fmt.Sprintf("%s is not %s but: %s", where, want, wrong.Value)
 }
 
-// shorten makes a text that may quote foreign bytes fit for one line of a log or
-// a terminal: bounded, and without anything that does not print.
+// shorten makes text that may quote foreign bytes fit for one line of a log or a terminal: bounded, and without
+// unprintable characters.
 func shorten(text string) string {
 	var b strings.Builder
 	for i, r := range text {
@@ -109,12 +109,12 @@ func shorten(text string) string {
 	return b.String()
 }
 
-// checkPublicIP refuses addresses that cannot be a host's on the underlay. An
-// address inside the overlay would route the overlay into itself.
+// checkPublicIP refuses addresses that cannot be a host's address on the underlay. An address inside the overlay would
+// route the overlay into itself.
 func checkPublicIP(plan Plan, a netip.Addr) error {
 	switch {
 	case !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a.Zone() != "" || a.Is4In6() ||
-		a.Is6() && a.IsLinkLocalUnicast() || // means nothing to others without a zone
+		a.Is6() && a.IsLinkLocalUnicast() || // means nothing to other hosts without a zone
 		a.Is4() && a.As4()[0] == 0 || // "this network", RFC 6890
 		a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return fmt.Errorf("%w: public ip %s is not a host's unicast address", ErrInvalid, a)
@@ -124,7 +124,7 @@ func checkPublicIP(plan Plan, a netip.Addr) error {
 	return nil
 }
 
-// checkName bounds a node name or id: they end up in logs, tables and files.
+// checkName checks the length and characters of a node name or id, which end up in logs, tables and files.
 func checkName(field, name string) error {
 	if name == "" {
 		return fmt.Errorf("%w: %s is missing", ErrInvalid, field)

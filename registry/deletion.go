@@ -6,27 +6,24 @@ import (
 	"time"
 )
 
-// Deletion records that someone deleted a network. It takes the place of the
-// network's definition in the store, so that every host can tell a network that
-// ended from one that the store lost, also a host that was away when it happened.
+// Deletion records that a network was deleted. It replaces the network's definition in the store, so every host can
+// tell a network that ended from one that the store lost, even a host that was away when it happened.
 type Deletion struct {
 	Network string
-	Time    time.Time // by the clock of the host that deleted it, to a second
+	Time    time.Time // by the clock of the host that deleted it, to the second
 
-	CreateIndex uint64 // of the key, which the definition before it had too
+	CreateIndex uint64 // of the key, the same as that of the definition before it
 	ModifyIndex uint64
 }
 
-// DeletionKept is how long the record of a deletion stays in the store, at least;
-// it stays longer for as long as there are leases of the network. A host that was
-// away for longer does not know what became of the network.
+// DeletionKept is the minimum time that the record of a deletion stays in the store; it stays longer while there are
+// leases of the network. A host that was away for longer does not know what became of the network.
 const DeletionKept = 30 * 24 * time.Hour
 
-// Ends reports whether the deletion is the end of n as a host knows it. It is not
-// when n is the later definition, and the deletion came back with an older state of
-// the store. used is when the host last knew n to be in force; it decides where
-// the indexes say nothing: the records have different keys, or the deletion was written in
-// a new cluster, in which the same key was restored and indexes begin again lower.
+// Ends reports whether the deletion is the end of n as a host knows it. It is not when n is the later definition and
+// the deletion came back with an older state of the store. used is when the host last knew n to be in force. It decides
+// where the indexes prove nothing: when the records have different keys, or when the deletion was written in a new
+// cluster, in which the same key was restored and indexes begin lower.
 func (d Deletion) Ends(n Network, used time.Time) bool {
 	if d.CreateIndex == n.CreateIndex {
 		return d.ModifyIndex > n.ModifyIndex || d.Time.After(used)
@@ -34,7 +31,7 @@ func (d Deletion) Ends(n Network, used time.Time) bool {
 	return !d.Time.Before(used.Truncate(time.Second))
 }
 
-// DeletedError is an ErrNetworkNotFound about a network that someone deleted.
+// DeletedError is an ErrNetworkNotFound about a network that was deleted.
 type DeletedError struct{ Deletion }
 
 func (e *DeletedError) Error() string {
@@ -49,8 +46,8 @@ type deletionRecord struct {
 	Deleted time.Time `json:"deleted"`
 }
 
-// FormatDeletion returns the value that d is stored as: {"version":1,"name":"blue",
-// "deleted":"2026-11-22T21:40:00Z"}.
+// FormatDeletion returns the value under which d is stored, for example
+// {"version":1,"name":"blue","deleted":"2026-11-22T21:40:00Z"}.
 func FormatDeletion(d Deletion) ([]byte, error) {
 	return json.Marshal(deletionRecord{Version, d.Network, d.Time.UTC().Truncate(time.Second)})
 }

@@ -6,10 +6,9 @@ import (
 	"slices"
 )
 
-// Same says whether the lease belongs to the claim's host: by node id, or, when
-// the state directory was lost, by node name. A live lease under another id
-// counts only when it also carries one of our addresses, since two live hosts
-// cannot share both.
+// Same reports whether the lease belongs to the claim's host: by node id or, when the state directory was lost, by node
+// name. A live lease with another id counts only when it also has our session or one of our addresses, because two live
+// hosts cannot share both name and address.
 func (c Claim) Same(l Lease) bool {
 	if l.NodeID == c.NodeID {
 		return true
@@ -24,8 +23,7 @@ func shareAddress(l Lease, c Claim) bool {
 	return slices.ContainsFunc(l.PublicIPs, func(a netip.Addr) bool { return slices.Contains(c.PublicIPs, a) })
 }
 
-// RivalError is ErrDuplicateNode, ErrDuplicateAddress or ErrSetBack, with the
-// lease that stands in a claim's way.
+// RivalError is ErrDuplicateNode, ErrDuplicateAddress or ErrSetBack, with the lease that conflicts with the claim.
 type RivalError struct {
 	Lease Lease
 	Err   error
@@ -34,14 +32,12 @@ type RivalError struct {
 func (e *RivalError) Error() string { return e.Err.Error() }
 func (e *RivalError) Unwrap() error { return e.Err }
 
-// Duplicate says why a live lease is of another host that passes for the
-// claim's: it has the same name, node id or address. It is nil when there is no
-// such contradiction, and otherwise a *RivalError of ErrDuplicateNode or
-// ErrDuplicateAddress that names both hosts with their addresses.
+// Duplicate returns an error if a live lease belongs to another host that could be mistaken for the claim's host
+// because it has the same name, node id or address. The error is a *RivalError of ErrDuplicateNode or
+// ErrDuplicateAddress and names both hosts with their addresses. Duplicate returns nil when there is no such conflict.
 //
-// A lease with our node id and none of our addresses may also be ours from
-// before this host moved. Only a running host knows the difference: it is when
-// its record is no newer than the one it wrote.
+// A lease with our node id and none of our addresses may also be ours from before this host moved. Only a running host
+// can tell: the lease is its own when the record is no newer than the one it wrote.
 func Duplicate(l Lease, c Claim) error {
 	if !l.Held() {
 		return nil
@@ -49,7 +45,7 @@ func Duplicate(l Lease, c Claim) error {
 	moved := l.ModifyIndex < c.Since || l.ModifyIndex == c.Since && c.Running
 	var kind error
 	switch {
-	// Also under our session: a copied state directory has that too.
+	// This also applies under our session, which a copied state directory has too.
 	case l.NodeID == c.NodeID && !shareAddress(l, c) && !moved:
 		kind = fmt.Errorf("%w: the node id was copied from another machine", ErrDuplicateNode)
 	case c.Same(l), l.Session == c.Session:
@@ -65,12 +61,12 @@ func Duplicate(l Lease, c Claim) error {
 		kind, l.Node, joinAddrs(l.PublicIPs), l.NodeID, l.Subnet(), c.Node, joinAddrs(c.PublicIPs), c.NodeID)}
 }
 
-// duplicates is the first of all leases, of another node id if there is one:
-// what carries our own may turn out to be ours.
+// duplicates returns the first conflict of all leases, preferring one with another node id: a lease with our own node
+// id may turn out to be ours.
 //
-// A running host whose record is lost takes it back also beside a lease that is
-// older than its record was: a store that was set back shows a host again that
-// this one has replaced, and a refusal would leave our slot to the next who comes.
+// A running host whose record is lost takes it back even beside a lease that is older than its record was. A store that
+// was set back shows a host again that this one has replaced, and refusing would leave our slot to the next host that
+// claims.
 func duplicates(leases []Lease, c Claim) (first error) {
 	lost := c.Running && !slices.ContainsFunc(leases, func(l Lease) bool { return l.NodeID == c.NodeID && l.ModifyIndex >= c.Since })
 	for _, l := range leases {

@@ -2,8 +2,7 @@ package registry
 
 import "errors"
 
-// The sentinels. Implementations wrap them with what was being done and, where
-// there is one, the record's name.
+// Implementations wrap the sentinels with what was being done and, where there is one, the record's name.
 var (
 	ErrNetworkNotFound     = errors.New("network is not defined")
 	ErrNetworkExists       = errors.New("network exists already")
@@ -16,49 +15,46 @@ var (
 	ErrConflict            = errors.New("changed meanwhile")
 	ErrInvalid             = errors.New("invalid")
 
-	// ErrLeaseRevoked, always a *RevokedError: there is no such lease any more because
-	// someone revoked it. The host that held it is to take another slot; a record that
-	// vanished in any other way is ErrLeaseNotFound, and is taken back.
+	// ErrLeaseRevoked, always a *RevokedError, means that the lease no longer exists because it was revoked. The host
+	// that held it must take another slot. A record that vanished in any other way is ErrLeaseNotFound, and its host
+	// takes it back.
 	ErrLeaseRevoked = errors.New("lease was revoked")
 
-	// ErrDuplicateNode: a live lease of another host carries our name or node
-	// id. The text names both hosts.
+	// ErrDuplicateNode means that a live lease of another host has our name or node id. The text names both hosts.
 	ErrDuplicateNode = errors.New("another live host has the same name or node id")
-	// ErrDuplicateAddress: a live lease of another host carries our public
-	// address. The text names both hosts.
+	// ErrDuplicateAddress means that a live lease of another host has our public address. The text names both hosts.
 	ErrDuplicateAddress = errors.New("another live host has the same public address")
-	// ErrSetBack: the slot the host is at work on is held by a record older than
-	// the host's own was, so the store was set back. That host is somewhere else
-	// by now, and its record about to go or to lapse, or it lives and keeps the
-	// slot. A claim without Prefer, Running and Since takes another one.
+	// ErrSetBack means that a record older than the host's own holds the slot the host is using, so the store was set
+	// back. Either the host of that record has another slot by now and the record is about to be deleted or to lapse,
+	// or that host is alive and keeps the slot. A claim without Prefer, Running and Since takes another slot.
 	ErrSetBack = errors.New("the store was set back to an older state")
 
-	// ErrLeasesLost: the store has lost the leases of hosts that live, which have not
-	// claimed again. The text names them.
+	// ErrLeasesLost means that the store has lost the leases of live hosts that have not claimed again. The text names
+	// them.
 	ErrLeasesLost = errors.New("the store has lost leases")
 
-	// ErrUncertain: the answer may be incomplete (stale, emptied, rights lost).
-	// Nobody may drop anything because of it.
+	// ErrUncertain means that the answer may be incomplete (stale, emptied, rights lost). No caller may drop anything
+	// because of it.
 	ErrUncertain = errors.New("the store's answer is not certain")
-	// ErrUnavailable: the store cannot be reached or has no leader; try again.
+	// ErrUnavailable means that the store cannot be reached or has no leader; try again.
 	ErrUnavailable = errors.New("the store is unavailable")
-	// ErrDenied: the token lacks a right; the text says which key or session.
+	// ErrDenied means that the token lacks a right; the text names the key or session.
 	ErrDenied = errors.New("permission denied")
-	// ErrToken: the token could not be read, so the store was not asked. Such an
-	// error is also ErrDenied, because it lasts until somebody changes the token.
+	// ErrToken means that the token could not be read, so the store was not asked. Such an error is also ErrDenied,
+	// because it lasts until the token is changed.
 	ErrToken = errors.New("the token cannot be read")
 )
 
-// RevokedError is an ErrLeaseRevoked.
+// RevokedError is the error type of ErrLeaseRevoked.
 type RevokedError struct {
-	NodeID string // of the host the lease was taken from, "" when the record did not tell
+	NodeID string // of the host that held the lease, "" when the record did not contain one
 }
 
 func (e *RevokedError) Error() string { return ErrLeaseRevoked.Error() }
 func (e *RevokedError) Unwrap() error { return ErrLeaseRevoked }
 
-// RevokedFrom reports whether err is an ErrLeaseRevoked about the host with a node
-// id, or about one that is not known.
+// RevokedFrom reports whether err is an ErrLeaseRevoked about the host with the given node id, or about a host that is
+// not known.
 func RevokedFrom(err error, nodeID string) bool {
 	var revoked *RevokedError
 	return errors.As(err, &revoked) && (revoked.NodeID == "" || revoked.NodeID == nodeID)

@@ -6,8 +6,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// TestFree: each slot that anything stands on is taken once, and only those that
-// hosts can be given count.
+// TestFree: each slot that is not free counts as taken once, and only slots in the range of hosts count.
 func TestFree(t *testing.T) {
 	n := smallNetwork(t) // slots 1 to 7
 	bad := func(keys ...string) (out []registry.BadRecord) {

@@ -11,7 +11,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// rejected says whether a parser refused, and that it did so properly.
+// rejected reports whether a parser refused, and checks that it did so with ErrInvalid.
 func rejected(t *testing.T, err error) bool {
 	if err != nil && !errors.Is(err, registry.ErrInvalid) {
 		t.Fatalf("error %v is not %v", err, registry.ErrInvalid)
@@ -57,7 +57,7 @@ func FuzzParseLease(f *testing.F) {
 			t.Fatal(err)
 		}
 		if len(again) > registry.MaxRecordSize {
-			return // escapes and spelled-out defaults may take it past the limit
+			return // escapes and explicit defaults may exceed the limit
 		}
 		back, err := registry.ParseLease(n, key, again)
 		if err != nil || !back.SameValue(l) || back.Slot != l.Slot || back.Network != l.Network {
@@ -91,7 +91,7 @@ func FuzzParseNetwork(f *testing.F) {
 			if len(value) < registry.MaxRecordSize/8 {
 				t.Fatal(err)
 			}
-			return // escapes and spelled-out defaults may take it past the limit
+			return // escapes and explicit defaults may exceed the limit
 		}
 		back, err := registry.ParseNetwork(name, again)
 		if err != nil || back.Name != n.Name || !slices.Equal(back.Plan, n.Plan) || !back.Backend.Equal(n.Backend) {

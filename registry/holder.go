@@ -9,39 +9,41 @@ import (
 	"time"
 )
 
-// Holder is a host that has a session for a network, which holds its lease there.
+// Holder is a host that has a session for a network; the session holds the host's lease there.
 type Holder struct {
 	Node        string
 	Session     string
 	CreateIndex uint64 // of the session
 }
 
-// LostLeases finds the hosts whose leases the store has lost, and makes the claims of
-// others wait until these hosts have claimed again: who remembers nothing would take a
-// subnet that is in use. Safe for concurrent use. The zero value is ready.
+// LostLeases finds the hosts whose leases the store has lost, and makes the claims of other hosts wait until these
+// hosts have claimed again. Otherwise a host that remembers no lease would take a subnet that is in use. LostLeases is
+// safe for concurrent use. The zero value is ready.
 type LostLeases struct {
 	mu    sync.Mutex
 	since map[string]time.Time // by network, when the first claim had to wait
 	trees map[string]tree      // by network
 }
 
-// tree is what a claimer knows of a network's tree of leases.
+// tree describes a network's tree of leases as seen by a claimer.
 type tree struct {
-	made uint64    // the index at which it was created when a claim was last checked
-	lost time.Time // when it was found to have been created anew, zero for never
+	made uint64    // the index at which it was created, as of the last check of a claim
+	lost time.Time // when it was found to have been created again, zero for never
 }
 
-// lostLeasesWait is how many TTLs a claim waits at most. The session of a host that died
-// has ended by then, so what is left are hosts that cannot claim.
+// lostLeasesWait is the number of TTLs that a claim waits at most. The session of a host that died has ended by then,
+// so the remaining hosts are ones that cannot claim.
 const lostLeasesWait = 3
 
-// Check returns an ErrLeasesLost when there are holders whose sessions are older than
-// the network's tree of leases, created at index made, and hold none of leases. The
-// claimer itself is not one of them, and does not wait when its session is older. A store
-// that was set back has no sessions of hosts either, so a claimer that saw the loss waits
-// for a TTL: that is how long others may take to notice. It has seen it when claim.Lost says so, or when the tree was
-// made anew since its last claim; made is math.MaxUint64 for a tree that the claim itself has just created. A claim that
-// does not take a new subnet is not checked: see Choice.TakesNew.
+// Check returns an ErrLeasesLost when there are holders whose sessions are older than the network's tree of leases,
+// created at index made, and hold none of leases. The claimer itself is not one of them, and does not wait when its
+// session is older.
+//
+// A store that was set back also has no sessions of hosts, so a claimer that saw the loss waits for a TTL: that is how
+// long other hosts may take to notice. The claimer has seen the loss when claim.Lost is set, or when the tree was
+// created again since its last claim. made is math.MaxUint64 for a tree that the claim itself has just created.
+//
+// A claim that does not take a new subnet is not checked: see Choice.TakesNew.
 func (w *LostLeases) Check(network string, holders []Holder, leases []Lease, made uint64, claim Claim, now time.Time) error {
 	var nodes []string
 	for _, h := range holders {
@@ -79,10 +81,10 @@ func (w *LostLeases) Check(network string, holders []Holder, leases []Lease, mad
 	return fmt.Errorf("%w: waiting for %s to claim again", ErrLeasesLost, strings.Join(slices.Compact(nodes), ", "))
 }
 
-// seen returns when the network's tree of leases was last found to have been created anew; mu is held.
+// seen returns when the network's tree of leases was last found to have been created again; mu is held.
 func (w *LostLeases) seen(network string, made uint64, now time.Time) time.Time {
 	t, known := w.trees[network]
-	if known && made != t.made && t.made != math.MaxUint64 { // else it was this claimer that created it
+	if known && made != t.made && t.made != math.MaxUint64 { // otherwise this claimer created it
 		t.lost = now
 	}
 	t.made = made

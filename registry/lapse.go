@@ -5,11 +5,9 @@ import (
 	"time"
 )
 
-// LapseClock remembers since when this process has watched each lapsed lease,
-// by its own monotonic clock: stores do not record when a session ended. A
-// lease that changed in any way starts anew, so a restart or a doubtful record
-// errs on the side of its owner. Safe for concurrent use; the zero value is
-// ready.
+// LapseClock records how long this process has watched each lapsed lease, by its own monotonic clock, because stores do
+// not record when a session ended. The time of a lease that changed in any way starts again, so a restart or a doubtful
+// record errs on the side of the lease's owner. LapseClock is safe for concurrent use; the zero value is ready.
 type LapseClock struct {
 	mu   sync.Mutex
 	seen map[string]map[uint64]lapse // by network and slot
@@ -20,8 +18,8 @@ type lapse struct {
 	since time.Time
 }
 
-// Observe fills in Lapsed of every lease in one complete set of a network and
-// forgets leases that are gone or held.
+// Observe sets Lapsed in every lease of one complete set of a network, and forgets leases that no longer exist or are
+// held.
 func (c *LapseClock) Observe(network string, leases []Lease, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -37,7 +35,7 @@ func (c *LapseClock) Observe(network string, leases []Lease, now time.Time) {
 			entry = lapse{l.ModifyIndex, now}
 		}
 		next[l.Slot] = entry
-		l.Lapsed = max(0, now.Sub(entry.since)) // callers may come in another order than their clocks were read
+		l.Lapsed = max(0, now.Sub(entry.since)) // calls may arrive in another order than their clocks were read
 	}
 	if c.seen == nil {
 		c.seen = map[string]map[uint64]lapse{}
@@ -45,7 +43,7 @@ func (c *LapseClock) Observe(network string, leases []Lease, now time.Time) {
 	c.seen[network] = next
 }
 
-// Forget drops what is known of a network that is not watched any more.
+// Forget drops what is known about a network that is no longer watched.
 func (c *LapseClock) Forget(network string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 func TestLapseClock(t *testing.T) {
 	n := smallNetwork(t)
 	lapsed := func(slot, index uint64) registry.Lease {
-		l := lapsedFor(n, slot, int(slot), 77*time.Hour) // whatever it says, the clock decides
+		l := lapsedFor(n, slot, int(slot), 77*time.Hour) // the value does not matter, the clock decides
 		l.ModifyIndex = index
 		return l
 	}

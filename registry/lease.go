@@ -10,28 +10,28 @@ import (
 	"time"
 )
 
-// Version is the only version of records this code reads and writes.
+// Version is the only version of records that this code reads and writes.
 const Version = 1
 
-// Network is an address plan every host agrees on and the backend that carries it.
+// Network is an address plan that every host agrees on, and the backend that carries it.
 type Network struct {
 	Name    string
 	Plan    Plan
 	Backend Backend
 
-	CreateIndex uint64 // the store's, 0 before it was stored
+	CreateIndex uint64 // assigned by the store, 0 before the network was stored
 	ModifyIndex uint64
 }
 
-// Backend is a backend's type and its options or attributes: one JSON object
-// whose "type" member is the type. The registry never looks further in.
+// Backend is a backend's type and its options or attributes: one JSON object whose "type" member is the type. The
+// registry does not look at the other members.
 type Backend struct {
 	Type   string
 	Object json.RawMessage // the whole object, compact, with "type"
 }
 
-// NewBackend builds a Backend from a type and a JSON object of options. A nil
-// or empty object is the type alone; a "type" member in it is replaced.
+// NewBackend returns a Backend with a type and a JSON object of options. A nil or empty object results in the type
+// alone; a "type" member in the object is replaced.
 func NewBackend(kind string, options json.RawMessage) (Backend, error) {
 	options = bytes.TrimSpace(options)
 	if len(options) == 0 {
@@ -58,7 +58,7 @@ func (b Backend) Options() json.RawMessage {
 	return object(slices.DeleteFunc(all, isType))
 }
 
-// Equal compares the objects by value, not by spelling.
+// Equal reports whether the objects have the same value, regardless of their spelling.
 func (b Backend) Equal(o Backend) bool {
 	if b.Type != o.Type {
 		return false
@@ -66,7 +66,7 @@ func (b Backend) Equal(o Backend) bool {
 	return bytes.Equal(canonical(b.Object), canonical(o.Object))
 }
 
-// MarshalJSON writes the object.
+// MarshalJSON returns the object.
 func (b Backend) MarshalJSON() ([]byte, error) {
 	if len(b.Object) == 0 {
 		return json.Marshal(map[string]string{"type": b.Type})
@@ -74,8 +74,8 @@ func (b Backend) MarshalJSON() ([]byte, error) {
 	return b.Object, nil
 }
 
-// UnmarshalJSON reads the object and its type. Only the member spelled "type"
-// counts, as for every other program that reads the record.
+// UnmarshalJSON reads the object and its type. Only the member spelled exactly "type" counts, as it does for every
+// other program that reads the record.
 func (b *Backend) UnmarshalJSON(data []byte) error {
 	all, err := members(data)
 	if err != nil {
@@ -94,7 +94,7 @@ func (b *Backend) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// member is one member of a JSON object, its value compact.
+// member is one member of a JSON object; its value is compact.
 type member struct {
 	name  string
 	value json.RawMessage
@@ -102,8 +102,8 @@ type member struct {
 
 func isType(m member) bool { return m.name == "type" }
 
-// members takes a JSON object (or null, which has none) apart and keeps its
-// order, which people who read it chose.
+// members splits a JSON object (or null, which has no members) and keeps the order of its members, which its author
+// chose.
 func members(data []byte) ([]member, error) {
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, data); err != nil {
@@ -124,7 +124,7 @@ func members(data []byte) ([]member, error) {
 	return out, err
 }
 
-// object puts members together again.
+// object joins members to a JSON object.
 func object(all []member) json.RawMessage {
 	var out bytes.Buffer
 	out.WriteByte('{')
@@ -141,8 +141,7 @@ func object(all []member) json.RawMessage {
 	return out.Bytes()
 }
 
-// canonical is data with members sorted and no white space; data itself when
-// it is not JSON.
+// canonical returns data with sorted members and no white space, or data itself when it is not JSON.
 func canonical(data []byte) json.RawMessage {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
@@ -161,25 +160,25 @@ func canonical(data []byte) json.RawMessage {
 type Lease struct {
 	Network   string
 	Slot      uint64
-	Subnets   []netip.Prefix // one a pool, IPv4 first; the first is the key
+	Subnets   []netip.Prefix // one per pool, IPv4 first; the first is the key
 	Node      string
 	NodeID    string
 	PublicIPs []netip.Addr // at least one, the first is public_ip
 	MTU       int
 	Backend   Backend
 
-	// What the store says of the record, not part of its value.
-	Session     string        // "" once lapsed, UnknownSession where a set does not tell
+	// Set from the store's metadata, not part of the value.
+	Session     string        // "" once lapsed, UnknownSession where a set does not contain the session
 	Lapsed      time.Duration // how long this process has watched it lapsed; 0 while held
 	CreateIndex uint64
 	ModifyIndex uint64
-	// Missing says that the store has lost the record. It stays in the set until its
-	// host has had time to write it again, and whether that host lives is not known. A
-	// set has one of a host at most, which is later than all that are stored of it.
+	// Missing means that the store has lost the record. The lease stays in the set until its host has had time to write
+	// it again; whether that host is alive is not known. A set has at most one missing lease per host, which is later
+	// than all stored ones of that host.
 	Missing bool
 }
 
-// Subnet is the lease's first subnet, the one its key is made of.
+// Subnet returns the lease's first subnet, from which its key is made.
 func (l Lease) Subnet() netip.Prefix {
 	if len(l.Subnets) == 0 {
 		return netip.Prefix{}
@@ -187,21 +186,19 @@ func (l Lease) Subnet() netip.Prefix {
 	return l.Subnets[0]
 }
 
-// UnknownSession is the Session of a lease that is held, when a set does not
-// tell by which one.
+// UnknownSession is the Session of a held lease in a set that does not contain the session.
 const UnknownSession = "unknown"
 
-// Held says whether its host's session lives.
+// Held reports whether the session of the lease's host is alive.
 func (l Lease) Held() bool { return l.Session != "" }
 
-// SameValue says whether both leases would be written as the same record.
+// SameValue reports whether both leases would be written as the same record.
 func (l Lease) SameValue(o Lease) bool {
 	return slices.Equal(l.Subnets, o.Subnets) && l.Node == o.Node && l.NodeID == o.NodeID &&
 		slices.Equal(l.PublicIPs, o.PublicIPs) && l.MTU == o.MTU && l.Backend.Equal(o.Backend)
 }
 
-// Reservation keeps a slot for one host, by node name or node id, exactly one
-// of which is set.
+// Reservation keeps a slot for one host, identified by node name or node id, exactly one of which is set.
 type Reservation struct {
 	Network string
 	Slot    uint64
@@ -212,7 +209,7 @@ type Reservation struct {
 	ModifyIndex uint64
 }
 
-// For says whether the reservation is kept for the host of the claim.
+// For reports whether the reservation is kept for the host of the claim.
 func (r Reservation) For(c Claim) bool {
 	if r.NodeID != "" {
 		return strings.EqualFold(r.NodeID, c.NodeID) // hexadecimal digits
@@ -220,7 +217,7 @@ func (r Reservation) For(c Claim) bool {
 	return r.Node == c.Node
 }
 
-// BadRecord names a record that was skipped and why.
+// BadRecord names a record that was skipped, and the reason.
 type BadRecord struct {
 	Key    string // the whole key in the store
 	Reason string
@@ -230,8 +227,8 @@ type BadRecord struct {
 type LeaseSet struct {
 	Leases []Lease
 	Bad    []BadRecord
-	// SetBack counts how often this client has seen the store emptied, made anew
-	// or set back to an older state. What else was in the store may be gone too.
+	// SetBack counts how often this client has seen the store emptied, re-created or set back to an older state. Other
+	// content of the store may be gone too.
 	SetBack uint64
 }
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// occupancy is who stands on which slot.
+// occupancy records the leases, reservations and unusable records on the slots.
 type occupancy struct {
 	plan         Plan
 	leases       map[uint64]*Lease
@@ -38,12 +38,12 @@ func newOccupancy(s Situation, c Claim) *occupancy {
 	return o
 }
 
-// avoids says whether the claim wants any other slot before this one.
+// avoids reports whether the claim prefers any other slot to this one.
 func (o *occupancy) avoids(slot uint64) bool {
 	return len(o.avoided) > 0 && o.avoided[0].first == slot
 }
 
-// reservedFor says whether the slot is kept for the claim's host.
+// reservedFor reports whether the slot is kept for the claim's host.
 func (o *occupancy) reservedFor(c Claim, slot uint64) bool {
 	return slices.ContainsFunc(o.reservations, func(r Reservation) bool { return r.Slot == slot && r.For(c) })
 }
@@ -52,17 +52,17 @@ func (o *occupancy) bad(slot uint64) bool {
 	return slices.ContainsFunc(o.blocked, func(r slotRange) bool { return r.first <= slot && slot <= r.last })
 }
 
-// free: in nobody's hands, whoever it may be kept for.
+// free reports whether the slot has no lease, no unusable record and no reservation for any host.
 func (o *occupancy) free(slot uint64) bool {
 	return o.leases[slot] == nil && !o.reserved[slot] && !o.bad(slot)
 }
 
-// stillOurs is the slot a host is at work on though the store says otherwise,
-// having been emptied or set back: nobody stands there, or only a record that is
-// the host's own and lapsed, or older than the one it had, and it is kept for
-// nobody else, nor another one for this host. own is what the store has of the host: it
-// says where it was, not where its containers are. When the host was not at work
-// all the time, that counts unless it is older than what the host remembers.
+// stillOurs returns the slot that a host is using although the store, which was emptied or set back, says otherwise.
+// There must be no record on the slot, or only one that is the host's own and lapsed, or older than the one the host
+// had. The slot must not be reserved for another host, and no other slot may be reserved for this host.
+//
+// own is the host's record in the store: it tells where the host was, not where its containers are. When the host was
+// not running all the time, own takes precedence unless it is older than what the host remembers.
 func (o *occupancy) stillOurs(c Claim, own *Lease) (Choice, bool) {
 	slot, err := o.plan.Slot(c.Prefer)
 	if err != nil || o.bad(slot) || o.avoids(slot) || own != nil && own.Slot == slot {
@@ -92,9 +92,8 @@ func (o *occupancy) stillOurs(c Claim, own *Lease) (Choice, bool) {
 	return choice, true
 }
 
-// Free is how many slots of the plan's range a new host could get at once: nobody
-// has a lease there, held or lapsed, nor a reservation, and no record of set that
-// cannot be used stands there.
+// Free returns the number of slots in the plan's range that a new host could get at once: slots without a lease, held
+// or lapsed, without a reservation, and without an unusable record of set.
 func Free(p Plan, set LeaseSet, reservations []Reservation) uint64 {
 	s := Situation{Network: Network{Plan: p}, Leases: set.Leases, Reservations: reservations}
 	for _, b := range set.Bad {
@@ -106,8 +105,7 @@ func Free(p Plan, set LeaseSet, reservations []Reservation) uint64 {
 	return free
 }
 
-// pick takes a free slot at random: the r-th free one, found by stepping over
-// the sorted occupied ranges.
+// pick returns a random free slot: the r-th free one, found by stepping over the sorted occupied ranges.
 func (o *occupancy) pick(rnd func(uint64) uint64) (uint64, bool) {
 	gaps, free := o.gaps()
 	if free == 0 {
@@ -124,7 +122,7 @@ func (o *occupancy) pick(rnd func(uint64) uint64) (uint64, bool) {
 	return 0, false
 }
 
-// gaps are the free slots, and how many there are.
+// gaps returns the ranges of free slots and the number of free slots.
 func (o *occupancy) gaps() (gaps []slotRange, free uint64) {
 	first, last := o.plan.Range()
 	used := slices.Concat(o.blocked, o.avoided)
@@ -157,8 +155,7 @@ func (o *occupancy) gaps() (gaps []slotRange, free uint64) {
 	return gaps, free
 }
 
-// longestLapsed is the lapsed lease watched longest past hold that is neither
-// reserved nor out of range.
+// longestLapsed returns the lease that lapsed longest ago, beyond hold, and is neither reserved nor out of range.
 func (o *occupancy) longestLapsed(c Claim) *Lease {
 	var best *Lease
 	for _, l := range o.leases {
@@ -172,13 +169,13 @@ func (o *occupancy) longestLapsed(c Claim) *Lease {
 	return best
 }
 
-// usable: may be given to anybody, once nobody holds it.
+// usable reports whether the slot may be assigned to any host once it is not held.
 func (o *occupancy) usable(slot uint64) bool {
 	return !o.reserved[slot] && o.plan.InRange(slot) && !o.bad(slot)
 }
 
-// lastResort is the slot to avoid when it is to be had: nothing stands on it, or
-// the host's own record, or one that has lapsed past hold.
+// lastResort returns the slot to avoid if it is available: there is no record on it, or the host's own, or one that
+// lapsed beyond hold.
 func (o *occupancy) lastResort(c Claim) (Choice, bool) {
 	if len(o.avoided) == 0 || !o.usable(o.avoided[0].first) {
 		return Choice{}, false

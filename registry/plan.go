@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// Limits of a plan. A pool has at least MinSlots subnets (two bits) as flannel
-// asks, and at most 2^MaxSlotBits of them, which a /8 of /32s would exceed.
+// Limits of a plan. As in flannel, a pool has at least 4 subnets (MinSlotBits). It has at most 2^MaxSlotBits, which an
+// IPv6 /8 of /64s would exceed.
 const (
 	MinSlotBits = 2
 	MaxSlotBits = 32
@@ -21,20 +21,19 @@ const (
 	maxSubnetLen6     = 126
 )
 
-// Pool is the address space of one family: Prefix is cut into subnets of
-// SubnetLen bits, of which those from Min to Max (both first addresses of a
-// subnet, inclusive) are given to hosts.
+// Pool is the address space of one family. Prefix is divided into subnets of SubnetLen bits, and those from Min to Max
+// (each the first address of a subnet, inclusive) are assigned to hosts.
 type Pool struct {
 	Prefix    netip.Prefix
 	SubnetLen int
 	Min, Max  netip.Addr
 }
 
-// Plan is one pool an address family, IPv4 first.
+// Plan has one pool for each address family, IPv4 first.
 type Plan []Pool
 
-// notForHosts is what the kernel will not route between hosts: this network,
-// loopback, link-local and multicast (RFC 6890), and IPv4 written as IPv6.
+// notForHosts are the prefixes that the kernel does not route between hosts: this network, loopback, link-local and
+// multicast (RFC 6890), and IPv4 written as IPv6.
 var notForHosts = [...]netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"),
 	netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("224.0.0.0/4"),
@@ -42,10 +41,9 @@ var notForHosts = [...]netip.Prefix{
 	netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
 }
 
-// Normalize fills in defaults and checks the limits. Defaults: SubnetLen 24
-// (IPv6 64), or two bits below the prefix when that is longer; Min the second
-// subnet, so that the first is left out; Max the last. Errors wrap ErrInvalid
-// and are joined.
+// Normalize fills in defaults and checks the limits. The default of SubnetLen is 24 (IPv6 64), or two bits more than
+// the prefix when that is longer. The default of Min is the second subnet, so the first is left out; that of Max is the
+// last. Errors wrap ErrInvalid and are joined.
 func (p Pool) Normalize() (Pool, error) {
 	invalid := func(format string, args ...any) error {
 		return fmt.Errorf("pool %s: %w: %s", p.Prefix, ErrInvalid, fmt.Sprintf(format, args...))
@@ -105,23 +103,21 @@ func (p Pool) Normalize() (Pool, error) {
 	return p, errors.Join(errs...)
 }
 
-// size is the number of subnets in the prefix, in range or not.
+// size returns the number of subnets in the prefix, in range or not.
 func (p Pool) size() uint64 { return 1 << (p.SubnetLen - p.Prefix.Bits()) }
 
-// subnet is the k-th subnet counted from the start of the prefix.
+// subnet returns the k-th subnet counted from the start of the prefix.
 func (p Pool) subnet(k uint64) netip.Prefix {
 	return netip.PrefixFrom(addShifted(p.Prefix.Addr(), k, p.Prefix.Addr().BitLen()-p.SubnetLen), p.SubnetLen)
 }
 
-// index is the number of the subnet that begins at or contains a. The prefix
-// must contain a.
+// index returns the number of the subnet that begins at or contains a. The prefix must contain a.
 func (p Pool) index(a netip.Addr) uint64 {
 	return shiftRight(a, a.BitLen()-p.SubnetLen) & (p.size() - 1)
 }
 
-// Normalize orders the pools IPv4 first, normalizes each, and checks that they
-// go together: at most one a family, at least one, and a range of slots that
-// all of them have.
+// Normalize sorts the pools IPv4 first, normalizes each, and checks that they fit together: at least one pool, at most
+// one per family, and a range of slots that all of them have.
 func (p Plan) Normalize() (Plan, error) {
 	if len(p) == 0 {
 		return p, fmt.Errorf("%w: a network needs at least one pool", ErrInvalid)
@@ -160,8 +156,8 @@ func (p Plan) Normalize() (Plan, error) {
 	return out, nil
 }
 
-// Range is the first and last slot given to hosts, inclusive: what the ranges
-// of all pools have in common. The plan must be normalized.
+// Range returns the first and last slot assigned to hosts, inclusive: the intersection of the ranges of all pools. The
+// plan must be normalized.
 func (p Plan) Range() (first, last uint64) {
 	last = ^uint64(0)
 	for _, pool := range p {
@@ -171,19 +167,19 @@ func (p Plan) Range() (first, last uint64) {
 	return first, last
 }
 
-// Capacity is the number of slots given to hosts.
+// Capacity returns the number of slots assigned to hosts.
 func (p Plan) Capacity() uint64 {
 	first, last := p.Range()
 	return last - first + 1
 }
 
-// InRange says whether slot is given to hosts.
+// InRange reports whether slot is assigned to hosts.
 func (p Plan) InRange(slot uint64) bool {
 	first, last := p.Range()
 	return first <= slot && slot <= last
 }
 
-// Subnets is the slot's subnet of every pool, in the plan's order.
+// Subnets returns the slot's subnet in every pool, in the plan's order.
 func (p Plan) Subnets(slot uint64) []netip.Prefix {
 	out := make([]netip.Prefix, len(p))
 	for i, pool := range p {
@@ -192,8 +188,8 @@ func (p Plan) Subnets(slot uint64) []netip.Prefix {
 	return out
 }
 
-// Slot is the slot that has subnet as one of its subnets. Errors wrap
-// ErrInvalid: outside every pool, host bits set, or the wrong length.
+// Slot returns the slot that has subnet as one of its subnets. Errors wrap ErrInvalid: outside every pool, host bits
+// set, or the wrong length.
 func (p Plan) Slot(subnet netip.Prefix) (uint64, error) {
 	for _, pool := range p {
 		if !subnet.IsValid() || !pool.Prefix.Contains(subnet.Addr()) {
@@ -210,9 +206,8 @@ func (p Plan) Slot(subnet netip.Prefix) (uint64, error) {
 	return 0, fmt.Errorf("subnet %s: %w: outside the network", subnet, ErrInvalid)
 }
 
-// Overlapping is the slots (inclusive) any subnet of which shares addresses
-// with prefix; ok is false when there are none. It lets a record of another
-// plan keep the slots it may be using.
+// Overlapping returns the first and last slot (inclusive) whose subnets share addresses with prefix; ok is false when
+// there are none. With it, a record of another plan blocks the slots that it may be using.
 func (p Plan) Overlapping(prefix netip.Prefix) (first, last uint64, ok bool) {
 	for _, pool := range p {
 		if !prefix.IsValid() || !pool.Prefix.Overlaps(prefix) {
@@ -230,7 +225,7 @@ func (p Plan) Overlapping(prefix netip.Prefix) (first, last uint64, ok bool) {
 	return 0, 0, false
 }
 
-// Prefixes is the prefix of every pool.
+// Prefixes returns the prefix of every pool.
 func (p Plan) Prefixes() []netip.Prefix {
 	out := make([]netip.Prefix, len(p))
 	for i, pool := range p {
@@ -239,8 +234,7 @@ func (p Plan) Prefixes() []netip.Prefix {
 	return out
 }
 
-// addShifted is a + k<<shift, 0 <= shift <= 128; the caller keeps it inside
-// the family's space.
+// addShifted returns a + k<<shift, 0 <= shift <= 128. The caller keeps the result inside the family's address space.
 func addShifted(a netip.Addr, k uint64, shift int) netip.Addr {
 	// The two families differ only in width; IPv4 fits the low word.
 	if a.Is4() {
@@ -262,7 +256,7 @@ func addShifted(a netip.Addr, k uint64, shift int) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// shiftRight is the low 64 bits of a>>shift.
+// shiftRight returns the low 64 bits of a>>shift.
 func shiftRight(a netip.Addr, shift int) uint64 {
 	if a.Is4() {
 		b := a.As4()

@@ -118,8 +118,7 @@ func TestPlanErrors(t *testing.T) {
 	}
 }
 
-// Slots and subnets are the same thing counted differently, at both ends of the
-// largest plans.
+// Slots and subnets count the same thing in different ways, at both ends of the largest plans.
 func TestSlots(t *testing.T) {
 	v4, v6 := pool("10.5.0.0/16", 24), pool("fd00:5::/48", 64)
 	for _, tt := range []struct {

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// Keys consist of lower-case letters, digits, '.', '_', '-' and '/' alone. Some
-// releases of Consul refuse others on /v1/kv (hashicorp/consul#22822).
+// Keys consist only of lower-case letters, digits, '.', '_', '-' and '/'. Some releases of Consul refuse other
+// characters on /v1/kv (hashicorp/consul#22822).
 var networkName = regexp.MustCompile(`^[a-z0-9]([a-z0-9_.-]{0,62}[a-z0-9])?$`)
 
-// CheckNetworkName reports why name cannot name a network: it is a component of
-// keys, file names and device names. Errors wrap ErrInvalid.
+// CheckNetworkName returns an error that wraps ErrInvalid if name is not a valid network name. The name becomes a
+// component of keys, file names and device names.
 func CheckNetworkName(name string) error {
 	if !networkName.MatchString(name) {
 		return fmt.Errorf("network name %.80q: %w: a name has 1 to 64 lower-case letters, digits, '_', '.' and '-', and begins and ends with a letter or digit", name, ErrInvalid)
@@ -23,20 +23,19 @@ func CheckNetworkName(name string) error {
 	return nil
 }
 
-// SubnetKey returns the last component of the key of the lease or reservation
-// whose first subnet is p: "10.5.34.0-24", and with dots for the colons of IPv6
-// "fd00.5.0.22..-64".
+// SubnetKey returns the last component of the key of the lease or reservation whose first subnet is p: "10.5.34.0-24"
+// or, with dots in place of the colons of IPv6, "fd00.5.0.22..-64".
 func SubnetKey(p netip.Prefix) string {
 	return strings.ReplaceAll(p.Addr().String(), ":", ".") + "-" + fmt.Sprint(p.Bits())
 }
 
-// ParseSubnetKey is the inverse of SubnetKey. No other spelling is valid.
+// ParseSubnetKey is the inverse of SubnetKey. It accepts no other spelling.
 func ParseSubnetKey(key string) (netip.Prefix, error) {
 	addr, length, ok := cutLast(key, "-")
 	if !ok {
 		return netip.Prefix{}, fmt.Errorf("key %.64q: %w: not ADDRESS-LENGTH", key, ErrInvalid)
 	}
-	// IPv4 has three dots, one at a time. IPv6 has seven, or two in a row.
+	// An IPv4 address has three dots, never two in a row. An IPv6 address has seven, or two in a row.
 	if strings.Count(addr, ".") != 3 || strings.Contains(addr, "..") {
 		addr = strings.ReplaceAll(addr, ".", ":")
 	}
@@ -89,8 +88,8 @@ type reservationRecord struct {
 	NodeID  string       `json:"node_id,omitempty"`
 }
 
-// FormatNetwork is the value a network is stored as: effective values, no
-// defaults left out. Errors wrap ErrInvalid: what ParseNetwork would refuse.
+// FormatNetwork returns the value under which a network is stored, with effective values and no defaults left out. It
+// refuses what ParseNetwork would refuse; errors wrap ErrInvalid.
 func FormatNetwork(n Network) ([]byte, error) {
 	plan, err := n.Plan.Normalize()
 	if err != nil {
@@ -110,9 +109,8 @@ func FormatNetwork(n Network) ([]byte, error) {
 	return value, nil
 }
 
-// ParseNetwork reads the value stored for the network called name. The error is a
-// *DeletedError, without the indexes, when it records a deletion, and wraps
-// ErrInvalid otherwise.
+// ParseNetwork parses the value stored for the network called name. The error is a *DeletedError, without the indexes,
+// when the value records a deletion, and wraps ErrInvalid otherwise.
 func ParseNetwork(name string, value []byte) (Network, error) {
 	if err := CheckNetworkName(name); err != nil {
 		return Network{}, err
@@ -147,7 +145,7 @@ func ParseNetwork(name string, value []byte) (Network, error) {
 	return Network{Name: name, Plan: plan, Backend: r.Backend}, nil
 }
 
-// FormatLease is the value a lease is stored as.
+// FormatLease returns the value under which a lease is stored.
 func FormatLease(l Lease) ([]byte, error) {
 	r := leaseRecord{Version: Version, Subnet: l.Subnet(), Subnets: l.Subnets, Node: l.Node, NodeID: l.NodeID,
 		PublicIPs: l.PublicIPs, MTU: l.MTU, Backend: l.Backend}
@@ -157,8 +155,8 @@ func FormatLease(l Lease) ([]byte, error) {
 	return json.Marshal(r)
 }
 
-// slotOfKey reads a key of a lease or reservation. Only the slot's first subnet
-// makes its key: two records of one slot would be two holders.
+// slotOfKey parses the key of a lease or reservation. Only the first subnet of a slot is valid as its key: two records
+// of one slot would be two holders.
 func slotOfKey(n Network, key string) (netip.Prefix, uint64, error) {
 	if key == "" || strings.Contains(key, "/") {
 		return netip.Prefix{}, 0, fmt.Errorf("key %.64q: %w: a folder or inside of one, records lie beside each other", key, ErrInvalid)
@@ -177,7 +175,7 @@ func slotOfKey(n Network, key string) (netip.Prefix, uint64, error) {
 	return subnet, slot, nil
 }
 
-// checkKeyed holds the subnet in a value against the one in its key.
+// checkKeyed compares the subnet in a value with the one in its key.
 func checkKeyed(key, value netip.Prefix) error {
 	switch {
 	case !value.IsValid():
@@ -188,8 +186,8 @@ func checkKeyed(key, value netip.Prefix) error {
 	return nil
 }
 
-// ParseLease reads the value stored under key (the last component) for a lease
-// of n, and holds it against the plan and the key. Errors wrap ErrInvalid.
+// ParseLease parses the value stored under key (the last component) for a lease of n, and checks it against the plan
+// and the key. Errors wrap ErrInvalid.
 func ParseLease(n Network, key string, value []byte) (Lease, error) {
 	subnet, slot, err := slotOfKey(n, key)
 	if err != nil {
@@ -213,8 +211,8 @@ func ParseLease(n Network, key string, value []byte) (Lease, error) {
 		}
 	}
 	also(checkKeyed(subnet, r.Subnet))
-	// A lease from before the network gained a family has fewer subnets; more,
-	// or another slot's, would take somebody else's addresses.
+	// A lease from before the network gained a family has fewer subnets. A lease with more subnets, or with those of
+	// another slot, would take addresses of another host.
 	whole := n.Plan.Subnets(slot)
 	if len(r.Subnets) > len(whole) {
 		invalid("%d subnets, the network has %d pools", len(r.Subnets), len(whole))
@@ -251,14 +249,13 @@ func ParseLease(n Network, key string, value []byte) (Lease, error) {
 		PublicIPs: r.PublicIPs, MTU: r.MTU, Backend: r.Backend}, nil
 }
 
-// FormatReservation is the value a reservation is stored as.
+// FormatReservation returns the value under which a reservation is stored.
 func FormatReservation(r Reservation) ([]byte, error) {
 	return json.Marshal(reservationRecord{Version: Version, Subnet: r.Subnet, Node: r.Node, NodeID: r.NodeID})
 }
 
-// ParseReservation reads the value stored under key (the last component) for a
-// reservation in n, which has no plan when it is not defined. Errors wrap
-// ErrInvalid.
+// ParseReservation parses the value stored under key (the last component) for a reservation in n, which has no plan
+// when it is not defined. Errors wrap ErrInvalid.
 func ParseReservation(n Network, key string, value []byte) (Reservation, error) {
 	subnet, err := ParseSubnetKey(key)
 	if len(n.Plan) > 0 {
@@ -281,9 +278,8 @@ func ParseReservation(n Network, key string, value []byte) (Reservation, error) 
 	return CheckReservation(n, kept)
 }
 
-// CheckReservation holds r against the plan and fills in network and slot. The
-// subnet may be any of the slot's; the result has the first. Errors wrap
-// ErrInvalid.
+// CheckReservation checks r against the plan and fills in network and slot. The subnet may be any subnet of the slot;
+// the result has the first. Errors wrap ErrInvalid.
 func CheckReservation(n Network, r Reservation) (Reservation, error) {
 	slot, err := n.Plan.Slot(r.Subnet)
 	if err != nil {
@@ -296,7 +292,7 @@ func CheckReservation(n Network, r Reservation) (Reservation, error) {
 	return r, nil
 }
 
-// checkKeptFor looks at whom a reservation is for.
+// checkKeptFor checks the host that a reservation is for.
 func checkKeptFor(r Reservation) error {
 	if (r.Node == "") == (r.NodeID == "") {
 		return fmt.Errorf("%w: a reservation names either a node or a node_id", ErrInvalid)

@@ -12,7 +12,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// The layout other programs read, as it is documented.
+// The documented layout that other programs read.
 const (
 	networkValue = `{"version":1,"name":"default","pools":[{"prefix":"10.5.0.0/16","subnet_len":24,"min":"10.5.1.0","max":"10.5.255.0"}],` +
 		`"backend":{"type":"vxlan","vni":1,"port":8472,"direct_routing":false}}`
@@ -89,7 +89,7 @@ func TestReservationGolden(t *testing.T) {
 	}
 }
 
-// What readers accept beyond what is written.
+// TestLeaseVariants: readers accept more than is written.
 func TestLeaseVariants(t *testing.T) {
 	n := dualNetwork(t)
 	for name, change := range map[string]func(string) string{
@@ -119,17 +119,17 @@ func TestLeaseVariants(t *testing.T) {
 	}
 }
 
-// cut removes what stands from the first begin to the next end, both included.
+// cut removes the text from the first begin to the next end, both included.
 func cut(s, begin, end string) string {
 	i := strings.Index(s, begin)
 	j := i + strings.Index(s[i:], end) + len(end)
 	return s[:i] + s[j:]
 }
 
-// invalid is one way to spoil a value: old becomes with; no old replaces all.
+// invalid is one way to corrupt a value: old is replaced by with; if old is empty, the whole value is.
 type invalid struct{ name, old, with, want string }
 
-// common spoils every kind of record.
+// common corrupts every kind of record.
 var common = []invalid{
 	{"empty", "", "", "empty value"},
 	{"cut off", "", `{"version":1`, "unexpected end"},
@@ -311,7 +311,7 @@ func TestParseLeaseInvalid(t *testing.T) {
 		_, err := registry.ParseReservation(n, key, []byte(nodeReservation))
 		refused(t, fmt.Sprintf("key %.80q of a reservation", key), err, reason)
 	}
-	// The slot's other key, with a value that agrees with it.
+	// The slot's other key, with a value that matches it.
 	value = strings.Replace(leaseValue, `"subnet":"10.5.34.0/24"`, `"subnet":"fd00:5:0:22::/64"`, 1)
 	if _, err := registry.ParseLease(n, "fd00.5.0.22..-64", []byte(value)); !errors.Is(err, registry.ErrInvalid) || !strings.Contains(err.Error(), "10.5.34.0-24") {
 		t.Errorf("a second key of a slot: %v", err)
@@ -323,7 +323,7 @@ func leaseError(n registry.Network, key, value string) error {
 	return err
 }
 
-// refused wants exactly this reason; "" any.
+// refused checks that the error has exactly this reason; "" accepts any reason.
 func refused(t *testing.T, what string, err error, reason string) {
 	t.Helper()
 	if !errors.Is(err, registry.ErrInvalid) || reason != "" && err.Error() != reason {

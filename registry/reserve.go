@@ -6,9 +6,8 @@ import (
 	"fmt"
 )
 
-// CheckNewReservation is CheckReservation for one that is to be added, which
-// must be in the range that hosts are given too: outside of it nobody else gets
-// the slot anyway, and what was left out was left out for something else.
+// CheckNewReservation is CheckReservation for a new reservation, which must also be in the range assigned to hosts.
+// Outside that range no other host gets the slot anyway, and the slots outside were left out for another purpose.
 func CheckNewReservation(n Network, r Reservation) (Reservation, error) {
 	r, err := CheckReservation(n, r)
 	if err != nil {
@@ -22,8 +21,8 @@ func CheckNewReservation(n Network, r Reservation) (Reservation, error) {
 	return r, nil
 }
 
-// CheckKept is CheckNewReservation for those that a network is to be created with,
-// of which two must not have the same slot or host. All that is wrong is named.
+// CheckKept is CheckNewReservation for the reservations of a new network. No two of them may have the same slot or
+// host. The error names all faults.
 func CheckKept(n Network, kept []Reservation) ([]Reservation, error) {
 	if len(kept) > 0 && n.ModifyIndex != 0 {
 		return nil, fmt.Errorf("%w: reservations go with a network that is new, with modify_index 0; network %s exists", ErrInvalid, n.Name)
@@ -51,8 +50,8 @@ func CheckKept(n Network, kept []Reservation) ([]Reservation, error) {
 	return out, errors.Join(errs...)
 }
 
-// Beside is ErrReserved when other is in the way of r: it keeps the slot for
-// another host, or another slot for the host. Same says that it is r itself.
+// Beside returns ErrReserved when other conflicts with r: it keeps the slot for another host, or another slot for the
+// host. same is true when other equals r.
 func (r Reservation) Beside(other Reservation) (same bool, err error) {
 	sameHost := other.Node == r.Node && other.NodeID == r.NodeID
 	switch {
@@ -71,7 +70,7 @@ func (r Reservation) Compare(other Reservation) int {
 	return cmp.Or(cmp.Compare(r.Slot, other.Slot), r.Subnet.Addr().Compare(other.Subnet.Addr()))
 }
 
-// Host is in words for whom the reservation is.
+// Host describes the host that the reservation is for.
 func (r Reservation) Host() string {
 	if r.NodeID != "" {
 		return "node id " + r.NodeID
@@ -79,9 +78,9 @@ func (r Reservation) Host() string {
 	return fmt.Sprintf("node %q", r.Node)
 }
 
-// Hindered is ErrHeld when l, the lease on the reservation's slot, is held by
-// another host than the one it is kept for. A lapsed lease hinders nothing: its
-// host still comes first if it returns, and the reservation's host after that.
+// Hindered returns ErrHeld when l, the lease on the reservation's slot, is held by a host other than the one the slot
+// is kept for. A lapsed lease does not hinder: its host still comes first if it returns, and the reservation's host
+// comes second.
 func (r Reservation) Hindered(l Lease) error {
 	if !l.Held() || r.For(Claim{Node: l.Node, NodeID: l.NodeID}) {
 		return nil
@@ -90,8 +89,8 @@ func (r Reservation) Hindered(l Lease) error {
 		ErrHeld, l.Node, joinAddrs(l.PublicIPs), l.NodeID, l.Subnet())
 }
 
-// HinderedUnread is ErrHeld for a record on the slot that cannot be read and is
-// locked by a session: some live host's, whichever that is.
+// HinderedUnread returns ErrHeld for a record on the slot that cannot be read and is locked by a session. It belongs to
+// a live host, but which one is not known.
 func HinderedUnread(key, session string) error {
 	if session == "" {
 		return nil

@@ -8,11 +8,11 @@ import (
 	"unicode"
 )
 
-// Everything here reads JSON that is known to be valid: encoding/json went over
-// it before. Its own token reader costs more than the rest of reading a record.
+// All functions here read JSON that is known to be valid because encoding/json has already read it. The token reader of
+// encoding/json costs more than the rest of reading a record.
 
-// parts calls f with each member of an object, or each element of an array,
-// which has no name. Of other values there are none.
+// parts calls f with each member of an object, or with each element of an array, for which name is "". It does nothing
+// for other values.
 func parts(data []byte, f func(name string, value []byte) error) error {
 	data = bytes.TrimLeft(data, jsonSpace)
 	if len(data) == 0 || data[0] != '{' && data[0] != '[' {
@@ -20,7 +20,7 @@ func parts(data []byte, f func(name string, value []byte) error) error {
 	}
 	object := data[0] == '{'
 	for {
-		// Past the opening bracket or the comma.
+		// Skip the opening bracket or the comma.
 		data = bytes.TrimLeft(data[1:], jsonSpace)
 		if len(data) == 0 || data[0] == '}' || data[0] == ']' {
 			return nil
@@ -47,7 +47,7 @@ func parts(data []byte, f func(name string, value []byte) error) error {
 
 const jsonSpace = " \t\r\n"
 
-// valueEnd is where the value ends that data begins with.
+// valueEnd returns the end of the value that data begins with.
 func valueEnd(data []byte) int {
 	depth := 0
 	for i := 0; i < len(data); i++ {
@@ -87,10 +87,9 @@ func unquote(quoted []byte) (s string, err error) {
 	return s, err
 }
 
-// checkStructure bounds the nesting of one value. It refuses members of one
-// object that differ by case alone or not at all: readers differ in which of
-// them counts (encoding/json takes the last, whatever its case), and all must
-// see the same record.
+// checkStructure limits the nesting of one value. It refuses members of one object whose names are equal or differ only
+// in case: readers differ in which of them counts (encoding/json takes the last, whatever its case), and all readers
+// must see the same record.
 func checkStructure(data []byte, depth int) error {
 	if c := data[0]; c != '{' && c != '[' {
 		return nil
@@ -111,7 +110,7 @@ func checkStructure(data []byte, depth int) error {
 	})
 }
 
-// fold is the least of the characters that are r but for case.
+// fold returns the smallest of the characters that equal r except for case.
 func fold(r rune) rune {
 	for {
 		next := unicode.SimpleFold(r)

@@ -16,11 +16,11 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// maxRaces bounds how often one Acquire chooses anew after another host was
-// faster; each loss means that somebody else got a slot.
+// maxRaces limits how often one Acquire chooses again after another host was faster. After each lost race another host
+// has got a slot.
 const maxRaces = 64
 
-// racePause is the longest pause before choosing anew.
+// racePause is the longest pause before choosing again.
 const racePause = 20 * time.Millisecond
 
 // Acquire implements registry.Leases.
@@ -48,9 +48,9 @@ type acquisition struct {
 	network registry.Network
 	claim   registry.Claim
 
-	version uint64   // of the definition that the plan is of; 0 when the store has lost it
-	session string   // what a new record is locked with, "" until one is needed
-	created []string // sessions made here; all but the lease's are destroyed at the end
+	version uint64   // of the definition that has the plan; 0 when the store has lost it
+	session string   // locks a new record, "" until one is needed
+	created []string // sessions created here; all except the lease's are destroyed at the end
 	surplus []registry.Lease
 }
 
@@ -82,7 +82,7 @@ func (a *acquisition) run(ctx context.Context) (registry.Lease, error) {
 				return registry.Lease{}, err
 			}
 			if !created {
-				// Either it was created since the list or the list hid it.
+				// Either the marker was created after the list, or the list hid it.
 				if unmarked++; unmarked > 2 {
 					return registry.Lease{}, hidden(a.c.layout.leases(a.network.Name))
 				}
@@ -116,10 +116,9 @@ func (a *acquisition) run(ctx context.Context) (registry.Lease, error) {
 	return registry.Lease{}, fmt.Errorf("%w: other hosts were faster %d times: %w", registry.ErrConflict, maxRaces, lost)
 }
 
-// confirmPlan finds out the version of the definition that has the claim's plan. The
-// error is ErrConflict when there is another plan now, and a *DeletedError when the
-// network was deleted. A definition that cannot be read leaves the one before in
-// force.
+// confirmPlan reads the version of the definition that has the claim's plan. The error is ErrConflict when there is
+// another plan now, and a *DeletedError when the network was deleted. If the definition cannot be read, the previous
+// one stays in force.
 func (a *acquisition) confirmPlan(ctx context.Context) error {
 	key := a.c.layout.network(a.network.Name)
 	pair, _, err := a.c.get(ctx, key, read{consistent: true})
@@ -147,7 +146,7 @@ func (a *acquisition) otherPlan(pair *api.KVPair) bool {
 	return pair.ModifyIndex != 0 && err == nil && !slices.Equal(n.Plan, a.network.Plan)
 }
 
-// take carries out one choice. A *refusedError means: look again, choose again.
+// take carries out one choice. After a *refusedError the caller must read and choose again.
 func (a *acquisition) take(ctx context.Context, choice registry.Choice) (registry.Lease, error) {
 	key, value, err := a.record(choice.Slot)
 	if err != nil {
@@ -160,7 +159,7 @@ func (a *acquisition) take(ctx context.Context, choice registry.Choice) (registr
 
 	var checks []*api.KVTxnOp
 	session := ""
-	// A record that is only locked again is news for nobody.
+	// When a record is only locked again, watchers need no entry.
 	tell := choice.Existing == nil || !choice.Existing.SameValue(wanted)
 	switch old := choice.Existing; {
 	case old == nil:
@@ -178,7 +177,7 @@ func (a *acquisition) take(ctx context.Context, choice registry.Choice) (registr
 		case entry == nil:
 			return registry.Lease{}, &refusedError{reasons: []string{"the session of " + key + " has just ended"}}
 		case !fits(entry, a.claim):
-			// The TTL was changed: hand the lock over without letting go of it.
+			// The TTL was changed: transfer the lock without releasing it.
 			checks = append(checks, &api.KVTxnOp{Verb: api.KVUnlock, Key: key, Value: value, Session: old.Session})
 			a.created = append(a.created, old.Session)
 		case old.SameValue(wanted):
@@ -201,7 +200,7 @@ func (a *acquisition) take(ctx context.Context, choice registry.Choice) (registr
 	definition := a.c.layout.network(a.network.Name)
 	if a.version > 0 {
 		checks = append(checks, &api.KVTxnOp{Verb: api.KVCheckIndex, Key: definition, Index: a.version})
-	} else { // that it does not exist only one who may write there can check
+	} else { // KVCheckNotExists would need the right to write there
 		checks = append(checks, &api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: definition})
 	}
 	results, err := a.c.transact(ctx, append(checks, &api.KVTxnOp{Verb: api.KVLock, Key: key, Value: value, Session: session})...)
@@ -215,7 +214,7 @@ func (a *acquisition) take(ctx context.Context, choice registry.Choice) (registr
 		reason = key + " was reserved at the same time"
 	case a.version == 0 && a.otherPlan(findPair(results, definition)):
 		reason = definition + " was defined at the same time"
-		if choice.Existing != nil { // the slot is in use, and may be one of the other plan too
+		if choice.Existing != nil { // the slot is in use, and may also be one of the other plan
 			return registry.Lease{}, &refusedError{reasons: []string{reason}}
 		}
 	default:
@@ -227,14 +226,14 @@ func (a *acquisition) take(ctx context.Context, choice registry.Choice) (registr
 	return registry.Lease{}, &refusedError{reasons: []string{reason}}
 }
 
-// findPair returns the result for a key that a transaction has one for.
+// findPair returns the result for key, which must be among the results.
 func findPair(results []*api.KVPair, key string) *api.KVPair {
 	return results[slices.IndexFunc(results, func(p *api.KVPair) bool { return p.Key == key })]
 }
 
-// reserved says of what stood at a reservation's key when a slot was taken
-// whether it keeps the slot for another host. Whoever reserves looks for leases
-// afterwards, so of two at once one sees the other.
+// reserved reports whether pair, the record at a reservation's key when the slot was taken, keeps the slot for another
+// host. A call that adds a reservation looks for leases afterwards, so of two concurrent calls at least one sees the
+// other.
 func (a *acquisition) reserved(pair *api.KVPair) bool {
 	if pair.ModifyIndex == 0 {
 		return false
@@ -243,8 +242,7 @@ func (a *acquisition) reserved(pair *api.KVPair) bool {
 	return err != nil || !r.For(a.claim)
 }
 
-// afterwards sorts out a transaction that failed. When it may have taken place
-// all the same, the key itself tells.
+// afterwards handles a transaction that failed. If it may have taken place nevertheless, the key itself tells.
 func (a *acquisition) afterwards(ctx context.Context, key string, value []byte, session string, failure error) (registry.Lease, error) {
 	if isRefused(failure) {
 		if strings.Contains(failure.Error(), "invalid session") {
@@ -263,8 +261,8 @@ func (a *acquisition) afterwards(ctx context.Context, key string, value []byte, 
 		lease, err := registry.ParseLease(a.network, lastComponent(key), pair.Value)
 		return stored(lease, pair), err
 	case pair == nil || pair.Session != session:
-		// The transaction may still be on its way, and the next choice may be
-		// another slot. Without its session it cannot take effect.
+		// The transaction may still be in progress, and the next choice may be another slot. Without its session the
+		// transaction cannot take effect.
 		if err := a.c.destroySession(ctx, session); err != nil {
 			return registry.Lease{}, err
 		}
@@ -273,8 +271,8 @@ func (a *acquisition) afterwards(ctx context.Context, key string, value []byte, 
 	return registry.Lease{}, &refusedError{reasons: []string{failure.Error()}}
 }
 
-// ensureSession settles what to lock a record with that is not locked by us
-// already: the session of an earlier process when it lives, or a new one.
+// ensureSession provides a session to lock a record that we have not locked yet: the session of an earlier process if
+// it is alive, or a new one.
 func (a *acquisition) ensureSession(ctx context.Context) error {
 	if a.session != "" {
 		return nil
@@ -298,12 +296,11 @@ func (a *acquisition) ensureSession(ctx context.Context) error {
 	return nil
 }
 
-// cleanUp leaves one session and one record of ours behind, or none: lease is
-// the zero value when none was acquired. What fails here is only logged, since
-// sessions that nobody renews end by themselves.
+// cleanUp leaves one session and one record of this host, or none: lease is the zero value when none was acquired.
+// Errors are only logged, because sessions that are not renewed end by themselves.
 func (a *acquisition) cleanUp(ctx context.Context, lease registry.Lease) {
 	for _, id := range a.created {
-		// A lock that could not be handed over is still the lease's.
+		// A session whose lock could not be transferred still holds the lease.
 		if id != lease.Session && (lease.Session != "" || id == a.session) {
 			a.c.discardSession(ctx, id)
 		}
@@ -323,7 +320,7 @@ func (c *Client) dropSurplus(ctx context.Context, other, lease registry.Lease) {
 	}
 }
 
-// record is the key and value of the claim's lease on slot.
+// record returns the key and value of the claim's lease on slot.
 func (a *acquisition) record(slot uint64) (key string, value []byte, err error) {
 	l := registry.Lease{
 		Network: a.network.Name, Slot: slot, Subnets: a.network.Plan.Subnets(slot),
@@ -333,16 +330,16 @@ func (a *acquisition) record(slot uint64) (key string, value []byte, err error) 
 	if err != nil {
 		return "", nil, err
 	}
-	// Peers hold it against the same rules: better to fail here than to be skipped.
+	// Peers check the record with the same rules: failing here is better than being skipped.
 	if _, err := registry.ParseLease(a.network, registry.SubnetKey(l.Subnet()), value); err != nil {
 		return "", nil, err
 	}
 	return a.c.layout.lease(a.network.Name, l.Subnet()), value, nil
 }
 
-// situation is a consistent view of a network's leases and reservations, and
-// whether the marker stands in the leases. In a store that was emptied, the
-// slots of hosts that have not come back yet count as taken.
+// situation returns a consistent view of a network's leases and reservations, and the CreateIndex of the marker of the
+// leases, 0 when it is missing. In a store that was emptied, the slots of hosts that have not returned yet count as
+// taken.
 func (c *Client) situation(ctx context.Context, n registry.Network, claim registry.Claim) (view registry.Situation, made uint64, err error) {
 	prefix := c.layout.leases(n.Name)
 	t, done := c.useTree(n.Name)
@@ -390,7 +387,7 @@ func (c *Client) situation(ctx context.Context, n registry.Network, claim regist
 	}
 	view.Reservations = reserved.Reservations
 	for _, b := range reserved.Bad {
-		// Somebody meant to keep it; for whom cannot be read.
+		// The slot is reserved, but the record does not tell for which host.
 		if p, err := registry.ParseSubnetKey(b.Key[len(prefix):]); err == nil {
 			view.Bad = append(view.Bad, registry.BadSlot{Prefix: p})
 		}
@@ -398,7 +395,7 @@ func (c *Client) situation(ctx context.Context, n registry.Network, claim regist
 	return view, made, nil
 }
 
-// parseLease reads a pair below prefix.
+// parseLease parses a pair below prefix.
 func parseLease(n registry.Network, prefix string, pair *api.KVPair) (registry.Lease, error) {
 	l, err := registry.ParseLease(n, pair.Key[len(prefix):], pair.Value)
 	if err != nil {
@@ -407,7 +404,7 @@ func parseLease(n registry.Network, prefix string, pair *api.KVPair) (registry.L
 	return stored(l, pair), nil
 }
 
-// stored is the lease with what Consul says of its record.
+// stored returns the lease with Consul's metadata of its record.
 func stored(l registry.Lease, pair *api.KVPair) registry.Lease {
 	l.Session, l.CreateIndex, l.ModifyIndex = pair.Session, pair.CreateIndex, pair.ModifyIndex
 	return l

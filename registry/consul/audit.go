@@ -14,15 +14,13 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// auditPeriod is the average time between two audits of this host: each of the
-// network's hosts has its turn.
+// auditPeriod returns the average time between two audits of this host, so that all hosts of the network take turns.
 func (c *Client) auditPeriod(t *tree) time.Duration {
 	return min(c.conf.Audit*time.Duration(max(t.view.usable(), 1)), longestAudit)
 }
 
-// audited compares the leases with what is known of them, when there is any
-// reason to, and tells all hosts what was changed past the directory. It also
-// deletes old entries.
+// audited compares the leases with the known state, if there is any reason to, and publishes to all hosts the changes
+// that bypassed the directory. It also deletes old entries.
 func (c *Client) audited(ctx context.Context, t *tree) error {
 	now := time.Now()
 	period := c.auditPeriod(t)
@@ -33,7 +31,7 @@ func (c *Client) audited(ctx context.Context, t *tree) error {
 		if err != nil {
 			return err
 		}
-		// Entries may have gone on from an edit that had none.
+		// Later entries may have hidden an edit that has no entry.
 		if index == t.listed && index == t.index && (there || t.marker == 0) {
 			return c.trim(ctx, t)
 		}
@@ -48,7 +46,7 @@ func (c *Client) audited(ctx context.Context, t *tree) error {
 		}
 	}
 	if t.renewed(l) || t.dir.unsure {
-		// Another host's write may hide it from the next list.
+		// Another host's write may hide the loss from the next list.
 		t.careful = true
 		return c.relist(ctx, t)
 	}
@@ -66,8 +64,8 @@ func (c *Client) audited(ctx context.Context, t *tree) error {
 	return c.trim(ctx, t)
 }
 
-// unexplained is the records of a list that are not as they are known, although
-// no entry tells why; without a value they are gone.
+// unexplained returns the records of a list that differ from the known ones although no entry tells why; those without
+// a value are deleted.
 func (t *tree) unexplained(l list, news []change) []*api.KVPair {
 	told := map[string]bool{}
 	for _, ch := range news {
@@ -87,8 +85,8 @@ func (t *tree) unexplained(l list, news []change) []*api.KVPair {
 	return out
 }
 
-// tellFound writes the entries that whoever changed records by hand did not.
-// What fails is left for other hosts, who know no better yet.
+// tellFound writes the change entries missing for records that were edited by hand. Entries that it fails to write are
+// left to other hosts, which do not know of the edits yet.
 func (c *Client) tellFound(ctx context.Context, t *tree, found []*api.KVPair) {
 	ctx, cancel := context.WithTimeout(ctx, longestTelling)
 	defer cancel()
@@ -115,11 +113,10 @@ func (c *Client) tellFound(ctx context.Context, t *tree, found []*api.KVPair) {
 	}
 }
 
-// trim deletes entries that have been there for long enough for every host to
-// have seen them, and raises the watermark with them: a host that was away
-// knows by it that it may have missed some. Of two that trim at once one wins.
-// It waits until they are half of all: a deletion wakes every host, and costs
-// what is left.
+// trim deletes entries that are old enough for every host to have seen them, and raises the watermark in the same
+// transaction, so that a host that was away knows that it may have missed some. If two hosts trim at the same time, one
+// of them wins. trim waits until old entries are half of all, because a deletion wakes every host, which then reads the
+// remaining entries.
 func (c *Client) trim(ctx context.Context, t *tree) error {
 	d := t.dir
 	if d.index == 0 {
@@ -138,7 +135,7 @@ func (c *Client) trim(ctx context.Context, t *tree) error {
 		}
 		key := d.prefix + watermarkName
 		results, err := c.transact(ctx, append(ops, &api.KVTxnOp{Verb: api.KVCAS, Key: key, Value: []byte(strconv.FormatUint(mark, 10)), Index: d.cas,
-			Flags: d.cas})...) // the same value again would not move the directory's index
+			Flags: d.cas})...) // writing the same value again would not change the directory's index
 		switch {
 		case isRefused(err), errors.Is(err, registry.ErrDenied):
 			return nil

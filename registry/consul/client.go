@@ -1,10 +1,9 @@
-// Package consul keeps the registry in Consul: records in its KV store, locked
-// by sessions, taken in transactions and watched with blocking queries.
+// Package consul keeps the registry in Consul: records in its KV store, locked by sessions, written in transactions and
+// watched with blocking queries.
 //
-// It owns the key layout and everything that is peculiar to Consul: which
-// answers may be trusted, what a lost right looks like, how a session ends. It
-// knows nothing of backends, of the agent, or of what is done with a lease, and
-// it never backs off: callers do.
+// The package owns the key layout and everything that is specific to Consul: which answers can be trusted, what a lost
+// right looks like, how a session ends. It knows nothing about backends, the agent, or the use of a lease. It never
+// backs off: callers do.
 //
 // The keys, under the prefix of the configuration:
 //
@@ -15,9 +14,8 @@
 //	reservations/<network>/<subnet>  a reservation's record
 //	changes/<network>/...            recent changes of its leases, see changes.go
 //
-// A marker is a key that is always there. It tells a tree that is empty from
-// one that was emptied, restored or hidden, and gives the watched prefix an
-// index of its own.
+// A marker is a key that always exists. It distinguishes an empty tree from one that was emptied, restored or hidden,
+// and gives the watched prefix an index of its own.
 package consul
 
 import (
@@ -36,25 +34,23 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// callTimeout bounds a request that does not block: without a quorum Consul
-// answers 500 after 9 to 12 s, which is too long for a call that was under way
-// when the quorum came back.
+// callTimeout limits a request that does not block. Without a quorum Consul answers 500 after 9 to 12 s, which is too
+// long for a call that was in progress when the quorum came back.
 const callTimeout = 6 * time.Second
 
-// longestBody bounds how long the answer to a list may take from its first byte.
+// longestBody limits the time between the first and the last byte of the answer to a list.
 const longestBody = time.Minute
 
-// cleanupTimeout bounds what is put right after an error, on a context of its own.
+// cleanupTimeout limits the cleanup after an error, which runs on its own context.
 const cleanupTimeout = 3 * time.Second
 
-// Client is the registry in one Consul datacenter. All methods may be called
-// concurrently.
+// Client is the registry in one Consul datacenter. All methods are safe for concurrent use.
 type Client struct {
 	*shared
 	token *token
 }
 
-// shared is what a client has in common with those As made of it.
+// shared is the part of a client that the clients made by As have in common with it.
 type shared struct {
 	conf     Config
 	conn     connection
@@ -81,8 +77,7 @@ var (
 	_ registry.Sweeper   = (*Client)(nil)
 )
 
-// New returns a client. It reads the TLS files and talks to nobody; a token
-// file is first read by the first call.
+// New returns a client. It reads the TLS files but does not connect to Consul; the first call reads the token file.
 func New(conf Config) (*Client, error) {
 	conf = conf.withDefaults()
 	conn, err := conf.connection()
@@ -98,16 +93,15 @@ func New(conf Config) (*Client, error) {
 	return &Client{shared: s, token: conn.token}, nil
 }
 
-// SetSettle changes Config.Settle, for what is missed from then on.
+// SetSettle changes Config.Settle for records that are found missing from then on.
 func (c *Client) SetSettle(d time.Duration) { c.settle.Store(int64(d)) }
 
-// settled is when what is missed now counts as gone.
+// settled returns when records that are missing now count as deleted.
 func (s *shared) settled(now time.Time) time.Time {
 	return now.Add(time.Duration(s.settle.Load()))
 }
 
-// As implements registry.Registry. Both clients share connections and what they
-// know of the watched trees.
+// As implements registry.Registry. Both clients share connections and what they know about the watched trees.
 func (c *Client) As(secret string) registry.Registry {
 	if secret == "" {
 		secret = anonymousToken
@@ -115,21 +109,19 @@ func (c *Client) As(secret string) registry.Registry {
 	return &Client{shared: c.shared, token: &token{value: secret}}
 }
 
-// Close drops idle connections. Calls in progress are ended by their contexts.
-// The client stays usable.
+// Close closes idle connections. It does not end calls in progress; their contexts do. The client stays usable.
 func (c *Client) Close() error {
 	c.conn.base.CloseIdleConnections()
 	return nil
 }
 
-// markerName is the last component of a marker's key; no network or subnet is
-// spelled like it.
+// markerName is the last component of a marker's key; no network or subnet has this name.
 const markerName = "_"
 
-// markerValue is for people who come across the key.
+// markerValue explains the key to people who find it.
 const markerValue = "leno keeps this key so that an empty tree can be told from a lost one"
 
-// layout spells keys.
+// layout builds keys.
 type layout struct{ prefix string }
 
 func (l layout) networks() string             { return l.prefix + "/networks/" }
@@ -147,21 +139,21 @@ func (l layout) reservation(network string, subnet netip.Prefix) string {
 	return l.reservations(network) + registry.SubnetKey(subnet)
 }
 
-// read are the options of one read; the zero value is a plain one by the leader.
+// read contains the options of one read; the zero value is a plain read from the leader.
 type read struct {
 	index      uint64        // block until the index is beyond this
 	wait       time.Duration // for at most this long
-	consistent bool          // the leader asks a quorum whether it still leads
+	consistent bool          // the leader first confirms with a quorum that it still leads
 	stale      bool          // any server may answer
 }
 
-// query is the options of a request that reads, under this client's token.
+// query returns the options of a request that reads, under this client's token.
 func (c *Client) query(ctx context.Context, r read) (*api.QueryOptions, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, c.patience(r))
 	return c.options(ctx, r), cancel
 }
 
-// patience is how long Consul may take to begin an answer.
+// patience returns how long Consul may take to begin an answer.
 func (c *Client) patience(r read) time.Duration {
 	if r.index > 0 {
 		return c.conf.timeout + r.wait + r.wait/16
@@ -177,14 +169,14 @@ func (c *Client) options(ctx context.Context, r read) *api.QueryOptions {
 	return opts.WithContext(context.WithValue(ctx, tokenKey{}, c.token))
 }
 
-// write is the options of a request that writes, under this client's token.
+// write returns the options of a request that writes, under this client's token.
 func (c *Client) write(ctx context.Context) (*api.WriteOptions, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, tokenKey{}, c.token), c.conf.timeout)
 	return (&api.WriteOptions{}).WithContext(ctx), cancel
 }
 
-// get reads one key; the pair is nil when there is none. Unlike a list, it
-// says 403 when the token lacks the right.
+// get reads one key; the pair is nil when there is none. Unlike a list, it fails with 403 when the token lacks the
+// right.
 func (c *Client) get(ctx context.Context, key string, r read) (*api.KVPair, uint64, error) {
 	opts, cancel := c.query(ctx, r)
 	defer cancel()
@@ -198,10 +190,9 @@ func (c *Client) get(ctx context.Context, key string, r read) (*api.KVPair, uint
 	return pair, meta.LastIndex, nil
 }
 
-// getSurely is get for keys that are there as a rule. A leader that was just
-// elected answers default reads before it has applied its log, with nothing at
-// all after a restart of the whole cluster; only a consistent read tells that a
-// key is gone.
+// getSurely is get for keys that normally exist. A newly elected leader answers default reads before it has applied its
+// log; after a restart of the whole cluster, it returns no records at all. Only a consistent read proves that a key
+// does not exist.
 func (c *Client) getSurely(ctx context.Context, key string, r read) (*api.KVPair, uint64, error) {
 	pair, index, err := c.get(ctx, key, r)
 	if err == nil && pair == nil {
@@ -210,11 +201,10 @@ func (c *Client) getSurely(ctx context.Context, key string, r read) (*api.KVPair
 	return pair, index, err
 }
 
-// list reads everything below a prefix. Records hidden from the token are an
-// error; whether an empty list is to be believed is for the caller to find out.
+// list reads everything below a prefix. Records hidden from the token are an error. The caller must find out whether to
+// believe an empty list.
 func (c *Client) list(ctx context.Context, prefix string, r read) (api.KVPairs, uint64, error) {
-	// A long answer may take its time once it has begun: one that is given up
-	// has to be sent again as a whole.
+	// Once a long answer has begun, it may take its time: an answer that is given up must be sent again as a whole.
 	whole, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	limit := time.AfterFunc(c.patience(r), giveUp)
@@ -235,9 +225,8 @@ func (c *Client) list(ctx context.Context, prefix string, r read) (api.KVPairs, 
 	return found.list, meta.LastIndex, nil
 }
 
-// transact runs one transaction. A check or lock that did not hold is a
-// *refusedError. Any other error but ErrDenied leaves open whether it took
-// place.
+// transact runs one transaction. If a check or lock does not hold, it returns a *refusedError. After any other error
+// except ErrDenied the transaction may have taken place.
 func (c *Client) transact(ctx context.Context, ops ...*api.KVTxnOp) ([]*api.KVPair, error) {
 	for again := false; ; again = true {
 		opts, cancel := c.query(ctx, read{})
@@ -258,19 +247,19 @@ func (c *Client) transact(ctx context.Context, ops ...*api.KVTxnOp) ([]*api.KVPa
 		if !rights {
 			return nil, refused
 		}
-		// A missing right is 409 here, which the transport does not see.
+		// A missing right is reported with 409 here, which the transport does not handle.
 		if changed, err := c.token.reload(); again || err != nil || !changed {
 			return nil, fmt.Errorf("%w: %s", registry.ErrDenied, refused) // not a *refusedError: nothing was decided
 		}
 	}
 }
 
-// ensureMarker creates the marker of a tree when it is missing.
+// ensureMarker creates the marker of a tree if it is missing.
 func (c *Client) ensureMarker(ctx context.Context, prefix string) (created bool, err error) {
 	return c.ensureKey(ctx, prefix+markerName, markerValue)
 }
 
-// ensureKey creates a key when it is missing.
+// ensureKey creates a key if it is missing.
 func (c *Client) ensureKey(ctx context.Context, key, value string) (created bool, err error) {
 	opts, cancel := c.write(ctx)
 	defer cancel()
@@ -286,7 +275,7 @@ func isRefused(err error) bool {
 	return errors.As(err, &refused)
 }
 
-// jitter is a random time between half of d and d.
+// jitter returns a random time between half of d and d.
 func jitter(d time.Duration) time.Duration {
 	return d/2 + rand.N(d/2+1)
 }
@@ -302,9 +291,9 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// doubts are the keys and prefixes whose next read must not block: after an
-// error or an answer without news the store may have been restarted or restored
-// with lower indexes, and a query for the old index would then sleep through it.
+// doubts contains the keys and prefixes whose next read must not block. After an error or an answer without news the
+// store may have been restarted or restored with lower indexes, and a blocking query with the old index would miss
+// that.
 type doubts struct{ set sync.Map }
 
 func (d *doubts) about(key string) bool { _, ok := d.set.Load(key); return ok }

@@ -25,22 +25,19 @@ const (
 	DefaultRecent   = time.Minute
 )
 
-// Config says where Consul is and how to talk to it. Whatever is empty comes
-// from the CONSUL_HTTP_* and CONSUL_* environment variables, then from Consul's
-// own defaults.
+// Config contains Consul's address and the settings of the client. Empty fields are set from the CONSUL_HTTP_* and
+// CONSUL_* environment variables, then from Consul's own defaults.
 type Config struct {
-	// Address is host:port, http://host:port, https://host:port or
-	// unix:///path. Without a scheme it is HTTPS when TLS is set or
-	// CONSUL_HTTP_SSL says so, and HTTP otherwise.
+	// Address is host:port, http://host:port, https://host:port or unix:///path. Without a scheme, HTTPS is used when
+	// TLS is set or CONSUL_HTTP_SSL is true, and HTTP otherwise.
 	Address string
 
-	// Token is the ACL token itself, TokenFile a file that holds it, which is
-	// read at the first call, by PrepareToken, and when Consul answers 403. At
-	// most one of them is set.
+	// Token is the ACL token itself. TokenFile is a file that contains it; it is read on the first call, by
+	// PrepareToken, and when Consul answers 403. At most one of them is set.
 	Token     string
 	TokenFile string
 
-	KVPrefix   string // what every key begins with, without slashes at its ends; default "leno"
+	KVPrefix   string // prefix of every key, without slashes at its ends; default "leno"
 	Datacenter string
 	Namespace  string
 	Partition  string
@@ -48,43 +45,36 @@ type Config struct {
 
 	Logger hclog.Logger // default: none
 
-	// Hide is told of every token this client comes to use as its own, before it
-	// does, so that logs can be kept clean of it. It may be called concurrently.
-	// Default: none.
+	// Hide is called with every token that this client uses as its own, before the first use, so that the token can be
+	// removed from logs. It may be called concurrently. Default: none.
 	Hide func(secret string)
 
-	// Coalesce is the longest pause between two looks at a watched tree in which
-	// something changes, so that a burst costs few; each pause is a random time
-	// between half of it and all of it, and longer while the directory of
+	// Coalesce is the longest pause between two reads of a watched tree that changes, so that a burst of changes causes
+	// few reads. Each pause is a random time between half of Coalesce and all of it, and longer while the directory of
 	// changes is large. Default 250ms.
 	Coalesce time.Duration
-	// Settle is how long records are kept that are missing from a tree that
-	// was created anew or restored, for their hosts to write them again. At
-	// least twice the lease's TTL; default 4m.
+	// Settle is how long records that are missing from a re-created or restored tree are kept, so that their hosts can
+	// write them again. It must be at least twice the lease's TTL; default 4m.
 	Settle time.Duration
-	// Wait is the longest blocking query. Default 1m; Consul adds up to a
-	// sixteenth at random. A Consul whose process hangs is noticed 7s later.
+	// Wait is the longest time that a query blocks. Default 1m; Consul adds up to a sixteenth at random. A Consul whose
+	// process hangs is noticed 7s later.
 	Wait time.Duration
-	// Audit is how often one of a network's hosts, whichever, compares the
-	// leases with what the directory of changes said of them, and so finds what
-	// was changed by hand and which leases lapsed. Each host's turn comes after
-	// about as many times this as there are hosts, and after 2 hours at most.
-	// Default 10s.
+	// Audit is how often one of a network's hosts compares the leases with the directory of changes, to find manual
+	// changes and lapsed leases. Each host takes its turn after about Audit times the number of hosts, and after 2
+	// hours at most. Default 10s.
 	Audit time.Duration
-	// Recent is how long an entry stays in the directory of changes: a host
-	// that was away for longer reads all leases. Default 1m.
+	// Recent is how long an entry stays in the directory of changes. A host that was away for longer reads all leases.
+	// Default 1m.
 	Recent time.Duration
 
-	// Dial opens the connections to Consul; network is "tcp" or "unix". It may
-	// be called concurrently and must honour ctx. Default: a net.Dialer that
-	// gives up after 5s, and whose connections notice within 10s that the other
-	// end is gone. Set it to look at the traffic or to reach Consul by another
-	// way.
+	// Dial opens the connections to Consul; network is "tcp" or "unix". It may be called concurrently and must honour
+	// ctx. Default: a net.Dialer that gives up after 5s, and whose connections detect within 10s that the other end has
+	// gone. Set it to inspect the traffic or to reach Consul in another way.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	// For tests.
 	timeout time.Duration // of a request that does not block; default callTimeout
-	idle    time.Duration // until what is not used is forgotten; default idleTree
+	idle    time.Duration // time after which unused trees are forgotten; default idleTree
 }
 
 // TLS names PEM files and the server's expected name.
@@ -133,7 +123,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// connection is what Config and the environment come to.
+// connection is the result of Config and the environment.
 type connection struct {
 	config api.Config
 	base   *http.Transport
@@ -141,8 +131,8 @@ type connection struct {
 	host   string // the address without scheme and path; "" for a unix socket
 }
 
-// tokenPlaceholder keeps api.NewClient from reading tokens out of the
-// environment; the transport replaces it in every request.
+// tokenPlaceholder keeps api.NewClient from reading tokens from the environment; the transport replaces it in every
+// request.
 const tokenPlaceholder = "set-by-the-transport"
 
 func (c Config) connection() (connection, error) {
@@ -153,7 +143,7 @@ func (c Config) connection() (connection, error) {
 
 	tok := &token{hide: c.Hide}
 	tok.set(c.source(conf))
-	tok.loaded = false // it is read at the first call
+	tok.loaded = false // the first call reads it
 	conf.TokenFile, conf.Token = "", tokenPlaceholder
 
 	override(&conf.Datacenter, c.Datacenter)
@@ -194,7 +184,7 @@ func (c Config) connection() (connection, error) {
 		return connection{}, fmt.Errorf("consul: address %q: unknown scheme %q, want http, https or unix", conf.Address, scheme)
 	}
 
-	// On this host compressing costs more than it saves.
+	// On the same host, compression costs more than it saves.
 	base.DisableCompression = scheme == "unix" || loopback(host)
 	if cert, key := conf.TLSConfig.CertFile, conf.TLSConfig.KeyFile; cert != "" && key != "" {
 		if _, err := tls.LoadX509KeyPair(cert, key); err != nil { // the client's own error does not name the files
@@ -209,7 +199,7 @@ func (c Config) connection() (connection, error) {
 	return connection{config: *conf, base: base, token: tok, host: host}, nil
 }
 
-// loopback says of host:port whether it is this host by its address or name.
+// loopback reports whether host, which may include a port, is this host by its address or name.
 func loopback(host string) bool {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {

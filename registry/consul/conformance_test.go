@@ -13,8 +13,7 @@ import (
 	"github.com/lenonet/leno/registry/registrytest"
 )
 
-// suiteStore opens its clients behind a proxy that refuses keys as the strictest
-// releases of Consul do.
+// suiteStore opens its clients behind a proxy that refuses keys like the strictest releases of Consul.
 type suiteStore struct {
 	*store
 	proxy string
@@ -36,13 +35,12 @@ func TestConformance(t *testing.T) {
 	registrytest.Run(t, func(t *testing.T) registrytest.Store { return suiteStore{newStore(t), addr} })
 }
 
-// plainKey matches what every release of Consul accepts, and a little less:
-// Consul 1.21.5 takes upper case and ",?&=" as well.
+// plainKey matches a little less than every release of Consul accepts: Consul 1.21.5 also accepts upper case and
+// ",?&=".
 var plainKey = regexp.MustCompile(`^[a-z0-9._/-]*$`)
 
-// strangeKey returns a key that a request names in its path, or that it writes in a
-// transaction, and that has other characters; "" when there is none. Keys of
-// others' making can only be read and deleted in transactions.
+// strangeKey returns a key with other characters that a request has in its path or writes in a transaction, or "" when
+// there is none. Such keys of other programs can only be read and deleted in transactions.
 func strangeKey(t *testing.T, r *http.Request) string {
 	if key, ok := strings.CutPrefix(r.URL.Path, "/v1/kv/"); ok && !plainKey.MatchString(key) {
 		return key
@@ -52,7 +50,7 @@ func strangeKey(t *testing.T, r *http.Request) string {
 	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		return "" // the client went; so will what passes the request on
+		return "" // the client has gone; passing the request on will fail too
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	var ops []struct{ KV struct{ Verb, Key string } }

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// boundUnacknowledged ends a TCP connection when what was sent is not
-// acknowledged within deadAfter; the default is about 15 minutes.
+// boundUnacknowledged makes the kernel close a TCP connection when sent data is not acknowledged within deadAfter; the
+// default is about 15 minutes.
 func boundUnacknowledged(network, address string, conn syscall.RawConn) error {
 	if !strings.HasPrefix(network, "tcp") {
 		return nil

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDeadPeersAreNoticed looks at what the kernel was told; that it does as it is told is
-// shown where packets can be dropped, by TestHostCutOff of e2e.
+// TestDeadPeersAreNoticed checks the socket options. TestHostCutOff of e2e, where packets can be dropped, checks their
+// effect.
 func TestDeadPeersAreNoticed(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -4,5 +4,5 @@ package consul
 
 import "syscall"
 
-// boundUnacknowledged leaves it at the system's default.
+// boundUnacknowledged does nothing: the system's default applies.
 func boundUnacknowledged(string, string, syscall.RawConn) error { return nil }

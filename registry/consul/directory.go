@@ -11,36 +11,36 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
-// directory is what a client knows of one directory of recent changes. It is
-// pure: it judges answers and asks for nothing.
+// directory is a client's knowledge of one directory of recent changes. It has no side effects: it evaluates answers
+// and makes no requests.
 type directory struct {
-	prefix string // with its last slash
+	prefix string // with a trailing slash
 
-	index   uint64           // of the last answer that was followed; 0: the leases must be read anew
-	mark    uint64           // watermark then
+	index   uint64           // of the last answer that was applied; 0: the leases must be read again
+	mark    uint64           // the watermark at that index
 	cas     uint64           // ModifyIndex of the watermark's key, for the next trim
 	entries map[string]entry // by key
-	unsure  bool             // entries went that were known by their keys alone: perhaps not by a trim
+	unsure  bool             // entries have vanished of which only the keys were known, perhaps not because of a trim
 }
 
-// entry is one that was seen.
+// entry is an entry of the directory that was seen.
 type entry struct {
 	index uint64    // its ModifyIndex, or an upper bound of it
-	exact bool      // it is no bound
-	seen  time.Time // for the first time, by our own clock
+	exact bool      // index is not just a bound
+	seen  time.Time // first time, by our own clock
 }
 
-// reading is one answer about the directory. It brings the entries that were not
-// known before; of the others it may bring the key alone.
+// reading is one answer about the directory. It contains the entries that were not known before; of the others it may
+// contain only the key.
 type reading struct {
 	index uint64
 	mark  *api.KVPair // the watermark, nil when it is missing
 	keys  []string    // of all entries
 	pairs map[string]*api.KVPair
-	bare  bool // only the keys were read yet, the watermark's among them
+	bare  bool // only the keys have been read yet, including the watermark's
 }
 
-// newReading sorts a recursive list.
+// newReading returns a reading of a recursive list.
 func newReading(prefix string, pairs api.KVPairs, index uint64) reading {
 	a := reading{index: index, pairs: make(map[string]*api.KVPair, len(pairs))}
 	for _, p := range pairs {
@@ -54,7 +54,7 @@ func newReading(prefix string, pairs api.KVPairs, index uint64) reading {
 	return a
 }
 
-// last is the index of the last change of each subnet that the reading tells of.
+// last returns the index of the last change of each subnet in the reading.
 func (a *reading) last(prefix string) map[string]uint64 {
 	out := map[string]uint64{}
 	for _, pair := range a.pairs {
@@ -65,9 +65,9 @@ func (a *reading) last(prefix string) map[string]uint64 {
 	return out
 }
 
-// watermark is the highest index of any entry that may have been deleted. One
-// that was created anew may hide deletions up to its creation; and a value that
-// nobody could have known when it was written is read as the highest possible.
+// watermark returns the highest index of any entry that may have been deleted. A watermark that was created again may
+// hide deletions up to its creation. A value that could not have been known when it was written counts as the highest
+// possible one.
 func watermark(mark *api.KVPair) uint64 {
 	value, err := strconv.ParseUint(strings.TrimSpace(string(mark.Value)), 10, 64)
 	if err != nil || value > mark.ModifyIndex {
@@ -76,8 +76,8 @@ func watermark(mark *api.KVPair) uint64 {
 	return max(value, mark.CreateIndex)
 }
 
-// Why a directory could not be followed. After the first three the store was
-// set back, or somebody deleted entries by hand.
+// Reasons why a directory could not be followed. The first three mean that the store was set back, or that entries were
+// deleted by hand.
 const (
 	whyBack     = "the directory of changes went back"
 	whyPast     = "an entry appeared in the past"
@@ -87,9 +87,8 @@ const (
 	whyUnread   = "the directory of changes was not read before"
 )
 
-// step follows the directory to a newer answer and returns what happened since
-// the last one, in order. When that cannot be told it changes nothing and says
-// why: the leases must be read anew.
+// step follows the directory to a newer answer and returns what happened since the last one, in order. When it cannot
+// tell what happened, it changes nothing and returns the reason: the leases must be read again.
 func (d *directory) step(a reading, now time.Time) (news []change, why string) {
 	switch {
 	case d.index == 0:
@@ -151,8 +150,8 @@ func (d *directory) step(a reading, now time.Time) (news []change, why string) {
 	return news, ""
 }
 
-// setBack says of a reading that could not be followed whether it shows that the
-// store was set back, or that entries were deleted by hand.
+// setBack reports whether a reading that could not be followed shows that the store was set back, or that entries were
+// deleted by hand.
 func (d *directory) setBack(a reading) bool {
 	probe := *d
 	probe.entries = maps.Clone(d.entries)
@@ -162,9 +161,8 @@ func (d *directory) setBack(a reading) bool {
 
 func setsBack(why string) bool { return why == whyBack || why == whyPast || why == whyVanished }
 
-// adopt starts over from an answer after which the leases are read: they show
-// whatever its entries say. Without a watermark nothing can be followed, and
-// the directory is as if it had not been read.
+// adopt starts again from an answer after which the leases are read: they include the changes of all its entries.
+// Without a watermark the directory cannot be followed and counts as not read.
 func (d *directory) adopt(a reading, now time.Time) {
 	before := d.entries
 	d.index, d.mark, d.cas, d.unsure, d.entries = 0, 0, 0, false, make(map[string]entry, len(a.keys))
@@ -184,12 +182,12 @@ func (d *directory) adopt(a reading, now time.Time) {
 	}
 }
 
-// unknown is the keys of an answer that it must also bring the entries of.
+// unknown returns the keys of an answer whose entries must also be read.
 func (d *directory) unknown(keys []string) []string {
 	return slices.DeleteFunc(slices.Clone(keys), func(key string) bool { _, known := d.entries[key]; return known })
 }
 
-// old is the entries that were seen for longer than age, oldest first.
+// old returns the entries that were first seen at least age ago, oldest first.
 func (d *directory) old(now time.Time, age time.Duration) []string {
 	keys := slices.DeleteFunc(slices.Collect(maps.Keys(d.entries)), func(key string) bool { return now.Sub(d.entries[key].seen) < age })
 	slices.SortFunc(keys, func(x, y string) int {
@@ -198,7 +196,7 @@ func (d *directory) old(now time.Time, age time.Duration) []string {
 	return keys
 }
 
-// trimmed follows our own deletion of entries.
+// trimmed records that this client deleted entries.
 func (d *directory) trimmed(keys []string, mark uint64, cas uint64) {
 	for _, key := range keys {
 		delete(d.entries, key)
@@ -206,5 +204,5 @@ func (d *directory) trimmed(keys []string, mark uint64, cas uint64) {
 	d.mark, d.cas = mark, cas
 }
 
-// network is whose directory it is.
+// network returns the name of the directory's network.
 func (d *directory) network() string { return lastComponent(strings.TrimSuffix(d.prefix, "/")) }

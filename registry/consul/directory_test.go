@@ -15,7 +15,7 @@ import (
 
 const dirPrefix = "leno/changes/default/"
 
-// entryAt is an entry of the directory, named after its index.
+// entryAt returns an entry of the directory, named after its index.
 func entryAt(index uint64) *api.KVPair {
 	return &api.KVPair{Key: fmt.Sprintf("%s%024x_10.5.%d.0-24", dirPrefix, index, index%256), Value: []byte("v"), CreateIndex: index, ModifyIndex: index}
 }
@@ -26,8 +26,7 @@ func markAt(created, modified, value uint64) *api.KVPair {
 
 func listOf(p ...*api.KVPair) api.KVPairs { return p }
 
-// TestDirectoryStep: from a directory read at index 10, with entries 7 and 9 and
-// a watermark that stands at 5, to the next reading.
+// TestDirectoryStep: from a directory read at index 10, with entries 7 and 9 and a watermark of 5, to the next reading.
 func TestDirectoryStep(t *testing.T) {
 	garbage := &api.KVPair{Key: dirPrefix + "hello", ModifyIndex: 12}
 	removal := entryAt(12)
@@ -89,8 +88,8 @@ func TestDirectoryUnread(t *testing.T) {
 	}
 }
 
-// TestDirectoryBareKeys: what was adopted by its key alone may go without a
-// word, and counts as written no later than it was adopted.
+// TestDirectoryBareKeys: an entry of which only the key was adopted may vanish without an error, and counts as written
+// no later than it was adopted.
 func TestDirectoryBareKeys(t *testing.T) {
 	d := &directory{prefix: dirPrefix, entries: map[string]entry{}}
 	start := time.Now()
@@ -108,7 +107,7 @@ func TestDirectoryBareKeys(t *testing.T) {
 	if why != "" || len(news) != 1 || news[0].index != 12 {
 		t.Errorf("%v, %q", news, why)
 	}
-	// An entry that was in the list of keys and not to be had any more.
+	// An entry was in the list of keys but could not be read any more.
 	if _, why := d.step(reading{index: 14, mark: markAt(2, 6, 5), keys: []string{entryAt(9).Key, entryAt(12).Key, entryAt(13).Key}}, start); why != whyMissed {
 		t.Errorf("got %q", why)
 	}
@@ -134,16 +133,15 @@ func TestChangeNames(t *testing.T) {
 	}
 }
 
-// TestDirectoryFollows: a follower that steps whenever it can, and reads
-// everything where it cannot, knows what the store has, whatever writers,
-// trimmers, restores and people do to it.
+// TestDirectoryFollows: a follower that steps whenever it can, and otherwise reads everything, knows the content of the
+// store, whatever writers, trimmers, restores and manual edits do to it.
 func TestDirectoryFollows(t *testing.T) {
 	for seed := range uint64(25) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 1))
 			type state struct {
 				entries map[string]*api.KVPair
-				leases  map[string]uint64 // by subnet, when it was written last
+				leases  map[string]uint64 // by subnet, the index of the last write
 				mark    *api.KVPair
 				index   uint64 // of the directory
 			}
@@ -193,7 +191,7 @@ func TestDirectoryFollows(t *testing.T) {
 					saved = clone(now)
 				case p < 79:
 					now = clone(saved)
-				case p < 80: // wiped by hand, and the watermark made again
+				case p < 80: // wiped by hand, and the watermark created again
 					now.entries, now.mark, now.index = map[string]*api.KVPair{}, markAt(raft, raft, 0), raft
 				case p < 95:
 					continue // the follower is late

@@ -11,7 +11,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// readEntries reads the directory, or its keys alone.
+// readEntries reads the directory, or only its keys.
 func (c *Client) readEntries(ctx context.Context, prefix string, r read, keysOnly bool) (reading, error) {
 	if !keysOnly {
 		pairs, index, err := c.list(ctx, prefix, r)
@@ -35,7 +35,7 @@ func (c *Client) readEntries(ctx context.Context, prefix string, r read, keysOnl
 	return a, nil
 }
 
-// complete adds to a reading of keys the entries that are new, and the watermark.
+// complete adds the new entries and the watermark to a reading of keys.
 func (c *Client) complete(ctx context.Context, d *directory, a *reading) error {
 	if !a.bare {
 		return nil
@@ -53,7 +53,7 @@ func (c *Client) complete(ctx context.Context, d *directory, a *reading) error {
 		}
 		for _, pair := range results {
 			switch {
-			case pair.ModifyIndex == 0: // deleted meanwhile
+			case pair.ModifyIndex == 0: // deleted in between
 			case pair.Key == mark:
 				a.mark = pair
 			default:
@@ -65,9 +65,9 @@ func (c *Client) complete(ctx context.Context, d *directory, a *reading) error {
 	return nil
 }
 
-// readMarks reads the watermark, the keys of all entries, and those entries
-// that are new: enough to follow the directory from here on, when the leases are
-// read next. To a client that knows nothing yet the keys of many are enough.
+// readMarks reads the watermark, the keys of all entries, and the new entries: enough to follow the directory from here
+// on, if the leases are read next. For a client that knows nothing yet, the keys are enough when there are many
+// entries.
 func (c *Client) readMarks(ctx context.Context, d *directory) (reading, error) {
 	key := d.prefix + watermarkName
 	mark, _, err := c.get(ctx, key, read{})
@@ -91,7 +91,7 @@ func (c *Client) readMarks(ctx context.Context, d *directory) (reading, error) {
 		}
 	}
 	a.keys = slices.DeleteFunc(a.keys, func(k string) bool { return k == key })
-	// The watermark from before the keys: whatever was deleted since, they lack too.
+	// The watermark was read before the keys, so any entry deleted in between is missing from them too.
 	a.mark, a.bare = mark, false
 	return a, nil
 }

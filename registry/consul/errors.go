@@ -25,24 +25,22 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("consul answered %d: %s", e.Code, e.Body)
 }
 
-// refusedError is a transaction that Consul rolled back because a check or a
-// lock in it did not hold.
+// refusedError is the error of a transaction that Consul rolled back because a check or a lock in it did not hold.
 type refusedError struct{ reasons []string }
 
 func (e *refusedError) Error() string {
 	return "consul rolled the transaction back: " + strings.Join(e.reasons, "; ")
 }
 
-// classify wraps err with the sentinel it amounts to:
+// classify wraps err with the matching sentinel:
 //
-//   - ErrDenied: 401 and 403, and texts that say so, which is all a transaction
-//     and some forwarded errors give;
-//   - ErrUnavailable: no connection, a time-out, 429 (reads over the rate limit,
-//     or more than 200 connections from one address), 503 (writes over the rate
-//     limit) and other 5xx (500 without a leader), an answer that is cut off or
-//     that is none of Consul's.
+//   - ErrDenied: 401 and 403, and texts with that meaning, which is all that a transaction and some forwarded errors
+//     contain;
+//   - ErrUnavailable: no connection, a timeout, 429 (reads over the rate limit, or more than 200 connections from one
+//     address), 503 (writes over the rate limit) and other 5xx (500 without a leader), an answer that is truncated or
+//     not from Consul.
 //
-// Cancellation, requests Consul calls bad and errors that carry a sentinel already stay as they are.
+// Cancellation, requests that Consul considers bad and errors that already wrap a sentinel stay as they are.
 func classify(err error) error {
 	var (
 		status *statusError
@@ -58,13 +56,12 @@ func classify(err error) error {
 	case errors.As(err, &other):
 		return classifyStatus(other.Code, other.Body, err)
 	case errors.As(err, &urlErr):
-		// Callers say what they asked for; the URL of it would only bury why.
+		// Callers name what they requested; its URL would only hide the reason.
 		return fmt.Errorf("%w: %w", registry.ErrUnavailable, urlErr.Err)
 	case denied(err.Error()):
 		return fmt.Errorf("%w: %w", registry.ErrDenied, err)
 	default:
-		// Time-outs, connections that broke within an answer, answers that are
-		// not what was asked for: whether a write took place is open.
+		// Timeouts, connections that broke within an answer, unexpected answers: a write may have taken place.
 		return fmt.Errorf("%w: %w", registry.ErrUnavailable, err)
 	}
 }
@@ -80,19 +77,17 @@ func classifyStatus(code int, body string, err error) error {
 	}
 }
 
-// denied recognises Consul's words for a missing right and for a token that
-// does not exist.
+// denied reports whether text is one of Consul's messages for a missing right or a token that does not exist.
 func denied(text string) bool {
 	return strings.Contains(text, "Permission denied") || strings.Contains(text, "ACL not found")
 }
 
-// uncertain wraps ErrUncertain with why.
+// uncertain returns an error that wraps ErrUncertain with a reason.
 func uncertain(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", registry.ErrUncertain, fmt.Sprintf(format, args...))
 }
 
-// hidden is the error for an answer from which records may be missing because
-// the token may not see them.
+// hidden returns the error for an answer that may lack records because the token may not see them.
 func hidden(prefix string) error {
 	return fmt.Errorf("%w: %w: the token may not read all of %s", registry.ErrUncertain, registry.ErrDenied, prefix)
 }

@@ -57,7 +57,7 @@ func TestClassify(t *testing.T) {
 					t.Errorf("%v is %q: %v, want %v", got, sentinel, !want, want)
 				}
 			}
-			// The cause stays, only the URL is left out.
+			// The cause stays, only the URL is removed.
 			cause := tt.err
 			if status := (*statusError)(nil); errors.As(tt.err, &status) {
 				cause = status

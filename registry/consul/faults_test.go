@@ -17,15 +17,15 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// moment is how long a client waits for an answer that does not come.
+// moment is how long a client waits for an answer that does not arrive.
 const moment = 100 * time.Millisecond
 
-// through makes a client's way lead through the proxy.
+// through makes a client connect through the proxy.
 func through(f *faulty) func(*Config) {
 	return func(c *Config) { c.Address, c.Wait = f.addr(), moment }
 }
 
-// fixture is what the calls of calls work on.
+// fixture is the state that the calls of calls work on.
 type fixture struct {
 	*store
 	network              registry.Network
@@ -71,24 +71,24 @@ func newFixture(t *testing.T, c *Client) *fixture {
 	return f
 }
 
-// claim is one of host i for its slot.
+// claim returns a claim of host i for its own slot.
 func (f *fixture) claim(i int) registry.Claim {
 	c := claim(i)
 	c.Prefer = f.network.Plan.Subnets(uint64(10 + i))[0]
 	return c
 }
 
-// call is one method of the registry on a fixture.
+// call is one call of a registry method on a fixture.
 type call struct {
 	name   string
 	do     func(ctx context.Context, c *Client, f *fixture) error
-	again  error // what the same call may say that was done before
+	again  error // an error that a repeated call may return if the first one took place
 	writes bool
-	blocks bool // it waits for a change
-	status bool // it needs no more of an answer than its status
+	blocks bool // it blocks until a change
+	status bool // it needs only the status of the answer
 }
 
-// service is the fixture's own.
+// service returns the fixture's own service.
 func (f *fixture) service() registry.Service {
 	return registry.Service{Name: "leno", ID: strings.ReplaceAll(f.prefix, "/", "-")}
 }
@@ -145,8 +145,8 @@ func calls() []call {
 	}
 }
 
-// TestFaults: whatever stands in the way, every call says within bounded time
-// which of the two it is, and the next one works.
+// TestFaults: with any fault, every call returns ErrUnavailable or ErrDenied within limited time, and the next call
+// works.
 func TestFaults(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -202,7 +202,7 @@ func TestFaults(t *testing.T) {
 				if call.blocks {
 					continue
 				}
-				// What a silent connection swallowed may come through after all.
+				// A request that a silent connection swallowed may still reach the server.
 				if err := call.do(testContext(t), c, f); err != nil && (tt.gate != gateSilent || call.again == nil || !errors.Is(err, call.again)) {
 					t.Errorf("%s afterwards: %v", call.name, err)
 				}
@@ -211,8 +211,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestConnectionLostWhileWaiting: a blocking query ends when its connection
-// does, and soon after its time when the connection falls silent.
+// TestConnectionLostWhileWaiting: a blocking query ends with its connection, and soon after its wait time when the
+// connection falls silent.
 func TestConnectionLostWhileWaiting(t *testing.T) {
 	for name, state := range map[string]int{"reset": gateShut, "silent": gateSilent} {
 		t.Run(name, func(t *testing.T) {
@@ -244,8 +244,8 @@ func TestConnectionLostWhileWaiting(t *testing.T) {
 	}
 }
 
-// TestNetworksOfAnEmptiedStore: that the marker is made between the list of networks and
-// the look for the marker does not mean that the token may not read the list.
+// TestNetworksOfAnEmptiedStore: a marker that is created between the list of networks and the read of the marker does
+// not mean that the token may not read the list.
 func TestNetworksOfAnEmptiedStore(t *testing.T) {
 	proxy := newFaulty(t, common.get(t))
 	prefix := testPrefix()
@@ -266,8 +266,8 @@ func TestNetworksOfAnEmptiedStore(t *testing.T) {
 	}
 }
 
-// TestLeaderWithoutItsLog: until it has applied its log, a new leader answers
-// what is not asked consistently as if nothing were there.
+// TestLeaderWithoutItsLog: until it has applied its log, a new leader answers reads that are not consistent as if there
+// were no records.
 func TestLeaderWithoutItsLog(t *testing.T) {
 	proxy := newFaulty(t, common.get(t))
 	c := common.get(t).client(t, testPrefix(), through(proxy))
@@ -307,12 +307,12 @@ func TestLeaderWithoutItsLog(t *testing.T) {
 	f.consistent(t, "a leader without its log", "")
 }
 
-// mutates says of a request that it changes the store.
+// mutates reports whether a request changes the store.
 func mutates(r *http.Request) bool {
 	return r.Method == http.MethodPut || r.Method == http.MethodDelete
 }
 
-// nth wants the nth of the requests that change the store.
+// nth matches the nth of the requests that change the store.
 func nth(n int) func(*http.Request) bool {
 	seen := 0
 	return func(r *http.Request) bool {
@@ -324,9 +324,8 @@ func nth(n int) func(*http.Request) bool {
 	}
 }
 
-// TestAnswerLost loses the answer to each write of each call, after the write
-// took place. The call says that it is done, or that it cannot know; made again
-// it finds itself done, and there is nothing twice and nothing left over.
+// TestAnswerLost loses the answer to each write of each call, after the write took place. The call reports success, or
+// that the outcome is unknown. When it is repeated, it finds its own result, without duplicates or leftovers.
 func TestAnswerLost(t *testing.T) {
 	for name, instead := range map[string]fault{
 		"time-out":               noAnswer,
@@ -370,8 +369,7 @@ func TestAnswerLost(t *testing.T) {
 	}
 }
 
-// TestLateWrite: a claim that reaches Consul long after its host gave it up, and
-// holds another slot, must not take effect any more.
+// TestLateWrite: a claim that reaches Consul long after its host gave it up and took another slot must not take effect.
 func TestLateWrite(t *testing.T) {
 	proxy := newFaulty(t, common.get(t))
 	c := common.get(t).client(t, testPrefix(), through(proxy))
@@ -396,7 +394,7 @@ func TestLateWrite(t *testing.T) {
 	})
 	c.conf.timeout = time.Second
 	claim := f.claim(5)
-	claim.Prefer = netip.Prefix{} // any slot: another one each time
+	claim.Prefer = netip.Prefix{} // any slot: a different one each time
 	lease, err := c.Acquire(testContext(t), f.network, claim)
 	if err != nil {
 		t.Fatal(err)
@@ -412,7 +410,7 @@ func TestLateWrite(t *testing.T) {
 	}
 }
 
-// consistent checks what the store holds after the call was made, twice perhaps.
+// consistent checks the content of the store after the call was made once or twice.
 func (f *fixture) consistent(t *testing.T, what, call string) {
 	t.Helper()
 	byHost := map[string][]registry.Lease{}
@@ -448,8 +446,8 @@ func (f *fixture) consistent(t *testing.T, what, call string) {
 	if len(want) > 0 {
 		t.Errorf("%s: no leases of %v", what, want)
 	}
-	// A session whose making was not answered has no name to destroy it by. It
-	// holds nothing, and ends by itself.
+	// A session whose creation was not answered has no known id by which to destroy it. It holds nothing, and ends by
+	// itself.
 	entries, _, err := f.admin.Session().List(nil)
 	if err != nil {
 		t.Fatal(err)

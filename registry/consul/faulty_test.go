@@ -12,19 +12,19 @@ import (
 	"testing"
 )
 
-// faulty stands between a client and its server, and answers or stays silent as
-// it is told.
+// faulty is a proxy between a client and its server that can be set to pass on requests, answer them wrongly or not
+// answer them.
 type faulty struct {
 	gate *gate
 
 	mu      sync.Mutex
-	fault   fault // of requests that are wanted; nil for none
+	fault   fault // for matching requests; nil for none
 	wanted  func(r *http.Request) bool
-	met     int // requests that were wanted
-	request int // requests at all
+	met     int // number of matching requests
+	request int // number of all requests
 }
 
-// fault answers a request; pass is what the server would do.
+// fault answers a request; pass is the server's own handler.
 type fault func(w http.ResponseWriter, r *http.Request, pass http.Handler)
 
 func newFaulty(t *testing.T, s *server) *faulty {
@@ -32,7 +32,7 @@ func newFaulty(t *testing.T, s *server) *faulty {
 	target := &url.URL{Scheme: "http", Host: s.addr}
 	pass := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		// A PUT on a connection that the server is just closing is not tried again.
+		// A PUT on a connection that the server is just closing is not retried.
 		Transport: &http.Transport{DisableKeepAlives: true},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			http.Error(w, err.Error(), http.StatusBadGateway)
@@ -69,34 +69,33 @@ func newFaulty(t *testing.T, s *server) *faulty {
 
 func (f *faulty) addr() string { return f.gate.Addr().String() }
 
-// harm has the requests that are wanted, all with nil, answered by the fault; a
-// nil one ends that.
+// harm makes fault answer the requests that wanted matches, or all requests if wanted is nil. A nil fault ends that.
 func (f *faulty) harm(fault fault, wanted func(*http.Request) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fault, f.wanted, f.met = fault, wanted, 0
 }
 
-// count is how many requests there were, and how many met the fault.
+// count returns the number of all requests and of those that met the fault.
 func (f *faulty) count() (all, met int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.request, f.met
 }
 
-// noAnswer lets the client wait. The body is read because net/http looks for
-// clients that have gone only after that.
+// noAnswer blocks until the client has gone. It reads the body because net/http detects that a client has gone only
+// after that.
 func noAnswer(_ http.ResponseWriter, r *http.Request, _ http.Handler) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	<-r.Context().Done()
 }
 
-// foreign answers as a captive portal does.
+// foreign answers like a captive portal.
 func foreign(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 	_, _ = io.WriteString(w, "<html>please log in</html>")
 }
 
-// reset breaks the connection within the answer.
+// reset breaks the connection in the middle of the answer.
 func reset(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 	conn, _, err := w.(http.Hijacker).Hijack()
 	if err != nil {
@@ -109,8 +108,7 @@ func reset(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 	_ = conn.Close()
 }
 
-// after has the server do as it was asked, and loses its answer for that of
-// another fault.
+// after lets the server handle the request, and replaces its answer by that of another fault.
 func after(instead fault) fault {
 	return func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
 		pass.ServeHTTP(httptest.NewRecorder(), r.WithContext(context.WithoutCancel(r.Context())))
@@ -118,7 +116,7 @@ func after(instead fault) fault {
 	}
 }
 
-// gate is a listener that can be shut, and whose connections can fall silent.
+// gate is a listener that can be closed and reopened, and whose connections can fall silent.
 type gate struct {
 	addr net.Addr
 
@@ -126,14 +124,14 @@ type gate struct {
 	state   int
 	inner   net.Listener // nil while shut
 	conns   map[*gated]bool
-	changed chan struct{} // closed at every change of state
+	changed chan struct{} // closed on every change of state
 	ended   bool
 }
 
 const (
 	gateOpen   = iota
-	gateShut   // connections are refused, and those there were are reset
-	gateSilent // connections are accepted and nothing is answered, nor on those there were
+	gateShut   // connections are refused, and existing ones are reset
+	gateSilent // connections are accepted, but nothing is answered, nor on existing ones
 )
 
 func newGate(t *testing.T) *gate {
@@ -161,8 +159,8 @@ func (g *gate) set(state int) {
 			_ = c.Conn.Close()
 		}
 	case g.state == gateShut:
-		// Nobody else takes the port meanwhile: it is out of the range of those
-		// that are chosen for others only by chance, so try until it is free.
+		// The port was assigned automatically, so another program may get it in the meantime by chance. Retry until it
+		// is free.
 		for g.inner == nil {
 			if l, err := net.Listen("tcp", g.addr.String()); err == nil {
 				g.inner = l

@@ -10,28 +10,27 @@ import (
 )
 
 const (
-	// fewEntries are read with their values; of more the keys are read first,
-	// a tenth of the bytes, and then what is new.
+	// fewEntries is the largest number of entries that are read with their values. When there are more, the keys are
+	// read first, which takes a tenth of the bytes, and then the new entries.
 	fewEntries = 12
-	// txnGets is how many keys one transaction reads; Consul takes 128 operations.
+	// txnGets is the number of keys that one transaction reads; Consul accepts 128 operations.
 	txnGets = 120
-	// perLease spreads the hosts that must read all leases at once, by how much
-	// there is to read; longestSpread bounds it.
+	// perLease spreads hosts that must all read all leases at the same time, in proportion to the number of leases;
+	// longestSpread limits it.
 	perLease      = time.Millisecond
 	longestSpread = 8 * time.Second
-	// longestLame bounds the pause between full reads while the directory
-	// cannot be followed.
+	// longestLame limits the pause between full reads while the directory cannot be followed.
 	longestLame = 30 * time.Second
-	// longestAudit bounds the time between two audits of one host.
+	// longestAudit limits the time between two audits of one host.
 	longestAudit = 2 * time.Hour
-	// mostFound is how many changes made by hand one audit tells of.
+	// mostFound is the number of manual changes that one audit publishes.
 	mostFound = 100
-	// longestTelling bounds how long it takes for that.
+	// longestTelling limits the time for publishing them.
 	longestTelling = 10 * time.Second
 )
 
-// follow blocks until the directory of changes, an audit or a settling tree
-// gives a reason to look, and makes what it finds the known state.
+// follow blocks until the directory of changes, an audit or a settling tree gives a reason to read, and applies the
+// result to the known state.
 func (c *Client) follow(ctx context.Context, t *tree) error {
 	if err := t.begin(ctx); err != nil {
 		return err
@@ -82,9 +81,8 @@ func (c *Client) follow(ctx context.Context, t *tree) error {
 	return nil
 }
 
-// take makes a reading of the directory the known state, within a turn, and
-// says why when that is not possible. A reading that another call was faster
-// than is dropped.
+// take applies a reading of the directory to the known state, within a turn, and returns the reason when that is not
+// possible. It drops a reading if another call has updated the directory in the meantime.
 func (c *Client) take(ctx context.Context, t *tree, asked uint64, a reading, due time.Time) (why string, err error) {
 	if err := t.begin(ctx); err != nil {
 		return "", err
@@ -99,13 +97,13 @@ func (c *Client) take(ctx context.Context, t *tree, asked uint64, a reading, due
 		return "", err
 	}
 	if why != "" {
-		// A server that lags shows an older state: the leader's word counts.
+		// A server that lags shows an older state: the leader's answer decides.
 		if why, err = c.catchUp(ctx, t); why != "" || err != nil {
 			return why, err
 		}
 	}
 	if d.index != before {
-		// The larger the directory, the more a look costs.
+		// The larger the directory, the more a read costs.
 		t.calm = time.Now().Add(jitter(c.conf.Coalesce * time.Duration(1+min(len(d.entries), 1024)/128)))
 	}
 	if time.Now().Before(due) {
@@ -114,7 +112,7 @@ func (c *Client) take(ctx context.Context, t *tree, asked uint64, a reading, due
 	return "", c.audited(ctx, t)
 }
 
-// catchUp follows the directory to where the leader has it now.
+// catchUp follows the directory to the leader's current state.
 func (c *Client) catchUp(ctx context.Context, t *tree) (why string, err error) {
 	news, why, err := c.latest(ctx, t)
 	if why == "" && err == nil {
@@ -123,7 +121,7 @@ func (c *Client) catchUp(ctx context.Context, t *tree) (why string, err error) {
 	return why, err
 }
 
-// step follows a reading and applies what it tells.
+// step follows a reading and applies its changes.
 func (c *Client) step(ctx context.Context, t *tree, a reading) (why string, err error) {
 	news, why, err := c.news(ctx, t, a)
 	if why == "" && err == nil {
@@ -132,9 +130,9 @@ func (c *Client) step(ctx context.Context, t *tree, a reading) (why string, err 
 	return why, err
 }
 
-// latest is what happened by the leader's word, and whoever reads the leases next
-// knows when that shows that the store was set back. A leader that was just
-// elected looks like that to a default read.
+// latest returns the changes up to the current state of the leader. If the answer shows that the store was set back, it
+// records that for the next read of the leases. The read is consistent, because a default read from a newly elected
+// leader looks like a set-back.
 func (c *Client) latest(ctx context.Context, t *tree) (news []change, why string, err error) {
 	a, err := c.readEntries(ctx, t.dir.prefix, read{consistent: true}, len(t.dir.entries) > fewEntries)
 	if err != nil {
@@ -145,8 +143,7 @@ func (c *Client) latest(ctx context.Context, t *tree) (news []change, why string
 	return news, why, err
 }
 
-// news completes a reading with the entries that are new, follows it, and
-// returns what it tells and the records bear out.
+// news completes a reading with the new entries, follows it, and returns the changes that the records confirm.
 func (c *Client) news(ctx context.Context, t *tree, a reading) (news []change, why string, err error) {
 	if err := c.complete(ctx, t.dir, &a); err != nil {
 		return nil, "", err
@@ -156,15 +153,15 @@ func (c *Client) news(ctx context.Context, t *tree, a reading) (news []change, w
 		return nil, why, nil
 	}
 	if news, err = c.verified(ctx, t, news); err != nil {
-		t.dir.index = 0 // what they said is lost: the leases are read anew
+		t.dir.index = 0 // these changes are lost: the leases are read again
 		return nil, "", err
 	}
 	t.lame = 0
 	return news, "", nil
 }
 
-// resync reads all leases after the directory could not be followed. What it
-// cannot be followed for happens to all hosts at once, so they spread.
+// resync reads all leases after the directory could not be followed. The cause usually affects all hosts at once, so
+// they spread their reads.
 func (c *Client) resync(ctx context.Context, t *tree, asked uint64, why string) error {
 	if err := t.begin(ctx); err != nil {
 		return err
@@ -190,8 +187,7 @@ func (c *Client) resync(ctx context.Context, t *tree, asked uint64, why string) 
 	return c.relist(ctx, t)
 }
 
-// limp reads all leases now and then while there is no directory to follow, and
-// tries to make one.
+// limp reads all leases from time to time while there is no directory to follow, and tries to create one.
 func (c *Client) limp(ctx context.Context, t *tree, lame int) error {
 	d := min(c.conf.Coalesce<<min(lame, 16), longestLame)
 	if err := pause(ctx, jitter(d)); err != nil {

@@ -17,15 +17,15 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// never audits within a test.
+// never prevents audits during a test.
 func never(c *Config) { c.Audit = time.Hour }
 
-// recent makes audits quick and entries short-lived.
+// recent makes audits frequent and entries short-lived.
 func recent(d time.Duration) func(*Config) {
 	return func(c *Config) { c.Audit, c.Recent = 20*time.Millisecond, d }
 }
 
-// requests counts what a client asks for, by kind.
+// requests counts a client's requests by kind.
 type requests struct {
 	mu    sync.Mutex
 	count map[string]int
@@ -61,8 +61,8 @@ func counted(t *testing.T, s *store) (*requests, func(*Config)) {
 	return q, func(c *Config) { c.Address = addr }
 }
 
-// TestFollowedWithoutLists: what other hosts do reaches a watcher as its own
-// bytes, few entries or many; what leases are there is read once.
+// TestFollowedWithoutLists: changes by other hosts reach a watcher through their entries alone, whether there are few
+// or many. The list of leases is read once.
 func TestFollowedWithoutLists(t *testing.T) {
 	s := newStore(t)
 	q, through := counted(t, s)
@@ -85,8 +85,7 @@ func TestFollowedWithoutLists(t *testing.T) {
 	}
 }
 
-// TestLapsesAreNoNews: nobody is woken by sessions that end, nor by hosts that
-// come back as they were.
+// TestLapsesAreNoNews: sessions that end, and hosts that return unchanged, wake no watcher.
 func TestLapsesAreNoNews(t *testing.T) {
 	s := newStore(t)
 	q, through := counted(t, s)
@@ -110,7 +109,7 @@ func TestLapsesAreNoNews(t *testing.T) {
 	if l, err := s.open(t).Acquire(testContext(t), n, c0); err != nil || l.Slot != 10 {
 		t.Fatal(l, err)
 	}
-	// The watch is still asking its first question, so the next change ends it.
+	// The watch still waits for the answer to its first query, so the next change ends it.
 	l := acquire(t, s.open(t), n, 7)
 	if err := <-done; err != nil {
 		t.Fatal(err)
@@ -125,7 +124,7 @@ func TestLapsesAreNoNews(t *testing.T) {
 	}
 }
 
-// TestEditsByHand: a host that never looks hears of them from one that does.
+// TestEditsByHand: a host that never audits learns of edits from one that does.
 func TestEditsByHand(t *testing.T) {
 	s := newStore(t)
 	watcher, n, leases, index := watched(t, s, never)
@@ -153,7 +152,7 @@ func TestEditsByHand(t *testing.T) {
 	if l := set.Leases[2]; l.Held() || l.Node != "by-hand" {
 		t.Errorf("got %+v: nobody holds what was put by hand", l)
 	}
-	// One that becomes unusable is named.
+	// A record that becomes unusable is named.
 	s.Put(t, watcher.layout.leases(n.Name)+"10.5.40.0-24", []byte(`{"version":1}`))
 	set, _ = follow(t, watcher, n, index, []uint64{10, 30}, []uint64{10, 30})
 	if len(set.Bad) != 1 || !strings.HasSuffix(set.Bad[0].Key, "10.5.40.0-24") {
@@ -161,8 +160,7 @@ func TestEditsByHand(t *testing.T) {
 	}
 }
 
-// TestTrimmed: entries go after their time, whoever deletes them, and who was
-// away for longer reads all leases.
+// TestTrimmed: entries are deleted after their time, by any host, and a host that was away for longer reads all leases.
 func TestTrimmed(t *testing.T) {
 	s := newStore(t)
 	sleeper, n, _, index := watched(t, s, never)
@@ -191,8 +189,8 @@ func TestTrimmed(t *testing.T) {
 	follow(t, sleeper, n, index, want, []uint64{10, 20, 30})
 }
 
-// TestDirectoryHarmed: whatever is deleted by hand, watchers go on, nothing is
-// lost from sight, and the watermark is there again.
+// TestDirectoryHarmed: whatever is deleted by hand, watchers continue, no lease is lost from sight, and the watermark
+// is created again.
 func TestDirectoryHarmed(t *testing.T) {
 	for name, harm := range map[string]func(t *testing.T, s *store, prefix string){
 		"wiped": func(t *testing.T, s *store, prefix string) {
@@ -222,7 +220,7 @@ func TestDirectoryHarmed(t *testing.T) {
 			if err := s.open(t).Release(testContext(t), l); err != nil {
 				t.Fatal(err)
 			}
-			least := []uint64{10, 30} // the garbage says that 20 is unusable, until the next audit
+			least := []uint64{10, 30} // according to the garbage, 20 is unusable until the next audit
 			_, index = follow(t, watcher, n, index, []uint64{10, 20, 30}, least)
 			l = acquire(t, s.open(t), n, 8)
 			want = []uint64{10, 20, 30, l.Slot}
@@ -236,8 +234,8 @@ func TestDirectoryHarmed(t *testing.T) {
 	}
 }
 
-// TestDirectoryDenied: a host whose token may not write changes still watches,
-// and cannot take a lease that nobody would hear of.
+// TestDirectoryDenied: a host whose token may not write changes still watches, but cannot take a lease that other hosts
+// would not learn of.
 func TestDirectoryDenied(t *testing.T) {
 	s := newStore(t)
 	node := nodeOf(t, s)
@@ -262,9 +260,8 @@ func TestDirectoryDenied(t *testing.T) {
 	follow(t, watcher, n, index, want, []uint64{10, 20, 30})
 }
 
-// TestRestoreOvertaken: another host writes between a restore and our next
-// look, so that no index tells of it; and a slot that changed hands since the
-// snapshot stays with who has it now.
+// TestRestoreOvertaken: another host writes between a restore and our next read, so no index reveals the restore. A
+// slot that changed hands since the snapshot stays with its current host.
 func TestRestoreOvertaken(t *testing.T) {
 	server := newServer(t, "")
 	s := &store{server: server, prefix: "leno"}
@@ -309,7 +306,7 @@ func TestRestoreOvertaken(t *testing.T) {
 	if l := set.Leases[slices.Index(want, 10)]; l.NodeID != now.NodeID {
 		t.Errorf("slot 10 went back to %+v", l)
 	}
-	// Its host writes it again, over the record that came back.
+	// Its host writes it again, over the restored record.
 	s.EndSession(t, old.Session)
 	s.Delete(t, watcher.layout.lease(n.Name, old.Subnet()))
 	c := claim(2)
@@ -323,10 +320,9 @@ func TestRestoreOvertaken(t *testing.T) {
 	}
 }
 
-// TestWatchersConverge: many hosts come, change and go, entries are deleted
-// under them, the directory is harmed and records are changed by hand; leases
-// that nobody touched are always shown, and in the end every watcher shows what
-// a consistent read does.
+// TestWatchersConverge: many hosts come, change and go, entries are deleted under them, the directory is damaged and
+// records are edited by hand. Untouched leases are always shown, and in the end every watcher shows the same as a
+// consistent read.
 func TestWatchersConverge(t *testing.T) {
 	s := newStore(t)
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
@@ -423,8 +419,7 @@ func TestWatchersConverge(t *testing.T) {
 	}
 }
 
-// TestHungQuery: a blocking query that is never answered is no outage when the
-// next read is answered.
+// TestHungQuery: a blocking query that is never answered is not an outage if the next read is answered.
 func TestHungQuery(t *testing.T) {
 	s := newStore(t)
 	var hang atomic.Bool
@@ -482,8 +477,7 @@ func TestHungQuery(t *testing.T) {
 	}
 }
 
-// TestFollowed: it moves on while nothing changes, and stands still while Consul is
-// away.
+// TestFollowed: the time advances while nothing changes, and stands still while Consul is away.
 func TestFollowed(t *testing.T) {
 	s := newStore(t)
 	var away atomic.Bool
@@ -512,7 +506,7 @@ func TestFollowed(t *testing.T) {
 	eventually(t, "it moves on", func() bool { return watcher.Followed(n.Name).After(first) })
 	away.Store(true)
 	var last time.Time
-	eventually(t, "it stands still", func() bool { // after what was on its way
+	eventually(t, "it stands still", func() bool { // after the last requests in progress
 		before := last
 		last = watcher.Followed(n.Name)
 		return before.Equal(last) && time.Since(last) > 200*time.Millisecond

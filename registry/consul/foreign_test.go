@@ -15,10 +15,9 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// The directory of changes is foreign input like all else: whoever may write
-// there may write nonsense.
+// The directory of changes is foreign input too: any program with the right to write there may write nonsense.
 
-// putRaw writes keys in a transaction, which takes any that paths do not.
+// putRaw writes keys in a transaction, which accepts keys that paths do not.
 func putRaw(t *testing.T, s *store, values map[string]string, flags uint64) {
 	t.Helper()
 	for keys := range slices.Chunk(slices.Sorted(maps.Keys(values)), 64) {
@@ -36,8 +35,8 @@ func putRaw(t *testing.T, s *store, values map[string]string, flags uint64) {
 // stamp is the part of an entry's name before the subnet.
 const stamp = "00000000000000000000000"
 
-// keeping follows the leases until the context ends and fails when one of the
-// slots is missing. It returns when that is over.
+// keeping watches the leases until the context ends and fails when one of the slots is missing. done is closed when it
+// has ended.
 func keeping(ctx context.Context, t *testing.T, c *Client, n registry.Network, index uint64, least ...uint64) (done chan struct{}) {
 	done = make(chan struct{})
 	go func() {
@@ -62,8 +61,8 @@ func keeping(ctx context.Context, t *testing.T, c *Client, n registry.Network, i
 	return done
 }
 
-// TestForeignEntries: entries that no leno writes are nobody's business, are
-// trimmed like others, and what real hosts tell meanwhile is seen.
+// TestForeignEntries: entries that leno never writes have no effect and are trimmed like others, and real changes
+// between them are seen.
 func TestForeignEntries(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -116,7 +115,7 @@ func TestForeignEntries(t *testing.T) {
 		}
 		return len(s.Keys(t, folder)) == 1
 	})
-	// What entries said of records there are none of was found out.
+	// The watcher finds out that some entries are about records that do not exist.
 	eventually(t, "nothing to be skipped", func() bool {
 		set, _, err := watcher.WatchLeases(testContext(t), n, 0)
 		return err == nil && len(set.Bad) == 0
@@ -125,15 +124,14 @@ func TestForeignEntries(t *testing.T) {
 	<-done
 }
 
-// shortly is a context that ends soon: for calls that may block for ever.
+// shortly returns a context that ends soon, for calls that may block forever.
 func shortly(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// TestForeignWatermark: whatever stands there, nothing is lost and changes are
-// seen.
+// TestForeignWatermark: whatever its value, nothing is lost and changes are seen.
 func TestForeignWatermark(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -160,10 +158,9 @@ func TestForeignWatermark(t *testing.T) {
 	follow(t, watcher, n, index, append(want, 99), want)
 }
 
-// TestForgedEntries: entries about living leases that their records contradict.
-// What takes a lease away is not believed at all. The rest is found out by the
-// next audit; it looks like what a store that was set back has lost, so it may
-// stay for as long as such records do.
+// TestForgedEntries: entries about live leases that contradict the leases' records. An entry that removes a lease is
+// never believed. Other entries are corrected by the next audit. What they show looks like records that a store lost
+// when it was set back, so it may stay as long as such records do.
 func TestForgedEntries(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -207,8 +204,7 @@ func TestForgedEntries(t *testing.T) {
 	}
 }
 
-// TestBackupImported: the entries of a backup come back as new ones, about
-// subnets that have had other hosts since.
+// TestBackupImported: the entries of a backup come back as new ones, for subnets that have other hosts by now.
 func TestBackupImported(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -268,8 +264,7 @@ func TestBatches(t *testing.T) {
 	}
 }
 
-// TestEditBehindAChange: an edit by hand is found out although a host's own change
-// came after it and before anybody looked.
+// TestEditBehindAChange: a manual edit is found even if a host's own change came after it and before any audit.
 func TestEditBehindAChange(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -288,9 +283,8 @@ func TestEditBehindAChange(t *testing.T) {
 	}
 }
 
-// FuzzDirectory feeds a directory and its tree with entries of any name, value
-// and order: the view has only what ParseLease allows, and an answer that cannot
-// be followed changes nothing.
+// FuzzDirectory feeds a directory and its tree with entries of any name, value and order: the view contains only what
+// ParseLease accepts, and an answer that cannot be followed changes nothing.
 func FuzzDirectory(f *testing.F) {
 	n := network("default", "10.5.0.0/16")
 	for _, seed := range []string{
@@ -362,7 +356,7 @@ func pairsMark(pairs map[string]*api.KVPair, otherwise *api.KVPair) *api.KVPair 
 	return otherwise
 }
 
-// leaseRecordOf is leaseRecord where nothing can fail.
+// leaseRecordOf is leaseRecord for records that can always be formatted.
 func leaseRecordOf(n registry.Network, slot uint64, i int) []byte {
 	c := claim(i)
 	value, _ := registry.FormatLease(registry.Lease{Subnets: n.Plan.Subnets(slot), Node: c.Node, NodeID: c.NodeID,

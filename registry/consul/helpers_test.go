@@ -37,7 +37,7 @@ func putNetwork(t *testing.T, s *store, name, prefix string) registry.Network {
 	return n
 }
 
-// claim is host number i's.
+// claim returns the claim of host i.
 func claim(i int) registry.Claim {
 	return registry.Claim{
 		Node: fmt.Sprintf("host-%d", i), NodeID: fmt.Sprintf("id-%d", i),
@@ -56,7 +56,7 @@ func acquire(t *testing.T, r registry.Registry, n registry.Network, i int) regis
 	return l
 }
 
-// treeOf returns what a client knows of a network's leases.
+// treeOf returns a client's knowledge of a network's leases.
 func treeOf(c *Client, network string) *tree {
 	t, done := c.useTree(network)
 	done()
@@ -74,13 +74,13 @@ func slots(set registry.LeaseSet) []uint64 {
 	return out
 }
 
-// proxy stands between a client and its server. hook sees each request with
-// what passes it on, and answers it.
+// proxy runs a proxy between a client and its server. hook gets each request, with the handler that passes it on, and
+// answers it.
 func proxy(t *testing.T, s *server, hook func(w http.ResponseWriter, r *http.Request, pass http.Handler)) (addr string) {
 	t.Helper()
 	target := &url.URL{Scheme: "http", Host: s.addr}
 	pass := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		Transport: &http.Transport{DisableKeepAlives: true}, // a PUT on a connection that is just closed is not tried again
+		Transport: &http.Transport{DisableKeepAlives: true}, // a PUT on a closing connection is not retried
 		ErrorLog:  log.New(io.Discard, "", 0)}               // of requests that their clients gave up
 	p := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { hook(w, r, pass) }))
 	t.Cleanup(p.Close)

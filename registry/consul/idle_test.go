@@ -10,8 +10,8 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// TestUnusedNetworksAreForgotten: what is known of the leases of a network goes when
-// nobody asks for them any more, and stays while a watch of them blocks.
+// TestUnusedNetworksAreForgotten: knowledge of a network's leases is dropped after the last call about them, and stays
+// while a watch of them blocks.
 func TestUnusedNetworksAreForgotten(t *testing.T) {
 	s := newStore(t)
 	c := s.open(t, func(c *Config) { c.idle = 100 * time.Millisecond })
@@ -88,15 +88,15 @@ func TestDeletedNetworkIsForgotten(t *testing.T) {
 	}
 }
 
-// known is of how many networks something is.
+// known returns the number of networks that the client knows leases of.
 func known(c *Client) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.trees)
 }
 
-// TestForgottenNetworkIsReadAgain: a network that was forgotten is read from the
-// beginning, and how long its leases have lapsed as well.
+// TestForgottenNetworkIsReadAgain: a forgotten network is read from the beginning, and the time since its leases lapsed
+// starts again.
 func TestForgottenNetworkIsReadAgain(t *testing.T) {
 	s := newStore(t)
 	c := s.open(t, func(c *Config) { c.idle = time.Second })

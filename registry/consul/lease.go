@@ -13,7 +13,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// Renew implements registry.Leases. It is no Raft write: no index moves.
+// Renew implements registry.Leases. It is not a Raft write, so no index changes.
 func (c *Client) Renew(ctx context.Context, l registry.Lease) error {
 	if l.Session == "" {
 		return fmt.Errorf("renew lease %s: %w", l.Subnet(), registry.ErrLeaseLost)
@@ -28,8 +28,8 @@ func (c *Client) Renew(ctx context.Context, l registry.Lease) error {
 	return nil
 }
 
-// Release implements registry.Leases. Once the record is gone the lease is given
-// up; a session that may not be destroyed ends by itself for want of renewals.
+// Release implements registry.Leases. The lease is released once the record is deleted; a session that cannot be
+// destroyed ends by itself without renewals.
 func (c *Client) Release(ctx context.Context, l registry.Lease) error {
 	key := c.layout.lease(l.Network, l.Subnet())
 	if err := c.deleteOwn(ctx, key, l); err != nil {
@@ -42,8 +42,7 @@ func (c *Client) Release(ctx context.Context, l registry.Lease) error {
 	return nil
 }
 
-// deleteOwn deletes the record if our session holds it, or if it is ours and
-// lapsed, and leaves it alone otherwise.
+// deleteOwn deletes the record if our session holds it, or if it is ours and lapsed, and otherwise leaves it alone.
 func (c *Client) deleteOwn(ctx context.Context, key string, l registry.Lease) error {
 	if l.Session != "" {
 		_, err := c.commit(ctx, l.Network, key, nil, 0,
@@ -64,12 +63,12 @@ func (c *Client) deleteOwn(ctx context.Context, key string, l registry.Lease) er
 		&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: pair.ModifyIndex},
 		&api.KVTxnOp{Verb: api.KVDelete, Key: key})
 	if isRefused(err) {
-		return nil // somebody else's by now
+		return nil // another host's by now
 	}
 	return err
 }
 
-// nodeID is whose record a pair is, whatever else is wrong with it.
+// nodeID returns the node id in a record, whatever else is wrong with the record.
 func nodeID(pair *api.KVPair) string {
 	var r struct {
 		NodeID string `json:"node_id"`
@@ -100,11 +99,10 @@ func (c *Client) Revoke(ctx context.Context, network string, subnet netip.Prefix
 	return nil
 }
 
-// revokeTries is how often a revocation is tried again when its host wrote the record
-// at the same time.
+// revokeTries is the number of times a revocation is tried when the host writes its record at the same time.
 const revokeTries = 5
 
-// revokeOnce removes the record at key as it is now.
+// revokeOnce removes the current record at key.
 func (c *Client) revokeOnce(ctx context.Context, network, key string) error {
 	pair, _, err := c.get(ctx, key, read{consistent: true})
 	if err != nil {
@@ -123,9 +121,8 @@ func (c *Client) revokeOnce(ctx context.Context, network, key string) error {
 	return err
 }
 
-// keyCovering is the key of the slot that has subnet as one of its subnets. A
-// subnet that is not of the network's plan, or whose network is gone, stands for
-// itself.
+// keyCovering returns the key of the slot that has subnet as one of its subnets. A subnet that is not in the network's
+// plan, or whose network does not exist, is used as it is.
 func (c *Client) keyCovering(ctx context.Context, network string, subnet netip.Prefix, keyOf func(string, netip.Prefix) string) (string, error) {
 	if err := registry.CheckNetworkName(network); err != nil {
 		return "", err
@@ -163,8 +160,8 @@ func (c *Client) Expire(ctx context.Context, l registry.Lease) error {
 	return nil
 }
 
-// WatchLease implements registry.Leases. Unlike a list, a read of one key says
-// so when the right is missing, so "no such lease" is certain.
+// WatchLease implements registry.Leases. Unlike a list, a read of one key fails when the right is missing, so "no such
+// lease" is certain.
 func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet netip.Prefix, after uint64) (registry.Lease, uint64, error) {
 	slot, err := n.Plan.Slot(subnet)
 	if err != nil {
@@ -209,16 +206,14 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 	}
 }
 
-// hung says of a blocking query that failed that it had no answer at all in all
-// its time. It may have been on its way through a server that went, long before:
-// the next read, which does not block, says how things are now.
+// hung reports whether a blocking query failed because it got no answer at all in its time. The query may have been
+// sent through a server that has since gone. The next read does not block and returns the current state.
 func hung(ctx context.Context, r read, err error) bool {
 	return r.index > 0 && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded)
 }
 
-// noNews follows a read that showed the index it was given. A restore wakes a
-// blocking query with the old index, so the next read does not block; and a
-// server that answers early again and again must not be asked in a circle.
+// noNews handles a read that returned the index it was given. A restore wakes a blocking query with the old index, so
+// the next read does not block. A server that answers early again and again must not be asked in a tight loop.
 func (c *Client) noNews(ctx context.Context, key string, r read, start time.Time) error {
 	if r.index == 0 {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// Left implements registry.Sweeper. The sessions are those the token may see.
+// Left implements registry.Sweeper. It returns only sessions that the token may see.
 func (c *Client) Left(ctx context.Context, network string, h registry.Host) (registry.Left, error) {
 	prefix := c.layout.prefix + "/leases/"
 	if network != "" {
@@ -51,8 +51,8 @@ func (c *Client) Left(ctx context.Context, network string, h registry.Host) (reg
 	return left, nil
 }
 
-// leftLease is the record of a lease as far as it can be read, without the
-// definition of its network. False is for what is no lease's key.
+// leftLease returns the record of a lease as far as it can be read without the definition of its network. It returns
+// false if the key is not that of a lease.
 func (c *Client) leftLease(pair *api.KVPair) (registry.Lease, bool) {
 	network, key, ok := strings.Cut(strings.TrimPrefix(pair.Key, c.layout.prefix+"/leases/"), "/")
 	if !ok {
@@ -67,7 +67,7 @@ func (c *Client) leftLease(pair *api.KVPair) (registry.Lease, bool) {
 		NodeID    string       `json:"node_id"`
 		PublicIPs []netip.Addr `json:"public_ips"`
 	}
-	_ = json.Unmarshal(pair.Value, &r) // what it could read is enough
+	_ = json.Unmarshal(pair.Value, &r) // a partial result is enough
 	return stored(registry.Lease{Network: network, Subnets: []netip.Prefix{subnet}, Node: r.Node, NodeID: r.NodeID, PublicIPs: r.PublicIPs}, pair), true
 }
 

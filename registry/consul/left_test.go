@@ -12,8 +12,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// found is what Left found, as text: a lease by its network, subnet and whose it
-// says it is, a session by its name.
+// found returns the result of Left as text: for a lease its network, subnet and named host, for a session its name.
 func found(t *testing.T, s *store, left registry.Left) (out []string) {
 	t.Helper()
 	for _, l := range left.Leases {
@@ -34,8 +33,7 @@ func found(t *testing.T, s *store, left registry.Left) (out []string) {
 	return out
 }
 
-// TestLeft finds all of one host, whatever became of its records and networks,
-// and nothing of others.
+// TestLeft finds all records of one host, whatever happened to its records and networks, and none of other hosts.
 func TestLeft(t *testing.T) {
 	s := newStore(t)
 	ctx := testContext(t)
@@ -48,7 +46,7 @@ func TestLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A host of another node id that has the name, too, holds this one.
+	// A host with another node id but the same name holds this one.
 	twin := claim(1)
 	twin.NodeID, twin.PublicIPs = "id-twin", []netip.Addr{netip.MustParseAddr("192.0.2.99")}
 	s.Put(t, s.prefix+"/leases/one/10.5.99.0-24", []byte(`{"node":"host-1","node_id":"id-twin","public_ips":["192.0.2.99"]}`))
@@ -96,7 +94,7 @@ func TestLeft(t *testing.T) {
 	if diff := cmp.Diff([]string{"session one/host-1"}, of("two", registry.Host{Node: "renamed", Sessions: []string{stray}})); diff != "" {
 		t.Errorf("a session of a host with another name by now (-want +got):\n%s", diff)
 	}
-	// A record that lost what it said is known by its lock.
+	// A record that lost its content is found by its lock.
 	pair, _, err = s.admin.KV().Get(s.prefix+"/leases/one/"+registry.SubnetKey(held.Subnet()), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +128,7 @@ func TestLeft(t *testing.T) {
 	}
 }
 
-// TestLeftUnderTheAgentsRights: what the agent may is enough to clean up after it.
+// TestLeftUnderTheAgentsRights: the rights of an agent are enough to clean up after it.
 func TestLeftUnderTheAgentsRights(t *testing.T) {
 	s := newStore(t)
 	ctx := testContext(t)
@@ -174,7 +172,7 @@ func TestLeftUnderTheAgentsRights(t *testing.T) {
 	}
 }
 
-// TestLeftIsWholeOrAnError: what the token may not see is not taken for gone.
+// TestLeftIsWholeOrAnError: records that the token may not see are not taken for deleted.
 func TestLeftIsWholeOrAnError(t *testing.T) {
 	s := newStore(t)
 	n := putNetwork(t, s, "one", "10.5.0.0/16")
@@ -203,7 +201,7 @@ func TestShown(t *testing.T) {
 		t.Error(ok, err, diff)
 	}
 
-	// The same agent under another name, and who else is there.
+	// The same agent under another name, and other services.
 	for _, s := range []registry.Service{
 		{Name: "mesh", ID: "mesh-before", Meta: map[string]string{"node_id": "x"}},
 		{Name: "leno", ID: "leno-other", Meta: map[string]string{"node_id": "y"}},

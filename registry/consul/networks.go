@@ -28,7 +28,7 @@ func (c *Client) Network(ctx context.Context, name string) (registry.Network, er
 	}
 	n, err := parseNetworkPair(name, pair)
 	if deleted := (*registry.DeletedError)(nil); errors.As(err, &deleted) {
-		// A leader that was just elected may not have applied a later definition yet.
+		// A newly elected leader may not have applied a later definition yet.
 		if pair, _, err = c.get(ctx, c.layout.network(name), read{consistent: true}); err == nil {
 			n, err = parseNetworkPair(name, pair)
 		}
@@ -39,9 +39,8 @@ func (c *Client) Network(ctx context.Context, name string) (registry.Network, er
 	return n, nil
 }
 
-// PutNetwork implements registry.Networks. The token needs the right to write
-// below networks/; without the right to write below leases/ and changes/ what
-// marks those is left to the first host that acquires a lease.
+// PutNetwork implements registry.Networks. The token needs the right to write below networks/. Without the right to
+// write below leases/ and changes/, the first host that acquires a lease creates the marker and the watermark there.
 func (c *Client) PutNetwork(ctx context.Context, n registry.Network, kept ...registry.Reservation) error {
 	if err := c.putNetwork(ctx, n, kept); err != nil {
 		return fmt.Errorf("put network %s: %w", n.Name, err)
@@ -72,7 +71,7 @@ func (c *Client) putNetwork(ctx context.Context, n registry.Network, kept []regi
 		return err
 	}
 	k := c.reserve(n, kept)
-	open := false // whether the definition was written is
+	open := false // whether the definition was written is not known
 	if err = k.write(ctx); err == nil {
 		err = c.writeNetwork(ctx, n, value)
 		open = errors.Is(err, registry.ErrUnavailable) || errors.Is(err, context.Canceled)
@@ -85,7 +84,7 @@ func (c *Client) putNetwork(ctx context.Context, n registry.Network, kept []regi
 
 // writeNetwork stores value, the definition n.
 func (c *Client) writeNetwork(ctx context.Context, n registry.Network, value []byte) error {
-	// Markers come first: whoever sees the network can trust its trees.
+	// Markers come first, so a reader that sees the network can trust its trees.
 	if _, err := c.ensureMarker(ctx, c.layout.networks()); err != nil {
 		return err
 	}
@@ -98,7 +97,7 @@ func (c *Client) writeNetwork(ctx context.Context, n registry.Network, value []b
 	key, version := c.layout.network(n.Name), n.ModifyIndex
 	switch version {
 	case registry.Absent:
-		version = 0 // Consul's word for the same
+		version = 0 // Consul's value for the same
 	case 0:
 		pair, _, err := c.get(ctx, key, read{})
 		if err != nil {
@@ -115,8 +114,8 @@ func (c *Client) writeNetwork(ctx context.Context, n registry.Network, value []b
 	switch {
 	case err != nil:
 		err = classify(err)
-		// It may have taken place all the same, and whoever tries again must not
-		// stumble over his own write.
+		// The write may have taken place nevertheless, and a caller that tries again must not fail because of its own
+		// write.
 		if errors.Is(err, registry.ErrUnavailable) {
 			if pair, _, readErr := c.get(ctx, key, read{consistent: true}); readErr == nil && pair != nil && bytes.Equal(pair.Value, value) {
 				return nil
@@ -131,8 +130,7 @@ func (c *Client) writeNetwork(ctx context.Context, n registry.Network, value []b
 	return nil
 }
 
-// deleteTries is how often a deletion is tried again when the record was changed
-// at the same time.
+// deleteTries is the number of times a deletion is tried when the record is changed at the same time.
 const deleteTries = 5
 
 // DeleteNetwork implements registry.Networks. It needs the right to write below
@@ -156,8 +154,7 @@ func (c *Client) DeleteNetwork(ctx context.Context, name string) error {
 	return nil
 }
 
-// deleteNetwork is one try. A *refusedError means that the record was changed at the
-// same time.
+// deleteNetwork makes one attempt. A *refusedError means that the record was changed at the same time.
 func (c *Client) deleteNetwork(ctx context.Context, name string) error {
 	if _, err := c.ensureMarker(ctx, c.layout.networks()); err != nil {
 		return err
@@ -233,8 +230,8 @@ func (c *Client) countRecords(ctx context.Context, prefix string) (int, error) {
 	return len(slices.DeleteFunc(pairs, func(p *api.KVPair) bool { return p.Key == prefix+markerName })), err
 }
 
-// purgeDeletions removes the records of old deletions of which there are no leases
-// any more. What fails is left for the next deletion.
+// purgeDeletions removes the records of old deletions whose networks have no leases any more. A record that it cannot
+// remove stays until the next deletion.
 func (c *Client) purgeDeletions(ctx context.Context) {
 	set, _, err := c.listNetworks(ctx, read{})
 	if err != nil {
@@ -258,16 +255,16 @@ func (c *Client) purgeDeletions(ctx context.Context) {
 	}
 }
 
-// networkList gives the answers of WatchNetworks their index.
+// networkList assigns indexes to the answers of WatchNetworks.
 type networkList struct {
 	mu      sync.Mutex
 	version uint64 // of the last answer, 0 before the first
-	index   uint64 // Consul's of it
+	index   uint64 // Consul's index of that answer
 	set     registry.NetworkSet
 }
 
-// update returns the index of set, which is that of the last answer if it is the
-// same, and one that there never was otherwise, even when Consul's went back.
+// update returns the index of set: that of the last answer if the sets are equal, and otherwise a new one that was
+// never used before, even when Consul's index went back.
 func (l *networkList) update(set registry.NetworkSet, index uint64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -278,8 +275,7 @@ func (l *networkList) update(set registry.NetworkSet, index uint64) uint64 {
 	return l.version
 }
 
-// behind returns Consul's index of the answer that had the index version, or 0 when
-// that is not the last one.
+// behind returns Consul's index of the answer with the index version, or 0 if that is not the last answer.
 func (l *networkList) behind(version uint64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -289,13 +285,12 @@ func (l *networkList) behind(version uint64) uint64 {
 	return l.index
 }
 
-// WatchNetworks implements registry.Networks. As with WatchLeases, the index never
-// goes back within one client.
+// WatchNetworks implements registry.Networks. As with WatchLeases, the index never decreases within one client.
 func (c *Client) WatchNetworks(ctx context.Context, after uint64) (registry.NetworkSet, uint64, error) {
 	for {
 		set, version, err := c.watchNetworks(ctx, after)
 		if err != nil {
-			c.doubts.add(c.layout.networks()) // the next call looks at once
+			c.doubts.add(c.layout.networks()) // the next call does not block
 			return registry.NetworkSet{}, 0, fmt.Errorf("watch networks: %w", err)
 		}
 		if version != after {
@@ -304,8 +299,8 @@ func (c *Client) WatchNetworks(ctx context.Context, after uint64) (registry.Netw
 	}
 }
 
-// watchNetworks reads all networks, when after is the index of the last answer once
-// anything below their prefix has changed.
+// watchNetworks reads all networks. When after is the index of the last answer, it first waits for a change below their
+// prefix.
 func (c *Client) watchNetworks(ctx context.Context, after uint64) (registry.NetworkSet, uint64, error) {
 	var notified uint64
 	if last := c.networks.behind(after); after > 0 && last > 0 {
@@ -321,8 +316,8 @@ func (c *Client) watchNetworks(ctx context.Context, after uint64) (registry.Netw
 	return set, c.networks.update(set, max(index, notified)), nil
 }
 
-// listNetworks reads all networks. A list without the marker is of a new store, or
-// of one that was emptied, when a read of the marker alone finds none either.
+// listNetworks reads all networks. When a list lacks the marker and a read of the marker alone does not find it either,
+// the store is new or was emptied.
 func (c *Client) listNetworks(ctx context.Context, r read) (registry.NetworkSet, uint64, error) {
 	set, index, marked, err := c.readNetworks(ctx, r)
 	if err != nil || marked {
@@ -336,7 +331,7 @@ func (c *Client) listNetworks(ctx context.Context, r read) (registry.NetworkSet,
 	if marker == nil {
 		return set, index, nil
 	}
-	// Either it was created since the list or the list hid it.
+	// Either the marker was created after the list, or the list hid it.
 	set, index, marked, err = c.readNetworks(ctx, read{consistent: true})
 	if err == nil && !marked {
 		err = hidden(prefix)
@@ -344,7 +339,7 @@ func (c *Client) listNetworks(ctx context.Context, r read) (registry.NetworkSet,
 	return set, index, err
 }
 
-// readNetworks is one list of the networks, and whether the marker is among them.
+// readNetworks returns one list of the networks, and whether it contains the marker.
 func (c *Client) readNetworks(ctx context.Context, r read) (set registry.NetworkSet, index uint64, marked bool, err error) {
 	prefix := c.layout.networks()
 	pairs, index, err := c.list(ctx, prefix, r)
@@ -373,7 +368,7 @@ func (c *Client) readNetworks(ctx context.Context, r read) (set registry.Network
 	return set, index, marked, nil
 }
 
-// parseNetworkPair reads the record of a network; pair is nil when there is none.
+// parseNetworkPair parses the record of a network; pair is nil when there is none.
 func parseNetworkPair(name string, pair *api.KVPair) (registry.Network, error) {
 	if pair == nil {
 		return registry.Network{}, registry.ErrNetworkNotFound

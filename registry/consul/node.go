@@ -7,9 +7,8 @@ import (
 	"net/netip"
 )
 
-// NodeName implements registry.NodeNamer: the name of the Consul agent's node
-// when that agent is on this host, that is behind a unix socket, a loopback
-// address, or an address of one of this host's interfaces.
+// NodeName implements registry.NodeNamer. It returns the name of the Consul agent's node when that agent is on this
+// host, that is, behind a unix socket, a loopback address, or an address of one of this host's interfaces.
 func (c *Client) NodeName(ctx context.Context) (string, error) {
 	local, err := c.onThisHost(ctx)
 	if err != nil || !local {

@@ -12,19 +12,18 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
-// pairs takes the records out of an answer in the API client's stead, and
-// several times as fast: in a large network reading lists is most of what a
-// host computes. The transport fills it when it finds one in the context.
+// pairs parses the records of an answer in place of the API client, and several times as fast: in a large network,
+// reading lists is most of a host's computation. The transport fills it when it finds one in the context.
 type pairs struct {
 	begun func() // called when the answer begins
 	list  api.KVPairs
-	size  int // of the answer, bytes; before it a guess
+	size  int // of the answer, in bytes; before the answer, an estimate
 }
 
 // pairsKey is the context key of a *pairs.
 type pairsKey struct{}
 
-// read takes the records out of a whole answer, and leaves one without any.
+// read parses the records of a whole answer and returns a body without any.
 func (p *pairs) read(body io.ReadCloser) (io.ReadCloser, error) {
 	p.begun()
 	var data bytes.Buffer
@@ -43,14 +42,14 @@ func (p *pairs) read(body io.ReadCloser) (io.ReadCloser, error) {
 
 var errPairs = errors.New("not as consul writes it")
 
-// parsePairs reads a JSON list of key-value pairs. Members it does not know are
-// skipped; what ends too early is io.ErrUnexpectedEOF.
+// parsePairs parses a JSON list of key-value pairs. It skips members that it does not know; the error of a truncated
+// list is io.ErrUnexpectedEOF.
 func parsePairs(data []byte) (api.KVPairs, error) {
 	s := scanner{data: data}
 	if s.next() != '[' {
 		return nil, s.wrong()
 	}
-	// A list is replaced as a whole, so its parts may lie together.
+	// A list is replaced as a whole, so its parts may share allocations.
 	count := bytes.Count(data, []byte(`"ModifyIndex"`))
 	all := make([]api.KVPair, 0, count)
 	values := make([]byte, 0, base64.StdEncoding.DecodedLen(len(data)-min(len(data), 150*count)))
@@ -81,13 +80,13 @@ func parsePairs(data []byte) (api.KVPairs, error) {
 	return list, nil
 }
 
-// scanner goes over JSON.
+// scanner scans JSON.
 type scanner struct {
 	data []byte
 	at   int
 }
 
-// wrong is what to say of something unexpected at the last byte read.
+// wrong returns the error for something unexpected at the last byte read.
 func (s *scanner) wrong() error {
 	if s.at >= len(s.data) {
 		return io.ErrUnexpectedEOF
@@ -95,7 +94,7 @@ func (s *scanner) wrong() error {
 	return errPairs
 }
 
-// next is the next byte that is no white space, 0 at the end.
+// next returns the next byte that is not white space, 0 at the end.
 func (s *scanner) next() byte {
 	for s.at < len(s.data) {
 		c := s.data[s.at]
@@ -107,8 +106,7 @@ func (s *scanner) next() byte {
 	return 0
 }
 
-// quoted is the rest of a string behind its first quote, as it stands, with the
-// last quote.
+// quoted returns the rest of a string after its first quote, unparsed, including the last quote.
 func (s *scanner) quoted() []byte {
 	start := s.at
 	for s.at < len(s.data) {
@@ -129,7 +127,7 @@ func (s *scanner) quoted() []byte {
 	return nil
 }
 
-// value is the next value as it stands, nil when there is none.
+// value returns the next value, unparsed, or nil when there is none.
 func (s *scanner) value() []byte {
 	c := s.next()
 	start := s.at - 1
@@ -161,8 +159,7 @@ func (s *scanner) value() []byte {
 	return s.data[start:s.at]
 }
 
-// pair reads the members of an object behind its first brace. Their values are
-// put into one place.
+// pair parses the members of an object after its first brace, and appends their values to values.
 func (s *scanner) pair(p *api.KVPair, values *[]byte) error {
 	for c := s.next(); ; {
 		if c == '}' {
@@ -209,7 +206,7 @@ func member(p *api.KVPair, name string, value []byte, values *[]byte) (err error
 	return err
 }
 
-// plain is a string.
+// plain returns the string of a JSON value.
 func plain(value []byte) (string, error) {
 	if len(value) < 2 || value[0] != '"' {
 		return "", errPairs
@@ -225,7 +222,7 @@ func plain(value []byte) (string, error) {
 	return string(inside), nil
 }
 
-// decoded is a base64 string, or nothing.
+// decoded returns the content of a base64 string, or nil for null.
 func decoded(value []byte, values *[]byte) ([]byte, error) {
 	if string(value) == "null" {
 		return nil, nil

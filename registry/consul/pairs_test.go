@@ -54,8 +54,7 @@ func TestParsePairs(t *testing.T) {
 	}
 }
 
-// FuzzParsePairs: nothing makes it panic, and it reads what the API client
-// reads, whatever is in the records.
+// FuzzParsePairs: no input makes it panic, and it returns the same as the API client, whatever the records contain.
 func FuzzParsePairs(f *testing.F) {
 	f.Add([]byte(`[{"Key":"a","Value":"YQ==","Flags":1}]`), "leno/a", "session", []byte("value"), uint64(7))
 	f.Add([]byte(`[{"A":[{"B":"\\"}]}`), "\x00\xff\u2028<", "\"", []byte(nil), uint64(1)<<63)

@@ -11,9 +11,9 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// relist reads the tree and decides what is true, within a turn.
+// relist reads the tree and decides which state is true, within a turn.
 func (c *Client) relist(ctx context.Context, t *tree) error {
-	// Before the list, which so shows whatever these say.
+	// Read the changes before the list, so that the list includes all of them.
 	changes, err := c.readMarks(ctx, t.dir)
 	if err != nil {
 		return err
@@ -33,9 +33,8 @@ func (c *Client) relist(ctx context.Context, t *tree) error {
 	return nil
 }
 
-// firstList reads the leases for the claim of a host that has not read them
-// before, so that its watch can go on from there; nil when there is nothing to
-// go on from.
+// firstList reads the leases for the claim of a host that has not read them before, so that its watch can continue from
+// there. It returns nil when the tree is known already or its changes may not be read.
 func (c *Client) firstList(ctx context.Context, t *tree) (api.KVPairs, error) {
 	if err := t.begin(ctx); err != nil {
 		return nil, err
@@ -46,7 +45,7 @@ func (c *Client) firstList(ctx context.Context, t *tree) (api.KVPairs, error) {
 	}
 	changes, err := c.readMarks(ctx, t.dir)
 	if errors.Is(err, registry.ErrDenied) {
-		return nil, nil // the watch will say so
+		return nil, nil // the watch reports it
 	}
 	if err != nil {
 		return nil, err
@@ -70,8 +69,7 @@ func (c *Client) readTree(ctx context.Context, t *tree, consistent bool) (list, 
 	return t.newList(pairs, index), nil
 }
 
-// confirm asks again, in ways that cannot look like an empty tree when the
-// right to read it is gone.
+// confirm reads again in ways that cannot show an empty tree when the right to read it was lost.
 func (c *Client) confirm(ctx context.Context, t *tree) (list, error) {
 	key := t.prefix + markerName
 	marker, _, err := c.get(ctx, key, read{consistent: true})
@@ -83,8 +81,8 @@ func (c *Client) confirm(ctx context.Context, t *tree) (list, error) {
 		return list{}, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
 	}
 	if marker == nil && l.marker == 0 && len(l.pairs) > 0 {
-		// Deleted by hand. Without it no later answer could be judged; a token
-		// that may not write leaves it to the others.
+		// The marker was deleted by hand. Without it no later answer could be judged; a token without the right to
+		// write leaves it to other hosts.
 		if created, err := c.ensureMarker(ctx, t.prefix); created || err != nil {
 			c.logger.Warn("missing marker key created", "key", key, "error", err)
 		}

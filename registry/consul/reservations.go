@@ -25,12 +25,12 @@ func (c *Client) Reservations(ctx context.Context, n registry.Network) (registry
 	return set, nil
 }
 
-// emptyPause is how many times as long as between two looks at what does change a
-// watch of no reservations waits: 5 s, and the first one shows that much later.
+// emptyPause is how many times longer a watch without reservations pauses than a watch of a tree that changes: 5 s, by
+// which the first reservation is seen later.
 const emptyPause = 20
 
-// WatchReservations implements registry.Reservations. There are few of them, so
-// every change has all read anew. The index is Consul's and goes back with it.
+// WatchReservations implements registry.Reservations. There are few reservations, so every change causes all of them to
+// be read again. The index is Consul's and goes back with it.
 func (c *Client) WatchReservations(ctx context.Context, n registry.Network, after uint64) (registry.ReservationSet, uint64, error) {
 	if err := registry.CheckNetworkName(n.Name); err != nil {
 		return registry.ReservationSet{}, 0, fmt.Errorf("watch reservations: %w", err)
@@ -46,7 +46,7 @@ func (c *Client) WatchReservations(ctx context.Context, n registry.Network, afte
 		set, index, err = c.reservations(ctx, n)
 	}
 	if err == nil && after > 0 && len(set.Reservations) == 0 {
-		// Every write elsewhere wakes who watches a prefix without keys.
+		// Every write elsewhere wakes a watch of a prefix without keys.
 		err = pause(ctx, jitter(emptyPause*c.conf.Coalesce))
 	}
 	if err != nil {
@@ -55,8 +55,8 @@ func (c *Client) WatchReservations(ctx context.Context, n registry.Network, afte
 	return set, max(index, notified, 1), nil
 }
 
-// listSurely is a consistent list of what need not have a marker: an empty one is
-// believed when a key below the prefix may be read, whether it exists or not.
+// listSurely returns a consistent list of a prefix that need not have a marker. It believes an empty list when the
+// token may read a key below the prefix, whether that key exists or not.
 func (c *Client) listSurely(ctx context.Context, prefix string) (api.KVPairs, uint64, error) {
 	pairs, index, err := c.list(ctx, prefix, read{consistent: true})
 	if err == nil && len(pairs) == 0 {
@@ -118,7 +118,7 @@ func (c *Client) addReservation(ctx context.Context, n registry.Network, r regis
 		&api.KVTxnOp{Verb: api.KVSet, Key: key, Value: value})
 	switch {
 	case isRefused(err):
-		// Written since the list, or unusable.
+		// Either it was written after the list, or it is unusable.
 		if there, err := c.reserved(ctx, n, r, math.MaxUint64); err != nil || there {
 			return err
 		}
@@ -126,10 +126,9 @@ func (c *Client) addReservation(ctx context.Context, n registry.Network, r regis
 	case err != nil:
 		return err
 	}
-	// Two operators may have reserved two slots for one host at once; then
-	// both see it here, and the later one gives way. It also does to a host that
-	// has taken the slot since the look: a check in the transaction that the
-	// lease does not exist would ask for the right to write leases.
+	// Two operators may have reserved two slots for one host at the same time. Both see that here, and the later one is
+	// undone. A reservation is also undone if a host has taken the slot in between: a check in the transaction that the
+	// lease does not exist would need the right to write leases.
 	index := results[len(results)-1].ModifyIndex
 	if _, err = c.reserved(ctx, n, r, index); err == nil {
 		err = c.hindered(ctx, n, r, force)
@@ -148,8 +147,7 @@ func (c *Client) addReservation(ctx context.Context, n registry.Network, r regis
 	return nil
 }
 
-// hindered is ErrHeld when another live host holds the slot, unless that is
-// to be overlooked.
+// hindered returns ErrHeld when another live host holds the slot, unless force is set.
 func (c *Client) hindered(ctx context.Context, n registry.Network, r registry.Reservation, force bool) error {
 	if force {
 		return nil
@@ -162,7 +160,7 @@ func (c *Client) hindered(ctx context.Context, n registry.Network, r registry.Re
 	return c.hinderedBy(n, r, pair)
 }
 
-// hinderedBy is hindered by the record on the slot.
+// hinderedBy is hindered for a given record on the slot.
 func (c *Client) hinderedBy(n registry.Network, r registry.Reservation, pair *api.KVPair) error {
 	l, err := parseLease(n, c.layout.leases(n.Name), pair)
 	if err != nil {
@@ -171,8 +169,8 @@ func (c *Client) hinderedBy(n registry.Network, r registry.Reservation, pair *ap
 	return r.Hindered(l)
 }
 
-// reserved says whether the same reservation stands already; ErrReserved when
-// another one written before index is in its way.
+// reserved reports whether the same reservation already exists. It returns ErrReserved when another one written before
+// index conflicts with it.
 func (c *Client) reserved(ctx context.Context, n registry.Network, r registry.Reservation, index uint64) (bool, error) {
 	set, _, err := c.reservations(ctx, n)
 	if err != nil {
@@ -196,7 +194,7 @@ func (c *Client) reserved(ctx context.Context, n registry.Network, r registry.Re
 func (c *Client) RemoveReservation(ctx context.Context, network string, subnet netip.Prefix) error {
 	key, err := c.keyCovering(ctx, network, subnet, c.layout.reservation)
 	if err == nil {
-		// The get fails when there is no such key.
+		// The get fails if the key does not exist.
 		_, err = c.transact(ctx,
 			&api.KVTxnOp{Verb: api.KVGet, Key: key},
 			&api.KVTxnOp{Verb: api.KVDelete, Key: key})

@@ -14,40 +14,39 @@ import (
 )
 
 const (
-	// txnWrites is how many keys one transaction writes: as many as Consul takes.
+	// txnWrites is the number of keys that one transaction writes: the most that Consul accepts.
 	txnWrites = 128
-	// reserveTries is how often the reservations of a network are looked at again
-	// after others wrote some of them at the same time.
+	// reserveTries is the number of times that the reservations of a network are read again after other callers wrote
+	// some of them at the same time.
 	reserveTries = 20
-	// undoTime is what taking back may take, with thousands of records.
+	// undoTime is the time limit for undoing writes, with thousands of records.
 	undoTime = 15 * time.Second
 )
 
-// undoing is for taking back what was written for a caller who may be gone, which
-// may be why.
+// undoing returns a context for undoing writes for a caller whose own context may have ended, which may be the reason
+// for undoing them.
 func undoing(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 }
 
-// reserving writes the reservations of a network that is not defined yet, and takes
-// them back when it cannot be. They do not fit into one transaction, and others
-// may write the same ones meanwhile. So each record bears the mark of who asked for it
-// last, and only he takes it back, if it was not there before him: what is left out
-// of one's own writes because it stands already could otherwise go again with
-// whoever wrote it.
+// reserving writes the reservations of a network that is not defined yet, and deletes them if the network cannot be
+// defined. They do not fit into one transaction, and other callers may write the same ones at the same time. So each
+// record has the mark of the caller that requested it last, and only that caller deletes it, unless the record existed
+// before. A caller therefore also marks records that already exist: otherwise the caller that wrote them could delete
+// them again.
 type reserving struct {
 	*Client
 	network registry.Network
 	kept    map[string]registry.Reservation // by key
-	mark    uint64                          // the records' flags, nobody else's
+	mark    uint64                          // the records' flags, unique to this caller
 	hosts   map[string]string               // keys by registry.Reservation.Host
 	asked   map[string]uint64               // CreateIndex of the records that were given the mark
-	before  map[string]bool                 // records that stood before
-	began   bool                            // something may have been written
+	before  map[string]bool                 // records that existed before
+	began   bool                            // some records may have been written
 }
 
 func (c *Client) reserve(n registry.Network, kept []registry.Reservation) *reserving {
-	k := &reserving{Client: c, network: n, kept: map[string]registry.Reservation{}, mark: 1 + rand.Uint64N(1<<53-1), // which JSON keeps everywhere
+	k := &reserving{Client: c, network: n, kept: map[string]registry.Reservation{}, mark: 1 + rand.Uint64N(1<<53-1), // 53 bits survive any JSON
 		hosts: map[string]string{}, asked: map[string]uint64{}, before: map[string]bool{}}
 	for _, r := range kept {
 		key := c.layout.reservation(n.Name, r.Subnet)
@@ -56,8 +55,8 @@ func (c *Client) reserve(n registry.Network, kept []registry.Reservation) *reser
 	return k
 }
 
-// write returns when all reservations have stood beside nothing that is in their
-// way, after they were written.
+// write returns when all reservations have been written and, in a read after that, no other record conflicted with
+// them.
 func (k *reserving) write(ctx context.Context) error {
 	for range reserveTries {
 		ops, err := k.missing(ctx)
@@ -68,7 +67,7 @@ func (k *reserving) write(ctx context.Context) error {
 			k.began = true
 			results, err := k.transact(ctx, part...)
 			if isRefused(err) {
-				break // somebody else wrote, too
+				break // another caller wrote at the same time
 			}
 			if err != nil {
 				return err
@@ -81,8 +80,7 @@ func (k *reserving) write(ctx context.Context) error {
 	return fmt.Errorf("%w: reservations are written by others again and again", registry.ErrConflict)
 }
 
-// missing is the writes that are still needed. ErrReserved or ErrHeld when something
-// is in the way.
+// missing returns the writes that are still needed. It returns ErrReserved or ErrHeld when there is a conflict.
 func (k *reserving) missing(ctx context.Context) ([]*api.KVTxnOp, error) {
 	there, err := k.beside(ctx)
 	if err != nil {
@@ -100,7 +98,7 @@ func (k *reserving) missing(ctx context.Context) ([]*api.KVTxnOp, error) {
 		op := &api.KVTxnOp{Verb: api.KVCAS, Key: key, Value: value, Flags: k.mark} // index 0 creates only
 		if pair := there[key]; pair != nil {
 			if k.asked[key] == pair.CreateIndex {
-				continue // whoever has asked for it since leaves it as it is
+				continue // callers that have requested it since do not change it
 			}
 			k.before[key], op.Index = true, pair.ModifyIndex
 		}
@@ -109,8 +107,7 @@ func (k *reserving) missing(ctx context.Context) ([]*api.KVTxnOp, error) {
 	return ops, nil
 }
 
-// beside is the network's reservations by key, when all that are wanted can be
-// there too.
+// beside returns the network's reservations by key, if none of them conflicts with a wanted one.
 func (k *reserving) beside(ctx context.Context) (map[string]*api.KVPair, error) {
 	prefix := k.layout.reservations(k.network.Name)
 	pairs, _, err := k.listSurely(ctx, prefix)
@@ -131,7 +128,7 @@ func (k *reserving) beside(ctx context.Context) (map[string]*api.KVPair, error) 
 			r, wanted := k.kept[key]
 			asked := k.asked[key]
 			if !wanted || key != pair.Key && asked != 0 && asked < pair.CreateIndex {
-				continue // of two for one host the later gives way
+				continue // of two for one host, the later one is undone
 			}
 			if _, err := r.Beside(other); err != nil {
 				return nil, err
@@ -141,8 +138,8 @@ func (k *reserving) beside(ctx context.Context) (map[string]*api.KVPair, error) 
 	return there, nil
 }
 
-// held is ErrHeld when a live host holds a slot that is to be another's: one
-// that had it in a network of that name before.
+// held returns ErrHeld when a live host holds a slot reserved for another host. Such a host had the slot in an earlier
+// network of the same name.
 func (k *reserving) held(ctx context.Context) error {
 	prefix := k.layout.leases(k.network.Name)
 	pairs, _, err := k.listSurely(ctx, prefix)
@@ -159,7 +156,7 @@ func (k *reserving) held(ctx context.Context) error {
 	return nil
 }
 
-// undo takes back what only this call has asked for.
+// undo deletes the records that only this call has requested.
 func (k *reserving) undo(ctx context.Context) error {
 	if !k.began {
 		return nil
@@ -190,7 +187,7 @@ func (k *reserving) takeBack(ctx context.Context) error {
 		}
 		for part := range slices.Chunk(ops, txnWrites) {
 			if _, err := k.transact(ctx, part...); isRefused(err) {
-				break // somebody else has asked for one since
+				break // another caller has requested one since
 			} else if err != nil {
 				return err
 			}

@@ -11,8 +11,8 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// keptFixture is a client behind a proxy, a network that is not defined yet, and
-// reservations for it that take two transactions.
+// keptFixture returns a client behind a proxy, a network that is not defined yet, and reservations for it that take two
+// transactions.
 func keptFixture(t *testing.T) (*faulty, *store, *Client, registry.Network, []registry.Reservation) {
 	t.Helper()
 	proxy := newFaulty(t, common.get(t))
@@ -32,17 +32,16 @@ func definitions(r *http.Request) bool {
 	return r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/networks/new")
 }
 
-// TestKeptInterrupted: of a network that is not created nothing stays but what was
-// there before, wherever it ends.
+// TestKeptInterrupted: when a network is not created, only records that existed before stay, wherever the call fails.
 func TestKeptInterrupted(t *testing.T) {
 	const before = 2
 	for _, tt := range []struct {
 		name   string
 		wanted func(*http.Request) bool
-		nth    int // of them is met
+		nth    int // which of them meets the fault
 		fault  fault
 		want   error
-		stay   bool // all of them
+		stay   bool // all of them stay
 	}{
 		{name: "the caller goes before the first write", wanted: transactions, nth: 1, want: context.Canceled},
 		{name: "the caller goes in the middle", wanted: transactions, nth: 2, want: context.Canceled},
@@ -50,7 +49,7 @@ func TestKeptInterrupted(t *testing.T) {
 		{name: "a write fails", wanted: transactions, nth: 2, fault: answer(500, "No cluster leader"), want: registry.ErrUnavailable},
 		{name: "a write without an answer", wanted: transactions, nth: 2, fault: after(answer(500, "rpc error")), want: registry.ErrUnavailable},
 		{name: "no right to define it", wanted: definitions, nth: 1, fault: answer(403, "Permission denied"), want: registry.ErrDenied},
-		// It may have been defined all the same, and must not be without them.
+		// The network may have been defined nevertheless, and must not lack its reservations.
 		{name: "no answer to the definition", wanted: definitions, nth: 1, fault: answer(500, "rpc error"), want: registry.ErrUnavailable, stay: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -97,12 +96,12 @@ func TestKeptInterrupted(t *testing.T) {
 	}
 }
 
-// TestKeptRivals: who reserves another slot for one of the hosts meanwhile comes
-// first when his record is older, and gives way otherwise; so does who takes a slot.
+// TestKeptRivals: another caller that reserves another slot for one of the hosts at the same time wins if its record is
+// older, and loses otherwise. The same applies to a host that takes a slot.
 func TestKeptRivals(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		of    int // number of the reservation whose host has a rival: keys are written in the order of their text
+		of    int // index of the reservation whose host has a rival: keys are written in alphabetical order
 		lease bool
 		want  error
 	}{
@@ -151,7 +150,7 @@ func TestKeptRivals(t *testing.T) {
 	}
 }
 
-// TestKeptMany counts what a large network costs.
+// TestKeptMany counts the requests for a large network.
 func TestKeptMany(t *testing.T) {
 	proxy, s, c, n, _ := keptFixture(t)
 	n = network("new", "10.0.0.0/8")

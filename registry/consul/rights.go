@@ -15,28 +15,27 @@ import (
 
 var _ registry.Entitled = (*Client)(nil)
 
-// authorization is one question to Consul's ACLs and its answer, as
-// /v1/internal/acl/authorize has them. Consul's own pages live by that endpoint;
-// it decides without doing anything.
+// authorization is one question to Consul's ACLs and its answer, in the format of /v1/internal/acl/authorize. Consul's
+// own UI depends on that endpoint, which decides without side effects.
 type authorization struct {
 	Resource, Segment, Access string
 	Allow                     bool `json:",omitempty"`
 }
 
-// maxQuestions is how many Consul takes at once.
+// maxQuestions is the number of questions that Consul accepts at once.
 const maxQuestions = 64
 
-// entitlement is a rule and what it has to allow.
+// entitlement is a rule and the questions that it must allow.
 type entitlement struct {
 	rule, purpose string
 	ask           []authorization
 }
 
-// Rights implements registry.Entitled, by the rules of examples/consul/policy.hcl.
-// A Consul without ACLs has no rights to lack.
+// Rights implements registry.Entitled, by the rules of examples/consul/policy.hcl. In a Consul without ACLs no right
+// can be missing.
 func (c *Client) Rights(ctx context.Context, w registry.Wish) ([]registry.Right, error) {
-	// Sessions are of the node whose Consul agent is asked for them. Where that may
-	// not be read, nothing is said of them.
+	// A session belongs to the node of the Consul agent that creates it. Where the name of that node may not be read,
+	// sessions are left out.
 	node := ""
 	opts, cancel := c.query(ctx, read{})
 	defer cancel()
@@ -77,7 +76,7 @@ func (c *Client) Rights(ctx context.Context, w registry.Wish) ([]registry.Right,
 	return out, nil
 }
 
-// entitlements are what an agent needs.
+// entitlements returns the rules that an agent needs.
 func (c *Client) entitlements(w registry.Wish, node string) []entitlement {
 	prefix := c.layout.prefix
 	rule := func(kind, segment, access string) string {
@@ -121,7 +120,7 @@ func (c *Client) entitlements(w registry.Wish, node string) []entitlement {
 	return out
 }
 
-// authorize asks; nil says that this Consul has no ACLs.
+// authorize returns the answers to questions; nil means that this Consul has no ACLs.
 func (c *Client) authorize(ctx context.Context, questions []authorization) ([]authorization, error) {
 	body, err := json.Marshal(questions)
 	if err != nil {

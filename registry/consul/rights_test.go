@@ -12,9 +12,8 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// TestRights: the rules that an agent is told it needs are what Consul takes, all of
-// them grant all, and of each that is left out just that one is missing. So are
-// they of a token that nobody knows.
+// TestRights: Consul accepts the rules that an agent is told it needs. Together they grant all rights, and without one
+// of them exactly that right is missing. With a token that does not exist, ErrDenied is returned.
 func TestRights(t *testing.T) {
 	s := newStore(t)
 	node, err := s.open(t).NodeName(testContext(t))
@@ -60,7 +59,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// TestRightsOfExample: with the rules of the example nothing is missing.
+// TestRightsOfExample: with the rules of the example no right is missing.
 func TestRightsOfExample(t *testing.T) {
 	rules, err := os.ReadFile("../../examples/consul/policy.hcl")
 	if err != nil {
@@ -82,7 +81,7 @@ func TestRightsOfExample(t *testing.T) {
 			t.Errorf("missing: %s", r.Rule)
 		}
 	}
-	// Other hosts' sessions are of other nodes.
+	// Sessions of other hosts belong to other nodes.
 	other := "other-" + strings.TrimPrefix(s.prefix, "test/")
 	if _, err := s.admin.Catalog().Register(&api.CatalogRegistration{Node: other, Address: "192.0.2.9"}, nil); err != nil {
 		t.Fatal(err)

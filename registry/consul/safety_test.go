@@ -16,8 +16,8 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// follow watches until the slots are as wanted; a set that lacks any of least
-// meanwhile is a failure. Uncertain answers are waited out as an agent does.
+// follow watches until the slots are as wanted. It fails if a set before that lacks any of least, and retries after
+// uncertain answers like an agent.
 func follow(t *testing.T, c *Client, n registry.Network, after uint64, want, least []uint64) (registry.LeaseSet, uint64) {
 	t.Helper()
 	ctx := testContext(t)
@@ -44,7 +44,7 @@ func follow(t *testing.T, c *Client, n registry.Network, after uint64, want, lea
 	}
 }
 
-// three hosts have leases on slots 10, 20 and 30; the watcher has seen them.
+// watched returns a watcher that has seen the leases of three hosts on slots 10, 20 and 30.
 func watched(t *testing.T, s *store, change ...func(*Config)) (watcher *Client, n registry.Network, leases []registry.Lease, index uint64) {
 	t.Helper()
 	n = putNetwork(t, s, "default", "10.5.0.0/16")
@@ -68,8 +68,8 @@ func TestDeletionsAreSeen(t *testing.T) {
 	s := newStore(t)
 	watcher, n, leases, index := watched(t, s, settle(time.Hour))
 	c := s.open(t)
-	// One of three goes through at once, one of two and the last after a probe;
-	// the hour shows that none of them waits for the tree to settle.
+	// One of three is removed at once, one of two and the last after a probe. Settle is an hour, so none of them waits
+	// for the tree to settle.
 	for i, want := range [][]uint64{{20, 30}, {30}, {}} {
 		if err := c.Revoke(testContext(t), n.Name, leases[i].Subnet()); err != nil {
 			t.Fatal(err)
@@ -117,7 +117,7 @@ func TestRightsLost(t *testing.T) {
 			}
 			s.setRules(t, policy, rules(s))
 
-			// Every answer is either whole or an error.
+			// Every answer is either complete or an error.
 			var failure error
 			eventually(t, "the leases are denied", func() bool {
 				set, _, err := watcher.WatchLeases(testContext(t), n, 0)
@@ -138,7 +138,7 @@ func TestRightsLost(t *testing.T) {
 			})
 			wantIs(t, failure, registry.ErrDenied, registry.ErrUncertain)
 			if name == "all" {
-				// A watch that was waiting notices as well.
+				// A watch that was already blocking notices as well.
 				wantIs(t, errOf(watcher.WatchLeases(testContext(t), n, index)), registry.ErrDenied)
 				wantIs(t, errOf(watcher.WatchLease(testContext(t), n, n.Plan.Subnets(10)[0], 0)), registry.ErrDenied)
 			}
@@ -156,8 +156,7 @@ func TestRightsLost(t *testing.T) {
 	}
 }
 
-// TestFilteredSilently: a server that does not say that it left records out, as
-// for the anonymous token.
+// TestFilteredSilently: a server does not report that it left out records, as for the anonymous token.
 func TestFilteredSilently(t *testing.T) {
 	s := newStore(t)
 	secret, policy := s.newToken(t, `key_prefix "`+s.prefix+`/" { policy = "read" }`)
@@ -201,7 +200,7 @@ func TestStoreEmptied(t *testing.T) {
 		_, _, err = watcher.WatchLeases(testContext(t), n, 0)
 		wantIs(t, err, registry.ErrUncertain)
 	}
-	// Of networks that there are none is the truth, and nobody deleted any.
+	// It is certain that there are no networks, and none of them was deleted.
 	networks, after, err := watcher.WatchNetworks(testContext(t), nindex)
 	if err != nil || len(networks.Networks)+len(networks.Deleted) > 0 || after == nindex {
 		t.Fatalf("got %+v at %d after %d, %v", networks, after, nindex, err)
@@ -212,7 +211,7 @@ func TestStoreEmptied(t *testing.T) {
 	if deleted := (*registry.DeletedError)(nil); errors.As(err, &deleted) {
 		t.Errorf("lost, and taken for deleted: %v", err)
 	}
-	// The runner of each host sees its own lease gone, and takes it again.
+	// Each host's runner sees that its own lease is gone, and takes it again.
 	_, _, err = watcher.WatchLease(testContext(t), n, leases[0].Subnet(), 0)
 	wantIs(t, err, registry.ErrLeaseNotFound)
 	claim0 := claim(0)
@@ -221,24 +220,24 @@ func TestStoreEmptied(t *testing.T) {
 	if err != nil || back.Slot != 10 || back.Session != leases[0].Session {
 		t.Fatalf("got %+v, %v", back, err)
 	}
-	// A host that comes meanwhile waits for those that are not back yet.
+	// A new host waits for the hosts that have not returned yet.
 	c3 := claim(3)
 	c3.Prefer = leases[1].Subnet()
 	_, err = watcher.Acquire(testContext(t), n, c3)
 	wantIs(t, err, registry.ErrLeasesLost)
-	// The others stay as they were known until the tree has settled.
+	// The other leases stay as last known until the tree has settled.
 	set, index := follow(t, watcher, n, index, []uint64{10, 20, 30}, []uint64{10, 20, 30})
 	if set.Leases[1].Session != leases[1].Session || set.Leases[0].CreateIndex != back.CreateIndex {
 		t.Fatalf("got %+v", set.Leases)
 	}
-	// One comes back elsewhere: its old lease goes at once.
+	// One host returns on another slot: its old lease is removed at once.
 	claim2 := claim(2)
 	claim2.Prefer, claim2.Session = n.Plan.Subnets(31)[0], leases[2].Session
 	if _, err := s.open(t).Acquire(testContext(t), n, claim2); err != nil {
 		t.Fatal(err)
 	}
 	_, index = follow(t, watcher, n, index, []uint64{10, 20, 31}, []uint64{10, 20})
-	// One never does, and is given up without any change in Consul.
+	// One host never returns, and its lease is given up without any change in Consul.
 	follow(t, watcher, n, index, []uint64{10, 31}, []uint64{10, 31})
 
 	if err := s.open(t).PutNetwork(testContext(t), network("other", "10.6.0.0/16")); err != nil {
@@ -259,7 +258,7 @@ func TestMarkerDeletedByHand(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	go func() {
 		defer close(done)
-		_, _, _ = watcher.WatchLeases(ctx, n, index) // nothing changes for the caller
+		_, _, _ = watcher.WatchLeases(ctx, n, index) // the leases do not change for the caller
 	}()
 	eventually(t, "the marker is back", func() bool { _, _, ok := s.Get(t, marker); return ok })
 	cancel()
@@ -317,14 +316,13 @@ func TestSnapshotRestored(t *testing.T) {
 	cancel()
 }
 
-// TestConsulStartsAnew: its indexes begin again, and a query for the old one
-// would sleep through it.
+// TestConsulStartsAnew: Consul's indexes begin again, and a blocking query with the old index would miss all changes.
 func TestConsulStartsAnew(t *testing.T) {
 	server := newServer(t, "")
 	s := &store{server: server, prefix: "leno"}
 	watcher, n, leases, index := watched(t, s)
 	for range 50 {
-		s.Put(t, "other", []byte(time.Now().String())) // so that the old index is far away
+		s.Put(t, "other", []byte(time.Now().String())) // so that the old index is out of reach
 	}
 	l := acquire(t, s.open(t), n, 3)
 	want := append([]uint64{10, 20, 30}, l.Slot)
@@ -385,7 +383,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestServerTroubles: answers that are no answers never become a short list.
+// TestServerTroubles: invalid answers never become a short list.
 func TestServerTroubles(t *testing.T) {
 	s := newStore(t)
 	trouble := make(chan func(w http.ResponseWriter, r *http.Request, pass http.Handler), 1)
@@ -418,7 +416,7 @@ func TestServerTroubles(t *testing.T) {
 			w.Header().Set("X-Consul-Lastcontact", "0")
 			w.Header().Set("X-Consul-Index", "1")
 			w.WriteHeader(404)
-		}, nil}, // a stale answer: asked again
+		}, nil}, // a stale answer: read again
 	} {
 		t.Run(name, func(t *testing.T) {
 			trouble <- tt.answer
@@ -434,8 +432,8 @@ func TestServerTroubles(t *testing.T) {
 	}
 }
 
-// TestWatchTellsThatItGoesOn: after a failure the next watch answers although
-// nothing has changed, also when another call has read everything meanwhile.
+// TestWatchTellsThatItGoesOn: after a failure the next watch returns even if nothing has changed and another call has
+// read everything in between.
 func TestWatchTellsThatItGoesOn(t *testing.T) {
 	s := newStore(t)
 	trouble := make(chan bool, 1)

@@ -23,14 +23,13 @@ import (
 	"github.com/lenonet/leno/e2e/owned"
 )
 
-// rootToken may do everything on every test server.
+// rootToken has all rights on every test server.
 const rootToken = "7f6a3c9e-0000-4000-8000-000000000001"
 
-// testPatience bounds every wait; only a failure takes that long.
+// testPatience limits every wait; only a failure takes that long.
 const testPatience = 3 * time.Minute
 
-// server is a real Consul on loopback ports of its own, with ACLs that deny by
-// default.
+// server is a real Consul on its own loopback ports, with ACLs that deny by default.
 type server struct {
 	addr    string // of its HTTP API
 	serf    string
@@ -42,15 +41,14 @@ type server struct {
 	logFile string
 }
 
-// TestMain ends the server all tests share.
+// TestMain stops the server that all tests share.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	common.stop()
 	os.Exit(code)
 }
 
-// common is the server all tests share that do not harm theirs; each takes a
-// prefix of its own.
+// common is the server shared by all tests that do not harm their server; each test uses its own prefix.
 var common sharedServer
 
 type sharedServer struct {
@@ -64,7 +62,7 @@ func (c *sharedServer) get(tb testing.TB) *server {
 	tb.Helper()
 	c.once.Do(func() {
 		name := filepath.Join(os.TempDir(), "leno-consul-")
-		if c.err = owned.Sweep(name+"*", os.RemoveAll); c.err != nil { // of runs that were killed
+		if c.err = owned.Sweep(name+"*", os.RemoveAll); c.err != nil { // of earlier runs that were killed
 			return
 		}
 		if c.dir, c.err = owned.Make(name + filepath.Base(testPrefix())); c.err != nil {
@@ -163,8 +161,8 @@ func (s *server) start() error {
 	defer log.Close()
 	s.cmd = exec.Command(binary, s.args...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
-	// A test binary that is killed takes its servers along. The kernel means
-	// the thread that started them, so it stays as long as they do.
+	// When a test binary is killed, the kernel kills its servers too. The kernel considers the thread that started them
+	// the parent, so that thread stays as long as they run.
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started, exited := make(chan error, 1), make(chan struct{})
 	s.exited = exited
@@ -185,7 +183,7 @@ func (s *server) start() error {
 	deadline := time.Now().Add(testPatience)
 	for time.Now().Before(deadline) {
 		if _, err = s.admin.KV().Put(&api.KVPair{Key: "ready"}, nil); err == nil {
-			// Sessions need the node in the catalogue, a moment later.
+			// Sessions need the node in the catalogue, which appears a moment later.
 			var id string
 			if id, _, err = s.admin.Session().CreateNoChecks(&api.SessionEntry{}, nil); err == nil {
 				_, err = s.admin.Session().Destroy(id, nil)
@@ -202,7 +200,7 @@ func (s *server) start() error {
 	return fmt.Errorf("consul is not ready: %w", err)
 }
 
-// kill ends the process the hard way; its store goes with it.
+// kill ends the process with SIGKILL; its store is lost.
 func (s *server) kill() { s.signal(os.Kill) }
 
 func (s *server) signal(sig os.Signal) {
@@ -244,14 +242,14 @@ func freePorts(n int) ([]int, error) {
 	return ports, nil
 }
 
-// testPrefix is a KV prefix no other test uses.
+// testPrefix returns a KV prefix that no other test uses.
 func testPrefix() string {
 	b := make([]byte, 6)
 	_, _ = rand.Read(b)
 	return "test/" + hex.EncodeToString(b)
 }
 
-// client opens a client of the server as another host would.
+// client returns a client of the server as another host would have it.
 func (s *server) client(tb testing.TB, prefix string, change ...func(*Config)) *Client {
 	tb.Helper()
 	conf := Config{Address: s.addr, Token: rootToken, KVPrefix: prefix, Coalesce: 10 * time.Millisecond, Audit: 100 * time.Millisecond}
@@ -266,7 +264,7 @@ func (s *server) client(tb testing.TB, prefix string, change ...func(*Config)) *
 	return c
 }
 
-// newToken makes a token with the given rules.
+// newToken creates a token with the given rules.
 func (s *server) newToken(tb testing.TB, rules string) (secret, policyID string) {
 	tb.Helper()
 	name := strings.ReplaceAll(testPrefix(), "/", "-")
@@ -281,7 +279,7 @@ func (s *server) newToken(tb testing.TB, rules string) (secret, policyID string)
 	return token.SecretID, policy.ID
 }
 
-// setRules changes what a policy of newToken allows.
+// setRules changes the rules of a policy of newToken.
 func (s *server) setRules(tb testing.TB, policyID, rules string) {
 	tb.Helper()
 	policy, _, err := s.admin.ACL().PolicyRead(policyID, nil)
@@ -294,8 +292,7 @@ func (s *server) setRules(tb testing.TB, policyID, rules string) {
 	}
 }
 
-// store is registrytest.Store on a prefix of a server, and what else tests do
-// past the registry.
+// store is a registrytest.Store on a prefix of a server, with other operations that tests do without the registry.
 type store struct {
 	*server
 	prefix string
@@ -357,7 +354,7 @@ func (s *store) Keys(tb testing.TB, prefix string) []string {
 	return keys
 }
 
-// empty deletes every key of the prefix at once.
+// empty deletes every key below the prefix at once.
 func (s *store) empty(tb testing.TB) {
 	tb.Helper()
 	if _, err := s.admin.KV().DeleteTree(s.prefix+"/", nil); err != nil {
@@ -365,7 +362,7 @@ func (s *store) empty(tb testing.TB) {
 	}
 }
 
-// sessions is the ids of all sessions for a network of the prefix.
+// sessions returns the ids of all sessions for a network of the prefix.
 func (s *store) sessions(tb testing.TB, network string) []string {
 	tb.Helper()
 	entries, _, err := s.admin.Session().List(nil)
@@ -396,7 +393,7 @@ func wantIs(tb testing.TB, err error, wants ...error) {
 	}
 }
 
-// eventually polls until ok.
+// eventually polls until ok returns true.
 func eventually(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
 	for deadline := time.Now().Add(testPatience); ; time.Sleep(20 * time.Millisecond) {

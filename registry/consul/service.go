@@ -14,8 +14,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// The service's check. The TTL is twice the 30 s within which agents announce
-// themselves again.
+// The service's check. The TTL is twice the 30 s after which agents announce themselves again.
 const (
 	checkInterval = "10s"
 	checkTimeout  = "5s"
@@ -24,12 +23,11 @@ const (
 	againMeta     = "registered_again"
 )
 
-// Announce implements registry.Announcer with the local Consul agent's
-// services. The check polls s.HealthURL; without one it is a TTL check that
-// every call feeds with v. A `consul agent -dev` forgets services at a restart,
-// and anybody may deregister them, so each call looks first. What a restore took
-// from the servers the local agent does not notice for up to two minutes, unless
-// service and check differ from what it has: s.Again is part of both.
+// Announce implements registry.Announcer with the services of the local Consul agent. The check polls s.HealthURL;
+// without a URL it is a TTL check that every call feeds with v. A `consul agent -dev` forgets services at a restart,
+// and any program may deregister them, so each call reads first. When a restore removes the service from the servers,
+// the local agent does not notice for up to two minutes, unless service and check differ from those it has: s.Again is
+// part of both.
 func (c *Client) Announce(ctx context.Context, s registry.Service, v registry.Verdict) error {
 	wanted := registration(s, v)
 	same, err := c.announced(ctx, wanted)
@@ -67,7 +65,7 @@ func (c *Client) Withdraw(ctx context.Context, s registry.Service) error {
 	return nil
 }
 
-// Doubles implements registry.Announcer. It knows the local Consul agent's services.
+// Doubles implements registry.Announcer. It knows only the services of the local Consul agent.
 func (c *Client) Doubles(ctx context.Context, s registry.Service, meta string) ([]registry.Service, error) {
 	opts, cancel := c.query(ctx, read{})
 	defer cancel()
@@ -83,10 +81,10 @@ func (c *Client) Doubles(ctx context.Context, s registry.Service, meta string) (
 	return out, nil
 }
 
-// shown is a service as the local Consul agent has it.
+// shown returns a service as the local Consul agent has it.
 func shown(found *api.AgentService) registry.Service {
 	s := registry.Service{Name: found.Service, ID: found.ID, Port: found.Port, Tags: found.Tags, Meta: found.Meta}
-	s.Address, _ = netip.ParseAddr(found.Address) // stays invalid for the node's own
+	s.Address, _ = netip.ParseAddr(found.Address) // stays invalid for the node's own address
 	return s
 }
 
@@ -100,7 +98,7 @@ func registration(s registry.Service, v registry.Verdict) *api.AgentServiceRegis
 		check.TTL, check.Notes = checkTTL, ttlNotes
 	} else {
 		check.HTTP, check.Interval, check.Timeout = s.HealthURL, checkInterval, checkTimeout
-		// Consul does not tell what a check polls: the notes do.
+		// Consul does not show what a check polls, so the notes do.
 		check.Notes = "polls " + s.HealthURL + " every " + checkInterval
 	}
 	r := &api.AgentServiceRegistration{ID: s.ID, Name: s.Name, Port: s.Port, Tags: s.Tags, Meta: s.Meta, Check: check}
@@ -115,7 +113,7 @@ func registration(s registry.Service, v registry.Verdict) *api.AgentServiceRegis
 	return r
 }
 
-// announced says whether the service and its check are there as wanted.
+// announced reports whether the service and its check are registered as wanted.
 func (c *Client) announced(ctx context.Context, wanted *api.AgentServiceRegistration) (bool, error) {
 	opts, cancel := c.query(ctx, read{})
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// announcer is a client that counts its registrations.
+// announcer returns a client and the number of its registrations.
 func announcer(t *testing.T, s *server) (c *Client, registrations *atomic.Int64) {
 	t.Helper()
 	registrations = new(atomic.Int64)
@@ -116,8 +116,8 @@ func TestAnnounce(t *testing.T) {
 	}
 }
 
-// TestAnnounceAgain: a restore takes the service from the catalogue, and the
-// local agent, which still has it, does not notice.
+// TestAnnounceAgain: a restore removes the service from the catalogue, and the local agent, which still has it, does
+// not notice.
 func TestAnnounceAgain(t *testing.T) {
 	server := newServer(t, "")
 	snapshot, _, err := server.admin.Snapshot().Save(nil)
@@ -148,8 +148,7 @@ func TestAnnounceAgain(t *testing.T) {
 	if err := server.admin.Snapshot().Restore(nil, snapshot); err != nil {
 		t.Fatal(err)
 	}
-	// Unless the local agent compares itself with the catalogue just then, it is
-	// not there now.
+	// Unless the local agent compares itself with the catalogue at this moment, the service is missing now.
 	service.Again = "2026-01-02T03:04:05Z"
 	eventually(t, "the service is in the catalogue again", both)
 }

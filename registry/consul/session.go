@@ -13,17 +13,18 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// The range of session TTLs Consul accepts.
+// The range of session TTLs that Consul accepts.
 const (
 	minTTL = 10 * time.Second
 	maxTTL = 24 * time.Hour
 )
 
-// lockDelay as short as the API can say: it omits 0, which Consul reads as 15 s,
-// and the delay would keep a host from its own slot after its session died.
+// lockDelay is as short as the API can express: it omits 0, which Consul reads as 15 s. A longer delay would keep a
+// host from its own slot after its session ended.
 const lockDelay = time.Millisecond
 
-// sessionName tells people, and a host that forgot it, whose session it is.
+// sessionName returns a name that tells people, and a host that forgot its session, which host and network the session
+// belongs to.
 func (c *Client) sessionName(network, node string) string {
 	return c.conf.KVPrefix + "/" + network + "/" + node
 }
@@ -48,8 +49,8 @@ func (c *Client) Holders(ctx context.Context, network string) ([]registry.Holder
 	return out, nil
 }
 
-// createSession makes a session for one agent in one network. It has no checks:
-// with the default one a blip of the node for five seconds would end it.
+// createSession creates a session for one agent in one network. The session has no checks: with the default check, a
+// failure of the node for five seconds would end it.
 func (c *Client) createSession(ctx context.Context, network string, claim registry.Claim) (string, error) {
 	opts, cancel := c.write(ctx)
 	defer cancel()
@@ -65,9 +66,9 @@ func (c *Client) createSession(ctx context.Context, network string, claim regist
 	return id, nil
 }
 
-// renewSession gives the session another TTL; the entry is nil when the session
-// is gone, which Consul says with 404. So does a leader that was just elected
-// and has not applied its log yet, until it knows better.
+// renewSession extends the session by another TTL. The entry is nil when the session has ended. Consul reports that
+// with 404, but so does a newly elected leader that has not applied its log yet, so renewSession confirms a 404 with a
+// consistent read.
 func (c *Client) renewSession(ctx context.Context, id string) (*api.SessionEntry, error) {
 	opts, cancel := c.write(ctx)
 	defer cancel()
@@ -83,7 +84,7 @@ func (c *Client) renewSession(ctx context.Context, id string) (*api.SessionEntry
 	return entry, nil
 }
 
-// session reads one session consistently; nil when there is none.
+// session reads one session consistently and returns nil when there is none.
 func (c *Client) session(ctx context.Context, id string) (*api.SessionEntry, error) {
 	opts, cancel := c.query(ctx, read{consistent: true})
 	defer cancel()
@@ -91,7 +92,7 @@ func (c *Client) session(ctx context.Context, id string) (*api.SessionEntry, err
 	return entry, classify(err)
 }
 
-// destroySession ends a session; one that is gone is no error.
+// destroySession ends a session. If the session has already ended, that is no error.
 func (c *Client) destroySession(ctx context.Context, id string) error {
 	opts, cancel := c.write(ctx)
 	defer cancel()
@@ -101,8 +102,8 @@ func (c *Client) destroySession(ctx context.Context, id string) error {
 	return nil
 }
 
-// discardSession ends a session nothing is locked with, although ctx may be
-// over. If it fails the session dies by itself within twice its TTL.
+// discardSession ends a session that holds no lock, even if ctx has ended. If that fails, the session expires within
+// twice its TTL.
 func (c *Client) discardSession(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
@@ -111,7 +112,7 @@ func (c *Client) discardSession(ctx context.Context, id string) {
 	}
 }
 
-// fits says whether a session that lives can go on being used as it is.
+// fits reports whether a live session can be used unchanged for the claim.
 func fits(entry *api.SessionEntry, claim registry.Claim) bool {
 	ttl, err := time.ParseDuration(entry.TTL)
 	return err == nil && ttl == claim.TTL && entry.Behavior == api.SessionBehaviorRelease && len(entry.NodeChecks) == 0

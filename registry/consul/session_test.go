@@ -61,7 +61,7 @@ func TestNoSessionLeaks(t *testing.T) {
 		t.Errorf("%d sessions for three leases", len(got))
 	}
 
-	// A claim that loses every race, since its transactions are answered so.
+	// A claim that loses every race, because the proxy refuses its transactions.
 	addr := proxy(t, s.server, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
 		if r.URL.Path == "/v1/txn" {
 			w.WriteHeader(http.StatusConflict)
@@ -86,7 +86,7 @@ func TestNoSessionLeaksWhenCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	addr := proxy(t, s.server, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
 		if r.URL.Path == "/v1/txn" {
-			_, _ = io.Copy(io.Discard, r.Body) // else the server does not see the client go
+			_, _ = io.Copy(io.Discard, r.Body) // otherwise the server does not see the client go
 			cancel()
 			<-r.Context().Done()
 			return
@@ -100,8 +100,7 @@ func TestNoSessionLeaksWhenCancelled(t *testing.T) {
 	}
 }
 
-// TestTTLChanged: the lock goes over to a session with the new TTL without
-// being let go of.
+// TestTTLChanged: the lock is transferred to a session with the new TTL without being released.
 func TestTTLChanged(t *testing.T) {
 	s := newStore(t)
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
@@ -125,8 +124,8 @@ func TestTTLChanged(t *testing.T) {
 	}
 }
 
-// TestOutcomeUnknown: the answer to the transaction is lost, whether it took
-// place or not, or takes place later. There is never a second record or session.
+// TestOutcomeUnknown: the answer to the transaction is lost, and the transaction took place, or did not, or takes place
+// later. There is never a second record or session.
 func TestOutcomeUnknown(t *testing.T) {
 	for name, hook := range map[string]func(w http.ResponseWriter, r *http.Request, pass http.Handler){
 		"took place": func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
@@ -204,7 +203,7 @@ func TestOutcomeUnknown(t *testing.T) {
 	})
 }
 
-// only checks that l is the one record of the network and its session the only one.
+// only checks that l is the only record of the network and its session the only session.
 func only(t *testing.T, s *store, n registry.Network, l registry.Lease) {
 	t.Helper()
 	set, _, err := s.open(t).WatchLeases(testContext(t), n, 0)
@@ -222,7 +221,7 @@ func (discard) Header() http.Header         { return http.Header{} }
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 func (discard) WriteHeader(int)             {}
 
-// TestSecondRecord: whatever left it behind, the next claim removes it.
+// TestSecondRecord: whatever left a second record, the next claim removes it.
 func TestSecondRecord(t *testing.T) {
 	for _, sameSession := range []bool{true, false} {
 		s := newStore(t)
@@ -258,8 +257,7 @@ func TestSecondRecord(t *testing.T) {
 	}
 }
 
-// TestReleaseLapsed: a host that leaves after its session ended takes its
-// record along, unless somebody else has it.
+// TestReleaseLapsed: a host that leaves after its session ended removes its record, unless another host has it.
 func TestReleaseLapsed(t *testing.T) {
 	s := newStore(t)
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
@@ -329,8 +327,7 @@ func TestLocalAgentLeaves(t *testing.T) {
 	}
 }
 
-// TestReservedMeanwhile: a slot that is reserved for another host between the
-// choice and the claim is given up again.
+// TestReservedMeanwhile: a slot that is reserved for another host between the choice and the claim is released again.
 func TestReservedMeanwhile(t *testing.T) {
 	s := newStore(t)
 	n := putNetwork(t, s, "default", "10.5.0.0/28")

@@ -19,7 +19,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// leaseAt is host number i's, on a slot that is free.
+// leaseAt acquires a lease for host i on a free slot.
 func leaseAt(t *testing.T, s *store, n registry.Network, i int, slot uint64) registry.Lease {
 	t.Helper()
 	c := claim(i)
@@ -31,7 +31,7 @@ func leaseAt(t *testing.T, s *store, n registry.Network, i int, slot uint64) reg
 	return l
 }
 
-// claimAgain lets a host claim a lease again that the store has lost.
+// claimAgain makes a host claim a lease again that the store has lost.
 func claimAgain(t *testing.T, s *store, n registry.Network, i int, lost registry.Lease) registry.Lease {
 	t.Helper()
 	c := claim(i)
@@ -43,9 +43,9 @@ func claimAgain(t *testing.T, s *store, n registry.Network, i int, lost registry
 	return l
 }
 
-// savedStore is a server of its own with leases on slots 10 and 20, a snapshot
-// of that, and another lease on slot 30. overtaken restores the snapshot, and
-// another host takes slot 40 at once: no index tells of the restore any more.
+// savedStore returns a store on its own server with leases on slots 10 and 20, a snapshot of it, and another lease on
+// slot 30 after the snapshot. overtaken restores the snapshot, and another host takes slot 40 at once, so that no index
+// reveals the restore any more.
 func savedStore(t *testing.T) (s *store, n registry.Network, restore, overtaken func()) {
 	t.Helper()
 	server := newServer(t, "")
@@ -84,8 +84,8 @@ func wantSlot(t *testing.T, set registry.LeaseSet, slot uint64) {
 	}
 }
 
-// TestRestoreOvertakenForAnyReader: whoever looks first after a restore that
-// another host's write hides, what was known stays.
+// TestRestoreOvertakenForAnyReader: after a restore that another host's write hides, the known leases stay, whichever
+// reader comes first.
 func TestRestoreOvertakenForAnyReader(t *testing.T) {
 	names := func(r *http.Request) bool {
 		return r.URL.Query().Has("keys") && strings.HasSuffix(r.URL.Path, "/leases/default")
@@ -163,9 +163,8 @@ func TestRestoreOvertakenForAnyReader(t *testing.T) {
 	})
 }
 
-// TestRestoreUnderManyEntries: a host that has just started knows most entries
-// by their keys alone and cannot tell that a restore took some; it must not tell
-// the others that leases are gone.
+// TestRestoreUnderManyEntries: a host that has just started knows only the keys of most entries and cannot tell that a
+// restore removed some. It must not tell other hosts that leases are gone.
 func TestRestoreUnderManyEntries(t *testing.T) {
 	server := newServer(t, "")
 	s := &store{server: server, prefix: "leno"}
@@ -218,7 +217,7 @@ func TestRestoreUnderManyEntries(t *testing.T) {
 		defer tree.end()
 		return len(tree.kept) == 1 && !tree.dir.unsure
 	})
-	for i := range 3 { // a few looks later
+	for i := range 3 { // a few reads later
 		leaseAt(t, s, n, 70+i, uint64(70+i))
 		if set, index, err = keeper.WatchLeases(testContext(t), n, index); err != nil {
 			t.Fatal(err)
@@ -227,7 +226,7 @@ func TestRestoreUnderManyEntries(t *testing.T) {
 	}
 }
 
-// keptTree knows one lease, written at 10, which a list at 30 lacks.
+// keptTree returns a tree that knows one lease, written at 10, which a list at 30 lacks.
 func keptTree(t *testing.T, marker uint64, restored bool) (tree *tree, key string) {
 	t.Helper()
 	tree = newTree(viewPrefix, &directory{prefix: dirPrefix, entries: map[string]entry{}})
@@ -242,7 +241,7 @@ func keptTree(t *testing.T, marker uint64, restored bool) (tree *tree, key strin
 	return tree, key
 }
 
-// TestKeptUntilTold: what ends the time in which a lost record is kept.
+// TestKeptUntilTold checks which changes end the time in which a lost record is kept.
 func TestKeptUntilTold(t *testing.T) {
 	const subnet = "10.5.1.0-24"
 	for _, tt := range []struct {
@@ -281,9 +280,8 @@ func TestKeptUntilTold(t *testing.T) {
 	})
 }
 
-// TestTheLatestOfAHostIsKept: of several records of one host that the store has lost,
-// in whatever way, the one that the host had last is shown, until the host has written
-// another. Slot 2 is where the host was before, slot 5 where it is.
+// TestTheLatestOfAHostIsKept: when the store has lost several records of one host, in whatever way, the latest one is
+// shown, until the host has written another. The host was on slot 2 before and is on slot 5 now.
 func TestTheLatestOfAHostIsKept(t *testing.T) {
 	n := network("default", "10.5.0.0/16")
 	type state struct {
@@ -349,8 +347,8 @@ func TestTheLatestOfAHostIsKept(t *testing.T) {
 	})
 }
 
-// TestSetBackIsCounted: only what certainly was one; the index of a prefix
-// falls by itself 15 minutes after a deletion.
+// TestSetBackIsCounted: only a certain set-back is counted; the index of a prefix falls by itself 15 minutes after a
+// deletion.
 func TestSetBackIsCounted(t *testing.T) {
 	tree := newTree(viewPrefix, &directory{prefix: dirPrefix, entries: map[string]entry{}})
 	for _, step := range []struct {
@@ -366,8 +364,8 @@ func TestSetBackIsCounted(t *testing.T) {
 	}
 }
 
-// TestBareEntriesVanish: when entries go that were known by their keys alone,
-// and no trim explains it, that is remembered.
+// TestBareEntriesVanish: the directory remembers that entries of which only the keys were known vanished without a
+// trim.
 func TestBareEntriesVanish(t *testing.T) {
 	bare := reading{index: 100, mark: markAt(2, 6, 5)}
 	var rest api.KVPairs
@@ -391,8 +389,8 @@ func TestBareEntriesVanish(t *testing.T) {
 	}
 }
 
-// TestMadeAnewUnderManyEntries: in a tree made anew a removal counts that the
-// directory tells of, however much else it has.
+// TestMadeAnewUnderManyEntries: in a re-created tree, a removal that the directory contains counts, however many other
+// entries there are.
 func TestMadeAnewUnderManyEntries(t *testing.T) {
 	s := newStore(t)
 	watcher, n, leases, index := watched(t, s, settle(time.Hour), never)
@@ -421,7 +419,7 @@ func TestMadeAnewUnderManyEntries(t *testing.T) {
 	wantSlot(t, set, back[1].Slot)
 }
 
-// TestMissingIsMarked: a set says of each record that the store has lost that it has.
+// TestMissingIsMarked: a set marks each record that the store has lost as missing.
 func TestMissingIsMarked(t *testing.T) {
 	s := newStore(t)
 	watcher, n, leases, index := watched(t, s, settle(time.Hour), never)
@@ -445,8 +443,8 @@ func TestMissingIsMarked(t *testing.T) {
 	}
 }
 
-// TestCopiesElsewhere: a copy of a record in a folder of its own is nobody's
-// lease, neither when it comes nor when it goes.
+// TestCopiesElsewhere: a copy of a record in a folder of its own is not a lease, neither when it appears nor when it is
+// deleted.
 func TestCopiesElsewhere(t *testing.T) {
 	s := newStore(t)
 	watcher, n, _, index := watched(t, s, func(c *Config) { c.Audit = 20 * time.Millisecond })
@@ -467,8 +465,8 @@ func TestCopiesElsewhere(t *testing.T) {
 	}
 }
 
-// TestTrimMovesTheIndex: also when its second part has nothing new to say;
-// else the directory's index would fall when Consul forgets the deletions.
+// TestTrimMovesTheIndex: every part of a trim changes the index, even when the watermark stays the same. Otherwise the
+// directory's index would fall when Consul forgets the deletions.
 func TestTrimMovesTheIndex(t *testing.T) {
 	s := newStore(t)
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
@@ -503,8 +501,7 @@ func TestTrimMovesTheIndex(t *testing.T) {
 	}
 }
 
-// TestViewHoldsItsOwn: what a view remembers of a record does not hold the list
-// it came in.
+// TestViewHoldsItsOwn: the parts of a record that a view keeps do not keep alive the list that the record came in.
 func TestViewHoldsItsOwn(t *testing.T) {
 	const leases, lists = 500, 100
 	n := network("default", "10.0.0.0/8")

@@ -16,25 +16,24 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// anonymousToken is the secret of Consul's anonymous token. Sending it is not
-// the same as sending none: without a token the local Consul agent lends its
-// own default token to the request.
+// anonymousToken is the secret of Consul's anonymous token. Sending it differs from sending no token: without one, the
+// local Consul agent uses its own default token for the request.
 const anonymousToken = "anonymous"
 
 const tokenHeader = "X-Consul-Token"
 
-// token is the ACL token of one client: fixed, or out of a file.
+// token is the ACL token of one client, either fixed or from a file.
 type token struct {
-	hide func(secret string) // nil for a caller's
+	hide func(secret string) // nil for a caller's token
 
 	mu     sync.Mutex
 	file   string // "" for none
-	loaded bool   // the file was read
+	loaded bool   // the file has been read
 	value  string
 }
 
-// source is where the token comes from: the configuration, else the environment
-// in the order in which Consul's own commands look.
+// source returns the configured token or, without one, the token of the environment, in the order in which Consul's own
+// commands look for it.
 func (c Config) source(environment *api.Config) (value, file string) {
 	if c.Token != "" || c.TokenFile != "" {
 		return c.Token, c.TokenFile
@@ -45,7 +44,7 @@ func (c Config) source(environment *api.Config) (value, file string) {
 	return environment.Token, ""
 }
 
-// current is the token to send, "" for none. A file is read at the first call.
+// current returns the token to send, "" for none. It reads the file on the first call.
 func (t *token) current() (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -55,8 +54,7 @@ func (t *token) current() (string, error) {
 	return t.value, t.readLocked()
 }
 
-// reload reads the file again and says whether the token is another one now.
-// On an error the old token stays.
+// reload reads the file again and reports whether the token has changed. On an error the old token stays.
 func (t *token) reload() (changed bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -85,8 +83,8 @@ func (t *token) takeLocked(value string) {
 	t.value = value
 }
 
-// set replaces the token for all requests from now on, and says whether it is
-// another one. What was read of a file is its value.
+// set replaces the token for all later requests, and reports whether it has changed. If there is a file, value is its
+// content.
 func (t *token) set(value, file string) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,8 +94,8 @@ func (t *token) set(value, file string) (changed bool) {
 	return changed
 }
 
-// tokenFileError is a token file that cannot be used. Its text names the file and the
-// reason only: Consul has denied nothing.
+// tokenFileError is the error of a token file that cannot be used. Its text names only the file and the reason: Consul
+// has denied nothing.
 type tokenFileError struct{ err error }
 
 func (e *tokenFileError) Error() string { return "consul token file " + e.err.Error() }
@@ -121,8 +119,7 @@ func readToken(file string) (string, error) {
 	return value, nil
 }
 
-// ParseToken returns the token in the content of a token file. White space around it
-// does not count.
+// ParseToken returns the token in the content of a token file, without surrounding white space.
 func ParseToken(data []byte) (string, error) {
 	value := strings.TrimSpace(string(data))
 	if value == "" {
@@ -134,7 +131,7 @@ func ParseToken(data []byte) (string, error) {
 	return value, nil
 }
 
-// reason is an error of a file without the operation and the path.
+// reason returns an error of a file without the operation and the path.
 func reason(err error) error {
 	var about *fs.PathError
 	if errors.As(err, &about) {
@@ -143,9 +140,8 @@ func reason(err error) error {
 	return err
 }
 
-// PrepareToken makes ready to go on under another token, or what its file has in
-// it now; with neither it is the environment's. take changes over for all calls
-// from then on. On an error the client has what it had.
+// PrepareToken prepares the use of another token, or of the current content of its file; if both are empty, it uses the
+// token of the environment. take switches all later calls to it. On an error the client keeps its token.
 func (c *Client) PrepareToken(value, file string) (take func(), err error) {
 	conf := Config{Token: value, TokenFile: file}
 	value, file = conf.source(api.DefaultConfigWithLogger(c.logger))
@@ -161,15 +157,13 @@ func (c *Client) PrepareToken(value, file string) (take func(), err error) {
 	}, nil
 }
 
-// tokenKey is the context key of the *token a request is sent under. Without
-// one the request carries no token at all.
+// tokenKey is the context key of the *token for a request. A request without it carries no token at all.
 type tokenKey struct{}
 
-// transport sets the token of every request, tries once more with a token file
-// read again, or with a token that came meanwhile, when Consul answers 403, and turns error statuses into
-// *statusError: the API client keeps them only as text in several spellings,
-// and for transactions and renewals it drops the code. What is not of Consul at
-// all becomes one, too.
+// transport sets the token of every request. When Consul answers 403, it tries once more if the token has changed or if
+// reading the token file again returns another one. It turns error statuses into *statusError, because the API client
+// keeps them only as text in several spellings, and drops the code for transactions and renewals. An answer that does
+// not come from Consul also becomes a *statusError.
 type transport struct {
 	base http.RoundTripper
 }
@@ -191,7 +185,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if resp.StatusCode == http.StatusForbidden && (req.Body == nil || req.GetBody != nil) {
-		// A file that cannot be read leaves the answer as it was: denied.
+		// If the file cannot be read, the answer stays: denied.
 		_, unread := source.reload()
 		if now, err := source.current(); unread == nil && err == nil && now != tok {
 			tok = now
@@ -207,8 +201,8 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	switch {
 	case strings.HasPrefix(resp.Header.Get("Content-Type"), "text/html"):
-		// A page of a proxy or portal in between: Consul's API has none, and
-		// several of its answers would be taken from it as "false" or "gone".
+		// This is a page of a proxy or portal in between. Consul's API sends no HTML, and for several of its answers
+		// the page would be mistaken for "false" or "not found".
 		_ = resp.Body.Close()
 		return nil, &statusError{Code: http.StatusBadGateway, Body: fmt.Sprintf("a page with status %d that is not Consul's", resp.StatusCode)}
 	case resp.StatusCode < 400, resp.StatusCode == http.StatusNotFound, resp.StatusCode == http.StatusConflict:
@@ -219,8 +213,8 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return nil, &statusError{Code: resp.StatusCode, Body: withoutToken(strings.TrimSpace(string(body)), tok)}
 }
 
-// withoutToken is what Consul, or a proxy before it, said, without the token that
-// it was sent: the text goes to logs and to whoever asked.
+// withoutToken removes the token that was sent from the answer of Consul, or of a proxy before it, because the text
+// goes to logs and to the caller.
 func withoutToken(text, tok string) string {
 	if tok == "" || tok == anonymousToken {
 		return text

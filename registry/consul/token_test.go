@@ -12,8 +12,8 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// leastPrivilege is the policy the documentation gives for an agent; putting a
-// network's first definition wants the right to write below networks/ as well.
+// leastPrivilege returns the policy that the documentation gives for an agent. Creating a network also needs the right
+// to write below networks/.
 func leastPrivilege(s *store, node string) string {
 	return `
 key_prefix "` + s.prefix + `/leases/"  { policy = "write" }
@@ -84,8 +84,8 @@ func TestDeniedEverywhere(t *testing.T) {
 	if err := root.AddReservation(ctx, n, registry.Reservation{Subnet: n.Plan.Subnets(9)[0], Node: "x"}, true); err != nil {
 		t.Fatal(err)
 	}
-	// The empty token is Consul's anonymous one: neither ours nor the default
-	// token of the Consul agent that is asked.
+	// The empty token is Consul's anonymous token: neither ours nor the default token of the Consul agent that gets the
+	// request.
 	for name, r := range map[string]registry.Registry{"anonymous": root.As(""), "unknown": root.As("5f6a3c9e-0000-4000-8000-000000000002")} {
 		t.Run(name, func(t *testing.T) {
 			lapsed := l
@@ -109,7 +109,7 @@ func TestDeniedEverywhere(t *testing.T) {
 			} {
 				t.Run(what, func(t *testing.T) { wantIs(t, err, registry.ErrDenied) })
 			}
-			if name == "anonymous" { // for which Consul gives an empty list instead of 403
+			if name == "anonymous" { // for which Consul returns an empty list instead of 403
 				wantIs(t, errOf(r.WatchLeases(ctx, n, 0)), registry.ErrUncertain)
 				wantIs(t, errOf(r.WatchNetworks(ctx, 0)), registry.ErrUncertain)
 			}
@@ -169,7 +169,7 @@ func TestTokenFile(t *testing.T) {
 	wantIs(t, err, registry.ErrDenied)
 
 	writer, _ := s.newToken(t, leastPrivilege(s, nodeOf(t, s)))
-	write(writer) // read again on 403, body and all
+	write(writer) // read again on 403, and the request repeated with its body
 	l := acquire(t, c, n, 0)
 
 	write(reader)
@@ -179,12 +179,12 @@ func TestTokenFile(t *testing.T) {
 	}
 	take()
 	wantIs(t, c.Release(ctx, l), registry.ErrDenied)
-	write(writer) // read again when a transaction is denied, which is no 403
+	write(writer) // read again when a transaction is denied, which is not a 403
 	if err := c.Release(ctx, l); err != nil {
 		t.Fatal(err)
 	}
 
-	// A file that is gone does not take the token away.
+	// When the file is missing, the token stays.
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +193,7 @@ func TestTokenFile(t *testing.T) {
 	if _, err := c.Network(ctx, n.Name); err != nil {
 		t.Error(err)
 	}
-	// Another token, another file, and back.
+	// Another token, another file, and back again.
 	if take, err = c.PrepareToken(reader, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -215,8 +215,8 @@ func TestTokenFile(t *testing.T) {
 	}
 }
 
-// TestUnusableTokenFile: the error names the file and what is wrong with it. It is a
-// missing right to the agent's loops, but does not say that Consul denied anything.
+// TestUnusableTokenFile: the error names the file and what is wrong with it. The agent's loops treat it as a missing
+// right, but it does not claim that Consul denied anything.
 func TestUnusableTokenFile(t *testing.T) {
 	dir := t.TempDir()
 	for _, tt := range []struct{ name, content, want string }{
@@ -249,7 +249,7 @@ func TestUnusableTokenFile(t *testing.T) {
 	}
 }
 
-// TestTokenDeleted: a revoked token is 403 for reads too.
+// TestTokenDeleted: a revoked token causes 403 for reads too.
 func TestTokenDeleted(t *testing.T) {
 	s := newStore(t)
 	n := putNetwork(t, s, "default", "10.5.0.0/16")

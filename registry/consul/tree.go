@@ -11,50 +11,49 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// tree is what a client knows of the leases of one network. It decides whether a list
-// may be believed: a record that is missing from a list is given up only when
-// the tree is known to be the same one and to have gone on from where it was.
+// tree is a client's knowledge of the leases of one network. It decides whether to believe a list: a record that is
+// missing from a list is given up only when the tree is known to be the same one and to have continued from its last
+// known state.
 type tree struct {
-	prefix string // with its last slash
+	prefix string // with a trailing slash
 
-	// turn is taken by whoever reads or changes what follows. Lists are read
-	// within a turn, so an index that is lower than the last one is the
-	// store's doing.
+	// turn must be held to read or change the fields below. Lists are read within a turn, so an index lower than the
+	// last one is caused by the store.
 	turn chan struct{}
 
-	version uint64                 // what callers get as index, 0 before the first list
-	index   uint64                 // Consul's index of what is known
+	version uint64                 // the index that callers get, 0 before the first list
+	index   uint64                 // Consul's index of the known state
 	listed  uint64                 // Consul's index of the last list
 	marker  uint64                 // CreateIndex of the marker, 0 when there was none
-	known   map[string]*api.KVPair // the records behind version, kept ones included
+	known   map[string]*api.KVPair // the records of version, including kept ones
 	kept    map[string]keptRecord  // records that the store lost when it was emptied or set back
 	made    uint64                 // how often the store re-created the tree
-	touched map[string]bool        // keys that changed since the view was made
+	touched map[string]bool        // keys that changed since the view was last updated
 
 	// The leases are watched through their directory of changes.
 	dir      *directory
 	restored bool              // the directory shows that the store was set back
-	careful  bool              // what the next list lacks may have been lost, although nothing else tells
-	setBack  uint64            // how often the tree was renewed
-	told     map[string]uint64 // by subnet, the last change the directory told of when the tree was read
-	failed   atomic.Bool       // the last call ended with an error; also outside a turn
-	seen     atomic.Int64      // when Consul last said with certainty what there is, Unix nanoseconds; also outside a turn
-	calm     time.Time         // before then nobody asks for changes again
-	audit    time.Time         // when the tree is to be compared with what is known
-	lame     int               // how often the directory could not be followed at all
+	careful  bool              // records missing from the next list may have been lost, without any other sign
+	setBack  uint64            // how often the tree was re-created or set back
+	told     map[string]uint64 // by subnet, the last change in the directory when the tree was read
+	failed   atomic.Bool       // the last call returned an error; also used outside a turn
+	seen     atomic.Int64      // when Consul last confirmed the known state, Unix nanoseconds; also used outside a turn
+	calm     time.Time         // no call asks for changes before this time
+	audit    time.Time         // when to compare the tree with the known state
+	lame     int               // how often in a row the directory could not be followed at all
 
-	view view // has a lock of its own
+	view view // has its own lock
 
 	// Under the client's mutex.
 	users int       // calls in progress
 	idle  time.Time // when the last one ended
 }
 
-// keptRecord is what is known of a record that the store has lost. The record itself
-// has ModifyIndex 0 once the tree was re-created, so its index is kept here.
+// keptRecord describes a record that the store has lost. The record itself has ModifyIndex 0 once the tree was
+// re-created, so its index is kept here.
 type keptRecord struct {
-	until    time.Time // it stays until then
-	made     uint64    // the tree's made when the record was stored
+	until    time.Time // the record is kept until then
+	made     uint64    // the value of the tree's made when the record was stored
 	index    uint64    // its ModifyIndex then
 	replaced bool      // its host has written another one since
 }
@@ -64,12 +63,12 @@ func newTree(prefix string, dir *directory) *tree {
 		known: map[string]*api.KVPair{}, kept: map[string]keptRecord{}, touched: map[string]bool{}}
 }
 
-// idleTree is how long what is known of a network's leases is kept after the last
-// call about them: longer than an agent is between two of them.
+// idleTree is how long the knowledge of a network's leases is kept after the last call about them. It is longer than
+// the time between two calls of an agent.
 const idleTree = 10 * time.Minute
 
-// useTree returns what is known of a network's leases, shared by all clients of one
-// New, and a function for the end of its use.
+// useTree returns the tree of a network, which is shared by all clients of one New, and a function to call at the end
+// of its use.
 func (s *shared) useTree(network string) (t *tree, done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,8 +89,8 @@ func (s *shared) useTree(network string) (t *tree, done func()) {
 	}
 }
 
-// forget drops networks that have not been used for idleTree, and comes back for those
-// that nobody uses just now.
+// forget drops networks that have not been used for idleTree. It runs again as long as there are networks that are not
+// in use.
 func (s *shared) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,7 +112,7 @@ func (s *shared) forget() {
 	s.forgets.Reset(s.conf.idle)
 }
 
-// Forget implements registry.Follower. Calls in progress go on with what they know.
+// Forget implements registry.Follower. Calls in progress continue with what they know.
 func (c *Client) Forget(network string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,7 +131,7 @@ func (t *tree) begin(ctx context.Context) error {
 
 func (t *tree) end() { <-t.turn }
 
-// list is one answer of Consul to a read of the whole tree.
+// list is Consul's answer to one read of the whole tree.
 type list struct {
 	pairs  map[string]*api.KVPair // without the marker
 	marker uint64                 // CreateIndex, 0 when it is missing
@@ -151,7 +150,7 @@ func (t *tree) newList(pairs api.KVPairs, index uint64) list {
 	return l
 }
 
-// gone is the known records that a list lacks, but for those kept already.
+// gone returns the known records that a list lacks, except those that are already kept.
 func (t *tree) gone(pairs map[string]*api.KVPair) []string {
 	var out []string
 	for key := range t.known {
@@ -162,10 +161,9 @@ func (t *tree) gone(pairs map[string]*api.KVPair) []string {
 	return out
 }
 
-// lost says of a known record that a list does not have it, or an older one in
-// its place: what stood there when a snapshot was saved. It is not lost when the
-// directory tells of a later change. In a tree made anew whoever writes is at
-// work now; indexes of before, which cannot be compared, are 0 there.
+// lost reports whether a list lacks a known record, or has an older one in its place, from the time when a snapshot was
+// saved. A record with a later change in the directory is not lost. In a re-created tree every writer is running now;
+// earlier indexes, which cannot be compared, are 0 there.
 func (t *tree) lost(l list, key string) bool {
 	old, now := t.known[key], l.pairs[key]
 	if t.told[lastComponent(key)] > old.ModifyIndex {
@@ -174,15 +172,13 @@ func (t *tree) lost(l list, key string) bool {
 	return now == nil || (l.marker == t.marker && now.ModifyIndex < old.ModifyIndex && !bytes.Equal(now.Value, old.Value))
 }
 
-// renewed says that the list may be of a tree that was emptied and written anew,
-// or set back to an earlier state. The index alone does not prove that: a
-// deletion raises it, and 15 minutes later it falls again.
+// renewed reports whether the list may be of a tree that was emptied and written again, or set back to an earlier
+// state. The index alone does not prove that: a deletion raises it, and 15 minutes later it falls again.
 func (t *tree) renewed(l list) bool {
 	return l.marker != t.marker || l.index < t.index || t.restored || t.careful
 }
 
-// doubtful says whether a list needs the confirmation of a second, consistent
-// read and of a read of the marker alone.
+// doubtful reports whether a list must be confirmed by a second, consistent read and by a read of the marker alone.
 func (t *tree) doubtful(l list) bool {
 	if l.marker == 0 {
 		return true
@@ -195,7 +191,7 @@ func (t *tree) doubtful(l list) bool {
 	return t.renewed(l) || 2*(before-gone) < before
 }
 
-// accept makes a list that is certain the known state.
+// accept makes a confirmed list the known state.
 func (t *tree) accept(l list, until time.Time) {
 	first := t.version == 0
 	news := first
@@ -245,7 +241,7 @@ func (t *tree) accept(l list, until time.Time) {
 	}
 }
 
-// apply makes what entries of the directory tell the known state.
+// apply applies entries of the directory to the known state.
 func (t *tree) apply(news []change) {
 	advanced := false
 	for _, ch := range news {
@@ -254,9 +250,9 @@ func (t *tree) apply(news []change) {
 		_, kept := t.kept[key]
 		switch {
 		case old != nil && ch.index <= old.ModifyIndex, !kept && ch.index <= t.listed:
-			continue // the list was read after that
+			continue // the list was read after that change
 		case kept && len(ch.value) == 0 && ch.flags&flagFound != 0:
-			continue // that it is missing is known, and why is in doubt
+			continue // the record is known to be missing, but the reason is in doubt
 		}
 		if ch.flags&flagFound == 0 {
 			t.index = max(t.index, ch.index)
@@ -288,9 +284,8 @@ func (t *tree) apply(news []change) {
 	}
 }
 
-// compare says whether a record is not as it was, and whether that is news for
-// callers: which session holds a lease is not, nor when it was written again
-// with the same value.
+// compare reports whether a record was touched, and whether callers see a difference. They see none when only the
+// session changes, or when the record is written again with the same value.
 func compare(old, now *api.KVPair) (touched, differs bool) {
 	if old == nil || old.CreateIndex != now.CreateIndex || !bytes.Equal(old.Value, now.Value) || (old.Session == "") != (now.Session == "") {
 		return true, true
@@ -298,12 +293,11 @@ func compare(old, now *api.KVPair) (touched, differs bool) {
 	return old.ModifyIndex != now.ModifyIndex || old.Session != now.Session, false
 }
 
-// advance gives the known state an index: never the same for other content,
-// whatever a restore does to Consul's.
+// advance assigns an index to the known state. The index is never reused for other content, whatever a restore does to
+// Consul's index.
 func (t *tree) advance() { t.version = max(t.index, t.version+1) }
 
-// settled is when the first kept record may be given up; the zero time when
-// there is none.
+// settled returns when the first kept record may be given up, or the zero time when there is none.
 func (t *tree) settled() time.Time {
 	var first time.Time
 	for _, kept := range t.kept {
@@ -314,9 +308,8 @@ func (t *tree) settled() time.Time {
 	return first
 }
 
-// missing is the records that were known and are not in pairs although nobody
-// is known to have deleted them: their hosts may be about to write them again.
-// It is empty while the tree is as it should be.
+// missing returns the records that were known and are not in pairs, although they are not known to have been deleted:
+// their hosts may be about to write them again. It is empty while the tree is intact.
 func (t *tree) missing(ctx context.Context, pairs api.KVPairs) ([]*api.KVPair, error) {
 	if err := t.begin(ctx); err != nil {
 		return nil, err

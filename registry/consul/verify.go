@@ -12,12 +12,11 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// maxNames bounds the names in one transaction, in bytes: its body may have 512
-// KiB, and what does not print takes six times its length there.
+// maxNames limits the names in one transaction, in bytes. The body of a transaction may have 512 KiB, in which
+// unprintable characters take six times their length.
 const maxNames = 48 << 10
 
-// batches splits keys, which anybody may have named, into parts that fit into
-// one transaction each.
+// batches splits keys, which may have any name, into parts that each fit into one transaction.
 func batches(keys []string) iter.Seq[[]string] {
 	return func(yield func([]string) bool) {
 		first, size := 0, 0
@@ -36,12 +35,11 @@ func batches(keys []string) iter.Seq[[]string] {
 	}
 }
 
-// verified holds news that take a record away, and news that were written later
-// than their record, against the records themselves: an entry that was brought
-// back with a backup, or made up, must not cost a living host its routes. Such
-// news are few.
+// verified returns the news that the records do not contradict. It reads the records for news that remove a record, and
+// for news that were written later than their record: an entry that was restored from a backup, or forged, must not
+// cost a live host its routes. Such news are rare.
 func (c *Client) verified(ctx context.Context, t *tree, news []change) ([]change, error) {
-	last := map[string]int{} // by subnet: what comes later in the same look counts
+	last := map[string]int{} // by subnet: the last change of the same read counts
 	for i, ch := range news {
 		last[ch.subnet] = i
 	}
@@ -74,8 +72,7 @@ func (c *Client) verified(ctx context.Context, t *tree, news []change) ([]change
 		for _, pair := range records {
 			ch := news[asked[pair.Key]]
 			there, removed := pair.ModifyIndex != 0, len(ch.value) == 0
-			// Whatever happened to the record since has an entry of its own, or is
-			// found by an audit.
+			// Any later change of the record has an entry of its own, or is found by an audit.
 			denied[ch.subnet] = there == removed || there && !bytes.Equal(pair.Value, ch.value)
 			if there && removed && pair.CreateIndex < ch.index {
 				c.logger.Warn("entry says that a lease is gone which is not", "key", pair.Key)
@@ -85,8 +82,8 @@ func (c *Client) verified(ctx context.Context, t *tree, news []change) ([]change
 	return slices.DeleteFunc(slices.Clone(news), func(ch change) bool { return denied[ch.subnet] }), nil
 }
 
-// tellable says whether an entry about a record can be written and says what it
-// should: of one nobody can use, those who must know find out by themselves.
+// tellable reports whether an entry about a record can be written and is read correctly. No entry is needed for an
+// unusable record: hosts that must know of it find it by themselves.
 func tellable(name string, pair *api.KVPair) bool {
 	switch {
 	case !entryName.MatchString("000000000000000000000000_" + name):

@@ -11,16 +11,15 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// view is the leases of one tree, read and sorted. A look brings every record
-// or a few, and seldom a new one; reading a record costs more than all else
-// that is done with it, so records are read once.
+// view contains the leases of one tree, parsed and sorted. A read of the tree brings every record or a few, and seldom
+// a new one. Parsing a record costs more than everything else done with it, so each record is parsed once.
 type view struct {
 	mu      sync.Mutex
 	network registry.Network
 	records map[string]*record // by key
 	order   []*record          // usable ones, by slot
 	bad     int
-	kept    bool // some were kept when the view was made last
+	kept    bool // some records were kept when the view was last updated
 }
 
 type record struct {
@@ -30,7 +29,7 @@ type record struct {
 	err   error
 }
 
-// reset forgets what was read with another plan.
+// reset drops what was parsed with another plan, and reports whether the plan is still the same.
 func (v *view) reset(n registry.Network) (same bool) {
 	if v.records != nil && v.network.Name == n.Name && slices.Equal(v.network.Plan, n.Plan) {
 		return true
@@ -39,28 +38,28 @@ func (v *view) reset(n registry.Network) (same bool) {
 	return false
 }
 
-// usable is how many leases the view shows.
+// usable returns the number of leases in the view.
 func (v *view) usable() int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return len(v.order)
 }
 
-// parse reads a pair, or remembers what it was read as.
+// parse parses a pair, or reuses the earlier result.
 func (v *view) parse(prefix string, pair *api.KVPair) *record {
 	r := &record{key: pair.Key}
 	if old := v.records[pair.Key]; old != nil && bytes.Equal(old.value, pair.Value) {
 		r.value, r.lease, r.err = old.value, old.lease, old.err
 	} else {
-		r.value = bytes.Clone(pair.Value) // those of a list lie in one piece
+		r.value = bytes.Clone(pair.Value) // the values of a list share one allocation
 		r.lease, r.err = registry.ParseLease(v.network, pair.Key[len(prefix):], r.value)
 	}
 	r.lease = stored(r.lease, pair)
 	return r
 }
 
-// read parses one list of leases of n, the marker left out, whatever the view
-// shows. The leases share memory with others.
+// read parses one list of leases of n, without the marker and independently of what the view shows. The leases share
+// memory with others.
 func (v *view) read(n registry.Network, prefix string, pairs []*api.KVPair) []*record {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -77,10 +76,9 @@ func (v *view) read(n registry.Network, prefix string, pairs []*api.KVPair) []*r
 	return out
 }
 
-// leases is what the tree shows, within its turn: all leases sorted by slot,
-// and the records that had to be skipped. Of the records that are kept it shows
-// one a host, the latest, unless the host has written another one since: one it had
-// before, which a restore brought back, says less than what was known.
+// leases returns the leases of the tree, within its turn: all leases sorted by slot, and the records that had to be
+// skipped. Of the kept records it shows the latest of each host, unless the host has written another one since. An
+// earlier record of the host, which a restore brought back, tells less than what was known.
 func (t *tree) leases(n registry.Network) registry.LeaseSet {
 	v := &t.view
 	v.mu.Lock()
@@ -115,10 +113,10 @@ func (t *tree) leases(n registry.Network) registry.LeaseSet {
 	return set
 }
 
-// rebuild makes the view anew of all that is known.
+// rebuild rebuilds the view from all known records.
 func (t *tree) rebuild(v *view) {
 	next := make(map[string]*record, len(t.known))
-	here := map[string]uint64{} // by node id, when the host wrote a stored record, at the earliest
+	here := map[string]uint64{} // by node id, a lower bound of the index at which the host last wrote a stored record
 	v.order, v.bad = v.order[:0], 0
 	for key, pair := range t.known {
 		r := v.parse(t.prefix, pair)
@@ -128,7 +126,7 @@ func (t *tree) rebuild(v *view) {
 		}
 		written := r.lease.ModifyIndex
 		if !r.lease.Held() {
-			written = r.lease.CreateIndex // the store wrote it last, when it lapsed
+			written = r.lease.CreateIndex // the last write was by the store, when the lease lapsed
 		}
 		here[r.lease.NodeID] = max(here[r.lease.NodeID], written)
 	}
@@ -158,8 +156,8 @@ func (t *tree) rebuild(v *view) {
 	slices.SortFunc(v.order, bySlot)
 }
 
-// keptLater reports whether the first of two kept records of one host is the one that
-// the host had last: of a later tree, else held when it was lost, else written later.
+// keptLater reports whether a, of two kept records of one host, is the later one: of a later tree, else held when it
+// was lost, else written later.
 func (t *tree) keptLater(a, b *record) bool {
 	x, y := t.kept[a.key], t.kept[b.key]
 	if x.made != y.made {
@@ -173,7 +171,7 @@ func (t *tree) keptLater(a, b *record) bool {
 
 func bySlot(a, b *record) int { return cmp.Compare(a.lease.Slot, b.lease.Slot) }
 
-// update follows one record; pair is nil when it is gone.
+// update updates one record; pair is nil when it was deleted.
 func (v *view) update(prefix, key string, pair *api.KVPair) {
 	if old := v.records[key]; old != nil {
 		if old.err != nil {

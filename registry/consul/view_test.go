@@ -18,7 +18,7 @@ import (
 
 const viewPrefix = "leno/leases/default/"
 
-// leaseRecord is host number i's record on a slot.
+// leaseRecord returns the record of host i on a slot.
 func leaseRecord(t *testing.T, n registry.Network, slot uint64, i int) []byte {
 	t.Helper()
 	c := claim(i)
@@ -30,9 +30,8 @@ func leaseRecord(t *testing.T, n registry.Network, slot uint64, i int) []byte {
 	return value
 }
 
-// TestViewFollowsValuesAndPlan: what is remembered of a record is used for
-// exactly that value under exactly that plan, and what the store says of it is
-// always new.
+// TestViewFollowsValuesAndPlan: the parsed form of a record is reused only for exactly that value under exactly that
+// plan, and the store's metadata is always current.
 func TestViewFollowsValuesAndPlan(t *testing.T) {
 	n := network("default", "10.5.0.0/16")
 	tree := newTree(viewPrefix, nil)
@@ -41,7 +40,7 @@ func TestViewFollowsValuesAndPlan(t *testing.T) {
 		name    string
 		network registry.Network
 		pair    api.KVPair
-		node    string // "" for a record that cannot be used
+		node    string // "" for an unusable record
 	}{
 		{"first", n, api.KVPair{Value: leaseRecord(t, n, 7, 1), ModifyIndex: 1, Session: "s"}, "host-1"},
 		{"again, lapsed", n, api.KVPair{Value: leaseRecord(t, n, 7, 1), ModifyIndex: 2}, "host-1"},
@@ -75,8 +74,7 @@ func TestViewFollowsValuesAndPlan(t *testing.T) {
 	}
 }
 
-// TestViewKeepsUp: however a tree came to what it knows, it shows what one
-// shows that was told at once.
+// TestViewKeepsUp: a tree that was updated step by step shows the same as a tree that was read at once.
 func TestViewKeepsUp(t *testing.T) {
 	n := network("default", "10.5.0.0/16")
 	for seed := range uint64(6) {
@@ -129,7 +127,7 @@ func TestViewKeepsUp(t *testing.T) {
 	}
 }
 
-// pairsOf is a list as Consul gives it. The tree may keep it.
+// pairsOf returns a list as Consul does. The tree may keep it.
 func pairsOf(store map[string]*api.KVPair) api.KVPairs {
 	var out api.KVPairs
 	for _, pair := range store {

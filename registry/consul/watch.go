@@ -10,22 +10,19 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// maxReason bounds why a record was skipped, in bytes: the text may quote it.
+// maxReason limits the reason why a record was skipped, in bytes: the text may quote the record.
 const maxReason = 300
 
-// WatchLeases implements registry.Leases: it follows the network's directory of
-// recent changes, and reads all leases only when that cannot tell what happened.
-// The index is Consul's of the last change, or a higher one where Consul's went
-// back or records were given up without a change in Consul; it never goes back
-// within one client.
+// WatchLeases implements registry.Leases. It follows the network's directory of recent changes, and reads all leases
+// only when the directory does not tell what happened. The index is Consul's index of the last change, or a higher one
+// where Consul's index went back or records were given up without a change in Consul. It never decreases within one
+// client.
 //
-// What writes no entry is seen late: that a lease lapsed by this host's next
-// audit, a change by hand by the next audit of any host. after 0 reads all
-// leases.
+// Changes without an entry are seen late: a lapsed lease by this host's next audit, a manual change by the next audit
+// of any host. With after 0 it reads all leases.
 //
-// After the tree was made anew or restored, leases that are missing from it are
-// returned as they were known for Config.Settle, unless their host has written
-// another one by then.
+// After the tree was re-created or restored, leases that are missing from it are returned as last known for
+// Config.Settle, unless their host has written another one by then.
 func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint64) (registry.LeaseSet, uint64, error) {
 	if err := registry.CheckNetworkName(n.Name); err != nil {
 		return registry.LeaseSet{}, 0, fmt.Errorf("watch leases: %w", err)
@@ -53,8 +50,8 @@ func (c *Client) Followed(network string) time.Time {
 	return time.Unix(0, t.seen.Load())
 }
 
-// watch blocks until the tree's version differs from after, and calls use
-// within the turn. after 0 reads the tree anew.
+// watch blocks until the tree's version differs from after, and calls use within the turn. With after 0 it reads the
+// tree again.
 func (c *Client) watch(ctx context.Context, t *tree, after uint64, use func()) error {
 	recovering := false
 	for looked := false; ; looked = true {
@@ -71,7 +68,7 @@ func (c *Client) watch(ctx context.Context, t *tree, after uint64, use func()) e
 		}
 		if err == nil && (anew || t.version != after || (looked && recovering)) {
 			if after > 0 {
-				t.failed.Store(false) // a reading for somebody else tells the watcher nothing
+				t.failed.Store(false) // a read for another caller tells the watcher nothing
 			}
 			use()
 			t.end()
@@ -82,7 +79,7 @@ func (c *Client) watch(ctx context.Context, t *tree, after uint64, use func()) e
 			err = c.follow(ctx, t)
 		}
 		if err != nil && ctx.Err() == nil {
-			// The next call looks at once, and tells even of no change.
+			// The next call does not block, and returns even if nothing changed.
 			c.doubts.add(t.prefix)
 			t.failed.Store(true)
 		}
@@ -92,9 +89,9 @@ func (c *Client) watch(ctx context.Context, t *tree, after uint64, use func()) e
 	}
 }
 
-// awaitChange blocks until the index of a prefix differs from after, and then for a
-// random time in which more changes may come. It asks for the names directly below
-// the prefix without its slash: about 30 bytes however much there is.
+// awaitChange blocks until the index of a prefix differs from after, and then for a random time in which more changes
+// may arrive. It requests the names directly below the prefix without its slash: about 30 bytes, however much the
+// prefix contains.
 func (c *Client) awaitChange(ctx context.Context, prefix string, after uint64) (uint64, error) {
 	for {
 		r := read{index: after, wait: c.conf.Wait}
@@ -120,7 +117,7 @@ func (c *Client) awaitChange(ctx context.Context, prefix string, after uint64) (
 	}
 }
 
-// names reads the index of a tree and whether there is anything in it.
+// names returns the index of a tree and whether the tree contains any keys.
 func (c *Client) names(ctx context.Context, prefix string, r read) (index uint64, there bool, err error) {
 	opts, cancel := c.query(ctx, r)
 	defer cancel()

@@ -19,10 +19,10 @@ const (
 	churnSlots = 64
 	churnFor   = 10 * time.Minute
 	churnHold  = time.Minute
-	passEvery  = 30 * time.Second // how often every other living host removes what lapsed past hold
+	passEvery  = 30 * time.Second // how often every other live host removes leases that lapsed beyond hold
 )
 
-// churn is a network that hosts come to and go from as on a spot market.
+// churn is a network in which hosts come and go as on a spot market.
 type churn struct {
 	*testing.T
 	store *memory.Store
@@ -30,16 +30,15 @@ type churn struct {
 	ends  time.Time
 
 	mu      sync.Mutex
-	holder  map[uint64]string    // living hosts
-	lapsing map[uint64]time.Time // when the session of the one that died there ends
+	holder  map[uint64]string    // live hosts
+	lapsing map[uint64]time.Time // when the session of the host that died there ends
 
 	full, taken, back, restarted int
 }
 
-// TestChurn: 200 hosts come and go over 64 slots, two thirds of the time of more
-// than there is room for. A host is refused only while every slot is held, or
-// kept for a host that fell silent less than hold and two passes of the living
-// ago; one that is back within hold has the slot it had. The clock is the test's.
+// TestChurn: 200 hosts come and go over 64 slots; for two thirds of the time there are more hosts than slots. A host is
+// refused only while every slot is held, or kept for a host that fell silent less than hold and two passes of the live
+// hosts ago. A host that is back within hold gets the slot it had. The test controls the clock.
 func TestChurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()
@@ -64,8 +63,8 @@ func TestChurn(t *testing.T) {
 	})
 }
 
-// host comes and goes until the time is over. No two hosts ever act at one
-// instant: their pauses are random to the nanosecond.
+// host comes and goes until the time is over. No two hosts ever act at the same instant, because their pauses are
+// random to the nanosecond.
 func (c *churn) host(i int) {
 	rnd := rand.New(rand.NewPCG(uint64(i), 7))
 	about := func(d time.Duration) time.Duration { return time.Duration(rnd.Int64N(int64(2 * d))) }
@@ -73,8 +72,8 @@ func (c *churn) host(i int) {
 	claim.Node, claim.NodeID = fmt.Sprintf("host-%d", i), fmt.Sprintf("id-%d", i)
 	claim.PublicIPs = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})}
 	claim.Hold = churnHold
-	var had registry.Lease // until when it is kept at least
-	var kept time.Time
+	var had registry.Lease
+	var kept time.Time // had is kept until then at least
 	away := about(6 * time.Minute)
 	for {
 		time.Sleep(away)
@@ -118,7 +117,7 @@ func (c *churn) host(i int) {
 	}
 }
 
-// come tries for a while to get a lease.
+// come tries several times to get a lease.
 func (c *churn) come(client *memory.Client, claim registry.Claim, pause func() time.Duration) (registry.Lease, bool) {
 	for range 8 {
 		l, err := client.Acquire(c.Context(), c.net, claim)
@@ -135,7 +134,7 @@ func (c *churn) come(client *memory.Client, claim registry.Claim, pause func() t
 	return registry.Lease{}, false
 }
 
-// refused holds "the network is full" against what is in the store.
+// refused checks "the network is full" against the content of the store.
 func (c *churn) refused(claim registry.Claim, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,8 +150,7 @@ func (c *churn) refused(claim registry.Claim, err error) {
 	}
 }
 
-// live renews the lease for a while and removes what lapsed, as agents do. It
-// returns when it was renewed last.
+// live renews the lease for a while and removes lapsed leases, as agents do. It returns the time of the last renewal.
 func (c *churn) live(client *memory.Client, l registry.Lease, d time.Duration, about func(time.Duration) time.Duration) time.Time {
 	renewed := time.Now()
 	ends, pass := renewed.Add(d), renewed
@@ -202,8 +200,7 @@ func (c *churn) enter(l registry.Lease, back bool) {
 	delete(c.lapsing, l.Slot)
 }
 
-// leave notes that the host is gone and when its session ends, the zero time
-// when it has ended.
+// leave records that the host is gone and when its session ends, the zero time when it has ended already.
 func (c *churn) leave(l registry.Lease, lapses time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -51,7 +51,7 @@ func (c *Client) acquireLocked(n registry.Network, claim registry.Claim) (regist
 	if err != nil {
 		return registry.Lease{}, err
 	}
-	// Others read it back with the same eyes: what they would skip is refused.
+	// Other hosts parse the record with the same function, so a record that they would skip is refused.
 	if want, err = registry.ParseLease(n, registry.SubnetKey(want.Subnet()), value); err != nil {
 		return registry.Lease{}, err
 	}
@@ -81,7 +81,7 @@ func (c *Client) acquireLocked(n registry.Network, claim registry.Claim) (regist
 	return s.stamp(want, key), nil
 }
 
-// stamp fills in what the store says of a lease.
+// stamp fills in the store's metadata of a lease.
 func (s *Store) stamp(l registry.Lease, key string) registry.Lease {
 	r := s.records[key]
 	l.Session, l.CreateIndex, l.ModifyIndex = r.session, r.createIndex, r.modifyIndex
@@ -122,15 +122,15 @@ func (c *Client) Revoke(ctx context.Context, network string, subnet netip.Prefix
 		var lease struct {
 			NodeID string `json:"node_id"`
 		}
-		_ = json.Unmarshal(r.value, &lease) // a record that cannot be read tells no node id
+		_ = json.Unmarshal(r.value, &lease) // an unreadable record has no node id
 		s.deleteLocked(key)
 		s.revoked[key] = lease.NodeID
 		return nil
 	}), "revoke lease %s in network %s", subnet, network)
 }
 
-// firstLocked is the first subnet of the slot that subnet is of; subnet itself
-// when the network cannot tell, as after its definition was deleted.
+// firstLocked returns the first subnet of the slot that contains subnet, or subnet itself when the network does not
+// tell, for example after its definition was deleted.
 func (s *Store) firstLocked(network string, subnet netip.Prefix) netip.Prefix {
 	n, err := s.networkLocked(network)
 	if err != nil {
@@ -206,8 +206,7 @@ func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint
 	return set, index, nil
 }
 
-// leasesLocked is all leases of a network, sorted by slot, and the slots under
-// records it had to skip.
+// leasesLocked returns all leases of a network, sorted by slot, and the slots under the records it had to skip.
 func (s *Store) leasesLocked(n registry.Network) (set registry.LeaseSet, blocked []registry.BadSlot) {
 	dir := leasesDir + n.Name + "/"
 	for _, key := range s.keysLocked(dir) {
@@ -227,7 +226,7 @@ func (s *Store) leasesLocked(n registry.Network) (set registry.LeaseSet, blocked
 	return set, blocked
 }
 
-// block adds the slots that an unusable record stands on, if its key tells.
+// block adds the slots under an unusable record, if its key names them.
 func (s *Store) block(blocked []registry.BadSlot, name, key string) []registry.BadSlot {
 	prefix, err := registry.ParseSubnetKey(name)
 	if err != nil {

@@ -50,7 +50,7 @@ func claim(n registry.Network) registry.Claim {
 		MTU: 1450, Backend: n.Backend, TTL: 10 * time.Second, Hold: time.Hour}
 }
 
-// A session ends by the clock alone, while a watcher waits and nobody writes.
+// TestSessionExpires: a session ends by the clock alone, while a watcher waits and no call writes.
 func TestSessionExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()
@@ -94,7 +94,7 @@ func TestSessionExpires(t *testing.T) {
 	})
 }
 
-// An adopted session is as good as renewed: its host may renew late.
+// TestAdoptionRenews: adopting a session renews it, so its host may renew late.
 func TestAdoptionRenews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host := memory.New().Client()
@@ -114,7 +114,7 @@ func TestAdoptionRenews(t *testing.T) {
 	})
 }
 
-// A restored store goes back; an index nobody has reached is not waited for.
+// TestIndexGoesBack: a restored store goes back, and a watch does not wait for an index that was never reached.
 func TestIndexGoesBack(t *testing.T) {
 	c := memory.New().Client()
 	n := define(t, c)
@@ -141,7 +141,7 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// As in Consul: the same value again is no change, another one keeps the lock.
+// TestPut: as in Consul, writing the same value again is no change, and another value keeps the lock.
 func TestPut(t *testing.T) {
 	store := memory.New()
 	c := store.Client()
@@ -171,8 +171,8 @@ func TestPut(t *testing.T) {
 	}
 }
 
-// As a restored snapshot of Consul: records and sessions of before, but indexes
-// that go on, and the client counts it.
+// TestRestore: as with a restored snapshot of Consul, earlier records and sessions are back, but indexes continue, and
+// the client counts the restore.
 func TestRestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()

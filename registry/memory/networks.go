@@ -12,8 +12,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// Client is a host's own view of a store: it has watched lapsed leases for as
-// long as it exists.
+// Client is a host's own view of a store: it has watched lapsed leases for as long as it has existed.
 type Client struct {
 	store *Store
 	clock *registry.LapseClock
@@ -22,7 +21,7 @@ type Client struct {
 
 var _ registry.Registry = (*Client)(nil)
 
-// As is the same client: a store in one process has no tokens.
+// As returns the same client: a store in one process has no tokens.
 func (c *Client) As(string) registry.Registry { return c }
 
 const (
@@ -87,8 +86,8 @@ func (c *Client) PutNetwork(ctx context.Context, n registry.Network, kept ...reg
 	}), "put network %s", n.Name)
 }
 
-// markLocked makes sure of the marker of a network's leases: while it stands,
-// an empty list is the truth.
+// markLocked creates the marker of a network's leases if it is missing. While the marker exists, an empty list can be
+// trusted.
 func (s *Store) markLocked(network string) {
 	if key := leasesDir + network + "/" + marker; s.records[key].modifyIndex == 0 {
 		s.putLocked(key, []byte(`{}`), "")
@@ -167,8 +166,7 @@ func (s *Store) leftLocked(network string) bool {
 	return slices.ContainsFunc(s.keysLocked(dir), func(key string) bool { return key != dir+marker })
 }
 
-// purgeDeletionsLocked removes the records of old deletions of which there are no
-// leases any more.
+// purgeDeletionsLocked removes the records of old deletions whose networks have no leases any more.
 func (s *Store) purgeDeletionsLocked() {
 	for _, key := range s.keysLocked(networksDir) {
 		name, deleted := strings.TrimPrefix(key, networksDir), &registry.DeletedError{}
@@ -204,7 +202,7 @@ func (c *Client) WatchNetworks(ctx context.Context, after uint64) (set registry.
 	return set, index, nil
 }
 
-// wrap says what was being done; a context's own error stays as it is.
+// wrap adds what was being done to err; a context's own error stays as it is.
 func wrap(err error, format string, args ...any) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err

@@ -20,7 +20,7 @@ func (c *Client) AddReservation(ctx context.Context, n registry.Network, r regis
 	return wrap(s.do(ctx, func() error { return s.reserveLocked(n, force, r) }), "reserve %s in network %s", r.Subnet, n.Name)
 }
 
-// reserveLocked adds all reservations or, with an error, none.
+// reserveLocked adds all reservations or, if it returns an error, none.
 func (s *Store) reserveLocked(n registry.Network, force bool, all ...registry.Reservation) error {
 	set, _ := s.reservationsLocked(n)
 	values := map[string][]byte{}
@@ -55,7 +55,7 @@ func (s *Store) reserveLocked(n registry.Network, force bool, all ...registry.Re
 	return nil
 }
 
-// hinderedLocked is ErrHeld when another live host holds the slot.
+// hinderedLocked returns ErrHeld when another live host holds the slot.
 func (s *Store) hinderedLocked(n registry.Network, r registry.Reservation) error {
 	key := leaseKey(n.Name, r.Subnet)
 	record, ok := s.records[key]
@@ -104,8 +104,8 @@ func (c *Client) WatchReservations(ctx context.Context, n registry.Network, afte
 	return set, index, nil
 }
 
-// reservationsLocked is all reservations of a network, sorted by slot, and the
-// slots under records it had to skip.
+// reservationsLocked returns all reservations of a network, sorted by slot, and the slots under the records it had to
+// skip.
 func (s *Store) reservationsLocked(n registry.Network) (set registry.ReservationSet, blocked []registry.BadSlot) {
 	dir := reservationsDir + n.Name + "/"
 	for _, key := range s.keysLocked(dir) {

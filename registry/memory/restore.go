@@ -13,7 +13,7 @@ type Backup struct {
 	index    uint64
 }
 
-// Backup saves what the store has now.
+// Backup returns the current content of the store.
 func (s *Store) Backup() Backup {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -21,10 +21,9 @@ func (s *Store) Backup() Backup {
 	return Backup{maps.Clone(s.records), maps.Clone(s.sessions), maps.Clone(s.dirs), s.index}
 }
 
-// Restore sets the store back as restoring a snapshot of Consul does: records
-// have the indexes they had and sessions live again for their whole time, but
-// what is written next gets an index above all there ever were in s or in the backup. A
-// New store in which the backup of another one is restored is a new cluster.
+// Restore sets the store back, like restoring a snapshot of Consul: records have the indexes they had, and sessions
+// live again for their whole time. The next write gets an index above all that ever existed in s or in the backup. A
+// New store in which the backup of another store is restored is a new cluster.
 func (s *Store) Restore(b Backup) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

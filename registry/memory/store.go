@@ -1,8 +1,6 @@
-// Package memory is the registry in one process: for "agent -dev", which needs
-// no Consul, and for tests of whatever uses a registry. It keeps the same keys
-// and values as registry/consul, so records are written, parsed and refused in
-// the same way; sessions, locks, indices and blocking reads are as Consul's. It
-// refuses to persist anything.
+// Package memory implements the registry in one process: for "agent -dev", which needs no Consul, and for tests of
+// registry users. It keeps the same keys and values as registry/consul, so records are written, parsed and refused in
+// the same way. Sessions, locks, indexes and blocking reads work as in Consul. Nothing is persisted.
 package memory
 
 import (
@@ -22,17 +20,16 @@ import (
 // Prefix is the first component of every key.
 const Prefix = "leno"
 
-// Store is what all clients share. Its exported methods beside Client go past
-// the contract: they are for tests that play operators, dying hosts and foreign
-// programs. All may be called concurrently.
+// Store is the state that all clients share. Except for Client, its exported methods bypass the contract: they let
+// tests play operators, dying hosts and other programs. All methods are safe for concurrent use.
 type Store struct {
 	mu       sync.Mutex
 	records  map[string]record
 	sessions map[string]session
 	index    uint64
 	dirs     map[string]uint64 // index of the last change in each directory
-	revoked  map[string]string // keys that have no record since Revoke removed it, with the node id in it
-	changed  chan struct{}     // closed and replaced at every change
+	revoked  map[string]string // keys whose record Revoke removed, if there is no new one, with the node id it had
+	changed  chan struct{}     // closed and replaced on every change
 	setBack  uint64            // how often Restore was called
 }
 
@@ -50,7 +47,7 @@ type session struct {
 	expires       time.Time
 }
 
-// New is an empty store.
+// New returns an empty store.
 func New() *Store {
 	return &Store{
 		records:  map[string]record{},
@@ -62,27 +59,26 @@ func New() *Store {
 	}
 }
 
-// Client is a host's own view of the store.
+// Client returns a client with a host's own view of the store.
 func (s *Store) Client() *Client {
 	return &Client{store: s, clock: &registry.LapseClock{}, lost: &registry.LostLeases{}}
 }
 
-// Put writes a value under a whole key and leaves a lock that is there, as a
-// plain PUT in Consul does.
+// Put writes a value under a whole key and keeps an existing lock, as a plain PUT in Consul does.
 func (s *Store) Put(key string, value []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.putLocked(key, value, s.records[key].session)
 }
 
-// Delete removes a key, locked or not; absent is nothing.
+// Delete removes a key, locked or not. It does nothing if the key is absent.
 func (s *Store) Delete(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.deleteLocked(key)
 }
 
-// Get reads a value and the session that holds it, "" for none.
+// Get returns a value and the session that holds it, "" for none.
 func (s *Store) Get(key string) (value []byte, session string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,15 +87,14 @@ func (s *Store) Get(key string) (value []byte, session string, ok bool) {
 	return slices.Clone(r.value), r.session, ok
 }
 
-// Keys lists the keys that begin with prefix, sorted.
+// Keys returns the keys that begin with prefix, sorted.
 func (s *Store) Keys(prefix string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.keysLocked(prefix)
 }
 
-// EndSession ends a session as if its host had died and its time were over:
-// the records it holds stay and are lapsed.
+// EndSession ends a session as if its host had died and the session had expired: the records it holds stay and lapse.
 func (s *Store) EndSession(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,8 +112,8 @@ func (s *Store) keysLocked(prefix string) []string {
 	return out
 }
 
-// putLocked writes a record under a lock ("" for none). The same again is no
-// change and wakes nobody.
+// putLocked writes a record under a lock ("" for none). Writing the same record again is no change and wakes no
+// watcher.
 func (s *Store) putLocked(key string, value []byte, session string) {
 	r, ok := s.records[key]
 	if ok && r.session == session && string(r.value) == string(value) {
@@ -140,8 +135,7 @@ func (s *Store) deleteLocked(key string) {
 	}
 }
 
-// touchLocked counts a change of key, in every directory it is in, and wakes
-// whoever waits.
+// touchLocked records a change of key in every directory that contains it, and wakes all watchers.
 func (s *Store) touchLocked(key string) {
 	s.index++
 	for i, c := range key {
@@ -153,11 +147,10 @@ func (s *Store) touchLocked(key string) {
 	s.changed = make(chan struct{})
 }
 
-// dirLocked is the index of a directory, never 0.
+// dirLocked returns the index of a directory, which is never 0.
 func (s *Store) dirLocked(dir string) uint64 { return max(s.dirs[dir], 1) }
 
-// openLocked is a live session: the first of ids that lives, renewed, or a new
-// one that lives for ttl.
+// openLocked returns a live session: the first of ids that is alive, renewed, or a new session with the claim's TTL.
 func (s *Store) openLocked(network string, claim registry.Claim, ids ...string) (string, error) {
 	for _, id := range ids {
 		if s.renewLocked(id) {
@@ -173,8 +166,7 @@ func (s *Store) openLocked(network string, claim registry.Claim, ids ...string) 
 	return id, nil
 }
 
-// expiry is when a session that is not renewed ends: Consul takes twice the
-// TTL, and so this does.
+// expiry returns the time until a session that is not renewed ends: twice the TTL, as in Consul.
 func expiry(ttl time.Duration) time.Duration { return 2 * ttl }
 
 func (s *Store) renewLocked(id string) bool {
@@ -200,8 +192,7 @@ func (s *Store) endLocked(id string) {
 	}
 }
 
-// expireLocked ends the sessions whose time is over and says when the next
-// one's will be, if there is any.
+// expireLocked ends the sessions that have expired and returns when the next one expires, if there is any.
 func (s *Store) expireLocked(now time.Time) (next time.Time, ok bool) {
 	for id, open := range s.sessions {
 		switch {
@@ -214,8 +205,7 @@ func (s *Store) expireLocked(now time.Time) (next time.Time, ok bool) {
 	return next, ok
 }
 
-// do runs f on the store at one instant. Nothing here waits, but a caller whose
-// time is over must not go on to write.
+// do runs f on the store atomically. Nothing here waits, but a caller whose context has ended must not write.
 func (s *Store) do(ctx context.Context, f func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -226,8 +216,8 @@ func (s *Store) do(ctx context.Context, f func() error) error {
 	return f()
 }
 
-// watch runs read until the index it returns differs from after. Sessions
-// expire while it waits: nobody else may be there to see it.
+// watch runs read until the index it returns differs from after. It also expires sessions while it waits, because there
+// may be no other call that does.
 func (s *Store) watch(ctx context.Context, after uint64, read func() (uint64, error)) (uint64, error) {
 	for {
 		if err := ctx.Err(); err != nil {

@@ -31,7 +31,7 @@ var acquireTests = []test{
 		s.equal("repeated", s.acquire(r, n, c), l)
 		c.Session, c.Prefer = l.Session, l.Subnet()
 		s.equal("repeated with its session", s.acquire(r, n, c), l)
-		// The value counts, not its spelling.
+		// The value is compared, not its spelling.
 		c.Backend = registry.Backend{Type: "vxlan", Object: []byte(`{ "vtep_mac": "0a:58:00:00:00:00", "type": "vxlan" }`)}
 		s.equal("repeated with other spacing", s.acquire(r, n, c), l)
 		_, now, err := s.open().WatchLeases(s.ctx(), n, 0)
@@ -71,7 +71,7 @@ var acquireTests = []test{
 		stale := s.network("default", wide)
 		l := s.acquire(r, stale, s.claim(0))
 
-		// The same plan under another version, also one that is not known, is no hindrance.
+		// The same plan under another version, even one that is not known, does not prevent the claim.
 		now := stale
 		now.Backend = s.backend(`{"vni":7}`)
 		s.ok(s.open().PutNetwork(s.ctx(), now))
@@ -80,7 +80,7 @@ var acquireTests = []test{
 		unknown.ModifyIndex, unknown.CreateIndex = 0, 0
 		s.acquire(r, unknown, s.claim(2))
 
-		// Another one is: two hosts with different plans could overlap.
+		// Another plan does: two hosts with different plans could overlap.
 		now, err := r.Network(s.ctx(), "default")
 		s.ok(err)
 		now.Plan = s.plan(wide)
@@ -95,8 +95,7 @@ var acquireTests = []test{
 		}
 		s.acquire(r, now, s.claim(3))
 
-		// A definition that cannot be used, or that is lost, leaves the one before in
-		// force.
+		// When the definition is unusable or lost, the previous one stays in force.
 		s.store.Put(s.T, s.key("networks", "default"), []byte("{"))
 		s.acquire(r, now, s.claim(4))
 		s.store.Delete(s.T, s.key("networks", "default"))
@@ -207,7 +206,7 @@ var acquireTests = []test{
 		c.Hold = time.Hour
 		_, err := r.Acquire(s.ctx(), n, c)
 		s.wantErr(err, registry.ErrNetworkFull)
-		// A host that has just come cannot know how long they have lapsed.
+		// A host that has just started cannot know how long they have lapsed.
 		_, err = s.open().Acquire(s.ctx(), n, c)
 		s.wantErr(err, registry.ErrNetworkFull)
 
@@ -300,7 +299,7 @@ var identityTests = []test{
 		_, err := r.Acquire(s.ctx(), n, c)
 		s.wantErr(err, registry.ErrDuplicateNode, l.Node, l.NodeID, l.PublicIPs[0].String(), c.PublicIPs[0].String())
 		s.stays(n, l)
-		// Both addresses in it, whoever may answer; then ours alone.
+		// First with both addresses, for any host that may answer, then with ours alone.
 		both := c
 		both.PublicIPs = append(slices.Clone(l.PublicIPs), c.PublicIPs...)
 		knocked := s.acquire(r, n, both)

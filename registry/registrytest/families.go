@@ -69,7 +69,7 @@ var familyTests = []test{
 		s.ok(r.PutNetwork(s.ctx(), n))
 		n, err := r.Network(s.ctx(), n.Name)
 		s.ok(err)
-		// What stands there is good until its host rewrites it.
+		// The record stays valid until its host rewrites it.
 		set, _, err := s.open().WatchLeases(s.ctx(), n, 0)
 		s.ok(err)
 		s.equal("before", set, registry.LeaseSet{Leases: []registry.Lease{l}})
@@ -86,8 +86,8 @@ var familyTests = []test{
 		s.ok(r.PutNetwork(s.ctx(), n))
 		n, err := r.Network(s.ctx(), n.Name)
 		s.ok(err)
-		// What stands there says more than the network has, until its host takes
-		// its slot again, which nobody else gets meanwhile.
+		// The record has more subnets than the network, until its host takes its slot again. No other host gets the
+		// slot before that.
 		set, _, err := s.open().WatchLeases(s.ctx(), n, 0)
 		s.ok(err)
 		s.equal("bad", badKeys(set.Bad), []string{s.leaseKey(n, l.Slot)})

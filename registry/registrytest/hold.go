@@ -65,15 +65,15 @@ var holdTests = []test{
 	{"hosts come and go", func(s *suite) { s.churn(rand.New(rand.NewPCG(7, 11))) }},
 }
 
-// churn has 40 hosts come and go over 15 slots and holds each claim against what
-// is left: their own, else one that is free, else the one lapsed longest.
+// churn lets 40 hosts come and go over 15 slots and checks each claim: a host gets its own slot, else a free one, else
+// the one that lapsed longest ago.
 func (s *suite) churn(rnd *rand.Rand) {
 	n := s.network("default", "10.8.0.0/20")
-	r := s.open() // one client for all, which so has watched every lapse
+	r := s.open() // one client for all, so it has watched every lapse
 	type slot struct {
 		host   int
 		lease  registry.Lease
-		lapsed int // which lapse of all it was, 0 while held
+		lapsed int // the number of the lapse, 0 while held
 	}
 	taken := map[uint64]slot{}
 	lapses, got := 0, map[string]int{}
@@ -109,7 +109,7 @@ func (s *suite) churn(rnd *rand.Rand) {
 			continue
 		}
 		if rnd.IntN(2) == 0 {
-			c.Prefer = n.Plan.Subnets(rnd.Uint64N(16))[0] // of another life
+			c.Prefer = n.Plan.Subnets(rnd.Uint64N(16))[0] // a preference from an earlier life
 		}
 		l, err := r.Acquire(s.ctx(), n, c)
 		last, was := taken[l.Slot]

@@ -14,8 +14,8 @@ var holdingTests = []test{
 		n := s.network("default", wide)
 		c := s.claim(0)
 		old := s.acquire(r, n, c)
-		// As after a restore: the record of now is gone, an earlier one is back
-		// under the session that still lives.
+		// As after a restore: the current record is gone, and an earlier one is back under the session that is still
+		// alive.
 		c.Session, c.Running = old.Session, true
 		c.Prefer = n.Plan.Subnets(old.Slot%3 + 100)[0]
 		now := s.acquire(r, n, c)
@@ -23,7 +23,7 @@ var holdingTests = []test{
 		s.equal("session", now.Session, old.Session)
 		s.gone(s.leaseKey(n, old.Slot))
 
-		// A host that is not running goes back to its record.
+		// A host that is not running returns to its record.
 		c.Running, c.Prefer = false, old.Subnet()
 		again := s.acquire(r, n, c)
 		s.equal("subnet", again.Subnet(), now.Subnet())
@@ -82,7 +82,7 @@ var holdingTests = []test{
 
 		s.ok(r.Release(s.ctx(), l))
 		s.stays(n, taken)
-		s.wantErr(r.Renew(s.ctx(), l), registry.ErrLeaseLost) // its session ended all the same
+		s.wantErr(r.Renew(s.ctx(), l), registry.ErrLeaseLost) // its session ended nevertheless
 		s.ok(other.Renew(s.ctx(), taken))
 	}},
 	{"release of a lapsed lease", func(s *suite) {
@@ -102,7 +102,7 @@ var holdingTests = []test{
 		s.gone(s.leaseKey(n, l.Slot))
 		s.wantErr(other.Revoke(s.ctx(), n.Name, l.Subnet()), registry.ErrLeaseNotFound)
 
-		// The session does not know: only the record tells.
+		// The session does not tell, only the record does.
 		s.ok(r.Renew(s.ctx(), l))
 		for _, r := range []registry.Registry{r, other, s.open()} {
 			_, index, err := r.WatchLease(s.ctx(), n, l.Subnet(), 0)
@@ -174,13 +174,13 @@ var holdingTests = []test{
 		if moved.Slot == l.Slot {
 			s.Fatal("took the revoked slot while another was free")
 		}
-		// With nothing else to be had, the revoked one is better than none.
+		// When there is no other slot, the revoked one is better than none.
 		taken := s.open()
 		s.acquire(taken, n, s.claim(2))
 		c.Avoid, c.Prefer = moved.Subnet(), moved.Subnet()
 		s.ok(s.open().Revoke(s.ctx(), n.Name, moved.Subnet()))
 		s.equal("slot", s.acquire(r, n, c).Slot, moved.Slot)
-		// And a reservation makes it the host's again.
+		// A reservation returns it to the host.
 		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: moved.Subnet(), Node: c.Node}, false))
 		s.ok(s.open().Revoke(s.ctx(), n.Name, moved.Subnet()))
 		s.ok(s.open().Revoke(s.ctx(), n.Name, l.Subnet()))
@@ -200,7 +200,7 @@ var holdingTests = []test{
 			s.store.Put(s.T, s.leaseKey(n, 9), []byte(value))
 			s.ok(s.open().Revoke(s.ctx(), n.Name, n.Plan.Subnets(9)[0]))
 			s.gone(s.leaseKey(n, 9))
-			// Whose it was cannot be read, so it may be anyone's.
+			// The record does not tell whose it was, so it may be any host's.
 			_, _, err := s.open().WatchLease(s.ctx(), n, n.Plan.Subnets(9)[0], 0)
 			s.wantErr(err, registry.ErrLeaseRevoked)
 			if !registry.RevokedFrom(err, s.claim(0).NodeID) || !registry.RevokedFrom(err, s.claim(1).NodeID) {

@@ -10,7 +10,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// keptTests are of networks that are created together with reservations.
+// keptTests cover networks that are created together with reservations.
 var keptTests = []test{
 	{"from the first moment", func(s *suite) {
 		n := s.definition("default", wide)
@@ -39,7 +39,7 @@ var keptTests = []test{
 		s.wantKept(n, kept)
 	}},
 	{"refused", func(s *suite) {
-		// A network that was deleted has left a lease and reservations.
+		// A deleted network has left a lease and reservations.
 		n := s.network("default", wide)
 		r := s.open()
 		holder := s.claim(0)
@@ -61,7 +61,7 @@ var keptTests = []test{
 		for _, tt := range []struct {
 			name  string
 			n     registry.Network
-			last  []registry.Reservation // beside two hundred good ones
+			last  []registry.Reservation // in addition to two hundred valid ones
 			want  error
 			words []string
 		}{
@@ -93,7 +93,7 @@ var keptTests = []test{
 			s.wantErr(err, tt.want, tt.words...)
 			s.equal(tt.name, s.store.Keys(s.T, s.key("reservations")+"/"), keys)
 		}
-		// A host may have what it holds.
+		// A reservation for the host that holds the slot is allowed.
 		s.ok(r.PutNetwork(s.ctx(), n, is(l.Slot, l.Node)))
 	}},
 	{"two at once", func(s *suite) {
@@ -113,7 +113,7 @@ var keptTests = []test{
 		}
 	}},
 	{"two at once that contradict", func(s *suite) {
-		// Each keeps 200 slots for 200 hosts, half of both are the other's, too.
+		// Each call keeps 200 slots for 200 hosts; half of them are also in the other call.
 		for i := range 8 {
 			n := s.definition(fmt.Sprintf("n%d", i), wide)
 			kept := s.kept(n, 1, 250)
@@ -127,7 +127,7 @@ var keptTests = []test{
 				s.wantKept(n, two)
 			case errs[0] == nil:
 				s.Fatal("both were accepted")
-			default: // each met the other
+			default: // each conflicted with the other
 				s.equal("networks", s.store.Keys(s.T, s.key("networks", n.Name)), []string(nil))
 				for _, err := range errs {
 					s.wantErr(err, registry.ErrReserved)
@@ -174,7 +174,7 @@ var keptTests = []test{
 	}},
 }
 
-// kept is reservations of count slots from first on, for x-FIRST and so on.
+// kept returns reservations for count slots from first on, for nodes named x-FIRST and so on.
 func (s *suite) kept(n registry.Network, first uint64, count int) []registry.Reservation {
 	var out []registry.Reservation
 	for slot := first; slot < first+uint64(count); slot++ {
@@ -197,7 +197,7 @@ func (s *suite) wantKept(n registry.Network, kept []registry.Reservation) {
 	s.equal("reservations of "+n.Name, got, want)
 }
 
-// putTogether creates a network twice at once.
+// putTogether creates a network once per element of kept, all at the same time.
 func (s *suite) putTogether(n registry.Network, kept ...[]registry.Reservation) []error {
 	errs := make([]error, len(kept))
 	ctx := s.ctx()

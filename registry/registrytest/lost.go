@@ -6,7 +6,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// lostTests are about a store that has lost leases of hosts that live.
+// lostTests cover a store that has lost the leases of live hosts.
 var lostTests = []test{
 	{"a newcomer waits for hosts whose leases were lost", func(s *suite) {
 		r, newcomer := s.open(), s.open()
@@ -44,7 +44,7 @@ var lostTests = []test{
 		own, other := s.claim(0), s.claim(1)
 		l := s.acquire(s.open(), n, own)
 		s.emptied(n)
-		s.store.EndSession(s.T, l.Session) // the store was set back to before it
+		s.store.EndSession(s.T, l.Session) // the store was set back to an earlier state
 		other.Lost = time.Now()
 		_, err := r.Acquire(s.ctx(), n, other)
 		s.wantErr(err, registry.ErrLeasesLost, "other hosts")
@@ -74,7 +74,7 @@ var lostTests = []test{
 		n := s.network("default", wide)
 		a, b := s.open(), s.open()
 		l := s.acquire(a, n, s.claim(0))
-		s.ok(b.Revoke(s.ctx(), n.Name, l.Subnet())) // its session lives on
+		s.ok(b.Revoke(s.ctx(), n.Name, l.Subnet())) // its session stays alive
 		s.acquire(b, n, s.claim(1))
 	}},
 	{"holders", func(s *suite) {
@@ -83,7 +83,7 @@ var lostTests = []test{
 		one, two := s.claim(0), s.claim(1)
 		a, b := s.acquire(r, n, one), s.acquire(s.open(), n, two)
 		s.acquire(s.open(), m, s.claim(2))
-		for range 2 { // whether the store has leases or not
+		for range 2 { // with and without leases in the store
 			holders, err := s.open().Holders(s.ctx(), n.Name)
 			s.ok(err)
 			var got []registry.Holder
@@ -105,8 +105,8 @@ var lostTests = []test{
 	}},
 }
 
-// emptied removes what the store has of a network, as who deletes the whole tree does,
-// and puts the definition back.
+// emptied removes everything about a network from the store, like a deletion of the whole tree, and writes the
+// definition again.
 func (s *suite) emptied(n registry.Network) {
 	s.Helper()
 	for _, part := range []string{"leases", "changes", "networks"} {

@@ -9,8 +9,8 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// malformedLease is the i-th of many records nobody can use, each in its own
-// way; sound is the value of a sound lease.
+// malformedLease returns the i-th of many unusable records, each with a different fault; sound is the value of a sound
+// lease.
 func malformedLease(i int, sound string) string {
 	kinds := []string{
 		``,

@@ -114,7 +114,7 @@ var networkTests = []test{
 
 		s.stays(n, l)
 		s.equal("reservations", s.store.Keys(s.T, s.key("reservations")+"/"), []string{s.reservationKey(other, 9)})
-		// Whoever cleans up after it can still take the lease away.
+		// Another client can still revoke the lease to clean up.
 		s.ok(r.Revoke(s.ctx(), n.Name, l.Subnet()))
 		s.gone(s.leaseKey(n, l.Slot))
 	}},
@@ -142,8 +142,7 @@ var networkTests = []test{
 		_, err := r.Network(s.ctx(), "default")
 		s.wantErr(err, registry.ErrNetworkNotFound, "deleted at")
 	}},
-	// A network whose definition vanished in any other way than by DeleteNetwork is
-	// missing, for every client, and not deleted.
+	// A network whose definition vanished without DeleteNetwork is missing for every client, and not deleted.
 	{"lost is not deleted", func(s *suite) {
 		r := s.open()
 		n := s.network("default", wide)
@@ -162,7 +161,7 @@ var networkTests = []test{
 			s.equal("networks", names(set), []string{"other"})
 			s.equal("deletions", set.Deleted, []registry.Deletion(nil))
 		}
-		// Who had it in use puts it back, once.
+		// A host that used it puts it back, once.
 		s.ok(s.open().PutNetwork(s.ctx(), registry.Network{Name: n.Name, Plan: n.Plan, Backend: n.Backend}))
 		s.wantErr(s.open().PutNetwork(s.ctx(), registry.Network{Name: n.Name, Plan: n.Plan, Backend: n.Backend}), registry.ErrNetworkExists)
 		_, err = r.Network(s.ctx(), "default")
@@ -362,7 +361,7 @@ var networkTests = []test{
 		s.store.Put(s.T, keys[0], []byte(`[]`))
 		s.store.Put(s.T, keys[1], []byte(`{}`))
 		value, _, _ := s.store.Get(s.T, s.key("networks", "default"))
-		s.store.Put(s.T, keys[2], value) // says another name
+		s.store.Put(s.T, keys[2], value) // contains another name
 		set, _, err := r.WatchNetworks(s.ctx(), 0)
 		s.ok(err)
 		s.equal("networks", names(set), []string{"default"})
@@ -386,7 +385,7 @@ var networkTests = []test{
 	}},
 }
 
-// deleted checks that a client sees n as deleted at about now.
+// deleted checks that a client sees n as deleted at about the current time.
 func (s *suite) deleted(r registry.Registry, n registry.Network, before time.Time) {
 	s.Helper()
 	_, err := r.Network(s.ctx(), n.Name)

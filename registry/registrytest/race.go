@@ -13,7 +13,7 @@ type result struct {
 	err   error
 }
 
-// together lets all claims loose at once, each from its own host.
+// together makes all claims at the same time, each from its own host.
 func (s *suite) together(n registry.Network, claims ...registry.Claim) []result {
 	out := make([]result, len(claims))
 	clients := make([]registry.Registry, len(claims))
@@ -34,7 +34,7 @@ func (s *suite) together(n registry.Network, claims ...registry.Claim) []result 
 	return out
 }
 
-// sort checks that every result is a lease of its own or "full", and counts.
+// sort checks that every result is either a distinct lease or "full", and counts both.
 func (s *suite) sort(n registry.Network, claims []registry.Claim, results []result) (won []registry.Lease, full int) {
 	s.Helper()
 	for i, r := range results {

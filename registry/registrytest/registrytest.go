@@ -1,6 +1,5 @@
-// Package registrytest is the conformance suite of the registry contract: what
-// an agent may rely on, whatever the store. It owns the behaviour; it refuses
-// to know how a store keeps it, beyond the public key layout.
+// Package registrytest is the conformance suite of the registry contract: what an agent can rely on with any store. It
+// defines the behaviour, not how a store implements it, beyond the public key layout.
 package registrytest
 
 import (
@@ -20,36 +19,31 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// Store is one fresh, empty store and the ways past the contract that the suite
-// needs to play operators, dying hosts and foreign programs. Keys are whole:
-// PREFIX/leases/NETWORK/SUBNET and so on. Methods end the test when they fail.
+// Store is one new, empty store, with the operations outside the contract that the suite needs to play operators, dying
+// hosts and other programs. Keys are whole: PREFIX/leases/NETWORK/SUBNET and so on. Methods end the test when they
+// fail.
 type Store interface {
-	// Open returns a client as another host would have it: nothing shared with
-	// earlier ones but the store.
+	// Open returns a client as another host would have it: it shares nothing with earlier clients except the store.
 	Open(t testing.TB) registry.Registry
-	// Prefix is the first component of every key, "leno" where nothing else was
-	// configured.
+	// Prefix returns the first component of every key, "leno" unless another one was configured.
 	Prefix() string
-	// Token is one that may do everything, for Registry.As. Any text will do
-	// where the store checks none.
+	// Token returns a token with all rights, for Registry.As, or any text where the store checks no tokens.
 	Token() string
-	// EndSession ends a session now, as its expiry would: records stay and are
-	// lapsed. Real expiry takes at least 20 s in Consul.
+	// EndSession ends a session at once, as its expiry would: its records stay and lapse. Real expiry takes at least 20
+	// s in Consul.
 	EndSession(t testing.TB, session string)
-	// Put writes a value past the registry, without a lock and leaving a lock
-	// that is there.
+	// Put writes a value without the registry. It takes no lock and keeps an existing one.
 	Put(t testing.TB, key string, value []byte)
-	// Delete removes a key past the registry; absent is no error.
+	// Delete removes a key without the registry; an absent key is no error.
 	Delete(t testing.TB, key string)
-	// Get reads a value and the session that holds it ("" for none).
+	// Get returns a value and the session that holds it ("" for none).
 	Get(t testing.TB, key string) (value []byte, session string, ok bool)
-	// Keys lists the keys that begin with prefix, sorted.
+	// Keys returns the keys that begin with prefix, sorted.
 	Keys(t testing.TB, prefix string) []string
 }
 
-// Run runs the suite. newStore is called once a subtest with the subtest's t;
-// the subtests run in parallel, so each store must be independent of the
-// others (in Consul, another prefix is enough).
+// Run runs the suite. It calls newStore once per subtest with the subtest's t. The subtests run in parallel, so each
+// store must be independent of the others (in Consul, another prefix is enough).
 func Run(t *testing.T, newStore func(t *testing.T) Store) {
 	for _, group := range []struct {
 		name  string
@@ -85,13 +79,13 @@ type test struct {
 	run  func(s *suite)
 }
 
-// patience bounds every wait of the suite; only a failure takes that long.
+// patience limits every wait of the suite; only a failure takes that long.
 const patience = 30 * time.Second
 
-// pause is how long a call that must block is watched blocking.
+// pause is how long a call that must block is observed.
 const pause = 200 * time.Millisecond
 
-// suite is one subtest with its store and short spellings.
+// suite is one subtest with its store and helpers.
 type suite struct {
 	*testing.T
 	store Store
@@ -150,8 +144,7 @@ var compare = []cmp.Option{
 	cmp.Comparer(func(a, b registry.Backend) bool { return a.Equal(b) }),
 }
 
-// plan is a normalized plan with a pool for each prefix; the default range
-// leaves the first subnet of each out.
+// plan returns a normalized plan with a pool for each prefix; the default range leaves out the first subnet of each.
 func (s *suite) plan(prefixes ...string) registry.Plan {
 	s.Helper()
 	var p registry.Plan
@@ -191,7 +184,7 @@ func (s *suite) network(name string, prefixes ...string) registry.Network {
 	return n
 }
 
-// claim is host number i's: node host-i, id id-i, address 192.0.2.i.
+// claim returns the claim of host i: node host-aa, id id-aa and address 192.0.2.1 for host 0.
 func (s *suite) claim(i int) registry.Claim {
 	id := string(rune('a' + i/26%26))
 	id += string(rune('a' + i%26))
@@ -211,7 +204,7 @@ func id2hex(i int) string {
 	return string([]byte{digits[i>>4&15], digits[i&15]})
 }
 
-// acquire claims and checks what came back against the claim and the store.
+// acquire claims a lease and checks it against the claim and the store.
 func (s *suite) acquire(r registry.Registry, n registry.Network, c registry.Claim) registry.Lease {
 	s.Helper()
 	l, err := r.Acquire(s.ctx(), n, c)
@@ -220,8 +213,7 @@ func (s *suite) acquire(r registry.Registry, n registry.Network, c registry.Clai
 	return l
 }
 
-// checkLease holds a lease against its claim and against the record in the
-// store.
+// checkLease checks a lease against its claim and against the record in the store.
 func (s *suite) checkLease(n registry.Network, c registry.Claim, l registry.Lease) {
 	s.Helper()
 	want := registry.Lease{Network: n.Name, Slot: l.Slot, Subnets: n.Plan.Subnets(l.Slot), Node: c.Node, NodeID: c.NodeID,
@@ -242,7 +234,7 @@ func (s *suite) checkLease(n registry.Network, c registry.Claim, l registry.Leas
 	}
 }
 
-// stays checks that a lease's record is there and held by its session.
+// stays checks that a lease's record exists and is held by its session.
 func (s *suite) stays(n registry.Network, l registry.Lease) {
 	s.Helper()
 	if _, session, ok := s.store.Get(s.T, s.leaseKey(n, l.Slot)); !ok || session != l.Session {
@@ -257,7 +249,7 @@ func (s *suite) gone(key string) {
 	}
 }
 
-// watchUntil follows a network's leases until they are as wanted.
+// watchUntil watches a network's leases until want accepts them.
 func (s *suite) watchUntil(r registry.Registry, n registry.Network, what string, want func(registry.LeaseSet) bool) (registry.LeaseSet, uint64) {
 	s.Helper()
 	ctx := s.ctx()
@@ -277,7 +269,7 @@ func (s *suite) watchUntil(r registry.Registry, n registry.Network, what string,
 	}
 }
 
-// lapsed is the lease of a slot once a client has seen that its session ended.
+// lapsed returns the lease of a slot once a client has seen that its session ended.
 func (s *suite) lapsed(r registry.Registry, n registry.Network, slot uint64) registry.Lease {
 	s.Helper()
 	var lease registry.Lease
@@ -313,8 +305,8 @@ func badKeys(bad []registry.BadRecord) []string {
 	return out
 }
 
-// blocks checks that call, given an index nothing has changed since, waits for
-// as long as its context lets it and then says so.
+// blocks checks that call, given an index since which nothing has changed, blocks until its context ends and then
+// returns the context's error.
 func (s *suite) blocks(what string, call func(ctx context.Context) error) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), pause)

@@ -158,7 +158,7 @@ var reservationTests = []test{
 
 		forced := registry.Reservation{Subnet: l.Subnet(), Node: "host-x"}
 		s.ok(operator.AddReservation(s.ctx(), n, forced, true))
-		s.ok(operator.AddReservation(s.ctx(), n, forced, false)) // it stands already
+		s.ok(operator.AddReservation(s.ctx(), n, forced, false)) // it exists already
 		s.wantErr(operator.AddReservation(s.ctx(), n, registry.Reservation{Subnet: l.Subnet(), Node: "host-z"}, true), registry.ErrReserved)
 		s.stays(n, l)
 		s.equal("repeated", s.acquire(r, n, c), l)
@@ -171,8 +171,7 @@ var reservationTests = []test{
 		l := s.acquire(s.open(), n, s.claim(0))
 		s.store.EndSession(s.T, l.Session)
 		s.ok(s.open().AddReservation(s.ctx(), n, registry.Reservation{Subnet: l.Subnet(), Node: s.claim(1).Node}, false))
-		// Whoever of the two comes first has it; the one whose it was loses nothing
-		// that it would not have lost without.
+		// Either host may get the slot first. The host that had it loses no more than it would without a reservation.
 		s.equal("slot", s.acquire(s.open(), n, s.claim(1)).Slot, l.Slot)
 		if again := s.acquire(s.open(), n, s.claim(0)); again.Slot == l.Slot {
 			s.Fatal("took a slot that another host holds")
@@ -212,9 +211,8 @@ var reservationTests = []test{
 	}},
 }
 
-// outlives takes a host with a reservation through 100 restarts of all kinds,
-// now and then with another host in between that wants the same slot. renew
-// changes what the reservation does not go by.
+// outlives takes a host with a reservation through 100 restarts of all kinds, sometimes with another host in between
+// that wants the same slot. renew changes the part of the host's identity that the reservation does not depend on.
 func (s *suite) outlives(kept func(registry.Claim) registry.Reservation, renew func(*registry.Claim, int)) {
 	s.Helper()
 	n := s.network("default", wide)
@@ -231,7 +229,7 @@ func (s *suite) outlives(kept func(registry.Claim) registry.Reservation, renew f
 		}
 		c.Session, c.Prefer = l.Session, l.Subnet()
 		switch i % 5 {
-		case 0: // the agent comes back at once
+		case 0: // the agent returns at once
 			r = s.open()
 			continue
 		case 1: // the host was away
@@ -239,9 +237,9 @@ func (s *suite) outlives(kept func(registry.Claim) registry.Reservation, renew f
 		case 2: // its disk was replaced, or it was renamed
 			renew(&c, i)
 			c.Session, c.Prefer = "", netip.Prefix{}
-		case 3: // it gave the slot up
+		case 3: // it released the slot
 			s.ok(r.Release(s.ctx(), l))
-		case 4: // somebody took it away, and it has forgotten what it had
+		case 4: // the lease was revoked, and the host has forgotten what it had
 			s.ok(r.Revoke(s.ctx(), n.Name, l.Subnet()))
 			c.Session, c.Prefer = "", netip.Prefix{}
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// unusable is one record nobody can use and what is said of it: name is the last
-// component of its key, %s in value the subnet that name spells.
+// unusable is one unusable record and the reason that is reported for it. name is the last component of its key; %s in
+// value stands for the subnet in name.
 type unusable struct{ name, value, reason string }
 
 const (
@@ -18,10 +18,10 @@ const (
 	soundReserve = `{"version":1,"subnet":"%s","node":"host-x"}`
 )
 
-// with is a sound record of which old, which is in it, reads otherwise.
+// with returns a sound record in which old, which it must contain, is replaced by other.
 func with(sound, old, other string) string { return strings.Replace(sound, old, other, 1) }
 
-// everyKind is what any record can suffer from.
+// everyKind returns the faults that any record can have.
 func everyKind(name func(i int) string, sound string) []unusable {
 	values := []struct{ value, reason string }{
 		{``, "empty value"},
@@ -49,10 +49,10 @@ func everyKind(name func(i int) string, sound string) []unusable {
 	return out
 }
 
-// slotName is the key of the i-th slot that no test's host uses.
+// slotName returns the key of the i-th slot that no host of a test uses.
 func slotName(i int) string { return fmt.Sprintf("10.5.%d.0-24", 20+i) }
 
-// strangeNames are keys that no leno writes.
+// strangeNames are keys that leno never writes.
 var strangeNames = []unusable{
 	{"x", soundLease, "not ADDRESS-LENGTH"},
 	{"10.5.34.0", soundLease, "not ADDRESS-LENGTH"},
@@ -109,7 +109,7 @@ var unusableReservations = append(everyKind(slotName, soundReserve), append([]un
 	{"10.5.66.0-24", with(soundReserve, `"host-x"`, `7`), "node is not a string but: number"},
 }, strangeNames...)...)
 
-// unusableNetworks have names that %s stands for in their values.
+// unusableNetworks are keyed by network name, which %s in their values stands for.
 var unusableNetworks = append(everyKind(func(i int) string { return fmt.Sprintf("bad-%d", i) }, soundNetwork), []unusable{
 	{"renamed", with(soundNetwork, "%s", "other"), `name "other" in the value of "renamed"`},
 	{"nameless", with(soundNetwork, `"name":"%s",`, ``), `name "" in the value of "nameless"`},
@@ -133,7 +133,7 @@ var unusableNetworks = append(everyKind(func(i int) string { return fmt.Sprintf(
 	{strings.Repeat("n", 65), soundNetwork, "1 to 64 lower-case letters"},
 }...)
 
-// putUnusable writes records below a folder and returns their reasons by key.
+// putUnusable writes records below a folder and returns the expected reasons by key.
 func (s *suite) putUnusable(folder string, records []unusable) map[string]string {
 	s.Helper()
 	reasons := map[string]string{}
@@ -156,8 +156,7 @@ func (s *suite) putUnusable(folder string, records []unusable) map[string]string
 	return reasons
 }
 
-// named checks that exactly these records are skipped, each for its reason and
-// in one bounded line.
+// named checks that exactly these records are skipped, each for its reason and in one line of limited length.
 func (s *suite) named(bad []registry.BadRecord, reasons map[string]string) {
 	s.Helper()
 	for _, b := range bad {
@@ -184,7 +183,7 @@ var unusableTests = []test{
 		c.Prefer = n.Plan.Subnets(200)[0]
 		good := s.acquire(r, n, c)
 		folder := s.key("leases", n.Name)
-		// What later lenos add does no harm.
+		// Members added by later versions of leno do no harm.
 		extra := fmt.Sprintf(with(soundLease, `{`, `{"later":{"a":[1]},`), "10.5.201.0/24")
 		s.store.Put(s.T, folder+"/10.5.201.0-24", []byte(extra))
 		reasons := s.putUnusable(folder, unusableLeases)
@@ -213,7 +212,7 @@ var unusableTests = []test{
 		s.ok(err)
 		s.equal("slots", reservedSlots(set), []uint64{200, 201})
 		s.named(set.Bad, reasons)
-		// They are in no host's way but on their own slots.
+		// They block no host, except on their own slots.
 		if l := s.acquire(s.open(), n, s.claim(0)); reasons[folder+"/"+registry.SubnetKey(l.Subnet())] != "" {
 			s.Errorf("slot %d has an unusable reservation", l.Slot)
 		}
@@ -231,7 +230,7 @@ var unusableTests = []test{
 		s.named(set.Bad, reasons)
 		_, err = r.Network(s.ctx(), "renamed")
 		s.wantErr(err, registry.ErrInvalid, `name "other" in the value of "renamed"`)
-		// Only whoever says which version it replaces gets past one.
+		// Only a caller that names the version it replaces can replace one.
 		s.wantErr(r.PutNetwork(s.ctx(), s.definition("renamed", wide)), registry.ErrNetworkExists)
 		s.ok(r.DeleteNetwork(s.ctx(), "renamed"))
 		s.ok(r.PutNetwork(s.ctx(), s.definition("renamed", wide)))

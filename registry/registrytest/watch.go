@@ -21,8 +21,7 @@ var watchTests = []test{
 			_, _, err := other.WatchLease(ctx, n, l.Subnet(), index)
 			return err
 		})
-		// follow runs change while the watch waits and returns what it then
-		// shows, spurious wake-ups aside.
+		// follow runs change while the watch blocks and returns what the watch then shows, ignoring spurious wake-ups.
 		follow := func(what string, change func(), want func(registry.Lease, error) bool) {
 			s.Helper()
 			done := make(chan struct{})
