@@ -1,7 +1,7 @@
 package backend
 
-// Faults are all the words of Repair.Fault there are. They are a metric's label:
-// the list is short and nobody else's text gets into it.
+// Faults returns all possible values of Repair.Fault. They are used as a metric label, so the list
+// is short and never contains text from another program.
 func Faults() []string {
 	out := []string{
 		"device was deleted", "device was down", "device was renamed", "device was detached", "device was replaced",

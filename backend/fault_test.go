@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestFaults: the list has every fault that is spelled in the source, and those of
-// every table that is reconciled.
+// TestFaults checks that the list has every fault written in the source, and those of every table
+// that is reconciled.
 func TestFaults(t *testing.T) {
 	spelled := regexp.MustCompile(`"((?:device|socket|forwarding) (?:was|had) [^"]+)"`)
 	table := regexp.MustCompile(`reconcile\.Want\("([^"]+)"`)

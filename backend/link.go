@@ -7,22 +7,21 @@ import (
 	"strings"
 )
 
-// LinkAlias is written on the device of a network (IFLA_IFALIAS, `ip link` shows
-// it), so that it is known under whatever name somebody gave it. Never to be
-// changed, like the name.
+// LinkAlias returns the alias set on a network's device (IFLA_IFALIAS, shown by `ip link`). It
+// identifies the device after another program renamed it. Like the name, it must never change.
 func LinkAlias(network string) string { return "leno network " + network }
 
-// LinkPrefix begins the name of every device of ours.
+// LinkPrefix begins the name of every leno device.
 const LinkPrefix = "leno-"
 
 // maxLinkName is IFNAMSIZ less the terminating zero.
 const maxLinkName = 15
 
-// LinkName is the name of a network's device: "leno-" and the network's name,
-// or, when that is longer than the 15 bytes the kernel allows, four bytes of the
-// name, '~' and 25 bits of a hash of the whole of it. No network may be called
-// anything with '~', so that a short name never equals a shortened one. Pure,
-// and never to be changed: an upgrade finds its device by it.
+// LinkName returns the name of a network's device: "leno-" and the network's name. If that is
+// longer than the 15 bytes the kernel allows, the name is "leno-", the first four bytes of the
+// network's name, '~' and 25 bits of a hash of the whole name. Network names cannot contain '~', so
+// a short name never equals a shortened one. Pure. The result must never change: an upgrade finds
+// its device by it.
 func LinkName(network string) string {
 	if len(LinkPrefix)+len(network) <= maxLinkName {
 		return LinkPrefix + network
@@ -32,10 +31,9 @@ func LinkName(network string) string {
 	return LinkPrefix + network[:4] + "~" + hash
 }
 
-// Arrivals are the devices by which packets of other hosts for this host's
-// containers come, with a backend of that type and options: the network's own;
-// where backends route them plainly, the device between hosts. underlay is that
-// one's name, "" when it is not known. Pure.
+// Arrivals returns the devices on which packets from other hosts to this host's containers arrive,
+// for a backend of the given type and options: the network's own device, and the underlay device
+// where the backend routes packets directly. underlay is that device's name, "" if unknown. Pure.
 func Arrivals(network, kind string, options json.RawMessage, underlay string) []string {
 	var o struct {
 		DirectRouting bool `json:"direct_routing"`

@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// Part is a part of a datapath that can be wrong alone.
+// Part is a part of a datapath that can fail on its own.
 type Part string
 
-// The parts.
+// The parts of a datapath.
 const (
-	// Device is the network's device: it is there, of its kind, ours and up, with
+	// Device is the network's device: it exists, is of the right kind, is leno's and is up, with
 	// its MTU and its addresses.
 	Device Part = "device"
-	// Routes is what leads packets from there to the peers: routes, neighbours and
+	// Routes is what carries packets from the device to the peers: routes, neighbours and
 	// forwarding entries, or a forwarder in this process.
 	Routes Part = "routes"
 )
@@ -27,8 +27,8 @@ type partError struct {
 func (e *partError) Error() string { return e.err.Error() }
 func (e *partError) Unwrap() error { return e.err }
 
-// About says which part an error is about, and those that it joins, but for what
-// says so already. nil stays nil.
+// About marks err, and each error it joins, as being about part p. Errors that are already marked
+// keep their part. nil stays nil.
 func About(p Part, err error) error {
 	if err == nil {
 		return nil
@@ -46,8 +46,8 @@ func About(p Part, err error) error {
 	return errors.Join(out...)
 }
 
-// ByPart sorts what an error joins by what it is about. What says nothing stands
-// in the way of all: it is the device's, which comes first.
+// ByPart groups the errors that err joins by part. An unmarked error blocks everything and counts
+// as the device's, which comes first.
 func ByPart(err error) map[Part]error {
 	out := map[Part]error{}
 	if err == nil {
@@ -63,8 +63,8 @@ func ByPart(err error) map[Part]error {
 	return out
 }
 
-// Apart are the errors that one joins, at any depth. One with text of its own
-// around others is one error.
+// Apart returns the errors that err joins, at any depth. An error that adds text of its own around
+// others counts as one error.
 func Apart(err error) []error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// PublicIP is the peer's first public address of a's family.
+// PublicIP returns the peer's first public address of a's family.
 func (p Peer) PublicIP(a netip.Addr) (netip.Addr, bool) {
 	for _, ip := range p.PublicIPs {
 		if ip.Is4() == a.Is4() {
@@ -17,7 +17,7 @@ func (p Peer) PublicIP(a netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// PublicIPs are those of all peers, each once.
+// PublicIPs returns the public addresses of all peers, sorted and without duplicates.
 func PublicIPs(peers []Peer) []netip.Addr {
 	out := make([]netip.Addr, 0, 2*len(peers))
 	for _, p := range peers {
@@ -27,9 +27,9 @@ func PublicIPs(peers []Peer) []netip.Addr {
 	return slices.Compact(out)
 }
 
-// Outer is the address to send to over a, an underlay of one address family. The
-// peer's first address says in which family it receives; reason is why there is
-// none.
+// Outer returns the address to send to over a, an underlay of one address family. If there is none,
+// reason explains why. The family of the peer's first address is the one it receives over; if the
+// address returned is of another family, reason says so.
 func (p Peer) Outer(a netip.Addr) (outer netip.Addr, reason string) {
 	for i, ip := range p.PublicIPs {
 		if ip = ip.Unmap(); ip.IsValid() && ip.Is4() == a.Is4() {
@@ -42,8 +42,8 @@ func (p Peer) Outer(a netip.Addr) (outer netip.Addr, reason string) {
 	return netip.Addr{}, "no " + Family(a) + " public address"
 }
 
-// Source is the host's own address that packets are sent from, that behind the
-// first public one.
+// Source returns the host's own address that packets are sent from: the one behind the first public
+// address.
 func (u Underlay) Source() (netip.Addr, error) {
 	switch {
 	case len(u.Addrs) == 0 || !u.Addrs[0].IsValid():
@@ -56,7 +56,7 @@ func (u Underlay) Source() (netip.Addr, error) {
 	return u.Own[0].Unmap(), nil
 }
 
-// Family is the address's family in words, for reasons people read.
+// Family returns the name of the address's family, for messages.
 func Family(a netip.Addr) string {
 	if a.Is4() {
 		return "IPv4"
@@ -64,8 +64,8 @@ func Family(a netip.Addr) string {
 	return "IPv6"
 }
 
-// SortedPeers is the peers in the order of their precedence, and beyond that in
-// one that depends on them alone: of two that collide always the same is used.
+// SortedPeers returns the peers in order of precedence. Ties are broken by node and subnets alone,
+// so that of two colliding peers always the same one is used.
 func SortedPeers(peers []Peer) []Peer {
 	return slices.SortedFunc(slices.Values(peers), func(a, b Peer) int {
 		return cmp.Or(cmp.Compare(a.Precedence, b.Precedence), cmp.Compare(a.Node, b.Node), slices.CompareFunc(a.Subnets, b.Subnets, func(x, y netip.Prefix) int {
@@ -74,19 +74,19 @@ func SortedPeers(peers []Peer) []Peer {
 	})
 }
 
-// Claims says of each peer whether its subnets can be routed: they lie in the
-// network, do not touch our own, and are nobody else's.
+// Claims tracks which subnets are taken. A peer's subnets can be routed if they lie in the network,
+// do not overlap our own and belong to no other peer.
 type Claims struct {
 	pools, own []netip.Prefix
 	taken      map[netip.Prefix]string // node
 }
 
-// NewClaims begins with no peer.
+// NewClaims returns Claims without any peer.
 func NewClaims(pools, own []netip.Prefix) *Claims {
 	return &Claims{pools: pools, own: own, taken: map[netip.Prefix]string{}}
 }
 
-// Take claims all subnets of a peer, or none and says why.
+// Take claims all subnets of a peer, or none, and then returns the reason.
 func (c *Claims) Take(p Peer) (reason string) {
 	if len(p.Subnets) == 0 {
 		return "has no subnet"

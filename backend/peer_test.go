@@ -92,7 +92,7 @@ func TestPublicIP(t *testing.T) {
 	}
 }
 
-// TestEqual: a state differs when anything in it does, whatever will be added.
+// TestEqual checks that a state differs if any field does, including fields added later.
 func TestEqual(t *testing.T) {
 	peer := func() Peer {
 		return Peer{Node: "b", Subnets: prefixes("10.5.2.0/24"), PublicIPs: []netip.Addr{netip.MustParseAddr("192.0.2.2")},

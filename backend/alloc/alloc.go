@@ -1,6 +1,6 @@
-// Package alloc is the backend without a datapath: hosts lease subnets, and
-// something else carries the packets (a cloud's route table, a routing daemon).
-// It owns nothing in the kernel and refuses to touch it.
+// Package alloc implements the backend without a datapath: hosts lease subnets, and something else
+// carries the packets (a cloud's route table, a routing daemon). It owns nothing in the kernel and
+// never touches it.
 package alloc
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// Name is the type as a network's record says it.
+// Name is the type's name in a network's record.
 const Name = "alloc"
 
 // Type describes the backend. It has no options.
@@ -43,12 +43,12 @@ var _ backend.Backend = alloc{}
 
 func newBackend(backend.Config) (backend.Backend, error) { return alloc{}, nil }
 
-// Advertise publishes the underlay's MTU: nothing is added to packets.
+// Advertise publishes the underlay's MTU, because nothing is added to packets.
 func (alloc) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 	return backend.Advertisement{MTU: u.MTU, Attributes: json.RawMessage(`{}`)}, nil
 }
 
-// Apply counts the peers that run alloc too and names the others.
+// Apply counts the peers that also run alloc and lists the others as skipped.
 func (alloc) Apply(_ context.Context, s backend.State) (backend.Report, error) {
 	var report backend.Report
 	if s.Zero() {

@@ -43,7 +43,7 @@ func testApply(t *testing.T, s Suite) {
 	}
 	want := h.dump()
 	h.unchanged(state)
-	// The same truth in another order is the same truth.
+	// The same peers in another order are the same state.
 	slices.Reverse(state.Peers)
 	h.unchanged(state)
 	h.restart()
@@ -112,7 +112,7 @@ func testForeign(t *testing.T, s Suite) {
 func testZero(t *testing.T, s Suite) {
 	h := newHost(t, s)
 	before := h.dump()
-	// Nothing to remove is nothing to do.
+	// If there is nothing to remove, nothing is done.
 	h.unchanged(backend.State{})
 	h.wantDump(before)
 	state := h.state(h.peer(2, "node-2"), h.peer(3, "node-3"))
@@ -121,14 +121,14 @@ func testZero(t *testing.T, s Suite) {
 	h.wantDump(before)
 	h.unchanged(backend.State{})
 
-	// A fresh process removes what another one left.
+	// A new process removes what another one left.
 	h.apply(state)
 	h.restart()
 	h.apply(backend.State{})
 	h.wantDump(before)
 }
 
-// testAnyOrder: each state leaves the same however the host came to it.
+// testAnyOrder checks that each state leaves the host the same, whichever states came before.
 func testAnyOrder(t *testing.T, s Suite) {
 	h := newHost(t, s)
 	base := h.state(h.peer(2, "node-2"), h.peer(3, "node-3"))
@@ -141,7 +141,7 @@ func testAnyOrder(t *testing.T, s Suite) {
 	fewer.Peers = base.Peers[1:]
 	renumbered := base
 	renumbered.Subnets = subnets(9)
-	exchanged := base // we have what a peer had, and the reverse
+	exchanged := base // we have what a peer had, and vice versa
 	exchanged.Subnets = subnets(2)
 	exchanged.Peers = []backend.Peer{h.peer(1, "node-2"), h.peer(3, "node-3")}
 	smaller := base
@@ -167,7 +167,7 @@ func testAnyOrder(t *testing.T, s Suite) {
 		h.apply(states[i])
 		got := h.dump()
 		if got != want[i] {
-			h.wantDump(want[i]) // with patience for what the kernel does by itself
+			h.wantDump(want[i]) // polls, because the kernel does some things by itself
 		}
 		if r := h.apply(states[i]); r.Writes != 0 {
 			t.Fatalf("state %d after state %d: second apply wrote: %+v", i, before, r)
@@ -234,7 +234,7 @@ func testClose(t *testing.T, s Suite) {
 			t.Fatalf("close: %v", err)
 		}
 	}
-	// A device nobody serves is shown with "linkdown".
+	// A device that no process serves is listed with "linkdown".
 	left := strings.ReplaceAll(h.ns.Sh("ip route show proto 108 | sort; ip -6 route show proto 108 | sort"), "linkdown ", "")
 	if left != strings.ReplaceAll(routes, "linkdown ", "") || routes == "" {
 		t.Errorf("routes after close\n%s\nbefore\n%s", left, routes)
@@ -260,8 +260,8 @@ func testLostRoutes(t *testing.T, s Suite) {
 	}
 }
 
-// testPartial: of a state that may be out of date what is missing is put, and
-// what stands is left alone.
+// testPartial checks that, for a state that may be out of date, missing entries are added and
+// existing ones are left alone.
 func testPartial(t *testing.T, s Suite) {
 	h := newHost(t, s)
 	two, three := h.peer(2, "node-2"), h.peer(3, "node-3")
@@ -305,8 +305,8 @@ func testPartial(t *testing.T, s Suite) {
 	h.unchanged(now)
 }
 
-// testReplacedRoutes: a route that somebody put by hand in the place of ours
-// gives way, one of a daemon does not.
+// testReplacedRoutes checks that a route put by hand in the place of ours is replaced, and that a
+// daemon's route is not.
 func testReplacedRoutes(t *testing.T, s Suite) {
 	h := newHost(t, s)
 	state := h.state(h.peer(2, "node-2"), h.peer(3, "node-3"))
@@ -418,7 +418,7 @@ func testDeviceDeleted(t *testing.T, s Suite) {
 	}
 }
 
-// testForeignDevice: a device that only has our name is not ours.
+// testForeignDevice checks that a device that only has our name is not treated as ours.
 func testForeignDevice(t *testing.T, s Suite) {
 	h := newHost(t, s)
 	h.ns.Sh("ip link add " + linkName + " type bridge")

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dump is everything a backend could have changed in the host, as sorted text
-// without what the kernel numbers or times.
+// dump returns everything that a backend could have changed in the host, as sorted text without
+// numbers and times assigned by the kernel.
 func (h *host) dump() string {
 	h.t.Helper()
 	out := h.ns.Sh(`echo '# links'; ip -o -d link
@@ -38,10 +38,10 @@ echo '# rules'; ip -4 -o rule; ip -6 -o rule`)
 	return strings.Join(sections, "\n")
 }
 
-// scrub takes a line's volatile parts away, and all of it when it is about the
-// link-local addresses the kernel gives devices by itself, or a route of the
-// local table: the kernel derives these from the addresses, IPv6's a moment
-// later. A TUN's state is unknown until its carrier was lost once, then up.
+// scrub removes a line's volatile parts. It removes the whole line if it is about the link-local
+// addresses that the kernel gives devices by itself, or about a route of the local table: the
+// kernel derives these from the addresses, for IPv6 a moment later. A TUN's state is unknown until
+// its carrier was lost once, and then up.
 func scrub(line string) string {
 	for _, own := range []string{"fe80:", "ff00::/8", "33:33:", "01:00:5e", " table local "} {
 		if strings.Contains(line, own) {
@@ -53,9 +53,8 @@ func scrub(line string) string {
 	return strings.TrimSpace(strings.ReplaceAll(line, `\`, " "))
 }
 
-// events is the kernel's messages about links, addresses, routes and permanent
-// neighbours while f runs. A marker of our own before and after f tells where
-// they begin and end.
+// events returns the kernel's messages about links, addresses, routes and permanent neighbours
+// while f runs. A marker of our own before and after f delimits them.
 func (h *host) events(f func()) []string {
 	h.t.Helper()
 	var socket *nl.NetlinkSocket

@@ -26,7 +26,7 @@ func pools() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16"), netip.MustParsePrefix("fd00:5::/48")}
 }
 
-// subnets are the n-th of each pool.
+// subnets returns the n-th subnet of each pool.
 func subnets(n int) []netip.Prefix {
 	return []netip.Prefix{
 		netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", n)),
@@ -75,15 +75,14 @@ func newHosts(t *testing.T, s Suite) (a, b *host) {
 	return hosts[0], hosts[1]
 }
 
-// newHost is host 1 alone; nobody answers at the other end of its underlay.
+// newHost returns host 1 alone; no backend runs at the other end of its underlay.
 func newHost(t *testing.T, s Suite) *host {
 	t.Helper()
 	h, _ := newHosts(t, s)
 	return h
 }
 
-// settled waits until the kernel has done by itself what it does after a device
-// came up.
+// settled waits until the kernel has finished what it does by itself after a device came up.
 func (h *host) settled() {
 	h.t.Helper()
 	h.poll("the underlay comes up", func() error {
@@ -122,7 +121,7 @@ func (h *host) config(node string) backend.Config {
 	}
 }
 
-// open builds a backend in the host; it is closed with the test.
+// open builds a backend in the host; it is closed when the test ends.
 func (h *host) open(node string) backend.Backend {
 	h.t.Helper()
 	b, err := h.suite.Type.New(h.config(node))
@@ -137,7 +136,7 @@ func (h *host) open(node string) backend.Backend {
 	return b
 }
 
-// restart replaces the backend by a fresh one, as a new process would.
+// restart replaces the backend by a new one, as a new process would.
 func (h *host) restart() {
 	h.t.Helper()
 	if err := h.b.Close(); err != nil {
@@ -150,7 +149,7 @@ func (h *host) underlay() backend.Underlay {
 	return backend.Underlay{Interface: underlay, Index: h.ns.Index(underlay), MTU: 1500, Addrs: h.suite.publicIPs(h.number)}
 }
 
-// advertise is what the host publishes when its identity is node.
+// advertise returns what b advertises in the host.
 func (h *host) advertise(b backend.Backend) backend.Advertisement {
 	h.t.Helper()
 	var adv backend.Advertisement
@@ -163,8 +162,8 @@ func (h *host) advertise(b backend.Backend) backend.Advertisement {
 	return adv
 }
 
-// peer is what host n would publish under the identity node. Attributes depend
-// on the identity alone, so this host's own underlay serves.
+// peer returns what host n would publish under the identity node. Attributes depend only on the
+// identity, so this host's own underlay can be used.
 func (h *host) peer(n int, node string) backend.Peer {
 	h.t.Helper()
 	return backend.Peer{
@@ -173,7 +172,7 @@ func (h *host) peer(n int, node string) backend.Peer {
 	}
 }
 
-// state is the host's own part and the given peers.
+// state returns a state with the host's own part and the given peers.
 func (h *host) state(peers ...backend.Peer) backend.State {
 	h.t.Helper()
 	return backend.State{Subnets: subnets(h.number), MTU: h.advertise(h.b).MTU, Underlay: h.underlay(), Peers: peers}
@@ -195,7 +194,7 @@ func (h *host) tryApply(s backend.State) (r backend.Report, err error) {
 	return r, err
 }
 
-// wantPart checks that all of an error is about one part of the datapath.
+// wantPart checks that err is entirely about one part of the datapath.
 func wantPart(t *testing.T, err error, part backend.Part) {
 	t.Helper()
 	if parts := backend.ByPart(err); len(parts) != 1 || parts[part] == nil {
@@ -212,10 +211,9 @@ func (h *host) apply(s backend.State) backend.Report {
 	return r
 }
 
-// unchanged applies a state that stands already: nothing may be written, told
-// as healed, or be seen by the kernel's listeners. What the kernel still does by
-// itself after an earlier change ends at some time; what a backend writes again
-// and again does not.
+// unchanged applies a state that is already in place: nothing may be written, reported as healed,
+// or seen by the kernel's listeners. It polls, because what the kernel still does by itself after
+// an earlier change ends at some point, while repeated writes by a backend do not.
 func (h *host) unchanged(s backend.State) {
 	h.t.Helper()
 	h.poll("a second apply makes no events", func() error {
@@ -241,7 +239,7 @@ func (h *host) wantDump(want string) {
 	})
 }
 
-// diff is the lines that one side has more often.
+// diff returns the lines that occur more often on one side.
 func diff(got, want string) string {
 	more := map[string]int{}
 	for line := range strings.SplitSeq(got, "\n") {

@@ -15,7 +15,7 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// crowd is a host with many peers, both families, all on its layer 2.
+// crowd is a host with many peers, of both families, all on its layer 2.
 type crowd struct {
 	tb    testing.TB
 	ns    *nstest.NS
@@ -85,7 +85,7 @@ func (c *crowd) apply(ctx context.Context) (r backend.Report) {
 	return r
 }
 
-// applyHere is for a thread that is in the namespace.
+// applyHere applies the state on a thread that is already in the namespace.
 func (c *crowd) applyHere(ctx context.Context) backend.Report {
 	r, err := c.b.Apply(ctx, c.state)
 	if err != nil {
@@ -97,8 +97,8 @@ func (c *crowd) applyHere(ctx context.Context) backend.Report {
 	return r
 }
 
-// testCrowd: whatever is taken from a thousand peers is back within 5 s, all of
-// it, and looking at what is right writes nothing.
+// testCrowd checks that anything removed from a thousand peers is completely restored within 5 s,
+// and that an Apply that finds everything in place writes nothing.
 func testCrowd(t *testing.T, s Suite) {
 	c := newCrowd(t, s, 1000)
 	c.apply(t.Context())
@@ -142,8 +142,8 @@ func testCrowd(t *testing.T, s Suite) {
 	}
 }
 
-// Idle measures a look at a thousand peers that are all in place: "cpu-ms/op" is
-// the time of the process on a processor, its garbage collection with it.
+// Idle measures an Apply with a thousand peers that are all in place. "cpu-ms/op" is the CPU time
+// of the process, including garbage collection.
 func Idle(b *testing.B, s Suite) {
 	c := newCrowd(b, s, 1000)
 	c.ns.Do(func() {
@@ -162,7 +162,7 @@ func Idle(b *testing.B, s Suite) {
 	})
 }
 
-// cpu is what the process has used so far, user and system.
+// cpu returns the CPU time that the process has used so far, user and system.
 func cpu(b *testing.B) time.Duration {
 	b.Helper()
 	var use unix.Rusage

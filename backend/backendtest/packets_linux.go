@@ -8,8 +8,8 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// newContainers gives the host what containers hang on: a bridge with the
-// first usable address of each own subnet.
+// newContainers adds what containers attach to: a bridge with the first usable address of each own
+// subnet.
 func (h *host) newContainers() {
 	h.t.Helper()
 	var script strings.Builder
@@ -20,7 +20,7 @@ func (h *host) newContainers() {
 	h.ns.Sh(script.String())
 }
 
-// exchange has both hosts apply each other.
+// exchange makes both hosts apply each other as a peer.
 func exchange(a, b *host) {
 	a.t.Helper()
 	for _, side := range []struct{ us, them *host }{{a, b}, {b, a}} {
@@ -34,8 +34,8 @@ func exchange(a, b *host) {
 	}
 }
 
-// ping sends one packet of size bytes (headers included) that may not be
-// fragmented, from our container network to theirs, and waits so many seconds.
+// ping sends one packet of size bytes (headers included) that may not be fragmented, from our
+// container network to theirs, and waits up to wait seconds.
 func (h *host) ping(to *host, pool, size int, wait float64) error {
 	from, dst := subnets(h.number)[pool].Addr().Next(), subnets(to.number)[pool].Addr().Next()
 	headers := map[bool]int{true: 28, false: 48}[dst.Is4()]
@@ -51,8 +51,7 @@ func pingAll(a, b *host) {
 	for _, way := range []struct{ from, to *host }{{a, b}, {b, a}} {
 		mtu := way.from.advertise(way.from.b).MTU
 		for pool := range pools() {
-			// The first packet may fall into the time an underlay needs to be
-			// resolved.
+			// The first packet may be sent while the underlay is still being resolved.
 			way.from.poll("ping", func() error { return way.from.ping(way.to, pool, 100, 2) })
 			if err := way.from.ping(way.to, pool, mtu, 2); err != nil {
 				way.from.t.Errorf("a packet as large as the mtu: %v", err)
@@ -60,7 +59,7 @@ func pingAll(a, b *host) {
 			if way.from.suite.WiderPaths {
 				continue
 			}
-			// Refused while it is sent: there is no answer to wait for.
+			// The packet is refused when it is sent, so there is no answer to wait for.
 			if err := way.from.ping(way.to, pool, mtu+1, 0.1); err == nil || !strings.Contains(err.Error(), "too long") {
 				way.from.t.Errorf("a packet larger than the mtu of %d: %v", mtu, err)
 			}
@@ -75,7 +74,7 @@ func testPackets(t *testing.T, s Suite) {
 	exchange(a, b)
 	pingAll(a, b)
 
-	// What nobody leases is refused at once instead of being lost.
+	// Packets to an unleased subnet are refused at once instead of being lost.
 	for _, dst := range []string{"10.5.250.1", "fd00:5:0:fa::1"} {
 		out, err := a.ns.Try("ping -n -c 1 -W 2 " + dst)
 		if err == nil || !strings.Contains(strings.ToLower(out), "no route to host") && !strings.Contains(strings.ToLower(out), "unreachable") {
@@ -89,8 +88,8 @@ func testPackets(t *testing.T, s Suite) {
 	pingAll(a, b)
 }
 
-// testPacketsAfterChange: a host whose state directory was lost comes back with
-// other attributes under the same name and addresses.
+// testPacketsAfterChange checks that a host whose state directory was lost works again with other
+// attributes under the same name and addresses.
 func testPacketsAfterChange(t *testing.T, s Suite) {
 	a, b := newHosts(t, s)
 	a.newContainers()

@@ -1,6 +1,6 @@
-// Package backendtest is the conformance suite of every backend: what the
-// contract in package backend promises, shown on the real kernel in network
-// namespaces, with real packets. It refuses to know how a backend does it.
+// Package backendtest is the conformance suite for all backends. It checks the contract in package
+// backend on the real kernel, in network namespaces, with real packets. It does not know how a
+// backend works inside.
 package backendtest
 
 import (
@@ -9,26 +9,26 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// Suite says what to run and what the backend has.
+// Suite selects what to run and describes the backend's features.
 type Suite struct {
 	Type    backend.Type
 	Options string // the network's options as JSON; "" is none
 
 	// LeasesOnly: the backend touches nothing and carries nothing.
 	LeasesOnly bool
-	// IPv6Underlay: hosts reach each other over IPv6 alone. Otherwise they have
-	// both families, IPv4 first.
+	// IPv6Underlay: hosts reach each other over IPv6 only. Otherwise they have both families, IPv4
+	// first.
 	IPv6Underlay bool
 
-	// Crowd: a thousand peers, which is slow to build up, are tried as well.
+	// Crowd: a thousand peers, which is slow to set up, are tested as well.
 	Crowd bool
 
-	// WiderPaths: some peers are reached without encapsulation, so that packets
-	// above the MTU pass too.
+	// WiderPaths: some peers are reached without encapsulation, so that packets above the MTU pass
+	// too.
 	WiderPaths bool
 
-	// Bad makes peers that must be skipped out of a usable one, by the reason's
-	// telling part. Peers of another backend are tried anyway.
+	// Bad derives peers that must be skipped from a usable one, keyed by a distinctive part of the
+	// reason. Peers of another backend are always tested.
 	Bad func(good backend.Peer) map[string]backend.Peer
 }
 

@@ -15,8 +15,7 @@ import (
 	"github.com/lenonet/leno/backend/reconcile"
 )
 
-// Type describes the backend. It has no options; the overlay's MTU is the
-// underlay's.
+// Type describes the backend. It has no options, and the overlay's MTU is the underlay's.
 func Type() backend.Type {
 	return backend.Type{Name: Name, Normalize: normalize, OwnFamily: true, New: func(c backend.Config) (backend.Backend, error) {
 		return &hostgw{config: c}, nil
@@ -26,12 +25,12 @@ func Type() backend.Type {
 type hostgw struct {
 	config backend.Config
 	kernel *kernel.Handle                   // nil before the first call
-	last   map[kernel.RouteKey]kernel.Route // what was wanted before; only to name repairs
-	stood  backend.Underlay                 // where; what a move takes away is no repair
+	last   map[kernel.RouteKey]kernel.Route // the routes wanted before; used only to name repairs
+	stood  backend.Underlay                 // the underlay before; routes lost to a move are not repairs
 
-	partial bool // the state before was
+	partial bool // whether the previous state was partial
 
-	// The plan made last, and what it was made from.
+	// The most recent plan, and the input it was made from.
 	planned  plan
 	state    backend.State
 	indirect map[netip.Addr]string
@@ -46,9 +45,8 @@ func (b *hostgw) open() (err error) {
 	return err
 }
 
-// Advertise refuses an underlay whose public addresses are not the
-// interface's own (peers could not route to them), or that has none of a
-// family the network has a pool of.
+// Advertise rejects an underlay whose public addresses are not the interface's own (peers could not
+// route to them), or that lacks an address of a family the network has a pool of.
 func (b *hostgw) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 	if err := b.open(); err != nil {
 		return backend.Advertisement{}, err
@@ -78,8 +76,7 @@ func (b *hostgw) Apply(ctx context.Context, s backend.State) (backend.Report, er
 	if err := b.open(); err != nil {
 		return backend.Report{}, backend.About(backend.Routes, err)
 	}
-	// A question the kernel could not answer ends the Apply: it is no reason to drop
-	// a route.
+	// A query that the kernel could not answer ends the Apply: it is no reason to delete a route.
 	indirect, err := b.kernel.Direct(ctx, backend.PublicIPs(s.Peers), s.Underlay.Index)
 	if err != nil {
 		return backend.Report{}, backend.About(backend.Routes, err)
@@ -89,7 +86,7 @@ func (b *hostgw) Apply(ctx context.Context, s backend.State) (backend.Report, er
 	if s.Partial {
 		apply = reconcile.Fill
 	} else if b.partial {
-		b.last = nil // what was left alone was not put by somebody since
+		b.last = nil // routes left alone by a partial state are not another program's
 	}
 	b.partial = s.Partial
 	table := b.kernel.Routes(kernel.Owner{Pools: b.config.Pools, Stood: b.last, Wanted: p.routes})
@@ -99,12 +96,12 @@ func (b *hostgw) Apply(ctx context.Context, s backend.State) (backend.Report, er
 	}
 	b.stood = s.Underlay
 	if b.last = p.routes; err != nil {
-		b.last = nil // what could not be put was not taken away by somebody
+		b.last = nil // routes that could not be added were not removed by another program
 	}
 	return backend.Report{Writes: result.Writes(), Healed: result.Healed(), Skipped: p.skipped, Peers: p.peers}, err
 }
 
-// plan is newPlan's, made anew when something is another than before.
+// plan returns newPlan's result, computed again only when its input has changed.
 func (b *hostgw) plan(s backend.State, indirect map[netip.Addr]string) plan {
 	if b.planned.routes == nil || !b.state.Equal(s) || !maps.Equal(b.indirect, indirect) {
 		s.Peers = slices.Clone(s.Peers)
@@ -113,7 +110,7 @@ func (b *hostgw) plan(s backend.State, indirect map[netip.Addr]string) plan {
 	return b.planned
 }
 
-// Close closes the sockets and leaves the routes.
+// Close closes the sockets and leaves the routes in place.
 func (b *hostgw) Close() error {
 	if b.kernel == nil {
 		return nil

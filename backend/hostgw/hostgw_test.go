@@ -69,7 +69,7 @@ func TestPlan(t *testing.T) {
 	for _, skip := range p.skipped {
 		got += skip.Node + ": " + skip.Reason + "\n"
 	}
-	// What can be routed of a peer is, even when the rest of it is reported.
+	// Subnets of a peer that can be routed are, even if the others are reported.
 	want := `10.5.0.0/16 metric 16777216 unreachable
 10.5.2.0/24 via 192.0.2.2 link 2
 10.5.3.0/24 via 192.0.2.3 link 2

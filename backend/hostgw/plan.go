@@ -1,7 +1,6 @@
-// Package hostgw is the backend that carries packets unchanged: each peer's
-// subnets are routed through its public address, which must be on the same
-// layer 2. It owns routes of our protocol inside the network's pools, and
-// refuses to know of devices.
+// Package hostgw implements the backend that carries packets unchanged: each peer's subnets are
+// routed through its public address, which must be on the same layer 2. It owns the routes with our
+// protocol inside the network's pools, and knows nothing of devices.
 package hostgw
 
 import (
@@ -16,7 +15,7 @@ import (
 	"github.com/lenonet/leno/backend/kernel"
 )
 
-// Name is the type as a network's record says it.
+// Name is the type's name in a network's record.
 const Name = "host-gw"
 
 func normalize(options json.RawMessage) (json.RawMessage, error) {
@@ -36,15 +35,15 @@ func normalize(options json.RawMessage) (json.RawMessage, error) {
 	return json.RawMessage(`{}`), nil
 }
 
-// plan is what the kernel should hold.
+// plan holds what the kernel should contain.
 type plan struct {
 	routes  map[kernel.RouteKey]kernel.Route
 	skipped []backend.Skip
 	peers   int
 }
 
-// newPlan derives the routes from the state. Indirect has the public addresses
-// that are not neighbours on the underlay, with why.
+// newPlan derives the routes from the state. indirect maps the public addresses that are not
+// neighbours on the underlay to the reason.
 func newPlan(pools []netip.Prefix, s backend.State, indirect map[netip.Addr]string) plan {
 	p := plan{routes: make(map[kernel.RouteKey]kernel.Route, len(pools)*(len(s.Peers)+1))}
 	if s.Zero() {
@@ -62,7 +61,8 @@ func newPlan(pools []netip.Prefix, s backend.State, indirect map[netip.Addr]stri
 	return p
 }
 
-// add routes what can be routed of one peer and says why the rest cannot.
+// add plans routes for those of the peer's subnets that can be routed, and returns why the others
+// cannot.
 func (p plan) add(peer backend.Peer, claims *backend.Claims, link int, indirect map[netip.Addr]string) string {
 	if peer.Backend != Name {
 		return fmt.Sprintf("runs backend %q", peer.Backend)
@@ -72,7 +72,7 @@ func (p plan) add(peer backend.Peer, claims *backend.Claims, link int, indirect 
 	}
 	var reasons []string
 	for _, subnet := range peer.Subnets {
-		// A route's gateway is of its own family.
+		// The gateway of a route is of the route's own family.
 		via, ok := peer.PublicIP(subnet.Addr())
 		switch {
 		case !ok:

@@ -12,10 +12,9 @@ import (
 	"github.com/lenonet/leno/backend/reconcile"
 )
 
-// Addresses is the table of the addresses of one link of ours, but for
-// link-local IPv6 ones, which are the kernel's. IPv6 addresses are added without
-// duplicate detection: nobody else can have an address out of our subnet, and
-// until it ended the address could not be used.
+// Addresses returns the table of a link's addresses, except link-local IPv6 ones, which are the
+// kernel's. IPv6 addresses are added without duplicate detection: no other host can have an address
+// from our subnet, and the address would be unusable until the detection ended.
 func (h *Handle) Addresses(link int) reconcile.Table[netip.Prefix, Address] {
 	return &addresses{h, link}
 }

@@ -14,21 +14,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// batchSize is how many requests one sendmsg carries. The kernel works them off
-// before the call returns. Only the last asks for an acknowledgement; failures
-// come back unasked with the request's sequence number, and the requests after
-// a failed one still run (netlink(7)).
+// batchSize is the number of requests that one sendmsg carries. The kernel processes them before
+// the call returns. Only the last requests an acknowledgement. Failures are always reported, with
+// the request's sequence number, and the requests after a failed one still run (netlink(7)).
 const batchSize = 300
 
-// batch is a socket that writes many requests at once: 5,000 peers take 330 ms
-// instead of the 520 ms of one request at a time.
+// batch is a socket that writes many requests at once: 5,000 peers take 330 ms, compared to 520 ms
+// with one request at a time.
 type batch struct {
 	fd     int
 	port   uint32
 	seq    uint32
 	closed atomic.Bool
 
-	in, out []byte // kept from one exchange to the next
+	in, out []byte // buffers reused by every exchange
 }
 
 func newBatch() (*batch, error) {
@@ -47,7 +46,7 @@ func (b *batch) configure() error {
 	if err := unix.Bind(b.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return os.NewSyscallError("bind", err)
 	}
-	// From a socket that is connected to the kernel nobody else can be heard.
+	// A socket connected to the kernel receives messages from no other sender.
 	if err := unix.Connect(b.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return os.NewSyscallError("connect", err)
 	}
@@ -56,8 +55,8 @@ func (b *batch) configure() error {
 		return os.NewSyscallError("getsockname", err)
 	}
 	b.port = name.(*unix.SockaddrNetlink).Pid
-	// Answers without the request in them, and with the kernel's explanation.
-	// Both are comforts that old kernels lack.
+	// Leave the request out of answers, and add the kernel's explanation. Both are optional; old
+	// kernels lack them.
 	_ = unix.SetsockoptInt(b.fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
 	_ = unix.SetsockoptInt(b.fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
 	if unix.SetsockoptInt(b.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
@@ -74,8 +73,8 @@ func (b *batch) close() error {
 	return os.NewSyscallError("close", unix.Close(b.fd))
 }
 
-// write sends the requests in order and returns one error or nil for each, or
-// nil when all succeeded. It stops between batches when the context ends.
+// write sends the requests in order and returns one error or nil for each, or nil when all
+// succeeded. It stops between batches when the context ends.
 func (b *batch) write(ctx context.Context, requests []*nl.NetlinkRequest) []error {
 	var errs []error
 	for start := 0; start < len(requests); start += batchSize {
@@ -101,8 +100,8 @@ func (b *batch) write(ctx context.Context, requests []*nl.NetlinkRequest) []erro
 	return errs
 }
 
-// ask sends questions that the kernel answers with one message each, and calls
-// got with the answer, or the error in its stead, to each.
+// ask sends queries that the kernel answers with one message each, and calls got once per query,
+// with the answer or with the error.
 func (b *batch) ask(ctx context.Context, requests []*nl.NetlinkRequest, got func(i int, answer []byte, err error)) error {
 	for start := 0; start < len(requests); start += batchSize {
 		if err := ctx.Err(); err != nil {
@@ -120,13 +119,13 @@ func (b *batch) ask(ctx context.Context, requests []*nl.NetlinkRequest, got func
 	return nil
 }
 
-// exchange sends one batch of changes and gathers the answers. The map has the
-// requests that failed; the error is for all the others, whose fate is unknown.
+// exchange sends one batch of changes and collects the answers. The map holds the requests that
+// failed. The error applies to all the others, whose outcome is unknown.
 func (b *batch) exchange(requests []*nl.NetlinkRequest) (map[int]error, error) {
 	return b.exchangeAll(requests, func(int, []byte) {})
 }
 
-// exchangeAll is exchange for requests that are answered with data, too.
+// exchangeAll is like exchange, and also handles requests that are answered with data.
 func (b *batch) exchangeAll(requests []*nl.NetlinkRequest, data func(i int, answer []byte)) (map[int]error, error) {
 	out := b.out[:0]
 	first := b.seq + 1
@@ -167,7 +166,7 @@ func (b *batch) exchangeAll(requests []*nl.NetlinkRequest, data func(i int, answ
 			}
 			index := int(int32(m.Header.Seq - first))
 			if index < 0 || index >= len(requests) {
-				continue // a late answer to a batch that was given up
+				continue // a late answer to a batch that was abandoned
 			}
 			if m.Header.Type != unix.NLMSG_ERROR {
 				data(index, m.Data)
@@ -183,8 +182,8 @@ func (b *batch) exchangeAll(requests []*nl.NetlinkRequest, data func(i int, answ
 	}
 }
 
-// cutMessage takes the first message off: syscall.ParseNetlinkMessage would make
-// a slice for each of thousands. Its data is valid until the next read.
+// cutMessage removes the first message from a buffer. syscall.ParseNetlinkMessage would allocate a
+// slice for each of thousands. The message's data is valid until the next read.
 func cutMessage(from *[]byte) (m syscall.NetlinkMessage, err error) {
 	b := *from
 	m.Header = syscall.NlMsghdr{
@@ -200,8 +199,8 @@ func cutMessage(from *[]byte) (m syscall.NetlinkMessage, err error) {
 	return m, nil
 }
 
-// answer is the error in an NLMSG_ERROR message, with the kernel's explanation
-// when it gave one; nil for an acknowledgement.
+// answer returns the error in an NLMSG_ERROR message, with the kernel's explanation if there is
+// one, or nil for an acknowledgement.
 func answer(m syscall.NetlinkMessage) error {
 	if len(m.Data) < 4 {
 		return errors.New("short answer from the kernel")

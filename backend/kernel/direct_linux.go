@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Direct says which addresses are not neighbours on a link, and why: those that
-// the host's own routing does not reach over that link without a gateway. An
-// error is that the kernel could not be asked.
+// Direct returns the addresses that are not neighbours on a link, each with the reason: those that
+// the host's own routing does not reach over that link without a gateway. It returns an error if
+// the kernel could not be queried.
 //
-// All are asked in a few exchanges: one by one, two thousand take 40 ms of
-// processor time, together a quarter of that.
+// All addresses are queried in a few exchanges: one by one, two thousand take 40 ms of processor
+// time; together they take a quarter of that.
 func (h *Handle) Direct(ctx context.Context, addrs []netip.Addr, link int) (reasons map[netip.Addr]string, err error) {
 	requests := make([]*nl.NetlinkRequest, len(addrs))
 	for i, addr := range addrs {
@@ -52,7 +52,7 @@ func getRoute(addr netip.Addr, flags uint32) *nl.NetlinkRequest {
 	return req
 }
 
-// indirect reads the kernel's answer to getRoute: "" for a neighbour.
+// indirect decodes the kernel's answer to getRoute. The reason is "" for a neighbour.
 func indirect(addr netip.Addr, link int, answer []byte, failed error) (reason string, err error) {
 	switch {
 	case errors.Is(failed, unix.ENETUNREACH), errors.Is(failed, unix.EHOSTUNREACH):
@@ -66,7 +66,7 @@ func indirect(addr netip.Addr, link int, answer []byte, failed error) (reason st
 	}
 	const kindAt = 7 // in struct rtmsg
 	out, gateway := 0, false
-	// By hand: the library makes a slice for each of thousands.
+	// Decoded by hand: the library allocates a slice for each of thousands.
 	for rest := answer[unix.SizeofRtMsg:]; len(rest) >= unix.SizeofRtAttr; {
 		size, attr := int(binary.NativeEndian.Uint16(rest)), binary.NativeEndian.Uint16(rest[2:])
 		if size < unix.SizeofRtAttr || size > len(rest) {
@@ -93,9 +93,8 @@ func indirect(addr netip.Addr, link int, answer []byte, failed error) (reason st
 	return "", nil
 }
 
-// addTaken adds to the entries what people put in the places of routes of ours.
-// What a daemon or the kernel itself put there is left to them: it is no entry,
-// and in the way of ours.
+// addTaken adds to entries the routes that people put in the place of ours. A route that a daemon
+// or the kernel put there is left alone: it is not an entry, and it blocks ours.
 func (h *Handle) addTaken(ctx context.Context, places []RouteKey, entries map[RouteKey]Route) error {
 	if len(places) == 0 {
 		return nil
@@ -106,7 +105,7 @@ func (h *Handle) addTaken(ctx context.Context, places []RouteKey, entries map[Ro
 	}
 	err := h.batch.ask(ctx, requests, func(i int, answer []byte, err error) {
 		if err != nil {
-			return // the way is barred there: by no route, or by ours for the whole network
+			return // no route there, or only ours for the whole pool, which is unreachable
 		}
 		if route, ok := inPlace(places[i], answer); ok {
 			entries[places[i]] = route
@@ -118,8 +117,8 @@ func (h *Handle) addTaken(ctx context.Context, places []RouteKey, entries map[Ro
 	return nil
 }
 
-// inPlace reads which route the kernel would use for the first address of a
-// destination: whether it is one for just that, put by a person.
+// inPlace decodes the route that the kernel would use for the first address of a destination. ok is
+// true if it is a route for exactly that destination, and put there by a person.
 func inPlace(place RouteKey, answer []byte) (Route, bool) {
 	if len(answer) < unix.SizeofRtMsg {
 		return Route{}, false

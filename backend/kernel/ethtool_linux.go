@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TxChecksum says whether the kernel leaves checksums of packets sent into a
-// device to the device (ethtool -k: tx-checksumming).
+// TxChecksum reports whether the kernel leaves the checksums of packets sent into a device to the
+// device (ethtool -k: tx-checksumming).
 func TxChecksum(link string) (bool, error) {
 	value := ethtoolValue{cmd: unix.ETHTOOL_GTXCSUM}
 	err := ethtool(link, unsafe.Pointer(&value))
 	return value.data != 0, err
 }
 
-// SetTxChecksum switches it. Off has the kernel compute them before the packet
-// reaches the device, and with them segmentation.
+// SetTxChecksum switches TX checksum offload. When it is off, the kernel computes checksums, and
+// segments packets, before they reach the device.
 func SetTxChecksum(link string, on bool) error {
 	value := ethtoolValue{cmd: unix.ETHTOOL_STXCSUM}
 	if on {
@@ -29,18 +29,18 @@ func SetTxChecksum(link string, on bool) error {
 	return ethtool(link, unsafe.Pointer(&value))
 }
 
-// Release is the kernel's, "6.18.4-1-amd64".
+// Release returns the kernel's release, such as "6.18.4-1-amd64".
 func Release() string {
 	var name unix.Utsname
 	if unix.Uname(&name) != nil {
-		return "unknown" // it fails for a bad pointer alone (uname(2))
+		return "unknown" // it only fails for a bad pointer (uname(2))
 	}
 	return unix.ByteSliceToString(name.Release[:])
 }
 
-// Drivers are those of the devices and of all that they stand on: the parents of
-// VLANs and the like, the ports of bonds and bridges. Sorted; devices that are
-// gone, or that have none, are left out.
+// Drivers returns the drivers of the devices and of all devices below them: the parents of VLANs
+// and the like, the ports of bonds and bridges. The result is sorted. Devices that are gone, or
+// that have no driver, are left out.
 func (h *Handle) Drivers(devices []string) ([]string, error) {
 	links, err := h.nl.LinkList()
 	if err != nil {

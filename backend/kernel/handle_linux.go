@@ -10,28 +10,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handle is a set of sockets to the kernel of one network namespace. It is used
-// by one goroutine at a time.
+// Handle is a set of sockets to the kernel of one network namespace. It must be used by one
+// goroutine at a time.
 type Handle struct {
-	nl     *netlink.Handle // everything but routes: NeighList is EINVAL on a strict socket
+	nl     *netlink.Handle // everything except routes: NeighList fails with EINVAL on a strict socket
 	strict *netlink.Handle // route listings, filtered by protocol inside the kernel
 	batch  *batch          // all writes of table entries
 
-	// How many the last listings had: maps that grow step by step take longer than
-	// the kernel does.
+	// Sizes of the last listings. Growing a map step by step takes longer than the kernel takes.
 	routes, neighbours, fdb int
 }
 
-// requestTimeout bounds one exchange with the kernel. Listing 5,000 entries
-// takes 20 ms; only a kernel that is in trouble needs seconds.
+// requestTimeout bounds one exchange with the kernel. Listing 5,000 entries takes 20 ms; only a
+// kernel in trouble needs seconds.
 const requestTimeout = 30 * time.Second
 
-// receiveBuffer holds the answers to a listing or a batch. Forced past
-// rmem_max where rights allow it.
+// receiveBuffer is large enough for the answers to a listing or a batch. It is forced past rmem_max
+// where privileges allow.
 const receiveBuffer = 4 << 20
 
-// Open opens the sockets in the calling thread's network namespace. It needs
-// no rights; writes need CAP_NET_ADMIN.
+// Open opens the sockets in the calling thread's network namespace. It needs no privileges; writes
+// need CAP_NET_ADMIN.
 func Open() (*Handle, error) {
 	h := &Handle{}
 	if err := h.open(); err != nil {
@@ -70,8 +69,8 @@ func newHandle() (*netlink.Handle, error) {
 	return h, nil
 }
 
-// Close closes the sockets. It may be repeated and leaves the kernel's tables
-// as they are.
+// Close closes the sockets and leaves the kernel's tables as they are. It may be called more than
+// once.
 func (h *Handle) Close() error {
 	var err error
 	if h.nl != nil {
@@ -87,11 +86,11 @@ func (h *Handle) Close() error {
 	return err
 }
 
-// listAttempts is how often an interrupted listing is taken again at once.
+// listAttempts is how often a listing is tried when it is interrupted.
 const listAttempts = 3
 
-// listing runs a listing until it was not interrupted; after the last attempt
-// it returns what was seen with ErrInterrupted.
+// listing repeats list until it is not interrupted. After the last attempt it returns what was read
+// with ErrInterrupted.
 func listing[T any](ctx context.Context, list func() (T, error)) (T, error) {
 	for attempt := 1; ; attempt++ {
 		got, err := list()
@@ -104,7 +103,7 @@ func listing[T any](ctx context.Context, list func() (T, error)) (T, error) {
 	}
 }
 
-// unused is the first key from key on that no entry has.
+// unused returns the first key, starting with key, that has no entry.
 func unused[K comparable, V any](entries map[K]V, key K, next func(*K)) K {
 	for {
 		if _, taken := entries[key]; !taken {

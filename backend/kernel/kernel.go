@@ -1,12 +1,10 @@
-// Package kernel reads and writes what backends keep in the Linux kernel:
-// routes, neighbours, forwarding entries, links, addresses and sysctls, as keyed
-// tables for package reconcile, and watches all of them for changes. It owns the
-// wire formats and knows what is ours by protocol number, link and pool. It
-// refuses to know what anybody wants in the tables.
+// Package kernel reads and writes what backends keep in the Linux kernel: routes, neighbours,
+// forwarding entries, links, addresses and sysctls, as keyed tables for package reconcile. It also
+// watches all of them for changes. It owns the wire formats and recognises leno's entries by
+// protocol number, link and pool. It does not know which entries are wanted.
 //
-// Sockets are opened by Open and OpenWatch on the calling thread and stay in
-// its network namespace. Sysctls are read and written in the namespace of the
-// thread that calls.
+// Open and OpenWatch open their sockets on the calling thread, and the sockets stay in its network
+// namespace. Sysctls are read and written in the namespace of the calling thread.
 package kernel
 
 import (
@@ -20,24 +18,22 @@ import (
 	"strings"
 )
 
-// Protocol marks every route of ours (rtm_protocol, see rtnetlink(7)). 108 is
-// given to nobody in the kernel's list nor in iproute2's rt_protos.
+// Protocol marks every route of ours (rtm_protocol, see rtnetlink(7)). 108 is unassigned in the
+// kernel's list and in iproute2's rt_protos.
 const Protocol = 108
 
-// UnreachableMetric is the metric of the route that answers for the part of a
-// pool nobody leases. It is high, so that a route of the operator's own for the
-// whole pool wins.
+// UnreachableMetric is the metric of the route that covers the part of a pool that is not leased.
+// It is high, so that an operator's own route for the whole pool wins.
 const UnreachableMetric = 1 << 24
 
-// ErrInterrupted: the kernel's list changed while it was read; it may lack
-// entries.
+// ErrInterrupted: the kernel's table changed while it was listed, so entries may be missing.
 var ErrInterrupted = errors.New("listing interrupted")
 
-// RouteKey names one route of the main table.
+// RouteKey identifies one route of the main table.
 type RouteKey struct {
 	Dst    netip.Prefix
 	Metric uint32 // 0 is the family's default (0 for IPv4, 1024 for IPv6)
-	Nth    int    // tells apart routes the kernel holds under one name; wanted ones have 0
+	Nth    int    // distinguishes routes that the kernel holds under the same key; 0 in wanted ones
 }
 
 func (k RouteKey) String() string {
@@ -57,15 +53,15 @@ func CompareRoutes(a, b RouteKey) int {
 		cmp.Compare(a.Metric, b.Metric), cmp.Compare(a.Nth, b.Nth))
 }
 
-// Route is where a route of ours leads.
+// Route is the target of a route.
 type Route struct {
 	Unreachable bool       // then nothing else is set
 	Link        int        // ifindex, never 0 otherwise
 	Via         netip.Addr // zero: the destination is on the link itself
-	Onlink      bool       // Via is on the link though no address says so
+	Onlink      bool       // Via is on the link even though no address of the link covers it
 	Src         netip.Addr // preferred source, may be zero
-	Extra       string     // what else the kernel shows of it; never wanted
-	Protocol    int        // of a route in the place of ours; 0 for our own
+	Extra       string     // other properties the kernel reports; never wanted
+	Protocol    int        // of a route in the place of one of ours; 0 for our own
 }
 
 func (r Route) String() string {
@@ -92,20 +88,20 @@ func (r Route) String() string {
 	return b.String()
 }
 
-// Owner says which routes of our protocol belong to one network: those over
-// its link and those to destinations inside its pools.
+// Owner determines which routes with our protocol belong to one network: those over its link and
+// those to destinations inside its pools.
 type Owner struct {
 	Link  int // ifindex, 0 when there is none
 	Pools []netip.Prefix
 
-	// Stood and Wanted, when not nil, make routes the network's that somebody put
-	// by hand in the place of ours, as `ip route replace` does: where one stood
-	// after the last look and the same is wanted now.
+	// Stood and Wanted, when not nil, extend ownership to routes that a person put in the place of
+	// ours, as `ip route replace` does. They apply to keys where our route stood after the last
+	// Apply and the same route is wanted now.
 	Stood, Wanted map[RouteKey]Route
 }
 
-// taken are the places where a route of ours stood that is not among the
-// entries, though the same is still wanted.
+// taken returns the keys where a route of ours stood that is missing from the entries although the
+// same route is still wanted.
 func (o Owner) taken(entries map[RouteKey]Route) (keys []RouteKey) {
 	for k, r := range o.Stood {
 		if _, there := entries[k]; !there {
@@ -117,7 +113,7 @@ func (o Owner) taken(entries map[RouteKey]Route) (keys []RouteKey) {
 	return keys
 }
 
-// Owns says whether a route of our protocol is the network's.
+// Owns reports whether a route with our protocol belongs to the network.
 func (o Owner) Owns(k RouteKey, r Route) bool {
 	if o.Link != 0 && r.Link == o.Link {
 		return true
@@ -127,10 +123,9 @@ func (o Owner) Owns(k RouteKey, r Route) bool {
 	})
 }
 
-// Unreachable is the routes that answer for the whole of each pool; longer
-// ones hide them where a subnet is leased. They are also what lets the kernel
-// take IPv6 onlink gateways out of a pool that a shorter route of the host's
-// covers: they sort, and so are put, before them.
+// Unreachable returns one unreachable route for each whole pool; longer routes hide it where a
+// subnet is leased. These routes also make the kernel accept IPv6 onlink gateways from a pool that
+// a shorter route of the host covers: they sort before the peers' routes and so are added first.
 func Unreachable(pools []netip.Prefix) map[RouteKey]Route {
 	routes := make(map[RouteKey]Route, len(pools))
 	for _, p := range pools {
@@ -142,7 +137,7 @@ func Unreachable(pools []netip.Prefix) map[RouteKey]Route {
 // MAC is an Ethernet address. The zero MAC is no address.
 type MAC [6]byte
 
-// ParseMAC reads the form "0a:58:0a:05:01:00" and nothing longer.
+// ParseMAC parses the form "0a:58:0a:05:01:00". Longer addresses are an error.
 func ParseMAC(s string) (MAC, error) {
 	hw, err := net.ParseMAC(s)
 	if err != nil {
@@ -156,10 +151,10 @@ func ParseMAC(s string) (MAC, error) {
 
 func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
 
-// Unicast says whether the address may belong to one device.
+// Unicast reports whether the address may belong to one device.
 func (m MAC) Unicast() bool { return m != MAC{} && m[0]&1 == 0 }
 
-// NeighbourKey names one entry of a link's neighbour table.
+// NeighbourKey identifies one entry of a link's neighbour table.
 type NeighbourKey struct{ Addr netip.Addr }
 
 func (k NeighbourKey) String() string { return k.Addr.String() }
@@ -167,10 +162,10 @@ func (k NeighbourKey) String() string { return k.Addr.String() }
 // CompareNeighbours orders neighbours by address.
 func CompareNeighbours(a, b NeighbourKey) int { return a.Addr.Compare(b.Addr) }
 
-// FDBKey names one entry of a VXLAN link's forwarding database.
+// FDBKey identifies one entry of a VXLAN link's forwarding database.
 type FDBKey struct {
 	MAC MAC
-	Nth int // tells apart the destinations of one address; wanted ones have 0
+	Nth int // distinguishes the destinations of one address; 0 in wanted ones
 }
 
 func (k FDBKey) String() string {
@@ -185,21 +180,21 @@ func CompareFDB(a, b FDBKey) int {
 	return cmp.Or(slices.Compare(a.MAC[:], b.MAC[:]), cmp.Compare(a.Nth, b.Nth))
 }
 
-// FDB is where packets to one address are sent.
+// FDB is the destination of packets to one address.
 type FDB struct {
 	Dst   netip.Addr // underlay address, of the device's own family
-	Extra string     // what else the kernel shows of it; never wanted
+	Extra string     // other properties the kernel reports; never wanted
 }
 
 func (f FDB) String() string { return strings.TrimSpace("dst " + f.Dst.String() + " " + f.Extra) }
 
-// Address is the value of an entry in an address table: there is nothing to
-// say of an address but that it is there.
+// Address is the value of an entry in an address table. It is empty, because an address has no
+// other properties here.
 type Address struct{}
 
 func (Address) String() string { return "" }
 
-// CompareAddresses orders addresses of a link.
+// CompareAddresses orders the addresses of a link.
 func CompareAddresses(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/lenonet/leno/backend/reconcile"
 )
 
-// host is a namespace with one end of an underlay and a device of ours.
+// host returns a namespace with one end of an underlay and a device of ours.
 func host(t *testing.T) (*nstest.NS, *kernel.Handle) {
 	t.Helper()
 	a, b := nstest.New(t), nstest.New(t)
@@ -44,8 +44,8 @@ ip link set leno-t up`)
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
 
-// settle applies a want, checks that the table then holds exactly it and that
-// applying it again writes nothing.
+// settle applies a want, and checks that the table then holds exactly its entries and that applying
+// it again writes nothing.
 func settle[K, V comparable](t *testing.T, table reconcile.Table[K, V], compare func(a, b K) int, want map[K]V) {
 	t.Helper()
 	if _, err := reconcile.Apply(t.Context(), reconcile.Want("entry", table, compare, want, nil)); err != nil {
@@ -87,7 +87,7 @@ ip -6 route add fd00:5:0:77::/64 via 2001:db8::9 proto static`)
 			{Dst: prefix("10.5.4.0/24")}:                      {Link: link},
 			{Dst: prefix("fd00:5:0:4::/64")}:                  {Link: link},
 		},
-		{ // the same names lead elsewhere
+		{ // the same keys lead elsewhere
 			{Dst: pools[0], Metric: kernel.UnreachableMetric}: {Unreachable: true},
 			{Dst: prefix("10.5.2.0/24")}:                      {Link: eth, Via: addr("192.0.2.3"), Src: addr("192.0.2.1")},
 			{Dst: prefix("fd00:5:0:2::/64")}:                  {Link: eth, Via: addr("2001:db8::3")},
@@ -250,7 +250,7 @@ ip route add prohibit 198.51.101.0/24`)
 func TestSysctl(t *testing.T) {
 	ns, _ := host(t)
 	ns.Do(func() {
-		// A new namespace starts with what the first one has.
+		// A new namespace starts with the values of the first one.
 		if _, err := kernel.SetSysctl("0", "ipv4", "ip_forward"); err != nil {
 			t.Fatal(err)
 		}
@@ -269,7 +269,7 @@ func TestSysctl(t *testing.T) {
 	})
 }
 
-// A batch longer than one sendmsg reports each failure at its own place.
+// A batch longer than one sendmsg reports each failure for its own request.
 func TestBatchesReportEachFailure(t *testing.T) {
 	ns, h := host(t)
 	link := ns.Index("leno-t")

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Link finds a device by name; nil when there is none.
+// Link returns the device with the given name, or nil when there is none.
 func (h *Handle) Link(name string) (netlink.Link, error) {
 	link, err := h.nl.LinkByName(name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -24,9 +24,9 @@ func (h *Handle) Link(name string) (netlink.Link, error) {
 	return link, nil
 }
 
-// Renamed are the devices of ours that do not have the name that goes with their
-// alias. The alias alone makes no device ours, since anybody can write it on his:
-// ours judges those that have it.
+// Renamed returns our devices that have the alias but not the name that goes with it. The alias
+// alone does not make a device ours, because any program can set it: ours decides about each device
+// that has it.
 func (h *Handle) Renamed(name, alias string, ours func(netlink.Link) (bool, error)) ([]netlink.Link, error) {
 	all, err := h.nl.LinkList()
 	if err != nil {
@@ -47,9 +47,9 @@ func (h *Handle) Renamed(name, alias string, ours func(netlink.Link) (bool, erro
 	return out, nil
 }
 
-// Reclaim gives a device that was renamed its name back and returns it with the
-// name it had; nil when there is none. Of several the first is taken and the
-// others are left alone.
+// Reclaim restores the name of a device of ours that was renamed. It returns the device and the
+// name it had, or nil when there is none. Of several, it takes the first and leaves the others
+// alone.
 func (h *Handle) Reclaim(name, alias string, ours func(netlink.Link) (bool, error)) (link netlink.Link, was string, err error) {
 	renamed, err := h.Renamed(name, alias, ours)
 	if err != nil || len(renamed) == 0 {
@@ -66,7 +66,8 @@ func (h *Handle) Reclaim(name, alias string, ours func(netlink.Link) (bool, erro
 	return link, was, err
 }
 
-// rename works on a device that is up since Linux 6.2; before, it has to go down.
+// rename renames a device. Before Linux 6.2 a device must be down for that, so rename takes it down
+// if necessary.
 func (h *Handle) rename(link netlink.Link, name string) error {
 	err := h.nl.LinkSetName(link, name)
 	if errors.Is(err, unix.EBUSY) {
@@ -77,7 +78,7 @@ func (h *Handle) rename(link netlink.Link, name string) error {
 	return err
 }
 
-// SetAlias writes a device's alias.
+// SetAlias sets a device's alias.
 func (h *Handle) SetAlias(link netlink.Link, alias string) error {
 	if err := h.nl.LinkSetAlias(link, alias); err != nil {
 		return fmt.Errorf("set alias of link %s: %w", link.Attrs().Name, err)
@@ -85,7 +86,7 @@ func (h *Handle) SetAlias(link netlink.Link, alias string) error {
 	return nil
 }
 
-// AddLink creates a device and returns it as the kernel shows it.
+// AddLink creates a device and returns it as the kernel reports it.
 func (h *Handle) AddLink(link netlink.Link) (netlink.Link, error) {
 	name := link.Attrs().Name
 	if err := h.nl.LinkAdd(link); err != nil {
@@ -98,10 +99,10 @@ func (h *Handle) AddLink(link netlink.Link) (netlink.Link, error) {
 	return made, err
 }
 
-// ChangeVXLAN switches learning off and changes the underlay device and the
-// local address of a VXLAN device. The address is of the family of the old one:
-// another needs a new device. The library's own LinkModify sends flags that the
-// kernel refuses to change, even to the same value.
+// ChangeVXLAN switches learning off and changes the underlay device and the local address of a
+// VXLAN device. The address must be of the same family as the old one; another family needs a new
+// device. The library's own LinkModify sends flags that the kernel refuses to change, even to the
+// same value.
 func (h *Handle) ChangeVXLAN(ctx context.Context, link netlink.Link, parent int, local netip.Addr) error {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, 0)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -124,7 +125,7 @@ func (h *Handle) ChangeVXLAN(ctx context.Context, link netlink.Link, parent int,
 	return nil
 }
 
-// DeleteLink removes a device; one that is gone already is no error.
+// DeleteLink removes a device. It is no error if the device is already gone.
 func (h *Handle) DeleteLink(link netlink.Link) error {
 	if err := h.nl.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("delete link %s: %w", link.Attrs().Name, err)
@@ -140,8 +141,7 @@ func (h *Handle) SetMTU(link netlink.Link, mtu int) error {
 	return nil
 }
 
-// SetMAC sets a device's address. The kernel drops the link's permanent IPv4
-// neighbours with it.
+// SetMAC sets a device's MAC address. The kernel then drops the link's permanent IPv4 neighbours.
 func (h *Handle) SetMAC(link netlink.Link, mac MAC) error {
 	if err := h.nl.LinkSetHardwareAddr(link, net.HardwareAddr(mac[:])); err != nil {
 		return fmt.Errorf("set address %s of link %s: %w", mac, link.Attrs().Name, err)
@@ -157,7 +157,7 @@ func (h *Handle) SetUp(link netlink.Link) error {
 	return nil
 }
 
-// HasAddr says whether a link carries an address.
+// HasAddr reports whether a link carries an address.
 func (h *Handle) HasAddr(link int, addr netip.Addr) (bool, error) {
 	found, err := h.nl.AddrList(indexed(link), netlink.FAMILY_ALL)
 	if err != nil {
@@ -171,12 +171,12 @@ func (h *Handle) HasAddr(link int, addr netip.Addr) (bool, error) {
 	return false, nil
 }
 
-// indexed is a link known by its index alone.
+// indexed returns a link of which only the index is known.
 func indexed(link int) netlink.Link {
 	return &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: link}}
 }
 
-// Links lists the devices that ours says true of.
+// Links returns the devices for which ours returns true.
 func (h *Handle) Links(ctx context.Context, ours func(netlink.Link) bool) ([]netlink.Link, error) {
 	return listing(ctx, func() ([]netlink.Link, error) {
 		all, err := h.nl.LinkList()

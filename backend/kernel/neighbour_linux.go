@@ -13,8 +13,7 @@ import (
 	"github.com/lenonet/leno/backend/reconcile"
 )
 
-// Neighbours is the table of the permanent neighbours on one link of ours,
-// both families.
+// Neighbours returns the table of the permanent neighbours on a link of ours, for both families.
 func (h *Handle) Neighbours(link int) reconcile.Table[NeighbourKey, MAC] {
 	return &neighbours{h, link}
 }
@@ -43,7 +42,7 @@ func (t *neighbours) list() (map[NeighbourKey]MAC, error) {
 			if n.State&unix.NUD_PERMANENT == 0 || !addr.IsValid() {
 				continue
 			}
-			var mac MAC // stays zero, unlike any wanted one, for an address of another length
+			var mac MAC // stays zero, unlike any wanted one, if the address has another length
 			if len(n.HardwareAddr) == len(mac) {
 				mac = MAC(n.HardwareAddr)
 			}
@@ -72,14 +71,14 @@ func (t *neighbours) Write(ctx context.Context, changes []reconcile.Change[Neigh
 	errs := t.h.batch.write(ctx, requests)
 	for i, c := range changes {
 		if errs != nil && c.New == nil && errors.Is(errs[i], unix.ENOENT) {
-			errs[i] = nil // gone meanwhile
+			errs[i] = nil // already gone
 		}
 	}
 	return errs
 }
 
-// neighRequest replaces freely: whatever stands on a link of ours, learned or
-// failed, gives way to what is wanted.
+// neighRequest returns a request that replaces any existing entry. On a link of ours, an entry that
+// was learned or has failed gives way to the wanted one.
 func neighRequest(del bool, msg *netlink.Ndmsg) *nl.NetlinkRequest {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
 	if del {
@@ -89,8 +88,8 @@ func neighRequest(del bool, msg *netlink.Ndmsg) *nl.NetlinkRequest {
 	return req
 }
 
-// FDB is the forwarding database of one VXLAN link of ours. On a link that
-// does not learn every entry is ours or a leftover.
+// FDB returns the forwarding database of one VXLAN link of ours. On a link without learning, every
+// entry is ours or a leftover.
 func (h *Handle) FDB(link int) reconcile.Table[FDBKey, FDB] { return &fdb{h, link} }
 
 type fdb struct {
@@ -107,8 +106,7 @@ func (t *fdb) list() (map[FDBKey]FDB, error) {
 		return nil, err
 	}
 	for _, n := range found {
-		// Without self the entry is in the database of a bridge the link is a
-		// port of.
+		// Entries without the self flag are in the database of a bridge that the link is a port of.
 		if n.Flags&netlink.NTF_SELF == 0 || len(n.HardwareAddr) != len(MAC{}) {
 			continue
 		}
@@ -144,7 +142,7 @@ func (t *fdb) Write(ctx context.Context, changes []reconcile.Change[FDBKey, FDB]
 	errs := t.h.batch.write(ctx, requests)
 	for i, c := range changes {
 		if errs != nil && c.New == nil && errors.Is(errs[i], unix.ENOENT) {
-			errs[i] = nil // gone meanwhile
+			errs[i] = nil // already gone
 		}
 	}
 	return errs

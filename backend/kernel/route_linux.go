@@ -16,13 +16,13 @@ import (
 	"github.com/lenonet/leno/backend/reconcile"
 )
 
-// ipv6DefaultMetric is what the kernel makes of metric 0 (IP6_RT_PRIO_USER).
+// ipv6DefaultMetric replaces metric 0 in the kernel (IP6_RT_PRIO_USER).
 const ipv6DefaultMetric = 1024
 
-// Routes is the table of a network's routes: protocol 108 in the main table,
-// both families, and owned by it. A route of another protocol, or of another
-// network, under the same name makes an addition fail with EEXIST and is not
-// touched, unless it took the place of one of ours (see Owner).
+// Routes returns the table of a network's routes: those with protocol 108 in the main table, of
+// both families, that owner owns. A route of another protocol or another network under the same key
+// makes an addition fail with EEXIST. It is not touched, unless it took the place of one of ours
+// (see Owner).
 func (h *Handle) Routes(owner Owner) reconcile.Table[RouteKey, Route] {
 	return &routes{h, owner}
 }
@@ -56,7 +56,7 @@ func (t *routes) list() (map[RouteKey]Route, error) {
 		switch {
 		case errors.Is(err, netlink.ErrDumpInterrupted):
 			interrupted = err
-		// A family that is turned off, or whose main table was never used.
+		// The family is disabled, or its main table was never used.
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EOPNOTSUPP):
 		case err != nil:
 			return nil, err
@@ -66,7 +66,7 @@ func (t *routes) list() (map[RouteKey]Route, error) {
 	return entries, interrupted
 }
 
-// fromKernel is a listed route; ok is false for what cannot be one of ours.
+// fromKernel converts a listed route. ok is false for a route that cannot be one of ours.
 func fromKernel(r netlink.Route) (RouteKey, Route, bool) {
 	if r.Dst == nil {
 		return RouteKey{}, Route{}, false
@@ -83,7 +83,7 @@ func fromKernel(r netlink.Route) (RouteKey, Route, bool) {
 	}
 	route := Route{Extra: extra(r)}
 	if r.Type == unix.RTN_UNREACHABLE {
-		route.Unreachable = true // IPv6 shows the loopback device with it
+		route.Unreachable = true // for IPv6 the kernel reports the loopback device with it
 		return key, route, true
 	}
 	route.Link = r.LinkIndex
@@ -93,8 +93,8 @@ func fromKernel(r netlink.Route) (RouteKey, Route, bool) {
 	return key, route, true
 }
 
-// extra describes what a route of ours never has, so that a route somebody
-// changed differs from the wanted one.
+// extra describes properties that our routes never have, so that a route changed by another program
+// differs from the wanted one.
 func extra(r netlink.Route) string {
 	var parts []string
 	add := func(set bool, format string, args ...any) {
@@ -114,7 +114,7 @@ func extra(r netlink.Route) string {
 
 func (t *routes) Write(ctx context.Context, changes []reconcile.Change[RouteKey, Route]) []error {
 	var requests []*nl.NetlinkRequest
-	var of []int // the change a request belongs to, helper for none
+	var of []int // the index of the change that a request belongs to, or helper
 	const helper = -1
 	for i, c := range changes {
 		add := func(kind, flags int, r Route) {
@@ -130,13 +130,12 @@ func (t *routes) Write(ctx context.Context, changes []reconcile.Change[RouteKey,
 		case c.New == nil:
 			add(unix.RTM_DELROUTE, 0, *c.Old)
 		case c.Old == nil:
-			// EXCL: REPLACE would take a foreign route of the same name away.
+			// EXCL, because REPLACE would remove a foreign route with the same key.
 			add(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, *c.New)
 		case c.Key.Dst.Addr().Is6() && c.New.Onlink && c.Old.Link != c.New.Link:
-			// The kernel refuses an IPv6 onlink gateway that its routes reach
-			// over another link, be it by the very route to be replaced. So a
-			// route to the gateway alone leads there for the moment. A deletion
-			// first would leave the peer without a route.
+			// The kernel refuses an IPv6 onlink gateway that its routes reach over another link,
+			// even if that is the very route to be replaced. A temporary route to the gateway alone
+			// solves this. Deleting the old route first would leave the peer without a route.
 			help(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 			add(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, *c.New)
 			help(unix.RTM_DELROUTE, 0)
@@ -151,7 +150,7 @@ func (t *routes) Write(ctx context.Context, changes []reconcile.Change[RouteKey,
 	errs := make([]error, len(changes))
 	for j, err := range results {
 		if of[j] == helper {
-			continue // without it the route itself is refused; one that stays is deleted by the next Apply
+			continue // without it the kernel refuses the route itself; a leftover one is deleted by the next Apply
 		}
 		goneAlready := requests[j].Type == unix.RTM_DELROUTE && errors.Is(err, unix.ESRCH)
 		if errors.Is(err, unix.EEXIST) {
@@ -174,7 +173,7 @@ func routeRequest(kind, flags int, key RouteKey, r Route) *nl.NetlinkRequest {
 	case r.Unreachable:
 		msg.Type = unix.RTN_UNREACHABLE
 	case key.Dst.Addr().Is4() && !r.Via.IsValid():
-		msg.Scope = unix.RT_SCOPE_LINK // IPv4 wants it of a route without gateway; IPv6 has no scopes
+		msg.Scope = unix.RT_SCOPE_LINK // IPv4 requires it for a route without a gateway; IPv6 has no scopes
 	}
 	if r.Protocol != 0 {
 		msg.Protocol = uint8(r.Protocol)

@@ -8,18 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Statistics are what a device has counted since it was made.
+// Statistics holds what a device has counted since it was created.
 type Statistics struct {
 	RxPackets, RxBytes, TxPackets, TxBytes uint64
-	Drops                                  map[string]uint64 // by LinkDrops
+	Drops                                  map[string]uint64 // keyed by the names in LinkDrops
 }
 
-// LinkDrops are the reasons under which a device counts packets it did not pass on:
-// the kernel's names, without saying why. rx is what came in by the device.
+// LinkDrops returns the reasons under which a device counts packets that it did not pass on. They
+// are the kernel's names, which do not say why. rx counts packets that arrived through the device.
 func LinkDrops() []string { return []string{"rx_dropped", "rx_errors", "tx_dropped", "tx_errors"} }
 
-// LinkStatistics reads the numbers of a device of that kind, of which there may be
-// none: then all are 0. The socket is opened in the calling thread's namespace.
+// LinkStatistics returns the counters of a device of the given kind. If there is no such device,
+// all are 0. The socket is opened in the calling thread's namespace.
 func LinkStatistics(name, kind string) (Statistics, error) {
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {

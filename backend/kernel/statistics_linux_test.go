@@ -10,8 +10,8 @@ import (
 	"github.com/lenonet/leno/backend/kernel"
 )
 
-// TestLinkStatistics: a device counts what it carries, one of another kind is not
-// ours to count, and none has carried nothing.
+// TestLinkStatistics checks that a device counts what it carries, and that all counters are 0 for a
+// device of another kind and for a missing one.
 func TestLinkStatistics(t *testing.T) {
 	ns, _ := host(t)
 	read := func(name string) (s kernel.Statistics) {

@@ -5,14 +5,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Subscribe opens a netlink socket in the calling thread's network namespace that
-// hears of groups. Those of NETLINK_NETFILTER want CAP_NET_ADMIN; without it the
-// error is EPERM.
+// Subscribe opens a netlink socket in the calling thread's network namespace and joins the groups.
+// The groups of NETLINK_NETFILTER need CAP_NET_ADMIN; without it the error is EPERM.
 //
-// The groups are joined after the socket was made: nl.Subscribe, when it is
-// refused them, closes the descriptor and leaves an os.File behind that closes it
-// once more when it is collected. By then the number is somebody else's, a
-// connection or another netlink socket.
+// The groups are joined after the socket is created. When nl.Subscribe itself is refused the
+// groups, it closes the descriptor and leaves an os.File behind that closes it a second time when
+// it is garbage collected. By then the number may belong to a connection or another netlink socket.
 func Subscribe(protocol int, groups ...uint) (*nl.NetlinkSocket, error) {
 	socket, err := nl.Subscribe(protocol)
 	if err != nil {

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSubscribeRefused: a subscription that is refused closes its descriptor once.
+// TestSubscribeRefused checks that a subscription that is refused closes its descriptor once.
 func TestSubscribeRefused(t *testing.T) {
 	refused := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends without its rights
+		runtime.LockOSThread() // never unlocked: the thread ends without its privileges
 		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		var none [2]unix.CapUserData
 		if err := unix.Capset(&header, &none[0]); err != nil {
@@ -27,7 +27,7 @@ func TestSubscribeRefused(t *testing.T) {
 	if err := <-refused; !errors.Is(err, unix.EPERM) {
 		t.Fatalf("%v", err)
 	}
-	// Whatever is opened next has its number.
+	// The next file opened gets the same number.
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestSubscribeRefused(t *testing.T) {
 		}
 		break
 	}
-	for range 10 { // cleanups run one after the other, in an order that nobody promises
+	for range 10 { // cleanups run one after the other, in no guaranteed order
 		runtime.GC()
 		if _, err := unix.FcntlInt(uintptr(fds[0]), unix.F_GETFD, 0); err != nil {
 			t.Fatalf("the descriptor that came after it was closed: %v", err)

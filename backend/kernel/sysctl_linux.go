@@ -9,9 +9,9 @@ import (
 
 const sysctlRoot = "/proc/sys/net"
 
-// Sysctl reads a value below net, given by its parts, since a device's name may
-// hold a dot: Sysctl("ipv4", "conf", "eth0.7", "rp_filter"). It reads in the
-// network namespace of the calling thread.
+// Sysctl reads a value below net. The name is given in parts because a device's name may contain a
+// dot: Sysctl("ipv4", "conf", "eth0.7", "rp_filter"). It reads in the network namespace of the
+// calling thread.
 func Sysctl(parts ...string) (string, error) {
 	data, err := os.ReadFile(filepath.Join(sysctlRoot, filepath.Join(parts...)))
 	if err != nil {
@@ -20,7 +20,7 @@ func Sysctl(parts ...string) (string, error) {
 	return strings.TrimSpace(string(data)), nil
 }
 
-// SetSysctl writes a value if it differs, and says whether it did.
+// SetSysctl writes a value if it differs, and reports whether it did.
 func SetSysctl(value string, parts ...string) (bool, error) {
 	have, err := Sysctl(parts...)
 	if err != nil || have == value {

@@ -13,30 +13,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WatchFilter says which devices matter. The functions are called by Run's
-// goroutine with names of devices, and answer quickly.
+// WatchFilter selects the devices and destinations to watch. Run's goroutine calls the functions,
+// which must return quickly.
 type WatchFilter struct {
-	// Own is true for devices of ours: their links, permanent neighbours and
-	// forwarding entries matter.
+	// Own reports whether a device is ours. Its link, permanent neighbours and forwarding entries
+	// are watched.
 	Own func(link string) bool
-	// Used is true for the other devices that matter, those that carry the
-	// underlay: of them only the link itself matters.
+	// Used reports whether another device carries the underlay. Only its link is watched.
 	Used func(link string) bool
-	// Reaches is true for prefixes that contain an address packets to other hosts
-	// go to: of them routes matter, whoever's they are.
+	// Reaches reports whether a prefix contains an address that packets to other hosts go to. All
+	// routes to such prefixes are watched, of any protocol.
 	Reaches func(netip.Prefix) bool
 }
 
-// Watch tells that something a backend or the choice of the underlay depends on
-// may have changed. What matters besides the filter's devices and
-// destinations: routes of our protocol, default routes, the rules that choose
-// among tables, every address of more than link scope, and whether the host
-// forwards packets. The
-// link state is part of it because a link that goes down, or loses its last
-// address, takes its IPv4 routes along without announcing them.
+// Watch signals that something a backend or the choice of the underlay depends on may have changed.
+// In addition to the filter's devices and destinations, it watches routes with our protocol,
+// default routes, the rules that choose among tables, every address of more than link scope, and
+// whether the host forwards packets. The link state is included because a link that goes down, or
+// loses its last address, loses its IPv4 routes without an announcement.
 //
-// Our own writes are told like any others: an Apply that wrote is followed by
-// one that writes nothing and so by silence.
+// Our own writes are signalled like any others: an Apply that wrote is followed by one that writes
+// nothing, after which no signal comes.
 type Watch struct {
 	filter  WatchFilter
 	socket  *nl.NetlinkSocket
@@ -45,8 +42,8 @@ type Watch struct {
 	names map[int]string // of all devices, by ifindex
 }
 
-// OpenWatch subscribes in the calling thread's network namespace: whatever
-// changes after it returned is told.
+// OpenWatch subscribes in the calling thread's network namespace. Every change after it returns is
+// signalled.
 func OpenWatch(filter WatchFilter) (*Watch, error) {
 	socket, err := Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH,
 		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
@@ -54,20 +51,20 @@ func OpenWatch(filter WatchFilter) (*Watch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch the kernel: %w", err)
 	}
-	// An idle default socket holds about 250 messages, and one link with many
-	// routes that goes down makes thousands.
+	// The default buffer holds about 250 messages. One link with many routes that goes down sends
+	// thousands.
 	if socket.SetReceiveBufferSize(receiveBuffer, true) != nil {
 		_ = socket.SetReceiveBufferSize(receiveBuffer, false) // best effort without CAP_NET_ADMIN
 	}
 	return &Watch{filter: filter, socket: socket, changed: make(chan struct{}, 1), names: map[int]string{}}, nil
 }
 
-// Changed receives one value for any number of changes since the last one was
-// received. It is never closed.
+// Changed returns the channel that receives one value for any number of changes since the last
+// value was received. It is never closed.
 func (w *Watch) Changed() <-chan struct{} { return w.changed }
 
-// Run reads the kernel's messages until the context ends, then closes the watch
-// and returns nil. It is called once. Lost messages count as a change.
+// Run reads the kernel's messages until the context ends, then closes the watch and returns nil. It
+// must be called only once. Lost messages count as a change.
 func (w *Watch) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, w.socket.Close) // makes Receive return
 	defer func() {
@@ -75,7 +72,7 @@ func (w *Watch) Run(ctx context.Context) error {
 			w.socket.Close()
 		}
 	}()
-	// Asked here and not in OpenWatch, for the answer would fill the buffer.
+	// Requested here and not in OpenWatch, because the answer would fill the buffer.
 	if err := w.askForLinks(); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("watch the kernel: %w", err)
 	}
@@ -86,9 +83,8 @@ func (w *Watch) Run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.ENOBUFS):
-			// Messages are lost from here on until the buffer was read empty, and
-			// the kernel says so only this once (NETLINK_S_CONGESTED). So it is the
-			// end of the loss that counts.
+			// Messages are lost from here on until the buffer has been read empty, and the kernel
+			// reports it only once (NETLINK_S_CONGESTED). So the end of the loss is what counts.
 			lossy = true
 			w.tell()
 			continue
@@ -114,14 +110,14 @@ func (w *Watch) Run(ctx context.Context) error {
 	}
 }
 
-// drained says whether nothing is left to receive.
+// drained reports whether no message is waiting.
 func (w *Watch) drained() bool {
 	fds := []unix.PollFd{{Fd: int32(w.socket.GetFd()), Events: unix.POLLIN}}
 	_, err := unix.Poll(fds, 0)
 	return err == nil && fds[0].Revents&unix.POLLIN == 0
 }
 
-// Close gives up a watch that was never run.
+// Close closes a watch that was never run.
 func (w *Watch) Close() { w.socket.Close() }
 
 func (w *Watch) tell() {
@@ -131,7 +127,7 @@ func (w *Watch) tell() {
 	}
 }
 
-// askForLinks has the kernel send all devices into the stream, for their names.
+// askForLinks makes the kernel send all devices into the stream, to learn their names.
 func (w *Watch) askForLinks() error {
 	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
@@ -160,10 +156,10 @@ func (w *Watch) matters(m syscall.NetlinkMessage) bool {
 const (
 	netconfIndex      = 1
 	netconfForwarding = 2
-	netconfAll        = -1 // as index: the host
+	netconfAll        = -1 // as index: the whole host
 )
 
-// forwardingMatters: of the host as a whole, and of each device that matters.
+// forwardingMatters returns true for forwarding of the host as a whole and of each watched device.
 func (w *Watch) forwardingMatters(data []byte) bool {
 	const header = 4 // struct netconfmsg, padded
 	if len(data) < header {
@@ -191,7 +187,7 @@ func (w *Watch) linkMatters(m syscall.NetlinkMessage) bool {
 		return false
 	}
 	if m.Data[0] != unix.AF_UNSPEC {
-		return false // the bridge tells of its ports with these
+		return false // sent by the bridge about its ports
 	}
 	info := nl.DeserializeIfInfomsg(m.Data)
 	name := linkName(m.Data[unix.SizeofIfInfomsg:])
@@ -224,15 +220,15 @@ func linkName(attrs []byte) string {
 	return ""
 }
 
-// addressMatters: link-local ones come and go with every container's veth.
+// addressMatters ignores link-local addresses, which come and go with every container's veth.
 func addressMatters(data []byte) bool {
 	const scope = 3 // in struct ifaddrmsg
 	return len(data) >= unix.SizeofIfAddrmsg && data[scope] < unix.RT_SCOPE_LINK
 }
 
-// routeMatters: those of the local table come and go with addresses. Of a route
-// that replaces another the kernel tells, and not of the one that was replaced:
-// by hand that may be one of ours, what daemons replace was theirs.
+// routeMatters ignores the local table, whose routes come and go with addresses. When one route
+// replaces another, the kernel announces only the new one. If a person added it, the old one may
+// have been ours; daemons replace only their own.
 func (w *Watch) routeMatters(m syscall.NetlinkMessage) bool {
 	if len(m.Data) < unix.SizeofRtMsg {
 		return false
@@ -264,14 +260,14 @@ func destination(bits int, attrs []byte) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// byHand says of a route's protocol that people and start scripts use it.
+// byHand reports whether people and start scripts use a route's protocol.
 func byHand(protocol int) bool {
 	return protocol == unix.RTPROT_BOOT || protocol == unix.RTPROT_STATIC
 }
 
-// neighbourMatters leaves out the states that resolving goes through: what it
-// ends with might also be somebody's entry in the place of ours. An operator's
-// deletion of a permanent entry is told as a change to failed.
+// neighbourMatters ignores the intermediate states of resolution. The state it ends in may belong
+// to another program's entry in the place of ours. When an operator deletes a permanent entry, the
+// kernel announces it as a change to failed.
 func (w *Watch) neighbourMatters(m syscall.NetlinkMessage) bool {
 	const ifindex, state = 4, 8 // in struct ndmsg
 	if len(m.Data) < unix.SizeofNdMsg {

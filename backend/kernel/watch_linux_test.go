@@ -52,8 +52,8 @@ func told(t *testing.T, w *kernel.Watch, what string) {
 	}
 }
 
-// quiet makes sure that what a script does is not told. Messages take less than
-// a millisecond; a false alarm would come long before the wait is over.
+// quiet checks that a script's changes are not signalled. Messages take less than a millisecond, so
+// a false alarm would come long before the wait is over.
 func quiet(t *testing.T, ns *nstest.NS, w *kernel.Watch, what, script string) {
 	t.Helper()
 	drain(t, ns, w)
@@ -65,8 +65,7 @@ func quiet(t *testing.T, ns *nstest.NS, w *kernel.Watch, what, script string) {
 	}
 }
 
-// drain swallows what earlier changes made told: until a tenth of a second
-// passes in silence.
+// drain discards the signals of earlier changes, until a tenth of a second passes without one.
 func drain(t *testing.T, ns *nstest.NS, w *kernel.Watch) {
 	t.Helper()
 	for {
@@ -131,8 +130,7 @@ func TestWatchTellsOfWhatMatters(t *testing.T) {
 	}
 }
 
-// Of the host's own switches it tells also where no device of ours is: host-gw
-// has none.
+// The host's own forwarding switches are also signalled where no device is ours: host-gw has none.
 func TestWatchTellsOfForwardingWithoutDevices(t *testing.T) {
 	ns := nstest.New(t)
 	w := watched(t, ns)
@@ -165,8 +163,8 @@ ip link del veth1`)
 	quiet(t, ns, w, "other settings", "sysctl -w net.ipv4.conf.all.rp_filter=2; sysctl -w net.ipv4.conf.eth0.proxy_arp=1")
 }
 
-// More messages than the buffer holds, while nobody reads, are told all the
-// same, and the watch works on.
+// More messages than the buffer holds, while the watch does not read, still give a signal, and the
+// watch keeps working.
 func TestWatchSurvivesLostMessages(t *testing.T) {
 	ns, _ := host(t)
 	var w *kernel.Watch
@@ -180,7 +178,7 @@ func TestWatchSurvivesLostMessages(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	// 40,000 foreign messages, which alone would not be told.
+	// 40,000 foreign messages, which alone would give no signal.
 	ns.Sh(`for i in $(seq 1 100); do for j in $(seq 1 200); do echo "route add 172.16.$i.$j dev eth0"; echo "route del 172.16.$i.$j dev eth0"; done; done | ip -batch -`)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup

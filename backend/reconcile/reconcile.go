@@ -1,7 +1,7 @@
-// Package reconcile makes tables of keyed entries equal to wanted ones: list
-// what is there, put what is missing or different, delete what is not wanted.
-// It owns the order and the safety rules, and refuses to know what the entries
-// are or where they are kept.
+// Package reconcile makes tables of keyed entries equal to the wanted ones: it lists the existing
+// entries, adds or corrects those that are missing or different, and deletes those that are not
+// wanted. It owns the order and the safety rules, and does not know what the entries are or where
+// they are kept.
 package reconcile
 
 import (
@@ -15,39 +15,39 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// Table is a keyed set of entries, all of which the caller owns.
+// A Table is a keyed set of entries, all of which the caller owns.
 type Table[K, V comparable] interface {
-	// List returns every entry. With an error the entries may be incomplete:
-	// nil when nothing is known, else what was seen. It may block.
+	// List returns every entry. With an error the entries may be incomplete: nil when nothing is
+	// known, otherwise those that were read. It may block.
 	List(ctx context.Context) (map[K]V, error)
 
-	// Write makes the changes in order and goes on past single failures. The
-	// result is nil when all succeeded, else it has one error or nil a change.
-	// Deleting what is gone already succeeds; adding what exists already fails.
+	// Write makes the changes in order and continues past single failures. It returns nil when all
+	// succeeded, otherwise one error or nil per change. Deleting an entry that is already gone
+	// succeeds; adding one that already exists fails.
 	Write(ctx context.Context, changes []Change[K, V]) []error
 }
 
-// Change is one entry to add (Old nil), to delete (New nil) or to replace.
+// Change is an entry to add (Old is nil), to delete (New is nil) or to replace.
 type Change[K, V comparable] struct {
 	Key      K
 	Old, New *V
 }
 
-// Count is what was done to one table.
+// Count counts what was done to one table.
 type Count struct {
 	Name                    string
 	Part                    backend.Part
 	Added, Changed, Deleted int // successful writes
 
-	// The writes that no difference between this want and the last one explains:
-	// somebody else changed the table.
+	// Writes not explained by a difference between the previous want and this one: another program
+	// changed the table.
 	Missing, Altered, Foreign Drift
 }
 
-// Drift is entries of one table that somebody else removed, changed or added.
+// Drift counts the entries of a table that another program removed, changed or added.
 type Drift struct {
 	N     int
-	First string // the first of them in the order of the keys, with what it had become
+	First string // the first of them in key order, with the value it had
 }
 
 func (d *Drift) add(first string) {
@@ -63,13 +63,13 @@ func (d Drift) String() string {
 	return d.First
 }
 
-// Writes is the number of changes made.
+// Writes returns the number of changes made.
 func (c Count) Writes() int { return c.Added + c.Changed + c.Deleted }
 
-// Result is what one Apply did, a Count a step in their order.
+// Result describes what one Apply did: one Count per step, in the order of the steps.
 type Result []Count
 
-// Writes is the number of changes made to all tables.
+// Writes returns the number of changes made to all tables.
 func (r Result) Writes() int {
 	n := 0
 	for _, c := range r {
@@ -98,13 +98,13 @@ func (r Result) Healed() []backend.Repair {
 	return out
 }
 
-// Lost says whether entries of a table were missing.
+// Lost reports whether entries of a table were missing.
 func (r Result) Lost(name string) bool {
 	return slices.ContainsFunc(r, func(c Count) bool { return c.Name == name && c.Missing.N > 0 })
 }
 
-// Explain is the result without what was missing of some tables: the loss of
-// something else says it all.
+// Explain returns the result without the missing entries of the named tables, for when the loss of
+// something else already explains them.
 func (r Result) Explain(names ...string) Result {
 	out := slices.Clone(r)
 	for i := range out {
@@ -115,37 +115,35 @@ func (r Result) Explain(names ...string) Result {
 	return out
 }
 
-// Step is one table with what is wanted in it.
+// A Step is one table with the entries wanted in it.
 type Step interface {
 	list(ctx context.Context) error
-	put(ctx context.Context, missing bool) error // what is missing alone, or also what differs
+	put(ctx context.Context, missing bool) error // if missing, adds only what is missing; otherwise also corrects what differs
 	remove(ctx context.Context) error
 	count() Count
 	about(p backend.Part)
 }
 
-// Want makes a step. Name is the singular of what an entry is called: "route".
-// Compare orders keys, so that equal input gives equal writes in equal order.
-// Last is what was wanted before, nil when that is unknown: it serves only to
-// tell repairs from changes and decides nothing.
+// Want returns a step. name is the singular name of an entry: "route". compare orders keys, so that
+// equal input gives equal writes in equal order. last holds the entries wanted before, nil if
+// unknown; it only serves to tell repairs from changes and decides nothing.
 func Want[K, V comparable](name string, t Table[K, V], compare func(a, b K) int, want, last map[K]V) Step {
 	return &step[K, V]{name: name, table: t, compare: compare, want: want, last: last, done: Count{Name: name, Part: backend.Routes}}
 }
 
-// OfDevice makes a step one of the network's device. All others are of what leads
-// packets to peers.
+// OfDevice marks a step as part of the network's device. Steps not marked belong to Routes.
 func OfDevice(s Step) Step {
 	s.about(backend.Device)
 	return s
 }
 
-// Apply lists all tables, then puts in the order of the steps, then deletes in
-// the reverse order: entries that others need come first and go last. A table
-// whose listing failed loses nothing. Failures are joined and the rest goes on.
+// Apply lists all tables, then adds and corrects entries in the order of the steps, then deletes in
+// the reverse order, so that entries others depend on come first and go last. Nothing is deleted
+// from a table whose listing failed. Failures are joined and do not stop the other steps.
 func Apply(ctx context.Context, steps ...Step) (Result, error) { return apply(ctx, false, steps) }
 
-// Fill is Apply for wants that may be neither complete nor up to date: it puts
-// what is missing, and what stands it neither changes nor deletes.
+// Fill is like Apply, for wants that may be incomplete or out of date: it adds what is missing and
+// neither changes nor deletes existing entries.
 func Fill(ctx context.Context, steps ...Step) (Result, error) { return apply(ctx, true, steps) }
 
 func apply(ctx context.Context, missing bool, steps []Step) (Result, error) {
@@ -242,8 +240,8 @@ func (s *step[K, V]) write(ctx context.Context, verb string, changes []Change[K,
 	return errors.Join(errs...)
 }
 
-// tally counts one successful write, and as a repair when the wants do not
-// explain it.
+// tally counts one successful write, and also counts it as a repair if a change of the want does
+// not explain it.
 func (s *step[K, V]) tally(c Change[K, V]) {
 	before, known := s.last[c.Key]
 	unchanged := known && c.New != nil && before == *c.New
@@ -266,7 +264,7 @@ func (s *step[K, V]) tally(c Change[K, V]) {
 	}
 }
 
-// entry is a key with what it had become.
+// entry returns the key with the value it had.
 func entry(key, value any) string { return strings.TrimSpace(fmt.Sprintf("%v %v", key, value)) }
 
 func plural(name string) string {
@@ -279,8 +277,7 @@ func plural(name string) string {
 	return name + "s"
 }
 
-// Dump is a table's entries as text, a line each in order of keys: for tests
-// and for people.
+// Dump returns a table's entries as text, one per line in key order, for tests and for people.
 func Dump[K, V comparable](entries map[K]V, compare func(a, b K) int) string {
 	var out []byte
 	for _, k := range slices.SortedFunc(maps.Keys(entries), compare) {

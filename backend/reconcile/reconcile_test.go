@@ -14,7 +14,7 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// table is a small real table in memory that journals its writes.
+// table is a small, real table in memory that keeps a journal of its writes.
 type table struct {
 	name    string
 	entries map[string]int
@@ -194,7 +194,7 @@ func TestHealed(t *testing.T) {
 	}
 }
 
-// TestFill puts what is missing and leaves the rest alone.
+// TestFill checks that Fill adds what is missing and leaves the rest alone.
 func TestFill(t *testing.T) {
 	var journal []string
 	tab := newTable("route", &journal, "aa", "x")
@@ -224,8 +224,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// However the states follow each other, each leaves the same tables as it does
-// on a fresh machine, and a second Apply writes nothing.
+// In any sequence, each state leaves the same tables as it does on a new machine, and a second
+// Apply writes nothing.
 func TestApplyStatesInAnyOrder(t *testing.T) {
 	states := []map[string]int{{}, want("a"), want("a", "bb", "ccc"), {"a": 7, "bb": 8}, want("ccc", "dddd"), {"dddd": 1}}
 	rnd := rand.New(rand.NewPCG(1, 2))

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A device of somebody else's stays as it is whatever alias he wrote on it, and
-// does not keep ours from being found, by the process that made it or the next.
+// Another program's device stays as it is, whatever alias it has, and does not prevent ours from
+// being found, by the process that made it or the next.
 func TestForeignDeviceWithOurAlias(t *testing.T) {
 	for name, foreign := range map[string]string{
 		"TUN":                  "ip tuntap add bar mode tun",

@@ -16,17 +16,16 @@ import (
 	"github.com/lenonet/leno/backend/reconcile"
 )
 
-// Type is this backend's line in the agent's map. Its only option is "port",
-// the UDP port of this host, 1..65535, default 8285. A host advertises
-// {"port":8285}, and an MTU 28 bytes below the underlay's when the underlay's
-// first address is IPv4, 48 below when it is IPv6.
+// Type describes the backend. Its only option is "port", the UDP port of this host, 1..65535,
+// default 8285. A host advertises {"port":8285}. The MTU it advertises is 28 bytes below the
+// underlay's when the underlay's first address is IPv4, and 48 below when it is IPv6.
 func Type() backend.Type {
 	queues := min(runtime.GOMAXPROCS(0), maxQueues)
 	return backend.Type{
 		Name:      Name,
 		Normalize: normalize,
 		Port:      port,
-		// Peers learn of it from the lease, which is a moment later.
+		// Peers learn of the new port from the lease, a moment later.
 		Interrupts: map[string]string{"port": "peers send to the old port until they have read of the new one"},
 		Threads:    queues, // the lanes
 		Device:     true,
@@ -35,29 +34,27 @@ func Type() backend.Type {
 	}
 }
 
-// maxQueues is the most queues and sockets there are: one for each CPU that the
-// process may use, up to where memory and the kernel's hashing make more of them
-// pointless.
+// maxQueues is the maximum number of queues and sockets: one for each CPU that the process may use,
+// up to the point where more of them only cost memory and gain nothing from the kernel's hashing.
 const maxQueues = 8
 
-// Backend is the udp backend of one network. The datapath is the process's:
-// while no process is attached to the device, the kernel drops what it routes
-// there; addresses and routes stay.
+// Backend is the udp backend of one network. The datapath lives in the process: while no process is
+// attached to the device, the kernel drops what it routes there. Addresses and routes stay.
 type Backend struct {
 	config backend.Config
 	opts   options
 	engine *engine
-	queues int      // of the device, and as many sockets
-	want   offloads // all but in tests
+	queues int      // number of the device's queues, and of the sockets
+	want   offloads // everything, except in tests
 
 	handle *kernel.Handle // opened by the first Apply
 	index  int            // ifindex of the device the engine is attached to, or 0
-	listen netip.AddrPort // where the engine's bind listens
+	listen netip.AddrPort // where the engine's sockets listen
 	peers  []peerPlan     // in the engine's table
 	own    []netip.Prefix // in the engine's table
 
-	// What was wanted last, to tell repairs from changes; nil: unknown.
-	partial bool // the state was
+	// What was wanted before, to tell repairs from changes; nil if unknown.
+	partial bool // whether the previous state was partial
 	mtu     int
 	addrs   map[netip.Prefix]kernel.Address
 	routes  map[kernel.RouteKey]kernel.Route
@@ -77,8 +74,8 @@ func newBackend(c backend.Config, queues int) (backend.Backend, error) {
 	return &Backend{config: c, opts: opts, engine: newEngine(c.Logger), queues: queues, want: allOffloads}, nil
 }
 
-// Change is backend.Changer's: the engine goes on, and the next Apply gives it
-// what differs.
+// Change implements backend.Changer. The engine keeps running, and the next Apply gives it what
+// differs.
 func (b *Backend) Change(c backend.Config) error {
 	opts, err := decodeOptions(c.Options)
 	if err != nil {
@@ -88,21 +85,20 @@ func (b *Backend) Change(c backend.Config) error {
 	return nil
 }
 
-// Advertise is backend.Backend's. It needs no device and no file.
+// Advertise implements backend.Backend. It needs no device and no file.
 func (b *Backend) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 	return advertise(b.config.Pools, b.opts, u)
 }
 
-// Counters are by peer node name; packets that belong to no peer stand under
-// "". Those of a peer begin anew when it left and came back. Drops are named
-// by direction, rx from the wire and tx to it: rx_unknown_peer,
-// rx_foreign_source, rx_foreign_destination, rx_overflow, tx_no_peer,
-// tx_foreign_source, tx_multicast, tx_too_big, tx_bad_offload, tx_congested, and
-// for both truncated, bad_version, bad_length, not_written, detached. It may be
-// called at any time by any goroutine.
+// Counters returns counters by peer node name; packets that belong to no peer are counted under "".
+// A peer's counters start again from zero when it leaves and comes back. Drops are named by
+// direction, rx from the wire and tx to it: rx_unknown_peer, rx_foreign_source,
+// rx_foreign_destination, rx_overflow, tx_no_peer, tx_foreign_source, tx_multicast, tx_too_big,
+// tx_bad_offload, tx_congested, and for both directions truncated, bad_version, bad_length,
+// not_written, detached. Counters may be called at any time by any goroutine.
 func (b *Backend) Counters() map[string]backend.Counters { return b.engine.counters() }
 
-// Apply is backend.Backend's.
+// Apply implements backend.Backend.
 func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, error) {
 	if b.handle == nil {
 		handle, err := kernel.Open()
@@ -134,7 +130,7 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 	if s.Partial {
 		apply = reconcile.Fill
 	} else if b.partial {
-		b.addrs, b.routes = nil, nil // what was left alone was not put by somebody since
+		b.addrs, b.routes = nil, nil // entries left alone by a partial state are not another program's
 	}
 	b.partial = s.Partial
 	err = errors.Join(socketErr, b.setUp(link, p.mtu, anew, &report), b.program(ctx, p, bare, apply, &report))
@@ -144,8 +140,8 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 	return report, err
 }
 
-// Close is backend.Backend's. The device stays, with its addresses and routes,
-// for the next process.
+// Close implements backend.Backend. The device stays, with its addresses and routes, for the next
+// process.
 func (b *Backend) Close() error {
 	err := b.detach()
 	if b.handle != nil {
@@ -155,21 +151,21 @@ func (b *Backend) Close() error {
 	return err
 }
 
-// detach ends the engine's readers and forgets what was wanted.
+// detach stops the engine's readers and forgets what was wanted.
 func (b *Backend) detach() error {
 	b.index, b.listen = 0, netip.AddrPort{}
 	b.mtu, b.addrs, b.routes = 0, nil, nil
 	return b.engine.close()
 }
 
-// remove is the zero State.
+// remove applies the zero State.
 func (b *Backend) remove(ctx context.Context) (backend.Report, error) {
 	var report backend.Report
 	b.fillTable(plan{}, &report)
 	errs := []error{b.detach()}
 	link, err := b.handle.Link(b.config.Link)
 	if err == nil && link != nil && isTUN(link) {
-		// Addresses and routes over the device go with it.
+		// Addresses and routes over the device disappear with it.
 		if err = b.handle.DeleteLink(link); err == nil {
 			report.Writes++
 		}
@@ -181,8 +177,7 @@ func (b *Backend) remove(ctx context.Context) (backend.Report, error) {
 	return report, errors.Join(append(errs, err)...)
 }
 
-// fillTable gives the engine the peers of a plan when they are others than it
-// has.
+// fillTable gives the engine the peers of a plan if they differ from those it has.
 func (b *Backend) fillTable(p plan, report *backend.Report) {
 	if slices.Equal(b.own, p.own) && slices.EqualFunc(b.peers, p.peers, peerPlan.equal) {
 		return
@@ -192,9 +187,9 @@ func (b *Backend) fillTable(p plan, report *backend.Report) {
 	report.Writes++
 }
 
-// setUp brings the device up with an MTU. While it is down it has no routes
-// and no IPv6 addresses: it goes first. What a device that was attached anew
-// lacks is no repair.
+// setUp sets the MTU and brings the device up. It runs before program, because a device that is
+// down has no routes and no IPv6 addresses. With anew set, the device was just attached, and what
+// it lacks is not reported as a repair.
 func (b *Backend) setUp(link netlink.Link, mtu int, anew bool, report *backend.Report) error {
 	known := b.mtu == mtu && !anew
 	b.mtu = mtu
@@ -221,11 +216,11 @@ func (b *Backend) setUp(link netlink.Link, mtu int, anew bool, report *backend.R
 	return backend.About(backend.Device, errors.Join(errs...))
 }
 
-// peerRoute leads a peer's subnet into the device. In IPv6 it goes by a gateway,
-// which a device without neighbours makes no use of: on a route without one
-// Linux takes the subnet's first address for the subnet-router anycast address
-// (RFC 4291, 2.6.1) and sends it no ICMPv6 error, and that address is the
-// peer's own. Its host would hear of no hop limit and no path's MTU.
+// peerRoute returns the route for a peer's subnet into the device. For IPv6 it has a gateway, which
+// a device without neighbours does not use. On a route without one, Linux takes the subnet's first
+// address for the subnet-router anycast address (RFC 4291, 2.6.1) and sends it no ICMPv6 errors.
+// That address is the peer's own, so its host would never learn of an exceeded hop limit or of the
+// path's MTU.
 func peerRoute(link int, subnet netip.Prefix) kernel.Route {
 	if subnet.Addr().Is6() {
 		return kernel.Route{Link: link, Via: subnet.Masked().Addr(), Onlink: true}
@@ -233,9 +228,9 @@ func peerRoute(link int, subnet netip.Prefix) kernel.Route {
 	return kernel.Route{Link: link}
 }
 
-// program makes the device's addresses and the network's routes those of the
-// plan. Addresses go last: without any, the kernel drops the routes too. Of a bare
-// device, whose entries went with it, none is told of.
+// program makes the device's addresses and the network's routes agree with the plan. Addresses are
+// deleted last: without any, the kernel drops the routes too. A bare device has lost its entries,
+// and their loss is not reported separately.
 func (b *Backend) program(ctx context.Context, p plan, bare bool, apply func(context.Context, ...reconcile.Step) (reconcile.Result, error), report *backend.Report) error {
 	addrs := map[netip.Prefix]kernel.Address{}
 	for _, addr := range p.addrs {
@@ -255,7 +250,7 @@ func (b *Backend) program(ctx context.Context, p plan, bare bool, apply func(con
 		reconcile.OfDevice(reconcile.Want("address", b.handle.Addresses(b.index), kernel.CompareAddresses, addrs, b.addrs)),
 		reconcile.Want("route", b.handle.Routes(owner), kernel.CompareRoutes, routes, b.routes))
 	if b.addrs, b.routes = addrs, routes; err != nil {
-		b.addrs, b.routes = nil, nil // what could not be put was not taken away by somebody
+		b.addrs, b.routes = nil, nil // entries that could not be added were not removed by another program
 	}
 	report.Writes += result.Writes()
 	if bare {

@@ -38,8 +38,7 @@ func TestHostsReachEachOther(t *testing.T) {
 	}
 }
 
-// Where the underlay turns out narrower than the MTU was made for, outer packets
-// are fragmented.
+// If the underlay is narrower than the MTU was chosen for, outer packets are fragmented.
 func TestOuterPacketsMayBeFragmented(t *testing.T) {
 	for _, outer := range []int{4, 6} {
 		t.Run(fmt.Sprintf("IPv%d outside", outer), func(t *testing.T) {
@@ -49,7 +48,8 @@ func TestOuterPacketsMayBeFragmented(t *testing.T) {
 			}
 			ping(t, a.container, "10.5.2.2", "-M", "do", "-s", "1400")
 			stream(t, a.container, b.container, "10.5.2.2")
-			// The kernel cuts no message for such a path: that is found out once.
+			// The kernel does not segment messages for such a path, and the engine learns that only
+			// once.
 			if !a.backend.engine.table.Load().peers[0].alone.Load() {
 				t.Error("many datagrams in a message are tried again and again")
 			}
@@ -60,7 +60,7 @@ func TestOuterPacketsMayBeFragmented(t *testing.T) {
 	}
 }
 
-// A new process adopts the device: all that is in the kernel stays as it is.
+// A new process adopts the device: everything in the kernel stays as it is.
 func TestNextProcessAdopts(t *testing.T) {
 	a, b := newHosts(t, 4)
 	before := a.dump()
@@ -142,8 +142,8 @@ func TestApplyHeals(t *testing.T) {
 	}
 }
 
-// What another version left under our name is adopted or replaced; what cannot
-// be ours is left alone.
+// A leftover of another version under our name is adopted or replaced. A device that cannot be ours
+// is left alone.
 func TestApplyOverLeftovers(t *testing.T) {
 	for name, tt := range map[string]struct{ leftover, err string }{
 		"vxlan":           {"ip link add leno-test type vxlan id 1 dev eth0 dstport 8472", `of kind "vxlan": is not leno's`},
@@ -235,7 +235,7 @@ func TestPortInUse(t *testing.T) {
 	ping(t, a.container, inner(b.n)[0])
 }
 
-// A socket that cannot be read any more is opened again by the next Apply.
+// A socket that can no longer be read is opened again by the next Apply.
 func TestSocketIsReopened(t *testing.T) {
 	a, b := newHosts(t, 4)
 	nothing, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -246,7 +246,7 @@ func TestSocketIsReopened(t *testing.T) {
 	if err := unix.Dup3(nothing, a.backend.engine.binds.all[0].FD(), unix.O_CLOEXEC); err != nil {
 		t.Fatal(err)
 	}
-	a.backend.engine.wake.ring() // poll(2) still waits for what the descriptor was
+	a.backend.engine.wake.ring() // poll(2) still waits for the file that the descriptor was
 	eventually(t, "the reader ended", func() bool { return !a.backend.engine.binds.alive() })
 	if report := a.apply(); report.Writes != 1 || fmt.Sprint(report.Healed) != "[socket was closed]" || report.Peers != 1 {
 		t.Errorf("report %+v", report)
@@ -254,8 +254,8 @@ func TestSocketIsReopened(t *testing.T) {
 	ping(t, a.container, inner(b.n)[0])
 }
 
-// An engine whose lanes could not be started is no datapath: each Apply tries again,
-// and fails until it runs.
+// An engine whose lanes could not be started carries nothing: each Apply tries again, and fails
+// until it runs.
 func TestEngineIsStartedAgain(t *testing.T) {
 	a, b := newHost(t, 4, 1, labPeer(4, 2)), newHost(t, 4, 2, labPeer(4, 1))
 	join(a, b)
@@ -301,7 +301,7 @@ func TestDeviceInUse(t *testing.T) {
 	state := a.state
 	a.ns.Sh("ip addr add 192.0.2.9/24 dev eth0")
 	state.Underlay.Addrs = addrs("192.0.2.9")
-	// However often it is tried, nothing of the first one's is lost.
+	// However often the second backend tries, the first loses no packet.
 	pings := make(chan string)
 	go func() {
 		out, err := a.container.Try("ping -n -q -i 0.002 -c 250 -W 2 10.5.2.2")
@@ -325,7 +325,7 @@ func TestDeviceInUse(t *testing.T) {
 	}
 }
 
-// Nor is a device of our name taken from a program that made it for one queue.
+// A device with our name is not taken from a program that made it with one queue.
 func TestSingleQueueDeviceInUse(t *testing.T) {
 	h := newHost(t, 4, 1)
 	h.ns.Sh("ip link add eth0 type veth peer name eth1; ip addr add 192.0.2.1/24 dev eth0; ip link set eth0 up")
@@ -348,7 +348,7 @@ func TestSingleQueueDeviceInUse(t *testing.T) {
 	if _, err := unix.Read(holder, make([]byte, maxPacket)); !errors.Is(err, unix.EAGAIN) || h.ns.Index(testLink) != index {
 		t.Errorf("the device was taken away: %v", err)
 	}
-	// Left behind, it is made anew.
+	// Once that program has left it, the device is replaced.
 	if err := unix.Close(holder); err != nil {
 		t.Fatal(err)
 	}
@@ -373,7 +373,7 @@ func TestUnderlayAddressChanges(t *testing.T) {
 	}
 	ping(t, a.container, inner(b.n)[0])
 
-	// A new address that is not there yet is an error; the old socket goes on.
+	// A new address that does not exist yet is an error, and the old socket keeps working.
 	a.state.Underlay.Addrs = addrs("192.0.2.12")
 	if _, err := a.tryApply(a.state); err == nil || !strings.Contains(err.Error(), "192.0.2.12") {
 		t.Errorf("error %v", err)
@@ -381,7 +381,7 @@ func TestUnderlayAddressChanges(t *testing.T) {
 	ping(t, a.container, inner(b.n)[0])
 }
 
-// A host that forwards what is not its own sees it counted.
+// A host that forwards packets that are not its own counts them.
 func TestForeignSourceIsCounted(t *testing.T) {
 	a, _ := newHosts(t, 4)
 	a.ns.Sh("ip addr add 203.0.113.1/32 dev lo")

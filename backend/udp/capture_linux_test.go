@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWireCarriesBarePackets captures the wire as a network card would see it,
-// while TCP and bursts of UDP cross that the containers' kernels hand over in
-// super packets: bare IP packets, one a datagram, whole and with right
-// checksums. And what arrives at the containers is what the wire carried.
+// TestWireCarriesBarePackets captures the wire as a network card would see it, while TCP and bursts
+// of UDP cross that the containers' kernels pass on in super packets. The wire carries bare IP
+// packets, one per datagram, complete and with correct checksums. The containers receive what the
+// wire carried.
 func TestWireCarriesBarePackets(t *testing.T) {
 	for _, outer := range []int{4, 6} {
 		t.Run(fmt.Sprintf("IPv%d outside", outer), func(t *testing.T) {
@@ -54,10 +54,10 @@ func TestWireCarriesBarePackets(t *testing.T) {
 	}
 }
 
-// unusualHeaders make a TCP socket's packets unlike others: longer headers before
-// the segments, and in IPv4 no DF, so that each needs an identification of its
-// own. Segments are small, because Linux does not come to terms with a path's MTU
-// when they have extension headers, without an overlay either.
+// unusualHeaders returns options that make a TCP socket's packets unusual: longer headers before
+// the segments, and for IPv4 no DF, so that each needs its own identification. Segments are small,
+// because Linux does not adapt to a path's MTU when they have extension headers, even without an
+// overlay.
 func unusualHeaders(addr string) []option {
 	if netip.MustParseAddr(addr).Is6() {
 		return []option{{unix.IPPROTO_IPV6, unix.IPV6_DSTOPTS, paddingOptions}, number(unix.IPPROTO_TCP, unix.TCP_MAXSEG, 1300)}
@@ -69,12 +69,11 @@ func unusualHeaders(addr string) []option {
 	}
 }
 
-// paddingOptions is an IPv6 options header, of the hop-by-hop or the destination
-// kind, in which nothing is asked for (RFC 8200, 4.2).
+// paddingOptions is an IPv6 options header, hop-by-hop or destination, that contains only padding
+// (RFC 8200, 4.2).
 const paddingOptions = "\x00\x00\x01\x04\x00\x00\x00\x00"
 
-// crossInBursts sends numbered datagrams both ways and waits for those that
-// arrive.
+// crossInBursts sends numbered datagrams both ways and waits for those that arrive.
 func crossInBursts(t *testing.T, a, b *host, family int) {
 	t.Helper()
 	var group errgroup.Group
@@ -96,8 +95,8 @@ func crossInBursts(t *testing.T, a, b *host, family int) {
 					if seq, err = burst.send(from, at, byte(round), seq, round%2 == 0); err != nil {
 						return err
 					}
-					// A pair of containers joined by nothing faster than a
-					// process is not flooded: none may be lost.
+					// A pair of containers connected only through a process is not flooded, so none
+					// may be lost.
 					for i, size := range burst.sizes() {
 						n, _, err := to.ReadFromUDPAddrPort(buf)
 						if err != nil {
@@ -119,8 +118,8 @@ func crossInBursts(t *testing.T, a, b *host, family int) {
 	}
 }
 
-// checkWire holds every datagram of a capture against the wire format, and
-// returns what host 1 sent and received, unwrapped.
+// checkWire compares every datagram of a capture with the wire format, and returns what host 1 sent
+// and received, unwrapped.
 func checkWire(t *testing.T, packets []captured, outer int) (out, in [][]byte) {
 	t.Helper()
 	seen := map[string]int{}
@@ -144,8 +143,8 @@ func checkWire(t *testing.T, packets []captured, outer int) (out, in [][]byte) {
 		case len(c.pkt) > 1500 || whole.fragment || whole.df || whole.unsummed && outer == 6 || len(whole.options) != 0:
 			t.Fatalf("%d bytes, outer header %+v", len(c.pkt), whole)
 		case whole.tos != 0:
-			// What an outer header gathers of congestion marks is not carried
-			// over to the inner one, so it must not ask for them (RFC 6040).
+			// Congestion marks set on an outer header are not copied to the inner one, so the outer
+			// header must not enable them (RFC 6040).
 			t.Fatalf("outer TOS %#x", whole.tos)
 		}
 		pkt := whole.payload[8:]
@@ -186,9 +185,8 @@ func checkWire(t *testing.T, packets []captured, outer int) (out, in [][]byte) {
 	return out, in
 }
 
-// ids finds identifications that are used again too soon (RFC 6864). Only those
-// of TCP: Linux itself gives one burst of datagrams, but for the first, the
-// identifications of the next.
+// ids finds identifications that are reused too soon (RFC 6864). It checks only TCP: Linux itself
+// gives a burst of datagrams, except for the first, the identifications of the next burst.
 type ids map[string][]uint16
 
 func (u ids) add(p ipPacket) error {
@@ -207,7 +205,7 @@ func (u ids) add(p ipPacket) error {
 	return nil
 }
 
-// sentOf are the packets that a namespace sent.
+// sentOf returns the packets that a namespace sent.
 func sentOf(packets []captured) (sent [][]byte) {
 	for _, c := range packets {
 		if c.sent {
@@ -217,9 +215,10 @@ func sentOf(packets []captured) (sent [][]byte) {
 	return sent
 }
 
-// checkArrived sees that what arrived is what was on the way some hops before, each
-// byte the same. The way may lose packets, not make them. In a flow they keep their order, but for a few: when a
-// thread changes processors between two packets, the kernel of a busy machine may let the second one overtake.
+// checkArrived checks that the packets that arrived are those seen hops routers earlier, each byte
+// the same. Packets may be lost on the way, but not created. In a flow they keep their order, with
+// a few exceptions: when a thread changes processors between two packets, the kernel of a busy
+// machine may let the second one overtake.
 func checkArrived(t *testing.T, where string, before [][]byte, hops byte, arrived [][]byte) {
 	t.Helper()
 	flows := map[string][]string{}
@@ -228,7 +227,7 @@ func checkArrived(t *testing.T, where string, before [][]byte, hops byte, arrive
 		if err != nil {
 			t.Fatalf("%s: %v", where, err)
 		}
-		// Fragments are put together and taken apart again by the kernel.
+		// The kernel reassembles fragments and fragments the packets again.
 		if p.fragment || p.proto != protoTCP && p.proto != protoUDP {
 			return ""
 		}
@@ -240,7 +239,7 @@ func checkArrived(t *testing.T, where string, before [][]byte, hops byte, arrive
 		}
 	}
 	count, late := 0, 0
-	skipped := map[string]int{} // how often, by what it was
+	skipped := map[string]int{} // how often, by packet
 	for _, pkt := range arrived {
 		flow := of(pkt)
 		if flow == "" {
@@ -277,9 +276,8 @@ func flowOf(p ipPacket) string {
 	return fmt.Sprintf("%s %s protocol %d", p.src, p.dst, p.proto)
 }
 
-// essence is a packet as it was hops routers ago, but for the identification
-// where it says nothing: of a packet that is no fragment and may not become one
-// (RFC 6864).
+// essence returns a packet as it was hops routers earlier, without the identification where it has
+// no meaning: in a packet that is not a fragment and must not become one (RFC 6864).
 func essence(pkt []byte, hops byte) string {
 	pkt = append([]byte(nil), pkt...)
 	if pkt[0]>>4 == 6 {
@@ -287,7 +285,7 @@ func essence(pkt []byte, hops byte) string {
 		return string(pkt)
 	}
 	pkt[8] += hops
-	pkt[10], pkt[11] = 0, 0 // the checksum was looked at before
+	pkt[10], pkt[11] = 0, 0 // the checksum was verified before
 	if pkt[6]&0x40 != 0 {
 		pkt[4], pkt[5] = 0, 0
 	}

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestChange goes on with device and socket under another definition: a network
-// of one family gains the other, its pool grows, its port moves.
+// TestChange checks that device and socket are kept under another definition: a network with one
+// family gains the other, its pool grows, its port changes.
 func TestChange(t *testing.T) {
 	a, b := newHosts(t, 4)
 	grown := prefixes("10.4.0.0/15", "fd00:5::/48")

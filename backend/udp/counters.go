@@ -6,26 +6,26 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// reason is why a packet was not passed on.
+// reason tells why a packet was not passed on.
 type reason uint8
 
 const (
 	passed             reason = iota
 	truncated                 // shorter than its IP header
 	badVersion                // neither IPv4 nor IPv6
-	badLength                 // the header's lengths and the bytes at hand differ
-	unknownPeer               // rx: the outer source is no peer's address and port
-	foreignSource             // rx: inner source not of that peer; tx: not of this host
-	foreignDestination        // rx: inner destination not in this host's subnets
-	multicast                 // tx: multicast and broadcast do not cross
+	badLength                 // the header's lengths do not match the number of bytes
+	unknownPeer               // rx: the outer source is not the address and port of any peer
+	foreignSource             // rx: the inner source is not the peer's; tx: it is not this host's
+	foreignDestination        // rx: the inner destination is not in this host's subnets
+	multicast                 // tx: multicast and broadcast are not carried
 	noPeer                    // tx: no peer has the destination
 	tooBig                    // tx: the socket refused the size
-	notWritten                // the socket or the device refused it
-	detached                  // there was no socket or no device to write to
+	notWritten                // refused by the socket or the device
+	detached                  // no socket or no device to write to
 	badOffload                // tx: a vnet header that does not fit its packet
-	congested                 // tx: the send buffer is full, the underlay is slower than what comes
-	overflow                  // rx: lost in the socket's buffer, faster than they were read
-	reasons                   // how many there are
+	congested                 // tx: the send buffer is full; the underlay is slower than the traffic
+	overflow                  // rx: lost in the socket's buffer; packets came faster than they were read
+	reasons                   // number of reasons
 )
 
 func (r reason) String() string {
@@ -35,7 +35,7 @@ func (r reason) String() string {
 	}[r]
 }
 
-// dropReasons are the keys of backend.Counters.Drops.
+// dropReasons returns the keys of backend.Counters.Drops.
 func dropReasons() (out []string) {
 	for r := truncated; r < reasons; r++ {
 		out = append(out, "rx_"+r.String(), "tx_"+r.String())
@@ -56,7 +56,7 @@ func (f *flow) pass(packets, bytes int) {
 
 func (f *flow) drop(why reason, packets int) { f.drops[why].Add(uint64(packets)) }
 
-// counters belong to one peer, or to all packets that belong to none.
+// counters counts the packets of one peer, or all packets that belong to no peer.
 type counters struct {
 	rx, tx flow // from the wire, to the wire
 }

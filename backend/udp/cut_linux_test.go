@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// cut is reference code for segmentation: the packets that a captured one
-// stands for, whole.
+// cut is reference code for segmentation. It returns the complete packets that a captured one
+// stands for.
 func cut(c captured) [][]byte {
 	read := readIPv4
 	if c.pkt[0]>>4 == 6 {
@@ -67,9 +67,8 @@ func cut(c captured) [][]byte {
 	return pieces
 }
 
-// TestSuperPacketsAreCut compares the super packets that leave one container
-// with the packets that reach the other: they are what reference code makes of
-// them, two hops on.
+// TestSuperPacketsAreCut compares the super packets that leave one container with the packets that
+// reach the other: these are what reference code makes of the super packets, two hops later.
 func TestSuperPacketsAreCut(t *testing.T) {
 	a, b := newHosts(t, 4)
 	asOnAWire(b.ns, "c0")

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// Every reason for which a packet may be dropped stands in the documentation,
-// and no other.
+// The documentation lists every reason for which a packet may be dropped, and no other.
 func TestReasonsAreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../website/content/docs/backends.mdx")
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// openSockets opens what the engine shall listen with when that is not what it
-// has, and closes what it has. When the new ones cannot be had after address or
-// port changed, the engine stays on the old ones: peers that have not heard of
-// the change can still be reached.
+// openSockets opens the sockets that the engine should listen with, if they differ from those it
+// has, and closes the old ones. If the new ones cannot be opened after the address or port changed,
+// the engine keeps the old ones, so that peers that have not learned of the change can still reach
+// it.
 func (b *Backend) openSockets(at netip.AddrPort, report *backend.Report) ([]Bind, error) {
 	alive := b.engine.binds.alive()
 	if alive && b.listen == at {
@@ -23,7 +23,7 @@ func (b *Backend) openSockets(at netip.AddrPort, report *backend.Report) ([]Bind
 	}
 	lost := !alive && b.listen == at
 	if lost {
-		// What is left of them holds the port.
+		// The remains of the old sockets hold the port.
 		if err := b.engine.setBinds(); err != nil {
 			return nil, fmt.Errorf("close sockets: %w", err)
 		}
@@ -42,15 +42,15 @@ func (b *Backend) openSockets(at netip.AddrPort, report *backend.Report) ([]Bind
 	report.Writes++
 	level := hclog.Info
 	if lost || b.listen.IsValid() {
-		level = hclog.Debug // it is told with what was wrong, or with the change of the underlay
+		level = hclog.Debug // reported with the fault, or with the change of the underlay
 	}
 	b.config.Logger.Log(level, "listening", "address", at, "sockets", len(sockets), "segmentation", sockets[0].segment, "receive_offload", sockets[0].gro)
 	return asEnds[Bind](sockets), nil
 }
 
-// attach opens the network's device when the engine does not read from it, and
-// creates it when there is none. A device of our name that is no TUN is
-// somebody else's. addrs are those that the device is to have.
+// attach opens the network's device if the engine does not read from it, and creates it if there is
+// none. A device with our name that is not a TUN belongs to another program and is an error. addrs
+// are the addresses the device should have.
 func (b *Backend) attach(addrs []netip.Prefix, report *backend.Report) (netlink.Link, []Device, error) {
 	name := b.config.Link
 	link, err := b.named(addrs, report)
@@ -63,7 +63,7 @@ func (b *Backend) attach(addrs []netip.Prefix, report *backend.Report) (netlink.
 	if err := b.engine.setDevices(); err != nil {
 		return nil, nil, fmt.Errorf("close tun device %s: %w", name, err)
 	}
-	// Once more, since the queues it showed may have been our own.
+	// Look again, because the queues it reported may have been our own.
 	if link, err = b.handle.Link(name); err != nil {
 		return nil, nil, err
 	}
@@ -71,14 +71,14 @@ func (b *Backend) attach(addrs []netip.Prefix, report *backend.Report) (netlink.
 		return nil, nil, fmt.Errorf("link %s, of kind %q: %w", name, link.Type(), backend.ErrForeignDevice)
 	}
 	if link != nil {
-		// Attaching to see would take packets from whoever is there.
+		// Attaching in order to find out would take packets from another process that is attached.
 		if err := onlyOurs(name, link, 0); err != nil {
 			return nil, nil, err
 		}
 	}
 	queues, err := openTUN(name, b.queues, b.want)
 	if errors.Is(err, errQueues) && link != nil {
-		// Made by an earlier version, for one queue.
+		// Created by an earlier version, with a single queue.
 		if err := unusedTUN(name); err != nil {
 			return nil, nil, err
 		}
@@ -104,7 +104,7 @@ func (b *Backend) attach(addrs []netip.Prefix, report *backend.Report) (netlink.
 	if queues[0].unsteered != nil {
 		fields = append(fields, "one_queue_because", queues[0].unsteered)
 	}
-	// Again, it is told with what was wrong.
+	// Later attachments are reported with the fault.
 	level := hclog.Debug
 	if b.index == 0 {
 		level = hclog.Info
@@ -125,9 +125,9 @@ func (b *Backend) attach(addrs []netip.Prefix, report *backend.Report) (netlink.
 
 func (b *Backend) alias() string { return backend.LinkAlias(b.config.Network) }
 
-// named is the device of the network's name, nil when there is none. One that was
-// renamed gets its name back, unless another has it by now: then it is deleted,
-// for it would keep this host's addresses.
+// named returns the device with the network's name, or nil when there is none. A device that was
+// renamed gets its name back. If another device already has the name, the renamed one is deleted,
+// because it would keep this host's addresses.
 func (b *Backend) named(addrs []netip.Prefix, report *backend.Report) (netlink.Link, error) {
 	name := b.config.Link
 	link, err := b.handle.Link(name)
@@ -153,9 +153,8 @@ func (b *Backend) named(addrs []netip.Prefix, report *backend.Report) (netlink.L
 	return link, err
 }
 
-// made says of a device with our alias, which anybody can copy, whether leno made
-// it: it is the one that the engine was attached to, or has one of this host's
-// addresses.
+// made reports whether leno made a device that has our alias, which any program can copy. leno made
+// it if the engine was attached to it, or if it has one of this host's addresses.
 func (b *Backend) made(link netlink.Link, addrs []netip.Prefix) (bool, error) {
 	if !isTUN(link) || link.Attrs().Index == b.index {
 		return isTUN(link), nil
@@ -168,9 +167,9 @@ func (b *Backend) made(link netlink.Link, addrs []netip.Prefix) (bool, error) {
 	return false, nil
 }
 
-// onlyOurs checks that nobody else is attached to a device to which we just
-// attached so many queues. A multi-queue device lets in anybody who may, and
-// gives him his part of the packets.
+// onlyOurs checks that no other process is attached to a device to which we just attached the given
+// number of queues. A multi-queue device admits any process with the privileges, and gives it a
+// share of the packets.
 func onlyOurs(name string, link netlink.Link, queues int) error {
 	if link == nil {
 		return fmt.Errorf("tun device %s is gone again", name)
@@ -181,13 +180,13 @@ func onlyOurs(name string, link netlink.Link, queues int) error {
 	return nil
 }
 
-// isTUN says whether a device may be one of ours.
+// isTUN reports whether a device may be one of ours.
 func isTUN(link netlink.Link) bool {
 	tuntap, ok := link.(*netlink.Tuntap)
 	return ok && tuntap.Mode == netlink.TUNTAP_MODE_TUN
 }
 
-// asEnds makes ends of the engine of queues or sockets.
+// asEnds converts queues or sockets to ends of the engine.
 func asEnds[T any, S any](opened []S) []T {
 	out := make([]T, len(opened))
 	for i, end := range opened {

@@ -12,31 +12,31 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// engine carries packets between the queues of one device and the sockets of
-// one port by a table. The table can be replaced while packets flow; for other
-// queues or sockets the lanes pause, and packets wait in the kernel meanwhile.
+// engine carries packets between the queues of one device and the sockets of one port, as directed
+// by a table. The table can be replaced while packets flow. To exchange queues or sockets the lanes
+// pause, and in the meantime packets wait in the kernel.
 //
-// The set methods, start, the alive methods and close are called by one
-// goroutine at a time; counters by any.
+// The set methods, start, the alive methods and close must be called by one goroutine at a time.
+// counters may be called by any goroutine.
 type engine struct {
 	log    hclog.Logger
 	table  atomic.Pointer[table]
-	nobody counters // packets that are no peer's
+	nobody counters // packets that belong to no peer
 
 	devices ends[Device]
 	binds   ends[Bind]
-	lanes   []*lane // kept with their memory
+	lanes   []*lane // kept together with their buffers
 	pausing atomic.Bool
 	running sync.WaitGroup
-	wake    *wakeup // of the running lanes, nil when there are none
+	wake    *wakeup // wakes the running lanes, nil when there are none
 
-	newWakeup func() (*wakeup, error) // the kernel's, but in tests
+	newWakeup func() (*wakeup, error) // newWakeup, except in tests
 }
 
-// ends are one side of the engine. They change only while no lane runs.
+// ends holds the ends of one side of the engine. They change only while no lane runs.
 type ends[T interface{ Close() error }] struct {
 	all    []T
-	broken atomic.Bool // one cannot be read any more
+	broken atomic.Bool // one end can no longer be read
 }
 
 func newEngine(log hclog.Logger) *engine {
@@ -45,28 +45,28 @@ func newEngine(log hclog.Logger) *engine {
 	return e
 }
 
-// setTable makes the packets that follow go by another table.
+// setTable makes all further packets use another table.
 func (e *engine) setTable(own []netip.Prefix, peers []peerPlan) {
 	e.table.Store(newTable(own, peers, e.table.Load()))
 }
 
-// setDevices closes the queues in use and goes on with others, which the engine
-// closes in their turn; without any there is no device.
+// setDevices closes the queues in use and continues with others, which the engine then owns and
+// closes. Without any, there is no device.
 func (e *engine) setDevices(devices ...Device) error {
 	e.pause()
 	return errors.Join(e.devices.replace(devices), e.resume())
 }
 
-// setBinds closes the sockets in use and goes on with others, which the engine
-// closes in their turn; without any there is no way to the wire.
+// setBinds closes the sockets in use and continues with others, which the engine then owns and
+// closes. Without any, there is no path to the wire.
 func (e *engine) setBinds(binds ...Bind) error {
 	e.pause()
 	return errors.Join(e.binds.replace(binds), e.resume())
 }
 
-// start does both at once, and leaves what it is given none for as it is: what
-// waits in the kernel at one side finds the other. Without any it starts lanes that
-// could not be started before.
+// start replaces both sides in one step, so that packets waiting in the kernel on one side find the
+// other side ready. An empty list leaves that side as it is. With two empty lists it only starts
+// lanes that could not be started before.
 func (e *engine) start(devices []Device, binds []Bind) error {
 	if len(devices) == 0 && len(binds) == 0 && e.started() {
 		return nil
@@ -82,13 +82,13 @@ func (e *engine) start(devices []Device, binds []Bind) error {
 	return errors.Join(append(errs, e.resume())...)
 }
 
-// close ends the lanes and closes everything.
+// close stops the lanes and closes everything.
 func (e *engine) close() error {
 	e.pause()
 	return errors.Join(e.binds.replace(nil), e.devices.replace(nil))
 }
 
-// pause ends the lanes and waits for them.
+// pause stops the lanes and waits for them.
 func (e *engine) pause() {
 	if e.wake == nil {
 		return
@@ -104,8 +104,8 @@ func (e *engine) pause() {
 // started reports whether lanes carry packets.
 func (e *engine) started() bool { return e.wake != nil }
 
-// resume runs a lane for each queue and each socket, the i-th of both together. When
-// it fails no lane runs, and the next call of start tries again.
+// resume runs a lane for each queue and each socket; lane i serves the i-th of both. If it fails,
+// no lane runs, and the next call of start tries again.
 func (e *engine) resume() error {
 	n := max(len(e.devices.all), len(e.binds.all))
 	if n == 0 {
@@ -126,17 +126,17 @@ func (e *engine) resume() error {
 	return nil
 }
 
-// lost tells, once, of an end that cannot be read any more: Apply opens it anew.
+// lost records that an end can no longer be read and logs it. Apply opens the end again.
 func (e *engine) lost(end string, broken *atomic.Bool, err error) {
 	broken.Store(true)
 	level := hclog.Warn
 	if deleted(err) {
-		level = hclog.Debug // Apply tells of it
+		level = hclog.Debug // Apply reports it
 	}
 	e.log.Log(level, "forwarder stopped reading", "end", end, "error", err)
 }
 
-// counters are by peer; what belongs to no peer stands under "".
+// counters returns the counters by peer; packets that belong to no peer are counted under "".
 func (e *engine) counters() map[string]backend.Counters {
 	out := map[string]backend.Counters{"": e.nobody.snapshot()}
 	for _, p := range e.table.Load().peers {
@@ -145,7 +145,7 @@ func (e *engine) counters() map[string]backend.Counters {
 	return out
 }
 
-// counts are a peer's counters, or those of no peer.
+// counts returns a peer's counters; for nil, those of packets without a peer.
 func (e *engine) counts(p *peer) *counters {
 	if p == nil {
 		return &e.nobody
@@ -163,8 +163,8 @@ func (s *ends[T]) replace(all []T) error {
 	return errors.Join(errs...)
 }
 
-// at is the i-th end, of which those of the other side may be more. ok is false
-// when there is none.
+// at returns the i-th end, and wraps around when the other side has more. ok is false when there is
+// none.
 func (s *ends[T]) at(i int) (end T, ok bool) {
 	if len(s.all) == 0 {
 		return end, false
@@ -172,5 +172,5 @@ func (s *ends[T]) at(i int) (end T, ok bool) {
 	return s.all[i%len(s.all)], true
 }
 
-// alive says whether there are any and all of them can still be read.
+// alive reports whether there are any ends and all of them can still be read.
 func (s *ends[T]) alive() bool { return len(s.all) > 0 && !s.broken.Load() }

@@ -45,7 +45,7 @@ type fakeHost struct {
 	log *lockedBuffer
 }
 
-// lockedBuffer takes the log from the readers' goroutines.
+// lockedBuffer receives the log from the readers' goroutines.
 type lockedBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -157,7 +157,7 @@ func TestEngineKeepsOrderInBatches(t *testing.T) {
 	_, a, b := newFakePair(t, 16)
 	for i := range 500 {
 		a.dev.Inject(packet("10.5.1.2", "10.5.2.3", i))
-		a.dev.Inject(packet("10.5.1.2", "10.5.77.1", i)) // to nobody, in between
+		a.dev.Inject(packet("10.5.1.2", "10.5.77.1", i)) // to no peer, in between
 	}
 	for i := range 500 {
 		if got := len(b.receive(t)) - ipv4HeaderLen; got != i {
@@ -166,7 +166,7 @@ func TestEngineKeepsOrderInBatches(t *testing.T) {
 	}
 }
 
-// sendTo sends one datagram from a bind of the test's own.
+// sendTo sends one datagram from one of the test's own binds.
 func sendTo(t *testing.T, from Bind, to netip.AddrPort, pkt []byte) {
 	t.Helper()
 	if n, err := from.Send(message(to, pkt)); n != 1 || err != nil {
@@ -174,7 +174,7 @@ func sendTo(t *testing.T, from Bind, to netip.AddrPort, pkt []byte) {
 	}
 }
 
-// message holds packets as one datagram each.
+// message returns packets as one datagram each.
 func message(to netip.AddrPort, pkts ...[]byte) []offload.Outbound {
 	out := make([]offload.Outbound, len(pkts))
 	for i, pkt := range pkts {
@@ -221,7 +221,7 @@ func TestEngineDropsFromWire(t *testing.T) {
 		defer bind.Close()
 		senders[at] = bind
 	}
-	// A device that refuses must be there before it is read.
+	// The refusal must be set before the device is read.
 	dev := newFakeDevice(4)
 	dev.Refuse(func(pkt []byte) error {
 		if len(pkt) == ipv4HeaderLen+13 {
@@ -236,14 +236,14 @@ func TestEngineDropsFromWire(t *testing.T) {
 	planC := peerPlan{node: "host-c", subnets: prefixes("10.5.3.0/24", "fd00:5:0:3::/64"), sources: []netip.AddrPort{atC}}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			// The peers leave and return: each case counts from zero, but for
-			// those that are nobody's.
+			// The peers leave and return, so that each case counts from zero, except for packets
+			// that belong to no peer.
 			a.setTable(planA().subnets, nil)
 			a.setTable(planA().subnets, []peerPlan{planB(), planC})
 			before := a.counters()[""].Drops[tt.drop]
 			for range 3 {
 				sendTo(t, senders[tt.from], atA, tt.pkt)
-				// Good traffic goes on.
+				// Valid traffic still passes.
 				sendTo(t, senders[atB], atA, good())
 				if got := a.receive(t); !bytes.Equal(got, good()) {
 					t.Fatalf("got %x", got)
@@ -304,7 +304,7 @@ func TestEngineDropsFromDevice(t *testing.T) {
 	}
 }
 
-// Two leases with one address, as a reinstalled host leaves behind, both work.
+// Two leases with one address, as left by a reinstalled host, both work.
 func TestEngineTwoPeersOnOneAddress(t *testing.T) {
 	_, a, b := newFakePair(t, 1)
 	old := peerPlan{node: "host-old", subnets: prefixes("10.5.3.0/24"), sources: []netip.AddrPort{atB}}
@@ -353,7 +353,7 @@ func TestEngineEndsCanBeReplaced(t *testing.T) {
 	}
 	cross()
 
-	// Without a device too.
+	// The same without a device.
 	if err := b.setDevices(); err != nil {
 		t.Fatal(err)
 	}
@@ -365,12 +365,12 @@ func TestEngineEndsCanBeReplaced(t *testing.T) {
 	}
 	cross()
 
-	// Counters go on over all of it.
+	// The counters survive all of it.
 	eventually(t, "four left", func() bool { return a.counters()["host-b"].TxPackets == 4 })
 	eventually(t, "three came", func() bool { return b.counters()["host-a"].RxPackets == 3 })
 }
 
-// A device that vanished ends its reader, is said once and never spun on.
+// A device that disappeared ends its reader, is logged once and does not cause a busy loop.
 func TestEngineNoticesBrokenDevice(t *testing.T) {
 	_, a, b := newFakePair(t, 1)
 	a.dev.Break(errors.New("device deleted"))
@@ -407,8 +407,7 @@ func TestEngineCloseIsRepeatable(t *testing.T) {
 	}
 }
 
-// Tables, sockets and devices change while packets flow; the race detector
-// watches.
+// Tables, sockets and devices change while packets flow, checked by the race detector.
 func TestEngineChangesUnderTraffic(t *testing.T) {
 	wire, a, b := newFakePair(t, 8)
 	stop := make(chan struct{})
@@ -445,7 +444,7 @@ func TestEngineChangesUnderTraffic(t *testing.T) {
 	wg.Wait()
 }
 
-// One packet goes through two engines, there and back, without any allocation.
+// Packets pass through two engines, there and back, without any allocation.
 func TestEngineDoesNotAllocate(t *testing.T) {
 	for _, batch := range []int{1, 16} {
 		_, a, b := newFakePair(t, batch)
@@ -464,7 +463,7 @@ func TestEngineDoesNotAllocate(t *testing.T) {
 				a.dev.Take(buf)
 			}
 		}
-		for range 3 * 1024 / burst { // every slot of every queue gets its memory
+		for range 3 * 1024 / burst { // every slot of every queue allocates its memory
 			round()
 		}
 		if n := testing.AllocsPerRun(100, round); n != 0 {
@@ -477,7 +476,7 @@ func BenchmarkEngine(b *testing.B) {
 	_, from, to := newFakePair(b, 1)
 	pkt := packet("10.5.1.2", "10.5.2.3", 1400)
 	buf := make([]byte, maxPacket)
-	for range 2 * 1024 { // every slot of the queues gets its memory
+	for range 2 * 1024 { // every slot of the queues allocates its memory
 		from.dev.Inject(pkt)
 		to.dev.Take(buf)
 	}
@@ -489,8 +488,7 @@ func BenchmarkEngine(b *testing.B) {
 	}
 }
 
-// BenchmarkTable is what the judgement of one packet costs among 5,000 peers,
-// both ways.
+// BenchmarkTable measures checking one packet among 5,000 peers, in each direction.
 func BenchmarkTable(b *testing.B) {
 	peers := make([]peerPlan, 0, 5000)
 	for i := range 5000 {

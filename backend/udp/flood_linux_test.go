@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lies are what a peer's address sends and must not, by the reason they are
-// dropped for.
+// lies returns packets that a peer's address must not send, by the reason they are dropped for.
 func lies() map[string][]byte {
 	whole := udpPacket([4]byte{10, 5, 2, 3}, [4]byte{10, 5, 1, 2}, "lie")
 	return map[string][]byte{
@@ -27,13 +26,13 @@ func lies() map[string][]byte {
 	}
 }
 
-// floodTime bounds how long what is good may take to get through a flood: the flood
-// has its share of the socket and of all CPUs, and other tests have theirs, so how
-// many packets are lost, and for how long at a time, says nothing.
+// floodTime limits how long valid traffic may take to get through a flood. The flood takes its
+// share of the socket and of all CPUs, and so do other tests, so how many packets are lost, and for
+// how long at a time, means nothing.
 const floodTime = 2 * time.Minute
 
-// Floods of a stranger, as fast as this machine sends, and of lies under a
-// peer's address do not stop what is good, and are counted.
+// Floods from a stranger, as fast as this machine sends, and invalid packets from a peer's address
+// do not stop valid traffic, and are counted.
 func TestFlood(t *testing.T) {
 	a, b := newHosts(t, 4)
 	b.ns.Sh("ip addr add 192.0.2.66/24 dev eth0")
@@ -45,7 +44,7 @@ func TestFlood(t *testing.T) {
 	})
 	defer unix.Close(liar)
 
-	// One each way, made before: a connection is given up after a few lost packets.
+	// One connection each way, made before the flood: connecting fails after a few lost packets.
 	var ends [2][2]*net.TCPConn
 	for i, way := range [2][2]*host{{a, b}, {b, a}} {
 		client, server := connect(t, way[0].container, way[1].container, inner(way[1].n)[0])
@@ -105,7 +104,7 @@ func TestFlood(t *testing.T) {
 			t.Fatalf("TCP: %v", err)
 		}
 	}
-	// With -w it asks until so many answers have come.
+	// With -w, ping sends until it has received that many answers.
 	if out, err := a.container.Try(fmt.Sprintf("ping -n -q -c 50 -i 0.01 -w %.0f %s", floodTime.Seconds(), inner(2)[0])); err != nil {
 		t.Fatalf("ping: %v\n%s", err, out)
 	}
@@ -124,7 +123,7 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// spoofed is a datagram from host 2's address and port to host 1's.
+// spoofed returns a datagram from host 2's address and port to host 1's.
 func spoofed(payload []byte) []byte {
 	pkt := make([]byte, 28, 28+len(payload))
 	pkt[0], pkt[8], pkt[9] = 0x45, 64, unix.IPPROTO_UDP
@@ -134,11 +133,11 @@ func spoofed(payload []byte) []byte {
 	binary.BigEndian.PutUint16(pkt[20:], DefaultPort)
 	binary.BigEndian.PutUint16(pkt[22:], DefaultPort)
 	binary.BigEndian.PutUint16(pkt[24:], uint16(8+len(payload)))
-	// The kernel writes the IP header's length and checksum (raw(7)).
+	// The kernel fills in the IP header's length and checksum (raw(7)).
 	return append(pkt, payload...)
 }
 
-// What comes faster than it is read is lost, and that is counted.
+// Datagrams that arrive faster than they are read are lost, and are counted.
 func TestOverflowIsCounted(t *testing.T) {
 	a, b := newHosts(t, 4)
 	b.ns.Sh("ip addr add 192.0.2.66/24 dev eth0")
@@ -157,7 +156,7 @@ func TestOverflowIsCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "what came is counted", func() bool { return a.backend.Counters()[""].Drops["rx_unknown_peer"] > 0 })
-	// The next one that finds room tells of those that did not.
+	// The next datagram that finds room reports those that did not.
 	sent := uint64(400 * 64)
 	eventually(t, "the lost are counted", func() bool {
 		sent++
@@ -173,8 +172,8 @@ func TestOverflowIsCounted(t *testing.T) {
 	}
 }
 
-// An underlay slower than what containers send costs packets and holds nothing
-// up: neither Apply nor what comes from the wire.
+// An underlay slower than what containers send loses packets, but delays neither Apply nor packets
+// from the wire.
 func TestSlowUnderlay(t *testing.T) {
 	a, b := newHosts(t, 4)
 	a.ns.Sh("tc qdisc add dev eth0 root tbf rate 1mbit burst 4k limit 1g")

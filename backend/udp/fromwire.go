@@ -5,12 +5,12 @@ import (
 )
 
 const (
-	// wireMessages is how many messages one reading of a socket brings at most,
-	// each up to 64 KiB.
+	// wireMessages is the maximum number of messages that one read of a socket returns, each up to
+	// 64 KiB.
 	wireMessages = 16
 
-	// wireStride keeps the beginnings of the buffers out of each other's way in
-	// the caches, where addresses 64 KiB apart share a set.
+	// wireStride separates the starts of the buffers in the CPU caches, where addresses 64 KiB
+	// apart share a set.
 	wireStride = maxPacket + 1 + 64*67
 )
 
@@ -18,7 +18,7 @@ const (
 type receiver struct {
 	in   []offload.Inbound
 	join *offload.Joiner
-	from []*peer // whose the packets of frame i are
+	from []*peer // the sender of the packets in frame i
 }
 
 func newReceiver() *receiver {
@@ -30,7 +30,7 @@ func newReceiver() *receiver {
 	return r
 }
 
-// toDevice judges datagrams and hands them to the kernel.
+// toDevice checks datagrams and passes the accepted ones to the kernel.
 func (l *lane) toDevice(in []offload.Inbound) {
 	t, r := l.e.table.Load(), l.receiver
 	if l.attached {
@@ -64,7 +64,7 @@ func (l *lane) toDevice(in []offload.Inbound) {
 	}
 }
 
-// add puts a packet into the frames, which are written when they are full.
+// add adds a packet to the frames, which are written first if they are full.
 func (r *receiver) add(device Device, p *peer, pkt []byte) {
 	if r.join.Full() {
 		r.write(device)
@@ -74,7 +74,7 @@ func (r *receiver) add(device Device, p *peer, pkt []byte) {
 	}
 }
 
-// write empties the frames.
+// write writes all frames to the device and empties them.
 func (r *receiver) write(device Device) {
 	from := r.from
 	for frames := r.join.Frames(); len(frames) > 0; {

@@ -12,8 +12,7 @@ import (
 	"github.com/lenonet/leno/backend/udp/udptest"
 )
 
-// fuzzHost is an engine without readers: each packet is pushed through by the
-// test's own hand.
+// fuzzHost returns an engine without readers: the test pushes each packet through itself.
 func fuzzHost() (*engine, *udptest.Device, *capture) {
 	e := newEngine(hclog.NewNullLogger())
 	e.setTable(planA().subnets, []peerPlan{planB(), {
@@ -56,8 +55,8 @@ func seeds(f *testing.F, add func(pkt []byte)) {
 	}
 }
 
-// within says whether the address field of a packet lies in a subnet, read
-// from the bytes and not by the code under test.
+// within reports whether the address field of a packet lies in a subnet. It reads the bytes itself
+// instead of using the code under test.
 func within(pkt []byte, field4, field6 int, subnets []netip.Prefix) bool {
 	var field []byte
 	switch pkt[0] >> 4 {
@@ -75,9 +74,9 @@ func within(pkt []byte, field4, field6 int, subnets []netip.Prefix) bool {
 	return false
 }
 
-// Whatever comes from wherever: nothing panics, and only what a peer may send
-// is written, unchanged but for what joining and segmentation may change, and
-// each packet is counted once. The packets come as one message of equal ones.
+// For any packet from any sender, nothing panics. Only what a peer may send is written, unchanged
+// except for what joining and segmentation may change, and each packet is counted once. The packets
+// come as one message of equal ones.
 func FuzzFromWire(f *testing.F) {
 	seeds(f, func(pkt []byte) {
 		f.Add(pkt, uint8(2), uint16(8285), uint16(len(pkt)))
@@ -118,7 +117,7 @@ func FuzzFromWire(f *testing.F) {
 			if port != 8285 || !within(out[:n], 12, 8, allowed) || !within(out[:n], 16, 24, planA().subnets) {
 				t.Fatalf("wrote %x from host %d port %d", out[:n], host, port)
 			}
-			// Joining takes packets of other flows out of their order.
+			// Joining changes the order of packets of different flows.
 			i := slices.IndexFunc(sent, func(pkt []byte) bool { return samePacket(pkt, out[:n]) })
 			if i < 0 {
 				t.Fatalf("wrote %x for %x", out[:n], data)
@@ -128,7 +127,7 @@ func FuzzFromWire(f *testing.F) {
 	})
 }
 
-// joinableRuns are packets from host 2 to host 1 that a forwarder joins.
+// joinableRuns returns packets from host 2 to host 1 that a forwarder joins.
 func joinableRuns() (runs [][][]byte) {
 	for _, ip := range []ipPacket{
 		{src: netip.MustParseAddr("10.5.2.3"), dst: netip.MustParseAddr("10.5.1.2"), ttl: 64, df: true},
@@ -142,14 +141,14 @@ func joinableRuns() (runs [][][]byte) {
 			segments = append(segments, ip.bytes())
 			ip.proto, ip.payload = protoUDP, udpDatagram(1, 2, make([]byte, 8))
 			datagrams = append(datagrams, ip.bytes())
-			ip.id++ // as joining wants it of packets without DF
+			ip.id++ // required for joining packets without DF
 		}
 		runs = append(runs, segments, datagrams)
 	}
 	return runs
 }
 
-// turned is a packet on its way back; the checksums stay right.
+// turned returns a packet with its addresses exchanged; the checksums stay correct.
 func turned(pkt []byte) []byte {
 	at, size := 12, 4
 	if pkt[0]>>4 == 6 {
@@ -159,8 +158,8 @@ func turned(pkt []byte) []byte {
 	return slices.Concat(pkt[:at], dst, src, pkt[at+2*size:])
 }
 
-// samePacket says whether two packets are the same but for the ID of an IPv4
-// packet with DF, where it says nothing (RFC 6864).
+// samePacket reports whether two packets are equal, ignoring the ID of an IPv4 packet with DF,
+// where it has no meaning (RFC 6864).
 func samePacket(a, b []byte) bool {
 	if len(a) >= ipv4HeaderLen && len(b) >= ipv4HeaderLen && a[0] == 0x45 && a[6] == 0x40 {
 		a, b = bytes.Clone(a), bytes.Clone(b)
@@ -172,9 +171,8 @@ func samePacket(a, b []byte) bool {
 	return bytes.Equal(a, b)
 }
 
-// Whatever the kernel hands over: nothing panics, and only what its peer will
-// accept is sent, to the owner of the destination: unchanged when there is
-// nothing to offload.
+// For any frame from the kernel, nothing panics. Only what its peer will accept is sent, to the
+// owner of the destination, and unchanged if there is nothing to offload.
 func FuzzFromTun(f *testing.F) {
 	seeds(f, func(pkt []byte) {
 		frame := append(make([]byte, offload.HeaderLen), pkt...)
@@ -185,8 +183,7 @@ func FuzzFromTun(f *testing.F) {
 		}
 	})
 	for _, run := range joinableRuns() {
-		// What a device takes joined, and with its ends exchanged, is what it may
-		// bring.
+		// What a device accepts joined, a device may also deliver in the other direction.
 		join := offload.NewJoiner(true, true)
 		for _, pkt := range run {
 			join.Add(turned(pkt))
@@ -233,7 +230,7 @@ func FuzzFromTun(f *testing.F) {
 	})
 }
 
-// total counts what passed and what was dropped, of all peers and both ways.
+// total counts the packets passed and dropped, for all peers and both directions.
 func total(e *engine) (passed, dropped uint64) {
 	for _, c := range e.counters() {
 		passed += c.RxPackets + c.TxPackets

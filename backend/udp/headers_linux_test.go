@@ -24,10 +24,10 @@ const (
 type sending struct {
 	name    string
 	options []option
-	plain   bool // datagrams one by one only
+	plain   bool // only one datagram at a time
 }
 
-// sendings are by family.
+// sendings returns the ways to send, by family.
 func sendings() [2][]sending {
 	return [2][]sending{
 		{
@@ -50,8 +50,8 @@ func sendings() [2][]sending {
 	}
 }
 
-// TestHeadersCrossUnchanged compares what leaves one container with what
-// reaches the other: all of it is the same, but for two hops.
+// TestHeadersCrossUnchanged compares what leaves one container with what reaches the other:
+// everything is equal, except for two hops.
 func TestHeadersCrossUnchanged(t *testing.T) {
 	a, b := newHosts(t, 4)
 	asOnAWire(a.container, "eth0")
@@ -69,7 +69,7 @@ func TestHeadersCrossUnchanged(t *testing.T) {
 					buf := make([]byte, maxPacket)
 					for _, segmented := range []bool{false, true} {
 						if segmented && tt.plain {
-							continue // Linux makes no such super packets
+							continue // Linux creates no such super packets
 						}
 						many := burst{600, 20, 9}
 						if _, err := many.send(from, at, 1, 0, segmented); err != nil {
@@ -117,8 +117,8 @@ func TestHeadersCrossUnchanged(t *testing.T) {
 	}
 }
 
-// crossUnchanged compares the packets from container to container while
-// something is done that waits for their arrival.
+// crossUnchanged compares the packets from container to container while act runs, which waits for
+// their arrival.
 func crossUnchanged(t *testing.T, a, b *host, family int, act func()) {
 	t.Helper()
 	out, in := record(t, a.container, "eth0"), record(t, b.container, "eth0")
@@ -146,8 +146,7 @@ func crossUnchanged(t *testing.T, a, b *host, family int, act func()) {
 	}
 }
 
-// Options that ask routers to write into them are answered by both hosts, on
-// the way there and back.
+// Options that ask routers to write into them are filled in by both hosts, in both directions.
 func TestRecordRoute(t *testing.T) {
 	a, _ := newHosts(t, 4)
 	hops := regexp.MustCompile(`\t(10\.\S+)`)
@@ -167,7 +166,7 @@ func TestRecordRoute(t *testing.T) {
 	}
 }
 
-// tosOf is the traffic class that came with a datagram.
+// tosOf returns the traffic class that came with a datagram.
 func tosOf(oob []byte) (int, error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -184,7 +183,7 @@ func tosOf(oob []byte) (int, error) {
 	return 0, fmt.Errorf("no traffic class in %x", oob)
 }
 
-// Congestion marks belong to single packets, also of one flow in one burst.
+// Congestion marks belong to single packets, also within one burst of a flow.
 func TestECNOfEachDatagram(t *testing.T) {
 	a, b := newHosts(t, 4)
 	for family, addr := range inner(2) {
@@ -194,7 +193,7 @@ func TestECNOfEachDatagram(t *testing.T) {
 		from := listenUDP(t, a.container, net.JoinHostPort(inner(1)[family], "0"))
 		to := listenUDP(t, b.container, net.JoinHostPort(addr, "0"), number(level, receiving, 1))
 		at := netip.MustParseAddrPort(to.LocalAddr().String())
-		ping(t, a.container, addr) // or most would wait for a neighbour's address, where there is room for few
+		ping(t, a.container, addr) // otherwise most would wait for a neighbour's address, where there is room for few
 		var want []int
 		var seq uint32
 		for i := range 40 {
@@ -225,8 +224,8 @@ func TestECNOfEachDatagram(t *testing.T) {
 	}
 }
 
-// TCP that negotiated ECN hears of a mark that the first host made, and says so
-// once: segments made of one super packet do not all repeat it.
+// A TCP connection with ECN learns of a mark that the first host made, and reports it once: the
+// segments of one super packet do not all repeat it.
 func TestECNOfTCP(t *testing.T) {
 	a, b := newHosts(t, 4)
 	asOnAWire(b.ns, "c0")
@@ -249,7 +248,7 @@ END`)
 			t.Fatal(err)
 		}
 		seen := map[string]int{}
-		var after uint32 // a segment that said so
+		var after uint32 // a segment that reported it
 		for _, c := range arriving.stop() {
 			p, err := readPacket(c.pkt)
 			if err != nil || !c.sent || p.proto != protoTCP || p.dst.String() != addr {
@@ -283,14 +282,14 @@ END`)
 	}
 }
 
-// Multicast and broadcast stay where they are, both ways, and are counted.
+// Multicast and broadcast are not carried in either direction, and are counted.
 func TestGroupsDoNotCross(t *testing.T) {
 	a, peer := newPlainPeer(t, 4)
 	wire := record(t, a.ns, "eth0")
 	tx := func() uint64 { return a.backend.Counters()[""].Drops["tx_multicast"] }
 	for _, group := range []string{"224.0.0.251", "239.1.2.3", "-b 255.255.255.255", "ff02::1%" + testLink, "ff0e::99"} {
 		before := tx()
-		_, _ = a.ns.Try("ping -n -c 1 -W 0.1 -I " + testLink + " " + group) // the host may answer itself
+		_, _ = a.ns.Try("ping -n -c 1 -W 0.1 -I " + testLink + " " + group) // the host itself may answer
 		eventually(t, group+" is counted", func() bool { return tx() > before })
 	}
 	inside := record(t, a.ns, "c0")

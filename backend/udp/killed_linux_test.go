@@ -16,8 +16,8 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// stateVariable makes this binary a process that applies the state in it and
-// stays until its standard input ends.
+// stateVariable makes this binary a process that applies the state in it and runs until its
+// standard input ends.
 const stateVariable = "LENO_TEST_UDP_STATE"
 
 func TestMain(m *testing.M) {
@@ -48,8 +48,7 @@ func serve(encoded string) error {
 	return err
 }
 
-// start runs the host's backend in a process of its own and returns how to
-// kill it.
+// start runs the host's backend in a separate process and returns a function that kills it.
 func (h *host) start() (kill func()) {
 	h.t.Helper()
 	state, err := json.Marshal(h.state)
@@ -75,7 +74,7 @@ func (h *host) start() (kill func()) {
 		if err := cmd.Process.Kill(); err != nil {
 			h.t.Error(err)
 		}
-		_ = cmd.Wait() // says that it was killed
+		_ = cmd.Wait() // reports that it was killed
 	}
 	h.t.Cleanup(kill)
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "ready\n" {
@@ -84,8 +83,8 @@ func (h *host) start() (kill func()) {
 	return kill
 }
 
-// After kill -9 all that is in the kernel stays, and the next process carries
-// on without reprogramming any of it.
+// After kill -9 everything in the kernel stays, and the next process continues without
+// reprogramming any of it.
 func TestKilledProcess(t *testing.T) {
 	a, b := newHost(t, 4, 1, labPeer(4, 2)), newHost(t, 4, 2, labPeer(4, 1))
 	join(a, b)

@@ -30,7 +30,7 @@ type host struct {
 	state     backend.State
 }
 
-// underlayAddr is the public address of host n.
+// underlayAddr returns the public address of host n.
 func underlayAddr(outer, n int) string {
 	if outer == 4 {
 		return fmt.Sprintf("192.0.2.%d", n)
@@ -68,7 +68,7 @@ ip link set br0 up`, n))
 	return h
 }
 
-// newHosts are hosts 1 and 2, joined, peers of each other and applied.
+// newHosts returns hosts 1 and 2, joined, with each other as peers, and applied.
 func newHosts(t *testing.T, outer int) (a, b *host) {
 	t.Helper()
 	a, b = newHost(t, outer, 1, labPeer(outer, 2)), newHost(t, outer, 2, labPeer(outer, 1))
@@ -95,7 +95,7 @@ func labPeer(outer, n int) backend.Peer {
 	}
 }
 
-// renew closes the host's backend and makes another, as a new process does.
+// renew closes the host's backend and creates another, as a new process does.
 func (h *host) renew() {
 	h.t.Helper()
 	if h.backend != nil {
@@ -123,8 +123,7 @@ func newTestBackend(t *testing.T) *Backend {
 	return made.(*Backend)
 }
 
-// apply makes the host agree with its state, and checks that doing it again
-// changes nothing.
+// apply makes the host agree with its state, and checks that a second Apply changes nothing.
 func (h *host) apply() backend.Report {
 	h.t.Helper()
 	report, err := h.tryApply(h.state)
@@ -144,8 +143,7 @@ func (h *host) tryApply(s backend.State) (report backend.Report, err error) {
 	return report, err
 }
 
-// dump is what the kernel has of the network, whether a process is attached or
-// not.
+// dump returns what the kernel holds of the network, the same whether or not a process is attached.
 func (h *host) dump() string {
 	h.t.Helper()
 	text := h.ns.Sh(`ip -o addr show dev ` + testLink + ` scope global
@@ -161,13 +159,13 @@ ip -o link show dev ` + testLink + ` | sed 's/ state .*//; s/<.*>//'`)
 	return strings.TrimSpace(strings.Join(lines, "\n"))
 }
 
-// inner are the container's addresses of host n, one a family.
+// inner returns the addresses of host n's container, one per family.
 func inner(n int) []string {
 	return []string{fmt.Sprintf("10.5.%d.2", n), fmt.Sprintf("fd00:5:0:%d::2", n)}
 }
 
-// ping sends echo requests until two are answered, from inside ns. The first
-// may be what tells of the path's MTU, on which ping gives up.
+// ping sends echo requests from inside ns until two are answered. The first may be answered with
+// the path's MTU, on which ping gives up.
 func ping(t *testing.T, ns *nstest.NS, to string, options ...string) string {
 	t.Helper()
 	command := fmt.Sprintf("ping -n -c 2 -i 0.02 -w 10 %s %s", strings.Join(options, " "), to)
@@ -181,7 +179,7 @@ func ping(t *testing.T, ns *nstest.NS, to string, options ...string) string {
 	return out
 }
 
-// pingRefused sends one echo request and returns what the path said of it.
+// pingRefused sends one echo request and returns the error reported for it.
 func pingRefused(t *testing.T, ns *nstest.NS, to string, options ...string) string {
 	t.Helper()
 	out, err := ns.Try(fmt.Sprintf("ping -n -c 1 -W 2 %s %s", strings.Join(options, " "), to))
@@ -191,7 +189,7 @@ func pingRefused(t *testing.T, ns *nstest.NS, to string, options ...string) stri
 	return out
 }
 
-// mustContain checks a text of the kernel or a program.
+// mustContain checks that a text from the kernel or a program contains the parts.
 func mustContain(t *testing.T, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
@@ -201,7 +199,7 @@ func mustContain(t *testing.T, text string, parts ...string) {
 	}
 }
 
-// inNS runs f inside a namespace and fails the test when f does.
+// inNS runs f inside a namespace and fails the test if f fails.
 func inNS(t *testing.T, ns *nstest.NS, f func() error) {
 	t.Helper()
 	var err error

@@ -1,12 +1,11 @@
 package udp
 
-// lane is one goroutine that carries packets both ways between a queue of the
-// device and a socket: the kernel keeps the packets of a flow to one queue and
-// to one socket, so that they stay in order, and who brings a packet to a
-// container is awake when the container answers.
+// lane is one goroutine that carries packets both ways between a queue of the device and a socket.
+// The kernel keeps the packets of a flow on one queue and one socket, so they stay in order. The
+// goroutine that brings a packet to a container is also still awake when the container answers.
 //
-// While there is traffic it does not wait at all; without any it sleeps in
-// poll(2), beside the runtime's poller, from where a thread is back sooner.
+// While there is traffic it does not wait at all. Without traffic it sleeps in poll(2) instead of
+// the runtime's poller, because a thread wakes up sooner from there.
 type lane struct {
 	e *engine
 
@@ -14,23 +13,22 @@ type lane struct {
 	bind      Bind   // to send with
 	attached  bool   // there is a device
 	listening bool   // there is a bind
-	reads     bool   // the device is this lane's to read
-	receives  bool   // the bind is this lane's to receive from
+	reads     bool   // this lane reads the device
+	receives  bool   // this lane receives from the bind
 
 	sender   *sender
 	receiver *receiver
 }
 
-// yields is how often a lane that found nothing lets other threads run and looks
-// again before it goes to sleep.
+// yields is how often an idle lane lets other threads run and looks again before it sleeps.
 const yields = 3
 
 func newLane(e *engine) *lane {
 	return &lane{e: e, sender: newSender(), receiver: newReceiver()}
 }
 
-// take gives the lane the i-th ends. Where one side has fewer, it writes to one
-// that is another lane's to read.
+// take gives the lane the i-th ends. Where one side has fewer, the lane writes to an end that
+// another lane reads.
 func (l *lane) take(i int) {
 	l.device, l.attached = l.e.devices.at(i)
 	l.bind, l.listening = l.e.binds.at(i)
@@ -54,7 +52,7 @@ func (l *lane) run() {
 	}
 }
 
-// fromDevice carries what the device has and says how much that was.
+// fromDevice carries the frames that the device has and returns their number.
 func (l *lane) fromDevice() int {
 	if !l.reads {
 		return 0
@@ -71,7 +69,7 @@ func (l *lane) fromDevice() int {
 	return n
 }
 
-// fromWire carries what the socket has and says how much that was.
+// fromWire carries the messages that the socket has and returns their number.
 func (l *lane) fromWire() int {
 	if !l.receives {
 		return 0

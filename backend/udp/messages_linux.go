@@ -16,7 +16,7 @@ type mmsghdr struct {
 	Len uint32
 }
 
-// mmsg is the memory of recvmmsg and sendmmsg calls.
+// mmsg holds the buffers of recvmmsg and sendmmsg calls.
 type mmsg struct {
 	headers [messages]mmsghdr
 	names   [messages]unix.RawSockaddrInet6 // room for both families
@@ -25,8 +25,8 @@ type mmsg struct {
 }
 
 const (
-	// controlSpace is a control message with one integer: all that come and go
-	// are of this length (CMSG_SPACE, cmsg(3)).
+	// controlSpace is the size of a control message with one integer; all that are sent and
+	// received have this size (CMSG_SPACE, cmsg(3)).
 	controlSpace = unix.SizeofCmsghdr + (4+unix.SizeofPtr-1)&^(unix.SizeofPtr-1)
 
 	// controlLen has room for a segment size and a count of overflows.
@@ -47,8 +47,8 @@ func (m *mmsg) forReceiving(in []offload.Inbound) {
 	}
 }
 
-// received reads what the kernel put into the headers. lost is how many
-// datagrams of the socket were lost before, and then.
+// received reads what the kernel stored in the headers. lost is the socket's count of lost
+// datagrams before the call; received returns the new count.
 func (m *mmsg) received(in []offload.Inbound, lost uint32) uint32 {
 	for i := range in {
 		h := &m.headers[i]
@@ -61,7 +61,7 @@ func (m *mmsg) received(in []offload.Inbound, lost uint32) uint32 {
 			case c.Level == unix.SOL_UDP && c.Type == unix.UDP_GRO && value > 0:
 				in[i].Segment = int(value)
 			case c.Level == unix.SOL_SOCKET && c.Type == unix.SO_RXQ_OVFL:
-				in[i].Lost = int(value - lost) // it wraps
+				in[i].Lost = int(value - lost) // the counter wraps
 				lost = value
 			}
 			rest = rest[min(len(rest), controlSpace):]
@@ -70,7 +70,7 @@ func (m *mmsg) received(in []offload.Inbound, lost uint32) uint32 {
 	return lost
 }
 
-// addrPortOf reads the address of either family; the family says which.
+// addrPortOf returns the address in name, which may be of either family.
 func addrPortOf(name *unix.RawSockaddrInet6) netip.AddrPort {
 	port := binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(&name.Port))[:])
 	if name.Family == unix.AF_INET {
@@ -82,7 +82,7 @@ func addrPortOf(name *unix.RawSockaddrInet6) netip.AddrPort {
 
 func (m *mmsg) reset() { m.iov = m.iov[:0] }
 
-// add makes the i-th message of segments of o.
+// add fills in the i-th message with segments of o.
 func (m *mmsg) add(i int, o *offload.Outbound, segments []offload.Segment) {
 	first := len(m.iov)
 	for j := range segments {
@@ -118,7 +118,7 @@ func setName(name *unix.RawSockaddrInet6, to netip.AddrPort) uint32 {
 	} else {
 		*name = unix.RawSockaddrInet6{Family: unix.AF_INET6, Addr: to.Addr().As16()}
 	}
-	// The port stands at the same place in both.
+	// The port is at the same offset in both.
 	binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(&name.Port))[:], to.Port())
 	return size
 }

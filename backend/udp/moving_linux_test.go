@@ -16,9 +16,8 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// crowd is a state with many other peers besides its own first, of which each
-// time some have come, gone or moved. A third of them claims subnets in
-// another order.
+// crowd returns a state with its first peer and many others, of which some come, go or move each
+// turn. Every second turn the peers are in reverse order.
 func crowd(state backend.State, turn int) backend.State {
 	state.Peers = slices.Clone(state.Peers[:1])
 	for n := 10; n < 30; n++ {
@@ -38,8 +37,8 @@ func crowd(state backend.State, turn int) backend.State {
 	return state
 }
 
-// TestPeersChangeUnderTraffic applies other tables again and again: what flows
-// to a peer that stays notices nothing.
+// TestPeersChangeUnderTraffic applies other tables again and again and checks that traffic to a
+// peer that stays is not affected.
 func TestPeersChangeUnderTraffic(t *testing.T) {
 	a, b := newHosts(t, 4)
 	turn, received := 0, uint64(0)
@@ -60,7 +59,7 @@ func TestPeersChangeUnderTraffic(t *testing.T) {
 		}
 	}
 	for family, addr := range inner(2) {
-		// TCP both ways, as long as the changes last.
+		// TCP in both directions, as long as the changes last.
 		var bulk errgroup.Group
 		for _, way := range [][2]*host{{a, b}, {b, a}} {
 			client, server := connect(t, way[0].container, way[1].container, inner(way[1].n)[family])
@@ -90,7 +89,7 @@ func TestPeersChangeUnderTraffic(t *testing.T) {
 	}
 }
 
-// pingPong sends numbered datagrams to and fro until it is done.
+// pingPong sends numbered datagrams back and forth until done is closed.
 func pingPong(from, to *net.UDPConn, done chan struct{}) error {
 	buf := make([]byte, maxPacket)
 	for seq := uint32(0); ; seq++ {
@@ -116,8 +115,8 @@ func pingPong(from, to *net.UDPConn, done chan struct{}) error {
 	}
 }
 
-// TestPeerMoves follows a host to another address and another port with one
-// Apply each. Its old place is a stranger's from then on.
+// TestPeerMoves follows a host to another address and another port with one Apply each. From then
+// on its old address counts as a stranger's.
 func TestPeerMoves(t *testing.T) {
 	for _, outer := range []int{4, 6} {
 		t.Run(fmt.Sprintf("IPv%d outside", outer), func(t *testing.T) {
@@ -162,7 +161,7 @@ func TestPeerMoves(t *testing.T) {
 	}
 }
 
-// move closes a host's backend and starts another elsewhere.
+// move closes a host's backend and starts another at a different address.
 func move(t *testing.T, h *host, to netip.AddrPort) {
 	t.Helper()
 	if err := h.backend.Close(); err != nil {
@@ -185,8 +184,8 @@ func move(t *testing.T, h *host, to netip.AddrPort) {
 	h.apply()
 }
 
-// refused sends host 1 a good packet of host 2's from a place where host 2 is no
-// more.
+// refused checks that a valid packet of host 2, sent to host 1 from an address that host 2 has
+// left, is dropped.
 func refused(t *testing.T, a, b *host, old netip.AddrPort) {
 	t.Helper()
 	strangers := func() uint64 { return a.backend.Counters()[""].Drops["rx_unknown_peer"] }

@@ -1,12 +1,12 @@
 package udp
 
-// offloads are what the kernel can do for the forwarder. Each is used or done
-// without alone.
+// offloads lists what the kernel can do for the forwarder. Each is used independently of the
+// others.
 type offloads struct {
-	tso     bool // the device takes and brings TCP super packets and partial checksums
+	tso     bool // the device accepts and delivers TCP super packets and partial checksums
 	uso     bool // the same for UDP; Linux 6.2
-	segment bool // the socket takes many datagrams in one message; UDP_SEGMENT, Linux 4.18
-	gro     bool // the socket brings many datagrams in one message; UDP_GRO, Linux 5.0
+	segment bool // the socket accepts many datagrams in one message; UDP_SEGMENT, Linux 4.18
+	gro     bool // the socket delivers many datagrams in one message; UDP_GRO, Linux 5.0
 	steer   bool // the device has several queues and keeps flows apart; BPF, Linux 4.16
 }
 

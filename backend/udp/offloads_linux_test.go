@@ -8,9 +8,9 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// What the kernel offers is used or done without, each alone: every combination
-// on one host carries everything to and from a host that has all. The device of
-// the process before is adopted, whatever that had switched on.
+// Each offload of the kernel is used or left out independently: with every combination, one host
+// carries everything to and from a host that has all. The device of the previous process is
+// adopted, whatever that process had switched on.
 func TestOffloadCombinations(t *testing.T) {
 	a, b := newHosts(t, 4)
 	index := a.ns.Index(testLink)
@@ -43,7 +43,7 @@ func TestOffloadCombinations(t *testing.T) {
 	}
 }
 
-// stream sends enough over TCP for super packets to be made of it.
+// stream sends enough over TCP for super packets to be created.
 func stream(t *testing.T, from, to *nstest.NS, addr string) {
 	t.Helper()
 	client, server := connect(t, from, to, addr)
@@ -52,8 +52,8 @@ func stream(t *testing.T, from, to *nstest.NS, addr string) {
 	}
 }
 
-// datagrams sends bursts of UDP datagrams, also such that super packets come to
-// the device, and checks that all of them arrive, in order and unchanged.
+// datagrams sends bursts of UDP datagrams, including some that reach the device as super packets,
+// and checks that all of them arrive, in order and unchanged.
 func datagrams(t *testing.T, from, to *nstest.NS, addr string) {
 	t.Helper()
 	receiver := listenUDP(t, to, net.JoinHostPort(addr, "0"))

@@ -13,15 +13,13 @@ import (
 // DefaultPort is flannel's port for the same wire format.
 const DefaultPort = 8285
 
-// options are the effective options of a network, the whole of what a network
-// may say about this backend.
+// options holds the effective options of a network for this backend.
 type options struct {
 	Port uint16 `json:"port"` // UDP port of this host's socket, 1..65535
 }
 
-// normalize decodes a network's options and fills in the defaults. A wrong or
-// unknown option is a *backend.OptionError; several are joined, in the order
-// of their names.
+// normalize decodes a network's options and fills in the defaults. A wrong or unknown option is a
+// *backend.OptionError; several are joined, in the order of their names.
 func normalize(raw json.RawMessage) (json.RawMessage, error) {
 	opts, err := decodeOptions(raw)
 	if err != nil {
@@ -34,7 +32,7 @@ func normalize(raw json.RawMessage) (json.RawMessage, error) {
 	return out, nil
 }
 
-// port is that of the network's own socket.
+// port returns the port of the network's own socket.
 func port(raw json.RawMessage) backend.Port {
 	opts, err := decodeOptions(raw)
 	if err != nil {
@@ -71,8 +69,8 @@ func decodeOptions(raw json.RawMessage) (options, error) {
 	return opts, nil
 }
 
-// decodePort takes a JSON number; null, which encoding/json would let pass
-// silently as "unchanged", is none.
+// decodePort decodes a JSON number. It rejects null, which encoding/json would silently accept as
+// "unchanged".
 func decodePort(raw json.RawMessage) (uint16, bool) {
 	var port *uint16
 	if err := json.Unmarshal(raw, &port); err != nil || port == nil || *port == 0 {
@@ -81,13 +79,13 @@ func decodePort(raw json.RawMessage) (uint16, bool) {
 	return *port, true
 }
 
-// attributes are what a host publishes in its lease. Fields that a later
-// version adds are ignored, so that hosts of two versions still meet.
+// attributes holds what a host publishes in its lease. Fields added by a later version are ignored,
+// so that hosts of two versions can still communicate.
 type attributes struct {
 	Port json.RawMessage `json:"port"`
 }
 
-// peerPort reads the port out of another host's attributes.
+// peerPort returns the port in another host's attributes.
 func peerPort(raw json.RawMessage) (uint16, error) {
 	var attrs attributes
 	if err := json.Unmarshal(raw, &attrs); err != nil {

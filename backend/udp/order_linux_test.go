@@ -18,11 +18,11 @@ type flowEnd struct {
 	conn     *net.UDPConn
 	peer     netip.AddrPort
 	sent     atomic.Uint32 // datagrams
-	received atomic.Uint32 // number of the last one from the other end, plus one
-	count    int           // that arrived
+	received atomic.Uint32 // the number of the last datagram from the other end, plus one
+	count    int           // datagrams that arrived
 }
 
-// newFlows are flows of both families between two containers.
+// newFlows returns flows of both families between two containers.
 func newFlows(t *testing.T, a, b *host, n int) (flows [][2]*flowEnd) {
 	t.Helper()
 	for i := range n {
@@ -48,7 +48,7 @@ func (e *flowEnd) send(flow byte, other *flowEnd) error {
 			return err
 		}
 		e.sent.Store(seq)
-		// What was lost is not waited for.
+		// Lost datagrams are not waited for.
 		for deadline := time.Now().Add(20 * time.Millisecond); other.received.Load()+100 < seq && time.Now().Before(deadline); {
 			time.Sleep(50 * time.Microsecond)
 		}
@@ -56,8 +56,8 @@ func (e *flowEnd) send(flow byte, other *flowEnd) error {
 	return nil
 }
 
-// receive reads until nothing comes any more. Datagrams may be lost, but none
-// may overtake another, come twice or differ from what was sent.
+// receive reads until no more datagrams come. Datagrams may be lost, but none may overtake another,
+// arrive twice or differ from what was sent.
 func (e *flowEnd) receive(flow byte, until *atomic.Bool) error {
 	buf := make([]byte, maxPacket)
 	for {
@@ -85,10 +85,9 @@ func (e *flowEnd) receive(flow byte, until *atomic.Bool) error {
 	}
 }
 
-// TestOrderWithinFlows runs datagrams both ways in several flows at once, in
-// bursts of all sizes, while TCP fills the queues. It does so with new flows
-// again and again, since a queue is chosen when a flow begins and when the first
-// answer has come.
+// TestOrderWithinFlows sends datagrams both ways in several flows at once, in bursts of all sizes,
+// while TCP fills the queues. It repeats this with new flows, because a queue is chosen when a flow
+// begins and when the first answer has arrived.
 func TestOrderWithinFlows(t *testing.T) {
 	a, b := newHosts(t, 4)
 	var bulk errgroup.Group

@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// maxPacket is the longest IP packet without jumbograms, and more than the
-	// longest UDP payload, so that a buffer of this size never truncates.
+	// maxPacket is the length of the longest IP packet without jumbograms. It is more than the
+	// longest UDP payload, so a buffer of this size never truncates.
 	maxPacket = 65535
 
 	ipv4HeaderLen = 20
@@ -15,11 +15,10 @@ const (
 	udpHeaderLen  = 8
 )
 
-// parsePacket reads the addresses of one bare IP packet. It accepts a packet
-// only when its header is whole and its own length is the number of bytes at
-// hand: the wire format has no padding, so that anything else was cut,
-// stretched or made up. Options and extension headers are the kernel's to
-// judge (RFC 791, RFC 8200).
+// parsePacket reads the addresses of one bare IP packet. It accepts a packet only if its header is
+// complete and its length field equals len(pkt): the wire format has no padding, so any other
+// packet was truncated, padded or forged. Options and extension headers are left to the kernel (RFC
+// 791, RFC 8200).
 func parsePacket(pkt []byte) (src, dst netip.Addr, why reason) {
 	if len(pkt) == 0 {
 		return src, dst, truncated
@@ -50,15 +49,14 @@ func parsePacket(pkt []byte) (src, dst netip.Addr, why reason) {
 	return src, dst, passed
 }
 
-// isGroup says whether an address stands for many hosts. The broadcast of a
-// peer's subnet is not among them: only that peer knows it for one.
+// isGroup reports whether an address stands for many hosts. It does not detect the broadcast
+// address of a peer's subnet, which only that peer knows.
 func isGroup(a netip.Addr) bool {
 	return a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// overhead is what the outer headers take from the underlay's MTU, in bytes.
+// overhead returns the bytes that the outer headers take from the underlay's MTU.
 func overhead(outer netip.Addr) int {
-	// The two IP headers differ in size.
 	if outer.Is4() {
 		return ipv4HeaderLen + udpHeaderLen
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// packet makes a whole IP packet of no protocol in particular (253, RFC 3692).
+// packet returns a complete IP packet with an experimental protocol number (253, RFC 3692).
 func packet(src, dst string, payload int) []byte {
 	from, to := netip.MustParseAddr(src), netip.MustParseAddr(dst)
 	if from.Is4() {

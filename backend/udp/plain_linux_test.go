@@ -15,15 +15,15 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// plainPeer is host 2 as the simplest of programs: a socket, one datagram a
-// call, and reference code for what is inside.
+// plainPeer is host 2 as the simplest possible program: a socket, one datagram per call, and
+// reference code for the packets inside.
 type plainPeer struct {
 	conn *net.UDPConn
 	from netip.AddrPort // host 1
 	mtu  int            // of the overlay
 }
 
-// newPlainPeer is host 1 and the plain host 2.
+// newPlainPeer returns host 1 and the plain host 2.
 func newPlainPeer(t *testing.T, outer int) (*host, *plainPeer) {
 	t.Helper()
 	a, b := newHost(t, outer, 1, labPeer(outer, 2)), newHost(t, outer, 2)
@@ -37,7 +37,7 @@ func newPlainPeer(t *testing.T, outer int) (*host, *plainPeer) {
 	}
 }
 
-// receive is the next packet of a protocol.
+// receive returns the next packet of a protocol.
 func (p *plainPeer) receive(proto byte) (ipPacket, error) {
 	buf := make([]byte, maxPacket)
 	for {
@@ -60,16 +60,16 @@ func (p *plainPeer) send(pkt []byte) error {
 	return err
 }
 
-// answer is a packet the way back to the sender of another.
+// answer returns a packet back to the sender of p.
 func (p ipPacket) answer(payload []byte) []byte {
 	return ipPacket{src: p.dst, dst: p.src, proto: p.proto, ttl: 64, payload: payload}.bytes()
 }
 
-// absent is an address of host 2 that only the plain peer answers for.
+// absent returns an address of host 2 that only the plain peer answers for.
 func absent(family int) string { return []string{"10.5.2.9", "fd00:5:0:2::9"}[family] }
 
-// TestCapturedExchange holds the wire against bytes that were captured once: a
-// container's datagram and the answer to it, in both families.
+// TestCapturedExchange compares the wire with captured bytes: a container's datagram and the answer
+// to it, in both families.
 func TestCapturedExchange(t *testing.T) {
 	exchanges := []struct{ out, in string }{
 		{
@@ -111,15 +111,15 @@ func unhex(t *testing.T, text string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What was captured is right by the reference code too.
+	// The captured packets are also valid according to the reference code.
 	if _, err := readPacket(b); err != nil {
 		t.Fatal(err)
 	}
 	return b
 }
 
-// TestPlainPeerTalks has a container's kernel talk to the plain peer: echoes,
-// datagrams of all sizes and in bursts, TCP in both directions.
+// TestPlainPeerTalks lets a container's kernel talk to the plain peer: echoes, datagrams of all
+// sizes and in bursts, TCP in both directions.
 func TestPlainPeerTalks(t *testing.T) {
 	for _, outer := range []int{4, 6} {
 		a, peer := newPlainPeer(t, outer)
@@ -170,7 +170,7 @@ func readAll(conn *net.TCPConn) ([]byte, error) {
 	return io.ReadAll(conn)
 }
 
-// echo answers ping and datagrams of every kind of size.
+// echo answers ping and datagrams of various sizes.
 func echo(t *testing.T, a *host, peer *plainPeer, family int) {
 	var group errgroup.Group
 	group.Go(func() error {
@@ -214,8 +214,7 @@ func echo(t *testing.T, a *host, peer *plainPeer, family int) {
 	}
 }
 
-// plainBursts receives one datagram a packet of what a container's kernel sent
-// as one.
+// plainBursts receives one datagram per packet of what a container's kernel sent as one.
 func plainBursts(t *testing.T, a *host, peer *plainPeer, family int) {
 	inside := listenUDP(t, a.container, net.JoinHostPort(inner(1)[family], "0"))
 	to := netip.AddrPortFrom(netip.MustParseAddr(absent(family)), 7)
@@ -241,5 +240,5 @@ func plainBursts(t *testing.T, a *host, peer *plainPeer, family int) {
 	}
 }
 
-// nothingCame says whether a read ended because nothing came.
+// nothingCame reports whether a read ended because nothing arrived.
 func nothingCame(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

@@ -12,10 +12,10 @@ const (
 	sourcePort = 5002
 )
 
-// mss is the TCP option of a segment size that is too large for the overlay.
+// mss is the TCP option for a segment size that is too large for the overlay.
 var mss = string([]byte{2, 4, 1460 >> 8, 1460 & 0xff})
 
-// segment is the next TCP segment to a port.
+// segment returns the next TCP segment to a port.
 func (p *plainPeer) segment(port uint16) (ipPacket, tcpSegment, error) {
 	for {
 		pkt, err := p.receive(protoTCP)
@@ -29,8 +29,8 @@ func (p *plainPeer) segment(port uint16) (ipPacket, tcpSegment, error) {
 	}
 }
 
-// sink takes one TCP connection, from its first packet to its end, and returns
-// what was sent over it.
+// sink accepts one TCP connection, from its first packet to its end, and returns the data sent over
+// it.
 func (p *plainPeer) sink() ([]byte, error) {
 	var data []byte
 	var next uint32 // expected
@@ -66,9 +66,8 @@ func (p *plainPeer) sink() ([]byte, error) {
 	}
 }
 
-// source makes a TCP connection and sends data over it, in bursts of segments
-// of which some come twice, first with a wrong byte under the checksum of the
-// right ones.
+// source opens a TCP connection and sends data over it, in bursts of segments. Some are sent twice,
+// first with a wrong byte and the checksum of the correct segment.
 func (p *plainPeer) source(from netip.Addr, to netip.AddrPort, data []byte) error {
 	send := func(s tcpSegment, spoil bool) error {
 		s.src, s.dst, s.window, s.flags = sourcePort, to.Port(), 0xffff, s.flags|tcpACK
@@ -129,8 +128,8 @@ func (p *plainPeer) source(from netip.Addr, to netip.AddrPort, data []byte) erro
 	}
 }
 
-// acknowledged waits until the bytes up to one are, or until nothing is heard
-// for so long that the rest has to be sent again.
+// acknowledged waits until all bytes up to to are acknowledged, or until no segment arrives for so
+// long that the rest has to be sent again.
 func (p *plainPeer) acknowledged(from, to, window int) (int, int, error) {
 	deadline := time.Now().Add(trafficTime)
 	defer func() { _ = p.conn.SetReadDeadline(deadline) }()

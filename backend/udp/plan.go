@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	minMTU4 = 68   // RFC 791; the kernel takes IPv4 off a device below it
-	minMTU6 = 1280 // RFC 8200; the kernel takes IPv6 off a device below it
+	minMTU4 = 68   // RFC 791; below it the kernel removes IPv4 from a device
+	minMTU6 = 1280 // RFC 8200; below it the kernel removes IPv6 from a device
 )
 
-// plan is what one State asks for, in this backend's terms. It shares no memory
-// with the State: the readers go on using it after Apply returned.
+// plan is what one State requires, in this backend's terms. It shares no memory with the State,
+// because the readers continue to use it after Apply has returned.
 type plan struct {
-	listen  netip.AddrPort // this host's end of the wire
+	listen  netip.AddrPort // this host's address and port on the wire
 	mtu     int            // of the device, bytes
 	own     []netip.Prefix // this host's subnets
-	addrs   []netip.Prefix // on the device: the own subnets' first addresses, alone
-	peers   []peerPlan     // by node
+	addrs   []netip.Prefix // on the device: only the first address of each own subnet
+	peers   []peerPlan     // in order of precedence
 	skipped []backend.Skip
 }
 
@@ -31,7 +31,7 @@ type plan struct {
 type peerPlan struct {
 	node    string
 	subnets []netip.Prefix
-	sources []netip.AddrPort // where its packets come from; the first is where to send
+	sources []netip.AddrPort // where its packets come from; packets are sent to the first
 }
 
 func (p peerPlan) equal(q peerPlan) bool {
@@ -44,7 +44,7 @@ func advertise(pools []netip.Prefix, opts options, u backend.Underlay) (backend.
 	if err != nil {
 		return backend.Advertisement{}, err
 	}
-	// No datagram is longer, however wide the underlay: the loopback's is.
+	// No datagram is longer, however large the underlay's MTU is, such as on the loopback.
 	mtu := min(u.MTU-overhead(outer), offload.MaxPayload)
 	for _, pool := range pools {
 		least := minMTU4
@@ -67,10 +67,10 @@ func advertise(pools []netip.Prefix, opts options, u backend.Underlay) (backend.
 	return backend.Advertisement{MTU: mtu, Overhead: taken, Attributes: attrs}, nil
 }
 
-// newPlan turns a State that is not zero into a plan. Peers that cannot be
-// used are left out and named; what is wrong with the host itself is an error.
+// newPlan turns a State that is not zero into a plan. Peers that cannot be used are skipped and
+// listed; a fault of the host itself is an error.
 func newPlan(pools []netip.Prefix, opts options, s backend.State) (plan, error) {
-	// Its family is that of the whole wire: one socket, one family.
+	// Its family is that of all outer packets: one socket, one family.
 	outer, err := s.Underlay.Source()
 	if err != nil {
 		return plan{}, err
@@ -96,9 +96,8 @@ func newPlan(pools []netip.Prefix, opts options, s backend.State) (plan, error) 
 	return p, nil
 }
 
-// newPeerPlan reads one peer, for a host that sends from outer and is sent to at
-// public. The claim comes last: a peer that cannot be used takes no subnet from
-// another.
+// newPeerPlan plans one peer, for a host that sends from outer and whose peers send to public. The
+// claim comes last, so that a peer that cannot be used takes no subnet from another.
 func newPeerPlan(outer, public netip.Addr, claims *backend.Claims, from backend.Peer) (peerPlan, error) {
 	if from.Backend != Name {
 		return peerPlan{}, fmt.Errorf("runs backend %q, not %q", from.Backend, Name)

@@ -47,7 +47,7 @@ func hostState(peers ...backend.Peer) backend.State {
 	}
 }
 
-// dump is a plan as text.
+// dump returns a plan as text.
 func (p plan) dump() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "listen %s mtu %d own %v addrs %v\n", p.listen, p.mtu, p.own, p.addrs)

@@ -11,7 +11,7 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// recording has the IP packets that pass a device, both ways.
+// recording holds the IP packets that pass a device, in both directions.
 type recording struct {
 	t       *testing.T
 	fd      int
@@ -24,7 +24,7 @@ type captured struct {
 	sent    bool // by the namespace
 	pkt     []byte
 	size    int  // of the segments that a super packet stands for, or 0
-	partial bool // the transport checksum is still to be completed
+	partial bool // the transport checksum is not complete yet
 }
 
 const (
@@ -32,20 +32,20 @@ const (
 	ethernetLen = 14
 )
 
-// asOnAWire makes a device be given what a network card puts on the wire: a veth
-// would pass super packets and leave checksums out.
+// asOnAWire makes a device receive what a network card would put on the wire. A veth would pass
+// super packets and omit checksums.
 func asOnAWire(ns *nstest.NS, link string) {
 	ns.Sh("ethtool -K " + link + " gso off tso off tx-udp-segmentation off tx off gro off")
 }
 
-// record begins a recording that ends with stop, of an Ethernet device.
+// record starts recording an Ethernet device, until stop is called.
 func record(t *testing.T, ns *nstest.NS, link string) *recording {
 	t.Helper()
 	c := &recording{t: t, done: make(chan error, 1)}
 	index := ns.Index(link)
 	inNS(t, ns, func() (err error) {
 		everything := uint16(unix.ETH_P_ALL>>8 | unix.ETH_P_ALL<<8&0xff00)
-		// Protocol 0 until it is bound: nothing of another device gets in.
+		// Protocol 0 until the socket is bound, so that no packet of another device is recorded.
 		if c.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
@@ -70,7 +70,7 @@ func record(t *testing.T, ns *nstest.NS, link string) *recording {
 func (c *recording) read() error {
 	buf := make([]byte, 1<<17)
 	for {
-		ending := c.ending.Load() // before it is known that there is nothing left
+		ending := c.ending.Load() // read before it is known that nothing is left
 		n, from, err := unix.Recvfrom(c.fd, buf, 0)
 		switch {
 		case errors.Is(err, unix.EINTR):
@@ -99,7 +99,7 @@ func (c *recording) read() error {
 	}
 }
 
-// stop returns all that passed.
+// stop ends the recording and returns all packets that passed.
 func (c *recording) stop() []captured {
 	c.t.Helper()
 	c.ending.Store(true)

@@ -7,8 +7,8 @@ import (
 	"net/netip"
 )
 
-// Reference code for IP packets. It shares nothing with the backend, and is
-// plain rather than fast.
+// Reference code for IP packets. It shares nothing with the backend, and is simple rather than
+// fast.
 
 const (
 	protoICMP  = 1
@@ -37,12 +37,12 @@ type ipPacket struct {
 	df       bool   // IPv4 only
 	fragment bool   // a part of a larger packet
 	options  []byte // of IPv4; extension headers of IPv6
-	next     byte   // IPv6: what the first extension header is
+	next     byte   // IPv6: number of the first extension header
 	payload  []byte // transport header and data
 	unsummed bool   // UDP without a checksum
 }
 
-// sum16 is RFC 1071's over the parts; all but the last have an even length.
+// sum16 computes the RFC 1071 sum of the parts; all but the last have an even length.
 func sum16(parts ...[]byte) uint16 {
 	var sum uint64
 	for _, b := range parts {
@@ -59,14 +59,14 @@ func sum16(parts ...[]byte) uint16 {
 	return ^uint16(sum)
 }
 
-// pseudo is what the transport's checksum covers of the IP header.
+// pseudo returns the part of the IP header that the transport checksum covers.
 func (p ipPacket) pseudo() []byte {
 	b := append(p.src.AsSlice(), p.dst.AsSlice()...)
 	b = binary.BigEndian.AppendUint32(b, uint32(len(p.payload)))
 	return append(b, 0, 0, 0, p.proto)
 }
 
-// transportSum is the sum of the payload as it stands: 0 is right.
+// transportSum returns the sum over the payload, including its checksum: 0 is correct.
 func (p ipPacket) transportSum() uint16 {
 	if p.proto == protoICMP {
 		return sum16(p.payload)
@@ -74,8 +74,8 @@ func (p ipPacket) transportSum() uint16 {
 	return sum16(p.pseudo(), p.payload)
 }
 
-// readPacket takes a packet apart. All its lengths must be those of the bytes
-// and all its checksums right.
+// readPacket parses a packet. All its lengths must match the bytes and all its checksums must be
+// correct.
 func readPacket(b []byte) (ipPacket, error) {
 	var p ipPacket
 	var err error
@@ -164,7 +164,7 @@ func (p *ipPacket) checkTransport() error {
 	return nil
 }
 
-// bytes puts a packet together, with its checksums.
+// bytes encodes a packet, with its checksums.
 func (p ipPacket) bytes() []byte {
 	p.payload = append([]byte(nil), p.payload...)
 	if at, ok := map[byte]int{protoICMP: 2, protoICMP6: 2, protoTCP: 16, protoUDP: 6}[p.proto]; ok && !p.fragment {
@@ -172,7 +172,7 @@ func (p ipPacket) bytes() []byte {
 		if !p.unsummed {
 			sum := p.transportSum()
 			if sum == 0 && p.proto == protoUDP {
-				sum = 0xffff // RFC 768: zero says that there is none
+				sum = 0xffff // RFC 768: zero means that there is none
 			}
 			binary.BigEndian.PutUint16(p.payload[at:], sum)
 		}
@@ -199,7 +199,7 @@ func (p ipPacket) bytes() []byte {
 	return append(b, p.payload...)
 }
 
-// icmp is the protocol number of ICMP in the packet's family.
+// icmp returns the protocol number of ICMP in the packet's family.
 func (p ipPacket) icmp() byte {
 	if p.src.Is6() {
 		return protoICMP6
@@ -207,7 +207,7 @@ func (p ipPacket) icmp() byte {
 	return protoICMP
 }
 
-// udpDatagram is a UDP header, without its checksum, and data.
+// udpDatagram returns a UDP header, without its checksum, and data.
 func udpDatagram(src, dst uint16, data []byte) []byte {
 	b := binary.BigEndian.AppendUint16(nil, src)
 	b = binary.BigEndian.AppendUint16(b, dst)

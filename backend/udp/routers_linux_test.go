@@ -17,8 +17,8 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// newRouters are hosts that tell of every packet they cannot deliver, at once.
-// The kernel's own limit is a few a second.
+// newRouters returns hosts that report every packet they cannot deliver at once. The kernel's
+// default limit is a few per second.
 func newRouters(t *testing.T, outer int) (a, b *host) {
 	t.Helper()
 	a, b = newHosts(t, outer)
@@ -34,7 +34,7 @@ done`)
 	return a, b
 }
 
-// trace finds the routers on the way to an address, hop by hop.
+// trace finds the routers on the path to an address, hop by hop.
 func trace(t *testing.T, from *nstest.NS, to string) []string {
 	t.Helper()
 	var hops []string
@@ -53,8 +53,7 @@ func trace(t *testing.T, from *nstest.NS, to string) []string {
 	return nil
 }
 
-// To traceroute two hosts are two routers; each knows the hosts' own addresses
-// one hop away.
+// To traceroute two hosts are two routers. Each sees the other host's own addresses one hop away.
 func TestTraceroute(t *testing.T) {
 	for _, outer := range []int{4, 6} {
 		a, b := newRouters(t, outer)
@@ -85,9 +84,9 @@ func TestTraceroute(t *testing.T) {
 	}
 }
 
-// unreachable is what ping and TCP are told of an address, by family.
+// unreachable holds what ping and TCP report for an address, by family.
 type unreachable struct {
-	from, said [2]string // of ping; none: not asked
+	from, said [2]string // by ping; "": not tested
 	errno      [2]error  // of a connection; nil: not tried
 }
 
@@ -111,13 +110,13 @@ func (u unreachable) check(t *testing.T, ns *nstest.NS, family int, to string) {
 	})
 }
 
-// What cannot be delivered is answered, by the host that knows.
+// Packets that cannot be delivered are answered by the host that knows the reason.
 func TestUnreachable(t *testing.T) {
 	a, b := newRouters(t, 4)
 	noRoute := unreachable{
 		from: [2]string{"10.5.1.1", "fd00:5:0:1::1"},
 		said: [2]string{"Destination Host Unreachable", "Destination unreachable: No route"},
-		// Of IPv6's "no route" Linux makes an error only when it comes again.
+		// For IPv6's "no route", Linux returns an error only when it is repeated.
 		errno: [2]error{unix.EHOSTUNREACH, nil},
 	}
 	noRouteHere := unreachable{errno: [2]error{unix.EHOSTUNREACH, unix.EHOSTUNREACH}}
@@ -154,7 +153,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// portUnreachable sends a datagram to a port where nobody listens.
+// portUnreachable sends a datagram to a port without a listener.
 func portUnreachable(t *testing.T, ns *nstest.NS, addr string) {
 	t.Helper()
 	var conn net.Conn
@@ -172,8 +171,8 @@ func portUnreachable(t *testing.T, ns *nstest.NS, addr string) {
 	}
 }
 
-// What is too large for the way is answered with the size that fits, by the
-// host that knows, and TCP finds it.
+// A packet too large for the path is answered with the size that fits, by the host that knows it,
+// and TCP adapts.
 func TestPathMTU(t *testing.T) {
 	for _, outer := range []int{4, 6} {
 		t.Run(fmt.Sprintf("IPv%d outside", outer), func(t *testing.T) {
@@ -189,12 +188,12 @@ func TestPathMTU(t *testing.T) {
 				mustContain(t, pingRefused(t, a.ns, addr, "-W", "0.1", "-M", "do", "-s", exceeds), []string{"message too long, mtu=", "message too long, mtu: "}[family]+fmt.Sprint(a.state.MTU))
 			}
 
-			// A narrower way behind the far host. Both kernels' caches know the
-			// overlay's own size by now.
+			// A narrower path behind the far host. Both kernels' caches already hold the overlay's
+			// own size.
 			b.ns.Sh("ip link set br0 mtu 1300")
 			for family, addr := range inner(2) {
 				for _, ns := range []*nstest.NS{a.container, a.ns} {
-					// The connection is made before anything is known.
+					// The connection is made before either end knows the path's MTU.
 					client, server := connect(t, ns, b.container, addr)
 					if err := pour(client, server, randomBytes(1<<20)); err != nil {
 						t.Errorf("TCP to %s: %v", addr, err)
@@ -203,13 +202,13 @@ func TestPathMTU(t *testing.T) {
 					mustContain(t, pingRefused(t, ns, addr, "-M", "do", "-s", "1400"),
 						"From "+[]string{"10.5.2.0", "fd00:5:0:2::"}[family], tooBigText(family, 1300))
 				}
-				// Into the narrow network, out of it in full size.
+				// Into the narrow network, and out of it in full size.
 				client, server := connect(t, b.container, a.container, inner(1)[family])
 				if err := pour(client, server, randomBytes(1<<20)); err != nil {
 					t.Errorf("TCP from %s: %v", addr, err)
 				}
 			}
-			// What may be fragmented is, also when it comes in a burst.
+			// Packets that may be fragmented are, also in a burst.
 			mayFragment := number(unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT)
 			from := listenUDP(t, a.container, "10.5.1.2:0", mayFragment)
 			to := listenUDP(t, b.container, "10.5.2.2:0")
@@ -238,8 +237,8 @@ func tooBigText(family, mtu int) string {
 	return fmt.Sprintf("Packet too big: mtu=%d", mtu)
 }
 
-// Datagrams that are larger than any packet arrive whole, whoever made the
-// fragments: the sender, or the first host where it may.
+// Datagrams larger than any packet arrive complete, whether the sender made the fragments, or the
+// first host where it may.
 func TestInnerFragments(t *testing.T) {
 	a, b := newHosts(t, 4)
 	for family := range 2 {
@@ -250,7 +249,7 @@ func TestInnerFragments(t *testing.T) {
 				data := randomBytes(size)
 				buf := make([]byte, maxPacket)
 				n, err := 0, error(os.ErrDeadlineExceeded)
-				// The first may be lost, to learn how large a packet may be.
+				// The first may be lost while the sender learns how large a packet may be.
 				for range 8 {
 					if _, err := from.WriteToUDPAddrPort(data, netip.MustParseAddrPort(to.LocalAddr().String())); err != nil {
 						t.Fatal(err)

@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// variation makes one packet of a run unlike its neighbours.
+// variation makes one packet of a run differ from its neighbours.
 type variation struct {
 	name    string
 	packet  func(*ipPacket)
 	segment func(*tcpSegment) // only in runs of TCP
-	raw     func([]byte)      // of the finished packet; its IPv4 checksum is made anew
-	family  int               // 4 or 6: only there
-	dies    bool              // the IPv4 header is broken, the kernel drops it
+	raw     func([]byte)      // on the finished packet; its IPv4 checksum is computed again
+	family  int               // 4 or 6: only for that family
+	dies    bool              // the IPv4 header is invalid, so the kernel drops the packet
 }
 
-// variations are of whatever tells two packets apart that are otherwise of one
-// flow and one size.
+// variations returns all differences between two packets that otherwise have the same flow and
+// size.
 func variations() []variation {
 	return []variation{
 		{name: "none"},
@@ -67,7 +67,7 @@ func variations() []variation {
 	}
 }
 
-// extend puts eight bytes of extension header before an IPv6 payload.
+// extend adds eight bytes of extension header before an IPv6 payload.
 func (p *ipPacket) extend(kind byte) {
 	p.next, p.options = kind, []byte(paddingOptions)
 	if kind == 44 {
@@ -89,7 +89,7 @@ func (p *ipPacket) resize(by int) {
 	}
 }
 
-// run is ten packets of one flow and one size, of which some have the variation.
+// run returns ten packets of one flow and one size, some of which have the variation.
 func run(v variation, varied func(i int) bool, src, dst netip.Addr, proto byte, df bool, port uint16) [][]byte {
 	var pkts [][]byte
 	seq := uint32(1_000_000)
@@ -131,16 +131,15 @@ func run(v variation, varied func(i int) bool, src, dst netip.Addr, proto byte, 
 func some(i int) bool { return i == 3 || i == 7 }
 func every(int) bool  { return true }
 
-// TestRunsArriveAsSent sends the container runs of packets that look as if they
-// could be joined, each with some that must not be. All arrive as they were
-// sent, in order, one hop on.
+// TestRunsArriveAsSent sends the container runs of packets that look as if they could be joined,
+// each with some that must not be. All arrive as they were sent, in order, one hop later.
 func TestRunsArriveAsSent(t *testing.T) {
 	a, peer := newPlainPeer(t, 4)
 	asOnAWire(a.ns, "c0")
 	for family, addr := range inner(1) {
 		src, dst := netip.MustParseAddr(absent(family)), netip.MustParseAddr(addr)
-		// The neighbours' addresses are known, or there would be room for only
-		// some packets to wait for them.
+		// The neighbours' addresses are set in advance; otherwise there would be room for only some
+		// packets to wait for them.
 		mac := a.container.Sh("cat /sys/class/net/eth0/address")
 		for _, at := range []netip.Addr{dst, dst.Next()} {
 			a.ns.Sh(fmt.Sprintf("ip neigh replace %s dev br0 lladdr %s", at, mac))
@@ -181,10 +180,10 @@ func sendRuns(t *testing.T, a *host, peer *plainPeer, src, dst netip.Addr, proto
 			continue
 		}
 		for _, varied := range []func(int) bool{some, every} {
-			port += 2 // a variation has the one above
+			port += 2 // a variation uses the port above too
 			names[port/2] = v.name
 			pkts := run(v, varied, src, dst, proto, df, port)
-			// Several times, since what is read together is up to the scheduler.
+			// Several times, because the scheduler determines which packets are read together.
 			for range 3 {
 				for i, pkt := range pkts {
 					if err := peer.send(pkt); err != nil {
@@ -224,7 +223,7 @@ func sendRuns(t *testing.T, a *host, peer *plainPeer, src, dst netip.Addr, proto
 	}
 }
 
-// runKey is the flow of a packet, and the run that it is of.
+// runKey identifies the flow of a packet, and the run it belongs to.
 type runKey struct {
 	name     string
 	src, dst netip.Addr
@@ -237,7 +236,7 @@ func runKeyOf(pkt []byte, names map[uint16]string) runKey {
 	if pkt[0]>>4 == 6 {
 		read = readIPv6
 	}
-	p, _ := read(pkt) // some are wrong on purpose
+	p, _ := read(pkt) // some are invalid on purpose
 	key := runKey{src: p.src, dst: p.dst, fragment: p.fragment}
 	if len(p.payload) >= 4 {
 		key.name = names[binary.BigEndian.Uint16(p.payload)/2]

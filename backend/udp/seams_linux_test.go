@@ -19,19 +19,19 @@ import (
 	"github.com/lenonet/leno/backend/udp/udptest"
 )
 
-// deviceEnds is a device and a kernel behind it.
+// deviceEnds is a device and the kernel behind it.
 type deviceEnds struct {
 	dev    Device
 	inject func(pkt []byte)    // the kernel routes it to the device
-	taken  func() (pkt []byte) // the next packet the kernel got
+	taken  func() (pkt []byte) // the next packet that the kernel received
 }
 
-// deviceMemory is what a reader of a device needs.
+// deviceMemory returns the buffers that a reader of a device needs.
 func deviceMemory() (buf []byte, frames [][]byte) {
 	return make([]byte, 2*maxFrame), make([][]byte, 4)
 }
 
-// frames are packets one by one, without anything for the kernel to do.
+// frames returns one frame per packet, without offloads.
 func frames(pkts ...[]byte) []offload.Frame {
 	out := make([]offload.Frame, len(pkts))
 	for i, pkt := range pkts {
@@ -40,7 +40,7 @@ func frames(pkts ...[]byte) []offload.Frame {
 	return out
 }
 
-// The contract of Device, on the fake and on the kernel's.
+// The contract of Device, for the fake and the kernel's device.
 func TestDeviceContract(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) deviceEnds{"fake": fakeDevice, "TUN": realDevice} {
 		t.Run(name, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestDeviceContract(t *testing.T) {
 			if err != nil || n != 1 || len(read[0]) != offload.HeaderLen+len(out) || !bytes.Equal(read[0][offload.HeaderLen+28:], out[28:]) {
 				t.Fatalf("read %d frames, %v: %x", n, err, read[:n])
 			}
-			// What waits comes in one call, as far as there is room.
+			// Waiting packets come in one call, as far as there is room.
 			for range 5 {
 				ends.inject(out)
 			}
@@ -82,7 +82,7 @@ func TestDeviceContract(t *testing.T) {
 					t.Errorf("the kernel got %q, want %q", got, want[28:])
 				}
 			}
-			// A frame in parts, two packets joined, one that lies.
+			// A frame in parts, two joined packets, one inconsistent frame.
 			mixed := frames(in[0], joined(in[0], in[0]), udpPacket([4]byte{10, 5, 2, 3}, [4]byte{10, 5, 1, 0}, "last"))
 			mixed[0].Parts = [][]byte{in[0][:28], in[0][28:30], in[0][30:]}
 			mixed[1].Header = offloaded(offload.TypeUDP, 5)
@@ -109,8 +109,8 @@ func TestDeviceContract(t *testing.T) {
 	}
 }
 
-// joined is a super packet of two datagrams with the same header, whose
-// checksum is left to the kernel.
+// joined returns a super packet of two datagrams with the same header, whose checksum is left to
+// the kernel.
 func joined(a, b []byte) []byte {
 	pkt := append(bytes.Clone(a), b[28:]...)
 	binary.BigEndian.PutUint16(pkt[2:], uint16(len(pkt)))
@@ -122,7 +122,7 @@ func joined(a, b []byte) []byte {
 	return pkt
 }
 
-// offloaded is the vnet header of an IPv4 super packet of datagrams.
+// offloaded returns the vnet header of an IPv4 super packet of datagrams.
 func offloaded(kind uint8, size uint16) (out [offload.HeaderLen]byte) {
 	offload.Header{Flags: offload.NeedsCsum, Type: kind, HdrLen: 28, GSOSize: size, CsumStart: 20, CsumOffset: 6}.Encode(out[:])
 	return out
@@ -158,7 +158,7 @@ func attachReal(t *testing.T, ns *nstest.NS, want offloads) deviceEnds {
 		return err
 	})
 	dev := queues[0]
-	// Without IPv6 the kernel has nothing of its own to say.
+	// Without IPv6 the kernel sends nothing of its own.
 	ns.Sh("echo 1 > /proc/sys/net/ipv6/conf/leno-test/disable_ipv6\n" +
 		"ip addr replace 10.5.1.0/32 dev leno-test; ip link set leno-test up; ip route replace 10.5.2.0/24 dev leno-test")
 	inNS(t, ns, func() (err error) {
@@ -191,7 +191,7 @@ func attachReal(t *testing.T, ns *nstest.NS, want offloads) deviceEnds {
 	}
 }
 
-// The contract of Bind, on the fake and on sockets of both families.
+// The contract of Bind, for the fake and sockets of both families.
 func TestBindContract(t *testing.T) {
 	fake := func(*testing.T) func(at netip.AddrPort) (Bind, error) {
 		wire := udptest.NewWire(65507)
@@ -244,7 +244,7 @@ func TestBindContract(t *testing.T) {
 					t.Fatalf("received %d bytes, want %d", len(got[0]), len(want))
 				}
 			}
-			// One message, many datagrams, of which the last is shorter.
+			// One message with many datagrams, of which the last is shorter.
 			many := offload.Outbound{To: tt.b, Size: 1000}
 			for i := range offload.MaxSegments {
 				many.Segments = append(many.Segments, offload.Segment{Head: bytes.Repeat([]byte{byte(i)}, 20), Body: make([]byte, 980)})
@@ -289,7 +289,7 @@ func TestBindContract(t *testing.T) {
 	}
 }
 
-// awaitReadable waits until there is something to read.
+// awaitReadable waits until a descriptor is readable.
 func awaitReadable(t *testing.T, fd int) {
 	t.Helper()
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
@@ -302,7 +302,7 @@ func awaitReadable(t *testing.T, fd int) {
 	}
 }
 
-// receive takes n datagrams, all from one sender.
+// receive receives n datagrams, all from one sender.
 func receive(t *testing.T, b Bind, from netip.AddrPort, n int) (out [][]byte) {
 	t.Helper()
 	in := newReceiver().in
@@ -330,7 +330,7 @@ func receive(t *testing.T, b Bind, from netip.AddrPort, n int) (out [][]byte) {
 	return out
 }
 
-// Outer packets go without DF, and bursts find room.
+// Outer packets are sent without DF, and buffers have room for bursts.
 func TestSocketOptions(t *testing.T) {
 	ns := nstest.New(t)
 	for at, option := range map[netip.AddrPort][3]int{
@@ -338,7 +338,7 @@ func TestSocketOptions(t *testing.T) {
 		addrPort("[::1]:8285"):     {unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DONT},
 	} {
 		s := listenReal(t, ns, at, 1, allOffloads)[0]
-		// The kernel doubles what it is asked for, for its own accounting.
+		// The kernel doubles the requested size, for its own accounting.
 		for _, want := range [][3]int{option, {unix.SOL_SOCKET, unix.SO_RCVBUF, 2 * socketBuffer}, {unix.SOL_SOCKET, unix.SO_SNDBUF, 2 * socketBuffer}} {
 			got, err := unix.GetsockoptInt(s.fd, want[0], want[1])
 			if err != nil || got != want[2] {
@@ -368,8 +368,8 @@ func listenReal(t *testing.T, ns *nstest.NS, at netip.AddrPort, n int, want offl
 	return out
 }
 
-// Sockets share a port among themselves and with nobody else, whether he would
-// share or not.
+// Our sockets share a port among themselves but with no other socket, not even one that would share
+// it.
 func TestSocketsShareAPort(t *testing.T) {
 	ns := nstest.New(t)
 	for _, at := range []netip.AddrPort{addrPort("127.0.0.1:8285"), addrPort("[::1]:8285")} {
@@ -381,7 +381,7 @@ func TestSocketsShareAPort(t *testing.T) {
 				t.Errorf("%d more sockets: %v", n, err)
 			}
 		}
-		// All of a sender's datagrams come to one of them; senders spread.
+		// All of a sender's datagrams reach the same socket; different senders are spread.
 		used := map[int]bool{}
 		for port := range uint16(40) {
 			from := netip.AddrPortFrom(at.Addr(), 10000+port)
@@ -415,9 +415,9 @@ func TestSocketsShareAPort(t *testing.T) {
 	}
 }
 
-// Offloads of an earlier owner do not outlive him: without any, what is read
-// is whole, with the checksum that a vnet header would have promised to fill
-// in. With them it is so after Split.
+// Offloads of a previous owner do not outlive it: without any, packets are read complete, including
+// the checksum that a vnet header would otherwise leave to be filled in. With offloads they are
+// complete after Split.
 func TestTUNForgetsOffloads(t *testing.T) {
 	ns := nstest.New(t)
 	inNS(t, ns, func() error {
@@ -448,8 +448,8 @@ func TestTUNForgetsOffloads(t *testing.T) {
 			if err != nil || len(segments) != 1 {
 				t.Fatal(len(segments), err)
 			}
-			// RFC 768: addresses, protocol and length are summed with the datagram,
-			// here of odd length.
+			// RFC 768: addresses, protocol and length are summed with the datagram, which has an
+			// odd length here.
 			pkt := segments[0].Head
 			pseudo := slices.Concat([]byte{0}, pkt[12:20], []byte{0, 17, 0, byte(len(pkt) - 20)})
 			if binary.BigEndian.Uint16(pkt[26:]) == 0 || checksum(append(bytes.Clone(pkt[20:]), pseudo...)) != 0 {
@@ -459,7 +459,7 @@ func TestTUNForgetsOffloads(t *testing.T) {
 	}
 }
 
-// The real ends cost no allocation a packet either.
+// The real ends do not allocate per packet either.
 func TestSeamsDoNotAllocate(t *testing.T) {
 	ns := nstest.New(t)
 	ends := attachReal(t, ns, allOffloads)

@@ -13,31 +13,29 @@ import (
 )
 
 const (
-	// socketBuffer is asked for in each direction, bytes. With the default of
-	// 208 KiB bursts of small packets are lost before the reader wakes.
+	// socketBuffer is the buffer size requested for each direction, in bytes. With the default of
+	// 208 KiB, bursts of small packets are lost before the reader wakes up.
 	socketBuffer = 8 << 20
 
-	// messages is the most one system call takes or brings.
+	// messages is the maximum number of messages per system call.
 	messages = 32
 
-	// maxIOV is the most parts a message may have: a header and a payload for
-	// each segment, and one more for a frame's vnet header. The kernel takes
-	// 1,024.
+	// maxIOV is the maximum number of parts of a message: a header and a payload for each segment,
+	// and one more for a frame's vnet header. The kernel accepts 1,024.
 	maxIOV = 2*offload.MaxSegments + 1
 )
 
 // socket is one UDP socket.
 //
-// wireguard-go's conn.StdNetBind does not fit: it listens on the wildcard
-// addresses of both families, so that two networks could not share a port on
-// two addresses, copies payloads together before it sends them, and boxes each
-// sender in an Endpoint.
+// wireguard-go's conn.StdNetBind does not fit: it listens on the wildcard addresses of both
+// families, so that two networks could not share a port on two addresses. It also copies payloads
+// together before it sends them, and boxes each sender in an Endpoint.
 type socket struct {
 	fd      int
-	failed  int    // receptions in a row
+	failed  int    // failed receptions in a row
 	gro     bool   // UDP_GRO is on
-	segment bool   // UDP_SEGMENT is known
-	lost    uint32 // SO_RXQ_OVFL, as last told
+	segment bool   // the kernel supports UDP_SEGMENT
+	lost    uint32 // the last value of SO_RXQ_OVFL
 
 	in  mmsg
 	mu  sync.Mutex // for out
@@ -46,8 +44,8 @@ type socket struct {
 
 var _ Bind = (*socket)(nil)
 
-// listen binds sockets to one address and port in the calling thread's network
-// namespace. A port in use is EADDRINUSE in an error that names it.
+// listen binds sockets to one address and port in the calling thread's network namespace. If the
+// port is in use, the error names it and wraps EADDRINUSE.
 func listen(at netip.AddrPort, sockets int, want offloads) (_ []*socket, err error) {
 	var out []*socket
 	defer func() {
@@ -61,8 +59,8 @@ func listen(at netip.AddrPort, sockets int, want offloads) (_ []*socket, err err
 			return out, fmt.Errorf("listen on udp port %d of %s: %w", at.Port(), at.Addr(), err)
 		}
 		out = append(out, s)
-		// The first is bound without SO_REUSEPORT, so that it fails when anybody
-		// has the port, also one who would share it. It shares it afterwards.
+		// The first socket is bound without SO_REUSEPORT, so that binding fails if any program has
+		// the port, even one that would share it. Sharing is switched on afterwards.
 		if i > 0 {
 			err = s.share()
 		}
@@ -97,10 +95,10 @@ func newSocket(at netip.AddrPort, want offloads) (*socket, error) {
 	if err := tuneSocket(fd, at.Addr()); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	// Setting the size to none asks whether the kernel knows the option. For
-	// each message it stands in the message.
+	// Setting the size to 0 tests whether the kernel supports the option. The actual size is passed
+	// with each message.
 	s.segment = want.segment && unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_SEGMENT, 0) == nil
-	// Without it datagrams come one by one.
+	// Without it, datagrams arrive one by one.
 	s.gro = want.gro && unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 1) == nil
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 1); err != nil {
 		return nil, errors.Join(fmt.Errorf("count overflows: %w", err), s.Close())
@@ -113,19 +111,18 @@ func (s *socket) share() error {
 }
 
 func sockaddr(at netip.AddrPort) unix.Sockaddr {
-	// The two families have two types.
 	if at.Addr().Is4() {
 		return &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}
 	}
 	return &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
 }
 
-// tuneSocket sets what must hold before the first packet.
+// tuneSocket sets the options that must be in place before the first packet.
 //
-// Outer packets go without DF, as those of the kernel's VXLAN and WireGuard
-// do: the advertised MTU makes them fit, and where a path is narrower than the
-// underlay's device they are fragmented rather than lost in silence. Inner
-// packets keep their own DF, which the kernel answers at the device.
+// Outer packets are sent without DF, like those of the kernel's VXLAN and WireGuard. The advertised
+// MTU makes them fit; where a path is narrower than the underlay's device, they are fragmented
+// rather than silently lost. Inner packets keep their own DF, which the kernel handles at the
+// device.
 func tuneSocket(fd int, at netip.Addr) error {
 	var err error
 	if at.Is4() {
@@ -138,7 +135,7 @@ func tuneSocket(fd int, at netip.Addr) error {
 	if err != nil {
 		return fmt.Errorf("allow outer fragments: %w", err)
 	}
-	// Past the sysctl's limit needs CAP_NET_ADMIN; less is slower, not wrong.
+	// Exceeding the sysctl's limit needs CAP_NET_ADMIN. A smaller buffer is slower, not wrong.
 	for force, plain := range map[int]int{unix.SO_RCVBUFFORCE: unix.SO_RCVBUF, unix.SO_SNDBUFFORCE: unix.SO_SNDBUF} {
 		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, socketBuffer) != nil {
 			if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, plain, socketBuffer); err != nil {
@@ -149,10 +146,10 @@ func tuneSocket(fd int, at netip.Addr) error {
 	return nil
 }
 
-// FD is Bind's.
+// FD implements Bind.
 func (s *socket) FD() int { return s.fd }
 
-// Receive is Bind's.
+// Receive implements Bind.
 func (s *socket) Receive(in []offload.Inbound) (int, error) {
 	in = in[:min(len(in), messages)]
 	s.in.forReceiving(in)
@@ -170,13 +167,13 @@ func (s *socket) Receive(in []offload.Inbound) (int, error) {
 		case s.failed == patience:
 			return 0, errno
 		default:
-			s.failed++ // pending errors are told once
+			s.failed++ // a pending error is reported only once
 			return 0, nil
 		}
 	}
 }
 
-// Send is Bind's.
+// Send implements Bind.
 func (s *socket) Send(out []offload.Outbound) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,8 +198,8 @@ func (s *socket) Send(out []offload.Outbound) (int, error) {
 		if len(out[done].Segments) == 1 || errno == unix.EPERM || errno == unix.EAGAIN {
 			return done, errno
 		}
-		// The kernel does not fragment segments where a path is narrower, and some
-		// devices and policies (IPsec) cannot have them.
+		// The kernel does not fragment segments where a path is narrower, and some devices and
+		// policies (IPsec) do not support them.
 		out[done].Alone = true
 		if err := s.sendEach(&out[done]); err != nil {
 			return done, err
@@ -212,7 +209,7 @@ func (s *socket) Send(out []offload.Outbound) (int, error) {
 	return done, nil
 }
 
-// sendEach sends the segments of a message as messages of their own.
+// sendEach sends the segments of a message as separate messages.
 func (s *socket) sendEach(o *offload.Outbound) error {
 	var failed error
 	for o.Sent = 0; o.Sent < len(o.Segments); {
@@ -231,8 +228,7 @@ func (s *socket) sendEach(o *offload.Outbound) error {
 	return failed
 }
 
-// sendmmsg sends the first n messages and returns how many went and why the
-// next did not.
+// sendmmsg sends the first n messages. It returns how many were sent and why the next was not.
 func (s *socket) sendmmsg(n int) (int, unix.Errno) {
 	done := 0
 	for done < n {
@@ -248,5 +244,5 @@ func (s *socket) sendmmsg(n int) (int, unix.Errno) {
 	return done, 0
 }
 
-// Close is Bind's.
+// Close implements Bind.
 func (s *socket) Close() error { return closeOnce(&s.fd) }

@@ -9,18 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errNoBPF is what an agent with no more rights than it needs is told.
+// errNoBPF is reported when an agent runs with minimal privileges.
 var errNoBPF = errors.New("no right to load BPF programs: CAP_BPF")
 
-// steer makes the kernel choose a packet's queue by what does not change within
-// a flow: the addresses, and the ports of TCP that is not fragmented. Left to
-// itself it moves a flow to whatever queue its answers were last written to,
-// while packets still wait in the one before (tun_flow_update, Linux 3.8 and
-// later), and they overtake each other. Datagrams go by addresses alone: parts
-// of a fragmented one have no ports and must not overtake the others.
+// steer makes the kernel choose a packet's queue by what does not change within a flow: the
+// addresses, and for unfragmented TCP also the ports. By default the kernel moves a flow to the
+// queue its answers were last written to, while packets still wait in the previous queue
+// (tun_flow_update, Linux 3.8 and later), and packets overtake each other. Datagrams are steered by
+// addresses alone: fragments have no ports and must not overtake the other packets.
 //
-// It needs Linux 4.16 and the right to load BPF programs: CAP_BPF, or
-// CAP_SYS_ADMIN before Linux 5.8. The device keeps the program.
+// It needs Linux 4.16 and the privilege to load BPF programs: CAP_BPF, or CAP_SYS_ADMIN before
+// Linux 5.8. The device keeps the program.
 func steer(fd int) error {
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "leno_steer", Type: ebpf.SocketFilter, License: "MPL-2.0", Instructions: steering(),
@@ -38,15 +37,15 @@ func steer(fd int) error {
 	return nil
 }
 
-// steering is the program: R8 collects, and a multiplication spreads it (Knuth,
-// volume 3, section 6.4). The kernel takes the result modulo the queues. A
-// packet that ends too early makes it return 0.
+// steering returns the program. R8 collects the values, and a multiplication spreads them (Knuth,
+// volume 3, section 6.4). The kernel takes the result modulo the number of queues. For a packet
+// that ends too early the program returns 0.
 func steering() asm.Instructions {
 	mix := func(load asm.Instruction) asm.Instructions {
 		return asm.Instructions{load, asm.Xor.Reg(asm.R8, asm.R0)}
 	}
 	program := asm.Instructions{
-		asm.Mov.Reg(asm.R6, asm.R1), // where the loads expect the packet
+		asm.Mov.Reg(asm.R6, asm.R1), // the loads expect the packet here
 		asm.Mov.Imm(asm.R8, 0),
 		asm.LoadAbs(0, asm.Byte),
 		asm.Mov.Reg(asm.R9, asm.R0),
@@ -58,7 +57,7 @@ func steering() asm.Instructions {
 	program = append(program,
 		asm.LoadAbs(9, asm.Byte),
 		asm.JNE.Imm(asm.R0, unix.IPPROTO_TCP, "out"),
-		asm.LoadAbs(6, asm.Half), // flags and offset: not DF, the others
+		asm.LoadAbs(6, asm.Half), // fragment flags and offset, without DF
 		asm.And.Imm(asm.R0, 0x3fff),
 		asm.JNE.Imm(asm.R0, 0, "out"),
 		asm.And.Imm(asm.R9, 0xf),
@@ -74,7 +73,7 @@ func steering() asm.Instructions {
 	addresses[0] = addresses[0].WithSymbol("v6")
 	program = append(program, addresses...)
 	program = append(program,
-		asm.LoadAbs(6, asm.Byte), // no extension header in between, so no fragment
+		asm.LoadAbs(6, asm.Byte), // no extension header in between, so not a fragment
 		asm.JNE.Imm(asm.R0, unix.IPPROTO_TCP, "out"),
 	)
 	program = append(program, mix(asm.LoadAbs(ipv6HeaderLen, asm.Word))...)

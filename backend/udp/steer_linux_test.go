@@ -12,9 +12,9 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// All packets of a flow go to one queue, whole or in parts, and flows spread.
+// All packets of a flow go to one queue, fragmented or not, and flows are spread.
 func TestSteering(t *testing.T) {
-	nstest.New(t) // it takes root
+	nstest.New(t) // needs root
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SocketFilter, License: "MPL-2.0", Instructions: steering()})
 	if err != nil {
 		t.Fatal(err)
@@ -22,7 +22,7 @@ func TestSteering(t *testing.T) {
 	defer program.Close()
 	queue := func(pkt []byte) uint32 {
 		t.Helper()
-		// The kernel takes an Ethernet header off.
+		// The kernel removes an Ethernet header.
 		q, err := program.Run(&ebpf.RunOptions{Data: append(make([]byte, 14), pkt...)})
 		if err != nil {
 			t.Fatal(err)
@@ -89,7 +89,7 @@ func TestSteering(t *testing.T) {
 	}
 }
 
-// Answers that are written to another queue do not move a flow.
+// Answers written to another queue do not move a flow.
 func TestFlowsStayInTheirQueues(t *testing.T) {
 	ns := nstest.New(t)
 	var queues []*tun
@@ -131,7 +131,7 @@ func TestFlowsStayInTheirQueues(t *testing.T) {
 	}
 }
 
-// readable waits for the one queue that has something.
+// readable waits for the one queue that has a packet.
 func readable(t *testing.T, queues []*tun) int {
 	t.Helper()
 	fds := make([]unix.PollFd, len(queues))
@@ -150,8 +150,8 @@ func readable(t *testing.T, queues []*tun) int {
 	return 0
 }
 
-// A lack of descriptors is over soon: then the device is not left with one queue, which
-// it would have until the next start.
+// A shortage of descriptors is temporary, so it must not leave the device with a single queue until
+// the next start.
 func TestSteeringWithoutDescriptors(t *testing.T) {
 	ns := nstest.New(t)
 	inNS(t, ns, func() error {

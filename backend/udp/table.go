@@ -10,8 +10,8 @@ import (
 	"github.com/lenonet/leno/backend/udp/offload"
 )
 
-// table is all the forwarder knows about who is where. It is never changed
-// once the engine has it: a new state is a new table.
+// table is all that the forwarder knows about the peers. It is never changed once the engine has
+// it: a new state is a new table.
 type table struct {
 	own     []netip.Prefix // this host's subnets
 	subnets bart.Table[*peer]
@@ -23,11 +23,11 @@ type table struct {
 type peer struct {
 	peerPlan
 	count *counters
-	alone atomic.Bool // datagrams to it cannot share a message; found out anew with each table
+	alone atomic.Bool // datagrams to it cannot share a message; determined again for each table
 }
 
-// newTable indexes the peers of a plan. A peer that was in the table before,
-// by name, goes on with its counters.
+// newTable indexes the peers of a plan. A peer that was in the previous table, by name, keeps its
+// counters.
 func newTable(own []netip.Prefix, peers []peerPlan, before *table) *table {
 	t := &table{
 		own:     own,
@@ -51,9 +51,9 @@ func newTable(own []netip.Prefix, peers []peerPlan, before *table) *table {
 			t.subnets.Insert(subnet, p)
 		}
 		for _, source := range p.sources {
-			// Two leases may name one address: a reinstalled host and the
-			// lease it left behind. The inner source tells them apart, here
-			// the first only stands for both in the count of drops.
+			// Two leases may name one address: that of a reinstalled host and the one it left
+			// behind. The inner source tells them apart. Here only the first stands for both when
+			// drops are counted.
 			if _, taken := t.sources[source]; !taken {
 				t.sources[source] = p
 			}
@@ -62,9 +62,9 @@ func newTable(own []netip.Prefix, peers []peerPlan, before *table) *table {
 	return t
 }
 
-// ingress judges a packet from the wire; sender is who stands for the address
-// it came from in sources, or nil. The peer is the one to count it for, nil when
-// it is nobody's.
+// ingress checks a packet from the wire. sender is the peer found in sources for the address it
+// came from, or nil. ingress returns the peer to count the packet for, nil when it belongs to no
+// peer.
 func (t *table) ingress(sender *peer, from netip.AddrPort, pkt []byte) (*peer, reason) {
 	if sender == nil {
 		return nil, unknownPeer
@@ -83,8 +83,8 @@ func (t *table) ingress(sender *peer, from netip.AddrPort, pkt []byte) (*peer, r
 	return p, passed
 }
 
-// egress judges a frame from the device and finds whom to send it to. A super
-// packet's header is that of one long packet.
+// egress checks a frame from the device and returns the peer to send it to. A super packet's header
+// is that of one long packet.
 func (t *table) egress(frame []byte) (*peer, reason) {
 	if len(frame) < offload.HeaderLen {
 		return nil, truncated
@@ -101,8 +101,8 @@ func (t *table) egress(frame []byte) (*peer, reason) {
 	if !ok {
 		return nil, noPeer
 	}
-	// The peer would refuse it; here the reason is found on the host that can
-	// mend it.
+	// The peer would drop it. Dropping it here reports the reason on the host where it can be
+	// fixed.
 	if !t.isOwn(src) {
 		return p, foreignSource
 	}

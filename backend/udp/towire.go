@@ -8,13 +8,12 @@ import (
 )
 
 const (
-	// deviceFrames and deviceBuffer bound what one reading of a device brings.
-	// The buffer holds four super packets or many small ones and stays in the
-	// cache.
+	// deviceFrames and deviceBuffer limit what one read of a device returns. The buffer holds four
+	// super packets or many small ones and stays in the cache.
 	deviceFrames = 128
 	deviceBuffer = 4 * (64 + maxFrame)
 
-	// sendSegments is how many packets are sent in one go at most.
+	// sendSegments is the maximum number of packets sent in one go.
 	sendSegments = 1024
 )
 
@@ -24,9 +23,9 @@ type sender struct {
 	frames [][]byte
 	split  offload.Splitter
 
-	segments []offload.Segment // of all messages, one behind the other
+	segments []offload.Segment // of all messages, one after the other
 	out      []offload.Outbound
-	to       []*peer // whom out[i] is for
+	to       []*peer // the receiver of out[i]
 }
 
 func newSender() *sender {
@@ -39,7 +38,7 @@ func newSender() *sender {
 	}
 }
 
-// toWire judges frames and sends what they hold.
+// toWire checks frames and sends the packets they hold.
 func (l *lane) toWire(frames [][]byte) {
 	t, s := l.e.table.Load(), l.sender
 	for _, frame := range frames {
@@ -64,9 +63,8 @@ func (l *lane) toWire(frames [][]byte) {
 	s.split.Reset()
 }
 
-// pack puts packets for one peer into messages, as many as there is room for,
-// and returns the rest. Neighbours of one size for one peer share a message,
-// and a shorter one may end it.
+// pack puts as many packets for one peer into messages as there is room for, and returns the rest.
+// Consecutive packets of one size for one peer share a message; a shorter one may end it.
 func (s *sender) pack(p *peer, segments []offload.Segment) (rest []offload.Segment) {
 	for i := range segments {
 		size := len(segments[i].Head) + len(segments[i].Body)
@@ -77,7 +75,7 @@ func (s *sender) pack(p *peer, segments []offload.Segment) (rest []offload.Segme
 		if last := len(s.out) - 1; last >= 0 && s.to[last] == p {
 			o := &s.out[last]
 			n := len(o.Segments)
-			// All are of one size so far when they fill as many of it.
+			// So far all segments are of one size if together they fill that many times the size.
 			if !p.alone.Load() && size <= o.Size && n < offload.MaxSegments && o.Bytes == n*o.Size && o.Bytes+size <= offload.MaxPayload && size > 0 {
 				o.Segments = o.Segments[:n+1]
 				o.Bytes += size
@@ -91,7 +89,7 @@ func (s *sender) pack(p *peer, segments []offload.Segment) (rest []offload.Segme
 	return nil
 }
 
-// send empties the messages.
+// send sends all messages and empties the lists.
 func (l *lane) send() {
 	s := l.sender
 	for out, to := s.out, s.to; len(out) > 0; {
@@ -118,9 +116,8 @@ func (l *lane) send() {
 	s.segments, s.out, s.to = s.segments[:0], s.out[:0], s.to[:0]
 }
 
-// unsent counts a message that was sent in part or not at all and says whether
-// the rest of it is worth trying: a size that is refused is about one segment,
-// anything else about the way to the peer.
+// unsent counts a message that was not sent completely, and reports whether the rest of it is worth
+// trying. A refused size concerns one segment; any other error concerns the path to the peer.
 func unsent(o *offload.Outbound, count *flow, err error) (again bool) {
 	for _, s := range o.Segments[:o.Sent] {
 		count.pass(1, len(s.Head)+len(s.Body))

@@ -22,7 +22,7 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// trafficTime bounds what waits for traffic.
+// trafficTime limits how long a test waits for traffic.
 const trafficTime = 3 * time.Minute
 
 // option is one socket option.
@@ -47,7 +47,7 @@ func control(options []option) func(_, _ string, raw syscall.RawConn) error {
 	}
 }
 
-// listenUDP opens a socket for the test, with room for bursts.
+// listenUDP opens a socket for the test, with buffers for bursts.
 func listenUDP(t *testing.T, ns *nstest.NS, at string, options ...option) *net.UDPConn {
 	t.Helper()
 	options = append(options, number(unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20), number(unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 8<<20))
@@ -89,7 +89,7 @@ func dialTCP(t *testing.T, ns *nstest.NS, to string, options ...option) *net.TCP
 	defer cancel()
 	var conn net.Conn
 	inNS(t, ns, func() (err error) {
-		conn, err = dialer.DialContext(ctx, "tcp", to) // an address dials on this thread
+		conn, err = dialer.DialContext(ctx, "tcp", to) // an IP address is dialled on this thread
 		return err
 	})
 	t.Cleanup(func() { _ = conn.Close() })
@@ -99,7 +99,7 @@ func dialTCP(t *testing.T, ns *nstest.NS, to string, options ...option) *net.TCP
 	return conn.(*net.TCPConn)
 }
 
-// connect is both ends of one TCP connection.
+// connect returns both ends of one TCP connection.
 func connect(t *testing.T, from, to *nstest.NS, addr string, options ...option) (client, server *net.TCPConn) {
 	t.Helper()
 	listener := listenTCP(t, to, net.JoinHostPort(addr, "0"), options...)
@@ -115,14 +115,14 @@ func connect(t *testing.T, from, to *nstest.NS, addr string, options ...option) 
 	return client, server
 }
 
-// randomBytes are the same in every run.
+// randomBytes returns n bytes that are the same in every run.
 func randomBytes(n int) []byte {
 	data := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(data) // never fails
 	return data
 }
 
-// pour writes data at one end and compares what the other reads.
+// pour writes data at one end and compares what the other end reads.
 func pour(from, to *net.TCPConn, data []byte) error {
 	var group errgroup.Group
 	group.Go(func() error {
@@ -154,7 +154,7 @@ func transfer(t *testing.T, from, to *nstest.NS, addr string, options ...option)
 	}
 }
 
-// cmsg is one control message for a datagram.
+// cmsg returns one control message for a datagram.
 func cmsg(level, kind int, data ...byte) []byte {
 	b := make([]byte, unix.CmsgSpace(len(data)))
 	h := (*unix.Cmsghdr)(unsafe.Pointer(&b[0]))
@@ -164,7 +164,7 @@ func cmsg(level, kind int, data ...byte) []byte {
 	return b
 }
 
-// numbered is one datagram of a flow: number and content can be told from it.
+// numbered returns one datagram of a flow. Its number and content can be recovered from it.
 func numbered(flow byte, seq uint32, size int) []byte {
 	b := make([]byte, size)
 	b[0] = flow
@@ -175,8 +175,8 @@ func numbered(flow byte, seq uint32, size int) []byte {
 	return b
 }
 
-// numberOf is the reverse of numbered, and finds whatever was changed, cut or
-// put together.
+// numberOf is the inverse of numbered. It returns an error for datagrams that were changed,
+// truncated or concatenated.
 func numberOf(b []byte) (flow byte, seq uint32, err error) {
 	if len(b) < 5 {
 		return 0, 0, fmt.Errorf("datagram of %d bytes", len(b))
@@ -188,14 +188,14 @@ func numberOf(b []byte) (flow byte, seq uint32, err error) {
 	return flow, seq, nil
 }
 
-// burst is datagrams that are sent in one go.
+// burst is a number of datagrams that are sent in one go.
 type burst struct {
 	size, count int
 	tail        int // size of one more, shorter datagram, or 0
 }
 
-// bursts are as segmentation offload likes them, and not: many small ones, many
-// large ones, a shorter last one, few, one alone.
+// bursts returns bursts that suit segmentation offload and bursts that do not: many small ones,
+// many large ones, a shorter last one, few, a single one.
 func bursts(largest int) []burst {
 	return []burst{
 		{64, 60, 0}, {largest, 1, 0}, {1200, 50, 700}, {8, 1, 0}, {largest, 44, 9}, {700, 2, 0}, {9, 3, 0},
@@ -203,7 +203,7 @@ func bursts(largest int) []burst {
 	}
 }
 
-// sizes of a burst's datagrams.
+// sizes returns the sizes of a burst's datagrams.
 func (b burst) sizes() []int {
 	var sizes []int
 	for range b.count {
@@ -215,9 +215,9 @@ func (b burst) sizes() []int {
 	return sizes
 }
 
-// send writes the datagrams of a burst, numbered from seq on, with control
-// messages, and returns the number after the last. Segmented, it is one call
-// with UDP_SEGMENT, which puts one super packet on the container's device.
+// send writes the datagrams of a burst, numbered from seq on, with control messages, and returns
+// the number after the last. If segmented, it makes one call with UDP_SEGMENT, which puts one super
+// packet on the container's device.
 func (b burst) send(conn *net.UDPConn, to netip.AddrPort, flow byte, seq uint32, segmented bool, with ...[]byte) (uint32, error) {
 	var all []byte
 	for _, size := range b.sizes() {

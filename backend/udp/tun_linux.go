@@ -14,15 +14,14 @@ import (
 
 // tun is one queue of a persistent TUN device.
 //
-// It is opened here rather than with wireguard-go's tun package: that one never
-// sets persistence, has one queue, and copies every payload on its way through
-// user space.
+// It is opened here rather than with wireguard-go's tun package, which never sets persistence, has
+// one queue, and copies every payload on its way through user space.
 type tun struct {
 	fd     int
 	can    offloads
-	failed int // reads in a row
+	failed int // failed reads in a row
 
-	unsteered error // why there is one queue where several were wanted
+	unsteered error // why there is one queue although several were wanted
 
 	mu  sync.Mutex // for iov
 	iov []unix.Iovec
@@ -30,19 +29,17 @@ type tun struct {
 
 var _ Device = (*tun)(nil)
 
-// errBusy says that another process is attached to the device.
+// errBusy means that another process is attached to the device.
 var errBusy = errors.New("another process is attached to the device")
 
-// errQueues says that the device was made for a single queue, which is decided
-// at its creation.
+// errQueues means that the device was made for a single queue, which is decided at its creation.
 var errQueues = errors.New("the device is not a multi-queue TUN")
 
-// openTUN attaches to some queues of the TUN device of that name in the calling
-// thread's network namespace, and creates it when there is none. The device
-// stays when its descriptors are closed or the process dies; addresses and
-// routes stay with it as long as it is not set down. It switches on those of
-// the wanted offloads that the kernel has; where it cannot be told which queue
-// is for which flow, it attaches to one.
+// openTUN attaches to a number of queues of the TUN device with the given name in the calling
+// thread's network namespace, and creates the device if there is none. The device stays when its
+// descriptors are closed or the process dies; addresses and routes stay with it unless it is set
+// down. openTUN enables those of the wanted offloads that the kernel supports. If the kernel cannot
+// be told which queue to use for a flow, it attaches to a single queue.
 func openTUN(name string, queues int, want offloads) (_ []*tun, err error) {
 	var out []*tun
 	defer func() {
@@ -74,8 +71,8 @@ func openTUN(name string, queues int, want offloads) (_ []*tun, err error) {
 	return out, nil
 }
 
-// openCloneDevice opens what every TUN device is attached to through. An error is
-// an *fs.PathError.
+// openCloneDevice opens the file through which processes attach to TUN devices. An error is an
+// *fs.PathError.
 func openCloneDevice() (int, error) {
 	const path = "/dev/net/tun"
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -112,9 +109,8 @@ func attachTUN(fd int, name string, want offloads) (offloads, error) {
 	return can, nil
 }
 
-// unusedTUN says whether nobody is attached to a single-queue device: errBusy
-// when somebody is. To the wrong kind of opener the kernel says EINVAL in both
-// cases.
+// unusedTUN checks that no process is attached to a single-queue device, and returns errBusy if one
+// is. For the wrong kind of opener the kernel returns EINVAL in both cases.
 func unusedTUN(name string) error {
 	fd, err := openCloneDevice()
 	if err != nil {
@@ -136,9 +132,9 @@ func unusedTUN(name string) error {
 	return nil
 }
 
-// setOffloads switches on what the kernel has of the wanted: UDP segmentation
-// came with Linux 6.2. They are the device's and outlive whoever set them, so
-// that they are always set, also to none.
+// setOffloads enables those of the wanted offloads that the kernel supports: UDP segmentation needs
+// Linux 6.2. Offloads belong to the device and outlive the process that set them, so they are
+// always set, even to none.
 func setOffloads(fd int, want offloads) (offloads, error) {
 	for _, try := range []offloads{want, {tso: want.tso}, {}} {
 		flags := 0
@@ -160,10 +156,10 @@ func setOffloads(fd int, want offloads) (offloads, error) {
 	return offloads{}, errors.New("the kernel lets offloads be switched neither on nor off")
 }
 
-// FD is Device's.
+// FD implements Device.
 func (t *tun) FD() int { return t.fd }
 
-// Read is Device's. When the link is deleted it fails with EBADFD.
+// Read implements Device. It fails with EBADFD when the link is deleted.
 func (t *tun) Read(buf []byte, frames [][]byte) (n int, err error) {
 	for n < len(frames) && len(buf) >= maxFrame {
 		size, errno := read(t.fd, buf)
@@ -177,7 +173,7 @@ func (t *tun) Read(buf []byte, frames [][]byte) (n int, err error) {
 			return n, nil
 		case errno == unix.EINTR:
 		case n > 0:
-			return n, nil // the next call finds it again
+			return n, nil // the next call gets the error again
 		case errno == unix.EBADFD || t.failed == patience:
 			return 0, errno
 		default:
@@ -188,7 +184,7 @@ func (t *tun) Read(buf []byte, frames [][]byte) (n int, err error) {
 	return n, nil
 }
 
-// deleted says of what a read failed with that the link is gone.
+// deleted reports whether a read failed because the link is gone.
 func deleted(err error) bool { return errors.Is(err, unix.EBADFD) }
 
 // align rounds up to whole cache lines.
@@ -199,7 +195,7 @@ func read(fd int, buf []byte) (int, unix.Errno) {
 	return int(n), errno
 }
 
-// Write is Device's. While the link is down it fails with EIO.
+// Write implements Device. It fails with EIO while the link is down.
 func (t *tun) Write(frames []offload.Frame) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -222,10 +218,10 @@ func (t *tun) Write(frames []offload.Frame) (int, error) {
 	return len(frames), nil
 }
 
-// Takes is Device's.
+// Takes implements Device.
 func (t *tun) Takes() offload.Kinds { return offload.Kinds{TCP: t.can.tso, UDP: t.can.uso} }
 
-// Close is Device's.
+// Close implements Device.
 func (t *tun) Close() error { return closeOnce(&t.fd) }
 
 // closeOnce closes a descriptor and forgets it.

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Bytes that cross are the bare packets and nothing else, and only a peer's own
-// are let in. The other host is a plain UDP socket.
+// The wire carries the bare packets and nothing else, and only a peer's own packets are accepted.
+// The other host is a plain UDP socket.
 func TestWireFormatAndSpoofing(t *testing.T) {
 	a, b := newHost(t, 4, 1, labPeer(4, 2)), newHost(t, 4, 2)
 	join(a, b)
@@ -24,7 +24,7 @@ func TestWireFormatAndSpoofing(t *testing.T) {
 		defer sockets[at].Close()
 	}
 	peer := sockets["192.0.2.2:8285"]
-	// The container's own socket: whatever reaches it was let in.
+	// The container's own socket: everything that reaches it was accepted.
 	var inside *net.UDPConn
 	inNS(t, a.container, func() (err error) {
 		inside, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(10, 5, 1, 2), Port: 7})
@@ -54,7 +54,7 @@ func TestWireFormatAndSpoofing(t *testing.T) {
 		t.Errorf("on the wire: %x", pkt)
 	}
 
-	// In: the same packet turned round.
+	// In: the same packet in the other direction.
 	good := udpPacket([4]byte{10, 5, 2, 3}, [4]byte{10, 5, 1, 2}, "good")
 	receive := func(want string) {
 		t.Helper()
@@ -98,7 +98,7 @@ func TestWireFormatAndSpoofing(t *testing.T) {
 	}
 }
 
-// udpPacket is a whole IPv4 packet from port 9 to port 7, without UDP checksum.
+// udpPacket returns a complete IPv4 packet from port 9 to port 7, without UDP checksum.
 func udpPacket(src, dst [4]byte, payload string) []byte {
 	pkt := []byte{0x45, 0, 0, byte(28 + len(payload)), 0, 1, 0, 0, 64, 17, 0, 0}
 	pkt = append(append(pkt, src[:]...), dst[:]...)
@@ -108,7 +108,7 @@ func udpPacket(src, dst [4]byte, payload string) []byte {
 	return append(pkt, payload...)
 }
 
-// checksum is RFC 1071's.
+// checksum returns the Internet checksum (RFC 1071).
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for i := 0; i+1 < len(b); i += 2 {

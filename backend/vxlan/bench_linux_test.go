@@ -10,8 +10,8 @@ import (
 	"github.com/lenonet/leno/backend/backendtest"
 )
 
-// BenchmarkApply programs many peers into a fresh kernel, then again when
-// nothing is to be done.
+// BenchmarkApply applies many peers to a new kernel namespace, then again when nothing is left to
+// do.
 func BenchmarkApply(b *testing.B) {
 	for _, peers := range []int{1000, 5000} {
 		for _, families := range []int{1, 2} {
@@ -59,7 +59,7 @@ func benchmark(b *testing.B, peers, families int, fresh bool) {
 	})
 }
 
-// manyPeers is n peers out of 10.0.0.0/8 and fd00::/32.
+// manyPeers returns a state with n peers from 10.0.0.0/8 and fd00::/32.
 func manyPeers(n, families int) backend.State {
 	s := state("192.0.2.1")
 	s.Subnets = []netip.Prefix{netip.MustParsePrefix("10.5.0.0/28"), netip.MustParsePrefix("fd00:5:0:ffff::/64")}[:families]

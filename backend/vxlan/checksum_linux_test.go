@@ -17,7 +17,7 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// twoHosts is a host whose peer, 192.0.2.2, is the other namespace.
+// twoHosts returns a host whose peer, 192.0.2.2, is the other namespace.
 func twoHosts(t *testing.T) (h host, other *nstest.NS) {
 	t.Helper()
 	a, b := nstest.New(t), nstest.New(t)
@@ -25,9 +25,9 @@ func twoHosts(t *testing.T) (h host, other *nstest.NS) {
 	return host{t, a}, b
 }
 
-// sentWhole sends a datagram through the device and says whether its checksum was
-// right when it arrived at the other host's interface. An offloaded one is not:
-// between two interfaces that are no cards nobody computes it.
+// sentWhole sends a datagram through the device and reports whether its checksum was correct when
+// it arrived at the other host's interface. An offloaded checksum is not: between two virtual
+// interfaces it is never computed.
 func (h host) sentWhole(other *nstest.NS) bool {
 	h.t.Helper()
 	fd := -1
@@ -77,7 +77,7 @@ func htons(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
 }
 
-// sum is the ones' complement sum of RFC 1071.
+// sum returns the ones' complement sum of RFC 1071.
 func sum(b []byte) uint16 {
 	if len(b)%2 == 1 {
 		b = append(b, 0)
@@ -92,8 +92,8 @@ func sum(b []byte) uint16 {
 	return uint16(s)
 }
 
-// Each choice does what it says to packets, is told with its reason, and comes
-// back when somebody changed the device.
+// Each choice has its effect on packets, is reported with its reason, and is restored after another
+// program changed the device.
 func TestChecksumOffload(t *testing.T) {
 	h, other := twoHosts(t)
 	s := h.state("eth0", "192.0.2.1")
@@ -141,7 +141,7 @@ func TestChecksumOffload(t *testing.T) {
 	}
 }
 
-// The drivers of all that carries packets count.
+// The drivers of all devices that carry packets count.
 func TestDriversBelow(t *testing.T) {
 	ns := newNS(t)
 	ns.Sh(`ip link add br0 type bridge; ip link set eth1 master br0; ip link set br0 up
@@ -164,7 +164,7 @@ func TestDriversBelow(t *testing.T) {
 	}
 }
 
-// A host behind a NAT that gives it another address sends from the one it has.
+// A host behind a NAT that gives it another address sends from the address it has.
 func TestBehindNAT(t *testing.T) {
 	for name, u := range map[string][2]string{
 		"IPv4": {"203.0.113.1", "192.0.2.1"},

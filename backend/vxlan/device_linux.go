@@ -15,13 +15,13 @@ import (
 	"github.com/lenonet/leno/backend/kernel"
 )
 
-// ensured is what became of the device.
+// ensured describes what ensure found and did.
 type ensured struct {
 	index  int
 	writes int
-	faults []backend.Repair // how it differed from the wanted one
-	bare   bool             // entries went with how it was
-	note   string           // on checksum offload
+	faults []backend.Repair // how the device differed from the wanted one
+	bare   bool             // whether the device's entries were lost with it
+	note   string           // about checksum offload
 }
 
 func (e *ensured) found(fault, detail string) {
@@ -29,9 +29,9 @@ func (e *ensured) found(fault, detail string) {
 	e.faults = append(e.faults, backend.Repair{Part: backend.Device, Fault: fault, Detail: detail})
 }
 
-// ensure makes the device the wanted one. One that would have to be made anew is
-// left as it is when it may be newer than what is wanted. Past an error the device
-// may still be usable; index is 0 when there is none.
+// ensure makes the device agree with want. With partial set, it leaves a device that would have to
+// be replaced as it is, because the device may be newer than want. After an error the device may
+// still be usable; index is 0 when there is none.
 func (b *vxlan) ensure(ctx context.Context, want device, partial bool) (ensured, error) {
 	link, err := b.own()
 	if err != nil {
@@ -77,8 +77,8 @@ func (b *vxlan) ensure(ctx context.Context, want device, partial bool) (ensured,
 	return e, b.fixAll(ctx, link, have, want, &e)
 }
 
-// fixAll changes in place what can be. A device that was just made differs only
-// where the kernel knows better, which nobody is told of.
+// fixAll corrects what can be changed in place. A device that was just created differs only where
+// the kernel overrode the request, and that is not reported.
 func (b *vxlan) fixAll(ctx context.Context, link netlink.Link, have, want device, e *ensured) error {
 	made := e.bare
 	var errs []error
@@ -119,8 +119,8 @@ func (b *vxlan) fix(ctx context.Context, link netlink.Link, what string, want de
 	return b.kernel.SetUp(link)
 }
 
-// own is the device of our name, nil when there is none. One of another kind is
-// somebody else's.
+// own returns the device with our name, nil when there is none. A device of another kind belongs to
+// another program and is an error.
 func (b *vxlan) own() (netlink.Link, error) {
 	link, err := b.kernel.Link(b.config.Link)
 	if err != nil || link == nil {
@@ -145,7 +145,7 @@ func (b *vxlan) make(want device) (netlink.Link, error) {
 	return link, explain(err, want)
 }
 
-// explain tells what the kernel's answer to a new device means.
+// explain adds to the kernel's error for a new device what it means.
 func explain(err error, want device) error {
 	switch {
 	case errors.Is(err, unix.EEXIST):
@@ -156,7 +156,7 @@ func explain(err error, want device) error {
 	return err
 }
 
-// shown is the device as the kernel shows it.
+// shown converts the device as the kernel reports it.
 func shown(link netlink.Link) device {
 	v, ok := link.(*netlink.Vxlan)
 	if !ok {
@@ -184,7 +184,7 @@ func shown(link netlink.Link) device {
 	return d
 }
 
-// release is the kernel's, which stays the same.
+// release returns the kernel's release, which is read once.
 func (b *vxlan) release() string {
 	if b.kernelRelease == "" {
 		b.kernelRelease = kernel.Release()
@@ -192,12 +192,13 @@ func (b *vxlan) release() string {
 	return b.kernelRelease
 }
 
-// drivers are those of the devices below ours, asked for when these change.
+// drivers returns the drivers of the devices below ours, and reads them again when those devices
+// change.
 func (b *vxlan) drivers(below string, again bool) []string {
 	if b.options.Checksum == checksumAuto && (again || b.below != below) {
 		found, err := b.kernel.Drivers(strings.Fields(below))
 		if err != nil {
-			return b.driversBelow // they are asked for again
+			return b.driversBelow // the next call asks again
 		}
 		b.below, b.driversBelow = below, found
 	}

@@ -70,8 +70,8 @@ func (h host) apply(b *vxlan, s backend.State) backend.Report {
 
 func (h host) device() string { return h.ns.Sh("ip -o -d link show leno-test") }
 
-// What can be changed without a new device is: open connections stay. The rest
-// makes a new one.
+// What can be changed without a new device is changed in place, so connections stay open. Any other
+// change makes a new device.
 func TestDeviceChanges(t *testing.T) {
 	const plain = `{}`
 	tests := []struct {
@@ -162,8 +162,7 @@ func TestHealedNamesWhatWasDoneToTheDevice(t *testing.T) {
 	}
 }
 
-// Two networks on one host keep out of each other's way, and a clash of VNI and
-// port is told in words.
+// Two networks on one host do not interfere, and a conflict of VNI and port is reported in words.
 func TestTwoNetworks(t *testing.T) {
 	h := newHost(t)
 	one, two := h.open("test", "leno-test", `{}`), h.open("two", "leno-two", `{"vni":2}`)

@@ -77,8 +77,7 @@ func (s *site) open(options string) *vxlan {
 	return b.(*vxlan)
 }
 
-// stand plugs the host into one of the networks, with the addresses and the
-// routes it has there.
+// stand connects the host to one of the networks, with the addresses and routes it has there.
 func (h *siteHost) stand(network string) {
 	h.site.t.Helper()
 	v4, v6 := "192.0.2.", "2001:db8:2::"
@@ -92,7 +91,7 @@ func (h *siteHost) stand(network string) {
 	h.addrs = []netip.Addr{netip.MustParseAddr(v4 + strconv.Itoa(h.number)), netip.MustParseAddr(v6 + strconv.Itoa(h.number))}
 }
 
-// state is the host's, with the two others as peers.
+// state returns the host's state, with the two others as peers.
 func (h *siteHost) state() backend.State {
 	s := backend.State{Subnets: subnetsOf(h.number), Underlay: backend.Underlay{Interface: "eth0", Index: h.ns.Index("eth0"), MTU: 1500, Addrs: h.addrs}}
 	for _, p := range h.site.hosts {
@@ -117,7 +116,7 @@ func (s *site) apply() {
 	}
 }
 
-// tunnelled is how many packets the host sent into its tunnel.
+// tunnelled returns how many packets the host has sent into its tunnel.
 func (h *siteHost) tunnelled() int {
 	h.site.t.Helper()
 	n, err := strconv.Atoi(strings.TrimSpace(h.ns.Sh("cat /proc/self/net/dev | awk '$1==\"leno-test:\"{print $11}'")))
@@ -127,8 +126,8 @@ func (h *siteHost) tunnelled() int {
 	return n
 }
 
-// ways pings between all containers in both families and says which went
-// through the tunnel: "12 direct 13 tunnel 23 tunnel".
+// ways pings between all containers in both families and returns which pairs used the tunnel: "12
+// direct 13 tunnel 23 tunnel".
 func (s *site) ways() string {
 	s.t.Helper()
 	var out []string
@@ -141,7 +140,7 @@ func (s *site) ways() string {
 			} {
 				before := [2]int{a.tunnelled(), b.tunnelled()}
 				got := "lost"
-				for range 5 { // neighbours may have to be found first
+				for range 5 { // neighbours may have to be resolved first
 					before = [2]int{a.tunnelled(), b.tunnelled()}
 					if _, err := a.ns.Try(fmt.Sprintf("ping -n -c 1 -W 2 -M do -s 1300 -I %s %s", pair[0], pair[1])); err == nil {
 						got = map[[2]bool]string{{false, false}: "direct", {true, true}: "tunnel"}[[2]bool{a.tunnelled() > before[0], b.tunnelled() > before[1]}]
@@ -159,8 +158,8 @@ func (s *site) ways() string {
 	return strings.Join(out, " ")
 }
 
-// Peers on the same layer 2 are reached without the tunnel, others through it,
-// and both follow when a host moves, or only its routes do.
+// Peers on the same layer 2 are reached without the tunnel, others through it. Both follow when a
+// host moves, or when only its routes do.
 func TestDirectRoutingFollowsWhoMoves(t *testing.T) {
 	s := newSite(t, `{"direct_routing":true}`)
 	expect := func(what, want string) {
@@ -177,7 +176,7 @@ func TestDirectRoutingFollowsWhoMoves(t *testing.T) {
 	}
 	one, two, three := s.hosts[0], s.hosts[1], s.hosts[2]
 	expect("at first", "12 direct 13 tunnel 23 tunnel")
-	// Containers keep the tunnel's MTU: which peers are direct may change.
+	// Containers keep the tunnel's MTU, because the set of direct peers may change.
 	if got := one.ns.Sh("ip -o link show leno-test"); !strings.Contains(got, "mtu 1450") {
 		t.Errorf("device %s", got)
 	}
@@ -187,7 +186,7 @@ func TestDirectRoutingFollowsWhoMoves(t *testing.T) {
 	expect("two behind the router", "12 tunnel 13 direct 23 tunnel")
 	one.stand("far")
 	expect("one behind it, too", "12 direct 13 tunnel 23 tunnel")
-	// The addresses stay, and routes lead elsewhere.
+	// The addresses stay, but routes lead elsewhere.
 	one.ns.Sh("ip route add 198.51.100.2/32 via 198.51.100.254; ip -6 route add 2001:db8:3::2/128 via 2001:db8:3::fe")
 	two.ns.Sh("ip route add 198.51.100.1/32 via 198.51.100.254; ip -6 route add 2001:db8:3::1/128 via 2001:db8:3::fe")
 	expect("a gateway to a neighbour", "12 tunnel 13 tunnel 23 tunnel")
@@ -196,8 +195,8 @@ func TestDirectRoutingFollowsWhoMoves(t *testing.T) {
 	expect("without it", "12 direct 13 tunnel 23 tunnel")
 }
 
-// Switching the option loses nothing of what flows, where rp_filter is loose:
-// for a moment one host sends what the other expects through the tunnel.
+// Switching the option loses no packet where rp_filter is loose: for a moment one host sends
+// directly what the other expects through the tunnel.
 func TestDirectRoutingSwitchedUnderTraffic(t *testing.T) {
 	s := newSite(t, `{}`)
 	s.apply()
@@ -243,8 +242,8 @@ func TestDirectRoutingSwitchedUnderTraffic(t *testing.T) {
 	}
 }
 
-// TestDirectRoutingSwitchedWithoutGap: the routes to peers are replaced in place, in
-// both families and both ways. The kernel announces each deletion of a route.
+// TestDirectRoutingSwitchedWithoutGap checks that the routes to peers are replaced in place, in
+// both families and in both directions. The kernel announces each deletion of a route.
 func TestDirectRoutingSwitchedWithoutGap(t *testing.T) {
 	s := newSite(t, `{}`)
 	s.apply()
@@ -295,7 +294,7 @@ func TestDirectRoutingSwitchedWithoutGap(t *testing.T) {
 	}
 }
 
-// destination is where the route of a message leads.
+// destination returns the destination of the route in a message.
 func destination(t *testing.T, m syscall.NetlinkMessage) string {
 	t.Helper()
 	attrs, err := nl.ParseRouteAttr(m.Data[unix.SizeofRtMsg:])
@@ -310,7 +309,7 @@ func destination(t *testing.T, m syscall.NetlinkMessage) string {
 	return ""
 }
 
-// switchTo changes the option host by host, as hosts that read of it do.
+// switchTo changes the option one host after the other, as when hosts read the change.
 func (s *site) switchTo(options string) {
 	s.t.Helper()
 	for _, h := range s.hosts {

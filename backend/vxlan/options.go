@@ -1,7 +1,7 @@
-// Package vxlan is the backend that carries packets in the kernel's VXLAN
-// (RFC 7348), without learning: each peer has a forwarding entry, a permanent
-// neighbour and an onlink route a subnet. It owns the network's device and the
-// routes of our protocol inside the network's pools.
+// Package vxlan implements the backend that carries packets in the kernel's VXLAN (RFC 7348),
+// without learning: each peer has a forwarding entry, and a permanent neighbour and an onlink route
+// per subnet. It owns the network's device and the routes with our protocol inside the network's
+// pools.
 package vxlan
 
 import (
@@ -16,17 +16,17 @@ import (
 	"github.com/lenonet/leno/backend/kernel"
 )
 
-// Name is the type as a network's record says it.
+// Name is the type's name in a network's record.
 const Name = "vxlan"
 
-// What checksum_offload can be.
+// The values of checksum_offload.
 const (
-	checksumAuto = "auto" // on, but where a fault is known
+	checksumAuto = "auto" // on, except where a fault is known
 	checksumOn   = "on"
 	checksumOff  = "off" // compute checksums before the packet enters the device
 )
 
-// options are the network's, the same on every host.
+// options holds the network's options, which are the same on every host.
 type options struct {
 	VNI           int    `json:"vni"`            // 1..2^24-1
 	Port          int    `json:"port"`           // UDP
@@ -39,8 +39,7 @@ func defaults() options {
 	return options{VNI: 1, Port: 8472, Checksum: checksumAuto}
 }
 
-// normalize reads a network's options. Each wrong or unknown one is an
-// OptionError.
+// normalize decodes a network's options. Each wrong or unknown one is an OptionError.
 func normalize(raw json.RawMessage) (json.RawMessage, error) {
 	o, err := decode(raw)
 	if err != nil {
@@ -49,7 +48,7 @@ func normalize(raw json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(o)
 }
 
-// interrupts is what needs another device (device.needsNew), and what peers
+// interrupts returns the options whose change needs another device (device.needsNew), or that peers
 // must agree on (planner.vtep).
 func interrupts() map[string]string {
 	return map[string]string{
@@ -59,8 +58,8 @@ func interrupts() map[string]string {
 	}
 }
 
-// port is the VNI on its port: the kernel takes each pair once, and has one socket on
-// a port, with the extension or without.
+// port returns the VNI on its port. The kernel accepts each pair once, and has one socket per port,
+// with the GBP extension or without.
 func port(raw json.RawMessage) backend.Port {
 	o, err := decode(raw)
 	if err != nil {
@@ -117,17 +116,16 @@ func (o options) check() (errs []error) {
 	return errs
 }
 
-// attributes are what a host publishes for its peers.
+// attributes holds what a host publishes for its peers.
 type attributes struct {
 	VNI  int    `json:"vni"`
 	Port int    `json:"port"`
 	MAC  string `json:"vtep_mac"`
 }
 
-// vtepMAC is a host's address on the network, the same after any restart: 0a
-// (locally administered, unicast) and 40 bits of a hash. Two of 5,000 hosts
-// share one with a probability of 1 in 90,000; the second is then skipped by
-// name.
+// vtepMAC returns a host's MAC address on the network, the same after every restart: 0a (locally
+// administered, unicast) and 40 bits of a hash. The probability that two of 5,000 hosts share one
+// is 1 in 90,000; the second is then skipped and named in the report.
 func vtepMAC(nodeID, network string) kernel.MAC {
 	sum := sha256.Sum256([]byte("leno vtep\x00" + network + "\x00" + nodeID))
 	mac := kernel.MAC{0x0a}

@@ -11,8 +11,8 @@ import (
 	"github.com/lenonet/leno/backend/kernel"
 )
 
-// overhead is what the encapsulation adds inside the underlay's MTU: the outer
-// IP header, UDP, VXLAN and the inner Ethernet header.
+// overhead returns the bytes that the encapsulation takes from the underlay's MTU: the outer IP
+// header, UDP, VXLAN and the inner Ethernet header.
 func overhead(outer netip.Addr) int {
 	if outer.Is4() {
 		return 20 + 8 + 8 + 14
@@ -20,14 +20,14 @@ func overhead(outer netip.Addr) int {
 	return 40 + 8 + 8 + 14
 }
 
-// device is the network's VXLAN device.
+// device describes the network's VXLAN device.
 type device struct {
 	vni, port int
 	gbp       bool
-	other     string // what else would need another device; "" when wanted
+	other     string // any other setting that needs another device; "" in the wanted one
 	local     netip.Addr
 
-	below string // names of the devices it stands on, with spaces between; "" as the kernel shows it
+	below string // names of the devices below it, separated by spaces; "" if read from the kernel
 
 	// Changeable in place.
 	alias    string
@@ -38,7 +38,7 @@ type device struct {
 	up       bool
 }
 
-// wantDevice is the device for a state that is not zero.
+// wantDevice returns the device for a state that is not zero.
 func wantDevice(network string, mac kernel.MAC, o options, s backend.State) (device, error) {
 	local, err := s.Underlay.Source()
 	if err != nil {
@@ -49,15 +49,14 @@ func wantDevice(network string, mac kernel.MAC, o options, s backend.State) (dev
 		parent: s.Underlay.Index, alias: backend.LinkAlias(network), mac: mac, mtu: s.MTU, up: true,
 		below: strings.Join(append(s.Underlay.Devices[:len(s.Underlay.Devices):len(s.Underlay.Devices)], s.Underlay.Interface), " "),
 	}
-	// More than fits is EINVAL over IPv4 and silently less over IPv6.
+	// A larger MTU fails with EINVAL over IPv4 and is silently reduced over IPv6.
 	if most := s.Underlay.MTU - overhead(d.local); d.mtu == 0 || d.mtu > most {
 		d.mtu = most
 	}
 	return d, nil
 }
 
-// needsNew says why the device cannot be changed into the wanted one; "" when
-// it can.
+// needsNew returns why the device cannot be changed into the wanted one, or "" if it can.
 func (d device) needsNew(want device) string {
 	switch {
 	case d.vni != want.vni:
@@ -74,14 +73,14 @@ func (d device) needsNew(want device) string {
 	return ""
 }
 
-// made says of a device under another name whether leno made it as the wanted one.
-// Its alias anybody can copy; no two devices of one family have the same vni and
-// port, and no other host or network has our address.
+// made reports whether a device under another name was made by leno as the wanted one. The alias
+// alone is no proof, because any program can copy it. But no two devices of one family have the
+// same VNI and port, and no other host or network has our MAC address.
 func (d device) made(want device) bool {
 	return d.vni == want.vni && d.port == want.port && (d.needsNew(want) == "" || d.mac == want.mac)
 }
 
-// What can be changed in place, as reports call it.
+// What can be changed in place, as named in reports.
 const (
 	fixUnderlay = "underlay" // parent, local address, learning
 	fixAddress  = "address"
@@ -90,7 +89,7 @@ const (
 	fixAlias    = "alias"
 )
 
-// fixes is what must be changed in place, in order.
+// fixes returns what must be changed in place, in order.
 func (d device) fixes(want device) (out []string) {
 	if d.parent != want.parent || d.local != want.local || d.learning != want.learning {
 		out = append(out, fixUnderlay)
@@ -110,7 +109,7 @@ func (d device) fixes(want device) (out []string) {
 	return out
 }
 
-// fault is what a fix mended.
+// fault describes the difference that a fix corrected.
 func (d device) fault(fix string, want device) backend.Repair {
 	switch fix {
 	case fixUnderlay:
@@ -135,7 +134,7 @@ func (d device) fault(fix string, want device) backend.Repair {
 	return backend.Repair{Part: backend.Device, Fault: "device was down"}
 }
 
-// plan is what the kernel should hold besides the device.
+// plan holds what the kernel should contain besides the device.
 type plan struct {
 	addresses  map[netip.Prefix]kernel.Address
 	fdb        map[kernel.FDBKey]kernel.FDB
@@ -145,20 +144,20 @@ type plan struct {
 	peers      int
 }
 
-// planner is what planning a peer needs to know.
+// planner holds what is needed to plan a peer.
 type planner struct {
 	options options
 	local   netip.Addr
-	public  netip.Addr // what peers send to; local, but for NAT
+	public  netip.Addr // what peers send to; equals local unless behind NAT
 	link    int        // ifindex of the device
 	parent  int        // of the underlay
 	direct  map[netip.Addr]bool
 	claims  *backend.Claims
-	macs    map[kernel.MAC]string // to whom it belongs
+	macs    map[kernel.MAC]string // the owner of each address
 }
 
-// newPlan derives the tables from a state. Direct has the public addresses that
-// are neighbours on the underlay; it is empty without direct routing.
+// newPlan derives the tables from a state. direct marks the public addresses that are neighbours on
+// the underlay; it is empty without direct routing.
 func newPlan(pools []netip.Prefix, o options, want device, link int, s backend.State, direct map[netip.Addr]bool) plan {
 	p := plan{
 		addresses:  map[netip.Prefix]kernel.Address{},
@@ -188,7 +187,7 @@ func newPlan(pools []netip.Prefix, o options, want device, link int, s backend.S
 	return p
 }
 
-// add plans one peer, whole or not at all, and says why not.
+// add plans one peer completely, or returns why it cannot and plans nothing of it.
 func (pl planner) add(p plan, peer backend.Peer) (reason string) {
 	if peer.Backend != Name {
 		return fmt.Sprintf("runs backend %q", peer.Backend)
@@ -210,7 +209,7 @@ func (pl planner) add(p plan, peer backend.Peer) (reason string) {
 	pl.macs[mac] = "node " + peer.Node
 	for _, subnet := range peer.Subnets {
 		key := kernel.RouteKey{Dst: subnet}
-		// A plain route's gateway is of its own family.
+		// The gateway of a plain route is of the route's own family.
 		if via, ok := peer.PublicIP(subnet.Addr()); ok && pl.direct[via] {
 			p.routes[key] = kernel.Route{Link: pl.parent, Via: via}
 			continue
@@ -222,7 +221,7 @@ func (pl planner) add(p plan, peer backend.Peer) (reason string) {
 	return ""
 }
 
-// vtep reads a peer's attributes, which another host wrote.
+// vtep decodes a peer's attributes, which another host wrote, and returns its MAC address.
 func (pl planner) vtep(peer backend.Peer) (mac kernel.MAC, reason string) {
 	var a attributes
 	if err := json.Unmarshal(peer.Attributes, &a); err != nil {

@@ -45,8 +45,8 @@ func state(underlay string, peers ...backend.Peer) backend.State {
 	}
 }
 
-// TestPrecedence: of two peers with one MAC the one that takes precedence keeps
-// its path, whatever its name.
+// TestPrecedence checks that of two peers with one MAC the one that takes precedence keeps its
+// path, whatever its name.
 func TestPrecedence(t *testing.T) {
 	host, stranger := peer(2, "192.0.2.2"), peer(3, "192.0.2.3")
 	stranger.Node, stranger.Attributes = "a-stranger", host.Attributes
@@ -65,14 +65,14 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-// translated is the state of a host whose first public address is a NAT's, and
-// own its own.
+// translated returns the state of a host whose first public address is a NAT's, and whose own
+// address is own.
 func translated(s backend.State, own string) backend.State {
 	s.Underlay.Own = append([]netip.Addr{netip.MustParseAddr(own)}, s.Underlay.Addrs[1:]...)
 	return s
 }
 
-// dump is a plan as text.
+// dump returns a plan as text.
 func (p plan) dump() string {
 	out := reconcile.Dump(p.addresses, kernel.CompareAddresses) + reconcile.Dump(p.fdb, kernel.CompareFDB) +
 		reconcile.Dump(p.neighbours, kernel.CompareNeighbours) + reconcile.Dump(p.routes, kernel.CompareRoutes)
@@ -203,7 +203,7 @@ func TestWantDeviceMTU(t *testing.T) {
 		{"2001:db8::1", 0, 1500, 1430},
 		{"192.0.2.1", 0, 9000, 8950},
 		{"192.0.2.1", 1400, 1500, 1400},
-		{"192.0.2.1", 1450, 1400, 1350}, // the underlay shrank meanwhile
+		{"192.0.2.1", 1450, 1400, 1350}, // the underlay's MTU has shrunk since
 		{"2001:db8::1", 1450, 1500, 1430},
 	} {
 		s := state(tt.underlay)
@@ -251,8 +251,8 @@ func TestDeviceDifferences(t *testing.T) {
 	}
 }
 
-// TestInterrupts: the options that are said to stop packets are those that need
-// another device or that peers must share.
+// TestInterrupts checks that the options declared to interrupt traffic are those that need another
+// device or that peers must share.
 func TestInterrupts(t *testing.T) {
 	peers := peer(2, "192.0.2.2")
 	for option, change := range map[string]func(*options){
@@ -320,7 +320,7 @@ func TestNormalize(t *testing.T) {
 	}
 }
 
-// The address is part of what peers know of us: an upgrade may not change it.
+// Peers know the MAC address: an upgrade must not change it.
 func TestVTEPMACIsForEver(t *testing.T) {
 	got := vtepMAC("6f1c6b2e-6c5d-4a0f-9c1e-0a3b5d7f9e11", "default")
 	if got.String() != "0a:3b:76:07:35:e5" {

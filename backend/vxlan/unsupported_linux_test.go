@@ -13,8 +13,8 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// TestNoSuchKind: what the kernel says to a kind of device that it does not have
-// is known as that. Kernels of tests have VXLAN, so the kind is another.
+// TestNoSuchKind checks that the kernel's answer to an unsupported kind of device is recognised.
+// Test kernels have VXLAN, so it uses another kind.
 func TestNoSuchKind(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")

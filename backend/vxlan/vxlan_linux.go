@@ -14,10 +14,10 @@ import (
 	"github.com/lenonet/leno/backend/reconcile"
 )
 
-// Type describes the backend. Options, all with defaults: vni (1), port (8472),
-// gbp (false), direct_routing (false), checksum_offload ("auto": on, but where a
-// fault is known, see chooseChecksum; what it is stays so). The
-// overlay's MTU is the underlay's less 50, less 70 over IPv6. A host publishes
+// Type describes the backend. Options, all with defaults: vni (1), port (8472), gbp (false),
+// direct_routing (false), checksum_offload ("auto": on, except where a fault is known, see
+// chooseChecksum; Apply restores the choice when it was changed). The overlay's MTU is the
+// underlay's less 50, or less 70 over IPv6. A host publishes
 // {"vni":1,"port":8472,"vtep_mac":"0a:…"}.
 func Type() backend.Type {
 	return backend.Type{
@@ -33,22 +33,22 @@ type vxlan struct {
 	kernel  *kernel.Handle // nil before the first Apply
 
 	kernelRelease string   // "" before the first Apply
-	below         string   // devices whose drivers are known
-	driversBelow  []string // theirs
+	below         string   // the devices whose drivers are known
+	driversBelow  []string // their drivers
 
-	// The checksum offload of a device, told and switched: the kernel's.
+	// Read and switch a device's checksum offload; the kernel's functions, replaced in tests.
 	txChecksum    func(link string) (bool, error)
 	setTxChecksum func(link string, on bool) error
 
-	// What was wanted before, only to name repairs.
+	// What was wanted before; used only to name repairs.
 	lastDevice device
 	last       plan
-	partial    bool // the state before was
+	partial    bool // whether the previous state was partial
 
 	planned planned
 }
 
-// planned is a plan and what it was made from: a thousand peers take 5 ms.
+// planned holds a plan and its input. Planning a thousand peers takes 5 ms.
 type planned struct {
 	device device
 	link   int
@@ -73,8 +73,8 @@ func newBackend(c backend.Config) (backend.Backend, error) {
 	}, nil
 }
 
-// Advertise publishes the address of the device that is to be. It refuses an
-// underlay too narrow for the network's families (RFC 791, RFC 8200).
+// Advertise publishes the address of the device that Apply will create. It rejects an underlay
+// whose MTU is too small for the network's families (RFC 791, RFC 8200).
 func (b *vxlan) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 	want, err := wantDevice(b.config.Network, b.mac, b.options, backend.State{Underlay: u})
 	if err != nil {
@@ -97,8 +97,7 @@ func (b *vxlan) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 	}, err
 }
 
-// Apply makes device, forwarding entries, neighbours and routes agree with the
-// state.
+// Apply makes the device, forwarding entries, neighbours and routes agree with the state.
 func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, error) {
 	if b.kernel == nil {
 		var err error
@@ -121,7 +120,7 @@ func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, err
 	if s.Partial {
 		apply = reconcile.Fill
 	} else if b.partial {
-		b.last = plan{} // what was left alone was not put by somebody since
+		b.last = plan{} // entries left alone by a partial state are not another program's
 	}
 	b.partial = s.Partial
 	e, deviceErr := b.ensure(ctx, want, s.Partial)
@@ -138,12 +137,12 @@ func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, err
 	report.Healed = append(report.Healed, explained(e, result).Healed()...)
 	b.lastDevice, b.last = want, p
 	if err = errors.Join(deviceErr, err); err != nil {
-		b.last = plan{} // what could not be put was not taken away by somebody
+		b.last = plan{} // entries that could not be added were not removed by another program
 	}
 	return report, err
 }
 
-// plan is newPlan's, made anew when something is another than before.
+// plan returns newPlan's result, computed again only when its input has changed.
 func (b *vxlan) plan(want device, link int, s backend.State, direct map[netip.Addr]bool) plan {
 	if before := b.planned; before.device != want || before.link != link || !before.state.Equal(s) || !maps.Equal(before.direct, direct) {
 		s.Peers = slices.Clone(s.Peers)
@@ -152,7 +151,7 @@ func (b *vxlan) plan(want device, link int, s backend.State, direct map[netip.Ad
 	return b.planned.plan
 }
 
-// steps are in the order in which a path to a peer becomes complete.
+// steps returns the tables in the order in which a path to a peer becomes complete.
 func (b *vxlan) steps(link int, p plan) []reconcile.Step {
 	routes := b.kernel.Routes(kernel.Owner{Link: link, Pools: b.config.Pools, Stood: b.last.routes, Wanted: p.routes})
 	return []reconcile.Step{
@@ -163,7 +162,7 @@ func (b *vxlan) steps(link int, p plan) []reconcile.Step {
 	}
 }
 
-// healed names what happened to the device though the same one was wanted.
+// healed returns what had changed on the device although the wanted device is the same.
 func (b *vxlan) healed(e ensured, want device) []backend.Repair {
 	if want != b.lastDevice {
 		return nil
@@ -171,8 +170,8 @@ func (b *vxlan) healed(e ensured, want device) []backend.Repair {
 	return e.faults
 }
 
-// explained leaves out what went with the device, or with its addresses: naming
-// that says it all.
+// explained leaves out the entries that were lost with the device or with its addresses, because
+// that loss is already reported.
 func explained(e ensured, r reconcile.Result) reconcile.Result {
 	if e.bare {
 		return r.Explain("address", "FDB entry", "neighbour", "route")
@@ -183,9 +182,8 @@ func explained(e ensured, r reconcile.Result) reconcile.Result {
 	return r
 }
 
-// direct asks the host's routing which peers are on the same layer 2. A
-// question the kernel could not answer ends the Apply: it is no reason to move
-// a route.
+// direct asks the host's routing which peers are on the same layer 2. A query that the kernel could
+// not answer ends the Apply: it is no reason to move a route.
 func (b *vxlan) direct(ctx context.Context, s backend.State) (map[netip.Addr]bool, error) {
 	if !b.options.DirectRouting {
 		return nil, nil
@@ -202,8 +200,7 @@ func (b *vxlan) direct(ctx context.Context, s backend.State) (map[netip.Addr]boo
 	return out, nil
 }
 
-// remove takes the device away, and with it all that hangs on it, then the
-// routes that did not.
+// remove deletes the device, and with it everything attached to it, then the routes that remain.
 func (b *vxlan) remove(ctx context.Context) (backend.Report, error) {
 	var report backend.Report
 	var errs []error
@@ -226,14 +223,14 @@ func (b *vxlan) remove(ctx context.Context) (backend.Report, error) {
 	return report, errors.Join(append(errs, err)...)
 }
 
-// Totals are what passed through the device since it was made. It opens a socket of
-// its own in the calling thread's namespace.
+// Totals returns what passed through the device since it was made. It opens a socket of its own in
+// the calling thread's namespace.
 func (b *vxlan) Totals() (backend.Counters, error) {
 	s, err := kernel.LinkStatistics(b.config.Link, "vxlan")
 	return backend.Counters{RxPackets: s.RxPackets, RxBytes: s.RxBytes, TxPackets: s.TxPackets, TxBytes: s.TxBytes, Drops: s.Drops}, err
 }
 
-// Close closes the sockets and leaves the datapath.
+// Close closes the sockets and leaves the datapath in place.
 func (b *vxlan) Close() error {
 	if b.kernel == nil {
 		return nil

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Advertise sends one router advertisement (RFC 4861, 4.2) from a device of the calling
-// thread's network namespace to all hosts on its link. They have a default route by this
-// router for the lifetime, and with a valid prefix of 64 bits addresses and a route in it.
+// Advertise sends one router advertisement (RFC 4861, 4.2) from a device of the calling thread's
+// network namespace to all hosts on its link. For the lifetime, they get a default route through
+// this router and, with a valid 64-bit prefix, addresses in it and a route to it.
 func Advertise(link string, lifetime time.Duration, prefix netip.Prefix) (err error) {
 	device, err := net.InterfaceByName(link)
 	if err != nil {
@@ -24,14 +24,14 @@ func Advertise(link string, lifetime time.Duration, prefix netip.Prefix) (err er
 		return fmt.Errorf("socket: %w", err)
 	}
 	defer func() { err = errors.Join(err, unix.Close(fd)) }()
-	const hops = 255 // a router further away is not believed
+	const hops = 255 // hosts ignore a router further away
 	err = errors.Join(
 		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, hops),
 		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_IF, device.Index))
 	if err != nil {
 		return err
 	}
-	packet := []byte{134, 0, 0, 0, 64, 0} // the kernel fills the checksum in
+	packet := []byte{134, 0, 0, 0, 64, 0} // the kernel fills in the checksum
 	packet = binary.BigEndian.AppendUint16(packet, uint16(lifetime/time.Second))
 	packet = append(packet, make([]byte, 8)...) // reachable time and retransmission timer: unspecified
 	if prefix.IsValid() {

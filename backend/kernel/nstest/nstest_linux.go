@@ -1,6 +1,6 @@
-// Package nstest gives tests network namespaces of their own. The namespaces
-// have no name, so that nothing is left behind when a test is killed: each goes
-// with the last descriptor, socket, process or device that uses it.
+// Package nstest gives each test its own network namespaces. The namespaces have no name, so that
+// nothing is left behind when a test is killed: each disappears with the last descriptor, socket,
+// process or device that uses it.
 package nstest
 
 import (
@@ -22,8 +22,7 @@ type NS struct {
 	fd int
 }
 
-// New makes a namespace that ends with the test. It skips the test when it is
-// not run as root.
+// New creates a namespace that lasts until the test ends. It skips the test unless it runs as root.
 func New(t testing.TB) *NS {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -43,7 +42,7 @@ func New(t testing.TB) *NS {
 		}
 	})
 	ns.Do(func() {
-		// Addresses are usable at once.
+		// Make addresses usable at once.
 		for _, file := range []string{"all", "default", "lo"} {
 			path := "/proc/sys/net/ipv6/conf/" + file + "/accept_dad"
 			if err := os.WriteFile(path, []byte("0"), 0); err != nil && !os.IsNotExist(err) {
@@ -61,19 +60,18 @@ func New(t testing.TB) *NS {
 	return ns
 }
 
-// Fd is the namespace's descriptor; it stays the NS's.
+// Fd returns the namespace's descriptor, which the NS continues to own.
 func (ns *NS) Fd() int { return ns.fd }
 
-// Do runs f with the calling goroutine's thread inside the namespace. Sockets
-// and processes that f makes stay there. Calls may nest. Goroutines that f
-// starts are outside.
+// Do runs f with the calling goroutine's thread inside the namespace. Sockets and processes that f
+// creates stay there. Calls may nest. Goroutines that f starts run outside the namespace.
 func (ns *NS) Do(f func()) {
 	ns.t.Helper()
 	inside(ns.t, func() error { return unix.Setns(ns.fd, unix.CLONE_NEWNET) }, f)
 }
 
-// inside locks the thread, enters by the given call, runs f, also when f ends
-// the goroutine, and goes back. A thread that cannot go back stays locked and
+// inside locks the thread, enters a namespace with the given call, runs f and returns to the
+// previous namespace, also when f ends the goroutine. A thread that cannot return stays locked and
 // so ends with its goroutine.
 func inside(t testing.TB, enter func() error, f func()) {
 	t.Helper()
@@ -101,8 +99,8 @@ func current() (int, error) {
 	return unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 }
 
-// Sh runs shell commands inside the namespace and returns what they print. The
-// test ends when one fails.
+// Sh runs shell commands inside the namespace and returns their output. The test ends when one
+// fails.
 func (ns *NS) Sh(script string) string {
 	ns.t.Helper()
 	out, err := ns.Try(script)
@@ -112,9 +110,9 @@ func (ns *NS) Sh(script string) string {
 	return out
 }
 
-// Try is Sh for commands that may fail. Of one that fails it also returns what
-// it said on standard error; of others that is left out, since ip complains
-// there about named namespaces that other programs are just making.
+// Try is like Sh, for commands that may fail. For a command that fails it also returns standard
+// error. Otherwise standard error is omitted, because ip complains there about named namespaces
+// that other programs are just creating.
 func (ns *NS) Try(script string) (string, error) {
 	ns.t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -135,8 +133,8 @@ type Joint struct {
 	Addrs []string // with prefix length
 }
 
-// Join lays a veth pair with MTU 1500 between two namespaces, gives each end
-// its addresses and brings both up.
+// Join connects two namespaces by a veth pair with MTU 1500, gives each end its addresses and
+// brings both up.
 func Join(a, b Joint) {
 	a.NS.t.Helper()
 	a.NS.Do(func() {
@@ -161,7 +159,7 @@ func Join(a, b Joint) {
 	b.NS.Settle()
 }
 
-// setUp gives the device its addresses.
+// setUp gives the device its addresses and brings it up.
 func (j Joint) setUp() error {
 	link, err := netlink.LinkByName(j.Link)
 	if err != nil {
@@ -179,10 +177,9 @@ func (j Joint) setUp() error {
 	return netlink.LinkSetUp(link)
 }
 
-// Settle waits until the kernel has taken all IPv6 addresses into use. It does
-// so when a device that is up has got its carrier, and even without duplicate
-// address detection in the background; a moment earlier they cannot be bound,
-// and a neighbour that asks for them asks again after a second.
+// Settle waits until all IPv6 addresses are usable. The kernel makes them usable in the background
+// when a device that is up gets its carrier, even without duplicate address detection. Before that
+// they cannot be bound, and a neighbour that asks for them asks again only after a second.
 func (ns *NS) Settle() {
 	ns.t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
@@ -209,7 +206,7 @@ func (ns *NS) Settle() {
 	}
 }
 
-// Index is a device's ifindex.
+// Index returns a device's ifindex.
 func (ns *NS) Index(link string) int {
 	ns.t.Helper()
 	index := 0

@@ -6,11 +6,10 @@ import (
 	"testing"
 )
 
-// work is something done again and again in the steady state: the memory it
-// edits is restored first.
+// work is something repeated in the steady state. It first restores the memory that it changes.
 type work struct {
 	name    string
-	bytes   int // a run
+	bytes   int // per run
 	packets int
 	run     func()
 }

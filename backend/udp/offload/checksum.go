@@ -5,14 +5,13 @@ import (
 	"math/bits"
 )
 
-// Sum adds the 16-bit words of b to a ones' complement sum, which begins at 0
-// (RFC 1071). It is a running value in the machine's byte order, unfolded:
-// only Sum and Checksum read it. All parts but the last must be of even
-// length.
+// Sum adds the 16-bit words of b to a ones' complement sum, which starts at 0 (RFC 1071). The sum
+// is an unfolded running value in the machine's byte order, meant only for Sum and Checksum. All
+// parts except the last must be of even length.
 func Sum(b []byte, sum uint64) uint64 {
-	// A carry out of 64 bits is worth 1, as one out of 16 bits is, and words
-	// added in the machine's order give the sum in that order (RFC 1071,
-	// section 2). So it takes eight bytes an addition.
+	// A carry out of 64 bits is worth 1, like a carry out of 16 bits, and words added in the
+	// machine's order give the sum in that order (RFC 1071, section 2). So each addition takes
+	// eight bytes.
 	var c uint64
 	for len(b) >= 128 {
 		w := (*[128]byte)(b)
@@ -46,7 +45,7 @@ func Sum(b []byte, sum uint64) uint64 {
 		sum, c = bits.Add64(sum, binary.NativeEndian.Uint64(b), c)
 		b = b[8:]
 	}
-	// What is left is less than 64 bits together.
+	// The remaining bytes fit into 64 bits together.
 	var rest uint64
 	if len(b) >= 4 {
 		rest = uint64(binary.NativeEndian.Uint32(b))
@@ -60,21 +59,19 @@ func Sum(b []byte, sum uint64) uint64 {
 		rest += word(int(b[0]) << 8)
 	}
 	sum, c = bits.Add64(sum, rest, c)
-	// With a carry the sum is small, as what was added last is.
+	// If there is a carry, the sum is small, because the value added last is.
 	return sum + c
 }
 
-// Checksum is the Internet checksum of b and of what was summed before it, as
-// the number that stands in the packet. It is 0 for parts that carry a right
-// checksum in themselves.
+// Checksum returns the Internet checksum of b and of what was summed before it, as the number that
+// appears in the packet. It is 0 for parts that contain their own correct checksum.
 func Checksum(b []byte, sum uint64) uint16 {
 	var at [2]byte
 	binary.NativeEndian.PutUint16(at[:], ^fold(Sum(b, sum)))
 	return binary.BigEndian.Uint16(at[:])
 }
 
-// fold brings a sum down to 16 bits. The result is 0 only when every byte
-// summed was 0.
+// fold reduces a sum to 16 bits. The result is 0 only if every byte summed was 0.
 func fold(sum uint64) uint16 {
 	sum = sum>>32 + sum&0xffffffff
 	sum = sum>>32 + sum&0xffffffff
@@ -83,13 +80,12 @@ func fold(sum uint64) uint16 {
 	return uint16(sum)
 }
 
-// putChecksum ends a sum and writes its checksum.
+// putChecksum writes the checksum for a sum.
 func putChecksum(b []byte, sum uint64) {
 	binary.NativeEndian.PutUint16(b, ^fold(sum))
 }
 
-// putUDPChecksum is putChecksum where a checksum of 0 says that there is none
-// (RFC 768).
+// putUDPChecksum is putChecksum for UDP, where a checksum of 0 means that there is none (RFC 768).
 func putUDPChecksum(b []byte, sum uint64) {
 	c := ^fold(sum)
 	if c == 0 {
@@ -98,17 +94,16 @@ func putUDPChecksum(b []byte, sum uint64) {
 	binary.NativeEndian.PutUint16(b, c)
 }
 
-// word is what a number adds to a sum when it stands in the packet in network
-// byte order.
+// word returns what a number in network byte order adds to a sum.
 func word(n int) uint64 {
 	var at [2]byte
 	binary.BigEndian.PutUint16(at[:], uint16(n))
 	return uint64(binary.NativeEndian.Uint16(at[:]))
 }
 
-// addresses sums the addresses of an IP packet, the part of a pseudo-header
-// that its IP header holds (RFC 9293 section 3.1, RFC 8200 section 8.1). It is
-// folded, so that words can be added to it.
+// addresses sums the addresses of an IP packet, the part of a pseudo-header that comes from its IP
+// header (RFC 9293 section 3.1, RFC 8200 section 8.1). The sum is folded, so that words can be
+// added to it.
 func addresses(pkt []byte) uint64 {
 	if pkt[0]>>4 == 4 {
 		return uint64(fold(Sum(pkt[12:20], 0)))

@@ -20,7 +20,7 @@ func TestChecksum(t *testing.T) {
 	}
 }
 
-// Carries out of all 64 bits are the rare case of random bytes.
+// With random bytes, carries out of all 64 bits are rare.
 func TestChecksumCarries(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 4000 {
@@ -30,7 +30,7 @@ func TestChecksumCarries(t *testing.T) {
 				b[i] = 0xff
 			}
 		}
-		// The largest sum there is stands for 0, as 0xffff does.
+		// The largest possible sum stands for 0, as 0xffff does.
 		if got, want := Checksum(b, ^uint64(0)), ^refSum([]byte{0xff, 0xff}, b); got != want {
 			t.Fatalf("%x: %#04x, want %#04x", b, got, want)
 		}

@@ -5,19 +5,19 @@ import (
 	"encoding/binary"
 )
 
-// kind is what a Joiner can do with a packet.
+// kind tells what a Joiner can do with a packet.
 type kind uint8
 
 const (
-	unknown  kind = iota // of no flow that could be told: fragments, options, other protocols
+	unknown  kind = iota // of no identifiable flow: fragments, options, other protocols
 	single               // of a flow, but never joined
-	joinable             // of a flow, and perhaps to be joined
+	joinable             // of a flow, and may be joined
 )
 
-// segment is what a Joiner reads of one packet.
+// segment holds what a Joiner reads of one packet.
 type segment struct {
 	key       uint64    // version, protocol and ports, never 0 for a packet of a flow
-	addrs     [4]uint64 // source and destination as they stand; of IPv4 in the first
+	addrs     [4]uint64 // source and destination in packet byte order; for IPv4 in the first element
 	version   byte
 	proto     byte
 	push      bool // TCP's PSH
@@ -26,15 +26,16 @@ type segment struct {
 	size      int  // bytes of payload
 }
 
-// read reads a packet. Of an unknown one version and addresses are set.
+// read parses a packet. For an unknown one it sets only the version and, for a complete header, the
+// addresses.
 func (s *segment) read(pkt []byte) kind {
 	if len(pkt) < ipv4Len {
 		return unknown
 	}
-	// From here on the families are alike: no options, no extension headers.
+	// From here on both families are alike: no options, no extension headers.
 	if s.version = pkt[0] >> 4; s.version == 4 {
 		s.addrs[0] = binary.NativeEndian.Uint64(pkt[12:])
-		// Of the flags only DF may be set, and there is no offset.
+		// Of the flags only DF may be set, and the offset must be 0.
 		if pkt[0] != 0x45 || pkt[6]&^0x40 != 0 || pkt[7] != 0 {
 			return unknown
 		}
@@ -69,7 +70,7 @@ func (s *segment) readTCP(transport []byte) kind {
 	s.header = s.transport + length
 	s.size = len(transport) - length
 	s.push = transport[13]&tcpPSH != 0
-	// ACK and perhaps PSH, no reserved bit, something to join.
+	// ACK and perhaps PSH, no reserved bit, and a payload to join.
 	if transport[13]&^tcpPSH != tcpACK || transport[12]&0x0f != 0 || s.size == 0 {
 		return single
 	}
@@ -80,8 +81,8 @@ func (s *segment) readUDP(transport []byte) kind {
 	s.setKey(transport)
 	s.header = s.transport + udpLen
 	s.size = len(transport) - udpLen
-	// A datagram shorter than its packet, one without a checksum (which
-	// segmentation would give one) and an empty one.
+	// A datagram shorter than its packet, one without a checksum (segmentation would add one), or
+	// an empty one.
 	if int(binary.BigEndian.Uint16(transport[4:])) != len(transport) ||
 		transport[udpChecksum]|transport[udpChecksum+1] == 0 || s.size == 0 {
 		return single
@@ -93,10 +94,10 @@ func (s *segment) setKey(transport []byte) {
 	s.key = uint64(s.version)<<40 | uint64(s.proto)<<32 | uint64(binary.NativeEndian.Uint32(transport))
 }
 
-// verify checks IP and transport checksum of a packet that is laid out like s.
-// pseudo is the sum of the pseudo-header but for the length.
-// A TCP or IPv4 checksum of 0xffff, which is right where segmentation would
-// write 0, counts as wrong: it could not be made again.
+// verify reports whether the IP and transport checksums of a packet laid out like s are correct.
+// pseudo is the sum of the pseudo-header without the length. A TCP or IPv4 checksum of 0xffff is
+// valid where segmentation would write 0, but counts as wrong because segmentation could not
+// reproduce it.
 func verify(pkt []byte, s *segment, pseudo uint64) bool {
 	if s.version == 4 && (Checksum(pkt[:ipv4Len], 0) != 0 || pkt[10]&pkt[11] == 0xff) {
 		return false
@@ -108,21 +109,21 @@ func verify(pkt []byte, s *segment, pseudo uint64) bool {
 	return Checksum(transport, pseudo+word(len(transport))) == 0
 }
 
-// flow is a frame that can be appended to.
+// flow is a frame that packets can be appended to.
 type flow struct {
-	key      uint64 // 0 is none
+	key      uint64 // 0 if the flow is closed
 	addrs    [4]uint64
 	version  byte
-	verified bool   // the first packet's checksums are right
-	pseudo   uint64 // sum of the pseudo-header but for the length, once verified
-	frame    int32  // grows with the flow's age
+	verified bool   // the first packet's checksums are correct
+	pseudo   uint64 // sum of the pseudo-header without the length; set once verified
+	frame    int32  // index of the frame; higher means younger
 	id       uint16 // IPv4 ID and TCP sequence number of the next packet
 	seq      uint32
 	head     []byte // the first packet
 }
 
-// continues says whether a packet is what would come next out of segmentation,
-// apart from lengths and checksums.
+// continues reports whether a packet is what segmentation would produce next, apart from lengths
+// and checksums.
 func (f *flow) continues(pkt []byte, s *segment) bool {
 	head := f.head
 	if s.version == 4 {
@@ -131,7 +132,7 @@ func (f *flow) continues(pkt []byte, s *segment) bool {
 			binary.NativeEndian.Uint32(pkt[6:]) != binary.NativeEndian.Uint32(head[6:]) {
 			return false
 		}
-		// The ID of a packet with DF says nothing (RFC 6864, section 4.1).
+		// The ID of a packet with DF has no meaning (RFC 6864, section 4.1).
 		if pkt[6]&0x40 == 0 && binary.BigEndian.Uint16(pkt[4:]) != f.id {
 			return false
 		}
@@ -155,7 +156,7 @@ func (f *flow) continues(pkt []byte, s *segment) bool {
 	return bytes.Equal(a[tcpLen:], b[tcpLen:len(a)])
 }
 
-// find is the open frame of a packet's flow, or nil.
+// find returns the open frame of a packet's flow, or nil.
 func (j *Joiner) find(s *segment) *flow {
 	if f := &j.open[j.last]; f.key == s.key && f.addrs == s.addrs {
 		return f
@@ -169,8 +170,8 @@ func (j *Joiner) find(s *segment) *flow {
 	return nil
 }
 
-// start opens a frame for appending: in the place of f, the flow's former one,
-// or else in a free one or that of the oldest.
+// start opens a frame for appending. It replaces f, the flow's previous one, or if f is nil a free
+// one or the oldest.
 func (j *Joiner) start(f *flow, pkt []byte, s *segment, frame int) {
 	if f == nil {
 		j.last = 0
@@ -194,8 +195,8 @@ func (j *Joiner) start(f *flow, pkt []byte, s *segment, frame int) {
 	}
 }
 
-// closeHosts closes the frames with a packet's addresses: it may belong to the
-// flow of any of them.
+// closeHosts closes the frames with a packet's addresses, because the packet may belong to the flow
+// of any of them.
 func (j *Joiner) closeHosts(s *segment) {
 	for i := range j.open {
 		if f := &j.open[i]; f.version == s.version && f.addrs == s.addrs {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// refWrong says what is wrong with a frame, or nothing. It is the rules of
-// Split once more, in the order of the frame.
+// refWrong returns what is wrong with a frame, or "". It implements the rules of Split a second
+// time, in the order of the frame.
 func refWrong(frame []byte) string {
 	if len(frame) <= HeaderLen {
 		return "short"
@@ -96,7 +96,7 @@ func refRouted(pkt []byte) bool {
 	return false
 }
 
-// refWhole is what a right frame stands for.
+// refWhole returns the packets that a valid frame stands for.
 func refWhole(frame []byte) [][]byte {
 	var h Header
 	h.Decode(frame)
@@ -114,8 +114,8 @@ func refWhole(frame []byte) [][]byte {
 	return [][]byte{pkt}
 }
 
-// Whatever the kernel hands over: nothing panics, what is wrong is refused and
-// left alone, and what is right becomes the packets of the reference.
+// For any frame from the kernel, nothing panics, an invalid frame is rejected and not changed, and
+// a valid one becomes the packets of the reference.
 func FuzzSplit(f *testing.F) {
 	f.Add([]byte{})
 	for _, spec := range supers() {
@@ -137,7 +137,7 @@ func FuzzSplit(f *testing.F) {
 	})
 }
 
-// checkSplit holds Split against the reference, whatever the frame.
+// checkSplit compares Split with the reference for any frame.
 func checkSplit(t *testing.T, s *Splitter, frame []byte) {
 	t.Helper()
 	before := bytes.Clone(frame)
@@ -163,7 +163,7 @@ func checkSplit(t *testing.T, s *Splitter, frame []byte) {
 	checkPackets(t, got, want)
 }
 
-// Every bit of the headers wrong, every byte at its limits, every length.
+// Every bit of the headers flipped, every byte at its limits, every length.
 func TestSplitEdited(t *testing.T) {
 	var s Splitter
 	for name, spec := range supers() {
@@ -184,7 +184,7 @@ func TestSplitEdited(t *testing.T) {
 					if n <= HeaderLen+40 {
 						continue
 					}
-					// Cut, and the lengths say so.
+					// Truncated, with matching length fields.
 					frame := bytes.Clone(right[:n])
 					binary.BigEndian.PutUint16(frame[HeaderLen+2:], uint16(n-HeaderLen))
 					if spec.v6 {
@@ -197,8 +197,8 @@ func TestSplitEdited(t *testing.T) {
 	}
 }
 
-// program makes packets of a fuzzer's bytes: six are one packet of one of 16
-// flows, the next one of its stream or one edited.
+// program makes packets from a fuzzer's bytes. Six bytes make one packet of one of 16 flows: the
+// next of its stream, or one that is changed.
 func program(code []byte) (pkts [][]byte) {
 	var flows [16]packetSpec
 	for i := range flows {
@@ -239,12 +239,12 @@ func program(code []byte) (pkts [][]byte) {
 	return pkts
 }
 
-// edit changes a byte of a packet, but not what callers of Add check, and may
-// put checksums right after it.
+// edit changes a byte of a packet, except for what callers of Add check, and may correct the
+// checksums afterwards.
 func edit(pkt []byte, at int, by byte, finish bool) {
 	if pkt[0]>>4 == 4 && at%3 == 0 {
 		at /= 3
-		at %= 40 // rather a header
+		at %= 40 // prefer a header
 	}
 	before := bytes.Clone(pkt[:min(40, len(pkt))])
 	pkt[at%len(pkt)] ^= by
@@ -261,8 +261,8 @@ func edit(pkt []byte, at int, by byte, finish bool) {
 	}
 }
 
-// Whatever comes from the wire: every packet comes out as it came in, in the
-// frame that the reference puts it into, and the order within flows is kept.
+// For any packets from the wire, every packet comes out as it came in, in the frame that the
+// reference puts it into, and the order within flows is kept.
 func FuzzJoin(f *testing.F) {
 	f.Add([]byte{})
 	for op := range 256 {

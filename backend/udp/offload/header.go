@@ -1,19 +1,17 @@
-// Package offload does in user space what segmentation offload leaves to a
-// program on a TUN device with vnet headers: it cuts super packets into the
-// packets they stand for (Splitter), joins packets into super packets
-// (Joiner), and sums checksums.
+// Package offload does in user space what segmentation offload leaves to a program on a TUN device
+// with vnet headers: it splits super packets into the packets they stand for (Splitter), joins
+// packets into super packets (Joiner), and computes checksums.
 //
-// It owns the bytes from the vnet header to the transport header and refuses
-// to know devices, sockets, peers and routes: it makes no system call, and
-// what is worth sending or writing is the caller's to judge. Payload is never
-// copied, and nothing is allocated once the memory of the busiest batch is
-// there. No type here may be used by several goroutines at once.
+// It owns the bytes from the vnet header to the transport header and knows nothing of devices,
+// sockets, peers and routes. It makes no system call, and leaves it to the caller to decide what to
+// send or write. Payload is never copied, and nothing is allocated once there is enough memory for
+// the busiest batch. No type here may be used by several goroutines at once.
 package offload
 
 import "encoding/binary"
 
-// HeaderLen is the length of Header in bytes, on a device whose header size
-// was left as it is (TUNSETVNETHDRSZ).
+// HeaderLen is the length of Header in bytes, the default header size of a device
+// (TUNSETVNETHDRSZ).
 const HeaderLen = 10
 
 // Flags and types of Header, from linux/virtio_net.h.
@@ -25,23 +23,22 @@ const (
 	TypeTCP4 = 0x01
 	TypeTCP6 = 0x04
 	TypeUDP  = 0x05 // UDP_L4: whole datagrams, not the fragments of type 3
-	TypeECN  = 0x80 // beside a TCP type: CWR is set
+	TypeECN  = 0x80 // combined with a TCP type: CWR is set
 )
 
-// Header is struct virtio_net_hdr: what a TUN device with IFF_VNET_HDR puts
-// before each packet. All zero it says that the packet is as it looks.
+// Header is struct virtio_net_hdr, which precedes each packet on a TUN device with IFF_VNET_HDR. If
+// it is all zero, the packet is complete as it is.
 type Header struct {
 	Flags      uint8
 	Type       uint8
 	HdrLen     uint16 // bytes of headers; a hint, never trusted
-	GSOSize    uint16 // payload bytes of each packet but the last
-	CsumStart  uint16 // where the sum of a partial checksum begins, from the packet's start
-	CsumOffset uint16 // where the checksum stands, from CsumStart
+	GSOSize    uint16 // payload bytes of each packet except the last
+	CsumStart  uint16 // where the sum of a partial checksum begins, counted from the packet's start
+	CsumOffset uint16 // where the checksum is stored, counted from CsumStart
 }
 
-// Decode reads a header from at least HeaderLen bytes. The fields are in the
-// machine's byte order, as on every device without TUNSETVNETLE or
-// TUNSETVNETBE.
+// Decode decodes a header from at least HeaderLen bytes. The fields are in the machine's byte
+// order, as on every device without TUNSETVNETLE or TUNSETVNETBE.
 func (h *Header) Decode(b []byte) {
 	_ = b[HeaderLen-1]
 	h.Flags, h.Type = b[0], b[1]

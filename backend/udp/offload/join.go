@@ -3,69 +3,67 @@ package offload
 import "encoding/binary"
 
 const (
-	// maxPackets is how many packets a Joiner takes before it is Full: more
-	// than a device or a socket hands over in one go.
+	// maxPackets is how many packets a Joiner takes before it is Full. That is more than a device
+	// or a socket delivers in one go.
 	maxPackets = 1024
-	// maxOpen is how many flows' frames can be appended to at a time.
+	// maxOpen is how many flows can have an open frame at a time.
 	maxOpen = 8
-	// maxSegments is how many TCP segments one frame may stand for: more than
-	// 64 KiB of any usual size, and far from the 1,024 parts that writev takes.
+	// maxSegments is how many TCP segments one frame may stand for: more than 64 KiB of any usual
+	// size, and far below the 1,024 parts that writev accepts.
 	maxSegments = 128
-	// maxDatagrams is how many datagrams one frame may stand for, in every
-	// kernel that knows UDP_L4 (UDP_MAX_SEGMENTS was 64 before Linux 6.9).
+	// maxDatagrams is how many datagrams one frame may stand for in every kernel that supports
+	// UDP_L4 (UDP_MAX_SEGMENTS was 64 before Linux 6.9).
 	maxDatagrams = 64
 	// maxTotal is the longest IP packet, in bytes.
 	maxTotal = 65535
 )
 
-// Frame is what one write puts on the device: a vnet header, then the parts of
-// one packet.
+// Frame is what one write sends to the device: a vnet header, then the parts of one packet.
 type Frame struct {
 	Header  [HeaderLen]byte
-	Parts   [][]byte // the first packet whole, then the payloads of the others
+	Parts   [][]byte // the whole first packet, then the payloads of the others
 	Packets int      // how many were joined
-	Bytes   int      // their IP lengths as they came from the wire, added up
+	Bytes   int      // sum of the packets' IP lengths as they came from the wire
 }
 
-// Joiner joins packets, given in their order of arrival, into super packets:
-// consecutive TCP segments of a flow, and UDP datagrams of a flow, that the
-// kernel's segmentation would cut into the same packets again. All others stay
-// as they are. The order within a flow is kept.
+// Joiner joins packets, given in their order of arrival, into super packets. It joins consecutive
+// TCP segments of a flow, or UDP datagrams of a flow, if the kernel's segmentation would split the
+// result into the same packets again. All other packets are left as they are. The order within a
+// flow is kept.
 //
-// A joined packet is said to need its checksum, which the kernel takes for a
-// right one: so every packet is verified before it is joined. What is left
-// alone is left to the kernel to verify.
+// A joined packet is marked as needing its checksum, and the kernel then trusts its contents. So
+// every packet is verified before it is joined. Packets left as they are are verified by the
+// kernel.
 type Joiner struct {
 	tcp, udp bool
 	open     [maxOpen]flow
-	last     int // of open, the one used last
+	last     int // index in open of the flow used last
 	packets  []packet
 	joins    []join
 	frames   []Frame
 	parts    [][]byte
 }
 
-// packet is one packet added, without its headers if it is not the first of
-// its frame.
+// packet is an added packet, without its headers unless it is the first of its frame.
 type packet struct {
 	part []byte
-	next int32 // the next one of the frame; 0 is none, as none can be next to 0
+	next int32 // the next packet of the frame; 0 is none, because packet 0 is never a next one
 }
 
-// join is a frame in the making.
+// join is a frame under construction.
 type join struct {
-	first, last    int32 // of packets
+	first, last    int32 // indexes in packets
 	count          int32
 	size           uint16 // payload bytes of the first packet
 	transport      uint8  // bytes of IP header
 	header         uint8  // bytes of IP and transport header
 	proto          uint8
 	push           bool // the last packet has PSH
-	total, carried int  // bytes of the super packet, and of its packets
+	total, carried int  // bytes of the super packet, and of the packets joined in it
 }
 
-// NewJoiner makes a Joiner for the kinds that the device takes joined:
-// TUN_F_TSO4 and TUN_F_TSO6 for tcp, TUN_F_USO4 and TUN_F_USO6 for udp.
+// NewJoiner returns a Joiner for the kinds of super packets that the device accepts: TUN_F_TSO4 and
+// TUN_F_TSO6 for tcp, TUN_F_USO4 and TUN_F_USO6 for udp.
 func NewJoiner(tcp, udp bool) *Joiner {
 	return &Joiner{
 		tcp: tcp, udp: udp,
@@ -76,21 +74,20 @@ func NewJoiner(tcp, udp bool) *Joiner {
 	}
 }
 
-// Reset forgets all packets. Frames are void.
+// Reset drops all packets and invalidates the frames.
 func (j *Joiner) Reset() {
 	j.packets = j.packets[:0]
 	j.joins = j.joins[:0]
 	j.closeAll()
 }
 
-// Full says that it is time to write the frames and to Reset. What is added
-// nevertheless costs an allocation.
+// Full reports whether it is time to write the frames and to call Reset. Adding more packets costs
+// an allocation.
 func (j *Joiner) Full() bool { return len(j.packets) >= maxPackets }
 
-// Add takes one IP packet and returns the index of the frame it went into. The
-// caller has checked its version, the length of its IP header, and that its
-// total length is that of pkt. It stays the Joiner's until Reset; Frames may
-// edit its headers.
+// Add adds one IP packet and returns the index of the frame it went into. The caller has checked
+// its version, the length of its IP header, and that its total length equals len(pkt). The Joiner
+// keeps pkt until Reset; Frames may change its headers.
 func (j *Joiner) Add(pkt []byte) int {
 	var s segment
 	switch s.read(pkt) {
@@ -124,7 +121,7 @@ func (j *Joiner) Add(pkt []byte) int {
 	return frame
 }
 
-// alone gives a packet a frame of its own.
+// alone gives a packet its own frame.
 func (j *Joiner) alone(pkt []byte) int {
 	at := int32(len(j.packets))
 	j.packets = append(j.packets, packet{part: pkt})
@@ -132,7 +129,7 @@ func (j *Joiner) alone(pkt []byte) int {
 	return len(j.joins) - 1
 }
 
-// extend appends a packet to its flow's frame, if it may be.
+// extend appends a packet to its flow's frame if possible.
 func (j *Joiner) extend(f *flow, pkt []byte, s *segment) (frame int, ok bool) {
 	jn := &j.joins[f.frame]
 	if !f.continues(pkt, s) || s.size > int(jn.size) || jn.total+s.size > maxTotal {
@@ -149,7 +146,7 @@ func (j *Joiner) extend(f *flow, pkt []byte, s *segment) (frame int, ok bool) {
 		f.verified = true
 	}
 	if !verify(pkt, s, f.pseudo) {
-		// This one is not for joining, and what follows must come after it.
+		// This packet cannot be joined, and later ones must come after it.
 		f.key = 0
 		return j.alone(pkt), true
 	}
@@ -171,8 +168,8 @@ func (j *Joiner) extend(f *flow, pkt []byte, s *segment) (frame int, ok bool) {
 	return frame, true
 }
 
-// Frames completes what was joined and returns all frames in the order to
-// write. They are valid until Reset. No packet is appended to them any more.
+// Frames completes the joined packets and returns all frames in the order to write. They are valid
+// until Reset. No packet is appended to them any more.
 func (j *Joiner) Frames() []Frame {
 	j.closeAll()
 	j.frames, j.parts = j.frames[:0], j.parts[:0]
@@ -195,14 +192,13 @@ func (j *Joiner) Frames() []Frame {
 	return j.frames
 }
 
-// complete makes the first packet's headers those of the super packet and
-// returns its vnet header. Doing it again changes nothing.
+// complete changes the first packet's headers into those of the super packet and returns its vnet
+// header. It is idempotent.
 func (jn *join) complete(pkt []byte) Header {
 	h := Header{
 		Flags: NeedsCsum, HdrLen: uint16(jn.header), GSOSize: jn.size, CsumStart: uint16(jn.transport),
 	}
-	// Length and checksum of the IP header differ by family, and so do the
-	// types of offload.
+	// The length and checksum of the IP header differ by family, and so do the types of offload.
 	if pkt[0]>>4 == 4 {
 		h.Type = TypeTCP4
 		binary.BigEndian.PutUint16(pkt[2:], uint16(jn.total))
@@ -214,8 +210,8 @@ func (jn *join) complete(pkt []byte) Header {
 	}
 	transport := pkt[jn.transport:jn.header]
 	length := jn.total - int(jn.transport)
-	// The sum of the pseudo-header, not its complement: what the kernel or its
-	// card adds the rest to.
+	// The sum of the pseudo-header, not its complement: the kernel or the network card adds the
+	// rest to it.
 	partial := fold(addresses(pkt) + word(int(jn.proto)) + word(length))
 	if jn.proto == protoUDP {
 		h.Type, h.CsumOffset = TypeUDP, udpChecksum

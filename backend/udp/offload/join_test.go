@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// stream makes consecutive packets of a flow, of the given payload sizes.
+// stream returns consecutive packets of a flow with the given payload sizes.
 func stream(spec packetSpec, sizes ...int) [][]byte {
 	var out [][]byte
 	for _, n := range sizes {
@@ -21,8 +21,8 @@ func stream(spec packetSpec, sizes ...int) [][]byte {
 	return out
 }
 
-// checkFrames holds frames against the packets added: which frame each went
-// into, and that all come back as they were.
+// checkFrames compares frames with the packets added: it checks which frame each went into, and
+// that all come back unchanged.
 func checkFrames(t *testing.T, frames []Frame, pkts [][]byte, into []int) {
 	t.Helper()
 	wanted := make([][][]byte, len(frames))
@@ -53,8 +53,8 @@ func checkFrames(t *testing.T, frames []Frame, pkts [][]byte, into []int) {
 	}
 }
 
-// joinAll adds copies of the packets, checks the frames, and returns which frame
-// each packet went into.
+// joinAll adds copies of the packets, checks the frames, and returns which frame each packet went
+// into.
 func joinAll(t *testing.T, j *Joiner, pkts [][]byte) []int {
 	t.Helper()
 	j.Reset()
@@ -70,8 +70,7 @@ func joinAll(t *testing.T, j *Joiner, pkts [][]byte) []int {
 func TestJoin(t *testing.T) {
 	tcp := packetSpec{host: 2, id: 0xfffe, df: true, seq: 0xfffffff0, ack: 7, window: 500, options: timestamps}
 	udp := packetSpec{host: 2, udp: true, id: 0xfffe, df: true}
-	// vary makes three packets of 1000 bytes, of which the second (1) or the
-	// third (2) differs.
+	// vary returns three packets of 1000 bytes, of which the second (1) or the third (2) differs.
 	vary := func(spec packetSpec, which int, edit func(*packetSpec)) [][]byte {
 		pkts := stream(spec, 1000, 1000, 1000)
 		spec.seq += uint32(which) * 1000
@@ -86,7 +85,7 @@ func TestJoin(t *testing.T) {
 		copy(pkts[which][at:], to)
 		return pkts
 	}
-	// remake changes bytes of a packet and puts the checksums right.
+	// remake changes bytes of a packet and corrects the checksums.
 	remake := func(pkts [][]byte, which, at int, to ...byte) [][]byte {
 		copy(pkts[which][at:], to)
 		refFinish(pkts[which])
@@ -110,12 +109,12 @@ func TestJoin(t *testing.T) {
 		}
 		return pkts
 	}
-	// ones makes a packet's IPv4 checksum 0xffff, which is as right as 0.
+	// ones makes a packet's IPv4 checksum 0xffff, which is as valid as 0.
 	ones := func(pkts [][]byte, which int) [][]byte {
 		pkt := pkts[which]
 		copy(pkt[4:6], []byte{0, 0})
 		refFinish(pkt)
-		copy(pkt[4:6], pkt[10:12]) // with DF, the ID may be anything
+		copy(pkt[4:6], pkt[10:12]) // with DF, the ID may be any value
 		copy(pkt[10:12], []byte{0xff, 0xff})
 		return pkts
 	}
@@ -263,7 +262,7 @@ func TestJoinKinds(t *testing.T) {
 	}
 }
 
-// A checksum of 0xffff is right for TCP and yet not what segmentation makes.
+// A checksum of 0xffff is valid for TCP, but segmentation does not produce it.
 func TestJoinOtherZero(t *testing.T) {
 	spec := packetSpec{host: 2, df: true, payload: make([]byte, 100)}
 	pkt := spec.build()
@@ -285,7 +284,7 @@ func TestJoinOtherZero(t *testing.T) {
 	}
 }
 
-// What comes after Frames joins nothing that was before: headers are complete.
+// Packets added after Frames are not joined with earlier ones, whose headers are already complete.
 func TestJoinAfterFrames(t *testing.T) {
 	j := NewJoiner(true, true)
 	pkts := stream(packetSpec{host: 2, df: true}, 100, 100, 100, 100)
@@ -318,9 +317,8 @@ func TestJoinerFull(t *testing.T) {
 	joinAll(t, j, pkts)
 }
 
-// randomStreams makes packets of several flows, with all that interrupts
-// joining, and mixes them. The order within a flow is that of the numbers in
-// flows.
+// randomStreams makes packets of several flows, with everything that interrupts joining, and mixes
+// them. flows holds the number of each packet's flow; within a flow the packets are in order.
 func randomStreams(r *rand.Rand) (pkts [][]byte, flows []int) {
 	lists := make([][][]byte, 1+r.IntN(12))
 	for i := range lists {
@@ -350,7 +348,7 @@ func randomStreams(r *rand.Rand) (pkts [][]byte, flows []int) {
 			one.payload = fill(n)
 			pkt := one.build()
 			if r.IntN(20) == 0 {
-				// Anything behind the ports, so that it stays of its flow.
+				// Any byte behind the ports, so that the packet stays in its flow.
 				transport, _ := refTransport(pkt)
 				pkt[transport+4+r.IntN(len(pkt)-transport-4)] ^= byte(1 << r.IntN(8))
 			}
@@ -374,8 +372,8 @@ func randomStreams(r *rand.Rand) (pkts [][]byte, flows []int) {
 	return pkts, flows
 }
 
-// Whatever the packets and however flows are mixed: all come back as they
-// were, and of each flow in the order of arrival.
+// For any packets and any mix of flows, all packets come back unchanged, and those of each flow in
+// order of arrival.
 func TestJoinKeepsOrder(t *testing.T) {
 	j := NewJoiner(true, true)
 	joined := 0
@@ -396,8 +394,8 @@ func TestJoinKeepsOrder(t *testing.T) {
 	}
 }
 
-// What was joined is cut into the same packets, and what was cut is joined
-// into the same super packet.
+// Joined packets are split into the same packets, and split packets are joined into the same super
+// packet.
 func TestRoundTrips(t *testing.T) {
 	j := NewJoiner(true, true)
 	var s Splitter
@@ -458,7 +456,7 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
-// Packets that are not what the caller promised are kept as they are.
+// Packets that do not meet the caller's promises are kept as they are.
 func TestJoinUnchecked(t *testing.T) {
 	short := make([]byte, 20)
 	short[0] = 0x60

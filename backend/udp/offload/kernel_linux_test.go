@@ -20,7 +20,7 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// What a device may be asked to leave to its reader, from linux/if_tun.h.
+// Features that a device may leave to its reader, from linux/if_tun.h.
 const (
 	featureCsum = 0x01
 	featureTSO  = 0x02 | 0x04 | 0x08 // IPv4, IPv6 and with ECN
@@ -31,7 +31,7 @@ const (
 
 const patience = 2 * time.Minute
 
-// openTUN makes a TUN device with vnet headers in a namespace.
+// openTUN creates a TUN device with vnet headers in a namespace.
 func openTUN(t *testing.T, ns *nstest.NS, name string, features, mtu int) *os.File {
 	t.Helper()
 	fd := -1
@@ -46,7 +46,7 @@ func openTUN(t *testing.T, ns *nstest.NS, name string, features, mtu int) *os.Fi
 			t.Error(err)
 		}
 	})
-	// Its queue takes all segments of a super packet at once.
+	// The device's queue must hold all segments of a super packet at once.
 	ns.Sh(fmt.Sprintf("ip link set %s mtu %d txqueuelen 2000 up", name, mtu))
 	return file
 }
@@ -70,8 +70,8 @@ func attach(name string, features int) (int, error) {
 	return fd, nil
 }
 
-// router is a kernel between two devices: of the first it takes super packets,
-// and to the second, which has no offloads, it gives what they stand for.
+// router is a kernel between two devices. It accepts super packets from the first, and sends the
+// packets they stand for to the second, which has no offloads.
 type router struct {
 	t       *testing.T
 	in, out *os.File
@@ -99,7 +99,7 @@ func (r *router) cross(frame []byte, n int) [][]byte {
 	return r.read(n)
 }
 
-// read reads packets of the test's own destination.
+// read reads n packets with the test's own destination.
 func (r *router) read(n int) (pkts [][]byte) {
 	r.t.Helper()
 	if err := r.out.SetReadDeadline(time.Now().Add(patience)); err != nil {
@@ -118,8 +118,8 @@ func (r *router) read(n int) (pkts [][]byte) {
 	return pkts
 }
 
-// The kernel cuts each super packet into the very packets that Split makes. It
-// refuses one whose segment size is its whole payload.
+// The kernel splits each super packet into exactly the packets that Split makes. It rejects one
+// whose segment size is its whole payload.
 func TestSplitAsTheKernel(t *testing.T) {
 	r := newRouter(t)
 	specs := supers()
@@ -131,7 +131,7 @@ func TestSplitAsTheKernel(t *testing.T) {
 		s.udp, s.extensions = true, slices.Concat([]byte{17}, s.extensions[1:])
 	})
 	for _, name := range slices.Sorted(maps.Keys(specs)) {
-		for _, size := range []int{0, 100, 999, 1420, 5000} { // 0 is a partial checksum alone
+		for _, size := range []int{0, 100, 999, 1420, 5000} { // 0 is only a partial checksum
 			for _, ecn := range []uint8{0, TypeECN} {
 				spec := specs[name]
 				if ecn != 0 && (spec.udp || size == 0) || len(spec.payload) <= size {
@@ -157,7 +157,7 @@ func TestSplitAsTheKernel(t *testing.T) {
 	}
 }
 
-// The kernel cuts each joined frame into the packets that were joined.
+// The kernel splits each joined frame into the packets that were joined.
 func TestJoinForTheKernel(t *testing.T) {
 	r := newRouter(t)
 	for _, v6 := range []bool{false, true} {
@@ -187,8 +187,8 @@ func TestJoinForTheKernel(t *testing.T) {
 	}
 }
 
-// pump carries packets from one device to another as an overlay does: cut,
-// checked, and joined again.
+// pump carries packets from one device to another as an overlay does: they are split, checked and
+// joined again.
 type pump struct {
 	t             *testing.T
 	supers, joins atomic.Int64
@@ -233,7 +233,7 @@ func (p *pump) run(from, to *os.File, j *Joiner) {
 	}
 }
 
-// refValid says whether a packet's checksums are right.
+// refValid reports whether a packet's checksums are correct.
 func refValid(pkt []byte) bool {
 	at, proto := refTransport(pkt)
 	if pkt[0]>>4 == 4 && refSum(pkt[:at]) != 0xffff {
@@ -282,8 +282,7 @@ func in(t *testing.T, ns *nstest.NS, f func() error) {
 	}
 }
 
-// Sockets on both sides agree on every byte, with the kernel's own super
-// packets between them.
+// Sockets on both sides agree on every byte, with the kernel's own super packets between them.
 func TestSockets(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -323,7 +322,7 @@ func TestSockets(t *testing.T) {
 	}
 }
 
-// complaints are the kernel's counters of packets that were wrong.
+// complaints lists the kernel's counters of invalid packets.
 const complaints = "IpInHdrErrors Ip6InHdrErrors TcpInErrs TcpInCsumErrors UdpInCsumErrors Udp6InCsumErrors"
 
 func (o *overlay) sendTCP(t *testing.T, addr string) {
@@ -369,8 +368,7 @@ func (o *overlay) sendTCP(t *testing.T, addr string) {
 	}
 }
 
-// sendUDP sends trains of datagrams by UDP_SEGMENT, one after the other has
-// arrived.
+// sendUDP sends trains of datagrams by UDP_SEGMENT. It sends each after the one before has arrived.
 func (o *overlay) sendUDP(t *testing.T, addr string) {
 	t.Helper()
 	const size = 1000

@@ -7,13 +7,13 @@ const (
 
 	tcpLen, udpLen = 20, 8 // without options
 
-	// Where the checksums stand in their headers.
+	// Offsets of the checksums in their headers.
 	tcpChecksum, udpChecksum = 16, 6
 
 	tcpFIN, tcpPSH, tcpACK, tcpCWR = 0x01, 0x08, 0x10, 0x80
 )
 
-// Numbers of protocols and of IPv6 extension headers.
+// Protocol numbers, including IPv6 extension headers.
 const (
 	protoHopByHop    = 0
 	protoTCP         = 6
@@ -23,7 +23,7 @@ const (
 	protoDestination = 60
 )
 
-// layout is where the headers of an IP packet lie.
+// layout describes where the headers of an IP packet are.
 type layout struct {
 	version   byte
 	proto     byte // of the header at transport
@@ -31,14 +31,14 @@ type layout struct {
 	routed    bool // there is a routing header
 }
 
-// read finds the headers of a packet that offload was asked for. A packet must
-// be as long as it says: a super packet of more than 65,535 bytes, which says
-// 0, is not asked for on a device with the usual gso_max_size.
+// read locates the headers of a packet with an offload request. The packet must be as long as its
+// length field says. A super packet of more than 65,535 bytes has 0 there, but does not occur on a
+// device with the usual gso_max_size.
 func read(pkt []byte) (layout, error) {
 	if len(pkt) == 0 {
 		return layout{}, ErrShort
 	}
-	// The headers have nothing in common but the version.
+	// The headers have only the version in common.
 	switch pkt[0] >> 4 {
 	case 4:
 		return read4(pkt)

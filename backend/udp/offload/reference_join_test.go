@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// refFlow names the flow of a packet: addresses, protocol and ports. Of
-// packets whose flow cannot be told, which have options or extension headers,
-// are fragments, cut short or of other protocols, it is the addresses alone.
+// refFlow returns the key of a packet's flow: addresses, protocol and ports. The flow is unknown
+// for packets with options or extension headers, fragments, truncated packets and other protocols;
+// then the key is the addresses alone.
 func refFlow(pkt []byte) (hosts, flow string, known bool) {
 	at, proto := 20, byte(0)
 	if pkt[0]>>4 == 4 {
@@ -31,8 +31,8 @@ func refFlow(pkt []byte) (hosts, flow string, known bool) {
 	return hosts, "", false
 }
 
-// refFit says whether a packet of a known flow may be part of a joined frame
-// at all, but for its checksums. last is whether it must be the last one.
+// refFit reports whether a packet of a known flow may be part of a joined frame, apart from its
+// checksums. last reports whether it must be the last one.
 func refFit(pkt []byte) (fits, last bool) {
 	at, proto := refTransport(pkt)
 	if len(pkt) == refHeaders(pkt) {
@@ -45,15 +45,15 @@ func refFit(pkt []byte) (fits, last bool) {
 	return flags == 0x10 || flags == 0x18, flags == 0x18
 }
 
-// refRight says whether a packet has the checksums that segmentation makes.
+// refRight reports whether a packet has the checksums that segmentation makes.
 func refRight(pkt []byte) bool {
 	right := bytes.Clone(pkt)
 	refFinish(right)
 	return bytes.Equal(pkt, right)
 }
 
-// refFollows says whether segmentation of a super packet could have made next
-// after the given ones, but for its checksums.
+// refFollows reports whether segmentation of a super packet could have produced next after the
+// given packets, apart from its checksums.
 func refFollows(pkts [][]byte, next []byte) bool {
 	begin, last := refHeaders(pkts[0]), pkts[len(pkts)-1]
 	_, ends := refFit(last)
@@ -80,14 +80,14 @@ func refFollows(pkts [][]byte, next []byte) bool {
 	return sameButID(cut[len(cut)-1], right)
 }
 
-// refJoin says which frame each packet goes into.
+// refJoin returns which frame each packet goes into.
 func refJoin(pkts [][]byte) (into []int) {
 	type open struct {
 		frame       int
 		hosts, flow string
 		pkts        [][]byte
 	}
-	var opens []*open // the oldest first
+	var opens []*open // oldest first
 	frames := 0
 	for _, pkt := range pkts {
 		hosts, flow, known := refFlow(pkt)

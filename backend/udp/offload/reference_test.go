@@ -7,12 +7,11 @@ import (
 	"slices"
 )
 
-// What stands here is written anew from the RFCs and linux/virtio_net.h, slow
-// and plain, and uses nothing of the code under test but the types Header and
-// Frame.
+// The reference code is written independently from the RFCs and linux/virtio_net.h. It is slow and
+// simple, and uses nothing of the code under test except the types Header and Frame.
 
-// packetSpec is an IP packet to be built. The zero value of a field is what is
-// usual: IPv4, TCP with ACK, 64 hops.
+// packetSpec describes an IP packet to build. The zero value of a field stands for the usual value:
+// IPv4, TCP with ACK, 64 hops.
 type packetSpec struct {
 	v6, udp    bool
 	host       byte // of the source; the destination is one
@@ -22,7 +21,7 @@ type packetSpec struct {
 	df         bool
 	flow       uint32 // IPv6's label
 	ipOptions  []byte // IPv4's
-	extensions []byte // IPv6's, each beginning with the next header's number, which is set right
+	extensions []byte // IPv6's, each beginning with the next header's number, which is filled in
 	first      byte   // number of the first extension
 	seq, ack   uint32
 	flags      byte
@@ -81,7 +80,7 @@ func (s packetSpec) build() []byte {
 	return pkt
 }
 
-// with is a copy of the spec, edited.
+// with returns a changed copy of the spec.
 func (s packetSpec) with(edit func(*packetSpec)) packetSpec {
 	edit(&s)
 	return s
@@ -99,7 +98,7 @@ func refTransport(pkt []byte) (at int, proto byte) {
 	return at, proto
 }
 
-// refSum is RFC 1071, section 4.1, two bytes at a time.
+// refSum computes RFC 1071, section 4.1, two bytes at a time.
 func refSum(parts ...[]byte) uint16 {
 	var sum uint32
 	for _, b := range parts {
@@ -117,7 +116,7 @@ func refSum(parts ...[]byte) uint16 {
 	return uint16(sum)
 }
 
-// refPseudo is the pseudo-header of a packet.
+// refPseudo returns the pseudo-header of a packet.
 func refPseudo(pkt []byte) []byte {
 	at, proto := refTransport(pkt)
 	length := len(pkt) - at
@@ -127,7 +126,7 @@ func refPseudo(pkt []byte) []byte {
 	return slices.Concat(pkt[8:40], []byte{0, 0, byte(length >> 8), byte(length), 0, 0, 0, proto})
 }
 
-// refField is where the transport checksum stands.
+// refField returns the offset of the transport checksum.
 func refField(pkt []byte) int {
 	at, proto := refTransport(pkt)
 	if proto == 6 {
@@ -170,7 +169,7 @@ func refPartial(pkt []byte) {
 	binary.BigEndian.PutUint16(pkt[refField(pkt):], refSum(refPseudo(pkt)))
 }
 
-// refHeaders is where the payload begins.
+// refHeaders returns where the payload begins.
 func refHeaders(pkt []byte) int {
 	at, proto := refTransport(pkt)
 	if proto == 17 {
@@ -179,7 +178,7 @@ func refHeaders(pkt []byte) int {
 	return at + int(pkt[at+12]>>4)*4
 }
 
-// refSplit cuts a super packet, which stays as it is.
+// refSplit splits a super packet without changing it.
 func refSplit(pkt []byte, size int) [][]byte {
 	at, proto := refTransport(pkt)
 	begin := refHeaders(pkt)
@@ -205,8 +204,8 @@ func refSplit(pkt []byte, size int) [][]byte {
 	return out
 }
 
-// refHeader is the vnet header of a super packet, or of one packet with a
-// partial checksum when size is 0.
+// refHeader returns the vnet header of a super packet, or of one packet with a partial checksum if
+// size is 0.
 func refHeader(pkt []byte, size int) Header {
 	at, proto := refTransport(pkt)
 	h := Header{
@@ -226,22 +225,22 @@ func refHeader(pkt []byte, size int) Header {
 	return h
 }
 
-// frameOf puts a header before a packet.
+// frameOf prepends a header to a packet.
 func frameOf(h Header, pkt []byte) []byte {
 	frame := make([]byte, HeaderLen, HeaderLen+len(pkt))
 	h.Encode(frame)
 	return append(frame, pkt...)
 }
 
-// super is the frame of a packet with a partial checksum and a segment size.
+// super returns the frame of a packet with a partial checksum and a segment size.
 func super(pkt []byte, size int) []byte {
 	pkt = bytes.Clone(pkt)
 	refPartial(pkt)
 	return frameOf(refHeader(pkt, size), pkt)
 }
 
-// refUnjoin gives back the packets of a joined frame, and says what is wrong
-// with it.
+// refUnjoin returns the packets of a joined frame, or an error that describes what is wrong with
+// it.
 func refUnjoin(f Frame) ([][]byte, error) {
 	pkt := slices.Concat(f.Parts...)
 	var h Header
@@ -266,8 +265,8 @@ func refUnjoin(f Frame) ([][]byte, error) {
 	return refSplit(pkt, int(h.GSOSize)), nil
 }
 
-// sameButID compares packets; the IPv4 ID, and so the header's checksum, may
-// differ where DF says that it means nothing.
+// sameButID compares packets. The IPv4 ID, and so the header's checksum, may differ where DF makes
+// the ID meaningless.
 func sameButID(a, b []byte) bool {
 	if len(a) == len(b) && len(a) >= 20 && a[0]>>4 == 4 && b[0]>>4 == 4 && a[6]&b[6]&0x40 != 0 {
 		a, b = bytes.Clone(a), bytes.Clone(b)
@@ -277,7 +276,7 @@ func sameButID(a, b []byte) bool {
 	return bytes.Equal(a, b)
 }
 
-// fill is n bytes that are not all alike.
+// fill returns n bytes that are not all equal.
 func fill(n int) []byte {
 	b := make([]byte, n)
 	x := uint32(n)*2654435761 + 1

@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// Why Split refuses a frame.
+// Reasons why Split rejects a frame.
 var (
 	ErrShort    = errors.New("frame ends within its headers")
 	ErrType     = errors.New("offload type is unknown or not that of the packet")
@@ -16,38 +16,36 @@ var (
 	ErrSegments = errors.New("too many segments")
 )
 
-// maxScratch bounds the headers made for one frame, in bytes. Linux sends no
-// TCP segment of less than 8 bytes (tcp_min_snd_mss minus all options), which
-// is 8,192 segments of at most 120 bytes of headers; a frame that asks for
-// more was made to cost.
+// maxScratch limits the headers created for one frame, in bytes. Linux sends no TCP segment of less
+// than 8 bytes (tcp_min_snd_mss minus all options), which gives 8,192 segments of at most 120 bytes
+// of headers. A frame that needs more was crafted to be expensive.
 const maxScratch = 1 << 20
 
-// Segment is one packet for the wire in up to two parts. Body is empty when
-// Head is all of it.
+// Segment is one packet for the wire in one or two parts. Body is empty if Head is the whole
+// packet.
 type Segment struct{ Head, Body []byte }
 
-// Splitter turns frames into the packets they stand for. It owns the list of
-// segments and the headers made for them, both kept for the next batch.
+// Splitter splits frames into the packets they stand for. It owns the list of segments and the
+// headers created for them, and reuses both for the next batch.
 type Splitter struct {
 	segs    []Segment
-	scratch []byte // its length is used; never grown in place, since segments point into it
+	scratch []byte // its length is what is in use; never grown in place, because segments point into it
 }
 
-// Reset forgets all frames. Their segments are void.
+// Reset drops all frames and invalidates their segments.
 func (s *Splitter) Reset() {
 	s.segs = s.segs[:0]
 	s.scratch = s.scratch[:0]
 }
 
-// Split turns a frame, a vnet header and then an IP packet, into the packets
-// it stands for, each complete: lengths, IPv4 IDs, sequence numbers, flags and
-// checksums as the kernel's own segmentation makes them. The frame is edited
-// in place; its first packet lies in it whole, and so do the payloads of the
-// others. They are valid until Reset or until the frame is changed.
+// Split splits a frame, a vnet header followed by an IP packet, into the packets it stands for.
+// Each is complete: lengths, IPv4 IDs, sequence numbers, flags and checksums are as the kernel's
+// own segmentation makes them. The frame is changed in place; it contains the whole first packet
+// and the payloads of the others. They are valid until Reset or until the frame is changed.
 //
-// A frame without segmentation gives its packet back, with its partial
-// checksum completed if it has one, and otherwise unread. A frame whose header
-// or packet lies is refused whole and left as it was.
+// For a frame without segmentation, Split returns its packet, with its partial checksum completed
+// if it has one, and otherwise does not inspect it. A frame whose header or packet is inconsistent
+// is rejected as a whole and not changed.
 func (s *Splitter) Split(frame []byte) ([]Segment, error) {
 	if len(frame) <= HeaderLen {
 		return nil, ErrShort
@@ -77,9 +75,8 @@ func (s *Splitter) Split(frame []byte) ([]Segment, error) {
 	return s.segs[first:len(s.segs):len(s.segs)], nil
 }
 
-// complete finishes a partial checksum. It may belong to a header further in
-// than the outermost transport: a container's tunnel leaves the inner one to
-// the device.
+// complete finishes a partial checksum. It may belong to a header further in than the outermost
+// transport header: a container's tunnel leaves the inner checksum to the device.
 func complete(pkt []byte, h Header) error {
 	l, err := read(pkt)
 	if err != nil {
@@ -94,28 +91,25 @@ func complete(pkt []byte, h Header) error {
 		l.proto == protoUDP && h.CsumOffset != udpChecksum:
 		return ErrChecksum
 	}
-	// What stands in the field is the sum of the pseudo-header and so goes in.
-	// As skb_checksum_help does: 0 becomes 0xffff, which is right for every
-	// protocol and needed for UDP.
+	// The field contains the sum of the pseudo-header and so is included. As in skb_checksum_help,
+	// 0 becomes 0xffff, which is correct for every protocol and needed for UDP.
 	putUDPChecksum(pkt[at:], Sum(pkt[start:], 0))
 	return nil
 }
 
-// cutting is how a super packet is cut: into pieces of size bytes, the last
-// one shorter or not, behind headers that end at header.
+// cutting describes how to split a super packet: into pieces of size bytes, of which the last may
+// be shorter, behind headers that end at header.
 type cutting struct {
 	layout
 	header int    // bytes of IP and transport headers
-	size   int    // payload bytes of each segment but the last
-	pseudo uint64 // sum of the pseudo-header but for the length
+	size   int    // payload bytes of each segment except the last
+	pseudo uint64 // sum of the pseudo-header without the length
 }
 
-// plan checks the header of a super packet against the packet and says how to
-// cut it.
+// plan checks the header of a super packet against the packet and returns how to split it.
 //
-// A frame without NeedsCsum is cut as well: the kernel hands over such ones
-// when it has verified checksums on receipt, and its own segmentation sums
-// them anew.
+// A frame without NeedsCsum is split as well. The kernel delivers such frames when it has verified
+// the checksums on receipt, and its own segmentation computes them again.
 func plan(pkt []byte, h Header, l layout) (cutting, error) {
 	c := cutting{layout: l, size: int(h.GSOSize)}
 	var offset int // of the checksum
@@ -149,9 +143,9 @@ func plan(pkt []byte, h Header, l layout) (cutting, error) {
 	case !l.routed:
 		c.pseudo = addresses(pkt) + word(int(l.proto))
 	case partial:
-		// The pseudo-header has the last destination of a routing header, not
-		// that of the IPv6 header (RFC 8200, section 8.1); the kernel's partial
-		// checksum knows it. Less the length it is the sum wanted.
+		// The pseudo-header contains the last destination of a routing header, not that of the IPv6
+		// header (RFC 8200, section 8.1). The kernel's partial checksum includes it. Without the
+		// length it is the sum needed here.
 		sum := binary.NativeEndian.Uint16(pkt[l.transport+offset:])
 		c.pseudo = uint64(sum) + uint64(^uint16(word(len(pkt)-l.transport)))
 	default:
@@ -160,7 +154,7 @@ func plan(pkt []byte, h Header, l layout) (cutting, error) {
 	return c, nil
 }
 
-// tcpPayload is where the payload of a TCP segment begins.
+// tcpPayload returns where the payload of a TCP segment begins.
 func tcpPayload(pkt []byte, transport int) (int, error) {
 	if len(pkt) < transport+tcpLen {
 		return 0, ErrShort
@@ -172,7 +166,7 @@ func tcpPayload(pkt []byte, transport int) (int, error) {
 	return transport + length, nil
 }
 
-// udpPayload is where the payload of a UDP datagram begins.
+// udpPayload returns where the payload of a UDP datagram begins.
 func udpPayload(pkt []byte, transport int) (int, error) {
 	if len(pkt) < transport+udpLen {
 		return 0, ErrShort
@@ -183,8 +177,7 @@ func udpPayload(pkt []byte, transport int) (int, error) {
 	return transport + udpLen, nil
 }
 
-// cut makes the segments: the first where it lies, the others behind copies of
-// its headers.
+// cut creates the segments: the first in place, the others behind copies of its headers.
 func (s *Splitter) cut(pkt []byte, c cutting) {
 	header, payload := pkt[:c.header], pkt[c.header:]
 	size := min(c.size, len(payload))
@@ -207,10 +200,10 @@ func (s *Splitter) cut(pkt []byte, c cutting) {
 	c.finish(header, payload[:size])
 }
 
-// number makes the headers of the first segment those of segment i, counted
-// from 0. As in the kernel's segmentation, CWR is on the first alone, since it
-// answers one mark (RFC 3168, section 6.1.2), FIN and PSH on the last, and the
-// IPv4 ID goes up whether DF is set or not.
+// number changes the headers of the first segment into those of segment i, counted from 0. As in
+// the kernel's segmentation, CWR is set only on the first, because it answers one mark (RFC 3168,
+// section 6.1.2), FIN and PSH only on the last, and the IPv4 ID is incremented whether DF is set or
+// not.
 func (c *cutting) number(header []byte, i int, last bool) {
 	if c.version == 4 {
 		id := binary.BigEndian.Uint16(header[4:])
@@ -228,7 +221,7 @@ func (c *cutting) number(header []byte, i int, last bool) {
 	}
 }
 
-// finish writes lengths and checksums of a segment.
+// finish writes the lengths and checksums of a segment.
 func (c *cutting) finish(header, payload []byte) {
 	total := len(header) + len(payload)
 	if c.version == 4 {
@@ -250,7 +243,7 @@ func (c *cutting) finish(header, payload []byte) {
 	putUDPChecksum(transport[udpChecksum:], Sum(payload, Sum(transport, pseudo)))
 }
 
-// room takes n bytes of the scratch memory.
+// room reserves n bytes of the scratch memory.
 func (s *Splitter) room(n int) []byte {
 	used := len(s.scratch)
 	if used+n > cap(s.scratch) {

@@ -16,7 +16,7 @@ var (
 	destination = []byte{6, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 )
 
-// supers are packets that stand for several, by name.
+// supers returns packets that stand for several, by name.
 func supers() map[string]packetSpec {
 	tcp4 := packetSpec{host: 2, id: 0xfffe, df: true, seq: 0xffffff00, ack: 7, window: 500, options: timestamps, payload: fill(5000)}
 	tcp6 := tcp4.with(func(s *packetSpec) { s.v6, s.flow, s.tos = true, 0xabcde, 0x2 })
@@ -42,7 +42,7 @@ func supers() map[string]packetSpec {
 	}
 }
 
-// whole puts segments' parts together.
+// whole concatenates the parts of each segment.
 func whole(segs []Segment) [][]byte {
 	var out [][]byte
 	for _, s := range segs {
@@ -78,7 +78,7 @@ func TestSplit(t *testing.T) {
 					t.Fatal(err)
 				}
 				checkPackets(t, whole(segs), refSplit(pkt, size))
-				// The first stays in the frame, the payload of all does.
+				// The first packet stays in the frame, and so do all payloads.
 				if &segs[0].Head[0] != &frame[HeaderLen] || segs[0].Body != nil {
 					t.Error("the first packet was moved")
 				}
@@ -92,7 +92,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// Without NeedsCsum the result is the same, whatever stands in the checksum.
+// Without NeedsCsum the result is the same, whatever the checksum field contains.
 func TestSplitVerified(t *testing.T) {
 	for name, spec := range supers() {
 		t.Run(name, func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestSplitRoutingHeader(t *testing.T) {
 		s.first, s.extensions = 43, slices.Concat([]byte{6, 2, 4, 1, 0, 0, 0, 0}, last)
 	})
 	pkt := spec.build()
-	// arrived is a packet as its last host sees it.
+	// arrived returns a packet as its last host sees it.
 	arrived := func(p []byte) []byte {
 		p = bytes.Clone(p)
 		copy(p[24:40], last)
@@ -188,7 +188,7 @@ func TestSplitWithoutSegmentation(t *testing.T) {
 	})
 }
 
-// A UDP checksum of 0 says that there is none: the sum 0 is sent as 0xffff.
+// A UDP checksum of 0 means that there is none, so the checksum 0 is sent as 0xffff.
 func TestSplitZeroUDPChecksum(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		spec := packetSpec{v6: v6, udp: true, host: 2, payload: make([]byte, 8)}
@@ -337,8 +337,8 @@ func TestSplitRefuses(t *testing.T) {
 	}
 }
 
-// Frames of one batch share memory and stand side by side until Reset, also
-// those that came before the memory grew.
+// Frames of one batch share memory and remain valid until Reset, including those from before the
+// memory grew.
 func TestSplitBatch(t *testing.T) {
 	var s Splitter
 	r := rand.New(rand.NewPCG(5, 6))
@@ -361,7 +361,7 @@ func TestSplitBatch(t *testing.T) {
 			}
 			segs = append(segs, out)
 			want = append(want, refSplit(pkt, size)...)
-			// What is refused leaves no trace.
+			// A rejected frame leaves no trace.
 			if _, err := s.Split([]byte{1}); err == nil {
 				t.Fatal("no error")
 			}

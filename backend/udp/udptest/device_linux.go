@@ -1,7 +1,6 @@
-// Package udptest is a wire and a kernel in memory: small real implementations
-// of the two seams of package udp, for tests of what stands between them. It
-// knows the seams by their methods only and does not import package udp, so
-// that tests inside that package can use it.
+// Package udptest provides a wire and a kernel in memory: small, real implementations of the two
+// interfaces of package udp, for tests of the code between them. It knows the interfaces only by
+// their methods and does not import package udp, so that tests inside that package can use it.
 package udptest
 
 import (
@@ -16,15 +15,14 @@ import (
 // maxFrame is a vnet header and the longest IP packet.
 const maxFrame = offload.HeaderLen + 65535
 
-// Device is a link without a kernel. What is injected is read by the
-// forwarder; what the forwarder writes can be taken, super packets taken apart
-// as a kernel would.
+// Device is a link without a kernel. The forwarder reads the packets that are injected. The packets
+// it writes can be taken; super packets are split as a kernel would.
 type Device struct {
 	in, out *queue
 	batch   int
 	kinds   offload.Kinds
 	refuse  func(pkt []byte) error
-	mu      sync.Mutex // for what follows
+	mu      sync.Mutex // guards the fields below
 	split   offload.Splitter
 	frame   []byte
 	pkt     []byte
@@ -32,18 +30,17 @@ type Device struct {
 	closed  bool
 }
 
-// NewDevice makes a device that brings up to batch frames a call and takes
-// super packets of some kinds.
+// NewDevice returns a device that delivers up to batch frames per call and accepts the given kinds
+// of super packets.
 func NewDevice(batch int, kinds offload.Kinds) *Device {
 	return &Device{in: newQueue(), out: newQueue(), batch: batch, kinds: kinds}
 }
 
-// Refuse makes Write fail for the packets, super packets whole, about which f
-// returns an error. It must be called before the device is used.
+// Refuse makes Write fail for packets for which f returns an error; super packets are passed to f
+// whole. It must be called before the device is used.
 func (d *Device) Refuse(f func(pkt []byte) error) { d.refuse = f }
 
-// Inject routes a packet to the link, as the kernel would. It says whether
-// there was room.
+// Inject routes a packet to the link, as the kernel would. It reports whether there was room.
 func (d *Device) Inject(pkt []byte) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -69,14 +66,14 @@ func (d *Device) Take(buf []byte) (n int, ok bool) {
 	return n, ok
 }
 
-// Waiting says how many packets wait to be taken.
+// Waiting returns the number of packets that wait to be taken.
 func (d *Device) Waiting() int {
 	d.out.mu.Lock()
 	defer d.out.mu.Unlock()
 	return d.out.length
 }
 
-// Break makes reads fail with err from now on, as when the link is deleted.
+// Break makes all further reads fail with err, as when the link is deleted.
 func (d *Device) Break(err error) {
 	d.mu.Lock()
 	d.broken = err
@@ -84,10 +81,10 @@ func (d *Device) Break(err error) {
 	d.in.close()
 }
 
-// FD is the seam's FD.
+// FD implements udp.Device.
 func (d *Device) FD() int { return d.in.fd }
 
-// Read is the seam's Read.
+// Read implements udp.Device.
 func (d *Device) Read(buf []byte, frames [][]byte) (n int, err error) {
 	ok := d.in.take(func(frame []byte, _ netip.AddrPort) bool {
 		if n == min(d.batch, len(frames)) || len(buf) < maxFrame {
@@ -109,9 +106,9 @@ func (d *Device) Read(buf []byte, frames [][]byte) (n int, err error) {
 	return 0, os.ErrClosed
 }
 
-// Write is the seam's Write. A full line of packets loses the rest, as the
-// kernel's backlog does. A super packet that lies, or of a kind that the device
-// does not take, is EINVAL, as in the kernel.
+// Write implements udp.Device. When the queue is full, further packets are lost, as in the kernel's
+// backlog. A super packet that is inconsistent, or of a kind that the device does not accept, fails
+// with EINVAL, as in the kernel.
 func (d *Device) Write(frames []offload.Frame) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -154,10 +151,10 @@ func (d *Device) deliver(frame []byte) error {
 	return nil
 }
 
-// Takes is the seam's Takes.
+// Takes implements udp.Device.
 func (d *Device) Takes() offload.Kinds { return d.kinds }
 
-// Close is the seam's Close.
+// Close implements udp.Device.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	d.closed = true

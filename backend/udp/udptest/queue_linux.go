@@ -7,20 +7,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// depth is how many packets a queue holds; more are lost, as on a wire.
+// depth is the number of packets that a queue holds; more are lost, as on a wire.
 const depth = 1024
 
-// queue is a bounded line of packets that reuses its memory. Its descriptor is
-// readable while there are packets in it, or after close.
+// queue is a bounded queue of packets that reuses its memory. Its descriptor is readable while it
+// holds packets, or after close.
 type queue struct {
 	mu     sync.Mutex
 	filled sync.Cond
-	fd     int // eventfd, -1 once it is closed or could not be had
+	fd     int // eventfd; -1 once it is closed, or if it could not be created
 	slots  [depth]slot
 	head   int // the oldest
 	length int
 	closed bool
-	count  [8]byte // what fd counted, which is nobody's concern
+	count  [8]byte // buffer for reading and writing fd; the value does not matter
 }
 
 type slot struct {
@@ -45,7 +45,7 @@ func (q *queue) ring() {
 	}
 }
 
-// free gives the descriptor back.
+// free closes the descriptor.
 func (q *queue) free() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -55,7 +55,7 @@ func (q *queue) free() {
 	}
 }
 
-// put copies a packet to the end and says whether there was room for it.
+// put appends a copy of a packet and reports whether there was room for it.
 func (q *queue) put(pkt []byte, from netip.AddrPort) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -82,8 +82,8 @@ func (q *queue) wait() (ok bool) {
 	return !q.closed
 }
 
-// take hands over the packets there are, oldest first, until to says that it
-// has no room for the one it is shown. ok is false once the queue is closed.
+// take passes the waiting packets to to, oldest first, until to returns false because it has no
+// room for the packet. ok is false once the queue is closed.
 func (q *queue) take(to func(pkt []byte, from netip.AddrPort) bool) (ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

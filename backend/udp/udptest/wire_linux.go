@@ -10,21 +10,20 @@ import (
 	"github.com/lenonet/leno/backend/udp/offload"
 )
 
-// Wire is an underlay in memory. It loses datagrams to addresses on which
-// nobody listens.
+// Wire is an underlay in memory. It drops datagrams to addresses without a bind.
 type Wire struct {
 	mu    sync.Mutex
 	binds map[netip.AddrPort]*Bind
 	mtu   int
 }
 
-// NewWire makes a wire that refuses payloads longer than mtu bytes.
+// NewWire returns a wire that rejects payloads longer than mtu bytes.
 func NewWire(mtu int) *Wire {
 	return &Wire{binds: map[netip.AddrPort]*Bind{}, mtu: mtu}
 }
 
-// Listen opens a bind on an address nobody has. A call brings up to batch
-// messages, each of up to batch datagrams.
+// Listen opens a bind on an unused address. A call of Receive returns up to batch messages, each of
+// up to batch datagrams.
 func (w *Wire) Listen(at netip.AddrPort, batch int) (*Bind, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -47,11 +46,11 @@ type Bind struct {
 	pkt []byte
 }
 
-// FD is the seam's FD.
+// FD implements udp.Bind.
 func (b *Bind) FD() int { return b.in.fd }
 
-// Receive is the seam's Receive. It joins what the kernel would: neighbours of
-// one sender and one size, the last of which may be shorter.
+// Receive implements udp.Bind. It joins what the kernel would: consecutive datagrams of one sender
+// and one size, the last of which may be shorter.
 func (b *Bind) Receive(in []offload.Inbound) (n int, err error) {
 	last := 0 // length of the newest datagram in in[n-1]
 	ok := b.in.take(func(pkt []byte, from netip.AddrPort) bool {
@@ -79,7 +78,7 @@ func (b *Bind) Receive(in []offload.Inbound) (n int, err error) {
 	return n, nil
 }
 
-// Send is the seam's Send.
+// Send implements udp.Bind.
 func (b *Bind) Send(out []offload.Outbound) (int, error) {
 	b.wire.mu.Lock()
 	mine := b.wire.binds[b.at]
@@ -118,7 +117,7 @@ func (b *Bind) send(o *offload.Outbound) error {
 	return nil
 }
 
-// Close is the seam's Close.
+// Close implements udp.Bind.
 func (b *Bind) Close() error {
 	b.wire.mu.Lock()
 	defer b.wire.mu.Unlock()
