@@ -1,5 +1,5 @@
-// Leno leases a subnet to every host out of one address plan in Consul and
-// carries packets between the containers on them.
+// Leno leases a subnet to every host from one address plan in Consul and carries packets between
+// the containers on those hosts.
 package main
 
 import (

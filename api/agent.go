@@ -7,15 +7,14 @@ import (
 	"net/url"
 )
 
-// Health asks for the agent's verdict on itself (GET /healthz), with all networks
-// it takes part in or with some of them alone. A warning or critical verdict is an
-// answer, not an error.
+// Health returns the agent's health (GET /healthz), with all its networks or only the given ones.
+// A warning or critical status is a result, not an error.
 func (c *Client) Health(ctx context.Context, networks ...string) (Health, error) {
 	return c.health(ctx, "/healthz", networks)
 }
 
-// Ready asks whether every configured network is ready (GET /readyz), or some of
-// them are. Not being ready is an answer, not an error.
+// Ready returns whether the configured networks are ready (GET /readyz), all of them or only the
+// given ones. Not being ready is a result, not an error.
 func (c *Client) Ready(ctx context.Context, networks ...string) (Health, error) {
 	return c.health(ctx, "/readyz", networks)
 }
@@ -32,21 +31,20 @@ func (c *Client) health(ctx context.Context, path string, networks []string) (He
 	return out, err
 }
 
-// Self describes the agent (GET /v1/agent/self).
+// Self returns a description of the agent (GET /v1/agent/self).
 func (c *Client) Self(ctx context.Context) (Self, error) {
 	var out Self
 	_, err := c.do(ctx, http.MethodGet, "/v1/agent/self", nil, &out)
 	return out, err
 }
 
-// Reloaded is what became of a configuration that was read again. Lists are never
-// null.
+// Reloaded is the result of a reload. Lists are never null.
 type Reloaded struct {
-	Changed  []Change `json:"changed"`  // options and what they were; of a secret only whether it is set
-	Warnings []string `json:"warnings"` // what could not be tidied up
+	Changed  []Change `json:"changed"`  // options and their previous values; for a secret only whether it is set
+	Warnings []string `json:"warnings"` // what could not be cleaned up
 }
 
-// Configuration is what the agent runs on, without secrets (GET
+// Configuration returns the agent's effective configuration without secrets (GET
 // /v1/agent/config).
 func (c *Client) Configuration(ctx context.Context) (Configuration, error) {
 	var out Configuration
@@ -54,11 +52,11 @@ func (c *Client) Configuration(ctx context.Context) (Configuration, error) {
 	return out, err
 }
 
-// Reload makes the agent read its configuration again (PUT /v1/agent/reload).
-// When the new one is unusable, or changes options that need a restart, the agent
-// keeps the old one, whole, and the *Error (409) says what is wrong, with file and
-// line, or which options they are. So it is with one that looks cut off, a file that
-// is empty now or no network that is left, unless force is set.
+// Reload makes the agent read its configuration again (PUT /v1/agent/reload). If the new one is
+// unusable, or changes options that need a restart, the agent keeps the whole old one. The *Error
+// (409) then names the fault with file and line, or the options that need a restart. The same
+// applies to a configuration that looks truncated (a file that is now empty, or no network left),
+// unless force is set.
 func (c *Client) Reload(ctx context.Context, force bool) (Reloaded, error) {
 	path := "/v1/agent/reload"
 	if force {

@@ -16,58 +16,55 @@ import (
 	"strings"
 )
 
-// DefaultAddress is where an agent listens unless it is told otherwise.
+// DefaultAddress is where an agent listens by default.
 const DefaultAddress = "127.0.0.1:5366"
 
 const (
 	tokenHeader = "X-Consul-Token"
 	indexHeader = "X-Leno-Index"
 
-	// maxBody bounds an answer; 10,000 leases are about 4 MB.
+	// maxBody bounds a response; 10,000 leases are about 4 MB.
 	maxBody = 64 << 20
-	// maxErrorBody bounds the text taken from an answer that is not the
-	// agent's JSON, a proxy's error page for one.
+	// maxErrorBody bounds the text taken from a response that is not the agent's JSON, for example
+	// a proxy's error page.
 	maxErrorBody = 200
 )
 
-// Config says which agent to talk to and as whom. The zero value is the agent
-// on this host, without a token.
+// Config holds the agent's address and the credentials to use. The zero value means the agent on
+// this host, without a token.
 type Config struct {
-	// Address is host:port, http://host:port, https://host:port or
-	// unix:///path/to/socket; DefaultAddress when empty.
+	// Address is host:port, http://host:port, https://host:port or unix:///path/to/socket; empty
+	// means DefaultAddress.
 	Address string
 
-	// Token is a Consul ACL token. The agent passes it on with every write;
-	// without one a write is made as Consul's anonymous token, never as the
-	// agent's own.
+	// Token is a Consul ACL token. The agent passes it on with every write; without a token,
+	// Consul applies its anonymous token, never the agent's own.
 	Token string
 
-	// TLS is for https addresses; nil trusts the host's certificate store. It
-	// is not used when HTTPClient has a transport.
+	// TLS is used for https addresses; nil trusts the host's certificate store. It is ignored when
+	// HTTPClient has a transport.
 	TLS *tls.Config
 
-	// HTTPClient carries the requests; nil for one without a time limit, so
-	// bound the calls with their contexts. It is copied. Its transport is not
-	// used for unix addresses, and redirects are never followed, because they
-	// would carry the token elsewhere.
+	// HTTPClient sends the requests. If nil, a client without a time limit is used, so bound the
+	// calls with their contexts. New copies it. Its transport is not used for unix addresses, and
+	// redirects are never followed because they would carry the token elsewhere.
 	HTTPClient *http.Client
 }
 
-// Client talks to one agent. It may be used concurrently. Every method blocks
-// until the agent has answered or its context ends.
+// Client talks to one agent. It is safe for concurrent use. Every method blocks until the agent
+// has responded or its context ends.
 //
-// An answer that is not a success is an *Error, whose Code is the HTTP status:
-// 400 names the parameter that is wrong, 403 carries Consul's reason, 404 names
-// what there is, 409 says what is in the way, 503 that the store cannot be
-// reached. Any other error means that there was no usable answer.
+// A response that is not a success is an *Error whose Code is the HTTP status: 400 names the wrong
+// parameter, 403 carries Consul's reason, 404 lists what exists, 409 names the conflict, 503 means
+// that the store cannot be reached. Any other error means that there was no usable response.
 type Client struct {
 	base  *url.URL
 	token string
 	http  *http.Client
 }
 
-// New builds a client. It touches nothing outside the process. The error names
-// an address that has none of the forms of Config.Address.
+// New builds a client. It does not touch anything outside the process. It returns an error if the
+// address has none of the forms of Config.Address.
 func New(c Config) (*Client, error) {
 	address := c.Address
 	if address == "" {
@@ -88,8 +85,7 @@ func New(c Config) (*Client, error) {
 	return &Client{base: base, token: c.Token, http: &client}, nil
 }
 
-// parseAddress turns an address into a base URL, and the path of a socket when
-// it names one.
+// parseAddress returns the base URL of an address, and the socket's path if the address names one.
 func parseAddress(address string) (*url.URL, string, error) {
 	bad := func(reason string) error {
 		if at := strings.LastIndexByte(address, '@'); at >= 0 {
@@ -139,7 +135,7 @@ func newTransport(socket string, conf *tls.Config) http.RoundTripper {
 // Close drops idle connections. The client stays usable.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// path joins escaped elements: ("v1", "network", "a/b") is /v1/network/a%2Fb.
+// path joins and escapes elements: ("v1", "network", "a/b") becomes /v1/network/a%2Fb.
 func path(elements ...string) string {
 	var b strings.Builder
 	for _, e := range elements {
@@ -149,9 +145,9 @@ func path(elements ...string) string {
 	return b.String()
 }
 
-// do makes one request and reads the whole answer. in is sent as JSON unless
-// it is nil; out receives the JSON answer unless it is nil, or as it is in a *[]byte. Statuses other than
-// 2xx are an *Error, except those in also, which are answers like any other.
+// do makes one request and reads the whole response. A non-nil in is sent as JSON. A non-nil out
+// receives the decoded JSON, or the raw body if it is a *[]byte. A status other than 2xx is
+// returned as an *Error, unless it is listed in also.
 func (c *Client) do(ctx context.Context, method, path string, in, out any, also ...int) (http.Header, error) {
 	resp, err := c.send(ctx, method, path, in)
 	if err != nil {
@@ -180,7 +176,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any, also 
 	return resp.Header, nil
 }
 
-// send makes one request. The caller closes the answer's body.
+// send makes one request. The caller closes the response's body.
 func (c *Client) send(ctx context.Context, method, path string, in any) (*http.Response, error) {
 	var body io.Reader
 	if in != nil {
@@ -202,7 +198,7 @@ func (c *Client) send(ctx context.Context, method, path string, in any) (*http.R
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		// url.Error repeats method and URL; what happened stands inside it.
+		// url.Error repeats the method and URL; the error inside it has the cause.
 		var wrapped *url.Error
 		if errors.As(err, &wrapped) {
 			err = wrapped.Err
@@ -212,9 +208,9 @@ func (c *Client) send(ctx context.Context, method, path string, in any) (*http.R
 	return resp, nil
 }
 
-// failure is parseError without our token, which what stands between us and the
-// agent may have put into its answer. It is taken out before a long text is cut,
-// and of what JSON wrote in another way.
+// failure calls parseError with the client's token removed, because a proxy between the client and
+// the agent may have put it into its response. The token is removed before a long text is cut, and
+// again after decoding, because JSON may have escaped it.
 func (c *Client) failure(status int, body []byte) *Error {
 	if c.token == "" {
 		return parseError(status, body)
@@ -224,7 +220,7 @@ func (c *Client) failure(status int, body []byte) *Error {
 	return e
 }
 
-// parseError reads an error body. The status counts, whatever the body says.
+// parseError parses an error body. The HTTP status always wins over the body.
 func parseError(status int, body []byte) *Error {
 	e := Error{}
 	if json.Unmarshal(body, &e) == nil && e.Message != "" {
@@ -242,7 +238,7 @@ func parseError(status int, body []byte) *Error {
 	return &Error{Code: status, Message: message}
 }
 
-// index reads X-Leno-Index; 0 when it is absent.
+// index returns X-Leno-Index, or 0 when it is absent.
 func index(h http.Header) uint64 {
 	n, err := strconv.ParseUint(h.Get(indexHeader), 10, 64)
 	if err != nil {

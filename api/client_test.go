@@ -32,7 +32,7 @@ func TestParseAddress(t *testing.T) {
 		base    string
 		socket  string
 		err     string // part of it
-		shown   string // of the address, if not all
+		shown   string // part of the address in the error, if not all
 	}{
 		{address: "127.0.0.1:5366", base: "http://127.0.0.1:5366"},
 		{address: "[::1]:5366", base: "http://[::1]:5366"},
@@ -78,12 +78,12 @@ func TestParseAddress(t *testing.T) {
 	}
 }
 
-// request is what a handler saw.
+// request is a request as the handler received it.
 type request struct {
 	Line, Token, Body string
 }
 
-// serve answers every request with one status and body and remembers the last.
+// serve responds to every request with one status and body, and returns the last request.
 func serve(t *testing.T, status int, body string) (*Client, *request) {
 	t.Helper()
 	var got request
@@ -103,7 +103,7 @@ func serve(t *testing.T, status int, body string) (*Client, *request) {
 	return c, &got
 }
 
-// TestRequests pins method, path, body and decoded answer of every method.
+// TestRequests checks method, path, body and decoded response of every method.
 func TestRequests(t *testing.T) {
 	p4, p6 := netip.MustParsePrefix("10.5.34.0/24"), netip.MustParsePrefix("fd00:5:0:22::/64")
 	tests := []struct {
@@ -271,7 +271,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// A health answer that is no verdict must not read as one.
+// A response without a health status must not be taken for one.
 func TestHealthIsNotAProxysPage(t *testing.T) {
 	c, _ := serve(t, 503, "<html>no backend</html>")
 	if h, err := c.Health(t.Context()); err == nil {
@@ -368,12 +368,12 @@ func TestContextEndsACall(t *testing.T) {
 	}
 }
 
-// TestReadsAnswerInTime: a read that waits asks for no longer than its caller has.
+// TestReadsAnswerInTime: a blocking read asks for no longer than its caller has.
 func TestReadsAnswerInTime(t *testing.T) {
 	for _, tt := range []struct {
 		name        string
 		read        Read
-		context     time.Duration // 0 for no end
+		context     time.Duration // 0 for no limit
 		client      time.Duration // likewise
 		least, most time.Duration // 0 for no parameter
 	}{
@@ -409,7 +409,7 @@ func TestReadsAnswerInTime(t *testing.T) {
 	}
 }
 
-// durationOr0 is a duration that may be left out.
+// durationOr0 parses a duration that may be absent.
 func durationOr0(wait string) string {
 	if wait == "" {
 		return "0s"

@@ -7,44 +7,43 @@ import (
 	"time"
 )
 
-// What a finding can say, worst first.
+// Statuses of a finding, worst first.
 const (
-	FindingFault   = "fault"   // something is wrong, and Do says what to do
+	FindingFault   = "fault"   // something is wrong, and Do has the fix
 	FindingWarning = "warning" // worth knowing: a host that is down, a store that is away while packets flow
-	FindingUnknown = "unknown" // could not be looked at, and Saw says why
+	FindingUnknown = "unknown" // could not be examined, and Saw has the reason
 	FindingOK      = "ok"
 )
 
-// Finding is what one examination of a part of the host came to.
+// Finding is the result of examining one part of the host.
 type Finding struct {
 	Check   string `json:"check"`             // consul, acl, port, path_mtu, …
 	Status  string `json:"status"`            //
 	Network string `json:"network,omitempty"` // "" for the whole host
 	Peer    string `json:"peer,omitempty"`    // node name of the other host it is about
 	Tried   string `json:"tried"`             // what was done to find out
-	Saw     string `json:"saw"`               // what came of it
-	Do      string `json:"do,omitempty"`      // what to do about it, "" when nothing
+	Saw     string `json:"saw"`               // what was found
+	Do      string `json:"do,omitempty"`      // how to fix it, "" when there is nothing to do
 }
 
-// Diagnosis is the answer of PUT /v1/agent/doctor.
+// Diagnosis is the response of PUT /v1/agent/doctor.
 type Diagnosis struct {
 	Node     string        `json:"node"`
-	Agent    bool          `json:"agent"`  // an agent examined itself; false for what can be seen without one
+	Agent    bool          `json:"agent"`  // an agent examined itself; false if the examination ran without an agent
 	Active   bool          `json:"active"` // packets were sent
 	Took     time.Duration `json:"took_ns"`
-	Findings []Finding     `json:"findings"` // causes before what follows from them, worst first
+	Findings []Finding     `json:"findings"` // causes before their consequences, worst first
 }
 
-// DoctorOptions say what is examined; the zero value is everything.
+// DoctorOptions limit the examination; the zero value examines everything.
 type DoctorOptions struct {
-	Network string // this one alone
+	Network string // only this one
 	Passive bool   // send no packets to other hosts
 }
 
-// Doctor has the agent examine its host, what it has in the store and the ways to
-// the other hosts (PUT /v1/agent/doctor). It takes seconds. Nothing is changed.
-// Code 404 when the agent takes no part in the network; 409 says that it is examining
-// itself already.
+// Doctor makes the agent examine its host, its records in the store and the paths to the other
+// hosts (PUT /v1/agent/doctor). It takes seconds and changes nothing. Code 404 means that the
+// agent takes no part in the network, 409 that an examination is already running.
 func (c *Client) Doctor(ctx context.Context, o DoctorOptions) (Diagnosis, error) {
 	values := url.Values{}
 	if o.Network != "" {

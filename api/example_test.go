@@ -11,7 +11,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// agent stands in for a running agent that knows one network.
+// agent returns a server in place of a running agent that knows one network.
 func agent() *httptest.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/network/default/leases", func(w http.ResponseWriter, _ *http.Request) {
@@ -68,12 +68,12 @@ func ExampleError() {
 	// 404 network "blue" is not defined, there is: default
 }
 
-// A reader that waits goes on from the index of the answer it has.
+// A blocking read continues from the index of the last response.
 func ExampleRead() {
 	version := 7 // as the agent would count
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("index") == fmt.Sprint(version) {
-			version++ // a real agent answers once something has changed, or wait is over
+			version++ // a real agent responds after a change, or when wait is over
 		}
 		w.Header().Set("X-Leno-Index", fmt.Sprint(version))
 		fmt.Fprintf(w, `{"peers":[{"node":"host-b","held":%t}]}`, version%2 == 1)
@@ -89,12 +89,12 @@ func ExampleRead() {
 	for range 3 {
 		list, err := client.Peers(context.Background(), "default", since)
 		if err != nil {
-			panic(err) // a program that goes on would wait a moment and read again
+			panic(err) // a long-running program would wait a moment and read again
 		}
 		if list.Index == since.Index {
-			continue // the time was over, and nothing has changed
+			continue // wait is over, and nothing has changed
 		}
-		since.Index = list.Index // another one, higher or not: nothing else is to be made of it
+		since.Index = list.Index // another index, higher or not: it has no other meaning
 		fmt.Println(list.Peers[0].Node, "held:", list.Peers[0].Held)
 	}
 	// Output:

@@ -8,21 +8,20 @@ import (
 	"strconv"
 )
 
-// Monitor says what to follow of an agent's log. The zero value is lines of text
-// at the level info and above.
+// Monitor selects what to follow of an agent's log. The zero value means lines of text at level
+// info and above.
 type Monitor struct {
 	Level string // one of LogLevels, "" for info
-	JSON  bool   // one JSON object a line
+	JSON  bool   // one JSON object per line
 }
 
-// LogLevels are the levels of a log, from the one that says most.
+// LogLevels returns the log levels, the most verbose first.
 func LogLevels() []string { return []string{"trace", "debug", "info", "warn", "error"} }
 
-// Monitor follows the agent's log (GET /v1/agent/monitor) from now on, at a level
-// that is nobody else's. Lines can be read as they come, until ctx ends, the
-// stream is closed, or the agent stops, which is io.EOF. Who reads too slowly
-// finds a line that says how many were left out. The client's HTTPClient must have
-// no time limit.
+// Monitor follows the agent's log from now on (GET /v1/agent/monitor), at a level of its own.
+// Lines can be read as they arrive until ctx ends, the stream is closed, or the agent stops, which
+// is io.EOF. A reader that is too slow gets a line with the number of lines left out. The client's
+// HTTPClient must have no time limit.
 func (c *Client) Monitor(ctx context.Context, m Monitor) (io.ReadCloser, error) {
 	values := url.Values{"log_json": {strconv.FormatBool(m.JSON)}}
 	if m.Level != "" {

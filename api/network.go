@@ -15,8 +15,8 @@ func (c *Client) Networks(ctx context.Context, since ...Read) (NetworkList, erro
 	return out, err
 }
 
-// Network returns one network (GET /v1/network/:name). Code 404 names the
-// networks there are.
+// Network returns one network (GET /v1/network/:name). The error with code 404 lists the networks
+// that exist.
 func (c *Client) Network(ctx context.Context, name string, since ...Read) (Network, error) {
 	var out Network
 	h, err := c.do(ctx, http.MethodGet, path("v1", "network", name)+c.query(ctx, since), nil, &out)
@@ -24,17 +24,15 @@ func (c *Client) Network(ctx context.Context, name string, since ...Read) (Netwo
 	return out, err
 }
 
-// PutNetwork stores a network's pools and backend (PUT /v1/network/:name) and
-// returns it with defaults filled in. n.ModifyIndex 0 only creates; any other
-// value replaces exactly that version. Code 409 when the network exists
-// already or has changed meanwhile, and, unless force is set, when the change
-// takes subnets or packets from hosts (see NetworkPlan.Refused); 400 when the
-// definition is unusable.
+// PutNetwork stores a network's pools and backend (PUT /v1/network/:name) and returns it with
+// defaults filled in. If n.ModifyIndex is 0, PutNetwork only creates; any other value replaces
+// exactly that version. Code 409 means that the network already exists or has changed in the
+// meantime, or, unless force is set, that the change takes subnets or packets from hosts (see
+// NetworkPlan.Refused). Code 400 means that the definition is unusable.
 //
-// A network that is created may be given reservations: they are in force before
-// any host can take a subnet, and are taken back when it cannot be created. What
-// stays behind when the agent or the store dies meanwhile can be listed, and taken
-// over by doing the same again.
+// A new network can be given reservations: they are in force before any host can take a subnet,
+// and are removed again when the network cannot be created. If the agent or the store dies in
+// between, the remaining reservations can be listed, and repeating the call takes them over.
 func (c *Client) PutNetwork(ctx context.Context, n Network, force bool, reservations ...Reservation) (Network, error) {
 	in := struct {
 		Network
@@ -49,9 +47,8 @@ func (c *Client) PutNetwork(ctx context.Context, n Network, force bool, reservat
 	return out, err
 }
 
-// DeleteNetwork removes a network and its reservations (DELETE
-// /v1/network/:name), also when there are only reservations. While hosts hold leases it is code 409 unless force is
-// set.
+// DeleteNetwork removes a network and its reservations (DELETE /v1/network/:name), even when only
+// reservations exist. Code 409 means that hosts still hold leases and force is not set.
 func (c *Client) DeleteNetwork(ctx context.Context, name string, force bool) error {
 	p := path("v1", "network", name)
 	if force {
@@ -70,44 +67,41 @@ func (c *Client) Leases(ctx context.Context, network string, since ...Read) (Lea
 	return out, err
 }
 
-// Lease returns the lease on subnet (GET /v1/network/:name/lease/:subnet), code
-// 404 when there is none.
+// Lease returns the lease on subnet (GET /v1/network/:name/lease/:subnet). Code 404 means that
+// there is none.
 func (c *Client) Lease(ctx context.Context, network string, subnet netip.Prefix) (Lease, error) {
 	var out Lease
 	_, err := c.do(ctx, http.MethodGet, path("v1", "network", network, "lease", subnetKey(subnet)), nil, &out)
 	return out, err
 }
 
-// RevokeLease takes a lease from whichever host has it (DELETE
-// /v1/network/:name/lease/:subnet). The host, if it lives, takes another
-// subnet and goes on or exits, as its lease.on_lost says.
+// RevokeLease takes a lease from the host that holds it (DELETE /v1/network/:name/lease/:subnet).
+// That host, if it is alive, takes another subnet and continues, or exits, depending on its
+// lease.on_lost.
 func (c *Client) RevokeLease(ctx context.Context, network string, subnet netip.Prefix) error {
 	_, err := c.do(ctx, http.MethodDelete, path("v1", "network", network, "lease", subnetKey(subnet)), nil, nil)
 	return err
 }
 
-// ReleaseLease makes the agent give up its own lease and leave the network
-// until it is restarted or reloaded (PUT /v1/network/:name/release). Code 404 when
-// this host takes no part in the network, 409 when it holds no lease, 403 and 503 as
-// the store says.
+// ReleaseLease makes the agent give up its own lease and leave the network until it is restarted
+// or reloaded (PUT /v1/network/:name/release). Code 404 means that this host takes no part in the
+// network, 409 that it holds no lease; 403 and 503 come from the store.
 func (c *Client) ReleaseLease(ctx context.Context, network string) error {
 	_, err := c.do(ctx, http.MethodPut, path("v1", "network", network, "release"), nil, nil)
 	return err
 }
 
-// RenewLease makes this host's session in a network live on from now (PUT
-// /v1/network/:name/renew) and says until when the lease is safe. Code 404 when
-// this host takes no part in the network, 409 when it holds no lease or has just
-// lost it, 403 and 503 as the store says.
+// RenewLease renews this host's session in a network as of now (PUT /v1/network/:name/renew) and
+// returns the time until which the lease is safe. Code 404 means that this host takes no part in
+// the network, 409 that it holds no lease or has just lost it; 403 and 503 come from the store.
 func (c *Client) RenewLease(ctx context.Context, network string) (Renewal, error) {
 	var out Renewal
 	_, err := c.do(ctx, http.MethodPut, path("v1", "network", network, "renew"), nil, &out)
 	return out, err
 }
 
-// Reservations lists the slots kept for hosts (GET
-// /v1/network/:name/reservations), sorted by subnet; also of a network that is
-// not defined, when there are any.
+// Reservations lists the slots reserved for hosts (GET /v1/network/:name/reservations), sorted by
+// subnet. It also works for a network that is not defined but has reservations.
 func (c *Client) Reservations(ctx context.Context, network string, since ...Read) (ReservationList, error) {
 	var out ReservationList
 	h, err := c.do(ctx, http.MethodGet, path("v1", "network", network, "reservations")+c.query(ctx, since), nil, &out)
@@ -115,10 +109,10 @@ func (c *Client) Reservations(ctx context.Context, network string, since ...Read
 	return out, err
 }
 
-// AddReservation keeps r.Subnet for the host that r names (PUT
-// /v1/network/:name/reservation/:subnet). Adding it again is no error; code 409
-// when the subnet is kept for somebody else, the host has another one, or,
-// unless force is set, another live host holds a lease on it.
+// AddReservation reserves r.Subnet for the host that r names (PUT
+// /v1/network/:name/reservation/:subnet). Adding the same reservation again is not an error. Code
+// 409 means that the subnet is reserved for another host, that the host has another reservation,
+// or, unless force is set, that another live host holds a lease on the subnet.
 func (c *Client) AddReservation(ctx context.Context, network string, r Reservation, force bool) error {
 	p := path("v1", "network", network, "reservation", subnetKey(r.Subnet))
 	if force {
@@ -128,16 +122,15 @@ func (c *Client) AddReservation(ctx context.Context, network string, r Reservati
 	return err
 }
 
-// RemoveReservation drops a reservation (DELETE
-// /v1/network/:name/reservation/:subnet) and leaves any lease alone. Code 404
-// when there is none.
+// RemoveReservation removes a reservation (DELETE /v1/network/:name/reservation/:subnet) and
+// leaves any lease alone. Code 404 means that there is none.
 func (c *Client) RemoveReservation(ctx context.Context, network string, subnet netip.Prefix) error {
 	_, err := c.do(ctx, http.MethodDelete, path("v1", "network", network, "reservation", subnetKey(subnet)), nil, nil)
 	return err
 }
 
-// Peers lists the other hosts as this host's datapath has them (GET
-// /v1/network/:name/peers), sorted by name.
+// Peers lists the other hosts as they are in this host's datapath (GET /v1/network/:name/peers),
+// sorted by name.
 func (c *Client) Peers(ctx context.Context, network string, since ...Read) (PeerList, error) {
 	var out PeerList
 	h, err := c.do(ctx, http.MethodGet, path("v1", "network", network, "peers")+c.query(ctx, since), nil, &out)
@@ -145,5 +138,5 @@ func (c *Client) Peers(ctx context.Context, network string, since ...Read) (Peer
 	return out, err
 }
 
-// subnetKey is a subnet as one element of a path: 10.5.34.0-24.
+// subnetKey returns a subnet as one path element, for example 10.5.34.0-24.
 func subnetKey(p netip.Prefix) string { return fmt.Sprintf("%s-%d", p.Addr(), p.Bits()) }

@@ -6,53 +6,52 @@ import (
 	"net/netip"
 )
 
-// What a plan does to a network.
+// Values of NetworkPlan.Action.
 const (
 	ActionCreate = "create"
 	ActionUpdate = "update"
 	ActionNone   = "none"
 )
 
-// NetworkPlan is what putting a definition would change: the way from what the
-// store has to what is wanted, host by host. Lists are never null.
+// NetworkPlan describes what storing a definition would change: the differences between the stored
+// and the wanted definition, and the effect on each host. Lists are never null.
 type NetworkPlan struct {
 	Name        string       `json:"name"`
 	Action      string       `json:"action"`       // create, update or none
-	ModifyIndex uint64       `json:"modify_index"` // of what the store has, 0 for nothing
+	ModifyIndex uint64       `json:"modify_index"` // of the stored definition, 0 for none
 	Changes     []Change     `json:"changes"`      // sorted by field
 	Hosts       []HostChange `json:"hosts"`        // all with a lease, sorted by slot; none when nothing changes
-	Refused     []Refusal    `json:"refused"`      // why PutNetwork does not do it
+	Refused     []Refusal    `json:"refused"`      // why PutNetwork refuses it
 
-	// Reservations stand in the store already, although the network does not: of
-	// an import that was interrupted. A network that is created has them.
+	// Reservations exist in the store although the network does not, left by an interrupted
+	// import. A network that is created gets them.
 	Reservations []Reservation `json:"reservations,omitempty"`
 }
 
-// Change is one effective value that differs; "" stands for none.
+// Change is one effective value that differs; "" means none.
 type Change struct {
 	Field string `json:"field"` // ipv4.prefix, backend.type, backend.port
 	From  string `json:"from"`
 	To    string `json:"to"`
 }
 
-// HostChange is what happens to one host.
+// HostChange describes what happens to one host.
 type HostChange struct {
 	Node   string       `json:"node"`
-	Subnet netip.Prefix `json:"subnet"` // the one its lease is named by
+	Subnet netip.Prefix `json:"subnet"` // the subnet that names its lease
 	Held   bool         `json:"held"`   // false once lapsed: the host may be gone
 	What   []string     `json:"what"`   // "keeps 10.5.34.0/24", "gains fd00:5:0:22::/64"
 }
 
-// Refusal is one reason against a change.
+// Refusal is one reason to refuse a change.
 type Refusal struct {
 	Reason string `json:"reason"` // names fields and hosts
 	Way    string `json:"way"`    // what to do instead
-	Force  bool   `json:"force"`  // an operator may insist; else it could not work
+	Force  bool   `json:"force"`  // an operator may force it; otherwise the change could not work
 }
 
-// PlanNetwork tells what PutNetwork would do (POST /v1/network/:name/plan) and
-// changes nothing; n.ModifyIndex is not looked at. Code 400 when the definition
-// is unusable.
+// PlanNetwork returns what PutNetwork would do (POST /v1/network/:name/plan) and changes nothing.
+// It ignores n.ModifyIndex. Code 400 means that the definition is unusable.
 func (c *Client) PlanNetwork(ctx context.Context, n Network) (NetworkPlan, error) {
 	in := Network{Name: n.Name, Pools: n.Pools, Backend: n.Backend}
 	var out NetworkPlan

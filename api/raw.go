@@ -7,10 +7,9 @@ import (
 	"net/http"
 )
 
-// Copy writes what the agent answers to GET path to w as it comes, until it ends
-// or ctx does: for what has no type here, such as profiles, and for streams, such
-// as the log. The path has its query with it. Answers that are no success are an
-// *Error as with every method.
+// Copy writes the agent's response to GET path to w as it arrives, until it ends or ctx does. It
+// is for responses that have no type here, such as profiles, and for streams, such as the log. The
+// path includes its query. A response that is not a success is an *Error, as with every method.
 func (c *Client) Copy(ctx context.Context, path string, w io.Writer) error {
 	resp, err := c.send(ctx, http.MethodGet, path, nil)
 	if err != nil {

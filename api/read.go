@@ -8,29 +8,28 @@ import (
 	"time"
 )
 
-// Read makes a read block until there is news. The zero value does not block.
-// Of several given to one call the last counts.
+// Read makes a read block until there is a change. The zero value does not block. If several are
+// given to one call, the last one applies.
 type Read struct {
-	// Index is the one of the answer the caller has: the read blocks until the
-	// agent has another. 0 answers at once.
+	// Index is the index of the response that the caller already has: the read blocks until the
+	// agent has another one. With 0 the agent responds at once.
 	Index uint64
 
-	// Wait is how long it blocks at most, after which the answer is the old one
-	// under the old index. 0 is the agent's default, 5 min; more than 10 min is
-	// 10 min. The agent adds up to a sixteenth, so that readers do not come back
-	// all at once. Where the context, or the Timeout of Config.HTTPClient, ends
-	// before that, the agent is asked to answer in time.
+	// Wait bounds how long the read blocks; after that the agent returns the old response with the
+	// old index. 0 means the agent's default, 5 min; more than 10 min means 10 min. The agent adds
+	// up to a sixteenth so that readers do not all return at once. If the context, or the Timeout
+	// of Config.HTTPClient, ends earlier, the client asks the agent to respond in time.
 	Wait time.Duration
 }
 
 const (
 	defaultWait = 5 * time.Minute // the agent's
-	// inTime is the part of the time left that a read may wait: the agent adds a
-	// sixteenth, and the answer has to come.
+	// inTime is the fraction of the remaining time that a read may wait: the agent adds up to a
+	// sixteenth, and the response has to arrive.
 	inTime = 0.9
 )
 
-// query is a read as the query of a URL, "" for none.
+// query returns the URL query of the last read, "" for none.
 func (c *Client) query(ctx context.Context, reads []Read) string {
 	if len(reads) == 0 {
 		return ""
@@ -52,7 +51,7 @@ func (c *Client) query(ctx context.Context, reads []Read) string {
 	return "?" + values.Encode()
 }
 
-// left is how long a request may take; false for any time.
+// left returns how long a request may take; false means without limit.
 func (c *Client) left(ctx context.Context) (time.Duration, bool) {
 	until, ends := ctx.Deadline()
 	left := time.Until(until)

@@ -1,6 +1,5 @@
-// Package api is the Go client of the agent's HTTP API and the shapes that
-// travel over it. It imports nothing else of leno, so other programs may use
-// it alone.
+// Package api is the Go client of the agent's HTTP API, with the types that it sends and receives.
+// It imports nothing else of leno, so other programs can use it on its own.
 package api
 
 import (
@@ -12,19 +11,19 @@ import (
 // Statuses of checks, networks and agents, best first.
 const (
 	Passing  = "passing"  // all is well
-	Warning  = "warning"  // packets flow, but something needs to mend: Consul away, a skipped record
-	Critical = "critical" // packets may not flow, or a person is needed
+	Warning  = "warning"  // packets flow, but something needs to recover: Consul away, a skipped record
+	Critical = "critical" // packets may not flow, or an operator has to act
 )
 
-// Check is one named thing that health looks at.
+// Check is one named health check.
 type Check struct {
 	Name   string    `json:"name"` // consul, lease, device, routes, snapshot, …
 	Status string    `json:"status"`
-	Reason string    `json:"reason"` // what is so, and what to do when it is not passing
-	Since  time.Time `json:"since"`  // of this status
+	Reason string    `json:"reason"` // the state, and what to do when it is not passing
+	Since  time.Time `json:"since"`  // when it got this status
 }
 
-// Health is the answer of /healthz and /readyz.
+// Health is the response of /healthz and /readyz.
 type Health struct {
 	Status   string          `json:"status"`
 	Ready    bool            `json:"ready"`
@@ -40,7 +39,7 @@ type NetworkHealth struct {
 	Checks  []Check `json:"checks"`
 }
 
-// Self is the answer of GET /v1/agent/self.
+// Self is the response of GET /v1/agent/self.
 type Self struct {
 	Version     string    `json:"version"`
 	NodeName    string    `json:"node_name"`
@@ -50,33 +49,33 @@ type Self struct {
 	Registry    string    `json:"registry"` // "consul at 127.0.0.1:8500" or "memory"
 	Started     time.Time `json:"started"`
 	PID         int       `json:"pid"`
-	Networks    []string  `json:"networks"` // this agent takes part in
+	Networks    []string  `json:"networks"` // that this agent takes part in
 
-	// Which kernel's tables the agent sees: "" when it cannot tell.
-	BootID           string `json:"boot_id,omitempty"`           // of the kernel, another one with every start of the host
+	// The kernel whose tables the agent sees; "" when it is unknown.
+	BootID           string `json:"boot_id,omitempty"`           // of the kernel; changes at every boot
 	NetworkNamespace string `json:"network_namespace,omitempty"` // "net:[4026531840]"
 
 	Firewall *Firewall `json:"firewall,omitempty"` // nil when this host has no rules
 }
 
-// Configuration is the answer of GET /v1/agent/config.
+// Configuration is the response of GET /v1/agent/config.
 type Configuration struct {
 	Files    []string  `json:"files"` // in the order they were read
 	Dev      bool      `json:"dev"`   // a development agent
 	Settings []Setting `json:"settings"`
 }
 
-// Setting is one option in force, as one would write it in a file; of a secret
-// only "set" or "not set".
+// Setting is one option in force, in the syntax of a configuration file; for a secret only "set"
+// or "not set".
 type Setting struct {
 	Name  string `json:"name"` // consul.kv_prefix, network.blue.ip_masq
 	Value string `json:"value"`
 }
 
-// Firewall is what holds this host's rules.
+// Firewall describes which firewall holds this host's rules.
 type Firewall struct {
 	Kind   string `json:"kind"`   // iptables-nft, iptables-legacy or nftables
-	Reason string `json:"reason"` // why it is that one
+	Reason string `json:"reason"` // why this kind is used
 }
 
 // Pool is one address family of a network.
@@ -108,14 +107,14 @@ type Local struct {
 	SubnetFile string         `json:"subnet_file"`       //
 	Underlay   Underlay       `json:"underlay"`          //
 	Peers      int            `json:"peers"`             // in the datapath
-	Notes      []string       `json:"notes,omitempty"`   // what the backend chose by itself, and why
+	Notes      []string       `json:"notes,omitempty"`   // what the backend chose automatically, and why
 	Differs    []string       `json:"differs,omitempty"` // where the agent's file and the store's definition differ
 	Applied    time.Time      `json:"applied,omitzero"`  // last successful Apply
 	Renewed    time.Time      `json:"renewed,omitzero"`  // last successful renewal of the lease
-	Followed   time.Time      `json:"followed,omitzero"` // when the store last said which leases there are, or that nothing has changed
+	Followed   time.Time      `json:"followed,omitzero"` // when the store last confirmed the list of leases
 
-	// ModifyIndex is the version of the definition that the datapath is made of, 0 for
-	// none yet. It is behind Network's while this host takes a change over.
+	// ModifyIndex is the version of the definition that the datapath was built from, 0 for none
+	// yet. It is lower than Network's while this host applies a change.
 	ModifyIndex uint64 `json:"modify_index"`
 }
 
@@ -123,12 +122,12 @@ type Local struct {
 type Underlay struct {
 	Interface string       `json:"interface"`
 	MTU       int          `json:"mtu"`
-	Addresses []netip.Addr `json:"addresses"`     // that other hosts send to
-	Own       []netip.Addr `json:"own,omitempty"` // that stand behind them on this host, when they are others (NAT)
+	Addresses []netip.Addr `json:"addresses"`     // to which other hosts send
+	Own       []netip.Addr `json:"own,omitempty"` // the host's own addresses behind them, if different (NAT)
 	Reason    string       `json:"reason"`        // why it was chosen
 }
 
-// NetworkList is the answer of GET /v1/networks.
+// NetworkList is the response of GET /v1/networks.
 type NetworkList struct {
 	Networks []Network `json:"networks"`
 	Skipped  []Skipped `json:"skipped"`
@@ -150,41 +149,41 @@ type Lease struct {
 	ModifyIndex   uint64          `json:"modify_index"`
 }
 
-// Renewal is the answer of PUT /v1/network/:n/renew.
+// Renewal is the response of PUT /v1/network/:n/renew.
 type Renewal struct {
 	Subnet    netip.Prefix `json:"subnet"`
 	Renewed   time.Time    `json:"renewed"`
-	SafeUntil time.Time    `json:"safe_until"` // the lease is held until then at least, though nobody renews it again
+	SafeUntil time.Time    `json:"safe_until"` // the lease is held at least until then, even without another renewal
 }
 
-// Skipped names a record that could not be used and why.
+// Skipped names a record that could not be used, and why.
 type Skipped struct {
 	Key    string `json:"key"`
 	Reason string `json:"reason"`
 }
 
-// LeaseList is the answer of GET /v1/network/:n/leases.
+// LeaseList is the response of GET /v1/network/:n/leases.
 type LeaseList struct {
 	Leases  []Lease   `json:"leases"`
 	Skipped []Skipped `json:"skipped"`
 	Index   uint64    `json:"-"` // header X-Leno-Index: changes whenever the answer does
 }
 
-// Reservation is a slot kept for a host: exactly one of Node and NodeID is set.
+// Reservation is a slot reserved for a host: exactly one of Node and NodeID is set.
 type Reservation struct {
 	Subnet netip.Prefix `json:"subnet"`
 	Node   string       `json:"node,omitempty"`
 	NodeID string       `json:"node_id,omitempty"`
 }
 
-// ReservationList is the answer of GET /v1/network/:n/reservations.
+// ReservationList is the response of GET /v1/network/:n/reservations.
 type ReservationList struct {
 	Reservations []Reservation `json:"reservations"`
 	Skipped      []Skipped     `json:"skipped"`
 	Index        uint64        `json:"-"` // header X-Leno-Index: changes whenever the answer does
 }
 
-// Peer is another host as the datapath has it.
+// Peer is another host as it is in the datapath.
 type Peer struct {
 	Node      string         `json:"node"`
 	Subnets   []netip.Prefix `json:"subnets"`
@@ -195,7 +194,7 @@ type Peer struct {
 	Counters  *Counters      `json:"counters,omitempty"`
 }
 
-// Counters count what passed since the agent started.
+// Counters count the traffic since the agent started.
 type Counters struct {
 	RxPackets uint64            `json:"rx_packets"`
 	RxBytes   uint64            `json:"rx_bytes"`
@@ -204,16 +203,15 @@ type Counters struct {
 	Drops     map[string]uint64 `json:"drops,omitempty"`
 }
 
-// PeerList is the answer of GET /v1/network/:n/peers.
+// PeerList is the response of GET /v1/network/:n/peers.
 type PeerList struct {
 	Peers  []Peer            `json:"peers"`
 	Drops  map[string]uint64 `json:"drops,omitempty"`  // by reason: packets that belong to no peer
-	Totals *Counters         `json:"totals,omitempty"` // of all peers together, since the device was made, where nobody counts by peer
+	Totals *Counters         `json:"totals,omitempty"` // all peers since the device was made, if not counted by peer
 	Index  uint64            `json:"-"`                // header X-Leno-Index: changes whenever the answer does
 }
 
-// Error is the body of every answer that is not 2xx, and the client's error
-// for it.
+// Error is the body of every response that is not 2xx, and the client's error for it.
 type Error struct {
 	Code    int    `json:"code"` // HTTP status
 	Message string `json:"error"`

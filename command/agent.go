@@ -23,8 +23,8 @@ import (
 	"github.com/lenonet/leno/agent/logging"
 )
 
-// agentOverrides are the settings that may also be given as a flag or in the
-// environment: flags win over the environment, and that over files.
+// agentOverrides are the settings that can also be given as a flag or in the environment. Flags
+// take precedence over the environment, and the environment over files.
 var agentOverrides = []struct{ flag, setting, help string }{
 	{"node-name", "node_name", "`name` of this host, unique in every network"},
 	{"data-dir", "data_dir", "`directory` for the node id and leases"},
@@ -78,7 +78,7 @@ func (a *agentCommand) register(fs *flag.FlagSet) {
 	}
 }
 
-// load reads the configuration, now and at every reload.
+// load reads the configuration, at the start and at every reload.
 func (a *agentCommand) load() (config.Config, error) {
 	options := configOptions(agent.Backends())
 	options.Dev = a.dev
@@ -86,7 +86,7 @@ func (a *agentCommand) load() (config.Config, error) {
 	return config.Load(a.sources, options)
 }
 
-// overridden is what agentOverrides say, by setting, of those that a command has as
+// overridden returns the values of agentOverrides by setting, for those that the command has as
 // flags.
 func overridden(m Meta, set *flag.FlagSet, flags map[string]*string) map[string]string {
 	given := map[string]bool{}
@@ -110,12 +110,12 @@ func (a *agentCommand) run(ctx context.Context) error {
 	if len(a.sources) == 0 && !a.dev {
 		return usagef("nothing to run: give -config-file, -config-dir or -dev")
 	}
-	// SIGINT and SIGTERM end the process until the agent runs: nothing has to be
-	// stopped, and a file that blocks must not keep it.
+	// Until the agent runs, SIGINT and SIGTERM end the process at once: there is nothing to stop,
+	// and a file that blocks must not prevent the exit.
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGHUP)
 	defer signal.Stop(signals)
-	// Whoever read our standard error may have ended: that is no reason for us to.
+	// The reader of standard error may have ended; the agent must not end because of that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	c, err := a.load()
 	if err != nil {
@@ -127,7 +127,8 @@ func (a *agentCommand) run(ctx context.Context) error {
 	}
 	defer logs.Close()
 	logger := logs.Logger()
-	// Libraries write there, and would go past the file and what reads JSON.
+	// Libraries write to the standard logger, which would bypass the log file and break JSON
+	// output.
 	defer redirect(log.Default(), logger.StandardWriter(&hclog.StandardLoggerOptions{InferLevels: true}))()
 	daemonAgent, err := agent.New(c, agent.Options{Logs: logs, Version: a.meta.Version}, a.load)
 	if err != nil {
@@ -139,8 +140,8 @@ func (a *agentCommand) run(ctx context.Context) error {
 	defer stop()
 	done := make(chan error, 1)
 	go func() { done <- daemonAgent.Run(ctx) }()
-	// Any number of signals that come during a reload are one more: the files may
-	// have changed after it read them.
+	// All signals that arrive during a reload cause one more reload, because the files may have
+	// changed after they were read.
 	wanted := make(chan struct{}, 1)
 	var reloads sync.WaitGroup
 	reloads.Go(func() {
@@ -180,15 +181,14 @@ func reload(ctx context.Context, logger hclog.Logger, running *agent.Agent) {
 			logger.Warn("systemd could not be told", "error", err)
 		}
 	}
-	if running.Ready() { // else systemd still waits for the first time
+	if running.Ready() { // otherwise systemd still waits for the first start
 		tell(daemon.SdNotifyReloading + fmt.Sprintf("\nMONOTONIC_USEC=%d", monotonicMicros()))
 		defer tell(daemon.SdNotifyReady)
 	}
-	_, _ = running.Refresh(ctx, false) // tells in the log
+	_, _ = running.Refresh(ctx, false) // Refresh logs its result
 }
 
-// redirect has a logger of the standard library write its bare lines to w, until
-// back.
+// redirect makes a standard library logger write its bare lines to w until back is called.
 func redirect(l *log.Logger, w io.Writer) (back func()) {
 	flags, before := l.Flags(), l.Writer()
 	l.SetFlags(0)
@@ -209,7 +209,8 @@ func logConfig(logger hclog.Logger, c config.Config) {
 	}
 }
 
-// monotonicMicros is CLOCK_MONOTONIC, which systemd wants with RELOADING=1.
+// monotonicMicros returns CLOCK_MONOTONIC in microseconds, which systemd requires with
+// RELOADING=1.
 func monotonicMicros() int64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {

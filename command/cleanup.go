@@ -55,7 +55,7 @@ type cleanupCommand struct {
 	overrides map[string]*string // by setting
 }
 
-// cleanupOverrides are those of agentOverrides that matter here.
+// cleanupOverrides returns the settings of agentOverrides that apply to cleanup.
 func cleanupOverrides() []string {
 	return []string{"node_name", "data_dir", "consul.address", "consul.token_file", "http.address"}
 }
@@ -90,7 +90,7 @@ func (c *cleanupCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// An empty name, of a variable that is not set, must not mean everything.
+	// An empty name, for example from an unset variable, must not mean everything.
 	named := false
 	c.set.Visit(func(f *flag.Flag) { named = named || f.Name == "network" })
 	if err := registry.CheckNetworkName(c.options.Network); named && err != nil {
@@ -145,7 +145,7 @@ func writeCleanup(w io.Writer, r agent.CleanupReport) {
 	}
 }
 
-// remnantText is a remnant in words.
+// remnantText describes a remnant in words.
 func remnantText(r agent.Remnant) string {
 	text := r.Kind + " " + r.Name
 	if r.Network != "" {

@@ -18,8 +18,8 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// callTimeout bounds a command's whole talk with the agent: longer than Consul
-// takes to say that it has no leader (9 to 12 s).
+// callTimeout bounds all calls of one command to the agent. It is longer than Consul takes to
+// report that it has no leader (9 to 12 s).
 const callTimeout = 30 * time.Second
 
 // agentFlags are the flags of every command that talks to the agent.
@@ -42,14 +42,14 @@ func (f *agentFlags) register(fs *flag.FlagSet) {
 	fs.StringVar(&f.serverName, "tls-server-name", "", "`name` that the agent's certificate has to carry; LENO_TLS_SERVER_NAME")
 }
 
-// value returns the flag's value when it was given, else that of the first environment
-// variable that is set.
+// value returns the flag's value if it was given, or the value of the first environment variable
+// that is set.
 func (f *agentFlags) value(name, value string, env ...string) string {
 	return f.setting(name, value, env...).value
 }
 
-// setting is a value and the flag or environment variable that it comes from, such as
-// "-ca-cert"; zero for no value.
+// setting is a value and the flag or environment variable that it comes from, such as "-ca-cert".
+// The zero setting has no value.
 type setting struct{ value, source string }
 
 func (f *agentFlags) setting(name, value string, env ...string) setting {
@@ -67,8 +67,8 @@ func (f *agentFlags) setting(name, value string, env ...string) setting {
 	return setting{}
 }
 
-// read returns the content of the file that the setting names, which has to be a
-// regular file as those of the configuration.
+// read returns the content of the file that the setting names, which must be a regular file, as
+// configuration files must be.
 func (s setting) read() ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), config.ReadTimeout)
 	defer cancel()
@@ -104,8 +104,8 @@ func (f *agentFlags) open() (*api.Client, error) {
 	return client, nil
 }
 
-// where is the agent's address. Whoever names certificates means TLS: without a
-// scheme the token would go out in the clear, past them.
+// where returns the agent's address. If certificates are given and the address has no scheme, it
+// uses https: plain http would send the token in the clear.
 func (f *agentFlags) where() string {
 	address := f.value("address", f.address, "LENO_ADDRESS")
 	if address == "" {
@@ -117,7 +117,7 @@ func (f *agentFlags) where() string {
 	return address
 }
 
-// certificates are what the flags or the environment say of TLS.
+// certificates are the TLS settings from the flags or the environment.
 type certificates struct{ ca, cert, key, name setting }
 
 func (f *agentFlags) certificates() certificates {
@@ -129,7 +129,7 @@ func (f *agentFlags) certificates() certificates {
 	}
 }
 
-// resolveToken takes the first of: flags, LENO_*, CONSUL_HTTP_*.
+// resolveToken returns the first token of: flags, LENO_*, CONSUL_HTTP_*.
 func (f *agentFlags) resolveToken() (string, error) {
 	if f.given("token") {
 		if f.given("token-file") {
@@ -163,7 +163,7 @@ func readToken(file setting) (string, error) {
 	return token, nil
 }
 
-// tls is nil when no option asks for anything.
+// tls returns nil when no TLS option is given.
 func (f *agentFlags) tls() (*tls.Config, error) {
 	given := f.certificates()
 	if given == (certificates{}) {
@@ -201,13 +201,13 @@ func (f *agentFlags) tls() (*tls.Config, error) {
 	return conf, nil
 }
 
-// call opens the client and runs fn with a bounded context. An agent that does
-// not answer is explained.
+// call opens the client and runs fn with a bounded context. It adds an explanation to the error of
+// an agent that does not respond.
 func (f *agentFlags) call(ctx context.Context, fn func(context.Context, *api.Client) error) error {
 	return f.callWithin(ctx, callTimeout, fn)
 }
 
-// callWithin is call within another time.
+// callWithin is call with another time limit.
 func (f *agentFlags) callWithin(ctx context.Context, limit time.Duration, fn func(context.Context, *api.Client) error) error {
 	client, err := f.open()
 	if err != nil {
@@ -223,11 +223,11 @@ func (f *agentFlags) callWithin(ctx context.Context, limit time.Duration, fn fun
 	return f.explain(err)
 }
 
-// plainToTLS is what Go's server, which is the agent's, says to a request without
-// TLS where it wants TLS.
+// plainToTLS is the response of Go's server, which the agent uses, to a plain HTTP request on a
+// TLS port.
 const plainToTLS = "HTTP request to an HTTPS server"
 
-// explain says more of an agent that does not answer.
+// explain adds advice to the error of an agent that does not respond.
 func (f *agentFlags) explain(err error) error {
 	var unknown x509.UnknownAuthorityError
 	var otherName x509.HostnameError
@@ -247,8 +247,8 @@ func (f *agentFlags) explain(err error) error {
 	return err
 }
 
-// onNetwork makes a call of one that is about a network: the one given, or the
-// one that is meant when none is.
+// onNetwork turns a function on a network into a call. It uses the given network, or the default
+// one when none is given.
 func onNetwork(given string, fn func(ctx context.Context, c *api.Client, name string) error) func(context.Context, *api.Client) error {
 	return func(ctx context.Context, c *api.Client) error {
 		name, err := network(ctx, c, given)
@@ -259,7 +259,7 @@ func onNetwork(given string, fn func(ctx context.Context, c *api.Client, name st
 	}
 }
 
-// ofNetwork makes a reader of one that is about a network, which is looked for
+// ofNetwork turns a function that reads a network into a reader. It resolves the network only
 // once.
 func ofNetwork[T any](given string, read func(ctx context.Context, c *api.Client, name string, since api.Read) (T, uint64, error)) reader[T] {
 	return func(ctx context.Context, c *api.Client, since api.Read) (T, uint64, error) {
@@ -273,8 +273,8 @@ func ofNetwork[T any](given string, read func(ctx context.Context, c *api.Client
 	}
 }
 
-// network is the network to work on: the one given, else the only one the agent
-// takes part in, else the only one there is.
+// network returns the network to work on: the given one, or the only one the agent takes part in,
+// or the only one that exists.
 func network(ctx context.Context, client *api.Client, given string) (string, error) {
 	if given != "" {
 		return given, nil
@@ -305,7 +305,7 @@ func network(ctx context.Context, client *api.Client, given string) (string, err
 	return "", instead(first, "there are several networks, name one: %s", strings.Join(all, ", "))
 }
 
-// subnetArgs are "[NETWORK] SUBNET".
+// subnetArgs parses "[NETWORK] SUBNET".
 func subnetArgs(args []string) (network string, subnet netip.Prefix, err error) {
 	before, text := args[:len(args)-1], args[len(args)-1]
 	if len(args) == 2 {
@@ -324,7 +324,7 @@ func subnetArgs(args []string) (network string, subnet netip.Prefix, err error) 
 			likely := netip.PrefixFrom(a, likelyLength(a)).Masked()
 			return "", netip.Prefix{}, instead(withArgs(likely.String()), "%s is an address, not a subnet such as %s", a, likely)
 		}
-		if len(before) == 0 && !strings.ContainsAny(text, "./:") { // the network alone
+		if len(before) == 0 && !strings.ContainsAny(text, "./:") { // only the network was given
 			return "", netip.Prefix{}, instead(withArgs(text, exampleSubnet), "%q is not a subnet such as %s", text, exampleSubnet)
 		}
 		return "", netip.Prefix{}, instead(withArgs(exampleSubnet), "%q is not a subnet such as %s", text, exampleSubnet)
@@ -338,7 +338,7 @@ func subnetArgs(args []string) (network string, subnet netip.Prefix, err error) 
 
 const exampleSubnet = "10.5.34.0/24"
 
-// likelyLength is that of a subnet unless a network says otherwise.
+// likelyLength returns the default prefix length of a subnet.
 func likelyLength(a netip.Addr) int {
 	if a.Is4() {
 		return 24
@@ -346,7 +346,8 @@ func likelyLength(a netip.Addr) int {
 	return 64
 }
 
-// parseSubnet takes the usual spelling, and that of keys in Consul and of paths.
+// parseSubnet accepts the usual notation and that of keys in Consul and of paths, for example
+// 10.5.34.0-24.
 func parseSubnet(text string) (netip.Prefix, bool) {
 	subnet, err := netip.ParsePrefix(text)
 	if i := strings.LastIndexByte(text, '-'); err != nil && i >= 0 {
@@ -355,7 +356,7 @@ func parseSubnet(text string) (netip.Prefix, bool) {
 	return subnet, err == nil
 }
 
-// firstArg is the optional first argument.
+// firstArg returns the optional first argument.
 func firstArg(args []string) string {
 	if len(args) == 0 {
 		return ""
@@ -381,7 +382,7 @@ func (f *formatFlag) register(fs *flag.FlagSet) {
 	fs.StringVar(&f.value, "format", "", "output `format`, table or json; LENO_FORMAT, default table")
 }
 
-// json says whether JSON is wanted.
+// json reports whether JSON is wanted.
 func (f *formatFlag) json() (bool, error) {
 	name, value := "-format", f.value
 	if value == "" {

@@ -16,20 +16,20 @@ import (
 	"github.com/lenonet/leno/command/cni"
 )
 
-// cniName is the plugin's file, beside `leno`.
+// cniName is the name of the plugin's file, next to `leno`.
 const cniName = "leno-cni"
 
-// Main runs what a program called with argv (its own name first) is to do: the file
-// called leno-cni is the plugin. So is one of any other name that is called as
-// plugins are, with a command in the environment and without arguments: "type":
-// "leno" in a network configuration looks for a file of that name.
+// Main runs the program that argv selects (argv[0] is its own name). A file named leno-cni is the
+// plugin. A file with any other name is also the plugin if it is called as plugins are, with a
+// command in the environment and without arguments: "type": "leno" in a network configuration
+// makes the runtime look for a file named leno.
 func Main(argv []string, m Meta) int {
 	switch called := len(argv) > 0 && filepath.Base(argv[0]) == cniName; {
 	case len(argv) <= 1 && m.Getenv("CNI_COMMAND") != "":
 		return Run([]string{"cni"}, m)
 	case called && len(argv) == 1:
-		// What the reference plugins do when they are called by hand. Nomad takes the
-		// version out of it.
+		// The reference plugins print the same when called by hand. Nomad parses the version from
+		// it.
 		fmt.Fprintf(m.Stderr, "CNI %s plugin v%s\nCNI protocol versions supported: %s\n", cniName, m.Version, strings.Join(cni.Versions(), ", "))
 		return exitDone
 	case called:
@@ -46,8 +46,8 @@ type cniPlugin struct {
 	conflist bool
 	network  string
 
-	runDir string // of subnet files, "" for the usual one
-	silent error  // the agent did not answer when it was asked last
+	runDir string // directory of subnet files, "" for the default
+	silent error  // why the agent did not respond to the last request
 }
 
 func cniSpec(m Meta) spec {
@@ -92,7 +92,7 @@ func (p *cniPlugin) run(ctx context.Context) error {
 	}
 	seen := func(do func(context.Context, *skel.CmdArgs) error) func(*skel.CmdArgs) error {
 		return func(args *skel.CmdArgs) error {
-			_ = json.Unmarshal(args.StdinData, &conf) // skel has read it
+			_ = json.Unmarshal(args.StdinData, &conf) // skel has already parsed it
 			return do(ctx, args)
 		}
 	}
@@ -102,18 +102,19 @@ func (p *cniPlugin) run(ctx context.Context) error {
 	if failed == nil {
 		return nil
 	}
-	// Errors are for a program: JSON on standard output, and nothing else there.
+	// The reader of errors is a program: print JSON on standard output, and nothing else.
 	if _, err := p.meta.Stdout.Write(cni.Print(failed, conf.Version)); err != nil {
 		return err
 	}
 	return errReported
 }
 
-// conflistVersion is the newest without STATUS: Nomad and containerd (containerd/go-cni)
-// ask for the status before each DEL as well, and while it is bad leave the DEL out.
+// conflistVersion is the newest version without STATUS: Nomad and containerd (containerd/go-cni)
+// also check the status before each DEL, and skip the DEL while the status is bad.
 const conflistVersion = "1.0.0"
 
-// conflist is a configuration for a runtime's directory of them.
+// conflist is a network configuration list, as runtimes read it from their configuration
+// directory.
 type conflist struct {
 	CNIVersion string           `json:"cniVersion"`
 	Name       string           `json:"name"`
@@ -127,7 +128,7 @@ type conflistPlugin struct {
 }
 
 func (p *cniPlugin) printConflist() error {
-	name := "leno" // as the examples have it: mode = "cni/leno" is Nomad's word for it
+	name := "leno" // as in the examples: mode = "cni/leno" is how Nomad refers to it
 	if p.network != "" && p.network != "default" {
 		name += "-" + p.network
 	}
@@ -137,7 +138,7 @@ func (p *cniPlugin) printConflist() error {
 	}})
 }
 
-// internal is an error of this host, files for the most part.
+// internal wraps an error of this host, most often of a file.
 func internal(err error) error {
 	if err == nil {
 		return nil

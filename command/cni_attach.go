@@ -19,10 +19,10 @@ import (
 	"github.com/lenonet/leno/command/cni"
 )
 
-// undoTime is what undoing may take, also when the call's own time is over.
+// undoTime bounds undoing, which also runs when the call's own time is over.
 const undoTime = 30 * time.Second
 
-// add gives a container an interface: look, remember, then have it done.
+// add gives a container an interface: it reads the facts, writes a record, then calls the plugin.
 func (p *cniPlugin) add(ctx context.Context, args *skel.CmdArgs) error {
 	c, err := cni.Parse(args.StdinData)
 	if err != nil {
@@ -51,7 +51,7 @@ func (p *cniPlugin) add(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	// The host may have got another subnet meanwhile, and the bridge the old gateway.
+	// The host may have got another subnet in the meantime, and the bridge the old gateway.
 	if now, err := p.facts(ctx, c, false); err == nil && !slices.Equal(now.Gateways, f.Gateways) {
 		if result, err = p.giveAgain(ctx, args, c, now); err != nil {
 			return err
@@ -86,8 +86,8 @@ func (p *cniPlugin) giveAgain(ctx context.Context, args *skel.CmdArgs, c cni.Con
 	return result, nil
 }
 
-// clear makes way for an ADD: it undoes what a crash left half-way, and refuses what
-// is somebody's, which undoing a failed ADD would take away.
+// clear prepares an ADD: it undoes what a crash left unfinished. It refuses an interface that the
+// container already has, because undoing a failed ADD would remove it.
 func (p *cniPlugin) clear(ctx context.Context, args *skel.CmdArgs, records cniRecords, f cni.Facts) error {
 	before, err := records.find(attachment(args))
 	if err != nil {
@@ -106,7 +106,7 @@ func (p *cniPlugin) clear(ctx context.Context, args *skel.CmdArgs, records cniRe
 			return types.NewError(cni.CodeAttached, fmt.Sprintf("container %s has interface %s in network %s already, by configuration %s: DEL it first", args.ContainerID, args.IfName, k.Record.Network, k.Name), "")
 		case k.Readable && k.Gave():
 			err = p.undo(ctx, args, k.Record)
-		case k.Gave(): // what it gave is looked for in the container
+		case k.Gave(): // the container is searched for what it gave
 			continue
 		}
 		if err == nil {
@@ -129,7 +129,7 @@ func (p *cniPlugin) clear(ctx context.Context, args *skel.CmdArgs, records cniRe
 	return nil
 }
 
-// give has the work done, and looks before the answer.
+// give records the delegation, runs the plugin, and undoes it on failure.
 func (p *cniPlugin) give(ctx context.Context, args *skel.CmdArgs, c cni.Conf, f cni.Facts) (*current.Result, error) {
 	d, err := cni.Delegate(c, f)
 	if err == nil {
@@ -158,14 +158,14 @@ func (p *cniPlugin) give(ctx context.Context, args *skel.CmdArgs, c cni.Conf, f 
 	if err == nil {
 		return result, nil
 	}
-	// Nothing stays of what failed, so that the runtime may try again without a DEL.
+	// Remove everything that a failed ADD made, so that the runtime can try again without a DEL.
 	if undone := p.undo(ctx, args, record); undone == nil {
 		err = errors.Join(err, records.remove(record.Kept()))
 	}
 	return nil, err
 }
 
-// attachment is whom a call is about.
+// attachment returns the attachment that a call is about.
 func attachment(args *skel.CmdArgs) types.GCAttachment {
 	return types.GCAttachment{ContainerID: args.ContainerID, IfName: args.IfName}
 }
@@ -197,8 +197,7 @@ func (p *cniPlugin) attach(ctx context.Context, args *skel.CmdArgs, d cni.Delega
 	return result, nil
 }
 
-// undo has the plugin that was called take back what it did, also when the call is
-// being ended.
+// undo makes the plugin undo what it did, even when the call is being cancelled.
 func (p *cniPlugin) undo(ctx context.Context, args *skel.CmdArgs, r cni.Record) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
@@ -208,7 +207,7 @@ func (p *cniPlugin) undo(ctx context.Context, args *skel.CmdArgs, r cni.Record) 
 	return p.call(ctx, r.Delegation(), r.Config, call)
 }
 
-// call runs the plugin for a command without a result.
+// call runs the plugin for a command that returns no result.
 func (p *cniPlugin) call(ctx context.Context, d cni.Delegation, conf []byte, args *invoke.Args) error {
 	path, err := invoke.FindInPath(d.Plugin, strings.Split(args.Path, string(os.PathListSeparator)))
 	if err == nil {
@@ -220,8 +219,8 @@ func (p *cniPlugin) call(ctx context.Context, d cni.Delegation, conf []byte, arg
 	return nil
 }
 
-// hostLink is the host's end of the container's interface: neither in the container
-// nor the bridge.
+// hostLink returns the host's end of the container's interface: the one that is neither in the
+// container nor the bridge.
 func hostLink(r *current.Result, bridge string) (name, mac string) {
 	for _, i := range r.Interfaces {
 		if i.Sandbox == "" && i.Name != bridge {
@@ -231,8 +230,8 @@ func hostLink(r *current.Result, bridge string) (name, mac string) {
 	return "", ""
 }
 
-// del takes the interface back. That there is nothing to take back is success: the
-// call may be repeated, and follows an ADD that failed.
+// del removes the interface. It succeeds if there is nothing to remove, because the call may be
+// repeated and also follows a failed ADD.
 func (p *cniPlugin) del(ctx context.Context, args *skel.CmdArgs) error {
 	c, err := parseForDel(args.StdinData)
 	if err != nil {
@@ -242,7 +241,7 @@ func (p *cniPlugin) del(ctx context.Context, args *skel.CmdArgs) error {
 		return internal(err)
 	}
 	if isHostNamespace(args.Netns) && !overridesNetns(args) {
-		args.Netns = "" // the container's is gone; package skel would refuse this one, too
+		args.Netns = "" // the container's namespace is gone; package skel would also reject this one
 	}
 	there := namespaceThere(args.Netns)
 	if there {
@@ -279,7 +278,7 @@ func (p *cniPlugin) del(ctx context.Context, args *skel.CmdArgs) error {
 	return nil
 }
 
-// takeBack undoes one attachment, whose namespace may be gone.
+// takeBack undoes one attachment; its namespace may be gone.
 func (p *cniPlugin) takeBack(ctx context.Context, args *skel.CmdArgs, k cni.Kept, there bool) error {
 	switch {
 	case !k.Readable && there:
@@ -292,8 +291,8 @@ func (p *cniPlugin) takeBack(ctx context.Context, args *skel.CmdArgs, k cni.Kept
 	return p.detach(ctx, args, k.Record)
 }
 
-// parseForDel reads what DEL needs of a configuration. What is wrong with the rest
-// need not keep a container from ending.
+// parseForDel reads what DEL needs from a configuration. Errors in the rest must not prevent a
+// container from being removed.
 func parseForDel(data []byte) (cni.Conf, error) {
 	c, err := cni.Parse(data)
 	if err == nil {
@@ -308,7 +307,7 @@ func parseForDel(data []byte) (cni.Conf, error) {
 		return cni.Conf{}, err
 	}
 	some.Name = min.Name
-	if filepath.IsAbs(min.DataDir) { // ADD takes no other
+	if filepath.IsAbs(min.DataDir) { // ADD accepts no other
 		some.DataDir = min.DataDir
 	}
 	return some, nil

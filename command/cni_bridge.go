@@ -13,9 +13,9 @@ import (
 	"github.com/lenonet/leno/command/cni"
 )
 
-// prepareBridge makes a bridge that is there already as the bridge plugin would have
-// made it for the network as it is now: what a subnet of before left on it that plugin
-// would leave, or refuse the new gateway beside it.
+// prepareBridge brings an existing bridge into the state that the bridge plugin would give it for
+// the current network. The plugin itself would leave the remains of an earlier subnet on it, or
+// reject the new gateway next to them.
 func prepareBridge(d cni.Delegation, f cni.Facts) error {
 	link, err := findDevice(d.Bridge)
 	if err != nil {
@@ -25,7 +25,7 @@ func prepareBridge(d cni.Delegation, f cni.Facts) error {
 		if err := nameBridge(link); err != nil {
 			return err
 		}
-		// Else it had for ever the smallest of its ports when it was made.
+		// Otherwise it would forever keep the smallest MTU of its ports when it was made.
 		if d.Own && link.Attrs().MTU != d.MTU {
 			if err := netlink.LinkSetMTU(link, d.MTU); err != nil {
 				return fmt.Errorf("give %s the MTU %d: %w", d.Bridge, d.MTU, err)
@@ -41,7 +41,7 @@ func prepareBridge(d cni.Delegation, f cni.Facts) error {
 	return rememberGateways(d, f)
 }
 
-// findDevice returns the device, nil when there is none.
+// findDevice returns the device, or nil if it does not exist.
 func findDevice(name string) (netlink.Link, error) {
 	if name == "" {
 		return nil, nil
@@ -57,24 +57,24 @@ func findDevice(name string) (netlink.Link, error) {
 	return link, nil
 }
 
-// nameBridge gives a bridge a hardware address that has none: one whose last port
-// went before the bridge plugin had fixed the address, which it does last. From then
-// on that plugin (1.9.0) would fail, because the kernel refuses an address of zeros.
+// nameBridge sets a hardware address on a bridge that has none. A bridge has none if its last port
+// was removed before the bridge plugin had fixed the address, which is its last step. After that
+// the plugin (1.9.0) would fail, because the kernel rejects an all-zero address.
 func nameBridge(link netlink.Link) error {
 	if slices.ContainsFunc(link.Attrs().HardwareAddr, func(b byte) bool { return b != 0 }) {
 		return nil
 	}
 	mac := make(net.HardwareAddr, 6)
 	rand.Read(mac)         // never fails
-	mac[0] = mac[0]&^1 | 2 // of one device, and made here
+	mac[0] = mac[0]&^1 | 2 // unicast, locally administered
 	if err := netlink.LinkSetHardwareAddr(link, mac); err != nil {
 		return fmt.Errorf("give %s the hardware address %s: %w", link.Attrs().Name, mac, err)
 	}
 	return nil
 }
 
-// cutOff removes the host's end of a container's interface, and with it the other
-// one, if it is still the one that was remembered.
+// cutOff removes the host's end of a container's interface, and the other end with it, if it is
+// still the recorded interface.
 func cutOff(r cni.Record) error {
 	if r.Link == "" {
 		return nil

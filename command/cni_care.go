@@ -17,10 +17,10 @@ import (
 	"github.com/lenonet/leno/command/cni"
 )
 
-// gc takes back what was given to attachments that are not valid: of this
-// configuration, for the runtime speaks of no other. The reference plugins do not
-// know GC yet (their 1.9.0 answers and does nothing), so it is done here; it is passed
-// on for those that come to know it.
+// gc releases everything given to attachments that are not valid, for this configuration only,
+// because the runtime lists only its attachments. The reference plugins do not implement GC yet
+// (version 1.9.0 accepts it and does nothing), so gc does the work itself. It also passes GC on,
+// for plugins that will implement it.
 func (p *cniPlugin) gc(ctx context.Context, args *skel.CmdArgs) error {
 	c, err := cni.Parse(args.StdinData)
 	if err != nil {
@@ -48,8 +48,8 @@ func (p *cniPlugin) gc(ctx context.Context, args *skel.CmdArgs) error {
 	return internal(errors.Join(append(errs, err)...))
 }
 
-// collect undoes one attachment and forgets it. Of one that cannot be read only the
-// addresses are known, which are nobody's from then on.
+// collect undoes one attachment and removes its record. If the record cannot be read, only its
+// addresses are known, and they have no owner from then on.
 func (p *cniPlugin) collect(ctx context.Context, args *skel.CmdArgs, records cniRecords, k cni.Kept) error {
 	if k.Readable && k.Gave() {
 		if err := p.detach(ctx, args, k.Record); err != nil {
@@ -59,8 +59,8 @@ func (p *cniPlugin) collect(ctx context.Context, args *skel.CmdArgs, records cni
 	return records.remove(k)
 }
 
-// detach undoes an attachment without the container's namespace, which is gone, or
-// whose name may be another container's by now.
+// detach undoes an attachment without the container's namespace, which is gone or whose name may
+// now belong to another container.
 func (p *cniPlugin) detach(ctx context.Context, args *skel.CmdArgs, r cni.Record) error {
 	if err := cutOff(r); err != nil {
 		return err
@@ -68,9 +68,8 @@ func (p *cniPlugin) detach(ctx context.Context, args *skel.CmdArgs, r cni.Record
 	return p.call(ctx, r.Delegation(), r.Config, &invoke.Args{Command: "DEL", ContainerID: r.ContainerID, IfName: r.IfName, Path: args.Path})
 }
 
-// reap gives back what containers of the network have that are certainly gone, and
-// addresses that no record speaks of: for runtimes that crash and know no GC. It says
-// whether there were any.
+// reap releases what containers of the network hold that are certainly gone, and addresses without
+// a record: for runtimes that crash and do not use GC. It reports whether it released anything.
 func (p *cniPlugin) reap(ctx context.Context, args *skel.CmdArgs, c cni.Conf, network string) bool {
 	records := cniRecords{dataDir: c.DataDir, name: c.Name}
 	all, err := records.all()
@@ -83,13 +82,13 @@ func (p *cniPlugin) reap(ctx context.Context, args *skel.CmdArgs, c cni.Conf, ne
 			some = p.collect(ctx, args, records, k) == nil || some
 		}
 	}
-	n, _ := releaseFrom(filepath.Join(cni.AddressDir(c.DataDir), network), records.orphans(nil)) // ADD tells that none is left
+	n, _ := releaseFrom(filepath.Join(cni.AddressDir(c.DataDir), network), records.orphans(nil)) // ADD reports that none is left
 	return some || n > 0
 }
 
-// passGC tells the plugins of each network which attachments are valid: of whichever
-// configuration, for they have one store a network. While one is there whose owner
-// nobody can name, they are told nothing.
+// passGC tells the plugins of each network which attachments are valid. It lists those of every
+// configuration, because plugins have one store per network. While there is a record whose owner
+// is unknown, it tells them nothing.
 func (p *cniPlugin) passGC(ctx context.Context, args *skel.CmdArgs, c cni.Conf, all []cni.Kept) error {
 	valid := append([]types.GCAttachment{}, c.Valid...)
 	for _, k := range all {
@@ -117,7 +116,7 @@ func (p *cniPlugin) passGC(ctx context.Context, args *skel.CmdArgs, c cni.Conf, 
 	return errors.Join(errs...)
 }
 
-// status says whether an ADD would succeed now.
+// status returns an error if an ADD would fail now.
 func (p *cniPlugin) status(ctx context.Context, args *skel.CmdArgs) error {
 	c, err := cni.Parse(args.StdinData)
 	if err != nil {
@@ -158,7 +157,7 @@ func (p *cniPlugin) status(ctx context.Context, args *skel.CmdArgs) error {
 	return p.call(ctx, d, d.Config, &invoke.Args{Command: "STATUS", Path: args.Path})
 }
 
-// exhausted says whether no address is left, also none that an ADD would reap.
+// exhausted reports whether no address is left, not even one that an ADD would reap.
 func exhausted(c cni.Conf, f cni.Facts) (bool, error) {
 	there, err := reservedIn(filepath.Join(cni.AddressDir(c.DataDir), f.Network))
 	if err != nil {
@@ -175,13 +174,13 @@ func exhausted(c cni.Conf, f cni.Facts) (bool, error) {
 	return !slices.ContainsFunc(all, func(k cni.Kept) bool { return reapable(k, f.Network) }), nil
 }
 
-// reapable says whether a container of the network is certainly gone.
+// reapable reports whether a record's container is in the network and certainly gone.
 func reapable(k cni.Kept, network string) bool {
 	return k.Readable && k.Gave() && k.Record.Network == network && containerGone(k.Record)
 }
 
-// limits says what keeps packets from a network that this host has a subnet in. That
-// no agent answers is none: packets pass without it.
+// limits returns an error if something keeps packets from a network in which this host has a
+// subnet. An agent that does not respond is no such reason: packets pass without it.
 func (p *cniPlugin) limits(ctx context.Context, c cni.Conf, network string) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

@@ -14,9 +14,9 @@ import (
 	"github.com/lenonet/leno/command/cni"
 )
 
-// check says whether the container still has what ADD gave it, and whether its
-// address is still one of this host's. Where nobody knows this host's subnet, an
-// agent that is being upgraded for one, the latter is left out.
+// check returns an error if the container no longer has what ADD gave it, or if its address is no
+// longer in this host's subnet. It skips the second test if the host's subnet is unknown, for
+// example while the agent is being upgraded.
 func (p *cniPlugin) check(ctx context.Context, args *skel.CmdArgs) error {
 	c, err := cni.Parse(args.StdinData)
 	if err != nil {
@@ -55,7 +55,7 @@ func (p *cniPlugin) check(ctx context.Context, args *skel.CmdArgs) error {
 	})
 }
 
-// previous is the container's addresses, as the runtime remembers the result of ADD.
+// previous returns the container's addresses from the result of ADD that the runtime stored.
 func previous(c cni.Conf) ([]netip.Addr, error) {
 	if len(c.PrevResult) == 0 {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, "prevResult is missing: a runtime has to give CHECK what ADD answered", "")

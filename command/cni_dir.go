@@ -9,10 +9,10 @@ import (
 	"syscall"
 )
 
-// What a record says is run with the rights of the runtime, which is root: whoever can
-// write below dataDir, or put something else in its place, has these rights as well.
+// Records are executed with the rights of the runtime, which is root. Any user who can write below
+// dataDir, or replace it, therefore has these rights too.
 
-// makeDataDir makes the directory, when it is not there.
+// makeDataDir creates the directory if it does not exist.
 func makeDataDir(dir string) error {
 	if err := checkDataDir(dir); err != nil {
 		return err
@@ -23,10 +23,10 @@ func makeDataDir(dir string) error {
 	return checkDataDir(dir)
 }
 
-// checkDataDir says that nobody else can change what is in the directory, as far as it
-// is there.
+// checkDataDir returns an error if other users can change the directory's content. It checks the
+// part of the path that exists.
 func checkDataDir(dir string) error {
-	if !filepath.IsAbs(dir) { // of which the directories above it are not known
+	if !filepath.IsAbs(dir) { // the directories above it are unknown
 		return fmt.Errorf("dataDir: %q is not an absolute path", dir)
 	}
 	dir = filepath.Clean(dir)
@@ -62,8 +62,9 @@ func checkDataDir(dir string) error {
 	return nil
 }
 
-// checkPlace says that others cannot put something else in the place of what lies in a
-// directory. In one with the sticky bit they cannot, but add to it: last is dataDir.
+// checkPlace returns an error if other users can replace the entries of a directory. In a
+// directory with the sticky bit they can only add entries; that is refused only for dataDir
+// itself, which last marks.
 func checkPlace(path string, info fs.FileInfo, last bool) error {
 	owner := int(info.Sys().(*syscall.Stat_t).Uid)
 	switch {

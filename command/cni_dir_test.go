@@ -10,8 +10,7 @@ import (
 	"github.com/lenonet/leno/command/cni"
 )
 
-// TestDataDir: what leno-cni keeps lies where nobody else can write, and nobody can
-// put something else in its place.
+// TestDataDir: leno-cni keeps its data where no other user can write or replace it.
 func TestDataDir(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: files of other users")
@@ -19,9 +18,9 @@ func TestDataDir(t *testing.T) {
 	const other = 65534
 	for _, tt := range []struct {
 		name string
-		make func(dir string) error // of what is below dir
+		make func(dir string) error // makes the content of dir
 		path string
-		want string // "" for fine
+		want string // "" for accepted
 	}{
 		{"new", nil, "a/b", ""},
 		{"there", func(dir string) error { return os.Mkdir(dir+"/a", 0o755) }, "a", ""},
@@ -73,8 +72,8 @@ func TestDataDir(t *testing.T) {
 	}
 }
 
-// TestRelativeDataDir: no directory below the one that the runtime happens to be in is
-// used, and DEL, for which a broken configuration is no reason to fail, ends.
+// TestRelativeDataDir: a relative dataDir, below the runtime's working directory, is never used.
+// DEL still ends, because it must not fail on a broken configuration.
 func TestRelativeDataDir(t *testing.T) {
 	for _, dir := range []string{"", ".", "x", "./x", "../x"} {
 		if err := checkDataDir(dir); err == nil || !strings.Contains(err.Error(), "is not an absolute path") {

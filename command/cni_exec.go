@@ -16,8 +16,8 @@ import (
 	cniversion "github.com/containernetworking/cni/pkg/version"
 )
 
-// cniExec runs other plugins, which end with this program: one that went on alone
-// would give an address to a container that the runtime has ended meanwhile.
+// cniExec runs other plugins and makes them end with this program. A plugin that continued alone
+// would give an address to a container that the runtime has ended in the meantime.
 type cniExec struct{ cniversion.PluginDecoder }
 
 var _ invoke.Exec = (*cniExec)(nil)
@@ -26,13 +26,14 @@ func (*cniExec) FindInPath(plugin string, paths []string) (string, error) {
 	return invoke.FindInPath(plugin, paths)
 }
 
-// busyPause is between tries to run a plugin that is just being installed.
+// busyPause is the time between attempts to run a plugin that is being installed.
 const busyPause = 200 * time.Millisecond
 
 // ExecPlugin runs a plugin and returns its standard output, or its error as a
 // *types.Error.
 func (e *cniExec) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
-	// The kernel means the thread that forks: while the plugin runs, it has to stay.
+	// Pdeathsig follows the forking thread, not the process: keep the thread while the plugin
+	// runs.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	for tries := 5; ; tries-- {
@@ -55,7 +56,7 @@ func (e *cniExec) ExecPlugin(ctx context.Context, path string, stdin []byte, env
 	}
 }
 
-// pluginError is what a plugin said went wrong, however it said it.
+// pluginError returns the error that a plugin reported, in whatever form.
 func pluginError(err error, stdout, stderr []byte) error {
 	e := new(types.Error)
 	switch {

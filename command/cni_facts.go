@@ -17,11 +17,11 @@ import (
 	"github.com/lenonet/leno/command/cni"
 )
 
-// factsPause is how long a wait for the agent sleeps between looks.
+// factsPause is the time between two attempts while waiting for the agent.
 const factsPause = 100 * time.Millisecond
 
-// facts is what is known of the configuration's network. It waits as long as the
-// configuration says for an agent that starts, when wait is set.
+// facts returns what is known about the configuration's network. If wait is set, it waits for a
+// starting agent as long as the configuration allows.
 func (p *cniPlugin) facts(ctx context.Context, c cni.Conf, wait bool) (cni.Facts, error) {
 	var limit time.Duration
 	if wait {
@@ -33,7 +33,7 @@ func (p *cniPlugin) facts(ctx context.Context, c cni.Conf, wait bool) (cni.Facts
 		if err == nil || left <= 0 || !cni.IsNotReady(err) {
 			return f, err
 		}
-		if p.silent != nil && time.Until(deadline) <= 0 { // one that hangs has had its time
+		if p.silent != nil && time.Until(deadline) <= 0 { // a hanging agent has used up its time
 			return f, err
 		}
 		select {
@@ -44,11 +44,12 @@ func (p *cniPlugin) facts(ctx context.Context, c cni.Conf, wait bool) (cni.Facts
 	}
 }
 
-// look looks once. What counts is the subnet file, which is written when packets can
-// pass; where it lies as usual nobody is asked. Else the agent says where it is: it is
-// believed as far as the file that it names is trusted, for anybody may listen at its
-// address while it is away. With no time left it is the last look: then a file will do
-// that an agent, which has only just started, does not know of yet.
+// look makes one attempt. The subnet file decides, because it is written when packets can pass. If
+// the configuration names the network and its file is in the default place, look does not ask the
+// agent. Otherwise the agent says where the file is. Its response is believed only as far as the
+// file is trusted, because any program may listen at its address while the agent is away. With no
+// time left this is the last attempt: it then accepts a file that a newly started agent does not
+// know yet.
 func (p *cniPlugin) look(ctx context.Context, c cni.Conf, left time.Duration) (cni.Facts, error) {
 	if c.SubnetFile != "" {
 		return p.readFacts(c.NetworkOfFile(), c.SubnetFile, "`leno agent` writes it when it has a subnet")
@@ -83,7 +84,7 @@ func (p *cniPlugin) look(ctx context.Context, c cni.Conf, left time.Duration) (c
 	return f, nil
 }
 
-// usual is what lies where subnet files lie, when no agent answers.
+// usual reads the subnet file in the default directory when no agent responds.
 func (p *cniPlugin) usual(c cni.Conf, noAgent error) (cni.Facts, error) {
 	paths := []string{p.usualFile(c.Network)}
 	if c.Network == "" {
@@ -101,20 +102,19 @@ func (p *cniPlugin) usual(c cni.Conf, noAgent error) (cni.Facts, error) {
 	return cni.Facts{}, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("there are several networks, name one as \"network\": the subnet files are %s", strings.Join(paths, ", ")), "")
 }
 
-// usualFile is where a network's subnet file lies unless the agent's configuration
-// says otherwise.
+// usualFile returns the default path of a network's subnet file.
 func (p *cniPlugin) usualFile(network string) string {
-	if p.runDir != "" { // of a test
+	if p.runDir != "" { // set by a test
 		return filepath.Join(p.runDir, filepath.Base(config.DefaultSubnetFile(network)))
 	}
 	return config.DefaultSubnetFile(network)
 }
 
-// leastAsk is what an agent has at least to answer in: under load it takes a while.
+// leastAsk is the least time that an agent gets for its response: under load it takes a while.
 const leastAsk = time.Second
 
-// ask is the network as the agent has it, with its Local, within the time that is
-// left. An error that is none of CNI's means that no agent answers.
+// ask returns the agent's view of the network, with its Local, within the time left. An error that
+// is not a CNI error means that no agent responds.
 func (p *cniPlugin) ask(ctx context.Context, c cni.Conf, left time.Duration) (n api.Network, err error) {
 	limit := min(askTimeout, max(leastAsk, left.Round(time.Second/10)))
 	var list api.NetworkList
@@ -154,7 +154,8 @@ func orNone(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// agent is how to reach it: what the configuration says wins over the environment.
+// agent returns the flags to reach the agent: the configuration takes precedence over the
+// environment.
 func (p *cniPlugin) agent(c cni.Conf) *agentFlags {
 	m := p.meta
 	m.Getenv = func(name string) string {

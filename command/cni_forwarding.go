@@ -11,10 +11,10 @@ import (
 	"github.com/lenonet/leno/command/cni"
 )
 
-// checkForwarding refuses what would cost the host routes: plugins that make gateways
-// switch IPv6 forwarding on, and then the kernel drops the routes that routers advertised
-// to it, the default route for one. set switches it on where that costs nothing, so that
-// the plugin finds it on.
+// checkForwarding refuses what would cost the host routes. Plugins that make gateways turn on IPv6
+// forwarding, and the kernel then drops routes learned from router advertisements, such as the
+// default route. If set is true and no routes would be lost, checkForwarding turns forwarding on
+// before the plugin runs.
 func checkForwarding(d cni.Delegation, f cni.Facts, set bool) error {
 	i := slices.IndexFunc(f.Gateways, func(g netip.Prefix) bool { return g.Addr().Is6() })
 	if i < 0 || !d.Forwards {
@@ -30,10 +30,10 @@ func checkForwarding(d cni.Delegation, f cni.Facts, set bool) error {
 	return nil
 }
 
-// keepAcceptRA has a bridge that may be somebody else's accept router advertisements as
-// before: the bridge plugin sets its accept_ra to 0, and the host would lose what it has
-// from routers there when the lifetime ends. restore is to be called when the plugin has
-// ended. Until then no other call takes the plugin's 0 for the value of before.
+// keepAcceptRA preserves accept_ra of a bridge that may belong to another program. The bridge
+// plugin sets it to 0, and the host would lose what it learned from routers when the lifetime
+// ends. The caller must call restore after the plugin has ended. Until then a lock keeps other
+// calls from reading the plugin's 0 as the original value.
 func keepAcceptRA(ctx context.Context, d cni.Delegation) (restore func() error, err error) {
 	nothing := func() error { return nil }
 	if d.Own || d.Bridge == "" {
@@ -49,7 +49,7 @@ func keepAcceptRA(ctx context.Context, d cni.Delegation) (restore func() error, 
 	}
 	parts := []string{"ipv6", "conf", d.Bridge, "accept_ra"}
 	before, err := kernel.Sysctl(parts...)
-	if err != nil { // no such bridge yet, or no IPv6
+	if err != nil { // the bridge does not exist yet, or there is no IPv6
 		unlock()
 		return nothing, nil
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/lenonet/leno/command/cni"
 )
 
-// takeOldOff takes off the gateways' device what a subnet that this host had left there.
+// takeOldOff removes addresses of the host's earlier subnets from the gateways' device.
 func takeOldOff(d cni.Delegation, f cni.Facts) error {
 	link, err := findDevice(d.Gateway)
 	if err != nil || link == nil {
@@ -44,7 +44,7 @@ func takeOldOff(d cni.Delegation, f cni.Facts) error {
 	return takeOff(link, cni.Stale(d, f, have, given.Gateways))
 }
 
-// takeOff removes addresses from a device, those that it has.
+// takeOff removes addresses from a device and ignores those that it does not have.
 func takeOff(link netlink.Link, addrs []netip.Prefix) error {
 	for _, p := range addrs {
 		if err := netlink.AddrDel(link, &netlink.Addr{IPNet: ipNet(p)}); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
@@ -58,10 +58,9 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// settleBridge has the gateways answer at once: an IPv6 address that has just been put
-// on a bridge is tentative for a second or two, and packets to it are lost. Nobody else
-// can have it, for the subnet is this host's, so it is put there again without asking
-// for duplicates.
+// settleBridge makes the gateways usable at once. A new IPv6 address on a bridge is tentative for
+// a second or two, and packets to it are lost. No other host can have the address, because the
+// subnet is this host's, so it is added again without duplicate detection.
 func settleBridge(d cni.Delegation, f cni.Facts) error {
 	link, err := findDevice(d.Gateway)
 	if err != nil || link == nil {
@@ -77,7 +76,7 @@ func settleBridge(d cni.Delegation, f cni.Facts) error {
 		if i < 0 || a.Flags&unix.IFA_F_TENTATIVE == 0 {
 			continue
 		}
-		// Another call may be doing the same.
+		// Another call may do the same at the same time.
 		err := netlink.AddrDel(link, &netlink.Addr{IPNet: ipNet(f.Gateways[i])})
 		if err == nil || errors.Is(err, unix.EADDRNOTAVAIL) {
 			err = netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet(f.Gateways[i]), Flags: unix.IFA_F_NODAD})
@@ -89,7 +88,7 @@ func settleBridge(d cni.Delegation, f cni.Facts) error {
 	return nil
 }
 
-// readGiven reads what was put on a device, nothing where no file says so.
+// readGiven reads what was put on a device. It returns an empty Given if there is no file.
 func readGiven(path string) (cni.Given, error) {
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -98,8 +97,8 @@ func readGiven(path string) (cni.Given, error) {
 	return cni.ParseGiven(string(text)), nil
 }
 
-// rememberGateways writes down what is about to be put on the gateways' device. What was
-// there before has been taken off it.
+// rememberGateways records what is about to be put on the gateways' device. Earlier addresses have
+// already been removed from it.
 func rememberGateways(d cni.Delegation, f cni.Facts) error {
 	path, text := d.GatewayFile(), cni.Given{SubnetFile: f.Path, Gateways: f.Gateways}.String()
 	if have, err := os.ReadFile(path); err == nil && string(have) == text {
@@ -111,15 +110,15 @@ func rememberGateways(d cni.Delegation, f cni.Facts) error {
 	return replaceFile(path, []byte(text))
 }
 
-// tidied does something and then takes off all devices the gateways of subnets that this
-// host had: when no container comes after the change, ADD is not there to do it, and
-// packets for the next owner of that subnet would stay here.
+// tidied returns a function that calls do and then removes the gateways of the host's earlier
+// subnets from all devices. Without it, if no container is added after a subnet change, packets
+// for the next owner of that subnet would stay on this host.
 func (p *cniPlugin) tidied(do func(context.Context, *skel.CmdArgs) error) func(context.Context, *skel.CmdArgs) error {
 	return func(ctx context.Context, args *skel.CmdArgs) error {
 		if err := do(ctx, args); err != nil {
 			return err
 		}
-		// Nothing is said of what fails: containers have to end whatever is wrong.
+		// Ignore errors: containers have to end in any case.
 		if c, err := parseForDel(args.StdinData); err == nil {
 			p.tidy(c.DataDir)
 		}
@@ -127,10 +126,10 @@ func (p *cniPlugin) tidied(do func(context.Context, *skel.CmdArgs) error) func(c
 	}
 }
 
-// tidy takes old gateways off the devices. It goes by what was remembered when they were
-// put there: a configuration need not name its network, only the agent knows where the
-// subnet file of one lies that does not lie as usual, and DEL asks no agent. A file that
-// is gone has been moved: where files lie as usual is the only other place to look.
+// tidy removes old gateways from the devices. It uses what was recorded when they were added: a
+// configuration need not name its network, only the agent knows a non-default path of a subnet
+// file, and DEL does not ask the agent. A file that is gone has been moved; the default place is
+// the only other place to look.
 func (p *cniPlugin) tidy(dataDir string) {
 	dir := cni.GatewayDir(dataDir)
 	networks, _ := entries(dir)

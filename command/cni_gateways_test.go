@@ -10,9 +10,9 @@ import (
 	"github.com/lenonet/leno/command/cni"
 )
 
-// TestCNITidy: gateways that the host has no longer are taken off a bridge by the
-// subnet file that they came from, or by the one that took its place where subnet
-// files lie as usual. A file that cannot be trusted says nothing.
+// TestCNITidy: gateways that the host no longer has are removed from a bridge, according to the
+// subnet file they came from, or the one that replaced it in the default place. An untrusted file
+// is ignored.
 func TestCNITidy(t *testing.T) {
 	const before, now = "10.5.34.1/24", "10.5.40.1/24"
 	text := "LENO_NETWORK=10.5.0.0/16\nLENO_SUBNET=" + now + "\nLENO_MTU=1450\n"

@@ -17,8 +17,8 @@ import (
 	"github.com/lenonet/leno/command/cni"
 )
 
-// namespaceThere says whether there is a namespace at the path. A file that is left
-// where one was mounted is none. What cannot be told is taken for one.
+// namespaceThere reports whether there is a namespace at the path. The file left after unmounting
+// one does not count. If the check fails, it reports true.
 func namespaceThere(path string) bool {
 	var kind unix.Statfs_t
 	err := unix.Statfs(path, &kind)
@@ -28,8 +28,8 @@ func namespaceThere(path string) bool {
 	return err != nil || kind.Type == unix.NSFS_MAGIC || kind.Type == unix.PROC_SUPER_MAGIC
 }
 
-// checkNamespace says that the container's namespace is there, and is not the host's:
-// what is done in a container would be done to the host.
+// checkNamespace returns an error if the container's namespace does not exist or is the host's. In
+// the latter case the work meant for a container would be done on the host.
 func checkNamespace(args *skel.CmdArgs) error {
 	wrong := func(format string, a ...any) error {
 		return types.NewError(types.ErrInvalidNetNS, fmt.Sprintf(format, a...), "")
@@ -47,27 +47,26 @@ func checkNamespace(args *skel.CmdArgs) error {
 	return nil
 }
 
-// isHostNamespace reports whether the path leads to the namespace of this program, which
-// is the host's. The path of a container's can come to: /proc/PID/ns/net does when the
-// container has ended and a process of the host has its PID.
+// isHostNamespace reports whether the path leads to the namespace of this program, which is the
+// host's. A container's path can end up there: /proc/PID/ns/net does when the container has ended
+// and a process of the host has its PID.
 func isHostNamespace(path string) bool {
 	var theirs, ours unix.Stat_t
 	err := errors.Join(unix.Stat(path, &theirs), unix.Stat("/proc/thread-self/ns/net", &ours))
 	return err == nil && ours.Ino == theirs.Ino && ours.Dev == theirs.Dev
 }
 
-// overridesNetns reports whether the runtime wants the host's own namespace, which the
-// specification's library lets it say as CNI_NETNS_OVERRIDE.
+// overridesNetns reports whether the runtime explicitly requests the host's own namespace, with
+// CNI_NETNS_OVERRIDE of the specification's library.
 func overridesNetns(args *skel.CmdArgs) bool {
 	return strings.EqualFold(args.NetnsOverride, "true") || args.NetnsOverride == "1"
 }
 
-// lockPause is how long a call sleeps between tries while another one is at work on
-// the same container or bridge.
+// lockPause is the time between attempts to lock a container or bridge that another call holds.
 const lockPause = 20 * time.Millisecond
 
-// lockPath keeps other calls off the container until unlock. The kernel unlocks
-// when the program is killed.
+// lockPath locks path against other calls until unlock. The kernel releases the lock when the
+// program is killed.
 func lockPath(ctx context.Context, path string) (unlock func(), err error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -91,7 +90,7 @@ func lockPath(ctx context.Context, path string) (unlock func(), err error) {
 	}
 }
 
-// inContainer finds the container's interface, nil when there is none of the name.
+// inContainer calls do with the container's interface, or with nil if it has none of that name.
 func inContainer(args *skel.CmdArgs, do func(*netlink.Handle, netlink.Link) error) error {
 	ns, err := netns.GetFromPath(args.Netns)
 	if err != nil {
@@ -114,7 +113,7 @@ func inContainer(args *skel.CmdArgs, do func(*netlink.Handle, netlink.Link) erro
 	return do(inside, link)
 }
 
-// checkInterface says that the container has no interface of the name yet.
+// checkInterface returns an error if the container already has an interface of that name.
 func checkInterface(args *skel.CmdArgs) error {
 	return inContainer(args, func(_ *netlink.Handle, link netlink.Link) error {
 		if link == nil {
@@ -124,7 +123,7 @@ func checkInterface(args *skel.CmdArgs) error {
 	})
 }
 
-// removeInterface takes an interface away of which nothing but its name is known.
+// removeInterface removes an interface of which only the name is known.
 func removeInterface(args *skel.CmdArgs) error {
 	return inContainer(args, func(inside *netlink.Handle, link netlink.Link) error {
 		if link == nil {
@@ -137,9 +136,9 @@ func removeInterface(args *skel.CmdArgs) error {
 	})
 }
 
-// containerGone says whether neither the container's namespace is there nor the
-// host's end of its interface, which ends with the namespace. A path that leads to the
-// host's own namespace says nothing of the container's: then the interface decides.
+// containerGone reports whether both the container's namespace and the host's end of its interface
+// are gone; the interface ends with the namespace. A path that leads to the host's own namespace
+// proves nothing about the container's: then the interface decides.
 func containerGone(r cni.Record) bool {
 	there := namespaceThere(r.Netns)
 	if r.Netns == "" || there && !isHostNamespace(r.Netns) {

@@ -18,11 +18,11 @@ import (
 	"github.com/lenonet/leno/command/cni"
 )
 
-// cniRecords are the files of what is remembered of attachments. name is the
-// configuration's, which ADD writes for.
+// cniRecords accesses the record files of attachments. name is the configuration for which ADD
+// writes.
 type cniRecords struct{ dataDir, name string }
 
-// Temporary files are written in an instant: what is older was left by a crash.
+// Temporary files are written in an instant: older ones were left by a crash.
 const (
 	recordTemp    = ".new."
 	recordTempAge = time.Minute
@@ -32,7 +32,7 @@ func (c cniRecords) path(name, file string) string {
 	return filepath.Join(cni.AttachmentDir(c.dataDir, name), file)
 }
 
-// all is every record, of whichever configuration, those that cannot be read as well.
+// all returns every record of every configuration, including unreadable ones.
 func (c cniRecords) all() ([]cni.Kept, error) {
 	dirs, err := entries(cni.AttachmentDir(c.dataDir, ""))
 	if err != nil {
@@ -49,7 +49,7 @@ func (c cniRecords) all() ([]cni.Kept, error) {
 				continue
 			}
 			kept, err := c.read(dir.Name(), file.Name())
-			if errors.Is(err, fs.ErrNotExist) { // a DEL meanwhile
+			if errors.Is(err, fs.ErrNotExist) { // a DEL removed it in the meantime
 				continue
 			}
 			if err != nil {
@@ -61,9 +61,9 @@ func (c cniRecords) all() ([]cni.Kept, error) {
 	return out, nil
 }
 
-// find is what is remembered of an attachment. The runtime's key has the name of the
-// configuration in it, but a file may be renamed while containers run: without a
-// record of the name, those of others are its.
+// find returns the records of an attachment. The runtime's key includes the configuration's name,
+// but a configuration may be renamed while containers run: without a record under the name, find
+// returns those of other configurations.
 func (c cniRecords) find(a types.GCAttachment) ([]cni.Kept, error) {
 	all, err := c.all()
 	if err != nil {
@@ -88,7 +88,7 @@ func (c cniRecords) read(name, file string) (cni.Kept, error) {
 	return cni.NewKept(name, file, data), nil
 }
 
-// write replaces the record's file, and never follows a link that lies there.
+// write replaces the record's file, and never follows a symlink in its place.
 func (c cniRecords) write(r cni.Record) error {
 	data, err := json.Marshal(r)
 	if err != nil {
@@ -119,7 +119,7 @@ func (c cniRecords) remove(k cni.Kept) error {
 	return nil
 }
 
-// sweep removes the configuration's temporary files of calls that were killed.
+// sweep removes the configuration's temporary files left by killed calls.
 func (c cniRecords) sweep() error {
 	files, err := entries(c.path(c.name, ""))
 	errs := []error{err}
@@ -131,7 +131,7 @@ func (c cniRecords) sweep() error {
 	return errors.Join(errs...)
 }
 
-// entries are those of a directory, none of one that is not there.
+// entries returns the entries of a directory, or none if it does not exist.
 func entries(dir string) ([]fs.DirEntry, error) {
 	out, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -140,18 +140,18 @@ func entries(dir string) ([]fs.DirEntry, error) {
 	return out, err
 }
 
-// choose says which addresses to release. It is called while the store is locked: what
-// it reads of the records then is not older than the addresses.
+// choose returns a filter for the addresses to release. It is called while the store is locked, so
+// the records that it reads are not older than the addresses.
 type choose func() (func(cni.Reserved) bool, error)
 
-// ownedBy chooses one attachment's addresses.
+// ownedBy selects one attachment's addresses.
 func ownedBy(a types.GCAttachment) choose {
 	return func() (func(cni.Reserved) bool, error) {
 		return func(s cni.Reserved) bool { return s.Owner == a }, nil
 	}
 }
 
-// orphans chooses those that no record and none of the valid attachments account for.
+// orphans selects the addresses that belong to no record and to none of the valid attachments.
 func (c cniRecords) orphans(valid []types.GCAttachment) choose {
 	return func() (func(cni.Reserved) bool, error) {
 		all, err := c.all()
@@ -159,7 +159,7 @@ func (c cniRecords) orphans(valid []types.GCAttachment) choose {
 	}
 }
 
-// releaseAddresses takes addresses out of host-local's stores.
+// releaseAddresses removes addresses from host-local's stores.
 func releaseAddresses(dataDir string, which choose) error {
 	stores, err := entries(cni.AddressDir(dataDir))
 	errs := []error{err}
@@ -170,8 +170,8 @@ func releaseAddresses(dataDir string, which choose) error {
 	return errors.Join(errs...)
 }
 
-// releaseFrom takes addresses out of a store, which is kept from change meanwhile, by
-// the lock that host-local takes as well. It says how many it took.
+// releaseFrom removes addresses from a store, under the lock that host-local also takes. It
+// returns how many it removed.
 func releaseFrom(store string, which choose) (int, error) {
 	lock, err := os.OpenFile(filepath.Join(store, "lock"), os.O_RDWR|os.O_CREATE, 0o666)
 	if errors.Is(err, fs.ErrNotExist) { // no address was ever given
@@ -203,8 +203,7 @@ func releaseFrom(store string, which choose) (int, error) {
 	return n, errors.Join(errs...)
 }
 
-// reservedIn is what a store says of its addresses, by file; nothing of a store that
-// is not there.
+// reservedIn returns the reserved addresses of a store by file; none if the store does not exist.
 func reservedIn(store string) (map[string]cni.Reserved, error) {
 	files, err := entries(store)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // maxSubnetFile is many times the size of a subnet file.
 const maxSubnetFile = 1 << 16
 
-// readFacts reads a subnet file; why says what is known of one that is missing.
+// readFacts reads a subnet file; why explains a missing one.
 func (p *cniPlugin) readFacts(network, path, why string) (cni.Facts, error) {
 	if !cni.IsName(network) {
 		return cni.Facts{}, internal(fmt.Errorf("subnet file %s: %q is not the name of a network", path, network))
@@ -41,9 +41,9 @@ func (p *cniPlugin) readFacts(network, path, why string) (cni.Facts, error) {
 	return f, nil
 }
 
-// readTrusted reads a file that nobody can have written, or put in its place, who is
-// not trusted. What stands in it is done as root, and its path may come from whoever
-// listens at the agent's address while there is no agent.
+// readTrusted reads a file that only trusted users can have written or replaced. root acts on its
+// content, and while no agent runs, its path may come from any program that listens at the agent's
+// address.
 func (p *cniPlugin) readTrusted(path string) (string, error) {
 	if !filepath.IsAbs(path) {
 		return "", fmt.Errorf("%q is not an absolute path", path)
@@ -68,7 +68,7 @@ func (p *cniPlugin) readTrusted(path string) (string, error) {
 		}
 		dir = filepath.Join(dir, name)
 	}
-	// Not a pipe, which nobody may ever write to.
+	// O_NONBLOCK: opening a pipe without a writer would block forever.
 	file, err := os.OpenFile(real, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return "", err
@@ -88,8 +88,8 @@ func (p *cniPlugin) readTrusted(path string) (string, error) {
 	return string(text), err
 }
 
-// trusted are the users who can tell of a subnet: root, whoever runs this, and the
-// agent's user, to whom the directory of subnet files belongs.
+// trusted returns the users whose subnet files are accepted: root, the caller's user, and the
+// agent's user, who owns the directory of subnet files.
 func (p *cniPlugin) trusted() []int {
 	out := []int{0, os.Geteuid()}
 	if info, err := os.Stat(filepath.Dir(p.usualFile("x"))); err == nil {

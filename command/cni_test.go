@@ -22,8 +22,7 @@ import (
 	"github.com/lenonet/leno/command/cni"
 )
 
-// TestConflist: what is printed is a configuration that the plugin reads, and the
-// one among the examples.
+// TestConflist: the plugin accepts the printed configuration, and it is the same as the example.
 func TestConflist(t *testing.T) {
 	var list struct {
 		CNIVersion string            `json:"cniVersion"`
@@ -59,7 +58,7 @@ func TestConflist(t *testing.T) {
 	}
 }
 
-// TestMainName: what a program is by its name and environment.
+// TestMainName: the name and the environment of a program select what it does.
 func TestMainName(t *testing.T) {
 	for _, tt := range []struct {
 		argv string
@@ -85,7 +84,7 @@ func TestMainName(t *testing.T) {
 	}
 }
 
-// TestCNIFacts: what is made of an agent's answer and the subnet file it names.
+// TestCNIFacts checks the facts from an agent's response and the subnet file that it names.
 func TestCNIFacts(t *testing.T) {
 	const file = "LENO_NETWORK=10.5.0.0/16\nLENO_SUBNET=10.5.34.1/24\nLENO_IPV6_NETWORK=fd00:5::/48\nLENO_IPV6_SUBNET=fd00:5:0:22::1/64\nLENO_MTU=1450\nLENO_IPMASQ=true\n"
 	const evil = "LENO_NETWORK=198.51.0.0/16\nLENO_SUBNET=198.51.100.1/24\nLENO_MTU=1450\n"
@@ -95,7 +94,7 @@ func TestCNIFacts(t *testing.T) {
 		agent  func(*fakeAgent)
 		conf   string
 		file   string
-		usual  string // what lies where subnet files lie
+		usual  string // content of the default subnet file
 		last   bool
 		subnet string // "" for an error
 		code   uint
@@ -156,7 +155,7 @@ func starting(f *fakeAgent) {
 	f.networks[1].Local.Subnets, f.networks[1].Local.State = nil, "waiting for consul"
 }
 
-// cniOf is the plugin with a configuration that names the agent.
+// cniOf returns the plugin with a configuration that names the agent.
 func cniOf(t *testing.T, f *fakeAgent, conf string) (*cniPlugin, cni.Conf) {
 	t.Helper()
 	c, err := cni.Parse([]byte(`{"cniVersion":"1.1.0","name":"x","type":"leno-cni","address":"` + f.url + `"` + conf + `}`))
@@ -166,7 +165,7 @@ func cniOf(t *testing.T, f *fakeAgent, conf string) (*cniPlugin, cni.Conf) {
 	return &cniPlugin{meta: Meta{Getenv: func(string) string { return "" }}, runDir: ownDir(t)}, c
 }
 
-// ownDir is a directory that others cannot write, whatever the umask is.
+// ownDir returns a directory that other users cannot write, whatever the umask is.
 func ownDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -176,7 +175,7 @@ func ownDir(t *testing.T) string {
 	return dir
 }
 
-// writeUsual writes a subnet file where they lie.
+// writeUsual writes a subnet file in the default place.
 func writeUsual(t *testing.T, p *cniPlugin, network, text string) string {
 	t.Helper()
 	path := p.usualFile(network)
@@ -186,13 +185,13 @@ func writeUsual(t *testing.T, p *cniPlugin, network, text string) string {
 	return path
 }
 
-// TestCNITrust: a subnet file counts only where nobody else can have written it.
+// TestCNITrust: a subnet file counts only if no other user can have written it.
 func TestCNITrust(t *testing.T) {
 	const file = "LENO_NETWORK=10.5.0.0/16\nLENO_SUBNET=10.5.34.1/24\nLENO_MTU=1450\n"
 	for _, tt := range []struct {
 		name string
-		do   func(dir, path string) (string, error) // the path that is read
-		want string                                 // "" for taken
+		do   func(dir, path string) (string, error) // returns the path that is read
+		want string                                 // "" for accepted
 	}{
 		{"fine", func(_, path string) (string, error) { return path, nil }, ""},
 		{"by a link", func(dir, path string) (string, error) {
@@ -233,8 +232,8 @@ func TestCNITrust(t *testing.T) {
 	}
 }
 
-// TestCNISilentAgent: an agent that hangs is waited for as long as the configuration
-// says, and STATUS asks it once.
+// TestCNISilentAgent: the plugin waits for a hanging agent as long as the configuration says, and
+// STATUS asks it once.
 func TestCNISilentAgent(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -283,7 +282,7 @@ func isCNI(t *testing.T, err error, code uint, want string) {
 	}
 }
 
-// TestCNILimits: STATUS tells of a network whose containers cannot be reached.
+// TestCNILimits: STATUS reports a network whose containers cannot be reached.
 func TestCNILimits(t *testing.T) {
 	f := newFakeAgent(t)
 	p, c := cniOf(t, f, "")

@@ -9,18 +9,17 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// coloured is a writer to a terminal that shows colours. Whoever writes a verdict
-// asks paint, which knows what it writes to.
+// coloured is a writer to a terminal that shows colours. paint checks for it.
 type coloured struct{ io.Writer }
 
-// colours says whether standard output takes colours: a terminal that shows them
-// and nobody who asked for none.
+// colours reports whether to colour standard output: it is a terminal that shows colours, and the
+// user has not turned them off.
 func (m Meta) colours() bool {
 	return m.Terminal && m.Getenv("NO_COLOR") == "" && m.Getenv("TERM") != "dumb"
 }
 
-// paint colours text by the status in it when w shows colours: green is well,
-// yellow mends itself, red wants a person.
+// paint colours text by the status in it if w shows colours: green passes, yellow recovers without
+// help, red needs a person.
 func paint(w io.Writer, status, text string) string {
 	if _, ok := w.(coloured); !ok {
 		return text
@@ -30,11 +29,11 @@ func paint(w io.Writer, status, text string) string {
 		return text
 	}
 	c := color.New(attribute)
-	c.EnableColor() // the library looks at the process's own standard output
+	c.EnableColor() // the library checks the process's own standard output
 	return c.Sprint(text)
 }
 
-// colourOf is the colour of a status, by its first word.
+// colourOf returns the colour of a status, by its first word.
 func colourOf(status string) (color.Attribute, bool) {
 	word, _, _ := strings.Cut(strings.TrimSpace(status), " ")
 	switch strings.TrimRight(word, ",:") {

@@ -16,21 +16,20 @@ import (
 	"github.com/lenonet/leno/agent/config"
 )
 
-// errReported ends a command with exit code 1 when everything there is to say
-// has been printed.
+// errReported ends a command with exit code 1 when everything has already been printed.
 var errReported = errors.New("reported")
 
-// usageError is a mistake on the command line, exit code 2.
+// usageError is a mistake on the command line; its exit code is 2.
 type usageError struct {
 	text  string
-	fix   fix      // makes the nearest command line out of the one given, nil for no idea
-	words []string // that command line as a whole, where fix would not do
+	fix   fix      // turns the given command line into the nearest valid one; nil if unknown
+	words []string // the whole corrected command line, if fix is not enough
 }
 
 func (e *usageError) Error() string { return e.text }
 
-// configError is a configuration that an agent cannot start with, exit code 78: to
-// start it again mends nothing.
+// configError reports a configuration that an agent cannot start with; its exit code is 78,
+// because starting again does not help.
 type configError struct{ error }
 
 func (e *configError) Unwrap() error { return e.error }
@@ -39,27 +38,27 @@ func usagef(format string, args ...any) error {
 	return &usageError{text: fmt.Sprintf(format, args...)}
 }
 
-// instead adds to a mistake what would be right.
+// instead returns a usageError with a fix.
 func instead(f fix, format string, args ...any) error {
 	return &usageError{text: fmt.Sprintf(format, args...), fix: f}
 }
 
-// spec is what tells one command from another. A constructor returns it with
-// flags bound to variables of its own, so that every spec is used once.
+// spec describes one command. A constructor returns it with flags bound to its own variables, so
+// each spec is used only once.
 type spec struct {
 	name     string // "lease show"
 	args     string // "[NETWORK] SUBNET", for the usage line
 	min, max int    // number of arguments; max -1 for any number
 	synopsis string // part of a line, for the list of commands
-	help     string // paragraphs, wrapped at 78 columns, and examples: lines "  $ leno …", the first the plainest
+	help     string // paragraphs, wrapped at 78 columns, and examples: lines "  $ leno …", the simplest first
 
 	flags   func(*flag.FlagSet) // declares the flags; nil for none
 	predict complete.Predictor  // of arguments; nil for none
-	values  complete.Flags      // of flags whose names do not tell what they take
+	values  complete.Flags      // of flags whose names do not show what they take
 	run     func(ctx context.Context, args []string) error
 }
 
-// command makes a spec a cli.Command.
+// command adapts a spec to cli.Command.
 type command struct {
 	meta  Meta
 	spec  spec
@@ -81,7 +80,7 @@ func newCommand(m Meta, s spec) *command {
 	return c
 }
 
-// Run parses and runs and turns the error into text and an exit code.
+// Run parses the words, runs the command, and turns its error into text and an exit code.
 func (c *command) Run(words []string) int {
 	if len(words) == 1 && words[0] == "help" {
 		fmt.Fprintln(c.meta.Stdout, c.Help())
@@ -112,7 +111,7 @@ func (c *command) Run(words []string) int {
 	return exitFailed
 }
 
-// try is the command line nearest to a wrong one, else an example.
+// try returns the valid command line nearest to a wrong one, or an example.
 func (c *command) try(err *usageError, words []string) []string {
 	mended := c.mended(err, words)
 	if mended == nil {
@@ -134,8 +133,8 @@ func (m Meta) writeError(err error) {
 	io.WriteString(m.Stderr, m.wrongText(err.Error()))
 }
 
-// wrongText is "Error: " and the text. On a terminal long lines are broken between
-// words; elsewhere programs look for what stands in them.
+// wrongText returns "Error: " and the text. On a terminal, long lines are broken between words;
+// elsewhere they stay whole, because programs search them.
 func (m Meta) wrongText(text string) string {
 	var out strings.Builder
 	for line := range strings.SplitSeq("Error: "+printable(text), "\n") {
@@ -148,7 +147,7 @@ func (m Meta) wrongText(text string) string {
 	return out.String()
 }
 
-// parse takes flags before, between and after the arguments; "--" ends them.
+// parse accepts flags before, between and after the arguments; "--" ends them.
 func (c *command) parse(words []string) ([]string, error) {
 	var rest []string
 	for args := words; len(args) > 0; {
@@ -175,7 +174,7 @@ func (c *command) parse(words []string) ([]string, error) {
 	return rest, nil
 }
 
-// missing names the first required argument that is not there.
+// missing returns the name of the first missing required argument.
 func (c *command) missing(have int) string {
 	var required []string
 	for word := range strings.FieldsSeq(c.spec.args) {
@@ -189,7 +188,7 @@ func (c *command) missing(have int) string {
 	return "an argument"
 }
 
-// completed takes the arguments that are missing from the first example.
+// completed fills in missing arguments from the first example.
 func (c *command) completed(l line) line {
 	if shown := examples(c.Help()); len(shown) > 0 {
 		example := c.split(shown[0][len(strings.Fields(c.spec.name)):])
@@ -200,8 +199,8 @@ func (c *command) completed(l line) line {
 	return l
 }
 
-// surplus is about the first argument too many: the value of a flag that takes
-// one only behind "=", or nothing that could be meant.
+// surplus returns the error for the first argument too many. It may be the value of a flag that
+// takes one only after "="; otherwise the fix drops it.
 func (c *command) surplus(words, args []string) error {
 	extra := args[c.spec.max]
 	for i := 1; i < len(words); i++ {
@@ -224,7 +223,7 @@ func (c *command) flagError(words []string, err error) error {
 	text := err.Error()
 	mentioned := strings.Fields(text[strings.LastIndex(text, " -")+1:])[0]
 	name := strings.TrimRight(strings.TrimPrefix(mentioned, "-"), ":")
-	// What is wrong about one flag is mended by leaving it out.
+	// An error in one flag is fixed by leaving the flag out.
 	return instead(func(l line) line {
 		l.flags = withoutFlag(l.flags, name)
 		return l
@@ -250,7 +249,7 @@ func (c *command) hasFlags() bool {
 
 func (c *command) Synopsis() string { return c.spec.synopsis }
 
-// Help is the usage line, the text and the flags.
+// Help returns the usage line, the text and the flags.
 func (c *command) Help() string {
 	var b strings.Builder
 	b.WriteString(c.usageLine() + "\n")
@@ -283,8 +282,8 @@ func (c *command) Help() string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
-// options are the command's own flags, and those that it has in common with all
-// commands that ask the agent.
+// options returns the command's own flags, and those that it shares with all commands that call
+// the agent.
 func (c *command) options() (own, common []*flag.Flag) {
 	shared := commonOptions(c.meta)
 	c.flags.VisitAll(func(f *flag.Flag) {
@@ -297,14 +296,14 @@ func (c *command) options() (own, common []*flag.Flag) {
 	return own, common
 }
 
-// commonOptions are the flags of every command that prints the agent's data.
+// commonOptions returns the flags of every command that prints the agent's data.
 func commonOptions(m Meta) *flag.FlagSet {
 	fs := flag.NewFlagSet("", flag.ContinueOnError)
 	newSession(m).flags(fs)
 	return fs
 }
 
-// optionName is a flag as it is written: "-address=ADDRESS", "-wait[=DURATION]".
+// optionName returns a flag as it is written: "-address=ADDRESS", "-wait[=DURATION]".
 func optionName(f *flag.Flag) string {
 	value, _ := flag.UnquoteUsage(f)
 	switch {
@@ -316,7 +315,7 @@ func optionName(f *flag.Flag) string {
 	return "-" + f.Name
 }
 
-// optionText is what a flag means, with its default.
+// optionText returns the meaning of a flag, with its default.
 func optionText(f *flag.Flag) string {
 	_, text := flag.UnquoteUsage(f)
 	if slices.Contains([]string{"", "0", "false"}, f.DefValue) || strings.Contains(strings.ToLower(text), "default") {
@@ -340,7 +339,7 @@ func isBool(f *flag.Flag) bool {
 	return ok && b.IsBoolFlag()
 }
 
-// AutocompleteArgs offers what the command says, or nothing.
+// AutocompleteArgs offers what the spec predicts, or nothing.
 func (c *command) AutocompleteArgs() complete.Predictor {
 	if c.spec.predict == nil {
 		return complete.PredictNothing

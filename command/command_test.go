@@ -19,14 +19,14 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// TestUsage holds exit code, the way out and the hint of every kind of mistake
-// on the command line. No agent is reached.
+// TestUsage checks exit code, suggestion and hint of every kind of mistake on the command line. No
+// agent is reached.
 func TestUsage(t *testing.T) {
 	tests := []struct {
 		args string
 		env  map[string]string
 		want string // in standard error
-		try  string // the command line that it proposes
+		try  string // the suggested command line
 	}{
 		{args: "", want: "Commands:"},
 		{args: "lese list", want: `unknown command "lese"; did you mean lease?`, try: "lease list"},
@@ -99,18 +99,18 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// proposed is the command line that a usage error shows.
+// proposed returns the command line that a usage error suggests.
 func proposed(stderr string) string {
 	_, text, _ := strings.Cut(stderr, "\nTry:   leno ")
 	text, _, _ = strings.Cut(text, "\n")
 	return text
 }
 
-// works fails for a command line that is itself refused as one.
+// works fails the test if the command line is rejected as a usage error.
 func works(t *testing.T, args []string) {
 	t.Helper()
 	endless := slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "-watch") || strings.HasPrefix(a, "-wait") })
-	if endless || slices.Contains([]string{"agent", "cleanup", "monitor", "debug"}, args[0]) { // parsed only
+	if endless || slices.Contains([]string{"agent", "cleanup", "monitor", "debug"}, args[0]) { // only parsed
 		commands := Commands(Meta{Getenv: func(string) string { return "" }})
 		name, rest := resolve(commands, args)
 		c, ok := leaf(commands, name)
@@ -127,7 +127,7 @@ func works(t *testing.T, args []string) {
 	}
 }
 
-// The examples of every command are command lines that work.
+// The examples of every command work.
 func TestExamples(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for name, text := range map[string]string{"networks.hcl": "network \"blue\" {\n  ipv4 {\n    prefix = \"10.9.0.0/20\"\n  }\n}\n", "admin.token": "t"} {
@@ -153,7 +153,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestHelp goes all ways to a help text.
+// TestHelp covers all ways to a help text.
 func TestHelp(t *testing.T) {
 	for want, ways := range map[string][]string{
 		"Usage: leno COMMAND":          {"help", "-help", "-h", "--help", "help help"},
@@ -194,8 +194,8 @@ func TestEveryCommandHasHelp(t *testing.T) {
 	}
 }
 
-// TestHelpIsOfTheCommand: a help text explains the command's own options, with their
-// defaults and whole words. Those of all commands are listed, and explained once.
+// TestHelpIsOfTheCommand: a help text explains the command's own options, with their defaults and
+// in full words. It only lists the common options, which are explained in one place.
 func TestHelpIsOfTheCommand(t *testing.T) {
 	all := world{}.run("-help").stdout
 	for _, name := range []string{"address", "token", "token-file", "ca-cert", "client-cert", "client-key", "tls-server-name", "format", "no-color"} {
@@ -244,14 +244,14 @@ func TestHelpIsOfTheCommand(t *testing.T) {
 	}
 }
 
-// TestHelpForAPersonInTrouble: where to start is said at the top.
+// TestHelpForAPersonInTrouble: the help starts with where to look when something does not work.
 func TestHelpForAPersonInTrouble(t *testing.T) {
 	if help := (world{}).run("-help").stdout; !strings.Contains(help[:strings.Index(help, "Commands:")], "leno doctor") {
 		t.Errorf("it does not say to start with doctor:\n%s", help)
 	}
 }
 
-// TestLogLevelsAreSpeltAlike in every command.
+// TestLogLevelsAreSpeltAlike checks that every command spells the log levels the same.
 func TestLogLevelsAreSpeltAlike(t *testing.T) {
 	const levels = "trace, debug, info, warn or error"
 	for _, name := range []string{"agent", "monitor"} {
@@ -300,8 +300,7 @@ func TestNoAgent(t *testing.T) {
 	}
 }
 
-// TestClientCertificateThatIsNone: both files are named, since the fault may be in
-// either.
+// TestClientCertificateThatIsNone: the error names both files, because either may be wrong.
 func TestClientCertificateThatIsNone(t *testing.T) {
 	dir := tree(t, map[string]string{"cert.pem": "no PEM\n", "key.pem": "no PEM\n"})
 	got := world{}.run("status", "-client-cert="+dir+"/cert.pem", "-client-key="+dir+"/key.pem")
@@ -311,8 +310,8 @@ func TestClientCertificateThatIsNone(t *testing.T) {
 	}
 }
 
-// TestFilesThatAreNone: a FIFO or a device that a flag or a variable names is refused,
-// where reading it would wait for another process.
+// TestFilesThatAreNone: a flag or variable that names a FIFO or a device is rejected; reading it
+// would wait for another process.
 func TestFilesThatAreNone(t *testing.T) {
 	dir := tree(t, map[string]string{"file": "text\n"})
 	fifo, file := filepath.Join(dir, "fifo"), filepath.Join(dir, "file")
@@ -395,7 +394,7 @@ func TestToken(t *testing.T) {
 func TestTLS(t *testing.T) {
 	f := newFakeAgent(t)
 	srv := httptest.NewUnstartedServer(f.routes())
-	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // of the handshakes that must fail
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // errors of the handshakes that must fail
 	srv.StartTLS()
 	defer srv.Close()
 	ca := filepath.Join(t.TempDir(), "ca.pem")
@@ -433,13 +432,13 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// The default network is the one that is joined, else the only one.
+// The default network is the joined one, or else the only one.
 func TestDefaultNetwork(t *testing.T) {
 	joined := &api.Local{}
 	tests := []struct {
 		name     string
 		networks []api.Network
-		want     string // network asked for, "" for an error
+		want     string // requested network, "" for an error
 	}{
 		{"one", []api.Network{{Name: "a"}}, "a"},
 		{"one joined of two", []api.Network{{Name: "a"}, {Name: "b", Local: joined}}, "b"},
@@ -481,13 +480,12 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// -wait of apply is over when the definition is in force on this host, whatever else
-// is wrong there.
+// apply -wait ends when the definition is in force on this host, whatever other problems it has.
 func TestApplyWaits(t *testing.T) {
 	f := newFakeAgent(t)
 	f.plans["default"] = allowed(f)
 	w := world{env: map[string]string{"LENO_ADDRESS": f.url}}
-	// The fake's put takes this host's part in the network away.
+	// The fake's PUT removes this host's part in the network.
 	local := f.networks[1].Local
 	f.health.Networks[0].Checks = []api.Check{{Name: "device", Status: api.Critical, Reason: "no luck"}}
 	got := w.run("network", "apply", "testdata/change.hcl", "-wait=50ms")
@@ -496,7 +494,7 @@ func TestApplyWaits(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 
-	// A clone of this host is a matter of its own.
+	// A clone of this host is a separate problem.
 	f.health.Status, f.health.Networks[0].Status = api.Critical, api.Critical
 	f.health.Networks[0].Checks = []api.Check{{Name: "conflict", Status: api.Critical, Reason: "another live host has the same name"}}
 	local.ModifyIndex, f.networks[1].Local = 98, local
@@ -513,14 +511,14 @@ func TestApplyWaits(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 
-	// A host that takes no subnet does not carry the network.
+	// A host without a subnet does not carry the network.
 	f.health.Networks[0].Ready = false
 	if got = w.run("network", "apply", "testdata/same.hcl", "-wait=50ms"); got.code != exitFailed || !strings.Contains(got.stderr, "not in force on this host yet") {
 		t.Errorf("%+v", got)
 	}
 }
 
-// What the agent does not have is answered with what it has that resembles it.
+// For an unknown name, the error suggests a similar known one.
 func TestMeantNetworksAndSubnets(t *testing.T) {
 	f := newFakeAgent(t)
 	w := world{env: map[string]string{"LENO_ADDRESS": f.url}}

@@ -4,7 +4,7 @@ import (
 	"github.com/hashicorp/cli"
 )
 
-// Commands is every command by name. A factory's command is used once.
+// Commands returns every command by name. Each factory's command is used once.
 func Commands(m Meta) map[string]cli.CommandFactory {
 	commands := map[string]cli.CommandFactory{}
 	for _, constructor := range []func(Meta) spec{

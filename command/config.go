@@ -12,10 +12,9 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// configOptions are the checks of configuration files that belong to the
-// registry and the backends, which package config does not know. `agent` and
-// `validate` use the same, so that what one accepts the other does. nil
-// backends take any type and options.
+// configOptions returns the checks of configuration files that belong to the registry and the
+// backends, which package config does not know. `agent` and `validate` use the same checks, so
+// that both accept the same files. With nil backends any type and options are accepted.
 func configOptions(backends map[string]backend.Type) config.Options {
 	o := config.Options{
 		CheckNetworkName: registry.CheckNetworkName,
@@ -63,8 +62,8 @@ func (c *configFlags) register(fs *flag.FlagSet) {
 	fs.Func("config-dir", "`directory` with configuration files, read in the order of their names; may be given several times", add)
 }
 
-// writeConfigErrors prints errors of configuration files, all of them, each
-// with its place and source line.
+// writeConfigErrors prints all errors of configuration files, each with its position and source
+// line.
 func writeConfigErrors(w io.Writer, e *config.Errors) {
 	fmt.Fprint(w, printable(e.Render(width, false)))
 	fmt.Fprintln(w, plural(len(e.Diags), "error")+" in the configuration")

@@ -13,13 +13,13 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// line is a command line behind the command's name, flags apart from arguments.
+// line is a command line after the command's name, split into flags and arguments.
 type line struct{ flags, args []string }
 
-// fix turns a command line that was refused into the one next to it.
+// fix turns a rejected command line into the nearest valid one.
 type fix func(line) line
 
-// withFlag says -name=value instead of what was said of the flag.
+// withFlag sets -name=value in place of the given value.
 func withFlag(name, value string) fix {
 	return func(l line) line {
 		at := slices.IndexFunc(l.flags, func(w string) bool { n, _, _ := flagName(w); return n == name })
@@ -29,7 +29,7 @@ func withFlag(name, value string) fix {
 	}
 }
 
-// withArgs has other arguments.
+// withArgs replaces the arguments.
 func withArgs(args ...string) fix {
 	return func(l line) line {
 		l.args = args
@@ -37,7 +37,7 @@ func withArgs(args ...string) fix {
 	}
 }
 
-// withoutFlags leaves flags out.
+// withoutFlags removes flags.
 func withoutFlags(names ...string) fix {
 	return func(l line) line {
 		for _, name := range names {
@@ -47,8 +47,8 @@ func withoutFlags(names ...string) fix {
 	}
 }
 
-// wrongValue is about a flag whose value is none of a few: the nearest of them is
-// meant, else the first.
+// wrongValue returns the error for a flag value that is not allowed. Its fix uses the most similar
+// allowed value, or the first one.
 func wrongValue(name, value, text string, of ...string) error {
 	near := nearest(strings.ToLower(value), of)
 	if near == "" {
@@ -59,8 +59,8 @@ func wrongValue(name, value, text string, of ...string) error {
 	return instead(withFlag(name, near), "%s", text)
 }
 
-// flagName is the name in "-name", "--name" and "-name=value", "" for what is no
-// flag.
+// flagName returns the name and value in "-name", "--name" and "-name=value"; "" if the word is
+// not a flag.
 func flagName(word string) (name, value string, hasValue bool) {
 	trimmed := strings.TrimPrefix(strings.TrimPrefix(word, "-"), "-")
 	if trimmed == word || trimmed == "" {
@@ -69,7 +69,7 @@ func flagName(word string) (name, value string, hasValue bool) {
 	return strings.Cut(trimmed, "=")
 }
 
-// withoutFlag is the words without a flag and its value.
+// withoutFlag returns the words without a flag and its value.
 func withoutFlag(words []string, name string) []string {
 	var out []string
 	for i := 0; i < len(words); i++ {
@@ -84,10 +84,10 @@ func withoutFlag(words []string, name string) []string {
 	return out
 }
 
-// secretFlags are those whose values are never shown.
+// secretFlags are the flags whose values are never shown.
 var secretFlags = []string{"token", "consul-token"}
 
-// shown is a command line as a shell takes it, without secrets.
+// shown returns a command line in shell syntax, without secrets.
 func shown(words []string) string {
 	out := []string{"leno"}
 	for i := 0; i < len(words); i++ {
@@ -104,7 +104,7 @@ func shown(words []string) string {
 	return strings.Join(out, " ")
 }
 
-// quoted is a word as a shell takes it.
+// quoted returns a word in shell syntax.
 func quoted(word string) string {
 	if word != "" && strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_=./:,@%+[]") == "" {
 		return word
@@ -112,12 +112,12 @@ func quoted(word string) string {
 	return "'" + strings.ReplaceAll(printable(word), "'", `'\''`) + "'"
 }
 
-// correct is the command line nearest to words that parses: mistyped commands,
-// flags and values are replaced by what they resemble, surplus ones are dropped,
-// and what is missing is taken from the first example of the command.
+// correct returns the valid command line nearest to words. It replaces mistyped commands, flags
+// and values by similar ones, drops surplus ones, and takes missing ones from the first example of
+// the command.
 func correct(m Meta, words []string) []string {
 	commands := Commands(m)
-	for range 8 { // one mistake a round
+	for range 8 { // one mistake per round
 		name, rest := resolve(commands, words)
 		if name == "" {
 			return []string{"-help"}
@@ -143,7 +143,7 @@ func correct(m Meta, words []string) []string {
 	return []string{"-help"}
 }
 
-// checkFormat is about a -format that the command does not have.
+// checkFormat returns an error for a -format that the command does not have.
 func (c *command) checkFormat() error {
 	f := c.flags.Lookup("format")
 	if f == nil || f.Value.String() == "" {
@@ -156,7 +156,7 @@ func (c *command) checkFormat() error {
 	return wrongValue("format", f.Value.String(), "-format", of...)
 }
 
-// mended applies what an error says would help; nil for nothing.
+// mended applies the fix of an error; nil if it has none.
 func (c *command) mended(err *usageError, words []string) []string {
 	switch {
 	case err.words != nil:
@@ -168,7 +168,7 @@ func (c *command) mended(err *usageError, words []string) []string {
 	return nil
 }
 
-// split tells flags from arguments, as parse does.
+// split separates flags from arguments, as parse does.
 func (c *command) split(words []string) line {
 	var l line
 	for i := 0; i < len(words); i++ {
@@ -190,7 +190,7 @@ func (c *command) split(words []string) line {
 	return l
 }
 
-// unknownFlag is about a flag that the command does not have.
+// unknownFlag returns the error for a flag that the command does not have.
 func (c *command) unknownFlag(words []string, name string) *usageError {
 	var names []string
 	c.flags.VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
@@ -222,7 +222,7 @@ func (c *command) unknownFlag(words []string, name string) *usageError {
 	return &usageError{text: "unknown flag -" + name + hint, words: mended}
 }
 
-// argNames are the names of the arguments: NETWORK, SUBNET.
+// argNames returns the names of the arguments: NETWORK, SUBNET.
 func (c *command) argNames() []string {
 	var names []string
 	for word := range strings.FieldsSeq(c.spec.args) {
@@ -231,8 +231,8 @@ func (c *command) argNames() []string {
 	return names
 }
 
-// meantBy is the network or subnet that an argument resembles of those the agent
-// names in its answer that it has no such thing; "" for none.
+// meantBy returns the network or subnet most similar to an argument, of those that the agent lists
+// in a "not found" error; "" for none.
 func meantBy(err error, args []string) string {
 	var refused *api.Error
 	if !errors.As(err, &refused) || refused.Code != http.StatusNotFound {
@@ -254,7 +254,7 @@ func meantBy(err error, args []string) string {
 					return k
 				}
 			}
-			continue // two digits away is another one
+			continue // two different digits make another subnet
 		}
 		if near := nearest(a, known); near != "" {
 			return near

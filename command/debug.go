@@ -21,18 +21,18 @@ import (
 	"github.com/lenonet/leno/command/bundle"
 )
 
-// debugIndex is index.json of a bundle.
+// debugIndex is the content of a bundle's index.json.
 type debugIndex struct {
 	Leno     string         `json:"leno"`
 	Go       string         `json:"go"`
 	Host     string         `json:"host"`
-	Node     string         `json:"node"`  // of the agent, "" when it did not answer
-	Agent    string         `json:"agent"` // where it was asked
+	Node     string         `json:"node"`  // name of the agent's node, "" when it did not respond
+	Agent    string         `json:"agent"` // the agent's address
 	Created  time.Time      `json:"created"`
 	Duration string         `json:"duration"`
 	Interval string         `json:"interval"`
-	Ended    string         `json:"ended,omitempty"`  // why it ended before its time
-	Kernel   string         `json:"kernel,omitempty"` // why there are no tables of a kernel
+	Ended    string         `json:"ended,omitempty"`  // why it ended early
+	Kernel   string         `json:"kernel,omitempty"` // why there are no kernel tables
 	Files    []bundle.Taken `json:"files"`
 }
 
@@ -77,13 +77,13 @@ func (d *debugCommand) register(fs *flag.FlagSet) {
 	fs.Var(&d.networks, "network", "`name` of a network to capture; may be given several times. Default: all")
 }
 
-// Limits of what a bundle is captured for.
+// Limits of a bundle.
 const (
 	maxDebugDuration = time.Hour
 	minDebugInterval = 100 * time.Millisecond
-	// debugTimeout bounds each thing that is captured once.
+	// debugTimeout bounds each one-time capture.
 	debugTimeout = 20 * time.Second
-	// maxProfile is how long a profile of the processor is taken.
+	// maxProfile bounds a CPU profile.
 	maxProfile = 30 * time.Second
 )
 
@@ -123,7 +123,7 @@ func (d *debugCommand) run(ctx context.Context) error {
 	fmt.Fprintf(d.meta.Stderr, "Capturing for %s; Ctrl-C ends it and keeps what there is.\n", d.duration)
 	index := debugIndex{Leno: d.meta.Version, Go: version(d.meta).Go, Node: self.NodeName, Agent: d.agent.where(),
 		Created: d.meta.Now().UTC(), Duration: d.duration.String(), Interval: d.interval.String()}
-	index.Host, _ = os.Hostname() // "" where it is not known
+	index.Host, _ = os.Hostname() // "" if unknown
 	captures := d.ofAgent(client, self, selfErr)
 	if index.Kernel = d.otherKernel(self); index.Kernel == "" {
 		captures = append(captures, bundle.Kernel(d.links(period, client))...)
@@ -139,15 +139,15 @@ func (d *debugCommand) run(ctx context.Context) error {
 	return nil
 }
 
-// self asks who the agent is, without which there is a bundle too.
+// self asks the agent for its description. The bundle is written even if that fails.
 func (d *debugCommand) self(ctx context.Context, c *api.Client) (api.Self, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	return c.Self(ctx)
 }
 
-// create opens the file before anything is captured: what is there is never
-// overwritten. The path is "" for standard output.
+// create opens the file before anything is captured, and never overwrites an existing one. The
+// path is "" for standard output.
 func (d *debugCommand) create(name string) (io.WriteCloser, string, error) {
 	if d.output == "-" {
 		return unclosed{d.meta.Stdout}, "", nil
@@ -170,7 +170,7 @@ type unclosed struct{ io.Writer }
 
 func (unclosed) Close() error { return nil }
 
-// finish writes and closes a file, and removes one that is not whole.
+// finish writes and closes a file, and removes an incomplete one.
 func finish(file io.WriteCloser, path string, write func(io.Writer) error) error {
 	err := errors.Join(write(file), file.Close())
 	if err != nil && path != "" {
@@ -179,9 +179,9 @@ func finish(file io.WriteCloser, path string, write func(io.Writer) error) error
 	return err
 }
 
-// otherKernel says why the tables of this kernel are not those of the agent's, ""
-// when they are. The address alone can mislead, since it may be forwarded: it counts
-// only when the agent does not say where it is.
+// otherKernel returns why this kernel's tables are not the agent's, "" when they are. The address
+// alone can mislead, because it may be forwarded: it counts only if the agent does not report
+// which kernel it is on.
 func (d *debugCommand) otherKernel(self api.Self) string {
 	same, known, reason := agent.SameKernel(self)
 	switch {
@@ -193,7 +193,7 @@ func (d *debugCommand) otherKernel(self api.Self) string {
 	return ""
 }
 
-// local says whether the agent's address is on this host.
+// local reports whether the agent's address is on this host.
 func (d *debugCommand) local() bool {
 	where := d.agent.where()
 	if strings.HasPrefix(where, "unix:") {
@@ -215,7 +215,7 @@ func (d *debugCommand) local() bool {
 	return ip != nil && (ip.IsLoopback() || ip.IsUnspecified())
 }
 
-// report says what became of it.
+// report prints the result.
 func (d *debugCommand) report(path string, index debugIndex) {
 	failed := 0
 	for _, f := range index.Files {

@@ -16,8 +16,8 @@ import (
 	"github.com/lenonet/leno/command/bundle"
 )
 
-// ofAgent is what the agent can tell. An agent that did not even say who it is is
-// asked all the same: each answer, or its lack, is one more trace.
+// ofAgent returns the captures from the agent. An agent that did not even identify itself is still
+// asked everything: each response, or its absence, is another clue.
 func (d *debugCommand) ofAgent(c *api.Client, self api.Self, selfErr error) []bundle.Capture {
 	out := []bundle.Capture{
 		d.answer("agent/self.json", "/v1/agent/self", c),
@@ -62,13 +62,13 @@ func (d *debugCommand) ofAgent(c *api.Client, self api.Self, selfErr error) []bu
 	return out
 }
 
-// answer captures one answer as it comes.
+// answer captures one response unchanged.
 func (d *debugCommand) answer(file, path string, c *api.Client) bundle.Capture {
 	return bundle.Within(debugTimeout, bundle.Capture{File: file, Source: "GET " + path,
 		Take: func(ctx context.Context, w io.Writer) error { return c.Copy(ctx, path, w) }})
 }
 
-// once bounds one look of a series.
+// once bounds one read of a series.
 func once(read func(ctx context.Context) (any, error)) func(context.Context) (any, error) {
 	return func(ctx context.Context) (any, error) {
 		ctx, cancel := context.WithTimeout(ctx, debugTimeout)
@@ -77,7 +77,7 @@ func once(read func(ctx context.Context) (any, error)) func(context.Context) (an
 	}
 }
 
-// links are the devices of the networks and those between the hosts.
+// links returns the devices of the networks and of their underlays.
 func (d *debugCommand) links(ctx context.Context, c *api.Client) []string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -16,7 +16,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// unpacked reads a bundle: its index, and its files below their folder.
+// unpacked reads a bundle: its index, and the files below its folder.
 func unpacked(t *testing.T, archive io.Reader) (debugIndex, map[string]string) {
 	t.Helper()
 	zipped, err := gzip.NewReader(archive)
@@ -77,7 +77,7 @@ func TestDebug(t *testing.T) {
 	f.networks[1].Local.State = "somebody wrote " + token
 	f.leases[0].Node = "host-a\x1b[2J"
 	w := world{env: map[string]string{"LENO_ADDRESS": f.url, "LENO_TOKEN": token}}
-	// Long enough for a busy machine to answer that it has no log.
+	// Long enough for a busy machine to respond that it has no log.
 	line := strings.Fields("debug -duration=1s -interval=100ms")
 	got := w.run(line...)
 	name := "leno-debug-host-a-20260102T150405Z"
@@ -126,8 +126,8 @@ func TestDebug(t *testing.T) {
 	}
 }
 
-// A bundle on standard output is the archive alone, also of an agent that does not
-// answer, and of one network only when that is asked for.
+// A bundle on standard output is only the archive, even if the agent does not respond. It covers
+// one network only when that is requested.
 func TestDebugOutput(t *testing.T) {
 	f := newFakeAgent(t)
 	w := world{env: map[string]string{"LENO_ADDRESS": f.url}}
@@ -153,7 +153,7 @@ func TestDebugOutput(t *testing.T) {
 	}
 }
 
-// The tables of a kernel are those of the agent's, wherever its address points.
+// Kernel tables are captured only if they are of the agent's kernel, wherever its address points.
 func TestDebugKernel(t *testing.T) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -185,13 +185,13 @@ func TestDebugKernel(t *testing.T) {
 	}
 }
 
-// Ctrl-C keeps what there is.
+// Ctrl-C keeps what has been captured.
 func TestDebugInterrupted(t *testing.T) {
 	f := newFakeAgent(t)
 	name := filepath.Join(t.TempDir(), "x.tar.gz")
 	_, stderr, end := watching(t, f, false, "debug", "-duration=1h", "-interval=100ms", "-output="+name)
 	stderr.says(t, "Capturing for 1h")
-	for health := false; !health; time.Sleep(5 * time.Millisecond) { // which was answered once, when it is asked again
+	for health := false; !health; time.Sleep(5 * time.Millisecond) { // a second request follows the first response
 		f.mu.Lock()
 		health = f.looks > 1
 		f.mu.Unlock()

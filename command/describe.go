@@ -11,7 +11,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// backendType is the "type" of a backend object.
+// backendType returns the "type" of a backend object.
 func backendType(object json.RawMessage) string {
 	var head struct {
 		Type string `json:"type"`
@@ -22,8 +22,8 @@ func backendType(object json.RawMessage) string {
 	return head.Type
 }
 
-// backendOptions is a backend object without its type, values as compact JSON,
-// strings without quotes.
+// backendOptions returns a backend object without its type: values as compact JSON, strings
+// without quotes.
 func backendOptions(object json.RawMessage) map[string]string {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(object, &members) != nil {
@@ -59,7 +59,7 @@ func family(p netip.Prefix) string {
 	return "ipv4"
 }
 
-// describePool is "10.5.0.0/16, a /24 each, from 10.5.1.0 to 10.5.255.0".
+// describePool returns a text such as "10.5.0.0/16, a /24 each, from 10.5.1.0 to 10.5.255.0".
 func describePool(p api.Pool) string {
 	text := p.Prefix.String()
 	if p.SubnetLen > 0 {

@@ -72,7 +72,7 @@ func (o *dockerOpts) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.to, "write", "", "`file` to replace, whole or not at all, instead of printing; for -format=env and json")
 }
 
-// listFlag is a flag that may be given several times.
+// listFlag is a flag that can be given several times.
 type listFlag []string
 
 func (l *listFlag) String() string { return strings.Join(*l, ",") }
@@ -122,12 +122,12 @@ func (o *dockerOpts) run(ctx context.Context) error {
 	return o.file(dockeropts.ForDocker0(engine, networks[0]), networks[0].Name)
 }
 
-// isVariable says whether a shell takes the name.
+// isVariable reports whether a shell accepts the name.
 func isVariable(name string) bool {
 	return name != "" && strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") == "" && (name[0] < '0' || name[0] > '9')
 }
 
-// print is for people, who may paste it into a shell.
+// print prints the options for people, who can paste them into a shell.
 func (o *dockerOpts) print(w io.Writer, e dockeropts.Engine, networks []dockeropts.Network) {
 	var notes []string
 	for i, n := range networks {
@@ -165,14 +165,14 @@ func engineName(e dockeropts.Engine) string {
 	return name
 }
 
-// comment prints text that shells and environment files pass over.
+// comment prints text that shells and environment files ignore.
 func comment(w io.Writer, text string) {
 	for _, line := range wrap(oneLine(text), width-2) {
 		fmt.Fprintln(w, "# "+line)
 	}
 }
 
-// file prints or writes the machine's forms.
+// file prints or writes the machine-readable formats.
 func (o *dockerOpts) file(d dockeropts.Daemon, network string) error {
 	var old []byte
 	if o.to != "" {
@@ -190,7 +190,7 @@ func (o *dockerOpts) file(d dockeropts.Daemon, network string) error {
 	}
 	for _, note := range d.Notes {
 		if o.format == formatJSON {
-			comment(o.meta.Stderr, note) // JSON has no place for it
+			comment(o.meta.Stderr, note) // JSON has no comments
 		}
 	}
 	if o.to == "" {

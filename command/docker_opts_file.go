@@ -13,8 +13,8 @@ import (
 	"github.com/lenonet/leno/command/dockeropts"
 )
 
-// environment is an environment file as systemd and shells read it: each option
-// in a variable of its own, and all of them in one.
+// environment returns an environment file for systemd and shells: each option in its own variable,
+// and all of them in one.
 func (o *dockerOpts) environment(d dockeropts.Daemon, network string) string {
 	var b strings.Builder
 	comment(&b, "docker0 in network "+network+", by `leno docker-opts -format=env`")
@@ -31,8 +31,8 @@ func (o *dockerOpts) environment(d dockeropts.Daemon, network string) string {
 	return b.String()
 }
 
-// daemonJSON is old, a daemon.json or nothing, with the options in it: what they
-// may set and do not is taken out, everything else stays.
+// daemonJSON returns old, a daemon.json or nothing, with the options set. Options that leno may
+// set but does not set now are removed; everything else stays.
 func daemonJSON(d dockeropts.Daemon, old []byte) (string, error) {
 	all := map[string]any{}
 	if len(bytes.TrimSpace(old)) > 0 {
@@ -59,8 +59,8 @@ func daemonJSON(d dockeropts.Daemon, old []byte) (string, error) {
 	return b.String(), err
 }
 
-// replaceFile gives path another content so that a reader sees the old one or
-// the new one, whole. The mode of an old file stays, and a link to it.
+// replaceFile replaces the content of path atomically: a reader sees either the whole old or the
+// whole new content. It keeps the mode of an existing file, and a symlink to it.
 func replaceFile(path string, data []byte) (err error) {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real

@@ -18,12 +18,10 @@ import (
 	"github.com/lenonet/leno/command/dockeropts"
 )
 
-// askTimeout bounds what is waited for of programs and of an agent that need not
-// be there.
+// askTimeout bounds the wait for programs, and for an agent that may be absent.
 const askTimeout = 3 * time.Second
 
-// engine is the one that the flags tell of, and for what they leave out the one
-// that is installed.
+// engine returns the engine that the flags describe. Unset values come from the installed one.
 func (o *dockerOpts) engine(ctx context.Context) (e dockeropts.Engine, err error) {
 	switch o.firewall {
 	case "iptables", "":
@@ -45,8 +43,9 @@ func (o *dockerOpts) engine(ctx context.Context) (e dockeropts.Engine, err error
 	return e, nil
 }
 
-// installedVersion is the zero value when nobody tells. dockerd itself comes
-// first: the options are for its next start, and it need not run to answer.
+// installedVersion returns the version of the installed Docker, or the zero value if it is
+// unknown. It asks dockerd first: the options are for its next start, and it can respond without
+// running.
 func installedVersion(ctx context.Context) dockeropts.Version {
 	for _, command := range [][]string{
 		{"dockerd", "--version"}, // Docker version 28.3.2, build e77ff99
@@ -62,25 +61,25 @@ func installedVersion(ctx context.Context) dockeropts.Version {
 	return dockeropts.Version{}
 }
 
-// ask is what a program prints on standard output, whatever its exit code: of a
-// docker without a daemon the client still answers for itself.
+// ask returns what a program prints on standard output, whatever its exit code: without a daemon,
+// the docker client still reports its own version.
 func ask(ctx context.Context, command ...string) string {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.WaitDelay = time.Second
-	out, _ := cmd.Output() // a program that is missing says nothing
+	out, _ := cmd.Output() // a missing program prints nothing
 	return string(out)
 }
 
-// subnetSource is where a network's subnet file is said to be.
+// subnetSource is the place of a network's subnet file.
 type subnetSource struct {
 	name, path string
 	interfaces []string
-	state      string // what the agent says of the network
+	state      string // state of the network, from the agent
 }
 
-// read is the networks that the flags name, in their order, or the only one.
+// read returns the networks that the flags name, in their order, or the only one.
 func (o *dockerOpts) read(ctx context.Context) ([]dockeropts.Network, error) {
 	sources, err := o.sources(ctx)
 	if err != nil {
@@ -112,7 +111,7 @@ func (o *dockerOpts) read(ctx context.Context) ([]dockeropts.Network, error) {
 	return out, nil
 }
 
-// plain says whether a shell takes the word as it is.
+// plain reports whether a shell accepts the word without quotes.
 func plain(word string) bool {
 	return word != "" && strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.@~-") == ""
 }
@@ -160,8 +159,8 @@ func (o *dockerOpts) sources(ctx context.Context) ([]subnetSource, error) {
 	return out, nil
 }
 
-// known is this host's networks by name: the agent's, or while it does not
-// answer those whose file lies where files lie by default.
+// known returns this host's networks by name: from the agent, or, if it does not respond, those
+// with a subnet file in the default directory.
 func (o *dockerOpts) known(ctx context.Context) (out []subnetSource, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

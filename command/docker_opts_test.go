@@ -55,14 +55,14 @@ func TestDockerOpts(t *testing.T) {
 			if strings.HasPrefix(name, "json") && !json.Valid([]byte(got.stdout)) {
 				t.Error("not JSON")
 			}
-			if !strings.HasPrefix(name, "env") { // its lines cannot be broken
+			if !strings.HasPrefix(name, "env") { // lines of an environment file cannot be broken
 				fits80(t, got.stdout)
 			}
 		})
 	}
 }
 
-// The agent says where the files are, and by what devices packets arrive.
+// The agent reports the files, and the devices on which packets arrive.
 func TestDockerOptsAsksTheAgent(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	dir := subnetFiles(t)
@@ -86,7 +86,7 @@ func TestDockerOptsAsksTheAgent(t *testing.T) {
 	f.networks[1].Backend = json.RawMessage(`{"type":"vxlan","direct_routing":true}`)
 	run(exitDone, "-create", "trusted_host_interfaces=leno-default:eth0")
 	run(exitFailed, "-network=green", "network green is not on this host: known are default")
-	run(exitFailed, "-network=blue", "known are default") // this host has no part in it
+	run(exitFailed, "-network=blue", "known are default") // this host takes no part in it
 
 	f.networks[1].Local.Backend = "host-gw"
 	run(exitDone, "-create", "trusted_host_interfaces=eth0")
@@ -101,7 +101,7 @@ func TestDockerOptsAsksTheAgent(t *testing.T) {
 	run(exitFailed, "", "no network has a subnet file here")
 }
 
-// An agent that is named has to answer; else the files are enough.
+// An agent given by address must respond; otherwise the files are enough.
 func TestDockerOptsWithoutAgent(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	w := world{env: map[string]string{"LENO_ADDRESS": "http://127.0.0.1:1"}}
@@ -114,7 +114,7 @@ func TestDockerOptsWithoutAgent(t *testing.T) {
 	}
 }
 
-// TestDockerOptsFindsTheVersion runs programs that answer as Docker's do.
+// TestDockerOptsFindsTheVersion runs programs that respond as Docker's do.
 func TestDockerOptsFindsTheVersion(t *testing.T) {
 	dir := subnetFiles(t)
 	const dockerd = `[ "$1" = --version ] && echo "Docker version 28.3.2, build e77ff99"`

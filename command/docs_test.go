@@ -11,8 +11,8 @@ import (
 
 const docs = "../website/content/docs/"
 
-// The documentation names every option and backend there is. Commands and their flags
-// have pages of their own: TestCommandPages.
+// The documentation names every existing option and backend. Commands and their flags have their
+// own pages: TestCommandPages.
 func TestDocumentationIsComplete(t *testing.T) {
 	configPage, backendPage := read(t, docs+"configuration.mdx"), read(t, docs+"backends.mdx")
 	for _, option := range exampleOptions(t) {
@@ -27,7 +27,7 @@ func TestDocumentationIsComplete(t *testing.T) {
 	}
 }
 
-// exampleOptions is every attribute in config.hcl.example.
+// exampleOptions returns every attribute in config.hcl.example.
 func exampleOptions(t *testing.T) []string {
 	t.Helper()
 	const path = "../config.hcl.example"

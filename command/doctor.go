@@ -19,7 +19,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// usualConfigDir is where the packages and the unit have the configuration.
+// usualConfigDir is the configuration directory of the packages and the systemd unit.
 const usualConfigDir = "/etc/leno.d"
 
 func doctorSpec(m Meta) spec {
@@ -85,7 +85,7 @@ func (d *doctorCommand) run(ctx context.Context) error {
 	return nil
 }
 
-// here says of an agent's address whether it is on this host.
+// here reports whether an agent's address is on this host.
 func here(address string) bool {
 	rest := address
 	if scheme, after, ok := strings.Cut(address, "://"); ok {
@@ -101,8 +101,7 @@ func here(address string) bool {
 	return strings.HasPrefix(host, "localhost:")
 }
 
-// alone is what this process can find out. An agent that was reached and said
-// nothing is not here.
+// alone returns what this process can find out without an agent. err is why no agent responded.
 func (d *doctorCommand) alone(ctx context.Context, err error) api.Diagnosis {
 	sources := d.files.sources
 	if info, statErr := os.Stat(usualConfigDir); len(sources) == 0 && statErr == nil && info.IsDir() {
@@ -125,8 +124,7 @@ func (d *doctorCommand) alone(ctx context.Context, err error) api.Diagnosis {
 	}, d.options)
 }
 
-// writeDiagnosis prints a verdict, what is wrong at length, and what is well in a
-// line each.
+// writeDiagnosis prints the verdict, the problems in detail, and one line for each passed check.
 func writeDiagnosis(w io.Writer, out api.Diagnosis) {
 	counts := map[string]int{}
 	for _, f := range out.Findings {
@@ -176,7 +174,7 @@ func verdictLine(out api.Diagnosis, counts map[string]int) string {
 	return fmt.Sprintf("%s: %s (%s)", node, verdict, out.Took.Round(10*time.Millisecond))
 }
 
-// writeFinding prints one that is not well, in its parts.
+// writeFinding prints the parts of a finding that is not ok.
 func writeFinding(w io.Writer, f api.Finding) {
 	colours := map[string]string{api.FindingFault: api.Critical, api.FindingWarning: api.Warning}
 	title := strings.ToUpper(f.Status) + " " + f.Check

@@ -28,7 +28,7 @@ changed and leno healed. The agent remembers the last 512 until it ends.
 		run: func(ctx context.Context, args []string) error {
 			network := firstArg(args)
 			return show(ctx, s, watch, func(ctx context.Context, c *api.Client, since api.Read) (api.EventList, uint64, error) {
-				if since.Index > 0 { // which answers with what is new alone
+				if since.Index > 0 { // with an index, the agent returns only the new events
 					if _, err := c.Events(ctx, network, since); err != nil {
 						return api.EventList{}, 0, err
 					}
@@ -40,7 +40,7 @@ changed and leno healed. The agent remembers the last 512 until it ends.
 	}
 }
 
-// writeEvents has a line for each under a header, or as many as its message takes.
+// writeEvents prints a header and a line per event, or several if its message is long.
 func writeEvents(w io.Writer, list api.EventList, now time.Time) {
 	if len(list.Events) == 0 {
 		say(w, "Nothing has happened yet.")

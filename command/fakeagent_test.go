@@ -16,11 +16,10 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// now is when every test happens.
+// now is the time of every test.
 var now = time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
 
-// fakeAgent speaks the agent's HTTP API about a fixed host and remembers
-// changes.
+// fakeAgent serves the agent's HTTP API for a fixed host and records changes.
 type fakeAgent struct {
 	url string
 
@@ -37,24 +36,24 @@ type fakeAgent struct {
 	events       []api.Event
 	totals       *api.Counters
 	probe        api.Probe
-	probed       api.ProbeRequest // the last
+	probed       api.ProbeRequest // the last one
 	refuseProbe  *api.Error
 	plans        map[string]api.NetworkPlan // of networks that would change
 	findings     []api.Finding
-	refuse       *api.Error // of every write
+	refuse       *api.Error // response to every write
 	raced        bool       // networks change between read and write
 
-	index  uint64        // of every answer
+	index  uint64        // of every response
 	moved  chan struct{} // closed and replaced by set
 	prompt bool          // reads do not block
-	down   bool          // every answer is an error
+	down   bool          // every response is an error
 	reads  int
-	looks  int // at health
+	looks  int // reads of health
 
 	boot, namespace string // of its kernel
 }
 
-// set changes what the agent answers, and wakes who waits for that.
+// set changes what the agent returns, and wakes blocking reads.
 func (f *fakeAgent) set(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -63,7 +62,7 @@ func (f *fakeAgent) set(change func()) {
 	f.moved = make(chan struct{})
 }
 
-// block waits as a read asks it to; mu is held before and after.
+// block blocks as long as a read requests; mu is held before and after.
 func (f *fakeAgent) block(r *http.Request) {
 	f.reads++
 	q := r.URL.Query()
@@ -145,7 +144,7 @@ func newFakeAgent(t *testing.T) *fakeAgent {
 	return f
 }
 
-// probed is a way without a fault.
+// probed returns a path without a fault.
 func probed(path, from, to string, mtu int) api.ProbedWay {
 	return api.ProbedWay{Path: path, From: addr(from), To: addr(to), MTU: mtu, Answer: "echo reply", Largest: mtu,
 		Small: api.ProbedSize{Bytes: 64, Sent: 3, Answered: 3, MinMS: 0.081, AvgMS: 0.094, MaxMS: 0.112},

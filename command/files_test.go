@@ -51,7 +51,7 @@ func TestFmt(t *testing.T) {
 	tests := []struct {
 		name   string
 		files  map[string]string
-		args   []string // DIR is the directory
+		args   []string // DIR stands for the directory
 		stdin  string
 		code   int
 		stdout string
@@ -140,7 +140,7 @@ Subnet file  /run/leno/joined.env
 	if bad.code != exitFailed || bad.stdout != "" {
 		t.Errorf("exit %d, stdout %q", bad.code, bad.stdout)
 	}
-	// All errors of all files at once, with place and source line.
+	// All errors of all files are printed at once, with position and source line.
 	for _, want := range []string{"bad/a.hcl line 2", `ttl = "1s"`, "bad/b.hcl line 1", `network "-"`, "bad/b.hcl line 4",
 		"subnet_len = 17", "bad/b.hcl line 7", "nonsense", "4 errors in the configuration"} {
 		if !strings.Contains(bad.stderr, want) {
@@ -149,8 +149,8 @@ Subnet file  /run/leno/joined.env
 	}
 }
 
-// TestValidateFiles: files that the configuration names are looked at where they are
-// set, unless it is for another host. What this user may not see is a warning.
+// TestValidateFiles: files that the configuration names are checked where they are set, unless it
+// is for another host. Missing rights of the user cause a warning.
 func TestValidateFiles(t *testing.T) {
 	dir := tree(t, map[string]string{"token": "x y"})
 	write := func(text string) string {
@@ -180,7 +180,7 @@ func TestValidateFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	path = write("consul {\n  token_file = \"" + sealed + "/token\"\n}\n")
-	wants, code := "no such file", exitFailed // of root, who may see all
+	wants, code := "no such file", exitFailed // for root, who may read everything
 	if os.Geteuid() != 0 {
 		wants, code = "Warning: consul.token_file could not be checked", exitDone
 	}
@@ -189,8 +189,7 @@ func TestValidateFiles(t *testing.T) {
 	}
 }
 
-// The backends' own checks point at their option's line, and their effective
-// values are shown.
+// The backends' own errors point at their option's line, and their effective values are shown.
 func TestValidateAsksTheBackends(t *testing.T) {
 	backends := map[string]backend.Type{"vxlan": {Name: "vxlan", Normalize: func(options json.RawMessage) (json.RawMessage, error) {
 		if strings.Contains(string(options), `"vni":0`) {
@@ -219,8 +218,8 @@ func TestValidateAsksTheBackends(t *testing.T) {
 	}
 }
 
-// TestValidateCollisions: two networks that no host could carry both are refused, by
-// what the real backends need.
+// TestValidateCollisions: two networks that no host could carry together are rejected, according
+// to the real backends.
 func TestValidateCollisions(t *testing.T) {
 	dir := tree(t, map[string]string{
 		"a.hcl": "network \"a\" {\n  ipv4 {\n    prefix = \"10.5.0.0/16\"\n  }\n}\n",
@@ -241,7 +240,7 @@ func TestValidateCollisions(t *testing.T) {
 	}
 }
 
-// The program itself checks files with the backends it can run.
+// The program itself checks files with the backends that it can run.
 func TestOwnBackends(t *testing.T) {
 	got := slices.Sorted(maps.Keys(NewMeta("0.1.0", nil).Backends))
 	if !slices.Equal(got, []string{"alloc", "host-gw", "udp", "vxlan"}) {
@@ -258,8 +257,8 @@ func TestExampleConfigurationIsValidAndFormatted(t *testing.T) {
 	}
 }
 
-// TestAgentConfiguration: an agent that cannot start with its files says so by an
-// exit code of its own, by which systemd does not start it again.
+// TestAgentConfiguration: an agent that cannot start with its files uses a separate exit code, so
+// that systemd does not restart it.
 func TestAgentConfiguration(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "leno.hcl")

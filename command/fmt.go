@@ -70,7 +70,7 @@ func (f *formatter) run(args []string) error {
 	return nil
 }
 
-// fail prints an error at once, so that one file's does not stop the others.
+// fail prints an error at once, so that an error in one file does not stop the others.
 func (f *formatter) fail(err error) error {
 	f.meta.writeError(err)
 	return errReported
@@ -145,7 +145,7 @@ func (f *formatter) file(path string) error {
 	if f.check {
 		return nil
 	}
-	// In place, so that owner, mode and links stay.
+	// Write in place, so that owner, mode and links stay.
 	if err := os.WriteFile(path, out, info.Mode().Perm()); err != nil {
 		return f.fail(err)
 	}

@@ -17,17 +17,17 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// result is what a command left behind.
+// result is the outcome of a command.
 type result struct {
 	code           int
 	stdout, stderr string
 }
 
-// world is what a command is run in.
+// world is the environment in which a command runs.
 type world struct {
 	env      map[string]string
 	stdin    string
-	backends map[string]backend.Type // nil takes any
+	backends map[string]backend.Type // nil accepts any
 	terminal bool
 }
 
@@ -42,8 +42,8 @@ func (w world) run(args ...string) result {
 	return result{code, stdout.String(), stderr.String()}
 }
 
-// golden compares with testdata/<name>.golden; with LENO_UPDATE_GOLDEN set it
-// writes that file instead.
+// golden compares got with testdata/<name>.golden. With LENO_UPDATE_GOLDEN set it writes that file
+// instead.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", strings.ReplaceAll(name, " ", "-")+".golden")
@@ -80,26 +80,26 @@ func fits80(t *testing.T, text string) {
 	}
 }
 
-// allowed is the plan without what speaks against it.
-// planLeft creates the network, which has reservations already.
+// planLeft returns the creation of a network that already has reservations.
 func planLeft(f *fakeAgent) api.NetworkPlan {
 	return api.NetworkPlan{Name: "green", Action: api.ActionCreate, Changes: []api.Change{}, Hosts: []api.HostChange{}, Refused: []api.Refusal{}, Reservations: f.reservations}
 }
 
+// allowed returns the plan without the reasons against it.
 func allowed(f *fakeAgent) api.NetworkPlan {
 	p := f.plans["default"]
 	p.Refused = []api.Refusal{}
 	return p
 }
 
-// hopeless makes a change one that could not work.
+// hopeless turns a change into one that could not work.
 func hopeless(f *fakeAgent) {
 	p := f.plans["default"]
 	p.Refused = []api.Refusal{{Reason: "pool 10.5.0.0/16 contains the address between hosts of host-a (10.5.34.0/24)", Way: "choose a pool that contains no host's address"}}
 	f.plans["default"] = p
 }
 
-// faultyProbe is of hosts that each lack something.
+// faultyProbe gives the probe hosts with one fault each.
 func faultyProbe(f *fakeAgent) {
 	cut, narrow := f.probe.Peers[0], f.probe.Peers[0]
 	cut.Reached = false

@@ -57,13 +57,13 @@ func writeLeases(w io.Writer, network string, list api.LeaseList) {
 	writeSkipped(w, list.Skipped)
 }
 
-// maxDuplicates is how many a table names.
+// maxDuplicates is how many duplicates a table names.
 const maxDuplicates = 10
 
-// writeDuplicates names live leases of two hosts that have one name or one
-// address: no more than one of the hosts can be reached by it.
+// writeDuplicates names live leases of two hosts that share a name or an address: at most one of
+// the hosts can be reached by it.
 func writeDuplicates(w io.Writer, leases []api.Lease) {
-	first := map[string]api.Lease{} // by what is to be one host's
+	first := map[string]api.Lease{} // by the value that should be unique to a host
 	var notes []string
 	for _, l := range leases {
 		if !l.Held {
@@ -95,11 +95,11 @@ func writeDuplicates(w io.Writer, leases []api.Lease) {
 	}
 }
 
-// maxSkipped is how many unusable records a table names: whoever can write into
-// the store must not make it scroll for ever.
+// maxSkipped is how many unusable records a table names: a writer to the store must not be able to
+// make it scroll forever.
 const maxSkipped = 100
 
-// writeSkipped names the records that could not be used, the first of them.
+// writeSkipped names the first of the records that could not be used.
 func writeSkipped(w io.Writer, skipped []api.Skipped) {
 	if len(skipped) == 0 {
 		return

@@ -1,8 +1,7 @@
-// Package command is leno's command line: one file a command, which parses
-// flags, asks the agent through package api and prints the answer. It owns
-// flags, output and exit codes. It refuses to know how the agent does its work;
-// only `agent`, `cleanup` and the checks of configuration files touch other
-// packages.
+// Package command is leno's command line: one file per command, which parses flags, calls the
+// agent through package api and prints the response. It owns flags, output and exit codes. It does
+// not know how the agent works; only `agent`, `cleanup` and the checks of configuration files use
+// other packages.
 package command
 
 import (
@@ -23,27 +22,27 @@ const (
 	exitDone   = 0
 	exitFailed = 1 // the reason is on standard error
 	exitUsage  = 2 // wrong flags, arguments or command
-	// exitConfig is for a configuration that an agent cannot start with: EX_CONFIG
-	// of sysexits.h. 2 would not do, a Go program that panics ends with it.
+	// exitConfig is for a configuration that an agent cannot start with: EX_CONFIG of sysexits.h.
+	// 2 would not do, because a Go program that panics exits with it.
 	exitConfig = 78
 )
 
-// Meta is the world a command sees.
+// Meta is the environment of a command.
 type Meta struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
 	Now            func() time.Time
-	Terminal       bool // standard output is one
-	ErrorTerminal  bool // standard error is one
-	// Size is that of standard output's terminal, zeros when it is not known; nil for
-	// never.
+	Terminal       bool // standard output is a terminal
+	ErrorTerminal  bool // standard error is a terminal
+	// Size returns the size of standard output's terminal, zeros if it is unknown; nil means that
+	// it is never known.
 	Size func() (columns, rows int)
 
 	Version string           // "0.1.0"
-	Build   *debug.BuildInfo // nil when the program was built without
+	Build   *debug.BuildInfo // nil when the program was built without it
 
-	Backends map[string]backend.Type // what configuration files may name
+	Backends map[string]backend.Type // backends that configuration files may name
 }
 
 func outputSize() (columns, rows int) {
@@ -54,7 +53,7 @@ func outputSize() (columns, rows int) {
 	return int(size.Col), int(size.Row)
 }
 
-// NewMeta is the process's own world. build may be nil.
+// NewMeta returns the environment of this process. build may be nil.
 func NewMeta(version string, build *debug.BuildInfo) Meta {
 	return Meta{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,

@@ -43,7 +43,7 @@ the agent. The level is this command's own: the agent's log stays as it is.
 	}
 }
 
-// logLevelUsage is the usage text of -log-level, which takes them in upper case too.
+// logLevelUsage returns the usage text of -log-level, which also accepts upper case.
 func logLevelUsage() string {
 	levels := api.LogLevels()
 	last := len(levels) - 1

@@ -59,7 +59,7 @@ The token must be allowed to write the networks' keys in Consul.
 					return err
 				}
 				done, err = apply(ctx, c, plans, force)
-				// What was done is printed also when something else failed.
+				// Print what was done even if something else failed.
 				return errors.Join(s.print(output(done), func(w io.Writer) {
 					for _, p := range done {
 						writeApplied(w, p)
@@ -84,8 +84,7 @@ The token must be allowed to write the networks' keys in Consul.
 	}
 }
 
-// apply carries the plans out and returns those that succeeded. It goes on
-// past a failure.
+// apply applies the plans and returns those that succeeded. It continues after a failure.
 func apply(ctx context.Context, c *api.Client, plans []networkPlan, force bool) ([]networkPlan, error) {
 	done := []networkPlan{}
 	var errs []error
@@ -108,8 +107,8 @@ func apply(ctx context.Context, c *api.Client, plans []networkPlan, force bool) 
 	return done, errors.Join(errs...)
 }
 
-// inForce says what is still missing until this host carries what was applied. What
-// else is wrong with those networks on this host is returned as notes.
+// inForce returns an error while this host does not yet carry what was applied. It returns other
+// problems of those networks on this host as notes.
 func inForce(ctx context.Context, c *api.Client, plans []networkPlan) (notes []string, err error) {
 	self, err := c.Self(ctx)
 	if err != nil {
@@ -149,7 +148,7 @@ func inForce(ctx context.Context, c *api.Client, plans []networkPlan) (notes []s
 	return notes, nil
 }
 
-// criticalChecks are those of a network, each with its reason.
+// criticalChecks returns a network's critical checks, each with its reason.
 func criticalChecks(h api.NetworkHealth) []string {
 	var out []string
 	for _, c := range h.Checks {
@@ -160,8 +159,8 @@ func criticalChecks(h api.NetworkHealth) []string {
 	return out
 }
 
-// refused is what speaks against a plan, and how to insist where that is
-// possible. The agent has the last word.
+// refused returns the reasons against a plan, and how to force it where that is possible. The
+// agent makes the final decision.
 func refused(p networkPlan, force bool) error {
 	var reasons []string
 	way := " (-force does it all the same)"

@@ -119,12 +119,12 @@ func (i *networkImport) run(ctx context.Context, files []string) error {
 				return err
 			}
 		}
-		// What was done is printed also when something else failed.
+		// Print what was done even if something else failed.
 		return errors.Join(i.print(p.importOutput, func(w io.Writer) { writeImport(w, p) }), err)
 	})
 }
 
-// importPace is more than a reservation takes that is made by itself.
+// importPace is longer than one reservation takes.
 const importPace = 200 * time.Millisecond
 
 // readInput reads a file, or standard input for "-".
@@ -179,7 +179,7 @@ func (i *networkImport) readStore(files []string) (flannel.Store, error) {
 	return store, err
 }
 
-// present is what leno has of the network already.
+// present is what leno already has of the network.
 type present struct {
 	network      *registry.Network // nil for none
 	reservations []api.Reservation
@@ -190,7 +190,7 @@ func (i *networkImport) there(ctx context.Context, c *api.Client) (present, erro
 	n, err := c.Network(ctx, i.network)
 	var missing *api.Error
 	if errors.As(err, &missing) && missing.Code == http.StatusNotFound {
-		// An import that was interrupted may have left some.
+		// An interrupted import may have left some.
 		left, err := c.Reservations(ctx, i.network)
 		if errors.As(err, &missing) && missing.Code == http.StatusNotFound {
 			err = nil
@@ -216,12 +216,12 @@ func (i *networkImport) there(ctx context.Context, c *api.Client) (present, erro
 	return p, err
 }
 
-// refused is about records that cannot be carried over, each on a line of its own.
+// refused returns the error for records that cannot be carried over, each on its own line.
 func (i *networkImport) refused(p importPlan) error {
 	if len(p.Skipped) == 0 || i.force {
 		return nil
 	}
-	if i.dryRun { // which prints them
+	if i.dryRun { // a dry run prints them
 		return fmt.Errorf("%s cannot be carried over, so nothing would be changed (-force imports the rest)", plural(len(p.Skipped), "record"))
 	}
 	lines := []string{fmt.Sprintf("%s cannot be carried over, so nothing is changed (-force imports the rest):", plural(len(p.Skipped), "record"))}

@@ -13,10 +13,10 @@ import (
 	"github.com/lenonet/leno/command/flannel"
 )
 
-// importOutput is the answer of `leno network import -format=json`.
+// importOutput is the output of `leno network import -format=json`.
 type importOutput struct {
 	Network      string                `json:"network"`
-	Action       string                `json:"action"` // create, or none for one that exists
+	Action       string                `json:"action"` // create, or none for an existing network
 	Pools        []api.Pool            `json:"pools"`
 	Backend      json.RawMessage       `json:"backend"`
 	DryRun       bool                  `json:"dry_run"`
@@ -29,14 +29,14 @@ type importedReservation struct {
 	Subnet   netip.Prefix `json:"subnet"`
 	Node     string       `json:"node"`
 	PublicIP netip.Addr   `json:"public_ip"`
-	Action   string       `json:"action"` // create, or none for one that exists
+	Action   string       `json:"action"` // create, or none for an existing reservation
 }
 
-// importPlan is what an import does.
+// importPlan describes what an import does.
 type importPlan struct{ importOutput }
 
-// planImport compares what is wanted with what there is. Nothing that another
-// host has or is to have is touched.
+// planImport compares the import with what exists. It does not touch anything that another host
+// has or is to get.
 func planImport(in flannel.Import, there present, dryRun bool) importPlan {
 	p := importPlan{importOutput{
 		Network: in.Network.Name, Action: api.ActionCreate, Pools: []api.Pool{}, Backend: json.RawMessage(in.Network.Backend.Object), DryRun: dryRun,
@@ -64,8 +64,7 @@ func planImport(in flannel.Import, there present, dryRun bool) importPlan {
 	return p
 }
 
-// beside is what a network that is not there has reserved all the same, and flannel
-// does not have.
+// beside returns the reservations that exist without the network and that flannel does not have.
 func (p present) beside(in flannel.Import) []string {
 	var out []string
 	if p.network != nil {
@@ -80,7 +79,7 @@ func (p present) beside(in flannel.Import) []string {
 	return out
 }
 
-// hinders says what is to be done for a reservation, or why it cannot be made.
+// hinders returns the action for a reservation, or why it cannot be made.
 func (p present) hinders(network string, r flannel.Reservation) (action, why string) {
 	for _, have := range p.reservations {
 		drop := fmt.Sprintf("`leno reservation remove %s %s` drops that", network, have.Subnet)
@@ -101,13 +100,12 @@ func (p present) hinders(network string, r flannel.Reservation) (action, why str
 	return api.ActionCreate, ""
 }
 
-// definition is the network that is to be created.
+// definition returns the network to create.
 func (p importPlan) definition() api.Network {
 	return api.Network{Name: p.Network, Pools: p.Pools, Backend: p.Backend}
 }
 
-// allowed asks the agent whether the network may be created, also when it is not
-// going to be.
+// allowed asks the agent whether the network may be created, also in a dry run.
 func (p importPlan) allowed(ctx context.Context, c *api.Client) error {
 	if p.Action != api.ActionCreate {
 		return nil
@@ -123,7 +121,7 @@ func (p importPlan) allowed(ctx context.Context, c *api.Client) error {
 	return errors.Join(errs...)
 }
 
-// carryOut does what is planned; what could not be done is taken out of the plan.
+// carryOut executes the plan, and removes from it what could not be done.
 func (p *importPlan) carryOut(ctx context.Context, c *api.Client) error {
 	if p.Action == api.ActionCreate {
 		var all []api.Reservation

@@ -12,7 +12,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// stdinName stands where a file's name would in errors.
+// stdinName replaces a file's name in errors.
 const stdinName = "standard input"
 
 func networkPlanSpec(m Meta) spec {
@@ -50,8 +50,8 @@ something differs.
 	}
 }
 
-// readNetworks reads the definitions out of a file, a directory or standard
-// input. Blocks without pools define nothing and are passed over.
+// readNetworks reads the definitions from a file, a directory or standard input. Blocks without
+// pools define nothing and are skipped.
 func readNetworks(m Meta, source string) ([]api.Network, error) {
 	var cfg config.Config
 	var err error
@@ -87,7 +87,7 @@ func readNetworks(m Meta, source string) ([]api.Network, error) {
 	return out, nil
 }
 
-// makePlans has the agent compare each network with what Consul has.
+// makePlans makes the agent compare each network with Consul's.
 func makePlans(ctx context.Context, c *api.Client, networks []api.Network) ([]networkPlan, error) {
 	plans := []networkPlan{}
 	for _, want := range networks {
@@ -100,8 +100,8 @@ func makePlans(ctx context.Context, c *api.Client, networks []api.Network) ([]ne
 	return plans, nil
 }
 
-// writePlan prints one network: + is new, ~ changes, - goes, > is a host, !
-// speaks against it.
+// writePlan prints one network: + is new, ~ changes, - is removed, > is a host, ! is a reason
+// against the plan.
 func writePlan(w io.Writer, p networkPlan) {
 	switch p.Action {
 	case api.ActionNone:
@@ -125,7 +125,7 @@ func writePlan(w io.Writer, p networkPlan) {
 	writeLeft(w, p, fmt.Sprintf("; `leno network delete %s` drops them", p.Name))
 }
 
-// writeLeft tells of reservations that are older than the network.
+// writeLeft prints reservations that existed before the network.
 func writeLeft(w io.Writer, p networkPlan, way string) {
 	if len(p.Reservations) > 0 {
 		item(w, "!", fmt.Sprintf("%s reserved in it already: `leno reservation list %s`%s", areSubnets(len(p.Reservations)), p.Name, way))
@@ -165,7 +165,7 @@ func writeHosts(w io.Writer, hosts []api.HostChange) {
 	}
 }
 
-// item prints a text behind a mark, wrapped.
+// item prints a text after a mark, wrapped.
 func item(w io.Writer, mark, text string) {
 	lead := "  " + mark + " "
 	for _, line := range wrap(oneLine(text), width-8) {

@@ -83,7 +83,7 @@ func describeUnderlay(u api.Underlay) string {
 	return text
 }
 
-// behind tells of the addresses that stand behind public ones.
+// behind describes the host's own addresses behind public ones.
 func behind(own []netip.Addr) string {
 	list := slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool { return !a.IsValid() })
 	if len(list) == 0 {
@@ -92,7 +92,7 @@ func behind(own []netip.Addr) string {
 	return " from " + join(list, ", ")
 }
 
-// ago is "5s ago", or "never".
+// ago returns a text such as "5s ago", or "never".
 func ago(t, now time.Time) string {
 	if t.IsZero() {
 		return "never"

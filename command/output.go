@@ -14,8 +14,8 @@ import (
 	xwidth "golang.org/x/text/width"
 )
 
-// checkedOutput is standard output. It remembers the first write that failed, so
-// that printing a table or a sentence need not return an error.
+// checkedOutput is standard output. It remembers the first failed write, so that printing a table
+// or a sentence need not return an error.
 type checkedOutput struct {
 	io.Writer
 	err      error // of the first write that failed
@@ -33,26 +33,25 @@ func (o *checkedOutput) Write(p []byte) (int, error) {
 	return n, o.err
 }
 
-// width is what every table and text is made to fit.
+// width is the maximum width of tables and texts.
 const width = 80
 
-// gap stands between two columns.
+// gap separates two columns.
 const gap = "  "
 
 // column is one column of a table.
 type column struct {
 	title string
-	// cut lets the column be shortened, to no less than eight characters, when
-	// the table is too wide. Addresses and numbers are never cut.
+	// cut allows the column to be shortened, to no less than eight characters, when the table is
+	// too wide. Addresses and numbers are never cut.
 	cut bool
 }
 
 const minCut = 8
 
-// table prints rows under their titles, aligned, within width. Columns that may be
-// cut are; where that does not do, as with long IPv6 addresses, every row becomes
-// a block of lines with all it has. Cells are made printable: names and reasons
-// may come from other hosts.
+// table prints rows under their titles, aligned, within width, and shortens columns that may be
+// cut. If that is not enough, as with long IPv6 addresses, every row becomes a block of full
+// lines. Cells are made printable, because names and reasons may come from other hosts.
 func table(w io.Writer, columns []column, rows [][]string) {
 	widths := make([]int, len(columns))
 	cells := make([][]string, 0, len(rows)+1)
@@ -89,7 +88,7 @@ func table(w io.Writer, columns []column, rows [][]string) {
 	}
 }
 
-// isStatus says of a title that what stands under it has a colour.
+// isStatus reports whether the column with this title is coloured.
 func isStatus(title string) bool {
 	return slices.ContainsFunc([]string{"status", "state", "lease"}, func(t string) bool { return strings.EqualFold(title, t) })
 }
@@ -108,8 +107,7 @@ func blocks(w io.Writer, columns []column, rows [][]string) {
 	}
 }
 
-// fit takes from the widest column that may be cut until the line fits, and says
-// whether it does.
+// fit shortens the widest column that may be cut until the line fits, and reports whether it does.
 func fit(columns []column, widths []int) bool {
 	for {
 		total := len(gap) * (len(widths) - 1)
@@ -127,8 +125,8 @@ func fit(columns []column, widths []int) bool {
 	}
 }
 
-// columnsOf is how many columns of a terminal a printable text takes: characters
-// of East Asian scripts take two, combining ones none.
+// columnsOf returns how many terminal columns a printable text takes: characters of East Asian
+// scripts take two, combining characters none.
 func columnsOf(s string) int {
 	n := 0
 	for _, r := range s {
@@ -155,7 +153,7 @@ func shorten(s string, n int) string {
 	return strings.TrimRight(head(s, n-1), " ") + "…"
 }
 
-// head is as much of s as takes n columns, one character at least.
+// head returns the part of s that fits into n columns, but at least one character.
 func head(s string, n int) string {
 	taken := 0
 	for i, r := range s {
@@ -169,13 +167,13 @@ func head(s string, n int) string {
 // pair is one line of a description.
 type pair struct{ name, value string }
 
-// pairs prints names and values in two columns, long values wrapped. Pairs
-// without a value are left out.
+// pairs prints names and values in two columns, with long values wrapped. Pairs without a value
+// are left out.
 func pairs(w io.Writer, list []pair) {
 	longest := 0
 	list = slices.Clone(list)
 	for i, p := range list {
-		list[i].name = shorten(oneLine(p.name), width/2) // which may be another host's word
+		list[i].name = shorten(oneLine(p.name), width/2) // the name may come from another host
 		if p.value != "" {
 			longest = max(longest, columnsOf(list[i].name))
 		}
@@ -198,7 +196,7 @@ func pairs(w io.Writer, list []pair) {
 // say prints one sentence, wrapped.
 func say(w io.Writer, format string, args ...any) { note(w, "", fmt.Sprintf(format, args...)) }
 
-// note prints a text behind an indent, wrapped, with later lines further in.
+// note prints a text after an indent, wrapped, with later lines indented further.
 func note(w io.Writer, indent, text string) {
 	const hang = "    "
 	for i, line := range wrap(oneLine(text), width-len(indent)-len(hang)) {
@@ -209,9 +207,9 @@ func note(w io.Writer, indent, text string) {
 	}
 }
 
-// unbroken are the words of a text. A command in backticks is one word where it fits a
-// line of n columns, and one for each line else, with a backslash at the end of all but
-// the last, so that it can be pasted.
+// unbroken splits a text into words. A command in backticks is one word if it fits a line of n
+// columns. Otherwise it is one word per line, with a backslash at the end of all but the last, so
+// that it can be pasted.
 func unbroken(text string, n int) []string {
 	var out []string
 	words := strings.Fields(text)
@@ -244,8 +242,8 @@ func unbroken(text string, n int) []string {
 	return out
 }
 
-// wrap breaks text between words so that lines have at most n columns; a word that
-// is longer is broken, a command is not.
+// wrap breaks text between words into lines of at most n columns. It also breaks a longer word,
+// but not a command.
 func wrap(text string, n int) []string {
 	var lines []string
 	line := ""
@@ -269,8 +267,8 @@ func wrap(text string, n int) []string {
 	return append(lines, line)
 }
 
-// printable escapes what could move a terminal's cursor or hide text. Line ends
-// and tabs stay.
+// printable escapes characters that could move a terminal's cursor or hide text. Line ends and
+// tabs stay.
 func printable(s string) string {
 	var b strings.Builder
 	for i, r := range s {
@@ -288,13 +286,13 @@ func printable(s string) string {
 	return b.String()
 }
 
-// oneLine is printable without line ends and tabs.
+// oneLine is like printable, but replaces line ends and tabs with spaces.
 func oneLine(s string) string {
 	return strings.NewReplacer("\n", " ", "\t", " ").Replace(printable(s))
 }
 
-// printJSON prints v as people read JSON. What could steer a terminal is escaped:
-// encoding/json does that with what is below a space only.
+// printJSON prints v as indented JSON. Everything that could control a terminal is escaped;
+// encoding/json escapes only characters below a space.
 func printJSON(w io.Writer, v any) error {
 	var out strings.Builder
 	enc := json.NewEncoder(&out)
@@ -307,8 +305,8 @@ func printJSON(w io.Writer, v any) error {
 	return err
 }
 
-// escapeJSON is the same JSON with everything escaped that does not print, which
-// only strings have.
+// escapeJSON escapes every character that is not printable. In JSON only strings contain such
+// characters.
 func escapeJSON(s string) string {
 	var b strings.Builder
 	for _, r := range s {
@@ -325,7 +323,7 @@ func escapeJSON(s string) string {
 	return b.String()
 }
 
-// age is a duration as two units at most: "5s", "3m20s", "2h5m", "4d3h".
+// age returns a duration with at most two units: "5s", "3m20s", "2h5m", "4d3h".
 func age(d time.Duration) string {
 	switch d = max(d, 0).Truncate(time.Second); {
 	case d < time.Minute:
@@ -339,7 +337,7 @@ func age(d time.Duration) string {
 	return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
 }
 
-// byteCount is a count of bytes in binary units: "512 B", "1.5 MiB".
+// byteCount returns a count of bytes in binary units: "512 B", "1.5 MiB".
 func byteCount(n uint64) string {
 	if n < 1024 {
 		return fmt.Sprintf("%d B", n)
@@ -351,7 +349,7 @@ func byteCount(n uint64) string {
 	return fmt.Sprintf("%.1f %ciB", value, "KMGTPE"[unit])
 }
 
-// join is a list as one cell.
+// join returns a list as one cell.
 func join[T fmt.Stringer](list []T, sep string) string {
 	out := make([]string, len(list))
 	for i, v := range list {

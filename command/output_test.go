@@ -15,7 +15,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// TestCommandsAreNotBroken: a command can be copied from a text whole, if it fits a line.
+// TestCommandsAreNotBroken: a whole command can be copied from a text if it fits a line.
 func TestCommandsAreNotBroken(t *testing.T) {
 	for _, tt := range []struct {
 		text string
@@ -48,7 +48,7 @@ func TestTableFits(t *testing.T) {
 		t.Errorf("got\n%s", out.String())
 	}
 
-	// What must not be cut stays whole, in lines of its own.
+	// What must not be cut stays whole, on separate lines.
 	out.Reset()
 	address := strings.Repeat("1", 100)
 	table(&out, columns, [][]string{{"name of a host", address, ""}})
@@ -96,7 +96,7 @@ func TestByteCount(t *testing.T) {
 	}
 }
 
-// FuzzPrintable: nothing that other hosts wrote may steer a terminal.
+// FuzzPrintable: text from other hosts must not control a terminal.
 func FuzzPrintable(f *testing.F) {
 	for _, s := range []string{"plain", "\x1b[2J", "a\nb\tc", "\xff\xfe", "é\u202e…\uFFFD", "\x7f\u0085"} {
 		f.Add(s)
@@ -117,7 +117,7 @@ func FuzzPrintable(f *testing.F) {
 	})
 }
 
-// FuzzPrintJSON: nor may it in JSON, which still says the same.
+// FuzzPrintJSON: the same holds for JSON, which must also keep its meaning.
 func FuzzPrintJSON(f *testing.F) {
 	for _, s := range []string{"plain", "\x1b[2J", "a\nb\tc", "\x7f\u0085\u009b2J", "é\u202e…\uFFFD", "<&>\"\\", "\U000e0001"} {
 		f.Add(s)

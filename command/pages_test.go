@@ -15,16 +15,15 @@ import (
 	"github.com/hashicorp/cli"
 )
 
-// commandPages is the folder of the pages that are written from the code, beside
-// what people wrote there.
+// commandPages is the folder of the pages that are generated from the code, next to pages written
+// by hand.
 const commandPages = docs + "commands/"
 
-// written are the pages of that folder that stand for themselves.
+// written lists the pages of that folder that are written by hand.
 var written = []string{"index.mdx", "json.mdx"}
 
-// TestCommandPages holds the page of each command against its usage line, help,
-// flags and examples, and the golden file of what it prints. With LENO_UPDATE_GOLDEN
-// set it writes the pages.
+// TestCommandPages compares the page of each command with its usage line, help, flags and
+// examples, and the golden file of its output. With LENO_UPDATE_GOLDEN set it writes the pages.
 func TestCommandPages(t *testing.T) {
 	wanted := map[string]string{}
 	for name := range Commands(Meta{}) {
@@ -64,7 +63,7 @@ func TestCommandPages(t *testing.T) {
 	}
 }
 
-// pagePath is where the page of a command is: "network/apply.mdx".
+// pagePath returns the path of a command's page: "network/apply.mdx".
 func pagePath(name string) string {
 	if len(subcommands(Commands(Meta{}), name)) > 0 {
 		name += "/index"
@@ -88,13 +87,13 @@ func commandPage(t *testing.T, name string) string {
 		leaf.page(t, &b, strings.Repeat("../", strings.Count(pagePath(name), "/")))
 	case len(subcommands(commands, name)) > 0:
 		groupPage(t, &b, commands, name)
-	default: // a program of its own kind, whose help says all
+	default: // another kind of command, whose help contains everything
 		fenced(&b, "text", c.Help())
 	}
 	return b.String()
 }
 
-// fenced is a block that the tests of this package answer for.
+// fenced writes a code block that the tests of this package verify.
 func fenced(b *strings.Builder, kind, text string) {
 	fmt.Fprintf(b, "```%s generated=\"TestCommandPages\"\n%s\n```\n", kind, strings.TrimRight(text, "\n"))
 }
@@ -112,7 +111,7 @@ func groupPage(t *testing.T, b *strings.Builder, commands map[string]cli.Command
 	}
 }
 
-// page is the page of one command; up is the way from it to the folder of them all.
+// page writes the page of one command; up is the relative path to the folder of all pages.
 func (c *command) page(t *testing.T, b *strings.Builder, up string) {
 	t.Helper()
 	text, shown := parts(c.spec.help)
@@ -142,8 +141,8 @@ func (c *command) page(t *testing.T, b *strings.Builder, up string) {
 	}
 }
 
-// parts are the paragraphs of a help text, and its examples as a shell takes them,
-// what is said of each behind a #.
+// parts returns the paragraphs of a help text, and its examples in shell syntax, with their
+// explanations after a #.
 func parts(help string) (text, shown string) {
 	var t, s strings.Builder
 	for paragraph := range strings.SplitSeq(strings.TrimSpace(help), "\n\n") {
@@ -161,7 +160,7 @@ func parts(help string) (text, shown string) {
 					example += "  # " + strings.TrimSpace(said)
 				}
 				s.WriteString(example + "\n")
-			case strings.Contains(before[strings.LastIndex(strings.TrimSuffix(before, "\n"), "\n")+1:], "  # "): // what is said goes on
+			case strings.Contains(before[strings.LastIndex(strings.TrimSuffix(before, "\n"), "\n")+1:], "  # "): // the explanation continues
 				s.Reset()
 				s.WriteString(strings.TrimSuffix(before, "\n") + " " + line + "\n")
 			default:
@@ -174,18 +173,18 @@ func parts(help string) (text, shown string) {
 
 var codeWords = regexp.MustCompile(`(^|[\s(])(-[a-z][a-z-]*(?:=[A-Za-z0-9]+)?|(?:LENO|NO)_[A-Z_]+|TERM=dumb|/[a-z][a-z./_-]*[a-z])`)
 
-// prose is plain text for a page: commands, flags, variables and paths as code, and
-// nothing that MDX takes for its own.
+// prose converts plain text for a page: commands, flags, variables and paths become code, and MDX
+// syntax is escaped.
 func prose(text string) string {
 	text = strings.NewReplacer("<", `\<`, "{", `\{`, "*", `\*`, "\n- ", "\n\\- ").Replace(text)
 	text = codeWords.ReplaceAllString(text, "$1`$2`")
 	names := strings.Join(slices.Sorted(maps.Keys(Commands(Meta{}))), "|")
 	named := regexp.MustCompile("`?\\bleno[ \n](?:" + names + ")\\b`?")
-	named.Longest() // "lease list", and not "lease" alone
+	named.Longest() // matches "lease list" rather than only "lease"
 	return named.ReplaceAllStringFunc(text, func(name string) string { return "`" + strings.Trim(strings.ReplaceAll(name, "\n", " "), "`") + "`" })
 }
 
-// option is one flag as its page shows it.
+// option is one flag as shown on its page.
 type option struct{ name, env, standard, means string }
 
 var (
@@ -217,8 +216,8 @@ func (c *command) option(f *flag.Flag) option {
 	return o
 }
 
-// optionTables are the flags of a command, and below them those that it shares with
-// all that ask the agent.
+// optionTables writes the flags of a command, and below them those that it shares with all
+// commands that call the agent.
 func (c *command) optionTables(b *strings.Builder, up string) {
 	own, common := c.options()
 	table := func(flags []*flag.Flag) {
@@ -242,7 +241,7 @@ func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
 
 func lowered(text string) string { return strings.ToLower(text[:1]) + text[1:] }
 
-// Every command with its page stands in the overview.
+// The overview links the page of every command that is not a group.
 func TestOverviewLinksEveryCommand(t *testing.T) {
 	overview := read(t, commandPages+"index.mdx")
 	for _, name := range slices.Sorted(maps.Keys(Commands(Meta{}))) {

@@ -13,7 +13,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// probeTimeout bounds a probe as the agent does, and a little more: 2 min.
+// probeTimeout bounds a probe: the agent's limit of 2 min, plus callTimeout.
 const probeTimeout = 2*time.Minute + callTimeout
 
 // probeFlags are those of `peers -probe`.
@@ -32,7 +32,7 @@ func (f *probeFlags) register(fs *flag.FlagSet) {
 	fs.IntVar(&f.count, "count", 0, "with -probe, `packets` of each size on each way, 1 to 100; default 3")
 }
 
-// check refuses what would be ignored.
+// check rejects flags that would be ignored.
 func (f *probeFlags) check(given func(name string) bool) error {
 	switch {
 	case f.probe && given("watch"):
@@ -48,7 +48,7 @@ func (f *probeFlags) check(given func(name string) bool) error {
 	return nil
 }
 
-// runProbe prints what the agent found out. Packets that were lost fail the command.
+// runProbe prints the agent's result. Lost packets make the command fail.
 func runProbe(ctx context.Context, s *session, f *probeFlags, network string) error {
 	if _, err := s.format.json(); err != nil {
 		return err
@@ -68,9 +68,9 @@ func runProbe(ctx context.Context, s *session, f *probeFlags, network string) er
 	}))
 }
 
-// lossy says whether packets to a host got lost: all of them, those of one size, or
-// some. A host whose lease has lapsed need not answer, and echo requests that a host
-// takes no part of by its rules are not lost where other packets pass.
+// lossy reports whether packets to a host were lost: all, those of one size, or some. A host whose
+// lease has lapsed need not respond. Echo requests that a host's rules drop are not lost if other
+// packets pass.
 func lossy(p api.PeerProbe) bool {
 	if p.Held && !p.Reached {
 		return true
@@ -109,7 +109,7 @@ func writeProbe(w io.Writer, out api.Probe) {
 	}
 }
 
-// unprobed names the ways that nothing is known of, a few for each reason.
+// unprobed names the paths that could not be probed, a few per reason.
 func unprobed(peers []api.PeerProbe) []string {
 	const most = 3
 	ways := map[string][]string{}
@@ -135,7 +135,7 @@ func unprobed(peers []api.PeerProbe) []string {
 	return reasons
 }
 
-// probeRow is a line for one way to a host.
+// probeRow returns a line for one path to a host.
 func probeRow(node string, way api.ProbedWay) []string {
 	row := []string{node, way.Path, way.To.String(), "-", "-", "-", "-"}
 	if way.NotProbed != "" {
@@ -158,7 +158,7 @@ func probeRow(node string, way api.ProbedWay) []string {
 
 func lost(s api.ProbedSize) string { return fmt.Sprintf("%d of %d", s.Lost(), s.Sent) }
 
-// latency is a round trip with as much as matters: "0.09 ms", "12.3 ms".
+// latency formats a round trip in as much detail as matters: "0.09 ms", "12.3 ms".
 func latency(ms float64) string {
 	if ms < 10 {
 		return fmt.Sprintf("%.2f ms", ms)
@@ -166,7 +166,7 @@ func latency(ms float64) string {
 	return fmt.Sprintf("%.1f ms", ms)
 }
 
-// probeNotes are what explains the rows of a host and is no fault.
+// probeNotes returns notes that explain a host's rows and are not faults.
 func probeNotes(p api.PeerProbe) []string {
 	var out []string
 	if !p.Held {

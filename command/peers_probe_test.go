@@ -7,7 +7,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// What is asked for gets to the agent.
+// The requested peers and counts reach the agent.
 func TestProbeRequest(t *testing.T) {
 	f := newFakeAgent(t)
 	got := world{env: map[string]string{"LENO_ADDRESS": f.url}}.run("peers", "-probe", "-peer=host-b", "-peer", "host-c", "-count=7", "default")
@@ -16,8 +16,8 @@ func TestProbeRequest(t *testing.T) {
 	}
 }
 
-// TestProbeExitCode: whatever got lost fails the command; what a host does not answer
-// by its rules, or because it is gone, does not.
+// TestProbeExitCode: any loss fails the command, but not a host that does not respond because of
+// its rules or because it is gone.
 func TestProbeExitCode(t *testing.T) {
 	way := func(path string, small, full, largest int) api.ProbedWay {
 		w := probed(path, "10.5.34.0", "10.5.77.0", 1450)
@@ -33,7 +33,7 @@ func TestProbeExitCode(t *testing.T) {
 		name          string
 		held, reached bool
 		ways          []api.ProbedWay
-		finding       string // its status, "" for none
+		finding       string // status of the finding, "" for none
 		code          int
 	}{
 		{"all is well", true, true, []api.ProbedWay{way(over, 3, 3, 1450), way(under, 3, 3, 1450)}, "", exitDone},

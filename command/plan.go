@@ -8,12 +8,12 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// planOutput is the answer of `leno network plan -format=json` and of apply.
+// planOutput is the output of `leno network plan -format=json` and of apply.
 type planOutput struct {
 	Networks []api.NetworkPlan `json:"networks"`
 }
 
-// networkPlan is the way from what Consul has to what a file says.
+// networkPlan holds the changes from Consul's definition to a file's.
 type networkPlan struct {
 	api.NetworkPlan
 	want api.Network
@@ -27,7 +27,7 @@ func output(plans []networkPlan) planOutput {
 	return out
 }
 
-// networkOfBlock returns a file's network as the API carries it, with all defaults.
+// networkOfBlock returns a file's network as the API represents it, with all defaults.
 func networkOfBlock(n config.Network) (api.Network, error) {
 	defined, err := definition.FromBlock(n)
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 // completeTimeout bounds what completion may wait for.
 const completeTimeout = time.Second
 
-// predictor of a flag, by its name or by what its usage text says that it takes.
+// predictor returns the completion of a flag, by its name or by the value that its usage text
+// names.
 func (c *command) predictor(f *flag.Flag) complete.Predictor {
 	switch f.Name {
 	case "format":
@@ -45,9 +46,8 @@ func (c *command) predictor(f *flag.Flag) complete.Predictor {
 	return complete.PredictAnything
 }
 
-// fromAgent completes with what the agent says that the line or the environment
-// names. args are the arguments before the word, without flags. Whatever goes
-// wrong there is nothing to complete with.
+// fromAgent completes with words from the agent that the line or the environment names. args are
+// the arguments before the word, without flags. If anything fails, it completes nothing.
 func fromAgent(m Meta, words func(ctx context.Context, c *api.Client, args []string) []string) complete.Predictor {
 	return complete.PredictFunc(func(line complete.Args) []string {
 		f := &agentFlags{meta: m}
@@ -81,7 +81,7 @@ func fromAgent(m Meta, words func(ctx context.Context, c *api.Client, args []str
 	})
 }
 
-// predictNetworks completes the argument NETWORK, where it is the only one.
+// predictNetworks completes the argument NETWORK of commands that take no other.
 func predictNetworks(m Meta) complete.Predictor {
 	return fromAgent(m, func(ctx context.Context, c *api.Client, args []string) []string {
 		if len(args) > 0 {
@@ -91,8 +91,8 @@ func predictNetworks(m Meta) complete.Predictor {
 	})
 }
 
-// predictSubnets completes [NETWORK] SUBNET: the subnets of the network that is
-// named or meant, and, while none is, the names of networks.
+// predictSubnets completes [NETWORK] SUBNET: the subnets of the named or default network and, if
+// none is named, also the names of networks.
 func predictSubnets(m Meta, subnets func(ctx context.Context, c *api.Client, network string) []netip.Prefix) complete.Predictor {
 	return fromAgent(m, func(ctx context.Context, c *api.Client, args []string) []string {
 		var out []string
@@ -115,7 +115,7 @@ func predictSubnets(m Meta, subnets func(ctx context.Context, c *api.Client, net
 	})
 }
 
-// leased are the subnets of a network's leases.
+// leased returns the subnets of a network's leases.
 func leased(ctx context.Context, c *api.Client, network string) (out []netip.Prefix) {
 	list, err := c.Leases(ctx, network)
 	if err != nil {
@@ -127,7 +127,7 @@ func leased(ctx context.Context, c *api.Client, network string) (out []netip.Pre
 	return out
 }
 
-// reserved are the subnets of a network's reservations.
+// reserved returns the subnets of a network's reservations.
 func reserved(ctx context.Context, c *api.Client, network string) (out []netip.Prefix) {
 	list, err := c.Reservations(ctx, network)
 	if err != nil {
@@ -150,8 +150,7 @@ func networkNames(ctx context.Context, c *api.Client) (names []string) {
 	return names
 }
 
-// ofLeases is something of every lease, of the network that is named or meant, else
-// of all.
+// ofLeases returns a value of every lease of the named or default network, or of all networks.
 func ofLeases(ctx context.Context, c *api.Client, args []string, what func(api.Lease) string) (out []string) {
 	names := networkNames(ctx, c)
 	if name, err := network(ctx, c, firstArg(args)); err == nil && slices.Contains(names, name) {

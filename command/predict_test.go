@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// completed is what a shell would offer for a line, sorted.
+// completed returns what a shell would offer for a line, sorted.
 func completed(t *testing.T, f *fakeAgent, line string) []string {
 	t.Helper()
-	t.Setenv("COMP_LINE", line) // the library looks there itself, and prints to the process's output
+	t.Setenv("COMP_LINE", line) // the library reads it from there, and prints to the process's output
 	read, write, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func completed(t *testing.T, f *fakeAgent, line string) []string {
 	return words
 }
 
-// TestCompletionLines is what a shell completes, asked in the way it asks.
+// TestCompletionLines checks completions, requested in the way a shell does.
 func TestCompletionLines(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, name := range []string{"a.hcl", "b.txt"} {
@@ -83,7 +83,7 @@ func TestCompletionLines(t *testing.T) {
 	} {
 		got := completed(t, f, tt.line)
 		if tt.line == "leno nothing " {
-			continue // any: it must not fail
+			continue // any result, but no failure
 		}
 		if strings.Join(got, " ") != tt.want {
 			t.Errorf("%s: %q, want %q", tt.line, got, tt.want)
@@ -95,8 +95,7 @@ func TestCompletionLines(t *testing.T) {
 	}
 }
 
-// TestCompletionOfFlags: every flag is offered, and what is a file or a directory
-// is completed as one.
+// TestCompletionOfFlags: every flag is offered, and files and directories are completed as such.
 func TestCompletionOfFlags(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.WriteFile("x.env", nil, 0o600); err != nil {

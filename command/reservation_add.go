@@ -54,7 +54,7 @@ other one has it until its lease is released or revoked.
 	}
 }
 
-// named is a line that says whom a subnet is for, once.
+// named leaves exactly one flag that names the subnet's host.
 func named(l line) line {
 	l.flags = withoutFlag(l.flags, "node-id")
 	if !slices.ContainsFunc(l.flags, func(w string) bool { name, _, _ := flagName(w); return name == "node" }) {

@@ -7,10 +7,10 @@ import (
 	"github.com/hashicorp/cli"
 )
 
-// resolve finds the command that words begin with, or the one nearest to it, and
-// what follows; "" when nothing is near.
+// resolve returns the command that words begin with, or the most similar one, and the remaining
+// words; "" if none is similar.
 func resolve(commands map[string]cli.CommandFactory, words []string) (name string, rest []string) {
-	// Flags stand behind the command.
+	// Move flags behind the command.
 	var early []string
 	for len(words) > 0 && strings.HasPrefix(words[0], "-") {
 		early, words = append(early, words[0]), words[1:]
@@ -24,7 +24,7 @@ func resolve(commands map[string]cli.CommandFactory, words []string) (name strin
 		first = nearest(first, topLevel(commands))
 	}
 	if first == "" {
-		// The words of a subcommand the wrong way round: list lease.
+		// The words of a subcommand may be in the wrong order: list lease.
 		if len(words) > 1 {
 			if group := exactOrNearest(words[1], topLevel(commands)); isGroup(commands, group) {
 				if sub := exactOrNearest(words[0], subcommands(commands, group)); sub != "" {
@@ -57,7 +57,7 @@ func isGroup(commands map[string]cli.CommandFactory, name string) bool {
 	return name != "" && len(subcommands(commands, name)) > 0
 }
 
-// subcommands are those of a group, sorted.
+// subcommands returns those of a group, sorted.
 func subcommands(commands map[string]cli.CommandFactory, group string) []string {
 	var names []string
 	for name := range commands {
@@ -69,7 +69,7 @@ func subcommands(commands map[string]cli.CommandFactory, group string) []string 
 	return names
 }
 
-// leaf is a new command of that name, false for a group.
+// leaf returns a new command of that name, false for a group.
 func leaf(commands map[string]cli.CommandFactory, name string) (*command, bool) {
 	if commands[name] == nil {
 		return nil, false
@@ -82,7 +82,7 @@ func leaf(commands map[string]cli.CommandFactory, name string) (*command, bool) 
 	return out, ok
 }
 
-// firstExample is the first command line that the help of a command shows.
+// firstExample returns the first command line in the help of a command.
 func firstExample(commands map[string]cli.CommandFactory, name string) []string {
 	if c, err := commands[name](); err == nil {
 		for _, e := range examples(c.Help()) {
@@ -92,8 +92,8 @@ func firstExample(commands map[string]cli.CommandFactory, name string) []string 
 	return append(strings.Fields(name), "-help")
 }
 
-// examples are the command lines of leno in a help text: lines that begin with
-// "$ leno ". What stands behind two spaces or is the shell's is not of the command.
+// examples returns the command lines of leno in a help text: lines that begin with "$ leno ". Text
+// after two spaces and shell syntax are not part of the command.
 func examples(help string) [][]string {
 	var out [][]string
 	for text := range strings.Lines(help) {

@@ -12,9 +12,8 @@ import (
 	"github.com/hashicorp/cli"
 )
 
-// Run runs the command that args (without the program's name) ask for and
-// returns the exit code. A command whose output could not be written has failed,
-// whatever it did.
+// Run runs the command that args (without the program's name) name and returns the exit code. A
+// command whose output could not be written has failed, even if its work succeeded.
 func Run(args []string, m Meta) int {
 	out := &checkedOutput{Writer: m.Stdout}
 	m.Stdout = out
@@ -37,7 +36,7 @@ func run(args []string, m Meta) int {
 	c.Args = args
 	c.Commands = Commands(m)
 	c.HelpFunc = func(commands map[string]cli.CommandFactory) string { return help(m, commands) }
-	// Printed below: cli would report a write that fails, which Run does too.
+	// Printed below: cli would also report a failed write, which Run reports itself.
 	var text bytes.Buffer
 	c.HelpWriter, c.ErrorWriter = &text, m.Stderr
 
@@ -51,14 +50,14 @@ func run(args []string, m Meta) int {
 		fmt.Fprintln(m.Stderr, help(m, c.Commands))
 		return exitUsage
 	case strings.HasPrefix(args[0], "-"):
-		first := strings.TrimPrefix(shown(args[:1]), "leno ") // without its value when that is a secret
+		first := strings.TrimPrefix(shown(args[:1]), "leno ") // leaves out the value if it is a secret
 		return wrongCommand(m, args, first+" stands before the command, flags go after it")
 	case c.Commands[c.Subcommand()] == nil:
 		return wrongCommand(m, args, fmt.Sprintf("unknown command %q%s", args[0], didYouMean(args[0], topLevel(c.Commands))))
 	}
 	code, err := c.Run()
 	if text.Len() > 0 {
-		_, _ = m.Stdout.Write(text.Bytes()) // remembers an error
+		_, _ = m.Stdout.Write(text.Bytes()) // Stdout remembers an error
 	}
 	if err != nil {
 		m.writeError(err)
@@ -67,7 +66,7 @@ func run(args []string, m Meta) int {
 	return code
 }
 
-// helpLast takes the word help before a command as -help behind it.
+// helpLast turns the word help before a command into -help after it.
 func helpLast(args []string) []string {
 	if len(args) == 0 || args[0] != "help" {
 		return args
@@ -76,13 +75,13 @@ func helpLast(args []string) []string {
 	return append(rest, "-help")
 }
 
-// wrongCommand is about a line that names no command.
+// wrongCommand handles a line that names no command.
 func wrongCommand(m Meta, args []string, text string) int {
 	fmt.Fprintf(m.Stderr, "%s\nTry:   %s\n%s\n", m.wrongText(text), shown(correct(m, args)), usageLine)
 	return exitUsage
 }
 
-// isAutocompletion says whether the shell's set-up is asked for.
+// isAutocompletion reports whether the arguments ask to set up shell completion.
 func isAutocompletion(args []string) bool {
 	return slices.ContainsFunc(args, func(a string) bool {
 		name := strings.TrimLeft(a, "-")
@@ -92,8 +91,8 @@ func isAutocompletion(args []string) bool {
 
 const usageLine = "Usage: leno COMMAND [options] [arguments]\nFor the commands, leno -help"
 
-// help is what `leno` alone and `leno -help` print: where to start when something does
-// not work, the commands, and the options that they have in common.
+// help returns the text of `leno` alone and `leno -help`: where to start when something does not
+// work, the commands, and their common options.
 func help(m Meta, commands map[string]cli.CommandFactory) string {
 	var b strings.Builder
 	b.WriteString(`Usage: leno COMMAND [options] [arguments]
@@ -135,8 +134,7 @@ func topLevel(commands map[string]cli.CommandFactory) []string {
 	return slices.DeleteFunc(names, func(n string) bool { return strings.Contains(n, " ") })
 }
 
-// didYouMean is "; did you mean X?" for the nearest of names, or "" when none is
-// near.
+// didYouMean returns "; did you mean X?" for the most similar name, or "" if none is similar.
 func didYouMean(word string, names []string) string {
 	if near := nearest(word, names); near != "" {
 		return fmt.Sprintf("; did you mean %s?", printable(near))
@@ -144,8 +142,8 @@ func didYouMean(word string, names []string) string {
 	return ""
 }
 
-// nearest is the name that word resembles: two typing mistakes away at most, or
-// the only one that it begins. "" for none.
+// nearest returns the name most similar to word: at most two typing mistakes away, or the only one
+// that word is a prefix of. It returns "" for none.
 func nearest(word string, names []string) string {
 	best, near := 3, ""
 	var begun []string
@@ -173,7 +171,7 @@ type group struct {
 
 func (g *group) Synopsis() string { return g.synopsis }
 
-// Help has the plainest example of each subcommand.
+// Help returns the simplest example of each subcommand.
 func (g *group) Help() string {
 	var b strings.Builder
 	b.WriteString(g.usageLine() + "\n")
@@ -187,7 +185,7 @@ func (g *group) usageLine() string {
 	return "Usage: leno " + g.name + " SUBCOMMAND [options] [arguments]"
 }
 
-// Run is reached only when no subcommand of that name exists.
+// Run is only called if there is no subcommand of that name.
 func (g *group) Run(args []string) int {
 	if len(args) > 0 && args[0] == "help" {
 		return Run(append([]string{"help", g.name}, args[1:]...), g.meta)

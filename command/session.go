@@ -8,8 +8,8 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// session is what a command that prints the agent's data needs: how to reach
-// the agent and in which format to print.
+// session is shared by commands that print the agent's data: how to reach the agent, and the
+// output format.
 type session struct {
 	meta   Meta
 	agent  agentFlags
@@ -25,7 +25,7 @@ func (s *session) flags(fs *flag.FlagSet) {
 	s.format.register(fs)
 }
 
-// call runs fn with a client. A wrong -format is found before anything is done.
+// call runs fn with a client. It rejects a wrong -format before anything is done.
 func (s *session) call(ctx context.Context, fn func(context.Context, *api.Client) error) error {
 	if _, err := s.format.json(); err != nil {
 		return err
@@ -46,7 +46,7 @@ func (s *session) print(v any, text func(io.Writer)) error {
 	return nil
 }
 
-// output is standard output, in colours where they are shown.
+// output returns standard output, in colours if they are shown.
 func (s *session) output() io.Writer {
 	if s.meta.colours() && !s.format.noColor {
 		return coloured{s.meta.Stdout}
@@ -54,7 +54,7 @@ func (s *session) output() io.Writer {
 	return s.meta.Stdout
 }
 
-// both declares the flags of several parts of a command.
+// both returns a function that declares the flags of several parts of a command.
 func both(parts ...func(*flag.FlagSet)) func(*flag.FlagSet) {
 	return func(fs *flag.FlagSet) {
 		for _, p := range parts {

@@ -17,8 +17,8 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// shapes are what commands print with -format=json. A command that is new stands
-// here, or cannot be documented.
+// shapes returns what commands print with -format=json. A new command must be added here to be
+// documented.
 func shapes() []shape {
 	return []shape{
 		{"status", statusOutput{}},
@@ -61,8 +61,8 @@ the [HTTP API](../api/index.mdx), whose answers most of them are.
 ` + "`docker-opts -format=json`" + ` prints a daemon.json, whose fields are Docker's.
 `
 
-// TestJSONIsDocumented holds the fields of every command's JSON and their types
-// against the page. With LENO_UPDATE_GOLDEN set it writes the page.
+// TestJSONIsDocumented compares the fields of every command's JSON and their types with the page.
+// With LENO_UPDATE_GOLDEN set it writes the page.
 func TestJSONIsDocumented(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(jsonHead)
@@ -90,7 +90,7 @@ func TestJSONIsDocumented(t *testing.T) {
 	}
 }
 
-// rowsOf are the rows of a type's fields, those of fields in them after them.
+// rowsOf returns the rows of a type's fields, each followed by those of its nested fields.
 func rowsOf(path string, of reflect.Type) []string {
 	var rows []string
 	for i := range of.NumField() {
@@ -119,8 +119,7 @@ func rowsOf(path string, of reflect.Type) []string {
 	return rows
 }
 
-// jsonKind is how a type travels, and the struct in it, if any, with the path to
-// it.
+// jsonKind returns a type's JSON kind, and the struct in it, if any, with its path.
 func jsonKind(of reflect.Type) (kind string, inner reflect.Type, at string) {
 	switch of {
 	case reflect.TypeFor[time.Time](), reflect.TypeFor[netip.Prefix](), reflect.TypeFor[netip.Addr]():

@@ -15,7 +15,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// statusOutput is the agent's whole answer to `leno status -format=json`.
+// statusOutput is the output of `leno status -format=json`.
 type statusOutput struct {
 	Agent    api.Self      `json:"agent"`
 	Health   api.Health    `json:"health"`
@@ -77,7 +77,7 @@ and passing, and exits 1 when the time is up before.
 
 func well(h api.Health) bool { return h.Ready && h.Status == api.Passing }
 
-// awaitStatus shows the status once, when all is well or after the limit.
+// awaitStatus shows the status once, when everything passes or after the limit.
 func awaitStatus(ctx context.Context, s *session, limit time.Duration, show func(statusOutput) error) error {
 	var out statusOutput
 	read := func(ctx context.Context) error {
@@ -129,7 +129,7 @@ func status(ctx context.Context, c *api.Client) (statusOutput, error) {
 	list, err := c.Networks(ctx)
 	var refused *api.Error
 	if errors.As(err, &refused) && refused.Code == http.StatusServiceUnavailable {
-		return out, nil // the checks say why the agent has not read them
+		return out, nil // the checks show why the agent has not read them
 	}
 	for _, n := range list.Networks {
 		if n.Local != nil {
@@ -139,11 +139,11 @@ func status(ctx context.Context, c *api.Client) (statusOutput, error) {
 	return out, err
 }
 
-// maxStatusNetworks is how many networks have a line: with ten of them and
-// nothing wrong all fits a terminal of 24 lines.
+// maxStatusNetworks is how many networks get a line each. Ten networks without problems fit a
+// terminal of 24 lines.
 const maxStatusNetworks = 10
 
-// writeStatus is one screen: the verdict, this host, its networks, and what is not
+// writeStatus prints one screen: the verdict, this host, its networks, and the checks that are not
 // passing.
 func writeStatus(w io.Writer, out statusOutput, now time.Time) {
 	faults := faultsOf(out.Health)
@@ -187,7 +187,7 @@ func writeStatus(w io.Writer, out statusOutput, now time.Time) {
 	}
 }
 
-// overall is the status of the whole host: not ready is not well.
+// overall returns the status of the whole host. A host that is not ready does not pass.
 func overall(h api.Health) string {
 	if h.Status == api.Passing && !h.Ready {
 		return api.Warning
@@ -195,7 +195,7 @@ func overall(h api.Health) string {
 	return h.Status
 }
 
-// verdict is the first line: whether what the agent watches is in order.
+// verdict returns the first line: whether everything that the agent checks is in order.
 func verdict(out statusOutput, faults []fault) string {
 	of := plural(len(out.Health.Networks), "network")
 	switch {
@@ -215,12 +215,12 @@ func verdict(out statusOutput, faults []fault) string {
 
 // fault is one check that is not passing.
 type fault struct {
-	network string // "" for the agent's own
+	network string // "" for the agent itself
 	api.Check
 }
 
-// faultsOf is what is not passing, the worst first; the agent's own before those
-// of networks, which are often its consequence.
+// faultsOf returns the checks that are not passing, the worst first. The agent's own come before
+// those of networks, which are often their consequence.
 func faultsOf(h api.Health) []fault {
 	var list []fault
 	add := func(network string, checks []api.Check) {
@@ -238,7 +238,7 @@ func faultsOf(h api.Health) []fault {
 	return list
 }
 
-// severity orders statuses, the worst last.
+// severity ranks statuses, the worst last.
 func severity(status string) int {
 	return slices.Index([]string{api.Passing, api.Warning, api.Critical}, status)
 }
@@ -264,8 +264,8 @@ func (f fault) text(now time.Time) string {
 	return fmt.Sprintf("%s%s is %s%s: %s", scope, f.Name, f.Status, since, f.Reason)
 }
 
-// writeStatusNetworks has a line for each network health knows, also for those
-// that are not in the store yet; of many, those that are not well come first.
+// writeStatusNetworks prints a line for each network that health reports, including those that are
+// not in the store yet. If there are many, networks with problems come first.
 func writeStatusNetworks(w io.Writer, out statusOutput) {
 	if len(out.Health.Networks) == 0 {
 		fmt.Fprintln(w, "This host takes part in no network.")
@@ -297,12 +297,11 @@ func writeStatusNetworks(w io.Writer, out statusOutput) {
 	}
 }
 
-// maxStanding is how many networks are explained; leno network show does it for
-// each.
+// maxStanding is how many networks are explained; leno network show explains each.
 const maxStanding = 2
 
-// writeStanding explains where each network stands: its underlay, its MTU, and
-// what the backend chose by itself.
+// writeStanding explains each network: its underlay, its MTU, and what the backend chose
+// automatically.
 func writeStanding(w io.Writer, networks []api.Network) {
 	for i, n := range networks {
 		if i == 0 {
@@ -320,9 +319,8 @@ func writeStanding(w io.Writer, networks []api.Network) {
 	}
 }
 
-// writeDiffering names the networks whose block in the agent's configuration has no
-// effect, with what the agent says about it. A check that is not passing is shown
-// anyway.
+// writeDiffering names the networks whose block in the agent's configuration has no effect, with
+// the agent's explanation. A check that is not passing is printed anyway.
 func writeDiffering(w io.Writer, out statusOutput) {
 	for _, n := range out.Networks {
 		if len(n.Local.Differs) == 0 {
@@ -333,7 +331,7 @@ func writeDiffering(w io.Writer, out statusOutput) {
 				if h.Network == n.Name && c.Name == "network" && c.Status == api.Passing {
 					text, command, _ := strings.Cut(c.Reason, "run: ")
 					note(w, "", fmt.Sprintf("%s: %srun", n.Name, text))
-					fmt.Fprintln(w, "    "+printable(command)) // in one line, to be copied
+					fmt.Fprintln(w, "    "+printable(command)) // on one line, so that it can be copied
 				}
 			}
 		}

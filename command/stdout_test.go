@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// full is a file on a file system without space.
+// full behaves like a file on a full file system.
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, unix.ENOSPC }
 
-// TestOutputOnAFullDisk: a command whose output could not be written fails and says why,
+// TestOutputOnAFullDisk: a command whose output could not be written fails and prints the reason
 // once.
 func TestOutputOnAFullDisk(t *testing.T) {
 	for _, args := range []string{

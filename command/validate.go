@@ -59,8 +59,8 @@ that this user may not read is a warning: the agent's user may.
 	}
 }
 
-// checkFiles is what is wrong with the files that a configuration names. It warns of
-// what this user has no right to see.
+// checkFiles returns the errors of the files that a configuration names. It prints a warning for
+// files that this user has no right to check.
 func checkFiles(ctx context.Context, w io.Writer, c config.Config) map[string]error {
 	ctx, cancel := context.WithTimeout(ctx, config.ReadTimeout)
 	defer cancel()

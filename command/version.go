@@ -8,11 +8,11 @@ import (
 	"strconv"
 )
 
-// versionOutput is the answer of `leno version -format=json`.
+// versionOutput is the output of `leno version -format=json`.
 type versionOutput struct {
 	Version  string `json:"version"`
-	Revision string `json:"revision"` // of the source, "" when the build did not record it
-	Modified bool   `json:"modified"` // built from a tree with changes
+	Revision string `json:"revision"` // of the source, "" if the build did not record it
+	Modified bool   `json:"modified"` // built from a tree with uncommitted changes
 	Time     string `json:"time"`     // of the revision, RFC 3339
 	Go       string `json:"go"`
 	OS       string `json:"os"`

@@ -20,10 +20,10 @@ import (
 const (
 	// watchWait is how long one read of -watch blocks.
 	watchWait = time.Minute
-	// watchPause is the least time between two reads that had no news: for what has
-	// no index, and for agents that answer at once.
+	// watchPause is the least time between two reads without a change: for data without an index,
+	// and for agents that respond at once.
 	watchPause = time.Second
-	// watchSpace is the least time between any two.
+	// watchSpace is the least time between any two reads.
 	watchSpace = 100 * time.Millisecond
 )
 
@@ -34,12 +34,12 @@ func (f *watchFlag) register(fs *flag.FlagSet) {
 	fs.BoolVar(&f.on, "watch", false, "go on until Ctrl-C and print it again when it has changed")
 }
 
-// reader asks the agent for one thing, blocking as since says, and returns what it
-// answers and its index, 0 for what has none.
+// reader reads one thing from the agent, blocking as since requests, and returns it with its
+// index, or 0 if it has none.
 type reader[T any] func(ctx context.Context, c *api.Client, since api.Read) (T, uint64, error)
 
-// show prints what read answers, once, or with -watch again when it has changed.
-// text is given the time to count ages from.
+// show prints what read returns, once, or with -watch again after every change. text receives the
+// time from which it counts ages.
 func show[T any](ctx context.Context, s *session, watch watchFlag, read reader[T], text func(io.Writer, T, time.Time)) error {
 	if !watch.on {
 		return s.call(ctx, func(ctx context.Context, c *api.Client) error {
@@ -59,8 +59,8 @@ func show[T any](ctx context.Context, s *session, watch watchFlag, read reader[T
 	return watchLoop(ctx, s, read, &screen[T]{session: s, text: text, asJSON: asJSON})
 }
 
-// watchLoop reads until ctx ends, which is how it is meant to end. An agent that
-// goes away later is waited for.
+// watchLoop reads until ctx ends, which is its normal end. If the agent fails after the first
+// read, it keeps trying.
 func watchLoop[T any](ctx context.Context, s *session, read reader[T], screen *screen[T]) error {
 	var index uint64
 	for first := true; ; first = false {
@@ -90,7 +90,7 @@ func watchLoop[T any](ctx context.Context, s *session, read reader[T], screen *s
 			pause = watchPause - time.Since(started)
 		}
 		if next < index {
-			next = 0 // the agent or its store was started anew
+			next = 0 // the agent or its store was restarted
 		}
 		index = next
 		select {
@@ -101,16 +101,15 @@ func watchLoop[T any](ctx context.Context, s *session, read reader[T], screen *s
 	}
 }
 
-// screen prints one thing again and again. A terminal shows the last state, and
-// ages as they grow; in a pipe or a file there is one block of lines for each
-// state that differs by more than its age.
+// screen prints one thing repeatedly. A terminal shows the latest state, with growing ages. A pipe
+// or a file gets one block of lines for each state that differs by more than its age.
 type screen[T any] struct {
 	*session
 	text   func(io.Writer, T, time.Time)
 	asJSON bool
 
 	shown string    // what was printed last
-	at    time.Time // when
+	at    time.Time // when it was printed
 }
 
 func (s *screen[T]) render(v T, now time.Time) (string, error) {
@@ -130,7 +129,7 @@ func (s *screen[T]) render(v T, now time.Time) (string, error) {
 func (s *screen[T]) draw(v T) error {
 	now := s.meta.Now()
 	if !s.meta.Terminal || s.asJSON {
-		// As it would have looked then.
+		// Render it as of the last print, so that ages do not count as a change.
 		before, err := s.render(v, s.at)
 		if err != nil || before == s.shown {
 			return err
@@ -147,7 +146,7 @@ func (s *screen[T]) draw(v T) error {
 	s.shown, s.at = text, now
 	switch {
 	case s.meta.Terminal && !s.asJSON:
-		// From the top left, over what was there, and nothing behind it.
+		// Write from the top left over the old text, and clear the rest.
 		text = "\x1b[H" + strings.ReplaceAll(text, "\n", "\x1b[K\n") + "\x1b[J"
 		if first {
 			text = "\x1b[2J" + text
@@ -159,15 +158,15 @@ func (s *screen[T]) draw(v T) error {
 	return err
 }
 
-// cutToScreen leaves off the lines that a terminal has no rows for, and says how
-// many. The last row is the cursor's. Nothing is cut where the size is not known.
+// cutToScreen drops the lines that do not fit the terminal and prints how many. The last row is
+// for the cursor. If the size is unknown, nothing is cut.
 func cutToScreen(text string, size func() (columns, rows int)) string {
 	columns, rows := size()
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if columns < 1 || rows < 3 {
 		return text
 	}
-	taken, fits := 0, 0 // fits is how many lines leave a row for the rest's number
+	taken, fits := 0, 0 // fits is the number of lines that leave a row for the count of the rest
 	for n, line := range lines {
 		taken += max(1, (columnsOf(colours.ReplaceAllString(line, ""))+columns-1)/columns)
 		if taken <= rows-2 {
@@ -180,10 +179,10 @@ func cutToScreen(text string, size func() (columns, rows int)) string {
 	return strings.Join(append(lines[:fits:fits], "and "+plural(len(lines)-fits, "more line")), "\n") + "\n"
 }
 
-// colours take no column.
+// colours matches colour codes, which take no column.
 var colours = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 
-// trouble tells on standard error that there is no answer at present.
+// trouble prints on standard error why there is no response at present.
 func (s *screen[T]) trouble(err error) {
 	text := err.Error()
 	if text == s.shown {
@@ -193,12 +192,12 @@ func (s *screen[T]) trouble(err error) {
 	s.meta.writeError(err)
 }
 
-// waitFlag is -wait, alone or with a duration behind "=".
+// waitFlag is -wait, alone or with a duration after "=".
 type waitFlag struct {
 	limit time.Duration // 0 for not waiting
 }
 
-// defaultWait is that of -wait alone.
+// defaultWait is the limit of -wait without a duration.
 const defaultWait = time.Minute
 
 func (f *waitFlag) register(fs *flag.FlagSet, what string) {
@@ -230,8 +229,8 @@ func (f *waitFlag) Set(value string) error {
 	return nil
 }
 
-// until asks again and again until done says so, ctx ends or the time is up. It
-// returns what spoke against it last, nil for nothing.
+// until calls done until it succeeds, ctx ends or the limit is over. It returns nil or the last
+// error.
 func until(ctx context.Context, limit time.Duration, done func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -252,5 +251,5 @@ func until(ctx context.Context, limit time.Duration, done func(context.Context) 
 	}
 }
 
-// waitPause lies between two looks of -wait.
+// waitPause is the time between two checks of -wait.
 const waitPause = 250 * time.Millisecond

@@ -13,7 +13,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// growing is what a command that goes on has printed so far.
+// growing is the output of a running command so far.
 type growing struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -31,7 +31,7 @@ func (g *growing) String() string {
 	return g.text.String()
 }
 
-// says waits for what is to be printed.
+// says waits until the text is printed.
 func (g *growing) says(t *testing.T, want string) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !strings.Contains(g.String(), want); time.Sleep(5 * time.Millisecond) {
@@ -41,8 +41,7 @@ func (g *growing) says(t *testing.T, want string) {
 	}
 }
 
-// watching runs a command that goes on; end sends Ctrl-C and returns the exit
-// code.
+// watching runs a command that does not end by itself; end sends Ctrl-C and returns the exit code.
 func watching(t *testing.T, f *fakeAgent, terminal bool, args ...string) (stdout, stderr *growing, end func() int) {
 	t.Helper()
 	stdout, stderr = &growing{}, &growing{}
@@ -67,8 +66,8 @@ func watching(t *testing.T, f *fakeAgent, terminal bool, args ...string) (stdout
 	}
 }
 
-// A change is printed, what did not change is not, an agent that goes away is
-// waited for, and Ctrl-C ends it well.
+// A change is printed, an unchanged state is not. The command waits for an agent that is gone, and
+// ends successfully on Ctrl-C.
 func TestWatch(t *testing.T) {
 	f := newFakeAgent(t)
 	stdout, stderr, end := watching(t, f, false, "lease", "list", "-watch")
@@ -92,8 +91,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// What is new is shown with what was before, though the agent answers with the
-// new alone.
+// New events are shown with the earlier ones, although the agent returns only the new ones.
 func TestWatchEvents(t *testing.T) {
 	f := newFakeAgent(t)
 	stdout, _, end := watching(t, f, false, "events", "-watch")
@@ -108,14 +106,14 @@ func TestWatchEvents(t *testing.T) {
 	}
 }
 
-// A server that does not block is not asked without a pause.
+// A server that does not block is asked only after a pause.
 func TestWatchDoesNotSpin(t *testing.T) {
 	f := newFakeAgent(t)
 	f.prompt = true
 	stdout, _, end := watching(t, f, false, "peers", "-watch")
 	started := time.Now()
 	stdout.says(t, "host-b")
-	for reads := 0; reads < 4; time.Sleep(5 * time.Millisecond) { // of the networks, and three of the peers
+	for reads := 0; reads < 4; time.Sleep(5 * time.Millisecond) { // one read of the networks, and three of the peers
 		f.mu.Lock()
 		reads = f.reads
 		f.mu.Unlock()
@@ -126,8 +124,7 @@ func TestWatchDoesNotSpin(t *testing.T) {
 	end()
 }
 
-// On a terminal the screen is drawn anew, and as JSON there is a document for
-// each state.
+// A terminal's screen is redrawn; JSON output has one document for each state.
 func TestWatchForms(t *testing.T) {
 	f := newFakeAgent(t)
 	stdout, _, end := watching(t, f, true, "status", "-watch")
@@ -150,8 +147,7 @@ func TestWatchForms(t *testing.T) {
 	}
 }
 
-// What a terminal has no rows for is left off and counted, so that the top stays
-// where it is.
+// Lines that do not fit the terminal are left out and counted, so that the top stays in place.
 func TestWatchFitsTheScreen(t *testing.T) {
 	size := func(columns, rows int) func() (int, int) { return func() (int, int) { return columns, rows } }
 	for _, tt := range []struct {
@@ -202,7 +198,7 @@ func TestStatusWaits(t *testing.T) {
 	}
 }
 
-// Colours are on a terminal only, and only for whom they are not unwelcome.
+// Colours appear only on a terminal, and only if the user has not turned them off.
 func TestColours(t *testing.T) {
 	f := newFakeAgent(t)
 	f.health.Status, f.health.Networks[0].Status = api.Warning, api.Warning
@@ -232,7 +228,7 @@ func TestColours(t *testing.T) {
 			t.Errorf("%s: %q", tt.name, got.stdout)
 		}
 	}
-	// The colours take no room.
+	// Colours take no columns.
 	plain := world{env: map[string]string{"LENO_ADDRESS": f.url}}.run("lease", "list").stdout
 	bright := world{env: map[string]string{"LENO_ADDRESS": f.url}, terminal: true}.run("lease", "list").stdout
 	for _, escape := range []string{"\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[0m", "\x1b[0;22m"} {

@@ -14,7 +14,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// Errors fit a terminal too; a pipe gets each as one line, to look for words in.
+// Errors fit a terminal too; a pipe gets each on one line, so that programs can search it.
 func TestErrorsFit(t *testing.T) {
 	for _, args := range []string{"status -address=unix:///nowhere/leno.sock", "lease show not-a-network-at-all-but-long 10.5.34.7", "stat"} {
 		for _, terminal := range []bool{true, false} {
@@ -32,8 +32,8 @@ func TestErrorsFit(t *testing.T) {
 	}
 }
 
-// TestGoldenFits: everything that commands were seen to print fits, but for the
-// lines of an error and what must not be broken.
+// TestGoldenFits: all recorded output of commands fits, except lines of an error and commands that
+// must not be broken.
 func TestGoldenFits(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.golden")
 	if err != nil || len(paths) < 50 {
@@ -50,7 +50,7 @@ func TestGoldenFits(t *testing.T) {
 		if strings.Contains(string(text), "-format=json") {
 			continue
 		}
-		reasons := false // of an error, each on a line, which programs look through
+		reasons := false // of an error, one per line, which programs search
 		for line := range strings.Lines(string(text)) {
 			reasons = strings.HasPrefix(line, "Error: ") || reasons && line != "\n"
 			if !reasons && !strings.HasPrefix(line, "$ leno ") {
@@ -60,7 +60,7 @@ func TestGoldenFits(t *testing.T) {
 	}
 }
 
-// gibberish draws what other hosts and long-winded operators may have written.
+// gibberish generates text that other hosts and long-winded operators may write.
 type gibberish struct{ *rand.Rand }
 
 func (g gibberish) text(most int) string {
@@ -102,7 +102,7 @@ func (g gibberish) checks() (list []api.Check) {
 	return list
 }
 
-// fill makes the agent answer gibberish.
+// fill makes the agent return gibberish.
 func (g gibberish) fill(f *fakeAgent) {
 	n := &f.networks[1]
 	option, _ := json.Marshal(map[string]string{"type": g.text(30), g.text(100): g.text(100)})
@@ -138,8 +138,7 @@ func (g gibberish) fill(f *fakeAgent) {
 	f.plans["default"] = plan
 }
 
-// TestAnythingFits: whatever the agent answers, tables and texts fit, and as JSON
-// nothing of it is lost.
+// TestAnythingFits: whatever the agent returns, tables and texts fit, and JSON loses nothing.
 func TestAnythingFits(t *testing.T) {
 	for seed := range uint64(30) {
 		g := gibberish{rand.New(rand.NewPCG(seed, 0))}
@@ -172,12 +171,12 @@ func nodes(list []api.Lease) (names []string) {
 	return names
 }
 
-// When all is well, status is one screen, however many networks there are.
+// When everything passes, status fits one screen, however many networks there are.
 func TestStatusIsOneScreen(t *testing.T) {
 	f := newFakeAgent(t)
 	for n := range 40 {
 		out := at(f).run("status")
-		if lines := strings.Count(out.stdout, "\n"); lines > 23 { // and the prompt
+		if lines := strings.Count(out.stdout, "\n"); lines > 23 { // plus one line for the prompt
 			t.Fatalf("%d networks: %d lines:\n%s", n+1, lines, out.stdout)
 		}
 		more, health := f.networks[1], f.health.Networks[0]
@@ -185,7 +184,7 @@ func TestStatusIsOneScreen(t *testing.T) {
 		health.Network = more.Name
 		f.networks, f.health.Networks = append(f.networks, more), append(f.health.Networks, health)
 	}
-	// One that is not well is among those shown.
+	// A network with a problem is among those shown.
 	f.health.Networks[40].Status = api.Critical
 	if out := at(f).run("status"); !strings.Contains(out.stdout, "\nn39      critical") || !strings.Contains(out.stdout, "\nAnd 31 more networks, all passing") {
 		t.Errorf("%s", out.stdout)

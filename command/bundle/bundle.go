@@ -1,6 +1,6 @@
-// Package bundle takes many captures of a host at once and writes them as one
-// archive with an index. It owns time limits, sizes and the archive; it refuses to
-// know what is captured, but for the tables of the kernel in kernel.go.
+// Package bundle takes many captures of a host at once and writes them as one archive with an
+// index. It owns time limits, sizes and the archive. It does not know what is captured, except for
+// the kernel tables in kernel.go.
 package bundle
 
 import (
@@ -18,32 +18,31 @@ import (
 	"time"
 )
 
-// Capture is one file of a bundle to be.
+// Capture describes one file of a bundle.
 type Capture struct {
 	File   string // "networks/default/leases.json"
-	Source string // what it is taken from, for people
-	// Take writes the file. What it wrote before an error is kept. It ends soon
-	// after ctx.
+	Source string // where the content comes from, for people
+	// Take writes the file. Content written before an error is kept. Take must end soon after ctx.
 	Take func(ctx context.Context, w io.Writer) error
 }
 
-// Taken is a file of a bundle, or why there is none.
+// Taken is a captured file, or the reason why there is none.
 type Taken struct {
 	File   string    `json:"file"`
 	Source string    `json:"source"`
 	Began  time.Time `json:"began"`
 	TookMS int64     `json:"took_ms"`
 	Bytes  int       `json:"bytes"`
-	Error  string    `json:"error,omitempty"` // why it is not there, or not whole
+	Error  string    `json:"error,omitempty"` // why it is missing or incomplete
 
 	data []byte
 }
 
-// maxFile bounds one file, so that a bundle fits in memory and in a mail.
+// maxFile bounds one file, so that a bundle fits in memory and in an email.
 const maxFile = 32 << 20
 
-// Collect takes all captures at once and goes on past those that fail. hide are
-// secrets, which are taken out of whatever was captured.
+// Collect takes all captures at once and continues when some fail. hide lists secrets to remove
+// from the captured content.
 func Collect(ctx context.Context, captures []Capture, hide []string) []Taken {
 	out := make([]Taken, len(captures))
 	var wg sync.WaitGroup
@@ -72,7 +71,7 @@ func take(ctx context.Context, c Capture, hide []string) Taken {
 	return t
 }
 
-// Hidden stands where a secret stood.
+// Hidden replaces a secret.
 const Hidden = "(secret)"
 
 func hidden(data []byte, secrets []string) []byte {
@@ -84,8 +83,8 @@ func hidden(data []byte, secrets []string) []byte {
 	return data
 }
 
-// bounded keeps what is written to it, up to maxFile. Safe for concurrent use: a
-// capture that was given up may still write.
+// bounded keeps what is written to it, up to maxFile. It is safe for concurrent use, because an
+// abandoned capture may still write.
 type bounded struct {
 	mu   sync.Mutex
 	buf  bytes.Buffer
@@ -108,11 +107,11 @@ func (b *bounded) data() []byte {
 	return slices.Clone(b.buf.Bytes())
 }
 
-// IndexFile is the file that tells of all others, the first of the archive.
+// IndexFile describes all other files and is the first of the archive.
 const IndexFile = "index.json"
 
-// Write writes files below the folder name as a gzipped tar archive, the index
-// first. Nobody but their owner may read them once they are unpacked.
+// Write writes files below the folder name as a gzipped tar archive, the index first. Only the
+// owner may read the unpacked files.
 func Write(w io.Writer, name string, index any, files []Taken) error {
 	zipped := gzip.NewWriter(w)
 	archive := tar.NewWriter(zipped)
@@ -123,7 +122,7 @@ func Write(w io.Writer, name string, index any, files []Taken) error {
 	all := append([]Taken{{File: IndexFile, Began: time.Now(), data: append(text, '\n')}}, files...)
 	for _, f := range all {
 		if f.File != IndexFile && len(f.data) == 0 {
-			continue // the index says why
+			continue // the index has the reason
 		}
 		head := &tar.Header{Name: name + "/" + f.File, Mode: 0o600, Size: int64(len(f.data)), ModTime: f.Began, Typeflag: tar.TypeReg, Format: tar.FormatPAX}
 		if err := archive.WriteHeader(head); err != nil {
@@ -136,7 +135,7 @@ func Write(w io.Writer, name string, index any, files []Taken) error {
 	return errors.Join(archive.Close(), zipped.Close())
 }
 
-// Within bounds a capture's time.
+// Within bounds the time of a capture.
 func Within(limit time.Duration, c Capture) Capture {
 	take := c.Take
 	c.Take = func(ctx context.Context, w io.Writer) error {
@@ -158,8 +157,8 @@ type sample struct {
 	Error  string          `json:"error,omitempty"`
 }
 
-// Series takes a JSON answer at once and after each interval, for a period, as
-// lines of JSON with its time. The error is the last that there was.
+// Series captures a JSON response at once and after each interval, for a period, as lines of JSON
+// with a timestamp. It returns the last error.
 func Series(file, source string, period, interval time.Duration, read func(ctx context.Context) (any, error)) Capture {
 	return Capture{file, source, func(ctx context.Context, w io.Writer) error {
 		over := time.NewTimer(period)
@@ -192,8 +191,8 @@ func Series(file, source string, period, interval time.Duration, read func(ctx c
 	}}
 }
 
-// Stream takes what read writes for a period; that it is still writing then is no
-// error.
+// Stream captures what read writes for a period. It is not an error if read still writes when the
+// period ends.
 func Stream(file, source string, period time.Duration, read func(ctx context.Context, w io.Writer) error) Capture {
 	return Capture{file, source, func(ctx context.Context, w io.Writer) error {
 		ctx, cancel := context.WithTimeout(ctx, period)
@@ -206,7 +205,7 @@ func Stream(file, source string, period time.Duration, read func(ctx context.Con
 	}}
 }
 
-// plain makes a text a part of a file's name.
+// plain makes a text usable in a file name.
 func plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		if strings.ContainsRune("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.", r) {
@@ -216,8 +215,8 @@ func plain(text string) string {
 	}, text)
 }
 
-// FileName is a text as a part of a file's name, of at most 64 characters, never a
-// hidden one nor one above.
+// FileName returns a text as a part of a file name: at most 64 characters, never hidden and never
+// a parent directory.
 func FileName(text string) string {
 	text = strings.TrimLeft(plain(text), ".")
 	if text == "" {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestCollect: what fails, hangs or is too large does not stop the rest, and what
-// it wrote before is kept.
+// TestCollect: a capture that fails, hangs or is too large does not stop the others, and keeps
+// what it wrote before.
 func TestCollect(t *testing.T) {
 	write := func(text string, err error) func(context.Context, io.Writer) error {
 		return func(_ context.Context, w io.Writer) error {

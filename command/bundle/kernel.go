@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// kernelTimeout bounds one program: a table's lock may be held by another.
+// kernelTimeout bounds one program, because another process may hold a table's lock.
 const kernelTimeout = 10 * time.Second
 
-// Kernel is the tables of this host's kernel, and what it is; links are the
-// devices whose offloads are of interest.
+// Kernel returns the captures of this host's kernel: its tables, and its version. links are the
+// devices whose offloads are captured.
 func Kernel(links []string) []Capture {
 	out := []Capture{
 		program("kernel/links.txt", "ip", "-details", "-statistics", "link", "show"),
@@ -49,7 +49,7 @@ func Kernel(links []string) []Capture {
 	return out
 }
 
-// program captures what a program prints.
+// program captures the output of a program.
 func program(file, name string, args ...string) Capture {
 	return Within(kernelTimeout, Capture{file, strings.Join(append([]string{name}, args...), " "), func(ctx context.Context, w io.Writer) error {
 		path, err := exec.LookPath(name)
@@ -69,8 +69,7 @@ func program(file, name string, args ...string) Capture {
 	}})
 }
 
-// files captures small files under their names, one after the other; what there
-// is none of is passed over.
+// files captures small files, each under its name, one after the other. Missing files are skipped.
 func files(file string, patterns ...string) Capture {
 	return Capture{file, strings.Join(patterns, ", "), func(_ context.Context, w io.Writer) error {
 		var errs []error
@@ -96,7 +95,7 @@ func files(file string, patterns ...string) Capture {
 	}}
 }
 
-// sysctls are those that decide about packets of containers.
+// sysctls returns the sysctl files that affect packets of containers.
 func sysctls() []string {
 	const net = "/proc/sys/net/"
 	out := []string{net + "ipv4/ip_forward", net + "ipv4/ip_no_pmtu_disc", net + "ipv4/fwmark_reflect", net + "bridge/bridge-nf-call-*",

@@ -1,8 +1,7 @@
-// Package cni turns a network configuration of the Container Network Interface, and
-// what the subnet file says of this host's network, into the configuration of the
-// plugins that do the work: bridge and host-local. It also owns the form of what is
-// remembered of each attachment, and of host-local's store. All of it is pure: it
-// refuses to know where files lie, and runs no program.
+// Package cni translates a network configuration of the Container Network Interface, and the
+// subnet file of this host's network, into the configuration of the plugins that do the work:
+// bridge and host-local. It also owns the format of the records of attachments, and of
+// host-local's store. All of it is pure: it does not know where files are and runs no program.
 package cni
 
 import (
@@ -21,45 +20,45 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// Versions are those of the specification that are spoken, the current one last.
+// Versions returns the supported versions of the specification, the current one last.
 func Versions() []string { return []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} }
 
-// Defaults of a configuration.
+// Defaults of a network configuration.
 const (
 	DefaultDataDir = "/run/leno-cni"
 	DefaultWait    = 10 * time.Second
 	maxWait        = 10 * time.Minute
 )
 
-// Conf is a network configuration of type leno-cni. Nothing in it depends on the
-// subnet, so the file never changes when the subnet does.
+// Conf is a network configuration of type leno-cni. It does not depend on the subnet, so the file
+// stays the same when the subnet changes.
 type Conf struct {
 	CNIVersion string
 	Name       string // of the configuration
 	Network    string // of leno; "" for the only one on this host
 	SubnetFile string // read instead of asking the agent; "" for none
-	Address    string // of the agent; "" for the usual one
+	Address    string // of the agent; "" for the default
 	Wait       time.Duration
 	DataDir    string
 
 	Delegate map[string]json.RawMessage // settings of the plugin that makes the interface
 	IPAM     map[string]json.RawMessage // further settings of host-local
 
-	// Passed on as they are, nil for none.
+	// Passed on unchanged, nil for none.
 	Args, DNS, RuntimeConfig, PrevResult json.RawMessage
 
-	// Valid is what GC has to leave alone.
+	// Valid lists the attachments that GC must leave alone.
 	Valid []types.GCAttachment
 }
 
-// keys are the ones that a configuration may have.
+// keys returns the keys that a configuration may have.
 func keys() []string {
 	return []string{"address", "args", "capabilities", "cniVersion", "dataDir", "delegate", "dns", "ipam", "name", "network",
 		"prevResult", "runtimeConfig", "subnetFile", "type", "wait"}
 }
 
-// Parse reads a configuration. Errors are of the specification's kinds: 6 for what
-// cannot be read, 2 for a key that there is not, 7 for values that cannot be.
+// Parse reads a configuration. Errors have the specification's codes: 6 for undecodable input, 2
+// for an unknown key, 7 for invalid values.
 func Parse(data []byte) (Conf, error) {
 	c := Conf{Wait: DefaultWait, DataDir: DefaultDataDir}
 	all, err := object("", data)
@@ -103,7 +102,7 @@ func Parse(data []byte) (Conf, error) {
 		case "capabilities":
 			into = &map[string]bool{}
 		default:
-			if strings.HasPrefix(key, "cni.dev/") { // the runtime's, which may come to say more
+			if strings.HasPrefix(key, "cni.dev/") { // set by the runtime, which may add more of them
 				continue
 			}
 			return Conf{}, unsupported(key, all[key], keys())
@@ -129,7 +128,7 @@ func parseWait(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// check says which values cannot be, alone or together.
+// check returns an error for values that are invalid, alone or together.
 func (c Conf) check() error {
 	invalid := func(format string, args ...any) error {
 		return errorf(types.ErrInvalidNetworkConfig, format, args...)
@@ -159,26 +158,26 @@ func (c Conf) check() error {
 	return c.checkIPAM()
 }
 
-// NetworkOfFile is the name of the network that SubnetFile is of, "" when neither names one.
+// NetworkOfFile returns the name of the network of SubnetFile, "" when neither names one.
 func (c Conf) NetworkOfFile() string {
-	if c.SubnetFile == "" { // of which filepath.Base makes "."
+	if c.SubnetFile == "" { // filepath.Base would return "."
 		return c.Network
 	}
 	return cmp.Or(c.Network, strings.TrimSuffix(filepath.Base(c.SubnetFile), ".env"))
 }
 
-// IsName says whether it can be a name in a path.
+// IsName reports whether the text can be a name in a path.
 func IsName(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }
 
-// unsupported is about a key that there is not: the specification wants key and value
-// named.
+// unsupported returns the error for an unknown key; the specification requires it to contain the
+// key and the value.
 func unsupported(key string, value json.RawMessage, known []string) error {
 	return errorf(types.ErrUnsupportedField, "%s: %s is not supported here; known are %s", key, short(value), strings.Join(known, ", "))
 }
 
-// object reads a JSON object, and nothing behind it.
+// object decodes one JSON object, and rejects anything after it.
 func object(what string, data []byte) (map[string]json.RawMessage, error) {
 	var all map[string]json.RawMessage
 	dec := json.NewDecoder(bytes.NewReader(data))
@@ -205,7 +204,7 @@ func sorted(m map[string]json.RawMessage) []string {
 	return out
 }
 
-// short is a value for an error message.
+// short returns a value shortened for an error message.
 func short(v json.RawMessage) string {
 	const most = 80
 	text := string(bytes.ToValidUTF8(v, []byte("�")))

@@ -15,7 +15,7 @@ import (
 	"github.com/lenonet/leno/command/subnetfile"
 )
 
-// Facts are what is known of this host's part in a network.
+// Facts are what is known about this host's part in a network.
 type Facts struct {
 	Network string
 	Path    string // of the subnet file
@@ -28,18 +28,18 @@ type Delegation struct {
 	Network string
 	Config  json.RawMessage
 
-	// Bridge is the device that it makes or finds, "" when the plugin is none that
-	// makes bridges. Own says that nobody else puts addresses on it.
+	// Bridge is the device that the plugin makes or finds, "" for a plugin that makes no bridges.
+	// Own is set if no other program puts addresses on it.
 	Bridge string
 	Own    bool
 	MTU    int
 
-	// Forwards says that it makes the kernel forward packets, of each family in which
-	// there is a gateway.
+	// Forwards reports whether the plugin makes the kernel forward packets of each family that has
+	// a gateway.
 	Forwards bool
 
-	// Gateway is the device that it puts the gateways' addresses on: the bridge, or the
-	// bridge's interface in a VLAN. "" when it puts them on no device that stays.
+	// Gateway is the device that gets the gateways' addresses: the bridge, or the bridge's
+	// interface in a VLAN. It is "" if the plugin puts them on no lasting device.
 	Gateway string
 
 	DataDir string
@@ -52,24 +52,24 @@ const (
 	IPAM         = "host-local"
 )
 
-// BridgeName is a network's bridge unless the configuration names one: at most 15
-// bytes, another one for each network.
+// BridgeName returns a network's default bridge name: at most 15 bytes, and different for each
+// network.
 func BridgeName(network string) string {
 	return "cni-" + strings.TrimPrefix(backend.LinkName(network), backend.LinkPrefix)
 }
 
-// bridgeKeys are the settings of the bridge plugin that may stand in `delegate`.
+// bridgeKeys returns the settings of the bridge plugin that are allowed in `delegate`.
 func bridgeKeys() []string {
 	return []string{"bridge", "enabledad", "forceAddress", "hairpinMode", "ipMasq", "ipMasqBackend", "isDefaultGateway", "isGateway",
 		"macspoofchk", "mtu", "portIsolation", "preserveDefaultVlan", "promiscMode", "type", "vlan", "vlanTrunk"}
 }
 
-// leno's own keys, which `delegate` may not take.
+// takenKeys returns leno's own keys, which `delegate` must not contain.
 func takenKeys() []string {
 	return []string{"args", "cniVersion", "dns", "ipam", "name", "prevResult", "runtimeConfig"}
 }
 
-// delegateSettings are those that are looked at here.
+// delegateSettings are the settings of `delegate` that leno reads.
 type delegateSettings struct {
 	Type             string `json:"type"`
 	Bridge           string `json:"bridge"`
@@ -82,7 +82,7 @@ type delegateSettings struct {
 	VLAN             int    `json:"vlan"`
 }
 
-// settings reads `delegate`.
+// settings parses `delegate`.
 func (c Conf) settings() (delegateSettings, error) {
 	d := delegateSettings{Type: bridgePlugin}
 	text, err := json.Marshal(c.Delegate)
@@ -114,7 +114,7 @@ func (c Conf) checkDelegate() error {
 	case d.MTU < 0:
 		return invalid("delegate.mtu: %d is not an MTU", d.MTU)
 	case d.Type != bridgePlugin:
-		return nil // whose settings are not known here
+		return nil // the plugin's settings are not known here
 	case d.HairpinMode && d.PromiscMode:
 		return invalid("delegate.hairpinMode and delegate.promiscMode exclude each other")
 	case d.Bridge != "" && (len(d.Bridge) > 15 || d.Bridge == "." || d.Bridge == ".." || strings.ContainsAny(d.Bridge, "/: \t\n\x00")):
@@ -130,7 +130,7 @@ func (c Conf) checkDelegate() error {
 	return nil
 }
 
-// checkIPAM: the addresses come from leno, so only what goes with them may be said.
+// checkIPAM returns an error for ipam settings that are not allowed: the addresses come from leno.
 func (c Conf) checkIPAM() error {
 	var routes []*types.Route
 	var text string
@@ -170,8 +170,7 @@ func (c Conf) checkIPAM() error {
 	return nil
 }
 
-// Delegate says which plugin has to do what for the configuration, where the network
-// is as the facts say.
+// Delegate returns the work for a plugin that the configuration and the facts require.
 func Delegate(c Conf, f Facts) (Delegation, error) {
 	set, err := c.settings()
 	if err != nil {
@@ -189,7 +188,7 @@ func Delegate(c Conf, f Facts) (Delegation, error) {
 		conf["bridge"] = d.Bridge
 		conf["isGateway"] = true
 		conf["isDefaultGateway"] = set.IsGateway == nil || *set.IsGateway
-		// A bridge with a name of its own may be somebody else's, addresses and all.
+		// A bridge with a configured name may belong to another program, with its addresses.
 		conf["forceAddress"] = d.Own
 		conf["ipMasq"] = false
 		if set.Bridge != "" {
@@ -198,7 +197,7 @@ func Delegate(c Conf, f Facts) (Delegation, error) {
 		if set.IsGateway == nil || *set.IsGateway {
 			d.Gateway, d.Forwards = d.Bridge, true
 			if set.VLAN != 0 {
-				d.Gateway = fmt.Sprintf("%s.%d", d.Bridge, set.VLAN) // as the bridge plugin names it
+				d.Gateway = fmt.Sprintf("%s.%d", d.Bridge, set.VLAN) // the bridge plugin's naming
 			}
 		}
 		defaultRoute = conf["isDefaultGateway"].(bool)
@@ -209,14 +208,14 @@ func Delegate(c Conf, f Facts) (Delegation, error) {
 	for key, value := range c.Delegate {
 		conf[key] = value
 	}
-	// What the agent masquerades is not masqueraded again: of two rules the one that
-	// hides containers from each other would win.
+	// Do not masquerade what the agent masquerades: of two rules, the one that hides containers
+	// from each other would win.
 	if f.IPMasq && set.IPMasq {
 		conf["ipMasq"] = false
 	}
 	conf["cniVersion"], conf["type"] = c.CNIVersion, d.Plugin
-	// host-local keeps a store for each name: one for each network of leno, so that
-	// two configurations of the same network do not give out the same address.
+	// host-local keeps one store per name. Using the name of leno's network prevents two
+	// configurations of the same network from giving out the same address.
 	conf["name"] = f.Network
 	if conf["ipam"], err = c.ipam(f, d.Plugin == bridgePlugin, defaultRoute); err != nil {
 		return Delegation{}, err
@@ -230,15 +229,15 @@ func Delegate(c Conf, f Facts) (Delegation, error) {
 	return d, err
 }
 
-// ipam is host-local's part: a range set a family, of which each gives an address.
-// A container whose default route goes elsewhere gets one to the whole network.
+// ipam returns host-local's configuration: one range set per family, each of which gives an
+// address. If the container's default route goes elsewhere, it gets a route to the whole network.
 func (c Conf) ipam(f Facts, bridge, defaultRoute bool) (map[string]any, error) {
 	var ranges [][]map[string]string
 	for _, g := range f.Gateways {
 		ranges = append(ranges, []map[string]string{{"subnet": g.Masked().String(), "gateway": g.Addr().String()}})
 	}
 	var routes []any
-	if extra := c.IPAM["routes"]; !bridge && len(extra) == 0 { // which makes none by itself
+	if extra := c.IPAM["routes"]; !bridge && len(extra) == 0 { // the plugin makes no default routes itself
 		for _, g := range f.Gateways {
 			routes = append(routes, map[string]string{"dst": netip.PrefixFrom(g.Addr(), 0).Masked().String()})
 		}
@@ -267,7 +266,7 @@ func (c Conf) ipam(f Facts, bridge, defaultRoute bool) (map[string]any, error) {
 	return out, nil
 }
 
-// With is the delegation's configuration with other values of some keys.
+// With returns the delegation's configuration with some keys replaced.
 func (d Delegation) With(values map[string]any) (json.RawMessage, error) {
 	all, err := object("", d.Config)
 	if err != nil {
@@ -281,22 +280,21 @@ func (d Delegation) With(values map[string]any) (json.RawMessage, error) {
 	return json.Marshal(all)
 }
 
-// GatewayFile is where what is put on the gateways' device is remembered.
+// GatewayFile returns the path of the record of what is put on the gateways' device.
 func (d Delegation) GatewayFile() string {
 	return filepath.Join(GatewayDir(d.DataDir), d.Network, d.Gateway)
 }
 
-// Stale are the addresses of a device that belong to a subnet that this host had in
-// the network, and would keep packets for its next owner here: on a device of the
-// network's own every one that is no gateway now, else those that were given.
+// Stale returns the addresses of a device that belong to the host's earlier subnets in the network
+// and would keep packets for their next owner on this host. On the network's own device these are
+// all addresses that are not gateways now, on other devices only those that leno gave.
 func Stale(d Delegation, f Facts, onBridge, given []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(onBridge), func(p netip.Prefix) bool {
 		return slices.Contains(f.Gateways, p) || p.Addr().IsLinkLocalUnicast() || !d.Own && !slices.Contains(given, p)
 	})
 }
 
-// Outside are those of a container's addresses that this host's subnets do not
-// contain.
+// Outside returns the addresses of a container that are not in this host's subnets.
 func Outside(f Facts, addrs []netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
 		return slices.ContainsFunc(f.Gateways, func(g netip.Prefix) bool { return g.Contains(a) })

@@ -13,24 +13,24 @@ import (
 	"github.com/lenonet/leno/command/subnetfile"
 )
 
-// dual is what a host of two families knows.
+// dual holds the facts of a host with two families.
 var dual = Facts{Network: "default", File: subnetfile.File{
 	Gateways: []netip.Prefix{netip.MustParsePrefix("10.5.34.1/24"), netip.MustParsePrefix("fd00:5:0:22::1/64")},
 	Pools:    []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16"), netip.MustParsePrefix("fd00:5::/48")},
 	MTU:      1450, IPMasq: true,
 }}
 
-// only is dual without one family.
+// only returns dual with one family.
 func only(family int) Facts {
 	f := dual
 	f.Gateways, f.Pools = f.Gateways[family:family+1], f.Pools[family:family+1]
 	return f
 }
 
-// head is what every configuration has.
+// head is the start of every configuration.
 const head = `"cniVersion":"1.1.0","name":"leno","type":"leno-cni"`
 
-// TestDelegate: configuration and facts, and what bridge is given.
+// TestDelegate checks what the bridge plugin is given for a configuration and facts.
 func TestDelegate(t *testing.T) {
 	const v4 = `[{"gateway":"10.5.34.1","subnet":"10.5.34.0/24"}]`
 	const v6 = `[{"gateway":"fd00:5:0:22::1","subnet":"fd00:5:0:22::/64"}]`
@@ -43,7 +43,7 @@ func TestDelegate(t *testing.T) {
 			`"ipam":{"dataDir":"/run/leno-cni/addresses","ranges":[` + ranges + `],"type":"host-local"},` +
 			`"isDefaultGateway":true,"isGateway":true,"mtu":1450,"name":"default","type":"bridge"` + more + `}`
 	}
-	// with is both families' with other values of keys.
+	// with returns the configuration of both families with some keys replaced.
 	with := func(pairs ...string) string {
 		var all map[string]json.RawMessage
 		if err := json.Unmarshal([]byte(base(v4+","+v6, "")), &all); err != nil {
@@ -122,10 +122,10 @@ func value(t *testing.T, text string) (v any) {
 	return v
 }
 
-// TestRefused: what a configuration may not say, with the code of the specification.
+// TestRefused checks invalid configurations and the specification's error codes.
 func TestRefused(t *testing.T) {
 	for _, tt := range []struct {
-		conf string // behind head, or whole when it begins with !
+		conf string // after head, or the whole when it begins with !
 		code uint
 		want string
 	}{

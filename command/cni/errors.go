@@ -8,57 +8,56 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// Error codes. Those of the specification are in package types, but for the two of
-// STATUS; those from 100 on are a plugin's own.
+// Error codes. The specification's codes are in package types, except the two of STATUS. Codes
+// from 100 are the plugin's own.
 const (
 	CodeNotAvailable = 50  // STATUS: an ADD would fail
-	CodeLimited      = 51  // STATUS: and containers that run may not be reached
-	CodeNoPlugin     = 100 // a plugin that work is given to is missing
+	CodeLimited      = 51  // STATUS: an ADD would fail, and running containers may not be reachable
+	CodeNoPlugin     = 100 // a plugin to delegate to is missing
 	CodeExhausted    = 101 // no address is left in this host's subnet
-	CodeAttached     = 102 // the container has this interface already
-	CodeOldSubnet    = 103 // CHECK: the container's address is of a subnet that this host had
+	CodeAttached     = 102 // the container already has this interface
+	CodeOldSubnet    = 103 // CHECK: the container's address is in an earlier subnet of this host
 	CodeCostsRoutes  = 104 // the host would lose IPv6 routes
 )
 
-// errorf is an error with a code. What to do about it stands in its text.
+// errorf returns an error with a code. Its text contains the fix.
 func errorf(code uint, format string, args ...any) error {
 	return types.NewError(code, fmt.Sprintf(format, args...), "")
 }
 
-// NotAvailable is the one of STATUS, which says the same as the error that ADD would
-// give.
+// NotAvailable returns the STATUS error with the text of the error that ADD would return.
 func NotAvailable(err error) error {
 	return types.NewError(CodeNotAvailable, err.Error(), "")
 }
 
-// Limited says that containers may not be reached.
+// Limited returns the error for containers that may not be reachable.
 func Limited(network, reasons string) error {
 	return errorf(CodeLimited, "network %s: %s; see `leno status`", network, reasons)
 }
 
-// NotReady says that nobody has told yet which subnet this host has.
+// NotReady returns the error for a subnet that is not known yet.
 func NotReady(reason string) error {
 	return errorf(types.ErrTryAgainLater, "%s", reason)
 }
 
-// IsNotReady says whether waiting may help.
+// IsNotReady reports whether waiting may help.
 func IsNotReady(err error) bool {
 	e, ok := err.(*types.Error)
 	return ok && e.Code == types.ErrTryAgainLater
 }
 
-// CostsRoutes says that the host would lose routes, and what to do.
+// CostsRoutes returns the error for a host that would lose routes, with the fix.
 func CostsRoutes(network, reason string) error {
 	return errorf(CodeCostsRoutes, "network %s: %s", network, reason)
 }
 
-// IsExhausted says whether no address was left.
+// IsExhausted reports whether no address was left.
 func IsExhausted(err error) bool {
 	e, ok := err.(*types.Error)
 	return ok && e.Code == CodeExhausted
 }
 
-// Exhausted says that no address is left.
+// Exhausted returns the error for a subnet without a free address.
 func Exhausted(d Delegation) error { return exhausted(d, "") }
 
 func exhausted(d Delegation, more string) error {
@@ -66,7 +65,7 @@ func exhausted(d Delegation, more string) error {
 		d.Network, join(d.subnets), more)
 }
 
-// Print is an error as the specification has it on standard output. version is that
+// Print returns an error in the specification's format for standard output. version is the version
 // of the configuration, "" when it has none.
 func Print(e *types.Error, version string) []byte {
 	if version == "" {
@@ -76,14 +75,13 @@ func Print(e *types.Error, version string) []byte {
 		CNIVersion string `json:"cniVersion"`
 		*types.Error
 	}{version, e}, "", "    ")
-	if err != nil { // strings and a number
+	if err != nil { // cannot happen: strings and a number
 		return []byte(`{"code": 999}`)
 	}
 	return append(text, '\n')
 }
 
-// Explain says more of what a plugin answered that work was given to: which one it
-// was, and where a person can do something what.
+// Explain adds to a plugin's error the name of the plugin and, if a person can act, the fix.
 func Explain(d Delegation, path string, err error) error {
 	e, ok := err.(*types.Error)
 	switch text := err.Error(); {
@@ -101,7 +99,7 @@ func Explain(d Delegation, path string, err error) error {
 	}
 }
 
-// quotedAfter is the word in quotes that follows.
+// quotedAfter returns the quoted word after before.
 func quotedAfter(text, before string) string {
 	_, text, _ = strings.Cut(text, before)
 	text, _, _ = strings.Cut(strings.TrimPrefix(text, `"`), `"`)

@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// GatewayDir holds a file NETWORK/DEVICE for each device that was given gateways of a
-// network.
+// GatewayDir returns the directory of the files NETWORK/DEVICE, one for each device that was given
+// gateways of a network.
 func GatewayDir(dataDir string) string { return filepath.Join(dataDir, "bridges") }
 
-// Given is what leno put on a device: the gateways of a network, and the subnet file
-// that they came from. The file of it has the path first, then one address a line:
+// Given is what leno put on a device: the gateways of a network, and the subnet file they came
+// from. Its file contains the path first, then one address per line:
 //
 //	/run/leno/default.env
 //	10.5.34.1/24
@@ -32,7 +32,7 @@ func (g Given) String() string {
 	return text.String()
 }
 
-// ParseGiven reads the text of the file. It passes over lines that it does not know.
+// ParseGiven parses the text of the file. It ignores unknown lines.
 func ParseGiven(text string) Given {
 	var g Given
 	for line := range strings.Lines(text) {
@@ -46,7 +46,7 @@ func ParseGiven(text string) Given {
 	return g
 }
 
-// Old returns the gateways that are none of the host's any more.
+// Old returns the gateways that are no longer the host's.
 func (g Given) Old(f Facts) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(g.Gateways), func(p netip.Prefix) bool { return slices.Contains(f.Gateways, p) })
 }

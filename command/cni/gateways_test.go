@@ -8,14 +8,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestGiven: what was put on a device is read as it was written, and what no gateway of
-// the host's is any more is old.
+// TestGiven: what was put on a device is read as it was written, and addresses that are no longer
+// the host's gateways are old.
 func TestGiven(t *testing.T) {
 	prefixes := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 	for _, tt := range []struct {
 		name, text string
 		want       Given
-		old        string // where the host is as dual says
+		old        string // if the host's facts are dual
 	}{
 		{"nothing", "", Given{}, ""},
 		{"as it is", "/run/leno/default.env\n10.5.34.1/24\nfd00:5:0:22::1/64\n", Given{"/run/leno/default.env", dual.Gateways}, ""},
@@ -33,7 +33,8 @@ func TestGiven(t *testing.T) {
 	}
 }
 
-// TestGatewayDevice: where the bridge plugin puts the gateways, which goes with forwarding.
+// TestGatewayDevice: the device on which the bridge plugin puts the gateways. With it goes
+// forwarding.
 func TestGatewayDevice(t *testing.T) {
 	for more, want := range map[string]string{
 		"":                             "cni-default",

@@ -13,26 +13,26 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// What is remembered lies below the data directory:
+// Records are stored below the data directory:
 //
-//	addresses/NETWORK/10.5.34.2            host-local's store, one file an address
+//	addresses/NETWORK/10.5.34.2            host-local's store, one file per address
 //	attachments/NAME/CONTAINER:INTERFACE   a Record, for each attachment by the configuration NAME
 //	bridges/NETWORK/DEVICE                 Given, for each device that has gateways
 //
-// It is below /run by default: after a start of the host there are no containers, and
-// what would remember them is gone as well.
+// The data directory is below /run by default: after a boot there are no containers, and their
+// records are gone too.
 
-// AddressDir is what host-local has as its dataDir.
+// AddressDir returns the dataDir of host-local.
 func AddressDir(dataDir string) string { return filepath.Join(dataDir, "addresses") }
 
-// AttachmentDir is where the records of a configuration lie; of all with the name "".
+// AttachmentDir returns the directory of a configuration's records; with name "", that of all records.
 func AttachmentDir(dataDir, name string) string { return filepath.Join(dataDir, "attachments", name) }
 
 const recordVersion = 1
 
-// Record is what was given to another plugin for one attachment. It is written before
-// the plugin runs, so that DEL can undo what a crash left, and says everything that
-// DEL needs: the agent may be gone by then, and the subnet another one.
+// Record is what another plugin was given for one attachment. It is written before the plugin
+// runs, so that DEL can undo what a crash left. It contains everything that DEL needs, because by
+// then the agent may be gone and the subnet changed.
 type Record struct {
 	Version     int             `json:"version"`
 	Name        string          `json:"name"` // of the configuration
@@ -43,39 +43,40 @@ type Record struct {
 	Plugin      string          `json:"plugin"`
 	Config      json.RawMessage `json:"config"`
 
-	// Of an ADD that succeeded.
+	// Set after a successful ADD.
 	Done bool   `json:"done"`
 	Link string `json:"link,omitempty"` // the host's end of the container's interface
 	MAC  string `json:"mac,omitempty"`  // of that
 
-	// Refused is an ADD that found the interface given by another configuration. There
-	// is nothing to undo, and the DEL that follows must not take the other's.
+	// Refused marks an ADD that was rejected because another configuration had given the
+	// interface. There is nothing to undo, and the DEL that follows must not remove the other's
+	// interface.
 	Refused bool `json:"refused,omitempty"`
 }
 
-// Kept is the record in its file.
+// Kept returns the record in its file.
 func (r Record) Kept() Kept {
 	return Kept{Name: r.Name, File: r.File(), Readable: true, Record: r}
 }
 
-// NewRecord remembers a delegation for a container and its namespace.
+// NewRecord returns the record of a delegation for a container and its namespace.
 func NewRecord(name string, a types.GCAttachment, netns string, d Delegation) Record {
 	return Record{Version: recordVersion, Name: name, ContainerID: a.ContainerID, IfName: a.IfName, Netns: netns, Network: d.Network, Plugin: d.Plugin, Config: d.Config}
 }
 
-// Delegation is what was remembered.
+// Delegation returns the recorded delegation.
 func (r Record) Delegation() Delegation {
 	return Delegation{Plugin: r.Plugin, Network: r.Network, Config: r.Config}
 }
 
-// File is the name of the record's file.
+// File returns the name of the record's file.
 func (r Record) File() string { return RecordFile(r.ContainerID, r.IfName) }
 
 // maxFile leaves room below NAME_MAX for the name of a temporary file.
 const maxFile = 200
 
-// RecordFile is the name of an attachment's file. Neither word can have a colon. A
-// container's name may be longer than a file's.
+// RecordFile returns the name of an attachment's file. Neither word can contain a colon. A
+// container's name may be longer than a file name can be.
 func RecordFile(containerID, ifName string) string {
 	name := containerID + ":" + ifName
 	if len(name) > maxFile {
@@ -85,7 +86,7 @@ func RecordFile(containerID, ifName string) string {
 	return name
 }
 
-// ParseRecord reads one.
+// ParseRecord parses a record.
 func ParseRecord(data []byte) (Record, error) {
 	var r Record
 	err := json.Unmarshal(data, &r)
@@ -102,20 +103,20 @@ func ParseRecord(data []byte) (Record, error) {
 	return r, nil
 }
 
-// Attachment is the record's key.
+// Attachment returns the record's key.
 func (r Record) Attachment() types.GCAttachment {
 	return types.GCAttachment{ContainerID: r.ContainerID, IfName: r.IfName}
 }
 
-// Kept is a record's file. Its name says whose it is also where a crash or a newer
-// leno left something in it that cannot be read.
+// Kept is a record's file. Its name identifies the attachment even if a crash or a newer leno left
+// unreadable content in it.
 type Kept struct {
 	Name, File string // of the configuration, and of the file
 	Readable   bool
 	Record     Record
 }
 
-// NewKept is what stands in a file.
+// NewKept returns the Kept of a file's content.
 func NewKept(name, file string, data []byte) Kept {
 	r, err := ParseRecord(data)
 	if err != nil || r.Name != name || r.File() != file {
@@ -124,24 +125,24 @@ func NewKept(name, file string, data []byte) Kept {
 	return Kept{Name: name, File: file, Readable: true, Record: r}
 }
 
-// Of says whether it is an attachment's.
+// Of reports whether the file belongs to the attachment.
 func (k Kept) Of(a types.GCAttachment) bool { return k.File == RecordFile(a.ContainerID, a.IfName) }
 
-// Attachment is whose it is; false when a hash is all that is known of it.
+// Attachment returns the attachment; false if only its hash is known.
 func (k Kept) Attachment() (types.GCAttachment, bool) {
 	if k.Readable {
 		return k.Record.Attachment(), true
 	}
 	id, ifName, found := strings.Cut(k.File, ":")
-	const longest = 15 // a device's name; a hash is longer
+	const longest = 15 // the longest device name; a hash is longer
 	return types.GCAttachment{ContainerID: id, IfName: ifName}, found && len(ifName) <= longest
 }
 
-// Gave says whether there is something to undo.
+// Gave reports whether there is something to undo.
 func (k Kept) Gave() bool { return !k.Readable || !k.Record.Refused }
 
-// Find is what is kept of an attachment: of the configuration, else of others that
-// gave it something.
+// Find returns the records of an attachment: those of the named configuration, or else those of
+// others that gave it something.
 func Find(all []Kept, name string, a types.GCAttachment) []Kept {
 	var own, others []Kept
 	for _, k := range all {
@@ -159,14 +160,14 @@ func Find(all []Kept, name string, a types.GCAttachment) []Kept {
 	return others
 }
 
-// Garbage is what is kept of a configuration's attachments that are not valid.
+// Garbage returns the records of a configuration's attachments that are not valid.
 func Garbage(all []Kept, name string, valid []types.GCAttachment) []Kept {
 	return slices.DeleteFunc(slices.Clone(all), func(k Kept) bool {
 		return k.Name != name || slices.ContainsFunc(valid, k.Of)
 	})
 }
 
-// Reserved is one file of host-local's store: an address in its name, and in it
+// Reserved is one file of host-local's store. Its name is an address, and its content is
 //
 //	CONTAINER "\r\n" INTERFACE
 //
@@ -177,7 +178,7 @@ type Reserved struct {
 	Owner types.GCAttachment
 }
 
-// ParseReserved reads one; false for the store's other files.
+// ParseReserved parses a file of the store; false for files that are not addresses.
 func ParseReserved(path string, data []byte) (Reserved, bool) {
 	if _, err := netip.ParseAddr(filepath.Base(path)); err != nil {
 		return Reserved{}, false
@@ -189,24 +190,24 @@ func ParseReserved(path string, data []byte) (Reserved, bool) {
 	return Reserved{Path: path, Owner: types.GCAttachment{ContainerID: id, IfName: ifName}}, true
 }
 
-// Orphans are the addresses whose owner nobody knows: no record says that it was
-// attached, and it is not valid. A record is older than its address.
+// Orphans returns the addresses without a known owner: no record gave them to an attachment, and
+// their attachment is not valid. A record is always older than its address.
 func Orphans(store []Reserved, all []Kept, valid []types.GCAttachment) []Reserved {
 	return slices.DeleteFunc(slices.Clone(store), func(s Reserved) bool {
 		return slices.Contains(valid, s.Owner) || slices.ContainsFunc(all, func(k Kept) bool { return k.Gave() && k.Of(s.Owner) })
 	})
 }
 
-// Full says whether one of the subnets has no address left for a container.
+// Full reports whether one of the subnets has no address left for a container.
 func Full(f Facts, store []Reserved) bool {
 	return slices.ContainsFunc(f.Gateways, func(g netip.Prefix) bool {
-		const countable = 16 // bits; of more no host uses up the addresses
+		const countable = 16 // bits; a host never uses up the addresses of a larger subnet
 		bits := g.Addr().BitLen() - g.Bits()
 		if bits > countable {
 			return false
 		}
-		left := 1<<bits - 2 // the subnet's own, and the gateway
-		if g.Addr().Is4() { // which has a broadcast address
+		left := 1<<bits - 2 // without the subnet's own address and the gateway
+		if g.Addr().Is4() { // IPv4 has a broadcast address
 			left--
 		}
 		for _, s := range store {

@@ -34,7 +34,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// Files of attachments are not mixed up, and not too long for a file system.
+// Files of attachments are not confused, and not too long for a file system.
 func TestRecordFile(t *testing.T) {
 	if got := RecordFile("c1", "eth0"); got != "c1:eth0" {
 		t.Error(got)
@@ -46,8 +46,8 @@ func TestRecordFile(t *testing.T) {
 	}
 }
 
-// TestGarbage: records and addresses of attachments that are not valid, and of nobody.
-// What cannot be read is somebody's as well, by the name of its file.
+// TestGarbage: records and addresses of attachments that are not valid, and addresses without an
+// owner. An unreadable record still has an owner, by the name of its file.
 func TestGarbage(t *testing.T) {
 	long := strings.Repeat("l", 300)
 	var all []Kept
@@ -84,8 +84,8 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// TestFind: the record of the configuration's name wins, another's does when its
-// configuration was renamed, and one of an ADD that was refused is nobody else's.
+// TestFind: the record under the configuration's name wins. Another configuration's record counts
+// after a rename, but not if its ADD was refused.
 func TestFind(t *testing.T) {
 	d := Delegation{Plugin: "bridge", Network: "default", Config: json.RawMessage(`{}`)}
 	kept := func(name, id string, refused bool) Kept {
@@ -119,7 +119,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestFull: how many addresses a subnet has for containers.
+// TestFull checks how many addresses a subnet has for containers.
 func TestFull(t *testing.T) {
 	for _, tt := range []struct {
 		gateways, taken string
@@ -127,13 +127,13 @@ func TestFull(t *testing.T) {
 	}{
 		{"10.5.34.1/30", "", false},
 		{"10.5.34.1/30", "10.5.34.2", true},
-		{"10.5.34.1/30", "10.5.35.2", false}, // of a subnet that was
+		{"10.5.34.1/30", "10.5.35.2", false}, // in an earlier subnet
 		{"10.5.34.1/29", "10.5.34.2 10.5.34.3 10.5.34.4 10.5.34.5", false},
 		{"10.5.34.1/29", "10.5.34.2 10.5.34.3 10.5.34.4 10.5.34.5 10.5.34.6", true},
 		{"fd00::1/126", "fd00::2", false},
 		{"fd00::1/126", "fd00::2 fd00::3", true},
 		{"fd00::1/64", "fd00::2", false},
-		{"10.5.34.1/24 fd00::1/126", "fd00::2 fd00::3", true}, // each family gives one
+		{"10.5.34.1/24 fd00::1/126", "fd00::2 fd00::3", true}, // each family gives a container one address
 	} {
 		var f Facts
 		for text := range strings.FieldsSeq(tt.gateways) {
@@ -149,7 +149,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestStale: what comes off a bridge when the host has another subnet.
+// TestStale checks what is removed from a bridge when the host has another subnet.
 func TestStale(t *testing.T) {
 	var have []netip.Prefix
 	for _, text := range []string{"10.5.34.1/24", "10.5.33.1/24", "192.0.2.1/24", "fd00:5:0:22::1/64", "fd00:5:0:21::1/64", "fe80::1/64"} {
@@ -160,7 +160,7 @@ func TestStale(t *testing.T) {
 		want string
 	}{
 		{true, "10.5.33.1/24, 192.0.2.1/24, fd00:5:0:21::1/64"},
-		{false, "10.5.33.1/24"}, // for that was given, and the others were not
+		{false, "10.5.33.1/24"}, // it was given; the others were not
 	} {
 		given := []netip.Prefix{netip.MustParsePrefix("10.5.33.1/24"), netip.MustParsePrefix("10.5.34.1/24")}
 		if got := join(Stale(Delegation{Own: tt.own}, dual, have, given)); got != tt.want {
@@ -169,7 +169,7 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// TestExplain: which plugin said what, with a code and what to do.
+// TestExplain: the error names the plugin, a code and what to do.
 func TestExplain(t *testing.T) {
 	d := Delegation{Plugin: "bridge", Network: "default", subnets: dual.Subnets()}
 	for _, tt := range []struct {
@@ -191,8 +191,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever a configuration says, the answer is an error of the
-// specification's kind, or a delegation that is JSON and has the subnet in it.
+// FuzzParse: any configuration results in an error of the specification's kind, or in a delegation
+// that is JSON and contains the subnet.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{` + head + `,"network":"default","wait":"3s","dataDir":"/run/x","address":"unix:///run/leno.sock"}`))
 	f.Add([]byte(`{` + head + `,"delegate":{"bridge":"x","mtu":1400,"isDefaultGateway":false},"ipam":{"routes":[{"dst":"0.0.0.0/0"}]}}`))

@@ -6,15 +6,15 @@ import (
 	"slices"
 )
 
-// Owner is who can change a file or directory: whom it belongs to, and its mode.
+// Owner describes who can change a file or directory: its owner and its mode.
 type Owner struct {
 	UID  int
 	Mode fs.FileMode
 }
 
-// CheckOwner says that nobody but trusted users can have written a file, or put
-// another one into a directory. Others may write into one such as /tmp, where they
-// cannot touch what is not theirs.
+// CheckOwner returns an error unless only trusted users can have written a file, or can replace
+// the entries of a directory. Others may write into a directory such as /tmp, where they cannot
+// touch files of other users.
 func CheckOwner(path string, o Owner, trusted []int) error {
 	switch {
 	case !slices.Contains(trusted, o.UID):
@@ -25,8 +25,8 @@ func CheckOwner(path string, o Owner, trusted []int) error {
 	return nil
 }
 
-// CheckRanges says that the gateways lie in ranges that the same file names: an
-// address elsewhere would take packets from the host that are none of the network's.
+// CheckRanges returns an error unless the gateways are in the ranges that the same file names:
+// another address would take packets from the host that do not belong to the network.
 func (f Facts) CheckRanges() error {
 	for _, g := range f.Gateways {
 		inside := false

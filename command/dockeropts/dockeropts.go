@@ -1,9 +1,9 @@
-// Package dockeropts says what a Docker Engine has to be told so that its
-// containers live in a leno network: a pure function of the engine's version and
-// of what the subnet file says. It refuses to know where either was found, and
-// how the answer is printed.
+// Package dockeropts computes the options with which a Docker Engine puts its
+// containers into a leno network: a pure function of the engine's version and the
+// content of the subnet file. It does not know where either was found, or how the
+// result is printed.
 //
-// What each version knows was read in the engine's source at its tags
+// The options of each version are from the engine's source at its tags
 // (github.com/moby/moby: cmd/dockerd/config_unix.go, from 29 on
 // daemon/command/config_unix.go, and libnetwork/drivers/bridge):
 //
@@ -25,23 +25,23 @@ import (
 	"strings"
 )
 
-// Engine is the Docker Engine that the options are for.
+// Engine is the Docker Engine for which the options are meant.
 type Engine struct {
 	Version Version
-	// NFTables: it keeps its rules in nftables tables of its own, where an accept
-	// of ours before them does not count. Only from 29.0 on.
+	// NFTables is set if the engine keeps its rules in its own nftables tables, where an
+	// earlier accept of leno has no effect. It is possible from 29.0 on.
 	NFTables bool
 }
 
 // Option is one option of the daemon.
 type Option struct {
-	Name  string // of the flag and, the same, in daemon.json: "bip"
-	Value any    // string, bool or int, as daemon.json has it
-	// Variable is its name in an environment file.
+	Name  string // name of the flag and of the key in daemon.json: "bip"
+	Value any    // string, bool or int, as in daemon.json
+	// Variable is the option's name in an environment file.
 	Variable string
 }
 
-// Flag is the option as dockerd takes it.
+// Flag returns the option in dockerd's syntax.
 func (o Option) Flag() string {
 	switch v := o.Value.(type) {
 	case string:
@@ -56,22 +56,22 @@ func (o Option) Flag() string {
 	return "--" + o.Name
 }
 
-// Keys are all names that Daemon may give an option: what of them is missing in
-// an answer shall not stand in a daemon.json either.
+// Keys returns all names that Daemon may give an option. A key that Daemon does not set now must
+// not be in a daemon.json either.
 func Keys() []string {
 	return []string{"bip", "bip6", "ipv6", "fixed-cidr-v6", "mtu", "ip-masq", "allow-direct-routing"}
 }
 
-// Daemon is what the daemon has to be started with.
+// Daemon holds the options to start the daemon with.
 type Daemon struct {
 	Options []Option
-	// Environment are NAME=value of the daemon itself.
+	// Environment lists NAME=value variables of the daemon itself.
 	Environment []string
-	// Notes are sentences for people: what is left to do, and why.
+	// Notes are sentences for people: remaining steps, and the reasons.
 	Notes []string
 }
 
-// Flags are all options as dockerd takes them.
+// Flags returns all options in dockerd's syntax.
 func (d Daemon) Flags() []string {
 	out := make([]string, len(d.Options))
 	for i, o := range d.Options {
@@ -80,7 +80,7 @@ func (d Daemon) Flags() []string {
 	return out
 }
 
-// ForDocker0 puts the default bridge into the network.
+// ForDocker0 returns the options that put the default bridge into the network.
 func ForDocker0(e Engine, n Network) Daemon {
 	var d Daemon
 	add := func(name, variable string, value any) {
@@ -96,7 +96,7 @@ func ForDocker0(e Engine, n Network) Daemon {
 		if e.Version.atLeast(28, 0, 0) {
 			add("bip6", "BIP6", g.String())
 		} else {
-			// docker0 takes the first address of it, which is the gateway.
+			// docker0 takes its first address, which is the gateway.
 			add("fixed-cidr-v6", "FIXED_CIDR_V6", g.Masked().String())
 		}
 	}
@@ -111,8 +111,8 @@ func (d *Daemon) note(format string, args ...any) {
 	d.Notes = append(d.Notes, fmt.Sprintf(format, args...))
 }
 
-// masquerade: of two that masquerade, Docker's would also change the source of
-// what stays in the overlay.
+// masquerade adds a note if Docker has to masquerade. If leno and Docker both did, Docker would
+// also change the source of packets within the overlay.
 func (d *Daemon) masquerade(n Network) {
 	if !n.IPMasq {
 		d.note("ip_masq is off for network %s, so Docker masquerades: containers on other hosts see this host's address instead of "+
@@ -120,8 +120,8 @@ func (d *Daemon) masquerade(n Network) {
 	}
 }
 
-// directRouting lets packets of other hosts reach containers by their own
-// addresses, which Docker has dropped since 28.0.
+// directRouting adds the options that let packets of other hosts reach containers by their own
+// addresses. Docker has dropped such packets since 28.0.
 func (d *Daemon) directRouting(e Engine, add func(name, variable string, value any)) {
 	v := e.Version
 	switch {
@@ -144,8 +144,8 @@ func (d *Daemon) directRouting(e Engine, add func(name, variable string, value a
 	}
 }
 
-// Create is the arguments of `docker network create` for a bridge of its own in
-// the network, and what is left to say of it.
+// Create returns the arguments of `docker network create` for a separate bridge in the network,
+// and notes for the user.
 func Create(e Engine, n Network) (args, notes []string) {
 	args = []string{"--driver=bridge"}
 	for _, g := range n.Gateways {
@@ -179,8 +179,8 @@ func Create(e Engine, n Network) (args, notes []string) {
 	return append(args, n.dockerName()), d.Notes
 }
 
-// Lines are the arguments of a command, some to a line of at most width
-// characters, for the shell: all lines but the last end in a backslash.
+// Lines formats a command for the shell in lines of at most width characters; all lines but the
+// last end in a backslash.
 func Lines(command string, args []string, width int) string {
 	const indent, more = "  ", ` \`
 	line := command

@@ -41,7 +41,7 @@ func TestForDocker0(t *testing.T) {
 		nftables      bool
 		flags         string
 		env           string
-		notes         []string // what each has to say
+		notes         []string // text that each note must contain
 	}{
 		{name: "unknown version", gateways: both[:1], flags: v4 + " " + rest, notes: []string{"-docker-version"}},
 		{name: "unknown version, both families", gateways: both, flags: v4 + " --ipv6 --fixed-cidr-v6=fd00:5:0:22::/64 " + rest, notes: []string{"--allow-direct-routing"}},

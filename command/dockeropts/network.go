@@ -8,19 +8,19 @@ import (
 	"github.com/lenonet/leno/command/subnetfile"
 )
 
-// Network is what Docker has to know of one of leno's networks on this host.
+// Network describes one of leno's networks on this host, as far as Docker needs it.
 type Network struct {
 	Name string
-	// Gateways are this host's subnets in the form their bridge has them
-	// (10.5.34.1/24), IPv4 first, at most one a family.
+	// Gateways are this host's subnets with the bridge's address (10.5.34.1/24), IPv4 first, at
+	// most one per family.
 	Gateways []netip.Prefix
 	MTU      int  // bytes
 	IPMasq   bool // leno masquerades what leaves the overlay
-	// Interfaces are the devices by which packets of other hosts arrive.
+	// Interfaces are the devices on which packets of other hosts arrive.
 	Interfaces []string
 }
 
-// gateway is the one of a family; none has no Addr.
+// gateway returns the gateway of a family, or the zero Prefix.
 func (n Network) gateway(v6 bool) netip.Prefix {
 	for _, g := range n.Gateways {
 		if g.Addr().Is6() == v6 {
@@ -30,7 +30,7 @@ func (n Network) gateway(v6 bool) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// ParseSubnetFile reads what leno, or flannel, wrote for container runtimes.
+// ParseSubnetFile parses the file that leno, or flannel, wrote for container runtimes.
 func ParseSubnetFile(name, text string) (Network, error) {
 	f, err := subnetfile.Parse(text)
 	if err != nil {
@@ -39,10 +39,10 @@ func ParseSubnetFile(name, text string) (Network, error) {
 	return Network{Name: name, Gateways: f.Gateways, MTU: f.MTU, IPMasq: f.IPMasq}, nil
 }
 
-// maxInterface is IFNAMSIZ less the terminating zero.
+// maxInterface is IFNAMSIZ without the terminating zero.
 const maxInterface = 15
 
-// bridge is the name of a network's bridge; "" leaves it to Docker.
+// bridge returns the name of a network's bridge; "" leaves the choice to Docker.
 func (n Network) bridge() string {
 	if name := "br-" + n.Name; len(name) <= maxInterface {
 		return name
@@ -50,12 +50,12 @@ func (n Network) bridge() string {
 	return ""
 }
 
-// dockerName is the network's name in Docker, where "default", "bridge", "host"
-// and "none" are taken.
+// dockerName returns the network's name in Docker, where "default", "bridge", "host" and "none"
+// are reserved.
 func (n Network) dockerName() string { return "leno-" + n.Name }
 
-// trusted is the devices in the form the network option takes. A name with its
-// separator in it cannot be given.
+// trusted returns the devices in the syntax of the network option. It leaves out names that
+// contain its separator.
 func (n Network) trusted() string {
 	return strings.Join(slices.DeleteFunc(slices.Clone(n.Interfaces), func(s string) bool { return strings.Contains(s, ":") }), ":")
 }

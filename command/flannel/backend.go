@@ -13,13 +13,13 @@ import (
 // member is one setting of flannel's backends.
 type member struct {
 	option string // leno's, "" for none
-	other  int    // with option: a number that must not be flannel's own, and this is its default
+	other  int    // with option: flannel's default, if leno must not use the same number
 	note   string // without option: why it is not carried over
 }
 
 const ownMTU = "each agent works the MTU out of the device that sends, see `leno network show`"
 
-// members are the settings of each backend that both have.
+// members returns the settings of each backend that both flannel and leno have.
 func members() map[string]map[string]member {
 	windows := member{note: "it is for Windows"}
 	return map[string]map[string]member{
@@ -34,7 +34,7 @@ func members() map[string]map[string]member {
 	}
 }
 
-// lacking says of flannel's other backends what leno has instead.
+// lacking returns what leno has instead of one of flannel's other backends.
 func lacking(kind string) string {
 	switch kind {
 	case "wireguard", "ipsec":
@@ -47,22 +47,22 @@ func lacking(kind string) string {
 	return "leno has none of that kind"
 }
 
-// UnsupportedError says that leno lacks a backend.
+// UnsupportedError reports a backend that leno does not have.
 type UnsupportedError struct{ Type string }
 
 func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("backend %q: %s", e.Type, lacking(e.Type))
 }
 
-// backend is the configuration's in leno's terms. What both could not have on one
-// host at a time gets another value, so that they may run side by side.
+// backend returns the configuration's backend in leno's terms. Values that flannel and leno cannot
+// share on a host are changed, so that both can run side by side.
 func (c config) backend() (registry.Backend, []string, error) {
 	var notes []string
 	given := map[string]json.RawMessage{}
 	for name, raw := range c.Backend {
 		given[strings.ToLower(name)] = raw
 	}
-	kind := "udp" // when there is no Backend, whatever its documentation says
+	kind := "udp" // flannel's default without Backend, despite its documentation
 	if raw, ok := given["type"]; ok {
 		if err := json.Unmarshal(raw, &kind); err != nil {
 			return registry.Backend{}, nil, fmt.Errorf("Backend.Type is %s, not a name", raw)
@@ -106,7 +106,7 @@ func (c config) backend() (registry.Backend, []string, error) {
 	return out, notes, err
 }
 
-// plain is a setting's value; flannel takes 0 and null for its default.
+// plain returns a setting's value; flannel treats 0 and null as the default.
 func plain(raw json.RawMessage) (value any, isDefault bool) {
 	var n int64
 	if json.Unmarshal(raw, &n) == nil {
@@ -115,7 +115,7 @@ func plain(raw json.RawMessage) (value any, isDefault bool) {
 	return raw, false
 }
 
-// beside moves an option to where flannel's does not stand.
+// beside gives an option a value next to flannel's.
 func beside(kind string, m member, options map[string]any) string {
 	was := int64(m.other)
 	if v, ok := options[m.option].(int64); ok {

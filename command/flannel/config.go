@@ -12,8 +12,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// config is flannel's network configuration. Names are found in any case, as
-// flannel does.
+// config is flannel's network configuration. Keys match in any case, as in flannel.
 type config struct {
 	EnableIPv4, EnableIPv6       *bool
 	Network, IPv6Network         netip.Prefix
@@ -24,7 +23,7 @@ type config struct {
 	Backend                      map[string]json.RawMessage
 }
 
-// isConfig tells a configuration from an object of keys.
+// isConfig distinguishes a configuration from an object of keys.
 func isConfig(members map[string]json.RawMessage) bool {
 	for name := range members {
 		if strings.EqualFold(name, "Network") || strings.EqualFold(name, "IPv6Network") {
@@ -58,7 +57,7 @@ func configMembers() []string {
 		"IPv6SubnetLen", "IPv6SubnetMin", "IPv6SubnetMax", "Backend"}
 }
 
-// plan is the configuration's address plan, with the defaults that both have.
+// plan returns the configuration's address plan, with the defaults that flannel and leno share.
 func (c config) plan() (registry.Plan, error) {
 	var p registry.Plan
 	if c.EnableIPv4 == nil || *c.EnableIPv4 {
@@ -79,7 +78,7 @@ func (c config) plan() (registry.Plan, error) {
 	return p.Normalize()
 }
 
-// given is an address that flannel takes for one: with 0.0.0.0 and :: it takes the
+// given returns the address if flannel treats it as set: for 0.0.0.0 and :: flannel uses the
 // default.
 func given(a netip.Addr) netip.Addr {
 	if a.IsValid() && a.IsUnspecified() {

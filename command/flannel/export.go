@@ -1,7 +1,6 @@
-// Package flannel reads what flannel keeps in its store and says it in leno's
-// terms: a network, and a reservation for each host. It owns flannel's formats
-// and the differences between the two. It touches nothing: files are read, and
-// Consul is asked and written, by its caller.
+// Package flannel reads what flannel keeps in its store and translates it into leno's terms: a
+// network, and a reservation for each host. It owns flannel's formats and the differences between
+// the two. It does no I/O: its caller reads the files and talks to Consul.
 package flannel
 
 import (
@@ -18,18 +17,18 @@ import (
 
 // Record is one key of flannel's store.
 type Record struct {
-	File    string    // it was read from
-	Key     string    // /coreos.com/network/subnets/10.5.52.0-24, or what follows the prefix
+	File    string    // the file it was read from
+	Key     string    // /coreos.com/network/subnets/10.5.52.0-24, or the part after the prefix
 	Value   string    // JSON
-	Expires time.Time // zero where the export does not tell
+	Expires time.Time // zero if the export does not contain it
 }
 
-// maxDepth bounds how deep directories of an export lie in each other.
+// maxDepth bounds how deep directories of an export are nested.
 const maxDepth = 32
 
-// Read takes one file apart: the JSON of etcd's version 3 (`etcdctl get --prefix -w
-// json`) or version 2 API, the plain output of etcdctl, a JSON object of keys and
-// values, a network configuration alone, or a host's subnet.env.
+// Read parses one file: the JSON of etcd's version 3 (`etcdctl get --prefix -w json`) or version 2
+// API, the plain output of etcdctl, a JSON object of keys and values, a single network
+// configuration, or a host's subnet.env.
 func Read(file string, data []byte) ([]Record, error) {
 	text := bytes.TrimSpace(data)
 	switch {
@@ -45,7 +44,7 @@ func Read(file string, data []byte) ([]Record, error) {
 	return nil, fmt.Errorf("%s: neither JSON nor keys and values as `etcdctl get --prefix /coreos.com/network` prints them, nor a subnet.env", file)
 }
 
-// readJSON reads one document after the other.
+// readJSON reads a sequence of JSON documents.
 func readJSON(file string, text []byte) (out []Record, err error) {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	for {
@@ -84,7 +83,7 @@ func readDocument(file string, doc json.RawMessage) ([]Record, error) {
 	return readTree(file, "", members, 0)
 }
 
-// readV3 is etcd's answer to a range request; keys and values are base64.
+// readV3 reads etcd's response to a range request; keys and values are base64.
 func readV3(file string, doc json.RawMessage) (out []Record, err error) {
 	var answer struct {
 		Kvs []struct{ Key, Value []byte }
@@ -101,7 +100,7 @@ func readV3(file string, doc json.RawMessage) (out []Record, err error) {
 	return out, nil
 }
 
-// readV2 is a node of etcd's version 2, and those in it.
+// readV2 reads a node of etcd's version 2, and the nodes in it.
 func readV2(file string, raw json.RawMessage, depth int) (out []Record, err error) {
 	var node struct {
 		Key, Value string
@@ -130,7 +129,7 @@ func readV2(file string, raw json.RawMessage, depth int) (out []Record, err erro
 
 var errTooDeep = fmt.Errorf("objects lie more than %d deep in each other", maxDepth)
 
-// readTree is an object of keys and values; directories may be objects in it.
+// readTree reads an object of keys and values; directories may be nested objects.
 func readTree(file, dir string, members map[string]json.RawMessage, depth int) (out []Record, err error) {
 	if depth > maxDepth {
 		return nil, errTooDeep
@@ -156,14 +155,13 @@ func readTree(file, dir string, members map[string]json.RawMessage, depth int) (
 	return out, nil
 }
 
-// isLeaf says of an object that it is a value and no directory: a configuration, or
-// what is, or was to be, a lease.
+// isLeaf reports whether an object is a value and not a directory: a configuration, or a lease,
+// even a malformed one.
 func isLeaf(name string, members map[string]json.RawMessage) bool {
 	return name == configName || subnetLike.MatchString(name) || len(members) == 0
 }
 
-// readPlain is a line for each key and below it the value, which may be of several
-// lines.
+// readPlain reads a line for each key, followed by its value, which may span several lines.
 func readPlain(file string, text []byte) (out []Record) {
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "/") {

@@ -20,10 +20,10 @@ const (
 	prefix      = "/coreos.com/network"
 )
 
-// now is when every import happens.
+// now is the time of every import.
 var now = time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
 
-// v3 is what etcdctl prints with -w json.
+// v3 returns the output of etcdctl with -w json.
 func v3(pairs ...string) string {
 	var kvs []string
 	for i := 0; i < len(pairs); i += 2 {
@@ -34,7 +34,7 @@ func v3(pairs ...string) string {
 		strings.Join(kvs, ","), len(kvs))
 }
 
-// v2 is what version 2 of etcd answers to a recursive GET.
+// v2 returns the response of etcd's version 2 to a recursive GET.
 func v2(expiration string) string {
 	return fmt.Sprintf(`{"action":"get","node":{"key":"/coreos.com/network","dir":true,"nodes":[
 		{"key":"/coreos.com/network/config","value":%q,"modifiedIndex":5,"createdIndex":5},
@@ -44,7 +44,7 @@ func v2(expiration string) string {
 		"modifiedIndex":5,"createdIndex":5}}`, plainConfig, lease52, expiration, lease53)
 }
 
-// names are hosts for every address the tests use.
+// names returns hosts for every address in the tests.
 func names() Nodes {
 	n := Nodes{}
 	for i := range 20 {
@@ -54,7 +54,7 @@ func names() Nodes {
 	return n
 }
 
-// tell is an import as text, a line for each thing.
+// tell returns an import as text, one line for each item.
 func tell(in Import) (out []string) {
 	for _, p := range in.Network.Plan {
 		out = append(out, fmt.Sprintf("pool %s /%d %s-%s", p.Prefix, p.SubnetLen, p.Min, p.Max))
@@ -129,7 +129,7 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// TestUnreadable names what is wrong with a file, and what would be right.
+// TestUnreadable checks the errors for unusable files and their suggestions.
 func TestUnreadable(t *testing.T) {
 	for name, tt := range map[string]struct{ text, want string }{
 		"empty":        {"\n", "is empty"},
@@ -148,7 +148,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestConfigurations carries over every setting of flannel's, or says why not.
+// TestConfigurations checks that every setting of flannel is carried over or explained.
 func TestConfigurations(t *testing.T) {
 	for _, tt := range []struct {
 		name, config string
@@ -209,7 +209,7 @@ func TestConfigurations(t *testing.T) {
 	}
 }
 
-// with is the usual configuration and leases, given as key and value.
+// with returns the usual configuration and leases, given as keys and values.
 func with(pairs ...string) string {
 	return v3(append([]string{prefix + "/config", plainConfig}, pairs...)...)
 }
@@ -218,8 +218,8 @@ func key(subnet string) string { return prefix + "/subnets/" + subnet }
 
 func of(ip string) string { return fmt.Sprintf(`{"PublicIP":%q}`, ip) }
 
-// TestLeases names every lease that cannot be carried over, and carries the others
-// over.
+// TestLeases checks that every lease that cannot be carried over is named, and that the others are
+// carried over.
 func TestLeases(t *testing.T) {
 	dual := `{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"host-gw"}}`
 	dualPools := []string{usualPool, "pool fd00:5::/48 /64 fd00:5:0:1::-fd00:5:0:ffff::", `backend {"type":"host-gw"}`}
@@ -228,7 +228,7 @@ func TestLeases(t *testing.T) {
 		name    string
 		files   []string
 		options Options
-		want    []string // without pools, backend and the note on the VNI
+		want    []string // without those about pools, the backend and the VNI
 		whole   []string
 	}{
 		{name: "out of range", files: []string{with(key("10.5.0.0-24"), of("192.168.64.3"), key("10.5.53.0-24"), lease53, key("10.9.1.0-24"), of("192.168.64.5"))},
@@ -304,7 +304,7 @@ func deleteLine(lines []string, line string) (out []string) {
 	return out
 }
 
-// TestPrefixes keeps networks apart.
+// TestPrefixes checks that networks are kept apart.
 func TestPrefixes(t *testing.T) {
 	two := v3("/coreos.com/network/blue/config", plainConfig, "/coreos.com/network/blue/subnets/10.5.52.0-24", lease52,
 		"/coreos.com/network/red/config", `{"Network":"10.6.0.0/16"}`, "/coreos.com/network/red/subnets/10.6.52.0-24", lease52)
@@ -322,7 +322,8 @@ func TestPrefixes(t *testing.T) {
 	}
 }
 
-// TestNetworkThatExists makes reservations in it and leaves it alone.
+// TestNetworkThatExists checks that reservations are made in an existing network, which stays as
+// it is.
 func TestNetworkThatExists(t *testing.T) {
 	plan, err := registry.Plan{{Prefix: netip.MustParsePrefix("10.5.0.0/16"), Max: netip.MustParseAddr("10.5.52.0")}}.Normalize()
 	if err != nil {
@@ -357,7 +358,7 @@ func TestNetworkThatExists(t *testing.T) {
 	}
 }
 
-// TestNodes reads the hosts' names from every form they are in.
+// TestNodes reads the hosts' names from every supported form.
 func TestNodes(t *testing.T) {
 	want := Nodes{netip.MustParseAddr("192.0.2.11"): {"host-a"}, netip.MustParseAddr("192.0.2.12"): {"host-b", "esm"}}
 	for name, text := range map[string]string{
@@ -388,8 +389,7 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// FuzzImport reads anything: no panic, and every lease is either carried over or
-// named.
+// FuzzImport reads anything: it must not panic, and every lease is either carried over or named.
 func FuzzImport(f *testing.F) {
 	for _, text := range []string{with(key("10.5.52.0-24"), lease52), v2("2026-01-03T15:04:05Z"), plainConfig, "FLANNEL_SUBNET=10.5.52.1/24", prefix + "/config\n" + plainConfig,
 		fmt.Sprintf(`{"config":%s,"10.5.52.0-24":%s,"10.5.54.0-24":%s}`, plainConfig, lease52, lease52), `{"0.0.0.0-0&fd00::-64":{"PublicIPv6":"fd00::3"},"config":{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00::/48"}}`} {

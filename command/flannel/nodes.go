@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Nodes are the names of hosts by their addresses. An address may have several,
-// which matters only where it has to be one.
+// Nodes maps addresses to names of hosts. An address may have several names; that is an error only
+// where exactly one is needed.
 type Nodes map[netip.Addr][]string
 
 func (n Nodes) add(a netip.Addr, name string) {
@@ -19,9 +19,9 @@ func (n Nodes) add(a netip.Addr, name string) {
 	}
 }
 
-// ReadNodes reads which host has which address: the table that `consul catalog
-// nodes` prints, the JSON of Consul's /v1/catalog/nodes, or lines of an address
-// and a name as in /etc/hosts. Unusable lines are named.
+// ReadNodes reads which host has which address: the table that `consul catalog nodes` prints, the
+// JSON of Consul's /v1/catalog/nodes, or lines of an address and a name as in /etc/hosts. The
+// error names unusable lines.
 func ReadNodes(file string, data []byte) (Nodes, error) {
 	text := bytes.TrimSpace(data)
 	if len(text) > 0 && text[0] == '[' {
@@ -59,8 +59,8 @@ func ReadNodes(file string, data []byte) (Nodes, error) {
 	return out, nil
 }
 
-// maxBad is how many unusable lines are named: of a file that is something else, all
-// are.
+// maxBad is how many unusable lines an error names: in a file of another kind, all lines are
+// unusable.
 const maxBad = 5
 
 func isAddr(word string) bool {
@@ -68,7 +68,7 @@ func isAddr(word string) bool {
 	return err == nil
 }
 
-// readCatalog is Consul's list; an address counts whichever of a node's it is.
+// readCatalog reads Consul's list; all addresses of a node count.
 func readCatalog(file string, text []byte) (Nodes, error) {
 	var list []struct {
 		Node, Address   string
@@ -95,8 +95,7 @@ func readCatalog(file string, text []byte) (Nodes, error) {
 	return out, nil
 }
 
-// Name says -node=192.0.2.11=host-a, which wins over what else is known of the
-// address.
+// Name applies -node=192.0.2.11=host-a, which takes precedence over other names of the address.
 func (n Nodes) Name(text string) error {
 	addr, name, _ := strings.Cut(text, "=")
 	a, err := netip.ParseAddr(addr)

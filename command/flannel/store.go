@@ -19,7 +19,7 @@ import (
 const (
 	configName = "config"
 	subnetsDir = "subnets"
-	envKey     = "subnet.env" // not one of its: what a host's file says
+	envKey     = "subnet.env" // not a key of flannel: the content of a host's file
 )
 
 var (
@@ -28,28 +28,28 @@ var (
 	envLine    = regexp.MustCompile(`(?m)^FLANNEL_(IPV6_)?SUBNET=`)
 )
 
-// Store is what flannel has of one network.
+// Store is flannel's data for one network.
 type Store struct {
-	Prefix string // of its keys, "" where they stand without one
+	Prefix string // prefix of its keys, "" if they have none
 	Config *Record
 	Leases []Lease
-	InUse  map[netip.Prefix]string // subnets that a host's subnet.env names, and the file
+	InUse  map[netip.Prefix]string // subnets named by a host's subnet.env, with the file
 
 	Skipped []api.Skipped // records that cannot be used
 	Notes   []string
 }
 
-// Lease is one host's.
+// Lease is one host's lease.
 type Lease struct {
 	Key         string
-	Subnets     []netip.Prefix // IPv4 first, one a family
+	Subnets     []netip.Prefix // IPv4 first, at most one per family
 	PublicIPs   []netip.Addr   // IPv4 first
-	BackendType string         // "" with udp
+	BackendType string         // "" for udp
 	Expires     time.Time
 }
 
-// Collect sorts records by what they are. Where there are several networks, prefix
-// says which is meant. The error names the prefixes there are.
+// Collect sorts records by kind. If there are several networks, prefix selects one. The error
+// names the existing prefixes.
 func Collect(records []Record, prefix string) (Store, error) {
 	s := Store{InUse: map[netip.Prefix]string{}}
 	prefix = strings.TrimSuffix(prefix, "/")
@@ -84,7 +84,7 @@ func Collect(records []Record, prefix string) (Store, error) {
 			s.skip(r, "neither config nor a subnet such as 10.5.52.0-24")
 			continue
 		case kind == "", p != "" && p != prefix:
-			continue // another program's, or of another network
+			continue // another program's key, or one of another network
 		}
 		name := path.Base(r.Key)
 		if before, twice := seen[name]; twice {
@@ -109,7 +109,7 @@ func Collect(records []Record, prefix string) (Store, error) {
 	return s, nil
 }
 
-// PrefixError says that there are several networks.
+// PrefixError reports that there are several networks.
 type PrefixError struct{ Prefixes []string }
 
 func (e *PrefixError) Error() string {
@@ -127,8 +127,7 @@ func (s *Store) skip(r Record, reason string) {
 	s.Skipped = append(s.Skipped, api.Skipped{Key: r.Key, Reason: reason})
 }
 
-// place tells a key's prefix and what it is: config, a subnet, or nothing of
-// flannel's.
+// place returns a key's prefix and its kind: config, a subnet, or "" if it is not flannel's.
 func place(key string) (prefix, kind string) {
 	dir, name := path.Dir(key), path.Base(key)
 	if dir == "." {
@@ -161,9 +160,9 @@ func sameJSON(a, b string) bool {
 	return string(xs) == string(ys)
 }
 
-// ParseSubnetKey reads the last element of a lease's key: 10.5.52.0-24, with both
-// families 10.5.52.0-24&fd00:5:0:34::-64, with IPv6 alone 0.0.0.0-0&fd00:5:0:34::-64. One
-// family that is not there is the zero Prefix.
+// ParseSubnetKey parses the last element of a lease's key: 10.5.52.0-24, for both families
+// 10.5.52.0-24&fd00:5:0:34::-64, for IPv6 alone 0.0.0.0-0&fd00:5:0:34::-64. A missing family is
+// returned as the zero Prefix.
 func ParseSubnetKey(name string) (v4, v6 netip.Prefix, err error) {
 	m := subnetName.FindStringSubmatch(name)
 	if m == nil {
@@ -224,12 +223,12 @@ func parseLease(r Record) (Lease, error) {
 	return l, nil
 }
 
-// isEnv says whether a text is a host's subnet.env.
+// isEnv reports whether a text is a host's subnet.env.
 func isEnv(text []byte) bool {
 	return envLine.Match(text)
 }
 
-// readEnv takes from a subnet.env which subnet its host uses.
+// readEnv reads which subnet a host uses from its subnet.env.
 func (s *Store) readEnv(r Record) {
 	for line := range strings.Lines(r.Value) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")

@@ -13,35 +13,35 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// Options are what the user says beside the files.
+// Options are the user's settings besides the files.
 type Options struct {
 	Name  string // of leno's network
 	Nodes Nodes
 	Now   time.Time
-	// There is the network in leno that has the name already; its plan and
-	// backend stay, and subnets are reserved in it.
+	// There is the existing network of that name in leno, nil for none. Its plan and backend stay,
+	// and subnets are reserved in it.
 	There *registry.Network
-	// RenumberIPv6 lets hosts have another IPv6 subnet than in flannel.
+	// RenumberIPv6 allows hosts to get another IPv6 subnet than in flannel.
 	RenumberIPv6 bool
 }
 
-// Import is a network of flannel's in leno's terms.
+// Import is a network of flannel in leno's terms.
 type Import struct {
 	Network      registry.Network
 	Reservations []Reservation // sorted by subnet
 	Skipped      []api.Skipped // records that cannot be carried over, and why
-	Notes        []string      // what is otherwise than in flannel
+	Notes        []string      // differences from flannel
 }
 
-// Reservation keeps a host's subnet.
+// Reservation reserves a host's subnet.
 type Reservation struct {
 	registry.Reservation
 	Key      string     // of the lease
-	PublicIP netip.Addr // that the host is known by
+	PublicIP netip.Addr // address by which the host is identified
 }
 
-// Translate says a store's content in leno's terms. The error is about the
-// configuration, without which there is nothing.
+// Translate converts a store's content into leno's terms. It returns an error if the configuration
+// is missing or unusable.
 func Translate(s Store, o Options) (Import, error) {
 	t := translation{store: s, options: o}
 	t.store.InUse = maps.Clone(s.InUse)
@@ -69,7 +69,7 @@ func (t *translation) skip(l Lease, format string, args ...any) {
 	t.out.Skipped = append(t.out.Skipped, api.Skipped{Key: l.Key, Reason: fmt.Sprintf(format, args...)})
 }
 
-// network is the one there is, else the configuration's.
+// network sets the network of the import: the existing one, or the configuration's.
 func (t *translation) network() error {
 	var c config
 	var notes []string
@@ -110,7 +110,7 @@ func (t *translation) network() error {
 	return nil
 }
 
-// compare notes where the network that exists is another than flannel's.
+// compare adds notes on where the existing network differs from flannel's.
 func (t *translation) compare(c config) {
 	plan, err := c.plan()
 	if t.store.Config == nil || err != nil {
@@ -124,7 +124,7 @@ func (t *translation) compare(c config) {
 	}
 }
 
-// leases makes a reservation of each lease.
+// leases makes a reservation for each lease.
 func (t *translation) leases() {
 	n := t.out.Network
 	hosts := map[string][]int{} // reservations by host
@@ -152,8 +152,8 @@ func (t *translation) leases() {
 	t.unknownEnvs()
 }
 
-// current are the leases without those that a host had before: where there are
-// several of one address, and a subnet.env says which is used, that one.
+// current returns the leases without outdated ones: if an address has several and a subnet.env
+// names the subnet in use, it keeps only that one.
 func (t *translation) current() []Lease {
 	used := map[netip.Addr]netip.Prefix{}
 	for _, l := range t.store.Leases {
@@ -174,7 +174,7 @@ func (t *translation) current() []Lease {
 	return out
 }
 
-// reservation is a lease's in the network.
+// reservation returns the reservation for a lease in the network.
 func (t *translation) reservation(n registry.Network, l Lease, node string) (registry.Reservation, error) {
 	r, err := registry.CheckNewReservation(n, registry.Reservation{Subnet: l.Subnets[0], Node: node})
 	if err != nil {
@@ -198,8 +198,8 @@ func (t *translation) reservation(n registry.Network, l Lease, node string) (reg
 	return r, nil
 }
 
-// onceEach takes out what is of a host that has several: which of them it uses
-// nobody says.
+// onceEach removes the reservations of hosts that have several, because it is unknown which one
+// the host uses.
 func (t *translation) onceEach(hosts map[string][]int) {
 	var out []Reservation
 	for i, r := range t.out.Reservations {
@@ -218,7 +218,7 @@ func (t *translation) onceEach(hosts map[string][]int) {
 	t.out.Reservations = out
 }
 
-// unknownEnvs are subnets that a host uses and no lease tells of.
+// unknownEnvs reports subnets that a host uses without a lease.
 func (t *translation) unknownEnvs() {
 	for _, l := range t.store.Leases {
 		for _, s := range l.Subnets {
@@ -231,7 +231,7 @@ func (t *translation) unknownEnvs() {
 	slices.SortFunc(t.out.Skipped, func(a, b api.Skipped) int { return strings.Compare(a.Key, b.Key) })
 }
 
-// of is the one host that has one of the addresses.
+// of returns the only host that has one of the addresses.
 func (n Nodes) of(addrs []netip.Addr) (string, netip.Addr, error) {
 	for _, a := range addrs {
 		switch names := n[a]; len(names) {

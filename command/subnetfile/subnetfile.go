@@ -1,6 +1,5 @@
-// Package subnetfile reads the file in which the agent tells container runtimes of
-// a network, for every command that stands between the two. It refuses to know
-// where the file lies and what is made of it.
+// Package subnetfile reads the file in which the agent describes a network to container runtimes,
+// for every command that needs it. It does not know where the file is or how its content is used.
 package subnetfile
 
 import (
@@ -12,22 +11,21 @@ import (
 	"strings"
 )
 
-// File is what one tells.
+// File is the content of a subnet file.
 type File struct {
-	// Gateways are this host's subnets in the form their bridge has them
-	// (10.5.34.1/24), IPv4 first, at most one a family.
+	// Gateways are this host's subnets with the bridge's address (10.5.34.1/24), IPv4 first, at
+	// most one per family.
 	Gateways []netip.Prefix
-	// Pools are the address ranges of the whole network, in the same order; none of
-	// a family whose line is missing, and of flannel's files sometimes several.
+	// Pools are the address ranges of the whole network, in the same order. A family whose line is
+	// missing has none; a family in flannel's files may have several.
 	Pools  []netip.Prefix
 	MTU    int  // bytes
 	IPMasq bool // the agent masquerades what leaves the overlay
 }
 
-// Parse reads what leno, or flannel, wrote: lines KEY=value that begin with LENO_,
-// or the same that begin with FLANNEL_. Lines of other programs are passed over;
-// one of these that cannot be read is an error, and so is a file without a subnet
-// or MTU.
+// Parse parses a file of leno or flannel: lines KEY=value that begin with LENO_, or the same with
+// FLANNEL_. Lines of other programs are skipped. An invalid line of these is an error, and so is a
+// file without a subnet or MTU.
 func Parse(text string) (File, error) {
 	values := map[string]string{}
 	for line := range strings.Lines(text) {
@@ -54,7 +52,7 @@ func Parse(text string) (File, error) {
 		if pool == "" {
 			continue
 		}
-		for word := range strings.SplitSeq(pool, ",") { // flannel's may be several
+		for word := range strings.SplitSeq(pool, ",") { // flannel may write several
 			p, err := netip.ParsePrefix(strings.TrimSpace(word))
 			if a := p.Addr(); err != nil || a.Is6() != (family != "") || a.Is4In6() {
 				return File{}, fmt.Errorf("LENO_%sNETWORK=%q is not a range of addresses such as 10.5.0.0/16", family, pool)
@@ -75,7 +73,7 @@ func Parse(text string) (File, error) {
 	return f, nil
 }
 
-// Subnets are the gateways' subnets.
+// Subnets returns the gateways' subnets.
 func (f File) Subnets() []netip.Prefix {
 	out := make([]netip.Prefix, len(f.Gateways))
 	for i, g := range f.Gateways {
