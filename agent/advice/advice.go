@@ -1,8 +1,6 @@
-// Package advice says what to do about the errors of a host that is not as it
-// should be: a file system that is full or read-only, a right that is missing, a
-// device or port that is somebody else's. All of it stands in one table, by what
-// was tried and what the kernel answered. It is pure and knows nothing of how
-// the error came about: texts of errors are never looked at.
+// Package advice tells what to do about errors of a host: a file system that is full or read-only, a missing right, a
+// device or port that another program uses. One table holds all advice, by what was tried and what the kernel
+// answered. The package is pure and does not know how the error came about; it never looks at an error's text.
 package advice
 
 import (
@@ -17,8 +15,7 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// Area is what was tried when an error came: the same errno means another thing
-// for a file than for a device.
+// Area is what was tried when an error came: the same errno has another meaning for a file than for a device.
 type Area string
 
 // The areas.
@@ -33,8 +30,7 @@ const (
 
 const tunDevice = "/dev/net/tun"
 
-// row says what to do when one of the errors comes in an area, about a file if
-// one is named.
+// row holds the advice for some errors in an area, for one file if a path is named.
 type row struct {
 	area Area
 	path string // of an *fs.PathError, "" for any or none
@@ -42,7 +38,7 @@ type row struct {
 	todo string
 }
 
-// table is read from the top: the first row that fits counts.
+// table returns the rows in order: the first row that fits counts.
 func table() []row {
 	noRight := []error{unix.EPERM, unix.EACCES}
 	full := []error{unix.ENOSPC, unix.EDQUOT}
@@ -73,8 +69,8 @@ func table() []row {
 	}
 }
 
-// To is what to do about an error, "" when nothing is known. An error that joins
-// others may want several things, which are told apart by "; ".
+// To returns what to do about an error, "" when nothing is known. An error that joins others may need several
+// actions, which are separated by "; ".
 func To(area Area, err error) string {
 	var todo []string
 	for _, single := range backend.Apart(err) {
@@ -97,12 +93,11 @@ func (r row) fits(err error) bool {
 	return slices.ContainsFunc(r.errs, func(is error) bool { return errors.Is(err, is) })
 }
 
-// most is how many errors of one pass are told of: where a right is missing, a
-// thousand routes fail alike.
+// most is how many errors of one pass are reported: where a right is missing, a thousand routes fail alike.
 const most = 3
 
-// Reason is an error and what to do about it, for health and the log. Of many
-// errors the first stand in it, and how many more there are.
+// Reason returns an error and what to do about it, for health and the log. Of many errors it contains the first ones
+// and the number of the others.
 func Reason(area Area, err error) string {
 	all := backend.Apart(err)
 	var parts []string
@@ -118,8 +113,7 @@ func Reason(area Area, err error) string {
 	return strings.Join(parts, "; ")
 }
 
-// Split takes what Reason put behind an error off again: what was seen, and what to
-// do about it.
+// Split separates the result of Reason into the error and the advice.
 func Split(reason string) (saw, todo string) {
 	saw = reason
 	for again := true; again; {

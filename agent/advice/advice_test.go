@@ -61,7 +61,7 @@ func TestTo(t *testing.T) {
 	}
 }
 
-// TestEveryRowCounts: no row is hidden by one above it, and every area has one.
+// TestEveryRowCounts checks that no row is hidden by one above it, and that every area has one.
 func TestEveryRowCounts(t *testing.T) {
 	areas := map[Area]bool{}
 	for _, r := range table() {
@@ -83,7 +83,7 @@ func TestEveryRowCounts(t *testing.T) {
 	}
 }
 
-// TestReasonIsBounded: a right that is missing fails every route.
+// TestReasonIsBounded tests a missing right, which makes every route fail.
 func TestReasonIsBounded(t *testing.T) {
 	var errs []error
 	for i := range 1000 {
@@ -100,7 +100,7 @@ func TestReasonIsBounded(t *testing.T) {
 	}
 }
 
-// TestSplit: what a reason was made of comes apart again.
+// TestSplit checks that Split reverses Reason.
 func TestSplit(t *testing.T) {
 	for _, err := range []error{
 		unix.EPERM, errors.New("x; y"), errors.Join(unix.EPERM, &fs.PathError{Op: "open", Path: tunDevice, Err: unix.ENOENT}, unix.EIO),

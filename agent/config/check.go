@@ -11,14 +11,14 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// Consul takes session TTLs in this range.
+// The range of session TTLs that Consul accepts.
 const (
 	minTTL = 10 * time.Second
 	maxTTL = 24 * time.Hour
 )
 
-// check looks at values that depend on each other, once all files are read.
-// The error stands at the attribute that was set last of those involved.
+// check checks values that depend on each other, once all files are read. It reports an error at the attribute of
+// those involved that was set last.
 func (l *loader) check() {
 	l.checkLease()
 	l.checkFirewall()
@@ -58,9 +58,8 @@ func (l *loader) checkLease() {
 // renewals make no lease safer, and each of them is a request to Consul's leader.
 func minRenewPeriod(ttl time.Duration) time.Duration { return max(time.Second, ttl/10) }
 
-// The resync is for what no event told of. More often than once a second it
-// would cost more than it can find, and less often than once an hour is as good
-// as never.
+// The resync finds changes that no event reported. More often than once a second it would cost more than it can find,
+// and less often than once an hour it would be useless.
 const (
 	minResync = time.Second
 	maxResync = time.Hour
@@ -73,7 +72,7 @@ func (l *loader) checkFirewall() {
 	}
 }
 
-// short is a duration as one would write it: 2m, not 2m0s.
+// short formats a duration as a person would write it: 2m, not 2m0s.
 func short(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -94,8 +93,7 @@ func (l *loader) checkTokens() {
 	l.at(file, "token is set too, at %s: give one of them", place(token.Range))
 }
 
-// checkTLS wants certificate and key together, and a listener's TLS block to have
-// them at all.
+// checkTLS requires certificate and key together, and requires both for a listener with a ca_file.
 func (l *loader) checkTLS(block string, t *TLS, listener bool) {
 	cert, key, ca := l.by[&t.CertFile], l.by[&t.KeyFile], l.by[&t.CAFile]
 	lone := func(a *hcl.Attribute, missing string) {
@@ -111,7 +109,7 @@ func (l *loader) checkTLS(block string, t *TLS, listener bool) {
 	}
 }
 
-// checkFiles reports what is wrong with files where their settings stand.
+// checkFiles reports errors of files at the settings that name them.
 func (l *loader) checkFiles() {
 	wrong := l.o.CheckFiles(l.cfg)
 	for _, setting := range slices.Sorted(maps.Keys(wrong)) {
@@ -123,7 +121,7 @@ func (l *loader) checkFiles() {
 	}
 }
 
-// attribute is where a setting was set last, nil for nowhere.
+// attribute returns where a setting was set last, nil if it was not set.
 func (l *loader) attribute(setting string) *hcl.Attribute {
 	find := func(all []Setting, network string, of reflect.Value) *hcl.Attribute {
 		for _, s := range all {

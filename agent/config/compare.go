@@ -11,23 +11,23 @@ import (
 
 // Setting is one option of the files.
 type Setting struct {
-	Name    string // "consul.kv_prefix"; of a network "network.*.ip_masq"
-	Restart bool   // a running agent cannot take over another value
-	Secret  bool   // its value is shown to nobody
+	Name    string // "consul.kv_prefix"; for a network "network.*.ip_masq"
+	Restart bool   // a running agent cannot apply another value
+	Secret  bool   // its value is never shown
 
 	index []int // of the field in Config, or in Network
 }
 
 // Change is a setting that differs between two configurations.
 type Change struct {
-	Name     string // "consul.kv_prefix", "network.blue.ip_masq", "network.blue" of a block that comes or goes
-	Old, New string // as one would write them; of a secret, only whether there is one
+	Name     string // "consul.kv_prefix", "network.blue.ip_masq", "network.blue" for a block that is added or removed
+	Old, New string // as written in a file; for a secret, only whether there is one
 	Restart  bool
 }
 
 func (c Change) String() string { return fmt.Sprintf("%s: %s -> %s", c.Name, c.Old, c.New) }
 
-// Settings is all there are, in the order of Config.
+// Settings returns all settings, in the order of Config.
 func Settings() []Setting {
 	return slices.Concat(settings(reflect.TypeFor[Config](), Setting{}), settings(reflect.TypeFor[Network](), Setting{Name: "network.*"}))
 }
@@ -52,7 +52,7 @@ func settings(t reflect.Type, above Setting) []Setting {
 	return out
 }
 
-// Compare lists what differs, in the order of Config, then network by network.
+// Compare returns the settings that differ, in the order of Config, then network by network.
 func Compare(before, after Config) []Change {
 	out := diff(settings(reflect.TypeFor[Config](), Setting{}), "", reflect.ValueOf(before), reflect.ValueOf(after))
 	ofNetwork := settings(reflect.TypeFor[Network](), Setting{Name: "network.*"})
@@ -98,7 +98,7 @@ func diff(all []Setting, network string, before, after reflect.Value) []Change {
 	return out
 }
 
-// hidden says of a secret only whether there is one.
+// hidden replaces a secret by whether there is one.
 func hidden(written string) string {
 	if written == `""` {
 		return "not set"
@@ -106,7 +106,7 @@ func hidden(written string) string {
 	return "set"
 }
 
-// written is a value as it might stand in a file.
+// written formats a value as it might appear in a file.
 func written(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -135,7 +135,7 @@ func written(v any) string {
 	return fmt.Sprint(v)
 }
 
-// end is an end of a pool's range, "" for the plan's own.
+// end formats an end of a pool's range, "" for the plan's own.
 func end(a netip.Addr) string {
 	if !a.IsValid() {
 		return ""

@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestSettingsAreTheOptions: every attribute that the loader reads is a setting,
-// and every setting is one of them.
+// TestSettingsAreTheOptions checks that every attribute that the loader reads is a setting, and every setting such an
+// attribute.
 func TestSettingsAreTheOptions(t *testing.T) {
 	var read []string
 	var walk func(path string, shape reflect.Type)
@@ -46,7 +46,7 @@ func TestSettingsAreTheOptions(t *testing.T) {
 		switch s.Name {
 		case "network.*.ipv4/ipv6": // two blocks, one list
 			known = append(known, "network.*.ipv4", "network.*.ipv6")
-		case "http.tls.server_name": // a listener asks nobody for theirs
+		case "http.tls.server_name": // a listener verifies no server's name
 		default:
 			known = append(known, s.Name)
 		}
@@ -58,7 +58,7 @@ func TestSettingsAreTheOptions(t *testing.T) {
 	}
 }
 
-// TestDocumentedRestarts: the page names exactly the options that need a restart.
+// TestDocumentedRestarts checks that the page names exactly the options that need a restart.
 func TestDocumentedRestarts(t *testing.T) {
 	text, err := os.ReadFile("../../website/content/docs/configuration.mdx")
 	if err != nil {
@@ -73,7 +73,7 @@ func TestDocumentedRestarts(t *testing.T) {
 		}
 	}
 	for _, s := range Settings() {
-		if s.Restart && s.Name != "http.tls.server_name" { // a listener asks nobody for theirs
+		if s.Restart && s.Name != "http.tls.server_name" { // a listener verifies no server's name
 			known = append(known, s.Name)
 		}
 	}

@@ -1,7 +1,6 @@
-// Package config turns HCL files into the typed value an agent runs on. It
-// owns the shape of the files, their merging, defaults and limits. It knows
-// neither the store nor the backends: a backend's block is carried as JSON and
-// checked by a function the caller passes in.
+// Package config turns HCL files into the typed configuration of an agent. It owns the shape of the files, their
+// merging, defaults and limits. It knows neither the store nor the backends: it carries a backend's block as JSON and
+// checks it with a function from the caller.
 package config
 
 import (
@@ -10,12 +9,10 @@ import (
 	"time"
 )
 
-// Config is one agent's configuration, complete: defaults filled in, every
-// limit checked.
+// Config is one agent's configuration, complete: defaults filled in, every limit checked.
 //
-// The tags say what Compare has to know of each field: the option's name in the
-// files, "restart" where a running agent cannot take over another value, and
-// "secret" where the value is shown to nobody. "-" is for what is no option.
+// The tags tell Compare about each field: the option's name in the files, "restart" where a running agent cannot
+// apply another value, and "secret" where the value is never shown. "-" marks a field that is no option.
 type Config struct {
 	NodeName    string    `option:"node_name,restart"` // "" until the agent has asked Consul or the host
 	DataDir     string    `option:"data_dir,restart"`
@@ -34,30 +31,29 @@ type Config struct {
 	Networks []Network `option:"network"` // in the order of the files, names unique
 
 	Dev   bool     `option:"-"` // registry in memory, network "dev"
-	Files []string `option:"-"` // what was read, in order
+	Files []string `option:"-"` // the files read, in order
 
-	Empty []string `option:"-"` // those of Files that set nothing: white space and comments at most
+	Empty []string `option:"-"` // those of Files that set nothing: at most white space and comments
 
-	NetworkFiles map[string]string `option:"-"` // by network, the file that its block is in
+	NetworkFiles map[string]string `option:"-"` // by network, the file that contains its block
 }
 
-// Log is where and how much the agent logs.
+// Log configures where and how much the agent logs.
 type Log struct {
 	Level          string        `option:"log_level"` // TRACE, DEBUG, INFO, WARN or ERROR
 	JSON           bool          `option:"log_json"`
 	File           string        `option:"log_file"`             // "" for standard error only
-	RotateBytes    int           `option:"log_rotate_bytes"`     // a file that would grow past it is rotated; 0 for 100 MiB
-	RotateDuration time.Duration `option:"log_rotate_duration"`  // so is one older than this; 0 for any age
+	RotateBytes    int           `option:"log_rotate_bytes"`     // a file is rotated before it would grow past this; 0 for 100 MiB
+	RotateDuration time.Duration `option:"log_rotate_duration"`  // a file older than this is rotated; 0 for any age
 	RotateMaxFiles int           `option:"log_rotate_max_files"` // rotated files kept; 0 keeps all
 }
 
-// Consul is how to reach it. Empty fields leave CONSUL_HTTP_* and Consul's own
-// defaults in force.
+// Consul configures how to reach Consul. Empty fields leave CONSUL_HTTP_* and Consul's own defaults in force.
 type Consul struct {
 	Address    string `option:"address,restart"` // host:port, http(s)://host:port or unix:///path
 	Token      string `option:"token,secret"`
 	TokenFile  string `option:"token_file"`
-	KVPrefix   string `option:"kv_prefix,restart"` // without slashes at its ends
+	KVPrefix   string `option:"kv_prefix,restart"` // without leading or trailing slashes
 	Service    string `option:"service"`           // name in the catalogue, "" turns registration off
 	Datacenter string `option:"datacenter,restart"`
 	Namespace  string `option:"namespace,restart"`
@@ -73,7 +69,7 @@ type TLS struct {
 	ServerName string `option:"server_name"`
 }
 
-// Lease is how leases are kept.
+// Lease configures how leases are kept.
 type Lease struct {
 	TTL           time.Duration `option:"ttl"`          // 10s..24h, Consul's limits; a session lives TTL to 2*TTL past its last renewal
 	RenewMargin   time.Duration `option:"renew_margin"` // >0; renewed TTL-RenewMargin after the last success, at least TTL/10
@@ -82,7 +78,7 @@ type Lease struct {
 	ReleaseOnStop bool          `option:"release_on_stop"`
 }
 
-// What a runner does when its subnet was taken by somebody else.
+// What a runner does when another host took its subnet.
 const (
 	OnLostRenumber = "renumber"
 	OnLostExit     = "exit"
@@ -100,14 +96,14 @@ type Underlay struct {
 	PublicIPv6     string     `option:"public_ipv6"`
 }
 
-// Firewall is how the rules that the networks ask for are kept.
+// Firewall configures how the rules for the networks are kept.
 type Firewall struct {
 	Type        string        `option:"type"`         // FirewallAuto, FirewallIPTables or FirewallNFTables
-	Resync      time.Duration `option:"resync"`       // 1s..1h; the rules are looked at after it though nothing told of a change
-	RandomFully bool          `option:"random_fully"` // masquerading takes source ports at random
+	Resync      time.Duration `option:"resync"`       // 1s..1h; time after which the rules are checked even though no change was reported
+	RandomFully bool          `option:"random_fully"` // masquerading takes random source ports
 }
 
-// What holds the rules.
+// The kinds of firewall that hold the rules.
 const (
 	FirewallAuto     = "auto"
 	FirewallIPTables = "iptables"
@@ -121,16 +117,16 @@ type HTTP struct {
 	TLS          TLS      `option:"tls,restart"`
 }
 
-// Telemetry is where metrics go.
+// Telemetry configures where metrics go.
 type Telemetry struct {
 	PrometheusRetention time.Duration `option:"prometheus_retention"` // 0 turns the format off
 	StatsdAddress       string        `option:"statsd_address"`
 	DogstatsdAddress    string        `option:"dogstatsd_address"`
-	DisableHostname     bool          `option:"disable_hostname"` // leave it out of the names of gauges that statsd gets
+	DisableHostname     bool          `option:"disable_hostname"` // leave it out of the names of gauges sent to statsd
 }
 
-// Network is one network block: the plan and backend to put into Consul when
-// the network does not exist there, and what concerns this host only.
+// Network is one network block: the plan and backend to put into Consul when the network does not exist there, and
+// the settings of this host only.
 type Network struct {
 	Name    string   `option:"-"`
 	Pools   []Pool   `option:"ipv4/ipv6"` // empty: join the network as Consul has it
@@ -141,8 +137,8 @@ type Network struct {
 	SubnetFile string `option:"subnet_file"` // default /run/leno/<name>.env
 }
 
-// Pool is an ipv4 or ipv6 block as written: zero fields take the network's
-// defaults (see registry.Pool), which the loader has already checked.
+// Pool is an ipv4 or ipv6 block as written: zero fields take the network's defaults (see registry.Pool), which the
+// loader has already checked.
 type Pool struct {
 	Prefix    netip.Prefix
 	SubnetLen int

@@ -2,7 +2,7 @@ package config
 
 import "strings"
 
-// read puts one file's attributes into the configuration.
+// read applies one file's attributes to the configuration.
 func (l *loader) read(f *fileShape) {
 	c := &l.cfg
 	l.text(f.NodeName, &c.NodeName, CheckNodeName)

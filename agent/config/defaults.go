@@ -6,18 +6,16 @@ import (
 	"time"
 )
 
-// DefaultBackend carries a network whose block names no backend.
+// DefaultBackend is the backend of a network whose block names none.
 const DefaultBackend = "vxlan"
 
-// DefaultRotateBytes is the size that a log file does not grow past when
-// log_rotate_bytes is 0.
+// DefaultRotateBytes is the size that a log file does not exceed when log_rotate_bytes is 0.
 const DefaultRotateBytes = 100 << 20
 
-// runDir holds the subnet files unless a network says otherwise.
+// runDir is the default directory of the subnet files.
 const runDir = "/run/leno"
 
-// Defaults is the configuration of an agent without any file: it takes part in
-// no network.
+// Defaults returns the configuration of an agent without any file: it takes part in no network.
 func Defaults() Config {
 	return Config{
 		DataDir: "/var/lib/leno",
@@ -36,8 +34,8 @@ func Defaults() Config {
 	}
 }
 
-// Dev is the configuration of `leno agent -dev`: one network "dev" in a
-// registry in memory, no service in Consul, everything else as Defaults.
+// Dev returns the configuration of `leno agent -dev`: one network "dev" in a registry in memory, no service in
+// Consul, everything else as in Defaults.
 func Dev() Config {
 	c := Defaults()
 	c.Dev = true
@@ -52,16 +50,14 @@ func Dev() Config {
 	return c
 }
 
-// defaultRenewMargin leaves the first third of the TTL quiet and the rest for
-// trying again.
+// defaultRenewMargin returns two thirds of the TTL: the first third is quiet, the rest is for retries.
 func defaultRenewMargin(ttl time.Duration) time.Duration { return ttl * 2 / 3 }
 
-// DefaultSubnetFile is where a network's subnet file stands unless its block says
-// otherwise; "*" makes a pattern of all.
+// DefaultSubnetFile returns the default path of a network's subnet file; with "*" as the network it returns a pattern
+// for all.
 func DefaultSubnetFile(network string) string { return runDir + "/" + network + ".env" }
 
-// WatchedNetwork is what concerns this host only of a network it joins without
-// a block, because watch_networks says so.
+// WatchedNetwork returns this host's settings of a network that it joins without a block, because of watch_networks.
 func WatchedNetwork(name string) Network {
 	return Network{Name: name, Forward: true, SubnetFile: DefaultSubnetFile(name)}
 }

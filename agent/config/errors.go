@@ -9,14 +9,13 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// Errors is everything that is wrong with all files, in the order of the files
-// and of the lines in each.
+// Errors holds all errors of all files, in the order of the files and of the lines in each.
 type Errors struct {
 	Diags hcl.Diagnostics
 	files map[string]*hcl.File
 }
 
-// Error is one line for each error: place, what is wrong, and why.
+// Error returns one line for each error: place, what is wrong, and why.
 func (e *Errors) Error() string {
 	lines := make([]string, len(e.Diags))
 	for i, d := range quiet(e.Diags) {
@@ -32,9 +31,8 @@ func (e *Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Render is the errors as a person wants to read them, each with file, line and
-// the source line. Long texts are wrapped at width characters, 0 wraps nothing;
-// color adds terminal escapes.
+// Render formats the errors for people, each with file, line and the source line. Long texts are wrapped at width
+// characters, 0 wraps nothing; color adds terminal escapes.
 func (e *Errors) Render(width uint, color bool) string {
 	var out strings.Builder
 	shown := map[string]*hcl.File{}
@@ -47,10 +45,10 @@ func (e *Errors) Render(width uint, color bool) string {
 	if err := w.WriteDiagnostics(quiet(e.Diags)); err != nil {
 		return e.Error()
 	}
-	return uuid.ReplaceAllString(out.String(), "(a secret)") // a block's label is named, too
+	return uuid.ReplaceAllString(out.String(), "(a secret)") // it also replaces secrets in a block's label
 }
 
-// withoutPassword is an address without what may be one: it goes into errors.
+// withoutPassword returns an address without a possible password, for use in errors.
 func withoutPassword(address string) string {
 	at := strings.LastIndexByte(address, '@')
 	if at < 0 {
@@ -63,8 +61,7 @@ func withoutPassword(address string) string {
 	return scheme + "://…" + address[at:]
 }
 
-// asErrors orders the diagnostics by file, as read, and line. It is nil when
-// there is no error.
+// asErrors orders the diagnostics by file, in reading order, and line. It returns nil when there is no error.
 func asErrors(diags hcl.Diagnostics, files map[string]*hcl.File, order []string) error {
 	if !diags.HasErrors() {
 		return nil

@@ -27,7 +27,7 @@ func golden(t *testing.T, path, text string) {
 	}
 }
 
-// inputs is the wrong files in testdata.
+// inputs returns the invalid files in testdata.
 func inputs() ([]string, error) {
 	var files []string
 	for _, pattern := range []string{"testdata/*.hcl", "testdata/*.json"} {
@@ -40,8 +40,7 @@ func inputs() ([]string, error) {
 	return files, nil
 }
 
-// Each file in testdata is wrong in the ways its golden file says, one error a
-// line.
+// TestErrorTexts checks that each file in testdata has the errors that its golden file lists, one per line.
 func TestErrorTexts(t *testing.T) {
 	files, err := inputs()
 	if err != nil || len(files) < 8 {
@@ -71,7 +70,7 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// A network's two places may be in two files; both are named.
+// A network may be defined in two files; the error names both.
 func TestDuplicateAcrossFiles(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"a.hcl": "\nnetwork \"n\" {}\n", "b.hcl": "network \"n\" {}\n"})
@@ -127,8 +126,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestErrorsShowNoSecrets: source lines are shown, and what is secret in them is
-// not.
+// TestErrorsShowNoSecrets checks that source lines are shown without the secrets in them.
 func TestErrorsShowNoSecrets(t *testing.T) {
 	const secret = "6d2f9ad8-31f5-4d4f-8b6c-4b1c6a2d7f11"
 	for name, src := range map[string]string{

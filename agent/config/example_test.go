@@ -57,8 +57,8 @@ func TestExampleLoads(t *testing.T) {
 	}
 }
 
-// What the example says of the defaults is true: without its network block it is
-// the default configuration.
+// TestExampleShowsDefaults checks that the example's statements about defaults are true: without its network block it
+// is the default configuration.
 func TestExampleShowsDefaults(t *testing.T) {
 	got, err := Load([]string{examplePath}, registryOptions())
 	if err != nil {

@@ -10,16 +10,14 @@ import (
 	"time"
 )
 
-// ReadTimeout is how long reading a configuration, or the files that it names, may
-// take: a file on a network file system whose server does not answer blocks for
-// ever, and everything that waits for it.
+// ReadTimeout bounds how long reading a configuration, or the files that it names, may take: a file on a network file
+// system whose server does not answer blocks forever, and so does everything that waits for it.
 const ReadTimeout = 10 * time.Second
 
-// ReadFile reads a file whose path an operator chose, such as a configuration file
-// or a key. It refuses what is not a regular file, because reading a FIFO or a
-// terminal waits for another process, and gives up when ctx ends. Only an empty
-// file (/dev/null) and what was handed to this process (/dev/stdin, /dev/fd/63)
-// may be something else. Errors name the path.
+// ReadFile reads a file whose path an operator chose, such as a configuration file or a key. It refuses a file that
+// is not regular, because reading a FIFO or a terminal waits for another process, and gives up when ctx ends. The
+// only exceptions are the empty device (/dev/null) and files that were handed to this process (/dev/stdin,
+// /dev/fd/63). Errors name the path.
 func ReadFile(ctx context.Context, path string) ([]byte, error) {
 	return Within(ctx, path, func() ([]byte, error) {
 		info, err := os.Stat(path)
@@ -33,7 +31,7 @@ func ReadFile(ctx context.Context, path string) ([]byte, error) {
 	})
 }
 
-// ErrNotRegular is what ReadFile says of a FIFO, a device, a socket or a directory.
+// ErrNotRegular is the error of ReadFile for a FIFO, a device, a socket or a directory.
 var ErrNotRegular = errors.New("is not a regular file")
 
 // isHandedOver reports whether the path is a file descriptor of this process, or
@@ -42,9 +40,8 @@ func isHandedOver(path string) bool {
 	return path == os.DevNull || path == "/dev/stdin" || strings.HasPrefix(path, "/dev/fd/") || strings.HasPrefix(path, "/proc/self/fd/")
 }
 
-// Within returns what read returns, or an error that names path when ctx ends
-// before that. read then goes on by itself and its result is dropped: no system
-// call on a file can be interrupted.
+// Within returns the result of read, or an error that names path when ctx ends before that. read then continues in
+// the background and its result is dropped: no system call on a file can be interrupted.
 func Within[T any](ctx context.Context, path string, read func() (T, error)) (T, error) {
 	type result struct {
 		value T

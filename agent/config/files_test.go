@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestBlockingFiles: what would wait for another process, or for a file system that
-// does not answer, is an error that names it, with the other errors.
+// TestBlockingFiles checks that a file that would block, waiting for another process or for a file system that does
+// not answer, causes an error that names it, along with the other errors.
 func TestBlockingFiles(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"a.hcl": `log_level = "LOUD"`})
@@ -51,8 +51,7 @@ func TestBlockingFiles(t *testing.T) {
 	}
 }
 
-// TestHandedOverFiles: standard input and the like are read although they are no
-// regular files.
+// TestHandedOverFiles checks that standard input and the like are read although they are not regular files.
 func TestHandedOverFiles(t *testing.T) {
 	if c, err := Load([]string{os.DevNull}, Options{}); err != nil || len(c.Files) != 1 {
 		t.Errorf("%+v, %v", c, err)

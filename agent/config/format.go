@@ -9,8 +9,8 @@ import (
 	"github.com/hashicorp/hcl/v2/hclwrite"
 )
 
-// Format is src in canonical layout. A syntax error is an *Errors and formats
-// nothing; names and values are not looked at. JSON is refused.
+// Format returns src in canonical layout. A syntax error is an *Errors and formats nothing; names and values are not
+// checked. JSON is refused.
 func Format(src []byte, filename string) ([]byte, error) {
 	if isJSON(filename) {
 		return nil, fmt.Errorf("%s: only HCL's native syntax is formatted, not JSON", filename)

@@ -18,16 +18,15 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// Options is what the loader needs from the rest of the agent. The zero value
-// checks what config itself can check.
+// Options holds what the loader needs from the rest of the agent. With the zero value it checks only what config
+// itself can check.
 type Options struct {
 	// Dev starts from Dev() instead of Defaults().
 	Dev bool
 
-	// Overrides is read after all files, as if the last of them set it: keys
-	// are attributes ("log_level", "consul.address"), values are strings as
-	// written between quotes in a file. Meant for command line flags; errors
-	// name the file "command line".
+	// Overrides is read after all files, as if the last of them set it: keys are attributes ("log_level",
+	// "consul.address"), values are strings as written between quotes in a file. It is meant for command line flags;
+	// errors name the file "command line".
 	Overrides map[string]string
 
 	// Backends maps each backend's type to its Normalize function. An error,
@@ -35,10 +34,9 @@ type Options struct {
 	// is shown at that option's line. nil takes any type and options.
 	Backends map[string]func(options json.RawMessage) (json.RawMessage, error)
 
-	// Collision is what the backend of one network needs on a host and that of
-	// another, by the name given, has there, for a sentence: "udp port 8285, which
-	// network a uses". "" for nothing. Both have types of Backends and effective
-	// options. nil checks nothing.
+	// Collision returns, as a part of a sentence, what the backend of one network needs on a host but the other
+	// network, called name, already has there: "udp port 8285, which network a uses". It returns "" if there is no
+	// collision. Both have types of Backends and effective options. nil checks nothing.
 	Collision func(one, other Backend, name string) string
 
 	// CheckNetworkName, CheckPool and CheckPlan apply the registry's limits. A
@@ -48,31 +46,29 @@ type Options struct {
 	CheckPool        func(Pool) error
 	CheckPlan        func([]Pool) error
 
-	// CheckFiles looks at the files on this host that a configuration names, and
-	// says by setting ("http.tls.key_file") what is wrong with them. nil looks at
-	// none.
+	// CheckFiles checks the files on this host that a configuration names, and returns errors by setting
+	// ("http.tls.key_file"). nil checks none.
 	CheckFiles func(Config) map[string]error
 }
 
-// overridesName stands where a file's name would.
+// overridesName is used as the file's name of overrides.
 const overridesName = "command line"
 
-// Load reads sources, files and directories, in order. Of a directory it reads
-// the files ending in .hcl and .json, sorted by name, not those in folders below
-// it. A file ending in .json is JSON, any other HCL's native syntax.
+// Load reads sources, files and directories, in order. From a directory it reads the files ending in .hcl and .json,
+// sorted by name, not those in directories below it. A file ending in .json is JSON, any other is in HCL's native
+// syntax.
 //
-// Files are merged: of each attribute the last one read wins, also inside
-// consul, lease, underlay, firewall, http and telemetry blocks. A network is defined in one
-// place: a second block of the same name is an error. Without sources the
-// answer is Defaults (or Dev). The error is an *Errors with all errors of all
-// files. A file that blocks is an error after ReadTimeout.
+// Files are merged: the last value read of each attribute wins, also inside consul, lease, underlay, firewall, http
+// and telemetry blocks. A network is defined in one place: a second block of the same name is an error. Without
+// sources Load returns Defaults (or Dev). The error is an *Errors with all errors of all files. A file that blocks is
+// an error after ReadTimeout.
 func Load(sources []string, o Options) (Config, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), ReadTimeout)
 	defer cancel()
 	return load(ctx, sources, o)
 }
 
-// load is Load that gives up reading when ctx ends.
+// load is Load, but gives up reading when ctx ends.
 func load(ctx context.Context, sources []string, o Options) (Config, error) {
 	l := newLoader(o)
 	for _, path := range l.expand(ctx, sources) {
@@ -83,29 +79,28 @@ func load(ctx context.Context, sources []string, o Options) (Config, error) {
 			l.file(path, src)
 		}
 		if ctx.Err() != nil {
-			break // the file that blocked has been named
+			break // an error names the file that blocked
 		}
 	}
 	return l.finish()
 }
 
-// Parse reads one file's content. The name tells the syntax and stands in
-// errors.
+// Parse reads one file's content. The name determines the syntax and appears in errors.
 func Parse(src []byte, filename string, o Options) (Config, error) {
 	l := newLoader(o)
 	l.file(filename, src)
 	return l.finish()
 }
 
-// loader gathers the configuration and what is wrong with it.
+// loader collects the configuration and its errors.
 type loader struct {
 	o      Options
 	parser *hclparse.Parser
 	cfg    Config
 	diags  hcl.Diagnostics
 
-	// by is the attribute that set a value last, by the value's address:
-	// &l.cfg.Lease.TTL. A value that is not in it is a default.
+	// by maps a value's address, such as &l.cfg.Lease.TTL, to the attribute that set the value last. A value without
+	// an entry is a default.
 	by map[any]*hcl.Attribute
 
 	networks []*networkDraft
@@ -135,7 +130,7 @@ func (l *loader) expand(ctx context.Context, sources []string) (files []string) 
 	return files
 }
 
-// filesOf is a file itself, or the configuration files of a directory.
+// filesOf returns a file itself, or the configuration files of a directory.
 func filesOf(source string) (files []string, err error) {
 	info, err := os.Stat(source)
 	if err != nil {
@@ -177,8 +172,7 @@ func (l *loader) decode(name string, src []byte) {
 	}
 	file, diags := parse(src, name)
 	l.diags = append(l.diags, diags...)
-	// After a syntax error every name that is missing would be an error of its
-	// own; the one cause is enough.
+	// After a syntax error every missing name would be another error; the one cause is enough.
 	if file == nil || file.Body == nil || diags.HasErrors() {
 		return
 	}
@@ -191,8 +185,7 @@ func (l *loader) decode(name string, src []byte) {
 	l.read(&shape)
 }
 
-// finish reads the overrides, makes the checks that need the whole, and
-// answers.
+// finish reads the overrides, makes the checks that need all files, and returns the result.
 func (l *loader) finish() (Config, error) {
 	order := slices.Clone(l.cfg.Files)
 	if len(l.o.Overrides) > 0 {
@@ -210,8 +203,7 @@ func (l *loader) finish() (Config, error) {
 	return l.cfg, nil
 }
 
-// overrides writes the map as a file, so that values are read, checked and
-// shown like any other.
+// overrides formats the map as a file, so that its values are read, checked and shown like any other.
 func overrides(values map[string]string) []byte {
 	file := hclwrite.NewEmptyFile()
 	blocks := map[string]*hclwrite.Body{}

@@ -246,7 +246,7 @@ lease { ttl = "3m" }`), "a.hcl", o)
 	}
 }
 
-// TestEmptyFiles: a file that sets nothing is told from one that sets defaults.
+// TestEmptyFiles checks that a file that sets nothing is distinguished from one that sets defaults.
 func TestEmptyFiles(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{

@@ -15,8 +15,8 @@ import (
 	ctyjson "github.com/zclconf/go-cty/cty/json"
 )
 
-// networkDraft is a network while it is read. It stays where it is in memory,
-// so that loader.by can name its values by their addresses.
+// networkDraft is a network while it is read. It does not move in memory, so that loader.by can use the addresses of
+// its values as keys.
 type networkDraft struct {
 	Network
 	shape *networkShape
@@ -68,8 +68,8 @@ func (n *networkDraft) plan() []Pool {
 	return out
 }
 
-// checkNetworkName: without the registry's rule the name must at least be a
-// file's name, since it is made into one.
+// checkNetworkName checks a network's name. Without the registry's rule, the name must at least be valid as a file
+// name, since one is made from it.
 func (l *loader) checkNetworkName(name string) error {
 	if l.o.CheckNetworkName != nil {
 		return l.o.CheckNetworkName(name)
@@ -110,9 +110,8 @@ func (l *loader) readPool(n *networkDraft, s *poolShape, family string, is func(
 	p.valid = len(l.diags) == before
 }
 
-// checkPool applies the registry's limits. They speak of the pool as a whole;
-// to point at one line, the attributes are added one after the other and the
-// first that breaks the pool is the one to blame.
+// checkPool applies the registry's limits. They concern the pool as a whole. To report one line, checkPool adds the
+// attributes one after the other and blames the first one that makes the pool invalid.
 func (l *loader) checkPool(p *poolDraft) {
 	if l.o.CheckPool == nil {
 		return
@@ -131,7 +130,7 @@ func (l *loader) checkPool(p *poolDraft) {
 	}
 	s, part := p.shape, Pool{Prefix: p.Prefix}
 	if s.SubnetLen != nil {
-		part.SubnetLen = p.Prefix.Bits() + 2 // which every good prefix has room for, unlike the default
+		part.SubnetLen = p.Prefix.Bits() + 2 // every valid prefix has room for this one, unlike the default
 	}
 	if !blame(s.Prefix, part) {
 		return
@@ -148,8 +147,8 @@ func (l *loader) checkPool(p *poolDraft) {
 	}
 }
 
-// readBackend turns the block into a type and a JSON object. A network with
-// pools and no backend gets the default one.
+// readBackend converts the block to a type and a JSON object. A network with pools and no backend gets the default
+// one.
 func (l *loader) readBackend(n *networkDraft) {
 	s := n.shape.Backend
 	switch {
@@ -190,8 +189,8 @@ func (l *loader) readBackend(n *networkDraft) {
 	n.Backend = &Backend{Type: s.Type, Options: options}
 }
 
-// object is the attributes as one JSON object. Null attributes are left out, and
-// those without a value, which are reported.
+// object returns the attributes as one JSON object. It leaves out null attributes, and those without a value, which
+// it reports.
 func (l *loader) object(attrs hcl.Attributes) json.RawMessage {
 	members := map[string]json.RawMessage{}
 	for _, name := range slices.Sorted(maps.Keys(attrs)) {
@@ -214,8 +213,7 @@ func (l *loader) object(attrs hcl.Attributes) json.RawMessage {
 	return out
 }
 
-// reportOptions shows each of the backend's errors at the line of the option it
-// names, else at the block.
+// reportOptions reports each of the backend's errors at the line of the option it names, else at the block.
 func (l *loader) reportOptions(s *backendShape, attrs hcl.Attributes, err error) {
 	for _, err := range flatten(err) {
 		var named interface{ OptionName() string }
@@ -229,8 +227,8 @@ func (l *loader) reportOptions(s *backendShape, attrs hcl.Attributes, err error)
 	}
 }
 
-// finishNetworks checks the networks against each other and hands them over.
-// A network of the file replaces a built-in one of the same name.
+// finishNetworks checks the networks against each other and adds them to the configuration. A network of the file
+// replaces a built-in one of the same name.
 func (l *loader) finishNetworks() {
 	for i, n := range l.networks {
 		for _, other := range l.networks[:i] {
@@ -244,7 +242,7 @@ func (l *loader) finishNetworks() {
 	}
 }
 
-// checkBackends refuses a network whose backend needs what that of another one has.
+// checkBackends reports a network whose backend needs what that of another one has.
 func (l *loader) checkBackends(n *networkDraft, others []*networkDraft) {
 	if l.o.Collision == nil || n.Backend == nil {
 		return
@@ -261,7 +259,7 @@ func (l *loader) checkBackends(n *networkDraft, others []*networkDraft) {
 	}
 }
 
-// backendPlace is the network's backend block, else the network's.
+// backendPlace returns the place of the network's backend block, else that of the network.
 func (n *networkDraft) backendPlace() hcl.Range {
 	if n.shape.Backend != nil {
 		return n.shape.Backend.Place
@@ -269,7 +267,7 @@ func (n *networkDraft) backendPlace() hcl.Range {
 	return n.shape.Place
 }
 
-// checkPair refuses what two networks on one host cannot share.
+// checkPair reports what two networks on one host cannot share.
 func (l *loader) checkPair(first, second *networkDraft) {
 	for _, p := range second.pools {
 		for _, q := range first.pools {
@@ -288,5 +286,5 @@ func (l *loader) checkPair(first, second *networkDraft) {
 	}
 }
 
-// place is where a range begins, for use inside a sentence.
+// place returns the start of a range, for use inside a sentence.
 func place(r hcl.Range) string { return fmt.Sprintf("%s:%d", r.Filename, r.Start.Line) }

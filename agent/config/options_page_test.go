@@ -15,9 +15,8 @@ import (
 
 const optionsPage = "../../website/content/docs/configuration.mdx"
 
-// TestOptionsPage holds the table of all options, with type, default and whether a
-// reload takes them over, against the loader. With LENO_UPDATE_GOLDEN set it writes
-// the table.
+// TestOptionsPage compares the table of all options, with type, default and whether a reload applies them, with the
+// loader. With LENO_UPDATE_GOLDEN set it writes the table.
 func TestOptionsPage(t *testing.T) {
 	text, err := os.ReadFile(optionsPage)
 	if err != nil {
@@ -72,7 +71,7 @@ func optionsTable(t *testing.T) string {
 		if kind := of.FieldByIndex(s.index).Type; kind == reflect.TypeFor[[]Pool]() || kind == reflect.TypeFor[*Backend]() {
 			value = "" // Consul has them
 		}
-		if s.Name == "http.tls.server_name" { // a listener asks nobody for theirs
+		if s.Name == "http.tls.server_name" { // a listener verifies no server's name
 			continue
 		}
 		if value != "" && value != `""` {
@@ -89,7 +88,7 @@ func optionsTable(t *testing.T) string {
 	return b.String()
 }
 
-// optionKind is what stands behind the = of an option.
+// optionKind returns the text after the = of an option.
 func optionKind(t *testing.T, of reflect.Type) string {
 	t.Helper()
 	switch of {

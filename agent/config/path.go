@@ -6,18 +6,17 @@ import (
 	"strings"
 )
 
-// SamePath reports whether two absolute paths name the same file: the same name in
-// the same directory, however that is spelled (/var/run/leno/a.env and
-// /run/leno/a.env). The files need not be there. A link at the end of a path counts
-// as a file, since who replaces the file replaces the link.
+// SamePath reports whether two absolute paths name the same file: the same name in the same directory, however that
+// is spelled (/var/run/leno/a.env and /run/leno/a.env). The files need not exist. A link at the end of a path counts
+// as a file, because replacing the file replaces the link.
 func SamePath(a, b string) bool {
 	dirA, nameA := filepath.Split(a)
 	dirB, nameB := filepath.Split(b)
 	return nameA == nameB && sameDirectory(dirA, dirB)
 }
 
-// sameDirectory compares directories. Of those that are not there yet, the nearest
-// ones above that are there have to be the same.
+// sameDirectory reports whether two directories are the same. If they do not exist yet, their nearest existing
+// parents must be the same.
 func sameDirectory(a, b string) bool {
 	for {
 		infoA, errA := os.Stat(a)

@@ -26,7 +26,7 @@ func TestSamePath(t *testing.T) {
 		{"run/leno/a.env", "run/leno/a.env", true},
 		{"run/leno/a.env", "var-run/leno/a.env", true},
 		{"run/leno/a.env", "var-run/../run//leno/./a.env", true},
-		{"run/new/deep/a.env", "var-run/new/deep/a.env", true}, // neither is there
+		{"run/new/deep/a.env", "var-run/new/deep/a.env", true}, // neither exists
 		{"run/leno/a.env", "run/leno/b.env", false},
 		{"run/leno/a.env", "run/leno/link.env", false},
 		{"run/leno/a.env", "other/a.env", false},

@@ -13,8 +13,8 @@ import (
 	"github.com/zclconf/go-cty/cty/gocty"
 )
 
-// evaluate is an attribute's value as a T. It is false for a missing or null
-// attribute, which sets nothing, and for one that is reported.
+// evaluate returns an attribute's value as a T. It returns false for a missing or null attribute, which sets nothing,
+// and for one that it reports.
 func evaluate[T any](l *loader, a *hcl.Attribute, want cty.Type) (T, bool) {
 	var out T
 	if a == nil {
@@ -36,8 +36,8 @@ func evaluate[T any](l *loader, a *hcl.Attribute, want cty.Type) (T, bool) {
 	return out, true
 }
 
-// set reads an attribute into dst: evaluate it as an R, then parse. An
-// attribute that is missing changes nothing, one that is wrong is reported.
+// set reads an attribute into dst: it evaluates it as an R, then parses that. A missing attribute changes nothing, an
+// invalid one is reported.
 func set[T, R any](l *loader, a *hcl.Attribute, dst *T, want cty.Type, parse func(R) (T, error)) {
 	raw, ok := evaluate[R](l, a, want)
 	if !ok {
@@ -52,7 +52,7 @@ func set[T, R any](l *loader, a *hcl.Attribute, dst *T, want cty.Type, parse fun
 	l.by[dst] = a
 }
 
-// text reads a string that has to pass every check.
+// text reads a string that must pass every check.
 func (l *loader) text(a *hcl.Attribute, dst *string, checks ...func(string) error) {
 	set(l, a, dst, cty.String, func(s string) (string, error) {
 		for _, check := range checks {
@@ -64,8 +64,8 @@ func (l *loader) text(a *hcl.Attribute, dst *string, checks ...func(string) erro
 	})
 }
 
-// texts reads a list of strings of which each has to pass the check. Every
-// element that does not is reported where it stands.
+// texts reads a list of strings, each of which must pass the check. It reports every element that does not, at its
+// place.
 func (l *loader) texts(a *hcl.Attribute, dst *[]string, check func(string) error) {
 	list, ok := evaluate[[]string](l, a, cty.List(cty.String))
 	if !ok {
@@ -104,8 +104,8 @@ func (l *loader) count(a *hcl.Attribute, dst *int) {
 	})
 }
 
-// duration reads a number with a unit. Without the unit nobody could tell
-// seconds from nanoseconds, so it is asked for.
+// duration reads a number with a unit. The unit is required, because without it seconds and nanoseconds could be
+// confused.
 func (l *loader) duration(a *hcl.Attribute, dst *time.Duration) {
 	set(l, a, dst, cty.String, func(s string) (time.Duration, error) {
 		d, err := time.ParseDuration(s)
@@ -132,14 +132,14 @@ func (l *loader) addr(a *hcl.Attribute, dst *netip.Addr) {
 	})
 }
 
-// at reports an attribute's value as wrong.
+// at reports that an attribute's value is wrong.
 func (l *loader) at(a *hcl.Attribute, format string, args ...any) {
 	l.report(a.Expr.Range(), invalidValue(a), format, args...)
 }
 
 func invalidValue(a *hcl.Attribute) string { return fmt.Sprintf("Invalid value for %q", a.Name) }
 
-// report adds an error at a place. The detail is given a full stop, as hcl's own have.
+// report adds an error at a place. It ends the detail with a full stop, as hcl does.
 func (l *loader) report(place hcl.Range, summary, format string, args ...any) {
 	detail := fmt.Sprintf(format, args...)
 	if !strings.HasSuffix(detail, ".") && !strings.HasSuffix(detail, "?") {
@@ -153,13 +153,13 @@ func (l *loader) report(place hcl.Range, summary, format string, args ...any) {
 	})
 }
 
-// unplaced adds an error that no line of a file is to blame for.
+// unplaced adds an error that belongs to no line of a file.
 func (l *loader) unplaced(summary, detail string) {
 	l.diags = append(l.diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: summary, Detail: detail})
 }
 
-// flatten is a joined error's parts, in order. Only what reads like a join is
-// taken apart: fmt.Errorf with two %w is one sentence.
+// flatten returns a joined error's parts, in order. It splits only errors whose text reads like a join: fmt.Errorf
+// with two %w is one sentence.
 func flatten(err error) []error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok || err.Error() != errors.Join(joined.Unwrap()...).Error() {

@@ -9,24 +9,22 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// Errors show source lines, and a token may stand in any of them: under a name that is
-// misspelt, without quotes, in another option's place. So nothing of the consul block
-// is shown but what is plainly not one.
+// Errors show source lines, and a token may be in any of them: under a misspelt name, without quotes, in another
+// option's place. So from the consul block only text is shown that is plainly no token.
 
 var (
-	// secretText is a token by its name, quoted or not, and a password in an address.
+	// secretText matches a token by its name, quoted or not, and a password in an address.
 	secretText = regexp.MustCompile(`(?mi)(?:(?:token|secret|password)\w*"?[ \t]*[=:][ \t]*)([^\r\n#]+)|["/]([^/@\s"]*:[^/@\s"]*)@`)
-	// uuid is the form of Consul's tokens.
+	// uuid matches the form of Consul's tokens.
 	uuid = regexp.MustCompile(`(?i)[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
-	// consulBegins and consulEnds are the lines around what may be the consul block of
-	// a file that cannot be parsed.
+	// consulBegins and consulEnds match the lines around a possible consul block of a file that cannot be parsed.
 	consulBegins = regexp.MustCompile(`^[ \t{]*"?consul\b`)
 	consulEnds   = regexp.MustCompile(`^[ \t]*"?(?:node_name|data_dir|log_\w+|lease|underlay|firewall|http|telemetry|network|watch_networks|allowed_networks|enable_debug)\b`)
-	// harmless is a line of it that sets an option which is no secret.
+	// harmless matches a line of that block that sets an option which is no secret.
 	harmless = regexp.MustCompile(`^[ \t]*"?(?:address|kv_prefix|service|datacenter|namespace|partition|token_file|ca_file|cert_file|key_file|server_name)"?[ \t]*[=:]`)
-	// word is a string or what stands without quotes.
+	// word matches a string or unquoted text.
 	word = regexp.MustCompile(`"[^"\r\n]*|[^\s"{}=:,\[\]()]+`)
-	// keyword is of HCL's message about JSON that lacks quotes, with what lacks them.
+	// keyword matches HCL's message about unquoted JSON, with the unquoted text.
 	keyword = regexp.MustCompile(`"[^"]*" is not a valid JSON keyword`)
 )
 
@@ -34,7 +32,7 @@ var (
 var shownWords = []string{"consul", "tls", "address", "token", "token_file", "kv_prefix", "service", "datacenter", "namespace", "partition",
 	"ca_file", "cert_file", "key_file", "server_name", "#", "//"}
 
-// masked is the source with stars for what may be secret, byte for byte where it was.
+// masked returns the source with stars in place of possible secrets. Every byte keeps its position.
 func masked(src []byte) []byte {
 	out := slices.Clone(src)
 	for _, m := range secretText.FindAllSubmatchIndex(src, -1) {
@@ -65,7 +63,7 @@ func masked(src []byte) []byte {
 	return out
 }
 
-// star puts stars over what is no punctuation.
+// star overwrites everything but punctuation with stars.
 func star(out []byte, from, to int) {
 	for i := max(from, 0); i < to; i++ {
 		if !strings.ContainsRune("\"', \t{}\r\n", rune(out[i])) {
@@ -74,7 +72,7 @@ func star(out []byte, from, to int) {
 	}
 }
 
-// quiet is the diagnostics without what may be a secret in their texts.
+// quiet returns the diagnostics without possible secrets in their texts.
 func quiet(diags hcl.Diagnostics) hcl.Diagnostics {
 	out := make(hcl.Diagnostics, len(diags))
 	for i, d := range diags {

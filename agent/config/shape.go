@@ -2,8 +2,8 @@ package config
 
 import "github.com/hashicorp/hcl/v2"
 
-// The shape of the files, as HCL sees them. Every value stays an attribute
-// with its place until it has been read, so that any error can point at it.
+// The shape of the files, as HCL sees them. Every value stays an attribute with its place until it has been read, so
+// that any error can refer to it.
 
 type fileShape struct {
 	NodeName       *hcl.Attribute `hcl:"node_name,optional"`
@@ -49,7 +49,7 @@ type clientTLSShape struct {
 	ServerName *hcl.Attribute `hcl:"server_name,optional"`
 }
 
-// listenerTLSShape has no server_name: a listener asks nobody for theirs.
+// listenerTLSShape has no server_name: a listener verifies no server's name.
 type listenerTLSShape struct {
 	CAFile   *hcl.Attribute `hcl:"ca_file,optional"`
 	CertFile *hcl.Attribute `hcl:"cert_file,optional"`

@@ -17,9 +17,9 @@ import (
 	sockaddr "github.com/hashicorp/go-sockaddr/template"
 )
 
-// Checks of one value alone. Their errors are sentences about the value.
+// Checks of a single value. Their errors are sentences about the value.
 
-// optional lets "" stand for "not set".
+// optional accepts "" as "not set".
 func optional(check func(string) error) func(string) error {
 	return func(s string) error {
 		if s == "" {
@@ -38,7 +38,7 @@ func oneOf(allowed ...string) func(string) error {
 	}
 }
 
-// checkLevel takes either case, as hclog does.
+// checkLevel accepts either case, as hclog does.
 func checkLevel(s string) error {
 	return oneOf("TRACE", "DEBUG", "INFO", "WARN", "ERROR")(strings.ToUpper(s))
 }
@@ -58,8 +58,8 @@ func checkAbsolute(s string) error {
 	return nil
 }
 
-// CheckNodeName says why s cannot be a host's node_name. Names have to fit into one
-// line of a log and of a table.
+// CheckNodeName returns why s cannot be a host's node_name, or nil. Names must fit into one line of a log and of a
+// table.
 func CheckNodeName(s string) error {
 	if len(s) > 255 || strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }) {
 		return fmt.Errorf("%q is not a node name: at most 255 bytes without white space", s)
@@ -77,9 +77,8 @@ func checkPattern(s string) error {
 	return nil
 }
 
-// checkInterface takes what the kernel takes as a name (dev_valid_name: shorter
-// than IFNAMSIZ, no slash, colon or white space, neither "." nor ".."), and
-// addresses.
+// checkInterface accepts names that the kernel accepts (dev_valid_name: shorter than IFNAMSIZ, no slash, colon or
+// white space, neither "." nor ".."), and addresses.
 func checkInterface(s string) error {
 	if _, err := netip.ParseAddr(s); err == nil {
 		return nil
@@ -102,9 +101,8 @@ func checkRegex(s string) error {
 	return nil
 }
 
-// checkPublicIP takes an address of the family that other hosts can send to,
-// or a go-sockaddr template, of which only the syntax is checked: its value
-// may change with every start.
+// checkPublicIP accepts an address of the family that other hosts can send to, or a go-sockaddr template. It checks
+// only the syntax of a template: its value may change with every start.
 func checkPublicIP(v6 bool) func(string) error {
 	family := map[bool]string{false: "IPv4", true: "IPv6"}[v6]
 	return optional(func(s string) error {
@@ -165,8 +163,8 @@ func checkListenAddress(s string) error {
 
 var hostPattern = regexp.MustCompile(`^(\*\.)?[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*$`)
 
-// checkHostPattern takes a name as it stands in a URL, or "*." and a name for all
-// names below that. One for all there are would let in what the list is to keep out.
+// checkHostPattern accepts a name as it appears in a URL, or "*." and a name for all names below that. A pattern for
+// all names would let in what the list must keep out.
 func checkHostPattern(s string) error {
 	switch {
 	case s == "*":
@@ -177,7 +175,7 @@ func checkHostPattern(s string) error {
 	return nil
 }
 
-// checkConsulAddress takes the forms consul/api takes in CONSUL_HTTP_ADDR.
+// checkConsulAddress accepts the forms that consul/api accepts in CONSUL_HTTP_ADDR.
 func checkConsulAddress(s string) error {
 	if shown := withoutPassword(s); shown != s {
 		return fmt.Errorf("%q: a user and password have no place in the address, set CONSUL_HTTP_AUTH in the agent's environment", shown)
@@ -207,7 +205,7 @@ func checkConsulAddress(s string) error {
 	return fmt.Errorf("%q begins with neither http://, https:// nor unix://", s)
 }
 
-// checkToken takes what an HTTP header can carry. Its error does not show it.
+// checkToken accepts the characters that an HTTP header can carry. Its error does not show the token.
 func checkToken(s string) error {
 	if strings.ContainsFunc(s, func(r rune) bool { return r > unicode.MaxASCII || unicode.IsSpace(r) || unicode.IsControl(r) }) {
 		return fmt.Errorf("not a token: there is white space or a character beyond ASCII in it")
@@ -217,9 +215,8 @@ func checkToken(s string) error {
 
 var kvPrefix = regexp.MustCompile(`^[a-z0-9._-]+(/[a-z0-9._-]+)*$`)
 
-// checkKVPrefix keeps keys in the one form that watches and ACL rules of Consul
-// compare, without an empty component, and to the characters that every release of
-// Consul takes in a path (hashicorp/consul#22822).
+// checkKVPrefix accepts keys only in the one form that watches and ACL rules of Consul compare, without an empty
+// component, and only with characters that every release of Consul accepts in a path (hashicorp/consul#22822).
 func checkKVPrefix(s string) error {
 	if !kvPrefix.MatchString(s) {
 		return fmt.Errorf("%q is not a key prefix: one or more names of lower-case letters, digits, '.', '_' and '-', with single slashes between them and none at the ends", s)
@@ -227,8 +224,8 @@ func checkKVPrefix(s string) error {
 	return nil
 }
 
-// checkService takes what DNS can carry, since Consul drops other services
-// from its DNS; "" is valid and turns the registration off.
+// checkService accepts what DNS can carry, since Consul drops other services from its DNS; "" is valid and turns the
+// registration off.
 func checkService(s string) error {
 	ok := s == "" || !strings.ContainsFunc(s, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-')

@@ -6,11 +6,10 @@ import (
 	"strings"
 )
 
-// Value is one setting and what it is, as one would write it in a file.
+// Value is one setting and its value, as written in a file.
 type Value struct{ Name, Value string }
 
-// Values is the whole configuration, defaults filled in, for people: of a secret
-// only whether there is one.
+// Values returns the whole configuration, defaults filled in, for people: for a secret only whether there is one.
 func Values(c Config) []Value {
 	out := values(settings(reflect.TypeFor[Config](), Setting{}), "", reflect.ValueOf(c))
 	ofNetwork := settings(reflect.TypeFor[Network](), Setting{Name: "network.*"})
@@ -33,8 +32,8 @@ func values(all []Setting, network string, of reflect.Value) []Value {
 	return out
 }
 
-// What may be a secret although its setting is not one: the user of a URL, a
-// parameter of one, a member of a backend's options.
+// Possible secrets in settings that are not secret: the user of a URL, a parameter of one, a member of a backend's
+// options.
 var (
 	urlUser      = regexp.MustCompile(`://[^/@\s"]*@`)
 	urlParameter = regexp.MustCompile(`(?i)([?&;][^=&\s"]*(?:token|secret|password|key)[^=&\s"]*=)[^&\s"]+`)

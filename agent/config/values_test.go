@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestValuesInForce: every setting is there, and no secret.
+// TestValuesInForce checks that every setting is there, and no secret.
 func TestValuesInForce(t *testing.T) {
 	c := Defaults()
 	c.Lease.TTL = 2 * time.Minute

@@ -15,28 +15,24 @@ import (
 	"github.com/lenonet/leno/agent/probe"
 )
 
-// datagramPatience is how long an error of a peer is waited for. It answered pings
-// before.
+// datagramPatience is how long Datagrams waits for a peer's error. The peer has answered pings before.
 const datagramPatience = 400 * time.Millisecond
 
-// errorPause is after what a kernel that has sent as many errors as it may sends one
-// again: a ping must not have the one that a datagram would have had.
+// errorPause is the time after which a kernel that has reached its limit of errors sends the next one. A ping must
+// not use up the error that a datagram would have received.
 const errorPause = 2200 * time.Millisecond
 
-// Datagrams says whether UDP and TCP come through the overlay to a peer that
-// answers pings. What goes wrong with checksums in tunnels spares pings: their
-// checksum the kernel computes, those of UDP and TCP it may leave to the device.
+// Datagrams reports whether UDP and TCP get through the overlay to a peer that answers pings. Checksum faults in
+// tunnels do not affect pings: the kernel computes the checksum of a ping, but may leave those of UDP and TCP to the
+// device.
 //
-// A packet with one hop to live for an address behind the peer comes back as "time
-// exceeded" of the peer's kernel, before any of its rules about containers or itself
-// is asked. When that of UDP and TCP does not come, and that of a ping does, the way
-// makes the difference. What this host's rules do not let out shows nothing; of TCP
-// the kernel does not tell that, so that UDP must have left. own is this host's
-// address in the overlay, to the peer's subnet.
+// A packet with a hop limit of one to an address behind the peer returns as "time exceeded" from the peer's kernel,
+// before any of its rules about containers or itself apply. When that error comes for a ping but not for UDP and TCP,
+// the path is at fault. A packet that this host's rules do not let out proves nothing. The kernel does not report
+// that for TCP, so UDP must have left. own is this host's address in the overlay, to the peer's subnet.
 func Datagrams(ctx context.Context, own netip.Addr, to netip.Prefix) Answer {
 	target := probe.Behind(to)
-	// Before rules about containers come those of raw and mangle: ports of more than one
-	// kind.
+	// The rules of raw and mangle apply before those about containers, so ports of more than one kind are tried.
 	for _, try := range []struct {
 		protocol string
 		port     uint16
@@ -56,12 +52,12 @@ func Datagrams(ctx context.Context, own netip.Addr, to netip.Prefix) Answer {
 	return No
 }
 
-// expires sends one packet with one hop to live and says whether anything was said
-// of it: Unknown where it did not leave.
+// expires sends one packet with a hop limit of one and reports whether an error came back; Unknown if the packet did
+// not leave.
 func expires(ctx context.Context, protocol string, own netip.Addr, to netip.AddrPort) Answer {
 	deadline := time.Now().Add(datagramPatience)
 	if until, ok := ctx.Deadline(); ctx.Err() != nil || ok && until.Before(deadline) {
-		return Unknown // there is no time for an answer
+		return Unknown // no time remains for an answer
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
@@ -75,7 +71,7 @@ func expires(ctx context.Context, protocol string, own netip.Addr, to netip.Addr
 	case "icmp":
 		network, address, payload = "ip4:icmp", to.Addr().String(), echoRequest()
 		if to.Addr().Is6() {
-			network, payload[0] = "ip6:ipv6-icmp", 128 // whose checksum the kernel computes
+			network, payload[0] = "ip6:ipv6-icmp", 128 // the kernel computes its checksum
 		}
 		d.LocalAddr = &net.IPAddr{IP: own.AsSlice()}
 	}
@@ -104,8 +100,8 @@ func expires(ctx context.Context, protocol string, own netip.Addr, to netip.Addr
 	}
 }
 
-// told is what an error shows: that somebody on the way said something, that nobody did
-// in time, or that this host did not send. Its own routes have led to the peer before.
+// told interprets an error: a host on the path answered, none answered in time, or this host did not send. Its routes
+// led to the peer before.
 func told(err error) Answer {
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -118,7 +114,7 @@ func told(err error) Answer {
 	return Unknown // EPERM: rules of this host
 }
 
-// sleep is false when ctx ended first.
+// sleep returns false when ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -142,7 +138,7 @@ func oneHop(c syscall.RawConn, v6 bool) error {
 	return errors.Join(controlled, err)
 }
 
-// echoRequest is a ping (RFC 792) with its checksum.
+// echoRequest returns a ping (RFC 792) with its checksum.
 func echoRequest() []byte {
 	b := []byte{8, 0, 0, 0, 0x1e, 0x70, 0, 1, 'l', 'e', 'n', 'o'}
 	var sum uint32

@@ -1,10 +1,9 @@
-// Package doctor judges a host: what is wrong with it, with its part in each
-// network and with the ways to the other hosts, and what to do about it.
+// Package doctor diagnoses a host: what is wrong with it, with its part in each network and with the paths to the
+// other hosts, and what to do about it.
 //
-// Facts are a value that somebody gathered; Judge is pure and turns them into
-// findings. What is gathered here of the kernel, by the functions of look_linux.go,
-// changes nothing. The package knows neither the agent nor the store: whoever asks
-// puts their part into the facts.
+// The caller gathers Facts, and Judge turns them into findings. Judge is pure. The functions of look_linux.go read
+// facts from the kernel and change nothing. The package knows neither the agent nor the store: the caller adds their
+// part of the facts.
 package doctor
 
 import (
@@ -16,43 +15,41 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// The checks, causes before what may follow from them. Findings of one status
-// come in this order.
+// checks returns the checks, causes before what may follow from them. Findings of one status come in this order.
 func checks() []string {
 	return []string{CheckAgent, CheckConfig, CheckRights, CheckModule, CheckConsul, CheckACL, CheckOverlap, CheckConflict, CheckPublicIP,
 		CheckNetwork, CheckUnderlay, CheckLease, CheckDevice, CheckRoutes, CheckRecord, CheckForwarding, CheckRules, CheckReversePath, CheckPort, CheckPathMTU,
 		CheckChecksum, CheckPeers}
 }
 
-// What is looked at. What else the agent's own health says goes by the name it has
-// there.
+// The checks. Other findings, from the agent's own health, keep the name they have there.
 const (
-	CheckAgent       = "agent"      // one runs and answers
-	CheckConfig      = "config"     // its files can be used
+	CheckAgent       = "agent"      // an agent runs and answers
+	CheckConfig      = "config"     // its files are valid
 	CheckRights      = "rights"     // it may change the host's network
 	CheckModule      = "module"     // the kernel has what the backend needs
 	CheckConsul      = "consul"     // answers
-	CheckACL         = "acl"        // lets the agent do what it must
-	CheckOverlap     = "overlap"    // of pools with each other and the host's own routes
-	CheckConflict    = "conflict"   // nobody passes for this host
-	CheckPublicIP    = "public_ip"  // leads to this host, and to nobody else
-	CheckNetwork     = "network"    // its definition can be used
+	CheckACL         = "acl"        // allows everything the agent must do
+	CheckOverlap     = "overlap"    // of pools with each other and with the host's own routes
+	CheckConflict    = "conflict"   // no other host uses this host's identity
+	CheckPublicIP    = "public_ip"  // leads to this host and to no other
+	CheckNetwork     = "network"    // its definition is valid
 	CheckUnderlay    = "underlay"   // there is one
 	CheckLease       = "lease"      // its session lives
-	CheckDevice      = "device"     // is there and up
+	CheckDevice      = "device"     // exists and is up
 	CheckRoutes      = "routes"     // lead to every peer
-	CheckRecord      = "record"     // says what the device is
+	CheckRecord      = "record"     // matches the device
 	CheckForwarding  = "forwarding" // the kernel's switches are on
-	CheckRules       = "rules"      // of others let containers' packets pass
-	CheckReversePath = "rp_filter"  // takes what comes for what it is
-	CheckPort        = "port"       // the carrier's, is open both ways
-	CheckPathMTU     = "path_mtu"   // the ways carry packets of the full size
+	CheckRules       = "rules"      // other programs' rules let containers' packets pass
+	CheckReversePath = "rp_filter"  // accepts the packets that arrive
+	CheckPort        = "port"       // the tunnel's port is open in both directions
+	CheckPathMTU     = "path_mtu"   // the paths carry packets of the full size
 	CheckChecksum    = "checksum"   // more than pings arrives
 	CheckPeers       = "peers"      // answer
 )
 
-// Judge says what the facts come to: every fault, and of what was found well one
-// line each. What follows from another finding is not said again.
+// Judge returns the findings for the facts: one for every fault, and one for each part that is well. It leaves out
+// what follows from another finding.
 func Judge(f Facts) []api.Finding {
 	v := &verdict{facts: f}
 	v.host()
@@ -65,7 +62,7 @@ func Judge(f Facts) []api.Finding {
 	return v.list
 }
 
-// sort puts the worst first, and causes before what may follow from them.
+// sort puts the worst findings first, and causes before what may follow from them.
 func (v *verdict) sort() {
 	order := checks()
 	rank := func(check string) int {
@@ -80,7 +77,7 @@ func (v *verdict) sort() {
 	})
 }
 
-// verdict is one judgement under way.
+// verdict collects the findings of one judgement.
 type verdict struct {
 	facts Facts
 	list  []api.Finding
@@ -88,8 +85,7 @@ type verdict struct {
 
 func (v *verdict) add(f api.Finding) { v.list = append(v.list, f) }
 
-// found says whether there is a fault of one of the checks, in the network or of
-// the whole host.
+// found reports whether one of the checks has a fault, in the network or for the whole host.
 func (v *verdict) found(network string, checks ...string) bool {
 	return slices.ContainsFunc(v.list, func(f api.Finding) bool {
 		return f.Status == api.FindingFault && (f.Network == network || f.Network == "") && slices.Contains(checks, f.Check)
@@ -112,7 +108,7 @@ func warning(check, network, peer, tried, saw, do string) api.Finding {
 	return api.Finding{Check: check, Status: api.FindingWarning, Network: network, Peer: peer, Tried: tried, Saw: saw, Do: do}
 }
 
-// joined are things as text: "a, b and c".
+// joined formats a list as text: "a, b and c".
 func joined[T fmt.Stringer](list []T) string {
 	words := make([]string, len(list))
 	for i, v := range list {

@@ -32,7 +32,7 @@ func way(path string, answered bool) api.ProbedWay {
 		Small: api.ProbedSize{Bytes: 64, Sent: 3, Answered: n, MinMS: 0.1, MaxMS: 0.2}, Full: api.ProbedSize{Bytes: 1450, Sent: n, Answered: n}}
 }
 
-// fit is a host on which nothing is wrong, with one peer that answers.
+// fit returns a host on which nothing is wrong, with one peer that answers.
 func fit() Facts {
 	lease := registry.Lease{Network: "n", Node: "host-a", NodeID: "1", Session: "s", Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")},
 		PublicIPs: []netip.Addr{here}, MTU: 1450, Backend: registry.Backend{Type: "vxlan", Object: json.RawMessage(`{"type":"vxlan","vtep_mac":"0a:00:00:00:00:01"}`)}}
@@ -55,8 +55,8 @@ func failing(name, reason string) api.Check {
 	return api.Check{Name: name, Status: api.Critical, Reason: reason}
 }
 
-// TestJudge: what each fact comes to, before all others, and what is not said because
-// it follows. Words of the first stand behind its check.
+// TestJudge checks the findings for each fact, in order, and that findings that follow from others are left out. The
+// words of the first finding follow its check.
 func TestJudge(t *testing.T) {
 	blocked := func(inbound bool) firewall.Blockade {
 		return firewall.Blockade{Lane: firewall.Lane{Network: "n", Own: here, Peer: there, Port: 8472}, Inbound: inbound, Where: "iptables table filter chain INPUT", Rule: "policy DROP"}
@@ -72,8 +72,8 @@ func TestJudge(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(f *Facts, n *Network)
-		want   string // statuses and checks of all that is not well
-		words  string // of the first
+		want   string // statuses and checks of all findings that are not well
+		words  string // of the first finding
 	}{
 		{"nothing", func(*Facts, *Network) {}, "", ""},
 		{"no peers", func(_ *Facts, n *Network) { n.Peers, n.Asked = nil, 0 }, "", ""},
@@ -231,7 +231,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// three is a host on which nothing is wrong, with peers that answer.
+// three returns a host on which nothing is wrong, with peers that answer.
 func three(peers int) Facts {
 	f := fit()
 	n := &f.Networks[0]
@@ -245,9 +245,8 @@ func three(peers int) Facts {
 	return f
 }
 
-// TestFaultsOfSeveralPeers: a fault that all peers see is told once, of this host; one
-// that some see is told once, of the way to them. What does not answer is not counted
-// as if it did.
+// TestFaultsOfSeveralPeers checks that a fault that all peers show is reported once, for this host, and one that some
+// show is reported once, for the path to them. A peer that does not answer does not count.
 func TestFaultsOfSeveralPeers(t *testing.T) {
 	narrow := func(overlay, underlay int, said ...api.ProbeError) func(*Peer) {
 		return func(p *Peer) {
@@ -273,8 +272,8 @@ func TestFaultsOfSeveralPeers(t *testing.T) {
 		name  string
 		peers int
 		with  map[int]func(*Peer)
-		want  []string // "status check peer: words", of all that is not well
-		lacks string   // of what is said
+		want  []string // "status check peer: words", of all findings that are not well
+		lacks string   // in the texts
 	}{
 		{"one link is narrow, seen from there", 3, map[int]func(*Peer){0: narrow(1354, 1404), 1: narrow(1354, 1404), 2: narrow(1350, 1404)}, []string{
 			"fault path_mtu : packets of 1350 bytes pass through the overlay, those of 1450, its MTU, do not; of 1500 bytes that eth0 can send, 1400 reach host-b, host-c and host-d plainly; " +
@@ -343,7 +342,7 @@ func TestFaultsOfSeveralPeers(t *testing.T) {
 	}
 }
 
-// TestAloneSaysNothingOfPeers: a command without an agent does not know the other hosts.
+// TestAloneSaysNothingOfPeers checks a command without an agent: it does not know the other hosts.
 func TestAloneSaysNothingOfPeers(t *testing.T) {
 	f := fit()
 	f.Alone, f.Active = &Alone{Address: "127.0.0.1:5366", Err: errors.New("refused"), Files: []string{"a.hcl"}}, false

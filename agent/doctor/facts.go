@@ -10,49 +10,49 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// Facts are what was seen of a host.
+// Facts hold what is known of a host.
 type Facts struct {
 	Node     string
 	Active   bool   // packets were sent, where that was possible
-	Inactive string // why none could be sent though it was asked for, "" for nothing
+	Inactive string // why none could be sent although it was requested, "" for no reason
 
-	Capabilities []string // that are missing; nil for none, or not known
+	Capabilities []string // missing ones; nil for none, or not known
 	Store        Store
-	Health       []api.Check // of the whole agent, what Store tells left out
+	Health       []api.Check // of the whole agent, without those that Store covers
 	Networks     []Network
-	// Alone is what is seen of a host on which no agent answers, nil where one does.
+	// Alone holds the facts of a host on which no agent answers; nil where one does.
 	Alone *Alone
 }
 
-// Alone is what the command finds out by itself.
+// Alone holds what the command finds out by itself.
 type Alone struct {
 	Address string // where no agent answered
 	Err     error  // why
 	Files   []string
-	Config  error  // why they cannot be used, nil otherwise
+	Config  error  // why the configuration files are invalid, nil otherwise
 	Owner   string // another agent that has this host or its state directory, "" for none
-	Taken   string // why the address of its API cannot be had, "" when it can
+	Taken   string // why the address of its API cannot be used, "" when it can
 }
 
-// Store is what was seen of Consul.
+// Store holds what is known of Consul.
 type Store struct {
 	Name   string // "consul at 127.0.0.1:8500"
 	Err    error  // of one consistent read
 	Rights []registry.Right
-	// RightsErr is why they are not known. ErrDenied: there is no such token.
+	// RightsErr is why the rights are not known. ErrDenied means that there is no such token.
 	RightsErr error
 }
 
-// Network is this host's part in one network.
+// Network describes this host's part in one network.
 type Network struct {
 	Name    string
 	Backend string // type
 	Pools   []netip.Prefix
-	Subnets []netip.Prefix // this host's, as it carries them
+	Subnets []netip.Prefix // of this host
 	MTU     int            // of the overlay
 	Link    string
-	Port    int  // UDP, that packets cross by; 0 for none
-	Same    bool // they are sent from that port, too
+	Port    int  // UDP, of the tunnel; 0 for none
+	Same    bool // packets are also sent from that port
 	Checks  Checks
 
 	Underlay Underlay
@@ -62,49 +62,49 @@ type Network struct {
 	Obstacles []firewall.Obstacle
 	Blockades []firewall.Blockade
 	RulesErr  error   // not all rules could be read
-	Routes    []Route // of others, to addresses that hosts are given
+	Routes    []Route // of other programs, to addresses that hosts are given
 	RoutesErr error
 
-	Forwarding    []forwarding.State // the kernel's switches, of each family
+	Forwarding    []forwarding.State // the kernel's switches, one for each family
 	ForwardingErr error
 	Forward       bool // the agent switches them on
 
 	Peers []Peer
-	Asked int // of how many peers more was asked; fewer than all where there are many
+	Asked int // how many peers were probed; fewer than all where there are many
 }
 
-// Checks is what the agent's own health says of the network.
+// Checks holds the agent's own health of the network.
 type Checks struct {
 	Network, Underlay, Lease, Conflict, Device, Routes api.Check
-	Others                                             []api.Check // that nothing else here is about
+	Others                                             []api.Check // those that no other finding covers
 }
 
-// Underlay is where the host stands between hosts.
+// Underlay describes the host's connection to the other hosts.
 type Underlay struct {
 	Interface string
 	MTU       int
-	Public    []netip.Addr   // that others send to
-	Own       []netip.Addr   // the host's own behind each; the zero address for none
+	Public    []netip.Addr   // the addresses that other hosts send to
+	Own       []netip.Addr   // the host's own address for each; the zero address for none
 	OnLink    []netip.Prefix // of its interface
 }
 
-// translated says whether others reach the host by an address that is not its own.
+// translated reports whether others reach the host by an address that is not its own.
 func (u Underlay) translated() bool {
 	return len(u.Public) > 0 && len(u.Own) > 0 && u.Own[0] != u.Public[0]
 }
 
-// Lease is what the agent holds, and what the store has.
+// Lease holds what the agent holds, and what the store has.
 type Lease struct {
-	Held      bool // an agent does, or says so
+	Held      bool // an agent holds it, or says so
 	Mine      registry.Lease
 	Renewed   time.Time // last
 	TTL       time.Duration
 	Record    *registry.Lease // the record as it was just read; nil when there is none
-	RecordErr error           // why it could not be
+	RecordErr error           // why it could not be read
 	Now       time.Time
 }
 
-// Device is the network's own.
+// Device describes the network's device.
 type Device struct {
 	Wanted bool // the backend has one
 	Exists bool
@@ -113,22 +113,21 @@ type Device struct {
 	MAC    string // "" where it has none
 	MTU    int
 	Err    error
-	Module error // why the kernel cannot have one, as far as that is known
+	Module error // why the kernel cannot create one, as far as known
 	TUN    error // why /dev/net/tun could not be opened, where the backend needs it
 }
 
-// Route is one of somebody else's.
+// Route is a route of another program.
 type Route struct {
 	Dst  netip.Prefix
 	Link string
-	// Connected says that the host has an address there.
+	// Connected means that the host has an address in Dst.
 	Connected bool
-	// Serves says that it leads to containers of this host: the bridge of one of its
-	// own subnets.
+	// Serves means that it leads to containers of this host: the bridge of one of its own subnets.
 	Serves bool
 }
 
-// Peer is another host and the ways to it.
+// Peer is another host and the paths to it.
 type Peer struct {
 	Node     string
 	Held     bool
@@ -137,24 +136,24 @@ type Peer struct {
 	Public   netip.Addr
 	Refusals []Refusal
 	Probe    *api.PeerProbe // nil where nothing was sent
-	// Datagrams says whether UDP and TCP come through the overlay where pings do; Unknown
-	// where any of them could not be sent.
+	// Datagrams tells whether UDP and TCP get through the overlay where pings do; Unknown where any of them could not
+	// be sent.
 	Datagrams Answer
 }
 
-// Refusal is a kind of packet of a peer that the kernel does not take from a device,
-// by its reverse path filter.
+// Refusal is a kind of packet of a peer that the kernel does not accept from a device, because of its reverse path
+// filter.
 type Refusal struct {
 	Source, Dest netip.Addr
-	Link         string // by which it comes
+	Link         string // by which it arrives
 	Mode         string // "1", strict, or "2", loose
 	By           string // device by which the host reaches the source; "" for none
-	// Perhaps says that packets come by that device only where the peer sees the way
-	// between both otherwise than this host does.
+	// Perhaps means that packets arrive by that device only if the peer uses another path between both hosts than
+	// this host does.
 	Perhaps bool
 }
 
-// Answer is what a question came to.
+// Answer is the answer to a question about the host.
 type Answer int
 
 // The answers.

@@ -11,7 +11,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// host is what concerns all networks.
+// host judges what concerns all networks.
 func (v *verdict) host() {
 	f := v.facts
 	if f.Alone != nil {
@@ -34,7 +34,7 @@ func (v *verdict) host() {
 	}
 }
 
-// alone is what keeps an agent from running.
+// alone judges what keeps an agent from running.
 func (v *verdict) alone(a Alone) {
 	const tried = "ask the agent"
 	saw := fmt.Sprintf("none answers at %s: %v", a.Address, a.Err)
@@ -56,7 +56,7 @@ func (v *verdict) alone(a Alone) {
 	}
 }
 
-// unwell tells of a check of health that is not passing, as the agent says it.
+// unwell reports a health check that is not passing, in the agent's words.
 func (v *verdict) unwell(network string, c api.Check) {
 	if c.Status == api.Passing || c.Status == "" {
 		return
@@ -69,7 +69,7 @@ func (v *verdict) unwell(network string, c api.Check) {
 	v.add(f)
 }
 
-// store is what can be said of Consul for all networks.
+// store judges what concerns Consul for all networks.
 func (v *verdict) store() {
 	s := v.facts.Store
 	if s.Name == "" {
@@ -107,7 +107,7 @@ func (v *verdict) rights(s Store) {
 	}
 	switch {
 	case len(rules) > 0:
-		v.list = slices.DeleteFunc(v.list, func(f api.Finding) bool { return f.Check == CheckConsul && f.Status == api.FindingFault }) // this says it better
+		v.list = slices.DeleteFunc(v.list, func(f api.Finding) bool { return f.Check == CheckConsul && f.Status == api.FindingFault }) // this finding is more precise
 		v.add(fault(CheckACL, "", "", tried, "it lacks what is needed "+and(purposes), "add to its policy: "+strings.Join(rules, "  ")))
 	case len(s.Rights) > 0:
 		v.add(well(CheckACL, "", tried, "it has all %d rules", len(s.Rights)))

@@ -15,7 +15,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// overlaps are pools that share addresses. It is told of the network that waits.
+// overlaps judges pools that share addresses. The finding is about the network that waits.
 func (v *verdict) overlaps() {
 	const tried = "compare the pools of the networks on this host"
 	all := v.facts.Networks
@@ -34,7 +34,7 @@ func (v *verdict) overlaps() {
 	}
 }
 
-// network is one network, causes first.
+// network judges one network, causes first.
 func (v *verdict) network(n Network) {
 	before := len(v.list)
 	v.routes(n)
@@ -56,7 +56,7 @@ func (v *verdict) network(n Network) {
 	}
 }
 
-// routes are the host's own, which win over leno's or are hidden by them.
+// routes judges the host's own routes that win over leno's or are hidden by them.
 func (v *verdict) routes(n Network) {
 	const tried = "compare the host's own routes with the pools"
 	if n.Backend == "alloc" {
@@ -73,7 +73,7 @@ func (v *verdict) routes(n Network) {
 		case i < 0, r.Serves:
 			continue
 		case r.Dst.Bits() < n.Pools[i].Bits(), r.Dst.Bits() == n.Pools[i].Bits() && !r.Connected:
-			continue // leno's longer routes win, and for the rest of the pool that one is wanted
+			continue // leno's longer routes win, and that route is wanted for the rest of the pool
 		}
 		bad = true
 		saw, peer := fmt.Sprintf("the route to %s over %s lies in the pool %s", r.Dst, r.Link, n.Pools[i]), ""
@@ -90,8 +90,8 @@ func (v *verdict) routes(n Network) {
 	}
 }
 
-// identity is whether others pass for this host, and whether what it publishes
-// leads to it. What the ways say of that comes with them.
+// identity judges whether other hosts use this host's identity, and whether the address it publishes leads to it.
+// Findings from the paths about this come with the paths.
 func (v *verdict) identity(n Network) {
 	const tried = "compare the leases of all hosts"
 	c := n.Checks.Conflict
@@ -110,7 +110,7 @@ func (v *verdict) definition(n Network) {
 	for _, part := range []struct {
 		check string
 		of    api.Check
-		by    []string // what explains it
+		by    []string // checks whose findings explain it
 	}{
 		{CheckNetwork, n.Checks.Network, []string{CheckOverlap, CheckConsul, CheckACL}},
 		{CheckUnderlay, n.Checks.Underlay, nil},
@@ -122,7 +122,7 @@ func (v *verdict) definition(n Network) {
 	}
 }
 
-// lease is whether it is held, and its session alive.
+// lease judges whether the lease is held and its session alive.
 func (v *verdict) lease(n Network) {
 	const tried = "read this host's lease and its session"
 	l, c := n.Lease, n.Checks.Lease
@@ -156,7 +156,7 @@ func (v *verdict) lease(n Network) {
 	}
 }
 
-// leaseAlone is what the store has of a host whose agent does not answer.
+// leaseAlone judges the store's lease of a host whose agent does not answer.
 func (v *verdict) leaseAlone(n Network) {
 	const tried = "read the lease that the last agent of this host had"
 	l := n.Lease
@@ -173,7 +173,7 @@ func (v *verdict) leaseAlone(n Network) {
 	}
 }
 
-// device is the network's own and all that hangs on it.
+// device judges the network's device and everything that depends on it.
 func (v *verdict) device(n Network) {
 	const tried = "look at the device and ask the agent for what it last did to it"
 	if n.Checks.Routes.Status != "" {
@@ -208,7 +208,7 @@ func (v *verdict) device(n Network) {
 	}
 }
 
-// record is what the other hosts are told of this one, against what is so.
+// record compares what the other hosts read about this host with the facts.
 func (v *verdict) record(n Network) {
 	const tried = "compare this host's lease record with its device and underlay"
 	r := n.Lease.Record
@@ -275,10 +275,10 @@ func (v *verdict) forwarding(n Network) {
 	}
 }
 
-// mostPartial is how many rules that drop some packets only have a finding each.
+// mostPartial is how many rules that drop only some packets get a finding each.
 const mostPartial = 5
 
-// rules are those of other programs in the way of containers' packets.
+// rules judges the rules of other programs that block containers' packets.
 func (v *verdict) rules(n Network) {
 	const tried = "read all firewall rules of this host"
 	partial := 0
@@ -309,12 +309,12 @@ func (v *verdict) rules(n Network) {
 	}
 }
 
-// errNoRecord says that the store has no such lease.
+// gone reports whether the store has no such lease.
 func gone(err error) bool {
 	return errors.Is(err, registry.ErrLeaseNotFound) || errors.Is(err, registry.ErrLeaseRevoked)
 }
 
-// Recorded puts what a read of the record came to into the facts.
+// Recorded stores the result of reading the record.
 func (l *Lease) Recorded(record registry.Lease, err error) {
 	switch {
 	case err == nil:
@@ -324,7 +324,7 @@ func (l *Lease) Recorded(record registry.Lease, err error) {
 	}
 }
 
-// inAny says whether one of the prefixes has the address.
+// inAny returns the first prefix that contains the address, and whether there is one.
 func inAny(list []netip.Prefix, a netip.Addr) (netip.Prefix, bool) {
 	i := slices.IndexFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
 	if i < 0 {

@@ -6,22 +6,22 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// loss is how the carrier's packets to a peer, or from it, get lost.
+// loss is how the tunnel's packets to a peer, or from it, get lost.
 type loss int
 
 const (
-	lostUnwrapped loss = iota // host-gw, which has no port
+	lostUnwrapped loss = iota // of host-gw, which has no port
 	refusedThere
 	lostThere
 	lostBack
 	lostBothWays
 )
 
-// ports are the peers whose hosts answer, and whose end of the overlay does not. Peers
-// with the same fault are told together.
+// ports judges the peers whose hosts answer although their end of the overlay does not. Peers with the same fault
+// share a finding.
 func (w *ways) ports() {
 	if w.found(w.n.Name, CheckPublicIP) {
-		return // which explains them
+		return // which explains these peers
 	}
 	var order []loss
 	by := map[loss][]Peer{}
@@ -55,7 +55,7 @@ func (w *ways) loss(p Peer) loss {
 	return lostBothWays
 }
 
-// port is the finding about peers with which packets get lost in the same way.
+// port returns the finding about peers with which packets get lost in the same way.
 func (w *ways) port(kind loss, e extent) api.Finding {
 	tried := fmt.Sprintf("send packets through the overlay to %s and plainly to %s", e.names(), e.addresses())
 	port, here, theirs := fmt.Sprintf("UDP port %d", w.n.Port), w.here(), e.addresses()
@@ -71,7 +71,7 @@ func (w *ways) port(kind loss, e extent) api.Finding {
 		saw = "its host answers, its address in the network does not"
 		do = "look for rules and routes there and between the hosts that drop packets of " + joined(w.n.Pools) + ask
 	case refusedThere:
-		where = "" // nothing on the way refuses in the name of many hosts
+		where = "" // nothing on the path refuses in the name of many hosts
 		saw = fmt.Sprintf("its host answers, and what goes to its %s is refused: %s", port, refused(e.peers[0].Probe, w.n.Port))
 		do = fmt.Sprintf("accept %s from %s at %s and at firewalls between, and see that its agent runs: without it nobody may listen there", port, here, e.names()) + ask
 	case lostThere:

@@ -8,19 +8,19 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// echoReply is what a packet that came to its address is answered with.
+// echoReply is the answer to a packet that reached its address.
 const echoReply = "echo reply"
 
-// narrow is a path that does not carry packets as long as its devices say.
+// narrow describes a path that does not carry packets as long as its devices' MTUs.
 type narrow struct {
 	peer    Peer
 	overlay int    // MTU of the overlay, if its packets of that size are lost; else 0
-	sent    int    // bytes of the full packets that were sent plainly, 0 for none
-	fits    int    // MTU of the path between the hosts, of both ways to measure it the smaller
-	said    string // what a router said, "" for nothing
+	sent    int    // bytes of the full underlay packets that were sent, 0 for none
+	fits    int    // MTU of the path between the hosts, the smaller of both measurements
+	said    string // a router's error, "" for none
 }
 
-// narrowPath says whether the path to a peer is one.
+// narrowPath reports whether the path to a peer is narrow, and describes it.
 func (w *ways) narrowPath(p Peer) (narrow, bool) {
 	out := narrow{peer: p}
 	add := func(fits int) {
@@ -29,7 +29,7 @@ func (w *ways) narrowPath(p Peer) (narrow, bool) {
 		}
 	}
 	for _, way := range p.Probe.Ways {
-		// Of errors, with which a host without a device answers, kernels send few.
+		// Kernels send few errors, and a host without a device answers with errors.
 		lost := untried(way) == "" && way.Answer == echoReply && way.Full.Sent > 0 && way.Full.Answered == 0 && way.Largest > 0
 		switch {
 		case !lost:
@@ -50,9 +50,9 @@ func (w *ways) narrowPath(p Peer) (narrow, bool) {
 	return out, out.fits > 0
 }
 
-// untagged is the MTU of a path that carries packets of so many bytes. Many devices
-// carry 4 bytes more than their MTU, for the tag of a VLAN, and some in one direction
-// only; MTUs that people set are nearly all multiples of 10.
+// untagged returns the MTU of a path that carries packets of so many bytes. Many devices carry 4 bytes more than
+// their MTU, for the tag of a VLAN, and some in one direction only; nearly all MTUs that people set are multiples of
+// 10.
 func untagged(bytes int) int {
 	const tag = 4
 	if (bytes-tag)%10 == 0 {
@@ -61,8 +61,7 @@ func untagged(bytes int) int {
 	return bytes
 }
 
-// sizes is whether packets of the full size pass. Paths that are narrow are told
-// together.
+// sizes judges whether packets of the full size pass. Narrow paths share a finding.
 func (w *ways) sizes() {
 	var lost, pieces []narrow
 	for _, p := range w.reached {
@@ -84,7 +83,8 @@ func (w *ways) sizes() {
 	}
 }
 
-// sized compares peers to all that full packets were sent to.
+// sized returns the extent of a fault that the peers in with show, compared to all peers that full packets were sent
+// to.
 func (w *ways) sized(with []Peer) extent {
 	e := extent{with, -len(with)}
 	for _, p := range w.reached {
@@ -95,7 +95,7 @@ func (w *ways) sized(with []Peer) extent {
 	return e
 }
 
-// narrowed is a warning about paths of one kind.
+// narrowed returns a warning about paths of one kind.
 func (w *ways) narrowed(paths []narrow) api.Finding {
 	all := paths[0]
 	var peers []Peer
@@ -126,7 +126,7 @@ func (w *ways) narrowed(paths []narrow) api.Finding {
 			place, w.n.Underlay.MTU, link, all.fits))
 }
 
-// losses are packets that got lost on paths that carry others of their size.
+// losses judges packets that got lost on paths that carry others of their size.
 func (w *ways) losses() {
 	var peers []Peer
 	var told []string
@@ -154,7 +154,7 @@ func (w *ways) losses() {
 		fmt.Sprintf("send more, to see whether it lasts: `leno peers %s -probe -count=50`; then look at the error counters of the devices on the way, here with `ip -s link show dev %s`", w.n.Name, link)))
 }
 
-// checksums are peers to which pings come, and nothing else.
+// checksums judges peers that receive pings and nothing else.
 func (w *ways) checksums() {
 	var peers []Peer
 	for _, p := range w.reached {

@@ -10,8 +10,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// JudgePaths says what is wrong with the paths to the peers that were probed: faults
-// and warnings, as Judge tells them.
+// JudgePaths returns what is wrong with the paths to the probed peers: faults and warnings, as in Judge.
 func JudgePaths(n Network) []api.Finding {
 	v := &verdict{facts: Facts{Active: true}}
 	v.ways(n)
@@ -19,12 +18,12 @@ func JudgePaths(n Network) []api.Finding {
 	return slices.DeleteFunc(v.list, func(f api.Finding) bool { return f.Status != api.FindingFault && f.Status != api.FindingWarning })
 }
 
-// ways are those between this host and its peers.
+// ways judges the paths between this host and its peers.
 func (v *verdict) ways(n Network) {
 	w := &ways{verdict: v, n: n, filtered: map[string]bool{}, named: map[string]bool{}}
 	w.reversePath()
 	if v.found(n.Name, CheckModule, CheckDevice, CheckRights) {
-		return // nothing can pass, and why has been said
+		return // nothing can pass, and a finding gives the reason
 	}
 	w.publicIP()
 	for _, p := range n.Peers {
@@ -38,29 +37,29 @@ func (v *verdict) ways(n Network) {
 	w.summary()
 }
 
-// ways is the judgement of one network's.
+// ways is the judgement of one network's paths.
 type ways struct {
 	*verdict
 	n        Network
 	reached  []Peer
-	closed   []Peer          // whose hosts answer, and whose end of the overlay does not
-	silent   []Peer          // that do not answer at all
-	unasked  []Peer          // that packets were not sent to, or not by all ways that would tell
-	filtered map[string]bool // nodes that the reverse path filter keeps out
-	named    map[string]bool // rules that were named
+	closed   []Peer          // their hosts answer, but not their end of the overlay
+	silent   []Peer          // they do not answer at all
+	unasked  []Peer          // no packets were sent to them, or not on all paths that matter
+	filtered map[string]bool // nodes that the reverse path filter blocks
+	named    map[string]bool // rules that a finding has named
 }
 
-// extent is how far a fault reaches.
+// extent tells how many peers a fault concerns.
 type extent struct {
-	peers  []Peer // that it is seen with
-	others int    // how many more it would have been seen with
+	peers  []Peer // peers with the fault
+	others int    // number of other peers that would show it
 }
 
-// own says whether the fault is this host's own: it is seen with all of several peers.
+// own reports whether the fault is this host's own: all of several peers show it.
 func (e extent) own() bool { return e.others == 0 && len(e.peers) > 1 }
 
-// where tells on whose side the fault is, for the end of a sentence; "" when nothing
-// tells. mine is this host's part, "this host's own link, eth0".
+// where describes on whose side the fault is, for the end of a sentence; "" when that is not known. mine is this
+// host's part, "this host's own link, eth0".
 func (e extent) where(mine string) string {
 	switch {
 	case e.own():
@@ -73,10 +72,10 @@ func (e extent) where(mine string) string {
 	return fmt.Sprintf("; it is not so with the other hosts that answer (%d): the fault is on the way to these", e.others)
 }
 
-// link is this host's own, as extent.where takes it.
+// link describes this host's own link, for extent.where.
 func (w *ways) link() string { return "this host's own link, " + w.n.Underlay.Interface }
 
-// peer is the node that a finding is about, "" for several.
+// peer returns the node that a finding is about, "" for several.
 func (e extent) peer() string {
 	if len(e.peers) == 1 {
 		return e.peers[0].Node
@@ -87,12 +86,12 @@ func (e extent) peer() string {
 // mostNamed is how many peers one finding names.
 const mostNamed = 5
 
-// names are those of the peers.
+// names lists the peers' nodes.
 func (e extent) names() string {
 	return listed(e.peers, func(p Peer) string { return p.Node })
 }
 
-// addresses are those that packets to the peers go to.
+// addresses lists the addresses that packets to the peers go to.
 func (e extent) addresses() string {
 	return listed(e.peers, func(p Peer) string { return p.Public.String() })
 }
@@ -116,15 +115,15 @@ func (e extent) each() string {
 	return "of " + e.names() + " each: "
 }
 
-// reversePath is packets of peers that the kernel takes for forged.
+// reversePath judges packets of peers that the kernel takes for forged.
 func (w *ways) reversePath() {
 	const tried = "ask the kernel whether it takes packets of each peer from the device they come by"
-	type way struct{ link, mode, by string } // which is the same for many peers
+	type way struct{ link, mode, by string } // the same for many peers
 	sources, peers := map[way][]string{}, map[way][]Peer{}
 	var order []way
 	for _, p := range w.n.Peers {
 		if p.Skipped != "" {
-			continue // no route leads to it, and nothing of it is expected
+			continue // no route leads to it, and none of its packets is expected
 		}
 		for _, r := range p.Refusals {
 			if r.Perhaps && (p.Probe == nil || crossed(p.Probe) != No || answers(p.Probe, api.PathUnderlay) != Yes) {
@@ -164,8 +163,8 @@ func (w *ways) reversePath() {
 	}
 }
 
-// back is whether anything that a peer sends to this host's public address
-// arrives: Yes of one, No of all that were asked.
+// back reports whether packets from peers to this host's public address arrive: Yes if from one peer, No if from none
+// of those that were asked.
 func (w *ways) back() (answer Answer, peer string) {
 	for _, p := range w.n.Peers {
 		switch {
@@ -179,7 +178,7 @@ func (w *ways) back() (answer Answer, peer string) {
 	return answer, peer
 }
 
-// publicIP is whether the address that others send to leads here.
+// publicIP judges whether the address that others send to leads here.
 func (w *ways) publicIP() {
 	const tried = "compare the public address with this host's own, and have peers send to it"
 	u := w.n.Underlay
@@ -208,14 +207,14 @@ func (w *ways) publicIP() {
 	}
 }
 
-// peer sorts a peer by what answered.
+// peer sorts a peer by its answers.
 func (w *ways) peer(p Peer) {
 	if p.Probe == nil || p.Skipped != "" {
 		return
 	}
 	over, under := crossed(p.Probe), answers(p.Probe, api.PathUnderlay)
 	if w.n.Backend == "alloc" {
-		over = under // others carry the packets of containers
+		over = under // other paths carry the packets of containers
 	}
 	switch {
 	case over == Yes:
@@ -229,7 +228,7 @@ func (w *ways) peer(p Peer) {
 	}
 }
 
-// here is the address that others see of this host.
+// here returns the address by which others see this host.
 func (w *ways) here() string {
 	if len(w.n.Underlay.Public) == 0 {
 		return "this host"
@@ -237,8 +236,7 @@ func (w *ways) here() string {
 	return w.n.Underlay.Public[0].String()
 }
 
-// blocked says whether rules of this host are what keeps a peer out, and names
-// them.
+// blocked reports whether rules of this host block a peer, and names them.
 func (w *ways) blocked(p Peer) bool {
 	any := false
 	for _, b := range w.n.Blockades {
@@ -263,13 +261,13 @@ func (w *ways) blockade(b firewall.Blockade, peer string) {
 		from = fmt.Sprintf("UDP port %d from %s", b.Lane.Port, b.Lane.Peer)
 	}
 	if n := w.others(b); n > 0 {
-		peer = "" // the rule is this host's
+		peer = "" // the rule belongs to this host
 		what, from = fmt.Sprintf("%s, and %d others,", what, n), from+" and the other hosts"
 	}
 	w.add(fault(CheckPort, w.n.Name, peer, "read this host's firewall rules, and send packets", fmt.Sprintf("%s is dropped here by %s", what, b), "accept "+from+" there, before that rule"))
 }
 
-// others is for how many more peers the same rule is.
+// others returns how many more peers have the same rule.
 func (w *ways) others(b firewall.Blockade) int {
 	count := -1
 	for _, o := range w.n.Blockades {
@@ -280,9 +278,8 @@ func (w *ways) others(b firewall.Blockade) int {
 	return max(count, 0)
 }
 
-// blockades are rules of this host in the way of peers that do not answer in any
-// way, or of which none was asked. Rules that a peer was reached in spite of are
-// other than they look.
+// blockades judges rules of this host that block peers that do not answer in any way, or all peers if none was
+// probed. It leaves out peers that were reached in spite of a rule: such a rule does not do what it seems to.
 func (w *ways) blockades() {
 	if w.found(w.n.Name, CheckPublicIP) {
 		return
@@ -298,7 +295,7 @@ func (w *ways) blockades() {
 	}
 }
 
-// summary is who answers and who does not.
+// summary reports which peers answer and which do not.
 func (w *ways) summary() {
 	const tried = "send packets to the other hosts"
 	w.silence(tried)
@@ -311,7 +308,7 @@ func (w *ways) summary() {
 	}
 	others := len(w.n.Peers)
 	switch {
-	case w.facts.Alone != nil: // which does not know of them
+	case w.facts.Alone != nil: // it does not know the peers
 	case others == 0:
 		w.add(well(CheckPeers, w.n.Name, "read the leases", "there are no other hosts"))
 	case w.n.Asked == 0:
@@ -322,7 +319,7 @@ func (w *ways) summary() {
 			w.add(unknown(CheckPeers, w.n.Name, tried, fmt.Sprintf("none were sent (-passive): the paths to the other hosts (%d) are not tested", others),
 				"`leno doctor -network "+w.n.Name+"` tests them"))
 		}
-	case len(w.reached) == w.n.Asked: // else those that do not answer have been named
+	case len(w.reached) == w.n.Asked: // else other findings name the peers that do not answer
 		asked := ""
 		if w.n.Asked < others {
 			asked = fmt.Sprintf(" asked, of %d,", others)
@@ -331,7 +328,7 @@ func (w *ways) summary() {
 	}
 }
 
-// revoke is the command that takes a peer's lease from it.
+// revoke returns the command that revokes a peer's lease.
 func revoke(network string, p Peer) string {
 	subnet := "SUBNET"
 	if len(p.Subnets) > 0 {
@@ -340,7 +337,7 @@ func revoke(network string, p Peer) string {
 	return fmt.Sprintf("`leno lease revoke %s %s`", network, subnet)
 }
 
-// silence is hosts that do not answer at all.
+// silence judges hosts that do not answer at all.
 func (w *ways) silence(tried string) {
 	var held []Peer
 	for _, p := range w.silent {
@@ -363,7 +360,7 @@ func (w *ways) silence(tried string) {
 	}
 }
 
-// spread is how long small packets take.
+// spread describes how long small packets take.
 func spread(list []Peer) string {
 	low, high := 0.0, 0.0
 	for _, p := range list {

@@ -18,10 +18,9 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// All of this reads and needs no rights, in the network namespace of the calling
-// thread.
+// These functions only read, in the network namespace of the calling thread, and need no rights.
 
-// LookDevice is the network's device; tun says that its packets come by /dev/net/tun.
+// LookDevice reads the state of the network's device; tun means that its packets come by /dev/net/tun.
 func LookDevice(link string, tun bool) Device {
 	d := Device{Wanted: true}
 	if tun {
@@ -43,8 +42,7 @@ func LookDevice(link string, tun bool) Device {
 	return d
 }
 
-// LookRoutes are the routes of others to destinations in the pools. own are this
-// host's subnets.
+// LookRoutes returns the routes of other programs to destinations in the pools. own holds this host's subnets.
 func LookRoutes(pools, own []netip.Prefix) ([]Route, error) {
 	names, err := linkNames()
 	if err != nil {
@@ -89,7 +87,7 @@ func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
 	return netip.PrefixFrom(a.Unmap(), bits), ok && bits > 0
 }
 
-// LookOnLink are the networks that the device has addresses of.
+// LookOnLink returns the prefixes of the device's addresses.
 func LookOnLink(link string) ([]netip.Prefix, error) {
 	l, err := netlink.LinkByName(link)
 	if err != nil {
@@ -108,14 +106,14 @@ func LookOnLink(link string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// LookRefusal asks the kernel whether it takes a packet with that source from a
-// device, by its reverse path filter, which IPv4 alone has.
+// LookRefusal asks the kernel whether its reverse path filter, which only IPv4 has, rejects a packet with that source
+// from a device.
 func LookRefusal(source, dest netip.Addr, link string) (Refusal, bool) {
 	r := Refusal{Source: source, Dest: dest, Link: link}
 	if !source.Is4() || !dest.Is4() || link == "" {
 		return r, false
 	}
-	// The kernel takes the greater of both.
+	// The greater value of both applies.
 	for _, device := range []string{"all", link} {
 		if mode, err := kernel.Sysctl("ipv4", "conf", device, "rp_filter"); err == nil {
 			r.Mode = max(r.Mode, mode)
@@ -125,7 +123,7 @@ func LookRefusal(source, dest netip.Addr, link string) (Refusal, bool) {
 		return r, false
 	}
 	_, err := netlink.RouteGetWithOptions(dest.AsSlice(), &netlink.RouteGetOptions{Iif: link, SrcAddr: source.AsSlice()})
-	// EXDEV, and since Linux 6.14 EINVAL.
+	// The kernel answers EXDEV, and since Linux 6.14 EINVAL.
 	if !errors.Is(err, unix.EXDEV) && !errors.Is(err, unix.EINVAL) {
 		return r, false
 	}
@@ -137,8 +135,7 @@ func LookRefusal(source, dest netip.Addr, link string) (Refusal, bool) {
 	return r, true
 }
 
-// LookCapabilities are those of CAP_NET_ADMIN and CAP_NET_RAW that the process
-// lacks.
+// LookCapabilities returns those of CAP_NET_ADMIN and CAP_NET_RAW that the process lacks.
 func LookCapabilities() ([]string, error) {
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0]); err != nil {
@@ -156,8 +153,7 @@ func LookCapabilities() ([]string, error) {
 	return missing, nil
 }
 
-// See looks at what is the network's on this host: its device, routes of others into
-// its pools, and where its underlay is.
+// See adds what this host has of the network: its device, routes of others into its pools, and its underlay.
 func (n *Network) See(device, tun bool, plan registry.Plan) {
 	if device {
 		n.Device = LookDevice(n.Link, tun)
@@ -166,15 +162,15 @@ func (n *Network) See(device, tun bool, plan registry.Plan) {
 	first, last := plan.Range()
 	n.Routes, n.RoutesErr = slices.DeleteFunc(routes, func(r Route) bool {
 		from, to, ok := plan.Overlapping(r.Dst)
-		return !ok || to < first || from > last // which no host is given
+		return !ok || to < first || from > last // no host is given such an address
 	}), err
 	if n.Underlay.Interface != "" {
 		n.Underlay.OnLink, _ = LookOnLink(n.Underlay.Interface) // without it less is known
 	}
 }
 
-// See asks the kernel what of the peer's packets it would not take. links are the
-// devices by which those come that are in the network.
+// See asks the kernel which of the peer's packets it would reject. links are the network's devices by which those
+// packets arrive.
 func (p *Peer) See(n Network, links []string) {
 	add := func(source, dest netip.Addr, link string, perhaps bool) {
 		if r, refused := LookRefusal(source, dest, link); refused {
@@ -197,8 +193,7 @@ func (p *Peer) See(n Network, links []string) {
 	}
 }
 
-// LookModule is why the kernel does not know a module, nil where it does or where
-// that cannot be told.
+// LookModule returns why the kernel does not know a module; nil if it does or if that cannot be determined.
 func LookModule(name string) error {
 	if _, err := os.Stat("/sys/module/" + name); err == nil {
 		return nil

@@ -6,10 +6,9 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// What was not tried, and what did not leave this host, is evidence of nothing: it is
-// Unknown wherever it is asked for.
+// A packet that was not sent, or did not leave this host, is no evidence: the answer is then Unknown.
 
-// answers says whether packets came back by all ways of a kind that any left by.
+// answers reports whether packets came back on all paths of a kind that any packet left by.
 func answers(p *api.PeerProbe, path string) Answer {
 	out := Unknown
 	for _, way := range p.Ways {
@@ -24,7 +23,7 @@ func answers(p *api.PeerProbe, path string) Answer {
 	return out
 }
 
-// untried is why no packet left by a way, "" where one did.
+// untried returns why no packet left on a path, "" if one did.
 func untried(way api.ProbedWay) string {
 	if way.NotProbed != "" {
 		return way.NotProbed
@@ -42,9 +41,9 @@ func untried(way api.ProbedWay) string {
 	return ""
 }
 
-// crossed says whether the overlay carries packets to a peer and back: what it says
-// to echo requests, or what its kernel says of packets for others behind it, which it
-// does also where rules keep echo requests from it.
+// crossed reports whether the overlay carries packets to a peer and back. The evidence is its answers to echo
+// requests, or its kernel's errors about packets for addresses behind it. The kernel sends these errors even where
+// rules block echo requests.
 func crossed(p *api.PeerProbe) Answer {
 	passes := func(d *api.ProbedDirection) bool { return d != nil && d.State == api.DirectionPasses }
 	if passes(p.There) && passes(p.Back) {
@@ -53,7 +52,7 @@ func crossed(p *api.PeerProbe) Answer {
 	return answers(p, api.PathOverlay)
 }
 
-// refused is who said that the carrier's port is closed, and how.
+// refused tells which host reported that the tunnel's port is closed, and how.
 func refused(p *api.PeerProbe, port int) string {
 	for _, way := range p.Ways {
 		for _, e := range way.Errors {
@@ -65,7 +64,7 @@ func refused(p *api.PeerProbe, port int) string {
 	return ""
 }
 
-// unasked is why nothing is known of the ways to a peer.
+// unasked returns why nothing is known of the paths to a peer.
 func unasked(p *api.PeerProbe) string {
 	for _, path := range []string{api.PathOverlay, api.PathUnderlay} {
 		for _, way := range p.Ways {

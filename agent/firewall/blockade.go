@@ -8,46 +8,44 @@ import (
 	"slices"
 )
 
-// Lane is how a network's packets between this host and another pass this host's
-// rules: as datagrams of its own.
+// Lane describes how a network's packets between this host and another host pass this host's rules: as UDP datagrams
+// of the host itself.
 type Lane struct {
 	Network string
 	Link    string     // device between hosts
 	Own     netip.Addr // this host's address there
-	Peer    netip.Addr // the other's
-	Port    int        // UDP, of both
-	// SamePort says that datagrams are also sent from that port, so that those of
-	// the other host may count as answers.
+	Peer    netip.Addr // the other host's
+	Port    int        // UDP, the same on both hosts
+	// SamePort reports whether datagrams are also sent from that port, so that those of the other host may count as
+	// answers.
 	SamePort bool
 }
 
 // Blockade is a rule of this host that drops a lane's datagrams.
 type Blockade struct {
 	Lane    Lane
-	Inbound bool   // those that come; else those that are sent
+	Inbound bool   // drops received datagrams; else sent ones
 	Where   string // "iptables table filter chain INPUT"
-	Rule    string // as its program writes it, or "policy DROP"
+	Rule    string // as its program prints it, or "policy DROP"
 }
 
 func (b Blockade) String() string { return fmt.Sprintf("%s: %q", b.Where, b.Rule) }
 
-// datagrams are what tells a flow of the host itself.
+// datagrams marks a flow as one of the host itself.
 type datagrams struct {
-	answers bool // may be answers to others
+	answers bool // the packets may be answers to earlier ones
 }
 
-// InTheWay finds what Obstacles does, and the rules of this host, in every variant of
-// iptables and in nftables, that drop datagrams between hosts: of however many
-// networks, the rules are read once. It only reads, and names nothing it is not sure
-// of: an empty answer is no proof. Programs are started from the calling thread, as
-// those of Obstacles are.
+// InTheWay returns what Obstacles returns, and the rules of this host, in every variant of iptables and in nftables,
+// that drop datagrams between hosts. It reads the rules once for all networks. It changes nothing and reports only
+// what it is sure of, so an empty result is no proof. Like Obstacles, it starts programs from the calling thread.
 func InTheWay(ctx context.Context, crossings []Crossing, lanes []Lane) ([]Obstacle, []Blockade, error) {
 	bases, _, err := standing(ctx)
 	bridges, listing := bridgesOf(crossings)
 	return obstacles(bases, crossings, bridges), blockades(bases, lanes), errors.Join(err, listing)
 }
 
-// blockades is what the rules do to the lanes, at most one each way. Pure.
+// blockades returns what the rules do to the lanes, at most one blockade for each direction. It is pure.
 func blockades(bases []base, lanes []Lane) []Blockade {
 	var out []Blockade
 	for _, l := range lanes {

@@ -10,7 +10,7 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// lanes are those to two peers.
+// lanes returns the lanes to two peers.
 func lanes(samePort bool) []Lane {
 	var out []Lane
 	for _, peer := range []string{"192.0.2.12", "192.0.2.13"} {
@@ -19,8 +19,8 @@ func lanes(samePort bool) []Lane {
 	return out
 }
 
-// Rules in the way of datagrams between hosts are named, in each direction, as the
-// programs list them; what may let them pass is not.
+// TestBlockades checks that rules that block datagrams between hosts are reported for each direction, as the programs
+// list them, and that rules that may let them pass are not.
 func TestBlockades(t *testing.T) {
 	const nft, ipt = "nftables table inet x chain ", "iptables-nft table filter chain "
 	table := func(hook, policy, rules string) string {
@@ -29,7 +29,7 @@ func TestBlockades(t *testing.T) {
 	for _, tt := range []struct {
 		name, rules string
 		samePort    bool
-		want        []string // of the first peer, then of the second
+		want        []string // for the first peer, then for the second
 	}{
 		{name: "nothing"},
 		{name: "a port dropped", rules: "iptables-nft -A INPUT -p udp --dport 8472 -j DROP",

@@ -9,17 +9,16 @@ import (
 	"time"
 )
 
-// Type says which kind of firewall holds the rules.
+// Type selects the kind of firewall that holds the rules.
 type Type string
 
 const (
-	// TypeAuto takes iptables where its program is installed and works, so that
-	// our rules stand in the same tables as those of Docker and others: a packet
-	// passes only if every table accepts it, so an accept in a table of our own
-	// overrules nothing. Else it takes nftables.
+	// TypeAuto takes iptables where its program is installed and works, so that our rules are in the same tables as
+	// those of Docker and others. A packet passes only if every table accepts it, so an accept in a table of our own
+	// overrules nothing. Otherwise it takes nftables.
 	TypeAuto     Type = "auto"
 	TypeIPTables Type = "iptables" // in the variant that this host prefers
-	TypeNFTables Type = "nftables" // without a program, tables of our own
+	TypeNFTables Type = "nftables" // tables of our own, without a program
 )
 
 // Choice is the kind of firewall that holds the rules, and why.
@@ -28,18 +27,18 @@ type Choice struct {
 	Reason string
 }
 
-// finding is what a kind says of itself.
+// finding holds what a kind reports about itself.
 type finding struct {
 	kind      string
-	what      string // the program with its version, "" for what needs none
-	preferred bool   // it is the one that its plain name leads to
-	err       error  // why it cannot hold the rules: ErrNotInstalled, or whatever it said
-	some      bool   // it can hold those of one address family at least
-	doubt     error  // why its plain name does not say which one is preferred
+	what      string // the program with its version, "" if the kind needs none
+	preferred bool   // the program's plain name leads to this kind
+	err       error  // why it cannot hold the rules: ErrNotInstalled, or the error it returned
+	some      bool   // it can hold the rules of at least one address family
+	doubt     error  // why the plain name does not tell which kind is preferred
 }
 
-// lookAgain is when a kind that would be preferred and does not work is looked
-// at again, while another one holds the rules.
+// lookAgain is the interval between checks of a kind that would be preferred but does not work, while another one
+// holds the rules.
 const lookAgain = time.Minute
 
 const (
@@ -47,11 +46,10 @@ const (
 	kindLegacy   = "iptables-" + variantLegacy
 )
 
-// choose sees to it that chosen is the right kind. It is looked for when
-// something of it may have changed: a program was installed, removed or replaced,
-// or another type was configured. A kind that fails after it was chosen stays
-// chosen, for its rules are in force, and stand where those of Docker do: only one
-// that is uninstalled, or not preferred any more, is left.
+// choose makes sure that chosen is the right kind. It searches when something relevant may have changed: a program
+// was installed, removed or replaced, or another type was configured. A kind that fails after it was chosen stays
+// chosen, because its rules are in force and are in the same tables as Docker's. It is given up only when it is
+// uninstalled or no longer preferred.
 func (f *Firewall) choose(ctx context.Context, t Type, want rules) error {
 	basis := fmt.Sprintln(t, want.of(false).empty(), want.of(true).empty())
 	for _, a := range f.appliers {
@@ -105,13 +103,12 @@ func (f *Firewall) choose(ctx context.Context, t Type, want rules) error {
 	return nil
 }
 
-// broken says that it is there and does not work.
+// broken reports whether the kind is there but does not work.
 func (f finding) broken() bool { return f.err != nil && !errors.Is(f.err, ErrNotInstalled) }
 
-// choose is the kind to take of those that were found, in order of preference,
-// and why in words. One that can hold the rules of one family only is better than
-// none. The kind that was chosen last, "" for none, stays while it is broken, and
-// while its being preferred is in doubt.
+// choose returns the kind to use out of those found, in order of preference, and the reason in words. A kind that can
+// hold the rules of one family only is better than none. The kind that was chosen last, "" for none, stays while it
+// is broken or while it is in doubt which kind is preferred.
 func choose(t Type, found []finding, last string) (best finding, reason string, err error) {
 	var order, broken, missing []finding
 	preferred := func(f finding) bool { return f.preferred || f.doubt != nil && f.kind == last }
@@ -151,7 +148,7 @@ func choose(t Type, found []finding, last string) (best finding, reason string, 
 	return best, "", fmt.Errorf("%w: none that is a firewall of type %q", ErrNotInstalled, t)
 }
 
-// why says in words why a kind was taken, past others that do not work.
+// why returns the reason in words why a kind was chosen, including others that do not work.
 func why(t Type, f finding, broken []finding) string {
 	var out []string
 	switch {

@@ -60,12 +60,12 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// fakeKind is a kind that keeps what it was given, and tells a log.
+// fakeKind is a kind that keeps the rules it was given, and writes to a log.
 type fakeKind struct {
 	name   string
 	log    *[]string
 	err    error
-	number int // of its program, as it were
+	number int // of its imaginary program
 	looks  int
 	has    rules
 	fails  error
@@ -92,7 +92,7 @@ func (f *fakeKind) apply(_ context.Context, want rules) ([]string, error) {
 	return []string{f.name}, nil
 }
 
-// When the kind changes, the new rules stand before the old ones go.
+// When the kind changes, the new rules are in place before the old ones go.
 func TestKindChanges(t *testing.T) {
 	var log []string
 	nft, native := &fakeKind{name: "iptables-nft", log: &log}, &fakeKind{name: kindNFTables, log: &log}
@@ -138,7 +138,7 @@ func TestKindChanges(t *testing.T) {
 	}
 }
 
-// What the preferred kind broke with at the start is told until it works.
+// The error that broke the preferred kind at the start is reported until the kind works.
 func TestInstead(t *testing.T) {
 	var log []string
 	refused := errors.New("refused")
@@ -164,8 +164,7 @@ func TestInstead(t *testing.T) {
 	}
 }
 
-// Rules that were right and cannot be listed for a while are no fault, unless
-// something else is wrong or may be.
+// Rules that were right but cannot be listed for a while are no fault, unless something else is wrong or may be.
 func TestUnseen(t *testing.T) {
 	slow := errors.Join(fmt.Errorf("IPv4 firewall: %w", errUnlisted))
 	both := errors.Join(slow, errors.New("write table nat: no"))
@@ -220,7 +219,7 @@ func TestAskVersion(t *testing.T) {
 	}
 }
 
-// A program is asked once, and again when its file is another one.
+// A program is asked once, and again when its file is replaced.
 func TestProgramAskedOnce(t *testing.T) {
 	s := newScripts(t)
 	asked := func() int {

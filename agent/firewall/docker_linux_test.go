@@ -9,9 +9,8 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// What Docker writes for a bridge that has this host's subnet, with its defaults
-// and a published port: each new rule and jump first, at its start, hence before
-// ours.
+// docker holds the rules that Docker writes for a bridge that has this host's subnet, with its defaults and a
+// published port. It inserts each new rule and jump at the start of its chain, hence before ours.
 const docker = `
 	V4 -t nat -I POSTROUTING -s 10.5.34.0/24 ! -o c0 -j MASQUERADE
 	V4 -t nat -A POSTROUTING -s 10.5.34.2/32 -d 10.5.34.2/32 -p tcp --dport 8080 -j MASQUERADE
@@ -28,9 +27,8 @@ const docker = `
 	V4 -I FORWARD -j DOCKER-FORWARD
 	V4 -I FORWARD -j DOCKER-USER`
 
-// Beside Docker, whichever was there first: overlay packets keep their source,
-// both ways, the world sees the host, and what Docker does for its own ports
-// goes on.
+// TestAmongDocker checks that, whether Docker or leno started first, overlay packets keep their source in both
+// directions, the world sees the host's address, and Docker's own ports keep working.
 func TestAmongDocker(t *testing.T) {
 	for _, variant := range []string{variantNFT, variantLegacy} {
 		for _, first := range []string{"Docker", "leno"} {
@@ -58,10 +56,10 @@ func TestAmongDocker(t *testing.T) {
 				for _, tt := range []struct {
 					name     string
 					from, to *nstest.NS
-					dial     string // where it connects to
-					listen   string // where that leads
+					dial     string // the address it connects to
+					listen   string // the address it arrives at
 					source   string // 0.0.0.0 is any
-					want     string // who is seen
+					want     string // the source that the listener sees
 				}{
 					{"to the overlay", l.container, l.world, "10.5.99.2:7000", "10.5.99.2:7000", "0.0.0.0", "10.5.34.2"},
 					{"from the overlay", l.world, l.container, "10.5.34.2:7001", "10.5.34.2:7001", "10.5.99.2", "10.5.99.2"},
@@ -79,8 +77,7 @@ func TestAmongDocker(t *testing.T) {
 	}
 }
 
-// seen connects from an address to another one, and returns whom the listener
-// saw.
+// seen connects from an address to another one, and returns the source that the listener saw.
 func seen(t *testing.T, from, to *nstest.NS, source, dial, listen string) string {
 	t.Helper()
 	var listener *net.TCPListener

@@ -1,7 +1,6 @@
-// Package firewall keeps leno's own chains, and one jump to each, as the
-// networks want them: masquerading of what leaves the overlay, and forwarding of
-// what stays in it. Chains beginning with "LENO-", and the nftables table "inet
-// leno", are ours; everything else belongs to somebody else and is left alone.
+// Package firewall keeps leno's own chains, and one jump to each, as the networks want them: masquerading for packets
+// that leave the overlay, and forwarding for packets that stay in it. Chains beginning with "LENO-" and the nftables
+// table "inet leno" are ours. Everything else belongs to others and is not changed.
 package firewall
 
 import (
@@ -15,104 +14,95 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// ErrNotInstalled says that rules are wanted and nothing is there that could hold
-// them. The text names what is missing and how to do without.
+// ErrNotInstalled reports that rules are wanted but nothing is installed that could hold them. The text names what is
+// missing and how to do without it.
 var ErrNotInstalled = errors.New("program is not installed")
 
-// ErrUnseen says that rules that were right could not be looked at again, and
-// nothing is known to be wrong with them.
+// ErrUnseen reports that rules that were right could not be checked again. Nothing is known to be wrong with them.
 var ErrUnseen = errors.New("rules stand as they were last seen and could not be looked at again: " +
 	"either a program that writes rules all the time keeps the tables busy, or the program hangs; tried again")
 
-// State is everything wanted of the firewall.
+// State is the wanted state of the firewall.
 type State struct {
-	Type        Type // zero is TypeAuto
-	RandomFully bool // masquerading takes source ports at random, where it can
+	Type        Type // the zero value means TypeAuto
+	RandomFully bool // masquerading takes random source ports, where it can
 	Networks    []Network
 }
 
-// Report is what one Apply did.
+// Report describes what one Apply did.
 type Report struct {
 	Writes int // tables written; 0 when all agreed
 
-	// Healed says of each table written what was wrong in it, when nothing else
-	// was wanted than last time, so that somebody else had changed it.
+	// Healed describes, for each table written, what was wrong in it. It is set when the wanted rules were the same
+	// as last time, so that another program must have changed the table.
 	Healed []string
 
-	// Choice is the kind that holds the rules, the zero value when there are none.
+	// Choice is the kind that holds the rules; the zero value when there are none.
 	Choice Choice
 
-	// Silent says that rules stand where nobody tells of changes: Touched has to be
-	// asked.
+	// Silent reports that rules are in tables whose changes are not announced: the caller has to poll Touched.
 	Silent bool
 
-	// Instead is what is broken of the kind that this host prefers, while another
-	// one holds the rules, or of the program that says which it prefers; else nil.
+	// Instead describes what is broken in the kind that this host prefers, while another one holds the rules, or in
+	// the program that tells which kind is preferred. It is nil otherwise.
 	Instead error
 
-	// Leftover is why rules of ours in a kind that is not used any more could not
-	// be removed, nil when none are left. The wanted ones stand all the same.
+	// Leftover is the error that kept our rules in a kind no longer used from being removed; nil when no rules remain
+	// there. The wanted rules are in force in either case.
 	Leftover error
 }
 
-// applier makes the firewall of one kind hold the wanted rules, of both address
-// families. Its methods are called by one goroutine at a time and do their work on
-// the calling thread, hence in its network namespace.
+// applier makes the firewall of one kind hold the wanted rules of both address families. One goroutine at a time
+// calls its methods. They work on the calling thread, hence in its network namespace.
 type applier interface {
-	// kind names it: iptables-nft, iptables-legacy, nftables.
+	// kind returns its name: iptables-nft, iptables-legacy or nftables.
 	kind() string
 
-	// stamp changes when it is worthwhile to look again. It is cheap.
+	// stamp returns a string that changes when another look is worthwhile. It is cheap.
 	stamp() string
 
-	// look finds out whether this kind can hold the wanted rules here. It writes
-	// nothing and loads no kernel module of iptables-legacy.
+	// look finds out whether this kind can hold the wanted rules here. It writes nothing and loads no kernel module
+	// of iptables-legacy.
 	look(ctx context.Context, want rules) finding
 
-	// apply makes everything of ours in this firewall say what is wanted, and
-	// nothing else: it lists what is there, compares content and order, and writes
-	// what differs, so that no packet meets a moment in which wanted rules are
-	// missing. The empty value removes all of ours, also what an earlier version
-	// left; it is no error then that this kind does not exist here. written says of
-	// each table written what was wrong ("iptables-nft table nat: no chain
-	// LENO-POSTROUTING"), nil when all agreed. It goes on past a part that fails and
-	// joins the errors.
+	// apply makes this firewall contain exactly the wanted rules of ours. It lists what is there, compares content
+	// and order, and writes the differences, so that wanted rules are never missing for any packet. The empty value
+	// removes all our rules, including those of an earlier version; it is then no error that this kind does not exist
+	// here. written describes for each table written what was wrong ("iptables-nft table nat: no chain
+	// LENO-POSTROUTING"); it is nil when all agreed. apply continues after a part fails and joins the errors.
 	apply(ctx context.Context, want rules) (written []string, err error)
 }
 
-// Firewall keeps the rules of all networks of this host. Its methods are called
-// by one goroutine at a time; programs are started from the calling thread, hence
-// in its network namespace.
+// Firewall keeps the rules of all networks of this host. One goroutine at a time calls its methods. They start
+// programs from the calling thread, hence in its network namespace.
 type Firewall struct {
 	logger   hclog.Logger
-	appliers []applier // of every kind there is
+	appliers []applier // one for every kind
 
-	chosen  applier // nil while no rule is wanted, or nothing can hold any
+	chosen  applier // nil while no rule is wanted, or no kind can hold any
 	choice  Choice
 	broken  bool      // chosen did not work when the choice was made
 	instead error     // Report.Instead
-	basis   string    // what the choice was made of
-	again   time.Time // when to make it anew all the same; zero for never
+	basis   string    // the facts the choice was based on
+	again   time.Time // when to choose again even if basis is unchanged; zero for never
 
-	applied *rules // what was applied last with success, by chosen
-	stamp   string // of chosen then
+	applied *rules // the rules that chosen last applied successfully
+	stamp   string // of chosen at that time
 }
 
-// New touches nothing.
+// New returns a Firewall. It changes nothing on the host.
 func New(logger hclog.Logger) *Firewall {
 	return &Firewall{logger: logger, appliers: []applier{
 		newIPTables(logger, variantNFT), newIPTables(logger, variantLegacy), newNFTables(logger),
 	}}
 }
 
-// Apply makes the firewall say what all networks together want. It reads the
-// tables and writes, each table in one transaction, only what differs; no packet
-// ever meets an empty chain. Where the rules stand by another kind than the one
-// they should, the new ones stand before the old ones go. No networks, or none
-// that wants a rule, removes jumps and chains; then nothing needs to be
-// installed. It goes on past a table that fails and joins the errors:
-// ErrNotInstalled when rules are wanted and nothing can hold them, ErrLocked when
-// another program keeps the lock.
+// Apply makes the firewall hold the rules that all networks together want. It reads the tables and writes only the
+// differences, each table in one transaction; no packet ever meets an empty chain. When another kind has to hold the
+// rules, the new rules are in place before the old ones are removed. With no networks, or none that wants a rule, it
+// removes jumps and chains; then nothing needs to be installed. It continues after a table fails and joins the
+// errors: ErrNotInstalled when rules are wanted and no kind can hold them, ErrLocked when another program keeps the
+// lock.
 func (f *Firewall) Apply(ctx context.Context, s State) (Report, error) {
 	want := wanted(s)
 	var report Report
@@ -139,16 +129,14 @@ func (f *Firewall) Apply(ctx context.Context, s State) (Report, error) {
 	return report, nil
 }
 
-// Touched says whether rules that stand where nobody tells of changes are other
-// than at the last Apply. It starts no program: it takes a tenth of a millisecond,
-// and some milliseconds beside ten thousand rules of others.
+// Touched reports whether rules in tables whose changes are not announced differ from those of the last Apply. It
+// starts no program: it takes a tenth of a millisecond, or some milliseconds beside ten thousand rules of others.
 func (f *Firewall) Touched() bool {
 	i, ok := f.chosen.(*iptables)
 	return ok && f.choice.Kind == kindLegacy && i.touched()
 }
 
-// hold makes the chosen kind hold the rules. healed says that what was written
-// had been there before.
+// hold makes the chosen kind hold the rules. healed reports that the rules it wrote had been there before.
 func (f *Firewall) hold(ctx context.Context, t Type, want rules) (written []string, healed bool, err error) {
 	before := f.applied
 	f.applied = nil
@@ -177,15 +165,13 @@ func (f *Firewall) hold(ctx context.Context, t Type, want rules) (written []stri
 	return written, same, err
 }
 
-// onlyUnlisted says of what an applier joined that listings took too long, and
-// nothing else failed.
+// onlyUnlisted reports whether the joined errors of an applier contain only listings that took too long.
 func onlyUnlisted(err error) bool {
 	joined, ok := err.(interface{ Unwrap() []error })
 	return ok && !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !errors.Is(e, errUnlisted) })
 }
 
-// removeOthers takes our rules away from all kinds but the chosen one, and
-// returns what it wrote.
+// removeOthers removes our rules from all kinds but the chosen one, and returns what it wrote.
 func (f *Firewall) removeOthers(ctx context.Context) (written []string, err error) {
 	var errs []error
 	for _, a := range f.appliers {

@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// iptables applies rules with the programs of one variant, one for each family.
+// iptables applies rules with the programs of one variant, one program for each family.
 type iptables struct {
 	variant  string
 	families []*iptablesFamily
@@ -16,7 +16,7 @@ type iptables struct {
 
 var _ applier = (*iptables)(nil)
 
-// newIPTables touches nothing.
+// newIPTables returns the applier of one variant. It changes nothing on the host.
 func newIPTables(logger hclog.Logger, variant string) *iptables {
 	return &iptables{variant: variant, families: []*iptablesFamily{
 		newIPTablesFamily(logger, variant, false),
@@ -34,8 +34,7 @@ func (i *iptables) stamp() string {
 	return stamp
 }
 
-// look asks for the families that have rules. The host prefers the variant that
-// the first of them prefers.
+// look checks the families that have rules. The host prefers the variant that the first of them prefers.
 func (i *iptables) look(ctx context.Context, want rules) finding {
 	var out finding
 	var errs []error
@@ -50,7 +49,7 @@ func (i *iptables) look(ctx context.Context, want rules) finding {
 		}
 		if err == nil {
 			if !known {
-				out.preferred, known = preferred, true // also if it does not work
+				out.preferred, known = preferred, true // even if it does not work
 			}
 			_, err = list(ctx, p.path)
 		}
@@ -77,7 +76,7 @@ func (i *iptables) apply(ctx context.Context, want rules) (written []string, err
 	return written, errors.Join(errs...)
 }
 
-// touched says whether tables are other ones than when they agreed.
+// touched reports whether the tables differ from when they last agreed.
 func (i *iptables) touched() bool {
 	touched := false
 	for _, f := range i.families {

@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// Chains of ours. Names are at most 28 bytes (XT_EXTENSION_MAXNAMELEN less the
-// final zero).
+// Chains of ours. Names are at most 28 bytes (XT_EXTENSION_MAXNAMELEN less the final zero).
 const (
 	ownPrefix    = "LENO-"
 	chainOverlay = ownPrefix + "OVERLAY"
@@ -20,55 +19,50 @@ const (
 	tableFilter = "filter"
 )
 
-// tableNames are the tables that have rules of ours.
+// tableNames returns the tables that have rules of ours.
 func tableNames() []string { return []string{tableNAT, tableFilter} }
 
-// ours says whether a table may have rules of ours.
+// ours reports whether a table may have rules of ours.
 func ours(table string) bool { return slices.Contains(tableNames(), table) }
 
 // hook is a place in the kernel's chains that jumps to one of ours.
 type hook struct {
 	table, chain, own string
-	// overrules says of somebody else's rule that our jump must stand before it,
-	// or ours would not be met. nil is for a jump that is right anywhere and
-	// belongs to the end.
+	// overrules reports whether our jump must come before this rule of another program, because our rules would not
+	// be reached otherwise. It is nil for a jump that may be anywhere and is added at the end.
 	overrules func(t table, r arguments) bool
 }
 
-// hooks is every place, in the order of their jumps.
+// hooks returns every place, in the order of their jumps.
 func hooks() []hook {
 	return []hook{
 		{tableNAT, "POSTROUTING", chainOverlay, masquerades},
-		// A rule of the operator's that rewrites the same packets is there on
-		// purpose and goes first.
+		// A rule of the operator that rewrites the same packets is there on purpose and goes first.
 		{tableNAT, "POSTROUTING", chainMasq, nil},
 		{tableFilter, "FORWARD", chainForward, decides},
 	}
 }
 
-// decides says of a rule in FORWARD that it leads to chains of another program,
-// which end in dropping what they do not know: those of Docker drop what goes to
-// its bridges. Docker keeps DOCKER-USER for rules that go before all others,
-// and plain rules are the operator's, who put them there on purpose.
+// decides reports whether a rule in FORWARD leads to chains of another program that end by dropping what they do not
+// know: Docker's chains drop packets to its bridges. Docker keeps DOCKER-USER for rules that go before all others,
+// and rules that jump nowhere are the operator's, who put them there on purpose.
 func decides(t table, r arguments) bool {
 	target, _ := r.target()
 	return target != "DOCKER-USER" && t.defines(target)
 }
 
-// masquerades says of a rule in POSTROUTING that it may give packets within the
-// overlay another source. Docker has one for each bridge, for whatever leaves by
-// another device, and puts it first. SNAT to an address is the operator's.
+// masquerades reports whether a rule in POSTROUTING may give packets within the overlay another source. Docker has
+// one for each bridge, for packets that leave by another device, and puts it first. SNAT to an address is the
+// operator's.
 func masquerades(t table, r arguments) bool {
 	target, _ := r.target()
 	return target == "MASQUERADE" || t.defines(target)
 }
 
-// defines says whether the table has a chain of that name: a target of that name
-// is a jump, and not a verdict.
+// defines reports whether the table has a chain of that name: a target of that name is then a jump and not a verdict.
 func (t table) defines(name string) bool { return slices.Contains(t.chains, name) }
 
-// render is the rules for each of our chains, as iptables-save prints them. A
-// chain without rules is not wanted.
+// render returns the rules for each of our chains, as iptables-save prints them. A chain without rules is not wanted.
 func render(want rules, randomFully bool) map[string][]arguments {
 	out := map[string][]arguments{}
 	for chain, list := range map[string][]rule{chainOverlay: want.exempt, chainMasq: want.masquerade, chainForward: want.forward} {
@@ -101,15 +95,14 @@ func (r rule) arguments(chain string, randomFully bool) arguments {
 	return out
 }
 
-// edit is what makes one table agree.
+// edit holds the changes that make one table agree.
 type edit struct {
 	input string   // for iptables-restore --noflush; "" when it agrees
-	wrong []string // what it mends, in words
+	wrong []string // what it corrects, in words
 }
 
-// change makes one table say what is wanted of our chains. In one input, hence
-// one transaction, chains that differ are filled anew, jumps that should not be
-// are deleted and missing ones are added.
+// change returns the edit that gives one table the wanted chains of ours. In one input, hence one transaction, it
+// refills chains that differ, deletes unwanted jumps and adds missing ones.
 func change(name string, t table, want map[string][]arguments) edit {
 	var heads, lines, wrong []string
 	for _, h := range hooks() {
@@ -130,8 +123,8 @@ func change(name string, t table, want map[string][]arguments) edit {
 	jumps, moved := changeJumps(name, t, want)
 	lines, wrong = append(lines, jumps...), append(wrong, moved...)
 
-	// Chains of an older version go too. All are emptied before any is deleted,
-	// since they may jump to each other.
+	// Chains of an older version are deleted too. All are emptied before any is deleted, since they may jump to each
+	// other.
 	var deletes []string
 	for _, chain := range t.chains {
 		wanted := slices.ContainsFunc(hooks(), func(h hook) bool { return h.table == name && h.own == chain && len(want[chain]) > 0 })
@@ -148,11 +141,11 @@ func change(name string, t table, want map[string][]arguments) edit {
 	return edit{strings.Join(all, "\n") + "\n", wrong}
 }
 
-// changeJumps is the lines that make the jumps to our chains right, each one
-// once and in its place. Somebody else's rules are named by their content and
-// never by their number, which may be another one by the time it is written.
+// changeJumps returns the lines that correct the jumps to our chains, so that each is there once and in its place.
+// Rules of other programs are identified by their content and never by their number, which may have changed by the
+// time of the write.
 func changeJumps(name string, t table, want map[string][]arguments) (lines, wrong []string) {
-	left := t // as it is once lines are written
+	left := t // the table after the lines are applied
 	left.rules = nil
 	keep := map[int]bool{}
 	for _, h := range hooks() {
@@ -166,7 +159,7 @@ func changeJumps(name string, t table, want map[string][]arguments) (lines, wron
 			left.rules = append(left.rules, r)
 			continue
 		}
-		// Of equal ones the first is deleted, and the last is the one that is kept.
+		// Of equal jumps, "-D" deletes the first, and the last one is kept.
 		lines = append(lines, "-D "+r[1:].String())
 		wrong = append(wrong, fmt.Sprintf("a jump in %s to %s out of place", r[1], target))
 	}
@@ -188,8 +181,7 @@ func changeJumps(name string, t table, want map[string][]arguments) (lines, wron
 
 func (h hook) jump() arguments { return arguments{"-A", h.chain, "-j", h.own} }
 
-// right is the index of the jump among the rules, if the last one of it stands
-// where it must; else -1.
+// right returns the index of the jump among the rules, if its last occurrence is in the right place; else -1.
 func (h hook) right(t table) int {
 	found, overruled := -1, false
 	for i, r := range t.rules {
@@ -207,8 +199,7 @@ func (h hook) right(t table) int {
 	return found
 }
 
-// place is the number for a new jump in its chain: before the first rule that it
-// must overrule, or at the top.
+// place returns the number for a new jump in its chain: before the first rule that it must overrule, or at the top.
 func (h hook) place(t table) int {
 	rules := t.of(h.chain)
 	if i := slices.IndexFunc(rules, func(r arguments) bool { return h.overrules(t, r) }); i >= 0 {

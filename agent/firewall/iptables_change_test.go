@@ -16,7 +16,7 @@ func prefixes(list ...string) []netip.Prefix {
 	return out
 }
 
-// two networks, the first of both families.
+// two returns two networks, the first of both families.
 func two() []Network {
 	return []Network{
 		{Name: "default", Pools: prefixes("10.5.0.0/16", "fd00:5::/48"), Subnets: prefixes("10.5.34.0/24", "fd00:5:0:22::/64"), IPMasq: true, Forward: true},

@@ -14,40 +14,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockWait is how long, in seconds, a writer waits for the lock that all users
-// of iptables-legacy share.
+// lockWait is how long, in seconds, a writer waits for the lock that all users of iptables-legacy share.
 const lockWait = "5"
 
-// ErrLocked says that another program kept the lock of iptables for longer than
-// a writer waits.
+// ErrLocked reports that another program kept the lock of iptables for longer than a writer waits.
 var ErrLocked = errors.New("another program holds the lock of iptables, /run/xtables.lock, " +
 	"which is tried again; if it stays, see who has it with: fuser -v /run/xtables.lock")
 
-// errUnlisted says that a listing was given up, after which nothing was written.
+// errUnlisted reports that a listing was given up; nothing was written after it.
 var errUnlisted = errors.New("list rules")
 
-// iptablesFamily is one address family's program of one variant, and its tables.
+// iptablesFamily holds one address family's program of one variant, and its tables.
 type iptablesFamily struct {
 	logger  hclog.Logger
 	v6      bool
 	variant string
 	command string // iptables, ip6tables
 
-	plain   program // the one of that name, whichever variant it is
+	plain   program // the program of that name, whichever variant it is
 	variety program // the one named for the variant
-	fixed   bool    // only variety counts, for tests
+	fixed   bool    // only variety counts; for tests
 
-	// clean: this process saw that no chain of ours is there, and wants none.
-	// Nobody else makes them, so there is nothing to look for.
+	// clean means that this process saw no chain of ours and wants none. No other program makes such chains, so there
+	// is nothing to look for.
 	clean bool
 
-	// Of the legacy variant: the number of the tables when they agreed, 0 when they
-	// may not.
+	// For the legacy variant: the fingerprint of the tables when they agreed, 0 when they may not agree.
 	seed   maphash.Seed
 	agreed uint64
 
-	// unable is the stamp of a program that was refused --random-fully, by itself
-	// or by the kernel.
+	// unable is the stamp of a program that rejected --random-fully, or for which the kernel did.
 	unable string
 }
 
@@ -59,12 +55,12 @@ func newIPTablesFamily(logger hclog.Logger, variant string, v6 bool) *iptablesFa
 	return f
 }
 
-// told is an error that says of which family it is.
+// told returns the error with its address family.
 func (f *iptablesFamily) told(err error) error {
 	return fmt.Errorf("%s firewall: %w", map[bool]string{false: "IPv4", true: "IPv6"}[f.v6], err)
 }
 
-// named is the program's name with its variant.
+// named returns the program's name with its variant.
 func (f *iptablesFamily) named() string { return f.command + "-" + f.variant }
 
 func (f *iptablesFamily) stamp() string {
@@ -73,9 +69,8 @@ func (f *iptablesFamily) stamp() string {
 	return plain + " " + named
 }
 
-// program is the one to write this variant with, and whether it is the one that
-// this host prefers. The error is ErrNotInstalled, or why it cannot be asked what
-// it is.
+// program returns the program that writes this variant, and whether it is the one that this host prefers. The error
+// is ErrNotInstalled, or the reason why the program's version cannot be determined.
 func (f *iptablesFamily) program(ctx context.Context) (p program, preferred bool, err error) {
 	f.plain.refresh(ctx, f.command)
 	if f.plain.path != "" && f.plain.err == nil && f.plain.version.variant == f.variant && !f.fixed {
@@ -94,15 +89,14 @@ func (f *iptablesFamily) program(ctx context.Context) (p program, preferred bool
 		ErrNotInstalled, f.command)
 }
 
-// apply returns the tables written. While no rule is wanted, a program that is
-// missing or cannot work here (a kernel without IPv6) is an error only if it left
-// rules of ours behind that cannot go without it.
+// apply returns the tables written. While no rule is wanted, a program that is missing or cannot work here (a kernel
+// without IPv6) is an error only if it left rules of ours that cannot be removed without it.
 func (f *iptablesFamily) apply(ctx context.Context, want rules) (written []string, err error) {
 	needed := !want.empty()
 	if !needed && (f.clean || f.variant == variantLegacy && !slices.ContainsFunc(legacyTables(f.v6), ours)) {
 		return nil, nil
 	}
-	number := f.number() // before the listing: what happens after it must show
+	number := f.number() // before the listing, so that later changes show
 	f.agreed = 0
 	var tables map[string]table
 	p, _, err := f.program(ctx)
@@ -146,8 +140,8 @@ func (f *iptablesFamily) write(ctx context.Context, p program, name string, t ta
 	able := p.version.randomFully && f.unable != p.stamp
 	wrong, err = restore(able)
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && !errors.Is(err, ErrLocked) && !errors.Is(err, unix.EPERM) && ctx.Err() == nil {
-		// Somebody may have written the table at the same instant, or since it was
-		// listed, so that a place in it is another one's now.
+		// Another program may have written the table at the same instant, or since it was listed, so that a position
+		// in it may now be another rule's.
 		if tables, unlisted := list(ctx, p.path); unlisted == nil {
 			t = tables[name]
 			wrong, err = restore(able)
@@ -156,7 +150,7 @@ func (f *iptablesFamily) write(ctx context.Context, p program, name string, t ta
 	if err == nil || !able || name != tableNAT || !want.randomFully() || errors.Is(err, ErrLocked) || ctx.Err() != nil {
 		return wrong, err
 	}
-	// It may be that only this is not known here, by the program or the kernel.
+	// Perhaps only --random-fully is unknown to the program or the kernel.
 	plain, second := restore(false)
 	if second != nil {
 		return wrong, err
@@ -166,20 +160,20 @@ func (f *iptablesFamily) write(ctx context.Context, p program, name string, t ta
 	return plain, nil
 }
 
-// explain gives an error of iptables-restore the sentinel that tells what to do.
+// explain adds to an error of iptables-restore the sentinel that tells what to do.
 func explain(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case strings.Contains(err.Error(), "xtables lock"):
 		return fmt.Errorf("%w (%w)", ErrLocked, err)
-	case strings.Contains(err.Error(), "Permission denied"): // "(you must be root)", to root without rights
+	case strings.Contains(err.Error(), "Permission denied"): // "(you must be root)", even to root without rights
 		return fmt.Errorf("%w: %w", unix.EPERM, err)
 	}
 	return err
 }
 
-// number is that of the legacy tables as they are, 0 for none that counts.
+// number returns the fingerprint of the legacy tables as they are, 0 when there is no valid one.
 func (f *iptablesFamily) number() uint64 {
 	if f.variant != variantLegacy {
 		return 0
@@ -192,15 +186,14 @@ func (f *iptablesFamily) number() uint64 {
 	return number
 }
 
-// touched says whether the tables are other ones than when they agreed. Where they
-// cannot be compared, that is left to the resync.
+// touched reports whether the tables differ from when they agreed. Where they cannot be compared, it leaves that to
+// the resync.
 func (f *iptablesFamily) touched() bool {
 	now := f.number()
 	return now != 0 && now != f.agreed
 }
 
-// list reads all tables that exist. Asking for a table by name would make the
-// legacy variant load its kernel module.
+// list reads all tables that exist. Asking for a table by name would make the legacy variant load its kernel module.
 func list(ctx context.Context, path string) (map[string]table, error) {
 	return ordinary().list(ctx, path)
 }
@@ -216,9 +209,8 @@ func (b bounds) list(ctx context.Context, path string) (map[string]table, error)
 	return parseSave(saved)
 }
 
-// legacyTables are the tables of iptables-legacy that exist in this network
-// namespace. Each is made, and its kernel module loaded, when somebody first
-// asks for it, which reading this list does not.
+// legacyTables returns the tables of iptables-legacy that exist in this network namespace. The kernel creates a
+// table, and loads its module, when a program first asks for that table. Reading this list does not create any.
 func legacyTables(v6 bool) []string {
 	path := "/proc/thread-self/net/ip_tables_names"
 	if v6 {
@@ -226,7 +218,7 @@ func legacyTables(v6 bool) []string {
 	}
 	names, err := os.ReadFile(path)
 	if err != nil {
-		return nil // the kernel has none of it
+		return nil // the kernel has no legacy tables
 	}
 	return strings.Fields(string(names))
 }

@@ -11,13 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A program that was uninstalled, or broke, leaves its rules in the kernel. When
-// another kind holds the rules, they are to go all the same.
+// A program that was uninstalled, or broke, leaves its rules in the kernel. They must be removed even so when another
+// kind holds the rules.
 
-// removeWithout takes our rules away without the program, and returns the tables
-// written. Those of iptables-nft are nf_tables objects like any others. A legacy
-// table can only be replaced as a whole, which is left to its program: it is an
-// error that ours are in it.
+// removeWithout removes our rules without the program, and returns the tables written. Those of iptables-nft are
+// nf_tables objects like any others. A legacy table can only be replaced as a whole, which only its program should
+// do: rules of ours in it are an error.
 func (f *iptablesFamily) removeWithout(why error) (written []string, err error) {
 	if f.variant == variantNFT {
 		return f.removeNFT()
@@ -71,8 +70,7 @@ func (f *iptablesFamily) removeNFT() (written []string, err error) {
 	return written, nil
 }
 
-// ownOfPrograms finds our chains in the tables of iptables-nft, and the rules
-// that jump to them.
+// ownOfPrograms returns our chains in the tables of iptables-nft, and the rules that jump to them.
 func ownOfPrograms(c *nftConn, family nftables.TableFamily) (jumps []*nftables.Rule, own []*nftables.Chain, err error) {
 	chains, err := c.ListChainsOfTableFamily(family)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// uninstalled is a kind whose programs are not there any more.
+// uninstalled returns a kind whose programs are no longer installed.
 func uninstalled(variant string) *iptables {
 	i := newIPTables(hclog.NewNullLogger(), variant)
 	for _, f := range i.families {
@@ -20,7 +20,7 @@ func uninstalled(variant string) *iptables {
 	return i
 }
 
-// What iptables-nft left goes without it, others' rules stay.
+// The rules that iptables-nft left are removed without it; rules of others stay.
 func TestUninstalledNFT(t *testing.T) {
 	ns, h := nstest.New(t), iptablesHarness(variantNFT)
 	ns.Sh(h.foreign)
@@ -34,13 +34,13 @@ func TestUninstalledNFT(t *testing.T) {
 	apply(t, ns, gone, nil, 0)
 }
 
-// What iptables-legacy left stays until its program is there again, and is told.
+// The rules that iptables-legacy left stay until its program is installed again, and an error reports them.
 func TestUninstalledLegacy(t *testing.T) {
 	ns, h := nstest.New(t), iptablesHarness(variantLegacy)
 	fw := New(hclog.NewNullLogger())
 	fw.appliers = []applier{uninstalled(variantLegacy), newNFTables(hclog.NewNullLogger())}
 	networks := State{RandomFully: true, Networks: two()}
-	ns.Sh("iptables-legacy -t nat -A POSTROUTING -j RETURN; iptables-legacy -A FORWARD -j ACCEPT") // others'
+	ns.Sh("iptables-legacy -t nat -A POSTROUTING -j RETURN; iptables-legacy -A FORWARD -j ACCEPT") // rules of others
 	ns.Do(func() {
 		if report, err := fw.Apply(t.Context(), networks); err != nil || report.Leftover != nil || report.Choice.Kind != kindNFTables {
 			t.Errorf("nothing of ours: %+v, %v", report, err)
@@ -55,7 +55,7 @@ func TestUninstalledLegacy(t *testing.T) {
 			t.Errorf("got %+v, %v", report, err)
 		}
 	})
-	apply(t, ns, h.only(), nil, 4) // it is there again
+	apply(t, ns, h.only(), nil, 4) // the program is installed again
 	ns.Do(func() {
 		if report, err := fw.Apply(t.Context(), networks); err != nil || report.Leftover != nil {
 			t.Errorf("it has gone: %+v, %v", report, err)

@@ -18,7 +18,7 @@ import (
 
 var changing = regexp.MustCompile(`(?m)^#.*\n|\[\d+:\d+\]`)
 
-// forced is the kind that knows the programs of its variant only.
+// forced returns a kind that knows only the programs of its variant.
 func forced(variant string) *iptables {
 	i := newIPTables(hclog.NewNullLogger(), variant)
 	for _, f := range i.families {
@@ -27,8 +27,7 @@ func forced(variant string) *iptables {
 	return i
 }
 
-// iptablesHarness is one variant of iptables. In scripts "V4" and "V6" stand for
-// the programs.
+// iptablesHarness returns the harness of one variant of iptables. In scripts "V4" and "V6" stand for the programs.
 func iptablesHarness(variant string) harness {
 	programs := strings.NewReplacer("V4", "iptables-"+variant, "V6", "ip6tables-"+variant)
 	h := harness{
@@ -82,7 +81,7 @@ func iptablesHarness(variant string) harness {
 	return h
 }
 
-// All rules of everybody flushed: ours come back, with nobody else's.
+// After all rules of all programs were flushed, ours come back, without rules of others.
 func TestIPTablesAllFlushed(t *testing.T) {
 	for _, variant := range []string{variantNFT, variantLegacy} {
 		t.Run(variant, func(t *testing.T) {
@@ -100,15 +99,14 @@ func TestIPTablesAllFlushed(t *testing.T) {
 	}
 }
 
-// A missing program is an error only when it is needed, and keeps nothing else
-// from being done.
+// A missing program is an error only when it is needed, and does not stop other work.
 func TestNotInstalled(t *testing.T) {
 	ns := nstest.New(t)
 	i := forced(variantNFT)
 	i.families[1].command = "ip6tables-is-not-here"
 	fw := onlyOf(i)
 	apply(t, ns, fw, nil, 0)
-	apply(t, ns, fw, two()[1:], 2) // IPv4 alone
+	apply(t, ns, fw, two()[1:], 2) // only IPv4
 
 	ns.Do(func() {
 		report, err := fw.Apply(t.Context(), State{Networks: two()})
@@ -123,7 +121,7 @@ func TestNotInstalled(t *testing.T) {
 	})
 }
 
-// scripts are programs in a directory that is the first of PATH.
+// scripts are programs in a directory that is first in PATH.
 type scripts struct {
 	t   *testing.T
 	dir string
@@ -135,7 +133,7 @@ func newScripts(t *testing.T) scripts {
 	return s
 }
 
-// put replaces a program at once, by another file.
+// put replaces a program atomically, by another file.
 func (s scripts) put(name, text string) {
 	s.t.Helper()
 	path := filepath.Join(s.dir, name)
@@ -147,8 +145,7 @@ func (s scripts) put(name, text string) {
 	}
 }
 
-// A failing or half-answering program changes nothing, and what it says is in
-// the error.
+// A program that fails or answers only partly changes nothing, and the error contains its message.
 func TestBrokenProgram(t *testing.T) {
 	ns, s := nstest.New(t), newScripts(t)
 	log := filepath.Join(s.dir, "log")
@@ -199,12 +196,12 @@ func TestBrokenProgram(t *testing.T) {
 	}
 }
 
-// What does not end, or does not end printing, is killed.
+// A program that does not end, or does not stop printing, is killed.
 func TestProgramBounds(t *testing.T) {
 	s := newScripts(t)
 	s.put("prints", "exec yes")
 	s.put("hangs", "exec sleep 600")
-	s.put("leaves", "sleep 5 & exec sleep 600") // a child that keeps the pipe
+	s.put("leaves", "sleep 5 & exec sleep 600") // a child that keeps the pipe open
 	for name, want := range map[string]string{
 		"prints": "prints printed without end and was killed",
 		"hangs":  "hangs did not end within 200ms and was killed",
@@ -231,8 +228,8 @@ func TestProgramBounds(t *testing.T) {
 	}
 }
 
-// What refuses --random-fully is written to without it, and is not asked again
-// until it is another program.
+// A program that rejects --random-fully is run without it, and the option is not tried again until the program is
+// replaced.
 func TestRandomFullyRefused(t *testing.T) {
 	s := newScripts(t)
 	log := filepath.Join(s.dir, "log")
@@ -259,8 +256,8 @@ func TestRandomFullyRefused(t *testing.T) {
 	}
 }
 
-// A write that somebody else's got in the way of is made once more from a new
-// listing, and does not cost the random source ports.
+// A write that conflicts with another program's is repeated once from a new listing, and keeps the random source
+// ports.
 func TestWriteMeetsAnother(t *testing.T) {
 	s := newScripts(t)
 	saved, log := filepath.Join(s.dir, "saved"), filepath.Join(s.dir, "log")
@@ -271,7 +268,7 @@ func TestWriteMeetsAnother(t *testing.T) {
 	if err := os.WriteFile(saved, []byte(chain+plain+"-A FORWARD -j THEIRS\nCOMMIT\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// Somebody writes nat at the same instant, and takes a rule out of filter.
+	// Another program writes nat at the same instant, and removes a rule from filter.
 	s.put("ipt-nft-restore", `input=$(cat); echo "$input" >> `+log+`; cd `+s.dir+`
 		case $input in
 		*LENO-POSTROUTING*) test -e nat || { touch nat; echo "Device or resource busy" >&2; exit 1; };;

@@ -5,18 +5,17 @@ import (
 	"strings"
 )
 
-// arguments is one rule as iptables-save prints it, taken apart into words without
-// quotes, beginning with -A and the chain.
+// arguments is one rule as iptables-save prints it, split into words without quotes, beginning with -A and the chain.
 type arguments []string
 
 // table is one table as iptables-save prints it.
 type table struct {
 	chains   []string
-	policies map[string]string // of the chains the kernel asks: ACCEPT or DROP
+	policies map[string]string // of the base chains: ACCEPT or DROP
 	rules    []arguments
 }
 
-// of is the rules of one chain, in order.
+// of returns the rules of one chain, in order.
 func (t table) of(chain string) []arguments {
 	var out []arguments
 	for _, r := range t.rules {
@@ -27,7 +26,7 @@ func (t table) of(chain string) []arguments {
 	return out
 }
 
-// target is what the rule jumps or goes to.
+// target returns the chain or target that the rule jumps or goes to.
 func (r arguments) target() (string, bool) {
 	for i := 2; i+1 < len(r); i++ {
 		if r[i] == "-j" || r[i] == "-g" {
@@ -37,7 +36,7 @@ func (r arguments) target() (string, bool) {
 	return "", false
 }
 
-// String is the rule as iptables-restore reads it.
+// String returns the rule as iptables-restore reads it.
 func (r arguments) String() string {
 	out := make([]string, len(r))
 	for i, arg := range r {
@@ -49,9 +48,8 @@ func (r arguments) String() string {
 	return strings.Join(out, " ")
 }
 
-// parseSave reads iptables-save's output, by table. Versions differ in which
-// arguments they quote, so rules are compared as words. An output cut short is
-// an error: nothing may be deleted or added because of it.
+// parseSave parses iptables-save's output into tables by name. Versions differ in which arguments they quote, so
+// rules are compared as words. Truncated output is an error: nothing may be deleted or added because of it.
 func parseSave(text string) (map[string]table, error) {
 	tables, name, open := map[string]table{}, "", false
 	for n, line := range strings.Split(text, "\n") {
@@ -96,8 +94,7 @@ func parseSave(text string) (map[string]table, error) {
 	return tables, nil
 }
 
-// split takes a line apart into words; double quotes hold words together and a
-// backslash takes the next character as it is.
+// split splits a line into words; double quotes hold words together and a backslash makes the next character literal.
 func split(line string) (arguments, error) {
 	var words arguments
 	var word strings.Builder

@@ -19,21 +19,20 @@ import (
 // harness is one kind of firewall under test: the only one its Firewall knows.
 type harness struct {
 	kind string
-	// only makes a new Firewall that has this kind alone.
+	// only returns a new Firewall that has only this kind.
 	only func() *Firewall
-	// saved is all tables of both families, without what changes by itself.
+	// saved returns all tables of both families, without parts that change by themselves.
 	saved func(ns *nstest.NS) string
-	// foreign makes somebody else's rules in all tables we write.
+	// foreign creates rules of another program in all tables we write.
 	foreign string
-	// drop makes the policy for forwarded packets DROP, in both families.
+	// drop sets the policy for forwarded packets to DROP, in both families.
 	drop string
-	// damage is what somebody else does to our rules, and how many tables are
-	// written then.
+	// damage maps changes that another program makes to our rules to the number of tables written then.
 	damage map[string]damage
-	// tables is how many are written for two(), and taken away again; changed is
-	// how many when only what is masqueraded changes.
+	// tables is the number of tables that are written for two(), and again for its removal; changed is the number
+	// when only masquerading changes.
 	tables, changed int
-	// shows is what saved contains with foreign and two() in place.
+	// shows lists parts of the output of saved with foreign and two() in place.
 	shows []string
 }
 
@@ -42,7 +41,7 @@ type damage struct {
 	writes int
 }
 
-// kinds are all there are.
+// kinds returns all kinds.
 func kinds() []harness {
 	return []harness{iptablesHarness(variantNFT), iptablesHarness(variantLegacy), nftablesHarness()}
 }
@@ -54,7 +53,7 @@ func variants(t *testing.T, f func(t *testing.T, ns *nstest.NS, h harness)) {
 	}
 }
 
-// onlyOf is a Firewall that has one kind.
+// onlyOf returns a Firewall that has one kind.
 func onlyOf(a applier) *Firewall {
 	fw := New(hclog.NewNullLogger())
 	fw.appliers = []applier{a}
@@ -104,7 +103,7 @@ func TestApply(t *testing.T) {
 
 		one := two()
 		one[0].IPMasq = false
-		apply(t, ns, fw, one, h.changed) // of both families; IPv6 has no masquerading left
+		apply(t, ns, fw, one, h.changed) // of both families; IPv6 has no masquerading any more
 		if got := h.saved(ns); strings.Contains(got, "10.5.34.0/24") || !strings.Contains(got, "10.6.1.0/24") || strings.Contains(got, "fd00:5:0:22::/64") {
 			t.Errorf("a change left\n%s", got)
 		}
@@ -143,8 +142,7 @@ func TestHeals(t *testing.T) {
 	}
 }
 
-// lane is a container, its host, and a world beyond that has another host of the
-// overlay in it.
+// lane is a container, its host, and the world beyond, which contains another host of the overlay.
 type lane struct{ container, host, world *nstest.NS }
 
 func newLane(t testing.TB) lane {
@@ -166,8 +164,7 @@ func newLane(t testing.TB) lane {
 	return l
 }
 
-// Real connections from a container: its own address to the overlay, the host's
-// to the world.
+// TestMasquerade makes real connections from a container: the overlay sees its own address, the world the host's.
 func TestMasquerade(t *testing.T) {
 	variants(t, func(t *testing.T, _ *nstest.NS, h harness) {
 		l := newLane(t)
@@ -192,7 +189,7 @@ func connect(t *testing.T, from, to *nstest.NS, addr string, port int) string {
 	t.Helper()
 	var listener net.Listener
 	var err error
-	// Sockets belong to the namespace they were made in, also when used outside.
+	// A socket belongs to the namespace it was made in, even when it is used outside.
 	to.Do(func() { listener, err = net.Listen("tcp", net.JoinHostPort(addr, strconv.Itoa(port))) })
 	if err != nil {
 		t.Fatal(err)
@@ -215,8 +212,8 @@ func connect(t *testing.T, from, to *nstest.NS, addr string, port int) string {
 	return seen.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().String()
 }
 
-// While the programs are broken for a moment, as in the middle of a package's
-// upgrade, the rules stay in the tables where they are.
+// While the programs are broken for a moment, as during a package's upgrade, the rules stay in the tables where they
+// are.
 func TestBrokenForAMoment(t *testing.T) {
 	ns, s, fw := nstest.New(t), newScripts(t), New(hclog.NewNullLogger())
 	prefer(t, s.dir, variantNFT)

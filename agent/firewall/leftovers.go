@@ -12,17 +12,17 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// Leftover is what is ours in one table of the kernel's.
+// Leftover describes what is ours in one table of the kernel.
 type Leftover struct {
-	Program string   // by which it is seen: iptables-nft, ip6tables-legacy, nft...
-	Table   string   // "nat"; of nft with its family before it: "inet leno"
+	Program string   // the program that shows it: iptables-nft, ip6tables-legacy, nft...
+	Table   string   // "nat"; for nft with the family first: "inet leno"
 	Parts   []string // in words: "chain LENO-FORWARD", "jump from FORWARD to LENO-FORWARD", "rule ..."
 
 	remove func(context.Context) error
 }
 
-// Remove takes it away, in one transaction, if it is still there as it was found.
-// It works on the calling thread, hence in its network namespace.
+// Remove removes the leftover, in one transaction, if it is still there as it was found. It works on the calling
+// thread, hence in its network namespace.
 func (l Leftover) Remove(ctx context.Context) error {
 	if err := l.remove(ctx); err != nil {
 		return fmt.Errorf("write table %s: %w", l.Table, err)
@@ -30,12 +30,10 @@ func (l Leftover) Remove(ctx context.Context) error {
 	return nil
 }
 
-// Leftovers finds what is ours in the kernel, whichever variant of which program
-// made it and whenever: chains and their jumps, and tables of nftables. With a
-// network it finds that network's rules, and a chain or table that has no others.
-// It goes on past a program that fails, and joins the errors: ErrNotInstalled where
-// rules of ours are that only a program could remove that is gone. Programs are
-// started from the calling thread, hence in its network namespace.
+// Leftovers returns what is ours in the kernel, whichever variant of which program made it and whenever: chains and
+// their jumps, and tables of nftables. With a network it returns that network's rules, and a chain or table that has
+// no others. It continues after a program fails and joins the errors: ErrNotInstalled where our rules exist that only
+// an uninstalled program could remove. Programs are started from the calling thread, hence in its network namespace.
 func Leftovers(ctx context.Context, network string) ([]Leftover, error) {
 	var out []Leftover
 	var errs []error
@@ -67,8 +65,8 @@ func Leftovers(ctx context.Context, network string) ([]Leftover, error) {
 	return append(out, found...), errors.Join(append(errs, err)...)
 }
 
-// variantsOf is the programs for one family by their variants: the kernel keeps
-// the rules of one where the other does not see them.
+// variantsOf returns the programs for one family by their variants: the kernel keeps the rules of one variant where
+// the other does not see them.
 func variantsOf(ctx context.Context, command string) map[string]string {
 	out := map[string]string{}
 	if path, _ := locate(command); path != "" {
@@ -84,13 +82,13 @@ func variantsOf(ctx context.Context, command string) map[string]string {
 	return out
 }
 
-// leftWithout is what a program made that is gone. Of one network nobody can tell
-// its rules, and a legacy table nobody can write, without it.
+// leftWithout returns what an uninstalled program made. Without the program, the rules of a single network cannot be
+// identified, and a legacy table cannot be written.
 func leftWithout(command, variant, network string) ([]Leftover, error) {
 	f := newIPTablesFamily(hclog.NewNullLogger(), variant, command == "ip6tables")
 	why := fmt.Errorf("%w: %s", ErrNotInstalled, f.named())
 	if variant == variantLegacy {
-		_, err := f.removeWithout(why) // which only looks
+		_, err := f.removeWithout(why) // which only reads
 		return nil, err
 	}
 	tables, err := nftHolds(f.v6)
@@ -107,20 +105,19 @@ func leftWithout(command, variant, network string) ([]Leftover, error) {
 		}}}, nil
 }
 
-// unsupported says of a program's error that the kernel has not what it works on,
-// hence nothing of ours in it.
+// unsupported reports whether a program's error means that the kernel lacks the tables it works on, hence has nothing
+// of ours in them.
 func unsupported(err error) bool {
 	return strings.Contains(strings.ToLower(err.Error()), "not supported")
 }
 
-// leftIn is the input for iptables-restore --noflush that takes from one table
-// what is ours or, if one is named, a network's, and what that is. Both are
-// empty when there is nothing.
+// leftIn returns the input for iptables-restore --noflush that removes our parts, or those of the named network, from
+// one table, and a description of these parts. Both are empty when there is nothing.
 func leftIn(name string, t table, network string) (input string, parts []string) {
 	gone := func(chain string) bool { return strings.HasPrefix(chain, ownPrefix) }
 	var lines []string
 	if network != "" {
-		left := map[string]int{} // rules of others
+		left := map[string]int{} // other rules that remain in each chain
 		touched := map[string]bool{}
 		for _, r := range t.rules {
 			switch {
@@ -155,7 +152,7 @@ func leftIn(name string, t table, network string) (input string, parts []string)
 	return strings.Join(slices.Concat([]string{"*" + name}, lines, deletes, []string{"COMMIT"}), "\n") + "\n", parts
 }
 
-// comment is what stands at the rule for people.
+// comment returns the rule's comment.
 func (r arguments) comment() string {
 	if i := slices.Index(r, "--comment"); i >= 0 && i+1 < len(r) {
 		return r[i+1]

@@ -14,8 +14,7 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// everything is all rules of all programs and families, without comments and
-// counters.
+// everything returns all rules of all programs and families, without comments and counters.
 func everything(ns *nstest.NS) string {
 	out := "nft\n" + ns.Sh("nft list ruleset")
 	for _, command := range []string{"iptables-legacy", "ip6tables-legacy", "iptables-nft", "ip6tables-nft"} {
@@ -49,7 +48,7 @@ const ownTables = `nft -f - <<'X'
 	}
 X`
 
-// removeAll removes what Leftovers finds and says what that was.
+// removeAll removes everything that Leftovers finds and returns a description of it.
 func removeAll(t *testing.T, ns *nstest.NS, network string) (out []string) {
 	t.Helper()
 	ns.Do(func() {
@@ -68,8 +67,8 @@ func removeAll(t *testing.T, ns *nstest.NS, network string) (out []string) {
 	return out
 }
 
-// TestLeftovers: all of ours goes, out of every kind of firewall at once and
-// whichever version made it, and nothing else.
+// TestLeftovers checks that all our rules are removed, from every kind of firewall at once and from any version, and
+// nothing else.
 func TestLeftovers(t *testing.T) {
 	ns := nstest.New(t)
 	strangers(ns)
@@ -112,7 +111,7 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
-// TestLeftoversOfANetwork: the rules of the others stay as they are.
+// TestLeftoversOfANetwork checks that the rules of other networks stay as they are.
 func TestLeftoversOfANetwork(t *testing.T) {
 	ns := nstest.New(t)
 	strangers(ns)
@@ -153,8 +152,8 @@ func TestLeftoversOfANetwork(t *testing.T) {
 	}
 }
 
-// TestLeftoversWithoutTheirPrograms go where that is possible, and are told of where
-// it is not.
+// TestLeftoversWithoutTheirPrograms checks that leftovers are removed where that is possible, and reported where it
+// is not.
 func TestLeftoversWithoutTheirPrograms(t *testing.T) {
 	for _, variant := range []string{"legacy", "nft"} {
 		t.Run(variant, func(t *testing.T) {

@@ -11,9 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leftTables is Leftovers of nftables: the one table that every version makes. A
-// table of our name in another family, or of a name that begins like it, is an
-// operator's.
+// leftTables is Leftovers for nftables: the one table that every version makes. A table of our name in another
+// family, or one whose name only begins like ours, is an operator's.
 func leftTables(network string) (out []Leftover, err error) {
 	err = nftTransaction(func(c *nftConn) error {
 		return c.settled(func() error {
@@ -43,12 +42,12 @@ func leftTables(network string) (out []Leftover, err error) {
 	return out, err
 }
 
-// nftMissing says of an error that the kernel has no nf_tables.
+// nftMissing reports whether an error means that the kernel has no nf_tables.
 func nftMissing(err error) bool {
 	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL)
 }
 
-// nftHolds is the tables in which chains are as iptables-nft makes ours.
+// nftHolds returns the tables that have chains like those that iptables-nft makes for us.
 func nftHolds(v6 bool) (tables []string, err error) {
 	family := nftables.TableFamilyIPv4
 	if v6 {
@@ -69,7 +68,7 @@ func nftHolds(v6 bool) (tables []string, err error) {
 	return tables, err
 }
 
-// nftTransaction opens a connection for one call.
+// nftTransaction calls f with a connection that is open for this call only.
 func nftTransaction(f func(*nftConn) error) error {
 	c, err := openNFT()
 	if err != nil {
@@ -78,8 +77,7 @@ func nftTransaction(f func(*nftConn) error) error {
 	return errors.Join(f(c), c.CloseLasting())
 }
 
-// leftOf is what is to go of a table: all of it, unless there are rules of other
-// networks than the one named.
+// leftOf returns the part of a table to remove: all of it, unless it has rules of networks other than the named one.
 func leftOf(c *nftConn, t *nftables.Table, network string) (Leftover, error) {
 	name := nftTableName
 	whole := Leftover{Program: "nft", Table: name, Parts: []string{"table " + name}, remove: func(context.Context) error {

@@ -12,10 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The tables of iptables-legacy are one block of memory each, which the kernel
-// hands out whole (linux/netfilter_ipv4/ip_tables.h, linux/netfilter_ipv6/
-// ip6_tables.h). It tells nobody when one is replaced, so it is asked for, and
-// compared by what is left when the counters are taken out.
+// Each table of iptables-legacy is one block of memory, which the kernel hands out whole
+// (linux/netfilter_ipv4/ip_tables.h, linux/netfilter_ipv6/ip6_tables.h). The kernel does not announce replaced
+// tables, so we read them and compare their contents without the counters.
 const (
 	optionInfo    = 64 // IPT_SO_GET_INFO, IP6T_SO_GET_INFO
 	optionEntries = 65 // IPT_SO_GET_ENTRIES, IP6T_SO_GET_ENTRIES
@@ -26,8 +25,7 @@ const (
 	entriesHead  = 40                 // struct ipt_get_entries without its table, which is aligned to 8
 )
 
-// layout is where in an entry the fields are that matter, on machines of 64
-// bits.
+// layout holds the offsets of the relevant fields in an entry, on 64-bit machines.
 type layout struct {
 	level    int // of getsockopt
 	domain   int
@@ -42,8 +40,8 @@ func layoutOf(v6 bool) layout {
 	return layout{unix.SOL_IP, unix.AF_INET, 90, 96} // struct ipt_entry
 }
 
-// fingerprint is a number that is another one when the rules of the legacy tables
-// of ours are. The seed is one for all calls that are compared.
+// fingerprint returns a number that changes when the rules of the legacy tables we use change. All calls to be
+// compared must use the same seed.
 func fingerprint(v6 bool, seed maphash.Seed) (uint64, error) {
 	l := layoutOf(v6)
 	var hash maphash.Hash
@@ -55,8 +53,8 @@ func fingerprint(v6 bool, seed maphash.Seed) (uint64, error) {
 	return hash.Sum64(), err
 }
 
-// eachLegacy calls f with the entries of each legacy table of ours. Tables that do
-// not exist are not asked for, for that would make them.
+// eachLegacy calls f with the entries of each legacy table we use. It does not ask for tables that do not exist,
+// because asking would create them.
 func eachLegacy(v6 bool, f func(name string, entries []byte) error) error {
 	exist := legacyTables(v6)
 	if !slices.ContainsFunc(exist, ours) {
@@ -83,8 +81,7 @@ func eachLegacy(v6 bool, f func(name string, entries []byte) error) error {
 	return nil
 }
 
-// entries reads one table. It may be replaced by a larger one while it is read,
-// which is an error of a moment.
+// entries reads one table. If a larger one replaces it during the read, that is a transient error.
 func (l layout) entries(fd int, name string) ([]byte, error) {
 	info := make([]byte, infoLen)
 	copy(info, name)
@@ -101,8 +98,8 @@ func (l layout) entries(fd int, name string) ([]byte, error) {
 	return entries[entriesHead:], nil
 }
 
-// holdsOurs says whether one of the chains is ours. Each begins with an entry that
-// holds its name behind a zero (struct xt_error_target).
+// holdsOurs reports whether one of the chains is ours. Each chain begins with an entry that holds its name after a
+// zero byte (struct xt_error_target).
 func holdsOurs(entries []byte) bool { return bytes.Contains(entries, []byte("\x00"+ownPrefix)) }
 
 var errLayout = errors.New("entries are not as expected")

@@ -19,19 +19,17 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// load is new connections from a container to the world, of TCP and UDP by turns,
-// up to 1,000 a second of each.
+// load makes new connections from a container to the world, alternately TCP and UDP, up to 1,000 a second of each.
 type load struct {
-	to, from string // the address connected to, and what it is to see
+	to, from string // the address connected to, and the source it must see
 
 	made   int
 	failed error
-	wrong  []string // what it saw instead
+	wrong  []string // the source it saw instead
 }
 
-// underLoad makes connections of both families while during runs, and fails the
-// test when one was refused, lost a packet, or had a wrong source. It returns how
-// many there were.
+// underLoad makes connections of both families while during runs, and fails the test when one was refused, lost a
+// packet, or had a wrong source. It returns the number of connections.
 func underLoad(t *testing.T, l lane, during func()) int {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -72,7 +70,7 @@ func underLoad(t *testing.T, l lane, during func()) int {
 	return made
 }
 
-// run makes connections each millisecond, or as soon as the last one is made.
+// run makes connections every millisecond, or as soon as the previous one is made.
 func (l *load) run(ctx context.Context, streams net.Listener, packets net.PacketConn) error {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -98,8 +96,8 @@ func (l *load) run(ctx context.Context, streams net.Listener, packets net.Packet
 	}
 }
 
-// connectStream opens a connection and says who the listener saw. It is closed
-// hard at once, so that no port is kept.
+// connectStream opens a connection and returns the source that the listener saw. It resets the connection at once, so
+// that no port stays in use.
 func connectStream(to net.Listener) (from netip.AddrPort, err error) {
 	conn, err := net.DialTCP("tcp", nil, to.Addr().(*net.TCPAddr))
 	if err != nil {
@@ -112,7 +110,7 @@ func connectStream(to net.Listener) (from netip.AddrPort, err error) {
 	return seen.RemoteAddr().(*net.TCPAddr).AddrPort(), errors.Join(conn.SetLinger(0), conn.Close(), seen.Close())
 }
 
-// sendPacket sends one packet by a socket of its own and says who was seen.
+// sendPacket sends one packet from a new socket and returns the source that was seen.
 func sendPacket(to net.PacketConn) (from netip.AddrPort, err error) {
 	conn, err := net.DialUDP("udp", nil, to.LocalAddr().(*net.UDPAddr))
 	if err != nil {
@@ -132,8 +130,8 @@ func sendPacket(to net.PacketConn) (from netip.AddrPort, err error) {
 	return who.(*net.UDPAddr).AddrPort(), nil
 }
 
-// retransmitted counts TCP segments that were sent again. A first one that is
-// dropped is, after a second.
+// retransmitted returns the number of TCP segments that were sent again. A dropped first segment is sent again after
+// a second.
 func retransmitted(ns *nstest.NS) string {
 	lines := regexp.MustCompile(`(?m)^Tcp: (.*)$`).FindAllStringSubmatch(ns.Sh("cat /proc/net/snmp"), 2)
 	names, values := strings.Fields(lines[0][1]), strings.Fields(lines[1][1])
@@ -145,16 +143,16 @@ func retransmitted(ns *nstest.NS) string {
 	return "an unknown number of"
 }
 
-// replaced are states one after the other, all of which masquerade the container.
+// replaced returns successive states, all of which masquerade the container.
 func replaced() []State {
 	states := []State{{}, {}, {}, {}, {}, {}}
 	for i := range states {
 		states[i] = State{RandomFully: true, Networks: two()}
 	}
-	states[1].Networks = two()[:1] // the second network left
+	states[1].Networks = two()[:1] // the second network is gone
 	states[2].Networks[1].IPMasq = false
 	states[3].Networks[1].Forward = false
-	// The subnet changed, and another network goes before.
+	// The subnet changed, and another network comes first.
 	states[4].Networks[0].Subnets = prefixes("10.5.32.0/20", "fd00:5:0:20::/60")
 	states[4].Networks = append([]Network{{Name: "another", Pools: prefixes("10.7.0.0/16", "fd00:7::/48"),
 		Subnets: prefixes("10.7.1.0/24", "fd00:7:0:1::/64"), IPMasq: true, Forward: true}}, states[4].Networks...)
@@ -162,8 +160,7 @@ func replaced() []State {
 	return states
 }
 
-// applyFor applies states one after the other for a second, and all of them twice
-// at least.
+// applyFor applies successive states for a second, and each of them at least twice.
 func applyFor(t *testing.T, ns *nstest.NS, fw *Firewall, states int, state func(i int) State) (times int) {
 	t.Helper()
 	ns.Do(func() {
@@ -177,7 +174,7 @@ func applyFor(t *testing.T, ns *nstest.NS, fw *Firewall, states int, state func(
 	return times
 }
 
-// Whatever is replaced, no new connection has a wrong source and none fails.
+// Whatever state is replaced, no new connection has a wrong source and none fails.
 func TestReplacedUnderLoad(t *testing.T) {
 	variants(t, func(t *testing.T, _ *nstest.NS, h harness) {
 		l, fw, states, times := newLane(t), h.only(), replaced(), 0
@@ -190,8 +187,8 @@ func TestReplacedUnderLoad(t *testing.T) {
 	})
 }
 
-// So it is when another kind of firewall takes the rules over, by configuration
-// or because the host prefers another iptables.
+// The same holds when another kind of firewall takes over the rules, by configuration or because the host prefers
+// another iptables.
 func TestKindChangedUnderLoad(t *testing.T) {
 	l, fw, times := newLane(t), New(hclog.NewNullLogger()), 0
 	dir, path := t.TempDir(), os.Getenv("PATH")
@@ -213,7 +210,7 @@ func TestKindChangedUnderLoad(t *testing.T) {
 	t.Logf("%d connections, another kind %d times", made, times)
 }
 
-// prefer makes the iptables in a directory be of this variant.
+// prefer makes iptables in a directory be of this variant.
 func prefer(t *testing.T, dir, variant string) {
 	t.Helper()
 	for _, command := range []string{"iptables", "ip6tables"} {

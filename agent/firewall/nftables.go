@@ -10,28 +10,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nft applies rules through the kernel's own interface, without a program: both
-// families in one table of ours, `inet leno`. It wants CAP_NET_ADMIN, and Linux
-// 5.2 for masquerading in that family.
+// nft applies rules through the kernel's own interface, without a program: both families are in one table of ours,
+// `inet leno`. It needs CAP_NET_ADMIN, and Linux 5.2 for masquerading in that family.
 type nft struct {
 	logger hclog.Logger
 	open   func() (*nftConn, error)
 
-	// clean: this process saw that no table of ours is there, and wants none.
-	// Nobody else makes it, so there is nothing to look for.
+	// clean means that this process saw no table of ours and wants none. No other program makes it, so there is
+	// nothing to look for.
 	clean bool
 }
 
 var _ applier = (*nft)(nil)
 
-// newNFTables touches nothing.
+// newNFTables returns an applier for nftables. It changes nothing on the host.
 func newNFTables(logger hclog.Logger) *nft {
 	return &nft{logger: logger, open: openNFT}
 }
 
 func (n *nft) kind() string { return kindNFTables }
 
-// stamp: there is no program that could be another one.
+// stamp is constant: there is no program that could be replaced.
 func (n *nft) stamp() string { return "" }
 
 func (n *nft) look(ctx context.Context, _ rules) finding {
@@ -42,7 +41,7 @@ func (n *nft) look(ctx context.Context, _ rules) finding {
 	return finding{err: err}
 }
 
-// apply writes one table, so it goes on past nothing.
+// apply writes one table, so there is no further part to continue with after an error.
 func (n *nft) apply(ctx context.Context, want rules) (written []string, err error) {
 	needed := !want.empty()
 	if !needed && n.clean {
@@ -67,7 +66,7 @@ func (n *nft) apply(ctx context.Context, want rules) (written []string, err erro
 	return written, nil
 }
 
-// compare lists the table and says what is to be changed.
+// compare lists the table and returns the necessary changes.
 func (n *nft) compare(ctx context.Context, want []nftChain) (nftChange, error) {
 	if err := ctx.Err(); err != nil {
 		return nftChange{}, err
@@ -80,8 +79,8 @@ func (n *nft) compare(ctx context.Context, want []nftChain) (nftChange, error) {
 	return nftChangeOf(state, want), errors.Join(err, conn.CloseLasting())
 }
 
-// commit writes the change. When the answers were more than the socket takes,
-// a new listing says whether it was done.
+// commit writes the change. When the answers exceeded the socket's buffer, a new listing tells whether the change was
+// made.
 func (n *nft) commit(ctx context.Context, change nftChange, want []nftChain) error {
 	conn, err := n.open()
 	if err != nil {
@@ -96,8 +95,7 @@ func (n *nft) commit(ctx context.Context, change nftChange, want []nftChain) err
 	return err
 }
 
-// nftReason says what stands behind an error of the kernel's that does not say
-// it itself.
+// nftReason adds the likely cause to an error of the kernel that does not name it.
 func nftReason(err error) error {
 	if errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("the capability CAP_NET_ADMIN is missing, or the table belongs to another process: %w", err)
@@ -105,8 +103,7 @@ func nftReason(err error) error {
 	return err
 }
 
-// nftUnlisted is nftReason for a listing. The netfilter socket answers EINVAL
-// where nothing serves nf_tables.
+// nftUnlisted is nftReason for a listing. The netfilter socket answers EINVAL where the kernel has no nf_tables.
 func nftUnlisted(err error) error {
 	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("%w: this kernel has no nf_tables (module nf_tables): %w", ErrNotInstalled, err)
@@ -114,8 +111,8 @@ func nftUnlisted(err error) error {
 	return nftReason(err)
 }
 
-// nftUnwritten is nftReason for a transaction. All that it names it makes, but
-// types of chains and expressions.
+// nftUnwritten is nftReason for a transaction. A transaction creates everything it names except types of chains and
+// expressions.
 func nftUnwritten(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("%w: this kernel cannot masquerade in the inet family (Linux 5.2 with the modules nft_chain_nat and nft_masq): %w", ErrNotInstalled, err)

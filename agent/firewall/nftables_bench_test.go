@@ -9,7 +9,7 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// What an Apply costs that finds all in order, and one that replaces rules.
+// BenchmarkNFT measures an Apply that finds everything in order, and one that replaces rules.
 func BenchmarkNFT(b *testing.B) {
 	for _, networks := range []int{1, 20} {
 		var all []Network

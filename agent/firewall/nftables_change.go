@@ -8,11 +8,11 @@ import (
 // nftState is our table as the kernel has it.
 type nftState struct {
 	exists bool
-	flags  uint32 // 0; a dormant table has no effect
+	flags  uint32 // 0 is normal; a dormant table has no effect
 	chains []nftChain
 }
 
-// chain is the one of this name.
+// chain returns the chain of this name.
 func (s nftState) chain(name string) (nftChain, bool) {
 	i := slices.IndexFunc(s.chains, func(c nftChain) bool { return c.name == name })
 	if i < 0 {
@@ -21,28 +21,24 @@ func (s nftState) chain(name string) (nftChain, bool) {
 	return s.chains[i], true
 }
 
-// nftChange is what makes our table say what is wanted; the zero value when it
-// does.
+// nftChange describes the changes that give our table the wanted rules; the zero value changes nothing.
 type nftChange struct {
-	// drop deletes the table with all that is in it, in the transaction that fills.
+	// drop deletes the table with its contents, in the same transaction as fill.
 	drop bool
-	// fill is the chains that are made where they are missing and whose rules are
-	// replaced, all in one transaction. A packet in a chain that stays sees either
-	// all old rules or all new ones.
+	// fill lists the chains that are created if missing and whose rules are replaced, all in one transaction. A
+	// packet in a chain that stays sees either all old rules or all new ones.
 	fill []nftChain
-	// remove is the names of chains that go, in a transaction of its own after
-	// that: a packet that was in the new chain before its rules were valid still
-	// meets those of the old one.
+	// remove names the chains to delete, in a separate transaction after that: a packet that was in the new chain
+	// before its rules were valid still meets those of the old one.
 	remove []string
 
-	wrong []string // what it mends, in words
+	wrong []string // what it corrects, in words
 }
 
 func (c nftChange) empty() bool { return !c.drop && len(c.fill)+len(c.remove) == 0 }
 
-// nftChangeOf compares content and order. A chain with another hook, type,
-// priority or policy than it should have cannot be changed and takes the table
-// with it, as does a table that does not work as a plain one.
+// nftChangeOf compares content and order. A chain with another hook, type, priority or policy than it should have
+// cannot be changed, so the whole table is dropped, as is a table with flags.
 func nftChangeOf(have nftState, want []nftChain) nftChange {
 	switch {
 	case len(want) == 0 && have.exists:

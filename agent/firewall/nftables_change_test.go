@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// String is the change as a list of what is done, for tests.
+// String returns the change as a list of actions, for tests.
 func (c nftChange) String() string {
 	var out []string
 	if c.drop {
@@ -27,12 +27,12 @@ func (c nftChange) String() string {
 	return strings.Join(out, ", ")
 }
 
-// random is what networks want with random ports.
+// random returns the rules that networks want with random ports.
 func random(networks []Network) rules { return wanted(State{RandomFully: true, Networks: networks}) }
 
 func TestNFTChange(t *testing.T) {
 	want := nftChains(random(two()))
-	// The state is built anew each time: nothing but equal values may count.
+	// The state is built again each time: only equal values may count.
 	right := func() nftState { return nftState{exists: true, chains: nftChains(random(two()))} }
 	expect := func(have nftState) string { return nftChangeOf(have, want).String() }
 	const all = "fill overlay with 6, fill postrouting with 12, fill forward with 6"

@@ -13,23 +13,21 @@ import (
 )
 
 const (
-	// nftTries is how often a listing is begun anew when somebody else writes
-	// meanwhile.
+	// nftTries is how often a listing is started again because another program wrote during it.
 	nftTries = 10
-	// nftTimeout bounds one answer of the kernel. Other programs' transactions
-	// can make it wait.
+	// nftTimeout bounds one answer of the kernel. Other programs' transactions can delay it.
 	nftTimeout = 10 * time.Second
-	// nftBuffer is enough for the messages, and their answers, of more than a
-	// thousand rules; the default is enough for a hundred.
+	// nftBuffer is enough for the messages of more than a thousand rules and their answers; the default is enough for
+	// a hundred.
 	nftBuffer = 8 << 20
 )
 
-// nftConn is a netlink socket of the calling thread's network namespace. What is
-// put is gathered by the library and sent as one transaction.
+// nftConn is a netlink socket of the calling thread's network namespace. The library collects the queued messages and
+// sends them as one transaction.
 type nftConn struct {
 	*nftables.Conn
-	// socket is the same one, for what the library does not tell: it leaves out
-	// expressions it does not know, and has no call for the generation.
+	// socket is the same socket, for what the library cannot do: it leaves out expressions it does not know, and has
+	// no call for the generation.
 	socket *netlink.Conn
 }
 
@@ -46,7 +44,7 @@ func openNFT() (*nftConn, error) {
 	return c, nil
 }
 
-// nftRequest is a message that names no object or a table of ours.
+// nftRequest returns a message that names no object or a table of ours.
 func nftRequest(kind uint16, flags netlink.HeaderFlags, family nftables.TableFamily, attributes []netlink.Attribute) (netlink.Message, error) {
 	data, err := netlink.MarshalAttributes(attributes)
 	return netlink.Message{
@@ -56,7 +54,7 @@ func nftRequest(kind uint16, flags netlink.HeaderFlags, family nftables.TableFam
 	}, err
 }
 
-// generation is the number of transactions this network namespace has seen.
+// generation returns the number of transactions this network namespace has seen.
 func (c *nftConn) generation() (uint32, error) {
 	message, err := nftRequest(unix.NFT_MSG_GETGEN, 0, nftables.TableFamilyUnspecified, nil)
 	if err != nil {
@@ -80,8 +78,8 @@ func (c *nftConn) generation() (uint32, error) {
 	return generation, err
 }
 
-// settled runs a listing until nobody wrote meanwhile: a listing takes several
-// calls, and one that was interrupted may lack a part.
+// settled runs a listing until no program wrote during it: a listing takes several calls, and an interrupted one may
+// be incomplete.
 func (c *nftConn) settled(list func() error) error {
 	for range nftTries {
 		before, err := c.generation()
@@ -102,10 +100,10 @@ func (c *nftConn) settled(list func() error) error {
 
 var errUnsettled = errors.New("rules were changed by another program")
 
-// state lists our table. Where others write all the time, two listings one after
-// the other that say the same will do: what they change is not ours.
+// state lists our table. Where others write all the time, two consecutive listings with equal results are enough:
+// their changes do not concern our table.
 func (c *nftConn) state() (nftState, error) {
-	var all []nftState // without an error between them
+	var all []nftState // results with no error in between
 	err := c.settled(func() error {
 		now, err := c.table()
 		if all = append(all, now); err != nil {
@@ -160,7 +158,7 @@ func nftBaseOf(chain *nftables.Chain) nftBase {
 	return out
 }
 
-// rules lists a table's rules by chain, in order; of one chain when it is named.
+// rules lists a table's rules by chain, in order, or those of one chain when it is named.
 func (c *nftConn) rules(family nftables.TableFamily, table, chain string) (map[string][]nftRule, error) {
 	only := []netlink.Attribute{{Type: unix.NFTA_RULE_TABLE, Data: append([]byte(table), 0)}}
 	if chain != "" {
@@ -185,8 +183,8 @@ func (c *nftConn) rules(family nftables.TableFamily, table, chain string) (map[s
 	return out, nil
 }
 
-// commit writes a change. It adds what it deletes, so that it is no error when
-// somebody else has deleted it meanwhile.
+// commit writes a change. It adds what it deletes, so that it is no error when another program has deleted it in the
+// meantime.
 func (c *nftConn) commit(change nftChange) error {
 	table := &nftables.Table{Name: nftTable, Family: nftables.TableFamilyINet}
 	if change.drop {

@@ -16,14 +16,14 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// Where the kernel's answers do not fit into the socket, the listing tells.
+// When the kernel's answers do not fit into the socket's buffer, the listing tells whether the write was done.
 func TestNFTAnswersLost(t *testing.T) {
 	ns := nstest.New(t)
 	fw := newNFTables(hclog.NewNullLogger())
 	opened := 0
 	fw.open = func() (*nftConn, error) {
 		conn, err := openNFT()
-		if opened++; opened == 2 && err == nil { // the one that writes
+		if opened++; opened == 2 && err == nil { // the socket that writes
 			err = conn.socket.SetReadBuffer(1)
 		}
 		return conn, err
@@ -41,8 +41,8 @@ func TestNFTAnswersLost(t *testing.T) {
 	}
 }
 
-// A listing during which somebody writes is begun anew, also one that failed, and
-// given up in the end.
+// A listing is started again when another program wrote during it, even if the listing failed, and is given up in the
+// end.
 func TestNFTSettled(t *testing.T) {
 	ns := nstest.New(t)
 	ns.Do(func() {
@@ -84,8 +84,7 @@ func TestNFTSettled(t *testing.T) {
 	})
 }
 
-// Somebody who writes without a pause keeps ours neither from being healed nor
-// from being left alone.
+// A program that writes without a pause does not keep our rules from being healed, nor causes unnecessary writes.
 func TestNFTRestlessOther(t *testing.T) {
 	ns := nstest.New(t)
 	ctx, stop := context.WithCancel(t.Context())
@@ -128,7 +127,7 @@ func TestNFTRestlessOther(t *testing.T) {
 func TestNFTCannot(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		opens int // how many sockets can be opened before the error
+		opens int // number of sockets that can be opened before the error
 		err   error
 		want  error
 		text  string
@@ -162,11 +161,11 @@ func TestNFTCannot(t *testing.T) {
 	}
 }
 
-// The kernel's own answer to a thread without rights.
+// TestNFTNoRights checks the kernel's own answer to a thread without rights.
 func TestNFTNoRights(t *testing.T) {
 	ns, done := nstest.New(t), make(chan error)
 	go func() {
-		// A thread that gave up its rights is never given back.
+		// The thread stays locked, because it has given up its rights.
 		runtime.LockOSThread()
 		done <- nftWithoutRights(t, ns)
 	}()

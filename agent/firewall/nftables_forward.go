@@ -13,8 +13,8 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// ForwardDrop is a chain of somebody else's that the kernel calls for every
-// forwarded packet and that lets no new connection through.
+// ForwardDrop is a chain of another program that the kernel calls for every forwarded packet and that lets no new
+// connection through.
 type ForwardDrop struct {
 	Family string // ip, ip6, or inet for both
 	Table  string
@@ -22,20 +22,18 @@ type ForwardDrop struct {
 	By     string // "policy drop", "rule drop", "rule reject"
 }
 
-// String is as the program nft names chains: "ip filter FORWARD (policy drop)".
+// String returns the chain in the notation of the program nft: "ip filter FORWARD (policy drop)".
 func (d ForwardDrop) String() string {
 	return fmt.Sprintf("%s %s %s (%s)", d.Family, d.Table, d.Chain, d.By)
 }
 
-// ForwardDrops lists them, sorted. Rules of leno's in nftables that accept
-// forwarded packets cannot overrule them: an accept ends the chain it stands in,
-// and the kernel goes on with the others of the hook, while a drop is final.
+// ForwardDrops returns such chains, sorted. Rules of leno in nftables that accept forwarded packets cannot overrule
+// them: an accept ends only its own chain, and the kernel goes on with the others of the hook, while a drop is final.
 //
-// It is sure of what it names: a chain in which a rule before may let packets of
-// a network pass, by an accept with conditions or in a chain it leads to, is left
-// out, so an empty answer is no proof. It reads nf_tables without any program,
-// hence not what iptables-legacy has, needs CAP_NET_ADMIN, and looks into the
-// calling thread's network namespace; a kernel without nf_tables has none.
+// It returns only chains it is sure of: it leaves out a chain in which an earlier rule may let packets of a network
+// pass, by an accept with conditions or in a chain it leads to. An empty result is therefore no proof. It reads
+// nf_tables without any program, hence not the rules of iptables-legacy. It needs CAP_NET_ADMIN and reads the calling
+// thread's network namespace; a kernel without nf_tables has no such chains.
 func ForwardDrops(ctx context.Context) ([]ForwardDrop, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -88,9 +86,8 @@ func (c *nftConn) forwardDrops(out *[]ForwardDrop) error {
 	return nil
 }
 
-// forwardBases is ForwardDrops as chains to follow packets through, for a host
-// without the program that lists all of them; skip is the tables that are known
-// from elsewhere.
+// forwardBases returns the result of ForwardDrops as base chains to trace packets through, for a host without the
+// program that lists all of them. skip holds the tables that are known from elsewhere.
 func forwardBases(ctx context.Context, skip map[string]bool) ([]base, error) {
 	drops, err := ForwardDrops(ctx)
 	if err != nil {
@@ -113,8 +110,8 @@ func forwardBases(ctx context.Context, skip map[string]bool) ([]base, error) {
 	return out, nil
 }
 
-// nftRefusal says by what a base chain refuses every new connection; "" when it
-// does not, or that is not sure.
+// nftRefusal returns how a base chain refuses every new connection, for example "policy drop"; "" when it does not,
+// or that is not sure.
 func nftRefusal(policy nftables.ChainPolicy, rules []nftRule) string {
 	for _, r := range rules {
 		verdict, always := nftEnd(r)
@@ -135,9 +132,8 @@ func nftRefusal(policy nftables.ChainPolicy, rules []nftRule) string {
 	return ""
 }
 
-// nftEnd is what a rule does with packets: "accept", "return", "drop", "reject",
-// "other" for what is not known, or "" for nothing that ends the chain; and
-// whether it does so with all.
+// nftEnd returns what a rule does with packets: "accept", "return", "drop", "reject", "other" for an unknown action,
+// or "" for a rule that does not end the chain; and whether it does so with all packets.
 func nftEnd(r nftRule) (verdict string, always bool) {
 	always = true
 	for _, e := range r.exprs {
@@ -162,7 +158,7 @@ func nftEnd(r nftRule) (verdict string, always bool) {
 			}
 		case nftUnknown:
 			always = false
-			if e.name != "immediate" { // a verdict map, perhaps; that one is a value
+			if e.name != "immediate" { // a verdict map, perhaps; an immediate is a value
 				verdict = "other"
 			}
 		default:
@@ -175,8 +171,8 @@ func nftEnd(r nftRule) (verdict string, always bool) {
 	return "", always
 }
 
-// nftUnderWay says of a rule that it is only for connections that are under way:
-// its first condition is `ct state established` or the like.
+// nftUnderWay reports whether a rule is only for established connections: its first condition is `ct state
+// established` or the like.
 func nftUnderWay(r nftRule) bool {
 	const isNew = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW)
 	if len(r.exprs) < 3 {

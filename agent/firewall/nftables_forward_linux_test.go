@@ -68,7 +68,7 @@ func TestForwardDrops(t *testing.T) {
 	}
 }
 
-// Where no program lists nftables, health still names what surely drops.
+// Where no program lists nftables, chains that surely drop are still reported.
 func TestObstaclesWithoutPrograms(t *testing.T) {
 	ns := nstest.New(t)
 	addDocker0(ns)

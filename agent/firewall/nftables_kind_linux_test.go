@@ -9,14 +9,14 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// nftablesHarness is the native kind.
+// nftablesHarness returns the harness of the native kind.
 func nftablesHarness() harness {
 	h := harness{
 		kind:    kindNFTables,
 		only:    func() *Firewall { return onlyOf(newNFTables(hclog.NewNullLogger())) },
 		saved:   func(ns *nstest.NS) string { return nftByName(ns.Sh("nft list ruleset")) },
 		foreign: "nft -f - <<'X'\n" + nftForeign + "\nX",
-		drop:    "true", // nothing of this kind could overrule one
+		drop:    "true", // no rule of this kind could overrule one
 		tables:  1,
 		changed: 1,
 		damage:  map[string]damage{},
@@ -52,15 +52,15 @@ func nftByName(ruleset string) string {
 	return others + nftSorted("table inet leno {\n"+ours)
 }
 
-// What others masquerade and rewrite, whichever came first: overlay packets keep
-// their source, an operator's rule goes before our masquerading.
+// TestNFTAmongOthers checks that, whether others' masquerading and rewriting or our rules came first, overlay packets
+// keep their source, and an operator's rule goes before our masquerading.
 func TestNFTAmongOthers(t *testing.T) {
 	const masquerades = `table ip docker { chain p { type nat hook postrouting priority srcnat; ip saddr 10.5.0.0/16 ip daddr != 192.0.2.0/24 masquerade; }; }
 		table ip6 docker { chain p { type nat hook postrouting priority srcnat; ip6 saddr fd00:5::/48 ip6 daddr != 2001:db8::/64 masquerade; }; }
 		table ip operator { chain p { type nat hook postrouting priority srcnat; ip saddr 10.5.34.0/24 tcp dport 9 snat to 192.0.2.99; }; }`
 	for _, tt := range []struct {
 		name          string
-		before, after string // what others load before and after us
+		before, after string // rules that others load before and after ours
 		script        string
 	}{
 		{"older than ours", masquerades, "", ""},

@@ -15,8 +15,8 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// nftApply applies as a process does that has just started, and says how many
-// transactions this network namespace saw.
+// nftApply applies rules as a newly started process does, and returns the number of transactions in this network
+// namespace.
 func nftApply(t *testing.T, ns *nstest.NS, want rules) (transactions uint32) {
 	t.Helper()
 	before := nftGeneration(t, ns)
@@ -43,7 +43,7 @@ func nftGeneration(t *testing.T, ns *nstest.NS) (generation uint32) {
 	return generation
 }
 
-// nftForeign is somebody else's rules, with names like ours beside them.
+// nftForeign holds rules of another program, with names similar to ours.
 const nftForeign = `
 	table ip leno { chain forward { type filter hook forward priority filter; policy drop; ip saddr 10.5.0.0/16 accept comment "leno default"; }; }
 	table ip6 leno { set s { type ipv6_addr; elements = { fd00::1 }; }; }
@@ -121,7 +121,7 @@ func TestNFTApply(t *testing.T) {
 	if diff := cmp.Diff(before+ours, full); diff != "" {
 		t.Errorf("two networks (-want +got):\n%s", diff)
 	}
-	// What the program nft saved and loaded again is still right.
+	// A rule set that the program nft saved and loaded again is still right.
 	nftLoad(t, ns, "flush ruleset\n"+full)
 	expect("saved and loaded", random(two()), 0)
 
@@ -220,8 +220,7 @@ func TestNFTHeals(t *testing.T) {
 	}
 }
 
-// nftSorted puts the chains of a listed table in the order of their names:
-// a chain made anew is listed last.
+// nftSorted sorts the chains of a listed table by name: a chain that was made again is listed last.
 func nftSorted(table string) string {
 	head, rest, _ := strings.Cut(table, "\tchain ")
 	chains := strings.Split(strings.TrimSuffix(rest, "}\n"), "\tchain ")
@@ -253,8 +252,7 @@ func TestNFTReplacesInPlace(t *testing.T) {
 	}
 }
 
-// Any networks after any others: the kernel says what is wanted, and a second
-// Apply writes nothing.
+// For random networks after random others, the kernel has the wanted rules, and a second Apply writes nothing.
 func TestNFTRandomNetworks(t *testing.T) {
 	ns := nstest.New(t)
 	nftLoad(t, ns, nftForeign)
@@ -312,7 +310,7 @@ func nftRandom(source *rand.Rand) []Network {
 	return out
 }
 
-// Two hundred networks: more rules than the default of a socket's buffers takes.
+// With two hundred networks there are more rules than the default socket buffers hold.
 func TestNFTManyNetworks(t *testing.T) {
 	ns := nstest.New(t)
 	var networks []Network

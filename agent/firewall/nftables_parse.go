@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nftRuleFrom reads one rule as the kernel tells it.
+// nftRuleFrom parses one rule from a message of the kernel.
 func nftRuleFrom(m netlink.Message) (chain string, r nftRule, err error) {
 	err = nftMessage(m, func(rule *netlink.AttributeDecoder) {
 		switch rule.Type() {
@@ -28,8 +28,7 @@ func nftRuleFrom(m netlink.Message) (chain string, r nftRule, err error) {
 	return chain, r, err
 }
 
-// nftMessage reads the attributes of a message, after its head: family, version,
-// resource id.
+// nftMessage parses the attributes of a message, which follow its head: family, version, resource id.
 func nftMessage(m netlink.Message, read func(*netlink.AttributeDecoder)) error {
 	if len(m.Data) < 4 {
 		return errors.New("an answer without its head")
@@ -37,8 +36,8 @@ func nftMessage(m netlink.Message, read func(*netlink.AttributeDecoder)) error {
 	return nftEach(m.Data[4:], read)
 }
 
-// nftUnknown stands for an expression that no rule of ours has, or that cannot be
-// read: somebody else's, and no reason not to go on.
+// nftUnknown stands for an expression that no rule of ours has, or that cannot be parsed. It belongs to another
+// program and does not stop the parsing.
 type nftUnknown struct {
 	expr.Any
 	name string
@@ -51,8 +50,7 @@ type nftExtension struct {
 	target bool
 }
 
-// nftExpression reads one expression, of the kinds that stand in rules of ours
-// or in those that refuse everything.
+// nftExpression parses one expression, of the kinds that occur in our rules or in rules that refuse everything.
 func nftExpression(family byte, element []byte) expr.Any {
 	var name string
 	var data []byte
@@ -100,8 +98,7 @@ func nftExpression(family byte, element []byte) expr.Any {
 	return e
 }
 
-// nftExtensionOf reads an extension's name alone: what follows has a form of its
-// own for each.
+// nftExtensionOf parses an extension's name only: the data after it has a different format for each extension.
 func nftExtensionOf(data []byte, target bool) expr.Any {
 	out := nftExtension{target: target}
 	err := nftEach(data, func(extension *netlink.AttributeDecoder) {
@@ -115,8 +112,7 @@ func nftExtensionOf(data []byte, target bool) expr.Any {
 	return out
 }
 
-// nftVerdictOf reads what goes into the verdict's register. The library reads it,
-// too, but without looking at lengths.
+// nftVerdictOf parses the data for the verdict register. The library parses it too, but without checking lengths.
 func nftVerdictOf(data []byte) expr.Any {
 	var verdict expr.Verdict
 	register, found := uint32(0), false

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// message is a rule as the kernel tells it.
+// message returns a rule as a message of the kernel.
 func message(t testing.TB, r nftRule) netlink.Message {
 	attributes := func(list ...netlink.Attribute) []byte {
 		data, err := netlink.MarshalAttributes(list)
@@ -32,7 +32,7 @@ func message(t testing.TB, r nftRule) netlink.Message {
 		netlink.Attribute{Type: unix.NFTA_RULE_USERDATA, Data: r.userdata})...)}
 }
 
-// What is written is read again, and nothing keeps the rest from being read.
+// FuzzNFTRule checks that a written rule is read back, and that no input stops the rest from being read.
 func FuzzNFTRule(f *testing.F) {
 	for _, chain := range nftChains(random(two())) {
 		for _, r := range chain.rules {

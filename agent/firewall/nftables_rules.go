@@ -11,22 +11,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nftRule is one rule as the kernel keeps it. Handles and places are left out:
-// order is what the list of rules says.
+// nftRule is one rule as the kernel keeps it. It has no handle and no position: the list of rules gives the order.
 type nftRule struct {
 	exprs    []expr.Any
-	userdata []byte // the comment, for people
+	userdata []byte // the comment
 }
 
 func (r nftRule) equal(other nftRule) bool {
 	return bytes.Equal(r.userdata, other.userdata) && reflect.DeepEqual(r.exprs, other.exprs)
 }
 
-// nftRuleOf compiles a rule as the program nft does, so that a rule set that was
-// listed and loaded again by it is still as wanted.
+// nftRuleOf compiles a rule as the program nft does, so that a rule set that nft listed and loaded again is still the
+// wanted one.
 func nftRuleOf(r rule, in nftPlace) nftRule {
 	at := nftFieldsOf(r.is6())
-	// A chain of the inet family sees packets of both.
+	// A chain of the inet family sees packets of both families.
 	exprs := []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: unix.NFT_REG_1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: []byte{at.proto}},
@@ -35,7 +34,7 @@ func nftRuleOf(r rule, in nftPlace) nftRule {
 	exprs = append(exprs, nftPrefix(at.destination, r.dst)...)
 	switch {
 	case r.verdict == masquerade:
-		// Every kernel that masquerades in the inet family knows random ports.
+		// Every kernel that masquerades in the inet family supports random ports.
 		exprs = append(exprs, &expr.Masq{FullyRandom: r.randomFully})
 	case r.verdict == leave:
 		exprs = append(exprs, &expr.Verdict{Kind: expr.VerdictReturn})
@@ -47,7 +46,7 @@ func nftRuleOf(r rule, in nftPlace) nftRule {
 	return nftRule{exprs: exprs, userdata: userdata.AppendString(nil, userdata.TypeComment, r.comment())}
 }
 
-// nftFields is where a family's header has what rules match, in bytes.
+// nftFields holds the offsets, in bytes, of the matched fields in a family's header.
 type nftFields struct {
 	proto                     byte
 	source, destination, size uint32 // of addresses
@@ -60,9 +59,8 @@ func nftFieldsOf(v6 bool) nftFields {
 	return nftFields{unix.NFPROTO_IPV4, 12, 16, 4} // RFC 791 section 3.1
 }
 
-// nftKeep gives a connection the source that it has. An accept would not do: the
-// kernel asks the chains of type nat one after the other until one has given the
-// connection an address, whatever the verdict.
+// nftKeep makes a connection keep its source. An accept would not: the kernel calls the chains of type nat one after
+// the other until one has given the connection an address, whatever the verdict.
 func nftKeep(at nftFields) []expr.Any {
 	return []expr.Any{
 		&expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: at.source, Len: at.size, DestRegister: unix.NFT_REG_1},
@@ -70,9 +68,8 @@ func nftKeep(at nftFields) []expr.Any {
 	}
 }
 
-// nftPrefix matches the address at this offset of the network header; nothing
-// for the zero Prefix. Whole bytes are compared as they are, other lengths
-// through a mask.
+// nftPrefix matches the address at this offset of the network header; it returns nothing for the zero Prefix. Whole
+// bytes are compared directly, other lengths through a mask.
 func nftPrefix(offset uint32, p netip.Prefix) []expr.Any {
 	if !p.IsValid() {
 		return nil
@@ -95,8 +92,7 @@ func nftPrefix(offset uint32, p netip.Prefix) []expr.Any {
 	}
 }
 
-// nftBase says where the kernel calls a chain; the zero value is one that only
-// other chains call.
+// nftBase tells where the kernel calls a chain; the zero value is for a chain that only other chains call.
 type nftBase struct {
 	kind     nftables.ChainType
 	hook     nftables.ChainHook
@@ -117,28 +113,26 @@ const (
 	nftTableName = "inet " + nftTable // as people write it
 )
 
-// nftPlace is one of our chains and where the kernel calls it. All have the
-// policy accept: what leno has no rule for is no business of leno's.
+// nftPlace is one of our chains and where the kernel calls it. All have the policy accept: leno leaves packets
+// without a rule of its own alone.
 type nftPlace struct {
 	name     string
 	kind     nftables.ChainType
 	hook     nftables.ChainHook
 	priority nftables.ChainPriority
 	rules    func(rules) []rule
-	keeps    bool // what is accepted keeps its source
+	keeps    bool // accepted packets keep their source
 }
 
-// nftPlaces is all of our chains.
+// nftPlaces returns all of our chains.
 //
-// The first chain of type nat that gives a connection an address decides, and
-// of chains with the same priority the kernel asks the youngest first. So what
-// keeps its source is said before the usual priority, srcnat, where others
-// masquerade; and our own masquerading comes after it: an operator's rule that
-// rewrites the same packets is there on purpose, and goes first.
+// The first chain of type nat that gives a connection an address decides, and of chains with the same priority the
+// kernel calls the youngest first. So the rules for packets that keep their source come before the usual priority,
+// srcnat, where others masquerade. Our own masquerading comes after it: an operator's rule that rewrites the same
+// packets is there on purpose, and goes first.
 //
-// An accept ends one chain, not the hook: no priority of the forward chain can
-// overrule a drop of somebody else's (see [ForwardDrops]). It stands where an
-// operator looks for it.
+// An accept ends one chain, not the hook: no priority of the forward chain can overrule a drop of another program
+// (see [ForwardDrops]). The chain is where an operator looks for it.
 func nftPlaces() []nftPlace {
 	srcnat := *nftables.ChainPriorityNATSource
 	return []nftPlace{
@@ -151,9 +145,8 @@ func nftPlaces() []nftPlace {
 	}
 }
 
-// nftChains is the chains that hold the wanted rules, of both families; a chain
-// without rules is not wanted, since one of type nat alone makes the kernel
-// track every connection.
+// nftChains returns the chains that hold the wanted rules, of both families. A chain without rules is not wanted,
+// since one of type nat alone makes the kernel track every connection.
 func nftChains(want rules) []nftChain {
 	var out []nftChain
 	for _, place := range nftPlaces() {

@@ -9,17 +9,16 @@ import (
 	"strings"
 )
 
-// Obstacle is a rule of somebody else that does to packets between containers of
-// two hosts what must not be done: it drops them, or gives them the host's
-// address.
+// Obstacle is a rule of another program that harms packets between containers of two hosts: it drops them, or
+// replaces their source with the host's address.
 type Obstacle struct {
 	Network string
 	Where   string // "iptables table raw chain PREROUTING"
-	Rule    string // as its program writes it, or "policy DROP"
-	Partial bool   // it drops some of the packets only, which may well be intended
-	More    int    // rules like it in the same place
-	Effect  string // what becomes of which packets
-	Advice  string // what to do, for a person
+	Rule    string // as its program prints it, or "policy DROP"
+	Partial bool   // it drops only some of the packets, which may be intended
+	More    int    // number of similar rules in the same place
+	Effect  string // what happens to which packets
+	Advice  string // what the operator should do
 }
 
 func (o Obstacle) String() string {
@@ -30,29 +29,29 @@ func (o Obstacle) String() string {
 	return fmt.Sprintf("%s: %q%s: %s; %s", o.Where, o.Rule, more, o.Effect, o.Advice)
 }
 
-// flow is the first packets of connections between a container of this host and
-// those of the others: all of them, or as many as a rule narrows them to.
+// flow describes the first packets of connections between a container of this host and those of the others: all of
+// them, or the part that a rule narrows them to.
 type flow struct {
 	src, dst netip.Prefix
-	local    netip.Prefix // this host's subnet, which the other end is never in
-	in, out  string       // devices; "" is not known
+	local    netip.Prefix // this host's subnet, which never contains the other end
+	in, out  string       // devices; "" if not known
 	inbound  bool         // from another host
-	host     *datagrams   // of the host itself; nil for containers'
+	host     *datagrams   // for packets of the host itself; nil for containers'
 
 	protocols          numbers
-	sourcePorts, ports numbers // of TCP, UDP and others that have them
+	sourcePorts, ports numbers // of TCP, UDP and other protocols that have ports
 	icmpTypes          numbers
-	narrowed           []string // by what else, in words: "not from 10.5.77.0/24"
+	narrowed           []string // other restrictions, in words: "not from 10.5.77.0/24"
 }
 
 func (f flow) is6() bool { return f.dst.Addr().Is6() }
 
-// numbered are the sets of numbers that a flow may be narrowed by.
+// numbered returns the sets of numbers that may narrow a flow.
 func (f *flow) numbered() []*numbers {
 	return []*numbers{&f.protocols, &f.sourcePorts, &f.ports, &f.icmpTypes}
 }
 
-// within says whether every packet of f is one of g.
+// within reports whether every packet of f is one of g.
 func (f flow) within(g flow) bool {
 	theirs := g.numbered()
 	for i, mine := range f.numbered() {
@@ -63,8 +62,7 @@ func (f flow) within(g flow) bool {
 	return covers(g.src, f.src) && covers(g.dst, f.dst) && !slices.ContainsFunc(g.narrowed, func(n string) bool { return !slices.Contains(f.narrowed, n) })
 }
 
-// without is f less a part of it that differs in one respect; false where that cannot
-// be told.
+// without returns f less a part of it that differs in one respect; false where the rest cannot be determined.
 func (f flow) without(part flow) (flow, bool) {
 	rest, differs := f, 0
 	theirs := part.numbered()
@@ -90,7 +88,7 @@ func (f flow) without(part flow) (flow, bool) {
 	return rest, differs == 1
 }
 
-// part says in words what the flow is narrowed to, "" for nothing but addresses.
+// part describes in words what the flow is narrowed to; "" if only by addresses.
 func (f flow) part() string {
 	var out []string
 	number := strconv.Itoa
@@ -108,31 +106,31 @@ func (f flow) part() string {
 
 func covers(a, b netip.Prefix) bool { return a.Bits() <= b.Bits() && a.Contains(b.Addr()) }
 
-// answer is which packets of a flow a condition holds for.
+// answer tells which packets of a flow a condition holds for.
 type answer int
 
 const (
 	all    answer = iota
 	some          // those of the narrowed flow
 	none          //
-	unsure        // it cannot be told
+	unsure        // not known
 )
 
 // condition is one match of a rule.
 type condition func(f flow) (answer, flow)
 
-// action is what a rule does with what it matches.
+// action is what a rule does with the packets it matches.
 type action int
 
 const (
-	pass       action = iota // goes on with the next rule
-	accepted                 // no more of this base chain
+	pass       action = iota // continues with the next rule
+	accepted                 // ends this base chain
 	dropped                  //
 	translated               // gets another source
-	returned                 // goes back to where the chain was jumped to
+	returned                 // returns to the calling chain
 	jump                     //
 	jumpForGood
-	mystery // nobody knows
+	mystery // not known
 )
 
 // line is one rule, whichever program wrote it.
@@ -140,10 +138,10 @@ type line struct {
 	text       string
 	conditions []condition
 	action     action
-	to         string // of jumps
+	to         string // target of jumps
 }
 
-// match is which packets of the flow the rule is for.
+// match returns which packets of the flow the rule applies to.
 func (l line) match(f flow) (answer, flow) {
 	result := all
 	for _, c := range l.conditions {
@@ -159,7 +157,7 @@ func (l line) match(f flow) (answer, flow) {
 	return result, f
 }
 
-// max2 is the less certain of two answers that are not none.
+// max2 returns the less certain of two answers other than none.
 func max2(a, b answer) answer {
 	if a == unsure || b == unsure {
 		return unsure
@@ -167,7 +165,7 @@ func max2(a, b answer) answer {
 	return max(a, b)
 }
 
-// stage is where in the kernel a base chain is asked.
+// stage is the netfilter hook at which a base chain is called.
 type stage int
 
 const (
@@ -178,7 +176,7 @@ const (
 	postrouting
 )
 
-// passes says whether a flow comes by there.
+// passes reports whether a flow passes that hook.
 func (s stage) passes(f flow) bool {
 	switch {
 	case f.host == nil:
@@ -189,7 +187,7 @@ func (s stage) passes(f flow) bool {
 	return s == outgoing || s == postrouting
 }
 
-// base is a chain that the kernel asks.
+// base is a base chain.
 type base struct {
 	where    string // "iptables table filter chain FORWARD"
 	chain    string
@@ -197,11 +195,11 @@ type base struct {
 	nat      bool
 	priority int
 	drops    bool // its policy
-	v4, v6   bool // families it is asked for
+	v4, v6   bool // families it is called for
 	lines    map[string][]line
 }
 
-// found is what a walk through a base chain came upon.
+// found is one result of a walk through a base chain.
 type found struct {
 	base  base
 	chain string
@@ -214,22 +212,22 @@ type found struct {
 // walk follows a flow through a base chain.
 type walk struct {
 	base  base
-	flow  flow   // all of it
-	gone  []flow // parts of which nothing is sure: accepted, perhaps, or gone elsewhere
+	flow  flow   // the whole flow
+	gone  []flow // parts with an unsure outcome: accepted, perhaps, or sent elsewhere
 	found []found
 	depth int
 	work  int  // comparisons made
-	lost  bool // there was too much of it: nothing that comes later is sure
+	lost  bool // it was too long: later results are not sure
 }
 
-// What bounds a walk. The kernel allows 16 jumps; chains that jump to each other
-// in many ways could be walked through for ever.
+// Bounds of a walk. The kernel allows 16 jumps; chains that jump to each other in many ways could make a walk
+// endless.
 const (
 	deepestWalk = 17
 	longestWalk = 300_000
 )
 
-// run returns what becomes of the flow for sure.
+// run returns what certainly happens to the flow.
 func (w *walk) run(f flow) []found {
 	w.flow = f
 	if ended := w.chain(w.base.chain, f); !ended && w.base.drops && !w.lost {
@@ -238,7 +236,7 @@ func (w *walk) run(f flow) []found {
 	return w.found
 }
 
-// policyDrop stands for a rule where the chain's policy drops.
+// policyDrop replaces the rule's text where the chain's policy drops.
 const policyDrop = "policy drop"
 
 func (w *walk) find(chain, rule string, f flow, what action) {
@@ -248,7 +246,7 @@ func (w *walk) find(chain, rule string, f flow, what action) {
 	}
 }
 
-// chain says whether all of the flow met its end there.
+// chain walks one chain and reports whether all of the flow ended there.
 func (w *walk) chain(name string, f flow) (ended bool) {
 	w.depth++
 	defer func() { w.depth-- }()
@@ -274,20 +272,20 @@ func (w *walk) chain(name string, f flow) (ended bool) {
 			}
 		case dropped, translated:
 			if a == unsure {
-				continue // what drops them later does so for sure
+				continue // a rule that drops them later certainly does so
 			}
 			w.find(name, l.text, part, l.action)
 		}
 		if a == all && l.action != mystery {
 			return l.action != returned && l.action != jumpForGood
 		}
-		w.gone = append(w.gone, part) // what comes next is for the rest
+		w.gone = append(w.gone, part) // later rules get the rest
 	}
 	return false
 }
 
-// follow walks through the chain that a rule jumps to, and says whether all of
-// the flow ended there. Of a jump that may not be taken nothing is sure.
+// follow walks through the chain that a rule jumps to, and reports whether all of the flow ended there. If the jump
+// may not be taken, no result in that chain is sure.
 func (w *walk) follow(l line, a answer, part flow) (ended bool) {
 	before := len(w.found)
 	ended = w.chain(l.to, part)
@@ -300,8 +298,8 @@ func (w *walk) follow(l line, a answer, part flow) (ended bool) {
 	return ended && a == all
 }
 
-// trace is what the host's rules do to the flow, in the order of the hooks. What
-// a nat chain of ours has settled no later one changes.
+// trace returns what the host's rules do to the flow, in the order of the hooks. A decision of our own nat chain is
+// final; later chains do not change it.
 func trace(bases []base, f flow) []found {
 	bases = slices.Clone(bases)
 	slices.SortStableFunc(bases, func(a, b base) int {
@@ -325,12 +323,12 @@ func trace(bases []base, f flow) []found {
 	return out
 }
 
-// ours says whether the rule is one of leno's.
+// ours reports whether the rule is one of leno's.
 func (f found) ours() bool {
 	return strings.HasPrefix(f.chain, ownPrefix) || strings.HasSuffix(f.base.table(), " leno")
 }
 
-// table is where without the chain.
+// table returns where without the chain.
 func (b base) table() string {
 	table, _, _ := strings.Cut(b.where, " chain ")
 	return table

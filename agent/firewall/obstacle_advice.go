@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// obstacles is what the host's rules do to each network's packets. bridges has
-// the device that containers of a subnet are at, where it is known. Pure.
+// obstacles returns what the host's rules do to each network's packets. bridges holds the device of each subnet's
+// containers, where it is known. It is pure.
 func obstacles(bases []base, crossings []Crossing, bridges map[netip.Prefix]string) []Obstacle {
 	var out []Obstacle
 	for _, c := range crossings {
@@ -16,7 +16,7 @@ func obstacles(bases []base, crossings []Crossing, bridges map[netip.Prefix]stri
 			where, text string
 			partial     bool
 		}
-		told := map[rule]bool{} // most rules are met by packets of both directions
+		told := map[rule]bool{} // packets of both directions meet most rules
 		for _, subnet := range c.Network.Subnets {
 			for _, f := range c.flows(subnet, bridges[subnet]) {
 				for _, found := range trace(bases, f) {
@@ -32,13 +32,12 @@ func obstacles(bases []base, crossings []Crossing, bridges map[netip.Prefix]stri
 	return out
 }
 
-// mostPartial limits how many rules of one place that drop some packets only are
-// reported one by one for a network.
+// mostPartial limits how many rules of one place that drop only some packets are reported one by one for a network.
 const mostPartial = 20
 
-// gather adds o to list, whose entries before from are of other networks. Rules of one
-// place with the same advice become one entry, which counts them. Those that drop some
-// packets only are kept apart, up to mostPartial, since it matters what each drops.
+// gather adds o to list, whose entries before from are of other networks. Rules of one place with the same advice
+// become one entry, which counts them. Rules that drop only some packets stay separate, up to mostPartial, since it
+// matters what each drops.
 func gather(list []Obstacle, from int, o Obstacle) []Obstacle {
 	partial := 0
 	for i := from; i < len(list); i++ {
@@ -54,7 +53,7 @@ func gather(list []Obstacle, from int, o Obstacle) []Obstacle {
 	return append(list, o)
 }
 
-// flows are the packets between containers of the subnet and other hosts.
+// flows returns the packets between containers of the subnet and other hosts.
 func (c Crossing) flows(subnet netip.Prefix, bridge string) []flow {
 	var out []flow
 	for _, pool := range ofFamily(c.Network.Pools, subnet.Addr().Is6()) {
@@ -70,22 +69,23 @@ func (c Crossing) flows(subnet netip.Prefix, bridge string) []flow {
 // dockerTable is where Docker keeps its rules with nftables.
 const dockerTable = " docker-bridges"
 
-// direct says that the rule is Docker's against packets for the own addresses of
-// containers, whichever version wrote it:
+// direct reports whether the rule is Docker's against packets for containers' own addresses, whichever version wrote
+// it:
 //
 //	28.0 to 28.1  -t raw -A PREROUTING -p tcp -d 10.5.34.2 --dport 80 ! -i docker0 -j DROP
 //	from 28.2 on  -t raw -A PREROUTING -d 10.5.34.2 ! -i docker0 -j DROP
 //	nftables      ip daddr 10.5.34.2 iifname != "docker0" counter drop comment "DROP DIRECT ACCESS"
 //
-// (moby: libnetwork/drivers/bridge/port_mapping_linux.go at 28.0 and 28.1, later
-// internal/iptabler/endpoint.go and internal/nftabler/endpoint.go).
+// (moby: libnetwork/drivers/bridge/port_mapping_linux.go at 28.0 and 28.1, later internal/iptabler/endpoint.go and
+// internal/nftabler/endpoint.go).
 func (f found) direct() bool {
 	return f.what == dropped && f.base.hook == prerouting && f.flow.inbound && f.flow.dst.IsSingleIP() &&
 		(strings.Contains(f.base.where, " table raw ") && strings.Contains(f.rule, "! -i ") || strings.HasSuffix(f.base.table(), dockerTable))
 }
 
-// partial reports whether the rule drops only some of the packets between two hosts' containers.
-// Docker's rules against packets for containers' own addresses drop one container's each, and all together.
+// partial reports whether the rule drops only some of the packets between two hosts' containers. Docker's rules
+// against packets for containers' own addresses do not count: each drops the packets of one container, and together
+// they drop those of all.
 func (f found) partial() bool { return f.what == dropped && !f.whole && !f.direct() && !f.separates() }
 
 // separates reports whether the rule is for all packets between this host's subnet and a subnet as large as a
@@ -98,12 +98,12 @@ func (f found) separates() bool {
 	return f.flow.part() == "" && covers(own, f.flow.local) && other.Bits() <= f.flow.local.Bits()
 }
 
-// reportable leaves out that a part of the packets gets another source.
+// reportable reports whether to report the rule: a change of source for only a part of the packets is left out.
 func (f found) reportable() bool {
 	return f.what == dropped || f.flow.part() == ""
 }
 
-// place is where a rule stands and what it says.
+// place returns where a rule is and its text.
 func (f found) place() (where, rule string) {
 	where, rule = f.base.table()+" chain "+f.chain, f.rule
 	if rule == policyDrop && strings.HasPrefix(f.base.where, "ip") {
@@ -121,8 +121,8 @@ func (c Crossing) obstacle(f found) Obstacle {
 	return o
 }
 
-// removal is the command that removes a rule of iptables, in parentheses; "" for others,
-// which are known by numbers that change.
+// removal returns the command that removes a rule of iptables, in parentheses; "" for other rules, which are
+// identified by numbers that change.
 func (f found) removal() string {
 	program, table, ok := strings.Cut(f.base.table(), " table ")
 	if !ok || !strings.HasPrefix(program, "ip") || f.rule == policyDrop {
@@ -153,7 +153,7 @@ func (f found) effect() string {
 	return fmt.Sprintf("drops packets of containers in %s for other hosts", f.flow.src)
 }
 
-// advice is what opens the way past the rule.
+// advice returns what the operator should do to let packets past the rule.
 func (c Crossing) advice(f found) string {
 	table, trusted := f.base.table(), strings.Join(c.Links, ":")
 	var pools []string // that the chain is asked about

@@ -13,30 +13,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Crossing is how one network's packets pass this host.
+// Crossing describes how one network's packets pass this host.
 type Crossing struct {
 	Network Network
-	Links   []string // devices by which packets of other hosts come
+	Links   []string // devices by which packets of other hosts arrive
 }
 
-// Obstacles finds the rules of others that keep containers of this host and of
-// others from reaching each other, as they stand: in every variant of iptables,
-// and in nftables. Those that drop some packets only are marked as partial. It only
-// reads. What it cannot be sure of it does not name, so
-// an empty answer is no proof. silent says that rules stand in iptables-legacy,
-// of whose changes the kernel tells nobody. It goes on past a program that fails
-// and joins the errors; one that is not installed has no rules. Programs are
-// started from the calling thread, hence in its network namespace.
+// Obstacles returns the current rules of other programs that keep containers of this host and of others from reaching
+// each other, in every variant of iptables and in nftables. Rules that drop only some packets are marked as partial.
+// It changes nothing and reports only what it is sure of, so an empty result is no proof. silent reports that there
+// are rules in iptables-legacy, whose changes the kernel does not announce. It continues after a program fails and
+// joins the errors; one that is not installed has no rules. Programs are started from the calling thread, hence in
+// its network namespace.
 func Obstacles(ctx context.Context, crossings []Crossing) (found []Obstacle, silent bool, err error) {
 	bases, silent, err := standing(ctx)
 	bridges, listing := bridgesOf(crossings)
 	return obstacles(bases, crossings, bridges), silent, errors.Join(err, listing)
 }
 
-// standing is every base chain of this host that packets between hosts pass.
+// standing returns every base chain of this host that packets between hosts pass.
 func standing(ctx context.Context) (out []base, silent bool, err error) {
 	var errs []error
-	// nft lists what iptables-nft wrote too, as far as it understands it.
+	// nft also lists what iptables-nft wrote, as far as it understands it.
 	read := map[string]bool{}
 	for _, of := range []struct{ family, command string }{{"ip", "iptables"}, {"ip6", "ip6tables"}} {
 		for variant, path := range variantsOf(ctx, of.command) {
@@ -71,15 +69,14 @@ func standing(ctx context.Context) (out []base, silent bool, err error) {
 	return out, silent, errors.Join(errs...)
 }
 
-// forOthers says of a listing that failed that the agent needs no right to it: the
-// list of legacy tables is for root and its group, which an agent that writes no
-// such rules is not in. One that does has the same error in its own check.
+// forOthers reports whether a listing failed for lack of a right that the agent does not need: only root and its
+// group can read the list of legacy tables, and an agent that writes no such rules runs without that right. An agent
+// that writes them gets the same error in its own check.
 func forOthers(variant string, err error) bool {
 	return variant == variantLegacy && errors.Is(err, unix.EPERM)
 }
 
-// bridgesOf finds the devices that have addresses of the host's subnets: those
-// that containers are at.
+// bridgesOf returns the devices that have addresses of the host's subnets: those that containers are connected to.
 func bridgesOf(crossings []Crossing) (map[netip.Prefix]string, error) {
 	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
@@ -90,7 +87,7 @@ func bridgesOf(crossings []Crossing) (map[netip.Prefix]string, error) {
 		for _, subnet := range c.Network.Subnets {
 			for _, a := range addrs {
 				ip, ok := netip.AddrFromSlice(a.IP)
-				// The network's own device may have the subnet's first address alone.
+				// The network's own device may have the subnet's first address without a prefix.
 				if ones, _ := a.Mask.Size(); !ok || ones != subnet.Bits() || !subnet.Contains(ip.Unmap()) {
 					continue
 				}

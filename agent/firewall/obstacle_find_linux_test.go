@@ -9,7 +9,7 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// obstaclesIn is what Obstacles finds in the namespace.
+// obstaclesIn returns the result of Obstacles in the namespace.
 func obstaclesIn(t *testing.T, ns *nstest.NS, c Crossing) []Obstacle {
 	t.Helper()
 	var out []Obstacle
@@ -31,9 +31,8 @@ func addDocker0(ns *nstest.NS) {
 		ip addr add 10.5.34.0/32 dev leno-default`)
 }
 
-// nftDocker is what Docker 29 writes with --firewall-backend=nftables for
-// docker0 with a container that publishes port 80 (moby:
-// internal/nftabler/testdata/TestNftabler).
+// nftDocker holds the rules that Docker 29 writes with --firewall-backend=nftables for docker0 with a container that
+// publishes port 80 (moby: internal/nftabler/testdata/TestNftabler).
 const nftDocker = `table FAMILY docker-bridges {
 	map filter-forward-in-jumps {
 		type ifname : verdict
@@ -84,8 +83,7 @@ func docker29(v6 bool, trusted string) string {
 	return strings.NewReplacer(append(words, "TRUSTED", trusted)...).Replace(nftDocker)
 }
 
-// A firewall as firewalld lays it out: one base chain that rejects what no zone
-// took.
+// firewalld is a rule set with the layout of firewalld's: one base chain that rejects what no zone accepted.
 const firewalld = `table inet firewalld {
 	chain filter_FORWARD {
 		type filter hook forward priority filter + 10; policy accept;
@@ -170,7 +168,7 @@ func TestObstaclesOfNFTables(t *testing.T) {
 			ns := nstest.New(t)
 			addDocker0(ns)
 			if tt.rules != "" {
-				// nft wants each closing brace of a block on a line of its own.
+				// nft requires each closing brace of a block on a separate line.
 				ns.Sh("nft -f - <<'END'\n" + strings.NewReplacer(" } }\n", "\n}\n}\n", "; } chain", ";\n}\nchain", "\n} }", "\n}\n}").Replace(tt.rules) + "END")
 			}
 			got := obstaclesIn(t, ns, crossing(true, true))
@@ -184,8 +182,7 @@ func TestObstaclesOfNFTables(t *testing.T) {
 	}
 }
 
-// The rules of each variant of iptables are found as they are in the kernel, and
-// once only.
+// The rules of each variant of iptables are found as they are in the kernel, and only once.
 func TestObstaclesInTheKernel(t *testing.T) {
 	for _, variant := range []string{"nft", "legacy"} {
 		t.Run(variant, func(t *testing.T) {
@@ -267,7 +264,7 @@ func TestObstaclesWithoutRights(t *testing.T) {
 		silent  bool
 	}{{"iptables-legacy-save", true}, {"ip6tables-legacy-save", true}, {"iptables-nft-save", false}} {
 		s.put(step.program, refused)
-		s.put(strings.TrimSuffix(step.program, "-save"), "exit 1") // the one beside it is found by its name
+		s.put(strings.TrimSuffix(step.program, "-save"), "exit 1") // the other program is found by its name
 		var err error
 		ns.Do(func() { _, _, err = Obstacles(t.Context(), nil) })
 		if (err == nil) != step.silent {

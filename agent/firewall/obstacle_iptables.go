@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// iptablesBases are the base chains of one listing that packets between hosts
-// pass.
+// iptablesBases returns the base chains of one listing that packets between hosts pass.
 func iptablesBases(command string, v6 bool, tables map[string]table) []base {
 	var out []base
 	for _, at := range []struct {
@@ -49,7 +48,7 @@ func iptablesLines(t table) map[string][]line {
 	return out
 }
 
-// iptablesLine understands one rule; what it does not makes it match perhaps.
+// iptablesLine parses one rule. A part it does not understand makes the match unsure.
 func iptablesLine(r arguments, chains []string) line {
 	l := line{text: r[2:].String()}
 	add := func(c condition) { l.conditions = append(l.conditions, c) }
@@ -67,7 +66,7 @@ func iptablesLine(r arguments, chains []string) line {
 			negated, took = true, 1
 		case "-j", "-g":
 			l.action, l.to = iptablesAction(word, value, chains)
-			// What follows are the target's own options.
+			// The words after the target are its own options.
 			if l.action != jump && l.action != jumpForGood {
 				words = nil
 				continue
@@ -95,8 +94,7 @@ func iptablesLine(r arguments, chains []string) line {
 	return l
 }
 
-// module is what naming a match's module says by itself: of one that is not
-// known its options are not either.
+// module returns what naming a match's module means by itself: the options of an unknown module are unknown too.
 func module(name string) condition {
 	switch name {
 	case "comment", "tcp", "udp", "udplite", "sctp", "icmp", "icmp6", "multiport", "conntrack", "state", "addrtype":
@@ -144,8 +142,7 @@ func iptablesCondition(word, value string) condition {
 	return cannotTell
 }
 
-// prefixOf reads what iptables-save prints of addresses: "10.5.34.2/32", and a mask
-// where that is no prefix.
+// prefixOf parses an address as iptables-save prints it: "10.5.34.2/32", or with a mask where that is no prefix.
 func prefixOf(text string) (netip.Prefix, error) {
 	if !strings.Contains(text, "/") {
 		a, err := netip.ParseAddr(text)

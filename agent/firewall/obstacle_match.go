@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// never and always are the answers that hold for every flow.
+// never and always give the same answer for every flow.
 func never(f flow) (answer, flow)  { return none, f }
 func always(f flow) (answer, flow) { return all, f }
 func cannotTell(f flow) (answer, flow) {
 	return unsure, f
 }
 
-// not is the opposite of a condition, where the rest of a part can be told.
+// not returns the opposite of a condition, where the rest of a part can be determined.
 func not(c condition) condition {
 	return func(f flow) (answer, flow) {
 		a, part := c(f)
@@ -47,8 +47,7 @@ func both(a, b condition) condition {
 	}
 }
 
-// source matches packets whose source is in one of the prefixes, destination
-// those whose destination is.
+// source matches packets whose source is in one of the prefixes, destination those whose destination is.
 func source(prefixes ...netip.Prefix) condition      { return within(false, prefixes) }
 func destination(prefixes ...netip.Prefix) condition { return within(true, prefixes) }
 
@@ -66,7 +65,7 @@ func within(dst bool, prefixes []netip.Prefix) condition {
 				continue
 			case covers(p, have):
 				return all, f
-			// The other end's pool contains this host's subnet, where it is not.
+			// The other end's pool contains this host's subnet, but the other end is never in that subnet.
 			case dst != f.inbound && covers(f.local, p):
 				continue
 			}
@@ -78,7 +77,7 @@ func within(dst bool, prefixes []netip.Prefix) condition {
 				narrower.src = p
 			}
 		}
-		if len(parts) > 1 { // which are no prefix
+		if len(parts) > 1 { // which together form no single prefix
 			narrower = f
 			narrower.narrowed = append(slices.Clone(f.narrowed), map[bool]string{true: "to ", false: "from "}[dst]+strings.Join(parts, ", "))
 		}
@@ -86,8 +85,8 @@ func within(dst bool, prefixes []netip.Prefix) condition {
 	}
 }
 
-// comesBy matches by the device a packet came by, leavesBy by the one it leaves by;
-// "eth+" and "eth*" are all that begin so.
+// comesBy matches by the device a packet arrives on, leavesBy by the one it leaves by; "eth+" and "eth*" match all
+// names with that beginning.
 func comesBy(names ...string) condition {
 	return func(f flow) (answer, flow) { return device(f.in, names), f }
 }
@@ -114,7 +113,7 @@ func device(have string, names []string) answer {
 	return none
 }
 
-// narrowing matches some of every flow, in words.
+// narrowing matches some of every flow; what describes them in words.
 func narrowing(what string) condition {
 	return func(f flow) (answer, flow) {
 		if slices.Contains(f.narrowed, what) {
@@ -142,15 +141,14 @@ func among(field func(*flow) *numbers, set numbers) condition {
 	}
 }
 
-// states matches by what connection tracking says of the packet. The flow's are
-// the first of their connections.
+// states matches by the packet's connection tracking state. The packets of a flow are the first of their connections.
 func states(names ...string) condition {
 	for _, name := range names {
 		switch strings.ToLower(name) {
 		case "new":
 			return always
 		case "established":
-			// Of a host that sends from the port it receives at, packets may be answers.
+			// A host's packets may be answers if it sends from the port it receives at.
 			return func(f flow) (answer, flow) {
 				if f.host != nil && f.host.answers {
 					return unsure, f
@@ -158,15 +156,15 @@ func states(names ...string) condition {
 				return none, f
 			}
 		case "related", "invalid", "dnat", "snat":
-		default: // untracked, say, which a rule in raw may have made them
+		default: // for example untracked, which a rule in raw may have made them
 			return cannotTell
 		}
 	}
 	return never
 }
 
-// addressType matches by what the kernel's routing says of an address. Those of
-// containers are of others.
+// addressType matches by the type that the kernel's routing gives an address. Addresses of containers are of other
+// types.
 func addressType(names ...string) condition {
 	of := containersType(names)
 	return func(f flow) (answer, flow) {
@@ -200,7 +198,7 @@ func protocolIs(names ...string) condition {
 	return among(func(f *flow) *numbers { return &f.protocols }, set)
 }
 
-// portIs matches by the destination's port: "8472", "8000:9000", "8000-9000".
+// portIs matches by the destination port: "8472", "8000:9000", "8000-9000".
 func portIs(list []string) condition {
 	set, ok := parsedNumbers(list, noName)
 	if !ok {
@@ -209,7 +207,7 @@ func portIs(list []string) condition {
 	return among(func(f *flow) *numbers { return &f.ports }, set)
 }
 
-// sourcePortIs matches by the source's port.
+// sourcePortIs matches by the source port.
 func sourcePortIs(list []string) condition {
 	set, ok := parsedNumbers(list, noName)
 	if !ok {
@@ -218,8 +216,8 @@ func sourcePortIs(list []string) condition {
 	return among(func(f *flow) *numbers { return &f.sourcePorts }, set)
 }
 
-// icmpTypes are the types of ICMP that containers depend on, by the names that nft
-// prints: echo requests, and errors. Of the others hosts drop many by habit.
+// icmpTypes returns the types of ICMP that containers depend on, by the names that nft prints: echo requests, and
+// errors. Hosts drop many of the other types by habit.
 func icmpTypes(v6 bool) map[string]int {
 	if v6 {
 		return map[string]int{"destination-unreachable": 1, "packet-too-big": 2, "time-exceeded": 3, "parameter-problem": 4, "echo-request": 128}
@@ -257,8 +255,8 @@ func icmpTypeIs(v6 bool, list []string) condition {
 	return c
 }
 
-// tcpFlags matches the first packet of a connection, which has the flag SYN alone:
-// mask and set are as iptables lists them, "FIN,SYN,RST,ACK" and "SYN".
+// tcpFlags matches the first packet of a connection, which has only the flag SYN: mask and set are as iptables lists
+// them, "FIN,SYN,RST,ACK" and "SYN".
 func tcpFlags(mask, set string) condition {
 	asked := strings.Contains(mask, "SYN") || mask == "ALL"
 	if set == "SYN" && asked || set == "NONE" && !asked {

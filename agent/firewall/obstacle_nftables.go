@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// The JSON that nft prints, as libnftables-json(5) has it: a list of objects with
-// one key each. Expressions are decoded where they are understood.
+// The JSON that nft prints, as in libnftables-json(5): a list of objects with one key each. Expressions are decoded
+// where they are interpreted.
 type (
 	nftJSON struct {
 		Objects []nftJSONObject `json:"nftables"`
@@ -38,8 +38,8 @@ type (
 // tableOf names a table within one listing.
 type tableOf struct{ family, name string }
 
-// nftablesBases are the base chains of one listing that packets between hosts
-// pass, without the tables that skip says another listing has.
+// nftablesBases returns the base chains of one listing that packets between hosts pass. It leaves out tables for
+// which skip reports that another listing has them.
 func nftablesBases(text []byte, skip func(family, table string) bool) ([]base, error) {
 	var listing nftJSON
 	if err := json.Unmarshal(text, &listing); err != nil {
@@ -79,7 +79,7 @@ func nftablesBases(text []byte, skip func(family, table string) bool) ([]base, e
 	return out, nil
 }
 
-// base is the chain, if it is one that packets between hosts pass.
+// base returns the chain as a base, if it is one that packets between hosts pass.
 func (c nftJSONChain) base() (base, bool) {
 	b := base{
 		where: fmt.Sprintf("nftables table %s %s chain %s", c.Family, c.Table, c.Name), chain: c.Name, nat: c.Type == "nat",
@@ -94,7 +94,7 @@ func (c nftJSONChain) base() (base, bool) {
 	return b, ok
 }
 
-// nftLines understands one rule. One with a verdict map is several.
+// nftLines parses one rule. A rule with a verdict map becomes several lines.
 func nftLines(r nftJSONRule, sets map[string][]json.RawMessage) []line {
 	l := line{}
 	var words []string
@@ -121,7 +121,7 @@ func nftLines(r nftJSONRule, sets map[string][]json.RawMessage) []line {
 	return []line{l}
 }
 
-// nftStatement takes a statement that is not a match into the line.
+// nftStatement adds a statement other than a match to the line.
 func (l *line) nftStatement(name string, body json.RawMessage) {
 	var target struct{ Target string }
 	switch name {
@@ -139,7 +139,7 @@ func (l *line) nftStatement(name string, body json.RawMessage) {
 			return
 		}
 		l.action, l.to = map[string]action{"jump": jump, "goto": jumpForGood}[name], target.Target
-	case "counter", "log", "mangle", "notrack", "flow", "ct helper", "continue", "set", "map": // which decide nothing
+	case "counter", "log", "mangle", "notrack", "flow", "ct helper", "continue", "set", "map": // these decide nothing
 	case "queue", "dnat", "redirect", "tproxy", "fwd", "dup", "synproxy":
 		l.action = mystery
 	default: // a limit, a quota, an extension of iptables
@@ -147,7 +147,7 @@ func (l *line) nftStatement(name string, body json.RawMessage) {
 	}
 }
 
-// nftVerdictMap is one line for each element of the map.
+// nftVerdictMap returns one line for each element of the map.
 func nftVerdictMap(l line, words []string, body json.RawMessage, sets map[string][]json.RawMessage) []line {
 	var v struct{ Key, Data json.RawMessage }
 	unknown := []line{{conditions: append(l.conditions, cannotTell), action: mystery, text: strings.Join(words, " ") + " vmap"}}
@@ -177,8 +177,7 @@ func nftVerdictMap(l line, words []string, body json.RawMessage, sets map[string
 	return out
 }
 
-// nftElements are those of an anonymous set, or of the named one a string stands
-// for.
+// nftElements returns the elements of an anonymous set, or of the named set that a string stands for.
 func nftElements(body json.RawMessage, sets map[string][]json.RawMessage) ([]json.RawMessage, bool) {
 	var name string
 	if json.Unmarshal(body, &name) == nil {
@@ -211,7 +210,7 @@ func nftMatch(body json.RawMessage, sets map[string][]json.RawMessage) (conditio
 	return nftCondition(m.Op, m.Left, m.Right, sets)
 }
 
-// nftCondition understands one comparison, and writes it as nft does.
+// nftCondition parses one comparison, and formats it as nft does.
 func nftCondition(op string, left, right json.RawMessage, sets map[string][]json.RawMessage) (condition, string) {
 	var l struct {
 		Meta    struct{ Key string }
@@ -232,7 +231,7 @@ func nftCondition(op string, left, right json.RawMessage, sets map[string][]json
 	}
 	key, c := nftKey(l.Meta.Key, l.Payload.Protocol, l.Payload.Field, l.CT.Key, l.Fib.Result, l.Fib.Flags, values)
 	text := key + " " + nftValues(l.Meta.Key, values)
-	of := always // what only packets of a protocol have is asked of these alone
+	of := always // a field of one protocol is compared only for packets of that protocol
 	if number, ok := protocolNumber(l.Payload.Protocol); ok && l.Meta.Key == "" {
 		of = among(func(f *flow) *numbers { return &f.protocols }, oneNumber(number))
 	}
@@ -245,7 +244,7 @@ func nftCondition(op string, left, right json.RawMessage, sets map[string][]json
 	return cannotTell, key + " " + op + " …"
 }
 
-// nftValues writes values as nft does, names of devices in quotes.
+// nftValues formats values as nft does, names of devices in quotes.
 func nftValues(meta string, values []string) string {
 	shown := slices.Clone(values)
 	if strings.HasSuffix(meta, "ifname") {
@@ -259,7 +258,7 @@ func nftValues(meta string, values []string) string {
 	return "{ " + strings.Join(shown, ", ") + " }"
 }
 
-// nftKey is what is compared, and the condition that it is one of the values.
+// nftKey returns the name of the compared field, and the condition that it is one of the values.
 func nftKey(meta, protocol, field, ct, fib string, flags, values []string) (string, condition) {
 	switch {
 	case meta == "iifname" || meta == "iif":
@@ -323,8 +322,7 @@ func nftAddresses(dst bool, values []string) condition {
 	return within(dst, prefixes)
 }
 
-// nftValue is a value as text: a string, a number, a prefix; what is none of them
-// is no address and no name.
+// nftValue returns a value as text: a string, a number, a prefix. Any other value cannot be an address or a name.
 func nftValue(body json.RawMessage) string {
 	var v struct {
 		Prefix struct {
@@ -340,7 +338,7 @@ func nftValue(body json.RawMessage) string {
 		return s
 	case json.Unmarshal(body, &v) == nil && v.Prefix.Addr != "":
 		return fmt.Sprintf("%s/%d", v.Prefix.Addr, v.Prefix.Len)
-	case v.Elem.Val != nil: // with a counter or a time of its own
+	case v.Elem.Val != nil: // with a counter or a timeout of its own
 		return nftValue(v.Elem.Val)
 	case len(v.Range) == 2:
 		return nftValue(v.Range[0]) + "-" + nftValue(v.Range[1])

@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-// numbers is a set of protocols, ports or types of ICMP, sorted and without overlaps;
-// nil is all of them.
+// numbers is a set of protocols, ports or types of ICMP, sorted and without overlaps; nil contains all numbers.
 type numbers []numberRange
 
 type numberRange struct{ first, last int }
@@ -19,7 +18,7 @@ const mostNumber = 65535
 
 func oneNumber(n int) numbers { return numbers{{n, n}} }
 
-// whole spells nil out.
+// whole returns n with nil written out as a range.
 func (n numbers) whole() numbers {
 	if n == nil {
 		return numbers{{0, mostNumber}}
@@ -27,7 +26,7 @@ func (n numbers) whole() numbers {
 	return n
 }
 
-// with is the numbers that both have, an empty set for none.
+// with returns the numbers that are in both, an empty set for none.
 func (n numbers) with(o numbers) numbers {
 	out := numbers{}
 	for _, a := range n.whole() {
@@ -41,7 +40,7 @@ func (n numbers) with(o numbers) numbers {
 	return out
 }
 
-// without is the numbers that only the first has, an empty set for none.
+// without returns the numbers that are only in n, an empty set for none.
 func (n numbers) without(o numbers) numbers {
 	rest, next := numbers{}, 0
 	for _, r := range o.whole() {
@@ -58,10 +57,10 @@ func (n numbers) without(o numbers) numbers {
 
 func (n numbers) equal(o numbers) bool { return slices.Equal(n.whole(), o.whole()) }
 
-// contains says whether it has all of the others.
+// contains reports whether n contains all of o.
 func (n numbers) contains(o numbers) bool { return n == nil || len(o.without(n)) == 0 }
 
-// text is "80, 443, 8000-9000", with names for numbers that have one.
+// text formats the numbers as "80, 443, 8000-9000", with names for numbers that have one.
 func (n numbers) text(name func(int) string) string {
 	var out []string
 	for _, r := range n {
@@ -74,7 +73,7 @@ func (n numbers) text(name func(int) string) string {
 	return strings.Join(out, ", ")
 }
 
-// parsedNumbers reads "80", "8000:9000" and "8000-9000"; names are looked up.
+// parsedNumbers parses "80", "8000:9000" and "8000-9000"; names are looked up.
 func parsedNumbers(list []string, number func(name string) (int, bool)) (numbers, bool) {
 	var out numbers
 	one := func(text string) (int, bool) {
@@ -120,7 +119,7 @@ const (
 	protocolICMPv6 = 58
 )
 
-// protocolNumbers are the names that iptables and nft print.
+// protocolNumbers returns the names that iptables and nft print.
 func protocolNumbers() map[string]int {
 	return map[string]int{"icmp": protocolICMP, "igmp": 2, "ipencap": 4, "tcp": protocolTCP, "udp": protocolUDP, "dccp": 33, "ipv6": 41, "gre": 47,
 		"esp": 50, "ah": 51, "icmpv6": protocolICMPv6, "ipv6-icmp": protocolICMPv6, "ospf": 89, "ipip": 94, "pim": 103, "comp": 108, "vrrp": 112, "sctp": 132, "udplite": 136}

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// crossing is one network of both families, on docker0.
+// crossing returns one network of both families, on docker0.
 func crossing(forward, masq bool) Crossing {
 	return Crossing{Links: []string{"leno-default"}, Network: Network{
 		Name: "default", Forward: forward, IPMasq: masq,
@@ -26,7 +26,7 @@ func bridges(name string) map[netip.Prefix]string {
 	return out
 }
 
-// places is where obstacles are, and their rules.
+// places returns the places of obstacles, and their rules.
 func places(list []Obstacle) []string {
 	var out []string
 	for _, o := range list {
@@ -42,9 +42,9 @@ func places(list []Obstacle) []string {
 	return out
 }
 
-// What Docker 28.3 writes for docker0 with one container that publishes port 80
-// (moby: internal/iptabler/testdata/TestIptabler), with FORWARD's policy as the
-// daemon sets it and the jump to DOCKER-USER that it inserts.
+// docker28 holds the rules that Docker 28.3 writes for docker0 with one container that publishes port 80 (moby:
+// internal/iptabler/testdata/TestIptabler), with FORWARD's policy as the daemon sets it and the jump to DOCKER-USER
+// that it inserts.
 const docker28 = `*raw
 :PREROUTING ACCEPT [0:0]
 :OUTPUT ACCEPT [0:0]
@@ -82,7 +82,7 @@ COMMIT
 COMMIT
 `
 
-// behindOurs puts our forwarding in front.
+// behindOurs puts our forwarding rules first.
 func behindOurs(saved string) string {
 	return strings.Replace(saved, "-A FORWARD -j DOCKER-USER\n", ":LENO-FORWARD - [0:0]\n-A FORWARD -j LENO-FORWARD\n-A FORWARD -j DOCKER-USER\n"+
 		"-A LENO-FORWARD -s 10.5.0.0/16 -m comment --comment \"leno default\" -j ACCEPT\n-A LENO-FORWARD -d 10.5.0.0/16 -m comment --comment \"leno default\" -j ACCEPT\n", 1)
@@ -105,14 +105,14 @@ func TestObstaclesOfIPTables(t *testing.T) {
 		direct = "raw chain PREROUTING: -d 10.5.34.2/32 ! -i docker0 -j DROP"
 		masq   = "nat chain POSTROUTING: -s 10.5.34.0/24 ! -o docker0 -j MASQUERADE"
 	)
-	// Chains that each jump four times to the next: 4^15 ways through.
+	// Chains that each jump four times to the next: 4^15 paths.
 	tree := ":C0 - [0:0]\n-A FORWARD -j C0\n"
 	for i := range 15 {
 		tree += fmt.Sprintf(":C%d - [0:0]\n", i+1) + strings.Repeat(fmt.Sprintf("-A C%d -j C%d\n", i, i+1), 4)
 	}
 	for _, tt := range []struct {
 		name, saved string
-		bridge      string // docker0 when ""
+		bridge      string // docker0 if ""
 		want        []string
 	}{
 		{name: "nothing"},
@@ -178,7 +178,7 @@ func TestObstaclesOfIPTables(t *testing.T) {
 		{name: "drop of ICMP that containers do not need", saved: filter("ACCEPT", "-A FORWARD -p icmp -m icmp --icmp-type 5 -j DROP\n-A FORWARD -p icmp -m icmp --icmp-type 13 -j DROP\n")},
 		{name: "a part gets another source", saved: nat("-A POSTROUTING -s 10.5.34.2/32 -p tcp -m tcp --dport 80 -j MASQUERADE\n")},
 
-		// What these write on hosts where nothing is wrong.
+		// Rules that these programs write on hosts where nothing is wrong.
 		{name: "kube-proxy", saved: filter("ACCEPT", ":KUBE-FORWARD - [0:0]\n:KUBE-EXTERNAL-SERVICES - [0:0]\n:KUBE-SERVICES - [0:0]\n:KUBE-PROXY-FIREWALL - [0:0]\n"+
 			"-A FORWARD -m conntrack --ctstate NEW -m comment --comment \"kubernetes load balancer firewall\" -j KUBE-PROXY-FIREWALL\n"+
 			"-A FORWARD -m comment --comment \"kubernetes forwarding rules\" -j KUBE-FORWARD\n-A FORWARD -m conntrack --ctstate NEW -j KUBE-SERVICES\n-A FORWARD -m conntrack --ctstate NEW -j KUBE-EXTERNAL-SERVICES\n"+
@@ -253,7 +253,7 @@ func TestObstaclesOfBothFamilies(t *testing.T) {
 	}
 }
 
-// Each obstacle says what to do in the words of whoever wrote the rule.
+// Each obstacle's advice uses the terms of the program that wrote the rule.
 func TestObstacleAdvice(t *testing.T) {
 	for _, tt := range []struct {
 		name, saved   string
@@ -297,8 +297,8 @@ func TestObstacleAdvice(t *testing.T) {
 	}
 }
 
-// TestManyPartialObstacles: a long list of an administrator's rules is told as far as a
-// person reads it, and counted.
+// TestManyPartialObstacles checks that a long list of an administrator's rules is reported up to a readable length,
+// and the rest counted.
 func TestManyPartialObstacles(t *testing.T) {
 	var rules strings.Builder
 	for port := range 50 {

@@ -15,36 +15,34 @@ import (
 	goiptables "github.com/coreos/go-iptables/iptables"
 )
 
-// bounds are how long a program may run and how much it may print.
+// bounds limit how long a program may run and how much it may print.
 type bounds struct {
 	time   time.Duration
 	output int // bytes
 }
 
-// ordinary bounds: a writer waits for the lock for half the time, and 200,000
-// rules print less.
+// ordinary returns the usual bounds: a writer waits for the lock for half the time, and 200,000 rules print less.
 func ordinary() bounds { return bounds{10 * time.Second, 32 << 20} }
 
-// errEndless is of a program that was killed for its time.
+// errEndless reports that a program was killed because it ran too long.
 var errEndless = errors.New("did not end")
 
-// program is one program's file, as last looked at.
+// program is one program's file, as of the last check.
 type program struct {
 	path    string // "" when there is none
-	stamp   string // another one when the file is another one
+	stamp   string // changes when the file is replaced
 	version version
 	err     error // why version is not known
 }
 
-// version is what iptables says of itself.
+// version is what iptables reports about itself.
 type version struct {
 	number      [3]int
 	variant     string // variantNFT or variantLegacy
-	randomFully bool   // it knows --random-fully
+	randomFully bool   // it supports --random-fully
 }
 
-// The variants of iptables: the kernel has room for both at once, and each sees
-// its own rules only.
+// The variants of iptables: the kernel can have both at once, and each sees only its own rules.
 const (
 	variantNFT    = "nft"
 	variantLegacy = "legacy"
@@ -54,7 +52,7 @@ func (v version) String() string {
 	return fmt.Sprintf("v%d.%d.%d", v.number[0], v.number[1], v.number[2])
 }
 
-// locate finds a program's file and says what would change with another one.
+// locate finds a program's file and returns a stamp that changes when the file is replaced.
 func locate(name string) (path, stamp string) {
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -67,8 +65,7 @@ func locate(name string) (path, stamp string) {
 	return path, fmt.Sprint(path, fileNumber(info), info.Size(), info.ModTime().UnixNano())
 }
 
-// refresh looks at the program again if its file is another one than last time,
-// or could not be asked then.
+// refresh asks the program for its version again if its file was replaced, or if the last attempt failed.
 func (p *program) refresh(ctx context.Context, name string) {
 	path, stamp := locate(name)
 	if p.stamp == stamp && (p.err == nil || path == "") {
@@ -80,13 +77,11 @@ func (p *program) refresh(ctx context.Context, name string) {
 	}
 }
 
-// versionLine is "iptables v1.8.9 (nf_tables)"; before 1.8 there was one variant
-// and it was not named.
+// versionLine matches "iptables v1.8.9 (nf_tables)". Before 1.8 there was one variant, which was not named.
 var versionLine = regexp.MustCompile(`^\S+ v\d{1,4}\.\d{1,4}\.\d{1,4}\S*(?: \((\w+)\))?`)
 
-// askVersion asks the program twice: go-iptables, which knows what each version
-// can do, sets no limit of time and is given one that has just answered within
-// ours.
+// askVersion asks the program twice: go-iptables, which knows the features of each version, sets no time limit, so it
+// gets a program that has just answered within ours.
 func askVersion(ctx context.Context, path string) (version, error) {
 	text, err := run(ctx, "", path, "--version")
 	if err != nil {
@@ -116,8 +111,8 @@ func parseVariant(path, text string) (string, error) {
 	return variantLegacy, nil
 }
 
-// run starts a program with input and returns its output; an error carries what
-// it wrote to standard error. One that does not end is killed.
+// run starts a program with input and returns its output; an error contains what the program wrote to standard error.
+// A program that does not end is killed.
 func run(ctx context.Context, input, path string, args ...string) (string, error) {
 	return ordinary().run(ctx, input, path, args...)
 }
@@ -126,7 +121,7 @@ func (b bounds) run(ctx context.Context, input, path string, args ...string) (st
 	limited, cancel := context.WithTimeout(ctx, b.time)
 	defer cancel()
 	cmd := exec.CommandContext(limited, path, args...)
-	cmd.WaitDelay = time.Second // for a child of its that keeps the pipe open
+	cmd.WaitDelay = time.Second // for a child process that keeps the pipe open
 	stdout, stderr := output{limit: b.output, over: cancel}, output{limit: b.output, over: cancel}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &stdout, &stderr
 	err := cmd.Run()
@@ -144,7 +139,7 @@ func (b bounds) run(ctx context.Context, input, path string, args ...string) (st
 	return "", fmt.Errorf("%s: %w", path, err)
 }
 
-// output is a program's output up to a limit, at which over is called.
+// output collects a program's output up to a limit. When the limit is exceeded, it calls over.
 type output struct {
 	text  bytes.Buffer // not embedded: its ReadFrom knows no limit
 	limit int

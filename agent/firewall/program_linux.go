@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// fileNumber tells files apart that have one path, one after the other.
+// fileNumber returns numbers that distinguish successive files at the same path.
 func fileNumber(info fs.FileInfo) [2]uint64 {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

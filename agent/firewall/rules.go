@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// Network is what one network wants of the firewall.
+// Network describes what one network wants from the firewall.
 type Network struct {
 	Name    string
-	Pools   []netip.Prefix // the whole network, at most one a family
-	Subnets []netip.Prefix // this host's own; none asks for no masquerading
+	Pools   []netip.Prefix // the whole network, at most one per family
+	Subnets []netip.Prefix // this host's own; with none, nothing is masqueraded
 	IPMasq  bool           // masquerade packets from Subnets to outside Pools
 	Forward bool           // accept forwarded packets from and to Pools
 }
@@ -18,8 +18,8 @@ type Network struct {
 type verdict int
 
 const (
-	leave      verdict = iota // the rest of the chain is not for them
-	masquerade                // they get the address of the device they leave by
+	leave      verdict = iota // packets skip the rest of the chain
+	masquerade                // packets get the address of the device they leave by
 	accept
 )
 
@@ -30,13 +30,13 @@ type rule struct {
 	src, dst netip.Prefix // the zero Prefix is any address
 	verdict  verdict
 
-	// randomFully, of a rule that masquerades: take the source port at random.
-	// Without it two connections can be given the same one at the same instant, and
-	// one loses its first packet. What does not know it does without.
+	// randomFully makes a masquerading rule take random source ports. Without it two connections can be given the
+	// same port at the same instant, and one loses its first packet. Programs and kernels that do not support it get
+	// the rule without it.
 	randomFully bool
 }
 
-// is6 says which family the rule is of.
+// is6 reports whether the rule is an IPv6 rule.
 func (r rule) is6() bool {
 	if r.src.IsValid() {
 		return r.src.Addr().Is6()
@@ -44,26 +44,26 @@ func (r rule) is6() bool {
 	return r.dst.Addr().Is6()
 }
 
-// comment is what stands at the rule, for people.
+// comment returns the comment attached to the rule.
 func (r rule) comment() string { return "leno " + r.network }
 
-// rules is everything wanted of a firewall, of both families, in order. It is a
-// value: equal states give equal rules, whoever applies them.
+// rules holds all wanted rules of both families, in order. It is a value: equal states give equal rules, whichever
+// kind applies them.
 type rules struct {
-	exempt     []rule // of packets that leave the host, before anybody changes their source: what is accepted keeps it
-	masquerade []rule // of packets that leave the host, after others had their chance to choose the source
-	forward    []rule // of packets that pass through the host
+	exempt     []rule // for packets that leave the host, before any rule changes their source: accepted packets keep it
+	masquerade []rule // for packets that leave the host, after others could choose the source
+	forward    []rule // for packets that pass through the host
 }
 
-// empty says that nothing of ours is wanted.
+// empty reports whether no rule is wanted.
 func (r rules) empty() bool { return len(r.exempt)+len(r.masquerade)+len(r.forward) == 0 }
 
-// randomFully says whether any rule asks for it.
+// randomFully reports whether any rule asks for it.
 func (r rules) randomFully() bool {
 	return slices.ContainsFunc(r.masquerade, func(r rule) bool { return r.randomFully })
 }
 
-// of is the part of one family.
+// of returns the rules of one family.
 func (r rules) of(v6 bool) rules {
 	part := func(list []rule) []rule {
 		return slices.DeleteFunc(slices.Clone(list), func(r rule) bool { return r.is6() != v6 })
@@ -71,11 +71,10 @@ func (r rules) of(v6 bool) rules {
 	return rules{part(r.exempt), part(r.masquerade), part(r.forward)}
 }
 
-// onLink is what no router passes on, and what is masqueraded nowhere: where
-// bridges pass frames through the firewall it is met all the same, and receivers
-// know the sender by its address. Multicast (RFC 5771; RFC 4291 section 2.7),
-// the broadcast to all (RFC 919), and link-local unicast of IPv6 (RFC 4291
-// section 2.5.6). That of IPv4 is left out: clouds answer there, off the host.
+// onLink returns the destinations that no router forwards. They must not be masqueraded: where bridges pass frames
+// through the firewall its rules apply even so, and receivers know the sender by its address. They are multicast (RFC
+// 5771; RFC 4291 section 2.7), the limited broadcast (RFC 919), and link-local unicast of IPv6 (RFC 4291 section
+// 2.5.6). IPv4 link-local unicast is left out: cloud services answer there, off the host.
 func onLink(v6 bool) []netip.Prefix {
 	if v6 {
 		return []netip.Prefix{
@@ -89,7 +88,7 @@ func onLink(v6 bool) []netip.Prefix {
 	}
 }
 
-// wanted is the rules of all networks together.
+// wanted returns the rules of all networks together.
 func wanted(s State) rules {
 	var out rules
 	for _, n := range s.Networks {
@@ -109,12 +108,10 @@ func wanted(s State) rules {
 	return out
 }
 
-// masquerading adds what masquerades packets from a subnet that leave the
-// network, another one of leno's included, for hosts there need not know a way
-// back into this one. What stays keeps its source whatever other programs
-// masquerade, except within the subnet itself: there others do it for packets
-// that come back to where they came from, such as those to a port that the same
-// container publishes.
+// masquerading adds rules that masquerade packets from a subnet that leave the network, also to another network of
+// leno, because hosts there need not know a route back into this one. Packets that stay in the network keep their
+// source whatever other programs masquerade, except within the subnet itself: there others masquerade packets that
+// return to their origin, such as those to a port that the same container publishes.
 func (r *rules) masquerading(n Network, subnet netip.Prefix, randomFully bool) {
 	v6 := subnet.Addr().Is6()
 	pools := ofFamily(n.Pools, v6)

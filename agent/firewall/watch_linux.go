@@ -11,17 +11,15 @@ import (
 	"github.com/lenonet/leno/backend/kernel"
 )
 
-// watch hears of every transaction of nf_tables, by whichever program, and so of
-// iptables-nft too. It does not ask what was in it: what others change may be in
-// the way of ours, and to look is cheap.
+// watch is notified of every transaction of nf_tables, by whichever program, and so of iptables-nft too. It does not
+// ask for the contents: changes by others may affect our rules, and checking is cheap.
 type watch struct {
 	socket *nl.NetlinkSocket
 }
 
-// Watch blocks until ctx ends and calls changed after each change of nf_tables in
-// the calling thread's network namespace, those of this process included, and
-// once at the beginning for what happened before. Of iptables-legacy nobody
-// tells, see Touched. It may run beside the other methods. It wants
+// Watch blocks until ctx ends. It calls changed after each change of nf_tables in the calling thread's network
+// namespace, including those of this process, and once at the beginning for earlier changes. Changes of
+// iptables-legacy are not announced, see Touched. Watch may run concurrently with the other methods. It needs
 // CAP_NET_ADMIN.
 func (f *Firewall) Watch(ctx context.Context, changed func()) error {
 	w, err := openWatch()
@@ -32,7 +30,7 @@ func (f *Firewall) Watch(ctx context.Context, changed func()) error {
 	return w.run(ctx, changed)
 }
 
-// openWatch subscribes: whatever changes after it returned is told.
+// openWatch subscribes: the watch receives every change after it returned.
 func openWatch() (*watch, error) {
 	socket, err := kernel.Subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
 	if err != nil {
@@ -41,8 +39,8 @@ func openWatch() (*watch, error) {
 	return &watch{socket}, nil
 }
 
-// run reads the kernel's messages until ctx ends, then closes the watch and
-// returns nil. Lost messages count as a change.
+// run reads the kernel's messages until ctx ends, then closes the watch and returns nil. Lost messages count as a
+// change.
 func (w *watch) run(ctx context.Context, changed func()) error {
 	stop := context.AfterFunc(ctx, w.socket.Close) // makes Receive return
 	defer func() {
@@ -56,8 +54,8 @@ func (w *watch) run(ctx context.Context, changed func()) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.ENOBUFS):
-			// What was lost ends with the message that ends its transaction, or with
-			// one that is still to come: a look a moment later finds it.
+			// The lost messages end with the one that ends their transaction, or with one that is still to come: a
+			// check a moment later finds the change.
 			changed()
 		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
 		case err != nil:

@@ -9,7 +9,7 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// Whatever program changes nf_tables, it is told; other namespaces are not.
+// TestWatch checks that changes of nf_tables by any program are reported, and those in other namespaces are not.
 func TestWatch(t *testing.T) {
 	ns, elsewhere := nstest.New(t), nstest.New(t)
 	var w *watch
@@ -43,7 +43,7 @@ func TestWatch(t *testing.T) {
 		"iptables-nft -A FORWARD -j DROP",
 		"iptables-nft -F",
 		"nft flush ruleset",
-		// More than a socket's buffer takes.
+		// More than a socket's buffer holds.
 		"nft add table ip big; (echo 'add chain ip big c'; seq 5000 | sed 's/.*/add rule ip big c meta mark & accept/') | nft -f -",
 		"nft delete table ip big",
 	} {
@@ -53,7 +53,7 @@ func TestWatch(t *testing.T) {
 		case <-time.After(time.Minute):
 			t.Fatalf("not told of %s", script)
 		}
-		// One change may be told twice.
+		// One change may be reported twice.
 		for quiet := false; !quiet; {
 			select {
 			case <-told:
@@ -68,8 +68,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// Of the legacy tables it shows what has changed, by whatever is in them, and not
-// that packets were counted. What nobody asked for is not made by looking.
+// TestTouched checks that changes of the legacy tables are noticed, whatever they contain, but not changed packet
+// counters. The check does not create tables that no program asked for.
 func TestTouched(t *testing.T) {
 	ns, h := nstest.New(t), iptablesHarness(variantLegacy)
 	fw := h.only()
@@ -86,7 +86,7 @@ func TestTouched(t *testing.T) {
 	}
 	apply(t, ns, fw, two(), h.tables)
 	made := tables()
-	// What others may have changed since it listed, it finds when it looks again.
+	// Changes that others may have made since its listing are found by the next look.
 	if !touched() {
 		t.Error("its own writes were not followed by a look")
 	}

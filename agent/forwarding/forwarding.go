@@ -1,6 +1,6 @@
-// Package forwarding owns the kernel's switches for forwarding packets: it finds out what
-// is off and switches it on, unless that costs the host IPv6 routes that it has from router
-// advertisements. It says what is wrong in words, for every part of leno that forwards.
+// Package forwarding owns the kernel's switches for forwarding packets. It finds out which are off and switches them
+// on, unless that costs the host IPv6 routes from router advertisements. It describes problems in words, for every
+// part of leno that forwards.
 package forwarding
 
 import (
@@ -9,19 +9,19 @@ import (
 	"strings"
 )
 
-// State is what was found of the switches for one family.
+// State holds the state of the switches of one family.
 type State struct {
-	Set []string // that were off and are on now: "net.ipv4.ip_forward"
-	Off []string // that are off
+	Set []string // were off and are on now: "net.ipv4.ip_forward"
+	Off []string // are off
 
-	// Advertised are devices with routes or addresses from router advertisements, which the
-	// host keeps only while it does not forward. If a switch is off, it stays off for their
-	// sake. If none is off, routes and addresses are gone already or will be.
+	// Advertised lists devices with routes or addresses from router advertisements, which the host keeps only while
+	// it does not forward. If a switch is off, it stays off for their sake. If none is off, the routes and addresses
+	// are already gone or will be.
 	Advertised []string
 }
 
-// Problem returns what is wrong and what to do about it, "" and "" when nothing is. asked
-// says that the switches are to be switched on here.
+// Problem returns what is wrong and what to do about it, "" and "" when nothing is. asked means that leno is
+// configured to switch them on here.
 func (s State) Problem(asked bool) (wrong, todo string) {
 	off, links := strings.Join(s.Off, ", "), strings.Join(s.Advertised, ", ")
 	var accept []string
@@ -60,9 +60,8 @@ func (s State) Reason(asked bool) string {
 // CostsRoutes reports whether switching on what is off would cost the host routes.
 func (s State) CostsRoutes() bool { return len(s.Off) > 0 && len(s.Advertised) > 0 }
 
-// switches are the sysctls below net that make the kernel forward the family of a: that
-// of the host, then, in IPv4, where each device has a say of its own (IN_DEV_FORWARD), those
-// of the devices by which packets come in.
+// switches returns the sysctls below net that make the kernel forward the family of a: that of the host and, in IPv4,
+// where each device has its own switch (IN_DEV_FORWARD), those of the devices by which packets arrive.
 func switches(a netip.Addr, links []string) [][]string {
 	if a.Is6() {
 		return [][]string{{"ipv6", "conf", "all", "forwarding"}}

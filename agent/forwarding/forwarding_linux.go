@@ -9,18 +9,17 @@ import (
 	"github.com/lenonet/leno/backend/kernel"
 )
 
-// Switch looks at the kernel's switches. It remembers on which devices routers advertised,
-// so that it notices when another program switched forwarding on and the routes are gone.
-// The zero value is ready. It is safe for concurrent use: of several
-// callers one alone finds a switch off.
+// Switch checks the kernel's switches. It remembers on which devices routers advertised, so that it notices when
+// another program switched forwarding on and the routes are gone. The zero value is ready. It is safe for concurrent
+// use: of several callers only one finds a switch off.
 type Switch struct {
 	mu         sync.Mutex
 	advertised []string
 }
 
-// Ensure looks at the switches for the family of a, for packets that come in by those of
-// the devices that exist, in the calling thread's network namespace. It switches on what is
-// off where set asks, unless that costs the host routes.
+// Ensure checks the switches for the family of a, for packets that arrive by those of the devices that exist, in the
+// calling thread's network namespace. If set is true, it switches on those that are off, unless that costs the host
+// routes.
 func (w *Switch) Ensure(a netip.Addr, links []string, set bool) (s State, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -54,8 +53,8 @@ func (w *Switch) Ensure(a netip.Addr, links []string, set bool) (s State, err er
 	return s, nil
 }
 
-// look returns the devices that State has as Advertised. On a host that forwards, those
-// that had routes before count as well: they are gone.
+// look returns the devices for State.Advertised. On a host that forwards, it includes those that had routes before,
+// because these are gone.
 func (w *Switch) look(forwards bool) ([]string, error) {
 	found, err := kernel.Advertised()
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// TestEnsure sets what was asked for, and leaves IPv6 alone where that would cost the host
-// a route or an address that it has from a router.
+// TestEnsure checks that Ensure sets what was requested, and leaves IPv6 alone where that would cost the host a route
+// or an address from a router.
 func TestEnsure(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("10.5.1.0"), netip.MustParseAddr("fd00:5::")
 	const (
@@ -81,9 +81,9 @@ func TestEnsure(t *testing.T) {
 	}
 }
 
-// TestRouterIsIgnored: another program switches forwarding on, and the kernel drops the
-// route that it learnt. That is noticed, also by a process that starts afterwards, until
-// accept_ra is 2 and the route is back.
+// TestRouterIsIgnored checks the case that another program switches forwarding on, and the kernel drops the route
+// that it learnt. A process must notice that, even one that starts afterwards, until accept_ra is 2 and the route is
+// back.
 func TestRouterIsIgnored(t *testing.T) {
 	v6 := netip.MustParseAddr("fd00:5::")
 	host, router := nstest.New(t), nstest.New(t)
@@ -96,7 +96,7 @@ func TestRouterIsIgnored(t *testing.T) {
 			return route() && (!prefix.IsValid() || strings.Contains(host.Sh("ip -6 addr show dev eth0 scope global"), "mngtmpaddr"))
 		}
 		for deadline := time.Now().Add(time.Minute); !learned(); time.Sleep(time.Millisecond) {
-			var err error // while the router has no address yet
+			var err error // until the router has an address
 			router.Do(func() { err = nstest.Advertise("eth0", time.Hour, prefix) })
 			if time.Now().After(deadline) {
 				t.Fatalf("the host learns nothing from the router: %v", err)
@@ -143,8 +143,8 @@ func TestRouterIsIgnored(t *testing.T) {
 	}
 }
 
-// TestForwardingOfTheUnderlay: where packets come in by the underlay's device, too,
-// its switch counts beside that of the network's own, which may not exist.
+// TestForwardingOfTheUnderlay checks the case that packets also arrive by the underlay's device. Its switch then
+// counts as well as that of the network's own device, which may not exist.
 func TestForwardingOfTheUnderlay(t *testing.T) {
 	ns := nstest.New(t)
 	for _, link := range []string{"eth0", "leno-n"} {

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// birth is when a file was made, where its file system tells (statx(2)).
+// birth returns when a file was created, if its file system records that (statx(2)).
 func birth(path string, otherwise time.Time) time.Time {
 	var s unix.Statx_t
 	if unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_BTIME, &s) != nil || s.Mask&unix.STATX_BTIME == 0 {

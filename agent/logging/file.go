@@ -15,32 +15,32 @@ import (
 )
 
 const (
-	fileMode = 0o640 // secrets never stand in it, but names and addresses do
+	fileMode = 0o640 // it never contains secrets, but names and addresses
 	dirMode  = 0o750
 
-	// rotateAgain is when a rotation that failed is tried again.
+	// rotateAgain is the pause before a failed rotation is retried.
 	rotateAgain = time.Minute
-	// stamp names rotated files in the order of their ages: leno-….log.
+	// stamp names rotated files so that names sort by age: leno-….log.
 	stamp = "20060102T150405.000000Z"
 )
 
-// file is a log file that is rotated before it grows past a size, and with the
-// first line after it has reached an age. Log.mu is held around its methods.
+// file is a log file. It is rotated before it grows past a size, and with the first line after it has reached an age.
+// Callers hold Log.mu.
 type file struct {
 	path  string
 	bytes int64
 	age   time.Duration // 0 for any
-	keep  int           // rotated files, 0 for all
+	keep  int           // number of rotated files, 0 for all
 
 	f    *os.File
 	size int64
 	born time.Time
 	torn bool      // the last write ended within a line
-	wait time.Time // no rotation before
-	made bool      // it was not there before
+	wait time.Time // earliest time of the next rotation
+	made bool      // openFile created it
 }
 
-// openFile opens or makes it, and its directories.
+// openFile opens the file, and creates it and its directories if missing.
 func openFile(path string) (*file, error) {
 	f := &file{path: path, bytes: config.DefaultRotateBytes}
 	if err := f.reopen(); err != nil {
@@ -49,7 +49,7 @@ func openFile(path string) (*file, error) {
 	return f, nil
 }
 
-// limit sets when it is rotated.
+// limit sets when to rotate.
 func (f *file) limit(c config.Log) {
 	f.bytes, f.age, f.keep = int64(c.RotateBytes), c.RotateDuration, c.RotateMaxFiles
 	if f.bytes == 0 {
@@ -57,12 +57,12 @@ func (f *file) limit(c config.Log) {
 	}
 }
 
-// reopen opens what is at the path now. On an error it goes on with what it had.
+// reopen opens the file that is at the path now. On an error it keeps the old one.
 func (f *file) reopen() error {
 	info, err := os.Stat(f.path)
 	switch {
 	case err == nil && !info.Mode().IsRegular():
-		// A pipe would be waited for, and a device cannot be rotated.
+		// Opening a pipe would block, and a device cannot be rotated.
 		return fmt.Errorf("log_file: %s is not a file", f.path)
 	case errors.Is(err, fs.ErrNotExist):
 		f.made = true
@@ -86,7 +86,7 @@ func (f *file) reopen() error {
 	return nil
 }
 
-// close closes it; what is written after that is an error.
+// close closes the file; later writes are errors.
 func (f *file) close() {
 	if f.f != nil {
 		_ = f.f.Close() // nothing is buffered
@@ -94,15 +94,15 @@ func (f *file) close() {
 	}
 }
 
-// discard closes a file that was not written to, and removes it if openFile made it.
+// discard closes a file that was not written to, and removes it if openFile created it.
 func (f *file) discard() {
 	f.close()
 	if f.made && f.size == 0 {
-		_ = os.Remove(f.path) // an empty file is left, that is all
+		_ = os.Remove(f.path) // on failure only an empty file remains
 	}
 }
 
-// write appends a line. One that was cut off by a full disk is ended first.
+// write appends a line. It first ends a line that was cut off by a full disk.
 func (f *file) write(line []byte) error {
 	if f.f == nil {
 		return fs.ErrClosed
@@ -121,7 +121,7 @@ func (f *file) write(line []byte) error {
 	return err
 }
 
-// due says whether it is to be rotated before n more bytes.
+// due reports whether to rotate before n more bytes.
 func (f *file) due(n int) bool {
 	now := time.Now()
 	if f.size == 0 || now.Before(f.wait) {
@@ -134,13 +134,13 @@ func (f *file) due(n int) bool {
 		return false
 	}
 	if info, err := f.f.Stat(); err == nil {
-		f.size = info.Size() // somebody may have cut it
+		f.size = info.Size() // another program may have truncated it
 	}
 	return f.size > 0 && f.size+int64(n) > f.bytes
 }
 
-// rotate moves it away and opens another. Where that fails the old one is
-// written on: too large is better than lost.
+// rotate moves the file away and opens another. If that fails, the old file stays in use: too large is better than
+// lost.
 func (f *file) rotate() {
 	to := f.rotated(time.Now())
 	for ; ; to = f.rotated(time.Now()) {
@@ -152,7 +152,7 @@ func (f *file) rotate() {
 		}
 	}
 	err := os.Rename(f.path, to)
-	if err == nil || errors.Is(err, fs.ErrNotExist) { // somebody moved it already
+	if err == nil || errors.Is(err, fs.ErrNotExist) { // another program moved it already
 		err = f.reopen()
 	}
 	if err != nil {
@@ -162,13 +162,13 @@ func (f *file) rotate() {
 	f.prune()
 }
 
-// rotated is the name of one that is moved away at t.
+// rotated returns the name of a file that is moved away at t.
 func (f *file) rotated(t time.Time) string {
 	ext := filepath.Ext(f.path)
 	return strings.TrimSuffix(f.path, ext) + "-" + t.UTC().Format(stamp) + ext
 }
 
-// prune removes rotated files past the number that is kept, oldest first.
+// prune removes rotated files past the number to keep, oldest first.
 func (f *file) prune() {
 	if f.keep == 0 {
 		return

@@ -15,7 +15,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 )
 
-// openLog is a log with a file in a directory that is not there yet.
+// openLog returns a log with a file in a directory that does not exist yet.
 func openLog(t *testing.T, change func(c *config.Log)) (l *Log, path string) {
 	t.Helper()
 	unmasked := unix.Umask(0)
@@ -42,7 +42,7 @@ func text(t *testing.T, path string) string {
 	return string(out)
 }
 
-// rotatedFiles are those beside the file, oldest first.
+// rotatedFiles returns the rotated files, oldest first.
 func rotatedFiles(t *testing.T, path string) []string {
 	t.Helper()
 	found, err := filepath.Glob(strings.TrimSuffix(path, ".log") + "-*.log")
@@ -118,7 +118,7 @@ func TestFileIsRotated(t *testing.T) {
 	}
 }
 
-// TestFileAge: the age of a file is its own, not the process's.
+// TestFileAge checks that a file's age counts, not the process's.
 func TestFileAge(t *testing.T) {
 	l, path := openLog(t, func(c *config.Log) { c.RotateDuration = time.Hour })
 	l.Logger().Info("first")
@@ -134,7 +134,7 @@ func TestFileAge(t *testing.T) {
 	}
 }
 
-// TestFileIsMovedAway: what logrotate does.
+// TestFileIsMovedAway does what logrotate does.
 func TestFileIsMovedAway(t *testing.T) {
 	l, path := openLog(t, nil)
 	l.Logger().Info("one")
@@ -149,7 +149,7 @@ func TestFileIsMovedAway(t *testing.T) {
 	if old, now := text(t, path+".1"), text(t, path); !strings.Contains(old, "two") || strings.Contains(old, "three") || !strings.Contains(now, "three") {
 		t.Errorf("moved:\n%s\nnew:\n%s", old, now)
 	}
-	// Its directory, too; and one that cannot be made anew is written on.
+	// The directory is removed as well. If it cannot be created again, the old file stays in use.
 	if err := os.RemoveAll(filepath.Dir(path)); err != nil {
 		t.Fatal(err)
 	}
@@ -198,8 +198,8 @@ func TestFileThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestFullDisk: nobody who logs notices; standard error tells when it begins and
-// when it is over, and how much is missing.
+// TestFullDisk checks that the logging code notices nothing, and that standard error tells when the fault begins and
+// ends, and how many lines are missing.
 func TestFullDisk(t *testing.T) {
 	var stderr lineBuffer
 	path := filepath.Join(t.TempDir(), "leno.log")
@@ -218,7 +218,7 @@ func TestFullDisk(t *testing.T) {
 	for range 3 {
 		l.Logger().Info("while it is full")
 	}
-	// A part of a line had room.
+	// A part of a line fitted.
 	if _, err := good.WriteString("half a li"); err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +233,7 @@ func TestFullDisk(t *testing.T) {
 	if n := strings.Count(got, "log file cannot be written"); n != 1 || !strings.Contains(got, "no space left on device") {
 		t.Errorf("told %d times that it began:\n%s", n, got)
 	}
-	if n := strings.Count(got, "log file is written again: lost=4"); n != 1 { // three, and the one about it
+	if n := strings.Count(got, "log file is written again: lost=4"); n != 1 { // three, and the one about the fault
 		t.Errorf("told %d times that it is over:\n%s", n, got)
 	}
 	var messages []string
@@ -245,7 +245,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestRotationFails: the file is written on.
+// TestRotationFails checks that the file stays in use.
 func TestRotationFails(t *testing.T) {
 	l, path := openLog(t, func(c *config.Log) { c.RotateBytes = 1 })
 	l.Logger().Info("one")

@@ -9,23 +9,22 @@ import (
 )
 
 const (
-	// maxListeners bounds what listening can cost the agent.
+	// maxListeners bounds the agent's costs for listeners.
 	maxListeners = 16
-	// backlog is how many lines wait for a listener who is slow.
+	// backlog is how many lines wait for a slow listener.
 	backlog = 512
 )
 
-// ErrTooManyListeners says that there are as many as there may be.
+// ErrTooManyListeners reports that the maximum number of listeners is reached.
 var ErrTooManyListeners = errors.New("16 listeners follow the log already")
 
-// Listener follows the log from now on, at a level of its own. Its methods are
-// called by one goroutine.
+// Listener follows the log from now on, at a level of its own. One goroutine calls its methods.
 type Listener struct {
 	log  *Log
-	sink hclog.SinkAdapter // lines into it
-	gap  hclog.SinkAdapter // into gapText, what is told of lost lines
-	wake chan struct{}     // room for one: there are lines
-	over chan struct{}     // closed when nothing more comes
+	sink hclog.SinkAdapter // writes to lines
+	gap  hclog.SinkAdapter // writes messages about lost lines to gapText
+	wake chan struct{}     // has room for one: there are lines
+	over chan struct{}     // closed when no more lines will come
 
 	mu      sync.Mutex
 	lines   [][]byte
@@ -40,7 +39,7 @@ func (b *lineBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Listen begins to follow the log. Close ends it.
+// Listen starts to follow the log. Close ends it.
 func (l *Log) Listen(level hclog.Level, json bool) (*Listener, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,7 +57,7 @@ func (l *Log) Listen(level hclog.Level, json bool) (*Listener, error) {
 	return n, nil
 }
 
-// Write takes one line of the log; it never waits.
+// Write queues one line of the log; it never blocks.
 func (n *Listener) Write(line []byte) (int, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -77,11 +76,10 @@ func (n *Listener) Write(line []byte) (int, error) {
 // Wake receives when there may be lines to take.
 func (n *Listener) Wake() <-chan struct{} { return n.wake }
 
-// Over is closed when the log has no more for listeners; Take has the rest.
+// Over is closed when the log has no more lines for listeners; Take still returns the remaining ones.
 func (n *Listener) Over() <-chan struct{} { return n.over }
 
-// Take is all lines that wait, with one at the end that says how many were lost
-// after them.
+// Take returns all waiting lines, followed by one that tells how many were lost after them, if any.
 func (n *Listener) Take() [][]byte {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -95,14 +93,14 @@ func (n *Listener) Take() [][]byte {
 	return out
 }
 
-// Close ends it; it may be repeated.
+// Close ends the listener; it may be called repeatedly.
 func (n *Listener) Close() {
 	n.log.mu.Lock()
 	defer n.log.mu.Unlock()
 	delete(n.log.listeners, n)
 }
 
-// Dismiss ends all listeners, and those to come.
+// Dismiss ends all listeners, and any that start later.
 func (l *Log) Dismiss() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,7 +1,5 @@
-// Package logging is where the agent's log goes: standard error, a file, and
-// whoever listens. All of that may change while the agent runs, and known secrets
-// are taken out of every line on its way. It decides nothing about what is
-// logged.
+// Package logging writes the agent's log: to standard error, to a file, and to listeners. All of these may change
+// while the agent runs, and known secrets are removed from every line. The package does not decide what is logged.
 package logging
 
 import (
@@ -14,8 +12,8 @@ import (
 	"github.com/lenonet/leno/agent/config"
 )
 
-// Log is the agent's log. Safe for concurrent use. Nothing that goes wrong with
-// its file or its listeners ever reaches whoever logs.
+// Log is the agent's log. It is safe for concurrent use. A failure of its file or its listeners never affects the
+// code that logs.
 type Log struct {
 	logger  hclog.InterceptLogger
 	secrets secrets
@@ -25,7 +23,7 @@ type Log struct {
 	sink      hclog.SinkAdapter // standard error and file
 	output    output
 	listeners map[*Listener]bool
-	dismissed bool // there are no more listeners
+	dismissed bool // no more listeners are accepted
 }
 
 // New opens the log. An error is that of the file, and names its option.
@@ -36,17 +34,17 @@ func New(stderr io.Writer, c config.Log) (*Log, error) {
 		return nil, err
 	}
 	take()
-	// Each destination has a level and a format of its own: the logger has none.
+	// Each destination has its own level and format, so the logger has none.
 	l.logger = hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "leno", Level: hclog.Off, Output: io.Discard})
 	l.logger.RegisterSink(l)
 	return l, nil
 }
 
-// Logger writes into the log. Its level is not the log's, so asking it whether a
-// level is enabled tells nothing, and setting it does nothing.
+// Logger returns a logger that writes into the log. Its level is not the log's: asking it whether a level is enabled
+// gives no information, and setting it has no effect.
 func (l *Log) Logger() hclog.Logger { return l.logger }
 
-// Hide has a secret replaced wherever it stands in a line from now on.
+// Hide replaces a secret in every line from now on.
 func (l *Log) Hide(secret string) { l.secrets.add(secret) }
 
 // newSink formats lines for one destination.
@@ -57,7 +55,7 @@ func newSink(level hclog.Level, json bool, w io.Writer) hclog.SinkAdapter {
 	})
 }
 
-// Accept implements hclog.SinkAdapter: it is one line.
+// Accept writes one line. It implements hclog.SinkAdapter.
 func (l *Log) Accept(name string, level hclog.Level, msg string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,9 +72,8 @@ func (l *Log) accept(name string, level hclog.Level, msg string, args ...any) {
 	}
 }
 
-// Prepare opens what a configuration asks for. take goes over to it, and drop
-// gives it up again; one of them is to be called. An error changes nothing. It is
-// called by one goroutine at a time. Lines are logged while it opens a file.
+// Prepare opens what a configuration needs. take switches to it, and drop discards it; the caller must call one of
+// them. An error changes nothing. One goroutine at a time calls Prepare. Logging goes on while it opens a file.
 func (l *Log) Prepare(c config.Log) (take, drop func(), err error) {
 	l.mu.Lock()
 	next, old := l.output.file, l.output.file
@@ -110,8 +107,7 @@ func (l *Log) Prepare(c config.Log) (take, drop func(), err error) {
 	return take, drop, nil
 }
 
-// Reopen opens the log file anew, for programs that move it away; where that
-// fails the old one is written on.
+// Reopen opens the log file again, for programs that move it away; if that fails, the old file stays in use.
 func (l *Log) Reopen() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,7 +117,7 @@ func (l *Log) Reopen() error {
 	return l.output.file.reopen()
 }
 
-// Close closes the file. What is logged after that goes to standard error alone.
+// Close closes the file. Later lines go to standard error only.
 func (l *Log) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,16 +127,16 @@ func (l *Log) Close() {
 	}
 }
 
-// output is standard error and the file; Log.mu is held around all of it.
+// output writes to standard error and the file. Callers hold Log.mu.
 type output struct {
 	stderr io.Writer
 	file   *file // nil for none
-	fault  error // of the last write into the file
-	lost   int   // lines, since that began
-	told   bool  // that it began
+	fault  error // of the last write to the file
+	lost   int   // lines, since the fault began
+	told   bool  // the fault has been logged
 }
 
-// Write never fails: nobody could do anything about it who logs.
+// Write never fails: the code that logs could not handle an error.
 func (o *output) Write(line []byte) (int, error) {
 	_, _ = o.stderr.Write(line)
 	if o.file != nil {
@@ -151,7 +147,7 @@ func (o *output) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// news is a line about the file that is due.
+// news returns a message about the file that is due, or "".
 func (o *output) news() (msg string, args []any) {
 	switch {
 	case o.fault != nil && !o.told:

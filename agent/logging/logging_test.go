@@ -34,7 +34,7 @@ func take(t *testing.T, l *Log, c config.Log) {
 	take()
 }
 
-// TestChangedLive: loggers that were made before follow.
+// TestChangedLive checks that loggers that were made before follow a change.
 func TestChangedLive(t *testing.T) {
 	l, out := newLog(t, config.Log{Level: "INFO"})
 	named := l.Logger().Named("consul").With("network", "blue")
@@ -76,7 +76,7 @@ func TestChangedLive(t *testing.T) {
 	}
 }
 
-// TestPreparedOnly: what is not taken leaves nothing.
+// TestPreparedOnly checks that a configuration that is not taken leaves nothing behind.
 func TestPreparedOnly(t *testing.T) {
 	l, out := newLog(t, config.Log{Level: "INFO"})
 	dir := t.TempDir()
@@ -106,7 +106,7 @@ func lines(n *Listener) string {
 	return out.String()
 }
 
-// TestListeners: each has its own level and format, and none is the agent's.
+// TestListeners checks that each listener has its own level and format, independent of the agent's.
 func TestListeners(t *testing.T) {
 	l, out := newLog(t, config.Log{Level: "WARN"})
 	l.Logger().Error("before anybody listened")
@@ -191,7 +191,7 @@ func TestTooManyListeners(t *testing.T) {
 	}
 }
 
-// TestSecretsAreHidden: as they are, quoted, inside errors, in every destination.
+// TestSecretsAreHidden checks secrets in plain and quoted form and inside errors, in every destination.
 func TestSecretsAreHidden(t *testing.T) {
 	secrets := []string{"6d2f9ad8-31f5-4d4f-8b6c-4b1c6a2d7f11", `a"quoted"<secret>\`}
 	for _, asJSON := range []bool{false, true} {
@@ -200,7 +200,7 @@ func TestSecretsAreHidden(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.Hide("short") // it is a word as well
+		l.Hide("short") // it is also a word
 		for _, s := range secrets {
 			l.Hide(s)
 			l.Hide(s)

@@ -12,18 +12,15 @@ import (
 )
 
 const (
-	// shortest is the least length of a secret that is looked for: anything
-	// shorter would be found in words that are none.
+	// shortest is the least length of a secret to remove: a shorter one would match parts of ordinary words.
 	shortest = 8
-	// remembered is how many secrets are looked for, the latest: one that was
-	// replaced may still turn up for a while.
+	// remembered is how many secrets are removed, the latest: a replaced one may still turn up for a while.
 	remembered = 16
-	// instead stands where a secret stood.
+	// instead replaces a secret.
 	instead = "(secret)"
 )
 
-// secrets takes known secrets out of text. Nothing should ever log one: this is
-// for the day somebody does.
+// secrets removes known secrets from text. No code should ever log one; this limits the damage if some code does.
 type secrets struct {
 	mu       sync.Mutex
 	known    []string
@@ -47,8 +44,8 @@ func (s *secrets) add(secret string) {
 	s.replacer.Store(strings.NewReplacer(pairs...))
 }
 
-// spellings is how a text may stand in a line: as it is, quoted by Go, JSON or the
-// logger, or quoted by one of them inside another.
+// spellings returns the forms in which a text may appear in a line: as it is, quoted by Go, JSON or the logger, or
+// quoted by one of them inside another.
 func spellings(text string) []string {
 	out := []string{text}
 	for range 2 {
@@ -59,14 +56,14 @@ func spellings(text string) []string {
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) }) // the longest is tried first
+	slices.SortFunc(out, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) }) // so that the longest is tried first
 	return slices.Compact(out)
 }
 
-// inside is what stands between the quotes.
+// inside returns the text between the quotes.
 func inside(quoted string) string { return quoted[1 : len(quoted)-1] }
 
-// redactor takes secrets out of what is written.
+// redactor removes secrets from what is written.
 type redactor struct {
 	secrets *secrets
 	to      io.Writer

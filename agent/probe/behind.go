@@ -9,8 +9,8 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// apart tells of a peer that is silent what does pass: each direction alone, and
-// packets for others behind it.
+// apart tests a silent peer further: each direction alone, and packets for addresses behind it. It adds to o what
+// passes.
 func (p planner) apart(ctx context.Context, l line, peer api.Peer, r api.ProbeRequest, o *api.PeerProbe) {
 	passes, silent := false, p.silent(peer, *o)
 	var wg sync.WaitGroup
@@ -27,11 +27,10 @@ func (p planner) apart(ctx context.Context, l line, peer api.Peer, r api.ProbeRe
 	}
 }
 
-// silent are echo requests beyond the peer by the ways through the overlay that
-// nothing came back by: to the last but one address of its subnet, with no hop to
-// make there. An echo request for the peer's own address meets its rules about
-// itself, which may take none from the overlay; this one its kernel throws away and
-// says so before any rule about containers is asked.
+// silent returns echo requests to addresses behind the peer, one for each overlay path on which nothing came back.
+// Each goes to the last but one address of the peer's subnet and may make no hop there. An echo request for the
+// peer's own address is subject to its rules about itself, which may accept none from the overlay. The peer's kernel
+// drops this one instead, and reports that before any rule about containers applies.
 func (p planner) silent(peer api.Peer, o api.PeerProbe) (out []echo) {
 	for _, w := range o.Ways {
 		i := slices.IndexFunc(peer.Subnets, func(s netip.Prefix) bool { return s.Contains(w.To) })
@@ -42,8 +41,8 @@ func (p planner) silent(peer api.Peer, o api.PeerProbe) (out []echo) {
 	return out
 }
 
-// passesOn says whether the peer's kernel speaks of all of the packets. Errors of
-// routers and of this host show nothing.
+// passesOn reports whether the peer's kernel sends an error about each of the packets. Errors of routers and of this
+// host prove nothing.
 func passesOn(ctx context.Context, l line, peer api.Peer, r api.ProbeRequest, all []echo) bool {
 	said := make([]bool, len(all))
 	var wg sync.WaitGroup
@@ -60,7 +59,7 @@ func passesOn(ctx context.Context, l line, peer api.Peer, r api.ProbeRequest, al
 	return !slices.Contains(said, false)
 }
 
-// Behind is an address of a peer's subnet that no host's device has: the last but one.
+// Behind returns an address of a peer's subnet that no host's device has: the last but one.
 func Behind(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {

@@ -10,8 +10,8 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// tellsDirections says whether there is a direction to be told: the tunnel is
-// silent in some family, and what carries it is not.
+// tellsDirections reports whether testing each direction makes sense: the tunnel is silent in some family, although
+// its underlay path is not.
 func (p planner) tellsDirections(o api.PeerProbe) bool {
 	if p.plain() || p.Backend == "alloc" || o.Skipped != "" {
 		return false
@@ -24,18 +24,16 @@ func (p planner) tellsDirections(o api.PeerProbe) bool {
 	return silent && carried
 }
 
-// detour is a way to probe one direction of the tunnel alone; unknown is why
-// there is none.
+// detour is a way to probe one direction of the tunnel alone; unknown is why there is none.
 type detour struct {
 	echo    echo
 	how     string
 	unknown string
 }
 
-// directions sends packets through the tunnel that are answered past it, and
-// packets past it that are answered through it. An answer proves that the tunnel
-// carries the one direction, so that the other one loses; that none comes proves
-// less.
+// directions sends packets through the tunnel that are answered outside it, and packets outside it that are answered
+// through it. An answer proves that the tunnel carries this direction, so that the other one loses packets; a missing
+// answer proves less.
 func (p planner) directions(ctx context.Context, l line, peer api.Peer, r api.ProbeRequest) (there, back *api.ProbedDirection) {
 	var passes [2]bool
 	detours := [2]detour{p.there(peer), p.back(peer)}
@@ -62,14 +60,14 @@ func (p planner) directions(ctx context.Context, l line, peer api.Peer, r api.Pr
 	return told[0], told[1]
 }
 
-// answered says whether any of a few packets is.
+// answered reports whether any of a few packets is answered.
 func answered(ctx context.Context, l line, e echo, r api.ProbeRequest) bool {
 	answers := together(min(max(r.Count, 2), 5), func() func() answer { return l.send(ctx, e, milliseconds(r.TimeoutMS)) })
 	return slices.ContainsFunc(answers, func(a answer) bool { return a.kind == replied })
 }
 
-// there is the direction to the peer: an echo request through the tunnel from
-// this host's underlay address, which is answered over the underlay.
+// there probes the direction to the peer: an echo request through the tunnel from this host's underlay address, which
+// is answered over the underlay.
 func (p planner) there(peer api.Peer) detour {
 	if p.Backend == "udp" {
 		return detour{unknown: "udp sends nothing from an address that is not of this host's subnet"}
@@ -93,8 +91,7 @@ func (p planner) there(peer api.Peer) detour {
 	return d
 }
 
-// back is the direction from the peer: an echo request past the tunnel, which is
-// answered through it.
+// back probes the direction from the peer: an echo request outside the tunnel, which is answered through it.
 func (p planner) back(peer api.Peer) detour {
 	var unknown []string
 	for _, s := range peer.Subnets {
@@ -114,11 +111,10 @@ func (p planner) back(peer api.Peer) detour {
 	return detour{unknown: append(unknown, "this host has no subnet of the peer's families")[0]}
 }
 
-// past sends to a neighbour by its address in the overlay, from ours, as if it had
-// that on the underlay: kernels answer for all their addresses on all devices.
-// Both are the network's, so that neither masquerading nor the source checks of
-// udp are in the way. What is no neighbour, or no IPv4, is sent to its underlay
-// address.
+// past sends to a neighbour by its overlay address, from ours, as if it had that address on the underlay: kernels
+// answer for all their addresses on all devices. Both addresses belong to the network, so that neither masquerading
+// nor the source checks of udp interfere. If the peer is no neighbour, or has no IPv4, the packet goes to its
+// underlay address.
 func (p planner) past(from, to netip.Addr, peer api.Peer) detour {
 	d := detour{unknown: "the peer has no underlay address of the family of its subnets"}
 	for _, outer := range p.outer(peer) {
@@ -140,7 +136,7 @@ func (p planner) past(from, to netip.Addr, peer api.Peer) detour {
 	return d
 }
 
-// tunnelled says whether packets to an address leave by the network's device.
+// tunnelled reports whether packets to an address leave by the network's device.
 func (p planner) tunnelled(a netip.Addr) bool {
 	if !p.options().DirectRouting {
 		return true

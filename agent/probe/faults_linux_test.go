@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// drop puts rules into a table of the host's own, each behind its hook, and
-// returns what takes them away.
+// drop puts rules into a table of the host's own, each with its hook first, and returns a function that removes them.
 func (h *host) drop(rules ...string) func() {
 	h.t.Helper()
 	script := "nft add table inet fault\n"
@@ -18,22 +17,21 @@ func (h *host) drop(rules ...string) func() {
 	return func() { h.ns.Sh("nft delete table inet fault") }
 }
 
-// sh runs one script, and returns what runs another.
+// sh runs one script, and returns a function that runs another.
 func (h *host) sh(now, then string) func() {
 	h.t.Helper()
 	h.ns.Sh(now)
 	return func() { h.ns.Sh(then) }
 }
 
-// What a probe tells of ways; PORT and @MTU are the backend's.
+// The expected reports; PORT and @MTU are the backend's.
 const (
 	silent = "overlay 10.5.2.0 0/2 0/0 largest 0 of @MTU\noverlay fd00:5:0:2:: 0/2 0/0 largest 0 of @MTU\n"
 	well   = "overlay 10.5.2.0 2/2 2/2 largest @MTU of @MTU, echo reply\noverlay fd00:5:0:2:: 2/2 2/2 largest @MTU of @MTU, echo reply\n"
 	under  = "underlay 192.0.2.2 2/2 2/2 largest 1500 of 1500, echo reply"
 )
 
-// TestFaults: what a probe tells of each fault, and that it tells of none after
-// it.
+// TestFaults checks what a probe reports for each fault, and that it reports none afterwards.
 func TestFaults(t *testing.T) {
 	all := []struct {
 		name    string
@@ -65,7 +63,7 @@ func TestFaults(t *testing.T) {
 		}, true, map[string]string{"vxlan": silent + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500\nthere passes, back passes"}},
 		{"own firewall", func(a, _ *host) func() { return a.drop("output ip daddr 192.0.2.2 icmp type echo-request drop") }, true, map[string]string{
 			"vxlan": well + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500; a firewall of this host lets it not out"}},
-		// A veth lets 4 bytes more pass, for the tag of a VLAN.
+		// A veth lets 4 more bytes pass, for the tag of a VLAN.
 		{"black hole", func(_, b *host) func() { return b.sh("ip link set eth0 mtu 1400", "ip link set eth0 mtu 1500") }, true, map[string]string{
 			"vxlan": strings.ReplaceAll(well, "2/2 2/2 largest @MTU", "2/2 0/2 largest 1354") + "underlay 192.0.2.2 2/2 0/2 largest 1404 of 1500, echo reply"}},
 		{"host down", func(_, b *host) func() { return b.sh("ip link set eth0 down", "ip link set eth0 up") }, false, map[string]string{
@@ -84,7 +82,7 @@ func TestFaults(t *testing.T) {
 				a.words, b.words = words, words
 				end := tt.begin(a, b)
 				is(t, a.probe(b, brief()), tt.reached, words.Replace(want))
-				if end(); tt.name != "host down" { // which takes more than that to come back
+				if end(); tt.name != "host down" { // which needs more than that to come back
 					is(t, a.probe(b, calm()), true, healthy[kind])
 				}
 			})

@@ -22,8 +22,7 @@ import (
 	"github.com/lenonet/leno/backend/vxlan"
 )
 
-// TestMain lets more tests run at once than there are processors: all they do is
-// wait for answers.
+// TestMain lets more tests run at once than there are processors, because they mostly wait for answers.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if lanes := flag.Lookup("test.parallel"); lanes.Value.String() == lanes.DefValue {
@@ -45,10 +44,10 @@ type host struct {
 	ns      *nstest.NS
 	backend backend.Backend
 	mtu     int
-	words   *strings.Replacer // in scripts
+	words   *strings.Replacer // for scripts
 
 	masquerade bool
-	outer6     bool // public address: IPv6 alone
+	outer6     bool // the public address is IPv6 only
 }
 
 var pools = []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16"), netip.MustParsePrefix("fd00:5::/48")}
@@ -57,7 +56,7 @@ func kindOf(name string) backend.Type {
 	return map[string]func() backend.Type{"vxlan": vxlan.Type, "udp": udp.Type, "host-gw": hostgw.Type}[name]()
 }
 
-// newHosts are hosts 1 and 2, neighbours on an underlay with an MTU of 1500.
+// newHosts returns hosts 1 and 2, neighbours on an underlay with an MTU of 1500.
 func newHosts(t *testing.T, kind string) (a, b *host) { return newHostsOver(t, kind, false) }
 
 func newHostsOver(t *testing.T, kind string, outer6 bool) (a, b *host) {
@@ -85,7 +84,7 @@ func (h *host) meet(peer *host) {
 	h.apply(peer)
 	peer.apply(h)
 	if h.kind.Name == hostgw.Name {
-		return // which has none, and few errors to spare
+		return // it has none, and few errors to spare
 	}
 	for deadline := time.Now().Add(time.Minute); ; {
 		got := h.probe(peer, api.ProbeRequest{Count: 1, TimeoutMS: 200})
@@ -175,13 +174,12 @@ func (h *host) probe(peer *host, r api.ProbeRequest) (out api.PeerProbe) {
 	return out
 }
 
-// brief makes probes of dead ways short, calm gives those of others time.
+// brief keeps probes of dead paths short, calm gives those of others time.
 func brief() api.ProbeRequest { return api.ProbeRequest{Count: 2, IntervalMS: 20, TimeoutMS: 500} }
 
 func calm() api.ProbeRequest { return api.ProbeRequest{Count: 2, IntervalMS: 20, TimeoutMS: 5000} }
 
-// dump is a probe without its times: a line for each way, one for what is known of
-// directions.
+// dump formats a probe without its times: a line for each path, and one for the directions.
 func dump(o api.PeerProbe) string {
 	var b strings.Builder
 	for _, w := range o.Ways {
@@ -220,7 +218,7 @@ func dump(o api.PeerProbe) string {
 	return b.String()
 }
 
-// is holds a probe against what it should tell.
+// is compares a probe with the expected one.
 func is(t *testing.T, o api.PeerProbe, reached bool, want string) {
 	t.Helper()
 	if diff := cmp.Diff(strings.TrimSpace(want)+"\n", dump(o)); diff != "" || o.Reached != reached {

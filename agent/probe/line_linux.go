@@ -16,33 +16,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoRight says that this process may not open the sockets of a probe.
+// ErrNoRight reports that this process may not open the sockets of a probe.
 var ErrNoRight = errors.New("a probe needs CAP_NET_RAW, which this agent lacks: give it that right (AmbientCapabilities of its systemd unit) or run it as root")
 
 const (
-	receiveBuffer = 16 << 20 // bytes: a second of full answers, should this process not run for so long
+	receiveBuffer = 16 << 20 // bytes: one second of full answers, in case this process does not run for so long
 	ttl           = 64
 )
 
-// sockets is the line on raw sockets of the namespace it was opened in. Of
-// golang.org/x/net only the messages are used: its packet connections set neither
-// a packet's hop limit in IPv4 nor that it goes to a neighbour.
+// sockets implements line with raw sockets of the namespace it was opened in. It uses only the messages of
+// golang.org/x/net: that package's connections can set neither a packet's hop limit in IPv4 nor that it goes to a
+// neighbour.
 type sockets struct {
 	v4, v6  *net.IPConn
-	onLink  *net.IPConn // sends to neighbours alone, and hears nothing
+	onLink  *net.IPConn // sends only to neighbours, and receives nothing
 	id      int
 	cookie  cookie
 	readers sync.WaitGroup
 
-	underWay chan struct{} // has room for mostUnderWay: a packet is in it until it is known what became of it
+	underWay chan struct{} // has room for mostUnderWay: holds one element per packet until its outcome is known
 
-	reading sync.Mutex // held from taking a packet off a socket until it is delivered
+	reading sync.Mutex // held from reading a packet off a socket until it is delivered
 	buf     []byte
 
 	mu      sync.Mutex
 	seq     uint16
 	pending map[pendingKey]*pending
-	refused map[netip.AddrPort][]answer // of what hear was called for
+	refused map[netip.AddrPort][]answer // for the addresses that hear was called for
 	next    time.Time                   // when the next packet may leave
 }
 
@@ -81,7 +81,7 @@ func open(ctx context.Context) (_ *sockets, err error) {
 	if s.onLink, err = listen(ctx, "ip4:icmp", tuneOnLink); err != nil {
 		return nil, err
 	}
-	// A host without IPv6 has no peers by it.
+	// A host without IPv6 has no IPv6 peers.
 	if s.v6, err = listen(ctx, "ip6:ipv6-icmp", tune6); err != nil && !errors.Is(err, unix.EAFNOSUPPORT) {
 		return nil, err
 	}
@@ -107,8 +107,8 @@ func listen(ctx context.Context, network string, tune func(fd int) error) (*net.
 	return conn.(*net.IPConn), nil
 }
 
-// tune4 has packets leave whole or not at all, whatever the kernel has learned of
-// the path: what it learned is what is looked at.
+// tune4 makes packets leave whole or not at all, whatever path MTU the kernel has learned: that MTU is what the probe
+// measures.
 func tune4(fd int) error {
 	const filter, echoReply, unreachable, exceeded, problem = 1, 0, 3, 11, 12 // ICMP_FILTER of raw(7) hides the types whose bits are set
 	return errors.Join(
@@ -117,8 +117,7 @@ func tune4(fd int) error {
 		widen(fd))
 }
 
-// widen gives a socket its buffer, beyond net.core.rmem_max where this process has
-// the right to that.
+// widen sets the size of a socket's buffer, beyond net.core.rmem_max where this process has the right to that.
 func widen(fd int) error {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) == nil {
 		return nil
@@ -149,7 +148,7 @@ func tune6(fd int) error {
 		widen(fd))
 }
 
-// close ends the readers and waits for them. It may be repeated.
+// close stops the readers and waits for them. It may be called repeatedly.
 func (s *sockets) close() error {
 	var errs []error
 	for _, conn := range []*net.IPConn{s.v4, s.onLink, s.v6} {
@@ -163,7 +162,7 @@ func (s *sockets) close() error {
 	return errors.Join(errs...)
 }
 
-// read hands on what comes until the socket is closed.
+// read delivers received packets until the socket is closed.
 func (s *sockets) read(conn *net.IPConn, parse func([]byte) (message, bool)) {
 	raw, err := conn.SyscallConn()
 	for err == nil {
@@ -171,19 +170,19 @@ func (s *sockets) read(conn *net.IPConn, parse func([]byte) (message, bool)) {
 	}
 }
 
-// catchUp hands on what has come of a family: on a busy host a reader may be behind
-// its socket, and what came in time is not lost.
+// catchUp delivers the packets already received for a family: on a busy host a reader may lag behind its socket, and
+// an answer that arrived in time must not count as lost.
 func (s *sockets) catchUp(v6 bool) {
 	conn, parse := s.v4, parse4
 	if v6 {
 		conn, parse = s.v6, parse6
 	}
 	if raw, err := conn.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { s.drain(int(fd), parse) }) // of a closed one nothing comes
+		_ = raw.Control(func(fd uintptr) { s.drain(int(fd), parse) }) // a closed one has no packets
 	}
 }
 
-// drain hands on what a socket has, false for nothing.
+// drain delivers the packets waiting on a socket; it returns false if there were none.
 func (s *sockets) drain(fd int, parse func([]byte) (message, bool)) (any bool) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
@@ -212,13 +211,13 @@ func sender(a unix.Sockaddr) netip.Addr {
 	return netip.Addr{}
 }
 
-// deliver finds who waits for a message.
+// deliver hands a message to the packet's waiting caller.
 func (s *sockets) deliver(m message, from netip.Addr) {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !m.echo {
-		// Anybody may say anything of anything: what the host itself says has its place.
+		// Any host may send any error: room is reserved for errors of the destination itself.
 		const most, ofOthers = 100, 50
 		at := netip.AddrPortFrom(m.to, uint16(m.port))
 		said, asked := s.refused[at]
@@ -244,7 +243,7 @@ func (s *sockets) deliver(m message, from netip.Addr) {
 	p.answer <- a
 }
 
-// hear keeps what is said of UDP packets to a port from now on.
+// hear starts recording errors about UDP packets to a port.
 func (s *sockets) hear(to netip.Addr, port int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,14 +252,14 @@ func (s *sockets) hear(to netip.Addr, port int) {
 	}
 }
 
-// refusals is line's.
+// refusals implements line.
 func (s *sockets) refusals(to netip.Addr, port int) []answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]answer(nil), s.refused[netip.AddrPortFrom(to, uint16(port))]...)
 }
 
-// send is line's.
+// send implements line.
 func (s *sockets) send(ctx context.Context, e echo, timeout time.Duration) func() answer {
 	at := func(a answer) func() answer { return func() answer { return a } }
 	select {
@@ -287,7 +286,7 @@ func (s *sockets) send(ctx context.Context, e echo, timeout time.Duration) func(
 	}
 }
 
-// forget ends a packet's being under way.
+// forget removes a packet from those awaiting an answer.
 func (s *sockets) forget(key pendingKey, p *pending) {
 	s.mu.Lock()
 	if s.pending[key] == p {
@@ -317,7 +316,7 @@ func (s *sockets) await(ctx context.Context, p *pending, timeout time.Duration) 
 	}
 }
 
-// turn waits until the next packet may leave, false when ctx ended first.
+// turn waits until the next packet may leave; it returns false when ctx ended first.
 func (s *sockets) turn(ctx context.Context) bool {
 	s.mu.Lock()
 	now := time.Now()
@@ -327,7 +326,7 @@ func (s *sockets) turn(ctx context.Context) bool {
 	wait := s.next.Sub(now)
 	s.next = s.next.Add(pace)
 	s.mu.Unlock()
-	if wait < time.Millisecond { // less than timers are good for, and it evens out
+	if wait < time.Millisecond { // too short for timers, and it evens out
 		return ctx.Err() == nil
 	}
 	timer := time.NewTimer(wait)
@@ -340,7 +339,7 @@ func (s *sockets) turn(ctx context.Context) bool {
 	}
 }
 
-// expect takes a number that no other packet under way has.
+// expect reserves a sequence number that no other pending packet has.
 func (s *sockets) expect(to netip.Addr) (pendingKey, *pending, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -391,7 +390,7 @@ func control6(e echo) []byte {
 	return append(out, control(unix.SOL_IPV6, unix.IPV6_HOPLIMIT, e.hops)...)
 }
 
-// control is a control message with one number.
+// control returns a control message with one number.
 func control(level, kind, value int) []byte {
 	if value == 0 {
 		value = ttl
@@ -406,8 +405,8 @@ func control(level, kind, value int) []byte {
 	return out
 }
 
-// saidOfSending is why the kernel did not send, in its own words where they are
-// not clear enough of themselves.
+// saidOfSending returns why the kernel did not send, in its own words, or in clearer ones where these are not clear
+// enough.
 func saidOfSending(err error) string {
 	switch {
 	case errors.Is(err, unix.EMSGSIZE):

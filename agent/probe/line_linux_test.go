@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestDeliver: what is not an answer to a packet under way is nobody's.
+// TestDeliver checks that a message that does not answer a pending packet is dropped.
 func TestDeliver(t *testing.T) {
 	good := message{reply: true, echo: true, id: 7, seq: 9, cookie: ours}
 	told := message{reason: exceeded, echo: true, id: 7, seq: 9, to: peer4}
@@ -50,8 +50,7 @@ func TestDeliver(t *testing.T) {
 	}
 }
 
-// TestPace: packets of many peers leave one after the other, and none when ctx has
-// ended.
+// TestPace checks that packets of many peers leave one after the other, and none after ctx has ended.
 func TestPace(t *testing.T) {
 	const packets = 400
 	s := &sockets{}
@@ -77,8 +76,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// What strangers say of others, or of a peer again and again, keeps neither memory
-// nor what the peer's host says itself.
+// TestRefusalsOfStrangers checks that errors from strangers about others, or repeatedly about a peer, neither use up
+// memory nor displace the errors of the peer's host.
 func TestRefusalsOfStrangers(t *testing.T) {
 	peer, stranger := netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("198.51.100.1")
 	s := &sockets{refused: map[netip.AddrPort][]answer{}}

@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// look finds out what a plan needs to know, in the calling thread's network
-// namespace. Routes are asked for later, until done.
+// look gathers what a plan needs to know, in the calling thread's network namespace. Its result looks up routes on
+// demand, until done is called.
 func look(h Host) (s surroundings, done func(), err error) {
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return s, nil, fmt.Errorf("open netlink: %w", err)
 	}
 	list, err := handle.AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // what stays is in it, where containers come and go
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // the list still has what did not change while containers come and go
 		handle.Close()
 		return s, nil, fmt.Errorf("list addresses: %w", err)
 	}
@@ -43,9 +43,8 @@ func look(h Host) (s surroundings, done func(), err error) {
 	return s, handle.Close, nil
 }
 
-// strict says whether the kernel drops IPv4 packets that come in by a device
-// other than the one that answers leave by: the higher of the value for all
-// devices and the device's own counts (ip-sysctl.rst).
+// strict reports whether the kernel drops IPv4 packets that arrive on another device than the one their answers would
+// leave by: the higher of the value for all devices and the device's own applies (ip-sysctl.rst).
 func strict(device string) bool {
 	highest := 0
 	for _, name := range []string{"all", device} {

@@ -15,9 +15,8 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// newCrowd is a host with a thousand peers, which are all one namespace at the
-// other end of a VXLAN. That is a router on the underlay: kernels have room for a
-// thousand neighbours, in all namespaces together.
+// newCrowd returns a host with a thousand peers, which are all one namespace at the other end of a VXLAN. It is a
+// router on the underlay: kernels have room for a thousand neighbours, in all namespaces together.
 func newCrowd(t testing.TB) (ns *nstest.NS, h Host, peers []api.Peer) {
 	t.Helper()
 	a, b := nstest.New(t), nstest.New(t)
@@ -43,8 +42,7 @@ bridge fdb add 0a:00:00:00:00:0%[2]d dev leno-n dst 198.18.0.%[2]d`, i+1, 2-i))
 		Underlay: api.Underlay{Interface: "eth0", MTU: 1500, Addresses: []netip.Addr{addr("198.18.0.1")}}}, peers
 }
 
-// TestManyPeers probes a thousand hosts of which every tenth is gone. It needs the
-// processors for itself.
+// TestManyPeers probes a thousand hosts of which one in ten is gone. It needs the processors for itself.
 func TestManyPeers(t *testing.T) {
 	ns, h, peers := newCrowd(t)
 	for i := range peers {
@@ -69,11 +67,11 @@ func TestManyPeers(t *testing.T) {
 	}
 }
 
-// TestManyPackets: however many packets are asked for and however long they are
-// waited for, what is held for them at a time is bounded.
+// TestManyPackets checks that the memory for pending packets is bounded, whatever the number of packets and the
+// timeout.
 func TestManyPackets(t *testing.T) {
 	ns, h, peers := newCrowd(t)
-	for i := range peers { // nobody answers
+	for i := range peers { // no peer answers
 		peers[i].Subnets = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(77 + i/250), byte(i % 250), 0}), 24)}
 		peers[i].PublicIPs = []netip.Addr{netip.AddrFrom4([4]byte{198, 19, byte(i / 250), byte(1 + i%250)})}
 	}
@@ -106,7 +104,7 @@ func TestManyPackets(t *testing.T) {
 		if n := s.sent(); n != mostUnderWay {
 			t.Errorf("%d packets are under way", n)
 		}
-		// One for each packet under way, peer and way.
+		// One for each pending packet, peer and path.
 		more, bytes := runtime.NumGoroutine()-goroutines, held()-before
 		t.Logf("%d goroutines, %d KiB", more, bytes>>10)
 		if most := mostUnderWay + 3*len(peers) + 10; more > most {
@@ -130,14 +128,14 @@ func TestManyPackets(t *testing.T) {
 	})
 }
 
-// sent is how many packets have left of which nothing is known.
+// sent returns the number of packets that have left and are still pending.
 func (s *sockets) sent() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.pending)
 }
 
-// held is the memory of this process's heap and stacks, bytes.
+// held returns the memory of this process's heap and stacks, in bytes.
 func held() int {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

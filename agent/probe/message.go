@@ -17,12 +17,11 @@ const (
 	least            = 64 // bytes of a packet: room for a cookie in both families
 )
 
-// cookie begins the payload of all packets of one line, so that nobody else's are
-// taken for ours.
+// cookie begins the payload of all packets of one line, so that packets of other programs are not taken for ours.
 type cookie [cookieLen]byte
 
-// marshal is the ICMP message of an echo request, whose IP packet is as long as
-// asked for. The checksum of ICMPv6 is left to the kernel.
+// marshal returns the ICMP message of an echo request whose IP packet has the given size. The kernel computes the
+// checksum of ICMPv6.
 func marshal(to netip.Addr, id, seq, size int, c cookie) ([]byte, error) {
 	header, kind := header4, icmp.Type(ipv4.ICMPTypeEcho)
 	if to.Is6() {
@@ -34,23 +33,23 @@ func marshal(to netip.Addr, id, seq, size int, c cookie) ([]byte, error) {
 	return m.Marshal(nil)
 }
 
-// message is what came in, as far as it is of use.
+// message holds the relevant parts of a received packet.
 type message struct {
-	reply  bool // to an echo request; else an error about what it quotes
+	reply  bool // answers an echo request; else it is an error about the quoted packet
 	reason string
-	mtu    int // that a fragment would have to fit, 0 for none told
+	mtu    int // that a fragment would have to fit, 0 if the error has none
 
-	// The echo request that it is about, by who was asked.
+	// The echo request that it is about, with the address that was asked.
 	echo    bool
 	id, seq int
-	to      netip.Addr // of an error: where the quoted packet was going
+	to      netip.Addr // of an error: the destination of the quoted packet
 	cookie  cookie     // of a reply
 
-	port int // of an error about a UDP packet: where it was going
+	port int // of an error about a UDP packet: its destination port
 }
 
-// parse4 reads an IPv4 packet as a raw socket has it, header and all; ok is false
-// for what is neither a reply nor an error about an echo request or a UDP packet.
+// parse4 parses an IPv4 packet from a raw socket, including its header; ok is false unless it is a reply, or an error
+// about an echo request or a UDP packet.
 func parse4(packet []byte) (message, bool) {
 	body, ok := payload4(packet)
 	if !ok {
@@ -79,7 +78,7 @@ func parse4(packet []byte) (message, bool) {
 	return out.quoted4(body[headerICMP:])
 }
 
-// parse6 reads an ICMPv6 message.
+// parse6 parses an ICMPv6 message.
 func parse6(body []byte) (message, bool) {
 	m, err := icmp.ParseMessage(ipv6.ICMPTypeEchoRequest.Protocol(), body)
 	if err != nil || len(body) < headerICMP {
@@ -103,7 +102,7 @@ func parse6(body []byte) (message, bool) {
 	return out.quoted6(body[headerICMP:])
 }
 
-// payload4 is what follows the header of an IPv4 packet.
+// payload4 returns the data after the header of an IPv4 packet.
 func payload4(packet []byte) ([]byte, bool) {
 	if len(packet) < header4 || packet[0]>>4 != 4 {
 		return nil, false
@@ -125,8 +124,8 @@ func (m message) answered(body []byte) (message, bool) {
 	return m, true
 }
 
-// quoted4 reads the packet that an error is about, of which there may be no more
-// than its header and 8 bytes (RFC 792).
+// quoted4 parses the packet that an error is about. The quote may contain no more than the header and 8 bytes (RFC
+// 792).
 func (m message) quoted4(quote []byte) (message, bool) {
 	body, ok := payload4(quote)
 	if !ok {
@@ -136,7 +135,7 @@ func (m message) quoted4(quote []byte) (message, bool) {
 	return m.quoted(int(quote[9]), ipv4.ICMPTypeEcho.Protocol(), int(ipv4.ICMPTypeEcho), body)
 }
 
-// quoted6 is quoted4 for IPv6. Nobody puts extension headers into our packets.
+// quoted6 is quoted4 for IPv6. Our packets have no extension headers.
 func (m message) quoted6(quote []byte) (message, bool) {
 	if len(quote) < header6+headerICMP || quote[0]>>4 != 6 {
 		return m, false
@@ -184,5 +183,5 @@ func named(names []string, code int, otherwise string) string {
 	return fmt.Sprintf("%s, code %d", otherwise, code)
 }
 
-// tooLong is what this host says of a packet that does not fit its device.
+// tooLong is the reason given for a packet that does not fit this host's device.
 const tooLong = "longer than the MTU of the device it would leave by"

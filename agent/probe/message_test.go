@@ -14,7 +14,7 @@ var (
 	ours         = cookie{1, 2, 3, 4, 5, 6, 7, 8}
 )
 
-// packet puts an IPv4 or IPv6 header to the body, of the little that is read of it.
+// packet adds an IPv4 or IPv6 header to the body, with only the fields that are read.
 func packet(to netip.Addr, protocol byte, body []byte) []byte {
 	if to.Is4() {
 		h := make([]byte, header4)
@@ -79,7 +79,7 @@ func TestParse(t *testing.T) {
 		name  string
 		bytes []byte
 		v6    bool
-		want  message // the zero one for nothing of use
+		want  message // the zero value if nothing is of use
 	}{
 		{"reply", four(ipv4.ICMPTypeEchoReply, 0, echo), false, asked(message{reply: true, cookie: ours})},
 		{"reply, IPv6", six(ipv6.ICMPTypeEchoReply, 0, echo), true, asked(message{reply: true, cookie: ours})},
@@ -114,7 +114,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// FuzzParse: whoever can send a packet to this host can send these.
+// FuzzParse parses arbitrary packets: any host that can send to this one can send these.
 func FuzzParse(f *testing.F) {
 	request, err := marshal(peer4, 7, 9, 64, ours)
 	if err != nil {

@@ -10,14 +10,14 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// surroundings is what a plan needs to know of the kernel.
+// surroundings holds what a plan needs to know of the kernel.
 type surroundings struct {
 	local map[netip.Addr]bool // addresses of this host
 
-	// device is the index of the device that packets to an address leave by and
-	// whether the address is a neighbour there; 0 when there is no route.
+	// device returns the index of the device that packets to an address leave by, and whether the address is a
+	// neighbour there; 0 when there is no route.
 	device func(netip.Addr) (index int, neighbour bool)
-	strict bool // IPv4 packets are dropped that come in over the underlay, but would leave by another device
+	strict bool // the kernel drops IPv4 packets that arrive over the underlay if their answers would leave by another device
 	link   int  // index of the overlay's device, 0 for none
 }
 
@@ -27,7 +27,7 @@ type planner struct {
 	here surroundings
 }
 
-// options are those of backends that matter here.
+// options holds the backend options that matter here.
 type options struct {
 	Port          int  `json:"port"`
 	DirectRouting bool `json:"direct_routing"`
@@ -35,15 +35,15 @@ type options struct {
 
 func (p planner) options() options {
 	var o options
-	_ = json.Unmarshal(p.Options, &o) // broken ones are reported where they are used
+	_ = json.Unmarshal(p.Options, &o) // invalid ones are reported where they are used
 	return o
 }
 
-// plain says that packets cross unwrapped, over routes that need no device.
+// plain reports whether packets cross unwrapped, over routes that need no device.
 func (p planner) plain() bool { return p.Backend == "host-gw" }
 
-// ways are how to probe a peer: the overlay in each family it has a subnet of,
-// then the underlay by each address that packets to it go to.
+// ways returns the paths to probe for a peer: the overlay in each family it has a subnet of, then the underlay by
+// each address that packets to it go to.
 func (p planner) ways(peer api.Peer) []way {
 	var out []way
 	for _, subnet := range peer.Subnets {
@@ -56,14 +56,12 @@ func (p planner) ways(peer api.Peer) []way {
 	return out
 }
 
-// overlay is the way to one subnet of a peer.
+// overlay returns the path to one subnet of a peer.
 //
-// A backend with a device gives it the subnet's first address, which the peer's
-// kernel answers for. Where routes need no device nobody has that address. There
-// the packet goes to the subnet's gateway, as the subnet file names it, which
-// container runtimes give to their bridge. When there is no such bridge the
-// peer's kernel says so: the packet may make no hop beyond that host, whose own
-// error shows as well that it got there.
+// A backend with a device gives the device the subnet's first address, and the peer's kernel answers for it. Where
+// routes need no device, no host has that address. There the packet goes to the subnet's gateway, as the subnet file
+// names it, which container runtimes give to their bridge. When there is no such bridge, the peer's kernel reports
+// that: the packet may make no hop beyond that host, and the host's error also proves that the packet arrived.
 func (p planner) overlay(peer api.Peer, subnet netip.Prefix) way {
 	w := way{path: api.PathOverlay, to: subnet.Masked().Addr(), mtu: p.MTU}
 	own := p.subnet(subnet.Addr())
@@ -88,7 +86,7 @@ func (p planner) overlay(peer api.Peer, subnet netip.Prefix) way {
 	return w
 }
 
-// subnet is this host's of a's family.
+// subnet returns this host's subnet of a's family.
 func (p planner) subnet(a netip.Addr) netip.Prefix {
 	for _, s := range p.Subnets {
 		if s.Addr().Is4() == a.Is4() {
@@ -98,7 +96,7 @@ func (p planner) subnet(a netip.Addr) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// own is this host's underlay address of a's family.
+// own returns this host's underlay address of a's family.
 func (p planner) own(a netip.Addr) (netip.Addr, bool) {
 	list := p.Underlay.Own
 	if len(list) == 0 {
@@ -112,8 +110,8 @@ func (p planner) own(a netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// outer are the peer's addresses that packets for it are sent to: in a tunnel
-// one, else one of each family, as far as this host has an address of it.
+// outer returns the peer's addresses that packets for it are sent to: one for a tunnel, else one of each family, if
+// this host has an address of that family.
 func (p planner) outer(peer api.Peer) []netip.Addr {
 	var out []netip.Addr
 	from := backend.Peer{PublicIPs: peer.PublicIPs}
@@ -145,8 +143,7 @@ func singles(addrs []netip.Addr) []netip.Prefix {
 	return out
 }
 
-// reached says whether small packets got to the peer's host by all ways that
-// packets of containers take.
+// reached reports whether small packets reached the peer's host on all paths that packets of containers take.
 func (p planner) reached(o api.PeerProbe) bool {
 	path := api.PathOverlay
 	if p.Backend == "alloc" {
@@ -164,7 +161,7 @@ func (p planner) reached(o api.PeerProbe) bool {
 	return any
 }
 
-// refusals adds to the underlay's ways what was said about the tunnel's packets.
+// refusals adds the errors about the tunnel's packets to the underlay's paths.
 func (p planner) refusals(l line, peer api.Peer, o *api.PeerProbe) {
 	port := p.options().Port
 	if port == 0 {

@@ -19,7 +19,7 @@ import (
 func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
-// examplePlanner is of host 1, whose peers are neighbours by device 2.
+// examplePlanner returns the planner of host 1, whose peers are neighbours by device 2.
 func examplePlanner(backend string) planner {
 	return planner{
 		Host{Network: "n", Backend: backend, Options: json.RawMessage(`{"port":8472}`), Link: "leno-n", MTU: 1450,
@@ -34,7 +34,7 @@ func examplePeer() api.Peer {
 		PublicIPs: []netip.Addr{addr("192.0.2.2"), addr("2001:db8::2")}}
 }
 
-// TestWays: where packets go, and from where.
+// TestWays checks the destinations and sources of packets.
 func TestWays(t *testing.T) {
 	for _, tt := range []struct {
 		name, backend string
@@ -112,7 +112,7 @@ overlay fd00:5:0:1:: > fd00:5:0:2:: 1450`},
 	}
 }
 
-// TestDetours: how each direction is probed alone, or why it is not.
+// TestDetours checks how each direction is probed alone, or why it is not.
 func TestDetours(t *testing.T) {
 	type change = func(*planner, *api.Peer)
 	router := func(p *planner, _ *api.Peer) { p.here.device = func(netip.Addr) (int, bool) { return 2, false } }
@@ -175,7 +175,7 @@ func TestNormalize(t *testing.T) {
 	}
 }
 
-// TestFits: what is refused for taking too long, and what is said of it.
+// TestFits checks which requests are refused because they take too long, and the text of the refusal.
 func TestFits(t *testing.T) {
 	for _, tt := range []struct {
 		name                        string
@@ -220,8 +220,7 @@ func TestAsked(t *testing.T) {
 	}
 }
 
-// wall is a line on which packets up to a size pass, after a time; it never ends by
-// itself.
+// wall is a line on which packets up to a size pass, after a delay; it never ends by itself.
 type wall struct{ most int }
 
 func (w wall) refusals(netip.Addr, int) []answer { return nil }
@@ -236,11 +235,11 @@ func (w wall) send(ctx context.Context, e echo, _ time.Duration) func() answer {
 	}
 }
 
-// moody is a line on which packets pass up to a size, but for those it loses.
+// moody is a line on which packets up to a size pass, except those it loses.
 type moody struct {
 	wall
 	mu   sync.Mutex
-	lose int // how many more of those that are longer than a small one
+	lose int // how many more longer packets it loses
 }
 
 func (m *moody) send(ctx context.Context, e echo, timeout time.Duration) func() answer {
@@ -257,8 +256,7 @@ func (m *moody) send(ctx context.Context, e echo, timeout time.Duration) func() 
 	return m.wall.send(ctx, e, timeout)
 }
 
-// TestLossWhileSearching: packets that were lost by chance do not make a way look
-// narrow.
+// TestLossWhileSearching checks that packets lost by chance do not make a path look narrow.
 func TestLossWhileSearching(t *testing.T) {
 	r, err := Normalize(api.ProbeRequest{IntervalMS: 10})
 	if err != nil {
@@ -272,8 +270,7 @@ func TestLossWhileSearching(t *testing.T) {
 	}
 }
 
-// TestCutShort: what was not done when the time is over says so, and what was
-// done stands.
+// TestCutShort checks that a path not probed in time says so, and that finished results stay.
 func TestCutShort(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 	defer cancel()

@@ -1,10 +1,9 @@
-// Package probe sends packets to the other hosts of a network, through the
-// overlay and through the underlay, and tells what came back: how many, how
-// fast, how long they may be, and who said what about the others.
+// Package probe sends packets to the other hosts of a network, through the overlay and through the underlay, and
+// reports the results: how many came back, how fast, how long they may be, and which hosts returned errors about the
+// others.
 //
-// It asks the peers' kernels alone, by ICMP echo: no agent of a peer has a part in
-// it, and nothing on this host is changed. It knows nothing of leases and refuses
-// to know why a peer is one.
+// It uses only the peers' kernels, by ICMP echo: no agent of a peer takes part, and nothing on this host is changed.
+// It knows nothing of leases, nor why a host is a peer.
 package probe
 
 import (
@@ -20,7 +19,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// Host is this host's part in the network.
+// Host describes this host's part in the network.
 type Host struct {
 	Network    string
 	Backend    string          // type
@@ -32,12 +31,10 @@ type Host struct {
 	Masquerade bool // packets from Subnets to other networks get another source
 }
 
-// Longest bounds a whole probe, however many peers there are and whatever
-// is asked for.
+// Longest bounds a whole probe, regardless of the request and the number of peers.
 const Longest = 2 * time.Minute
 
-// mostSeries bounds the packets of one size, ms: both sizes, and the search for
-// others, fit into Longest.
+// mostSeries bounds the packets of one size, ms: both sizes, and the search for others, fit into Longest.
 const mostSeries = 45_000
 
 // FieldError names the field of a request that is out of its range.
@@ -47,7 +44,7 @@ type FieldError struct {
 
 func (e *FieldError) Error() string { return e.Field + " " + e.Reason }
 
-// Normalize fills in the defaults of a request. An error is a *FieldError. Pure.
+// Normalize fills in the defaults of a request. An error is a *FieldError. It is pure.
 func Normalize(r api.ProbeRequest) (api.ProbeRequest, error) {
 	for _, f := range []struct {
 		name                   string
@@ -76,11 +73,10 @@ func Normalize(r api.ProbeRequest) (api.ProbeRequest, error) {
 	return r, nil
 }
 
-// Run probes the peers that a request names, all at once, at a pace that all
-// share. It blocks until they are done, Longest is over, or ctx ends; peers that
-// were not done by then say so. Errors are a *FieldError, ErrNoRight, or the
-// kernel's. Its sockets are opened on the calling thread, so that a test may lock
-// it to a network namespace.
+// Run probes the peers that a request names, all at once, at a pace that all share. It blocks until they are done,
+// Longest is over, or ctx ends; the results of peers that were not done by then say so. Errors are a *FieldError,
+// ErrNoRight, or the kernel's. Its sockets are opened on the calling thread, so that a test may lock it to a network
+// namespace.
 func Run(ctx context.Context, h Host, peers []api.Peer, r api.ProbeRequest) (api.Probe, error) {
 	out := api.Probe{Network: h.Network, Peers: []api.PeerProbe{}}
 	r, err := Normalize(r)
@@ -116,7 +112,7 @@ func Run(ctx context.Context, h Host, peers []api.Peer, r api.ProbeRequest) (api
 	return out, s.close()
 }
 
-// probed is how many ways to peers packets are sent on. Pure.
+// probed returns the number of paths to peers that packets are sent on. It is pure.
 func (p planner) probed(peers []api.Peer) (ways int) {
 	for _, peer := range peers {
 		for _, w := range p.ways(peer) {
@@ -128,9 +124,8 @@ func (p planner) probed(peers []api.Peer) (ways int) {
 	return ways
 }
 
-// fits refuses what would end unfinished: the packets of one size, which share a
-// pace and of which mostUnderWay are waited for at a time, each for the whole
-// timeout when nobody answers. An error is a *FieldError. Pure.
+// fits rejects a request that could not finish in time. The packets of one size share a pace. At most mostUnderWay of
+// them await an answer at a time, each for the whole timeout if none comes. An error is a *FieldError. It is pure.
 func fits(peers, ways int, r api.ProbeRequest) error {
 	each, packets := max(pace, milliseconds(r.TimeoutMS)/mostUnderWay), ways*r.Count
 	takes := time.Duration(packets) * each
@@ -148,8 +143,7 @@ func fits(peers, ways int, r api.ProbeRequest) error {
 		r.Count, r.TimeoutMS, packets, peers, takes.Milliseconds(), mostSeries, instead)}
 }
 
-// Asked are the peers that a request names, all when it names none. An error is an
-// *UnknownPeerError. Pure.
+// Asked returns the peers that a request names, all when it names none. An error is an *UnknownPeerError. It is pure.
 func Asked(peers []api.Peer, names []string) ([]api.Peer, error) {
 	if len(names) == 0 {
 		return peers, nil
@@ -165,7 +159,7 @@ func Asked(peers []api.Peer, names []string) ([]api.Peer, error) {
 	return out, nil
 }
 
-// UnknownPeerError is about a name that no peer has.
+// UnknownPeerError reports a name that no peer has.
 type UnknownPeerError struct {
 	Name  string
 	peers []api.Peer
@@ -186,7 +180,7 @@ func (e *UnknownPeerError) Error() string {
 	return fmt.Sprintf("no peer is called %q: there are %s", e.Name, strings.Join(known, ", "))
 }
 
-// all probes peers side by side.
+// all probes peers concurrently.
 func all(ctx context.Context, l line, p planner, peers []api.Peer, r api.ProbeRequest) []api.PeerProbe {
 	out := make([]api.PeerProbe, len(peers))
 	var wg sync.WaitGroup
@@ -197,7 +191,7 @@ func all(ctx context.Context, l line, p planner, peers []api.Peer, r api.ProbeRe
 	return out
 }
 
-// one probes all ways to a peer side by side.
+// one probes all paths to a peer concurrently.
 func one(ctx context.Context, l line, p planner, peer api.Peer, r api.ProbeRequest) api.PeerProbe {
 	ways := p.ways(peer)
 	out := api.PeerProbe{Node: peer.Node, Held: peer.Held, Skipped: peer.Skipped, Ways: make([]api.ProbedWay, len(ways))}

@@ -11,7 +11,7 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// healthy is what a probe of a peer tells when all is well.
+// healthy holds the report of a probe, by backend, when all is well.
 var healthy = map[string]string{
 	"vxlan": `
 overlay 10.5.2.0 2/2 2/2 largest 1450 of 1450, echo reply
@@ -21,8 +21,7 @@ underlay 192.0.2.2 2/2 2/2 largest 1500 of 1500, echo reply`,
 overlay 10.5.2.0 2/2 2/2 largest 1472 of 1472, echo reply
 overlay fd00:5:0:2:: 2/2 2/2 largest 1472 of 1472, echo reply
 underlay 192.0.2.2 2/2 2/2 largest 1500 of 1500, echo reply`,
-	// Before there is a bridge for containers, the peer's kernel has no such address,
-	// and says so once.
+	// Before containers have a bridge, the peer's kernel does not have the address, and reports that once.
 	"host-gw": `
 overlay 10.5.2.1 0/0 1/1 largest 1500 of 1500, host unreachable from 192.0.2.2
 overlay fd00:5:0:2::1 0/0 1/1 largest 1500 of 1500, no route from 2001:db8::2
@@ -36,7 +35,7 @@ func TestHealthy(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			a, b := newHosts(t, kind)
-			for range 3 { // also when the kernel sends no more errors for a while
+			for range 3 { // even when the kernel sends no more errors for a while
 				r := calm()
 				if kind == "host-gw" {
 					r = brief()
@@ -47,12 +46,12 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-// TestNoRight: what is missing is named.
+// TestNoRight checks that the error names the missing right.
 func TestNoRight(t *testing.T) {
 	ns := nstest.New(t)
 	failed := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for good: the thread has fewer rights from here on
+		runtime.LockOSThread() // never unlocked: the thread has fewer rights from here on
 		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		var rights [2]unix.CapUserData
 		err := errors.Join(unix.Setns(ns.Fd(), unix.CLONE_NEWNET), unix.Capget(&header, &rights[0]))

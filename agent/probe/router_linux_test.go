@@ -7,8 +7,8 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// newRouted are hosts 1 and 2 with a router between them, which passes packets of
-// 1500 bytes on. It is told the MTU of its way to host 2 by narrow.
+// newRouted returns hosts 1 and 2 with a router between them that forwards packets of 1500 bytes. narrow sets the MTU
+// of its route to host 2.
 func newRouted(t *testing.T, kind string) (a, b *host, narrow func(mtu string)) {
 	t.Helper()
 	r := nstest.New(t)
@@ -29,8 +29,8 @@ func newRouted(t *testing.T, kind string) (a, b *host, narrow func(mtu string)) 
 	return a, b, func(mtu string) { r.Sh("ip route replace 192.0.2.2 dev rb mtu " + mtu) }
 }
 
-// TestRouter: the router's word about the path counts, what the kernel has learned
-// of the path before does not.
+// TestRouter checks that the router's error about the path counts, and that the MTU the kernel learned before does
+// not.
 func TestRouter(t *testing.T) {
 	t.Parallel()
 	a, b, narrow := newRouted(t, "vxlan")
@@ -47,8 +47,8 @@ func TestRouter(t *testing.T) {
 	is(t, a.probe(b, calm()), true, overlay+under)
 }
 
-// TestRouterDirections: which direction is lost is told where hosts are no
-// neighbours, too, unless packets are masqueraded.
+// TestRouterDirections checks that the lost direction is found even where hosts are no neighbours, unless packets are
+// masqueraded.
 func TestRouterDirections(t *testing.T) {
 	t.Parallel()
 	a, b, _ := newRouted(t, "vxlan")
@@ -71,7 +71,7 @@ func TestRouterDirections(t *testing.T) {
 	}
 }
 
-// TestIPv6: a tunnel over IPv6 alone.
+// TestIPv6 probes a tunnel over IPv6 only.
 func TestIPv6(t *testing.T) {
 	t.Parallel()
 	for kind, port := range map[string]string{"vxlan": "8472", "udp": "8285"} {
@@ -88,8 +88,8 @@ func TestIPv6(t *testing.T) {
 	}
 }
 
-// TestGateway: with a device for containers the gateways answer themselves, both
-// ways through the overlay's routes.
+// TestGateway checks that with a device for containers the gateways themselves answer, in both directions through the
+// overlay's routes.
 func TestGateway(t *testing.T) {
 	t.Parallel()
 	a, b := newHosts(t, "host-gw")
@@ -107,14 +107,14 @@ underlay 2001:db8::2 2/2 2/2 largest 1500 of 1500, echo reply`)
 	if from := got.Ways[0].From.String(); from != "10.5.1.1" {
 		t.Errorf("sent from %s", from)
 	}
-	// Rules about the host itself are not in the way of its containers.
+	// Rules about the host itself do not block its containers.
 	end := b.drop("input ip daddr 10.5.2.1 icmp type echo-request drop")
 	got = a.probe(b, brief())
 	if !got.Reached || got.Ways[0].Small.Answered > 0 {
 		t.Errorf("%s", dump(got))
 	}
 	end()
-	// Packets that get to the host, and no further, are lost on its containers.
+	// Packets that reach the host, and get no further, do not reach its containers.
 	b.drop("prerouting ip daddr 10.5.2.0/24 drop")
 	got = a.probe(b, brief())
 	if got.Reached || got.Ways[0].Small.Answered > 0 {
@@ -122,8 +122,8 @@ underlay 2001:db8::2 2/2 2/2 largest 1500 of 1500, echo reply`)
 	}
 }
 
-// TestOtherGateway: a bridge with another address than the gateway's does not keep a
-// packet waiting for a neighbour that is not there.
+// TestOtherGateway checks that a bridge with another address than the gateway's does not make a packet wait for a
+// neighbour that does not exist.
 func TestOtherGateway(t *testing.T) {
 	t.Parallel()
 	a, b := newHosts(t, "host-gw")

@@ -1,12 +1,11 @@
 package probe
 
-// searchTries bounds how many sizes are tried: enough for 65,000 bytes to the
-// byte, and some hints.
+// searchTries bounds how many sizes are tried: enough for 65,000 bytes to the byte, and some hints.
 const searchTries = 20
 
-// largest finds the largest size that passes, where low does and high does not. A
-// try says whether a size passed and, when it did not, the MTU that somebody
-// asked for, 0 for none. told is one that is known before. Pure but for try.
+// largest returns the largest size that passes, where low does and high does not. try reports whether a size passed
+// and, when it did not, the MTU from an error, 0 for none. told is an MTU that is known before. It is pure except for
+// try.
 func largest(low, high, told int, try func(size int) (passed bool, told int)) int {
 	doubted := false
 	for range searchTries {
@@ -26,7 +25,7 @@ func largest(low, high, told int, try func(size int) (passed bool, told int)) in
 			continue
 		}
 		if low = size; size == told && !doubted {
-			told, doubted = size+1, true // which should be too much already
+			told, doubted = size+1, true // that size should already be too large
 		}
 	}
 	return low

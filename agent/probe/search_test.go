@@ -7,7 +7,7 @@ func TestLargest(t *testing.T) {
 		name            string
 		low, high, told int
 		path            int  // its MTU
-		tells           bool // a router says so
+		tells           bool // a router reports it
 		most            int  // tries
 	}{
 		{"by halves", 64, 1500, 0, 1400, false, 11},
@@ -41,7 +41,7 @@ func TestLargest(t *testing.T) {
 			}
 		})
 	}
-	// One that lies ends the search all the same.
+	// A router that reports wrong MTUs does not make the search endless.
 	tries := 0
 	largest(64, 65_000, 0, func(size int) (bool, int) { tries++; return false, size - 1 })
 	if tries > searchTries {

@@ -12,24 +12,23 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// way is how to probe one way to a peer.
+// way describes one path to a peer to probe.
 type way struct {
 	path     string
 	from, to netip.Addr
 	mtu      int
-	hops     int // a packet may make; 0 for as many as usual
+	hops     int // hop limit; 0 for the usual one
 
-	// Whose errors show that packets got there: of the host's addresses, where the
-	// packets' own is no device's. Nobody's when empty.
+	// Addresses of the peer's host: errors from them prove that packets got there, if no device has the destination
+	// address. Empty if no error does.
 	host     []netip.Prefix
-	unprobed string // why not
+	unprobed string // why it is not probed
 }
 
-// leastPatience is the shortest time that an answer is waited for while a size is
-// looked for: a way that was quick may be slower with longer packets.
+// leastPatience is the shortest timeout while searching for a size: a fast path may be slower for longer packets.
 const leastPatience = 100 * time.Millisecond
 
-// measurement is one way being probed.
+// measurement probes one path.
 type measurement struct {
 	line    line
 	way     way
@@ -37,12 +36,11 @@ type measurement struct {
 	out     api.ProbedWay
 
 	mu      sync.Mutex
-	told    int           // least MTU that somebody asked for
+	told    int           // least MTU in any error
 	slowest time.Duration // of the answers
 }
 
-// measure probes a way: small packets, full ones when any came back, and the
-// sizes between when no full one did.
+// measure probes a path: small packets, full ones when any came back, and the sizes between when no full one did.
 func measure(ctx context.Context, l line, w way, r api.ProbeRequest) api.ProbedWay {
 	m := &measurement{line: l, way: w, request: r}
 	m.out = api.ProbedWay{Path: w.path, From: w.from, To: w.to, MTU: w.mtu, NotProbed: w.unprobed}
@@ -66,18 +64,18 @@ func measure(ctx context.Context, l line, w way, r api.ProbeRequest) api.ProbedW
 		return api.ProbedWay{Path: w.path, From: w.from, To: w.to, MTU: full, NotProbed: "the probe ended before this was done"}
 	case m.out.Full.Answered > 0:
 		m.out.Largest = full
-	case m.out.Full.Sent > 0 && m.out.Answer == echoReply: // errors come too seldom to search by
+	case m.out.Full.Sent > 0 && m.out.Answer == echoReply: // errors come too rarely to search by
 		m.out.Largest = m.search(ctx, full)
 	}
 	return m.out
 }
 
-// errorPause is how long a kernel may take until it sends another error: Linux
-// lets one of "host unreachable" cost two tokens of a second each.
+// errorPause is how long a kernel may take until it sends another error: on Linux a "host unreachable" costs two
+// tokens of one second each.
 const errorPause = 2200 * time.Millisecond
 
-// byError sends one full packet where errors may be all that comes: the one that this
-// brings says as much as those to small ones, which would not come any more.
+// byError sends one full packet where errors may be the only answers. Its error is as good as one to a small packet,
+// after which the kernel would send no more.
 func (m *measurement) byError(ctx context.Context) bool {
 	s := m.out.Full
 	if a := m.one(ctx, &s); a.kind != errored || s.Answered == 0 {
@@ -87,8 +85,8 @@ func (m *measurement) byError(ctx context.Context) bool {
 	return true
 }
 
-// both sends small packets, and full ones when any came back. One that brings an
-// error alone may have to wait for it.
+// both sends small packets, and full ones when any came back. If errors are the only answers, it may have to wait for
+// the next one.
 func (m *measurement) both(ctx context.Context) {
 	small, full := &m.out.Small, &m.out.Full
 	m.series(ctx, small)
@@ -111,8 +109,8 @@ func (m *measurement) both(ctx context.Context) {
 
 const echoReply = "echo reply"
 
-// series sends the packets of one size, each at its time. Where the first is
-// answered by an error it stays the only one: kernels limit how many they send.
+// series sends the packets of one size at intervals. If the first is answered by an error, it stays the only one:
+// kernels limit how many errors they send.
 func (m *measurement) series(ctx context.Context, s *api.ProbedSize) {
 	count := m.request.Count
 	if len(m.way.host) > 0 {
@@ -138,14 +136,14 @@ func (m *measurement) series(ctx context.Context, s *api.ProbedSize) {
 	}
 }
 
-// one sends one packet and counts what became of it.
+// one sends one packet and counts its outcome.
 func (m *measurement) one(ctx context.Context, s *api.ProbedSize) answer {
 	a := m.send(ctx, s.Bytes, milliseconds(m.request.TimeoutMS))()
 	m.count(s, a)
 	return a
 }
 
-// count counts what became of one packet.
+// count counts the outcome of one packet.
 func (m *measurement) count(s *api.ProbedSize, a answer) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -162,13 +160,13 @@ func (m *measurement) count(s *api.ProbedSize, a answer) {
 	s.Answered++
 }
 
-// send sends one packet as its line does, and keeps what is said of it.
+// send sends one packet on the line, and records its outcome.
 func (m *measurement) send(ctx context.Context, size int, timeout time.Duration) (result func() answer) {
 	told := m.line.send(ctx, echo{from: m.way.from, to: m.way.to, size: size, hops: m.way.hops}, timeout)
 	return func() answer { return m.keep(told()) }
 }
 
-// keep keeps what is said of a packet.
+// keep records the outcome of a packet.
 func (m *measurement) keep(a answer) answer {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -188,7 +186,7 @@ func (m *measurement) keep(a answer) answer {
 	return a
 }
 
-// passed says whether an answer shows that the packet got to the peer's host.
+// passed reports whether an answer proves that the packet got to the peer's host.
 func (m *measurement) passed(a answer) bool {
 	switch a.kind {
 	case replied:
@@ -199,9 +197,8 @@ func (m *measurement) passed(a answer) bool {
 	return false
 }
 
-// search finds the largest packet that passes between a small one and a full one.
-// Of each size two are sent, and not much time is given to them; so the one that
-// should be too long is tried once more with all its time.
+// search finds the largest packet that passes between a small one and a full one. It sends two packets of each size
+// with a short timeout, so it tries the first size that should be too long once more with the full timeout.
 func (m *measurement) search(ctx context.Context, full int) int {
 	all := milliseconds(m.request.TimeoutMS)
 	patience := min(max(leastPatience, 4*m.slowest), all)
@@ -224,11 +221,11 @@ func (m *measurement) search(ctx context.Context, full int) int {
 	return found
 }
 
-// searchRounds bounds how often a search that went wrong is taken up again.
+// searchRounds bounds how often search starts again after a wrong result.
 const searchRounds = 3
 
-// together sends several packets and waits for what becomes of them all at once: one
-// that waited while the next has to would be under way for nothing.
+// together sends several packets and waits for all outcomes concurrently: a packet whose outcome was collected only
+// after the next one was sent would occupy a place in mostUnderWay for nothing.
 func together(n int, send func() (result func() answer)) []answer {
 	out := make([]answer, n)
 	var wg sync.WaitGroup
@@ -240,7 +237,7 @@ func together(n int, send func() (result func() answer)) []answer {
 	return out
 }
 
-// note adds what was said to what was said before, once.
+// note adds an error to the list, or counts it if it is already there.
 func note(errors []api.ProbeError, a answer, about string) []api.ProbeError {
 	e := api.ProbeError{Reason: a.reason, From: a.from, MTU: a.mtu, About: about}
 	for i := range errors {
@@ -256,12 +253,12 @@ func note(errors []api.ProbeError, a answer, about string) []api.ProbeError {
 
 func milliseconds(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// inMS is a duration in milliseconds, to the microsecond.
+// inMS returns a duration in milliseconds, to the microsecond.
 func inMS(d time.Duration) float64 { return rounded(float64(d) / float64(time.Millisecond)) }
 
 func rounded(ms float64) float64 { return math.Round(ms*1000) / 1000 }
 
-// sleep is false when ctx ended first.
+// sleep returns false when ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

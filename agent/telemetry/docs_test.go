@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// rows is the table as the documentation has it.
+// documented returns the table in the form of the documentation.
 func documented() string {
 	var b strings.Builder
 	b.WriteString("| Prometheus | statsd, dogstatsd, JSON | kind | labels | what |\n|---|---|---|---|---|\n")
@@ -23,7 +23,7 @@ func documented() string {
 	return b.String()
 }
 
-// TestDocumentation: the page's table of metrics is the one in the code.
+// TestDocumentation checks that the page's table of metrics is the one in the code.
 func TestDocumentation(t *testing.T) {
 	page, err := os.ReadFile("../../website/content/docs/operations/telemetry.mdx")
 	if err != nil {

@@ -9,9 +9,8 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// Recent is what happened in the last ten seconds that are over, as they count for
-// everybody: 12:00:10 to 12:00:20. Right after the start it is what has happened by
-// now.
+// Recent returns the metrics of the last complete interval of ten seconds, aligned to the clock: 12:00:10 to
+// 12:00:20. Right after the start it returns the metrics so far.
 func (t *Telemetry) Recent() api.Metrics {
 	out := api.Metrics{Gauges: []api.MetricGauge{}, Counters: []api.MetricSample{}, Times: []api.MetricSample{}}
 	if t == nil {

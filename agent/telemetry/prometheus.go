@@ -12,17 +12,17 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// ErrOff says that the Prometheus format is turned off.
+// ErrOff reports that the Prometheus format is turned off.
 var ErrOff = errors.New(`the Prometheus format is turned off: telemetry.prometheus_retention is "0s"`)
 
-// exposition is the Prometheus format. Counters and times are kept; gauges are
-// read anew for each answer, so that none outlives what it is about.
+// exposition is the Prometheus format. It keeps counters and times. Gauges are read again for each answer, so that
+// none outlives its subject.
 type exposition struct {
 	registry *prometheus.Registry
 	events   *outlet
 }
 
-// newExposition is nil without a retention.
+// newExposition returns nil without a retention.
 func newExposition(retention time.Duration) *exposition {
 	if retention <= 0 {
 		return nil
@@ -39,12 +39,12 @@ func newExposition(retention time.Duration) *exposition {
 	}
 	registry := prometheus.NewRegistry()
 	for _, standard := range []prometheus.Collector{collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
-		_ = registry.Register(standard) // it fails for what is registered twice
+		_ = registry.Register(standard) // it fails only for collectors that are registered twice
 	}
 	return &exposition{registry, newExposed(registry, opts)}
 }
 
-// newExposed is a sink of its own in the registry.
+// newExposed adds a sink of its own to the registry.
 func newExposed(registry *prometheus.Registry, opts metricsprometheus.PrometheusOpts) *outlet {
 	opts.Registerer = registry
 	sink, _ := metricsprometheus.NewPrometheusSinkFrom(opts) // as above
@@ -68,7 +68,7 @@ func (t *Telemetry) Expose(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// gather is all metrics as they are now.
+// gather returns all metrics as they are now.
 func (t *Telemetry) gather() (prometheus.Gatherer, error) {
 	t.reading.Lock()
 	defer t.reading.Unlock()

@@ -2,15 +2,14 @@ package telemetry
 
 import "maps"
 
-// Reading is one round of gauges and totals: whatever is as it stands now, or is
-// counted somewhere else.
+// Reading is one round of gauges and totals: values of current state, and counts kept elsewhere.
 type Reading struct {
 	t       *Telemetry
-	give    func(func(*outlet)) // calls with each outlet the gauges are for
+	give    func(func(*outlet)) // calls its argument with each outlet the gauges are for
 	exposed bool                // for Prometheus
 }
 
-// ask has the source fill a reading; reading is held.
+// ask lets the source fill a reading; the caller holds reading.
 func (t *Telemetry) ask(exposed bool, give func(func(*outlet))) {
 	t.forget()
 	if t.source != nil {
@@ -18,7 +17,7 @@ func (t *Telemetry) ask(exposed bool, give func(func(*outlet))) {
 	}
 }
 
-// Gauge sets a gauge. What a round does not set is not shown any more.
+// Gauge sets a gauge. A gauge that a round does not set disappears.
 func (r *Reading) Gauge(name string, v float64, values ...string) {
 	m := r.t.table[name]
 	r.give(func(o *outlet) { o.gauge(m, v, values) })
@@ -33,18 +32,17 @@ func (r *Reading) Flag(name string, set bool, values ...string) {
 	r.Gauge(name, v, values...)
 }
 
-// Exists has a counter there for Prometheus, though nothing has happened yet, and
-// keeps it. Elsewhere what does not happen is not told.
+// Exists makes a counter appear in the Prometheus format before its first event, and keeps it. The other formats
+// leave out counters without events.
 func (r *Reading) Exists(name string, values ...string) {
 	if r.exposed {
 		r.t.add(name, 0, values, false)
 	}
 }
 
-// Total brings a counter to what somebody else has counted, from 0 again when that
-// became less. Parts are counted apart and shown as one. What was counted before
-// the first round is only shown in the Prometheus format, which has totals:
-// elsewhere it did not happen now.
+// Total raises a counter to a total that another component has counted, starting from 0 again when that total became
+// less. Parts are counted separately and shown as one. The count before the first round appears only in the
+// Prometheus format, which has totals: for the other formats it did not happen now.
 func (r *Reading) Total(name, part string, n uint64, values ...string) {
 	key := name + "\x00" + part
 	for _, v := range values {
@@ -58,16 +56,16 @@ func (r *Reading) Total(name, part string, n uint64, values ...string) {
 	r.t.add(name, n-last.n, values, known && n > last.n)
 }
 
-// total is what was read last, and when.
+// total holds the last value read, and when.
 type total struct {
 	n     uint64
 	round int
 }
 
-// oblivion is after how many rounds without it a total is forgotten.
+// oblivion is the number of rounds without it after which a total is forgotten.
 const oblivion = 100
 
-// forget drops what is not counted any more.
+// forget drops totals that are no longer counted.
 func (t *Telemetry) forget() {
 	t.rounds++
 	if t.rounds%oblivion == 0 {

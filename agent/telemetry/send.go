@@ -8,15 +8,15 @@ import (
 	"github.com/hashicorp/go-metrics/datadog"
 )
 
-// silent says whether senders are configured and not there.
+// silent reports whether senders are configured but missing.
 func (t *Telemetry) silent(c Config) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return len(t.senders) == 0 && (c.Statsd != "" || c.Dogstatsd != "")
 }
 
-// send ends the senders there are and makes those of c. A sender that cannot be
-// made is made later: a name may not be known yet.
+// send closes the existing senders and makes those of c. A sender that cannot be made is retried later: its host name
+// may not resolve yet.
 func (t *Telemetry) send(c Config) {
 	senders, err := newSenders(c)
 	t.mu.Lock()
@@ -35,7 +35,7 @@ func (t *Telemetry) send(c Config) {
 	}
 }
 
-// newSenders makes all that can be made.
+// newSenders makes all senders that can be made.
 func newSenders(c Config) (senders []*outlet, err error) {
 	if c.Statsd != "" {
 		sink, err := metrics.NewStatsdSink(c.Statsd)
@@ -58,11 +58,10 @@ func newSenders(c Config) (senders []*outlet, err error) {
 	return senders, nil
 }
 
-// plain is a word that can be part of a statsd name: in it dots part, and colons
-// and bars end.
+// plain turns a word into a valid part of a statsd name: there dots separate parts, and colons and bars end the name.
 func plain(s string) string {
 	if s == "" {
-		return "_" // no network is called that
+		return "_" // no network has this name
 	}
 	return strings.Map(func(r rune) rune {
 		switch {

@@ -8,10 +8,10 @@ import (
 // Kind is how a metric behaves.
 type Kind string
 
-// The kinds there are.
+// The kinds of metrics.
 const (
 	Counter Kind = "counter" // only grows, from 0 at the start of the agent
-	Gauge   Kind = "gauge"   // is as things stand now
+	Gauge   Kind = "gauge"   // the current state
 	Timer   Kind = "timer"   // how long something took, each time
 )
 
@@ -20,10 +20,10 @@ type Metric struct {
 	Name   string // without the prefix: "lease.renewals"
 	Kind   Kind
 	Labels []string
-	Help   string // in one sentence, with the unit where there is one
+	Help   string // one sentence, with the unit where there is one
 
-	// Standard is what Prometheus' own libraries call the same: in that format it
-	// is exposed under this name alone.
+	// Standard is the name that Prometheus' own libraries use for it: in that format it is exposed under this name
+	// alone.
 	Standard string
 }
 
@@ -88,13 +88,13 @@ const (
 	RuntimeGCPause     = "runtime.total_gc_pause_ns"
 )
 
-// Results that counters tell apart.
+// Results that counters distinguish.
 const (
 	OK     = "ok"
 	Failed = "failed"
 )
 
-// Table is every metric there is, in the order of the documentation.
+// Table returns every metric, in the order of the documentation.
 func Table() []Metric {
 	network := []string{"network"}
 	and := func(more ...string) []string { return slices.Concat(network, more) }
@@ -162,11 +162,10 @@ func Table() []Metric {
 // Prefix begins the name of every metric, in every format.
 const Prefix = "leno"
 
-// Dotted is the metric's name for statsd, dogstatsd and JSON.
+// Dotted returns the metric's name for statsd, dogstatsd and JSON.
 func (m Metric) Dotted() string { return Prefix + "." + m.Name }
 
-// Exposed is the metric's name in the Prometheus format, in which counters end in
-// _total and times in _seconds.
+// Exposed returns the metric's name in the Prometheus format, in which counters end in _total and times in _seconds.
 func (m Metric) Exposed() string {
 	if m.Standard != "" {
 		return m.Standard
@@ -181,7 +180,7 @@ func (m Metric) Exposed() string {
 	return name
 }
 
-// byName is the table as it is looked up.
+// byName returns the table by name.
 func byName() map[string]Metric {
 	out := map[string]Metric{}
 	for _, m := range Table() {

@@ -1,8 +1,8 @@
-// Package telemetry keeps what an agent counts and measures, and shows it: as JSON
-// of the last ten seconds, in the Prometheus format, and to statsd and dogstatsd.
+// Package telemetry keeps what an agent counts and measures, and exposes it: as JSON of the last ten seconds, in the
+// Prometheus format, and to statsd and dogstatsd.
 //
-// It owns the table of all metrics and their sinks, which are those of go-metrics,
-// without any state of the process. It refuses to know where a value comes from.
+// It owns the table of all metrics and their sinks. The sinks are those of go-metrics, without any global state of
+// the process. It does not know where a value comes from.
 package telemetry
 
 import (
@@ -15,23 +15,22 @@ import (
 	"github.com/hashicorp/go-metrics"
 )
 
-// Interval is what the JSON sums up, and how often gauges are sent.
+// Interval is the period that the JSON sums up, and how often gauges are sent.
 const Interval = 10 * time.Second
 
-// kept is how long the JSON's intervals stay in memory: the one that is shown and
-// the one that goes on.
+// kept is how long the JSON's intervals stay in memory: the one that is shown and the current one.
 const kept = 3 * Interval
 
-// Config is where metrics go, beside memory.
+// Config configures where metrics go, besides memory.
 type Config struct {
-	Retention time.Duration // of a metric that nothing happens to, in the Prometheus format; 0 turns that off
+	Retention time.Duration // of a metric without events, in the Prometheus format; 0 turns that off
 	Statsd    string        // host:port, "" for none
 	Dogstatsd string        // host:port, "" for none
-	Host      string        // stands in the names of the gauges that statsd gets, "" for not
+	Host      string        // in the names of the gauges sent to statsd, "" to leave it out
 }
 
-// Telemetry takes what happens. All methods may be called at any time, by any
-// goroutine, and on nil, which keeps nothing.
+// Telemetry collects metrics. All methods may be called at any time, by any goroutine, and on nil, which keeps
+// nothing.
 type Telemetry struct {
 	log    hclog.Logger
 	source func(*Reading)
@@ -39,19 +38,19 @@ type Telemetry struct {
 	memory *metrics.InmemSink
 	recent *outlet // memory
 
-	reading sync.Mutex       // held while the source is asked
+	reading sync.Mutex       // held while the source fills a reading
 	totals  map[string]total // by metric, part and labels
 	rounds  int
 
-	mu      sync.RWMutex // held, for reading, while something is given to what follows
+	mu      sync.RWMutex // held, for reading, while values go to the outlets below
 	config  Config
 	exposed *exposition // nil without the Prometheus format
 	senders []*outlet
 	unsent  bool // a sender could not be made; tried again
 }
 
-// New makes a Telemetry that asks source for gauges and totals whenever they are
-// to be shown or sent. It touches nothing outside the process before Run.
+// New returns a Telemetry that asks source for gauges and totals whenever they are shown or sent. It touches nothing
+// outside the process before Run.
 func New(c Config, log hclog.Logger, source func(*Reading)) *Telemetry {
 	memory := metrics.NewInmemSink(Interval, kept)
 	t := &Telemetry{log: log, source: source, table: byName(), memory: memory, totals: map[string]total{},
@@ -59,7 +58,7 @@ func New(c Config, log hclog.Logger, source func(*Reading)) *Telemetry {
 	return t
 }
 
-// Run sends what there is until ctx ends, which it returns as an error.
+// Run sends metrics until ctx ends, and returns its error.
 func (t *Telemetry) Run(ctx context.Context) error {
 	defer t.send(Config{})
 	for {
@@ -70,7 +69,7 @@ func (t *Telemetry) Run(ctx context.Context) error {
 			t.send(c)
 		}
 		t.push()
-		// A second into each of the JSON's intervals, so that none is without.
+		// One second into each of the JSON's intervals, so that every interval has gauges.
 		timer := time.NewTimer(time.Until(time.Now().Truncate(Interval).Add(Interval + time.Second)))
 		select {
 		case <-timer.C:
@@ -81,7 +80,7 @@ func (t *Telemetry) Run(ctx context.Context) error {
 	}
 }
 
-// push gives the gauges of now to memory and the senders.
+// push gives the current gauges to memory and the senders.
 func (t *Telemetry) push() {
 	t.reading.Lock()
 	defer t.reading.Unlock()
@@ -99,7 +98,8 @@ func (t *Telemetry) push() {
 	})
 }
 
-// Reconfigure takes over where metrics go. What was counted stays.
+// Reconfigure changes where metrics go. Counts stay, except that the Prometheus format starts again when its
+// retention changes.
 func (t *Telemetry) Reconfigure(c Config) {
 	if t == nil {
 		return
@@ -125,7 +125,7 @@ func (t *Telemetry) Count(name string, n int, values ...string) {
 	t.add(name, uint64(n), values, true)
 }
 
-// add counts in the Prometheus format, and where happened is set everywhere.
+// add adds to a counter in the Prometheus format and, if happened is set, everywhere.
 func (t *Telemetry) add(name string, n uint64, values []string, happened bool) {
 	m := t.table[name]
 	t.mu.RLock()
@@ -142,7 +142,7 @@ func (t *Telemetry) add(name string, n uint64, values []string, happened bool) {
 	}
 }
 
-// Time notes how long something took.
+// Time records how long something took.
 func (t *Telemetry) Time(name string, took time.Duration, values ...string) {
 	if t == nil {
 		return
@@ -159,7 +159,7 @@ func (t *Telemetry) Time(name string, took time.Duration, values ...string) {
 	}
 }
 
-// Result is OK, or Failed for an error.
+// Result returns OK, or Failed for an error.
 func Result(err error) string {
 	if err != nil {
 		return Failed
@@ -167,22 +167,22 @@ func Result(err error) string {
 	return OK
 }
 
-// outlet is one sink, and how it calls things.
+// outlet is one sink with its naming.
 type outlet struct {
 	to       *metrics.Metrics
-	unit     time.Duration // that times are told in
+	unit     time.Duration // of times
 	name     func(Metric) []string
-	value    func(string) string // of a label; nil as it is
-	standard bool                // metrics that have a standard are shown by others
-	shutdown func()              // nil for nothing to end
-	closed   bool                // afterwards
+	value    func(string) string // changes a label's value; nil leaves it as it is
+	standard bool                // metrics that have a standard name are exposed elsewhere
+	shutdown func()              // nil if there is nothing to shut down
+	closed   bool                // after shutdown
 }
 
-// newOutlet names metrics with dots, and gauges with the host where it is not "".
+// newOutlet returns an outlet that names metrics with dots, and gauges with the host unless that is "".
 func newOutlet(sink metrics.MetricSink, host string, unit time.Duration) *outlet {
 	to, err := metrics.New(&metrics.Config{ServiceName: Prefix, HostName: host, EnableHostname: host != "", FilterDefault: true}, sink)
 	if err != nil {
-		to = &metrics.Metrics{} // it has no error to give
+		to = &metrics.Metrics{} // New returns no error here
 	}
 	return &outlet{to: to, unit: unit, name: func(m Metric) []string { return strings.Split(m.Name, ".") }}
 }
@@ -202,7 +202,7 @@ func (o *outlet) labels(m Metric, values []string) []metrics.Label {
 	return out
 }
 
-// count adds n in two parts: a sink takes 24 bits of a number.
+// count adds n in two parts, because a sink keeps only 24 bits of a number.
 func (o *outlet) count(m Metric, n uint64, values []string) {
 	key, labels := o.name(m), o.labels(m, values)
 	const low = 1<<24 - 1

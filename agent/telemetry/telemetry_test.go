@@ -18,13 +18,13 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Of the two goroutines of a dogstatsd client, its Close ends one.
+// A dogstatsd client has two goroutines, and its Close ends only one.
 func TestMain(m *testing.M) {
 	const client = "github.com/DataDog/datadog-go/statsd.(*Client)"
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(client+".watch"), goleak.IgnoreTopFunction(client+".telemetry"))
 }
 
-// TestTable: what every row has to be for every format.
+// TestTable checks that every row is valid for every format.
 func TestTable(t *testing.T) {
 	names, exposed := map[string]bool{}, map[string]bool{}
 	for _, m := range Table() {
@@ -71,7 +71,7 @@ func quiet(c Config, source func(*Reading)) *Telemetry {
 	return New(c, hclog.NewNullLogger(), source)
 }
 
-// TestNothing: none at all can be given everything.
+// TestNothing checks that all methods work on nil.
 func TestNothing(t *testing.T) {
 	var none *Telemetry
 	none.Count(LeaseRenewals, 1, "n", OK)
@@ -85,8 +85,7 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-// TestTotals: what is counted elsewhere is one counter, whatever becomes of its
-// parts.
+// TestTotals checks that counts kept elsewhere form one counter, whatever happens to its parts.
 func TestTotals(t *testing.T) {
 	parts := map[string]uint64{}
 	m := quiet(Config{Retention: time.Hour}, func(to *Reading) {
@@ -118,12 +117,12 @@ func TestTotals(t *testing.T) {
 	for _, c := range m.Recent().Counters {
 		sum += c.Sum
 	}
-	if want := float64(50 + 10 + 10 + 5 + large); sum != want { // of the first reading of each part nobody knows when it was
+	if want := float64(50 + 10 + 10 + 5 + large); sum != want { // the time of each part's first reading is unknown
 		t.Errorf("JSON has %v, want %v", sum, want)
 	}
 }
 
-// TestForgetting: what is not counted any more is forgotten.
+// TestForgetting checks that a total that is no longer counted is forgotten.
 func TestForgetting(t *testing.T) {
 	n := 0
 	m := quiet(Config{Retention: time.Hour}, func(to *Reading) {
@@ -138,7 +137,7 @@ func TestForgetting(t *testing.T) {
 	}
 }
 
-// receiver is a UDP socket that keeps the lines it gets.
+// receiver returns a UDP socket that keeps the lines it receives.
 func receiver(t *testing.T) (address string, lines func() []string) {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -184,8 +183,7 @@ func arrives(t *testing.T, lines func() []string, want ...string) {
 	}
 }
 
-// TestSenders: what statsd and dogstatsd get, and what changes when they do while
-// the agent runs.
+// TestSenders checks what statsd and dogstatsd receive, and what happens when they change while the agent runs.
 func TestSenders(t *testing.T) {
 	statsd, toStatsd := receiver(t)
 	dogstatsd, toDogstatsd := receiver(t)
@@ -220,7 +218,7 @@ func TestSenders(t *testing.T) {
 	}
 }
 
-// TestUnresolved: an address that is not known keeps nothing from working.
+// TestUnresolved checks that an unknown address stops nothing else.
 func TestUnresolved(t *testing.T) {
 	m := quiet(Config{Retention: time.Hour, Dogstatsd: "nobody.invalid:8125", Statsd: "nobody.invalid:8125"}, nil)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -234,7 +232,7 @@ func TestUnresolved(t *testing.T) {
 	<-done
 }
 
-// TestRetention: a counter that nothing happens to goes, unless it still exists.
+// TestRetention checks that a counter without events disappears, unless it still exists.
 func TestRetention(t *testing.T) {
 	const retention = 300 * time.Millisecond
 	m := quiet(Config{Retention: retention}, func(to *Reading) { to.Exists(DriftHealed, "here", "device was down") })
@@ -258,7 +256,7 @@ func TestRetention(t *testing.T) {
 	exposed(t, m)
 }
 
-// TestAtOnce: everything at the same time, for the race detector.
+// TestAtOnce runs everything concurrently, for the race detector.
 func TestAtOnce(t *testing.T) {
 	address, _ := receiver(t)
 	m := quiet(Config{Retention: time.Hour, Statsd: address}, func(to *Reading) { to.Gauge(AgentReady, 1) })
@@ -283,7 +281,7 @@ func TestAtOnce(t *testing.T) {
 	defer cancel()
 }
 
-// BenchmarkLook is what one look at a datapath counts.
+// BenchmarkLook measures the counting for one look at a datapath.
 func BenchmarkLook(b *testing.B) {
 	m := quiet(Config{Retention: time.Hour}, nil)
 	for b.Loop() {

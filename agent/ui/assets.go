@@ -8,7 +8,7 @@ import (
 	"path"
 )
 
-// asset is a file the page is made of.
+// asset is a file that the page uses.
 type asset struct {
 	kind    string
 	content []byte
@@ -36,15 +36,14 @@ func (r *Renderer) load() error {
 	return nil
 }
 
-// Asset is one of the page's files: its content, content type and version; false
-// when there is none of the name.
+// Asset returns one of the page's files: its content, content type and version; false when there is none of that
+// name.
 func (r *Renderer) Asset(name string) (content []byte, kind, version string, ok bool) {
 	a, ok := r.files[name]
 	return a.content, a.kind, a.version, ok
 }
 
-// address is an asset's path below the page's root, another one for other
-// content.
+// address returns an asset's path below the page's root. It changes with the content.
 func (r *Renderer) address(name string) (string, error) {
 	a, ok := r.files[name]
 	if !ok {
@@ -53,7 +52,7 @@ func (r *Renderer) address(name string) (string, error) {
 	return "ui/assets/" + name + "?v=" + a.version, nil
 }
 
-// Version tells contents apart.
+// Version returns a string that differs for different contents.
 func Version(content []byte) string {
 	sum := sha256.Sum256(content)
 	return hex.EncodeToString(sum[:8])

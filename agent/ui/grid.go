@@ -12,15 +12,15 @@ import (
 // Bounds of the map of slots.
 const (
 	mostCells   = 1024 // a larger network has several slots in one
-	titledCells = 300  // that are not free; more have no text of their own
+	titledCells = 300  // with more cells that are not free, none has a text of its own
 	pitch       = 14   // from one cell to the next
 	side        = 10   // of a cell
 )
 
-// grid is the map of a network's slots, drawn as squares in rows. One square is
-// one slot, or as many as keep the map readable.
+// grid is the map of a network's slots, drawn as squares in rows. A square is one slot, or as many slots as keep the
+// map readable.
 type grid struct {
-	Cells         []cell // that are not free
+	Cells         []cell // those that are not free
 	Lines         []line // of free cells
 	Width, Height int
 	Per           uint64 // slots in a cell
@@ -32,22 +32,21 @@ type grid struct {
 // cell is one square.
 type cell struct {
 	X, Y  int
-	Shape string // of a symbol
+	Shape string // id of a symbol
 	Title string
 	Row   string // id of the table's row, "" for several
 }
 
-// line is squares beside each other.
+// line is a run of adjacent squares.
 type line struct{ X, Y, To int }
 
-// count is how many slots are in a state.
+// count is the number of slots in a state.
 type count struct {
 	State State
 	N     uint64
 }
 
-// newGrid draws the slots that hosts are given, and those beside them that rows
-// are about.
+// newGrid draws the slots that hosts are given, and other slots that have rows.
 func newGrid(plan registry.Plan, rows []Row, id func(Row) string) grid {
 	if len(plan) == 0 {
 		return grid{}
@@ -66,7 +65,7 @@ func newGrid(plan registry.Plan, rows []Row, id func(Row) string) grid {
 	cells := (last-first)/g.Per + 1
 	columns := columnsFor(cells)
 	start := first
-	if cells > uint64(columns) { // rows begin at round subnets
+	if cells > uint64(columns) { // so that rows begin at round subnets
 		start -= first % (g.Per * uint64(columns))
 	}
 	at := func(slot uint64) (x, y int) {
@@ -89,7 +88,8 @@ func newGrid(plan registry.Plan, rows []Row, id func(Row) string) grid {
 	return g
 }
 
-// columnsFor makes maps about twice as wide as high, of a power of two.
+// columnsFor returns a number of columns that makes maps about twice as wide as high: a power of two for more than 8
+// cells.
 func columnsFor(cells uint64) int {
 	if cells <= 8 {
 		return int(cells)
@@ -131,14 +131,14 @@ func (g *grid) cellOf(rows []Row, at func(uint64) (int, int), id func(Row) strin
 	default:
 		c.Title = fmt.Sprintf("%d of %d slots: %s", len(rows), g.Per, c.Title)
 	}
-	// Where one square is many slots, how full it is shows in its height.
+	// If one square stands for many slots, its height shows how full it is.
 	if state == Held && g.Per > 1 {
 		c.Shape = fmt.Sprintf("h%d", 1+min(uint64(len(rows)-1)*4/g.Per, 3))
 	}
 	return c
 }
 
-// counts is how many slots are in each state, best known first.
+// counts returns how many slots are in each state, best known first.
 func counts(total uint64, plan registry.Plan, rows []Row) []count {
 	var n [Contradictory + 1]uint64
 	inside := uint64(0)
@@ -158,16 +158,16 @@ func counts(total uint64, plan registry.Plan, rows []Row) []count {
 	return out
 }
 
-// W and H are the size of the drawing with a margin of one around.
+// W returns the width of the drawing with a margin of one on each side.
 func (g grid) W() int { return g.Width + 2 }
 
-// H is the height.
+// H returns the height with the same margin.
 func (g grid) H() int { return g.Height + 2 }
 
-// Wide is how wide the map is shown where there is room, in pixels.
+// Wide returns the width of the map where there is room, in pixels.
 func (g grid) Wide() int { return min(g.W()*3/2, 720) }
 
-// Sentence is the map in words.
+// Sentence describes the map in words.
 func (g grid) Sentence() string {
 	var parts []string
 	for _, c := range g.Counts {
@@ -176,13 +176,13 @@ func (g grid) Sentence() string {
 	return fmt.Sprintf("%s slots: %s", number(g.Total), strings.Join(parts, ", "))
 }
 
-// span is free slots beside each other.
+// span is a run of adjacent free slots.
 type span struct {
 	From, To string
 	N        uint64
 }
 
-// freeSpans are the free slots that hosts are given, the first most of them.
+// freeSpans returns the free slots that hosts are given, at most the first most spans, and whether there are more.
 func freeSpans(plan registry.Plan, rows []Row, most int) (out []span, more bool) {
 	if len(plan) == 0 {
 		return nil, false

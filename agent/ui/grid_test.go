@@ -8,8 +8,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// drawn is a map as text: one letter a square, taken from the lines and cells as
-// a browser draws them.
+// drawn returns a map as text: one letter for each square, taken from the lines and cells as a browser draws them.
 func drawn(g grid) string {
 	rows := g.Height/pitch + 1
 	columns := g.Width/pitch + 1
@@ -24,7 +23,7 @@ func drawn(g grid) string {
 	}
 	for _, c := range g.Cells {
 		letter := c.Shape[0]
-		if len(c.Shape) == 2 { // how full it is
+		if len(c.Shape) == 2 { // its fill level
 			letter = c.Shape[1]
 		}
 		squares[c.Y/pitch][c.X/pitch] = letter
@@ -70,8 +69,7 @@ func TestMap(t *testing.T) {
 	}
 }
 
-// TestMapOfManySlots: a map has room for every slot and no more squares than can
-// be read, whatever the size.
+// TestMapOfManySlots checks that a map has room for every slot and stays readable, whatever the size.
 func TestMapOfManySlots(t *testing.T) {
 	for _, tt := range []struct {
 		prefix    string

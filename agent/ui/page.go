@@ -1,10 +1,8 @@
-// Package ui draws the agent's status page: plain values in, HTML out. It knows
-// nothing of how the agent comes by what is shown, and nothing of it can be
-// changed through the page.
+// Package ui renders the agent's status page: plain values in, HTML out. It does not know where the values come from,
+// and the page cannot change anything.
 //
-// The page is whole without JavaScript. With it, the script asks for the page
-// again when the API's blocking reads say that something is new, and puts the
-// differences in place.
+// The page works without JavaScript. With it, the script requests the page again when the API's blocking reads report
+// a change, and applies the differences in place.
 package ui
 
 import (
@@ -25,26 +23,26 @@ var source string
 //go:embed assets
 var assets embed.FS
 
-// Page is what one page shows. Text of other hosts may stand anywhere in it.
+// Page holds the content of one page. Any text may come from other hosts.
 type Page struct {
 	Node, NodeID string // "" until known
 	Version      string
 	Registry     string
 	Started      time.Time
-	Now          time.Time // for dates alone: the page of a quiet agent does not change
+	Now          time.Time // only for dates: the page of a quiet agent does not change
 
 	Health   api.Health
-	Networks []Network   // in the overview all, else the one it is about
+	Networks []Network   // all in the overview, else the page's network
 	Known    []string    // all networks of this host, for navigation
-	Others   []Other     // that are in the store and this host takes no part in
+	Others   []Other     // networks in the store that this host does not take part in
 	Events   []api.Event // newest first
 	Only     string      // the network the page is about, "" for the overview
 
-	Query string // hosts that have it in their names or addresses are shown
+	Query string // only hosts with this text in their names or addresses are shown
 	From  int    // first row shown
 }
 
-// Network is one network as this host takes part in it.
+// Network describes one network that this host takes part in.
 type Network struct {
 	Name    string
 	Backend string
@@ -54,19 +52,18 @@ type Network struct {
 	Rows    []Row // the slots that are not free, in order
 	Drops   map[string]uint64
 	Skipped int    // records that could not be used
-	Trouble string // why what is known of slots is old or missing, "" when it is not
+	Trouble string // why the data about slots is old or missing, "" when it is not
 }
 
-// Other is a network this host takes no part in.
+// Other is a network that this host does not take part in.
 type Other struct {
 	Name, Prefixes, Backend string
 }
 
-// State is how it stands with a slot.
+// State is the state of a slot.
 type State int
 
-// What a slot can be, in the order in which one covers another where the map
-// shows several as one.
+// The states of a slot. Where the map shows several slots as one, a later state covers an earlier one.
 const (
 	Free     State = iota
 	Reserved       // kept for a host that has no lease on it
@@ -90,17 +87,17 @@ type Row struct {
 	Backend   string
 	MTU       int
 	Lapsed    time.Duration // since this agent saw it lapse
-	Note      string        // what is to be said about it
+	Note      string        // a remark for the reader
 	Counters  *api.Counters // nil where the backend does not count each peer
 }
 
-// Renderer makes pages. It may be used concurrently.
+// Renderer renders pages. It is safe for concurrent use.
 type Renderer struct {
 	page  *template.Template
 	files map[string]asset
 }
 
-// New reads the template and the assets.
+// New parses the template and loads the assets.
 func New() (*Renderer, error) {
 	r := &Renderer{files: map[string]asset{}}
 	if err := r.load(); err != nil {
@@ -117,7 +114,7 @@ func New() (*Renderer, error) {
 	return r, nil
 }
 
-// Render is the page's HTML.
+// Render returns the page's HTML.
 func (r *Renderer) Render(p Page) ([]byte, error) {
 	var out bytes.Buffer
 	if err := r.page.ExecuteTemplate(&out, "page", newView(p)); err != nil {
@@ -126,8 +123,7 @@ func (r *Renderer) Render(p Page) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Missing is a page that says what there is not; root is the way from it to where
-// /ui is.
+// Missing returns a page that says what was not found; root is the relative path to the parent of /ui.
 func (r *Renderer) Missing(root, what string) ([]byte, error) {
 	var out bytes.Buffer
 	err := r.page.ExecuteTemplate(&out, "missing", map[string]string{"Root": root, "What": what})

@@ -17,7 +17,7 @@ import (
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// planOf is a plan whose pool is normalized.
+// planOf returns a plan whose pool is normalized.
 func planOf(t *testing.T, prefix string, subnetLen int) registry.Plan {
 	t.Helper()
 	p, err := registry.Plan{{Prefix: netip.MustParsePrefix(prefix), SubnetLen: subnetLen}}.Normalize()
@@ -27,7 +27,7 @@ func planOf(t *testing.T, prefix string, subnetLen int) registry.Plan {
 	return p
 }
 
-// pageOf is a page with hosts on every third slot, own among them.
+// pageOf returns a page with hosts on every third slot, including this one.
 func pageOf(t *testing.T, hosts int, name string) Page {
 	t.Helper()
 	n := Network{Name: "default", Backend: "udp", Plan: planOf(t, "10.0.0.0/12", 24), Health: api.NetworkHealth{Network: "default", Status: api.Passing, Ready: true}}
@@ -75,7 +75,7 @@ func attr(n *html.Node, name string) (string, bool) {
 	return "", false
 }
 
-// within finds elements of the names.
+// within returns the elements with these names.
 func within(n *html.Node, names ...string) (out []*html.Node) {
 	for d := range n.Descendants() {
 		if d.Type == html.ElementNode && slices.Contains(names, d.Data) {
@@ -95,8 +95,8 @@ func text(n *html.Node) string {
 	return strings.Join(strings.Fields(b.String()), " ")
 }
 
-// TestPageIsWellMade: what screen readers and browsers' rules need of the markup,
-// also of pages with nothing on them.
+// TestPageIsWellMade checks what screen readers and browsers' rules require of the markup, also of pages without
+// content.
 func TestPageIsWellMade(t *testing.T) {
 	only := pageOf(t, 1000, "host")
 	only.Only = "default"
@@ -179,7 +179,7 @@ func TestPageIsWellMade(t *testing.T) {
 	}
 }
 
-// TestForeignTextStaysText: whatever a record says is shown and does nothing.
+// TestForeignTextStaysText checks that text from a record is shown and never interpreted.
 func TestForeignTextStaysText(t *testing.T) {
 	for _, evil := range []string{
 		`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `' onmouseover='alert(1)`, `javascript:alert(1)`, `{{.Version}}`,
@@ -211,7 +211,7 @@ func pageOnly(p Page, only string) Page {
 	return p
 }
 
-// shape is a page's elements and the names of their attributes.
+// shape returns a page's elements and the names of their attributes.
 func shape(doc *html.Node) string {
 	var b strings.Builder
 	for n := range doc.Descendants() {

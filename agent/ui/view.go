@@ -14,26 +14,26 @@ import (
 // Bounds of what one page shows.
 const (
 	rowsShown   = 100
-	fewHosts    = 32 // that the overview has in full
+	fewHosts    = 32 // the overview shows all of so many hosts
 	spansShown  = 24
 	eventsShown = 40
 )
 
-// view is a page as the template takes it.
+// view is the template's input for a page.
 type view struct {
 	Page
-	Root     string // from the page to where /ui and /v1 are
+	Root     string // from the page to the parent of /ui and /v1
 	Title    string
 	Verdict  string
 	Sub      string
 	Problems []problem
 	Groups   []group // all checks
 	Parts    []part
-	Watch    string // path of the blocking read that tells of news
+	Watch    string // path of the blocking read that reports changes
 	Shown    []api.Event
 }
 
-// pair is what the template of the hosts takes.
+// pair is the input of the hosts' template.
 type pair struct {
 	Page view
 	Part part
@@ -45,13 +45,13 @@ type problem struct {
 	api.Check
 }
 
-// group is the checks of the agent or of one network.
+// group holds the checks of the agent or of one network.
 type group struct {
 	Name   string
 	Checks []api.Check
 }
 
-// Sentence is how it stands with the group.
+// Sentence describes the state of the group.
 func (g group) Sentence() string {
 	bad := 0
 	for _, c := range g.Checks {
@@ -75,16 +75,16 @@ type part struct {
 	More    bool // spans
 	Subnets string
 	Full    bool  // with the table of hosts
-	Rows    []row // of the page
+	Rows    []row // of this page
 	Hosts   int   // other hosts with a lease
-	Found   int   // rows that the query finds
+	Found   int   // number of rows that match the query
 	Counted bool
-	Earlier string // query of the rows before, "" when there are none
+	Earlier string // query of the previous rows, "" when there are none
 	Later   string
 	Range   string // "1 to 100 of 1,000"
 }
 
-// row is a slot's row.
+// row is the table row of a slot.
 type row struct {
 	Row
 	ID    string
@@ -116,8 +116,8 @@ func newView(p Page) view {
 	return v
 }
 
-// verdict is whether what the agent watches is in order, in a sentence, and what that
-// means. The paths to other hosts are not watched.
+// verdict tells in a sentence whether what the agent watches is in order, and what that means. The agent does not
+// watch the paths to other hosts.
 func verdict(p Page) (sentence, sub string) {
 	name, bad := cmp.Or(p.Node, "This host"), len(problems(p.Health))
 	sub = "Every network is ready for containers."
@@ -146,7 +146,7 @@ func things(n int) string {
 	return fmt.Sprintf("%d things", n)
 }
 
-// problems is what is not passing, worst first.
+// problems returns the checks that are not passing, worst first.
 func problems(h api.Health) (out []problem) {
 	add := func(network string, checks []api.Check) {
 		for _, c := range checks {
@@ -193,7 +193,7 @@ func newPart(p Page, n Network) part {
 	return out
 }
 
-// paged adds the ways to the rows that are not shown.
+// paged adds the links to the rows that are not shown.
 func (out *part) paged(query string, from int) {
 	to := from + len(out.Rows)
 	out.Range = fmt.Sprintf("%d to %d of %s", from+1, to, number(uint64(out.Found)))
@@ -222,8 +222,7 @@ func newRow(r Row, id string) row {
 	return out
 }
 
-// matches says whether a row has the text, in lower case, in what tells it from
-// others.
+// matches reports whether a row's identifying fields contain the text, which is in lower case.
 func (r Row) matches(text string) bool {
 	if strings.Contains(strings.ToLower(r.Node), text) || strings.Contains(r.State.String(), text) {
 		return true

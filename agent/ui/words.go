@@ -11,7 +11,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// number is an integer with its thousands apart.
+// number formats an integer with separators between thousands.
 func number(n uint64) string {
 	s := strconv.FormatUint(n, 10)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -20,7 +20,7 @@ func number(n uint64) string {
 	return s
 }
 
-// bytesOf is an amount of bytes in three digits or so.
+// bytesOf formats an amount of bytes in about three digits.
 func bytesOf(n uint64) string {
 	if n < 1000 {
 		return fmt.Sprintf("%d B", n)
@@ -36,7 +36,7 @@ func bytesOf(n uint64) string {
 	return fmt.Sprintf("%.*f %cB", digits, value, " kMGTPE"[unit])
 }
 
-// clock is a time of day, with its date when that is not today's.
+// clock formats a time of day, with its date when that is not today's.
 func clock(now, t time.Time) string {
 	now, t = now.UTC(), t.UTC()
 	if t.IsZero() {
@@ -48,7 +48,7 @@ func clock(now, t time.Time) string {
 	return t.Format("2006-01-02 15:04:05")
 }
 
-// age is a duration in its largest unit.
+// age formats a duration in its largest unit.
 func age(d time.Duration) string {
 	for _, u := range []struct {
 		span time.Duration
@@ -61,7 +61,7 @@ func age(d time.Duration) string {
 	return "under 1 min"
 }
 
-// drops is packets that were dropped, by reason.
+// drops formats the numbers of dropped packets, by reason.
 func drops(by map[string]uint64) string {
 	var out []string
 	for _, reason := range slices.Sorted(maps.Keys(by)) {
@@ -72,7 +72,7 @@ func drops(by map[string]uint64) string {
 	return strings.Join(out, ", ")
 }
 
-// statusWord is a status for people.
+// statusWord returns a status in words.
 func statusWord(status string) string {
 	switch status {
 	case api.Passing:

@@ -16,7 +16,7 @@ const ownPrefix = "leno-"
 
 func (l Link) ours() bool { return strings.HasPrefix(l.Name, ownPrefix) }
 
-// selector is one choice under way.
+// selector holds the input of one choice.
 type selector struct {
 	host   Host
 	u      config.Underlay
@@ -24,8 +24,8 @@ type selector struct {
 	public Public
 }
 
-// choose is pure: the same host and settings give the same choice. Its MTU is
-// left to measure.
+// choose returns the choice without its MTU, which measure adds. It is pure: the same host and settings give the same
+// choice.
 func choose(host Host, u config.Underlay, need Need, public Public) (Choice, error) {
 	s := selector{host, u, need, public}
 	if !need.IPv4 && !need.IPv6 {
@@ -43,8 +43,8 @@ func choose(host Host, u config.Underlay, need Need, public Public) (Choice, err
 	return Choice{}, fmt.Errorf("%w %s; this host has %s", ErrNone, s.settings(), s.candidates())
 }
 
-// byInterfaces takes the first that exists, whatever its state: who names an
-// interface means it, and another one in its stead would be a surprise.
+// byInterfaces takes the first interface that exists, whatever its state: an operator who names an interface means
+// it, and another one in its place would be a surprise.
 func (s selector) byInterfaces() (Choice, bool, error) {
 	for _, want := range s.u.Interfaces {
 		for _, l := range s.host.Links {
@@ -72,8 +72,8 @@ func (s selector) byInterfaces() (Choice, bool, error) {
 	return Choice{}, false, nil
 }
 
-// byRegex goes through the expressions, then the interfaces: the order of the
-// expressions is the operator's, that of the interfaces the kernel's.
+// byRegex tries the expressions in order, for each the interfaces in order: the operator ordered the expressions, the
+// kernel the interfaces.
 func (s selector) byRegex() (Choice, bool, error) {
 	for _, expr := range s.u.InterfaceRegex {
 		re, err := regexp.Compile(expr)
@@ -106,8 +106,8 @@ func (s selector) byReach() (Choice, bool, error) {
 		return Choice{}, false, nil
 	}
 	for _, l := range s.host.Links {
-		// The route to an address of this host itself goes over loopback; the
-		// interface that owns it is meant.
+		// The route to an address of this host itself leads to loopback; the operator means the interface that has
+		// the address.
 		if !slices.Contains(s.host.Reach.Hops, l.Index) && !slices.ContainsFunc(l.Addrs, func(a Address) bool { return a.Addr == s.u.CanReach }) {
 			continue
 		}
@@ -127,8 +127,8 @@ func (s selector) byReach() (Choice, bool, error) {
 	return Choice{}, false, nil
 }
 
-// byDefaultRoute tries the main table's routes first, IPv4's before IPv6's, each
-// family's by metric, as the kernel does.
+// byDefaultRoute tries the main table's routes first, IPv4 before IPv6, and each family's routes by metric, as the
+// kernel does.
 func (s selector) byDefaultRoute() (Choice, bool, error) {
 	routes := slices.Clone(s.host.Defaults)
 	slices.SortStableFunc(routes, func(a, b DefaultRoute) int {
@@ -145,7 +145,7 @@ func (s selector) byDefaultRoute() (Choice, bool, error) {
 				continue
 			}
 			if choice, ok := s.take(l, r.Source, fmt.Sprintf("the %s leaves through it", r)); ok {
-				if choice.Addrs[0].Is6() { // who asks for nothing gets IPv4 where there is IPv4
+				if choice.Addrs[0].Is6() { // without a setting, IPv4 is used where there is IPv4
 					slices.Reverse(choice.Addrs)
 					slices.Reverse(choice.Own)
 				}
@@ -166,8 +166,8 @@ func compareBool(a, b bool) int {
 	return 1
 }
 
-// take makes the link the choice, unless it leaves no address. The family of the
-// address that is preferred comes first: it is the one that was asked for.
+// take makes the link the choice, unless no address remains. The family of the preferred address comes first, because
+// the settings asked for it.
 func (s selector) take(l Link, prefer netip.Addr, reason string) (Choice, bool) {
 	c := Choice{Interface: l.Name, Index: l.Index, Reason: reason, Down: !l.Up}
 	families := []family{{s.need.IPv4, s.public.IPv4, false, "underlay.public_ip"}, {s.need.IPv6, s.public.IPv6, true, "underlay.public_ipv6"}}
@@ -193,7 +193,7 @@ func (s selector) take(l Link, prefer netip.Addr, reason string) (Choice, bool) 
 	return c, len(c.Addrs) > 0
 }
 
-// family is what is asked for in one address family.
+// family holds what is wanted of one address family.
 type family struct {
 	wanted bool
 	public netip.Addr // from the setting from, if valid
@@ -201,8 +201,7 @@ type family struct {
 	from   string
 }
 
-// best is the link's first usable address that fits, and one that stays before
-// one that does not.
+// best returns the link's first usable address that fits; permanent addresses come before passing ones.
 func (s selector) best(l Link, fits func(Address) bool) netip.Addr {
 	for _, passing := range []bool{false, true} {
 		for _, a := range l.Addrs {
@@ -214,8 +213,8 @@ func (s selector) best(l Link, fits func(Address) bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// address is the link's best one of a family: the one asked for, else the first
-// that stays, else the first of all.
+// address returns the link's best address of a family: the preferred one, else the first permanent one, else the
+// first one.
 func (s selector) address(l Link, prefer netip.Addr, v6 bool) (netip.Addr, bool) {
 	best, rank := netip.Addr{}, 0
 	for _, a := range l.Addrs {
@@ -237,7 +236,7 @@ func (s selector) address(l Link, prefer netip.Addr, v6 bool) (netip.Addr, bool)
 
 func (s selector) usable(a Address) bool { return s.flaw(a) == "" }
 
-// flaw is why other hosts cannot be given the address.
+// flaw returns why the address cannot be given to other hosts.
 func (s selector) flaw(a Address) string {
 	switch {
 	case a.Addr.Is6() && !s.need.IPv6, !a.Addr.Is6() && !s.need.IPv4:
@@ -254,7 +253,7 @@ func (s selector) flaw(a Address) string {
 	return ""
 }
 
-// oddities is why an interface is not taken unless it is named.
+// oddities returns why an interface is taken only if it is named.
 func (s selector) oddities(l Link) []string {
 	var out []string
 	if l.Loopback {

@@ -29,7 +29,7 @@ func addrs(list ...string) []Address {
 
 func via(hops ...int) Route { return Route{Hops: hops} }
 
-// lab is a host with everything that could be mistaken for the underlay.
+// lab returns a host with everything that could be mistaken for the underlay.
 func lab() Host {
 	return Host{
 		Links: []Link{
@@ -64,7 +64,7 @@ func TestChoose(t *testing.T) {
 
 		link   string
 		addrs  string
-		own    string // when not addrs
+		own    string // if not addrs
 		reason string
 	}{
 		{name: "default route of the lowest metric, IPv4 before IPv6", need: both,

@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// defaultRoutes lists those of all tables. The kernel cannot be asked for them
-// alone: of all others, thousands of leno's own among them, only the head of the
-// message is read.
+// defaultRoutes returns the default routes of all tables. The kernel cannot list only these: of all other routes,
+// including thousands of leno's own, only the head of the message is read.
 func defaultRoutes() ([]DefaultRoute, error) {
 	var out []DefaultRoute
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
@@ -31,8 +30,8 @@ func defaultRoutes() ([]DefaultRoute, error) {
 	return out, nil
 }
 
-// defaultRoute reads a message of the kernel's; ok is false for every other route,
-// and for one that leads nowhere at the moment.
+// defaultRoute parses a message of the kernel; ok is false for any other route, and for a default route that
+// currently leads nowhere.
 func defaultRoute(m []byte) (out DefaultRoute, ok bool) {
 	if len(m) < unix.SizeofRtMsg {
 		return out, false
@@ -80,7 +79,7 @@ func metricMTU(b []byte) int {
 	return 0
 }
 
-// nextHops are the devices of a struct rtnexthop each, but for dead ones.
+// nextHops returns the devices of a list of struct rtnexthop, without dead ones.
 func nextHops(b []byte) (links []int) {
 	for len(b) >= unix.SizeofRtNexthop {
 		hop := nl.DeserializeRtNexthop(b)

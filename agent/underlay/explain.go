@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// settings names what was asked for.
+// settings names the settings in effect.
 func (s selector) settings() string {
 	var out []string
 	if len(s.u.Interfaces) > 0 {
@@ -27,7 +27,7 @@ func (s selector) settings() string {
 	return strings.Join(out, ", ")
 }
 
-// candidates lists every interface with its addresses and why it does not fit.
+// candidates lists every interface with its addresses and the reason why it does not fit.
 func (s selector) candidates() string {
 	if len(s.host.Links) == 0 {
 		return "no interface"
@@ -47,7 +47,7 @@ func (s selector) candidates() string {
 	return strings.Join(out, "; ")
 }
 
-// why is the reason a link was left out, the one nearest to being mended first.
+// why returns the reason a link was left out, the one that is easiest to fix first.
 func (s selector) why(l Link) string {
 	if odd := s.oddities(l); len(odd) > 0 {
 		return "is " + strings.Join(odd, " and ")
@@ -61,7 +61,7 @@ func (s selector) why(l Link) string {
 	return "does not match"
 }
 
-// unusable says why a link has no address to give to others.
+// unusable returns why a link has no address to give to others.
 func (s selector) unusable(l Link) string {
 	if len(l.Addrs) == 0 {
 		return "has no address"

@@ -6,11 +6,11 @@ import (
 	"strconv"
 )
 
-// Host is what the choice is made from.
+// Host holds the facts that the choice is based on.
 type Host struct {
 	Links    []Link         // by index
 	Defaults []DefaultRoute // in any order
-	Reach    Route          // to the address asked for, unless ReachErr
+	Reach    Route          // to the requested address, unless ReachErr is set
 	ReachErr error
 }
 
@@ -21,11 +21,11 @@ type Link struct {
 	MTU      int // bytes
 	Up       bool
 	Loopback bool
-	// Ends is true of devices that have addresses and carry nothing between hosts:
-	// loopback, dummy, and a VRF's own.
+	// Ends is true for devices that have addresses but carry nothing between hosts: loopback, dummy, and a VRF's own
+	// device.
 	Ends     bool
 	VRF      int       // ifindex of the VRF it is in, 0 for none
-	Parent   int       // ifindex of the device its packets leave through, as far as it says so; else 0
+	Parent   int       // ifindex of the device its packets leave through; 0 if it reports none
 	Overhead int       // bytes it adds to a packet on its parent
 	Addrs    []Address // oldest first, IPv4's primary before its secondary
 }
@@ -33,22 +33,21 @@ type Link struct {
 // Address is one address of an interface.
 type Address struct {
 	Addr       netip.Addr
-	Tentative  bool // not yet, or never, found to be unique: must not be used
+	Tentative  bool // not found to be unique, or not yet: must not be used
 	Deprecated bool // not for new connections
 	Temporary  bool // replaced every few hours (RFC 8981)
 	Narrow     bool // its scope is the link or the host
 }
 
-// passing says that an address is given to others only when there is no better
-// one.
+// passing reports whether an address is given to others only when there is no better one.
 func (a Address) passing() bool { return a.Deprecated || a.Temporary || a.Narrow }
 
-// passes says that of an address of the link.
+// passes reports whether addr is an address of the link and passing.
 func (l Link) passes(addr netip.Addr) bool {
 	return slices.ContainsFunc(l.Addrs, func(a Address) bool { return a.Addr == addr && a.passing() })
 }
 
-// Route is where packets leave.
+// Route describes where packets leave.
 type Route struct {
 	Hops   []int      // ifindexes; several share the load
 	Source netip.Addr // the address the kernel would send from, may be zero
@@ -63,7 +62,7 @@ type DefaultRoute struct {
 	IPv6   bool
 }
 
-// String is "IPv4 default route", and which table's if not the main one's.
+// String returns "IPv4 default route", with the table's number unless it is the main one.
 func (r DefaultRoute) String() string {
 	s := "IPv4 default route"
 	if r.IPv6 {
@@ -75,7 +74,7 @@ func (r DefaultRoute) String() string {
 	return s
 }
 
-// Path is the route to one address other hosts have.
+// Path is the route to one address of another host.
 type Path struct {
 	To netip.Addr
 	Route

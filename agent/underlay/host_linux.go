@@ -15,16 +15,14 @@ import (
 type kernel struct{ nl *netlink.Handle }
 
 func open() (kernel, error) {
-	// A handle of its own: the package's functions would use the namespace of
-	// whichever thread first needed them.
+	// A separate handle: the package's functions would use the namespace of the thread that first needed them.
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	return kernel{h}, err
 }
 
 func (k kernel) close() { k.nl.Close() }
 
-// look lists interfaces, addresses and default routes, and the route to reach
-// when that is valid.
+// look lists interfaces, addresses and default routes, and the route to reach if that is valid.
 func (k kernel) look(reach netip.Addr) (Host, error) {
 	var host Host
 	links, err := whole(k.nl.LinkList)
@@ -62,7 +60,7 @@ func toLink(l netlink.Link) Link {
 	out.Ends = out.Loopback || l.Type() == "dummy" || l.Type() == "vrf"
 	switch l := l.(type) {
 	case *netlink.Vlan, *netlink.Macvlan, *netlink.Macvtap, *netlink.IPVlan:
-		if a.NetNsID < 0 { // else the index is another namespace's
+		if a.NetNsID < 0 { // else the index belongs to another namespace
 			out.Parent = a.ParentIndex
 		}
 	case *netlink.Vxlan:
@@ -71,8 +69,7 @@ func toLink(l netlink.Link) Link {
 	return out
 }
 
-// vxlanOverhead is the outer IP header, UDP, VXLAN and the inner Ethernet header
-// (RFC 7348).
+// vxlanOverhead returns the size of the outer IP header, UDP, VXLAN and the inner Ethernet header (RFC 7348).
 func vxlanOverhead(l *netlink.Vxlan) int {
 	for _, ip := range []net.IP{l.SrcAddr, l.Group} {
 		if len(ip) > 0 && ip.To4() == nil {
@@ -82,7 +79,7 @@ func vxlanOverhead(l *netlink.Vxlan) int {
 	return 20 + 8 + 8 + 14
 }
 
-// whole takes a listing again that changed while it was read.
+// whole repeats a listing that changed while it was read.
 func whole[T any](list func() (T, error)) (out T, err error) {
 	for range 3 {
 		if out, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -92,9 +89,8 @@ func whole[T any](list func() (T, error)) (out T, err error) {
 	return out, err
 }
 
-// addresses are those of each link, by ifindex, oldest first. The kernel lists
-// IPv6's the other way round (ipv6_link_dev_addr), and an address that was added
-// must not take the place of the one before.
+// addresses returns those of each link, by ifindex, oldest first. The kernel lists IPv6 addresses in the opposite
+// order (ipv6_link_dev_addr), and a new address must not replace the one before it.
 func (k kernel) addresses() (map[int][]Address, error) {
 	found, err := k.nl.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
@@ -142,8 +138,7 @@ func toRoute(r netlink.Route) Route {
 	return out
 }
 
-// route asks for the route to an address; of one to this host itself it is
-// loopback's.
+// route returns the kernel's route to an address; for an address of this host it is loopback's.
 func (k kernel) route(to netip.Addr, o *netlink.RouteGetOptions) (Route, error) {
 	routes, err := k.nl.RouteGetWithOptions(net.IP(to.AsSlice()), o)
 	if err != nil {
@@ -155,10 +150,9 @@ func (k kernel) route(to netip.Addr, o *netlink.RouteGetOptions) (Route, error) 
 	return toRoute(routes[0]), nil
 }
 
-// paths asks where packets from the choice to each address leave. The answer is
-// the route itself and not the kernel's cached one, whose MTU may be that of a
-// path somebody found out and is forgotten after minutes. What cannot be reached
-// now is left out.
+// paths returns the routes that packets from the choice to each address take. It asks for the route itself and not
+// for the kernel's cached one, whose MTU may come from path MTU discovery and is forgotten after minutes. It leaves
+// out addresses that cannot be reached now.
 func (k kernel) paths(host Host, c Choice, to []netip.Addr) []Path {
 	o := &netlink.RouteGetOptions{FIBMatch: true}
 	if c.Own[0].IsValid() {

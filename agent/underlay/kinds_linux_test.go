@@ -13,8 +13,7 @@ import (
 
 var both = Need{IPv4: true, IPv6: true, Overlay: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}}
 
-// text is a choice in one line: what was chosen, what it sends from if that is
-// another address, and the MTU.
+// text formats a choice in one line: the chosen interface, the source address if that is another one, and the MTU.
 func text(c Choice) string {
 	s := fmt.Sprintf("%s %v", c.Interface, c.Addrs)
 	if fmt.Sprint(c.Own) != fmt.Sprint(c.Addrs) {
@@ -23,9 +22,8 @@ func text(c Choice) string {
 	return fmt.Sprintf("%s, %d of %s %v", s, c.MTU, c.MTUFrom, c.Devices)
 }
 
-// TestKindsOfHosts goes through what hosts have between them. Every script
-// changes a host with eth0 (192.0.2.34, 2001:db8::34) and its default routes, and
-// eth1 (10.1.0.34).
+// TestKindsOfHosts tests the kinds of connections that hosts have. Every script changes a host with eth0 (192.0.2.34,
+// 2001:db8::34) and its default routes, and eth1 (10.1.0.34).
 func TestKindsOfHosts(t *testing.T) {
 	peers := func(list ...string) Need {
 		need := both

@@ -5,29 +5,27 @@ import (
 	"slices"
 )
 
-// leastPath is the narrowest path to a single host that counts: IPv6's least MTU
-// (1280, RFC 8200) and the 70 bytes of VXLAN over IPv6. Below it one host, or one
-// wrong record, would take the network away from all; the kernel's path MTU
-// discovery cares for that host alone.
+// leastPath is the narrowest path to a single host that counts: IPv6's minimum MTU (1280, RFC 8200) and the 70 bytes
+// of VXLAN over IPv6. With a lower limit one host, or one wrong record, would make the network unusable for all. The
+// kernel's path MTU discovery handles narrower paths, for that host alone.
 const leastPath = 1350
 
-// defaultMTU stands in where no device tells: Ethernet's.
+// defaultMTU applies where no device has an MTU: it is Ethernet's.
 const defaultMTU = 1500
 
-// maxDepth bounds how many devices may stand on one another.
+// maxDepth bounds how many devices may be stacked.
 const maxDepth = 8
 
-// width is how long packets may be somewhere, and where that is.
+// width is the longest packet that fits somewhere, and where that is.
 type width struct {
 	mtu  int
 	from string
 }
 
-// measure gives the choice its MTU: the least of the chosen interface's, the
-// default routes' that leave through it, and those of the paths to other hosts;
-// of each the route's own and that of the devices it leaves through, down to the
-// ones they stand on. An interface that carries nothing itself leaves the word to
-// the routes. Pure.
+// measure sets the choice's MTU. It is the least of the MTUs of the chosen interface, of the default routes that
+// leave through it, and of the paths to other hosts. For each route, its own MTU counts and those of the devices it
+// leaves through, down to the lowest device. An interface that carries nothing itself does not count, only the routes
+// do. It is pure.
 func measure(host Host, c Choice, paths []Path) Choice {
 	m := measurement{host: host}
 	chosen, _ := host.link(c.Index)
@@ -54,9 +52,8 @@ func measure(host Host, c Choice, paths []Path) Choice {
 	return c
 }
 
-// usedDefaults are the default routes that packets from the choice take. Those
-// of one that carries nothing are the main table's, or its VRF's, with the lowest
-// metric.
+// usedDefaults returns the default routes that packets from the choice take. For an interface that carries nothing,
+// they are those of the main table with the lowest metric.
 func usedDefaults(host Host, c Choice, chosen Link) (out []DefaultRoute) {
 	v6 := c.Addrs[0].Is6()
 	for _, r := range host.Defaults {
@@ -110,13 +107,12 @@ func (m *measurement) route(r Route, name string, chosen Link) {
 	}
 }
 
-// nested says that packets to another host go through a network of leno's, which
-// nobody asked for. Its MTU follows from that of the underlay: when two networks
-// have a host each whose address is in the other one, they would narrow each other
-// for ever, on all hosts.
+// nested reports whether packets to another host go through a network of leno without being configured to. Such a
+// network's MTU follows from that of the underlay: when two networks each have a host whose address is in the other
+// one, they would narrow each other forever, on all hosts.
 func nested(l, chosen Link) bool { return l.ours() && l.Index != chosen.Index }
 
-// span is how long a packet may be on a device and all it stands on.
+// span returns how long a packet may be on a device and on all devices below it.
 func (m *measurement) span(l Link) width {
 	w := width{l.MTU, l.Name}
 	under, taken := l, 0

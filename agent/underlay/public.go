@@ -8,14 +8,12 @@ import (
 	sockaddr "github.com/hashicorp/go-sockaddr/template"
 )
 
-// Public is the configured public addresses, evaluated. The zero Addr is the
-// interface's own.
+// Public holds the configured public addresses after evaluation. The zero Addr stands for the interface's own.
 type Public struct {
 	IPv4, IPv6 netip.Addr
 }
 
-// evaluate gives a go-sockaddr template its value on this host; anything else is
-// its own value.
+// evaluate returns the value of a go-sockaddr template on this host; it returns any other string unchanged.
 func evaluate(value string) (string, error) {
 	if !strings.Contains(value, "{{") {
 		return value, nil

@@ -1,7 +1,5 @@
-// Package underlay finds the interface and the addresses that carry traffic
-// between hosts. It owns the order in which the settings are tried and the
-// explanation of the outcome; it changes nothing on the host and knows no
-// backend.
+// Package underlay finds the interface and the addresses that carry traffic between hosts. It defines the order in
+// which the settings are tried and explains the outcome. It changes nothing on the host and knows no backend.
 package underlay
 
 import (
@@ -14,49 +12,45 @@ import (
 	"github.com/lenonet/leno/agent/config"
 )
 
-// ErrNone says that no interface of the host fits. The text around it names
-// every interface, its addresses, and why it was left out.
+// ErrNone reports that no interface of the host fits. The text around it names every interface, its addresses, and
+// why it was left out.
 var ErrNone = errors.New("no interface fits")
 
-// Need is what the networks ask of the underlay. At least one family is set.
+// Need describes what the networks need from the underlay. At least one family is set.
 type Need struct {
 	IPv4, IPv6 bool           // families that may carry the traffic; one of them is enough
-	Overlay    []netip.Prefix // the networks' pools: an address in them is never one of the underlay
+	Overlay    []netip.Prefix // the networks' pools: an address in them is never an underlay address
 	Peers      []netip.Addr   // public addresses of the other hosts, as far as known
 }
 
-// maxPaths is how many hosts' paths are asked for, the first by address: each
-// takes 16 microseconds, at every look. Whoever is beyond them is left to path MTU
-// discovery.
+// maxPaths bounds how many hosts' paths are checked, the first by address: each takes 16 microseconds, at every look.
+// The other hosts are left to path MTU discovery.
 const maxPaths = 256
 
-// Choice is the host's place on the network between hosts.
+// Choice describes the host's connection to the other hosts.
 type Choice struct {
 	Interface string
 	Index     int          // ifindex
-	MTU       int          // bytes, the least on the ways packets leave
-	MTUFrom   string       // whose MTU that is, for people: "eth0", "tun0, by which the route to 192.0.2.2 leaves,"
-	Addrs     []netip.Addr // public, at most one a family, never empty; the first is of the family that carries
-	Own       []netip.Addr // the host's own address behind each of Addrs, another one behind NAT; zero for none
-	Reason    string       // why this one, for people
-	Devices   []string     // what the MTU depends on, Interface included, sorted
-	Down      bool         // the interface is, and was named
+	MTU       int          // bytes, the least on the paths that packets take
+	MTUFrom   string       // the origin of the MTU, in words: "eth0", "tun0, by which the route to 192.0.2.2 leaves,"
+	Addrs     []netip.Addr // public, at most one per family, never empty; the first is of the family that carries the traffic
+	Own       []netip.Addr // the host's own address for each of Addrs, different behind NAT; zero for none
+	Reason    string       // why this one, in words
+	Devices   []string     // devices that the MTU depends on, Interface included, sorted
+	Down      bool         // the interface is down, and was named
 }
 
 func (c Choice) has(own netip.Addr) bool { return slices.Contains(c.Own, own) }
 
-// Select looks at the host, on the calling thread's network namespace, and
-// picks: the first of u.Interfaces that exists; else the first of
-// u.InterfaceRegex that matches an interface's name or address; else the interface
-// that reaches u.CanReach; and only when none of these is set, that of the
-// default route. PublicIP and PublicIPv6 replace the addresses found, not the
-// interface.
+// Select examines the host in the calling thread's network namespace and chooses: the first of u.Interfaces that
+// exists; else the first of u.InterfaceRegex that matches an interface's name or address; else the interface that
+// reaches u.CanReach; and only when none of these is set, that of the default route. PublicIP and PublicIPv6 replace
+// the addresses found, not the interface.
 //
-// Interfaces that are down, loopback, or leno's own are taken only when
-// u.Interfaces names them. Errors wrap ErrNone when nothing fits.
+// Interfaces that are down, loopback, or leno's own are taken only when u.Interfaces names them. Errors wrap ErrNone
+// when nothing fits.
 //
-// IPv4 carries where the host has it. What names an IPv6 address, or matches
-// one, asks for IPv6.
+// IPv4 carries the traffic where the host has it. A setting that names or matches an IPv6 address selects IPv6.
 func Select(u config.Underlay, need Need) (Choice, error) {
 	var public Public
 	for _, p := range []struct {
@@ -94,8 +88,8 @@ func Select(u config.Underlay, need Need) (Choice, error) {
 	return measure(host, choice, k.paths(host, choice, destinations(choice, u, need.Peers))), nil
 }
 
-// destinations are the addresses whose paths count: those of other hosts in the
-// family that carries, and the one to be reached.
+// destinations returns the addresses whose paths count: those of other hosts in the family that carries the traffic,
+// and u.CanReach.
 func destinations(c Choice, u config.Underlay, peers []netip.Addr) []netip.Addr {
 	var out []netip.Addr
 	for _, a := range peers {
@@ -112,8 +106,8 @@ func destinations(c Choice, u config.Underlay, peers []netip.Addr) []netip.Addr 
 	return out
 }
 
-// Names says whether the settings name an interface, or match its name: when it
-// changes, the choice may.
+// Names reports whether the settings name an interface, or match its name. The choice may change when that interface
+// changes.
 func Names(u config.Underlay, link string) bool {
 	return slices.Contains(u.Interfaces, link) || slices.ContainsFunc(u.InterfaceRegex, func(expr string) bool {
 		matched, err := regexp.MatchString(expr, link)

@@ -11,8 +11,7 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// host is a namespace with two veth interfaces, a bridge that carries the
-// overlay, and one of leno's devices.
+// host returns a namespace with two veth interfaces, a bridge that carries the overlay, and one of leno's devices.
 func host(t *testing.T) *nstest.NS {
 	ns, other := nstest.New(t), nstest.New(t)
 	nstest.Join(nstest.Joint{NS: ns, Link: "eth0", Addrs: []string{"192.0.2.34/24", "192.0.2.35/24", "2001:db8::34/64"}},
