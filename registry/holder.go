@@ -20,15 +20,15 @@ type Holder struct {
 // hosts have claimed again. Otherwise a host that remembers no lease would take a subnet that is in use. LostLeases is
 // safe for concurrent use. The zero value is ready.
 type LostLeases struct {
-	mu    sync.Mutex
-	since map[string]time.Time // by network, when the first claim had to wait
-	trees map[string]tree      // by network
+	mu      sync.Mutex
+	waiting map[string]waitingClaim // by network
 }
 
-// tree describes a network's tree of leases as seen by a claimer.
-type tree struct {
-	made uint64    // the index at which it was created, as of the last check of a claim
-	lost time.Time // when it was found to have been created again, zero for never
+// waitingClaim is a claim that has to wait.
+type waitingClaim struct {
+	first, last time.Time // of its checks
+	made        uint64    // the index at which the tree of leases was created, as of the last check
+	lost        time.Time // when the tree was found to have been created again, zero for never
 }
 
 // lostLeasesWait is the number of TTLs that a claim waits at most. The session of a host that died has ended by then,
@@ -41,7 +41,7 @@ const lostLeasesWait = 3
 //
 // A store that was set back also has no sessions of hosts, so a claimer that saw the loss waits for a TTL: that is how
 // long other hosts may take to notice. The claimer has seen the loss when claim.Lost is set, or when the tree was
-// created again since its last claim. made is math.MaxUint64 for a tree that the claim itself has just created.
+// created again while its claim waited. made is math.MaxUint64 for a tree that the claim itself has just created.
 //
 // A claim that does not take a new subnet is not checked: see Choice.TakesNew.
 func (w *LostLeases) Check(network string, holders []Holder, leases []Lease, made uint64, claim Claim, now time.Time) error {
@@ -58,39 +58,35 @@ func (w *LostLeases) Check(network string, holders []Holder, leases []Lease, mad
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	lost := w.seen(network, made, now)
-	if len(nodes) == 0 {
-		delete(w.since, network)
-		if now.Before(claim.Lost.Add(claim.TTL)) || now.Before(lost.Add(claim.TTL)) {
-			return fmt.Errorf("%w: waiting for the other hosts to claim again", ErrLeasesLost)
-		}
+	c, waits := w.waiting[network]
+	switch {
+	case !waits || now.Sub(c.last) > 2*claim.TTL: // an earlier claim was given up
+		c = waitingClaim{first: now}
+	case made != c.made && c.made != math.MaxUint64: // otherwise this claimer created it
+		c.lost = now
+	}
+	c.made, c.last = made, now
+	var err error
+	switch {
+	case len(nodes) == 0 && (now.Before(claim.Lost.Add(claim.TTL)) || now.Before(c.lost.Add(claim.TTL))):
+		err = fmt.Errorf("%w: waiting for the other hosts to claim again", ErrLeasesLost)
+	case len(nodes) == 0:
+		delete(w.waiting, network)
 		return nil
+	case now.Sub(c.first) <= lostLeasesWait*claim.TTL:
+		slices.Sort(nodes)
+		err = fmt.Errorf("%w: waiting for %s to claim again", ErrLeasesLost, strings.Join(slices.Compact(nodes), ", "))
 	}
-	if w.since == nil {
-		w.since = map[string]time.Time{}
+	if w.waiting == nil {
+		w.waiting = map[string]waitingClaim{}
 	}
-	first, waits := w.since[network]
-	if !waits {
-		first = now
-		w.since[network] = now
-	}
-	if now.Sub(first) > lostLeasesWait*claim.TTL {
-		return nil
-	}
-	slices.Sort(nodes)
-	return fmt.Errorf("%w: waiting for %s to claim again", ErrLeasesLost, strings.Join(slices.Compact(nodes), ", "))
+	w.waiting[network] = c
+	return err
 }
 
-// seen returns when the network's tree of leases was last found to have been created again; mu is held.
-func (w *LostLeases) seen(network string, made uint64, now time.Time) time.Time {
-	t, known := w.trees[network]
-	if known && made != t.made && t.made != math.MaxUint64 { // otherwise this claimer created it
-		t.lost = now
-	}
-	t.made = made
-	if w.trees == nil {
-		w.trees = map[string]tree{}
-	}
-	w.trees[network] = t
-	return t.lost
+// Forget removes what is known of the claims in a network, because the network was deleted.
+func (w *LostLeases) Forget(network string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.waiting, network)
 }

@@ -50,6 +50,9 @@ func newConsulServer(l *Lab, ns *Namespace, name string, i int) (*Consul, error)
 			"client_addr":      addr.String() + " 127.0.0.1",
 			// The shortest election: a leader about 2 s after the start.
 			"performance": map[string]any{"raft_multiplier": 1},
+			// A server that is cut off comes back. Removed from the cluster just then, it would hang the requests of
+			// client agents that use it.
+			"autopilot": map[string]any{"cleanup_dead_servers": false},
 		},
 	}
 	if l.opts.Servers > 1 {

@@ -114,6 +114,7 @@ func (s *shared) forget() {
 
 // Forget implements registry.Follower. Calls in progress continue with what they know.
 func (c *Client) Forget(network string) {
+	c.lost.Forget(network)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.trees, network)

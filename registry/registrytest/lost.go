@@ -70,6 +70,15 @@ var lostTests = []test{
 		own.Prefer, own.Running = first.Subnet(), true
 		s.equal("slot", s.acquire(s.open(), n, own).Slot, first.Slot)
 	}},
+	{"a claim does not wait for a loss of long ago", func(s *suite) {
+		r := s.open()
+		n := s.network("default", wide)
+		own := s.claim(0)
+		first := s.acquire(r, n, own)
+		s.ok(r.Release(s.ctx(), first))
+		s.emptied(n)
+		s.acquire(r, n, own) // the tree was created again since its last claim
+	}},
 	{"hosts of a new network wait for nobody", func(s *suite) {
 		n := s.network("default", wide)
 		a, b := s.open(), s.open()
