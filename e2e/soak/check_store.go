@@ -70,10 +70,17 @@ func (c *checker) handedOver(read Read, held map[netip.Prefix]tenant) {
 	}
 	for subnet, t := range held {
 		if !there[subnet] && !t.rewound {
-			c.mayTake(read, t, subnet, "its record is gone")
+			c.mayTake(read, t, subnet, recordGone)
 			delete(held, subnet)
 		}
 	}
+}
+
+const recordGone = "its record is gone"
+
+// claimedAfterALoss reports whether the tenant claimed when the store may have lost the network's definition.
+func (c *checker) claimedAfterALoss(t tenant) bool {
+	return slices.ContainsFunc(c.wiped, func(r Rewind) bool { return c.lasts(t.node, r.Span, Span{t.last, t.last}) })
 }
 
 // mayTake reports that a node lost a subnet's record that was kept for it.
@@ -83,6 +90,7 @@ func (c *checker) mayTake(read Read, t tenant, subnet netip.Prefix, what string)
 	case t.rewound && t.rewind.setBack(): // it says what it said then
 	case t.rewound && c.forgotten(t.node, t.rewind): // forgotten, and it could not say so
 	case c.movedAway(m, subnet, read.To): // it was done with it
+	case what == recordGone && c.claimedAfterALoss(t): // another plan was defined at the same time: the host took its claim back
 	case !t.rewound && read.To-t.last >= c.Rules.Hold:
 	default:
 		c.report(TakenEarly, m, read.Span, "%s, held %s before: %s", subnet, (read.To - t.last).Round(time.Millisecond), what)

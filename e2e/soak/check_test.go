@@ -276,6 +276,12 @@ func TestCheck(t *testing.T) {
 		}, nil},
 		"a host that was silent when the store was emptied waits for another's session to end": {func(s *story) { lostInSilence(s, 44) }, nil},
 		"a host that was silent when the store was emptied waits for longer":                   {func(s *story) { lostInSilence(s, 47) }, []Rule{NotRecovered}},
+		"a host takes a claim back that it made while the definition was lost": {func(s *story) {
+			s.Rewinds = []Rewind{{Span: at(30), Why: EmptyStore}}
+			s.reads(30.1, 31)
+			s.reads(32, 33, held(one, "a"))
+		}, nil},
+		"a record goes without a loss": {func(s *story) { s.reads(32, 33, held(one, "a")) }, []Rule{TakenEarly}},
 		"a network is not put back": {func(s *story) {
 			s.Rewinds = []Rewind{{Span: at(30), Why: EmptyStore}}
 			for i := range s.Reads {
