@@ -38,12 +38,12 @@ func (b *Backend) openSockets(at netip.AddrPort, report *backend.Report) ([]Bind
 	if lost {
 		report.Healed = append(report.Healed, backend.Repair{Part: backend.Routes, Fault: "socket was closed"})
 	}
-	b.listen = at
-	report.Writes++
 	level := hclog.Info
 	if lost || b.listen.IsValid() {
 		level = hclog.Debug // reported with the fault, or with the change of the underlay
 	}
+	b.listen = at
+	report.Writes++
 	b.config.Logger.Log(level, "listening", "address", at, "sockets", len(sockets), "segmentation", sockets[0].segment, "receive_offload", sockets[0].gro)
 	return asEnds[Bind](sockets), nil
 }
