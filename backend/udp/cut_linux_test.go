@@ -105,6 +105,7 @@ func TestSuperPacketsAreCut(t *testing.T) {
 		}
 		var want, got [][]byte
 		supers := map[byte]int{}
+		arrived := in.stop() // first: what arrived was sent before
 		for _, c := range out.stop() {
 			if !c.sent {
 				continue
@@ -115,7 +116,7 @@ func TestSuperPacketsAreCut(t *testing.T) {
 			}
 			want = append(want, pieces...)
 		}
-		for _, c := range in.stop() {
+		for _, c := range arrived {
 			if !c.sent {
 				got = append(got, c.pkt)
 			}

@@ -50,7 +50,7 @@ func TestDocumentationHealth(t *testing.T) {
 		documented = append(documented, docpages.Codes(row[0])...)
 	}
 	slices.Sort(documented)
-	if diff := cmp.Diff(docpages.Found(t, "agent/health.go", `(?m)^\tcheck\w+\s+= "(\w+)"`), documented); diff != "" {
+	if diff := cmp.Diff(docpages.Found(t, "agent/health/board.go", `(?m)^\t[A-Z]\w+\s+= "(\w+)"`), documented); diff != "" {
 		t.Errorf("operations/health.mdx (-agent +page):\n%s", diff)
 	}
 }

@@ -352,7 +352,7 @@ func checkIntervals(t *testing.T) map[string]time.Duration {
 
 // TestDocumentationChecks holds the table of checks against those there are.
 func TestDocumentationChecks(t *testing.T) {
-	there := docpages.Found(t, "agent/health.go", `(?m)^\tcheck\w+ += "(\w+)"`)
+	there := docpages.Found(t, "agent/health/board.go", `(?m)^\t[A-Z]\w+ += "(\w+)"`)
 	shown := slices.Sorted(maps.Keys(checkIntervals(t)))
 	if !slices.Equal(there, shown) {
 		t.Errorf("checks %q, on the page %q", there, shown)
