@@ -121,6 +121,7 @@ func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) 
 func (r *runner) definition(ctx context.Context) (registry.Network, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	asked := time.Now()
 	n, err := r.env.registry.Network(ctx, r.local.Name)
 	deleted := &registry.DeletedError{}
 	if errors.Is(err, registry.ErrNetworkNotFound) && !errors.As(err, &deleted) {
@@ -147,12 +148,12 @@ func (r *runner) definition(ctx context.Context) (registry.Network, error) {
 		n, err = r.known.network, nil
 	case errors.Is(err, registry.ErrNetworkNotFound) && len(r.local.Pools) > 0:
 		if n, err = r.define(ctx); err == nil {
-			r.confirm(n)
+			r.confirm(n, asked)
 		}
 	case err == nil && r.known.supersedes(n):
 		n = r.known.network
 	case err == nil:
-		r.confirm(n)
+		r.confirm(n, asked)
 	}
 	if err != nil {
 		return n, err
@@ -172,9 +173,10 @@ func (r *runner) abandon() {
 	r.env.left.Set(struct{}{})
 }
 
-// confirm notes that the store has the definition now.
-func (r *runner) confirm(n registry.Network) {
-	r.known = &knownDefinition{network: n, used: time.Now(), confirmed: true}
+// confirm notes that the store has the definition. asked is when the store was asked for it: this process may have been
+// stopped since, and the network deleted.
+func (r *runner) confirm(n registry.Network, asked time.Time) {
+	r.known = &knownDefinition{network: n, used: asked, confirmed: true}
 	r.forgetDeletion()
 }
 
@@ -338,6 +340,7 @@ const (
 func (r *runner) compareDefinition(ctx context.Context, n *registry.Network) (definitionVerdict, error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	asked := time.Now()
 	now, err := r.env.registry.Network(call, n.Name)
 	deleted := &registry.DeletedError{}
 	switch {
@@ -358,7 +361,7 @@ func (r *runner) compareDefinition(ctx context.Context, n *registry.Network) (de
 		return 0, errDefinitionChanged
 	}
 	*n = now
-	r.confirm(now)
+	r.confirm(now, asked)
 	r.show(func(v *view) {
 		if v.local.ModifyIndex == v.definition.ModifyIndex { // the datapath is made of the version before
 			v.local.ModifyIndex = now.ModifyIndex

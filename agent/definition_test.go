@@ -558,3 +558,47 @@ func TestNotDefinedWhileOthersTakePart(t *testing.T) {
 		t.Errorf("a has %s, before %s, and b %s", got, subnet, b.subnet())
 	}
 }
+
+// stoppedRegistry stops the process after it has read a network: while does what happens before it goes on.
+type stoppedRegistry struct {
+	registry.Registry
+	while func()
+}
+
+func (s *stoppedRegistry) Network(ctx context.Context, name string) (registry.Network, error) {
+	n, err := s.Registry.Network(ctx, name)
+	if s.while != nil {
+		s.while()
+		s.while = nil
+	}
+	return n, err
+}
+
+// TestDeletedWhileTheProcessWasStopped: a definition that was read before a network was lost, put back and deleted is
+// no sign that it was defined again since.
+func TestDeletedWhileTheProcessWasStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t, memory.New(), "a")
+		other := h.store.Client()
+		n := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}
+		must(t, other.PutNetwork(t.Context(), n))
+		r := h.part()
+		reads := &stoppedRegistry{Registry: r.env.registry}
+		r.env.registry = reads
+		reads.while = func() {
+			time.Sleep(time.Minute)
+			must(t, errOf(other.Acquire(t.Context(), h.inStore(), ownClaim(h))))
+			h.store.Delete(networkKey)
+			must(t, other.PutNetwork(t.Context(), n))
+			time.Sleep(time.Minute)
+			must(t, other.DeleteNetwork(t.Context(), "n"))
+			time.Sleep(time.Minute)
+		}
+		if _, err := r.definition(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.definition(t.Context()); !errors.Is(err, errNetworkGone) {
+			t.Errorf("got %v, want the end of the network", err)
+		}
+	})
+}

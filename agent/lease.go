@@ -217,7 +217,7 @@ func (r *runner) renew(ctx context.Context) {
 			case ctx.Err() != nil:
 			case err == nil:
 				r.renewal(started, telemetry.OK)
-				last = time.Now()
+				last = started // this process may have been stopped since
 				next = last.Add(period)
 				r.renewed(last, nil)
 			case errors.Is(err, registry.ErrLeaseLost):
