@@ -20,28 +20,51 @@ type Holder struct {
 // hosts have claimed again. Otherwise a host that remembers no lease would take a subnet that is in use. LostLeases is
 // safe for concurrent use. The zero value is ready.
 type LostLeases struct {
-	mu      sync.Mutex
-	waiting map[string]waitingClaim // by network
+	mu     sync.Mutex
+	claims map[string]openClaim // by network
 }
 
-// waitingClaim is a claim that has to wait.
-type waitingClaim struct {
-	first, last time.Time // of its checks
-	made        uint64    // the index at which the tree of leases was created, as of the last check
-	lost        time.Time // when the tree was found to have been created again, zero for never
+// openClaim is a claim that has not succeeded yet.
+type openClaim struct {
+	last    time.Time // of its attempts
+	made    uint64    // the index at which the tree of leases was created, as of the last attempt
+	lost    time.Time // when the tree was found to have been created again, zero for never
+	waiting time.Time // when it first had to wait for hosts, zero for never
 }
 
 // lostLeasesWait is the number of TTLs that a claim waits at most. The session of a host that died has ended by then,
 // so the remaining hosts are ones that cannot claim.
 const lostLeasesWait = 3
 
-// Check returns an ErrLeasesLost when there are holders whose sessions are older than the network's tree of leases,
+// givenUp is how long after its last attempt a claim counts as given up, in addition to two TTLs.
+const givenUp = 30 * time.Second
+
+// Attempt notes an attempt to claim a lease, before it is decided whether it can succeed. made is the index at which the
+// network's tree of leases was created, or math.MaxUint64 if the attempt itself has just created it.
+func (w *LostLeases) Attempt(network string, made uint64, claim Claim, now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c, open := w.claims[network]
+	switch {
+	case !open || now.Sub(c.last) > 2*claim.TTL+givenUp:
+		c = openClaim{}
+	case made != c.made && c.made != math.MaxUint64: // otherwise this claimer created it
+		c.lost = now
+	}
+	c.made, c.last = made, now
+	if w.claims == nil {
+		w.claims = map[string]openClaim{}
+	}
+	w.claims[network] = c
+}
+
+// Check decides on the attempt noted last. It returns an ErrLeasesLost when there are holders whose sessions are older than the network's tree of leases,
 // created at index made, and hold none of leases. The claimer itself is not one of them, and does not wait when its
 // session is older.
 //
 // A store that was set back also has no sessions of hosts, so a claimer that saw the loss waits for a TTL: that is how
 // long other hosts may take to notice. The claimer has seen the loss when claim.Lost is set, or when the tree was
-// created again while its claim waited. made is math.MaxUint64 for a tree that the claim itself has just created.
+// created again between two attempts of its claim: see Attempt.
 //
 // A claim that does not take a new subnet is not checked: see Choice.TakesNew.
 func (w *LostLeases) Check(network string, holders []Holder, leases []Lease, made uint64, claim Claim, now time.Time) error {
@@ -58,35 +81,29 @@ func (w *LostLeases) Check(network string, holders []Holder, leases []Lease, mad
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c, waits := w.waiting[network]
-	switch {
-	case !waits || now.Sub(c.last) > 2*claim.TTL: // an earlier claim was given up
-		c = waitingClaim{first: now}
-	case made != c.made && c.made != math.MaxUint64: // otherwise this claimer created it
-		c.lost = now
-	}
-	c.made, c.last = made, now
-	var err error
-	switch {
-	case len(nodes) == 0 && (now.Before(claim.Lost.Add(claim.TTL)) || now.Before(c.lost.Add(claim.TTL))):
-		err = fmt.Errorf("%w: waiting for the other hosts to claim again", ErrLeasesLost)
-	case len(nodes) == 0:
-		delete(w.waiting, network)
+	c := w.claims[network]
+	if len(nodes) == 0 {
+		if now.Before(claim.Lost.Add(claim.TTL)) || now.Before(c.lost.Add(claim.TTL)) {
+			return fmt.Errorf("%w: waiting for the other hosts to claim again", ErrLeasesLost)
+		}
 		return nil
-	case now.Sub(c.first) <= lostLeasesWait*claim.TTL:
-		slices.Sort(nodes)
-		err = fmt.Errorf("%w: waiting for %s to claim again", ErrLeasesLost, strings.Join(slices.Compact(nodes), ", "))
 	}
-	if w.waiting == nil {
-		w.waiting = map[string]waitingClaim{}
+	if c.waiting.IsZero() {
+		c.waiting = now
+		if _, open := w.claims[network]; open {
+			w.claims[network] = c
+		}
 	}
-	w.waiting[network] = c
-	return err
+	if now.Sub(c.waiting) > lostLeasesWait*claim.TTL {
+		return nil
+	}
+	slices.Sort(nodes)
+	return fmt.Errorf("%w: waiting for %s to claim again", ErrLeasesLost, strings.Join(slices.Compact(nodes), ", "))
 }
 
-// Forget removes what is known of the claims in a network, because the network was deleted.
+// Forget ends the open claim in a network: it has succeeded, or the network was deleted.
 func (w *LostLeases) Forget(network string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.waiting, network)
+	delete(w.claims, network)
 }

@@ -90,6 +90,7 @@ func (a *acquisition) run(ctx context.Context) (registry.Lease, error) {
 			}
 			made = math.MaxUint64
 		}
+		a.c.lost.Attempt(a.network.Name, made, a.claim, time.Now())
 		choice, err := registry.Choose(view, a.claim, rand.Uint64N)
 		if err != nil {
 			return registry.Lease{}, err
@@ -107,6 +108,7 @@ func (a *acquisition) run(ctx context.Context) (registry.Lease, error) {
 		switch {
 		case err == nil:
 			a.surplus = registry.Surplus(view.Leases, lease)
+			a.c.lost.Forget(a.network.Name)
 			return lease, nil
 		case !isRefused(err):
 			return registry.Lease{}, err

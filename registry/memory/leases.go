@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -40,6 +41,11 @@ func (c *Client) acquireLocked(n registry.Network, claim registry.Claim) (regist
 	set, blocked := s.leasesLocked(n)
 	c.clock.Observe(n.Name, set.Leases, time.Now())
 	reservations, more := s.reservationsLocked(n)
+	made := s.records[leasesDir+n.Name+"/"+marker].createIndex
+	if made == 0 {
+		made = math.MaxUint64 // this claim creates it
+	}
+	c.lost.Attempt(n.Name, made, claim, time.Now())
 	choice, err := registry.Choose(registry.Situation{Network: n, Leases: set.Leases, Bad: append(blocked, more...),
 		Reservations: reservations.Reservations}, claim, rand.Uint64N)
 	if err != nil {
@@ -57,7 +63,6 @@ func (c *Client) acquireLocked(n registry.Network, claim registry.Claim) (regist
 	}
 	s.markLocked(n.Name)
 	if choice.TakesNew(n.Plan, claim) {
-		made := s.records[leasesDir+n.Name+"/"+marker].createIndex
 		if err := c.lost.Check(n.Name, s.holdersLocked(n.Name), set.Leases, made, claim, time.Now()); err != nil {
 			return registry.Lease{}, err
 		}
@@ -70,6 +75,7 @@ func (c *Client) acquireLocked(n registry.Network, claim registry.Claim) (regist
 	if err != nil {
 		return registry.Lease{}, err
 	}
+	c.lost.Forget(n.Name)
 	if own := choice.Existing; choice.Own && own.Session == session && own.SameValue(want) {
 		return *own, nil
 	}

@@ -70,6 +70,20 @@ var lostTests = []test{
 		own.Prefer, own.Running = first.Subnet(), true
 		s.equal("slot", s.acquire(s.open(), n, own).Slot, first.Slot)
 	}},
+	{"a claim that other reasons keep from succeeding sees the store set back", func(s *suite) {
+		newcomer := s.open()
+		n := s.network("default", wide)
+		own, other, rival := s.claim(0), s.claim(1), s.claim(2)
+		first, before := s.acquire(s.open(), n, own), s.acquire(s.open(), n, rival)
+		other.PublicIPs = rival.PublicIPs
+		_, err := newcomer.Acquire(s.ctx(), n, other)
+		s.wantErr(err, registry.ErrDuplicateAddress)
+		s.emptied(n)
+		s.store.EndSession(s.T, first.Session)
+		s.store.EndSession(s.T, before.Session)
+		_, err = newcomer.Acquire(s.ctx(), n, other)
+		s.wantErr(err, registry.ErrLeasesLost, "other hosts")
+	}},
 	{"a claim does not wait for a loss of long ago", func(s *suite) {
 		r := s.open()
 		n := s.network("default", wide)
