@@ -315,7 +315,7 @@ func TestStartWithAnEmptyFile(t *testing.T) {
 				a.config.Files, a.config.Empty = c.Files[:2], c.Empty[:1]
 				a.start()
 				eventually(t, func() error {
-					if exists(state.Path(a.config.DataDir, "m")) {
+					if _, _, there := a.store.Get(key); there || exists(file) || exists(state.Path(a.config.DataDir, "m")) {
 						return errors.New("it was not left")
 					}
 					return nil
