@@ -178,6 +178,17 @@ func (d *demo) pings(ctx context.Context) error {
 			}
 			var told []string
 			for _, addr := range to.Addrs {
+				// The containers' links are new, and may drop packets for a moment.
+				err := lab.WaitFor(ctx, "a first answer from "+addr.String(), func(ctx context.Context) error {
+					r, err := from.Ping(ctx, addr, lab.PingOptions{})
+					if err == nil && r.Lost() > 0 {
+						err = errors.New("none yet")
+					}
+					return err
+				})
+				if err != nil {
+					return err
+				}
 				r, err := from.Ping(ctx, addr, lab.PingOptions{Count: 5})
 				if err != nil {
 					return err
