@@ -134,6 +134,7 @@ func pair(t *testing.T) (a, b *host, subnet netip.Prefix, applied string) {
 	subnet = a.subnet()
 	applied = fmt.Sprintf("%s <- b@%s", subnet, b.subnet())
 	a.applies(applied)
+	b.applies(fmt.Sprintf("%s <- a@%s", b.subnet(), subnet)) // or its pass for this comes after the restart
 	must(t, a.stop())
 	return a, b, subnet, applied
 }
