@@ -29,7 +29,7 @@ type openClaim struct {
 	last    time.Time // of its attempts
 	made    uint64    // the index at which the tree of leases was created, as of the last attempt
 	lost    time.Time // when the tree was found to have been created again, zero for never
-	waiting time.Time // when it first had to wait for hosts, zero for never
+	waiting time.Time // when it first had to wait for hosts since then, zero for never
 }
 
 // lostLeasesWait is the number of TTLs that a claim waits at most. The session of a host that died has ended by then,
@@ -49,7 +49,7 @@ func (w *LostLeases) Attempt(network string, made uint64, claim Claim, now time.
 	case !open || now.Sub(c.last) > 2*claim.TTL+givenUp:
 		c = openClaim{}
 	case made != c.made && c.made != math.MaxUint64: // otherwise this claimer created it
-		c.lost = now
+		c.lost, c.waiting = now, time.Time{} // all hosts must claim once more, and have as long for it
 	}
 	c.made, c.last = made, now
 	if w.claims == nil {

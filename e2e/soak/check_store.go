@@ -162,7 +162,7 @@ func (c *checker) claims() {
 		case !l.Answered:
 			c.report(NotRecovered, m, l.Span, "its agent does not answer")
 			continue
-		case l.Status != passing && (c.momentary(m, l) || c.reservationsUnread(l)):
+		case l.Status != passing && (c.momentary(m, l) || c.recordsUnread(l)):
 		case l.Status != passing:
 			c.report(NotRecovered, m, l.Span, "health is %s: %s", l.Status, l.Trouble)
 		case !l.subnet().IsValid():
@@ -191,11 +191,11 @@ func (c *checker) momentary(m member, l Claim) bool {
 		i+1 < len(all) && all[i+1].Status == passing && all[i+1].From-l.To < around
 }
 
-// reservationsUnread reports whether a claim warns of nothing but records that could not
-// be used, some of them reservations, less than a minute after they were removed: agents
-// look through the reservations once in a minute.
-func (c *checker) reservationsUnread(l Claim) bool {
-	return l.Status == api.Warning && strings.HasPrefix(l.Trouble, "records ") && strings.Contains(l.Trouble, "/reservations/") &&
+// recordsUnread reports whether a claim warns of nothing but records that could not be
+// used, less than a minute after they were removed. Agents look through the reservations
+// once in a minute, and find a lease's record that was removed by hand as late.
+func (c *checker) recordsUnread(l Claim) bool {
+	return l.Status == api.Warning && strings.HasPrefix(l.Trouble, "records ") &&
 		slices.ContainsFunc(c.Storms, func(x Storm) bool {
 			return x.Why == RestoreBad && x.From <= l.From && c.lasts(l.Node, Span{x.From, x.To + time.Minute}, l.Span)
 		})

@@ -456,10 +456,10 @@ func TestCheck(t *testing.T) {
 			s.states(40, 99, stateMissing, "")
 		}, []Rule{DeletionLost}},
 
-		"reservations are looked through later": {func(s *story) {
+		"records are looked through later": {func(s *story) {
 			s.Storms = []Storm{{Span{sec(5), sec(10)}, RestoreBad}}
 			s.claims("a", 0, 40, func(c *Claim) {
-				c.Status, c.Trouble = "warning", "records warning: the first leno/reservations/n/1: invalid"
+				c.Status, c.Trouble = "warning", "records warning: the first leno/leases/n/1: invalid"
 			})
 			s.claims("a", 0, 5, func(c *Claim) { c.Status, c.Trouble = passing, "" })
 		}, nil},

@@ -1,0 +1,52 @@
+package registry
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// TestLostLeasesWait checks how long a claim waits for hosts whose leases the store has lost: for lostLeasesWait TTLs
+// from the last loss, because after each loss all hosts must claim again.
+func TestLostLeasesWait(t *testing.T) {
+	const ttl = 10 * time.Second
+	claim := Claim{Node: "new", TTL: ttl}
+	holders := []Holder{{Node: "old", Session: "s", CreateIndex: 5}}
+	for _, tt := range []struct {
+		name   string
+		losses []time.Duration // after the first attempt
+		want   time.Duration   // how long the claim waits in all
+	}{
+		{"one loss", nil, lostLeasesWait * ttl},
+		{"a second loss", []time.Duration{20 * time.Second}, 20*time.Second + lostLeasesWait*ttl},
+		{"a third loss just before the wait is over", []time.Duration{12 * time.Second, 30 * time.Second}, 30*time.Second + lostLeasesWait*ttl},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var lost LostLeases
+			start := time.Unix(1e9, 0)
+			made := uint64(10)
+			for at := time.Duration(0); ; at += time.Second {
+				for _, loss := range tt.losses {
+					if loss == at {
+						made += 10
+					}
+				}
+				now := start.Add(at)
+				lost.Attempt("n", made, claim, now)
+				err := lost.Check("n", holders, nil, made, claim, now)
+				if err != nil && !errors.Is(err, ErrLeasesLost) {
+					t.Fatal(err)
+				}
+				if err == nil {
+					if at <= tt.want || at > tt.want+time.Second {
+						t.Errorf("the claim waited %s, want %s", at, tt.want)
+					}
+					return
+				}
+				if at > tt.want+time.Minute {
+					t.Fatalf("the claim still waits after %s", at)
+				}
+			}
+		})
+	}
+}
