@@ -106,7 +106,7 @@ func circumstances() map[string]circumstance {
 	vxlan, udp := "\n  ipv4 {\n    prefix = \"10.5.0.0/16\"\n  }\n  backend \"vxlan\" {}\n", "\n  ipv4 {\n    prefix = \"10.6.0.0/16\"\n  }\n  backend \"udp\" {}\n"
 	private := "mount -t tmpfs -o mode=755 dev /dev; mkdir /dev/net; mknod -m 666 /dev/null c 1 3; mknod -m 666 /dev/urandom c 1 9\n"
 	return map[string]circumstance{
-		"a device of the network's name that is somebody else's": {network: vxlan, setup: "ip link add leno-n type bridge",
+		"another program's device has the name of the network's device": {network: vxlan, setup: "ip link add leno-n type bridge",
 			check: "device", words: []string{`kind "bridge"`, "is not leno's", "remove or rename"}, cure: "ip link del leno-n"},
 		"the VNI is taken": {network: vxlan, setup: "ip link add other type vxlan id 1 dstport 8472 dev eth0",
 			check: "device", words: []string{"file exists", "vni 1 on port 8472", "remove the device"}, cure: "ip link del other"},
