@@ -127,11 +127,11 @@ func between() []fault {
 // sizes are faults that only some packets meet.
 func sizes() []fault {
 	return []fault{
-		{"packets of more than ping are lost in the tunnel", on(1, rule("prerouting", "udp dport 8472 @th,312,8 { 6, 17 } drop")), on(1, flush),
+		{"UDP and TCP packets are lost in the tunnel", on(1, rule("prerouting", "udp dport 8472 @th,312,8 { 6, 17 } drop")), on(1, flush),
 			onWay("checksum", "of UDP and TCP nothing", "checksum_offload")},
-		{"the way carries less, and nobody says so", on(-1, "ip link set HOST1 mtu 1400"), on(-1, "ip link set HOST1 mtu 1500"),
+		{"path MTU too small, without ICMP errors", on(-1, "ip link set HOST1 mtu 1400"), on(-1, "ip link set HOST1 mtu 1500"),
 			onWay("path_mtu", "those of 1450, its MTU, do not", "1400 reach HOST1 plainly", "`ip link set dev eth0 mtu 1400`")},
-		{"the way carries less, and a router says so", both(
+		{"path MTU too small, with ICMP errors", both(
 			on(-1, "sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.br0.send_redirects=0; ip route add ADDR1/32 dev br0 mtu 1400"),
 			on(0, "ip route add ADDR1/32 via 192.0.2.254")), both(on(-1, "ip route del ADDR1/32 dev br0"), on(0, "ip route del ADDR1/32 via 192.0.2.254; ip route flush cache")),
 			want{check: "path_mtu", warning: true, network: "NETWORK", peer: "HOST1", words: []string{"in pieces", "192.0.2.254 says so", "fragmentation needed, 1400", "mtu 1400"}}},

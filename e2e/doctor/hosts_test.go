@@ -62,7 +62,7 @@ func addresses() []fault {
 // a cable, and those of the peer come over the switch.
 func detours() []fault {
 	return []fault{
-		{"`rp_filter` drops what comes by another way", func(p *patient) error {
+		{"`rp_filter` drops packets from another interface", func(p *patient) error {
 			wire, err := p.w.Wire(p.w.ctx, p.hosts[0], p.hosts[1])
 			if err != nil {
 				return err

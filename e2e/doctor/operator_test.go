@@ -38,7 +38,7 @@ func operated() []struct {
 		seen       []seen
 		lossy      []int
 	}{
-		{"this host's own link carries less", on(-1, "ip link set HOST1 mtu 1400"), on(-1, "ip link set HOST1 mtu 1500"), []seen{
+		{"MTU of this host's own link too small", on(-1, "ip link set HOST1 mtu 1400"), on(-1, "ip link set HOST1 mtu 1500"), []seen{
 			{1, narrow("", "it is so with all 2 hosts that answer: the fault is on this host's own link, eth0", "what eth0 is connected to"), []string{"1404"}},
 			{0, narrow("HOST1", "the fault is on the side of HOST1", "what HOST1 is connected to"), []string{"own link", "1404"}},
 			{2, narrow("HOST1", "the fault is on the side of HOST1"), []string{"own link", "1404"}},
