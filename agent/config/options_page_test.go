@@ -57,8 +57,8 @@ func optionsTable(t *testing.T) string {
 		defaults[v.Name] = v.Value
 	}
 	var b strings.Builder
-	b.WriteString("\nWhat the loader knows, each with its type, and its default as `GET /v1/agent/config` shows it. An empty one " +
-		"is explained above.\n\n| option | type | default | a reload takes it |\n|---|---|---|---|\n")
+	b.WriteString("\nEvery option with its type and its default as `GET /v1/agent/config` returns it. Empty defaults are explained " +
+		"above.\n\n| option | type | default | changes with a reload |\n|---|---|---|---|\n")
 	for _, s := range Settings() {
 		of, name := reflect.TypeFor[Config](), s.Name
 		if strings.HasPrefix(name, "network.*.") {
