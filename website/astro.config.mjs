@@ -1,7 +1,7 @@
-// The site: pages from content/docs, everything else by Starlight.
+// The site consists of the pages in content/docs. Starlight provides everything else.
 //
-// LENO_SITE_VERSION is the version it tells about, which is a part of every address, and
-// LENO_SITE_BASE the path that the site has on its server.
+// LENO_SITE_VERSION is the version that the site documents, which is part of every address.
+// LENO_SITE_BASE is the path of the site on its server.
 import starlight from '@astrojs/starlight';
 import { defineConfig, passthroughImageService } from 'astro/config';
 import copy from './site/copy.mjs';
@@ -18,19 +18,19 @@ export default defineConfig({
 	outDir: process.env.LENO_SITE_OUT || `dist/${version}`,
 	base,
 	trailingSlash: 'always',
-	// node_modules may lie in a cache that other checkouts use too: nothing is written there.
+	// node_modules may be in a cache that other checkouts share, so do not write to it.
 	cacheDir: './.cache/astro',
 	vite: {
 		cacheDir: '.cache/vite',
 		server: { fs: { strict: false } },
-		// As Node is told by tools/site.
+		// The same setting as in tools/site.
 		resolve: { preserveSymlinks: true },
 	},
 	devToolbar: { enabled: false },
-	// Pictures are published as they are.
+	// Images are published unmodified.
 	image: { service: passthroughImageService() },
 	markdown: {
-		// Straight quotes and dots are what people copy.
+		// Readers copy text, so quotes and dots stay as typed.
 		smartypants: false,
 		remarkPlugins: [[links, { docs, base }]],
 		rehypePlugins: [words],
@@ -47,7 +47,7 @@ export default defineConfig({
 			expressiveCode: {
 				plugins: [copy()],
 				tabWidth: 0, // tabs are copied as they are
-				// Commands are no picture of a window.
+				// Commands have no window frame.
 				defaultProps: { overridesByLang: { 'sh,console': { frame: 'code' } } },
 				styleOverrides: { borderRadius: '0.4rem', codeFontSize: 'var(--sl-text-code)', codeLineHeight: '1.6', frames: { shadowColor: 'transparent' } },
 			},

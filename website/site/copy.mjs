@@ -1,9 +1,9 @@
-// What a console shows is commands and what they print; who copies it wants the commands.
+// A console block contains commands and their output. The copy button copies only the commands.
 
-// Expressive Code keeps lines of the text to copy apart by this.
+// The character that Expressive Code uses to separate the lines of the text to copy.
 const newline = '\u007f';
 
-/** The commands of a console, without the prompt; undefined where there are none. */
+/** Returns the commands of a console block without the prompt, or undefined if there are none. */
 export function commands(lines) {
 	let more = false;
 	const out = lines.flatMap((line) => {

@@ -1,15 +1,16 @@
-// Pages link to each other by file, `../operations/index.mdx#health`, which is right in the
-// source and wherever the source is shown. This makes addresses of such links.
+// Pages link to each other by file, such as `../operations/index.mdx#health`, so that links also
+// work wherever the source is displayed. This plugin converts these links to addresses.
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { slug } from 'github-slugger';
 import { visit } from 'unist-util-visit';
 
 /**
- * The address of a page: its path without the ending, an index for its folder.
+ * Returns the address of a page: its path without the extension. The address of an index page is
+ * that of its folder.
  *
- * @param {string} path of the page below content/docs
- * @param {string} base of all addresses, without a slash at the end
+ * @param {string} path of the page, relative to content/docs
+ * @param {string} base of all addresses, without a trailing slash
  */
 export function address(path, base) {
 	const parts = path.replace(/\.mdx?$/, '').split('/').map((part) => slug(part));

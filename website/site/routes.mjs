@@ -1,5 +1,5 @@
-// What Starlight's own sidebar leaves to wish for: the page of a folder comes first in it and
-// does not repeat its name, and folders have names for people.
+// Improves Starlight's sidebar: the index page of a folder comes first and does not repeat the
+// folder's name, and folders have readable names.
 import { defineRouteMiddleware } from '@astrojs/starlight/route-data';
 
 const names = new Map([['vs', 'leno vs …']]);
@@ -26,7 +26,7 @@ export const onRequest = defineRouteMiddleware((context) => {
 	const groups = sidebar.filter((part) => part.type === 'group');
 	groups.forEach(tidy);
 
-	// There is a health in operations and one in the API: bookmarks tell which.
+	// Both operations and the API have a page "Health". The title shows which one a bookmark points to.
 	const title = head.find(({ tag }) => tag === 'title');
 	const part = groups.find(holds);
 	if (title && part && part.label !== entry.data.title) {

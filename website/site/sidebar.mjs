@@ -1,5 +1,5 @@
-// The sidebar: parts in the order that users of Consul and Nomad know. A part is a page, or a
-// folder with all its pages, which order themselves by `sidebar: { order, label }`.
+// The sidebar lists its parts in the order that users of Consul and Nomad know. A part is a page or
+// a folder with all its pages, which set their order with `sidebar: { order, label }`.
 import { existsSync, readdirSync } from 'node:fs';
 
 const parts = [
@@ -21,7 +21,7 @@ const parts = [
 /** @param {URL} docs the folder of the pages */
 export default function sidebar(docs) {
 	const labels = new Map(parts);
-	// What is not named above is not lost: it comes last.
+	// Parts that are not listed above come last.
 	for (const name of readdirSync(docs).sort()) {
 		const part = name.replace(/\.mdx$/, '');
 		if (part !== 'index' && !labels.has(part) && (part !== name || existsSync(new URL(`${name}/`, docs)))) {
@@ -30,7 +30,7 @@ export default function sidebar(docs) {
 	}
 	return [...labels].flatMap(([part, label]) => {
 		if (existsSync(new URL(`${part}/`, docs))) {
-			// The one part that is open has its own folders closed.
+			// Folders within the part that is open are collapsed.
 			const open = part === 'intro';
 			return { label, collapsed: !open, autogenerate: { directory: part, collapsed: open } };
 		}

@@ -1,31 +1,29 @@
-// What stands beside the versions of the site in the folder that is published, made anew of the
-// versions that lie there:
+// Generates the files next to the versions of the site in the published folder:
 //
-//   versions.json    their names, newest first
-//   index.html       leads to the newest
-//   latest/…         leads from each of its pages to the same in the newest, for links that
-//                    shall not grow old
-//   versions/        lists them
-//   404.html         that of the newest
+//   versions.json    the names of the versions, newest first
+//   index.html       redirects to the newest version
+//   latest/…         redirects each page to the same page of the newest version, for permanent links
+//   versions/        lists the versions
+//   404.html         the 404 page of the newest version
 //
 //   node versions.mjs FOLDER
 //
-// To publish a version, put its folder beside the ones that are there and run this.
+// To publish a version, add its folder to the existing ones and run this script.
 import { cpSync, existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 
 const own = new Set(['latest', 'versions']);
 
 /**
- * Releases first, then what came before them, as "1.0.0-rc1", which is not to be the latest,
- * the newest of each first; then what is no release, as "dev", by name.
+ * Sorts releases first, then pre-releases such as "1.0.0-rc1", which must not become the latest
+ * version, each with the newest first. Other versions, such as "dev", come last, by name.
  */
 function newestFirst(a, b) {
 	const rank = (name) => (/^\d+(\.\d+)*$/.test(name) ? 0 : /^\d+(\.\d+)*-/.test(name) ? 1 : 2);
 	return rank(a) - rank(b) || (rank(a) === 2 ? 1 : -1) * a.localeCompare(b, 'en', { numeric: true });
 }
 
-/** The pages of a version, as paths of its folder: "", "api/", … */
+/** Returns the pages of a version as paths relative to its folder: "", "api/", … */
 function pages(folder) {
 	return readdirSync(folder, { recursive: true })
 		.filter((path) => path === 'index.html' || path.endsWith('/index.html'))
@@ -50,8 +48,8 @@ ${body}
 }
 
 /**
- * A page that leads to another one, which it names by a path as seen from itself. Only a
- * script takes the heading along that somebody was sent to.
+ * Returns a page that redirects to another page, given as a relative path. Only the script
+ * preserves the heading in the link.
  */
 const redirect = (to) => html('leno', `<link rel="canonical" href="${escape(to)}">
 <script>location.replace(${JSON.stringify(to)} + location.hash)</script>
@@ -69,7 +67,7 @@ function versions(folder) {
 		.map((entry) => entry.name)
 		.sort(newestFirst);
 	const newest = names[0];
-	if (!newest) throw new Error(`${folder}: no version of the site is there`);
+	if (!newest) throw new Error(`${folder} contains no version of the site`);
 	for (const name of own) rmSync(join(folder, name), { recursive: true, force: true });
 
 	write(join(folder, 'versions.json'), JSON.stringify(names) + '\n');

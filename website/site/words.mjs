@@ -1,5 +1,5 @@
-// Lines are not broken within a flag, an option or a path in running text: whoever reads `-dev`
-// over two lines types it with a space. Only what would not fit a phone is.
+// Prevents line breaks within a flag, an option or a path in running text, because a reader would
+// type `-dev` with a space if it were on two lines. Words that do not fit on a phone can still break.
 import { SKIP, visit } from 'unist-util-visit';
 
 const longest = 32;
