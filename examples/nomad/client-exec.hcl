@@ -1,7 +1,7 @@
-# What a Nomad client needs for leno-exec.nomad.hcl, beside client.hcl:
-# /etc/nomad.d/leno-exec.hcl
+# Nomad client configuration for leno-exec.nomad.hcl, in addition to client.hcl. Install it
+# as /etc/nomad.d/leno-exec.hcl.
 client {
-  # Directories of the user leno. They must be there when Nomad starts.
+  # Directories owned by the user leno. They must exist when Nomad starts.
   host_volume "leno-state" {
     path = "/var/lib/leno"
   }
@@ -13,7 +13,7 @@ client {
 
 plugin "exec" {
   config {
-    # Nomad's own list, and the two rights that the agent needs.
+    # Nomad's default list, and the two capabilities that the agent needs.
     allow_caps = [
       "audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "mknod", "net_bind_service",
       "setfcap", "setgid", "setpcap", "setuid", "sys_chroot",

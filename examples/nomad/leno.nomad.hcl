@@ -1,7 +1,7 @@
 # The leno agent on every client of a Nomad cluster.
 #
 #   nomad job run leno.nomad.hcl
-#   nomad job run -var=leno=/opt/leno/0.2.0/leno leno.nomad.hcl    an upgrade
+#   nomad job run -var=leno=/opt/leno/0.2.0/leno leno.nomad.hcl    # upgrade
 
 variable "leno" {
   description = "Path of the leno binary on the clients"
@@ -10,31 +10,31 @@ variable "leno" {
 }
 
 variable "release_on_stop" {
-  description = "Give a host's subnet back when its agent stops, by a drain for instance"
+  description = "Release the host's subnet when its agent stops, for example during a drain"
   type        = bool
   default     = false
 }
 
 variable "stagger" {
-  description = "Time between one host and the next when there is a new version of this job"
+  description = "Time to wait between hosts when a new version of this job rolls out"
   type        = string
   default     = "30s"
 }
 
 job "leno" {
   type     = "system"
-  priority = 90 # before what needs its addresses
+  priority = 90 # higher than the jobs that use its addresses
 
-  # One host after the other gets a new version of this job, whether or not it is well on
-  # the one before: this is the time to see that, and to go back.
+  # A new version of this job rolls out one host at a time. Nomad does not check the health
+  # of the previous host, so stagger is the time you have to notice a problem and revert.
   update {
     max_parallel = 1
     stagger      = var.stagger
   }
 
   group "leno" {
-    # An agent that ends is started again for ever. One that cannot be started at all,
-    # because the binary is missing for instance, is not: its allocation fails.
+    # Nomad restarts an agent that exits, without a limit. If the agent cannot be started
+    # at all, for example because the binary is missing, the allocation fails instead.
     restart {
       attempts = 20
       interval = "1m"
@@ -42,15 +42,15 @@ job "leno" {
       mode     = "delay"
     }
 
-    # There is one agent a host, and its port is a fixed one.
+    # Each host runs one agent, on a fixed port.
     network {
       port "http" {
         static = 5366
       }
     }
 
-    # For `nomad service info leno` and `nomad alloc checks`. The agent registers itself
-    # in Consul, with its networks and subnets, so this one is in Nomad.
+    # For `nomad service info leno` and `nomad alloc checks`. The agent registers itself in
+    # Consul with its networks and subnets, so this service is registered in Nomad.
     service {
       name     = "leno"
       provider = "nomad"
@@ -80,7 +80,7 @@ job "leno" {
         data          = <<-EOF
           node_name = "{{ env "node.unique.name" }}"
 
-          # The interface whose address Nomad has of this host.
+          # The interface with the address that Nomad fingerprinted for this host.
           underlay {
             interfaces = ["{{ env "attr.unique.network.ip-address" }}"]
           }
@@ -99,7 +99,8 @@ job "leno" {
         EOF
       }
 
-      # Packets flow on while no agent runs: it stops at once and leaves the datapath.
+      # On SIGINT the agent exits at once and leaves the datapath in place, so packets keep
+      # flowing while no agent runs.
       kill_signal  = "SIGINT"
       kill_timeout = "20s"
 

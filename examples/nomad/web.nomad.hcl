@@ -1,4 +1,4 @@
-# Two web servers with an address each in leno's network, on two hosts.
+# Two web servers on two hosts, each with its own address in the leno network.
 job "web" {
   group "web" {
     count = 2
@@ -8,13 +8,13 @@ job "web" {
       value    = "true"
     }
 
-    # "leno" is the name in leno.conflist.
+    # "leno" is the network name in leno.conflist.
     network {
       mode = "cni/leno"
     }
 
-    # Consul has the address of the allocation, which every host reaches: no port of the
-    # host is needed, and the check goes the same way.
+    # Consul gets the address of the allocation, which every host can reach. No host port is
+    # needed, and the check uses the same address.
     service {
       name         = "web"
       port         = "8080"
@@ -29,7 +29,7 @@ job "web" {
       }
     }
 
-    # An allocation that comes to a host before leno does fails, and is placed again.
+    # An allocation that starts on a host before leno does fails and is rescheduled.
     reschedule {
       delay          = "5s"
       delay_function = "constant"
