@@ -1,24 +1,24 @@
-# consul-template renders what leno has in Consul:
+# consul-template configuration that renders files from leno's data in Consul:
 #
 #   consul-template -config=/etc/consul-template/leno.hcl
 #
-# Its environment says which host this is, LENO_NODE_NAME, and has the token for Consul,
-# CONSUL_HTTP_TOKEN, with the rights of policy.hcl.
+# Set LENO_NODE_NAME in the environment to the name of this host, and CONSUL_HTTP_TOKEN to a
+# Consul token with the rules in policy.hcl.
 
 consul {
   address = "127.0.0.1:8500"
 
-  # Consul away is no reason to end: files stay as they are until it is back.
+  # Retry without a limit while Consul is unavailable. The files stay as they are.
   retry {
     attempts    = 0
     max_backoff = "10s"
   }
 }
 
-# What systemd ends it with; by default it takes SIGINT alone.
+# The signal that systemd sends to stop a service. The default is SIGINT.
 kill_signal = "SIGTERM"
 
-# A template that cannot be rendered leaves its file as it is, and the others go on.
+# If a template cannot be rendered, keep its file unchanged and render the others.
 template_error_fatal = false
 
 # All hosts and their subnets.
@@ -28,14 +28,14 @@ template {
   perms       = 0644
 }
 
-# This host's own.
+# This host's own subnet.
 template {
   source      = "/etc/consul-template/subnet.env.ctmpl"
   destination = "/run/consul-template/leno/subnet.env"
   perms       = 0644
 }
 
-# Whom nginx lets in. A command that fails would end consul-template.
+# The access list for nginx. Without "|| true", a failing command would stop consul-template.
 template {
   source          = "/etc/consul-template/nginx-allow.conf.ctmpl"
   destination     = "/etc/nginx/leno-allow.conf"
@@ -43,15 +43,15 @@ template {
   command         = "nginx -t -q && nginx -s reload || true"
   command_timeout = "10s"
 
-  # Hosts that come together cost one reload.
+  # Hosts that join at the same time cause only one reload.
   wait {
     min = "100ms"
     max = "500ms"
   }
 }
 
-# docker0's options. Docker takes them when it starts the next time; that is not done
-# here, for it stops containers.
+# The options for docker0. Docker reads them at its next start. This configuration does not
+# restart Docker, because that stops containers.
 template {
   source      = "/etc/consul-template/daemon.json.ctmpl"
   destination = "/etc/docker/daemon.json"

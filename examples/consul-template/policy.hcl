@@ -1,5 +1,5 @@
-# Consul ACL rules for consul-template under default deny: what it reads of the network
-# "default". "leno" is what consul.kv_prefix says.
+# Consul ACL rules for consul-template with default policy "deny": read access to the data
+# of the network "default". "leno" is the value of consul.kv_prefix.
 
 key "leno/networks/default" {
   policy = "read"
