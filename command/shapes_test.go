@@ -48,15 +48,15 @@ type shape struct {
 const jsonPage = docs + "commands/json.mdx"
 
 const jsonHead = `---
-title: JSON of the commands
-description: What each command prints with -format=json, field by field.
+title: JSON output
+description: The JSON that each command prints with -format=json, field by field.
 ---
 
-What each command prints with ` + "`-format=json`" + `. ` + "`[]`" + ` stands for each element of a list, ` + "`.*`" + ` for each
-member of an object whose names are data. A field with a ` + "`?`" + ` may be absent; all others are always
-there, and a list is never null. Times are RFC 3339, subnets ` + "`10.5.34.0/24`" + `. Fields are added,
-not renamed or removed; a test holds this page against the program. What they mean stands in
-the [HTTP API](../api/index.mdx), whose answers most of them are.
+This page lists the fields that each command prints with ` + "`-format=json`" + `. ` + "`[]`" + ` stands for each element of a list, and
+` + "`.*`" + ` for each member of an object whose names are data. A field with a ` + "`?`" + ` may be absent. All other fields are
+always present, and a list is never null. Times are in RFC 3339 format, subnets are written as ` + "`10.5.34.0/24`" + `.
+Releases may add fields, but do not rename or remove them; a test compares this page with the program. Most commands
+print a response of the [HTTP API](../api/index.mdx), which explains the fields.
 
 ` + "`docker-opts -format=json`" + ` prints a daemon.json, whose fields are Docker's.
 `
