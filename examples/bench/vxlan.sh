@@ -1,5 +1,5 @@
 #!/bin/sh
-# An overlay for `make bench`: the kernel's VXLAN with one fixed peer.
+# An overlay for `make bench`: VXLAN of the kernel with one fixed peer.
 #
 #   make bench BENCH_PEER='plain=examples/bench/vxlan.sh'
 set -eu
