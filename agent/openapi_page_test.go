@@ -74,7 +74,7 @@ func TestAPIPages(t *testing.T) {
 func tagPage(t *testing.T, doc *openapi3.T, tag *openapi3.Tag, order int) string {
 	t.Helper()
 	var b strings.Builder
-	fmt.Fprintf(&b, "---\ntitle: \"API: %[4]s\"\ndescription: %[2]s.\nsidebar: { order: %[3]d, label: %[1]s }\n---\n\n%[2]s. What holds for all endpoints stands in the [overview](index.mdx).\n",
+	fmt.Fprintf(&b, "---\ntitle: \"API: %[4]s\"\ndescription: %[2]s.\nsidebar: { order: %[3]d, label: %[1]s }\n---\n\n%[2]s. The [overview](index.mdx) explains what all endpoints have in common.\n",
 		strings.ToUpper(tag.Name[:1])+tag.Name[1:], tag.Description, order, tag.Name)
 	paths := doc.Paths.Map()
 	for _, path := range slices.Sorted(maps.Keys(paths)) {
@@ -93,7 +93,7 @@ func operationSection(t *testing.T, b *strings.Builder, method, path string, ite
 	t.Helper()
 	fmt.Fprintf(b, "\n## %s %s\n\n%s.\n", method, regexp.MustCompile(`\{(\w+)\}`).ReplaceAllString(path, ":$1"), o.Summary)
 	if o.Responses.Value("403") != nil {
-		b.WriteString("\nIt is done under the token of the request: see [rights](index.mdx#rights).\n")
+		b.WriteString("\nThis endpoint uses the token of the request: see [rights](index.mdx#rights).\n")
 	}
 	if all := slices.Concat(item.Parameters, o.Parameters); len(all) > 0 {
 		b.WriteString("\n| parameter | in | type | meaning |\n|---|---|---|---|\n")
@@ -106,7 +106,7 @@ func operationSection(t *testing.T, b *strings.Builder, method, path string, ite
 		body = o.RequestBody.Value.Content.Get("application/json").Schema
 		fmt.Fprintf(b, "\nThe body is a %s.\n", schemaKind(body))
 	}
-	b.WriteString("\n| status | answer |\n|---|---|\n")
+	b.WriteString("\n| status | response |\n|---|---|\n")
 	responses := o.Responses.Map()
 	for _, status := range slices.Sorted(maps.Keys(responses)) {
 		response := responses[status]
@@ -209,7 +209,7 @@ func meaning(description string, s *openapi3.SchemaRef) string {
 	add := func(format string, v any) { list = append(list, fmt.Sprintf(format, v)) }
 	if s.Ref == "" {
 		if len(s.Value.Enum) > 0 {
-			add("one of `%s`", strings.Trim(strings.Join(strings.Fields(fmt.Sprint(s.Value.Enum...)), "`, `"), "[]"))
+			add("one of `%s`", strings.Trim(strings.Join(strings.Fields(fmt.Sprintln(s.Value.Enum...)), "`, `"), "[]"))
 		}
 		if s.Value.Default != nil {
 			add("default `%v`", s.Value.Default)
@@ -231,9 +231,10 @@ func meaning(description string, s *openapi3.SchemaRef) string {
 func typesPage(t *testing.T, doc *openapi3.T) string {
 	t.Helper()
 	var b strings.Builder
-	b.WriteString("---\ntitle: Types\ndescription: Every type of the API, field by field.\n---\n\n" +
-		"What bodies and answers are made of, as `GET /v1/openapi.yaml` describes it too. A field with a `?` may be absent; " +
-		"all others are always there, and a list is never null. Fields are added, not renamed or removed.\n")
+	b.WriteString("---\ntitle: Types\ndescription: The types of request and response bodies, field by field.\n---\n\n" +
+		"This page lists the types of request and response bodies. `GET /v1/openapi.yaml` describes them too.\n" +
+		"A field with a `?` may be absent. All other fields are always present, and a list is never null.\n" +
+		"Releases may add fields, but do not rename or remove them.\n")
 	schemas := doc.Components.Schemas
 	for _, name := range slices.Sorted(maps.Keys(schemas)) {
 		s := schemas[name].Value
