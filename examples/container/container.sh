@@ -1,6 +1,6 @@
 #!/bin/sh
-# A container without a container runtime: the network namespace "try", on a bridge that
-# has this host's subnet of the network "default", as Docker or a CNI plugin would make it.
+# A container without a container runtime: the network namespace "try" on a bridge with
+# this host's subnet of the network "default", as Docker or a CNI plugin would create it.
 set -eu
 . /run/leno/default.env
 gateway=${LENO_SUBNET%/*}

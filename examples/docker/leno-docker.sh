@@ -1,21 +1,22 @@
 #!/bin/sh
-# Puts Docker into leno's networks, with what `leno docker-opts` says for the Docker
-# that is installed. It may be run as often as one likes, and after the host took
-# another subnet: what is as it should be is left alone.
+# Configures Docker for leno networks with the output of `leno docker-opts` for the
+# installed Docker version. You can run it at any time, for example after the host took
+# another subnet: it changes only what is not yet as it should be.
 #
 #   leno-docker.sh [-dry-run] [-restart] docker0 [NETWORK]
-#       docker0 in the network (default: "default"): a drop-in of docker.service, by
-#       which Docker asks leno before each start. It fails when another drop-in keeps
-#       leno's options from Docker. -restart has it take effect at once, which stops
-#       containers.
+#       Puts docker0 in the network (default: "default") with a drop-in for
+#       docker.service, which runs leno before each start of Docker. Fails if another
+#       drop-in removes leno's options. With -restart, it restarts Docker at once, which
+#       stops containers.
 #
 #   leno-docker.sh [-dry-run] [-force] network NETWORK
-#       A Docker network leno-NETWORK, made again when the subnet is another. -force
-#       also takes containers off it, puts them on again with the aliases and addresses
-#       that they asked for, and takes over a network of that name that was made by hand.
+#       Creates a Docker network leno-NETWORK, and recreates it when the subnet changed.
+#       With -force, it also disconnects containers, connects them again with the aliases
+#       and addresses that they requested, and takes over a network of that name that was
+#       created by hand.
 #
-# NETWORK may be the path of a subnet file instead: /run/leno/blue.env.
-# -dry-run prints what would be done, and does nothing.
+# Instead of NETWORK, you can pass the path of a subnet file: /run/leno/blue.env.
+# -dry-run prints what the script would do, and does nothing.
 set -euf
 
 dry= restart= force= dir=${SYSTEMD_DIR:-/etc/systemd/system}
@@ -31,7 +32,7 @@ usage() {
 	exit 2
 }
 
-# Runs a command, or says that it would.
+# Runs a command, or prints it in a dry run.
 run() {
 	if [ -n "$dry" ]; then
 		printf 'would run: %s\n' "$*"
@@ -40,7 +41,7 @@ run() {
 	fi
 }
 
-# What `leno docker-opts` prints for the network, without its comments, in one line.
+# Prints the output of `leno docker-opts` for the network on one line, without comments.
 options() {
 	case $network in
 	*/*) set -- "$@" "-subnet-file=$network" ;;
@@ -50,20 +51,20 @@ options() {
 	printf '%s\n' "$out" | sed -e '/^#/d' -e '/^$/d' -e 's/ \\$//' | tr -s '\n ' '  '
 }
 
-# Whether a drop-in is of this script, or of examples/docker.
+# Reports whether a drop-in was written by this script or comes from examples/docker.
 ours() { case $(sed q "$1") in "# docker0 in leno's network"*) ;; *) return 1 ;; esac; }
 
-# What `systemctl cat` prints of docker.service without some files, which are its arguments.
+# Prints the output of `systemctl cat` for docker.service without the files in its arguments.
 without() {
 	printf '%s\n' "$unit" | awk 'BEGIN { for (i = 1; i < ARGC; i++) own["# " ARGV[i]]; ARGC = 1 }
 		/^# \// { skip = $0 in own } !skip' "$@"
 }
 
-# The settings that systemd has of docker.service without leno's part in them.
+# Prints the settings of docker.service in systemd that lack leno's part.
 missing() {
 	shown=$(systemctl show docker.service --property=ExecStart --property=ExecStartPre --property=EnvironmentFiles) ||
 		die "systemd does not say how it starts docker.service"
-	# shellcheck disable=SC2016 # the variable is systemd's to replace
+	# shellcheck disable=SC2016 # systemd replaces the variable
 	set -- ExecStart '{.* $LENO_DOCKER_OPTS ' ExecStartPre '{.* -key=LENO_DOCKER_OPTS -write=/run/leno-docker.env ' EnvironmentFiles '/run/leno-docker.env '
 	while [ $# -gt 0 ]; do
 		printf '%s\n' "$shown" | sed 's/^EnvironmentFile=/EnvironmentFiles=/' | grep -q "^$1=$2" || printf '%s ' "$1"
@@ -75,18 +76,18 @@ docker0() {
 	case $network in *[!A-Za-z0-9_./-]*) die "'$network' is no name of a network" ;; esac
 	options >/dev/null
 	command -v systemctl >/dev/null || die "there is no systemctl here: start dockerd with what \`leno docker-opts\` prints"
-	# It is read after drop-ins such as override.conf.
+	# systemd reads it after drop-ins such as override.conf.
 	file=$dir/docker.service.d/zz-leno.conf earlier=$dir/docker.service.d/leno.conf
 	[ ! -e "$file" ] || ours "$file" || die "$file is not of this script: give it another name"
 	if [ ! -e "$earlier" ] || ! ours "$earlier"; then earlier=; fi
-	# How the unit starts Docker, to which the options are added: as it is written, for
-	# systemd shows it without its quotes. The last one counts.
+	# The unit's command for starting Docker, to which the options are added. Read it as it
+	# is written, because systemd shows it without quotes. The last one counts.
 	unit=$(systemctl cat docker.service) || die "systemd knows no docker.service: install Docker Engine first"
 	start=$(without "$file" "$earlier" | sed -e ':a' -e '/\\$/{N;s/\\\n[[:blank:]]*/ /;ba' -e '}' |
 		sed -n 's/^[[:blank:]]*ExecStart[[:blank:]]*=[[:blank:]]*//p' | sed -n '$s/[[:blank:]]*$//p')
 	[ -n "$start" ] || die "docker.service has no ExecStart that could be read"
-	# A variable of leno's own: DOCKER_OPTS may be the administrator's.
-	# shellcheck disable=SC2016 # as systemd has it
+	# Use a separate variable: the administrator may use DOCKER_OPTS.
+	# shellcheck disable=SC2016 # systemd replaces the variable
 	case " $start " in *' $LENO_DOCKER_OPTS '*) ;; *) start="$start \$LENO_DOCKER_OPTS" ;; esac
 	which=-network=$network
 	case $network in */*) which=-subnet-file=$network ;; esac
@@ -113,7 +114,7 @@ ExecStart=$start"
 		echo "Wrote $file."
 	fi
 	[ -z "$earlier" ] || run rm "$earlier"
-	if [ -z "$new" ]; then # systemd may not have read it yet
+	if [ -z "$new" ]; then # systemd may not have read the file yet
 		lacks=$(missing) || exit 1
 		[ -z "$lacks" ] || new=1
 	fi
@@ -126,8 +127,8 @@ ExecStart=$start"
 	fi
 }
 
-# Fails unless Docker gets leno's options: files that are read after leno's may set what it
-# sets, or take it back.
+# Fails unless Docker gets leno's options. Files that systemd reads later may override or
+# reset leno's settings.
 effective() {
 	lacks=$(missing) || exit 1
 	[ -n "$lacks" ] || return 0
@@ -145,7 +146,7 @@ user_network() {
 	command -v docker >/dev/null || die "there is no docker here: install Docker Engine first"
 	docker info >/dev/null 2>&1 || die "Docker does not answer: is it running, and may you use it? See \`docker info\`"
 	want=$(options -create) || exit 1
-	# shellcheck disable=SC2086 # words without spaces or wildcards, which leno sees to
+	# shellcheck disable=SC2086 # leno prints words without spaces or wildcards
 	set -- $want
 	[ "$#" -gt 3 ] && [ "$1 $2 $3" = "docker network create" ] || die "this is not what \`leno docker-opts\` is known to print: $want"
 	shift 3
@@ -166,7 +167,7 @@ user_network() {
 			asked="$asked$c $(asked_for "$c")
 "
 		done
-		# Whatever goes wrong from here on, and when somebody interrupts it.
+		# Reconnect the containers if anything fails from here on, or on an interrupt.
 		trap 'trap - EXIT; put_on' EXIT
 		trap 'exit 130' INT
 		trap 'exit 143' TERM HUP
@@ -179,19 +180,19 @@ user_network() {
 	[ -n "$dry" ] || echo "Docker network $name is made."
 }
 
-# The containers of the network in one line. Stopped ones count: they hold on to its id.
+# Prints the containers of the network on one line, including stopped ones, which keep its id.
 members() {
 	docker ps --all --filter "network=$name" '--format={{.Names}}' | tr '\n' ' ' | sed 's/ $//'
 }
 
-# What a container had asked for on the network, as options of `docker network connect`.
+# Prints what a container requested on the network, as options of `docker network connect`.
 asked_for() {
 	docker container inspect --format "{{with index .NetworkSettings.Networks \"$name\"}}{{with .IPAMConfig\
 		}}{{with print .IPv4Address}}{{if ne . \"invalid IP\"}}--ip={{.}} {{end}}{{end}}{{with print .IPv6Address\
 		}}{{if ne . \"invalid IP\"}}--ip6={{.}} {{end}}{{end}}{{end}}{{range .Aliases}}--alias={{.}} {{end}}{{end}}" "$1"
 }
 
-# Puts the containers on the network that are not on it. Names those it cannot.
+# Connects the containers that are not on the network. Lists those that cannot be connected.
 put_on() {
 	off= on=$(members) || on=
 	[ -z "$dry" ] || on=
@@ -224,7 +225,7 @@ while :; do
 	shift
 done
 command -v leno >/dev/null || die "there is no leno on PATH"
-# What docker prints of a network that it made, its id, is for nobody; what would be run is.
+# Docker prints the id of a new network, which is hidden. The commands of a dry run are not.
 if [ -n "$dry" ]; then exec 3>&1; else exec 3>/dev/null; fi
 case ${1:-}:$# in
 docker0:1 | docker0:2) network=${2:-default} && docker0 ;;

@@ -1,18 +1,18 @@
 #!/bin/sh
-# Makes flannel's routes of this host its second choice: each gets a large metric
-# instead of its own. They carry packets until leno has a route to the same subnet,
-# and again when leno is taken off this host. Run it again and it does nothing.
+# Lowers the priority of flannel's routes on this host: each gets a large metric instead
+# of its own. The routes carry packets until leno has a route to the same subnet, and
+# again after leno is removed from this host. Running the script again does nothing.
 #
 #   step-back.sh 10.5.0.0/16 [fd00:5::/48]
 set -eu
 
-second=10000 # the metric; leno's own routes have the first one there is
-ours=108     # the number of the protocol on leno's routes
+second=10000 # the new metric; leno's routes have the lowest one
+ours=108     # the route protocol of leno's routes
 
 [ $# -gt 0 ] || { echo "usage: $0 NETWORK..." >&2; exit 2; }
 for network; do
 	case $network in *:*) family=-6 ;; *) family=-4 ;; esac
-	# The copy is there before the original goes: there is no moment without.
+	# Add the copy before deleting the original, so that there is always a route.
 	ip "$family" route show root "$network" | awk -v second="$second" -v ours="$ours" '
 		/^unreachable/ || !/ via / { next }
 		{
