@@ -180,7 +180,7 @@ user_network() {
 	[ -n "$dry" ] || echo "Docker network $name is made."
 }
 
-# Prints the containers of the network on one line, including stopped ones, which keep its id.
+# Prints the containers of the network on one line, including stopped ones, which keep its ID.
 members() {
 	docker ps --all --filter "network=$name" '--format={{.Names}}' | tr '\n' ' ' | sed 's/ $//'
 }
@@ -225,7 +225,7 @@ while :; do
 	shift
 done
 command -v leno >/dev/null || die "there is no leno on PATH"
-# Docker prints the id of a new network, which is hidden. The commands of a dry run are not.
+# Docker prints the ID of a new network, which is hidden. The commands of a dry run are not.
 if [ -n "$dry" ]; then exec 3>&1; else exec 3>/dev/null; fi
 case ${1:-}:$# in
 docker0:1 | docker0:2) network=${2:-default} && docker0 ;;
