@@ -1,7 +1,7 @@
 #!/bin/sh
 # Configures Docker for leno networks with the output of `leno docker-opts` for the
 # installed Docker version. You can run it at any time, for example after the host took
-# another subnet: it changes only what is not yet as it should be.
+# another subnet: it leaves settings that are already correct unchanged.
 #
 #   leno-docker.sh [-dry-run] [-restart] docker0 [NETWORK]
 #       Puts docker0 in the network (default: "default") with a drop-in for
