@@ -169,12 +169,12 @@ func TestScriptNetwork(t *testing.T) {
 			m.environment = append(m.environment, "ENGINE_VERSION="+version)
 			file := m.path("blue.env")
 			m.ran(m.run(0, "would run: docker network create", "-dry-run", "network", file))
-			m.ran(m.run(0, "Docker network leno-blue is made.", "network", file), "docker network create --label=leno.options=--driver=bridge --subnet=10.5.34.0/24")
+			m.ran(m.run(0, "Created Docker network leno-blue.", "network", file), "docker network create --label=leno.options=--driver=bridge --subnet=10.5.34.0/24")
 			m.ran(m.run(0, "Docker network leno-blue is up to date.", "network", file))
 
 			m.write("blue.env", strings.ReplaceAll(subnetFiles["dual"], "34.1/24", "77.1/24"), 0o644)
 			m.ran(m.run(0, "would run: docker network rm leno-blue", "-dry-run", "network", file))
-			m.ran(m.run(0, "is made", "network", file), "docker network rm leno-blue", "docker network create")
+			m.ran(m.run(0, "Created Docker network leno-blue.", "network", file), "docker network rm leno-blue", "docker network create")
 
 			// Containers are not taken off it unasked.
 			n := m.networks()
@@ -184,7 +184,7 @@ func TestScriptNetwork(t *testing.T) {
 			m.ran(m.run(0, "up to date", "network", file))
 			m.write("blue.env", subnetFiles["dual"], 0o644)
 			m.ran(m.run(1, "is in use by: db web", "network", file))
-			m.ran(m.run(0, "is made", "-force", "network", file), "docker network disconnect --force leno-blue db", "docker network disconnect --force leno-blue web",
+			m.ran(m.run(0, "Created Docker network leno-blue.", "-force", "network", file), "docker network disconnect --force leno-blue db", "docker network disconnect --force leno-blue web",
 				"docker network rm leno-blue", "docker network create", "docker network connect leno-blue db", "docker network connect leno-blue web")
 			if n := m.networks()["leno-blue"]; len(n.Containers) != 2 || !strings.Contains(strings.Join(n.Options, " "), "--subnet=10.5.34.0/24") {
 				t.Errorf("%+v", n)
@@ -194,7 +194,7 @@ func TestScriptNetwork(t *testing.T) {
 			n = m.networks()
 			delete(n["leno-blue"].Labels, "leno.options")
 			m.save(n)
-			m.ran(m.run(1, "was not made by this script", "network", file))
+			m.ran(m.run(1, "was not created by this script", "network", file))
 		})
 	}
 }
@@ -212,17 +212,17 @@ func TestScriptContainers(t *testing.T) {
 		ran         []string // after the disconnects
 		on          []string
 	}{
-		{"nothing fails", "", 0, []string{"leno-blue is made"}, []string{"docker network rm", "docker network create", db, stopped, web, "docker network connect --alias=www --alias=api leno-blue web"}, []string{"db", "stopped", "web"}},
+		{"nothing fails", "", 0, []string{"Created Docker network leno-blue."}, []string{"docker network rm", "docker network create", db, stopped, web, "docker network connect --alias=www --alias=api leno-blue web"}, []string{"db", "stopped", "web"}},
 		{"cannot take one off", "network disconnect --force leno-blue stopped", 1, []string{"out of order"}, []string{db}, []string{"db", "stopped", "web"}},
 		{"cannot remove", "network rm", 1, []string{"out of order"}, []string{"docker network rm", db, stopped, web}, []string{"db", "stopped", "web"}},
-		{"cannot make", "network create", 1, []string{"off network leno-blue", "\t" + db + "\n", "\t" + stopped + "\n", "\t" + web + "\n"}, []string{"docker network rm", "docker network create", db, stopped, web, "docker network connect --alias=www"}, nil},
-		{"cannot put one on", "network connect leno-blue db", 1, []string{"off network leno-blue", "\t" + db + "\n"}, []string{"docker network rm", "docker network create", db, stopped, web, "docker network connect --alias=www"}, []string{"stopped", "web"}},
+		{"cannot make", "network create", 1, []string{"no longer connected to network leno-blue", "\t" + db + "\n", "\t" + stopped + "\n", "\t" + web + "\n"}, []string{"docker network rm", "docker network create", db, stopped, web, "docker network connect --alias=www"}, nil},
+		{"cannot put one on", "network connect leno-blue db", 1, []string{"no longer connected to network leno-blue", "\t" + db + "\n"}, []string{"docker network rm", "docker network create", db, stopped, web, "docker network connect --alias=www"}, []string{"stopped", "web"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			m := newMachine(t, "leno", "docker", "dockerd")
 			file := m.path("blue.env")
-			m.run(0, "is made", "network", file)
+			m.run(0, "Created Docker network leno-blue.", "network", file)
 			n := m.networks()
 			on := n["leno-blue"].Containers
 			on["stopped"] = &Container{Name: "stopped", Stopped: true}
@@ -275,7 +275,7 @@ func TestScriptDocker0(t *testing.T) {
 	if _, err := os.Stat(m.path("systemd")); err == nil {
 		t.Error("-dry-run writes")
 	}
-	m.ran(m.run(0, "Docker takes it at its next start", "docker0", file), "systemctl daemon-reload")
+	m.ran(m.run(0, "Restart Docker to apply the change", "docker0", file), "systemctl daemon-reload")
 	content := m.read(dropIn)
 	for _, line := range []string{
 		"ExecStartPre=" + m.path("bin/leno") + " docker-opts -subnet-file=" + file + " -format=env -key=LENO_DOCKER_OPTS -write=/run/leno-docker.env\n",
@@ -303,9 +303,9 @@ func TestScriptDocker0(t *testing.T) {
 	}
 
 	m.environment = append(m.environment, "ENGINE_UNIT=")
-	m.ran(m.run(1, "systemd knows no docker.service: install Docker Engine first", "docker0", file))
+	m.ran(m.run(1, "systemd has no docker.service: install Docker Engine first", "docker0", file))
 	m.environment = append(m.environment, "ENGINE_UNIT=# Unit docker.service is masked.")
-	m.ran(m.run(1, "docker.service has no ExecStart", "docker0", file))
+	m.ran(m.run(1, "docker.service has no readable ExecStart", "docker0", file))
 }
 
 // TestScriptOtherDropIns: whatever other files set ExecStart, the script succeeds only when
@@ -319,7 +319,7 @@ func TestScriptOtherDropIns(t *testing.T) {
 		file := m.path("blue.env")
 		starts = func(command string) {
 			t.Helper()
-			m.run(0, "Docker takes it at its next start", "docker0", file)
+			m.run(0, "Restart Docker to apply the change", "docker0", file)
 			// What systemd goes by, not what was written.
 			cmd := exec.Command(m.path("bin/systemctl"), "show", "docker.service", "--property=ExecStart", "--property=ExecStartPre", "--property=EnvironmentFiles")
 			cmd.Env = m.environment
@@ -370,7 +370,7 @@ func TestScriptOtherDropIns(t *testing.T) {
 		fails("starts Docker without leno's options")
 		for _, line := range []string{"EnvironmentFile=", "ExecStartPre="} {
 			m.write(later, "[Service]\n"+line+"\n", 0o644)
-			fails("starts Docker without leno's options", "takes back "+strings.TrimSuffix(line, "="), "systemctl cat docker.service")
+			fails("starts Docker without leno's options", "resets "+strings.TrimSuffix(line, "="), "systemctl cat docker.service")
 		}
 	})
 	t.Run("options of an administrator", func(t *testing.T) {
@@ -408,7 +408,7 @@ func TestScriptOtherDropIns(t *testing.T) {
 	t.Run("of somebody else by this name", func(t *testing.T) {
 		m, _, fails := newest(t)
 		m.write(dropIn, set("/usr/bin/dockerd --mine"), 0o644)
-		fails("zz-leno.conf is not of this script")
+		fails("zz-leno.conf was not written by this script")
 		if got := m.read(dropIn); got != set("/usr/bin/dockerd --mine") {
 			t.Errorf("it was replaced: %s", got)
 		}
@@ -455,13 +455,13 @@ func TestScriptRefuses(t *testing.T) {
 	for _, args := range [][]string{{}, {"network"}, {"docker1"}, {"network", "a", "b"}, {"-x", "network", "a"}, {"docker0", "a", "b"}} {
 		full.ran(full.run(2, "leno-docker.sh [-dry-run]", args...))
 	}
-	full.ran(full.run(1, "leno does not say what Docker needs", "network", full.path("none.env")))
-	full.ran(full.run(1, "is no name of a network", "docker0", "a;b"))
-	newMachine(t, "docker", "systemctl").run(1, "there is no leno on PATH", "network", file)
-	newMachine(t, "leno", "systemctl").run(1, "there is no docker here", "network", file)
+	full.ran(full.run(1, "cannot get the Docker options for network", "network", full.path("none.env")))
+	full.ran(full.run(1, "is not a valid network name", "docker0", "a;b"))
+	newMachine(t, "docker", "systemctl").run(1, "leno is not on PATH", "network", file)
+	newMachine(t, "leno", "systemctl").run(1, "docker is not installed", "network", file)
 	down := newMachine(t, "leno", "docker", "dockerd")
 	down.environment = append(down.environment, "ENGINE_DOWN=1")
-	down.run(1, "Docker does not answer", "network", file)
+	down.run(1, "Docker does not respond", "network", file)
 }
 
 // verifyUnit has systemd read a docker.service with the drop-in.

@@ -47,7 +47,7 @@ options() {
 	*/*) set -- "$@" "-subnet-file=$network" ;;
 	*) set -- "$@" "-network=$network" ;;
 	esac
-	out=$(leno docker-opts "$@") || die "leno does not say what Docker needs in network $network, see above"
+	out=$(leno docker-opts "$@") || die "cannot get the Docker options for network $network from leno, see above"
 	printf '%s\n' "$out" | sed -e '/^#/d' -e '/^$/d' -e 's/ \\$//' | tr -s '\n ' '  '
 }
 
@@ -63,7 +63,7 @@ without() {
 # Prints the settings of docker.service in systemd that lack leno's part.
 missing() {
 	shown=$(systemctl show docker.service --property=ExecStart --property=ExecStartPre --property=EnvironmentFiles) ||
-		die "systemd does not say how it starts docker.service"
+		die "cannot read the settings of docker.service from systemd"
 	# shellcheck disable=SC2016 # systemd replaces the variable
 	set -- ExecStart '{.* $LENO_DOCKER_OPTS ' ExecStartPre '{.* -key=LENO_DOCKER_OPTS -write=/run/leno-docker.env ' EnvironmentFiles '/run/leno-docker.env '
 	while [ $# -gt 0 ]; do
@@ -73,19 +73,19 @@ missing() {
 }
 
 docker0() {
-	case $network in *[!A-Za-z0-9_./-]*) die "'$network' is no name of a network" ;; esac
+	case $network in *[!A-Za-z0-9_./-]*) die "'$network' is not a valid network name" ;; esac
 	options >/dev/null
-	command -v systemctl >/dev/null || die "there is no systemctl here: start dockerd with what \`leno docker-opts\` prints"
+	command -v systemctl >/dev/null || die "systemctl is not installed: start dockerd with the options that \`leno docker-opts\` prints"
 	# systemd reads it after drop-ins such as override.conf.
 	file=$dir/docker.service.d/zz-leno.conf earlier=$dir/docker.service.d/leno.conf
-	[ ! -e "$file" ] || ours "$file" || die "$file is not of this script: give it another name"
+	[ ! -e "$file" ] || ours "$file" || die "$file was not written by this script: rename it"
 	if [ ! -e "$earlier" ] || ! ours "$earlier"; then earlier=; fi
 	# The unit's command for starting Docker, to which the options are added. Read it as it
 	# is written, because systemd shows it without quotes. The last one counts.
-	unit=$(systemctl cat docker.service) || die "systemd knows no docker.service: install Docker Engine first"
+	unit=$(systemctl cat docker.service) || die "systemd has no docker.service: install Docker Engine first"
 	start=$(without "$file" "$earlier" | sed -e ':a' -e '/\\$/{N;s/\\\n[[:blank:]]*/ /;ba' -e '}' |
 		sed -n 's/^[[:blank:]]*ExecStart[[:blank:]]*=[[:blank:]]*//p' | sed -n '$s/[[:blank:]]*$//p')
-	[ -n "$start" ] || die "docker.service has no ExecStart that could be read"
+	[ -n "$start" ] || die "docker.service has no readable ExecStart"
 	# Use a separate variable: the administrator may use DOCKER_OPTS.
 	# shellcheck disable=SC2016 # systemd replaces the variable
 	case " $start " in *' $LENO_DOCKER_OPTS '*) ;; *) start="$start \$LENO_DOCKER_OPTS" ;; esac
@@ -123,7 +123,7 @@ ExecStart=$start"
 	if [ -n "$restart" ]; then
 		run systemctl restart docker.service
 	elif [ -n "$new" ]; then
-		echo "Docker takes it at its next start: systemctl restart docker"
+		echo "Restart Docker to apply the change: systemctl restart docker"
 	fi
 }
 
@@ -132,23 +132,23 @@ ExecStart=$start"
 effective() {
 	lacks=$(missing) || exit 1
 	[ -n "$lacks" ] || return 0
-	why="a file that is read after $file takes back ${lacks% }"
+	why="a file that systemd reads after $file resets ${lacks% }"
 	case $lacks in
 	'ExecStart '*)
 		last=$(systemctl cat docker.service | awk '/^# \// { file = substr($0, 3) } /^[ \t]*ExecStart[ \t]*=/ { last = file } END { print last }')
-		[ "$last" = "$file" ] || why="$last sets ExecStart and is read after $file; write \$LENO_DOCKER_OPTS at the end of the command there, or give that file a name that sorts before zz-leno.conf, and run this again"
+		[ "$last" = "$file" ] || why="$last sets ExecStart and systemd reads it after $file; add \$LENO_DOCKER_OPTS to the end of the command there, or rename that file so that it sorts before zz-leno.conf, and run this script again"
 		;;
 	esac
 	die "docker.service starts Docker without leno's options, so docker0 is not in network $network: $why. See \`systemctl cat docker.service\`"
 }
 
 user_network() {
-	command -v docker >/dev/null || die "there is no docker here: install Docker Engine first"
-	docker info >/dev/null 2>&1 || die "Docker does not answer: is it running, and may you use it? See \`docker info\`"
+	command -v docker >/dev/null || die "docker is not installed: install Docker Engine first"
+	docker info >/dev/null 2>&1 || die "Docker does not respond: is it running, and do you have permission to use it? See \`docker info\`"
 	want=$(options -create) || exit 1
 	# shellcheck disable=SC2086 # leno prints words without spaces or wildcards
 	set -- $want
-	[ "$#" -gt 3 ] && [ "$1 $2 $3" = "docker network create" ] || die "this is not what \`leno docker-opts\` is known to print: $want"
+	[ "$#" -gt 3 ] && [ "$1 $2 $3" = "docker network create" ] || die "unexpected output of \`leno docker-opts\`: $want"
 	shift 3
 	for name in "$@"; do :; done # the last
 	want="$*"
@@ -160,9 +160,9 @@ user_network() {
 			return
 		fi
 		containers=$(members)
-		[ -n "$is" ] || [ -n "$force" ] || die "there is a Docker network $name that was not made by this script: remove it, or take it over with -force"
+		[ -n "$is" ] || [ -n "$force" ] || die "the Docker network $name was not created by this script: remove it, or take it over with -force"
 		[ -z "$containers" ] || [ -n "$force" ] ||
-			die "Docker network $name has to be made again and is in use by: $containers - remove these, stopped ones too, or have them taken off it and put on it again with -force"
+			die "Docker network $name must be recreated and is in use by: $containers - remove these containers, including stopped ones, or disconnect and reconnect them with -force"
 		for c in $containers; do
 			asked="$asked$c $(asked_for "$c")
 "
@@ -174,10 +174,10 @@ user_network() {
 		for c in $containers; do run docker network disconnect --force "$name" "$c"; done
 		run docker network rm "$name"
 	fi
-	run docker network create "--label=$label=$want" "$@" >&3 || die "Docker did not make $name, see above"
+	run docker network create "--label=$label=$want" "$@" >&3 || die "Docker did not create $name, see above"
 	trap - EXIT
 	put_on
-	[ -n "$dry" ] || echo "Docker network $name is made."
+	[ -n "$dry" ] || echo "Created Docker network $name."
 }
 
 # Prints the containers of the network on one line, including stopped ones, which keep its ID.
@@ -204,7 +204,7 @@ put_on() {
 		others=$(printf '%s\n' "$options" | sed 's/--ip6\{0,1\}=[^ ]* *//g')
 		# shellcheck disable=SC2086
 		if [ "$others" != "$options" ] && run docker network connect $others "$name" "$c"; then
-			printf 'leno-docker: %s is on %s, but not with what it had asked for: %s\n' "$c" "$name" "$options" >&2
+			printf 'leno-docker: %s is connected to %s, but without the requested options: %s\n' "$c" "$name" "$options" >&2
 			continue
 		fi
 		off="$off
@@ -212,7 +212,7 @@ put_on() {
 	done <<-END
 		$asked
 	END
-	[ -z "$off" ] || die "off network $name are now containers that were on it; when it is there, put them on with:$off"
+	[ -z "$off" ] || die "some containers are no longer connected to network $name; when it exists, connect them with:$off"
 }
 
 while :; do
@@ -224,7 +224,7 @@ while :; do
 	esac
 	shift
 done
-command -v leno >/dev/null || die "there is no leno on PATH"
+command -v leno >/dev/null || die "leno is not on PATH"
 # Docker prints the ID of a new network, which is hidden. The commands of a dry run are not.
 if [ -n "$dry" ]; then exec 3>&1; else exec 3>/dev/null; fi
 case ${1:-}:$# in
