@@ -11,10 +11,10 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// screenshots names the variable with the directory where pictures of pages are left.
+// screenshots names the environment variable with the directory for pictures of pages.
 const screenshots = "LENO_SCREENSHOTS"
 
-// Scheme has the page as in a colour scheme, light or dark.
+// Scheme switches the page to a colour scheme, light or dark.
 func (b *Tab) Scheme(name string) {
 	b.t.Helper()
 	_, err := chromedp.Call(b.Ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
@@ -22,14 +22,14 @@ func (b *Tab) Scheme(name string) {
 	b.must(err)
 }
 
-// Scripts switches JavaScript of pages that are opened from now on.
+// Scripts enables or disables JavaScript on pages that are opened from now on.
 func (b *Tab) Scripts(on bool) {
 	b.t.Helper()
 	_, err := chromedp.Call(b.Ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: !on})
 	b.must(err)
 }
 
-// Names are the roles and names that a screen reader is told, in order.
+// Names returns the roles and names that a screen reader announces, in order.
 func (b *Tab) Names() (out []string) {
 	b.t.Helper()
 	tree, err := chromedp.Call(b.Ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
@@ -42,7 +42,7 @@ func (b *Tab) Names() (out []string) {
 	return out
 }
 
-// Width has the window as wide as given, in pixels.
+// Width sets the width of the window in pixels.
 func (b *Tab) Width(pixels int64) {
 	b.t.Helper()
 	b.Do(chromedp.EmulateViewport(pixels, 900))
@@ -56,7 +56,7 @@ func (b *Tab) Fits(what string) {
 	}
 }
 
-// Readable fails the test for text that does not stand out from what is behind it.
+// Readable fails the test if text does not stand out from its background.
 func (b *Tab) Readable(what string) {
 	b.t.Helper()
 	if poor := Value[[]string](b, contrast); len(poor) > 0 {
@@ -64,15 +64,16 @@ func (b *Tab) Readable(what string) {
 	}
 }
 
-// Shoot leaves a picture of the whole page, as wide as given, in the directory
-// LENO_SCREENSHOTS or else in the given one.
+// Shoot saves a picture of the whole page at the given width. It goes to the directory in
+// LENO_SCREENSHOTS, or else to the given one.
 func (b *Tab) Shoot(dir, name string, width int64) {
 	b.t.Helper()
 	b.Width(width)
 	b.shoot(dir, name, chromedp.FullScreenshot(100))
 }
 
-// ShootTop is Shoot of the first so many pixels, of which Chromium makes a picture much quicker.
+// ShootTop is like Shoot but takes only the given number of pixels at the top, which is much faster
+// in Chromium.
 func (b *Tab) ShootTop(dir, name string, width, height int64) {
 	b.t.Helper()
 	b.Do(chromedp.EmulateViewport(width, height))
@@ -86,12 +87,12 @@ func (b *Tab) shoot(dir, name string, how chromedp.Action[[]byte]) {
 	dir = cmp.Or(os.Getenv(screenshots), dir)
 	b.must(os.MkdirAll(dir, 0o755))
 	path := filepath.Join(dir, name+".png")
-	b.must(os.RemoveAll(path)) // of an earlier run, that was perhaps root's
+	b.must(os.RemoveAll(path)) // of an earlier run, possibly owned by root
 	b.must(os.WriteFile(path, image, 0o644))
 	b.Do(chromedp.ResetViewport())
 }
 
-// contrast lists text whose colours are too near each other, by WCAG 2.2, 1.4.3.
+// contrast lists text whose contrast with its background is below WCAG 2.2, 1.4.3.
 const contrast = `(() => {
 	const parts = (c) => c.match(/[\d.]+/g).map(Number);
 	const light = (c) => {

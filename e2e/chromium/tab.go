@@ -1,5 +1,6 @@
-// Package chromium looks at pages as people do: a headless Chromium with one tab. It knows how
-// to act on a page and what the browser says about it, and nothing of whose page it is.
+// Package chromium looks at pages as people do: with a headless Chromium that has one tab. It knows
+// how to act on a page and what the browser reports about it, but not which program serves the
+// page.
 package chromium
 
 import (
@@ -21,9 +22,9 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// Tab is the only tab of a Chromium of its own. Its methods fail the test.
+// A Tab is the only tab of a Chromium of its own. Its methods fail the test on errors.
 type Tab struct {
-	Ctx context.Context // of chromedp
+	Ctx context.Context // chromedp's context
 
 	t        testing.TB
 	origin   string
@@ -34,8 +35,8 @@ type Tab struct {
 	complaints []string // errors and warnings of page and console
 }
 
-// Open starts a Chromium that looks at a server, http://HOST:PORT, until the test ends.
-// Complaints that are expected are not remembered; nil expects none.
+// Open starts a Chromium for a server, http://HOST:PORT, until the test ends. Expected complaints
+// are not recorded; with a nil function, none is expected.
 func Open(ctx context.Context, t testing.TB, origin string, expected func(complaint string) bool) *Tab {
 	t.Helper()
 	b := &Tab{t: t, origin: origin, expected: expected}
@@ -48,7 +49,7 @@ func Open(ctx context.Context, t testing.TB, origin string, expected func(compla
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(profile),
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true), chromedp.WindowSize(1280, 900))
 	ctx, cancel := chromedp.NewExecAllocator(ctx, options...)
-	t.Cleanup(cancel) // waits for the end of the program
+	t.Cleanup(cancel) // waits until the program has ended
 	b.Ctx, cancel = chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {}), chromedp.WithListener(b.note))
 	t.Cleanup(cancel)
 	b.Do()
@@ -64,7 +65,7 @@ func (b *Tab) must(err error) {
 	}
 }
 
-// note remembers what a page asks for and complains of.
+// note records a page's requests and complaints.
 func (b *Tab) note(event any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -85,19 +86,19 @@ func (b *Tab) note(event any) {
 	}
 }
 
-// Do acts on the page.
+// Do runs actions on the page.
 func (b *Tab) Do(steps ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
 	b.must(chromedp.Do(b.Ctx, steps...))
 }
 
-// Open shows a page of the server.
+// Open opens a page of the server by its path.
 func (b *Tab) Open(path string) {
 	b.t.Helper()
 	b.Do(chromedp.Navigate(b.origin + path))
 }
 
-// Value is what a JavaScript expression is on the page.
+// Value returns the value of a JavaScript expression on the page.
 func Value[T any](b *Tab, expression string) T {
 	b.t.Helper()
 	out, err := chromedp.Run(b.Ctx, chromedp.Evaluate[T](expression))
@@ -107,13 +108,13 @@ func Value[T any](b *Tab, expression string) T {
 	return out
 }
 
-// Text is what the page shows.
+// Text returns the visible text of the page.
 func (b *Tab) Text() string {
 	b.t.Helper()
 	return Value[string](b, "document.body.innerText")
 }
 
-// Shows waits until the page shows all words.
+// Shows blocks until the page shows all words.
 func (b *Tab) Shows(words ...string) {
 	b.t.Helper()
 	b.must(lab.WaitFor(b.Ctx, fmt.Sprintf("page with %q", words), func(context.Context) error {
@@ -130,15 +131,14 @@ func (b *Tab) Shows(words ...string) {
 	}))
 }
 
-// Requests are the URLs that were asked for until now.
+// Requests returns the URLs requested so far.
 func (b *Tab) Requests() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.requests)
 }
 
-// Clean fails the test for requests to others than the server, and for whatever
-// the browser complained of.
+// Clean fails the test if there were requests to other servers or complaints of the browser.
 func (b *Tab) Clean() {
 	b.t.Helper()
 	requests := b.Requests()
@@ -157,7 +157,7 @@ func (b *Tab) Clean() {
 	}
 }
 
-// ended says which process of a browser still runs.
+// ended returns an error that names a process of the browser that is still running.
 func ended(dir string) error {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {

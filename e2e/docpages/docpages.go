@@ -10,16 +10,16 @@ import (
 	"testing"
 )
 
-// Root is the top of the source, from a folder below e2e.
+// Root is the top of the source tree, relative to a folder below e2e.
 const Root = "../../"
 
-// Dir is where the site's pages are.
+// Dir is the directory of the site's pages.
 const Dir = "website/content/docs/"
 
-// Path is the path of a page, from the top of the source.
+// Path returns the path of a page, relative to the top of the source tree.
 func Path(name string) string { return Dir + name + ".mdx" }
 
-// Source reads a file of the source.
+// Source returns the content of a file of the source tree.
 func Source(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(Root + path)
@@ -29,8 +29,8 @@ func Source(t *testing.T, path string) string {
 	return string(text)
 }
 
-// Rows are the rows of all tables below a heading of a page, cell by cell, heads
-// left out. A cell's \| is a |.
+// Rows returns the rows of all tables below a heading of a page, cell by cell and without the table
+// heads. An escaped \| in a cell becomes |.
 func Rows(t *testing.T, path, heading string) [][]string {
 	t.Helper()
 	var out [][]string
@@ -61,7 +61,7 @@ func Rows(t *testing.T, path, heading string) [][]string {
 
 var code = regexp.MustCompile("`([^`]+)`")
 
-// Codes are the words in backticks.
+// Codes returns the words in backticks.
 func Codes(cell string) []string {
 	var out []string
 	for _, m := range code.FindAllStringSubmatch(cell, -1) {
@@ -70,7 +70,7 @@ func Codes(cell string) []string {
 	return out
 }
 
-// Found are all first groups of a pattern in a file of the source, sorted.
+// Found returns the first group of every match of a pattern in a source file, sorted.
 func Found(t *testing.T, path, pattern string) []string {
 	t.Helper()
 	set := map[string]bool{}
@@ -80,8 +80,8 @@ func Found(t *testing.T, path, pattern string) []string {
 	return slices.Sorted(maps.Keys(set))
 }
 
-// Unit are the settings of files in examples/systemd, the unit and drop-ins. What
-// stands in several lines, as lists may, is joined.
+// Unit returns the settings of files in examples/systemd, the unit and its drop-ins. A list that is
+// spread over several lines is joined.
 func Unit(t *testing.T, files ...string) map[string]string {
 	t.Helper()
 	lists := []string{"SystemCallFilter", "AmbientCapabilities", "CapabilityBoundingSet"}

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Wipe takes from the host what a boot takes: all that the kernel has of leno,
-// also in the firewall and of sysctls. The agent must have ended; files stay, so
-// those in a /run of the caller's are the caller's to remove.
+// Wipe removes from the host what a boot removes: everything leno has in the kernel, including its
+// firewall rules and sysctls. The agent must have ended. Files stay; a caller that keeps files in a
+// /run of its own removes them itself.
 func (h *Host) Wipe(ctx context.Context) error {
 	links, err := h.Exec(ctx, "ip", "-o", "link", "show")
 	if err != nil {
@@ -17,7 +17,7 @@ func (h *Host) Wipe(ctx context.Context) error {
 	commands := []string{
 		"ip route flush proto 108", "ip -6 route flush proto 108", "ip neigh flush all", "ip -6 neigh flush all",
 		"nft flush ruleset", "iptables -P FORWARD DROP", "ip6tables -P FORWARD DROP",
-		// IPv6 forwarding is for an operator to switch on, at a boot too.
+		// IPv6 forwarding is the operator's to switch on, also after a boot.
 		"sysctl -q -w net.ipv4.ip_forward=0",
 	}
 	for line := range strings.Lines(links) {

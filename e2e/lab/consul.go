@@ -13,11 +13,10 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
-// Consul is one Consul agent, a server or a client on a host. It keeps its
-// data over Stop, Kill and Start. Start, Stop and Kill are called by one
-// goroutine at a time.
+// A Consul is one Consul agent: a server, or a client on a host. Its data survives Stop, Kill and
+// Start. Start, Stop and Kill must be called by one goroutine at a time.
 type Consul struct {
-	Name      string     // of its node
+	Name      string     // of its node, "consul-1"
 	Addr      netip.Addr // of the node, in the network between hosts
 	Namespace *Namespace
 
@@ -30,7 +29,7 @@ type Consul struct {
 
 const consulPort = 8500
 
-// serverList is the addresses of all servers, for those who join.
+// serverList returns the addresses of all servers, for agents to join.
 func (l *Lab) serverList() (out []string) {
 	for i := range l.opts.Servers {
 		out = append(out, serverAddrs(i)[0].String())
@@ -50,8 +49,8 @@ func newConsulServer(l *Lab, ns *Namespace, name string, i int) (*Consul, error)
 			"client_addr":      addr.String() + " 127.0.0.1",
 			// The shortest election: a leader about 2 s after the start.
 			"performance": map[string]any{"raft_multiplier": 1},
-			// A server that is cut off comes back. Removed from the cluster just then, it would hang the requests of
-			// client agents that use it.
+			// A server that is cut off comes back later. If autopilot removed it from the cluster
+			// in between, it would hang the requests of client agents that use it.
 			"autopilot": map[string]any{"cleanup_dead_servers": false},
 		},
 	}
@@ -82,11 +81,10 @@ func (c *Consul) newClient() (err error) {
 	return err
 }
 
-// Address is where its HTTP API listens, for programs inside the lab.
+// Address returns the address of the HTTP API for programs inside the lab, "192.0.2.1:8500".
 func (c *Consul) Address() string { return c.api.String() }
 
-// Client talks to it from this process. A token goes into the options of each
-// request.
+// Client returns a client for use in this process. A token goes into the options of each request.
 func (c *Consul) Client() *api.Client { return c.client }
 
 // CLI runs the consul program ("kv", "get", ...) and returns what it prints.
@@ -95,8 +93,8 @@ func (c *Consul) CLI(ctx context.Context, args ...string) (string, error) {
 	return c.Namespace.Exec(ctx, append(command, args...)...)
 }
 
-// StartAll starts several, again or for the first time, and waits until each
-// has a leader: servers that are too few to elect one wait for each other.
+// StartAll starts several agents, again or for the first time, and blocks until each has a leader.
+// Too few servers to elect a leader wait for each other, so they must be started together.
 func StartAll(ctx context.Context, all []*Consul) error {
 	for _, c := range all {
 		if err := c.launch(); err != nil {
@@ -111,8 +109,8 @@ func StartAll(ctx context.Context, all []*Consul) error {
 	return nil
 }
 
-// Start starts it, again or for the first time, and waits until it answers a
-// consistent read, which means that there is a leader.
+// Start starts the agent, again or for the first time, and blocks until it answers a consistent
+// read, which requires a leader.
 func (c *Consul) Start(ctx context.Context) error { return StartAll(ctx, []*Consul{c}) }
 
 func (c *Consul) launch() error {
@@ -135,7 +133,7 @@ func (c *Consul) launch() error {
 func (c *Consul) await(ctx context.Context) error {
 	status, kv := c.client.Status(), c.client.KV()
 	err := c.process.WaitFor(ctx, "a leader of Consul", func(ctx context.Context) error {
-		// It says at once that there is no leader; a read would hold for seconds.
+		// This endpoint reports a missing leader at once; a read would block for seconds.
 		leader, err := status.LeaderWithQueryOptions((&api.QueryOptions{}).WithContext(ctx))
 		if err == nil && leader == "" {
 			err = errors.New("no leader yet")
@@ -146,7 +144,7 @@ func (c *Consul) await(ctx context.Context) error {
 		_, _, err = kv.Get("leno/", (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx))
 		var answer api.StatusError
 		if errors.As(err, &answer) && answer.Code == http.StatusForbidden {
-			return nil // it has a leader and knows that we may not read
+			return nil // it has a leader and knows that the token may not read
 		}
 		return err
 	})
@@ -189,8 +187,8 @@ func (c *Consul) write(dir string) ([]string, error) {
 	return paths, nil
 }
 
-// Stop ends it with SIGTERM. That is a plain stop for the server; a client
-// leaves the cluster, which deregisters the node and destroys its sessions.
+// Stop ends the agent with SIGTERM. A server just stops; a client leaves the cluster, which
+// deregisters the node and destroys its sessions.
 func (c *Consul) Stop(ctx context.Context) error {
 	if c.process == nil {
 		return nil
@@ -199,7 +197,7 @@ func (c *Consul) Stop(ctx context.Context) error {
 	return c.process.Stop(ctx)
 }
 
-// Kill ends it with SIGKILL.
+// Kill ends the agent with SIGKILL.
 func (c *Consul) Kill() error {
 	if c.process == nil {
 		return nil
@@ -208,12 +206,12 @@ func (c *Consul) Kill() error {
 	return c.process.Kill()
 }
 
-// Cut takes its node off the network, silently; Mend connects it again. A client
-// agent shares both with its host.
+// Cut disconnects the agent's node from the network without a carrier change; Mend connects it
+// again. A client agent shares both with its host.
 func (c *Consul) Cut(ctx context.Context) error { return c.lab.unplug(ctx, c.Name) }
 
 // Mend undoes Cut.
 func (c *Consul) Mend(ctx context.Context) error { return c.lab.plug(ctx, c.Name) }
 
-// Process is the running one, or the last that ran; nil before Start.
+// Process returns the running process, or the last one that ran, or nil before Start.
 func (c *Consul) Process() *Process { return c.process }

@@ -8,29 +8,29 @@ import (
 	"slices"
 )
 
-// Container is a namespace behind a bridge of a host, with addresses out of the
-// host's subnet, as a container runtime would make it from the subnet file.
+// A Container is a network namespace behind a bridge of a host, with addresses from the host's
+// subnet, as a container runtime would create it from the subnet file.
 type Container struct {
 	*Namespace
 	Host    *Host
 	Network string
-	Addrs   []netip.Addr // one a family of the network, IPv4 first
+	Addrs   []netip.Addr // one per address family of the network, IPv4 first
 	MTU     int          // bytes
 
 	port string // the host's end of its veth
 }
 
-// attachment is a host's bridge for one network.
+// An attachment is a host's bridge for one network.
 type attachment struct {
 	bridge string
 	subnet SubnetFile
 	used   []netip.Addr
-	count  int // containers there ever were
+	count  int // containers attached so far, including removed ones
 }
 
-// AddContainer reads the network's subnet file on the host and attaches a new
-// container: to the host's bridge, made for the first one, with the next free
-// address after the gateway's.
+// AddContainer reads the network's subnet file on the host and attaches a new container to the
+// host's bridge, which it creates for the first container. The container gets the next free address
+// after the gateway's.
 func (h *Host) AddContainer(ctx context.Context, network string) (*Container, error) {
 	a, err := h.attach(ctx, network)
 	if err != nil {
@@ -77,8 +77,8 @@ func (h *Host) AddContainer(ctx context.Context, network string) (*Container, er
 	return c, nil
 }
 
-// attach makes the host's bridge for the network, with the gateway's addresses,
-// or makes it agree with a subnet file that changed.
+// attach creates the host's bridge for the network with the gateway's addresses, or updates it to
+// match a changed subnet file.
 func (h *Host) attach(ctx context.Context, network string) (*attachment, error) {
 	subnet, err := ReadSubnetFile(h.SubnetFile(network))
 	if err != nil {
@@ -106,8 +106,8 @@ func (h *Host) attach(ctx context.Context, network string) (*attachment, error) 
 	return a, nil
 }
 
-// grow gives the bridge what the network gained: another family. Its containers
-// stay as they are, so nothing they have may go.
+// grow adds the addresses of a family that the network gained to the bridge. Its containers keep
+// running, so nothing they use may be removed.
 func (a *attachment) grow(ctx context.Context, h *Host, subnet SubnetFile) error {
 	had, has := a.subnet.Subnets(), subnet.Subnets()
 	if a.subnet.MTU != subnet.MTU || slices.ContainsFunc(had, func(p netip.Prefix) bool { return !slices.Contains(has, p) }) {
@@ -123,8 +123,8 @@ func (a *attachment) grow(ctx context.Context, h *Host, subnet SubnetFile) error
 	return h.ip(ctx, lines...)
 }
 
-// Remove ends what runs in the container and removes it. The bridge goes with
-// the last container.
+// Remove ends the processes in the container and removes it. The bridge is removed with the last
+// container.
 func (c *Container) Remove(ctx context.Context) error {
 	a := c.Host.networks[c.Network]
 	a.used = slices.DeleteFunc(a.used, func(u netip.Addr) bool { return slices.Contains(c.Addrs, u) })
@@ -136,7 +136,7 @@ func (c *Container) Remove(ctx context.Context) error {
 	return errors.Join(c.Host.ip(ctx, lines...), c.Host.lab.RemoveNamespace(ctx, c.Namespace))
 }
 
-// RemoveNamespace ends what runs in a namespace and removes it.
+// RemoveNamespace ends the processes in a namespace and removes it.
 func (l *Lab) RemoveNamespace(ctx context.Context, n *Namespace) error {
 	l.mu.Lock()
 	l.namespaces = slices.DeleteFunc(l.namespaces, func(other *Namespace) bool { return other == n })

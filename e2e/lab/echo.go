@@ -18,9 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Echoes are pings at a rate that ping(8) does not keep: each is sent when it is
-// due, and what came of it is counted by its number, with nothing taken for
-// granted about the order of answers.
+// Echoes sends pings at a rate that ping(8) does not sustain. Each ping is sent when it is due, and
+// its answers are counted by its number, whatever order they arrive in.
 type Echoes struct {
 	conn   net.PacketConn
 	to     netip.Addr
@@ -33,37 +32,37 @@ type Echoes struct {
 	mu      sync.Mutex
 	sent    []time.Time // by number, from 0
 	answers []uint16    // by number
-	done    EchoResult  // what is counted as it happens
+	done    EchoResult  // what is counted as answers arrive
 	last    time.Time   // of the last first answer
 	highest uint64
 	err     error
 }
 
-// EchoResult is what came of a stream of pings.
+// EchoResult is the outcome of a stream of pings.
 type EchoResult struct {
 	Sent, Answered int
-	Duplicates     int           // answers to a number that had one
-	Reordered      int           // answers after that to a later number
-	Missing        []int         // numbers without an answer, from 0
+	Duplicates     int           // further answers to a number that was already answered
+	Reordered      int           // answers that came after the answer to a later number
+	Missing        []int         // numbers without an answer, counted from 0
 	Gap            time.Duration // longest time between two answers
-	Pause          time.Duration // longest time between two sent: no gap can be shorter
-	Rate           float64       // sent a second, over the whole time
+	Pause          time.Duration // longest time between two pings sent: no gap can be shorter
+	Rate           float64       // pings sent per second, over the whole time
 }
 
-// Lost is how many had no answer.
+// Lost returns how many pings had no answer.
 func (r EchoResult) Lost() int { return r.Sent - r.Answered }
 
 const (
-	// echoPatience is how long the last answers may take on a busy machine.
+	// echoPatience is how long Stop waits for the last answers on a busy machine.
 	echoPatience = 5 * time.Second
-	// echoBehind is how much a sender that got no processor makes up for. More at
-	// once might overflow queues, and be lost for no other reason.
+	// echoBehind is how far behind schedule the sender may be and still catch up after it got no
+	// CPU time. Sending more at once might overflow queues and lose pings for no other reason.
 	echoBehind = 50 * time.Millisecond
-	echoBuffer = 4 << 20 // of the socket, bytes: a thousand answers a second for seconds
+	echoBuffer = 4 << 20 // receive buffer in bytes: holds a thousand answers a second for seconds
 	echoBytes  = 16      // a cookie and a number
 )
 
-// StartEchoes sends a ping each time every has passed, until Stop.
+// StartEchoes sends one ping per interval until Stop is called.
 func (n *Namespace) StartEchoes(to netip.Addr, every time.Duration) (*Echoes, error) {
 	e := &Echoes{to: to, every: every}
 	var random [8]byte
@@ -90,7 +89,7 @@ func (n *Namespace) StartEchoes(to netip.Addr, every time.Duration) (*Echoes, er
 	return e, nil
 }
 
-// forceBuffer sets what a socket may have waiting, past the system's limit.
+// forceBuffer sets the receive buffer of a socket, beyond the system's limit.
 func forceBuffer(conn *net.IPConn, size int) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -110,7 +109,7 @@ func (e *Echoes) fail(err error) {
 func (e *Echoes) send(ctx context.Context) error {
 	message := icmp.Message{Type: ipv4.ICMPTypeEcho}
 	if e.to.Is6() {
-		message.Type = ipv6.ICMPTypeEchoRequest // the kernel sums it up (RFC 3542, 3.1)
+		message.Type = ipv6.ICMPTypeEchoRequest // the kernel computes the checksum (RFC 3542, 3.1)
 	}
 	to := &net.IPAddr{IP: e.to.AsSlice()}
 	due := time.Now()
@@ -133,8 +132,8 @@ func (e *Echoes) send(ctx context.Context) error {
 		}
 		e.sent, e.answers = append(e.sent, now), append(e.answers, 0)
 		e.mu.Unlock()
-		// What the host refuses to send, for want of a route or under a rule, is
-		// lost as what the network loses.
+		// A packet that the host refuses to send, for lack of a route or because of a firewall
+		// rule, counts as lost, like one lost in the network.
 		if _, err := e.conn.WriteTo(packet, to); errors.Is(err, net.ErrClosed) {
 			return err
 		}
@@ -160,7 +159,7 @@ func (e *Echoes) receive() error {
 		}
 		message, err := icmp.ParseMessage(protocol, buffer[:n])
 		if err != nil || message.Type != reply {
-			continue // of others: a raw socket hears all
+			continue // for another socket: a raw socket receives all of them
 		}
 		echo, ok := message.Body.(*icmp.Echo)
 		if !ok || len(echo.Data) != echoBytes || binary.BigEndian.Uint64(echo.Data) != e.cookie {
@@ -191,21 +190,21 @@ func (e *Echoes) answered(number uint64, now time.Time) {
 	e.done.Answered++
 }
 
-// complete says that nothing sent is without an answer.
+// complete reports whether every ping sent so far was answered.
 func (e *Echoes) complete() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.done.Answered == len(e.sent)
 }
 
-// Mark is the number of the next to be sent.
+// Mark returns the number of the next ping.
 func (e *Echoes) Mark() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.sent)
 }
 
-// AnsweredSince is when the last ping was answered, and whether that was after a
+// AnsweredSince returns the time of the last answer and reports whether it came after the given
 // moment.
 func (e *Echoes) AnsweredSince(moment time.Time) (at time.Time, ok bool) {
 	e.mu.Lock()
@@ -213,8 +212,8 @@ func (e *Echoes) AnsweredSince(moment time.Time) (at time.Time, ok bool) {
 	return e.last, e.last.After(moment)
 }
 
-// Answered waits for an answer after a moment, and says when it came, to within
-// the pause of WaitFor at most later: 20 ms, or a twentieth of the time waited.
+// Answered blocks until there is an answer after the given moment and returns its time. The result
+// may be late by at most the interval of WaitFor: 20 ms, or a twentieth of the time waited.
 func (e *Echoes) Answered(ctx context.Context, moment time.Time) (at time.Time, err error) {
 	err = WaitFor(ctx, "an answer", func(context.Context) (err error) {
 		var ok bool
@@ -226,8 +225,8 @@ func (e *Echoes) Answered(ctx context.Context, moment time.Time) (at time.Time, 
 	return at, err
 }
 
-// WaitAnswers waits until n more have been sent from now on, and those around
-// them answered: the last of them has been.
+// WaitAnswers blocks until n more pings have been sent and the last of them, or a later one, was
+// answered.
 func (e *Echoes) WaitAnswers(ctx context.Context, n int) error {
 	want := e.Mark() + n
 	return WaitFor(ctx, "answers to pings", func(context.Context) error {
@@ -240,15 +239,15 @@ func (e *Echoes) WaitAnswers(ctx context.Context, n int) error {
 	})
 }
 
-// Stop ends it, once all are answered or the last had time to be. It is called
-// once.
+// Stop ends the stream once all pings are answered or the last one has had time to be. It must be
+// called once only.
 func (e *Echoes) Stop() (EchoResult, error) {
 	e.cancel()
 	e.sending.Wait()
 	for end := time.Now().Add(echoPatience); time.Now().Before(end) && !e.complete(); {
 		time.Sleep(time.Millisecond)
 	}
-	// Setting it cannot fail on an open socket, and ends the receiver.
+	// Setting the deadline cannot fail on an open socket, and it ends the receiver.
 	deadline := e.conn.SetReadDeadline(time.Now())
 	e.receiving.Wait()
 	err := errors.Join(e.err, deadline, e.conn.Close())

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// TestEchoes: what is dropped on the way is missing by its number, and nothing
-// else is.
+// TestEchoes checks that pings dropped on the way, and only those, are reported missing by number.
 func TestEchoes(t *testing.T) {
 	ctx := within(t, 5*time.Minute)
 	l := newLab(t, ctx, Options{NoConsul: true, Hosts: 2})

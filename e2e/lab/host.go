@@ -13,28 +13,28 @@ import (
 	"strings"
 )
 
-// Host is one machine of the lab. It embeds its namespace: Exec, Start, Ping
-// and so on run on the host. Its methods are called by one goroutine at a time.
+// A Host is one machine of the lab. It embeds its namespace, so Exec, Start, Ping and so on run on
+// the host. Its methods must be called by one goroutine at a time.
 type Host struct {
 	*Namespace
 	Name  string       // "host-a"; also its node name
 	Addrs []netip.Addr // on eth0, IPv4 then IPv6
 	Dir   string       // its files
 
-	// Consul is the client agent on this host, nil until StartConsul.
+	// Consul is the client agent on this host, or nil before StartConsul.
 	Consul *Consul
 
-	// Program is the host's own leno binary, "" for the lab's: hosts are not all
-	// upgraded at once.
+	// Program is the leno binary of this host, or "" for the lab's. It lets a test upgrade one host
+	// at a time.
 	Program string
 
 	lab      *Lab
 	agent    *Process
 	networks map[string]*attachment
-	wires    int // cables there ever were
+	wires    int // cables connected so far
 }
 
-// agentURL is where the agent's HTTP API listens unless configured otherwise.
+// agentURL is where the agent's HTTP API listens by default.
 const agentURL = "http://127.0.0.1:5366"
 
 func newHost(l *Lab, ns *Namespace, name string, addrs []netip.Addr) *Host {
@@ -44,21 +44,20 @@ func newHost(l *Lab, ns *Namespace, name string, addrs []netip.Addr) *Host {
 	}
 }
 
-// SubnetFile is where the host's agent is told to write a network's file.
+// SubnetFile returns the path where the host's agent writes the subnet file of a network.
 func (h *Host) SubnetFile(network string) string { return filepath.Join(h.Dir, network+".env") }
 
-// DataDir is where the host's agent keeps its state.
+// DataDir returns the directory where the host's agent keeps its state.
 func (h *Host) DataDir() string { return filepath.Join(h.Dir, "data") }
 
-// Network is a network block of a configuration: body and the host's own
-// subnet file.
+// Network returns a network block for a configuration: body plus the host's own subnet file.
 func (h *Host) Network(name, body string) string {
 	return fmt.Sprintf("network %q {\n%s\n  subnet_file = %q\n}\n", name, strings.Trim(body, "\n"), h.SubnetFile(name))
 }
 
-// Config is a whole configuration for the host's agent: what tells this host
-// from others, then the blocks. The Consul is the host's own when it runs one,
-// else the lab's server.
+// Config returns a complete configuration for the host's agent: the settings specific to this host,
+// then the blocks. The agent uses the host's own Consul agent if it runs one, else the lab's
+// server.
 func (h *Host) Config(blocks ...string) string {
 	head := fmt.Sprintf("node_name = %q\ndata_dir  = %q\nlog_level = \"DEBUG\"\n\n", h.Name, h.DataDir())
 	consul := h.Consul
@@ -71,11 +70,11 @@ func (h *Host) Config(blocks ...string) string {
 	return head + strings.Join(blocks, "\n")
 }
 
-// ConfigFile is where StartAgent puts the configuration.
+// ConfigFile returns the path of the configuration that StartAgent writes.
 func (h *Host) ConfigFile() string { return filepath.Join(h.Dir, h.Name+".hcl") }
 
-// StartAgent writes the configuration and starts `leno agent` with it. It does
-// not wait: see WaitReady.
+// StartAgent writes the configuration and starts `leno agent` with it. It does not wait until the
+// agent is ready; see WaitReady.
 func (h *Host) StartAgent(config string) error {
 	if err := os.WriteFile(h.ConfigFile(), []byte(config), 0o644); err != nil {
 		return err
@@ -83,7 +82,7 @@ func (h *Host) StartAgent(config string) error {
 	return h.RestartAgent()
 }
 
-// RestartAgent starts the agent with the configuration file as it stands.
+// RestartAgent starts the agent with the configuration file as it is on disk.
 func (h *Host) RestartAgent() (err error) {
 	program := cmp.Or(h.Program, h.lab.opts.Leno)
 	if h.Program == "" && h == h.lab.Hosts[0] {
@@ -102,8 +101,7 @@ func (h *Host) RestartAgent() (err error) {
 	return nil
 }
 
-// StopAgent ends the agent with SIGTERM and waits. That its exit code is not 0
-// is an error.
+// StopAgent ends the agent with SIGTERM and waits for it. An exit code other than 0 is an error.
 func (h *Host) StopAgent(ctx context.Context) error {
 	if h.agent == nil {
 		return nil
@@ -127,14 +125,14 @@ func (h *Host) KillAgent() error {
 	return h.agent.Kill()
 }
 
-// Cut takes the host off the network, silently: nothing it sends arrives, nothing
-// arrives for it, and its link stays up. Mend connects it again.
+// Cut disconnects the host from the network without a carrier change: its link stays up, but no
+// packet gets in or out. Mend connects it again.
 func (h *Host) Cut(ctx context.Context) error { return h.lab.unplug(ctx, h.Name) }
 
 // Mend undoes Cut.
 func (h *Host) Mend(ctx context.Context) error { return h.lab.plug(ctx, h.Name) }
 
-// Agent is the running one, or the last that ran; nil before StartAgent.
+// Agent returns the running agent, or the last one that ran, or nil before StartAgent.
 func (h *Host) Agent() *Process { return h.agent }
 
 // Leno runs the leno program on the host and returns what it prints.
@@ -142,8 +140,8 @@ func (h *Host) Leno(ctx context.Context, args ...string) (string, error) {
 	return h.Exec(ctx, append([]string{cmp.Or(h.Program, h.lab.opts.Leno)}, args...)...)
 }
 
-// Get asks the host's agent over HTTP, "/healthz" and so on. An answer of any
-// status is no error.
+// Get requests a path such as "/healthz" from the host's agent over HTTP. A response of any status
+// is no error.
 func (h *Host) Get(ctx context.Context, path string) (status int, body string, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, agentURL+path, nil)
 	if err != nil {
@@ -158,8 +156,8 @@ func (h *Host) Get(ctx context.Context, path string) (status int, body string, e
 	return response.StatusCode, string(text), err
 }
 
-// WaitReady waits until the agent says that every network is ready. It fails at
-// once when the agent ends.
+// WaitReady blocks until the agent reports that every network is ready. It fails at once if the
+// agent ends.
 func (h *Host) WaitReady(ctx context.Context) error {
 	if h.agent == nil {
 		return fmt.Errorf("no agent was started on %s", h.Name)

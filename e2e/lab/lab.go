@@ -1,18 +1,16 @@
-// Package lab lays out hosts and containers as network namespaces and runs the
-// real programs in them: Consul, the leno agent, ping, iperf3. Tests and the
-// demo share it, so it knows nothing of testing. It looks at leno from outside
-// only: its binary, its files and its HTTP API.
+// Package lab lays out hosts and containers as network namespaces and runs the real programs in
+// them: Consul, the leno agent, ping, iperf3. Tests and the demo share it, so it does not depend on
+// testing. It uses leno only from outside: its binary, its files and its HTTP API.
 //
 //	switch    bridge, 192.0.2.254/24            the network between hosts
-//	consul    eth0 192.0.2.1/24                 one Consul server; of several, consul-1 .1, consul-2 .2 and so on
+//	consul    eth0 192.0.2.1/24                 the Consul server; with several, consul-1 .1, consul-2 .2 and so on
 //	host-a    eth0 192.0.2.11/24  br0 ─ veth0   default route to the switch
 //	host-b    eth0 192.0.2.12/24  …
-//	host-a-default   eth0, out of the host's subnet: a container
+//	host-a-default   eth0, from the host's subnet: a container
 //
-// Every one of them is a namespace of its own named leno-<id>-<role>, and
-// nothing is put into the namespace the lab is called from, except that the kernel's
-// limit of neighbours is raised, which all namespaces share. IPv6 is there too,
-// fd00:c0:2::1, ::11, ::12 and so on.
+// Each of them is a namespace named leno-<id>-<role>. Nothing is added to the namespace that the
+// lab is called from, except that the kernel's limit of neighbours, which all namespaces share, is
+// raised. IPv6 is there too: fd00:c0:2::1, ::11, ::12 and so on.
 package lab
 
 import (
@@ -34,40 +32,39 @@ import (
 	"github.com/lenonet/leno/e2e/owned"
 )
 
-// Options says what to lay out. The zero value is three hosts and a Consul.
+// Options describe what to lay out. The zero value is three hosts and a Consul server.
 type Options struct {
-	// Name begins the lab's id. Default "t", for a test, which waits until few enough
-	// labs of tests are up. An id is a name and six random digits, so that labs run
-	// side by side.
+	// Name is the first part of the lab's id. Default "t", for a test; such a lab waits until few
+	// enough test labs are up. An id is the name and six random digits, so that labs can run side
+	// by side.
 	Name string
-	// Hosts is how many, 1 to 80, named host-a to host-z, host-aa and so on.
-	// Default 3.
+	// Hosts is the number of hosts, 1 to 80, named host-a to host-z, host-aa and so on. Default 3.
 	Hosts int
-	// MTU of the network between hosts, bytes. Default 1500.
+	// MTU is the MTU of the network between hosts, in bytes. Default 1500.
 	MTU int
-	// Leno is the path of the binary; without one agents cannot be started. Agent is
-	// the one that the first host runs as its agent. Default: Leno.
+	// Leno is the path of the leno binary; without it, no agent can be started. Agent is the binary
+	// that the first host runs as its agent. Default: Leno.
 	Leno, Agent string
-	// Consul is the path of the binary. Default: as FindConsul.
+	// Consul is the path of the Consul binary. Default: the result of FindConsul.
 	Consul string
-	// NoConsul leaves Consul out.
+	// NoConsul lays out a lab without Consul.
 	NoConsul bool
-	// Servers is how many Consul servers there are, 1 to 9. Default 1.
+	// Servers is the number of Consul servers, 1 to 9. Default 1.
 	Servers int
-	// ConsulConfig is a further configuration file for the Consul servers, JSON,
+	// ConsulConfig is an additional JSON configuration file for the Consul servers,
 	// ConsulClientConfig one for the client agents on hosts.
 	ConsulConfig, ConsulClientConfig string
-	// Log gets one line a step. Default: nowhere. Every single command is in
-	// the file lab.log in the lab's directory.
+	// Log receives one line per step. Default: none. Every single command is in the file lab.log in
+	// the lab's directory.
 	Log io.Writer
-	// Detach lets what was started live on when this process ends, for a lab
-	// that is to be looked at. Otherwise the kernel ends it with us.
+	// Detach lets the programs of the lab survive this process, for a lab that a person wants to
+	// explore. Without it the kernel ends them with this process.
 	Detach bool
 }
 
-// Lab is what was laid out.
+// A Lab is a set of hosts and Consul servers that run in namespaces.
 type Lab struct {
-	ID      string // in the name of every namespace
+	ID      string // part of the name of every namespace
 	Dir     string // files of all programs, removed by Close
 	Hosts   []*Host
 	Consul  *Consul   // the first server, nil with NoConsul
@@ -75,18 +72,19 @@ type Lab struct {
 	Switch  *Namespace
 
 	opts  Options
-	turn  io.Closer // nil without one
+	turn  io.Closer // the lab's place among those of tests, or nil
 	owned *owned.Dir
 	file  *os.File // lab.log
-	wires int      // cables between hosts there ever were
+	wires int      // cables between hosts so far
 
 	mu         sync.Mutex
 	namespaces []*Namespace
 	processes  []*Process
-	logs       map[string]int // how many files there are of a name
+	logs       map[string]int // number of log files by program name
 }
 
-// The network between hosts. Addresses count up alike in both families.
+// underlays are the prefixes of the network between hosts. Addresses count up alike in both
+// families.
 var underlays = [...]struct{ prefix, gateway netip.Prefix }{
 	{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("192.0.2.254/24")},
 	{netip.MustParsePrefix("fd00:c0:2::/64"), netip.MustParsePrefix("fd00:c0:2::fe/64")},
@@ -94,11 +92,11 @@ var underlays = [...]struct{ prefix, gateway netip.Prefix }{
 
 const maxHosts, maxServers = 80, 9
 
-// testName begins the ids of labs of tests.
+// testName is the first part of the ids of test labs.
 const testName = "t"
 
-// New lays the lab out and returns when Consul has a leader. It needs root.
-// When it fails it takes back what stood already.
+// New lays out the lab and returns when Consul has a leader. It needs root. If it fails, it removes
+// what it has created.
 func New(ctx context.Context, o Options) (_ *Lab, err error) {
 	if o.Name == "" {
 		o.Name = testName
@@ -163,12 +161,11 @@ func New(ctx context.Context, o Options) (_ *Lab, err error) {
 	return l, nil
 }
 
-// mostNeighbours is the limit of ARP and of neighbour discovery entries of the whole
-// kernel. By default it is 1,024, which a few labs side by side exceed; packets are lost
-// then.
+// mostNeighbours is the limit of ARP and neighbour discovery entries of the whole kernel. The
+// default, 1,024, is exceeded by a few labs side by side, and packets are lost then.
 const mostNeighbours = 1 << 16
 
-// raiseNeighbours raises the limit. Only the first network namespace of a machine has it.
+// raiseNeighbours raises the limit. Only the first network namespace of a machine has that sysctl.
 func raiseNeighbours() error {
 	for _, family := range []string{"ipv4", "ipv6"} {
 		path := "/proc/sys/net/" + family + "/neigh/default/gc_thresh3"
@@ -261,7 +258,7 @@ func (l *Lab) addServer(ctx context.Context, i int) error {
 	return nil
 }
 
-// connect gives a namespace an eth0 on the switch, with one address a family.
+// connect gives a namespace an eth0 on the switch, with one address per family.
 func (l *Lab) connect(ctx context.Context, ns *Namespace, port string, addrs []netip.Addr) error {
 	err := l.Switch.ip(ctx,
 		fmt.Sprintf("link add %s mtu %d type veth peer name eth0 mtu %d netns %s", port, l.opts.MTU, l.opts.MTU, ns.Name),
@@ -283,8 +280,8 @@ func addressLine(p netip.Prefix, dev string) string {
 	return fmt.Sprintf("addr add %s dev %s", p, dev)
 }
 
-// unplug takes the wire of a host or server off the switch: it loses packets
-// both ways and notices nothing else. plug puts it back.
+// unplug disconnects a host or server from the switch: it loses packets in both directions and
+// notices nothing else. plug connects it again.
 func (l *Lab) unplug(ctx context.Context, name string) error {
 	l.step("%s: cut off", name)
 	return l.Switch.ip(ctx, fmt.Sprintf("link set %s nomaster", name))
@@ -295,7 +292,7 @@ func (l *Lab) plug(ctx context.Context, name string) error {
 	return l.Switch.ip(ctx, fmt.Sprintf("link set %s master br0", name))
 }
 
-// hostName is host-a for the first, host-aa for the 27th.
+// hostName returns "host-a" for index 0 and "host-aa" for index 26.
 func hostName(i int) string {
 	letters := string(rune('a' + i%26))
 	if i >= 26 {
@@ -306,8 +303,8 @@ func hostName(i int) string {
 
 func serverAddrs(i int) []netip.Addr { return addrs(1 + i) }
 
-// hostAddrs are 192.0.2.11 and fd00:c0:2::11 for the first host: the same
-// digits in both, though they are hexadecimal in the second.
+// hostAddrs returns 192.0.2.11 and fd00:c0:2::11 for the first host: the same digits in both
+// families, although they are hexadecimal in IPv6.
 func hostAddrs(i int) []netip.Addr { return addrs(11 + i) }
 
 func addrs(number int) []netip.Addr {
@@ -317,8 +314,8 @@ func addrs(number int) []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4(v4), netip.AddrFrom16(v6)}
 }
 
-// AddNamespace makes one more, with nothing in it, for programs that give it its
-// interfaces: container runtimes.
+// AddNamespace creates one more, empty namespace, for programs that create its interfaces
+// themselves, such as container runtimes.
 func (l *Lab) AddNamespace(ctx context.Context, role string) (*Namespace, error) {
 	n, err := l.namespace(ctx, role)
 	if err == nil {
@@ -327,10 +324,10 @@ func (l *Lab) AddNamespace(ctx context.Context, role string) (*Namespace, error)
 	return n, err
 }
 
-// Path is the namespace as a file.
+// Path returns the path of the namespace's file.
 func (n *Namespace) Path() string { return filepath.Join(namespaceDir, n.Name) }
 
-// Host finds a host by its name, "host-a".
+// Host returns the host with the given name, "host-a".
 func (l *Lab) Host(name string) *Host {
 	i := slices.IndexFunc(l.Hosts, func(h *Host) bool { return h.Name == name })
 	if i < 0 {
@@ -339,8 +336,8 @@ func (l *Lab) Host(name string) *Host {
 	return l.Hosts[i]
 }
 
-// Close ends every process, removes every namespace and the directory. It may
-// be repeated, and cleans up after a New that stopped half-way.
+// Close ends every process and removes every namespace and the directory. It may be called again,
+// and it cleans up after a New that failed half-way.
 func (l *Lab) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
@@ -369,7 +366,7 @@ func (l *Lab) Close() error {
 	return errors.Join(errs...)
 }
 
-// step tells the reader what was done.
+// step reports to the log what was done.
 func (l *Lab) step(format string, args ...any) {
 	line := fmt.Sprintf(format, args...)
 	l.note("# " + line)

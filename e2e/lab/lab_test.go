@@ -19,7 +19,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// within is how long one test may take.
+// within returns a context that limits the time one test may take.
 func within(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -77,7 +77,7 @@ func TestLayOutAndTeardown(t *testing.T) {
 		t.Errorf("programs with the race detector wait when they end: %v\n%s", err, env)
 	}
 
-	// One process that ends when asked to, one that a command left behind.
+	// One process ends when asked to; the other was left behind by a command.
 	sleep, err := a.Start("sleep", "1000")
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func TestLayOutAndTeardown(t *testing.T) {
 	}
 }
 
-// A lab whose Consul cannot start is taken back as a whole.
+// TestFailureTakesBack checks that New removes everything when Consul cannot start.
 func TestFailureTakesBack(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
@@ -166,7 +166,7 @@ func TestConsulKeepsItsData(t *testing.T) {
 	}
 }
 
-// Containers over routes put by hand, where leno would put its own.
+// TestContainers checks containers over routes that are added by hand where leno would add its own.
 func TestContainers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
@@ -241,7 +241,8 @@ func TestContainers(t *testing.T) {
 	}
 }
 
-// An agent that is no leno: what matters here is the process around it.
+// TestAgentProcess uses a program that is not leno as agent, because only the process around it
+// matters here.
 func TestAgentProcess(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
@@ -347,8 +348,8 @@ func namespacesOf(t *testing.T, id string) []string {
 	return names
 }
 
-// rootLinks are the veths and bridges outside of the lab; others may come and
-// go while the test runs.
+// rootLinks returns the veths and bridges outside the lab. Other links may come and go while the
+// test runs.
 func rootLinks(t *testing.T) []string {
 	t.Helper()
 	var names []string
@@ -364,8 +365,8 @@ func rootLinks(t *testing.T) []string {
 	return names
 }
 
-// Three servers elect another leader when one dies, and a host that is cut off
-// hears nothing until it is connected again.
+// TestServersAndCuts checks that three servers elect another leader when one dies, and that a host
+// that is cut off receives nothing until it is connected again.
 func TestServersAndCuts(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
@@ -392,7 +393,7 @@ func TestServersAndCuts(t *testing.T) {
 		if err := cut.on(ctx); err != nil {
 			t.Fatal(err)
 		}
-		err := WaitFor(ctx, name+" to be back", func(context.Context) error { // it may have to be resolved anew
+		err := WaitFor(ctx, name+" to be back", func(context.Context) error { // its address may be resolved again
 			if ping() != 1 {
 				return errors.New("no answer")
 			}
@@ -423,7 +424,7 @@ func TestHostNames(t *testing.T) {
 	}
 }
 
-// Two hosts with cables of their own reach each other past the switch.
+// TestWire checks that two hosts with cables of their own reach each other without the switch.
 func TestWire(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
@@ -448,7 +449,7 @@ func TestWire(t *testing.T) {
 	for _, tt := range []struct {
 		from, to *Host
 		wire     *Wire
-		end      int // of the wire, where to is
+		end      int // index of the wire's end that has address to
 	}{{a, b, first, 1}, {b, a, first, 0}, {c, a, second, 1}} {
 		before, err := tt.to.Received(ctx, tt.wire.Device)
 		if err != nil {

@@ -22,28 +22,27 @@ import (
 
 const namespaceDir = "/run/netns" // where ip-netns(8) keeps them
 
-// Namespace is one network namespace of the lab. Its methods may be called
-// concurrently.
+// A Namespace is one network namespace of the lab. Its methods may be called concurrently.
 type Namespace struct {
-	Name string // as `ip netns exec` wants it
+	Name string // as `ip netns exec` expects it
 
 	lab    *Lab
 	client *http.Client
 
-	// An HTTP client may still dial when the lab is closed: it does so in the
-	// background, also for a request that was given up.
+	// An HTTP client may still dial when the lab is closed: it dials in the background, also for
+	// requests that were cancelled.
 	mu     sync.RWMutex
 	file   *os.File
 	closed bool
 
-	// Processes are started on one thread that lives as long as we do: the
-	// kernel ends a child with a parent-death signal when the thread that
-	// forked it ends, not the process.
+	// Processes are started on one thread that lives until the namespace is closed: the kernel ends
+	// a child with a parent-death signal when the thread that forked it ends, not when the process
+	// does.
 	starts chan func()
 	ended  chan struct{}
 }
 
-// namespace makes one with the given role.
+// namespace creates a namespace with the given role.
 func (l *Lab) namespace(ctx context.Context, role string) (*Namespace, error) {
 	name := prefix(l.ID) + role
 	l.note("ip netns add " + name)
@@ -54,8 +53,8 @@ func (l *Lab) namespace(ctx context.Context, role string) (*Namespace, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Duplicate address detection would keep every address, the link-local one
-	// of a router too, unusable for a second.
+	// Duplicate address detection would make every address, including the link-local one of a
+	// router, unusable for a second.
 	for _, scope := range []string{"all", "default"} {
 		if err := n.sysctl("net/ipv6/conf/"+scope+"/accept_dad", "0"); err != nil {
 			return nil, err
@@ -64,16 +63,17 @@ func (l *Lab) namespace(ctx context.Context, role string) (*Namespace, error) {
 	return n, nil
 }
 
-// OpenNamespace is one that somebody else made, a container runtime for instance, by
-// the path of its file. The name is for logs alone. Close lets go of it and leaves
-// it to who made it.
+// OpenNamespace opens a namespace that another program created, such as a container runtime, by the
+// path of its file. The name is used in logs only. Close releases the namespace and leaves it in
+// place.
 func (l *Lab) OpenNamespace(name, path string) (*Namespace, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	n := &Namespace{Name: name, lab: l, file: file, starts: make(chan func()), ended: make(chan struct{})}
-	n.client = &http.Client{Transport: &http.Transport{DialContext: n.DialContext, DisableCompression: true}} // it costs both sides more than it saves
+	// Compression would cost both sides more than it saves.
+	n.client = &http.Client{Transport: &http.Transport{DialContext: n.DialContext, DisableCompression: true}}
 	entered := make(chan error)
 	go onOwnThread(func() {
 		defer close(n.ended)
@@ -97,7 +97,7 @@ func (l *Lab) OpenNamespace(name, path string) (*Namespace, error) {
 	return n, nil
 }
 
-// close lets go of the namespace, which stays.
+// close releases the namespace, which stays.
 func (n *Namespace) close() {
 	n.client.CloseIdleConnections()
 	n.mu.Lock()
@@ -108,7 +108,7 @@ func (n *Namespace) close() {
 	n.file.Close()
 }
 
-// enter moves the calling thread.
+// enter moves the calling thread into the namespace.
 func (n *Namespace) enter() error {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -121,8 +121,8 @@ func (n *Namespace) enter() error {
 	return nil
 }
 
-// onOwnThread runs f on a thread that ends with it. It keeps off the process's
-// first thread, whose namespaces others take for those of the process.
+// onOwnThread runs f on a thread that ends with it. It never uses the process's first thread,
+// because other programs take that thread's namespaces for those of the process.
 func onOwnThread(f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -138,8 +138,8 @@ func onOwnThread(f func()) {
 	<-done
 }
 
-// Do runs f on a thread inside the namespace. What f opens stays in the
-// namespace; goroutines that it starts do not.
+// Do runs f on a thread inside the namespace. What f opens belongs to the namespace; goroutines
+// that it starts run outside.
 func (n *Namespace) Do(f func() error) (err error) {
 	onOwnThread(func() {
 		if err = n.enter(); err == nil {
@@ -149,8 +149,8 @@ func (n *Namespace) Do(f func() error) (err error) {
 	return err
 }
 
-// DialContext connects from inside the namespace. The address must be
-// literal: a name would be looked up outside.
+// DialContext connects from inside the namespace. The address must be literal, because a name would
+// be resolved outside.
 func (n *Namespace) DialContext(ctx context.Context, network, address string) (conn net.Conn, err error) {
 	err = n.Do(func() error {
 		conn, err = new(net.Dialer).DialContext(ctx, network, address)
@@ -164,7 +164,7 @@ func (n *Namespace) HTTP() *http.Client { return n.client }
 
 // start starts a command inside the namespace.
 func (n *Namespace) start(cmd *exec.Cmd) error {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a terminal's ^C and hang-up are for us alone
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a terminal's ^C and hang-up are for this process only
 	if !n.lab.opts.Detach {
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	}
@@ -179,8 +179,8 @@ func (n *Namespace) start(cmd *exec.Cmd) error {
 	return <-result
 }
 
-// Exec runs a program inside the namespace and returns its standard output,
-// also with an error, which then carries what it said on standard error.
+// Exec runs a program inside the namespace and returns its standard output, even with an error. The
+// error then contains the program's standard error.
 func (n *Namespace) Exec(ctx context.Context, command ...string) (string, error) {
 	stdout, _, err := n.exec(ctx, command...)
 	return stdout, err
@@ -200,7 +200,7 @@ func (n *Namespace) exec(ctx context.Context, command ...string) (string, string
 	return stdout.String(), stderr.String(), err
 }
 
-// Received is how many bytes a device of the namespace has received.
+// Received returns how many bytes a device of the namespace has received.
 func (n *Namespace) Received(ctx context.Context, device string) (int64, error) {
 	output, err := n.Exec(ctx, "ip", "-json", "-statistics", "link", "show", "dev", device)
 	if err != nil {
@@ -217,10 +217,10 @@ func (n *Namespace) Received(ctx context.Context, device string) (int64, error) 
 	return links[0].Statistics.Received.Bytes, nil
 }
 
-// Pids are the ids of the processes whose network namespace this is, sorted.
+// Pids returns the sorted ids of the processes in this network namespace.
 func (n *Namespace) Pids(ctx context.Context) ([]int, error) { return pids(ctx, n.Name) }
 
-// ip runs lines of ip(8) in one go, up to the first that fails.
+// ip runs lines of ip(8) in one batch, up to the first that fails.
 func (n *Namespace) ip(ctx context.Context, lines ...string) error {
 	for _, line := range lines {
 		n.lab.note(fmt.Sprintf("ip -n %s %s", n.Name, line))
@@ -229,7 +229,7 @@ func (n *Namespace) ip(ctx context.Context, lines ...string) error {
 	return err
 }
 
-// sysctl sets a knob below /proc/sys, most of which are the namespace's own.
+// sysctl sets a value below /proc/sys. Most of them belong to the namespace.
 func (n *Namespace) sysctl(knob, value string) error {
 	n.lab.note(fmt.Sprintf("ip netns exec %s sysctl -w %s=%s", n.Name, knob, value))
 	return n.Do(func() error {
@@ -237,7 +237,7 @@ func (n *Namespace) sysctl(knob, value string) error {
 	})
 }
 
-// run runs a program outside of the lab.
+// run runs a program outside the lab.
 func run(ctx context.Context, stdin string, command ...string) (string, error) {
 	cmd := program(ctx, command...)
 	cmd.Stdin = strings.NewReader(stdin)
@@ -252,12 +252,12 @@ func run(ctx context.Context, stdin string, command ...string) (string, error) {
 	return string(output), err
 }
 
-// program is a command that ends with ctx. Variables that steer Consul and
-// leno are kept from it, so that a lab depends on nothing around it. One that was
-// built with the race detector would wait a second before it ends, each time.
+// program returns a command that ends with ctx. Its environment lacks the variables that configure
+// Consul and leno, so that a lab does not depend on its surroundings. GORACE makes a program with
+// the race detector end without waiting a second.
 func program(ctx context.Context, command ...string) *exec.Cmd {
 	path, err := exec.LookPath(command[0])
-	if err != nil { // an ordinary user's PATH has no sbin
+	if err != nil { // the PATH of an ordinary user has no sbin
 		if path, err = exec.LookPath(filepath.Join("/usr/sbin", command[0])); err != nil {
 			path = command[0]
 		}

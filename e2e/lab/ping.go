@@ -16,39 +16,38 @@ import (
 	"time"
 )
 
-// PingOptions of one ping(8). The zero value is one packet of 56 bytes.
+// PingOptions are the options of one ping(8). The zero value sends one packet of 56 bytes.
 type PingOptions struct {
 	Count        int           // default 1
 	Interval     time.Duration // default 10 ms
 	Size         int           // ICMP payload, bytes; IPv4 adds 28, IPv6 48. Default 56
 	DontFragment bool
-	Timeout      time.Duration // for the last answer. Default 1 s
+	Timeout      time.Duration // how long to wait for the last answer. Default 1 s
 }
 
-// PingResult is what came of it.
+// PingResult is the outcome of one ping(8).
 type PingResult struct {
 	Sent, Received int
-	RTT            time.Duration // average, 0 when nothing came back
-	// RTTs are those of single answers, in the order they came, to the
-	// microsecond.
+	RTT            time.Duration // average, 0 without answers
+	// RTTs are the times of single answers, in the order they came, to the microsecond.
 	RTTs []time.Duration
-	// MTU that a router or the own host named when it refused a packet as too
-	// large, 0 when none did.
+	// MTU is the value that a router or the sending host reported when it refused a packet as too
+	// large, or 0.
 	MTU int
-	// Missing are the numbers of packets without an answer, from 1.
+	// Missing holds the numbers of packets without an answer, counted from 1.
 	Missing []int
-	// MissingAt is about when each of those was sent.
+	// MissingAt holds the approximate time at which each of those was sent.
 	MissingAt []time.Time
-	// Gap is the longest time without an answer between two.
+	// Gap is the longest time between two answers.
 	Gap    time.Duration
 	Output string
 }
 
-// Lost is how many packets had no answer.
+// Lost returns how many packets had no answer.
 func (r PingResult) Lost() int { return r.Sent - r.Received }
 
-// Ping sends packets and waits for the answers. No answer is no error: see
-// Lost. An error is that ping could not run at all.
+// Ping sends packets and waits for the answers. Missing answers are no error; see Lost. An error
+// means that ping could not run at all.
 func (n *Namespace) Ping(ctx context.Context, to netip.Addr, o PingOptions) (PingResult, error) {
 	if o.Count == 0 {
 		o.Count = 1
@@ -62,7 +61,7 @@ func (n *Namespace) Ping(ctx context.Context, to netip.Addr, o PingOptions) (Pin
 	result, parsed := parsePing(complaints + output)
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == 1 && parsed == nil {
-		return result, nil // 1 is for packets without an answer
+		return result, nil // 1 means that packets had no answer
 	}
 	return result, errors.Join(err, parsed)
 }
@@ -81,11 +80,10 @@ func pingCommand(to netip.Addr, o PingOptions) []string {
 	return append(command, to.String())
 }
 
-// PingStream is a ping that goes on until it is stopped.
+// A PingStream is a ping that runs until it is stopped.
 type PingStream struct{ process *Process }
 
-// StartPing sends packets in the background; Count and Timeout mean nothing
-// here.
+// StartPing sends packets in the background. It ignores Count and Timeout.
 func (n *Namespace) StartPing(to netip.Addr, o PingOptions) (*PingStream, error) {
 	p, err := n.Start(pingCommand(to, o)...)
 	if err != nil {
@@ -94,7 +92,7 @@ func (n *Namespace) StartPing(to netip.Addr, o PingOptions) (*PingStream, error)
 	return &PingStream{process: p}, nil
 }
 
-// WaitAnswers waits for n more answers from now on.
+// WaitAnswers blocks until n more answers have arrived.
 func (s *PingStream) WaitAnswers(ctx context.Context, n int) error {
 	answers := func() int { return strings.Count(s.process.Output(), " bytes from ") }
 	want := answers() + n
@@ -106,7 +104,7 @@ func (s *PingStream) WaitAnswers(ctx context.Context, n int) error {
 	})
 }
 
-// Stop ends it. A packet that was still under way counts as not sent.
+// Stop ends the ping. A packet that was still under way counts as not sent.
 func (s *PingStream) Stop(ctx context.Context) (PingResult, error) {
 	if err := s.process.Signal(syscall.SIGINT); err != nil {
 		return PingResult{}, err
@@ -131,10 +129,10 @@ var (
 	pingAnswer  = regexp.MustCompile(`^\[(\d+\.\d+)\] \d+ bytes from .*icmp_seq=(\d+) .*time=([\d.]+) ms`)
 	pingSummary = regexp.MustCompile(`^(\d+) packets transmitted, (\d+) received`)
 	pingRTT     = regexp.MustCompile(`^rtt min/avg/max/mdev = [\d.]+/([\d.]+)/`)
-	pingMTU     = regexp.MustCompile(`mtu(?: ?=|:) ?(\d+)`) // "mtu: 1450" is what it says of IPv6
+	pingMTU     = regexp.MustCompile(`mtu(?: ?=|:) ?(\d+)`) // for IPv6 ping prints "mtu: 1450"
 )
 
-// parsePing reads the output of iputils' ping -D.
+// parsePing reads the output of ping -D from iputils.
 func parsePing(output string) (PingResult, error) {
 	r := PingResult{Sent: -1, Output: output}
 	answered := map[int]float64{}
@@ -154,7 +152,7 @@ func parsePing(output string) (PingResult, error) {
 		before = now
 		ms, _ := strconv.ParseFloat(m[3], 64)
 		r.RTTs = append(r.RTTs, time.Duration(math.Round(ms*1000))*time.Microsecond)
-		// The number has 16 bits in the packet.
+		// The number in the packet has 16 bits.
 		sequence, _ := strconv.Atoi(m[2])
 		for sequence < highest-1<<15 {
 			sequence += 1 << 16
@@ -174,15 +172,15 @@ func parsePing(output string) (PingResult, error) {
 	return r, nil
 }
 
-// sentAt estimates when unanswered packets were sent, by the answers around
-// them: packets leave at even intervals. Without two answers it is nil.
+// sentAt estimates when unanswered packets were sent from the answers around them, because packets
+// leave at even intervals. With fewer than two answers it returns nil.
 func sentAt(missing []int, answered map[int]float64) (out []time.Time) {
 	known := slices.Sorted(maps.Keys(answered))
 	if len(known) < 2 {
 		return nil
 	}
 	for _, n := range missing {
-		// Before the first and after the last answer the nearest two tell.
+		// Before the first answer and after the last, the two nearest answers are used.
 		i, _ := slices.BinarySearch(known, n)
 		i = min(max(i, 1), len(known)-1)
 		a, b := known[i-1], known[i]
@@ -192,7 +190,7 @@ func sentAt(missing []int, answered map[int]float64) (out []time.Time) {
 	return out
 }
 
-// note takes from a line what is not about one answer.
+// note reads from a line the values that do not belong to a single answer.
 func (r *PingResult) note(line string) {
 	if m := pingMTU.FindStringSubmatch(line); m != nil {
 		r.MTU, _ = strconv.Atoi(m[1])

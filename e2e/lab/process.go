@@ -12,22 +12,21 @@ import (
 	"time"
 )
 
-// Process is a program running in a namespace. Its methods may be called
-// concurrently and repeated.
+// A Process is a program running in a namespace. Its methods may be called concurrently and
+// repeatedly.
 type Process struct {
 	Name string
 	Log  string // path of the file with its standard output and error
 
 	cmd  *exec.Cmd
 	done chan struct{}
-	err  error // of Wait, once done is closed
+	err  error // result of Wait, valid once done is closed
 }
 
-// Start runs a program in the background. Its output goes to a file of its own
-// in the lab's directory, named for the namespace and the program. Close ends
-// it.
+// Start runs a program in the background. Its output goes to a file in the lab's directory, named
+// after the namespace and the program. Close ends it.
 func (n *Namespace) Start(command ...string) (*Process, error) {
-	// Background: it outlives the call.
+	// Not the caller's context: the process outlives the call.
 	cmd := program(context.Background(), command...)
 	p := &Process{cmd: cmd, done: make(chan struct{})}
 	name := strings.TrimPrefix(n.Name, prefix(n.lab.ID)) + "-" + filepath.Base(command[0])
@@ -56,13 +55,13 @@ func (n *Namespace) Start(command ...string) (*Process, error) {
 	return p, nil
 }
 
-// Pid is its process id.
+// Pid returns the process id.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// Done is closed when the process has ended.
+// Done returns a channel that is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Running says whether it has not ended yet.
+// Running reports whether the process is still running.
 func (p *Process) Running() bool {
 	select {
 	case <-p.done:
@@ -72,7 +71,7 @@ func (p *Process) Running() bool {
 	}
 }
 
-// Signal sends a signal. A process that has ended is no error.
+// Signal sends a signal. It is no error if the process has ended.
 func (p *Process) Signal(s syscall.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("signal %s to %s: %w", s, p.Name, err)
@@ -80,18 +79,18 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return nil
 }
 
-// SignalGroup sends a signal to the program and to what it started, unless that
-// made itself independent. Nobody there is no error.
+// SignalGroup sends a signal to the program and its children, except those that left its process
+// group. It is no error if the group is empty.
 func (p *Process) SignalGroup(s syscall.Signal) error {
-	// Every program begins a session, whose first group has its number.
+	// Every program starts a session; the id of its process group is the program's process id.
 	if err := syscall.Kill(-p.Pid(), s); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("signal %s to the group of %s: %w", s, p.Name, err)
 	}
 	return nil
 }
 
-// Wait waits for the end and returns an *exec.ExitError unless the exit code
-// was 0.
+// Wait blocks until the process has ended and returns an *exec.ExitError unless the exit code was
+// 0.
 func (p *Process) Wait(ctx context.Context) error {
 	select {
 	case <-p.done:
@@ -101,8 +100,8 @@ func (p *Process) Wait(ctx context.Context) error {
 	}
 }
 
-// WaitFor is the package's WaitFor, given up when the process ends. Its error
-// carries the end of the process's output.
+// WaitFor is like the package's WaitFor but gives up when the process ends. Its error contains the
+// end of the process's output.
 func (p *Process) WaitFor(ctx context.Context, what string, done func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	watched := make(chan struct{})
@@ -123,11 +122,11 @@ func (p *Process) WaitFor(ctx context.Context, what string, done func(context.Co
 	return nil
 }
 
-// ExitCode is that of a process that ended, -1 when a signal ended it.
+// ExitCode returns the exit code of a process that has ended, or -1 if a signal ended it.
 func (p *Process) ExitCode() int { return p.cmd.ProcessState.ExitCode() }
 
-// Stop asks it to end and waits. It is an error that it has to be killed,
-// after a minute or when ctx ends; the exit code is not looked at.
+// Stop asks the process to end and waits for it. If it must be killed, after a minute or when ctx
+// ends, Stop returns an error. Stop ignores the exit code.
 func (p *Process) Stop(ctx context.Context) error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err
@@ -141,7 +140,7 @@ func (p *Process) Stop(ctx context.Context) error {
 	return errors.Join(fmt.Errorf("%s did not end when asked to, killed; its log: %s", p.Name, p.Log), p.Kill())
 }
 
-// Kill ends it with SIGKILL and waits.
+// Kill ends the process with SIGKILL and waits for it.
 func (p *Process) Kill() error {
 	if err := p.Signal(syscall.SIGKILL); err != nil {
 		return err
@@ -150,7 +149,7 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// Output is what it has printed so far.
+// Output returns what the process has printed so far.
 func (p *Process) Output() string {
 	b, err := os.ReadFile(p.Log)
 	if err != nil {
@@ -159,7 +158,7 @@ func (p *Process) Output() string {
 	return string(b)
 }
 
-// tail is the end of the output, for error messages.
+// tail returns the last lines of the output, for error messages.
 func (p *Process) tail(lines int) string {
 	all := strings.Split(strings.TrimSpace(p.Output()), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")

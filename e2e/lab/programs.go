@@ -12,12 +12,12 @@ import (
 	"github.com/lenonet/leno/e2e/owned"
 )
 
-// FindConsul returns the path of a Consul: the one that LENO_TEST_CONSUL
-// names (make test sets it), the one on PATH, or the one that `tools/get
-// consul` has built.
+// FindConsul returns the path of a Consul binary: the one that LENO_TEST_CONSUL names (make test
+// sets it), the one on PATH, or the one that `tools/get consul` has built.
 func FindConsul() (string, error) { return find("LENO_TEST_CONSUL", "consul") }
 
-// find is a program that a variable names, or on PATH, or in the cache of tools/get.
+// find returns the path of a program that an environment variable names, that is on PATH, or that
+// is in the cache of tools/get.
 func find(variable, name string) (string, error) {
 	if path := os.Getenv(variable); path != "" {
 		return path, nil
@@ -39,25 +39,26 @@ func find(variable, name string) (string, error) {
 	return built[len(built)-1], nil
 }
 
-// FindPrometheus returns the path of a Prometheus server, beside which promtool lies:
-// the one that LENO_TEST_PROMETHEUS names (make test sets it), the one on PATH, or
-// the one that `tools/get prometheus` unpacked.
+// FindPrometheus returns the path of a Prometheus server with promtool in the same directory: the
+// one that LENO_TEST_PROMETHEUS names (make test sets it), the one on PATH, or the one that
+// `tools/get prometheus` unpacked.
 func FindPrometheus() (string, error) { return find("LENO_TEST_PROMETHEUS", "prometheus") }
 
-// FindNginx is the same of LENO_TEST_NGINX and nginx.
+// FindNginx returns the path of an nginx binary, found in the same way with LENO_TEST_NGINX.
 func FindNginx() (string, error) { return find("LENO_TEST_NGINX", "nginx") }
 
-// FindNomad returns the path of a Nomad: the one that LENO_TEST_NOMAD names (make test
-// sets it), the one on PATH, or the one that `tools/get nomad` has built.
+// FindNomad returns the path of a Nomad binary: the one that LENO_TEST_NOMAD names (make test sets
+// it), the one on PATH, or the one that `tools/get nomad` has built.
 func FindNomad() (string, error) { return find("LENO_TEST_NOMAD", "nomad") }
 
-// FindConsulTemplate is the same of LENO_TEST_CONSUL_TEMPLATE and consul-template.
+// FindConsulTemplate returns the path of a consul-template binary, found in the same way with
+// LENO_TEST_CONSUL_TEMPLATE.
 func FindConsulTemplate() (string, error) {
 	return find("LENO_TEST_CONSUL_TEMPLATE", "consul-template")
 }
 
-// FindCNI returns the directory of cnitool and the reference plugins bridge, ptp,
-// host-local, portmap, firewall and loopback: the one that LENO_TEST_CNI names, or where `tools/get
+// FindCNI returns the directory of cnitool and the reference plugins bridge, ptp, host-local,
+// portmap, firewall and loopback: the one that LENO_TEST_CNI names, or the one where `tools/get
 // cni` has built them.
 func FindCNI() (string, error) {
 	if path := os.Getenv("LENO_TEST_CNI"); path != "" {
@@ -91,9 +92,8 @@ func FindDebianRoot() (string, error) {
 	return made[len(made)-1], nil
 }
 
-// FindLeno returns the path of a leno binary: the one that LENO_TEST_LENO
-// names (make test sets it), or one built into dir now, which must then be called
-// from inside the module.
+// FindLeno returns the path of a leno binary: the one that LENO_TEST_LENO names (make test sets
+// it), or one that it builds into dir. To build, it must be called from inside the module.
 func FindLeno(ctx context.Context, dir string) (string, error) {
 	if path := os.Getenv("LENO_TEST_LENO"); path != "" {
 		return path, nil
@@ -110,9 +110,9 @@ func FindLeno(ctx context.Context, dir string) (string, error) {
 // leno.
 func FindAgent(leno string) string { return cmp.Or(os.Getenv("LENO_TEST_AGENT"), leno) }
 
-// WithLeno calls run with the path of a leno binary, as FindLeno, which is gone when
-// run has returned, and passes its exit code on. It is 1 when there is none, which is
-// said on standard error.
+// WithLeno calls run with the path of a leno binary, as FindLeno returns it, and returns run's exit
+// code. A binary that it built is removed when run has returned. Without a binary it prints the
+// reason to standard error and returns 1.
 func WithLeno(run func(leno string) int) int {
 	if os.Geteuid() == 0 {
 		if err := Sweep(context.Background()); err != nil {
@@ -137,12 +137,12 @@ func WithLeno(run func(leno string) int) int {
 	return run(leno)
 }
 
-// programDirectory is where WithLeno has a program that it builds.
+// programDirectory returns the directory of a program that WithLeno builds.
 func programDirectory(id string) string { return directory("program-" + id) }
 
-// RunWithLeno runs the tests of a package that need root: with the path of a leno
-// binary in leno, as WithLeno, or without one as another user, for whom each test says
-// that it needs root.
+// RunWithLeno runs the tests of a package that need root. As root it sets leno to the path of a
+// leno binary, as WithLeno provides it. For another user it leaves leno empty, and each test
+// reports that it needs root.
 func RunWithLeno(leno *string, run func() int) int {
 	if os.Geteuid() != 0 {
 		return run()

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// SubnetFile is what an agent told the container runtime.
+// SubnetFile holds what an agent has told the container runtime.
 type SubnetFile struct {
-	Network, IPv6Network netip.Prefix // the whole pool; invalid when the network lacks the family
-	Subnet, IPv6Subnet   netip.Prefix // with the gateway's address, 10.5.34.1/24
+	Network, IPv6Network netip.Prefix // the whole pool; invalid if the network lacks the family
+	Subnet, IPv6Subnet   netip.Prefix // with the gateway's address, "10.5.34.1/24"
 	MTU                  int          // bytes
 	IPMasq               bool
 }
 
-// Subnets are those that are there.
+// Subnets returns the subnets of the families that the network has.
 func (f SubnetFile) Subnets() []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range []netip.Prefix{f.Subnet, f.IPv6Subnet} {
@@ -27,8 +27,8 @@ func (f SubnetFile) Subnets() []netip.Prefix {
 	return out
 }
 
-// ReadSubnetFile reads the LENO_ lines of a subnet file. Every one it knows
-// must be sound; a subnet and an MTU must be there.
+// ReadSubnetFile reads the LENO_ lines of a subnet file. Every known line must be valid, and a
+// subnet and an MTU are required.
 func ReadSubnetFile(path string) (SubnetFile, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

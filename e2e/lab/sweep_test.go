@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// labOwner makes this test program one that lays out a lab and waits to be killed.
+// labOwner is the environment variable that makes this test program lay out a lab and wait to be
+// killed.
 const labOwner = "LENO_TEST_LAB_OWNER"
 
 func TestMain(m *testing.M) {
@@ -31,7 +32,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestSweep: the lab of a process that was killed goes, and that of one that lives stays.
+// TestSweep checks that Sweep removes the lab of a process that was killed and keeps that of a
+// running one.
 func TestSweep(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")

@@ -14,9 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Talk is one TCP connection on which 64 bytes are sent every 10 ms and echoed.
-// What TCP loses it sends again, so that an outage shows as a pause, and as the
-// end of the connection only where something reset it.
+// A Talk is one TCP connection on which 64 bytes are sent every 10 ms and echoed. TCP retransmits
+// what is lost, so an outage shows as a pause; the connection ends only if something resets it.
 type Talk struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -34,7 +33,7 @@ const (
 	talkBytes = 64
 )
 
-// StartTalk connects to the address, which is one of peer's. Stop ends it.
+// StartTalk connects to the address, which must be one of peer's. Stop ends the connection.
 func (n *Namespace) StartTalk(ctx context.Context, peer *Namespace, to netip.Addr) (_ *Talk, err error) {
 	var listener net.Listener
 	err = peer.Do(func() (err error) {
@@ -62,13 +61,13 @@ func (n *Namespace) StartTalk(ctx context.Context, peer *Namespace, to netip.Add
 	t.running.Go(func() { t.end(running, t.hear(dialled)) })
 	t.running.Go(func() {
 		<-running.Done()
-		_ = dialled.Close() // an error is the other loops' to tell
+		_ = dialled.Close() // the other loops report any error
 		_ = accepted.Close()
 	})
 	return t, nil
 }
 
-// end notes the first error that is not of Stop's making.
+// end records the first error that Stop did not cause.
 func (t *Talk) end(running context.Context, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -114,7 +113,7 @@ func (t *Talk) hear(conn net.Conn) error {
 	}
 }
 
-// WaitEchoes waits for n more echoes from now on.
+// WaitEchoes blocks until n more echoes have arrived.
 func (t *Talk) WaitEchoes(ctx context.Context, n int) error {
 	t.mu.Lock()
 	want := t.echoes + n
@@ -129,7 +128,7 @@ func (t *Talk) WaitEchoes(ctx context.Context, n int) error {
 	})
 }
 
-// Pause is the longest time without an echo since the last call.
+// Pause returns the longest time without an echo since the last call.
 func (t *Talk) Pause() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -138,8 +137,8 @@ func (t *Talk) Pause() time.Duration {
 	return pause
 }
 
-// Resent is how many segments either end has sent a second time, because they or
-// what acknowledged them were lost, or late. It is not to be asked after Stop.
+// Resent returns how many segments both ends have retransmitted because they or their
+// acknowledgements were lost or late. It must not be called after Stop.
 func (t *Talk) Resent() (segments int, err error) {
 	for _, conn := range t.ends {
 		raw, err := conn.(*net.TCPConn).SyscallConn()
@@ -159,8 +158,8 @@ func (t *Talk) Resent() (segments int, err error) {
 	return segments, nil
 }
 
-// Stop ends it and says how many echoes there were. An error is that the
-// connection did not live until then. It may be repeated.
+// Stop ends the connection and returns the number of echoes. It returns an error if the connection
+// had broken before. It may be called again.
 func (t *Talk) Stop() (echoes int, err error) {
 	t.cancel()
 	t.running.Wait()

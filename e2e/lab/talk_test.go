@@ -9,7 +9,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// TestTalk: an outage is a pause of the connection, not its end.
+// TestTalk checks that an outage pauses the connection and does not end it.
 func TestTalk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")

@@ -18,17 +18,17 @@ func prefix(id string) string { return "leno-" + id + "-" }
 
 func directory(id string) string { return filepath.Join(os.TempDir(), "leno-"+id) }
 
-// Sweep removes the labs of processes that were killed, and other directories of tests
-// that have names like those of labs.
+// Sweep removes the labs of processes that were killed, and other test directories with names like
+// those of labs.
 func Sweep(ctx context.Context) error {
 	return owned.Sweep(directory("*"), func(path string) error {
 		return Teardown(ctx, strings.TrimPrefix(filepath.Base(path), "leno-"))
 	})
 }
 
-// Teardown removes a lab by its id alone, so also one that another process
-// left: it ends the processes inside its namespaces, then removes those and
-// the directory. Nothing there is no error.
+// Teardown removes a lab by its id alone, so it also works for one that another process left: it
+// ends the processes inside the namespaces, then removes the namespaces and the directory. It is no
+// error if there is nothing to remove.
 func Teardown(ctx context.Context, id string) error {
 	entries, err := os.ReadDir(namespaceDir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -51,7 +51,7 @@ func Teardown(ctx context.Context, id string) error {
 	return errors.Join(append(errs, os.RemoveAll(directory(id)))...)
 }
 
-// endProcesses kills what runs in a namespace until nothing does.
+// endProcesses kills the processes in a namespace until none is left.
 func endProcesses(ctx context.Context, namespace string) error {
 	return WaitFor(ctx, "the processes in "+namespace+" to end", func(ctx context.Context) error {
 		all, err := pids(ctx, namespace)
@@ -74,7 +74,7 @@ func endProcesses(ctx context.Context, namespace string) error {
 	})
 }
 
-// pids are the processes in a namespace, sorted.
+// pids returns the sorted ids of the processes in a namespace.
 func pids(ctx context.Context, namespace string) (out []int, err error) {
 	output, err := run(ctx, "", "ip", "netns", "pids", namespace)
 	if err != nil {

@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// ThroughputOptions of one iperf3 run over TCP.
+// ThroughputOptions are the options of one iperf3 run over TCP.
 type ThroughputOptions struct {
 	Duration time.Duration // default 1 s
 	Streams  int           // default 1
 }
 
-// Throughput is what one run measured at the receiver.
+// Throughput is the result of one run, measured at the receiver.
 type Throughput struct {
 	BitsPerSecond float64
 	Bytes         int64
 	Retransmits   int
 }
 
-// TCP sends from the namespace to the address, which is one of server's.
+// TCP sends from the namespace to the address, which must be one of server's.
 func (n *Namespace) TCP(ctx context.Context, server *Namespace, to netip.Addr, o ThroughputOptions) (Throughput, error) {
 	streams := strconv.Itoa(max(o.Streams, 1))
 	output, err := n.iperf(ctx, server, to, o.Duration, "--parallel", streams)
@@ -35,21 +35,20 @@ func (n *Namespace) TCP(ctx context.Context, server *Namespace, to netip.Addr, o
 	return t, err
 }
 
-// DatagramOptions of one iperf3 run over UDP.
+// DatagramOptions are the options of one iperf3 run over UDP.
 type DatagramOptions struct {
 	Duration time.Duration // default 1 s
 	Size     int           // UDP payload, bytes, at least 16
 }
 
-// Datagrams is what one run sent as fast as it could, and what of it the
-// receiving program got to see.
+// Datagrams is what one run sent as fast as it could, and what the receiving program got of it.
 type Datagrams struct {
 	Sent, Received int64
 	Duration       time.Duration
 }
 
-// UDP sends datagrams from the namespace to the address, which is one of
-// server's, as fast as one sender can.
+// UDP sends datagrams from the namespace to the address, which must be one of server's, as fast as
+// one sender can.
 func (n *Namespace) UDP(ctx context.Context, server *Namespace, to netip.Addr, o DatagramOptions) (Datagrams, error) {
 	output, err := n.iperf(ctx, server, to, o.Duration, "--udp", "--bitrate", "0", "--length", strconv.Itoa(o.Size))
 	d, parsed := parseDatagrams(output, o.Size)
@@ -59,13 +58,13 @@ func (n *Namespace) UDP(ctx context.Context, server *Namespace, to netip.Addr, o
 	return d, err
 }
 
-// iperf runs one iperf3 and returns the sender's report.
+// iperf runs iperf3 once and returns the sender's report.
 func (n *Namespace) iperf(ctx context.Context, server *Namespace, to netip.Addr, d time.Duration, args ...string) (string, error) {
 	s, err := server.Start("iperf3", "--server", "--one-off", "--forceflush", "--bind", to.String())
 	if err != nil {
 		return "", err
 	}
-	defer s.Kill() // it ends by itself after the one run, but not when that came to nothing
+	defer s.Kill() // it ends by itself after one run, but not if the run failed
 	err = s.WaitFor(ctx, "iperf3 to listen", func(context.Context) error {
 		if !strings.Contains(s.tail(3), "Server listening") {
 			return errors.New("not yet")
@@ -80,7 +79,7 @@ func (n *Namespace) iperf(ctx context.Context, server *Namespace, to netip.Addr,
 	return n.Exec(ctx, append(command, args...)...)
 }
 
-// iperfReport is what parseIperf and parseDatagrams read of iperf3's JSON.
+// iperfReport holds the fields of iperf3's JSON that parseIperf and parseDatagrams read.
 type iperfReport struct {
 	Error string
 	End   struct {
@@ -116,8 +115,8 @@ func parseIperf(output string) (Throughput, error) {
 	return Throughput{BitsPerSecond: got.BitsPerSecond, Bytes: got.Bytes, Retransmits: r.End.Sent.Retransmits}, nil
 }
 
-// parseDatagrams counts what arrived by its bytes: iperf3's number of lost
-// packets leaves out those that nothing followed.
+// parseDatagrams computes the datagrams that arrived from the bytes received, because iperf3 counts
+// a lost packet only if a later one arrived.
 func parseDatagrams(output string, size int) (Datagrams, error) {
 	var r iperfReport
 	if err := r.read(output); err != nil {

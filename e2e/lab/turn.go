@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// turn waits until few enough labs of tests are up on this machine, whichever processes
-// they are of, and keeps a place among them until it is closed or its process ends:
-// several packages run at once, and each lab runs a dozen programs.
+// turn blocks until few enough test labs are up on this machine, in any process, and takes a place
+// among them until it is closed or its process ends. Several packages run at the same time, and
+// each lab runs a dozen programs.
 func turn(ctx context.Context) (io.Closer, error) {
 	most := 3 * max(2, runtime.GOMAXPROCS(0))
 	for {
 		for i := range most {
-			// A socket with an abstract name goes with its process.
+			// The kernel removes a socket with an abstract name when its process ends.
 			place, err := net.Listen("unix", fmt.Sprintf("@leno-test-lab-%d", i))
 			if err == nil {
 				return place, nil

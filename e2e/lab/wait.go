@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// WaitFor calls done until it returns nil: every 20 ms at first, and less often the
-// longer it takes. When ctx ends first, or after five minutes, which only a hang takes,
-// the error says what was waited for and what done said last.
+// WaitFor calls done until it returns nil: every 20 ms at first, and less often the longer it
+// takes. If ctx ends first, or after five minutes, which only a hang takes, the error names what
+// was waited for and the last error of done.
 func WaitFor(ctx context.Context, what string, done func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
@@ -19,7 +19,7 @@ func WaitFor(ctx context.Context, what string, done func(context.Context) error)
 		if err == nil {
 			return nil
 		}
-		// An answer cut short by the deadline says less than the one before.
+		// An error caused by the deadline says less than the one before.
 		if last == nil || ctx.Err() == nil {
 			last = err
 		}

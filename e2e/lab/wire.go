@@ -6,21 +6,21 @@ import (
 	"net/netip"
 )
 
-// Wire is a cable between two hosts: a veth pair with an end in each, beside
-// the switch. Without a bridge on the way it is the shortest underlay there is.
+// A Wire is a cable between two hosts: a veth pair with one end in each host, next to the switch.
+// Without a bridge on the way it is the shortest possible underlay.
 type Wire struct {
-	Device string          // of both ends, "wire0" for a host's first
+	Device string          // name of both ends, "wire0" for a host's first
 	MTU    int             // bytes
-	Addrs  [2][]netip.Addr // of the first host's end and the second's, IPv4 then IPv6
+	Addrs  [2][]netip.Addr // addresses of the first and the second host's end, IPv4 then IPv6
 }
 
-// maxWires is how many fit the addresses, 198.18.0.0/15 being for benchmarks
-// (RFC 2544).
+// maxWires is how many wires the address range allows: 198.18.0.0/15, reserved for benchmarks (RFC
+// 2544).
 const maxWires = 255
 
-// Wire joins two hosts by a cable with the lab's MTU, 198.18.N.1/24 and
-// 198.18.N.2/24, fd00:c6:12:N::1/64 and ::2/64 for the N-th, from 1. Default
-// routes stay with the switch.
+// Wire connects two hosts by a cable with the lab's MTU. The N-th wire, counted from 1, has the
+// addresses 198.18.N.1/24 and 198.18.N.2/24, fd00:c6:12:N::1/64 and ::2/64. Default routes stay on
+// the switch.
 func (l *Lab) Wire(ctx context.Context, a, b *Host) (*Wire, error) {
 	if l.wires == maxWires || a == b {
 		return nil, fmt.Errorf("no cable between %s and %s: %d are there, %d is the most", a.Name, b.Name, l.wires, maxWires)

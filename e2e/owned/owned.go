@@ -1,5 +1,5 @@
-// Package owned makes directories that belong to a process, so that a later one can tell
-// what a process that was killed has left behind. It knows nothing of what is in them.
+// Package owned creates directories that belong to a process, so that a later process can tell
+// which ones a killed process has left behind. It does not know what the directories contain.
 package owned
 
 import (
@@ -11,19 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockName is the file whose lock says that a directory is in use. The lock goes with
-// its process, however that ends, and is not inherited by others.
+// lockName is the file whose lock marks a directory as in use. The kernel releases the lock when
+// its process ends in any way, and child processes do not inherit it.
 const lockName = ".owner"
 
-// Dir is a directory of this process.
+// A Dir is a directory that this process owns.
 type Dir struct {
 	Path string
 	lock *os.File
 }
 
-// Make makes a directory at path, which must not exist.
+// Make creates a directory at path, which must not exist.
 func Make(path string) (*Dir, error) {
-	// It gets its name once it is locked: a sweep never finds it without an owner.
+	// The directory gets its name once it is locked, so that a sweep never finds it without an
+	// owner.
 	begun, err := os.MkdirTemp(filepath.Dir(path), ".begun-")
 	if err != nil {
 		return nil, err
@@ -52,12 +53,12 @@ func lock(dir string) (*Dir, error) {
 	return &Dir{Path: dir, lock: f}, nil
 }
 
-// Keep gives the directory away: no sweep takes it for one that was left behind.
+// Keep gives up the ownership for good: no sweep takes the directory for one that was left behind.
 func (d *Dir) Keep() error {
 	return errors.Join(os.Remove(filepath.Join(d.Path, lockName)), d.Close())
 }
 
-// Close ends the ownership and leaves the directory. It may be repeated.
+// Close ends the ownership and leaves the directory in place. It may be called again.
 func (d *Dir) Close() error {
 	if d == nil || d.lock == nil {
 		return nil
@@ -67,11 +68,11 @@ func (d *Dir) Close() error {
 	return err
 }
 
-// Remove removes the directory with all that is in it.
+// Remove removes the directory with everything in it.
 func (d *Dir) Remove() error { return errors.Join(os.RemoveAll(d.Path), d.Close()) }
 
-// Sweep calls remove for each directory that matches the pattern, as in filepath.Match,
-// and whose process has ended without removing it.
+// Sweep calls remove for each directory that matches the pattern, as in filepath.Match, and whose
+// process ended without removing it.
 func Sweep(pattern string, remove func(path string) error) error {
 	paths, err := filepath.Glob(pattern)
 	if err != nil {
@@ -80,7 +81,7 @@ func Sweep(pattern string, remove func(path string) error) error {
 	var errs []error
 	for _, path := range paths {
 		if _, err := os.Lstat(filepath.Join(path, lockName)); err != nil {
-			continue // kept, or not one of these
+			continue // kept, or not created by this package
 		}
 		d, err := lock(path)
 		switch {

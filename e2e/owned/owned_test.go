@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// holder makes this test program one that owns a directory until it is killed.
+// holder is the environment variable that makes this test program own a directory until it is
+// killed.
 const holder = "LENO_TEST_OWNED"
 
 func TestMain(m *testing.M) {

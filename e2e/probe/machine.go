@@ -15,22 +15,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine is on what something was measured, and with which programs.
+// A Machine describes the machine and the programs of a measurement.
 type Machine struct {
 	Date   string `json:"date"`
 	CPUs   int    `json:"cpus"`
 	Kernel string `json:"kernel"`
-	Go     string `json:"go"` // that built leno
+	Go     string `json:"go"` // version that built leno
 	Leno   string `json:"leno"`
 	Consul string `json:"consul"`
-	// LoadBefore and LoadAfter are the machine's load averages: what else ran
-	// is in the figures too.
+	// LoadBefore and LoadAfter are the machine's load averages, because other programs affect the
+	// results.
 	LoadBefore string `json:"load_before"`
 	LoadAfter  string `json:"load_after"`
 }
 
-// NewMachine looks at the machine and at the binaries of leno and Consul. A
-// leno with the race detector in it is an error: its figures would say nothing.
+// NewMachine describes the machine and the binaries of leno and Consul. A leno built with the race
+// detector is an error, because its results would be meaningless.
 func NewMachine(ctx context.Context, leno, consul string) (*Machine, error) {
 	m := &Machine{Date: time.Now().UTC().Format(time.DateOnly), CPUs: runtime.NumCPU(), LoadBefore: load()}
 	var name unix.Utsname
@@ -55,17 +55,17 @@ func NewMachine(ctx context.Context, leno, consul string) (*Machine, error) {
 	return m, err
 }
 
-// Finish looks at the load again.
+// Finish records the load at the end.
 func (m *Machine) Finish() { m.LoadAfter = load() }
 
-// Write prints it, with an empty line behind it.
+// Write prints the description, followed by an empty line.
 func (m *Machine) Write(out io.Writer) error {
 	_, err := fmt.Fprintf(out, "%s, %d CPUs, Linux %s, %s\n%s, %s\nload average %s before, %s after\n\n",
 		m.Date, m.CPUs, m.Kernel, m.Go, m.Leno, m.Consul, m.LoadBefore, m.LoadAfter)
 	return err
 }
 
-// version is the first line a program prints about itself.
+// version returns the first line that a program prints about its version.
 func version(ctx context.Context, program string) (string, error) {
 	out, err := exec.CommandContext(ctx, program, "version").Output()
 	if err != nil {
@@ -83,9 +83,9 @@ func load() string {
 	return strings.Join(strings.Fields(string(text))[:3], " ")
 }
 
-// Busy is what all CPUs of the machine have worked since it was started,
-// whatever for: neither idle nor waiting for a disk, nor taken away by a
-// hypervisor. It goes up in steps of 10 ms a CPU.
+// Busy returns the time that all CPUs of the machine have worked since boot, for any purpose: time
+// spent idle, waiting for a disk, or taken by the hypervisor does not count. It advances in steps
+// of 10 ms per CPU.
 func Busy() (time.Duration, error) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package probe reads what programs and the machine show of themselves from
-// outside: CPU time, memory, versions, load. It measures nothing by itself and
-// knows nothing of leno but how its binary is built.
+// Package probe reads what programs and the machine reveal from outside: CPU time, memory,
+// versions, load. It measures nothing itself and knows nothing of leno except how its binary is
+// built.
 package probe
 
 import (
@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CPUTime is what all threads of a process have used, user and system, to the
-// nanosecond where /proc/PID/stat has 10 ms. Programs it ran are not in it.
+// CPUTime returns the user and system time of all threads of a process. It is exact to the
+// nanosecond, unlike the 10 ms of /proc/PID/stat. It excludes programs that the process has run.
 func CPUTime(pid int) (time.Duration, error) {
 	const schedClock = 2 // CPUCLOCK_SCHED, clock_getcpuclockid(3)
 	var t unix.Timespec
@@ -24,8 +24,8 @@ func CPUTime(pid int) (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
-// Memory reads lines like "VmRSS:  1234 kB" of a process's status, in MiB. A
-// name that is not there is an error.
+// Memory reads lines such as "VmRSS: 1234 kB" from a process's status file and returns the values
+// in MiB. A missing name is an error.
 func Memory(pid int, names ...string) (map[string]float64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package program is the frame of the programs below e2e/cmd. It owns signals,
-// the error that a user sees, and the exit code.
+// Package program is the frame of the programs below e2e/cmd. It owns the handling of signals, the
+// error message and the exit code.
 package program
 
 import (
@@ -11,14 +11,14 @@ import (
 	"syscall"
 )
 
-// Main runs a program with its arguments until it is done, SIGINT or SIGTERM
-// comes, which end run's context, and returns the exit code: 0, or 1 with the
-// error on standard error. run puts away what it set up before it returns.
+// Main runs a program with its arguments until it is done or SIGINT or SIGTERM cancels run's
+// context. It returns the exit code: 0, or 1 after it has printed the error to standard error. run
+// removes what it set up before it returns.
 func Main(name string, run func(ctx context.Context, args []string) error) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:])
 	if ctx.Err() != nil {
-		err = errors.New("interrupted") // everything else that is wrong follows from it
+		err = errors.New("interrupted") // all other errors are consequences of the signal
 	}
 	stop()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package tools runs scripts of tools/ where what they need is not to be had.
+// Package tools runs scripts of tools/ on machines that lack what the scripts need.
 package tools
 
 import (
@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// run runs a copy of a script in a directory, beside others of our own and with
-// programs of our own in bin/ first on the PATH. It returns what the script said.
+// run runs a copy of a script in a directory, next to other scripts provided by the test and with
+// the test's programs in bin/ first on the PATH. It returns the script's output.
 func run(t *testing.T, dir, script string, others map[string]string, args ...string) (said string, err error) {
 	t.Helper()
 	content, err := os.ReadFile("../../tools/" + script)
@@ -33,7 +33,7 @@ func run(t *testing.T, dir, script string, others map[string]string, args ...str
 	}
 	cmd := exec.Command("bash", append([]string{filepath.Join(dir, "tools", script)}, args...)...)
 	path := dir + "/bin"
-	if script != "setup" { // which looks what is there
+	if script != "setup" { // setup checks what is installed
 		path += ":" + os.Getenv("PATH")
 	}
 	cmd.Env = append(os.Environ(), "PATH="+path)
@@ -41,7 +41,8 @@ func run(t *testing.T, dir, script string, others map[string]string, args ...str
 	return string(out), err
 }
 
-// TestTestEnds: what `make test` runs beside itself does not outlive it when it fails.
+// TestTestEnds checks that the programs that `make test` starts in the background end when it
+// fails.
 func TestTestEnds(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -74,14 +75,15 @@ func TestTestEnds(t *testing.T) {
 	}
 }
 
-// TestSetupWithoutNetwork: what apt cannot install is named, and that is all.
+// TestSetupWithoutNetwork checks that the script names what apt cannot install and does nothing
+// else.
 func TestSetupWithoutNetwork(t *testing.T) {
 	t.Parallel()
 	said, err := run(t, t.TempDir(), "setup", map[string]string{
 		"tools/asroot": `[[ $1 == -check ]] || exec "$@"`,
 		"bin/go":       "",
 		"bin/apt-get":  `echo "Temporary failure resolving" >&2; exit 100`,
-		"bin/dirname":  `echo "${1%/*}"`, // there is nothing else, so no git
+		"bin/dirname":  `echo "${1%/*}"`, // the PATH has nothing else, so no git
 		"bin/env":      `while [[ $1 == *=* ]]; do export "$1"; shift; done; exec "$@"`,
 		"bin/sh":       `exec /bin/bash "$@"`,
 	}, "check")

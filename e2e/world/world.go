@@ -1,5 +1,5 @@
-// Package world is the frame of the tests of leno as its users meet it: the real
-// binary on hosts in network namespaces, a real Consul, real packets.
+// Package world is the frame of the tests that use leno as its users do: the real binary on hosts
+// in network namespaces, a real Consul, real packets.
 package world
 
 import (
@@ -28,17 +28,17 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// binary is the leno under test, built once.
+// binary is the path of the leno under test, built once.
 var binary string
 
-// Main runs a package's tests with the leno under test, which is built once.
+// Main builds the leno under test once and runs a package's tests with it.
 func Main(m *testing.M) int {
 	if os.Geteuid() != 0 {
-		return m.Run() // every test with hosts says that it needs root
+		return m.Run() // every test with hosts reports that it needs root
 	}
 	flag.Parse()
 	if lanes := flag.Lookup("test.parallel"); lanes.Value.String() == lanes.DefValue {
-		// These tests wait for other programs, more than half of the time.
+		// These tests wait for other programs during more than half of their time.
 		if err := lanes.Value.Set(strconv.Itoa(runtime.GOMAXPROCS(0) * 3 / 2)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -50,15 +50,15 @@ func Main(m *testing.M) int {
 	})
 }
 
-// Leno is the path of the leno under test.
+// Leno returns the path of the leno under test.
 func Leno() string { return binary }
 
-// ShortLease makes outages and deaths short: sessions live 10 to 20 s.
+// ShortLease shortens outages and the detection of dead hosts: sessions live 10 to 20 s.
 const ShortLease = `lease {
   ttl = "10s"
 }`
 
-// Plan is a network body of both families with the backend.
+// Plan returns the body of a network of both address families with the given backend.
 func Plan(backend string) string {
 	return fmt.Sprintf(`
   ipv4 { prefix = "10.5.0.0/16" }
@@ -66,7 +66,7 @@ func Plan(backend string) string {
   backend %q {}`, backend)
 }
 
-// World is one lab of a test.
+// A World is the lab of one test.
 type World struct {
 	*lab.Lab
 	T          *testing.T
@@ -74,7 +74,7 @@ type World struct {
 	Containers []*lab.Container
 }
 
-// New lays out hosts and a Consul.
+// New lays out hosts and a Consul server.
 func New(t *testing.T, o lab.Options) *World {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -102,7 +102,7 @@ func New(t *testing.T, o lab.Options) *World {
 	return w
 }
 
-// tell prints what the agents said, for a failed test.
+// tell prints the agents' output, for a failed test.
 func (w *World) tell() {
 	for _, h := range w.Hosts {
 		if p := h.Agent(); p != nil {
@@ -112,7 +112,7 @@ func (w *World) tell() {
 	}
 }
 
-// Must fails the test.
+// Must fails the test if err is not nil.
 func (w *World) Must(err error) {
 	w.T.Helper()
 	if err != nil {
@@ -120,7 +120,7 @@ func (w *World) Must(err error) {
 	}
 }
 
-// Start runs an agent with the blocks on every host and waits for all.
+// Start runs an agent with the blocks on every host and waits until all are ready.
 func (w *World) Start(blocks func(*lab.Host) []string) {
 	w.T.Helper()
 	for _, h := range w.Hosts {
@@ -150,7 +150,7 @@ func (w *World) Container(h *lab.Host, network string) *lab.Container {
 	return c
 }
 
-// Settle waits until every host has all others as peers.
+// Settle blocks until every host has all others as peers.
 func (w *World) Settle(network string) {
 	w.T.Helper()
 	for _, h := range w.Hosts {
@@ -177,7 +177,7 @@ func (w *World) Eventually(what string, done func(context.Context) error) {
 	w.Must(lab.WaitFor(w.Ctx, what, done))
 }
 
-// GetJSON reads an endpoint that answers 200.
+// GetJSON reads an endpoint that responds with 200 into v.
 func GetJSON(ctx context.Context, h *lab.Host, path string, v any) error {
 	status, body, err := h.Get(ctx, path)
 	if err != nil {
@@ -189,7 +189,7 @@ func GetJSON(ctx context.Context, h *lab.Host, path string, v any) error {
 	return json.Unmarshal([]byte(body), v)
 }
 
-// Health is what /healthz of the host says.
+// Health returns the status and body of the host's /healthz.
 func (w *World) Health(h *lab.Host) (int, api.Health) {
 	w.T.Helper()
 	status, body, err := h.Get(w.Ctx, "/healthz")
@@ -199,7 +199,7 @@ func (w *World) Health(h *lab.Host) (int, api.Health) {
 	return status, out
 }
 
-// WaitHealth waits for a status of /healthz and words in its body.
+// WaitHealth blocks until /healthz has the given status and its body contains the words.
 func (w *World) WaitHealth(h *lab.Host, status int, words ...string) {
 	w.T.Helper()
 	w.Eventually(fmt.Sprintf("%s: healthz %d %q", h.Name, status, words), func(ctx context.Context) error {
@@ -219,7 +219,7 @@ func (w *World) WaitHealth(h *lab.Host, status int, words ...string) {
 	})
 }
 
-// Subnet is what the host's subnet file says.
+// Subnet returns the first subnet in the host's subnet file, masked.
 func (w *World) Subnet(h *lab.Host, network string) netip.Prefix {
 	w.T.Helper()
 	f, err := lab.ReadSubnetFile(h.SubnetFile(network))
@@ -227,7 +227,7 @@ func (w *World) Subnet(h *lab.Host, network string) netip.Prefix {
 	return f.Subnets()[0].Masked()
 }
 
-// lease is the host's own lease by its API.
+// Leases returns the leases of the network as the host's API lists them.
 func (w *World) Leases(h *lab.Host, network string) api.LeaseList {
 	w.T.Helper()
 	var list api.LeaseList
@@ -235,12 +235,12 @@ func (w *World) Leases(h *lab.Host, network string) api.LeaseList {
 	return list
 }
 
-// LeaseKey is the key of a subnet's lease in Consul.
+// LeaseKey returns the Consul key of a subnet's lease, "leno/leases/default/10.5.34.0-24".
 func LeaseKey(network string, subnet netip.Prefix) string {
 	return "leno/leases/" + network + "/" + registry.SubnetKey(subnet)
 }
 
-// Matrix pings from every container to every other, each family, all at once.
+// Matrix pings from every container to every other, in each family, all at the same time.
 func (w *World) Matrix() {
 	w.T.Helper()
 	w.MatrixOf(w.Containers)
@@ -272,7 +272,7 @@ func (w *World) Ping(from *lab.Container, to netip.Addr) {
 	}
 }
 
-// Pinged sends a few pings from a container to an address. A lost one is an error.
+// Pinged sends a few pings from a container to an address. A lost ping is an error.
 func (w *World) Pinged(from *lab.Container, to netip.Addr) error {
 	pings, err := from.StartEchoes(to, 50*time.Millisecond)
 	if err != nil {
@@ -291,7 +291,7 @@ func (w *World) Pinged(from *lab.Container, to netip.Addr) error {
 	return err
 }
 
-// Routes are leno's routes on the host, one a line, sorted.
+// Routes returns leno's routes on the host, one per line, sorted.
 func (w *World) Routes(h *lab.Host) []string {
 	w.T.Helper()
 	var out []string
@@ -308,13 +308,13 @@ func (w *World) Routes(h *lab.Host) []string {
 	return out
 }
 
-// RouteEvents starts watching route changes on the host; the function it
-// returns ends that and tells what was deleted of leno's.
+// RouteEvents starts watching route changes on the host. The returned function stops watching and
+// returns which of leno's routes were deleted.
 func (w *World) RouteEvents(h *lab.Host) func() []string {
 	w.T.Helper()
 	p, err := h.Start("ip", "monitor", "route")
 	w.Must(err)
-	// The monitor is at work once it sees a route of the test's own.
+	// The monitor works once it reports a route that this function adds.
 	w.Eventually("ip monitor", func(ctx context.Context) error {
 		if _, err := h.Exec(ctx, "ip", "route", "replace", "blackhole", "203.0.113.0/24"); err != nil {
 			return err
@@ -340,10 +340,10 @@ func (w *World) RouteEvents(h *lab.Host) func() []string {
 	}
 }
 
-// Carrying are the backends with a datapath of their own.
+// Carrying lists the backends that have a datapath of their own.
 var Carrying = []string{"vxlan", "host-gw", "udp"}
 
-// Link is index and MAC of leno's device, or "none".
+// Link returns index and MAC address of leno's device, or "none".
 func (w *World) Link(h *lab.Host) string {
 	w.T.Helper()
 	text, err := h.Exec(w.Ctx, "ip", "-o", "link", "show")
@@ -356,7 +356,7 @@ func (w *World) Link(h *lab.Host) string {
 	return "none"
 }
 
-// Session is the one that holds the host's lease in Consul, "" for none.
+// Session returns the session that holds the host's lease in Consul, or "".
 func (w *World) Session(h *lab.Host) string {
 	w.T.Helper()
 	pair, _, err := w.Consul.Client().KV().Get(LeaseKey("default", w.Subnet(h, "default")), &consul.QueryOptions{RequireConsistent: true})
@@ -367,7 +367,7 @@ func (w *World) Session(h *lab.Host) string {
 	return pair.Session
 }
 
-// OperatorToken may do everything in the Consul of TestPolicy.
+// OperatorToken has all rights in the Consul of TestPolicy.
 const OperatorToken = "7f6a3c9e-0000-4000-8000-000000000002"
 
 // Apply changes a network as an operator does.
@@ -379,8 +379,8 @@ func (w *World) Apply(network, body string, flags ...string) {
 	}
 }
 
-// Linked waits until each container has had an answer from each other one of its
-// network: a link that is new may be up and pass nothing for a moment.
+// Linked blocks until each container has received an answer from every other one of its network,
+// because a new link may be up and drop everything for a moment.
 func (w *World) Linked(containers []*lab.Container) {
 	w.T.Helper()
 	for _, from := range containers {
@@ -401,8 +401,8 @@ func (w *World) Linked(containers []*lab.Container) {
 	}
 }
 
-// PrivateRun is a leno whose agents find their host's directory of the lab at
-// /run/leno, where subnet files of networks without a block are.
+// PrivateRun returns a leno whose agents see their host's lab directory as /run/leno, where the
+// subnet files of networks without a block are.
 func PrivateRun(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "leno")
@@ -416,7 +416,7 @@ exec unshare --mount sh -euc 'mount -t tmpfs tmpfs /run; mkdir /run/leno; mount 
 	return path
 }
 
-// Remembered waits until the host has written down a peer for its next process.
+// Remembered blocks until the host has saved a peer for its next process.
 func (w *World) Remembered(h *lab.Host, node string) {
 	w.T.Helper()
 	w.Eventually(node+" to be written down", func(ctx context.Context) error {
