@@ -11,11 +11,10 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// Boot plays a boot of the host: its agent ends, and everything that the kernel
-// and /run had of leno is gone, also from the firewall and of sysctls; a
-// container runtime has started its containers already. Lost says that the state
-// directory is gone, too. Then it starts the agent and returns how long it took
-// from there until a container on the other host had an answer in each family.
+// Boot simulates a boot of the host. Its agent ends, everything that leno had in the kernel and in
+// /run is gone, including firewall rules and sysctls, and a container runtime has already started
+// its containers. If lost is true, the state directory is gone as well. Then Boot starts the agent
+// and returns how long it took until a container on the other host had an answer in each family.
 func (s *Site) Boot(ctx context.Context, lost bool) (took time.Duration, err error) {
 	var echoes []*lab.Echoes
 	defer func() {
@@ -60,7 +59,7 @@ func (s *Site) Boot(ctx context.Context, lost bool) (took time.Duration, err err
 	return took, errors.Join(s.Host.WaitReady(ctx), s.healthy(ctx))
 }
 
-// silent waits until nothing is answered any more.
+// silent blocks until no more pings are answered.
 func silent(ctx context.Context, e *lab.Echoes) error {
 	return lab.WaitFor(ctx, "answers to end", func(ctx context.Context) error {
 		now := time.Now()

@@ -13,34 +13,33 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// Every is the time between two pings of a family: 1,000 a second.
+// Every is the interval between two pings of a family: 1,000 per second.
 const Every = time.Millisecond
 
-// between is how many pings of each family must have been answered between two
-// rounds, at least.
+// between is the minimum number of answered pings of each family between two rounds.
 const between = 200
 
-// Report is what a number of rounds cost the packets that crossed meanwhile.
+// A Report holds the effects of a number of rounds on the traffic.
 type Report struct {
 	Rounds []Round
 	Took   time.Duration
-	Pings  []lab.EchoResult // one a family
-	// Pause is the longest time without a word on the TCP connection, which has one
-	// every 10 ms; Resent how many segments were sent again on it.
+	Pings  []lab.EchoResult // one per family
+	// Pause is the longest time without data on the TCP connection, which has some every 10 ms.
+	// Resent is the number of its retransmitted segments.
 	Pause  time.Duration
 	Resent int
 }
 
-// Round is one restart.
+// A Round is one restart.
 type Round struct {
 	Way, Kind string
 
-	Took time.Duration // from the end of the one process to the next being ready
+	Took time.Duration // from the end of the old process until the new one is ready
 	Lost int
 }
 
-// Sum is the pings of all families as one: the numbers added up, the worst gap,
-// pause and rate. It is zero when none was sent.
+// Sum returns the pings of all families together: the counts added up, the largest gap and pause,
+// the lowest rate. It is zero without pings.
 func (r Report) Sum() (sum lab.EchoResult) {
 	if len(r.Pings) == 0 {
 		return sum
@@ -53,11 +52,11 @@ func (r Report) Sum() (sum lab.EchoResult) {
 		sum.Reordered += p.Reordered
 		sum.Gap, sum.Pause, sum.Rate = max(sum.Gap, p.Gap), max(sum.Pause, p.Pause), min(sum.Rate, p.Rate)
 	}
-	sum.Missing = nil // numbers are a family's own
+	sum.Missing = nil // numbers are per family
 	return sum
 }
 
-// Losses names the rounds in which pings were lost, and how many.
+// Losses names the rounds in which pings were lost, with the count.
 func (r Report) Losses() (out []string) {
 	for i, round := range r.Rounds {
 		if round.Lost > 0 {
@@ -67,16 +66,15 @@ func (r Report) Losses() (out []string) {
 	return out
 }
 
-// Step is so many rounds of one way.
+// A Step is a number of rounds of one way.
 type Step struct {
 	Way
 	Rounds int
 }
 
-// Run restarts the agent again and again, each time as soon as packets have
-// crossed for a while after the one before. An error is also that the host has
-// another subnet or device than before, that the TCP connection ended, or that a
-// host does not become healthy after the last.
+// Run restarts the agent repeatedly, each time once enough packets have crossed after the previous
+// restart. It also returns an error if the host's subnet or device changed, if the TCP connection
+// ended, or if a host does not become healthy after the last restart.
 func (s *Site) Run(ctx context.Context, steps ...Step) (Report, error) {
 	return s.under(ctx, func(t *traffic) error {
 		before, err := s.stands(ctx)
@@ -103,7 +101,7 @@ func (s *Site) Run(ctx context.Context, steps ...Step) (Report, error) {
 	})
 }
 
-// Undisturbed lets packets cross for so long and does nothing.
+// Undisturbed lets packets cross for the given time and restarts nothing.
 func (s *Site) Undisturbed(ctx context.Context, d time.Duration) (Report, error) {
 	return s.under(ctx, func(*traffic) error { return pause(ctx, d) })
 }
@@ -117,7 +115,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// traffic is what crosses.
+// traffic is the traffic during the rounds.
 type traffic struct {
 	echoes []*lab.Echoes
 	talk   *lab.Talk
@@ -125,7 +123,7 @@ type traffic struct {
 	marks  [][]int // of the echoes, at the end of each round
 }
 
-// under does something under traffic and says what came of that.
+// under runs do under traffic and reports the effects.
 func (s *Site) under(ctx context.Context, do func(*traffic) error) (out Report, err error) {
 	t := &traffic{}
 	if t.talk, err = s.From.StartTalk(ctx, s.To.Namespace, s.To.Addrs[0]); err != nil {
@@ -189,7 +187,7 @@ func (s *Site) round(ctx context.Context, t *traffic, w Way, i int, kind string)
 		return err
 	}
 	t.rounds = append(t.rounds, Round{Way: w.Name, Kind: kind, Took: time.Since(began)})
-	// What follows a start belongs to its round.
+	// The effects of a start belong to its round.
 	err := errors.Join(pause(ctx, s.Rest), t.flows(ctx))
 	var marks []int
 	for _, e := range t.echoes {
@@ -199,7 +197,7 @@ func (s *Site) round(ctx context.Context, t *traffic, w Way, i int, kind string)
 	return err
 }
 
-// healthy waits until both hosts say that all is well.
+// healthy blocks until both hosts report that they are healthy.
 func (s *Site) healthy(ctx context.Context) error {
 	for _, h := range []*lab.Host{s.Host, s.Peer} {
 		err := lab.WaitFor(ctx, h.Name+" to be healthy", func(ctx context.Context) error {
@@ -216,8 +214,8 @@ func (s *Site) healthy(ctx context.Context) error {
 	return nil
 }
 
-// stands is what must be the same after a restart: the subnets, and the device
-// with its index and address where there is one.
+// stands returns what a restart must not change: the subnets, and index and address of the device
+// if the backend has one.
 func (s *Site) stands(ctx context.Context) (string, error) {
 	subnets, err := s.Subnets()
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package restarts ends agents and starts them again in every way a host knows,
-// while packets cross, and counts what that costs. It owns the ways and the
-// counting; what is too much is its callers' to say.
+// Package restarts restarts agents in every way that occurs on a host while packets cross, and
+// counts the effects on them. It owns the ways and the counting; its callers decide what is too
+// much.
 package restarts
 
 import (
@@ -17,25 +17,25 @@ import (
 )
 
 const (
-	network = "default" // that the packets are in
-	second  = "second"  // that comes and goes
+	network = "default" // the network that carries the packets
+	second  = "second"  // a network that is added and removed
 )
 
-// Site is two hosts with a container each. Both drop what they forward, unless a
-// rule of leno's accepts it: a moment without rules costs packets too.
+// A Site is two hosts with a container each. Both hosts drop forwarded packets unless one of leno's
+// rules accepts them, so that a moment without rules costs packets too.
 type Site struct {
 	*lab.Lab
 	Backend string
 	Host    *lab.Host      // the one that is restarted
 	Peer    *lab.Host      // the other
 	To      *lab.Container // on Host
-	From    *lab.Container // on Peer, where all packets begin
-	Rest    time.Duration  // how much longer than it must packets cross between two restarts
+	From    *lab.Container // on Peer, the source of all packets
+	Rest    time.Duration  // additional time during which packets cross between two restarts
 
-	mine settings // of Host
+	mine settings // of Host's configuration
 }
 
-// settings is what a newer configuration may say otherwise.
+// settings are the values that a newer configuration may change.
 type settings struct {
 	quiet     bool // log_level
 	short     bool // lease.ttl
@@ -43,11 +43,11 @@ type settings struct {
 	elsewhere bool // subnet_file
 	further   bool // a second network
 	renamed   bool // node_name
-	directly  bool // direct_routing, which is the network's and not the host's
+	directly  bool // direct_routing, which belongs to the network and not to the host
 }
 
-// NewSite lays the two hosts out with their agents at work, in the lab's first
-// two hosts. The lab is the caller's to close.
+// NewSite starts agents on the lab's first two hosts, with a container each. The caller closes the
+// lab.
 func NewSite(ctx context.Context, l *lab.Lab, backend string) (*Site, error) {
 	s := &Site{Lab: l, Backend: backend, Host: l.Hosts[0], Peer: l.Hosts[1]}
 	for _, h := range []*lab.Host{s.Host, s.Peer} {
@@ -82,7 +82,7 @@ func NewSite(ctx context.Context, l *lab.Lab, backend string) (*Site, error) {
 	return s, nil
 }
 
-// config is the configuration of a host.
+// config returns the configuration of a host.
 func (s *Site) config(h *lab.Host, o settings) string {
 	body := fmt.Sprintf(`
   ipv4 { prefix = "10.5.0.0/16" }
@@ -112,7 +112,7 @@ func (s *Site) config(h *lab.Host, o settings) string {
 
 func (s *Site) elsewhere(h *lab.Host) string { return filepath.Join(h.Dir, "elsewhere", "subnet.env") }
 
-// subnetFile is where the host's subnet file is at the moment.
+// subnetFile returns the current path of the host's subnet file.
 func (s *Site) subnetFile() string {
 	if s.mine.elsewhere {
 		return s.elsewhere(s.Host)
@@ -120,13 +120,13 @@ func (s *Site) subnetFile() string {
 	return s.Host.SubnetFile(network)
 }
 
-// Subnets are the host's, by its subnet file.
+// Subnets returns the subnets in the host's subnet file.
 func (s *Site) Subnets() ([]netip.Prefix, error) {
 	file, err := lab.ReadSubnetFile(s.subnetFile())
 	return file.Subnets(), err
 }
 
-// define changes the network in the store, by way of an agent that runs.
+// define changes the network in Consul through a running agent.
 func (s *Site) define(ctx context.Context, by *lab.Host, options string) error {
 	path := filepath.Join(s.Dir, network+".hcl")
 	text := fmt.Sprintf("network %q {\n  ipv4 { prefix = \"10.5.0.0/16\" }\n  ipv6 { prefix = \"fd00:5::/48\" }\n  backend %q {%s}\n}\n", network, s.Backend, options)

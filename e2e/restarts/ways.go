@@ -10,19 +10,20 @@ import (
 	"time"
 )
 
-// Way is one way of restarting an agent.
+// A Way is one way of restarting an agent.
 type Way struct {
 	Name string
-	// Kinds names what rounds do in turn: round i the one at i modulo their number.
+	// Kinds are the variants that rounds use in turn: round i uses the one at i modulo their
+	// number.
 	Kinds []string
 
-	// end ends what runs, by the number of the round, and start starts it again and
-	// waits until it is ready.
+	// end ends what runs, with the number of the round. start starts it again and waits until it is
+	// ready.
 	end   func(ctx context.Context, s *Site, round int, kind string) error
 	start func(ctx context.Context, s *Site, kind string) error
 }
 
-// Ways are all there are for a backend.
+// Ways returns all ways for a backend.
 func Ways(backend string) []Way {
 	configurations := []string{"log_level", "lease.ttl", "ip_masq", "subnet_file", "another network", "node_name"}
 	if backend == "vxlan" {
@@ -40,8 +41,8 @@ func Ways(backend string) []Way {
 	}
 }
 
-// ConsulAway has Consul stopped when the agent ends, and started again some time
-// after the agent was. It takes seconds a round.
+// ConsulAway stops Consul when the agent ends, and starts it some time after the agent. It takes
+// seconds per round.
 func ConsulAway() Way {
 	return Way{
 		Name: "Consul away", Kinds: []string{"", "state lost"},
@@ -57,13 +58,13 @@ func ConsulAway() Way {
 			if err := s.Host.RestartAgent(); err != nil {
 				return err
 			}
-			// As long as it takes to try, and to fail.
+			// Long enough for the agent to try and fail.
 			return errors.Join(pause(ctx, time.Second), s.Consul.Start(ctx), s.Host.WaitReady(ctx))
 		},
 	}
 }
 
-// either ends the agent by SIGTERM, and every other time by SIGKILL.
+// either ends the agent with SIGTERM and SIGKILL in turn.
 func either(ctx context.Context, s *Site, round int, _ string) error {
 	if round%2 == 1 {
 		return s.Host.KillAgent()
@@ -75,7 +76,7 @@ func begin(ctx context.Context, s *Site, _ string) error {
 	return errors.Join(s.Host.RestartAgent(), s.Host.WaitReady(ctx))
 }
 
-// after is a start with something done before it.
+// after returns a start that calls what first.
 func after(what func(context.Context, *Site, string) error) func(context.Context, *Site, string) error {
 	return func(ctx context.Context, s *Site, kind string) error {
 		if err := what(ctx, s, kind); err != nil {
@@ -85,14 +86,14 @@ func after(what func(context.Context, *Site, string) error) func(context.Context
 	}
 }
 
-// falters is how often an agent is killed before one is let live, within how long
-// after its start: that is about how long a start takes.
+// falters is how often an agent is killed before one may live, and how long after its start it is
+// killed at most, which is about the time that a start takes.
 const (
 	falters   = 5
 	falterFor = 150 * time.Millisecond
 )
 
-// falter starts agents and kills them at moments of chance.
+// falter starts agents and kills them at random moments.
 func falter(ctx context.Context, s *Site, kind string) error {
 	for range falters {
 		if kind == "state lost" {
@@ -107,7 +108,7 @@ func falter(ctx context.Context, s *Site, kind string) error {
 	return nil
 }
 
-// endAll ends the agents of both hosts, and Consul where the kind says so.
+// endAll ends the agents of both hosts, and Consul if the kind says so.
 func endAll(ctx context.Context, s *Site, round int, kind string) error {
 	err := errors.Join(either(ctx, s, round, kind), s.Peer.KillAgent())
 	if kind == "and Consul" {
@@ -127,8 +128,8 @@ func startAll(ctx context.Context, s *Site, kind string) error {
 	return errors.Join(s.Host.WaitReady(ctx), s.Peer.WaitReady(ctx))
 }
 
-// Replacement goes to another version of leno and back: first to the binary older,
-// then to the lab's own, and so on.
+// Replacement alternates between two versions of leno: first the binary older, then the lab's own,
+// and so on.
 func Replacement(older string) Way {
 	return Way{
 		Name: "another version", Kinds: []string{"to the older", "to the newer"},
@@ -142,7 +143,7 @@ func Replacement(older string) Way {
 	}
 }
 
-// reconfigure says something else in the configuration, or what it was before.
+// reconfigure changes a setting in the configuration, or changes it back.
 func reconfigure(ctx context.Context, s *Site, what string) error {
 	o := &s.mine
 	switch what {
@@ -165,9 +166,8 @@ func reconfigure(ctx context.Context, s *Site, what string) error {
 	return os.WriteFile(s.Host.ConfigFile(), []byte(s.config(s.Host, *o)), 0o644)
 }
 
-// losses are the ways in which state is lost: the whole directory, or one of its
-// files that is gone, empty, cut short, or of a leno to come. Those that tell most
-// come first.
+// losses are the ways in which state is lost: the whole directory, or one of its files that is
+// missing, empty, truncated, or of a future version. The most revealing ones come first.
 var losses = []string{
 	"directory", "directory and subnet file",
 	"node-id cut short", "default.json cut short", "peers/default.json cut short",

@@ -5,22 +5,22 @@ import (
 	"strings"
 )
 
-// candidate is the contender that is aimed at something.
+// candidate is the contender that has aims.
 const candidate = udp
 
-// aim is what a figure of the candidate should be: at least or at most a
-// number, or a share of vxlan's in the same run.
+// An aim is the target for one of the candidate's figures: a minimum or a maximum, as a number or
+// as a share of vxlan's figure in the same run.
 type aim struct {
-	Figure string  `json:"figure"` // its key
+	Figure string  `json:"figure"` // the figure's key
 	Least  float64 `json:"at_least,omitempty"`
 	Most   float64 `json:"at_most,omitempty"`
-	Share  bool    `json:"of_vxlan,omitempty"` // of vxlan's figure, not in the figure's unit
-	// Got is the median, or its share. Nil when there is nothing to compare with.
+	Share  bool    `json:"of_vxlan,omitempty"` // a share of vxlan's figure instead of a number in the figure's unit
+	// Got is the median, or its share of vxlan's. It is nil if there is nothing to compare with.
 	Got     *float64 `json:"got,omitempty"`
 	Reached bool     `json:"reached"`
 }
 
-// aims are for two CPUs.
+// aims returns the aims, which hold for two CPUs.
 func aims() []*aim {
 	return []*aim{
 		{Figure: tcp(1), Least: 0.45, Share: true},
@@ -32,7 +32,7 @@ func aims() []*aim {
 	}
 }
 
-// judge fills in what the candidate got.
+// judge fills in the candidate's result.
 func (a *aim) judge(s *series) {
 	got := s.Median
 	if a.Share {
@@ -63,7 +63,7 @@ func (a *aim) String() string {
 	return text + ": missed"
 }
 
-// aimsOf spells what is aimed for with a figure.
+// aimsOf describes the aims for a figure.
 func (r *result) aimsOf(f figure) string {
 	var parts []string
 	for _, a := range r.Aims {
@@ -74,7 +74,7 @@ func (r *result) aimsOf(f figure) string {
 	return strings.Join(parts, ", ")
 }
 
-// judge looks at all aims, if the candidate takes part.
+// judge evaluates all aims if the candidate takes part.
 func (r *result) judge() {
 	c := r.contender(candidate)
 	if c == nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// raw is the contender without an overlay: host to host. The others of leno are
-// named for their backends.
+// raw is the contender without an overlay: host to host. leno's other contenders are named after
+// their backends.
 const (
 	raw    = "raw"
 	hostGW = "host-gw"
@@ -25,7 +25,7 @@ func known() []string { return []string{raw, hostGW, vxlan, udp} }
 
 type logger func(format string, args ...any)
 
-// bench is all contenders, up and carrying.
+// A bench holds all contenders, set up and carrying packets.
 type bench struct {
 	*lab.Lab
 	options
@@ -33,25 +33,25 @@ type bench struct {
 	log        logger
 }
 
-// contender is one way from host to host.
+// A contender is one way to send packets from host to host.
 type contender struct {
 	name     string
-	command  string // of somebody else's overlay
-	mtu      int    // bytes, of the containers; of the wire for raw
+	command  string // the shell command of another overlay
+	mtu      int    // MTU of the containers in bytes, or of the wire for raw
 	from, to endpoint
 	// hosts run the overlay's processes and nothing else; nil for raw.
 	hosts     []*lab.Host
-	processes []*lab.Process // that were started for it
+	processes []*lab.Process // started for the contender
 }
 
-// endpoint is where programs that measure run.
+// An endpoint is where the measuring programs run.
 type endpoint struct {
 	*lab.Namespace
 	addr   netip.Addr
-	device string // that addr is on
+	device string // the device that has addr
 }
 
-// newBench lays all contenders out and waits until each carries packets.
+// newBench sets up all contenders and waits until each carries packets.
 func newBench(ctx context.Context, o options, log logger) (_ *bench, err error) {
 	names := slices.Clone(o.contenders)
 	for _, p := range o.peers {
@@ -86,7 +86,7 @@ func newBench(ctx context.Context, o options, log logger) (_ *bench, err error) 
 	return b, nil
 }
 
-// setUp returns when packets cross.
+// setUp sets up one contender and returns when it carries packets.
 func (b *bench) setUp(ctx context.Context, name string, hosts []*lab.Host, wire *lab.Wire) (c *contender, err error) {
 	for _, p := range b.peers {
 		if p.name == name {
@@ -124,8 +124,8 @@ func (b *bench) setUpBackend(ctx context.Context, backend string, hosts []*lab.H
 	return c, nil
 }
 
-// close ends everything. That somebody else's overlay has to be killed does not
-// make what was measured worse, so it is only said.
+// close ends everything. If another overlay has to be killed, that is only logged, because the
+// results stay valid.
 func (b *bench) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -137,16 +137,16 @@ func (b *bench) close() error {
 	return b.Close()
 }
 
-// config leaves all but the cable as it is by default.
+// config returns the default configuration, except that the underlay is the given device.
 func config(h *lab.Host, backend, device string, masquerade bool) string {
-	pool := 5 + slices.Index([]string{"host-gw", "vxlan", "udp"}, backend) // each network has its own
+	pool := 5 + slices.Index([]string{"host-gw", "vxlan", "udp"}, backend) // each network has its own pool
 	text := h.Config(
 		fmt.Sprintf("underlay {\n  interfaces = [%q]\n}\n", device),
 		h.Network(backend, fmt.Sprintf("  ipv4 {\n    prefix = \"10.%d.0.0/16\"\n  }\n  backend %q {}\n  ip_masq = %t", pool, backend, masquerade)))
 	return strings.Replace(text, `"DEBUG"`, `"INFO"`, 1)
 }
 
-// between puts a container on each host, by the subnet file there.
+// between adds a container to each host, using the host's subnet file.
 func between(ctx context.Context, name string, hosts []*lab.Host) (*contender, error) {
 	c := &contender{name: name, hosts: hosts}
 	for i, end := range []*endpoint{&c.from, &c.to} {
@@ -160,7 +160,7 @@ func between(ctx context.Context, name string, hosts []*lab.Host) (*contender, e
 	return c, nil
 }
 
-// answers is nil when a packet crosses and another comes back.
+// answers returns nil when a ping between the endpoints is answered.
 func (c *contender) answers(ctx context.Context) error {
 	r, err := c.from.Ping(ctx, c.to.addr, lab.PingOptions{})
 	if err == nil && r.Received == 0 {
@@ -169,7 +169,7 @@ func (c *contender) answers(ctx context.Context) error {
 	return err
 }
 
-// running is nil while all processes run that were started for it.
+// running returns nil while all processes of the contender are running.
 func (c *contender) running() error {
 	for i, p := range c.processes {
 		if !p.Running() {

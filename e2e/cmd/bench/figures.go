@@ -10,17 +10,17 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// figure is one thing measured of every contender in every round.
+// A figure is one value that is measured for every contender in every round.
 type figure struct {
 	Key  string `json:"key"`
 	Name string `json:"name"`
 	Unit string `json:"unit"`
 
-	digits int  // behind the point
-	agent  bool // of the overlay's processes, so none of raw
+	digits int  // after the decimal point
+	agent  bool // about the overlay's processes, so raw does not have it
 }
 
-// Keys of figures.
+// memory and the following constants are the keys of figures.
 const memory = "memory"
 
 func tcp(streams int) string         { return fmt.Sprintf("tcp_%d", streams) }
@@ -33,7 +33,7 @@ func udpSent(size int) string        { return fmt.Sprintf("udp_%d_sent", size) }
 func udpReceived(size int) string    { return fmt.Sprintf("udp_%d_received", size) }
 func udpLoss(size int) string        { return fmt.Sprintf("udp_%d_loss", size) }
 
-// figures are all of them, in the order of the table.
+// figures returns all figures in the order of the table.
 func figures() []figure {
 	out := []figure{
 		{tcp(1), "TCP, 1 stream", "Gb/s", 2, false},
@@ -66,11 +66,11 @@ func figures() []figure {
 	return append(out, figure{memory, "agent, resident", "MiB", 1, true})
 }
 
-// values are what one round measured of one contender, by figure.
+// values holds the results of one round of one contender, by figure.
 type values map[string]float64
 
-// pings takes down an average in µs, the time that 99 of 100 answers did not
-// exceed, and how many of 100 had no answer.
+// pings records the average in µs, the time that 99 of 100 answers did not exceed, and the
+// percentage of pings without an answer.
 func (v values) pings(key string, r lab.PingResult) error {
 	if r.Received == 0 {
 		return errors.New("no ping was answered")
@@ -86,28 +86,28 @@ func (v values) pings(key string, r lab.PingResult) error {
 	return nil
 }
 
-// line is the gist of a round.
+// line returns a summary of a round.
 func (v values) line() string {
 	return fmt.Sprintf("TCP %.2f %.2f Gb/s, UDP 64 %.0f of %.0f k/s, UDP 1400 %.0f of %.0f k/s, ping %.0f µs, under load %.0f µs, agent CPU %.2f ns/B",
 		v[tcp(1)], v[tcp(4)], v[udpReceived(64)], v[udpSent(64)], v[udpReceived(1400)], v[udpSent(1400)],
 		v["ping_average"], v["load_average"], v[meanCPU(1)])
 }
 
-// percentile is the smallest value that the share p of all, or more, do not
-// exceed (nearest rank). There must be a value.
+// percentile returns the smallest value that at least the share p of all values do not exceed
+// (nearest rank). There must be at least one value.
 func percentile(all []time.Duration, p float64) time.Duration {
 	sorted := slices.Sorted(slices.Values(all))
 	return sorted[max(0, int(math.Ceil(p*float64(len(sorted))))-1)]
 }
 
-// summary of the values of all rounds.
+// A summary summarizes the values of all rounds.
 type summary struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
 }
 
-// summarize needs a value; of an even number the median is between the middle
+// summarize needs at least one value. With an even number, the median is the mean of the middle
 // two.
 func summarize(all []float64) summary {
 	sorted := slices.Sorted(slices.Values(all))

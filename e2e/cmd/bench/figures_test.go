@@ -64,7 +64,8 @@ func TestPings(t *testing.T) {
 	}
 }
 
-// TestUsage adds up what processes used that came and went meanwhile.
+// TestUsage adds up the CPU time of processes, including some that started or ended between the two
+// moments.
 func TestUsage(t *testing.T) {
 	before := usage{machine: 100, pids: [2]map[int]time.Duration{{1: 10, 2: 20}, {5: 7}}}
 	after := usage{machine: 170, pids: [2]map[int]time.Duration{{1: 15, 3: 4}, {5: 9}}}

@@ -1,11 +1,10 @@
-// Bench measures what an overlay costs: throughput, packets, latency, CPU and
-// memory of leno's backends beside the bare wire and beside other people's
-// overlays, all on one machine and in one run. `make bench` runs it.
+// Bench measures the cost of an overlay: throughput, packets, latency, CPU and memory of leno's
+// backends next to the bare wire and other overlays, all on one machine and in one run. `make
+// bench` runs it.
 //
-// Each contender has two hosts of its own, network namespaces joined by a veth
-// pair, with a bridge and a container each, as users have them. All stand side
-// by side while one after the other is measured, round after round, so that
-// what else the machine does meets all of them.
+// Each contender has two hosts of its own: network namespaces connected by a veth pair, each with a
+// bridge and a container, as users have them. All contenders are up at the same time and measured
+// in turn, round after round, so that other load on the machine affects all of them.
 package main
 
 import (
@@ -26,11 +25,11 @@ import (
 
 func main() { os.Exit(program.Main("bench", start)) }
 
-// options are the command line.
+// options are the command-line options.
 type options struct {
 	leno, consul string
 	names        string // of contenders
-	commands     string // of other people's overlays
+	commands     string // of other overlays
 	rounds       int
 	seconds      int // of each iperf3
 	pings        int // of each ping
@@ -40,7 +39,7 @@ type options struct {
 	json         bool
 	markdown     bool
 
-	// What check reads in them.
+	// The following are set by check.
 	contenders []string
 	peers      []*peer
 }
@@ -83,7 +82,7 @@ func start(ctx context.Context, args []string) error {
 	case o.markdown:
 		show = r.markdown
 	}
-	// What was measured before an error is shown all the same, but not saved.
+	// Results from before an error are shown as well, but not saved.
 	err = errors.Join(err, show(os.Stdout))
 	if err != nil || o.out == "" {
 		return err
@@ -91,7 +90,7 @@ func start(ctx context.Context, args []string) error {
 	return r.save(o.out)
 }
 
-// check looks at the command line and completes it.
+// check validates the command line and sets the remaining fields.
 func (o *options) check() (err error) {
 	if o.short {
 		o.rounds, o.seconds, o.pings = 1, 1, 100
@@ -122,8 +121,8 @@ func (o *options) check() (err error) {
 	return err
 }
 
-// run lays out and does all rounds. With an error it returns what there is, if
-// there is anything of everybody.
+// run sets up the contenders and does all rounds. With an error it returns the results so far, if
+// there are some for every contender.
 func run(ctx context.Context, o options, machine *probe.Machine, log logger) (r *result, err error) {
 	b, err := newBench(ctx, o, log)
 	if err != nil {
@@ -134,7 +133,7 @@ func run(ctx context.Context, o options, machine *probe.Machine, log logger) (r 
 	begin := time.Now()
 	for round := range o.rounds {
 		for i := range b.contenders {
-			// Nobody is always the first.
+			// Rotate the order, so that no contender is always the first.
 			c := b.contenders[(i+round)%len(b.contenders)]
 			got, err := b.measure(ctx, c)
 			if err != nil {

@@ -9,14 +9,14 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// pingInterval is below the 10 ms from which on ping(8) sleeps between packets:
-// a machine that sleeps takes its time to wake up, whoever carries the packet.
+// pingInterval is below 10 ms, from which on ping(8) sleeps between packets: a sleeping machine
+// takes time to wake up, which would be measured with every contender.
 const pingInterval = 2 * time.Millisecond
 
-// loadLimit ends the stream under which pings are sent if nothing else does.
+// loadLimit bounds the stream that runs during the pings.
 const loadLimit = 2 * time.Minute
 
-// measure takes every figure of a contender once.
+// measure measures every figure of a contender once.
 func (b *bench) measure(ctx context.Context, c *contender) (values, error) {
 	got := values{}
 	for _, step := range []struct {
@@ -97,8 +97,8 @@ func (b *bench) pings(ctx context.Context, c *contender, got values) error {
 	return got.pings("ping", r)
 }
 
-// pingsUnderLoad pings while one TCP stream goes the same way. That it did so
-// from the first to the last ping is looked at.
+// pingsUnderLoad pings while one TCP stream uses the same path. It checks that the stream runs from
+// the first to the last ping.
 func (b *bench) pingsUnderLoad(ctx context.Context, c *contender, got values) (err error) {
 	loading, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})

@@ -14,8 +14,8 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// TestPage holds the page about the bench against the program: its options,
-// what it tells commands, and which figures there are.
+// TestPage compares the page about the bench with the program: its options, the environment of
+// commands, and the figures.
 func TestPage(t *testing.T) {
 	text, err := os.ReadFile("../../../website/content/docs/performance/bench.mdx")
 	if err != nil {
@@ -36,7 +36,7 @@ func TestPage(t *testing.T) {
 	}
 	var flags []string
 	new(options).flags().VisitAll(func(f *flag.Flag) {
-		if !slices.Contains([]string{"leno", "consul", "peers"}, f.Name) { // make's
+		if !slices.Contains([]string{"leno", "consul", "peers"}, f.Name) { // set by make
 			flags = append(flags, "-"+f.Name)
 		}
 	})

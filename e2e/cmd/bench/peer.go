@@ -18,10 +18,10 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// peer is somebody else's overlay: a shell command that runs once on each host.
+// A peer is another overlay: a shell command that runs once on each host.
 type peer struct {
 	name, command string
-	// limit is how long it may take until containers reach each other.
+	// limit is the time until the containers must reach each other.
 	limit time.Duration
 
 	processes []*lab.Process
@@ -29,8 +29,8 @@ type peer struct {
 
 const peerLimit = 30 * time.Second
 
-// parsePeers reads name=command, several of them on lines of their own or with
-// ;; between. Names may not be those of others.
+// parsePeers reads name=command entries, separated by newlines or ;;. Names of other contenders are
+// refused.
 func parsePeers(text string) (out []*peer, err error) {
 	name := regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,11}$`)
 	taken := known()
@@ -54,13 +54,13 @@ func parsePeers(text string) (out []*peer, err error) {
 	return out, nil
 }
 
-// The plan of a network that leno does not lease from.
+// peerNetwork and peerSubnets are the addresses of a network that leno does not lease from.
 var (
 	peerNetwork = netip.MustParsePrefix("10.5.0.0/16")
 	peerSubnets = [2]netip.Prefix{netip.MustParsePrefix("10.5.1.1/24"), netip.MustParsePrefix("10.5.2.1/24")}
 )
 
-// environment is all that the command on host i, 0 or 1, is told.
+// environment returns all variables for the command on host i, 0 or 1.
 func (p *peer) environment(i int, wire *lab.Wire, dir string) []string {
 	other := 1 - i
 	return []string{
@@ -77,8 +77,8 @@ func (p *peer) environment(i int, wire *lab.Wire, dir string) []string {
 	}
 }
 
-// setUp starts the overlay, waits until it has told of both subnets, and puts a
-// container into each.
+// setUp starts the overlay, waits until it has written both subnet files, and adds a container to
+// each subnet.
 func (p *peer) setUp(ctx context.Context, hosts []*lab.Host, wire *lab.Wire) (*contender, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.limit)
 	defer cancel()
@@ -112,8 +112,8 @@ func (p *peer) setUp(ctx context.Context, hosts []*lab.Host, wire *lab.Wire) (*c
 	return c, p.wait(ctx, "containers to reach each other", c.answers)
 }
 
-// wait waits until done returns nil, no longer than the command runs on both
-// hosts. Its error says what it printed there.
+// wait polls until done returns nil, as long as the command runs on both hosts. Its error contains
+// the command's output there.
 func (p *peer) wait(ctx context.Context, what string, done func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup
@@ -138,9 +138,8 @@ func (p *peer) wait(ctx context.Context, what string, done func(context.Context)
 	return err
 }
 
-// adopt makes the subnet file that containers are attached by from what the
-// overlay wrote: lines as leno or flannel write them, of which it needs the MTU
-// alone.
+// adopt creates the subnet file for the lab's containers from the file that the overlay wrote, in
+// leno's or flannel's format. It uses the MTU only.
 func adopt(from, to string, subnet netip.Prefix) error {
 	text, err := os.ReadFile(from)
 	if err != nil {
@@ -166,7 +165,7 @@ func adopt(from, to string, subnet netip.Prefix) error {
 	return os.WriteFile(to, fmt.Appendf(nil, "LENO_SUBNET=%s\nLENO_MTU=%d\n", subnet, mtu), 0o644)
 }
 
-// end asks the command on both hosts, and what it started, to end, and waits.
+// end asks the command on both hosts and its child processes to end, and waits.
 func (p *peer) end(ctx context.Context) error {
 	var errs []error
 	for _, process := range p.processes {
@@ -174,7 +173,7 @@ func (p *peer) end(ctx context.Context) error {
 	}
 	for _, process := range p.processes {
 		select {
-		case <-process.Done(): // with whatever exit code
+		case <-process.Done(): // with any exit code
 		case <-ctx.Done():
 			errs = append(errs, fmt.Errorf("%s did not end when asked to", p.name))
 		}

@@ -105,7 +105,7 @@ func TestAdopt(t *testing.T) {
 				t.Fatal(err)
 			}
 			err := adopt(from, to, subnet)
-			got, _ := os.ReadFile(to) // none after an error
+			got, _ := os.ReadFile(to) // there is none after an error
 			if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) || string(got) != c.want {
 				t.Errorf("error %v, want %q; %q", err, c.err, got)
 			}
@@ -113,7 +113,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestPeerFails shows what is said about an overlay that does not come up.
+// TestPeerFails checks the errors about an overlay that does not come up.
 func TestPeerFails(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
@@ -146,8 +146,8 @@ func TestPeerFails(t *testing.T) {
 	}
 }
 
-// TestPeerEnds shows that the command, and what it runs, is asked to end, and
-// that one that ends by itself is not measured.
+// TestPeerEnds checks that the command and its child processes are asked to end, and that a command
+// that ends by itself is not measured.
 func TestPeerEnds(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")

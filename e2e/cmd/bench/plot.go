@@ -6,7 +6,7 @@ import (
 	"io"
 )
 
-// plotted are the figures of the plot, a panel each.
+// plotted returns the figures of the plot, one panel each.
 func plotted() []string {
 	return []string{
 		tcp(1), tcp(4), udpReceived(64), udpReceived(1400),
@@ -14,18 +14,18 @@ func plotted() []string {
 	}
 }
 
-// Measures of the plot, in pixels.
+// Sizes of the plot in pixels.
 const (
 	plotColumns = 3
 	panelWidth  = 360
-	labelWidth  = 100 // of the contenders' names
-	barWidth    = 180 // of the longest bar; the value stands behind it
+	labelWidth  = 100 // for the contenders' names
+	barWidth    = 180 // of the longest bar; the value follows it
 	barHeight   = 16
 	barStep     = 24
 	titleHeight = 30
 )
 
-// panel is one figure: a bar a contender, from 0.
+// A panel shows one figure: one bar per contender, starting at 0.
 type panel struct {
 	X, Y  int
 	Title string
@@ -35,12 +35,12 @@ type panel struct {
 type bar struct {
 	Y           int
 	Name, Text  string
-	Width       float64 // to the median
-	Left, Right float64 // of the range
+	Width       float64 // up to the median
+	Left, Right float64 // ends of the range
 	Ours        bool
 }
 
-// plot writes the medians as bars and the ranges as lines on them, SVG.
+// plot writes an SVG with the medians as bars and the ranges as lines on them.
 func (r *result) plot(out io.Writer) error {
 	var panels []panel
 	height := titleHeight + barStep*len(r.Contenders) + barHeight

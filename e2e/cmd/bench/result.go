@@ -9,30 +9,30 @@ import (
 	"github.com/lenonet/leno/e2e/probe"
 )
 
-// result is everything that was measured, and on what.
+// A result holds everything that was measured, and a description of the machine.
 type result struct {
 	*probe.Machine
 	Rounds     int       `json:"rounds"`
-	Seconds    int       `json:"seconds"` // of each throughput
-	Pings      int       `json:"pings"`   // of each ping
+	Seconds    int       `json:"seconds"` // per throughput
+	Pings      int       `json:"pings"`   // per measurement
 	Figures    []figure  `json:"figures"`
 	Contenders []*column `json:"contenders"`
 	Aims       []*aim    `json:"aims,omitempty"`
 }
 
-// column is one contender of the result.
+// A column is one contender of the result.
 type column struct {
 	Name    string             `json:"name"`
-	Command string             `json:"command,omitempty"` // of somebody else's overlay
+	Command string             `json:"command,omitempty"` // of another overlay
 	MTU     int                `json:"mtu"`
 	Values  map[string]*series `json:"values"` // by the figure's key
 }
 
-// series is one figure of one contender.
+// A series is one figure of one contender.
 type series struct {
 	summary
-	// Median in relation to that of the same figure of these two, where they
-	// take part and it is not 0.
+	// ToRaw and ToVXLAN are the ratios of the median to that of the same figure of these two
+	// contenders, if they take part and theirs is not 0.
 	ToRaw   float64   `json:"to_raw,omitempty"`
 	ToVXLAN float64   `json:"to_vxlan,omitempty"`
 	Rounds  []float64 `json:"rounds"`
@@ -46,7 +46,7 @@ func newResult(m *probe.Machine, o options, contenders []*contender) *result {
 	return r
 }
 
-// contender finds a column; nil when it does not take part.
+// contender returns a contender's column, or nil if it does not take part.
 func (r *result) contender(name string) *column {
 	for _, c := range r.Contenders {
 		if c.Name == name {
@@ -56,7 +56,7 @@ func (r *result) contender(name string) *column {
 	return nil
 }
 
-// add takes down what a round measured of a contender.
+// add records the results of a round of a contender.
 func (r *result) add(name string, got values) {
 	c := r.contender(name)
 	for key, value := range got {
@@ -82,7 +82,7 @@ func (r *result) finish() {
 	r.judge()
 }
 
-// ratio is 0 without anything to compare with.
+// ratio returns 0 if there is nothing to compare with.
 func (r *result) ratio(s *series, to, key string) float64 {
 	c := r.contender(to)
 	if c == nil || c.Values[key] == nil || c.Values[key].Median == 0 {
@@ -97,7 +97,7 @@ func (r *result) json(out io.Writer) error {
 	return encoder.Encode(r)
 }
 
-// save writes the result into a directory.
+// save writes the result to a directory.
 func (r *result) save(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

@@ -16,8 +16,8 @@ import (
 	"github.com/lenonet/leno/e2e/probe"
 )
 
-// sample is a result of three rounds in which every figure of a contender is
-// the same but those given.
+// sample returns a result of three rounds in which a contender's figures are all the same, except
+// for the given ones.
 func sample(t *testing.T) *result {
 	t.Helper()
 	r := newResult(&probe.Machine{Date: "2026-01-02", CPUs: 2, Kernel: "6.18.44-local"}, options{rounds: 3, seconds: 4, pings: 500}, []*contender{
@@ -85,7 +85,7 @@ func TestAims(t *testing.T) {
 	}
 }
 
-// TestTables holds lines of the tables against the sample.
+// TestTables looks for lines in the tables of the sample.
 func TestTables(t *testing.T) {
 	r := sample(t)
 	var text, markdown bytes.Buffer
@@ -167,7 +167,7 @@ func TestSave(t *testing.T) {
 	}
 }
 
-// TestPlot reads the plot as XML and looks at its bars and words.
+// TestPlot parses the plot as XML and checks its bars and words.
 func TestPlot(t *testing.T) {
 	r := sample(t)
 	var out bytes.Buffer

@@ -13,9 +13,8 @@ import (
 	"github.com/lenonet/leno/e2e/probe"
 )
 
-// TestShort is the short form of what `make bench` does, with every contender:
-// every figure has to be there and sane. Nothing is said about speed, which
-// belongs to whatever else the machine does.
+// TestShort runs the short form of `make bench` with every contender: every figure must exist and
+// be plausible. It does not check the speed, which depends on the load of the machine.
 func TestShort(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
@@ -72,8 +71,7 @@ func sane(t *testing.T, c *column, f figure) {
 		t.Errorf("%s: %s is missing", c.Name, f.Key)
 		return
 	}
-	// A loss may be 0, and so may what an agent does for packets that the kernel
-	// carries.
+	// A loss may be 0, and so may the CPU time of an agent whose packets the kernel forwards.
 	mayBeZero := f.Unit == "%" || f.agent && f.Unit == "ns/B" && c.Name != udp
 	v := s.Median
 	if v < 0 || math.IsNaN(v) || math.IsInf(v, 0) || v == 0 && !mayBeZero || f.Unit == "%" && v > 100 {

@@ -10,10 +10,10 @@ import (
 	"text/tabwriter"
 )
 
-// grid is a table: rows of cells, the first of them the head.
+// A grid is a table: rows of cells, starting with the head.
 type grid [][]string
 
-// align writes it in columns.
+// align writes the grid in aligned columns.
 func (g grid) align(out io.Writer) error {
 	var text bytes.Buffer
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
@@ -35,7 +35,7 @@ func (g grid) align(out io.Writer) error {
 	return nil
 }
 
-// figures are the medians and ranges of all contenders, with what is aimed for.
+// figures returns the medians and ranges of all contenders, with the aims.
 func (r *result) figures() grid {
 	head := []string{"what"}
 	for _, c := range r.Contenders {
@@ -58,7 +58,7 @@ func (r *result) figures() grid {
 	return g
 }
 
-// cell spells a figure of a contender.
+// cell formats a figure of a contender.
 func (f figure) cell(s *series) string {
 	if s == nil {
 		return "–"
@@ -70,8 +70,8 @@ func (f figure) cell(s *series) string {
 	return text
 }
 
-// ratios are the medians in relation to those of one contender, for figures of
-// which that says something. Nil without that contender.
+// ratios returns the ratios of the medians to those of one contender, for figures where a ratio is
+// meaningful. It returns nil without that contender.
 func (r *result) ratios(name string, to func(*series) float64) grid {
 	if r.contender(name) == nil {
 		return nil
@@ -82,8 +82,8 @@ func (r *result) ratios(name string, to func(*series) float64) grid {
 	}
 	g := grid{head}
 	for _, f := range r.Figures {
-		// Shares that are lost may be 0, and what agents use is next to it
-		// when the kernel carries the packets.
+		// Loss percentages may be 0, and the agents' CPU time is almost 0 when the kernel forwards
+		// the packets.
 		if f.Unit == "%" || f.agent {
 			continue
 		}
@@ -96,7 +96,7 @@ func (r *result) ratios(name string, to func(*series) float64) grid {
 	return g
 }
 
-// grids are all tables.
+// grids returns all tables.
 func (r *result) grids() (out []grid) {
 	out = append(out, r.figures())
 	for _, g := range []grid{
@@ -110,7 +110,7 @@ func (r *result) grids() (out []grid) {
 	return out
 }
 
-// table is for a terminal.
+// table writes the result for a terminal.
 func (r *result) table(out io.Writer) error {
 	if err := r.Machine.Write(out); err != nil {
 		return err
@@ -130,7 +130,7 @@ func (r *result) table(out io.Writer) error {
 	return nil
 }
 
-// markdown is for a page: on what, then the same tables.
+// markdown writes the result for a page: the machine, then the same tables.
 func (r *result) markdown(out io.Writer) error {
 	_, err := fmt.Fprintf(out, "These figures are of %s, on a machine with %d CPUs, Linux %s, %s, %s, %s. "+
 		"Rounds: %d, each throughput: %d s, pings: %d; load average %s before, %s after. "+
@@ -151,7 +151,7 @@ func (r *result) markdown(out io.Writer) error {
 	return nil
 }
 
-// release is a kernel's version without what its builder added.
+// release returns a kernel's version without additions of its distribution.
 func release(kernel string) string {
 	return cmp.Or(regexp.MustCompile(`^\d+\.\d+`).FindString(kernel), kernel)
 }

@@ -12,20 +12,20 @@ import (
 	"github.com/lenonet/leno/e2e/probe"
 )
 
-// usage is the CPU time used until a moment.
+// usage is the CPU time used up to a moment.
 type usage struct {
-	machine time.Duration            // by everything on it
-	pids    [2]map[int]time.Duration // by the overlay's processes, host by host
+	machine time.Duration            // of everything on the machine
+	pids    [2]map[int]time.Duration // of the overlay's processes on each host, by process id
 }
 
-// used is the CPU time between two moments.
+// used is the CPU time used between two moments.
 type used struct {
 	machine time.Duration
 	hosts   [2]time.Duration
 }
 
-// usage of an overlay is that of all processes in its hosts' namespaces, since
-// nothing else runs there.
+// usage measures the CPU time of all processes in the namespaces of an overlay's hosts, where
+// nothing else runs.
 func (c *contender) usage(ctx context.Context) (u usage, err error) {
 	for i, h := range c.hosts {
 		pids, err := h.Pids(ctx)
@@ -48,7 +48,8 @@ func (c *contender) usage(ctx context.Context) (u usage, err error) {
 	return u, err
 }
 
-// since leaves out what processes used that have ended meanwhile.
+// since returns the CPU time used since before. It does not include processes that ended in that
+// time.
 func (u usage) since(before usage) (out used) {
 	out.machine = u.machine - before.machine
 	for i := range u.pids {
@@ -59,7 +60,7 @@ func (u usage) since(before usage) (out used) {
 	return out
 }
 
-// resident is the memory of all processes on a host, MiB.
+// resident returns the memory of all processes on a host in MiB.
 func resident(ctx context.Context, h *lab.Host) (sum float64, err error) {
 	pids, err := h.Pids(ctx)
 	if err != nil {
@@ -73,12 +74,12 @@ func resident(ctx context.Context, h *lab.Host) (sum float64, err error) {
 		if err != nil {
 			return 0, err
 		}
-		sum += size["VmRSS"] // one that is just ending has none
+		sum += size["VmRSS"] // a process that is just ending has none
 	}
 	return sum, nil
 }
 
-// gone says that a process has ended before it could be looked at.
+// gone reports whether the error means that a process ended before it could be examined.
 func gone(err error) bool {
 	return errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) || errors.Is(err, fs.ErrNotExist)
 }

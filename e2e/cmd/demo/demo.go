@@ -18,20 +18,20 @@ import (
 
 const network = "default"
 
-// demo is one showing.
+// A demo is one run of the demonstration.
 type demo struct {
 	*lab.Lab
 	out        io.Writer
 	styles     styles
 	backend    string
-	next       string        // the leno that the upgrade goes to; "" for the same
-	away       time.Duration // how long Consul and an agent are dead: there is nothing to wait for
+	next       string        // the leno binary after the upgrade; "" for the same
+	away       time.Duration // how long Consul and an agent stay dead, to show that packets keep flowing
 	containers []*lab.Container
-	scenes     int // shown so far
+	scenes     int // number of scenes shown so far
 }
 
-// run lays out the lab, goes through the scenes, up to the first that is not as
-// it should be, and takes the lab down, unless that is to be looked at.
+// run lays out the lab, shows the scenes up to the first that fails, and removes the lab unless it
+// is to be kept.
 func (d *demo) run(ctx context.Context, o lab.Options) error {
 	start := time.Now()
 	if err := d.lab(ctx, o); err != nil {
@@ -115,8 +115,7 @@ func (d *demo) leases(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A host hears of another's lease a moment after it was written, and its
-	// routes follow.
+	// A host learns of another's lease a moment after it was written, and then adds the routes.
 	first := d.Hosts[0]
 	var list, routes string
 	err = lab.WaitFor(ctx, first.Name+" to see all leases", func(ctx context.Context) (err error) {
@@ -142,7 +141,8 @@ func (d *demo) leases(ctx context.Context) error {
 	return nil
 }
 
-// subnets are all hosts' IPv4 subnets; no two may be the same, of either family.
+// subnets returns the IPv4 subnets of all hosts. It fails if two hosts have the same subnet in
+// either family.
 func (d *demo) subnets() (map[netip.Prefix]*lab.Host, error) {
 	owners, out := map[netip.Prefix]*lab.Host{}, map[netip.Prefix]*lab.Host{}
 	for _, h := range d.Hosts {
@@ -178,7 +178,7 @@ func (d *demo) pings(ctx context.Context) error {
 			}
 			var told []string
 			for _, addr := range to.Addrs {
-				// The containers' links are new, and may drop packets for a moment.
+				// The containers' links are new and may drop packets for a moment.
 				err := lab.WaitFor(ctx, "a first answer from "+addr.String(), func(ctx context.Context) error {
 					r, err := from.Ping(ctx, addr, lab.PingOptions{})
 					if err == nil && r.Lost() > 0 {
@@ -216,8 +216,7 @@ func (d *demo) pings(ctx context.Context) error {
 	return nil
 }
 
-// addContainer adds a container to a host, or puts it in the place of the one
-// that it had.
+// addContainer adds a container to a host, replacing the one it had.
 func (d *demo) addContainer(ctx context.Context, h *lab.Host) error {
 	c, err := h.AddContainer(ctx, network)
 	if err != nil {
@@ -233,7 +232,7 @@ func (d *demo) addContainer(ctx context.Context, h *lab.Host) error {
 	return nil
 }
 
-// end stops the agents as an operator would and takes the lab down.
+// end stops the agents as an operator would and removes the lab.
 func (d *demo) end(ctx context.Context) error {
 	var errs []error
 	for _, h := range d.Hosts {

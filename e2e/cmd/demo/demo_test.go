@@ -19,7 +19,7 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// binary is the leno that is shown.
+// binary is the path of the leno that the demo shows.
 var binary string
 
 func TestMain(m *testing.M) {
@@ -29,11 +29,11 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// recording is the picture of the demo that `make recording` makes.
+// recording is the picture of the demo that `make recording` creates.
 const recording = "../../../website/content/docs/intro/demo.svg"
 
-// TestRecording runs the demo, and holds the recording against what it prints: it
-// shows the same lines, up to figures and addresses, which are others at each run.
+// TestRecording runs the demo and compares the recording with its output: the lines must be the
+// same, except for numbers and addresses, which differ in each run.
 func TestRecording(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
@@ -59,7 +59,7 @@ func TestRecording(t *testing.T) {
 	}
 }
 
-// steady are the lines of a showing without what no two have in common. Hosts are
+// steady returns the lines of the output without the values that differ in each run. Hosts are
 // listed in the order of their subnets, which are chosen at random.
 func steady(text string) []string {
 	for _, passing := range []struct{ pattern, with string }{
@@ -70,7 +70,7 @@ func steady(text string) []string {
 		{`(\d\S* to )?\b\d[\d.]*( ms| s|ms|s)\b`, "TIME"},
 		{`\d[\d.]*( pings| Gbit/s)`, "N$1"},
 		{`with \d warnings?`, "with warnings"},
-		{` +`, " "}, // columns are as wide as what stands in them
+		{` +`, " "}, // column widths depend on their content
 	} {
 		text = regexp.MustCompile(passing.pattern).ReplaceAllString(text, passing.with)
 	}
@@ -85,7 +85,7 @@ func steady(text string) []string {
 	return lines
 }
 
-// recorded is the text of the picture, by the rows that it stands in.
+// recorded returns the text of the picture, row by row.
 func recorded(t *testing.T) string {
 	t.Helper()
 	file, err := os.Open(recording)

@@ -20,9 +20,8 @@ func (d *demo) pause(ctx context.Context) error {
 	}
 }
 
-// underPing does something while the container on the first host pings the one on
-// the second, and tells what that cost. That it costs a packet is an error, if
-// none may be lost.
+// underPing runs do while the container on the first host pings the one on the second, and prints
+// the number of lost pings. If lossless is true, a lost ping is an error.
 func (d *demo) underPing(ctx context.Context, lossless bool, do func() error) error {
 	ping, err := d.containers[0].StartEchoes(d.containers[1].Addrs[0], 10*time.Millisecond)
 	if err != nil {
@@ -88,7 +87,7 @@ func (d *demo) outage(ctx context.Context) error {
 // upgrade kills the agent of the second host and starts another build of it.
 func (d *demo) upgrade(ctx context.Context) error {
 	host := d.Hosts[1]
-	lossless := d.backend != "udp" // whose datapath is the agent
+	lossless := d.backend != "udp" // the agent itself forwards udp's packets
 	title := "The agent of %s is killed and upgraded"
 	if lossless {
 		title += ": packets flow"
@@ -121,7 +120,7 @@ func (d *demo) upgrade(ctx context.Context) error {
 	return d.same(host, before)
 }
 
-// boot plays the crash of the third host, and its boot.
+// boot simulates the crash of the third host and its boot.
 func (d *demo) boot(ctx context.Context) error {
 	host := d.Hosts[2]
 	d.title("%s crashes and boots: its subnet is still its own", host.Name)
@@ -154,7 +153,7 @@ func (d *demo) boot(ctx context.Context) error {
 	return nil
 }
 
-// same says that a host has the subnets that it had, or fails.
+// same prints that a host has the subnets that it had before, or returns an error.
 func (d *demo) same(host *lab.Host, before lab.SubnetFile) error {
 	after, err := lab.ReadSubnetFile(host.SubnetFile(network))
 	if err != nil {
@@ -180,7 +179,7 @@ func (d *demo) doctor(ctx context.Context) error {
 	return nil
 }
 
-// healthy waits until every host says that it is.
+// healthy blocks until every host reports that it is healthy.
 func (d *demo) healthy(ctx context.Context) error {
 	var errs []error
 	for _, h := range d.Hosts {

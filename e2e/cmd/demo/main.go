@@ -1,6 +1,6 @@
-// Demo lays out three hosts with a container each and one Consul, runs leno on
-// the hosts, and shows that packets cross, also while Consul or an agent is dead.
-// `make demo` runs it, and `make recording` makes a picture of that.
+// Demo lays out three hosts with a container each and a Consul server, runs leno on the hosts, and
+// shows that packets cross, also while Consul or an agent is dead. `make demo` runs it, and `make
+// recording` creates a picture of it.
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 
 func main() { os.Exit(program.Main("demo", run)) }
 
-// limit is far more than a demo takes; it is for a machine where something hangs.
+// limit is far more than a demo takes. It ends a demo that hangs.
 const limit = 3 * time.Minute
 
 func run(ctx context.Context, args []string) error {
@@ -39,7 +39,7 @@ func run(ctx context.Context, args []string) error {
 	return d.run(ctx, lab.Options{Name: "demo", Leno: *leno, Consul: *consul, Detach: *keep})
 }
 
-// colours says whether what is written there is seen by a person who wants them.
+// colours reports whether the output goes to a terminal whose user wants colours.
 func colours(f *os.File) bool {
 	return isatty.IsTerminal(f.Fd()) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/fatih/color"
 )
 
-// styles are how lines look on a terminal.
+// styles are the styles of lines on a terminal.
 type styles struct{ title, prompt, command, well *color.Color }
 
 func newStyles(coloured bool) styles {
@@ -31,18 +31,18 @@ func (d *demo) title(format string, args ...any) {
 
 func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.out, "   "+format+"\n", args...) }
 
-// well says what turned out as it should.
+// well reports something that works as expected.
 func (d *demo) well(format string, args ...any) {
 	d.say("%s", d.styles.well.Sprintf("✓ "+format, args...))
 }
 
-// on shows a command that was run on a host, and what it printed.
+// on prints a command that was run on a host, and its output.
 func (d *demo) on(host, line, output string) {
 	d.say("%s %s", d.styles.prompt.Sprint(host+"$"), d.styles.command.Sprint(line))
 	d.output(output)
 }
 
-// output shows text as it stands.
+// output prints text unchanged.
 func (d *demo) output(text string) {
 	for line := range strings.Lines(text) {
 		fmt.Fprintln(d.out, strings.TrimRight("     "+line, " \n"))

@@ -15,29 +15,28 @@ import (
 
 const targetBoot = 1 // s
 
-// crossed is what a number of restarts of one kind cost the packets that crossed,
-// both families together.
+// crossed is the effect of a number of restarts of one kind on the traffic, both families together.
 type crossed struct {
 	Backend    string   `json:"backend"`
-	Way        string   `json:"way"` // "none" is the same traffic with nothing done
+	Way        string   `json:"way"` // "none" is the same traffic without a restart
 	Restarts   int      `json:"restarts"`
 	Sent       int      `json:"sent"`
 	Lost       int      `json:"lost"`
 	Losses     []string `json:"losses,omitempty"` // by restart
 	Duplicates int      `json:"duplicates"`
 	Reordered  int      `json:"reordered"`
-	Rate       float64  `json:"rate"`       // sent a second and family, the lower of both
+	Rate       float64  `json:"rate"`       // pings sent per second and family, the lower of both
 	Gap        float64  `json:"gap"`        // longest time between two answers, s
-	Pause      float64  `json:"pause"`      // longest time the sender did not send, s
-	TCPPause   float64  `json:"tcp_pause"`  // longest time without a word, s
-	TCPResent  int      `json:"tcp_resent"` // segments
-	TCPLives   bool     `json:"tcp_lives"`  // to the end
-	Ready      float64  `json:"ready"`      // longest from the end of a process to the next being ready, s
+	Pause      float64  `json:"pause"`      // longest time without sending, s
+	TCPPause   float64  `json:"tcp_pause"`  // longest time without data, s
+	TCPResent  int      `json:"tcp_resent"` // retransmitted segments
+	TCPLives   bool     `json:"tcp_lives"`  // until the end
+	Ready      float64  `json:"ready"`      // longest time from the end of a process until the next one is ready, s
 	Took       float64  `json:"took"`       // s
 }
 
-// lossless restarts agents in every way where the kernel carries the packets, with
-// a control of the same traffic beside it.
+// lossless restarts agents in every way with the backends whose packets the kernel forwards, with a
+// control run of the same traffic.
 func (m *measurement) lossless(ctx context.Context) error {
 	for _, backend := range []string{"vxlan", "host-gw"} {
 		if err := m.losslessOf(ctx, backend); err != nil {
@@ -48,7 +47,7 @@ func (m *measurement) lossless(ctx context.Context) error {
 }
 
 func (m *measurement) losslessOf(ctx context.Context, backend string) (err error) {
-	// Of its own: the sites differ in what stands on the hosts.
+	// A lab of its own, because the sites need different things on the hosts.
 	l, err := lab.New(ctx, lab.Options{Name: "measure", Hosts: 2, Leno: m.leno, Consul: m.consul})
 	if err != nil {
 		return err
@@ -58,7 +57,7 @@ func (m *measurement) losslessOf(ctx context.Context, backend string) (err error
 	if err != nil {
 		return err
 	}
-	site.Rest = time.Second // for what a start leaves for later
+	site.Rest = time.Second // for what a start does later
 	var steps []restarts.Step
 	for _, way := range restarts.Ways(backend) {
 		steps = append(steps, restarts.Step{Way: way, Rounds: 2 * m.runs})
@@ -66,7 +65,7 @@ func (m *measurement) losslessOf(ctx context.Context, backend string) (err error
 	if m.older != "" {
 		steps = append(steps, restarts.Step{Way: restarts.Replacement(m.older), Rounds: 2 * m.runs})
 	}
-	steps = append(steps, restarts.Step{Way: restarts.ConsulAway(), Rounds: m.runs}) // Consul takes its time
+	steps = append(steps, restarts.Step{Way: restarts.ConsulAway(), Rounds: m.runs}) // these rounds take long
 	var longest time.Duration
 	for _, step := range steps {
 		report, err := site.Run(ctx, step)
@@ -97,7 +96,7 @@ func (m *measurement) losslessOf(ctx context.Context, backend string) (err error
 	return nil
 }
 
-// cross takes down one report.
+// cross records one report.
 func (r *result) cross(backend, way string, report restarts.Report, err error) {
 	sum := report.Sum()
 	c := crossed{
@@ -114,7 +113,7 @@ func (r *result) cross(backend, way string, report restarts.Report, err error) {
 	r.Crossings = append(r.Crossings, c)
 }
 
-// crossings prints the table of what crossed.
+// crossings prints the table of the restarts.
 func (r *result) crossings(out io.Writer) error {
 	if len(r.Crossings) == 0 {
 		return nil

@@ -1,9 +1,9 @@
-// Measure times leno on a real Consul: how long a start takes, how soon a new
-// lease is a route on another host, and what an agent needs of memory and CPU
-// with few and with many peers. `make measure` runs it.
+// Measure times leno on a real Consul: how long a start takes, how soon a new lease is a route on
+// another host, and how much memory and CPU an agent needs with few and with many peers. `make
+// measure` runs it.
 //
-// Hosts are network namespaces on one machine. All figures but the agent's own
-// log line are taken from outside: files, the kernel's tables, /proc.
+// Hosts are network namespaces on one machine. All figures except the agent's own log line are
+// measured from outside: files, the kernel's tables, /proc.
 package main
 
 import (
@@ -23,7 +23,7 @@ import (
 
 func main() { os.Exit(program.Main("measure", run)) }
 
-// limit is for a machine where something hangs.
+// limit ends a run that hangs.
 const limit = time.Hour
 
 func run(ctx context.Context, args []string) (err error) {
@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string) (err error) {
 	}
 	m := &measurement{Lab: l, result: result, runs: *runs, idle: *idle, only: *only, older: *older, leno: *leno, consul: *consul}
 	err = errors.Join(m.all(ctx, sizes), l.Close())
-	// What was measured before something failed is worth the time it took.
+	// Results from before a failure are worth keeping.
 	result.finish()
 	if *asJSON {
 		return errors.Join(err, result.json(os.Stdout))

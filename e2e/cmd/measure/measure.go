@@ -13,14 +13,14 @@ import (
 	"github.com/lenonet/leno/e2e/probe"
 )
 
-// What is aimed for.
+// The targets.
 const (
-	targetStart  = 0.1   // s, to the subnet file
+	targetStart  = 0.1   // s, until the subnet file is written
 	targetRoute  = 0.010 // s
 	targetMemory = 25    // MiB, with few peers
 )
 
-// targetPeers is for the time from start to all of so many peers, s.
+// targetPeers is the target in s from the start until all of so many peers are in place.
 var targetPeers = map[int]float64{1000: 0.15, 5000: 0.8}
 
 // stepLimit bounds one start or one wait.
@@ -31,9 +31,9 @@ type measurement struct {
 	result *result
 	runs   int
 	idle   time.Duration
-	only   string // the name of one part, or "" for all
-	older  string // another leno, "" for none
-	leno   string // binaries
+	only   string // name of the only part to run, or "" for all
+	older  string // another leno binary, or ""
+	leno   string // paths of binaries
 	consul string
 }
 
@@ -64,16 +64,15 @@ func (m *measurement) all(ctx context.Context, sizes []int) error {
 	return nil
 }
 
-// config is for one host and one network. A host that is stopped leaves, so
-// that the next start is that of a new host.
+// config returns the configuration of one host for one network. A host that is stopped releases its
+// lease, so that its next start is that of a new host.
 func config(h *lab.Host, network string) string {
 	body := fmt.Sprintf("  ipv4 {\n    prefix = %q\n  }\n  backend \"vxlan\" {}\n  ip_masq = true\n  forward = true", prefix)
 	text := h.Config("lease {\n  release_on_stop = true\n}\n", h.Network(network, body))
 	return strings.Replace(text, `"DEBUG"`, `"INFO"`, 1)
 }
 
-// few measures the third of three hosts, then how a lease becomes a route on
-// the first.
+// few measures the third of three hosts, and then how a lease becomes a route on the first one.
 func (m *measurement) few(ctx context.Context) error {
 	const network = "few"
 	a, b, c := m.Hosts[0], m.Hosts[1], m.Hosts[2]
@@ -89,7 +88,7 @@ func (m *measurement) few(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	onA := file.Subnet.Masked().Addr() // the address of the VXLAN device
+	onA := file.Subnet.Masked().Addr() // address of the VXLAN device
 	for range m.runs {
 		fresh, again, err := m.twice(ctx, c, network, 2, func(ctx context.Context, s started) error {
 			at, err := awaitAnswer(ctx, c, onA)
@@ -113,7 +112,7 @@ func (m *measurement) few(ctx context.Context) error {
 	return errors.Join(a.StopAgent(ctx), b.StopAgent(ctx))
 }
 
-// many measures one host among n invented ones.
+// many measures one host among n simulated ones.
 func (m *measurement) many(ctx context.Context, n int) error {
 	network := fmt.Sprintf("many-%d", n)
 	h := m.Hosts[2]
@@ -144,9 +143,9 @@ func (m *measurement) many(ctx context.Context, n int) error {
 	return m.rest(ctx, h, network, fmt.Sprintf("%d peers", n), 0)
 }
 
-// twice starts the agent of a host that knows nothing, kills it, and starts it
-// again with everything there but the subnet file. Then the host leaves. All of
-// its peers must be in place whenever the file is.
+// twice starts the agent of a new host, kills it, and starts it again with all of its state but the
+// subnet file. Then the host leaves. Whenever the file is there, all of the host's peers must be in
+// place.
 func (m *measurement) twice(ctx context.Context, h *lab.Host, network string, peers int, between func(context.Context, started) error) (fresh, again started, err error) {
 	ctx, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
@@ -171,7 +170,7 @@ func (m *measurement) twice(ctx context.Context, h *lab.Host, network string, pe
 	return fresh, again, errors.Join(m.quiet(ctx, h), m.down(ctx, h))
 }
 
-// rest measures an agent that has nothing to do.
+// rest measures an idle agent.
 func (m *measurement) rest(ctx context.Context, h *lab.Host, network, what string, target float64) error {
 	if err := errors.Join(h.RestartAgent(), h.WaitReady(ctx)); err != nil {
 		return err
@@ -202,7 +201,7 @@ func (m *measurement) rest(ctx context.Context, h *lab.Host, network, what strin
 	return m.down(ctx, h)
 }
 
-// routes writes leases into Consul and waits for their routes on a host.
+// routes writes leases to Consul and waits for their routes on a host.
 func (m *measurement) routes(ctx context.Context, h *lab.Host, network string) error {
 	consul := m.Consul.Client()
 	session, err := newSession(ctx, consul)
@@ -236,18 +235,18 @@ func (m *measurement) routes(ctx context.Context, h *lab.Host, network string) e
 	return nil
 }
 
-// up starts an agent with a configuration and waits until all is ready.
+// up starts an agent with a configuration and waits until it is ready.
 func (m *measurement) up(ctx context.Context, h *lab.Host, config string) error {
 	return errors.Join(h.StartAgent(config), h.WaitReady(ctx))
 }
 
-// down makes a host leave the network, so that it is a new one again, and lets
-// the others be done with that.
+// down makes a host leave the network and forget its state, and waits until the other hosts have
+// handled that.
 func (m *measurement) down(ctx context.Context, h *lab.Host) error {
 	return errors.Join(h.StopAgent(ctx), os.RemoveAll(h.DataDir()), sleep(ctx, time.Second))
 }
 
-// quiet waits until an agent has done what follows a start.
+// quiet waits until an agent has finished the work that follows a start.
 func (m *measurement) quiet(ctx context.Context, h *lab.Host) error {
 	return errors.Join(h.WaitReady(ctx), sleep(ctx, time.Second))
 }

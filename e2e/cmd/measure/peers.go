@@ -13,21 +13,21 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
-// prefix of every network here has 8,192 subnets.
+// prefix and the length of subnets give every network here 8,192 subnets.
 const (
 	prefix   = "10.0.0.0/11"
 	maxPeers = 8000
 )
 
-// Consul takes this many operations in one transaction.
+// txnOps is the maximum number of operations in one Consul transaction.
 const txnOps = 128
 
-// subnetOf is the subnet of the i-th invented peer, from 1.
+// subnetOf returns the subnet of the i-th simulated peer, counted from 1.
 func subnetOf(i int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)
 }
 
-// record is the lease of the i-th invented peer as its host would write it.
+// record returns the lease of the i-th simulated peer as its host would write it.
 func record(network string, i int) (key string, value []byte, err error) {
 	subnet := subnetOf(i)
 	address := fmt.Sprintf("198.18.%d.%d", i>>8, i&0xff)
@@ -40,7 +40,7 @@ func record(network string, i int) (key string, value []byte, err error) {
 	return "leno/leases/" + network + "/" + strings.ReplaceAll(subnet.String(), "/", "-"), value, err
 }
 
-// fill writes n leases into Consul, each held by a session.
+// fill writes n leases to Consul, each held by a session.
 func fill(ctx context.Context, consul *api.Client, network string, n int) error {
 	var ops api.KVTxnOps
 	write := func() error {
@@ -78,8 +78,8 @@ func newSession(ctx context.Context, consul *api.Client) (string, error) {
 	return id, err
 }
 
-// change writes the lease of the i-th invented peer as its host would: the record
-// and an entry in the directory of changes, in one transaction.
+// change writes the lease of the i-th simulated peer as its host would: the record and an entry in
+// the directory of changes, in one transaction.
 func change(ctx context.Context, consul *api.Client, network, session string, i int) error {
 	key, value, err := record(network, i)
 	if err != nil {

@@ -20,19 +20,19 @@ import (
 )
 
 const (
-	// tick is how often the file and the answer to a ping are looked for.
+	// tick is the interval between two checks for the file and for the answer to a ping.
 	tick = 500 * time.Microsecond
 	// routeProtocol marks leno's routes.
 	routeProtocol = 108
 )
 
-// started is one start of an agent, up to its subnet file.
+// started describes one start of an agent, up to its subnet file.
 type started struct {
 	at        time.Time
 	took, cpu time.Duration
 }
 
-// start runs the agent and waits for the subnet file, which must not be there.
+// start runs the agent and waits for the subnet file, which must not exist before.
 func start(ctx context.Context, h *lab.Host, network string) (s started, err error) {
 	s.at = time.Now()
 	if err := h.RestartAgent(); err != nil {
@@ -56,8 +56,8 @@ func start(ctx context.Context, h *lab.Host, network string) (s started, err err
 	return s, err
 }
 
-// complete says whether the kernel has a route, a forwarding entry and a
-// neighbour for each of n peers.
+// complete returns an error unless the kernel has a route, a forwarding entry and a neighbour for
+// each of n peers.
 func complete(h *lab.Host, network string, n int) error {
 	return h.Do(func() error {
 		k, err := netlink.NewHandle(unix.NETLINK_ROUTE)
@@ -98,7 +98,7 @@ func complete(h *lab.Host, network string, n int) error {
 
 var applied = regexp.MustCompile(`datapath applied: .*took=(\S+)`)
 
-// applyTook is what the agent's log says of its first pass over the datapath.
+// applyTook returns the duration of the first pass over the datapath from the agent's log.
 func applyTook(p *lab.Process) (time.Duration, error) {
 	found := applied.FindStringSubmatch(p.Output())
 	if found == nil {
@@ -107,13 +107,13 @@ func applyTook(p *lab.Process) (time.Duration, error) {
 	return time.ParseDuration(found[1])
 }
 
-// routeEvents tells of each new route of leno's on a host, until done is closed.
+// routeEvents reports each new route of leno's on a host until done is closed.
 func routeEvents(h *lab.Host, done chan struct{}) (chan netlink.RouteUpdate, error) {
 	events := make(chan netlink.RouteUpdate, 64)
 	return events, h.Do(func() error { return netlink.RouteSubscribe(events, done) })
 }
 
-// awaitRoute returns when the route to a subnet was added.
+// awaitRoute returns the time at which the route to a subnet was added.
 func awaitRoute(ctx context.Context, events <-chan netlink.RouteUpdate, subnet netip.Prefix) (time.Time, error) {
 	for {
 		select {
@@ -127,7 +127,7 @@ func awaitRoute(ctx context.Context, events <-chan netlink.RouteUpdate, subnet n
 	}
 }
 
-// awaitAnswer pings an address from a host until the first answer.
+// awaitAnswer pings an address from a host until the first answer and returns its time.
 func awaitAnswer(ctx context.Context, h *lab.Host, to netip.Addr) (at time.Time, err error) {
 	err = h.Do(func() error {
 		conn, err := icmp.ListenPacket("ip4:icmp", "0.0.0.0")
@@ -141,7 +141,7 @@ func awaitAnswer(ctx context.Context, h *lab.Host, to netip.Addr) (at time.Time,
 		}
 		buffer := make([]byte, 1500)
 		for ctx.Err() == nil {
-			// Until there is a route it cannot be sent, or has no answer.
+			// Without a route the packet cannot be sent, or is not answered.
 			_, _ = conn.WriteTo(packet, &net.IPAddr{IP: to.AsSlice()})
 			if err := conn.SetReadDeadline(time.Now().Add(2 * time.Millisecond)); err != nil {
 				return err
@@ -149,7 +149,7 @@ func awaitAnswer(ctx context.Context, h *lab.Host, to netip.Addr) (at time.Time,
 			for {
 				n, from, err := conn.ReadFrom(buffer)
 				if err != nil {
-					break // most often the deadline
+					break // usually the deadline
 				}
 				if n > 0 && ipv4.ICMPType(buffer[0]) == ipv4.ICMPTypeEchoReply && from.String() == to.String() {
 					at = time.Now()

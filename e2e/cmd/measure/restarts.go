@@ -13,13 +13,13 @@ import (
 
 const (
 	targetGap = 0.2 // s
-	// pingEvery is 100 pings a second: a gap is at least as long.
+	// pingEvery is the interval of 100 pings a second. No measured gap can be shorter.
 	pingEvery = 10 * time.Millisecond
 )
 
-// restarts measures what an agent's restart costs those whose packets pass
-// through it: udp's, between two containers, one on its host. One TCP connection
-// has to live through all of them.
+// restarts measures the effect of an agent's restart on packets that the agent itself forwards:
+// udp's, between two containers, one of them on the agent's host. One TCP connection must survive
+// all restarts.
 func (m *measurement) restarts(ctx context.Context) (err error) {
 	const network = "restarts"
 	a, b := m.Hosts[0], m.Hosts[1]
@@ -70,8 +70,7 @@ func (m *measurement) restarts(ctx context.Context) (err error) {
 	return errors.Join(a.StopAgent(ctx), b.StopAgent(ctx))
 }
 
-// crossing is packets between a container on the host that is restarted and one
-// on another.
+// crossing is the traffic between a container on the restarted host and one on another host.
 type crossing struct {
 	from *lab.Container
 	to   netip.Addr

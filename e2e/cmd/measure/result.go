@@ -12,22 +12,22 @@ import (
 	"github.com/lenonet/leno/e2e/probe"
 )
 
-// result is everything that was measured, and on what.
+// A result holds everything that was measured, and a description of the machine.
 type result struct {
 	*probe.Machine
 	Figures   []*figure `json:"figures"`
 	Crossings []crossed `json:"crossings,omitempty"`
 }
 
-// figure is one thing measured several times.
+// A figure is a value that was measured several times.
 type figure struct {
 	Name   string    `json:"name"`
 	Unit   string    `json:"unit"`
-	Target float64   `json:"target,omitempty"` // at most this
+	Target float64   `json:"target,omitempty"` // the maximum
 	Median float64   `json:"median"`
 	Min    float64   `json:"min"`
 	Max    float64   `json:"max"`
-	Values []float64 `json:"values"` // in the order they were taken
+	Values []float64 `json:"values"` // in the order in which they were measured
 }
 
 func newResult(ctx context.Context, leno, consul string) (*result, error) {
@@ -35,7 +35,7 @@ func newResult(ctx context.Context, leno, consul string) (*result, error) {
 	return &result{Machine: machine}, err
 }
 
-// add takes down one value. A figure appears where its first value came in.
+// add records one value. Figures are listed in the order of their first values.
 func (r *result) add(name, unit string, target, value float64) {
 	i := slices.IndexFunc(r.Figures, func(f *figure) bool { return f.Name == name })
 	if i < 0 {
@@ -89,7 +89,7 @@ func (r *result) table(out io.Writer) error {
 	return r.crossings(out)
 }
 
-// in spells a value for people.
+// in formats a value for people.
 func (f *figure) in(value float64) string {
 	switch {
 	case f.Unit == "s" && value < 0.9995:

@@ -1,6 +1,5 @@
-// Record runs a command on a terminal of its own and draws what it printed there,
-// with its timing, as an animated SVG. `make recording` makes the picture of the
-// demo with it.
+// Record runs a command on a terminal of its own and draws its output, with its timing, as an
+// animated SVG. `make recording` uses it for the picture of the demo.
 package main
 
 import (

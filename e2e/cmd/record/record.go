@@ -15,17 +15,17 @@ import (
 	"github.com/creack/pty"
 )
 
-// piece is what a program printed at once.
+// A piece is text that a program printed at once.
 type piece struct {
-	at   time.Duration // from its start
+	at   time.Duration // since the program's start
 	text string
 }
 
-// record runs a command to its end on a terminal of the size, and shows what it
-// prints on the way.
+// record runs a command to its end on a terminal of the given size, and prints its output at the
+// same time.
 func record(ctx context.Context, columns, rows int, command []string) ([]piece, error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it puts away what it set up
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // the command removes what it set up
 	cmd.Env = append(os.Environ(), "TERM=xterm-256color", "NO_COLOR=")
 	start := time.Now()
 	terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Cols: uint16(columns), Rows: uint16(rows)})
@@ -41,7 +41,7 @@ func record(ctx context.Context, columns, rows int, command []string) ([]piece, 
 			out = append(out, piece{time.Since(start), string(buffer[:n])})
 			os.Stdout.Write(buffer[:n])
 		}
-		if errors.Is(err, io.EOF) || errors.Is(err, syscall.EIO) { // how Linux says that nobody has it open
+		if errors.Is(err, io.EOF) || errors.Is(err, syscall.EIO) { // how Linux reports that no process has it open
 			break
 		}
 		if err != nil {
@@ -54,24 +54,24 @@ func record(ctx context.Context, columns, rows int, command []string) ([]piece, 
 	return out, nil
 }
 
-// line is one of the terminal, and when it was there whole.
+// A line is a line of the terminal and the time at which it was complete.
 type line struct {
 	at    time.Duration
 	spans []span
 }
 
-// span is text of one look: the numbers of ECMA-48's SGR, "1;36", "" for plain.
+// A span is text in one style: the numbers of ECMA-48's SGR, "1;36", or "" for plain.
 type span struct{ style, text string }
 
 var (
 	escape = regexp.MustCompile("\x1b\\[([0-9;]*)m")
-	// Programs set all of a look at once, and then take it back, by one number or
-	// by that of each attribute.
+	// Programs set all attributes of a style at once and then reset them, by one number or by one
+	// per attribute.
 	reset = regexp.MustCompile(`^(0|22|39|;)*$`)
 )
 
-// parse takes the output of a program apart. One that moves the cursor or erases
-// is not for a picture of lines, and refused.
+// parse splits the output of a program into lines. Output that moves the cursor or erases text is
+// refused, because a picture of lines cannot show it.
 func parse(printed []piece) ([]line, error) {
 	var out []line
 	var open, style string
@@ -99,7 +99,7 @@ func parse(printed []piece) ([]line, error) {
 	return out, nil
 }
 
-// spans takes a line apart that begins in a style, and says in which it ends.
+// spans splits a line that begins in the given style, and returns the style at its end as well.
 func spans(text, style string) ([]span, string) {
 	var out []span
 	add := func(text string) {
@@ -119,7 +119,7 @@ func spans(text, style string) ([]span, string) {
 	return out, style
 }
 
-// prompted is the line that somebody typed to begin it all.
+// prompted returns the line with the command, as a person would have typed it.
 func prompted(prompt string, command []string) line {
 	if prompt == "" {
 		prompt = strings.Join(command, " ")
@@ -127,14 +127,14 @@ func prompted(prompt string, command []string) line {
 	return line{spans: []span{{"90", "$ "}, {"1", prompt}}}
 }
 
-// pace makes a recording one that can be read.
+// pace adjusts a recording so that it can be read.
 type pace struct {
-	line time.Duration // the least between two lines
-	wait time.Duration // the longest
-	end  time.Duration // how long the end stays
+	line time.Duration // minimum time between two lines
+	wait time.Duration // maximum time between two lines
+	end  time.Duration // how long the end stays visible
 }
 
-// set puts the prompt before the lines and gives all their times.
+// set inserts the prompt before the lines and computes all times.
 func (p pace) set(lines []line, prompt line) []line {
 	out := []line{prompt}
 	var now, before time.Duration

@@ -72,8 +72,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestPicture draws more lines than there are rows: they appear one by one, move
-// up when it is full, and stay as they are for who wants nothing to move.
+// TestPicture draws more lines than there are rows: they appear one by one, move up when the
+// picture is full, and do not move for readers who want no animation.
 func TestPicture(t *testing.T) {
 	p := picture{title: "T & t", description: "D", columns: 20, rows: 2, hold: time.Second, lines: []line{
 		{0, []span{{"90", "$ "}, {"1", "run"}}},
@@ -114,8 +114,8 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestCommitted looks at the recording that README.md and the site show: it is
-// small, fetches nothing, and plays for about half a minute.
+// TestCommitted checks the recording that README.md and the site show: it is small, loads nothing,
+// and plays for about half a minute.
 func TestCommitted(t *testing.T) {
 	text, err := os.ReadFile("../../../website/content/docs/intro/demo.svg")
 	if err != nil {

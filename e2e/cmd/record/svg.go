@@ -9,17 +9,17 @@ import (
 	"unicode/utf8"
 )
 
-// picture is an animated drawing of a terminal. Each line is there once, as text,
-// and appears at its time; the lines move up when there are more than rows. Where
-// nothing is animated, or who looks wants nothing to move, the end is seen.
+// A picture is an animated drawing of a terminal. Each line is in it once, as text, and appears at
+// its time. The lines move up when there are more than rows. Without animation, or for readers who
+// want no motion, the picture shows the end.
 type picture struct {
 	title, description string
 	columns, rows      int
 	lines              []line
-	hold               time.Duration // how long the end stays before it begins again
+	hold               time.Duration // how long the end stays before the animation starts over
 }
 
-// Sizes in pixels. A column is what the widest of the usual monospaced fonts has.
+// Sizes in pixels. A column is as wide as in the widest of the common monospaced fonts.
 const (
 	fontSize   = 14
 	columnWide = 8.43
@@ -27,7 +27,7 @@ const (
 	margin     = 16
 )
 
-// look is that of a terminal, legible on a light page and on a dark one.
+// look is the style sheet of a terminal that is legible on light and dark pages.
 const look = `
 svg{font:%dpx ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono","Liberation Mono",monospace}
 rect{fill:#10161d;stroke:#3d4b5c}
@@ -38,7 +38,7 @@ text{fill:#d5dde6;white-space:pre}
 .green{fill:#6fdc8c}
 `
 
-// class is the one of a style.
+// class returns the CSS class of a style.
 func class(style string) (string, error) {
 	switch style {
 	case "1":
@@ -53,10 +53,10 @@ func class(style string) (string, error) {
 	return "", fmt.Errorf("a style, %q, that it does not know", style)
 }
 
-// length is how long it plays.
+// length returns the duration of the animation.
 func (p *picture) length() time.Duration { return p.lines[len(p.lines)-1].at + p.hold }
 
-// percent is a moment of the animation.
+// percent returns a moment of the animation as a percentage.
 func (p *picture) percent(at time.Duration) string {
 	return strings.TrimSuffix(fmt.Sprintf("%.2f", 100*at.Seconds()/p.length().Seconds()), ".00") + "%"
 }
@@ -80,7 +80,7 @@ func (p *picture) svg() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// rules are when each line appears, and when they all move up.
+// rules writes the CSS rules that make each line appear and all lines move up.
 func (p *picture) rules(b *bytes.Buffer) {
 	up := func(lines int) string { return fmt.Sprintf("transform:translateY(-%dpx)", lines*rowHigh) }
 	seconds := p.length().Seconds()
@@ -128,6 +128,6 @@ func (p *picture) line(b *bytes.Buffer, i int, l line) error {
 
 func escaped(text string) string {
 	var b strings.Builder
-	xml.EscapeText(&b, []byte(text)) // a builder takes everything
+	xml.EscapeText(&b, []byte(text)) // writing to a builder cannot fail
 	return b.String()
 }

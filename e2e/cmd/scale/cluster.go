@@ -15,20 +15,20 @@ import (
 	"github.com/lenonet/leno/e2e/probe"
 )
 
-// servers of a Consul cluster: what a site runs that cares for its data.
+// servers is the number of servers in a Consul cluster, as in production.
 const servers = 3
 
-// cluster is three Consul servers on ports of loopback, with their data on disk.
+// A cluster is three Consul servers on loopback ports, with their data on disk.
 type cluster struct {
 	addresses []string // of their HTTP APIs
 	clients   []*api.Client
 	processes []*process
 }
 
-// startCluster starts the servers with their data in dir, and waits until each
-// of them takes writes.
+// startCluster starts the servers with their data in dir, and waits until each of them accepts
+// writes.
 func startCluster(ctx context.Context, binary, dir string) (_ *cluster, err error) {
-	for i := range 3 { // a free port may be taken before Consul binds it
+	for i := range 3 { // retry, because a free port may be taken before Consul binds it
 		own := filepath.Join(dir, fmt.Sprintf("consul-%d", i))
 		if err := os.Mkdir(own, 0o755); err != nil {
 			return nil, err
@@ -59,10 +59,10 @@ func (c *cluster) start(ctx context.Context, binary, dir string) error {
 			"bind_addr": "127.0.0.1", "client_addr": "127.0.0.1", "data_dir": filepath.Join(dir, fmt.Sprint(i)),
 			"log_level": "WARN", "disable_update_check": true,
 			"ports": map[string]int{"http": http, "serf_lan": serf, "server": rpc, "serf_wan": -1, "dns": -1, "grpc": -1, "grpc_tls": -1},
-			// The default. With 1, as production has it, servers that share two
-			// CPUs with all their clients take each other for dead.
+			// The default. With 1, the value for production, servers that share two CPUs with all
+			// their clients would consider each other dead.
 			"performance": map[string]int{"raft_multiplier": 5},
-			// All simulated hosts have one address here; 200 connections is the default.
+			// All simulated hosts have the same address here; the default is 200 connections.
 			"limits": map[string]int{"http_max_conns_per_client": 8000},
 		})
 		if err != nil {
@@ -90,8 +90,8 @@ func (c *cluster) start(ctx context.Context, binary, dir string) error {
 	return nil
 }
 
-// ready is nil when the server knows all peers and can make sessions, which want
-// its node in the catalogue.
+// ready returns nil when the server knows all peers and can create sessions, for which its node
+// must be in the catalogue.
 func ready(ctx context.Context, client *api.Client) error {
 	options := (&api.WriteOptions{}).WithContext(ctx)
 	peers, err := client.Status().PeersWithQueryOptions((&api.QueryOptions{}).WithContext(ctx))
@@ -109,11 +109,11 @@ func ready(ctx context.Context, client *api.Client) error {
 	return err
 }
 
-// address and client give simulated host i its server: they are spread evenly.
+// address and client return the server of simulated host i. Hosts are spread evenly.
 func (c *cluster) address(i int) string     { return c.addresses[i%servers] }
 func (c *cluster) client(i int) *api.Client { return c.clients[i%servers] }
 
-// cpu is what the servers have used together.
+// cpu returns the CPU time of all servers.
 func (c *cluster) cpu() (time.Duration, error) {
 	var sum time.Duration
 	for _, p := range c.processes {
@@ -134,7 +134,7 @@ func (c *cluster) kill() {
 
 func address(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
 
-// freePorts finds ports of loopback that are free for TCP and, most likely, UDP.
+// freePorts finds loopback ports that are free for TCP and, most likely, for UDP.
 func freePorts(n int) ([]int, error) {
 	var ports []int
 	for range n {

@@ -15,11 +15,11 @@ import (
 // patience bounds every wait of a measurement; only a failure takes that long.
 const patience = 10 * time.Minute
 
-// still is how long nobody must have received anything for a measurement to be
-// over: longer than any pause a watcher makes before it reads again.
+// still is how long no watcher may receive anything before a measurement ends. It is longer than
+// any pause of a watcher between two reads.
 const still = 600 * time.Millisecond
 
-// fleet is many watchers of one network, spread over the servers.
+// A fleet is many watchers of one network, spread over the servers.
 type fleet struct {
 	cluster  *cluster
 	network  registry.Network
@@ -30,14 +30,13 @@ type fleet struct {
 	running sync.WaitGroup
 }
 
-// sample is what one event cost all watchers together, until everything was
-// still again.
+// A sample is the cost of one event for all watchers, until the traffic has stopped again.
 type sample struct {
-	seen             time.Duration // from the first write until the last watcher had seen it
+	seen             time.Duration // from the first write until the last watcher has seen it
 	bytes            int64
 	reads            int64
-	failures         int64         // reads that ended with an error and were made again
-	servers, clients time.Duration // CPU time; the clients' with decoding
+	failures         int64         // reads that failed and were repeated
+	servers, clients time.Duration // CPU time; the clients' includes decoding
 }
 
 // launch starts n watchers and waits until each has all leases of the world.
@@ -68,8 +67,8 @@ func launch(ctx context.Context, w *world, how layout, n int) (*fleet, sample, e
 	return f, s, nil
 }
 
-// observe does something and measures what it costs until all watchers have met
-// the goal and everything is still. Without a goal it waits only for that.
+// observe runs do and measures its cost until all watchers have met the goal and the traffic has
+// stopped. Without a goal it only waits for the traffic to stop.
 func (f *fleet) observe(ctx context.Context, met func([]registry.Lease) bool, do func(context.Context) error) (s sample, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -104,7 +103,7 @@ func (f *fleet) observe(ctx context.Context, met func([]registry.Lease) bool, do
 	return s, err
 }
 
-// quiet waits until nobody has received anything for a while.
+// quiet blocks until no watcher has received anything for a while.
 func (f *fleet) quiet(ctx context.Context) error {
 	last, since := int64(-1), time.Now()
 	for time.Since(since) < still {
@@ -125,7 +124,7 @@ func (f *fleet) received() (sum int64) {
 	return sum
 }
 
-// usage is what has been used so far; seen is not filled in.
+// usage returns the totals so far, without seen.
 func (f *fleet) usage() (s sample, err error) {
 	s.bytes = f.received()
 	for _, w := range f.watchers {
@@ -139,7 +138,7 @@ func (f *fleet) usage() (s sample, err error) {
 	return s, err
 }
 
-// troubles is what the watchers' reads failed with, for error messages.
+// troubles returns the errors of the watchers' reads, for error messages.
 func (f *fleet) troubles() string {
 	var count int64
 	var last error
@@ -161,7 +160,7 @@ func (f *fleet) close() {
 	f.running.Wait()
 }
 
-// verify ends the watchers and holds the view of each against a consistent read.
+// verify ends the watchers and compares the view of each with a consistent read.
 func (f *fleet) verify(truth []registry.Lease) error {
 	f.close()
 	for i, w := range f.watchers {

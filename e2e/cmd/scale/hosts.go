@@ -19,26 +19,26 @@ import (
 	"github.com/lenonet/leno/registry/consul"
 )
 
-// The pace of an agent with the default configuration: lease.ttl less
-// lease.renew_margin between two renewals.
+// The renewal interval of an agent with the default configuration is lease.ttl minus
+// lease.renew_margin.
 const (
 	leaseTTL    = 2 * time.Minute
 	renewEvery  = leaseTTL - 80*time.Second
 	renewalsFor = 10 * time.Second
 )
 
-// host is one simulated host that starts: it takes a lease and watches until it
-// knows the leases of all others.
+// A host is one simulated host that starts: it takes a lease and watches until it knows the leases
+// of all others.
 type host struct {
 	meter
 	client *consul.Client
 	lease  registry.Lease
-	tries  int // of Acquire
+	tries  int // calls of Acquire
 	bytes  int64
 	known  atomic.Int64 // leases seen so far
 }
 
-// starts has n hosts start at random moments within a time.
+// starts makes n hosts start at random moments within a time.
 func (m *measurement) starts(ctx context.Context, n int, within time.Duration) error {
 	m.log("%d hosts start within %s", n, within)
 	network, err := newNetwork(fmt.Sprintf("starts-%d", n))
@@ -114,10 +114,9 @@ func (m *measurement) starts(ctx context.Context, n int, within time.Duration) e
 	return m.renewals(ctx, hosts)
 }
 
-// start takes a lease and watches until n leases are known. It does less than an agent:
-// it does not give a claim up after 15 s, and tries again after 1 to 2 s where an agent
-// waits longer each time. So it says what the store can do, and is no measure of how
-// long agents take.
+// start takes a lease and watches until n leases are known. It does less than an agent: it does not
+// give up a claim after 15 s, and it retries after 1 to 2 s where an agent's pauses grow. So it
+// shows what the store can do, not how long agents take.
 func (h *host) start(ctx context.Context, network registry.Network, i, n int) (err error) {
 	backend, err := attributes(i)
 	if err != nil {
@@ -158,8 +157,8 @@ func (h *host) start(ctx context.Context, network registry.Network, i, n int) (e
 	}
 }
 
-// renewals renews all leases much more often than agents do and puts the cost
-// of one down to an hour at the default pace.
+// renewals renews all leases much more often than agents do and converts the cost of one renewal to
+// an hour at the default interval.
 func (m *measurement) renewals(ctx context.Context, hosts []*host) error {
 	span := min(renewalsFor, m.minute)
 	m.log("renewals for %s", span)
@@ -167,7 +166,7 @@ func (m *measurement) renewals(ctx context.Context, hosts []*host) error {
 	if err != nil {
 		return err
 	}
-	// 20 times the pace of 1,000 hosts, and slow enough that none has to queue.
+	// 20 times the rate of 1,000 hosts, and slow enough that no renewal has to queue.
 	pace := time.Second / 500
 	busy, err := m.serversUse(ctx, func(ctx context.Context) (int, error) {
 		var group errgroup.Group
@@ -198,7 +197,7 @@ func (m *measurement) renewals(ctx context.Context, hosts []*host) error {
 	return nil
 }
 
-// use is what the servers used while something was done count times.
+// use is the servers' CPU time while something was done count times.
 type use struct {
 	cpu, took time.Duration
 	count     int

@@ -1,9 +1,8 @@
-// Scale measures what leno's registry costs in a large network: what hosts
-// receive, what Consul's servers and the hosts compute, and how soon a change is
-// seen, next to a plain watch on the same machine. `make scale` runs it.
+// Scale measures the cost of leno's registry in a large network: what hosts receive, how much CPU
+// Consul's servers and the hosts use, and how soon a change is seen, in comparison with a plain
+// watch on the same machine. `make scale` runs it.
 //
-// Hosts are registry clients in this process, Consul is three real servers on
-// loopback.
+// Hosts are registry clients in this process; Consul is three real servers on loopback.
 package main
 
 import (
@@ -25,10 +24,10 @@ import (
 
 func main() { os.Exit(program.Main("scale", start)) }
 
-// limit is for a machine where something hangs.
+// limit ends a run that hangs.
 const limit = 40 * time.Minute
 
-// options are the command line.
+// options are the command-line options.
 type options struct {
 	leno, consul string
 	sizes        []size
@@ -83,7 +82,7 @@ func start(ctx context.Context, args []string) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	err = all(ctx, o, r)
-	r.finish() // what was measured before an error is shown all the same
+	r.finish() // results from before an error are shown as well
 	if *asJSON {
 		return errors.Join(err, r.json(os.Stdout))
 	}

@@ -19,10 +19,10 @@ import (
 	"github.com/lenonet/leno/registry/consul"
 )
 
-// footprint is the memory of one process, MiB.
+// A footprint is the memory of one process in MiB.
 type footprint struct {
 	Resident float64 `json:"resident"`
-	Heap     float64 `json:"heap"` // of that: not pages of the program file
+	Heap     float64 `json:"heap"` // the part that is not pages of the program file
 	Most     float64 `json:"most"`
 }
 
@@ -31,7 +31,7 @@ func footprintOf(pid int) (footprint, error) {
 	return footprint{m["VmRSS"], m["RssAnon"], m["VmHWM"]}, err
 }
 
-// memory measures a registry client alone and a whole agent among n leases.
+// memory measures a registry client alone and a complete agent with n leases.
 func (m *measurement) memory(ctx context.Context, program, leno, dir string, n int) error {
 	m.log("memory with %d leases", n)
 	name := fmt.Sprintf("memory-%d", n)
@@ -55,8 +55,8 @@ func (m *measurement) memory(ctx context.Context, program, leno, dir string, n i
 	return nil
 }
 
-// watchOne is the child process of memory: it follows a network, lets go of
-// everything that can be let go of, and prints its footprint.
+// watchOne is the child process of memory: it follows a network, frees all memory that it can, and
+// prints its footprint.
 func watchOne(ctx context.Context, address, network string, out io.Writer) error {
 	client, err := consul.New(consul.Config{Address: address})
 	if err != nil {
@@ -81,8 +81,8 @@ func watchOne(ctx context.Context, address, network string, out io.Writer) error
 	return json.NewEncoder(out).Encode(f)
 }
 
-// agent runs leno itself until it knows as many leases, and 10 s longer. It
-// takes a lease, gives it up again and touches nothing else.
+// agent runs leno itself until it knows all leases, and for 10 s more. The agent takes a lease,
+// releases it at the end, and changes nothing else.
 func (m *measurement) agent(ctx context.Context, binary, dir, network string, leases int) (f footprint, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return f, err

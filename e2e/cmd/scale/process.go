@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// process is a program in the background. It does not outlive this one.
+// A process is a program in the background. It does not outlive this one.
 type process struct {
 	cmd  *exec.Cmd
-	log  string // path of what it prints
+	log  string // path of the file with its output
 	done chan struct{}
 }
 
@@ -30,7 +30,8 @@ func startProcess(log string, command ...string) (*process, error) {
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan error, 1)
 	go func() { // ends with the process, which kill and stop wait for
-		// The kernel means the thread that started it, so that stays.
+		// The parent-death signal refers to the thread that started the process, so the thread must
+		// stay.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(p.done)
@@ -48,8 +49,7 @@ func startProcess(log string, command ...string) (*process, error) {
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// waitFor polls until done returns nil, for a minute at most; it gives up when
-// the process ends.
+// waitFor polls until done returns nil, for at most a minute. It gives up when the process ends.
 func (p *process) waitFor(ctx context.Context, what string, done func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -69,12 +69,12 @@ func (p *process) waitFor(ctx context.Context, what string, done func(context.Co
 }
 
 func (p *process) tail() string {
-	text, _ := os.ReadFile(p.log) // the message is about something else
+	text, _ := os.ReadFile(p.log) // the file only completes the message
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	return strings.Join(lines[max(0, len(lines)-15):], "\n")
 }
 
-// stop asks it to end, and makes it end after 10 s.
+// stop asks the process to end, and kills it after 10 s.
 func (p *process) stop() error {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -89,6 +89,6 @@ func (p *process) stop() error {
 }
 
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // has ended already: fine
+	_ = p.cmd.Process.Kill() // it may have ended already
 	<-p.done
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// inFlight bounds how many requests the harness itself has under way.
+// inFlight bounds the number of concurrent requests of the harness itself.
 const inFlight = 64
 
-// plan has 65,535 subnets for hosts.
+// newNetwork returns a network with 65,535 subnets for hosts.
 func newNetwork(name string) (registry.Network, error) {
 	plan, err := registry.Plan{{Prefix: netip.MustParsePrefix("10.0.0.0/8")}}.Normalize()
 	if err != nil {
@@ -28,35 +28,35 @@ func newNetwork(name string) (registry.Network, error) {
 	return registry.Network{Name: name, Plan: plan, Backend: backend}, err
 }
 
-// hostName, nodeID and publicIP are invented host i's.
+// hostName, nodeID and publicIP return the identity of simulated host i.
 func hostName(i int) string { return fmt.Sprintf("host-%05d", i) }
 func nodeID(i int) string   { return fmt.Sprintf("8d9c1a52-7f0e-4c3b-9f5e-%012x", i) }
 func publicIP(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{198, 18 + byte(i>>16), byte(i >> 8), byte(i)})
 }
 
-// attributes are what most leases carry: those of vxlan.
+// attributes returns vxlan's backend attributes, which most leases have.
 func attributes(i int) (registry.Backend, error) {
 	mac := fmt.Sprintf(`{"vni":1,"port":8472,"vtep_mac":"0a:58:fe:%02x:%02x:%02x"}`, byte(i>>16), byte(i>>8), byte(i))
 	return registry.NewBackend("vxlan", json.RawMessage(mac))
 }
 
-// record is one lease as the harness wrote it.
+// A record is one lease as the harness wrote it.
 type record struct {
 	key     string
 	session string
 	lease   registry.Lease
 }
 
-// world is the leases of one network that the harness made.
+// A world is the leases of one network that the harness created.
 type world struct {
 	cluster *cluster
 	network registry.Network
 	records []*record
 }
 
-// newWorld defines a network and writes n leases into it, each locked by a
-// session, share leases a session.
+// newWorld defines a network and writes n leases to it, each locked by a session, with share leases
+// per session.
 func newWorld(ctx context.Context, c *cluster, r registry.Registry, name string, n, share int) (*world, error) {
 	network, err := newNetwork(name)
 	if err != nil {
@@ -112,15 +112,14 @@ func (w *world) fill(ctx context.Context, i int, part []*record) error {
 	return transact(ctx, client, ops)
 }
 
-// lock writes the record as it now is.
+// lock returns the operation that writes the record as it is now.
 func (r *record) lock() (*api.KVTxnOp, error) {
 	value, err := registry.FormatLease(r.lease)
 	return &api.KVTxnOp{Verb: api.KVLock, Key: r.key, Value: value, Session: r.session}, err
 }
 
-// transact writes until it succeeds, or is refused: servers that are kept from
-// their CPU by everybody else elect a new leader now and then. What was written
-// may be written twice.
+// transact repeats a transaction until it succeeds or is refused: servers that get too little CPU
+// elect a new leader now and then. The operations may be applied twice.
 func transact(ctx context.Context, client *api.Client, ops api.KVTxnOps) error {
 	return insist(ctx, func() error {
 		ok, response, _, err := client.KV().Txn(ops, (&api.QueryOptions{}).WithContext(ctx))
@@ -149,9 +148,9 @@ func insist(ctx context.Context, do func() error) error {
 	}
 }
 
-// change gives the i-th lease another MTU as its host would write it: the record
-// and an entry in the directory of changes, in one transaction. Acquire would
-// read the whole network first, and what is measured here is watching.
+// change writes the i-th lease with another MTU as its host would: the record and an entry in the
+// directory of changes, in one transaction. Acquire would read the whole network first, but only
+// watching is measured here.
 func (w *world) change(ctx context.Context, i, mtu int) error {
 	r := w.records[i]
 	r.lease.MTU = mtu
@@ -183,7 +182,7 @@ func (w *world) lapse(ctx context.Context) error {
 	return group.Wait()
 }
 
-// byHand overwrites one record and deletes another, as `consul kv` does.
+// byHand overwrites one record and deletes another, as a user of `consul kv` would.
 func (w *world) byHand(ctx context.Context, mtu int) error {
 	options := (&api.WriteOptions{}).WithContext(ctx)
 	changed, removed := w.records[0], w.records[len(w.records)-1]
@@ -202,7 +201,7 @@ func (w *world) byHand(ctx context.Context, mtu int) error {
 	})
 }
 
-// truth is what a consistent read shows.
+// truth returns the leases from a consistent read.
 func (w *world) truth(ctx context.Context) ([]registry.Lease, error) {
 	options := (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx)
 	pairs, _, err := w.cluster.client(0).KV().List("leno/leases/"+w.network.Name+"/", options)

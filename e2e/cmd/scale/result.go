@@ -13,28 +13,28 @@ import (
 	"github.com/lenonet/leno/e2e/probe"
 )
 
-// result is everything that was measured, and on what.
+// A result holds everything that was measured, and a description of the machine.
 type result struct {
 	*probe.Machine
 	Watching []*row    `json:"watching"`
 	Figures  []*figure `json:"figures"`
 }
 
-// row is one event at one size with one layout. All values are for all watchers
-// together until everything was still again.
+// A row is one event at one size with one layout. All values are totals of all watchers until the
+// traffic has stopped.
 type row struct {
 	Leases   int      `json:"leases"`
 	Watchers int      `json:"watchers"`
 	Event    string   `json:"event"`
 	Layout   string   `json:"layout"`
 	Median   values   `json:"median"`
-	Aim      *values  `json:"aim,omitempty"` // at most this, where it is not 0
-	Values   []values `json:"values"`        // in the order they were taken
+	Aim      *values  `json:"aim,omitempty"` // the maximum, where it is not 0
+	Values   []values `json:"values"`        // in the order in which they were measured
 }
 
-// values are one sample in numbers.
+// values are the numbers of one sample.
 type values struct {
-	Seen      float64 `json:"seen_s,omitempty"` // until the last watcher had seen it
+	Seen      float64 `json:"seen_s,omitempty"` // until the last watcher has seen it
 	Each      float64 `json:"bytes_a_watcher,omitempty"`
 	Bytes     float64 `json:"bytes,omitempty"`
 	Reads     float64 `json:"views_a_watcher,omitempty"`
@@ -43,13 +43,13 @@ type values struct {
 	ClientCPU float64 `json:"client_cpu_s,omitempty"`
 }
 
-// aim is at most this; 0 is none.
+// An aim is a maximum; 0 is none.
 type aim struct {
 	seen        time.Duration
 	each, bytes float64
 }
 
-// row takes down one sample.
+// row records one sample.
 func (r *result) row(s size, event string, how layout, got sample) {
 	i := slices.IndexFunc(r.Watching, func(o *row) bool {
 		return o.Leases == s.leases && o.Watchers == s.watchers && o.Event == event && o.Layout == how.name
@@ -69,11 +69,11 @@ func (r *result) row(s size, event string, how layout, got sample) {
 	})
 }
 
-// figure is one number that is not about watching.
+// A figure is one number that is not about watching.
 type figure struct {
 	Name  string  `json:"name"`
 	Unit  string  `json:"unit"`
-	Aim   float64 `json:"aim,omitempty"` // at most this
+	Aim   float64 `json:"aim,omitempty"` // the maximum
 	Value float64 `json:"value"`
 }
 
@@ -113,7 +113,7 @@ func (r *result) finish() {
 			ClientCPU: median(func(v values) float64 { return v.ClientCPU }),
 		}
 	}
-	// Layouts side by side; they were measured one after the other.
+	// Layouts are next to each other in the table, but were measured one after the other.
 	order := map[string]int{}
 	for i, row := range r.Watching {
 		key := fmt.Sprint(row.Leases, row.Watchers)
@@ -165,7 +165,7 @@ func (r *result) table(out io.Writer) error {
 	return w.Flush()
 }
 
-// aim says what was aimed for and whether it was missed.
+// aim describes the aim and whether it was missed.
 func (r *row) aim() string {
 	if r.Aim == nil {
 		return ""
@@ -189,7 +189,7 @@ func verdict(aim string, met bool) string {
 	return aim + ", missed"
 }
 
-// in spells a value for people.
+// in formats a value for people.
 func (f *figure) in(value float64) string {
 	switch f.Unit {
 	case "s":

@@ -16,9 +16,9 @@ func TestParseSizes(t *testing.T) {
 		"1000/500,10000/1,": {{1000, 500}, {10000, 1}},
 		"1000":              nil,
 		"1000/":             nil,
-		"99/5":              nil, // a burst changes 100
+		"99/5":              nil, // a burst changes 100 leases
 		"100/0":             nil,
-		"70000/5":           nil, // more than the plan has subnets
+		"70000/5":           nil, // more than the network has subnets
 		"a/b":               nil,
 	} {
 		got, err := parseSizes(give)
@@ -28,8 +28,7 @@ func TestParseSizes(t *testing.T) {
 	}
 }
 
-// TestTable holds the table against samples: medians, layouts side by side,
-// and what was aimed for.
+// TestTable checks the table of some samples: medians, layouts next to each other, and aims.
 func TestTable(t *testing.T) {
 	r := &result{Machine: &probe.Machine{}}
 	s := size{10000, 100}

@@ -11,9 +11,9 @@ import (
 	"github.com/lenonet/leno/registry/consul"
 )
 
-// most bytes that leno's watchers may receive each. All leases are 110 kB. On a
-// slow machine a burst is read in many parts; and after a lapse it may be some
-// host's turn to compare all leases with what it knows.
+// most is the maximum number of bytes that each of leno's watchers may receive. All leases take 110
+// kB. On a slow machine a burst is read in many parts, and after a lapse it may be a host's turn to
+// compare all leases with its own view.
 var most = map[string]float64{
 	"first read":         400e3,
 	"one change":         8e3,
@@ -21,9 +21,9 @@ var most = map[string]float64{
 	"200 leases lapse":   20e3,
 }
 
-// TestShort is the short form of what `make scale` does. Every watcher has to
-// see every change and what a consistent read shows in the end; nothing is said
-// about time, which belongs to whatever else the machine does.
+// TestShort runs the short form of `make scale`. Every watcher must see every change, and at the
+// end the same leases as a consistent read. It does not check times, which depend on the load of
+// the machine.
 func TestShort(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -79,7 +79,7 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// silence has all hosts of a network fall silent at once.
+// silence makes all hosts of a network fall silent at once.
 func silence(ctx context.Context, m *measurement, s size) error {
 	w, err := newWorld(ctx, m.cluster, m.admin, "silence", s.leases, 1)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/lenonet/leno/registry/consul"
 )
 
-// meter counts what a simulated host receives over all its connections: HTTP
-// with its headers, not TCP's and IP's.
+// A meter counts what a simulated host receives over all its connections: HTTP including headers,
+// without TCP and IP.
 type meter struct{ received atomic.Int64 }
 
 func (m *meter) dial(ctx context.Context, network, address string) (net.Conn, error) {
@@ -42,25 +42,24 @@ func (c *meteredConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// layout is a way of watching.
+// A layout is a way of watching.
 type layout struct {
 	name string
 	open func(address string, n registry.Network, m *meter) (follower, error)
 }
 
-// follower blocks until the leases differ from those at the index.
+// A follower blocks until the leases differ from those at the index.
 type follower func(ctx context.Context, after uint64) ([]registry.Lease, uint64, error)
 
 var (
 	// leno is the registry client of an agent.
 	leno = layout{"leno", openLeno}
-	// plain is what one would write first: a blocking query for everything
-	// below the prefix, which any server may answer, compressed as Go's HTTP
-	// client asks by default.
+	// plain is the obvious implementation: a blocking query for everything below the prefix, which
+	// any server may answer, compressed as Go's HTTP client requests by default.
 	plain = layout{"plain watch", func(address string, n registry.Network, m *meter) (follower, error) {
 		return openPlain(address, n, m, true)
 	}}
-	// uncompressed is the same as most other programs do it.
+	// uncompressed is the same without compression, as in most other programs.
 	uncompressed = layout{"plain watch, no gzip", func(address string, n registry.Network, m *meter) (follower, error) {
 		return openPlain(address, n, m, false)
 	}}
@@ -103,7 +102,7 @@ func openPlain(address string, n registry.Network, m *meter, gzip bool) (followe
 	}, nil
 }
 
-// parse reads all records but the marker, in the order of their slots.
+// parse reads all records except the marker, in the order of their slots.
 func parse(n registry.Network, pairs api.KVPairs) ([]registry.Lease, error) {
 	leases := make([]registry.Lease, 0, len(pairs))
 	for _, pair := range pairs {
@@ -122,16 +121,16 @@ func parse(n registry.Network, pairs api.KVPairs) ([]registry.Lease, error) {
 	return leases, nil
 }
 
-// watcher is one simulated host that follows the leases of a network.
+// A watcher is one simulated host that follows the leases of a network.
 type watcher struct {
 	meter
 	follow follower
 	reads  atomic.Int64
-	view   []registry.Lease // the run's own until that has ended
-	met    *goal            // the last one that was met
+	view   []registry.Lease // owned by run until run has ended
+	met    *goal            // the last goal that was met
 
 	failures atomic.Int64
-	failure  atomic.Pointer[error] // the last one
+	failure  atomic.Pointer[error] // the last error
 }
 
 func (w *watcher) run(ctx context.Context, current *atomic.Pointer[goal]) {
@@ -144,7 +143,7 @@ func (w *watcher) run(ctx context.Context, current *atomic.Pointer[goal]) {
 		case err != nil:
 			w.failures.Add(1)
 			w.failure.Store(&err)
-			_ = sleep(ctx, 100*time.Millisecond+rand.N(100*time.Millisecond)) // the loop looks at ctx
+			_ = sleep(ctx, 100*time.Millisecond+rand.N(100*time.Millisecond)) // the loop checks ctx
 			continue
 		}
 		w.view, index = leases, next
@@ -156,7 +155,7 @@ func (w *watcher) run(ctx context.Context, current *atomic.Pointer[goal]) {
 	}
 }
 
-// goal is what all watchers have to see.
+// A goal is what all watchers must see.
 type goal struct {
 	met  func([]registry.Lease) bool // called concurrently
 	left atomic.Int64
@@ -177,7 +176,7 @@ func (g *goal) arrive() {
 	}
 }
 
-// withMTU is met by a view in which n leases have the MTU.
+// withMTU returns a goal that is met by a view in which n leases have the MTU.
 func withMTU(n, mtu int) func([]registry.Lease) bool {
 	return func(leases []registry.Lease) bool {
 		found := 0
@@ -190,8 +189,8 @@ func withMTU(n, mtu int) func([]registry.Lease) bool {
 	}
 }
 
-// difference says where a view is not the truth; "" when it is. The sessions
-// may differ: a lapse need not be seen.
+// difference describes how a view differs from the truth, or returns "". The sessions may differ,
+// because watchers need not see a lapse.
 func difference(view, truth []registry.Lease) string {
 	if len(view) != len(truth) {
 		return fmt.Sprintf("%d leases, there are %d", len(view), len(truth))

@@ -12,10 +12,10 @@ import (
 	"github.com/lenonet/leno/registry/consul"
 )
 
-// size is so many leases in one network and so many hosts that watch them.
+// A size is the number of leases in one network and the number of hosts that watch them.
 type size struct{ leases, watchers int }
 
-// aims of the issue, by size and event.
+// aims are the maximum values by size and event.
 var aims = map[size]map[string]aim{
 	{1000, 500}: {
 		"100 changes at once": {seen: 600 * time.Millisecond, bytes: 50e6},
@@ -25,16 +25,16 @@ var aims = map[size]map[string]aim{
 	},
 }
 
-// measurement is one run of all that was asked for.
+// A measurement is one run of all requested parts.
 type measurement struct {
 	cluster *cluster
 	result  *result
 	rounds  int
 	burst   int           // changes in a burst, and in a spread
-	spread  time.Duration // over which changes are spread
-	minute  time.Duration // what a minute at rest is cut to in a short run
+	spread  time.Duration // duration over which changes are spread
+	minute  time.Duration // length of the minute at rest, which a short run reduces
 	layouts []layout
-	admin   *consul.Client // defines the networks
+	admin   *consul.Client // client that defines the networks
 	log     func(format string, args ...any)
 }
 
@@ -53,8 +53,8 @@ func (m *measurement) watching(ctx context.Context, s size, rest bool) error {
 	return nil
 }
 
-// share is how many leases have a session in common: none where they are to
-// lapse, which one destroyed session for many would make too easy.
+// share returns how many leases share a session. It returns 1 if they are to lapse: destroying one
+// session for many leases would be too easy.
 func (m *measurement) share(rest bool) int {
 	if rest {
 		return 1
@@ -73,7 +73,7 @@ func (m *measurement) layout(ctx context.Context, w *world, how layout, s size, 
 	run := &run{measurement: m, world: w, fleet: f, how: how, size: s, mtu: 1300}
 	rounds := m.rounds
 	if how.name != leno.name {
-		rounds = 1 // it takes long, and nobody need know it to a hair
+		rounds = 1 // it takes long, and precise values are not needed
 	}
 	for range rounds {
 		if err := run.changes(ctx, "one change", 1, 0); err != nil {
@@ -100,14 +100,14 @@ func (m *measurement) layout(ctx context.Context, w *world, how layout, s size, 
 	return f.verify(truth)
 }
 
-// run is one layout at one size.
+// A run is one layout at one size.
 type run struct {
 	*measurement
 	world *world
 	fleet *fleet
 	how   layout
 	size  size
-	mtu   int // no two events use the same
+	mtu   int // different for each event
 }
 
 func (r *run) event(ctx context.Context, name string, met func([]registry.Lease) bool, do func(context.Context) error) error {
@@ -120,7 +120,7 @@ func (r *run) event(ctx context.Context, name string, met func([]registry.Lease)
 	return nil
 }
 
-// took takes down a sample and tells of what should not be in it.
+// took records a sample and logs its failures.
 func (m *measurement) took(s size, event string, how layout, got sample) {
 	if got.failures > 0 {
 		m.log("%s: %d reads failed and were made again", event, got.failures)
@@ -146,8 +146,8 @@ func (r *run) changes(ctx context.Context, name string, n int, over time.Duratio
 	})
 }
 
-// atRest measures what happens without a change: old entries of the directory
-// are deleted, all hosts fall silent at once, a record is edited by hand.
+// atRest measures what happens without changes by hosts: old entries of the directory are deleted,
+// all hosts fall silent at once, a record is edited by hand.
 func (r *run) atRest(ctx context.Context) error {
 	if r.how.name == leno.name {
 		err := r.event(ctx, "the minute after that", nil, func(ctx context.Context) error { return sleep(ctx, r.minute) })
@@ -166,8 +166,8 @@ func (r *run) atRest(ctx context.Context) error {
 	}, func(ctx context.Context) error { return r.world.byHand(ctx, r.mtu) })
 }
 
-// lapses ends all sessions. leno need not show that, so what may follow from it
-// is waited for; a plain watch is done when all have seen it.
+// lapses ends all sessions. leno need not report that, so the consequences are awaited; a plain
+// watch is done when all watchers have seen it.
 func (r *run) lapses(ctx context.Context) error {
 	met := func(leases []registry.Lease) bool { return !slices.ContainsFunc(leases, registry.Lease.Held) }
 	var wait time.Duration

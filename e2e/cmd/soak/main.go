@@ -1,5 +1,5 @@
-// Soak runs leno's fault suite: agents on three Consul servers under random
-// faults, with a checker of what was promised. `make soak` runs it.
+// Soak runs leno's fault suite: agents on three Consul servers under random faults, with a checker
+// that verifies what leno promises. `make soak` runs it.
 package main
 
 import (
@@ -50,11 +50,11 @@ func run(ctx context.Context, args []string) error {
 	fmt.Printf("seed %d: the same faults again with -seed %d -for %s -agents %d -carriers %d -hold %s\n",
 		o.Seed, o.Seed, o.For, o.Agents, o.Carriers, o.Rules.Hold)
 	report, err := soak.Run(ctx, o)
-	// What was seen until then is worth reading however the run ended.
+	// The observations are worth reading however the run ended.
 	return errors.Join(publish(report, *asJSON), err)
 }
 
-// publish writes a report, also to a file unless that is "". Violations are an error.
+// publish prints a report, and writes it to a file unless file is "". Violations are an error.
 func publish(report soak.Report, file string) error {
 	err := report.Text(os.Stdout)
 	if file != "" {
