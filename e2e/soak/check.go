@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Violation is one promise that was broken.
+// A Violation is one broken promise.
 type Violation struct {
 	Rule    Rule          `json:"rule"`
-	Node    string        `json:"node"` // "" when it is about a whole network
+	Node    string        `json:"node"` // "" if the whole network is concerned
 	Network string        `json:"network"`
-	From    time.Duration `json:"from"` // of the run, nanoseconds
+	From    time.Duration `json:"from"` // since the start of the run, in nanoseconds
 	To      time.Duration `json:"to"`
-	Count   int           `json:"count"` // observations that show it
-	Text    string        `json:"text"`  // of the first
+	Count   int           `json:"count"` // number of observations
+	Text    string        `json:"text"`  // describes the first observation
 }
 
 func (v Violation) String() string {
@@ -28,10 +28,10 @@ func (v Violation) String() string {
 		v.From.Round(time.Millisecond), v.To.Round(time.Millisecond), v.Count, v.Text)
 }
 
-// Rule is one promise.
+// A Rule is one promise.
 type Rule string
 
-// The rules, as the package's documentation explains them.
+// The rules. The package's documentation explains them.
 const (
 	TwoHolders     Rule = "two live holders"
 	OverlapInStore Rule = "overlapping leases in the store"
@@ -54,7 +54,7 @@ const (
 	AgentEnded     Rule = "agent ended by itself"
 )
 
-// Check names everything in a history that breaks a rule. It is pure.
+// Check returns everything in a history that breaks a rule. It is a pure function.
 func Check(h History) []Violation { return newChecker(h).check() }
 
 func (c *checker) check() []Violation {
@@ -72,23 +72,23 @@ func (c *checker) check() []Violation {
 	return c.found
 }
 
-// member is a node in a network.
+// A member is a node in a network.
 type member struct{ node, network string }
 
-// checker is a history, by member, node or network.
+// A checker holds a history, indexed by member, node or network.
 type checker struct {
 	History
 	nodes    map[member]Node
-	claimsOf map[member][]Claim // answered ones
+	claimsOf map[member][]Claim // answered ones only
 	silent   map[string][]Silence
 	reads    map[string][]Read
 	phases   map[string][]phase
 	tenures  map[member][]tenure
 	rivals   map[string][]Span
-	wiped    []Rewind           // that concern all records
+	wiped    []Rewind           // those that concern all records
 	waits    map[string][]delay // of each node's processes
 	answers  []delay            // of the store
-	looks    int                // calm ones
+	looks    int                // at calm members
 	found    []Violation
 }
 
@@ -131,7 +131,7 @@ func newChecker(h History) *checker {
 
 func (l Claim) member() member { return member{l.Node, l.Network} }
 
-// membersOf is a node in all its networks.
+// membersOf returns a node in each of its networks.
 func (c *checker) membersOf(node string) (out []member) {
 	for _, n := range c.Nodes {
 		if n.Name == node {
@@ -141,9 +141,9 @@ func (c *checker) membersOf(node string) (out []member) {
 	return out
 }
 
-// rivalsOf is when the store had a live lease of a node that another replaces:
-// set back, it brings the session of a dead host to life for a while. Two hosts
-// with one address are what agents warn of.
+// rivalsOf returns the times at which the store had a live lease of a node that n replaces: a store
+// that is set back revives the session of a dead host for a while. Agents report two hosts with the
+// same address.
 func (c *checker) rivalsOf(n Node) (out []Span) {
 	if len(n.Replaces) == 0 {
 		return nil
@@ -156,7 +156,7 @@ func (c *checker) rivalsOf(n Node) (out []Span) {
 	return out
 }
 
-// report adds a violation, or another sighting of one that goes on.
+// report adds a violation, or another observation of one that continues.
 func (c *checker) report(r Rule, m member, at Span, format string, args ...any) {
 	const goesOn = 5 * time.Second
 	for i := len(c.found) - 1; i >= 0; i-- {
@@ -171,10 +171,10 @@ func (c *checker) report(r Rule, m member, at Span, format string, args ...any) 
 	})
 }
 
-// delay is how long programs had waited in all by a time.
+// A delay is the total time that programs had waited up to a moment.
 type delay struct{ at, total time.Duration }
 
-// waited is how long they waited between two times, at most.
+// waited returns an upper limit of the time waited between two moments.
 func waited(all []delay, from, to time.Duration) time.Duration {
 	at := func(d delay, at time.Duration) int { return cmp.Compare(d.at, at) }
 	if len(all) == 0 {
@@ -188,12 +188,12 @@ func waited(all []delay, from, to time.Duration) time.Duration {
 	return max(0, all[min(last, len(all)-1)].total-all[first].total)
 }
 
-// longest is how long the settling time can become on a busy machine.
+// longest is the maximum settling time on a busy machine.
 const longest = 2 * time.Minute
 
-// lasts reports whether something that was in a span may still have an effect on a
-// node at a later one: the settling time has not passed since, or only because the
-// node's processes waited for a processor, or the store for its answers.
+// lasts reports whether an event in span x may still affect a node in the later span at: the
+// settling time has not passed since, or it has passed only because the node's processes waited for
+// a CPU or the store was slow to respond.
 func (c *checker) lasts(node string, x, at Span) bool {
 	if x.From > at.To || x.To != forever && x.To+longest < at.From {
 		return false
@@ -204,14 +204,15 @@ func (c *checker) lasts(node string, x, at Span) bool {
 	return x.To+c.Rules.Settle+waited(c.waits[node], x.To, at.From)+waited(c.answers, x.To, at.From) >= at.From
 }
 
-// calm reports whether nothing disturbs the member in a span, or did so that it may
-// still have an effect.
+// calm reports whether the member is undisturbed in a span, and no earlier disturbance may still
+// affect it.
 func (c *checker) calm(m member, s Span) bool {
 	return c.quiet(m, s) && !c.disturbed(m.node, s) && !c.waitsForLost(m, s)
 }
 
-// waitsForLost reports whether the member may have to claim like a new host, because it was silent when the store lost
-// the leases, and to wait until other hosts that were silent then cannot come back with their sessions.
+// waitsForLost reports whether the member may have to claim like a new host. That is so if it was
+// silent when the store lost the leases: it waits until other hosts that were silent at that time
+// cannot come back with their sessions.
 func (c *checker) waitsForLost(m member, s Span) bool {
 	return slices.ContainsFunc(c.wiped, func(r Rewind) bool {
 		return r.From <= s.To && c.forgotten(m.node, r) && slices.ContainsFunc(c.members(m.network, r.From), func(other member) bool {
@@ -222,8 +223,9 @@ func (c *checker) waitsForLost(m member, s Span) bool {
 	})
 }
 
-// sessionEnd is when the session of a node has ended at the latest that falls silent: it lives up to twice its TTL,
-// which begins again with every new leader and every restored snapshot.
+// sessionEnd returns the latest time at which the session of a node ends that falls silent. A
+// session lives up to twice its TTL, which starts over with every new leader and every restored
+// snapshot.
 func (c *checker) sessionEnd(x Silence) time.Duration {
 	end := x.From + 2*c.Rules.TTL
 	for again := true; again; {
@@ -247,7 +249,7 @@ func (c *checker) sessionEnd(x Silence) time.Duration {
 	return end
 }
 
-// quiet is calm for what has to do with no single node.
+// quiet is the part of calm that concerns no single node.
 func (c *checker) quiet(m member, s Span) bool {
 	for _, x := range c.Storms {
 		if c.lasts(m.node, x.Span, s) {
@@ -267,8 +269,8 @@ func (c *checker) quiet(m member, s Span) bool {
 	return !c.reloaded(m, s)
 }
 
-// seen is how long it may take to be seen that a session ended, which is told to
-// nobody.
+// seen is how long it may take until a node notices the end of another's session, for which there
+// is no notification.
 const seen = time.Minute
 
 func (c *checker) disturbed(node string, s Span) bool {
@@ -276,9 +278,10 @@ func (c *checker) disturbed(node string, s Span) bool {
 		slices.ContainsFunc(c.rivals[node], func(x Span) bool { return c.lasts(node, Span{x.From, x.To + seen}, s) })
 }
 
-// out says that others may have given the node up by then: it is or just was
-// silent, and had been for the hold, or while the store lost its memory. It has the
-// settling time to come back, with a store that answers.
+// out reports whether other hosts may have given the node up by the given time: it is silent or was
+// until recently, and its silence had lasted for the hold time or included a loss of the store's
+// records. After a silence, the node has the settling time to come back, with a store that
+// responds.
 func (c *checker) out(node string, at time.Duration) bool {
 	for _, s := range c.silent[node] {
 		if at < s.From || !c.lasts(node, Span{s.From, c.back(node, s)}, Span{at, at}) {
@@ -296,8 +299,8 @@ func (c *checker) out(node string, at time.Duration) bool {
 	return false
 }
 
-// back is from when on a node can come back from a silence: its end, or that of the
-// last of the faults that followed before it had settled.
+// back returns the time from which a node can come back from a silence: its end, or the end of the
+// last of the faults that followed before the node had settled.
 func (c *checker) back(node string, s Silence) time.Duration {
 	end := s.To
 	for again := true; again && end != forever; {
@@ -317,24 +320,23 @@ func (c *checker) back(node string, s Silence) time.Duration {
 	return end
 }
 
-// mute says that a node in that silence could not write its lease again after
-// the store had lost it: it had until the settling time was over.
+// mute reports whether a node in that silence could not write its lease again after the store had
+// lost it, for which it had the settling time.
 func (c *checker) mute(s Silence, r Rewind) bool {
 	return s.To >= r.From && c.lasts(s.Node, r.Span, s.Span)
 }
 
-// forgotten is mute in any silence of a node.
+// forgotten reports whether mute holds for any silence of a node.
 func (c *checker) forgotten(node string, r Rewind) bool {
 	return slices.ContainsFunc(c.silent[node], func(s Silence) bool { return c.mute(s, r) })
 }
 
-// tenure is a time in which a node's agent says without interruption, and
-// without a silence, that it holds the same subnets. It certainly held them all
-// of Span.
+// A tenure is a time in which a node's agent reports, without interruption or silence, that it
+// holds the same subnets. It certainly held them for the whole Span.
 type tenure struct {
 	Span
 	subnets []netip.Prefix
-	since   Span // the two looks between which it came to the subnet, silences regardless
+	since   Span // the two looks between which it got the subnet, regardless of silences
 	process int
 }
 
@@ -348,7 +350,7 @@ func (c *checker) tenuresOf(m member) (out []tenure) {
 				return s.blind() && s.overlaps(Span{before.From, l.To})
 			}):
 				out[last].To = l.From
-			case last >= 0 && slices.Equal(out[last].subnets, l.Subnets): // the same again after an interruption
+			case last >= 0 && slices.Equal(out[last].subnets, l.Subnets): // the same subnets after an interruption
 				out = append(out, tenure{Span{l.To, l.From}, l.Subnets, out[last].since, l.Process})
 			default:
 				since := Span{0, l.To}
@@ -363,9 +365,9 @@ func (c *checker) tenuresOf(m member) (out []tenure) {
 	return out
 }
 
-// untilRivalsEnd returns the time of a rewind and, when the snapshot brought back the
-// session of a host that the node replaced, the time for which the node has to wait
-// until that session has ended.
+// untilRivalsEnd returns the time of a rewind. If the snapshot revived the session of a host that
+// the node replaced, the result includes the time until that session has ended, because the node
+// has to wait for that.
 func (c *checker) untilRivalsEnd(node string, r Rewind) Span {
 	s := r.Span
 	if slices.ContainsFunc(c.rivals[node], Span{r.From, r.To + c.Rules.Settle}.overlaps) {
@@ -374,8 +376,8 @@ func (c *checker) untilRivalsEnd(node string, r Rewind) Span {
 	return s
 }
 
-// blind says that the agent could not know of others. One that waits in the place
-// of another does, and what it says it holds it holds.
+// blind reports whether the silence kept the agent from knowing of others. An agent that waits to
+// replace another host does know of them, so what it reports to hold it holds.
 func (s Silence) blind() bool { return s.Why != ReplaceHost }
 
 func overlapping(a, b []netip.Prefix) bool {
@@ -404,10 +406,10 @@ func (c *checker) holders() {
 	}
 }
 
-// mayNotKnow says that a node came back from a silence in which another came to
-// its subnet, or was too late to say that it has it after one in which it was given
-// up, or that the store was set back across that; and that both found out within the
-// settling time.
+// mayNotKnow reports whether a node may overlap with another's tenure until the settling time has
+// passed. There are three reasons: the node came back from a silence in which the other got the
+// subnet; after a silence in which it was given up, it claimed its subnet too late; or the store
+// was set back across these events.
 func (c *checker) mayNotKnow(node string, other tenure, both Span) bool {
 	end := Span{both.To, both.To}
 	for _, s := range c.silent[node] {
@@ -421,7 +423,7 @@ func (c *checker) mayNotKnow(node string, other tenure, both Span) bool {
 	})
 }
 
-// moves looks at every change of a node's subnet.
+// moves checks every change of a node's subnet.
 func (c *checker) moves() {
 	for _, n := range c.Nodes {
 		m := member{n.Name, n.Network}
@@ -443,8 +445,8 @@ func (c *checker) moves() {
 	}
 }
 
-// cause says that a node had to move: it had been given up, or the store, set
-// back, has somebody else on its subnet.
+// cause reports whether a node had to move: it had been given up, or the store was set back and has
+// another node on its subnet.
 func (c *checker) cause(m member, from, to tenure) bool {
 	if c.out(m.node, to.since.To) || c.out(m.node, to.since.From) {
 		return true

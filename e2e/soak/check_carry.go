@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// kernels looks at the routes and devices of those who carry packets to each other.
+// kernels checks the routes and devices of the members that carry packets.
 func (c *checker) kernels() {
 	before := map[string]RouteList{}
 	removals := slices.Clone(c.Removals)
 	devices := slices.Clone(c.Devices)
 	for _, list := range c.Routes {
-		// A device that goes takes its routes along without a word.
+		// The kernel does not report the routes that disappear with a device.
 		last, ok := before[list.Node]
 		for _, to := range last.To {
 			if !slices.Contains(list.To, to) {
@@ -41,14 +41,14 @@ func (c *checker) kernels() {
 	}
 	slices.SortStableFunc(devices, func(a, b DeviceLoss) int { return cmp.Compare(a.At, b.At) })
 	for _, d := range devices {
-		// The kernel is looked at several times a second, and a loss is seen only then.
+		// The kernel is checked several times a second, and a loss is seen only at the next check.
 		if c.defined(d.Network, Span{d.At - time.Second, d.At}) {
 			c.report(DeviceGone, member{d.Node, d.Network}, Span{d.At, d.At}, "%s%s is gone", devicePrefix, d.Network)
 		}
 	}
 }
 
-// left judges what is there of a network that was deleted.
+// left reports what is left of a deleted network.
 func (c *checker) left(m member, list RouteList) {
 	at := Span{list.At, list.At}
 	if slices.Contains(list.Devices, m.network) {
@@ -64,7 +64,7 @@ func (c *checker) left(m member, list RouteList) {
 	}
 }
 
-// complete asks for the device, and for a route to every peer that has been calm.
+// complete checks for the device and for a route to every peer that has been calm.
 func (c *checker) complete(m member, list RouteList) {
 	at := Span{list.At, list.At}
 	if !slices.Contains(list.Devices, m.network) {
@@ -83,14 +83,14 @@ func (c *checker) complete(m member, list RouteList) {
 	}
 }
 
-// movedBefore says that a member came to its subnet within the settling time.
+// movedBefore reports whether a member got its subnet within the settling time before at.
 func (c *checker) movedBefore(m member, at time.Duration) bool {
 	return slices.ContainsFunc(c.tenures[m], func(t tenure) bool {
 		return t.since.From <= at && c.lasts(m.node, t.since, Span{at, at})
 	})
 }
 
-// peers are the other members of a network that carry.
+// peers returns the other members of a network that carry packets.
 func (c *checker) peers(m member) (out []member) {
 	for _, p := range c.Nodes {
 		if p.Carries && p.Name != m.node && p.Network == m.network {
@@ -100,7 +100,7 @@ func (c *checker) peers(m member) (out []member) {
 	return out
 }
 
-// aroundOf is what a member's agent said last before and first after a time.
+// aroundOf returns the last claim of a member's agent before a moment and the first one after it.
 func (c *checker) aroundOf(m member, at time.Duration) (before, after Claim, ok bool) {
 	all := c.claimsOf[m]
 	i, _ := slices.BinarySearchFunc(all, at, func(l Claim, at time.Duration) int { return cmp.Compare(l.From, at) })
@@ -114,7 +114,7 @@ func (c *checker) aroundOf(m member, at time.Duration) (before, after Claim, ok 
 	return before, all[i], true
 }
 
-// removed judges one route that went.
+// removed judges the removal of one route.
 func (c *checker) removed(r Removal) {
 	for _, m := range c.membersOf(r.Node) {
 		for _, p := range c.peers(m) {
@@ -122,7 +122,7 @@ func (c *checker) removed(r Removal) {
 			if !ok || !slices.Contains(before.Subnets, r.To) || !c.defined(m.network, Span{before.From, r.At}) {
 				continue
 			}
-			// after: it had moved before its agent was asked again.
+			// If after lacks the subnet, the peer had moved before its agent was asked again.
 			if !slices.Contains(after.Subnets, r.To) || c.out(p.node, r.At) {
 				continue
 			}
@@ -131,7 +131,7 @@ func (c *checker) removed(r Removal) {
 	}
 }
 
-// pings looks at every packet that was lost.
+// pings judges every lost packet.
 func (c *checker) pings() {
 	for _, l := range c.Losses {
 		if !c.excused(l) {
@@ -140,12 +140,11 @@ func (c *checker) pings() {
 	}
 }
 
-// relearn is how long a host that was cut off takes until its neighbours are
-// resolved again.
+// relearn is how long it takes after a host was cut off until its neighbours are resolved again.
 const relearn = 3 * time.Second
 
-// excused says why a lost packet may be lost: one end was cut off, was given up,
-// or had another subnet by then, so that its container had to be replaced.
+// excused reports whether a packet may be lost: one end was cut off, was given up, or had another
+// subnet by then, so that its container had to be replaced.
 func (c *checker) excused(l Loss) bool {
 	for _, node := range []string{l.From, l.To} {
 		if c.out(node, l.At) {

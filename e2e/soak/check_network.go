@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// phase is a time in which a network is defined, or is not.
+// A phase is a time in which a network is defined, is deleted, or may be either.
 type phase struct {
 	Span
-	state      string // stateDefined or stateDeleted, "" when it may be either
-	definition string // while it is defined, "" when it may be one of several
-	recorded   bool   // while it is deleted: the store certainly has the record of that
+	state      string // stateDefined or stateDeleted; "" if it may be either
+	definition string // while it is defined; "" if it may be one of several
+	recorded   bool   // while it is deleted: the store certainly has the deletion's record
 }
 
-// phasesOf follows what an operator did with a network, and what the store may have
-// forgotten of that.
+// phasesOf derives the phases from an operator's changes to a network and from what the store may
+// have lost of them.
 func (c *checker) phasesOf(n NetworkInfo) (out []phase) {
 	type event struct {
 		Span
@@ -68,11 +68,11 @@ func (c *checker) phasesOf(n NetworkInfo) (out []phase) {
 	return out
 }
 
-// rewound is the phase after the last one of a network when the store lost what it
-// knew of it.
+// rewound returns the phase of a network after the store lost its data about it in the last of the
+// phases before.
 func (c *checker) rewound(n NetworkInfo, before []phase, r Rewind) phase {
 	now := before[len(before)-1]
-	snapshot := phase{} // what the store was set back to
+	snapshot := phase{} // the phase to which the store was set back
 	if r.restored() {
 		snapshot = phaseAt(before, r.Saved)
 	}
@@ -93,7 +93,7 @@ func (c *checker) rewound(n NetworkInfo, before []phase, r Rewind) phase {
 	return now
 }
 
-// members are the nodes of a network that nobody has replaced by then.
+// members returns the nodes of a network that have not been replaced by the given time.
 func (c *checker) members(network string, at time.Duration) (out []member) {
 	gone := map[string]bool{}
 	for _, n := range c.Nodes {
@@ -110,8 +110,8 @@ func (c *checker) members(network string, at time.Duration) (out []member) {
 	return out
 }
 
-// remembersDeleted says that a host may not have heard of a deletion before the store
-// lost its record. It puts the network back when it can.
+// remembersDeleted reports whether a host may not have learnt of a deletion before the store lost
+// the deletion's record. Such a host restores the network when it can.
 func (c *checker) remembersDeleted(n NetworkInfo, deleted phase, r Rewind) bool {
 	return slices.ContainsFunc(c.members(n.Name, r.From), func(m member) bool {
 		return !slices.ContainsFunc(c.claimsOf[m], func(l Claim) bool {
@@ -120,8 +120,8 @@ func (c *checker) remembersDeleted(n NetworkInfo, deleted phase, r Rewind) bool 
 	})
 }
 
-// newDefiner reports whether a machine whose configuration defines the network comes back without its state
-// after a time.
+// newDefiner reports whether a machine whose configuration defines the network comes back without
+// its state after a moment.
 func (c *checker) newDefiner(n NetworkInfo, after time.Duration) bool {
 	return slices.ContainsFunc(c.Nodes, func(x Node) bool {
 		defines := slices.ContainsFunc(n.Definers, func(name string) bool { return slices.Contains(x.Replaces, name) })
@@ -129,12 +129,12 @@ func (c *checker) newDefiner(n NetworkInfo, after time.Duration) bool {
 	})
 }
 
-// remembersDefinition says that a host had heard of the last definition when the
-// store lost it, and could put it back at once.
+// remembersDefinition reports whether a host had learnt of the last definition when the store lost
+// it, and could restore it at once.
 func (c *checker) remembersDefinition(n NetworkInfo, defined phase, r Rewind) bool {
 	members := c.members(n.Name, r.From)
 	if len(n.Definers) > 0 && slices.ContainsFunc(members, func(m member) bool {
-		// A new host knows only its file, and may be the first.
+		// A new host knows only its configuration, and may be the first to define the network.
 		return slices.ContainsFunc(c.silent[m.node], func(s Silence) bool { return s.Why == ReplaceHost && c.mute(s, r) })
 	}) {
 		return false
@@ -146,7 +146,7 @@ func (c *checker) remembersDefinition(n NetworkInfo, defined phase, r Rewind) bo
 	})
 }
 
-// phaseAt is the phase at a time.
+// phaseAt returns the phase at a moment.
 func phaseAt(all []phase, at time.Duration) phase {
 	for _, p := range all {
 		if p.From <= at && at <= p.To {
@@ -156,19 +156,18 @@ func phaseAt(all []phase, at time.Duration) phase {
 	return phase{}
 }
 
-// defined reports whether a network is certainly defined all of a span.
+// defined reports whether a network is certainly defined during a whole span.
 func (c *checker) defined(network string, s Span) bool {
 	return !slices.ContainsFunc(c.phases[network], func(p phase) bool { return p.overlaps(s) && p.state != stateDefined })
 }
 
-// deleted returns the phase in which a network is certainly deleted all of a span.
+// deleted returns the phase in which a network is certainly deleted during a whole span.
 func (c *checker) deleted(network string, s Span) (phase, bool) {
 	p := phaseAt(c.phases[network], s.From)
 	return p, p.state == stateDeleted && s.To <= p.To
 }
 
-// ended reports whether a calm member has had time to leave a network that is
-// deleted.
+// ended reports whether a network is deleted and a calm member has had time to leave it.
 func (c *checker) ended(m member, s Span) bool {
 	_, deleted := c.deleted(m.network, s)
 	return deleted && c.calm(m, s)
@@ -192,22 +191,22 @@ func (c *checker) definition(read Read) {
 	}
 }
 
-// anyCalm reports whether any member of the network is calm: somebody has to put it
-// back.
+// anyCalm reports whether any member of the network is calm and so has to restore a lost
+// definition.
 func (c *checker) anyCalm(read Read) bool {
 	return slices.ContainsFunc(c.members(read.Network, read.From), func(m member) bool { return c.calm(m, read.Span) })
 }
 
-// reloaded reports whether the agent took over other options of the network a moment
-// ago: it takes the network up again then, and shows nothing of it meanwhile.
+// reloaded reports whether the agent has just loaded other options of the network. It restarts the
+// network then and does not report it until it is done.
 func (c *checker) reloaded(m member, s Span) bool {
 	return slices.ContainsFunc(c.Options, func(x OptionChange) bool {
 		return x.Node == m.node && x.Network == m.network && c.lasts(m.node, x.Span, s)
 	})
 }
 
-// subnets looks at what each agent says and at the subnet file, calm or not: what a
-// host had of a network goes only when the network is deleted.
+// subnets compares each agent's successive reports and subnet files, whether the member is calm or
+// not: a host loses its part in a network only when the network is deleted.
 func (c *checker) subnets() {
 	said, file := map[member]Claim{}, map[member]Claim{}
 	for _, l := range c.Claims {

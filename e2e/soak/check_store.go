@@ -10,7 +10,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// store looks at what the store itself says, read by read.
+// store judges the records in the store, read by read.
 func (c *checker) store() {
 	for network, reads := range c.reads {
 		held := map[netip.Prefix]tenant{}
@@ -25,7 +25,7 @@ func (c *checker) store() {
 				}
 			}
 			if !c.defined(network, Span{before, read.To}) {
-				clear(held) // its hosts give their leases up
+				clear(held) // its hosts release their leases
 			}
 			c.handedOver(read, held)
 			c.givenUp(read)
@@ -34,15 +34,15 @@ func (c *checker) store() {
 	}
 }
 
-// tenant is who held a subnet's record last.
+// A tenant is the last holder of a subnet's record.
 type tenant struct {
 	node    string
-	last    time.Duration // beginning of the last read that showed it held
-	rewind  Rewind        // since then
+	last    time.Duration // start of the last read that showed it held
+	rewind  Rewind        // the last one since then
 	rewound bool
 }
 
-// lostBetween returns a time in a span within which the store lost its records.
+// lostBetween returns an event in a span that made the store lose its records.
 func (c *checker) lostBetween(s Span) (Rewind, bool) {
 	for _, r := range c.wiped {
 		if r.overlaps(s) {
@@ -52,7 +52,7 @@ func (c *checker) lostBetween(s Span) (Rewind, bool) {
 	return Rewind{}, false
 }
 
-// handedOver follows every record and compares who holds it now with who did.
+// handedOver compares the holder of every record with its previous holder.
 func (c *checker) handedOver(read Read, held map[netip.Prefix]tenant) {
 	there := map[netip.Prefix]bool{}
 	for _, x := range read.Records {
@@ -78,26 +78,28 @@ func (c *checker) handedOver(read Read, held map[netip.Prefix]tenant) {
 
 const recordGone = "its record is gone"
 
-// claimedAfterALoss reports whether the tenant claimed when the store may have lost the network's definition.
+// claimedAfterALoss reports whether the tenant claimed at a time when the store may have lost the
+// network's definition.
 func (c *checker) claimedAfterALoss(t tenant) bool {
 	return slices.ContainsFunc(c.wiped, func(r Rewind) bool { return c.lasts(t.node, r.Span, Span{t.last, t.last}) })
 }
 
-// mayTake reports that a node lost a subnet's record that was kept for it.
+// mayTake reports a violation if a node lost a subnet's record that had to be kept for it.
 func (c *checker) mayTake(read Read, t tenant, subnet netip.Prefix, what string) {
 	m := member{t.node, read.Network}
 	switch {
-	case t.rewound && t.rewind.setBack(): // it says what it said then
-	case t.rewound && c.forgotten(t.node, t.rewind): // forgotten, and it could not say so
-	case c.movedAway(m, subnet, read.To): // it was done with it
-	case what == recordGone && c.claimedAfterALoss(t): // another plan was defined at the same time: the host took its claim back
+	case t.rewound && t.rewind.setBack(): // the store has its old content again
+	case t.rewound && c.forgotten(t.node, t.rewind): // the node was forgotten and could not write its record again
+	case c.movedAway(m, subnet, read.To): // the node no longer uses the subnet
+	case what == recordGone && c.claimedAfterALoss(t): // another plan was defined: the host withdrew its claim
 	case !t.rewound && read.To-t.last >= c.Rules.Hold:
 	default:
 		c.report(TakenEarly, m, read.Span, "%s, held %s before: %s", subnet, (read.To - t.last).Round(time.Millisecond), what)
 	}
 }
 
-// movedAway says that by its own word a member is on another subnet at that time.
+// movedAway reports whether a member is on another subnet at the given time, according to its own
+// agent.
 func (c *checker) movedAway(m member, subnet netip.Prefix, at time.Duration) bool {
 	for _, t := range c.tenures[m] {
 		if t.since.From <= at && c.lasts(m.node, Span{t.since.From, t.To}, Span{at, at}) && !slices.Contains(t.subnets, subnet) {
@@ -127,9 +129,9 @@ func (c *checker) overlaps(read Read) {
 	}
 }
 
-// givenUp asks for no lease of a host that has had time to leave a deleted network. A
-// lease that its host cannot release, because it has no Consul just then or left before
-// a snapshot brought the lease back, stays for as long as its session and hold.
+// givenUp checks that there is no lease of a host that has had time to leave a deleted network. If
+// a host cannot release its lease, because it has no Consul at the moment or left before a snapshot
+// restored the lease, the lease stays for its session and hold time.
 func (c *checker) givenUp(read Read) {
 	read.From = max(0, read.From-2*c.Rules.TTL-c.Rules.Hold)
 	if _, deleted := c.deleted(read.Network, read.Span); !deleted {
@@ -143,7 +145,7 @@ func (c *checker) givenUp(read Read) {
 	}
 }
 
-// claims holds what agents say against the store.
+// claims compares the agents' reports with the store.
 func (c *checker) claims() {
 	for _, l := range c.Claims {
 		m := l.member()
@@ -181,9 +183,8 @@ func (c *checker) claims() {
 	}
 }
 
-// momentary reports whether a claim says that Consul failed, and the next one a few
-// seconds later that all is well. On a busy machine Consul's servers now and then take
-// each other for dead without a fault.
+// momentary reports whether a claim says that Consul failed and the next one, within seconds, that
+// it works. On a busy machine, Consul's servers sometimes consider each other dead without a fault.
 func (c *checker) momentary(m member, l Claim) bool {
 	all := c.claimsOf[m]
 	i, ok := slices.BinarySearchFunc(all, l.From, func(l Claim, at time.Duration) int { return cmp.Compare(l.From, at) })
@@ -191,9 +192,9 @@ func (c *checker) momentary(m member, l Claim) bool {
 		i+1 < len(all) && all[i+1].Status == passing && all[i+1].From-l.To < around
 }
 
-// recordsUnread reports whether a claim warns of nothing but records that could not be
-// used, less than a minute after they were removed. Agents look through the reservations
-// once in a minute, and find a lease's record that was removed by hand as late.
+// recordsUnread reports whether a claim warns only of invalid records, less than a minute after they
+// were removed. Agents read the reservations once a minute, and may notice as late that a lease's
+// record was removed by hand.
 func (c *checker) recordsUnread(l Claim) bool {
 	return l.Status == api.Warning && strings.HasPrefix(l.Trouble, "records ") &&
 		slices.ContainsFunc(c.Storms, func(x Storm) bool {
@@ -201,11 +202,11 @@ func (c *checker) recordsUnread(l Claim) bool {
 		})
 }
 
-// around is how long before and after a claim the store must show it: between
-// two reads, at least.
+// around is the time before and after a claim in which the store must show it. At least two reads
+// fall into it.
 const around = 3 * time.Second
 
-// acknowledged says whether the store knows of a claim an agent relies on.
+// acknowledged checks that the store has the lease on which an agent relies.
 func (c *checker) acknowledged(m member, l Claim) {
 	near := c.readsIn(m.network, Span{l.From - around, l.To + around})
 	if len(near) == 0 {
@@ -221,7 +222,7 @@ func (c *checker) acknowledged(m member, l Claim) {
 	c.report(LostUnnoticed, m, l.Span, "it relies on %s, which the store does not say; health %s", l.subnet(), l.Status)
 }
 
-// readsIn is the reads that overlap a span.
+// readsIn returns the reads that overlap a span.
 func (c *checker) readsIn(network string, s Span) []Read {
 	all := c.reads[network]
 	first, _ := slices.BinarySearchFunc(all, s.From, func(r Read, at time.Duration) int { return cmp.Compare(r.To, at) })
@@ -232,11 +233,11 @@ func (c *checker) readsIn(network string, s Span) []Read {
 	return all[first:last]
 }
 
-// view compares an agent's view with the store as it was within the settling
-// time before: every entry was there, and none that was there all the time is
-// missing.
+// view compares an agent's view with the store as it was within the settling time before: the store
+// must have had every entry of the view at some time, and the view must contain every entry that
+// the store had all the time.
 func (c *checker) view(m member, l Claim) {
-	// It may know before we read.
+	// The agent may know a record before the suite has read it.
 	busy := waited(c.waits[l.Node], l.From-c.Rules.Settle, l.From) + waited(c.answers, l.From-c.Rules.Settle, l.From)
 	reads := c.readsIn(m.network, Span{l.From - c.Rules.Settle - busy, l.To + around})
 	if l.View == nil || len(reads) < 2 {
@@ -260,8 +261,8 @@ func (c *checker) view(m member, l Claim) {
 	}
 }
 
-// outlived says that a store that was set back has somebody on a subnet whom
-// another host had followed there: agents go on seeing the latter for a while.
+// outlived reports whether a store that was set back has a record of an earlier holder of a subnet,
+// whose place another host had taken since. Agents still see that other host for a while.
 func (c *checker) outlived(l Claim, e Entry) bool {
 	return slices.ContainsFunc(l.View, func(x Entry) bool {
 		return x.Subnet == e.Subnet && slices.ContainsFunc(c.wiped, func(r Rewind) bool {
@@ -270,9 +271,9 @@ func (c *checker) outlived(l Claim, e Entry) bool {
 	})
 }
 
-// remembered says that an agent keeps an entry which a store that was emptied or
-// set back has lost: its node could not write it again, and may yet. An agent
-// that was silent then finds out later.
+// remembered reports whether an agent may keep an entry that a store has lost because it was
+// emptied or set back: the entry's node could not write it again, and may still do so. An agent
+// that was silent at that time learns of the loss later.
 func (c *checker) remembered(viewer string, e Entry, at Span) bool {
 	for _, r := range c.wiped {
 		known := r.To

@@ -19,14 +19,14 @@ var (
 // meaning is the definition of network n.
 const meaning = "vxlan"
 
-// story is a quiet minute of two hosts, a with slot one and b with slot two, in
-// which a test changes what it wants to be found.
+// A story is a quiet minute of two hosts, a in slot one and b in slot two. A test changes in it
+// what the checker should find.
 type story struct{ History }
 
-// sec is a time of the run.
+// sec returns a moment of the run.
 func sec(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// at is the span of a look at that time.
+// at returns the span of a look at that moment.
 func at(s float64) Span { return Span{sec(s), sec(s + 0.01)} }
 
 func quiet() *story {
@@ -68,7 +68,7 @@ func (s *story) read(t float64, records ...Record) {
 	s.Reads = append(s.Reads, Read{Span: at(t), Network: "n", State: stateDefined, Definition: meaning, Records: records})
 }
 
-// claims changes what a node says from one time to another.
+// claims changes what a node's agent says in a time.
 func (s *story) claims(node string, from, to float64, change func(*Claim)) {
 	for i := range s.Claims {
 		if c := &s.Claims[i]; c.Node == node && c.From >= sec(from) && c.From < sec(to) {
@@ -77,7 +77,7 @@ func (s *story) claims(node string, from, to float64, change func(*Claim)) {
 	}
 }
 
-// reads changes what the store says.
+// reads changes the records in the store in a time.
 func (s *story) reads(from, to float64, records ...Record) {
 	for i := range s.Reads {
 		if r := &s.Reads[i]; r.From >= sec(from) && r.From < sec(to) {
@@ -102,7 +102,7 @@ func (s *story) devices(node string, from, to float64, networks ...string) {
 	}
 }
 
-// states changes what the store says of the network itself.
+// states changes the network's own record in a time.
 func (s *story) states(from, to float64, state, definition string) {
 	for i := range s.Reads {
 		if r := &s.Reads[i]; r.From >= sec(from) && r.From < sec(to) {
@@ -111,8 +111,7 @@ func (s *story) states(from, to float64, state, definition string) {
 	}
 }
 
-// deleteAt lets an operator delete the network, and both hosts leave it two seconds
-// later.
+// deleteAt makes an operator delete the network, and both hosts leave it two seconds later.
 func (s *story) deleteAt(t float64) {
 	s.Changes = append(s.Changes, Change{at(t), "n", DeleteNetwork, "", true})
 	s.states(t, 99, stateDeleted, "")
@@ -128,7 +127,7 @@ func (s *story) silence(node string, from, to float64, why Kind) {
 	s.Silences = append(s.Silences, Silence{node, Span{sec(from), sec(to)}, why})
 }
 
-// mute takes away what a stopped agent would not have said.
+// mute removes a stopped agent's answers.
 func (s *story) mute(node string, from, to float64) {
 	s.claims(node, from, to, func(c *Claim) { c.Answered = false })
 }
@@ -137,8 +136,8 @@ func (s *story) moves(node string, from, to float64, subnet netip.Prefix) {
 	s.claims(node, from, to, func(c *Claim) { c.Subnets, c.File = []netip.Prefix{subnet}, []netip.Prefix{subnet} })
 }
 
-// lostInSilence: a and b are silent while the store is emptied. a comes back at 32 and claims again at a time; b, whose
-// session has ended by 40, comes back at 55.
+// lostInSilence makes a and b silent while the store is emptied. a comes back at 32 and claims its
+// lease again at the given time. b, whose session has ended by 40, comes back at 55.
 func lostInSilence(s *story, again float64) {
 	s.silence("a", 20, 32, StopPastHold)
 	s.mute("a", 20, 32)
@@ -151,8 +150,8 @@ func lostInSilence(s *story, again float64) {
 	s.claims("a", 32, 99, func(c *Claim) { c.View = []Entry{{one, "a"}} })
 }
 
-// taken: a is silent from 5 to 45 while b, whose slot somebody wanted, comes to
-// a's after hold.
+// taken makes a silent from 5 to 45. After the hold time, b takes a's slot, because another host
+// wanted b's.
 func taken(s *story) {
 	s.silence("a", 5, 45, StopPastHold)
 	s.mute("a", 5, 45)
@@ -163,7 +162,7 @@ func taken(s *story) {
 	s.claims("b", 0, 99, func(c *Claim) { c.View = nil })
 	s.Notices = append(s.Notices, Notice{"b", "n", 1, one}, Notice{"a", "n", 1, six})
 	s.Routes = nil
-	s.silence("b", 0, 39, CutHost) // so that it may have moved
+	s.silence("b", 0, 39, CutHost) // so that it is allowed to move
 }
 
 func TestCheck(t *testing.T) {
@@ -207,7 +206,7 @@ func TestCheck(t *testing.T) {
 			s.claims("a", 30, 99, func(c *Claim) { c.View = []Entry{{one, "a"}, {six, "b"}} })
 			s.claims("b", 30, 99, func(c *Claim) { c.View = []Entry{{one, "a"}, {six, "b"}} })
 			s.list("a", 30, 99, six)
-		}, []Rule{Moved}}, // nobody was on b's subnet
+		}, []Rule{Moved}}, // no other node was on b's subnet
 
 		"a new host comes to a slot somebody is on": {func(s *story) {
 			s.Nodes = append(s.Nodes, Node{"c", "n", false, []string{"z"}})
@@ -221,7 +220,7 @@ func TestCheck(t *testing.T) {
 			s.moves("a", 40, 99, six)
 			s.Notices = []Notice{{"a", "n", 1, six}}
 			s.list("b", 20, 99, six)
-			s.silence("a", 20, 99, CutHost) // as far as other rules go
+			s.silence("a", 20, 99, CutHost) // an excuse for the other rules
 			s.Silences[len(s.Silences)-1].Why = ReplaceHost
 			s.claims("b", 20, 99, func(c *Claim) { c.View = nil })
 		}, []Rule{TwoHolders}},

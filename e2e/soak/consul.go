@@ -17,7 +17,7 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// snapshot is what Consul was at one time.
+// A snapshot is the state of Consul at one moment.
 type snapshot struct {
 	data []byte
 	at   time.Duration
@@ -37,8 +37,8 @@ func (r *run) save(ctx context.Context) (s snapshot, err error) {
 	return s, err
 }
 
-// restore sets everything back to a snapshot, but for the tokens: a snapshot that
-// was made while one was revoked has not got it.
+// restore sets Consul back to a snapshot, except for the tokens: a snapshot that was taken while a
+// token was revoked does not contain it.
 func (r *run) restore(ctx context.Context, why Kind, s snapshot) error {
 	r.operator.one.Lock()
 	defer r.operator.one.Unlock()
@@ -68,7 +68,7 @@ func (r *run) empty(ctx context.Context, why Kind) error {
 	})
 }
 
-// onLeader does something with the server that leads, until it works.
+// onLeader calls do with a client of the leading server until it succeeds.
 func (r *run) onLeader(ctx context.Context, what string, do func(context.Context, *api.Client) error) error {
 	return await(ctx, patience, "Consul to "+what, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
@@ -81,8 +81,8 @@ func (r *run) onLeader(ctx context.Context, what string, do func(context.Context
 	})
 }
 
-// leader is the index of the server that leads. The others may not know yet that
-// they are back.
+// leader returns the index of the leading server. The others may not know yet that they are
+// connected again.
 func (r *run) leader(ctx context.Context) (int, error) {
 	for _, s := range r.Servers {
 		addr, err := s.Client().Status().LeaderWithQueryOptions((&api.QueryOptions{}).WithContext(ctx))
@@ -98,8 +98,8 @@ func (r *run) leader(ctx context.Context) (int, error) {
 	return 0, errors.New("no server knows a leader")
 }
 
-// awaitEveryone is awaitStore for all machines that no fault is on, and for the
-// servers: a client agent may turn to another one at any time.
+// awaitEveryone calls awaitStore for all machines without a fault, and waits for the servers as
+// well: a client agent may switch to another server at any time.
 func (r *run) awaitEveryone(ctx context.Context) error {
 	return await(ctx, patience, "the store to answer everywhere", func(ctx context.Context) error {
 		errs := make([]error, len(r.machines))
@@ -128,9 +128,8 @@ func (r *run) awaitEveryone(ctx context.Context) error {
 	})
 }
 
-// upToDate returns nil when every server knows what the store had when it was called:
-// one that was away for long must join the others again first, and answers stale reads
-// meanwhile.
+// upToDate returns nil when every server knows what the store contained at the time of the call. A
+// server that was away for long must rejoin first and returns stale data until then.
 func (r *run) upToDate(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -150,12 +149,11 @@ func (r *run) upToDate(ctx context.Context) error {
 	return nil
 }
 
-// errConsul says that Consul cannot be brought back.
+// errConsul means that Consul cannot be repaired.
 var errConsul = errors.New("there is no way to repair Consul")
 
-// healServers brings all servers back after a fault on them, and waits until they
-// answer. Servers that find no leader are killed and started again; when that does
-// not help either, the error is errConsul.
+// healServers repairs all servers after a fault and waits until they respond. Servers that find no
+// leader are killed and started again. If that does not help either, the error is errConsul.
 func (r *run) healServers(ctx context.Context) error {
 	const tries = 4
 	var err error
@@ -169,7 +167,7 @@ func (r *run) healServers(ctx context.Context) error {
 				ended = append(ended, s)
 			}
 		}
-		// It waits for a minute.
+		// StartAll waits for a minute.
 		if err = lab.StartAll(ctx, ended); err == nil {
 			err = r.awaitEveryone(ctx)
 		}
@@ -189,7 +187,7 @@ func (r *run) healServers(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", errConsul, err)
 }
 
-// diagnose says how each server is.
+// diagnose describes the state of each server.
 func (r *run) diagnose(ctx context.Context) string {
 	var out []string
 	for _, s := range r.Servers {
@@ -211,8 +209,8 @@ func (r *run) setTokens(ctx context.Context, revoke int) error {
 	return g.Wait()
 }
 
-// setToken deletes or gives back a machine's token, the same one. Faults may
-// overlap: it is there when none is left.
+// setToken deletes or restores a machine's token, with the same id. Faults may overlap: the token
+// is restored after the last one.
 func (r *run) setToken(ctx context.Context, m *machine, revoke int) error {
 	m.mu.Lock()
 	m.revoked += revoke

@@ -1,98 +1,87 @@
-// Package soak runs many leno agents on three Consul servers under random faults
-// and checks what leno promises. Run makes a history, by looking at agents, store
-// and kernel from outside; Check is pure and names what in a history breaks a
-// rule.
+// Package soak runs many leno agents on three Consul servers under random faults and checks what
+// leno promises. Run makes a history by looking at agents, store and kernel from outside. Check is
+// a pure function that names everything in a history that breaks a rule.
 //
 // # Networks
 //
-// Every host takes part in several of six networks: three that carry packets over
-// VXLAN, and three that only lease. One of each kind is defined by the blocks of
-// agents' configurations. One exists only in Consul, and hosts join it through
-// watch_networks or a block without pools. One is deleted and defined again and again.
-// A seventh network, without any host, is defined in a store that has just lost
-// everything, so that its records are the first there.
+// Every host takes part in several of six networks: three that carry packets over VXLAN, and three
+// that only lease. One of each kind is defined by the blocks of agents' configurations. One exists
+// only in Consul, and hosts join it through watch_networks or a block without pools. One is deleted
+// and defined again and again. A seventh network, without any host, is defined in a store that has
+// just lost everything, so that its records are the first there.
 //
-// An operator's change makes a network defined or deleted from the moment its record
-// was read back. A loss of the store can undo that: a snapshot from before the change
-// brings the earlier state back, and a host that had not heard of the change, for
-// example because it was stopped, puts back what it knows. Then the network may be
-// either until the operator's next change. Nothing else may undo a change.
+// An operator's change makes a network defined or deleted from the moment its record was read back.
+// A loss of the store can undo that: a snapshot from before the change restores the earlier state,
+// and a host that had not learnt of the change, for example because it was stopped, restores what
+// it knows. Then the network may be either until the operator's next change. Nothing else may undo
+// a change.
 //
 // # Who holds a subnet
 //
-// The store lets one session lock a record, so two holders of one key are out of
-// the question there. What counts is what hosts act on. A node is on a subnet
-// from when its agent's API first says so until the API says otherwise: a tenure.
-// A tenure is only what was certainly so: from the answer to the first look that
-// shows it to the question of the last.
+// The store lets only one session lock a record, so one key cannot have two holders there. What
+// counts is what hosts act on. A node is on a subnet from the moment its agent's API first says so
+// until the API says otherwise. This time is called a tenure. A tenure includes only what is
+// certain: it lasts from the response to the first look that shows it to the request of the last.
 //
-// A silence is a time in which the suite keeps a node's agent from knowing: dead,
-// stopped, cut off, without its Consul agent or its token. It ends when the fault
-// is undone and the store answers a consistent read, asked from that host under
-// the agent's own token. A stopped host that was given up for longer than hold
-// cannot know that its subnet is somebody else's now, and its containers go on
-// sending; no system with leases can prevent that. So tenures end where a silence
-// begins, and a new one begins with the first answer after it.
+// A silence is a time in which the suite keeps a node's agent from knowing of others: dead,
+// stopped, cut off, without its Consul agent or without its token. It ends when the fault is undone
+// and the store answers a consistent read from that host with the agent's own token. A stopped host
+// that was given up for longer than hold cannot know that its subnet belongs to another host now,
+// and its containers keep sending; no system with leases can prevent that. So a tenure ends where a
+// silence begins, and a new one begins with the first response after it.
 //
-// Two live holders of one slot are two overlapping tenures with overlapping
-// subnets. There are two excuses, and both end with the settling time. One node
-// came back from a silence in which the other came to the subnet. Or the store
-// was set back to an older state, in which both had a claim. Nothing excuses two
-// holders after the store was emptied, by a dead leader, or under load.
+// Two live holders of one slot are two overlapping tenures with overlapping subnets. There are two
+// excuses, and both end with the settling time. Either one node came back from a silence in which
+// the other got the subnet, or the store was set back to an older state in which both had a claim.
+// An emptied store, a dead leader or high load excuses nothing.
 //
 // # What may be taken
 //
-// From the first read that shows a record lapsed, or gone, or another's, no more
-// than hold may be missing to the last read that showed it held. That holds for
-// nodes that are dead or stopped too. Excused is what a node gave up by its own
-// word; a store set back says what it said then; and a node that was silent when
-// the store was emptied, or before it could write again, has been forgotten.
-// Every node that was there must have its own slot back: a node moves only when
-// it was given up, or when a store that was set back has somebody else on its
-// slot. A running agent that moves says so in its log, as an error.
+// Between the last read that showed a record held and the first read that shows it gone or with
+// another node, at least the hold time must pass. That applies to nodes that are dead or stopped,
+// too. There are three excuses. A node released its subnet, as its own agent says; a store was set
+// back, and has its old content again; or a node was silent when the store was emptied, or before
+// it could write its record again, and so has been forgotten. Every other node must get its own
+// slot back: a node moves only if it was given up, or if a store that was set back has another node
+// on its slot. A running agent that moves logs that as an error.
 //
-// # What stays of a network, and what goes
+// # What stays of a network, and what is removed
 //
-// While a network is defined, no device of it goes, no subnet file goes, and no running
-// agent stops showing its subnet, whatever happens to the store, the host or the agent.
-// An agent that takes over other options takes the network up again, and may show
-// nothing of it meanwhile.
-// After a deletion every calm node gives up its lease and removes its subnet file,
-// device and routes. A node that was away does so once it is back. The store keeps the
-// record of the deletion, and the network does not come back.
+// While a network is defined, none of its devices and subnet files disappears, and no running agent
+// stops reporting its subnet, whatever happens to the store, the host or the agent. An agent that
+// loads other options restarts the network, and need not report it until it is done. After a
+// deletion, every calm node releases its lease and removes its subnet file, device and routes. A
+// node that was away does so once it is back. The store keeps the record of the deletion, and the
+// network does not come back.
 //
-// # What else is looked at, when a node is calm
+// # What else must be true of a calm node
 //
-// Calm is a node without a silence, under a store without a fault, within the
-// settling time before. A change of the network or of the node's options in it counts
-// as a fault. Then the node's agent answers, its health is passing, it has
-// renewed within the TTL, the store has the lease it relies on, and its view of
-// all leases is the store's: it shows nothing that the store has not had within
-// the settling time and lacks nothing that the store has had all that time. Its subnet
-// file says what it holds, is where the options have it, and is not at the path before.
-// Agents keep what a store has lost for three times the TTL; that is allowed for the
-// records of nodes that could not write them again. That a session ended is told
-// to nobody: a node in the place of another, under its address, has a minute from
-// then on.
+// A node is calm if it is not silent, the store has no fault, and neither was the case within the
+// settling time before. A change of the network, or of the node's options in it, counts as a fault.
+// The agent of a calm node responds, its health is passing, it has renewed its lease within the
+// TTL, the store has the lease on which it relies, and its view of all leases is that of the store:
+// it shows nothing that the store has not had within the settling time, and lacks nothing that the
+// store has had all that time. Its subnet file contains the subnets it holds, is at the path in its
+// options, and is no longer at the previous path. Agents keep what a store has lost for three times
+// the TTL; that is allowed for the records of nodes that could not write them again. There is no
+// notification of the end of a session, so a node that replaces another, with its address, has a
+// minute from then on.
 //
-// The settling time is for a machine that gives every program a processor when it wants
-// one. The suite measures for how long the node's agent and its Consul agent waited for
-// a processor and how long the store took for its answers, and adds both, up to two
-// minutes in all. Servers that are busy now and then take each other for dead, without a
-// fault: a warning that Consul did not answer is allowed for a single look.
+// The settling time is for a machine on which every program gets a CPU when it needs one. The suite
+// measures how long the node's agent and its Consul agent waited for a CPU and how long the store
+// took to respond, and adds both, up to two minutes in all. Busy servers sometimes consider each
+// other dead without a fault: a warning that Consul did not respond is allowed for a single look.
 //
-// Nodes that carry packets have a route to every calm peer. No route may go,
-// calm or not, while its peer is there: not because of a dead agent, of either
-// side, a lost leader, or an emptied store. It may go once the peer was silent
-// for hold, or was silent when the store lost its memory, or moved. The same
-// goes for pings: one may be lost only to or from a host that is cut off, was
-// given up, or has moved.
+// Nodes that carry packets have a route to every calm peer. No route may disappear, whether the
+// node is calm or not, while its peer is there: not because of a dead agent on either side, a lost
+// leader, or an emptied store. It may disappear once the peer was silent for the hold time, was
+// silent when the store lost its records, or has moved. The same applies to pings: one may be lost
+// only to or from a host that is cut off, was given up, or has moved.
 //
-// # What is not about leno
+// # What does not concern leno
 //
-// A fault that cannot be made or undone is an incident: the suite repairs the host or
-// Consul's servers by force and goes on. A host that cannot be repaired is out of the
-// run: its silence never ends. When Consul cannot be repaired, on SIGINT and SIGTERM,
-// and after a mistake in the suite, the run ends early, and there is a report of what
-// was seen until then.
+// A fault that cannot be made or undone is an incident: the suite repairs the host or Consul's
+// servers by force and continues. A host that cannot be repaired leaves the run: its silence never
+// ends. If Consul cannot be repaired, on SIGINT and SIGTERM, and after a panic in the suite, the
+// run ends early, with a report of what was seen until then.
 package soak

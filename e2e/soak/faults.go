@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// onHost makes one fault on a host and undoes it. A host that cannot be repaired
-// after it takes no further part in the run: its silence never ends.
+// onHost makes one fault on a host and undoes it. A host that cannot be repaired afterwards takes
+// no further part in the run: its silence never ends.
 func (r *run) onHost(ctx context.Context, s Step) {
 	m := r.machines[s.Host]
 	m.faults.Lock()
@@ -41,8 +41,8 @@ func (r *run) onHost(ctx context.Context, s Step) {
 	r.say("round %d: %s on %s is over", s.Round, s.Kind, node)
 }
 
-// silenced notes a silence of a host from before a fault until the fault is undone and
-// the store answers there. A fault that fails is undone by mending the host.
+// silenced records a silence of a host from before a fault until the fault is undone and the store
+// responds there. A fault that fails is undone by mending the host.
 func (r *run) silenced(ctx context.Context, s Step, m *machine, fault func(context.Context) error) error {
 	node, _ := m.now()
 	heard := r.silence(node, s.Kind)
@@ -60,8 +60,8 @@ func (r *run) silenced(ctx context.Context, s Step, m *machine, fault func(conte
 	return err
 }
 
-// withAgentsDown ends the agents of up to three hosts that no fault is on, calls do,
-// and starts them again. When the step has a network, the hosts take part in it.
+// withAgentsDown stops the agents of up to three hosts without a fault, calls do, and starts them
+// again. If the step has a network, the hosts take part in it.
 func (r *run) withAgentsDown(ctx context.Context, s Step, do func(context.Context) error) error {
 	var hosts []*machine
 	for i := range r.machines {
@@ -98,7 +98,7 @@ func (r *run) withAgentsDown(ctx context.Context, s Step, do func(context.Contex
 	return errors.Join(call(ctx), result)
 }
 
-// disturb makes a fault of a kind that keeps an agent from knowing, and undoes it.
+// disturb makes a fault of a kind that keeps an agent from knowing of others, and undoes it.
 func (r *run) disturb(ctx context.Context, s Step, m *machine) error {
 	switch s.Kind {
 	case KillAgent:
@@ -126,7 +126,7 @@ func (r *run) disturb(ctx context.Context, s Step, m *machine) error {
 	return fmt.Errorf("%s is not a fault on a host", s.Kind)
 }
 
-// between does one thing, and undoes it a while later, also when it failed.
+// between calls do and, a while later, undo, even if do failed.
 func between(ctx context.Context, d time.Duration, do, undo func(context.Context) error) error {
 	done := do(ctx)
 	if done == nil {
@@ -138,8 +138,7 @@ func between(ctx context.Context, d time.Duration, do, undo func(context.Context
 	return errors.Join(done, undo(ctx))
 }
 
-// stopAgent ends the agent with SIGTERM. When it does not end, or not as it should,
-// that is the agent's fault.
+// stopAgent ends the agent with SIGTERM. If it does not end, or fails, that is the agent's fault.
 func (r *run) stopAgent(ctx context.Context, m *machine) {
 	node, _ := m.now()
 	if err := m.StopAgent(ctx); err != nil && ctx.Err() == nil {
@@ -147,7 +146,7 @@ func (r *run) stopAgent(ctx context.Context, m *machine) {
 	}
 }
 
-// mend undoes whatever faults do to a host.
+// mend undoes everything that faults do to a host.
 func (r *run) mend(ctx context.Context, m *machine) error {
 	if err := m.Mend(ctx); err != nil {
 		return err
@@ -164,8 +163,8 @@ func (r *run) mend(ctx context.Context, m *machine) error {
 	return r.startAgent(ctx, m)
 }
 
-// changeOptions gives one of the host's networks another subnet_file or another
-// ip_masq, and has the agent take it over.
+// changeOptions gives one of the host's networks another subnet_file or another ip_masq, and
+// reloads the agent.
 func (r *run) changeOptions(ctx context.Context, s Step, m *machine) error {
 	node, _ := m.now()
 	m.mu.Lock()
@@ -199,7 +198,7 @@ func (r *run) changeOptions(ctx context.Context, s Step, m *machine) error {
 	return ctx.Err()
 }
 
-// otherFile returns the path that a part's subnet file does not have: there are two.
+// otherFile returns the path that a part's subnet file does not have at the moment: there are two.
 func (m *machine) otherFile(p part) string {
 	if p.file == m.SubnetFile(p.name) {
 		return m.SubnetFile(p.name + "-other")
@@ -207,8 +206,8 @@ func (m *machine) otherFile(p part) string {
 	return m.SubnetFile(p.name)
 }
 
-// replace lets a host die for good and another come in its place, with its
-// address: that waits until the sessions of those before it have ended.
+// replace makes a host die for good and another one come in its place, with its address. The new
+// host waits until the sessions of its predecessors have ended.
 func (r *run) replace(ctx context.Context, m *machine) error {
 	m.setProcess(nil)
 	if err := m.KillAgent(); err != nil {
@@ -231,7 +230,7 @@ func (r *run) replace(ctx context.Context, m *machine) error {
 	m.names = append(m.names, node)
 	m.mu.Unlock()
 	r.recordNode(m)
-	r.silence(before[len(before)-1], ReplaceHost) // for good
+	r.silence(before[len(before)-1], ReplaceHost) // this silence never ends
 	heard := r.silence(node, ReplaceHost)
 	if err := r.startAgent(ctx, m); err != nil {
 		return err
@@ -241,14 +240,13 @@ func (r *run) replace(ctx context.Context, m *machine) error {
 		return ctx.Err()
 	}
 	r.say("%s is well %s after the last session of those before it: %v", node, (r.now() - ended).Round(time.Millisecond), err)
-	heard() // when it is not well, it breaks a rule from now on
+	heard() // from now on, a node that is not well breaks a rule
 	return nil
 }
 
-// awaitSuccession waits until a node in the place of others is well, or has had a
-// minute for it since nobody before it holds a lease any more and nothing else was
-// in its way. Every new leader, and a store that is set back, gives the sessions of
-// the dead another full time.
+// awaitSuccession blocks until a node that replaces others is well, or until a minute has passed
+// since none of its predecessors holds a lease and nothing else was in its way. Every new leader,
+// and a store that is set back, restarts the full time of the dead hosts' sessions.
 func (r *run) awaitSuccession(ctx context.Context, m *machine, node string, before []string) (ended time.Duration, err error) {
 	ended, clear := r.now(), r.now()
 	for {
@@ -269,7 +267,7 @@ func (r *run) awaitSuccession(ctx context.Context, m *machine, node string, befo
 	}
 }
 
-// wellOn returns nil when all networks of a node that are defined are well.
+// wellOn returns nil when all defined networks of a node are well.
 func (r *run) wellOn(ctx context.Context, m *machine, node string) error {
 	for _, c := range r.ask(ctx, m, node) {
 		if r.isDefined(c.Network) && (c.Status != passing || !c.subnet().IsValid()) {
@@ -279,8 +277,7 @@ func (r *run) wellOn(ctx context.Context, m *machine, node string) error {
 	return nil
 }
 
-// heldBy reports whether the store had a live lease of one of the nodes when it was
-// last read.
+// heldBy reports whether the store had a live lease of one of the nodes at the last read.
 func (r *run) heldBy(nodes []string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -293,7 +290,7 @@ func (r *run) heldBy(nodes []string) bool {
 	return false
 }
 
-// stormy reports whether a fault on the store goes on, or has just been undone.
+// stormy reports whether there is a fault on the store, or was until a moment ago.
 func (r *run) stormy() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

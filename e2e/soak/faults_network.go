@@ -16,10 +16,10 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
-// operatorPatience is how long one command of an operator may take.
+// operatorPatience is the time limit of one command of an operator.
 const operatorPatience = time.Minute
 
-// operator is who defines, changes and deletes networks.
+// An operator defines, changes and deletes networks.
 type operator struct {
 	one sync.Mutex // held during a change of a network
 
@@ -41,7 +41,7 @@ func (r *run) setDefined(network string, defined bool) {
 	r.operator.defined[network] = defined
 }
 
-// operate runs leno on a host that no fault is on.
+// operate runs a leno command on a host without a fault.
 func (r *run) operate(ctx context.Context, args ...string) (string, error) {
 	r.operator.mu.Lock()
 	r.operator.turn++
@@ -63,8 +63,8 @@ func (r *run) operate(ctx context.Context, args ...string) (string, error) {
 	return "", errors.New("there is no host without a fault")
 }
 
-// setUpNetworks defines the networks that exist only in Consul, half of them with
-// network apply and half with network import, and notes the definitions of all.
+// setUpNetworks defines the networks that exist only in Consul, half of them with network apply and
+// half with network import, and records the definitions of all networks.
 func (r *run) setUpNetworks(ctx context.Context) error {
 	for i, n := range allNetworks() {
 		if n.origin == fromFiles || n.name == "lease-temp" && len(r.definers(n.name)) > 0 {
@@ -101,7 +101,7 @@ func (r *run) setUpNetworks(ctx context.Context) error {
 	return nil
 }
 
-// definers returns the names of the machines whose configurations have the network's pools.
+// definers returns the names of the machines whose configurations contain the network's pools.
 func (r *run) definers(network string) (out []string) {
 	for _, m := range r.machines {
 		if slices.ContainsFunc(m.takesPart(), func(p part) bool { return p.name == network && p.joins == byDefinition }) {
@@ -139,7 +139,7 @@ func (r *run) onNetwork(ctx context.Context, s Step) error {
 
 func networkKey(name string) string { return "leno/networks/" + name }
 
-// readNetwork reads a network's record: what Read has of it.
+// readNetwork reads a network's record and returns its state and definition, as in Read.
 func (r *run) readNetwork(ctx context.Context, name string) (state, definition string, err error) {
 	var pair *api.KVPair
 	err = r.onLeader(ctx, "read a definition", func(ctx context.Context, leader *api.Client) error {
@@ -153,7 +153,7 @@ func (r *run) readNetwork(ctx context.Context, name string) (state, definition s
 	return state, definition, nil
 }
 
-// change begins to note a change of a network's record; done ends it.
+// change starts the record of a change of a network; done ends it.
 func (r *run) change(why Kind, network string) (done func(definition string, recorded bool)) {
 	i := 0
 	r.record(func(h *History) {
@@ -168,8 +168,7 @@ func (r *run) change(why Kind, network string) (done func(definition string, rec
 	}
 }
 
-// defineNetwork defines a network with network apply or, when pick is odd, network
-// import.
+// defineNetwork defines a network with network apply or, if pick is odd, network import.
 func (r *run) defineNetwork(ctx context.Context, name string, pick int) error {
 	r.operator.one.Lock()
 	defer r.operator.one.Unlock()
@@ -206,8 +205,8 @@ func (r *run) defineNetwork(ctx context.Context, name string, pick int) error {
 	return err
 }
 
-// deleteNetwork deletes a network with network delete. One that the store has just
-// lost may not be there to be deleted.
+// deleteNetwork deletes a network with network delete. If the store has just lost the network,
+// there may be nothing to delete.
 func (r *run) deleteNetwork(ctx context.Context, name string) error {
 	const lostFor = 15 * time.Second
 	r.operator.one.Lock()
@@ -233,8 +232,8 @@ func (r *run) deleteNetwork(ctx context.Context, name string) error {
 	return err
 }
 
-// changeNetwork gives a network another definition that hosts take over live. One
-// that would take a subnet from a host is refused, and stays as it is.
+// changeNetwork gives a network another definition that hosts can apply live. A definition that
+// would take a subnet from a host is refused, and the network stays as it is.
 func (r *run) changeNetwork(ctx context.Context, name string) error {
 	r.operator.one.Lock()
 	defer r.operator.one.Unlock()
@@ -270,8 +269,8 @@ func (r *run) changeNetwork(ctx context.Context, name string) error {
 	})
 }
 
-// rewriteNetwork writes a network's definition with the same meaning: its members in
-// another order and with other spaces.
+// rewriteNetwork writes a network's definition again with the same meaning: its members in another
+// order and with other white space.
 func (r *run) rewriteNetwork(ctx context.Context, name string) error {
 	r.operator.one.Lock()
 	defer r.operator.one.Unlock()
@@ -307,11 +306,10 @@ func (r *run) rewriteNetwork(ctx context.Context, name string) error {
 	})
 }
 
-// deleteAgain deletes networks that came back into the store after they were
-// deleted, as an operator would, until ctx ends. Whether they may come back is for
-// the rules to say.
+// deleteAgain deletes networks that came back into the store after their deletion, as an operator
+// would, until ctx ends. Whether they may come back is up to the rules.
 func (r *run) deleteAgain(ctx context.Context) {
-	back := map[string]int{} // how often one was seen in a row
+	back := map[string]int{} // how often each was seen in a row
 	for sleep(ctx, 2*time.Second) == nil {
 		for _, n := range allNetworks() {
 			if r.lastState(n.name) != stateDefined || r.isDefined(n.name) {
@@ -330,7 +328,7 @@ func (r *run) deleteAgain(ctx context.Context) {
 	}
 }
 
-// lastState is the state of a network's record when it was last read.
+// lastState returns the state of a network's record at the last read.
 func (r *run) lastState(network string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -342,16 +340,15 @@ func (r *run) lastState(network string) string {
 	return stateMissing
 }
 
-// badRecord is a key with a value that leno cannot use.
+// A badRecord is a key with a value that leno cannot use.
 type badRecord struct {
 	key  string
 	bad  string
-	good []byte // what it should have, nil for nothing
+	good []byte // the valid value, or nil if there should be none
 }
 
-// chooseBadRecords chooses records of one network, one of each kind: its definition,
-// the lease of a host that is there, a lease of a slot that nobody has, and others
-// that mean nothing.
+// chooseBadRecords chooses records of one network, one of each kind: its definition, the lease of a
+// host, a lease of an unused slot, and others without a meaning.
 func (r *run) chooseBadRecords(ctx context.Context, s Step) (out []badRecord, err error) {
 	var pairs api.KVPairs
 	err = r.onLeader(ctx, "read everything", func(ctx context.Context, leader *api.Client) error {
@@ -403,8 +400,8 @@ func (r *run) putBad(ctx context.Context, records []badRecord) error {
 	})
 }
 
-// putGood removes those of the records that are still bad, and writes what should
-// be in their place. With lose the definition is only removed.
+// putGood replaces those of the records that are still bad by their valid values, or removes them.
+// With lose, the definition is only removed.
 func (r *run) putGood(ctx context.Context, records []badRecord, lose bool) error {
 	return r.onLeader(ctx, "remove bad records", func(ctx context.Context, leader *api.Client) error {
 		for _, b := range records {

@@ -8,8 +8,8 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// onStore makes one fault on the store or a network, and undoes it. An error means
-// that no further fault is possible.
+// onStore makes one fault on the store or a network, and undoes it. An error means that no further
+// fault is possible.
 func (r *run) onStore(ctx context.Context, s Step) error {
 	if s.Kind != SaveStore {
 		what := string(s.Kind)
@@ -68,7 +68,7 @@ func (r *run) disturbStore(ctx context.Context, s Step) error {
 	return r.onNetwork(ctx, s)
 }
 
-// onServers takes servers away and brings them back.
+// onServers disables servers and repairs them.
 func (r *run) onServers(ctx context.Context, s Step) error {
 	leader, err := r.leader(ctx)
 	if err != nil {
@@ -101,15 +101,15 @@ func (r *run) onServers(ctx context.Context, s Step) error {
 		return err
 	}
 	if s.Kind == CutServer {
-		// What was under way between Consul's own agents is sent again no sooner:
-		// TCP doubles its patience, so up to as long as the cut lasted.
+		// Consul's agents retransmit what was in progress only later: TCP doubles its timeout each
+		// time, so it can take as long as the cut lasted.
 		return sleep(ctx, s.For)
 	}
 	return nil
 }
 
-// emptyAnd empties the store and at once defines or deletes another network than
-// those that have to come back.
+// emptyAnd empties the store and immediately defines or deletes a network other than those that
+// must come back.
 func (r *run) emptyAnd(ctx context.Context, s Step) error {
 	if err := r.empty(ctx, s.Kind); err != nil {
 		return err
@@ -126,8 +126,8 @@ func (r *run) emptyAnd(ctx context.Context, s Step) error {
 	return r.deleteNetwork(ctx, s.Network)
 }
 
-// restoreBad sets the store back to a snapshot that has records which cannot be
-// used, and removes these a while later as an operator would.
+// restoreBad sets the store back to a snapshot with invalid records, and removes those a while
+// later, as an operator would.
 func (r *run) restoreBad(ctx context.Context, s Step) error {
 	calm := r.storm(s.Kind)
 	defer calm()

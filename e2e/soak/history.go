@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// History is everything that was seen of a run, from outside. Times count from
-// its start. Lists are in the order in which things were seen.
+// A History holds everything that was seen of a run from outside. Times count from its start. Lists
+// are in the order of the observations.
 type History struct {
 	Rules    Rules
 	Networks []NetworkInfo
@@ -30,59 +30,61 @@ type History struct {
 	Endings  []Ending
 }
 
-// Rules are the times that were promised.
+// Rules are the times that leno promises.
 type Rules struct {
-	TTL  time.Duration // of a lease's session, which lives up to twice that
-	Hold time.Duration // a lapsed lease is kept for its host
-	// Settle is how long after a fault everything is as it was, on a machine that
-	// gives every program a processor when it wants one.
+	TTL  time.Duration // of a lease's session, which lives up to twice as long
+	Hold time.Duration // how long a lapsed lease is kept for its host
+	// Settle is how long after a fault everything must be as before, on a machine on which every
+	// program gets a CPU when it needs one.
 	Settle time.Duration
 }
 
-// NetworkInfo is what the rules need to know of one of the run's networks.
+// NetworkInfo is what the rules need to know about one of the run's networks.
 type NetworkInfo struct {
 	Name string
-	// Definers are the first names of the machines whose configurations define it. In a store that has lost the
-	// record of a deletion, one that does not remember it defines the network again.
+	// Definers are the first names of the machines whose configurations define the network. If the
+	// store has lost the record of a deletion, one of them that does not remember the deletion
+	// defines the network again.
 	Definers []string
 }
 
-// Node is one host in one network under one name. A machine that comes back
-// under another name is another node.
+// A Node is one host in one network under one name. A machine that comes back under another name is
+// another node.
 type Node struct {
 	Name    string
 	Network string
-	Carries bool // has a datapath and, in a network that stays, a container
-	// Replaces are the nodes whose place and address it took, one after another.
+	Carries bool // it has a datapath and, in a permanent network, a container
+	// Replaces are the nodes whose place and address it took, in order.
 	Replaces []string
 }
 
-// Span is a time from and to, both included.
+// A Span is a time including both ends.
 type Span struct{ From, To time.Duration }
 
-// forever is the end of what never ends.
+// forever is the end of a span that does not end.
 const forever = time.Duration(1<<63 - 1)
 
 func (s Span) overlaps(o Span) bool { return s.From <= o.To && o.From <= s.To }
 
-// Claim is one look at a node's agent about one network: what the agent says
-// between question and answer.
+// A Claim is one look at a node's agent about one network: what the agent said between request and
+// response.
 type Claim struct {
 	Node    string
 	Network string
 	Span
-	Process  int // pid
+	Process  int // process id
 	Answered bool
-	// Subnets it holds by its own word, the first decides on the slot.
+	// Subnets are the subnets that it holds according to its agent. The first one determines the
+	// slot.
 	Subnets []netip.Prefix
-	Status  string         // of the agent's own checks and the network's, the worst
-	Trouble string         // the checks that do not pass, with their reasons
-	Renewed time.Duration  // when it renewed its lease last
-	View    []Entry        // all leases as it knows them, nil when it was not asked
-	File    []netip.Prefix // what the subnet file says, nil when there is none
-	OldFile bool           // the file that options named before is still there
-	// Waited is for how long, since the beginning of the run, threads of the agent
-	// and of its Consul agent were ready to run and had no processor.
+	Status  string         // the worst status of the agent's own checks and the network's
+	Trouble string         // the checks that are not passing, with their reasons
+	Renewed time.Duration  // time of the last renewal of its lease
+	View    []Entry        // all leases known to it, or nil if it was not asked
+	File    []netip.Prefix // content of the subnet file, or nil if there is none
+	OldFile bool           // the file at the previous path still exists
+	// Waited is how long, since the start of the run, threads of the agent and of its Consul agent
+	// were ready to run and had no CPU.
 	Waited time.Duration
 }
 
@@ -93,39 +95,37 @@ func (c Claim) subnet() netip.Prefix {
 	return c.Subnets[0]
 }
 
-// Entry says whose a subnet is.
+// An Entry is a subnet and its node.
 type Entry struct {
 	Subnet netip.Prefix
 	Node   string
 }
 
-// Record is one lease in the store. Of one that cannot be read only the subnet is
-// known, by its key.
+// A Record is one lease in the store. Of an invalid one, only the subnet in its key is known.
 type Record struct {
 	Entry
 	Subnets []netip.Prefix
-	Session string // "" when it lapsed
+	Session string // "" if it has lapsed
 }
 
 func (r Record) readable() bool { return r.Node != "" }
 
-// Read is one consistent read of a network's records: true at one moment between
-// question and answer.
+// A Read is one consistent read of a network's records, valid at one moment between request and
+// response.
 type Read struct {
 	Span
 	Network string
-	// State of the network's own record: missing, defined, deleted or unreadable.
+	// State is the state of the network's own record: missing, defined, deleted or unreadable.
 	State string
-	// Definition is the plan and backend in one order and without spaces, "" when
-	// the network is not defined.
+	// Definition is the plan and backend in a fixed order and without spaces, or "" if the network
+	// is not defined.
 	Definition string
 	Records    []Record
-	// Waited is for how long, since the beginning of the run, this reader waited
-	// for the store's answers.
+	// Waited is how long, since the start of the run, this reader waited for the store's responses.
 	Waited time.Duration
 }
 
-// States of a network's record.
+// These are the states of a network's record.
 const (
 	stateMissing    = "missing"
 	stateDefined    = "defined"
@@ -133,87 +133,87 @@ const (
 	stateUnreadable = "unreadable"
 )
 
-// Silence is a time in which a node's agent could not know of others, or others
-// of it: it was dead, stopped, cut off, or without a right or a Consul to ask.
+// A Silence is a time in which a node's agent could not know of others, or others of it: it was
+// dead, stopped or cut off, or lacked its rights or its Consul agent.
 type Silence struct {
 	Node string
 	Span
 	Why Kind
 }
 
-// Storm is a time in which no agent could rely on the store, by a fault on the
-// servers, on everybody's rights or on the records.
+// A Storm is a time in which no agent could rely on the store, because of a fault on the servers,
+// on all agents' rights or on the records.
 type Storm struct {
 	Span
 	Why Kind
 }
 
-// Rewind is a time within which the store was emptied or set back, or lost one
-// network's definition.
+// A Rewind is a time within which the store was emptied or set back, or lost the definition of one
+// network.
 type Rewind struct {
 	Span
 	Why Kind
-	// Saved is when the snapshot was made that the store was set back to.
+	// Saved is when the snapshot was taken to which the store was set back.
 	Saved time.Duration
-	// Network is the one that lost its definition, "" when it was the whole store.
+	// Network is the network that lost its definition, or "" for the whole store.
 	Network string
 }
 
-// setBack reports whether the store has older records of leases since, not none.
+// setBack reports whether the store has older lease records since then, not none.
 func (r Rewind) setBack() bool { return r.Why == RestoreStore || r.Why == RestoreBad }
 
-// restored reports whether the store was set back to a snapshot, of any age.
+// restored reports whether the store was set back to a snapshot of any age.
 func (r Rewind) restored() bool { return r.setBack() || r.Why == RestoreOldest }
 
-// Change is a time within which an operator wrote a network's record.
+// A Change is a time within which an operator wrote a network's record.
 type Change struct {
 	Span
 	Network string
 	Why     Kind // DefineNetwork, DeleteNetwork, ChangeNetwork or RewriteNetwork
-	// Definition it has since, as in Read.
+	// Definition is the definition since then, as in Read.
 	Definition string
-	// Recorded says of a deletion that its record was seen in the store. There is
-	// none when the store had lost the network before.
+	// Recorded says that the record of a deletion was seen in the store. There is none if the store
+	// had lost the network before.
 	Recorded bool
 }
 
-// OptionChange is a time within which an agent took over other options of one
-// network from its configuration.
+// An OptionChange is a time within which an agent loaded other options of one network from its
+// configuration.
 type OptionChange struct {
 	Span
 	Node, Network string
 }
 
-// RouteList is one look at the kernel of a node that carries.
+// A RouteList is one look at the kernel of a node that carries packets.
 type RouteList struct {
 	Node    string
 	At      time.Duration
-	To      []netip.Prefix // others' subnets that there are routes to, in any network
-	Devices []string       // networks that have their device
+	To      []netip.Prefix // subnets of other nodes to which there are routes, in any network
+	Devices []string       // networks whose device exists
 }
 
-// Removal is a route that a node's kernel lost.
+// A Removal is a route that disappeared from a node's kernel.
 type Removal struct {
 	Node string
 	At   time.Duration
 	To   netip.Prefix
 }
 
-// DeviceLoss is a network's device that a node's kernel lost.
+// A DeviceLoss is a network's device that disappeared from a node's kernel.
 type DeviceLoss struct {
 	Node    string
 	Network string
 	At      time.Duration
 }
 
-// Loss is a ping from container to container that was never answered.
+// A Loss is a ping between containers that was never answered.
 type Loss struct {
 	Network  string
 	From, To string // nodes
 	At       time.Duration
 }
 
-// Notice is an agent's log line about having another subnet now.
+// A Notice is an agent's log line about its new subnet.
 type Notice struct {
 	Node    string
 	Network string
@@ -221,14 +221,14 @@ type Notice struct {
 	Subnet  netip.Prefix
 }
 
-// Ending is an agent that ended although nobody ended it, or not as it should.
+// An Ending is an agent that ended without a fault, or failed when it was stopped.
 type Ending struct {
 	Node string
 	At   time.Duration
-	Text string // its last words
+	Text string // last lines of its output
 }
 
-// save writes the history to a file, for a later look.
+// save writes the history to a file for later analysis.
 func (h History) save(path string) (err error) {
 	file, err := os.Create(path)
 	if err != nil {
@@ -239,7 +239,7 @@ func (h History) save(path string) (err error) {
 	return errors.Join(gob.NewEncoder(packed).Encode(h), packed.Close())
 }
 
-// Load reads a history that a run has kept.
+// Load reads a history that a run has saved.
 func Load(path string) (h History, err error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -1,49 +1,49 @@
 package soak
 
-// Kind is a kind of fault.
+// A Kind is a kind of fault.
 type Kind string
 
-// The faults on one host.
+// Faults on one host.
 const (
-	KillAgent     Kind = "kill-agent"    // kill -9, started again seconds later
-	RestartAgent  Kind = "restart-agent" // SIGTERM, started again seconds later
+	KillAgent     Kind = "kill-agent"    // kill -9, restarted seconds later
+	RestartAgent  Kind = "restart-agent" // SIGTERM, restarted seconds later
 	StopShort     Kind = "stop-agent"    // SIGSTOP, continued before its session ends
 	StopPastTTL   Kind = "stop-past-ttl"
 	StopPastHold  Kind = "stop-past-hold"
-	CutHost       Kind = "cut-host"       // its wire loses everything
+	CutHost       Kind = "cut-host"       // no packet gets in or out
 	LeaveClient   Kind = "leave-client"   // its Consul client agent leaves gracefully and comes back
-	RevokeToken   Kind = "revoke-token"   // its ACL token is deleted, and given back
-	ReplaceHost   Kind = "replace-host"   // its agent dies for good, a machine of another name comes
+	RevokeToken   Kind = "revoke-token"   // its ACL token is deleted and restored
+	ReplaceHost   Kind = "replace-host"   // its agent dies for good, and a machine with another name takes its place
 	ChangeOptions Kind = "change-options" // subnet_file or another option, and a reload
 )
 
-// The faults on the store.
+// Faults on the store.
 const (
 	KillLeader      Kind = "kill-leader"
-	LoseQuorum      Kind = "lose-quorum" // two servers of three are killed
+	LoseQuorum      Kind = "lose-quorum" // two of three servers are killed
 	CutServer       Kind = "cut-server"
 	RevokeTokens    Kind = "revoke-all-tokens"
 	EmptyStore      Kind = "empty-store"       // everything below leno/ is deleted
-	EmptyAndDefine  Kind = "empty-and-define"  // the same, and another network is defined at once
-	EmptyAndDelete  Kind = "empty-and-delete"  // the same, and another network is deleted at once
-	EmptyAndRestart Kind = "empty-and-restart" // the same, and some agents are restarted at once
-	SaveStore       Kind = "save-snapshot"     // no fault: what RestoreStore goes back to
+	EmptyAndDefine  Kind = "empty-and-define"  // the same, and another network is defined immediately
+	EmptyAndDelete  Kind = "empty-and-delete"  // the same, and another network is deleted immediately
+	EmptyAndRestart Kind = "empty-and-restart" // the same, and some agents are restarted immediately
+	SaveStore       Kind = "save-snapshot"     // not a fault: the snapshot for RestoreStore
 	RestoreStore    Kind = "restore-snapshot"
-	RestoreBad      Kind = "restore-bad-records" // the snapshot has records that cannot be used
+	RestoreBad      Kind = "restore-bad-records" // the snapshot contains invalid records
 	RestoreOldest   Kind = "restore-oldest"      // the snapshot is from before any network existed
 )
 
-// The faults on one network.
+// Faults on one network.
 const (
 	LoseNetwork     Kind = "lose-network"      // the key of its definition is deleted
 	DefineNetwork   Kind = "define-network"    // with network apply or network import
 	DeleteNetwork   Kind = "delete-network"    // with network delete
 	DeleteWhileAway Kind = "delete-while-away" // the same, while the agents of some of its hosts are down
-	ChangeNetwork   Kind = "change-network"    // another definition that hosts take over live
-	RewriteNetwork  Kind = "rewrite-network"   // the same definition in other words
+	ChangeNetwork   Kind = "change-network"    // another definition that hosts can apply live
+	RewriteNetwork  Kind = "rewrite-network"   // the same definition, spelled differently
 )
 
-// Kinds are all faults: those on hosts, those on the whole store, and those on one
+// Kinds returns all kinds of faults: those on hosts, those on the whole store, and those on one
 // network.
 func Kinds() (hosts, store, network []Kind) {
 	return []Kind{

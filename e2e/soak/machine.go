@@ -17,10 +17,10 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// operatorToken may do everything.
+// operatorToken has all rights.
 const operatorToken = "3f1e2a60-0000-4000-8000-000000000001"
 
-// Rights are cached for a second only, so that a token is gone when it is gone.
+// Rights are cached for a second only, so that deleting a token takes effect at once.
 const aclConfig = `{"acl": {"enabled": true, "default_policy": "deny", "token_ttl": "1s", "policy_ttl": "1s", "tokens": {%s"agent": "` + operatorToken + `"}}}`
 
 var (
@@ -28,8 +28,8 @@ var (
 	clientConfig = fmt.Sprintf(aclConfig, "")
 )
 
-// rules are the rights of the agent on a host, as far as an agent can tell from those of
-// examples/consul/policy.hcl.
+// rules are the rights of a host's agent. They differ from those in examples/consul/policy.hcl only
+// in ways that an agent cannot notice.
 const rules = `
 key_prefix "leno/" { policy = "write" }
 session %[1]q { policy = "write" }
@@ -37,17 +37,17 @@ session_prefix "" { policy = "read" }
 service "leno" { policy = "write" }
 agent %[1]q { policy = "read" }`
 
-// patience is how long the suite waits for what has nothing to do with leno, on a
-// machine that may be busy with other things, before it repairs it by force.
+// patience is how long the suite waits, on a machine that may be busy, for things that do not
+// depend on leno before it repairs them by force.
 const patience = 3 * time.Minute
 
-// machine is one host with its agent.
+// A machine is one host with its agent.
 type machine struct {
 	*lab.Host
 	index   int
 	carries bool
 	token   *api.ACLToken
-	names   []string // of the nodes it has been
+	names   []string // of the nodes that it has been
 
 	faults sync.Mutex // held during a fault
 
@@ -55,8 +55,8 @@ type machine struct {
 	parts    []*part
 	node     string
 	process  *lab.Process // of the agent; nil while it is meant to be down
-	client   *lab.Process // of its Consul agent, the last one that was started
-	revoked  int          // by how many faults its token is deleted
+	client   *lab.Process // the last process of its Consul agent
+	revoked  int          // number of faults that keep its token deleted
 	disabled bool         // it could not be repaired after a fault
 	waits    waits
 }
@@ -73,7 +73,7 @@ func (m *machine) setProcess(p *lab.Process) {
 	m.process = p
 }
 
-// takesPart returns copies of the machine's parts as they are now.
+// takesPart returns copies of the machine's current parts.
 func (m *machine) takesPart() (out []part) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -83,14 +83,14 @@ func (m *machine) takesPart() (out []part) {
 	return out
 }
 
-// privateRun is a leno whose agent has a /run/leno of its own, the host's directory:
-// that is where the subnet files of networks without a block are.
+// privateRun runs leno with the host's directory as /run/leno, where the agent writes the subnet
+// files of networks without a block.
 const privateRun = `#!/bin/sh
 [ "$1" = agent ] || exec %[1]q "$@"
 exec unshare --mount sh -euc 'mount -t tmpfs tmpfs /run; mkdir /run/leno; mount --bind "${3%%/*}" /run/leno; exec %[1]q "$@"' sh "$@"
 `
 
-// setUp starts everything and waits until all is well.
+// setUp starts everything and waits until all agents are well.
 func (r *run) setUp(ctx context.Context) error {
 	acl := r.Servers[0].Client().ACL()
 	write := (&api.WriteOptions{Token: operatorToken}).WithContext(ctx)
@@ -154,7 +154,7 @@ func (r *run) setUp(ctx context.Context) error {
 	return r.pings.start(ctx)
 }
 
-// recordNode adds the machine's node of this moment to the history.
+// recordNode adds the machine's current node to the history.
 func (r *run) recordNode(m *machine) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -190,9 +190,8 @@ lease {
 	return os.WriteFile(m.ConfigFile(), []byte(config), 0o644)
 }
 
-// startAgent writes the configuration, starts the agent and waits for its first
-// answer of any kind. That it does not answer in time is not an error: the rules
-// judge that.
+// startAgent writes the configuration, starts the agent and waits for its first response of any
+// kind. It is no error if the response does not come in time: the rules judge that.
 func (r *run) startAgent(ctx context.Context, m *machine) error {
 	if err := r.writeConfig(m); err != nil {
 		return err
@@ -212,8 +211,8 @@ func (r *run) startAgent(ctx context.Context, m *machine) error {
 	return ctx.Err()
 }
 
-// startClient starts a machine's Consul agent unless it runs, and waits until it
-// knows a leader.
+// startClient starts a machine's Consul agent unless it is running, and waits until it knows a
+// leader.
 func (r *run) startClient(ctx context.Context, m *machine) error {
 	const tries = 3
 	var err error
@@ -238,8 +237,8 @@ func (r *run) startClient(ctx context.Context, m *machine) error {
 	return err
 }
 
-// awaitStore waits until the store answers a consistent read where the machine's
-// agent asks for it, and under its token: from then on time counts.
+// awaitStore blocks until the store answers a consistent read where the machine's agent asks, with
+// the agent's token: from then on, times count.
 func (r *run) awaitStore(ctx context.Context, m *machine) error {
 	return await(ctx, patience, "the store to answer on "+m.Name, m.asksStore)
 }
@@ -248,8 +247,8 @@ func (m *machine) asksStore(ctx context.Context) error {
 	if err := asks(ctx, m.Host.Consul, m.token.SecretID); err != nil {
 		return err
 	}
-	// A new leader may reap the node of a host that was cut off under the last
-	// one, with its sessions, and makes none until the node has joined again.
+	// A new leader may remove the node of a host that was cut off under the previous leader, with
+	// its sessions, and creates no session until the node has joined again.
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	node, _, err := m.Host.Consul.Client().Catalog().Node(m.Name, (&api.QueryOptions{RequireConsistent: true, Token: operatorToken}).WithContext(ctx))
@@ -266,7 +265,7 @@ func asks(ctx context.Context, c *lab.Consul, token string) error {
 	return err
 }
 
-// await is lab.WaitFor with a limit of its own.
+// await is like lab.WaitFor with a limit of its own.
 func await(ctx context.Context, limit time.Duration, what string, done func(context.Context) error) error {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

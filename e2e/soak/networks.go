@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// origin is where a network's definition comes from.
+// An origin says where a network's definition comes from.
 type origin int
 
 const (
-	fromFiles    origin = iota // blocks of agents' configurations define it
-	onlyInConsul               // an operator defined it, with network apply or network import
-	temporary                  // an operator defines and deletes it again and again
+	fromFiles    origin = iota // blocks in agents' configurations
+	onlyInConsul               // an operator, with network apply or network import
+	temporary                  // an operator, who defines and deletes it again and again
 )
 
-// network is one of the run's networks. Its name is at most ten characters long, so
-// that its device is leno-NAME.
+// A network is one of the run's networks. Its name has at most ten characters, so that its device
+// can be named leno-NAME.
 type network struct {
 	name    string
 	number  int // its pool is 10.NUMBER.0.0/16
@@ -24,12 +24,12 @@ type network struct {
 	origin  origin
 }
 
-// aside is a network that nobody takes part in. It is defined in a store that has
-// lost everything, and deleted a while later.
+// aside is a network without hosts. It is defined in a store that has lost everything, and deleted
+// a while later.
 const aside = "aside"
 
-// allNetworks are the networks of every run: over VXLAN between the carriers, and
-// leases only between the others.
+// allNetworks returns the networks of every run: VXLAN between the carriers, and leases only
+// between the others.
 func allNetworks() []network {
 	return []network{
 		{"carry", 5, true, fromFiles},
@@ -50,18 +50,17 @@ func findNetwork(name string) network {
 	return network{aside, 11, false, temporary}
 }
 
-// variants is how many definitions of a network there are that hosts can change
-// between while they run.
+// variants is the number of definitions of a network between which hosts can change while they run.
 const variants = 4
 
-// last is the last subnet of a network without packets. The pool is small, so that
-// a host that wants a subnet meets those that were given up, and large enough for
-// the dead hosts that a restored snapshot brings back.
+// last returns the last subnet of a network without packets. The pool is small enough that a host
+// that wants a subnet meets those that were given up, and large enough for the dead hosts that a
+// restored snapshot revives.
 func (n network) last(o Options, variant int) string {
 	return fmt.Sprintf("10.%d.%d.0", n.number, o.Agents-o.Carriers+8+4*(variant%2))
 }
 
-// definition is the part of a network block that all hosts share.
+// definition returns the part of a network block that all hosts share.
 func (n network) definition(o Options, variant int) string {
 	if !n.carries {
 		return fmt.Sprintf("  ipv4 {\n    prefix = \"10.%d.0.0/16\"\n    min    = \"10.%[1]d.1.0\"\n    max    = %q\n  }\n  backend \"alloc\" {}\n",
@@ -79,7 +78,7 @@ func (n network) definition(o Options, variant int) string {
 		n.number, 8467+n.number, variant%2 == 1, offload)
 }
 
-// flannel is the definition without variations, as flannel has it in etcd.
+// flannel returns the definition without variants, as flannel stores it in etcd.
 func (n network) flannel(o Options) string {
 	if n.carries {
 		return fmt.Sprintf(`{"Network":"10.%d.0.0/16","Backend":{"Type":"vxlan","VNI":%[1]d,"Port":%d}}`, n.number, 8467+n.number)
@@ -87,17 +86,17 @@ func (n network) flannel(o Options) string {
 	return fmt.Sprintf(`{"Network":"10.%d.0.0/16","SubnetMin":"10.%[1]d.1.0","SubnetMax":%q,"Backend":{"Type":"alloc"}}`, n.number, n.last(o, 0))
 }
 
-// part is a machine's part in one network.
+// A part is a machine's part in one network.
 type part struct {
 	network
 	joins joining
 
 	file   string // subnet_file
-	former string // subnet_file before it was changed
+	former string // the previous subnet_file
 	masq   bool   // ip_masq
 }
 
-// joining is how a host takes part in a network.
+// joining says how a host takes part in a network.
 type joining int
 
 const (
@@ -106,10 +105,10 @@ const (
 	byWatching                  // watch_networks
 )
 
-// partsOf is what the machine of an index takes part in: all of them in the network
-// from files of their kind, two of three in the one that exists only in Consul, and
-// those that watch in the temporary one as well. One further host defines the
-// temporary network by its file.
+// partsOf returns the parts of the machine with the given index. All machines take part in the
+// network of their kind that is defined in files, two of three in the one that exists only in
+// Consul, and those that use watch_networks in the temporary one as well. One more host defines the
+// temporary network in its file.
 func (o Options) partsOf(index int, dir string) []*part {
 	carries := o.carries(index)
 	order := index
@@ -140,7 +139,7 @@ func (o Options) partsOf(index int, dir string) []*part {
 	return out
 }
 
-// blocks is the configuration for a machine's parts.
+// blocks returns the configuration blocks for a machine's parts.
 func (o Options) blocks(parts []*part) string {
 	var out strings.Builder
 	for _, p := range parts {

@@ -25,17 +25,17 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// askTimeout bounds one look at an agent or the store. A stopped agent takes
-// connections and never answers.
+// askTimeout bounds one look at an agent or the store. A stopped agent accepts connections and
+// never responds.
 const askTimeout = 3 * time.Second
 
 // passing is the status of an agent without trouble.
 const passing = api.Passing
 
-// watchAgent looks at one machine's agent again and again, until ctx ends.
+// watchAgent looks at one machine's agent repeatedly until ctx ends.
 func (r *run) watchAgent(ctx context.Context, m *machine) {
-	var noticed int64               // bytes of the log
-	var watched, ended *lab.Process // seen last; seen to have ended
+	var noticed int64               // bytes of the log that were read
+	var watched, ended *lab.Process // the process seen last, and the last one whose end was seen
 	views := map[string][]Entry{}
 	for sleep(ctx, r.Every) == nil {
 		node, p := m.now()
@@ -54,7 +54,7 @@ func (r *run) watchAgent(ctx context.Context, m *machine) {
 			c := &claims[i]
 			c.Process, c.Waited = p.Pid(), waited
 			if slices.Equal(c.View, views[c.Network]) {
-				c.View = views[c.Network] // most looks see the same, and a run can be long
+				c.View = views[c.Network] // share equal views, because most looks see the same and a run can be long
 			}
 			views[c.Network] = c.View
 		}
@@ -63,7 +63,7 @@ func (r *run) watchAgent(ctx context.Context, m *machine) {
 			r.trouble("read the log of the agent on %s: %v", node, err)
 			continue
 		}
-		// The last line may not be whole yet.
+		// The last line may be incomplete.
 		text = text[:strings.LastIndexByte(text, '\n')+1]
 		noticed += int64(len(text))
 		notices := noticesIn(node, p.Pid(), text)
@@ -125,8 +125,8 @@ func (r *run) ask(ctx context.Context, m *machine, node string) []Claim {
 	return claims
 }
 
-// get reads one answer of the machine's agent and reports whether there was one. What
-// is not there or cannot be said yet is an answer without content.
+// get reads a response of the machine's agent and reports whether there was one. A response that
+// something does not exist or is not known yet counts as one without content.
 func (m *machine) get(ctx context.Context, path string, into any) bool {
 	status, body, err := m.Get(ctx, path)
 	if err != nil {
@@ -138,7 +138,7 @@ func (m *machine) get(ctx context.Context, path string, into any) bool {
 	return json.Unmarshal([]byte(body), into) == nil
 }
 
-// fileSubnets is what a subnet file says, nil when there is none.
+// fileSubnets returns the content of a subnet file, or nil if there is none.
 func fileSubnets(path string) (out []netip.Prefix) {
 	file, err := lab.ReadSubnetFile(path)
 	if err != nil {
@@ -150,8 +150,8 @@ func fileSubnets(path string) (out []netip.Prefix) {
 	return out
 }
 
-// troubles returns the worst status of the agent's own checks and one network's, and
-// the checks that do not pass.
+// troubles returns the worst status of the agent's own checks and one network's, and the checks
+// that are not passing.
 func troubles(h api.Health, network string) (status, trouble string) {
 	order := []string{"", api.Passing, api.Warning, api.Critical}
 	var out []string
@@ -174,7 +174,7 @@ func troubles(h api.Health, network string) (status, trouble string) {
 
 var moved = regexp.MustCompile(`\[ERROR\].*this host has another subnet now.* network=(\S+) subnet=([0-9a-f.:/]+)`)
 
-// noticesIn is what an agent's log says about having moved.
+// noticesIn returns the lines in an agent's log about its new subnets.
 func noticesIn(node string, process int, log string) (out []Notice) {
 	for _, m := range moved.FindAllStringSubmatch(log, -1) {
 		if p, err := netip.ParsePrefix(m[2]); err == nil {
@@ -184,7 +184,7 @@ func noticesIn(node string, process int, log string) (out []Notice) {
 	return out
 }
 
-// readFrom is the rest of a file from an offset.
+// readFrom returns the rest of a file from an offset.
 func readFrom(path string, offset int64) (string, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -203,14 +203,14 @@ func lastLines(text string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// waits adds up for how long processes waited for a processor.
+// waits adds up how long processes waited for a CPU.
 type waits struct {
 	total time.Duration
-	last  map[int]time.Duration // by pid
+	last  map[int]time.Duration // by process id
 }
 
-// waited is for how long the threads of the machine's agent and of its Consul agent
-// have been ready to run without a processor, since they were first looked at.
+// waited returns how long the threads of the machine's agent and of its Consul agent have been
+// ready to run without a CPU since the first look at them.
 func (m *machine) waited(agent *lab.Process) time.Duration {
 	pids := []int{agent.Pid()}
 	m.mu.Lock()
@@ -225,15 +225,15 @@ func (w *waits) add(pids []int, wait func(pid int) time.Duration) time.Duration 
 	now := map[int]time.Duration{}
 	for _, pid := range pids {
 		now[pid] = wait(pid)
-		// A thread that ended takes its time along.
+		// The time of a thread disappears when it ends.
 		w.total += max(0, now[pid]-w.last[pid])
 	}
 	w.last = now
 	return w.total
 }
 
-// runQueueWait is for how long all threads of a process together have been ready to
-// run without a processor: the second figure in /proc/PID/task/TID/schedstat.
+// runQueueWait returns how long all threads of a process together have been ready to run without a
+// CPU: the second number in /proc/PID/task/TID/schedstat.
 func runQueueWait(pid int) (sum time.Duration) {
 	paths, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	if err != nil {
@@ -249,8 +249,8 @@ func runQueueWait(pid int) (sum time.Duration) {
 	return sum
 }
 
-// watchStore reads everything below leno/ again and again, at the server that
-// answered last, until ctx ends.
+// watchStore reads everything below leno/ repeatedly, from the server that responded last, until
+// ctx ends.
 func (r *run) watchStore(ctx context.Context) {
 	server := 0
 	var waited time.Duration
@@ -283,7 +283,7 @@ func sameRecord(a, b Record) bool {
 	return a.Entry == b.Entry && a.Session == b.Session && slices.Equal(a.Subnets, b.Subnets)
 }
 
-// readOf takes the records of the run's networks out of one answer.
+// readOf extracts the records of the run's networks from one response.
 func readOf(pairs consul.KVPairs, at Span) []Read {
 	byName := map[string]*Read{}
 	reads := make([]Read, 0, len(allNetworks())+1)
@@ -308,15 +308,15 @@ func readOf(pairs consul.KVPairs, at Span) []Read {
 	return reads
 }
 
-// recordOf reads one lease. Of one that cannot be read the key counts; a key that
-// is no subnet is nothing.
+// recordOf reads one lease. Of an invalid one it returns the subnet in the key; it ignores a key
+// that is not a subnet.
 func recordOf(key string, p *consul.KVPair) (Record, bool) {
 	var value struct {
 		Subnet  netip.Prefix
 		Subnets []netip.Prefix
 		Node    string
 	}
-	subnet, err := netip.ParsePrefix(strings.Replace(key, "-", "/", 1)) // 10.5.34.0-24
+	subnet, err := netip.ParsePrefix(strings.Replace(key, "-", "/", 1)) // "10.5.34.0-24"
 	if err != nil {
 		return Record{}, false
 	}
@@ -326,8 +326,8 @@ func recordOf(key string, p *consul.KVPair) (Record, bool) {
 	return Record{Entry{value.Subnet, value.Node}, value.Subnets, p.Session}, true
 }
 
-// stateOf is what a network's record says. Its definition does not depend on spaces
-// and on the order of members.
+// stateOf returns the content of a network's record. The definition does not depend on spaces and
+// on the order of members.
 func stateOf(p *consul.KVPair) (state, definition string) {
 	if p == nil {
 		return stateMissing, ""
@@ -354,11 +354,11 @@ func stateOf(p *consul.KVPair) (state, definition string) {
 // routeProtocol marks leno's routes.
 const routeProtocol = 108
 
-// devicePrefix is what the names of leno's devices begin with.
+// devicePrefix is the prefix of the names of leno's devices.
 const devicePrefix = "leno-"
 
-// watchKernel lists the routes and devices of a machine again and again, and notes
-// each one that the kernel says is gone, until ctx ends.
+// watchKernel lists the routes and devices of a machine repeatedly, and records every removal that
+// the kernel reports, until ctx ends.
 func (r *run) watchKernel(ctx context.Context, m *machine) {
 	for ctx.Err() == nil {
 		if err := r.watchKernelOnce(ctx, m); err != nil && ctx.Err() == nil {
@@ -441,8 +441,8 @@ func (r *run) listKernel(k *netlink.Handle, m *machine) (RouteList, error) {
 	return list, nil
 }
 
-// destination is where one of leno's routes to a peer goes; not its route for
-// the rest of the network, which goes nowhere.
+// destination returns the destination of one of leno's routes to a peer. It ignores leno's
+// unreachable route for the rest of the network.
 func destination(r netlink.Route) (netip.Prefix, bool) {
 	if r.Protocol != routeProtocol || r.Type != unix.RTN_UNICAST || r.Dst == nil {
 		return netip.Prefix{}, false

@@ -60,7 +60,8 @@ func TestReadOf(t *testing.T) {
 	})
 }
 
-// TestWaits: what threads waited counts once, also after a process was replaced.
+// TestWaits checks that the time that threads have waited counts once, also after a process was
+// replaced.
 func TestWaits(t *testing.T) {
 	var w waits
 	now := map[int]time.Duration{1: 5, 2: 7}
@@ -68,7 +69,7 @@ func TestWaits(t *testing.T) {
 	if got := w.add([]int{1, 2}, look); got != 12 {
 		t.Errorf("first %d", got)
 	}
-	now[1], now[2] = 9, 6 // a thread of the second ended
+	now[1], now[2] = 9, 6 // a thread of the second process ended
 	if got := w.add([]int{1, 2}, look); got != 16 {
 		t.Errorf("then %d", got)
 	}

@@ -13,23 +13,23 @@ import (
 
 const pingEvery = 200 * time.Millisecond
 
-// place is where a container is.
+// A place is the place of a container: a host in a network.
 type place struct {
 	*machine
 	network string
 }
 
-// pings go from every container to every other one of its network, each family, all
-// the time. A container whose host has another subnet now is replaced, as its runtime
-// would.
+// pings are sent from every container to every other one of its network, in each family, all the
+// time. If a container's host has another subnet, the container is replaced, as its runtime would
+// do.
 type pings struct {
 	run        *run
 	containers map[place]*lab.Container
 	streams    []*stream
-	sent       int // by those that have ended
+	sent       int // by the streams that have ended
 }
 
-// stream is one ping that goes on.
+// A stream is one running ping.
 type stream struct {
 	from, to place
 	nodes    [2]string
@@ -37,7 +37,7 @@ type stream struct {
 	ping     *lab.PingStream
 }
 
-// start gives every place a container and waits until all of them ping each other.
+// start adds a container to every place and waits until all of them ping each other.
 func (p *pings) start(ctx context.Context) error {
 	if err := p.house(ctx); err != nil {
 		return err
@@ -51,7 +51,7 @@ func (p *pings) start(ctx context.Context) error {
 	})
 }
 
-// places are those of containers: each carrier has one in each network that stays.
+// places returns the places of containers: each carrier has one in each permanent network.
 func (p *pings) places() (out []place) {
 	for _, m := range p.run.machines {
 		for _, part := range m.takesPart() {
@@ -63,14 +63,14 @@ func (p *pings) places() (out []place) {
 	return out
 }
 
-// part is the machine's part in the place's network.
+// part returns the machine's part in the place's network.
 func (p place) part() part {
 	all := p.takesPart()
 	return all[slices.IndexFunc(all, func(x part) bool { return x.name == p.network })]
 }
 
-// house gives a container to every place that has none. The lab looks for the subnet
-// file in one place only, so a host that was told to write it elsewhere comes later.
+// house adds a container to every place that has none. The lab looks for the subnet file at one
+// path only, so a host whose file is elsewhere gets its container later.
 func (p *pings) house(ctx context.Context) error {
 	for _, at := range p.places() {
 		if p.containers[at] != nil || at.part().file != at.SubnetFile(at.network) {
@@ -85,8 +85,8 @@ func (p *pings) house(ctx context.Context) error {
 	return nil
 }
 
-// connect starts the pings that are missing, each once a first answer came: routes
-// to a new container take a moment. It counts those without an answer.
+// connect starts the missing pings, each after a first answer, because routes to a new container
+// take a moment. It returns the number of pings without an answer.
 func (p *pings) connect(ctx context.Context) (missing int, err error) {
 	for from, c := range p.containers {
 		for to, other := range p.containers {
@@ -124,8 +124,7 @@ func (p *pings) watch(ctx context.Context) {
 	}
 }
 
-// follow removes the containers whose host has another subnet, and adds those that
-// are missing.
+// follow removes the containers whose host has another subnet, and adds the missing ones.
 func (p *pings) follow(ctx context.Context) error {
 	for at, c := range p.containers {
 		subnets := fileSubnets(at.part().file)
@@ -134,7 +133,7 @@ func (p *pings) follow(ctx context.Context) error {
 		}) {
 			continue
 		}
-		ctx := context.WithoutCancel(ctx) // what is begun is brought to an end
+		ctx := context.WithoutCancel(ctx) // complete what has begun
 		p.run.say("%s has another subnet of network %s, replacing its container", at.node, at.network)
 		if err := p.end(ctx, func(s *stream) bool { return s.from == at || s.to == at }); err != nil {
 			p.run.trouble("pings: %v", err)
@@ -156,11 +155,11 @@ func (p *pings) stop(ctx context.Context) error {
 	return p.end(ctx, func(*stream) bool { return true })
 }
 
-// late is how long before the end of a stream a packet must have been sent to
-// count: an answer may still be under way.
+// late is how long before the end of a stream a packet must have been sent to count, because an
+// answer may still be under way.
 const late = time.Second
 
-// end ends some streams and notes what they lost.
+// end ends some streams and records their losses.
 func (p *pings) end(ctx context.Context, which func(*stream) bool) error {
 	var errs []error
 	p.streams = slices.DeleteFunc(p.streams, func(s *stream) bool {

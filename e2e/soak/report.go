@@ -9,28 +9,29 @@ import (
 	"time"
 )
 
-// Report is what came of a run. Durations are nanoseconds in JSON.
+// A Report is the outcome of a run. Durations are nanoseconds in JSON.
 type Report struct {
 	Seed     uint64        `json:"seed"`
-	For      time.Duration `json:"for"`  // that faults went on, by plan
-	Took     time.Duration `json:"took"` // all of it
+	For      time.Duration `json:"for"`  // planned duration of the faults
+	Took     time.Duration `json:"took"` // duration of the whole run
 	Agents   int           `json:"agents"`
-	Carriers int           `json:"carriers"` // of them
+	Carriers int           `json:"carriers"` // how many of them carry packets
 	Servers  int           `json:"servers"`
 	TTL      time.Duration `json:"ttl"`
 	Hold     time.Duration `json:"hold"`
 
 	Violations []Violation `json:"violations"`
-	// Ended is why the run ended before its time, "" when it did not.
+	// Ended is the reason why the run ended early, or "".
 	Ended string `json:"ended"`
-	// Incidents are what went wrong with the suite itself or with Consul.
+	// Incidents are problems of the suite itself or of Consul.
 	Incidents []Incident `json:"incidents"`
 
 	Rounds int          `json:"rounds"`
-	Total  int          `json:"total"`  // faults
-	Faults map[Kind]int `json:"faults"` // of each kind
-	// Looks at agents' networks, and how many of them were calm, so that everything
-	// had to be well; consistent reads of the store; looks at routes and devices.
+	Total  int          `json:"total"`  // number of faults
+	Faults map[Kind]int `json:"faults"` // number of faults of each kind
+	// Claims counts the looks at agents' networks, and Calm those at calm members, which had to be
+	// well. Reads counts the consistent reads of the store, and Routes the looks at routes and
+	// devices.
 	Claims int `json:"claims"`
 	Calm   int `json:"calm"`
 	Reads  int `json:"reads"`
@@ -39,22 +40,22 @@ type Report struct {
 
 	PingsSent int `json:"pings_sent"`
 	PingsLost int `json:"pings_lost"`
-	// PingsExcused are those of PingsLost that were lost to a host that a fault
-	// had cut off or that had been given up for longer than hold.
+	// PingsExcused counts those of PingsLost that were lost to a host that a fault had cut off or
+	// that had been given up for longer than hold.
 	PingsExcused int `json:"pings_excused"`
 
-	// Recovery is how long after a fault was undone all was as before.
+	// Recovery is how long after the end of a fault everything was as before.
 	Recovery map[Kind]Recovery `json:"recovery"`
 }
 
-// Recovery of one kind of fault.
+// Recovery summarizes the recoveries from one kind of fault.
 type Recovery struct {
 	Count  int           `json:"count"`
 	Median time.Duration `json:"median"`
 	Max    time.Duration `json:"max"`
 }
 
-// report checks what was seen. ended is why the run ended before its time.
+// report checks the history. ended is the reason why the run ended early.
 func (r *run) report(ended error) Report {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,7 +80,7 @@ func (r *run) report(ended error) Report {
 	return out
 }
 
-// judge fills in everything that a history says.
+// judge fills in everything that follows from a history.
 func (r *Report) judge(h History) {
 	c := newChecker(h)
 	r.Violations = c.check()
@@ -93,15 +94,15 @@ func (r *Report) judge(h History) {
 	r.Moves, r.Recovery = c.countMoves(), c.recoveries()
 }
 
-// Judge makes the report of a history that an earlier run has kept, without what only
-// the run itself knows.
+// Judge returns the report of a history that an earlier run has saved, without what only the run
+// itself knows.
 func Judge(h History) Report {
 	r := Report{TTL: h.Rules.TTL, Hold: h.Rules.Hold}
 	r.judge(h)
 	return r
 }
 
-// countMoves counts how often a node went to another subnet.
+// countMoves counts how often a node moved to another subnet.
 func (c *checker) countMoves() (n int) {
 	for _, ts := range c.tenures {
 		for i := range ts {
@@ -113,8 +114,8 @@ func (c *checker) countMoves() (n int) {
 	return n
 }
 
-// recoveries finds, for every fault that was undone, how long after that the agents
-// it concerned were well again: answering, with a subnet, passing.
+// recoveries measures, for every fault that was undone, how long it took from then until the agents
+// concerned were well again: responding, with a subnet, passing.
 func (c *checker) recoveries() map[Kind]Recovery {
 	took := map[Kind][]time.Duration{}
 	for _, s := range c.Silences {
@@ -148,9 +149,9 @@ func (c *checker) recoveries() map[Kind]Recovery {
 	return out
 }
 
-// recovered adds the time from at until the last of the nodes was well: the end
-// of the last look that shows one unwell before the next fault on it. What ends
-// while the store is away says nothing.
+// recovered adds the time from at until the last of the nodes was well: the end of the last look
+// before the next fault on the node that shows it unwell. A time that ends while the store is
+// unavailable is not counted.
 func (c *checker) recovered(took map[Kind][]time.Duration, why Kind, at time.Duration, members []member) {
 	if slices.ContainsFunc(c.Storms, func(s Storm) bool { return s.From < at && at < s.To }) {
 		return
@@ -167,7 +168,7 @@ func (c *checker) recovered(took map[Kind][]time.Duration, why Kind, at time.Dur
 	took[why] = append(took[why], well)
 }
 
-// nextFault is when the next one that concerns a member begins.
+// nextFault returns when the next fault that concerns a member begins.
 func (c *checker) nextFault(m member, after time.Duration) time.Duration {
 	next := forever
 	begins := func(at time.Duration) {
@@ -199,7 +200,7 @@ func (r Report) JSON(out io.Writer) error {
 	return encoder.Encode(r)
 }
 
-// Text writes the report for people: first what is wrong.
+// Text writes the report for people, starting with the violations.
 func (r Report) Text(out io.Writer) error {
 	for _, v := range r.Violations {
 		fmt.Fprintf(out, "VIOLATION %s\n", v)

@@ -17,32 +17,32 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// Options of a run.
+// Options are the options of a run.
 type Options struct {
-	Name   string // begins the lab's id
+	Name   string // first part of the lab's id
 	Leno   string // path of the binary
-	Consul string // path of the binary; default: as the lab finds it
+	Consul string // path of the binary; default: the one that the lab finds
 
-	// Seed decides on the faults: the same one, with the same other options,
-	// makes the same ones at the same times.
+	// Seed determines the faults: the same seed with the same other options makes the same faults
+	// at the same times.
 	Seed uint64
-	// For is how long faults go on. Laying out and the last settling add to it.
+	// For is how long the suite makes faults. Setting up and the last settling time are added to
+	// it.
 	For time.Duration
-	// Agents is how many hosts there are, each with an agent and a Consul client
-	// agent; Carriers how many of them carry packets, over VXLAN. The others
-	// lease only.
+	// Agents is the number of hosts, each with an agent and a Consul client agent. Carriers is how
+	// many of them carry packets over VXLAN. The others only lease.
 	Agents, Carriers int
 	Rules            Rules
-	// Every is how often agents and store are looked at.
+	// Every is the interval between two looks at agents and store.
 	Every time.Duration
-	// Log gets a line for each fault.
+	// Log receives a line for each fault.
 	Log io.Writer
-	// Keep is a directory for the logs of all programs and the history, made when a
-	// rule was broken or the run ended before its time. "" keeps nothing.
+	// Keep is a directory for the logs of all programs and the history. It is created if a rule was
+	// broken or the run ended early. "" keeps nothing.
 	Keep string
 }
 
-// Defaults are the options of a long run.
+// Defaults returns the options of a long run.
 func Defaults() Options {
 	return Options{
 		Name: "soak", For: 10 * time.Minute, Agents: 30, Carriers: 3, Every: time.Second, Log: io.Discard,
@@ -50,7 +50,7 @@ func Defaults() Options {
 	}
 }
 
-// run is a run in progress.
+// A run is a run in progress.
 type run struct {
 	Options
 	*lab.Lab
@@ -58,19 +58,18 @@ type run struct {
 	machines []*machine
 	operator operator
 	pings    *pings
-	snapshot snapshot // what RestoreStore goes back to
+	snapshot snapshot // the state to which RestoreStore goes back
 	oldest   snapshot // of a store without any network
 }
 
-// overtime is how long after the last fault by plan a run may go on. Faults take
-// longer on a busy machine.
+// overtime is how long a run may continue after the last planned fault. Faults take longer on a
+// busy machine.
 const overtime = 10 * time.Minute
 
-// Run lays out a lab, makes faults in it, and checks what was seen. There is a report
-// of what was seen until the end, also with an error, which means that the run ended
-// before its time: ctx ended, or the lab could not be laid out, or Consul could not
-// be repaired. Violations are in the report. Nothing is left of the lab however it
-// ends.
+// Run lays out a lab, makes faults in it, and checks the history. Even with an error it returns a
+// report of what was seen until the end. An error means that the run ended early: ctx ended, the
+// lab could not be laid out, or Consul could not be repaired. Violations are in the report. Nothing
+// is left of the lab in any case.
 func Run(ctx context.Context, o Options) (report Report, err error) {
 	r := &run{Options: o, recorder: newRecorder(o.Rules), operator: operator{defined: map[string]bool{}, variant: map[string]int{}}}
 	r.Lab, err = lab.New(ctx, lab.Options{
@@ -93,7 +92,7 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 	return report, err
 }
 
-// close takes the lab away. On a busy machine that may take more than one try.
+// close removes the lab. On a busy machine that may take more than one attempt.
 func (r *run) close() (err error) {
 	for range 3 {
 		if err = r.Close(); err == nil {
@@ -114,7 +113,7 @@ func (r *run) inLab(ctx context.Context) error {
 	return r.observed(ctx, func(ctx context.Context) error { return r.faults(ctx, steps) })
 }
 
-// pace is how long faults are apart, whatever is allowed for settling.
+// pace is the minimum time between faults, whatever the settling time.
 const pace = 10 * time.Second
 
 func (o Options) plan() plan {
@@ -125,8 +124,8 @@ func (o Options) plan() plan {
 
 func (o Options) carries(host int) bool { return host < o.Carriers }
 
-// observed runs f while everything is looked at, and for the settling time after. What
-// was seen is complete also when ctx ends first.
+// observed runs f while everything is observed, and continues to observe for the settling time
+// after. The history is complete even if ctx ends first.
 func (r *run) observed(ctx context.Context, f func(context.Context) error) error {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
@@ -157,7 +156,7 @@ func (r *run) observed(ctx context.Context, f func(context.Context) error) error
 	watch(r.deleteAgain)
 	err := guarded(func() error { return f(watching) })
 	if err == nil {
-		// Long enough for a calm look at every agent.
+		// Long enough for a look at every agent while it is calm.
 		err = sleep(watching, r.Rules.Settle+4*r.Every)
 	}
 	stop()
@@ -168,8 +167,8 @@ func (r *run) observed(ctx context.Context, f func(context.Context) error) error
 	return err
 }
 
-// faults carries out a schedule: what is on hosts at its time, what is on the
-// store one after another.
+// faults executes a schedule: faults on hosts at their times, faults on the store one after
+// another.
 func (r *run) faults(ctx context.Context, steps []Step) error {
 	start := time.Now()
 	limited, cancel := context.WithTimeout(ctx, r.For+overtime)
@@ -190,7 +189,7 @@ func (r *run) faults(ctx context.Context, steps []Step) error {
 		})
 	}
 	g.Go(func() error {
-		var healed time.Time // of the last fault on servers
+		var healed time.Time // when the last fault on servers was repaired
 		for _, s := range store {
 			wait := s.At - time.Since(start)
 			if onServers(s.Kind) && !healed.IsZero() {
@@ -215,7 +214,7 @@ func (r *run) faults(ctx context.Context, steps []Step) error {
 	return err
 }
 
-// keepLogs saves what the lab would take away, and the history.
+// keepLogs saves the logs, which would be removed with the lab, and the history.
 func (r *run) keepLogs() error {
 	logs, err := filepath.Glob(filepath.Join(r.Dir, "*.log"))
 	if err != nil {
@@ -240,21 +239,21 @@ func (r *run) keepLogs() error {
 	return err
 }
 
-// say tells of one thing, with the time of the run.
+// say logs a line with the time since the start of the run.
 func (r *run) say(format string, args ...any) {
 	r.saying.Lock()
 	defer r.saying.Unlock()
 	fmt.Fprintf(r.Log, "%8.3f  %s\n", r.now().Seconds(), fmt.Sprintf(format, args...))
 }
 
-// recorder writes the history. Safe for concurrent use.
+// A recorder writes the history. It may be used concurrently.
 type recorder struct {
 	start  time.Time
 	saying sync.Mutex
 
 	mu        sync.Mutex
 	h         History
-	planned   int // steps of the schedule
+	planned   int // number of steps in the schedule
 	begun     []Step
 	incidents []Incident
 }
@@ -263,27 +262,26 @@ func newRecorder(rules Rules) *recorder {
 	return &recorder{start: time.Now(), h: History{Rules: rules}}
 }
 
-// Incident is what went wrong with the suite itself, or with Consul. It is not
-// about leno.
+// An Incident is a problem of the suite itself or of Consul. It does not concern leno.
 type Incident struct {
 	At   time.Duration `json:"at"`
 	Text string        `json:"text"`
 }
 
-// trouble notes an incident.
+// trouble records an incident.
 func (r *run) trouble(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	r.record(func(*History) { r.incidents = append(r.incidents, Incident{r.now(), text}) })
 	r.say("INCIDENT %s", text)
 }
 
-// begin notes that a fault begins.
+// begin records the beginning of a fault.
 func (r *run) begin(s Step, format string, args ...any) {
 	r.record(func(*History) { r.begun = append(r.begun, s) })
 	r.say("round %d: %s", s.Round, fmt.Sprintf(format, args...))
 }
 
-// unfinished names the faults that go on.
+// unfinished names the faults in progress.
 func (r *run) unfinished() (out []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -311,7 +309,7 @@ func (r *recorder) record(f func(*History)) {
 	f(&r.h)
 }
 
-// silence begins one; the function it returns ends it.
+// silence records the beginning of a silence; the returned function ends it.
 func (r *recorder) silence(node string, why Kind) (end func()) {
 	i := 0
 	r.record(func(h *History) {
@@ -332,7 +330,7 @@ func (r *recorder) silentNow(node string) bool {
 	return false
 }
 
-// storm begins one; the function it returns ends it.
+// storm records the beginning of a storm; the returned function ends it.
 func (r *recorder) storm(why Kind) (end func()) {
 	i := 0
 	r.record(func(h *History) {
@@ -342,7 +340,7 @@ func (r *recorder) storm(why Kind) (end func()) {
 	return func() { r.record(func(h *History) { h.Storms[i].To = r.now() }) }
 }
 
-// rewind begins one; the function it returns ends it.
+// rewind records the beginning of a rewind; the returned function ends it.
 func (r *recorder) rewind(w Rewind) (end func()) {
 	i := 0
 	r.record(func(h *History) {
@@ -353,8 +351,8 @@ func (r *recorder) rewind(w Rewind) (end func()) {
 	return func() { r.record(func(h *History) { h.Rewinds[i].To = r.now() }) }
 }
 
-// guarded calls f and turns a panic into an error, so that a mistake in the suite does
-// not lose what a run has seen.
+// guarded calls f and turns a panic into an error, so that a mistake in the suite does not lose
+// what a run has seen.
 func guarded(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -7,24 +7,24 @@ import (
 	"time"
 )
 
-// Step is one fault of a schedule.
+// A Step is one fault of a schedule.
 type Step struct {
-	At      time.Duration // not before, from the start of the faults
-	For     time.Duration // until it is undone; 0 for what is over at once
+	At      time.Duration // earliest time, since the start of the faults
+	For     time.Duration // time until it is undone; 0 if it is over at once
 	Kind    Kind
-	Host    int    // which one, -1 for faults on the store
-	Network string // which one, "" for faults on hosts or the whole store
-	// Pick chooses where the schedule cannot know what there will be: a server
-	// among those that fit, or one of a host's networks.
+	Host    int    // its index, or -1 for faults on the store
+	Network string // its name, or "" for faults on hosts or the whole store
+	// Pick makes choices whose alternatives the schedule cannot know: a server among the suitable
+	// ones, or one of a host's networks.
 	Pick int
-	// Round it belongs to, from 1.
+	// Round is the round to which it belongs, counted from 1.
 	Round int
 }
 
-// End is when it is undone by plan.
+// End returns when it is planned to be undone.
 func (s Step) End() time.Duration { return s.At + s.For }
 
-// plan is what a schedule is made from. The same plan makes the same schedule.
+// A plan is the input of a schedule. The same plan makes the same schedule.
 type plan struct {
 	Seed    uint64
 	For     time.Duration // the last fault has ended by then
@@ -34,21 +34,21 @@ type plan struct {
 }
 
 const (
-	// serverPause is what three servers need between two faults: the second
-	// would lose the quorum before it has come back.
+	// serverPause is the time that three servers need between two faults. Earlier, a second fault
+	// would lose the quorum, because the first server would not be back yet.
 	serverPause = 15 * time.Second
-	// comeBack is how long a server takes to start, at most and by plan.
+	// comeBack is the planned maximum time in which a server starts.
 	comeBack = 4 * time.Second
 )
 
-// deck deals kinds so that each comes once before any comes again.
+// A deck deals kinds so that each comes once before any comes again.
 type deck struct {
 	random *rand.Rand
 	all    []Kind
 	left   []Kind
 }
 
-// deal returns the next kind that fits; one does.
+// deal returns the next kind that fits. At least one must fit.
 func (d *deck) deal(fits func(Kind) bool) Kind {
 	for {
 		if i := slices.IndexFunc(d.left, fits); i >= 0 {
@@ -62,10 +62,9 @@ func (d *deck) deal(fits func(Kind) bool) Kind {
 	}
 }
 
-// schedule makes the faults of a run, in the order in which they begin. Faults
-// on the store and on networks come one after another, a round each, with time to
-// settle between them; those on hosts begin beside them, never two at once on one
-// host, and may last over rounds.
+// schedule returns the faults of a run in the order in which they begin. Faults on the store and on
+// networks come one after another, one per round, with time to settle between them. Faults on hosts
+// overlap with them, never two at once on one host, and may span several rounds.
 func schedule(p plan) []Step {
 	s := &scheduler{plan: p, random: rand.New(rand.NewPCG(p.Seed, 0)), busy: make([]time.Duration, p.Agents)}
 	hosts, store, network := Kinds()
@@ -83,7 +82,7 @@ func schedule(p plan) []Step {
 		if onServers(kind) {
 			pause = serverPause + comeBack + s.between(0, 3*time.Second)
 			if kind == CutServer {
-				pause += length // until all that was under way has arrived
+				pause += length // until everything in transit has arrived
 			}
 		}
 		if begin+length > p.For {
@@ -108,15 +107,15 @@ type scheduler struct {
 	plan
 	random       *rand.Rand
 	store, hosts deck
-	busy         []time.Duration // until when a host is, or has to settle
-	defined      []string        // networks that are, by plan
+	busy         []time.Duration // when each host is free and has settled
+	defined      []string        // networks that are defined, by plan
 	steps        []Step
 }
 
 func (s *scheduler) add(step Step) { s.steps = append(s.steps, step) }
 
-// comeAndGo are the networks that are defined and deleted during a run: those that
-// are defined at this point of the schedule, and the others.
+// comeAndGo returns the networks that are defined and deleted during a run: those that are defined
+// at this point of the schedule, and the others.
 func (s *scheduler) comeAndGo() (defined, deleted []string) {
 	for _, n := range allNetworks() {
 		switch {
@@ -130,7 +129,7 @@ func (s *scheduler) comeAndGo() (defined, deleted []string) {
 	return defined, deleted
 }
 
-// possible says that there is a network for a fault.
+// possible reports whether there is a network for a fault.
 func (s *scheduler) possible(k Kind) bool {
 	defined, deleted := s.comeAndGo()
 	switch k {
@@ -142,7 +141,7 @@ func (s *scheduler) possible(k Kind) bool {
 	return true
 }
 
-// network chooses the network for a fault, "" when it is not on one.
+// network chooses the network for a fault, or "" if the fault is not on a network.
 func (s *scheduler) network(k Kind) string {
 	defined, deleted := s.comeAndGo()
 	choose := func(of []string) string { return of[s.random.IntN(len(of))] }
@@ -164,8 +163,8 @@ func (s *scheduler) network(k Kind) string {
 	return ""
 }
 
-// onHost adds a fault on a host that is free within the round and ends by the
-// end of the run; none when there is no such.
+// onHost adds a fault on a host that is free within the round, so that the fault ends by the end of
+// the run. Without such a host it adds none.
 func (s *scheduler) onHost(round int, begin, within time.Duration) {
 	kind := s.hosts.deal(func(Kind) bool { return true })
 	length := s.length(kind)
@@ -177,7 +176,7 @@ func (s *scheduler) onHost(round int, begin, within time.Duration) {
 		}
 	}
 	if len(free) == 0 || at+length > s.For {
-		s.hosts.left = append(s.hosts.left, kind) // another time
+		s.hosts.left = append(s.hosts.left, kind) // use it another time
 		return
 	}
 	host := free[s.random.IntN(len(free))]
@@ -185,7 +184,7 @@ func (s *scheduler) onHost(round int, begin, within time.Duration) {
 	s.add(Step{At: at, For: length, Kind: kind, Host: host, Pick: s.random.IntN(1 << 16), Round: round})
 }
 
-// length is how long a fault of a kind lasts.
+// length returns how long a fault of a kind lasts.
 func (s *scheduler) length(k Kind) time.Duration {
 	lapse := 2 * s.Rules.TTL // when Consul ends a session that is not renewed
 	switch k {
@@ -198,8 +197,8 @@ func (s *scheduler) length(k Kind) time.Duration {
 	case StopPastTTL:
 		return lapse + s.between(time.Second, 5*time.Second)
 	case StopPastHold:
-		// Others look for what is past hold every 10 to 30 s: most times the slot
-		// is free before its host is back.
+		// Other hosts look every 10 to 30 s for leases past their hold time, so the slot is usually
+		// free before its host is back.
 		return lapse + s.Rules.Hold + s.between(10*time.Second, 45*time.Second)
 	case CutHost:
 		return s.between(4*time.Second, 25*time.Second)
@@ -208,7 +207,7 @@ func (s *scheduler) length(k Kind) time.Duration {
 	case RevokeToken, RevokeTokens:
 		return s.between(4*time.Second, 16*time.Second)
 	case ReplaceHost:
-		return lapse // the address of the old one is taken as long as its session lives
+		return lapse // the old host's address is in use as long as its session lives
 	case KillLeader:
 		return s.between(3*time.Second, 8*time.Second)
 	case LoseQuorum:
@@ -225,5 +224,5 @@ func (s *scheduler) between(a, b time.Duration) time.Duration {
 	return (a + time.Duration(s.random.Int64N(int64(b-a)+1))).Round(time.Millisecond)
 }
 
-// onServers says of a fault on the store that it takes servers away.
+// onServers reports whether a fault on the store disables servers.
 func onServers(k Kind) bool { return k == KillLeader || k == LoseQuorum || k == CutServer }

@@ -17,8 +17,8 @@ func tenMinutes(seed uint64) plan {
 	}
 }
 
-// TestSchedule looks at the schedules of many seeds: they can be done, have every
-// kind of fault in them, and come again with their seed.
+// TestSchedule checks the schedules of many seeds: they are feasible, contain every kind of fault,
+// and are the same for the same seed.
 func TestSchedule(t *testing.T) {
 	p := tenMinutes(0)
 	for seed := range uint64(200) {
@@ -100,7 +100,7 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
-// TestKindsDocumented: the page about the suite explains every fault.
+// TestKindsDocumented checks that the page about the suite explains every fault.
 func TestKindsDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../website/content/docs/performance/testing.mdx")
 	if err != nil {
@@ -114,7 +114,7 @@ func TestKindsDocumented(t *testing.T) {
 	}
 }
 
-// TestPastHold: the longest stop is longer than a session and hold together.
+// TestPastHold checks that the longest stop is longer than a session and hold together.
 func TestPastHold(t *testing.T) {
 	p := tenMinutes(1)
 	for _, s := range schedule(p) {

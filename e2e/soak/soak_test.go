@@ -17,9 +17,9 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// short are the options of a run that fits into the ordinary tests. Its seed
-// makes a schedule with as many kinds of faults as there is time for. Other tests
-// and the race detector share the machine, so it has a little longer to settle.
+// short returns the options of a run that is short enough for the ordinary tests. Its seed makes a
+// schedule with as many kinds of faults as fit. Other tests and the race detector share the
+// machine, so the settling time is a little longer.
 func short() Options {
 	o := Defaults()
 	o.Name, o.Seed = "t", 7
@@ -28,7 +28,7 @@ func short() Options {
 	return o
 }
 
-// logWriter makes lines of a run lines of a test.
+// logWriter turns lines of a run into lines of a test.
 type logWriter struct{ t *testing.T }
 
 func (w logWriter) Write(line []byte) (int, error) {
@@ -36,7 +36,7 @@ func (w logWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestSoak is the fault suite in short; `make soak` runs it at length.
+// TestSoak is the short form of the fault suite; `make soak` runs it at length.
 func TestSoak(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
@@ -66,7 +66,7 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// TestGuarded: a panic in the suite is an error that says where it was.
+// TestGuarded checks that a panic in the suite becomes an error that says where it happened.
 func TestGuarded(t *testing.T) {
 	err := guarded(func() error { panic("boom") })
 	if err == nil || !strings.Contains(err.Error(), "panic: boom") || !strings.Contains(err.Error(), "TestGuarded") {
@@ -77,7 +77,7 @@ func TestGuarded(t *testing.T) {
 	}
 }
 
-// TestInterrupted: a run that cannot even begin has a report that says so.
+// TestInterrupted checks that a run that cannot even begin has a report that says so.
 func TestInterrupted(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
@@ -90,7 +90,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestReport: programs read what people read.
+// TestReport checks the report for programs and the one for people.
 func TestReport(t *testing.T) {
 	s := quiet()
 	s.Silences = []Silence{{"a", Span{sec(10), sec(20)}, CutHost}}
@@ -137,7 +137,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestKeptHistory: a history that was kept is judged as it was in its run.
+// TestKeptHistory checks that a saved history is judged as it was in its run.
 func TestKeptHistory(t *testing.T) {
 	s := quiet()
 	s.moves("b", 40, 99, six)
