@@ -15,9 +15,9 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// TestAdvertisedRoute: the first container of a network with IPv6 would have the bridge
-// plugin switch forwarding on, upon which the kernel drops the default route that it
-// learnt from a router. ADD and STATUS refuse that, and say what to do.
+// TestAdvertisedRoute checks that ADD and STATUS refuse a configuration with which the first
+// container of a network with IPv6 would make the bridge plugin enable forwarding, so that the
+// kernel drops the default route it learnt from a router. The error says what to do.
 func TestAdvertisedRoute(t *testing.T) {
 	s := newSite(t, lab.Options{Hosts: 1, NoConsul: true})
 	r := s.runtimes[0]
@@ -70,7 +70,7 @@ func TestAdvertisedRoute(t *testing.T) {
 	if got := r.store(t, stateDir, "default"); len(got) > 0 {
 		t.Errorf("taken: %v", got)
 	}
-	// What needs no forwarding of IPv6 is not refused.
+	// Configurations that do not need IPv6 forwarding are accepted.
 	for name, more := range map[string]string{
 		"a network without IPv6": `,"network":"four"`,
 		"no gateway":             `,"network":"default","delegate":{"isGateway":false}`,
@@ -93,10 +93,9 @@ func TestAdvertisedRoute(t *testing.T) {
 	learns()
 }
 
-// TestUplinkBridge: a configuration names the bridge that is the host's own way out. The
-// bridge plugin sets its accept_ra to 0, and then switches forwarding on: the host keeps its
-// route all the same, and goes on listening to the router, also when several containers
-// come at once.
+// TestUplinkBridge uses a configuration that names the bridge of the host's own uplink. The bridge
+// plugin sets its accept_ra to 0 and then enables forwarding. The host must keep its route and keep
+// listening to the router, even when several containers start at the same time.
 func TestUplinkBridge(t *testing.T) {
 	s := newSite(t, lab.Options{Hosts: 1, NoConsul: true})
 	r := s.runtimes[0]
@@ -134,14 +133,14 @@ func TestUplinkBridge(t *testing.T) {
 	}
 }
 
-// router joins a device of the host to a router. It returns a function that has the
-// router advertise itself until the host has a default route by it.
+// router connects a device of the host to a router. The returned function makes the router
+// advertise itself until the host has a default route through it.
 func (s *site) router(t *testing.T, r *runtime, link string) (learns func()) {
 	t.Helper()
 	router, err := s.AddNamespace(s.ctx, "router-"+link)
 	must(t, err)
 	end := link
-	if strings.HasPrefix(link, "br") { // a bridge, of which the device becomes a port
+	if strings.HasPrefix(link, "br") { // a bridge, which gets the device as a port
 		end = "up0"
 	}
 	_, err = router.Exec(s.ctx, "ip", "link", "add", "down0", "up", "type", "veth", "peer", "name", end, "netns", r.Namespace.Name)

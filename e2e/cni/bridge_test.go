@@ -12,8 +12,8 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// TestBridge: what becomes of a host's bridges when the subnet or the MTU is another
-// one. No agent is there.
+// TestBridge checks what happens to a host's bridges when the subnet or the MTU changes. There is
+// no agent.
 func TestBridge(t *testing.T) {
 	s := newSite(t, lab.Options{Hosts: 1, NoConsul: true})
 	r := s.runtimes[0]
@@ -45,8 +45,8 @@ func TestBridge(t *testing.T) {
 		return conf("x-"+bridge, fmt.Sprintf(`,"network":"default","delegate":{"bridge":%q}`, bridge))
 	}
 
-	// The first container has its gateway at once, by IPv6 as well, where the kernel
-	// asks for duplicates as it does unless told otherwise.
+	// The first container can use its gateway at once, also over IPv6 with the kernel's default
+	// duplicate address detection.
 	_, err := r.Exec(s.ctx, "sysctl", "-qw", "net.ipv6.conf.all.accept_dad=1", "net.ipv6.conf.default.accept_dad=1")
 	must(t, err)
 	write(34, 1450)
@@ -60,16 +60,16 @@ func TestBridge(t *testing.T) {
 	}
 	on("cni-default", "10.5.34.1/24 fd00:5:0:22::1/64")
 
-	// The MTU follows the network's, down and up.
+	// The bridge's MTU follows the network's, down and up.
 	for _, mtu := range []int{1300, 1450} {
 		write(34, mtu)
-		s.added(t, r, def) // and stays: by itself a bridge has the smallest of its ports
+		s.added(t, r, def) // and keeps it: by itself a bridge takes the smallest MTU of its ports
 		if link := show("link", "show", "cni-default"); !strings.Contains(link, fmt.Sprintf("mtu %d ", mtu)) {
 			t.Errorf("not the MTU %d: %s", mtu, link)
 		}
 	}
 
-	// What others put on a bridge of their own stays there, in the network's range too.
+	// Addresses that other programs put on their own bridges stay, even within the network's range.
 	for bridge, addr := range map[string]string{"br6": "fd00:5:0:c8::1/64", "br4": "10.5.200.1/24"} {
 		show("link", "add", bridge, "type", "bridge")
 		show("addr", "add", addr, "dev", bridge, "nodad")
@@ -80,7 +80,7 @@ func TestBridge(t *testing.T) {
 	fails(t, s.container(t, r, named("br4")).add(), types.ErrInternal, "br4", "already has an IP address")
 	on("br4", "10.5.200.1/24")
 
-	// Another subnet, and no new container: the last one takes the gateway with it.
+	// The subnet changes and no new container comes: the last container takes the gateway with it.
 	write(99, 1450)
 	must(t, first.del())
 	on("cni-default", "")

@@ -18,7 +18,8 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// The agents' networks: both families, each alone, and one with five containers a host.
+// networks are the agents' networks: one with both families, one per single family, and one with
+// room for five containers per host.
 var networks = map[string]string{
 	"default": `
   ipv4 { prefix = "10.5.0.0/16" }
@@ -39,7 +40,7 @@ var networks = map[string]string{
   backend "vxlan" { vni = 4 }`,
 }
 
-// config is the agent's, whose subnet files lie where they lie on a machine.
+// config returns the agent's configuration, with subnet files where they are on a real machine.
 func (r *runtime) config() string {
 	blocks := []string{"lease {\n  ttl = \"10s\"\n}"}
 	for name, body := range networks {
@@ -61,7 +62,7 @@ func (r *runtime) facts(t *testing.T, network string) subnetfile.File {
 	return f
 }
 
-// example is the configuration that the documentation shows.
+// example returns the configuration that the documentation shows.
 func example(t *testing.T) string {
 	t.Helper()
 	return exampleFile(t, "leno.conflist")
@@ -74,15 +75,15 @@ func exampleFile(t *testing.T, name string) string {
 	return string(text)
 }
 
-// TestContainers is everything that works while the agents do, and then what does
-// when they do not.
+// TestContainers covers everything that works while the agents run, and then what works without
+// them.
 func TestContainers(t *testing.T) {
 	s := newSite(t, lab.Options{Hosts: 2})
 	a, b := s.runtimes[0], s.runtimes[1]
 	for _, r := range s.runtimes {
 		must(t, r.StartAgent(r.config()))
 	}
-	// They have only just been started: ADD waits for them.
+	// The agents have only just been started; ADD waits for them.
 	one, two := s.container(t, a, example(t)), s.container(t, b, example(t))
 	two.caps = map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
 	var g errgroup.Group
@@ -120,8 +121,8 @@ func TestContainers(t *testing.T) {
 	t.Run("reboot", func(t *testing.T) { s.reboot(t, b, two) })
 }
 
-// twoHosts: containers of two hosts reach each other in both families, with the
-// network's MTU, and CHECK finds nothing wrong.
+// twoHosts checks that containers on two hosts reach each other in both families with the network's
+// MTU, and that CHECK finds no problem.
 func (s *site) twoHosts(t *testing.T, one, two *container) {
 	one.reaches(t, two)
 	two.reaches(t, one)
@@ -149,8 +150,9 @@ func (s *site) twoHosts(t *testing.T, one, two *container) {
 	}
 }
 
-// severalNetworks: two more networks on the same hosts, one of each family, each with
-// its bridge and store, and containers of one not on the other's bridge.
+// severalNetworks attaches containers of two more networks to the same hosts, one of each family.
+// Each network has its own bridge and address store, and no container is on the other network's
+// bridge.
 func (s *site) severalNetworks(t *testing.T) {
 	for _, network := range []string{"blue", "green"} {
 		c := s.added(t, s.runtimes[0], conf("net-"+network, fmt.Sprintf(`,"network":%q`, network)))
@@ -174,12 +176,12 @@ func (s *site) severalNetworks(t *testing.T) {
 			t.Errorf("store of %s after DEL: %v", network, got)
 		}
 	}
-	// None named, and there are four.
+	// The configuration names no network, and there are four.
 	fails(t, s.container(t, s.runtimes[0], conf("any", "")).add(), types.ErrInvalidNetworkConfig, `name one as "network"`, "blue, default, green, tiny")
 }
 
-// atOnce: twenty containers at the same moment, on two configurations of one network,
-// get twenty addresses.
+// atOnce checks that twenty containers added at the same time, with two configurations of one
+// network, get twenty addresses.
 func (s *site) atOnce(t *testing.T, r *runtime) {
 	var all []*container
 	for i := range 20 {
@@ -210,8 +212,8 @@ func (s *site) atOnce(t *testing.T, r *runtime) {
 	}
 }
 
-// exhausted: when no address is left that is said, and GC gives back those of
-// containers that are gone, though the runtime forgot them.
+// exhausted checks that ADD reports when no address is left, and that GC frees the addresses of
+// containers that are gone, even if the runtime has forgotten them.
 func (s *site) exhausted(t *testing.T, r *runtime) {
 	text := conf("tiny", `,"network":"tiny"`)
 	var all []*container
@@ -234,13 +236,14 @@ func (s *site) exhausted(t *testing.T, r *runtime) {
 	all[1].reachedBy(t, true, all[0])
 	must(t, more.add())
 
-	// A runtime without GC: what certainly ended is given back when it is needed.
+	// A runtime without GC: addresses of containers that have certainly ended are freed when they
+	// are needed.
 	for range 2 {
 		s.added(t, r, text)
 	}
 	must(t, s.RemoveNamespace(s.ctx, more.Namespace))
 	last := s.container(t, r, conf("tiny-too", `,"network":"tiny"`))
-	// The kernel takes its time over what was in the namespace; then one ADD is enough.
+	// The kernel takes a moment to remove what was in the namespace; after that, one ADD is enough.
 	link := more.result.Interfaces[1].Name
 	must(t, lab.WaitFor(s.ctx, "the end of "+link, func(ctx context.Context) error {
 		if _, err := r.Exec(ctx, "ip", "link", "show", link); err != nil {
@@ -252,7 +255,7 @@ func (s *site) exhausted(t *testing.T, r *runtime) {
 	fails(t, s.container(t, r, text).add(), 101)
 }
 
-// reachedBy says whether a container answers another one.
+// reachedBy checks whether a container answers another one.
 func (c *container) reachedBy(t *testing.T, want bool, from *container) {
 	t.Helper()
 	p, err := from.Ping(c.r.ctx, c.addrs()[0], lab.PingOptions{})
@@ -262,8 +265,8 @@ func (c *container) reachedBy(t *testing.T, want bool, from *container) {
 	}
 }
 
-// subnetFiles: those that agents wrote of both families and of each alone are what
-// readers made for flannel take.
+// subnetFiles checks that readers written for flannel accept the subnet files that agents wrote for
+// both families and for each alone.
 func (s *site) subnetFiles(t *testing.T, r *runtime) {
 	for network := range networks {
 		text, err := os.ReadFile(r.subnetFile(network))

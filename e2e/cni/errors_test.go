@@ -15,8 +15,8 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// TestErrors: what is wrong with a call has the specification's code and a text, as
-// JSON, and nothing else stands on standard output. No agent is there.
+// TestErrors checks that a failed call prints the specification's error code and a message as JSON
+// and nothing else on standard output. There is no agent.
 func TestErrors(t *testing.T) {
 	s := newSite(t, lab.Options{Hosts: 1, NoConsul: true})
 	r := s.runtimes[0]
@@ -34,7 +34,7 @@ func TestErrors(t *testing.T) {
 	const other = `{` + head + `,"network":"default","delegate":{"bridge":"other"}}`
 	for _, tt := range []struct {
 		name  string
-		env   string // on top of a call that would succeed; "X=" for without
+		env   string // added to the environment of a call that would succeed; "X=" removes X
 		stdin string
 		code  uint // 0 for success
 		want  string
@@ -91,7 +91,7 @@ func TestErrors(t *testing.T) {
 		{"an interface of somebody else", "CNI_IFNAME=lo", fine, 102, "lo that is not known to be of leno-cni"},
 		{"fine", "", fine, 0, `"10.5.34.`},
 		{"fine, afterwards", "CNI_COMMAND=DEL", fine, 0, ""},
-		// A bridge that never had an address, and no port any more.
+		// A bridge that never had an address and has no port any more.
 		{"failed before", "CNI_PATH=" + noIPAM, other, 100, "host-local"},
 		{"fine after that", "", other, 0, `"10.5.34.`},
 		{"ended", "CNI_COMMAND=DEL", other, 0, ""},
@@ -131,7 +131,7 @@ func TestErrors(t *testing.T) {
 			}
 		})
 	}
-	// Nothing that failed left an address or a record.
+	// No failed call left an address or a record.
 	var left bytes.Buffer
 	for _, dir := range []string{"attachments", "addresses"} {
 		out, err := exec.Command("find", filepath.Join(r.dir, stateDir, dir), "-type", "f", "!", "-name", "lock", "!", "-name", "last_*").CombinedOutput()

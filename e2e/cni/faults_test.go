@@ -16,9 +16,8 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// crash: leno-cni is killed when bridge has done its work. The next ADD of the same
-// container works without a DEL, and GC gives the address back of one that never
-// came again.
+// crash kills leno-cni after bridge has done its work. The next ADD of the same container works
+// without a DEL, and GC frees the address of a container that never came back.
 func (s *site) crash(t *testing.T, r *runtime) {
 	dir := filepath.Join(r.Dir, "cni-crash")
 	must(t, os.Mkdir(dir, 0o755))
@@ -51,7 +50,7 @@ func (s *site) crash(t *testing.T, r *runtime) {
 	}
 }
 
-// cnitool: the specification's own tool, with the plugin called by both its names.
+// cnitool runs the specification's own tool, calling the plugin by both of its names.
 func (s *site) cnitool(t *testing.T, r *runtime) {
 	dir := filepath.Join(r.dir, "conf")
 	for _, kind := range []string{"leno-cni", "leno"} {
@@ -76,7 +75,7 @@ func (s *site) cnitool(t *testing.T, r *runtime) {
 	}
 }
 
-// versions: results are of the version that the configuration asks for.
+// versions checks that results have the version that the configuration asks for.
 func (s *site) versions(t *testing.T, r *runtime) {
 	for _, v := range []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
 		c := s.container(t, r, strings.Replace(conf("version", `,"network":"default"`), "1.1.0", v, 1))
@@ -88,7 +87,7 @@ func (s *site) versions(t *testing.T, r *runtime) {
 		if answer.Version() != v {
 			t.Errorf("%s: a result of version %s", v, answer.Version())
 		}
-		if v >= "0.4.0" { // which has CHECK
+		if v >= "0.4.0" { // the first with CHECK
 			must(t, c.check())
 		}
 		must(t, c.del())
@@ -98,9 +97,9 @@ func (s *site) versions(t *testing.T, r *runtime) {
 	}
 }
 
-// anotherSubnet: the host's lease is taken from it and it gets another subnet. What
-// ran is told so by CHECK and can be ended; what comes has addresses of the new
-// subnet, and the bridge keeps nothing of the old one, which may be another host's.
+// anotherSubnet takes the host's lease away, so that it gets another subnet. CHECK reports this for
+// running containers, which can still be ended. New containers get addresses from the new subnet,
+// and the bridge keeps nothing of the old one, which may belong to another host.
 func (s *site) anotherSubnet(t *testing.T, r *runtime, old, far *container) {
 	before := r.facts(t, "default")
 	_, err := r.Leno(s.ctx, "lease", "revoke", "default", before.Subnets()[0].String())
@@ -138,8 +137,8 @@ func (s *site) anotherSubnet(t *testing.T, r *runtime, old, far *container) {
 	must(t, c.del())
 }
 
-// noAgent: with the agent gone the subnet file is enough; without it there is nothing
-// to go by, which is said with the specification's codes.
+// noAgent checks that the subnet file is enough without the agent, and that calls without both fail
+// with the specification's codes.
 func (s *site) noAgent(t *testing.T, r *runtime) {
 	must(t, r.KillAgent())
 	c := s.added(t, r, example(t))
@@ -152,7 +151,7 @@ func (s *site) noAgent(t *testing.T, r *runtime) {
 	hasty := s.container(t, r, conf("hasty", `,"network":"default","wait":"300ms"`))
 	fails(t, hasty.add(), types.ErrTryAgainLater, "/run/leno/default.env", "no agent answers at 127.0.0.1:5366")
 	fails(t, r.cni.GetStatusNetworkList(s.ctx, hasty.list), 50, "/run/leno/default.env", "no agent answers")
-	must(t, c.check()) // a client of Nomad ends what fails it, also while an agent is upgraded
+	must(t, c.check()) // a Nomad client kills containers whose CHECK fails; they must survive an upgrade of the agent
 	must(t, hasty.del())
 	must(t, c.del())
 	must(t, os.Rename(file+".away", file))
@@ -166,8 +165,8 @@ func (s *site) noAgent(t *testing.T, r *runtime) {
 	must(t, named.del())
 }
 
-// reboot: /run is empty, and what ran is gone. The runtime's DEL finds nothing to do,
-// and addresses are free.
+// reboot empties /run and ends all containers. The runtime's DEL finds nothing to do, and the
+// addresses are free.
 func (s *site) reboot(t *testing.T, r *runtime, c *container) {
 	file, err := os.ReadFile(r.subnetFile("default"))
 	must(t, err)

@@ -13,11 +13,11 @@ import (
 	"github.com/lenonet/leno/command/subnetfile"
 )
 
-// asPlugin reads a subnet file as the documented format of flannel's CNI plugin has
-// it (flannel-io/cni-plugin, README: "subnetFile"): one KEY=value a line, ranges and
-// subnets as CIDR with a comma between several ranges, the MTU a decimal number,
-// FLANNEL_IPMASQ true or false; a range, the MTU and FLANNEL_IPMASQ have to be there,
-// and of each family the subnet with its range. Every other key is passed over.
+// asPlugin reads a subnet file in the documented format of flannel's CNI plugin
+// (flannel-io/cni-plugin, README: "subnetFile"): one KEY=value per line, ranges and subnets as
+// CIDR, several ranges separated by commas, the MTU as a decimal number, FLANNEL_IPMASQ true or
+// false. A range, the MTU and FLANNEL_IPMASQ are required, and each family needs the subnet
+// together with its range. Every other key is ignored.
 func asPlugin(t *testing.T, text string, want subnetfile.File) {
 	t.Helper()
 	got := map[string]string{}
@@ -79,9 +79,8 @@ func asPlugin(t *testing.T, text string, want subnetfile.File) {
 	}
 }
 
-// asScript reads it as mk-docker-opts.sh does, which is a shell's way: the file is
-// sourced, and FLANNEL_SUBNET becomes --bip, FLANNEL_MTU --mtu, and FLANNEL_IPMASQ
-// turned round --ip-masq.
+// asScript reads the file as mk-docker-opts.sh does: the shell sources it, and FLANNEL_SUBNET
+// becomes --bip, FLANNEL_MTU becomes --mtu, and FLANNEL_IPMASQ, inverted, becomes --ip-masq.
 func asScript(t *testing.T, path string, want subnetfile.File) {
 	t.Helper()
 	out, err := exec.Command("sh", "-euc", `

@@ -16,9 +16,9 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// TestOldGateway: when the host has another subnet, DEL and GC take the old gateway off
-// the device that it was put on, wherever the subnet file lies and whether the
-// configuration names it, or the network, or neither.
+// TestOldGateway checks that DEL and GC remove the old gateway from its device when the host has
+// another subnet, wherever the subnet file is and whether the configuration names the file, the
+// network or neither.
 func TestOldGateway(t *testing.T) {
 	s := newSite(t, lab.Options{Hosts: 1, NoConsul: true})
 	r := s.runtimes[0]
@@ -26,10 +26,10 @@ func TestOldGateway(t *testing.T) {
 		t.Helper()
 		out, err := r.Exec(s.ctx, append([]string{filepath.Join(r.path, "leno"), "cni", "-conflist"}, args...)...)
 		must(t, err)
-		return strings.Replace(out, "1.0.0", "1.1.0", 1) // with GC
+		return strings.Replace(out, "1.0.0", "1.1.0", 1) // the first version with GC
 	}
-	// The kernel of this machine may have no VLANs on bridges: this plugin makes the device
-	// that has the gateway by another way.
+	// The kernel of this machine may lack VLANs on bridges. This plugin creates the device with the
+	// gateway in another way.
 	vlan := filepath.Join(r.Dir, "cni-vlan")
 	must(t, os.Mkdir(vlan, 0o755))
 	must(t, os.WriteFile(filepath.Join(vlan, "bridge"), fmt.Appendf(nil,
@@ -40,9 +40,9 @@ func TestOldGateway(t *testing.T) {
 		name   string
 		conf   string
 		file   string // the subnet file
-		link   string // to the subnet file, "" for none
-		agent  string // the path that the agent tells, "" for no agent
-		device string // that has the gateway
+		link   string // symbolic link to the subnet file, or ""
+		agent  string // path that the agent reports, or "" without an agent
+		device string // the device that has the gateway
 		later  func(t *testing.T, c *container)
 	}{
 		{name: "printed", conf: printed(), file: usual, device: "cni-default"},
@@ -91,7 +91,7 @@ func TestOldGateway(t *testing.T) {
 				r.cni = vlanPlugins
 			}
 			c := s.added(t, r, tt.conf)
-			others := func() { // an address that somebody else put there
+			others := func() { // an address that another program added
 				t.Helper()
 				_, err := r.Exec(s.ctx, "ip", "addr", "replace", "fd00:5:0:c8::1/64", "dev", tt.device, "nodad")
 				must(t, err)
@@ -116,7 +116,7 @@ func TestOldGateway(t *testing.T) {
 	}
 }
 
-// stubAgent answers as an agent would that has the file's subnet in the network.
+// stubAgent responds like an agent that has the file's subnet in the network.
 func (s *site) stubAgent(t *testing.T, r *runtime, network, file string) {
 	t.Helper()
 	r.serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -135,12 +135,12 @@ func (s *site) stubAgent(t *testing.T, r *runtime, network, file string) {
 	})
 }
 
-// serve answers where an agent does until the test ends.
+// serve runs an HTTP server at the agent's address until the test ends.
 func (r *runtime) serve(t *testing.T, answer http.HandlerFunc) {
 	t.Helper()
 	var listener net.Listener
-	// A program that another test is just starting can keep the socket of the server before
-	// for a moment: it has a copy until it is executed.
+	// A child process that another test is just starting can hold a copy of the previous server's
+	// socket until it calls exec.
 	must(t, lab.WaitFor(r.ctx, "the agent's port to be free", func(context.Context) error {
 		return r.Do(func() (err error) {
 			listener, err = net.Listen("tcp", "127.0.0.1:5366")
@@ -156,7 +156,7 @@ func (r *runtime) serve(t *testing.T, answer http.HandlerFunc) {
 	})
 }
 
-// forget is a host that has just been started: /run is empty, and no bridge is there.
+// forget puts the host in the state after a boot: /run is empty, and there is no bridge.
 func (r *runtime) forget(t *testing.T) {
 	t.Helper()
 	out, err := r.Exec(r.ctx, "ip", "-br", "link", "show", "type", "bridge")
@@ -170,7 +170,7 @@ func (r *runtime) forget(t *testing.T) {
 	for line := range strings.Lines(out) {
 		name, _, _ := strings.Cut(strings.Fields(line)[0], "@")
 		if strings.HasPrefix(name, "veth") {
-			_, _ = r.Exec(r.ctx, "ip", "link", "del", name) // its other end may have taken it along
+			_, _ = r.Exec(r.ctx, "ip", "link", "del", name) // deleting the other end may have removed it already
 		}
 	}
 	files, err := filepath.Glob(filepath.Join(r.dir, "run/*"))

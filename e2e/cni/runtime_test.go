@@ -1,6 +1,6 @@
-// Package cni holds the tests of leno-cni as container runtimes meet it: the real
-// binary beside the reference plugins, called by the specification's own library and
-// by cnitool, on hosts with real agents and packets.
+// Package cni tests leno-cni as container runtimes use it: the real binary next to the reference
+// plugins, called by the specification's own library and by cnitool, on hosts with real agents and
+// real packets.
 package cni
 
 import (
@@ -27,13 +27,13 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// binary is the leno under test, plugins the directory of the reference plugins.
+// binary is the path of the leno under test, plugins the directory of the reference plugins.
 var binary, plugins string
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
 		if os.Geteuid() != 0 {
-			return m.Run() // every test says that it needs root
+			return m.Run() // every test reports that it needs root
 		}
 		dir, err := lab.FindCNI()
 		if err != nil {
@@ -48,13 +48,13 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// site is a lab with a container runtime on each host.
+// A site is a lab with a container runtime on each host.
 type site struct {
 	*lab.Lab
 	t        *testing.T
 	ctx      context.Context
 	runtimes []*runtime
-	count    atomic.Int64 // containers there ever were
+	count    atomic.Int64 // containers created so far
 }
 
 func newSite(t *testing.T, o lab.Options) *site {
@@ -85,7 +85,7 @@ func newSite(t *testing.T, o lab.Options) *site {
 	return s
 }
 
-// tell prints what the agents said, for a failed test.
+// tell prints the agents' output, for a failed test.
 func (s *site) tell() {
 	for _, h := range s.Hosts {
 		if p := h.Agent(); p != nil {
@@ -95,13 +95,13 @@ func (s *site) tell() {
 	}
 }
 
-// runtime is a container runtime on a host. It has a /run and a /var/lib of its own,
-// as if the host were a machine.
+// A runtime is a container runtime on a host. It has its own /run and /var/lib, as if the host were
+// a machine.
 type runtime struct {
 	*lab.Host
 	t    *testing.T
 	ctx  context.Context
-	dir  string // of what is the host's own
+	dir  string // directory of the host's own files
 	path string // CNI_PATH
 	cni  *libcni.CNIConfig
 }
@@ -122,17 +122,17 @@ func newRuntime(t *testing.T, ctx context.Context, h *lab.Host) *runtime {
 	return r
 }
 
-// withPath is the same runtime with other plugins, looked for in order.
+// withPath returns the runtime with plugins from other directories, searched in order.
 func (r *runtime) withPath(dirs ...string) *libcni.CNIConfig {
 	return libcni.NewCNIConfigWithCacheDir(dirs, filepath.Join(r.dir, "cache"), program{&version.PluginDecoder{}, r})
 }
 
-// withoutMemory is the runtime after a crash, which lost what libcni remembers.
+// withoutMemory returns the runtime after a crash that lost what libcni had stored.
 func (r *runtime) withoutMemory(t *testing.T) *libcni.CNIConfig {
 	return libcni.NewCNIConfigWithCacheDir([]string{r.path}, t.TempDir(), program{&version.PluginDecoder{}, r})
 }
 
-// view runs a command on the host with its own /run and /var/lib.
+// view is a shell command that runs its arguments with the host's own /run and /var/lib.
 const view = `
 mount --bind "$1/var-lib" /var/lib
 mount --rbind /run/netns "$1/run/netns"
@@ -141,12 +141,12 @@ stdin=$2
 shift 2
 exec "$@" <"$stdin"`
 
-// machine is a command line that runs in the view, with a file as standard input.
+// machine returns a command line that runs a command in the view, with a file as standard input.
 func (r *runtime) machine(stdin string, command ...string) []string {
 	return append([]string{"unshare", "--mount", "sh", "-euc", view, "sh", r.dir, stdin}, command...)
 }
 
-// program runs plugins for libcni on the host.
+// program runs plugins on the host for libcni.
 type program struct {
 	*version.PluginDecoder
 	r *runtime
@@ -158,8 +158,8 @@ func (p program) FindInPath(plugin string, paths []string) (string, error) {
 	return invoke.FindInPath(plugin, paths)
 }
 
-// ExecPlugin is a call as the specification has it. Whatever stands on standard
-// output is one JSON value.
+// ExecPlugin runs a plugin as the specification requires and checks that its standard output is
+// empty or one JSON value.
 func (p program) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	file, err := os.CreateTemp(p.r.dir, "stdin")
 	if err != nil {
@@ -197,15 +197,15 @@ func (p program) ExecPlugin(ctx context.Context, path string, stdin []byte, envi
 	return nil, e
 }
 
-// container is a namespace that a runtime has made.
+// A container is a namespace that a runtime has created.
 type container struct {
 	*lab.Namespace
 	r    *runtime
 	id   string
-	dev  string // the interface's name in it
+	dev  string // name of the interface in the container
 	list *libcni.NetworkConfigList
 
-	result *current.Result // of ADD
+	result *current.Result // result of ADD
 	caps   map[string]any
 	args   [][2]string
 }
@@ -217,7 +217,7 @@ func (s *site) container(t *testing.T, r *runtime, conf string) *container {
 	return &container{Namespace: ns, r: r, id: ns.Name, dev: "eth0", list: list(t, conf)}
 }
 
-// list reads a configuration.
+// list parses a configuration list.
 func list(t *testing.T, text string) *libcni.NetworkConfigList {
 	t.Helper()
 	out, err := libcni.ConfListFromBytes([]byte(text))
@@ -243,7 +243,7 @@ func (c *container) addWith(cni *libcni.CNIConfig) error {
 func (c *container) del() error   { return c.r.cni.DelNetworkList(c.r.ctx, c.list, c.with()) }
 func (c *container) check() error { return c.r.cni.CheckNetworkList(c.r.ctx, c.list, c.with()) }
 
-// addrs are those that ADD gave.
+// addrs returns the addresses that ADD assigned.
 func (c *container) addrs() (out []netip.Addr) {
 	for _, ip := range c.result.IPs {
 		a, _ := netip.AddrFromSlice(ip.Address.IP)
@@ -252,7 +252,7 @@ func (c *container) addrs() (out []netip.Addr) {
 	return out
 }
 
-// added is a container with its interface.
+// added returns a container that has its interface.
 func (s *site) added(t *testing.T, r *runtime, conf string) *container {
 	t.Helper()
 	c := s.container(t, r, conf)
@@ -260,7 +260,7 @@ func (s *site) added(t *testing.T, r *runtime, conf string) *container {
 	return c
 }
 
-// gc is a runtime's GC with those containers still there.
+// gc runs the runtime's GC with the given containers as the valid ones.
 func (r *runtime) gc(cni *libcni.CNIConfig, conf *libcni.NetworkConfigList, valid ...*container) error {
 	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}
 	for _, c := range valid {
@@ -269,7 +269,7 @@ func (r *runtime) gc(cni *libcni.CNIConfig, conf *libcni.NetworkConfigList, vali
 	return cni.GCNetworkList(r.ctx, conf, args)
 }
 
-// store is the addresses that are taken in a network.
+// store returns the addresses that are in use in a network.
 func (r *runtime) store(t *testing.T, dataDir, network string) (out []string) {
 	t.Helper()
 	files, err := os.ReadDir(filepath.Join(r.dir, dataDir, "addresses", network))
@@ -284,7 +284,7 @@ func (r *runtime) store(t *testing.T, dataDir, network string) (out []string) {
 	return out
 }
 
-// reaches waits until a container has an answer from every address of the other.
+// reaches blocks until a container has received an answer from every address of the other one.
 func (c *container) reaches(t *testing.T, to *container) {
 	t.Helper()
 	for _, addr := range to.addrs() {
@@ -298,7 +298,7 @@ func (c *container) reaches(t *testing.T, to *container) {
 	}
 }
 
-// fails holds an error against a code of the specification and words.
+// fails checks that an error has the given code of the specification and contains the words.
 func fails(t *testing.T, err error, code uint, words ...string) {
 	t.Helper()
 	var e *types.Error
@@ -320,7 +320,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// conf is a network configuration list with one plugin.
+// conf returns a network configuration list with one plugin.
 func conf(name, more string) string {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `{"cniVersion":"1.1.0","name":%q,"plugins":[{"type":"leno-cni"%s}]}`, name, more)

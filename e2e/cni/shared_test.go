@@ -21,8 +21,8 @@ import (
 // stateDir is the default dataDir on a runtime's host.
 const stateDir = "run/leno-cni"
 
-// TestShared: several configurations, runtimes and plugins on one host and network
-// leave each other's containers alone, whatever is called when. No agent is there.
+// TestShared checks that several configurations, runtimes and plugins on one host and network leave
+// each other's containers alone, whatever the order of calls. There is no agent.
 func TestShared(t *testing.T) {
 	s := newSite(t, lab.Options{Hosts: 1, NoConsul: true})
 	r := s.runtimes[0]
@@ -55,17 +55,17 @@ func subnetText(subnet string) string {
 	return fmt.Sprintf("LENO_NETWORK=10.5.0.0/16\nLENO_SUBNET=%s\nLENO_MTU=1450\nLENO_IPMASQ=true\n", subnet)
 }
 
-// named is a configuration of the network default.
+// named returns a configuration of the network "default" with the given name.
 func named(name string) string { return conf(name, `,"network":"default"`) }
 
-// as is the same container as another configuration has it.
+// as returns the same container with another configuration.
 func (c *container) as(t *testing.T, text string) *container {
 	other := *c
 	other.list = list(t, text)
 	return &other
 }
 
-// still says that a container has what it was given.
+// still checks that a container still has what it was given.
 func (c *container) still(t *testing.T) {
 	t.Helper()
 	on, err := c.Exec(c.r.ctx, "ip", "-o", "addr", "show", "dev", c.dev)
@@ -75,7 +75,7 @@ func (c *container) still(t *testing.T) {
 	}
 }
 
-// ended says that nothing of a container is there.
+// ended checks that nothing is left of a container.
 func (c *container) ended(t *testing.T) {
 	t.Helper()
 	if on, err := c.Exec(c.r.ctx, "ip", "-br", "link"); err != nil || strings.Contains(on, c.dev) {
@@ -90,8 +90,8 @@ func (c *container) ended(t *testing.T) {
 	}
 }
 
-// taken: an ADD of an interface that is there already, of another configuration or
-// plugin, fails, and neither it nor the DEL that follows touches that interface.
+// taken checks that ADD of an interface that exists already, from another configuration or plugin,
+// fails, and that neither this ADD nor the following DEL touches that interface.
 func (s *site) taken(t *testing.T, r *runtime) {
 	c := s.added(t, r, named("taken-a"))
 	other := c.as(t, named("taken-b"))
@@ -110,7 +110,8 @@ func (s *site) taken(t *testing.T, r *runtime) {
 	must(t, err)
 }
 
-// twice: of two calls for the same interface one succeeds, and stays.
+// twice checks that of two simultaneous calls for the same interface one succeeds, and that its
+// interface stays.
 func (s *site) twice(t *testing.T, r *runtime) {
 	for range 3 {
 		c := s.container(t, r, named("twice-a"))
@@ -133,8 +134,8 @@ func (s *site) twice(t *testing.T, r *runtime) {
 	}
 }
 
-// unreadable: a record that a newer leno wrote, or a crash cut off, is a container's
-// all the same, and its DEL leaves nothing.
+// unreadable checks that a record written by a newer leno, or truncated by a crash, still counts as
+// a container's, and that the container's DEL leaves nothing behind.
 func (s *site) unreadable(t *testing.T, r *runtime) {
 	c := s.added(t, r, named("unreadable"))
 	file := filepath.Join(r.dir, stateDir, "attachments/unreadable", c.id+":eth0")
@@ -149,13 +150,13 @@ func (s *site) unreadable(t *testing.T, r *runtime) {
 	c.ended(t)
 	must(t, c.add())
 	must(t, os.WriteFile(file, nil, 0o600))
-	must(t, r.gc(r.withoutMemory(t), c.list)) // of the runtime that gave it
+	must(t, r.gc(r.withoutMemory(t), c.list)) // GC of the runtime that assigned the address
 	if slices.Contains(r.store(t, stateDir, "default"), c.addrs()[0].String()) {
 		t.Errorf("%s is taken after GC", c.addrs()[0])
 	}
 }
 
-// renamed: the configuration has another name than when the container came.
+// renamed checks a configuration whose name has changed since the container was created.
 func (s *site) renamed(t *testing.T, r *runtime) {
 	c := s.added(t, r, named("before"))
 	now := c.as(t, named("after"))
@@ -169,7 +170,7 @@ func (s *site) renamed(t *testing.T, r *runtime) {
 	c.ended(t)
 }
 
-// oddDirectory: a dataDir with characters that mean something in patterns.
+// oddDirectory uses a dataDir with characters that have a meaning in patterns.
 func (s *site) oddDirectory(t *testing.T, r *runtime) {
 	c := s.added(t, r, conf("odd", `,"network":"default","dataDir":"/run/a[b]*"`))
 	if got := r.store(t, "run/a[b]*", "default"); len(got) != 1 {
@@ -187,8 +188,8 @@ func (s *site) oddDirectory(t *testing.T, r *runtime) {
 	}
 }
 
-// noNamespace: a plain file lies where the container's namespace was mounted. DEL is
-// complete, and without it an ADD that needs the address takes it.
+// noNamespace puts a plain file in place of the container's mounted namespace. DEL completes;
+// without a DEL, an ADD that needs the address takes it.
 func (s *site) noNamespace(t *testing.T, r *runtime) {
 	c := s.added(t, r, conf("space", `,"network":"small"`))
 	plain := filepath.Join(r.dir, "run/plain")
@@ -213,14 +214,14 @@ func (s *site) noNamespace(t *testing.T, r *runtime) {
 	next := s.added(t, r, conf("space-too", `,"network":"small"`))
 	fails(t, r.cni.GetStatusNetworkList(s.ctx, next.list), 50, "network small: no address is left in this host's 10.5.35.0/30")
 
-	// An address that no record speaks of is nobody's.
+	// An address without a record belongs to no container.
 	must(t, os.Remove(filepath.Join(r.dir, stateDir, "attachments/space-too", next.id+":eth0")))
 	must(t, s.container(t, r, conf("space", `,"network":"small"`)).add())
 }
 
-// hostNamespace: the path of a container's namespace leads to the host's own by now, as
-// /proc/PID/ns/net does when the PID is another process's. DEL is complete, touches no
-// interface of the host's, and without it an ADD that needs the address takes it.
+// hostNamespace makes the path of a container's namespace lead to the host's own, as
+// /proc/PID/ns/net does once the PID belongs to another process. DEL completes and touches no
+// interface of the host; without a DEL, an ADD that needs the address takes it.
 func (s *site) hostNamespace(t *testing.T, r *runtime) {
 	const own = "/proc/self/ns/net"
 	c := s.container(t, r, conf("reused", `,"network":"reused"`))
@@ -253,7 +254,7 @@ func (s *site) hostNamespace(t *testing.T, r *runtime) {
 		if !broken && there(c.result.Interfaces[1].Name) {
 			t.Errorf("%s is there", c.result.Interfaces[1].Name)
 		}
-		_, _ = c.Exec(s.ctx, "ip", "link", "del", c.dev) // of which a broken record says nothing
+		_, _ = c.Exec(s.ctx, "ip", "link", "del", c.dev) // the broken record does not name it
 	}
 
 	must(t, c.add())
@@ -261,15 +262,15 @@ func (s *site) hostNamespace(t *testing.T, r *runtime) {
 	must(t, err)
 	must(t, os.WriteFile(record, []byte(strings.Replace(string(text), c.Path(), own, 1)), 0o600))
 	next := s.container(t, r, conf("reused-too", `,"network":"reused"`))
-	fails(t, next.add(), 101) // it has its interface
+	fails(t, next.add(), 101) // it has its interface already
 	_, err = r.Exec(s.ctx, "ip", "link", "del", c.result.Interfaces[1].Name)
 	must(t, err)
 	must(t, r.cni.GetStatusNetworkList(s.ctx, next.list))
 	must(t, next.add())
 }
 
-// notOurs: a directory that the agent's user, or anyone but root, can change is not
-// used, and no link in it is followed.
+// notOurs checks that a directory that the agent's user, or any user but root, can change is not
+// used, and that no link in it is followed.
 func (s *site) notOurs(t *testing.T, r *runtime) {
 	dir := filepath.Join(r.dir, "run/of-agent")
 	must(t, os.MkdirAll(filepath.Join(dir, "cni/attachments/planted"), 0o755))
@@ -294,7 +295,8 @@ func (s *site) notOurs(t *testing.T, r *runtime) {
 	must(t, c.del())
 }
 
-// killed: what leno-cni runs ends with it, so that nothing comes after DEL.
+// killed checks that the programs that leno-cni runs end with it, so that nothing happens after
+// DEL.
 func (s *site) killed(t *testing.T, r *runtime) {
 	dir := filepath.Join(r.Dir, "cni-slow")
 	must(t, os.Mkdir(dir, 0o755))
@@ -302,7 +304,7 @@ func (s *site) killed(t *testing.T, r *runtime) {
 	must(t, os.WriteFile(filepath.Join(dir, "bridge"), fmt.Appendf(nil,
 		"#!/bin/sh\n[ $CNI_COMMAND = ADD ] || exec %s/bridge\necho $$ >%s.new; mv %s.new %s\nkill -9 $PPID\nread x <%s\ntouch %s\n", r.path, pid, pid, pid, pid+".wait", after), 0o755))
 	must(t, syscall.Mkfifo(pid+".wait", 0o600))
-	t.Cleanup(func() { // whoever waits still
+	t.Cleanup(func() { // releases every process that still waits
 		if f, err := os.OpenFile(pid+".wait", os.O_RDWR|syscall.O_NONBLOCK, 0); err == nil {
 			f.Close()
 		}
@@ -327,7 +329,7 @@ func (s *site) killed(t *testing.T, r *runtime) {
 	c.ended(t)
 }
 
-// moved: the host gets another subnet while a container is given an address.
+// moved changes the host's subnet while a container is given an address.
 func (s *site) moved(t *testing.T, r *runtime) {
 	dir := filepath.Join(r.Dir, "cni-moved")
 	must(t, os.Mkdir(dir, 0o755))
@@ -348,8 +350,8 @@ func (s *site) moved(t *testing.T, r *runtime) {
 	must(t, c.del())
 }
 
-// collectedMeanwhile: a container that comes while another runtime's GC is at work
-// keeps its address.
+// collectedMeanwhile checks that a container added while another runtime's GC is running keeps its
+// address.
 func (s *site) collectedMeanwhile(t *testing.T, r *runtime) {
 	other := s.added(t, r, named("gc"))
 	must(t, other.del())
@@ -381,7 +383,7 @@ func (s *site) collectedMeanwhile(t *testing.T, r *runtime) {
 	must(t, c.del())
 }
 
-// text is a result as a configuration has it.
+// text returns a result as JSON in the form that a configuration contains.
 func text(result types.Result) (string, error) {
 	var b strings.Builder
 	err := result.PrintTo(&b)

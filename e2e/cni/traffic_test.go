@@ -14,8 +14,8 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// masquerade: the agent does it, so containers see each other's addresses, and
-// others the host's.
+// masquerade checks that the agent masquerades: containers see each other's addresses, and other
+// machines see the host's.
 func (s *site) masquerade(t *testing.T, one, two *container) {
 	for i, addr := range two.addrs() {
 		for _, tt := range []struct {
@@ -61,7 +61,7 @@ func serve(t *testing.T, at *lab.Namespace, addr netip.AddrPort, answer func(net
 	})
 }
 
-// ask connects and returns the answer.
+// ask connects to an address and returns the answer.
 func ask(ctx context.Context, from *lab.Namespace, addr netip.AddrPort) (string, error) {
 	conn, err := from.DialContext(ctx, "tcp", addr.String())
 	if err != nil {
@@ -72,7 +72,7 @@ func ask(ctx context.Context, from *lab.Namespace, addr netip.AddrPort) (string,
 	return string(text), err
 }
 
-// published: a port of host-b, asked from host-a, is the container's.
+// published checks that a published port of host-b, requested from host-a, reaches the container.
 func (s *site) published(t *testing.T, from *runtime, c *container) {
 	for i, inside := range c.addrs() {
 		serve(t, c.Namespace, netip.AddrPortFrom(inside, 80), func(net.Conn) string { return c.id })
@@ -86,7 +86,7 @@ func (s *site) published(t *testing.T, from *runtime, c *container) {
 	}
 }
 
-// wishes: the capabilities mac and ips of the reference plugins reach them.
+// wishes checks that the capabilities mac and ips reach the reference plugins.
 func (s *site) wishes(t *testing.T, r *runtime) {
 	const mac = "0a:58:0a:05:00:07"
 	wanted := r.facts(t, "blue").Subnets()[0].Addr().As4()
@@ -102,8 +102,8 @@ func (s *site) wishes(t *testing.T, r *runtime) {
 	must(t, c.del())
 }
 
-// secondInterface: containers get one more, of the network blue, by which they reach
-// each other there, and their default route stays.
+// secondInterface gives containers one more interface, in the network blue. They reach each other
+// through it, and their default route stays.
 func (s *site) secondInterface(t *testing.T, one, two *container) {
 	var more []*container
 	for _, first := range []*container{one, two} {
@@ -125,8 +125,8 @@ func (s *site) secondInterface(t *testing.T, one, two *container) {
 	}
 }
 
-// ptp: another plugin than bridge makes the interfaces. Containers reach each other,
-// and have the routes that they ask for instead of a default one.
+// ptp uses another plugin than bridge to create the interfaces. Containers reach each other and get
+// the routes they ask for instead of a default route.
 func (s *site) ptp(t *testing.T) {
 	var all []*container
 	for i, routes := range []string{``, `,"ipam":{"routes":[{"dst":"10.6.0.0/16"}]}`} {

@@ -16,8 +16,8 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// TestLiar: while the agent is away anybody on the host can listen at its address.
-// What such a program says does not become an address of the host.
+// TestLiar checks that a program that listens at the agent's address while the agent is away, as
+// any user on the host can, cannot make leno-cni put an address on the host.
 func TestLiar(t *testing.T) {
 	const nobody = 65534
 	s := newSite(t, lab.Options{Hosts: 1, NoConsul: true})
@@ -49,7 +49,7 @@ func TestLiar(t *testing.T) {
 	for _, network := range []string{"evil", "link"} {
 		fails(t, s.container(t, r, conf("x-"+network, fmt.Sprintf(`,"network":%q`, network))).add(), types.ErrIOFailure, "/run/evil belongs to user 65534")
 	}
-	// The agent's user may write there, as packages and systemd have it.
+	// The agent's user may write there, as in the packages and the systemd unit.
 	for _, path := range []string{filepath.Dir(r.subnetFile("x")), r.subnetFile("default")} {
 		must(t, os.Chown(path, nobody, nobody))
 	}

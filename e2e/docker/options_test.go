@@ -16,11 +16,11 @@ import (
 	"github.com/lenonet/leno/command/dockeropts"
 )
 
-// versions are Docker's that are looked at: the oldest that is still about, and those
-// around every change.
+// versions are the Docker versions under test: the oldest one still in use, and those around every
+// change.
 var versions = []string{"20.10.24", "23.0.6", "24.0.7", "25.0.5", "26.1.4", "27.5.1", "28.0.0", "28.0.1", "28.0.2", "28.1.1", "28.2.2", "28.3.2", "29.0.1", "29.1.0"}
 
-// subnetFiles are those of networks of both families and of one.
+// subnetFiles are those of a network with both families and of networks with one.
 var subnetFiles = map[string]string{
 	"dual": "LENO_NETWORK=10.5.0.0/16\nLENO_SUBNET=10.5.34.1/24\nLENO_IPV6_NETWORK=fd00:5::/48\nLENO_IPV6_SUBNET=fd00:5:0:22::1/64\nLENO_MTU=1450\nLENO_IPMASQ=true\n",
 	"four": "LENO_NETWORK=10.6.0.0/16\nLENO_SUBNET=10.6.34.33/27\nLENO_MTU=8950\nLENO_IPMASQ=false\n",
@@ -40,8 +40,8 @@ func leno(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-// words are the arguments of the only command in what docker-opts prints for people,
-// and NAME=value before it.
+// words returns the arguments of the only command that docker-opts prints for people, and the
+// NAME=value words before it.
 func words(t *testing.T, printed, program string) (environment, args []string) {
 	t.Helper()
 	var all []string
@@ -58,8 +58,8 @@ func words(t *testing.T, printed, program string) (environment, args []string) {
 	return strings.Fields(before), strings.Fields(after)
 }
 
-// TestOptions: every version of Docker is told what it documents, and nothing else, in
-// every form; and what it has to be told is there.
+// TestOptions checks that every version of Docker gets only options that it documents, in every
+// format, and all the options it needs.
 func TestOptions(t *testing.T) {
 	dir := t.TempDir()
 	for name, content := range subnetFiles {
@@ -86,7 +86,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// docker0 looks at what the daemon is told.
+// docker0 checks the options of the daemon.
 func docker0(t *testing.T, v dockeropts.Version, network string, args []string) {
 	t.Helper()
 	environment, flags := words(t, leno(t, args...), "dockerd")
@@ -109,7 +109,7 @@ func docker0(t *testing.T, v dockeropts.Version, network string, args []string) 
 		t.Errorf("ip-masq is %s", options["ip-masq"])
 	}
 
-	// daemon.json says the same, with the types that dockerd reads.
+	// daemon.json contains the same options, with the types that dockerd reads.
 	var members map[string]any
 	if err := json.Unmarshal([]byte(leno(t, append(args, "-format=json")...)), &members); err != nil {
 		t.Fatal(err)
@@ -132,14 +132,14 @@ func docker0(t *testing.T, v dockeropts.Version, network string, args []string) 
 		t.Errorf("-flags +daemon.json:\n%s", diff)
 	}
 
-	// So does the environment file, to a shell.
+	// The environment file means the same to a shell.
 	_, line, _ := strings.Cut(leno(t, append(args, "-format=env")...), "\nDOCKER_OPTS=")
 	if diff := cmp.Diff(flags, strings.Fields(strings.Trim(line, "\"\n"))); diff != "" {
 		t.Errorf("-flags +environment file:\n%s", diff)
 	}
 }
 
-// ownNetwork looks at what `docker network create` is told.
+// ownNetwork checks the arguments of `docker network create`.
 func ownNetwork(t *testing.T, v dockeropts.Version, network, firewall string, args []string) {
 	t.Helper()
 	environment, create := words(t, leno(t, append(args, "-create")...), "docker network create")

@@ -17,8 +17,8 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// lenoPath and enginePath are the programs that the script runs: leno, and the fake
-// docker, dockerd and systemctl.
+// lenoPath and enginePath are the programs that the script runs: leno, and the fake docker, dockerd
+// and systemctl.
 var lenoPath, enginePath string
 
 func TestMain(m *testing.M) {
@@ -36,8 +36,8 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// findPrograms sets the paths of the programs: of those that LENO_TEST_LENO and
-// LENO_TEST_ENGINE name (make test sets them), or built into dir now.
+// findPrograms sets the paths to the programs that LENO_TEST_LENO and LENO_TEST_ENGINE name (make
+// test sets them), or builds them into dir.
 func findPrograms(dir string) (err error) {
 	if lenoPath, err = lab.FindLeno(context.Background(), dir); err != nil {
 		return err
@@ -52,12 +52,12 @@ func findPrograms(dir string) (err error) {
 	return nil
 }
 
-// machine is where the script runs: programs of our own on its PATH.
+// A machine is the environment of the script, with the test's programs on its PATH.
 type machine struct {
 	t           *testing.T
 	dir         string
 	environment []string
-	said        string // by the last run
+	said        string // output of the last run
 }
 
 // unit is Docker's own docker.service, shortened, as `systemctl cat` prints it.
@@ -102,8 +102,8 @@ func (m *machine) write(name, content string, mode os.FileMode) {
 	}
 }
 
-// run runs the script, which has to end with the code and say the words, on standard
-// output when all is well. It returns the commands that changed something.
+// run runs the script, which must exit with the code and print the words, on standard output if it
+// succeeds. It returns the commands that changed something.
 func (m *machine) run(code int, says string, args ...string) []string {
 	m.t.Helper()
 	log := m.path("state.log")
@@ -134,7 +134,7 @@ func (m *machine) run(code int, says string, args ...string) []string {
 	return changes
 }
 
-// ran says how the commands differ from what they begin with.
+// ran checks that the commands begin with the wanted words.
 func (m *machine) ran(got []string, want ...string) {
 	m.t.Helper()
 	ok := len(got) == len(want)
@@ -159,8 +159,8 @@ func (m *machine) networks() map[string]Network {
 	return out
 }
 
-// TestScriptNetwork makes a Docker network, leaves it alone, and makes it again when the
-// host has another subnet, on an old Docker and on a new one.
+// TestScriptNetwork creates a Docker network, leaves it alone when nothing has changed, and
+// recreates it when the host has another subnet, on an old Docker and on a new one.
 func TestScriptNetwork(t *testing.T) {
 	for _, version := range []string{"20.10.24", "28.3.2"} {
 		t.Run(version, func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestScriptNetwork(t *testing.T) {
 			m.ran(m.run(0, "would run: docker network rm leno-blue", "-dry-run", "network", file))
 			m.ran(m.run(0, "Created Docker network leno-blue.", "network", file), "docker network rm leno-blue", "docker network create")
 
-			// Containers are not taken off it unasked.
+			// Containers are not disconnected without the user's consent.
 			n := m.networks()
 			n["leno-blue"].Containers["db"] = &Container{Name: "db"}
 			n["leno-blue"].Containers["web"] = &Container{Name: "web"}
@@ -190,7 +190,7 @@ func TestScriptNetwork(t *testing.T) {
 				t.Errorf("%+v", n)
 			}
 
-			// Nor is a network taken over that somebody made.
+			// A network that a person has created is not taken over.
 			n = m.networks()
 			delete(n["leno-blue"].Labels, "leno.options")
 			m.save(n)
@@ -199,8 +199,8 @@ func TestScriptNetwork(t *testing.T) {
 	}
 }
 
-// TestScriptContainers: whatever fails, containers are on the network afterwards, as
-// they were, or the script names them with the commands that put them there.
+// TestScriptContainers checks that after any failure the containers are on the network as before,
+// or the script names them with the commands that connect them.
 func TestScriptContainers(t *testing.T) {
 	t.Parallel()
 	const db, stopped, web = "docker network connect leno-blue db", "docker network connect leno-blue stopped",
@@ -209,7 +209,7 @@ func TestScriptContainers(t *testing.T) {
 		name, fails string
 		code        int
 		says        []string
-		ran         []string // after the disconnects
+		ran         []string // commands after the disconnects
 		on          []string
 	}{
 		{"nothing fails", "", 0, []string{"Created Docker network leno-blue."}, []string{"docker network rm", "docker network create", db, stopped, web, "docker network connect --alias=www --alias=api leno-blue web"}, []string{"db", "stopped", "web"}},
@@ -291,7 +291,7 @@ func TestScriptDocker0(t *testing.T) {
 	m.ran(m.run(0, "is up to date", "docker0", file))
 	m.ran(m.run(0, "is up to date", "-dry-run", "docker0", file))
 	m.ran(m.run(0, "is up to date", "-restart", "docker0", file), "systemctl restart docker.service")
-	// systemd has not read it yet.
+	// systemd has not read the drop-in yet.
 	m.write("state.loaded", unit, 0o644)
 	m.ran(m.run(0, "is up to date", "-restart", "docker0", file), "systemctl daemon-reload", "systemctl restart docker.service")
 
@@ -308,8 +308,8 @@ func TestScriptDocker0(t *testing.T) {
 	m.ran(m.run(1, "docker.service has no readable ExecStart", "docker0", file))
 }
 
-// TestScriptOtherDropIns: whatever other files set ExecStart, the script succeeds only when
-// Docker gets leno's options, and what the administrator starts it with stays.
+// TestScriptOtherDropIns checks that, whichever other files set ExecStart, the script succeeds only
+// if Docker gets leno's options, and that the administrator's own options stay.
 func TestScriptOtherDropIns(t *testing.T) {
 	t.Parallel()
 	const override = "systemd/docker.service.d/override.conf"
@@ -320,7 +320,7 @@ func TestScriptOtherDropIns(t *testing.T) {
 		starts = func(command string) {
 			t.Helper()
 			m.run(0, "Restart Docker to apply the change", "docker0", file)
-			// What systemd goes by, not what was written.
+			// This is what systemd uses, not what was written.
 			cmd := exec.Command(m.path("bin/systemctl"), "show", "docker.service", "--property=ExecStart", "--property=ExecStartPre", "--property=EnvironmentFiles")
 			cmd.Env = m.environment
 			out, err := cmd.Output()
@@ -349,7 +349,7 @@ func TestScriptOtherDropIns(t *testing.T) {
 		m, starts, _ := newest(t)
 		m.write(override, set("/usr/bin/dockerd --debug"), 0o644)
 		starts("/usr/bin/dockerd --debug $LENO_DOCKER_OPTS")
-		// It is another one since.
+		// The administrator's file has changed since.
 		m.write(override, set("/usr/bin/dockerd --experimental"), 0o644)
 		starts("/usr/bin/dockerd --experimental $LENO_DOCKER_OPTS")
 		if err := os.Remove(m.path(override)); err != nil {
@@ -402,7 +402,7 @@ func TestScriptOtherDropIns(t *testing.T) {
 		if _, err := os.Stat(m.path(earlier)); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("it is there: %v", err)
 		}
-		m.write(earlier, set("/usr/bin/dockerd --mine"), 0o644) // which is not leno's
+		m.write(earlier, set("/usr/bin/dockerd --mine"), 0o644) // not leno's drop-in
 		starts("/usr/bin/dockerd --mine $LENO_DOCKER_OPTS")
 	})
 	t.Run("of somebody else by this name", func(t *testing.T) {
@@ -424,8 +424,8 @@ func (m *machine) read(name string) string {
 	return string(text)
 }
 
-// TestScriptCommandLine: the command line of the unit is kept as it is written, with
-// what systemd itself would read differently when it is written back.
+// TestScriptCommandLine checks that the unit's command line is kept as it is written, including the
+// parts that systemd would interpret a second time if they were written back expanded.
 func TestScriptCommandLine(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ unit, want string }{
@@ -447,7 +447,7 @@ func TestScriptCommandLine(t *testing.T) {
 	}
 }
 
-// TestScriptRefuses: what is missing is named, and nothing is changed.
+// TestScriptRefuses checks that the script names what is missing and changes nothing.
 func TestScriptRefuses(t *testing.T) {
 	t.Parallel()
 	full := newMachine(t, "leno", "docker", "dockerd", "systemctl")
@@ -464,7 +464,7 @@ func TestScriptRefuses(t *testing.T) {
 	down.run(1, "Docker does not respond", "network", file)
 }
 
-// verifyUnit has systemd read a docker.service with the drop-in.
+// verifyUnit makes systemd read a docker.service with the drop-in.
 func verifyUnit(t *testing.T, dropIn string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -485,8 +485,8 @@ func verifyUnit(t *testing.T, dropIn string) {
 	}
 }
 
-// TestDropIn: systemd takes the drop-in, and finds programs by their names alone, in
-// /usr/bin and in /usr/local/bin.
+// TestDropIn checks that systemd accepts the drop-in and finds programs by name in /usr/bin and in
+// /usr/local/bin.
 func TestDropIn(t *testing.T) {
 	t.Parallel()
 	content, err := os.ReadFile("../../examples/docker/leno.conf")

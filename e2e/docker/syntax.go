@@ -1,6 +1,6 @@
-// Package docker holds what leno tells Docker against what Docker documents, and
-// examples/docker against an engine that takes nothing else. There is no real one where
-// tests run.
+// Package docker compares the options that leno gives to Docker with those that Docker documents,
+// and runs examples/docker with a fake engine that accepts only those. There is no real engine
+// where the tests run.
 package docker
 
 import (
@@ -14,31 +14,30 @@ import (
 	"github.com/lenonet/leno/command/dockeropts"
 )
 
-// kind is how the value of an option is written.
+// A kind is the syntax of an option's value.
 type kind int
 
 const (
 	text kind = iota
 	truth
 	number
-	bridgeAddress // 10.5.34.1/24: an address that a host may have, with its length
+	bridgeAddress // 10.5.34.1/24: an address that a host may have, with the prefix length
 	prefix        // 10.5.34.0/24
 	address
-	mode       // of a gateway
+	mode       // gateway mode
 	interfaces // eth0:eth1
 )
 
-// option is one that Docker documents, with the first version that takes it.
+// An option is one that Docker documents, with the first version that accepts it.
 type option struct {
 	since string
 	kind  kind
-	many  bool // may be given several times
+	many  bool // may be given more than once
 }
 
-// daemonOptions are those of dockerd about networks: flags of its command line, with
-// two dashes, and members of daemon.json
-// (https://docs.docker.com/reference/cli/dockerd, and cmd/dockerd/config_unix.go at the
-// engine's tags).
+// daemonOptions are the network options of dockerd: command-line flags, with two dashes, and
+// members of daemon.json (https://docs.docker.com/reference/cli/dockerd, and
+// cmd/dockerd/config_unix.go at the engine's tags).
 var daemonOptions = map[string]option{
 	"bip":                  {"1.13", bridgeAddress, false},
 	"bip6":                 {"28.0.0", bridgeAddress, false},
@@ -55,8 +54,8 @@ var daemonOptions = map[string]option{
 	"firewall-backend":     {"29.0.0", text, false},
 }
 
-// createOptions are those of `docker network create`, bridgeOptions what its driver
-// bridge takes by --opt (https://docs.docker.com/engine/network/drivers/bridge).
+// createOptions are those of `docker network create`; bridgeOptions are those that its driver
+// bridge accepts with --opt (https://docs.docker.com/engine/network/drivers/bridge).
 var (
 	createOptions = map[string]option{
 		"driver":   {"1.13", text, false},
@@ -80,7 +79,7 @@ var (
 	}
 )
 
-// check says why a version of Docker would refuse the option.
+// check returns an error if a version of Docker would refuse the option.
 func (o option) check(version dockeropts.Version, name, value string) error {
 	since, err := dockeropts.ParseVersion(o.since)
 	if err != nil {
@@ -138,7 +137,7 @@ var (
 	networkName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 )
 
-// checkDaemon says why dockerd would not start with the flags.
+// checkDaemon returns an error if dockerd would not start with the flags.
 func checkDaemon(version dockeropts.Version, flags []string) (map[string]string, error) {
 	values, rest, err := parse(version, daemonOptions, flags)
 	if err == nil && len(rest) > 0 {
@@ -148,30 +147,30 @@ func checkDaemon(version dockeropts.Version, flags []string) (map[string]string,
 	for name, all := range values {
 		out[name] = all[0]
 	}
-	// docs: "--ipv6" of the default bridge wanted a prefix, until 27 made one up.
+	// docs: "--ipv6" of the default bridge required a prefix until 27 generated one.
 	if err == nil && out["ipv6"] == "true" && out["fixed-cidr-v6"]+out["bip6"] == "" && version.Major < 27 {
 		err = fmt.Errorf("--ipv6 needs --fixed-cidr-v6 in Docker %s", version)
 	}
 	return out, err
 }
 
-// Network is what `docker network create` was told.
+// A Network holds the arguments that `docker network create` was called with.
 type Network struct {
 	Name       string
-	Options    []string // all arguments but labels and the name
+	Options    []string // all arguments except labels and the name
 	Labels     map[string]string
 	Containers map[string]*Container // by name
 }
 
-// Container is one on a network, in the shape of `docker container inspect`.
+// A Container is a container on a network, in the format of `docker container inspect`.
 type Container struct {
 	Name       string
 	Stopped    bool
-	IPAMConfig *struct{ IPv4Address, IPv6Address string } `json:",omitempty"` // asked for
+	IPAMConfig *struct{ IPv4Address, IPv6Address string } `json:",omitempty"` // requested addresses
 	Aliases    []string
 }
 
-// CheckCreate says why `docker network create` would refuse its arguments.
+// CheckCreate returns an error if `docker network create` would refuse its arguments.
 func CheckCreate(version dockeropts.Version, args []string) (n Network, err error) {
 	values, rest, err := parse(version, createOptions, args)
 	if err != nil {
@@ -214,8 +213,7 @@ func CheckCreate(version dockeropts.Version, args []string) (n Network, err erro
 	return n, nil
 }
 
-// parse takes arguments apart as Docker's programs do: --name=value, and --name alone
-// for true.
+// parse splits arguments as Docker's programs do: --name=value, and --name alone for true.
 func parse(version dockeropts.Version, known map[string]option, args []string) (values map[string][]string, rest []string, err error) {
 	values = map[string][]string{}
 	for _, a := range args {

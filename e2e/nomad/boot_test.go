@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// fragments is where systemd-tmpfiles reads what it makes at a boot.
+// fragments is the directory from which systemd-tmpfiles reads what to create at boot.
 const fragments = "/etc/tmpfiles.d"
 
-// boots takes a client away as a boot does, with its allocations and with what the
-// kernel and /run have of them, while its agent runs with the driver exec.
+// boots reboots a client: its allocations and everything that the kernel and /run hold are gone.
+// Its agent runs with the driver exec.
 func (c *cluster) boots() {
 	c.t.Helper()
 	a, b := c.machines[0], c.machines[1]
@@ -27,12 +27,12 @@ func (c *cluster) boots() {
 	c.must(b.boot(c.ctx))
 	c.must(c.removeSlice(b.Host))
 
-	// Without the directory below /run Nomad ends, and says why.
+	// Without the directory below /run, Nomad exits with an error.
 	c.must(b.startNomad())
 	_ = b.nomad.Wait(c.ctx)
 	c.must(contains(b.nomad.Output(), c.says("failed to validate volume leno-run, err: stat /run/leno: no such file or directory")))
 
-	c.sudo(b, "sudo systemd-tmpfiles --create "+fragments+"/leno-nomad.conf") // as systemd does before Nomad
+	c.sudo(b, "sudo systemd-tmpfiles --create "+fragments+"/leno-nomad.conf") // as systemd does before it starts Nomad
 	b.nomad = nil
 	c.startClients()
 	c.eventually("the agent on "+b.Name+" to be ready", func(ctx context.Context) error { return ready(ctx, b) })
@@ -46,7 +46,7 @@ func (c *cluster) boots() {
 	c.eventually("an allocation on "+b.Name+" that can be reached", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
-		c.web = c.running("web", 0, a, b) // which may be what Nomad knew before
+		c.web = c.running("web", 0, a, b) // may still be what Nomad knew before the boot
 		text, err := read(ctx, client, fmt.Sprintf("http://%s:8080/", c.web[1].addr()))
 		if err != nil {
 			return err
@@ -56,13 +56,13 @@ func (c *cluster) boots() {
 	c.carries()
 }
 
-// boot ends all that runs on the machine, at once, and starts it with an empty /run.
+// boot ends everything on the machine at once and starts it with an empty /run.
 func (m *machine) boot(ctx context.Context) error {
 	first, err := child(m.init.Pid())
 	if err != nil {
 		return err
 	}
-	if err := syscall.Kill(first, syscall.SIGKILL); err != nil { // all others of its namespace go with it
+	if err := syscall.Kill(first, syscall.SIGKILL); err != nil { // takes all other processes of its namespace with it
 		return err
 	}
 	if err := m.init.Wait(ctx); m.init.Running() {
@@ -77,7 +77,7 @@ func (m *machine) boot(ctx context.Context) error {
 	}
 	for line := range strings.Lines(links) {
 		name, _, _ := strings.Cut(strings.TrimSuffix(strings.Fields(line)[1], ":"), "@")
-		if strings.HasPrefix(name, "cni-") || strings.HasPrefix(name, "veth") { // what leno-cni had made
+		if strings.HasPrefix(name, "cni-") || strings.HasPrefix(name, "veth") { // created by leno-cni
 			if _, err := m.Exec(ctx, "ip", "link", "del", name); err != nil {
 				return err
 			}
@@ -86,8 +86,8 @@ func (m *machine) boot(ctx context.Context) error {
 	if err := m.Wipe(ctx); err != nil {
 		return err
 	}
-	// What the page wants of the host where the agent may not do it, and no program that
-	// closes the host for packets to others, as Wipe has it.
+	// The page requires this of the host where the agent may not do it. Unlike after Wipe, no
+	// program drops packets for others.
 	for _, command := range [][]string{{"sysctl", "-q", "-w", "net.ipv4.ip_forward=1"}, {"iptables", "-P", "FORWARD", "ACCEPT"}} {
 		if _, err := m.Exec(ctx, command...); err != nil {
 			return err
@@ -105,7 +105,7 @@ func (m *machine) boot(ctx context.Context) error {
 	return m.start(ctx)
 }
 
-// taken are the addresses that host-local has given away, whose files have their names.
+// taken returns the addresses that host-local has assigned, which are the names of its files.
 func (m *machine) taken() (out []netip.Addr, err error) {
 	err = filepath.WalkDir(m.path("/run"), func(path string, entry fs.DirEntry, err error) error {
 		if addr, bad := netip.ParseAddr(filepath.Base(path)); err == nil && bad == nil && !entry.IsDir() {

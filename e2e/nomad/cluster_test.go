@@ -20,11 +20,11 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// programs are the real ones.
+// programs are the paths of the real programs.
 type programs struct{ leno, nomad, cni string }
 
-// cluster is a Nomad server beside the lab's Consul, and a client on each host beside
-// a Consul agent.
+// A cluster is a Nomad server next to the lab's Consul server, with a Nomad client and a Consul
+// agent on each host.
 type cluster struct {
 	*lab.Lab
 	t        *testing.T
@@ -33,7 +33,7 @@ type cluster struct {
 	server   *lab.Process
 	programs programs
 	nodes    map[string]string // ids of Nomad's nodes by name
-	web      []alloc           // of the example job, one a machine
+	web      []alloc           // of the example job, one per machine
 }
 
 // serverURL is where Nomad's API listens, inside the lab.
@@ -88,8 +88,8 @@ client {
 }
 `
 
-// newCluster lays the hosts out and starts Consul on them and Nomad's server; its
-// clients are the caller's to start.
+// newCluster lays out the hosts and starts Consul on them and the Nomad server. The caller starts
+// the Nomad clients.
 func newCluster(t *testing.T, hosts int) *cluster {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
@@ -141,7 +141,7 @@ func (c *cluster) must(err error) {
 	}
 }
 
-// tell prints what the programs said, for a failed test.
+// tell prints the programs' output, for a failed test.
 func (c *cluster) tell() {
 	for _, m := range c.machines {
 		if m.nomad != nil {
@@ -183,13 +183,13 @@ func (c *cluster) get(ctx context.Context, path string, v any) error {
 	return json.Unmarshal(body, v)
 }
 
-// cli runs the nomad program against the server and returns what it printed.
+// cli runs the nomad program against the server and returns its output.
 func (c *cluster) cli(args ...string) (string, error) {
 	command := []string{"env", "NOMAD_ADDR=" + serverURL, c.programs.nomad}
 	return c.Consul.Namespace.Exec(c.ctx, append(command, args...)...)
 }
 
-// nomad is cli that must not fail.
+// nomad is like cli but fails the test on an error.
 func (c *cluster) nomad(args ...string) string {
 	c.t.Helper()
 	out, err := c.cli(args...)
@@ -199,7 +199,7 @@ func (c *cluster) nomad(args ...string) string {
 	return out
 }
 
-// alloc is what is asked of an allocation.
+// An alloc holds the fields of an allocation that the tests need.
 type alloc struct {
 	ID, NodeName, ClientStatus, DesiredStatus string
 
@@ -213,13 +213,13 @@ type alloc struct {
 	}
 }
 
-// allocs are those of a job, in no order.
+// allocs returns the allocations of a job in any order.
 func (c *cluster) allocs(ctx context.Context, job string) (out []alloc, err error) {
 	return out, c.get(ctx, "/v1/job/"+job+"/allocations?task_states=true", &out)
 }
 
-// running waits until a job runs once on each of the machines, in no older version
-// than that, and returns the allocations in their order.
+// running blocks until a job runs once on each of the machines, in at least the given version, and
+// returns the allocations in the order of the machines.
 func (c *cluster) running(job string, version int, on ...*machine) []alloc {
 	c.t.Helper()
 	var out []alloc
@@ -242,7 +242,7 @@ func (c *cluster) running(job string, version int, on ...*machine) []alloc {
 			if !ok {
 				return fmt.Errorf("not on %s: %s", m.Name, strings.Join(told, "; "))
 			}
-			if err := c.get(ctx, "/v1/allocation/"+a.ID, &a); err != nil { // the list leaves the network out
+			if err := c.get(ctx, "/v1/allocation/"+a.ID, &a); err != nil { // the list does not contain the network
 				return err
 			}
 			out = append(out, a)
@@ -252,8 +252,8 @@ func (c *cluster) running(job string, version int, on ...*machine) []alloc {
 	return out
 }
 
-// startClients starts Nomad on every machine that has none and waits until the server
-// knows all of them.
+// startClients starts Nomad on every machine that does not run it and waits until the server knows
+// all of them.
 func (c *cluster) startClients() {
 	c.t.Helper()
 	for _, m := range c.machines {
@@ -287,7 +287,7 @@ func (c *cluster) startClients() {
 	})
 }
 
-// file is the path of an example.
+// file returns the path of an example.
 func (c *cluster) file(name string) string {
 	c.t.Helper()
 	path, err := filepath.Abs("../../examples/" + name)
@@ -295,7 +295,7 @@ func (c *cluster) file(name string) string {
 	return path
 }
 
-// example is its text.
+// example returns the text of an example.
 func (c *cluster) example(name string) string {
 	c.t.Helper()
 	text, err := os.ReadFile(c.file(name))
@@ -303,10 +303,10 @@ func (c *cluster) example(name string) string {
 	return string(text)
 }
 
-// slice is the host's own control group, in every hierarchy that there is.
+// slice returns the name of the host's control group, the same in every hierarchy.
 func (c *cluster) slice(h *lab.Host) string { return "leno-" + c.ID + "-" + h.Name + ".slice" }
 
-// removeSlices takes away the control groups, which Nomad leaves.
+// removeSlices removes the control groups that Nomad leaves behind.
 func (c *cluster) removeSlices() error {
 	return lab.WaitFor(context.Background(), "the control groups to be empty", func(context.Context) error {
 		var errs []error
@@ -329,7 +329,7 @@ func (c *cluster) removeSlice(h *lab.Host) error {
 	return errors.Join(errs...)
 }
 
-// removeGroups removes a control group after those in it. Its files go with it.
+// removeGroups removes a control group after its children. Its files disappear with it.
 func removeGroups(top string) error {
 	var groups []string
 	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {

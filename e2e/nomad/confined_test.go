@@ -13,7 +13,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// confined has the agent run with the driver exec from now on, as the page says.
+// confined makes the agent run with the driver exec from now on, as the page describes.
 func (c *cluster) confined() {
 	c.t.Helper()
 	for _, m := range c.machines {
@@ -36,7 +36,7 @@ func (c *cluster) confined() {
 		}
 	})
 	for _, m := range c.machines {
-		// What it says itself is its number in the namespace that the driver gives it.
+		// The agent itself reports its id in the PID namespace of the driver.
 		pid, err := m.run(c.ctx, "pgrep", "-f", "^/usr/local/bin/leno agent")
 		c.must(err)
 		status, err := m.run(c.ctx, "cat", "/proc/"+strings.TrimSpace(pid)+"/status")
@@ -51,12 +51,12 @@ func (c *cluster) confined() {
 	c.carries()
 }
 
-// chroot is what the driver gives a task of the host's files. That is all of /usr
-// unless something else is said, which takes long to copy.
+// chroot returns the configuration of the host files that the driver copies for a task. By default
+// it copies all of /usr, which takes long.
 func (c *cluster) chroot() string {
 	c.t.Helper()
 	files := []string{"/etc/passwd", "/etc/group", "/usr/local/bin/leno"}
-	// With the race detector it is linked with the C library.
+	// A binary with the race detector is linked with the C library.
 	libraries, err := exec.CommandContext(context.Background(), "ldd", c.programs.leno).Output()
 	var static *exec.ExitError
 	if err != nil && !errors.As(err, &static) {
@@ -72,10 +72,11 @@ func (c *cluster) chroot() string {
 	return "client {\n  chroot_env {\n" + strings.Join(lines, "\n") + "\n  }\n}\n"
 }
 
-// lenoID is the number of the user leno on the machines.
+// lenoID is the id of the user leno on the machines.
 const lenoID = "64199"
 
-// accounts gives the machine a user leno, and is the script that does.
+// accounts creates the user leno in the machine's account files and returns the script that mounts
+// them.
 func (m *machine) accounts() (script string, err error) {
 	for file, line := range map[string]string{
 		"/etc/passwd": "leno:x:" + lenoID + ":" + lenoID + "::/:/usr/sbin/nologin\n",

@@ -14,13 +14,12 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// machine is a host of the lab with a file system, processes and a name of its own, so
-// that Nomad finds its files where it looks for them, and that all it started ends
-// with the machine.
+// A machine is a host of the lab with its own file system, processes and host name, so that Nomad
+// finds its files in their usual places and everything it starts ends with the machine.
 type machine struct {
 	*lab.Host
-	dir    string // what is mounted
-	script string // how
+	dir    string // the directory of everything that is mounted
+	script string // the shell script that mounts it
 	init   *lab.Process
 	nomad  *lab.Process
 }
@@ -28,7 +27,7 @@ type machine struct {
 // own are the directories that the machine does not share.
 var own = []string{"/opt", "/run", "/var/lib", "/usr/local/bin"}
 
-// configuration is where Nomad's is. It is read and nothing else, so it is not mounted.
+// configuration is the directory of Nomad's configuration. It is only read, so it is not mounted.
 const configuration = "/etc/nomad.d"
 
 func newMachine(ctx context.Context, h *lab.Host, c *programs) (*machine, error) {
@@ -60,10 +59,10 @@ func newMachine(ctx context.Context, h *lab.Host, c *programs) (*machine, error)
 	return m, m.start(ctx)
 }
 
-// start has it come up, with nothing that runs.
+// start boots the machine with nothing running.
 func (m *machine) start(ctx context.Context) (err error) {
 	m.init, err = m.Start("unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc",
-		"sh", "-euc", m.script+"echo mounted\nsleep infinity & wait") // it is init, whose part it is to reap
+		"sh", "-euc", m.script+"echo mounted\nsleep infinity & wait") // the shell is init and must reap children
 	if err != nil {
 		return err
 	}
@@ -86,16 +85,16 @@ func (m *machine) installPlugins(from string) error {
 			return err
 		}
 	}
-	// As those that are released, bridge says its version: since 1.3.0 Nomad has
-	// networks checked when it restarts.
+	// Like the released plugin, bridge prints its version: since 1.3.0 Nomad has networks checked
+	// when it restarts.
 	bridge := fmt.Sprintf("#!/bin/sh\n[ -n \"$CNI_COMMAND\" ] || { echo CNI bridge plugin v1.9.0; exit; }\nexec %s/bridge\n", from)
 	return os.WriteFile(filepath.Join(dir, "bridge"), []byte(bridge), 0o755)
 }
 
-// path is where a file of the machine is, as seen from outside.
+// path returns the path of a machine's file as seen from outside.
 func (m *machine) path(inside string) string { return filepath.Join(m.dir, inside) }
 
-// write puts a file onto the machine.
+// write creates a file on the machine.
 func (m *machine) write(path, text string) error {
 	path = m.path(path)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -104,9 +103,9 @@ func (m *machine) write(path, text string) error {
 	return os.WriteFile(path, []byte(text), 0o644)
 }
 
-// inside is a command as it is run on the machine.
+// inside returns the command line that runs a command on the machine.
 func (m *machine) inside(command ...string) []string {
-	// --kill-child of unshare makes its child the machine's first process.
+	// With --kill-child, unshare makes its child the first process of the machine.
 	first, err := child(m.init.Pid())
 	if err != nil {
 		return []string{"sh", "-c", "echo >&2 " + err.Error() + "; exit 1"}
@@ -115,19 +114,19 @@ func (m *machine) inside(command ...string) []string {
 		"env", "PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"}, command...)
 }
 
-// run runs a command on the machine to its end and returns what it printed.
+// run runs a command on the machine to its end and returns its output.
 func (m *machine) run(ctx context.Context, command ...string) (string, error) {
 	return m.Exec(ctx, m.inside(command...)...)
 }
 
-// startNomad starts the client.
+// startNomad starts the Nomad client.
 func (m *machine) startNomad() (err error) {
 	m.nomad, err = m.Start(m.inside("nomad", "agent", "-config="+m.path(configuration))...)
 	return err
 }
 
-// signalNomad sends a signal to the client alone: its tasks are in groups of their own,
-// and nsenter, which waits for it, passes nothing on.
+// signalNomad signals the client only: its tasks are in process groups of their own, and nsenter,
+// which waits for the client, does not forward signals.
 func (m *machine) signalNomad(s syscall.Signal) error {
 	pid, err := child(m.nomad.Pid())
 	if err != nil {
@@ -136,7 +135,7 @@ func (m *machine) signalNomad(s syscall.Signal) error {
 	return syscall.Kill(pid, s)
 }
 
-// stopNomad ends the client, whose tasks go on.
+// stopNomad ends the client; its tasks keep running.
 func (m *machine) stopNomad(ctx context.Context, s syscall.Signal) error {
 	if err := m.signalNomad(s); err != nil {
 		return err
@@ -145,10 +144,10 @@ func (m *machine) stopNomad(ctx context.Context, s syscall.Signal) error {
 	if m.nomad.Running() {
 		return err
 	}
-	return nil // however it ended
+	return nil // the exit code does not matter
 }
 
-// child is the one child of a process.
+// child returns the only child of a process.
 func child(pid int) (int, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
 	if err != nil {
@@ -157,7 +156,7 @@ func child(pid int) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(text)))
 }
 
-// subnet is what the machine's subnet file says.
+// subnet returns the subnet in the machine's subnet file.
 func (m *machine) subnet() (netip.Prefix, error) {
 	f, err := lab.ReadSubnetFile(m.path("/run/leno/default.env"))
 	if err != nil {

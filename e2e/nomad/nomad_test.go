@@ -1,5 +1,5 @@
-// Package nomad runs the jobs of examples/nomad on a real Nomad cluster, beside a real
-// Consul, with packets between allocations.
+// Package nomad runs the jobs of examples/nomad on a real Nomad cluster with a real Consul, with
+// packets between allocations.
 package nomad
 
 import (
@@ -17,15 +17,15 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// binary is the leno under test, built once.
+// binary is the path of the leno under test, built once.
 var binary string
 
 func TestMain(m *testing.M) {
 	os.Exit(lab.RunWithLeno(&binary, m.Run))
 }
 
-// TestNomad takes a cluster from nothing to allocations that reach each other, over
-// the wrong set-ups on the way, then restarts, upgrades and drains what carries them.
+// TestNomad takes a cluster from nothing to allocations that reach each other, through the
+// incomplete set-ups on the way, and then restarts, upgrades and drains the agents.
 func TestNomad(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
@@ -43,8 +43,8 @@ func TestNomad(t *testing.T) {
 	c.releases()
 }
 
-// setUp runs both jobs, the one that needs addresses first, on clients that lack
-// something: each says what, and all runs once it is there.
+// setUp runs both jobs, starting with the one that needs addresses, on clients that lack something.
+// Each client reports what is missing, and the jobs run once it is there.
 func (c *cluster) setUp() {
 	c.t.Helper()
 	a, b := c.machines[0], c.machines[1]
@@ -56,7 +56,7 @@ func (c *cluster) setUp() {
 	c.must(os.Remove(a.path("/opt/cni/bin/leno-cni")))
 	c.startClients()
 
-	// No configuration of CNI: the job waits for a client that has it.
+	// Without a CNI configuration, the job waits for a client that has one.
 	c.does("nomad job run examples/nomad/web.nomad.hcl", "-detach")
 	c.eventually("Nomad to say that the network is missing", func(context.Context) error {
 		return contains(c.nomad("job", "status", "web"), c.says(`Constraint "missing network": 2 nodes excluded by filter`))
@@ -71,9 +71,9 @@ func (c *cluster) setUp() {
 			return contains(c.nomad("node", "status", "-json", c.nodes[m.Name]), `"Mode": "cni/leno"`)
 		})
 	}
-	c.nomad("job", "eval", "-detach", "web") // Nomad does not look at it again by itself
+	c.nomad("job", "eval", "-detach", "web") // Nomad does not evaluate it again by itself
 
-	// No plugin on the one, no agent on the other.
+	// One client lacks the plugin, the other one the agent.
 	c.eventually("Nomad to say that the plugin is missing", func(ctx context.Context) error {
 		return c.said(ctx, a, "web", c.says(`failed to find plugin "leno-cni" in path [/opt/cni/bin]`))
 	})
@@ -86,7 +86,8 @@ func (c *cluster) setUp() {
 	c.web = c.running("web", 0, c.machines...)
 }
 
-// said looks for words in what Nomad tells of a job's allocations on a machine.
+// said returns an error unless the words are in Nomad's events for a job's allocations on a
+// machine.
 func (c *cluster) said(ctx context.Context, m *machine, job, words string) error {
 	all, err := c.allocs(ctx, job)
 	if err != nil {
@@ -113,7 +114,8 @@ func contains(text, words string) error {
 	return nil
 }
 
-// agents waits until the system job runs in a version on machines, and is ready there.
+// agents blocks until the given version of the system job runs on the machines and the agents are
+// ready.
 func (c *cluster) agents(version int, on ...*machine) {
 	c.t.Helper()
 	c.running("leno", version, on...)
@@ -130,8 +132,8 @@ func ready(ctx context.Context, m *machine) error {
 	return err
 }
 
-// carries looks at what the allocations have: addresses of their hosts' subnets, at
-// which they reach each other, and which Consul knows.
+// carries checks that the allocations have addresses from their hosts' subnets, reach each other at
+// them, and are in Consul with them.
 func (c *cluster) carries() {
 	c.t.Helper()
 	for i, m := range c.machines {
@@ -181,7 +183,7 @@ func (c *cluster) carries() {
 		}
 		return nil
 	})
-	// Once in Consul, by the agent itself, and once in Nomad.
+	// The agent registers itself in Consul once, and the job once in Nomad.
 	c.eventually("the agents in Consul", func(context.Context) error {
 		agents, _, err := c.Consul.Client().Catalog().Service("leno", "", nil)
 		if err == nil && len(agents) != len(c.machines) {
@@ -215,7 +217,7 @@ func read(ctx context.Context, client *http.Client, url string) (string, error) 
 
 func (a alloc) addr() netip.Addr { return netip.MustParseAddr(a.NetworkStatus.Address) }
 
-// namespace is the one that Nomad made for an allocation.
+// namespace opens the network namespace that Nomad created for an allocation.
 func (c *cluster) namespace(m *machine, a alloc) *lab.Namespace {
 	c.t.Helper()
 	first, err := child(m.init.Pid())

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// page is what tells people how to do all this.
+// page is the documentation page that these tests follow.
 const page = "../../website/content/docs/integrations/nomad.mdx"
 
-// lines are those of the page's block of commands that begins with a line.
+// lines returns the lines of the page's block of commands that begins with the given line.
 func (c *cluster) lines(first string) []string {
 	c.t.Helper()
 	text, err := os.ReadFile(page)
@@ -23,8 +23,8 @@ func (c *cluster) lines(first string) []string {
 	return nil
 }
 
-// does runs a command of the page with nomad, from the top of the source as it is
-// written there. It does not wait for what comes of it.
+// does runs a command of the page with the nomad program, with paths relative to the top of the
+// source tree. It does not wait for the effect.
 func (c *cluster) does(line string, more ...string) {
 	c.t.Helper()
 	args := strings.Fields(c.lines(line)[0])[1:]
@@ -33,12 +33,13 @@ func (c *cluster) does(line string, more ...string) {
 			args[i] = "../../" + arg
 		}
 	}
-	verb := 2 // "job run": flags follow
+	verb := 2 // flags follow "job run"
 	args = append(append(append([]string{}, args[:verb]...), more...), args[verb:]...)
 	c.nomad(args...)
 }
 
-// says fails unless the page has the words, which the programs have just said.
+// says fails the test unless the page contains the words, and returns them. The caller then looks
+// for them in a program's output.
 func (c *cluster) says(words string) string {
 	c.t.Helper()
 	text, err := os.ReadFile(page)
@@ -47,14 +48,14 @@ func (c *cluster) says(words string) string {
 	return words
 }
 
-// prepare does on a machine what the page says is done on every client.
+// prepare does on a machine what the page requires on every client.
 func (c *cluster) prepare(m *machine) {
 	c.t.Helper()
 	c.follow(m, "sudo install -D -m 755 bin/leno /usr/local/bin/leno")
 	c.configured(m, "leno.hcl", "nomad/client.hcl")
 }
 
-// configured holds a file of Nomad's configuration against an example.
+// configured compares a file of Nomad's configuration with an example.
 func (c *cluster) configured(m *machine, file, example string) {
 	c.t.Helper()
 	got, err := os.ReadFile(m.path(configuration + "/" + file))
@@ -64,8 +65,8 @@ func (c *cluster) configured(m *machine, file, example string) {
 	}
 }
 
-// follow runs the lines of a block of the page on a machine, but for Nomad's restart,
-// which is startClients' to do.
+// follow runs the lines of one of the page's blocks on a machine, except for Nomad's restart, which
+// startClients does.
 func (c *cluster) follow(m *machine, first string) {
 	c.t.Helper()
 	for _, line := range c.lines(first) {
@@ -76,8 +77,8 @@ func (c *cluster) follow(m *machine, first string) {
 	}
 }
 
-// sudo runs such a line. Directories of the machine that are not mounted have their
-// paths outside.
+// sudo runs a line of the page on a machine. It replaces the paths of directories that are not
+// mounted by their outside paths.
 func (c *cluster) sudo(m *machine, line string) {
 	c.t.Helper()
 	line = strings.NewReplacer("sudo ", "", configuration, m.path(configuration), fragments, m.path(fragments)).Replace(line)

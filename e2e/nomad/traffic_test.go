@@ -14,11 +14,10 @@ import (
 // every is the time between two pings in one direction.
 const every = 5 * time.Millisecond
 
-// between is how many pings cross before and after what is done, at least.
+// between is the minimum number of pings that cross before and after each operation.
 const between = 40
 
-// lossless does something while pings cross between the two allocations, both ways,
-// and counts those that were lost.
+// lossless runs do while the two allocations ping each other and fails the test if a ping was lost.
 func (c *cluster) lossless(what string, do func()) {
 	c.t.Helper()
 	var streams []*lab.Echoes
@@ -47,7 +46,7 @@ func (c *cluster) lossless(what string, do func()) {
 	}
 }
 
-// self is what the agent on a machine says of itself.
+// self returns the agent's description of itself on a machine.
 func (c *cluster) self(m *machine) (self api.Self) {
 	c.t.Helper()
 	c.eventually("the agent on "+m.Name+" to answer", func(ctx context.Context) (err error) {
@@ -66,7 +65,7 @@ func agentSelf(ctx context.Context, m *machine) (self api.Self, err error) {
 	return self, err
 }
 
-// another waits until a machine's agent is another process than before, and ready.
+// another blocks until a machine's agent is another process than before and ready.
 func (c *cluster) another(m *machine, before api.Self) {
 	c.t.Helper()
 	c.eventually("another agent on "+m.Name, func(ctx context.Context) error {
@@ -81,7 +80,7 @@ func (c *cluster) another(m *machine, before api.Self) {
 	})
 }
 
-// restarts ends what there is to end, each in its way.
+// restarts restarts the agents and the Nomad clients in every way.
 func (c *cluster) restarts() {
 	c.t.Helper()
 	a, b := c.machines[0], c.machines[1]
@@ -100,7 +99,7 @@ func (c *cluster) restarts() {
 	c.lossless("restart of Nomad's clients", func() {
 		before, again := []api.Self{c.self(a), c.self(b)}, c.web
 		for _, m := range c.machines {
-			// Not with SIGKILL: it would forget the addresses of young allocations.
+			// After a SIGKILL, Nomad would not know the addresses of young allocations any more.
 			c.must(m.stopNomad(c.ctx, syscall.SIGTERM))
 			m.nomad = nil
 		}
@@ -124,7 +123,7 @@ func (c *cluster) keeps() {
 	subnet, err := b.subnet()
 	c.must(err)
 
-	// Of a drain that leaves system jobs alone the agent knows nothing.
+	// The agent is not affected by a drain that ignores system jobs.
 	before := c.self(b)
 	c.drain(b, "-ignore-system")
 	if now := c.self(b); now.PID != before.PID {
@@ -147,7 +146,7 @@ func (c *cluster) keeps() {
 	c.carries()
 }
 
-// releases drains a host whose agent gives its subnet up.
+// releases drains a host whose agent releases its subnet.
 func (c *cluster) releases() {
 	c.t.Helper()
 	b := c.machines[1]
@@ -163,14 +162,14 @@ func (c *cluster) releases() {
 	}
 }
 
-// drain takes the machine's jobs away. Without a deadline Nomad would first wait until
-// those that just came there are healthy.
+// drain moves the jobs off a machine. Without a deadline, Nomad would first wait until newly
+// started allocations are healthy.
 func (c *cluster) drain(m *machine, flags ...string) {
 	c.t.Helper()
 	c.nomad(append(append([]string{"node", "drain", "-enable", "-yes", "-deadline=1s"}, flags...), c.nodes[m.Name])...)
 }
 
-// undrain has the machine take jobs again and waits until it runs both.
+// undrain makes the machine eligible again and waits until it runs both jobs.
 func (c *cluster) undrain(m *machine) {
 	c.t.Helper()
 	c.nomad("node", "drain", "-disable", "-yes", c.nodes[m.Name])
@@ -178,7 +177,7 @@ func (c *cluster) undrain(m *machine) {
 	c.web = c.running("web", 0, c.machines...)
 }
 
-// gone waits until no agent answers on a machine.
+// gone blocks until no agent answers on a machine.
 func (c *cluster) gone(m *machine) {
 	c.t.Helper()
 	c.eventually("the agent on "+m.Name+" to be gone", func(ctx context.Context) error {
@@ -189,7 +188,8 @@ func (c *cluster) gone(m *machine) {
 	})
 }
 
-// lease is the session that holds a subnet's lease in Consul, and whether there is one.
+// lease returns the session that holds a subnet's lease in Consul, and reports whether there is a
+// lease.
 func (c *cluster) lease(subnet string) (session string, ok bool) {
 	c.t.Helper()
 	pair, _, err := c.Consul.Client().KV().Get("leno/leases/default/"+strings.ReplaceAll(subnet, "/", "-"), nil)

@@ -10,11 +10,11 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// stagger is the time between two hosts that get a new version of the job. It is short
-// for the test, and long enough to see who still runs the version before.
+// stagger is the time between the upgrades of two hosts. It is short for the test, and long enough
+// to see which host still runs the previous version.
 const stagger = 3 * time.Second
 
-// upgrade gives both hosts another binary and configuration, by a new version of the job.
+// upgrade gives both hosts another binary and configuration with a new version of the job.
 func (c *cluster) upgrade() {
 	c.t.Helper()
 	for _, m := range c.machines {
@@ -35,11 +35,11 @@ func (c *cluster) upgrade() {
 	c.apart(allocs[0], allocs[1])
 }
 
-// placed is the time from the placing of one allocation to that of the other.
+// placed returns the time between the placement of two allocations.
 func placed(a, b alloc) time.Duration { return time.Duration(a.CreateTime - b.CreateTime).Abs() }
 
-// apart fails unless the one allocation was placed a stagger after the other, up to what
-// Nomad's timer and clock differ by.
+// apart fails unless the two allocations were placed a stagger apart, within the tolerance of
+// Nomad's timer and clock.
 func (c *cluster) apart(a, b alloc) {
 	c.t.Helper()
 	if d := placed(a, b); d < stagger*9/10 {
@@ -47,7 +47,7 @@ func (c *cluster) apart(a, b alloc) {
 	}
 }
 
-// goesBack gives the hosts a version that cannot be started, and takes it back.
+// goesBack upgrades the hosts to a version that cannot be started, and reverts it.
 func (c *cluster) goesBack() {
 	c.t.Helper()
 	c.lossless("upgrade to a binary that is missing, and back", func() {
@@ -56,7 +56,7 @@ func (c *cluster) goesBack() {
 		for _, m := range c.machines {
 			c.gone(m)
 		}
-		failed := map[string]alloc{} // the first on each host: with the second host Nomad tries the first again
+		failed := map[string]alloc{} // the first per host: Nomad retries it when the other fails
 		c.eventually("the allocations to fail", func(ctx context.Context) error {
 			all, err := c.allocs(ctx, "leno")
 			for _, a := range all {

@@ -17,7 +17,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// hosts is hosts.json.
+// hosts is the content of hosts.json.
 type hosts struct {
 	Network string `json:"network"`
 	Hosts   []host `json:"hosts"`
@@ -33,7 +33,7 @@ type host struct {
 	Backend   string         `json:"backend"`
 }
 
-// wanted is what agents make of what stands in Consul now.
+// wanted returns what agents make of the current records in Consul.
 func (w *world) wanted(network string) (out hosts, n registry.Network, err error) {
 	kv, read := w.Consul.Client().KV(), &consul.QueryOptions{Token: operatorToken, RequireConsistent: true}
 	definition, _, err := kv.Get("leno/networks/"+network, read)
@@ -48,7 +48,7 @@ func (w *world) wanted(network string) (out hosts, n registry.Network, err error
 	if err != nil {
 		return out, n, err
 	}
-	counts := map[string]*consul.KVPair{} // by node id, the record that counts
+	counts := map[string]*consul.KVPair{} // by node id, the record in use
 	leases := map[string]registry.Lease{}
 	for _, p := range pairs {
 		l, err := registry.ParseLease(n, strings.TrimPrefix(p.Key, prefix), p.Value)
@@ -69,8 +69,8 @@ func (w *world) wanted(network string) (out hosts, n registry.Network, err error
 	return out, n, nil
 }
 
-// spelledOddly says whether a record has an address in which :: stands for a single
-// group. Agents read that and never write it; nginx refuses it.
+// spelledOddly reports whether a record has an address in which :: stands for a single group.
+// Agents accept such addresses and never write them; nginx refuses them.
 func spelledOddly(value []byte) bool {
 	for _, word := range regexp.MustCompile(`[0-9a-f:]*::[0-9a-f:]*`).FindAllString(string(value), -1) {
 		if a, err := netip.ParseAddr(word); err == nil && !strings.Contains(a.String(), "::") {
@@ -80,7 +80,8 @@ func spelledOddly(value []byte) bool {
 	return false
 }
 
-// current says how the files for everybody differ from what stands in Consul.
+// current returns an error if the files that are the same on every host differ from the records in
+// Consul.
 func (r *rendering) current() error {
 	want, _, err := r.w.wanted(r.network)
 	if err != nil {
@@ -114,8 +115,8 @@ func (r *rendering) current() error {
 	return nil
 }
 
-// allowList is the addresses that a list for nginx allows. It may hold comments,
-// allow, and one last deny of everybody else.
+// allowList returns the addresses that a list for nginx allows. The list may contain comments,
+// allow lines, and "deny all;" at the end.
 func allowList(text string) (out []string, err error) {
 	allow := regexp.MustCompile(`^allow ([0-9a-f.:/]+);$`)
 	lines := strings.Split(text, "\n")
@@ -130,7 +131,7 @@ func allowList(text string) (out []string, err error) {
 			if err != nil && notPrefix != nil {
 				return nil, fmt.Errorf("line %q", line)
 			}
-			out = append(out, cmp.Or(strings.TrimPrefix(a.String(), "invalid IP"), p.String())) // in Go's spelling
+			out = append(out, cmp.Or(strings.TrimPrefix(a.String(), "invalid IP"), p.String())) // as Go formats it
 		case !strings.HasPrefix(line, "# "):
 			return nil, fmt.Errorf("line %q", line)
 		}
@@ -138,8 +139,8 @@ func allowList(text string) (out []string, err error) {
 	return out, nil
 }
 
-// own says how the files for this host differ from what its agent wrote and from
-// what `leno docker-opts` makes of that.
+// own returns an error if the files for this host differ from what its agent wrote and from what
+// `leno docker-opts` makes of that.
 func (r *rendering) own() error {
 	text, err := os.ReadFile(r.w.Hosts[0].SubnetFile(r.network))
 	if err != nil {
@@ -157,8 +158,8 @@ func (r *rendering) own() error {
 	return r.docker(text, r.file(dockerFile), "28.2.0")
 }
 
-// docker says how a daemon.json differs from what `leno docker-opts` makes of a
-// subnet file for a version.
+// docker returns an error if a daemon.json differs from what `leno docker-opts` makes of a subnet
+// file for a version of Docker.
 func (r *rendering) docker(subnetFile []byte, got, version string) error {
 	n, err := dockeropts.ParseSubnetFile(r.network, string(subnetFile))
 	if err != nil {

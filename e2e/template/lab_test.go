@@ -1,5 +1,5 @@
-// Package template renders examples/consul-template with the real program, from a
-// real Consul in which real agents and strangers write.
+// Package template renders examples/consul-template with the real program, from a real Consul to
+// which real agents and other programs write.
 package template
 
 import (
@@ -16,30 +16,29 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// binary is the leno under test, built once.
+// binary is the path of the leno under test, built once.
 var binary string
 
 func TestMain(m *testing.M) {
 	os.Exit(lab.RunWithLeno(&binary, m.Run))
 }
 
-// operatorToken may do everything in the Consul of the lab, which refuses
-// everything without a token.
+// operatorToken has all rights in the lab's Consul, which refuses everything without a token.
 const operatorToken = "7f6a3c9e-0000-4000-8000-000000000002"
 
 const denying = `{"acl": {"enabled": true, "default_policy": "deny", "token_ttl": "0s", "policy_ttl": "0s",
 	"tokens": {"initial_management": "` + operatorToken + `", "agent": "` + operatorToken + `"}}}`
 
-// world is the lab of a test.
+// A world is the lab of a test.
 type world struct {
 	*lab.Lab
 	t               *testing.T
 	ctx             context.Context
-	program, source string // consul-template, and where the examples are
+	program, source string // paths of consul-template and of the examples
 }
 
-// networks are those of host-a, by name: of both families and of one alone. Only
-// the first is host-b's too.
+// networks are the networks of host-a by name: one with both families and one with each alone.
+// host-b takes part in the first one only.
 var networks = []struct{ name, body string }{
 	{"default", "ipv4 { prefix = \"10.5.0.0/16\" }\n ipv6 { prefix = \"fd00:5::/48\" }\n backend \"vxlan\" {}\n ip_masq = true"},
 	{"four", "ipv4 {\n prefix = \"10.6.128.0/17\"\n subnet_len = 27\n }\n backend \"vxlan\" { vni = 2 }"},
@@ -79,8 +78,8 @@ func (w *world) must(err error) {
 	}
 }
 
-// startAgent runs an agent of the networks on a host and waits for it. In "default" it
-// takes the slot.
+// startAgent runs an agent of the networks on a host and waits for it. In "default" it takes the
+// given slot.
 func (w *world) startAgent(h *lab.Host, slot int, names ...string) {
 	w.t.Helper()
 	w.prefer(h, slot)
@@ -97,14 +96,13 @@ func (w *world) startAgent(h *lab.Host, slot int, names ...string) {
 	w.must(h.WaitReady(w.ctx))
 }
 
-// prefer has the next agent on a host take the slot in "default", below those of
-// strangers.
+// prefer makes the next agent on a host take the slot in "default", below the slots of strangers.
 func (w *world) prefer(h *lab.Host, slot int) {
 	w.t.Helper()
 	w.must(os.WriteFile(h.SubnetFile("default"), fmt.Appendf(nil, "LENO_SUBNET=10.5.%d.1/24\n", slot), 0o644))
 }
 
-// token is a new one with the rules.
+// token returns a new token with the rules.
 func (w *world) token(name, rules string) string {
 	w.t.Helper()
 	write := &consul.WriteOptions{Token: operatorToken}
@@ -116,7 +114,7 @@ func (w *world) token(name, rules string) string {
 	return token.SecretID
 }
 
-// example is the text of a file among the examples.
+// example returns the text of one of the examples.
 func (w *world) example(name string) string {
 	w.t.Helper()
 	text, err := os.ReadFile(filepath.Join(w.source, name))
@@ -124,16 +122,16 @@ func (w *world) example(name string) string {
 	return string(text)
 }
 
-// rendering is one consul-template on host-a, with the configuration among the
-// examples but for where its files are.
+// A rendering is one consul-template on host-a, with the example configuration except for the
+// locations of its files.
 type rendering struct {
 	*lab.Process
 	w       *world
 	network string
-	dir     string // what is below / elsewhere
+	dir     string // stands for /
 }
 
-// render starts one with what stands in its environment.
+// render starts consul-template with the environment.
 func (w *world) render(network, dir string, environment ...string) *rendering {
 	w.t.Helper()
 	h := w.Hosts[0]
@@ -157,7 +155,7 @@ const (
 	dockerFile = "etc/docker/daemon.json"
 )
 
-// file is what it rendered, "" for nothing yet.
+// file returns a rendered file, or "" if there is none yet.
 func (r *rendering) file(path string) string {
 	r.w.t.Helper()
 	text, err := os.ReadFile(filepath.Join(r.dir, path))
@@ -167,7 +165,7 @@ func (r *rendering) file(path string) string {
 	return string(text)
 }
 
-// eventually waits for a condition of what is rendered.
+// eventually blocks until a condition on the rendered files holds.
 func (r *rendering) eventually(what string, done func() error) {
 	r.w.t.Helper()
 	if err := r.WaitFor(r.w.ctx, what, func(context.Context) error { return done() }); err != nil {
@@ -175,7 +173,7 @@ func (r *rendering) eventually(what string, done func() error) {
 	}
 }
 
-// said waits for words in its output.
+// said blocks until the output contains the words.
 func (r *rendering) said(words string) {
 	r.w.t.Helper()
 	r.eventually(words, func() error {

@@ -14,7 +14,7 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// nginxConfig is a server that whoever is allowed reads a file from.
+// nginxConfig configures a server from which allowed clients can read a file.
 const nginxConfig = `user root;
 worker_processes 1;
 pid %[1]s/nginx.pid;
@@ -37,8 +37,8 @@ http {
 }
 `
 
-// installNginx puts a program on the host's PATH that is nginx, with the configuration
-// of the rendering whose command runs it.
+// installNginx puts an nginx on the host's PATH that uses the configuration of the rendering whose
+// command runs it.
 func (w *world) installNginx(h *lab.Host) {
 	w.t.Helper()
 	nginx, err := lab.FindNginx()
@@ -49,7 +49,7 @@ func (w *world) installNginx(h *lab.Host) {
 	w.must(os.WriteFile(filepath.Join(bin, "nginx"), []byte(script), 0o755))
 }
 
-// serve starts nginx with the list that was rendered.
+// serve starts nginx with the rendered list.
 func (r *rendering) serve() {
 	r.w.t.Helper()
 	h := r.w.Hosts[0]
@@ -62,13 +62,13 @@ func (r *rendering) serve() {
 	r.w.must(err)
 }
 
-// sound has nginx look at the list.
+// sound makes nginx check the list.
 func (r *rendering) sound() error {
 	_, err := r.w.Hosts[0].Exec(r.w.ctx, "env", "NGINX_DIR="+r.dir, filepath.Join(r.w.Hosts[0].Dir, "bin/nginx"), "-t", "-q")
 	return err
 }
 
-// asked waits until nginx answers with a status.
+// asked blocks until nginx responds with the status.
 func (r *rendering) asked(from *lab.Namespace, to netip.Addr, status int) {
 	r.w.t.Helper()
 	r.eventually(fmt.Sprintf("status %d from %s for %s", status, to, from.Name), func() error {

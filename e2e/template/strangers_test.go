@@ -9,17 +9,17 @@ import (
 	consul "github.com/hashicorp/consul/api"
 )
 
-// record is a lease as somebody else than an agent would write it.
+// A record is a lease that another program than an agent might write.
 type record map[string]any
 
-// stranger is the lease of slot k of network "default", good in every way.
+// stranger returns a valid lease of slot k of network "default".
 func stranger(k int) record {
 	return record{"version": 1, "subnet": fmt.Sprintf("10.5.%d.0/24", k), "subnets": []string{fmt.Sprintf("10.5.%d.0/24", k), fmt.Sprintf("fd00:5:0:%x::/64", k)},
 		"node": fmt.Sprintf("stranger-%d", k), "node_id": fmt.Sprintf("id-%d", k), "public_ip": fmt.Sprintf("192.0.2.%d", k), "public_ips": []string{fmt.Sprintf("192.0.2.%d", k)},
 		"mtu": 1450, "backend": record{"type": "vxlan", "vni": 1}}
 }
 
-// with is the record with a member changed, or without it when value is nil.
+// with returns the record with a member changed, or without it if value is nil.
 func (r record) with(name string, value any) record {
 	out := maps.Clone(r)
 	if out[name] = value; value == nil {
@@ -28,7 +28,7 @@ func (r record) with(name string, value any) record {
 	return out
 }
 
-// key is where its lease lies.
+// key returns the key of the lease.
 func (r record) key() string {
 	return "leno/leases/default/" + strings.ReplaceAll(fmt.Sprint(r["subnet"]), "/", "-")
 }
@@ -41,8 +41,8 @@ func (r record) String() string {
 	return string(text)
 }
 
-// put writes values, "" for none, without a session. It takes transactions, for
-// Consul refuses keys that do not print in paths.
+// put writes values without a session, or deletes those that are "". It uses transactions, because
+// Consul refuses unprintable keys in paths.
 func (w *world) put(values map[string]string) {
 	w.t.Helper()
 	var ops consul.TxnOps
@@ -70,8 +70,8 @@ func (w *world) put(values map[string]string) {
 	flush()
 }
 
-// strange is values that stand below leno/leases/default, by key. Some of them are
-// good, which the agent decides and not this list.
+// strange returns values for keys below leno/leases/default. Some of them are valid; the agent
+// decides which, not this list.
 func strange() map[string]string {
 	const leases = "leno/leases/default/"
 	out := map[string]string{
@@ -133,7 +133,7 @@ func strange() map[string]string {
 		for _, value := range change.values {
 			n++
 			r := stranger(n).with(change.name, value)
-			if change.name == "public_ips" { // the other one would contradict most
+			if change.name == "public_ips" { // a public_ip would contradict most of the values
 				r = r.with("public_ip", nil)
 			}
 			text := strings.NewReplacer("SLOTX", fmt.Sprintf("%x", n), "SLOT", fmt.Sprint(n)).Replace(r.String())

@@ -19,7 +19,7 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// TestOneHead: each template stands alone, and what they have in common is the same.
+// TestOneHead checks that each template is self-contained and that their common part is identical.
 func TestOneHead(t *testing.T) {
 	files := []string{"hosts.json.ctmpl", "nginx-allow.conf.ctmpl", "subnet.env.ctmpl", "daemon.json.ctmpl"}
 	there, err := filepath.Glob("../../examples/consul-template/*.ctmpl")
@@ -43,8 +43,8 @@ func TestOneHead(t *testing.T) {
 	}
 }
 
-// TestRender has consul-template render every example in three networks while
-// hosts come, change and go and strangers write nonsense.
+// TestRender makes consul-template render every example for three networks, while hosts come,
+// change and leave and strangers write invalid records.
 func TestRender(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
@@ -80,7 +80,7 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// versions renders daemon.json for Dockers of several ages.
+// versions renders daemon.json for several versions of Docker.
 func (r *rendering) versions(environment ...string) {
 	r.w.t.Helper()
 	subnets, err := os.ReadFile(r.w.Hosts[0].SubnetFile(r.network))
@@ -109,8 +109,8 @@ func (r *rendering) versions(environment ...string) {
 	}
 }
 
-// soon measures how long it takes until a lease that comes, changes or goes is in the
-// files for everybody. A machine that is busy makes some of them late, but not all.
+// soon measures how long it takes until a lease that was added, changed or removed is in the files
+// that are the same on every host. A busy machine may delay some of the updates, but not all.
 func (r *rendering) soon() {
 	r.w.t.Helper()
 	took := map[string][]time.Duration{}
@@ -135,8 +135,8 @@ func (r *rendering) soon() {
 	}
 }
 
-// renumbered gives the host another subnet, which its agent takes and writes: the
-// files for this host follow.
+// renumbered gives the host another subnet, which its agent writes to the subnet file: the files
+// for this host follow.
 func (r *rendering) renumbered() {
 	r.w.t.Helper()
 	h, subnet := r.w.Hosts[0], "10.6.200.32/27"
@@ -164,7 +164,7 @@ func (r *rendering) renumbered() {
 	})
 }
 
-// containing is the subnet of a gateway in the network.
+// containing returns the network's subnet that contains a gateway.
 func (r *rendering) containing(gateway string) string {
 	r.w.t.Helper()
 	all, _, err := r.w.wanted(r.network)
@@ -180,12 +180,12 @@ func (r *rendering) containing(gateway string) string {
 	return ""
 }
 
-// released: nginx answers another host and its container, until that host gives its
-// lease up; never a machine that is no host.
+// released checks that nginx serves another host and its container until that host releases its
+// lease, and never a machine that is not a host.
 func (r *rendering) released() {
 	r.w.t.Helper()
 	a, b := r.w.Hosts[0], r.w.Hosts[1]
-	_, err := a.AddContainer(r.w.ctx, r.network) // its bridge has the gateway's addresses
+	_, err := a.AddContainer(r.w.ctx, r.network) // the container's bridge has the gateway's addresses
 	r.w.must(err)
 	c, err := b.AddContainer(r.w.ctx, r.network)
 	r.w.must(err)
@@ -215,8 +215,8 @@ func (r *rendering) released() {
 	r.asked(b.Namespace, a.Addrs[0], http.StatusOK)
 }
 
-// visited writes nonsense: what agents pass over is passed over, and all the rest is
-// there, in files that are as they have to be.
+// visited writes invalid records: those that agents ignore are ignored, and all others are in the
+// files, which stay well-formed.
 func (r *rendering) visited() {
 	r.w.t.Helper()
 	before := strings.Count(r.Output(), "[ERR]")
@@ -235,7 +235,7 @@ func (r *rendering) visited() {
 	for key := range all {
 		all[key] = ""
 	}
-	delete(all, "leno/leases/default/_") // the agents' own, which stays
+	delete(all, "leno/leases/default/_") // the agents' marker, which stays
 	all[stranger(250).key()] = ""
 	r.w.put(all)
 	r.eventually("all strangers to be gone", r.current)
@@ -244,7 +244,7 @@ func (r *rendering) visited() {
 	}
 }
 
-// undefined: a network that cannot be read leaves the files as they are.
+// undefined checks that a network definition that cannot be read leaves the files unchanged.
 func (r *rendering) undefined() {
 	r.w.t.Helper()
 	kv := r.w.Consul.Client().KV()
@@ -252,8 +252,8 @@ func (r *rendering) undefined() {
 	r.w.must(err)
 	before := r.file(hostsFile) + r.file(nginxFile) + r.file(subnetFile) + r.file(dockerFile)
 	for i, value := range []string{"oops", `{"version":2,"pools":[{"prefix":"10.5.0.0/16","subnet_len":24}]}`, "5", `{"version":1,"pools":[]}`, `{"version":1,"pools":5}`, `{"version":1,"pools":["x"]}`} {
-		// One after the other: seen at once, the new host may be read with the definition
-		// that still was right.
+		// In two steps: if both changes arrive together, the new host may be read with the
+		// previous, valid definition.
 		for _, change := range []map[string]string{{definition.Key: value}, {stranger(60 + i).key(): stranger(60 + i).String()}} {
 			errs := strings.Count(r.Output(), "[ERR]")
 			r.w.put(change)
@@ -272,8 +272,8 @@ func (r *rendering) undefined() {
 	r.eventually("the network to be read again", func() error { return errors.Join(r.current(), r.own()) })
 }
 
-// powerless: without rights, for which Consul's answer is an empty list, nothing is
-// written over what was there.
+// powerless checks that without rights, when Consul responds with an empty list, no file is
+// overwritten.
 func (r *rendering) powerless() {
 	r.w.t.Helper()
 	dir := r.w.token("networks-alone", `key "leno/networks/default" { policy = "read" }`)
@@ -288,8 +288,8 @@ func (r *rendering) powerless() {
 	r.w.must(p.Stop(r.w.ctx))
 }
 
-// nameless: who does not say which host this is, or one that has no lease, is told so
-// and gets the files for everybody.
+// nameless checks that without a valid LENO_NODE_NAME there is an error message, and only the files
+// that are the same on every host are written.
 func (r *rendering) nameless(environment ...string) {
 	r.w.t.Helper()
 	for _, name := range []string{"", "host-z"} {
@@ -303,7 +303,7 @@ func (r *rendering) nameless(environment ...string) {
 	}
 }
 
-// outage: while Consul is away all files stay, and then they follow again.
+// outage checks that all files stay while Consul is unreachable, and are updated again afterwards.
 func (r *rendering) outage() {
 	r.w.t.Helper()
 	before := r.file(hostsFile) + r.file(nginxFile) + r.file(subnetFile) + r.file(dockerFile)
@@ -317,7 +317,7 @@ func (r *rendering) outage() {
 	r.eventually("a host that came after the outage", func() error { return errors.Join(r.current(), r.own()) })
 }
 
-// killed ends it at once: the next one finds the files and brings them up to date.
+// killed kills consul-template: the next one finds the files and brings them up to date.
 func (r *rendering) killed(environment ...string) {
 	r.w.t.Helper()
 	r.w.must(r.Kill())

@@ -1,6 +1,6 @@
-// Engine is docker, dockerd or systemctl for the tests of package docker, by the name
-// that it is called by. It is a program of its own because examples/docker starts them
-// hundreds of times, and a test binary with the race detector takes long to start.
+// Engine is a fake docker, dockerd or systemctl for the tests of package docker, depending on the
+// name it is called by. It is a separate program because examples/docker starts them hundreds of
+// times, and a test binary with the race detector takes long to start.
 package main
 
 import (
@@ -35,7 +35,7 @@ func main() {
 	}
 }
 
-// installed is the version of Docker, which the test says.
+// installed returns the version of Docker that the test has set.
 func installed() (dockeropts.Version, error) {
 	return dockeropts.ParseVersion(os.Getenv("ENGINE_VERSION"))
 }
@@ -48,9 +48,8 @@ func dockerd(args []string) error {
 	return nil
 }
 
-// systemctl knows a docker.service as Docker's packages have it, with the drop-ins in
-// SYSTEMD_DIR. `cat` has the files as they are, `show` what they were at the last
-// daemon-reload.
+// systemctl knows a docker.service like the one in Docker's packages, with the drop-ins in
+// SYSTEMD_DIR. `cat` prints the files as they are, `show` as they were at the last daemon-reload.
 func systemctl(args []string) error {
 	note(append([]string{"systemctl"}, args...))
 	if os.Getenv("ENGINE_UNIT") == "" {
@@ -81,8 +80,8 @@ func systemctl(args []string) error {
 	return nil
 }
 
-// unitFiles is what systemd has of docker.service, one file behind the other, in the order
-// of the drop-ins' names.
+// unitFiles returns docker.service and its drop-ins, concatenated in the order of the drop-ins'
+// names.
 func unitFiles() (string, error) {
 	var b strings.Builder
 	b.WriteString(os.Getenv("ENGINE_UNIT"))
@@ -95,8 +94,8 @@ func unitFiles() (string, error) {
 	return b.String(), err
 }
 
-// show prints properties as systemd does: of each setting all lines count, and an empty
-// one takes those before it back.
+// show prints properties as systemd does: all lines of a setting count, and an empty one discards
+// those before it.
 func show(files string) {
 	set := map[string][]string{}
 	files = strings.ReplaceAll(files, "\\\n", " ")
@@ -120,7 +119,7 @@ func show(files string) {
 	}
 }
 
-// note adds a command to those that changed something.
+// note records a command that changed something.
 func note(args []string) {
 	f, err := os.OpenFile(os.Getenv("ENGINE_STATE")+".log", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -130,7 +129,7 @@ func note(args []string) {
 	fmt.Fprintln(f, strings.Join(args, " "))
 }
 
-// runDocker is the program docker and the daemon behind: networks stand in a file.
+// runDocker stands for the docker program and the daemon behind it. Networks are kept in a file.
 func runDocker(args []string) error {
 	version, err := installed()
 	if err != nil {
@@ -192,7 +191,7 @@ func runDocker(args []string) error {
 		if !ok {
 			return fmt.Errorf("network %s is not there or has active endpoints: %v", args[2], n.Containers)
 		}
-		delete(networks, args[2]) // a stopped container does not start any more
+		delete(networks, args[2]) // a stopped container cannot start any more
 	case words(3) == "network disconnect --force" && len(args) == 5:
 		if _, ok := networks[args[3]].Containers[args[4]]; !ok {
 			return fmt.Errorf("container %s is not connected to the network %s", args[4], args[3])
@@ -212,7 +211,7 @@ func runDocker(args []string) error {
 	return os.WriteFile(state, text, 0o644)
 }
 
-// containers answers questions about containers, stopped ones among them.
+// containers answers queries about containers, including stopped ones.
 func containers(networks map[string]docker.Network, args []string) error {
 	type settings struct{ Networks map[string]*docker.Container }
 	for _, name := range slices.Sorted(maps.Keys(networks)) {
@@ -235,7 +234,7 @@ func containers(networks map[string]docker.Network, args []string) error {
 	return nil
 }
 
-// connect puts a container on a network. The names of those that are stopped begin so.
+// connect attaches a container to a network. Names of stopped containers begin with "stopped".
 func connect(networks map[string]docker.Network, args []string) error {
 	flags := flag.NewFlagSet("docker network connect", flag.ContinueOnError)
 	c := docker.Container{IPAMConfig: &struct{ IPv4Address, IPv6Address string }{}}
