@@ -13,8 +13,8 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// TestPackets shows for every backend that all containers reach each other over
-// IPv4 and IPv6, at every size up to the MTU, and over TCP.
+// TestPackets checks for every backend that all containers reach each other over IPv4 and IPv6, at
+// every size up to the MTU, and over TCP.
 func TestPackets(t *testing.T) {
 	for _, backend := range world.Carrying {
 		t.Run(backend, func(t *testing.T) {
@@ -43,14 +43,14 @@ func TestPackets(t *testing.T) {
 	}
 }
 
-// linger is the pause between counted pings. ping(8) waits for the last answer
-// no longer than twice the longest round trip so far or one such pause, so that
-// a short one takes a late answer for a lost one.
+// linger is the pause between counted pings. ping(8) waits for the last answer no longer than twice
+// the longest round trip so far, or one such pause, so with a short pause a late answer looks like
+// a lost one.
 const linger = 250 * time.Millisecond
 
-// sizes pings with the largest packet that fits the reported MTU, and shows
-// that one byte more is refused with the MTU named when it must not be
-// fragmented, and arrives when it may.
+// sizes pings with the largest packet that fits the reported MTU. One byte more must be refused
+// with an error that contains the MTU if the packet must not be fragmented, and must arrive if it
+// may be.
 func (w *testWorld) sizes(from *lab.Container, to netip.Addr) {
 	w.T.Helper()
 	headers := 28
@@ -80,8 +80,8 @@ func (w *testWorld) sizes(from *lab.Container, to netip.Addr) {
 	}
 }
 
-// TestAlloc shows that alloc leases subnets and leaves the packets to others:
-// here to routes that the test makes from what the API tells.
+// TestAlloc checks that alloc leases subnets and leaves the packets to others: here to routes that
+// the test creates from the API's response.
 func TestAlloc(t *testing.T) {
 	w := newWorld(t, lab.Options{})
 	w.StartNetwork("alloc")
@@ -123,7 +123,7 @@ func TestTwoNetworks(t *testing.T) {
 	w.Settle("blue")
 	w.Matrix()
 
-	// Leaving one leaves the other alone.
+	// Leaving one network does not affect the other.
 	h := w.Hosts[0]
 	if _, err := h.Leno(w.Ctx, "lease", "release", "blue"); err != nil {
 		t.Fatal(err)
@@ -144,8 +144,8 @@ func TestTwoNetworks(t *testing.T) {
 	}
 }
 
-// TestAgentKilled kills agents under traffic and starts them again: the kernel
-// carries on, and the host comes back with the same subnet and the same MAC.
+// TestAgentKilled kills agents under traffic and starts them again: the kernel keeps forwarding,
+// and the host comes back with the same subnet and the same MAC address.
 func TestAgentKilled(t *testing.T) {
 	for _, backend := range world.Carrying {
 		t.Run(backend, func(t *testing.T) {
@@ -158,7 +158,7 @@ func TestAgentKilled(t *testing.T) {
 			w.Must(stream.WaitAnswers(w.Ctx, 20))
 			for range 3 {
 				w.Must(h.KillAgent())
-				if backend != "udp" { // its packets wait for the next process
+				if backend != "udp" { // udp's packets wait for the next process
 					w.Must(stream.WaitAnswers(w.Ctx, 20))
 				}
 				w.Must(h.RestartAgent())
@@ -181,8 +181,7 @@ func TestAgentKilled(t *testing.T) {
 	}
 }
 
-// TestDeviceDeleted shows that a device somebody deletes comes back with
-// everything on it.
+// TestDeviceDeleted checks that a deleted device is recreated with its whole configuration.
 func TestDeviceDeleted(t *testing.T) {
 	for _, backend := range []string{"vxlan", "udp"} {
 		t.Run(backend, func(t *testing.T) {
@@ -210,11 +209,11 @@ func TestDeviceDeleted(t *testing.T) {
 	}
 }
 
-// TestDev shows that `leno agent -dev` works on a host without any Consul.
+// TestDev checks that `leno agent -dev` works on a host without Consul.
 func TestDev(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 1, NoConsul: true})
 	h := w.Hosts[0]
-	// Its subnet file is /run/leno/dev.env, here in a /run of its own.
+	// Its subnet file is /run/leno/dev.env, here in a private /run.
 	p, err := h.Start("unshare", "--mount", "sh", "-c", `mount -t tmpfs tmpfs /run && exec "$@"`, "sh", world.Leno(), "agent", "-dev", "-data-dir", h.DataDir())
 	w.Must(err)
 	w.Must(p.WaitFor(w.Ctx, "the agent to be ready", func(ctx context.Context) error {

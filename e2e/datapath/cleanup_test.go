@@ -21,9 +21,8 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// strangers is a host on which others work: their devices, of which some are named
-// like leno's, addresses and routes inside the network's pools, rules in every
-// firewall there is.
+// strangers sets up a host that other programs use: their devices, some with names like leno's,
+// addresses and routes inside the network's pools, and rules in every kind of firewall.
 const strangers = `
 ip link add docker0 type bridge
 for n in 5 6 7 8; do ip addr add 10.$n.34.1/24 dev docker0; done
@@ -57,8 +56,8 @@ for ipt in iptables-legacy ip6tables-legacy iptables-nft ip6tables-nft; do
 	$ipt -A FORWARD -i docker0 -j NOT-LENO-
 done`
 
-// dumpsOf is everything of a host that leno could change, one text a subject.
-// ip_forward stays on where leno switched it on: others may rely on it by then.
+// dumpsOf returns the state of a host that leno could change, one text per subject. ip_forward is
+// not included, because it stays on where leno enabled it: other programs may rely on it by then.
 func (w *testWorld) dumpsOf(h *lab.Host) map[string]string {
 	w.T.Helper()
 	out := map[string]string{}
@@ -80,7 +79,7 @@ func (w *testWorld) dumpsOf(h *lab.Host) map[string]string {
 	return out
 }
 
-// dumps is dumpsOf and what the store has.
+// dumps returns dumpsOf plus the hosts' data in Consul.
 func (w *testWorld) dumps(h *lab.Host) map[string]string {
 	w.T.Helper()
 	out := w.dumpsOf(h)
@@ -88,11 +87,12 @@ func (w *testWorld) dumps(h *lab.Host) map[string]string {
 	return out
 }
 
-// changing is what differs from one look to the next: counters, timers, and
-// carriers, which the kernel notes a moment later.
+// changing matches what differs from one dump to the next: counters, timers, and carrier states,
+// which the kernel updates a moment later.
 var changing = regexp.MustCompile(`(?m)^# (Generated|Completed).*\n|\[\d+:\d+\]|counter packets \d+ bytes \d+|(preferred|valid)_lft \S+|gc_timer +\S+|hello_timer +\S+|topology_change_timer +\S+|tcn_timer +\S+|NO-CARRIER,?|state (UP|DOWN|UNKNOWN)| linkdown`)
 
-// stored is what the store has of hosts, but for the changes, which all write.
+// stored returns what hosts have stored in Consul, except the change entries, which every operation
+// writes.
 func (w *testWorld) stored() string {
 	w.T.Helper()
 	client := w.Consul.Client()
@@ -118,7 +118,7 @@ func (w *testWorld) stored() string {
 	return strings.Join(out, "\n")
 }
 
-// same compares dumps by subject. more are lines that are new in "files".
+// same compares dumps by subject. more holds the lines expected to be new in "files".
 func (w *testWorld) same(what string, before, after map[string]string, more ...string) {
 	w.T.Helper()
 	for name := range before {
@@ -133,8 +133,8 @@ func (w *testWorld) same(what string, before, after map[string]string, more ...s
 	}
 }
 
-// cleanup runs `leno cleanup` with a /run of its own, so that what other tests have
-// there is safe. prepare is shell that fills it.
+// cleanup runs `leno cleanup` with a /run of its own, so that other tests' files are safe. prepare
+// is a shell script that fills it.
 func (w *testWorld) cleanup(h *lab.Host, prepare string, args ...string) (output string, code int) {
 	w.T.Helper()
 	script := "mount -t tmpfs tmpfs /run; " + prepare + "\n" + world.Leno() + ` cleanup "$@"`
@@ -148,15 +148,15 @@ func (w *testWorld) cleanup(h *lab.Host, prepare string, args ...string) (output
 	return output, 0
 }
 
-// everyBackend is a network of each backend; n tells its pools.
+// everyBackend holds a network with each backend; n is part of its pools.
 var everyBackend = []struct {
 	name, backend string
 	n             int
 }{{"default", "vxlan", 5}, {"routed", "host-gw", 6}, {"tunnel", "udp", 7}, {"leased", "alloc", 8}}
 
-// cleanWorld is two hosts, of which the second takes part in a network of each
-// backend and the first is full of strangers and keeps one subnet in each. The
-// text is the configuration with which it joins.
+// cleanWorld lays out two hosts. The second one takes part in a network with each backend. The
+// first is full of strangers and keeps one subnet in each network. text is the configuration with
+// which the first host joins.
 func cleanWorld(t *testing.T) (w *testWorld, a *lab.Host, text string) {
 	t.Helper()
 	w = newWorld(t, lab.Options{Hosts: 2})
@@ -169,7 +169,7 @@ func cleanWorld(t *testing.T) (w *testWorld, a *lab.Host, text string) {
 		}
 		return h.Config(blocks...)
 	}
-	for _, n := range everyBackend { // so that it keeps off the first one's
+	for _, n := range everyBackend { // so that it avoids the first host's
 		w.Must(os.WriteFile(b.SubnetFile(n.name), fmt.Appendf(nil, "LENO_SUBNET=10.%d.77.1/24\n", n.n), 0o644))
 	}
 	w.Must(b.StartAgent(config(b)))
@@ -180,11 +180,11 @@ func cleanWorld(t *testing.T) (w *testWorld, a *lab.Host, text string) {
 	}
 	_, err := a.Exec(w.Ctx, "sh", "-ec", strangers)
 	w.Must(err)
-	w.registered(b) // later would be a difference
+	w.registered(b) // registering later would show as a difference
 	return w, a, config(a)
 }
 
-// registered waits until the host's agent is a service in Consul.
+// registered blocks until the host's agent is registered as a service in Consul.
 func (w *testWorld) registered(h *lab.Host) {
 	w.T.Helper()
 	w.Eventually("the service of "+h.Name, func(context.Context) error {
@@ -195,8 +195,8 @@ func (w *testWorld) registered(h *lab.Host) {
 	})
 }
 
-// TestCleanup compares everything there is on a host before leno first ran on it
-// and after, whichever way it ended.
+// TestCleanup compares the state of a host before leno ran on it for the first time with the state
+// after, for every way in which leno can end.
 func TestCleanup(t *testing.T) {
 	w, a, text := cleanWorld(t)
 	before := w.dumps(a)
@@ -254,7 +254,7 @@ func TestCleanup(t *testing.T) {
 	}
 	w.same("a second time", before, w.dumps(a))
 
-	// What follows is done by an agent, which stays who it is.
+	// What follows is done by an agent, which keeps its identity.
 	identity := []string{"./data", "./data/config-files", "./data/lock", "./data/node-id"}
 	running(strings.Replace(text, "lease {", "lease {\n  release_on_stop = true", 1))
 	w.Must(a.StopAgent(w.Ctx))
@@ -281,7 +281,7 @@ func TestCleanup(t *testing.T) {
 	})
 	w.Must(a.StopAgent(w.Ctx))
 	after := w.dumps(a)
-	before["consul"], after["consul"] = "", "" // the networks are gone from it, for all
+	before["consul"], after["consul"] = "", "" // the networks are removed from Consul, for all hosts
 	remembered := append(identity, "./data/deleted")
 	for _, n := range everyBackend {
 		remembered = append(remembered, "./data/deleted/"+n.name+".json")
@@ -289,23 +289,22 @@ func TestCleanup(t *testing.T) {
 	w.same("networks deleted", before, after, remembered...)
 }
 
-// TestCleanupAfterKill ends agents the hard way wherever they are, at work on the
-// start or on leaving, and nothing of them outlives a clean-up. -count makes it
-// longer.
+// TestCleanupAfterKill kills agents at random moments while they start or leave, and checks that
+// cleanup removes everything. -count makes it longer.
 func TestCleanupAfterKill(t *testing.T) {
 	w, a, text := cleanWorld(t)
 	text = strings.Replace(text, "lease {", "lease {\n  release_on_stop = true", 1)
 	before := w.dumps(a)
 	for round := range 6 {
 		w.Must(a.StartAgent(text))
-		moment := rand.N(time.Second) // of the start; it takes about as long
+		moment := rand.N(time.Second) // after the start, which takes about as long
 		if round%2 == 1 {
 			w.Must(a.WaitReady(w.Ctx))
 			w.Must(a.Agent().Signal(syscall.SIGTERM))
-			moment = rand.N(100 * time.Millisecond) // of leaving
+			moment = rand.N(100 * time.Millisecond) // after leaving began
 		}
 		select {
-		case <-time.After(moment): // whatever it is at
+		case <-time.After(moment): // whatever the agent is doing
 		case <-a.Agent().Done():
 		}
 		w.Must(a.KillAgent())
@@ -320,9 +319,9 @@ func TestCleanupAfterKill(t *testing.T) {
 	}
 }
 
-// TestCleanupOfRemains takes away what no process remembers any more: state that
-// cannot be read, a device under another name, what an earlier version made, and
-// a lease that Consul could not be asked about the first time.
+// TestCleanupOfRemains removes what no process remembers any more: state that cannot be read, a
+// device under another name, objects that an earlier version created, and a lease for which Consul
+// could not be reached the first time.
 func TestCleanupOfRemains(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 1})
 	a := w.Hosts[0]

@@ -17,7 +17,7 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// engine is Docker on a host, as far as packets know it: its bridges, a container on
+// An engine is Docker on a host as far as packets are concerned: its bridges, one container on
 // each, and the rules that it writes with iptables (moby:
 // libnetwork/drivers/bridge/internal/iptabler at 28.3).
 type engine struct {
@@ -27,15 +27,15 @@ type engine struct {
 	c            *lab.Container // on docker0
 }
 
-// bridge is one of Docker's, and what it was made with.
+// A bridge is one of Docker's bridges and the options that it was created with.
 type bridge struct {
 	name, network string
 	c             *lab.Container
 	options       []string
 }
 
-// newEngine gives the host docker0, and a bridge as that of a Docker network in the
-// network "blue".
+// newEngine gives the host docker0 and a bridge like that of a Docker network in the network
+// "blue".
 func newEngine(w *testWorld, h *lab.Host) *engine {
 	w.T.Helper()
 	e := &engine{w: w, h: h, docker0: &bridge{name: "docker0", network: "default"}, own: &bridge{name: "br-blue", network: "blue"}}
@@ -48,7 +48,7 @@ func newEngine(w *testWorld, h *lab.Host) *engine {
 	return e
 }
 
-// options are those that the drop-in of docker.service gives to dockerd.
+// options returns the options that the drop-in of docker.service passes to dockerd.
 func (e *engine) options() []string {
 	e.w.T.Helper()
 	file := filepath.Join(e.h.Dir, "docker")
@@ -66,8 +66,8 @@ func (e *engine) options() []string {
 	return strings.Fields(out)
 }
 
-// create is what `docker network create` is told for the network "blue", by a version
-// with a kind of rules.
+// create returns the arguments of `docker network create` for the network "blue", for a version of
+// Docker and a kind of rules.
 func (e *engine) create(version, firewall string) []string {
 	e.w.T.Helper()
 	out, err := e.h.Leno(e.w.Ctx, "docker-opts", "-network=blue", "-create", "-docker-version="+version, "-docker-firewall="+firewall)
@@ -79,23 +79,23 @@ func (e *engine) create(version, firewall string) []string {
 	return words
 }
 
-// has says whether one of the options holds, of dockerd or of a Docker network.
+// has reports whether dockerd or the Docker network was given one of the options.
 func (b *bridge) has(options ...string) bool {
 	return slices.ContainsFunc(options, func(o string) bool { return slices.Contains(b.options, o) })
 }
 
-// trusts says whether packets of other hosts may come by leno's device.
+// trusts reports whether Docker accepts packets of other hosts from leno's device.
 func (b *bridge) trusts() bool {
 	return b.has("trusted", "bridge.trusted_host_interfaces=leno-"+b.network)
 }
 
-// masquerades says whether Docker does.
+// masquerades reports whether Docker masquerades.
 func (b *bridge) masquerades() bool {
 	return !b.has("--ip-masq=false", "bridge.enable_ip_masquerade=false")
 }
 
-// start writes what dockerd writes when it starts with the options, over what it
-// left when it ended before: its chains go and come back, in front of everything.
+// start writes the rules that dockerd writes when it starts with the options, replacing those of
+// its previous run: its chains are removed and added again in front of everything.
 func (e *engine) start(options ...string) {
 	e.w.T.Helper()
 	e.docker0.options = options
@@ -141,15 +141,15 @@ func (e *engine) start(options ...string) {
 	}
 }
 
-// replace fills in what rules of a family say of the bridge.
+// replace fills the bridge's values for an address family into rules.
 func (b *bridge) replace(rules string, family int) string {
 	addr, bits := b.c.Addrs[family], []int{24, 64}[family]
 	return strings.NewReplacer("LINK", b.name, "NETWORK", b.network, "SUBNET", netip.PrefixFrom(addr, bits).Masked().String(), "ADDR", addr.String()).Replace(rules)
 }
 
-// startNFTables writes what dockerd 29 writes for the Docker network with
-// --firewall-backend=nftables (moby: libnetwork/drivers/bridge/internal/nftabler), and
-// takes iptables' rules away.
+// startNFTables writes the rules that dockerd 29 writes for the Docker network with
+// --firewall-backend=nftables (moby: libnetwork/drivers/bridge/internal/nftabler) and removes those
+// of iptables.
 func (e *engine) startNFTables() {
 	e.w.T.Helper()
 	for i, family := range []string{"ip", "ip6"} {
@@ -204,8 +204,8 @@ func (w *testWorld) reached(from, to *lab.Container) error {
 	return nil
 }
 
-// foreign waits for the check of others' rules in the network "default" to say that,
-// and returns its reason.
+// foreign blocks until the check of foreign rules in the network "default" has the given status and
+// words, and returns its reason.
 func (w *testWorld) foreign(h *lab.Host, status string, words ...string) (reason string) {
 	w.T.Helper()
 	return w.foreignTo("default", h, status, words...)
@@ -233,9 +233,9 @@ func (w *testWorld) foreignTo(network string, h *lab.Host, status string, words 
 	return reason
 }
 
-// TestDocker: containers on Docker's bridges reach each other where Docker's
-// options are as `leno docker-opts` says; where they are not, health and status
-// name Docker's rule and the option.
+// TestDocker checks that containers on Docker's bridges reach each other if Docker has the options
+// that `leno docker-opts` prints. Otherwise, health and status name Docker's rule and the missing
+// option.
 func TestDocker(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
 	w.Start(func(h *lab.Host) []string {
@@ -254,8 +254,8 @@ func TestDocker(t *testing.T) {
 		}
 	}
 
-	// As it should be: a policy of DROP, and Docker's own drop of what does not come
-	// from its bridge, are behind leno's accept.
+	// The correct setup: a DROP policy, and Docker's own drop of packets from other devices than
+	// its bridge, come after leno's accept.
 	a.start(options...)
 	b.start("--ip-masq=false", "--allow-direct-routing")
 	w.Eventually("containers to reach each other", func(context.Context) error {
@@ -263,7 +263,7 @@ func TestDocker(t *testing.T) {
 	})
 	w.foreign(a.h, api.Passing)
 
-	// Docker as it is by default: its drop comes before any rule of leno's.
+	// Docker with its default options: its drop comes before any rule of leno's.
 	a.start()
 	if err := w.reached(b.c, a.c); err == nil {
 		t.Error("packets pass Docker's drop in the table raw")
@@ -280,7 +280,7 @@ func TestDocker(t *testing.T) {
 	}
 	w.foreign(b.h, api.Passing)
 
-	// What the advice says, in both ways.
+	// Both remedies that the advice names.
 	a.start("trusted")
 	w.Eventually("a trusted device to be let in", func(context.Context) error { return w.reached(b.c, a.c) })
 	w.foreign(a.h, api.Passing)
@@ -288,17 +288,17 @@ func TestDocker(t *testing.T) {
 	w.Eventually("direct routing", func(context.Context) error { return w.reached(b.c, a.c) })
 	w.foreign(a.h, api.Passing)
 
-	// Where leno does not masquerade Docker does, also what stays in the overlay.
+	// Where leno does not masquerade, Docker does, including packets that stay in the overlay.
 	b.start("--allow-direct-routing")
 	w.foreign(b.h, api.Warning, "! -o docker0 -j MASQUERADE", "--ip-masq=false", "ip_masq = true")
 
-	// Docker starts anew and puts its chains in front.
+	// Docker restarts and puts its chains in front.
 	a.start(options...)
 	w.Eventually("packets after a restart of Docker", func(context.Context) error { return w.reached(b.c, a.c) })
 	w.foreign(a.h, api.Passing)
 
-	// A Docker network of its own: as Docker makes it by default, as `leno docker-opts`
-	// says, and with the rules of Docker 29 in nftables.
+	// A Docker network: as Docker creates it by default, as `leno docker-opts` configures it, and
+	// with the nftables rules of Docker 29.
 	reached := func() error { return w.reached(b.own.c, a.own.c) }
 	b.own.options = b.create("28.3.2", "iptables")
 	b.start("--ip-masq=false")
@@ -312,7 +312,7 @@ func TestDocker(t *testing.T) {
 	a.start("--ip-masq=false")
 	w.Eventually("a network of its own", func(context.Context) error { return errors.Join(reached(), w.reached(a.own.c, b.own.c)) })
 	w.foreignTo("blue", a.h, api.Passing)
-	w.foreignTo("default", a.h, api.Warning, "! -i docker0 -j DROP") // the other is not opened by that
+	w.foreignTo("default", a.h, api.Warning, "! -i docker0 -j DROP") // this does not open the other one
 
 	a.own.options = nil
 	a.startNFTables()

@@ -9,8 +9,8 @@ import (
 	"github.com/lenonet/leno/e2e/docpages"
 )
 
-// TestDocumentationDrift: every fault the tests make is in the table with the
-// words of the log, and every other word in it stands in the source.
+// TestDocumentationDrift checks that every fault of these tests is in the table with the words of
+// the log, and that every other word in it is in the source.
 func TestDocumentationDrift(t *testing.T) {
 	var documented []string
 	for _, row := range docpages.Rows(t, docpages.Path("operations/drift"), "") {

@@ -15,33 +15,34 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// healTime is how long healing may take on a busy machine. It is less than the time
-// between two looks at everything, 20 s, so that it takes the kernel's notification.
+// healTime is how long healing may take on a busy machine. It is less than the interval between two
+// full checks, 20 s, so that the kernel's notification is needed.
 const healTime = 15 * time.Second
 
-// toldOf says whether lines tell of a fault with these words, "" for any or none, in
-// one line or little more: an agent that looks halfway through a command says so twice.
+// toldOf reports whether lines describe a fault with the words in says, or any fault or none if
+// says is "". A few lines are allowed, because an agent that checks halfway through a command logs
+// twice.
 func toldOf(lines []string, says string) bool {
 	const most = 4
 	has := func(line string) bool { return strings.Contains(line, says) }
 	return len(lines) <= most && (says == "" || slices.ContainsFunc(lines, has))
 }
 
-// drifting is one network of the host that things are done to.
+// drifting is a network whose state on a host the tests change.
 type drifting struct {
 	*testWorld
 	host    *lab.Host
 	name    string // of the network
 	backend string
-	pool    string // the first two numbers of its IPv4 pool
+	pool    string // the first two numbers of its IPv4 pool, "10.5"
 	peer    string // the peer's IPv4 subnet
-	peerMAC string // of vxlan
+	peerMAC string // for vxlan
 }
 
 func (d drifting) link() string { return "leno-" + d.name }
 
-// tables is everything of the network in the kernel, as sorted lines without
-// what the kernel numbers.
+// tables returns the network's entire kernel state as sorted lines, without numbers that the kernel
+// assigns.
 func (d drifting) tables(ctx context.Context) (string, error) {
 	script := fmt.Sprintf(`ip -o route show proto 108 root %[2]s.0.0/16
 ip -o -6 route show proto 108 root fd00:%[3]s::/48`, d.link(), d.pool, strings.TrimPrefix(d.pool, "10."))
@@ -66,8 +67,8 @@ bridge fdb show dev %[1]s 2>/dev/null | grep ' dst ' || true`, d.link())
 	return strings.Join(lines, "\n"), nil
 }
 
-// told is what the agent logged about the network beyond the first so many bytes,
-// of what operators read: that Consul cannot be reached is another matter.
+// told returns the lines for operators that the agent logged about the network after the given
+// number of bytes. Lines about an unreachable Consul are left out.
 func (d drifting) told(from int) (lines []string) {
 	for line := range strings.Lines(d.host.Agent().Output()[from:]) {
 		line = strings.TrimSpace(line) + " "
@@ -80,15 +81,15 @@ func (d drifting) told(from int) (lines []string) {
 	return lines
 }
 
-// fault is one thing that somebody does to a host. LINK, POOL (10.5), PEER (a
-// subnet's three numbers, 10.5.2), PEER6 and VTEP in the script are the network's.
+// A fault is one change that another program makes to a host's network. In the script, LINK, POOL
+// (10.5), PEER (three numbers of a subnet, 10.5.2), PEER6 and VTEP stand for the network's values.
 type fault struct {
 	name   string
 	script string
-	says   string // the fault in the log
-	on     string // backends it can be done to
+	says   string // the words for the fault in the log
+	on     string // backends to which it applies
 
-	awayToo bool // is tried again while Consul is away
+	awayToo bool // also tested while Consul is unreachable
 }
 
 var faults = []fault{
@@ -117,7 +118,7 @@ var faults = []fault{
 	{"FDB entry added", "bridge fdb add 02:00:00:00:00:03 dev LINK dst 192.0.2.99", "foreign FDB entries were there: 02:00:00:00:00:03", "vxlan", false},
 }
 
-// fill puts the network's own names into a text.
+// fill replaces the placeholders in a text with the network's values.
 func (d drifting) fill(text string) string {
 	number := strings.TrimPrefix(d.pool, "10.")
 	slot := d.peer[strings.LastIndex(d.peer, ".")+1:]
@@ -127,8 +128,8 @@ func (d drifting) fill(text string) string {
 		"PEER6", fmt.Sprintf("fd00:%s:0:%x::", number, n), "PEER", d.peer).Replace(text)
 }
 
-// meddle does something and waits until the network is as before. A line says what
-// was wrong, and it stays at that.
+// meddle causes a fault and blocks until the network is as before. The agent must log what was
+// wrong once and nothing after that.
 func (d drifting) meddle(f fault) error {
 	before, err := d.tables(d.Ctx)
 	if err != nil {
@@ -164,8 +165,8 @@ func (d drifting) meddle(f fault) error {
 	return nil
 }
 
-// quiet is what was logged when nothing has been added to it for a while, longer
-// than the agent waits to look at its own writes.
+// quiet returns what was logged, once nothing has been added for longer than the agent waits to
+// check its own writes.
 func (w *testWorld) quiet(told func() []string) []string {
 	lines, since := told(), time.Now()
 	w.Eventually("the log to be quiet", func(context.Context) error {
@@ -180,14 +181,15 @@ func (w *testWorld) quiet(told func() []string) []string {
 	return lines
 }
 
-// newDrift runs three networks, one a backend, on two hosts.
+// newDrift runs three networks, one per backend, on two hosts.
 func newDrift(t *testing.T) (*testWorld, drifts) {
 	w := newWorld(t, lab.Options{Hosts: 2})
 	nets := drifts{
 		{name: "vx", backend: "vxlan", pool: "10.5"}, {name: "gw", backend: "host-gw", pool: "10.6"}, {name: "ud", backend: "udp", pool: "10.7"},
 	}
 	w.Start(func(h *lab.Host) []string {
-		// Without a default route in it the underlay can go down and come back.
+		// The interface is named, not found by the default route, which is lost when eth0 goes
+		// down.
 		blocks := []string{world.ShortLease, "underlay {\n  interfaces = [\"eth0\"]\n}"}
 		for _, n := range nets {
 			blocks = append(blocks, h.Network(n.name, fmt.Sprintf(`
@@ -216,8 +218,8 @@ func newDrift(t *testing.T) (*testWorld, drifts) {
 	return w, nets
 }
 
-// TestDrift does to each backend what other programs and people do, and wants it
-// healed, told with a line, and left alone after that.
+// TestDrift changes each backend's state as other programs and people do, and checks that the agent
+// repairs it, logs it once and then leaves it alone.
 func TestDrift(t *testing.T) {
 	w, nets := newDrift(t)
 	for _, d := range nets {
@@ -240,23 +242,23 @@ func TestDrift(t *testing.T) {
 	nets.idle()
 }
 
-// hostFault is one thing that somebody does to the host, under all its networks.
+// A hostFault is one change to the host that affects all its networks.
 type hostFault struct {
 	name   string
-	batch  string            // for ip(8)
-	sysctl string            // or this
-	right  string            // a command that fails on the host until it is right again
-	peer   string            // and on its peer
-	once   string            // what is logged, of one network
-	each   map[string]string // or what is logged of each network, by backend
+	batch  string            // commands for ip(8)
+	sysctl string            // or a sysctl
+	right  string            // a command that fails on the host until the fault is repaired
+	peer   string            // the same on its peer
+	once   string            // what is logged, for one network only
+	each   map[string]string // or what is logged for each network, by backend
 }
 
-// each is a line for every network.
+// each returns the same line for every network.
 func each(says string) map[string]string {
 	return map[string]string{"vxlan": says, "host-gw": says, "udp": says}
 }
 
-// eth0Up is what a network manager does after eth0 came up.
+// eth0Up does what a network daemon does after eth0 came up.
 const eth0Up = `link set eth0 up
 addr add fd00:c0:2::11/64 dev eth0 nodad
 route add default via 192.0.2.254`
@@ -288,7 +290,7 @@ route add default via 192.0.2.254`,
 // drifts are all networks of the host.
 type drifts []drifting
 
-// told is what was logged about any of them.
+// told returns what was logged about any of them.
 func (all drifts) told(from int) (lines []string) {
 	for _, d := range all {
 		lines = append(lines, d.told(from)...)
@@ -296,8 +298,8 @@ func (all drifts) told(from int) (lines []string) {
 	return lines
 }
 
-// meddle does something to the host, waits until it is right and told of, and
-// until the log is quiet again.
+// meddle causes a fault on the host, and blocks until it is repaired and logged and until the log
+// is quiet again.
 func (all drifts) meddle(f hostFault) error {
 	w, h := all[0].testWorld, all[0].host
 	from := len(h.Agent().Output())
@@ -341,8 +343,7 @@ func (all drifts) meddle(f hostFault) error {
 	return nil
 }
 
-// idle wants the agent to write nothing to the kernel and to the log while
-// nothing happens.
+// idle checks that the agent writes nothing to the kernel or the log while nothing happens.
 func (all drifts) idle() {
 	w, h := all[0].testWorld, all[0].host
 	w.T.Helper()
@@ -365,8 +366,8 @@ func (all drifts) idle() {
 	}
 }
 
-// TestDriftWithoutConsul: what somebody takes away is put back while Consul is
-// away, also by an agent that was killed and started again meanwhile.
+// TestDriftWithoutConsul checks that the agent restores what was removed while Consul is
+// unreachable, also after the agent was killed and restarted in that time.
 func TestDriftWithoutConsul(t *testing.T) {
 	w, nets := newDrift(t)
 	h := nets[0].host

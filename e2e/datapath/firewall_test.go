@@ -18,15 +18,15 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// walled is a host whose agent finds the iptables that the test prefers for it.
+// walled is a host whose agent finds the iptables variant that the test chooses.
 type walled struct {
 	*testWorld
 	host *lab.Host
-	bin  string // the first directory of its PATH
+	bin  string // first directory of its PATH
 }
 
-// newWalled gives the first host a PATH of its own. Both families' programs are
-// there under their plain names.
+// newWalled gives the first host a PATH of its own. Both families' programs are in it under their
+// plain names.
 func newWalled(w *testWorld, variant string) walled {
 	w.T.Helper()
 	h := walled{w, w.Hosts[0], filepath.Join(w.Dir, "bin")}
@@ -38,8 +38,7 @@ func newWalled(w *testWorld, variant string) walled {
 	return h
 }
 
-// prefer makes a variant the one that iptables stands for, as update-alternatives
-// does.
+// prefer makes iptables stand for a variant, as update-alternatives does.
 func (h walled) prefer(variant string) {
 	h.T.Helper()
 	for _, command := range []string{"iptables", "ip6tables"} {
@@ -53,7 +52,7 @@ func (h walled) prefer(variant string) {
 	}
 }
 
-// rules is what each kind has of ours.
+// rules returns leno's rules in each kind of firewall.
 func (h walled) rules(ctx context.Context) (map[string]string, error) {
 	out := map[string]string{}
 	for kind, script := range map[string]string{
@@ -76,7 +75,8 @@ func (h walled) rules(ctx context.Context) (map[string]string, error) {
 	return out, nil
 }
 
-// stand waits until all of ours is of one kind, and is or is not about blue.
+// stand blocks until all of leno's rules are of one kind, and include or do not include rules for
+// blue.
 func (h walled) stand(kind string, blue bool) {
 	h.T.Helper()
 	h.Eventually("rules of "+kind, func(ctx context.Context) error {
@@ -103,8 +103,8 @@ func (h walled) stand(kind string, blue bool) {
 	})
 }
 
-// config is the host's configuration; blue is what stands in the second network's
-// block, "" for none.
+// config returns the host's configuration. blue is the content of the second network's block, or ""
+// for no such network.
 func (h walled) config(firewall, blue string) string {
 	blocks := []string{world.ShortLease, fmt.Sprintf("firewall {\n  type = %q\n  resync = \"1s\"\n}", firewall),
 		h.host.Network("default", world.Plan("host-gw")+"\n  ip_masq = true")}
@@ -122,15 +122,15 @@ func (h walled) reload(firewall, blue string) {
 	}
 }
 
-// dials are new connections, one of TCP and one of UDP each millisecond, from a
-// container to somebody outside who tells whom he saw.
+// dials counts new connections, one TCP and one UDP per millisecond, from a container to a server
+// outside that reports the source address it sees.
 type dials struct {
 	made  int
 	wrong []string
 	err   error
 }
 
-// dial makes connections until stop is called, which returns what came of them.
+// dial makes connections until stop is called, which returns the counts.
 func (w *testWorld) dial(from *lab.Container, to *lab.Host, family int) (stop func() dials) {
 	w.T.Helper()
 	var streams *net.TCPListener
@@ -178,8 +178,7 @@ func (w *testWorld) dial(from *lab.Container, to *lab.Host, family int) (stop fu
 	}
 }
 
-// stream opens a TCP connection to the listener and closes it so that no port is
-// kept.
+// stream opens a TCP connection to the listener and closes it in a way that keeps no port occupied.
 func stream(to *net.TCPListener) (seen netip.AddrPort, err error) {
 	conn, err := net.DialTCP("tcp", nil, to.Addr().(*net.TCPAddr))
 	if err != nil {
@@ -213,9 +212,8 @@ func packet(to *net.UDPConn) (seen netip.AddrPort, err error) {
 	return seen, err
 }
 
-// TestFirewallNeverEmpty: whatever is done to agent and configuration, no new
-// connection from a container to the world is refused or seen with another source
-// than the host's.
+// TestFirewallNeverEmpty checks that during any change of agent and configuration no new connection
+// from a container to the outside is refused or arrives with another source than the host's.
 func TestFirewallNeverEmpty(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
 	h := newWalled(w, "nft")
@@ -253,7 +251,7 @@ func TestFirewallNeverEmpty(t *testing.T) {
 		{"and for all", func() { h.reload("auto", asks) }, "iptables-nft", true},
 		{"restart with both", func() { w.Must(h.host.StopAgent(w.Ctx)); w.Must(h.host.RestartAgent()) }, "iptables-nft", true},
 		{"and goes", func() { h.reload("auto", "") }, "iptables-nft", false},
-		// An accept of another kind overrules no policy of this one.
+		// An accept rule of another kind does not override a DROP policy of this one.
 		{"nftables", func() { drop("ACCEPT"); h.reload("nftables", asks) }, "nftables", true},
 		{"restart with nftables", func() { w.Must(h.host.KillAgent()); w.Must(h.host.RestartAgent()) }, "nftables", true},
 		{"which loses a network", func() { h.reload("nftables", "") }, "nftables", false},
@@ -279,12 +277,12 @@ func TestFirewallNeverEmpty(t *testing.T) {
 	}
 }
 
-// TestFirewallHealed: what somebody does to the rules is put right within 2 s, by
-// every kind, with a line that says what was wrong, also while Consul is away.
+// TestFirewallHealed checks that leno repairs changes to its rules within 2 s, for every kind of
+// firewall, and logs what was wrong, also while Consul is unreachable.
 func TestFirewallHealed(t *testing.T) {
 	for _, tt := range []struct {
 		name, variant, firewall, kind string
-		damage                        map[string]string // and what is said of it
+		damage                        map[string]string // and what is logged about it
 	}{
 		{"iptables-nft", "nft", "auto", "iptables-nft", map[string]string{
 			"iptables-nft -F":                                 "no jump in FORWARD to LENO-FORWARD",
@@ -306,7 +304,7 @@ func TestFirewallHealed(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, lab.Options{Hosts: 1})
 			h := newWalled(w, tt.variant)
-			// Only the watch can be in time.
+			// The periodic check would be too late; only the watch is in time.
 			config := strings.Replace(h.config(tt.firewall, ""), `resync = "1s"`, `resync = "1h"`, 1)
 			w.Must(h.host.StartAgent(config))
 			w.Must(h.host.WaitReady(w.Ctx))

@@ -16,7 +16,7 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// traffic is pings that go on while something is changed.
+// traffic is a set of pings that run while the test changes something.
 type traffic struct {
 	w       *testWorld
 	streams []*lab.Echoes
@@ -37,7 +37,7 @@ func (w *testWorld) traffic(containers []*lab.Container, family int) *traffic {
 	return t
 }
 
-// flows waits until answers have come on every way.
+// flows blocks until answers have come on every path.
 func (t *traffic) flows() {
 	t.w.T.Helper()
 	for _, s := range t.streams {
@@ -45,7 +45,7 @@ func (t *traffic) flows() {
 	}
 }
 
-// stop ends the pings; none may have been lost.
+// stop ends the pings and fails the test if one was lost.
 func (t *traffic) stop() {
 	t.w.T.Helper()
 	t.flows()
@@ -61,7 +61,7 @@ func (t *traffic) stop() {
 	t.w.T.Logf("%d pings", sent)
 }
 
-// everywhere waits until the routes of every host to the others are as told.
+// everywhere blocks until n routes of every host to the others satisfy fits.
 func (w *testWorld) everywhere(what string, fits func(route string) bool, family string, n int) {
 	w.T.Helper()
 	for _, h := range w.Hosts {
@@ -80,8 +80,8 @@ func (w *testWorld) everywhere(what string, fits func(route string) bool, family
 	}
 }
 
-// TestLiveChanges changes a network again and again under pings between
-// containers: not one is lost, and no device is touched.
+// TestLiveChanges changes a network many times while containers ping each other: no ping is lost,
+// and no device is touched.
 func TestLiveChanges(t *testing.T) {
 	for _, backend := range world.Carrying {
 		t.Run(backend, func(t *testing.T) {
@@ -183,7 +183,7 @@ func TestLiveChanges(t *testing.T) {
 	}
 }
 
-// ownLease is the lease of the host by its own agent.
+// ownLease returns the host's lease as its own agent reports it.
 func (w *testWorld) ownLease(h *lab.Host, network string) api.Lease {
 	w.T.Helper()
 	leases := w.Leases(h, network).Leases
@@ -194,13 +194,13 @@ func (w *testWorld) ownLease(h *lab.Host, network string) api.Lease {
 	return leases[i]
 }
 
-// TestChangesRefused: what would take something from a host is left undone with
-// the reason, and done by force; a host outside a range that shrank takes another
-// subnet, and the others keep theirs.
+// TestChangesRefused checks that a change that would take something from a host is refused with the
+// reason, and made with -force. A host outside a pool range that shrank takes another subnet; the
+// others keep theirs.
 func TestChangesRefused(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
 	a, b := w.Hosts[0], w.Hosts[1]
-	for h, gateway := range map[*lab.Host]string{a: "10.5.50.1/24", b: "10.5.150.1/24"} { // what they had before
+	for h, gateway := range map[*lab.Host]string{a: "10.5.50.1/24", b: "10.5.150.1/24"} { // their former gateways
 		w.Must(os.WriteFile(h.SubnetFile("default"), []byte("LENO_SUBNET="+gateway+"\n"), 0o644))
 	}
 	w.StartNetwork("vxlan")

@@ -1,5 +1,5 @@
-// Package datapath holds the tests of the backends, of routes and rules on the hosts,
-// of what others do to them, and of changes under traffic.
+// Package datapath tests the backends, leno's routes and rules on the hosts, how leno handles other
+// programs' changes to them, and configuration changes under traffic.
 package datapath
 
 import (
@@ -14,7 +14,7 @@ func TestMain(m *testing.M) {
 	os.Exit(world.Main(m))
 }
 
-// testWorld is a lab of a test, with what the tests of this package do to it.
+// testWorld is the lab of a test with the operations that the tests of this package share.
 type testWorld struct{ *world.World }
 
 func newWorld(t *testing.T, o lab.Options) *testWorld { return &testWorld{world.New(t, o)} }

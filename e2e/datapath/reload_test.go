@@ -21,7 +21,7 @@ import (
 type reloading struct {
 	*testWorld
 	a       *lab.Host
-	healthy string // its configuration
+	healthy string // the unchanged configuration
 }
 
 // write replaces the configuration.
@@ -30,7 +30,7 @@ func (r *reloading) write(text string) {
 	r.Must(os.WriteFile(r.a.ConfigFile(), []byte(text), 0o600))
 }
 
-// refused is a reload that changes nothing, with the reason.
+// refused checks that a reload changes nothing and reports the reason.
 func (r *reloading) refused(name string, words ...string) {
 	r.T.Helper()
 	out, err := r.a.Leno(r.Ctx, "reload")
@@ -50,7 +50,7 @@ func (r *reloading) refused(name string, words ...string) {
 	}
 }
 
-// reload takes the configuration over.
+// reload makes the agent load the configuration.
 func (r *reloading) reload(args ...string) string {
 	r.T.Helper()
 	out, err := r.a.Leno(r.Ctx, append([]string{"reload"}, args...)...)
@@ -59,8 +59,8 @@ func (r *reloading) reload(args ...string) string {
 	return out
 }
 
-// TestReloadRefused changes the configuration of an agent in all the ways that are
-// mistakes, under traffic: none loses a packet, and each is named.
+// TestReloadRefused makes every kind of mistake in an agent's configuration under traffic: no
+// packet is lost, and each mistake is reported.
 func TestReloadRefused(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
 	a := w.Hosts[0]
@@ -104,7 +104,7 @@ func TestReloadRefused(t *testing.T) {
 	r.write(strings.Replace(r.healthy, `ttl = "10s"`, "ttl = \"10s\"\n  renew_margin = \"9999ms\"", 1))
 	r.refused("renewals without a pause", "renew_margin", "at least 1s")
 
-	// The block has another VNI than Consul, which counts.
+	// The block's VNI differs from the one in Consul, which takes precedence.
 	r.write(strings.Replace(r.healthy, `backend "vxlan" {}`, `backend "vxlan" { vni = 7 }`, 1))
 	const command = "leno network apply "
 	if out := r.reload(); !strings.Contains(out, "network.default.backend") {
@@ -115,7 +115,7 @@ func TestReloadRefused(t *testing.T) {
 	}
 	w.WaitHealth(a, http.StatusOK, "run: "+command+a.ConfigFile())
 
-	// The subnet file is the same one by another name.
+	// The same subnet file under another name.
 	link := filepath.Join(t.TempDir(), "link")
 	w.Must(os.Symlink(a.Dir, link))
 	named := filepath.Join(link, filepath.Base(a.SubnetFile("default")))
@@ -123,7 +123,7 @@ func TestReloadRefused(t *testing.T) {
 	before := w.Subnet(a, "default")
 	for _, way := range []func(){
 		func() { r.reload() },
-		func() { // back, by a restart
+		func() { // back to the first name, by a restart
 			w.Must(a.StopAgent(w.Ctx))
 			named = a.SubnetFile("default")
 			r.write(r.healthy)
@@ -150,7 +150,7 @@ func TestReloadRefused(t *testing.T) {
 		}
 	}
 
-	// An agent that is started without any network leaves it.
+	// An agent that is started without networks does not leave its network.
 	w.Must(a.StopAgent(w.Ctx))
 	r.write(a.Config(world.ShortLease))
 	w.Must(a.RestartAgent())
@@ -171,7 +171,7 @@ func TestReloadRefused(t *testing.T) {
 	}
 	pings.stop()
 
-	// What is meant is done, and taken back.
+	// With -force the change is made; it is undone afterwards.
 	r.write(a.Config(world.ShortLease))
 	r.reload("-force")
 	if _, err := os.Stat(a.SubnetFile("default")); !os.IsNotExist(err) {
@@ -185,7 +185,8 @@ func TestReloadRefused(t *testing.T) {
 	w.Settle("default")
 }
 
-// TestForeignHosts: an agent that other hosts reach is asked by its names alone.
+// TestForeignHosts checks that an agent that listens for other hosts accepts requests under its own
+// names only.
 func TestForeignHosts(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
 	a, b := w.Hosts[0], w.Hosts[1]

@@ -10,8 +10,8 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// TestBehindNAT: hosts that others reach at addresses a router translates send
-// from their own.
+// TestBehindNAT checks that hosts whose public addresses are translated by a router send from their
+// own addresses.
 func TestBehindNAT(t *testing.T) {
 	for _, backend := range []string{"vxlan", "udp"} {
 		t.Run(backend, func(t *testing.T) {
@@ -53,8 +53,8 @@ func TestBehindNAT(t *testing.T) {
 	})
 }
 
-// TestMixedUnderlay: of three hosts with both families two are told to use IPv6.
-// They reach each other, and who cannot be reached is named on both sides.
+// TestMixedUnderlay configures IPv6 on two of three hosts that have both families. Those two reach
+// each other, and the unreachable hosts are reported on both sides.
 func TestMixedUnderlay(t *testing.T) {
 	for _, backend := range []string{"vxlan", "udp"} {
 		t.Run(backend, func(t *testing.T) {
@@ -82,8 +82,8 @@ func TestMixedUnderlay(t *testing.T) {
 	}
 }
 
-// TestAddressOnLoopback: hosts that are routers themselves, each at an address on
-// loopback that two ways lead to. One of the ways may go.
+// TestAddressOnLoopback uses hosts that are routers themselves, each with an address on loopback
+// that is reachable over two links. One of the links may fail.
 func TestAddressOnLoopback(t *testing.T) {
 	for _, backend := range []string{"vxlan", "udp"} {
 		t.Run(backend, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestAddressOnLoopback(t *testing.T) {
 				w.Container(h, "default")
 			}
 			w.crosses()
-			// Also while the narrow way is the only one.
+			// This also holds while the link with the small MTU is the only one.
 			for i, h := range w.Hosts {
 				w.ip(h, fmt.Sprintf("route replace 203.0.113.%[1]d/32 via 198.18.0.%[1]d", 12-i))
 			}
@@ -116,8 +116,8 @@ func TestAddressOnLoopback(t *testing.T) {
 	}
 }
 
-// TestUnderlayIsATunnel: the tunnel between hosts keeps its MTU when what is under
-// it becomes narrower, and leno does not.
+// TestUnderlayIsATunnel reduces the MTU below a tunnel between hosts. The tunnel keeps its MTU;
+// leno adapts.
 func TestUnderlayIsATunnel(t *testing.T) {
 	for _, backend := range []string{"vxlan", "udp"} {
 		t.Run(backend, func(t *testing.T) {
@@ -145,8 +145,8 @@ func TestUnderlayIsATunnel(t *testing.T) {
 	}
 }
 
-// TestDirectRoutingFollowsRoutes: the agent looks again at who is a neighbour when
-// the host's routes to a peer change.
+// TestDirectRoutingFollowsRoutes checks that the agent decides again which peers are direct
+// neighbours when the host's routes to a peer change.
 func TestDirectRoutingFollowsRoutes(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
 	direct := `

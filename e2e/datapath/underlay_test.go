@@ -14,12 +14,12 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// soon is how long a change of the underlay may take on a busy machine: less than the
-// slow tick, 20 s.
+// soon is how long a change of the underlay may take on a busy machine: less than the interval of
+// the periodic check, 20 s.
 const soon = 15 * time.Second
 
-// within waits for what must come soon: long before the pauses between attempts
-// of their own would end, or the slow tick.
+// within waits for an event that must come soon: long before the agent's own retry pauses or its
+// periodic check would end.
 func (w *testWorld) within(limit time.Duration, what string, check func(context.Context) error) {
 	w.T.Helper()
 	began := time.Now()
@@ -31,7 +31,7 @@ func (w *testWorld) within(limit time.Duration, what string, check func(context.
 	}
 }
 
-// standing is the host's part in network default.
+// standing returns the host's part in the network "default".
 func (w *testWorld) standing(ctx context.Context, h *lab.Host) (api.Local, error) {
 	status, body, err := h.Get(ctx, "/v1/network/default")
 	if err != nil {
@@ -44,7 +44,7 @@ func (w *testWorld) standing(ctx context.Context, h *lab.Host) (api.Local, error
 	return *n.Local, nil
 }
 
-// standsOn waits until the host has the underlay, by interface and first address.
+// standsOn blocks until the host has the given underlay interface and first address.
 func (w *testWorld) standsOn(h *lab.Host, link, addr string) {
 	w.T.Helper()
 	w.within(soon, fmt.Sprintf("%s on %s, %s", h.Name, link, addr), func(ctx context.Context) error {
@@ -56,7 +56,7 @@ func (w *testWorld) standsOn(h *lab.Host, link, addr string) {
 	})
 }
 
-// crosses waits until a packet has crossed both ways.
+// crosses blocks until a packet has crossed in both directions.
 func (w *testWorld) crosses() {
 	w.T.Helper()
 	w.within(soon, "packets cross", func(ctx context.Context) error {
@@ -75,8 +75,8 @@ func (w *testWorld) crosses() {
 	})
 }
 
-// mtu waits until the MTU's arithmetic reads so, in part, and subnet file and
-// device have it.
+// mtu blocks until the explanation of the MTU contains why, and subnet file and device have that
+// MTU.
 func (w *testWorld) mtu(h *lab.Host, why string) {
 	w.T.Helper()
 	w.within(soon, fmt.Sprintf("%s: MTU %s", h.Name, why), func(ctx context.Context) error {
@@ -112,11 +112,12 @@ func (w *testWorld) ip(h *lab.Host, lines ...string) {
 	}
 }
 
-// plugIn gives the host another interface on the switch.
+// plugIn adds another interface to the host and connects it to the switch.
 func (w *testWorld) plugIn(h *lab.Host, link, addr string) {
 	w.T.Helper()
 	for _, line := range []string{
-		// The same card each time: nobody has to find out about a new address of it.
+		// The interface always has the same MAC address, so that peers do not have to discover a
+		// new one.
 		fmt.Sprintf("link add p-%s type veth peer name %s address 02:00:00:00:00:%02x netns %s", link, link, link[len(link)-1], h.Namespace.Name),
 		fmt.Sprintf("link set p-%s master br0 up", link),
 	} {
@@ -127,8 +128,8 @@ func (w *testWorld) plugIn(h *lab.Host, link, addr string) {
 	w.ip(h, "addr add "+addr+" dev "+link, "link set "+link+" up")
 }
 
-// TestUnderlayChanges takes a host's interface between hosts through what happens
-// to one, while its way to Consul is another.
+// TestUnderlayChanges changes a host's underlay interface in every way that occurs, while the host
+// reaches Consul over another interface.
 func TestUnderlayChanges(t *testing.T) {
 	for _, backend := range []string{"vxlan", "udp"} {
 		t.Run(backend, func(t *testing.T) {
@@ -142,15 +143,15 @@ func TestUnderlayChanges(t *testing.T) {
 			w.Must(a.WaitReady(w.Ctx))
 			w.Must(b.StartAgent(blocks(b, "interfaces = [\"up0\"]\ninterface_regex = [\"^alt\"]")))
 			w.Eventually("the host to say what it waits for", func(ctx context.Context) error {
-				out, _ := b.Leno(ctx, "status") // it is critical
+				out, _ := b.Leno(ctx, "status") // status fails because the host is critical
 				if !strings.Contains(strings.Join(strings.Fields(out), " "), `underlay is critical`) || !strings.Contains(out, "up0") || !strings.Contains(out, "eth0 (192.0.2.12") {
 					return fmt.Errorf("status:\n%s", out)
 				}
 				return nil
 			})
 
-			// It appears. Its address comes before it is up, so that it is the
-			// device that tells.
+			// The interface appears. It gets its address before it is up, so that the device change
+			// is the trigger.
 			w.plugIn(b, "up0", "198.18.0.12/24")
 			w.within(soon, "ready on an interface that appeared", func(ctx context.Context) error {
 				status, body, err := b.Get(ctx, "/readyz")
@@ -164,7 +165,7 @@ func TestUnderlayChanges(t *testing.T) {
 			w.Containers = []*lab.Container{w.Container(a, "default"), w.Container(b, "default")}
 			w.crosses()
 
-			// It goes, and what stood on it, and comes back as another device.
+			// The interface disappears with everything on it, and comes back as another device.
 			w.ip(b, "link del up0")
 			w.Eventually("health to name the loss", func(ctx context.Context) error {
 				_, body, err := b.Get(ctx, "/healthz")
@@ -181,14 +182,14 @@ func TestUnderlayChanges(t *testing.T) {
 			w.standsOn(b, "up0", "198.18.0.22")
 			w.crosses()
 
-			// It is renamed, so that the expression matches, and named again.
+			// It is renamed so that it matches the expression, and renamed back.
 			w.ip(b, "link set up0 down", "link set up0 name alt7", "link set alt7 up")
 			w.standsOn(b, "alt7", "198.18.0.22")
 			w.crosses()
 			w.ip(b, "link set alt7 down", "link set alt7 name up0", "link set up0 up")
 			w.standsOn(b, "up0", "198.18.0.22")
 
-			// Another one takes its place.
+			// Another interface replaces it.
 			w.plugIn(b, "alt8", "198.18.0.32/24")
 			w.ip(b, "link del up0")
 			w.standsOn(b, "alt8", "198.18.0.32")
@@ -197,7 +198,7 @@ func TestUnderlayChanges(t *testing.T) {
 				t.Errorf("subnet %s, before %s", now, subnet)
 			}
 
-			// MTUs, of the interface and of the route to the other host.
+			// The MTU of the interface and that of the route to the other host.
 			overhead := map[string]int{"vxlan": 50, "udp": 28}[backend]
 			words := map[string]string{"vxlan": "50 for VXLAN over IPv4", "udp": "28 for UDP over IPv4"}[backend]
 			for _, step := range []struct {

@@ -18,8 +18,8 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// everything is what of a host leno could have touched: devices, routes,
-// neighbours, rules and files, without what counts packets or time.
+// everything returns everything on a host that leno could have changed: devices, routes,
+// neighbours, rules and files, without counters and timers.
 func (w *testWorld) everything(h *lab.Host) []string {
 	w.T.Helper()
 	var out []string
@@ -38,7 +38,7 @@ func (w *testWorld) everything(h *lab.Host) []string {
 	}
 	w.Must(filepath.WalkDir(h.Dir, func(path string, d os.DirEntry, err error) error {
 		if path == filepath.Join(h.DataDir(), "deleted") {
-			return filepath.SkipDir // a deletion is remembered
+			return filepath.SkipDir // records of deletions stay
 		}
 		if err == nil {
 			out = append(out, "file "+strings.TrimPrefix(path, h.Dir))
@@ -49,7 +49,7 @@ func (w *testWorld) everything(h *lab.Host) []string {
 	return out
 }
 
-// restored waits until the host is as it was.
+// restored blocks until the host's state is as before.
 func (w *testWorld) restored(h *lab.Host, before []string) {
 	w.T.Helper()
 	w.Eventually(h.Name+" to be as before", func(context.Context) error {
@@ -60,9 +60,8 @@ func (w *testWorld) restored(h *lab.Host, before []string) {
 	})
 }
 
-// TestWatchedNetworks: hosts join networks as they are defined and leave them as
-// they are deleted, with nothing left of them, while another network carries
-// packets and loses none.
+// TestWatchedNetworks checks that hosts join networks when they are defined and leave them
+// completely when they are deleted, while another network carries packets and loses none.
 func TestWatchedNetworks(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2, Leno: world.PrivateRun(t)})
 	for _, h := range w.Hosts {
@@ -107,7 +106,7 @@ func TestWatchedNetworks(t *testing.T) {
 	}
 	pings.flows()
 
-	// One goes, the others stay.
+	// Delete one network; the others stay.
 	for _, c := range guests[:2] {
 		w.Must(c.Remove(w.Ctx))
 	}

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestDocumentationDoctor holds the table of what doctor finds against the faults that
-// are tried: their names, their checks, and words that are said of them.
+// TestDocumentationDoctor compares the table of faults that doctor finds with the faults that the
+// tests cause: their names, their checks, and words of their descriptions.
 func TestDocumentationDoctor(t *testing.T) {
 	tried := alone()
 	for _, f := range slices.Concat(here(), there(), between(), sizes(), containers(), addresses(), detours(), stored()) {

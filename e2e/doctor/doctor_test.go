@@ -1,5 +1,5 @@
-// Package doctor seeds faults on hosts of a lab and holds `leno doctor` to naming
-// them, and to naming nothing where all is well.
+// Package doctor causes faults on hosts of a lab and checks that `leno doctor` names each of them,
+// and reports nothing on healthy hosts.
 package doctor
 
 import (
@@ -16,22 +16,22 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// binary is the leno under test, built once.
+// binary is the path of the leno under test, built once.
 var binary string
 
 func TestMain(m *testing.M) {
 	os.Exit(lab.RunWithLeno(&binary, m.Run))
 }
 
-// want is a fault that must be told, and where.
+// want is a finding that doctor must report.
 type want struct {
 	check, network, peer string
-	warning              bool     // and no fault
-	words                []string // of what was seen and what to do
-	also                 []string // checks of other faults that must be told beside it
+	warning              bool     // not a fault
+	words                []string // words of the observation and the advice
+	also                 []string // checks of other faults that must be reported as well
 }
 
-// examine is what doctor says on the host.
+// examine returns what doctor reports on the host.
 func (w *ward) examine(ctx context.Context, h *lab.Host) (api.Diagnosis, error) {
 	client, err := api.New(api.Config{HTTPClient: h.HTTP()})
 	if err != nil {
@@ -40,7 +40,7 @@ func (w *ward) examine(ctx context.Context, h *lab.Host) (api.Diagnosis, error) 
 	return client.Doctor(ctx, api.DoctorOptions{})
 }
 
-// alone is what the command says without an agent.
+// alone returns what the command reports without an agent.
 func (w *ward) alone(h *lab.Host, before ...string) (api.Diagnosis, error) {
 	text, err := h.Exec(w.ctx, append(before, binary, "doctor", "-format=json", "-config-file", h.ConfigFile())...)
 	var out api.Diagnosis
@@ -63,7 +63,7 @@ func faults(d api.Diagnosis) []api.Finding {
 	return out
 }
 
-// told is a finding in a line.
+// told returns a finding as one line.
 func told(f api.Finding) string {
 	return fmt.Sprintf("%s %s of %q with %q: tried %s; saw %s; do %s", f.Status, f.Check, f.Network, f.Peer, f.Tried, f.Saw, f.Do)
 }
@@ -78,7 +78,7 @@ func lines(list []api.Finding) string {
 	return strings.Join(out, "\n")
 }
 
-// is says why the diagnosis is not that of the fault.
+// is returns an error unless the diagnosis is that of the fault.
 func (f want) is(d api.Diagnosis) error {
 	found := faults(d)
 	if f.warning && len(found) == 0 {
@@ -111,8 +111,7 @@ func (f want) is(d api.Diagnosis) error {
 	return nil
 }
 
-// well waits until doctor finds nothing wrong, not even to be warned of, but for
-// warnings of the checks named.
+// well blocks until doctor finds no fault and no warning, except warnings of the named checks.
 func (w *ward) well(h *lab.Host, warnings ...string) error {
 	return w.until(h, "health", func(d api.Diagnosis) error {
 		for _, f := range d.Findings {
@@ -131,8 +130,7 @@ func (w *ward) well(h *lab.Host, warnings ...string) error {
 	})
 }
 
-// patience is how long doctor has to come to a verdict: the longest is that a session
-// has ended.
+// patience is the time limit for doctor's verdict. The longest wait is for the end of a session.
 const patience = 5 * time.Minute
 
 func (w *ward) until(h *lab.Host, what string, right func(api.Diagnosis) error) error {

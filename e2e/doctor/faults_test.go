@@ -5,15 +5,16 @@ import (
 	"strings"
 )
 
-// fault is one way to make a host, or the way to another, unwell. Its name is that
-// of its row in operations/doctor.mdx.
+// A fault is one way to break a host or its path to another host. Its name is that of its row in
+// operations/doctor.mdx.
 type fault struct {
 	name       string
 	seed, cure func(p *patient) error
 	want       want
 }
 
-// on runs shell on a host of the patient's, -1 for the switch between all.
+// on runs a shell script on one of the patient's hosts, or on the switch between them if host is
+// -1.
 func on(host int, script string) func(*patient) error {
 	return func(p *patient) error {
 		ns := p.w.Switch
@@ -25,7 +26,7 @@ func on(host int, script string) func(*patient) error {
 	}
 }
 
-// fill puts in names and addresses.
+// fill replaces the placeholders in a text with names and addresses.
 func (p *patient) fill(text string) string {
 	words := []string{"NETWORK", p.network, "DIR", p.hosts[0].Dir, "POOL", p.pool}
 	for i, h := range p.hosts {
@@ -34,7 +35,7 @@ func (p *patient) fill(text string) string {
 	return strings.NewReplacer(words...).Replace(text)
 }
 
-// both runs one after the other.
+// both runs the functions one after the other.
 func both(all ...func(*patient) error) func(*patient) error {
 	return func(p *patient) error {
 		for _, f := range all {
@@ -46,8 +47,8 @@ func both(all ...func(*patient) error) func(*patient) error {
 	}
 }
 
-// treat seeds each fault, has it named, cures it, and has nothing said of it any
-// more.
+// treat causes each fault, checks that doctor names it, repairs it, and checks that doctor no
+// longer reports it.
 func (p *patient) treat(faults ...fault) error {
 	for _, f := range faults {
 		if err := f.seed(p); err != nil {
@@ -71,31 +72,31 @@ func (p *patient) treat(faults ...fault) error {
 
 const flush = "nft delete table inet seeded"
 
-// rule puts one rule into a chain of its own.
+// rule returns the command that adds a rule in a chain of its own.
 func rule(hook, rule string) string {
 	return fmt.Sprintf("nft -f - <<'E'\ntable inet seeded {\nchain c { type filter hook %s priority -10; policy accept;\n%s\n}\n}\nE", hook, rule)
 }
 
-// onWay is what most faults with a peer have in common.
+// onWay returns the finding that most faults with a peer have in common.
 func onWay(check string, words ...string) want {
 	return want{check: check, network: "NETWORK", peer: "HOST1", words: words}
 }
 
-// filled has names and addresses put in.
+// filled returns w with names and addresses filled in.
 func (p *patient) filled(w want) want {
 	w.network, w.peer = p.fill(w.network), p.fill(w.peer)
 	w.words = strings.Split(p.fill(strings.Join(w.words, "\x00")), "\x00")
 	return w
 }
 
-// finds waits until doctor on the first host tells of the fault first, and of nothing
-// else that is none.
+// finds blocks until doctor on the first host reports the fault first and no fault that is not
+// there.
 func (p *patient) finds(w want) error {
 	w = p.filled(w)
 	return p.w.until(p.hosts[0], w.check, w.is)
 }
 
-// here are faults of the way between two hosts that this host's rules make.
+// here returns faults on the path between two hosts that rules on this host cause.
 func here() []fault {
 	return []fault{
 		{"UDP port closed by a rule of this host", on(0, rule("input", "udp dport 8472 drop")), on(0, flush),
@@ -105,7 +106,7 @@ func here() []fault {
 	}
 }
 
-// there are those that somebody else's make, each way.
+// there returns faults that rules on the other host cause, one per direction.
 func there() []fault {
 	return []fault{
 		{"UDP port closed on the way to a peer", on(1, rule("input", "udp dport 8472 drop")), on(1, flush),
@@ -115,7 +116,7 @@ func there() []fault {
 	}
 }
 
-// between are those that close both.
+// between returns faults that affect both directions.
 func between() []fault {
 	cut := strings.ReplaceAll(rule("forward", "ip saddr { ADDR0, ADDR1 } udp dport 8472 drop"), "inet seeded", "bridge NETWORK")
 	return []fault{
@@ -124,7 +125,7 @@ func between() []fault {
 	}
 }
 
-// sizes are faults that only some packets meet.
+// sizes returns faults that affect only some packets.
 func sizes() []fault {
 	return []fault{
 		{"UDP and TCP packets are lost in the tunnel", on(1, rule("prerouting", "udp dport 8472 @th,312,8 { 6, 17 } drop")), on(1, flush),
@@ -138,10 +139,10 @@ func sizes() []fault {
 	}
 }
 
-// dropWeb closes a port of a host's containers before leno's jump, as administrators do.
+// dropWeb closes a port of a host's containers before leno's jump, as an administrator might.
 const dropWeb = "iptables-nft -I FORWARD 1 -p tcp -d $(sed -n 's/^LENO_SUBNET=\\(.*\\)\\.1\\/\\(.*\\)/\\1.0\\/\\2/p' DIR/NETWORK.env) --dport 80 -j DROP"
 
-// containers are faults of what lies between containers and the network.
+// containers returns faults between the containers and the network.
 func containers() []fault {
 	return []fault{
 		{"`ip_forward` is off", on(0, "sysctl -qw net.ipv4.ip_forward=0"), on(0, "sysctl -qw net.ipv4.ip_forward=1"),

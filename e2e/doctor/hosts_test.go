@@ -12,7 +12,8 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// alone are the faults that no list of a patient has, by their rows in operations/doctor.mdx.
+// alone returns the faults that are not in a patient's list, by their rows in
+// operations/doctor.mdx.
 func alone() map[string]want {
 	return map[string]want{
 		"no agent runs on this host":   {check: "agent", words: []string{"none answers at 127.0.0.1:5366", "connection refused", "systemctl start leno"}},
@@ -25,7 +26,7 @@ func alone() map[string]want {
 	}
 }
 
-// configured starts a host's agent again with another configuration.
+// configured restarts a host's agent with another configuration.
 func configured(host int, change func(p *patient, config string) string) func(*patient) error {
 	return func(p *patient) error {
 		h := p.hosts[host]
@@ -38,17 +39,17 @@ func configured(host int, change func(p *patient, config string) string) func(*p
 	}
 }
 
-// plain is the configuration as it was.
+// plain returns the configuration unchanged.
 func plain(_ *patient, config string) string { return config }
 
-// published gives the underlay a public address.
+// published sets a public address in the underlay block.
 func published(address string) func(*patient, string) string {
 	return func(p *patient, config string) string {
 		return config + fmt.Sprintf("underlay {\n  public_ip = %q\n}\n", p.fill(address))
 	}
 }
 
-// addresses are faults of what a host publishes, and of the routes to others.
+// addresses returns faults in what a host publishes and in the routes to other hosts.
 func addresses() []fault {
 	return []fault{
 		{"wrong public address", configured(0, published("192.0.2.200")), configured(0, plain),
@@ -58,8 +59,8 @@ func addresses() []fault {
 	}
 }
 
-// detours are faults that the reverse path filter makes: packets to the peer leave by
-// a cable, and those of the peer come over the switch.
+// detours returns faults that the reverse path filter causes: packets to the peer leave over a
+// cable, and the peer's packets arrive over the switch.
 func detours() []fault {
 	return []fault{
 		{"`rp_filter` drops packets from another interface", func(p *patient) error {
@@ -73,7 +74,7 @@ func detours() []fault {
 	}
 }
 
-// stored are faults of what a host has in Consul, and may do there.
+// stored returns faults in a host's data and rights in Consul.
 func stored() []fault {
 	rights := func(rules string) func(*patient) error {
 		return func(p *patient) error {
@@ -112,7 +113,7 @@ func stored() []fault {
 	}
 }
 
-// token makes a token of a policy that denies nothing yet, and has the patient's
+// token creates a token with a policy that does not deny anything yet, and makes the patient's
 // first host use it.
 func (p *patient) token() error {
 	acl, as := p.w.Consul.Client().ACL(), &consul.WriteOptions{Token: rootToken}
@@ -130,7 +131,7 @@ func (p *patient) token() error {
 	})(p)
 }
 
-// entitled goes through the faults in Consul.
+// entitled tests the faults in Consul.
 func (p *patient) entitled() error {
 	if err := p.token(); err != nil {
 		return err
@@ -141,7 +142,7 @@ func (p *patient) entitled() error {
 	return p.treat(stored()...)
 }
 
-// cutOff keeps a host from Consul until its session must have ended.
+// cutOff separates a host from Consul until its session must have ended.
 func (p *patient) cutOff() error {
 	if err := p.start(); err != nil {
 		return err
@@ -157,7 +158,7 @@ func (p *patient) cutOff() error {
 	return p.finds(silent)
 }
 
-// noTUN starts an agent that has no /dev/net/tun, and makes it.
+// noTUN starts an agent without /dev/net/tun, and then creates the device.
 func (p *patient) noTUN() error {
 	h := p.hosts[0]
 	if err := os.WriteFile(h.ConfigFile(), []byte(p.config(h)), 0o644); err != nil {
@@ -186,7 +187,7 @@ func (p *patient) noTUN() error {
 	return agent.Stop(p.w.ctx)
 }
 
-// silent is a host whose peer is cut off: that is told, and is no fault of this one.
+// silent tests a host whose peer is cut off: doctor reports that, but not as a fault of this host.
 func (p *patient) silent() error {
 	peer := p.hosts[1]
 	if err := p.start(); err != nil {
@@ -206,8 +207,8 @@ func (p *patient) silent() error {
 	return p.finds(down)
 }
 
-// overlapping is a host with two networks that share addresses, the second of which
-// somebody else defined.
+// overlapping tests a host with two networks that share addresses, where the second one was defined
+// elsewhere.
 func (p *patient) overlapping() error {
 	h, other := p.hosts[0], p.hosts[1]
 	name, pool := p.network+"x", p.pool+".128.0/17"
@@ -236,8 +237,7 @@ func (p *patient) overlapping() error {
 	return p.finds(alone()["two networks share addresses"])
 }
 
-// unattended is a host whose agent does not run: the command finds out what it can by
-// itself.
+// unattended tests a host whose agent is not running: the command finds out what it can by itself.
 func (p *patient) unattended() error {
 	h := p.hosts[0]
 	if err := p.start(); err != nil {
@@ -278,8 +278,8 @@ func (p *patient) unattended() error {
 	return said("the configuration has errors", nil)
 }
 
-// everything is two hosts with a network of each kind, on which nothing is wrong: also
-// beside Docker's rules, where those were opened, and behind a NAT.
+// everything tests two hosts with a network of each backend and without faults, also next to
+// Docker's rules, where those let packets in, and behind a NAT.
 func (p *patient) everything() error {
 	w := p.w
 	families := map[string]string{"4": "ipv4 { prefix = \"10.%d.0.0/16\" }\n", "6": "ipv6 { prefix = \"fd00:%d::/48\" }\n"}
@@ -333,7 +333,7 @@ func (p *patient) everything() error {
 		"iptables-nft -t raw -A PREROUTING -d %s -i leno-kind0 -j ACCEPT; iptables-nft -t raw -A PREROUTING -d %[2]s ! -i docker0 -j DROP\n"+
 		"iptables-nft -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; iptables-nft -A INPUT -i lo -j ACCEPT; iptables-nft -A INPUT -p icmp -j ACCEPT; "+
 		"iptables-nft -A INPUT -p udp -m multiport --dports 8472,8285 -j ACCEPT; iptables-nft -P INPUT DROP", gateway, gateway.Addr().Next())
-	// Somebody's router leads to the subnets of alloc.
+	// A router of the test routes to alloc's subnets.
 	file, err = lab.ReadSubnetFile(filepath.Join(p.hosts[1].Dir, "kind5.env"))
 	if err != nil {
 		return err
@@ -345,7 +345,7 @@ func (p *patient) everything() error {
 	return w.well(h)
 }
 
-// guarded are hosts whose rules let out and take what the network needs and no more.
+// guarded tests hosts whose rules accept what the network needs and no more.
 func (p *patient) guarded() error {
 	if err := p.start(); err != nil {
 		return err
@@ -367,8 +367,7 @@ func (p *patient) guarded() error {
 	return nil
 }
 
-// translated is a host whose packets cross by another one that translates its
-// address.
+// translated tests a host whose packets pass another one that translates its address.
 func (p *patient) translated() error {
 	w, h, peer, nat := p.w, p.hosts[0], p.hosts[1], p.hosts[2]
 	wire, err := w.Wire(w.ctx, h, nat)

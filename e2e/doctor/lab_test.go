@@ -2,8 +2,8 @@ package doctor
 
 import "testing"
 
-// TestDoctor has every fault there, each on hosts of its own, and hosts on which
-// nothing is wrong.
+// TestDoctor causes every known fault, each on hosts of its own, and also examines hosts without
+// faults.
 func TestDoctor(t *testing.T) {
 	w := open(t, 33)
 	w.treat(w.admit(2, `"vxlan" {}`), here()...)

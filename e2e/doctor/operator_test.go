@@ -11,15 +11,15 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// seen is what one host must be told of a fault.
+// seen is what doctor must report about a fault on one host.
 type seen struct {
 	host int
 	want
-	lacks []string // what must not be said: a host that is well, a wrong number
+	lacks []string // texts that must not occur: the name of a healthy host, a wrong number
 }
 
-// operated are faults on a lab of three hosts as an operator found them who had only
-// leno's commands, with what each host says of them.
+// operated returns faults on a lab of three hosts, as an operator with only leno's commands
+// encountered them, and what doctor must report on each host.
 func operated() []struct {
 	name       string
 	seed, cure func(*patient) error
@@ -53,9 +53,9 @@ func operated() []struct {
 	}
 }
 
-// operate goes through the operator's faults: doctor names each from every side, a probe
-// fails where packets get lost and gives the same advice, and nothing claims that the
-// paths are well. Where health is concerned, nothing is wrong.
+// operate tests the operator's faults. Doctor names each fault from every side, a probe fails where
+// packets get lost and gives the same advice, and no command claims that the paths work. The checks
+// of the agent's health stay passing.
 func (p *patient) operate() error {
 	if err := p.start(); err != nil {
 		return err
@@ -86,7 +86,7 @@ func (p *patient) operate() error {
 	return nil
 }
 
-// sees waits until doctor says what is wanted on the host, in all its findings.
+// sees blocks until doctor's findings on the host are as wanted.
 func (p *patient) sees(s seen) error {
 	w := p.filled(s.want)
 	return p.w.until(p.hosts[s.host], w.check, func(d api.Diagnosis) error {
@@ -107,8 +107,8 @@ func (p *patient) sees(s seen) error {
 	})
 }
 
-// commands holds status, peers and the probe of a host to what they may say. lossy says
-// that packets get lost.
+// commands checks the output of status, peers and probe on a host. lossy says that packets get
+// lost.
 func (p *patient) commands(host int, lossy bool) error {
 	h := p.hosts[host]
 	status, err := h.Leno(p.w.ctx, "status")
@@ -119,12 +119,12 @@ func (p *patient) commands(host int, lossy bool) error {
 	if err != nil || !strings.Contains(peers, "LEASE") || !strings.Contains(peers, "Not tested: whether packets arrive") {
 		return fmt.Errorf("leno peers: %w: %s", err, peers)
 	}
-	// Beside dozens of other hosts a packet may get lost by chance.
+	// With dozens of other hosts running, a packet may get lost by chance.
 	return lab.WaitFor(p.w.ctx, "a probe on "+h.Name, func(ctx context.Context) error { return p.probes(ctx, h, lossy) })
 }
 
-// probes holds a probe against doctor on the same host: it gives the same advice, and
-// fails where packets get lost.
+// probes compares a probe with doctor on the same host: it gives the same advice, and it fails
+// where packets get lost.
 func (p *patient) probes(ctx context.Context, h *lab.Host, lossy bool) error {
 	text, failed := h.Leno(ctx, "peers", "-probe", "-format=json")
 	var probe api.Probe

@@ -13,19 +13,19 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// rootToken may do everything in the lab's Consul, which lets everybody do
-// everything but who has a token that says otherwise.
+// rootToken has all rights in the lab's Consul, which allows everything except to tokens whose
+// policy forbids it.
 const rootToken = "7f6a3c9e-0000-4000-8000-000000000001"
 
 const consulConfig = `{"acl": {"enabled": true, "default_policy": "allow", "policy_ttl": "0s", "token_ttl": "0s", "tokens": {"initial_management": "` + rootToken + `"}}}`
 
-// ward is the lab that all faults are seeded in. Each of them has hosts and networks
-// of its own, so that they are there side by side.
+// A ward is the lab in which all faults are caused. Each fault has its own hosts and networks, so
+// that they can exist side by side.
 type ward struct {
 	*lab.Lab
 	t    *testing.T
 	ctx  context.Context
-	next int // host
+	next int // index of the next free host
 	runs errgroup.Group
 }
 
@@ -49,18 +49,18 @@ func open(t *testing.T, hosts int) *ward {
 	return &ward{Lab: l, t: t, ctx: ctx}
 }
 
-// patient is a few hosts that share a network, the first of which is asked.
+// A patient is a few hosts that share a network. Doctor runs on the first one.
 type patient struct {
 	w       *ward
 	network string
-	pool    string   // "10.21", an IPv4 /16
-	blocks  []string // of the network, the backend's first
+	pool    string   // "10.21": an IPv4 /16
+	blocks  []string // of the network, the backend block first
 	hosts   []*lab.Host
-	policy  string // of the token that the first uses
+	policy  string // of the token that the first host uses
 }
 
-// admit takes the next hosts. backend is the block of their network, local what
-// else stands in it.
+// admit takes the next free hosts. backend is the backend block of their network, local the rest of
+// its content.
 func (w *ward) admit(hosts int, backend string, local ...string) *patient {
 	first := w.next
 	w.next += hosts
@@ -71,12 +71,12 @@ func (w *ward) admit(hosts int, backend string, local ...string) *patient {
 	return p
 }
 
-// config is a host's configuration, with further blocks.
+// config returns a host's configuration with additional blocks.
 func (p *patient) config(h *lab.Host, more ...string) string {
 	return h.Config(append([]string{"lease {\n  ttl = \"10s\"\n}\n", h.Network(p.network, strings.Join(p.blocks, "\n"))}, more...)...)
 }
 
-// starts starts one host's agent.
+// starts starts the agent of one host.
 func (p *patient) starts(h *lab.Host, more ...string) error {
 	if err := h.StartAgent(p.config(h, more...)); err != nil {
 		return err
@@ -84,7 +84,7 @@ func (p *patient) starts(h *lab.Host, more ...string) error {
 	return h.WaitReady(p.w.ctx)
 }
 
-// start starts an agent on each host that has none, and waits for all.
+// start starts an agent on each host that has none, and waits until all are ready.
 func (p *patient) start(more ...string) error {
 	for _, h := range p.hosts {
 		if h.Agent() == nil {
@@ -101,7 +101,7 @@ func (p *patient) start(more ...string) error {
 	return p.w.well(p.hosts[0])
 }
 
-// visit does something with a patient, beside others.
+// visit runs do for a patient in parallel with others.
 func (w *ward) visit(p *patient, do func() error) {
 	w.runs.Go(func() error {
 		if err := do(); err != nil {
@@ -111,7 +111,7 @@ func (w *ward) visit(p *patient, do func() error) {
 	})
 }
 
-// treat starts the agents and goes through the faults, beside other patients.
+// treat starts the agents and tests the faults, in parallel with other patients.
 func (w *ward) treat(p *patient, faults ...fault) {
 	w.visit(p, func() error {
 		if err := p.start(); err != nil {

@@ -15,15 +15,15 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// browser sees a host's agent, which a proxy brings out of the host's namespace.
+// A browser looks at a host's agent through a proxy that leads out of the host's namespace.
 type browser struct {
 	*testWorld
 	*chromium.Tab
-	away atomic.Bool // the proxy answers that there is no agent
-	full atomic.Bool // the proxy answers reads that wait that there are too many
+	away atomic.Bool // the proxy responds that there is no agent
+	full atomic.Bool // the proxy responds to blocking reads that there are too many
 }
 
-// pictures is where those of pages are left, to be looked at.
+// pictures is the directory for screenshots, for people to look at.
 const pictures = "../../bin/screenshots"
 
 func (w *testWorld) browse(h *lab.Host) *browser {
@@ -45,19 +45,19 @@ func (w *testWorld) browse(h *lab.Host) *browser {
 		proxy.ServeHTTP(rw, r)
 	}))
 	w.T.Cleanup(func() {
-		server.CloseClientConnections() // blocking reads
+		server.CloseClientConnections() // ends blocking reads
 		server.Close()
 	})
 	b.Tab = chromium.Open(w.Ctx, w.T, server.URL, func(complaint string) bool {
-		// That there is no agent, or too much to do, is said by the proxy, and told a
-		// moment later.
+		// The proxy reports a missing or busy agent, and the browser may complain about it a moment
+		// later.
 		return b.away.Load() || strings.Contains(complaint, "status of 502") || strings.Contains(complaint, "status of 429")
 	})
 	return b
 }
 
-// hurry has pages that are opened from now on wait a fiftieth as long as they mean
-// to, which window.waits tells.
+// hurry makes timers of pages that are opened from now on fire after a fiftieth of their time. The
+// intended times are in window.waits.
 func (b *browser) hurry() {
 	b.T.Helper()
 	_, err := chromedp.Call(b.Ctx, cdppage.AddScriptToEvaluateOnNewDocument, cdppage.AddScriptToEvaluateOnNewDocumentParams{

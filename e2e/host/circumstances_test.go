@@ -21,16 +21,16 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// inside runs a program where the agent of a place is, with its mounts.
+// inside runs a program in the mounts of the place's agent.
 func (p *place) inside(command ...string) error {
 	_, err := p.Exec(p.w.Ctx, append([]string{"nsenter", fmt.Sprintf("--target=%d", p.agent.Pid()), "--mount"}, command...)...)
 	return err
 }
 
-// file is a path as the place's agent sees it, from outside.
+// file returns the outside path of a file that the place's agent sees at path.
 func (p *place) file(path string) string { return fmt.Sprintf("/proc/%d/root%s", p.agent.Pid(), path) }
 
-// says waits for a check of the agent or of any network with a status and words.
+// says blocks until a check of the agent or of any network has the given status and words.
 func (p *place) says(check, status string, words ...string) error {
 	return p.agent.WaitFor(p.w.Ctx, fmt.Sprintf("%s: %s to be %s", p.Name, check, status), func(ctx context.Context) error {
 		_, body, err := p.Get(ctx, "/healthz")
@@ -63,7 +63,7 @@ func (p *place) says(check, status string, words ...string) error {
 	})
 }
 
-// well waits until nothing is wrong.
+// well blocks until all checks are passing.
 func (p *place) well() error {
 	return p.agent.WaitFor(p.w.Ctx, p.Name+" to be well", func(ctx context.Context) error {
 		status, body, err := p.Get(ctx, "/healthz")
@@ -74,7 +74,7 @@ func (p *place) well() error {
 	})
 }
 
-// lines says how often the log tells of the beginning and of the end of a fault.
+// lines returns how often the log reports the beginning and the end of a fault.
 func (p *place) lines(check string) (begun, over int) {
 	for line := range strings.Lines(p.agent.Output()) {
 		if strings.Contains(line, "check="+check) {
@@ -85,23 +85,23 @@ func (p *place) lines(check string) (begun, over int) {
 	return begun, over
 }
 
-// circumstance is something wrong on a host when its agent starts.
+// A circumstance is something wrong on a host when its agent starts.
 type circumstance struct {
-	network string // body of the block
-	blocks  string // others
-	setup   string // shell on the host before the agent starts, with $1 its directory
-	script  string // what is done to the agent's process; "" for a root without limits
-	hold    string // "udp 8285": a port that somebody has
+	network string // content of the network block
+	blocks  string // other blocks
+	setup   string // shell script that runs on the host before the agent starts, with the host's directory as $1
+	script  string // what is done to the agent's process; "" for root without limits
+	hold    string // "udp 8285": a port that another process occupies
 
 	check string
-	words []string // what is wrong, and what to do
+	words []string // words for the fault and the remedy
 
-	cure string // shell in the agent's mounts; a port is let go of anyway
+	cure string // shell script that runs in the agent's mounts; an occupied port is released in any case
 }
 
 const plainStart = `exec "$@"`
 
-// circumstances are the rows of the table in operations/host-faults.mdx, by their names there.
+// circumstances returns the rows of the table in operations/host-faults.mdx, by their names there.
 func circumstances() map[string]circumstance {
 	vxlan, udp := "\n  ipv4 {\n    prefix = \"10.5.0.0/16\"\n  }\n  backend \"vxlan\" {}\n", "\n  ipv4 {\n    prefix = \"10.6.0.0/16\"\n  }\n  backend \"udp\" {}\n"
 	private := "mount -t tmpfs -o mode=755 dev /dev; mkdir /dev/net; mknod -m 666 /dev/null c 1 3; mknod -m 666 /dev/urandom c 1 9\n"
@@ -137,9 +137,9 @@ func circumstances() map[string]circumstance {
 	}
 }
 
-// TestCircumstances starts an agent into each circumstance: it says what is wrong
-// and what to do in the check of its own, goes on trying without more lines in the
-// log, and all is well soon after it was put right, by the same process.
+// TestCircumstances starts an agent in each circumstance. The agent reports the fault and its
+// remedy in the fault's own check and keeps retrying without more log lines. Once the fault is
+// repaired, the same process recovers within a short time.
 func TestCircumstances(t *testing.T) {
 	all := circumstances()
 	w := newWorld(t, lab.Options{Hosts: len(all)})
@@ -162,7 +162,7 @@ func TestCircumstances(t *testing.T) {
 	runs.Wait()
 }
 
-// meet starts the agent into a circumstance and puts that right.
+// meet starts the agent in a circumstance and repairs the fault.
 func (p *place) meet(c circumstance) error {
 	if c.setup != "" {
 		if _, err := p.Exec(p.w.Ctx, "sh", "-euc", c.setup); err != nil {
@@ -205,8 +205,8 @@ func (p *place) meet(c circumstance) error {
 	return nil
 }
 
-// TestDocumentationCircumstances holds the table of what can be wrong against the
-// circumstances that are tried, and knows every test that it names.
+// TestDocumentationCircumstances compares the table of host faults with the circumstances that are
+// tested, and checks that every test that it names exists.
 func TestDocumentationCircumstances(t *testing.T) {
 	tests := map[string]bool{}
 	for _, path := range []string{"e2e/host/circumstances_test.go", "e2e/host/rights_test.go", "backend/vxlan/unsupported_linux_test.go"} {
@@ -248,8 +248,8 @@ func TestDocumentationCircumstances(t *testing.T) {
 	}
 }
 
-// TestAddressTaken: an agent whose API has no address says what to do and ends,
-// after it waited for an agent before it to end.
+// TestAddressTaken checks that an agent whose API address is in use says what to do and exits,
+// after it has waited for a previous agent to end.
 func TestAddressTaken(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 1, NoConsul: true})
 	h := w.Hosts[0]
@@ -274,8 +274,8 @@ func TestAddressTaken(t *testing.T) {
 	}
 }
 
-// TestFilesUnderTraffic: what cannot be written while an agent runs stops no packet,
-// and leaves what was written before as it was.
+// TestFilesUnderTraffic checks that files that cannot be written while an agent runs stop no
+// packet, and that the files written before stay as they are.
 func TestFilesUnderTraffic(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
 	config := func(h *lab.Host, masq bool) string {

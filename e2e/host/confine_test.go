@@ -19,19 +19,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// confinement is what examples/systemd/leno.service takes from a process, read out
-// of the file, so that it cannot be another one than the tests run under. There is
-// no systemd in a network namespace: setpriv, mounts and a seccomp filter do what
-// it does, each in the way it does it (systemd.exec(5)).
+// A confinement holds the restrictions that examples/systemd/leno.service puts on a process. It is
+// read from that file, so the tests run under the restrictions that users get. A network namespace
+// has no systemd; setpriv, mounts and a seccomp filter do what it does, each in the way systemd
+// does it (systemd.exec(5)).
 type confinement struct {
 	unit map[string]string
 	caps []string // "net_admin"
 }
 
-// leno is the user, who need not exist: nothing looks for the name.
+// lenoID is the id of the user leno, which need not exist, because nothing looks up its name.
 const lenoID = 64199
 
-// How each setting of the unit is done, or why it is not.
+// confined says how each setting of the unit is applied, or why it is not.
 var confined = map[string]string{
 	"User": "setpriv", "Group": "setpriv", "AmbientCapabilities": "setpriv", "CapabilityBoundingSet": "setpriv",
 	"NoNewPrivileges": "setpriv", "SupplementaryGroups": "setpriv", "UMask": "shell",
@@ -50,8 +50,8 @@ var confined = map[string]string{
 	"SystemCallArchitectures": "the filter knows one",
 }
 
-// readConfinement reads the unit and what drop-ins add, and fails on a setting
-// that this file does not know.
+// readConfinement reads the unit and its drop-ins, and fails on a setting that this file does not
+// know.
 func readConfinement(t *testing.T, dropIns ...string) confinement {
 	t.Helper()
 	c := confinement{unit: docpages.Unit(t, append([]string{"leno.service"}, dropIns...)...)}
@@ -76,7 +76,7 @@ func readConfinement(t *testing.T, dropIns ...string) confinement {
 	return c
 }
 
-// script takes from a shell what the unit takes, and becomes its arguments.
+// script returns a shell script that applies the restrictions and then executes its arguments.
 func (c confinement) script() string {
 	state, run := "/var/lib/"+c.unit["StateDirectory"], "/run/"+c.unit["RuntimeDirectory"]
 	groups := "--clear-groups"
@@ -88,7 +88,8 @@ func (c confinement) script() string {
 		caps += ",+" + name
 	}
 	lines := []string{
-		// As systemd: all below changes hands when the directory is not the user's.
+		// Like systemd: everything below the directory changes its owner if the directory is not
+		// the user's.
 		fmt.Sprintf(`for dir in %s %s; do mkdir -p $dir; [ "$(stat -c %%u $dir)" = %d ] || chown -R %[3]d:%[3]d $dir; done`, state, run, lenoID),
 		fmt.Sprintf("chmod %s %s; chmod %s %s; mkdir -p /etc/%s", c.unit["StateDirectoryMode"], state, c.unit["RuntimeDirectoryMode"], run, c.unit["ConfigurationDirectory"]),
 		"mount -t proc -o hidepid=" + c.unit["ProtectProc"] + " proc /proc",
@@ -111,16 +112,16 @@ func (c confinement) script() string {
 	return strings.Join(lines, "\n")
 }
 
-// filter is what a seccomp filter is made of.
+// A filter holds the contents of a seccomp filter.
 type filter struct {
 	Allow     []uint32 // system calls, by number
-	Families  []uint32 // that socket(2) takes
+	Families  []uint32 // address families that socket(2) accepts
 	Errno     uint32
 	Socket    uint32
-	WriteExec []uint32 // calls whose third argument must not ask for memory to write and execute
+	WriteExec []uint32 // calls whose third argument must not request memory that is both writable and executable
 }
 
-// filter is the unit's, for this machine's numbers.
+// filter returns the unit's filter as JSON with this machine's system call numbers.
 func (c confinement) filter(t *testing.T) string {
 	t.Helper()
 	numbers := systemCalls(t)
@@ -161,7 +162,7 @@ func (c confinement) filter(t *testing.T) string {
 	return string(text)
 }
 
-// callSet are the system calls of a name in the unit, of a set those in it.
+// callSet returns the system calls of a name in the unit: those of the set, or the call itself.
 func callSet(t *testing.T, name string) []string {
 	t.Helper()
 	if !strings.HasPrefix(name, "@") {
@@ -183,7 +184,7 @@ func callSet(t *testing.T, name string) []string {
 	return out
 }
 
-// systemCalls are this machine's numbers, from the C library's headers.
+// systemCalls returns this machine's system call numbers from the C library's headers.
 func systemCalls(t *testing.T) map[string]uint32 {
 	t.Helper()
 	cmd := exec.Command("gcc", "-E", "-dM", "-")
@@ -203,11 +204,11 @@ func systemCalls(t *testing.T) map[string]uint32 {
 	return out
 }
 
-// filterVariable makes the test binary install the filter in it and become the
-// program in its arguments.
+// filterVariable makes the test binary install the filter in it and execute the program in its
+// arguments.
 const filterVariable = "SECCOMP_FILTER"
 
-// becomeFiltered returns only with an error.
+// becomeFiltered installs a filter and executes args. It returns only with an error.
 func becomeFiltered(text string, args []string) error {
 	var f filter
 	if err := json.Unmarshal([]byte(text), &f); err != nil {
@@ -223,15 +224,15 @@ func becomeFiltered(text string, args []string) error {
 	}
 	prog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, filterVariable+"=") })
-	runtime.LockOSThread() // it is the thread's, which execve makes the process's
+	runtime.LockOSThread() // the filter belongs to the thread, which execve makes the process's only one
 	if err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&prog)), 0, 0); err != nil {
 		return fmt.Errorf("seccomp: %w", err)
 	}
 	return syscall.Exec(args[0], args, env)
 }
 
-// program is the filter for the kernel. The layout is struct seccomp_data's: the
-// number, the architecture, the instruction, six arguments of eight bytes.
+// program returns the filter in the kernel's format. The layout is that of struct seccomp_data: the
+// number, the architecture, the instruction pointer, six arguments of eight bytes.
 func (f filter) program() []bpf.Instruction {
 	const number, argument = 0, 16
 	refuse := func(errno uint32) bpf.Instruction { return bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | errno} }

@@ -15,8 +15,8 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// TestDebugBundle looks into the bundle of a real agent: what is to be in it is,
-// and neither the agent's token nor that of whoever asked is.
+// TestDebugBundle checks that a real agent's bundle is complete and contains neither the agent's
+// token nor the user's.
 func TestDebugBundle(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 1})
 	h := w.Hosts[0]
@@ -39,7 +39,7 @@ func TestDebugBundle(t *testing.T) {
 	}
 	w.Must(json.Unmarshal([]byte(files["index.json"]), &index))
 	for _, f := range index.Files {
-		// What this host's distribution has not is no fault of the bundle.
+		// Files that this distribution does not have are no fault of the bundle.
 		if f.Error != "" && !strings.HasPrefix(f.File, "kernel/") {
 			t.Errorf("%s: %s", f.File, f.Error)
 		}
@@ -82,7 +82,7 @@ func TestDebugBundle(t *testing.T) {
 	}
 }
 
-// unpacked are the files of a bundle, by their name below its folder.
+// unpacked returns the files of a bundle by their names below its folder.
 func (w *testWorld) unpacked(path string) map[string]string {
 	w.T.Helper()
 	file, err := os.Open(path)

@@ -25,23 +25,23 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// flip is a fault that one check tells of.
+// A flip is a fault that one check reports.
 type flip struct {
-	network       string // "" for a check of the whole agent
+	network       string // "" for a check of the agent as a whole
 	check, status string
-	also          []string // checks that fail with it
+	also          []string // checks that fail together with it
 	fault, cure   func() error
 }
 
-// elsewhere are checks whose faults are tried by other tests.
+// elsewhere lists the checks whose faults other tests cause.
 var elsewhere = map[string]string{
 	"node": "agent.TestReloadWhileTheNameIsUnknown: it is there while an agent starts, and at no other time",
 }
 
-// TestHealthFlips has a fault for each check that an agent has while it runs: the
-// check of that name tells within two of the intervals that the page gives it, no
-// other one does but those that hang on the same, and it is well again within two
-// when the fault is over. The service in Consul says meanwhile who is there.
+// TestHealthFlips causes a fault for each check of a running agent. The check must report it within
+// two of the intervals on the documentation page, only related checks may report it as well, and
+// the check must pass again within two intervals after the repair. The service in Consul's
+// catalogue shows which hosts are there all the time.
 func TestHealthFlips(t *testing.T) {
 	f := newFlips(t)
 	f.catalogue()
@@ -72,13 +72,13 @@ func TestHealthFlips(t *testing.T) {
 	}
 }
 
-// flips is the lab: host-a and host-b in network n, host-c with an underlay of its
-// own and host-d in n and s.
+// flips is the lab: host-a and host-b in network n, host-c with an underlay of its own, and host-d
+// in n and s.
 type flips struct {
 	w         *testWorld
 	places    []*place
 	policies  []*consul.ACLPolicy
-	intervals map[string]time.Duration // of each check, as the page says
+	intervals map[string]time.Duration // of each check, from the page
 
 	mu    sync.Mutex
 	tried map[string]bool
@@ -124,8 +124,8 @@ func newFlips(t *testing.T) *flips {
 	return f
 }
 
-// rules are those of the agents here, whose Consul is the server; less has more
-// specific ones that take something away.
+// rules returns the ACL rules of the agents, which use the Consul server directly. less adds more
+// specific rules that take rights away.
 func rules(less string) string {
 	return "key_prefix \"leno/\" {\n  policy = \"write\"\n}\nsession \"consul\" {\n  policy = \"write\"\n}\nservice \"leno\" {\n  policy = \"write\"\n}\n" + less
 }
@@ -142,7 +142,7 @@ func (f *flips) token(h *lab.Host) *consul.ACLPolicy {
 	return policy
 }
 
-// rights changes those of a host.
+// rights returns a function that changes the rights of a host.
 func (f *flips) rights(host int, rules string) func() error {
 	return func() error {
 		policy := *f.policies[host]
@@ -152,7 +152,7 @@ func (f *flips) rights(host int, rules string) func() error {
 	}
 }
 
-// groups are the faults of each host, one after the other.
+// groups returns the faults of each host, in order.
 func (f *flips) groups() []flipGroup {
 	a, b, c, d := f.places[0], f.places[1], f.places[2], f.places[3]
 	sh := func(p *place, script string) func() error {
@@ -161,8 +161,8 @@ func (f *flips) groups() []flipGroup {
 			return err
 		}
 	}
-	// What the kernel does not tell of is looked at with everything else: the alias
-	// gives the occasion.
+	// The kernel sends no notification for some of these changes; the changed alias triggers a full
+	// check.
 	inside := func(p *place, script string) func() error {
 		return func() error {
 			return errors.Join(p.inside("sh", "-euc", script), sh(p, "ip link set leno-n alias x")())
@@ -191,7 +191,7 @@ func (f *flips) groups() []flipGroup {
 				fault: func() error {
 					return errors.Join(b.inside("sh", "-euc", "mount --bind /bin/false $(readlink -f $(command -v iptables))"), sh(b, "iptables -F LENO-FORWARD")())
 				},
-				cure: func() error { // lazily: the agent may just be running it
+				cure: func() error { // lazy, because the agent may be running the program
 					return b.inside("sh", "-euc", "umount -l $(readlink -f $(command -v iptables))")
 				}},
 			{network: "n", check: "subnet_file", status: api.Critical, fault: inside(b, "mount -t tmpfs -o ro tmpfs /run/leno"), cure: inside(b, "umount -l /run/leno")},
@@ -226,14 +226,14 @@ func (f *flips) groups() []flipGroup {
 			{network: "s", check: "snapshot", status: api.Warning, also: []string{"consul"},
 				fault: func() error {
 					err := f.rights(3, rules("key_prefix \"leno/leases/s/\" {\n  policy = \"deny\"\n}\nkey_prefix \"leno/changes/s/\" {\n  policy = \"deny\"\n}\n"))()
-					// In a quiet network the next question would be asked in a minute.
+					// In a quiet network the next request would be sent only after a minute.
 					return errors.Join(err, f.renumber(c, "s"))
 				}, cure: f.rights(3, rules(""))},
 		}},
 	}
 }
 
-// renumber has a host take another subnet, and waits until the catalogue says so.
+// renumber makes a host take another subnet, and waits until the catalogue shows it.
 func (f *flips) renumber(p *place, network string) error {
 	before := f.subnet(p, network)
 	if _, err := p.Exec(f.w.Ctx, world.Leno(), "lease", "revoke", "-token="+world.OperatorToken, network, before.String()); err != nil {
@@ -247,7 +247,7 @@ func (f *flips) renumber(p *place, network string) error {
 	})
 }
 
-// try makes a fault and cures it.
+// try causes a fault and repairs it.
 func (f *flips) try(p *place, row flip) error {
 	interval := f.intervals[row.check]
 	f.mu.Lock()
@@ -275,7 +275,8 @@ func (f *flips) try(p *place, row flip) error {
 	return nil
 }
 
-// awaits polls until the check has a status, and looks at all others meanwhile.
+// awaits polls until the check has the status, and fails if an unrelated check reports a fault in
+// that time.
 func (f *flips) awaits(p *place, row flip, status string, until time.Time) error {
 	for {
 		statuses, body, err := f.statuses(p)
@@ -285,7 +286,7 @@ func (f *flips) awaits(p *place, row flip, status string, until time.Time) error
 		for key, other := range statuses {
 			network, check, _ := strings.Cut(key, "/")
 			concerned := check == row.check || slices.Contains(row.also, check) ||
-				network == "" && check == "records" || // of a network of all, which one group breaks
+				network == "" && check == "records" || // a definition that one group breaks and every host reads
 				row.network != "" && network != "" && network != row.network
 			if other != api.Passing && !concerned {
 				return fmt.Errorf("%s is %s: %s", key, other, body)
@@ -305,7 +306,7 @@ func (f *flips) awaits(p *place, row flip, status string, until time.Time) error
 	}
 }
 
-// statuses are by network and check.
+// statuses returns the statuses by network and check, and the response of /healthz.
 func (f *flips) statuses(p *place) (map[string]string, string, error) {
 	_, body, err := p.Get(f.w.Ctx, "/healthz")
 	if err != nil {
@@ -331,7 +332,7 @@ func (f *flips) subnet(p *place, network string) netip.Prefix {
 	return n.Local.Subnets[0]
 }
 
-// checkIntervals are the last in the column of each check.
+// checkIntervals returns the last value in the interval column of each check.
 func checkIntervals(t *testing.T) map[string]time.Duration {
 	t.Helper()
 	out := map[string]time.Duration{}
@@ -350,7 +351,7 @@ func checkIntervals(t *testing.T) map[string]time.Duration {
 	return out
 }
 
-// TestDocumentationChecks holds the table of checks against those there are.
+// TestDocumentationChecks compares the table of checks with the checks that exist.
 func TestDocumentationChecks(t *testing.T) {
 	there := docpages.Found(t, "agent/health/board.go", `(?m)^\t[A-Z]\w+ += "(\w+)"`)
 	shown := slices.Sorted(maps.Keys(checkIntervals(t)))

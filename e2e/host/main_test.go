@@ -1,5 +1,5 @@
-// Package host holds the tests of the agent as a program on its host: rights, systemd,
-// the health check, metrics, the status page.
+// Package host tests the agent as a program on its host: rights, systemd, the health check,
+// metrics, the status page.
 package host
 
 import (
@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	os.Exit(world.Main(m))
 }
 
-// testWorld is a lab of a test, with what the tests of this package do to it.
+// testWorld is the lab of a test with the operations that the tests of this package share.
 type testWorld struct{ *world.World }
 
 func newWorld(t *testing.T, o lab.Options) *testWorld { return &testWorld{world.New(t, o)} }

@@ -16,7 +16,7 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// supervisor is systemd's end of sd_notify(3): it keeps every line it is sent.
+// A supervisor is systemd's end of sd_notify(3). It keeps every line that it receives.
 type supervisor struct {
 	w    *testWorld
 	path string
@@ -56,8 +56,8 @@ func (s *supervisor) said() []string {
 	return slices.Clone(s.lines)
 }
 
-// await waits for a line with the prefix and the words among those from one on,
-// and returns the number of the next.
+// await blocks until there is a line with the prefix and the words, starting at number from, and
+// returns the number of the next line.
 func (s *supervisor) await(from int, prefix, words string) (next int) {
 	s.w.T.Helper()
 	s.w.Eventually(fmt.Sprintf("%s…%s to be said", prefix, words), func(context.Context) error {
@@ -73,8 +73,9 @@ func (s *supervisor) await(from int, prefix, words string) (next int) {
 	return next
 }
 
-// TestNotify listens as systemd does: the agent says what it waits for, READY
-// only when every network is, and brackets reloads, refused ones too.
+// TestNotify receives the agent's messages to systemd: the agent reports what it waits for, sends
+// READY only when every network is ready, and marks the start and end of reloads, including refused
+// ones.
 func TestNotify(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 1})
 	h, s := w.Hosts[0], newSupervisor(w)

@@ -16,8 +16,8 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// TestStatusPageInABrowser looks at the page of a host as people do: what it says,
-// how it follows what happens, and whether everybody can use it.
+// TestStatusPageInABrowser looks at a host's page as people do: what it shows, how it follows
+// events, and whether it is accessible.
 func TestStatusPageInABrowser(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 3})
 	a, c := w.Hosts[0], w.Hosts[2]
@@ -42,7 +42,7 @@ func TestStatusPageInABrowser(t *testing.T) {
 	b.Clean()
 }
 
-// withoutScripts: every table is there for a browser that runs no scripts.
+// withoutScripts checks that every table is there for a browser that runs no scripts.
 func (b *browser) withoutScripts() {
 	b.Scripts(false)
 	a, other := b.Hosts[0], b.Hosts[1]
@@ -58,8 +58,7 @@ func (b *browser) withoutScripts() {
 	b.Scripts(true)
 }
 
-// follows: what happens is on the page without loading it again, and the reader is
-// not disturbed.
+// follows checks that events appear on the page without a reload and without disturbing the reader.
 func (b *browser) follows(c *lab.Host, blocks func(*lab.Host) []string) {
 	b.Open("/ui/network/default")
 	other := b.Hosts[1].Name
@@ -77,7 +76,7 @@ func (b *browser) follows(c *lab.Host, blocks func(*lab.Host) []string) {
 	b.Shows(subnet, c.Name+" appeared with "+subnet)
 	b.undisturbed(other)
 
-	// Traffic: what was counted is there, and how fast it goes. A host dies meanwhile.
+	// Traffic: the page shows the counters and the rates. A host dies at the same time.
 	b.Ping(b.Containers[0], b.Containers[1].Addrs[0])
 	session := b.Session(c)
 	b.Must(c.KillAgent())
@@ -97,7 +96,7 @@ func (b *browser) follows(c *lab.Host, blocks func(*lab.Host) []string) {
 	}
 }
 
-// undisturbed: the reader's place, selection, focus and what was opened are as
+// undisturbed checks that the scroll position, the selection, the focus and opened sections are as
 // they were.
 func (b *browser) undisturbed(selected string) {
 	b.T.Helper()
@@ -108,8 +107,8 @@ func (b *browser) undisturbed(selected string) {
 	}
 }
 
-// usable: everything that can be used is reached by the keyboard, in order, and
-// shows it; a screen reader has a name for every part.
+// usable checks that every control can be reached by keyboard, in order, with a visible focus, and
+// that a screen reader has a name for every part.
 func (b *browser) usable() {
 	const describe = `((e) => e.tagName + " " + (e.id || e.getAttribute("href") || e.getAttribute("aria-labelledby") || e.innerText).trim())`
 	b.Open("/ui/network/default")
@@ -150,7 +149,7 @@ func (b *browser) usable() {
 	}))
 }
 
-// readable: text stands out in both colour schemes, and fits a phone.
+// readable checks that text has enough contrast in both colour schemes and fits a phone.
 func (b *browser) readable() {
 	for _, scheme := range []string{"light", "dark"} {
 		b.Scheme(scheme)
@@ -172,7 +171,7 @@ func (b *browser) readable() {
 	}
 }
 
-// silence: an agent that does not answer is told, and that it does again.
+// silence checks that the page reports an agent that does not respond, and its return.
 func (b *browser) silence() {
 	b.Scheme("light")
 	b.Open("/ui")
@@ -193,14 +192,14 @@ func (b *browser) silence() {
 	}
 }
 
-// patience: a page whose reads are refused, as when too many wait, asks more and
-// more seldom, though the page itself is answered.
+// patience checks that a page whose reads are refused, as when too many wait, asks at growing
+// intervals, and does not report the agent as missing while the page itself is served.
 func (b *browser) patience() {
 	b.full.Store(true)
 	b.hurry()
 	b.Open("/ui/network/default")
 	b.Eventually("half a minute between two reads", func(context.Context) error {
-		// What is not a wait of 5 s between two looks.
+		// Ignore the normal pause of 5 s between two updates.
 		if waits := chromium.Value[[]float64](b.Tab, `waits.filter((ms) => ms > 1000 && ms !== 5000)`); len(waits) == 0 || slices.Max(waits) < 20_000 {
 			return fmt.Errorf("waits of %v ms", waits)
 		}

@@ -14,12 +14,11 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// probeNetworks are the networks of TestProbe, one for each backend that carries
-// packets.
+// probeNetworks are the networks of TestProbe, one for each backend that carries packets.
 var probeNetworks = []string{"vxlan", "host-gw", "udp"}
 
-// probes runs `leno peers -probe` on a host for networks side by side. A network's
-// probe is told as "node: reached, largest packets, directions" for each peer.
+// probes runs `leno peers -probe` on a host for several networks in parallel. It returns each
+// network's probe as one line "node: reached, largest packets, directions" per peer.
 func (w *testWorld) probes(h *lab.Host, networks ...string) map[string]string {
 	w.T.Helper()
 	told := make([]string, len(networks))
@@ -77,8 +76,8 @@ func (w *testWorld) probe(h *lab.Host, network string) (string, error) {
 	return strings.Join(lines, "\n"), nil
 }
 
-// TestProbe: what `leno peers -probe` tells of hosts that are well, of a tunnel that
-// loses one direction, of a host whose agent has stopped, and of one that is gone.
+// TestProbe checks what `leno peers -probe` reports for healthy hosts, for a tunnel that loses one
+// direction, for a host whose agent has stopped, and for a host that is gone.
 func TestProbe(t *testing.T) {
 	w := newWorld(t, lab.Options{})
 	w.Start(func(h *lab.Host) []string {

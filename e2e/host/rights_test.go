@@ -19,16 +19,16 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// place is a host whose /etc, /run, /var/lib and /usr/local/bin are its own, with
-// leno's files where a real host has them.
+// A place is a host with its own /etc, /run, /var/lib and /usr/local/bin, where leno's files are as
+// on a real host.
 type place struct {
 	*lab.Host
 	w     *testWorld
 	agent *lab.Process
 }
 
-// newPlace makes the directories and the configuration. Programs are links that
-// go before those of the machine: "iptables" -> "/usr/sbin/iptables-legacy".
+// newPlace creates the directories and the configuration. programs are links that take precedence
+// over the machine's programs: "iptables" -> "/usr/sbin/iptables-legacy".
 func newPlace(w *testWorld, h *lab.Host, config string, programs map[string]string) *place {
 	w.T.Helper()
 	p := &place{Host: h, w: w}
@@ -42,7 +42,7 @@ func newPlace(w *testWorld, h *lab.Host, config string, programs map[string]stri
 	for name, target := range programs {
 		w.Must(os.Symlink(target, filepath.Join(h.Dir, "bin", name)))
 	}
-	for _, name := range []string{"leno", "filter"} { // what programs are mounted on
+	for _, name := range []string{"leno", "filter"} { // mount points for programs
 		w.Must(os.WriteFile(filepath.Join(h.Dir, "bin", name), nil, 0o755))
 	}
 	return p
@@ -53,7 +53,7 @@ func (p *place) configure(config string) {
 	p.w.Must(os.WriteFile(filepath.Join(p.Dir, "etc/leno.d/leno.hcl"), []byte(config), 0o644))
 }
 
-// start runs a program with the mounts of the place and what script does to it.
+// start runs a program with the place's mounts and the changes that script makes.
 func (p *place) start(script string, command ...string) error {
 	exe, err := os.Executable()
 	if err != nil {
@@ -77,13 +77,13 @@ export PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 	return err
 }
 
-// confine runs the unit's command as the unit would.
+// confine runs the unit's command with the unit's restrictions.
 func (p *place) confine(c confinement) {
 	p.w.T.Helper()
 	p.w.Must(p.start("export "+filterVariable+"='"+c.filter(p.w.T)+"'\n"+c.script(), strings.Fields(c.unit["ExecStart"])...))
 }
 
-// ready waits for the agent, and has containers find its subnet files.
+// ready waits for the agent and links its subnet files to where the lab's containers expect them.
 func (p *place) ready(networks ...string) {
 	p.w.T.Helper()
 	p.w.Must(p.agent.WaitFor(p.w.Ctx, "the agent on "+p.Name+" to be ready", func(ctx context.Context) error {
@@ -106,15 +106,15 @@ func (p *place) ready(networks ...string) {
 	}
 }
 
-// only puts the rights in the place of the unit's.
+// only returns the confinement with other capabilities.
 func (c confinement) only(caps ...string) confinement {
 	c.caps = caps
 	return c
 }
 
-// TestRights takes from an agent one right that the table in operations/systemd.mdx says it
-// needs: the check of that part says which one is missing. With those of the
-// table, and no more, all is well.
+// TestRights runs agents without one right that the table in operations/systemd.mdx requires: the
+// check concerned must name the missing right. With exactly the rights of the table, all checks
+// must pass.
 func TestRights(t *testing.T) {
 	unit := readConfinement(t)
 	readOnly := unit
@@ -124,8 +124,8 @@ func TestRights(t *testing.T) {
 	all := []struct {
 		row, network string
 		programs     map[string]string
-		less         confinement // with one right too few
-		check        string      // "" for nothing wrong
+		less         confinement // without one of the rights
+		check        string      // "" if all checks pass even so
 		status       string
 		words        []string
 		enough       confinement
@@ -147,7 +147,7 @@ func TestRights(t *testing.T) {
 		if !documented[tt.row] {
 			t.Errorf("no row %q", tt.row)
 		}
-		// Networks of their own: what one host lacks is nothing to the others.
+		// Separate networks, so that a fault of one host does not affect another.
 		config := w.Hosts[i].Config(fmt.Sprintf("%s\nnetwork \"n%d\" {\n  ipv4 {\n    prefix = \"10.%[2]d.0.0/16\"\n  }\n  %[3]s\n}\n", world.ShortLease, 5+i, tt.network))
 		config = strings.Replace(config, fmt.Sprintf("%q", w.Hosts[i].DataDir()), `"/var/lib/leno"`, 1)
 		p := newPlace(w, w.Hosts[i], config, tt.programs)
@@ -160,11 +160,11 @@ func TestRights(t *testing.T) {
 	runs.Wait()
 }
 
-// legacyPrograms are iptables, whatever the machine's is, in the legacy variant.
+// legacyPrograms makes iptables the legacy variant, whatever the machine uses.
 func legacyPrograms() map[string]string {
 	out := map[string]string{}
 	for _, program := range []string{"iptables", "ip6tables"} {
-		out[program+"-nft"] = "/bin/false" // one that works is taken instead
+		out[program+"-nft"] = "/bin/false" // a working nft variant would be preferred
 		for _, part := range []string{"", "-save", "-restore"} {
 			out[program+part] = "/usr/sbin/" + program + "-legacy" + part
 		}
@@ -172,7 +172,7 @@ func legacyPrograms() map[string]string {
 	return out
 }
 
-// lacking runs the agent without a right, then with enough.
+// lacking runs the agent first without a right and then with it.
 func (p *place) lacking(less confinement, check, status string, words []string, enough confinement) error {
 	if _, err := p.Exec(p.w.Ctx, "sh", "-euc", fmt.Sprintf("sysctl -qw net.ipv4.ip_forward=0; touch %[1]s; chmod 644 %[1]s", filepath.Join(p.Dir, "run/xtables.lock"))); err != nil {
 		return err
@@ -196,12 +196,12 @@ func (p *place) lacking(less confinement, check, status string, words []string, 
 	return nil
 }
 
-// less says whether c has not all that o has.
+// less reports whether c lacks rights that o has.
 func (c confinement) less(o confinement) bool {
 	return !slices.Equal(c.caps, o.caps) || c.unit["SupplementaryGroups"] != o.unit["SupplementaryGroups"] || c.unit["ReadWritePaths"] != o.unit["ReadWritePaths"]
 }
 
-// refused are the lines of a log that tell of a right that was missing.
+// refused returns the lines of a log that report a missing right.
 func refused(log string) (out []string) {
 	for line := range strings.Lines(log) {
 		if regexp.MustCompile(`(?i)not permitted|permission denied|read-only file system|must be root|EPERM|EACCES`).MatchString(line) {
@@ -211,9 +211,9 @@ func refused(log string) (out []string) {
 	return out
 }
 
-// TestConfined runs agents as examples/systemd/leno.service does, after ones that
-// ran as root: every backend, both kinds of iptables, reload and restart, and not
-// one refusal.
+// TestConfined runs agents with the restrictions of examples/systemd/leno.service, after agents
+// that ran as root: every backend, both kinds of iptables, reload and restart, without a single
+// refusal.
 func TestConfined(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
 	c := readConfinement(t)
@@ -243,7 +243,7 @@ func TestConfined(t *testing.T) {
 		file := filepath.Join(h.Dir, lock[1])
 		_, err := h.Exec(w.Ctx, "sh", "-euc", fmt.Sprintf("touch %[1]s; chgrp %[2]d %[1]s; chmod 0%[3]s %[1]s", file, lenoID, lock[2]))
 		w.Must(err)
-		w.Must(p.start(plainStart, strings.Fields(c.unit["ExecStart"])...)) // as root, as the unit before
+		w.Must(p.start(plainStart, strings.Fields(c.unit["ExecStart"])...)) // as root, like older versions of the unit
 		places = append(places, p)
 	}
 	subnets := map[string]string{}
@@ -269,7 +269,7 @@ func TestConfined(t *testing.T) {
 		if on, err := p.Exec(w.Ctx, "sysctl", "-n", "net.ipv4.ip_forward"); err != nil || on != "1\n" {
 			t.Errorf("%s: ip_forward is %q, %v", p.Name, on, err)
 		}
-		// Written by this process, and not by the one before.
+		// The rules were written by this process, not by the one before.
 		if !strings.Contains(p.agent.Output(), "firewall rules written") {
 			t.Errorf("%s: no rules were written", p.Name)
 		}
@@ -294,7 +294,7 @@ func TestConfined(t *testing.T) {
 	}
 	w.reloadConfined(places)
 
-	// Killed, and started again with the drop-in for more queues.
+	// Kill the agents and start them with the drop-in for more queues.
 	units["host-a"] = readConfinement(t, "leno-queues.conf")
 	units["host-b"] = readConfinement(t, "leno-queues.conf", "leno-legacy.conf")
 	for _, p := range places {
@@ -320,7 +320,7 @@ func TestConfined(t *testing.T) {
 	}
 }
 
-// reloadConfined changes what every part of the agent has to write.
+// reloadConfined changes everything that the parts of the agent have to write.
 func (w *testWorld) reloadConfined(places []*place) {
 	w.T.Helper()
 	for _, p := range places {
@@ -343,7 +343,7 @@ func (w *testWorld) reloadConfined(places []*place) {
 	w.Matrix()
 }
 
-// confinedStatus looks at what the process really is: /proc/PID/status.
+// confinedStatus checks the actual restrictions of the process in /proc/PID/status.
 func (w *testWorld) confinedStatus(p *place, c confinement) {
 	w.T.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.agent.Pid()))

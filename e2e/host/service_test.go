@@ -17,7 +17,7 @@ import (
 	"github.com/lenonet/leno/e2e/docpages"
 )
 
-// services are the instances of leno in the catalogue, by the name of the host.
+// services returns the instances of leno in the catalogue by host name.
 func (f *flips) services(filter string) (map[string]*consul.CatalogService, error) {
 	found, _, err := f.w.Consul.Client().Catalog().Service("leno", "", &consul.QueryOptions{Filter: filter})
 	out := map[string]*consul.CatalogService{}
@@ -31,7 +31,7 @@ func (f *flips) services(filter string) (map[string]*consul.CatalogService, erro
 	return out, err
 }
 
-// shown waits until the catalogue shows a host in some way.
+// shown blocks until the catalogue's entry of a host satisfies right.
 func (f *flips) shown(host string, right func(*consul.CatalogService) error) error {
 	return f.poll(func() error {
 		all, err := f.services("")
@@ -60,7 +60,7 @@ func (f *flips) poll(right func() error) error {
 	}
 }
 
-// catalogue asks what the page shows, of DNS and of the catalogue.
+// catalogue runs the queries that the page shows, over DNS and against the catalogue.
 func (f *flips) catalogue() {
 	w := f.w
 	w.T.Helper()
@@ -102,7 +102,7 @@ func (f *flips) catalogue() {
 		if strings.HasPrefix(name, "s.") {
 			want = 2
 		}
-		w.Must(f.poll(func() error { // until every host's check has passed
+		w.Must(f.poll(func() error { // poll until every host's check has passed
 			if m[2] != "" {
 				_, found, err := resolver.LookupSRV(w.Ctx, "", "", name)
 				if err != nil || len(found) != want || found[0].Port != 5366 {
@@ -119,8 +119,8 @@ func (f *flips) catalogue() {
 	}
 }
 
-// comeAndGo: a stopped agent leaves the catalogue, one that was killed stays and
-// is found again, and one of another name has no double.
+// comeAndGo checks that a stopped agent leaves the catalogue, that a killed one stays and is found
+// again, and that a renamed one has no second entry.
 func (f *flips) comeAndGo() {
 	w := f.w
 	w.T.Helper()
@@ -140,7 +140,7 @@ func (f *flips) comeAndGo() {
 			return nil
 		}))
 	}
-	is("host-a host-b host-c host-d") // also after Consul was killed
+	is("host-a host-b host-c host-d") // including after a kill of Consul
 	b, d := f.places[1], f.places[3]
 	w.Must(f.places[0].agent.Stop(w.Ctx))
 	if got := hosts(); got != "host-b host-c host-d" {

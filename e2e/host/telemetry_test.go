@@ -28,11 +28,11 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// expression is one piece of PromQL and where it stands.
+// An expression is one piece of PromQL and the place where it was found.
 type expression struct{ place, text string }
 
-// expressions are all of the examples, with what the dashboard lets its reader
-// choose set to everything.
+// expressions returns all expressions in the examples, with the dashboard's variables set to
+// everything.
 func expressions(t *testing.T) []expression {
 	t.Helper()
 	var rules struct {
@@ -89,8 +89,8 @@ var (
 	names    = regexp.MustCompile(`\w+`)
 )
 
-// TestTelemetryExamples: the examples are what Prometheus takes, their alerts do
-// what their tests say, and they ask for nothing that no agent has.
+// TestTelemetryExamples checks that Prometheus accepts the examples, that their alerts behave as
+// their tests say, and that they use only metrics that agents have.
 func TestTelemetryExamples(t *testing.T) {
 	known := map[string][]string{"up": {"job"}}
 	for _, m := range telemetry.Table() {
@@ -125,7 +125,7 @@ func TestTelemetryExamples(t *testing.T) {
 			}
 		}
 	}
-	// What people read is filled from labels, too.
+	// Texts for people are filled from labels as well.
 	for _, m := range regexp.MustCompile(`\$labels\.(\w+)`).FindAllStringSubmatch(docpages.Source(t, "examples/prometheus/leno.rules.yml"), -1) {
 		if !slices.Contains([]string{"host", "network", "check"}, m[1]) {
 			t.Errorf("a summary with the label %s", m[1])
@@ -163,9 +163,9 @@ func prometheus(t *testing.T) string {
 	return path
 }
 
-// prometheusFiles is a directory with the examples, as a Prometheus without service
-// discovery by Consul takes them, which Debian's is: its targets stand in a file,
-// with the labels that Consul's would have. It looks once a second.
+// prometheusFiles returns a directory with the examples adapted for a Prometheus without service
+// discovery by Consul, like Debian's: its targets are in a file, with the labels that Consul's
+// would have. It scrapes once a second.
 func prometheusFiles(t *testing.T, targets any) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -193,9 +193,9 @@ func prometheusFiles(t *testing.T, targets any) string {
 	return dir
 }
 
-// TestPrometheus: a real one reads real agents where Consul's catalogue says they
-// are. It finds something for everything that alerts and dashboard ask, and an agent
-// that is killed and a reload that is refused raise their alerts.
+// TestPrometheus runs a real Prometheus that scrapes real agents at the addresses in Consul's
+// catalogue. Every expression of alerts and dashboard must return data, and a killed agent and a
+// refused reload must raise their alerts.
 func TestPrometheus(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
 	a, b := w.Hosts[0], w.Hosts[1]
@@ -258,7 +258,7 @@ func TestPrometheus(t *testing.T) {
 	}
 }
 
-// targets are the agents as Consul's catalogue has them, for a file.
+// targets returns the agents in Consul's catalogue as entries of a target file.
 func (w *testWorld) targets() (out []map[string]any) {
 	w.T.Helper()
 	w.Eventually("both agents in the catalogue", func(ctx context.Context) error {
@@ -282,8 +282,8 @@ func (w *testWorld) targets() (out []map[string]any) {
 	return out
 }
 
-// exposesTheTable: what a real agent shows is the table, nothing more, and of
-// counters and gauges nothing less.
+// exposesTheTable checks that a real agent exposes only metrics of the table, and all of its
+// counters and gauges.
 func (w *testWorld) exposesTheTable(h *lab.Host) {
 	w.T.Helper()
 	status, body, err := h.Get(w.Ctx, "/v1/agent/metrics?format=prometheus")
@@ -316,8 +316,8 @@ func (w *testWorld) exposesTheTable(h *lab.Host) {
 	}
 }
 
-// countsTraffic: what containers send each other moves the counters of vxlan, which
-// are its device's, and of udp, by exactly what passed; a stranger's datagram is a
+// countsTraffic checks that traffic between containers advances vxlan's counters, which are the
+// device's, and udp's counters by exactly what passed, and that a stranger's datagram counts as a
 // drop.
 func (w *testWorld) countsTraffic(a, b *lab.Host) {
 	w.T.Helper()
@@ -334,7 +334,7 @@ func (w *testWorld) countsTraffic(a, b *lab.Host) {
 		}
 		return sum
 	}
-	const packets, size = 20, 1028 // bytes with both headers
+	const packets, size = 20, 1028 // bytes, including both headers
 	for _, network := range []string{"default", "blue"} {
 		from, to := w.Container(a, network), w.Container(b, network)
 		var before [4]float64
@@ -369,13 +369,13 @@ func (w *testWorld) countsTraffic(a, b *lab.Host) {
 	})
 }
 
-// observer is a Prometheus on a host.
+// An observer is a Prometheus on a host.
 type observer struct {
 	w    *testWorld
 	host *lab.Host
 }
 
-// query is the labels of each series that an expression gives.
+// query returns the labels of each series that an expression selects.
 func (o *observer) query(ctx context.Context, text string) ([]map[string]string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:9090/api/v1/query?query="+url.QueryEscape(text), nil)
 	if err != nil {

@@ -11,20 +11,20 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// flannel is what flannel leaves in the kernel of a host, whether it runs or not:
-// its device, and for every other host a route, a neighbour and a forwarding entry.
-// There is no flannel here; this is made from its documentation.
+// flannel is what flannel leaves in the kernel of a host, whether it is running or not: its device
+// and, for every other host, a route, a neighbour and a forwarding entry. The tests do not run
+// flannel; these entries follow its documentation.
 type flannel struct {
 	subnet netip.Prefix // of the host
 	mac    string
 }
 
-// theirs is what the n-th host has.
+// theirs returns flannel's state on the n-th host.
 func theirs(n int) flannel {
 	return flannel{subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(52 + 7*n), 0}), 24), mac: fmt.Sprintf("c6:d2:32:6f:8f:%02x", 0x44+n)}
 }
 
-// layFlannel puts flannel's vxlan on all hosts, with a container on each.
+// layFlannel sets up flannel's vxlan on all hosts, with a container on each.
 func layFlannel(ctx context.Context, hosts []*lab.Host) (containers []*lab.Container, err error) {
 	for i, h := range hosts {
 		own := theirs(i)
@@ -45,8 +45,8 @@ func layFlannel(ctx context.Context, hosts []*lab.Host) (containers []*lab.Conta
 		if _, err := h.Exec(ctx, "sh", "-euc", strings.Join(lines, "\n")); err != nil {
 			return nil, err
 		}
-		// The lab's containers read leno's names; this file is not the one that
-		// leno's agent looks into.
+		// The lab's containers read variables with leno's names. This file is not the one that
+		// leno's agent reads.
 		env := fmt.Sprintf("LENO_SUBNET=%s/24\nLENO_MTU=1450\n", own.subnet.Addr().Next())
 		if err := os.WriteFile(h.SubnetFile("flannel"), []byte(env), 0o644); err != nil {
 			return nil, err
@@ -60,8 +60,8 @@ func layFlannel(ctx context.Context, hosts []*lab.Host) (containers []*lab.Conta
 	return containers, nil
 }
 
-// routesTo are the devices over which a host has routes to other hosts' subnets,
-// the first choice first: "flannel.1", "leno-default flannel.1".
+// routesTo returns the devices over which a host has routes to the other hosts' subnets, the
+// preferred one first: "flannel.1", "leno-default flannel.1".
 func routesTo(ctx context.Context, h *lab.Host, peer flannel) (string, error) {
 	out, err := h.Exec(ctx, "ip", "route", "show", "exact", peer.subnet.String())
 	var devices []string
@@ -73,7 +73,7 @@ func routesTo(ctx context.Context, h *lab.Host, peer flannel) (string, error) {
 	return strings.Join(devices, " "), err
 }
 
-// waitRoutes waits until the host's routes to the others are these.
+// waitRoutes blocks until the host's routes to the others are the wanted ones.
 func waitRoutes(ctx context.Context, hosts []*lab.Host, from int, to []int, want string) error {
 	return lab.WaitFor(ctx, fmt.Sprintf("%s to route over %s", hosts[from].Name, want), func(ctx context.Context) error {
 		var errs []error

@@ -1,5 +1,5 @@
-// Package migrate holds the test of the way from flannel to leno, as the
-// documentation tells it: real hosts, a real Consul, real packets.
+// Package migrate tests the migration from flannel to leno as the documentation describes it, with
+// real hosts, a real Consul and real packets.
 package migrate
 
 import (
@@ -27,9 +27,9 @@ func TestMain(m *testing.M) {
 	os.Exit(lab.RunWithLeno(&binary, m.Run))
 }
 
-const operator = "0f8c2b76-1d5e-4c55-9d0f-0a4c3d0e6b11" // the token that may do everything
+const operator = "0f8c2b76-1d5e-4c55-9d0f-0a4c3d0e6b11" // the token with all rights
 
-// acl lets everybody do everything but who has a token that may not.
+// acl allows everything, except to tokens whose policy forbids it.
 const acl = `{"acl":{"enabled":true,"default_policy":"allow","tokens":{"initial_management":"` + operator + `"}}}`
 
 type world struct {
@@ -45,8 +45,8 @@ func (w *world) must(err error) {
 	}
 }
 
-// newWorld lays out hosts, a Consul, and what flannel leaves in the kernel of each
-// host, with a container behind it.
+// newWorld lays out hosts, a Consul server, and flannel's state in the kernel of each host, with a
+// container behind it.
 func newWorld(t *testing.T, hosts int) (*world, []*lab.Container) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
@@ -73,8 +73,8 @@ func newWorld(t *testing.T, hosts int) (*world, []*lab.Container) {
 	return &world{Lab: l, t: t, ctx: ctx}, containers
 }
 
-// TestMigration moves three hosts from flannel to leno, one after the other. Not a
-// packet between containers is lost, and every host keeps its subnet.
+// TestMigration moves three hosts from flannel to leno one by one. No packet between containers is
+// lost, and every host keeps its subnet.
 func TestMigration(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
@@ -91,8 +91,8 @@ func TestMigration(t *testing.T) {
 		streams = append(streams, s)
 	}
 
-	// leno beside flannel: every host has its lease and its device, and flannel's
-	// routes still carry everything.
+	// leno next to flannel: every host has its lease and its device, and flannel's routes still
+	// carry everything.
 	w.begin()
 	w.refusals()
 	w.takeOver()
@@ -101,7 +101,7 @@ func TestMigration(t *testing.T) {
 		w.must(waitRoutes(ctx, w.Hosts, i, others(i), "flannel.1"))
 	}
 
-	// Host by host, what is sent goes another way.
+	// Move the outgoing packets to leno, host by host.
 	for _, i := range []int{c, a, b} {
 		began := time.Now()
 		w.stepBack(w.Hosts[i])
@@ -111,7 +111,7 @@ func TestMigration(t *testing.T) {
 	}
 	w.keptSubnets()
 
-	// flannel goes.
+	// Remove flannel.
 	for _, h := range w.Hosts {
 		w.shell(h, "ip link del flannel.1")
 	}
@@ -131,7 +131,7 @@ func TestMigration(t *testing.T) {
 	}
 }
 
-// TestRollback takes hosts back to flannel after they have come to leno.
+// TestRollback moves hosts back to flannel after they have moved to leno.
 func TestRollback(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
@@ -151,7 +151,7 @@ func TestRollback(t *testing.T) {
 		w.must(h.StopAgent(ctx))
 		_, err := h.Leno(ctx, "cleanup", "-config-file="+h.ConfigFile())
 		w.must(err)
-		// Also while one has gone back and the other has not.
+		// The same holds while one host has moved back and the other has not.
 		w.must(waitRoutes(ctx, w.Hosts, 0, []int{1}, "flannel.1"))
 		w.must(waitRoutes(ctx, w.Hosts, 1, []int{0}, "flannel.1"))
 		result, err := containers[0].Ping(ctx, containers[1].Addrs[0], lab.PingOptions{Count: 5})
@@ -161,7 +161,8 @@ func TestRollback(t *testing.T) {
 	}
 }
 
-// TestStepBack: the script is for both families, and leaves what is not flannel's.
+// TestStepBack checks that the script works for both families and leaves routes that are not
+// flannel's.
 func TestStepBack(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
@@ -225,11 +226,11 @@ func (w *world) begin() {
 	}
 }
 
-// page is where users read what the tests do.
+// page is the documentation page whose steps the tests follow.
 const page = "../../website/content/docs/migrate/flannel.mdx"
 
-// shell runs the last line of a script, which stands on the page, on a host, with the
-// programs and files it needs.
+// shell runs a script on a host, with the programs and files it needs. The script's last line must
+// be on the page.
 func (w *world) shell(h *lab.Host, script string) string {
 	w.t.Helper()
 	text, err := os.ReadFile(page)
@@ -257,7 +258,7 @@ func (w *world) shell(h *lab.Host, script string) string {
 	return out
 }
 
-// stepBack has flannel's routes step back, twice, which must not matter.
+// stepBack lowers the priority of flannel's routes, twice, to show that repeating it does no harm.
 func (w *world) stepBack(h *lab.Host) {
 	w.t.Helper()
 	for range 2 {
@@ -265,7 +266,7 @@ func (w *world) stepBack(h *lab.Host) {
 	}
 }
 
-// inTheWay waits until a host says that flannel's routes are in the way of leno's.
+// inTheWay blocks until a host reports that flannel's routes are in the way of leno's.
 func (w *world) inTheWay(h *lab.Host) {
 	w.t.Helper()
 	w.must(lab.WaitFor(w.ctx, h.Name+" to find flannel's routes", func(ctx context.Context) error {
@@ -280,7 +281,7 @@ func (w *world) inTheWay(h *lab.Host) {
 	}))
 }
 
-// export is what etcdctl prints of flannel's keys.
+// export returns what etcdctl prints for flannel's keys.
 func (w *world) export(file string, change func(records map[string]string)) string {
 	w.t.Helper()
 	records := map[string]string{"config": `{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}`}
@@ -307,8 +308,8 @@ func (w *world) export(file string, change func(records map[string]string)) stri
 	return path
 }
 
-// catalog has every host in Consul's catalogue, as their Consul agents would, and
-// returns the file of what `consul catalog nodes` prints.
+// catalog registers every host in Consul's catalogue, as their Consul agents would, and returns the
+// file with the output of `consul catalog nodes`.
 func (w *world) catalog() string {
 	w.t.Helper()
 	for _, h := range w.Hosts {
@@ -322,7 +323,7 @@ func (w *world) catalog() string {
 	return path
 }
 
-// refusals: what cannot be imported changes nothing, and is named.
+// refusals checks that records that cannot be imported are named and change nothing.
 func (w *world) refusals() {
 	w.t.Helper()
 	nodes := w.catalog()
@@ -336,7 +337,7 @@ func (w *world) refusals() {
 	w.must(err)
 	token, _, err := w.Consul.Client().ACL().TokenCreate(&consul.ACLToken{Policies: []*consul.ACLTokenPolicyLink{{ID: policy.ID}}}, &consul.WriteOptions{Token: operator})
 	w.must(err)
-	// A policy says nothing of what it does not name, and the default is to allow.
+	// A policy does not restrict what it does not name, because the default is to allow.
 	_, _, err = w.Consul.Client().ACL().PolicyUpdate(&consul.ACLPolicy{ID: policy.ID, Name: policy.Name,
 		Rules: `key_prefix "leno/networks/" { policy = "deny" }`}, &consul.WriteOptions{Token: operator})
 	w.must(err)
@@ -370,7 +371,7 @@ func (w *world) refusals() {
 	}
 }
 
-// takeOver imports, twice.
+// takeOver imports flannel's subnets, twice.
 func (w *world) takeOver() {
 	w.t.Helper()
 	w.catalog()
@@ -395,7 +396,7 @@ func (w *world) takeOver() {
 	}
 }
 
-// keptSubnets: every host has in leno what it had in flannel.
+// keptSubnets checks that every host has the same subnet in leno as in flannel.
 func (w *world) keptSubnets() {
 	w.t.Helper()
 	out, err := w.Hosts[1].Leno(w.ctx, "lease", "list", "-format=json")

@@ -18,8 +18,8 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// TestConsulStopped keeps Consul away for longer than any session lives and
-// brings it back: not a packet is lost, and health tells.
+// TestConsulStopped keeps Consul down for longer than any session lives and starts it again: no
+// packet is lost, and the health check reports the outage.
 func TestConsulStopped(t *testing.T) {
 	w := newWorld(t, lab.Options{})
 	w.StartNetwork("vxlan")
@@ -35,7 +35,7 @@ func TestConsulStopped(t *testing.T) {
 	for _, h := range w.Hosts {
 		w.WaitHealth(h, http.StatusTooManyRequests, "not renewed since", "connection refused")
 	}
-	// 2×TTL is when Consul would have ended the sessions.
+	// After 2×TTL Consul would have ended the sessions.
 	w.Eventually("two TTLs to pass", func(context.Context) error {
 		if left := 21*time.Second - time.Since(stopped); left > 0 {
 			return fmt.Errorf("%s are left", left)
@@ -60,7 +60,7 @@ func TestConsulStopped(t *testing.T) {
 	})
 	took := time.Since(back)
 	t.Logf("as before %s after Consul had a leader", took)
-	// Every agent asks again within 15 s, and no attempt may have to end first.
+	// Every agent asks again within 15 s, and no running attempt may delay that.
 	if took > time.Minute {
 		t.Errorf("as before only %s after Consul had a leader", took)
 	}
@@ -77,8 +77,8 @@ func TestConsulStopped(t *testing.T) {
 	}
 }
 
-// held are the leases of a network that each host says are held, by the hosts that
-// say so and those that hold them.
+// held returns the leases of a network that each host reports as held, as subnet and holder by
+// reporting host.
 func (w *testWorld) held(network string) map[string]map[string]string {
 	w.T.Helper()
 	all := map[string]map[string]string{}
@@ -93,9 +93,9 @@ func (w *testWorld) held(network string) map[string]map[string]string {
 	return all
 }
 
-// TestConsulClientRestarted restarts the Consul client agent of a host as
-// systemd does, with SIGTERM. That deregisters the node and destroys its
-// session, which must cost neither the subnet nor a route anywhere.
+// TestConsulClientRestarted restarts a host's Consul client agent as systemd does, with SIGTERM.
+// That deregisters the node and destroys its session. No host may lose its subnet or a route
+// because of it.
 func TestConsulClientRestarted(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
 	for _, h := range w.Hosts {
@@ -150,8 +150,8 @@ func TestConsulClientRestarted(t *testing.T) {
 	})
 }
 
-// TestMalformedRecords writes 100 records that cannot be used among the good
-// ones: nothing changes but that each is named.
+// TestMalformedRecords writes 100 invalid records among the valid ones: each is named, and nothing
+// else changes.
 func TestMalformedRecords(t *testing.T) {
 	w := newWorld(t, lab.Options{})
 	w.StartNetwork("vxlan")
@@ -172,7 +172,7 @@ func TestMalformedRecords(t *testing.T) {
 			free := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(255 - i), 0}), 24)
 			key = world.LeaseKey("default", free)
 			if pair, _, err := w.Consul.Client().KV().Get(key, nil); err != nil || pair != nil {
-				continue // a host holds it: a later test overwrites a held one
+				continue // a host holds it; a later test overwrites a held one
 			}
 		}
 		_, err := w.Consul.Client().KV().Put(&api.KVPair{Key: key, Value: []byte(values[i%len(values)])}, nil)
@@ -213,8 +213,8 @@ func TestMalformedRecords(t *testing.T) {
 	w.WaitHealth(w.Hosts[0], http.StatusOK)
 }
 
-// TestOwnRecordOverwritten writes garbage over a held lease: its host writes
-// it again, and the peers keep their routes meanwhile.
+// TestOwnRecordOverwritten overwrites a held lease with garbage: its host restores the record, and
+// the peers keep their routes in the meantime.
 func TestOwnRecordOverwritten(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
 	w.StartNetwork("vxlan")
@@ -247,8 +247,8 @@ func TestOwnRecordOverwritten(t *testing.T) {
 	}
 }
 
-// TestLeaveAndDeath tells a host that leaves from one that dies: the first is
-// forgotten at once, the other keeps its subnet and routes for hold.
+// TestLeaveAndDeath distinguishes a host that leaves from one that dies: peers forget the first at
+// once, and the second keeps its subnet and routes for the hold time.
 func TestLeaveAndDeath(t *testing.T) {
 	w := newWorld(t, lab.Options{})
 	w.StartNetwork("vxlan")
@@ -284,7 +284,7 @@ func TestLeaveAndDeath(t *testing.T) {
 	})
 	w.WaitPeers(a, "default", 1)
 	w.WaitHealth(a, http.StatusOK)
-	w.Ping(w.Containers[0], w.Containers[2].Addrs[0]) // its kernel still carries
+	w.Ping(w.Containers[0], w.Containers[2].Addrs[0]) // the dead host's kernel still forwards
 	w.Must(c.RestartAgent())
 	w.Must(c.WaitReady(w.Ctx))
 	if got := w.Subnet(c, "default"); got != dead {
@@ -292,7 +292,7 @@ func TestLeaveAndDeath(t *testing.T) {
 	}
 }
 
-// TestLastSubnet starts two hosts at once for the one subnet that is left.
+// TestLastSubnet starts two hosts at the same time for the last free subnet.
 func TestLastSubnet(t *testing.T) {
 	w := newWorld(t, lab.Options{})
 	small := `
@@ -330,15 +330,15 @@ func TestLastSubnet(t *testing.T) {
 	if !strings.Contains(loser.Agent().Output(), "network is full") {
 		t.Error("the log does not say that the network is full")
 	}
-	// The loser goes on by itself once there is room.
+	// The loser continues by itself once there is a free subnet.
 	if _, err := winner.Leno(w.Ctx, "lease", "release"); err != nil {
 		t.Fatal(err)
 	}
 	w.Must(loser.WaitReady(w.Ctx))
 }
 
-// TestDuplicateHosts starts a second host with the name or the address of a
-// living one: it waits, and its error names both.
+// TestDuplicateHosts starts a second host with the name or the address of a live one: it waits, and
+// its error names both.
 func TestDuplicateHosts(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 3})
 	a, b, c := w.Hosts[0], w.Hosts[1], w.Hosts[2]
@@ -363,8 +363,8 @@ func TestDuplicateHosts(t *testing.T) {
 	w.WaitHealth(a, http.StatusOK)
 }
 
-// TestWaiting starts an agent before anything it needs is there: it waits, says
-// for what, and goes on by itself.
+// TestWaiting starts an agent before anything that it needs exists: it waits, reports what it waits
+// for, and continues by itself.
 func TestWaiting(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 1})
 	h := w.Hosts[0]
@@ -398,8 +398,8 @@ func TestWaiting(t *testing.T) {
 	w.Must(h.WaitReady(w.Ctx))
 }
 
-// TestHostCutOff cuts a host off while nothing is under way, so that only its
-// connections can tell, and lets another host come meanwhile.
+// TestHostCutOff cuts a host off while no request is in progress, so that only its open connections
+// can reveal it, and starts another host in the meantime.
 func TestHostCutOff(t *testing.T) {
 	w := newWorld(t, lab.Options{})
 	late := w.Hosts[2]

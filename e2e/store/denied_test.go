@@ -12,10 +12,9 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// denied asks the agent of a for every change that the API makes in Consul,
-// without a token and with one that may write nothing: each is a 403 with Consul's
-// reason, and nothing was changed. The agent's own token, which might, is not
-// lent.
+// denied requests every change that the API makes in Consul from the agent of a, without a token
+// and with one that may not write. Each response is a 403 with Consul's reason, and nothing is
+// changed: the agent does not use its own token, which has the rights, for a client.
 func (w *testWorld) denied(a, b *lab.Host) {
 	w.T.Helper()
 	powerless := w.newToken("powerless", `key_prefix "leno/" { policy = "read" }`)
@@ -50,10 +49,10 @@ func (w *testWorld) denied(a, b *lab.Host) {
 	}
 }
 
-// key is a subnet as a path has it.
+// key returns a subnet as it appears in a path, "10.5.34.0-24".
 func key(subnet string) string { return strings.ReplaceAll(subnet, "/", "-") }
 
-// change makes a request, "METHOD path body", to the agent of a host.
+// change sends a request, "METHOD path body", to the agent of a host.
 func (w *testWorld) change(h *lab.Host, request, header string) (int, string) {
 	w.T.Helper()
 	part := append(strings.SplitN(request, " ", 3), "")

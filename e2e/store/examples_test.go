@@ -21,12 +21,12 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// denying makes a Consul agent refuse everything without a token.
+// denying makes a Consul agent refuse every request without a token.
 const denying = `{"acl": {"enabled": true, "default_policy": "deny", "tokens": {%s"agent": "` + world.OperatorToken + `"}}}`
 
-// TestPolicy runs agents with a token of exactly examples/consul/policy.hcl:
-// one defines the network, is ready, registered and renews. What the policy does
-// not say is denied.
+// TestPolicy runs agents with a token of exactly examples/consul/policy.hcl: one defines the
+// network, becomes ready, is registered and renews its lease. Everything that the policy does not
+// allow is denied.
 func TestPolicy(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2, ConsulConfig: fmt.Sprintf(denying, `"initial_management": "`+world.OperatorToken+`", `)})
 	rules := docpages.Source(t, "examples/consul/policy.hcl")
@@ -34,8 +34,8 @@ func TestPolicy(t *testing.T) {
 	w.startDenyingConsul(first)
 	w.startDenyingConsul(second)
 
-	// The first host defines the network. The second only joins it, and so does
-	// without the right to define any.
+	// The first host defines the network. The second only joins it, which works without the right
+	// to define networks.
 	token := w.startWithPolicy(first, rules, world.Plan("vxlan"))
 	definer := regexp.MustCompile(`(?s)\nkey_prefix "leno/networks/" \{.*?\n\}\n`)
 	joining := strings.ReplaceAll(definer.ReplaceAllString(rules, "\n"), `"host-a"`, `"host-b"`)
@@ -90,8 +90,8 @@ func TestPolicy(t *testing.T) {
 	w.operators(first, second)
 }
 
-// operators runs the commands that change Consul on a, with tokens of exactly the
-// rules that the page names, and without.
+// operators runs the commands that change Consul on a, with tokens of exactly the rules that the
+// page names, and without them.
 func (w *testWorld) operators(a, b *lab.Host) {
 	w.T.Helper()
 	green := filepath.Join(a.Dir, "green.hcl")
@@ -126,7 +126,7 @@ func (w *testWorld) operators(a, b *lab.Host) {
 	for _, name := range []string{"network apply", "reservation add", "reservation remove", "network delete", "lease revoke", "lease renew", "lease release"} {
 		line := append(strings.Fields(name), args[name]...)
 		token := w.newToken(strings.ReplaceAll(name, " ", "-"), rules[name])
-		// A network is known to all commands a moment after it was defined.
+		// Commands know a network a moment after it was defined.
 		w.Eventually(name+" to be denied", func(ctx context.Context) error {
 			if err := leno(ctx, line...); err == nil || !strings.Contains(err.Error(), "permission denied") {
 				return fmt.Errorf("without a token: %v", err)
@@ -143,7 +143,7 @@ func (w *testWorld) operators(a, b *lab.Host) {
 	}
 }
 
-// newToken makes a policy and a token of it.
+// newToken creates a policy and a token with it.
 func (w *testWorld) newToken(name, rules string) string {
 	w.T.Helper()
 	acl, write := w.Consul.Client().ACL(), &consul.WriteOptions{Token: world.OperatorToken}
@@ -154,7 +154,7 @@ func (w *testWorld) newToken(name, rules string) string {
 	return token.SecretID
 }
 
-// startDenyingConsul runs a Consul client agent with ACLs on a host.
+// startDenyingConsul starts a Consul client agent with ACLs on a host.
 func (w *testWorld) startDenyingConsul(h *lab.Host) {
 	w.T.Helper()
 	path, err := lab.FindConsul()
@@ -173,8 +173,7 @@ func (w *testWorld) startDenyingConsul(h *lab.Host) {
 	}))
 }
 
-// startWithPolicy runs the agent of a host, with Consul on it, under a token of
-// the rules.
+// startWithPolicy starts a host's agent, and Consul on that host, with a token that has the rules.
 func (w *testWorld) startWithPolicy(h *lab.Host, rules, network string) (token string) {
 	w.T.Helper()
 	token = w.newToken(h.Name, rules)
@@ -185,7 +184,7 @@ func (w *testWorld) startWithPolicy(h *lab.Host, rules, network string) (token s
 	return token
 }
 
-// local is the host's part in the network "default".
+// local returns the host's part in the network "default".
 func (w *testWorld) local(h *lab.Host) api.Local {
 	w.T.Helper()
 	var n api.Network
@@ -196,15 +195,15 @@ func (w *testWorld) local(h *lab.Host) api.Local {
 	return *n.Local
 }
 
-// TestUnit holds the unit against what the agent does: it may wait for Consul
-// without limit, nothing of a host's state goes with it, and only a configuration
-// it cannot start with keeps it from starting again.
+// TestUnit compares the unit with the agent's behaviour: it may wait for Consul without a limit,
+// stopping it removes none of the host's state, and it is restarted unless its configuration
+// prevents a start.
 func TestUnit(t *testing.T) {
 	got := docpages.Unit(t, "leno.service")
 	for key, want := range map[string]string{
 		"Type": "notify", "Restart": "always", "TimeoutStartSec": "infinity",
-		"RestartSec": "200ms", "StartLimitIntervalSec": "0", // systemd gives up after five failures by default
-		"RestartPreventExitStatus": "78", // of a configuration that cannot be used
+		"RestartSec": "200ms", "StartLimitIntervalSec": "0", // by default systemd gives up after five failures
+		"RestartPreventExitStatus": "78", // exit code for an unusable configuration
 		"ExecStart":                "/usr/local/bin/leno agent -config-dir=/etc/leno.d", "ExecReload": "/bin/kill -HUP $MAINPID",
 		"RuntimeDirectoryPreserve": "yes",                   // systemd would remove the subnet files at every stop
 		"RuntimeDirectoryMode":     "0755", "UMask": "0077", // container runtimes read them
@@ -213,25 +212,25 @@ func TestUnit(t *testing.T) {
 			t.Errorf("%s=%s, want %q", key, got[key], want)
 		}
 	}
-	// It wants the program to be there.
+	// systemd-analyze requires the program to exist.
 	text := strings.ReplaceAll(docpages.Source(t, "examples/systemd/leno.service"), "/usr/local/bin/leno", "/bin/true")
 	path := filepath.Join(t.TempDir(), "leno.service")
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// Without a systemd that runs, it cannot say what it knows of the host's own units.
+	// Without a running systemd it cannot check the host's own units.
 	if out, err := exec.Command("systemd-analyze", "verify", "--man=no", path).CombinedOutput(); err != nil || strings.Contains(string(out), "leno.service") {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}
-	// 10 is no protection at all. What remains is what the agent is for.
+	// 10 means no protection at all. The agent needs the exposure that remains.
 	if out, err := exec.Command("systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=25", path).CombinedOutput(); err != nil {
 		t.Errorf("systemd-analyze security: %v\n%s", err, out)
 	}
 }
 
-// TestLeaseRevoked takes a lease from a living host: it takes another subnet and
-// the others follow, to its new containers. A record that is merely deleted is
-// written again, on the same subnet.
+// TestLeaseRevoked revokes the lease of a live host: the host takes another subnet, and the other
+// hosts' routes follow, including those to its new containers. A record that is merely deleted is
+// restored with the same subnet.
 func TestLeaseRevoked(t *testing.T) {
 	w := newWorld(t, lab.Options{})
 	w.StartNetwork("vxlan")
@@ -245,7 +244,7 @@ func TestLeaseRevoked(t *testing.T) {
 		}
 		return nil
 	})
-	// A host that learns of the deletion late has two peers before it, too.
+	// A host that learns of the deletion late had two peers before it as well.
 	again, _, err := w.Consul.Client().KV().Get(world.LeaseKey("default", subnet), nil)
 	w.Must(err)
 	for _, h := range w.Hosts {
@@ -306,9 +305,8 @@ func TestLeaseRevoked(t *testing.T) {
 	}
 }
 
-// reserveUnderTraffic reserves b's subnet for another host, and takes that back:
-// it is refused with b's name unless forced, and neither touches a lease, a route
-// or a packet.
+// reserveUnderTraffic reserves b's subnet for another host and removes the reservation. Without
+// -force it is refused with b's name. Neither command affects a lease, a route or a packet.
 func (w *testWorld) reserveUnderTraffic(a, b *lab.Host) {
 	w.T.Helper()
 	subnet, session := w.Subnet(b, "default"), w.Session(b)

@@ -18,8 +18,8 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// moveAway makes the host lose its subnet for another: one is kept for the host,
-// and its lease is revoked.
+// moveAway makes the host change its subnet: it reserves another one for the host and revokes the
+// lease.
 func (w *testWorld) moveAway(h *lab.Host, network string) (old, now netip.Prefix) {
 	w.T.Helper()
 	old = w.Subnet(h, network)
@@ -31,8 +31,8 @@ func (w *testWorld) moveAway(h *lab.Host, network string) (old, now netip.Prefix
 	return old, now
 }
 
-// TestOnLostExit: an agent that was told to ends with an error when its lease
-// is revoked, its service in the catalogue or not, and leaves the datapath.
+// TestOnLostExit checks that an agent with on_lost = "exit" exits with an error when its lease is
+// revoked, whether or not its service is in the catalogue, and leaves the datapath in place.
 func TestOnLostExit(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
 	h := w.Hosts[0]
@@ -54,11 +54,12 @@ func TestOnLostExit(t *testing.T) {
 		t.Fatal("the last words do not name the subnets and why")
 	}
 	subnet := netip.MustParsePrefix(words[1])
-	// Which of both the device has depends on how far the agent came; that is for the next one.
+	// The device may have either subnet, depending on how far the agent came; the next agent
+	// corrects it.
 	if now, want := w.stands(h), peer.String()+" via "+peer.Addr().String()+" dev leno-default"; !strings.Contains(now, want) {
 		t.Errorf("the agent ended, and %q is not in\n%s", want, now)
 	}
-	// The peer has a route to the new subnet alone, and the lease is this host's.
+	// The peer has a route to the new subnet only, and this host holds its lease.
 	w.Eventually("the peer to follow", func(context.Context) error {
 		routes := strings.Join(w.Routes(w.Hosts[1]), "\n")
 		if !strings.Contains(routes, subnet.String()) || strings.Contains(routes, old.String()) {
@@ -75,8 +76,8 @@ func TestOnLostExit(t *testing.T) {
 	})
 }
 
-// TestStranger writes well-formed records nobody holds that claim to be a living
-// host: its MAC, its address, its name. Not a route of the living is touched.
+// TestStranger writes well-formed lease records without a session that claim a live host's MAC
+// address, IP address or name. No route to a live host changes.
 func TestStranger(t *testing.T) {
 	w := newWorld(t, lab.Options{})
 	w.StartNetwork("vxlan")
@@ -91,7 +92,7 @@ func TestStranger(t *testing.T) {
 		strings.NewReplacer(`"host-b"`, `"aab"`, b.Addrs[0].String(), "192.0.2.99"),
 		strings.NewReplacer(b.Addrs[0].String(), "192.0.2.99"),
 	} {
-		// On a slot of its own, under a node id of its own.
+		// Each record has its own slot and node id.
 		slot := fmt.Sprintf("10.5.%d", free[i])
 		v6 := fmt.Sprintf("fd00:5:0:%x::/64", free[i])
 		value := string(pair.Value)
@@ -127,7 +128,7 @@ func TestStranger(t *testing.T) {
 	}
 }
 
-// freeSlots are n slots that no host has drawn.
+// freeSlots returns n slots that no host uses.
 func (w *testWorld) freeSlots(n int) (free []int) {
 	taken := map[netip.Prefix]bool{}
 	for _, h := range w.Hosts {
@@ -141,9 +142,9 @@ func (w *testWorld) freeSlots(n int) (free []int) {
 	return free
 }
 
-// TestDefinitionChanges changes a network's backend again and again: every host
-// follows at once, nothing of the former stays, and a network deleted right
-// after is not put back by a host that was busy with the change.
+// TestDefinitionChanges changes a network's backend repeatedly: every host follows at once and
+// nothing of the previous backend stays. A network that is deleted right after a change is not
+// restored by a host that was busy with the change.
 func TestDefinitionChanges(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
 	w.StartNetwork("vxlan")
@@ -154,7 +155,8 @@ func TestDefinitionChanges(t *testing.T) {
 		changed := time.Now()
 		for _, h := range w.Hosts {
 			w.Eventually(h.Name+" to carry "+backend, func(ctx context.Context) error {
-				// The lease of a peer that was faster has the new backend already.
+				// A peer that was faster has the new backend in its lease already, so the host's
+				// own state counts.
 				var own lenoapi.Network
 				if err := world.GetJSON(ctx, h, "/v1/network/default", &own); err != nil {
 					return err

@@ -13,8 +13,8 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// TestClonedHost starts a copy of a host that lives, state directory and name
-// and all, under an address of its own: both say so, and nothing else happens.
+// TestClonedHost starts a copy of a live host, including its state directory and name, under an
+// address of its own: both report the conflict, and nothing else happens.
 func TestClonedHost(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 4})
 	a, b, c, d := w.Hosts[0], w.Hosts[1], w.Hosts[2], w.Hosts[3]
@@ -43,7 +43,7 @@ func TestClonedHost(t *testing.T) {
 			t.Errorf("%s has routes without a lease: %q", h.Name, got)
 		}
 	}
-	// Both go on asking; what follows shows that the answers stay the same.
+	// Both keep asking; the following checks show that the responses stay the same.
 	w.Must(stream.WaitAnswers(w.Ctx, 500))
 	result, err := stream.Stop()
 	w.Must(err)
@@ -56,7 +56,7 @@ func TestClonedHost(t *testing.T) {
 	if got := w.Subnet(a, "default"); got != subnet {
 		t.Errorf("host-a has %s, and had %s", got, subnet)
 	}
-	// The original ends for good, and one copy is the host from then on.
+	// The original stops for good, and the copy becomes the host.
 	w.Must(c.StopAgent(w.Ctx))
 	_, err = a.Leno(w.Ctx, "lease", "release", "default")
 	w.Must(err)
@@ -64,8 +64,8 @@ func TestClonedHost(t *testing.T) {
 	w.WaitHealth(b, 200)
 }
 
-// TestIdentity follows one host over all that may happen to who it is: it keeps
-// its subnet, and the others find it where it is.
+// TestIdentity follows one host through everything that can happen to its identity: it keeps its
+// subnet, and its peers find it at its address.
 func TestIdentity(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
 	w.StartNetwork("vxlan")

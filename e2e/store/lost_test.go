@@ -20,8 +20,9 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// onlyInConsul lays out hosts that take part in a network which no file defines: two by
-// a block without pools, one by watch_networks. Beside it there is one from files.
+// onlyInConsul lays out hosts that take part in a network that no file defines, two with a block
+// without pools and one with watch_networks, and in a second network that is defined in their
+// files.
 func onlyInConsul(t *testing.T) *testWorld {
 	t.Helper()
 	w := newWorld(t, lab.Options{Leno: world.PrivateRun(t)})
@@ -48,8 +49,8 @@ func onlyInConsul(t *testing.T) *testWorld {
 	return w
 }
 
-// TestNetworkOnlyInConsul: a network that only Consul defines stays on its hosts and
-// comes back, however Consul lost it. No packet is lost and no route goes.
+// TestNetworkOnlyInConsul checks that a network that is defined only in Consul stays on its hosts
+// and is restored, however Consul lost it. No packet is lost and no route is removed.
 func TestNetworkOnlyInConsul(t *testing.T) {
 	emptied := func(w *testWorld) {
 		_, err := w.Consul.Client().KV().DeleteTree("leno/", nil)
@@ -145,8 +146,9 @@ func TestNetworkOnlyInConsulSetBack(t *testing.T) {
 	whole()
 }
 
-// TestNetworkLostWithoutTheRight: agents that may not define networks go on with one that
-// Consul has lost, over their restarts too, and say what is wrong until it is back.
+// TestNetworkLostWithoutTheRight checks that agents without the right to define networks keep
+// running a network that Consul has lost, across their restarts, and report the problem until it is
+// back.
 func TestNetworkLostWithoutTheRight(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2, ConsulConfig: fmt.Sprintf(denying, `"initial_management": "`+world.OperatorToken+`", `)})
 	const joining = hostRules + "\n" + `key_prefix "leno/networks/" { policy = "read" }`
@@ -189,9 +191,9 @@ func TestNetworkLostWithoutTheRight(t *testing.T) {
 	whole()
 }
 
-// TestDeletedNetworkStaysDeleted: a network that was deleted ends on every host, also on
-// one whose agent was not running, and on one whose file defines it. It does not come
-// back until someone defines it again, also when Consul has lost the record of that.
+// TestDeletedNetworkStaysDeleted checks that a deleted network ends on every host, including one
+// whose agent was not running and one whose file defines it. It does not come back until a person
+// defines it again, even if Consul has lost the record of the deletion.
 func TestDeletedNetworkStaysDeleted(t *testing.T) {
 	w := newWorld(t, lab.Options{})
 	away, definer := w.Hosts[0], w.Hosts[1]
@@ -259,8 +261,9 @@ func TestDeletedNetworkStaysDeleted(t *testing.T) {
 	}
 }
 
-// TestDefinitionRewritten: a definition that is written again with the same meaning is at once the version that
-// agents show. Commands that wait for it, and programs that change what they read, do not fail.
+// TestDefinitionRewritten checks that a definition that is written again with the same meaning is
+// immediately the version that agents report, so that commands that wait for it and programs that
+// change what they have read do not fail.
 func TestDefinitionRewritten(t *testing.T) {
 	w := onlyInConsul(t)
 	a := w.Hosts[0]

@@ -1,5 +1,5 @@
-// Package store holds the tests of what becomes of hosts and their packets when Consul
-// and the records in it fail, change or are lost, and of restarts.
+// Package store tests what happens to hosts and their packets when Consul or its records fail,
+// change or are lost, and when agents restart.
 package store
 
 import (
@@ -14,7 +14,7 @@ func TestMain(m *testing.M) {
 	os.Exit(world.Main(m))
 }
 
-// testWorld is a lab of a test, with what the tests of this package do to it.
+// testWorld is the lab of a test with the operations that the tests of this package share.
 type testWorld struct{ *world.World }
 
 func newWorld(t *testing.T, o lab.Options) *testWorld { return &testWorld{world.New(t, o)} }

@@ -15,8 +15,8 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// TestQuorumLost takes two of three Consul servers away, so that the third answers
-// and decides nothing: neither a packet nor a lease is lost.
+// TestQuorumLost stops two of three Consul servers, so that the third responds but cannot commit:
+// neither a packet nor a lease is lost.
 func TestQuorumLost(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2, Servers: 3})
 	w.StartNetwork("vxlan")
@@ -49,8 +49,8 @@ func TestQuorumLost(t *testing.T) {
 	}
 }
 
-// TestTokenLost deletes the token of an agent for longer than its session lives: its
-// lease lapses, and nothing else happens until there is another token.
+// TestTokenLost deletes an agent's token for longer than its session lives: its lease lapses, and
+// nothing else happens until there is a new token.
 func TestTokenLost(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2, ConsulConfig: fmt.Sprintf(denying, `"initial_management": "`+world.OperatorToken+`", `)})
 	a, b := w.Hosts[0], w.Hosts[1]

@@ -22,11 +22,11 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// reassertTime is how long hosts may take on a busy machine to put everything back
-// that Consul lost, once it answers. It is about 10 s otherwise.
+// reassertTime is how long hosts may take on a busy machine to restore everything that Consul lost,
+// once it responds. It usually takes about 10 s.
 const reassertTime = 2 * time.Minute
 
-// picture is what can be told of a network from outside: every line is one fact.
+// picture returns the state of a network as seen from outside, one fact per line.
 func (w *testWorld) picture() ([]string, error) {
 	consistent := (&api.QueryOptions{RequireConsistent: true}).WithContext(w.Ctx)
 	var out []string
@@ -64,7 +64,7 @@ func (w *testWorld) picture() ([]string, error) {
 	return out, nil
 }
 
-// waitServices waits until every host's agent is in the catalogue.
+// waitServices blocks until every host's agent is in the catalogue.
 func (w *testWorld) waitServices() {
 	w.T.Helper()
 	w.Eventually("the agents to be in the catalogue", func(context.Context) error {
@@ -76,7 +76,7 @@ func (w *testWorld) waitServices() {
 	})
 }
 
-// drawn is the picture once it stands still.
+// drawn returns the picture once all services are registered.
 func (w *testWorld) drawn() []string {
 	w.T.Helper()
 	w.waitServices()
@@ -85,7 +85,7 @@ func (w *testWorld) drawn() []string {
 	return p
 }
 
-// asBefore waits until the picture is the same again.
+// asBefore blocks until the picture is the same as before.
 func (w *testWorld) asBefore(before []string) {
 	w.T.Helper()
 	began := time.Now()
@@ -103,8 +103,8 @@ func (w *testWorld) asBefore(before []string) {
 	}
 }
 
-// undisturbed starts pings between all containers in a ring and watches the
-// routes of every host. The function it returns ends that: nothing was lost.
+// undisturbed starts pings between all containers in a ring and watches the routes of every host.
+// The returned function ends both and checks that no ping and no route was lost.
 func (w *testWorld) undisturbed() func() {
 	w.T.Helper()
 	streams := map[string]*lab.Echoes{}
@@ -137,9 +137,8 @@ func (w *testWorld) undisturbed() func() {
 	}
 }
 
-// TestConsulEmptied takes everything of leno's from Consul under running hosts,
-// its records or all of Consul's data: all of it is back within seconds, and
-// neither a route nor a packet goes meanwhile.
+// TestConsulEmptied removes leno's records, or all of Consul's data, while hosts are running:
+// everything is restored within seconds, and no route or packet is lost in the meantime.
 func TestConsulEmptied(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -170,7 +169,7 @@ func TestConsulEmptied(t *testing.T) {
 	}
 }
 
-// save is Consul's state at this moment; restore sets it back to that.
+// save saves Consul's state; restore sets Consul back to it.
 func (w *testWorld) save() (restore func()) {
 	w.T.Helper()
 	snapshot, _, err := w.Consul.Client().Snapshot().Save(nil)
@@ -185,9 +184,9 @@ func (w *testWorld) save() (restore func()) {
 	}
 }
 
-// TestStoreSetBack restores an older state of Consul under running hosts: one
-// has moved since, another has come, and the network was changed. They stay where they are, and write it
-// down again, also in the catalogue.
+// TestStoreSetBack restores an older state of Consul under running hosts: one host has moved since,
+// another has joined, and the network was changed. They keep their subnets and write their records
+// again, including those in the catalogue.
 func TestStoreSetBack(t *testing.T) {
 	w := newWorld(t, lab.Options{})
 	config := func(h *lab.Host) string { return h.Config(world.ShortLease, h.Network("default", world.Plan("vxlan"))) }
@@ -207,7 +206,7 @@ func TestStoreSetBack(t *testing.T) {
 		}
 		return nil
 	})
-	// The reservation is not in what is restored.
+	// The restored state does not contain the reservation.
 	_, err := b.Leno(w.Ctx, "reservation", "remove", "default", now.String())
 	w.Must(err)
 	w.redefine(`{"type":"vxlan","direct_routing":true}`)
@@ -227,7 +226,7 @@ func TestStoreSetBack(t *testing.T) {
 	whole()
 }
 
-// redefine gives the network another backend object, and returns it.
+// redefine changes the network's backend object and returns the network.
 func (w *testWorld) redefine(backend string) registry.Network {
 	w.T.Helper()
 	client := w.Consul.Client().KV()
@@ -246,15 +245,15 @@ func (w *testWorld) redefine(backend string) registry.Network {
 	return n
 }
 
-// TestSlotSetBack: three hosts have the subnets that three others had when
-// Consul was saved. Restored, Consul says that they are the others'.
+// TestSlotSetBack has three hosts use the subnets that three other hosts had when Consul was saved.
+// After the restore, Consul assigns them to those hosts again.
 func TestSlotSetBack(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 7})
 	watcher := w.Hosts[6]
 	type pair struct {
 		what        string
 		first, then *lab.Host
-		lives, exit bool // the first, and believes in its subnet; on_lost of the other
+		lives, exit bool // the first host still runs and believes in its subnet; on_lost of the other one is "exit"
 		slot        netip.Prefix
 		stream      *lab.Echoes
 	}
@@ -290,7 +289,7 @@ func TestSlotSetBack(t *testing.T) {
 			w.Must(err)
 			w.Must(p.first.StopAgent(w.Ctx))
 		}
-		// What a host had before is what it asks for first.
+		// A host first asks for the subnet it had before.
 		w.Must(os.WriteFile(p.then.SubnetFile("default"), []byte("LENO_SUBNET="+p.slot.String()+"\n"), 0o644))
 		start(p.then, p.exit)
 	}
@@ -334,7 +333,8 @@ func TestSlotSetBack(t *testing.T) {
 				return nil
 			}
 			if p.lives {
-				// Its datapath may be critical: the bridge of its containers stands on the subnet.
+				// Its datapath may be critical, because its containers' bridge still uses the
+				// subnet.
 				_, body, err := p.then.Get(ctx, "/healthz")
 				if err == nil && !strings.Contains(body, "it was "+p.slot.String()+" until") {
 					err = errors.New(body)
@@ -371,8 +371,8 @@ func TestSlotSetBack(t *testing.T) {
 	}
 }
 
-// TestRestartIntoEmptiedStore starts an agent again after Consul was emptied and
-// before the other hosts have written their leases: their routes stay.
+// TestRestartIntoEmptiedStore restarts an agent after Consul was emptied and before the other hosts
+// have written their leases again: the routes to them stay.
 func TestRestartIntoEmptiedStore(t *testing.T) {
 	w := newWorld(t, lab.Options{})
 	w.StartNetwork("vxlan")

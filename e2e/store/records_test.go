@@ -15,12 +15,12 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// TestUnusableRecords writes nonsense over the definition, a reservation and the
-// lease of a host whose agent is down, and keys that would steer a terminal: all
-// is named by the lists and by health, and packets flow.
+// TestUnusableRecords overwrites the definition, a reservation and the lease of a stopped host with
+// invalid data, and writes keys with terminal control characters: lists and health name all of
+// them, and packets flow.
 func TestUnusableRecords(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
-	w.Start(func(h *lab.Host) []string { // a host whose session has ended does not write over what it cannot read
+	w.Start(func(h *lab.Host) []string { // long TTL: a host without a session overwrites no invalid record
 		return []string{"lease {\n  ttl = \"10m\"\n}", h.Network("default", world.Plan("vxlan"))}
 	})
 	w.Settle("default")
@@ -59,7 +59,7 @@ func TestUnusableRecords(t *testing.T) {
 	}
 	transact(ops)
 
-	lists := map[string]map[string]string{ // command to keys and what is said of them
+	lists := map[string]map[string]string{ // by command: the keys and the words for them in the list
 		"lease list":       {world.LeaseKey("default", subnet): "what stood there before stays in use", steering: "not ADDRESS-LENGTH"},
 		"reservation list": {"leno/reservations/default/10.5.4.0-24": "names either a node or a node_id"},
 		"network list":     {"leno/networks/default": "version 2 is a newer leno's", "leno/networks/other": "unexpected end"},
@@ -100,8 +100,8 @@ func TestUnusableRecords(t *testing.T) {
 		t.Error("the log steers terminals")
 	}
 
-	// Its own record b mends itself; what people wrote people mend. Consul refuses
-	// keys that do not print in paths, not in transactions.
+	// b restores its own record. Records written by people must be restored by people. Consul
+	// refuses unprintable keys in paths but accepts them in transactions.
 	ops = nil
 	for key := range values {
 		if key != world.LeaseKey("default", subnet) && key != definition.Key {
@@ -115,7 +115,7 @@ func TestUnusableRecords(t *testing.T) {
 	if now := w.Subnet(b, "default"); now != subnet {
 		t.Errorf("host-b is on %s, was on %s", now, subnet)
 	}
-	_, err = a.Leno(w.Ctx, "reservation", "list") // health would see it within a minute
+	_, err = a.Leno(w.Ctx, "reservation", "list") // health would notice within a minute
 	w.Must(err)
 	w.WaitHealth(a, http.StatusOK)
 	w.Matrix()

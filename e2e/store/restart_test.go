@@ -13,20 +13,19 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// stands is what the kernel of a host has of leno's: the device and its index, its
-// addresses, and all routes.
+// stands returns what leno has in a host's kernel: the device with its index and addresses, and all
+// routes.
 func (w *testWorld) stands(h *lab.Host) string {
 	w.T.Helper()
 	text, err := h.Exec(w.Ctx, "ip", "-o", "addr", "show", "dev", "leno-default", "scope", "global")
 	w.Must(err)
-	// While nobody reads a device, its routes say so.
+	// The kernel marks routes while no process has the device open.
 	routes := strings.ReplaceAll(strings.Join(w.Routes(h), "\n"), " linkdown", "")
 	return fmt.Sprintf("%s\n%s\n%s", w.Link(h), text, routes)
 }
 
-// TestAgentRestarted ends agents whose packets pass through them, both ways, and
-// starts them at once: device, addresses and routes stay as they are, and TCP
-// connections live.
+// TestAgentRestarted stops agents that forward packets themselves, in both ways, and restarts them
+// at once: device, addresses and routes stay the same, and TCP connections survive.
 func TestAgentRestarted(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
 	w.StartNetwork("udp")
@@ -66,7 +65,7 @@ func TestAgentRestarted(t *testing.T) {
 	result, err := pings.Stop()
 	w.Must(err)
 	t.Logf("%d pings, %d lost, longest gap %s", result.Sent, result.Lost(), result.Gap)
-	if result.Gap > 15*time.Second { // hundredths of a second on a quiet machine
+	if result.Gap > 15*time.Second { // tens of milliseconds on a quiet machine
 		t.Errorf("no packet passed for %s", result.Gap)
 	}
 	for _, talk := range talks {
@@ -76,8 +75,8 @@ func TestAgentRestarted(t *testing.T) {
 	}
 }
 
-// TestRestartWithoutConsul starts agents again while Consul is away, or hangs:
-// packets flow all the same, and the agent says that nobody has confirmed that.
+// TestRestartWithoutConsul restarts agents while Consul is down or hangs: packets flow all the
+// same, and the agent reports that Consul has not confirmed its state.
 func TestRestartWithoutConsul(t *testing.T) {
 	for _, tt := range []struct {
 		backend string

@@ -14,22 +14,22 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// TestRestartsLoseNothing ends an agent and starts it again in every way, under
-// 1,000 pings a second in each family and a TCP connection: where the kernel
-// carries the packets, every one of them arrives. `make measure ARGS="-only
-// restarts"` does the same for longer.
+// TestRestartsLoseNothing stops and restarts an agent in every way, under 1,000 pings per second in
+// each family and a TCP connection: with a backend whose packets the kernel forwards, all of them
+// arrive. `make measure ARGS="-only restarts"` does the same for longer.
 func TestRestartsLoseNothing(t *testing.T) {
 	for _, backend := range []string{"vxlan", "host-gw"} {
 		t.Run(backend, func(t *testing.T) {
-			w := newWorld(t, lab.Options{Hosts: 2, Leno: world.Leno()}) // the shipped binary: it starts much faster than one with the race detector
+			// The shipped binary starts much faster than one with the race detector.
+			w := newWorld(t, lab.Options{Hosts: 2, Leno: world.Leno()})
 			site, err := restarts.NewSite(w.Ctx, w.Lab, backend)
 			w.Must(err)
-			rounds := map[string]int{"newer configuration": 7, "state lost": 8, "all at once": 1} // Consul takes its time
+			rounds := map[string]int{"newer configuration": 7, "state lost": 8, "all at once": 1} // slow ones
 			var steps []restarts.Step
 			for _, way := range restarts.Ways(backend) {
 				steps = append(steps, restarts.Step{Way: way, Rounds: cmp.Or(rounds[way.Name], 2)})
 			}
-			// What an upgrade does, if to the same code: another file is run.
+			// An upgrade runs another file; here it contains the same code.
 			program, err := os.ReadFile(world.Leno())
 			w.Must(err)
 			other := filepath.Join(w.Dir, "leno")
@@ -50,8 +50,8 @@ func TestRestartsLoseNothing(t *testing.T) {
 	}
 }
 
-// TestBootedHost: a host on which a boot left nothing of leno, its state directory
-// perhaps aside, is reached by its peers soon after its agent's start.
+// TestBootedHost checks that peers can reach a host soon after its agent has started, when a boot
+// has left nothing of leno, or only its state directory.
 func TestBootedHost(t *testing.T) {
 	for _, backend := range world.Carrying {
 		t.Run(backend, func(t *testing.T) {

@@ -26,30 +26,31 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// hosts' tokens in TestTokens: all that agents need, whichever node they ask.
+// hostRules are the rules of the hosts' tokens in TestTokens: everything that agents need, on
+// whichever node they ask.
 const hostRules = `key_prefix "leno/" { policy = "write" }
 session_prefix "" { policy = "write" }
 service_prefix "leno" { policy = "write" }
 agent_prefix "" { policy = "read" }
 node_prefix "" { policy = "read" }`
 
-// oftenRenewed has a lease renewed every second.
+// oftenRenewed makes an agent renew its lease every second.
 const oftenRenewed = `lease {
   ttl          = "10s"
   renew_margin = "9s"
 }`
 
-// secretive is a world in which tokens are used and nobody may print one.
+// secretive is a world with tokens in use that no program may print.
 type secretive struct {
 	*testWorld
 	mu      sync.Mutex
 	tokens  []string
-	answers bytes.Buffer // of the API and the command line
+	answers bytes.Buffer // responses of the API and output of commands
 
-	following sync.WaitGroup // who reads a host's log
+	following sync.WaitGroup // goroutines that read a host's log
 }
 
-// issue makes a token.
+// issue creates a token.
 func (s *secretive) issue(name, rules string) string {
 	s.T.Helper()
 	return s.uses(s.newToken(name, rules))
@@ -78,12 +79,12 @@ func (s *secretive) heard(text string) {
 	s.answers.WriteString(text + "\n")
 }
 
-// run is a command on a host, whose output and error nobody may find a token in.
+// run runs a command on a host. search checks its output and error for tokens.
 func (s *secretive) run(h *lab.Host, args ...string) (string, error) {
 	out, err := h.Leno(s.Ctx, args...)
 	text := out
 	if err != nil {
-		// What was run stands in it, too, with the token we gave it ourselves.
+		// The error also contains the command line, with the token that the test passed to it.
 		_, said, _ := strings.Cut(err.Error(), "exit status")
 		text += said
 	}
@@ -91,7 +92,7 @@ func (s *secretive) run(h *lab.Host, args ...string) (string, error) {
 	return out, err
 }
 
-// ask makes a request under a token and returns the status.
+// ask sends a request with a token and returns the status.
 func (s *secretive) ask(h *lab.Host, method, path, body, token string) int {
 	s.T.Helper()
 	r, err := http.NewRequestWithContext(s.Ctx, method, "http://127.0.0.1:5366"+path, strings.NewReader(body))
@@ -106,7 +107,7 @@ func (s *secretive) ask(h *lab.Host, method, path, body, token string) int {
 	return answer.StatusCode
 }
 
-// follow keeps what a host's monitor says until the agent ends.
+// follow records the output of a host's monitor until the agent ends.
 func (s *secretive) follow(h *lab.Host) {
 	s.T.Helper()
 	client, err := api.New(api.Config{Address: "127.0.0.1:5366", Token: s.tokens[0], HTTPClient: &http.Client{Transport: h.HTTP().Transport}})
@@ -131,7 +132,7 @@ func (s *secretive) follow(h *lab.Host) {
 // use makes every kind of request and runs every command that takes a token.
 func (s *secretive) use(h *lab.Host, token string, allowed bool) {
 	s.T.Helper()
-	free := netip.MustParsePrefix("10.5.9.0/24") // of no host
+	free := netip.MustParsePrefix("10.5.9.0/24") // not used by a host
 	for i := byte(10); slices.ContainsFunc(s.Hosts, func(h *lab.Host) bool { return s.Subnet(h, "default") == free }); i++ {
 		free = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, i, 0}), 24)
 	}
@@ -171,17 +172,17 @@ func (s *secretive) use(h *lab.Host, token string, allowed bool) {
 	all.Wait()
 }
 
-// TestTokens: a token is replaced without a lapse or a packet lost, in its file
-// and in the configuration, and no token is found in anything that leno prints,
-// answers, logs or stores, at its most talkative.
+// TestTokens checks that a token can be replaced without a lapse or a lost packet, in its file and
+// in the configuration, and that no token appears in anything that leno prints, returns, logs or
+// stores, at its most verbose.
 func TestTokens(t *testing.T) {
 	s := &secretive{testWorld: newWorld(t, lab.Options{Hosts: 2, ConsulConfig: fmt.Sprintf(denying, `"initial_management": "`+world.OperatorToken+`", `)})}
 	a, b := s.Hosts[0], s.Hosts[1]
 	operator := s.issue("operator", `key_prefix "leno/" { policy = "write" }`)
 	first, second := s.issue("a1", hostRules), s.issue("b1", hostRules)
 
-	// host-a reads its token from a file, and logs JSON into another; host-b has
-	// it in the configuration.
+	// host-a reads its token from a file and logs JSON to another file; host-b has its token in the
+	// configuration.
 	file, log := filepath.Join(a.Dir, "token"), filepath.Join(a.Dir, "log/leno.log")
 	write := func(token string) { s.Must(os.WriteFile(file, []byte(token+"\n"), 0o600)) }
 	configure := func(h *lab.Host, consul, more string) string {
@@ -208,8 +209,8 @@ func TestTokens(t *testing.T) {
 	s.withdraw(expired)
 	s.use(b, expired, false)
 
-	// Replaced while it lives, by the file alone; while it lives, by a reload; and
-	// after it was deleted, by the file and SIGHUP.
+	// The token is replaced while it is valid, by the file alone; while it is valid, by a reload;
+	// and after it was deleted, by the file and SIGHUP.
 	renewed := func(h *lab.Host) {
 		t.Helper()
 		since := time.Now()
@@ -252,13 +253,13 @@ func TestTokens(t *testing.T) {
 	}
 	result, err := stream.Stop()
 	s.Must(err)
-	if result.Sent < 100 || result.Lost() > 1 { // the last one may be on its way
+	if result.Sent < 100 || result.Lost() > 1 { // the last one may be under way
 		t.Errorf("%d of %d pings lost: %v", result.Lost(), result.Sent, result.Missing)
 	}
 	monitor, err := b.Start(world.Leno(), "monitor", "-log-level=trace")
 	s.Must(err)
 	s.Must(monitor.WaitFor(s.Ctx, "a line of the monitor", func(context.Context) error {
-		s.Health(b) // which is a line
+		s.Health(b) // adds a line to the log
 		if !strings.Contains(monitor.Output(), "[TRACE]") {
 			return errors.New(monitor.Output())
 		}
@@ -273,7 +274,7 @@ func TestTokens(t *testing.T) {
 	s.search(file)
 }
 
-// heldBy is the session that holds the host's lease.
+// heldBy returns the session that holds the host's lease.
 func (s *secretive) heldBy(h *lab.Host) string {
 	s.T.Helper()
 	key := "leno/leases/default/" + strings.Replace(s.Subnet(h, "default").String(), "/", "-", 1)
@@ -288,7 +289,7 @@ func (s *secretive) heldBy(h *lab.Host) string {
 // reloads changes a configuration in every way, under traffic.
 func (s *secretive) reloads(h *lab.Host, good, log string) {
 	s.T.Helper()
-	put := func(text string) { // as a whole: half a file is another configuration
+	put := func(text string) { // atomically: half a file would be another configuration
 		s.Must(os.WriteFile(h.ConfigFile()+".new", []byte(text), 0o600))
 		s.Must(os.Rename(h.ConfigFile()+".new", h.ConfigFile()))
 	}
@@ -304,7 +305,7 @@ func (s *secretive) reloads(h *lab.Host, good, log string) {
 			if !strings.Contains(err.Error(), word) {
 				s.T.Errorf("leno reload does not say %q: %v", word, err)
 			}
-			// In JSON quotes and arrows are spelled otherwise.
+			// JSON escapes quotes and arrows.
 			if name, _, _ := strings.Cut(word, ": "); !strings.Contains(h.Agent().Output(), name) {
 				s.T.Errorf("the log does not say %q", name)
 			}
@@ -317,7 +318,7 @@ func (s *secretive) reloads(h *lab.Host, good, log string) {
 		`consul.kv_prefix: "leno" -> "other"`, `consul.datacenter: "" -> "dc9"`, "nothing was changed")
 	refused(strings.Replace(good, log, filepath.Dir(log), 1), "is not a file", "nothing was changed")
 
-	// A storm: what is in force in the end is what the file says last.
+	// Many reloads at once: in the end, the configuration is what the file contains.
 	for i := range 40 {
 		put(strings.Replace(good, "TRACE", map[bool]string{true: "INFO", false: "TRACE"}[i%2 == 0], 1))
 		s.Must(h.Agent().Signal(syscall.SIGHUP))
@@ -334,7 +335,7 @@ func (s *secretive) reloads(h *lab.Host, good, log string) {
 			return err
 		case !strings.Contains(string(text), "configuration reloaded"):
 			return errors.New("the new file does not tell of it")
-		case !strings.Contains(string(moved)+string(text), `"lease.hold"`): // a reload of the storm may have read it
+		case !strings.Contains(string(moved)+string(text), `"lease.hold"`): // one of the many reloads may have read it
 			return errors.New("the last configuration was not taken over")
 		}
 		return nil
@@ -342,8 +343,8 @@ func (s *secretive) reloads(h *lab.Host, good, log string) {
 	s.WaitHealth(h, http.StatusOK)
 }
 
-// search looks for tokens in everything that was printed, answered or written,
-// the file that holds one and configurations aside.
+// search looks for tokens in everything that was printed, returned or written, except the token
+// file and the configurations.
 func (s *secretive) search(tokenFile string) {
 	s.T.Helper()
 	find := func(where, text string) {
