@@ -17,17 +17,17 @@ import (
 	"github.com/lenonet/leno/e2e/docpages"
 )
 
-// block is one fenced block of a page. What it is for stands behind the fence:
+// A block is one fenced block of a page. The text after the fence gives its purpose:
 //
 //	```sh                          commands, each of which is run
-//	```console                     commands after "$ ", and what they print
-//	```hcl, ```json                a configuration, or what may stand in a network block
-//	```hcl title="FILE"            the same in a file, there for the commands that follow
-//	```… title="examples/FILE"     a copy of a file in the source
+//	```console                     commands after "$ ", and their output
+//	```hcl, ```json                a configuration, or the content of a network block
+//	```hcl title="FILE"            the same as a file, for the commands that follow
+//	```… title="examples/FILE"     a copy of a file in the source tree
 //	```… norun="why"               nothing that could be run
-//	```… generated="TestX"         written by that test, which holds it against the code
+//	```… generated="TestX"         written by that test, which compares it with the code
 type block struct {
-	page      string // from the top of the source
+	page      string // relative to the top of the source tree
 	line      int    // of its first line of text
 	kind      string
 	title     string
@@ -38,19 +38,19 @@ type block struct {
 
 func (b block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
 
-// first is its first line, for lists.
+// first returns the block's first line, for lists.
 func (b block) first() string {
 	line, _, _ := strings.Cut(b.text, "\n")
 	return strings.TrimSpace(line)
 }
 
-// copies says whether the block shows a file of the source.
+// copies reports whether the block shows a file of the source tree.
 func (b block) copies() bool {
 	return strings.HasPrefix(b.title, "examples/") || b.title == "config.hcl.example"
 }
 
-// pages are those whose blocks are tested, in the order their commands are run:
-// as a newcomer reads them.
+// pages returns the pages whose blocks are tested, in the order in which a newcomer reads them and
+// in which their commands are run.
 func pages(t *testing.T) []string {
 	t.Helper()
 	first := []string{"README.md"}
@@ -75,7 +75,7 @@ func pages(t *testing.T) []string {
 
 var attribute = regexp.MustCompile(`^(\w+)="([^"]*)"\s*`)
 
-// blocks are those of one page.
+// blocks returns the blocks of one page.
 func blocks(t *testing.T, path string) []block {
 	t.Helper()
 	var out []block
@@ -129,8 +129,8 @@ func allBlocks(t *testing.T) []block {
 	return out
 }
 
-// TestDocumentationBlocks loads every configuration the documentation shows,
-// holds copies against their files, and knows every block that is not run.
+// TestDocumentationBlocks loads every configuration that the documentation shows, compares copies
+// with their files, and checks that every block that is not run is on the list.
 func TestDocumentationBlocks(t *testing.T) {
 	notRun, writers := map[string]int{}, generators(t)
 	for _, b := range allBlocks(t) {
@@ -152,7 +152,7 @@ func TestDocumentationBlocks(t *testing.T) {
 			if diff := cmp.Diff(docpages.Source(t, b.title), b.text); diff != "" {
 				t.Errorf("%s is not %s (-file +page):\n%s", b, b.title, diff)
 			}
-		case b.kind == "sh", b.kind == "console": // TestDocumentationCommands
+		case b.kind == "sh", b.kind == "console": // run by TestDocumentationCommands
 		case b.kind == "hcl", b.kind == "json":
 			if out, ok := validate(t, b.kind, configuration(b.text)); !ok {
 				t.Errorf("%s:\n%s", b, out)
@@ -163,9 +163,9 @@ func TestDocumentationBlocks(t *testing.T) {
 	}
 	benchCommand := "make bench BENCH_PEER='plain=examples/bench/vxlan.sh'"
 	want := map[string]int{
-		// Pictures.
+		// Diagrams.
 		"performance/bench.mdx: container ─ bridge ─ host 1 ════ veth, MTU 1500 ════ host 2 ─ bridge ─ container": 1,
-		// Run by .ci/run, which is looked at below.
+		// Run by .ci/run, which is checked below.
 		"README.md: git clone https://github.com/lenonet/leno && cd leno":                                 1,
 		"getting-started.mdx: git clone https://github.com/lenonet/leno && cd leno":                       1,
 		"performance/bench.mdx: " + benchCommand:                                                          1,
@@ -173,14 +173,14 @@ func TestDocumentationBlocks(t *testing.T) {
 		"integrations/docker.mdx: default: foreign_rules is warning for 3s: iptables-nft table raw chain": 1,
 		"integrations/docker.mdx: sudo examples/docker/leno-docker.sh docker0 default":                    1,
 		"integrations/docker.mdx: sudo systemctl daemon-reload":                                           1,
-		// TestRender in e2e/template runs it, and provokes the error.
+		// TestRender in e2e/template runs it and provokes the error.
 		"integrations/consul-template.mdx: sudo LENO_NODE_NAME=$(hostname) consul-template -config=/etc/consul-template/leno.hcl": 1,
 		"integrations/consul-template.mdx: [ERR] (runner) /etc/consul-template/daemon.json.ctmpl: execute: template: …: error":    1,
-		// systemd would do it to the machine the tests run on.
+		// systemd would do this to the machine that runs the tests.
 		"operations/remove.mdx: sudo systemctl disable --now leno": 1,
 		"operations/systemd.mdx: sudo systemd-sysusers":            1,
 		"operations/upgrade.mdx: sudo systemctl restart leno":      1,
-		// TestNomad of e2e/nomad runs them.
+		// TestNomad in e2e/nomad runs them.
 		"integrations/nomad.mdx: sudo install -D -m 755 bin/leno /usr/local/bin/leno":                                 1,
 		"integrations/nomad.mdx: nomad job run examples/nomad/leno.nomad.hcl":                                         1,
 		"integrations/nomad.mdx: nomad job run examples/nomad/web.nomad.hcl":                                          1,
@@ -191,17 +191,18 @@ func TestDocumentationBlocks(t *testing.T) {
 		"integrations/nomad.mdx: nomad job run examples/nomad/leno-exec.nomad.hcl":                                    1,
 		"integrations/nomad.mdx: nomad job restart -yes leno":                                                         1,
 		"integrations/nomad.mdx: nomad job run -var=release_on_stop=true examples/nomad/leno.nomad.hcl":               1,
-		// Of a host that is not well: TestDoctor.
+		// The output on a host with a fault: TestDoctor.
 		"operations/doctor.mdx: $ leno doctor": 1,
-		// TestMigration and TestRollback of e2e/migrate run them, and hold them against the page.
+		// TestMigration and TestRollback in e2e/migrate run them and check that they are on the
+		// page.
 		"migrate/flannel.mdx: etcdctl get --prefix /coreos.com/network -w json > flannel.json": 1,
 		"migrate/flannel.mdx: systemctl disable --now flanneld":                                1,
 		"migrate/flannel.mdx: ip link del flannel.1":                                           1,
 		"migrate/flannel.mdx: systemctl disable --now leno":                                    1,
-		// TestHealthFlips asks without the program.
+		// TestHealthFlips asks without dig.
 		"operations/health.mdx: dig @127.0.0.1 -p 8600 leno.service.consul": 1,
 	}
-	// e2e/packages installs on machines of its own, and makes releases.
+	// e2e/packages installs packages on machines of its own and makes releases.
 	for _, first := range []string{
 		"leno_1.0.0-1_amd64.deb          leno_1.0.0-1_arm64.deb",
 		"sha256sum --check --ignore-missing SHA256SUMS",
@@ -231,8 +232,8 @@ func TestDocumentationBlocks(t *testing.T) {
 	}
 }
 
-// generators are the tests that write pages from the code, each with its pages: no
-// other page can be let off by their names.
+// generators returns the tests that generate pages from the code, each with its pages. A
+// "generated" mark with such a test's name is accepted on these pages only.
 func generators(t *testing.T) map[string][]string {
 	t.Helper()
 	out := map[string][]string{}
@@ -254,8 +255,7 @@ func generators(t *testing.T) map[string][]string {
 
 var networkOption = regexp.MustCompile(`(?m)^(backend|ip_masq|forward|subnet_file)\b`)
 
-// configuration makes a fragment whole: what stands in a network block gets one
-// around it.
+// configuration completes a fragment: the content of a network block gets a block around it.
 func configuration(text string) string {
 	if !networkOption.MatchString(text) {
 		return text
@@ -263,8 +263,8 @@ func configuration(text string) string {
 	return "network \"default\" {\n  ipv4 {\n    prefix = \"10.5.0.0/16\"\n  }\n" + text + "}\n"
 }
 
-// validate is `leno validate`, in this process, on one file with the text, which is
-// for another host.
+// validate runs `leno validate` in this process on a file with the text, as the configuration of
+// another host.
 func validate(t *testing.T, kind, text string) (output string, ok bool) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "doc."+kind)
@@ -284,8 +284,8 @@ func leno(args ...string) (output string, ok bool) {
 	return out.String(), code == 0
 }
 
-// TestDocumentationCode takes the `leno ...` in running text at its word:
-// commands and their flags exist.
+// TestDocumentationCode checks that every `leno ...` in running text is a command that exists, with
+// flags that exist.
 func TestDocumentationCode(t *testing.T) {
 	span := regexp.MustCompile("`(?:sudo )?leno ([a-z][^`]*)`")
 	commands := command.Commands(command.NewMeta("test", nil))
@@ -315,9 +315,9 @@ func TestDocumentationCode(t *testing.T) {
 	}
 }
 
-// TestDocumentationLinks follows every link that stays in the source, to the file
-// and to the heading in it. Pages link to each other by file, as seen from where they
-// lie, which is right in the source and which the site makes addresses of.
+// TestDocumentationLinks follows every link within the source tree, to the file and to the heading
+// in it. Pages link to each other by relative file path, which works in the source tree and which
+// the site turns into addresses.
 func TestDocumentationLinks(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)\s]+)\)|(?m:^\[[^\]]+\]: (\S+)$)`)
 	headings := map[string][]string{} // anchors by file
@@ -350,7 +350,7 @@ func TestDocumentationLinks(t *testing.T) {
 	}
 }
 
-// prose is a page without its fenced blocks.
+// prose returns a page without its fenced blocks.
 func prose(text string) string {
 	var out strings.Builder
 	fenced := false
@@ -366,7 +366,7 @@ func prose(text string) string {
 
 var notInAnchor = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 
-// anchors are the addresses of a page's headings, as GitHub and the site make them.
+// anchors returns the anchors of a page's headings, as GitHub and the site generate them.
 func anchors(text string) []string {
 	var out []string
 	for line := range strings.Lines(prose(text)) {

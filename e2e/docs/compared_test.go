@@ -10,13 +10,13 @@ import (
 	"github.com/lenonet/leno/e2e/docpages"
 )
 
-// compared are the rows that every comparison has, in their order.
+// compared lists the rows that every comparison has, in order.
 var compared = [...]string{"Datapath", "Control plane and store", "Identity of a host", "Encryption", "Policy",
 	"Nomad, Docker, Kubernetes", "When the store is down", "What it needs"}
 
-// TestDocumentationTablesCompared: the pages that compare leno with others have
-// tables of the same rows, say the same of leno, tell when the other one is the
-// better choice, and name their sources.
+// TestDocumentationTablesCompared checks that the pages that compare leno with other networks have
+// tables with the same rows, say the same about leno, say when the other network is the better
+// choice, and name their sources.
 func TestDocumentationTablesCompared(t *testing.T) {
 	const dir = docpages.Dir + "intro/vs/"
 	entries, err := os.ReadDir(docpages.Root + dir)
@@ -24,7 +24,7 @@ func TestDocumentationTablesCompared(t *testing.T) {
 		t.Fatalf("%d pages, %v", len(entries), err)
 	}
 	index := docpages.Source(t, dir+"index.mdx")
-	var ours []string // what the first page says of leno
+	var ours []string // the leno column of the first page
 	for _, e := range entries {
 		if e.Name() == "index.mdx" {
 			continue

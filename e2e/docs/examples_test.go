@@ -12,8 +12,8 @@ import (
 	"github.com/lenonet/leno/e2e/docpages"
 )
 
-// TestDocumentationTableOfExamples: every file in examples has a row in the table of
-// its README.md, with tests of packages that know the file.
+// TestDocumentationTableOfExamples checks that every file in examples has a row in the table of its
+// README.md, with tests from packages that use the file.
 func TestDocumentationTableOfExamples(t *testing.T) {
 	const table = "examples/README.md"
 	var is, want []string
@@ -55,8 +55,8 @@ func TestDocumentationTableOfExamples(t *testing.T) {
 	}
 }
 
-// testedIn is the source of the tests of a package, by the name of each in it. Where
-// two packages have one of a name it is that of both.
+// testedIn returns the source of the package that contains each test, by the test's name. If two
+// packages have a test with the same name, it is the source of both.
 func testedIn(t *testing.T) map[string]string {
 	t.Helper()
 	packages := map[string]string{}

@@ -13,13 +13,13 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// machine is a host of a lab on which commands can be run as they are written
-// for a machine of one's own: /etc, /run, /var/lib and /usr/local/bin are its
-// own, by a mount namespace, and what they do there stays in the lab.
+// A machine is a host of a lab on which commands can be run as they are written for a user's
+// machine. A mount namespace gives it its own /etc, /run, /var/lib and /usr/local/bin, so that
+// everything the commands write stays in the lab.
 type machine struct {
 	*lab.Host
 	w     *world.World
-	dir   string // what is mounted, and "source", where commands begin
+	dir   string // the mounted directories, and "source", where commands start
 	mount *lab.Process
 	agent *lab.Process
 }
@@ -30,16 +30,16 @@ func newMachine(w *world.World, h *lab.Host) *machine {
 	for _, dir := range []string{"etc/systemd/system", "etc-real", "run", "var-lib", "usr-local-bin", "bin", "source/bin"} {
 		w.Must(os.MkdirAll(filepath.Join(m.dir, dir), 0o755))
 	}
-	// The real /etc is there too, to be read.
+	// The files of the real /etc are there too, to be read.
 	entries, err := os.ReadDir("/etc")
 	w.Must(err)
 	for _, e := range entries {
 		if e.Name() == "systemd" {
-			continue // commands write there
+			continue // commands write to it
 		}
 		w.Must(os.Symlink(filepath.Join(m.dir, "etc-real", e.Name()), filepath.Join(m.dir, "etc", e.Name())))
 	}
-	// A machine of the tests is used as root, without sudo.
+	// The tests use the machine as root, without sudo.
 	m.write("bin/sudo", "#!/bin/sh\nexec \"$@\"\n", 0o755)
 	m.write("bin/consul", "", 0o755)
 	m.write("source/config.hcl.example", docpages.Source(w.T, "config.hcl.example"), 0o644)
@@ -71,7 +71,7 @@ func newMachine(w *world.World, h *lab.Host) *machine {
 	return m
 }
 
-// write puts a file below the machine's directory.
+// write creates a file below the machine's directory.
 func (m *machine) write(path, text string, mode os.FileMode) {
 	m.w.T.Helper()
 	path = filepath.Join(m.dir, path)
@@ -79,16 +79,16 @@ func (m *machine) write(path, text string, mode os.FileMode) {
 	m.w.Must(os.WriteFile(path, []byte(text), mode))
 }
 
-// shell is the program and arguments that run a line on the machine.
+// shell returns the program and arguments that run a line on the machine.
 func (m *machine) shell(line string) []string {
 	const setup = `cd "$1/source"; export PATH="$1/bin:/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"; `
 	return []string{"nsenter", fmt.Sprintf("--target=%d", m.mount.Pid()), "--mount", "sh", "-euc", setup + line, "sh", m.dir}
 }
 
-// run runs a line to its end and returns what it printed.
+// run runs a line to its end and returns its output.
 func (m *machine) run(line string) (string, error) { return m.Exec(m.w.Ctx, m.shell(line)...) }
 
-// startAgent runs a line that runs the agent, and waits until it is ready.
+// startAgent runs a line that starts the agent, and waits until it is ready.
 func (m *machine) startAgent(line string) {
 	m.w.T.Helper()
 	var err error

@@ -1,5 +1,5 @@
-// Package docs holds the tests of the documentation: its tables are compared with the
-// code, its configurations are loaded, and its commands are run.
+// Package docs tests the documentation: it compares its tables with the code, loads its
+// configurations and runs its commands.
 package docs
 
 import (

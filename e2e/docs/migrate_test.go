@@ -11,7 +11,7 @@ import (
 	"github.com/lenonet/leno/e2e/docpages"
 )
 
-// instead has every setting of flannel's that leno has options for, and which.
+// instead maps every setting of flannel that leno has options for to those options.
 func instead() map[string]string {
 	return map[string]string{
 		"Network": "network.ipv4.prefix network.ipv6.prefix", "SubnetLen": "network.ipv4.subnet_len",
@@ -24,20 +24,20 @@ func instead() map[string]string {
 	}
 }
 
-// TestDocumentationTableOfFlannel: what the page gives for flannel's settings are options
-// that there are, and all of them.
+// TestDocumentationTableOfFlannel checks that the options that the page gives for flannel's
+// settings exist and are complete.
 func TestDocumentationTableOfFlannel(t *testing.T) {
 	known := map[string]bool{}
 	for path := range exampleOptions(t) {
 		for parts := strings.Split(path, "."); len(parts) > 0; parts = parts[:len(parts)-1] {
-			known[strings.Join(parts, ".")] = true // the blocks, too
+			known[strings.Join(parts, ".")] = true // blocks as well
 		}
 	}
 	told := map[string]string{}
 	for _, row := range docpages.Rows(t, docpages.Path("migrate/flannel"), "Side by side") {
 		theirs, ours := docpages.Codes(row[0]), docpages.Codes(row[1])
 		if !strings.HasPrefix(row[0], "`") || strings.ContainsAny(theirs[0], "/.") {
-			continue // files and keys
+			continue // a file or key, not an option
 		}
 		if first := theirs[0][0]; first != '-' && first >= 'a' {
 			if len(ours) > 0 {
@@ -81,7 +81,7 @@ func TestDocumentationTableOfFlannel(t *testing.T) {
 	}
 }
 
-// hasOptions holds options against those that a backend has.
+// hasOptions checks that a backend has the options.
 func hasOptions(t *testing.T, backend string, options []string) {
 	t.Helper()
 	kind, ok := agent.Backends()[backend]

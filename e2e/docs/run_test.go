@@ -22,18 +22,18 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// docHosts are the hosts of the documentation: what makes their lines in its
-// tables the same at each run.
+// docHosts are the hosts of the documentation, with the values that make their lines in its tables
+// the same in each run.
 var docHosts = []struct{ nodeID, subnet string }{
 	{"6f1c9d1e-5c3e-4d0b-8a55-0f6f5a6f3d2a", "34"},
 	{"0a7b2f64-93d1-4c1e-b6a8-5d2e7f30c9b1", "77"},
 	{"c4e8d05b-217f-4f9a-9e63-81b7a2d4f60e", "201"},
 }
 
-// TestDocumentationCommands runs every command that the documentation shows, in
-// its order, on host-a of three with a Consul agent each; those of blocks that
-// start an agent on all three, and -dev on a machine without Consul. What a
-// console block shows of their output has to come out.
+// TestDocumentationCommands runs every command that the documentation shows, in order, on host-a of
+// three hosts that each have a Consul agent. Commands of blocks that start an agent run on all
+// three, and -dev runs on a machine without Consul. The output that a console block shows must
+// match.
 func TestDocumentationCommands(t *testing.T) {
 	w := world.New(t, lab.Options{Hosts: 4})
 	r := &reader{w: w, alone: newMachine(w, w.Hosts[3])}
@@ -50,7 +50,7 @@ func TestDocumentationCommands(t *testing.T) {
 	}
 	w.Must(starts.Wait())
 	for _, b := range allBlocks(t) {
-		if b.page != docpages.Path("getting-started") { // TestGettingStarted
+		if b.page != docpages.Path("getting-started") { // run by TestGettingStarted
 			r.read(b)
 		}
 	}
@@ -59,7 +59,7 @@ func TestDocumentationCommands(t *testing.T) {
 	}
 }
 
-// reader does as the documentation says.
+// A reader follows the documentation.
 type reader struct {
 	w        *world.World
 	machines []*machine
@@ -67,7 +67,7 @@ type reader struct {
 	commands int
 }
 
-// prefer makes the machine ask for a subnet, by the file of an earlier lease.
+// prefer makes the machine ask for a subnet by creating the subnet file of an earlier lease.
 func (r *reader) prefer(m *machine, gateway, network string) {
 	r.w.T.Helper()
 	m.write("run/leno/"+network+".env", "LENO_SUBNET="+gateway+"\n", 0o644)
@@ -84,7 +84,7 @@ func (r *reader) read(b block) {
 		}
 		machines := r.machines[:1]
 		if r.machines[0].agent == nil {
-			machines = r.machines // nobody starts without a configuration
+			machines = r.machines // no agent starts without a configuration
 		}
 		for _, m := range machines {
 			m.write(path, b.text, 0o644)
@@ -104,10 +104,10 @@ func (r *reader) read(b block) {
 	}
 }
 
-// step is a command line and what it is said to print.
+// A step is a command line and the output that the page shows for it.
 type step struct{ line, output string }
 
-// steps are the commands of a block: its lines, or those after "$ ".
+// steps returns the commands of a block: its lines, or those after "$ ".
 func steps(b block) []step {
 	var out []step
 	text := joined(strings.TrimSuffix(b.text, "\n"))
@@ -125,7 +125,7 @@ func steps(b block) []step {
 	return out
 }
 
-// joined is text with lines that end in a backslash in one.
+// joined returns text with lines that end in a backslash joined to the next.
 func joined(text string) string { return strings.ReplaceAll(text, "\\\n", " ") }
 
 func (r *reader) step(b block, s step, everywhere bool) {
@@ -145,7 +145,7 @@ func (r *reader) step(b block, s step, everywhere bool) {
 			continue
 		}
 		line := s.line
-		if b.kind == "sh" { // whose output nobody looks at
+		if b.kind == "sh" { // the output is not checked
 			line = strings.ReplaceAll(line, "curl -s", "curl -s --fail-with-body")
 		}
 		got, err := m.run(line)
@@ -157,8 +157,8 @@ func (r *reader) step(b block, s step, everywhere bool) {
 	}
 }
 
-// mend waits until all hosts are well again, and has host-a join where a command
-// made it leave.
+// mend blocks until all hosts are well again. If a command made host-a leave the network, host-a
+// joins it again.
 func (r *reader) mend() {
 	r.w.T.Helper()
 	if r.machines[0].ready(r.w.Ctx) != nil {
@@ -172,8 +172,7 @@ func (r *reader) mend() {
 	}
 }
 
-// moveBack brings a machine whose lease was revoked back to the subnet that the
-// pages go on to show.
+// moveBack returns a machine whose lease was revoked to the subnet that the following pages show.
 func (r *reader) moveBack(i int) {
 	r.w.T.Helper()
 	m, subnet := r.machines[i], "10.5."+docHosts[i].subnet+".0/24"
@@ -204,9 +203,8 @@ func (r *reader) moveBack(i int) {
 	}
 }
 
-// well says what is not as it should be on a machine: it is ready, follows the
-// definition as it is in Consul now, holds its lease there, and has the others
-// as peers.
+// well returns an error unless a machine is ready, follows the definition as it is in Consul, holds
+// its lease there, and has the other machines as peers.
 func (r *reader) well(ctx context.Context, m *machine) error {
 	if err := m.ready(ctx); err != nil {
 		return err
@@ -231,9 +229,9 @@ func (r *reader) well(ctx context.Context, m *machine) error {
 	return nil
 }
 
-// compare is the difference between what a page shows and what a command
-// printed; "" for none. What is another at each run and the width of columns do
-// not count; a line "..." stands for all that follows.
+// compare returns the difference between the output on a page and that of a command, or "". It
+// ignores values that differ in each run and the width of columns. A line "..." on the page stands
+// for all lines that follow.
 func compare(want, got string) string {
 	var a, b any
 	if json.Unmarshal([]byte(want), &a) == nil && json.Unmarshal([]byte(got), &b) == nil {
@@ -252,10 +250,10 @@ func compare(want, got string) string {
 	return cmp.Diff(wanted, have)
 }
 
-// passing is what no two runs have in common.
+// passing matches the values that differ in each run.
 var passing = regexp.MustCompile(`(\bpid |\bup |\bleno |\biptables v|Modify index +)\d[^\s,]*|\b\d+[dhms]\w* ago|\b\d+\.\d+ ms|\b[\d.]+ [KMG]?i?B\b|\b\d+ warnings|\btime \d+ms|\(\d\S*s\)`)
 
-// steady replaces in JSON what no two runs have in common.
+// steady replaces the values in JSON that differ in each run.
 func steady(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -275,8 +273,8 @@ func steady(v any) any {
 	return v
 }
 
-// TestDocumentationAnswers asks a real agent every endpoint that can be read, and
-// holds its answer against the type the page names.
+// TestDocumentationAnswers requests every endpoint that can be read from a real agent and compares
+// the response with the type that the page names.
 func TestDocumentationAnswers(t *testing.T) {
 	w := world.New(t, lab.Options{Hosts: 2})
 	w.StartNetwork("udp")
@@ -286,7 +284,7 @@ func TestDocumentationAnswers(t *testing.T) {
 	}
 	text, err := os.ReadFile(h.ConfigFile())
 	w.Must(err)
-	w.Must(os.WriteFile(h.ConfigFile(), append(text, "\nenable_debug = true\n"...), 0o644)) // or profiles are not served
+	w.Must(os.WriteFile(h.ConfigFile(), append(text, "\nenable_debug = true\n"...), 0o644)) // enables the profiles
 	if _, err := h.Leno(w.Ctx, "reload"); err != nil {
 		t.Fatal(err)
 	}
@@ -299,7 +297,7 @@ func TestDocumentationAnswers(t *testing.T) {
 	asked := 0
 	for _, row := range docpages.Rows(t, docpages.Path("api/index"), "Endpoints") {
 		path, ok := strings.CutPrefix(docpages.Codes(row[0])[0], "GET ")
-		if !ok || path == "/v1/agent/monitor" { // which does not end
+		if !ok || path == "/v1/agent/monitor" { // it does not end
 			continue
 		}
 		asked++

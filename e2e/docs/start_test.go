@@ -14,9 +14,8 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// TestGettingStarted does what that page tells newcomers to, in its order, on two
-// hosts with a Consul agent each: what stands in a block of commands on both, what
-// a console block shows on host-a. -dev runs on a third, without Consul.
+// TestGettingStarted follows that page in order on two hosts that each have a Consul agent: blocks
+// of commands on both, console blocks on host-a. -dev runs on a third host, without Consul.
 func TestGettingStarted(t *testing.T) {
 	w := world.New(t, lab.Options{})
 	r := &reader{w: w, alone: newMachine(w, w.Hosts[2])}
@@ -55,8 +54,8 @@ func TestGettingStarted(t *testing.T) {
 	}
 }
 
-// follow does one step of a block on both hosts. What the page tells in words comes
-// with it: the agent ends before its host is cleaned up.
+// follow runs one step of a block on both hosts. It also does what the page describes in words: the
+// agent is stopped before its host is cleaned up.
 func (r *reader) follow(b block, s step) {
 	r.w.T.Helper()
 	if what, ok := strings.CutPrefix(s.line, "sudo systemctl "); ok {
@@ -80,8 +79,8 @@ func (r *reader) follow(b block, s step) {
 	}
 }
 
-// systemctl starts or stops Consul on all machines, where no systemd runs, and
-// waits until their agents, if there are any, know.
+// systemctl starts or stops Consul on all machines, which have no systemd, and waits until the
+// agents that run have noticed.
 func (r *reader) systemctl(what string) error {
 	var all errgroup.Group
 	for _, m := range r.machines {

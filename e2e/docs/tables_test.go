@@ -43,7 +43,7 @@ func TestDocumentationAPI(t *testing.T) {
 	}
 }
 
-// TestDocumentationHealth compares the table of checks with the agent's.
+// TestDocumentationHealth compares the table of checks with the agent's checks.
 func TestDocumentationHealth(t *testing.T) {
 	var documented []string
 	for _, row := range docpages.Rows(t, docpages.Path("operations/health"), "") {
@@ -55,8 +55,7 @@ func TestDocumentationHealth(t *testing.T) {
 	}
 }
 
-// showing are the names of the tests that a page may give for what it says, as
-// package.TestName.
+// showing returns the names of the tests that a page may name as evidence, as package.TestName.
 func showing(t *testing.T) map[string]bool {
 	t.Helper()
 	tests := map[string]bool{}
@@ -74,8 +73,8 @@ func showing(t *testing.T) map[string]bool {
 	return tests
 }
 
-// TestDocumentationReasons: every row of what README.md says for leno names the
-// tests that show it.
+// TestDocumentationReasons checks that every row of the reasons for leno in README.md names tests
+// that exist.
 func TestDocumentationReasons(t *testing.T) {
 	tests, list := showing(t), docpages.Rows(t, "README.md", "Why not flannel?")
 	for _, row := range list {
@@ -94,8 +93,7 @@ func TestDocumentationReasons(t *testing.T) {
 	}
 }
 
-// TestDocumentationFailures: every row that tells what happens in an outage
-// names the tests that show it.
+// TestDocumentationFailures checks that every row about an outage names tests that exist.
 func TestDocumentationFailures(t *testing.T) {
 	tests, named := showing(t), map[string]bool{}
 	const path = "concepts/failure-modes"
@@ -128,8 +126,8 @@ func TestDocumentationFailures(t *testing.T) {
 	}
 }
 
-// exampleOptions are the attributes of config.hcl.example by path, which a test of
-// agent/config holds against the loader and its defaults.
+// exampleOptions returns the attributes of config.hcl.example by path. A test of agent/config
+// compares them with the loader and its defaults.
 func exampleOptions(t *testing.T) map[string]string {
 	t.Helper()
 	src := []byte(regexp.MustCompile(`(?m)^  # (ipv6 \{|  .*= .*|\})$`).ReplaceAllString(docpages.Source(t, "config.hcl.example"), "  $1"))
@@ -153,14 +151,14 @@ func exampleOptions(t *testing.T) map[string]string {
 	return out
 }
 
-// limit is what the loader takes and refuses of an option, and the words that
-// say so on the page.
+// A limit holds values of an option that the loader accepts and refuses, and the words for the
+// limit on the page.
 type limit struct {
 	takes, refuses []string
 	says           string
 }
 
-// limits has every option: whatever has no limits of its own still has a type.
+// limits returns the limit of every option. An option without limits of its own still has a type.
 func limits() map[string]limit {
 	host := []string{`"nothing"`, `"host:0"`, `"host:65536"`}
 	text := limit{takes: []string{`"x"`}, refuses: []string{`[1]`}}
@@ -189,7 +187,7 @@ func limits() map[string]limit {
 		"consul.namespace":       text,
 		"consul.partition":       text,
 		"consul.tls.ca_file":     {takes: []string{`"/etc/leno.d/ca.pem"`}, refuses: []string{`[1]`}},
-		"consul.tls.cert_file":   {refuses: []string{`"/etc/leno.d/cert.pem"`}, says: "together"}, // without the key
+		"consul.tls.cert_file":   {refuses: []string{`"/etc/leno.d/cert.pem"`}, says: "together"}, // no key file
 		"consul.tls.key_file":    {refuses: []string{`"/etc/leno.d/key.pem"`}, says: "together"},
 		"consul.tls.server_name": text,
 
@@ -234,8 +232,8 @@ func limits() map[string]limit {
 	}
 }
 
-// TestDocumentationOptions compares the tables of options with the loader: each
-// option there is, its default, and what its limits are.
+// TestDocumentationOptions compares the tables of options with the loader: which options exist,
+// their defaults and their limits.
 func TestDocumentationOptions(t *testing.T) {
 	known, bounds := exampleOptions(t), limits()
 	documented := map[string]bool{}
@@ -244,7 +242,7 @@ func TestDocumentationOptions(t *testing.T) {
 		for _, row := range docpages.Rows(t, docpages.Path("configuration"), heading) {
 			for _, name := range docpages.Codes(row[0]) {
 				if strings.HasPrefix(name, "backend ") {
-					continue // options of its own, on another page
+					continue // a backend has its own options, on another page
 				}
 				path := prefix + name
 				documented[path] = true
@@ -253,7 +251,7 @@ func TestDocumentationOptions(t *testing.T) {
 					t.Errorf("configuration.mdx: there is no option %s", path)
 					continue
 				}
-				// A default is what begins with code; others are told in words.
+				// A default starts with code; other cells describe it in words.
 				if shown := docpages.Codes(row[1]); strings.HasPrefix(row[1], "`") && strings.ReplaceAll(shown[0], "<network>", "default") != value {
 					t.Errorf("%s: default %s on the page, is %s", path, shown[0], value)
 				} else if !strings.HasPrefix(row[1], "`") && value != `""` && !strings.HasPrefix(path, "network.ip") {
@@ -283,7 +281,7 @@ func TestDocumentationOptions(t *testing.T) {
 	}
 }
 
-// withOption is a configuration that sets one option.
+// withOption returns a configuration that sets one option.
 func withOption(path, value string) string {
 	parts := strings.Split(path, ".")
 	name := parts[len(parts)-1]
@@ -300,8 +298,8 @@ func withOption(path, value string) string {
 	return body
 }
 
-// TestDocumentationBackends holds the options and defaults of the backends' page
-// against what they make of no options at all.
+// TestDocumentationBackends compares the options and defaults on the backends' page with those that
+// the backends use without any option set.
 func TestDocumentationBackends(t *testing.T) {
 	optionless := []string{"host-gw", "alloc"}
 	for backend, kind := range agent.Backends() {
@@ -343,8 +341,8 @@ func TestDocumentationBackends(t *testing.T) {
 	}
 }
 
-// TestDocumentationChanges holds the table of what changes live against what the
-// backends say of their options.
+// TestDocumentationChanges compares the table of live changes with what the backends report for
+// their options.
 func TestDocumentationChanges(t *testing.T) {
 	kinds := agent.Backends()
 	table := docpages.Rows(t, docpages.Path("operations/networks"), "Change a network")

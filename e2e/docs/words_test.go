@@ -11,8 +11,8 @@ import (
 	"github.com/lenonet/leno/e2e/docpages"
 )
 
-// TestDocumentationGlossary: every term stands once and in order, is used on another
-// page, and the words that the pages explain first are among them.
+// TestDocumentationGlossary checks that every term is listed once and in order and used on another
+// page, and that the words that the pages explain first are among them.
 func TestDocumentationGlossary(t *testing.T) {
 	var text strings.Builder
 	for _, p := range pages(t) {
@@ -46,7 +46,8 @@ func TestDocumentationGlossary(t *testing.T) {
 	}
 }
 
-// TestDocumentationUpgrade: every row of what an upgrade does names a test there is.
+// TestDocumentationUpgrade checks that every row about the effects of an upgrade names a test that
+// exists.
 func TestDocumentationUpgrade(t *testing.T) {
 	tests := showing(t)
 	for _, heading := range []string{"Upgrade leno", "Two versions at once", "Upgrade or restart Consul"} {
@@ -64,8 +65,8 @@ func TestDocumentationUpgrade(t *testing.T) {
 	}
 }
 
-// TestDocumentationLinksToIntegrations: who reads the first pages comes to everything
-// that leno is used with, and to the comparisons.
+// TestDocumentationLinksToIntegrations checks that the first pages link to everything that leno is
+// used with, and to the comparisons.
 func TestDocumentationLinksToIntegrations(t *testing.T) {
 	files, err := filepath.Glob(docpages.Root + docpages.Dir + "integrations/*.mdx")
 	if err != nil || len(files) < 5 {
@@ -86,7 +87,7 @@ func TestDocumentationLinksToIntegrations(t *testing.T) {
 	}
 }
 
-// TestDocumentationChangelog: the first version has every command that there is.
+// TestDocumentationChangelog checks that the first version lists every command.
 func TestDocumentationChangelog(t *testing.T) {
 	text := docpages.Source(t, "CHANGELOG.md")
 	entries, err := os.ReadDir(docpages.Root + docpages.Dir + "commands")

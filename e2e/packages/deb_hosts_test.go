@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestDebOnOtherHosts installs and removes the deb where something is not as on a
-// fresh Debian. Each case leaves the machine without the package.
+// TestDebOnOtherHosts installs and removes the deb on hosts that differ from a fresh Debian. Each
+// case leaves the machine without the package.
 func TestDebOnOtherHosts(t *testing.T) {
 	m := newMachine(t)
 	m.systemd()
@@ -34,8 +34,9 @@ func TestDebOnOtherHosts(t *testing.T) {
 	}
 }
 
-// configurationAnew removes the directory between a removal and an installation, which
-// makes it again: the agent's group reads it, and what its owner says of it stays.
+// configurationAnew removes the configuration directory between a removal and an installation. The
+// installation recreates it readable by the agent's group; an ownership that an administrator has
+// set stays.
 func configurationAnew(t *testing.T, m *machine, deb string) {
 	m.must("dpkg", "--install", deb)
 	m.must("dpkg", "--remove", "leno")
@@ -65,8 +66,8 @@ func configurationAnew(t *testing.T, m *machine, deb string) {
 	}
 }
 
-// removalAborted has another package, in whose favour this one is to go, fail: all
-// is as before, and nothing was done to the agent.
+// removalAborted makes another package fail in whose favour this one is to be removed: everything
+// is as before, and the agent was not touched.
 func removalAborted(t *testing.T, m *machine, deb string) {
 	m.must("dpkg", "--install", deb)
 	m.called("installation", "--system daemon-reload")
@@ -93,8 +94,8 @@ func removalAborted(t *testing.T, m *machine, deb string) {
 	m.called("aborted removal")
 }
 
-// pluginsElsewhere has something else at /opt/cni/bin than a directory that root may
-// write to. Neither an installation nor a removal fails for it.
+// pluginsElsewhere puts something else at /opt/cni/bin than a directory that root may write to.
+// Neither an installation nor a removal fails because of it.
 func pluginsElsewhere(t *testing.T, m *machine, deb string) {
 	for _, c := range []struct{ name, before, install, remove, after string }{
 		{"a link", "mkdir -p /opt/cni /var/lib/cnibin; ln -s /var/lib/cnibin /opt/cni/bin", "/var/lib/cnibin/leno-cni", "", "rm -r /opt/cni /var/lib/cnibin"},
@@ -127,8 +128,8 @@ func pluginsElsewhere(t *testing.T, m *machine, deb string) {
 	}
 }
 
-// personsAccount has a person of the agent's name on the host, and then nobody, both
-// with adduser and with systemd-sysusers.
+// personsAccount has a person's account with the agent's name on the host. The installation refuses
+// it, and works once the account is renamed, both with adduser and with systemd-sysusers.
 func personsAccount(t *testing.T, m *machine, deb string) {
 	for _, with := range []string{"adduser", "systemd-sysusers"} {
 		if with == "systemd-sysusers" {
@@ -156,8 +157,8 @@ func personsAccount(t *testing.T, m *machine, deb string) {
 	m.must("dpkg", "--install", deb)
 }
 
-// unitByHand has the unit of an installation by hand, with which the agent stays what was
-// installed by hand, whatever the package brings.
+// unitByHand has the unit of a manual installation on the host. The package warns that this unit
+// hides its own.
 func unitByHand(t *testing.T, m *machine, deb string) {
 	const unit, hint = "/etc/systemd/system/leno.service", "leno: /etc/systemd/system/leno.service hides the package's unit"
 	text, err := os.ReadFile(source + "examples/systemd/leno.service")
@@ -174,8 +175,8 @@ func unitByHand(t *testing.T, m *machine, deb string) {
 	}
 }
 
-// sysusers brings systemd-sysusers there: this machine's, which is of the same Debian,
-// and what it is linked with.
+// sysusers adds systemd-sysusers to the machine: a copy of this machine's, which runs the same
+// Debian, with its libraries.
 func (m *machine) sysusers() {
 	m.t.Helper()
 	program, err := exec.LookPath("systemd-sysusers")

@@ -22,11 +22,11 @@ func deb(t *testing.T, release string) string {
 	return file(t, release+"/leno_*_"+runtime.GOARCH+".deb")
 }
 
-// agentUser is the line of the user in passwd.
+// agentUser matches the agent's user in passwd.
 var agentUser = regexp.MustCompile(`^leno:x:\d{3}:\d{3}:[^:]*:/var/lib/leno:/usr/sbin/nologin\n$`)
 
-// TestDebFiles installs the deb where no systemd is, looks at what came, and purges
-// it: nothing is left but the user.
+// TestDebFiles installs the deb where systemd does not run, checks the files, and purges it:
+// nothing is left but the user.
 func TestDebFiles(t *testing.T) {
 	m := newMachine(t)
 	before := m.files()
@@ -73,8 +73,8 @@ func TestDebFiles(t *testing.T) {
 	m.must("getent", "passwd", "leno")
 }
 
-// configuration reads the one that is installed: it joins no network, and the
-// network that it proposes can be had by taking the marks off.
+// configuration checks the installed configuration: it joins no network, and the network that it
+// proposes works once the comment marks are removed.
 func (m *machine) configuration() {
 	m.t.Helper()
 	as := []string{"setpriv", "--reuid=leno", "--regid=leno", "--clear-groups", "leno", "validate", "/etc/leno.d"}
@@ -96,7 +96,7 @@ func (m *machine) configuration() {
 	m.must("leno", "validate", example)
 }
 
-// documented holds the table of the documentation against what came.
+// documented compares the table in the documentation with the installed files.
 func (m *machine) documented() {
 	m.t.Helper()
 	text, err := os.ReadFile(source + "website/content/docs/integrations/packages.mdx")
@@ -124,7 +124,7 @@ func (m *machine) documented() {
 	}
 }
 
-// manual holds the page against the program.
+// manual compares the manual page with the program.
 func (m *machine) manual() {
 	m.t.Helper()
 	page := m.must("zcat", "/usr/share/man/man1/leno.1.gz")
@@ -141,8 +141,8 @@ func (m *machine) manual() {
 	}
 }
 
-// TestUnitInPackage holds the unit of the package against the example, which TestUnit
-// has systemd verify: it is that, with another path to a program that is there.
+// TestUnitInPackage compares the unit in the package with the example, which TestUnit verifies with
+// systemd. They differ in the path of the program only, which must exist.
 func TestUnitInPackage(t *testing.T) {
 	dir := t.TempDir()
 	output(t, "dpkg-deb", "--extract", deb(t, "first"), dir)
@@ -169,7 +169,7 @@ func TestUnitInPackage(t *testing.T) {
 	t.Log(out[len(out)-1])
 }
 
-// TestDebUnderTraffic takes a host with a peer and containers that talk through an
+// TestDebUnderTraffic takes a host with a peer and communicating containers through an
 // installation, an upgrade, a removal, another installation and a purge.
 func TestDebUnderTraffic(t *testing.T) {
 	m := newMachine(t)
@@ -220,7 +220,7 @@ network "default" {
 	m.must("dpkg", "--install", next)
 	m.called("upgrade", "--system daemon-reload", "--no-block try-restart leno.service")
 	h.restart("1.1.0-rc1")
-	// Back, under an administrator who restarts services himself.
+	// Back to the first version, with an administrator who restarts services manually.
 	m.write("/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101\n", 0o755)
 	m.must("dpkg", "--install", first)
 	m.called("downgrade without restarts", "--system daemon-reload")
@@ -279,7 +279,7 @@ network "default" {
 		t.Fatal(err)
 	}
 	m.write("/etc/leno.d/token", "secret\n", 0o640)
-	// Of a container that runs.
+	// The address of a running container.
 	const address = "/run/leno-cni/addresses/default/10.5.1.2"
 	m.must("install", "-D", "/dev/null", address)
 	m.must("dpkg", "--purge", "leno")
@@ -306,15 +306,14 @@ network "default" {
 	}
 }
 
-// host is a machine in the place of a host of a lab.
+// A host is a machine that stands for a host of a lab.
 type host struct {
 	*machine
 	lab   *lab.Host
 	agent *lab.Process
 }
 
-// start runs the agent as the installed unit says: its command, user and rights, with
-// its directories.
+// start runs the agent as the installed unit does: with its command, user, rights and directories.
 func (h *host) start(version string) {
 	h.t.Helper()
 	unit := map[string]string{}
@@ -362,7 +361,7 @@ func (h *host) stop() {
 	}
 }
 
-// restart is what systemd was asked for.
+// restart does what systemd was asked to do.
 func (h *host) restart(version string) {
 	h.t.Helper()
 	if !h.agent.Running() {
@@ -372,7 +371,7 @@ func (h *host) restart(version string) {
 	h.start(version)
 }
 
-// talk adds a container here and on the peer, and starts pinging between them.
+// talk adds a container here and one on the peer, and starts pings between them.
 func (h *host) talk(peer *lab.Host) *lab.Echoes {
 	h.t.Helper()
 	here, err := h.lab.AddContainer(h.ctx, "default")
@@ -400,7 +399,7 @@ func (h *host) talk(peer *lab.Host) *lab.Echoes {
 	return pings
 }
 
-// device is the network's: its index and address, and leno's routes.
+// device returns index and address of the network's device, and leno's routes.
 func (h *host) device() string {
 	h.t.Helper()
 	var out []string

@@ -1,7 +1,6 @@
-// Package packages holds the tests of what `make release` makes: that it can be made
-// again, and how the packages install, upgrade and go. They are installed on a fresh
-// Debian in a directory; systemd does not run there, and a program in its place writes
-// down what it is asked to do.
+// Package packages tests the results of `make release`: that the build is reproducible, and how the
+// packages are installed, upgraded and removed. They are installed on a fresh Debian in a
+// directory. systemd does not run there; a program in its place records what it is asked to do.
 package packages
 
 import (
@@ -18,9 +17,9 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-const source = "../../" // the top of the source, from this folder
+const source = "../../" // the top of the source tree, relative to this folder
 
-// made is where tools/release-test has put its releases.
+// made is the directory with the releases of tools/release-test.
 var made string
 
 func TestMain(m *testing.M) {
@@ -45,7 +44,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// file is the one whose name matches below what was made.
+// file returns the only file of the releases whose name matches.
 func file(t *testing.T, pattern string) string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(made, pattern))
@@ -59,7 +58,7 @@ func file(t *testing.T, pattern string) string {
 	return path
 }
 
-// output is what a program prints, which must succeed.
+// output runs a program that must succeed and returns its output.
 func output(t *testing.T, command ...string) string {
 	t.Helper()
 	out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
@@ -69,7 +68,7 @@ func output(t *testing.T, command ...string) string {
 	return string(out)
 }
 
-// machine is a fresh Debian in a directory.
+// A machine is a fresh Debian in a directory.
 type machine struct {
 	t   *testing.T
 	ctx context.Context
@@ -93,8 +92,8 @@ func newMachine(t *testing.T) *machine {
 	return m
 }
 
-// inside makes a command that runs in the directory, with what a program expects
-// there. The mounts are gone with it.
+// inside returns a command that runs in the directory with the mounts that programs expect. The
+// mounts disappear with the command.
 func (m *machine) inside(command ...string) []string {
 	const script = `
 mount -t proc proc "$1/proc"
@@ -109,12 +108,12 @@ exec chroot "$dir" "$@"
 	return append([]string{"sh", "-euc", script, "sh", m.dir}, command...)
 }
 
-// run runs a command there and returns what it prints, and why it failed.
+// run runs a command in the machine and returns its output, and an error if it failed.
 func (m *machine) run(command ...string) (string, error) {
-	// Processes of its own, all of which end with it.
+	// A PID namespace of its own: all its processes end with it.
 	line := append([]string{"--mount", "--net", "--pid", "--fork", "--kill-child"}, m.inside(command...)...)
 	c := exec.CommandContext(m.ctx, "unshare", line...)
-	c.Env = append(os.Environ(), "TMPDIR=/tmp") // the tests' own is not in the machine
+	c.Env = append(os.Environ(), "TMPDIR=/tmp") // the tests' own TMPDIR is not in the machine
 	out, err := c.CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("%s: %w\n%s", strings.Join(command, " "), err, out)
@@ -122,7 +121,7 @@ func (m *machine) run(command ...string) (string, error) {
 	return string(out), err
 }
 
-// must is run that has to succeed.
+// must is like run but fails the test on an error.
 func (m *machine) must(command ...string) string {
 	m.t.Helper()
 	out, err := m.run(command...)
@@ -134,7 +133,7 @@ func (m *machine) must(command ...string) string {
 
 func (m *machine) path(name string) string { return filepath.Join(m.dir, name) }
 
-// put brings a file to the machine, by its name, into /tmp.
+// put copies a file to the machine's /tmp, under its own name.
 func (m *machine) put(file string) string {
 	m.t.Helper()
 	name := filepath.Join("/tmp", filepath.Base(file))
@@ -142,13 +141,13 @@ func (m *machine) put(file string) string {
 	return name
 }
 
-// exists says whether there is a file, or a link to nowhere.
+// exists reports whether there is a file, or a dangling link.
 func (m *machine) exists(name string) bool {
 	_, err := os.Lstat(m.path(name))
 	return err == nil
 }
 
-// files are all, but for those in which the machine keeps its own accounts.
+// files returns all files except those that the machine changes by itself.
 func (m *machine) files() []string {
 	m.t.Helper()
 	out := output(m.t, "find", m.dir, "-mindepth", "1", "-printf", "%P %M %u %l\n")
@@ -164,10 +163,10 @@ func (m *machine) files() []string {
 	return lines
 }
 
-// calls is where the program in the place of systemctl writes.
+// calls is the file to which the fake systemctl writes.
 const calls = "/run/systemctl-calls"
 
-// systemd has the machine look as if systemd ran on it.
+// systemd makes the machine look as if systemd ran on it.
 func (m *machine) systemd() {
 	m.t.Helper()
 	m.write("/usr/bin/systemctl", "#!/bin/sh\necho \"$*\" >>"+calls+"\n", 0o755)
@@ -192,7 +191,7 @@ func (m *machine) read(name string) string {
 	return string(text)
 }
 
-// called is what systemctl was asked since the last time.
+// called checks what systemctl was asked to do since the last call.
 func (m *machine) called(what string, want ...string) {
 	m.t.Helper()
 	var got []string
@@ -207,7 +206,7 @@ func (m *machine) called(what string, want ...string) {
 	}
 }
 
-// stat is mode, owner and group of files, one a line.
+// stat returns mode, owner and group of files, one per line.
 func (m *machine) stat(names ...string) string {
 	m.t.Helper()
 	return strings.TrimSpace(m.must(append([]string{"stat", "-c", "%n %a %U:%G"}, names...)...))

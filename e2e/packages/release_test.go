@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// TestReleaseReproducible compares releases made in two directories, one after the
-// other: the same bytes, and all of them in the list of checksums.
+// TestReleaseReproducible compares releases that were made in two directories, one after the other:
+// the bytes must be the same, and the list of checksums must be complete.
 func TestReleaseReproducible(t *testing.T) {
 	sums := map[string]string{}
 	for _, dir := range []string{"first", "again"} {
@@ -42,8 +42,8 @@ func TestReleaseReproducible(t *testing.T) {
 	}
 }
 
-// TestReleaseArchive reads the archive of a release: what is in it, of one date and
-// owner, and a program that needs nothing of the host's.
+// TestReleaseArchive checks the archive of a release: its files, their common date and owner, and
+// that the program needs nothing from the host.
 func TestReleaseArchive(t *testing.T) {
 	path := file(t, "first/leno_1.0.0_linux_"+runtime.GOARCH+".tar.gz")
 	f, err := os.Open(path)
@@ -101,8 +101,8 @@ func TestReleaseArchive(t *testing.T) {
 	}
 }
 
-// TestReleaseRefused asks for releases that cannot be made, each of which is told
-// what to do before anything is built.
+// TestReleaseRefused asks for releases that cannot be made. Each must fail with advice before
+// anything is built.
 func TestReleaseRefused(t *testing.T) {
 	for _, tt := range []struct {
 		name, script, want string

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestDebianRootBelowRestrictedTmp makes the Debian of these tests where /tmp has neither
-// devices nor programs, as systemd mounts it. A program in the place of debootstrap
-// wants what that does.
+// TestDebianRootBelowRestrictedTmp builds the Debian of these tests where /tmp allows neither
+// devices nor programs, as systemd mounts it. A program that stands for debootstrap has the same
+// requirements.
 func TestDebianRootBelowRestrictedTmp(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: mounts")

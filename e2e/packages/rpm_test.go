@@ -14,14 +14,14 @@ func rpm(t *testing.T, release string) string {
 	return file(t, release+"/leno-*."+arch+".rpm")
 }
 
-// TestRPM installs the rpm into a directory, whose shell and tools its scripts use,
-// upgrades it and takes it away.
+// TestRPM installs the rpm into a directory whose shell and tools its scripts use, upgrades it and
+// removes it.
 func TestRPM(t *testing.T) {
 	m := newMachine(t)
 	m.systemd()
 	run := func(args ...string) (string, error) {
-		// Debian's rpm wants to be told that it is meant. What the package needs is
-		// there, but in no database that it knows.
+		// Debian's rpm needs a confirmation. The dependencies are installed, but in no database
+		// that rpm knows.
 		line := append([]string{"--mount", "--net", "--pid", "--fork", "--kill-child", "rpm", "--root", m.dir, "--dbpath", "/var/lib/rpm"}, args...)
 		out, err := exec.CommandContext(m.ctx, "unshare", line...).CombinedOutput()
 		return string(out), err
@@ -82,7 +82,7 @@ func TestRPM(t *testing.T) {
 	}
 }
 
-// TestRPMHeader reads what the rpm says of itself.
+// TestRPMHeader checks the rpm's header.
 func TestRPMHeader(t *testing.T) {
 	t.Parallel()
 	path := rpm(t, "first")
@@ -92,7 +92,7 @@ func TestRPMHeader(t *testing.T) {
 	if got := query("--queryformat", "%{NAME} %{VERSION} %{RELEASE} %{LICENSE} %{OS} %{BUILDTIME} %{BUILDHOST}"); got != "leno 1.0.0 1 MPL-2.0 linux 1700000000 localhost" {
 		t.Errorf("it is %s", got)
 	}
-	// Of what flags: c for a configuration, n for one that is kept.
+	// Flags: c for a configuration file, n for noreplace.
 	if got := query("--queryformat", "[%{FILENAMES} %{FILEFLAGS:fflags} %{FILEMTIMES}\n]"); !strings.Contains(got, "\n/etc/leno.d/leno.hcl cn 1700000000\n") || strings.Count(got, " cn ") != 1 {
 		t.Errorf("files:\n%s", got)
 	}

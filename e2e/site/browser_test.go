@@ -17,7 +17,7 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// pictures is where those of pages are left, to be looked at.
+// pictures is the directory for screenshots, for people to look at.
 const pictures = "../../bin/screenshots"
 
 // phone and desktop are widths in pixels.
@@ -26,7 +26,7 @@ const (
 	desktop = 1440
 )
 
-// looker is somebody who reads the site.
+// A looker is a reader of the site.
 type looker struct {
 	*site
 	*chromium.Tab
@@ -41,7 +41,7 @@ func TestSiteInABrowser(t *testing.T) {
 	s := open(t).withOlder(t)
 	l := &looker{site: s, t: t}
 	l.Tab = chromium.Open(ctx, t, s.serve(t), func(complaint string) bool {
-		return strings.Contains(complaint, "status of 404") // asked for by strays
+		return strings.Contains(complaint, "status of 404") // requested by strays
 	})
 	l.everyPage()
 	l.looks()
@@ -55,8 +55,8 @@ func TestSiteInABrowser(t *testing.T) {
 	l.Clean()
 }
 
-// everyPage fits a phone, and what is wider than that can be scrolled. Pages are put in the place
-// of one another, which is ten times as quick as to load each.
+// everyPage checks that every page fits a phone and that wider parts can be scrolled. It replaces
+// the content of one page by the next, which is ten times as fast as loading each.
 func (l *looker) everyPage() {
 	l.Scheme("light")
 	l.Width(phone)
@@ -90,11 +90,12 @@ func (l *looker) everyPage() {
 	}
 }
 
-// looks leaves pictures of pages of every kind, whose words can be read in both schemes.
+// looks takes screenshots of pages of every kind and checks that their text is readable in both
+// colour schemes.
 func (l *looker) looks() {
 	kinds := []struct {
 		name, path string
-		both       bool // both schemes
+		both       bool // both colour schemes
 	}{
 		{"front", "", true}, {"configuration", "configuration/", true}, {"command", "commands/network/plan/", true},
 		{"failures", "concepts/failure-modes/", true}, {"commands", "commands/", false}, {"intro", "intro/", false},
@@ -116,7 +117,7 @@ func (l *looker) looks() {
 	}
 }
 
-// searches finds a word, by the keyboard alone, in an index that lies beside the pages.
+// searches finds a word with the keyboard alone, in the search index published with the pages.
 func (l *looker) searches() {
 	l.Width(desktop)
 	l.Open(l.base)
@@ -137,7 +138,7 @@ func (l *looker) searches() {
 	l.wait("the search to close", `!document.querySelector("site-search dialog").open`)
 }
 
-// switches: the reader's choice of a colour scheme counts, and stays.
+// switches checks that the reader's choice of a colour scheme takes effect and persists.
 func (l *looker) switches() {
 	l.Scheme("light")
 	l.Width(desktop)
@@ -157,7 +158,8 @@ func (l *looker) switches() {
 	chromium.Value[bool](l.Tab, `localStorage.clear(), true`)
 }
 
-// chooses: another version is one choice away, on the same page where it has one.
+// chooses checks that another version can be chosen, and that it opens on the same page if it has
+// that page.
 func (l *looker) chooses() {
 	for page, want := range map[string]string{"api/": "/older/api/", "backends/": "/older/"} {
 		l.Open(l.base + page)
@@ -174,7 +176,7 @@ func (l *looker) chooses() {
 	}
 }
 
-// opensMenu: the sidebar is there on a phone.
+// opensMenu checks that the sidebar can be opened on a phone.
 func (l *looker) opensMenu() {
 	l.Width(phone)
 	l.Open(l.base + "configuration/")
@@ -188,7 +190,7 @@ func (l *looker) opensMenu() {
 	l.ShootTop(pictures, "site-menu-phone", phone, 900)
 }
 
-// types: everything can be used by the keyboard, and shows that it has the focus.
+// types checks that every control can be reached by keyboard, with a visible focus.
 func (l *looker) types() {
 	l.Open(l.base + "configuration/")
 	l.wait("the versions to choose from", `document.querySelector("select[aria-label=Version]") !== null`)
@@ -218,8 +220,8 @@ func (l *looker) types() {
 	}
 }
 
-// withoutScripts: what there is to read and where to go is there for a browser that
-// runs no scripts, the version of steady addresses too.
+// withoutScripts checks that text and links are there for a browser that runs no scripts, also
+// under the addresses that always lead to the newest version.
 func (l *looker) withoutScripts() {
 	l.Scripts(false)
 	l.Width(desktop)
@@ -232,8 +234,8 @@ func (l *looker) withoutScripts() {
 	l.Scripts(true)
 }
 
-// strays: an address that is not there leads on; one that shall not grow old leads to
-// the newest version, to the part of the page that it names.
+// strays checks that an unknown address leads to a page with links, and that an address without a
+// version leads to the newest version, including the part of the page that it names.
 func (l *looker) strays() {
 	l.Open(l.base + "no/such/page/")
 	l.Shows("404")
@@ -243,7 +245,7 @@ func (l *looker) strays() {
 	l.wait("the newest version", fmt.Sprintf(`location.pathname === %q`, l.base))
 }
 
-// wait until an expression is true on the page.
+// wait blocks until an expression is true on the page.
 func (l *looker) wait(what, expression string) {
 	l.t.Helper()
 	must(l.t, lab.WaitFor(l.Ctx, what, func(context.Context) error {

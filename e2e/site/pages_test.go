@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/html"
 )
 
-// TestPages holds what is in the head of each page, and its way there, against its file.
+// TestPages compares the head of each page, and its place in the navigation, with its file.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	s := open(t)
@@ -55,8 +55,8 @@ func TestPages(t *testing.T) {
 		}
 	}
 
-	// Every page but the first has all of them in its sidebar, in one order, and says which
-	// it is.
+	// The sidebar of every page but the first lists all of them, in the same order, and marks the
+	// current one.
 	var order []string
 	for _, p := range s.pages {
 		if p.file == "" || p.path == s.base {
@@ -67,7 +67,7 @@ func TestPages(t *testing.T) {
 		current := ""
 		for _, a := range elements(sidebar, "a") {
 			if !strings.HasPrefix(attribute(a, "href"), s.base) {
-				continue // on a phone the way to the source stands there, too
+				continue // on a phone the sidebar also has the link to the source
 			}
 			paths = append(paths, attribute(a, "href"))
 			if attribute(a, "aria-current") == "page" {
@@ -92,22 +92,22 @@ func TestPages(t *testing.T) {
 	if len(order) < 20 {
 		t.Errorf("only %d pages in the sidebar", len(order))
 	}
-	// Parts stand in the order that users of Consul and Nomad know.
+	// The parts are in the order that users of Consul and Nomad know.
 	var parts []string
 	for _, p := range order {
 		part, _, _ := strings.Cut(strings.TrimPrefix(p, s.base), "/")
 		if !slices.Contains(parts, part) {
 			parts = append(parts, part)
-			// The page of a folder comes before the pages in it.
+			// A folder's own page comes before the other pages in it.
 			if index := s.base + part + "/"; s.pages[index] != nil && p != index {
 				t.Errorf("%s comes before %s in the sidebar", p, index)
 			}
 		}
 	}
-	// In a folder, those that say where they stand do so in that order.
+	// Within a folder, pages that specify their position are in that order.
 	for folder, pages := range inFolders(s, order) {
 		last := math.MinInt
-		for _, p := range pages[1:] { // behind the folder's own
+		for _, p := range pages[1:] { // after the folder's own page
 			text, err := os.ReadFile(filepath.Join(source, s.pages[p].file))
 			must(t, err)
 			place := math.MaxInt
@@ -121,7 +121,7 @@ func TestPages(t *testing.T) {
 			last = place
 		}
 	}
-	// The introduction lies open, and the comparisons in it do not.
+	// The introduction is expanded; the comparisons in it are not.
 	for _, d := range elements(elements(s.pages[s.base+"faq/"].root, "nav")[0], "details") {
 		first := attribute(elements(d, "a")[0], "href")
 		isOpen := slices.ContainsFunc(d.Attr, func(a html.Attribute) bool { return a.Key == "open" })
@@ -137,7 +137,7 @@ func TestPages(t *testing.T) {
 
 var sidebarOrder = regexp.MustCompile(`(?m)^sidebar:\n(?:  .*\n)*?  order: (-?\d+)$`)
 
-// inFolders are the pages of each folder in the order of the sidebar.
+// inFolders returns the pages of each folder in the order of the sidebar.
 func inFolders(s *site, order []string) map[string][]string {
 	out := map[string][]string{}
 	for _, p := range order {
@@ -149,8 +149,8 @@ func inFolders(s *site, order []string) map[string][]string {
 	return out
 }
 
-// TestLinks follows every link of every page that stays on the site, to the file and to the
-// part of the page, and comes by every page from the first one.
+// TestLinks follows every link within the site, to the file and to the part of the page, and checks
+// that every page can be reached from the first one.
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	s := open(t)
@@ -169,7 +169,7 @@ func TestLinks(t *testing.T) {
 		}
 	}
 	reached, queue := map[string]bool{s.base: true}, []string{s.base}
-	reached[s.base+"404.html"] = true // whoever goes astray gets there
+	reached[s.base+"404.html"] = true // served for every unknown address
 	followed := 0
 	for len(queue) > 0 {
 		at := s.pages[queue[0]]
@@ -218,8 +218,8 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestNothingFromElsewhere reads all that is published for addresses of other servers that a
-// browser would ask by itself, and for files that are not there.
+// TestNothingFromElsewhere searches everything that is published for addresses of other servers
+// that a browser would load by itself, and for files that do not exist.
 func TestNothingFromElsewhere(t *testing.T) {
 	t.Parallel()
 	s := open(t)
@@ -236,7 +236,7 @@ func TestNothingFromElsewhere(t *testing.T) {
 			}
 		}
 	}
-	// Attributes that have a browser ask, wherever they stand.
+	// Attributes with an address that a browser loads, on any element.
 	asking := []string{"src", "srcset", "poster", "data", "background", "ping", "manifest", "action", "formaction"}
 	for path, p := range s.pages {
 		for _, e := range elements(p.root) {
@@ -285,11 +285,12 @@ func TestNothingFromElsewhere(t *testing.T) {
 // elsewhere matches the address of another server: "https://example.com/x", "//example.com/x".
 var elsewhere = regexp.MustCompile("(?:https?:)?//[a-zA-Z0-9][a-zA-Z0-9-]*\\.[a-z][^\"'`) ]*")
 
-// names that look like addresses: of standards, and what the search makes paths with.
+// names are strings that look like addresses: identifiers of standards, and a prefix from which the
+// search builds paths.
 var names = []string{"http://www.w3.org/", "https://example.com${"}
 
-// code is a script without the comments of a line of their own, and a style sheet without any.
-// Who translated what the search says is no code either.
+// code returns a script without comments on lines of their own, or a style sheet without any
+// comments. The translators' credits in the search are removed as well.
 func code(s string) string {
 	s = regexp.MustCompile(`<https://[^>]*>`).ReplaceAllString(s, "")
 	s = regexp.MustCompile(`(?s)/\*.*?\*/`).ReplaceAllString(s, "")
@@ -298,15 +299,15 @@ func code(s string) string {
 
 var requested = regexp.MustCompile(`url\(\s*(?:"([^"]*)"|'([^']*)'|([^)"'\s]*))\s*\)|@import\s+["']([^"']*)`)
 
-// styles calls ask with every address that a style sheet has the browser ask for.
+// styles calls ask with every address that a style sheet makes the browser load.
 func styles(css string, ask func(address string)) {
 	for _, m := range requested.FindAllStringSubmatch(css, -1) {
 		ask(m[1] + m[2] + m[3] + m[4])
 	}
 }
 
-// TestRendering holds tables and blocks of every page against what is written in its file, and
-// looks for Markdown that was not understood.
+// TestRendering compares the tables and blocks of every page with its source file, and looks for
+// unprocessed Markdown.
 func TestRendering(t *testing.T) {
 	t.Parallel()
 	s := open(t)
@@ -322,7 +323,7 @@ func TestRendering(t *testing.T) {
 		}
 		_, body := matter(t, p.file)
 
-		// Every block has its text, and its title and nothing else of what is behind the fence.
+		// Every block has its text and its title, and nothing else from after the fence.
 		var shown, titles []string
 		for _, pre := range elements(p.content(), "pre") {
 			var lines []string
@@ -363,7 +364,7 @@ func TestRendering(t *testing.T) {
 			t.Errorf("of %s is copied\n%q\nwant\n%q", p.path, copied, wantCopied)
 		}
 
-		// Every row of every table has its cells.
+		// Every row of every table has all its cells.
 		var cells, wantCells []int
 		for _, row := range elements(p.content(), "tr") {
 			cells = append(cells, len(elements(row, "td", "th")))
@@ -390,8 +391,8 @@ func TestRendering(t *testing.T) {
 	}
 }
 
-// toCopy is what the button of a block copies: of a console the commands, without prompts and
-// what they print.
+// toCopy returns what the copy button of a block copies: for a console, the commands without
+// prompts and output.
 func toCopy(info, text string) string {
 	if !strings.HasPrefix(info, "console") || !strings.Contains("\n"+text, "\n$ ") {
 		return text

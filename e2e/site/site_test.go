@@ -1,5 +1,5 @@
-// Package site looks at the documentation's site as it is published: every page and link, what
-// it asks of others, and what people see of it.
+// Package site checks the documentation's site as it is published: every page and link, requests to
+// other servers, and what people see.
 package site
 
 import (
@@ -19,10 +19,10 @@ import (
 	"golang.org/x/net/html"
 )
 
-// source is where the pages are written.
+// source is the directory of the pages' source files.
 const source = "../../website/content/docs"
 
-// folder is where the site is: LENO_TEST_SITE, or built now.
+// folder returns the directory of the built site: LENO_TEST_SITE, or one built now.
 var folder = sync.OnceValues(func() (string, error) {
 	if dir := os.Getenv("LENO_TEST_SITE"); dir != "" {
 		return dir, nil
@@ -37,21 +37,21 @@ var folder = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(out)), err
 })
 
-// site is what is published.
+// A site is everything that is published.
 type site struct {
 	dir   string
 	base  string // "/dev/"
 	pages map[string]*page
 }
 
-// page is one of the newest version's.
+// A page is a page of the newest version.
 type page struct {
 	path string // address, "/dev/api/"
 	root *html.Node
-	file string // that it was written in, below source; "" for the 404 page
+	file string // its source file, relative to source; "" for the 404 page
 }
 
-// open returns the site, which is read once for all tests. They do not change it.
+// open returns the site, which is read once for all tests. The tests must not change it.
 func open(t *testing.T) *site {
 	t.Helper()
 	s, err := read()
@@ -103,7 +103,7 @@ var read = sync.OnceValues(func() (*site, error) {
 	return s, err
 })
 
-// written are the files of pages, below source.
+// written returns the source files of pages, relative to source.
 func written() (out []string, err error) {
 	err = filepath.WalkDir(source, func(path string, _ os.DirEntry, err error) error {
 		if strings.HasSuffix(path, ".mdx") {
@@ -114,7 +114,7 @@ func written() (out []string, err error) {
 	return out, err
 }
 
-// serve is the site on a server of its own, as any server of files does it.
+// serve serves the site as an ordinary file server does, and returns its origin.
 func (s *site) serve(t *testing.T) (origin string) {
 	t.Helper()
 	files := http.FileServer(http.Dir(s.dir))
@@ -140,7 +140,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// elements are those below n, and n, with one of the names; all without.
+// elements returns n and the elements below it that have one of the names, or all of them if no
+// name is given.
 func elements(n *html.Node, names ...string) (out []*html.Node) {
 	for d := range n.Descendants() {
 		if d.Type != html.ElementNode {
@@ -158,7 +159,7 @@ func elements(n *html.Node, names ...string) (out []*html.Node) {
 	return out
 }
 
-// attribute of an element, "" without.
+// attribute returns an attribute of an element, or "".
 func attribute(n *html.Node, name string) string {
 	for _, a := range n.Attr {
 		if a.Key == name {
@@ -168,12 +169,12 @@ func attribute(n *html.Node, name string) string {
 	return ""
 }
 
-// class says whether an element has a class.
+// class reports whether an element has a class.
 func class(n *html.Node, name string) bool {
 	return strings.Contains(" "+attribute(n, "class")+" ", " "+name+" ")
 }
 
-// first is the first of the elements that has the class.
+// first returns the first of the elements that has the class.
 func first(nodes []*html.Node, name string) *html.Node {
 	for _, n := range nodes {
 		if class(n, name) {
@@ -183,7 +184,7 @@ func first(nodes []*html.Node, name string) *html.Node {
 	return nil
 }
 
-// text of an element, without the parts that leave out says.
+// text returns the text of an element without the parts for which leaveOut returns true.
 func text(n *html.Node, leaveOut func(*html.Node) bool) string {
 	if n.Type == html.TextNode {
 		return n.Data
@@ -198,15 +199,15 @@ func text(n *html.Node, leaveOut func(*html.Node) bool) string {
 	return out.String()
 }
 
-// squeeze makes one space of all white space.
+// squeeze replaces each run of white space with one space.
 func squeeze(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// content is the part of a page that was written in its file.
+// content returns the part of a page that comes from its source file.
 func (p *page) content() *html.Node { return first(elements(p.root, "div"), "sl-markdown-content") }
 
 var simpleValue = regexp.MustCompile(`(?m)^(\w+): (.*)$`)
 
-// matter is the front matter of a file: its simple values, and those of folded text.
+// matter returns the front matter of a file: its simple values and its folded strings.
 func matter(t *testing.T, file string) (values map[string]string, body string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(source, file))

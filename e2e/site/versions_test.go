@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// leads makes anew what leads to the versions of the site that lie in a folder.
+// leads regenerates the pages that lead to the versions of the site in a folder.
 func leads(t *testing.T, dir string) {
 	t.Helper()
 	if out, err := exec.Command("../../tools/site", "versions", dir).CombinedOutput(); err != nil {
@@ -18,7 +18,7 @@ func leads(t *testing.T, dir string) {
 	}
 }
 
-// publish puts a version with these pages, "" for the first, into a folder.
+// publish adds a version with these pages to a folder; "" is the first page.
 func publish(t *testing.T, dir, version string, pages ...string) {
 	t.Helper()
 	must(t, os.MkdirAll(filepath.Join(dir, version, "pagefind"), 0o755))
@@ -29,7 +29,7 @@ func publish(t *testing.T, dir, version string, pages ...string) {
 	}
 }
 
-// withOlder is the site with another version beside the newest, on which only the API has a page.
+// withOlder returns the site together with another version, in which only the API has a page.
 func (s *site) withOlder(t *testing.T) *site {
 	t.Helper()
 	dir := t.TempDir()
@@ -39,8 +39,8 @@ func (s *site) withOlder(t *testing.T) *site {
 	return &site{dir: dir, base: s.base, pages: s.pages}
 }
 
-// TestVersions publishes versions beside each other: the newest is what people are led to, and
-// of one that was taken away nothing stays.
+// TestVersions publishes several versions next to each other: readers are led to the newest, and
+// nothing is left of a version that was removed.
 func TestVersions(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
