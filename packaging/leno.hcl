@@ -1,8 +1,8 @@
-# What leno does on this host. The agent reads all .hcl and .json files in /etc/leno.d.
+# The configuration of leno on this host. The agent reads all .hcl and .json files in /etc/leno.d.
 # Every option with its default: /usr/share/doc/leno/examples/config.hcl.example.
 #
-# Nothing is set here, so no network is joined. Take the marks off, choose a prefix
-# that nobody uses where this host is, and then:
+# Nothing is set here, so the host joins no network. Remove the comment marks below,
+# choose a prefix that is not in use in your network, and then:
 #
 #   leno validate /etc/leno.d
 #   systemctl enable --now leno
