@@ -188,8 +188,8 @@ func (b *Backend) fillTable(p plan, report *backend.Report) {
 }
 
 // setUp sets the MTU and brings the device up. It runs before program, because a device that is
-// down has no routes and no IPv6 addresses. With anew set, the device was just attached, and what
-// it lacks is not reported as a repair.
+// down has no routes and no IPv6 addresses. What a device lacks that was just attached is not
+// reported as a repair.
 func (b *Backend) setUp(link netlink.Link, mtu int, anew bool, report *backend.Report) error {
 	known := b.mtu == mtu && !anew
 	b.mtu = mtu

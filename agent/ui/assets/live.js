@@ -1,12 +1,12 @@
 "use strict";
-// Keeps the page as it would be if it were loaded anew: blocking reads of the API
-// tell when there is news, the page is asked for again, and only what differs is
-// put in place, so that scroll, focus and selection stay.
+// Keeps the page up to date without reloading it: when a blocking read of the API reports
+// a change, the script requests the page again and replaces only the parts that differ, so
+// that scroll position, focus and selection stay.
 (() => {
-  const every = 5000; // ms: for counters, and what nobody writes down
-  const least = 500; // ms from one look to the next
-  const most = 30000; // ms between tries while nobody answers
-  const wait = 20; // s a blocking read lasts: browsers have six connections to an agent
+  const every = 5000; // ms: for counters, and for values whose changes the API does not report
+  const least = 500; // ms between two requests
+  const most = 30000; // ms: the longest pause between attempts while the agent does not respond
+  const wait = 20; // s: duration of a blocking read; browsers open six connections to an agent
 
   let root = document.body.dataset.root;
   let shown = "";
@@ -51,10 +51,10 @@
     away.hidden = text === "";
   }
 
-  // follow looks at the page whenever a blocking read has other news. The first
-  // read may have brought the agent news, of which the page tells from memory. One
-  // that is refused, as when too many wait, is tried more and more seldom, however
-  // well the page itself is answered.
+  // follow requests the page whenever a blocking read returns another index. The first
+  // read may have given the agent data that the page, rendered from memory, did not have.
+  // A read that is refused, as when too many are waiting, is repeated at growing
+  // intervals, even if the page itself is served.
   async function follow(path) {
     let index = "0";
     let refused = 0;
@@ -72,7 +72,7 @@
       } catch (e) {
         index = "0";
         if (e.name !== "AbortError") {
-          if (refused++ === 0) look(); // which finds out whether the agent answers
+          if (refused++ === 0) look(); // to find out whether the agent responds
           await pause(refused);
         }
       }
@@ -80,7 +80,7 @@
     }
   }
 
-  // look brings the page up to date. Whoever asks meanwhile gets another look.
+  // look updates the page. If it is called during an update, it updates the page once more.
   async function look() {
     clearTimeout(timer);
     if (looking) {
@@ -128,7 +128,7 @@
 
   const assets = (d) => [...d.querySelectorAll("script[src], link[rel=stylesheet]")].map((e) => e.getAttribute("src") || e.getAttribute("href")).join();
 
-  // rates writes how fast the counters have moved since the last look.
+  // rates writes how fast the counters have changed since the last update.
   function rates(next) {
     const now = performance.now();
     const seen = new Map();
@@ -155,7 +155,7 @@
     return `${n < 9.95 && unit > 0 ? n.toFixed(1) : n.toFixed(0)} ${" kMGTP"[unit].trim()}B/s`;
   }
 
-  // morph makes a like b and touches nothing that is equal.
+  // morph makes a equal to b and leaves equal parts alone.
   function morph(a, b) {
     if (a.nodeType !== Node.ELEMENT_NODE) {
       if (a.data !== b.data) a.data = b.data;
@@ -194,7 +194,7 @@
     }
   }
 
-  // A slot of the map leads to its row.
+  // A click on a slot of the map opens its row.
   document.addEventListener("click", (e) => {
     const id = e.target.closest && e.target.closest("use[data-row]")?.dataset.row;
     const row = id && document.getElementById(id);
@@ -204,7 +204,7 @@
     }
   });
 
-  // Hosts are found while one types.
+  // The search for hosts runs while the user types.
   let typing = 0;
   document.addEventListener("input", (e) => {
     if (e.target.id !== "q") return;
@@ -228,7 +228,7 @@
     clearTimeout(timer);
   });
 
-  // What the page shows now was just made; a first look takes the counters down.
+  // The page was just rendered; the first update records the counters.
   look();
   follow(document.body.dataset.watch);
 })();
