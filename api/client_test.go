@@ -246,7 +246,7 @@ func TestErrors(t *testing.T) {
 		text   string
 	}{
 		{"the agent's", 404, `{"code":404,"error":"network \"x\" is not defined, there is: default"}`, 404, `network "x" is not defined, there is: default`},
-		{"status wins over the body", 409, `{"code":200,"error":"changed meanwhile"}`, 409, "changed meanwhile"},
+		{"status wins over the body", 409, `{"code":200,"error":"changed in the meantime"}`, 409, "changed in the meantime"},
 		{"a proxy's page", 502, "<html>bad gateway</html>\n", 502, "unexpected answer: 502 Bad Gateway: <html>bad gateway</html>"},
 		{"a long page is cut", 500, strings.Repeat("é", 500), 500, "unexpected answer: 500 Internal Server Error: " + strings.Repeat("é", 100) + "…"},
 		{"nothing", 500, "", 500, "unexpected answer: 500 Internal Server Error"},

@@ -93,7 +93,7 @@ func TestJudge(t *testing.T) {
 		{"a right missing says more than that it was refused", func(f *Facts, _ *Network) { f.Store.Err, f.Store.Rights[0].Granted = registry.ErrDenied, false }, "fault acl", "everything"},
 		{"the record is gone", func(_ *Facts, n *Network) { n.Lease.Record = nil }, "fault lease", "deleted or revoked"},
 		{"the session has ended", func(_ *Facts, n *Network) { n.Lease.Record.Session = "" }, "fault lease", "has ended"},
-		{"somebody else has the lock", func(_ *Facts, n *Network) { n.Lease.Record.Session = "t" }, "fault lease", "session t"},
+		{"another session has the lock", func(_ *Facts, n *Network) { n.Lease.Record.Session = "t" }, "fault lease", "session t"},
 		{"not leased, for another host has the name", func(_ *Facts, n *Network) {
 			n.Lease, n.Checks.Lease = Lease{}, failing("lease", "waiting")
 			n.Checks.Conflict = failing("conflict", registry.ErrDuplicateNode.Error())
@@ -122,7 +122,7 @@ func TestJudge(t *testing.T) {
 		{"a rule here, seen in passing", func(_ *Facts, n *Network) {
 			n.Blockades, n.Peers[0].Probe, n.Asked = []firewall.Blockade{blocked(true)}, nil, 0
 		}, "fault port", "what 192.0.2.12 sends"},
-		{"a rule here that is in nobody's way", func(_ *Facts, n *Network) { n.Blockades = []firewall.Blockade{blocked(true)} }, "", ""},
+		{"a rule here that blocks no peer", func(_ *Facts, n *Network) { n.Blockades = []firewall.Blockade{blocked(true)} }, "", ""},
 		{"a rule here, where pings are closed too", func(_ *Facts, n *Network) {
 			n.Blockades = []firewall.Blockade{blocked(false)}
 			silence(n, false, "", "")
@@ -292,7 +292,7 @@ func TestFaultsOfSeveralPeers(t *testing.T) {
 			"fault port host-b: what this host sends to its UDP port 8472 is lost; it is not so with the other hosts that answer (1): the fault is on the side of host-b | accept UDP port 8472 from 192.0.2.11 to 192.0.2.12"}, ""},
 		{"two faults", 3, map[int]func(*Peer){0: closed(api.DirectionLost, api.DirectionPasses), 1: narrow(1350, 1400)}, []string{
 			"fault port host-b: other hosts that answer (2): the fault is on the side of host-b", "fault path_mtu host-c: other hosts that answer (1): the fault is on the side of host-c"}, "own link"},
-		{"nobody answers", 2, map[int]func(*Peer){0: silent, 1: silent}, []string{
+		{"no peer answers", 2, map[int]func(*Peer){0: silent, 1: silent}, []string{
 			"fault peers : none of the 2 hosts that hold a lease answers | host-b and host-c; the fault is on this host's own link, eth0 | `ip route get 192.0.2.12`"}, ""},
 		{"one does not answer", 2, map[int]func(*Peer){1: silent}, []string{"warning peers host-c: answers neither at 192.0.2.13"}, "1 of 2"},
 		{"the reverse path filter keeps all out", 2, map[int]func(*Peer){0: refusal, 1: refusal}, []string{

@@ -182,7 +182,7 @@ func TestFits(t *testing.T) {
 		peers, ways, count, timeout int
 		want                        []string // of the refusal; none where it fits
 	}{
-		{"nobody", 0, 0, 100, 10_000, nil},
+		{"no peers", 0, 0, 100, 10_000, nil},
 		{"a peer, as much as there is", 1, 3, 100, 10_000, nil},
 		{"many peers", 10_000, 20_000, 3, 1000, nil},
 		{"half the packets of many peers", 1000, 2000, 90, 1000, nil},

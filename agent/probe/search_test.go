@@ -12,7 +12,7 @@ func TestLargest(t *testing.T) {
 	}{
 		{"by halves", 64, 1500, 0, 1400, false, 11},
 		{"told before", 64, 1500, 1400, 1400, false, 2},
-		{"told meanwhile", 64, 1500, 0, 600, true, 3},
+		{"told during the search", 64, 1500, 0, 600, true, 3},
 		{"told too much", 64, 1500, 1400, 1300, false, 12},
 		{"told too little", 64, 1500, 1000, 1400, false, 13},
 		{"told nonsense", 64, 1500, 9000, 1400, false, 11},

@@ -105,7 +105,7 @@ func TestTotals(t *testing.T) {
 		{"another part", map[string]uint64{"a": 150, "b": 50}, "200"},
 		{"one gone", map[string]uint64{"b": 60}, "210"},
 		{"back from 0", map[string]uint64{"a": 10, "b": 60}, "220"},
-		{"begun anew", map[string]uint64{"a": 5, "b": 60}, "225"},
+		{"begun again", map[string]uint64{"a": 5, "b": 60}, "225"},
 		{"more than a float32 can tell apart", map[string]uint64{"a": 5 + large, "b": 60}, "1.099511640346e+12"},
 	} {
 		parts = step.set

@@ -83,7 +83,7 @@ func TestKindsOfHosts(t *testing.T) {
 			"eth1 [10.1.0.34], 1400 of eth1 [eth1]"},
 		{"policy routing by source, for one host", "ip route add default via 10.1.0.1 table 100; ip rule add from 192.0.2.34 lookup 100 pref 90; ip route add 192.0.2.0/24 dev eth0 table 100",
 			config.Underlay{}, peers("198.51.100.9", "192.0.2.35"), "eth0 [192.0.2.34 2001:db8::34], 1400 of eth1, by which the route to 198.51.100.9 leaves, [eth0 eth1]"},
-		{"policy routing by source for somebody else", "ip route add default via 10.1.0.1 table 100; ip rule add from 192.0.2.77 lookup 100 pref 90",
+		{"policy routing by another source", "ip route add default via 10.1.0.1 table 100; ip rule add from 192.0.2.77 lookup 100 pref 90",
 			config.Underlay{}, peers("198.51.100.9"), plain},
 
 		{"a route with an MTU", "ip route replace default via 192.0.2.1 mtu 1400", config.Underlay{}, both,

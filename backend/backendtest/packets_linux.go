@@ -78,7 +78,7 @@ func testPackets(t *testing.T, s Suite) {
 	for _, dst := range []string{"10.5.250.1", "fd00:5:0:fa::1"} {
 		out, err := a.ns.Try("ping -n -c 1 -W 2 " + dst)
 		if err == nil || !strings.Contains(strings.ToLower(out), "no route to host") && !strings.Contains(strings.ToLower(out), "unreachable") {
-			t.Errorf("ping of an address nobody has: %v\n%s", err, out)
+			t.Errorf("ping of an address that no host has: %v\n%s", err, out)
 		}
 	}
 

@@ -57,7 +57,7 @@ func Run(t *testing.T, s Suite) {
 		{"a thousand peers that lose everything", testCrowd, s.Crowd},
 		{"device", testDevice, s.Type.Device},
 		{"deleted device is recreated", testDeviceDeleted, s.Type.Device},
-		{"device of somebody else", testForeignDevice, s.Type.Device},
+		{"device of another program", testForeignDevice, s.Type.Device},
 	}
 	for _, c := range cases {
 		if c.when {

@@ -124,7 +124,7 @@ ip -6 route add fd00:5:0:77::/64 via 2001:db8::9 proto static`)
 		}
 		settle(t, table, kernel.CompareRoutes, nil)
 	})
-	t.Run("what somebody added under our number or changed goes", func(t *testing.T) {
+	t.Run("what another program added under our number or changed goes", func(t *testing.T) {
 		ns.Sh(`ip route add 10.5.2.0/24 via 10.5.2.0 dev leno-t onlink proto 108 mtu 1000
 ip route append 10.5.2.0/24 via 192.0.2.7 dev eth0 proto 108
 ip route add 10.88.0.0/16 dev leno-t proto 108

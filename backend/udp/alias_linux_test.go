@@ -43,7 +43,7 @@ func TestForeignDeviceWithOurAlias(t *testing.T) {
 					t.Errorf("%+v: healed %q", tt, r.Healed)
 				}
 				if anew := a.ns.Index("leno-test") != index; anew != tt.anew {
-					t.Errorf("%+v: made anew: %v", tt, anew)
+					t.Errorf("%+v: created again: %v", tt, anew)
 				}
 				if got := a.ns.Sh(shown); got != before {
 					t.Errorf("%+v: the foreign device was touched:\n%swant\n%s", tt, got, before)

@@ -250,7 +250,7 @@ func TestEngineDropsFromWire(t *testing.T) {
 				}
 			}
 			if tt.node == "" {
-				eventually(t, "drops of nobody's are counted", func() bool { return a.counters()[""].Drops[tt.drop] == before+3 })
+				eventually(t, "drops without a peer are counted", func() bool { return a.counters()[""].Drops[tt.drop] == before+3 })
 				return
 			}
 			eventually(t, "drops are counted", func() bool { return a.counters()[tt.node].Drops[tt.drop] == 3 })
@@ -271,7 +271,7 @@ func TestEngineDropsFromDevice(t *testing.T) {
 		node string
 		drop string
 	}{
-		{"nobody's subnet", packet("10.5.1.2", "10.5.77.1", 8), "", "tx_no_peer"},
+		{"a subnet of no peer", packet("10.5.1.2", "10.5.77.1", 8), "", "tx_no_peer"},
 		{"our own subnet", packet("10.5.1.2", "10.5.1.3", 8), "", "tx_no_peer"},
 		{"multicast", packet("10.5.1.2", "224.0.0.251", 8), "", "tx_multicast"},
 		{"broadcast", packet("10.5.1.2", "255.255.255.255", 8), "", "tx_multicast"},

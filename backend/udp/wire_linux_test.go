@@ -80,7 +80,7 @@ func TestWireFormatAndSpoofing(t *testing.T) {
 	}{
 		{"a stranger's address", "192.0.2.66:8285", good, "", "rx_unknown_peer"},
 		{"a peer's address and another port", "192.0.2.2:9999", good, "", "rx_unknown_peer"},
-		{"an inner source of nobody's", "192.0.2.2:8285", bad, "host-2", "rx_foreign_source"},
+		{"an inner source of no peer", "192.0.2.2:8285", bad, "host-2", "rx_foreign_source"},
 		{"our own inner source", "192.0.2.2:8285", udpPacket([4]byte{10, 5, 1, 1}, [4]byte{10, 5, 1, 2}, "bad"), "host-2", "rx_foreign_source"},
 		{"to be passed on", "192.0.2.2:8285", udpPacket([4]byte{10, 5, 2, 3}, [4]byte{192, 0, 2, 2}, "bad"), "host-2", "rx_foreign_destination"},
 		{"cut", "192.0.2.2:8285", good[:30], "host-2", "rx_bad_length"},

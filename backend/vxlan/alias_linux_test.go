@@ -37,7 +37,7 @@ func TestForeignDeviceWithOurAlias(t *testing.T) {
 					t.Errorf("%s: healed %q, want %s", tt.script, r.Healed, tt.healed)
 				}
 				if anew := h.ns.Index("leno-test") != index; anew != tt.anew {
-					t.Errorf("%s: made anew: %v", tt.script, anew)
+					t.Errorf("%s: created again: %v", tt.script, anew)
 				}
 				if r := h.apply(b, s); r.Writes != 0 {
 					t.Errorf("%s: second apply %+v", tt.script, r)

@@ -134,7 +134,7 @@ func TestChecksumOffload(t *testing.T) {
 			}
 		}
 		if now := h.ns.Index("leno-test"); index != 0 && now != index {
-			t.Errorf("%+v: the device was made anew", tt)
+			t.Errorf("%+v: the device was created again", tt)
 		} else {
 			index = now
 		}

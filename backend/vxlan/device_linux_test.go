@@ -90,7 +90,7 @@ func TestDeviceChanges(t *testing.T) {
 		{"vni", `{"vni":5}`, "eth0", "192.0.2.1", "", false, "vxlan id 5 ", ""},
 		{"port", `{"port":4789}`, "eth0", "192.0.2.1", "", false, "dstport 4789", ""},
 		{"gbp", `{"gbp":true}`, "eth0", "192.0.2.1", "", false, " gbp", ""},
-		{"somebody's own kind of vxlan", plain, "eth0", "192.0.2.1",
+		{"another program's kind of vxlan", plain, "eth0", "192.0.2.1",
 			"ip link del leno-test; ip link add leno-test type vxlan id 1 dstport 8472 local 192.0.2.1 dev eth0 l2miss", false, "nolearning", "l2miss"},
 	}
 	for _, tt := range tests {

@@ -376,7 +376,7 @@ func (s *site) collectedMeanwhile(t *testing.T, r *runtime) {
 		}
 		return errors.Join(err, errors.New("not yet"))
 	}))
-	c := s.added(t, r, named("meanwhile"))
+	c := s.added(t, r, named("during"))
 	must(t, lock.Close())
 	must(t, g.Wait())
 	c.still(t)

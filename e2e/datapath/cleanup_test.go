@@ -434,6 +434,6 @@ func TestCleanupOfRemains(t *testing.T) {
 		t.Errorf("back with %s, and had %s", got, subnet)
 	}
 	if out, err := a.Exec(w.Ctx, "unshare", "--user", world.Leno(), "cleanup"); err == nil || !strings.Contains(err.Error(), "only root can do this") {
-		t.Errorf("as nobody: %v, %s", err, out)
+		t.Errorf("without root: %v, %s", err, out)
 	}
 }

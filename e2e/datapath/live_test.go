@@ -235,7 +235,7 @@ func TestChangesRefused(t *testing.T) {
 		t.Errorf("host-a: subnet %s, before %s", got, kept)
 	}
 	if !strings.Contains(b.Agent().Output(), "its containers must be restarted") {
-		t.Error("nobody is told that host-b's containers must be restarted")
+		t.Error("the log does not say that host-b's containers must be restarted")
 	}
 	if pair, _, err := w.Consul.Client().KV().Get(world.LeaseKey("default", lost), nil); err != nil || pair != nil {
 		t.Errorf("the former lease stays: %+v, %v", pair, err)

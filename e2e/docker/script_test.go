@@ -405,7 +405,7 @@ func TestScriptOtherDropIns(t *testing.T) {
 		m.write(earlier, set("/usr/bin/dockerd --mine"), 0o644) // not leno's drop-in
 		starts("/usr/bin/dockerd --mine $LENO_DOCKER_OPTS")
 	})
-	t.Run("of somebody else by this name", func(t *testing.T) {
+	t.Run("of another program by this name", func(t *testing.T) {
 		m, _, fails := newest(t)
 		m.write(dropIn, set("/usr/bin/dockerd --mine"), 0o644)
 		fails("zz-leno.conf was not written by this script")

@@ -33,7 +33,7 @@ func TestDocumentationDoctor(t *testing.T) {
 		name, check, says := row[1], strings.Trim(row[2], "`"), strings.ReplaceAll(row[3], "`", "")
 		f, ok := tried[name]
 		if !ok {
-			t.Errorf("%s: nobody tries that", name)
+			t.Errorf("%s: no test tries that", name)
 			continue
 		}
 		delete(tried, name)

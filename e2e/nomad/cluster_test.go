@@ -81,7 +81,7 @@ client {
   network_interface = "eth0"
   cgroup_parent     = %[2]q
 
-  # These wait for an answer that nobody gives.
+  # These wait for an answer that never comes.
   options = {
     "fingerprint.denylist" = "env_aws,env_azure,env_gce,env_digitalocean"
   }

@@ -18,7 +18,7 @@ func TestDebOnOtherHosts(t *testing.T) {
 		name string
 		do   func(t *testing.T, m *machine, deb string)
 	}{
-		{"configuration made anew", configurationAnew},
+		{"configuration created again", configurationAnew},
 		{"removal that is aborted", removalAborted},
 		{"directory of CNI plugins", pluginsElsewhere},
 		{"account of a person", personsAccount},
@@ -43,14 +43,14 @@ func configurationAnew(t *testing.T, m *machine, deb string) {
 	m.must("rm", "-r", "/etc/leno.d")
 	m.must("dpkg", "--install", deb)
 	if got := m.stat("/etc/leno.d"); got != "/etc/leno.d 750 root:leno" {
-		t.Errorf("made anew: %s", got)
+		t.Errorf("created again: %s", got)
 	}
 	m.must("setpriv", "--reuid=leno", "--regid=leno", "--clear-groups", "ls", "/etc/leno.d")
 
 	const asInstalled = "/etc/leno.d 750 root:leno\n/etc/leno.d/leno.hcl 640 root:leno"
 	m.must("dpkg", "--force-confmiss", "--install", deb)
 	if got := m.stat("/etc/leno.d", "/etc/leno.d/leno.hcl"); got != asInstalled {
-		t.Errorf("a file made anew: %s", got)
+		t.Errorf("a file created again: %s", got)
 	}
 	m.must("sh", "-euc", "chgrp root /etc/leno.d /etc/leno.d/leno.hcl; chmod 700 /etc/leno.d; chmod 600 /etc/leno.d/leno.hcl")
 	m.must("dpkg", "--install", deb)

@@ -112,7 +112,7 @@ func TestReleaseRefused(t *testing.T) {
 		{"no date", "VERSION=1.0.0 tools/release", "set SOURCE_DATE_EPOCH"},
 		{"a wrong version", "VERSION=one SOURCE_DATE_EPOCH=1 tools/release", "VERSION=one does not begin with a digit"},
 		{"a path in the version", "VERSION=1/0 SOURCE_DATE_EPOCH=1 tools/release", "VERSION=1/0"},
-		{"somebody else's repository", "git init -q . && chown -R 1234 . && VERSION=1.0.0 SOURCE_DATE_EPOCH=1 tools/release", "dubious ownership"},
+		{"another user's repository", "git init -q . && chown -R 1234 . && VERSION=1.0.0 SOURCE_DATE_EPOCH=1 tools/release", "dubious ownership"},
 		{"another word", "tools/release everything", "usage: tools/release"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

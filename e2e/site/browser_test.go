@@ -65,7 +65,7 @@ func (l *looker) everyPage() {
 	must(l.t, err)
 	chromium.Value[bool](l.Tab, `(async (paths) => {
 		const wrong = [];
-		// Styles of blocks lie among them and shall stay.
+		// The styles of blocks are in the pages and must stay.
 		const loaded = [...document.querySelectorAll("main link[rel=stylesheet]")].map((link) => {
 			document.head.append(link);
 			return new Promise((resolve) => { link.onload = resolve; });

@@ -208,7 +208,7 @@ func TestCheck(t *testing.T) {
 			s.list("a", 30, 99, six)
 		}, []Rule{Moved}}, // no other node was on b's subnet
 
-		"a new host comes to a slot somebody is on": {func(s *story) {
+		"a new host comes to a slot that is in use": {func(s *story) {
 			s.Nodes = append(s.Nodes, Node{"c", "n", false, []string{"z"}})
 			s.silence("c", 30, 50, ReplaceHost)
 			s.Rewinds = []Rewind{{Span: at(20), Why: RestoreStore}}
@@ -290,7 +290,7 @@ func TestCheck(t *testing.T) {
 			}
 		}, []Rule{NotDefined}},
 
-		"a claim is lost and nobody notices": {func(s *story) {
+		"a claim is lost unnoticed": {func(s *story) {
 			s.reads(40, 99, lapsed(one, "a"), held(two, "b"))
 		}, []Rule{LostUnnoticed}},
 		"a host that does not recover": {func(s *story) {

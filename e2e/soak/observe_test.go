@@ -94,7 +94,7 @@ func TestDestination(t *testing.T) {
 	}{
 		{"a peer's", netlink.Route{Protocol: 108, Type: unix.RTN_UNICAST, Dst: to}, true},
 		{"the rest of the network", netlink.Route{Protocol: 108, Type: unix.RTN_UNREACHABLE, Dst: to}, false},
-		{"somebody else's", netlink.Route{Protocol: 2, Type: unix.RTN_UNICAST, Dst: to}, false},
+		{"another program's", netlink.Route{Protocol: 2, Type: unix.RTN_UNICAST, Dst: to}, false},
 		{"the default route", netlink.Route{Protocol: 108, Type: unix.RTN_UNICAST}, false},
 	} {
 		if got, ok := destination(c.route); ok != c.ok || ok && got != two {

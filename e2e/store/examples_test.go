@@ -311,7 +311,7 @@ func (w *testWorld) reserveUnderTraffic(a, b *lab.Host) {
 	w.T.Helper()
 	subnet, session := w.Subnet(b, "default"), w.Session(b)
 	deleted := w.RouteEvents(a)
-	add := []string{"reservation", "add", "-node=somebody", "default", subnet.String()}
+	add := []string{"reservation", "add", "-node=host-y", "default", subnet.String()}
 	if out, err := a.Leno(w.Ctx, add...); err == nil || !strings.Contains(err.Error(), b.Name) {
 		w.T.Errorf("reserved the subnet of a living host: %s, %v", out, err)
 	}

@@ -117,7 +117,7 @@ func TestStranger(t *testing.T) {
 	w.Eventually("a look at the datapath", func(ctx context.Context) error {
 		_, body, err := a.Get(ctx, "/v1/network/default/peers")
 		if err == nil && !strings.Contains(body, "vtep_mac") {
-			err = fmt.Errorf("nobody is refused: %s", body)
+			err = fmt.Errorf("no peer is refused: %s", body)
 		}
 		return err
 	})

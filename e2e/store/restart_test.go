@@ -50,7 +50,7 @@ func TestAgentRestarted(t *testing.T) {
 			w.Must(h.StopAgent(w.Ctx))
 		}
 		if got := w.stands(h); got != before {
-			t.Errorf("nobody runs, and there is\n%s\nbefore\n%s", got, before)
+			t.Errorf("no agent runs, and there is\n%s\nbefore\n%s", got, before)
 		}
 		w.Must(h.RestartAgent())
 		w.Must(pings.WaitAnswers(w.Ctx, 20))

@@ -324,5 +324,5 @@ func (r *rendering) killed(environment ...string) {
 	r.w.put(map[string]string{stranger(9).key(): ""})
 	again := r.w.render(r.network, "default", environment...)
 	r.Process = again.Process
-	r.eventually("what changed meanwhile", func() error { return errors.Join(r.current(), r.own()) })
+	r.eventually("what changed in the meantime", func() error { return errors.Join(r.current(), r.own()) })
 }

@@ -60,7 +60,7 @@ func TestOptions(t *testing.T) {
 		err                     string
 	}{
 		{name: "good", contenders: "udp,vxlan"},
-		{name: "only somebody else's", peers: "a=x"},
+		{name: "only another overlay", peers: "a=x"},
 		{name: "unknown", contenders: "udp,alloc", err: `"alloc"`},
 		{name: "twice", contenders: "udp,udp", err: "at most once"},
 		{name: "nobody", err: "nobody"},
