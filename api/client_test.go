@@ -271,7 +271,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// A response without a health status must not be taken for one.
+// TestHealthIsNotAProxysPage checks that a response without a health status is not taken for the
+// agent's.
 func TestHealthIsNotAProxysPage(t *testing.T) {
 	c, _ := serve(t, 503, "<html>no backend</html>")
 	if h, err := c.Health(t.Context()); err == nil {
@@ -368,7 +369,7 @@ func TestContextEndsACall(t *testing.T) {
 	}
 }
 
-// TestReadsAnswerInTime: a blocking read asks for no longer than its caller has.
+// TestReadsAnswerInTime checks that a blocking read asks for no longer than its caller has.
 func TestReadsAnswerInTime(t *testing.T) {
 	for _, tt := range []struct {
 		name        string

@@ -11,8 +11,8 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// TestErrorsWithoutTheToken: a proxy in front of the agent may repeat a request's header; errors
-// are printed, and stored by `leno debug`.
+// TestErrorsWithoutTheToken checks that errors do not contain the token: a proxy in front of the
+// agent may repeat a request's header, and errors are printed, and stored by `leno debug`.
 func TestErrorsWithoutTheToken(t *testing.T) {
 	const token = "7f1b5c0e-secret-of-the-caller"
 	for name, page := range map[string]func(sent string) string{

@@ -70,7 +70,8 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// A network may be defined in two files; the error names both.
+// TestDuplicateAcrossFiles checks that the error about a network that is defined in two files names
+// both.
 func TestDuplicateAcrossFiles(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"a.hcl": "\nnetwork \"n\" {}\n", "b.hcl": "network \"n\" {}\n"})
@@ -81,7 +82,7 @@ func TestDuplicateAcrossFiles(t *testing.T) {
 	}
 }
 
-// A value that a later file replaces is still checked.
+// TestErrorsOfReplacedValues checks that a value that a later file replaces is still checked.
 func TestErrorsOfReplacedValues(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"a.hcl": `log_level = "LOUD"`, "b.hcl": `log_level = "INFO"`})

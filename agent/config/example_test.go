@@ -70,7 +70,7 @@ func TestExampleShowsDefaults(t *testing.T) {
 	}
 }
 
-// The example sets every attribute and block the loader knows.
+// TestExampleIsComplete checks that the example sets every attribute and block the loader knows.
 func TestExampleIsComplete(t *testing.T) {
 	src, err := os.ReadFile(examplePath)
 	if err != nil {

@@ -18,7 +18,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// A dogstatsd client has two goroutines, and its Close ends only one.
+// TestMain checks for leaked goroutines, except those of dogstatsd clients: a client has two, and
+// its Close ends only one.
 func TestMain(m *testing.M) {
 	const client = "github.com/DataDog/datadog-go/statsd.(*Client)"
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(client+".watch"), goleak.IgnoreTopFunction(client+".telemetry"))

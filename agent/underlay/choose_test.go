@@ -195,7 +195,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// The error names every interface, its addresses and why it does not fit.
+// TestNoneFits checks that the error names every interface, its addresses and why it does not fit.
 func TestNoneFits(t *testing.T) {
 	need := Need{IPv4: true, Overlay: overlay}
 	for _, tt := range []struct {

@@ -269,7 +269,8 @@ func TestSysctl(t *testing.T) {
 	})
 }
 
-// A batch longer than one sendmsg reports each failure for its own request.
+// TestBatchesReportEachFailure checks that a batch longer than one sendmsg reports each failure for
+// its own request.
 func TestBatchesReportEachFailure(t *testing.T) {
 	ns, h := host(t)
 	link := ns.Index("leno-t")

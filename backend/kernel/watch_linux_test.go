@@ -130,7 +130,8 @@ func TestWatchTellsOfWhatMatters(t *testing.T) {
 	}
 }
 
-// The host's own forwarding switches are also signalled where no device is ours: host-gw has none.
+// TestWatchTellsOfForwardingWithoutDevices checks that the host's own forwarding switches are also
+// signalled where no device is ours: host-gw has none.
 func TestWatchTellsOfForwardingWithoutDevices(t *testing.T) {
 	ns := nstest.New(t)
 	w := watched(t, ns)
@@ -163,8 +164,8 @@ ip link del veth1`)
 	quiet(t, ns, w, "other settings", "sysctl -w net.ipv4.conf.all.rp_filter=2; sysctl -w net.ipv4.conf.eth0.proxy_arp=1")
 }
 
-// More messages than the buffer holds, while the watch does not read, still give a signal, and the
-// watch keeps working.
+// TestWatchSurvivesLostMessages checks that more messages than the buffer holds, while the watch
+// does not read, still give a signal, and the watch keeps working.
 func TestWatchSurvivesLostMessages(t *testing.T) {
 	ns, _ := host(t)
 	var w *kernel.Watch

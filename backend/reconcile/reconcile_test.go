@@ -224,8 +224,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// In any sequence, each state leaves the same tables as it does on a new machine, and a second
-// Apply writes nothing.
+// TestApplyStatesInAnyOrder checks that in any sequence each state leaves the same tables as it
+// does on a new machine, and a second Apply writes nothing.
 func TestApplyStatesInAnyOrder(t *testing.T) {
 	states := []map[string]int{{}, want("a"), want("a", "bb", "ccc"), {"a": 7, "bb": 8}, want("ccc", "dddd"), {"dddd": 1}}
 	rnd := rand.New(rand.NewPCG(1, 2))

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Another program's device stays as it is, whatever alias it has, and does not prevent ours from
-// being found, by the process that made it or the next.
+// TestForeignDeviceWithOurAlias checks that another program's device stays as it is, whatever alias
+// it has, and does not prevent ours from being found, by the process that made it or the next.
 func TestForeignDeviceWithOurAlias(t *testing.T) {
 	for name, foreign := range map[string]string{
 		"TUN":                  "ip tuntap add bar mode tun",

@@ -38,7 +38,8 @@ func TestHostsReachEachOther(t *testing.T) {
 	}
 }
 
-// If the underlay is narrower than the MTU was chosen for, outer packets are fragmented.
+// TestOuterPacketsMayBeFragmented checks that outer packets are fragmented if the underlay is
+// narrower than the MTU allows for.
 func TestOuterPacketsMayBeFragmented(t *testing.T) {
 	for _, outer := range []int{4, 6} {
 		t.Run(fmt.Sprintf("IPv%d outside", outer), func(t *testing.T) {
@@ -60,7 +61,8 @@ func TestOuterPacketsMayBeFragmented(t *testing.T) {
 	}
 }
 
-// A new process adopts the device: everything in the kernel stays as it is.
+// TestNextProcessAdopts checks that a new process adopts the device: everything in the kernel stays
+// as it is.
 func TestNextProcessAdopts(t *testing.T) {
 	a, b := newHosts(t, 4)
 	before := a.dump()
@@ -142,8 +144,8 @@ func TestApplyHeals(t *testing.T) {
 	}
 }
 
-// A leftover of another version under our name is adopted or replaced. A device that cannot be ours
-// is left alone.
+// TestApplyOverLeftovers checks that a leftover of another version under our name is adopted or
+// replaced. A device that cannot be ours is left alone.
 func TestApplyOverLeftovers(t *testing.T) {
 	for name, tt := range map[string]struct{ leftover, err string }{
 		"vxlan":           {"ip link add leno-test type vxlan id 1 dev eth0 dstport 8472", `of kind "vxlan": is not leno's`},
@@ -235,7 +237,8 @@ func TestPortInUse(t *testing.T) {
 	ping(t, a.container, inner(b.n)[0])
 }
 
-// A socket that can no longer be read is opened again by the next Apply.
+// TestSocketIsReopened checks that a socket that can no longer be read is opened again by the next
+// Apply.
 func TestSocketIsReopened(t *testing.T) {
 	a, b := newHosts(t, 4)
 	nothing, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -254,8 +257,8 @@ func TestSocketIsReopened(t *testing.T) {
 	ping(t, a.container, inner(b.n)[0])
 }
 
-// An engine whose lanes could not be started carries nothing: each Apply tries again, and fails
-// until it runs.
+// TestEngineIsStartedAgain checks that an engine whose lanes could not be started carries nothing:
+// each Apply tries again, and fails until it runs.
 func TestEngineIsStartedAgain(t *testing.T) {
 	a, b := newHost(t, 4, 1, labPeer(4, 2)), newHost(t, 4, 2, labPeer(4, 1))
 	join(a, b)
@@ -325,7 +328,8 @@ func TestDeviceInUse(t *testing.T) {
 	}
 }
 
-// A device with our name is not taken from a program that made it with one queue.
+// TestSingleQueueDeviceInUse checks that a device with our name is not taken from a program that
+// made it with one queue.
 func TestSingleQueueDeviceInUse(t *testing.T) {
 	h := newHost(t, 4, 1)
 	h.ns.Sh("ip link add eth0 type veth peer name eth1; ip addr add 192.0.2.1/24 dev eth0; ip link set eth0 up")
@@ -358,7 +362,7 @@ func TestSingleQueueDeviceInUse(t *testing.T) {
 	}
 }
 
-// The host's address changes under traffic; its subnet stays.
+// TestUnderlayAddressChanges changes the host's address under traffic; its subnet stays.
 func TestUnderlayAddressChanges(t *testing.T) {
 	a, b := newHosts(t, 4)
 	a.ns.Sh("ip addr add 192.0.2.11/24 dev eth0; ip addr del 192.0.2.1/24 dev eth0; ip addr add 192.0.2.11/24 dev eth0 2>/dev/null || true")
@@ -381,7 +385,8 @@ func TestUnderlayAddressChanges(t *testing.T) {
 	ping(t, a.container, inner(b.n)[0])
 }
 
-// A host that forwards packets that are not its own counts them.
+// TestForeignSourceIsCounted checks that a host that forwards packets that are not its own counts
+// them.
 func TestForeignSourceIsCounted(t *testing.T) {
 	a, _ := newHosts(t, 4)
 	a.ns.Sh("ip addr add 203.0.113.1/32 dev lo")

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// The documentation lists every reason for which a packet may be dropped, and no other.
+// TestReasonsAreDocumented checks that the documentation lists every reason for which a packet may
+// be dropped, and no other.
 func TestReasonsAreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../website/content/docs/backends.mdx")
 	if err != nil {

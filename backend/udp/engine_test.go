@@ -304,7 +304,8 @@ func TestEngineDropsFromDevice(t *testing.T) {
 	}
 }
 
-// Two leases with one address, as left by a reinstalled host, both work.
+// TestEngineTwoPeersOnOneAddress checks that two leases with one address, as left by a reinstalled
+// host, both work.
 func TestEngineTwoPeersOnOneAddress(t *testing.T) {
 	_, a, b := newFakePair(t, 1)
 	old := peerPlan{node: "host-old", subnets: prefixes("10.5.3.0/24"), sources: []netip.AddrPort{atB}}
@@ -370,7 +371,8 @@ func TestEngineEndsCanBeReplaced(t *testing.T) {
 	eventually(t, "three came", func() bool { return b.counters()["host-a"].RxPackets == 3 })
 }
 
-// A device that disappeared ends its reader, is logged once and does not cause a busy loop.
+// TestEngineNoticesBrokenDevice checks that a device that disappeared ends its reader, is logged
+// once and does not cause a busy loop.
 func TestEngineNoticesBrokenDevice(t *testing.T) {
 	_, a, b := newFakePair(t, 1)
 	a.dev.Break(errors.New("device deleted"))
@@ -407,7 +409,8 @@ func TestEngineCloseIsRepeatable(t *testing.T) {
 	}
 }
 
-// Tables, sockets and devices change while packets flow, checked by the race detector.
+// TestEngineChangesUnderTraffic changes tables, sockets and devices while packets flow, for the
+// race detector.
 func TestEngineChangesUnderTraffic(t *testing.T) {
 	wire, a, b := newFakePair(t, 8)
 	stop := make(chan struct{})
@@ -444,7 +447,8 @@ func TestEngineChangesUnderTraffic(t *testing.T) {
 	wg.Wait()
 }
 
-// Packets pass through two engines, there and back, without any allocation.
+// TestEngineDoesNotAllocate checks that packets pass through two engines, there and back, without
+// any allocation.
 func TestEngineDoesNotAllocate(t *testing.T) {
 	for _, batch := range []int{1, 16} {
 		_, a, b := newFakePair(t, batch)

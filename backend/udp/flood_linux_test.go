@@ -31,8 +31,8 @@ func lies() map[string][]byte {
 // how long at a time, means nothing.
 const floodTime = 2 * time.Minute
 
-// Floods from a stranger, as fast as this machine sends, and invalid packets from a peer's address
-// do not stop valid traffic, and are counted.
+// TestFlood checks that floods from a stranger, as fast as this machine sends, and invalid packets
+// from a peer's address do not stop valid traffic, and are counted.
 func TestFlood(t *testing.T) {
 	a, b := newHosts(t, 4)
 	b.ns.Sh("ip addr add 192.0.2.66/24 dev eth0")
@@ -137,7 +137,8 @@ func spoofed(payload []byte) []byte {
 	return append(pkt, payload...)
 }
 
-// Datagrams that arrive faster than they are read are lost, and are counted.
+// TestOverflowIsCounted checks that datagrams that arrive faster than they are read are lost, and
+// are counted.
 func TestOverflowIsCounted(t *testing.T) {
 	a, b := newHosts(t, 4)
 	b.ns.Sh("ip addr add 192.0.2.66/24 dev eth0")
@@ -172,8 +173,8 @@ func TestOverflowIsCounted(t *testing.T) {
 	}
 }
 
-// An underlay slower than what containers send loses packets, but delays neither Apply nor packets
-// from the wire.
+// TestSlowUnderlay checks that an underlay slower than what containers send loses packets, but
+// delays neither Apply nor packets from the wire.
 func TestSlowUnderlay(t *testing.T) {
 	a, b := newHosts(t, 4)
 	a.ns.Sh("tc qdisc add dev eth0 root tbf rate 1mbit burst 4k limit 1g")

@@ -74,9 +74,9 @@ func within(pkt []byte, field4, field6 int, subnets []netip.Prefix) bool {
 	return false
 }
 
-// For any packet from any sender, nothing panics. Only what a peer may send is written, unchanged
-// except for what joining and segmentation may change, and each packet is counted once. The packets
-// come as one message of equal ones.
+// FuzzFromWire checks that for any packet from any sender, nothing panics. Only what a peer may
+// send is written, unchanged except for what joining and segmentation may change, and each packet
+// is counted once. The packets come as one message of equal ones.
 func FuzzFromWire(f *testing.F) {
 	seeds(f, func(pkt []byte) {
 		f.Add(pkt, uint8(2), uint16(8285), uint16(len(pkt)))
@@ -171,8 +171,8 @@ func samePacket(a, b []byte) bool {
 	return bytes.Equal(a, b)
 }
 
-// For any frame from the kernel, nothing panics. Only what its peer will accept is sent, to the
-// owner of the destination, and unchanged if there is nothing to offload.
+// FuzzFromTun checks that for any frame from the kernel, nothing panics. Only what its peer will
+// accept is sent, to the owner of the destination, and unchanged if there is nothing to offload.
 func FuzzFromTun(f *testing.F) {
 	seeds(f, func(pkt []byte) {
 		frame := append(make([]byte, offload.HeaderLen), pkt...)

@@ -146,7 +146,8 @@ func crossUnchanged(t *testing.T, a, b *host, family int, act func()) {
 	}
 }
 
-// Options that ask routers to write into them are filled in by both hosts, in both directions.
+// TestRecordRoute checks that options that ask routers to write into them are filled in by both
+// hosts, in both directions.
 func TestRecordRoute(t *testing.T) {
 	a, _ := newHosts(t, 4)
 	hops := regexp.MustCompile(`\t(10\.\S+)`)
@@ -183,7 +184,8 @@ func tosOf(oob []byte) (int, error) {
 	return 0, fmt.Errorf("no traffic class in %x", oob)
 }
 
-// Congestion marks belong to single packets, also within one burst of a flow.
+// TestECNOfEachDatagram checks that each packet keeps its own congestion mark, also within one
+// burst of a flow.
 func TestECNOfEachDatagram(t *testing.T) {
 	a, b := newHosts(t, 4)
 	for family, addr := range inner(2) {
@@ -224,8 +226,8 @@ func TestECNOfEachDatagram(t *testing.T) {
 	}
 }
 
-// A TCP connection with ECN learns of a mark that the first host made, and reports it once: the
-// segments of one super packet do not all repeat it.
+// TestECNOfTCP checks that a TCP connection with ECN learns of a mark that the first host made, and
+// reports it once: the segments of one super packet do not all repeat it.
 func TestECNOfTCP(t *testing.T) {
 	a, b := newHosts(t, 4)
 	asOnAWire(b.ns, "c0")
@@ -282,7 +284,8 @@ END`)
 	}
 }
 
-// Multicast and broadcast are not carried in either direction, and are counted.
+// TestGroupsDoNotCross checks that multicast and broadcast are not carried in either direction, and
+// are counted.
 func TestGroupsDoNotCross(t *testing.T) {
 	a, peer := newPlainPeer(t, 4)
 	wire := record(t, a.ns, "eth0")

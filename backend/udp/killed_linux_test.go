@@ -83,8 +83,8 @@ func (h *host) start() (kill func()) {
 	return kill
 }
 
-// After kill -9 everything in the kernel stays, and the next process continues without
-// reprogramming any of it.
+// TestKilledProcess checks that after kill -9 everything in the kernel stays, and the next process
+// continues without reprogramming any of it.
 func TestKilledProcess(t *testing.T) {
 	a, b := newHost(t, 4, 1, labPeer(4, 2)), newHost(t, 4, 2, labPeer(4, 1))
 	join(a, b)

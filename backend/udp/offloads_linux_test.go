@@ -8,9 +8,9 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// Each offload of the kernel is used or left out independently: with every combination, one host
-// carries everything to and from a host that has all. The device of the previous process is
-// adopted, whatever that process had switched on.
+// TestOffloadCombinations checks that each offload of the kernel can be used or left out
+// independently: with every combination, one host carries everything to and from a host that has
+// all. The device of the previous process is adopted, whatever that process had switched on.
 func TestOffloadCombinations(t *testing.T) {
 	a, b := newHosts(t, 4)
 	index := a.ns.Index(testLink)

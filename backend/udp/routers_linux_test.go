@@ -53,7 +53,8 @@ func trace(t *testing.T, from *nstest.NS, to string) []string {
 	return nil
 }
 
-// To traceroute two hosts are two routers. Each sees the other host's own addresses one hop away.
+// TestTraceroute checks that two hosts look like two routers to traceroute. Each sees the other
+// host's own addresses one hop away.
 func TestTraceroute(t *testing.T) {
 	for _, outer := range []int{4, 6} {
 		a, b := newRouters(t, outer)
@@ -110,7 +111,8 @@ func (u unreachable) check(t *testing.T, ns *nstest.NS, family int, to string) {
 	})
 }
 
-// Packets that cannot be delivered are answered by the host that knows the reason.
+// TestUnreachable checks that packets that cannot be delivered are answered by the host that knows
+// the reason.
 func TestUnreachable(t *testing.T) {
 	a, b := newRouters(t, 4)
 	noRoute := unreachable{
@@ -171,8 +173,8 @@ func portUnreachable(t *testing.T, ns *nstest.NS, addr string) {
 	}
 }
 
-// A packet too large for the path is answered with the size that fits, by the host that knows it,
-// and TCP adapts.
+// TestPathMTU checks that a packet too large for the path is answered with the size that fits, by
+// the host that knows it, and TCP adapts.
 func TestPathMTU(t *testing.T) {
 	for _, outer := range []int{4, 6} {
 		t.Run(fmt.Sprintf("IPv%d outside", outer), func(t *testing.T) {
@@ -237,8 +239,8 @@ func tooBigText(family, mtu int) string {
 	return fmt.Sprintf("Packet too big: mtu=%d", mtu)
 }
 
-// Datagrams larger than any packet arrive complete, whether the sender made the fragments, or the
-// first host where it may.
+// TestInnerFragments checks that datagrams larger than any packet arrive complete, whether the
+// sender made the fragments, or the first host where it may.
 func TestInnerFragments(t *testing.T) {
 	a, b := newHosts(t, 4)
 	for family := range 2 {

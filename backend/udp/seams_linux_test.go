@@ -40,7 +40,7 @@ func frames(pkts ...[]byte) []offload.Frame {
 	return out
 }
 
-// The contract of Device, for the fake and the kernel's device.
+// TestDeviceContract checks the contract of Device, for the fake and the kernel's device.
 func TestDeviceContract(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) deviceEnds{"fake": fakeDevice, "TUN": realDevice} {
 		t.Run(name, func(t *testing.T) {
@@ -191,7 +191,7 @@ func attachReal(t *testing.T, ns *nstest.NS, want offloads) deviceEnds {
 	}
 }
 
-// The contract of Bind, for the fake and sockets of both families.
+// TestBindContract checks the contract of Bind, for the fake and sockets of both families.
 func TestBindContract(t *testing.T) {
 	fake := func(*testing.T) func(at netip.AddrPort) (Bind, error) {
 		wire := udptest.NewWire(65507)
@@ -330,7 +330,8 @@ func receive(t *testing.T, b Bind, from netip.AddrPort, n int) (out [][]byte) {
 	return out
 }
 
-// Outer packets are sent without DF, and buffers have room for bursts.
+// TestSocketOptions checks that outer packets are sent without DF, and buffers have room for
+// bursts.
 func TestSocketOptions(t *testing.T) {
 	ns := nstest.New(t)
 	for at, option := range map[netip.AddrPort][3]int{
@@ -368,8 +369,8 @@ func listenReal(t *testing.T, ns *nstest.NS, at netip.AddrPort, n int, want offl
 	return out
 }
 
-// Our sockets share a port among themselves but with no other socket, not even one that would share
-// it.
+// TestSocketsShareAPort checks that our sockets share a port among themselves but with no other
+// socket, not even one that would share it.
 func TestSocketsShareAPort(t *testing.T) {
 	ns := nstest.New(t)
 	for _, at := range []netip.AddrPort{addrPort("127.0.0.1:8285"), addrPort("[::1]:8285")} {
@@ -415,9 +416,9 @@ func TestSocketsShareAPort(t *testing.T) {
 	}
 }
 
-// Offloads of a previous owner do not outlive it: without any, packets are read complete, including
-// the checksum that a vnet header would otherwise leave to be filled in. With offloads they are
-// complete after Split.
+// TestTUNForgetsOffloads checks that offloads of a previous owner do not outlive it: without any,
+// packets are read complete, including the checksum that a vnet header would otherwise leave to be
+// filled in. With offloads they are complete after Split.
 func TestTUNForgetsOffloads(t *testing.T) {
 	ns := nstest.New(t)
 	inNS(t, ns, func() error {
@@ -459,7 +460,7 @@ func TestTUNForgetsOffloads(t *testing.T) {
 	}
 }
 
-// The real ends do not allocate per packet either.
+// TestSeamsDoNotAllocate checks that the real ends do not allocate per packet either.
 func TestSeamsDoNotAllocate(t *testing.T) {
 	ns := nstest.New(t)
 	ends := attachReal(t, ns, allOffloads)

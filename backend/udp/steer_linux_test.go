@@ -12,7 +12,8 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// All packets of a flow go to one queue, fragmented or not, and flows are spread.
+// TestSteering checks that all packets of a flow go to one queue, fragmented or not, and flows are
+// spread.
 func TestSteering(t *testing.T) {
 	nstest.New(t) // needs root
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SocketFilter, License: "MPL-2.0", Instructions: steering()})
@@ -89,7 +90,7 @@ func TestSteering(t *testing.T) {
 	}
 }
 
-// Answers written to another queue do not move a flow.
+// TestFlowsStayInTheirQueues checks that answers written to another queue do not move a flow.
 func TestFlowsStayInTheirQueues(t *testing.T) {
 	ns := nstest.New(t)
 	var queues []*tun
@@ -150,8 +151,8 @@ func readable(t *testing.T, queues []*tun) int {
 	return 0
 }
 
-// A shortage of descriptors is temporary, so it must not leave the device with a single queue until
-// the next start.
+// TestSteeringWithoutDescriptors checks that a shortage of descriptors, which is temporary, does
+// not leave the device with a single queue until the next start.
 func TestSteeringWithoutDescriptors(t *testing.T) {
 	ns := nstest.New(t)
 	inNS(t, ns, func() error {

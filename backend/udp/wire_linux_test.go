@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// The wire carries the bare packets and nothing else, and only a peer's own packets are accepted.
-// The other host is a plain UDP socket.
+// TestWireFormatAndSpoofing checks that the wire carries the bare packets and nothing else, and
+// only a peer's own packets are accepted. The other host is a plain UDP socket.
 func TestWireFormatAndSpoofing(t *testing.T) {
 	a, b := newHost(t, 4, 1, labPeer(4, 2)), newHost(t, 4, 2)
 	join(a, b)

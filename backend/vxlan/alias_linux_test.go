@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Another program's device stays as it is, whatever alias it has, and does not prevent ours from
-// being found.
+// TestForeignDeviceWithOurAlias checks that another program's device stays as it is, whatever alias
+// it has, and does not prevent ours from being found.
 func TestForeignDeviceWithOurAlias(t *testing.T) {
 	const alias = `; ip link set bar alias "leno network test"`
 	for name, foreign := range map[string]string{
@@ -50,7 +50,8 @@ func TestForeignDeviceWithOurAlias(t *testing.T) {
 	}
 }
 
-// A device that cannot be changed into the wanted one is recognised as ours by its address.
+// TestRenamedDeviceOfAnOlderConfiguration checks that a device that cannot be changed into the
+// wanted one is recognised as ours by its address.
 func TestRenamedDeviceOfAnOlderConfiguration(t *testing.T) {
 	h := newHost(t)
 	s := h.state("eth0", "192.0.2.1")

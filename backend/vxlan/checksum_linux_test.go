@@ -92,8 +92,8 @@ func sum(b []byte) uint16 {
 	return uint16(s)
 }
 
-// Each choice has its effect on packets, is reported with its reason, and is restored after another
-// program changed the device.
+// TestChecksumOffload checks that each choice has its effect on packets, is reported with its
+// reason, and is restored after another program changed the device.
 func TestChecksumOffload(t *testing.T) {
 	h, other := twoHosts(t)
 	s := h.state("eth0", "192.0.2.1")
@@ -141,7 +141,7 @@ func TestChecksumOffload(t *testing.T) {
 	}
 }
 
-// The drivers of all devices that carry packets count.
+// TestDriversBelow checks that the drivers of all devices that carry packets count.
 func TestDriversBelow(t *testing.T) {
 	ns := newNS(t)
 	ns.Sh(`ip link add br0 type bridge; ip link set eth1 master br0; ip link set br0 up
@@ -164,7 +164,8 @@ func TestDriversBelow(t *testing.T) {
 	}
 }
 
-// A host behind a NAT that gives it another address sends from the address it has.
+// TestBehindNAT checks that a host behind a NAT that gives it another address sends from the
+// address it has.
 func TestBehindNAT(t *testing.T) {
 	for name, u := range map[string][2]string{
 		"IPv4": {"203.0.113.1", "192.0.2.1"},

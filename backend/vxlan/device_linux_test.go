@@ -70,8 +70,8 @@ func (h host) apply(b *vxlan, s backend.State) backend.Report {
 
 func (h host) device() string { return h.ns.Sh("ip -o -d link show leno-test") }
 
-// What can be changed without a new device is changed in place, so connections stay open. Any other
-// change makes a new device.
+// TestDeviceChanges checks that what can be changed without a new device is changed in place, so
+// connections stay open. Any other change makes a new device.
 func TestDeviceChanges(t *testing.T) {
 	const plain = `{}`
 	tests := []struct {
@@ -162,7 +162,8 @@ func TestHealedNamesWhatWasDoneToTheDevice(t *testing.T) {
 	}
 }
 
-// Two networks on one host do not interfere, and a conflict of VNI and port is reported in words.
+// TestTwoNetworks checks that two networks on one host do not interfere, and a conflict of VNI and
+// port is reported in words.
 func TestTwoNetworks(t *testing.T) {
 	h := newHost(t)
 	one, two := h.open("test", "leno-test", `{}`), h.open("two", "leno-two", `{"vni":2}`)

@@ -158,8 +158,8 @@ func (s *site) ways() string {
 	return strings.Join(out, " ")
 }
 
-// Peers on the same layer 2 are reached without the tunnel, others through it. Both follow when a
-// host moves, or when only its routes do.
+// TestDirectRoutingFollowsWhoMoves checks that peers on the same layer 2 are reached without the
+// tunnel, others through it. Both follow when a host moves, or when only its routes do.
 func TestDirectRoutingFollowsWhoMoves(t *testing.T) {
 	s := newSite(t, `{"direct_routing":true}`)
 	expect := func(what, want string) {
@@ -195,8 +195,9 @@ func TestDirectRoutingFollowsWhoMoves(t *testing.T) {
 	expect("without it", "12 direct 13 tunnel 23 tunnel")
 }
 
-// Switching the option loses no packet where rp_filter is loose: for a moment one host sends
-// directly what the other expects through the tunnel.
+// TestDirectRoutingSwitchedUnderTraffic checks that switching the option loses no packet where
+// rp_filter is loose: for a moment one host sends directly what the other expects through the
+// tunnel.
 func TestDirectRoutingSwitchedUnderTraffic(t *testing.T) {
 	s := newSite(t, `{}`)
 	s.apply()

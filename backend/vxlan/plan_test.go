@@ -320,7 +320,8 @@ func TestNormalize(t *testing.T) {
 	}
 }
 
-// Peers know the MAC address: an upgrade must not change it.
+// TestVTEPMACIsForEver checks that an upgrade does not change the MAC address, because peers know
+// it.
 func TestVTEPMACIsForEver(t *testing.T) {
 	got := vtepMAC("6f1c6b2e-6c5d-4a0f-9c1e-0a3b5d7f9e11", "default")
 	if got.String() != "0a:3b:76:07:35:e5" {

@@ -11,9 +11,9 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// A host where the offload cannot be read, or cannot be switched, carries packets under "auto" and
-// reports what it could not do. An explicit "on" or "off" gives an error, but the datapath is
-// complete all the same.
+// TestChecksumOffloadRefused checks that a host where the offload cannot be read, or cannot be
+// switched, carries packets under "auto" and reports what it could not do. An explicit "on" or
+// "off" gives an error, but the datapath is complete all the same.
 func TestChecksumOffloadRefused(t *testing.T) {
 	told := func(string) (bool, error) { return false, os.NewSyscallError("ioctl", unix.EOPNOTSUPP) }
 	switched := func(string, bool) error { return os.NewSyscallError("ioctl", unix.EPERM) }

@@ -20,7 +20,7 @@ import (
 // operatorToken has all rights.
 const operatorToken = "3f1e2a60-0000-4000-8000-000000000001"
 
-// Rights are cached for a second only, so that deleting a token takes effect at once.
+// aclConfig caches rights for a second only, so that deleting a token takes effect at once.
 const aclConfig = `{"acl": {"enabled": true, "default_policy": "deny", "token_ttl": "1s", "policy_ttl": "1s", "tokens": {%s"agent": "` + operatorToken + `"}}}`
 
 var (

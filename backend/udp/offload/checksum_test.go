@@ -20,7 +20,7 @@ func TestChecksum(t *testing.T) {
 	}
 }
 
-// With random bytes, carries out of all 64 bits are rare.
+// TestChecksumCarries tests carries out of all 64 bits, which are rare with random bytes.
 func TestChecksumCarries(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 4000 {

@@ -114,8 +114,8 @@ func refWhole(frame []byte) [][]byte {
 	return [][]byte{pkt}
 }
 
-// For any frame from the kernel, nothing panics, an invalid frame is rejected and not changed, and
-// a valid one becomes the packets of the reference.
+// FuzzSplit checks that for any frame from the kernel, nothing panics, an invalid frame is rejected
+// and not changed, and a valid one becomes the packets of the reference.
 func FuzzSplit(f *testing.F) {
 	f.Add([]byte{})
 	for _, spec := range supers() {
@@ -163,7 +163,8 @@ func checkSplit(t *testing.T, s *Splitter, frame []byte) {
 	checkPackets(t, got, want)
 }
 
-// Every bit of the headers flipped, every byte at its limits, every length.
+// TestSplitEdited flips every bit of the headers, and tries every byte at its limits and every
+// length.
 func TestSplitEdited(t *testing.T) {
 	var s Splitter
 	for name, spec := range supers() {
@@ -261,8 +262,8 @@ func edit(pkt []byte, at int, by byte, finish bool) {
 	}
 }
 
-// For any packets from the wire, every packet comes out as it came in, in the frame that the
-// reference puts it into, and the order within flows is kept.
+// FuzzJoin checks that for any packets from the wire, every packet comes out as it came in, in the
+// frame that the reference puts it into, and the order within flows is kept.
 func FuzzJoin(f *testing.F) {
 	f.Add([]byte{})
 	for op := range 256 {

@@ -215,7 +215,7 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// Nine flows and eight places: the oldest frame is closed.
+// TestJoinManyFlows has nine flows for eight places: the oldest frame is closed.
 func TestJoinManyFlows(t *testing.T) {
 	j := NewJoiner(true, true)
 	var pkts [][]byte
@@ -262,7 +262,8 @@ func TestJoinKinds(t *testing.T) {
 	}
 }
 
-// A checksum of 0xffff is valid for TCP, but segmentation does not produce it.
+// TestJoinOtherZero joins packets with a checksum of 0xffff, which is valid for TCP, but which
+// segmentation does not produce.
 func TestJoinOtherZero(t *testing.T) {
 	spec := packetSpec{host: 2, df: true, payload: make([]byte, 100)}
 	pkt := spec.build()
@@ -284,7 +285,8 @@ func TestJoinOtherZero(t *testing.T) {
 	}
 }
 
-// Packets added after Frames are not joined with earlier ones, whose headers are already complete.
+// TestJoinAfterFrames checks that packets added after Frames are not joined with earlier ones,
+// whose headers are already complete.
 func TestJoinAfterFrames(t *testing.T) {
 	j := NewJoiner(true, true)
 	pkts := stream(packetSpec{host: 2, df: true}, 100, 100, 100, 100)
@@ -372,8 +374,8 @@ func randomStreams(r *rand.Rand) (pkts [][]byte, flows []int) {
 	return pkts, flows
 }
 
-// For any packets and any mix of flows, all packets come back unchanged, and those of each flow in
-// order of arrival.
+// TestJoinKeepsOrder checks that for any packets and any mix of flows, all packets come back
+// unchanged, and those of each flow in order of arrival.
 func TestJoinKeepsOrder(t *testing.T) {
 	j := NewJoiner(true, true)
 	joined := 0
@@ -394,8 +396,8 @@ func TestJoinKeepsOrder(t *testing.T) {
 	}
 }
 
-// Joined packets are split into the same packets, and split packets are joined into the same super
-// packet.
+// TestRoundTrips checks that joined packets are split into the same packets, and split packets are
+// joined into the same super packet.
 func TestRoundTrips(t *testing.T) {
 	j := NewJoiner(true, true)
 	var s Splitter
@@ -456,7 +458,8 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
-// Packets that do not meet the caller's promises are kept as they are.
+// TestJoinUnchecked checks that packets that do not meet the caller's promises are kept as they
+// are.
 func TestJoinUnchecked(t *testing.T) {
 	short := make([]byte, 20)
 	short[0] = 0x60

@@ -118,8 +118,8 @@ func (r *router) read(n int) (pkts [][]byte) {
 	return pkts
 }
 
-// The kernel splits each super packet into exactly the packets that Split makes. It rejects one
-// whose segment size is its whole payload.
+// TestSplitAsTheKernel checks that the kernel splits each super packet into exactly the packets
+// that Split makes. It rejects one whose segment size is its whole payload.
 func TestSplitAsTheKernel(t *testing.T) {
 	r := newRouter(t)
 	specs := supers()
@@ -157,7 +157,8 @@ func TestSplitAsTheKernel(t *testing.T) {
 	}
 }
 
-// The kernel splits each joined frame into the packets that were joined.
+// TestJoinForTheKernel checks that the kernel splits each joined frame into the packets that were
+// joined.
 func TestJoinForTheKernel(t *testing.T) {
 	r := newRouter(t)
 	for _, v6 := range []bool{false, true} {
@@ -282,7 +283,8 @@ func in(t *testing.T, ns *nstest.NS, f func() error) {
 	}
 }
 
-// Sockets on both sides agree on every byte, with the kernel's own super packets between them.
+// TestSockets checks that sockets on both sides agree on every byte, with the kernel's own super
+// packets between them.
 func TestSockets(t *testing.T) {
 	for _, c := range []struct {
 		name     string

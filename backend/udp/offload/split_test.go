@@ -92,7 +92,8 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// Without NeedsCsum the result is the same, whatever the checksum field contains.
+// TestSplitVerified checks that without NeedsCsum the result is the same, whatever the checksum
+// field contains.
 func TestSplitVerified(t *testing.T) {
 	for name, spec := range supers() {
 		t.Run(name, func(t *testing.T) {
@@ -123,7 +124,8 @@ func TestSplitECN(t *testing.T) {
 	}
 }
 
-// The pseudo-header has the routing header's last address as destination.
+// TestSplitRoutingHeader checks that the pseudo-header has the routing header's last address as
+// destination.
 func TestSplitRoutingHeader(t *testing.T) {
 	last := []byte{0xfd, 0, 0, 5, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 9}
 	spec := supers()["tcp6"].with(func(s *packetSpec) {
@@ -188,7 +190,8 @@ func TestSplitWithoutSegmentation(t *testing.T) {
 	})
 }
 
-// A UDP checksum of 0 means that there is none, so the checksum 0 is sent as 0xffff.
+// TestSplitZeroUDPChecksum checks that a UDP checksum that is computed as 0 is sent as 0xffff,
+// because 0 means that there is none.
 func TestSplitZeroUDPChecksum(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		spec := packetSpec{v6: v6, udp: true, host: 2, payload: make([]byte, 8)}
@@ -212,7 +215,8 @@ func TestSplitZeroUDPChecksum(t *testing.T) {
 	}
 }
 
-// A tunnel's inner checksum is left to the device, and the outer one is not.
+// TestSplitInnerChecksum checks that a tunnel's inner checksum is left to the device, and the outer
+// one is not.
 func TestSplitInnerChecksum(t *testing.T) {
 	inner := packetSpec{host: 9, seq: 1, payload: fill(99)}.build()
 	outer := packetSpec{udp: true, host: 2, payload: inner}.build()
@@ -337,8 +341,8 @@ func TestSplitRefuses(t *testing.T) {
 	}
 }
 
-// Frames of one batch share memory and remain valid until Reset, including those from before the
-// memory grew.
+// TestSplitBatch checks that frames of one batch share memory and remain valid until Reset,
+// including those from before the memory grew.
 func TestSplitBatch(t *testing.T) {
 	var s Splitter
 	r := rand.New(rand.NewPCG(5, 6))
