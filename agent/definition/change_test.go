@@ -17,8 +17,8 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// describe is a plan as lines: c changes, h hosts, r refusals, R those that
-// nobody can force.
+// describe returns a plan as lines: c for changes, h for hosts, r for refusals, R for those that
+// cannot be forced.
 func describe(p api.NetworkPlan) []string {
 	out := []string{p.Action}
 	for _, c := range p.Changes {
@@ -107,7 +107,7 @@ func TestChange(t *testing.T) {
 			want: []string{"update", "c ipv4.max 10.5.99.0 -> 10.5.255.0", "c ipv4.min 10.5.1.0 -> 10.5.0.0", kept}},
 		{name: "pool grows", old: base, new: network("vxlan", "", pool("10.4.0.0/15", "10.5.1.0", "10.5.99.0")),
 			want: []string{"update", "c ipv4.prefix 10.5.0.0/16 -> 10.4.0.0/15", kept}},
-		{name: "range shrinks where nobody is", old: base, new: network("vxlan", "", pool("10.5.0.0/16", "10.5.10.0", "10.5.10.0")),
+		{name: "range shrinks where no host is", old: base, new: network("vxlan", "", pool("10.5.0.0/16", "10.5.10.0", "10.5.10.0")),
 			want: []string{"update", "c ipv4.max 10.5.99.0 -> 10.5.10.0", "c ipv4.min 10.5.1.0 -> 10.5.10.0", kept}},
 		{name: "IPv6 added", old: base, new: dual,
 			want: append(append([]string{"update"}, added...), kept+"; gains fd00:5:0:a::/64")},

@@ -2,8 +2,8 @@
 //
 // There are two ways to wait:
 //
-//   - A Backoff is for operations on this host, for example on an interface without an address. They burden nobody
-//     else, so the pauses are short.
+//   - A Backoff is for operations on this host, for example on an interface without an address. They burden no
+//     other host, so the pauses are short.
 //   - A Loop, created by an OutageDetector, is for requests to the store, which all hosts share. Its pauses are longer
 //     and jittered, and end early when the store comes back.
 package retry
