@@ -393,7 +393,8 @@ func TestServersAndCuts(t *testing.T) {
 		if err := cut.on(ctx); err != nil {
 			t.Fatal(err)
 		}
-		err := WaitFor(ctx, name+" to be back", func(context.Context) error { // its address may be resolved again
+		// Its neighbours may have to resolve its address again.
+		err := WaitFor(ctx, name+" to be back", func(context.Context) error {
 			if ping() != 1 {
 				return errors.New("no answer")
 			}

@@ -77,8 +77,8 @@ func TestConsulStopped(t *testing.T) {
 	}
 }
 
-// held returns the leases of a network that each host reports as held, as subnet and holder by
-// reporting host.
+// held returns what each host reports as held in a network: by reporting host, the subnets of each
+// holder.
 func (w *testWorld) held(network string) map[string]map[string]string {
 	w.T.Helper()
 	all := map[string]map[string]string{}

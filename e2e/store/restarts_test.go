@@ -24,7 +24,7 @@ func TestRestartsLoseNothing(t *testing.T) {
 			w := newWorld(t, lab.Options{Hosts: 2, Leno: world.Leno()})
 			site, err := restarts.NewSite(w.Ctx, w.Lab, backend)
 			w.Must(err)
-			rounds := map[string]int{"newer configuration": 7, "state lost": 8, "all at once": 1} // slow ones
+			rounds := map[string]int{"newer configuration": 7, "state lost": 8, "all at once": 1} // the last is slow
 			var steps []restarts.Step
 			for _, way := range restarts.Ways(backend) {
 				steps = append(steps, restarts.Step{Way: way, Rounds: cmp.Or(rounds[way.Name], 2)})

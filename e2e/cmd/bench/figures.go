@@ -20,7 +20,7 @@ type figure struct {
 	agent  bool // about the overlay's processes, so raw does not have it
 }
 
-// memory and the following constants are the keys of figures.
+// memory and the results of the functions below are the keys of figures.
 const memory = "memory"
 
 func tcp(streams int) string         { return fmt.Sprintf("tcp_%d", streams) }
