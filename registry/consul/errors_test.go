@@ -7,9 +7,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/consul/api"
 
@@ -74,5 +76,28 @@ func TestClassify(t *testing.T) {
 	}
 	if got := classify(refused).Error(); got != "the store is unavailable: dial: connection refused" {
 		t.Errorf("text %q", got)
+	}
+}
+
+// expiredContext is a context whose deadline has passed, but which has not told so yet: as after the process was stopped
+// for a while.
+type expiredContext struct{ context.Context }
+
+func (expiredContext) Err() error { return context.DeadlineExceeded }
+
+// TestListBothLimitsOver checks that a list that is given up when the caller's deadline has passed as well says that the
+// store is unavailable. Otherwise the caller would take it for an answer.
+func TestListBothLimitsOver(t *testing.T) {
+	release := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	defer server.Close()
+	defer close(release)
+	c, err := New(Config{Address: server.URL, timeout: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = c.list(expiredContext{t.Context()}, "leno/leases/default/", read{})
+	if !errors.Is(err, registry.ErrUnavailable) || errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want ErrUnavailable", err)
 	}
 }
