@@ -25,6 +25,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/doctor"
+	"github.com/lenonet/leno/agent/events"
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/agent/health"
@@ -98,7 +99,7 @@ type environment struct {
 	backends   map[string]backend.Type
 	outage     *retry.OutageDetector
 	health     *health.Board
-	events     *events
+	events     *events.Log
 	telemetry  *telemetry.Telemetry
 	firewall   *firewallKeeper
 	foreign    *foreignRules
@@ -219,7 +220,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	a := &Agent{o: o, log: log, config: c, refresh: refresh, runners: map[string]*running{}, departures: map[string]chan struct{}{},
 		reloads: make(chan reloadRequest), refreshing: make(chan struct{}, 1), ended: make(chan struct{}), fatal: make(chan error, 1), patience: patience, build: readBuild(), kernelHere: sync.OnceValues(kernelHere)}
 	a.env = &environment{
-		log: log, registry: o.Registry, named: make(chan struct{}), outage: newOutageDetector(o.Registry), backends: o.Backends, events: newEvents(time.Now),
+		log: log, registry: o.Registry, named: make(chan struct{}), outage: newOutageDetector(o.Registry), backends: o.Backends, events: events.New(time.Now),
 		pools: newPoolClaims(), processors: &processors{},
 		networks: watch.New[networkSet](), left: watch.New[struct{}](), kernel: watch.New[struct{}](), parts: watch.New[struct{}](), shown: watch.New[struct{}](), setBack: watch.New[struct{}](), former: newFormerSubnets(c.DataDir),
 		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding, remains: o.Remains,
@@ -227,7 +228,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	a.env.subnetFileOf = a.subnetFileOf
 	a.host, _ = os.Hostname() // "" will do
 	a.env.telemetry = telemetry.New(telemetryConfig(c, a.host), log.Named("telemetry"), a.measure)
-	a.env.health = health.New(time.Now, a.env.events.checked)
+	a.env.health = health.New(time.Now, a.env.events.AddCheck)
 	a.elsewhere.registry = o.Registry
 	a.limits = defaultLimits()
 	a.board = newBoard(a.env.outage.NewLoop, a.limits.readers)
@@ -236,10 +237,10 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	a.env.firewall.told = a.env.foreign.stir
 	a.env.firewall.telemetry = a.env.telemetry
 	a.env.firewall.healed = func(what string) {
-		a.env.events.add(api.Event{Kind: api.EventDrift, Severity: api.Warning, Message: what})
+		a.env.events.Add(api.Event{Kind: api.EventDrift, Severity: api.Warning, Message: what})
 	}
 	a.records = newRecordBoard(a.log, func(status, reason string) { a.env.health.Set("", health.Records, status, reason) })
-	a.env.health.Set("", health.Node, api.Critical, starting)
+	a.env.health.Set("", health.Node, api.Critical, health.Starting)
 	return a, nil
 }
 
@@ -309,7 +310,7 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 	}
 	a.log.Info("agent started", "version", a.o.Version, "http", address.String(),
 		"registry", a.o.RegistryName, "node_id", a.self().NodeID)
-	a.env.events.add(api.Event{Kind: api.EventAgent, Severity: api.Info, Message: "agent started, version " + a.o.Version})
+	a.env.events.Add(api.Event{Kind: api.EventAgent, Severity: api.Info, Message: "agent started, version " + a.o.Version})
 	a.env.firewall.remember(a.current(), a.stands)
 	a.expectRules(ctx)
 	if a.env.id.NodeID != "" {
@@ -349,7 +350,7 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 			return err
 		case request := <-a.reloads:
 			out, err := a.reload(ctx, request)
-			request.done <- reloadAnswer{out, a.reloaded(err)}
+			request.done <- reloadAnswer{out, a.reportReload(err)}
 		case <-networksChanged:
 		}
 	}

@@ -49,7 +49,7 @@ func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() r
 		case err == nil:
 			r.suspect("claim", "")
 			r.troubled("")
-			r.taken(before, lease)
+			r.reportLeaseTaken(before, lease)
 			r.show(func(v *view) { v.local.Subnets = lease.Subnets })
 			return lease, nil
 		case errors.Is(err, errReleased):
@@ -72,6 +72,21 @@ func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() r
 			return registry.Lease{}, err
 		}
 	}
+}
+
+// reportLeaseTaken adds an event for a lease that this host did not have before. There is none for a record that was only
+// written again, and moved adds the one for another subnet.
+func (r *runner) reportLeaseTaken(before, now registry.Lease) {
+	message := ""
+	switch {
+	case !before.Subnet().IsValid():
+		message = fmt.Sprintf("this host holds %s", now.Subnet())
+	case before.Slot == now.Slot && (before.Session != now.Session || before.CreateIndex != now.CreateIndex):
+		message = fmt.Sprintf("this host holds %s again", now.Subnet())
+	default:
+		return
+	}
+	r.event(api.EventLease, api.Info, message, map[string]string{"change": "taken", "subnet": now.Subnet().String()})
 }
 
 func (r *runner) acquireOnce(ctx context.Context, n registry.Network, claim registry.Claim) (registry.Lease, error) {

@@ -29,7 +29,7 @@ func (a *Agent) partIn() []string {
 func (a *Agent) page(only string) ui.Page {
 	self := a.self()
 	report, _ := a.env.health.Report()
-	list, _, _ := a.env.events.after(0, only)
+	list, _, _ := a.env.events.After(0, only)
 	slices.Reverse(list)
 	p := ui.Page{Node: self.NodeName, NodeID: self.NodeID, Version: self.Version, Registry: self.Registry, Started: self.Started,
 		Now: time.Now(), Health: report, Known: a.partIn(), Events: list, Only: only}

@@ -290,7 +290,7 @@ func TestSetBackOnceBesideABadRecord(t *testing.T) {
 	store.Restore(older)
 	store.Put(leaseKey(free(a, b)), []byte("{"))
 	told := func() (n int) {
-		list, _, _ := a.agent.env.events.after(0, "n")
+		list, _, _ := a.agent.env.events.After(0, "n")
 		for _, e := range list {
 			if e.Kind == api.EventStore {
 				n++

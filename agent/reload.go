@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 )
 
@@ -60,12 +61,23 @@ func (a *Agent) Refresh(ctx context.Context, confirmed bool) (api.Reloaded, erro
 	case err == nil:
 		out, err = a.takeOver(ctx, c, confirmed)
 	case !errors.Is(err, errEnded):
-		err = a.reloaded(err)
+		err = a.reportReload(err)
 	}
 	if err != nil && !errors.Is(err, errEnded) {
 		a.log.Error("reload refused, the old configuration stays", "error", err)
 	}
 	return out, err
+}
+
+// reportReload adds an event for a reload that ended with err, counts it, and returns err.
+func (a *Agent) reportReload(err error) error {
+	v := api.Event{Kind: api.EventReload, Severity: api.Info, Message: "configuration reloaded"}
+	if err != nil {
+		v.Severity, v.Message = api.Warning, "reload refused: "+err.Error()
+	}
+	a.env.events.Add(v)
+	a.env.telemetry.Count(telemetry.Reloads, 1, telemetry.Result(err))
+	return err
 }
 
 // readAgain reads the configuration's files and checks the paths in it. It gives up on a file system that does not

@@ -183,7 +183,7 @@ func newRunner(env *environment, c config.Config, local config.Network) *runner 
 	r.view.local = api.Local{State: "starting", SubnetFile: local.SubnetFile, Link: backend.LinkName(local.Name)}
 	r.records = newRecordBoard(r.log, func(status, reason string) { r.check(health.Records, status, reason) })
 	env.health.Reset(local.Name)
-	r.check(health.Network, api.Critical, starting)
+	r.check(health.Network, api.Critical, health.Starting)
 	return r
 }
 
@@ -479,6 +479,11 @@ func (r *runner) close() {
 // check writes one check of this network.
 func (r *runner) check(name, status, reason string) {
 	r.env.health.Set(r.local.Name, name, status, reason)
+}
+
+// event adds an event of this network.
+func (r *runner) event(kind, severity, message string, fields map[string]string) {
+	r.env.events.Add(api.Event{Network: r.local.Name, Kind: kind, Severity: severity, Message: message, Fields: fields})
 }
 
 // show changes what the API shows.

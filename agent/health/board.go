@@ -29,6 +29,9 @@ const (
 	DataDir      = "data_dir"      // the state that the next process needs is written
 )
 
+// Starting is the reason of a check that has no result yet.
+const Starting = "starting"
+
 // Names returns the names of all checks in the order in which they are shown. A check comes before those that depend
 // on it: an agent that cannot use its state directory does not know its own identity.
 func Names() []string {
@@ -50,7 +53,8 @@ type Board struct {
 }
 
 // New returns an empty board. It calls statusChange for each new status, in the order in which they are set, with the
-// name of the network, which is "" for the agent's own checks. statusChange may be nil and must not use the board.
+// name of the network, which is "" for the agent's own checks. It does not call it for a check that is Starting.
+// statusChange may be nil and must not use the board.
 func New(now func() time.Time, statusChange func(network string, c api.Check)) *Board {
 	return &Board{now: now, statusChange: statusChange, changed: make(chan struct{})}
 }
@@ -74,7 +78,7 @@ func (b *Board) Set(network, name, status, reason string) (changed bool) {
 	c.Status, c.Reason = status, reason
 	if changed {
 		c.Since = b.now()
-		if b.statusChange != nil {
+		if b.statusChange != nil && reason != Starting {
 			b.statusChange(network, *c)
 		}
 	}
