@@ -337,10 +337,7 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 			if !a.identified {
 				a.begin(ctx)
 			}
-			wg.Go(func() {
-				a.announce(ctx, address)
-				a.withdraw(ctx, asked())
-			})
+			wg.Go(func() { a.keepRegistered(ctx, address, asked) })
 			wg.Go(func() { a.leaveUnwanted(ctx, false) })
 			a.env.health.Clear("", health.Node)
 		case <-left:

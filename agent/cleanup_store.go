@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lenonet/leno/agent/catalog"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -106,12 +107,12 @@ func (s *sweep) findService(ctx context.Context, reg registry.Registry, sweeper 
 	if !ok || s.config.Consul.Service == "" {
 		return nil
 	}
-	shown, ok, err := sweeper.Shown(ctx, serviceID(s.config.Consul.Service, node))
+	shown, ok, err := sweeper.Shown(ctx, catalog.ServiceID(s.config.Consul.Service, node))
 	if err != nil || !ok {
 		return err
 	}
 	r := Remnant{Kind: RemnantService, Name: shown.ID}
-	if id := shown.Meta[nodeIDMeta]; s.nodeID != "" && id != s.nodeID {
+	if id := shown.Meta[catalog.NodeIDMeta]; s.nodeID != "" && id != s.nodeID {
 		s.foreign(r, "it is of the agent with the node id %s", id)
 		return nil
 	}

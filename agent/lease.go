@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
 
-// callTimeout bounds one short call to the store: without a leader it answers
-// after up to 12 s.
-const callTimeout = 15 * time.Second
+// callTimeout bounds one short request to the store.
+const callTimeout = retry.CallTimeout
 
 // acquire blocks until this host holds a lease of n. claim is asked anew for
 // each attempt.

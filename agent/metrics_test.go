@@ -51,7 +51,7 @@ func (r *recorder) metered(name string) backend.Type {
 
 // refusing is a catalogue that may refuse.
 type refusing struct {
-	*catalog
+	*serviceStore
 	refuse atomic.Bool
 }
 
@@ -59,7 +59,7 @@ func (r *refusing) Announce(ctx context.Context, s registry.Service, v registry.
 	if r.refuse.Load() {
 		return registry.ErrDenied
 	}
-	return r.catalog.Announce(ctx, s, v)
+	return r.serviceStore.Announce(ctx, s, v)
 }
 
 // exposed is what a host shows in the Prometheus format.
@@ -125,7 +125,7 @@ func under(most float64) func(float64) bool { return func(v float64) bool { retu
 func TestMetrics(t *testing.T) {
 	store := memory.New()
 	a, b := newHost(t, store, "a"), newHost(t, store, "b")
-	c := &refusing{catalog: &catalog{outage: a.registry, name: "here"}}
+	c := &refusing{serviceStore: &serviceStore{outage: a.registry, name: "here"}}
 	a.catalog, a.config.Consul.Service = c, "leno"
 	a.config.Networks[0].Backend = &config.Backend{Type: "metered"}
 	a.recorder.totals.Store(&backend.Counters{RxPackets: 5, RxBytes: 500, Drops: map[string]uint64{}})

@@ -117,7 +117,7 @@ func settingCases() map[string]settingCase {
 			return expect(slices.Equal(a.registry.tokens, []string{"/etc/token"}), "tokens %q", a.registry.tokens)
 		}},
 		"consul.service": {func(_ *host, c *config.Config) { c.Consul.Service = "weave" }, func(a *host, _ config.Config) error {
-			s, _ := a.catalog.(*catalog).last()
+			s, _ := a.catalog.(*serviceStore).last()
 			return expect(s.Name == "weave" && s.ID == "weave-a", "registered is %+v", s)
 		}},
 
@@ -249,7 +249,7 @@ func TestEverySetting(t *testing.T) {
 			t.Parallel()
 			a := newHost(t, memory.New(), "a")
 			a.quiet = s.Name != "log_level" && s.Name != "log_json"
-			a.catalog = &catalog{outage: a.registry, name: "here"}
+			a.catalog = &serviceStore{outage: a.registry, name: "here"}
 			a.start().ready()
 			if strings.Contains(s.Name, "networks") {
 				_, err := a.client.PutNetwork(context.Background(), api.Network{Name: "watched", Backend: []byte(`{"type":"recorder"}`),

@@ -203,7 +203,7 @@ func TestReloadWhileTheStoreIsAway(t *testing.T) {
 // takes a configuration in which the way to the store was put right.
 func TestReloadWhileTheNameIsUnknown(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
-	a.catalog = &catalog{outage: a.registry, name: "here"}
+	a.catalog = &serviceStore{outage: a.registry, name: "here"}
 	a.config.NodeName, a.config.Networks = "", nil
 	a.registry.setOne("NodeName", registry.ErrDenied)
 	a.start()

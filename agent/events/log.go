@@ -116,8 +116,8 @@ func (l *Log) After(index uint64, network string) (out []api.Event, last uint64,
 	return out, l.last, l.changed
 }
 
-// AddCheck adds an event for a check that fails, and for one that has recovered. A check that passes from the start adds
-// none. network is "" for a check of the agent.
+// AddCheck adds an event for a check that fails, and for one that has recovered. A check that passes from the start
+// adds none. network is "" for a check of the agent.
 func (l *Log) AddCheck(network string, c api.Check) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -2,6 +2,7 @@
 package health
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -178,6 +179,27 @@ func Summarize(h api.Health) api.Health {
 		}
 	}
 	return h
+}
+
+// Describe returns one line for each check of h that does not pass, for example "blue routes: no such device", or one
+// line that says that all pass.
+func Describe(h api.Health) string {
+	var lines []string
+	add := func(network string, checks []api.Check) {
+		for _, c := range checks {
+			if c.Status != api.Passing {
+				lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s %s: %s", network, c.Name, c.Reason)))
+			}
+		}
+	}
+	add("", h.Checks)
+	for _, n := range h.Networks {
+		add(n.Network, n.Checks)
+	}
+	if len(lines) == 0 {
+		return "all checks are passing"
+	}
+	return strings.Join(lines, "\n")
 }
 
 // sorted returns a copy of checks in the order of Names.

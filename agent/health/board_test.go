@@ -55,3 +55,19 @@ func TestBoard(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+func TestDescribe(t *testing.T) {
+	h := New(time.Now, nil)
+	is := func(want string) {
+		t.Helper()
+		report, _ := h.Report()
+		if got := Describe(report); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	h.Set("n", Lease, api.Passing, "held")
+	is("all checks are passing")
+	h.Set("", Consul, api.Warning, "away")
+	h.Set("n", Routes, api.Critical, "broken")
+	is("consul: away\nn routes: broken")
+}

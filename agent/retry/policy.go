@@ -25,6 +25,9 @@ type Policy struct {
 	RestoreInUse, RestoreRemembered time.Duration
 }
 
+// CallTimeout bounds one short request to the store. Without a leader, Consul answers after up to 12 s.
+const CallTimeout = 15 * time.Second
+
 // DefaultPolicy returns the policy of an agent. Every Loop asks again within ProbeMost + Spread = 7 s of the store's
 // return, so that all is as before within 10 s, while agents that lost the store together come back spread over those
 // 7 s.

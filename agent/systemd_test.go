@@ -1,0 +1,107 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+func TestSystemd(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "notify")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	must(t, err)
+	defer conn.Close()
+	t.Setenv("NOTIFY_SOCKET", path)
+	var said []string
+	until := func(words string) {
+		t.Helper()
+		must(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
+		buffer := make([]byte, 4096)
+		for {
+			n, err := conn.Read(buffer)
+			if err != nil {
+				t.Fatalf("waiting for %q after %q: %v", words, said, err)
+			}
+			said = append(said, string(buffer[:n]))
+			if strings.Contains(said[len(said)-1], words) {
+				return
+			}
+		}
+	}
+	ready := func() int { return strings.Count(strings.Join(said, "\n"), "READY=1") }
+	a := newHost(t, memory.New(), "a")
+	a.placeErr = errors.New("no interface fits")
+	a.start()
+	until("no interface fits")
+	if ready() != 0 {
+		t.Errorf("ready at once: %q", said)
+	}
+	a.move(a.place.Addrs, nil)
+	until("READY=1")
+	a.recorder.setFail(errors.New("no such device"))
+	a.kick()
+	until("no such device")
+	a.recorder.setFail(nil)
+	a.check(health.Routes, api.Passing)
+	a.end()
+	until("STOPPING=1")
+	if ready() != 1 {
+		t.Errorf("ready %d times: %q", ready(), said)
+	}
+	must(t, a.wait())
+}
+
+func TestReadyz(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.placeErr = errors.New("no interface fits")
+	a.start()
+	a.check(health.Underlay, api.Critical)
+	if code, body := a.request("GET", "/readyz", ""); code != http.StatusServiceUnavailable || !strings.Contains(body, "no interface fits") {
+		t.Errorf("%d %s", code, body)
+	}
+	if code, _ := a.health(); code != http.StatusServiceUnavailable {
+		t.Errorf("healthz %d", code)
+	}
+	a.move(a.place.Addrs, nil)
+	a.ready()
+	if code, _ := a.request("GET", "/readyz", ""); code != http.StatusOK {
+		t.Errorf("%d", code)
+	}
+}
+
+func TestBadRecordsAreNamed(t *testing.T) {
+	store := memory.New()
+	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
+	a.ready()
+	b.ready()
+	want := a.subnet().String() + " <- b@" + b.subnet().String()
+	a.applies(want)
+	a.check(health.Records, api.Passing)
+	key := memory.Prefix + "/leases/n/nonsense"
+	store.Put(key, []byte("{"))
+	a.check(health.Records, api.Warning, "1 record skipped", key)
+	a.applies(want)
+	list, err := a.client.Leases(context.Background(), "n")
+	if err != nil || len(list.Leases) != 2 || len(list.Skipped) != 1 || list.Skipped[0].Key != key {
+		t.Errorf("%+v, %v", list, err)
+	}
+	store.Delete(key)
+	a.check(health.Records, api.Passing)
+
+	store.Put(leaseKey(free(a, b)), []byte("{"))
+	a.check(health.Records, api.Warning, leaseKey(free(a, b)))
+	code, body := a.request("GET", "/v1/network/n/lease/"+registry.SubnetKey(free(a, b)), "")
+	if code != http.StatusConflict || !strings.Contains(body, "cannot be used: invalid: unexpected end of JSON input") {
+		t.Errorf("%d %s", code, body)
+	}
+}
