@@ -111,7 +111,7 @@ type environment struct {
 	parts      *watch.Value[struct{}] // set when this agent takes part in another network, or no more
 	shown      *watch.Value[struct{}] // set when the part of this host in some network may be shown otherwise
 	setBack    *watch.Value[struct{}] // set when the store lost something
-	former     *formerSubnets
+	former     *state.FormerSubnets
 
 	// subnetFileOf is the network of this host, other than except, whose subnet file
 	// is at path, "" for none.
@@ -222,7 +222,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	a.env = &environment{
 		log: log, registry: o.Registry, named: make(chan struct{}), outage: newOutageDetector(o.Registry), backends: o.Backends, events: events.New(time.Now),
 		pools: newPoolClaims(), processors: &processors{},
-		networks: watch.New[networkSet](), left: watch.New[struct{}](), kernel: watch.New[struct{}](), parts: watch.New[struct{}](), shown: watch.New[struct{}](), setBack: watch.New[struct{}](), former: newFormerSubnets(c.DataDir),
+		networks: watch.New[networkSet](), left: watch.New[struct{}](), kernel: watch.New[struct{}](), parts: watch.New[struct{}](), shown: watch.New[struct{}](), setBack: watch.New[struct{}](), former: state.NewFormerSubnets(c.DataDir),
 		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding, remains: o.Remains,
 	}
 	a.env.subnetFileOf = a.subnetFileOf

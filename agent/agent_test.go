@@ -260,7 +260,7 @@ func TestPacketsPassToTheEnd(t *testing.T) {
 					t.Error("the API still answers")
 					conn.Close()
 				}
-				if !exists(peersPath(a.config.DataDir, "n")) {
+				if !exists(state.PeersPath(a.config.DataDir, "n")) {
 					t.Error("the peers are not written down yet")
 				}
 			}

@@ -229,7 +229,7 @@ func (s *sweep) findIdentity() {
 	}
 	dir := s.config.DataDir
 	if !s.o.KeepLease {
-		s.addFile(nodeIDPath(dir), "", "this host's identity", func(data []byte) bool { return s.proven || isEmpty(data) })
+		s.addFile(state.NodeIDPath(dir), "", "this host's identity", func(data []byte) bool { return s.proven || isEmpty(data) })
 	}
 	s.addFile(state.LockPath(dir), "", "", isEmpty)
 	if others := s.addDir(dir); !s.o.KeepLease {

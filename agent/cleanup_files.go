@@ -35,11 +35,11 @@ type trace struct {
 // knowFiles reads what the files tell: who this host is, and of which networks it
 // was a part.
 func (s *sweep) knowFiles() {
-	if data, err := os.ReadFile(nodeIDPath(s.config.DataDir)); err == nil && isNodeID(strings.TrimSpace(string(data))) {
+	if data, err := os.ReadFile(state.NodeIDPath(s.config.DataDir)); err == nil && state.IsNodeID(strings.TrimSpace(string(data))) {
 		s.nodeID, s.proven = strings.TrimSpace(string(data)), true
 	}
 	var names []string
-	for _, pattern := range []string{state.Path(s.config.DataDir, "*"), peersPath(s.config.DataDir, "*"), deletionPath(s.config.DataDir, "*")} {
+	for _, pattern := range []string{state.Path(s.config.DataDir, "*"), state.PeersPath(s.config.DataDir, "*"), state.DeletionPath(s.config.DataDir, "*")} {
 		for _, suffix := range []string{"", state.BadSuffix} {
 			files, err := filepath.Glob(pattern + suffix)
 			if err != nil {
@@ -71,7 +71,7 @@ func (s *sweep) traceOf(name string) trace {
 		s.nodeID = cmp.Or(s.nodeID, before.NodeID)
 		t.files = append(t.files, before.SubnetFile)
 	}
-	if file, err := readPeers(s.config.DataDir, name); err == nil && len(t.pools) == 0 {
+	if file, err := state.LoadPeers(s.config.DataDir, name); err == nil && len(t.pools) == 0 {
 		if n, err := registry.ParseNetwork(name, file.Definition); err == nil {
 			t.pools = n.Plan.Prefixes()
 		}
@@ -100,8 +100,8 @@ func (s *sweep) findFiles() {
 		}
 		for _, f := range []struct{ path, what string }{
 			{state.Path(s.config.DataDir, t.name), "state"},
-			{peersPath(s.config.DataDir, t.name), "peers"},
-			{deletionPath(s.config.DataDir, t.name), "deletion"},
+			{state.PeersPath(s.config.DataDir, t.name), "peers"},
+			{state.DeletionPath(s.config.DataDir, t.name), "deletion"},
 		} {
 			s.addFile(f.path, t.name, f.what, s.ofNetwork(t.name))
 			s.addFile(f.path+state.BadSuffix, t.name, "put aside", s.ofNetwork(t.name))
@@ -113,23 +113,23 @@ func (s *sweep) findFiles() {
 			if s.o.Network != "" && s.isOthers(path) {
 				continue
 			}
-			s.addFile(path, t.name, "subnet file", isSubnetFile)
+			s.addFile(path, t.name, "subnet file", state.IsSubnetFile)
 			s.addBegun(path, t.name)
 		}
 	}
-	s.addDir(filepath.Dir(peersPath(s.config.DataDir, "any")))
-	s.addDir(filepath.Dir(deletionPath(s.config.DataDir, "any")))
+	s.addDir(filepath.Dir(state.PeersPath(s.config.DataDir, "any")))
+	s.addDir(filepath.Dir(state.DeletionPath(s.config.DataDir, "any")))
 	s.addFormer()
 	if s.o.Network != "" {
 		return
 	}
-	s.addFile(nodeIDPath(s.config.DataDir)+state.BadSuffix, "", "put aside", func([]byte) bool { return s.proven })
-	s.addBegun(nodeIDPath(s.config.DataDir), "")
+	s.addFile(state.NodeIDPath(s.config.DataDir)+state.BadSuffix, "", "put aside", func([]byte) bool { return s.proven })
+	s.addBegun(state.NodeIDPath(s.config.DataDir), "")
 	// Those of networks of which nothing else is known any more.
 	lost, err := filepath.Glob(filepath.Join(runDir(), "*.env"))
 	if err == nil {
 		for _, path := range lost {
-			s.addFile(path, "", "subnet file", isSubnetFile)
+			s.addFile(path, "", "subnet file", state.IsSubnetFile)
 		}
 	}
 	if path, ok := strings.CutPrefix(s.config.HTTP.Address, "unix://"); ok {
@@ -140,18 +140,19 @@ func (s *sweep) findFiles() {
 // addFormer is for what this host had in networks that it left, or in the one that is
 // cleaned up.
 func (s *sweep) addFormer() {
-	path := formerSubnetsPath(s.config.DataDir)
-	file, err := readFormerSubnets(path)
+	path := state.FormerSubnetsPath(s.config.DataDir)
+	former := state.NewFormerSubnets(s.config.DataDir)
+	subnets, err := former.Load()
 	if s.o.Network == "" {
 		s.addFile(path, "", "former subnets", func([]byte) bool { return s.proven || err == nil })
 		s.addBegun(path, "")
-		s.addFile(configFilesPath(s.config.DataDir), "", "list of configuration files", func([]byte) bool { return s.proven })
-		s.addBegun(configFilesPath(s.config.DataDir), "")
+		s.addFile(state.ConfigFilesPath(s.config.DataDir), "", "list of configuration files", func([]byte) bool { return s.proven })
+		s.addBegun(state.ConfigFilesPath(s.config.DataDir), "")
 		return
 	}
-	if former, ok := file.Networks[s.o.Network]; ok && err == nil {
-		s.add(Remnant{Kind: RemnantFile, Name: path, Network: s.o.Network, Detail: "former subnet " + former.Subnet.String()}, func(context.Context) error {
-			return newFormerSubnets(s.config.DataDir).drop(s.o.Network)
+	if subnet, ok := subnets[s.o.Network]; ok && err == nil {
+		s.add(Remnant{Kind: RemnantFile, Name: path, Network: s.o.Network, Detail: "former subnet " + subnet.String()}, func(context.Context) error {
+			return former.Drop(s.o.Network)
 		})
 	}
 }
@@ -263,24 +264,6 @@ func (s *sweep) ofNetwork(name string) func([]byte) bool {
 		}
 		return json.Unmarshal(data, &head) == nil && head.Version != nil && head.Network == name
 	}
-}
-
-// isSubnetFile says whether it is one as every version has written it, and nobody
-// has written another into its place: settings of the agent's or of the command
-// line are LENO_ lines, too.
-func isSubnetFile(data []byte) bool {
-	ours := false
-	for line := range bytes.Lines(data) {
-		key, _, ok := strings.Cut(strings.TrimSpace(string(line)), "=")
-		switch {
-		case !ok && key == "":
-		case key == "LENO_SUBNET" || key == "LENO_IPV6_SUBNET":
-			ours = true
-		case !strings.HasPrefix(key, "LENO_") && !strings.HasPrefix(key, "FLANNEL_"):
-			return false
-		}
-	}
-	return ours
 }
 
 // anything is for files that are leno's by their names.

@@ -162,7 +162,7 @@ func TestCleanupFiles(t *testing.T) {
 		t.Errorf("foreign of one network (-want +got):\n%s", diff)
 	}
 
-	if former := newFormerSubnets(dir + "/data"); former.subnet("default").IsValid() || !former.subnet("old").IsValid() {
+	if former := state.NewFormerSubnets(dir + "/data"); former.Subnet("default").IsValid() || !former.Subnet("old").IsValid() {
 		t.Error("former subnets of one network: not that one is gone")
 	}
 
@@ -234,7 +234,7 @@ func TestCleanupKeepsLease(t *testing.T) {
 	if len(report.Left) != 0 || store.asked.Node != "" {
 		t.Errorf("left %+v, asked for %+v", report.Left, store.asked)
 	}
-	if id, err := storedNodeID(filepath.Join(dir, "data"), hclog.NewNullLogger()); err != nil || id != nodeUUID {
+	if id, err := state.LoadNodeID(filepath.Join(dir, "data"), hclog.NewNullLogger()); err != nil || id != nodeUUID {
 		t.Errorf("node id %q, %v", id, err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -60,7 +59,7 @@ func TestDeletedNetworkStaysDeleted(t *testing.T) {
 	must(t, err)
 	must(t, errOf(a.client.PutNetwork(t.Context(), api.Network{Name: "n", Pools: []api.Pool{{Prefix: n.Plan[0].Prefix}}, Backend: n.Backend.Object}, false)))
 	a.ready()
-	if _, err := os.Stat(deletionPath(a.config.DataDir, "n")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(state.DeletionPath(a.config.DataDir, "n")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the deletion is still remembered: %v", err)
 	}
 	must(t, a.stop())
@@ -109,7 +108,7 @@ func TestRememberedDeletion(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newHost(t, memory.New(), "a")
-			must(t, state.WriteFile(deletionPath(h.config.DataDir, "n"), []byte(strings.Replace(tt.file, "DELETED", hourAgo(), 1)), 0o600))
+			must(t, state.WriteFile(state.DeletionPath(h.config.DataDir, "n"), []byte(strings.Replace(tt.file, "DELETED", hourAgo(), 1)), 0o600))
 			if tt.local != nil {
 				tt.local(&h.config.Networks[0])
 			}
@@ -119,7 +118,7 @@ func TestRememberedDeletion(t *testing.T) {
 			h.start()
 			if tt.defined {
 				h.ready()
-				if _, err := os.Stat(deletionPath(h.config.DataDir, "n")); !errors.Is(err, os.ErrNotExist) {
+				if _, err := os.Stat(state.DeletionPath(h.config.DataDir, "n")); !errors.Is(err, os.ErrNotExist) {
 					t.Errorf("the deletion is still remembered: %v", err)
 				}
 			} else {
@@ -132,25 +131,6 @@ func TestRememberedDeletion(t *testing.T) {
 				t.Errorf("the log does not name %s", tt.logs)
 			}
 		})
-	}
-}
-
-// TestDeletionFiles: files of deletions that are too old go when another one is written.
-func TestDeletionFiles(t *testing.T) {
-	dir := t.TempDir()
-	must(t, writeDeletion(dir, registry.Deletion{Network: "old", Time: time.Now().Add(-registry.DeletionKept)}))
-	must(t, writeDeletion(dir, registry.Deletion{Network: "new", Time: time.Now().Add(-time.Hour)}))
-	for name, want := range map[string]bool{"old": false, "new": true} {
-		d, err := readDeletion(dir, name)
-		must(t, err)
-		if (d != nil) != want {
-			t.Errorf("%s: %+v", name, d)
-		}
-	}
-	must(t, removeDeletion(dir, "new"))
-	must(t, removeDeletion(dir, "new"))
-	if exists(filepath.Dir(deletionPath(dir, "new"))) {
-		t.Error("the empty directory stays")
 	}
 }
 
@@ -179,7 +159,7 @@ func TestOlderDeletionRemembered(t *testing.T) {
 	t.Parallel()
 	store := memory.New()
 	a, b := newHost(t, store, "a"), newHost(t, store, "b")
-	must(t, state.WriteFile(deletionPath(b.config.DataDir, "n"), []byte(`{"version":1,"network":"n","deleted":"`+
+	must(t, state.WriteFile(state.DeletionPath(b.config.DataDir, "n"), []byte(`{"version":1,"network":"n","deleted":"`+
 		time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)+`"}`), 0o600))
 	a.config.Networks[0].Backend = &config.Backend{Type: "other"} // tells its definition from the one that b would make
 	a.start()

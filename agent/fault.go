@@ -161,7 +161,7 @@ func (a *Agent) openDataDir(ctx context.Context, dir string) (id string, unlock 
 		if err != nil {
 			return err
 		}
-		if id, err = storedNodeID(dir, a.log); err != nil {
+		if id, err = state.LoadNodeID(dir, a.log); err != nil {
 			err = errors.Join(err, free())
 		}
 		return err

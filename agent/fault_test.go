@@ -65,7 +65,7 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 	store := memory.New()
 	a, b := newHost(t, store, "a"), newHost(t, store, "b")
 	dir := a.config.DataDir
-	lease, peers := state.Path(dir, "n"), peersPath(dir, "n")
+	lease, peers := state.Path(dir, "n"), state.PeersPath(dir, "n")
 	must(t, os.MkdirAll(filepath.Join(lease, "x"), 0o755)) // a directory cannot be replaced by a file
 	must(t, os.MkdirAll(filepath.Join(peers, "x"), 0o755))
 	a.start()
@@ -119,7 +119,7 @@ func TestSecondAgentOfAHost(t *testing.T) {
 	a.lockHost = func() (func() error, error) { return nil, locked }
 	a.start()
 	<-a.exited
-	if !errors.Is(a.err, state.ErrLocked) || exists(nodeIDPath(a.config.DataDir)) || len(a.recorder.tries()) > 0 || len(a.wall.names()) > 0 {
+	if !errors.Is(a.err, state.ErrLocked) || exists(state.NodeIDPath(a.config.DataDir)) || len(a.recorder.tries()) > 0 || len(a.wall.names()) > 0 {
 		t.Errorf("ended with %v", a.err)
 	}
 	if len(a.said.with("another process has", "pid 7")) != 1 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -112,7 +113,7 @@ func checkReservedFor(v api.Reservation) error {
 			return badRequest("node: %v", err)
 		}
 	}
-	if v.NodeID != "" && !isNodeID(v.NodeID) {
+	if v.NodeID != "" && !state.IsNodeID(v.NodeID) {
 		return badRequest("node_id: %q is not a node id: it is a UUID, which `leno status` shows on the host", cut(v.NodeID, maxQuoted))
 	}
 	return nil

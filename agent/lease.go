@@ -394,7 +394,7 @@ func (r *runner) previous(n registry.Network, c *registry.Claim) {
 	c.Session = before.Session
 	if len(before.Subnets) == 0 {
 		if c.Prefer = state.SubnetInFile(r.local.SubnetFile); !c.Prefer.IsValid() {
-			c.Prefer = r.env.former.subnet(n.Name)
+			c.Prefer = r.env.former.Subnet(n.Name)
 		}
 		return
 	}

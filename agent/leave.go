@@ -158,7 +158,7 @@ func (r *runner) removeFiles(before state.Network) error {
 		if r.env.subnetFileOf(path, r.local.Name) != "" {
 			continue
 		}
-		if data, err := state.ReadSubnetFile(path); err == nil && !isSubnetFile(data) || errors.Is(err, config.ErrNotRegular) {
+		if data, err := state.ReadSubnetFile(path); err == nil && !state.IsSubnetFile(data) || errors.Is(err, config.ErrNotRegular) {
 			r.log.Warn("file in the place of the subnet file is not leno's, it stays", "path", path)
 			continue
 		}
@@ -168,10 +168,10 @@ func (r *runner) removeFiles(before state.Network) error {
 		}
 	}
 	file := state.Path(r.config.DataDir, r.local.Name)
-	for _, path := range slices.Concat([]string{file, file + state.BadSuffix}, state.Unfinished(file), state.Unfinished(peersPath(r.config.DataDir, r.local.Name))) {
+	for _, path := range slices.Concat([]string{file, file + state.BadSuffix}, state.Unfinished(file), state.Unfinished(state.PeersPath(r.config.DataDir, r.local.Name))) {
 		remove(path)
 	}
-	return errors.Join(append(errs, forgetPeers(r.config.DataDir, r.local.Name))...)
+	return errors.Join(append(errs, state.RemovePeers(r.config.DataDir, r.local.Name))...)
 }
 
 // serveReleases gives the lease up when somebody may and wants to. A request

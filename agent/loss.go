@@ -1,10 +1,7 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -45,36 +42,24 @@ func (a *Agent) checkLoss(old, now config.Config) error {
 	return fmt.Errorf("nothing was changed: %s; if that is what you want, run `leno reload -force`", strings.Join(reasons, "; "))
 }
 
-// configFilesPath is the list of the configuration files that had options when the
-// configuration was taken over last, one a line.
-func configFilesPath(dataDir string) string { return filepath.Join(dataDir, "config-files") }
-
 // emptied returns the files of a configuration that are empty now, and were not when
 // this process or one before it took them over.
 func emptied(c config.Config) []string {
-	text, err := os.ReadFile(configFilesPath(c.DataDir))
-	if err != nil {
-		return nil
-	}
-	lines := strings.Split(string(text), "\n")
-	return slices.DeleteFunc(slices.Clone(c.Empty), func(file string) bool { return !slices.Contains(lines, absolute(file)) })
+	known := state.LoadConfigFiles(c.DataDir)
+	return slices.DeleteFunc(slices.Clone(c.Empty), func(file string) bool { return !slices.Contains(known, absolute(file)) })
 }
 
 // rememberFiles writes the list for emptied.
 func (a *Agent) rememberFiles(c config.Config) {
-	var list strings.Builder
+	var files []string
 	for _, file := range c.Files {
 		if !slices.Contains(c.Empty, file) {
-			list.WriteString(absolute(file) + "\n")
+			files = append(files, absolute(file))
 		}
 	}
-	path := configFilesPath(c.DataDir)
-	text, err := os.ReadFile(path)
-	if err == nil && string(text) == list.String() || errors.Is(err, fs.ErrNotExist) && list.Len() == 0 {
-		return
-	}
-	if err := state.WriteFile(path, []byte(list.String()), 0o600); err != nil {
-		a.log.Warn("the list of configuration files cannot be written down", "path", path, "error", err)
+	if err := state.SaveConfigFiles(c.DataDir, files); err != nil {
+		a.log.Warn("the list of configuration files cannot be written down",
+			"path", state.ConfigFilesPath(c.DataDir), "error", err)
 	}
 }
 

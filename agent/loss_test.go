@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -111,7 +110,7 @@ func TestFormerSubnet(t *testing.T) {
 			must(a.t, a.store.Client().PutNetwork(ctx, n))
 		}, false},
 		{"the file is broken", false, func(a *host, _ netip.Prefix) {
-			must(a.t, os.WriteFile(formerSubnetsPath(a.config.DataDir), []byte("{"), 0o600))
+			must(a.t, os.WriteFile(state.FormerSubnetsPath(a.config.DataDir), []byte("{"), 0o600))
 		}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -138,7 +137,7 @@ func TestFormerSubnet(t *testing.T) {
 				if _, _, there := a.store.Get(leaseKey(subnet)); there || exists(state.Path(a.config.DataDir, "n")) {
 					return errors.New("it was not left")
 				}
-				if got := a.agent.env.former.subnet("n"); got != subnet {
+				if got := a.agent.env.former.Subnet("n"); got != subnet {
 					return fmt.Errorf("%s is remembered", got)
 				}
 				return nil
@@ -151,7 +150,7 @@ func TestFormerSubnet(t *testing.T) {
 				t.Errorf("subnet %s, was %s", got, subnet)
 			}
 			eventually(t, func() error {
-				if got := a.agent.env.former.subnet("n"); got.IsValid() {
+				if got := a.agent.env.former.Subnet("n"); got.IsValid() {
 					return fmt.Errorf("%s is remembered still", got)
 				}
 				return nil
@@ -217,40 +216,6 @@ func TestStartWithoutNetworks(t *testing.T) {
 				t.Errorf("subnet %s, was %s", got, subnet)
 			}
 		})
-	}
-}
-
-// TestFormerSubnetsFile: the file is bounded, survives what cannot be read, and goes
-// with its last entry.
-func TestFormerSubnetsFile(t *testing.T) {
-	t.Parallel()
-	f := newFormerSubnets(t.TempDir())
-	subnet := netip.MustParsePrefix("10.5.3.0/24")
-	must(t, f.drop("none"))
-	for i := range 3 * maxFormerSubnets {
-		must(t, f.put(fmt.Sprintf("n%03d", i), subnet))
-	}
-	file, err := readFormerSubnets(f.path)
-	must(t, err)
-	if _, last := file.Networks[fmt.Sprintf("n%03d", 3*maxFormerSubnets-1)]; len(file.Networks) != maxFormerSubnets || !last {
-		t.Errorf("%d networks, the last one %t", len(file.Networks), last)
-	}
-	for _, text := range []string{"", "{", "null", `{"version":9,"networks":{"n":{"subnet":"10.5.3.0/24"}}}`, `{"version":1}`} {
-		must(t, os.WriteFile(f.path, []byte(text), 0o600))
-		if got := f.subnet("n"); got.IsValid() {
-			t.Errorf("%q: %s", text, got)
-		}
-		must(t, f.put("n", subnet))
-		if got := f.subnet("n"); got != subnet {
-			t.Errorf("after %q: %s", text, got)
-		}
-	}
-	must(t, f.drop("n"))
-	if exists(f.path) {
-		t.Error("an empty file stays")
-	}
-	if state.Networks(filepath.Dir(f.path)) != nil || strings.HasSuffix(f.path, ".json") {
-		t.Error("the file may be taken for a network's")
 	}
 }
 

@@ -2,17 +2,10 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"path"
-	"path/filepath"
 	"slices"
-	"strings"
-
-	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/go-uuid"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
@@ -21,46 +14,6 @@ import (
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 )
-
-// storedNodeID is the id in the state directory: in its own file, or, when that is
-// gone, empty after a crash or broken, in the state file of a network. "" when
-// nothing there tells. A broken file is put aside, to .bad.
-func storedNodeID(dir string, log hclog.Logger) (string, error) {
-	path := nodeIDPath(dir)
-	data, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return "", err
-	}
-	id := strings.TrimSpace(string(data))
-	if isNodeID(id) {
-		return id, nil
-	}
-	if id != "" {
-		log.Warn("node id is not a UUID, its file is moved to .bad", "path", path)
-		if err := os.Rename(path, path+state.BadSuffix); err != nil {
-			return "", err
-		}
-	}
-	for _, name := range state.Networks(dir) {
-		s, err := state.Load(dir, name)
-		if err == nil && isNodeID(s.NodeID) {
-			log.Warn("node id was lost, that of a state file counts", "node_id", s.NodeID, "network", name)
-			return s.NodeID, storeNodeID(dir, s.NodeID)
-		}
-	}
-	return "", nil
-}
-
-func isNodeID(id string) bool {
-	_, err := uuid.ParseUUID(id)
-	return err == nil
-}
-
-func nodeIDPath(dir string) string { return filepath.Join(dir, "node-id") }
-
-func storeNodeID(dir, id string) error {
-	return state.WriteFile(nodeIDPath(dir), []byte(id+"\n"), 0o644)
-}
 
 // learnNodeID gives a host an id that has none in its state directory. Where a
 // datapath stands in the kernel, its peers know it under an id: the address of a
@@ -77,7 +30,7 @@ func (a *Agent) learnNodeID(ctx context.Context) error {
 		id, err := a.formerNodeID(ctx, c)
 		if err == nil {
 			if err := a.untilWritten(ctx, func() (err error) {
-				id, err = keepNodeID(c.DataDir, id)
+				id, err = state.AdoptNodeID(c.DataDir, id)
 				return err
 			}); err != nil {
 				return err
@@ -95,18 +48,6 @@ func (a *Agent) learnNodeID(ctx context.Context) error {
 			return err
 		}
 	}
-}
-
-// keepNodeID stores an id, of its own making where there is none.
-func keepNodeID(dir, id string) (string, error) {
-	if id == "" {
-		made, err := uuid.GenerateUUID()
-		if err != nil {
-			return "", err
-		}
-		id = made
-	}
-	return id, storeNodeID(dir, id)
 }
 
 // formerNodeID is the id in the lease of the datapath that stands in the kernel,
@@ -193,7 +134,7 @@ func (a *Agent) leaseStanding(ctx context.Context, c config.Config, n registry.N
 	}
 	for _, l := range set.Leases {
 		ours := l.Node == a.env.id.Node && sharesAddress(l.PublicIPs, choice.Addrs) && found.standing(l.Subnets) != nothingStands
-		if ours && isNodeID(l.NodeID) && (id == "" || l.Held()) {
+		if ours && state.IsNodeID(l.NodeID) && (id == "" || l.Held()) {
 			id = l.NodeID
 		}
 	}

@@ -3,9 +3,7 @@ package agent
 import (
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -16,58 +14,6 @@ import (
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
-
-// TestStoredNodeID: every file that knows the id has to be lost for it to be lost.
-func TestStoredNodeID(t *testing.T) {
-	const id, other = "6f1c9d1e-5c3e-4d0b-8a55-0f6f5a6f3d2a", "0f1c9d1e-5c3e-4d0b-8a55-0f6f5a6f3d2b"
-	for _, tt := range []struct {
-		name  string
-		file  string // "-" for none
-		state string // node_id in the state file of network n, "-" for no file
-		want  string
-		bad   bool // the file is put aside
-	}{
-		{"as written", id + "\n", "-", id, false},
-		{"its own file counts first", id + "\n", other, id, false},
-		{"a new host", "-", "-", "", false},
-		{"gone", "-", id, id, false},
-		{"empty", "", id, id, false},
-		{"cut short", id[:17], id, id, true},
-		{"zeros after a crash", strings.Repeat("\x00", 37), id, id, true},
-		{"broken, and nothing else tells", "not an id\n", "-", "", true},
-		{"gone, and the state file is of an older leno", "-", "", "", false},
-		{"gone, and the state file has none either", "-", "not an id", "", false},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			dir := t.TempDir()
-			if tt.file != "-" {
-				must(t, os.WriteFile(nodeIDPath(dir), []byte(tt.file), 0o644))
-			}
-			if tt.state != "-" {
-				must(t, state.Save(dir, state.Network{Network: "n", NodeID: tt.state}))
-			}
-			got, err := storedNodeID(dir, hclog.NewNullLogger())
-			if err != nil || got != tt.want {
-				t.Errorf("%q, %v, want %q", got, err, tt.want)
-			}
-			if bad := exists(nodeIDPath(dir) + ".bad"); bad != tt.bad {
-				t.Errorf("put aside %t, want %t", bad, tt.bad)
-			}
-			if tt.want == "" {
-				return
-			}
-			must(t, os.RemoveAll(state.Path(dir, "n")))
-			if again, err := storedNodeID(dir, hclog.NewNullLogger()); err != nil || again != tt.want {
-				t.Errorf("the file now has %q, %v", again, err)
-			}
-		})
-	}
-	dir := t.TempDir()
-	must(t, os.Mkdir(filepath.Join(dir, "node-id"), 0o755))
-	if _, err := storedNodeID(dir, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), "node-id") {
-		t.Errorf("error does not name the file: %v", err)
-	}
-}
 
 // flowing is a device that the kernel carries packets of the subnets through.
 func flowing(subnets ...netip.Prefix) Remains {
@@ -114,7 +60,7 @@ func TestStateLost(t *testing.T) {
 			if same := now.NodeID == before.NodeID; same != tt.same {
 				t.Errorf("node id %s, before %s", now.NodeID, before.NodeID)
 			}
-			if stored, err := storedNodeID(a.config.DataDir, hclog.NewNullLogger()); err != nil || stored != now.NodeID {
+			if stored, err := state.LoadNodeID(a.config.DataDir, hclog.NewNullLogger()); err != nil || stored != now.NodeID {
 				t.Errorf("%s is stored, %v", stored, err)
 			}
 			if !tt.same || now.Session != before.Session && tt.name == "its lease has lapsed" {
@@ -149,7 +95,7 @@ func TestAnotherHostIsNotTakenForThisOne(t *testing.T) {
 			tt.change(a)
 			a.start()
 			a.check(health.Lease, api.Critical, before.NodeID)
-			id, err := storedNodeID(a.config.DataDir, hclog.NewNullLogger())
+			id, err := state.LoadNodeID(a.config.DataDir, hclog.NewNullLogger())
 			if err != nil || id == "" || id == before.NodeID {
 				t.Errorf("node id %q, %v; the other host's is %s", id, err, before.NodeID)
 			}
@@ -168,7 +114,7 @@ func TestStateLostWhileTheStoreIsAway(t *testing.T) {
 	tries := len(a.recorder.tries())
 	a.start()
 	a.check(health.Node, api.Critical, "node id was lost", "packets flow")
-	if exists(nodeIDPath(a.config.DataDir)) || len(a.recorder.tries()) != tries {
+	if exists(state.NodeIDPath(a.config.DataDir)) || len(a.recorder.tries()) != tries {
 		t.Error("an id was made, or the datapath touched")
 	}
 	a.registry.set(nil)
@@ -191,7 +137,7 @@ func TestStateLostWhileTheRecordIsBroken(t *testing.T) {
 	a.store.Put(key, []byte("{"))
 	a.start()
 	a.check(health.Node, api.Critical, "packets flow", key)
-	if exists(nodeIDPath(a.config.DataDir)) {
+	if exists(state.NodeIDPath(a.config.DataDir)) {
 		t.Error("an id was made")
 	}
 	a.store.Put(key, good)
@@ -220,7 +166,7 @@ func TestNewHostWhileTheStoreIsAway(t *testing.T) {
 			a.registry.set(registry.ErrUnavailable)
 			a.start()
 			eventually(t, func() error {
-				_, err := os.Stat(nodeIDPath(a.config.DataDir))
+				_, err := os.Stat(state.NodeIDPath(a.config.DataDir))
 				return err
 			})
 			if len(a.config.Networks) > 0 {

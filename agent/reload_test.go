@@ -16,6 +16,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -167,7 +168,7 @@ func TestReloadWhileTheStoreIsAway(t *testing.T) {
 				a.applies(applied)
 				a.registry.set(registry.ErrUnavailable)
 				a.check(health.Snapshot, api.Warning)
-				must(t, os.Remove(peersPath(a.config.DataDir, "n"))) // it is in memory
+				must(t, os.Remove(state.PeersPath(a.config.DataDir, "n"))) // it is in memory
 			} else {
 				a.registry.set(registry.ErrUnavailable)
 				a.start()

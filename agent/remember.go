@@ -3,26 +3,14 @@ package agent
 import (
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/registry"
 )
-
-// peersPath is where the leases behind a network's datapath are remembered. No
-// network's own files are there.
-func peersPath(dataDir, network string) string {
-	return filepath.Join(dataDir, "peers", network+".json")
-}
 
 // rememberPause is how long after the file was written it may be written again,
 // for so many leases: a minute in a network of 10,000 hosts, where it has 5 MB, and
@@ -30,28 +18,6 @@ func peersPath(dataDir, network string) string {
 // that is killed did not write, the next one learns from the store alone.
 func rememberPause(leases int) time.Duration {
 	return min(max(time.Duration(leases)*6*time.Millisecond, time.Second), time.Minute)
-}
-
-// rememberedPeers is the file: the other hosts' leases as this host used them
-// last.
-type rememberedPeers struct {
-	Version int    `json:"version"`
-	Network string `json:"network"`
-	// Created tells a definition that was made anew, and with it the store.
-	Created uint64 `json:"create_index"`
-	// Definition is the network's record. The leases stand by its plan.
-	Definition json.RawMessage   `json:"definition"`
-	Leases     []rememberedLease `json:"leases"`
-
-	sum [sha256.Size]byte // of the file, as read
-}
-
-type rememberedLease struct {
-	Key         string          `json:"key"` // last component
-	Record      json.RawMessage `json:"record"`
-	Held        bool            `json:"held"`
-	CreateIndex uint64          `json:"create_index"`
-	ModifyIndex uint64          `json:"modify_index"`
 }
 
 // recollection is what an earlier process of this host knew of the others. The kernel
@@ -72,53 +38,11 @@ type recollection struct {
 // wait for one to end before it writes its own lease.
 func settleTime(l config.Lease) time.Duration { return 3 * l.TTL }
 
-// maxPeersFile bounds what is read of the file, bytes: ten times what a network of
-// 10,000 hosts needs.
-const maxPeersFile = 64 << 20
-
-// readPeers reads the file.
-func readPeers(dataDir, network string) (file rememberedPeers, err error) {
-	f, err := os.Open(peersPath(dataDir, network))
-	if err != nil {
-		return file, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxPeersFile))
-	if err != nil {
-		return file, err
-	}
-	if err := json.Unmarshal(data, &file); err != nil {
-		return rememberedPeers{}, fmt.Errorf("%s is broken: %w", f.Name(), err)
-	}
-	if file.Version != registry.Version || file.Network != network {
-		return rememberedPeers{}, fmt.Errorf("%s is of version %d and network %q", f.Name(), file.Version, file.Network)
-	}
-	file.sum = sha256.Sum256(data)
-	return file, nil
-}
-
-// leases are those of the plan of n, which may be another than when they were
-// written down.
-func (f rememberedPeers) leases(n registry.Network) (out []registry.Lease) {
-	for _, r := range f.Leases {
-		l, err := registry.ParseLease(n, r.Key, r.Record)
-		if err != nil {
-			continue // of another plan
-		}
-		if r.Held {
-			l.Session = "of an earlier process"
-		}
-		l.CreateIndex, l.ModifyIndex = r.CreateIndex, r.ModifyIndex
-		out = append(out, l)
-	}
-	return out
-}
-
 // remember reads the file. One that is missing or broken is no memory.
 func remember(dataDir string, n registry.Network, stays time.Duration) *recollection {
-	m := &recollection{path: peersPath(dataDir, n.Name), stays: stays}
-	if file, err := readPeers(dataDir, n.Name); err == nil {
-		m.written, m.created, m.leases = file.sum, file.Created, file.leases(n)
+	m := &recollection{path: state.PeersPath(dataDir, n.Name), stays: stays}
+	if file, err := state.LoadPeers(dataDir, n.Name); err == nil {
+		m.written, m.created, m.leases = file.Sum, file.Created, file.ParseLeases(n)
 	}
 	return m
 }
@@ -188,7 +112,7 @@ func (m *recollection) keep(n registry.Network, leases []registry.Lease, own reg
 	if err != nil {
 		return fmt.Errorf("remember the network: %w", err)
 	}
-	now := rememberedPeers{Version: registry.Version, Network: n.Name, Created: n.CreateIndex, Definition: definition, Leases: []rememberedLease{}}
+	now := state.Peers{Version: registry.Version, Network: n.Name, Created: n.CreateIndex, Definition: definition, Leases: []state.PeerLease{}}
 	for _, l := range leases {
 		if l.NodeID == own.NodeID || l.Slot == own.Slot {
 			continue
@@ -197,7 +121,7 @@ func (m *recollection) keep(n registry.Network, leases []registry.Lease, own reg
 		if err != nil {
 			return fmt.Errorf("remember the lease of %s: %w", l.Node, err)
 		}
-		now.Leases = append(now.Leases, rememberedLease{Key: registry.SubnetKey(l.Subnet()), Record: record, Held: l.Held(),
+		now.Leases = append(now.Leases, state.PeerLease{Key: registry.SubnetKey(l.Subnet()), Record: record, Held: l.Held(),
 			CreateIndex: l.CreateIndex, ModifyIndex: l.ModifyIndex})
 	}
 	data, err := json.Marshal(now)
@@ -245,16 +169,4 @@ func (r *runner) rememberPeers(m *recollection, n registry.Network, leases []reg
 	err := m.keep(n, leases, own)
 	r.writtenDown(wrotePeers, err)
 	return err == nil
-}
-
-// forgetPeers removes the file, and the directory when it was the last in it.
-func forgetPeers(dataDir, network string) error {
-	path := peersPath(dataDir, network)
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	if err := os.Remove(filepath.Dir(path)); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
-		return err
-	}
-	return nil
 }

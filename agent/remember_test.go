@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -158,14 +159,14 @@ func TestRememberedPeers(t *testing.T) {
 			dir, n := t.TempDir(), n
 			m := remember(dir, n, time.Minute)
 			must(t, m.keep(n, []registry.Lease{own, b}, own))
-			before, err := os.Stat(peersPath(dir, "n"))
+			before, err := os.Stat(state.PeersPath(dir, "n"))
 			must(t, err)
 			must(t, m.keep(n, []registry.Lease{own, b}, own))
 			must(t, remember(dir, n, time.Minute).keep(n, []registry.Lease{own, b}, own))
-			if again, err := os.Stat(peersPath(dir, "n")); err != nil || !os.SameFile(before, again) {
+			if again, err := os.Stat(state.PeersPath(dir, "n")); err != nil || !os.SameFile(before, again) {
 				t.Errorf("written again: %v", err)
 			}
-			tt.change(t, peersPath(dir, "n"), &n)
+			tt.change(t, state.PeersPath(dir, "n"), &n)
 			if got := remember(dir, n, time.Minute).leases; len(got) != tt.want {
 				t.Errorf("%+v", got)
 			}
@@ -207,7 +208,7 @@ func TestRestartWhileTheStoreIsFilled(t *testing.T) {
 	must(t, a.client.ReleaseLease(t.Context(), "n"))
 	a.applies("zero")
 	eventually(t, func() error {
-		if exists(peersPath(a.config.DataDir, "n")) {
+		if exists(state.PeersPath(a.config.DataDir, "n")) {
 			return errors.New("the peers are still remembered")
 		}
 		return nil

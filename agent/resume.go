@@ -157,7 +157,7 @@ func (r *runner) before(ctx context.Context) (found *resumed, waits bool) {
 // are incomplete or contradict each other. They are read like what other hosts
 // write.
 func recollect(dataDir string, before state.Network, nodeID string) (recollected, error) {
-	file, err := readPeers(dataDir, before.Network)
+	file, err := state.LoadPeers(dataDir, before.Network)
 	if err != nil {
 		return recollected{}, fmt.Errorf("remembered peers: %w", err)
 	}
@@ -176,7 +176,7 @@ func recollect(dataDir string, before state.Network, nodeID string) (recollected
 	case !slices.Equal(before.Subnets, n.Plan.Subnets(own.Slot)):
 		return recollected{}, fmt.Errorf("the remembered subnets %v are not those of slot %d", before.Subnets, own.Slot)
 	}
-	return recollected{network: n, own: own, leases: file.leases(n)}, nil
+	return recollected{network: n, own: own, leases: file.ParseLeases(n)}, nil
 }
 
 // carryOn builds the backend and has a goroutine keep right until relieve what is

@@ -73,37 +73,37 @@ func TestRecollect(t *testing.T) {
 	before := state.Network{Version: 1, Network: "n", Subnets: own.Subnets, Definition: 7, Pools: n.Plan.Prefixes(), Backend: n.Backend}
 	for _, tt := range []struct {
 		name   string
-		change func(s *state.Network, f *rememberedPeers)
+		change func(s *state.Network, f *state.Peers)
 		peers  int
 		err    string // "" for none
 	}{
-		{"as written", func(*state.Network, *rememberedPeers) {}, 1, ""},
-		{"a record that cannot be used", func(_ *state.Network, f *rememberedPeers) { f.Leases[0].Record = []byte(`{"version":1}`) }, 0, ""},
-		{"a record of another slot", func(_ *state.Network, f *rememberedPeers) { f.Leases[0].Key = "10.5.3.0-24" }, 0, ""},
-		{"of another network", func(_ *state.Network, f *rememberedPeers) { f.Network = "m" }, 0, "network"},
-		{"of another version", func(_ *state.Network, f *rememberedPeers) { f.Version = 9 }, 0, "version"},
-		{"without a definition", func(_ *state.Network, f *rememberedPeers) { f.Definition = nil }, 0, "definition"},
-		{"a definition that cannot be used", func(_ *state.Network, f *rememberedPeers) { f.Definition = []byte(`{"version":1,"name":"n"}`) }, 0, "definition"},
-		{"of another definition", func(_ *state.Network, f *rememberedPeers) { f.Created = 8 }, 0, "another definition"},
-		{"of another backend", func(s *state.Network, _ *rememberedPeers) { s.Backend = mustBackend(t, "udp", "") }, 0, "another definition"},
-		{"of other pools", func(s *state.Network, _ *rememberedPeers) { s.Pools = s.Pools[:0] }, 0, "another definition"},
-		{"a subnet outside of the plan", func(s *state.Network, _ *rememberedPeers) {
+		{"as written", func(*state.Network, *state.Peers) {}, 1, ""},
+		{"a record that cannot be used", func(_ *state.Network, f *state.Peers) { f.Leases[0].Record = []byte(`{"version":1}`) }, 0, ""},
+		{"a record of another slot", func(_ *state.Network, f *state.Peers) { f.Leases[0].Key = "10.5.3.0-24" }, 0, ""},
+		{"of another network", func(_ *state.Network, f *state.Peers) { f.Network = "m" }, 0, "network"},
+		{"of another version", func(_ *state.Network, f *state.Peers) { f.Version = 9 }, 0, "version"},
+		{"without a definition", func(_ *state.Network, f *state.Peers) { f.Definition = nil }, 0, "definition"},
+		{"a definition that cannot be used", func(_ *state.Network, f *state.Peers) { f.Definition = []byte(`{"version":1,"name":"n"}`) }, 0, "definition"},
+		{"of another definition", func(_ *state.Network, f *state.Peers) { f.Created = 8 }, 0, "another definition"},
+		{"of another backend", func(s *state.Network, _ *state.Peers) { s.Backend = mustBackend(t, "udp", "") }, 0, "another definition"},
+		{"of other pools", func(s *state.Network, _ *state.Peers) { s.Pools = s.Pools[:0] }, 0, "another definition"},
+		{"a subnet outside of the plan", func(s *state.Network, _ *state.Peers) {
 			s.Subnets = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24")}
 		}, 0, "subnet"},
-		{"a subnet more", func(s *state.Network, _ *rememberedPeers) {
+		{"a subnet more", func(s *state.Network, _ *state.Peers) {
 			s.Subnets = append(slices.Clone(s.Subnets), netip.MustParsePrefix("10.5.2.0/24"))
 		}, 0, "not those of slot 1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
 			must(t, remember(dir, n, time.Minute).keep(n, []registry.Lease{own, b}, own))
-			file, err := readPeers(dir, "n")
+			file, err := state.LoadPeers(dir, "n")
 			must(t, err)
 			now := before
 			tt.change(&now, &file)
 			data, err := json.Marshal(file)
 			must(t, err)
-			must(t, os.WriteFile(peersPath(dir, "n"), data, 0o600))
+			must(t, os.WriteFile(state.PeersPath(dir, "n"), data, 0o600))
 			found, err := recollect(dir, now, own.NodeID)
 			if tt.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.err) {
@@ -269,9 +269,9 @@ func TestNothingToResume(t *testing.T) {
 			s.Renewed = time.Now().Add(-a.config.Lease.Hold - time.Minute)
 			must(a.t, state.Save(a.config.DataDir, s))
 		}, api.Critical, false},
-		{"no peers file", waitingFor, func(a *host) { must(a.t, os.Remove(peersPath(a.config.DataDir, "n"))) }, api.Critical, false},
+		{"no peers file", waitingFor, func(a *host) { must(a.t, os.Remove(state.PeersPath(a.config.DataDir, "n"))) }, api.Critical, false},
 		{"a peers file that is broken", waitingFor, func(a *host) {
-			must(a.t, os.WriteFile(peersPath(a.config.DataDir, "n"), []byte("{"), 0o600))
+			must(a.t, os.WriteFile(state.PeersPath(a.config.DataDir, "n"), []byte("{"), 0o600))
 		}, api.Critical, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -541,7 +541,7 @@ func TestOlderStateFiles(t *testing.T) {
 			a, b, subnet, applied := pair(t)
 			before := leaseOf(t, a, subnet)
 			without(t, state.Path(a.config.DataDir, "n"), tt.state)
-			without(t, peersPath(a.config.DataDir, "n"), tt.file)
+			without(t, state.PeersPath(a.config.DataDir, "n"), tt.file)
 			a.remains = flowing(subnet)
 			wakes, written := len(b.recorder.tries()), len(a.recorder.tries())
 			a.start()

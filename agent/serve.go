@@ -79,7 +79,7 @@ func (r *runner) save(n registry.Network, lease registry.Lease) error {
 		r.dropSubnetFile(before.SubnetFile)
 	}
 	if before.Network == "" { // the first since this host joined
-		return r.env.former.drop(n.Name)
+		return r.env.former.Drop(n.Name)
 	}
 	return nil
 }

@@ -181,7 +181,7 @@ func (r *runner) copySubnetFile(to string) error {
 		if err != nil || len(before.Subnets) == 0 || state.SubnetInFile(from) != before.Subnets[0] {
 			return nil
 		}
-		if data, err = state.ReadSubnetFile(from); err != nil || !isSubnetFile(data) {
+		if data, err = state.ReadSubnetFile(from); err != nil || !state.IsSubnetFile(data) {
 			return nil
 		}
 	}
@@ -194,7 +194,7 @@ func (r *runner) dropSubnetFile(path string) {
 	if path == "" || config.SamePath(path, r.local.SubnetFile) || r.env.subnetFileOf(path, "") != "" {
 		return
 	}
-	if data, err := state.ReadSubnetFile(path); err != nil || !isSubnetFile(data) {
+	if data, err := state.ReadSubnetFile(path); err != nil || !state.IsSubnetFile(data) {
 		return
 	}
 	if err := os.Remove(path); err != nil {

@@ -150,7 +150,7 @@ func TestTearDown(t *testing.T) {
 			must(t, state.Save(h.config.DataDir, state.Network{Network: "n", Subnets: l.Subnets, Session: l.Session,
 				Pools: n.Plan.Prefixes(), Backend: mustBackend(t, "recorder", `{"colour":"red"}`)}))
 			must(t, state.WriteFile(r.local.SubnetFile, []byte("LENO_SUBNET=10.5.1.1/24\nLENO_MTU=1450\n"), 0o644))
-			for _, path := range []string{r.local.SubnetFile, state.Path(h.config.DataDir, "n"), peersPath(h.config.DataDir, "n")} {
+			for _, path := range []string{r.local.SubnetFile, state.Path(h.config.DataDir, "n"), state.PeersPath(h.config.DataDir, "n")} {
 				must(t, state.WriteFile(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".31415"), nil, 0o600))
 			}
 			must(t, os.WriteFile(state.Path(h.config.DataDir, "n")+".bad", nil, 0o600))

@@ -59,8 +59,8 @@ func HostOwner() (*unix.Ucred, error) {
 	return owner, errors.Join(err, asked)
 }
 
-// LockDataDir creates the state directory and locks it, so that two agents never share an identity and its sessions. The
-// kernel releases the lock when the process ends. The error wraps ErrLocked.
+// LockDataDir creates the state directory and locks it, so that two agents never share an identity and its sessions.
+// The kernel releases the lock when the process ends. The error wraps ErrLocked.
 func LockDataDir(dir string) (unlock func() error, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("data_dir: %w", err)

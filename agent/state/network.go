@@ -31,8 +31,8 @@ type Network struct {
 	NodeID  string         `json:"node_id,omitzero"` // of this host, in case its own file is lost
 	Subnets []netip.Prefix `json:"subnets"`
 	Session string         `json:"session"`
-	// Lease is the version of the lease's record, and Definition the index at which the network's record was created. They
-	// show whether the store was set back or created again.
+	// Lease is the version of the lease's record, and Definition the index at which the network's record was created.
+	// They show whether the store was set back or created again.
 	Lease      uint64 `json:"lease_index,omitzero"`
 	Definition uint64 `json:"network_index,omitzero"`
 	// Record is the last definition in force, and RecordIndex its version. A host that remembers a network restores its
@@ -56,7 +56,8 @@ type Network struct {
 // MaxEarlier bounds the versions of a definition that are remembered.
 const MaxEarlier = 32
 
-// EarlierThan returns the versions that were in force before the one with the given indexes, if s was written before it.
+// EarlierThan returns the versions that were in force before the one with the given indexes, if s was written before
+// it.
 func (s Network) EarlierThan(created, version uint64) []uint64 {
 	if s.Definition != created {
 		return nil

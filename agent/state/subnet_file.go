@@ -41,13 +41,30 @@ func WithoutMTU(file []byte) []byte {
 	return bytes.Join(slices.DeleteFunc(bytes.Split(file, []byte("\n")), func(line []byte) bool { return bytes.Contains(line, []byte("_MTU=")) }), []byte("\n"))
 }
 
+// IsSubnetFile reports whether data is a subnet file of any version of leno. It is not if another program has written
+// its own file there, or if the file contains LENO_ lines that are settings, such as LENO_TOKEN=secret alone.
+func IsSubnetFile(data []byte) bool {
+	hasSubnet := false
+	for line := range bytes.Lines(data) {
+		key, _, ok := strings.Cut(strings.TrimSpace(string(line)), "=")
+		switch {
+		case !ok && key == "":
+		case key == "LENO_SUBNET" || key == "LENO_IPV6_SUBNET":
+			hasSubnet = true
+		case !strings.HasPrefix(key, "LENO_") && !strings.HasPrefix(key, "FLANNEL_"):
+			return false
+		}
+	}
+	return hasSubnet
+}
+
 // Gateway returns the address of a subnet's bridge: the first host address, with the subnet's prefix length.
 func Gateway(subnet netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits())
 }
 
-// ReadSubnetFile reads the file at the path of a subnet file. A FIFO there is an error, because reading it would wait for
-// another process.
+// ReadSubnetFile reads the file at the path of a subnet file. A FIFO there is an error, because reading it would wait
+// for another process.
 func ReadSubnetFile(path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), config.ReadTimeout)
 	defer cancel()

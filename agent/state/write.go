@@ -1,5 +1,5 @@
-// Package state reads and writes the files of an agent: one file per network in the state directory, the locks, and the
-// subnet file that container runtimes read.
+// Package state reads and writes the files of an agent: the node id, files for each network and the locks in the state
+// directory, and the subnet file that container runtimes read.
 package state
 
 import (
@@ -9,10 +9,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
-// WriteFile replaces the file at path atomically: a reader sees either the old or the new content, also after a crash or
-// on a full disk. It creates the directory if necessary.
+// WriteFile replaces the file at path atomically: a reader sees either the old or the new content, also after a crash
+// or on a full disk. It creates the directory if necessary.
 func WriteFile(path string, data []byte, mode os.FileMode) (err error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -58,4 +60,16 @@ func Unfinished(path string) (out []string) {
 		}
 	}
 	return out
+}
+
+// removeWithDir removes the file at path, and its directory if it is empty then.
+func removeWithDir(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	err := os.Remove(filepath.Dir(path))
+	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+		return err
+	}
+	return nil
 }

@@ -59,7 +59,7 @@ func TestDocumentationHealth(t *testing.T) {
 func showing(t *testing.T) map[string]bool {
 	t.Helper()
 	tests := map[string]bool{}
-	for _, pattern := range []string{"e2e/*/*_test.go", "agent/*_test.go", "registry/*_test.go"} {
+	for _, pattern := range []string{"e2e/*/*_test.go", "agent/*_test.go", "agent/*/*_test.go", "registry/*_test.go"} {
 		files, err := filepath.Glob(docpages.Root + pattern)
 		if err != nil {
 			t.Fatal(err)
