@@ -177,7 +177,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	}
 	if o.Registry == nil {
 		var err error
-		if o.Registry, o.RegistryName, err = openRegistry(c, log, o.Logs.Hide); err != nil {
+		if o.Registry, o.RegistryName, err = OpenRegistry(c, log, o.Logs.Hide); err != nil {
 			return nil, err
 		}
 	}
@@ -382,7 +382,7 @@ func (a *Agent) identify(ctx context.Context) error {
 func (a *Agent) awaitNodeName(ctx context.Context) error {
 	backoff := a.env.outage.NewLoop()
 	for {
-		name, err := nodeName(ctx, a.current().NodeName, a.env.registry)
+		name, err := state.NodeName(ctx, a.current().NodeName, a.env.registry)
 		if err == nil {
 			a.mu.Lock()
 			a.env.id.Node = name

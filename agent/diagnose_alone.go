@@ -96,11 +96,11 @@ func (s *surgery) examine(ctx context.Context, facts *doctor.Facts, only string)
 	c := s.o.Config
 	var name string
 	var err error
-	if s.registry, name, err = openRegistry(c, s.log, nil); err != nil {
+	if s.registry, name, err = OpenRegistry(c, s.log, nil); err != nil {
 		facts.Store = doctor.Store{Name: "consul", Err: err}
 	} else {
 		self := api.Self{NodeName: c.NodeName}
-		if host, err := nodeName(ctx, c.NodeName, s.registry); err == nil {
+		if host, err := state.NodeName(ctx, c.NodeName, s.registry); err == nil {
 			self.NodeName = host
 		}
 		facts.Node, s.node = self.NodeName, self.NodeName

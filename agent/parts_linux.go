@@ -43,9 +43,9 @@ func registries() map[string]func(config.Config, hclog.Logger, func(string)) (re
 	}
 }
 
-// openRegistry picks the store; the name is how status calls it. hide is
-// told of secrets that must not be logged; nil for nobody.
-func openRegistry(c config.Config, log hclog.Logger, hide func(secret string)) (registry.Registry, string, error) {
+// OpenRegistry opens the store of a configuration, and returns the name that `leno status` shows for it. It calls hide
+// with secrets that must not be logged; hide may be nil.
+func OpenRegistry(c config.Config, log hclog.Logger, hide func(secret string)) (registry.Registry, string, error) {
 	kind, name := "consul", "consul"
 	if c.Dev {
 		kind, name = inMemory, inMemory

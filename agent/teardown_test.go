@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -25,6 +26,16 @@ import (
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return !errors.Is(err, os.ErrNotExist)
+}
+
+// tree returns the paths below dir.
+func tree(t *testing.T, dir string) (out []string) {
+	t.Helper()
+	must(t, filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		out = append(out, strings.TrimPrefix(path, dir))
+		return err
+	}))
+	return out[1:]
 }
 
 // TestLeavingLeavesNothing, whatever made the host leave.

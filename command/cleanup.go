@@ -12,6 +12,7 @@ import (
 	"github.com/posener/complete"
 
 	"github.com/lenonet/leno/agent"
+	"github.com/lenonet/leno/agent/cleanup"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/registry"
 )
@@ -50,7 +51,7 @@ type cleanupCommand struct {
 	set       *flag.FlagSet
 	files     configFlags
 	format    formatFlag
-	options   agent.CleanupOptions
+	options   cleanup.Options
 	token     string
 	overrides map[string]*string // by setting
 }
@@ -101,7 +102,11 @@ func (c *cleanupCommand) run(ctx context.Context) error {
 		return err
 	}
 	c.options.Logger = hclog.New(&hclog.LoggerOptions{Name: "leno", Level: hclog.Error, Output: c.meta.Stderr})
-	report, err := agent.Cleanup(ctx, conf, c.options)
+	c.options.Open = func(conf config.Config, log hclog.Logger) (cleanup.Registry, error) {
+		reg, _, err := agent.OpenRegistry(conf, log, nil)
+		return reg, err
+	}
+	report, err := cleanup.Run(ctx, conf, c.options)
 	if err != nil {
 		return err
 	}
@@ -116,10 +121,10 @@ func (c *cleanupCommand) run(ctx context.Context) error {
 	return err
 }
 
-func writeCleanup(w io.Writer, r agent.CleanupReport) {
+func writeCleanup(w io.Writer, r cleanup.Report) {
 	parts := []struct {
 		title string
-		list  []agent.Remnant
+		list  []cleanup.Leftover
 	}{
 		{"Removed:", r.Removed},
 		{"Could not be removed:", r.Left},
@@ -136,23 +141,23 @@ func writeCleanup(w io.Writer, r agent.CleanupReport) {
 			continue
 		}
 		fmt.Fprintln(w, part.title)
-		for _, remnant := range part.list {
-			fmt.Fprintln(w, "  "+oneLine(remnantText(remnant)))
-			if remnant.Reason != "" {
-				note(w, "      ", remnant.Reason)
+		for _, l := range part.list {
+			fmt.Fprintln(w, "  "+oneLine(leftoverText(l)))
+			if l.Reason != "" {
+				note(w, "      ", l.Reason)
 			}
 		}
 	}
 }
 
-// remnantText describes a remnant in words.
-func remnantText(r agent.Remnant) string {
-	text := r.Kind + " " + r.Name
-	if r.Network != "" {
-		text += " of network " + r.Network
+// leftoverText describes a leftover in words, for example "route 10.5.77.0/24 of network blue".
+func leftoverText(l cleanup.Leftover) string {
+	text := l.Kind + " " + l.Name
+	if l.Network != "" {
+		text += " of network " + l.Network
 	}
-	if r.Detail != "" {
-		text += " (" + r.Detail + ")"
+	if l.Detail != "" {
+		text += " (" + l.Detail + ")"
 	}
 	return text
 }

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lenonet/leno/agent"
+	"github.com/lenonet/leno/agent/cleanup"
 )
 
 func TestCleanupUsage(t *testing.T) {
@@ -29,16 +29,16 @@ func TestCleanupUsage(t *testing.T) {
 }
 
 func TestWriteCleanup(t *testing.T) {
-	removed := []agent.Remnant{
-		{Kind: agent.RemnantDevice, Name: "leno-default", Network: "default", Detail: "vxlan, vni 1, port 8472"},
-		{Kind: agent.RemnantRoute, Name: "10.5.77.0/24", Network: "default", Detail: "via 10.5.77.0 dev leno-default onlink"},
-		{Kind: agent.RemnantFirewall, Name: "iptables-nft filter", Detail: "jump from FORWARD to LENO-FORWARD, chain LENO-FORWARD"},
-		{Kind: agent.RemnantLease, Name: "10.5.34.0/24", Network: "default"},
+	removed := []cleanup.Leftover{
+		{Kind: cleanup.Device, Name: "leno-default", Network: "default", Detail: "vxlan, vni 1, port 8472"},
+		{Kind: cleanup.Route, Name: "10.5.77.0/24", Network: "default", Detail: "via 10.5.77.0 dev leno-default onlink"},
+		{Kind: cleanup.Firewall, Name: "iptables-nft filter", Detail: "jump from FORWARD to LENO-FORWARD, chain LENO-FORWARD"},
+		{Kind: cleanup.Lease, Name: "10.5.34.0/24", Network: "default"},
 	}
-	left := []agent.Remnant{{Kind: agent.RemnantLease, Name: "10.5.34.0/24", Network: "default", Reason: "the store cannot be reached: connection refused; it lapses by itself"}}
-	foreign := []agent.Remnant{{Kind: agent.RemnantDevice, Name: "leno-foo\x1b[2J", Detail: "bridge", Reason: "leno makes no such device"}}
+	left := []cleanup.Leftover{{Kind: cleanup.Lease, Name: "10.5.34.0/24", Network: "default", Reason: "the store cannot be reached: connection refused; it lapses by itself"}}
+	foreign := []cleanup.Leftover{{Kind: cleanup.Device, Name: "leno-foo\x1b[2J", Detail: "bridge", Reason: "leno makes no such device"}}
 	var out strings.Builder
-	for _, r := range []agent.CleanupReport{
+	for _, r := range []cleanup.Report{
 		{Removed: removed},
 		{Removed: removed[:1], DryRun: true, Foreign: foreign},
 		{Removed: removed[:3], Left: left, Foreign: foreign},

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lenonet/leno/agent"
+	"github.com/lenonet/leno/agent/cleanup"
 	"github.com/lenonet/leno/api"
 )
 
@@ -35,7 +35,7 @@ func shapes() []shape {
 		{"peers -probe", api.Probe{}},
 		{"doctor", api.Diagnosis{}},
 		{"events", api.EventList{}},
-		{"cleanup", agent.CleanupReport{}},
+		{"cleanup", cleanup.Report{}},
 		{"version", versionOutput{}},
 	}
 }

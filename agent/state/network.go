@@ -15,12 +15,6 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// An Identity is who this host is to all others. It does not change while the agent runs.
-type Identity struct {
-	Node   string // node name, for example "host-a"
-	NodeID string // UUID from the state directory
-}
-
 // BadSuffix is appended to the names of unusable files, which are kept for the operator.
 const BadSuffix = ".bad"
 

@@ -396,7 +396,7 @@ func TestCleanupOfRemains(t *testing.T) {
 		echo LENO_SUBNET=10.9.1.1/24 > /run/leno/old.env
 		echo FLANNEL_SUBNET=10.9.1.1/24 > /run/leno/other.env
 		trap 'ls /run/leno' EXIT`, config)
-	if code != 1 || !strings.Contains(out, "nobody could look for leases") || !strings.HasSuffix(strings.Split(out, "\n\n")[0], "other.env") {
+	if code != 1 || !strings.Contains(out, "could not be searched for leases") || !strings.HasSuffix(strings.Split(out, "\n\n")[0], "other.env") {
 		t.Errorf("without Consul: %d: %s", code, out)
 	}
 	consul := before["consul"]

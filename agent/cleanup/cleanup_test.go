@@ -1,4 +1,4 @@
-package agent
+package cleanup
 
 import (
 	"context"
@@ -24,7 +24,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// swept is a store of which only what a host left can be asked.
+// swept is a store that knows only the records of one host.
 type swept struct {
 	registry.Registry
 	left     registry.Left
@@ -67,28 +67,28 @@ func (s *swept) Release(_ context.Context, l registry.Lease) error {
 	return nil
 }
 
-// cleaned runs Cleanup in a network namespace of its own.
-func cleaned(t *testing.T, dir string, store *swept, o CleanupOptions) (CleanupReport, error) {
+// cleaned runs Run in a network namespace of its own.
+func cleaned(t *testing.T, dir string, store *swept, o Options) (Report, error) {
 	t.Helper()
 	return cleanedIn(t, nstest.New(t), dir, store, o)
 }
 
-func cleanedIn(t *testing.T, ns *nstest.NS, dir string, store *swept, o CleanupOptions) (report CleanupReport, err error) {
+func cleanedIn(t *testing.T, ns *nstest.NS, dir string, store *swept, o Options) (report Report, err error) {
 	t.Helper()
 	c := config.Defaults()
 	c.DataDir = filepath.Join(dir, "data")
 	c.HTTP.Address = "unix://" + filepath.Join(dir, "leno.sock")
 	c.Networks = []config.Network{{Name: "blue", SubnetFile: filepath.Join(dir, "blue.env")}}
-	o.Registry = store
-	o.SelectUnderlay = func(config.Underlay, []netip.Prefix, []netip.Addr) (underlay.Choice, error) {
+	o.Open = func(config.Config, hclog.Logger) (Registry, error) { return store, nil }
+	o.SelectUnderlay = func(config.Underlay) (underlay.Choice, error) {
 		return underlay.Choice{Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.11")}}, nil
 	}
-	ns.Do(func() { report, err = Cleanup(t.Context(), c, o) })
+	ns.Do(func() { report, err = Run(t.Context(), c, o) })
 	return report, err
 }
 
-// names is what a part of a report lists, files without their directory.
-func names(dir string, list []Remnant) (out []string) {
+// names returns what a part of a report lists, with files relative to dir.
+func names(dir string, list []Leftover) (out []string) {
 	for _, r := range list {
 		text := r.Kind + " " + strings.TrimPrefix(r.Name, dir+"/")
 		if r.Network != "" {
@@ -99,6 +99,19 @@ func names(dir string, list []Remnant) (out []string) {
 	return out
 }
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, os.ErrNotExist)
+}
+
+// tree returns the paths below dir.
 func tree(t *testing.T, dir string) (out []string) {
 	t.Helper()
 	must(t, filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
@@ -110,7 +123,7 @@ func tree(t *testing.T, dir string) (out []string) {
 
 const nodeUUID = "6f1c9d1e-5c3e-4d0b-8a55-0f6f5a6f3d2a"
 
-// littered is a directory in which a state directory is and more.
+// littered returns a directory that contains a state directory and other files.
 func littered(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -140,10 +153,10 @@ func littered(t *testing.T) string {
 	return dir
 }
 
-func TestCleanupFiles(t *testing.T) {
+func TestFiles(t *testing.T) {
 	dir := littered(t)
 	all := tree(t, dir)
-	for _, o := range []CleanupOptions{{DryRun: true}, {KeepLease: true, DryRun: true}, {Network: "default", DryRun: true}} {
+	for _, o := range []Options{{DryRun: true}, {KeepLease: true, DryRun: true}, {Network: "default", DryRun: true}} {
 		if _, err := cleaned(t, dir, &swept{}, o); err != nil {
 			t.Error(err)
 		}
@@ -152,7 +165,7 @@ func TestCleanupFiles(t *testing.T) {
 		}
 	}
 
-	report, err := cleaned(t, dir, &swept{}, CleanupOptions{Network: "default"})
+	report, err := cleaned(t, dir, &swept{}, Options{Network: "default"})
 	must(t, err)
 	if diff := cmp.Diff([]string{"file data/default.json of default", "file data/peers/default.json of default",
 		"file custom.env of default", "file .custom.env.31415 of default", "file data/former-subnets of default"}, names(dir, report.Removed)); diff != "" {
@@ -166,7 +179,7 @@ func TestCleanupFiles(t *testing.T) {
 		t.Error("former subnets of one network: not that one is gone")
 	}
 
-	report, err = cleaned(t, dir, &swept{}, CleanupOptions{})
+	report, err = cleaned(t, dir, &swept{}, Options{})
 	must(t, err)
 	if diff := cmp.Diff([]string{"file blue.env of blue", "file data/gone.json of gone", "file data/notes.json of notes", "file data"}, names(dir, report.Foreign)); diff != "" {
 		t.Errorf("foreign (-want +got):\n%s", diff)
@@ -174,7 +187,7 @@ func TestCleanupFiles(t *testing.T) {
 	if diff := cmp.Diff([]string{"/blue.env", "/data", "/data/..json", "/data/.blue.json.swp", "/data/default", "/data/default/secret.key", "/data/gone.json", "/data/notes.json"}, tree(t, dir)); diff != "" {
 		t.Errorf("what is there (-want +got):\n%s", diff)
 	}
-	report, err = cleaned(t, dir, &swept{}, CleanupOptions{})
+	report, err = cleaned(t, dir, &swept{}, Options{})
 	must(t, err)
 	if len(report.Removed)+len(report.Left) != 0 {
 		t.Errorf("the second time: %+v", report)
@@ -185,13 +198,13 @@ func TestCleanupFiles(t *testing.T) {
 	}
 }
 
-// TestCleanupOfANetworkWithAnothersFile: a subnet file that is another network's by
-// now stays with that.
-func TestCleanupOfANetworkWithAnothersFile(t *testing.T) {
+// TestSharedSubnetFile: a subnet file that is another network's by
+// now stays.
+func TestSharedSubnetFile(t *testing.T) {
 	dir := littered(t)
 	must(t, os.Symlink(".", dir+"/link"))
 	must(t, os.WriteFile(dir+"/data/second.json", []byte(`{"version":1,"network":"second","subnet_file":"`+dir+`/link/custom.env"}`), 0o600))
-	report, err := cleaned(t, dir, &swept{}, CleanupOptions{Network: "default"})
+	report, err := cleaned(t, dir, &swept{}, Options{Network: "default"})
 	must(t, err)
 	if diff := cmp.Diff([]string{"file data/default.json of default", "file data/peers/default.json of default", "file data/former-subnets of default"}, names(dir, report.Removed)); diff != "" {
 		t.Errorf("removed (-want +got):\n%s", diff)
@@ -201,15 +214,14 @@ func TestCleanupOfANetworkWithAnothersFile(t *testing.T) {
 	}
 }
 
-// TestCleanupOfAnothersDirectory: of a data_dir that was named by mistake nothing
-// goes.
-func TestCleanupOfAnothersDirectory(t *testing.T) {
+// TestForeignDirectory: nothing is removed from a data_dir that was configured by mistake.
+func TestForeignDirectory(t *testing.T) {
 	dir := t.TempDir()
 	for path, text := range map[string]string{
 		"data/settings.json":      "{ // with comments\n}",
 		"data/notes.json.bad":     "precious",
 		"data/peers/friends.json": "no JSON",
-		"data/lock":               "somebody's",
+		"data/lock":               "another program's",
 		"data/node-id":            "not one",
 		"data/default.json":       fmt.Sprintf(`{"version":1,"network":"default","subnet_file":%q}`, dir+"/data/environment"),
 		"data/environment":        "LENO_TOKEN=secret\nLENO_ADDRESS=http://127.0.0.1:1\n",
@@ -218,18 +230,18 @@ func TestCleanupOfAnothersDirectory(t *testing.T) {
 		must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, path)), 0o755))
 		must(t, os.WriteFile(filepath.Join(dir, path), []byte(text), 0o644))
 	}
-	report, err := cleaned(t, dir, &swept{}, CleanupOptions{})
+	report, err := cleaned(t, dir, &swept{}, Options{})
 	must(t, err)
 	if diff := cmp.Diff([]string{"file data/default.json of default", "file data/mine.json of mine"}, names(dir, report.Removed)); diff != "" {
 		t.Errorf("removed (-want +got):\n%s", diff)
 	}
 }
 
-// TestCleanupKeepsLease leaves the store alone, and the id that finds it again.
-func TestCleanupKeepsLease(t *testing.T) {
+// TestKeepLease: the records in the store stay, and so does the node id that finds them again.
+func TestKeepLease(t *testing.T) {
 	dir := littered(t)
-	store := &swept{err: errors.New("nobody may ask")}
-	report, err := cleaned(t, dir, store, CleanupOptions{KeepLease: true})
+	store := &swept{err: errors.New("the store must not be asked")}
+	report, err := cleaned(t, dir, store, Options{KeepLease: true})
 	must(t, err)
 	if len(report.Left) != 0 || store.asked.Node != "" {
 		t.Errorf("left %+v, asked for %+v", report.Left, store.asked)
@@ -239,7 +251,7 @@ func TestCleanupKeepsLease(t *testing.T) {
 	}
 }
 
-func TestCleanupStore(t *testing.T) {
+func TestStore(t *testing.T) {
 	lease := func(network, subnet, node, id, session, at string) registry.Lease {
 		l := registry.Lease{Network: network, Subnets: []netip.Prefix{netip.MustParsePrefix(subnet)}, Node: node, NodeID: id, Session: session}
 		if at != "" {
@@ -252,13 +264,13 @@ func TestCleanupStore(t *testing.T) {
 		lease("old", "10.7.1.0/24", "former-name", nodeUUID, "", "203.0.113.1"),
 		lease("default", "10.5.35.0/24", "host-a", nodeUUID, "s9", "203.0.113.1"), // a copy of this host
 		lease("default", "10.5.36.0/24", "host-a", "other", "s8", "192.0.2.11"),
-		lease("default", "10.5.37.0/24", "", "", "s1", ""), // overwritten by somebody
+		lease("default", "10.5.37.0/24", "", "", "s1", ""), // overwritten by another program
 	}
 	services := map[string]registry.Service{"leno-host-a": {ID: "leno-host-a", Meta: map[string]string{"node_id": nodeUUID}}}
 	for _, tt := range []struct {
 		name    string
 		lost    bool // the node id
-		o       CleanupOptions
+		o       Options
 		err     error
 		service string // node id of
 		done    []string
@@ -267,8 +279,8 @@ func TestCleanupStore(t *testing.T) {
 	}{
 		{name: "all", done: []string{"release default 10.5.34.0/24", "release old 10.7.1.0/24", "release default 10.5.37.0/24", "end s2", "withdraw leno-host-a"},
 			foreign: []string{"lease 10.5.35.0/24 of default", "lease 10.5.36.0/24 of default"}},
-		{name: "listed only", o: CleanupOptions{DryRun: true}, foreign: []string{"lease 10.5.35.0/24 of default", "lease 10.5.36.0/24 of default"}},
-		{name: "one network keeps the service", o: CleanupOptions{Network: "default"},
+		{name: "listed only", o: Options{DryRun: true}, foreign: []string{"lease 10.5.35.0/24 of default", "lease 10.5.36.0/24 of default"}},
+		{name: "one network keeps the service", o: Options{Network: "default"},
 			done:    []string{"release default 10.5.34.0/24", "release old 10.7.1.0/24", "release default 10.5.37.0/24", "end s2"},
 			foreign: []string{"lease 10.5.35.0/24 of default", "lease 10.5.36.0/24 of default"}},
 		{name: "node id lost", lost: true,
@@ -277,7 +289,7 @@ func TestCleanupStore(t *testing.T) {
 		{name: "another agent's service", service: "other", done: []string{"release default 10.5.34.0/24", "release old 10.7.1.0/24", "release default 10.5.37.0/24", "end s2"},
 			foreign: []string{"lease 10.5.35.0/24 of default", "lease 10.5.36.0/24 of default", "service leno-host-a"}},
 		{name: "away", err: registry.ErrUnavailable, left: []string{"lease 10.5.34.0/24 of default"}},
-		{name: "away, of a network without state", o: CleanupOptions{Network: "blue"}, err: registry.ErrUnavailable, left: []string{"lease any of blue"}},
+		{name: "away, of a network without state", o: Options{Network: "blue"}, err: registry.ErrUnavailable, left: []string{"lease any of blue"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := littered(t)
@@ -290,8 +302,8 @@ func TestCleanupStore(t *testing.T) {
 			}
 			report, err := cleaned(t, dir, store, tt.o)
 			must(t, err)
-			of := func(list []Remnant) []string {
-				return names(dir, slices.DeleteFunc(slices.Clone(list), func(r Remnant) bool { return r.Kind == RemnantFile }))
+			of := func(list []Leftover) []string {
+				return names(dir, slices.DeleteFunc(slices.Clone(list), func(r Leftover) bool { return r.Kind == File }))
 			}
 			for what, diff := range map[string]string{
 				"done": cmp.Diff(tt.done, store.done), "left": cmp.Diff(tt.left, of(report.Left)), "foreign": cmp.Diff(tt.foreign, of(report.Foreign)),
@@ -310,27 +322,27 @@ func TestCleanupStore(t *testing.T) {
 	}
 }
 
-// TestCleanupRefuses while an agent works there.
-func TestCleanupRefuses(t *testing.T) {
+// TestRefuses: nothing is removed while an agent uses the data_dir.
+func TestRefuses(t *testing.T) {
 	dir := littered(t)
 	unlock, err := state.LockDataDir(filepath.Join(dir, "data"))
 	must(t, err)
-	for _, o := range []CleanupOptions{{}, {Network: "default"}} {
+	for _, o := range []Options{{}, {Network: "default"}} {
 		if _, err := cleaned(t, dir, &swept{}, o); err == nil || !strings.Contains(err.Error(), "stop it first") {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
-	if _, err := cleaned(t, dir, &swept{}, CleanupOptions{DryRun: true}); err != nil {
+	if _, err := cleaned(t, dir, &swept{}, Options{DryRun: true}); err != nil {
 		t.Errorf("a dry run: %v", err)
 	}
 	must(t, unlock())
-	_, err = cleaned(t, dir, &swept{}, CleanupOptions{})
+	_, err = cleaned(t, dir, &swept{}, Options{})
 	must(t, err)
 }
 
 func TestJudgeDevice(t *testing.T) {
-	s := newSweep(config.Config{}, CleanupOptions{})
-	s.networks = []trace{{name: "default", saved: state.Network{Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.34.0/24")}}}, {name: "a-long-network-name"}}
+	s := newCleaner(config.Config{}, Options{})
+	s.networks = []networkTraces{{name: "default", saved: state.Network{Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.34.0/24")}}}, {name: "a-long-network-name"}}
 	base := []netip.Prefix{netip.MustParsePrefix("10.5.34.0/32")}
 	attrs := func(name, alias string) netlink.LinkAttrs { return netlink.LinkAttrs{Name: name, Alias: alias} }
 	local := []byte{192, 0, 2, 1}
@@ -346,7 +358,7 @@ func TestJudgeDevice(t *testing.T) {
 		foreign bool
 	}{
 		{"ours", &netlink.Vxlan{LinkAttrs: attrs("leno-default", ""), SrcAddr: local}, nil, "default", true, false},
-		{"somebody had it learn", &netlink.Vxlan{LinkAttrs: attrs("leno-default", ""), SrcAddr: local, Learning: true}, nil, "default", true, false},
+		{"an operator switched learning on", &netlink.Vxlan{LinkAttrs: attrs("leno-default", ""), SrcAddr: local, Learning: true}, nil, "default", true, false},
 		{"of a network nothing is known of", &netlink.Vxlan{LinkAttrs: attrs("leno-x", ""), SrcAddr: local}, nil, "", true, false},
 		{"such a one that learns", &netlink.Vxlan{LinkAttrs: attrs("leno-x", ""), SrcAddr: local, Learning: true}, nil, "", false, true},
 		{"with a group", &netlink.Vxlan{LinkAttrs: attrs("leno-x", ""), SrcAddr: local, Group: []byte{239, 1, 1, 1}}, nil, "", false, true},
@@ -355,13 +367,13 @@ func TestJudgeDevice(t *testing.T) {
 		{"a bridge with our alias", &netlink.Bridge{LinkAttrs: attrs("br0", "leno network default")}, nil, "default", false, false},
 		{"renamed, by its alias", &netlink.Vxlan{LinkAttrs: attrs("eth7", "leno network gone"), SrcAddr: local}, nil, "gone", true, false},
 		{"renamed, by its address", &netlink.Vxlan{LinkAttrs: attrs("eth7", ""), SrcAddr: local}, base, "default", true, false},
-		{"somebody's vxlan", &netlink.Vxlan{LinkAttrs: attrs("eth7", ""), SrcAddr: local}, nil, "", false, false},
+		{"a foreign vxlan", &netlink.Vxlan{LinkAttrs: attrs("eth7", ""), SrcAddr: local}, nil, "", false, false},
 		{"one of several queues", &netlink.Tuntap{LinkAttrs: attrs("leno-default", ""), Mode: netlink.TUNTAP_MODE_TUN, Flags: netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR | netlink.TUNTAP_MULTI_QUEUE}, nil, "default", true, false},
 		{"an earlier version's", tun("leno-x"), nil, "", true, false},
 		{"a short name", tun("leno-a-lo~pd5ab"), nil, "", true, false},
 		{"a tap", &netlink.Tuntap{LinkAttrs: attrs("leno-x", ""), Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI}, nil, "", false, true},
 		{"a process's tun", &netlink.Tuntap{LinkAttrs: attrs("leno-x", ""), Mode: netlink.TUNTAP_MODE_TUN, NonPersist: true}, nil, "", false, true},
-		{"somebody's tun", tun("tun0"), nil, "", false, false},
+		{"a foreign tun", tun("tun0"), nil, "", false, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, ours := s.judgeDevice(tt.link, tt.addrs)
@@ -372,9 +384,8 @@ func TestJudgeDevice(t *testing.T) {
 	}
 }
 
-// TestCleanupRoutesOfANetwork takes the routes of one network by the best that tells
-// its pools, and no other's.
-func TestCleanupRoutesOfANetwork(t *testing.T) {
+// TestRoutesOfANetwork: the routes of one network are removed, by the best source of its pools, and no others.
+func TestRoutesOfANetwork(t *testing.T) {
 	const green, blue = "unreachable 10.5.0.0/16 metric 16777216 \n", "unreachable 10.6.0.0/16 metric 16777216 \n"
 	for _, tt := range []struct {
 		name    string
@@ -398,10 +409,13 @@ func TestCleanupRoutesOfANetwork(t *testing.T) {
 			ns.Sh("ip route add unreachable 10.6.9.0/24 proto static")
 			store := &swept{Registry: memory.New().Client()}
 			if tt.defined {
-				n := registry.Network{Name: "blue", Plan: mustPlan(t, "10.6.0.0/16"), Backend: mustBackend(t, "host-gw", "{}")}
-				must(t, store.PutNetwork(t.Context(), n))
+				plan, err := registry.Plan{{Prefix: netip.MustParsePrefix("10.6.0.0/16")}}.Normalize()
+				must(t, err)
+				kind, err := registry.NewBackend("host-gw", []byte("{}"))
+				must(t, err)
+				must(t, store.PutNetwork(t.Context(), registry.Network{Name: "blue", Plan: plan, Backend: kind}))
 			}
-			report, err := cleanedIn(t, ns, littered(t), store, CleanupOptions{Network: tt.network})
+			report, err := cleanedIn(t, ns, littered(t), store, Options{Network: tt.network})
 			must(t, err)
 			if diff := cmp.Diff(tt.left, names("", report.Left)); diff != "" {
 				t.Errorf("left (-want +got):\n%s", diff)

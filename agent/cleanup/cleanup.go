@@ -1,0 +1,213 @@
+// Package cleanup removes everything that leno left on this host, and the records of this host in the store. It finds
+// leftovers by looking at the kernel, the files and the store, and does not depend on what an agent remembers.
+package cleanup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/agent/underlay"
+	"github.com/lenonet/leno/registry"
+)
+
+// Options say what Run removes.
+type Options struct {
+	Network   string // only leftovers of this network; "" for everything
+	DryRun    bool   // find, remove nothing
+	KeepLease bool   // keep the records in the store, and the node id that finds them again
+
+	Logger hclog.Logger // nil for no log
+
+	// Open opens the store. It is called at most once, when the store is needed.
+	Open func(c config.Config, log hclog.Logger) (Registry, error)
+
+	// SelectUnderlay returns the addresses by which other hosts know this one. nil looks at this host.
+	SelectUnderlay func(config.Underlay) (underlay.Choice, error)
+}
+
+// A Registry is the store. It may also implement HostRecords, Withdrawer and registry.NodeNamer.
+type Registry interface {
+	Network(ctx context.Context, name string) (registry.Network, error)
+	Release(ctx context.Context, l registry.Lease) error
+}
+
+// HostRecords finds the records of one host. registry.Sweeper describes the methods. The records of a store without it
+// end with its process.
+type HostRecords interface {
+	Left(ctx context.Context, network string, h registry.Host) (registry.Left, error)
+	EndSession(ctx context.Context, id string) error
+	Shown(ctx context.Context, id string) (registry.Service, bool, error)
+}
+
+// A Withdrawer removes services from a catalogue.
+type Withdrawer interface {
+	Withdraw(ctx context.Context, s registry.Service) error
+}
+
+// The kinds of leftovers.
+const (
+	Device   = "device"
+	Route    = "route"
+	Firewall = "firewall" // chains and jumps, or a table
+	File     = "file"
+	Lease    = "lease"
+	Session  = "session"
+	Service  = "service"
+)
+
+// A Leftover is one thing that leno left on this host or in the store.
+type Leftover struct {
+	Kind    string `json:"kind"`
+	Name    string `json:"name"`
+	Network string `json:"network,omitempty"` // if it is known
+	Detail  string `json:"detail,omitempty"`
+	// Reason is why it was not removed, or why it is not leno's although it looks like it.
+	Reason string `json:"reason,omitempty"`
+
+	remove func(context.Context) error
+}
+
+// A Report says what Run found.
+type Report struct {
+	DataDir string `json:"data_dir"`
+	DryRun  bool   `json:"dry_run"`
+	// Removed was removed in this order, or would be.
+	Removed []Leftover `json:"removed"`
+	// Left is leno's and still exists, with the reason.
+	Left []Leftover `json:"left"`
+	// Foreign looks like leno's and is not, with the reason.
+	Foreign []Leftover `json:"foreign"`
+}
+
+// Run removes leno's leftovers from this host, and this host's records from the store, including those of an agent that
+// was killed and of earlier versions. If a file is broken or missing, Run may find less. It stops packets first, then
+// removes rules and files, and releases the lease last, so that no other host gets the subnet while packets still flow
+// here.
+//
+// An error says that nothing was removed, because an agent runs here or rights are missing. The report contains what
+// could not be removed.
+func Run(ctx context.Context, c config.Config, o Options) (Report, error) {
+	cl := newCleaner(c, o)
+	if os.Geteuid() != 0 {
+		return cl.report, errors.New(
+			"only root can do this: devices, routes and firewall rules of the whole host are looked at and removed")
+	}
+	unlock, err := cl.lock(ctx)
+	if err != nil {
+		return cl.report, err
+	}
+	cl.closers = append(cl.closers, unlock)
+	cl.readTraces()
+	cl.findKernel(ctx)
+	cl.findRules(ctx)
+	cl.findFiles()
+	if !o.KeepLease {
+		cl.findRecords(ctx)
+	}
+	cl.findIdentity()
+	if o.DryRun {
+		cl.report.Removed = append(cl.report.Removed, cl.found...)
+	} else {
+		cl.removeAll(ctx)
+	}
+	var errs []error
+	for _, end := range cl.closers {
+		errs = append(errs, end())
+	}
+	return cl.report, errors.Join(errs...)
+}
+
+// A cleaner finds leftovers and removes them, once.
+type cleaner struct {
+	config config.Config
+	o      Options
+	log    hclog.Logger
+
+	nodeID   string // "" if it is not known
+	isOwn    bool   // the data_dir is leno's, because it has a node id
+	networks []networkTraces
+	registry Registry // nil before it is needed
+	found    []Leftover
+	closers  []func() error
+	report   Report
+}
+
+func newCleaner(c config.Config, o Options) *cleaner {
+	if o.Logger == nil {
+		o.Logger = hclog.NewNullLogger()
+	}
+	if o.SelectUnderlay == nil {
+		o.SelectUnderlay = func(c config.Underlay) (underlay.Choice, error) {
+			return underlay.Select(c, underlay.Need{IPv4: true, IPv6: true})
+		}
+	}
+	return &cleaner{
+		config: c,
+		o:      o,
+		log:    o.Logger,
+		report: Report{
+			DataDir: c.DataDir,
+			DryRun:  o.DryRun,
+			Removed: []Leftover{},
+			Left:    []Leftover{},
+			Foreign: []Leftover{},
+		},
+	}
+}
+
+// add notes a leftover that remove can remove. If it has gone by itself, remove returns os.ErrNotExist.
+func (c *cleaner) add(l Leftover, remove func(context.Context) error) {
+	l.remove = remove
+	c.found = append(c.found, l)
+}
+
+// addLeft reports a leftover that cannot be removed, or of which err says that it cannot be found.
+func (c *cleaner) addLeft(l Leftover, err error) {
+	l.Reason = err.Error()
+	c.report.Left = append(c.report.Left, l)
+}
+
+func (c *cleaner) addForeign(l Leftover, format string, args ...any) {
+	l.Reason = fmt.Sprintf(format, args...)
+	c.report.Foreign = append(c.report.Foreign, l)
+}
+
+// removeAll removes what was found, and continues after failures.
+func (c *cleaner) removeAll(ctx context.Context) {
+	for _, l := range c.found {
+		err := l.remove(ctx)
+		switch {
+		case err == nil:
+			c.log.Info("removed", "kind", l.Kind, "name", l.Name)
+			c.report.Removed = append(c.report.Removed, l)
+		case !errors.Is(err, os.ErrNotExist):
+			c.addLeft(l, err)
+		}
+	}
+}
+
+// isWanted reports whether the leftovers of a network are to be removed.
+func (c *cleaner) isWanted(network string) bool { return c.o.Network == "" || c.o.Network == network }
+
+// findIdentity finds what is removed last: the host's identity and the state directory.
+func (c *cleaner) findIdentity() {
+	if c.o.Network != "" {
+		return
+	}
+	dir := c.config.DataDir
+	if !c.o.KeepLease {
+		c.addFile(state.NodeIDPath(dir), "", "this host's identity",
+			func(data []byte) bool { return c.isOwn || isEmpty(data) })
+	}
+	c.addFile(state.LockPath(dir), "", "", isEmpty)
+	if others := c.addDir(dir); !c.o.KeepLease {
+		c.addForeignDir(dir, "", others)
+	}
+	c.addDir(runDir())
+}

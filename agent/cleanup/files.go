@@ -1,0 +1,204 @@
+package cleanup
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/state"
+)
+
+// runDir returns the directory of the subnet files that are not configured otherwise.
+func runDir() string { return filepath.Dir(config.WatchedNetwork("any").SubnetFile) }
+
+// findFiles finds state files, peers files and subnet files, and the unfinished ones of a process that was killed.
+func (c *cleaner) findFiles() {
+	for _, t := range c.networks {
+		if !c.isWanted(t.name) {
+			continue
+		}
+		for _, f := range []struct{ path, what string }{
+			{state.Path(c.config.DataDir, t.name), "state"},
+			{state.PeersPath(c.config.DataDir, t.name), "peers"},
+			{state.DeletionPath(c.config.DataDir, t.name), "deletion"},
+		} {
+			c.addFile(f.path, t.name, f.what, c.isStateOf(t.name))
+			c.addFile(f.path+state.BadSuffix, t.name, "put aside", c.isStateOf(t.name))
+			c.addUnfinished(f.path, t.name)
+		}
+		dir := filepath.Join(c.config.DataDir, t.name)
+		c.addForeignDir(dir, t.name, c.addDir(dir))
+		for _, path := range t.files {
+			if c.o.Network != "" && c.isOfOtherNetwork(path) {
+				continue
+			}
+			c.addFile(path, t.name, "subnet file", state.IsSubnetFile)
+			c.addUnfinished(path, t.name)
+		}
+	}
+	c.addDir(filepath.Dir(state.PeersPath(c.config.DataDir, "any")))
+	c.addDir(filepath.Dir(state.DeletionPath(c.config.DataDir, "any")))
+	c.addFormerSubnets()
+	if c.o.Network != "" {
+		return
+	}
+	c.addFile(state.NodeIDPath(c.config.DataDir)+state.BadSuffix, "", "put aside", func([]byte) bool { return c.isOwn })
+	c.addUnfinished(state.NodeIDPath(c.config.DataDir), "")
+	// Networks that have no other trace may have subnet files.
+	lost, err := filepath.Glob(filepath.Join(runDir(), "*.env"))
+	if err == nil {
+		for _, path := range lost {
+			c.addFile(path, "", "subnet file", state.IsSubnetFile)
+		}
+	}
+	if path, ok := strings.CutPrefix(c.config.HTTP.Address, "unix://"); ok {
+		c.addSocket(path)
+	}
+}
+
+// addFormerSubnets adds the file of former subnets, or the entry of the network that is cleaned up, and the list of
+// configuration files.
+func (c *cleaner) addFormerSubnets() {
+	path, list := state.FormerSubnetsPath(c.config.DataDir), state.ConfigFilesPath(c.config.DataDir)
+	former := state.NewFormerSubnets(c.config.DataDir)
+	subnets, err := former.Load()
+	if c.o.Network == "" {
+		c.addFile(path, "", "former subnets", func([]byte) bool { return c.isOwn || err == nil })
+		c.addUnfinished(path, "")
+		c.addFile(list, "", "list of configuration files", func([]byte) bool { return c.isOwn })
+		c.addUnfinished(list, "")
+		return
+	}
+	if subnet, ok := subnets[c.o.Network]; ok && err == nil {
+		l := Leftover{Kind: File, Name: path, Network: c.o.Network, Detail: "former subnet " + subnet.String()}
+		c.add(l, func(context.Context) error { return former.Drop(c.o.Network) })
+	}
+}
+
+// isOfOtherNetwork reports whether a subnet file belongs to a network that is not cleaned up.
+func (c *cleaner) isOfOtherNetwork(path string) bool {
+	isOther := func(network, file string) bool {
+		return !c.isWanted(network) && file != "" && config.SamePath(path, file)
+	}
+	for _, n := range c.config.Networks {
+		if isOther(n.Name, n.SubnetFile) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(c.networks, func(t networkTraces) bool { return isOther(t.name, t.saved.SubnetFile) })
+}
+
+// addFile adds the file at path if its content is leno's, which ours reports.
+func (c *cleaner) addFile(path, network, what string, ours func(data []byte) bool) {
+	if c.has(path) {
+		return
+	}
+	l := Leftover{Kind: File, Name: path, Network: network, Detail: what}
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR):
+		return
+	case err != nil:
+		c.addLeft(l, err)
+		return
+	case !info.Mode().IsRegular():
+		c.addForeign(l, "it is no ordinary file")
+		return
+	}
+	data, err := os.ReadFile(path)
+	switch {
+	case err != nil:
+		c.addLeft(l, err)
+	case !ours(data):
+		c.addForeign(l, "its content is not leno's")
+	default:
+		c.add(l, func(context.Context) error { return os.Remove(path) })
+	}
+}
+
+// addUnfinished adds the files that state.WriteFile had not renamed to path yet.
+func (c *cleaner) addUnfinished(path, network string) {
+	for _, unfinished := range state.Unfinished(path) {
+		c.addFile(unfinished, network, "half written", anything)
+	}
+}
+
+// addDir adds a directory of leno's if it will be empty. Otherwise it returns the names of the other files in it.
+func (c *cleaner) addDir(path string) (others []string) {
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil // there is no such directory
+	}
+	for _, e := range entries {
+		if !c.has(filepath.Join(path, e.Name())) {
+			others = append(others, e.Name())
+		}
+	}
+	if len(others) > 0 {
+		return others
+	}
+	c.add(Leftover{Kind: File, Name: path, Detail: "empty directory"}, func(context.Context) error {
+		err := os.Remove(path)
+		if errors.Is(err, unix.EBUSY) {
+			return os.ErrNotExist // a mount point belongs to the operator
+		}
+		return err
+	})
+	return nil
+}
+
+// addForeignDir reports a directory that has to stay, because it contains other files.
+func (c *cleaner) addForeignDir(path, network string, others []string) {
+	if len(others) > 0 {
+		c.addForeign(Leftover{Kind: File, Name: path, Network: network},
+			"%d files in it are not leno's, the first %q", len(others), others[0])
+	}
+}
+
+// addSocket adds the socket of an agent that was killed.
+func (c *cleaner) addSocket(path string) {
+	if info, err := os.Lstat(path); err != nil || info.Mode()&os.ModeSocket == 0 {
+		return
+	}
+	conn, err := net.Dial("unix", path)
+	if err == nil {
+		_ = conn.Close() // a process listens
+		return
+	}
+	c.add(Leftover{Kind: File, Name: path, Detail: "socket"}, func(context.Context) error { return os.Remove(path) })
+}
+
+// has reports whether the file at path will be removed.
+func (c *cleaner) has(path string) bool {
+	return slices.ContainsFunc(c.found, func(l Leftover) bool { return l.Kind == File && l.Name == path })
+}
+
+// isStateOf returns a function that reports whether a file contains a network's state, written by any version of leno.
+// A directory that was configured by mistake contains files of other programs, for example JSON with comments. So a
+// broken file is leno's only if it names the network, or if the directory is leno's.
+func (c *cleaner) isStateOf(name string) func([]byte) bool {
+	return func(data []byte) bool {
+		var head struct {
+			Version *int
+			Network string
+		}
+		if !json.Valid(data) {
+			return c.isOwn || bytes.Contains(data, []byte(`"network": "`+name+`"`))
+		}
+		return json.Unmarshal(data, &head) == nil && head.Version != nil && head.Network == name
+	}
+}
+
+// anything accepts files that are leno's by their names.
+func anything([]byte) bool { return true }
+
+func isEmpty(data []byte) bool { return len(data) == 0 }

@@ -1,0 +1,261 @@
+package cleanup
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/backend/reconcile"
+	"github.com/lenonet/leno/registry"
+)
+
+// findKernel finds devices and then routes. Addresses, neighbours and forwarding entries are removed with their device.
+// The routes that refuse packets are removed last, so that no packet of the overlay is sent elsewhere before.
+func (c *cleaner) findKernel(ctx context.Context) {
+	handle, err := kernel.Open()
+	if err != nil {
+		c.addLeft(Leftover{Kind: Device, Name: "any"}, err)
+		return
+	}
+	c.closers = append(c.closers, handle.Close)
+	var owners []kernel.Owner
+	for _, link := range c.findDevices(ctx, handle) {
+		owners = append(owners, kernel.Owner{Link: link.Attrs().Index})
+	}
+	everywhere := kernel.Owner{Pools: []netip.Prefix{
+		netip.PrefixFrom(netip.IPv4Unspecified(), 0),
+		netip.PrefixFrom(netip.IPv6Unspecified(), 0),
+	}}
+	if c.o.Network == "" {
+		c.findRoutes(ctx, handle, append(owners, everywhere))
+		return
+	}
+	t := c.tracesIn(c.o.Network)
+	if len(t.pools) == 0 && !c.o.KeepLease {
+		t.pools, err = c.poolsInStore(ctx, t.name)
+	}
+	if len(t.pools) == 0 && c.hasStrayRoutes(ctx, handle, everywhere, owners) {
+		c.addLeft(Leftover{Kind: Route, Name: "any", Network: t.name}, fmt.Errorf(
+			"there are routes of no network that is known here, and nothing tells the pools of this one, "+
+				"as its block in a -config-file would: %w",
+			cmp.Or(err, registry.ErrNetworkNotFound)))
+	}
+	c.findRoutes(ctx, handle, append(owners, kernel.Owner{Pools: t.pools}))
+}
+
+// tracesIn returns the traces of a network.
+func (c *cleaner) tracesIn(name string) *networkTraces {
+	return &c.networks[slices.IndexFunc(c.networks, func(t networkTraces) bool { return t.name == name })]
+}
+
+// hasStrayRoutes reports whether there are routes of leno's that belong neither to an owner nor to a known network.
+func (c *cleaner) hasStrayRoutes(
+	ctx context.Context, handle *kernel.Handle, all kernel.Owner, owners []kernel.Owner,
+) bool {
+	routes, err := handle.Routes(all).List(ctx)
+	for key, route := range routes {
+		owned := slices.ContainsFunc(owners, func(o kernel.Owner) bool { return o.Owns(key, route) })
+		if !owned && c.networkOf(key.Dst) == "" {
+			return true
+		}
+	}
+	return err != nil
+}
+
+// findDevices adds the devices and returns them.
+func (c *cleaner) findDevices(ctx context.Context, handle *kernel.Handle) (out []netlink.Link) {
+	addrs := map[int][]netip.Prefix{}
+	candidates, err := handle.Links(ctx, func(link netlink.Link) bool {
+		a := link.Attrs()
+		if strings.HasPrefix(a.Name, backend.LinkPrefix) || strings.HasPrefix(a.Alias, backend.LinkAlias("")) {
+			return true
+		}
+		_, may := overlayDevice(link)
+		return may // it may have been renamed
+	})
+	if err != nil {
+		c.addLeft(Leftover{Kind: Device, Name: "any"}, err)
+		return nil
+	}
+	for _, link := range candidates {
+		index := link.Attrs().Index
+		found, err := handle.Addresses(index).List(ctx)
+		if err != nil {
+			continue // it has gone, or is known by its name
+		}
+		for addr := range found {
+			addrs[index] = append(addrs[index], addr)
+		}
+	}
+	for _, link := range candidates {
+		r, ours := c.judgeDevice(link, addrs[link.Attrs().Index])
+		switch {
+		case !c.isWanted(r.Network):
+		case ours && isAttached(link):
+			c.addLeft(r, errors.New("a process reads it: end that first"))
+		case ours:
+			out = append(out, link)
+			c.add(r, func(context.Context) error { return handle.DeleteLink(link) })
+		case r.Reason != "":
+			c.report.Foreign = append(c.report.Foreign, r)
+		}
+	}
+	return out
+}
+
+// judgeDevice reports whether a device is leno's: by its kind, and by its alias, an address of this host on it, or its
+// name. On a host that moves from flannel to leno and keeps its subnet, flannel's device has the same address, but
+// another name. If a device has a name of leno's and is not leno's, r.Reason says why.
+func (c *cleaner) judgeDevice(link netlink.Link, addrs []netip.Prefix) (r Leftover, ours bool) {
+	a := link.Attrs()
+	detail, like := overlayDevice(link)
+	r = Leftover{Kind: Device, Name: a.Name, Detail: detail}
+	if network, ok := strings.CutPrefix(a.Alias, backend.LinkAlias("")); ok {
+		r.Network = network
+	}
+	for _, t := range c.networks {
+		isRenamed := like && !strings.HasPrefix(a.Name, "flannel") && hasBaseAddress(addrs, t.saved.Subnets)
+		if isRenamed || a.Name == backend.LinkName(t.name) {
+			r.Network = t.name
+		}
+	}
+	named := strings.HasPrefix(a.Name, backend.LinkPrefix)
+	switch {
+	case like && (r.Network != "" || named && !isLearning(link)):
+		return r, true
+	case named:
+		r.Reason = "leno makes no such device"
+	}
+	return r, false
+}
+
+// isLearning reports whether a VXLAN device learns forwarding entries. leno's devices do not, unless an operator has
+// switched it on.
+func isLearning(link netlink.Link) bool {
+	vxlan, ok := link.(*netlink.Vxlan)
+	return ok && vxlan.Learning
+}
+
+// hasBaseAddress reports whether the first address of one of the subnets, as a single address, is among a device's
+// addresses. Only the network's device has it.
+func hasBaseAddress(addrs, subnets []netip.Prefix) bool {
+	return slices.ContainsFunc(subnets, func(subnet netip.Prefix) bool {
+		base := subnet.Masked().Addr()
+		return slices.Contains(addrs, netip.PrefixFrom(base, base.BitLen()))
+	})
+}
+
+// overlayDevice describes a device, and reports whether some version of leno creates such devices: a VXLAN device with
+// a local address and without a default destination, or a persistent TUN without packet information.
+func overlayDevice(link netlink.Link) (kind string, like bool) {
+	switch l := link.(type) {
+	case *netlink.Vxlan:
+		switch {
+		case l.FlowBased:
+			return "vxlan, external", false
+		case l.Group != nil:
+			return "vxlan with a default destination", false
+		case len(l.SrcAddr) == 0:
+			return "vxlan without a local address", false
+		}
+		return fmt.Sprintf("vxlan, vni %d, port %d", l.VxlanId, l.Port), true
+	case *netlink.Tuntap:
+		switch {
+		case l.Mode != netlink.TUNTAP_MODE_TUN:
+			return "tap", false
+		case l.NonPersist:
+			return "tun that goes with its process", false
+		case l.Flags&netlink.TUNTAP_NO_PI == 0:
+			return "tun with packet information", false
+		}
+		return "tun", true
+	}
+	return link.Type(), false
+}
+
+// isAttached reports whether a process has a TUN device open.
+func isAttached(link netlink.Link) bool {
+	tun, ok := link.(*netlink.Tuntap)
+	return ok && tun.Queues > 0
+}
+
+// findRoutes adds the routes of leno's protocol that belong to an owner, each once.
+func (c *cleaner) findRoutes(ctx context.Context, handle *kernel.Handle, owners []kernel.Owner) {
+	type found struct {
+		key   kernel.RouteKey
+		route kernel.Route
+	}
+	set := map[found]bool{}
+	for _, owner := range owners {
+		routes, err := handle.Routes(owner).List(ctx)
+		if err != nil {
+			c.addLeft(Leftover{Kind: Route, Name: "any"}, err)
+		}
+		for key, route := range routes {
+			set[found{key, route}] = true
+		}
+	}
+	rank := func(r kernel.Route) int {
+		if r.Unreachable {
+			return 1
+		}
+		return 0
+	}
+	all := slices.SortedFunc(maps.Keys(set), func(a, b found) int {
+		return cmp.Or(cmp.Compare(rank(a.route), rank(b.route)), kernel.CompareRoutes(a.key, b.key))
+	})
+	table := handle.Routes(kernel.Owner{})
+	for _, f := range all {
+		r := Leftover{Kind: Route, Name: f.key.String(), Network: c.networkOf(f.key.Dst), Detail: routeText(f.route)}
+		c.add(r, func(ctx context.Context) error {
+			errs := table.Write(ctx, []reconcile.Change[kernel.RouteKey, kernel.Route]{{Key: f.key, Old: &f.route}})
+			return errors.Join(errs...)
+		})
+	}
+}
+
+// routeText describes a route with the name of its device instead of the number.
+func routeText(r kernel.Route) string {
+	text := r.String()
+	if link, err := net.InterfaceByIndex(r.Link); err == nil && r.Link != 0 {
+		text = strings.Replace(text, fmt.Sprintf("link %d", r.Link), "dev "+link.Name, 1)
+	}
+	return text
+}
+
+// networkOf returns the network in whose pools dst is, or "" if none is known.
+func (c *cleaner) networkOf(dst netip.Prefix) string {
+	for _, t := range c.networks {
+		if (kernel.Owner{Pools: t.pools}).Owns(kernel.RouteKey{Dst: dst}, kernel.Route{}) {
+			return t.name
+		}
+	}
+	return ""
+}
+
+// findRules adds the rules in every firewall.
+func (c *cleaner) findRules(ctx context.Context) {
+	found, err := firewall.Leftovers(ctx, c.o.Network)
+	if err != nil {
+		c.addLeft(Leftover{Kind: Firewall, Name: "any"}, err)
+	}
+	for _, l := range found {
+		c.add(Leftover{
+			Kind:    Firewall,
+			Name:    l.Program + " " + l.Table,
+			Network: c.o.Network,
+			Detail:  strings.Join(l.Parts, ", "),
+		}, l.Remove)
+	}
+}

@@ -1,0 +1,184 @@
+package cleanup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lenonet/leno/agent/catalog"
+	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/registry"
+)
+
+// lapses says what happens to a lease that could not be released.
+const lapses = "it lapses by itself, and other hosts remove it after lease.hold; `leno lease revoke` does at once"
+
+// findRecords finds this host's records in the store. If the store does not answer, it reports the leases that the
+// files name as left.
+func (c *cleaner) findRecords(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, retry.CallTimeout)
+	defer cancel()
+	if err := c.findHostRecords(ctx); err != nil {
+		named := false
+		for _, t := range c.networks {
+			if c.isWanted(t.name) && t.saved.Session != "" && len(t.saved.Subnets) > 0 {
+				named = true
+				c.addLeft(Leftover{Kind: Lease, Name: t.saved.Subnets[0].String(), Network: t.name},
+					fmt.Errorf("%w; %s", err, lapses))
+			}
+		}
+		if !named {
+			c.addLeft(Leftover{Kind: Lease, Name: "any", Network: c.o.Network},
+				fmt.Errorf("the store could not be searched for leases of this host: %w; "+
+					"to leave the store alone, -keep-lease", err))
+		}
+	}
+}
+
+// store opens the store once.
+func (c *cleaner) store() (Registry, error) {
+	if c.registry == nil {
+		reg, err := c.o.Open(c.config, c.log)
+		if err != nil {
+			return nil, err
+		}
+		c.registry = reg
+	}
+	return c.registry, nil
+}
+
+// poolsInStore returns the pools of a network from the store, for a host on which no file contains them.
+func (c *cleaner) poolsInStore(ctx context.Context, network string) ([]netip.Prefix, error) {
+	reg, err := c.store()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, retry.CallTimeout)
+	defer cancel()
+	n, err := reg.Network(ctx, network)
+	return n.Plan.Prefixes(), err
+}
+
+// findHostRecords adds the leases, the sessions and the service of this host.
+func (c *cleaner) findHostRecords(ctx context.Context) error {
+	reg, err := c.store()
+	if err != nil {
+		return err
+	}
+	records, ok := reg.(HostRecords)
+	if !ok {
+		return nil
+	}
+	node, err := state.NodeName(ctx, c.config.NodeName, reg)
+	if err != nil {
+		return err
+	}
+	me := registry.Host{Node: node, NodeID: c.nodeID}
+	for _, t := range c.networks {
+		if c.isWanted(t.name) && t.saved.Session != "" {
+			me.Sessions = append(me.Sessions, t.saved.Session)
+		}
+	}
+	left, err := records.Left(ctx, c.o.Network, me)
+	if err != nil {
+		return err
+	}
+	own := c.addresses()
+	for _, l := range left.Leases {
+		r := Leftover{Kind: Lease, Name: l.Subnet().String(), Network: l.Network}
+		if reason := whyForeign(l, me, own); reason != "" {
+			c.addForeign(r, "%s", reason)
+			continue
+		}
+		c.add(r, withTimeout(func(ctx context.Context) error { return reg.Release(ctx, l) }))
+	}
+	for _, id := range left.Sessions {
+		end := func(ctx context.Context) error { return records.EndSession(ctx, id) }
+		c.add(Leftover{Kind: Session, Name: id}, withTimeout(end))
+	}
+	if c.o.Network != "" {
+		return nil
+	}
+	return c.findService(ctx, reg, records, node)
+}
+
+// findService finds the agent's service in the catalogue.
+func (c *cleaner) findService(ctx context.Context, reg Registry, records HostRecords, node string) error {
+	catalogue, ok := reg.(Withdrawer)
+	if !ok || c.config.Consul.Service == "" {
+		return nil
+	}
+	service, ok, err := records.Shown(ctx, catalog.ServiceID(c.config.Consul.Service, node))
+	if err != nil || !ok {
+		return err
+	}
+	r := Leftover{Kind: Service, Name: service.ID}
+	if id := service.Meta[catalog.NodeIDMeta]; c.nodeID != "" && id != c.nodeID {
+		c.addForeign(r, "it is of the agent with the node id %s", id)
+		return nil
+	}
+	c.add(r, withTimeout(func(ctx context.Context) error { return catalogue.Withdraw(ctx, service) }))
+	return nil
+}
+
+// withTimeout bounds each call.
+func withTimeout(call func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, retry.CallTimeout)
+		defer cancel()
+		return call(ctx)
+	}
+}
+
+// whyForeign returns why a lease that names this host must not be released, or "" if it may. A state directory may have
+// been copied, and two hosts may have the same name. So a lease that is held is this host's only if it has one of this
+// host's addresses, own.
+func whyForeign(l registry.Lease, me registry.Host, own []netip.Addr) string {
+	sameID, at := me.NodeID != "" && l.NodeID == me.NodeID, addrList(l.PublicIPs)
+	isHere := slices.ContainsFunc(l.PublicIPs, func(a netip.Addr) bool { return slices.Contains(own, a) })
+	switch {
+	case sameID && (isHere || !l.Held()):
+		return ""
+	case sameID:
+		return fmt.Sprintf("a host at %s, which is not this one's address, holds it under this host's node id: "+
+			"was the data_dir copied? Else `leno lease revoke %s %s`", at, l.Network, l.Subnet())
+	case l.NodeID == "" && l.Held() && slices.Contains(me.Sessions, l.Session):
+		return "" // only the lock can be read
+	case me.NodeID == "" && l.Node == me.Node && isHere:
+		return ""
+	}
+	return fmt.Sprintf("it is of the host %q at %s with the node id %s", l.Node, at, l.NodeID)
+}
+
+func addrList(addrs []netip.Addr) string {
+	if len(addrs) == 0 {
+		return "no address"
+	}
+	out := make([]string, len(addrs))
+	for i, a := range addrs {
+		out[i] = a.String()
+	}
+	return strings.Join(out, ", ")
+}
+
+// addresses returns the addresses by which other hosts may know this one.
+func (c *cleaner) addresses() (out []netip.Addr) {
+	if choice, err := c.o.SelectUnderlay(c.config.Underlay); err == nil {
+		out = choice.Addrs // a public_ip may not be on any interface
+	}
+	found, err := net.InterfaceAddrs()
+	if err != nil {
+		c.log.Warn("addresses of this host cannot be read", "error", errors.Unwrap(err))
+	}
+	for _, a := range found {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			out = append(out, p.Addr().Unmap())
+		}
+	}
+	return out
+}
