@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/netip"
 	"slices"
 	"testing"
 
-	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry/memory"
@@ -86,28 +84,5 @@ func TestExaminations(t *testing.T) {
 	}
 	if len(running) > 0 {
 		t.Errorf("the rules were read %d times more", len(running))
-	}
-}
-
-// Two records under one name are two peers, each with the answer it gave.
-func TestExaminedPeersOfOneName(t *testing.T) {
-	h := newHost(t, memory.New(), "a")
-	run := h.part()
-	run.lease.Set(testLease("a", 1, "sa", 1))
-	run.show(func(v *view) {
-		v.local.Underlay = api.Underlay{Interface: "eth0", MTU: 1500, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
-	})
-	list := []api.Peer{
-		{Node: "b", Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.3.0/24")}, PublicIPs: []netip.Addr{netip.MustParseAddr("192.0.2.3")}},
-		{Node: "b", Held: true, Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.2.0/24")}, PublicIPs: []netip.Addr{netip.MustParseAddr("192.0.2.2")}},
-	}
-	n := doctor.Network{Name: "n", Peers: make([]doctor.Peer, len(list))}
-	if inactive := h.agent.askPeers(context.Background(), run, &n, list); inactive != "" || n.Asked != len(list) {
-		t.Fatalf("%d asked: %s", n.Asked, inactive)
-	}
-	for i, p := range n.Peers {
-		if p.Probe == nil || p.Probe.Ways[0].To != list[i].Subnets[0].Addr() {
-			t.Errorf("peer %d has the answer %+v", i, p.Probe)
-		}
 	}
 }

@@ -8,11 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lenonet/leno/agent/examine"
 	"github.com/lenonet/leno/api"
 )
-
-// doctorTime bounds an examination, within the time that the server gives a request.
-const doctorTime = 25 * time.Second
 
 func (a *Agent) doctorEndpoints() []endpoint {
 	return []endpoint{
@@ -40,7 +38,7 @@ func (a *Agent) putDoctor(r *http.Request) (reply, error) {
 			Message: fmt.Sprintf("an examination is running since %s: try again when it is done", time.Since(since).Round(time.Second))}
 	}
 	defer a.exams.end()
-	ctx, cancel := context.WithTimeout(r.Context(), doctorTime)
+	ctx, cancel := context.WithTimeout(r.Context(), examine.Timeout)
 	defer cancel()
 	return reply{body: a.diagnose(ctx, o)}, nil
 }

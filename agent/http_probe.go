@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
-	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/api"
 )
@@ -57,31 +55,9 @@ func (a *Agent) postProbe(r *http.Request) (reply, error) {
 	return reply{body: out}, err
 }
 
-// judgePaths is what doctor says of the answers of peers. Where one was not reached it
-// looks for the reason among this host's rules, as an examination does.
+// judgePaths returns the doctor's findings about the answers of the peers that were asked.
 func (a *Agent) judgePaths(ctx context.Context, run *runner, asked []api.Peer, answers []api.PeerProbe) []api.Finding {
-	n, way, known := a.networkFacts(run)
-	var peers []doctor.Peer
-	unreached := false
-	for i, p := range asked[:min(len(asked), len(answers))] {
-		at := slices.IndexFunc(known, func(k api.Peer) bool { return k.Node == p.Node && slices.Equal(k.Subnets, p.Subnets) })
-		if at < 0 || at >= len(n.Peers) {
-			continue // it has gone since
-		}
-		peer := n.Peers[at]
-		peer.Probe = &answers[i]
-		peers, unreached = append(peers, peer), unreached || !answers[i].Reached
-		if peer.Skipped == "" {
-			n.Asked++
-		}
-	}
-	n.Peers = peers
-	if unreached {
-		read := []doctor.Network{n}
-		rulesFacts(ctx, a.o.InTheWay, read, []*passage{way})
-		n = read[0]
-	}
-	return append([]api.Finding{}, doctor.JudgePaths(n)...)
+	return a.examiner().JudgePaths(ctx, a.examined(run), asked, answers)
 }
 
 // probe sends packets to peers of a network, or to those of them that the request

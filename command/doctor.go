@@ -16,6 +16,7 @@ import (
 
 	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/examine"
 	"github.com/lenonet/leno/api"
 )
 
@@ -118,9 +119,17 @@ func (d *doctorCommand) alone(ctx context.Context, err error) api.Diagnosis {
 	if cause := errors.Unwrap(err); cause != nil {
 		err = cause
 	}
-	return agent.DiagnoseAlone(ctx, agent.Alone{
-		Address: d.agent.where(), Err: err, Config: conf, ConfigErr: confErr, Now: d.meta.Now,
+	return examine.ExamineOffline(ctx, examine.Offline{
+		Address:   d.agent.where(),
+		Err:       err,
+		Config:    conf,
+		ConfigErr: confErr,
+		Backends:  agent.Backends(),
+		Open: func(c config.Config, log hclog.Logger) (examine.Registry, string, error) {
+			return agent.OpenRegistry(c, log, nil)
+		},
 		Logger: hclog.New(&hclog.LoggerOptions{Name: "leno", Level: hclog.Error, Output: d.meta.Stderr}),
+		Now:    d.meta.Now,
 	}, d.options)
 }
 

@@ -1,0 +1,79 @@
+package examine
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/lenonet/leno/agent/doctor"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// maxExamined is the number of peers of a network to which an examination sends packets. Peers with a held lease come
+// first.
+const maxExamined = 64
+
+// networkFacts returns what can be seen at once of one network, and how its packets pass this host's rules. The paths
+// are nil if there are none.
+func (e *Examiner) networkFacts(n Network) (doctor.Network, *paths) {
+	kind := n.Definition.Backend
+	facts := doctor.Network{
+		Name:    n.Local.Name,
+		Backend: kind.Type,
+		Pools:   n.Definition.Plan.Prefixes(),
+		Subnets: n.Lease.Subnets,
+		MTU:     n.Shown.MTU,
+		Link:    n.Shown.Link,
+		Underlay: doctor.Underlay{
+			Interface: n.Shown.Underlay.Interface,
+			MTU:       n.Shown.Underlay.MTU,
+			Public:    n.Shown.Underlay.Addresses,
+			Own:       n.Shown.Underlay.Own,
+		},
+		Lease: doctor.Lease{Renewed: n.Shown.Renewed, TTL: n.TTL, Now: time.Now()},
+	}
+	if len(facts.Underlay.Own) == 0 {
+		facts.Underlay.Own = facts.Underlay.Public
+	}
+	if n.Held != nil {
+		facts.Lease.Held, facts.Lease.Mine = true, *n.Held
+	}
+	if kind.Type == "" {
+		return facts, nil // nothing is known of it yet, and its health says why
+	}
+	facts.See(e.Backends[kind.Type].Device, kind.Type == "udp", n.Definition.Plan)
+	facts.Port, facts.Same = tunnelPort(kind)
+	facts.Peers = peerFacts(facts, kind, n.Peers)
+	if len(facts.Subnets) == 0 || kind.Type == "alloc" {
+		return facts, nil
+	}
+	return facts, findPaths(n.Definition, n.Local, &facts, e.EnsureForwarding)
+}
+
+// tunnelPort returns the UDP port to which the backend sends packets, 0 for none, and whether it sends from the same
+// port.
+func tunnelPort(b registry.Backend) (port int, isSame bool) {
+	var o struct {
+		Port int `json:"port"`
+	}
+	_ = json.Unmarshal(b.Object, &o) // invalid options are reported where they are used
+	return o.Port, b.Type == "udp"
+}
+
+// peerFacts returns the peers, and which of their packets the kernel would refuse.
+func peerFacts(n doctor.Network, b registry.Backend, list []api.Peer) []doctor.Peer {
+	var out []doctor.Peer
+	links := backend.Arrivals(n.Name, b.Type, b.Object, n.Underlay.Interface)
+	for i, p := range list {
+		peer := doctor.Peer{Node: p.Node, Held: p.Held, Skipped: p.Skipped, Subnets: p.Subnets}
+		if len(n.Underlay.Public) > 0 {
+			peer.Public, _ = backend.Peer{PublicIPs: p.PublicIPs}.Outer(n.Underlay.Public[0])
+		}
+		if i < maxExamined && peer.Skipped == "" && peer.Public.IsValid() && len(n.Underlay.Own) > 0 {
+			peer.See(n, links)
+		}
+		out = append(out, peer)
+	}
+	return out
+}
