@@ -10,7 +10,10 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
+	"github.com/lenonet/leno/agent/catalog"
+	"github.com/lenonet/leno/agent/cleanup"
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/examine"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/alloc"
@@ -55,6 +58,14 @@ func OpenRegistry(c config.Config, log hclog.Logger, hide func(secret string)) (
 	reg, err := registries()[kind](c, log, hide)
 	return reg, name, err
 }
+
+// The abilities of Consul that a store need not have.
+var (
+	_ catalog.Catalog       = (*consul.Client)(nil)
+	_ cleanup.RecordFinder  = (*consul.Client)(nil)
+	_ cleanup.Withdrawer    = (*consul.Client)(nil)
+	_ examine.RightsChecker = (*consul.Client)(nil)
+)
 
 func openConsul(c config.Config, log hclog.Logger, hide func(secret string)) (registry.Registry, error) {
 	if err := readable(c.Consul.TLS); err != nil {

@@ -13,13 +13,13 @@ import (
 // that stops on purpose, or that gives up its leases at the end, is removed. isIntended reports after the end of ctx
 // whether the agent stops on purpose. After a fault the entry stays, and its check fails.
 func (a *Agent) keepRegistered(ctx context.Context, listener net.Addr, isIntended func() bool) {
-	announcer, ok := a.env.registry.(registry.Announcer)
+	store, ok := a.env.registry.(catalog.Catalog)
 	if !ok {
 		return
 	}
 	r := catalog.Registration{
 		Log:      a.log,
-		Catalog:  announcer,
+		Catalog:  store,
 		Listener: listener,
 		Describe: a.describe,
 		Health:   a.env.health.Report,

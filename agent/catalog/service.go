@@ -31,10 +31,15 @@ const (
 	withdrawTimeout = 2 * time.Second
 )
 
-// A Catalog is the service catalogue of a store. registry.Announcer describes the methods.
+// A Catalog is the service catalogue of a store.
 type Catalog interface {
+	// Announce makes the catalogue show s with the verdict v. It reads first, and writes only if something differs, so
+	// it can be repeated often. Catalogues forget.
 	Announce(ctx context.Context, s registry.Service, v registry.Verdict) error
+	// Withdraw removes the service. If there is none, that is no error.
 	Withdraw(ctx context.Context, s registry.Service) error
+	// Doubles returns the services that have the same value of one meta entry as s and another ID: those of the same
+	// agent from when it had another name.
 	Doubles(ctx context.Context, s registry.Service, meta string) ([]registry.Service, error)
 }
 

@@ -31,21 +31,25 @@ type Options struct {
 	SelectUnderlay func(config.Underlay) (underlay.Choice, error)
 }
 
-// A Registry is the store. It may also implement HostRecords, Withdrawer and registry.NodeNamer.
+// A Registry is the store. It may also implement RecordFinder, Withdrawer and registry.NodeNamer.
 type Registry interface {
 	Network(ctx context.Context, name string) (registry.Network, error)
 	Release(ctx context.Context, l registry.Lease) error
 }
 
-// HostRecords finds the records of one host. registry.Sweeper describes the methods. The records of a store without it
-// end with its process.
-type HostRecords interface {
+// A RecordFinder finds the records of one host in the store, whatever the host remembers of them. The records of a
+// store without one end with its process.
+type RecordFinder interface {
+	// Left returns the records that name the host in one network, or in all networks if network is "", including
+	// networks that no longer exist. The error is registry.ErrUncertain if the answer may be incomplete.
 	Left(ctx context.Context, network string, h registry.Host) (registry.Left, error)
+	// EndSession ends a session that holds no lease. If it has already ended, that is no error.
 	EndSession(ctx context.Context, id string) error
+	// Shown returns the service with an ID as the catalogue has it, and false if there is none.
 	Shown(ctx context.Context, id string) (registry.Service, bool, error)
 }
 
-// A Withdrawer removes services from a catalogue.
+// A Withdrawer removes services from a catalogue. If there is no such service, that is no error.
 type Withdrawer interface {
 	Withdraw(ctx context.Context, s registry.Service) error
 }

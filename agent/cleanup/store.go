@@ -70,7 +70,7 @@ func (c *cleaner) findHostRecords(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	records, ok := reg.(HostRecords)
+	records, ok := reg.(RecordFinder)
 	if !ok {
 		return nil
 	}
@@ -108,7 +108,7 @@ func (c *cleaner) findHostRecords(ctx context.Context) error {
 }
 
 // findService finds the agent's service in the catalogue.
-func (c *cleaner) findService(ctx context.Context, reg Registry, records HostRecords, node string) error {
+func (c *cleaner) findService(ctx context.Context, reg Registry, records RecordFinder, node string) error {
 	catalogue, ok := reg.(Withdrawer)
 	if !ok || c.config.Consul.Service == "" {
 		return nil

@@ -20,8 +20,10 @@ type Registry interface {
 	) (registry.Lease, uint64, error)
 }
 
-// A RightsChecker reports which rights a client has. registry.Entitled describes the method.
+// A RightsChecker reports which rights this client has.
 type RightsChecker interface {
+	// Rights returns each rule that an agent needs and whether the client's token grants it, without using the right.
+	// It returns none if the store has no rights. The error is registry.ErrDenied if the store does not know the token.
 	Rights(ctx context.Context, w registry.Wish) ([]registry.Right, error)
 }
 
