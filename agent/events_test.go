@@ -53,7 +53,7 @@ func TestPeerEvents(t *testing.T) {
 			[]string{"b holds 10.5.2.0/24 again", "b moved from 192.0.2.2 to 192.0.2.99"}},
 		{"another subnet", []registry.Lease{lease("b", 2, nil)}, []registry.Lease{lease("b", 2, lapsed), lease("b", 3, nil)},
 			[]string{"b moved from 192.0.2.2 to 192.0.2.3", "b has 10.5.3.0/24 now, it had 10.5.2.0/24"}},
-		{"a herd", nil, many, []string{"200 hosts appeared: h000, h001, h002, h003, h004, h005, h006, h007 and 192 more"}},
+		{"many at once", nil, many, []string{"200 hosts appeared: h000, h001, h002, h003, h004, h005, h006, h007 and 192 more"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := messages(peerEvents(tt.before, tt.now, "id-own")); !slices.Equal(got, tt.want) {

@@ -12,10 +12,10 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// herd is how many hosts may do the same at once and have an event each.
-const herd = 8
+// bulkThreshold is the number of hosts up to which each host has an event of its own when several do the same at once.
+const bulkThreshold = 8
 
-// What a host did, as it is told.
+// What a host did, in the field "change" of an event.
 const (
 	peerAppeared   = "appeared"
 	peerLeft       = "left"
@@ -25,59 +25,60 @@ const (
 	peerRenumbered = "renumbered"
 )
 
-// did is what one host did between two reads of the leases.
-type did struct {
-	what    string
+// A peerChange is what one host did between two reads of the leases.
+type peerChange struct {
+	what    string // peerMoved
 	lease   registry.Lease
-	details string
+	details string // "from 192.0.2.2 to 192.0.2.9"
 }
 
-// peerEvents are what the other hosts did between two reads of all leases, those
-// of many hosts in one event.
+// peerEvents returns the events for what the other hosts did between two reads of all leases. If many hosts did the
+// same, one event stands for all of them.
 func peerEvents(before, now []registry.Lease, ownID string) []api.Event {
 	was, is := peerLeases(before, ownID), peerLeases(now, ownID)
-	found := map[string][]did{}
+	found := map[string][]peerChange{}
 	for _, id := range slices.Sorted(maps.Keys(is)) {
 		l := is[id]
 		old, known := was[id]
 		if !known {
-			found[peerAppeared] = append(found[peerAppeared], did{peerAppeared, l, ""})
+			found[peerAppeared] = append(found[peerAppeared], peerChange{peerAppeared, l, ""})
 			continue
 		}
-		for _, d := range changesOf(old, l) {
-			found[d.what] = append(found[d.what], d)
+		for _, c := range changesOf(old, l) {
+			found[c.what] = append(found[c.what], c)
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(was)) {
 		if _, still := is[id]; !still {
-			found[peerLeft] = append(found[peerLeft], did{peerLeft, was[id], ""})
+			found[peerLeft] = append(found[peerLeft], peerChange{peerLeft, was[id], ""})
 		}
 	}
 	var out []api.Event
 	for _, what := range []string{peerLeft, peerLapsed, peerAppeared, peerReturned, peerMoved, peerRenumbered} {
-		out = append(out, told(what, found[what])...)
+		out = append(out, eventsOf(what, found[what])...)
 	}
 	return out
 }
 
-// peerLeases is the lease that counts of each other host.
+// peerLeases returns the lease that counts of each other host, by node id.
 func peerLeases(leases []registry.Lease, ownID string) map[string]registry.Lease {
 	return leasesOfHosts(leases, func(l registry.Lease) bool { return l.NodeID != ownID })
 }
 
-// changesOf is what a host did that has a lease before and after.
-func changesOf(old, l registry.Lease) (out []did) {
+// changesOf returns what a host did that has a lease before and after.
+func changesOf(old, l registry.Lease) (out []peerChange) {
 	if old.Subnet() != l.Subnet() {
-		out = append(out, did{peerRenumbered, l, "it had " + old.Subnet().String()})
+		out = append(out, peerChange{peerRenumbered, l, "it had " + old.Subnet().String()})
 	}
 	if !slices.Equal(old.PublicIPs, l.PublicIPs) {
-		out = append(out, did{peerMoved, l, fmt.Sprintf("from %s to %s", addresses(old.PublicIPs), addresses(l.PublicIPs))})
+		details := fmt.Sprintf("from %s to %s", addresses(old.PublicIPs), addresses(l.PublicIPs))
+		out = append(out, peerChange{peerMoved, l, details})
 	}
 	switch {
 	case old.Held() && !l.Held():
-		out = append(out, did{peerLapsed, l, ""})
+		out = append(out, peerChange{peerLapsed, l, ""})
 	case !old.Held() && l.Held():
-		out = append(out, did{peerReturned, l, ""})
+		out = append(out, peerChange{peerReturned, l, ""})
 	}
 	return out
 }
@@ -90,43 +91,57 @@ func addresses(addrs []netip.Addr) string {
 	return strings.Join(out, ", ")
 }
 
-// herds is what many hosts did.
-var herds = map[string]string{
-	peerAppeared: "appeared", peerLeft: "left", peerLapsed: "let their leases lapse, their routes stay", peerReturned: "hold their leases again",
-	peerMoved: "have another address", peerRenumbered: "have another subnet",
+// bulkText says what many hosts did.
+func bulkText(what string) string {
+	switch what {
+	case peerLapsed:
+		return "let their leases lapse, their routes stay"
+	case peerReturned:
+		return "hold their leases again"
+	case peerMoved:
+		return "have another address"
+	case peerRenumbered:
+		return "have another subnet"
+	}
+	return what // "appeared" and "left"
 }
 
-// told are the events about hosts that did the same.
-func told(what string, hosts []did) []api.Event {
+// eventsOf returns the events for hosts that did the same.
+func eventsOf(what string, changes []peerChange) []api.Event {
 	severity := api.Info
 	if what == peerLapsed {
 		severity = api.Warning
 	}
-	if len(hosts) > herd {
+	if n := len(changes); n > bulkThreshold {
 		var names []string
-		for _, d := range hosts[:herd] {
-			names = append(names, d.lease.Node)
+		for _, c := range changes[:bulkThreshold] {
+			names = append(names, c.lease.Node)
 		}
-		return []api.Event{{Kind: api.EventPeer, Severity: severity,
-			Message: fmt.Sprintf("%d hosts %s: %s and %d more", len(hosts), herds[what], strings.Join(names, ", "), len(hosts)-herd),
-			Fields:  map[string]string{"change": what, "count": fmt.Sprint(len(hosts))}}}
+		list := strings.Join(names, ", ")
+		return []api.Event{{
+			Kind:     api.EventPeer,
+			Severity: severity,
+			Message:  fmt.Sprintf("%d hosts %s: %s and %d more", n, bulkText(what), list, n-bulkThreshold),
+			Fields:   map[string]string{"change": what, "count": fmt.Sprint(n)},
+		}}
 	}
 	var out []api.Event
-	for _, d := range hosts {
-		fields := map[string]string{"change": what, "host": d.lease.Node, "subnet": d.lease.Subnet().String()}
-		if len(d.lease.PublicIPs) > 0 {
-			fields["public_ip"] = d.lease.PublicIPs[0].String()
+	for _, c := range changes {
+		fields := map[string]string{"change": what, "host": c.lease.Node, "subnet": c.lease.Subnet().String()}
+		if len(c.lease.PublicIPs) > 0 {
+			fields["public_ip"] = c.lease.PublicIPs[0].String()
 		}
-		out = append(out, api.Event{Kind: api.EventPeer, Severity: severity, Message: d.sentence(), Fields: fields})
+		out = append(out, api.Event{Kind: api.EventPeer, Severity: severity, Message: c.sentence(), Fields: fields})
 	}
 	return out
 }
 
-func (d did) sentence() string {
-	name, subnet := cmp.Or(d.lease.Node, d.lease.NodeID), d.lease.Subnet()
-	switch d.what {
+// sentence describes the change, for example "b moved from 192.0.2.2 to 192.0.2.9".
+func (c peerChange) sentence() string {
+	name, subnet := cmp.Or(c.lease.Node, c.lease.NodeID), c.lease.Subnet()
+	switch c.what {
 	case peerAppeared:
-		return fmt.Sprintf("%s appeared with %s at %s", name, subnet, addresses(d.lease.PublicIPs))
+		return fmt.Sprintf("%s appeared with %s at %s", name, subnet, addresses(c.lease.PublicIPs))
 	case peerLeft:
 		return fmt.Sprintf("%s left, it had %s", name, subnet)
 	case peerLapsed:
@@ -134,14 +149,14 @@ func (d did) sentence() string {
 	case peerReturned:
 		return fmt.Sprintf("%s holds %s again", name, subnet)
 	case peerMoved:
-		return fmt.Sprintf("%s moved %s", name, d.details)
+		return fmt.Sprintf("%s moved %s", name, c.details)
 	}
-	return fmt.Sprintf("%s has %s now, %s", name, subnet, d.details)
+	return fmt.Sprintf("%s has %s now, %s", name, subnet, c.details)
 }
 
-// peersChanged remembers what the other hosts did. The first read after a start
-// tells how many there are.
-func (r *runner) peersChanged(before, now snapshot, known bool) {
+// reportPeers adds events for what the other hosts did. If the leases were not known before, the event has their
+// number.
+func (r *runner) reportPeers(before, now snapshot, known bool) {
 	if !known {
 		n := len(peerLeases(now.set.Leases, r.env.id.NodeID))
 		have := "other hosts have a lease"

@@ -117,7 +117,7 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 		set = keepKnown(n.Name, set, before.set.Leases)
 		now := snapshot{set: set, index: next, read: time.Now()}
 		r.snapshot.Set(now)
-		r.peersChanged(before, now, known)
+		r.reportPeers(before, now, known)
 		r.settled()
 		if r.env.health.Set(r.local.Name, health.Snapshot, api.Passing, snapshotPasses) && failed {
 			r.log.Info("leases are read again")
