@@ -82,8 +82,8 @@ type Options struct {
 	// LockHost makes this the only agent of its network namespace, until unlock.
 	LockHost func() (unlock func() error, err error)
 
-	// Remains is what the kernel has of a network's datapath.
-	Remains func(ctx context.Context, link string, pools []netip.Prefix) (Remains, error)
+	// ReadKernelState returns what the kernel has of a network's datapath.
+	ReadKernelState func(ctx context.Context, link string, pools []netip.Prefix) (KernelState, error)
 
 	// WatchKernel blocks until ctx ends. used names devices the underlay depends
 	// on, reaches the prefixes with addresses packets to other hosts go to.
@@ -119,7 +119,7 @@ type environment struct {
 
 	selectUnderlay   func(c config.Underlay, pools []netip.Prefix, peers []netip.Addr) (underlay.Choice, error)
 	ensureForwarding func(a netip.Addr, links []string, set bool) (forwarding.State, error)
-	remains          func(ctx context.Context, link string, pools []netip.Prefix) (Remains, error)
+	readKernelState  func(ctx context.Context, link string, pools []netip.Prefix) (KernelState, error)
 }
 
 // Agent is one host's agent.
@@ -211,8 +211,8 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	if o.LookupName == nil {
 		o.LookupName = lookupName
 	}
-	if o.Remains == nil {
-		o.Remains = remains
+	if o.ReadKernelState == nil {
+		o.ReadKernelState = readKernelState
 	}
 	if o.WatchKernel == nil {
 		o.WatchKernel = watchKernel
@@ -223,7 +223,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		log: log, registry: o.Registry, named: make(chan struct{}), outage: newOutageDetector(o.Registry), backends: o.Backends, events: events.New(time.Now),
 		pools: newPoolClaims(), processors: &processors{},
 		networks: watch.New[networkSet](), left: watch.New[struct{}](), kernel: watch.New[struct{}](), parts: watch.New[struct{}](), shown: watch.New[struct{}](), setBack: watch.New[struct{}](), former: state.NewFormerSubnets(c.DataDir),
-		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding, remains: o.Remains,
+		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding, readKernelState: o.ReadKernelState,
 	}
 	a.env.subnetFileOf = a.subnetFileOf
 	a.host, _ = os.Hostname() // "" will do

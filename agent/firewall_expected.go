@@ -97,7 +97,7 @@ func (a *Agent) expectRulesOf(ctx context.Context, name string, pools []netip.Pr
 	if before, err := state.Load(a.current().DataDir, name); err == nil && len(before.Subnets) > 0 {
 		return
 	}
-	if found, err := a.env.remains(ctx, backend.LinkName(name), pools); err == nil && !found.nothing() {
+	if found, err := a.env.readKernelState(ctx, backend.LinkName(name), pools); err == nil && !found.isEmpty() {
 		a.env.firewall.expected.expect(name)
 	}
 }

@@ -30,7 +30,7 @@ func TestFirewallExpects(t *testing.T) {
 			if lost == "both, without blocks" {
 				a.config.Networks, a.config.WatchNetworks, a.config.AllowedNetworks = nil, true, []string{"*"}
 			}
-			a.remains = Remains{Routes: 1, Refuses: true}
+			a.remains = KernelState{Routes: 1, Refuses: true}
 			a.start()
 			a.more("writes of the firewall", began, func() int { return len(a.wall.names()) })
 			a.ready()

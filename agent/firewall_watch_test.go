@@ -93,7 +93,7 @@ func TestFirewallKeptWithoutStore(t *testing.T) {
 	subnet := a.subnet()
 	must(t, a.stop())
 	a.registry.set(registry.ErrUnavailable)
-	a.remains = Remains{Device: true, Up: true, Carrier: true, Addrs: []netip.Addr{subnet.Addr()}}
+	a.remains = KernelState{Device: true, Up: true, Carrier: true, Addrs: []netip.Addr{subnet.Addr()}}
 	looks := a.wall.looks()
 	a.start()
 	a.more("looks", looks, a.wall.looks)

@@ -59,7 +59,7 @@ type host struct {
 	selected config.Underlay    // by what, at the last look
 	metrics  net.PacketConn     // where they are sent to
 	narrow   map[netip.Addr]int // MTU of the way to a peer
-	remains  Remains
+	remains  KernelState
 	lockHost func() (func() error, error)                                                                 // nil for nobody else
 	kernel   func()                                                                                       // tells the agent that the kernel changed
 	probing  func(context.Context) error                                                                  // before each probe answers, if not nil
@@ -156,7 +156,7 @@ func (h *host) build() *Agent {
 			}
 			return choice, h.placeErr
 		},
-		Remains: func(context.Context, string, []netip.Prefix) (Remains, error) {
+		ReadKernelState: func(context.Context, string, []netip.Prefix) (KernelState, error) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			return h.remains, nil

@@ -71,11 +71,11 @@ func (a *Agent) formerNodeID(ctx context.Context, c config.Config) (string, erro
 		if _, wanted := a.wanted(n.Name); !wanted {
 			continue
 		}
-		found, err := a.env.remains(ctx, backend.LinkName(n.Name), n.Plan.Prefixes())
+		found, err := a.env.readKernelState(ctx, backend.LinkName(n.Name), n.Plan.Prefixes())
 		if err != nil {
 			return "", err
 		}
-		if found.nothing() {
+		if found.isEmpty() {
 			continue
 		}
 		if id, err := a.leaseStanding(call, c, n, found); id != "" || err != nil {
@@ -104,8 +104,8 @@ func (a *Agent) somethingStands(ctx context.Context, c config.Config) (bool, err
 		if len(pools) == 0 {
 			pools = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
 		}
-		found, err := a.env.remains(ctx, backend.LinkName(local.Name), pools)
-		if err != nil || !found.nothing() {
+		found, err := a.env.readKernelState(ctx, backend.LinkName(local.Name), pools)
+		if err != nil || !found.isEmpty() {
 			return true, err
 		}
 	}
@@ -123,7 +123,7 @@ func poolsOf(local config.Network) (pools []netip.Prefix) {
 // leaseStanding is the id in the lease of n that carries this host's name, an
 // address of its, and the subnets of what stands, "" when there is none. Of
 // several the one that is held counts.
-func (a *Agent) leaseStanding(ctx context.Context, c config.Config, n registry.Network, found Remains) (id string, err error) {
+func (a *Agent) leaseStanding(ctx context.Context, c config.Config, n registry.Network, found KernelState) (id string, err error) {
 	choice, err := a.env.selectUnderlay(c.Underlay, n.Plan.Prefixes(), nil)
 	if err != nil {
 		return "", err

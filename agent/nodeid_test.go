@@ -16,7 +16,7 @@ import (
 )
 
 // flowing is a device that the kernel carries packets of the subnets through.
-func flowing(subnets ...netip.Prefix) Remains {
+func flowing(subnets ...netip.Prefix) KernelState {
 	out := waiting(subnets...)
 	out.Carrier = true
 	return out
@@ -31,8 +31,8 @@ func TestStateLost(t *testing.T) {
 		same   bool
 	}{
 		{"the device stands", func(a *host, subnet netip.Prefix) { a.remains = flowing(subnet) }, true},
-		{"routes stand, there is no device", func(a *host, _ netip.Prefix) { a.remains = Remains{Routes: 1, Refuses: true} }, true},
-		{"no other host had joined yet", func(a *host, _ netip.Prefix) { a.remains = Remains{Refuses: true} }, true},
+		{"routes stand, there is no device", func(a *host, _ netip.Prefix) { a.remains = KernelState{Routes: 1, Refuses: true} }, true},
+		{"no other host had joined yet", func(a *host, _ netip.Prefix) { a.remains = KernelState{Refuses: true} }, true},
 		{"a device nobody reads", func(a *host, subnet netip.Prefix) { a.remains = waiting(subnet) }, true},
 		{"the plan is the store's alone", func(a *host, subnet netip.Prefix) {
 			a.remains = flowing(subnet)

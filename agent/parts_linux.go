@@ -107,18 +107,18 @@ func selectUnderlay(c config.Underlay, pools []netip.Prefix, peers []netip.Addr)
 	return underlay.Select(c, underlay.Need{IPv4: true, IPv6: true, Overlay: pools, Peers: peers})
 }
 
-// remains looks at the kernel.
-func remains(ctx context.Context, link string, pools []netip.Prefix) (Remains, error) {
+// readKernelState reads what the kernel has of a network's datapath: its device, and the routes in its pools.
+func readKernelState(ctx context.Context, link string, pools []netip.Prefix) (KernelState, error) {
 	handle, err := kernel.Open()
 	if err != nil {
-		return Remains{}, err
+		return KernelState{}, err
 	}
 	defer handle.Close()
 	routes, err := handle.Routes(kernel.Owner{Pools: pools}).List(ctx)
 	if err != nil {
-		return Remains{}, err
+		return KernelState{}, err
 	}
-	var out Remains
+	var out KernelState
 	for _, route := range routes {
 		if route.Unreachable {
 			out.Refuses = true

@@ -9,20 +9,20 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// TestRemains looks at a kernel from which more and more was taken.
-func TestRemains(t *testing.T) {
+// TestReadKernelState reads a kernel from which more and more is removed.
+func TestReadKernelState(t *testing.T) {
 	ns := nstest.New(t)
 	pools := []netip.Prefix{netip.MustParsePrefix("10.5.0.0/20"), netip.MustParsePrefix("fd00:5::/48")}
 	addrs := []netip.Addr{netip.MustParseAddr("10.5.1.0"), netip.MustParseAddr("fd00:5:0:1::")}
 	for _, tt := range []struct {
 		name, change string
-		want         Remains
+		want         KernelState
 	}{
 		{"nothing of the network", `
 			ip link add other type bridge
 			ip link set other up
 			ip route add 10.5.2.0/24 dev other
-			ip route add 10.6.0.0/24 dev other proto 108`, Remains{}},
+			ip route add 10.6.0.0/24 dev other proto 108`, KernelState{}},
 		{"a datapath nobody reads", `
 			ip tuntap add leno-n mode tun
 			ip addr add 10.5.1.0/32 dev leno-n
@@ -32,15 +32,15 @@ func TestRemains(t *testing.T) {
 			ip route add unreachable fd00:5::/48 proto 108 metric 16777216
 			ip route add 10.5.3.0/24 dev leno-n proto 108
 			ip route add fd00:5:0:3::/64 dev leno-n proto 108`,
-			Remains{Routes: 2, Refuses: true, Device: true, Addrs: addrs, Up: true}},
-		{"its device is down", "ip link set leno-n down", Remains{Refuses: true, Device: true, Addrs: addrs[:1]}},
-		{"its device is gone", "ip link del leno-n", Remains{Refuses: true}},
-		{"routes alone", "ip route add 10.5.3.0/24 dev other proto 108", Remains{Routes: 1, Refuses: true}},
+			KernelState{Routes: 2, Refuses: true, Device: true, Addrs: addrs, Up: true}},
+		{"its device is down", "ip link set leno-n down", KernelState{Refuses: true, Device: true, Addrs: addrs[:1]}},
+		{"its device is gone", "ip link del leno-n", KernelState{Refuses: true}},
+		{"routes alone", "ip route add 10.5.3.0/24 dev other proto 108", KernelState{Routes: 1, Refuses: true}},
 	} {
 		ns.Sh(tt.change)
-		var got Remains
+		var got KernelState
 		var err error
-		ns.Do(func() { got, err = remains(context.Background(), "leno-n", pools) })
+		ns.Do(func() { got, err = readKernelState(context.Background(), "leno-n", pools) })
 		must(t, err)
 		slices.SortFunc(got.Addrs, netip.Addr.Compare)
 		if got.Routes != tt.want.Routes || got.Refuses != tt.want.Refuses || got.Device != tt.want.Device || got.Up != tt.want.Up ||

@@ -148,16 +148,16 @@ func TestReloadByRequest(t *testing.T) {
 // TestReloadWhileTheStoreIsAway: a reload goes on with what this process carried,
 // confirmed or not, whatever somebody did to it a moment ago.
 func TestReloadWhileTheStoreIsAway(t *testing.T) {
-	carrier := func(m *Remains) { m.Carrier = true }
+	carrier := func(m *KernelState) { m.Carrier = true }
 	for _, tt := range []struct {
 		name      string
 		confirmed bool
-		remains   func(m *Remains)
+		remains   func(m *KernelState)
 	}{
 		{"carried on", false, carrier},
-		{"carried on, and its device was deleted", false, func(m *Remains) { *m = Remains{} }},
+		{"carried on, and its device was deleted", false, func(m *KernelState) { *m = KernelState{} }},
 		{"confirmed", true, carrier},
-		{"confirmed, and its device was deleted", true, func(m *Remains) { *m = Remains{} }},
+		{"confirmed, and its device was deleted", true, func(m *KernelState) { *m = KernelState{} }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

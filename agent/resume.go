@@ -31,20 +31,20 @@ import (
 // has confirmed the lease, and what the store says counts from then on, by the
 // ordinary ways.
 
-// Remains is what the kernel has of a network's datapath when an agent starts.
-type Remains struct {
-	Routes  int          // of ours in its pools that lead somewhere
-	Refuses bool         // there is one of ours that refuses what no peer has
-	Device  bool         // there is one of its name
+// A KernelState is what the kernel has of a network's datapath when an agent starts.
+type KernelState struct {
+	Routes  int          // of leno's in the network's pools, without those that refuse packets
+	Refuses bool         // one of leno's routes refuses packets to subnets that no peer has
+	Device  bool         // there is a device of the network's name
 	Addrs   []netip.Addr // on the device
 	Up      bool         // the device is administratively up
-	Carrier bool         // somebody takes the device's packets: the kernel, or a process
+	Carrier bool         // the kernel or a process takes the device's packets
 }
 
-// nothing says that there is nothing at all.
-func (m Remains) nothing() bool { return !m.Device && m.Routes == 0 && !m.Refuses }
+// isEmpty reports whether the kernel has nothing of the datapath.
+func (s KernelState) isEmpty() bool { return !s.Device && s.Routes == 0 && !s.Refuses }
 
-// What remains may do with packets.
+// What the kernel may do with packets.
 type standing int
 
 const (
@@ -53,22 +53,21 @@ const (
 	packetsWait            // for a process to read the device
 )
 
-// standing judges what remains for a host with these subnets. A device without
-// an address in each of them was made for others, or by somebody else. One that
-// is gone beside the route that refuses packets was removed in this boot, and is
-// made again.
-func (m Remains) standing(subnets []netip.Prefix) standing {
-	covered := func(s netip.Prefix) bool { return slices.ContainsFunc(m.Addrs, s.Contains) }
+// standing judges the state for a host with these subnets. A device without an address in each of them was created for
+// other subnets, or by another program. If there is no device but the route that refuses packets, the device was
+// removed in this boot, and is created again.
+func (s KernelState) standing(subnets []netip.Prefix) standing {
+	isUncovered := func(subnet netip.Prefix) bool { return !slices.ContainsFunc(s.Addrs, subnet.Contains) }
 	switch {
 	case len(subnets) == 0:
 		return nothingStands
-	case !m.Device && m.Routes > 0:
+	case !s.Device && s.Routes > 0:
 		return packetsFlow
-	case !m.Device && m.Refuses:
+	case !s.Device && s.Refuses:
 		return packetsWait
-	case !m.Device || !m.Up || slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return !covered(s) }):
+	case !s.Device || !s.Up || slices.ContainsFunc(subnets, isUncovered):
 		return nothingStands
-	case m.Carrier:
+	case s.Carrier:
 		return packetsFlow
 	}
 	return packetsWait
@@ -131,12 +130,12 @@ func (r *runner) before(ctx context.Context) (found *resumed, waits bool) {
 	if err != nil || len(before.Subnets) == 0 {
 		return nil, false // an error is reported where the lease needs it
 	}
-	remains, err := r.env.remains(ctx, backend.LinkName(r.local.Name), before.Pools)
+	left, err := r.env.readKernelState(ctx, backend.LinkName(r.local.Name), before.Pools)
 	if err != nil {
 		r.log.Warn("what an earlier process left cannot be seen", "error", err)
 		return nil, false
 	}
-	stands := remains.standing(before.Subnets)
+	stands := left.standing(before.Subnets)
 	if stands == nothingStands {
 		return nil, false
 	}

@@ -26,8 +26,8 @@ import (
 )
 
 // waiting is a device with the first addresses of the subnets that nobody reads.
-func waiting(subnets ...netip.Prefix) Remains {
-	out := Remains{Routes: 2, Refuses: true, Device: true, Up: true}
+func waiting(subnets ...netip.Prefix) KernelState {
+	out := KernelState{Routes: 2, Refuses: true, Device: true, Up: true}
 	for _, s := range subnets {
 		out.Addrs = append(out.Addrs, s.Addr())
 	}
@@ -37,25 +37,25 @@ func waiting(subnets ...netip.Prefix) Remains {
 func TestStanding(t *testing.T) {
 	v4, v6 := netip.MustParsePrefix("10.5.1.0/24"), netip.MustParsePrefix("fd00:5:0:1::/64")
 	both := []netip.Prefix{v4, v6}
-	with := func(m Remains, change func(m *Remains)) Remains { change(&m); return m }
+	with := func(m KernelState, change func(m *KernelState)) KernelState { change(&m); return m }
 	for _, tt := range []struct {
 		name    string
-		remains Remains
+		remains KernelState
 		subnets []netip.Prefix
 		want    standing
 	}{
-		{"nothing", Remains{}, both, nothingStands},
+		{"nothing", KernelState{}, both, nothingStands},
 		{"no subnet is remembered", waiting(both...), nil, nothingStands},
 		{"a device nobody reads", waiting(both...), both, packetsWait},
-		{"a device with a carrier", with(waiting(both...), func(m *Remains) { m.Carrier = true }), both, packetsFlow},
-		{"a device that was set down", with(waiting(both...), func(m *Remains) { m.Up = false }), both, nothingStands},
+		{"a device with a carrier", with(waiting(both...), func(m *KernelState) { m.Carrier = true }), both, packetsFlow},
+		{"a device that was set down", with(waiting(both...), func(m *KernelState) { m.Up = false }), both, nothingStands},
 		{"a device without an address", waiting(), both, nothingStands},
 		{"a device with another subnet's", waiting(netip.MustParsePrefix("10.5.2.0/24"), v6), both, nothingStands},
 		{"a device with one family's", waiting(v4), both, nothingStands},
-		{"routes without a device", Remains{Routes: 2, Refuses: true}, both, packetsFlow},
-		{"a device that was removed", Remains{Refuses: true}, both, packetsWait},
-		{"a device that was removed, no subnet is remembered", Remains{Refuses: true}, nil, nothingStands},
-		{"a device without routes", with(waiting(both...), func(m *Remains) { m.Routes = 0 }), both, packetsWait},
+		{"routes without a device", KernelState{Routes: 2, Refuses: true}, both, packetsFlow},
+		{"a device that was removed", KernelState{Refuses: true}, both, packetsWait},
+		{"a device that was removed, no subnet is remembered", KernelState{Refuses: true}, nil, nothingStands},
+		{"a device without routes", with(waiting(both...), func(m *KernelState) { m.Routes = 0 }), both, packetsWait},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := tt.remains.standing(tt.subnets); got != tt.want {
@@ -162,7 +162,7 @@ func TestResumeWhileTheStoreIsAway(t *testing.T) {
 			must(t, os.Remove(file))
 			a.remains = waiting(subnet)
 			if tt.removed {
-				a.remains = Remains{Refuses: true}
+				a.remains = KernelState{Refuses: true}
 			}
 			a.registry.setHanging(tt.hangs)
 			a.registry.set(tt.err)
@@ -240,22 +240,22 @@ func (s *namelessStore) NodeName(ctx context.Context) (name string, err error) {
 // touched before the store was read. Where it carries packets alone, nothing that
 // stands is.
 func TestNothingToResume(t *testing.T) {
-	carrier := func(subnet netip.Prefix) Remains {
+	carrier := func(subnet netip.Prefix) KernelState {
 		m := waiting(subnet)
 		m.Carrier = true
 		return m
 	}
 	for _, tt := range []struct {
 		name    string
-		remains func(subnet netip.Prefix) Remains
+		remains func(subnet netip.Prefix) KernelState
 		before  func(a *host)
 		status  string // of check network
 		peers   bool
 	}{
 		{"the kernel carries them", carrier, nil, api.Warning, true},
-		{"routes alone", func(netip.Prefix) Remains { return Remains{Routes: 1} }, nil, api.Warning, true},
-		{"after a boot", func(netip.Prefix) Remains { return Remains{} }, nil, api.Critical, false},
-		{"another subnet's device", func(netip.Prefix) Remains { return waiting(netip.MustParsePrefix("10.99.0.0/24")) }, nil, api.Critical, false},
+		{"routes alone", func(netip.Prefix) KernelState { return KernelState{Routes: 1} }, nil, api.Warning, true},
+		{"after a boot", func(netip.Prefix) KernelState { return KernelState{} }, nil, api.Critical, false},
+		{"another subnet's device", func(netip.Prefix) KernelState { return waiting(netip.MustParsePrefix("10.99.0.0/24")) }, nil, api.Critical, false},
 		{"no state file", waitingFor, func(a *host) { must(a.t, os.Remove(state.Path(a.config.DataDir, "n"))) }, api.Critical, false},
 		{"it was revoked", waitingFor, func(a *host) {
 			s, err := state.Load(a.config.DataDir, "n")
@@ -314,7 +314,7 @@ func TestNothingToResume(t *testing.T) {
 	}
 }
 
-func waitingFor(subnet netip.Prefix) Remains { return waiting(subnet) }
+func waitingFor(subnet netip.Prefix) KernelState { return waiting(subnet) }
 
 // TestStoreCountsAfterResume: whatever was carried on, what the store says then is
 // what is applied.
@@ -589,10 +589,10 @@ func TestResumedIsShown(t *testing.T) {
 	ctx := context.Background()
 	for _, tt := range []struct {
 		name    string
-		remains func(netip.Prefix) Remains
+		remains func(netip.Prefix) KernelState
 	}{
 		{"the datapath waits for a process", waitingFor},
-		{"the kernel carries packets", func(netip.Prefix) Remains { return Remains{Routes: 1} }},
+		{"the kernel carries packets", func(netip.Prefix) KernelState { return KernelState{Routes: 1} }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a, b, subnet, _ := pair(t)
