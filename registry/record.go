@@ -249,6 +249,15 @@ func ParseLease(n Network, key string, value []byte) (Lease, error) {
 		PublicIPs: r.PublicIPs, MTU: r.MTU, Backend: r.Backend}, nil
 }
 
+// NodeIDOf returns the node id in the value of a lease, whatever else is wrong with the record, or "" if it has none.
+func NodeIDOf(value []byte) string {
+	var r struct {
+		NodeID string `json:"node_id"`
+	}
+	_ = json.Unmarshal(value, &r)
+	return r.NodeID
+}
+
 // FormatReservation returns the value under which a reservation is stored.
 func FormatReservation(r Reservation) ([]byte, error) {
 	return json.Marshal(reservationRecord{Version: Version, Subnet: r.Subnet, Node: r.Node, NodeID: r.NodeID})

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
 // auditPeriod returns the average time between two audits of this host, so that all hosts of the network take turns.
@@ -45,7 +45,7 @@ func (c *Client) audited(ctx context.Context, t *tree) error {
 			return err
 		}
 	}
-	if t.renewed(l) || t.dir.unsure {
+	if t.renewed(l) || t.cursor.HasVanishedUnread() {
 		// Another host's write may hide the loss from the next list.
 		t.careful = true
 		return c.relist(ctx, t)
@@ -66,10 +66,10 @@ func (c *Client) audited(ctx context.Context, t *tree) error {
 
 // unexplained returns the records of a list that differ from the known ones although no entry tells why; those without
 // a value are deleted.
-func (t *tree) unexplained(l list, news []change) []*api.KVPair {
+func (t *tree) unexplained(l list, news []changelog.Change) []*api.KVPair {
 	told := map[string]bool{}
 	for _, ch := range news {
-		told[t.prefix+ch.subnet] = true
+		told[t.prefix+ch.Subnet] = true
 	}
 	var out []*api.KVPair
 	for key, pair := range l.pairs {
@@ -92,16 +92,16 @@ func (c *Client) tellFound(ctx context.Context, t *tree, found []*api.KVPair) {
 	defer cancel()
 	for _, pair := range found[:min(len(found), mostFound)] {
 		name := strings.TrimPrefix(pair.Key, t.prefix)
-		if !tellable(name, pair) {
+		if !changelog.CanDescribe(name, pair) {
 			continue
 		}
-		flags, check := uint64(flagFound), &api.KVTxnOp{Verb: api.KVCheckIndex, Key: pair.Key, Index: pair.ModifyIndex}
+		flags, check := uint64(changelog.FlagManual), &api.KVTxnOp{Verb: api.KVCheckIndex, Key: pair.Key, Index: pair.ModifyIndex}
 		if pair.ModifyIndex == 0 {
 			check = &api.KVTxnOp{Verb: api.KVCheckNotExists, Key: pair.Key}
 		} else if pair.Session == "" {
-			flags |= flagUnheld
+			flags |= changelog.FlagUnheld
 		}
-		_, err := c.transact(ctx, check, c.changeOp(t.dir.network(), name, pair.Value, flags))
+		_, err := c.transact(ctx, check, c.changeOp(lastComponent(strings.TrimSuffix(t.cursor.Prefix(), "/")), name, pair.Value, flags))
 		switch {
 		case isRefused(err): // changed again
 		case err != nil:
@@ -113,36 +113,21 @@ func (c *Client) tellFound(ctx context.Context, t *tree, found []*api.KVPair) {
 	}
 }
 
-// trim deletes entries that are old enough for every host to have seen them, and raises the watermark in the same
-// transaction, so that a host that was away knows that it may have missed some. If two hosts trim at the same time, one
-// of them wins. trim waits until old entries are half of all, because a deletion wakes every host, which then reads the
-// remaining entries.
+// trim deletes entries that are old enough for every host to have seen them.
 func (c *Client) trim(ctx context.Context, t *tree) error {
-	d := t.dir
-	if d.index == 0 {
+	if t.cursor.Index() == 0 {
 		return nil
 	}
-	old := d.old(time.Now(), c.conf.Recent)
-	if 2*len(old) < len(d.entries) {
-		return nil
-	}
-	for keys := range batches(old) {
-		mark := d.mark
-		var ops []*api.KVTxnOp
-		for _, key := range keys {
-			mark = max(mark, d.entries[key].index)
-			ops = append(ops, &api.KVTxnOp{Verb: api.KVDelete, Key: key})
-		}
-		key := d.prefix + watermarkName
-		results, err := c.transact(ctx, append(ops, &api.KVTxnOp{Verb: api.KVCAS, Key: key, Value: []byte(strconv.FormatUint(mark, 10)), Index: d.cas,
-			Flags: d.cas})...) // writing the same value again would not change the directory's index
+	for keys := range batches(t.cursor.Trimmable(time.Now(), c.conf.Recent)) {
+		ops, mark := t.cursor.TrimOps(keys)
+		results, err := c.transact(ctx, ops...)
 		switch {
 		case isRefused(err), errors.Is(err, registry.ErrDenied):
 			return nil
 		case err != nil:
-			return fmt.Errorf("trim %s: %w", d.prefix, err)
+			return fmt.Errorf("trim %s: %w", t.cursor.Prefix(), err)
 		}
-		d.trimmed(keys, mark, results[len(results)-1].ModifyIndex)
+		t.cursor.Trimmed(keys, mark, results[len(results)-1].ModifyIndex)
 	}
 	return nil
 }

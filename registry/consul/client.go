@@ -12,7 +12,7 @@
 //	leases/<network>/_               marker
 //	leases/<network>/<subnet>        a lease's record, locked while held
 //	reservations/<network>/<subnet>  a reservation's record
-//	changes/<network>/...            recent changes of its leases, see changes.go
+//	changes/<network>/...            recent changes of its leases, see package changelog
 //
 // A marker is a key that always exists. It distinguishes an empty tree from one that was emptied, restored or hidden,
 // and gives the watched prefix an index of its own.
@@ -20,7 +20,6 @@ package consul
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -225,35 +224,6 @@ func (c *Client) list(ctx context.Context, prefix string, r read) (api.KVPairs, 
 	return found.list, meta.LastIndex, nil
 }
 
-// transact runs one transaction. If a check or lock does not hold, it returns a *refusedError. After any other error
-// except ErrDenied the transaction may have taken place.
-func (c *Client) transact(ctx context.Context, ops ...*api.KVTxnOp) ([]*api.KVPair, error) {
-	for again := false; ; again = true {
-		opts, cancel := c.query(ctx, read{})
-		ok, resp, _, err := c.api.KV().Txn(ops, opts)
-		cancel()
-		if err != nil {
-			return nil, classify(err)
-		}
-		if ok {
-			return resp.Results, nil
-		}
-		refused := &refusedError{}
-		rights := false
-		for _, e := range resp.Errors {
-			refused.reasons = append(refused.reasons, e.What)
-			rights = rights || denied(e.What)
-		}
-		if !rights {
-			return nil, refused
-		}
-		// A missing right is reported with 409 here, which the transport does not handle.
-		if changed, err := c.token.reload(); again || err != nil || !changed {
-			return nil, fmt.Errorf("%w: %s", registry.ErrDenied, refused) // not a *refusedError: nothing was decided
-		}
-	}
-}
-
 // ensureMarker creates the marker of a tree if it is missing.
 func (c *Client) ensureMarker(ctx context.Context, prefix string) (created bool, err error) {
 	return c.ensureKey(ctx, prefix+markerName, markerValue)
@@ -268,11 +238,6 @@ func (c *Client) ensureKey(ctx context.Context, key, value string) (created bool
 		return false, fmt.Errorf("create %s: %w", key, classify(err))
 	}
 	return created, nil
-}
-
-func isRefused(err error) bool {
-	var refused *refusedError
-	return errors.As(err, &refused)
 }
 
 // jitter returns a random time between half of d and d.

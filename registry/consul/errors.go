@@ -32,6 +32,12 @@ func (e *refusedError) Error() string {
 	return "consul rolled the transaction back: " + strings.Join(e.reasons, "; ")
 }
 
+// isRefused reports whether err is a *refusedError.
+func isRefused(err error) bool {
+	var refused *refusedError
+	return errors.As(err, &refused)
+}
+
 // classify wraps err with the matching sentinel:
 //
 //   - ErrDenied: 401 and 403, and texts with that meaning, which is all that a transaction and some forwarded errors

@@ -4,17 +4,14 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
 const (
-	// fewEntries is the largest number of entries that are read with their values. When there are more, the keys are
-	// read first, which takes a tenth of the bytes, and then the new entries.
-	fewEntries = 12
-	// txnGets is the number of keys that one transaction reads; Consul accepts 128 operations.
-	txnGets = 120
 	// perLease spreads hosts that must all read all leases at the same time, in proportion to the number of leases;
 	// longestSpread limits it.
 	perLease      = time.Millisecond
@@ -35,13 +32,13 @@ func (c *Client) follow(ctx context.Context, t *tree) error {
 	if err := t.begin(ctx); err != nil {
 		return err
 	}
-	d, asked, calm, lame, settled := t.dir, t.dir.index, t.calm, t.lame, t.settled()
+	asked, calm, lame, settled := t.cursor.Index(), t.calm, t.lame, t.settled()
 	due := t.audit
 	if due.IsZero() {
 		due = time.Now().Add(rand.N(c.auditPeriod(t)) + time.Millisecond)
 		t.audit = due
 	}
-	many := len(d.entries) > fewEntries
+	many := t.cursor.Len() > fewEntries
 	t.end()
 	if asked == 0 {
 		return c.limp(ctx, t, lame)
@@ -57,7 +54,7 @@ func (c *Client) follow(ctx context.Context, t *tree) error {
 		r = read{stale: true}
 	}
 	start := time.Now()
-	a, err := c.readEntries(ctx, d.prefix, r, many)
+	a, err := c.readEntries(ctx, t.cursor.Prefix(), r, many)
 	if hung(ctx, r, err) {
 		c.doubts.add(t.prefix)
 		return nil
@@ -75,7 +72,7 @@ func (c *Client) follow(ctx context.Context, t *tree) error {
 		return c.resync(ctx, t, asked, why)
 	}
 	t.seen.Store(time.Now().UnixNano())
-	if a.index == asked && time.Now().Before(due) {
+	if a.Index == asked && time.Now().Before(due) {
 		return c.noNews(ctx, t.prefix, r, start)
 	}
 	return nil
@@ -83,16 +80,15 @@ func (c *Client) follow(ctx context.Context, t *tree) error {
 
 // take applies a reading of the directory to the known state, within a turn, and returns the reason when that is not
 // possible. It drops a reading if another call has updated the directory in the meantime.
-func (c *Client) take(ctx context.Context, t *tree, asked uint64, a reading, due time.Time) (why string, err error) {
+func (c *Client) take(ctx context.Context, t *tree, asked uint64, a changelog.Reading, due time.Time) (why changelog.Reason, err error) {
 	if err := t.begin(ctx); err != nil {
 		return "", err
 	}
 	defer t.end()
-	d := t.dir
-	if d.index != asked {
+	if t.cursor.Index() != asked {
 		return "", nil
 	}
-	before := d.index
+	before := t.cursor.Index()
 	if why, err = c.step(ctx, t, a); err != nil {
 		return "", err
 	}
@@ -102,9 +98,9 @@ func (c *Client) take(ctx context.Context, t *tree, asked uint64, a reading, due
 			return why, err
 		}
 	}
-	if d.index != before {
+	if t.cursor.Index() != before {
 		// The larger the directory, the more a read costs.
-		t.calm = time.Now().Add(jitter(c.conf.Coalesce * time.Duration(1+min(len(d.entries), 1024)/128)))
+		t.calm = time.Now().Add(jitter(c.conf.Coalesce * time.Duration(1+min(t.cursor.Len(), 1024)/128)))
 	}
 	if time.Now().Before(due) {
 		return "", nil
@@ -113,7 +109,7 @@ func (c *Client) take(ctx context.Context, t *tree, asked uint64, a reading, due
 }
 
 // catchUp follows the directory to the leader's current state.
-func (c *Client) catchUp(ctx context.Context, t *tree) (why string, err error) {
+func (c *Client) catchUp(ctx context.Context, t *tree) (why changelog.Reason, err error) {
 	news, why, err := c.latest(ctx, t)
 	if why == "" && err == nil {
 		t.apply(news)
@@ -122,7 +118,7 @@ func (c *Client) catchUp(ctx context.Context, t *tree) (why string, err error) {
 }
 
 // step follows a reading and applies its changes.
-func (c *Client) step(ctx context.Context, t *tree, a reading) (why string, err error) {
+func (c *Client) step(ctx context.Context, t *tree, a changelog.Reading) (why changelog.Reason, err error) {
 	news, why, err := c.news(ctx, t, a)
 	if why == "" && err == nil {
 		t.apply(news)
@@ -133,27 +129,27 @@ func (c *Client) step(ctx context.Context, t *tree, a reading) (why string, err 
 // latest returns the changes up to the current state of the leader. If the answer shows that the store was set back, it
 // records that for the next read of the leases. The read is consistent, because a default read from a newly elected
 // leader looks like a set-back.
-func (c *Client) latest(ctx context.Context, t *tree) (news []change, why string, err error) {
-	a, err := c.readEntries(ctx, t.dir.prefix, read{consistent: true}, len(t.dir.entries) > fewEntries)
+func (c *Client) latest(ctx context.Context, t *tree) (news []changelog.Change, why changelog.Reason, err error) {
+	a, err := c.readEntries(ctx, t.cursor.Prefix(), read{consistent: true}, t.cursor.Len() > fewEntries)
 	if err != nil {
 		return nil, "", err
 	}
 	news, why, err = c.news(ctx, t, a)
-	t.restored = t.restored || setsBack(why)
+	t.restored = t.restored || why.IsSetBack()
 	return news, why, err
 }
 
 // news completes a reading with the new entries, follows it, and returns the changes that the records confirm.
-func (c *Client) news(ctx context.Context, t *tree, a reading) (news []change, why string, err error) {
-	if err := c.complete(ctx, t.dir, &a); err != nil {
+func (c *Client) news(ctx context.Context, t *tree, a changelog.Reading) (news []changelog.Change, why changelog.Reason, err error) {
+	if err := c.complete(ctx, &t.cursor, &a); err != nil {
 		return nil, "", err
 	}
-	news, why = t.dir.step(a, time.Now())
+	news, why = t.cursor.Advance(a, time.Now())
 	if why != "" {
 		return nil, why, nil
 	}
 	if news, err = c.verified(ctx, t, news); err != nil {
-		t.dir.index = 0 // these changes are lost: the leases are read again
+		t.cursor.Reset() // these changes are lost: the leases are read again
 		return nil, "", err
 	}
 	t.lame = 0
@@ -162,13 +158,13 @@ func (c *Client) news(ctx context.Context, t *tree, a reading) (news []change, w
 
 // resync reads all leases after the directory could not be followed. The cause usually affects all hosts at once, so
 // they spread their reads.
-func (c *Client) resync(ctx context.Context, t *tree, asked uint64, why string) error {
+func (c *Client) resync(ctx context.Context, t *tree, asked uint64, why changelog.Reason) error {
 	if err := t.begin(ctx); err != nil {
 		return err
 	}
 	spread := min(perLease*time.Duration(len(t.known)), longestSpread)
 	t.end()
-	c.logger.Debug("reading all leases", "prefix", t.prefix, "reason", why)
+	c.logger.Debug("reading all leases", "prefix", t.prefix, "reason", string(why))
 	if err := pause(ctx, rand.N(spread+time.Millisecond)); err != nil {
 		return err
 	}
@@ -176,11 +172,11 @@ func (c *Client) resync(ctx context.Context, t *tree, asked uint64, why string) 
 		return err
 	}
 	defer t.end()
-	if t.dir.index != asked {
+	if t.cursor.Index() != asked {
 		return nil
 	}
-	if why == whyUnmarked {
-		if err := c.ensureWatermark(ctx, t.dir.network()); err != nil && !errors.Is(err, registry.ErrDenied) {
+	if why == changelog.WatermarkMissing {
+		if err := c.ensureWatermark(ctx, lastComponent(strings.TrimSuffix(t.cursor.Prefix(), "/"))); err != nil && !errors.Is(err, registry.ErrDenied) {
 			return err
 		}
 	}
@@ -197,14 +193,14 @@ func (c *Client) limp(ctx context.Context, t *tree, lame int) error {
 		return err
 	}
 	defer t.end()
-	if t.dir.index != 0 {
+	if t.cursor.Index() != 0 {
 		return nil
 	}
 	t.lame++
-	err := c.ensureWatermark(ctx, t.dir.network())
+	err := c.ensureWatermark(ctx, lastComponent(strings.TrimSuffix(t.cursor.Prefix(), "/")))
 	if errors.Is(err, registry.ErrDenied) {
 		if t.lame == 1 {
-			c.logger.Warn("changes cannot be followed, reading all leases now and then", "prefix", t.dir.prefix, "error", err)
+			c.logger.Warn("changes cannot be followed, reading all leases now and then", "prefix", t.cursor.Prefix(), "error", err)
 		}
 		err = nil
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
 // never prevents audits during a test.
@@ -198,14 +199,14 @@ func TestDirectoryHarmed(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		"watermark deleted": func(t *testing.T, s *store, prefix string) { s.Delete(t, prefix+watermarkName) },
+		"watermark deleted": func(t *testing.T, s *store, prefix string) { s.Delete(t, prefix+changelog.WatermarkName) },
 		"entry deleted": func(t *testing.T, s *store, prefix string) {
 			keys := s.Keys(t, prefix)
 			s.Delete(t, keys[len(keys)-1])
 		},
 		"garbage": func(t *testing.T, s *store, prefix string) {
 			s.Put(t, prefix+"hello", []byte("world"))
-			s.Put(t, prefix+watermarkName, []byte("\x00\xff"))
+			s.Put(t, prefix+changelog.WatermarkName, []byte("\x00\xff"))
 			s.Put(t, prefix+"000000000000000000000000_10.5.20.0-24", []byte("{"))
 		},
 	} {
@@ -227,7 +228,7 @@ func TestDirectoryHarmed(t *testing.T) {
 			slices.Sort(want)
 			follow(t, watcher, n, index, want, least)
 			eventually(t, "the watermark is there", func() bool {
-				_, _, ok := s.Get(t, watcher.layout.changes(n.Name)+watermarkName)
+				_, _, ok := s.Get(t, watcher.layout.changes(n.Name)+changelog.WatermarkName)
 				return ok
 			})
 		})
@@ -391,12 +392,12 @@ func TestWatchersConverge(t *testing.T) {
 	}
 	prefix := s.prefix + "/changes/" + n.Name + "/"
 	for _, harm := range []func(){
-		func() { s.Delete(t, prefix+watermarkName) },
+		func() { s.Delete(t, prefix+changelog.WatermarkName) },
 		func() { _, _ = s.admin.KV().DeleteTree(prefix, nil) },
 		func() { s.Put(t, s.prefix+"/leases/"+n.Name+"/10.5.250.0-24", []byte("{}")) },
 		func() { s.Delete(t, s.prefix+"/leases/"+n.Name+"/10.5.250.0-24") },
 	} {
-		eventually(t, "the watermark is there", func() bool { _, _, ok := s.Get(t, prefix+watermarkName); return ok })
+		eventually(t, "the watermark is there", func() bool { _, _, ok := s.Get(t, prefix+changelog.WatermarkName); return ok })
 		harm()
 	}
 	writers.Wait()

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
 // The directory of changes is foreign input too: any program with the right to write there may write nonsense.
@@ -136,7 +137,7 @@ func TestForeignWatermark(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	watcher, n, _, index := watched(t, s)
-	key := s.prefix + "/changes/default/" + watermarkName
+	key := s.prefix + "/changes/default/" + changelog.WatermarkName
 	want := []uint64{10, 20, 30}
 	for i, value := range []string{"nonsense", "", "-1", "18446744073709551615", "99999999999999999999999", "0", "\xff", strings.Repeat("9", 300<<10)} {
 		s.Put(t, key, []byte(value))
@@ -168,7 +169,7 @@ func TestForgedEntries(t *testing.T) {
 	folder := s.prefix + "/changes/default/"
 	ctx, cancel := context.WithCancel(testContext(t))
 	done := keeping(ctx, t, s.open(t), n, 0, 10)
-	for i, flags := range []uint64{0, flagRevoked, flagUnheld, flagFound, flagFound | flagUnheld, ^uint64(0)} {
+	for i, flags := range []uint64{0, changelog.FlagRevoked, changelog.FlagUnheld, changelog.FlagManual, changelog.FlagManual | changelog.FlagUnheld, ^uint64(0)} {
 		name := func(slot uint64) string {
 			return fmt.Sprintf("%s%024x_%s", folder, i, registry.SubnetKey(n.Plan.Subnets(slot)[0]))
 		}
@@ -219,7 +220,7 @@ func TestBackupImported(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, pair := range pairs {
-		if pair.Flags&flagRevoked != 0 {
+		if pair.Flags&changelog.FlagRevoked != 0 {
 			backup[strings.Replace(pair.Key, "default/1", "default/f", 1)] = string(pair.Value)
 		}
 	}
@@ -232,7 +233,7 @@ func TestBackupImported(t *testing.T) {
 		t.Fatalf("%+v, %v", l, err)
 	}
 	_, index = follow(t, watcher, n, index, []uint64{10, 20, 30}, []uint64{10, 30})
-	putRaw(t, s, backup, flagRevoked)
+	putRaw(t, s, backup, changelog.FlagRevoked)
 	c = claim(8)
 	c.Prefer = n.Plan.Subnets(99)[0]
 	if _, err := s.open(t).Acquire(testContext(t), n, c); err != nil {
@@ -288,18 +289,18 @@ func TestEditBehindAChange(t *testing.T) {
 func FuzzDirectory(f *testing.F) {
 	n := network("default", "10.5.0.0/16")
 	for _, seed := range []string{
-		stamp + "0_10.5.7.0-24\x00{\x00\x01\x01", stamp + "0_10.5.7.0-24\x00\x00\x00\x02", "x\x00y\x00\x07\x01", watermarkName + "\x0012\x00\x00\x01",
+		stamp + "0_10.5.7.0-24\x00{\x00\x01\x01", stamp + "0_10.5.7.0-24\x00\x00\x00\x02", "x\x00y\x00\x07\x01", changelog.WatermarkName + "\x0012\x00\x00\x01",
 		stamp + "0_10.5.7.0-24\x00{\x00\x01\x01\x1e" + stamp + "1_10.5.7.0-24\x00\x00\x00\x02", stamp + "0__\x00\x00\x00\x01", stamp + "0_" + strings.Repeat(".", 64) + "\x00\x00\x00\x01",
 	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		const folder = "leno/changes/default/"
-		tree := newTree(viewPrefix, &directory{prefix: folder, entries: map[string]entry{}})
+		tree := newTree(viewPrefix, changelog.NewCursor(folder))
 		good := &api.KVPair{Key: viewPrefix + "10.5.7.0-24", Value: leaseRecordOf(n, 7, 1), Session: "s", CreateIndex: 5, ModifyIndex: 5}
 		tree.accept(tree.newList(api.KVPairs{{Key: viewPrefix + markerName, CreateIndex: 1, ModifyIndex: 1}, good}, 5), time.Now())
-		mark := &api.KVPair{Key: folder + watermarkName, Value: []byte("0"), CreateIndex: 2, ModifyIndex: 2}
-		tree.dir.adopt(newReading(folder, api.KVPairs{mark}, 5), time.Now())
+		mark := &api.KVPair{Key: folder + changelog.WatermarkName, Value: []byte("0"), CreateIndex: 2, ModifyIndex: 2}
+		tree.cursor.Adopt(changelog.NewReading(folder, api.KVPairs{mark}, 5), time.Now())
 
 		pairs, index := map[string]*api.KVPair{mark.Key: mark}, uint64(5)
 		for step := range bytes.SplitSeq(data, []byte{0x1e}) {
@@ -318,17 +319,17 @@ func FuzzDirectory(f *testing.F) {
 			} else {
 				pairs[key] = &api.KVPair{Key: key, Value: value, Flags: uint64(parts[2][0] & 7), CreateIndex: 2, ModifyIndex: index}
 			}
-			a := newReading(folder, slices.Collect(maps.Values(pairs)), index)
-			before, entries := *tree.dir, maps.Clone(tree.dir.entries)
-			news, why := tree.dir.step(a, time.Now())
+			a := changelog.NewReading(folder, slices.Collect(maps.Values(pairs)), index)
+			before := fmt.Sprint(tree.cursor)
+			changes, why := tree.cursor.Advance(a, time.Now())
 			if why != "" {
-				if len(news) > 0 || tree.dir.index != before.index || tree.dir.mark != before.mark || !maps.Equal(tree.dir.entries, entries) {
+				if len(changes) > 0 || fmt.Sprint(tree.cursor) != before {
 					t.Fatalf("%s: changed all the same", why)
 				}
-				tree.dir.adopt(a, time.Now())
+				tree.cursor.Adopt(a, time.Now())
 			}
-			tree.apply(news)
-			if m := watermark(pairsMark(pairs, mark)); m > max(mark.CreateIndex, index) {
+			tree.apply(changes)
+			if m := changelog.Watermark(pairsMark(pairs, mark)); m > max(mark.CreateIndex, index) {
 				t.Fatalf("watermark %d at index %d", m, index)
 			}
 			set := tree.leases(n)

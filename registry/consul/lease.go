@@ -2,7 +2,6 @@ package consul
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,6 +10,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
 // Renew implements registry.Leases. It is not a Raft write, so no index changes.
@@ -56,7 +56,7 @@ func (c *Client) deleteOwn(ctx context.Context, key string, l registry.Lease) er
 	if err != nil {
 		return err
 	}
-	if pair == nil || pair.Session != "" || nodeID(pair) != l.NodeID {
+	if pair == nil || pair.Session != "" || registry.NodeIDOf(pair.Value) != l.NodeID {
 		return nil
 	}
 	_, err = c.commit(ctx, l.Network, key, nil, 0,
@@ -66,15 +66,6 @@ func (c *Client) deleteOwn(ctx context.Context, key string, l registry.Lease) er
 		return nil // another host's by now
 	}
 	return err
-}
-
-// nodeID returns the node id in a record, whatever else is wrong with the record.
-func nodeID(pair *api.KVPair) string {
-	var r struct {
-		NodeID string `json:"node_id"`
-	}
-	_ = json.Unmarshal(pair.Value, &r)
-	return r.NodeID
 }
 
 // Revoke implements registry.Leases.
@@ -115,7 +106,7 @@ func (c *Client) revokeOnce(ctx context.Context, network, key string) error {
 	if len(value) > registry.MaxRecordSize {
 		value = nil
 	}
-	_, err = c.commit(ctx, network, key, value, flagRevoked,
+	_, err = c.commit(ctx, network, key, value, changelog.FlagRevoked,
 		&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: pair.ModifyIndex},
 		&api.KVTxnOp{Verb: api.KVDelete, Key: key})
 	return err
@@ -191,12 +182,12 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 			}
 			continue
 		case pair == nil:
-			why, err := c.whyGone(ctx, n.Name, key)
+			reason, err := c.reasonGone(ctx, n.Name, key)
 			if err != nil {
 				c.doubts.add(key)
 				return registry.Lease{}, 0, fmt.Errorf("watch lease %s: %w", subnet, err)
 			}
-			return registry.Lease{}, index, fmt.Errorf("lease %s of network %s: %w", subnet, n.Name, why)
+			return registry.Lease{}, index, fmt.Errorf("lease %s of network %s: %w", subnet, n.Name, reason)
 		}
 		l, err := parseLease(n, prefix, pair)
 		if err != nil {

@@ -14,12 +14,12 @@ import (
 // relist reads the tree and decides which state is true, within a turn.
 func (c *Client) relist(ctx context.Context, t *tree) error {
 	// Read the changes before the list, so that the list includes all of them.
-	changes, err := c.readMarks(ctx, t.dir)
+	changes, err := c.readBeforeLeases(ctx, &t.cursor)
 	if err != nil {
 		return err
 	}
-	t.restored = t.restored || t.dir.setBack(changes)
-	t.told = changes.last(t.dir.prefix)
+	t.restored = t.restored || t.cursor.ShowsSetBack(changes)
+	t.told = changes.LastChanges()
 	l, err := c.readTree(ctx, t, false)
 	if err == nil && t.doubtful(l) {
 		l, err = c.confirm(ctx, t)
@@ -29,7 +29,7 @@ func (c *Client) relist(ctx context.Context, t *tree) error {
 	}
 	t.accept(l, c.settled(time.Now()))
 	t.seen.Store(time.Now().UnixNano())
-	t.dir.adopt(changes, time.Now())
+	t.cursor.Adopt(changes, time.Now())
 	return nil
 }
 
@@ -43,7 +43,7 @@ func (c *Client) firstList(ctx context.Context, t *tree) (api.KVPairs, error) {
 	if t.version != 0 {
 		return nil, nil
 	}
-	changes, err := c.readMarks(ctx, t.dir)
+	changes, err := c.readBeforeLeases(ctx, &t.cursor)
 	if errors.Is(err, registry.ErrDenied) {
 		return nil, nil // the watch reports it
 	}
@@ -56,7 +56,7 @@ func (c *Client) firstList(ctx context.Context, t *tree) (api.KVPairs, error) {
 	}
 	if l := t.newList(pairs, index); !t.doubtful(l) {
 		t.accept(l, time.Time{})
-		t.dir.adopt(changes, time.Now())
+		t.cursor.Adopt(changes, time.Now())
 	}
 	return pairs, nil
 }

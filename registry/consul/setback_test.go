@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
 // leaseAt acquires a lease for host i on a free slot.
@@ -111,8 +112,8 @@ func TestRestoreOvertakenForAnyReader(t *testing.T) {
 		follow(t, watcher, n, 0, []uint64{10, 20, 30}, nil)
 		overtaken()
 		ctx, tree := testContext(t), treeOf(watcher, n.Name)
-		asked := tree.dir.index
-		a, err := watcher.readEntries(ctx, tree.dir.prefix, read{}, false)
+		asked := tree.cursor.Index()
+		a, err := watcher.readEntries(ctx, tree.cursor.Prefix(), read{}, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -215,7 +216,7 @@ func TestRestoreUnderManyEntries(t *testing.T) {
 			return false
 		}
 		defer tree.end()
-		return len(tree.kept) == 1 && !tree.dir.unsure
+		return len(tree.kept) == 1 && !tree.cursor.HasVanishedUnread()
 	})
 	for i := range 3 { // a few reads later
 		leaseAt(t, s, n, 70+i, uint64(70+i))
@@ -229,7 +230,7 @@ func TestRestoreUnderManyEntries(t *testing.T) {
 // keptTree returns a tree that knows one lease, written at 10, which a list at 30 lacks.
 func keptTree(t *testing.T, marker uint64, restored bool) (tree *tree, key string) {
 	t.Helper()
-	tree = newTree(viewPrefix, &directory{prefix: dirPrefix, entries: map[string]entry{}})
+	tree = newTree(viewPrefix, changelog.NewCursor("leno/changes/default/"))
 	key = viewPrefix + "10.5.1.0-24"
 	old := &api.KVPair{Key: key, Value: []byte("old"), CreateIndex: 10, ModifyIndex: 10}
 	tree.accept(list{pairs: map[string]*api.KVPair{key: old}, marker: 2, index: 10}, time.Time{})
@@ -248,19 +249,19 @@ func TestKeptUntilTold(t *testing.T) {
 		name     string
 		marker   uint64 // 2: the same tree
 		restored bool
-		news     change
+		news     changelog.Change
 		want     string
 	}{
-		{"a removal told before the list was read", 20, false, change{subnet: subnet, index: 28}, ""},
-		{"a removal told after it", 20, false, change{subnet: subnet, index: 31}, ""},
-		{"a removal another host found", 2, true, change{subnet: subnet, index: 40, flags: flagFound}, "old"},
-		{"a record with a low index of a new cluster", 20, false, change{subnet: subnet, index: 5, value: []byte("new")}, "new"},
-		{"a record in the same tree", 2, true, change{subnet: subnet, index: 40, value: []byte("new")}, "new"},
-		{"an older entry of the same tree", 2, true, change{subnet: subnet, index: 9, value: []byte("new")}, "old"},
+		{"a removal told before the list was read", 20, false, changelog.Change{Subnet: subnet, Index: 28}, ""},
+		{"a removal told after it", 20, false, changelog.Change{Subnet: subnet, Index: 31}, ""},
+		{"a removal another host found", 2, true, changelog.Change{Subnet: subnet, Index: 40, Flags: changelog.FlagManual}, "old"},
+		{"a record with a low index of a new cluster", 20, false, changelog.Change{Subnet: subnet, Index: 5, Value: []byte("new")}, "new"},
+		{"a record in the same tree", 2, true, changelog.Change{Subnet: subnet, Index: 40, Value: []byte("new")}, "new"},
+		{"an older entry of the same tree", 2, true, changelog.Change{Subnet: subnet, Index: 9, Value: []byte("new")}, "old"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tree, key := keptTree(t, tt.marker, tt.restored)
-			tree.apply([]change{tt.news})
+			tree.apply([]changelog.Change{tt.news})
 			got := ""
 			if pair := tree.known[key]; pair != nil {
 				got = string(pair.Value)
@@ -315,7 +316,7 @@ func TestTheLatestOfAHostIsKept(t *testing.T) {
 			{marker: 1, records: records{2: {10, 80}}, lapsed: 2}}, []uint64{2}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tree := newTree(viewPrefix, &directory{prefix: dirPrefix, entries: map[string]entry{}})
+			tree := newTree(viewPrefix, changelog.NewCursor("leno/changes/default/"))
 			var set registry.LeaseSet
 			for i, s := range tt.states {
 				l := list{pairs: map[string]*api.KVPair{}, marker: s.marker, index: uint64(20 * (i + 1))}
@@ -350,7 +351,7 @@ func TestTheLatestOfAHostIsKept(t *testing.T) {
 // TestSetBackIsCounted: only a certain set-back is counted; the index of a prefix falls by itself 15 minutes after a
 // deletion.
 func TestSetBackIsCounted(t *testing.T) {
-	tree := newTree(viewPrefix, &directory{prefix: dirPrefix, entries: map[string]entry{}})
+	tree := newTree(viewPrefix, changelog.NewCursor("leno/changes/default/"))
 	for _, step := range []struct {
 		marker, index uint64
 		restored      bool
@@ -361,31 +362,6 @@ func TestSetBackIsCounted(t *testing.T) {
 		if tree.setBack != step.want {
 			t.Errorf("%+v: counted %d", step, tree.setBack)
 		}
-	}
-}
-
-// TestBareEntriesVanish: the directory remembers that entries of which only the keys were known vanished without a
-// trim.
-func TestBareEntriesVanish(t *testing.T) {
-	bare := reading{index: 100, mark: markAt(2, 6, 5)}
-	var rest api.KVPairs
-	for i := uint64(60); i < 100; i++ {
-		bare.keys = append(bare.keys, entryAt(i).Key)
-		if i < 90 {
-			rest = append(rest, entryAt(i))
-		}
-	}
-	d := &directory{prefix: dirPrefix, entries: map[string]entry{}}
-	d.adopt(bare, time.Now())
-	if _, why := d.step(newReading(dirPrefix, append(rest, markAt(2, 6, 5), entryAt(120)), 120), time.Now()); why != "" || !d.unsure {
-		t.Errorf("got %q, unsure %t", why, d.unsure)
-	}
-	d.adopt(bare, time.Now())
-	if d.unsure {
-		t.Error("still unsure after everything was read")
-	}
-	if _, why := d.step(newReading(dirPrefix, listOf(markAt(2, 121, 100), entryAt(120)), 121), time.Now()); why != "" || d.unsure {
-		t.Errorf("after a trim: got %q, unsure %t", why, d.unsure)
 	}
 }
 
@@ -517,7 +493,7 @@ func TestViewHoldsItsOwn(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
 	}
-	tree := newTree(viewPrefix, nil)
+	tree := newTree(viewPrefix, changelog.NewCursor("leno/changes/default/"))
 	size := len(bytes.Join(values, nil))
 	modified := make([]uint64, leases)
 	var before uint64

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
 // tree is a client's knowledge of the leases of one network. It decides whether to believe a list: a record that is
@@ -31,7 +32,7 @@ type tree struct {
 	touched map[string]bool        // keys that changed since the view was last updated
 
 	// The leases are watched through their directory of changes.
-	dir      *directory
+	cursor   changelog.Cursor
 	restored bool              // the directory shows that the store was set back
 	careful  bool              // records missing from the next list may have been lost, without any other sign
 	setBack  uint64            // how often the tree was re-created or set back
@@ -58,8 +59,8 @@ type keptRecord struct {
 	replaced bool      // its host has written another one since
 }
 
-func newTree(prefix string, dir *directory) *tree {
-	return &tree{prefix: prefix, dir: dir, turn: make(chan struct{}, 1),
+func newTree(prefix string, cursor changelog.Cursor) *tree {
+	return &tree{prefix: prefix, cursor: cursor, turn: make(chan struct{}, 1),
 		known: map[string]*api.KVPair{}, kept: map[string]keptRecord{}, touched: map[string]bool{}}
 }
 
@@ -74,7 +75,7 @@ func (s *shared) useTree(network string) (t *tree, done func()) {
 	defer s.mu.Unlock()
 	t, ok := s.trees[network]
 	if !ok {
-		t = newTree(s.layout.leases(network), &directory{prefix: s.layout.changes(network), entries: map[string]entry{}})
+		t = newTree(s.layout.leases(network), changelog.NewCursor(s.layout.changes(network)))
 		s.trees[network] = t
 	}
 	t.users++
@@ -243,34 +244,34 @@ func (t *tree) accept(l list, until time.Time) {
 }
 
 // apply applies entries of the directory to the known state.
-func (t *tree) apply(news []change) {
+func (t *tree) apply(changes []changelog.Change) {
 	advanced := false
-	for _, ch := range news {
-		key := t.prefix + ch.subnet
+	for _, ch := range changes {
+		key := t.prefix + ch.Subnet
 		old := t.known[key]
 		_, kept := t.kept[key]
 		switch {
-		case old != nil && ch.index <= old.ModifyIndex, !kept && ch.index <= t.listed:
+		case old != nil && ch.Index <= old.ModifyIndex, !kept && ch.Index <= t.listed:
 			continue // the list was read after that change
-		case kept && len(ch.value) == 0 && ch.flags&flagFound != 0:
+		case kept && ch.IsRemoval() && ch.Has(changelog.FlagManual):
 			continue // the record is known to be missing, but the reason is in doubt
 		}
-		if ch.flags&flagFound == 0 {
-			t.index = max(t.index, ch.index)
+		if !ch.Has(changelog.FlagManual) {
+			t.index = max(t.index, ch.Index)
 		}
 		if kept {
 			delete(t.kept, key)
 			t.touched[key] = true
 		}
-		if len(ch.value) == 0 {
+		if ch.IsRemoval() {
 			if old != nil {
 				delete(t.known, key)
 				t.touched[key], advanced = true, true
 			}
 			continue
 		}
-		pair := &api.KVPair{Key: key, Value: bytes.Clone(ch.value), Session: registry.UnknownSession, CreateIndex: ch.index, ModifyIndex: ch.index}
-		if ch.flags&flagUnheld != 0 {
+		pair := &api.KVPair{Key: key, Value: bytes.Clone(ch.Value), Session: registry.UnknownSession, CreateIndex: ch.Index, ModifyIndex: ch.Index}
+		if ch.Has(changelog.FlagUnheld) {
 			pair.Session = ""
 		}
 		if old != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
 const viewPrefix = "leno/leases/default/"
@@ -34,7 +35,7 @@ func leaseRecord(t *testing.T, n registry.Network, slot uint64, i int) []byte {
 // plan, and the store's metadata is always current.
 func TestViewFollowsValuesAndPlan(t *testing.T) {
 	n := network("default", "10.5.0.0/16")
-	tree := newTree(viewPrefix, nil)
+	tree := newTree(viewPrefix, changelog.NewCursor("leno/changes/default/"))
 	key := viewPrefix + registry.SubnetKey(n.Plan.Subnets(7)[0])
 	for _, tt := range []struct {
 		name    string
@@ -80,7 +81,7 @@ func TestViewKeepsUp(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 0))
-			tree := newTree(viewPrefix, nil)
+			tree := newTree(viewPrefix, changelog.NewCursor("leno/changes/default/"))
 			store := map[string]*api.KVPair{}
 			version, index := uint64(0), uint64(0)
 			for range 200 {
@@ -107,12 +108,12 @@ func TestViewKeepsUp(t *testing.T) {
 				if rnd.IntN(10) == 0 || tree.version == 0 {
 					tree.accept(tree.newList(pairsOf(store), index), time.Now())
 				} else {
-					tree.apply([]change{{subnet: name, index: index, value: value}})
+					tree.apply([]changelog.Change{{Subnet: name, Index: index, Value: value}})
 				}
 				if rnd.IntN(4) != 0 {
 					continue
 				}
-				fresh := newTree(viewPrefix, nil)
+				fresh := newTree(viewPrefix, changelog.NewCursor("leno/changes/default/"))
 				fresh.accept(fresh.newList(pairsOf(store), index), time.Now())
 				got, want := tree.leases(n), fresh.leases(n)
 				if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Prefix{}, netip.Addr{}), cmpopts.IgnoreFields(registry.Lease{}, "Session")); diff != "" {

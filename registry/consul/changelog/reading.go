@@ -1,0 +1,65 @@
+package changelog
+
+import (
+	"slices"
+
+	"github.com/hashicorp/consul/api"
+)
+
+// Reading is one answer about the directory. It contains the entries that were not known before; of the others it may
+// contain only the key.
+type Reading struct {
+	Index uint64
+	Mark  *api.KVPair // the watermark, nil when it is missing
+
+	prefix   string
+	keys     []string // of all entries
+	entries  map[string]*api.KVPair
+	keysOnly bool // neither entries nor the watermark have been read yet
+}
+
+// NewReading returns the reading of a recursive list of the directory at prefix.
+func NewReading(prefix string, pairs api.KVPairs, index uint64) Reading {
+	r := Reading{Index: index, prefix: prefix, entries: make(map[string]*api.KVPair, len(pairs))}
+	for _, p := range pairs {
+		if p.Key == prefix+WatermarkName {
+			r.Mark = p
+			continue
+		}
+		r.keys = append(r.keys, p.Key)
+		r.entries[p.Key] = p
+	}
+	return r
+}
+
+// NewKeysReading returns the reading of a list of keys, which Complete completes.
+func NewKeysReading(prefix string, keys []string, index uint64) Reading {
+	keys = slices.DeleteFunc(keys, func(key string) bool { return key == prefix+WatermarkName })
+	return Reading{Index: index, prefix: prefix, keys: keys, entries: map[string]*api.KVPair{}, keysOnly: true}
+}
+
+// Complete adds the records that Cursor.Unread named to a reading. Those that do not exist any more have ModifyIndex 0.
+func (r *Reading) Complete(pairs []*api.KVPair) {
+	for _, pair := range pairs {
+		switch {
+		case pair.ModifyIndex == 0: // deleted since the keys were read
+		case pair.Key == r.prefix+WatermarkName:
+			r.Mark = pair
+		default:
+			r.entries[pair.Key] = pair
+		}
+	}
+	r.keysOnly = false
+}
+
+// LastChanges returns the index of the last change of each subnet in the reading. Manual edits do not count: their
+// entries are later than the edit.
+func (r *Reading) LastChanges() map[string]uint64 {
+	out := map[string]uint64{}
+	for _, pair := range r.entries {
+		if ch, ok := Parse(r.prefix, pair); ok && !ch.Has(FlagManual) {
+			out[ch.Subnet] = max(out[ch.Subnet], ch.Index)
+		}
+	}
+	return out
+}

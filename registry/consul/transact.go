@@ -1,0 +1,83 @@
+package consul
+
+import (
+	"context"
+	"fmt"
+	"iter"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// txnGets is the number of keys that one transaction reads; Consul accepts 128 operations.
+const txnGets = 120
+
+// maxNames limits the names in one transaction, in bytes. The body of a transaction may have 512 KiB, in which
+// unprintable characters take six times their length.
+const maxNames = 48 << 10
+
+// batches splits keys, which may have any name, into parts that each fit into one transaction.
+func batches(keys []string) iter.Seq[[]string] {
+	return func(yield func([]string) bool) {
+		first, size := 0, 0
+		for i, key := range keys {
+			if i > first && (i-first == txnGets || size+len(key) > maxNames) {
+				if !yield(keys[first:i]) {
+					return
+				}
+				first, size = i, 0
+			}
+			size += len(key)
+		}
+		if first < len(keys) {
+			yield(keys[first:])
+		}
+	}
+}
+
+// getEach reads keys, which may have any name. Keys that do not exist have ModifyIndex 0 in the result.
+func (c *Client) getEach(ctx context.Context, keys []string) ([]*api.KVPair, error) {
+	var out []*api.KVPair
+	for part := range batches(keys) {
+		var ops []*api.KVTxnOp
+		for _, key := range part {
+			ops = append(ops, &api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: key})
+		}
+		records, err := c.transact(ctx, ops...)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, records...)
+	}
+	return out, nil
+}
+
+// transact runs one transaction. If a check or lock does not hold, it returns a *refusedError. After any other error
+// except ErrDenied the transaction may have taken place.
+func (c *Client) transact(ctx context.Context, ops ...*api.KVTxnOp) ([]*api.KVPair, error) {
+	for again := false; ; again = true {
+		opts, cancel := c.query(ctx, read{})
+		ok, resp, _, err := c.api.KV().Txn(ops, opts)
+		cancel()
+		if err != nil {
+			return nil, classify(err)
+		}
+		if ok {
+			return resp.Results, nil
+		}
+		refused := &refusedError{}
+		rights := false
+		for _, e := range resp.Errors {
+			refused.reasons = append(refused.reasons, e.What)
+			rights = rights || denied(e.What)
+		}
+		if !rights {
+			return nil, refused
+		}
+		// A missing right is reported with 409 here, which the transport does not handle.
+		if changed, err := c.token.reload(); again || err != nil || !changed {
+			return nil, fmt.Errorf("%w: %s", registry.ErrDenied, refused) // not a *refusedError: nothing was decided
+		}
+	}
+}
