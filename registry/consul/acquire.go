@@ -344,9 +344,9 @@ func (a *acquisition) record(slot uint64) (key string, value []byte, err error) 
 // taken.
 func (c *Client) situation(ctx context.Context, n registry.Network, claim registry.Claim) (view registry.Situation, made uint64, err error) {
 	prefix := c.layout.leases(n.Name)
-	t, done := c.useTree(n.Name)
+	f, done := c.followers.use(n.Name)
 	defer done()
-	pairs, err := c.firstList(ctx, t)
+	pairs, err := f.readFirst(ctx, c)
 	if err == nil && pairs == nil {
 		pairs, _, err = c.list(ctx, prefix, read{consistent: true})
 	}
@@ -362,7 +362,7 @@ func (c *Client) situation(ctx context.Context, n registry.Network, claim regist
 		made = p.CreateIndex
 		return true
 	})
-	for i, read := range t.view.read(n, prefix, records) {
+	for i, read := range f.view.read(n, prefix, records) {
 		pair := records[i]
 		if read.err == nil {
 			set.Leases = append(set.Leases, read.lease)
@@ -370,13 +370,13 @@ func (c *Client) situation(ctx context.Context, n registry.Network, claim regist
 			view.Bad = append(view.Bad, registry.BadSlot{Prefix: p, Session: pair.Session, ModifyIndex: pair.ModifyIndex})
 		}
 	}
-	c.clock.Observe(n.Name, set.Leases, time.Now())
+	f.lapses.Observe(n.Name, set.Leases, time.Now())
 	view.Leases = set.Leases
-	missing, err := t.missing(ctx, pairs)
+	unconfirmed, err := f.unconfirmed(ctx, pairs)
 	if err != nil {
 		return view, 0, err
 	}
-	for _, pair := range missing {
+	for _, pair := range unconfirmed {
 		if l, err := parseLease(n, prefix, pair); err == nil && l.NodeID != claim.NodeID {
 			view.Bad = append(view.Bad, registry.BadSlot{Prefix: l.Subnet()})
 		}

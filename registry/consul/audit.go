@@ -14,94 +14,83 @@ import (
 	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
+const (
+	// longestAudit limits the time between two audits of one host.
+	longestAudit = 2 * time.Hour
+	// mostPublished is the number of manual edits that one audit publishes.
+	mostPublished = 100
+	// longestPublishing limits the time for publishing them.
+	longestPublishing = 10 * time.Second
+)
+
 // auditPeriod returns the average time between two audits of this host, so that all hosts of the network take turns.
-func (c *Client) auditPeriod(t *tree) time.Duration {
-	return min(c.conf.Audit*time.Duration(max(t.view.usable(), 1)), longestAudit)
+func (f *follower) auditPeriod(c *Client) time.Duration {
+	return min(c.conf.Audit*time.Duration(max(f.view.usable(), 1)), longestAudit)
 }
 
-// audited compares the leases with the known state, if there is any reason to, and publishes to all hosts the changes
-// that bypassed the directory. It also deletes old entries.
-func (c *Client) audited(ctx context.Context, t *tree) error {
+// audit compares the leases with the known state, if there is any reason to, and publishes to all hosts the changes that
+// bypassed the directory. It also deletes old entries. It runs within a turn.
+func (f *follower) audit(ctx context.Context, c *Client) error {
 	now := time.Now()
-	period := c.auditPeriod(t)
-	t.audit = now.Add(period/2 + rand.N(period))
-	settled := t.settled()
-	if settled.IsZero() || now.Before(settled) {
-		index, there, err := c.names(ctx, t.prefix, read{})
+	period := f.auditPeriod(c)
+	f.schedule.audit = now.Add(period/2 + rand.N(period))
+	until := f.belief.keptUntil()
+	if until.IsZero() || now.Before(until) {
+		index, exists, err := c.prefixIndex(ctx, f.belief.prefix, read{})
 		if err != nil {
 			return err
 		}
 		// Later entries may have hidden an edit that has no entry.
-		if index == t.listed && index == t.index && (there || t.marker == 0) {
-			return c.trim(ctx, t)
+		if index == f.belief.listed && index == f.belief.index && (exists || f.belief.marker == 0) {
+			return f.trim(ctx, c)
 		}
 	}
-	l, err := c.readTree(ctx, t, false)
+	l, err := f.readList(ctx, c, false)
 	if err != nil {
 		return err
 	}
-	if !t.renewed(l) && t.doubtful(l) {
-		if l, err = c.confirm(ctx, t); err != nil {
+	if !f.belief.mayBeSetBack(l) && f.belief.isDoubtful(l) {
+		if l, err = f.confirmList(ctx, c); err != nil {
 			return err
 		}
 	}
-	if t.renewed(l) || t.cursor.HasVanishedUnread() {
+	if f.belief.mayBeSetBack(l) || f.cursor.HasVanishedUnread() {
 		// Another host's write may hide the loss from the next list.
-		t.careful = true
-		return c.relist(ctx, t)
+		f.belief.evidence.suspectLoss = true
+		return f.readAll(ctx, c)
 	}
-	news, why, err := c.latest(ctx, t)
+	changes, reason, err := f.changesAtLeader(ctx, c)
 	switch {
 	case err != nil:
 		return err
-	case why != "":
-		return c.relist(ctx, t)
+	case reason != "":
+		return f.readAll(ctx, c)
 	}
-	found := t.unexplained(l, news)
-	t.accept(l, c.settled(now))
-	t.apply(news)
-	c.tellFound(ctx, t, found)
-	return c.trim(ctx, t)
+	edits := f.belief.unexplained(l, changes)
+	f.belief.accept(l, c.keepLostUntil(now))
+	f.belief.apply(changes)
+	f.publishManualEdits(ctx, c, edits)
+	return f.trim(ctx, c)
 }
 
-// unexplained returns the records of a list that differ from the known ones although no entry tells why; those without
-// a value are deleted.
-func (t *tree) unexplained(l list, news []changelog.Change) []*api.KVPair {
-	told := map[string]bool{}
-	for _, ch := range news {
-		told[t.prefix+ch.Subnet] = true
-	}
-	var out []*api.KVPair
-	for key, pair := range l.pairs {
-		if old := t.known[key]; !told[key] && (old == nil || string(old.Value) != string(pair.Value)) {
-			out = append(out, pair)
-		}
-	}
-	for key := range t.known {
-		if _, kept := t.kept[key]; !told[key] && !kept && l.pairs[key] == nil {
-			out = append(out, &api.KVPair{Key: key})
-		}
-	}
-	return out
-}
-
-// tellFound writes the change entries missing for records that were edited by hand. Entries that it fails to write are
-// left to other hosts, which do not know of the edits yet.
-func (c *Client) tellFound(ctx context.Context, t *tree, found []*api.KVPair) {
-	ctx, cancel := context.WithTimeout(ctx, longestTelling)
+// publishManualEdits adds the change entries missing for records that were edited by hand; those without a value were
+// deleted. Entries that it fails to write are left to other hosts, which do not know of the edits yet.
+func (f *follower) publishManualEdits(ctx context.Context, c *Client, edits []*api.KVPair) {
+	ctx, cancel := context.WithTimeout(ctx, longestPublishing)
 	defer cancel()
-	for _, pair := range found[:min(len(found), mostFound)] {
-		name := strings.TrimPrefix(pair.Key, t.prefix)
+	for _, pair := range edits[:min(len(edits), mostPublished)] {
+		name := strings.TrimPrefix(pair.Key, f.belief.prefix)
 		if !changelog.CanDescribe(name, pair) {
 			continue
 		}
-		flags, check := uint64(changelog.FlagManual), &api.KVTxnOp{Verb: api.KVCheckIndex, Key: pair.Key, Index: pair.ModifyIndex}
+		flags := uint64(changelog.FlagManual)
+		check := &api.KVTxnOp{Verb: api.KVCheckIndex, Key: pair.Key, Index: pair.ModifyIndex}
 		if pair.ModifyIndex == 0 {
 			check = &api.KVTxnOp{Verb: api.KVCheckNotExists, Key: pair.Key}
 		} else if pair.Session == "" {
 			flags |= changelog.FlagUnheld
 		}
-		_, err := c.transact(ctx, check, c.changeOp(lastComponent(strings.TrimSuffix(t.cursor.Prefix(), "/")), name, pair.Value, flags))
+		_, err := c.transact(ctx, check, c.changeOp(f.network, name, pair.Value, flags))
 		switch {
 		case isRefused(err): // changed again
 		case err != nil:
@@ -114,20 +103,20 @@ func (c *Client) tellFound(ctx context.Context, t *tree, found []*api.KVPair) {
 }
 
 // trim deletes entries that are old enough for every host to have seen them.
-func (c *Client) trim(ctx context.Context, t *tree) error {
-	if t.cursor.Index() == 0 {
+func (f *follower) trim(ctx context.Context, c *Client) error {
+	if f.cursor.Index() == 0 {
 		return nil
 	}
-	for keys := range batches(t.cursor.Trimmable(time.Now(), c.conf.Recent)) {
-		ops, mark := t.cursor.TrimOps(keys)
+	for keys := range batches(f.cursor.Trimmable(time.Now(), c.conf.Recent)) {
+		ops, mark := f.cursor.TrimOps(keys)
 		results, err := c.transact(ctx, ops...)
 		switch {
 		case isRefused(err), errors.Is(err, registry.ErrDenied):
 			return nil
 		case err != nil:
-			return fmt.Errorf("trim %s: %w", t.cursor.Prefix(), err)
+			return fmt.Errorf("trim %s: %w", f.cursor.Prefix(), err)
 		}
-		t.cursor.Trimmed(keys, mark, results[len(results)-1].ModifyIndex)
+		f.cursor.Trimmed(keys, mark, results[len(results)-1].ModifyIndex)
 	}
 	return nil
 }

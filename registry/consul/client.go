@@ -21,9 +21,7 @@ package consul
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -56,16 +54,13 @@ type shared struct {
 	api      *api.Client
 	logger   hclog.Logger
 	layout   layout
-	clock    registry.LapseClock
 	lost     registry.LostLeases
 	doubts   doubts
 	listed   atomic.Int64 // size of the last list, bytes
 	networks networkList
 	settle   atomic.Int64 // Config.Settle, a time.Duration
 
-	mu      sync.Mutex
-	trees   map[string]*tree // by network
-	forgets *time.Timer      // runs forget
+	followers followers
 }
 
 var (
@@ -87,7 +82,15 @@ func New(conf Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &shared{conf: conf, conn: conn, api: client, logger: conf.Logger, layout: layout{conf.KVPrefix}, trees: map[string]*tree{}}
+	keys := layout{conf.KVPrefix}
+	s := &shared{
+		conf:      conf,
+		conn:      conn,
+		api:       client,
+		logger:    conf.Logger,
+		layout:    keys,
+		followers: followers{layout: keys, idle: conf.idle, byNetwork: map[string]*usedFollower{}},
+	}
 	s.settle.Store(int64(conf.Settle))
 	return &Client{shared: s, token: conn.token}, nil
 }
@@ -95,8 +98,8 @@ func New(conf Config) (*Client, error) {
 // SetSettle changes Config.Settle for records that are found missing from then on.
 func (c *Client) SetSettle(d time.Duration) { c.settle.Store(int64(d)) }
 
-// settled returns when records that are missing now count as deleted.
-func (s *shared) settled(now time.Time) time.Time {
+// keepLostUntil returns when records that are missing now count as deleted.
+func (s *shared) keepLostUntil(now time.Time) time.Time {
 	return now.Add(time.Duration(s.settle.Load()))
 }
 
@@ -239,28 +242,3 @@ func (c *Client) ensureKey(ctx context.Context, key, value string) (created bool
 	}
 	return created, nil
 }
-
-// jitter returns a random time between half of d and d.
-func jitter(d time.Duration) time.Duration {
-	return d/2 + rand.N(d/2+1)
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// doubts contains the keys and prefixes whose next read must not block. After an error or an answer without news the
-// store may have been restarted or restored with lower indexes, and a blocking query with the old index would miss
-// that.
-type doubts struct{ set sync.Map }
-
-func (d *doubts) about(key string) bool { _, ok := d.set.Load(key); return ok }
-func (d *doubts) add(key string)        { d.set.Store(key, true) }
-func (d *doubts) clear(key string)      { d.set.Delete(key) }

@@ -74,7 +74,7 @@ type Config struct {
 
 	// For tests.
 	timeout time.Duration // of a request that does not block; default callTimeout
-	idle    time.Duration // time after which unused trees are forgotten; default idleTree
+	idle    time.Duration // time after which unused followers are dropped; default idleFollower
 }
 
 // TLS names PEM files and the server's expected name.
@@ -115,7 +115,7 @@ func (c Config) withDefaults() Config {
 		c.Dial = newDialer().DialContext
 	}
 	if c.idle <= 0 {
-		c.idle = idleTree
+		c.idle = idleFollower
 	}
 	if c.timeout <= 0 {
 		c.timeout = callTimeout

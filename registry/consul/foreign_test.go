@@ -284,7 +284,7 @@ func TestEditBehindAChange(t *testing.T) {
 	}
 }
 
-// FuzzDirectory feeds a directory and its tree with entries of any name, value and order: the view contains only what
+// FuzzDirectory feeds a cursor, a belief and its view with entries of any name, value and order: the view contains only what
 // ParseLease accepts, and an answer that cannot be followed changes nothing.
 func FuzzDirectory(f *testing.F) {
 	n := network("default", "10.5.0.0/16")
@@ -296,11 +296,11 @@ func FuzzDirectory(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		const folder = "leno/changes/default/"
-		tree := newTree(viewPrefix, changelog.NewCursor(folder))
+		f := newFollower(layout{"leno"}, "default")
 		good := &api.KVPair{Key: viewPrefix + "10.5.7.0-24", Value: leaseRecordOf(n, 7, 1), Session: "s", CreateIndex: 5, ModifyIndex: 5}
-		tree.accept(tree.newList(api.KVPairs{{Key: viewPrefix + markerName, CreateIndex: 1, ModifyIndex: 1}, good}, 5), time.Now())
+		f.belief.accept(f.belief.newList(api.KVPairs{{Key: viewPrefix + markerName, CreateIndex: 1, ModifyIndex: 1}, good}, 5), time.Now())
 		mark := &api.KVPair{Key: folder + changelog.WatermarkName, Value: []byte("0"), CreateIndex: 2, ModifyIndex: 2}
-		tree.cursor.Adopt(changelog.NewReading(folder, api.KVPairs{mark}, 5), time.Now())
+		f.cursor.Adopt(changelog.NewReading(folder, api.KVPairs{mark}, 5), time.Now())
 
 		pairs, index := map[string]*api.KVPair{mark.Key: mark}, uint64(5)
 		for step := range bytes.SplitSeq(data, []byte{0x1e}) {
@@ -320,26 +320,26 @@ func FuzzDirectory(f *testing.F) {
 				pairs[key] = &api.KVPair{Key: key, Value: value, Flags: uint64(parts[2][0] & 7), CreateIndex: 2, ModifyIndex: index}
 			}
 			a := changelog.NewReading(folder, slices.Collect(maps.Values(pairs)), index)
-			before := fmt.Sprint(tree.cursor)
-			changes, why := tree.cursor.Advance(a, time.Now())
-			if why != "" {
-				if len(changes) > 0 || fmt.Sprint(tree.cursor) != before {
-					t.Fatalf("%s: changed all the same", why)
+			before := fmt.Sprint(f.cursor)
+			changes, reason := f.cursor.Advance(a, time.Now())
+			if reason != "" {
+				if len(changes) > 0 || fmt.Sprint(f.cursor) != before {
+					t.Fatalf("%s: changed all the same", reason)
 				}
-				tree.cursor.Adopt(a, time.Now())
+				f.cursor.Adopt(a, time.Now())
 			}
-			tree.apply(changes)
+			f.belief.apply(changes)
 			if m := changelog.Watermark(pairsMark(pairs, mark)); m > max(mark.CreateIndex, index) {
 				t.Fatalf("watermark %d at index %d", m, index)
 			}
-			set := tree.leases(n)
+			set := f.view.leases(n, &f.belief)
 			for _, l := range set.Leases {
 				if slot, err := n.Plan.Slot(l.Subnet()); err != nil || slot != l.Slot || l.Network != n.Name {
 					t.Fatalf("%+v, %v", l, err)
 				}
 			}
-			if len(set.Leases)+len(set.Bad) != len(tree.known) {
-				t.Fatalf("%d leases, %d bad, %d records", len(set.Leases), len(set.Bad), len(tree.known))
+			if len(set.Leases)+len(set.Bad) != len(f.belief.known) {
+				t.Fatalf("%d leases, %d bad, %d records", len(set.Leases), len(set.Bad), len(f.belief.known))
 			}
 			for _, b := range set.Bad {
 				if !strings.HasPrefix(b.Key, viewPrefix) || len(b.Reason) > maxReason+3 {

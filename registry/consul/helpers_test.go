@@ -56,11 +56,11 @@ func acquire(t *testing.T, r registry.Registry, n registry.Network, i int) regis
 	return l
 }
 
-// treeOf returns a client's knowledge of a network's leases.
-func treeOf(c *Client, network string) *tree {
-	t, done := c.useTree(network)
+// followerOf returns a client's follower of a network.
+func followerOf(c *Client, network string) *follower {
+	f, done := c.followers.use(network)
 	done()
-	return t
+	return f
 }
 
 func errOf[A, B any](_ A, _ B, err error) error { return err }

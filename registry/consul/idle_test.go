@@ -28,11 +28,11 @@ func TestUnusedNetworksAreForgotten(t *testing.T) {
 		blocked <- err
 	}()
 	eventually(t, "the watch blocks", func() bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return c.trees["watched"].users == 1
+		c.followers.mu.Lock()
+		defer c.followers.mu.Unlock()
+		return c.followers.byNetwork["watched"].users == 1
 	})
-	before := treeOf(c, "watched")
+	before := followerOf(c, "watched")
 	for _, name := range []string{"looked-at", "looked-at-too"} {
 		n := putNetwork(t, s, name, "10.6.0.0/16")
 		if l := acquire(t, c, n, 1); l.Subnet() != n.Plan.Subnets(l.Slot)[0] {
@@ -42,8 +42,8 @@ func TestUnusedNetworksAreForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the networks that nobody watches are forgotten", func() bool { return known(c) == 1 })
-	if treeOf(c, "watched") != before {
+	eventually(t, "the networks without a watch are forgotten", func() bool { return known(c) == 1 })
+	if followerOf(c, "watched") != before {
 		t.Error("the network that is watched was forgotten")
 	}
 	if at := c.Followed("looked-at"); !at.IsZero() {
@@ -90,9 +90,9 @@ func TestDeletedNetworkIsForgotten(t *testing.T) {
 
 // known returns the number of networks that the client knows leases of.
 func known(c *Client) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.trees)
+	c.followers.mu.Lock()
+	defer c.followers.mu.Unlock()
+	return len(c.followers.byNetwork)
 }
 
 // TestForgottenNetworkIsReadAgain: a forgotten network is read from the beginning, and the time since its leases lapsed

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"time"
 
 	"github.com/hashicorp/consul/api"
 
@@ -158,60 +157,26 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 	if err != nil {
 		return registry.Lease{}, 0, fmt.Errorf("watch lease: %w", err)
 	}
-	prefix := c.layout.leases(n.Name)
 	key := c.layout.lease(n.Name, n.Plan.Subnets(slot)[0])
-	for {
-		r := read{}
-		if after > 0 && !c.doubts.about(key) {
-			r = read{index: after, wait: c.conf.Wait}
-		}
-		start := time.Now()
-		pair, index, err := c.getSurely(ctx, key, r)
+	var pair *api.KVPair
+	index, err := c.awaitIndex(ctx, key, after, func(r read) (index uint64, err error) {
+		pair, index, err = c.getSurely(ctx, key, r)
+		return index, err
+	})
+	if err != nil {
+		return registry.Lease{}, 0, fmt.Errorf("watch lease %s: %w", subnet, err)
+	}
+	if pair == nil {
+		reason, err := c.reasonGone(ctx, n.Name, key)
 		if err != nil {
 			c.doubts.add(key)
-			if hung(ctx, r, err) {
-				continue
-			}
 			return registry.Lease{}, 0, fmt.Errorf("watch lease %s: %w", subnet, err)
 		}
-		c.doubts.clear(key)
-		switch {
-		case index == after:
-			if err := c.noNews(ctx, key, r, start); err != nil {
-				return registry.Lease{}, 0, err
-			}
-			continue
-		case pair == nil:
-			reason, err := c.reasonGone(ctx, n.Name, key)
-			if err != nil {
-				c.doubts.add(key)
-				return registry.Lease{}, 0, fmt.Errorf("watch lease %s: %w", subnet, err)
-			}
-			return registry.Lease{}, index, fmt.Errorf("lease %s of network %s: %w", subnet, n.Name, reason)
-		}
-		l, err := parseLease(n, prefix, pair)
-		if err != nil {
-			return registry.Lease{}, index, fmt.Errorf("lease %s: %w", key, err)
-		}
-		return l, index, nil
+		return registry.Lease{}, index, fmt.Errorf("lease %s of network %s: %w", subnet, n.Name, reason)
 	}
-}
-
-// hung reports whether a blocking query failed because it got no answer at all in its time. The query may have been
-// sent through a server that has since gone. The next read does not block and returns the current state.
-func hung(ctx context.Context, r read, err error) bool {
-	return r.index > 0 && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded)
-}
-
-// noNews handles a read that returned the index it was given. A restore wakes a blocking query with the old index, so
-// the next read does not block. A server that answers early again and again must not be asked in a tight loop.
-func (c *Client) noNews(ctx context.Context, key string, r read, start time.Time) error {
-	if r.index == 0 {
-		return nil
+	l, err := parseLease(n, c.layout.leases(n.Name), pair)
+	if err != nil {
+		return registry.Lease{}, index, fmt.Errorf("lease %s: %w", key, err)
 	}
-	c.doubts.add(key)
-	if time.Since(start) < c.conf.Coalesce {
-		return pause(ctx, jitter(c.conf.Coalesce))
-	}
-	return nil
+	return l, index, nil
 }

@@ -111,18 +111,18 @@ func TestRestoreOvertakenForAnyReader(t *testing.T) {
 		watcher := s.open(t, settle(time.Hour), never)
 		follow(t, watcher, n, 0, []uint64{10, 20, 30}, nil)
 		overtaken()
-		ctx, tree := testContext(t), treeOf(watcher, n.Name)
-		asked := tree.cursor.Index()
-		a, err := watcher.readEntries(ctx, tree.cursor.Prefix(), read{}, false)
+		ctx, f := testContext(t), followerOf(watcher, n.Name)
+		next := round{index: f.cursor.Index(), due: time.Now().Add(time.Hour)}
+		r, err := watcher.readDirectory(ctx, f.cursor.Prefix(), read{}, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		why, err := watcher.take(ctx, tree, asked, a, time.Now().Add(time.Hour))
-		if why == "" || err != nil {
-			t.Fatalf("got %q, %v", why, err)
+		reason, err := f.applyReading(ctx, watcher, next, r)
+		if reason == "" || err != nil {
+			t.Fatalf("got %q, %v", reason, err)
 		}
 		follow(t, watcher, n, 0, []uint64{10, 20, 30, 40}, []uint64{30})
-		if err := watcher.resync(ctx, tree, asked, why); err != nil {
+		if err := f.readAllSpread(ctx, watcher, next.index, reason); err != nil {
 			t.Fatal(err)
 		}
 		set, _, err := watcher.WatchLeases(ctx, n, registry.Known)
@@ -211,12 +211,12 @@ func TestRestoreUnderManyEntries(t *testing.T) {
 		}
 	})
 	eventually(t, "the auditor has looked", func() bool {
-		tree := treeOf(auditor, n.Name)
-		if tree.begin(ctx) != nil {
+		f := followerOf(auditor, n.Name)
+		if f.turn.lock(ctx) != nil {
 			return false
 		}
-		defer tree.end()
-		return len(tree.kept) == 1 && !tree.cursor.HasVanishedUnread()
+		defer f.turn.unlock()
+		return len(f.belief.kept) == 1 && !f.cursor.HasVanishedUnread()
 	})
 	for i := range 3 { // a few reads later
 		leaseAt(t, s, n, 70+i, uint64(70+i))
@@ -227,19 +227,19 @@ func TestRestoreUnderManyEntries(t *testing.T) {
 	}
 }
 
-// keptTree returns a tree that knows one lease, written at 10, which a list at 30 lacks.
-func keptTree(t *testing.T, marker uint64, restored bool) (tree *tree, key string) {
+// keptLease returns a follower that knows one lease, written at 10, which a list at 30 lacks.
+func keptLease(t *testing.T, marker uint64, restored bool) (f *follower, key string) {
 	t.Helper()
-	tree = newTree(viewPrefix, changelog.NewCursor("leno/changes/default/"))
+	f = newFollower(layout{"leno"}, "default")
 	key = viewPrefix + "10.5.1.0-24"
 	old := &api.KVPair{Key: key, Value: []byte("old"), CreateIndex: 10, ModifyIndex: 10}
-	tree.accept(list{pairs: map[string]*api.KVPair{key: old}, marker: 2, index: 10}, time.Time{})
-	tree.restored = restored
-	tree.accept(list{pairs: map[string]*api.KVPair{}, marker: marker, index: 30}, time.Now().Add(time.Hour))
-	if tree.known[key] == nil {
+	f.belief.accept(list{pairs: map[string]*api.KVPair{key: old}, marker: 2, index: 10}, time.Time{})
+	f.belief.evidence.setBack = restored
+	f.belief.accept(list{pairs: map[string]*api.KVPair{}, marker: marker, index: 30}, time.Now().Add(time.Hour))
+	if f.belief.known[key] == nil {
 		t.Fatal("the record was not kept")
 	}
-	return tree, key
+	return f, key
 }
 
 // TestKeptUntilTold checks which changes end the time in which a lost record is kept.
@@ -260,10 +260,10 @@ func TestKeptUntilTold(t *testing.T) {
 		{"an older entry of the same tree", 2, true, changelog.Change{Subnet: subnet, Index: 9, Value: []byte("new")}, "old"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tree, key := keptTree(t, tt.marker, tt.restored)
-			tree.apply([]changelog.Change{tt.news})
+			f, key := keptLease(t, tt.marker, tt.restored)
+			f.belief.apply([]changelog.Change{tt.news})
 			got := ""
-			if pair := tree.known[key]; pair != nil {
+			if pair := f.belief.known[key]; pair != nil {
 				got = string(pair.Value)
 			}
 			if got != tt.want {
@@ -272,10 +272,10 @@ func TestKeptUntilTold(t *testing.T) {
 		})
 	}
 	t.Run("a list of a new cluster", func(t *testing.T) {
-		tree, key := keptTree(t, 20, false)
+		f, key := keptLease(t, 20, false)
 		now := &api.KVPair{Key: key, Value: []byte("new"), CreateIndex: 5, ModifyIndex: 5}
-		tree.accept(list{pairs: map[string]*api.KVPair{key: now}, marker: 20, index: 35}, time.Now().Add(time.Hour))
-		if got := string(tree.known[key].Value); got != "new" {
+		f.belief.accept(list{pairs: map[string]*api.KVPair{key: now}, marker: 20, index: 35}, time.Now().Add(time.Hour))
+		if got := string(f.belief.known[key].Value); got != "new" {
 			t.Errorf("got %q", got)
 		}
 	})
@@ -316,7 +316,7 @@ func TestTheLatestOfAHostIsKept(t *testing.T) {
 			{marker: 1, records: records{2: {10, 80}}, lapsed: 2}}, []uint64{2}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tree := newTree(viewPrefix, changelog.NewCursor("leno/changes/default/"))
+			f := newFollower(layout{"leno"}, "default")
 			var set registry.LeaseSet
 			for i, s := range tt.states {
 				l := list{pairs: map[string]*api.KVPair{}, marker: s.marker, index: uint64(20 * (i + 1))}
@@ -328,9 +328,9 @@ func TestTheLatestOfAHostIsKept(t *testing.T) {
 					}
 					l.pairs[key] = pair
 				}
-				tree.restored = s.restored
-				tree.accept(l, time.Now().Add(time.Hour))
-				set = tree.leases(n)
+				f.belief.evidence.setBack = s.restored
+				f.belief.accept(l, time.Now().Add(time.Hour))
+				set = f.view.leases(n, &f.belief)
 			}
 			if got := slots(set); !slices.Equal(got, tt.want) {
 				t.Errorf("slots %v, want %v", got, tt.want)
@@ -338,11 +338,11 @@ func TestTheLatestOfAHostIsKept(t *testing.T) {
 		})
 	}
 	t.Run("an earlier loss of another cluster", func(t *testing.T) {
-		tree, key := keptTree(t, 2, true)
-		tree.accept(list{pairs: map[string]*api.KVPair{}, marker: 40, index: 50}, time.Now().Add(time.Hour))
+		f, key := keptLease(t, 2, true)
+		f.belief.accept(list{pairs: map[string]*api.KVPair{}, marker: 40, index: 50}, time.Now().Add(time.Hour))
 		now := &api.KVPair{Key: key, Value: []byte("new"), CreateIndex: 5, ModifyIndex: 5}
-		tree.accept(list{pairs: map[string]*api.KVPair{key: now}, marker: 40, index: 55}, time.Now().Add(time.Hour))
-		if got := string(tree.known[key].Value); got != "new" {
+		f.belief.accept(list{pairs: map[string]*api.KVPair{key: now}, marker: 40, index: 55}, time.Now().Add(time.Hour))
+		if got := string(f.belief.known[key].Value); got != "new" {
 			t.Errorf("got %q", got)
 		}
 	})
@@ -351,16 +351,16 @@ func TestTheLatestOfAHostIsKept(t *testing.T) {
 // TestSetBackIsCounted: only a certain set-back is counted; the index of a prefix falls by itself 15 minutes after a
 // deletion.
 func TestSetBackIsCounted(t *testing.T) {
-	tree := newTree(viewPrefix, changelog.NewCursor("leno/changes/default/"))
+	f := newFollower(layout{"leno"}, "default")
 	for _, step := range []struct {
 		marker, index uint64
 		restored      bool
 		want          uint64
 	}{{2, 10, false, 0}, {2, 12, false, 0}, {2, 11, false, 0}, {2, 13, true, 1}, {20, 30, false, 2}} {
-		tree.restored = step.restored
-		tree.accept(list{pairs: map[string]*api.KVPair{}, marker: step.marker, index: step.index}, time.Time{})
-		if tree.setBack != step.want {
-			t.Errorf("%+v: counted %d", step, tree.setBack)
+		f.belief.evidence.setBack = step.restored
+		f.belief.accept(list{pairs: map[string]*api.KVPair{}, marker: step.marker, index: step.index}, time.Time{})
+		if f.belief.setBack != step.want {
+			t.Errorf("%+v: counted %d", step, f.belief.setBack)
 		}
 	}
 }
@@ -493,7 +493,7 @@ func TestViewHoldsItsOwn(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
 	}
-	tree := newTree(viewPrefix, changelog.NewCursor("leno/changes/default/"))
+	f := newFollower(layout{"leno"}, "default")
 	size := len(bytes.Join(values, nil))
 	modified := make([]uint64, leases)
 	var before uint64
@@ -505,8 +505,8 @@ func TestViewHoldsItsOwn(t *testing.T) {
 			together = append(together, value...)
 			l.pairs[keys[i]] = &api.KVPair{Key: keys[i], Value: together[len(together)-len(value):], CreateIndex: 1, ModifyIndex: max(1, modified[i]), Session: "x"}
 		}
-		tree.accept(l, time.Time{})
-		tree.leases(n)
+		f.belief.accept(l, time.Time{})
+		f.view.leases(n, &f.belief)
 		if round == 0 {
 			before = heap()
 		}
@@ -514,5 +514,5 @@ func TestViewHoldsItsOwn(t *testing.T) {
 	if after := heap(); after > before+uint64(10*size) {
 		t.Errorf("the heap grew from %d to %d bytes over %d lists of %d bytes", before, after, lists, size)
 	}
-	runtime.KeepAlive(tree)
+	runtime.KeepAlive(f)
 }

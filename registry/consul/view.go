@@ -76,31 +76,30 @@ func (v *view) read(n registry.Network, prefix string, pairs []*api.KVPair) []*r
 	return out
 }
 
-// leases returns the leases of the tree, within its turn: all leases sorted by slot, and the records that had to be
+// leases returns what a belief shows, within the turn of its follower: all leases sorted by slot, and the records that had to be
 // skipped. Of the kept records it shows the latest of each host, unless the host has written another one since. An
 // earlier record of the host, which a restore brought back, tells less than what was known.
-func (t *tree) leases(n registry.Network) registry.LeaseSet {
-	v := &t.view
+func (v *view) leases(n registry.Network, b *belief) registry.LeaseSet {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	same := v.reset(n)
-	if !same || v.kept || len(t.kept) > 0 || 4*len(t.touched) > len(t.known) {
-		t.rebuild(v)
+	if !same || v.kept || len(b.kept) > 0 || 4*len(b.touched) > len(b.known) {
+		v.rebuild(b)
 	} else {
-		for key := range t.touched {
-			v.update(t.prefix, key, t.known[key])
+		for key := range b.touched {
+			v.update(b.prefix, key, b.known[key])
 		}
 	}
-	v.kept = len(t.kept) > 0
-	clear(t.touched)
+	v.kept = len(b.kept) > 0
+	clear(b.touched)
 
-	set := registry.LeaseSet{SetBack: t.setBack}
+	set := registry.LeaseSet{SetBack: b.setBack}
 	if len(v.order) > 0 {
 		set.Leases = make([]registry.Lease, len(v.order))
 	}
 	for i, r := range v.order {
 		set.Leases[i] = r.lease
-		_, set.Leases[i].Missing = t.kept[r.key]
+		_, set.Leases[i].Missing = b.kept[r.key]
 	}
 	if v.bad > 0 {
 		for _, r := range v.records {
@@ -108,20 +107,20 @@ func (t *tree) leases(n registry.Network) registry.LeaseSet {
 				set.Bad = append(set.Bad, badRecord(r.key, r.err))
 			}
 		}
-		slices.SortFunc(set.Bad, func(a, b registry.BadRecord) int { return cmp.Compare(a.Key, b.Key) })
+		slices.SortFunc(set.Bad, func(x, y registry.BadRecord) int { return cmp.Compare(x.Key, y.Key) })
 	}
 	return set
 }
 
 // rebuild rebuilds the view from all known records.
-func (t *tree) rebuild(v *view) {
-	next := make(map[string]*record, len(t.known))
+func (v *view) rebuild(b *belief) {
+	next := make(map[string]*record, len(b.known))
 	here := map[string]uint64{} // by node id, a lower bound of the index at which the host last wrote a stored record
 	v.order, v.bad = v.order[:0], 0
-	for key, pair := range t.known {
-		r := v.parse(t.prefix, pair)
+	for key, pair := range b.known {
+		r := v.parse(b.prefix, pair)
 		next[key] = r
-		if _, kept := t.kept[key]; kept || r.err != nil {
+		if _, kept := b.kept[key]; kept || r.err != nil {
 			continue
 		}
 		written := r.lease.ModifyIndex
@@ -132,7 +131,7 @@ func (t *tree) rebuild(v *view) {
 	}
 	latest := map[string]*record{} // by node id, of those that are kept
 	for key, r := range next {
-		kept, isKept := t.kept[key]
+		kept, isKept := b.kept[key]
 		switch {
 		case r.err != nil && isKept:
 		case r.err != nil:
@@ -142,9 +141,9 @@ func (t *tree) rebuild(v *view) {
 		default:
 			if since, elsewhere := here[r.lease.NodeID]; elsewhere && since >= r.lease.ModifyIndex && !kept.replaced {
 				kept.replaced = true
-				t.kept[key] = kept
+				b.kept[key] = kept
 			}
-			if other := latest[r.lease.NodeID]; !kept.replaced && (other == nil || t.keptLater(r, other)) {
+			if other := latest[r.lease.NodeID]; !kept.replaced && (other == nil || b.isKeptLater(r, other)) {
 				latest[r.lease.NodeID] = r
 			}
 		}
@@ -156,15 +155,15 @@ func (t *tree) rebuild(v *view) {
 	slices.SortFunc(v.order, bySlot)
 }
 
-// keptLater reports whether a, of two kept records of one host, is the later one: of a later tree, else held when it
+// isKeptLater reports whether r, of two kept records of one host, is the later one: of a later tree, else held when it
 // was lost, else written later.
-func (t *tree) keptLater(a, b *record) bool {
-	x, y := t.kept[a.key], t.kept[b.key]
-	if x.made != y.made {
-		return x.made > y.made
+func (b *belief) isKeptLater(r, other *record) bool {
+	x, y := b.kept[r.key], b.kept[other.key]
+	if x.recreated != y.recreated {
+		return x.recreated > y.recreated
 	}
-	if a.lease.Held() != b.lease.Held() {
-		return a.lease.Held()
+	if r.lease.Held() != other.lease.Held() {
+		return r.lease.Held()
 	}
 	return x.index > y.index
 }

@@ -35,7 +35,7 @@ func leaseRecord(t *testing.T, n registry.Network, slot uint64, i int) []byte {
 // plan, and the store's metadata is always current.
 func TestViewFollowsValuesAndPlan(t *testing.T) {
 	n := network("default", "10.5.0.0/16")
-	tree := newTree(viewPrefix, changelog.NewCursor("leno/changes/default/"))
+	f := newFollower(layout{"leno"}, "default")
 	key := viewPrefix + registry.SubnetKey(n.Plan.Subnets(7)[0])
 	for _, tt := range []struct {
 		name    string
@@ -53,8 +53,8 @@ func TestViewFollowsValuesAndPlan(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.pair.Key = key
-			tree.accept(tree.newList(api.KVPairs{&tt.pair}, tt.pair.ModifyIndex), time.Now())
-			set := tree.leases(tt.network)
+			f.belief.accept(f.belief.newList(api.KVPairs{&tt.pair}, tt.pair.ModifyIndex), time.Now())
+			set := f.view.leases(tt.network, &f.belief)
 			if tt.node == "" {
 				if len(set.Leases) != 0 || len(set.Bad) != 1 || set.Bad[0].Key != key {
 					t.Fatalf("%+v", set)
@@ -69,9 +69,9 @@ func TestViewFollowsValuesAndPlan(t *testing.T) {
 			}
 		})
 	}
-	tree.accept(tree.newList(nil, 9), time.Now())
-	if set := tree.leases(n); len(set.Leases)+len(set.Bad)+len(tree.view.records) != 0 {
-		t.Errorf("%+v and %d records are remembered that are gone", set, len(tree.view.records))
+	f.belief.accept(f.belief.newList(nil, 9), time.Now())
+	if set := f.view.leases(n, &f.belief); len(set.Leases)+len(set.Bad)+len(f.view.records) != 0 {
+		t.Errorf("%+v and %d records are remembered that are gone", set, len(f.view.records))
 	}
 }
 
@@ -81,7 +81,7 @@ func TestViewKeepsUp(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 0))
-			tree := newTree(viewPrefix, changelog.NewCursor("leno/changes/default/"))
+			f := newFollower(layout{"leno"}, "default")
 			store := map[string]*api.KVPair{}
 			version, index := uint64(0), uint64(0)
 			for range 200 {
@@ -105,24 +105,24 @@ func TestViewKeepsUp(t *testing.T) {
 					}
 					store[pair.Key] = pair
 				}
-				if rnd.IntN(10) == 0 || tree.version == 0 {
-					tree.accept(tree.newList(pairsOf(store), index), time.Now())
+				if rnd.IntN(10) == 0 || f.belief.version == 0 {
+					f.belief.accept(f.belief.newList(pairsOf(store), index), time.Now())
 				} else {
-					tree.apply([]changelog.Change{{Subnet: name, Index: index, Value: value}})
+					f.belief.apply([]changelog.Change{{Subnet: name, Index: index, Value: value}})
 				}
 				if rnd.IntN(4) != 0 {
 					continue
 				}
-				fresh := newTree(viewPrefix, changelog.NewCursor("leno/changes/default/"))
-				fresh.accept(fresh.newList(pairsOf(store), index), time.Now())
-				got, want := tree.leases(n), fresh.leases(n)
+				fresh := newFollower(layout{"leno"}, "default")
+				fresh.belief.accept(fresh.belief.newList(pairsOf(store), index), time.Now())
+				got, want := f.view.leases(n, &f.belief), fresh.view.leases(n, &fresh.belief)
 				if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Prefix{}, netip.Addr{}), cmpopts.IgnoreFields(registry.Lease{}, "Session")); diff != "" {
 					t.Fatalf("at %d (-want +got):\n%s", index, diff)
 				}
-				if tree.version < version || tree.version > index {
-					t.Fatalf("index %d after %d, Consul's is %d", tree.version, version, index)
+				if f.belief.version < version || f.belief.version > index {
+					t.Fatalf("index %d after %d, Consul's is %d", f.belief.version, version, index)
 				}
-				version = tree.version
+				version = f.belief.version
 			}
 		})
 	}

@@ -13,8 +13,8 @@ import (
 // first, which takes a tenth of the bytes, and then the new entries.
 const fewEntries = 12
 
-// readEntries reads the directory, or only its keys.
-func (c *Client) readEntries(ctx context.Context, prefix string, r read, keysOnly bool) (changelog.Reading, error) {
+// readDirectory reads a directory of changes, or only its keys.
+func (c *Client) readDirectory(ctx context.Context, prefix string, r read, keysOnly bool) (changelog.Reading, error) {
 	if keysOnly {
 		keys, index, err := c.entryKeys(ctx, prefix, r)
 		return changelog.NewKeysReading(prefix, keys, index), err
@@ -39,8 +39,8 @@ func (c *Client) entryKeys(ctx context.Context, prefix string, r read) ([]string
 	return keys, meta.LastIndex, nil
 }
 
-// complete adds the new entries and the watermark to a reading of keys.
-func (c *Client) complete(ctx context.Context, cursor *changelog.Cursor, r *changelog.Reading) error {
+// completeReading adds the new entries and the watermark to a reading of keys.
+func (c *Client) completeReading(ctx context.Context, cursor *changelog.Cursor, r *changelog.Reading) error {
 	keys := cursor.Unread(*r)
 	if len(keys) == 0 {
 		return nil
@@ -72,11 +72,11 @@ func (c *Client) readBeforeLeases(ctx context.Context, cursor *changelog.Cursor)
 	few := len(keys) <= fewEntries
 	r := changelog.NewKeysReading(prefix, keys, index)
 	if cursor.Index() != 0 {
-		err = c.complete(ctx, cursor, &r)
+		err = c.completeReading(ctx, cursor, &r)
 		return r, err
 	}
 	if few {
-		if r, err = c.readEntries(ctx, prefix, read{}, false); err != nil {
+		if r, err = c.readDirectory(ctx, prefix, read{}, false); err != nil {
 			return changelog.Reading{}, err
 		}
 	}

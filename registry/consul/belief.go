@@ -1,0 +1,309 @@
+package consul
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/changelog"
+)
+
+// belief is what a client believes the leases of one network to be. It judges lists: a record that is missing from a
+// list is given up only when the tree is known to be the same one and to have continued from its last known state. It
+// makes no requests, and is not safe for concurrent use.
+type belief struct {
+	prefix string // of the records' keys, with a trailing slash
+
+	version   uint64                 // the index that callers get, 0 before the first list
+	index     uint64                 // Consul's index of the known state
+	listed    uint64                 // Consul's index of the last list
+	marker    uint64                 // CreateIndex of the marker, 0 when there was none
+	known     map[string]*api.KVPair // the records of version, including kept ones
+	kept      map[string]keptRecord  // records that the store lost when it was emptied or set back
+	recreated uint64                 // how often the store re-created the tree
+	setBack   uint64                 // how often the tree was re-created or set back
+	touched   map[string]bool        // keys that changed since the view was last updated
+	evidence  evidence
+}
+
+// evidence is what is known about the next list before it is read.
+type evidence struct {
+	setBack     bool              // the directory of changes shows that the store was set back
+	suspectLoss bool              // records missing from the list may have been lost, without any other sign
+	changes     map[string]uint64 // by subnet, the last change in the directory when all leases were read last
+}
+
+// keptRecord describes a record that the store has lost. The record itself has ModifyIndex 0 once the tree was
+// re-created, so its index is kept here.
+type keptRecord struct {
+	until     time.Time // the record is kept until then
+	recreated uint64    // the value of the belief's recreated when the record was stored
+	index     uint64    // its ModifyIndex then
+	replaced  bool      // its host has written another one since
+}
+
+func newBelief(prefix string) belief {
+	return belief{
+		prefix:  prefix,
+		known:   map[string]*api.KVPair{},
+		kept:    map[string]keptRecord{},
+		touched: map[string]bool{},
+	}
+}
+
+// list is Consul's answer to one read of the whole tree.
+type list struct {
+	pairs  map[string]*api.KVPair // without the marker
+	marker uint64                 // CreateIndex, 0 when it is missing
+	index  uint64
+}
+
+func (b *belief) newList(pairs api.KVPairs, index uint64) list {
+	l := list{pairs: make(map[string]*api.KVPair, len(pairs)), index: index}
+	for _, p := range pairs {
+		if p.Key == b.prefix+markerName {
+			l.marker = p.CreateIndex
+		} else {
+			l.pairs[p.Key] = p
+		}
+	}
+	return l
+}
+
+// missing returns how many known records a list lacks, except those that are already kept.
+func (b *belief) missing(l list) int {
+	n := 0
+	for key := range b.known {
+		if _, kept := b.kept[key]; l.pairs[key] == nil && !kept {
+			n++
+		}
+	}
+	return n
+}
+
+// isLost reports whether a list lacks a known record, or has an older one in its place, from the time when a snapshot
+// was saved. A record with a later change in the directory is not lost. In a re-created tree every writer is running
+// now; earlier indexes, which cannot be compared, are 0 there.
+func (b *belief) isLost(l list, key string) bool {
+	old, now := b.known[key], l.pairs[key]
+	if b.evidence.changes[lastComponent(key)] > old.ModifyIndex {
+		return false
+	}
+	return now == nil ||
+		(l.marker == b.marker && now.ModifyIndex < old.ModifyIndex && !bytes.Equal(now.Value, old.Value))
+}
+
+// mayBeSetBack reports whether the list may be of a tree that was emptied and written again, or set back to an earlier
+// state. The index alone does not prove that: a deletion raises it, and 15 minutes later it falls again.
+func (b *belief) mayBeSetBack(l list) bool {
+	return l.marker != b.marker || l.index < b.index || b.evidence.setBack || b.evidence.suspectLoss
+}
+
+// isDoubtful reports whether a list must be confirmed by a second, consistent read and by a read of the marker alone.
+func (b *belief) isDoubtful(l list) bool {
+	if l.marker == 0 {
+		return true
+	}
+	missing := b.missing(l)
+	if missing == 0 {
+		return false
+	}
+	before := len(b.known) - len(b.kept)
+	return b.mayBeSetBack(l) || 2*(before-missing) < before
+}
+
+// accept makes a confirmed list the known state. Records that it has lost are kept until the given time.
+func (b *belief) accept(l list, until time.Time) {
+	differs := b.version == 0
+	if !differs && b.mayBeSetBack(l) {
+		if l.marker != b.marker || b.evidence.setBack {
+			b.setBack++
+			differs = true
+		}
+		b.keepLost(l, until)
+	}
+	now := time.Now()
+	for key, kept := range b.kept {
+		if b.isLost(l, key) && now.Before(kept.until) {
+			l.pairs[key] = b.known[key]
+			continue
+		}
+		delete(b.kept, key)
+		b.touched[key] = true
+	}
+	for key := range b.known {
+		if l.pairs[key] == nil {
+			b.touched[key], differs = true, true
+		}
+	}
+	for key, pair := range l.pairs {
+		touched, visible := compare(b.known[key], pair)
+		if touched {
+			b.touched[key] = true
+		}
+		differs = differs || visible
+	}
+	b.known, b.marker, b.index, b.listed = l.pairs, l.marker, l.index, l.index
+	b.evidence.setBack, b.evidence.suspectLoss = false, false
+	if differs {
+		b.raiseVersion()
+	}
+}
+
+// keepLost keeps the records that a list has lost, when its tree may have been set back.
+func (b *belief) keepLost(l list, until time.Time) {
+	for key := range b.known {
+		if _, kept := b.kept[key]; !kept && b.isLost(l, key) {
+			b.kept[key] = keptRecord{until: until, recreated: b.recreated, index: b.known[key].ModifyIndex}
+			b.touched[key] = true
+		}
+	}
+	if l.marker == b.marker {
+		return
+	}
+	b.recreated++
+	for key := range b.kept {
+		pair := *b.known[key]
+		pair.ModifyIndex = 0
+		b.known[key] = &pair
+	}
+}
+
+// apply applies entries of the directory to the known state.
+func (b *belief) apply(changes []changelog.Change) {
+	differs := false
+	for _, ch := range changes {
+		key := b.prefix + ch.Subnet
+		old := b.known[key]
+		_, kept := b.kept[key]
+		switch {
+		case old != nil && ch.Index <= old.ModifyIndex, !kept && ch.Index <= b.listed:
+			continue // the list was read after that change
+		case kept && ch.IsRemoval() && ch.Has(changelog.FlagManual):
+			continue // the record is known to be missing, but the reason is in doubt
+		}
+		if !ch.Has(changelog.FlagManual) {
+			b.index = max(b.index, ch.Index)
+		}
+		if kept {
+			delete(b.kept, key)
+			b.touched[key] = true
+		}
+		if ch.IsRemoval() {
+			if old != nil {
+				delete(b.known, key)
+				b.touched[key], differs = true, true
+			}
+			continue
+		}
+		pair := recordOf(key, ch, old)
+		_, visible := compare(old, pair)
+		differs = differs || visible
+		b.known[key], b.touched[key] = pair, true
+	}
+	if differs {
+		b.raiseVersion()
+	}
+}
+
+// recordOf returns the record that a change has written in place of old.
+func recordOf(key string, ch changelog.Change, old *api.KVPair) *api.KVPair {
+	pair := &api.KVPair{
+		Key:         key,
+		Value:       bytes.Clone(ch.Value),
+		Session:     registry.UnknownSession,
+		CreateIndex: ch.Index,
+		ModifyIndex: ch.Index,
+	}
+	if ch.Has(changelog.FlagUnheld) {
+		pair.Session = ""
+	}
+	if old != nil {
+		pair.CreateIndex = old.CreateIndex
+	}
+	return pair
+}
+
+// compare reports whether a record was touched, and whether callers see a difference. They see none when only the
+// session changes, or when the record is written again with the same value.
+func compare(old, now *api.KVPair) (touched, visible bool) {
+	if old == nil || old.CreateIndex != now.CreateIndex || !bytes.Equal(old.Value, now.Value) ||
+		(old.Session == "") != (now.Session == "") {
+		return true, true
+	}
+	return old.ModifyIndex != now.ModifyIndex || old.Session != now.Session, false
+}
+
+// raiseVersion assigns an index to the known state. The index is never reused for other content, whatever a restore
+// does to Consul's index.
+func (b *belief) raiseVersion() { b.version = max(b.index, b.version+1) }
+
+// keptUntil returns when the first kept record may be given up, or the zero time when there is none.
+func (b *belief) keptUntil() time.Time {
+	var first time.Time
+	for _, kept := range b.kept {
+		if first.IsZero() || kept.until.Before(first) {
+			first = kept.until
+		}
+	}
+	return first
+}
+
+// unconfirmed returns the known records that are not in pairs, although they are not known to have been deleted: their
+// hosts may be about to write them again. It is empty while the tree is intact.
+func (b *belief) unconfirmed(pairs api.KVPairs) []*api.KVPair {
+	l := b.newList(pairs, b.index)
+	var out []*api.KVPair
+	for key, pair := range b.known {
+		_, kept := b.kept[key]
+		if l.pairs[key] == nil && (kept || b.mayBeSetBack(l)) {
+			out = append(out, pair)
+		}
+	}
+	return out
+}
+
+// unexplained returns the records of a list that differ from the known ones although no entry tells why; those without
+// a value are deleted.
+func (b *belief) unexplained(l list, changes []changelog.Change) []*api.KVPair {
+	explained := map[string]bool{}
+	for _, ch := range changes {
+		explained[b.prefix+ch.Subnet] = true
+	}
+	var out []*api.KVPair
+	for key, pair := range l.pairs {
+		if old := b.known[key]; !explained[key] && (old == nil || string(old.Value) != string(pair.Value)) {
+			out = append(out, pair)
+		}
+	}
+	for key := range b.known {
+		if _, kept := b.kept[key]; !explained[key] && !kept && l.pairs[key] == nil {
+			out = append(out, &api.KVPair{Key: key})
+		}
+	}
+	return out
+}
+
+// unproven returns, by the key of its record, the position of every change that the record must confirm: a removal, or
+// a record that was written earlier than its entry. An entry that was restored from a backup, or forged, must not cost a
+// live host its routes. Only the last change of each record counts.
+func (b *belief) unproven(changes []changelog.Change) map[string]int {
+	last := map[string]int{} // by subnet
+	for i, ch := range changes {
+		last[ch.Subnet] = i
+	}
+	out := map[string]int{}
+	for i, ch := range changes {
+		key := b.prefix + ch.Subnet
+		switch {
+		case last[ch.Subnet] != i, ch.Index <= b.listed:
+		case !ch.IsRemoval() && !ch.Has(changelog.FlagManual):
+		case ch.IsRemoval() && b.known[key] == nil:
+		default:
+			out[key] = i
+		}
+	}
+	return out
+}

@@ -1,0 +1,86 @@
+package consul
+
+import (
+	"sync"
+	"time"
+)
+
+// idleFollower is how long the knowledge of a network's leases is kept after the last call about them. It is longer
+// than the time between two calls of an agent.
+const idleFollower = 10 * time.Minute
+
+// followers contains a follower for every network whose leases are known. All clients of one New share them.
+type followers struct {
+	layout layout
+	idle   time.Duration // a follower that is not used for this long is dropped
+
+	mu        sync.Mutex
+	byNetwork map[string]*usedFollower
+	expiry    *time.Timer // runs expire; nil when no follower waits for it
+}
+
+type usedFollower struct {
+	follower *follower
+	users    int       // calls in progress
+	lastUse  time.Time // when the last one ended
+}
+
+// use returns the follower of a network, and a function to call at the end of its use.
+func (s *followers) use(network string) (f *follower, done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u, ok := s.byNetwork[network]
+	if !ok {
+		u = &usedFollower{follower: newFollower(s.layout, network)}
+		s.byNetwork[network] = u
+	}
+	u.users++
+	return u.follower, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		u.users--
+		u.lastUse = time.Now()
+		if s.expiry == nil {
+			s.expiry = time.AfterFunc(s.idle, s.expire)
+		}
+	}
+}
+
+// find returns the follower of a network, or nil when there is none.
+func (s *followers) find(network string) *follower {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if u := s.byNetwork[network]; u != nil {
+		return u.follower
+	}
+	return nil
+}
+
+// drop drops the follower of a network. Calls in progress continue with what they know.
+func (s *followers) drop(network string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byNetwork, network)
+}
+
+// expire drops the followers that have not been used for the idle time. It runs again as long as there are followers
+// that are not in use.
+func (s *followers) expire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	unused := 0
+	for network, u := range s.byNetwork {
+		switch {
+		case u.users > 0:
+		case time.Since(u.lastUse) < s.idle:
+			unused++
+		default:
+			delete(s.byNetwork, network)
+		}
+	}
+	if unused == 0 {
+		s.expiry = nil // the next end of a use sets it
+		return
+	}
+	s.expiry.Reset(s.idle)
+}

@@ -1,0 +1,102 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// readAll reads all leases and decides which state is true, within a turn.
+func (f *follower) readAll(ctx context.Context, c *Client) error {
+	// Read the changes before the list, so that the list includes all of them.
+	changes, err := c.readBeforeLeases(ctx, &f.cursor)
+	if err != nil {
+		return err
+	}
+	f.belief.evidence.setBack = f.belief.evidence.setBack || f.cursor.ShowsSetBack(changes)
+	f.belief.evidence.changes = changes.LastChanges()
+	l, err := f.readList(ctx, c, false)
+	if err == nil && f.belief.isDoubtful(l) {
+		l, err = f.confirmList(ctx, c)
+	}
+	if err != nil {
+		return err
+	}
+	f.belief.accept(l, c.keepLostUntil(time.Now()))
+	f.confirmed.Store(time.Now().UnixNano())
+	f.cursor.Adopt(changes, time.Now())
+	return nil
+}
+
+// readFirst reads the leases for the claim of a host that has not read them before, so that its watch can continue from
+// there. It returns nil when the leases are known already or their changes may not be read.
+func (f *follower) readFirst(ctx context.Context, c *Client) (api.KVPairs, error) {
+	if err := f.turn.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer f.turn.unlock()
+	if f.belief.version != 0 {
+		return nil, nil
+	}
+	changes, err := c.readBeforeLeases(ctx, &f.cursor)
+	if errors.Is(err, registry.ErrDenied) {
+		return nil, nil // the watch reports it
+	}
+	if err != nil {
+		return nil, err
+	}
+	pairs, index, err := c.list(ctx, f.belief.prefix, read{consistent: true})
+	if err != nil {
+		return nil, err
+	}
+	if l := f.belief.newList(pairs, index); !f.belief.isDoubtful(l) {
+		f.belief.accept(l, time.Time{})
+		f.cursor.Adopt(changes, time.Now())
+	}
+	return pairs, nil
+}
+
+func (f *follower) readList(ctx context.Context, c *Client, consistent bool) (list, error) {
+	pairs, index, err := c.list(ctx, f.belief.prefix, read{consistent: consistent})
+	if err != nil {
+		return list{}, err
+	}
+	return f.belief.newList(pairs, index), nil
+}
+
+// confirmList reads all leases again in ways that cannot show an empty tree when the right to read it was lost.
+func (f *follower) confirmList(ctx context.Context, c *Client) (list, error) {
+	key := f.belief.prefix + markerName
+	marker, _, err := c.get(ctx, key, read{consistent: true})
+	if err != nil {
+		return list{}, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
+	}
+	l, err := f.readList(ctx, c, true)
+	if err != nil {
+		return list{}, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
+	}
+	if marker == nil && l.marker == 0 && len(l.pairs) > 0 {
+		// The marker was deleted by hand. Without it no later answer could be judged; a token without the right to
+		// write leaves it to other hosts.
+		if created, err := c.ensureMarker(ctx, f.belief.prefix); created || err != nil {
+			c.logger.Warn("missing marker key created", "key", key, "error", err)
+		}
+	}
+	switch {
+	case marker != nil && l.marker == 0:
+		return list{}, hidden(f.belief.prefix)
+	case marker != nil && l.marker != marker.CreateIndex:
+		return list{}, uncertain("%s was created again between two reads", key)
+	case marker != nil || l.marker != 0:
+		return l, nil
+	case len(l.pairs) > 0 && f.belief.missing(l) == 0:
+		return l, nil
+	default:
+		return list{}, uncertain("%s is missing: the store was emptied or restored", key)
+	}
+}
