@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -14,10 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/consul/api"
-
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
 // leaseAt acquires a lease for host i on a free slot.
@@ -227,144 +223,6 @@ func TestRestoreUnderManyEntries(t *testing.T) {
 	}
 }
 
-// keptLease returns a follower that knows one lease, written at 10, which a list at 30 lacks.
-func keptLease(t *testing.T, marker uint64, restored bool) (f *follower, key string) {
-	t.Helper()
-	f = newFollower(layout{"leno"}, "default")
-	key = viewPrefix + "10.5.1.0-24"
-	old := &api.KVPair{Key: key, Value: []byte("old"), CreateIndex: 10, ModifyIndex: 10}
-	f.belief.accept(list{pairs: map[string]*api.KVPair{key: old}, marker: 2, index: 10}, time.Time{})
-	f.belief.evidence.setBack = restored
-	f.belief.accept(list{pairs: map[string]*api.KVPair{}, marker: marker, index: 30}, time.Now().Add(time.Hour))
-	if f.belief.known[key] == nil {
-		t.Fatal("the record was not kept")
-	}
-	return f, key
-}
-
-// TestKeptUntilTold checks which changes end the time in which a lost record is kept.
-func TestKeptUntilTold(t *testing.T) {
-	const subnet = "10.5.1.0-24"
-	for _, tt := range []struct {
-		name     string
-		marker   uint64 // 2: the same tree
-		restored bool
-		news     changelog.Change
-		want     string
-	}{
-		{"a removal told before the list was read", 20, false, changelog.Change{Subnet: subnet, Index: 28}, ""},
-		{"a removal told after it", 20, false, changelog.Change{Subnet: subnet, Index: 31}, ""},
-		{"a removal another host found", 2, true, changelog.Change{Subnet: subnet, Index: 40, Flags: changelog.FlagManual}, "old"},
-		{"a record with a low index of a new cluster", 20, false, changelog.Change{Subnet: subnet, Index: 5, Value: []byte("new")}, "new"},
-		{"a record in the same tree", 2, true, changelog.Change{Subnet: subnet, Index: 40, Value: []byte("new")}, "new"},
-		{"an older entry of the same tree", 2, true, changelog.Change{Subnet: subnet, Index: 9, Value: []byte("new")}, "old"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			f, key := keptLease(t, tt.marker, tt.restored)
-			f.belief.apply([]changelog.Change{tt.news})
-			got := ""
-			if pair := f.belief.known[key]; pair != nil {
-				got = string(pair.Value)
-			}
-			if got != tt.want {
-				t.Errorf("got %q, want %q", got, tt.want)
-			}
-		})
-	}
-	t.Run("a list of a new cluster", func(t *testing.T) {
-		f, key := keptLease(t, 20, false)
-		now := &api.KVPair{Key: key, Value: []byte("new"), CreateIndex: 5, ModifyIndex: 5}
-		f.belief.accept(list{pairs: map[string]*api.KVPair{key: now}, marker: 20, index: 35}, time.Now().Add(time.Hour))
-		if got := string(f.belief.known[key].Value); got != "new" {
-			t.Errorf("got %q", got)
-		}
-	})
-}
-
-// TestTheLatestOfAHostIsKept: when the store has lost several records of one host, in whatever way, the latest one is
-// shown, until the host has written another. The host was on slot 2 before and is on slot 5 now.
-func TestTheLatestOfAHostIsKept(t *testing.T) {
-	n := network("default", "10.5.0.0/16")
-	type state struct {
-		marker   uint64
-		restored bool
-		records  map[uint64][2]uint64 // by slot: created, modified
-		lapsed   uint64               // the slot whose record is not held
-	}
-	type records = map[uint64][2]uint64
-	for _, tt := range []struct {
-		name   string
-		states []state
-		want   []uint64 // slots
-	}{
-		{"emptied twice", []state{{marker: 1, records: records{2: {10, 10}}}, {marker: 30},
-			{marker: 30, records: records{5: {40, 40}}}, {marker: 60}}, []uint64{5}},
-		{"set back, then emptied", []state{{marker: 1, records: records{2: {10, 10}}}, {marker: 1, restored: true},
-			{marker: 1, records: records{5: {40, 40}}}, {marker: 60}}, []uint64{5}},
-		{"set back to where it was before, then emptied", []state{{marker: 1, records: records{5: {30, 30}}},
-			{marker: 1, restored: true, records: records{2: {10, 10}}}, {marker: 60}}, []uint64{5}},
-		{"both lost at once", []state{{marker: 1, records: records{2: {10, 10}, 5: {30, 30}}}, {marker: 60}}, []uint64{5}},
-		{"both lost at once, one lapsed later", []state{{marker: 1, records: records{2: {10, 35}, 5: {30, 30}}, lapsed: 2}, {marker: 60}}, []uint64{5}},
-		{"set back to where it was before", []state{{marker: 1, records: records{5: {30, 30}}},
-			{marker: 1, restored: true, records: records{2: {10, 10}}}}, []uint64{2, 5}},
-		{"set back to where it was before, and lapsed there", []state{{marker: 1, records: records{5: {30, 30}}},
-			{marker: 1, restored: true, records: records{2: {10, 10}}}, {marker: 1, records: records{2: {10, 70}}, lapsed: 2}}, []uint64{2, 5}},
-		{"the earlier is back in an emptied store", []state{{marker: 1, records: records{2: {10, 10}, 5: {30, 30}}}, {marker: 60},
-			{marker: 60, records: records{2: {70, 70}}}}, []uint64{2}},
-		{"went back, and lapsed there", []state{{marker: 1, records: records{5: {30, 30}}},
-			{marker: 1, restored: true, records: records{2: {10, 10}}}, {marker: 1, records: records{2: {10, 70}}},
-			{marker: 1, records: records{2: {10, 80}}, lapsed: 2}}, []uint64{2}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			f := newFollower(layout{"leno"}, "default")
-			var set registry.LeaseSet
-			for i, s := range tt.states {
-				l := list{pairs: map[string]*api.KVPair{}, marker: s.marker, index: uint64(20 * (i + 1))}
-				for slot, indexes := range s.records {
-					key := viewPrefix + registry.SubnetKey(n.Plan.Subnets(slot)[0])
-					pair := &api.KVPair{Key: key, Value: leaseRecord(t, n, slot, 1), Session: "s", CreateIndex: indexes[0], ModifyIndex: indexes[1]}
-					if slot == s.lapsed {
-						pair.Session = ""
-					}
-					l.pairs[key] = pair
-				}
-				f.belief.evidence.setBack = s.restored
-				f.belief.accept(l, time.Now().Add(time.Hour))
-				set = f.view.leases(n, &f.belief)
-			}
-			if got := slots(set); !slices.Equal(got, tt.want) {
-				t.Errorf("slots %v, want %v", got, tt.want)
-			}
-		})
-	}
-	t.Run("an earlier loss of another cluster", func(t *testing.T) {
-		f, key := keptLease(t, 2, true)
-		f.belief.accept(list{pairs: map[string]*api.KVPair{}, marker: 40, index: 50}, time.Now().Add(time.Hour))
-		now := &api.KVPair{Key: key, Value: []byte("new"), CreateIndex: 5, ModifyIndex: 5}
-		f.belief.accept(list{pairs: map[string]*api.KVPair{key: now}, marker: 40, index: 55}, time.Now().Add(time.Hour))
-		if got := string(f.belief.known[key].Value); got != "new" {
-			t.Errorf("got %q", got)
-		}
-	})
-}
-
-// TestSetBackIsCounted: only a certain set-back is counted; the index of a prefix falls by itself 15 minutes after a
-// deletion.
-func TestSetBackIsCounted(t *testing.T) {
-	f := newFollower(layout{"leno"}, "default")
-	for _, step := range []struct {
-		marker, index uint64
-		restored      bool
-		want          uint64
-	}{{2, 10, false, 0}, {2, 12, false, 0}, {2, 11, false, 0}, {2, 13, true, 1}, {20, 30, false, 2}} {
-		f.belief.evidence.setBack = step.restored
-		f.belief.accept(list{pairs: map[string]*api.KVPair{}, marker: step.marker, index: step.index}, time.Time{})
-		if f.belief.setBack != step.want {
-			t.Errorf("%+v: counted %d", step, f.belief.setBack)
-		}
-	}
-}
-
 // TestMadeAnewUnderManyEntries: in a re-created tree, a removal that the directory contains counts, however many other
 // entries there are.
 func TestMadeAnewUnderManyEntries(t *testing.T) {
@@ -475,44 +333,4 @@ func TestTrimMovesTheIndex(t *testing.T) {
 	if len(pairs) != 1 || pairs[0].ModifyIndex != meta.LastIndex {
 		t.Errorf("the directory is at %d, its watermark was written at %d", meta.LastIndex, pairs[0].ModifyIndex)
 	}
-}
-
-// TestViewHoldsItsOwn: the parts of a record that a view keeps do not keep alive the list that the record came in.
-func TestViewHoldsItsOwn(t *testing.T) {
-	const leases, lists = 500, 100
-	n := network("default", "10.0.0.0/8")
-	values, keys := make([][]byte, leases), make([]string, leases)
-	for i := range leases {
-		slot := uint64(i + 10)
-		values[i], keys[i] = leaseRecord(t, n, slot, i%200), viewPrefix+registry.SubnetKey(n.Plan.Subnets(slot)[0])
-	}
-	heap := func() uint64 {
-		runtime.GC()
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
-	f := newFollower(layout{"leno"}, "default")
-	size := len(bytes.Join(values, nil))
-	modified := make([]uint64, leases)
-	var before uint64
-	for round := range lists {
-		modified[round] = uint64(1000 + round) // one is locked again
-		together := make([]byte, 0, size)
-		l := list{pairs: map[string]*api.KVPair{}, marker: 1, index: uint64(1000 + round)}
-		for i, value := range values {
-			together = append(together, value...)
-			l.pairs[keys[i]] = &api.KVPair{Key: keys[i], Value: together[len(together)-len(value):], CreateIndex: 1, ModifyIndex: max(1, modified[i]), Session: "x"}
-		}
-		f.belief.accept(l, time.Time{})
-		f.view.leases(n, &f.belief)
-		if round == 0 {
-			before = heap()
-		}
-	}
-	if after := heap(); after > before+uint64(10*size) {
-		t.Errorf("the heap grew from %d to %d bytes over %d lists of %d bytes", before, after, lists, size)
-	}
-	runtime.KeepAlive(f)
 }

@@ -1,9 +1,11 @@
 package consul
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -136,4 +138,44 @@ func pairsOf(store map[string]*api.KVPair) api.KVPairs {
 	}
 	slices.SortFunc(out, func(a, b *api.KVPair) int { return strings.Compare(a.Key, b.Key) })
 	return out
+}
+
+// TestViewHoldsItsOwn: the parts of a record that a view keeps do not keep alive the list that the record came in.
+func TestViewHoldsItsOwn(t *testing.T) {
+	const leases, lists = 500, 100
+	n := network("default", "10.0.0.0/8")
+	values, keys := make([][]byte, leases), make([]string, leases)
+	for i := range leases {
+		slot := uint64(i + 10)
+		values[i], keys[i] = leaseRecord(t, n, slot, i%200), viewPrefix+registry.SubnetKey(n.Plan.Subnets(slot)[0])
+	}
+	heap := func() uint64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	f := newFollower(layout{"leno"}, "default")
+	size := len(bytes.Join(values, nil))
+	modified := make([]uint64, leases)
+	var before uint64
+	for round := range lists {
+		modified[round] = uint64(1000 + round) // one is locked again
+		together := make([]byte, 0, size)
+		l := list{pairs: map[string]*api.KVPair{}, marker: 1, index: uint64(1000 + round)}
+		for i, value := range values {
+			together = append(together, value...)
+			l.pairs[keys[i]] = &api.KVPair{Key: keys[i], Value: together[len(together)-len(value):], CreateIndex: 1, ModifyIndex: max(1, modified[i]), Session: "x"}
+		}
+		f.belief.accept(l, time.Time{})
+		f.view.leases(n, &f.belief)
+		if round == 0 {
+			before = heap()
+		}
+	}
+	if after := heap(); after > before+uint64(10*size) {
+		t.Errorf("the heap grew from %d to %d bytes over %d lists of %d bytes", before, after, lists, size)
+	}
+	runtime.KeepAlive(f)
 }

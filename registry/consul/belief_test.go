@@ -1,0 +1,289 @@
+package consul
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/changelog"
+)
+
+// keptLease returns a follower that knows one lease, written at 10, which a list at 30 lacks.
+func keptLease(t *testing.T, marker uint64, restored bool) (f *follower, key string) {
+	t.Helper()
+	f = newFollower(layout{"leno"}, "default")
+	key = viewPrefix + "10.5.1.0-24"
+	old := &api.KVPair{Key: key, Value: []byte("old"), CreateIndex: 10, ModifyIndex: 10}
+	f.belief.accept(list{pairs: map[string]*api.KVPair{key: old}, marker: 2, index: 10}, time.Time{})
+	f.belief.evidence.setBack = restored
+	f.belief.accept(list{pairs: map[string]*api.KVPair{}, marker: marker, index: 30}, time.Now().Add(time.Hour))
+	if f.belief.known[key] == nil {
+		t.Fatal("the record was not kept")
+	}
+	return f, key
+}
+
+// TestKeptUntilExplained checks which changes end the time in which a lost record is kept.
+func TestKeptUntilExplained(t *testing.T) {
+	const subnet = "10.5.1.0-24"
+	for _, tt := range []struct {
+		name     string
+		marker   uint64 // 2: the same tree
+		restored bool
+		change   changelog.Change
+		want     string
+	}{
+		{"a removal before the list was read", 20, false, changelog.Change{Subnet: subnet, Index: 28}, ""},
+		{"a removal after it", 20, false, changelog.Change{Subnet: subnet, Index: 31}, ""},
+		{"a removal another host found", 2, true, changelog.Change{Subnet: subnet, Index: 40, Flags: changelog.FlagManual}, "old"},
+		{"a record with a low index of a new cluster", 20, false, changelog.Change{Subnet: subnet, Index: 5, Value: []byte("new")}, "new"},
+		{"a record in the same tree", 2, true, changelog.Change{Subnet: subnet, Index: 40, Value: []byte("new")}, "new"},
+		{"an older entry of the same tree", 2, true, changelog.Change{Subnet: subnet, Index: 9, Value: []byte("new")}, "old"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f, key := keptLease(t, tt.marker, tt.restored)
+			f.belief.apply([]changelog.Change{tt.change})
+			got := ""
+			if pair := f.belief.known[key]; pair != nil {
+				got = string(pair.Value)
+			}
+			if got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+	t.Run("a list of a new cluster", func(t *testing.T) {
+		f, key := keptLease(t, 20, false)
+		now := &api.KVPair{Key: key, Value: []byte("new"), CreateIndex: 5, ModifyIndex: 5}
+		f.belief.accept(list{pairs: map[string]*api.KVPair{key: now}, marker: 20, index: 35}, time.Now().Add(time.Hour))
+		if got := string(f.belief.known[key].Value); got != "new" {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// TestTheLatestOfAHostIsKept: when the store has lost several records of one host, in whatever way, the latest one is
+// shown, until the host has written another. The host was on slot 2 before and is on slot 5 now.
+func TestTheLatestOfAHostIsKept(t *testing.T) {
+	n := network("default", "10.5.0.0/16")
+	type state struct {
+		marker   uint64
+		restored bool
+		records  map[uint64][2]uint64 // by slot: created, modified
+		lapsed   uint64               // the slot whose record is not held
+	}
+	type records = map[uint64][2]uint64
+	for _, tt := range []struct {
+		name   string
+		states []state
+		want   []uint64 // slots
+	}{
+		{"emptied twice", []state{{marker: 1, records: records{2: {10, 10}}}, {marker: 30},
+			{marker: 30, records: records{5: {40, 40}}}, {marker: 60}}, []uint64{5}},
+		{"set back, then emptied", []state{{marker: 1, records: records{2: {10, 10}}}, {marker: 1, restored: true},
+			{marker: 1, records: records{5: {40, 40}}}, {marker: 60}}, []uint64{5}},
+		{"set back to where it was before, then emptied", []state{{marker: 1, records: records{5: {30, 30}}},
+			{marker: 1, restored: true, records: records{2: {10, 10}}}, {marker: 60}}, []uint64{5}},
+		{"both lost at once", []state{{marker: 1, records: records{2: {10, 10}, 5: {30, 30}}}, {marker: 60}}, []uint64{5}},
+		{"both lost at once, one lapsed later", []state{{marker: 1, records: records{2: {10, 35}, 5: {30, 30}}, lapsed: 2}, {marker: 60}}, []uint64{5}},
+		{"set back to where it was before", []state{{marker: 1, records: records{5: {30, 30}}},
+			{marker: 1, restored: true, records: records{2: {10, 10}}}}, []uint64{2, 5}},
+		{"set back to where it was before, and lapsed there", []state{{marker: 1, records: records{5: {30, 30}}},
+			{marker: 1, restored: true, records: records{2: {10, 10}}}, {marker: 1, records: records{2: {10, 70}}, lapsed: 2}}, []uint64{2, 5}},
+		{"the earlier is back in an emptied store", []state{{marker: 1, records: records{2: {10, 10}, 5: {30, 30}}}, {marker: 60},
+			{marker: 60, records: records{2: {70, 70}}}}, []uint64{2}},
+		{"went back, and lapsed there", []state{{marker: 1, records: records{5: {30, 30}}},
+			{marker: 1, restored: true, records: records{2: {10, 10}}}, {marker: 1, records: records{2: {10, 70}}},
+			{marker: 1, records: records{2: {10, 80}}, lapsed: 2}}, []uint64{2}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFollower(layout{"leno"}, "default")
+			var set registry.LeaseSet
+			for i, s := range tt.states {
+				l := list{pairs: map[string]*api.KVPair{}, marker: s.marker, index: uint64(20 * (i + 1))}
+				for slot, indexes := range s.records {
+					key := viewPrefix + registry.SubnetKey(n.Plan.Subnets(slot)[0])
+					pair := &api.KVPair{Key: key, Value: leaseRecord(t, n, slot, 1), Session: "s", CreateIndex: indexes[0], ModifyIndex: indexes[1]}
+					if slot == s.lapsed {
+						pair.Session = ""
+					}
+					l.pairs[key] = pair
+				}
+				f.belief.evidence.setBack = s.restored
+				f.belief.accept(l, time.Now().Add(time.Hour))
+				set = f.view.leases(n, &f.belief)
+			}
+			if got := slots(set); !slices.Equal(got, tt.want) {
+				t.Errorf("slots %v, want %v", got, tt.want)
+			}
+		})
+	}
+	t.Run("an earlier loss of another cluster", func(t *testing.T) {
+		f, key := keptLease(t, 2, true)
+		f.belief.accept(list{pairs: map[string]*api.KVPair{}, marker: 40, index: 50}, time.Now().Add(time.Hour))
+		now := &api.KVPair{Key: key, Value: []byte("new"), CreateIndex: 5, ModifyIndex: 5}
+		f.belief.accept(list{pairs: map[string]*api.KVPair{key: now}, marker: 40, index: 55}, time.Now().Add(time.Hour))
+		if got := string(f.belief.known[key].Value); got != "new" {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// TestSetBackIsCounted: only a certain set-back is counted; the index of a prefix falls by itself 15 minutes after a
+// deletion.
+func TestSetBackIsCounted(t *testing.T) {
+	f := newFollower(layout{"leno"}, "default")
+	for _, step := range []struct {
+		marker, index uint64
+		restored      bool
+		want          uint64
+	}{{2, 10, false, 0}, {2, 12, false, 0}, {2, 11, false, 0}, {2, 13, true, 1}, {20, 30, false, 2}} {
+		f.belief.evidence.setBack = step.restored
+		f.belief.accept(list{pairs: map[string]*api.KVPair{}, marker: step.marker, index: step.index}, time.Time{})
+		if f.belief.setBack != step.want {
+			t.Errorf("%+v: counted %d", step, f.belief.setBack)
+		}
+	}
+}
+
+// beliefOf returns a belief that has read records, given as modify indexes by subnet key, at index 20 under a marker
+// created at 2.
+func beliefOf(records map[string]uint64) *belief {
+	b := newBelief(viewPrefix)
+	b.accept(listAt(2, 20, records), time.Time{})
+	return &b
+}
+
+func listAt(marker, index uint64, records map[string]uint64) list {
+	l := list{pairs: map[string]*api.KVPair{}, marker: marker, index: index}
+	for name, modified := range records {
+		key := viewPrefix + name
+		l.pairs[key] = &api.KVPair{Key: key, Value: []byte(name), CreateIndex: 3, ModifyIndex: modified}
+	}
+	return l
+}
+
+// TestListIsJudged: which lists need a confirmation, and which may be of a store that was set back.
+func TestListIsJudged(t *testing.T) {
+	type records = map[string]uint64
+	known := records{"a": 10, "b": 11, "c": 12, "d": 13}
+	for _, tt := range []struct {
+		name                string
+		evidence            evidence
+		list                list
+		doubtful, isSetBack bool
+	}{
+		{"the same", evidence{}, listAt(2, 20, known), false, false},
+		{"one more", evidence{}, listAt(2, 30, records{"a": 10, "b": 11, "c": 12, "d": 13, "e": 30}), false, false},
+		{"one less", evidence{}, listAt(2, 30, records{"a": 10, "b": 11, "c": 12}), false, false},
+		{"half of it", evidence{}, listAt(2, 30, records{"a": 10, "b": 11}), false, false},
+		{"less than half", evidence{}, listAt(2, 30, records{"a": 10}), true, false},
+		{"no marker", evidence{}, listAt(0, 30, known), true, true},
+		{"nothing", evidence{}, listAt(0, 1, nil), true, true},
+		{"another marker", evidence{}, listAt(25, 30, known), false, true},
+		{"another marker, one less", evidence{}, listAt(25, 30, records{"a": 10, "b": 11, "c": 12}), true, true},
+		{"a lower index", evidence{}, listAt(2, 19, known), false, true},
+		{"a lower index, one less", evidence{}, listAt(2, 19, records{"a": 10, "b": 11, "c": 12}), true, true},
+		{"the directory went back, one less", evidence{setBack: true}, listAt(2, 30, records{"a": 10, "b": 11, "c": 12}), true, true},
+		{"a suspected loss, one less", evidence{suspectLoss: true}, listAt(2, 30, records{"a": 10, "b": 11, "c": 12}), true, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := beliefOf(known)
+			b.evidence = tt.evidence
+			if got := b.isDoubtful(tt.list); got != tt.doubtful {
+				t.Errorf("doubtful: %t", got)
+			}
+			if got := b.mayBeSetBack(tt.list); got != tt.isSetBack {
+				t.Errorf("may be set back: %t", got)
+			}
+		})
+	}
+}
+
+// TestUnprovenChanges: removals and late entries must be confirmed by their records, unless a list or a later change
+// has superseded them.
+func TestUnprovenChanges(t *testing.T) {
+	b := beliefOf(map[string]uint64{"a": 10, "b": 11})
+	written := func(subnet string, index, flags uint64) changelog.Change {
+		return changelog.Change{Subnet: subnet, Index: index, Value: []byte("v"), Flags: flags}
+	}
+	removed := func(subnet string, index uint64) changelog.Change {
+		return changelog.Change{Subnet: subnet, Index: index}
+	}
+	for _, tt := range []struct {
+		name    string
+		changes []changelog.Change
+		want    map[string]int
+	}{
+		{"nothing", nil, nil},
+		{"a write", []changelog.Change{written("a", 30, 0)}, nil},
+		{"a write found later", []changelog.Change{written("a", 30, changelog.FlagManual)}, map[string]int{"a": 0}},
+		{"a removal", []changelog.Change{written("b", 29, 0), removed("a", 30)}, map[string]int{"a": 1}},
+		{"a removal of an unknown record", []changelog.Change{removed("c", 30)}, nil},
+		{"a removal before the last list", []changelog.Change{removed("a", 20)}, nil},
+		{"a removal and a write", []changelog.Change{removed("a", 30), written("a", 31, 0)}, nil},
+		{"a write and a removal", []changelog.Change{written("a", 30, 0), removed("a", 31)}, map[string]int{"a": 1}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			want := map[string]int{}
+			for name, i := range tt.want {
+				want[viewPrefix+name] = i
+			}
+			if got := b.unproven(tt.changes); !maps.Equal(got, want) {
+				t.Errorf("got %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+// TestUnexplainedRecords: a list shows which records differ without an entry that tells why.
+func TestUnexplainedRecords(t *testing.T) {
+	b := beliefOf(map[string]uint64{"a": 10, "b": 11, "c": 12, "d": 13})
+	l := listAt(2, 40, map[string]uint64{"a": 10, "b": 30, "e": 31, "f": 32})
+	l.pairs[viewPrefix+"b"].Value = []byte("edited")
+	b.kept[viewPrefix+"d"] = keptRecord{}
+	var got []string
+	for _, pair := range b.unexplained(l, []changelog.Change{{Subnet: "f", Index: 32, Value: []byte("f")}}) {
+		got = append(got, fmt.Sprintf("%s=%s", strings.TrimPrefix(pair.Key, viewPrefix), pair.Value))
+	}
+	slices.Sort(got)
+	if want := []string{"b=edited", "c=", "e=e"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestUnconfirmedRecords: in an intact tree a missing record was deleted; in one that may have been set back its host
+// may be about to write it again.
+func TestUnconfirmedRecords(t *testing.T) {
+	marker := func(created uint64) *api.KVPair {
+		return &api.KVPair{Key: viewPrefix + markerName, CreateIndex: created, ModifyIndex: created}
+	}
+	a := &api.KVPair{Key: viewPrefix + "a", Value: []byte("a"), CreateIndex: 3, ModifyIndex: 10}
+	for _, tt := range []struct {
+		name  string
+		pairs api.KVPairs
+		kept  bool
+		want  int
+	}{
+		{"intact", api.KVPairs{marker(2), a}, false, 0},
+		{"kept", api.KVPairs{marker(2), a}, true, 1},
+		{"re-created", api.KVPairs{marker(30), a}, false, 1},
+		{"emptied", nil, false, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := beliefOf(map[string]uint64{"a": 10, "b": 11})
+			if tt.kept {
+				b.kept[viewPrefix+"b"] = keptRecord{}
+			}
+			if got := b.unconfirmed(tt.pairs); len(got) != tt.want {
+				t.Errorf("got %d records, want %d", len(got), tt.want)
+			}
+		})
+	}
+}
