@@ -60,8 +60,9 @@ func Choose(s Situation, c Claim, rnd func(n uint64) uint64) (Choice, error) {
 	own := taken.own(s.Leases, c)
 	if choice, ok := taken.stillOurs(c, own); ok {
 		if l := choice.Existing; l != nil && !choice.Own && l.Held() {
-			return Choice{}, &RivalError{Lease: *l, Err: fmt.Errorf("%w: %s, where this host is, is held again by %q (%s, node id %s)",
-				ErrSetBack, l.Subnet(), l.Node, joinAddrs(l.PublicIPs), l.NodeID)}
+			err := fmt.Errorf("%w: %s, where this host is, is held again by %q (%s, node id %s)",
+				ErrSetBack, l.Subnet(), l.Node, joinAddrs(l.PublicIPs), l.NodeID)
+			return Choice{}, &RivalError{Lease: *l, Err: err}
 		}
 		return choice, nil
 	}
@@ -80,7 +81,8 @@ func Choose(s Situation, c Claim, rnd func(n uint64) uint64) (Choice, error) {
 			return Choice{Slot: r.Slot, Existing: l}, nil
 		}
 	}
-	if slot, err := s.Network.Plan.Slot(c.Prefer); err == nil && s.Network.Plan.InRange(slot) && taken.free(slot) && !taken.avoids(slot) {
+	slot, err := s.Network.Plan.Slot(c.Prefer)
+	if err == nil && s.Network.Plan.InRange(slot) && taken.free(slot) && !taken.avoids(slot) {
 		return Choice{Slot: slot}, nil
 	}
 	if slot, ok := taken.pick(rnd); ok {

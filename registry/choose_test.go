@@ -155,7 +155,7 @@ func TestChoose(t *testing.T) {
 			claim: func(c *registry.Claim) { c.Prefer, c.Running = subnet(5), true }, want: 5},
 		{name: "the same, not running", give: registry.Situation{Leases: leases{held(n, 2, 9)}},
 			claim: func(c *registry.Claim) { c.Prefer = subnet(5) }, want: 2, takes: 9, own: true},
-		{name: "running, its slot taken meanwhile", give: registry.Situation{Leases: leases{held(n, 5, 1), lapsedFor(n, 2, 9, time.Hour)}},
+		{name: "running, its slot taken by now", give: registry.Situation{Leases: leases{held(n, 5, 1), lapsedFor(n, 2, 9, time.Hour)}},
 			claim: func(c *registry.Claim) { c.Prefer, c.Running = subnet(5), true }, want: 2, takes: 9, own: true},
 		{name: "running, its record is there", give: registry.Situation{Leases: leases{lapsedFor(n, 5, 9, time.Hour)}},
 			claim: func(c *registry.Claim) { c.Prefer, c.Running = subnet(5), true }, want: 5, takes: 9, own: true},
@@ -220,7 +220,7 @@ func TestChoose(t *testing.T) {
 			claim: func(c *registry.Claim) { c.Session = "session-9" }, want: 5, takes: -1, own: true},
 		{name: "overwritten under another's lock", give: registry.Situation{Bad: []registry.BadSlot{{Prefix: subnet(1), Session: "session-1"}}},
 			claim: func(c *registry.Claim) { c.Session = "session-9" }, want: 2},
-		{name: "no session is nobody's", give: registry.Situation{Bad: []registry.BadSlot{{Prefix: subnet(1)}}}, want: 2},
+		{name: "no session is no match", give: registry.Situation{Bad: []registry.BadSlot{{Prefix: subnet(1)}}}, want: 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.give.Network = n
@@ -264,7 +264,7 @@ func TestChooseErrors(t *testing.T) {
 			registry.ErrNetworkFull, []string{"6 held, 1 lapsed"}},
 		{"full of reservations", situation{Leases: all[1:], Reservations: []registry.Reservation{reservation(n, 1, "host-1", "")}}, nil,
 			registry.ErrNetworkFull, []string{"6 held", "1 reserved"}},
-		{"full but for what was revoked, which somebody holds", situation{Leases: all}, func(c *registry.Claim) { c.Avoid = n.Plan.Subnets(3)[0] },
+		{"full but for the revoked slot, which another host holds", situation{Leases: all}, func(c *registry.Claim) { c.Avoid = n.Plan.Subnets(3)[0] },
 			registry.ErrNetworkFull, []string{"7 held"}},
 		{"full but for what was revoked, which is kept for another", situation{Leases: all[1:],
 			Reservations: []registry.Reservation{reservation(n, 1, "host-1", "")}}, func(c *registry.Claim) { c.Avoid = n.Plan.Subnets(1)[0] },

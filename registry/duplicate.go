@@ -68,7 +68,8 @@ func Duplicate(l Lease, c Claim) error {
 // was set back shows a host again that this one has replaced, and refusing would leave our slot to the next host that
 // claims.
 func duplicates(leases []Lease, c Claim) (first error) {
-	lost := c.Running && !slices.ContainsFunc(leases, func(l Lease) bool { return l.NodeID == c.NodeID && l.ModifyIndex >= c.Since })
+	isCurrent := func(l Lease) bool { return l.NodeID == c.NodeID && l.ModifyIndex >= c.Since }
+	lost := c.Running && !slices.ContainsFunc(leases, isCurrent)
 	for _, l := range leases {
 		err := Duplicate(l, c)
 		if err != nil && l.NodeID != c.NodeID {

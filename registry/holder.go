@@ -39,8 +39,8 @@ const lostLeasesWait = 3
 // givenUp is how long after its last attempt a claim counts as given up, in addition to two TTLs.
 const givenUp = 30 * time.Second
 
-// Attempt notes an attempt to claim a lease, before it is decided whether it can succeed. made is the index at which the
-// network's tree of leases was created, or math.MaxUint64 if the attempt itself has just created it.
+// Attempt notes an attempt to claim a lease, before it is decided whether it can succeed. made is the index at which
+// the network's tree of leases was created, or math.MaxUint64 if the attempt itself has just created it.
 func (w *LostLeases) Attempt(network string, made uint64, claim Claim, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -58,16 +58,18 @@ func (w *LostLeases) Attempt(network string, made uint64, claim Claim, now time.
 	w.claims[network] = c
 }
 
-// Check decides on the attempt noted last. It returns an ErrLeasesLost when there are holders whose sessions are older than the network's tree of leases,
-// created at index made, and hold none of leases. The claimer itself is not one of them, and does not wait when its
-// session is older.
+// Check decides on the attempt noted last. It returns an ErrLeasesLost when there are holders whose sessions are older
+// than the network's tree of leases, created at index made, and hold none of leases. The claimer itself is not one of
+// them, and does not wait when its session is older.
 //
 // A store that was set back also has no sessions of hosts, so a claimer that saw the loss waits for a TTL: that is how
 // long other hosts may take to notice. The claimer has seen the loss when claim.Lost is set, or when the tree was
 // created again between two attempts of its claim: see Attempt.
 //
 // A claim that does not take a new subnet is not checked: see Choice.TakesNew.
-func (w *LostLeases) Check(network string, holders []Holder, leases []Lease, made uint64, claim Claim, now time.Time) error {
+func (w *LostLeases) Check(
+	network string, holders []Holder, leases []Lease, made uint64, claim Claim, now time.Time,
+) error {
 	var nodes []string
 	for _, h := range holders {
 		holds := func(l Lease) bool { return l.Session == h.Session }

@@ -27,9 +27,9 @@ func TestLapseClock(t *testing.T) {
 		{"goes on, and one more lapses", "a", 5, []registry.Lease{lapsed(1, 10), lapsed(2, 11)}, []time.Duration{5, 0}},
 		{"networks do not mix", "b", 6, []registry.Lease{lapsed(1, 10)}, []time.Duration{0}},
 		{"order does not matter", "a", 7, []registry.Lease{lapsed(2, 11), lapsed(1, 10)}, []time.Duration{2, 7}},
-		{"a changed record begins anew", "a", 8, []registry.Lease{lapsed(1, 12), lapsed(2, 11)}, []time.Duration{0, 3}},
+		{"a changed record starts again", "a", 8, []registry.Lease{lapsed(1, 12), lapsed(2, 11)}, []time.Duration{0, 3}},
 		{"a held one is forgotten", "a", 9, []registry.Lease{held(n, 1, 1)}, []time.Duration{0}},
-		{"and begins anew, as does one that was gone", "a", 10, []registry.Lease{lapsed(1, 12), lapsed(2, 11)}, []time.Duration{0, 0}},
+		{"and starts again, as does one that was gone", "a", 10, []registry.Lease{lapsed(1, 12), lapsed(2, 11)}, []time.Duration{0, 0}},
 		{"the other network went on", "b", 16, []registry.Lease{lapsed(1, 10)}, []time.Duration{10}},
 		{"never negative", "b", 3, []registry.Lease{lapsed(1, 10)}, []time.Duration{0}},
 	} {

@@ -20,7 +20,12 @@ type occupancy struct {
 type slotRange struct{ first, last uint64 }
 
 func newOccupancy(s Situation, c Claim) *occupancy {
-	o := &occupancy{plan: s.Network.Plan, leases: map[uint64]*Lease{}, reserved: map[uint64]bool{}, reservations: s.Reservations}
+	o := &occupancy{
+		plan:         s.Network.Plan,
+		leases:       map[uint64]*Lease{},
+		reserved:     map[uint64]bool{},
+		reservations: s.Reservations,
+	}
 	for i := range s.Leases {
 		o.leases[s.Leases[i].Slot] = &s.Leases[i]
 	}

@@ -75,9 +75,11 @@ func (p Pool) Normalize() (Pool, error) {
 	case p.SubnetLen > most:
 		return p, invalid("subnet_len %d is longer than %d", p.SubnetLen, most)
 	case width < MinSlotBits:
-		return p, invalid("subnet_len %d leaves fewer than 4 subnets, it must be at least %d", p.SubnetLen, p.Prefix.Bits()+MinSlotBits)
+		return p, invalid("subnet_len %d leaves fewer than 4 subnets, it must be at least %d",
+			p.SubnetLen, p.Prefix.Bits()+MinSlotBits)
 	case width > MaxSlotBits:
-		return p, invalid("subnet_len %d%s makes more than 2^%d subnets, set it to %d or less", p.SubnetLen, standard, MaxSlotBits, p.Prefix.Bits()+MaxSlotBits)
+		return p, invalid("subnet_len %d%s makes more than 2^%d subnets, set it to %d or less",
+			p.SubnetLen, standard, MaxSlotBits, p.Prefix.Bits()+MaxSlotBits)
 	}
 	if !p.Min.IsValid() {
 		p.Min = p.subnet(1).Addr()

@@ -18,7 +18,8 @@ var networkName = regexp.MustCompile(`^[a-z0-9]([a-z0-9_.-]{0,62}[a-z0-9])?$`)
 // component of keys, file names and device names.
 func CheckNetworkName(name string) error {
 	if !networkName.MatchString(name) {
-		return fmt.Errorf("network name %.80q: %w: a name has 1 to 64 lower-case letters, digits, '_', '.' and '-', and begins and ends with a letter or digit", name, ErrInvalid)
+		return fmt.Errorf("network name %.80q: %w: a name has 1 to 64 lower-case letters, digits, '_', '.' and '-', "+
+			"and begins and ends with a letter or digit", name, ErrInvalid)
 	}
 	return nil
 }
@@ -140,7 +141,8 @@ func ParseNetwork(name string, value []byte) (Network, error) {
 	}
 	plan, err := plan.Normalize()
 	if err != nil {
-		return Network{}, fmt.Errorf("%w: %s", ErrInvalid, shorten(strings.ReplaceAll(err.Error(), ErrInvalid.Error()+": ", "")))
+		reason := strings.ReplaceAll(err.Error(), ErrInvalid.Error()+": ", "")
+		return Network{}, fmt.Errorf("%w: %s", ErrInvalid, shorten(reason))
 	}
 	return Network{Name: name, Plan: plan, Backend: r.Backend}, nil
 }
@@ -159,7 +161,8 @@ func FormatLease(l Lease) ([]byte, error) {
 // of one slot would be two holders.
 func slotOfKey(n Network, key string) (netip.Prefix, uint64, error) {
 	if key == "" || strings.Contains(key, "/") {
-		return netip.Prefix{}, 0, fmt.Errorf("key %.64q: %w: a folder or inside of one, records lie beside each other", key, ErrInvalid)
+		return netip.Prefix{}, 0, fmt.Errorf("key %.64q: %w: a folder or inside of one, records lie beside each other",
+			key, ErrInvalid)
 	}
 	subnet, err := ParseSubnetKey(key)
 	if err != nil {

@@ -25,7 +25,8 @@ func CheckNewReservation(n Network, r Reservation) (Reservation, error) {
 // host. The error names all faults.
 func CheckKept(n Network, kept []Reservation) ([]Reservation, error) {
 	if len(kept) > 0 && n.ModifyIndex != 0 {
-		return nil, fmt.Errorf("%w: reservations go with a network that is new, with modify_index 0; network %s exists", ErrInvalid, n.Name)
+		return nil, fmt.Errorf("%w: reservations go with a network that is new, with modify_index 0; network %s exists",
+			ErrInvalid, n.Name)
 	}
 	out := make([]Reservation, 0, len(kept))
 	slots, hosts := map[uint64]bool{}, map[[2]string]bool{}
@@ -85,8 +86,8 @@ func (r Reservation) Hindered(l Lease) error {
 	if !l.Held() || r.For(Claim{Node: l.Node, NodeID: l.NodeID}) {
 		return nil
 	}
-	return fmt.Errorf("%w: %q (%s, node id %s) holds %s and keeps it for as long as it lives; force reserves it all the same",
-		ErrHeld, l.Node, joinAddrs(l.PublicIPs), l.NodeID, l.Subnet())
+	return fmt.Errorf("%w: %q (%s, node id %s) holds %s and keeps it for as long as it lives; "+
+		"force reserves it all the same", ErrHeld, l.Node, joinAddrs(l.PublicIPs), l.NodeID, l.Subnet())
 }
 
 // HinderedUnread returns ErrHeld for a record on the slot that cannot be read and is locked by a session. It belongs to
@@ -95,5 +96,6 @@ func HinderedUnread(key, session string) error {
 	if session == "" {
 		return nil
 	}
-	return fmt.Errorf("%w: the unusable record %s is locked by session %s; force reserves it all the same", ErrHeld, key, session)
+	return fmt.Errorf("%w: the unusable record %s is locked by session %s; force reserves it all the same",
+		ErrHeld, key, session)
 }

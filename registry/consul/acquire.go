@@ -205,9 +205,10 @@ func (a *acquisition) take(ctx context.Context, choice registry.Choice) (registr
 	} else { // KVCheckNotExists would need the right to write there
 		checks = append(checks, &api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: definition})
 	}
-	results, err := a.c.transact(ctx, append(checks, &api.KVTxnOp{Verb: api.KVLock, Key: key, Value: value, Session: session})...)
+	checks = append(checks, &api.KVTxnOp{Verb: api.KVLock, Key: key, Value: value, Session: session})
+	results, err := a.c.transact(ctx, checks...)
 	if err != nil {
-		return a.afterwards(ctx, key, value, session, err)
+		return a.resolveFailure(ctx, key, value, session, err)
 	}
 	lease := stored(wanted, results[len(results)-1])
 	reason := ""
@@ -244,8 +245,11 @@ func (a *acquisition) reserved(pair *api.KVPair) bool {
 	return err != nil || !r.For(a.claim)
 }
 
-// afterwards handles a transaction that failed. If it may have taken place nevertheless, the key itself tells.
-func (a *acquisition) afterwards(ctx context.Context, key string, value []byte, session string, failure error) (registry.Lease, error) {
+// resolveFailure handles a transaction that failed. If it may have taken place nevertheless, it reads the key to find
+// out.
+func (a *acquisition) resolveFailure(
+	ctx context.Context, key string, value []byte, session string, failure error,
+) (registry.Lease, error) {
 	if isRefused(failure) {
 		if strings.Contains(failure.Error(), "invalid session") {
 			a.session, a.claim.Session = "", ""
@@ -342,7 +346,9 @@ func (a *acquisition) record(slot uint64) (key string, value []byte, err error) 
 // situation returns a consistent view of a network's leases and reservations, and the CreateIndex of the marker of the
 // leases, 0 when it is missing. In a store that was emptied, the slots of hosts that have not returned yet count as
 // taken.
-func (c *Client) situation(ctx context.Context, n registry.Network, claim registry.Claim) (view registry.Situation, made uint64, err error) {
+func (c *Client) situation(
+	ctx context.Context, n registry.Network, claim registry.Claim,
+) (view registry.Situation, made uint64, err error) {
 	prefix := c.layout.leases(n.Name)
 	f, done := c.followers.use(n.Name)
 	defer done()

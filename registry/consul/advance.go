@@ -26,9 +26,9 @@ func (f *follower) readFromLeader(ctx context.Context, c *Client) (changelog.Rea
 	return reason, err
 }
 
-// changesAtLeader returns the changes up to the leader's current state. If the answer shows that the store was set back,
-// it records that for the next read of the leases. The read is consistent, because a default read from a newly elected
-// leader looks like a set-back.
+// changesAtLeader returns the changes up to the leader's current state. If the answer shows that the store was set
+// back, it records that for the next read of the leases. The read is consistent, because a default read from a newly
+// elected leader looks like a set-back.
 func (f *follower) changesAtLeader(ctx context.Context, c *Client) ([]changelog.Change, changelog.Reason, error) {
 	r, err := c.readDirectory(ctx, f.cursor.Prefix(), read{consistent: true}, f.cursor.Len() > fewEntries)
 	if err != nil {

@@ -28,8 +28,8 @@ func (f *follower) auditPeriod(c *Client) time.Duration {
 	return min(c.conf.Audit*time.Duration(max(f.view.usable(), 1)), longestAudit)
 }
 
-// audit compares the leases with the known state, if there is any reason to, and publishes to all hosts the changes that
-// bypassed the directory. It also deletes old entries. It runs within a turn.
+// audit compares the leases with the known state, if there is any reason to, and publishes to all hosts the changes
+// that bypassed the directory. It also deletes old entries. It runs within a turn.
 func (f *follower) audit(ctx context.Context, c *Client) error {
 	now := time.Now()
 	period := f.auditPeriod(c)

@@ -287,8 +287,8 @@ func (b *belief) unexplained(l list, changes []changelog.Change) []*api.KVPair {
 }
 
 // unproven returns, by the key of its record, the position of every change that the record must confirm: a removal, or
-// a record that was written earlier than its entry. An entry that was restored from a backup, or forged, must not cost a
-// live host its routes. Only the last change of each record counts.
+// a record that was written earlier than its entry. An entry that was restored from a backup, or forged, must not cost
+// a live host its routes. Only the last change of each record counts.
 func (b *belief) unproven(changes []changelog.Change) map[string]int {
 	last := map[string]int{} // by subnet
 	for i, ch := range changes {

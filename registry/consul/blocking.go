@@ -55,7 +55,8 @@ func isHung(ctx context.Context, r read, err error) bool {
 }
 
 // pauseUnchanged handles a read that returned the index it was given. A restore wakes a blocking query with the old
-// index, so the next read does not block. A server that answers early again and again must not be asked in a tight loop.
+// index, so the next read does not block. A server that answers early again and again must not be asked in a tight
+// loop.
 func (c *Client) pauseUnchanged(ctx context.Context, key string, r read, start time.Time) error {
 	if r.index == 0 {
 		return nil

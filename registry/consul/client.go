@@ -215,7 +215,8 @@ func (c *Client) list(ctx context.Context, prefix string, r read) (api.KVPairs, 
 	_, meta, err := c.api.KV().List(prefix, c.options(context.WithValue(whole, pairsKey{}, found), r))
 	switch {
 	case err != nil && whole.Err() != nil && !errors.Is(ctx.Err(), context.Canceled): // both limits may be over at once
-		return nil, 0, fmt.Errorf("list %s: %w: no answer in time: %w", prefix, registry.ErrUnavailable, context.DeadlineExceeded)
+		late := context.DeadlineExceeded
+		return nil, 0, fmt.Errorf("list %s: %w: no answer in time: %w", prefix, registry.ErrUnavailable, late)
 	case err != nil:
 		return nil, 0, fmt.Errorf("list %s: %w", prefix, classify(err))
 	case !meta.KnownLeader:

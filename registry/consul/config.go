@@ -159,7 +159,8 @@ func (c Config) connection() (connection, error) {
 	override(&conf.Address, c.Address)
 
 	if strings.Contains(conf.Address, "@") && !strings.HasPrefix(conf.Address, "unix://") {
-		return connection{}, errors.New("consul: there is a user or password in the address (CONSUL_HTTP_ADDR?): set CONSUL_HTTP_AUTH instead")
+		return connection{}, errors.New(
+			"consul: there is a user or password in the address (CONSUL_HTTP_ADDR?): set CONSUL_HTTP_AUTH instead")
 	}
 	base := conf.Transport
 	base.DialContext = c.Dial
@@ -181,7 +182,8 @@ func (c Config) connection() (connection, error) {
 			conf.PathPrefix = "/" + strings.TrimSuffix(path, "/")
 		}
 	default:
-		return connection{}, fmt.Errorf("consul: address %q: unknown scheme %q, want http, https or unix", conf.Address, scheme)
+		return connection{}, fmt.Errorf("consul: address %q: unknown scheme %q, want http, https or unix",
+			conf.Address, scheme)
 	}
 
 	// On the same host, compression costs more than it saves.

@@ -54,8 +54,8 @@ func (c *Client) completeReading(ctx context.Context, cursor *changelog.Cursor, 
 }
 
 // readBeforeLeases reads the directory so that it can be followed from here on, if the leases are read next: the
-// watermark, the keys of all entries, and the new entries. For a client that knows nothing yet, the keys are enough when
-// there are many entries.
+// watermark, the keys of all entries, and the new entries. For a client that knows nothing yet, the keys are enough
+// when there are many entries.
 func (c *Client) readBeforeLeases(ctx context.Context, cursor *changelog.Cursor) (changelog.Reading, error) {
 	prefix := cursor.Prefix()
 	mark, _, err := c.get(ctx, prefix+changelog.WatermarkName, read{})

@@ -48,7 +48,7 @@ func TestClassify(t *testing.T) {
 		{"no such host", &net.DNSError{Err: "no such host", Name: "consul.invalid"}, registry.ErrUnavailable},
 		{"text of a denial", errors.New("Failed request: Permission denied"), registry.ErrDenied},
 		{"classified before", hidden("x"), registry.ErrUncertain},
-		{"an answer of somebody else", errors.New("invalid character '<' looking for beginning of value"), registry.ErrUnavailable},
+		{"an answer that is not Consul's", errors.New("invalid character '<' looking for beginning of value"), registry.ErrUnavailable},
 		{"rolled back", &refusedError{reasons: []string{"key exists"}}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -164,7 +164,7 @@ func TestFaults(t *testing.T) {
 		{name: "denied", fault: answer(403, "Permission denied: token with AccessorID 'x' lacks permission"), want: registry.ErrDenied},
 		{name: "token gone", fault: answer(403, "rpc error making call: ACL not found"), want: registry.ErrDenied},
 		{name: "bad gateway", fault: answer(502, "<html>"), want: registry.ErrUnavailable},
-		{name: "somebody else's answer", fault: foreign, want: registry.ErrUnavailable},
+		{name: "an answer that is not Consul's", fault: foreign, want: registry.ErrUnavailable},
 		{name: "reset within the answer", fault: reset, within: true, want: registry.ErrUnavailable},
 		{name: "no answer", fault: noAnswer, want: registry.ErrUnavailable},
 		{name: "connection refused", gate: gateShut, want: registry.ErrUnavailable},
@@ -332,7 +332,7 @@ func TestAnswerLost(t *testing.T) {
 		"leader lost":            answer(500, "rpc error making call: leadership lost while committing log"),
 		"rate limit":             answer(503, "rate limit exceeded"),
 		"reset":                  reset,
-		"somebody else's answer": foreign,
+		"an answer that is not Consul's": foreign,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -439,7 +439,7 @@ func (f *fixture) consistent(t *testing.T, what, call string) {
 			t.Errorf("%s: %d leases of %s", what, len(leases), host)
 		}
 		if host == "host-5" && !leases[0].Held() {
-			t.Errorf("%s: nobody holds the lease", what)
+			t.Errorf("%s: the lease is not held", what)
 		}
 		delete(want, host)
 	}

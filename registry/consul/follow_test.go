@@ -151,7 +151,7 @@ func TestEditsByHand(t *testing.T) {
 	s.Put(t, watcher.layout.leases(n.Name)+"10.5.40.0-24", []byte(moved.Replace(string(value))))
 	set, index := follow(t, watcher, n, index, []uint64{10, 30, 40}, []uint64{10, 30})
 	if l := set.Leases[2]; l.Held() || l.Node != "by-hand" {
-		t.Errorf("got %+v: nobody holds what was put by hand", l)
+		t.Errorf("got %+v: a record put by hand is not held", l)
 	}
 	// A record that becomes unusable is named.
 	s.Put(t, watcher.layout.leases(n.Name)+"10.5.40.0-24", []byte(`{"version":1}`))

@@ -284,8 +284,8 @@ func TestEditBehindAChange(t *testing.T) {
 	}
 }
 
-// FuzzDirectory feeds a cursor, a belief and its view with entries of any name, value and order: the view contains only what
-// ParseLease accepts, and an answer that cannot be followed changes nothing.
+// FuzzDirectory feeds a cursor, a belief and its view with entries of any name, value and order: the view contains only
+// what ParseLease accepts, and an answer that cannot be followed changes nothing.
 func FuzzDirectory(f *testing.F) {
 	n := network("default", "10.5.0.0/16")
 	for _, seed := range []string{

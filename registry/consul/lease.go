@@ -113,7 +113,9 @@ func (c *Client) revokeOnce(ctx context.Context, network, key string) error {
 
 // keyCovering returns the key of the slot that has subnet as one of its subnets. A subnet that is not in the network's
 // plan, or whose network does not exist, is used as it is.
-func (c *Client) keyCovering(ctx context.Context, network string, subnet netip.Prefix, keyOf func(string, netip.Prefix) string) (string, error) {
+func (c *Client) keyCovering(
+	ctx context.Context, network string, subnet netip.Prefix, keyOf func(string, netip.Prefix) string,
+) (string, error) {
 	if err := registry.CheckNetworkName(network); err != nil {
 		return "", err
 	}
@@ -152,7 +154,9 @@ func (c *Client) Expire(ctx context.Context, l registry.Lease) error {
 
 // WatchLease implements registry.Leases. Unlike a list, a read of one key fails when the right is missing, so "no such
 // lease" is certain.
-func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet netip.Prefix, after uint64) (registry.Lease, uint64, error) {
+func (c *Client) WatchLease(
+	ctx context.Context, n registry.Network, subnet netip.Prefix, after uint64,
+) (registry.Lease, uint64, error) {
 	slot, err := n.Plan.Slot(subnet)
 	if err != nil {
 		return registry.Lease{}, 0, fmt.Errorf("watch lease: %w", err)

@@ -31,7 +31,8 @@ func (c *Client) Left(ctx context.Context, network string, h registry.Host) (reg
 			continue
 		}
 		locks[l.Session] = true
-		if h.NodeID != "" && l.NodeID == h.NodeID || h.Node != "" && l.Node == h.Node || slices.Contains(h.Sessions, l.Session) {
+		sameHost := h.NodeID != "" && l.NodeID == h.NodeID || h.Node != "" && l.Node == h.Node
+		if sameHost || slices.Contains(h.Sessions, l.Session) {
 			left.Leases = append(left.Leases, l)
 		}
 	}
@@ -68,7 +69,14 @@ func (c *Client) leftLease(pair *api.KVPair) (registry.Lease, bool) {
 		PublicIPs []netip.Addr `json:"public_ips"`
 	}
 	_ = json.Unmarshal(pair.Value, &r) // a partial result is enough
-	return stored(registry.Lease{Network: network, Subnets: []netip.Prefix{subnet}, Node: r.Node, NodeID: r.NodeID, PublicIPs: r.PublicIPs}, pair), true
+	l := registry.Lease{
+		Network:   network,
+		Subnets:   []netip.Prefix{subnet},
+		Node:      r.Node,
+		NodeID:    r.NodeID,
+		PublicIPs: r.PublicIPs,
+	}
+	return stored(l, pair), true
 }
 
 // EndSession implements registry.Sweeper.

@@ -89,7 +89,7 @@ func TestLeft(t *testing.T) {
 		t.Errorf("one network (-want +got):\n%s", diff)
 	}
 	if got := of("", registry.Host{NodeID: "id-9", Node: "host-9"}); got != nil {
-		t.Errorf("of nobody: %q", got)
+		t.Errorf("of an unknown host: %q", got)
 	}
 	if diff := cmp.Diff([]string{"session one/host-1"}, of("two", registry.Host{Node: "renamed", Sessions: []string{stray}})); diff != "" {
 		t.Errorf("a session of a host with another name by now (-want +got):\n%s", diff)

@@ -117,7 +117,8 @@ func (c *Client) writeNetwork(ctx context.Context, n registry.Network, value []b
 		// The write may have taken place nevertheless, and a caller that tries again must not fail because of its own
 		// write.
 		if errors.Is(err, registry.ErrUnavailable) {
-			if pair, _, readErr := c.get(ctx, key, read{consistent: true}); readErr == nil && pair != nil && bytes.Equal(pair.Value, value) {
+			pair, _, readErr := c.get(ctx, key, read{consistent: true})
+			if readErr == nil && pair != nil && bytes.Equal(pair.Value, value) {
 				return nil
 			}
 		}
@@ -340,7 +341,9 @@ func (c *Client) listNetworks(ctx context.Context, r read) (registry.NetworkSet,
 }
 
 // readNetworks returns one list of the networks, and whether it contains the marker.
-func (c *Client) readNetworks(ctx context.Context, r read) (set registry.NetworkSet, index uint64, marked bool, err error) {
+func (c *Client) readNetworks(
+	ctx context.Context, r read,
+) (set registry.NetworkSet, index uint64, marked bool, err error) {
 	prefix := c.layout.networks()
 	pairs, index, err := c.list(ctx, prefix, r)
 	if err != nil {

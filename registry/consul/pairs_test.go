@@ -22,7 +22,7 @@ func TestParsePairs(t *testing.T) {
 			want: api.KVPairs{{Key: "leno/leases/default/10.5.1.0-24", LockIndex: 1, Flags: 3, Value: []byte(`{"v":1}`),
 				Session: "adf4238a-882b-9ddc-4a9d-5b6758e4159e", CreateIndex: 200, ModifyIndex: 1<<64 - 1}}},
 		{name: "two, no value, none at all", text: "[{\"Key\":\"a\",\"Value\":null},\n{\"Value\":\"\",\"Key\":\"b\"}]", want: api.KVPairs{{Key: "a"}, {Key: "b"}}},
-		{name: "what nobody knows", text: `[{"New":{"a":["]}\"",{}]},"Key":"a","More":[1,[2]],"Also":true,"Partition":"p"}]`, want: api.KVPairs{{Key: "a"}}},
+		{name: "unknown members", text: `[{"New":{"a":["]}\"",{}]},"Key":"a","More":[1,[2]],"Also":true,"Partition":"p"}]`, want: api.KVPairs{{Key: "a"}}},
 		{name: "escapes", text: `[{"Key":"a\u003c\"\\\n\u00e9ö\\"}]`, want: api.KVPairs{{Key: "a<\"\\\néö\\"}}},
 		{name: "no list", text: `{"Key":"a"}`, fails: true},
 		{name: "null", text: `null`, fails: true},

@@ -31,7 +31,9 @@ const emptyPause = 20
 
 // WatchReservations implements registry.Reservations. There are few reservations, so every change causes all of them to
 // be read again. The index is Consul's and goes back with it.
-func (c *Client) WatchReservations(ctx context.Context, n registry.Network, after uint64) (registry.ReservationSet, uint64, error) {
+func (c *Client) WatchReservations(
+	ctx context.Context, n registry.Network, after uint64,
+) (registry.ReservationSet, uint64, error) {
 	if err := registry.CheckNetworkName(n.Name); err != nil {
 		return registry.ReservationSet{}, 0, fmt.Errorf("watch reservations: %w", err)
 	}

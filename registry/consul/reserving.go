@@ -46,8 +46,15 @@ type reserving struct {
 }
 
 func (c *Client) reserve(n registry.Network, kept []registry.Reservation) *reserving {
-	k := &reserving{Client: c, network: n, kept: map[string]registry.Reservation{}, mark: 1 + rand.Uint64N(1<<53-1), // 53 bits survive any JSON
-		hosts: map[string]string{}, asked: map[string]uint64{}, before: map[string]bool{}}
+	k := &reserving{
+		Client:  c,
+		network: n,
+		kept:    map[string]registry.Reservation{},
+		mark:    1 + rand.Uint64N(1<<53-1), // 53 bits survive any JSON
+		hosts:   map[string]string{},
+		asked:   map[string]uint64{},
+		before:  map[string]bool{},
+	}
 	for _, r := range kept {
 		key := c.layout.reservation(n.Name, r.Subnet)
 		k.kept[key], k.hosts[r.Host()] = r, key

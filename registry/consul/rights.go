@@ -82,28 +82,44 @@ func (c *Client) entitlements(w registry.Wish, node string) []entitlement {
 	rule := func(kind, segment, access string) string {
 		return fmt.Sprintf("%s %q { policy = %q }", kind, segment, access)
 	}
-	readAll := entitlement{rule: rule("key_prefix", prefix+"/", "read"), purpose: "to read networks, reservations and the leases of all hosts",
-		ask: []authorization{{Resource: "key", Access: "read", Segment: c.layout.networks() + markerName}}}
+	key := func(access, key string) authorization {
+		return authorization{Resource: "key", Access: access, Segment: key}
+	}
+	readAll := entitlement{
+		rule:    rule("key_prefix", prefix+"/", "read"),
+		purpose: "to read networks, reservations and the leases of all hosts",
+		ask:     []authorization{key("read", c.layout.networks()+markerName)},
+	}
 	leases := entitlement{rule: rule("key_prefix", prefix+"/leases/", "write"), purpose: "to write this host's lease"}
 	changes := entitlement{rule: rule("key_prefix", prefix+"/changes/", "write"), purpose: "to tell the other hosts of it"}
-	defines := entitlement{rule: rule("key_prefix", c.layout.networks(), "write"), purpose: "to define the networks of its configuration"}
+	defines := entitlement{
+		rule:    rule("key_prefix", c.layout.networks(), "write"),
+		purpose: "to define the networks of its configuration",
+	}
 	for _, n := range w.Networks {
-		for _, key := range []string{c.layout.network(n), c.layout.leases(n) + markerName, c.layout.reservations(n) + markerName} {
-			readAll.ask = append(readAll.ask, authorization{Resource: "key", Access: "read", Segment: key})
-		}
-		leases.ask = append(leases.ask, authorization{Resource: "key", Access: "write", Segment: c.layout.leases(n) + markerName})
-		changes.ask = append(changes.ask, authorization{Resource: "key", Access: "write", Segment: c.layout.changes(n) + markerName})
+		readAll.ask = append(readAll.ask,
+			key("read", c.layout.network(n)),
+			key("read", c.layout.leases(n)+markerName),
+			key("read", c.layout.reservations(n)+markerName))
+		leases.ask = append(leases.ask, key("write", c.layout.leases(n)+markerName))
+		changes.ask = append(changes.ask, key("write", c.layout.changes(n)+markerName))
 	}
 	for _, n := range w.Defines {
-		defines.ask = append(defines.ask, authorization{Resource: "key", Access: "write", Segment: c.layout.network(n)})
+		defines.ask = append(defines.ask, key("write", c.layout.network(n)))
 	}
 	session := entitlement{rule: rule("session", node, "write"), purpose: "for the session that holds the lease"}
 	if node != "" {
 		session.ask = []authorization{{Resource: "session", Access: "write", Segment: node}}
 	}
-	sessions := entitlement{rule: rule("session_prefix", "", "read"), purpose: "to see which hosts have leases that Consul has lost",
-		ask: []authorization{{Resource: "session", Access: "read"}}}
-	name := entitlement{rule: rule("agent", cmp.Or(node, w.Node), "read"), purpose: "for this host's name in Consul, or set node_name"}
+	sessions := entitlement{
+		rule:    rule("session_prefix", "", "read"),
+		purpose: "to see which hosts have leases that Consul has lost",
+		ask:     []authorization{{Resource: "session", Access: "read"}},
+	}
+	name := entitlement{
+		rule:    rule("agent", cmp.Or(node, w.Node), "read"),
+		purpose: "for this host's name in Consul, or set node_name",
+	}
 	if !w.Named {
 		name.ask = []authorization{{Resource: "agent", Access: "read", Segment: cmp.Or(node, w.Node)}}
 	}
@@ -129,7 +145,11 @@ func (c *Client) authorize(ctx context.Context, questions []authorization) ([]au
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, tokenKey{}, c.token), c.conf.timeout)
 	defer cancel()
 	conf := c.conn.config
-	where := url.URL{Scheme: cmp.Or(conf.Scheme, "http"), Host: conf.Address, Path: conf.PathPrefix + "/v1/internal/acl/authorize"}
+	where := url.URL{
+		Scheme: cmp.Or(conf.Scheme, "http"),
+		Host:   conf.Address,
+		Path:   conf.PathPrefix + "/v1/internal/acl/authorize",
+	}
 	query := url.Values{}
 	for name, value := range map[string]string{"dc": conf.Datacenter, "ns": conf.Namespace, "partition": conf.Partition} {
 		if value != "" {
@@ -152,7 +172,8 @@ func (c *Client) authorize(ctx context.Context, questions []authorization) ([]au
 	defer response.Body.Close()
 	var out []authorization
 	if err := json.NewDecoder(response.Body).Decode(&out); err != nil || len(out) != len(questions) {
-		return nil, fmt.Errorf("consul's answer about rights cannot be read: %d of %d, %w", len(out), len(questions), cmp.Or(err, errors.New("some are missing")))
+		err = cmp.Or(err, errors.New("some are missing"))
+		return nil, fmt.Errorf("consul's answer about rights cannot be read: %d of %d, %w", len(out), len(questions), err)
 	}
 	return out, nil
 }

@@ -55,7 +55,7 @@ func TestRights(t *testing.T) {
 	}
 	_, err = s.open(t, func(c *Config) { c.Token = "7f6a3c9e-0000-4000-8000-00000000dead" }).Rights(testContext(t), wish)
 	if !errors.Is(err, registry.ErrDenied) || !strings.Contains(err.Error(), "ACL not found") {
-		t.Errorf("of a token that nobody knows: %v", err)
+		t.Errorf("of an unknown token: %v", err)
 	}
 }
 

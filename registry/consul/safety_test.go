@@ -446,14 +446,14 @@ func TestWatchTellsThatItGoesOn(t *testing.T) {
 		}
 	})
 	watcher, n, _, index := watched(t, s, func(c *Config) { c.Address = addr }, never)
-	for name, meanwhile := range map[string]func() error{
+	for name, interfere := range map[string]func() error{
 		"alone":      func() error { return nil },
 		"all leases": func() error { return errOf(watcher.WatchLeases(testContext(t), n, 0)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			trouble <- true
 			wantIs(t, errOf(watcher.WatchLeases(testContext(t), n, index)), registry.ErrUnavailable)
-			if err := meanwhile(); err != nil {
+			if err := interfere(); err != nil {
 				t.Fatal(err)
 			}
 			set, next, err := watcher.WatchLeases(testContext(t), n, index)

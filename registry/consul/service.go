@@ -37,7 +37,8 @@ func (c *Client) Announce(ctx context.Context, s registry.Service, v registry.Ve
 	if !same {
 		opts, cancel := c.query(ctx, read{})
 		defer cancel()
-		err := c.api.Agent().ServiceRegisterOpts(wanted, api.ServiceRegisterOpts{ReplaceExistingChecks: true}.WithContext(opts.Context()))
+		replace := api.ServiceRegisterOpts{ReplaceExistingChecks: true}.WithContext(opts.Context())
+		err := c.api.Agent().ServiceRegisterOpts(wanted, replace)
 		if err != nil {
 			return fmt.Errorf("register service %s: %w", s.ID, classify(err))
 		}

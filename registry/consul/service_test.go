@@ -68,12 +68,12 @@ func TestAnnounce(t *testing.T) {
 		{"to a ttl check", func() { service.HealthURL = "" }, true},
 		{"the ttl check stays", func() {}, false},
 		{"back", func() { service.HealthURL = health.URL + "/healthz" }, true},
-		{"deregistered by somebody", func() {
+		{"deregistered by another program", func() {
 			if err := s.admin.Agent().ServiceDeregister(service.ID); err != nil {
 				t.Fatal(err)
 			}
 		}, true},
-		{"check deregistered by somebody", func() {
+		{"check deregistered by another program", func() {
 			if err := s.admin.Agent().CheckDeregister("service:" + service.ID); err != nil {
 				t.Fatal(err)
 			}

@@ -204,7 +204,8 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		// This is a page of a proxy or portal in between. Consul's API sends no HTML, and for several of its answers
 		// the page would be mistaken for "false" or "not found".
 		_ = resp.Body.Close()
-		return nil, &statusError{Code: http.StatusBadGateway, Body: fmt.Sprintf("a page with status %d that is not Consul's", resp.StatusCode)}
+		body := fmt.Sprintf("a page with status %d that is not Consul's", resp.StatusCode)
+		return nil, &statusError{Code: http.StatusBadGateway, Body: body}
 	case resp.StatusCode < 400, resp.StatusCode == http.StatusNotFound, resp.StatusCode == http.StatusConflict:
 		return resp, nil
 	}

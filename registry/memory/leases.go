@@ -163,7 +163,9 @@ func (c *Client) Expire(ctx context.Context, l registry.Lease) error {
 }
 
 // WatchLease implements registry.Leases.
-func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet netip.Prefix, after uint64) (l registry.Lease, index uint64, err error) {
+func (c *Client) WatchLease(
+	ctx context.Context, n registry.Network, subnet netip.Prefix, after uint64,
+) (l registry.Lease, index uint64, err error) {
 	slot, err := n.Plan.Slot(subnet)
 	if err != nil {
 		return registry.Lease{}, 0, wrap(err, "watch lease")
@@ -194,7 +196,9 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 }
 
 // WatchLeases implements registry.Leases.
-func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint64) (set registry.LeaseSet, index uint64, err error) {
+func (c *Client) WatchLeases(
+	ctx context.Context, n registry.Network, after uint64,
+) (set registry.LeaseSet, index uint64, err error) {
 	s := c.store
 	index, err = s.watch(ctx, after, func() (uint64, error) {
 		dir := leasesDir + n.Name + "/"
@@ -238,5 +242,6 @@ func (s *Store) block(blocked []registry.BadSlot, name, key string) []registry.B
 	if err != nil {
 		return blocked
 	}
-	return append(blocked, registry.BadSlot{Prefix: prefix, Session: s.records[key].session, ModifyIndex: s.records[key].modifyIndex})
+	r := s.records[key]
+	return append(blocked, registry.BadSlot{Prefix: prefix, Session: r.session, ModifyIndex: r.modifyIndex})
 }

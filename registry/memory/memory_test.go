@@ -89,7 +89,7 @@ func TestSessionExpires(t *testing.T) {
 			t.Errorf("got %+v, %v, want it lapsed for an hour", set.Leases, err)
 		}
 		if set, _, err = store.Client().WatchLeases(t.Context(), n, 0); err != nil || set.Leases[0].Lapsed != 0 {
-			t.Errorf("got %+v, %v, want a new client to begin anew", set.Leases, err)
+			t.Errorf("got %+v, %v, want a new client to start again", set.Leases, err)
 		}
 	})
 }

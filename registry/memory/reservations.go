@@ -17,7 +17,8 @@ func (c *Client) AddReservation(ctx context.Context, n registry.Network, r regis
 		return wrap(err, "reserve in network %s", n.Name)
 	}
 	s := c.store
-	return wrap(s.do(ctx, func() error { return s.reserveLocked(n, force, r) }), "reserve %s in network %s", r.Subnet, n.Name)
+	err = s.do(ctx, func() error { return s.reserveLocked(n, force, r) })
+	return wrap(err, "reserve %s in network %s", r.Subnet, n.Name)
 }
 
 // reserveLocked adds all reservations or, if it returns an error, none.
@@ -92,7 +93,9 @@ func (c *Client) Reservations(ctx context.Context, n registry.Network) (set regi
 }
 
 // WatchReservations implements registry.Reservations.
-func (c *Client) WatchReservations(ctx context.Context, n registry.Network, after uint64) (set registry.ReservationSet, index uint64, err error) {
+func (c *Client) WatchReservations(
+	ctx context.Context, n registry.Network, after uint64,
+) (set registry.ReservationSet, index uint64, err error) {
 	s := c.store
 	index, err = s.watch(ctx, after, func() (uint64, error) {
 		set, _ = s.reservationsLocked(n)

@@ -162,7 +162,13 @@ func (s *Store) openLocked(network string, claim registry.Claim, ids ...string) 
 		return "", fmt.Errorf("create session: %w", err)
 	}
 	s.index++
-	s.sessions[id] = session{network: network, node: claim.Node, createIndex: s.index, ttl: claim.TTL, expires: time.Now().Add(expiry(claim.TTL))}
+	s.sessions[id] = session{
+		network:     network,
+		node:        claim.Node,
+		createIndex: s.index,
+		ttl:         claim.TTL,
+		expires:     time.Now().Add(expiry(claim.TTL)),
+	}
 	return id, nil
 }
 

@@ -232,7 +232,7 @@ var acquireTests = []test{
 			}
 		}
 	}},
-	{"refuses a claim nobody could read", func(s *suite) {
+	{"refuses a claim that no host could read", func(s *suite) {
 		r := s.open()
 		n := s.network("default", wide)
 		for name, change := range map[string]func(*registry.Claim){

@@ -140,7 +140,7 @@ func (s *suite) churn(rnd *rand.Rand) {
 	}
 	for _, what := range []string{"its own", "a free one", "a lapsed one", "none"} {
 		if got[what] == 0 {
-			s.Errorf("nobody ever got %s: %v", what, got)
+			s.Errorf("no host ever got %s: %v", what, got)
 		}
 	}
 }

@@ -162,7 +162,7 @@ var holdingTests = []test{
 			}
 		}
 	}},
-	{"what was revoked is somebody else's first", func(s *suite) {
+	{"a revoked slot goes to other hosts first", func(s *suite) {
 		r := s.open()
 		n := s.network("default", small)
 		c := s.claim(0)

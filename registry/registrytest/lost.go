@@ -93,7 +93,7 @@ var lostTests = []test{
 		s.emptied(n)
 		s.acquire(r, n, own) // the tree was created again since its last claim
 	}},
-	{"hosts of a new network wait for nobody", func(s *suite) {
+	{"hosts of a new network wait for no others", func(s *suite) {
 		n := s.network("default", wide)
 		a, b := s.open(), s.open()
 		l := s.acquire(a, n, s.claim(0))

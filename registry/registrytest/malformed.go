@@ -146,7 +146,7 @@ var malformedTests = []test{
 			s.Fatalf("was %+v, is %+v", l, again)
 		}
 	}},
-	{"an identity in a bad record is nobody's", func(s *suite) {
+	{"an identity in a bad record counts for no host", func(s *suite) {
 		n := s.network("default", wide)
 		c := s.claim(0)
 		value := fmt.Sprintf(`{"version":1,"subnet":"10.5.9.0/24","node":%q,"node_id":%q,"public_ip":%q,"mtu":1,"backend":{"type":"vxlan"}}`,

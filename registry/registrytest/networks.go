@@ -67,7 +67,7 @@ var networkTests = []test{
 		s.equal("value", string(value), `{"version":1,"name":"default","pools":[{"prefix":"10.5.0.0/16","subnet_len":24,`+
 			`"min":"10.5.1.0","max":"10.5.255.0"}],"backend":{"type":"vxlan","vni":1,"port":8472}}`)
 	}},
-	{"put refuses what nobody could read", func(s *suite) {
+	{"put refuses a definition that no host could read", func(s *suite) {
 		r := s.open()
 		for name, change := range map[string]func(*registry.Network){
 			"no name":       func(n *registry.Network) { n.Name = "" },
@@ -278,7 +278,7 @@ var networkTests = []test{
 		s.ok(r.Release(s.ctx(), l))
 		s.equal("deletions without leases", deletions(), []string{"recent", "trigger"})
 	}},
-	{"a deletion that nobody wrote", func(s *suite) {
+	{"a deletion that no host wrote", func(s *suite) {
 		r := s.open()
 		s.network("default", wide)
 		for _, value := range []string{

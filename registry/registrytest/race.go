@@ -98,7 +98,7 @@ var raceTests = []test{
 			s.Fatalf("%d of %d got a slot", len(won), len(claims))
 		}
 		if !slices.Contains(slots(won), 50) {
-			s.Error("nobody got the slot all wanted")
+			s.Error("no host got the slot that all wanted")
 		}
 	}},
 	{"the owner's return and a taker past hold", func(s *suite) {

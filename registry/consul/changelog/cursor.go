@@ -157,8 +157,8 @@ func (c *Cursor) gone(r Reading, mark uint64) (keys []string, unread bool, reaso
 	return keys, unread, ""
 }
 
-// ShowsSetBack reports whether a reading that cannot be followed shows that the store was set back, or that entries were
-// deleted by hand.
+// ShowsSetBack reports whether a reading that cannot be followed shows that the store was set back, or that entries
+// were deleted by hand.
 func (c *Cursor) ShowsSetBack(r Reading) bool {
 	probe := *c
 	probe.entries = maps.Clone(c.entries)

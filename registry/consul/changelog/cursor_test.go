@@ -38,7 +38,8 @@ func keysReading(index uint64, mark *api.KVPair, keys ...string) Reading {
 	return r
 }
 
-// TestCursorAdvances: a cursor moves from a reading at index 10, with entries 7 and 9 and a watermark of 5, to the next reading.
+// TestCursorAdvances: a cursor moves from a reading at index 10, with entries 7 and 9 and a watermark of 5, to the next
+// reading.
 func TestCursorAdvances(t *testing.T) {
 	garbage := &api.KVPair{Key: dirPrefix + "hello", ModifyIndex: 12}
 	removal := entryAt(12)
@@ -100,8 +101,8 @@ func TestCursorUnread(t *testing.T) {
 	}
 }
 
-// TestCursorKnowsOnlyKeys: an entry of which only the key was adopted may vanish without an error, and counts as written
-// no later than it was adopted.
+// TestCursorKnowsOnlyKeys: an entry of which only the key was adopted may vanish without an error, and counts as
+// written no later than it was adopted.
 func TestCursorKnowsOnlyKeys(t *testing.T) {
 	c := newCursor()
 	start := time.Now()

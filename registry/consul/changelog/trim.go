@@ -26,8 +26,8 @@ func (c *Cursor) Trimmable(now time.Time, age time.Duration) []string {
 }
 
 // TrimOps returns the transaction that deletes entries and raises the watermark to mark, so that a host that was away
-// knows that it may have missed some. The last operation is the one on the watermark. Of two hosts that trim at the same
-// time, one is refused.
+// knows that it may have missed some. The last operation is the one on the watermark. Of two hosts that trim at the
+// same time, one is refused.
 func (c *Cursor) TrimOps(keys []string) (ops []*api.KVTxnOp, mark uint64) {
 	mark = c.mark
 	for _, key := range keys {
