@@ -40,7 +40,7 @@ func (c *serviceStore) Announce(_ context.Context, s registry.Service, v registr
 	return nil
 }
 
-func (c *serviceStore) Doubles(context.Context, registry.Service, string) ([]registry.Service, error) {
+func (c *serviceStore) Duplicates(context.Context, registry.Service, string) ([]registry.Service, error) {
 	return nil, nil
 }
 
@@ -120,7 +120,7 @@ func TestAnnouncedAnew(t *testing.T) {
 	announced := func(again bool) {
 		t.Helper()
 		eventually(t, func() error {
-			if s, _ := c.last(); s.Name == "" || (s.Again != "") != again {
+			if s, _ := c.last(); s.Name == "" || (s.Epoch != "") != again {
 				return fmt.Errorf("%+v", s)
 			}
 			return nil

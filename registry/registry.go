@@ -168,39 +168,6 @@ func (c Claim) TakesBack(subnet netip.Prefix) bool {
 	return (c.Running || c.Lately) && c.Prefer == subnet
 }
 
-// Announcer is the optional ability to register the agent in a service catalogue.
-type Announcer interface {
-	// Announce makes the catalogue show s with the verdict v. It reads first and writes only when something differs.
-	// Call it at startup, on every change, and every 30 s, because catalogues forget.
-	Announce(ctx context.Context, s Service, v Verdict) error
-	// Withdraw removes the service; if it is absent, that is no error.
-	Withdraw(ctx context.Context, s Service) error
-	// Doubles returns the services that have the same value of one Meta entry as s under another ID: registrations of
-	// the same agent from when it had another name.
-	Doubles(ctx context.Context, s Service, meta string) ([]Service, error)
-}
-
-// Service is one agent in the catalogue.
-type Service struct {
-	Name      string     // "leno"
-	ID        string     // unique on the node
-	Address   netip.Addr // where others reach the agent's host; invalid for the node's own address
-	Port      int        // of the agent's HTTP API, 0 for none
-	HealthURL string     // URL that the catalogue polls; "" for a TTL check fed by Announce
-	Tags      []string
-	Meta      map[string]string
-	// Again is the time when the store was last seen to be set back. The catalogue may have been set back with it,
-	// although everything looks right, so a new value registers the service again. It is "" while that has not
-	// happened.
-	Again string
-}
-
-// Verdict is the agent's health as shown in catalogues.
-type Verdict struct {
-	Status string // "passing", "warning" or "critical"
-	Output string // reasons, a few lines
-}
-
 // Prober is the optional ability to check cheaply whether the store can be used.
 type Prober interface {
 	// Probe makes one small request that needs the whole store: one read by the leader, under the client's token.
@@ -219,61 +186,8 @@ type Follower interface {
 	Forget(network string)
 }
 
-// Entitled is the optional ability to report which rights a client has.
-type Entitled interface {
-	// Rights returns each rule that an agent needs and whether this client's token grants it, without using the right.
-	// It is empty where the store has no rights. ErrDenied means that the store does not know the token.
-	Rights(ctx context.Context, w Wish) ([]Right, error)
-}
-
-// Wish describes what an agent does in a store.
-type Wish struct {
-	Node     string   // the agent's name
-	Named    bool     // the store need not tell the name
-	Networks []string // networks that the agent takes part in
-	Defines  []string // those of them that the agent defines itself where they are missing
-	Service  string   // the agent's name in the catalogue, "" for none
-}
-
-// Right is one rule of a policy.
-type Right struct {
-	Rule    string // as the store writes it: `key_prefix "leno/leases/" { policy = "write" }`
-	For     string // what it is needed for: "to write this host's lease"
-	Granted bool
-}
-
 // NodeNamer is the optional ability to report the store's name of this host.
 type NodeNamer interface {
 	// NodeName returns the name, or "" when the store's own agent is not on this host and so cannot name it.
 	NodeName(ctx context.Context) (string, error)
-}
-
-// Sweeper is the optional ability to find the records of one host in the store, independently of what the host itself
-// remembers.
-type Sweeper interface {
-	// Left returns the records that name the host in one network, or in all networks if network is "", including
-	// networks that no longer exist. It returns ErrUncertain when the answer may be incomplete.
-	Left(ctx context.Context, network string, h Host) (Left, error)
-
-	// EndSession ends a session that holds no lease. If the session has already ended, that is no error.
-	EndSession(ctx context.Context, id string) error
-
-	// Shown returns the service with the given ID as the catalogue has it, and false when the catalogue has none.
-	Shown(ctx context.Context, id string) (Service, bool, error)
-}
-
-// Host identifies one host in a store.
-type Host struct {
-	Node     string   // name, "" when it is not known
-	NodeID   string   // "" when it is not known
-	Sessions []string // sessions that the host remembers
-}
-
-// Left is the set of records that a host has in a store.
-type Left struct {
-	// Leases name the node or the node id, or are locked by one of the sessions. The records may be unusable: only
-	// network, the first subnet and the session are certain, other fields are filled in as far as they can be read.
-	Leases []Lease
-	// Sessions hold no lease, and carry the host's name or are among those that it remembers.
-	Sessions []string
 }

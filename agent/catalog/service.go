@@ -38,9 +38,9 @@ type Catalog interface {
 	Announce(ctx context.Context, s registry.Service, v registry.Verdict) error
 	// Withdraw removes the service. If there is none, that is no error.
 	Withdraw(ctx context.Context, s registry.Service) error
-	// Doubles returns the services that have the same value of one meta entry as s and another ID: those of the same
+	// Duplicates returns the services that have the same value of one meta entry as s and another ID: those of the same
 	// agent from when it had another name.
-	Doubles(ctx context.Context, s registry.Service, meta string) ([]registry.Service, error)
+	Duplicates(ctx context.Context, s registry.Service, meta string) ([]registry.Service, error)
 }
 
 // A Description is what an agent says about itself.
@@ -157,7 +157,7 @@ func (r *Registration) register(ctx context.Context, v registry.Verdict, again s
 	if err != nil || !s.Address.IsValid() {
 		return err
 	}
-	s.Again = again
+	s.Epoch = again
 	call, cancel := context.WithTimeout(ctx, retry.CallTimeout)
 	defer cancel()
 	if err = r.Catalog.Announce(call, s, v); err == nil {
@@ -173,7 +173,7 @@ func (r *Registration) register(ctx context.Context, v registry.Verdict, again s
 
 // withdrawDuplicates removes the entries of this agent from when its host or its service had another name.
 func (r *Registration) withdrawDuplicates(ctx context.Context, s registry.Service) error {
-	duplicates, err := r.Catalog.Doubles(ctx, s, NodeIDMeta)
+	duplicates, err := r.Catalog.Duplicates(ctx, s, NodeIDMeta)
 	for _, d := range duplicates {
 		if err := r.Catalog.Withdraw(ctx, d); err != nil {
 			return err

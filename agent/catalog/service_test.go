@@ -42,7 +42,7 @@ func (f *fake) Announce(_ context.Context, s registry.Service, v registry.Verdic
 	return f.err
 }
 
-func (f *fake) Doubles(_ context.Context, _ registry.Service, meta string) ([]registry.Service, error) {
+func (f *fake) Duplicates(_ context.Context, _ registry.Service, meta string) ([]registry.Service, error) {
 	if meta != "node_id" {
 		return nil, fmt.Errorf("asked for %s", meta)
 	}
@@ -126,7 +126,7 @@ func TestRun(t *testing.T) {
 		h := newHost()
 		h.run(t, func(after func(time.Duration) (registry.Service, registry.Verdict)) {
 			s, v := after(0)
-			if s.Name != "leno" || s.ID != "leno-a" || s.Address != h.said.Address || s.Again != "" {
+			if s.Name != "leno" || s.ID != "leno-a" || s.Address != h.said.Address || s.Epoch != "" {
 				t.Errorf("%+v", s)
 			}
 			if v.Status != api.Passing || v.Output != "all checks are passing" {
@@ -150,7 +150,7 @@ func TestRun(t *testing.T) {
 			}
 
 			h.SetBack.Set(struct{}{})
-			if s, _ := after(spread); s.Again == "" {
+			if s, _ := after(spread); s.Epoch == "" {
 				t.Error("a catalogue that was set back is not told")
 			}
 			before := h.catalog.writes

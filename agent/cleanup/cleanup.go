@@ -40,13 +40,13 @@ type Registry interface {
 // A RecordFinder finds the records of one host in the store, whatever the host remembers of them. The records of a
 // store without one end with its process.
 type RecordFinder interface {
-	// Left returns the records that name the host in one network, or in all networks if network is "", including
+	// HostRecords returns the records that name the host in one network, or in all networks if network is "", including
 	// networks that no longer exist. The error is registry.ErrUncertain if the answer may be incomplete.
-	Left(ctx context.Context, network string, h registry.Host) (registry.Left, error)
+	HostRecords(ctx context.Context, network string, h registry.Host) (registry.HostRecords, error)
 	// EndSession ends a session that holds no lease. If it has already ended, that is no error.
 	EndSession(ctx context.Context, id string) error
-	// Shown returns the service with an ID as the catalogue has it, and false if there is none.
-	Shown(ctx context.Context, id string) (registry.Service, bool, error)
+	// RegisteredService returns the service with an ID as the catalogue has it, and false if there is none.
+	RegisteredService(ctx context.Context, id string) (registry.Service, bool, error)
 }
 
 // A Withdrawer removes services from a catalogue. If there is no such service, that is no error.

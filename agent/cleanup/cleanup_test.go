@@ -27,7 +27,7 @@ import (
 // swept is a store that knows only the records of one host.
 type swept struct {
 	registry.Registry
-	left     registry.Left
+	left     registry.HostRecords
 	err      error
 	services map[string]registry.Service
 	asked    registry.Host
@@ -36,7 +36,7 @@ type swept struct {
 
 func (s *swept) NodeName(context.Context) (string, error) { return "host-a", s.err }
 
-func (s *swept) Left(_ context.Context, _ string, h registry.Host) (registry.Left, error) {
+func (s *swept) HostRecords(_ context.Context, _ string, h registry.Host) (registry.HostRecords, error) {
 	s.asked = h
 	return s.left, s.err
 }
@@ -46,14 +46,14 @@ func (s *swept) EndSession(_ context.Context, id string) error {
 	return nil
 }
 
-func (s *swept) Shown(_ context.Context, id string) (registry.Service, bool, error) {
+func (s *swept) RegisteredService(_ context.Context, id string) (registry.Service, bool, error) {
 	service, ok := s.services[id]
 	return service, ok, nil
 }
 
 func (s *swept) Announce(context.Context, registry.Service, registry.Verdict) error { return nil }
 
-func (s *swept) Doubles(context.Context, registry.Service, string) ([]registry.Service, error) {
+func (s *swept) Duplicates(context.Context, registry.Service, string) ([]registry.Service, error) {
 	return nil, nil
 }
 
@@ -296,7 +296,7 @@ func TestStore(t *testing.T) {
 			if tt.lost {
 				must(t, os.Remove(dir+"/data/node-id"))
 			}
-			store := &swept{Registry: memory.New().Client(), left: registry.Left{Leases: leases, Sessions: []string{"s2"}}, err: tt.err, services: services}
+			store := &swept{Registry: memory.New().Client(), left: registry.HostRecords{Leases: leases, Sessions: []string{"s2"}}, err: tt.err, services: services}
 			if tt.service != "" {
 				store.services = map[string]registry.Service{"leno-host-a": {ID: "leno-host-a", Meta: map[string]string{"node_id": tt.service}}}
 			}

@@ -84,7 +84,7 @@ func (c *cleaner) findHostRecords(ctx context.Context) error {
 			me.Sessions = append(me.Sessions, t.saved.Session)
 		}
 	}
-	left, err := records.Left(ctx, c.o.Network, me)
+	left, err := records.HostRecords(ctx, c.o.Network, me)
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (c *cleaner) findService(ctx context.Context, reg Registry, records RecordF
 	if !ok || c.config.Consul.Service == "" {
 		return nil
 	}
-	service, ok, err := records.Shown(ctx, catalog.ServiceID(c.config.Consul.Service, node))
+	service, ok, err := records.RegisteredService(ctx, catalog.ServiceID(c.config.Consul.Service, node))
 	if err != nil || !ok {
 		return err
 	}

@@ -28,7 +28,7 @@ type store struct {
 	definition registry.Network
 	leases     []registry.Lease
 	err        error // of everything
-	wanted     registry.Wish
+	wanted     registry.RequiredRights
 }
 
 func (s *store) Network(_ context.Context, name string) (registry.Network, error) {
@@ -51,7 +51,7 @@ func (s *store) WatchLease(
 
 func (s *store) Probe(context.Context) error { return s.err }
 
-func (s *store) Rights(_ context.Context, w registry.Wish) ([]registry.Right, error) {
+func (s *store) Rights(_ context.Context, w registry.RequiredRights) ([]registry.Right, error) {
 	s.wanted = w
 	return []registry.Right{{Rule: "a rule", For: "to take part", Granted: false}}, nil
 }
@@ -191,7 +191,7 @@ func TestExamine(t *testing.T) {
 	if len(underlay) != 2 || underlay[0] != want {
 		t.Errorf("paths between hosts: %+v, want %+v", underlay, want)
 	}
-	rights := registry.Wish{Node: "a", Named: true, Networks: []string{"n", "m", "unknown"}, Defines: []string{"m"}}
+	rights := registry.RequiredRights{Node: "a", Named: true, Networks: []string{"n", "m", "unknown"}, Defines: []string{"m"}}
 	if diff := cmp.Diff(rights, s.wanted); diff != "" {
 		t.Errorf("rights (-want +got):\n%s", diff)
 	}
@@ -348,12 +348,12 @@ func TestStoreFacts(t *testing.T) {
 		err    error
 		rights int
 	}{{nil, 1}, {registry.ErrDenied, 1}, {registry.ErrUnavailable, 0}} {
-		got := storeFacts(t.Context(), &store{err: tt.err}, "a fake", registry.Wish{})
+		got := storeFacts(t.Context(), &store{err: tt.err}, "a fake", registry.RequiredRights{})
 		if got.Name != "a fake" || !errors.Is(got.Err, tt.err) || len(got.Rights) != tt.rights {
 			t.Errorf("%v: %+v", tt.err, got)
 		}
 	}
-	if got := storeFacts(t.Context(), struct{ Registry }{}, "a fake", registry.Wish{}); got.Name != "" {
+	if got := storeFacts(t.Context(), struct{ Registry }{}, "a fake", registry.RequiredRights{}); got.Name != "" {
 		t.Errorf("of a store that cannot be probed: %+v", got)
 	}
 }

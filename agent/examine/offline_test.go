@@ -72,7 +72,7 @@ func TestExamineOffline(t *testing.T) {
 		"no configuration":      func(o *Offline) { o.Config.Files = nil },
 		"invalid configuration": func(o *Offline) { o.ConfigErr = errors.New("line 3") },
 	} {
-		s.wanted = registry.Wish{}
+		s.wanted = registry.RequiredRights{}
 		o := offline(t, s)
 		change(&o)
 		if out := ExamineOffline(t.Context(), o, api.DoctorOptions{}); len(out.Findings) == 0 || s.wanted.Node != "" {

@@ -24,12 +24,12 @@ type Registry interface {
 type RightsChecker interface {
 	// Rights returns each rule that an agent needs and whether the client's token grants it, without using the right.
 	// It returns none if the store has no rights. The error is registry.ErrDenied if the store does not know the token.
-	Rights(ctx context.Context, w registry.Wish) ([]registry.Right, error)
+	Rights(ctx context.Context, w registry.RequiredRights) ([]registry.Right, error)
 }
 
 // requiredRights describes what the agent of a host does in the store.
-func requiredRights(c config.Config, node string, networks []string) registry.Wish {
-	w := registry.Wish{Node: node, Named: c.NodeName != "", Networks: networks, Service: c.Consul.Service}
+func requiredRights(c config.Config, node string, networks []string) registry.RequiredRights {
+	w := registry.RequiredRights{Node: node, Named: c.NodeName != "", Networks: networks, Service: c.Consul.Service}
 	for _, n := range c.Networks {
 		if len(n.Pools) > 0 {
 			w.Defines = append(w.Defines, n.Name)
@@ -39,7 +39,7 @@ func requiredRights(c config.Config, node string, networks []string) registry.Wi
 }
 
 // storeFacts asks the store whether it can be used, and for what. The facts of a store that cannot be probed are empty.
-func storeFacts(ctx context.Context, reg Registry, name string, w registry.Wish) doctor.Store {
+func storeFacts(ctx context.Context, reg Registry, name string, w registry.RequiredRights) doctor.Store {
 	prober, ok := reg.(registry.Prober)
 	if !ok {
 		return doctor.Store{}

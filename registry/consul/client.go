@@ -20,6 +20,7 @@ package consul
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync/atomic"
@@ -65,10 +66,9 @@ type shared struct {
 
 var (
 	_ registry.Registry  = (*Client)(nil)
-	_ registry.Announcer = (*Client)(nil)
+	_ registry.Prober    = (*Client)(nil)
 	_ registry.Follower  = (*Client)(nil)
 	_ registry.NodeNamer = (*Client)(nil)
-	_ registry.Sweeper   = (*Client)(nil)
 )
 
 // New returns a client. It reads the TLS files but does not connect to Consul; the first call reads the token file.

@@ -137,8 +137,8 @@ func calls() []call {
 		{name: "Announce", writes: true, do: func(ctx context.Context, c *Client, f *fixture) error {
 			return c.Announce(ctx, f.service(), registry.Verdict{Status: "passing"})
 		}},
-		{name: "Doubles", do: func(ctx context.Context, c *Client, f *fixture) error {
-			_, err := c.Doubles(ctx, f.service(), "node_id")
+		{name: "Duplicates", do: func(ctx context.Context, c *Client, f *fixture) error {
+			_, err := c.Duplicates(ctx, f.service(), "node_id")
 			return err
 		}},
 		{name: "Withdraw", writes: true, status: true, do: func(ctx context.Context, c *Client, f *fixture) error { return c.Withdraw(ctx, f.service()) }},
@@ -328,10 +328,10 @@ func nth(n int) func(*http.Request) bool {
 // that the outcome is unknown. When it is repeated, it finds its own result, without duplicates or leftovers.
 func TestAnswerLost(t *testing.T) {
 	for name, instead := range map[string]fault{
-		"time-out":               noAnswer,
-		"leader lost":            answer(500, "rpc error making call: leadership lost while committing log"),
-		"rate limit":             answer(503, "rate limit exceeded"),
-		"reset":                  reset,
+		"time-out":                       noAnswer,
+		"leader lost":                    answer(500, "rpc error making call: leadership lost while committing log"),
+		"rate limit":                     answer(503, "rate limit exceeded"),
+		"reset":                          reset,
 		"an answer that is not Consul's": foreign,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,11 +3,7 @@ package consul
 import (
 	"context"
 	"fmt"
-
-	"github.com/lenonet/leno/registry"
 )
-
-var _ registry.Prober = (*Client)(nil)
 
 // Probe implements registry.Prober with a consistent read of one small key, for which the token needs the right to read
 // the networks. The read is consistent because a newly elected leader answers other reads before it has applied its

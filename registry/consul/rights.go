@@ -13,8 +13,6 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-var _ registry.Entitled = (*Client)(nil)
-
 // authorization is one question to Consul's ACLs and its answer, in the format of /v1/internal/acl/authorize. Consul's
 // own UI depends on that endpoint, which decides without side effects.
 type authorization struct {
@@ -31,9 +29,10 @@ type entitlement struct {
 	ask           []authorization
 }
 
-// Rights implements registry.Entitled, by the rules of examples/consul/policy.hcl. In a Consul without ACLs no right
-// can be missing.
-func (c *Client) Rights(ctx context.Context, w registry.Wish) ([]registry.Right, error) {
+// Rights returns each rule that an agent needs, by examples/consul/policy.hcl, and whether this client's token grants
+// it, without using the right. It is empty in a Consul without ACLs, where no right can be missing. ErrDenied means that
+// Consul does not know the token.
+func (c *Client) Rights(ctx context.Context, w registry.RequiredRights) ([]registry.Right, error) {
 	// A session belongs to the node of the Consul agent that creates it. Where the name of that node may not be read,
 	// sessions are left out.
 	node := ""
@@ -77,7 +76,7 @@ func (c *Client) Rights(ctx context.Context, w registry.Wish) ([]registry.Right,
 }
 
 // entitlements returns the rules that an agent needs.
-func (c *Client) entitlements(w registry.Wish, node string) []entitlement {
+func (c *Client) entitlements(w registry.RequiredRights, node string) []entitlement {
 	prefix := c.layout.prefix
 	rule := func(kind, segment, access string) string {
 		return fmt.Sprintf("%s %q { policy = %q }", kind, segment, access)

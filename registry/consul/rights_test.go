@@ -20,7 +20,7 @@ func TestRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wish := registry.Wish{Node: node, Networks: []string{"blue", "default"}, Defines: []string{"blue"}, Service: "leno"}
+	wish := registry.RequiredRights{Node: node, Networks: []string{"blue", "default"}, Defines: []string{"blue"}, Service: "leno"}
 	rights, err := s.open(t).Rights(testContext(t), wish)
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestRightsOfExample(t *testing.T) {
 	}
 	secret, _ := s.newToken(t, strings.ReplaceAll(string(rules), `"host-a"`, `"`+node+`"`))
 	c := s.client(t, "leno", func(c *Config) { c.Token = secret })
-	rights, err := c.Rights(testContext(t), registry.Wish{Node: node, Networks: []string{"default"}, Defines: []string{"default"}, Service: "leno"})
+	rights, err := c.Rights(testContext(t), registry.RequiredRights{Node: node, Networks: []string{"default"}, Defines: []string{"default"}, Service: "leno"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,13 +20,13 @@ const (
 	checkTimeout  = "5s"
 	checkTTL      = "60s"
 	ttlNotes      = "fed by the leno agent itself"
-	againMeta     = "registered_again"
+	epochMeta     = "registered_again"
 )
 
-// Announce implements registry.Announcer with the services of the local Consul agent. The check polls s.HealthURL;
+// Announce makes the services of the local Consul agent show s with the verdict v. The check polls s.HealthURL;
 // without a URL it is a TTL check that every call feeds with v. A `consul agent -dev` forgets services at a restart,
 // and any program may deregister them, so each call reads first. When a restore removes the service from the servers,
-// the local agent does not notice for up to two minutes, unless service and check differ from those it has: s.Again is
+// the local agent does not notice for up to two minutes, unless service and check differ from those it has: s.Epoch is
 // part of both.
 func (c *Client) Announce(ctx context.Context, s registry.Service, v registry.Verdict) error {
 	wanted := registration(s, v)
@@ -55,7 +55,7 @@ func (c *Client) Announce(ctx context.Context, s registry.Service, v registry.Ve
 	return nil
 }
 
-// Withdraw implements registry.Announcer.
+// Withdraw removes the service; if it is absent, that is no error.
 func (c *Client) Withdraw(ctx context.Context, s registry.Service) error {
 	opts, cancel := c.query(ctx, read{})
 	defer cancel()
@@ -66,8 +66,9 @@ func (c *Client) Withdraw(ctx context.Context, s registry.Service) error {
 	return nil
 }
 
-// Doubles implements registry.Announcer. It knows only the services of the local Consul agent.
-func (c *Client) Doubles(ctx context.Context, s registry.Service, meta string) ([]registry.Service, error) {
+// Duplicates returns the services of the local Consul agent that have the same value of one Meta entry as s under
+// another ID.
+func (c *Client) Duplicates(ctx context.Context, s registry.Service, meta string) ([]registry.Service, error) {
 	opts, cancel := c.query(ctx, read{})
 	defer cancel()
 	filter := fmt.Sprintf("Meta[%q] == %q and ID != %q", meta, s.Meta[meta], s.ID)
@@ -77,13 +78,13 @@ func (c *Client) Doubles(ctx context.Context, s registry.Service, meta string) (
 	}
 	var out []registry.Service
 	for _, id := range slices.Sorted(maps.Keys(found)) {
-		out = append(out, shown(found[id]))
+		out = append(out, serviceOf(found[id]))
 	}
 	return out, nil
 }
 
-// shown returns a service as the local Consul agent has it.
-func shown(found *api.AgentService) registry.Service {
+// serviceOf returns a service as the local Consul agent has it.
+func serviceOf(found *api.AgentService) registry.Service {
 	s := registry.Service{Name: found.Service, ID: found.ID, Port: found.Port, Tags: found.Tags, Meta: found.Meta}
 	s.Address, _ = netip.ParseAddr(found.Address) // stays invalid for the node's own address
 	return s
@@ -103,9 +104,9 @@ func registration(s registry.Service, v registry.Verdict) *api.AgentServiceRegis
 		check.Notes = "polls " + s.HealthURL + " every " + checkInterval
 	}
 	r := &api.AgentServiceRegistration{ID: s.ID, Name: s.Name, Port: s.Port, Tags: s.Tags, Meta: s.Meta, Check: check}
-	if s.Again != "" {
-		check.Notes += ", registered again " + s.Again
-		r.Meta = map[string]string{againMeta: s.Again}
+	if s.Epoch != "" {
+		check.Notes += ", registered again " + s.Epoch
+		r.Meta = map[string]string{epochMeta: s.Epoch}
 		maps.Copy(r.Meta, s.Meta)
 	}
 	if s.Address.IsValid() {

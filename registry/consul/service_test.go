@@ -149,7 +149,7 @@ func TestAnnounceAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Unless the local agent compares itself with the catalogue at this moment, the service is missing now.
-	service.Again = "2026-01-02T03:04:05Z"
+	service.Epoch = "2026-01-02T03:04:05Z"
 	eventually(t, "the service is in the catalogue again", both)
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// found returns the result of Left as text: for a lease its network, subnet and named host, for a session its name.
-func found(t *testing.T, s *store, left registry.Left) (out []string) {
+// found returns the result of HostRecords as text: for a lease its network, subnet and named host, for a session its name.
+func found(t *testing.T, s *store, left registry.HostRecords) (out []string) {
 	t.Helper()
 	for _, l := range left.Leases {
 		held := "lapsed"
@@ -33,8 +33,8 @@ func found(t *testing.T, s *store, left registry.Left) (out []string) {
 	return out
 }
 
-// TestLeft finds all records of one host, whatever happened to its records and networks, and none of other hosts.
-func TestLeft(t *testing.T) {
+// TestHostRecords finds all records of one host, whatever happened to its records and networks, and none of other hosts.
+func TestHostRecords(t *testing.T) {
 	s := newStore(t)
 	ctx := testContext(t)
 	c := s.open(t)
@@ -75,7 +75,7 @@ func TestLeft(t *testing.T) {
 	}
 	of := func(network string, h registry.Host) []string {
 		t.Helper()
-		left, err := c.Left(ctx, network, h)
+		left, err := c.HostRecords(ctx, network, h)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +107,7 @@ func TestLeft(t *testing.T) {
 		t.Errorf("by session (-want +got):\n%s", diff)
 	}
 
-	left, err := c.Left(ctx, "", me)
+	left, err := c.HostRecords(ctx, "", me)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,11 +154,11 @@ func TestLeftUnderTheAgentsRights(t *testing.T) {
 	if err := c.Announce(ctx, service, registry.Verdict{Status: api.HealthPassing}); err != nil {
 		t.Fatal(err)
 	}
-	left, err := c.Left(ctx, "", registry.Host{Node: "host-1", NodeID: "id-1"})
+	left, err := c.HostRecords(ctx, "", registry.Host{Node: "host-1", NodeID: "id-1"})
 	if err != nil || len(left.Leases) != 1 || len(left.Sessions) != 1 {
 		t.Fatalf("%+v, %v", left, err)
 	}
-	shown, ok, err := c.Shown(ctx, service.ID)
+	shown, ok, err := c.RegisteredService(ctx, service.ID)
 	if !ok || err != nil {
 		t.Fatal(ok, err)
 	}
@@ -178,17 +178,17 @@ func TestLeftIsWholeOrAnError(t *testing.T) {
 	n := putNetwork(t, s, "one", "10.5.0.0/16")
 	acquire(t, s.open(t), n, 1)
 	secret, _ := s.newToken(t, `key_prefix "`+s.prefix+`/networks/" { policy = "read" }`)
-	_, err := s.open(t).As(secret).(*Client).Left(testContext(t), "", registry.Host{NodeID: "id-1"})
+	_, err := s.open(t).As(secret).(*Client).HostRecords(testContext(t), "", registry.Host{NodeID: "id-1"})
 	wantIs(t, err, registry.ErrDenied)
-	_, err = s.open(t, func(c *Config) { c.Address = "127.0.0.1:1" }).Left(testContext(t), "", registry.Host{NodeID: "id-1"})
+	_, err = s.open(t, func(c *Config) { c.Address = "127.0.0.1:1" }).HostRecords(testContext(t), "", registry.Host{NodeID: "id-1"})
 	wantIs(t, err, registry.ErrUnavailable)
 }
 
-func TestShown(t *testing.T) {
+func TestRegisteredService(t *testing.T) {
 	s := newStore(t)
 	ctx := testContext(t)
 	c := s.open(t)
-	if _, ok, err := c.Shown(ctx, "leno-shown"); ok || err != nil {
+	if _, ok, err := c.RegisteredService(ctx, "leno-shown"); ok || err != nil {
 		t.Error(ok, err)
 	}
 	want := registry.Service{Name: "leno", ID: "leno-shown", Port: 5366, Tags: []string{"a"}, Meta: map[string]string{"node_id": "x"}}
@@ -196,7 +196,7 @@ func TestShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Withdraw(context.Background(), want) })
-	got, ok, err := c.Shown(ctx, want.ID)
+	got, ok, err := c.RegisteredService(ctx, want.ID)
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); !ok || err != nil || diff != "" {
 		t.Error(ok, err, diff)
 	}
@@ -212,7 +212,7 @@ func TestShown(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = c.Withdraw(context.Background(), s) })
 	}
-	doubles, err := c.Doubles(ctx, want, "node_id")
+	doubles, err := c.Duplicates(ctx, want, "node_id")
 	if err != nil || len(doubles) != 1 || doubles[0].ID != "mesh-before" || doubles[0].Name != "mesh" {
 		t.Error(doubles, err)
 	}

@@ -13,48 +13,50 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// Left implements registry.Sweeper. It returns only sessions that the token may see.
-func (c *Client) Left(ctx context.Context, network string, h registry.Host) (registry.Left, error) {
+// HostRecords returns the records that name a host in one network, or in all networks if network is "", including
+// networks that no longer exist. It returns only sessions that the token may see. The error is ErrUncertain when the
+// answer may be incomplete.
+func (c *Client) HostRecords(ctx context.Context, network string, h registry.Host) (registry.HostRecords, error) {
 	prefix := c.layout.prefix + "/leases/"
 	if network != "" {
 		prefix = c.layout.leases(network)
 	}
 	found, _, err := c.list(ctx, prefix, read{consistent: true})
 	if err != nil {
-		return registry.Left{}, err
+		return registry.HostRecords{}, err
 	}
-	var left registry.Left
+	var out registry.HostRecords
 	locks := map[string]bool{} // sessions that hold a lease
 	for _, pair := range found {
-		l, ok := c.leftLease(pair)
+		l, ok := c.anyLease(pair)
 		if !ok {
 			continue
 		}
 		locks[l.Session] = true
 		sameHost := h.NodeID != "" && l.NodeID == h.NodeID || h.Node != "" && l.Node == h.Node
 		if sameHost || slices.Contains(h.Sessions, l.Session) {
-			left.Leases = append(left.Leases, l)
+			out.Leases = append(out.Leases, l)
 		}
 	}
 	opts, cancel := c.query(ctx, read{consistent: true})
 	defer cancel()
 	sessions, _, err := c.api.Session().List(opts)
 	if err != nil {
-		return registry.Left{}, fmt.Errorf("list sessions: %w", classify(err))
+		return registry.HostRecords{}, fmt.Errorf("list sessions: %w", classify(err))
 	}
 	for _, s := range sessions {
 		in, node, ok := strings.Cut(strings.TrimPrefix(s.Name, c.layout.prefix+"/"), "/")
 		named := ok && h.Node != "" && node == h.Node && s.Name == c.sessionName(in, node) && (network == "" || network == in)
 		if (named || slices.Contains(h.Sessions, s.ID)) && !locks[s.ID] {
-			left.Sessions = append(left.Sessions, s.ID)
+			out.Sessions = append(out.Sessions, s.ID)
 		}
 	}
-	return left, nil
+	return out, nil
 }
 
-// leftLease returns the record of a lease as far as it can be read without the definition of its network. It returns
+// anyLease returns the record of a lease as far as it can be read without the definition of its network. It returns
 // false if the key is not that of a lease.
-func (c *Client) leftLease(pair *api.KVPair) (registry.Lease, bool) {
+func (c *Client) anyLease(pair *api.KVPair) (registry.Lease, bool) {
 	network, key, ok := strings.Cut(strings.TrimPrefix(pair.Key, c.layout.prefix+"/leases/"), "/")
 	if !ok {
 		return registry.Lease{}, false
@@ -79,11 +81,11 @@ func (c *Client) leftLease(pair *api.KVPair) (registry.Lease, bool) {
 	return stored(l, pair), true
 }
 
-// EndSession implements registry.Sweeper.
+// EndSession ends a session that holds no lease. If the session has already ended, that is no error.
 func (c *Client) EndSession(ctx context.Context, id string) error { return c.destroySession(ctx, id) }
 
-// Shown implements registry.Sweeper.
-func (c *Client) Shown(ctx context.Context, id string) (registry.Service, bool, error) {
+// RegisteredService returns the service with the given ID as the local Consul agent has it, and false when it has none.
+func (c *Client) RegisteredService(ctx context.Context, id string) (registry.Service, bool, error) {
 	opts, cancel := c.query(ctx, read{})
 	defer cancel()
 	found, _, err := c.api.Agent().Service(id, opts)
@@ -93,5 +95,5 @@ func (c *Client) Shown(ctx context.Context, id string) (registry.Service, bool, 
 	if err != nil {
 		return registry.Service{}, false, fmt.Errorf("look up service %s: %w", id, classify(err))
 	}
-	return shown(found), true, nil
+	return serviceOf(found), true, nil
 }
