@@ -74,11 +74,11 @@ func (a *acquisition) run(ctx context.Context) (registry.Lease, error) {
 			return registry.Lease{}, err
 		}
 		if made == 0 {
-			created, err := a.c.ensureMarker(ctx, a.c.layout.leases(a.network.Name))
+			created, err := a.c.kv.ensureMarker(ctx, a.c.layout.leases(a.network.Name))
 			if err != nil {
 				return registry.Lease{}, err
 			}
-			if err := a.c.ensureWatermark(ctx, a.network.Name); err != nil {
+			if err := a.c.kv.ensureWatermark(ctx, a.c.layout.changes(a.network.Name)); err != nil {
 				return registry.Lease{}, err
 			}
 			if !created {
@@ -123,7 +123,7 @@ func (a *acquisition) run(ctx context.Context) (registry.Lease, error) {
 // one stays in force.
 func (a *acquisition) confirmPlan(ctx context.Context) error {
 	key := a.c.layout.network(a.network.Name)
-	pair, _, err := a.c.get(ctx, key, read{consistent: true})
+	pair, _, err := a.c.kv.get(ctx, key, read{consistent: true})
 	if err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ func (a *acquisition) take(ctx context.Context, choice registry.Choice) (registr
 		checks = append(checks, &api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: definition})
 	}
 	checks = append(checks, &api.KVTxnOp{Verb: api.KVLock, Key: key, Value: value, Session: session})
-	results, err := a.c.transact(ctx, checks...)
+	results, err := a.c.kv.transact(ctx, checks...)
 	if err != nil {
 		return a.resolveFailure(ctx, key, value, session, err)
 	}
@@ -259,7 +259,7 @@ func (a *acquisition) resolveFailure(
 	if !errors.Is(failure, registry.ErrUnavailable) {
 		return registry.Lease{}, fmt.Errorf("write %s: %w", key, failure)
 	}
-	pair, _, err := a.c.get(ctx, key, read{consistent: true})
+	pair, _, err := a.c.kv.get(ctx, key, read{consistent: true})
 	switch {
 	case err != nil:
 		return registry.Lease{}, fmt.Errorf("write %s: %w", key, failure)
@@ -342,80 +342,3 @@ func (a *acquisition) record(slot uint64) (key string, value []byte, err error) 
 	}
 	return a.c.layout.lease(a.network.Name, l.Subnet()), value, nil
 }
-
-// situation returns a consistent view of a network's leases and reservations, and the CreateIndex of the marker of the
-// leases, 0 when it is missing. In a store that was emptied, the slots of hosts that have not returned yet count as
-// taken.
-func (c *Client) situation(
-	ctx context.Context, n registry.Network, claim registry.Claim,
-) (view registry.Situation, made uint64, err error) {
-	prefix := c.layout.leases(n.Name)
-	f, done := c.followers.use(n.Name)
-	defer done()
-	pairs, err := f.readFirst(ctx, c)
-	if err == nil && pairs == nil {
-		pairs, _, err = c.list(ctx, prefix, read{consistent: true})
-	}
-	if err != nil {
-		return view, 0, err
-	}
-	view.Network = n
-	var set registry.LeaseSet
-	records := slices.DeleteFunc(slices.Clone(pairs), func(p *api.KVPair) bool {
-		if p.Key != prefix+markerName {
-			return false
-		}
-		made = p.CreateIndex
-		return true
-	})
-	for i, read := range f.view.read(n, prefix, records) {
-		pair := records[i]
-		if read.err == nil {
-			set.Leases = append(set.Leases, read.lease)
-		} else if p, err := registry.ParseSubnetKey(pair.Key[len(prefix):]); err == nil {
-			view.Bad = append(view.Bad, registry.BadSlot{Prefix: p, Session: pair.Session, ModifyIndex: pair.ModifyIndex})
-		}
-	}
-	f.lapses.Observe(n.Name, set.Leases, time.Now())
-	view.Leases = set.Leases
-	unconfirmed, err := f.unconfirmed(ctx, pairs)
-	if err != nil {
-		return view, 0, err
-	}
-	for _, pair := range unconfirmed {
-		if l, err := parseLease(n, prefix, pair); err == nil && l.NodeID != claim.NodeID {
-			view.Bad = append(view.Bad, registry.BadSlot{Prefix: l.Subnet()})
-		}
-	}
-
-	prefix = c.layout.reservations(n.Name)
-	reserved, _, err := c.reservations(ctx, n)
-	if err != nil {
-		return view, 0, err
-	}
-	view.Reservations = reserved.Reservations
-	for _, b := range reserved.Bad {
-		// The slot is reserved, but the record does not tell for which host.
-		if p, err := registry.ParseSubnetKey(b.Key[len(prefix):]); err == nil {
-			view.Bad = append(view.Bad, registry.BadSlot{Prefix: p})
-		}
-	}
-	return view, made, nil
-}
-
-// parseLease parses a pair below prefix.
-func parseLease(n registry.Network, prefix string, pair *api.KVPair) (registry.Lease, error) {
-	l, err := registry.ParseLease(n, pair.Key[len(prefix):], pair.Value)
-	if err != nil {
-		return registry.Lease{}, err
-	}
-	return stored(l, pair), nil
-}
-
-// stored returns the lease with Consul's metadata of its record.
-func stored(l registry.Lease, pair *api.KVPair) registry.Lease {
-	l.Session, l.CreateIndex, l.ModifyIndex = pair.Session, pair.CreateIndex, pair.ModifyIndex
-	return l
-}
-
-func lastComponent(key string) string { return key[strings.LastIndexByte(key, '/')+1:] }

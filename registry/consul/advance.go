@@ -13,15 +13,15 @@ import (
 
 // advance follows the directory to a reading and applies its changes. When it cannot tell what happened, it returns the
 // reason.
-func (f *follower) advance(ctx context.Context, c *Client, r changelog.Reading) (changelog.Reason, error) {
-	changes, reason, err := f.changesSince(ctx, c, r)
+func (f *follower) advance(ctx context.Context, kv *kv, r changelog.Reading) (changelog.Reason, error) {
+	changes, reason, err := f.changesSince(ctx, kv, r)
 	f.belief.apply(changes)
 	return reason, err
 }
 
 // readFromLeader follows the directory to the leader's current state and applies its changes.
-func (f *follower) readFromLeader(ctx context.Context, c *Client) (changelog.Reason, error) {
-	changes, reason, err := f.changesAtLeader(ctx, c)
+func (f *follower) readFromLeader(ctx context.Context, kv *kv) (changelog.Reason, error) {
+	changes, reason, err := f.changesAtLeader(ctx, kv)
 	f.belief.apply(changes)
 	return reason, err
 }
@@ -29,12 +29,12 @@ func (f *follower) readFromLeader(ctx context.Context, c *Client) (changelog.Rea
 // changesAtLeader returns the changes up to the leader's current state. If the answer shows that the store was set
 // back, it records that for the next read of the leases. The read is consistent, because a default read from a newly
 // elected leader looks like a set-back.
-func (f *follower) changesAtLeader(ctx context.Context, c *Client) ([]changelog.Change, changelog.Reason, error) {
-	r, err := c.readDirectory(ctx, f.cursor.Prefix(), read{consistent: true}, f.cursor.Len() > fewEntries)
+func (f *follower) changesAtLeader(ctx context.Context, kv *kv) ([]changelog.Change, changelog.Reason, error) {
+	r, err := kv.readDirectory(ctx, f.changes, read{consistent: true}, f.cursor.Len() > fewEntries)
 	if err != nil {
 		return nil, "", err
 	}
-	changes, reason, err := f.changesSince(ctx, c, r)
+	changes, reason, err := f.changesSince(ctx, kv, r)
 	f.belief.evidence.setBack = f.belief.evidence.setBack || reason.IsSetBack()
 	return changes, reason, err
 }
@@ -42,16 +42,16 @@ func (f *follower) changesAtLeader(ctx context.Context, c *Client) ([]changelog.
 // changesSince completes a reading with the new entries, moves the cursor to it, and returns the changes since the last
 // one that the records confirm.
 func (f *follower) changesSince(
-	ctx context.Context, c *Client, r changelog.Reading,
+	ctx context.Context, kv *kv, r changelog.Reading,
 ) ([]changelog.Change, changelog.Reason, error) {
-	if err := c.completeReading(ctx, &f.cursor, &r); err != nil {
+	if err := kv.completeReading(ctx, &f.cursor, &r); err != nil {
 		return nil, "", err
 	}
 	changes, reason := f.cursor.Advance(r, time.Now())
 	if reason != "" {
 		return nil, reason, nil
 	}
-	changes, err := f.verify(ctx, c, changes)
+	changes, err := f.verify(ctx, kv, changes)
 	if err != nil {
 		f.cursor.Reset() // these changes are lost: the leases are read again
 		return nil, "", err
@@ -62,14 +62,14 @@ func (f *follower) changesSince(
 
 // verify returns the changes that the records do not contradict. It reads the records of the few changes that need
 // confirmation.
-func (f *follower) verify(ctx context.Context, c *Client, changes []changelog.Change) ([]changelog.Change, error) {
+func (f *follower) verify(ctx context.Context, kv *kv, changes []changelog.Change) ([]changelog.Change, error) {
 	unproven := f.belief.unproven(changes)
 	if len(unproven) == 0 {
 		return changes, nil
 	}
-	records, err := c.getEach(ctx, slices.Sorted(maps.Keys(unproven)))
+	records, err := kv.getEach(ctx, slices.Sorted(maps.Keys(unproven)))
 	if err != nil {
-		return nil, fmt.Errorf("verify changes of %s: %w", f.belief.prefix, err)
+		return nil, fmt.Errorf("verify changes of %s: %w", f.leases, err)
 	}
 	contradicted := map[string]bool{} // by subnet
 	for _, pair := range records {
@@ -78,7 +78,7 @@ func (f *follower) verify(ctx context.Context, c *Client, changes []changelog.Ch
 		// Any later change of the record has an entry of its own, or is found by an audit.
 		contradicted[ch.Subnet] = exists == ch.IsRemoval() || exists && !bytes.Equal(pair.Value, ch.Value)
 		if exists && ch.IsRemoval() && pair.CreateIndex < ch.Index {
-			c.logger.Warn("entry says that a lease is gone which is not", "key", pair.Key)
+			kv.logger.Warn("entry says that a lease is gone which is not", "key", pair.Key)
 		}
 	}
 	isContradicted := func(ch changelog.Change) bool { return contradicted[ch.Subnet] }

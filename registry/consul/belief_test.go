@@ -17,7 +17,7 @@ import (
 // keptLease returns a follower that knows one lease, written at 10, which a list at 30 lacks.
 func keptLease(t *testing.T, marker uint64, restored bool) (f *follower, key string) {
 	t.Helper()
-	f = newFollower(layout{"leno"}, "default")
+	f = newTestFollower()
 	key = viewPrefix + "10.5.1.0-24"
 	old := &api.KVPair{Key: key, Value: []byte("old"), CreateIndex: 10, ModifyIndex: 10}
 	f.belief.accept(list{pairs: map[string]*api.KVPair{key: old}, marker: 2, index: 10}, time.Time{})
@@ -103,7 +103,7 @@ func TestTheLatestOfAHostIsKept(t *testing.T) {
 			{marker: 1, records: records{2: {10, 80}}, lapsed: 2}}, []uint64{2}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			f := newFollower(layout{"leno"}, "default")
+			f := newTestFollower()
 			var set registry.LeaseSet
 			for i, s := range tt.states {
 				l := list{pairs: map[string]*api.KVPair{}, marker: s.marker, index: uint64(20 * (i + 1))}
@@ -138,7 +138,7 @@ func TestTheLatestOfAHostIsKept(t *testing.T) {
 // TestSetBackIsCounted: only a certain set-back is counted; the index of a prefix falls by itself 15 minutes after a
 // deletion.
 func TestSetBackIsCounted(t *testing.T) {
-	f := newFollower(layout{"leno"}, "default")
+	f := newTestFollower()
 	for _, step := range []struct {
 		marker, index uint64
 		restored      bool

@@ -7,42 +7,33 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 )
 
-// doubts contains the keys and prefixes whose next read must not block. After an error or an unchanged answer the store
-// may have been restarted or restored with lower indexes, and a blocking query with the old index would miss that.
-type doubts struct{ set sync.Map }
-
-func (d *doubts) has(key string) bool { _, ok := d.set.Load(key); return ok }
-func (d *doubts) add(key string)      { d.set.Store(key, true) }
-func (d *doubts) clear(key string)    { d.set.Delete(key) }
-
 // awaitIndex repeats a read of a key or prefix until its index differs from after, and returns that index. The read
 // blocks, unless after is 0 or the key is in doubt.
-func (c *Client) awaitIndex(
+func (k *kv) awaitIndex(
 	ctx context.Context, key string, after uint64, get func(read) (index uint64, err error),
 ) (uint64, error) {
 	for {
 		r := read{}
-		if after > 0 && !c.doubts.has(key) {
-			r = read{index: after, wait: c.conf.Wait}
+		if after > 0 && !k.doubts.has(key) {
+			r = read{index: after, wait: k.conf.Wait}
 		}
 		start := time.Now()
 		index, err := get(r)
 		if err != nil {
-			c.doubts.add(key)
+			k.doubts.add(key)
 			if isHung(ctx, r, err) {
 				continue
 			}
 			return 0, err
 		}
-		c.doubts.clear(key)
+		k.doubts.clear(key)
 		if index != after {
 			return index, nil
 		}
-		if err := c.pauseUnchanged(ctx, key, r, start); err != nil {
+		if err := k.pauseUnchanged(ctx, key, r, start); err != nil {
 			return 0, err
 		}
 	}
@@ -57,13 +48,13 @@ func isHung(ctx context.Context, r read, err error) bool {
 // pauseUnchanged handles a read that returned the index it was given. A restore wakes a blocking query with the old
 // index, so the next read does not block. A server that answers early again and again must not be asked in a tight
 // loop.
-func (c *Client) pauseUnchanged(ctx context.Context, key string, r read, start time.Time) error {
+func (k *kv) pauseUnchanged(ctx context.Context, key string, r read, start time.Time) error {
 	if r.index == 0 {
 		return nil
 	}
-	c.doubts.add(key)
-	if time.Since(start) < c.conf.Coalesce {
-		return pause(ctx, jitter(c.conf.Coalesce))
+	k.doubts.add(key)
+	if time.Since(start) < k.conf.Coalesce {
+		return pause(ctx, jitter(k.conf.Coalesce))
 	}
 	return nil
 }
@@ -71,22 +62,22 @@ func (c *Client) pauseUnchanged(ctx context.Context, key string, r read, start t
 // awaitChange blocks until the index of a prefix differs from after, and then for a random time in which more changes
 // may arrive. It requests the names directly below the prefix without its slash: about 30 bytes, however much the
 // prefix contains.
-func (c *Client) awaitChange(ctx context.Context, prefix string, after uint64) (uint64, error) {
-	index, err := c.awaitIndex(ctx, prefix, after, func(r read) (uint64, error) {
-		index, _, err := c.prefixIndex(ctx, prefix, r)
+func (k *kv) awaitChange(ctx context.Context, prefix string, after uint64) (uint64, error) {
+	index, err := k.awaitIndex(ctx, prefix, after, func(r read) (uint64, error) {
+		index, _, err := k.prefixIndex(ctx, prefix, r)
 		return index, err
 	})
 	if err != nil {
 		return 0, err
 	}
-	return index, pause(ctx, jitter(c.conf.Coalesce))
+	return index, pause(ctx, jitter(k.conf.Coalesce))
 }
 
 // prefixIndex returns the index of the keys below a prefix, and whether there are any.
-func (c *Client) prefixIndex(ctx context.Context, prefix string, r read) (index uint64, exists bool, err error) {
-	opts, cancel := c.query(ctx, r)
+func (k *kv) prefixIndex(ctx context.Context, prefix string, r read) (index uint64, exists bool, err error) {
+	opts, cancel := k.query(ctx, r)
 	defer cancel()
-	keys, meta, err := c.api.KV().Keys(strings.TrimSuffix(prefix, "/"), "/", opts)
+	keys, meta, err := k.api.KV().Keys(strings.TrimSuffix(prefix, "/"), "/", opts)
 	if err != nil {
 		return 0, false, fmt.Errorf("watch %s: %w", prefix, classify(err))
 	}

@@ -10,9 +10,6 @@ import (
 	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
-// changes returns the prefix of a network's directory of recent changes: see package changelog.
-func (l layout) changes(network string) string { return l.prefix + "/changes/" + network + "/" }
-
 // changeOp returns an operation that adds an entry about one lease to the directory.
 func (c *Client) changeOp(network, subnet string, value []byte, flags uint64) *api.KVTxnOp {
 	return changelog.WriteOp(c.layout.changes(network), subnet, value, flags)
@@ -23,21 +20,14 @@ func (c *Client) changeOp(network, subnet string, value []byte, flags uint64) *a
 func (c *Client) commit(
 	ctx context.Context, network, key string, value []byte, flags uint64, ops ...*api.KVTxnOp,
 ) ([]*api.KVPair, error) {
-	return c.transact(ctx, append(slices.Clone(ops), c.changeOp(network, lastComponent(key), value, flags))...)
-}
-
-// ensureWatermark creates the watermark of a network if it is missing. All entries that may have been deleted before
-// then count as trimmed: see changelog.Watermark.
-func (c *Client) ensureWatermark(ctx context.Context, network string) error {
-	_, err := c.ensureKey(ctx, c.layout.changes(network)+changelog.WatermarkName, "0")
-	return err
+	return c.kv.transact(ctx, append(slices.Clone(ops), c.changeOp(network, lastComponent(key), value, flags))...)
 }
 
 // reasonGone returns the reason why a lease has no record: a *RevokedError when Revoke removed it, as far as the
 // directory reaches back, and ErrLeaseNotFound otherwise. err is set when the directory cannot be read.
 func (c *Client) reasonGone(ctx context.Context, network, key string) (reason, err error) {
 	prefix := c.layout.changes(network)
-	pairs, _, err := c.list(ctx, prefix, read{consistent: true})
+	pairs, _, err := c.kv.list(ctx, prefix, read{consistent: true})
 	if err != nil {
 		return nil, err
 	}

@@ -14,20 +14,20 @@ import (
 const fewEntries = 12
 
 // readDirectory reads a directory of changes, or only its keys.
-func (c *Client) readDirectory(ctx context.Context, prefix string, r read, keysOnly bool) (changelog.Reading, error) {
+func (k *kv) readDirectory(ctx context.Context, prefix string, r read, keysOnly bool) (changelog.Reading, error) {
 	if keysOnly {
-		keys, index, err := c.entryKeys(ctx, prefix, r)
+		keys, index, err := k.entryKeys(ctx, prefix, r)
 		return changelog.NewKeysReading(prefix, keys, index), err
 	}
-	pairs, index, err := c.list(ctx, prefix, r)
+	pairs, index, err := k.list(ctx, prefix, r)
 	return changelog.NewReading(prefix, pairs, index), err
 }
 
 // entryKeys returns all keys of the directory, including the watermark's.
-func (c *Client) entryKeys(ctx context.Context, prefix string, r read) ([]string, uint64, error) {
-	opts, cancel := c.query(ctx, r)
+func (k *kv) entryKeys(ctx context.Context, prefix string, r read) ([]string, uint64, error) {
+	opts, cancel := k.query(ctx, r)
 	defer cancel()
-	keys, meta, err := c.api.KV().Keys(prefix, "", opts)
+	keys, meta, err := k.api.KV().Keys(prefix, "", opts)
 	switch {
 	case err != nil:
 		return nil, 0, fmt.Errorf("list keys of %s: %w", prefix, classify(err))
@@ -40,12 +40,12 @@ func (c *Client) entryKeys(ctx context.Context, prefix string, r read) ([]string
 }
 
 // completeReading adds the new entries and the watermark to a reading of keys.
-func (c *Client) completeReading(ctx context.Context, cursor *changelog.Cursor, r *changelog.Reading) error {
+func (k *kv) completeReading(ctx context.Context, cursor *changelog.Cursor, r *changelog.Reading) error {
 	keys := cursor.Unread(*r)
 	if len(keys) == 0 {
 		return nil
 	}
-	records, err := c.getEach(ctx, keys)
+	records, err := k.getEach(ctx, keys)
 	if err != nil {
 		return fmt.Errorf("read entries of %s: %w", cursor.Prefix(), err)
 	}
@@ -56,27 +56,27 @@ func (c *Client) completeReading(ctx context.Context, cursor *changelog.Cursor, 
 // readBeforeLeases reads the directory so that it can be followed from here on, if the leases are read next: the
 // watermark, the keys of all entries, and the new entries. For a client that knows nothing yet, the keys are enough
 // when there are many entries.
-func (c *Client) readBeforeLeases(ctx context.Context, cursor *changelog.Cursor) (changelog.Reading, error) {
+func (k *kv) readBeforeLeases(ctx context.Context, cursor *changelog.Cursor) (changelog.Reading, error) {
 	prefix := cursor.Prefix()
-	mark, _, err := c.get(ctx, prefix+changelog.WatermarkName, read{})
+	mark, _, err := k.get(ctx, prefix+changelog.WatermarkName, read{})
 	if errors.Is(err, registry.ErrDenied) {
 		return changelog.Reading{}, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
 	}
 	if err != nil {
 		return changelog.Reading{}, err
 	}
-	keys, index, err := c.entryKeys(ctx, prefix, read{})
+	keys, index, err := k.entryKeys(ctx, prefix, read{})
 	if err != nil {
 		return changelog.Reading{}, err
 	}
 	few := len(keys) <= fewEntries
 	r := changelog.NewKeysReading(prefix, keys, index)
 	if cursor.Index() != 0 {
-		err = c.completeReading(ctx, cursor, &r)
+		err = k.completeReading(ctx, cursor, &r)
 		return r, err
 	}
 	if few {
-		if r, err = c.readDirectory(ctx, prefix, read{}, false); err != nil {
+		if r, err = k.readDirectory(ctx, prefix, read{}, false); err != nil {
 			return changelog.Reading{}, err
 		}
 	}

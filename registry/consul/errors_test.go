@@ -96,7 +96,7 @@ func TestListBothLimitsOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = c.list(expiredContext{t.Context()}, "leno/leases/default/", read{})
+	_, _, err = c.kv.list(expiredContext{t.Context()}, "leno/leases/default/", read{})
 	if !errors.Is(err, registry.ErrUnavailable) || errors.Is(err, context.Canceled) {
 		t.Errorf("%v, want ErrUnavailable", err)
 	}

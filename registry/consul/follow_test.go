@@ -467,7 +467,7 @@ func TestHungQuery(t *testing.T) {
 			t.Errorf("networks: %v, %v", set, err)
 		}
 	})
-	eventually(t, "queries hang", func() bool { return watcher.doubts.has(watcher.layout.networks()) })
+	eventually(t, "queries hang", func() bool { return watcher.kv.doubts.has(watcher.layout.networks()) })
 	putNetwork(t, s, "other", "10.6.0.0/16")
 	c := claim(0)
 	c.Session, c.Prefer, c.MTU = leases[0].Session, leases[0].Subnet(), 1400

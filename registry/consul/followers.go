@@ -2,6 +2,7 @@ package consul
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -13,6 +14,7 @@ const idleFollower = 10 * time.Minute
 type followers struct {
 	layout layout
 	idle   time.Duration // a follower that is not used for this long is dropped
+	settle atomic.Int64  // Config.Settle, a time.Duration
 
 	mu        sync.Mutex
 	byNetwork map[string]*usedFollower
@@ -31,7 +33,7 @@ func (s *followers) use(network string) (f *follower, done func()) {
 	defer s.mu.Unlock()
 	u, ok := s.byNetwork[network]
 	if !ok {
-		u = &usedFollower{follower: newFollower(s.layout, network)}
+		u = &usedFollower{follower: newFollower(s.layout, network, &s.settle)}
 		s.byNetwork[network] = u
 	}
 	u.users++

@@ -296,7 +296,7 @@ func FuzzDirectory(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		const folder = "leno/changes/default/"
-		f := newFollower(layout{"leno"}, "default")
+		f := newTestFollower()
 		good := &api.KVPair{Key: viewPrefix + "10.5.7.0-24", Value: leaseRecordOf(n, 7, 1), Session: "s", CreateIndex: 5, ModifyIndex: 5}
 		f.belief.accept(f.belief.newList(api.KVPairs{{Key: viewPrefix + markerName, CreateIndex: 1, ModifyIndex: 1}, good}, 5), time.Now())
 		mark := &api.KVPair{Key: folder + changelog.WatermarkName, Value: []byte("0"), CreateIndex: 2, ModifyIndex: 2}

@@ -10,6 +10,7 @@ import (
 	"net/http/httputil"
 	"net/netip"
 	"net/url"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,6 +56,9 @@ func acquire(t *testing.T, r registry.Registry, n registry.Network, i int) regis
 	}
 	return l
 }
+
+// newTestFollower returns a follower that knows nothing, for tests without Consul.
+func newTestFollower() *follower { return newFollower(layout{"leno"}, "default", &atomic.Int64{}) }
 
 // followerOf returns a client's follower of a network.
 func followerOf(c *Client, network string) *follower {

@@ -21,7 +21,7 @@ func (c *Client) HostRecords(ctx context.Context, network string, h registry.Hos
 	if network != "" {
 		prefix = c.layout.leases(network)
 	}
-	found, _, err := c.list(ctx, prefix, read{consistent: true})
+	found, _, err := c.kv.list(ctx, prefix, read{consistent: true})
 	if err != nil {
 		return registry.HostRecords{}, err
 	}
@@ -38,7 +38,7 @@ func (c *Client) HostRecords(ctx context.Context, network string, h registry.Hos
 			out.Leases = append(out.Leases, l)
 		}
 	}
-	opts, cancel := c.query(ctx, read{consistent: true})
+	opts, cancel := c.kv.query(ctx, read{consistent: true})
 	defer cancel()
 	sessions, _, err := c.api.Session().List(opts)
 	if err != nil {
@@ -86,7 +86,7 @@ func (c *Client) EndSession(ctx context.Context, id string) error { return c.des
 
 // RegisteredService returns the service with the given ID as the local Consul agent has it, and false when it has none.
 func (c *Client) RegisteredService(ctx context.Context, id string) (registry.Service, bool, error) {
-	opts, cancel := c.query(ctx, read{})
+	opts, cancel := c.kv.query(ctx, read{})
 	defer cancel()
 	found, _, err := c.api.Agent().Service(id, opts)
 	if isNotFound(err) {

@@ -51,7 +51,7 @@ func (c *Client) deleteOwn(ctx context.Context, key string, l registry.Lease) er
 			return err
 		}
 	}
-	pair, _, err := c.get(ctx, key, read{consistent: true})
+	pair, _, err := c.kv.get(ctx, key, read{consistent: true})
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ const revokeTries = 5
 
 // revokeOnce removes the current record at key.
 func (c *Client) revokeOnce(ctx context.Context, network, key string) error {
-	pair, _, err := c.get(ctx, key, read{consistent: true})
+	pair, _, err := c.kv.get(ctx, key, read{consistent: true})
 	if err != nil {
 		return err
 	}
@@ -163,8 +163,8 @@ func (c *Client) WatchLease(
 	}
 	key := c.layout.lease(n.Name, n.Plan.Subnets(slot)[0])
 	var pair *api.KVPair
-	index, err := c.awaitIndex(ctx, key, after, func(r read) (index uint64, err error) {
-		pair, index, err = c.getSurely(ctx, key, r)
+	index, err := c.kv.awaitIndex(ctx, key, after, func(r read) (index uint64, err error) {
+		pair, index, err = c.kv.getSurely(ctx, key, r)
 		return index, err
 	})
 	if err != nil {
@@ -173,7 +173,7 @@ func (c *Client) WatchLease(
 	if pair == nil {
 		reason, err := c.reasonGone(ctx, n.Name, key)
 		if err != nil {
-			c.doubts.add(key)
+			c.kv.doubts.add(key)
 			return registry.Lease{}, 0, fmt.Errorf("watch lease %s: %w", subnet, err)
 		}
 		return registry.Lease{}, index, fmt.Errorf("lease %s of network %s: %w", subnet, n.Name, reason)

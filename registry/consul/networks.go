@@ -22,14 +22,14 @@ func (c *Client) Network(ctx context.Context, name string) (registry.Network, er
 	if err := registry.CheckNetworkName(name); err != nil {
 		return registry.Network{}, err
 	}
-	pair, _, err := c.getSurely(ctx, c.layout.network(name), read{})
+	pair, _, err := c.kv.getSurely(ctx, c.layout.network(name), read{})
 	if err != nil {
 		return registry.Network{}, fmt.Errorf("network %s: %w", name, err)
 	}
 	n, err := parseNetworkPair(name, pair)
 	if deleted := (*registry.DeletedError)(nil); errors.As(err, &deleted) {
 		// A newly elected leader may not have applied a later definition yet.
-		if pair, _, err = c.get(ctx, c.layout.network(name), read{consistent: true}); err == nil {
+		if pair, _, err = c.kv.get(ctx, c.layout.network(name), read{consistent: true}); err == nil {
 			n, err = parseNetworkPair(name, pair)
 		}
 	}
@@ -85,13 +85,13 @@ func (c *Client) putNetwork(ctx context.Context, n registry.Network, kept []regi
 // writeNetwork stores value, the definition n.
 func (c *Client) writeNetwork(ctx context.Context, n registry.Network, value []byte) error {
 	// Markers come first, so a reader that sees the network can trust its trees.
-	if _, err := c.ensureMarker(ctx, c.layout.networks()); err != nil {
+	if _, err := c.kv.ensureMarker(ctx, c.layout.networks()); err != nil {
 		return err
 	}
-	if _, err := c.ensureMarker(ctx, c.layout.leases(n.Name)); err != nil && !errors.Is(err, registry.ErrDenied) {
+	if _, err := c.kv.ensureMarker(ctx, c.layout.leases(n.Name)); err != nil && !errors.Is(err, registry.ErrDenied) {
 		return err
 	}
-	if err := c.ensureWatermark(ctx, n.Name); err != nil && !errors.Is(err, registry.ErrDenied) {
+	if err := c.kv.ensureWatermark(ctx, c.layout.changes(n.Name)); err != nil && !errors.Is(err, registry.ErrDenied) {
 		return err
 	}
 	key, version := c.layout.network(n.Name), n.ModifyIndex
@@ -99,7 +99,7 @@ func (c *Client) writeNetwork(ctx context.Context, n registry.Network, value []b
 	case registry.Absent:
 		version = 0 // Consul's value for the same
 	case 0:
-		pair, _, err := c.get(ctx, key, read{})
+		pair, _, err := c.kv.get(ctx, key, read{})
 		if err != nil {
 			return err
 		}
@@ -108,7 +108,7 @@ func (c *Client) writeNetwork(ctx context.Context, n registry.Network, value []b
 			version = deleted.ModifyIndex
 		}
 	}
-	opts, cancel := c.write(ctx)
+	opts, cancel := c.kv.write(ctx)
 	defer cancel()
 	ok, _, err := c.api.KV().CAS(&api.KVPair{Key: key, Value: value, ModifyIndex: version}, opts)
 	switch {
@@ -117,7 +117,7 @@ func (c *Client) writeNetwork(ctx context.Context, n registry.Network, value []b
 		// The write may have taken place nevertheless, and a caller that tries again must not fail because of its own
 		// write.
 		if errors.Is(err, registry.ErrUnavailable) {
-			pair, _, readErr := c.get(ctx, key, read{consistent: true})
+			pair, _, readErr := c.kv.get(ctx, key, read{consistent: true})
 			if readErr == nil && pair != nil && bytes.Equal(pair.Value, value) {
 				return nil
 			}
@@ -157,11 +157,11 @@ func (c *Client) DeleteNetwork(ctx context.Context, name string) error {
 
 // deleteNetwork makes one attempt. A *refusedError means that the record was changed at the same time.
 func (c *Client) deleteNetwork(ctx context.Context, name string) error {
-	if _, err := c.ensureMarker(ctx, c.layout.networks()); err != nil {
+	if _, err := c.kv.ensureMarker(ctx, c.layout.networks()); err != nil {
 		return err
 	}
 	key, reservations := c.layout.network(name), c.layout.reservations(name)
-	pair, _, err := c.get(ctx, key, read{consistent: true})
+	pair, _, err := c.kv.get(ctx, key, read{consistent: true})
 	if err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func (c *Client) deleteNetwork(ctx context.Context, name string) error {
 			case kept == 0:
 				return defined
 			}
-			_, err = c.transact(ctx, check, removal)
+			_, err = c.kv.transact(ctx, check, removal)
 			return err
 		}
 	}
@@ -194,7 +194,7 @@ func (c *Client) deleteNetwork(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.transact(ctx, check, &api.KVTxnOp{Verb: api.KVSet, Key: key, Value: value}, removal)
+	_, err = c.kv.transact(ctx, check, &api.KVTxnOp{Verb: api.KVSet, Key: key, Value: value}, removal)
 	return err
 }
 
@@ -215,10 +215,10 @@ func (c *Client) putDeletion(ctx context.Context, d registry.Deletion) error {
 	if err != nil {
 		return err
 	}
-	if _, err := c.ensureMarker(ctx, c.layout.networks()); err != nil {
+	if _, err := c.kv.ensureMarker(ctx, c.layout.networks()); err != nil {
 		return err
 	}
-	created, err := c.ensureKey(ctx, c.layout.network(d.Network), string(value))
+	created, err := c.kv.ensureKey(ctx, c.layout.network(d.Network), string(value))
 	if err == nil && !created {
 		err = registry.ErrConflict
 	}
@@ -227,7 +227,7 @@ func (c *Client) putDeletion(ctx context.Context, d registry.Deletion) error {
 
 // countRecords returns how many records there are below a prefix, usable or not.
 func (c *Client) countRecords(ctx context.Context, prefix string) (int, error) {
-	pairs, _, err := c.listSurely(ctx, prefix)
+	pairs, _, err := c.kv.listSurely(ctx, prefix)
 	return len(slices.DeleteFunc(pairs, func(p *api.KVPair) bool { return p.Key == prefix+markerName })), err
 }
 
@@ -246,7 +246,7 @@ func (c *Client) purgeDeletions(ctx context.Context) {
 		leases, err := c.countRecords(ctx, c.layout.leases(d.Network))
 		if err == nil && leases == 0 {
 			key := c.layout.network(d.Network)
-			_, err = c.transact(ctx,
+			_, err = c.kv.transact(ctx,
 				&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: d.ModifyIndex},
 				&api.KVTxnOp{Verb: api.KVDelete, Key: key})
 		}
@@ -291,7 +291,7 @@ func (c *Client) WatchNetworks(ctx context.Context, after uint64) (registry.Netw
 	for {
 		set, version, err := c.watchNetworks(ctx, after)
 		if err != nil {
-			c.doubts.add(c.layout.networks()) // the next call does not block
+			c.kv.doubts.add(c.layout.networks()) // the next call does not block
 			return registry.NetworkSet{}, 0, fmt.Errorf("watch networks: %w", err)
 		}
 		if version != after {
@@ -306,7 +306,7 @@ func (c *Client) watchNetworks(ctx context.Context, after uint64) (registry.Netw
 	var notified uint64
 	if last := c.networks.behind(after); after > 0 && last > 0 {
 		var err error
-		if notified, err = c.awaitChange(ctx, c.layout.networks(), last); err != nil {
+		if notified, err = c.kv.awaitChange(ctx, c.layout.networks(), last); err != nil {
 			return registry.NetworkSet{}, 0, err
 		}
 	}
@@ -325,7 +325,7 @@ func (c *Client) listNetworks(ctx context.Context, r read) (registry.NetworkSet,
 		return set, index, err
 	}
 	prefix := c.layout.networks()
-	marker, _, err := c.get(ctx, prefix+markerName, read{consistent: true})
+	marker, _, err := c.kv.get(ctx, prefix+markerName, read{consistent: true})
 	if err != nil {
 		return registry.NetworkSet{}, 0, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
 	}
@@ -345,7 +345,7 @@ func (c *Client) readNetworks(
 	ctx context.Context, r read,
 ) (set registry.NetworkSet, index uint64, marked bool, err error) {
 	prefix := c.layout.networks()
-	pairs, index, err := c.list(ctx, prefix, r)
+	pairs, index, err := c.kv.list(ctx, prefix, r)
 	if err != nil {
 		return set, 0, false, err
 	}

@@ -14,7 +14,7 @@ func (c *Client) NodeName(ctx context.Context) (string, error) {
 	if err != nil || !local {
 		return "", err
 	}
-	opts, cancel := c.query(ctx, read{})
+	opts, cancel := c.kv.query(ctx, read{})
 	defer cancel()
 	var self map[string]map[string]any
 	if _, err := c.api.Raw().Query("/v1/agent/self", &self, opts); err != nil {

@@ -10,7 +10,7 @@ import (
 // log, with old records or none, so a returning host would not find its records and sessions. The read costs the leader
 // one heartbeat to the other servers and no disk access, and changes no index.
 func (c *Client) Probe(ctx context.Context) error {
-	if _, _, err := c.get(ctx, c.layout.networks()+markerName, read{consistent: true}); err != nil {
+	if _, _, err := c.kv.get(ctx, c.layout.networks()+markerName, read{consistent: true}); err != nil {
 		return fmt.Errorf("probe: %w", err)
 	}
 	return nil

@@ -12,22 +12,22 @@ import (
 )
 
 // readAll reads all leases and decides which state is true, within a turn.
-func (f *follower) readAll(ctx context.Context, c *Client) error {
+func (f *follower) readAll(ctx context.Context, kv *kv) error {
 	// Read the changes before the list, so that the list includes all of them.
-	changes, err := c.readBeforeLeases(ctx, &f.cursor)
+	changes, err := kv.readBeforeLeases(ctx, &f.cursor)
 	if err != nil {
 		return err
 	}
 	f.belief.evidence.setBack = f.belief.evidence.setBack || f.cursor.ShowsSetBack(changes)
 	f.belief.evidence.changes = changes.LastChanges()
-	l, err := f.readList(ctx, c, false)
+	l, err := f.readList(ctx, kv, false)
 	if err == nil && f.belief.isDoubtful(l) {
-		l, err = f.confirmList(ctx, c)
+		l, err = f.confirmList(ctx, kv)
 	}
 	if err != nil {
 		return err
 	}
-	f.belief.accept(l, c.keepLostUntil(time.Now()))
+	f.belief.accept(l, f.keepLostUntil(time.Now()))
 	f.confirmed.Store(time.Now().UnixNano())
 	f.cursor.Adopt(changes, time.Now())
 	return nil
@@ -35,7 +35,7 @@ func (f *follower) readAll(ctx context.Context, c *Client) error {
 
 // readFirst reads the leases for the claim of a host that has not read them before, so that its watch can continue from
 // there. It returns nil when the leases are known already or their changes may not be read.
-func (f *follower) readFirst(ctx context.Context, c *Client) (api.KVPairs, error) {
+func (f *follower) readFirst(ctx context.Context, kv *kv) (api.KVPairs, error) {
 	if err := f.turn.lock(ctx); err != nil {
 		return nil, err
 	}
@@ -43,14 +43,14 @@ func (f *follower) readFirst(ctx context.Context, c *Client) (api.KVPairs, error
 	if f.belief.version != 0 {
 		return nil, nil
 	}
-	changes, err := c.readBeforeLeases(ctx, &f.cursor)
+	changes, err := kv.readBeforeLeases(ctx, &f.cursor)
 	if errors.Is(err, registry.ErrDenied) {
 		return nil, nil // the watch reports it
 	}
 	if err != nil {
 		return nil, err
 	}
-	pairs, index, err := c.list(ctx, f.belief.prefix, read{consistent: true})
+	pairs, index, err := kv.list(ctx, f.leases, read{consistent: true})
 	if err != nil {
 		return nil, err
 	}
@@ -61,8 +61,8 @@ func (f *follower) readFirst(ctx context.Context, c *Client) (api.KVPairs, error
 	return pairs, nil
 }
 
-func (f *follower) readList(ctx context.Context, c *Client, consistent bool) (list, error) {
-	pairs, index, err := c.list(ctx, f.belief.prefix, read{consistent: consistent})
+func (f *follower) readList(ctx context.Context, kv *kv, consistent bool) (list, error) {
+	pairs, index, err := kv.list(ctx, f.leases, read{consistent: consistent})
 	if err != nil {
 		return list{}, err
 	}
@@ -70,26 +70,26 @@ func (f *follower) readList(ctx context.Context, c *Client, consistent bool) (li
 }
 
 // confirmList reads all leases again in ways that cannot show an empty tree when the right to read it was lost.
-func (f *follower) confirmList(ctx context.Context, c *Client) (list, error) {
-	key := f.belief.prefix + markerName
-	marker, _, err := c.get(ctx, key, read{consistent: true})
+func (f *follower) confirmList(ctx context.Context, kv *kv) (list, error) {
+	key := f.leases + markerName
+	marker, _, err := kv.get(ctx, key, read{consistent: true})
 	if err != nil {
 		return list{}, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
 	}
-	l, err := f.readList(ctx, c, true)
+	l, err := f.readList(ctx, kv, true)
 	if err != nil {
 		return list{}, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
 	}
 	if marker == nil && l.marker == 0 && len(l.pairs) > 0 {
 		// The marker was deleted by hand. Without it no later answer could be judged; a token without the right to
 		// write leaves it to other hosts.
-		if created, err := c.ensureMarker(ctx, f.belief.prefix); created || err != nil {
-			c.logger.Warn("missing marker key created", "key", key, "error", err)
+		if created, err := kv.ensureMarker(ctx, f.leases); created || err != nil {
+			kv.logger.Warn("missing marker key created", "key", key, "error", err)
 		}
 	}
 	switch {
 	case marker != nil && l.marker == 0:
-		return list{}, hidden(f.belief.prefix)
+		return list{}, hidden(f.leases)
 	case marker != nil && l.marker != marker.CreateIndex:
 		return list{}, uncertain("%s was created again between two reads", key)
 	case marker != nil || l.marker != 0:

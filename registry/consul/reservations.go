@@ -40,7 +40,7 @@ func (c *Client) WatchReservations(
 	var notified uint64
 	var err error
 	if after > 0 {
-		notified, err = c.awaitChange(ctx, c.layout.reservations(n.Name), after)
+		notified, err = c.kv.awaitChange(ctx, c.layout.reservations(n.Name), after)
 	}
 	var set registry.ReservationSet
 	var index uint64
@@ -57,19 +57,9 @@ func (c *Client) WatchReservations(
 	return set, max(index, notified, 1), nil
 }
 
-// listSurely returns a consistent list of a prefix that need not have a marker. It believes an empty list when the
-// token may read a key below the prefix, whether that key exists or not.
-func (c *Client) listSurely(ctx context.Context, prefix string) (api.KVPairs, uint64, error) {
-	pairs, index, err := c.list(ctx, prefix, read{consistent: true})
-	if err == nil && len(pairs) == 0 {
-		_, _, err = c.get(ctx, prefix+markerName, read{})
-	}
-	return pairs, index, err
-}
-
 func (c *Client) reservations(ctx context.Context, n registry.Network) (registry.ReservationSet, uint64, error) {
 	prefix := c.layout.reservations(n.Name)
-	pairs, index, err := c.listSurely(ctx, prefix)
+	pairs, index, err := c.kv.listSurely(ctx, prefix)
 	if err != nil {
 		return registry.ReservationSet{}, 0, err
 	}
@@ -115,7 +105,7 @@ func (c *Client) addReservation(ctx context.Context, n registry.Network, r regis
 		return err
 	}
 	key := c.layout.reservation(n.Name, r.Subnet)
-	results, err := c.transact(ctx,
+	results, err := c.kv.transact(ctx,
 		&api.KVTxnOp{Verb: api.KVCheckNotExists, Key: key},
 		&api.KVTxnOp{Verb: api.KVSet, Key: key, Value: value})
 	switch {
@@ -138,7 +128,7 @@ func (c *Client) addReservation(ctx context.Context, n registry.Network, r regis
 	if err != nil {
 		ctx, cancel := undoing(ctx)
 		defer cancel()
-		_, undo := c.transact(ctx,
+		_, undo := c.kv.transact(ctx,
 			&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: index},
 			&api.KVTxnOp{Verb: api.KVDelete, Key: key})
 		if undo != nil && !isRefused(undo) {
@@ -155,7 +145,7 @@ func (c *Client) hindered(ctx context.Context, n registry.Network, r registry.Re
 		return nil
 	}
 	key := c.layout.lease(n.Name, r.Subnet)
-	pair, _, err := c.get(ctx, key, read{consistent: true})
+	pair, _, err := c.kv.get(ctx, key, read{consistent: true})
 	if err != nil || pair == nil {
 		return err
 	}
@@ -197,7 +187,7 @@ func (c *Client) RemoveReservation(ctx context.Context, network string, subnet n
 	key, err := c.keyCovering(ctx, network, subnet, c.layout.reservation)
 	if err == nil {
 		// The get fails if the key does not exist.
-		_, err = c.transact(ctx,
+		_, err = c.kv.transact(ctx,
 			&api.KVTxnOp{Verb: api.KVGet, Key: key},
 			&api.KVTxnOp{Verb: api.KVDelete, Key: key})
 	}

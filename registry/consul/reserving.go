@@ -35,7 +35,7 @@ func undoing(ctx context.Context) (context.Context, context.CancelFunc) {
 // before. A caller therefore also marks records that already exist: otherwise the caller that wrote them could delete
 // them again.
 type reserving struct {
-	*Client
+	client  *Client
 	network registry.Network
 	kept    map[string]registry.Reservation // by key
 	mark    uint64                          // the records' flags, unique to this caller
@@ -47,7 +47,7 @@ type reserving struct {
 
 func (c *Client) reserve(n registry.Network, kept []registry.Reservation) *reserving {
 	k := &reserving{
-		Client:  c,
+		client:  c,
 		network: n,
 		kept:    map[string]registry.Reservation{},
 		mark:    1 + rand.Uint64N(1<<53-1), // 53 bits survive any JSON
@@ -72,7 +72,7 @@ func (k *reserving) write(ctx context.Context) error {
 		}
 		for part := range slices.Chunk(ops, txnWrites) {
 			k.began = true
-			results, err := k.transact(ctx, part...)
+			results, err := k.client.kv.transact(ctx, part...)
 			if isRefused(err) {
 				break // another caller wrote at the same time
 			}
@@ -116,8 +116,8 @@ func (k *reserving) missing(ctx context.Context) ([]*api.KVTxnOp, error) {
 
 // beside returns the network's reservations by key, if none of them conflicts with a wanted one.
 func (k *reserving) beside(ctx context.Context) (map[string]*api.KVPair, error) {
-	prefix := k.layout.reservations(k.network.Name)
-	pairs, _, err := k.listSurely(ctx, prefix)
+	prefix := k.client.layout.reservations(k.network.Name)
+	pairs, _, err := k.client.kv.listSurely(ctx, prefix)
 	if err != nil {
 		return nil, err
 	}
@@ -148,14 +148,14 @@ func (k *reserving) beside(ctx context.Context) (map[string]*api.KVPair, error) 
 // held returns ErrHeld when a live host holds a slot reserved for another host. Such a host had the slot in an earlier
 // network of the same name.
 func (k *reserving) held(ctx context.Context) error {
-	prefix := k.layout.leases(k.network.Name)
-	pairs, _, err := k.listSurely(ctx, prefix)
+	prefix := k.client.layout.leases(k.network.Name)
+	pairs, _, err := k.client.kv.listSurely(ctx, prefix)
 	if err != nil {
 		return err
 	}
 	for _, pair := range pairs {
-		if r, wanted := k.kept[k.layout.reservations(k.network.Name)+pair.Key[len(prefix):]]; wanted {
-			if err := k.hinderedBy(k.network, r, pair); err != nil {
+		if r, wanted := k.kept[k.client.layout.reservations(k.network.Name)+pair.Key[len(prefix):]]; wanted {
+			if err := k.client.hinderedBy(k.network, r, pair); err != nil {
 				return err
 			}
 		}
@@ -179,7 +179,7 @@ func (k *reserving) undo(ctx context.Context) error {
 
 func (k *reserving) takeBack(ctx context.Context) error {
 	for range reserveTries {
-		pairs, _, err := k.listSurely(ctx, k.layout.reservations(k.network.Name))
+		pairs, _, err := k.client.kv.listSurely(ctx, k.client.layout.reservations(k.network.Name))
 		if err != nil {
 			return err
 		}
@@ -193,7 +193,7 @@ func (k *reserving) takeBack(ctx context.Context) error {
 			return nil
 		}
 		for part := range slices.Chunk(ops, txnWrites) {
-			if _, err := k.transact(ctx, part...); isRefused(err) {
+			if _, err := k.client.kv.transact(ctx, part...); isRefused(err) {
 				break // another caller has requested one since
 			} else if err != nil {
 				return err

@@ -30,13 +30,13 @@ type entitlement struct {
 }
 
 // Rights returns each rule that an agent needs, by examples/consul/policy.hcl, and whether this client's token grants
-// it, without using the right. It is empty in a Consul without ACLs, where no right can be missing. ErrDenied means that
-// Consul does not know the token.
+// it, without using the right. It is empty in a Consul without ACLs, where no right can be missing. ErrDenied means
+// that Consul does not know the token.
 func (c *Client) Rights(ctx context.Context, w registry.RequiredRights) ([]registry.Right, error) {
 	// A session belongs to the node of the Consul agent that creates it. Where the name of that node may not be read,
 	// sessions are left out.
 	node := ""
-	opts, cancel := c.query(ctx, read{})
+	opts, cancel := c.kv.query(ctx, read{})
 	defer cancel()
 	var self map[string]map[string]any
 	_, err := c.api.Raw().Query("/v1/agent/self", &self, opts)
@@ -141,7 +141,7 @@ func (c *Client) authorize(ctx context.Context, questions []authorization) ([]au
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithValue(ctx, tokenKey{}, c.token), c.conf.timeout)
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, tokenKey{}, c.kv.token), c.conf.timeout)
 	defer cancel()
 	conf := c.conn.config
 	where := url.URL{

@@ -35,7 +35,7 @@ func (c *Client) Announce(ctx context.Context, s registry.Service, v registry.Ve
 		return fmt.Errorf("announce service %s: %w", s.ID, err)
 	}
 	if !same {
-		opts, cancel := c.query(ctx, read{})
+		opts, cancel := c.kv.query(ctx, read{})
 		defer cancel()
 		replace := api.ServiceRegisterOpts{ReplaceExistingChecks: true}.WithContext(opts.Context())
 		err := c.api.Agent().ServiceRegisterOpts(wanted, replace)
@@ -47,7 +47,7 @@ func (c *Client) Announce(ctx context.Context, s registry.Service, v registry.Ve
 	if wanted.Check.TTL == "" {
 		return nil
 	}
-	opts, cancel := c.query(ctx, read{})
+	opts, cancel := c.kv.query(ctx, read{})
 	defer cancel()
 	if err := c.api.Agent().UpdateTTLOpts(wanted.Check.CheckID, v.Output, v.Status, opts); err != nil {
 		return fmt.Errorf("feed check of service %s: %w", s.ID, classify(err))
@@ -57,7 +57,7 @@ func (c *Client) Announce(ctx context.Context, s registry.Service, v registry.Ve
 
 // Withdraw removes the service; if it is absent, that is no error.
 func (c *Client) Withdraw(ctx context.Context, s registry.Service) error {
-	opts, cancel := c.query(ctx, read{})
+	opts, cancel := c.kv.query(ctx, read{})
 	defer cancel()
 	err := c.api.Agent().ServiceDeregisterOpts(s.ID, opts)
 	if err != nil && !isNotFound(err) {
@@ -69,7 +69,7 @@ func (c *Client) Withdraw(ctx context.Context, s registry.Service) error {
 // Duplicates returns the services of the local Consul agent that have the same value of one Meta entry as s under
 // another ID.
 func (c *Client) Duplicates(ctx context.Context, s registry.Service, meta string) ([]registry.Service, error) {
-	opts, cancel := c.query(ctx, read{})
+	opts, cancel := c.kv.query(ctx, read{})
 	defer cancel()
 	filter := fmt.Sprintf("Meta[%q] == %q and ID != %q", meta, s.Meta[meta], s.ID)
 	found, err := c.api.Agent().ServicesWithFilterOpts(filter, opts)
@@ -117,7 +117,7 @@ func registration(s registry.Service, v registry.Verdict) *api.AgentServiceRegis
 
 // announced reports whether the service and its check are registered as wanted.
 func (c *Client) announced(ctx context.Context, wanted *api.AgentServiceRegistration) (bool, error) {
-	opts, cancel := c.query(ctx, read{})
+	opts, cancel := c.kv.query(ctx, read{})
 	defer cancel()
 	found, _, err := c.api.Agent().Service(wanted.ID, opts)
 	if isNotFound(err) {

@@ -31,7 +31,7 @@ func (c *Client) sessionName(network, node string) string {
 
 // Holders implements registry.Networks.
 func (c *Client) Holders(ctx context.Context, network string) ([]registry.Holder, error) {
-	opts, cancel := c.query(ctx, read{consistent: true})
+	opts, cancel := c.kv.query(ctx, read{consistent: true})
 	defer cancel()
 	sessions, _, err := c.api.Session().List(opts)
 	if err != nil {
@@ -52,7 +52,7 @@ func (c *Client) Holders(ctx context.Context, network string) ([]registry.Holder
 // createSession creates a session for one agent in one network. The session has no checks: with the default check, a
 // failure of the node for five seconds would end it.
 func (c *Client) createSession(ctx context.Context, network string, claim registry.Claim) (string, error) {
-	opts, cancel := c.write(ctx)
+	opts, cancel := c.kv.write(ctx)
 	defer cancel()
 	id, _, err := c.api.Session().CreateNoChecks(&api.SessionEntry{
 		Name:      c.sessionName(network, claim.Node),
@@ -70,7 +70,7 @@ func (c *Client) createSession(ctx context.Context, network string, claim regist
 // with 404, but so does a newly elected leader that has not applied its log yet, so renewSession confirms a 404 with a
 // consistent read.
 func (c *Client) renewSession(ctx context.Context, id string) (*api.SessionEntry, error) {
-	opts, cancel := c.write(ctx)
+	opts, cancel := c.kv.write(ctx)
 	defer cancel()
 	entry, _, err := c.api.Session().Renew(id, opts)
 	if err != nil {
@@ -86,7 +86,7 @@ func (c *Client) renewSession(ctx context.Context, id string) (*api.SessionEntry
 
 // session reads one session consistently and returns nil when there is none.
 func (c *Client) session(ctx context.Context, id string) (*api.SessionEntry, error) {
-	opts, cancel := c.query(ctx, read{consistent: true})
+	opts, cancel := c.kv.query(ctx, read{consistent: true})
 	defer cancel()
 	entry, _, err := c.api.Session().Info(id, opts)
 	return entry, classify(err)
@@ -94,7 +94,7 @@ func (c *Client) session(ctx context.Context, id string) (*api.SessionEntry, err
 
 // destroySession ends a session. If the session has already ended, that is no error.
 func (c *Client) destroySession(ctx context.Context, id string) error {
-	opts, cancel := c.write(ctx)
+	opts, cancel := c.kv.write(ctx)
 	defer cancel()
 	if _, err := c.api.Session().Destroy(id, opts); err != nil {
 		return fmt.Errorf("destroy session %s: %w", id, classify(err))

@@ -109,16 +109,16 @@ func TestRestoreOvertakenForAnyReader(t *testing.T) {
 		overtaken()
 		ctx, f := testContext(t), followerOf(watcher, n.Name)
 		next := round{index: f.cursor.Index(), due: time.Now().Add(time.Hour)}
-		r, err := watcher.readDirectory(ctx, f.cursor.Prefix(), read{}, false)
+		r, err := watcher.kv.readDirectory(ctx, f.cursor.Prefix(), read{}, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		reason, err := f.applyReading(ctx, watcher, next, r)
+		reason, err := f.applyReading(ctx, watcher.kv, next, r)
 		if reason == "" || err != nil {
 			t.Fatalf("got %q, %v", reason, err)
 		}
 		follow(t, watcher, n, 0, []uint64{10, 20, 30, 40}, []uint64{30})
-		if err := f.readAllSpread(ctx, watcher, next.index, reason); err != nil {
+		if err := f.readAllSpread(ctx, watcher.kv, next.index, reason); err != nil {
 			t.Fatal(err)
 		}
 		set, _, err := watcher.WatchLeases(ctx, n, registry.Known)

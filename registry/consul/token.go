@@ -151,7 +151,7 @@ func (c *Client) PrepareToken(value, file string) (take func(), err error) {
 		}
 	}
 	return func() {
-		if c.token.set(value, file) {
+		if c.kv.token.set(value, file) {
 			c.logger.Info("consul token changed")
 		}
 	}, nil

@@ -37,14 +37,14 @@ func batches(keys []string) iter.Seq[[]string] {
 }
 
 // getEach reads keys, which may have any name. Keys that do not exist have ModifyIndex 0 in the result.
-func (c *Client) getEach(ctx context.Context, keys []string) ([]*api.KVPair, error) {
+func (k *kv) getEach(ctx context.Context, keys []string) ([]*api.KVPair, error) {
 	var out []*api.KVPair
 	for part := range batches(keys) {
 		var ops []*api.KVTxnOp
 		for _, key := range part {
 			ops = append(ops, &api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: key})
 		}
-		records, err := c.transact(ctx, ops...)
+		records, err := k.transact(ctx, ops...)
 		if err != nil {
 			return nil, err
 		}
@@ -55,10 +55,10 @@ func (c *Client) getEach(ctx context.Context, keys []string) ([]*api.KVPair, err
 
 // transact runs one transaction. If a check or lock does not hold, it returns a *refusedError. After any other error
 // except ErrDenied the transaction may have taken place.
-func (c *Client) transact(ctx context.Context, ops ...*api.KVTxnOp) ([]*api.KVPair, error) {
+func (k *kv) transact(ctx context.Context, ops ...*api.KVTxnOp) ([]*api.KVPair, error) {
 	for again := false; ; again = true {
-		opts, cancel := c.query(ctx, read{})
-		ok, resp, _, err := c.api.KV().Txn(ops, opts)
+		opts, cancel := k.query(ctx, read{})
+		ok, resp, _, err := k.api.KV().Txn(ops, opts)
 		cancel()
 		if err != nil {
 			return nil, classify(err)
@@ -76,7 +76,7 @@ func (c *Client) transact(ctx context.Context, ops ...*api.KVTxnOp) ([]*api.KVPa
 			return nil, refused
 		}
 		// A missing right is reported with 409 here, which the transport does not handle.
-		if changed, err := c.token.reload(); again || err != nil || !changed {
+		if changed, err := k.token.reload(); again || err != nil || !changed {
 			return nil, fmt.Errorf("%w: %s", registry.ErrDenied, refused) // not a *refusedError: nothing was decided
 		}
 	}

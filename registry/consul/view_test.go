@@ -37,7 +37,7 @@ func leaseRecord(t *testing.T, n registry.Network, slot uint64, i int) []byte {
 // plan, and the store's metadata is always current.
 func TestViewFollowsValuesAndPlan(t *testing.T) {
 	n := network("default", "10.5.0.0/16")
-	f := newFollower(layout{"leno"}, "default")
+	f := newTestFollower()
 	key := viewPrefix + registry.SubnetKey(n.Plan.Subnets(7)[0])
 	for _, tt := range []struct {
 		name    string
@@ -83,7 +83,7 @@ func TestViewKeepsUp(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 0))
-			f := newFollower(layout{"leno"}, "default")
+			f := newTestFollower()
 			store := map[string]*api.KVPair{}
 			version, index := uint64(0), uint64(0)
 			for range 200 {
@@ -115,7 +115,7 @@ func TestViewKeepsUp(t *testing.T) {
 				if rnd.IntN(4) != 0 {
 					continue
 				}
-				fresh := newFollower(layout{"leno"}, "default")
+				fresh := newTestFollower()
 				fresh.belief.accept(fresh.belief.newList(pairsOf(store), index), time.Now())
 				got, want := f.view.leases(n, &f.belief), fresh.view.leases(n, &fresh.belief)
 				if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Prefix{}, netip.Addr{}), cmpopts.IgnoreFields(registry.Lease{}, "Session")); diff != "" {
@@ -156,7 +156,7 @@ func TestViewHoldsItsOwn(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
 	}
-	f := newFollower(layout{"leno"}, "default")
+	f := newTestFollower()
 	size := len(bytes.Join(values, nil))
 	modified := make([]uint64, leases)
 	var before uint64

@@ -3,14 +3,10 @@ package consul
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/lenonet/leno/registry"
 )
-
-// maxReason limits the reason why a record was skipped, in bytes: the text may quote the record.
-const maxReason = 300
 
 // WatchLeases implements registry.Leases. It follows the network's directory of recent changes, and reads all leases
 // only when the directory does not tell what happened. The index is Consul's index of the last change, or a higher one
@@ -30,7 +26,7 @@ func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint
 	defer done()
 	var set registry.LeaseSet
 	var index uint64
-	err := f.watch(ctx, c, after, func() { set, index = f.view.leases(n, &f.belief), f.belief.version })
+	err := f.watch(ctx, c.kv, after, func() { set, index = f.view.leases(n, &f.belief), f.belief.version })
 	if err != nil {
 		return registry.LeaseSet{}, 0, fmt.Errorf("watch leases of network %s: %w", n.Name, err)
 	}
@@ -50,12 +46,4 @@ func (c *Client) Followed(network string) time.Time {
 func (c *Client) Forget(network string) {
 	c.lost.Forget(network)
 	c.followers.drop(network)
-}
-
-func badRecord(key string, err error) registry.BadRecord {
-	reason := err.Error()
-	if len(reason) > maxReason {
-		reason = strings.ToValidUTF8(reason[:maxReason], "") + "…"
-	}
-	return registry.BadRecord{Key: key, Reason: reason}
 }

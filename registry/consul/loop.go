@@ -1,0 +1,216 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/changelog"
+)
+
+const (
+	// perLease spreads hosts that must all read all leases at the same time, in proportion to the number of leases;
+	// longestSpread limits it.
+	perLease      = time.Millisecond
+	longestSpread = 8 * time.Second
+	// longestPollPause limits the pause between full reads while the directory cannot be followed.
+	longestPollPause = 30 * time.Second
+)
+
+// watch blocks until the version of the leases differs from after, and calls use within the turn. With after 0 it reads
+// all leases again. A call after one that failed returns after its first round, even when nothing has changed.
+func (f *follower) watch(ctx context.Context, kv *kv, after uint64, use func()) error {
+	recovering := false
+	for first := true; ; first = false {
+		if err := f.turn.lock(ctx); err != nil {
+			return err
+		}
+		if first {
+			recovering = f.failed.Load()
+		}
+		var err error
+		all := after == 0 || f.belief.version == 0
+		if all {
+			err = f.readAll(ctx, kv)
+		}
+		if err == nil && (all || f.belief.version != after || !first && recovering) {
+			if after > 0 {
+				f.failed.Store(false) // a read for another caller tells the watcher nothing
+			}
+			use()
+			f.turn.unlock()
+			return nil
+		}
+		var next round
+		if err == nil {
+			next = f.nextRound(kv)
+		}
+		f.turn.unlock()
+		if err == nil {
+			err = f.run(ctx, kv, next)
+		}
+		if err != nil && ctx.Err() == nil {
+			// The next call does not block, and returns even if nothing changed.
+			kv.doubts.add(f.leases)
+			f.failed.Store(true)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// round is one pass of the loop, as planned within a turn.
+type round struct {
+	index     uint64    // of the cursor; with 0 there is no directory to follow yet
+	keysOnly  bool      // the directory is large
+	notBefore time.Time // when to ask for changes
+	due       time.Time // when to audit; also when a lost record need not be kept any longer
+	failures  int       // as in schedule
+}
+
+// nextRound plans the next round, within a turn.
+func (f *follower) nextRound(kv *kv) round {
+	if f.schedule.audit.IsZero() {
+		f.schedule.audit = time.Now().Add(rand.N(f.auditPeriod(kv)) + time.Millisecond)
+	}
+	r := round{
+		index:     f.cursor.Index(),
+		keysOnly:  f.cursor.Len() > fewEntries,
+		notBefore: f.schedule.notBefore,
+		due:       f.schedule.audit,
+		failures:  f.schedule.failures,
+	}
+	if until := f.belief.keptUntil(); !until.IsZero() && until.Before(r.due) {
+		r.due = until
+	}
+	return r
+}
+
+// run blocks until the directory of changes has news or something is due, and applies what it has read.
+func (f *follower) run(ctx context.Context, kv *kv, next round) error {
+	if next.index == 0 {
+		return f.pollWithoutChangelog(ctx, kv, next.failures)
+	}
+	if err := pause(ctx, time.Until(next.notBefore)); err != nil {
+		return err
+	}
+	r := read{index: next.index, wait: min(kv.conf.Wait, max(time.Until(next.due), time.Millisecond)), stale: true}
+	if kv.doubts.has(f.leases) {
+		r = read{stale: true}
+	}
+	start := time.Now()
+	reading, err := kv.readDirectory(ctx, f.changes, r, next.keysOnly)
+	if isHung(ctx, r, err) {
+		kv.doubts.add(f.leases)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	kv.doubts.clear(f.leases)
+
+	reason, err := f.applyReading(ctx, kv, next, reading)
+	switch {
+	case err != nil:
+		return err
+	case reason != "":
+		return f.readAllSpread(ctx, kv, next.index, reason)
+	}
+	f.confirmed.Store(time.Now().UnixNano())
+	if reading.Index == next.index && time.Now().Before(next.due) {
+		return kv.pauseUnchanged(ctx, f.leases, r, start)
+	}
+	return nil
+}
+
+// applyReading follows a reading of the directory, within a turn, and audits when that is due. It returns the reason
+// when the directory cannot be followed. It drops a reading if another call has updated the directory since the round
+// was planned.
+func (f *follower) applyReading(
+	ctx context.Context, kv *kv, next round, r changelog.Reading,
+) (reason changelog.Reason, err error) {
+	if err := f.turn.lock(ctx); err != nil {
+		return "", err
+	}
+	defer f.turn.unlock()
+	if f.cursor.Index() != next.index {
+		return "", nil
+	}
+	if reason, err = f.advance(ctx, kv, r); err != nil {
+		return "", err
+	}
+	if reason != "" {
+		// A server that lags shows an older state: the leader's answer decides.
+		if reason, err = f.readFromLeader(ctx, kv); reason != "" || err != nil {
+			return reason, err
+		}
+	}
+	if f.cursor.Index() != next.index {
+		// The larger the directory, the more a read costs.
+		longest := kv.conf.Coalesce * time.Duration(1+min(f.cursor.Len(), 1024)/128)
+		f.schedule.notBefore = time.Now().Add(jitter(longest))
+	}
+	if time.Now().Before(next.due) {
+		return "", nil
+	}
+	return "", f.audit(ctx, kv)
+}
+
+// readAllSpread reads all leases after the directory could not be followed from index. The cause usually affects all
+// hosts at once, so they spread their reads.
+func (f *follower) readAllSpread(ctx context.Context, kv *kv, index uint64, reason changelog.Reason) error {
+	if err := f.turn.lock(ctx); err != nil {
+		return err
+	}
+	spread := min(perLease*time.Duration(len(f.belief.known)), longestSpread)
+	f.turn.unlock()
+	kv.logger.Debug("reading all leases", "prefix", f.leases, "reason", string(reason))
+	if err := pause(ctx, rand.N(spread+time.Millisecond)); err != nil {
+		return err
+	}
+	if err := f.turn.lock(ctx); err != nil {
+		return err
+	}
+	defer f.turn.unlock()
+	if f.cursor.Index() != index {
+		return nil
+	}
+	if reason == changelog.WatermarkMissing {
+		if err := kv.ensureWatermark(ctx, f.changes); err != nil && !errors.Is(err, registry.ErrDenied) {
+			return err
+		}
+	}
+	return f.readAll(ctx, kv)
+}
+
+// pollWithoutChangelog reads all leases from time to time while there is no directory to follow, and tries to create
+// one.
+func (f *follower) pollWithoutChangelog(ctx context.Context, kv *kv, failures int) error {
+	d := min(kv.conf.Coalesce<<min(failures, 16), longestPollPause)
+	if err := pause(ctx, jitter(d)); err != nil {
+		return err
+	}
+	if err := f.turn.lock(ctx); err != nil {
+		return err
+	}
+	defer f.turn.unlock()
+	if f.cursor.Index() != 0 {
+		return nil
+	}
+	f.schedule.failures++
+	err := kv.ensureWatermark(ctx, f.changes)
+	if errors.Is(err, registry.ErrDenied) {
+		if f.schedule.failures == 1 {
+			kv.logger.Warn("changes cannot be followed, reading all leases now and then",
+				"prefix", f.changes, "error", err)
+		}
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	return f.readAll(ctx, kv)
+}

@@ -1,0 +1,71 @@
+package consul
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// situation returns a consistent view of a network's leases and reservations, and the CreateIndex of the marker of the
+// leases, 0 when it is missing. In a store that was emptied, the slots of hosts that have not returned yet count as
+// taken.
+func (c *Client) situation(
+	ctx context.Context, n registry.Network, claim registry.Claim,
+) (view registry.Situation, made uint64, err error) {
+	prefix := c.layout.leases(n.Name)
+	f, done := c.followers.use(n.Name)
+	defer done()
+	pairs, err := f.readFirst(ctx, c.kv)
+	if err == nil && pairs == nil {
+		pairs, _, err = c.kv.list(ctx, prefix, read{consistent: true})
+	}
+	if err != nil {
+		return view, 0, err
+	}
+	view.Network = n
+	var set registry.LeaseSet
+	records := slices.DeleteFunc(slices.Clone(pairs), func(p *api.KVPair) bool {
+		if p.Key != prefix+markerName {
+			return false
+		}
+		made = p.CreateIndex
+		return true
+	})
+	for i, read := range f.view.read(n, prefix, records) {
+		pair := records[i]
+		if read.err == nil {
+			set.Leases = append(set.Leases, read.lease)
+		} else if p, err := registry.ParseSubnetKey(pair.Key[len(prefix):]); err == nil {
+			view.Bad = append(view.Bad, registry.BadSlot{Prefix: p, Session: pair.Session, ModifyIndex: pair.ModifyIndex})
+		}
+	}
+	f.lapses.Observe(n.Name, set.Leases, time.Now())
+	view.Leases = set.Leases
+	unconfirmed, err := f.unconfirmed(ctx, pairs)
+	if err != nil {
+		return view, 0, err
+	}
+	for _, pair := range unconfirmed {
+		if l, err := parseLease(n, prefix, pair); err == nil && l.NodeID != claim.NodeID {
+			view.Bad = append(view.Bad, registry.BadSlot{Prefix: l.Subnet()})
+		}
+	}
+
+	prefix = c.layout.reservations(n.Name)
+	reserved, _, err := c.reservations(ctx, n)
+	if err != nil {
+		return view, 0, err
+	}
+	view.Reservations = reserved.Reservations
+	for _, b := range reserved.Bad {
+		// The slot is reserved, but the record does not tell for which host.
+		if p, err := registry.ParseSubnetKey(b.Key[len(prefix):]); err == nil {
+			view.Bad = append(view.Bad, registry.BadSlot{Prefix: p})
+		}
+	}
+	return view, made, nil
+}
