@@ -45,7 +45,7 @@ func TestChangesAreRefused(t *testing.T) {
 		{"pool over its host", own("192.0.0.0/20", nil), true, []string{"contains the address between hosts"}},
 		{"another network over it", api.Network{Name: "m", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.5.2.0/23"), SubnetLen: 26}}, Backend: n.Backend},
 			false, []string{"overlaps 10.5.0.0/22 of network n"}},
-		{"another version", func() api.Network { o := own("10.9.0.0/22", nil); o.ModifyIndex = 1; return o }(), false, []string{"changed meanwhile"}},
+		{"another version", func() api.Network { o := own("10.9.0.0/22", nil); o.ModifyIndex = 1; return o }(), false, []string{"changed since it was read"}},
 		{"range that grows", own("10.5.0.0/22", func(p *api.Pool) { p.Min = netip.MustParseAddr("10.5.0.0") }), false, nil},
 	} {
 		plan, err := c.PlanNetwork(ctx, tt.n)

@@ -12,7 +12,7 @@ var (
 	ErrReservationNotFound = errors.New("no such reservation")
 	ErrReserved            = errors.New("reserved for another host")
 	ErrHeld                = errors.New("held by another host")
-	ErrConflict            = errors.New("changed meanwhile")
+	ErrConflict            = errors.New("changed since it was read")
 	ErrInvalid             = errors.New("invalid")
 
 	// ErrLeaseRevoked, always a *RevokedError, means that the lease no longer exists because it was revoked. The host
