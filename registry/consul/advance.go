@@ -12,7 +12,7 @@ import (
 )
 
 // advance follows the directory to a reading and applies its changes. When it cannot tell what happened, it returns the
-// reason.
+// reason. The caller holds f.mu.
 func (f *follower) advance(ctx context.Context, kv *kv, r changelog.Reading) (changelog.Reason, error) {
 	changes, reason, err := f.changesSince(ctx, kv, r)
 	f.belief.apply(changes)

@@ -22,7 +22,7 @@ const (
 )
 
 // audit compares the leases with the known state, if there is any reason to, and publishes to all hosts the changes
-// that bypassed the directory. It also deletes old entries. It runs within a turn.
+// that bypassed the directory. It also deletes old entries. The caller holds f.mu.
 func (f *follower) audit(ctx context.Context, kv *kv) error {
 	now := time.Now()
 	period := f.auditPeriod(kv)

@@ -38,9 +38,9 @@ type follower struct {
 	view   view                // has its own lock
 	lapses registry.LapseClock // has its own lock
 
-	// turn guards the fields below. Lists are read within a turn, so an index lower than the last one is caused by the
+	// mu guards the fields below. It is held while a list is read, so an index lower than the last one is caused by the
 	// store.
-	turn     turn
+	mu       contextMutex
 	belief   belief
 	cursor   changelog.Cursor
 	schedule schedule
@@ -58,7 +58,7 @@ func newFollower(l layout, network string, settle *atomic.Int64) *follower {
 		leases:  l.leases(network),
 		changes: l.changes(network),
 		settle:  settle,
-		turn:    make(turn, 1),
+		mu:      make(contextMutex, 1),
 		belief:  newBelief(l.leases(network)),
 		cursor:  changelog.NewCursor(l.changes(network)),
 	}
@@ -69,19 +69,19 @@ func (f *follower) keepLostUntil(now time.Time) time.Time {
 	return now.Add(time.Duration(f.settle.Load()))
 }
 
-// turn is a lock for which a caller waits no longer than its context.
-type turn chan struct{}
+// contextMutex is a lock for which a caller waits no longer than its context.
+type contextMutex chan struct{}
 
-func (t turn) lock(ctx context.Context) error {
+func (m contextMutex) lock(ctx context.Context) error {
 	select {
-	case t <- struct{}{}:
+	case m <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (t turn) unlock() { <-t }
+func (m contextMutex) unlock() { <-m }
 
 // lastConfirmed returns when Consul last confirmed the known state, or the zero time.
 func (f *follower) lastConfirmed() time.Time {
@@ -101,9 +101,9 @@ func (f *follower) auditPeriod(kv *kv) time.Duration {
 
 // unconfirmed returns the known records that are not in pairs, although they are not known to have been deleted.
 func (f *follower) unconfirmed(ctx context.Context, pairs api.KVPairs) ([]*api.KVPair, error) {
-	if err := f.turn.lock(ctx); err != nil {
+	if err := f.mu.lock(ctx); err != nil {
 		return nil, err
 	}
-	defer f.turn.unlock()
+	defer f.mu.unlock()
 	return f.belief.unconfirmed(pairs), nil
 }

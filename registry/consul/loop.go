@@ -19,12 +19,12 @@ const (
 	longestPollPause = 30 * time.Second
 )
 
-// watch blocks until the version of the leases differs from after, and calls use within the turn. With after 0 it reads
+// watch blocks until the version of the leases differs from after, and calls use with f.mu held. With after 0 it reads
 // all leases again. A call after one that failed returns after its first round, even when nothing has changed.
 func (f *follower) watch(ctx context.Context, kv *kv, after uint64, use func()) error {
 	recovering := false
 	for first := true; ; first = false {
-		if err := f.turn.lock(ctx); err != nil {
+		if err := f.mu.lock(ctx); err != nil {
 			return err
 		}
 		if first {
@@ -40,14 +40,14 @@ func (f *follower) watch(ctx context.Context, kv *kv, after uint64, use func()) 
 				f.failed.Store(false) // a read for another caller tells the watcher nothing
 			}
 			use()
-			f.turn.unlock()
+			f.mu.unlock()
 			return nil
 		}
 		var next round
 		if err == nil {
 			next = f.nextRound(kv)
 		}
-		f.turn.unlock()
+		f.mu.unlock()
 		if err == nil {
 			err = f.run(ctx, kv, next)
 		}
@@ -62,7 +62,7 @@ func (f *follower) watch(ctx context.Context, kv *kv, after uint64, use func()) 
 	}
 }
 
-// round is one pass of the loop, as planned within a turn.
+// round is one pass of the loop, as planned with f.mu held.
 type round struct {
 	index     uint64    // of the cursor; with 0 there is no directory to follow yet
 	keysOnly  bool      // the directory is large
@@ -71,7 +71,7 @@ type round struct {
 	failures  int       // as in schedule
 }
 
-// nextRound plans the next round, within a turn.
+// nextRound plans the next round. The caller holds f.mu.
 func (f *follower) nextRound(kv *kv) round {
 	if f.schedule.audit.IsZero() {
 		f.schedule.audit = time.Now().Add(rand.N(f.auditPeriod(kv)) + time.Millisecond)
@@ -126,16 +126,15 @@ func (f *follower) run(ctx context.Context, kv *kv, next round) error {
 	return nil
 }
 
-// applyReading follows a reading of the directory, within a turn, and audits when that is due. It returns the reason
-// when the directory cannot be followed. It drops a reading if another call has updated the directory since the round
-// was planned.
+// applyReading follows a reading of the directory, and audits when that is due. It returns the reason when the directory
+// cannot be followed. It drops a reading if another call has updated the directory since the round was planned.
 func (f *follower) applyReading(
 	ctx context.Context, kv *kv, next round, r changelog.Reading,
 ) (reason changelog.Reason, err error) {
-	if err := f.turn.lock(ctx); err != nil {
+	if err := f.mu.lock(ctx); err != nil {
 		return "", err
 	}
-	defer f.turn.unlock()
+	defer f.mu.unlock()
 	if f.cursor.Index() != next.index {
 		return "", nil
 	}
@@ -162,19 +161,19 @@ func (f *follower) applyReading(
 // readAllSpread reads all leases after the directory could not be followed from index. The cause usually affects all
 // hosts at once, so they spread their reads.
 func (f *follower) readAllSpread(ctx context.Context, kv *kv, index uint64, reason changelog.Reason) error {
-	if err := f.turn.lock(ctx); err != nil {
+	if err := f.mu.lock(ctx); err != nil {
 		return err
 	}
 	spread := min(perLease*time.Duration(len(f.belief.known)), longestSpread)
-	f.turn.unlock()
+	f.mu.unlock()
 	kv.logger.Debug("reading all leases", "prefix", f.leases, "reason", string(reason))
 	if err := pause(ctx, rand.N(spread+time.Millisecond)); err != nil {
 		return err
 	}
-	if err := f.turn.lock(ctx); err != nil {
+	if err := f.mu.lock(ctx); err != nil {
 		return err
 	}
-	defer f.turn.unlock()
+	defer f.mu.unlock()
 	if f.cursor.Index() != index {
 		return nil
 	}
@@ -193,10 +192,10 @@ func (f *follower) pollWithoutChangelog(ctx context.Context, kv *kv, failures in
 	if err := pause(ctx, jitter(d)); err != nil {
 		return err
 	}
-	if err := f.turn.lock(ctx); err != nil {
+	if err := f.mu.lock(ctx); err != nil {
 		return err
 	}
-	defer f.turn.unlock()
+	defer f.mu.unlock()
 	if f.cursor.Index() != 0 {
 		return nil
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// readAll reads all leases and decides which state is true, within a turn.
+// readAll reads all leases and decides which state is true. The caller holds f.mu.
 func (f *follower) readAll(ctx context.Context, kv *kv) error {
 	// Read the changes before the list, so that the list includes all of them.
 	changes, err := kv.readBeforeLeases(ctx, &f.cursor)
@@ -36,10 +36,10 @@ func (f *follower) readAll(ctx context.Context, kv *kv) error {
 // readFirst reads the leases for the claim of a host that has not read them before, so that its watch can continue from
 // there. It returns nil when the leases are known already or their changes may not be read.
 func (f *follower) readFirst(ctx context.Context, kv *kv) (api.KVPairs, error) {
-	if err := f.turn.lock(ctx); err != nil {
+	if err := f.mu.lock(ctx); err != nil {
 		return nil, err
 	}
-	defer f.turn.unlock()
+	defer f.mu.unlock()
 	if f.belief.version != 0 {
 		return nil, nil
 	}

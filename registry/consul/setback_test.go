@@ -208,10 +208,10 @@ func TestRestoreUnderManyEntries(t *testing.T) {
 	})
 	eventually(t, "the auditor has looked", func() bool {
 		f := followerOf(auditor, n.Name)
-		if f.turn.lock(ctx) != nil {
+		if f.mu.lock(ctx) != nil {
 			return false
 		}
-		defer f.turn.unlock()
+		defer f.mu.unlock()
 		return len(f.belief.kept) == 1 && !f.cursor.HasVanishedUnread()
 	})
 	for i := range 3 { // a few reads later

@@ -77,7 +77,7 @@ func (v *view) read(n registry.Network, prefix string, pairs []*api.KVPair) []*r
 	return out
 }
 
-// leases returns what a belief shows, within the turn of its follower: all leases sorted by slot, and the records that
+// leases returns what a belief shows, while its follower is locked: all leases sorted by slot, and the records that
 // had to be skipped. Of the kept records it shows the latest of each host, unless the host has written another one
 // since. An earlier record of the host, which a restore brought back, tells less than what was known.
 func (v *view) leases(n registry.Network, b *belief) registry.LeaseSet {

@@ -92,11 +92,11 @@ func (c *Cursor) Advance(r Reading, now time.Time) ([]Change, Reason) {
 	case mark > c.index:
 		return nil, EntriesMissed
 	}
-	added, reason := c.added(r)
+	added, reason := c.newEntries(r)
 	if reason != "" {
 		return nil, reason
 	}
-	gone, unread, reason := c.gone(r, mark)
+	gone, unread, reason := c.goneEntries(r, mark)
 	if reason != "" {
 		return nil, reason
 	}
@@ -115,9 +115,9 @@ func (c *Cursor) Advance(r Reading, now time.Time) ([]Change, Reason) {
 	return changes, ""
 }
 
-// added returns the entries of a reading that are not known yet. It notes the index of those of which only the key was
+// newEntries returns the entries of a reading that are not known yet. It notes the index of those of which only the key was
 // known.
-func (c *Cursor) added(r Reading) ([]*api.KVPair, Reason) {
+func (c *Cursor) newEntries(r Reading) ([]*api.KVPair, Reason) {
 	var out []*api.KVPair
 	for _, key := range r.keys {
 		pair := r.entries[key]
@@ -137,9 +137,9 @@ func (c *Cursor) added(r Reading) ([]*api.KVPair, Reason) {
 	return out, ""
 }
 
-// gone returns the known entries that a reading lacks, and whether some of them were never read and are not below its
+// goneEntries returns the known entries that a reading lacks, and whether some of them were never read and are not below its
 // watermark.
-func (c *Cursor) gone(r Reading, mark uint64) (keys []string, unread bool, reason Reason) {
+func (c *Cursor) goneEntries(r Reading, mark uint64) (keys []string, unread bool, reason Reason) {
 	present := make(map[string]bool, len(r.keys))
 	for _, key := range r.keys {
 		present[key] = true

@@ -17,11 +17,21 @@ const dirPrefix = "leno/changes/default/"
 
 // entryAt returns an entry of the directory, named after its index.
 func entryAt(index uint64) *api.KVPair {
-	return &api.KVPair{Key: fmt.Sprintf("%s%024x_10.5.%d.0-24", dirPrefix, index, index%256), Value: []byte("v"), CreateIndex: index, ModifyIndex: index}
+	return &api.KVPair{
+		Key:         fmt.Sprintf("%s%024x_10.5.%d.0-24", dirPrefix, index, index%256),
+		Value:       []byte("v"),
+		CreateIndex: index,
+		ModifyIndex: index,
+	}
 }
 
 func markAt(created, modified, value uint64) *api.KVPair {
-	return &api.KVPair{Key: dirPrefix + WatermarkName, Value: []byte(strconv.FormatUint(value, 10)), CreateIndex: created, ModifyIndex: modified}
+	return &api.KVPair{
+		Key:         dirPrefix + WatermarkName,
+		Value:       []byte(strconv.FormatUint(value, 10)),
+		CreateIndex: created,
+		ModifyIndex: modified,
+	}
 }
 
 func listOf(p ...*api.KVPair) api.KVPairs { return p }
@@ -53,7 +63,10 @@ func TestCursorAdvances(t *testing.T) {
 	}{
 		{"nothing new", 10, listOf(markAt(2, 6, 5), entryAt(7), entryAt(9)), nil, ""},
 		{"one more", 11, listOf(markAt(2, 6, 5), entryAt(7), entryAt(9), entryAt(11)), []uint64{11}, ""},
-		{"several, in order", 14, listOf(markAt(2, 6, 5), entryAt(14), entryAt(7), entryAt(12), entryAt(9)), []uint64{12, 14}, ""},
+		{
+			"several, in order", 14, listOf(markAt(2, 6, 5), entryAt(14), entryAt(7), entryAt(12), entryAt(9)),
+			[]uint64{12, 14}, "",
+		},
 		{"a removal", 12, listOf(markAt(2, 6, 5), entryAt(7), entryAt(9), removal), []uint64{12}, ""},
 		{"known entries trimmed", 13, listOf(markAt(2, 13, 7), entryAt(9)), nil, ""},
 		{"trimmed all, one more", 15, listOf(markAt(2, 14, 9), entryAt(15)), []uint64{15}, ""},
@@ -122,7 +135,8 @@ func TestCursorKnowsOnlyKeys(t *testing.T) {
 		t.Errorf("%v, %q", changes, reason)
 	}
 	// An entry was in the list of keys but could not be read any more.
-	if _, reason := c.Advance(keysReading(14, markAt(2, 6, 5), entryAt(9).Key, entryAt(12).Key, entryAt(13).Key), start); reason != EntriesMissed {
+	unreadable := keysReading(14, markAt(2, 6, 5), entryAt(9).Key, entryAt(12).Key, entryAt(13).Key)
+	if _, reason := c.Advance(unreadable, start); reason != EntriesMissed {
 		t.Errorf("got %q", reason)
 	}
 }
@@ -254,14 +268,16 @@ func TestUnreadEntriesVanish(t *testing.T) {
 	bare := keysReading(100, markAt(2, 6, 5), keys...)
 	c := newCursor()
 	c.Adopt(bare, time.Now())
-	if _, reason := c.Advance(NewReading(dirPrefix, append(rest, markAt(2, 6, 5), entryAt(120)), 120), time.Now()); reason != "" || !c.HasVanishedUnread() {
+	some := NewReading(dirPrefix, append(rest, markAt(2, 6, 5), entryAt(120)), 120)
+	if _, reason := c.Advance(some, time.Now()); reason != "" || !c.HasVanishedUnread() {
 		t.Errorf("got %q, vanished unread %t", reason, c.HasVanishedUnread())
 	}
 	c.Adopt(bare, time.Now())
 	if c.HasVanishedUnread() {
 		t.Error("entries still count as vanished after everything was read")
 	}
-	if _, reason := c.Advance(NewReading(dirPrefix, listOf(markAt(2, 121, 100), entryAt(120)), 121), time.Now()); reason != "" || c.HasVanishedUnread() {
+	trimmed := NewReading(dirPrefix, listOf(markAt(2, 121, 100), entryAt(120)), 121)
+	if _, reason := c.Advance(trimmed, time.Now()); reason != "" || c.HasVanishedUnread() {
 		t.Errorf("after a trim: got %q, vanished unread %t", reason, c.HasVanishedUnread())
 	}
 }

@@ -1,0 +1,83 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry/consul/changelog"
+)
+
+// TestNextRound: a round waits for the audit, or for the end of the first kept record if that is earlier.
+func TestNextRound(t *testing.T) {
+	now := time.Now()
+	minute, hour := now.Add(time.Minute), now.Add(time.Hour)
+	kv := &kv{conf: &Config{Audit: time.Hour}}
+	for _, tt := range []struct {
+		name  string
+		audit time.Time
+		kept  []time.Time
+		due   time.Time
+	}{
+		{"nothing kept", hour, nil, hour},
+		{"kept for longer", hour, []time.Time{now.Add(2 * time.Hour)}, hour},
+		{"kept for less", hour, []time.Time{now.Add(3 * time.Minute), minute}, minute},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newTestFollower()
+			f.schedule = schedule{audit: tt.audit, notBefore: now, failures: 3}
+			for i, until := range tt.kept {
+				f.belief.kept[string(rune('a'+i))] = keptRecord{until: until}
+			}
+			want := round{notBefore: now, due: tt.due, failures: 3}
+			if got := f.nextRound(kv); got != want {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
+		})
+	}
+	t.Run("the first audit is at a random time", func(t *testing.T) {
+		f := newTestFollower()
+		got := f.nextRound(kv)
+		latest := time.Now().Add(kv.conf.Audit + time.Millisecond)
+		if got.due.Before(now) || got.due.After(latest) || got.due != f.schedule.audit {
+			t.Errorf("due %s, planned for %s", got.due, f.schedule.audit)
+		}
+		if again := f.nextRound(kv); again.due != got.due {
+			t.Errorf("due %s, and then %s", got.due, again.due)
+		}
+	})
+	t.Run("of a large directory the keys are read first", func(t *testing.T) {
+		f := newTestFollower()
+		mark := &api.KVPair{Key: f.changes + changelog.WatermarkName, Value: []byte("0"), CreateIndex: 1, ModifyIndex: 1}
+		for _, entries := range []int{fewEntries, fewEntries + 1} {
+			pairs := api.KVPairs{mark}
+			for i := range entries {
+				pairs = append(pairs, &api.KVPair{Key: f.changes + string(rune('a'+i)), ModifyIndex: 2})
+			}
+			f.cursor.Adopt(changelog.NewReading(f.changes, pairs, 5), now)
+			if got := f.nextRound(kv); got.index != 5 || got.keysOnly != (entries > fewEntries) {
+				t.Errorf("%d entries: %+v", entries, got)
+			}
+		}
+	})
+}
+
+// TestContextMutex: a caller waits for the lock no longer than its context.
+func TestContextMutex(t *testing.T) {
+	m := make(contextMutex, 1)
+	if err := m.lock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.lock(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	m.unlock()
+	if err := m.lock(t.Context()); err != nil {
+		t.Errorf("got %v", err)
+	}
+}
