@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/command/cni"
-	"github.com/lenonet/leno/command/subnetfile"
 )
 
 // maxSubnetFile is many times the size of a subnet file.
@@ -32,7 +32,7 @@ func (p *cniPlugin) readFacts(network, path, why string) (cni.Facts, error) {
 		return cni.Facts{}, internal(fmt.Errorf("subnet file: %w", err))
 	}
 	f := cni.Facts{Network: network, Path: path}
-	if f.File, err = subnetfile.Parse(text); err == nil {
+	if f.SubnetFile, err = state.ParseSubnetFile(text); err == nil {
 		err = f.CheckRanges()
 	}
 	if err != nil {

@@ -11,15 +11,15 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/command/subnetfile"
 )
 
 // Facts are what is known about this host's part in a network.
 type Facts struct {
 	Network string
 	Path    string // of the subnet file
-	subnetfile.File
+	state.SubnetFile
 }
 
 // Delegation is work for another plugin.

@@ -10,11 +10,11 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lenonet/leno/command/subnetfile"
+	"github.com/lenonet/leno/agent/state"
 )
 
 // dual holds the facts of a host with two families.
-var dual = Facts{Network: "default", File: subnetfile.File{
+var dual = Facts{Network: "default", SubnetFile: state.SubnetFile{
 	Gateways: []netip.Prefix{netip.MustParsePrefix("10.5.34.1/24"), netip.MustParsePrefix("fd00:5:0:22::1/64")},
 	Pools:    []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16"), netip.MustParsePrefix("fd00:5::/48")},
 	MTU:      1450, IPMasq: true,

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lenonet/leno/command/subnetfile"
+	"github.com/lenonet/leno/agent/state"
 )
 
 // Network describes one of leno's networks on this host, as far as Docker needs it.
@@ -32,7 +32,7 @@ func (n Network) gateway(v6 bool) netip.Prefix {
 
 // ParseSubnetFile parses the file that leno, or flannel, wrote for container runtimes.
 func ParseSubnetFile(name, text string) (Network, error) {
-	f, err := subnetfile.Parse(text)
+	f, err := state.ParseSubnetFile(text)
 	if err != nil {
 		return Network{}, err
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/lenonet/leno/command/subnetfile"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/e2e/lab"
 )
 
@@ -53,11 +53,11 @@ func (r *runtime) subnetFile(network string) string {
 	return filepath.Join(r.dir, "run/leno", network+".env")
 }
 
-func (r *runtime) facts(t *testing.T, network string) subnetfile.File {
+func (r *runtime) facts(t *testing.T, network string) state.SubnetFile {
 	t.Helper()
 	text, err := os.ReadFile(r.subnetFile(network))
 	must(t, err)
-	f, err := subnetfile.Parse(string(text))
+	f, err := state.ParseSubnetFile(string(text))
 	must(t, err)
 	return f
 }

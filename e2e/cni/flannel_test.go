@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lenonet/leno/command/subnetfile"
+	"github.com/lenonet/leno/agent/state"
 )
 
 // asPlugin reads a subnet file in the documented format of flannel's CNI plugin
@@ -18,7 +18,7 @@ import (
 // CIDR, several ranges separated by commas, the MTU as a decimal number, FLANNEL_IPMASQ true or
 // false. A range, the MTU and FLANNEL_IPMASQ are required, and each family needs the subnet
 // together with its range. Every other key is ignored.
-func asPlugin(t *testing.T, text string, want subnetfile.File) {
+func asPlugin(t *testing.T, text string, want state.SubnetFile) {
 	t.Helper()
 	got := map[string]string{}
 	lines := bufio.NewScanner(strings.NewReader(text))
@@ -81,7 +81,7 @@ func asPlugin(t *testing.T, text string, want subnetfile.File) {
 
 // asScript reads the file as mk-docker-opts.sh does: the shell sources it, and FLANNEL_SUBNET
 // becomes --bip, FLANNEL_MTU becomes --mtu, and FLANNEL_IPMASQ, inverted, becomes --ip-masq.
-func asScript(t *testing.T, path string, want subnetfile.File) {
+func asScript(t *testing.T, path string, want state.SubnetFile) {
 	t.Helper()
 	out, err := exec.Command("sh", "-euc", `
 		. "$1"

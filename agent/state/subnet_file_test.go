@@ -1,12 +1,14 @@
-package subnetfile
+package state
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
 
-func TestParse(t *testing.T) {
+func TestParseSubnetFile(t *testing.T) {
 	const v4 = "LENO_NETWORK=10.5.0.0/16\nLENO_SUBNET=10.5.34.1/24\n"
 	const v6 = "LENO_IPV6_NETWORK=fd00:5::/48\nLENO_IPV6_SUBNET=fd00:5:0:22::1/64\n"
 	const rest = "LENO_MTU=1450\nLENO_IPMASQ=true\n"
@@ -24,7 +26,7 @@ func TestParse(t *testing.T) {
 		{"no subnet", rest, "no LENO_SUBNET"},
 		{"no MTU", v4, `LENO_MTU=""`},
 	} {
-		f, err := Parse(tt.text)
+		f, err := ParseSubnetFile(tt.text)
 		got := fmt.Sprint(f, " ", f.Subnets())
 		if err != nil {
 			got = err.Error()
@@ -32,5 +34,29 @@ func TestParse(t *testing.T) {
 		if !strings.Contains(got, tt.want) {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
+	}
+}
+
+// TestSubnetInFile: the agent prefers the subnet of a file that it, an earlier version or flannel wrote, even if the rest
+// of the file is of no use.
+func TestSubnetInFile(t *testing.T) {
+	for _, tt := range []struct{ name, text, want string }{
+		{"IPv4 before IPv6", "LENO_IPV6_SUBNET=fd00:5:0:22::1/64\nLENO_SUBNET=10.5.34.1/24\n", "10.5.34.0/24"},
+		{"IPv6", "LENO_IPV6_SUBNET=fd00:5:0:22::1/64\n", "fd00:5:0:22::/64"},
+		{"flannel's", "FLANNEL_SUBNET=10.5.34.1/24\n", "10.5.34.0/24"},
+		{"leno's before flannel's", "FLANNEL_SUBNET=10.5.35.1/24\nLENO_SUBNET=10.5.34.1/24\n", "10.5.34.0/24"},
+		{"broken", "LENO_SUBNET=10.5.34\n", "invalid Prefix"},
+		{"none", "LENO_MTU=1450\n", "invalid Prefix"},
+	} {
+		path := filepath.Join(t.TempDir(), "default.env")
+		if err := os.WriteFile(path, []byte(tt.text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if got := SubnetInFile(path).String(); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+	if got := SubnetInFile(filepath.Join(t.TempDir(), "missing.env")); got.IsValid() {
+		t.Errorf("missing: %s", got)
 	}
 }
