@@ -16,6 +16,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry/consul"
 )
 
 // callTimeout bounds all calls of one command to the agent. It is longer than Consul takes to
@@ -156,9 +157,9 @@ func readToken(file setting) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	token := strings.TrimSpace(string(data))
-	if token == "" {
-		return "", fmt.Errorf("%s: %s is empty", file.source, file.value)
+	token, err := consul.ParseToken(data)
+	if err != nil {
+		return "", fmt.Errorf("%s: %s: %w", file.source, file.value, err)
 	}
 	return token, nil
 }

@@ -351,7 +351,7 @@ func TestToken(t *testing.T) {
 		}
 		return path
 	}
-	one, two, empty := file("one", "from-one\n"), file("two", "from-two"), file("empty", "\n")
+	one, two, empty, more := file("one", "from-one\n"), file("two", "from-two"), file("empty", "\n"), file("more", "one two\n")
 	tests := []struct {
 		name  string
 		args  []string
@@ -368,7 +368,8 @@ func TestToken(t *testing.T) {
 		{name: "empty flag is anonymous", args: []string{"-token="}, env: map[string]string{"LENO_TOKEN": "l"}},
 		{name: "file flag wins", args: []string{"-token-file", one}, env: map[string]string{"LENO_TOKEN": "l"}, token: "from-one"},
 		{name: "missing file", args: []string{"-token-file=" + filepath.Join(dir, "none")}, err: "-token-file: stat " + filepath.Join(dir, "none")},
-		{name: "empty file", env: map[string]string{"LENO_TOKEN_FILE": empty}, err: "is empty"},
+		{name: "empty file", env: map[string]string{"LENO_TOKEN_FILE": empty}, err: "LENO_TOKEN_FILE: " + empty + ": it is empty"},
+		{name: "more than a token", args: []string{"-token-file=" + more}, err: "-token-file: " + more + ": there is more in it than a token"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
