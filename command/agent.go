@@ -108,7 +108,7 @@ func overridden(m Meta, set *flag.FlagSet, flags map[string]*string) map[string]
 
 func (a *agentCommand) run(ctx context.Context) error {
 	if len(a.sources) == 0 && !a.dev {
-		return usagef("nothing to run: give -config-file, -config-dir or -dev")
+		return usageErrorf("nothing to run: give -config-file, -config-dir or -dev")
 	}
 	// Until the agent runs, SIGINT and SIGTERM end the process at once: there is nothing to stop,
 	// and a file that blocks must not prevent the exit.
@@ -119,11 +119,11 @@ func (a *agentCommand) run(ctx context.Context) error {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	c, err := a.load()
 	if err != nil {
-		return &configError{err}
+		return newConfigError(err)
 	}
 	logs, err := logging.New(a.meta.Stderr, c.Log)
 	if err != nil {
-		return &configError{err}
+		return newConfigError(err)
 	}
 	defer logs.Close()
 	logger := logs.Logger()

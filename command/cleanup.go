@@ -95,7 +95,7 @@ func (c *cleanupCommand) run(ctx context.Context) error {
 	named := false
 	c.set.Visit(func(f *flag.Flag) { named = named || f.Name == "network" })
 	if err := registry.CheckNetworkName(c.options.Network); named && err != nil {
-		return instead(withoutFlags("network"), "-network: %s", err)
+		return usageErrorWithFix(withoutFlags("network"), "-network: %s", err)
 	}
 	conf, err := c.load()
 	if err != nil {

@@ -100,7 +100,7 @@ func (f *agentFlags) open() (*api.Client, error) {
 	}
 	client, err := api.New(api.Config{Address: f.where(), Token: token, TLS: conf})
 	if err != nil {
-		return nil, instead(withFlag("address", api.DefaultAddress), "%s", err)
+		return nil, usageErrorWithFix(withFlag("address", api.DefaultAddress), "%s", err)
 	}
 	return client, nil
 }
@@ -134,7 +134,7 @@ func (f *agentFlags) certificates() certificates {
 func (f *agentFlags) resolveToken() (string, error) {
 	if f.given("token") {
 		if f.given("token-file") {
-			return "", instead(withoutFlags("token"), "-token and -token-file exclude each other")
+			return "", usageErrorWithFix(withoutFlags("token"), "-token and -token-file exclude each other")
 		}
 		return f.token, nil
 	}
@@ -182,7 +182,7 @@ func (f *agentFlags) tls() (*tls.Config, error) {
 		}
 	}
 	if (given.cert.value == "") != (given.key.value == "") {
-		return nil, instead(withoutFlags("client-cert", "client-key"), "-client-cert and -client-key belong together")
+		return nil, usageErrorWithFix(withoutFlags("client-cert", "client-key"), "-client-cert and -client-key belong together")
 	}
 	if given.cert.value != "" {
 		cert, err := given.cert.read()
@@ -299,11 +299,7 @@ func network(ctx context.Context, client *api.Client, given string) (string, err
 	case len(all) == 0:
 		return "", fmt.Errorf("there is no network yet; `leno network apply` defines one")
 	}
-	first := func(l line) line {
-		l.args = append([]string{all[0]}, l.args...)
-		return l
-	}
-	return "", instead(first, "there are several networks, name one: %s", strings.Join(all, ", "))
+	return "", usageErrorWithFix(withFirstArg(all[0]), "there are several networks, name one: %s", strings.Join(all, ", "))
 }
 
 // subnetArgs parses "[NETWORK] SUBNET".
@@ -317,21 +313,21 @@ func subnetArgs(args []string) (network string, subnet netip.Prefix, err error) 
 	case ok:
 	case len(args) == 2:
 		if _, swapped := parseSubnet(network); swapped {
-			return "", netip.Prefix{}, instead(withArgs(text, network), "the network comes before the subnet")
+			return "", netip.Prefix{}, usageErrorWithFix(withArgs(text, network), "the network comes before the subnet")
 		}
-		return "", netip.Prefix{}, instead(withArgs(network, exampleSubnet), "%q is not a subnet such as %s", text, exampleSubnet)
+		return "", netip.Prefix{}, usageErrorWithFix(withArgs(network, exampleSubnet), "%q is not a subnet such as %s", text, exampleSubnet)
 	default:
 		if a, err := netip.ParseAddr(text); err == nil {
 			likely := netip.PrefixFrom(a, likelyLength(a)).Masked()
-			return "", netip.Prefix{}, instead(withArgs(likely.String()), "%s is an address, not a subnet such as %s", a, likely)
+			return "", netip.Prefix{}, usageErrorWithFix(withArgs(likely.String()), "%s is an address, not a subnet such as %s", a, likely)
 		}
 		if len(before) == 0 && !strings.ContainsAny(text, "./:") { // only the network was given
-			return "", netip.Prefix{}, instead(withArgs(text, exampleSubnet), "%q is not a subnet such as %s", text, exampleSubnet)
+			return "", netip.Prefix{}, usageErrorWithFix(withArgs(text, exampleSubnet), "%q is not a subnet such as %s", text, exampleSubnet)
 		}
-		return "", netip.Prefix{}, instead(withArgs(exampleSubnet), "%q is not a subnet such as %s", text, exampleSubnet)
+		return "", netip.Prefix{}, usageErrorWithFix(withArgs(exampleSubnet), "%q is not a subnet such as %s", text, exampleSubnet)
 	}
 	if whole := subnet.Masked(); subnet != whole {
-		return "", netip.Prefix{}, instead(withArgs(append(before[:len(before):len(before)], whole.String())...),
+		return "", netip.Prefix{}, usageErrorWithFix(withArgs(append(before[:len(before):len(before)], whole.String())...),
 			"%s has host bits set, did you mean %s?", subnet, whole)
 	}
 	return network, subnet, nil

@@ -83,9 +83,9 @@ func (p *cniPlugin) run(ctx context.Context) error {
 	case p.conflist:
 		return p.printConflist()
 	case p.network != "":
-		return instead(withFlag("conflist", "true"), "-network is for -conflist; for a container it stands in the network configuration")
+		return usageErrorWithFix(withFlag("conflist", "true"), "-network is for -conflist; for a container it stands in the network configuration")
 	case p.meta.Getenv("CNI_COMMAND") == "":
-		return usagef("CNI_COMMAND is not in the environment: container runtimes run this command")
+		return usageErrorf("CNI_COMMAND is not in the environment: container runtimes run this command")
 	}
 	var conf struct {
 		Version string `json:"cniVersion"`

@@ -21,46 +21,58 @@ var errReported = errors.New("reported")
 
 // usageError is a mistake on the command line; its exit code is 2.
 type usageError struct {
-	text  string
-	fix   fix      // turns the given command line into the nearest valid one; nil if unknown
-	words []string // the whole corrected command line, if fix is not enough
+	text string
+	fix  fix // nil if the nearest valid command line is unknown
 }
 
 func (e *usageError) Error() string { return e.text }
 
-// configError reports a configuration that an agent cannot start with; its exit code is 78,
-// because starting again does not help.
+// usageErrorf returns the error for a mistake on the command line whose fix is not known. The user
+// is shown an example of the command.
+func usageErrorf(format string, args ...any) error {
+	return &usageError{text: fmt.Sprintf(format, args...)}
+}
+
+// usageErrorWithFix returns the error for a mistake on the command line. The user is shown the
+// corrected command line.
+func usageErrorWithFix(f fix, format string, args ...any) error {
+	return &usageError{text: fmt.Sprintf(format, args...), fix: f}
+}
+
+// isUsageError reports whether an error is a mistake on the command line.
+func isUsageError(err error) bool {
+	var usage *usageError
+	return errors.As(err, &usage)
+}
+
+// configError is an error in a configuration that an agent cannot start with.
 type configError struct{ error }
 
 func (e *configError) Unwrap() error { return e.error }
 
-func usagef(format string, args ...any) error {
-	return &usageError{text: fmt.Sprintf(format, args...)}
-}
-
-// instead returns a usageError with a fix.
-func instead(f fix, format string, args ...any) error {
-	return &usageError{text: fmt.Sprintf(format, args...), fix: f}
-}
+// newConfigError marks an error as one in the configuration. Its exit code is 78, because starting
+// again does not help.
+func newConfigError(err error) error { return &configError{err} }
 
 // spec describes one command. A constructor returns it with flags bound to its own variables, so
 // each spec is used only once.
 type spec struct {
-	name     string // "lease show"
-	args     string // "[NETWORK] SUBNET", for the usage line
+	name     string // for example "lease show"
+	args     string // for the usage line, for example "[NETWORK] SUBNET"
 	min, max int    // number of arguments; max -1 for any number
 	synopsis string // part of a line, for the list of commands
 	help     string // paragraphs, wrapped at 78 columns, and examples: lines "  $ leno …", the simplest first
 
 	flags   func(*flag.FlagSet) // declares the flags; nil for none
-	predict complete.Predictor  // of arguments; nil for none
-	values  complete.Flags      // of flags whose names do not show what they take
+	predict complete.Predictor  // completes arguments; nil for none
+	values  complete.Flags      // completes the values of flags whose names do not show what they take
 	run     func(ctx context.Context, args []string) error
 }
 
 // command adapts a spec to cli.Command.
 type command struct {
 	meta  Meta
+	all   commandMap // of the program
 	spec  spec
 	flags *flag.FlagSet
 }
@@ -70,8 +82,8 @@ var (
 	_ cli.CommandAutocomplete = (*command)(nil)
 )
 
-func newCommand(m Meta, s spec) *command {
-	c := &command{meta: m, spec: s, flags: flag.NewFlagSet(s.name, flag.ContinueOnError)}
+func newCommand(m Meta, all commandMap, s spec) *command {
+	c := &command{meta: m, all: all, spec: s, flags: flag.NewFlagSet(s.name, flag.ContinueOnError)}
 	c.flags.SetOutput(io.Discard)
 	c.flags.Usage = func() {}
 	if s.flags != nil {
@@ -90,8 +102,8 @@ func (c *command) Run(words []string) int {
 	if err == nil {
 		err = c.spec.run(context.Background(), args)
 	}
-	if meant := meantBy(err, args); meant != "" {
-		err = fmt.Errorf("%w; did you mean %s?", err, meant)
+	if similar := suggestion(err, args); similar != "" {
+		err = fmt.Errorf("%w; did you mean %s?", err, similar)
 	}
 	var usage *usageError
 	var unusable *configError
@@ -101,7 +113,7 @@ func (c *command) Run(words []string) int {
 	case errors.Is(err, errReported):
 		return exitFailed
 	case errors.As(err, &usage):
-		fmt.Fprintf(c.meta.Stderr, "%s\nTry:   %s\n%s\nFor more, leno %s -help\n", c.meta.wrongText(usage.text), shown(c.try(usage, words)), c.usageLine(), c.spec.name)
+		fmt.Fprintf(c.meta.Stderr, "%s\nTry:   %s\n%s\nFor more, leno %s -help\n", c.meta.errorText(usage.text), shellSyntax(c.try(usage, words)), c.usageLine(), c.spec.name)
 		return exitUsage
 	case errors.As(err, &unusable):
 		c.meta.writeError(err)
@@ -113,11 +125,10 @@ func (c *command) Run(words []string) int {
 
 // try returns the valid command line nearest to a wrong one, or an example.
 func (c *command) try(err *usageError, words []string) []string {
-	mended := c.mended(err, words)
-	if mended == nil {
-		return firstExample(Commands(c.meta), c.spec.name)
+	if err.fix == nil {
+		return c.all.firstExample(c.spec.name)
 	}
-	return correct(c.meta, append(strings.Fields(c.spec.name), mended...))
+	return c.all.correct(append(strings.Fields(c.spec.name), c.applyFix(err.fix, words)...))
 }
 
 // writeError prints why a command failed.
@@ -130,12 +141,19 @@ func (m Meta) writeError(err error) {
 		writeConfigErrors(m.Stderr, files)
 		return
 	}
-	io.WriteString(m.Stderr, m.wrongText(err.Error()))
+	io.WriteString(m.Stderr, m.errorText(err.Error()))
 }
 
-// wrongText returns "Error: " and the text. On a terminal, long lines are broken between words;
+// writeConfigErrors prints all errors of configuration files, each with its position and source
+// line.
+func writeConfigErrors(w io.Writer, e *config.Errors) {
+	fmt.Fprint(w, printable(e.Render(width, false)))
+	fmt.Fprintln(w, plural(len(e.Diags), "error")+" in the configuration")
+}
+
+// errorText returns "Error: " and the text. On a terminal, long lines are broken between words;
 // elsewhere they stay whole, because programs search them.
-func (m Meta) wrongText(text string) string {
+func (m Meta) errorText(text string) string {
 	var out strings.Builder
 	for line := range strings.SplitSeq("Error: "+printable(text), "\n") {
 		if m.ErrorTerminal && columnsOf(line) > width {
@@ -152,7 +170,7 @@ func (c *command) parse(words []string) ([]string, error) {
 	var rest []string
 	for args := words; len(args) > 0; {
 		if err := c.flags.Parse(args); err != nil {
-			return nil, c.flagError(words, err)
+			return nil, c.flagError(err)
 		}
 		left := c.flags.Args()
 		consumed := args[:len(args)-len(left)]
@@ -167,7 +185,7 @@ func (c *command) parse(words []string) ([]string, error) {
 	}
 	switch {
 	case len(rest) < c.spec.min:
-		return nil, instead(c.completed, "%s is missing", c.missing(len(rest)))
+		return nil, usageErrorWithFix(c.complete, "%s is missing", c.missing(len(rest)))
 	case c.spec.max >= 0 && len(rest) > c.spec.max:
 		return nil, c.surplus(words, rest)
 	}
@@ -188,10 +206,10 @@ func (c *command) missing(have int) string {
 	return "an argument"
 }
 
-// completed fills in missing arguments from the first example.
-func (c *command) completed(l line) line {
-	if shown := examples(c.Help()); len(shown) > 0 {
-		example := c.split(shown[0][len(strings.Fields(c.spec.name)):])
+// complete fills in missing arguments from the first example.
+func (c *command) complete(l line) line {
+	if list := examples(c.Help()); len(list) > 0 {
+		example := c.split(list[0][len(strings.Fields(c.spec.name)):])
 		if len(example.args) > len(l.args) {
 			l.args = append(l.args, example.args[len(l.args):]...)
 		}
@@ -202,32 +220,29 @@ func (c *command) completed(l line) line {
 // surplus returns the error for the first argument too many. It may be the value of a flag that
 // takes one only after "="; otherwise the fix drops it.
 func (c *command) surplus(words, args []string) error {
-	extra := args[c.spec.max]
+	fix := withArgs(args[:c.spec.max]...)
 	for i := 1; i < len(words); i++ {
 		name, _, hasValue := flagName(words[i-1])
-		f := c.flags.Lookup(name)
-		if f == nil || hasValue || !isBool(f) || !slices.Contains(args, words[i]) || f.Value.Set(words[i]) != nil {
-			continue
+		f, at := c.flags.Lookup(name), slices.Index(args, words[i])
+		if f != nil && !hasValue && isBool(f) && at >= 0 && f.Value.Set(words[i]) == nil {
+			fix = func(l line) line {
+				l = withFlag(name, words[i])(l)
+				return withArgs(slices.Delete(slices.Clone(args), at, at+1)...)(l)
+			}
+			break
 		}
-		joined := slices.Clone(words)
-		joined[i-1] += "=" + words[i]
-		return &usageError{text: fmt.Sprintf("unexpected argument %q", extra), words: slices.Delete(joined, i, i+1)}
 	}
-	return instead(withArgs(args[:c.spec.max]...), "unexpected argument %q", extra)
+	return usageErrorWithFix(fix, "unexpected argument %q", args[c.spec.max])
 }
 
-func (c *command) flagError(words []string, err error) error {
+func (c *command) flagError(err error) error {
 	if name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: "); unknown {
-		return c.unknownFlag(words, strings.TrimPrefix(name, "-"))
+		return c.unknownFlag(strings.TrimPrefix(name, "-"))
 	}
 	text := err.Error()
 	mentioned := strings.Fields(text[strings.LastIndex(text, " -")+1:])[0]
-	name := strings.TrimRight(strings.TrimPrefix(mentioned, "-"), ":")
 	// An error in one flag is fixed by leaving the flag out.
-	return instead(func(l line) line {
-		l.flags = withoutFlag(l.flags, name)
-		return l
-	}, "%s", err)
+	return usageErrorWithFix(withoutFlags(strings.TrimRight(strings.TrimPrefix(mentioned, "-"), ":")), "%s", err)
 }
 
 func (c *command) usageLine() string {

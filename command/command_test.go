@@ -112,8 +112,8 @@ func works(t *testing.T, args []string) {
 	endless := slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "-watch") || strings.HasPrefix(a, "-wait") })
 	if endless || slices.Contains([]string{"agent", "cleanup", "monitor", "debug"}, args[0]) { // only parsed
 		commands := Commands(Meta{Getenv: func(string) string { return "" }})
-		name, rest := resolve(commands, args)
-		c, ok := leaf(commands, name)
+		name, rest := commands.resolve(args)
+		c, ok := commands.leaf(name)
 		if !ok {
 			t.Fatalf("no command %s", args[0])
 		}
@@ -280,7 +280,7 @@ func TestParse(t *testing.T) {
 	for _, args := range []string{
 		"default 10.5.34.0/24 -token=t", "-token t default 10.5.34.0/24", "default -token=t 10.5.34.0/24", "-token=t -- default 10.5.34.0/24",
 	} {
-		c := newCommand(Meta{}, leaseShowSpec(Meta{}))
+		c := newCommand(Meta{}, nil, leaseShowSpec(Meta{}))
 		rest, err := c.parse(strings.Fields(args))
 		if err != nil || !slices.Equal(rest, []string{"default", "10.5.34.0/24"}) || c.flags.Lookup("token").Value.String() != "t" {
 			t.Errorf("%s: %v, %v", args, rest, err)
@@ -468,7 +468,7 @@ func TestDefaultNetwork(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	f := newFakeAgent(t)
 	m := Meta{Getenv: func(name string) string { return map[string]string{"LENO_ADDRESS": f.url}[name] }}
-	c := newCommand(m, leaseListSpec(m))
+	c := newCommand(m, nil, leaseListSpec(m))
 	var names []string
 	for _, n := range f.networks {
 		names = append(names, n.Name)

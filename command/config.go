@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
-	"fmt"
-	"io"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/backend"
@@ -60,11 +58,4 @@ func (c *configFlags) register(fs *flag.FlagSet) {
 	}
 	fs.Func("config-file", "configuration `file`, HCL or JSON; may be given several times", add)
 	fs.Func("config-dir", "`directory` with configuration files, read in the order of their names; may be given several times", add)
-}
-
-// writeConfigErrors prints all errors of configuration files, each with its position and source
-// line.
-func writeConfigErrors(w io.Writer, e *config.Errors) {
-	fmt.Fprint(w, printable(e.Render(width, false)))
-	fmt.Fprintln(w, plural(len(e.Diags), "error")+" in the configuration")
 }

@@ -3,6 +3,7 @@ package command
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -13,8 +14,24 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// line is a command line after the command's name, split into flags and arguments.
-type line struct{ flags, args []string }
+// line is a command line after the command's name.
+type line struct {
+	flags []givenFlag
+	args  []string
+}
+
+// givenFlag is a flag on a command line.
+type givenFlag struct {
+	name, value string
+	hasValue    bool
+}
+
+func (f givenFlag) String() string {
+	if f.hasValue {
+		return "-" + f.name + "=" + f.value
+	}
+	return "-" + f.name
+}
 
 // fix turns a rejected command line into the nearest valid one.
 type fix func(line) line
@@ -22,9 +39,25 @@ type fix func(line) line
 // withFlag sets -name=value in place of the given value.
 func withFlag(name, value string) fix {
 	return func(l line) line {
-		at := slices.IndexFunc(l.flags, func(w string) bool { n, _, _ := flagName(w); return n == name })
-		l.flags = withoutFlag(l.flags, name)
-		l.flags = slices.Insert(l.flags, max(at, 0), "-"+name+"="+value)
+		at := slices.IndexFunc(l.flags, func(f givenFlag) bool { return f.name == name })
+		l = withoutFlags(name)(l)
+		l.flags = slices.Insert(l.flags, max(at, 0), givenFlag{name, value, true})
+		return l
+	}
+}
+
+// withSwitch adds -name.
+func withSwitch(name string) fix {
+	return func(l line) line {
+		l.flags = append(l.flags, givenFlag{name: name})
+		return l
+	}
+}
+
+// withoutFlags removes flags.
+func withoutFlags(names ...string) fix {
+	return func(l line) line {
+		l.flags = slices.DeleteFunc(l.flags, func(f givenFlag) bool { return slices.Contains(names, f.name) })
 		return l
 	}
 }
@@ -37,26 +70,24 @@ func withArgs(args ...string) fix {
 	}
 }
 
-// withoutFlags removes flags.
-func withoutFlags(names ...string) fix {
+// withFirstArg inserts an argument before the others.
+func withFirstArg(arg string) fix {
 	return func(l line) line {
-		for _, name := range names {
-			l.flags = withoutFlag(l.flags, name)
-		}
+		l.args = slices.Insert(l.args, 0, arg)
 		return l
 	}
 }
 
 // wrongValue returns the error for a flag value that is not allowed. Its fix uses the most similar
 // allowed value, or the first one.
-func wrongValue(name, value, text string, of ...string) error {
-	near := nearest(strings.ToLower(value), of)
+func wrongValue(name, value, text string, allowed ...string) error {
+	near := nearest(strings.ToLower(value), allowed)
 	if near == "" {
-		near = of[0]
+		near = allowed[0]
 	} else {
-		text += didYouMean(strings.ToLower(value), of)
+		text += didYouMean(strings.ToLower(value), allowed)
 	}
-	return instead(withFlag(name, near), "%s", text)
+	return usageErrorWithFix(withFlag(name, near), "%s", text)
 }
 
 // flagName returns the name and value in "-name", "--name" and "-name=value"; "" if the word is
@@ -69,62 +100,58 @@ func flagName(word string) (name, value string, hasValue bool) {
 	return strings.Cut(trimmed, "=")
 }
 
-// withoutFlag returns the words without a flag and its value.
-func withoutFlag(words []string, name string) []string {
-	var out []string
+// split separates flags from arguments, as parse does, and takes an unknown flag for the most
+// similar one.
+func (c *command) split(words []string) line {
+	var l line
 	for i := 0; i < len(words); i++ {
-		word, _, hasValue := flagName(words[i])
-		switch {
-		case word != name:
-			out = append(out, words[i])
-		case !hasValue && i+1 < len(words) && !strings.HasPrefix(words[i+1], "-"):
-			i++
+		name, value, hasValue := flagName(words[i])
+		if words[i] == "--" {
+			l.args = append(l.args, words[i+1:]...)
+			return l
 		}
-	}
-	return out
-}
-
-// secretFlags are the flags whose values are never shown.
-var secretFlags = []string{"token", "consul-token"}
-
-// shown returns a command line in shell syntax, without secrets.
-func shown(words []string) string {
-	out := []string{"leno"}
-	for i := 0; i < len(words); i++ {
-		name, _, hasValue := flagName(words[i])
-		if slices.Contains(secretFlags, name) {
-			if !hasValue {
-				i++
-			}
-			out = append(out, "-"+name+"=TOKEN")
+		if name == "" {
+			l.args = append(l.args, words[i])
 			continue
 		}
-		out = append(out, quoted(words[i]))
+		f := c.flags.Lookup(name)
+		if f == nil {
+			f = c.flags.Lookup(nearest(name, c.flagNames()))
+		}
+		if f != nil {
+			name = f.Name
+			if !hasValue && !isBool(f) && i+1 < len(words) {
+				i++
+				value, hasValue = words[i], true
+			}
+		}
+		l.flags = append(l.flags, givenFlag{name, value, hasValue})
 	}
-	return strings.Join(out, " ")
+	return l
 }
 
-// quoted returns a word in shell syntax.
-func quoted(word string) string {
-	if word != "" && strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_=./:,@%+[]") == "" {
-		return word
+// applyFix returns the fixed command line, flags last.
+func (c *command) applyFix(f fix, words []string) []string {
+	l := f(c.split(words))
+	fixed := slices.Clone(l.args)
+	for _, f := range l.flags {
+		fixed = append(fixed, f.String())
 	}
-	return "'" + strings.ReplaceAll(printable(word), "'", `'\''`) + "'"
+	return fixed
 }
 
 // correct returns the valid command line nearest to words. It replaces mistyped commands, flags
 // and values by similar ones, drops surplus ones, and takes missing ones from the first example of
 // the command.
-func correct(m Meta, words []string) []string {
-	commands := Commands(m)
+func (all commandMap) correct(words []string) []string {
 	for range 8 { // one mistake per round
-		name, rest := resolve(commands, words)
+		name, rest := all.resolve(words)
 		if name == "" {
 			return []string{"-help"}
 		}
-		c, ok := leaf(commands, name)
+		c, ok := all.leaf(name)
 		if !ok {
-			return firstExample(commands, name)
+			return all.firstExample(name)
 		}
 		_, err := c.parse(rest)
 		if err == nil {
@@ -134,11 +161,14 @@ func correct(m Meta, words []string) []string {
 		if !errors.As(err, &usage) {
 			return append(strings.Fields(name), rest...)
 		}
-		next := c.mended(usage, rest)
-		if next == nil || slices.Equal(next, rest) {
-			return firstExample(commands, name)
+		if usage.fix == nil {
+			return all.firstExample(name)
 		}
-		words = append(strings.Fields(name), next...)
+		fixed := c.applyFix(usage.fix, rest)
+		if slices.Equal(fixed, rest) {
+			return all.firstExample(name)
+		}
+		words = append(strings.Fields(name), fixed...)
 	}
 	return []string{"-help"}
 }
@@ -149,80 +179,39 @@ func (c *command) checkFormat() error {
 	if f == nil || f.Value.String() == "" {
 		return nil
 	}
-	of := c.AutocompleteFlags()["-format"].Predict(complete.Args{})
-	if slices.Contains(of, f.Value.String()) {
+	allowed := c.AutocompleteFlags()["-format"].Predict(complete.Args{})
+	if slices.Contains(allowed, f.Value.String()) {
 		return nil
 	}
-	return wrongValue("format", f.Value.String(), "-format", of...)
-}
-
-// mended applies the fix of an error; nil if it has none.
-func (c *command) mended(err *usageError, words []string) []string {
-	switch {
-	case err.words != nil:
-		return err.words
-	case err.fix != nil:
-		l := err.fix(c.split(words))
-		return append(slices.Clone(l.args), l.flags...)
-	}
-	return nil
-}
-
-// split separates flags from arguments, as parse does.
-func (c *command) split(words []string) line {
-	var l line
-	for i := 0; i < len(words); i++ {
-		name, _, hasValue := flagName(words[i])
-		f := c.flags.Lookup(name)
-		switch {
-		case words[i] == "--":
-			l.args = append(l.args, words[i+1:]...)
-			return l
-		case name == "":
-			l.args = append(l.args, words[i])
-		case f != nil && !hasValue && !isBool(f) && i+1 < len(words):
-			l.flags = append(l.flags, words[i], words[i+1])
-			i++
-		default:
-			l.flags = append(l.flags, words[i])
-		}
-	}
-	return l
+	return wrongValue("format", f.Value.String(), "-format", allowed...)
 }
 
 // unknownFlag returns the error for a flag that the command does not have.
-func (c *command) unknownFlag(words []string, name string) *usageError {
-	var names []string
-	c.flags.VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
-	near := nearest(name, names)
-	hint := ""
-	if near != "" {
-		hint = "; did you mean -" + near + "?"
+func (c *command) unknownFlag(name string) error {
+	text := "unknown flag -" + name
+	if near := nearest(name, c.flagNames()); near != "" {
+		// split has already replaced it.
+		return usageErrorWithFix(func(l line) line { return l }, "%s; did you mean -%s?", text, near)
 	}
-	i := slices.IndexFunc(words, func(w string) bool { n, _, _ := flagName(w); return n == name })
-	if i < 0 {
-		return &usageError{text: "unknown flag -" + name + hint}
+	if !slices.Contains(c.argNames(), strings.ToUpper(name)) {
+		return usageErrorWithFix(withoutFlags(name), "%s", text)
 	}
-	_, value, hasValue := flagName(words[i])
-	mended := slices.Clone(words)
-	switch {
-	case near != "" && hasValue:
-		mended[i] = "-" + near + "=" + value
-	case near != "":
-		mended[i] = "-" + near
-	case slices.Contains(c.argNames(), strings.ToUpper(name)): // an argument given as a flag
-		hint = "; " + strings.ToUpper(name) + " is an argument, not a flag"
-		mended = slices.Delete(mended, i, i+1)
-		if hasValue {
-			mended = slices.Insert(mended, 0, value)
+	return usageErrorWithFix(func(l line) line {
+		for _, f := range l.flags {
+			if f.name == name && f.hasValue {
+				l = withFirstArg(f.value)(l)
+			}
 		}
-	default:
-		mended = slices.Delete(mended, i, i+1)
-	}
-	return &usageError{text: "unknown flag -" + name + hint, words: mended}
+		return withoutFlags(name)(l)
+	}, "%s; %s is an argument, not a flag", text, strings.ToUpper(name))
 }
 
-// argNames returns the names of the arguments: NETWORK, SUBNET.
+func (c *command) flagNames() (names []string) {
+	c.flags.VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
+	return names
+}
+
+// argNames returns the names of the arguments, for example NETWORK and SUBNET.
 func (c *command) argNames() []string {
 	var names []string
 	for word := range strings.FieldsSeq(c.spec.args) {
@@ -231,9 +220,9 @@ func (c *command) argNames() []string {
 	return names
 }
 
-// meantBy returns the network or subnet most similar to an argument, of those that the agent lists
-// in a "not found" error; "" for none.
-func meantBy(err error, args []string) string {
+// suggestion returns the network or subnet most similar to an argument, of those that the agent
+// lists in a "not found" error; "" for none.
+func suggestion(err error, args []string) string {
 	var refused *api.Error
 	if !errors.As(err, &refused) || refused.Code != http.StatusNotFound {
 		return ""
@@ -261,4 +250,59 @@ func meantBy(err error, args []string) string {
 		}
 	}
 	return ""
+}
+
+// didYouMean returns "; did you mean X?" for the most similar name, or "" if none is similar.
+func didYouMean(word string, names []string) string {
+	if near := nearest(word, names); near != "" {
+		return fmt.Sprintf("; did you mean %s?", printable(near))
+	}
+	return ""
+}
+
+// nearest returns the name most similar to word: at most two typing mistakes away, or the only one
+// that word is a prefix of. It returns "" for none.
+func nearest(word string, names []string) string {
+	best, near := 3, ""
+	var begun []string
+	for _, n := range names {
+		if d := levenshtein.Distance(word, n, nil); d < best && d < len(n) {
+			best, near = d, n
+		}
+		if len(word) > 1 && strings.HasPrefix(n, word) {
+			begun = append(begun, n)
+		}
+	}
+	if len(begun) == 1 {
+		return begun[0]
+	}
+	return near
+}
+
+// secretFlags are the flags whose values are never shown.
+var secretFlags = []string{"token", "consul-token"}
+
+// shellSyntax returns a command line as a user would type it, without secrets.
+func shellSyntax(words []string) string {
+	out := []string{"leno"}
+	for i := 0; i < len(words); i++ {
+		name, _, hasValue := flagName(words[i])
+		if slices.Contains(secretFlags, name) {
+			if !hasValue {
+				i++
+			}
+			out = append(out, "-"+name+"=TOKEN")
+			continue
+		}
+		out = append(out, quoted(words[i]))
+	}
+	return strings.Join(out, " ")
+}
+
+// quoted returns a word in shell syntax.
+func quoted(word string) string {
+	if word != "" && strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_=./:,@%+[]") == "" {
+		return word
+	}
+	return "'" + strings.ReplaceAll(printable(word), "'", `'\''`) + "'"
 }

@@ -90,11 +90,11 @@ const (
 func (d *debugCommand) run(ctx context.Context) error {
 	switch {
 	case d.duration <= 0 || d.duration > maxDebugDuration:
-		return instead(withoutFlags("duration"), "-duration: %s is not more than 0s and at most %s", d.duration, maxDebugDuration)
+		return usageErrorWithFix(withoutFlags("duration"), "-duration: %s is not more than 0s and at most %s", d.duration, maxDebugDuration)
 	case d.interval < minDebugInterval:
-		return instead(withoutFlags("interval"), "-interval: %s is less than %s", d.interval, minDebugInterval)
+		return usageErrorWithFix(withoutFlags("interval"), "-interval: %s is less than %s", d.interval, minDebugInterval)
 	case d.output == "-" && d.meta.Terminal:
-		return instead(withoutFlags("output"), "-output=- writes an archive, which is nothing for a terminal")
+		return usageErrorWithFix(withoutFlags("output"), "-output=- writes an archive, which is nothing for a terminal")
 	}
 	token, err := d.agent.resolveToken()
 	if err != nil {

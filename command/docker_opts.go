@@ -99,13 +99,13 @@ func (o *dockerOpts) run(ctx context.Context) error {
 	}
 	switch {
 	case len(o.networks) > 0 && len(o.files) > 0:
-		return instead(withoutFlags("subnet-file"), "-network and -subnet-file exclude each other")
+		return usageErrorWithFix(withoutFlags("subnet-file"), "-network and -subnet-file exclude each other")
 	case o.format != formatTable && (o.create || len(o.networks)+len(o.files) > 1):
-		return instead(withoutFlags("format", "write"), "-format=%s is about docker0, hence about one network; leave it out for the commands that make Docker networks", o.format)
+		return usageErrorWithFix(withoutFlags("format", "write"), "-format=%s is about docker0, hence about one network; leave it out for the commands that make Docker networks", o.format)
 	case o.format == formatTable && o.to != "":
-		return instead(withFlag("format", formatEnv), "-write takes -format=%s or -format=%s", formatEnv, formatJSON)
+		return usageErrorWithFix(withFlag("format", formatEnv), "-write takes -format=%s or -format=%s", formatEnv, formatJSON)
 	case !isVariable(o.key):
-		return instead(withoutFlags("key"), "-key: %q is not the name of a variable", o.key)
+		return usageErrorWithFix(withoutFlags("key"), "-key: %q is not the name of a variable", o.key)
 	}
 	engine, err := o.engine(ctx)
 	if err != nil {

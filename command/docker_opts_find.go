@@ -32,7 +32,7 @@ func (o *dockerOpts) engine(ctx context.Context) (e dockeropts.Engine, err error
 	}
 	if o.version != "" {
 		if e.Version, err = dockeropts.ParseVersion(o.version); err != nil {
-			return e, instead(withoutFlags("docker-version"), "-docker-version: %s", err)
+			return e, usageErrorWithFix(withoutFlags("docker-version"), "-docker-version: %s", err)
 		}
 	} else {
 		e.Version = installedVersion(ctx)
@@ -89,7 +89,7 @@ func (o *dockerOpts) read(ctx context.Context) ([]dockeropts.Network, error) {
 	for _, s := range sources {
 		for _, word := range append([]string{s.name}, o.interfaces...) {
 			if !plain(word) {
-				return nil, usagef("%q is not the name of a network or device", word)
+				return nil, usageErrorf("%q is not the name of a network or device", word)
 			}
 		}
 		text, err := os.ReadFile(s.path)
@@ -147,7 +147,7 @@ func (o *dockerOpts) sources(ctx context.Context) ([]subnetSource, error) {
 	case len(o.networks) == 0 && len(known) == 1:
 		return known, nil
 	case len(o.networks) == 0:
-		return nil, instead(withFlag("network", names[0]), "there are several networks, name them with -network, docker0's first: %s", strings.Join(names, ", "))
+		return nil, usageErrorWithFix(withFlag("network", names[0]), "there are several networks, name them with -network, docker0's first: %s", strings.Join(names, ", "))
 	}
 	for _, name := range o.networks {
 		i := slices.Index(names, name)
@@ -173,9 +173,8 @@ func (o *dockerOpts) known(ctx context.Context) (out []subnetSource, err error) 
 		}
 		return err
 	})
-	var usage *usageError
 	switch {
-	case errors.As(err, &usage), err != nil && o.agent.given("address"):
+	case isUsageError(err), err != nil && o.agent.given("address"):
 		return nil, err
 	case err == nil:
 		return out, nil

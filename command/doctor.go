@@ -67,10 +67,9 @@ func (d *doctorCommand) run(ctx context.Context) error {
 		return err
 	})
 	var answered *api.Error
-	var usage *usageError
 	switch {
 	case err == nil:
-	case errors.As(err, &answered), errors.As(err, &usage), !here(d.agent.where()):
+	case errors.As(err, &answered), isUsageError(err), !here(d.agent.where()):
 		return err
 	default:
 		out = d.alone(ctx, err)

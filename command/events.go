@@ -43,7 +43,7 @@ changed and leno healed. The agent remembers the last 512 until it ends.
 // writeEvents prints a header and a line per event, or several if its message is long.
 func writeEvents(w io.Writer, list api.EventList, now time.Time) {
 	if len(list.Events) == 0 {
-		say(w, "Nothing has happened yet.")
+		printf(w, "Nothing has happened yet.")
 		return
 	}
 	const ago, severity = 9, 10 // columns

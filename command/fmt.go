@@ -58,7 +58,7 @@ func (f *formatter) run(args []string) error {
 		case path != "-":
 			err = f.path(path)
 		case len(args) > 1:
-			return instead(withArgs("-"), "- stands alone")
+			return usageErrorWithFix(withArgs("-"), "- stands alone")
 		default:
 			err = f.stdin()
 		}

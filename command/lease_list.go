@@ -41,7 +41,7 @@ Names that do not fit 80 columns are cut; -format=json has them whole.
 
 func writeLeases(w io.Writer, network string, list api.LeaseList) {
 	if len(list.Leases) == 0 {
-		say(w, "Network %s has no leases.", network)
+		printf(w, "Network %s has no leases.", network)
 	} else {
 		var rows [][]string
 		for _, l := range list.Leases {

@@ -25,8 +25,8 @@ reloaded. Use it before a host goes away for good.
 				if err := c.ReleaseLease(ctx, name); err != nil {
 					return err
 				}
-				say(m.Stdout, "Released this host's lease of network %s.", name)
-				say(m.Stdout, "The agent stays out of it until it is restarted or reloaded.")
+				printf(m.Stdout, "Released this host's lease of network %s.", name)
+				printf(m.Stdout, "The agent stays out of it until it is restarted or reloaded.")
 				return nil
 			}))
 		},

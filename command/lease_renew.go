@@ -36,6 +36,6 @@ The token must be allowed to write this host's session in Consul.
 }
 
 func writeRenewal(w io.Writer, network string, r api.Renewal, now time.Time) {
-	say(w, "Renewed this host's lease on %s of network %s.", r.Subnet, network)
-	say(w, "It is safe until %s, %s from now.", r.SafeUntil.UTC().Format(time.RFC3339), age(r.SafeUntil.Sub(now)))
+	printf(w, "Renewed this host's lease on %s of network %s.", r.Subnet, network)
+	printf(w, "It is safe until %s, %s from now.", r.SafeUntil.UTC().Format(time.RFC3339), age(r.SafeUntil.Sub(now)))
 }

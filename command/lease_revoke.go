@@ -31,7 +31,7 @@ The token must be allowed to write the lease's key in Consul.
 				if err := c.RevokeLease(ctx, name, subnet); err != nil {
 					return err
 				}
-				say(m.Stdout, "Revoked the lease on %s of network %s.", subnet, name)
+				printf(m.Stdout, "Revoked the lease on %s of network %s.", subnet, name)
 				return nil
 			}))
 		},

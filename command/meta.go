@@ -1,19 +1,10 @@
-// Package command is leno's command line: one file per command, which parses flags, calls the
-// agent through package api and prints the response. It owns flags, output and exit codes. It does
-// not know how the agent works; only `agent`, `cleanup` and the checks of configuration files use
-// other packages.
 package command
 
 import (
 	"io"
-	"os"
 	"runtime/debug"
 	"time"
 
-	"github.com/mattn/go-isatty"
-	"golang.org/x/sys/unix"
-
-	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/backend"
 )
 
@@ -43,22 +34,4 @@ type Meta struct {
 	Build   *debug.BuildInfo // nil when the program was built without it
 
 	Backends map[string]backend.Type // backends that configuration files may name
-}
-
-func outputSize() (columns, rows int) {
-	size, err := unix.IoctlGetWinsize(int(os.Stdout.Fd()), unix.TIOCGWINSZ)
-	if err != nil {
-		return 0, 0
-	}
-	return int(size.Col), int(size.Row)
-}
-
-// NewMeta returns the environment of this process. build may be nil.
-func NewMeta(version string, build *debug.BuildInfo) Meta {
-	return Meta{
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		Getenv: os.Getenv, Now: time.Now, Terminal: isatty.IsTerminal(os.Stdout.Fd()),
-		ErrorTerminal: isatty.IsTerminal(os.Stderr.Fd()), Size: outputSize,
-		Version: version, Build: build, Backends: agent.Backends(),
-	}
 }

@@ -181,12 +181,12 @@ func refused(p networkPlan, force bool) error {
 func writeApplied(w io.Writer, p networkPlan) {
 	switch p.Action {
 	case api.ActionNone:
-		say(w, "Network %s is unchanged.", p.Name)
+		printf(w, "Network %s is unchanged.", p.Name)
 	case api.ActionCreate:
-		say(w, "Created network %s.", p.Name)
+		printf(w, "Created network %s.", p.Name)
 		writeLeft(w, p, "")
 	default:
-		say(w, "Updated network %s:", p.Name)
+		printf(w, "Updated network %s:", p.Name)
 		writeChanges(w, p.Changes)
 		writeHosts(w, p.Hosts)
 	}

@@ -43,7 +43,7 @@ interrupted import has left.
 				if err != nil {
 					return err
 				}
-				say(m.Stdout, "Deleted network %s.", args[0])
+				printf(m.Stdout, "Deleted network %s.", args[0])
 				return nil
 			})
 		},

@@ -78,10 +78,10 @@ func (i *networkImport) flags(fs *flag.FlagSet) {
 
 func (i *networkImport) run(ctx context.Context, files []string) error {
 	if i.nodesFile == "-" && slices.Contains(files, "-") {
-		return instead(withArgs("flannel.json"), "standard input can be FILE or -nodes, not both")
+		return usageErrorWithFix(withArgs("flannel.json"), "standard input can be FILE or -nodes, not both")
 	}
 	if err := registry.CheckNetworkName(i.network); err != nil {
-		return instead(withoutFlags("network"), "-network: %s", err)
+		return usageErrorWithFix(withoutFlags("network"), "-network: %s", err)
 	}
 	nodes, err := i.readNodes()
 	if err != nil {
@@ -150,7 +150,7 @@ func (i *networkImport) readNodes() (flannel.Nodes, error) {
 	}
 	for _, text := range i.nodes {
 		if err := out.Name(text); err != nil {
-			return nil, instead(withFlag("node", "192.0.2.11=host-a"), "-node: %s", err)
+			return nil, usageErrorWithFix(withFlag("node", "192.0.2.11=host-a"), "-node: %s", err)
 		}
 	}
 	return out, nil
@@ -174,7 +174,7 @@ func (i *networkImport) readStore(files []string) (flannel.Store, error) {
 	store, err := flannel.Collect(records, i.prefix)
 	var several *flannel.PrefixError
 	if errors.As(err, &several) {
-		return store, instead(withFlag("prefix", several.Prefixes[0]), "%s", err)
+		return store, usageErrorWithFix(withFlag("prefix", several.Prefixes[0]), "%s", err)
 	}
 	return store, err
 }

@@ -150,11 +150,11 @@ func (p *importPlan) carryOut(ctx context.Context, c *api.Client) error {
 func writeImport(w io.Writer, p importPlan) {
 	switch {
 	case p.Action == api.ActionNone:
-		say(w, "Network %s exists and stays as it is.", p.Network)
+		printf(w, "Network %s exists and stays as it is.", p.Network)
 	case p.DryRun:
-		say(w, "Network %s would be created:", p.Network)
+		printf(w, "Network %s would be created:", p.Network)
 	default:
-		say(w, "Created network %s:", p.Network)
+		printf(w, "Created network %s:", p.Network)
 	}
 	if p.Action == api.ActionCreate {
 		list := poolPairs(p.Pools)

@@ -108,9 +108,9 @@ func writePlan(w io.Writer, p networkPlan) {
 		note(w, "  ", fmt.Sprintf("network %s is as Consul has it", p.Name))
 		return
 	case api.ActionCreate:
-		say(w, "+ network %s does not exist yet", p.Name)
+		printf(w, "+ network %s does not exist yet", p.Name)
 	default:
-		say(w, "~ network %s differs (Consul -> file)", p.Name)
+		printf(w, "~ network %s differs (Consul -> file)", p.Name)
 	}
 	writeChanges(w, p.Changes)
 	writeHosts(w, p.Hosts)

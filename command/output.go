@@ -193,8 +193,8 @@ func pairs(w io.Writer, list []pair) {
 	}
 }
 
-// say prints one sentence, wrapped.
-func say(w io.Writer, format string, args ...any) { note(w, "", fmt.Sprintf(format, args...)) }
+// printf prints a paragraph, wrapped.
+func printf(w io.Writer, format string, args ...any) { note(w, "", fmt.Sprintf(format, args...)) }
 
 // note prints a text after an indent, wrapped, with later lines indented further.
 func note(w io.Writer, indent, text string) {

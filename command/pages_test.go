@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/hashicorp/cli"
 )
 
 // commandPages is the folder of the pages that are generated from the code, next to pages written
@@ -65,7 +64,7 @@ func TestCommandPages(t *testing.T) {
 
 // pagePath returns the path of a command's page: "network/apply.mdx".
 func pagePath(name string) string {
-	if len(subcommands(Commands(Meta{}), name)) > 0 {
+	if len(Commands(Meta{}).subcommands(name)) > 0 {
 		name += "/index"
 	}
 	return strings.ReplaceAll(name, " ", "/") + ".mdx"
@@ -85,7 +84,7 @@ func commandPage(t *testing.T, name string) string {
 	switch {
 	case ok:
 		leaf.page(t, &b, strings.Repeat("../", strings.Count(pagePath(name), "/")))
-	case len(subcommands(commands, name)) > 0:
+	case len(commands.subcommands(name)) > 0:
 		groupPage(t, &b, commands, name)
 	default: // another kind of command, whose help contains everything
 		fenced(&b, "text", c.Help())
@@ -98,11 +97,11 @@ func fenced(b *strings.Builder, kind, text string) {
 	fmt.Fprintf(b, "```%s generated=\"TestCommandPages\"\n%s\n```\n", kind, strings.TrimRight(text, "\n"))
 }
 
-func groupPage(t *testing.T, b *strings.Builder, commands map[string]cli.CommandFactory, name string) {
+func groupPage(t *testing.T, b *strings.Builder, commands commandMap, name string) {
 	t.Helper()
 	fenced(b, "text", "leno "+name+" SUBCOMMAND [options] [arguments]")
 	b.WriteString("\n| command | what it does |\n|---|---|\n")
-	for _, sub := range subcommands(commands, name) {
+	for _, sub := range commands.subcommands(name) {
 		c, err := commands[name+" "+sub]()
 		if err != nil {
 			t.Fatal(err)
@@ -245,7 +244,7 @@ func lowered(text string) string { return strings.ToLower(text[:1]) + text[1:] }
 func TestOverviewLinksEveryCommand(t *testing.T) {
 	overview := read(t, commandPages+"index.mdx")
 	for _, name := range slices.Sorted(maps.Keys(Commands(Meta{}))) {
-		if n := strings.Count(overview, "]("+pagePath(name)+")"); len(subcommands(Commands(Meta{}), name)) == 0 && n == 0 {
+		if n := strings.Count(overview, "]("+pagePath(name)+")"); len(Commands(Meta{}).subcommands(name)) == 0 && n == 0 {
 			t.Errorf("commands/index.mdx has no link to %s: its row begins with | [`%s`](%s) |", pagePath(name), name, pagePath(name))
 		}
 	}

@@ -61,7 +61,7 @@ func writePeers(w io.Writer, network string, list api.PeerList) {
 		notes = append(notes, fmt.Sprintf("all together: %s received, %s sent", byteCount(t.RxBytes), byteCount(t.TxBytes)))
 	}
 	if len(peers) == 0 {
-		say(w, "Network %s has no other hosts.", network)
+		printf(w, "Network %s has no other hosts.", network)
 	}
 	counted := slices.ContainsFunc(peers, func(p api.Peer) bool { return p.Counters != nil })
 	columns := []column{{title: "NODE", cut: true}, {title: "SUBNET"}, {title: "PUBLIC IP"}, {title: "BACKEND", cut: true}, {title: "LEASE"}}

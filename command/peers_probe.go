@@ -36,14 +36,11 @@ func (f *probeFlags) register(fs *flag.FlagSet) {
 func (f *probeFlags) check(given func(name string) bool) error {
 	switch {
 	case f.probe && given("watch"):
-		return instead(withoutFlags("watch"), "-probe and -watch exclude each other")
+		return usageErrorWithFix(withoutFlags("watch"), "-probe and -watch exclude each other")
 	case given("count") && (f.count < 1 || f.count > 100):
-		return instead(withFlag("count", "3"), "-count is %d, not 1 to 100", f.count)
+		return usageErrorWithFix(withFlag("count", "3"), "-count is %d, not 1 to 100", f.count)
 	case !f.probe && (given("peer") || given("count")):
-		return instead(func(l line) line {
-			l.flags = append(l.flags, "-probe")
-			return l
-		}, "-peer and -count are for -probe")
+		return usageErrorWithFix(withSwitch("probe"), "-peer and -count are for -probe")
 	}
 	return nil
 }

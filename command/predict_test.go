@@ -104,7 +104,7 @@ func TestCompletionOfFlags(t *testing.T) {
 	f := newFakeAgent(t)
 	m := Meta{Getenv: func(string) string { return f.url }}
 	for name := range Commands(m) {
-		c, ok := leaf(Commands(m), name)
+		c, ok := Commands(m).leaf(name)
 		if !ok {
 			continue
 		}

@@ -3,7 +3,6 @@ package command
 import (
 	"context"
 	"flag"
-	"slices"
 
 	"github.com/lenonet/leno/api"
 )
@@ -39,26 +38,21 @@ other one has it until its lease is released or revoked.
 			if err != nil {
 				return err
 			}
-			if (r.Node == "") == (r.NodeID == "") {
-				return instead(named, "exactly one of -node and -node-id is needed")
+			const oneOf = "exactly one of -node and -node-id is needed"
+			switch {
+			case r.Node == "" && r.NodeID == "":
+				return usageErrorWithFix(withFlag("node", "host-b"), oneOf)
+			case r.Node != "" && r.NodeID != "":
+				return usageErrorWithFix(withoutFlags("node-id"), oneOf)
 			}
 			r.Subnet = subnet
 			return f.call(ctx, onNetwork(given, func(ctx context.Context, c *api.Client, name string) error {
 				if err := c.AddReservation(ctx, name, r, force); err != nil {
 					return err
 				}
-				say(m.Stdout, "Reserved %s of network %s for %s.", subnet, name, keptFor(r))
+				printf(m.Stdout, "Reserved %s of network %s for %s.", subnet, name, keptFor(r))
 				return nil
 			}))
 		},
 	}
-}
-
-// named leaves exactly one flag that names the subnet's host.
-func named(l line) line {
-	l.flags = withoutFlag(l.flags, "node-id")
-	if !slices.ContainsFunc(l.flags, func(w string) bool { name, _, _ := flagName(w); return name == "node" }) {
-		l.flags = append(l.flags, "-node=host-b")
-	}
-	return l
 }

@@ -34,7 +34,7 @@ which was interrupted has left of a network that is not defined.
 
 func writeReservations(w io.Writer, network string, list api.ReservationList) {
 	if len(list.Reservations) == 0 {
-		say(w, "Network %s has no reservations.", network)
+		printf(w, "Network %s has no reservations.", network)
 	} else {
 		var rows [][]string
 		for _, r := range list.Reservations {

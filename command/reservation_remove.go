@@ -26,7 +26,7 @@ Drops the reservation of SUBNET. A lease on it stays with its host.
 				if err := c.RemoveReservation(ctx, name, subnet); err != nil {
 					return err
 				}
-				say(m.Stdout, "Removed the reservation of %s of network %s.", subnet, name)
+				printf(m.Stdout, "Removed the reservation of %s of network %s.", subnet, name)
 				return nil
 			}))
 		},

@@ -1,15 +1,37 @@
 package command
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/hashicorp/cli"
 )
 
+// commandMap holds the commands of a program by name, for example "lease list". Each factory's
+// command is used once.
+type commandMap map[string]cli.CommandFactory
+
+// newCommands returns the commands of the specs. groups holds the synopsis of each command that
+// only has subcommands, by its name.
+func newCommands(m Meta, groups map[string]string, specs ...func(Meta) spec) commandMap {
+	all := commandMap{}
+	for _, constructor := range specs {
+		all[constructor(m).name] = func() (cli.Command, error) {
+			return newCommand(m, all, constructor(m)), nil
+		}
+	}
+	for name, synopsis := range groups {
+		all[name] = func() (cli.Command, error) {
+			return &group{meta: m, all: all, name: name, synopsis: synopsis}, nil
+		}
+	}
+	return all
+}
+
 // resolve returns the command that words begin with, or the most similar one, and the remaining
 // words; "" if none is similar.
-func resolve(commands map[string]cli.CommandFactory, words []string) (name string, rest []string) {
+func (all commandMap) resolve(words []string) (name string, rest []string) {
 	// Move flags behind the command.
 	var early []string
 	for len(words) > 0 && strings.HasPrefix(words[0], "-") {
@@ -20,30 +42,36 @@ func resolve(commands map[string]cli.CommandFactory, words []string) (name strin
 		return "", nil
 	}
 	first := words[0]
-	if commands[first] == nil {
-		first = nearest(first, topLevel(commands))
+	if all[first] == nil {
+		first = nearest(first, all.topLevel())
 	}
 	if first == "" {
 		// The words of a subcommand may be in the wrong order: list lease.
 		if len(words) > 1 {
-			if group := exactOrNearest(words[1], topLevel(commands)); isGroup(commands, group) {
-				if sub := exactOrNearest(words[0], subcommands(commands, group)); sub != "" {
+			if group := exactOrNearest(words[1], all.topLevel()); all.isGroup(group) {
+				if sub := exactOrNearest(words[0], all.subcommands(group)); sub != "" {
 					return group + " " + sub, words[2:]
 				}
 			}
 		}
 		return "", nil
 	}
-	if !isGroup(commands, first) {
+	if !all.isGroup(first) {
 		return first, words[1:]
 	}
 	if len(words) == 1 {
 		return first, nil
 	}
-	if sub := exactOrNearest(words[1], subcommands(commands, first)); sub != "" {
+	if sub := exactOrNearest(words[1], all.subcommands(first)); sub != "" {
 		return first + " " + sub, words[2:]
 	}
 	return first, words[1:]
+}
+
+// topLevel returns the names of the commands that are not subcommands, sorted.
+func (all commandMap) topLevel() []string {
+	names := slices.Sorted(maps.Keys(all))
+	return slices.DeleteFunc(names, func(n string) bool { return strings.Contains(n, " ") })
 }
 
 func exactOrNearest(word string, names []string) string {
@@ -53,14 +81,14 @@ func exactOrNearest(word string, names []string) string {
 	return nearest(word, names)
 }
 
-func isGroup(commands map[string]cli.CommandFactory, name string) bool {
-	return name != "" && len(subcommands(commands, name)) > 0
+func (all commandMap) isGroup(name string) bool {
+	return name != "" && len(all.subcommands(name)) > 0
 }
 
-// subcommands returns those of a group, sorted.
-func subcommands(commands map[string]cli.CommandFactory, group string) []string {
+// subcommands returns the names of a group's subcommands, sorted.
+func (all commandMap) subcommands(group string) []string {
 	var names []string
-	for name := range commands {
+	for name := range all {
 		if sub, ok := strings.CutPrefix(name, group+" "); ok {
 			names = append(names, sub)
 		}
@@ -70,11 +98,11 @@ func subcommands(commands map[string]cli.CommandFactory, group string) []string 
 }
 
 // leaf returns a new command of that name, false for a group.
-func leaf(commands map[string]cli.CommandFactory, name string) (*command, bool) {
-	if commands[name] == nil {
+func (all commandMap) leaf(name string) (*command, bool) {
+	if all[name] == nil {
 		return nil, false
 	}
-	c, err := commands[name]()
+	c, err := all[name]()
 	if err != nil {
 		return nil, false
 	}
@@ -83,8 +111,8 @@ func leaf(commands map[string]cli.CommandFactory, name string) (*command, bool) 
 }
 
 // firstExample returns the first command line in the help of a command.
-func firstExample(commands map[string]cli.CommandFactory, name string) []string {
-	if c, err := commands[name](); err == nil {
+func (all commandMap) firstExample(name string) []string {
+	if c, err := all[name](); err == nil {
 		for _, e := range examples(c.Help()) {
 			return e
 		}

@@ -4,20 +4,19 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
-	"github.com/agext/levenshtein"
 	"github.com/hashicorp/cli"
 )
 
-// Run runs the command that args (without the program's name) name and returns the exit code. A
-// command whose output could not be written has failed, even if its work succeeded.
-func Run(args []string, m Meta) int {
+// runProgram runs the command that args (without the program's name) name and returns the exit
+// code. commands returns the commands of the program. A command whose output could not be written
+// has failed, even if its work succeeded.
+func runProgram(args []string, m Meta, commands func(Meta) commandMap) int {
 	out := &checkedOutput{Writer: m.Stdout}
 	m.Stdout = out
-	code := run(args, m)
+	code := commands(m).run(args, m)
 	if out.err == nil {
 		return code
 	}
@@ -30,30 +29,30 @@ func Run(args []string, m Meta) int {
 	return code
 }
 
-func run(args []string, m Meta) int {
+func (all commandMap) run(args []string, m Meta) int {
 	args = helpLast(args)
 	c := cli.NewCLI("leno", "leno "+m.Version)
 	c.Args = args
-	c.Commands = Commands(m)
-	c.HelpFunc = func(commands map[string]cli.CommandFactory) string { return help(m, commands) }
+	c.Commands = all
+	c.HelpFunc = func(map[string]cli.CommandFactory) string { return all.help(m) }
 	// Printed below: cli would also report a failed write, which Run reports itself.
 	var text bytes.Buffer
 	c.HelpWriter, c.ErrorWriter = &text, m.Stderr
 
 	completing := m.Getenv("COMP_LINE") != ""
-	switch unknown := c.Subcommand() != "" && c.Commands[c.Subcommand()] == nil; {
+	switch unknown := c.Subcommand() != "" && all[c.Subcommand()] == nil; {
 	case completing:
 	case c.IsHelp() && unknown:
-		return wrongCommand(m, args, fmt.Sprintf("unknown command %q%s", c.Subcommand(), didYouMean(c.Subcommand(), topLevel(c.Commands))))
+		return all.wrongCommand(m, args, fmt.Sprintf("unknown command %q%s", c.Subcommand(), didYouMean(c.Subcommand(), all.topLevel())))
 	case c.IsHelp() || c.IsVersion() || isAutocompletion(args):
 	case len(args) == 0:
-		fmt.Fprintln(m.Stderr, help(m, c.Commands))
+		fmt.Fprintln(m.Stderr, all.help(m))
 		return exitUsage
 	case strings.HasPrefix(args[0], "-"):
-		first := strings.TrimPrefix(shown(args[:1]), "leno ") // leaves out the value if it is a secret
-		return wrongCommand(m, args, first+" stands before the command, flags go after it")
-	case c.Commands[c.Subcommand()] == nil:
-		return wrongCommand(m, args, fmt.Sprintf("unknown command %q%s", args[0], didYouMean(args[0], topLevel(c.Commands))))
+		first := strings.TrimPrefix(shellSyntax(args[:1]), "leno ") // leaves out the value if it is a secret
+		return all.wrongCommand(m, args, first+" stands before the command, flags go after it")
+	case all[c.Subcommand()] == nil:
+		return all.wrongCommand(m, args, fmt.Sprintf("unknown command %q%s", args[0], didYouMean(args[0], all.topLevel())))
 	}
 	code, err := c.Run()
 	if text.Len() > 0 {
@@ -75,9 +74,9 @@ func helpLast(args []string) []string {
 	return append(rest, "-help")
 }
 
-// wrongCommand handles a line that names no command.
-func wrongCommand(m Meta, args []string, text string) int {
-	fmt.Fprintf(m.Stderr, "%s\nTry:   %s\n%s\n", m.wrongText(text), shown(correct(m, args)), usageLine)
+// wrongCommand prints the error for a command line that names no command.
+func (all commandMap) wrongCommand(m Meta, args []string, text string) int {
+	fmt.Fprintf(m.Stderr, "%s\nTry:   %s\n%s\n", m.errorText(text), shellSyntax(all.correct(args)), usageLine)
 	return exitUsage
 }
 
@@ -93,7 +92,7 @@ const usageLine = "Usage: leno COMMAND [options] [arguments]\nFor the commands, 
 
 // help returns the text of `leno` alone and `leno -help`: where to start when something does not
 // work, the commands, and their common options.
-func help(m Meta, commands map[string]cli.CommandFactory) string {
+func (all commandMap) help(m Meta) string {
 	var b strings.Builder
 	b.WriteString(`Usage: leno COMMAND [options] [arguments]
 
@@ -103,8 +102,8 @@ host and the paths to the other hosts, and says what to do.
 Commands:
 
 `)
-	for _, name := range topLevel(commands) {
-		c, err := commands[name]()
+	for _, name := range all.topLevel() {
+		c, err := all[name]()
 		if err != nil {
 			continue
 		}
@@ -129,44 +128,12 @@ leno -autocomplete-install sets up completion in your shell.`)
 	return b.String()
 }
 
-func topLevel(commands map[string]cli.CommandFactory) []string {
-	names := slices.Sorted(maps.Keys(commands))
-	return slices.DeleteFunc(names, func(n string) bool { return strings.Contains(n, " ") })
-}
-
-// didYouMean returns "; did you mean X?" for the most similar name, or "" if none is similar.
-func didYouMean(word string, names []string) string {
-	if near := nearest(word, names); near != "" {
-		return fmt.Sprintf("; did you mean %s?", printable(near))
-	}
-	return ""
-}
-
-// nearest returns the name most similar to word: at most two typing mistakes away, or the only one
-// that word is a prefix of. It returns "" for none.
-func nearest(word string, names []string) string {
-	best, near := 3, ""
-	var begun []string
-	for _, n := range names {
-		if d := levenshtein.Distance(word, n, nil); d < best && d < len(n) {
-			best, near = d, n
-		}
-		if len(word) > 1 && strings.HasPrefix(n, word) {
-			begun = append(begun, n)
-		}
-	}
-	if len(begun) == 1 {
-		return begun[0]
-	}
-	return near
-}
-
 // group is a command that only has subcommands.
 type group struct {
 	meta     Meta
+	all      commandMap // of the program
 	name     string
 	synopsis string
-	commands func() map[string]cli.CommandFactory
 }
 
 func (g *group) Synopsis() string { return g.synopsis }
@@ -175,8 +142,8 @@ func (g *group) Synopsis() string { return g.synopsis }
 func (g *group) Help() string {
 	var b strings.Builder
 	b.WriteString(g.usageLine() + "\n")
-	for _, sub := range subcommands(g.commands(), g.name) {
-		b.WriteString("\n  $ " + shown(firstExample(g.commands(), g.name+" "+sub)))
+	for _, sub := range g.all.subcommands(g.name) {
+		b.WriteString("\n  $ " + shellSyntax(g.all.firstExample(g.name+" "+sub)))
 	}
 	return b.String()
 }
@@ -188,14 +155,14 @@ func (g *group) usageLine() string {
 // Run is only called if there is no subcommand of that name.
 func (g *group) Run(args []string) int {
 	if len(args) > 0 && args[0] == "help" {
-		return Run(append([]string{"help", g.name}, args[1:]...), g.meta)
+		return g.all.run(append([]string{"help", g.name}, args[1:]...), g.meta)
 	}
-	names := subcommands(g.commands(), g.name)
+	names := g.all.subcommands(g.name)
 	text := "a subcommand is missing"
 	if len(args) > 0 {
 		text = fmt.Sprintf("unknown subcommand %q%s", args[0], didYouMean(args[0], names))
 	}
-	fmt.Fprintf(g.meta.Stderr, "%s\nTry:   %s\n%s\nSubcommands: %s\n", g.meta.wrongText(text),
-		shown(correct(g.meta, append([]string{g.name}, args...))), g.usageLine(), strings.Join(names, ", "))
+	fmt.Fprintf(g.meta.Stderr, "%s\nTry:   %s\n%s\nSubcommands: %s\n", g.meta.errorText(text),
+		shellSyntax(g.all.correct(append([]string{g.name}, args...))), g.usageLine(), strings.Join(names, ", "))
 	return exitUsage
 }

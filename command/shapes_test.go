@@ -83,7 +83,7 @@ func TestJSONIsDocumented(t *testing.T) {
 		t.Errorf("%s (-page +program), see it with LENO_UPDATE_GOLDEN=1 and say so in the changelog:\n%s", jsonPage, diff)
 	}
 	for name := range Commands(Meta{}) {
-		c, ok := leaf(Commands(Meta{}), name)
+		c, ok := Commands(Meta{}).leaf(name)
 		if ok && c.flags.Lookup("format") != nil && !slices.Contains(described, name) && name != "docker-opts" {
 			t.Errorf("%s prints JSON that is not described", name)
 		}

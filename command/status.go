@@ -54,7 +54,7 @@ and passing, and exits 1 when the time is up before.
 			}
 			switch {
 			case watch.on && wait.limit > 0:
-				return instead(withoutFlags("watch"), "-watch and -wait exclude each other")
+				return usageErrorWithFix(withoutFlags("watch"), "-watch and -wait exclude each other")
 			case watch.on:
 				return show(ctx, s, watch, read, writeStatus)
 			}
@@ -97,8 +97,7 @@ func awaitStatus(ctx context.Context, s *session, limit time.Duration, show func
 	}
 	var answered, wrong error
 	err := until(ctx, limit, func(ctx context.Context) error {
-		var usage *usageError
-		if answered = read(ctx); errors.As(answered, &usage) {
+		if answered = read(ctx); isUsageError(answered) {
 			wrong = answered
 			return nil
 		}
@@ -152,7 +151,7 @@ func writeStatus(w io.Writer, out statusOutput, now time.Time) {
 		note(w, "", "First: "+faults[0].text(now))
 		faults = faults[1:]
 	} else if slices.ContainsFunc(out.Networks, func(n api.Network) bool { return n.Local.Peers > 0 }) {
-		say(w, "Not tested: paths to other hosts. Run `leno peers -probe` or `leno doctor`.")
+		printf(w, "Not tested: paths to other hosts. Run `leno peers -probe` or `leno doctor`.")
 	}
 	fmt.Fprintln(w)
 	rules := ""

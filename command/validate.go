@@ -43,7 +43,7 @@ that this user may not read is a warning: the agent's user may.
 		run: func(ctx context.Context, args []string) error {
 			sources := append(files.sources, args...)
 			if len(sources) == 0 {
-				return usagef("PATH is missing: name files or directories")
+				return usageErrorf("PATH is missing: name files or directories")
 			}
 			options := configOptions(m.Backends)
 			if !elsewhere {

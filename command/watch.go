@@ -71,11 +71,10 @@ func watchLoop[T any](ctx context.Context, s *session, read reader[T], screen *s
 			v, next, err = read(ctx, c, api.Read{Index: index, Wait: watchWait})
 			return err
 		})
-		var usage *usageError
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err != nil && (first || errors.As(err, &usage)):
+		case err != nil && (first || isUsageError(err)):
 			return err
 		case err != nil:
 			next = 0
