@@ -21,6 +21,7 @@ import (
 	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/logging"
+	"github.com/lenonet/leno/command/cli"
 )
 
 // agentOverrides are the settings that can also be given as a flag or in the environment. Flags
@@ -34,11 +35,11 @@ var agentOverrides = []struct{ flag, setting, help string }{
 	{"http-address", "http.address", "`address` for the agent's API: host:port or unix:///path"},
 }
 
-func agentSpec(m Meta) spec {
+func agentSpec(m cli.Meta) cli.Spec {
 	a := &agentCommand{meta: m, overrides: map[string]*string{}}
-	return spec{
-		name: "agent", synopsis: "Run the agent",
-		help: `Runs leno on this host until it gets SIGINT or SIGTERM; packets keep flowing
+	return cli.Spec{
+		Name: "agent", Synopsis: "Run the agent",
+		Help: `Runs leno on this host until it gets SIGINT or SIGTERM; packets keep flowing
 after that. SIGHUP makes it read its configuration again.
 
 Waits for Consul and for the network rather than exiting, and says what it
@@ -51,13 +52,13 @@ waits for: leno status, /healthz, the log.
 Every option but -config-file, -config-dir and -dev may also stand in the
 environment: LENO_NODE_NAME, LENO_DATA_DIR, LENO_LOG_LEVEL,
 LENO_CONSUL_ADDRESS, LENO_CONSUL_TOKEN_FILE, LENO_HTTP_ADDRESS.`,
-		flags: a.register, predict: complete.PredictNothing,
-		run: func(ctx context.Context, _ []string) error { return a.run(ctx) },
+		Flags: a.register, Predict: complete.PredictNothing,
+		Run: func(ctx context.Context, _ []string) error { return a.run(ctx) },
 	}
 }
 
 type agentCommand struct {
-	meta      Meta
+	meta      cli.Meta
 	set       *flag.FlagSet
 	sources   []string // files and directories in the order given
 	dev       bool
@@ -88,7 +89,7 @@ func (a *agentCommand) load() (config.Config, error) {
 
 // overridden returns the values of agentOverrides by setting, for those that the command has as
 // flags.
-func overridden(m Meta, set *flag.FlagSet, flags map[string]*string) map[string]string {
+func overridden(m cli.Meta, set *flag.FlagSet, flags map[string]*string) map[string]string {
 	given := map[string]bool{}
 	set.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	out := map[string]string{}
@@ -108,7 +109,7 @@ func overridden(m Meta, set *flag.FlagSet, flags map[string]*string) map[string]
 
 func (a *agentCommand) run(ctx context.Context) error {
 	if len(a.sources) == 0 && !a.dev {
-		return usageErrorf("nothing to run: give -config-file, -config-dir or -dev")
+		return cli.UsageErrorf("nothing to run: give -config-file, -config-dir or -dev")
 	}
 	// Until the agent runs, SIGINT and SIGTERM end the process at once: there is nothing to stop,
 	// and a file that blocks must not prevent the exit.
@@ -119,11 +120,11 @@ func (a *agentCommand) run(ctx context.Context) error {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	c, err := a.load()
 	if err != nil {
-		return newConfigError(err)
+		return cli.ConfigError(err)
 	}
 	logs, err := logging.New(a.meta.Stderr, c.Log)
 	if err != nil {
-		return newConfigError(err)
+		return cli.ConfigError(err)
 	}
 	defer logs.Close()
 	logger := logs.Logger()

@@ -14,14 +14,15 @@ import (
 	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/agent/cleanup"
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/registry"
 )
 
-func cleanupSpec(m Meta) spec {
-	c := &cleanupCommand{meta: m, format: formatFlag{meta: m}, overrides: map[string]*string{}}
-	return spec{
-		name: "cleanup", synopsis: "Remove everything of leno's from this host",
-		help: `
+func cleanupSpec(m cli.Meta) cli.Spec {
+	c := &cleanupCommand{meta: m, format: cli.NewFormatFlag(m), overrides: map[string]*string{}}
+	return cli.Spec{
+		Name: "cleanup", Synopsis: "Remove everything of leno's from this host",
+		Help: `
 Removes every device, route, neighbour, firewall rule and file of leno's from
 this host, and this host's leases, sessions and service from Consul: what the
 last agent left, what one left that was killed, and what an earlier version
@@ -41,16 +42,16 @@ log file, nor is ip_forward switched back.
 
 Needs root. Exit code 1 when something is left, which is listed with the
 reason; do it again when that has gone.`,
-		flags: c.register, predict: complete.PredictNothing,
-		run: func(ctx context.Context, _ []string) error { return c.run(ctx) },
+		Flags: c.register, Predict: complete.PredictNothing,
+		Run: func(ctx context.Context, _ []string) error { return c.run(ctx) },
 	}
 }
 
 type cleanupCommand struct {
-	meta      Meta
+	meta      cli.Meta
 	set       *flag.FlagSet
 	files     configFlags
-	format    formatFlag
+	format    *cli.FormatFlag
 	options   cleanup.Options
 	token     string
 	overrides map[string]*string // by setting
@@ -73,7 +74,7 @@ func (c *cleanupCommand) register(fs *flag.FlagSet) {
 			c.overrides[o.setting] = fs.String(o.flag, "", o.help)
 		}
 	}
-	c.format.register(fs)
+	c.format.Register(fs)
 }
 
 func (c *cleanupCommand) load() (config.Config, error) {
@@ -87,7 +88,7 @@ func (c *cleanupCommand) load() (config.Config, error) {
 }
 
 func (c *cleanupCommand) run(ctx context.Context) error {
-	asJSON, err := c.format.json()
+	asJSON, err := c.format.JSON()
 	if err != nil {
 		return err
 	}
@@ -95,7 +96,7 @@ func (c *cleanupCommand) run(ctx context.Context) error {
 	named := false
 	c.set.Visit(func(f *flag.Flag) { named = named || f.Name == "network" })
 	if err := registry.CheckNetworkName(c.options.Network); named && err != nil {
-		return usageErrorWithFix(withoutFlags("network"), "-network: %s", err)
+		return cli.UsageErrorWithFix(cli.DropFlags("network"), "-network: %s", err)
 	}
 	conf, err := c.load()
 	if err != nil {
@@ -111,12 +112,12 @@ func (c *cleanupCommand) run(ctx context.Context) error {
 		return err
 	}
 	if asJSON {
-		err = printJSON(c.meta.Stdout, report)
+		err = cli.WriteJSON(c.meta.Stdout, report)
 	} else {
 		writeCleanup(c.meta.Stdout, report)
 	}
 	if err == nil && len(report.Left) > 0 {
-		return errReported
+		return cli.ErrReported
 	}
 	return err
 }
@@ -142,9 +143,9 @@ func writeCleanup(w io.Writer, r cleanup.Report) {
 		}
 		fmt.Fprintln(w, part.title)
 		for _, l := range part.list {
-			fmt.Fprintln(w, "  "+oneLine(leftoverText(l)))
+			fmt.Fprintln(w, "  "+cli.OneLine(leftoverText(l)))
 			if l.Reason != "" {
-				note(w, "      ", l.Reason)
+				cli.WriteNote(w, "      ", l.Reason)
 			}
 		}
 	}

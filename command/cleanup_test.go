@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/agent/cleanup"
+	"github.com/lenonet/leno/command/cli"
 )
 
 func TestCleanupUsage(t *testing.T) {
@@ -18,9 +19,9 @@ func TestCleanupUsage(t *testing.T) {
 		"cleanup -config-file /no": "",
 	} {
 		got := world{}.run(strings.Fields(args)...)
-		code := exitUsage
+		code := cli.ExitUsage
 		if want == "" {
-			code, want = exitFailed, "Cannot read the configuration"
+			code, want = cli.ExitFailed, "Cannot read the configuration"
 		}
 		if got.code != code || got.stdout != "" || !strings.Contains(got.stderr, want) {
 			t.Errorf("%s: %+v", args, got)

@@ -13,6 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	cniversion "github.com/containernetworking/cni/pkg/version"
 
+	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/command/cni"
 )
 
@@ -23,7 +24,7 @@ const cniName = "leno-cni"
 // plugin. A file with any other name is also the plugin if it is called as plugins are, with a
 // command in the environment and without arguments: "type": "leno" in a network configuration
 // makes the runtime look for a file named leno.
-func Main(argv []string, m Meta) int {
+func Main(argv []string, m cli.Meta) int {
 	switch called := len(argv) > 0 && filepath.Base(argv[0]) == cniName; {
 	case len(argv) <= 1 && m.Getenv("CNI_COMMAND") != "":
 		return Run([]string{"cni"}, m)
@@ -31,7 +32,7 @@ func Main(argv []string, m Meta) int {
 		// The reference plugins print the same when called by hand. Nomad parses the version from
 		// it.
 		fmt.Fprintf(m.Stderr, "CNI %s plugin v%s\nCNI protocol versions supported: %s\n", cniName, m.Version, strings.Join(cni.Versions(), ", "))
-		return exitDone
+		return cli.ExitDone
 	case called:
 		return Run(append([]string{"cni"}, argv[1:]...), m)
 	case len(argv) == 0:
@@ -42,7 +43,7 @@ func Main(argv []string, m Meta) int {
 
 // cniPlugin is `leno cni`.
 type cniPlugin struct {
-	meta     Meta
+	meta     cli.Meta
 	conflist bool
 	network  string
 
@@ -50,12 +51,12 @@ type cniPlugin struct {
 	silent error  // why the agent did not respond to the last request
 }
 
-func cniSpec(m Meta) spec {
+func cniSpec(m cli.Meta) cli.Spec {
 	p := &cniPlugin{meta: m}
-	return spec{
-		name:     "cni",
-		synopsis: "Put containers into networks, as a CNI plugin",
-		help: `
+	return cli.Spec{
+		Name:     "cni",
+		Synopsis: "Put containers into networks, as a CNI plugin",
+		Help: `
 Container runtimes run it, Nomad for one, as the specification of the
 Container Network Interface says (1.1.0, and 0.3.0 to 1.0.0): with CNI_COMMAND
 in the environment and a network configuration on standard input. In the
@@ -68,8 +69,8 @@ host-local, which do the work.
 
   For network blue, to be put at /etc/cni/net.d/leno-blue.conflist:
     $ leno cni -conflist -network=blue`,
-		flags: p.flags,
-		run:   func(ctx context.Context, _ []string) error { return p.run(ctx) },
+		Flags: p.flags,
+		Run:   func(ctx context.Context, _ []string) error { return p.run(ctx) },
 	}
 }
 
@@ -83,9 +84,9 @@ func (p *cniPlugin) run(ctx context.Context) error {
 	case p.conflist:
 		return p.printConflist()
 	case p.network != "":
-		return usageErrorWithFix(withFlag("conflist", "true"), "-network is for -conflist; for a container it stands in the network configuration")
+		return cli.UsageErrorWithFix(cli.SetFlag("conflist", "true"), "-network is for -conflist; for a container it stands in the network configuration")
 	case p.meta.Getenv("CNI_COMMAND") == "":
-		return usageErrorf("CNI_COMMAND is not in the environment: container runtimes run this command")
+		return cli.UsageErrorf("CNI_COMMAND is not in the environment: container runtimes run this command")
 	}
 	var conf struct {
 		Version string `json:"cniVersion"`
@@ -106,7 +107,7 @@ func (p *cniPlugin) run(ctx context.Context) error {
 	if _, err := p.meta.Stdout.Write(cni.Print(failed, conf.Version)); err != nil {
 		return err
 	}
-	return errReported
+	return cli.ErrReported
 }
 
 // conflistVersion is the newest version without STATUS: Nomad and containerd (containerd/go-cni)
@@ -132,7 +133,7 @@ func (p *cniPlugin) printConflist() error {
 	if p.network != "" && p.network != "default" {
 		name += "-" + p.network
 	}
-	return printJSON(p.meta.Stdout, conflist{CNIVersion: conflistVersion, Name: name, Plugins: []conflistPlugin{
+	return cli.WriteJSON(p.meta.Stdout, conflist{CNIVersion: conflistVersion, Name: name, Plugins: []conflistPlugin{
 		{Type: cniName, Network: p.network},
 		{Type: "portmap", Capabilities: map[string]bool{"portMappings": true}},
 	}})

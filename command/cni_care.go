@@ -185,7 +185,7 @@ func (p *cniPlugin) limits(ctx context.Context, c cni.Conf, network string) erro
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	var health api.Health
-	err := p.agent(c).call(ctx, func(ctx context.Context, client *api.Client) (err error) {
+	err := p.agent(c).Call(ctx, func(ctx context.Context, client *api.Client) (err error) {
 		health, err = client.Health(ctx, network)
 		return err
 	})

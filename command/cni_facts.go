@@ -14,6 +14,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/command/cni"
 )
 
@@ -118,7 +119,7 @@ const leastAsk = time.Second
 func (p *cniPlugin) ask(ctx context.Context, c cni.Conf, left time.Duration) (n api.Network, err error) {
 	limit := min(askTimeout, max(leastAsk, left.Round(time.Second/10)))
 	var list api.NetworkList
-	err = p.agent(c).callWithin(ctx, limit, func(ctx context.Context, client *api.Client) (err error) {
+	err = p.agent(c).CallWithin(ctx, limit, func(ctx context.Context, client *api.Client) (err error) {
 		list, err = client.Networks(ctx)
 		return err
 	})
@@ -156,7 +157,7 @@ func orNone(names []string) string {
 
 // agent returns the flags to reach the agent: the configuration takes precedence over the
 // environment.
-func (p *cniPlugin) agent(c cni.Conf) *agentFlags {
+func (p *cniPlugin) agent(c cni.Conf) *cli.AgentFlags {
 	m := p.meta
 	m.Getenv = func(name string) string {
 		if name == "LENO_ADDRESS" && c.Address != "" {
@@ -164,5 +165,5 @@ func (p *cniPlugin) agent(c cni.Conf) *agentFlags {
 		}
 		return p.meta.Getenv(name)
 	}
-	return &agentFlags{meta: m}
+	return cli.NewAgentFlags(m)
 }

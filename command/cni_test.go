@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/command/cni"
 )
 
@@ -31,7 +32,7 @@ func TestConflist(t *testing.T) {
 	}
 	for _, args := range [][]string{nil, {"-network=blue"}} {
 		got := world{}.run(append([]string{"cni", "-conflist"}, args...)...)
-		if err := json.Unmarshal([]byte(got.stdout), &list); err != nil || got.code != exitDone || len(list.Plugins) != 2 {
+		if err := json.Unmarshal([]byte(got.stdout), &list); err != nil || got.code != cli.ExitDone || len(list.Plugins) != 2 {
 			t.Fatalf("%v: %+v", err, got)
 		}
 		plugin := map[string]any{"cniVersion": list.CNIVersion, "name": list.Name}
@@ -65,18 +66,18 @@ func TestMainName(t *testing.T) {
 		want string
 		code int
 	}{
-		{"/opt/cni/bin/leno-cni", "CNI leno-cni plugin v0.1.0\nCNI protocol versions supported: 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n", exitDone},
-		{"leno-cni -help", "Usage: leno cni [options]", exitDone},
-		{"leno-cni -conflist", `"type": "leno-cni"`, exitDone},
-		{"/usr/local/bin/leno version", "leno 0.1.0", exitDone},
-		{"leno", "Usage: leno COMMAND", exitUsage},
-		{"leno cni", "CNI_COMMAND is not in the environment", exitUsage},
-		{"leno cni -network=blue", "-network is for -conflist", exitUsage},
-		{"", "Usage: leno COMMAND", exitUsage},
+		{"/opt/cni/bin/leno-cni", "CNI leno-cni plugin v0.1.0\nCNI protocol versions supported: 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n", cli.ExitDone},
+		{"leno-cni -help", "Usage: leno cni [options]", cli.ExitDone},
+		{"leno-cni -conflist", `"type": "leno-cni"`, cli.ExitDone},
+		{"/usr/local/bin/leno version", "leno 0.1.0", cli.ExitDone},
+		{"leno", "Usage: leno COMMAND", cli.ExitUsage},
+		{"leno cni", "CNI_COMMAND is not in the environment", cli.ExitUsage},
+		{"leno cni -network=blue", "-network is for -conflist", cli.ExitUsage},
+		{"", "Usage: leno COMMAND", cli.ExitUsage},
 	} {
 		t.Run(tt.argv, func(t *testing.T) {
 			var out strings.Builder
-			m := Meta{Stdout: &out, Stderr: &out, Version: "0.1.0", Getenv: func(string) string { return "" }}
+			m := cli.Meta{Stdout: &out, Stderr: &out, Version: "0.1.0", Getenv: func(string) string { return "" }}
 			if code := Main(strings.Fields(tt.argv), m); code != tt.code || !strings.Contains(out.String(), tt.want) {
 				t.Errorf("exit %d: %s", code, out.String())
 			}
@@ -162,7 +163,7 @@ func cniOf(t *testing.T, f *fakeAgent, conf string) (*cniPlugin, cni.Conf) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &cniPlugin{meta: Meta{Getenv: func(string) string { return "" }}, runDir: ownDir(t)}, c
+	return &cniPlugin{meta: cli.Meta{Getenv: func(string) string { return "" }}, runDir: ownDir(t)}, c
 }
 
 // ownDir returns a directory that other users cannot write, whatever the umask is.

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
 // TestUsage checks exit code, suggestion and hint of every kind of mistake on the command line. No
@@ -76,7 +77,7 @@ func TestUsage(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.args, func(t *testing.T) {
 			got := world{env: tt.env}.run(strings.Fields(tt.args)...)
-			if got.code != exitUsage || got.stdout != "" {
+			if got.code != cli.ExitUsage || got.stdout != "" {
 				t.Errorf("exit %d, stdout %q", got.code, got.stdout)
 			}
 			if !strings.Contains(got.stderr, tt.want) {
@@ -111,18 +112,18 @@ func works(t *testing.T, args []string) {
 	t.Helper()
 	endless := slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "-watch") || strings.HasPrefix(a, "-wait") })
 	if endless || slices.Contains([]string{"agent", "cleanup", "monitor", "debug"}, args[0]) { // only parsed
-		commands := Commands(Meta{Getenv: func(string) string { return "" }})
-		name, rest := commands.resolve(args)
-		c, ok := commands.leaf(name)
+		commands := Commands(cli.Meta{Getenv: func(string) string { return "" }})
+		name, rest := commands.Resolve(args)
+		c, ok := commands.Leaf(name)
 		if !ok {
 			t.Fatalf("no command %s", args[0])
 		}
-		if _, err := c.parse(rest); err != nil {
+		if _, err := c.Parse(rest); err != nil {
 			t.Errorf("leno %s: %v", strings.Join(args, " "), err)
 		}
 		return
 	}
-	if got := (world{env: map[string]string{"LENO_ADDRESS": newFakeAgent(t).url}}).run(args...); got.code == exitUsage {
+	if got := (world{env: map[string]string{"LENO_ADDRESS": newFakeAgent(t).url}}).run(args...); got.code == cli.ExitUsage {
 		t.Errorf("leno %s: %s", strings.Join(args, " "), got.stderr)
 	}
 }
@@ -135,12 +136,12 @@ func TestExamples(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, factory := range Commands(Meta{Getenv: func(string) string { return "" }}) {
+	for name, factory := range Commands(cli.Meta{Getenv: func(string) string { return "" }}) {
 		c, err := factory()
 		if err != nil {
 			t.Fatal(err)
 		}
-		list := examples(c.Help())
+		list := cli.Examples(c.Help())
 		if len(list) == 0 {
 			t.Errorf("%s: no example: a line \"  $ leno %s …\" in its help", name, name)
 		}
@@ -162,18 +163,18 @@ func TestHelp(t *testing.T) {
 		"Usage: leno lease SUBCOMMAND": {"help lease", "lease help", "lease -help"},
 	} {
 		for _, args := range ways {
-			if got := (world{}).run(strings.Fields(args)...); got.code != exitDone || got.stderr != "" || !strings.HasPrefix(got.stdout, want) {
+			if got := (world{}).run(strings.Fields(args)...); got.code != cli.ExitDone || got.stderr != "" || !strings.HasPrefix(got.stdout, want) {
 				t.Errorf("%s: %+v", args, got)
 			}
 		}
 	}
-	if got := (world{}).run("help", "lese"); got.code != exitUsage || proposed(got.stderr) != "lease list" {
+	if got := (world{}).run("help", "lese"); got.code != cli.ExitUsage || proposed(got.stderr) != "lease list" {
 		t.Errorf("%+v", got)
 	}
 }
 
 func TestEveryCommandHasHelp(t *testing.T) {
-	for name, factory := range Commands(Meta{}) {
+	for name, factory := range Commands(cli.Meta{}) {
 		t.Run(name, func(t *testing.T) {
 			c, err := factory()
 			if err != nil {
@@ -186,7 +187,7 @@ func TestEveryCommandHasHelp(t *testing.T) {
 				t.Errorf("help begins %.40q", c.Help())
 			}
 			got := world{}.run(append(strings.Fields(name), "-help")...)
-			if got.code != exitDone || got.stderr != "" || !strings.Contains(got.stdout, c.Help()) {
+			if got.code != cli.ExitDone || got.stderr != "" || !strings.Contains(got.stdout, c.Help()) {
 				t.Errorf("-help: exit %d, stderr %q", got.code, got.stderr)
 			}
 			fits80(t, got.stdout)
@@ -203,12 +204,12 @@ func TestHelpIsOfTheCommand(t *testing.T) {
 			t.Errorf("leno -help does not explain -%s:\n%s", name, all)
 		}
 	}
-	for name, factory := range Commands(Meta{Getenv: func(string) string { return "" }}) {
+	for name, factory := range Commands(cli.Meta{Getenv: func(string) string { return "" }}) {
 		c, err := factory()
 		if err != nil {
 			t.Fatal(err)
 		}
-		leaf, ok := c.(*command)
+		leaf, ok := c.(*cli.Command)
 		if !ok {
 			continue
 		}
@@ -218,7 +219,7 @@ func TestHelpIsOfTheCommand(t *testing.T) {
 				t.Errorf("%s -help explains what is of all commands: %q", name, text)
 			}
 		}
-		leaf.flags.VisitAll(func(f *flag.Flag) {
+		leaf.Flags.VisitAll(func(f *flag.Flag) {
 			if !strings.Contains(help, "-"+f.Name) {
 				t.Errorf("%s -help lacks -%s", name, f.Name)
 			}
@@ -262,29 +263,16 @@ func TestLogLevelsAreSpeltAlike(t *testing.T) {
 }
 
 func TestTopLevel(t *testing.T) {
-	if got := (world{}).run("-version"); got != (result{exitDone, "leno 0.1.0\n", ""}) {
+	if got := (world{}).run("-version"); got != (result{cli.ExitDone, "leno 0.1.0\n", ""}) {
 		t.Errorf("-version: %+v", got)
 	}
 	got := world{}.run("-help")
-	if got.code != exitDone || got.stderr != "" || !strings.Contains(got.stdout, "\n  status ") {
+	if got.code != cli.ExitDone || got.stderr != "" || !strings.Contains(got.stdout, "\n  status ") {
 		t.Errorf("-help: %+v", got)
 	}
 	fits80(t, got.stdout)
-	if got := (world{}).run("version"); got.code != exitDone || !strings.HasPrefix(got.stdout, "leno 0.1.0\n") {
+	if got := (world{}).run("version"); got.code != cli.ExitDone || !strings.HasPrefix(got.stdout, "leno 0.1.0\n") {
 		t.Errorf("version: %+v", got)
-	}
-}
-
-// Flags may stand anywhere, and "--" ends them.
-func TestParse(t *testing.T) {
-	for _, args := range []string{
-		"default 10.5.34.0/24 -token=t", "-token t default 10.5.34.0/24", "default -token=t 10.5.34.0/24", "-token=t -- default 10.5.34.0/24",
-	} {
-		c := newCommand(Meta{}, nil, leaseShowSpec(Meta{}))
-		rest, err := c.parse(strings.Fields(args))
-		if err != nil || !slices.Equal(rest, []string{"default", "10.5.34.0/24"}) || c.flags.Lookup("token").Value.String() != "t" {
-			t.Errorf("%s: %v, %v", args, rest, err)
-		}
 	}
 }
 
@@ -294,7 +282,7 @@ func TestNoAgent(t *testing.T) {
 	closed.Close()
 	for _, address := range []string{"unix://" + socket, closed.URL} {
 		got := world{env: map[string]string{"LENO_ADDRESS": address}}.run("status")
-		if got.code != exitFailed || got.stdout != "" || !strings.Contains(got.stderr, "no agent answers at "+address) {
+		if got.code != cli.ExitFailed || got.stdout != "" || !strings.Contains(got.stderr, "no agent answers at "+address) {
 			t.Errorf("%+v", got)
 		}
 	}
@@ -305,7 +293,7 @@ func TestClientCertificateThatIsNone(t *testing.T) {
 	dir := tree(t, map[string]string{"cert.pem": "no PEM\n", "key.pem": "no PEM\n"})
 	got := world{}.run("status", "-client-cert="+dir+"/cert.pem", "-client-key="+dir+"/key.pem")
 	want := fmt.Sprintf("-client-cert %[1]s/cert.pem with -client-key %[1]s/key.pem: ", dir)
-	if got.code != exitFailed || !strings.Contains(got.stderr, want) {
+	if got.code != cli.ExitFailed || !strings.Contains(got.stderr, want) {
 		t.Errorf("it does not say %q: %+v", want, got)
 	}
 }
@@ -336,7 +324,7 @@ func TestFilesThatAreNone(t *testing.T) {
 	} {
 		got := world{env: tt.env}.run(append([]string{"status"}, tt.args...)...)
 		want := fmt.Sprintf("Error: %s: read %s: is not a regular file\n", tt.source, tt.path)
-		if got.code != exitFailed || got.stderr != want {
+		if got.code != cli.ExitFailed || got.stderr != want {
 			t.Errorf("%s: exit %d, %q, want %q", tt.source, got.code, got.stderr, want)
 		}
 	}
@@ -380,12 +368,12 @@ func TestToken(t *testing.T) {
 			}
 			got := world{env: env}.run(append([]string{"reload"}, tt.args...)...)
 			if tt.err != "" {
-				if got.code != exitFailed || !strings.Contains(got.stderr, tt.err) || len(f.requests) > 0 {
+				if got.code != cli.ExitFailed || !strings.Contains(got.stderr, tt.err) || len(f.requests) > 0 {
 					t.Errorf("%+v, requests %v", got, f.requests)
 				}
 				return
 			}
-			if got.code != exitDone || !slices.Equal(f.requests, []string{"PUT /v1/agent/reload " + tt.token}) {
+			if got.code != cli.ExitDone || !slices.Equal(f.requests, []string{"PUT /v1/agent/reload " + tt.token}) {
 				t.Errorf("%+v, requests %q", got, f.requests)
 			}
 		})
@@ -403,10 +391,10 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := world{env: map[string]string{"LENO_ADDRESS": srv.URL}}
-	if got := w.run("reload", "-ca-cert="+ca); got.code != exitDone {
+	if got := w.run("reload", "-ca-cert="+ca); got.code != cli.ExitDone {
 		t.Errorf("%+v", got)
 	}
-	if got := w.run("reload", "-ca-cert="+ca, "-tls-server-name=other.test"); got.code != exitFailed {
+	if got := w.run("reload", "-ca-cert="+ca, "-tls-server-name=other.test"); got.code != cli.ExitFailed {
 		t.Errorf("a certificate of another name was accepted: %+v", got)
 	}
 	plain := httptest.NewServer(f.routes())
@@ -424,11 +412,11 @@ func TestTLS(t *testing.T) {
 	} {
 		f.requests = nil
 		got := world{env: map[string]string{"LENO_CA_CERT": tt.env}}.run(append([]string{"reload"}, strings.Fields(tt.args)...)...)
-		if tt.says == "" && got.code != exitDone || tt.says != "" && (got.code == exitDone || !strings.Contains(got.stderr, tt.says) || len(f.requests) > 0) {
+		if tt.says == "" && got.code != cli.ExitDone || tt.says != "" && (got.code == cli.ExitDone || !strings.Contains(got.stderr, tt.says) || len(f.requests) > 0) {
 			t.Errorf("%s: %+v, requests %q", tt.name, got, f.requests)
 		}
 	}
-	if got := w.run("reload", "-ca-cert=testdata/same.hcl"); got.code != exitFailed || !strings.Contains(got.stderr, "no certificate in") {
+	if got := w.run("reload", "-ca-cert=testdata/same.hcl"); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "no certificate in") {
 		t.Errorf("%+v", got)
 	}
 }
@@ -453,7 +441,7 @@ func TestDefaultNetwork(t *testing.T) {
 			f.networks = tt.networks
 			got := world{env: map[string]string{"LENO_ADDRESS": f.url}}.run("lease", "release")
 			if tt.want == "" {
-				if got.code == exitDone || len(f.requests) > 0 {
+				if got.code == cli.ExitDone || len(f.requests) > 0 {
 					t.Errorf("%+v, requests %v", got, f.requests)
 				}
 				return
@@ -467,8 +455,8 @@ func TestDefaultNetwork(t *testing.T) {
 
 func TestCompletion(t *testing.T) {
 	f := newFakeAgent(t)
-	m := Meta{Getenv: func(name string) string { return map[string]string{"LENO_ADDRESS": f.url}[name] }}
-	c := newCommand(m, nil, leaseListSpec(m))
+	m := cli.Meta{Getenv: func(name string) string { return map[string]string{"LENO_ADDRESS": f.url}[name] }}
+	c, _ := Commands(m).Leaf("lease list")
 	var names []string
 	for _, n := range f.networks {
 		names = append(names, n.Name)
@@ -490,7 +478,7 @@ func TestApplyWaits(t *testing.T) {
 	local := f.networks[1].Local
 	f.health.Networks[0].Checks = []api.Check{{Name: "device", Status: api.Critical, Reason: "no luck"}}
 	got := w.run("network", "apply", "testdata/change.hcl", "-wait=50ms")
-	if got.code != exitFailed || !strings.Contains(got.stdout, "Updated network default") ||
+	if got.code != cli.ExitFailed || !strings.Contains(got.stdout, "Updated network default") ||
 		!strings.Contains(got.stderr, "after 50ms: network default: not in force on this host yet: device is critical: no luck") {
 		t.Errorf("%+v", got)
 	}
@@ -508,13 +496,13 @@ func TestApplyWaits(t *testing.T) {
 	defer later.Stop()
 	f.plans = nil
 	got = w.run("network", "apply", "testdata/same.hcl", "-wait=10s")
-	if got.code != exitDone || !strings.Contains(strings.Join(strings.Fields(got.stderr), " "), "Note: network default is in force on this host, where conflict is critical: another live host") {
+	if got.code != cli.ExitDone || !strings.Contains(strings.Join(strings.Fields(got.stderr), " "), "Note: network default is in force on this host, where conflict is critical: another live host") {
 		t.Errorf("%+v", got)
 	}
 
 	// A host without a subnet does not carry the network.
 	f.health.Networks[0].Ready = false
-	if got = w.run("network", "apply", "testdata/same.hcl", "-wait=50ms"); got.code != exitFailed || !strings.Contains(got.stderr, "not in force on this host yet") {
+	if got = w.run("network", "apply", "testdata/same.hcl", "-wait=50ms"); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "not in force on this host yet") {
 		t.Errorf("%+v", got)
 	}
 }
@@ -535,7 +523,7 @@ func TestMeantNetworksAndSubnets(t *testing.T) {
 		"lease show 10.5.99.0/24":    "",
 	} {
 		got := w.run(strings.Fields(args)...)
-		if got.code == exitDone || want == "" && strings.Contains(got.stderr, "mean") || !strings.Contains(got.stderr, want) {
+		if got.code == cli.ExitDone || want == "" && strings.Contains(got.stderr, "mean") || !strings.Contains(got.stderr, want) {
 			t.Errorf("%s: %+v", args, got)
 		}
 	}

@@ -1,7 +1,6 @@
-// Package command is leno's command line: one file per command, which parses flags, calls the
-// agent through package api and prints the response. It owns flags, output and exit codes. It does
-// not know how the agent works; only `agent`, `cleanup` and the checks of configuration files use
-// other packages.
+// Package command contains leno's commands, one file each: its flags, its help text, the calls to
+// the agent through package api, and the output. Package cli runs them. Only `agent`, `cleanup`,
+// `doctor` and the checks of configuration files use packages of the agent.
 package command
 
 import (
@@ -13,11 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/agent"
+	"github.com/lenonet/leno/command/cli"
 )
 
 // NewMeta returns the environment of this process. build may be nil.
-func NewMeta(version string, build *debug.BuildInfo) Meta {
-	return Meta{
+func NewMeta(version string, build *debug.BuildInfo) cli.Meta {
+	return cli.Meta{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		Getenv: os.Getenv, Now: time.Now, Terminal: isatty.IsTerminal(os.Stdout.Fd()),
 		ErrorTerminal: isatty.IsTerminal(os.Stderr.Fd()), Size: outputSize,
@@ -34,16 +34,16 @@ func outputSize() (columns, rows int) {
 }
 
 // Run runs the command that args (without the program's name) name and returns the exit code.
-func Run(args []string, m Meta) int { return runProgram(args, m, Commands) }
+func Run(args []string, m cli.Meta) int { return cli.Run(args, m, Commands) }
 
 // Commands returns every command by name, for example "lease show".
-func Commands(m Meta) commandMap {
+func Commands(m cli.Meta) cli.Commands {
 	groups := map[string]string{
 		"lease":       "List, show, renew, revoke and release leases",
 		"network":     "List, show, plan, apply, import and delete networks",
 		"reservation": "Keep subnets for hosts",
 	}
-	return newCommands(m, groups,
+	return cli.NewCommands(m, groups,
 		agentSpec,
 		cniSpec,
 		dockerOptsSpec,

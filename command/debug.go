@@ -19,6 +19,7 @@ import (
 	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/bundle"
+	"github.com/lenonet/leno/command/cli"
 )
 
 // debugIndex is the content of a bundle's index.json.
@@ -38,19 +39,19 @@ type debugIndex struct {
 
 // debugCommand is `leno debug`.
 type debugCommand struct {
-	meta               Meta
-	agent              agentFlags
+	meta               cli.Meta
+	agent              *cli.AgentFlags
 	duration, interval time.Duration
 	output             string
-	networks           listFlag
+	networks           cli.ListFlag
 }
 
-func debugSpec(m Meta) spec {
-	d := &debugCommand{meta: m, agent: agentFlags{meta: m}}
-	return spec{
-		name:     "debug",
-		synopsis: "Write all that helps to find a fault into one file",
-		help: `
+func debugSpec(m cli.Meta) cli.Spec {
+	d := &debugCommand{meta: m, agent: cli.NewAgentFlags(m)}
+	return cli.Spec{
+		Name:     "debug",
+		Synopsis: "Write all that helps to find a fault into one file",
+		Help: `
 Captures what there is to see of an agent and its host, everything at the
 same time, and writes it as a .tar.gz: the options in force without secrets,
 leases, reservations, peers, events, health and metrics over the period, the
@@ -63,14 +64,14 @@ names and addresses.
   $ leno debug
   $ leno debug -duration=1m -network=blue -output=blue.tar.gz
   $ leno debug -output=- > bundle.tar.gz`,
-		flags:  d.register,
-		values: complete.Flags{"-duration": complete.PredictSet("10s", "30s", "1m"), "-interval": complete.PredictSet("1s", "2s", "5s")},
-		run:    func(ctx context.Context, _ []string) error { return d.run(ctx) },
+		Flags:  d.register,
+		Values: complete.Flags{"-duration": complete.PredictSet("10s", "30s", "1m"), "-interval": complete.PredictSet("1s", "2s", "5s")},
+		Run:    func(ctx context.Context, _ []string) error { return d.run(ctx) },
 	}
 }
 
 func (d *debugCommand) register(fs *flag.FlagSet) {
-	d.agent.register(fs)
+	d.agent.Register(fs)
 	fs.DurationVar(&d.duration, "duration", 10*time.Second, "`time` that health, metrics, log and profiles are captured for")
 	fs.DurationVar(&d.interval, "interval", 2*time.Second, "`time` between two looks at health and metrics")
 	fs.StringVar(&d.output, "output", "", "`file` to write, which must not be there yet; - for standard output. Default: leno-debug-NODE-TIME.tar.gz")
@@ -90,17 +91,17 @@ const (
 func (d *debugCommand) run(ctx context.Context) error {
 	switch {
 	case d.duration <= 0 || d.duration > maxDebugDuration:
-		return usageErrorWithFix(withoutFlags("duration"), "-duration: %s is not more than 0s and at most %s", d.duration, maxDebugDuration)
+		return cli.UsageErrorWithFix(cli.DropFlags("duration"), "-duration: %s is not more than 0s and at most %s", d.duration, maxDebugDuration)
 	case d.interval < minDebugInterval:
-		return usageErrorWithFix(withoutFlags("interval"), "-interval: %s is less than %s", d.interval, minDebugInterval)
+		return cli.UsageErrorWithFix(cli.DropFlags("interval"), "-interval: %s is less than %s", d.interval, minDebugInterval)
 	case d.output == "-" && d.meta.Terminal:
-		return usageErrorWithFix(withoutFlags("output"), "-output=- writes an archive, which is nothing for a terminal")
+		return cli.UsageErrorWithFix(cli.DropFlags("output"), "-output=- writes an archive, which is nothing for a terminal")
 	}
-	token, err := d.agent.resolveToken()
+	token, err := d.agent.Token()
 	if err != nil {
 		return err
 	}
-	client, err := d.agent.open()
+	client, err := d.agent.Open()
 	if err != nil {
 		return err
 	}
@@ -121,7 +122,7 @@ func (d *debugCommand) run(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprintf(d.meta.Stderr, "Capturing for %s; Ctrl-C ends it and keeps what there is.\n", d.duration)
-	index := debugIndex{Leno: d.meta.Version, Go: version(d.meta).Go, Node: self.NodeName, Agent: d.agent.where(),
+	index := debugIndex{Leno: d.meta.Version, Go: version(d.meta).Go, Node: self.NodeName, Agent: d.agent.Address(),
 		Created: d.meta.Now().UTC(), Duration: d.duration.String(), Interval: d.interval.String()}
 	index.Host, _ = os.Hostname() // "" if unknown
 	captures := d.ofAgent(client, self, selfErr)
@@ -195,7 +196,7 @@ func (d *debugCommand) otherKernel(self api.Self) string {
 
 // local reports whether the agent's address is on this host.
 func (d *debugCommand) local() bool {
-	where := d.agent.where()
+	where := d.agent.Address()
 	if strings.HasPrefix(where, "unix:") {
 		return true
 	}
@@ -221,14 +222,14 @@ func (d *debugCommand) report(path string, index debugIndex) {
 	for _, f := range index.Files {
 		if f.Error != "" {
 			failed++
-			note(d.meta.Stderr, "  ", f.File+": "+f.Error)
+			cli.WriteNote(d.meta.Stderr, "  ", f.File+": "+f.Error)
 		}
 	}
-	text := fmt.Sprintf("Captured %s", plural(len(index.Files)-failed, "file"))
+	text := fmt.Sprintf("Captured %s", cli.Plural(len(index.Files)-failed, "file"))
 	if failed > 0 {
 		text += fmt.Sprintf("; %d could not be, or not whole, as %s says", failed, bundle.IndexFile)
 	}
-	note(d.meta.Stderr, "", text+".")
+	cli.WriteNote(d.meta.Stderr, "", text+".")
 	if path != "" {
 		if whole, err := filepath.Abs(path); err == nil {
 			path = whole

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
 // unpacked reads a bundle: its index, and the files below its folder.
@@ -81,7 +82,7 @@ func TestDebug(t *testing.T) {
 	line := strings.Fields("debug -duration=1s -interval=100ms")
 	got := w.run(line...)
 	name := "leno-debug-host-a-20260102T150405Z"
-	if whole, err := filepath.Abs(name + ".tar.gz"); err != nil || got.code != exitDone || got.stdout != whole+"\n" {
+	if whole, err := filepath.Abs(name + ".tar.gz"); err != nil || got.code != cli.ExitDone || got.stdout != whole+"\n" {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	index, files := opened(t, name+".tar.gz")
@@ -118,7 +119,7 @@ func TestDebug(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := w.run(line...); got.code != exitFailed || !strings.Contains(got.stderr, "is there already") {
+	if got := w.run(line...); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "is there already") {
 		t.Errorf("%+v", got)
 	}
 	if after, err := os.ReadFile(name + ".tar.gz"); err != nil || string(after) != string(before) {
@@ -133,22 +134,22 @@ func TestDebugOutput(t *testing.T) {
 	w := world{env: map[string]string{"LENO_ADDRESS": f.url}}
 	got := w.run(strings.Fields("debug -duration=10ms -network=blue -network=../x -output=-")...)
 	index, files := unpacked(t, strings.NewReader(got.stdout))
-	if got.code != exitDone || files["networks/blue/leases.json"] == "" || files["networks/default/leases.json"] != "" {
+	if got.code != cli.ExitDone || files["networks/blue/leases.json"] == "" || files["networks/default/leases.json"] != "" {
 		t.Errorf("%d %+v", got.code, index)
 	}
 	f.set(func() { f.down = true })
 	got = w.run(strings.Fields("debug -duration=10ms -output=-")...)
 	index, files = unpacked(t, strings.NewReader(got.stdout))
-	if got.code != exitDone || index.Node != "" || files["host/system.txt"] == "" || !strings.Contains(files["index.json"], "it is away") {
+	if got.code != cli.ExitDone || index.Node != "" || files["host/system.txt"] == "" || !strings.Contains(files["index.json"], "it is away") {
 		t.Errorf("%d %+v", got.code, index)
 	}
 	w.terminal = true
 	for _, args := range []string{"-output=-", "-duration=0s", "-duration=2h", "-interval=1ms", "-network="} {
-		if got := w.run("debug", args); got.code != exitUsage || got.stdout != "" {
+		if got := w.run("debug", args); got.code != cli.ExitUsage || got.stdout != "" {
 			t.Errorf("%s: %+v", args, got)
 		}
 	}
-	if got := w.run("debug", "-output="+filepath.Join(t.TempDir(), "none", "x")); got.code != exitFailed || !strings.Contains(got.stderr, "-output") {
+	if got := w.run("debug", "-output="+filepath.Join(t.TempDir(), "none", "x")); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "-output") {
 		t.Errorf("%+v", got)
 	}
 }
@@ -179,7 +180,8 @@ func TestDebugKernel(t *testing.T) {
 			t.Errorf("%s: %t, %q", tt.name, taken, index.Kernel)
 		}
 	}
-	d := debugCommand{agent: agentFlags{address: "192.0.2.1:5366", meta: Meta{Getenv: func(string) string { return "" }}}}
+	address := func(name string) string { return map[string]string{"LENO_ADDRESS": "192.0.2.1:5366"}[name] }
+	d := debugCommand{agent: cli.NewAgentFlags(cli.Meta{Getenv: address})}
 	if why := d.otherKernel(api.Self{BootID: here, NetworkNamespace: namespace}); why != "" {
 		t.Errorf("an address of this host's: %s", why)
 	}
@@ -196,7 +198,7 @@ func TestDebugInterrupted(t *testing.T) {
 		health = f.looks > 1
 		f.mu.Unlock()
 	}
-	if code := end(); code != exitDone {
+	if code := end(); code != cli.ExitDone {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 	index, files := opened(t, name)

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
 // backendType returns the "type" of a backend object.
@@ -43,11 +44,11 @@ func backendOptions(object json.RawMessage) map[string]string {
 	return options
 }
 
-func backendPairs(object json.RawMessage) []pair {
-	list := []pair{{"Backend", backendType(object)}}
+func backendPairs(object json.RawMessage) []cli.Pair {
+	list := []cli.Pair{{"Backend", backendType(object)}}
 	options := backendOptions(object)
 	for _, name := range slices.Sorted(maps.Keys(options)) {
-		list = append(list, pair{"  " + name, options[name]})
+		list = append(list, cli.Pair{"  " + name, options[name]})
 	}
 	return list
 }
@@ -71,11 +72,11 @@ func describePool(p api.Pool) string {
 	return text
 }
 
-func poolPairs(pools []api.Pool) []pair {
-	var list []pair
+func poolPairs(pools []api.Pool) []cli.Pair {
+	var list []cli.Pair
 	for _, p := range pools {
 		name := strings.Replace(family(p.Prefix), "ip", "IP", 1)
-		list = append(list, pair{name, describePool(p)})
+		list = append(list, cli.Pair{name, describePool(p)})
 	}
 	return list
 }
@@ -85,7 +86,7 @@ func poolPrefixes(pools []api.Pool) string {
 	for _, p := range pools {
 		list = append(list, p.Prefix)
 	}
-	return join(list, ", ")
+	return cli.Join(list, ", ")
 }
 
 func firstAddr(list []netip.Addr) string {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/posener/complete"
 
+	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/command/dockeropts"
 )
 
@@ -18,20 +19,20 @@ const formatEnv = "env"
 
 // dockerOpts is `leno docker-opts`.
 type dockerOpts struct {
-	meta  Meta
-	agent agentFlags
+	meta  cli.Meta
+	agent *cli.AgentFlags
 
-	networks, files, interfaces        listFlag
+	networks, files, interfaces        cli.ListFlag
 	version, firewall, format, key, to string
 	create                             bool
 }
 
-func dockerOptsSpec(m Meta) spec {
-	o := &dockerOpts{meta: m, agent: agentFlags{meta: m}}
-	return spec{
-		name:     "docker-opts",
-		synopsis: "Print what Docker needs to use this host's subnets",
-		help: `
+func dockerOptsSpec(m cli.Meta) cli.Spec {
+	o := &dockerOpts{meta: m, agent: cli.NewAgentFlags(m)}
+	return cli.Spec{
+		Name:     "docker-opts",
+		Synopsis: "Print what Docker needs to use this host's subnets",
+		Help: `
 Prints the options with which dockerd puts docker0 into a network, and the
 command that makes a Docker network of each further one. They suit the version
 of Docker that is installed, or the one given. No agent has to run, only its
@@ -51,16 +52,16 @@ subnet file has to be there.
 
   docker0 left alone, a Docker network leno-default in network default:
     $ leno docker-opts -network=default -create`,
-		flags: o.flags,
-		run:   func(ctx context.Context, _ []string) error { return o.run(ctx) },
-		values: complete.Flags{"-subnet-file": complete.PredictFiles("*.env"),
-			"-format":          complete.PredictSet(formatTable, formatEnv, formatJSON),
+		Flags: o.flags,
+		Run:   func(ctx context.Context, _ []string) error { return o.run(ctx) },
+		Values: complete.Flags{"-subnet-file": complete.PredictFiles("*.env"),
+			"-format":          complete.PredictSet(cli.FormatTable, formatEnv, cli.FormatJSON),
 			"-docker-firewall": complete.PredictSet("iptables", "nftables")},
 	}
 }
 
 func (o *dockerOpts) flags(fs *flag.FlagSet) {
-	o.agent.register(fs)
+	o.agent.Register(fs)
 	fs.Var(&o.networks, "network", "`name` of a network, the first is docker0's; may be given several times. Default: the only one there is")
 	fs.Var(&o.files, "subnet-file", "`file` that tells of a network, instead of -network; may be given several times")
 	fs.Var(&o.interfaces, "interface", "`name` of a device by which packets of other hosts arrive; may be given several times. Default: as the agent says, else the network's own device")
@@ -72,40 +73,27 @@ func (o *dockerOpts) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.to, "write", "", "`file` to replace, whole or not at all, instead of printing; for -format=env and json")
 }
 
-// listFlag is a flag that can be given several times.
-type listFlag []string
-
-func (l *listFlag) String() string { return strings.Join(*l, ",") }
-
-func (l *listFlag) Set(value string) error {
-	if value == "" {
-		return errors.New("is empty")
-	}
-	*l = append(*l, value)
-	return nil
-}
-
 func (o *dockerOpts) run(ctx context.Context) error {
 	if o.format == "" {
 		o.format = o.meta.Getenv("LENO_FORMAT")
 	}
 	switch o.format {
 	case "":
-		o.format = formatTable
-	case formatTable, formatEnv, formatJSON:
+		o.format = cli.FormatTable
+	case cli.FormatTable, formatEnv, cli.FormatJSON:
 	default:
-		return wrongValue("format", o.format, fmt.Sprintf("-format: %q is none of %s, %s and %s", o.format, formatTable, formatEnv, formatJSON),
-			formatTable, formatEnv, formatJSON)
+		return cli.WrongValue("format", o.format, fmt.Sprintf("-format: %q is none of %s, %s and %s", o.format, cli.FormatTable, formatEnv, cli.FormatJSON),
+			cli.FormatTable, formatEnv, cli.FormatJSON)
 	}
 	switch {
 	case len(o.networks) > 0 && len(o.files) > 0:
-		return usageErrorWithFix(withoutFlags("subnet-file"), "-network and -subnet-file exclude each other")
-	case o.format != formatTable && (o.create || len(o.networks)+len(o.files) > 1):
-		return usageErrorWithFix(withoutFlags("format", "write"), "-format=%s is about docker0, hence about one network; leave it out for the commands that make Docker networks", o.format)
-	case o.format == formatTable && o.to != "":
-		return usageErrorWithFix(withFlag("format", formatEnv), "-write takes -format=%s or -format=%s", formatEnv, formatJSON)
+		return cli.UsageErrorWithFix(cli.DropFlags("subnet-file"), "-network and -subnet-file exclude each other")
+	case o.format != cli.FormatTable && (o.create || len(o.networks)+len(o.files) > 1):
+		return cli.UsageErrorWithFix(cli.DropFlags("format", "write"), "-format=%s is about docker0, hence about one network; leave it out for the commands that make Docker networks", o.format)
+	case o.format == cli.FormatTable && o.to != "":
+		return cli.UsageErrorWithFix(cli.SetFlag("format", formatEnv), "-write takes -format=%s or -format=%s", formatEnv, cli.FormatJSON)
 	case !isVariable(o.key):
-		return usageErrorWithFix(withoutFlags("key"), "-key: %q is not the name of a variable", o.key)
+		return cli.UsageErrorWithFix(cli.DropFlags("key"), "-key: %q is not the name of a variable", o.key)
 	}
 	engine, err := o.engine(ctx)
 	if err != nil {
@@ -115,7 +103,7 @@ func (o *dockerOpts) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if o.format == formatTable {
+	if o.format == cli.FormatTable {
 		o.print(o.meta.Stdout, engine, networks)
 		return nil
 	}
@@ -138,12 +126,12 @@ func (o *dockerOpts) print(w io.Writer, e dockeropts.Engine, networks []dockerop
 		if i == 0 && !o.create {
 			d := dockeropts.ForDocker0(e, n)
 			comment(w, fmt.Sprintf("docker0 in network %s, for %s: options of dockerd", n.Name, engineName(e)))
-			fmt.Fprint(w, dockeropts.Lines(strings.Join(append(d.Environment, "dockerd"), " "), d.Flags(), width))
+			fmt.Fprint(w, dockeropts.Lines(strings.Join(append(d.Environment, "dockerd"), " "), d.Flags(), cli.Width))
 			more = d.Notes
 		} else {
 			args, of := dockeropts.Create(e, n)
 			comment(w, fmt.Sprintf("A Docker network in network %s, for %s: to be made once", n.Name, engineName(e)))
-			fmt.Fprint(w, dockeropts.Lines("docker network create", args, width))
+			fmt.Fprint(w, dockeropts.Lines("docker network create", args, cli.Width))
 			more = of
 		}
 		notes = append(notes, more...)
@@ -167,7 +155,7 @@ func engineName(e dockeropts.Engine) string {
 
 // comment prints text that shells and environment files ignore.
 func comment(w io.Writer, text string) {
-	for _, line := range wrap(oneLine(text), width-2) {
+	for _, line := range cli.Wrap(cli.OneLine(text), cli.Width-2) {
 		fmt.Fprintln(w, "# "+line)
 	}
 }
@@ -189,7 +177,7 @@ func (o *dockerOpts) file(d dockeropts.Daemon, network string) error {
 		return fmt.Errorf("%s: %w; it is left as it is", o.to, err)
 	}
 	for _, note := range d.Notes {
-		if o.format == formatJSON {
+		if o.format == cli.FormatJSON {
 			comment(o.meta.Stderr, note) // JSON has no comments
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/command/dockeropts"
 )
 
@@ -55,7 +56,7 @@ func daemonJSON(d dockeropts.Daemon, old []byte) (string, error) {
 		all[option.Name] = option.Value
 	}
 	var b strings.Builder
-	err := printJSON(&b, all)
+	err := cli.WriteJSON(&b, all)
 	return b.String(), err
 }
 

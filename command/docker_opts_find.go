@@ -15,6 +15,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/command/dockeropts"
 )
 
@@ -28,11 +29,11 @@ func (o *dockerOpts) engine(ctx context.Context) (e dockeropts.Engine, err error
 	case "nftables":
 		e.NFTables = true
 	default:
-		return e, wrongValue("docker-firewall", o.firewall, fmt.Sprintf("-docker-firewall: %q is neither iptables nor nftables", o.firewall), "iptables", "nftables")
+		return e, cli.WrongValue("docker-firewall", o.firewall, fmt.Sprintf("-docker-firewall: %q is neither iptables nor nftables", o.firewall), "iptables", "nftables")
 	}
 	if o.version != "" {
 		if e.Version, err = dockeropts.ParseVersion(o.version); err != nil {
-			return e, usageErrorWithFix(withoutFlags("docker-version"), "-docker-version: %s", err)
+			return e, cli.UsageErrorWithFix(cli.DropFlags("docker-version"), "-docker-version: %s", err)
 		}
 	} else {
 		e.Version = installedVersion(ctx)
@@ -89,7 +90,7 @@ func (o *dockerOpts) read(ctx context.Context) ([]dockeropts.Network, error) {
 	for _, s := range sources {
 		for _, word := range append([]string{s.name}, o.interfaces...) {
 			if !plain(word) {
-				return nil, usageErrorf("%q is not the name of a network or device", word)
+				return nil, cli.UsageErrorf("%q is not the name of a network or device", word)
 			}
 		}
 		text, err := os.ReadFile(s.path)
@@ -147,7 +148,7 @@ func (o *dockerOpts) sources(ctx context.Context) ([]subnetSource, error) {
 	case len(o.networks) == 0 && len(known) == 1:
 		return known, nil
 	case len(o.networks) == 0:
-		return nil, usageErrorWithFix(withFlag("network", names[0]), "there are several networks, name them with -network, docker0's first: %s", strings.Join(names, ", "))
+		return nil, cli.UsageErrorWithFix(cli.SetFlag("network", names[0]), "there are several networks, name them with -network, docker0's first: %s", strings.Join(names, ", "))
 	}
 	for _, name := range o.networks {
 		i := slices.Index(names, name)
@@ -164,7 +165,7 @@ func (o *dockerOpts) sources(ctx context.Context) ([]subnetSource, error) {
 func (o *dockerOpts) known(ctx context.Context) (out []subnetSource, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	err = o.agent.call(ctx, func(ctx context.Context, c *api.Client) error {
+	err = o.agent.Call(ctx, func(ctx context.Context, c *api.Client) error {
 		list, err := c.Networks(ctx)
 		for _, n := range list.Networks {
 			if n.Local != nil {
@@ -174,7 +175,7 @@ func (o *dockerOpts) known(ctx context.Context) (out []subnetSource, err error) 
 		return err
 	})
 	switch {
-	case isUsageError(err), err != nil && o.agent.given("address"):
+	case cli.IsUsageError(err), err != nil && o.agent.Given("address"):
 		return nil, err
 	case err == nil:
 		return out, nil

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/command/cli"
 )
 
 // subnetFiles writes the files of two networks.
@@ -81,34 +83,34 @@ func TestDockerOptsAsksTheAgent(t *testing.T) {
 			}
 		}
 	}
-	run(exitDone, "", "--bip=10.5.34.1/24")
-	run(exitDone, "-create", "trusted_host_interfaces=leno-default \\\n") // and nothing else
+	run(cli.ExitDone, "", "--bip=10.5.34.1/24")
+	run(cli.ExitDone, "-create", "trusted_host_interfaces=leno-default \\\n") // and nothing else
 	f.networks[1].Backend = json.RawMessage(`{"type":"vxlan","direct_routing":true}`)
-	run(exitDone, "-create", "trusted_host_interfaces=leno-default:eth0")
-	run(exitFailed, "-network=green", "network green is not on this host: known are default")
-	run(exitFailed, "-network=blue", "known are default") // this host takes no part in it
+	run(cli.ExitDone, "-create", "trusted_host_interfaces=leno-default:eth0")
+	run(cli.ExitFailed, "-network=green", "network green is not on this host: known are default")
+	run(cli.ExitFailed, "-network=blue", "known are default") // this host takes no part in it
 
 	f.networks[1].Local.Backend = "host-gw"
-	run(exitDone, "-create", "trusted_host_interfaces=eth0")
+	run(cli.ExitDone, "-create", "trusted_host_interfaces=eth0")
 
 	local := *f.networks[1].Local
 	local.SubnetFile, local.State = filepath.Join(dir, "none.env"), "waits for a lease: network is full"
 	f.networks[0].Local = &local
-	run(exitUsage, "", "there are several networks, name them with -network, docker0's first: blue, default")
-	run(exitDone, "-network=default", "--bip=10.5.34.1/24")
-	run(exitFailed, "-network=default -network=blue", "network blue has no subnet file", "waits for a lease: network is full")
+	run(cli.ExitUsage, "", "there are several networks, name them with -network, docker0's first: blue, default")
+	run(cli.ExitDone, "-network=default", "--bip=10.5.34.1/24")
+	run(cli.ExitFailed, "-network=default -network=blue", "network blue has no subnet file", "waits for a lease: network is full")
 	f.networks = nil
-	run(exitFailed, "", "no network has a subnet file here")
+	run(cli.ExitFailed, "", "no network has a subnet file here")
 }
 
 // An agent given by address must respond; otherwise the files are enough.
 func TestDockerOptsWithoutAgent(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	w := world{env: map[string]string{"LENO_ADDRESS": "http://127.0.0.1:1"}}
-	if got := w.run("docker-opts", "-address=http://127.0.0.1:1"); got.code != exitFailed || !strings.Contains(got.stderr, "no agent answers") {
+	if got := w.run("docker-opts", "-address=http://127.0.0.1:1"); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "no agent answers") {
 		t.Errorf("%+v", got)
 	}
-	if got := w.run("docker-opts", "-network=is-not-here"); got.code != exitFailed || !strings.Contains(got.stderr, "no agent") && !strings.Contains(got.stderr, "/run/leno/*.env") &&
+	if got := w.run("docker-opts", "-network=is-not-here"); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "no agent") && !strings.Contains(got.stderr, "/run/leno/*.env") &&
 		!strings.Contains(got.stderr, "is not on this host: known are") {
 		t.Errorf("%+v", got)
 	}
@@ -140,7 +142,7 @@ func TestDockerOptsFindsTheVersion(t *testing.T) {
 			}
 			t.Setenv("PATH", bin)
 			got := world{}.run("docker-opts", "-subnet-file="+filepath.Join(dir, "default.env"))
-			if got.code != exitDone || !strings.Contains(got.stdout, tt.want) {
+			if got.code != cli.ExitDone || !strings.Contains(got.stdout, tt.want) {
 				t.Errorf("%+v", got)
 			}
 		})
@@ -174,7 +176,7 @@ func TestDockerOptsWrites(t *testing.T) {
 	}
 
 	write(`{"fixed-cidr-v6":"fd00::/64","debug":true,"bip":"172.17.0.1/16","max":12345678901234567890,"insecure-registries":["<x>"]}`, 0o600)
-	run(exitDone, "Wrote "+path, "-format=json", "-write="+path)
+	run(cli.ExitDone, "Wrote "+path, "-format=json", "-write="+path)
 	want := `{
   "allow-direct-routing": true,
   "bip": "10.5.34.1/24",
@@ -195,11 +197,11 @@ func TestDockerOptsWrites(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
-	run(exitDone, "is up to date", "-format=json", "-write="+path)
+	run(cli.ExitDone, "is up to date", "-format=json", "-write="+path)
 
 	for _, broken := range []string{"{", "[]", "{} {}", "null x", "null", "{} }", "{}]"} {
 		write(broken, 0o600)
-		run(exitFailed, "left as it is", "-format=json", "-write="+path)
+		run(cli.ExitFailed, "left as it is", "-format=json", "-write="+path)
 		if content() != broken {
 			t.Errorf("%q became %q", broken, content())
 		}
@@ -208,22 +210,22 @@ func TestDockerOptsWrites(t *testing.T) {
 	if err := os.Symlink(path, link); err != nil {
 		t.Fatal(err)
 	}
-	run(exitDone, "Wrote", "-format=env", "-write="+link)
+	run(cli.ExitDone, "Wrote", "-format=env", "-write="+link)
 	if to, err := os.Readlink(link); err != nil || to != path {
 		t.Errorf("the link became %q, %v", to, err)
 	}
 	if !strings.HasSuffix(content(), "\nDOCKER_OPTS=\"--bip=10.5.34.1/24 --ipv6 --bip6=fd00:5:0:22::1/64 --ip-masq=false --mtu=1450 --allow-direct-routing\"\n") {
 		t.Errorf("got\n%s", content())
 	}
-	run(exitDone, "is up to date", "-format=env", "-write="+path)
-	run(exitFailed, "no such file or directory", "-format=env", "-write="+filepath.Join(dir, "none", "x"))
-	run(exitFailed, "is a directory", "-format=env", "-write="+dir)
-	run(exitUsage, "-write takes", "-write="+path)
-	run(exitUsage, `-format: "xml" is none of`, "-format=xml")
-	run(exitUsage, "exclude each other", "-network=x")
-	run(exitUsage, `-key: "a b" is not`, "-format=env", "-key=a b")
-	run(exitUsage, "neither iptables nor nftables", "-docker-firewall=ufw")
-	run(exitUsage, "is not the name of a network or device", "-create", "-interface=a;b")
+	run(cli.ExitDone, "is up to date", "-format=env", "-write="+path)
+	run(cli.ExitFailed, "no such file or directory", "-format=env", "-write="+filepath.Join(dir, "none", "x"))
+	run(cli.ExitFailed, "is a directory", "-format=env", "-write="+dir)
+	run(cli.ExitUsage, "-write takes", "-write="+path)
+	run(cli.ExitUsage, `-format: "xml" is none of`, "-format=xml")
+	run(cli.ExitUsage, "exclude each other", "-network=x")
+	run(cli.ExitUsage, `-key: "a b" is not`, "-format=env", "-key=a b")
+	run(cli.ExitUsage, "neither iptables nor nftables", "-docker-firewall=ufw")
+	run(cli.ExitUsage, "is not the name of a network or device", "-create", "-interface=a;b")
 	files, err := filepath.Glob(filepath.Join(dir, ".*"))
 	if err != nil || len(files) > 0 {
 		t.Errorf("left behind: %v, %v", files, err)

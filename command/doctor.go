@@ -18,16 +18,17 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/examine"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
 // usualConfigDir is the configuration directory of the packages and the systemd unit.
 const usualConfigDir = "/etc/leno.d"
 
-func doctorSpec(m Meta) spec {
-	d := &doctorCommand{session: newSession(m)}
-	return spec{
-		name: "doctor", synopsis: "Find out what is wrong with this host and what to do",
-		help: `
+func doctorSpec(m cli.Meta) cli.Spec {
+	d := &doctorCommand{Session: cli.NewSession(m)}
+	return cli.Spec{
+		Name: "doctor", Synopsis: "Find out what is wrong with this host and what to do",
+		Help: `
 Examines this host, its part in each network, what it has in Consul and the
 ways to the other hosts: rights, rules, routes, devices, records, and packets
 through the overlay and plainly, small and of the full size. Of each fault it
@@ -42,19 +43,19 @@ examines what it can by itself, best as root: the configuration, Consul and
 its rights, kernel modules, rules, what the last agent left.
 
 Exit code 1 when there is a fault.`,
-		flags: d.register, predict: complete.PredictNothing,
-		run: func(ctx context.Context, _ []string) error { return d.run(ctx) },
+		Flags: d.register, Predict: complete.PredictNothing,
+		Run: func(ctx context.Context, _ []string) error { return d.run(ctx) },
 	}
 }
 
 type doctorCommand struct {
-	*session
+	*cli.Session
 	files   configFlags
 	options api.DoctorOptions
 }
 
 func (d *doctorCommand) register(fs *flag.FlagSet) {
-	d.session.flags(fs)
+	d.Session.Register(fs)
 	d.files.register(fs)
 	fs.StringVar(&d.options.Network, "network", "", "only what is of the network of this `name`, and of the whole host")
 	fs.BoolVar(&d.options.Passive, "passive", false, "send no packets to other hosts; the paths to them are not tested then")
@@ -62,24 +63,24 @@ func (d *doctorCommand) register(fs *flag.FlagSet) {
 
 func (d *doctorCommand) run(ctx context.Context) error {
 	var out api.Diagnosis
-	err := d.call(ctx, func(ctx context.Context, c *api.Client) (err error) {
+	err := d.Call(ctx, func(ctx context.Context, c *api.Client) (err error) {
 		out, err = c.Doctor(ctx, d.options)
 		return err
 	})
 	var answered *api.Error
 	switch {
 	case err == nil:
-	case errors.As(err, &answered), isUsageError(err), !here(d.agent.where()):
+	case errors.As(err, &answered), cli.IsUsageError(err), !here(d.Agent.Address()):
 		return err
 	default:
 		out = d.alone(ctx, err)
 	}
-	if err := d.print(out, func(w io.Writer) { writeDiagnosis(w, out) }); err != nil {
+	if err := d.Print(out, func(w io.Writer) { writeDiagnosis(w, out) }); err != nil {
 		return err
 	}
 	for _, f := range out.Findings {
 		if f.Status == api.FindingFault {
-			return errReported
+			return cli.ErrReported
 		}
 	}
 	return nil
@@ -110,16 +111,16 @@ func (d *doctorCommand) alone(ctx context.Context, err error) api.Diagnosis {
 	var conf config.Config
 	var confErr error
 	if len(sources) > 0 {
-		conf, confErr = config.Load(sources, configOptions(d.meta.Backends))
+		conf, confErr = config.Load(sources, configOptions(d.Meta.Backends))
 	}
-	if token, tokenErr := d.agent.resolveToken(); tokenErr == nil && token != "" {
+	if token, tokenErr := d.Agent.Token(); tokenErr == nil && token != "" {
 		conf.Consul.Token, conf.Consul.TokenFile = token, ""
 	}
 	if cause := errors.Unwrap(err); cause != nil {
 		err = cause
 	}
 	return examine.ExamineOffline(ctx, examine.Offline{
-		Address:   d.agent.where(),
+		Address:   d.Agent.Address(),
 		Err:       err,
 		Config:    conf,
 		ConfigErr: confErr,
@@ -127,8 +128,8 @@ func (d *doctorCommand) alone(ctx context.Context, err error) api.Diagnosis {
 		Open: func(c config.Config, log hclog.Logger) (examine.Registry, string, error) {
 			return agent.OpenRegistry(c, log, nil)
 		},
-		Logger: hclog.New(&hclog.LoggerOptions{Name: "leno", Level: hclog.Error, Output: d.meta.Stderr}),
-		Now:    d.meta.Now,
+		Logger: hclog.New(&hclog.LoggerOptions{Name: "leno", Level: hclog.Error, Output: d.Meta.Stderr}),
+		Now:    d.Meta.Now,
 	}, d.options)
 }
 
@@ -138,7 +139,7 @@ func writeDiagnosis(w io.Writer, out api.Diagnosis) {
 	for _, f := range out.Findings {
 		counts[f.Status]++
 	}
-	fmt.Fprintln(w, oneLine(verdictLine(out, counts)))
+	fmt.Fprintln(w, cli.OneLine(verdictLine(out, counts)))
 	for _, f := range out.Findings {
 		if f.Status != api.FindingOK {
 			writeFinding(w, f)
@@ -154,7 +155,7 @@ func writeDiagnosis(w io.Writer, out api.Diagnosis) {
 			rows = append(rows, []string{"ok", f.Check, dash(f.Network), f.Saw})
 		}
 	}
-	table(w, []column{{title: "STATUS"}, {title: "CHECK"}, {title: "NETWORK", cut: true}, {title: "SAW", cut: true}}, rows)
+	cli.WriteTable(w, []cli.Column{{Title: "STATUS"}, {Title: "CHECK"}, {Title: "NETWORK", Cut: true}, {Title: "SAW", Cut: true}}, rows)
 }
 
 func verdictLine(out api.Diagnosis, counts map[string]int) string {
@@ -168,7 +169,7 @@ func verdictLine(out api.Diagnosis, counts map[string]int) string {
 		case of.status == api.FindingUnknown && n > 1:
 			parts = append(parts, fmt.Sprintf("%d questions left open", n))
 		default:
-			parts = append(parts, plural(n, of.what))
+			parts = append(parts, cli.Plural(n, of.what))
 		}
 	}
 	verdict := strings.Join(parts, ", ")
@@ -193,15 +194,15 @@ func writeFinding(w io.Writer, f api.Finding) {
 		title += ", host " + f.Peer
 	}
 	fmt.Fprintln(w)
-	for _, line := range wrap(oneLine(title), width) {
-		fmt.Fprintln(w, paint(w, colours[f.Status], line))
+	for _, line := range cli.Wrap(cli.OneLine(title), cli.Width) {
+		fmt.Fprintln(w, cli.Paint(w, colours[f.Status], line))
 	}
-	for _, part := range []pair{{"tried", f.Tried}, {"saw", f.Saw}, {"do", f.Do}} {
-		if part.value == "" {
+	for _, part := range []cli.Pair{{"tried", f.Tried}, {"saw", f.Saw}, {"do", f.Do}} {
+		if part[1] == "" {
 			continue
 		}
-		lead := fmt.Sprintf("  %-7s", part.name)
-		for _, line := range wrap(oneLine(part.value), width-len(lead)) {
+		lead := fmt.Sprintf("  %-7s", part[0])
+		for _, line := range cli.Wrap(cli.OneLine(part[1]), cli.Width-len(lead)) {
 			fmt.Fprintln(w, lead+line)
 			lead = strings.Repeat(" ", len(lead))
 		}

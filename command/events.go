@@ -7,15 +7,16 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
-func eventsSpec(m Meta) spec {
-	s := newSession(m)
-	var watch watchFlag
-	return spec{
-		name: "events", args: "[NETWORK]", max: 1,
-		synopsis: "List what happened on this host lately",
-		help: `
+func eventsSpec(m cli.Meta) cli.Spec {
+	s := cli.NewSession(m)
+	var watch cli.WatchFlag
+	return cli.Spec{
+		Name: "events", Args: "[NETWORK]", Max: 1,
+		Synopsis: "List what happened on this host lately",
+		Help: `
 Lists what happened in a network, or without NETWORK in all of them and to
 the agent itself, oldest first: checks that failed and were mended, leases
 taken and lost, hosts that came, moved and fell silent, what somebody else
@@ -24,10 +25,10 @@ changed and leno healed. The agent remembers the last 512 until it ends.
   $ leno events
   $ leno events default -watch
   $ leno events -format=json`,
-		flags: both(s.flags, watch.register), predict: predictNetworks(m),
-		run: func(ctx context.Context, args []string) error {
-			network := firstArg(args)
-			return show(ctx, s, watch, func(ctx context.Context, c *api.Client, since api.Read) (api.EventList, uint64, error) {
+		Flags: cli.CombineFlags(s.Register, watch.Register), Predict: cli.PredictNetworks(m),
+		Run: func(ctx context.Context, args []string) error {
+			network := cli.FirstArg(args)
+			return cli.Show(ctx, s, watch, func(ctx context.Context, c *api.Client, since api.Read) (api.EventList, uint64, error) {
 				if since.Index > 0 { // with an index, the agent returns only the new events
 					if _, err := c.Events(ctx, network, since); err != nil {
 						return api.EventList{}, 0, err
@@ -43,7 +44,7 @@ changed and leno healed. The agent remembers the last 512 until it ends.
 // writeEvents prints a header and a line per event, or several if its message is long.
 func writeEvents(w io.Writer, list api.EventList, now time.Time) {
 	if len(list.Events) == 0 {
-		printf(w, "Nothing has happened yet.")
+		cli.Printf(w, "Nothing has happened yet.")
 		return
 	}
 	const ago, severity = 9, 10 // columns
@@ -53,8 +54,8 @@ func writeEvents(w io.Writer, list api.EventList, now time.Time) {
 		if e.Network != "" {
 			text = e.Network + ": " + text
 		}
-		before := fmt.Sprintf("%-*s%s", ago, age(now.Sub(e.Time)), paint(w, e.Severity, fmt.Sprintf("%-*s", severity, e.Severity)))
-		for _, line := range wrap(oneLine(text), width-ago-severity) {
+		before := fmt.Sprintf("%-*s%s", ago, cli.Age(now.Sub(e.Time)), cli.Paint(w, e.Severity, fmt.Sprintf("%-*s", severity, e.Severity)))
+		for _, line := range cli.Wrap(cli.OneLine(text), cli.Width-ago-severity) {
 			fmt.Fprintln(w, before+line)
 			before = fmt.Sprintf("%*s", ago+severity, "")
 		}

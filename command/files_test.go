@@ -12,6 +12,7 @@ import (
 	"github.com/posener/complete"
 
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/command/cli"
 )
 
 func completionArgs() complete.Args { return complete.Args{} }
@@ -63,20 +64,20 @@ func TestFmt(t *testing.T) {
 			stdout: "DIR/a.hcl\n", after: map[string]string{"a.hcl": tidy}},
 		{name: "one file", files: map[string]string{"a.conf": untidy}, args: []string{"DIR/a.conf"},
 			stdout: "DIR/a.conf\n", after: map[string]string{"a.conf": tidy}},
-		{name: "check", files: map[string]string{"a.hcl": untidy}, args: []string{"-check", "DIR"}, code: exitFailed, stdout: "DIR/a.hcl\n"},
+		{name: "check", files: map[string]string{"a.hcl": untidy}, args: []string{"-check", "DIR"}, code: cli.ExitFailed, stdout: "DIR/a.hcl\n"},
 		{name: "check tidy", files: map[string]string{"a.hcl": tidy}, args: []string{"-check", "DIR"}},
 		{name: "print", files: map[string]string{"a.hcl": untidy}, args: []string{"-write=false", "DIR"}, stdout: tidy},
 		{name: "not below", files: map[string]string{"x/a.hcl": untidy}, args: []string{"DIR"}},
 		{name: "below", files: map[string]string{"x/a.hcl": untidy}, args: []string{"DIR", "-recursive"},
 			stdout: "DIR/x/a.hcl\n", after: map[string]string{"x/a.hcl": tidy}},
 		{name: "other files", files: map[string]string{"a.txt": untidy, "a.json": "{ }"}, args: []string{"DIR"}},
-		{name: "broken", files: map[string]string{"a.hcl": broken, "b.hcl": untidy}, args: []string{"DIR"}, code: exitFailed,
+		{name: "broken", files: map[string]string{"a.hcl": broken, "b.hcl": untidy}, args: []string{"DIR"}, code: cli.ExitFailed,
 			stdout: "DIR/b.hcl\n", stderr: "on DIR/a.hcl line", after: map[string]string{"b.hcl": tidy}},
-		{name: "missing", args: []string{"DIR/none.hcl"}, code: exitFailed, stderr: "no such file"},
-		{name: "json", files: map[string]string{"a.json": "{}"}, args: []string{"DIR/a.json"}, code: exitFailed, stderr: "not JSON"},
+		{name: "missing", args: []string{"DIR/none.hcl"}, code: cli.ExitFailed, stderr: "no such file"},
+		{name: "json", files: map[string]string{"a.json": "{}"}, args: []string{"DIR/a.json"}, code: cli.ExitFailed, stderr: "not JSON"},
 		{name: "stdin", args: []string{"-"}, stdin: untidy, stdout: tidy},
-		{name: "stdin check", args: []string{"-", "-check"}, stdin: untidy, code: exitFailed},
-		{name: "stdin broken", args: []string{"-"}, stdin: broken, code: exitFailed, stderr: "on standard input line"},
+		{name: "stdin check", args: []string{"-", "-check"}, stdin: untidy, code: cli.ExitFailed},
+		{name: "stdin broken", args: []string{"-"}, stdin: broken, code: cli.ExitFailed, stderr: "on standard input line"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -129,7 +130,7 @@ Network      joined
 Pools        as Consul has them
 Subnet file  /run/leno/joined.env
 `
-	if good.code != exitDone || good.stderr != "" || good.stdout != want {
+	if good.code != cli.ExitDone || good.stderr != "" || good.stdout != want {
 		t.Errorf("exit %d\n%s%s", good.code, good.stdout, good.stderr)
 	}
 	if same := (world{}).run("validate", "-config-file", filepath.Join(dir, "good/a.hcl"), "-config-file="+filepath.Join(dir, "good/b.hcl")); same != good {
@@ -137,7 +138,7 @@ Subnet file  /run/leno/joined.env
 	}
 
 	bad := world{}.run("validate", "-config-dir", filepath.Join(dir, "bad"))
-	if bad.code != exitFailed || bad.stdout != "" {
+	if bad.code != cli.ExitFailed || bad.stdout != "" {
 		t.Errorf("exit %d, stdout %q", bad.code, bad.stdout)
 	}
 	// All errors of all files are printed at once, with position and source line.
@@ -167,11 +168,11 @@ func TestValidateFiles(t *testing.T) {
 	got := world{}.run("validate", path)
 	for _, want := range []string{"leno.hcl line 2", "more in it than a token", "leno.hcl line 4", "none.pem: no such file", "leno.hcl line 8", "120 bytes",
 		"leno.hcl line 11", "is not a regular file", "4 errors"} {
-		if got.code != exitFailed || !strings.Contains(strings.Join(strings.Fields(got.stderr), " "), want) {
+		if got.code != cli.ExitFailed || !strings.Contains(strings.Join(strings.Fields(got.stderr), " "), want) {
 			t.Errorf("exit %d, no %q in:\n%s", got.code, want, got.stderr)
 		}
 	}
-	if got := (world{}).run("validate", "-no-files", path); got.code != exitFailed || !strings.Contains(got.stderr, "1 error in") || !strings.Contains(got.stderr, "120 bytes") {
+	if got := (world{}).run("validate", "-no-files", path); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "1 error in") || !strings.Contains(got.stderr, "120 bytes") {
 		t.Errorf("for another host: %+v", got)
 	}
 
@@ -180,9 +181,9 @@ func TestValidateFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	path = write("consul {\n  token_file = \"" + sealed + "/token\"\n}\n")
-	wants, code := "no such file", exitFailed // for root, who may read everything
+	wants, code := "no such file", cli.ExitFailed // for root, who may read everything
 	if os.Geteuid() != 0 {
-		wants, code = "Warning: consul.token_file could not be checked", exitDone
+		wants, code = "Warning: consul.token_file could not be checked", cli.ExitDone
 	}
 	if got := (world{}).run("validate", path); got.code != code || !strings.Contains(got.stderr, wants) {
 		t.Errorf("a directory that is closed: %+v", got)
@@ -206,14 +207,14 @@ func TestValidateAsksTheBackends(t *testing.T) {
 		"unknown.hcl": network("  backend \"vxlam\" {}\n"),
 	})
 	w := world{backends: backends}
-	if got := w.run("validate", filepath.Join(dir, "good.hcl")); got.code != exitDone || !strings.Contains(got.stdout, "  port       8472\n") {
+	if got := w.run("validate", filepath.Join(dir, "good.hcl")); got.code != cli.ExitDone || !strings.Contains(got.stdout, "  port       8472\n") {
 		t.Errorf("%+v", got)
 	}
-	if got := w.run("validate", filepath.Join(dir, "option.hcl")); got.code != exitFailed ||
+	if got := w.run("validate", filepath.Join(dir, "option.hcl")); got.code != cli.ExitFailed ||
 		!strings.Contains(got.stderr, "line 6") || !strings.Contains(got.stderr, "must be 1 to 16777215") {
 		t.Errorf("%+v", got)
 	}
-	if got := w.run("validate", filepath.Join(dir, "unknown.hcl")); got.code != exitFailed || !strings.Contains(got.stderr, `no backend "vxlam"`) {
+	if got := w.run("validate", filepath.Join(dir, "unknown.hcl")); got.code != cli.ExitFailed || !strings.Contains(got.stderr, `no backend "vxlam"`) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -234,7 +235,7 @@ func TestValidateCollisions(t *testing.T) {
 	for _, want := range []string{"b.hcl line 1", "needs vxlan vni 1 on port 8472, which network \"a\" at " + dir + "/a.hcl:1 uses",
 		"d.hcl line 5", "needs udp port 8285, which network \"c\" at " + dir + "/c.hcl:5 uses",
 		"e.hcl line 5", "needs udp port 8472, and network \"a\" at " + dir + "/a.hcl:1 uses vxlan vni 1 on port 8472", "3 errors"} {
-		if got.code != exitFailed || !strings.Contains(text, want) {
+		if got.code != cli.ExitFailed || !strings.Contains(text, want) {
 			t.Errorf("exit %d, no %q in:\n%s", got.code, want, got.stderr)
 		}
 	}
@@ -251,7 +252,7 @@ func TestOwnBackends(t *testing.T) {
 func TestExampleConfigurationIsValidAndFormatted(t *testing.T) {
 	w := world{backends: NewMeta("0.1.0", nil).Backends}
 	for _, args := range [][]string{{"validate", "../config.hcl.example"}, {"fmt", "-check", "../config.hcl.example"}} {
-		if got := w.run(args...); got.code != exitDone {
+		if got := w.run(args...); got.code != cli.ExitDone {
 			t.Errorf("%v: %+v", args, got)
 		}
 	}
@@ -271,7 +272,7 @@ func TestAgentConfiguration(t *testing.T) {
 		{"no such directory", "-config-dir=" + filepath.Join(dir, "none"), "no such file"},
 	} {
 		got := world{}.run("agent", tt.flag)
-		if got.code != exitConfig || got.stdout != "" || !strings.Contains(got.stderr, tt.want) {
+		if got.code != cli.ExitConfig || got.stdout != "" || !strings.Contains(got.stderr, tt.want) {
 			t.Errorf("%s: %+v", tt.name, got)
 		}
 	}

@@ -14,21 +14,22 @@ import (
 	"github.com/posener/complete"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/command/cli"
 )
 
 // formatter is `leno fmt`.
 type formatter struct {
-	meta                    Meta
+	meta                    cli.Meta
 	check, write, recursive bool
 	unformatted             int
 }
 
-func fmtSpec(m Meta) spec {
+func fmtSpec(m cli.Meta) cli.Spec {
 	f := &formatter{meta: m}
-	return spec{
-		name: "fmt", args: "[PATH...]", max: -1,
-		synopsis: "Rewrite configuration files in the canonical layout",
-		help: `
+	return cli.Spec{
+		Name: "fmt", Args: "[PATH...]", Max: -1,
+		Synopsis: "Rewrite configuration files in the canonical layout",
+		Help: `
 Formats HCL files. Of a directory, the files ending in .hcl; without PATH,
 the current directory. - formats standard input to standard output. Prints
 the names of the files that were not formatted. A file with a syntax error is
@@ -37,13 +38,13 @@ left alone and its errors are shown.
   $ leno fmt /etc/leno.d
   $ leno fmt -check -recursive /etc/leno.d
   $ leno fmt - < leno.hcl`,
-		flags: func(fs *flag.FlagSet) {
+		Flags: func(fs *flag.FlagSet) {
 			fs.BoolVar(&f.check, "check", false, "change nothing; exit 1 when a file is not formatted")
 			fs.BoolVar(&f.write, "write", true, "rewrite the files; false prints the result instead")
 			fs.BoolVar(&f.recursive, "recursive", false, "also the directories below a directory")
 		},
-		predict: complete.PredictFiles("*.hcl"),
-		run:     func(_ context.Context, args []string) error { return f.run(args) },
+		Predict: complete.PredictFiles("*.hcl"),
+		Run:     func(_ context.Context, args []string) error { return f.run(args) },
 	}
 }
 
@@ -58,22 +59,22 @@ func (f *formatter) run(args []string) error {
 		case path != "-":
 			err = f.path(path)
 		case len(args) > 1:
-			return usageErrorWithFix(withArgs("-"), "- stands alone")
+			return cli.UsageErrorWithFix(cli.SetArgs("-"), "- stands alone")
 		default:
 			err = f.stdin()
 		}
 		failed = err != nil || failed
 	}
 	if failed || f.check && f.unformatted > 0 {
-		return errReported
+		return cli.ErrReported
 	}
 	return nil
 }
 
 // fail prints an error at once, so that an error in one file does not stop the others.
 func (f *formatter) fail(err error) error {
-	f.meta.writeError(err)
-	return errReported
+	f.meta.WriteError(err)
+	return cli.ErrReported
 }
 
 func (f *formatter) stdin() error {

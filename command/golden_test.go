@@ -15,6 +15,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/command/cli"
 )
 
 // result is the outcome of a command.
@@ -33,7 +34,7 @@ type world struct {
 
 func (w world) run(args ...string) result {
 	var stdout, stderr bytes.Buffer
-	code := Run(args, Meta{
+	code := Run(args, cli.Meta{
 		Stdin: strings.NewReader(w.stdin), Stdout: &stdout, Stderr: &stderr,
 		Getenv: func(name string) string { return w.env[name] },
 		Now:    func() time.Time { return now }, Terminal: w.terminal, ErrorTerminal: w.terminal,
@@ -74,7 +75,7 @@ func (r result) transcript(args []string) string {
 func fits80(t *testing.T, text string) {
 	t.Helper()
 	for line := range strings.Lines(text) {
-		if n := columnsOf(strings.TrimSuffix(line, "\n")); n > 80 {
+		if n := cli.DisplayWidth(strings.TrimSuffix(line, "\n")); n > 80 {
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}

@@ -7,15 +7,16 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
-func leaseListSpec(m Meta) spec {
-	s := newSession(m)
-	var watch watchFlag
-	return spec{
-		name: "lease list", args: "[NETWORK]", max: 1,
-		synopsis: "List the leases of a network",
-		help: `
+func leaseListSpec(m cli.Meta) cli.Spec {
+	s := cli.NewSession(m)
+	var watch cli.WatchFlag
+	return cli.Spec{
+		Name: "lease list", Args: "[NETWORK]", Max: 1,
+		Synopsis: "List the leases of a network",
+		Help: `
 Lists which host has which subnet. A lease is held while its host keeps it
 alive, and lapsed after that; a lapsed lease is kept for its host for the
 time that lease.hold says, and routes to it stay.
@@ -26,22 +27,22 @@ Names that do not fit 80 columns are cut; -format=json has them whole.
   $ leno lease list blue
   $ leno lease list default -format=json
   $ leno lease list -watch`,
-		flags: both(s.flags, watch.register), predict: predictNetworks(m),
-		run: func(ctx context.Context, args []string) error {
-			name := firstArg(args)
-			read := ofNetwork(name, func(ctx context.Context, c *api.Client, found string, since api.Read) (api.LeaseList, uint64, error) {
+		Flags: cli.CombineFlags(s.Register, watch.Register), Predict: cli.PredictNetworks(m),
+		Run: func(ctx context.Context, args []string) error {
+			name := cli.FirstArg(args)
+			read := cli.NetworkReader(name, func(ctx context.Context, c *api.Client, found string, since api.Read) (api.LeaseList, uint64, error) {
 				name = found
 				list, err := c.Leases(ctx, name, since)
 				return list, list.Index, err
 			})
-			return show(ctx, s, watch, read, func(w io.Writer, list api.LeaseList, _ time.Time) { writeLeases(w, name, list) })
+			return cli.Show(ctx, s, watch, read, func(w io.Writer, list api.LeaseList, _ time.Time) { writeLeases(w, name, list) })
 		},
 	}
 }
 
 func writeLeases(w io.Writer, network string, list api.LeaseList) {
 	if len(list.Leases) == 0 {
-		printf(w, "Network %s has no leases.", network)
+		cli.Printf(w, "Network %s has no leases.", network)
 	} else {
 		var rows [][]string
 		for _, l := range list.Leases {
@@ -51,7 +52,7 @@ func writeLeases(w io.Writer, network string, list api.LeaseList) {
 			}
 			rows = append(rows, []string{l.Subnet.String(), l.Node, firstAddr(l.PublicIPs), backendType(l.Backend), state})
 		}
-		table(w, []column{{title: "SUBNET"}, {title: "NODE", cut: true}, {title: "PUBLIC IP"}, {title: "BACKEND", cut: true}, {title: "STATE"}}, rows)
+		cli.WriteTable(w, []cli.Column{{Title: "SUBNET"}, {Title: "NODE", Cut: true}, {Title: "PUBLIC IP"}, {Title: "BACKEND", Cut: true}, {Title: "STATE"}}, rows)
 	}
 	writeDuplicates(w, list.Leases)
 	writeSkipped(w, list.Skipped)
@@ -88,7 +89,7 @@ func writeDuplicates(w io.Writer, leases []api.Lease) {
 	}
 	fmt.Fprintln(w)
 	for _, text := range notes[:min(len(notes), maxDuplicates)] {
-		note(w, "", text)
+		cli.WriteNote(w, "", text)
 	}
 	if more := len(notes) - maxDuplicates; more > 0 {
 		fmt.Fprintf(w, "And %d more.\n", more)
@@ -104,9 +105,9 @@ func writeSkipped(w io.Writer, skipped []api.Skipped) {
 	if len(skipped) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\nSkipped %s:\n", plural(len(skipped), "unusable record"))
+	fmt.Fprintf(w, "\nSkipped %s:\n", cli.Plural(len(skipped), "unusable record"))
 	for _, s := range skipped[:min(len(skipped), maxSkipped)] {
-		note(w, "  ", s.Key+": "+s.Reason)
+		cli.WriteNote(w, "  ", s.Key+": "+s.Reason)
 	}
 	if more := len(skipped) - maxSkipped; more > 0 {
 		fmt.Fprintf(w, "  and %d more: -format=json names all\n", more)
@@ -117,5 +118,5 @@ func leaseState(l api.Lease) string {
 	if l.Held {
 		return "held"
 	}
-	return "lapsed " + age(time.Duration(l.LapsedSeconds)*time.Second)
+	return "lapsed " + cli.Age(time.Duration(l.LapsedSeconds)*time.Second)
 }

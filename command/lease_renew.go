@@ -6,14 +6,15 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
-func leaseRenewSpec(m Meta) spec {
-	s := newSession(m)
-	return spec{
-		name: "lease renew", args: "[NETWORK]", max: 1,
-		synopsis: "Renew this host's lease now",
-		help: `
+func leaseRenewSpec(m cli.Meta) cli.Spec {
+	s := cli.NewSession(m)
+	return cli.Spec{
+		Name: "lease renew", Args: "[NETWORK]", Max: 1,
+		Synopsis: "Renew this host's lease now",
+		Help: `
 Makes the agent renew its session in Consul now, before its time, and says
 until when the lease is safe though nobody renews it again: before Consul is
 taken down for maintenance, say. The agent renews by itself all the same.
@@ -22,20 +23,20 @@ The token must be allowed to write this host's session in Consul.
 
   $ leno lease renew
   $ leno lease renew blue -token-file=admin.token`,
-		flags: s.flags, predict: predictNetworks(m),
-		run: func(ctx context.Context, args []string) error {
-			return s.call(ctx, onNetwork(firstArg(args), func(ctx context.Context, c *api.Client, name string) error {
+		Flags: s.Register, Predict: cli.PredictNetworks(m),
+		Run: func(ctx context.Context, args []string) error {
+			return s.Call(ctx, cli.OnNetwork(cli.FirstArg(args), func(ctx context.Context, c *api.Client, name string) error {
 				r, err := c.RenewLease(ctx, name)
 				if err != nil {
 					return err
 				}
-				return s.print(r, func(w io.Writer) { writeRenewal(w, name, r, m.Now()) })
+				return s.Print(r, func(w io.Writer) { writeRenewal(w, name, r, m.Now()) })
 			}))
 		},
 	}
 }
 
 func writeRenewal(w io.Writer, network string, r api.Renewal, now time.Time) {
-	printf(w, "Renewed this host's lease on %s of network %s.", r.Subnet, network)
-	printf(w, "It is safe until %s, %s from now.", r.SafeUntil.UTC().Format(time.RFC3339), age(r.SafeUntil.Sub(now)))
+	cli.Printf(w, "Renewed this host's lease on %s of network %s.", r.Subnet, network)
+	cli.Printf(w, "It is safe until %s, %s from now.", r.SafeUntil.UTC().Format(time.RFC3339), cli.Age(r.SafeUntil.Sub(now)))
 }

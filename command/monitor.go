@@ -12,33 +12,34 @@ import (
 	"syscall"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
-func monitorSpec(m Meta) spec {
-	f := &agentFlags{meta: m}
+func monitorSpec(m cli.Meta) cli.Spec {
+	f := cli.NewAgentFlags(m)
 	var level string
 	var asJSON bool
-	return spec{
-		name:     "monitor",
-		synopsis: "Follow the agent's log",
-		help: `
+	return cli.Spec{
+		Name:     "monitor",
+		Synopsis: "Follow the agent's log",
+		Help: `
 Prints the lines of the agent's log as they come, until Ctrl-C or the end of
 the agent. The level is this command's own: the agent's log stays as it is.
 
   $ leno monitor
   $ leno monitor -log-level=debug`,
-		flags: func(fs *flag.FlagSet) {
-			f.register(fs)
+		Flags: func(fs *flag.FlagSet) {
+			f.Register(fs)
 			fs.StringVar(&level, "log-level", "info", logLevelUsage())
 			fs.BoolVar(&asJSON, "log-json", false, "one JSON object a line")
 		},
-		run: func(ctx context.Context, _ []string) error {
+		Run: func(ctx context.Context, _ []string) error {
 			if !slices.Contains(api.LogLevels(), strings.ToLower(level)) {
-				return wrongValue("log-level", level, fmt.Sprintf("-log-level: %q is not one of %s", level, strings.Join(api.LogLevels(), ", ")), api.LogLevels()...)
+				return cli.WrongValue("log-level", level, fmt.Sprintf("-log-level: %q is not one of %s", level, strings.Join(api.LogLevels(), ", ")), api.LogLevels()...)
 			}
 			ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
-			return f.follow(ctx, api.Monitor{Level: level, JSON: asJSON})
+			return followLog(ctx, f, m.Stdout, api.Monitor{Level: level, JSON: asJSON})
 		},
 	}
 }
@@ -50,9 +51,9 @@ func logLevelUsage() string {
 	return "`level`: " + strings.Join(levels[:last], ", ") + " or " + levels[last]
 }
 
-// follow copies the log to standard output until ctx ends.
-func (f *agentFlags) follow(ctx context.Context, what api.Monitor) error {
-	client, err := f.open()
+// followLog copies the agent's log to w until ctx ends.
+func followLog(ctx context.Context, agent *cli.AgentFlags, w io.Writer, what api.Monitor) error {
+	client, err := agent.Open()
 	if err != nil {
 		return err
 	}
@@ -60,13 +61,13 @@ func (f *agentFlags) follow(ctx context.Context, what api.Monitor) error {
 	lines, err := client.Monitor(ctx, what)
 	if err == nil {
 		defer lines.Close()
-		_, err = io.Copy(f.meta.Stdout, lines)
+		_, err = io.Copy(w, lines)
 	}
 	switch {
 	case ctx.Err() != nil:
 		return nil
 	case err != nil:
-		return f.explain(err)
+		return agent.Explain(err)
 	}
 	return errors.New("the agent has ended the stream: it stopped, or this was too slow to read it")
 }

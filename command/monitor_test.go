@@ -6,6 +6,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/lenonet/leno/command/cli"
 )
 
 func TestMonitor(t *testing.T) {
@@ -18,13 +20,13 @@ func TestMonitor(t *testing.T) {
 		code           int
 		stdout, stderr string
 	}{
-		{"monitor", exitFailed, "asked for /v1/agent/monitor?log_json=false&log_level=info\n", "the agent has ended the stream"},
-		{"monitor -log-level=DEBUG -log-json", exitFailed, "asked for /v1/agent/monitor?log_json=true&log_level=DEBUG\n", "ended the stream"},
-		{"monitor -log-level=debgu", exitUsage, "", "leno monitor -log-level=debug"},
-		{"monitor -log-level=loud", exitUsage, "", `"loud" is not one of trace, debug, info, warn, error`},
-		{"monitor -log-level=", exitUsage, "", "-log-level"},
-		{"monitor blue", exitUsage, "", "blue"},
-		{"monitor -address=unix:///nowhere.sock", exitFailed, "", "no agent answers at unix:///nowhere.sock"},
+		{"monitor", cli.ExitFailed, "asked for /v1/agent/monitor?log_json=false&log_level=info\n", "the agent has ended the stream"},
+		{"monitor -log-level=DEBUG -log-json", cli.ExitFailed, "asked for /v1/agent/monitor?log_json=true&log_level=DEBUG\n", "ended the stream"},
+		{"monitor -log-level=debgu", cli.ExitUsage, "", "leno monitor -log-level=debug"},
+		{"monitor -log-level=loud", cli.ExitUsage, "", `"loud" is not one of trace, debug, info, warn, error`},
+		{"monitor -log-level=", cli.ExitUsage, "", "-log-level"},
+		{"monitor blue", cli.ExitUsage, "", "blue"},
+		{"monitor -address=unix:///nowhere.sock", cli.ExitFailed, "", "no agent answers at unix:///nowhere.sock"},
 	} {
 		got := world{env: map[string]string{"LENO_ADDRESS": srv.URL}}.run(strings.Fields(tt.args)...)
 		if got.code != tt.code || got.stdout != tt.stdout || !strings.Contains(got.stderr, tt.stderr) {

@@ -12,16 +12,17 @@ import (
 	"github.com/posener/complete"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
-func networkApplySpec(m Meta) spec {
-	s := newSession(m)
+func networkApplySpec(m cli.Meta) cli.Spec {
+	s := cli.NewSession(m)
 	force := false
-	var wait waitFlag
-	return spec{
-		name: "network apply", args: "FILE|-", min: 1, max: 1,
-		synopsis: "Put networks into Consul as a file defines them",
-		help: `
+	var wait cli.WaitFlag
+	return cli.Spec{
+		Name: "network apply", Args: "FILE|-", Min: 1, Max: 1,
+		Synopsis: "Put networks into Consul as a file defines them",
+		Help: `
 Creates or updates in Consul each network that a network block in FILE (a
 file or directory; - for standard input) defines. FILE may be the agent's own
 configuration; what concerns a host only is not stored. A network that
@@ -41,43 +42,43 @@ The token must be allowed to write the networks' keys in Consul.
   $ leno network apply - < networks.hcl
   $ leno network apply networks.hcl -wait=30s
   $ leno network apply networks.hcl -force -token-file=admin.token`,
-		flags: func(fs *flag.FlagSet) {
-			s.flags(fs)
+		Flags: func(fs *flag.FlagSet) {
+			s.Register(fs)
 			fs.BoolVar(&force, "force", false, "change it although hosts lose subnets or packets")
-			wait.register(fs, "what was applied is in force on this host")
+			wait.Register(fs, "what was applied is in force on this host")
 		},
-		predict: complete.PredictFiles("*.hcl"),
-		run: func(ctx context.Context, args []string) error {
+		Predict: complete.PredictFiles("*.hcl"),
+		Run: func(ctx context.Context, args []string) error {
 			networks, err := readNetworks(m, args[0])
 			if err != nil {
 				return err
 			}
 			var done []networkPlan
-			err = s.call(ctx, func(ctx context.Context, c *api.Client) error {
+			err = s.Call(ctx, func(ctx context.Context, c *api.Client) error {
 				plans, err := makePlans(ctx, c, networks)
 				if err != nil {
 					return err
 				}
 				done, err = apply(ctx, c, plans, force)
 				// Print what was done even if something else failed.
-				return errors.Join(s.print(output(done), func(w io.Writer) {
+				return errors.Join(s.Print(output(done), func(w io.Writer) {
 					for _, p := range done {
 						writeApplied(w, p)
 					}
 				}), err)
 			})
-			if err != nil || wait.limit == 0 {
+			if err != nil || wait.Limit == 0 {
 				return err
 			}
 			var notes []string
-			err = s.agent.callWithin(ctx, wait.limit+callTimeout, func(ctx context.Context, c *api.Client) error {
-				return until(ctx, wait.limit, func(ctx context.Context) (err error) {
+			err = s.Agent.CallWithin(ctx, wait.Limit+cli.CallTimeout, func(ctx context.Context, c *api.Client) error {
+				return cli.Await(ctx, wait.Limit, func(ctx context.Context) (err error) {
 					notes, err = inForce(ctx, c, done)
 					return err
 				})
 			})
 			for _, text := range notes {
-				note(m.Stderr, "", text)
+				cli.WriteNote(m.Stderr, "", text)
 			}
 			return err
 		},
@@ -181,12 +182,12 @@ func refused(p networkPlan, force bool) error {
 func writeApplied(w io.Writer, p networkPlan) {
 	switch p.Action {
 	case api.ActionNone:
-		printf(w, "Network %s is unchanged.", p.Name)
+		cli.Printf(w, "Network %s is unchanged.", p.Name)
 	case api.ActionCreate:
-		printf(w, "Created network %s.", p.Name)
+		cli.Printf(w, "Created network %s.", p.Name)
 		writeLeft(w, p, "")
 	default:
-		printf(w, "Updated network %s:", p.Name)
+		cli.Printf(w, "Updated network %s:", p.Name)
 		writeChanges(w, p.Changes)
 		writeHosts(w, p.Hosts)
 	}

@@ -8,15 +8,16 @@ import (
 	"net/http"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
-func networkDeleteSpec(m Meta) spec {
-	f := &agentFlags{meta: m}
+func networkDeleteSpec(m cli.Meta) cli.Spec {
+	f := cli.NewAgentFlags(m)
 	force := false
-	return spec{
-		name: "network delete", args: "NETWORK", min: 1, max: 1,
-		synopsis: "Delete a network and its reservations",
-		help: `
+	return cli.Spec{
+		Name: "network delete", Args: "NETWORK", Min: 1, Max: 1,
+		Synopsis: "Delete a network and its reservations",
+		Help: `
 Deletes a network and its reservations. While hosts hold leases in it, this is
 refused unless -force is given; with -force every host takes its part of the
 network down. A record of the deletion stays in Consul, so that hosts whose
@@ -28,13 +29,13 @@ interrupted import has left.
 
   $ leno network delete blue
   $ leno network delete blue -force`,
-		flags: func(fs *flag.FlagSet) {
-			f.register(fs)
+		Flags: func(fs *flag.FlagSet) {
+			f.Register(fs)
 			fs.BoolVar(&force, "force", false, "delete it although hosts hold leases")
 		},
-		predict: predictNetworks(m),
-		run: func(ctx context.Context, args []string) error {
-			return f.call(ctx, func(ctx context.Context, c *api.Client) error {
+		Predict: cli.PredictNetworks(m),
+		Run: func(ctx context.Context, args []string) error {
+			return f.Call(ctx, func(ctx context.Context, c *api.Client) error {
 				err := c.DeleteNetwork(ctx, args[0], force)
 				var refused *api.Error
 				if errors.As(err, &refused) && refused.Code == http.StatusConflict && !force {
@@ -43,7 +44,7 @@ interrupted import has left.
 				if err != nil {
 					return err
 				}
-				printf(m.Stdout, "Deleted network %s.", args[0])
+				cli.Printf(m.Stdout, "Deleted network %s.", args[0])
 				return nil
 			})
 		},

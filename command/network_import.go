@@ -16,24 +16,25 @@ import (
 	"github.com/posener/complete"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/command/flannel"
 	"github.com/lenonet/leno/registry"
 )
 
 // networkImport is `leno network import`.
 type networkImport struct {
-	*session
+	*cli.Session
 	network, prefix, nodesFile  string
-	nodes                       listFlag
+	nodes                       cli.ListFlag
 	dryRun, force, renumberIPv6 bool
 }
 
-func networkImportSpec(m Meta) spec {
-	i := &networkImport{session: newSession(m)}
-	return spec{
-		name: "network import", args: "FILE...", min: 1, max: -1,
-		synopsis: "Take over a network of flannel's, with each host's subnet",
-		help: `
+func networkImportSpec(m cli.Meta) cli.Spec {
+	i := &networkImport{Session: cli.NewSession(m)}
+	return cli.Spec{
+		Name: "network import", Args: "FILE...", Min: 1, Max: -1,
+		Synopsis: "Take over a network of flannel's, with each host's subnet",
+		Help: `
 Reads flannel's network configuration and leases and puts the network into
 Consul, with a reservation for each host, so that every host keeps its subnet.
 FILE (- for standard input) is what etcdctl prints of flannel's keys, with -w
@@ -58,11 +59,11 @@ The token must be allowed to write the network's keys and reservations.
   From etcd and Consul at once:
     $ etcdctl get --prefix /coreos.com/network -w json > flannel.json
     $ consul catalog nodes | leno network import flannel.json -nodes=-`,
-		flags: both(i.session.flags, i.flags),
-		values: complete.Flags{"-node": complete.PredictAnything, "-network": complete.PredictAnything,
+		Flags: cli.CombineFlags(i.Session.Register, i.flags),
+		Values: complete.Flags{"-node": complete.PredictAnything, "-network": complete.PredictAnything,
 			"-nodes": complete.PredictFiles("*")},
-		predict: complete.PredictFiles("*"),
-		run:     i.run,
+		Predict: complete.PredictFiles("*"),
+		Run:     i.run,
 	}
 }
 
@@ -78,10 +79,10 @@ func (i *networkImport) flags(fs *flag.FlagSet) {
 
 func (i *networkImport) run(ctx context.Context, files []string) error {
 	if i.nodesFile == "-" && slices.Contains(files, "-") {
-		return usageErrorWithFix(withArgs("flannel.json"), "standard input can be FILE or -nodes, not both")
+		return cli.UsageErrorWithFix(cli.SetArgs("flannel.json"), "standard input can be FILE or -nodes, not both")
 	}
 	if err := registry.CheckNetworkName(i.network); err != nil {
-		return usageErrorWithFix(withoutFlags("network"), "-network: %s", err)
+		return cli.UsageErrorWithFix(cli.DropFlags("network"), "-network: %s", err)
 	}
 	nodes, err := i.readNodes()
 	if err != nil {
@@ -94,16 +95,16 @@ func (i *networkImport) run(ctx context.Context, files []string) error {
 	if len(store.Leases) == 0 && !i.force {
 		return fmt.Errorf("%s: the configuration stands there and no lease, so no host would keep its subnet; give what `etcdctl get --prefix /coreos.com/network -w json` prints (-force makes the network without reservations)", strings.Join(files, ", "))
 	}
-	if _, err := i.format.json(); err != nil {
+	if _, err := i.Format.JSON(); err != nil {
 		return err
 	}
-	limit := callTimeout + time.Duration(len(store.Leases))*importPace
-	return i.agent.callWithin(ctx, limit, func(ctx context.Context, c *api.Client) error {
+	limit := cli.CallTimeout + time.Duration(len(store.Leases))*importPace
+	return i.Agent.CallWithin(ctx, limit, func(ctx context.Context, c *api.Client) error {
 		there, err := i.there(ctx, c)
 		if err != nil {
 			return err
 		}
-		translated, err := flannel.Translate(store, flannel.Options{Name: i.network, Nodes: nodes, Now: i.meta.Now(), There: there.network, RenumberIPv6: i.renumberIPv6})
+		translated, err := flannel.Translate(store, flannel.Options{Name: i.network, Nodes: nodes, Now: i.Meta.Now(), There: there.network, RenumberIPv6: i.renumberIPv6})
 		if err != nil {
 			return err
 		}
@@ -120,7 +121,7 @@ func (i *networkImport) run(ctx context.Context, files []string) error {
 			}
 		}
 		// Print what was done even if something else failed.
-		return errors.Join(i.print(p.importOutput, func(w io.Writer) { writeImport(w, p) }), err)
+		return errors.Join(i.Print(p.importOutput, func(w io.Writer) { writeImport(w, p) }), err)
 	})
 }
 
@@ -130,7 +131,7 @@ const importPace = 200 * time.Millisecond
 // readInput reads a file, or standard input for "-".
 func (i *networkImport) readInput(file string) (name string, data []byte, err error) {
 	if file == "-" {
-		data, err = io.ReadAll(i.meta.Stdin)
+		data, err = io.ReadAll(i.Meta.Stdin)
 		return stdinName, data, err
 	}
 	data, err = os.ReadFile(file)
@@ -150,7 +151,7 @@ func (i *networkImport) readNodes() (flannel.Nodes, error) {
 	}
 	for _, text := range i.nodes {
 		if err := out.Name(text); err != nil {
-			return nil, usageErrorWithFix(withFlag("node", "192.0.2.11=host-a"), "-node: %s", err)
+			return nil, cli.UsageErrorWithFix(cli.SetFlag("node", "192.0.2.11=host-a"), "-node: %s", err)
 		}
 	}
 	return out, nil
@@ -174,7 +175,7 @@ func (i *networkImport) readStore(files []string) (flannel.Store, error) {
 	store, err := flannel.Collect(records, i.prefix)
 	var several *flannel.PrefixError
 	if errors.As(err, &several) {
-		return store, usageErrorWithFix(withFlag("prefix", several.Prefixes[0]), "%s", err)
+		return store, cli.UsageErrorWithFix(cli.SetFlag("prefix", several.Prefixes[0]), "%s", err)
 	}
 	return store, err
 }
@@ -222,9 +223,9 @@ func (i *networkImport) refused(p importPlan) error {
 		return nil
 	}
 	if i.dryRun { // a dry run prints them
-		return fmt.Errorf("%s cannot be carried over, so nothing would be changed (-force imports the rest)", plural(len(p.Skipped), "record"))
+		return fmt.Errorf("%s cannot be carried over, so nothing would be changed (-force imports the rest)", cli.Plural(len(p.Skipped), "record"))
 	}
-	lines := []string{fmt.Sprintf("%s cannot be carried over, so nothing is changed (-force imports the rest):", plural(len(p.Skipped), "record"))}
+	lines := []string{fmt.Sprintf("%s cannot be carried over, so nothing is changed (-force imports the rest):", cli.Plural(len(p.Skipped), "record"))}
 	for _, s := range p.Skipped {
 		lines = append(lines, s.Key+": "+s.Reason)
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/command/flannel"
 )
 
@@ -150,15 +151,15 @@ func (p *importPlan) carryOut(ctx context.Context, c *api.Client) error {
 func writeImport(w io.Writer, p importPlan) {
 	switch {
 	case p.Action == api.ActionNone:
-		printf(w, "Network %s exists and stays as it is.", p.Network)
+		cli.Printf(w, "Network %s exists and stays as it is.", p.Network)
 	case p.DryRun:
-		printf(w, "Network %s would be created:", p.Network)
+		cli.Printf(w, "Network %s would be created:", p.Network)
 	default:
-		printf(w, "Created network %s:", p.Network)
+		cli.Printf(w, "Created network %s:", p.Network)
 	}
 	if p.Action == api.ActionCreate {
 		list := poolPairs(p.Pools)
-		pairs(w, append(list, backendPairs(p.Backend)...))
+		cli.WritePairs(w, append(list, backendPairs(p.Backend)...))
 	}
 	if len(p.Reservations) > 0 {
 		var rows [][]string
@@ -173,7 +174,7 @@ func writeImport(w io.Writer, p importPlan) {
 			rows = append(rows, []string{r.Subnet.String(), r.Node, r.PublicIP.String(), state})
 		}
 		fmt.Fprintln(w)
-		table(w, []column{{title: "SUBNET"}, {title: "NODE", cut: true}, {title: "PUBLIC IP"}, {title: "RESERVATION"}}, rows)
+		cli.WriteTable(w, []cli.Column{{Title: "SUBNET"}, {Title: "NODE", Cut: true}, {Title: "PUBLIC IP"}, {Title: "RESERVATION"}}, rows)
 	}
 	if len(p.Notes)+len(p.Skipped) > 0 {
 		fmt.Fprintln(w)

@@ -7,27 +7,28 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
-func networkListSpec(m Meta) spec {
-	s := newSession(m)
-	var watch watchFlag
-	return spec{
-		name:     "network list",
-		synopsis: "List the networks in Consul",
-		help: `
+func networkListSpec(m cli.Meta) cli.Spec {
+	s := cli.NewSession(m)
+	var watch cli.WatchFlag
+	return cli.Spec{
+		Name:     "network list",
+		Synopsis: "List the networks in Consul",
+		Help: `
 Lists every network that is defined in Consul, the subnet this host has in
 it, and what this host is doing about it.
 
   $ leno network list
   $ leno network list -format=json`,
-		flags: both(s.flags, watch.register),
-		run: func(ctx context.Context, _ []string) error {
+		Flags: cli.CombineFlags(s.Register, watch.Register),
+		Run: func(ctx context.Context, _ []string) error {
 			read := func(ctx context.Context, c *api.Client, since api.Read) (api.NetworkList, uint64, error) {
 				list, err := c.Networks(ctx, since)
 				return list, list.Index, err
 			}
-			return show(ctx, s, watch, read, func(w io.Writer, list api.NetworkList, _ time.Time) { writeNetworks(w, list) })
+			return cli.Show(ctx, s, watch, read, func(w io.Writer, list api.NetworkList, _ time.Time) { writeNetworks(w, list) })
 		},
 	}
 }
@@ -44,8 +45,8 @@ func writeNetworks(w io.Writer, list api.NetworkList) {
 			}
 			rows = append(rows, []string{n.Name, poolPrefixes(n.Pools), backendType(n.Backend), subnet, state})
 		}
-		table(w, []column{{title: "NAME", cut: true}, {title: "POOLS"}, {title: "BACKEND", cut: true},
-			{title: "SUBNET"}, {title: "STATE", cut: true}}, rows)
+		cli.WriteTable(w, []cli.Column{{Title: "NAME", Cut: true}, {Title: "POOLS"}, {Title: "BACKEND", Cut: true},
+			{Title: "SUBNET"}, {Title: "STATE", Cut: true}}, rows)
 	}
 	writeSkipped(w, list.Skipped)
 }

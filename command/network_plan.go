@@ -10,17 +10,18 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
 // stdinName replaces a file's name in errors.
 const stdinName = "standard input"
 
-func networkPlanSpec(m Meta) spec {
-	s := newSession(m)
-	return spec{
-		name: "network plan", args: "FILE|-", min: 1, max: 1,
-		synopsis: "Show what apply would change",
-		help: `
+func networkPlanSpec(m cli.Meta) cli.Spec {
+	s := cli.NewSession(m)
+	return cli.Spec{
+		Name: "network plan", Args: "FILE|-", Min: 1, Max: 1,
+		Synopsis: "Show what apply would change",
+		Help: `
 Compares the network blocks in FILE (a file or directory; - for standard
 input) with Consul and prints what differs, what would happen to each host
 that has a lease, and why apply would refuse, if it would. FILE may be the
@@ -29,18 +30,18 @@ something differs.
 
   $ leno network plan networks.hcl
   $ leno network plan - < networks.hcl`,
-		flags: s.flags, predict: complete.PredictFiles("*.hcl"),
-		run: func(ctx context.Context, args []string) error {
+		Flags: s.Register, Predict: complete.PredictFiles("*.hcl"),
+		Run: func(ctx context.Context, args []string) error {
 			networks, err := readNetworks(m, args[0])
 			if err != nil {
 				return err
 			}
-			return s.call(ctx, func(ctx context.Context, c *api.Client) error {
+			return s.Call(ctx, func(ctx context.Context, c *api.Client) error {
 				plans, err := makePlans(ctx, c, networks)
 				if err != nil {
 					return err
 				}
-				return s.print(output(plans), func(w io.Writer) {
+				return s.Print(output(plans), func(w io.Writer) {
 					for _, p := range plans {
 						writePlan(w, p)
 					}
@@ -52,7 +53,7 @@ something differs.
 
 // readNetworks reads the definitions from a file, a directory or standard input. Blocks without
 // pools define nothing and are skipped.
-func readNetworks(m Meta, source string) ([]api.Network, error) {
+func readNetworks(m cli.Meta, source string) ([]api.Network, error) {
 	var cfg config.Config
 	var err error
 	if source == "-" {
@@ -105,12 +106,12 @@ func makePlans(ctx context.Context, c *api.Client, networks []api.Network) ([]ne
 func writePlan(w io.Writer, p networkPlan) {
 	switch p.Action {
 	case api.ActionNone:
-		note(w, "  ", fmt.Sprintf("network %s is as Consul has it", p.Name))
+		cli.WriteNote(w, "  ", fmt.Sprintf("network %s is as Consul has it", p.Name))
 		return
 	case api.ActionCreate:
-		printf(w, "+ network %s does not exist yet", p.Name)
+		cli.Printf(w, "+ network %s does not exist yet", p.Name)
 	default:
-		printf(w, "~ network %s differs (Consul -> file)", p.Name)
+		cli.Printf(w, "~ network %s differs (Consul -> file)", p.Name)
 	}
 	writeChanges(w, p.Changes)
 	writeHosts(w, p.Hosts)
@@ -140,18 +141,18 @@ func areSubnets(count int) string {
 }
 
 func writeChanges(w io.Writer, changes []api.Change) {
-	var list []pair
+	var list []cli.Pair
 	for _, c := range changes {
 		switch {
 		case c.From == "":
-			list = append(list, pair{"  + " + c.Field, c.To})
+			list = append(list, cli.Pair{"  + " + c.Field, c.To})
 		case c.To == "":
-			list = append(list, pair{"  - " + c.Field, c.From})
+			list = append(list, cli.Pair{"  - " + c.Field, c.From})
 		default:
-			list = append(list, pair{"  ~ " + c.Field, c.From + " -> " + c.To})
+			list = append(list, cli.Pair{"  ~ " + c.Field, c.From + " -> " + c.To})
 		}
 	}
-	pairs(w, list)
+	cli.WritePairs(w, list)
 }
 
 // writeHosts prints what happens to each host.
@@ -168,7 +169,7 @@ func writeHosts(w io.Writer, hosts []api.HostChange) {
 // item prints a text after a mark, wrapped.
 func item(w io.Writer, mark, text string) {
 	lead := "  " + mark + " "
-	for _, line := range wrap(oneLine(text), width-8) {
+	for _, line := range cli.Wrap(cli.OneLine(text), cli.Width-8) {
 		fmt.Fprintln(w, lead+line)
 		lead = "        "
 	}

@@ -12,46 +12,47 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
-func networkShowSpec(m Meta) spec {
-	s := newSession(m)
-	return spec{
-		name: "network show", args: "[NETWORK]", max: 1,
-		synopsis: "Show a network and this host's part in it",
-		help: `
+func networkShowSpec(m cli.Meta) cli.Spec {
+	s := cli.NewSession(m)
+	return cli.Spec{
+		Name: "network show", Args: "[NETWORK]", Max: 1,
+		Synopsis: "Show a network and this host's part in it",
+		Help: `
 Shows the address plan and the backend as Consul has them, and this host's
 part: its subnets, device, MTU, the underlay and why it was chosen, and where
 the agent's configuration file differs from Consul.
 
   $ leno network show
   $ leno network show blue -format=json`,
-		flags: s.flags, predict: predictNetworks(m),
-		run: func(ctx context.Context, args []string) error {
-			return s.call(ctx, onNetwork(firstArg(args), func(ctx context.Context, c *api.Client, name string) error {
+		Flags: s.Register, Predict: cli.PredictNetworks(m),
+		Run: func(ctx context.Context, args []string) error {
+			return s.Call(ctx, cli.OnNetwork(cli.FirstArg(args), func(ctx context.Context, c *api.Client, name string) error {
 				n, err := c.Network(ctx, name)
 				if err != nil {
 					return err
 				}
-				return s.print(n, func(w io.Writer) { writeNetwork(w, n, m.Now()) })
+				return s.Print(n, func(w io.Writer) { writeNetwork(w, n, m.Now()) })
 			}))
 		},
 	}
 }
 
 func writeNetwork(w io.Writer, n api.Network, now time.Time) {
-	list := append([]pair{{"Network", n.Name}}, poolPairs(n.Pools)...)
+	list := append([]cli.Pair{{"Network", n.Name}}, poolPairs(n.Pools)...)
 	list = append(list, backendPairs(n.Backend)...)
-	pairs(w, append(list, pair{"Modify index", strconv.FormatUint(n.ModifyIndex, 10)}))
+	cli.WritePairs(w, append(list, cli.Pair{"Modify index", strconv.FormatUint(n.ModifyIndex, 10)}))
 	l := n.Local
 	if l == nil {
 		fmt.Fprintln(w, "\nThis host takes no part in it.")
 		return
 	}
 	fmt.Fprintln(w, "\nThis host:")
-	pairs(w, []pair{
+	cli.WritePairs(w, []cli.Pair{
 		{"State", l.State},
-		{"Subnets", join(l.Subnets, ", ")},
+		{"Subnets", cli.Join(l.Subnets, ", ")},
 		{"MTU", cmp.Or(l.MTUReason, number(l.MTU))},
 		{"Device", l.Link},
 		{"Underlay", describeUnderlay(l.Underlay)},
@@ -63,7 +64,7 @@ func writeNetwork(w io.Writer, n api.Network, now time.Time) {
 	if len(l.Differs) > 0 {
 		fmt.Fprintln(w, "\nThe agent's configuration differs from Consul, which wins;\nleno network apply FILE changes the network on all hosts:")
 		for _, d := range l.Differs {
-			note(w, "  ", d)
+			cli.WriteNote(w, "  ", d)
 		}
 	}
 }
@@ -74,7 +75,7 @@ func describeUnderlay(u api.Underlay) string {
 	}
 	parts := []string{u.Interface}
 	if len(u.Addresses) > 0 {
-		parts = append(parts, join(u.Addresses, ", ")+behind(u.Own))
+		parts = append(parts, cli.Join(u.Addresses, ", ")+behind(u.Own))
 	}
 	text := strings.Join(append(parts, fmt.Sprintf("MTU %d", u.MTU)), ", ")
 	if u.Reason != "" {
@@ -89,7 +90,7 @@ func behind(own []netip.Addr) string {
 	if len(list) == 0 {
 		return ""
 	}
-	return " from " + join(list, ", ")
+	return " from " + cli.Join(list, ", ")
 }
 
 // ago returns a text such as "5s ago", or "never".
@@ -97,5 +98,5 @@ func ago(t, now time.Time) string {
 	if t.IsZero() {
 		return "never"
 	}
-	return age(now.Sub(t)) + " ago"
+	return cli.Age(now.Sub(t)) + " ago"
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/command/cli"
 )
 
 // commandPages is the folder of the pages that are generated from the code, next to pages written
@@ -25,7 +27,7 @@ var written = []string{"index.mdx", "json.mdx"}
 // examples, and the golden file of its output. With LENO_UPDATE_GOLDEN set it writes the pages.
 func TestCommandPages(t *testing.T) {
 	wanted := map[string]string{}
-	for name := range Commands(Meta{}) {
+	for name := range Commands(cli.Meta{}) {
 		wanted[pagePath(name)] = commandPage(t, name)
 	}
 	var have []string
@@ -64,7 +66,7 @@ func TestCommandPages(t *testing.T) {
 
 // pagePath returns the path of a command's page: "network/apply.mdx".
 func pagePath(name string) string {
-	if len(Commands(Meta{}).subcommands(name)) > 0 {
+	if len(Commands(cli.Meta{}).Subcommands(name)) > 0 {
 		name += "/index"
 	}
 	return strings.ReplaceAll(name, " ", "/") + ".mdx"
@@ -72,7 +74,7 @@ func pagePath(name string) string {
 
 func commandPage(t *testing.T, name string) string {
 	t.Helper()
-	commands := Commands(Meta{Getenv: func(string) string { return "" }})
+	commands := Commands(cli.Meta{Getenv: func(string) string { return "" }})
 	c, err := commands[name]()
 	if err != nil {
 		t.Fatal(err)
@@ -80,11 +82,11 @@ func commandPage(t *testing.T, name string) string {
 	var b strings.Builder
 	words := strings.Fields(name)
 	fmt.Fprintf(&b, "---\ntitle: leno %s\ndescription: %s.\nsidebar: { label: %s }\n---\n\n", name, c.Synopsis(), words[len(words)-1])
-	leaf, ok := c.(*command)
+	leaf, ok := c.(*cli.Command)
 	switch {
 	case ok:
-		leaf.page(t, &b, strings.Repeat("../", strings.Count(pagePath(name), "/")))
-	case len(commands.subcommands(name)) > 0:
+		writePage(t, &b, leaf, strings.Repeat("../", strings.Count(pagePath(name), "/")))
+	case len(commands.Subcommands(name)) > 0:
 		groupPage(t, &b, commands, name)
 	default: // another kind of command, whose help contains everything
 		fenced(&b, "text", c.Help())
@@ -97,11 +99,11 @@ func fenced(b *strings.Builder, kind, text string) {
 	fmt.Fprintf(b, "```%s generated=\"TestCommandPages\"\n%s\n```\n", kind, strings.TrimRight(text, "\n"))
 }
 
-func groupPage(t *testing.T, b *strings.Builder, commands commandMap, name string) {
+func groupPage(t *testing.T, b *strings.Builder, commands cli.Commands, name string) {
 	t.Helper()
 	fenced(b, "text", "leno "+name+" SUBCOMMAND [options] [arguments]")
 	b.WriteString("\n| command | what it does |\n|---|---|\n")
-	for _, sub := range commands.subcommands(name) {
+	for _, sub := range commands.Subcommands(name) {
 		c, err := commands[name+" "+sub]()
 		if err != nil {
 			t.Fatal(err)
@@ -110,31 +112,31 @@ func groupPage(t *testing.T, b *strings.Builder, commands commandMap, name strin
 	}
 }
 
-// page writes the page of one command; up is the relative path to the folder of all pages.
-func (c *command) page(t *testing.T, b *strings.Builder, up string) {
+// writePage writes the page of one command; up is the relative path to the folder of all pages.
+func writePage(t *testing.T, b *strings.Builder, c *cli.Command, up string) {
 	t.Helper()
-	text, shown := parts(c.spec.help)
+	text, shown := parts(c.Spec.Help)
 	b.WriteString(text)
 	b.WriteString("\n## Usage\n\n")
-	fenced(b, "text", strings.TrimPrefix(c.usageLine(), "Usage: "))
-	c.optionTables(b, up)
+	fenced(b, "text", strings.TrimPrefix(c.UsageLine(), "Usage: "))
+	writeOptions(b, c, up)
 	if shown != "" {
 		b.WriteString("\n## Examples\n\n")
 		fenced(b, "sh", shown)
 	}
-	golden, err := os.ReadFile("testdata/" + strings.ReplaceAll(c.spec.name, " ", "-") + ".golden")
+	golden, err := os.ReadFile("testdata/" + strings.ReplaceAll(c.Spec.Name, " ", "-") + ".golden")
 	if output, good := strings.CutSuffix(string(golden), "-- exit 0 --\n"); err == nil && good && !strings.Contains(output, "-- stderr --") {
 		b.WriteString("\n## What it prints\n\n")
 		fenced(b, "console", strings.ReplaceAll(output, "=DIR/", "=/run/leno/"))
 	}
 	b.WriteString("\n## Exit codes\n\n")
-	codes := fmt.Sprintf("%d done, %d failed, %d wrong usage", exitDone, exitFailed, exitUsage)
-	if c.spec.name == "agent" {
-		codes += fmt.Sprintf(", %d a configuration that it cannot start with", exitConfig)
+	codes := fmt.Sprintf("%d done, %d failed, %d wrong usage", cli.ExitDone, cli.ExitFailed, cli.ExitUsage)
+	if c.Spec.Name == "agent" {
+		codes += fmt.Sprintf(", %d a configuration that it cannot start with", cli.ExitConfig)
 	}
 	fmt.Fprintf(b, "%s. See also [output and exit codes](%sindex.mdx#output-and-exit-codes).\n", codes, up)
 	for _, s := range shapes() {
-		if s.command == c.spec.name {
+		if s.command == c.Spec.Name {
 			fmt.Fprintf(b, "\nWhat `-format=json` prints: [%s](%sjson.mdx#%s).\n", s.command, up, strings.ReplaceAll(s.command, " ", "-"))
 		}
 	}
@@ -177,7 +179,7 @@ var codeWords = regexp.MustCompile(`(^|[\s(])(-[a-z][a-z-]*(?:=[A-Za-z0-9]+)?|(?
 func prose(text string) string {
 	text = strings.NewReplacer("<", `\<`, "{", `\{`, "*", `\*`, "\n- ", "\n\\- ").Replace(text)
 	text = codeWords.ReplaceAllString(text, "$1`$2`")
-	names := strings.Join(slices.Sorted(maps.Keys(Commands(Meta{}))), "|")
+	names := strings.Join(slices.Sorted(maps.Keys(Commands(cli.Meta{}))), "|")
 	named := regexp.MustCompile("`?\\bleno[ \n](?:" + names + ")\\b`?")
 	named.Longest() // matches "lease list" rather than only "lease"
 	return named.ReplaceAllStringFunc(text, func(name string) string { return "`" + strings.Trim(strings.ReplaceAll(name, "\n", " "), "`") + "`" })
@@ -192,14 +194,14 @@ var (
 	optionStandard = regexp.MustCompile(`[;,.] [dD]efault:? (.+)$`)
 )
 
-func (c *command) option(f *flag.Flag) option {
+func newOption(c *cli.Command, f *flag.Flag) option {
 	_, text := flag.UnquoteUsage(f)
-	o := option{name: optionName(f), env: strings.Join(optionEnv.FindAllString(text, -1), ", "), standard: f.DefValue}
+	o := option{name: cli.OptionName(f), env: strings.Join(optionEnv.FindAllString(text, -1), ", "), standard: f.DefValue}
 	text = optionEnvTail.ReplaceAllString(text, "$1")
 	if m := optionStandard.FindStringSubmatch(text); m != nil {
 		o.standard, text = m[1], strings.TrimSuffix(text, m[0])
 	}
-	if isBool(f) && o.standard == "false" {
+	if cli.IsBool(f) && o.standard == "false" {
 		o.standard = ""
 	}
 	if o.standard != "" && !strings.Contains(o.standard, " ") {
@@ -207,7 +209,7 @@ func (c *command) option(f *flag.Flag) option {
 	}
 	o.means = prose(text)
 	for _, setting := range agentOverrides {
-		if f.Name == setting.flag && slices.Contains([]string{"agent", "cleanup"}, c.spec.name) {
+		if f.Name == setting.flag && slices.Contains([]string{"agent", "cleanup"}, c.Spec.Name) {
 			o.env = "LENO_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 			o.means += "; in place of the option [`" + setting.setting + "`](../configuration.mdx)"
 		}
@@ -215,14 +217,14 @@ func (c *command) option(f *flag.Flag) option {
 	return o
 }
 
-// optionTables writes the flags of a command, and below them those that it shares with all
+// writeOptions writes the flags of a command, and below them those that it shares with all
 // commands that call the agent.
-func (c *command) optionTables(b *strings.Builder, up string) {
-	own, common := c.options()
+func writeOptions(b *strings.Builder, c *cli.Command, up string) {
+	own, common := c.Options()
 	table := func(flags []*flag.Flag) {
 		b.WriteString("| option | environment | default | meaning |\n|---|---|---|---|\n")
 		for _, f := range flags {
-			o := c.option(f)
+			o := newOption(c, f)
 			fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", o.name, optionEnv.ReplaceAllString(o.env, "`$0`"), cell(o.standard), cell(o.means))
 		}
 	}
@@ -243,8 +245,8 @@ func lowered(text string) string { return strings.ToLower(text[:1]) + text[1:] }
 // The overview links the page of every command that is not a group.
 func TestOverviewLinksEveryCommand(t *testing.T) {
 	overview := read(t, commandPages+"index.mdx")
-	for _, name := range slices.Sorted(maps.Keys(Commands(Meta{}))) {
-		if n := strings.Count(overview, "]("+pagePath(name)+")"); len(Commands(Meta{}).subcommands(name)) == 0 && n == 0 {
+	for _, name := range slices.Sorted(maps.Keys(Commands(cli.Meta{}))) {
+		if n := strings.Count(overview, "]("+pagePath(name)+")"); len(Commands(cli.Meta{}).Subcommands(name)) == 0 && n == 0 {
 			t.Errorf("commands/index.mdx has no link to %s: its row begins with | [`%s`](%s) |", pagePath(name), name, pagePath(name))
 		}
 	}

@@ -9,15 +9,16 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
-func peersSpec(m Meta) spec {
-	s, probe := newSession(m), &probeFlags{}
-	var watch watchFlag
-	return spec{
-		name: "peers", args: "[NETWORK]", max: 1,
-		synopsis: "List the other hosts as this host's datapath has them",
-		help: `
+func peersSpec(m cli.Meta) cli.Spec {
+	s, probe := cli.NewSession(m), &probeFlags{}
+	var watch cli.WatchFlag
+	return cli.Spec{
+		Name: "peers", Args: "[NETWORK]", Max: 1,
+		Synopsis: "List the other hosts as this host's datapath has them",
+		Help: `
 Lists every other host of a network as this host's datapath has it: its
 subnet and address, whether its lease is held, and what passed since the agent
 started where the backend counts it. A host that is left out of the datapath
@@ -35,21 +36,21 @@ that holds its lease cannot be reached.
   $ leno peers -watch
   $ leno peers -probe
   $ leno peers -probe -peer=host-b -count=20`,
-		flags: both(s.flags, watch.register, probe.register), predict: predictNetworks(m),
-		run: func(ctx context.Context, args []string) error {
-			name := firstArg(args)
-			if err := probe.check(s.agent.given); err != nil {
+		Flags: cli.CombineFlags(s.Register, watch.Register, probe.register), Predict: cli.PredictNetworks(m),
+		Run: func(ctx context.Context, args []string) error {
+			name := cli.FirstArg(args)
+			if err := probe.check(s.Agent.Given); err != nil {
 				return err
 			}
 			if probe.probe {
 				return runProbe(ctx, s, probe, name)
 			}
-			read := ofNetwork(name, func(ctx context.Context, c *api.Client, found string, since api.Read) (api.PeerList, uint64, error) {
+			read := cli.NetworkReader(name, func(ctx context.Context, c *api.Client, found string, since api.Read) (api.PeerList, uint64, error) {
 				name = found
 				list, err := c.Peers(ctx, name, since)
 				return list, list.Index, err
 			})
-			return show(ctx, s, watch, read, func(w io.Writer, list api.PeerList, _ time.Time) { writePeers(w, name, list) })
+			return cli.Show(ctx, s, watch, read, func(w io.Writer, list api.PeerList, _ time.Time) { writePeers(w, name, list) })
 		},
 	}
 }
@@ -58,22 +59,22 @@ func writePeers(w io.Writer, network string, list api.PeerList) {
 	peers := list.Peers
 	notes := dropNotes("packets of no peer", list.Drops)
 	if t := list.Totals; t != nil && t.RxPackets+t.TxPackets+t.RxBytes+t.TxBytes > 0 {
-		notes = append(notes, fmt.Sprintf("all together: %s received, %s sent", byteCount(t.RxBytes), byteCount(t.TxBytes)))
+		notes = append(notes, fmt.Sprintf("all together: %s received, %s sent", cli.ByteCount(t.RxBytes), cli.ByteCount(t.TxBytes)))
 	}
 	if len(peers) == 0 {
-		printf(w, "Network %s has no other hosts.", network)
+		cli.Printf(w, "Network %s has no other hosts.", network)
 	}
 	counted := slices.ContainsFunc(peers, func(p api.Peer) bool { return p.Counters != nil })
-	columns := []column{{title: "NODE", cut: true}, {title: "SUBNET"}, {title: "PUBLIC IP"}, {title: "BACKEND", cut: true}, {title: "LEASE"}}
+	columns := []cli.Column{{Title: "NODE", Cut: true}, {Title: "SUBNET"}, {Title: "PUBLIC IP"}, {Title: "BACKEND", Cut: true}, {Title: "LEASE"}}
 	if counted {
-		columns = append(columns, column{title: "RECEIVED"}, column{title: "SENT"})
+		columns = append(columns, cli.Column{Title: "RECEIVED"}, cli.Column{Title: "SENT"})
 	}
 	var rows [][]string
 	for _, p := range peers {
 		row := []string{p.Node, firstSubnet(p.Subnets), firstAddr(p.PublicIPs), p.Backend, peerLease(p)}
 		switch {
 		case counted && p.Counters != nil:
-			row = append(row, byteCount(p.Counters.RxBytes), byteCount(p.Counters.TxBytes))
+			row = append(row, cli.ByteCount(p.Counters.RxBytes), cli.ByteCount(p.Counters.TxBytes))
 			notes = append(notes, dropNotes(p.Node, p.Counters.Drops)...)
 		case counted:
 			row = append(row, "-", "-")
@@ -84,14 +85,14 @@ func writePeers(w io.Writer, network string, list api.PeerList) {
 		}
 	}
 	if len(rows) > 0 {
-		table(w, columns, rows)
+		cli.WriteTable(w, columns, rows)
 		notes = append(notes, "Not tested: whether packets arrive. Run `leno peers -probe` to test it.")
 	}
 	if len(notes) > 0 {
 		fmt.Fprintln(w)
 	}
 	for _, n := range notes {
-		note(w, "", n)
+		cli.WriteNote(w, "", n)
 	}
 }
 

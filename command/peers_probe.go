@@ -11,10 +11,11 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
 // probeTimeout bounds a probe: the agent's limit of 2 min, plus callTimeout.
-const probeTimeout = 2*time.Minute + callTimeout
+const probeTimeout = 2*time.Minute + cli.CallTimeout
 
 // probeFlags are those of `peers -probe`.
 type probeFlags struct {
@@ -36,30 +37,30 @@ func (f *probeFlags) register(fs *flag.FlagSet) {
 func (f *probeFlags) check(given func(name string) bool) error {
 	switch {
 	case f.probe && given("watch"):
-		return usageErrorWithFix(withoutFlags("watch"), "-probe and -watch exclude each other")
+		return cli.UsageErrorWithFix(cli.DropFlags("watch"), "-probe and -watch exclude each other")
 	case given("count") && (f.count < 1 || f.count > 100):
-		return usageErrorWithFix(withFlag("count", "3"), "-count is %d, not 1 to 100", f.count)
+		return cli.UsageErrorWithFix(cli.SetFlag("count", "3"), "-count is %d, not 1 to 100", f.count)
 	case !f.probe && (given("peer") || given("count")):
-		return usageErrorWithFix(withSwitch("probe"), "-peer and -count are for -probe")
+		return cli.UsageErrorWithFix(cli.AddFlag("probe"), "-peer and -count are for -probe")
 	}
 	return nil
 }
 
 // runProbe prints the agent's result. Lost packets make the command fail.
-func runProbe(ctx context.Context, s *session, f *probeFlags, network string) error {
-	if _, err := s.format.json(); err != nil {
+func runProbe(ctx context.Context, s *cli.Session, f *probeFlags, network string) error {
+	if _, err := s.Format.JSON(); err != nil {
 		return err
 	}
-	return s.agent.callWithin(ctx, probeTimeout, onNetwork(network, func(ctx context.Context, c *api.Client, name string) error {
+	return s.Agent.CallWithin(ctx, probeTimeout, cli.OnNetwork(network, func(ctx context.Context, c *api.Client, name string) error {
 		out, err := c.ProbePeers(ctx, name, api.ProbeRequest{Peers: f.peers, Count: f.count})
 		if err != nil {
 			return err
 		}
-		if err := s.print(out, func(w io.Writer) { writeProbe(w, out) }); err != nil {
+		if err := s.Print(out, func(w io.Writer) { writeProbe(w, out) }); err != nil {
 			return err
 		}
 		if slices.ContainsFunc(out.Peers, lossy) || slices.ContainsFunc(out.Findings, func(f api.Finding) bool { return f.Status == api.FindingFault }) {
-			return errReported
+			return cli.ErrReported
 		}
 		return nil
 	}))
@@ -82,7 +83,7 @@ func writeProbe(w io.Writer, out api.Probe) {
 		fmt.Fprintf(w, "Network %s has no other hosts.\n", out.Network)
 		return
 	}
-	columns := []column{{title: "NODE", cut: true}, {title: "PATH"}, {title: "ADDRESS"}, {title: "LOST"}, {title: "LOST FULL"}, {title: "LATENCY"}, {title: "LARGEST"}}
+	columns := []cli.Column{{Title: "NODE", Cut: true}, {Title: "PATH"}, {Title: "ADDRESS"}, {Title: "LOST"}, {Title: "LOST FULL"}, {Title: "LATENCY"}, {Title: "LARGEST"}}
 	var rows [][]string
 	var notes []string
 	for _, p := range out.Peers {
@@ -93,7 +94,7 @@ func writeProbe(w io.Writer, out api.Probe) {
 	}
 	notes = append(notes, unprobed(out.Peers)...)
 	if len(rows) > 0 {
-		table(w, columns, rows)
+		cli.WriteTable(w, columns, rows)
 	}
 	for _, f := range out.Findings {
 		writeFinding(w, f)
@@ -102,7 +103,7 @@ func writeProbe(w io.Writer, out api.Probe) {
 		fmt.Fprintln(w)
 	}
 	for _, n := range notes {
-		note(w, "", n)
+		cli.WriteNote(w, "", n)
 	}
 }
 

@@ -5,13 +5,14 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
 // The requested peers and counts reach the agent.
 func TestProbeRequest(t *testing.T) {
 	f := newFakeAgent(t)
 	got := world{env: map[string]string{"LENO_ADDRESS": f.url}}.run("peers", "-probe", "-peer=host-b", "-peer", "host-c", "-count=7", "default")
-	if got.code != exitDone || f.probed.Count != 7 || !slices.Equal(f.probed.Peers, []string{"host-b", "host-c"}) {
+	if got.code != cli.ExitDone || f.probed.Count != 7 || !slices.Equal(f.probed.Peers, []string{"host-b", "host-c"}) {
 		t.Errorf("%+v, %+v", f.probed, got)
 	}
 }
@@ -36,18 +37,18 @@ func TestProbeExitCode(t *testing.T) {
 		finding       string // status of the finding, "" for none
 		code          int
 	}{
-		{"all is well", true, true, []api.ProbedWay{way(over, 3, 3, 1450), way(under, 3, 3, 1450)}, "", exitDone},
-		{"not reached", true, false, []api.ProbedWay{way(over, 0, 0, 0), way(under, 3, 3, 1450)}, "", exitFailed},
-		{"full packets lost in the overlay", true, true, []api.ProbedWay{way(over, 3, 0, 1350), way(under, 3, 3, 1450)}, "", exitFailed},
-		{"full packets lost in the underlay", true, true, []api.ProbedWay{way(over, 3, 3, 1450), way(under, 3, 0, 1400)}, "", exitFailed},
-		{"one packet lost", true, true, []api.ProbedWay{way(over, 2, 3, 1450), way(under, 3, 3, 1450)}, "", exitFailed},
-		{"one full packet lost", true, true, []api.ProbedWay{way(over, 3, 3, 1450), way(under, 3, 2, 1450)}, "", exitFailed},
-		{"a lapsed host that is gone", false, false, []api.ProbedWay{way(over, 0, 0, 0), way(under, 0, 0, 0)}, api.FindingWarning, exitDone},
-		{"a lapsed host that answers and loses some", false, true, []api.ProbedWay{way(over, 2, 3, 1450), way(under, 3, 3, 1450)}, "", exitFailed},
-		{"echo requests filtered in the underlay", true, true, []api.ProbedWay{way(over, 3, 3, 1450), way(under, 0, 0, 0)}, "", exitDone},
-		{"echo requests filtered in the overlay", true, true, []api.ProbedWay{way(over, 0, 0, 0), way(under, 3, 3, 1450)}, "", exitDone},
-		{"left out", true, false, []api.ProbedWay{unprobed, way(under, 3, 3, 1450)}, "", exitFailed},
-		{"a fault", false, false, []api.ProbedWay{way(over, 0, 0, 0), way(under, 3, 3, 1450)}, api.FindingFault, exitFailed},
+		{"all is well", true, true, []api.ProbedWay{way(over, 3, 3, 1450), way(under, 3, 3, 1450)}, "", cli.ExitDone},
+		{"not reached", true, false, []api.ProbedWay{way(over, 0, 0, 0), way(under, 3, 3, 1450)}, "", cli.ExitFailed},
+		{"full packets lost in the overlay", true, true, []api.ProbedWay{way(over, 3, 0, 1350), way(under, 3, 3, 1450)}, "", cli.ExitFailed},
+		{"full packets lost in the underlay", true, true, []api.ProbedWay{way(over, 3, 3, 1450), way(under, 3, 0, 1400)}, "", cli.ExitFailed},
+		{"one packet lost", true, true, []api.ProbedWay{way(over, 2, 3, 1450), way(under, 3, 3, 1450)}, "", cli.ExitFailed},
+		{"one full packet lost", true, true, []api.ProbedWay{way(over, 3, 3, 1450), way(under, 3, 2, 1450)}, "", cli.ExitFailed},
+		{"a lapsed host that is gone", false, false, []api.ProbedWay{way(over, 0, 0, 0), way(under, 0, 0, 0)}, api.FindingWarning, cli.ExitDone},
+		{"a lapsed host that answers and loses some", false, true, []api.ProbedWay{way(over, 2, 3, 1450), way(under, 3, 3, 1450)}, "", cli.ExitFailed},
+		{"echo requests filtered in the underlay", true, true, []api.ProbedWay{way(over, 3, 3, 1450), way(under, 0, 0, 0)}, "", cli.ExitDone},
+		{"echo requests filtered in the overlay", true, true, []api.ProbedWay{way(over, 0, 0, 0), way(under, 3, 3, 1450)}, "", cli.ExitDone},
+		{"left out", true, false, []api.ProbedWay{unprobed, way(under, 3, 3, 1450)}, "", cli.ExitFailed},
+		{"a fault", false, false, []api.ProbedWay{way(over, 0, 0, 0), way(under, 3, 3, 1450)}, api.FindingFault, cli.ExitFailed},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := newFakeAgent(t)

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/lenonet/leno/command/cli"
 )
 
 // completed returns what a shell would offer for a line, sorted.
@@ -27,7 +29,7 @@ func completed(t *testing.T, f *fakeAgent, line string) []string {
 	if err := write.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.Copy(&out, read); err != nil || got.code != exitDone || got.stdout+got.stderr != "" {
+	if _, err := io.Copy(&out, read); err != nil || got.code != cli.ExitDone || got.stdout+got.stderr != "" {
 		t.Errorf("%s: %+v, %v", line, got, err)
 	}
 	words := strings.Fields(out.String())
@@ -102,14 +104,14 @@ func TestCompletionOfFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := newFakeAgent(t)
-	m := Meta{Getenv: func(string) string { return f.url }}
+	m := cli.Meta{Getenv: func(string) string { return f.url }}
 	for name := range Commands(m) {
-		c, ok := Commands(m).leaf(name)
+		c, ok := Commands(m).Leaf(name)
 		if !ok {
 			continue
 		}
 		offered := completed(t, f, "leno "+name+" -")
-		c.flags.VisitAll(func(fl *flag.Flag) {
+		c.Flags.VisitAll(func(fl *flag.Flag) {
 			if !slices.Contains(offered, "-"+fl.Name) {
 				t.Errorf("%s: -%s is not offered in %q", name, fl.Name, offered)
 			}

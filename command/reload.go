@@ -6,15 +6,16 @@ import (
 	"fmt"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
-func reloadSpec(m Meta) spec {
-	f := &agentFlags{meta: m}
+func reloadSpec(m cli.Meta) cli.Spec {
+	f := cli.NewAgentFlags(m)
 	force := false
-	return spec{
-		name:     "reload",
-		synopsis: "Make the agent read its configuration again",
-		help: `
+	return cli.Spec{
+		Name:     "reload",
+		Synopsis: "Make the agent read its configuration again",
+		Help: `
 Does what SIGHUP does, and prints which options changed. When the new
 configuration is unusable, or changes options that need a restart, the agent
 keeps the old one, whole, and the reason is printed here.
@@ -25,22 +26,22 @@ Give -force if that is what you want; a signal cannot say so.
 
   $ leno reload
   $ leno reload -force`,
-		flags: func(fs *flag.FlagSet) {
-			f.register(fs)
+		Flags: func(fs *flag.FlagSet) {
+			f.Register(fs)
 			fs.BoolVar(&force, "force", false, "take it over although a file is empty now, or no network is left")
 		},
-		run: func(ctx context.Context, _ []string) error {
-			return f.call(ctx, func(ctx context.Context, c *api.Client) error {
+		Run: func(ctx context.Context, _ []string) error {
+			return f.Call(ctx, func(ctx context.Context, c *api.Client) error {
 				done, err := c.Reload(ctx, force)
 				if err != nil {
 					return err
 				}
 				fmt.Fprintln(m.Stdout, "The agent has read its configuration again.")
 				for _, change := range done.Changed {
-					fmt.Fprintf(m.Stdout, "  %s: %s -> %s\n", printable(change.Field), printable(change.From), printable(change.To))
+					fmt.Fprintf(m.Stdout, "  %s: %s -> %s\n", cli.Printable(change.Field), cli.Printable(change.From), cli.Printable(change.To))
 				}
 				for _, warning := range done.Warnings {
-					fmt.Fprintf(m.Stderr, "Warning: %s\n", printable(warning))
+					fmt.Fprintf(m.Stderr, "Warning: %s\n", cli.Printable(warning))
 				}
 				return nil
 			})

@@ -5,16 +5,17 @@ import (
 	"flag"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
-func reservationAddSpec(m Meta) spec {
-	f := &agentFlags{meta: m}
+func reservationAddSpec(m cli.Meta) cli.Spec {
+	f := cli.NewAgentFlags(m)
 	var r api.Reservation
 	force := false
-	return spec{
-		name: "reservation add", args: "[NETWORK] SUBNET", min: 1, max: 2,
-		synopsis: "Keep a subnet for one host for ever",
-		help: `
+	return cli.Spec{
+		Name: "reservation add", Args: "[NETWORK] SUBNET", Min: 1, Max: 2,
+		Synopsis: "Keep a subnet for one host for ever",
+		Help: `
 Keeps SUBNET for one host, named by its node name or its node id; exactly one
 of -node and -node-id is needed. A host that has another subnet now keeps that
 until its lease is released or revoked. Adding the same reservation again
@@ -26,31 +27,31 @@ other one has it until its lease is released or revoked.
 
   $ leno reservation add 10.5.40.0/24 -node=host-b
   $ leno reservation add blue 10.9.4.0/24 -node=host-b -force`,
-		flags: func(fs *flag.FlagSet) {
-			f.register(fs)
+		Flags: func(fs *flag.FlagSet) {
+			f.Register(fs)
 			fs.StringVar(&r.Node, "node", "", "`name` of the host")
 			fs.BoolVar(&force, "force", false, "reserve it although another live host holds it")
 			fs.StringVar(&r.NodeID, "node-id", "", "`id` of the host, as `leno status` shows it there")
 		},
-		predict: predictNetworks(m),
-		run: func(ctx context.Context, args []string) error {
-			given, subnet, err := subnetArgs(args)
+		Predict: cli.PredictNetworks(m),
+		Run: func(ctx context.Context, args []string) error {
+			given, subnet, err := cli.SubnetArgs(args)
 			if err != nil {
 				return err
 			}
 			const oneOf = "exactly one of -node and -node-id is needed"
 			switch {
 			case r.Node == "" && r.NodeID == "":
-				return usageErrorWithFix(withFlag("node", "host-b"), oneOf)
+				return cli.UsageErrorWithFix(cli.SetFlag("node", "host-b"), oneOf)
 			case r.Node != "" && r.NodeID != "":
-				return usageErrorWithFix(withoutFlags("node-id"), oneOf)
+				return cli.UsageErrorWithFix(cli.DropFlags("node-id"), oneOf)
 			}
 			r.Subnet = subnet
-			return f.call(ctx, onNetwork(given, func(ctx context.Context, c *api.Client, name string) error {
+			return f.Call(ctx, cli.OnNetwork(given, func(ctx context.Context, c *api.Client, name string) error {
 				if err := c.AddReservation(ctx, name, r, force); err != nil {
 					return err
 				}
-				printf(m.Stdout, "Reserved %s of network %s for %s.", subnet, name, keptFor(r))
+				cli.Printf(m.Stdout, "Reserved %s of network %s for %s.", subnet, name, keptFor(r))
 				return nil
 			}))
 		},

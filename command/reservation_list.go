@@ -6,41 +6,42 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
-func reservationListSpec(m Meta) spec {
-	s := newSession(m)
-	var watch watchFlag
-	return spec{
-		name: "reservation list", args: "[NETWORK]", max: 1,
-		synopsis: "List the reservations of a network",
-		help: `Lists the subnets that are kept for one host each, also those that an import
+func reservationListSpec(m cli.Meta) cli.Spec {
+	s := cli.NewSession(m)
+	var watch cli.WatchFlag
+	return cli.Spec{
+		Name: "reservation list", Args: "[NETWORK]", Max: 1,
+		Synopsis: "List the reservations of a network",
+		Help: `Lists the subnets that are kept for one host each, also those that an import
 which was interrupted has left of a network that is not defined.
 
   $ leno reservation list
   $ leno reservation list blue -format=json`,
-		flags: both(s.flags, watch.register), predict: predictNetworks(m),
-		run: func(ctx context.Context, args []string) error {
-			name := firstArg(args)
-			read := ofNetwork(name, func(ctx context.Context, c *api.Client, found string, since api.Read) (api.ReservationList, uint64, error) {
+		Flags: cli.CombineFlags(s.Register, watch.Register), Predict: cli.PredictNetworks(m),
+		Run: func(ctx context.Context, args []string) error {
+			name := cli.FirstArg(args)
+			read := cli.NetworkReader(name, func(ctx context.Context, c *api.Client, found string, since api.Read) (api.ReservationList, uint64, error) {
 				name = found
 				list, err := c.Reservations(ctx, name, since)
 				return list, list.Index, err
 			})
-			return show(ctx, s, watch, read, func(w io.Writer, list api.ReservationList, _ time.Time) { writeReservations(w, name, list) })
+			return cli.Show(ctx, s, watch, read, func(w io.Writer, list api.ReservationList, _ time.Time) { writeReservations(w, name, list) })
 		},
 	}
 }
 
 func writeReservations(w io.Writer, network string, list api.ReservationList) {
 	if len(list.Reservations) == 0 {
-		printf(w, "Network %s has no reservations.", network)
+		cli.Printf(w, "Network %s has no reservations.", network)
 	} else {
 		var rows [][]string
 		for _, r := range list.Reservations {
 			rows = append(rows, []string{r.Subnet.String(), keptFor(r)})
 		}
-		table(w, []column{{title: "SUBNET"}, {title: "KEPT FOR", cut: true}}, rows)
+		cli.WriteTable(w, []cli.Column{{Title: "SUBNET"}, {Title: "KEPT FOR", Cut: true}}, rows)
 	}
 	writeSkipped(w, list.Skipped)
 }

@@ -4,29 +4,30 @@ import (
 	"context"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
-func reservationRemoveSpec(m Meta) spec {
-	f := &agentFlags{meta: m}
-	return spec{
-		name: "reservation remove", args: "[NETWORK] SUBNET", min: 1, max: 2,
-		synopsis: "Drop a reservation",
-		help: `
+func reservationRemoveSpec(m cli.Meta) cli.Spec {
+	f := cli.NewAgentFlags(m)
+	return cli.Spec{
+		Name: "reservation remove", Args: "[NETWORK] SUBNET", Min: 1, Max: 2,
+		Synopsis: "Drop a reservation",
+		Help: `
 Drops the reservation of SUBNET. A lease on it stays with its host.
 
   $ leno reservation remove 10.5.40.0/24
   $ leno reservation remove blue 10.9.4.0/24`,
-		flags: f.register, predict: predictSubnets(m, reserved),
-		run: func(ctx context.Context, args []string) error {
-			given, subnet, err := subnetArgs(args)
+		Flags: f.Register, Predict: cli.PredictReservations(m),
+		Run: func(ctx context.Context, args []string) error {
+			given, subnet, err := cli.SubnetArgs(args)
 			if err != nil {
 				return err
 			}
-			return f.call(ctx, onNetwork(given, func(ctx context.Context, c *api.Client, name string) error {
+			return f.Call(ctx, cli.OnNetwork(given, func(ctx context.Context, c *api.Client, name string) error {
 				if err := c.RemoveReservation(ctx, name, subnet); err != nil {
 					return err
 				}
-				printf(m.Stdout, "Removed the reservation of %s of network %s.", subnet, name)
+				cli.Printf(m.Stdout, "Removed the reservation of %s of network %s.", subnet, name)
 				return nil
 			}))
 		},

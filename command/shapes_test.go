@@ -15,6 +15,7 @@ import (
 
 	"github.com/lenonet/leno/agent/cleanup"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
 // shapes returns what commands print with -format=json. A new command must be added here to be
@@ -82,9 +83,9 @@ func TestJSONIsDocumented(t *testing.T) {
 	if diff := cmp.Diff(read(t, jsonPage), page.String()); diff != "" {
 		t.Errorf("%s (-page +program), see it with LENO_UPDATE_GOLDEN=1 and say so in the changelog:\n%s", jsonPage, diff)
 	}
-	for name := range Commands(Meta{}) {
-		c, ok := Commands(Meta{}).leaf(name)
-		if ok && c.flags.Lookup("format") != nil && !slices.Contains(described, name) && name != "docker-opts" {
+	for name := range Commands(cli.Meta{}) {
+		c, ok := Commands(cli.Meta{}).Leaf(name)
+		if ok && c.Flags.Lookup("format") != nil && !slices.Contains(described, name) && name != "docker-opts" {
 			t.Errorf("%s prints JSON that is not described", name)
 		}
 	}

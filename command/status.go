@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
 // statusOutput is the output of `leno status -format=json`.
@@ -22,14 +23,14 @@ type statusOutput struct {
 	Networks []api.Network `json:"networks"`
 }
 
-func statusSpec(m Meta) spec {
-	s := newSession(m)
-	var watch watchFlag
-	var wait waitFlag
-	return spec{
-		name:     "status",
-		synopsis: "Show the agent, its networks and what is not well",
-		help: `
+func statusSpec(m cli.Meta) cli.Spec {
+	s := cli.NewSession(m)
+	var watch cli.WatchFlag
+	var wait cli.WaitFlag
+	return cli.Spec{
+		Name:     "status",
+		Synopsis: "Show the agent, its networks and what is not well",
+		Help: `
 Says whether this host is in order and, when it is not, what to see to
 first; then its part in every network, and each other check that is not
 passing with what to do, the worst first. Exits 0 when the agent is passing
@@ -46,29 +47,29 @@ and passing, and exits 1 when the time is up before.
   $ leno status -watch
   $ leno status -wait=30s
   $ leno status -format=json`,
-		flags: both(s.flags, watch.register, func(fs *flag.FlagSet) { wait.register(fs, "this host is ready and passing") }),
-		run: func(ctx context.Context, _ []string) error {
+		Flags: cli.CombineFlags(s.Register, watch.Register, func(fs *flag.FlagSet) { wait.Register(fs, "this host is ready and passing") }),
+		Run: func(ctx context.Context, _ []string) error {
 			read := func(ctx context.Context, c *api.Client, _ api.Read) (statusOutput, uint64, error) {
 				out, err := status(ctx, c)
 				return out, 0, err
 			}
 			switch {
-			case watch.on && wait.limit > 0:
-				return usageErrorWithFix(withoutFlags("watch"), "-watch and -wait exclude each other")
-			case watch.on:
-				return show(ctx, s, watch, read, writeStatus)
+			case watch.On && wait.Limit > 0:
+				return cli.UsageErrorWithFix(cli.DropFlags("watch"), "-watch and -wait exclude each other")
+			case watch.On:
+				return cli.Show(ctx, s, watch, read, writeStatus)
 			}
 			var out statusOutput
 			show := func(v statusOutput) error {
 				out = v
-				return s.print(v, func(w io.Writer) { writeStatus(w, v, m.Now()) })
+				return s.Print(v, func(w io.Writer) { writeStatus(w, v, m.Now()) })
 			}
-			err := awaitStatus(ctx, s, wait.limit, show)
+			err := awaitStatus(ctx, s, wait.Limit, show)
 			switch {
 			case err != nil:
 				return err
-			case out.Health.Status == api.Critical, wait.limit > 0 && !well(out.Health):
-				return errReported
+			case out.Health.Status == api.Critical, wait.Limit > 0 && !well(out.Health):
+				return cli.ErrReported
 			}
 			return nil
 		},
@@ -78,10 +79,10 @@ and passing, and exits 1 when the time is up before.
 func well(h api.Health) bool { return h.Ready && h.Status == api.Passing }
 
 // awaitStatus shows the status once, when everything passes or after the limit.
-func awaitStatus(ctx context.Context, s *session, limit time.Duration, show func(statusOutput) error) error {
+func awaitStatus(ctx context.Context, s *cli.Session, limit time.Duration, show func(statusOutput) error) error {
 	var out statusOutput
 	read := func(ctx context.Context) error {
-		return s.call(ctx, func(ctx context.Context, c *api.Client) (err error) {
+		return s.Call(ctx, func(ctx context.Context, c *api.Client) (err error) {
 			out, err = status(ctx, c)
 			return err
 		})
@@ -92,17 +93,17 @@ func awaitStatus(ctx context.Context, s *session, limit time.Duration, show func
 		}
 		return show(out)
 	}
-	if _, err := s.format.json(); err != nil {
+	if _, err := s.Format.JSON(); err != nil {
 		return err
 	}
 	var answered, wrong error
-	err := until(ctx, limit, func(ctx context.Context) error {
-		if answered = read(ctx); isUsageError(answered) {
+	err := cli.Await(ctx, limit, func(ctx context.Context) error {
+		if answered = read(ctx); cli.IsUsageError(answered) {
 			wrong = answered
 			return nil
 		}
 		if answered == nil && !well(out.Health) {
-			return errReported
+			return cli.ErrReported
 		}
 		return answered
 	})
@@ -146,12 +147,12 @@ const maxStatusNetworks = 10
 // passing.
 func writeStatus(w io.Writer, out statusOutput, now time.Time) {
 	faults := faultsOf(out.Health)
-	fmt.Fprintln(w, paint(w, overall(out.Health), verdict(out, faults)))
+	fmt.Fprintln(w, cli.Paint(w, overall(out.Health), verdict(out, faults)))
 	if len(faults) > 0 {
-		note(w, "", "First: "+faults[0].text(now))
+		cli.WriteNote(w, "", "First: "+faults[0].text(now))
 		faults = faults[1:]
 	} else if slices.ContainsFunc(out.Networks, func(n api.Network) bool { return n.Local.Peers > 0 }) {
-		printf(w, "Not tested: paths to other hosts. Run `leno peers -probe` or `leno doctor`.")
+		cli.Printf(w, "Not tested: paths to other hosts. Run `leno peers -probe` or `leno doctor`.")
 	}
 	fmt.Fprintln(w)
 	rules := ""
@@ -162,10 +163,10 @@ func writeStatus(w io.Writer, out statusOutput, now time.Time) {
 	if !out.Health.Ready {
 		ready = ", not ready"
 	}
-	pairs(w, []pair{
+	cli.WritePairs(w, []cli.Pair{
 		{"Status", out.Health.Status + ready},
 		{"Node", fmt.Sprintf("%s (id %s)", out.Agent.NodeName, out.Agent.NodeID)},
-		{"Agent", fmt.Sprintf("leno %s, pid %d, up %s", out.Agent.Version, out.Agent.PID, age(now.Sub(out.Agent.Started)))},
+		{"Agent", fmt.Sprintf("leno %s, pid %d, up %s", out.Agent.Version, out.Agent.PID, cli.Age(now.Sub(out.Agent.Started)))},
 		{"Registry", out.Agent.Registry},
 		{"Firewall", rules},
 	})
@@ -179,7 +180,7 @@ func writeStatus(w io.Writer, out statusOutput, now time.Time) {
 		fmt.Fprintln(w)
 	}
 	for _, f := range faults {
-		note(w, "", f.text(now))
+		cli.WriteNote(w, "", f.text(now))
 	}
 	if overall(out.Health) != api.Passing {
 		fmt.Fprintln(w, "\nleno doctor looks for the causes, and tests the paths to the other hosts.")
@@ -196,14 +197,14 @@ func overall(h api.Health) string {
 
 // verdict returns the first line: whether everything that the agent checks is in order.
 func verdict(out statusOutput, faults []fault) string {
-	of := plural(len(out.Health.Networks), "network")
+	of := cli.Plural(len(out.Health.Networks), "network")
 	switch {
 	case out.Health.Status == api.Critical:
-		return "This host is NOT in order: " + plural(count(faults, api.Critical), "critical check") + "."
+		return "This host is NOT in order: " + cli.Plural(count(faults, api.Critical), "critical check") + "."
 	case out.Health.Status == api.Warning && !out.Health.Ready:
-		return "This host is not ready yet, and has " + plural(len(faults), "warning") + "."
+		return "This host is not ready yet, and has " + cli.Plural(len(faults), "warning") + "."
 	case out.Health.Status == api.Warning:
-		return "Leases, devices, routes and leno's rules are in order, but for " + plural(len(faults), "warning") + "."
+		return "Leases, devices, routes and leno's rules are in order, but for " + cli.Plural(len(faults), "warning") + "."
 	case !out.Health.Ready:
 		return "This host is not ready yet: " + of + "."
 	case len(out.Health.Networks) == 0:
@@ -258,7 +259,7 @@ func (f fault) text(now time.Time) string {
 		scope = f.network + ": "
 	}
 	if !f.Since.IsZero() {
-		since = " for " + age(now.Sub(f.Since))
+		since = " for " + cli.Age(now.Sub(f.Since))
 	}
 	return fmt.Sprintf("%s%s is %s%s: %s", scope, f.Name, f.Status, since, f.Reason)
 }
@@ -285,14 +286,14 @@ func writeStatusNetworks(w io.Writer, out statusOutput) {
 		}
 		rows = append(rows, row)
 	}
-	table(w, []column{{title: "NETWORK", cut: true}, {title: "STATUS"}, {title: "SUBNET"}, {title: "BACKEND", cut: true},
-		{title: "DEVICE", cut: true}, {title: "MTU"}, {title: "PEERS"}}, rows)
+	cli.WriteTable(w, []cli.Column{{Title: "NETWORK", Cut: true}, {Title: "STATUS"}, {Title: "SUBNET"}, {Title: "BACKEND", Cut: true},
+		{Title: "DEVICE", Cut: true}, {Title: "MTU"}, {Title: "PEERS"}}, rows)
 	if rest := list[min(len(list), maxStatusNetworks):]; len(rest) > 0 {
 		all := "all passing"
 		if rest[0].Status != api.Passing {
 			all = "not all passing"
 		}
-		fmt.Fprintf(w, "And %s, %s: leno network list\n", plural(len(rest), "more network"), all)
+		fmt.Fprintf(w, "And %s, %s: leno network list\n", cli.Plural(len(rest), "more network"), all)
 	}
 }
 
@@ -307,13 +308,13 @@ func writeStanding(w io.Writer, networks []api.Network) {
 			fmt.Fprintln(w)
 		}
 		if text := describeUnderlay(n.Local.Underlay); text != "" {
-			note(w, "", fmt.Sprintf("%s: underlay %s", n.Name, text))
+			cli.WriteNote(w, "", fmt.Sprintf("%s: underlay %s", n.Name, text))
 		}
 		if n.Local.MTUReason != "" {
-			note(w, "", fmt.Sprintf("%s: MTU %s", n.Name, n.Local.MTUReason))
+			cli.WriteNote(w, "", fmt.Sprintf("%s: MTU %s", n.Name, n.Local.MTUReason))
 		}
 		for _, text := range n.Local.Notes {
-			note(w, "", fmt.Sprintf("%s: %s", n.Name, text))
+			cli.WriteNote(w, "", fmt.Sprintf("%s: %s", n.Name, text))
 		}
 	}
 }
@@ -329,8 +330,8 @@ func writeDiffering(w io.Writer, out statusOutput) {
 			for _, c := range h.Checks {
 				if h.Network == n.Name && c.Name == "network" && c.Status == api.Passing {
 					text, command, _ := strings.Cut(c.Reason, "run: ")
-					note(w, "", fmt.Sprintf("%s: %srun", n.Name, text))
-					fmt.Fprintln(w, "    "+printable(command)) // on one line, so that it can be copied
+					cli.WriteNote(w, "", fmt.Sprintf("%s: %srun", n.Name, text))
+					fmt.Fprintln(w, "    "+cli.Printable(command)) // on one line, so that it can be copied
 				}
 			}
 		}

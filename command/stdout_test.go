@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/command/cli"
 )
 
 // full behaves like a file on a full file system.
@@ -30,10 +32,10 @@ func TestOutputOnAFullDisk(t *testing.T) {
 			f.plans = nil
 			env := map[string]string{"LENO_ADDRESS": f.url}
 			var stderr bytes.Buffer
-			code := Run(strings.Fields(args), Meta{Stdin: strings.NewReader("a = 1\n"), Stdout: full{}, Stderr: &stderr,
+			code := Run(strings.Fields(args), cli.Meta{Stdin: strings.NewReader("a = 1\n"), Stdout: full{}, Stderr: &stderr,
 				Getenv: func(name string) string { return env[name] }, Now: func() time.Time { return now }, Version: "0.1.0"})
-			if code != exitFailed {
-				t.Errorf("exit %d, want %d", code, exitFailed)
+			if code != cli.ExitFailed {
+				t.Errorf("exit %d, want %d", code, cli.ExitFailed)
 			}
 			const want = "Error: standard output: no space left on device\n"
 			if strings.Count(stderr.String(), want) != 1 || strings.Count(stderr.String(), unix.ENOSPC.Error()) != 1 {

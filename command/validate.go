@@ -14,15 +14,16 @@ import (
 
 	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/command/cli"
 )
 
-func validateSpec(m Meta) spec {
+func validateSpec(m cli.Meta) cli.Spec {
 	files := &configFlags{}
 	elsewhere := false
-	return spec{
-		name: "validate", args: "[PATH...]", max: -1,
-		synopsis: "Check configuration files",
-		help: `
+	return cli.Spec{
+		Name: "validate", Args: "[PATH...]", Max: -1,
+		Synopsis: "Check configuration files",
+		Help: `
 Reads configuration files and directories exactly as the agent does and
 prints every error with its file, line and source line. When there is none,
 prints the networks with their effective values. Touches neither Consul nor
@@ -35,15 +36,15 @@ that this user may not read is a warning: the agent's user may.
   $ leno validate /etc/leno.d
   $ leno validate leno.hcl blue.hcl
   $ leno validate -no-files leno.hcl`,
-		flags: func(set *flag.FlagSet) {
+		Flags: func(set *flag.FlagSet) {
 			files.register(set)
 			set.BoolVar(&elsewhere, "no-files", false, "do not look at the files that the configuration names: it is for another host")
 		},
-		predict: complete.PredictOr(complete.PredictFiles("*.hcl"), complete.PredictFiles("*.json")),
-		run: func(ctx context.Context, args []string) error {
+		Predict: complete.PredictOr(complete.PredictFiles("*.hcl"), complete.PredictFiles("*.json")),
+		Run: func(ctx context.Context, args []string) error {
 			sources := append(files.sources, args...)
 			if len(sources) == 0 {
-				return usageErrorf("PATH is missing: name files or directories")
+				return cli.UsageErrorf("PATH is missing: name files or directories")
 			}
 			options := configOptions(m.Backends)
 			if !elsewhere {
@@ -67,7 +68,7 @@ func checkFiles(ctx context.Context, w io.Writer, c config.Config) map[string]er
 	wrong := agent.CheckFiles(ctx, c)
 	for _, setting := range slices.Sorted(maps.Keys(wrong)) {
 		if errors.Is(wrong[setting], fs.ErrPermission) {
-			fmt.Fprintf(w, "Warning: %s could not be checked: %s\n", setting, printable(wrong[setting].Error()))
+			fmt.Fprintf(w, "Warning: %s could not be checked: %s\n", setting, cli.Printable(wrong[setting].Error()))
 			delete(wrong, setting)
 		}
 	}
@@ -75,15 +76,15 @@ func checkFiles(ctx context.Context, w io.Writer, c config.Config) map[string]er
 }
 
 func writeValid(w io.Writer, cfg config.Config) {
-	fmt.Fprintf(w, "The configuration is valid: %s, %s.\n", plural(len(cfg.Files), "file"), plural(len(cfg.Networks), "network"))
+	fmt.Fprintf(w, "The configuration is valid: %s, %s.\n", cli.Plural(len(cfg.Files), "file"), cli.Plural(len(cfg.Networks), "network"))
 	for _, n := range cfg.Networks {
 		fmt.Fprintln(w)
-		list := []pair{{"Network", n.Name}}
+		list := []cli.Pair{{"Network", n.Name}}
 		if len(n.Pools) == 0 {
-			list = append(list, pair{"Pools", "as Consul has them"})
+			list = append(list, cli.Pair{"Pools", "as Consul has them"})
 		} else if defined, err := networkOfBlock(n); err == nil {
 			list = append(append(list, poolPairs(defined.Pools)...), backendPairs(defined.Backend)...)
 		}
-		pairs(w, append(list, pair{"Subnet file", n.SubnetFile}))
+		cli.WritePairs(w, append(list, cli.Pair{"Subnet file", n.SubnetFile}))
 	}
 }

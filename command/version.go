@@ -6,6 +6,8 @@ import (
 	"io"
 	"runtime"
 	"strconv"
+
+	"github.com/lenonet/leno/command/cli"
 )
 
 // versionOutput is the output of `leno version -format=json`.
@@ -19,20 +21,19 @@ type versionOutput struct {
 	Arch     string `json:"arch"`
 }
 
-func versionSpec(m Meta) spec {
-	f := &formatFlag{meta: m}
-	return spec{
-		name:     "version",
-		synopsis: "Print the version",
-		help: `Prints the version of this program and how it was built.
+func versionSpec(m cli.Meta) cli.Spec {
+	s := cli.NewSession(m)
+	return cli.Spec{
+		Name:     "version",
+		Synopsis: "Print the version",
+		Help: `Prints the version of this program and how it was built.
 
   $ leno version
   $ leno version -format=json`,
-		flags: f.register,
-		run: func(context.Context, []string) error {
+		Flags: s.Format.Register,
+		Run: func(context.Context, []string) error {
 			out := version(m)
-			s := session{meta: m, format: *f}
-			return s.print(out, func(w io.Writer) {
+			return s.Print(out, func(w io.Writer) {
 				fmt.Fprintf(w, "leno %s\n", out.Version)
 				if out.Revision != "" {
 					modified := ""
@@ -47,7 +48,7 @@ func versionSpec(m Meta) spec {
 	}
 }
 
-func version(m Meta) versionOutput {
+func version(m cli.Meta) versionOutput {
 	out := versionOutput{Version: m.Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
 	if m.Build == nil {
 		return out

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
 )
 
 // Errors fit a terminal too; a pipe gets each on one line, so that programs can search it.
@@ -20,7 +21,7 @@ func TestErrorsFit(t *testing.T) {
 		for _, terminal := range []bool{true, false} {
 			got := world{terminal: terminal}.run(strings.Fields(args)...)
 			first, _, _ := strings.Cut(got.stderr, "\n")
-			if got.code == exitDone || !strings.HasPrefix(first, "Error: ") {
+			if got.code == cli.ExitDone || !strings.HasPrefix(first, "Error: ") {
 				t.Errorf("%s: %+v", args, got)
 			}
 			if terminal {

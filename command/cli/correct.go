@@ -1,4 +1,4 @@
-package command
+package cli
 
 import (
 	"errors"
@@ -33,61 +33,61 @@ func (f givenFlag) String() string {
 	return "-" + f.name
 }
 
-// fix turns a rejected command line into the nearest valid one.
-type fix func(line) line
+// A Fix turns a rejected command line into the nearest valid one.
+type Fix func(line) line
 
-// withFlag sets -name=value in place of the given value.
-func withFlag(name, value string) fix {
+// SetFlag sets -name=value in place of the given value.
+func SetFlag(name, value string) Fix {
 	return func(l line) line {
 		at := slices.IndexFunc(l.flags, func(f givenFlag) bool { return f.name == name })
-		l = withoutFlags(name)(l)
+		l = DropFlags(name)(l)
 		l.flags = slices.Insert(l.flags, max(at, 0), givenFlag{name, value, true})
 		return l
 	}
 }
 
-// withSwitch adds -name.
-func withSwitch(name string) fix {
+// AddFlag adds -name.
+func AddFlag(name string) Fix {
 	return func(l line) line {
 		l.flags = append(l.flags, givenFlag{name: name})
 		return l
 	}
 }
 
-// withoutFlags removes flags.
-func withoutFlags(names ...string) fix {
+// DropFlags removes flags.
+func DropFlags(names ...string) Fix {
 	return func(l line) line {
 		l.flags = slices.DeleteFunc(l.flags, func(f givenFlag) bool { return slices.Contains(names, f.name) })
 		return l
 	}
 }
 
-// withArgs replaces the arguments.
-func withArgs(args ...string) fix {
+// SetArgs replaces the arguments.
+func SetArgs(args ...string) Fix {
 	return func(l line) line {
 		l.args = args
 		return l
 	}
 }
 
-// withFirstArg inserts an argument before the others.
-func withFirstArg(arg string) fix {
+// insertArg inserts an argument before the others.
+func insertArg(arg string) Fix {
 	return func(l line) line {
 		l.args = slices.Insert(l.args, 0, arg)
 		return l
 	}
 }
 
-// wrongValue returns the error for a flag value that is not allowed. Its fix uses the most similar
+// WrongValue returns the error for a flag value that is not allowed. Its fix uses the most similar
 // allowed value, or the first one.
-func wrongValue(name, value, text string, allowed ...string) error {
+func WrongValue(name, value, text string, allowed ...string) error {
 	near := nearest(strings.ToLower(value), allowed)
 	if near == "" {
 		near = allowed[0]
 	} else {
 		text += didYouMean(strings.ToLower(value), allowed)
 	}
-	return usageErrorWithFix(withFlag(name, near), "%s", text)
+	return UsageErrorWithFix(SetFlag(name, near), "%s", text)
 }
 
 // flagName returns the name and value in "-name", "--name" and "-name=value"; "" if the word is
@@ -102,7 +102,7 @@ func flagName(word string) (name, value string, hasValue bool) {
 
 // split separates flags from arguments, as parse does, and takes an unknown flag for the most
 // similar one.
-func (c *command) split(words []string) line {
+func (c *Command) split(words []string) line {
 	var l line
 	for i := 0; i < len(words); i++ {
 		name, value, hasValue := flagName(words[i])
@@ -114,13 +114,13 @@ func (c *command) split(words []string) line {
 			l.args = append(l.args, words[i])
 			continue
 		}
-		f := c.flags.Lookup(name)
+		f := c.Flags.Lookup(name)
 		if f == nil {
-			f = c.flags.Lookup(nearest(name, c.flagNames()))
+			f = c.Flags.Lookup(nearest(name, c.flagNames()))
 		}
 		if f != nil {
 			name = f.Name
-			if !hasValue && !isBool(f) && i+1 < len(words) {
+			if !hasValue && !IsBool(f) && i+1 < len(words) {
 				i++
 				value, hasValue = words[i], true
 			}
@@ -131,7 +131,7 @@ func (c *command) split(words []string) line {
 }
 
 // applyFix returns the fixed command line, flags last.
-func (c *command) applyFix(f fix, words []string) []string {
+func (c *Command) applyFix(f Fix, words []string) []string {
 	l := f(c.split(words))
 	fixed := slices.Clone(l.args)
 	for _, f := range l.flags {
@@ -143,17 +143,17 @@ func (c *command) applyFix(f fix, words []string) []string {
 // correct returns the valid command line nearest to words. It replaces mistyped commands, flags
 // and values by similar ones, drops surplus ones, and takes missing ones from the first example of
 // the command.
-func (all commandMap) correct(words []string) []string {
+func (all Commands) correct(words []string) []string {
 	for range 8 { // one mistake per round
-		name, rest := all.resolve(words)
+		name, rest := all.Resolve(words)
 		if name == "" {
 			return []string{"-help"}
 		}
-		c, ok := all.leaf(name)
+		c, ok := all.Leaf(name)
 		if !ok {
 			return all.firstExample(name)
 		}
-		_, err := c.parse(rest)
+		_, err := c.Parse(rest)
 		if err == nil {
 			err = c.checkFormat()
 		}
@@ -174,8 +174,8 @@ func (all commandMap) correct(words []string) []string {
 }
 
 // checkFormat returns an error for a -format that the command does not have.
-func (c *command) checkFormat() error {
-	f := c.flags.Lookup("format")
+func (c *Command) checkFormat() error {
+	f := c.Flags.Lookup("format")
 	if f == nil || f.Value.String() == "" {
 		return nil
 	}
@@ -183,38 +183,38 @@ func (c *command) checkFormat() error {
 	if slices.Contains(allowed, f.Value.String()) {
 		return nil
 	}
-	return wrongValue("format", f.Value.String(), "-format", allowed...)
+	return WrongValue("format", f.Value.String(), "-format", allowed...)
 }
 
 // unknownFlag returns the error for a flag that the command does not have.
-func (c *command) unknownFlag(name string) error {
+func (c *Command) unknownFlag(name string) error {
 	text := "unknown flag -" + name
 	if near := nearest(name, c.flagNames()); near != "" {
 		// split has already replaced it.
-		return usageErrorWithFix(func(l line) line { return l }, "%s; did you mean -%s?", text, near)
+		return UsageErrorWithFix(func(l line) line { return l }, "%s; did you mean -%s?", text, near)
 	}
 	if !slices.Contains(c.argNames(), strings.ToUpper(name)) {
-		return usageErrorWithFix(withoutFlags(name), "%s", text)
+		return UsageErrorWithFix(DropFlags(name), "%s", text)
 	}
-	return usageErrorWithFix(func(l line) line {
+	return UsageErrorWithFix(func(l line) line {
 		for _, f := range l.flags {
 			if f.name == name && f.hasValue {
-				l = withFirstArg(f.value)(l)
+				l = insertArg(f.value)(l)
 			}
 		}
-		return withoutFlags(name)(l)
+		return DropFlags(name)(l)
 	}, "%s; %s is an argument, not a flag", text, strings.ToUpper(name))
 }
 
-func (c *command) flagNames() (names []string) {
-	c.flags.VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
+func (c *Command) flagNames() (names []string) {
+	c.Flags.VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
 	return names
 }
 
 // argNames returns the names of the arguments, for example NETWORK and SUBNET.
-func (c *command) argNames() []string {
+func (c *Command) argNames() []string {
 	var names []string
-	for word := range strings.FieldsSeq(c.spec.args) {
+	for word := range strings.FieldsSeq(c.Spec.Args) {
 		names = append(names, strings.TrimSuffix(strings.Trim(word, "[]"), "..."))
 	}
 	return names
@@ -255,7 +255,7 @@ func suggestion(err error, args []string) string {
 // didYouMean returns "; did you mean X?" for the most similar name, or "" if none is similar.
 func didYouMean(word string, names []string) string {
 	if near := nearest(word, names); near != "" {
-		return fmt.Sprintf("; did you mean %s?", printable(near))
+		return fmt.Sprintf("; did you mean %s?", Printable(near))
 	}
 	return ""
 }
@@ -304,5 +304,5 @@ func quoted(word string) string {
 	if word != "" && strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_=./:,@%+[]") == "" {
 		return word
 	}
-	return "'" + strings.ReplaceAll(printable(word), "'", `'\''`) + "'"
+	return "'" + strings.ReplaceAll(Printable(word), "'", `'\''`) + "'"
 }

@@ -1,4 +1,4 @@
-package command
+package cli
 
 import (
 	"context"
@@ -27,54 +27,54 @@ const (
 	watchSpace = 100 * time.Millisecond
 )
 
-// watchFlag is -watch.
-type watchFlag struct{ on bool }
+// WatchFlag is -watch.
+type WatchFlag struct{ On bool }
 
-func (f *watchFlag) register(fs *flag.FlagSet) {
-	fs.BoolVar(&f.on, "watch", false, "go on until Ctrl-C and print it again when it has changed")
+func (f *WatchFlag) Register(fs *flag.FlagSet) {
+	fs.BoolVar(&f.On, "watch", false, "go on until Ctrl-C and print it again when it has changed")
 }
 
-// reader reads one thing from the agent, blocking as since requests, and returns it with its
+// A Reader reads one thing from the agent, blocking as since requests, and returns it with its
 // index, or 0 if it has none.
-type reader[T any] func(ctx context.Context, c *api.Client, since api.Read) (T, uint64, error)
+type Reader[T any] func(ctx context.Context, c *api.Client, since api.Read) (T, uint64, error)
 
-// show prints what read returns, once, or with -watch again after every change. text receives the
+// Show prints what read returns, once, or with -watch again after every change. text receives the
 // time from which it counts ages.
-func show[T any](ctx context.Context, s *session, watch watchFlag, read reader[T], text func(io.Writer, T, time.Time)) error {
-	if !watch.on {
-		return s.call(ctx, func(ctx context.Context, c *api.Client) error {
+func Show[T any](ctx context.Context, s *Session, watch WatchFlag, read Reader[T], text func(io.Writer, T, time.Time)) error {
+	if !watch.On {
+		return s.Call(ctx, func(ctx context.Context, c *api.Client) error {
 			v, _, err := read(ctx, c, api.Read{})
 			if err != nil {
 				return err
 			}
-			return s.print(v, func(w io.Writer) { text(w, v, s.meta.Now()) })
+			return s.Print(v, func(w io.Writer) { text(w, v, s.Meta.Now()) })
 		})
 	}
-	asJSON, err := s.format.json()
+	asJSON, err := s.Format.JSON()
 	if err != nil {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	return watchLoop(ctx, s, read, &screen[T]{session: s, text: text, asJSON: asJSON})
+	return watchLoop(ctx, s, read, &screen[T]{Session: s, text: text, asJSON: asJSON})
 }
 
 // watchLoop reads until ctx ends, which is its normal end. If the agent fails after the first
 // read, it keeps trying.
-func watchLoop[T any](ctx context.Context, s *session, read reader[T], screen *screen[T]) error {
+func watchLoop[T any](ctx context.Context, s *Session, read Reader[T], screen *screen[T]) error {
 	var index uint64
 	for first := true; ; first = false {
 		started := time.Now()
 		var v T
 		var next uint64
-		err := s.agent.callWithin(ctx, watchWait+watchWait/16+callTimeout, func(ctx context.Context, c *api.Client) (err error) {
+		err := s.Agent.CallWithin(ctx, watchWait+watchWait/16+CallTimeout, func(ctx context.Context, c *api.Client) (err error) {
 			v, next, err = read(ctx, c, api.Read{Index: index, Wait: watchWait})
 			return err
 		})
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err != nil && (first || isUsageError(err)):
+		case err != nil && (first || IsUsageError(err)):
 			return err
 		case err != nil:
 			next = 0
@@ -103,7 +103,7 @@ func watchLoop[T any](ctx context.Context, s *session, read reader[T], screen *s
 // screen prints one thing repeatedly. A terminal shows the latest state, with growing ages. A pipe
 // or a file gets one block of lines for each state that differs by more than its age.
 type screen[T any] struct {
-	*session
+	*Session
 	text   func(io.Writer, T, time.Time)
 	asJSON bool
 
@@ -114,7 +114,7 @@ type screen[T any] struct {
 func (s *screen[T]) render(v T, now time.Time) (string, error) {
 	var out strings.Builder
 	if s.asJSON {
-		err := printJSON(&out, v)
+		err := WriteJSON(&out, v)
 		return out.String(), err
 	}
 	var w io.Writer = &out
@@ -126,8 +126,8 @@ func (s *screen[T]) render(v T, now time.Time) (string, error) {
 }
 
 func (s *screen[T]) draw(v T) error {
-	now := s.meta.Now()
-	if !s.meta.Terminal || s.asJSON {
+	now := s.Meta.Now()
+	if !s.Meta.Terminal || s.asJSON {
 		// Render it as of the last print, so that ages do not count as a change.
 		before, err := s.render(v, s.at)
 		if err != nil || before == s.shown {
@@ -135,8 +135,8 @@ func (s *screen[T]) draw(v T) error {
 		}
 	}
 	text, err := s.render(v, now)
-	if s.meta.Terminal && !s.asJSON && s.meta.Size != nil {
-		text = cutToScreen(text, s.meta.Size)
+	if s.Meta.Terminal && !s.asJSON && s.Meta.Size != nil {
+		text = cutToScreen(text, s.Meta.Size)
 	}
 	if err != nil || text == s.shown {
 		return err
@@ -144,7 +144,7 @@ func (s *screen[T]) draw(v T) error {
 	first := s.shown == ""
 	s.shown, s.at = text, now
 	switch {
-	case s.meta.Terminal && !s.asJSON:
+	case s.Meta.Terminal && !s.asJSON:
 		// Write from the top left over the old text, and clear the rest.
 		text = "\x1b[H" + strings.ReplaceAll(text, "\n", "\x1b[K\n") + "\x1b[J"
 		if first {
@@ -153,7 +153,7 @@ func (s *screen[T]) draw(v T) error {
 	case !first && !s.asJSON:
 		text = "\n" + text
 	}
-	_, err = io.WriteString(s.meta.Stdout, text)
+	_, err = io.WriteString(s.Meta.Stdout, text)
 	return err
 }
 
@@ -167,7 +167,7 @@ func cutToScreen(text string, size func() (columns, rows int)) string {
 	}
 	taken, fits := 0, 0 // fits is the number of lines that leave a row for the count of the rest
 	for n, line := range lines {
-		taken += max(1, (columnsOf(colours.ReplaceAllString(line, ""))+columns-1)/columns)
+		taken += max(1, (DisplayWidth(colours.ReplaceAllString(line, ""))+columns-1)/columns)
 		if taken <= rows-2 {
 			fits = n + 1
 		}
@@ -175,7 +175,7 @@ func cutToScreen(text string, size func() (columns, rows int)) string {
 	if taken <= rows-1 {
 		return text
 	}
-	return strings.Join(append(lines[:fits:fits], "and "+plural(len(lines)-fits, "more line")), "\n") + "\n"
+	return strings.Join(append(lines[:fits:fits], "and "+Plural(len(lines)-fits, "more line")), "\n") + "\n"
 }
 
 // colours matches colour codes, which take no column.
@@ -188,35 +188,35 @@ func (s *screen[T]) trouble(err error) {
 		return
 	}
 	s.shown = text
-	s.meta.writeError(err)
+	s.Meta.WriteError(err)
 }
 
-// waitFlag is -wait, alone or with a duration after "=".
-type waitFlag struct {
-	limit time.Duration // 0 for not waiting
+// WaitFlag is -wait, alone or with a duration after "=".
+type WaitFlag struct {
+	Limit time.Duration // 0 for not waiting
 }
 
 // defaultWait is the limit of -wait without a duration.
 const defaultWait = time.Minute
 
-func (f *waitFlag) register(fs *flag.FlagSet, what string) {
+func (f *WaitFlag) Register(fs *flag.FlagSet, what string) {
 	fs.Var(f, "wait", "wait for `duration`, 1m when none is given, until "+what)
 }
 
-func (f *waitFlag) String() string {
-	if f.limit == 0 {
+func (f *WaitFlag) String() string {
+	if f.Limit == 0 {
 		return ""
 	}
-	return f.limit.String()
+	return f.Limit.String()
 }
 
-func (f *waitFlag) IsBoolFlag() bool { return true }
+func (f *WaitFlag) IsBoolFlag() bool { return true }
 
-func (f *waitFlag) Set(value string) error {
+func (f *WaitFlag) Set(value string) error {
 	if on, err := strconv.ParseBool(value); err == nil {
-		f.limit = 0
+		f.Limit = 0
 		if on {
-			f.limit = defaultWait
+			f.Limit = defaultWait
 		}
 		return nil
 	}
@@ -224,13 +224,13 @@ func (f *waitFlag) Set(value string) error {
 	if err != nil || d <= 0 {
 		return errors.New("is no duration such as 30s")
 	}
-	f.limit = d
+	f.Limit = d
 	return nil
 }
 
-// until calls done until it succeeds, ctx ends or the limit is over. It returns nil or the last
+// Await calls done until it succeeds, ctx ends or the limit is over. It returns nil or the last
 // error.
-func until(ctx context.Context, limit time.Duration, done func(context.Context) error) error {
+func Await(ctx context.Context, limit time.Duration, done func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var last error

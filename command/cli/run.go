@@ -1,4 +1,4 @@
-package command
+package cli
 
 import (
 	"bytes"
@@ -7,13 +7,13 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/hashicorp/cli"
+	hashicorp "github.com/hashicorp/cli"
 )
 
-// runProgram runs the command that args (without the program's name) name and returns the exit
-// code. commands returns the commands of the program. A command whose output could not be written
-// has failed, even if its work succeeded.
-func runProgram(args []string, m Meta, commands func(Meta) commandMap) int {
+// Run runs the command that args (without the program's name) name and returns the exit code.
+// commands returns the commands of the program. A command whose output could not be written has
+// failed, even if its work succeeded.
+func Run(args []string, m Meta, commands func(Meta) Commands) int {
 	out := &checkedOutput{Writer: m.Stdout}
 	m.Stdout = out
 	code := commands(m).run(args, m)
@@ -21,20 +21,20 @@ func runProgram(args []string, m Meta, commands func(Meta) commandMap) int {
 		return code
 	}
 	if !out.reported {
-		m.writeError(out.err)
+		m.WriteError(out.err)
 	}
-	if code == exitDone {
-		code = exitFailed
+	if code == ExitDone {
+		code = ExitFailed
 	}
 	return code
 }
 
-func (all commandMap) run(args []string, m Meta) int {
+func (all Commands) run(args []string, m Meta) int {
 	args = helpLast(args)
-	c := cli.NewCLI("leno", "leno "+m.Version)
+	c := hashicorp.NewCLI("leno", "leno "+m.Version)
 	c.Args = args
 	c.Commands = all
-	c.HelpFunc = func(map[string]cli.CommandFactory) string { return all.help(m) }
+	c.HelpFunc = func(map[string]hashicorp.CommandFactory) string { return all.help(m) }
 	// Printed below: cli would also report a failed write, which Run reports itself.
 	var text bytes.Buffer
 	c.HelpWriter, c.ErrorWriter = &text, m.Stderr
@@ -47,7 +47,7 @@ func (all commandMap) run(args []string, m Meta) int {
 	case c.IsHelp() || c.IsVersion() || isAutocompletion(args):
 	case len(args) == 0:
 		fmt.Fprintln(m.Stderr, all.help(m))
-		return exitUsage
+		return ExitUsage
 	case strings.HasPrefix(args[0], "-"):
 		first := strings.TrimPrefix(shellSyntax(args[:1]), "leno ") // leaves out the value if it is a secret
 		return all.wrongCommand(m, args, first+" stands before the command, flags go after it")
@@ -59,8 +59,8 @@ func (all commandMap) run(args []string, m Meta) int {
 		_, _ = m.Stdout.Write(text.Bytes()) // Stdout remembers an error
 	}
 	if err != nil {
-		m.writeError(err)
-		return exitFailed
+		m.WriteError(err)
+		return ExitFailed
 	}
 	return code
 }
@@ -75,9 +75,9 @@ func helpLast(args []string) []string {
 }
 
 // wrongCommand prints the error for a command line that names no command.
-func (all commandMap) wrongCommand(m Meta, args []string, text string) int {
+func (all Commands) wrongCommand(m Meta, args []string, text string) int {
 	fmt.Fprintf(m.Stderr, "%s\nTry:   %s\n%s\n", m.errorText(text), shellSyntax(all.correct(args)), usageLine)
-	return exitUsage
+	return ExitUsage
 }
 
 // isAutocompletion reports whether the arguments ask to set up shell completion.
@@ -92,7 +92,7 @@ const usageLine = "Usage: leno COMMAND [options] [arguments]\nFor the commands, 
 
 // help returns the text of `leno` alone and `leno -help`: where to start when something does not
 // work, the commands, and their common options.
-func (all commandMap) help(m Meta) string {
+func (all Commands) help(m Meta) string {
 	var b strings.Builder
 	b.WriteString(`Usage: leno COMMAND [options] [arguments]
 
@@ -116,8 +116,8 @@ environment:
 `)
 	const column = 25
 	commonOptions(m).VisitAll(func(f *flag.Flag) {
-		lead := fmt.Sprintf("  %-*s", column-2, optionName(f))
-		for _, line := range wrap(optionText(f), width-column) {
+		lead := fmt.Sprintf("  %-*s", column-2, OptionName(f))
+		for _, line := range Wrap(optionText(f), Width-column) {
 			b.WriteString(lead + line + "\n")
 			lead = strings.Repeat(" ", column)
 		}
@@ -131,7 +131,7 @@ leno -autocomplete-install sets up completion in your shell.`)
 // group is a command that only has subcommands.
 type group struct {
 	meta     Meta
-	all      commandMap // of the program
+	all      Commands // of the program
 	name     string
 	synopsis string
 }
@@ -142,7 +142,7 @@ func (g *group) Synopsis() string { return g.synopsis }
 func (g *group) Help() string {
 	var b strings.Builder
 	b.WriteString(g.usageLine() + "\n")
-	for _, sub := range g.all.subcommands(g.name) {
+	for _, sub := range g.all.Subcommands(g.name) {
 		b.WriteString("\n  $ " + shellSyntax(g.all.firstExample(g.name+" "+sub)))
 	}
 	return b.String()
@@ -157,12 +157,12 @@ func (g *group) Run(args []string) int {
 	if len(args) > 0 && args[0] == "help" {
 		return g.all.run(append([]string{"help", g.name}, args[1:]...), g.meta)
 	}
-	names := g.all.subcommands(g.name)
+	names := g.all.Subcommands(g.name)
 	text := "a subcommand is missing"
 	if len(args) > 0 {
 		text = fmt.Sprintf("unknown subcommand %q%s", args[0], didYouMean(args[0], names))
 	}
 	fmt.Fprintf(g.meta.Stderr, "%s\nTry:   %s\n%s\nSubcommands: %s\n", g.meta.errorText(text),
 		shellSyntax(g.all.correct(append([]string{g.name}, args...))), g.usageLine(), strings.Join(names, ", "))
-	return exitUsage
+	return ExitUsage
 }

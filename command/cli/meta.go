@@ -1,4 +1,7 @@
-package command
+// Package cli is the framework of leno's commands: how they declare flags and arguments, reach the
+// agent, print tables, texts and JSON, and answer a wrong command line with the nearest valid one.
+// It does not know any command.
+package cli
 
 import (
 	"io"
@@ -10,12 +13,12 @@ import (
 
 // Exit codes of every command.
 const (
-	exitDone   = 0
-	exitFailed = 1 // the reason is on standard error
-	exitUsage  = 2 // wrong flags, arguments or command
-	// exitConfig is for a configuration that an agent cannot start with: EX_CONFIG of sysexits.h.
+	ExitDone   = 0
+	ExitFailed = 1 // the reason is on standard error
+	ExitUsage  = 2 // wrong flags, arguments or command
+	// ExitConfig is for a configuration that an agent cannot start with: EX_CONFIG of sysexits.h.
 	// 2 would not do, because a Go program that panics exits with it.
-	exitConfig = 78
+	ExitConfig = 78
 )
 
 // Meta is the environment of a command.

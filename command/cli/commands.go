@@ -1,37 +1,37 @@
-package command
+package cli
 
 import (
 	"maps"
 	"slices"
 	"strings"
 
-	"github.com/hashicorp/cli"
+	hashicorp "github.com/hashicorp/cli"
 )
 
-// commandMap holds the commands of a program by name, for example "lease list". Each factory's
+// Commands holds the commands of a program by name, for example "lease list". Each factory's
 // command is used once.
-type commandMap map[string]cli.CommandFactory
+type Commands map[string]hashicorp.CommandFactory
 
-// newCommands returns the commands of the specs. groups holds the synopsis of each command that
+// NewCommands returns the commands of the specs. groups holds the synopsis of each command that
 // only has subcommands, by its name.
-func newCommands(m Meta, groups map[string]string, specs ...func(Meta) spec) commandMap {
-	all := commandMap{}
+func NewCommands(m Meta, groups map[string]string, specs ...func(Meta) Spec) Commands {
+	all := Commands{}
 	for _, constructor := range specs {
-		all[constructor(m).name] = func() (cli.Command, error) {
+		all[constructor(m).Name] = func() (hashicorp.Command, error) {
 			return newCommand(m, all, constructor(m)), nil
 		}
 	}
 	for name, synopsis := range groups {
-		all[name] = func() (cli.Command, error) {
+		all[name] = func() (hashicorp.Command, error) {
 			return &group{meta: m, all: all, name: name, synopsis: synopsis}, nil
 		}
 	}
 	return all
 }
 
-// resolve returns the command that words begin with, or the most similar one, and the remaining
+// Resolve returns the command that words begin with, or the most similar one, and the remaining
 // words; "" if none is similar.
-func (all commandMap) resolve(words []string) (name string, rest []string) {
+func (all Commands) Resolve(words []string) (name string, rest []string) {
 	// Move flags behind the command.
 	var early []string
 	for len(words) > 0 && strings.HasPrefix(words[0], "-") {
@@ -49,7 +49,7 @@ func (all commandMap) resolve(words []string) (name string, rest []string) {
 		// The words of a subcommand may be in the wrong order: list lease.
 		if len(words) > 1 {
 			if group := exactOrNearest(words[1], all.topLevel()); all.isGroup(group) {
-				if sub := exactOrNearest(words[0], all.subcommands(group)); sub != "" {
+				if sub := exactOrNearest(words[0], all.Subcommands(group)); sub != "" {
 					return group + " " + sub, words[2:]
 				}
 			}
@@ -62,14 +62,14 @@ func (all commandMap) resolve(words []string) (name string, rest []string) {
 	if len(words) == 1 {
 		return first, nil
 	}
-	if sub := exactOrNearest(words[1], all.subcommands(first)); sub != "" {
+	if sub := exactOrNearest(words[1], all.Subcommands(first)); sub != "" {
 		return first + " " + sub, words[2:]
 	}
 	return first, words[1:]
 }
 
 // topLevel returns the names of the commands that are not subcommands, sorted.
-func (all commandMap) topLevel() []string {
+func (all Commands) topLevel() []string {
 	names := slices.Sorted(maps.Keys(all))
 	return slices.DeleteFunc(names, func(n string) bool { return strings.Contains(n, " ") })
 }
@@ -81,12 +81,12 @@ func exactOrNearest(word string, names []string) string {
 	return nearest(word, names)
 }
 
-func (all commandMap) isGroup(name string) bool {
-	return name != "" && len(all.subcommands(name)) > 0
+func (all Commands) isGroup(name string) bool {
+	return name != "" && len(all.Subcommands(name)) > 0
 }
 
-// subcommands returns the names of a group's subcommands, sorted.
-func (all commandMap) subcommands(group string) []string {
+// Subcommands returns the names of a group's subcommands, sorted.
+func (all Commands) Subcommands(group string) []string {
 	var names []string
 	for name := range all {
 		if sub, ok := strings.CutPrefix(name, group+" "); ok {
@@ -97,8 +97,8 @@ func (all commandMap) subcommands(group string) []string {
 	return names
 }
 
-// leaf returns a new command of that name, false for a group.
-func (all commandMap) leaf(name string) (*command, bool) {
+// Leaf returns a new command of that name, false for a group.
+func (all Commands) Leaf(name string) (*Command, bool) {
 	if all[name] == nil {
 		return nil, false
 	}
@@ -106,23 +106,23 @@ func (all commandMap) leaf(name string) (*command, bool) {
 	if err != nil {
 		return nil, false
 	}
-	out, ok := c.(*command)
+	out, ok := c.(*Command)
 	return out, ok
 }
 
 // firstExample returns the first command line in the help of a command.
-func (all commandMap) firstExample(name string) []string {
+func (all Commands) firstExample(name string) []string {
 	if c, err := all[name](); err == nil {
-		for _, e := range examples(c.Help()) {
+		for _, e := range Examples(c.Help()) {
 			return e
 		}
 	}
 	return append(strings.Fields(name), "-help")
 }
 
-// examples returns the command lines of leno in a help text: lines that begin with "$ leno ". Text
+// Examples returns the command lines of leno in a help text: lines that begin with "$ leno ". Text
 // after two spaces and shell syntax are not part of the command.
-func examples(help string) [][]string {
+func Examples(help string) [][]string {
 	var out [][]string
 	for text := range strings.Lines(help) {
 		_, text, ok := strings.Cut(strings.TrimSpace(text), "$ leno ")

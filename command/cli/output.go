@@ -1,4 +1,4 @@
-package command
+package cli
 
 import (
 	"encoding/json"
@@ -33,37 +33,37 @@ func (o *checkedOutput) Write(p []byte) (int, error) {
 	return n, o.err
 }
 
-// width is the maximum width of tables and texts.
-const width = 80
+// Width is the maximum width of tables and texts.
+const Width = 80
 
 // gap separates two columns.
 const gap = "  "
 
-// column is one column of a table.
-type column struct {
-	title string
+// Column is one column of a table.
+type Column struct {
+	Title string
 	// cut allows the column to be shortened, to no less than eight characters, when the table is
 	// too wide. Addresses and numbers are never cut.
-	cut bool
+	Cut bool
 }
 
 const minCut = 8
 
-// table prints rows under their titles, aligned, within width, and shortens columns that may be
+// WriteTable prints rows under their titles, aligned, within Width, and shortens columns that may be
 // cut. If that is not enough, as with long IPv6 addresses, every row becomes a block of full
 // lines. Cells are made printable, because names and reasons may come from other hosts.
-func table(w io.Writer, columns []column, rows [][]string) {
+func WriteTable(w io.Writer, columns []Column, rows [][]string) {
 	widths := make([]int, len(columns))
 	cells := make([][]string, 0, len(rows)+1)
 	titles := make([]string, len(columns))
 	for i, c := range columns {
-		titles[i] = c.title
+		titles[i] = c.Title
 	}
 	for _, row := range append([][]string{titles}, rows...) {
 		line := make([]string, len(columns))
 		for i := range columns {
-			line[i] = oneLine(row[i])
-			widths[i] = max(widths[i], columnsOf(line[i]))
+			line[i] = OneLine(row[i])
+			widths[i] = max(widths[i], DisplayWidth(line[i]))
 		}
 		cells = append(cells, line)
 	}
@@ -75,9 +75,9 @@ func table(w io.Writer, columns []column, rows [][]string) {
 		var b strings.Builder
 		for i, cell := range row {
 			cell = shorten(cell, widths[i])
-			space := strings.Repeat(" ", widths[i]-columnsOf(cell)) + gap
-			if isStatus(columns[i].title) && n > 0 {
-				cell = paint(w, cell, cell)
+			space := strings.Repeat(" ", widths[i]-DisplayWidth(cell)) + gap
+			if isStatus(columns[i].Title) && n > 0 {
+				cell = Paint(w, cell, cell)
 			}
 			b.WriteString(cell)
 			if i < len(row)-1 {
@@ -94,40 +94,40 @@ func isStatus(title string) bool {
 }
 
 // blocks prints each row as lines of title and cell.
-func blocks(w io.Writer, columns []column, rows [][]string) {
+func blocks(w io.Writer, columns []Column, rows [][]string) {
 	for n, row := range rows {
 		if n > 0 {
 			fmt.Fprintln(w)
 		}
-		list := make([]pair, len(columns))
+		list := make([]Pair, len(columns))
 		for i, c := range columns {
-			list[i] = pair{c.title, row[i]}
+			list[i] = Pair{c.Title, row[i]}
 		}
-		pairs(w, list)
+		WritePairs(w, list)
 	}
 }
 
 // fit shortens the widest column that may be cut until the line fits, and reports whether it does.
-func fit(columns []column, widths []int) bool {
+func fit(columns []Column, widths []int) bool {
 	for {
 		total := len(gap) * (len(widths) - 1)
 		widest := -1
 		for i, n := range widths {
 			total += n
-			if columns[i].cut && n > minCut && (widest < 0 || n > widths[widest]) {
+			if columns[i].Cut && n > minCut && (widest < 0 || n > widths[widest]) {
 				widest = i
 			}
 		}
-		if total <= width || widest < 0 {
-			return total <= width
+		if total <= Width || widest < 0 {
+			return total <= Width
 		}
 		widths[widest]--
 	}
 }
 
-// columnsOf returns how many terminal columns a printable text takes: characters of East Asian
+// DisplayWidth returns how many terminal columns a printable text takes: characters of East Asian
 // scripts take two, combining characters none.
-func columnsOf(s string) int {
+func DisplayWidth(s string) int {
 	n := 0
 	for _, r := range s {
 		n += columnsOfRune(r)
@@ -147,7 +147,7 @@ func columnsOfRune(r rune) int {
 
 // shorten cuts a text to n columns.
 func shorten(s string, n int) string {
-	if columnsOf(s) <= n {
+	if DisplayWidth(s) <= n {
 		return s
 	}
 	return strings.TrimRight(head(s, n-1), " ") + "…"
@@ -164,28 +164,29 @@ func head(s string, n int) string {
 	return s
 }
 
-// pair is one line of a description.
-type pair struct{ name, value string }
+// Pair is one line of a description: a name and a value.
+type Pair [2]string
 
-// pairs prints names and values in two columns, with long values wrapped. Pairs without a value
-// are left out.
-func pairs(w io.Writer, list []pair) {
+// WritePairs prints names and values in two columns, with long values wrapped. Pairs without a
+// value are left out.
+func WritePairs(w io.Writer, list []Pair) {
 	longest := 0
-	list = slices.Clone(list)
+	names := make([]string, len(list))
 	for i, p := range list {
-		list[i].name = shorten(oneLine(p.name), width/2) // the name may come from another host
-		if p.value != "" {
-			longest = max(longest, columnsOf(list[i].name))
+		names[i] = shorten(OneLine(p[0]), Width/2) // the name may come from another host
+		if p[1] != "" {
+			longest = max(longest, DisplayWidth(names[i]))
 		}
 	}
-	for _, p := range list {
-		if p.value == "" {
+	for i, p := range list {
+		name, value := names[i], p[1]
+		if value == "" {
 			continue
 		}
-		lead := p.name + strings.Repeat(" ", longest-columnsOf(p.name)) + gap
-		for _, line := range wrap(oneLine(p.value), width-longest-len(gap)) {
-			if isStatus(p.name) {
-				line = paint(w, p.value, line)
+		lead := name + strings.Repeat(" ", longest-DisplayWidth(name)) + gap
+		for _, line := range Wrap(OneLine(value), Width-longest-len(gap)) {
+			if isStatus(name) {
+				line = Paint(w, value, line)
 			}
 			fmt.Fprintln(w, lead+line)
 			lead = strings.Repeat(" ", longest) + gap
@@ -193,13 +194,13 @@ func pairs(w io.Writer, list []pair) {
 	}
 }
 
-// printf prints a paragraph, wrapped.
-func printf(w io.Writer, format string, args ...any) { note(w, "", fmt.Sprintf(format, args...)) }
+// Printf prints a paragraph, wrapped.
+func Printf(w io.Writer, format string, args ...any) { WriteNote(w, "", fmt.Sprintf(format, args...)) }
 
-// note prints a text after an indent, wrapped, with later lines indented further.
-func note(w io.Writer, indent, text string) {
+// WriteNote prints a text after an indent, wrapped, with later lines indented further.
+func WriteNote(w io.Writer, indent, text string) {
 	const hang = "    "
-	for i, line := range wrap(oneLine(text), width-len(indent)-len(hang)) {
+	for i, line := range Wrap(OneLine(text), Width-len(indent)-len(hang)) {
 		if i == 1 {
 			indent += hang
 		}
@@ -224,14 +225,14 @@ func unbroken(text string, n int) []string {
 		}
 		command := words[i : i+end+2]
 		i += end + 1
-		if whole := strings.Join(command, " "); columnsOf(whole) <= n {
+		if whole := strings.Join(command, " "); DisplayWidth(whole) <= n {
 			out = append(out, whole)
 			continue
 		}
 		const more = " \\"
 		line := command[0]
 		for _, word := range command[1:] {
-			if columnsOf(line)+1+columnsOf(word)+len(more) > n {
+			if DisplayWidth(line)+1+DisplayWidth(word)+len(more) > n {
 				out, line = append(out, line+more), word
 			} else {
 				line += " " + word
@@ -242,20 +243,20 @@ func unbroken(text string, n int) []string {
 	return out
 }
 
-// wrap breaks text between words into lines of at most n columns. It also breaks a longer word,
+// Wrap breaks text between words into lines of at most n columns. It also breaks a longer word,
 // but not a command.
-func wrap(text string, n int) []string {
+func Wrap(text string, n int) []string {
 	var lines []string
 	line := ""
 	for _, word := range unbroken(text, n) {
-		if line != "" && columnsOf(line)+1+columnsOf(word) <= n {
+		if line != "" && DisplayWidth(line)+1+DisplayWidth(word) <= n {
 			line += " " + word
 			continue
 		}
 		if line != "" {
 			lines = append(lines, line)
 		}
-		for columnsOf(word) > n {
+		for DisplayWidth(word) > n {
 			part := head(word, n)
 			if part == word {
 				break
@@ -267,9 +268,9 @@ func wrap(text string, n int) []string {
 	return append(lines, line)
 }
 
-// printable escapes characters that could move a terminal's cursor or hide text. Line ends and
+// Printable escapes characters that could move a terminal's cursor or hide text. Line ends and
 // tabs stay.
-func printable(s string) string {
+func Printable(s string) string {
 	var b strings.Builder
 	for i, r := range s {
 		switch {
@@ -286,14 +287,14 @@ func printable(s string) string {
 	return b.String()
 }
 
-// oneLine is like printable, but replaces line ends and tabs with spaces.
-func oneLine(s string) string {
-	return strings.NewReplacer("\n", " ", "\t", " ").Replace(printable(s))
+// OneLine is like Printable, but replaces line ends and tabs with spaces.
+func OneLine(s string) string {
+	return strings.NewReplacer("\n", " ", "\t", " ").Replace(Printable(s))
 }
 
-// printJSON prints v as indented JSON. Everything that could control a terminal is escaped;
+// WriteJSON prints v as indented JSON. Everything that could control a terminal is escaped;
 // encoding/json escapes only characters below a space.
-func printJSON(w io.Writer, v any) error {
+func WriteJSON(w io.Writer, v any) error {
 	var out strings.Builder
 	enc := json.NewEncoder(&out)
 	enc.SetIndent("", "  ")
@@ -323,8 +324,8 @@ func escapeJSON(s string) string {
 	return b.String()
 }
 
-// age returns a duration with at most two units: "5s", "3m20s", "2h5m", "4d3h".
-func age(d time.Duration) string {
+// Age returns a duration with at most two units: "5s", "3m20s", "2h5m", "4d3h".
+func Age(d time.Duration) string {
 	switch d = max(d, 0).Truncate(time.Second); {
 	case d < time.Minute:
 		return fmt.Sprintf("%ds", d/time.Second)
@@ -337,8 +338,8 @@ func age(d time.Duration) string {
 	return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
 }
 
-// byteCount returns a count of bytes in binary units: "512 B", "1.5 MiB".
-func byteCount(n uint64) string {
+// ByteCount returns a count of bytes in binary units: "512 B", "1.5 MiB".
+func ByteCount(n uint64) string {
 	if n < 1024 {
 		return fmt.Sprintf("%d B", n)
 	}
@@ -349,8 +350,8 @@ func byteCount(n uint64) string {
 	return fmt.Sprintf("%.1f %ciB", value, "KMGTPE"[unit])
 }
 
-// join returns a list as one cell.
-func join[T fmt.Stringer](list []T, sep string) string {
+// Join returns a list as one cell.
+func Join[T fmt.Stringer](list []T, sep string) string {
 	out := make([]string, len(list))
 	for i, v := range list {
 		out[i] = v.String()
@@ -358,7 +359,8 @@ func join[T fmt.Stringer](list []T, sep string) string {
 	return strings.Join(out, sep)
 }
 
-func plural(n int, what string) string {
+// Plural returns a count with its noun: "1 host", "2 hosts".
+func Plural(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}

@@ -1,4 +1,4 @@
-package command
+package cli
 
 import (
 	"io"
@@ -18,9 +18,9 @@ func (m Meta) colours() bool {
 	return m.Terminal && m.Getenv("NO_COLOR") == "" && m.Getenv("TERM") != "dumb"
 }
 
-// paint colours text by the status in it if w shows colours: green passes, yellow recovers without
+// Paint colours text by the status in it if w shows colours: green passes, yellow recovers without
 // help, red needs a person.
-func paint(w io.Writer, status, text string) string {
+func Paint(w io.Writer, status, text string) string {
 	if _, ok := w.(coloured); !ok {
 		return text
 	}

@@ -1,4 +1,4 @@
-package command
+package cli
 
 import (
 	"context"
@@ -18,10 +18,10 @@ const completeTimeout = time.Second
 
 // predictor returns the completion of a flag, by its name or by the value that its usage text
 // names.
-func (c *command) predictor(f *flag.Flag) complete.Predictor {
+func (c *Command) predictor(f *flag.Flag) complete.Predictor {
 	switch f.Name {
 	case "format":
-		return complete.PredictSet(formatTable, formatJSON)
+		return complete.PredictSet(FormatTable, FormatJSON)
 	case "network":
 		return fromAgent(c.meta, func(ctx context.Context, a *api.Client, _ []string) []string { return networkNames(ctx, a) })
 	case "node", "peer":
@@ -36,7 +36,7 @@ func (c *command) predictor(f *flag.Flag) complete.Predictor {
 		return complete.PredictSet(api.LogLevels()...)
 	}
 	switch value, _ := flag.UnquoteUsage(f); {
-	case isBool(f):
+	case IsBool(f):
 		return complete.PredictNothing
 	case value == "file":
 		return complete.PredictFiles("*")
@@ -50,9 +50,9 @@ func (c *command) predictor(f *flag.Flag) complete.Predictor {
 // the arguments before the word, without flags. If anything fails, it completes nothing.
 func fromAgent(m Meta, words func(ctx context.Context, c *api.Client, args []string) []string) complete.Predictor {
 	return complete.PredictFunc(func(line complete.Args) []string {
-		f := &agentFlags{meta: m}
+		f := NewAgentFlags(m)
 		flags := flag.NewFlagSet("", flag.ContinueOnError)
-		f.register(flags)
+		f.Register(flags)
 		var args []string
 		for i := 0; i < len(line.Completed); i++ {
 			name, value, hasValue := flagName(line.Completed[i])
@@ -70,7 +70,7 @@ func fromAgent(m Meta, words func(ctx context.Context, c *api.Client, args []str
 				}
 			}
 		}
-		client, err := f.open()
+		client, err := f.Open()
 		if err != nil {
 			return nil
 		}
@@ -81,8 +81,8 @@ func fromAgent(m Meta, words func(ctx context.Context, c *api.Client, args []str
 	})
 }
 
-// predictNetworks completes the argument NETWORK of commands that take no other.
-func predictNetworks(m Meta) complete.Predictor {
+// PredictNetworks completes the argument NETWORK of commands that take no other.
+func PredictNetworks(m Meta) complete.Predictor {
 	return fromAgent(m, func(ctx context.Context, c *api.Client, args []string) []string {
 		if len(args) > 0 {
 			return nil
@@ -104,7 +104,7 @@ func predictSubnets(m Meta, subnets func(ctx context.Context, c *api.Client, net
 		} else if _, subnet := parseSubnet(args[0]); subnet {
 			return nil
 		}
-		name, err := network(ctx, c, firstArg(args))
+		name, err := network(ctx, c, FirstArg(args))
 		if err != nil {
 			return out
 		}
@@ -114,6 +114,12 @@ func predictSubnets(m Meta, subnets func(ctx context.Context, c *api.Client, net
 		return out
 	})
 }
+
+// PredictLeases completes [NETWORK] SUBNET of commands that take a leased subnet.
+func PredictLeases(m Meta) complete.Predictor { return predictSubnets(m, leased) }
+
+// PredictReservations completes [NETWORK] SUBNET of commands that take a reserved subnet.
+func PredictReservations(m Meta) complete.Predictor { return predictSubnets(m, reserved) }
 
 // leased returns the subnets of a network's leases.
 func leased(ctx context.Context, c *api.Client, network string) (out []netip.Prefix) {
@@ -153,7 +159,7 @@ func networkNames(ctx context.Context, c *api.Client) (names []string) {
 // ofLeases returns a value of every lease of the named or default network, or of all networks.
 func ofLeases(ctx context.Context, c *api.Client, args []string, what func(api.Lease) string) (out []string) {
 	names := networkNames(ctx, c)
-	if name, err := network(ctx, c, firstArg(args)); err == nil && slices.Contains(names, name) {
+	if name, err := network(ctx, c, FirstArg(args)); err == nil && slices.Contains(names, name) {
 		names = []string{name}
 	}
 	for _, n := range names {

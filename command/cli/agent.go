@@ -1,0 +1,251 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry/consul"
+)
+
+// CallTimeout bounds all calls of one command to the agent. It is longer than Consul takes to
+// report that it has no leader (9 to 12 s).
+const CallTimeout = 30 * time.Second
+
+// AgentFlags are the flags of every command that talks to the agent.
+type AgentFlags struct {
+	Meta Meta
+	set  *flag.FlagSet
+
+	address, token, tokenFile                 string
+	caCert, clientCert, clientKey, serverName string
+}
+
+func NewAgentFlags(m Meta) *AgentFlags { return &AgentFlags{Meta: m} }
+
+// Register declares the flags.
+func (f *AgentFlags) Register(fs *flag.FlagSet) {
+	f.set = fs
+	fs.StringVar(&f.address, "address", "", "`address` of the agent: host:port, http(s)://host:port or unix:///path; https where certificates are named; LENO_ADDRESS, default "+api.DefaultAddress)
+	fs.StringVar(&f.token, "token", "", "Consul ACL `token` that writes are made with; LENO_TOKEN, CONSUL_HTTP_TOKEN")
+	fs.StringVar(&f.tokenFile, "token-file", "", "`file` to read the token from; LENO_TOKEN_FILE, CONSUL_HTTP_TOKEN_FILE")
+	fs.StringVar(&f.caCert, "ca-cert", "", "PEM `file` of the authority that signed the agent's certificate; LENO_CA_CERT")
+	fs.StringVar(&f.clientCert, "client-cert", "", "PEM `file` of the certificate to show the agent; LENO_CLIENT_CERT")
+	fs.StringVar(&f.clientKey, "client-key", "", "PEM `file` of its key; LENO_CLIENT_KEY")
+	fs.StringVar(&f.serverName, "tls-server-name", "", "`name` that the agent's certificate has to carry; LENO_TLS_SERVER_NAME")
+}
+
+// value returns the flag's value if it was given, or the value of the first environment variable
+// that is set.
+func (f *AgentFlags) value(name, value string, env ...string) string {
+	return f.setting(name, value, env...).value
+}
+
+// setting is a value and the flag or environment variable that it comes from, such as "-ca-cert".
+// The zero setting has no value.
+type setting struct{ value, source string }
+
+func (f *AgentFlags) setting(name, value string, env ...string) setting {
+	if f.Given(name) {
+		if value == "" {
+			return setting{}
+		}
+		return setting{value, "-" + name}
+	}
+	for _, e := range env {
+		if v := f.Meta.Getenv(e); v != "" {
+			return setting{v, e}
+		}
+	}
+	return setting{}
+}
+
+// read returns the content of the file that the setting names, which must be a regular file, as
+// configuration files must be.
+func (s setting) read() ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), config.ReadTimeout)
+	defer cancel()
+	data, err := config.ReadFile(ctx, s.value)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.source, err)
+	}
+	return data, nil
+}
+
+func (f *AgentFlags) Given(name string) bool {
+	given := false
+	if f.set != nil {
+		f.set.Visit(func(fl *flag.Flag) { given = given || fl.Name == name })
+	}
+	return given
+}
+
+// Open builds the client.
+func (f *AgentFlags) Open() (*api.Client, error) {
+	token, err := f.Token()
+	if err != nil {
+		return nil, err
+	}
+	conf, err := f.tls()
+	if err != nil {
+		return nil, err
+	}
+	client, err := api.New(api.Config{Address: f.Address(), Token: token, TLS: conf})
+	if err != nil {
+		return nil, UsageErrorWithFix(SetFlag("address", api.DefaultAddress), "%s", err)
+	}
+	return client, nil
+}
+
+// Address returns the agent's address. If certificates are given and the address has no scheme, it
+// uses https: plain http would send the token in the clear.
+func (f *AgentFlags) Address() string {
+	address := f.value("address", f.address, "LENO_ADDRESS")
+	if address == "" {
+		address = api.DefaultAddress
+	}
+	if _, _, err := net.SplitHostPort(address); err == nil && !strings.Contains(address, "://") && f.certificates() != (certificates{}) {
+		return "https://" + address
+	}
+	return address
+}
+
+// certificates are the TLS settings from the flags or the environment.
+type certificates struct{ ca, cert, key, name setting }
+
+func (f *AgentFlags) certificates() certificates {
+	return certificates{
+		ca:   f.setting("ca-cert", f.caCert, "LENO_CA_CERT"),
+		cert: f.setting("client-cert", f.clientCert, "LENO_CLIENT_CERT"),
+		key:  f.setting("client-key", f.clientKey, "LENO_CLIENT_KEY"),
+		name: f.setting("tls-server-name", f.serverName, "LENO_TLS_SERVER_NAME"),
+	}
+}
+
+// Token returns the first token of: flags, LENO_*, CONSUL_HTTP_*.
+func (f *AgentFlags) Token() (string, error) {
+	if f.Given("token") {
+		if f.Given("token-file") {
+			return "", UsageErrorWithFix(DropFlags("token"), "-token and -token-file exclude each other")
+		}
+		return f.token, nil
+	}
+	if f.Given("token-file") {
+		return readToken(setting{f.tokenFile, "-token-file"})
+	}
+	for _, name := range []string{"LENO_TOKEN", "CONSUL_HTTP_TOKEN"} {
+		if token := f.Meta.Getenv(name); token != "" {
+			return token, nil
+		}
+		if path := f.Meta.Getenv(name + "_FILE"); path != "" {
+			return readToken(setting{path, name + "_FILE"})
+		}
+	}
+	return "", nil
+}
+
+func readToken(file setting) (string, error) {
+	data, err := file.read()
+	if err != nil {
+		return "", err
+	}
+	token, err := consul.ParseToken(data)
+	if err != nil {
+		return "", fmt.Errorf("%s: %s: %w", file.source, file.value, err)
+	}
+	return token, nil
+}
+
+// tls returns nil when no TLS option is given.
+func (f *AgentFlags) tls() (*tls.Config, error) {
+	given := f.certificates()
+	if given == (certificates{}) {
+		return nil, nil
+	}
+	conf := &tls.Config{ServerName: given.name.value}
+	if given.ca.value != "" {
+		pem, err := given.ca.read()
+		if err != nil {
+			return nil, err
+		}
+		conf.RootCAs = x509.NewCertPool()
+		if !conf.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s: no certificate in %s", given.ca.source, given.ca.value)
+		}
+	}
+	if (given.cert.value == "") != (given.key.value == "") {
+		return nil, UsageErrorWithFix(DropFlags("client-cert", "client-key"), "-client-cert and -client-key belong together")
+	}
+	if given.cert.value != "" {
+		cert, err := given.cert.read()
+		if err != nil {
+			return nil, err
+		}
+		key, err := given.key.read()
+		if err != nil {
+			return nil, err
+		}
+		pair, err := tls.X509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("%s %s with %s %s: %w", given.cert.source, given.cert.value, given.key.source, given.key.value, err)
+		}
+		conf.Certificates = []tls.Certificate{pair}
+	}
+	return conf, nil
+}
+
+// Call opens the client and runs fn with a bounded context. It adds an explanation to the error of
+// an agent that does not respond.
+func (f *AgentFlags) Call(ctx context.Context, fn func(context.Context, *api.Client) error) error {
+	return f.CallWithin(ctx, CallTimeout, fn)
+}
+
+// CallWithin is like Call, with another time limit.
+func (f *AgentFlags) CallWithin(ctx context.Context, limit time.Duration, fn func(context.Context, *api.Client) error) error {
+	client, err := f.Open()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err = fn(ctx, client)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("the agent at %s did not answer within %s: %w", f.Address(), limit, err)
+	}
+	return f.Explain(err)
+}
+
+// plainToTLS is the response of Go's server, which the agent uses, to a plain HTTP request on a
+// TLS port.
+const plainToTLS = "HTTP request to an HTTPS server"
+
+// Explain adds advice to the error of an agent that does not respond.
+func (f *AgentFlags) Explain(err error) error {
+	var unknown x509.UnknownAuthorityError
+	var otherName x509.HostnameError
+	switch {
+	case errors.As(err, &unknown):
+		return fmt.Errorf("%w (-ca-cert and LENO_CA_CERT name the authority that signed the certificate of the agent at %s)", err, f.Address())
+	case errors.As(err, &otherName):
+		return fmt.Errorf("%w (-tls-server-name and LENO_TLS_SERVER_NAME say which name it has to carry)", err)
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return fmt.Errorf("the agent at %s listens without TLS: %w (http:// in the address asks it so)", f.Address(), err)
+	case err != nil && strings.Contains(err.Error(), plainToTLS):
+		return fmt.Errorf("the agent at %s listens with TLS: %w (https:// in the address asks it so)", f.Address(), err)
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) && strings.HasPrefix(f.Address(), "unix:") {
+		return fmt.Errorf("no agent answers at %s: %w (is `leno agent` running? -address and LENO_ADDRESS say where)", f.Address(), err)
+	}
+	return err
+}

@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"strings"
+)
+
+// Values of -format.
+const (
+	FormatTable = "table"
+	FormatJSON  = "json"
+)
+
+// FormatFlag is -format.
+type FormatFlag struct {
+	meta    Meta
+	value   string
+	noColor bool
+}
+
+func NewFormatFlag(m Meta) *FormatFlag { return &FormatFlag{meta: m} }
+
+// Register declares -format and -no-color.
+func (f *FormatFlag) Register(fs *flag.FlagSet) {
+	fs.BoolVar(&f.noColor, "no-color", false, "no colours; they are on a terminal only, and never with NO_COLOR or TERM=dumb")
+	fs.StringVar(&f.value, "format", "", "output `format`, table or json; LENO_FORMAT, default table")
+}
+
+// JSON reports whether JSON is wanted.
+func (f *FormatFlag) JSON() (bool, error) {
+	name, value := "-format", f.value
+	if value == "" {
+		name, value = "LENO_FORMAT", f.meta.Getenv("LENO_FORMAT")
+	}
+	switch value {
+	case "", FormatTable:
+		return false, nil
+	case FormatJSON:
+		return true, nil
+	}
+	return false, WrongValue("format", value, fmt.Sprintf("%s: %q is neither %s nor %s", name, value, FormatTable, FormatJSON), FormatTable, FormatJSON)
+}
+
+// ListFlag is a flag that can be given several times.
+type ListFlag []string
+
+func (l *ListFlag) String() string { return strings.Join(*l, ",") }
+
+func (l *ListFlag) Set(value string) error {
+	if value == "" {
+		return errors.New("is empty")
+	}
+	*l = append(*l, value)
+	return nil
+}
