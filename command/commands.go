@@ -4,8 +4,11 @@
 package command
 
 import (
+	"fmt"
 	"os"
+	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/mattn/go-isatty"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/command/cni"
 )
 
 // NewMeta returns the environment of this process. build may be nil.
@@ -33,6 +37,27 @@ func outputSize() (columns, rows int) {
 	return int(size.Col), int(size.Row)
 }
 
+// Main runs the program that argv selects (argv[0] is its own name). A file named leno-cni is the
+// plugin. A file with any other name is also the plugin if it is called as plugins are, with a
+// command in the environment and without arguments: "type": "leno" in a network configuration
+// makes the runtime look for a file named leno.
+func Main(argv []string, m cli.Meta) int {
+	switch called := len(argv) > 0 && filepath.Base(argv[0]) == cni.Name; {
+	case len(argv) <= 1 && m.Getenv("CNI_COMMAND") != "":
+		return Run([]string{"cni"}, m)
+	case called && len(argv) == 1:
+		// The reference plugins print the same when called by hand. Nomad parses the version from
+		// it.
+		fmt.Fprintf(m.Stderr, "CNI %s plugin v%s\nCNI protocol versions supported: %s\n", cni.Name, m.Version, strings.Join(cni.Versions(), ", "))
+		return cli.ExitDone
+	case called:
+		return Run(append([]string{"cni"}, argv[1:]...), m)
+	case len(argv) == 0:
+		return Run(nil, m)
+	}
+	return Run(argv[1:], m)
+}
+
 // Run runs the command that args (without the program's name) name and returns the exit code.
 func Run(args []string, m cli.Meta) int { return cli.Run(args, m, Commands) }
 
@@ -45,7 +70,7 @@ func Commands(m cli.Meta) cli.Commands {
 	}
 	return cli.NewCommands(m, groups,
 		agentSpec,
-		cniSpec,
+		cni.Spec,
 		dockerOptsSpec,
 		doctorSpec,
 		cleanupSpec,

@@ -1,7 +1,3 @@
-// Package cni translates a network configuration of the Container Network Interface, and the
-// subnet file of this host's network, into the configuration of the plugins that do the work:
-// bridge and host-local. It also owns the format of the records of attachments, and of
-// host-local's store. All of it is pure: it does not know where files are and runs no program.
 package cni
 
 import (
@@ -25,14 +21,14 @@ func Versions() []string { return []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "
 
 // Defaults of a network configuration.
 const (
-	DefaultDataDir = "/run/leno-cni"
-	DefaultWait    = 10 * time.Second
+	defaultDataDir = "/run/leno-cni"
+	defaultWait    = 10 * time.Second
 	maxWait        = 10 * time.Minute
 )
 
-// Conf is a network configuration of type leno-cni. It does not depend on the subnet, so the file
+// networkConf is a network configuration of type leno-cni. It does not depend on the subnet, so the file
 // stays the same when the subnet changes.
-type Conf struct {
+type networkConf struct {
 	CNIVersion string
 	Name       string // of the configuration
 	Network    string // of leno; "" for the only one on this host
@@ -57,13 +53,13 @@ func keys() []string {
 		"prevResult", "runtimeConfig", "subnetFile", "type", "wait"}
 }
 
-// Parse reads a configuration. Errors have the specification's codes: 6 for undecodable input, 2
+// parseConf reads a configuration. Errors have the specification's codes: 6 for undecodable input, 2
 // for an unknown key, 7 for invalid values.
-func Parse(data []byte) (Conf, error) {
-	c := Conf{Wait: DefaultWait, DataDir: DefaultDataDir}
+func parseConf(data []byte) (networkConf, error) {
+	c := networkConf{Wait: defaultWait, DataDir: defaultDataDir}
 	all, err := object("", data)
 	if err != nil {
-		return Conf{}, err
+		return networkConf{}, err
 	}
 	var wait, kind string
 	for _, key := range sorted(all) {
@@ -105,21 +101,21 @@ func Parse(data []byte) (Conf, error) {
 			if strings.HasPrefix(key, "cni.dev/") { // set by the runtime, which may add more of them
 				continue
 			}
-			return Conf{}, unsupported(key, all[key], keys())
+			return networkConf{}, unsupported(key, all[key], keys())
 		}
 		if err := json.Unmarshal(all[key], into); err != nil {
-			return Conf{}, errorf(types.ErrDecodingFailure, "%s: %s is not what it takes: %s", key, short(all[key]), err)
+			return networkConf{}, errorf(types.ErrDecodingFailure, "%s: %s is not what it takes: %s", key, short(all[key]), err)
 		}
 	}
 	if c.Wait, err = parseWait(wait); err != nil {
-		return Conf{}, err
+		return networkConf{}, err
 	}
 	return c, c.check()
 }
 
 func parseWait(text string) (time.Duration, error) {
 	if text == "" {
-		return DefaultWait, nil
+		return defaultWait, nil
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 || d > maxWait {
@@ -129,20 +125,20 @@ func parseWait(text string) (time.Duration, error) {
 }
 
 // check returns an error for values that are invalid, alone or together.
-func (c Conf) check() error {
+func (c networkConf) check() error {
 	invalid := func(format string, args ...any) error {
 		return errorf(types.ErrInvalidNetworkConfig, format, args...)
 	}
 	switch {
-	case !IsName(c.Name):
+	case !isName(c.Name):
 		return invalid("name: %q is not the name of a configuration", c.Name)
-	case c.Network != "" && !IsName(c.Network):
+	case c.Network != "" && !isName(c.Network):
 		return invalid("network: %q is not the name of a network", c.Network)
 	case c.SubnetFile != "" && c.Address != "":
 		return invalid("subnetFile and address exclude each other: with subnetFile the agent is not asked; leave one out")
 	case c.SubnetFile != "" && !filepath.IsAbs(c.SubnetFile):
 		return invalid("subnetFile: %q is not an absolute path", c.SubnetFile)
-	case c.SubnetFile != "" && !IsName(c.NetworkOfFile()):
+	case c.SubnetFile != "" && !isName(c.networkOfFile()):
 		return invalid("subnetFile: %q tells of no network's name: say it as network", c.SubnetFile)
 	case !filepath.IsAbs(c.DataDir):
 		return invalid("dataDir: %q is not an absolute path", c.DataDir)
@@ -158,16 +154,16 @@ func (c Conf) check() error {
 	return c.checkIPAM()
 }
 
-// NetworkOfFile returns the name of the network of SubnetFile, "" when neither names one.
-func (c Conf) NetworkOfFile() string {
+// networkOfFile returns the name of the network of SubnetFile, "" when neither names one.
+func (c networkConf) networkOfFile() string {
 	if c.SubnetFile == "" { // filepath.Base would return "."
 		return c.Network
 	}
 	return cmp.Or(c.Network, strings.TrimSuffix(filepath.Base(c.SubnetFile), ".env"))
 }
 
-// IsName reports whether the text can be a name in a path.
-func IsName(name string) bool {
+// isName reports whether the text can be a name in a path.
+func isName(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }
 

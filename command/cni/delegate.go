@@ -15,15 +15,15 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// Facts are what is known about this host's part in a network.
-type Facts struct {
+// facts are what is known about this host's part in a network.
+type facts struct {
 	Network string
 	Path    string // of the subnet file
 	state.SubnetFile
 }
 
-// Delegation is work for another plugin.
-type Delegation struct {
+// delegation is work for another plugin.
+type delegation struct {
 	Plugin  string // "bridge"
 	Network string
 	Config  json.RawMessage
@@ -49,12 +49,12 @@ type Delegation struct {
 const (
 	bridgePlugin = "bridge"
 	ptpPlugin    = "ptp"
-	IPAM         = "host-local"
+	ipamPlugin   = "host-local"
 )
 
-// BridgeName returns a network's default bridge name: at most 15 bytes, and different for each
+// bridgeName returns a network's default bridge name: at most 15 bytes, and different for each
 // network.
-func BridgeName(network string) string {
+func bridgeName(network string) string {
 	return "cni-" + strings.TrimPrefix(backend.LinkName(network), backend.LinkPrefix)
 }
 
@@ -83,7 +83,7 @@ type delegateSettings struct {
 }
 
 // settings parses `delegate`.
-func (c Conf) settings() (delegateSettings, error) {
+func (c networkConf) settings() (delegateSettings, error) {
 	d := delegateSettings{Type: bridgePlugin}
 	text, err := json.Marshal(c.Delegate)
 	if err == nil {
@@ -95,7 +95,7 @@ func (c Conf) settings() (delegateSettings, error) {
 	return d, nil
 }
 
-func (c Conf) checkDelegate() error {
+func (c networkConf) checkDelegate() error {
 	for _, key := range sorted(c.Delegate) {
 		if slices.Contains(takenKeys(), key) {
 			return errorf(types.ErrInvalidNetworkConfig, "delegate.%s: leno-cni sets it itself; leave it out, or put it at the top where it is known there", key)
@@ -131,15 +131,15 @@ func (c Conf) checkDelegate() error {
 }
 
 // checkIPAM returns an error for ipam settings that are not allowed: the addresses come from leno.
-func (c Conf) checkIPAM() error {
+func (c networkConf) checkIPAM() error {
 	var routes []*types.Route
 	var text string
 	for _, key := range sorted(c.IPAM) {
 		var err error
 		switch value := c.IPAM[key]; key {
 		case "type":
-			if err = json.Unmarshal(value, &text); err == nil && text != IPAM {
-				return errorf(types.ErrInvalidNetworkConfig, "ipam.type: %q; addresses are given out by %s alone", text, IPAM)
+			if err = json.Unmarshal(value, &text); err == nil && text != ipamPlugin {
+				return errorf(types.ErrInvalidNetworkConfig, "ipam.type: %q; addresses are given out by %s alone", text, ipamPlugin)
 			}
 		case "routes":
 			err = json.Unmarshal(value, &routes)
@@ -170,20 +170,20 @@ func (c Conf) checkIPAM() error {
 	return nil
 }
 
-// Delegate returns the work for a plugin that the configuration and the facts require.
-func Delegate(c Conf, f Facts) (Delegation, error) {
+// newDelegation returns the work for a plugin that the configuration and the facts require.
+func newDelegation(c networkConf, f facts) (delegation, error) {
 	set, err := c.settings()
 	if err != nil {
-		return Delegation{}, err
+		return delegation{}, err
 	}
 	if set.MTU > f.MTU {
-		return Delegation{}, errorf(types.ErrInvalidNetworkConfig, "delegate.mtu: %d is more than network %s carries, %d: leave it out, or take %d at most", set.MTU, f.Network, f.MTU, f.MTU)
+		return delegation{}, errorf(types.ErrInvalidNetworkConfig, "delegate.mtu: %d is more than network %s carries, %d: leave it out, or take %d at most", set.MTU, f.Network, f.MTU, f.MTU)
 	}
-	d := Delegation{Plugin: set.Type, Network: f.Network, MTU: cmp.Or(set.MTU, f.MTU), Forwards: set.Type == ptpPlugin, DataDir: c.DataDir, subnets: f.Subnets()}
+	d := delegation{Plugin: set.Type, Network: f.Network, MTU: cmp.Or(set.MTU, f.MTU), Forwards: set.Type == ptpPlugin, DataDir: c.DataDir, subnets: f.Subnets()}
 	conf := map[string]any{"mtu": f.MTU}
 	defaultRoute := true
 	if d.Plugin == bridgePlugin {
-		d.Bridge = BridgeName(f.Network)
+		d.Bridge = bridgeName(f.Network)
 		d.Own = set.Bridge == "" || set.Bridge == d.Bridge
 		conf["bridge"] = d.Bridge
 		conf["isGateway"] = true
@@ -218,7 +218,7 @@ func Delegate(c Conf, f Facts) (Delegation, error) {
 	// configurations of the same network from giving out the same address.
 	conf["name"] = f.Network
 	if conf["ipam"], err = c.ipam(f, d.Plugin == bridgePlugin, defaultRoute); err != nil {
-		return Delegation{}, err
+		return delegation{}, err
 	}
 	for key, value := range map[string]json.RawMessage{"args": c.Args, "dns": c.DNS, "runtimeConfig": c.RuntimeConfig} {
 		if len(value) > 0 {
@@ -231,7 +231,7 @@ func Delegate(c Conf, f Facts) (Delegation, error) {
 
 // ipam returns host-local's configuration: one range set per family, each of which gives an
 // address. If the container's default route goes elsewhere, it gets a route to the whole network.
-func (c Conf) ipam(f Facts, bridge, defaultRoute bool) (map[string]any, error) {
+func (c networkConf) ipam(f facts, bridge, defaultRoute bool) (map[string]any, error) {
 	var ranges [][]map[string]string
 	for _, g := range f.Gateways {
 		ranges = append(ranges, []map[string]string{{"subnet": g.Masked().String(), "gateway": g.Addr().String()}})
@@ -256,7 +256,7 @@ func (c Conf) ipam(f Facts, bridge, defaultRoute bool) (map[string]any, error) {
 			routes = append(routes, r)
 		}
 	}
-	out := map[string]any{"type": IPAM, "dataDir": AddressDir(c.DataDir), "ranges": ranges}
+	out := map[string]any{"type": ipamPlugin, "dataDir": addressDir(c.DataDir), "ranges": ranges}
 	if len(routes) > 0 {
 		out["routes"] = routes
 	}
@@ -266,8 +266,8 @@ func (c Conf) ipam(f Facts, bridge, defaultRoute bool) (map[string]any, error) {
 	return out, nil
 }
 
-// With returns the delegation's configuration with some keys replaced.
-func (d Delegation) With(values map[string]any) (json.RawMessage, error) {
+// with returns the delegation's configuration with some keys replaced.
+func (d delegation) with(values map[string]any) (json.RawMessage, error) {
 	all, err := object("", d.Config)
 	if err != nil {
 		return nil, err
@@ -280,22 +280,22 @@ func (d Delegation) With(values map[string]any) (json.RawMessage, error) {
 	return json.Marshal(all)
 }
 
-// GatewayFile returns the path of the record of what is put on the gateways' device.
-func (d Delegation) GatewayFile() string {
-	return filepath.Join(GatewayDir(d.DataDir), d.Network, d.Gateway)
+// gatewayFile returns the path of the record of what is put on the gateways' device.
+func (d delegation) gatewayFile() string {
+	return filepath.Join(gatewayDir(d.DataDir), d.Network, d.Gateway)
 }
 
-// Stale returns the addresses of a device that belong to the host's earlier subnets in the network
+// staleAddresses returns the addresses of a device that belong to the host's earlier subnets in the network
 // and would keep packets for their next owner on this host. On the network's own device these are
 // all addresses that are not gateways now, on other devices only those that leno gave.
-func Stale(d Delegation, f Facts, onBridge, given []netip.Prefix) []netip.Prefix {
+func staleAddresses(d delegation, f facts, onBridge, given []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(onBridge), func(p netip.Prefix) bool {
 		return slices.Contains(f.Gateways, p) || p.Addr().IsLinkLocalUnicast() || !d.Own && !slices.Contains(given, p)
 	})
 }
 
-// Outside returns the addresses of a container that are not in this host's subnets.
-func Outside(f Facts, addrs []netip.Addr) []netip.Addr {
+// addressesOutside returns the addresses of a container that are not in this host's subnets.
+func addressesOutside(f facts, addrs []netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
 		return slices.ContainsFunc(f.Gateways, func(g netip.Prefix) bool { return g.Contains(a) })
 	})

@@ -14,14 +14,14 @@ import (
 )
 
 // dual holds the facts of a host with two families.
-var dual = Facts{Network: "default", SubnetFile: state.SubnetFile{
+var dual = facts{Network: "default", SubnetFile: state.SubnetFile{
 	Gateways: []netip.Prefix{netip.MustParsePrefix("10.5.34.1/24"), netip.MustParsePrefix("fd00:5:0:22::1/64")},
 	Pools:    []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16"), netip.MustParsePrefix("fd00:5::/48")},
 	MTU:      1450, IPMasq: true,
 }}
 
 // only returns dual with one family.
-func only(family int) Facts {
+func only(family int) facts {
 	f := dual
 	f.Gateways, f.Pools = f.Gateways[family:family+1], f.Pools[family:family+1]
 	return f
@@ -63,7 +63,7 @@ func TestDelegate(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name, conf string
-		facts      Facts
+		facts      facts
 		want       string
 		bridge     string
 		own        bool
@@ -96,11 +96,11 @@ func TestDelegate(t *testing.T) {
 			if tt.conf != "" {
 				text += "," + tt.conf
 			}
-			c, err := Parse([]byte(text + "}"))
+			c, err := parseConf([]byte(text + "}"))
 			if err != nil {
 				t.Fatal(err)
 			}
-			d, err := Delegate(c, tt.facts)
+			d, err := newDelegation(c, tt.facts)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -178,9 +178,9 @@ func TestRefused(t *testing.T) {
 			if !whole {
 				text = "{" + head + "," + text + "}"
 			}
-			c, err := Parse([]byte(text))
+			c, err := parseConf([]byte(text))
 			if err == nil {
-				_, err = Delegate(c, dual)
+				_, err = newDelegation(c, dual)
 			}
 			var e *types.Error
 			if !errors.As(err, &e) || e.Code != tt.code || !strings.Contains(e.Msg, tt.want) {

@@ -11,13 +11,13 @@ import (
 // Error codes. The specification's codes are in package types, except the two of STATUS. Codes
 // from 100 are the plugin's own.
 const (
-	CodeNotAvailable = 50  // STATUS: an ADD would fail
-	CodeLimited      = 51  // STATUS: an ADD would fail, and running containers may not be reachable
-	CodeNoPlugin     = 100 // a plugin to delegate to is missing
-	CodeExhausted    = 101 // no address is left in this host's subnet
-	CodeAttached     = 102 // the container already has this interface
-	CodeOldSubnet    = 103 // CHECK: the container's address is in an earlier subnet of this host
-	CodeCostsRoutes  = 104 // the host would lose IPv6 routes
+	codeNotAvailable = 50  // STATUS: an ADD would fail
+	codeLimited      = 51  // STATUS: an ADD would fail, and running containers may not be reachable
+	codeNoPlugin     = 100 // a plugin to delegate to is missing
+	codeExhausted    = 101 // no address is left in this host's subnet
+	codeAttached     = 102 // the container already has this interface
+	codeOldSubnet    = 103 // CHECK: the container's address is in an earlier subnet of this host
+	codeCostsRoutes  = 104 // the host would lose IPv6 routes
 )
 
 // errorf returns an error with a code. Its text contains the fix.
@@ -25,49 +25,49 @@ func errorf(code uint, format string, args ...any) error {
 	return types.NewError(code, fmt.Sprintf(format, args...), "")
 }
 
-// NotAvailable returns the STATUS error with the text of the error that ADD would return.
-func NotAvailable(err error) error {
-	return types.NewError(CodeNotAvailable, err.Error(), "")
+// notAvailable returns the STATUS error with the text of the error that ADD would return.
+func notAvailable(err error) error {
+	return types.NewError(codeNotAvailable, err.Error(), "")
 }
 
-// Limited returns the error for containers that may not be reachable.
-func Limited(network, reasons string) error {
-	return errorf(CodeLimited, "network %s: %s; see `leno status`", network, reasons)
+// limited returns the error for containers that may not be reachable.
+func limited(network, reasons string) error {
+	return errorf(codeLimited, "network %s: %s; see `leno status`", network, reasons)
 }
 
-// NotReady returns the error for a subnet that is not known yet.
-func NotReady(reason string) error {
+// notReady returns the error for a subnet that is not known yet.
+func notReady(reason string) error {
 	return errorf(types.ErrTryAgainLater, "%s", reason)
 }
 
-// IsNotReady reports whether waiting may help.
-func IsNotReady(err error) bool {
+// isNotReady reports whether waiting may help.
+func isNotReady(err error) bool {
 	e, ok := err.(*types.Error)
 	return ok && e.Code == types.ErrTryAgainLater
 }
 
-// CostsRoutes returns the error for a host that would lose routes, with the fix.
-func CostsRoutes(network, reason string) error {
-	return errorf(CodeCostsRoutes, "network %s: %s", network, reason)
+// costsRoutes returns the error for a host that would lose routes, with the fix.
+func costsRoutes(network, reason string) error {
+	return errorf(codeCostsRoutes, "network %s: %s", network, reason)
 }
 
-// IsExhausted reports whether no address was left.
-func IsExhausted(err error) bool {
+// isExhaustedError reports whether no address was left.
+func isExhaustedError(err error) bool {
 	e, ok := err.(*types.Error)
-	return ok && e.Code == CodeExhausted
+	return ok && e.Code == codeExhausted
 }
 
-// Exhausted returns the error for a subnet without a free address.
-func Exhausted(d Delegation) error { return exhausted(d, "") }
+// exhaustedError returns the error for a subnet without a free address.
+func exhaustedError(d delegation) error { return exhaustedErrorf(d, "") }
 
-func exhausted(d Delegation, more string) error {
-	return errorf(CodeExhausted, "network %s: no address is left in this host's %s%s. End containers, release what a crash left with the runtime's GC, or give hosts larger subnets (see `leno network plan`)",
+func exhaustedErrorf(d delegation, more string) error {
+	return errorf(codeExhausted, "network %s: no address is left in this host's %s%s. End containers, release what a crash left with the runtime's GC, or give hosts larger subnets (see `leno network plan`)",
 		d.Network, join(d.subnets), more)
 }
 
-// Print returns an error in the specification's format for standard output. version is the version
+// errorJSON returns an error in the specification's format for standard output. version is the version
 // of the configuration, "" when it has none.
-func Print(e *types.Error, version string) []byte {
+func errorJSON(e *types.Error, version string) []byte {
 	if version == "" {
 		version = Versions()[len(Versions())-1]
 	}
@@ -81,15 +81,15 @@ func Print(e *types.Error, version string) []byte {
 	return append(text, '\n')
 }
 
-// Explain adds to a plugin's error the name of the plugin and, if a person can act, the fix.
-func Explain(d Delegation, path string, err error) error {
+// explain adds to a plugin's error the name of the plugin and, if a person can act, the fix.
+func explain(d delegation, path string, err error) error {
 	e, ok := err.(*types.Error)
 	switch text := err.Error(); {
 	case strings.Contains(text, "failed to find plugin"):
-		return errorf(CodeNoPlugin, "plugin %s is not in CNI_PATH (%s): install the reference plugins there, https://github.com/containernetworking/plugins",
+		return errorf(codeNoPlugin, "plugin %s is not in CNI_PATH (%s): install the reference plugins there, https://github.com/containernetworking/plugins",
 			quotedAfter(text, "failed to find plugin "), path)
 	case strings.Contains(text, "no IP addresses available in range set"):
-		return exhausted(d, ": "+text)
+		return exhaustedErrorf(d, ": "+text)
 	case strings.Contains(text, "failed to allocate all requested IPs"), strings.Contains(text, "requested IP address"), strings.Contains(text, "requested ip "):
 		return errorf(types.ErrInvalidNetworkConfig, "network %s: %s; ask for a free address of this host's %s, or for none", d.Network, text, join(d.subnets))
 	case !ok || e.Code == 0:

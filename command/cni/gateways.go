@@ -1,52 +1,152 @@
 package cni
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
-	"strings"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/agent/state"
 )
 
-// GatewayDir returns the directory of the files NETWORK/DEVICE, one for each device that was given
-// gateways of a network.
-func GatewayDir(dataDir string) string { return filepath.Join(dataDir, "bridges") }
-
-// Given is what leno put on a device: the gateways of a network, and the subnet file they came
-// from. Its file contains the path first, then one address per line:
-//
-//	/run/leno/default.env
-//	10.5.34.1/24
-//	fd00:5:0:22::1/64
-type Given struct {
-	SubnetFile string
-	Gateways   []netip.Prefix
-}
-
-// String returns the text of the file.
-func (g Given) String() string {
-	var text strings.Builder
-	for _, line := range append([]string{g.SubnetFile}, words(g.Gateways)...) {
-		fmt.Fprintln(&text, line)
+// removeStaleAddresses removes addresses of the host's earlier subnets from the gateways' device.
+func removeStaleAddresses(d delegation, f facts) error {
+	link, err := findDevice(d.Gateway)
+	if err != nil || link == nil {
+		return err
 	}
-	return text.String()
-}
-
-// ParseGiven parses the text of the file. It ignores unknown lines.
-func ParseGiven(text string) Given {
-	var g Given
-	for line := range strings.Lines(text) {
-		line = strings.TrimSuffix(line, "\n")
-		if p, err := netip.ParsePrefix(line); err == nil {
-			g.Gateways = append(g.Gateways, p)
-		} else if filepath.IsAbs(line) {
-			g.SubnetFile = line
+	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("addresses of %s: %w", d.Gateway, err)
+	}
+	var have []netip.Prefix
+	for _, a := range addrs {
+		ones, _ := a.Mask.Size()
+		if ip, ok := netip.AddrFromSlice(a.IP); ok {
+			have = append(have, netip.PrefixFrom(ip.Unmap(), ones))
 		}
 	}
-	return g
+	var given givenGateways
+	if !d.Own {
+		if given, err = readGiven(d.gatewayFile()); err != nil {
+			return err
+		}
+	}
+	return removeAddresses(link, staleAddresses(d, f, have, given.Gateways))
 }
 
-// Old returns the gateways that are no longer the host's.
-func (g Given) Old(f Facts) []netip.Prefix {
-	return slices.DeleteFunc(slices.Clone(g.Gateways), func(p netip.Prefix) bool { return slices.Contains(f.Gateways, p) })
+// removeAddresses removes addresses from a device and ignores those that it does not have.
+func removeAddresses(link netlink.Link, addrs []netip.Prefix) error {
+	for _, p := range addrs {
+		if err := netlink.AddrDel(link, &netlink.Addr{IPNet: ipNet(p)}); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			return fmt.Errorf("take %s off %s: %w", p, link.Attrs().Name, err)
+		}
+	}
+	return nil
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// settleBridge makes the gateways usable at once. A new IPv6 address on a bridge is tentative for
+// a second or two, and packets to it are lost. No other host can have the address, because the
+// subnet is this host's, so it is added again without duplicate detection.
+func settleBridge(d delegation, f facts) error {
+	link, err := findDevice(d.Gateway)
+	if err != nil || link == nil {
+		return err
+	}
+	addrs, err := netlink.AddrList(link, netlink.FAMILY_V6)
+	if err != nil {
+		return fmt.Errorf("addresses of %s: %w", d.Gateway, err)
+	}
+	for _, a := range addrs {
+		ip, _ := netip.AddrFromSlice(a.IP)
+		i := slices.IndexFunc(f.Gateways, func(g netip.Prefix) bool { return g.Addr() == ip })
+		if i < 0 || a.Flags&unix.IFA_F_TENTATIVE == 0 {
+			continue
+		}
+		// Another call may do the same at the same time.
+		err := netlink.AddrDel(link, &netlink.Addr{IPNet: ipNet(f.Gateways[i])})
+		if err == nil || errors.Is(err, unix.EADDRNOTAVAIL) {
+			err = netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet(f.Gateways[i]), Flags: unix.IFA_F_NODAD})
+		}
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("put %s on %s: %w", f.Gateways[i], d.Gateway, err)
+		}
+	}
+	return nil
+}
+
+// readGiven reads what was put on a device. It returns the zero value if there is no file.
+func readGiven(path string) (givenGateways, error) {
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return givenGateways{}, err
+	}
+	return parseGiven(string(text)), nil
+}
+
+// recordGateways records what is about to be put on the gateways' device. Earlier addresses have
+// already been removed from it.
+func recordGateways(d delegation, f facts) error {
+	path, text := d.gatewayFile(), givenGateways{SubnetFile: f.Path, Gateways: f.Gateways}.String()
+	if have, err := os.ReadFile(path); err == nil && string(have) == text {
+		return nil
+	}
+	return state.WriteFile(path, []byte(text), 0o644)
+}
+
+// thenTidy returns a function that calls do and then removes the gateways of the host's earlier
+// subnets from all devices. Without it, if no container is added after a subnet change, packets
+// for the next owner of that subnet would stay on this host.
+func (p *plugin) thenTidy(do func(context.Context, *skel.CmdArgs) error) func(context.Context, *skel.CmdArgs) error {
+	return func(ctx context.Context, args *skel.CmdArgs) error {
+		if err := do(ctx, args); err != nil {
+			return err
+		}
+		// Ignore errors: containers have to end in any case.
+		if c, err := parseForDel(args.StdinData); err == nil {
+			p.tidy(c.DataDir)
+		}
+		return nil
+	}
+}
+
+// tidy removes old gateways from the devices. It uses what was recorded when they were added: a
+// configuration need not name its network, only the agent knows a non-default path of a subnet
+// file, and DEL does not ask the agent. A file that is gone has been moved; the default place is
+// the only other place to look.
+func (p *plugin) tidy(dataDir string) {
+	dir := gatewayDir(dataDir)
+	networks, _ := entries(dir)
+	for _, network := range networks {
+		devices, _ := entries(filepath.Join(dir, network.Name()))
+		for _, device := range devices {
+			given, err := readGiven(filepath.Join(dir, network.Name(), device.Name()))
+			if err != nil {
+				continue
+			}
+			f, err := p.readFacts(network.Name(), given.SubnetFile, "")
+			if isNotReady(err) {
+				f, err = p.readFacts(network.Name(), p.defaultSubnetFile(network.Name()), "")
+			}
+			if err != nil {
+				continue
+			}
+			if link, err := findDevice(device.Name()); err == nil && link != nil {
+				_ = removeAddresses(link, given.outdated(f))
+			}
+		}
+	}
 }

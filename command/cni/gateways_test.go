@@ -1,60 +1,55 @@
 package cni
 
 import (
-	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// TestGiven: what was put on a device is read as it was written, and addresses that are no longer
-// the host's gateways are old.
-func TestGiven(t *testing.T) {
-	prefixes := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+// TestCNITidy: gateways that the host no longer has are removed from a bridge, according to the
+// subnet file they came from, or the one that replaced it in the default place. An untrusted file
+// is ignored.
+func TestCNITidy(t *testing.T) {
+	const before, now = "10.5.34.1/24", "10.5.40.1/24"
+	text := "LENO_NETWORK=10.5.0.0/16\nLENO_SUBNET=" + now + "\nLENO_MTU=1450\n"
 	for _, tt := range []struct {
-		name, text string
-		want       Given
-		old        string // if the host's facts are dual
+		name  string
+		files func(remembered, usual string) error
+		stays bool
 	}{
-		{"nothing", "", Given{}, ""},
-		{"as it is", "/run/leno/default.env\n10.5.34.1/24\nfd00:5:0:22::1/64\n", Given{"/run/leno/default.env", dual.Gateways}, ""},
-		{"old", "/a b/c\n10.5.33.1/24\nfd00:5:0:22::1/64\n", Given{"/a b/c", []netip.Prefix{netip.MustParsePrefix("10.5.33.1/24"), dual.Gateways[1]}}, "10.5.33.1/24"},
-		{"another length", "10.5.34.1/25", Given{Gateways: []netip.Prefix{netip.MustParsePrefix("10.5.34.1/25")}}, "10.5.34.1/25"},
-		{"rubbish", "x\n\n10.5.34.1\n10.5.34.1/240\nrelative/file", Given{}, ""},
+		{"where it was", func(remembered, _ string) error { return os.WriteFile(remembered, []byte(text), 0o644) }, false},
+		{"moved to where they lie as usual", func(_, usual string) error { return os.WriteFile(usual, []byte(text), 0o644) }, false},
+		{"gone", func(string, string) error { return nil }, true},
+		{"unusable where it was", func(remembered, usual string) error {
+			if err := os.WriteFile(remembered, nil, 0o644); err != nil {
+				return err
+			}
+			return os.WriteFile(usual, []byte(text), 0o644)
+		}, true},
 	} {
-		got := ParseGiven(tt.text)
-		if diff := cmp.Diff(tt.want, got, prefixes); diff != "" || join(got.Old(dual)) != tt.old {
-			t.Errorf("%s: old is %q, want %q: %s", tt.name, join(got.Old(dual)), tt.old, diff)
-		}
-		if again := ParseGiven(got.String()); cmp.Diff(got, again, prefixes) != "" {
-			t.Errorf("%s: written as %q", tt.name, got.String())
-		}
-	}
-}
-
-// TestGatewayDevice: the device on which the bridge plugin puts the gateways. With it goes
-// forwarding.
-func TestGatewayDevice(t *testing.T) {
-	for more, want := range map[string]string{
-		"":                             "cni-default",
-		`,"delegate":{"bridge":"br7"}`: "br7",
-		`,"delegate":{"vlan":7}`:       "cni-default.7",
-		`,"delegate":{"bridge":"br7","vlan":4094}`:   "br7.4094",
-		`,"delegate":{"isGateway":false}`:            "",
-		`,"delegate":{"isDefaultGateway":false}`:     "cni-default",
-		`,"delegate":{"type":"ptp"}`:                 "",
-		`,"delegate":{"type":"macvlan"}`:             "",
-		`,"delegate":{"type":"bridge","vlan":0}`:     "cni-default",
-		`,"delegate":{"isGateway":true,"bridge":""}`: "cni-default",
-	} {
-		c, err := Parse([]byte("{" + head + more + "}"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		forwards := want != "" || strings.Contains(more, "ptp")
-		if d, err := Delegate(c, dual); err != nil || d.Gateway != want || d.Forwards != forwards {
-			t.Errorf("%s: %q, want %q; forwards: %t, want %t: %v", more, d.Gateway, want, d.Forwards, forwards, err)
-		}
+		t.Run(tt.name, func(t *testing.T) {
+			p, dataDir := &plugin{runDir: ownDir(t)}, ownDir(t)
+			remembered := filepath.Join(ownDir(t), "elsewhere.env")
+			given := filepath.Join(gatewayDir(dataDir), "default", "cni0")
+			if err := os.MkdirAll(filepath.Dir(given), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(given, []byte(remembered+"\n"+before+"\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if err := tt.files(remembered, p.defaultSubnetFile("default")); err != nil {
+				t.Fatal(err)
+			}
+			ns := nstest.New(t)
+			ns.Sh("ip link add cni0 type bridge; ip addr add " + before + " dev cni0; ip addr add " + now + " dev cni0")
+			ns.Do(func() { p.tidy(dataDir) })
+			got := ns.Sh("ip -o -4 addr show dev cni0")
+			if strings.Contains(got, before) != tt.stays || !strings.Contains(got, now) {
+				t.Errorf("%s stays: %t is wanted:\n%s", before, tt.stays, got)
+			}
+		})
 	}
 }

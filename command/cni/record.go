@@ -16,24 +16,24 @@ import (
 // Records are stored below the data directory:
 //
 //	addresses/NETWORK/10.5.34.2            host-local's store, one file per address
-//	attachments/NAME/CONTAINER:INTERFACE   a Record, for each attachment by the configuration NAME
-//	bridges/NETWORK/DEVICE                 Given, for each device that has gateways
+//	attachments/NAME/CONTAINER:INTERFACE   a record, for each attachment by the configuration NAME
+//	bridges/NETWORK/DEVICE                 givenGateways, for each device that has gateways
 //
 // The data directory is below /run by default: after a boot there are no containers, and their
 // records are gone too.
 
-// AddressDir returns the dataDir of host-local.
-func AddressDir(dataDir string) string { return filepath.Join(dataDir, "addresses") }
+// addressDir returns the dataDir of host-local.
+func addressDir(dataDir string) string { return filepath.Join(dataDir, "addresses") }
 
-// AttachmentDir returns the directory of a configuration's records; with name "", that of all records.
-func AttachmentDir(dataDir, name string) string { return filepath.Join(dataDir, "attachments", name) }
+// attachmentDir returns the directory of a configuration's records; with name "", that of all records.
+func attachmentDir(dataDir, name string) string { return filepath.Join(dataDir, "attachments", name) }
 
 const recordVersion = 1
 
-// Record is what another plugin was given for one attachment. It is written before the plugin
+// record is what another plugin was given for one attachment. It is written before the plugin
 // runs, so that DEL can undo what a crash left. It contains everything that DEL needs, because by
 // then the agent may be gone and the subnet changed.
-type Record struct {
+type record struct {
 	Version     int             `json:"version"`
 	Name        string          `json:"name"` // of the configuration
 	ContainerID string          `json:"container_id"`
@@ -54,30 +54,30 @@ type Record struct {
 	Refused bool `json:"refused,omitempty"`
 }
 
-// Kept returns the record in its file.
-func (r Record) Kept() Kept {
-	return Kept{Name: r.Name, File: r.File(), Readable: true, Record: r}
+// inFile returns the record in its file.
+func (r record) inFile() recordFile {
+	return recordFile{Name: r.Name, File: r.fileName(), Readable: true, Record: r}
 }
 
-// NewRecord returns the record of a delegation for a container and its namespace.
-func NewRecord(name string, a types.GCAttachment, netns string, d Delegation) Record {
-	return Record{Version: recordVersion, Name: name, ContainerID: a.ContainerID, IfName: a.IfName, Netns: netns, Network: d.Network, Plugin: d.Plugin, Config: d.Config}
+// newRecord returns the record of a delegation for a container and its namespace.
+func newRecord(name string, a types.GCAttachment, netns string, d delegation) record {
+	return record{Version: recordVersion, Name: name, ContainerID: a.ContainerID, IfName: a.IfName, Netns: netns, Network: d.Network, Plugin: d.Plugin, Config: d.Config}
 }
 
-// Delegation returns the recorded delegation.
-func (r Record) Delegation() Delegation {
-	return Delegation{Plugin: r.Plugin, Network: r.Network, Config: r.Config}
+// delegation returns the recorded delegation.
+func (r record) delegation() delegation {
+	return delegation{Plugin: r.Plugin, Network: r.Network, Config: r.Config}
 }
 
-// File returns the name of the record's file.
-func (r Record) File() string { return RecordFile(r.ContainerID, r.IfName) }
+// fileName returns the name of the record's file.
+func (r record) fileName() string { return recordFileName(r.ContainerID, r.IfName) }
 
 // maxFile leaves room below NAME_MAX for the name of a temporary file.
 const maxFile = 200
 
-// RecordFile returns the name of an attachment's file. Neither word can contain a colon. A
+// recordFileName returns the name of an attachment's file. Neither word can contain a colon. A
 // container's name may be longer than a file name can be.
-func RecordFile(containerID, ifName string) string {
+func recordFileName(containerID, ifName string) string {
 	name := containerID + ":" + ifName
 	if len(name) > maxFile {
 		sum := sha256.Sum256([]byte(name))
@@ -86,9 +86,9 @@ func RecordFile(containerID, ifName string) string {
 	return name
 }
 
-// ParseRecord parses a record.
-func ParseRecord(data []byte) (Record, error) {
-	var r Record
+// parseRecord parses a record.
+func parseRecord(data []byte) (record, error) {
+	var r record
 	err := json.Unmarshal(data, &r)
 	switch {
 	case err != nil:
@@ -98,59 +98,61 @@ func ParseRecord(data []byte) (Record, error) {
 		err = fmt.Errorf("not everything is there")
 	}
 	if err != nil {
-		return Record{}, fmt.Errorf("not a record of an attachment: %w", err)
+		return record{}, fmt.Errorf("not a record of an attachment: %w", err)
 	}
 	return r, nil
 }
 
-// Attachment returns the record's key.
-func (r Record) Attachment() types.GCAttachment {
+// attachment returns the record's key.
+func (r record) attachment() types.GCAttachment {
 	return types.GCAttachment{ContainerID: r.ContainerID, IfName: r.IfName}
 }
 
-// Kept is a record's file. Its name identifies the attachment even if a crash or a newer leno left
+// recordFile is a record's file. Its name identifies the attachment even if a crash or a newer leno left
 // unreadable content in it.
-type Kept struct {
+type recordFile struct {
 	Name, File string // of the configuration, and of the file
 	Readable   bool
-	Record     Record
+	Record     record
 }
 
-// NewKept returns the Kept of a file's content.
-func NewKept(name, file string, data []byte) Kept {
-	r, err := ParseRecord(data)
-	if err != nil || r.Name != name || r.File() != file {
-		return Kept{Name: name, File: file}
+// newRecordFile returns the recordFile of a file's content.
+func newRecordFile(name, file string, data []byte) recordFile {
+	r, err := parseRecord(data)
+	if err != nil || r.Name != name || r.fileName() != file {
+		return recordFile{Name: name, File: file}
 	}
-	return Kept{Name: name, File: file, Readable: true, Record: r}
+	return recordFile{Name: name, File: file, Readable: true, Record: r}
 }
 
-// Of reports whether the file belongs to the attachment.
-func (k Kept) Of(a types.GCAttachment) bool { return k.File == RecordFile(a.ContainerID, a.IfName) }
+// belongsTo reports whether the file belongs to the attachment.
+func (k recordFile) belongsTo(a types.GCAttachment) bool {
+	return k.File == recordFileName(a.ContainerID, a.IfName)
+}
 
-// Attachment returns the attachment; false if only its hash is known.
-func (k Kept) Attachment() (types.GCAttachment, bool) {
+// attachment returns the attachment; false if only its hash is known.
+func (k recordFile) attachment() (types.GCAttachment, bool) {
 	if k.Readable {
-		return k.Record.Attachment(), true
+		return k.Record.attachment(), true
 	}
 	id, ifName, found := strings.Cut(k.File, ":")
 	const longest = 15 // the longest device name; a hash is longer
 	return types.GCAttachment{ContainerID: id, IfName: ifName}, found && len(ifName) <= longest
 }
 
-// Gave reports whether there is something to undo.
-func (k Kept) Gave() bool { return !k.Readable || !k.Record.Refused }
+// gave reports whether there is something to undo.
+func (k recordFile) gave() bool { return !k.Readable || !k.Record.Refused }
 
-// Find returns the records of an attachment: those of the named configuration, or else those of
+// findRecords returns the records of an attachment: those of the named configuration, or else those of
 // others that gave it something.
-func Find(all []Kept, name string, a types.GCAttachment) []Kept {
-	var own, others []Kept
+func findRecords(all []recordFile, name string, a types.GCAttachment) []recordFile {
+	var own, others []recordFile
 	for _, k := range all {
 		switch {
-		case !k.Of(a):
+		case !k.belongsTo(a):
 		case k.Name == name:
 			own = append(own, k)
-		case k.Gave():
+		case k.gave():
 			others = append(others, k)
 		}
 	}
@@ -160,46 +162,46 @@ func Find(all []Kept, name string, a types.GCAttachment) []Kept {
 	return others
 }
 
-// Garbage returns the records of a configuration's attachments that are not valid.
-func Garbage(all []Kept, name string, valid []types.GCAttachment) []Kept {
-	return slices.DeleteFunc(slices.Clone(all), func(k Kept) bool {
-		return k.Name != name || slices.ContainsFunc(valid, k.Of)
+// garbage returns the records of a configuration's attachments that are not valid.
+func garbage(all []recordFile, name string, valid []types.GCAttachment) []recordFile {
+	return slices.DeleteFunc(slices.Clone(all), func(k recordFile) bool {
+		return k.Name != name || slices.ContainsFunc(valid, k.belongsTo)
 	})
 }
 
-// Reserved is one file of host-local's store. Its name is an address, and its content is
+// reservedAddress is one file of host-local's store. Its name is an address, and its content is
 //
 //	CONTAINER "\r\n" INTERFACE
 //
 // (github.com/containernetworking/plugins, plugins/ipam/host-local/README.md and
 // backend/disk).
-type Reserved struct {
+type reservedAddress struct {
 	Path  string
 	Owner types.GCAttachment
 }
 
-// ParseReserved parses a file of the store; false for files that are not addresses.
-func ParseReserved(path string, data []byte) (Reserved, bool) {
+// parseReserved parses a file of the store; false for files that are not addresses.
+func parseReserved(path string, data []byte) (reservedAddress, bool) {
 	if _, err := netip.ParseAddr(filepath.Base(path)); err != nil {
-		return Reserved{}, false
+		return reservedAddress{}, false
 	}
 	id, ifName, found := strings.Cut(strings.TrimSpace(string(data)), "\r\n")
 	if !found || id == "" {
-		return Reserved{}, false
+		return reservedAddress{}, false
 	}
-	return Reserved{Path: path, Owner: types.GCAttachment{ContainerID: id, IfName: ifName}}, true
+	return reservedAddress{Path: path, Owner: types.GCAttachment{ContainerID: id, IfName: ifName}}, true
 }
 
-// Orphans returns the addresses without a known owner: no record gave them to an attachment, and
+// orphans returns the addresses without a known owner: no record gave them to an attachment, and
 // their attachment is not valid. A record is always older than its address.
-func Orphans(store []Reserved, all []Kept, valid []types.GCAttachment) []Reserved {
-	return slices.DeleteFunc(slices.Clone(store), func(s Reserved) bool {
-		return slices.Contains(valid, s.Owner) || slices.ContainsFunc(all, func(k Kept) bool { return k.Gave() && k.Of(s.Owner) })
+func orphans(store []reservedAddress, all []recordFile, valid []types.GCAttachment) []reservedAddress {
+	return slices.DeleteFunc(slices.Clone(store), func(s reservedAddress) bool {
+		return slices.Contains(valid, s.Owner) || slices.ContainsFunc(all, func(k recordFile) bool { return k.gave() && k.belongsTo(s.Owner) })
 	})
 }
 
-// Full reports whether one of the subnets has no address left for a container.
-func Full(f Facts, store []Reserved) bool {
+// isFull reports whether one of the subnets has no address left for a container.
+func isFull(f facts, store []reservedAddress) bool {
 	return slices.ContainsFunc(f.Gateways, func(g netip.Prefix) bool {
 		const countable = 16 // bits; a host never uses up the addresses of a larger subnet
 		bits := g.Addr().BitLen() - g.Bits()

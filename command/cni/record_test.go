@@ -13,22 +13,22 @@ import (
 )
 
 func TestRecord(t *testing.T) {
-	d := Delegation{Plugin: "bridge", Network: "default", Config: json.RawMessage(`{"name":"default"}`)}
-	want := NewRecord("leno", types.GCAttachment{ContainerID: "c1", IfName: "eth0"}, "/run/netns/c1", d)
+	d := delegation{Plugin: "bridge", Network: "default", Config: json.RawMessage(`{"name":"default"}`)}
+	want := newRecord("leno", types.GCAttachment{ContainerID: "c1", IfName: "eth0"}, "/run/netns/c1", d)
 	text, err := json.Marshal(want)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := ParseRecord(text)
+	got, err := parseRecord(text)
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if diff := cmp.Diff(got.Delegation(), d, cmp.AllowUnexported(Delegation{})); diff != "" {
+	if diff := cmp.Diff(got.delegation(), d, cmp.AllowUnexported(delegation{})); diff != "" {
 		t.Error(diff)
 	}
 	for _, broken := range []string{"", "{", "null", "{}", strings.Replace(string(text), `"version":1`, `"version":2`, 1),
 		strings.Replace(string(text), `"bridge"`, `"../bridge"`, 1), strings.Replace(string(text), `"c1"`, `""`, 1)} {
-		if r, err := ParseRecord([]byte(broken)); err == nil {
+		if r, err := parseRecord([]byte(broken)); err == nil {
 			t.Errorf("%q: %+v", broken, r)
 		}
 	}
@@ -36,11 +36,11 @@ func TestRecord(t *testing.T) {
 
 // Files of attachments are not confused, and not too long for a file system.
 func TestRecordFile(t *testing.T) {
-	if got := RecordFile("c1", "eth0"); got != "c1:eth0" {
+	if got := recordFileName("c1", "eth0"); got != "c1:eth0" {
 		t.Error(got)
 	}
 	long := strings.Repeat("a", 300)
-	one, other := RecordFile(long, "eth0"), RecordFile(long, "eth1")
+	one, other := recordFileName(long, "eth0"), recordFileName(long, "eth1")
 	if len(one) > maxFile || one == other {
 		t.Errorf("%s, %s", one, other)
 	}
@@ -50,36 +50,36 @@ func TestRecordFile(t *testing.T) {
 // owner. An unreadable record still has an owner, by the name of its file.
 func TestGarbage(t *testing.T) {
 	long := strings.Repeat("l", 300)
-	var all []Kept
-	for _, file := range []string{"x/a:eth0", "x/a:eth1", "x/b:eth0", "y/b:eth1", "y/" + RecordFile(long, "eth0")} {
+	var all []recordFile
+	for _, file := range []string{"x/a:eth0", "x/a:eth1", "x/b:eth0", "y/b:eth1", "y/" + recordFileName(long, "eth0")} {
 		name, file, _ := strings.Cut(file, "/")
-		all = append(all, NewKept(name, file, []byte("{")))
+		all = append(all, newRecordFile(name, file, []byte("{")))
 	}
-	refused := Record{Name: "x", ContainerID: "c", IfName: "eth0", Refused: true}
-	all = append(all, refused.Kept())
+	refused := record{Name: "x", ContainerID: "c", IfName: "eth0", Refused: true}
+	all = append(all, refused.inFile())
 	valid := []types.GCAttachment{{ContainerID: "a", IfName: "eth0"}, {ContainerID: "d", IfName: "eth0"}}
-	if got := Garbage(all, "x", valid); len(got) != 3 || got[0].File != "a:eth1" || got[1].File != "b:eth0" || got[2].File != "c:eth0" {
+	if got := garbage(all, "x", valid); len(got) != 3 || got[0].File != "a:eth1" || got[1].File != "b:eth0" || got[2].File != "c:eth0" {
 		t.Errorf("%+v", got)
 	}
-	if a, ok := all[1].Attachment(); !ok || a.ContainerID != "a" || a.IfName != "eth1" {
+	if a, ok := all[1].attachment(); !ok || a.ContainerID != "a" || a.IfName != "eth1" {
 		t.Errorf("%+v", a)
 	}
-	if a, ok := all[4].Attachment(); ok {
+	if a, ok := all[4].attachment(); ok {
 		t.Errorf("out of a hash: %+v", a)
 	}
-	var store []Reserved
+	var store []reservedAddress
 	for path, text := range map[string]string{
 		"s/10.5.34.2": "a\r\neth0", "s/10.5.34.3": "b\r\neth1", "s/fd00::4": "c\r\neth0\n", "s/10.5.34.5": "d\r\neth0", "s/10.5.34.9": long + "\r\neth0",
 		"s/lock": "", "s/last_reserved_ip.0": "10.5.34.2", "s/10.5.34.6": "e", "s/10.5.34.7": "", "s/10.5.34.8": "\r\neth0",
 	} {
-		if r, ok := ParseReserved(path, []byte(text)); ok {
+		if r, ok := parseReserved(path, []byte(text)); ok {
 			store = append(store, r)
 		}
 	}
 	if len(store) != 5 {
 		t.Errorf("%+v", store)
 	}
-	if got := Orphans(store, all, valid); len(got) != 1 || got[0].Path != "s/fd00::4" || got[0].Owner.ContainerID != "c" {
+	if got := orphans(store, all, valid); len(got) != 1 || got[0].Path != "s/fd00::4" || got[0].Owner.ContainerID != "c" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -87,18 +87,18 @@ func TestGarbage(t *testing.T) {
 // TestFind: the record under the configuration's name wins. Another configuration's record counts
 // after a rename, but not if its ADD was refused.
 func TestFind(t *testing.T) {
-	d := Delegation{Plugin: "bridge", Network: "default", Config: json.RawMessage(`{}`)}
-	kept := func(name, id string, refused bool) Kept {
-		r := NewRecord(name, types.GCAttachment{ContainerID: id, IfName: "eth0"}, "", d)
+	d := delegation{Plugin: "bridge", Network: "default", Config: json.RawMessage(`{}`)}
+	kept := func(name, id string, refused bool) recordFile {
+		r := newRecord(name, types.GCAttachment{ContainerID: id, IfName: "eth0"}, "", d)
 		r.Refused = refused
-		return r.Kept()
+		return r.inFile()
 	}
-	all := []Kept{kept("a", "c1", false), kept("b", "c1", true), kept("b", "c2", true), NewKept("a", "c3:eth0", nil)}
+	all := []recordFile{kept("a", "c1", false), kept("b", "c1", true), kept("b", "c2", true), newRecordFile("a", "c3:eth0", nil)}
 	for _, tt := range []struct{ name, id, want string }{
 		{"a", "c1", "a"}, {"b", "c1", "b"}, {"new", "c1", "a"}, {"new", "c2", ""}, {"new", "c3", "a"}, {"a", "c4", ""},
 	} {
 		var got string
-		for _, k := range Find(all, tt.name, types.GCAttachment{ContainerID: tt.id, IfName: "eth0"}) {
+		for _, k := range findRecords(all, tt.name, types.GCAttachment{ContainerID: tt.id, IfName: "eth0"}) {
 			got += k.Name
 		}
 		if got != tt.want {
@@ -113,7 +113,7 @@ func TestFind(t *testing.T) {
 		name, file string
 		want       bool
 	}{{"a", "c1:eth0", true}, {"b", "c1:eth0", false}, {"a", "c2:eth0", false}} {
-		if got := NewKept(tt.name, tt.file, text); got.Readable != tt.want {
+		if got := newRecordFile(tt.name, tt.file, text); got.Readable != tt.want {
 			t.Errorf("%s/%s: %+v", tt.name, tt.file, got)
 		}
 	}
@@ -135,15 +135,15 @@ func TestFull(t *testing.T) {
 		{"fd00::1/64", "fd00::2", false},
 		{"10.5.34.1/24 fd00::1/126", "fd00::2 fd00::3", true}, // each family gives a container one address
 	} {
-		var f Facts
+		var f facts
 		for text := range strings.FieldsSeq(tt.gateways) {
 			f.Gateways = append(f.Gateways, netip.MustParsePrefix(text))
 		}
-		var store []Reserved
+		var store []reservedAddress
 		for text := range strings.FieldsSeq(tt.taken) {
-			store = append(store, Reserved{Path: "s/" + text})
+			store = append(store, reservedAddress{Path: "s/" + text})
 		}
-		if got := Full(f, store); got != tt.want {
+		if got := isFull(f, store); got != tt.want {
 			t.Errorf("%s with %q: %t", tt.gateways, tt.taken, got)
 		}
 	}
@@ -163,7 +163,7 @@ func TestStale(t *testing.T) {
 		{false, "10.5.33.1/24"}, // it was given; the others were not
 	} {
 		given := []netip.Prefix{netip.MustParsePrefix("10.5.33.1/24"), netip.MustParsePrefix("10.5.34.1/24")}
-		if got := join(Stale(Delegation{Own: tt.own}, dual, have, given)); got != tt.want {
+		if got := join(staleAddresses(delegation{Own: tt.own}, dual, have, given)); got != tt.want {
 			t.Errorf("own %t: %s", tt.own, got)
 		}
 	}
@@ -171,21 +171,21 @@ func TestStale(t *testing.T) {
 
 // TestExplain: the error names the plugin, a code and what to do.
 func TestExplain(t *testing.T) {
-	d := Delegation{Plugin: "bridge", Network: "default", subnets: dual.Subnets()}
+	d := delegation{Plugin: "bridge", Network: "default", subnets: dual.Subnets()}
 	for _, tt := range []struct {
 		err  error
 		code uint
 		want string
 	}{
-		{errors.New(`failed to find plugin "host-local" in path [/a /b]`), CodeNoPlugin, "plugin host-local is not in CNI_PATH (/a:/b)"},
-		{&types.Error{Code: 999, Msg: "failed to allocate for range 0: no IP addresses available in range set: 10.5.34.2-10.5.34.6"}, CodeExhausted, "no address is left in this host's 10.5.34.0/24, fd00:5:0:22::/64"},
+		{errors.New(`failed to find plugin "host-local" in path [/a /b]`), codeNoPlugin, "plugin host-local is not in CNI_PATH (/a:/b)"},
+		{&types.Error{Code: 999, Msg: "failed to allocate for range 0: no IP addresses available in range set: 10.5.34.2-10.5.34.6"}, codeExhausted, "no address is left in this host's 10.5.34.0/24, fd00:5:0:22::/64"},
 		{&types.Error{Code: 999, Msg: "failed to allocate all requested IPs: 10.0.0.1"}, types.ErrInvalidNetworkConfig, "10.0.0.1; ask for a free address"},
 		{&types.Error{Code: 7, Msg: "no", Details: "because"}, 7, "plugin bridge: no"},
 		{&types.Error{Msg: "netplugin failed with no error message: signal: killed"}, types.ErrInternal, "plugin bridge: netplugin failed"},
 		{errors.New("boom"), types.ErrInternal, "plugin bridge: boom"},
 	} {
 		var e *types.Error
-		if err := Explain(d, "/a:/b", tt.err); !errors.As(err, &e) || e.Code != tt.code || !strings.Contains(e.Msg, tt.want) {
+		if err := explain(d, "/a:/b", tt.err); !errors.As(err, &e) || e.Code != tt.code || !strings.Contains(e.Msg, tt.want) {
 			t.Errorf("%v: %#v", tt.err, err)
 		}
 	}
@@ -199,10 +199,10 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{` + head + `,"runtimeConfig":{"ips":["10.5.34.9/24"]},"cni.dev/valid-attachments":[{"containerID":"a","ifname":"b"}]}`))
 	f.Add([]byte(`{` + head + `,"delegate":null,"ipam":null,"args":null,"capabilities":{"mac":true}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := Parse(data)
-		var d Delegation
+		c, err := parseConf(data)
+		var d delegation
 		if err == nil {
-			d, err = Delegate(c, dual)
+			d, err = newDelegation(c, dual)
 		}
 		var e *types.Error
 		switch {

@@ -6,16 +6,16 @@ import (
 	"slices"
 )
 
-// Owner describes who can change a file or directory: its owner and its mode.
-type Owner struct {
+// fileOwner describes who can change a file or directory: its owner and its mode.
+type fileOwner struct {
 	UID  int
 	Mode fs.FileMode
 }
 
-// CheckOwner returns an error unless only trusted users can have written a file, or can replace
+// checkOwner returns an error unless only trusted users can have written a file, or can replace
 // the entries of a directory. Others may write into a directory such as /tmp, where they cannot
 // touch files of other users.
-func CheckOwner(path string, o Owner, trusted []int) error {
+func checkOwner(path string, o fileOwner, trusted []int) error {
 	switch {
 	case !slices.Contains(trusted, o.UID):
 		return fmt.Errorf("%s belongs to user %d: a subnet file and the directories that it lies in have to be root's, or of the user whose /run/leno is", path, o.UID)
@@ -25,9 +25,9 @@ func CheckOwner(path string, o Owner, trusted []int) error {
 	return nil
 }
 
-// CheckRanges returns an error unless the gateways are in the ranges that the same file names:
+// checkRanges returns an error unless the gateways are in the ranges that the same file names:
 // another address would take packets from the host that do not belong to the network.
-func (f Facts) CheckRanges() error {
+func (f facts) checkRanges() error {
 	for _, g := range f.Gateways {
 		inside := false
 		for _, pool := range f.Pools {

@@ -10,18 +10,18 @@ import (
 func TestCheckOwner(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		owner Owner
+		owner fileOwner
 		want  string // "" for trusted
 	}{
-		{"root's", Owner{0, 0o644}, ""},
-		{"the agent's", Owner{998, fs.ModeDir | 0o755}, ""},
-		{"somebody else's", Owner{65534, 0o644}, "/x belongs to user 65534"},
-		{"of a group", Owner{0, 0o664}, "/x can be written by others (its mode is 0664)"},
-		{"of everybody", Owner{998, fs.ModeDir | 0o757}, "mode is 0757"},
-		{"as /tmp", Owner{0, fs.ModeDir | fs.ModeSticky | 0o777}, ""},
-		{"as /tmp, somebody else's", Owner{65534, fs.ModeDir | fs.ModeSticky | 0o777}, "belongs to user 65534"},
+		{"root's", fileOwner{0, 0o644}, ""},
+		{"the agent's", fileOwner{998, fs.ModeDir | 0o755}, ""},
+		{"somebody else's", fileOwner{65534, 0o644}, "/x belongs to user 65534"},
+		{"of a group", fileOwner{0, 0o664}, "/x can be written by others (its mode is 0664)"},
+		{"of everybody", fileOwner{998, fs.ModeDir | 0o757}, "mode is 0757"},
+		{"as /tmp", fileOwner{0, fs.ModeDir | fs.ModeSticky | 0o777}, ""},
+		{"as /tmp, somebody else's", fileOwner{65534, fs.ModeDir | fs.ModeSticky | 0o777}, "belongs to user 65534"},
 	} {
-		err := CheckOwner("/x", tt.owner, []int{0, 998})
+		err := checkOwner("/x", tt.owner, []int{0, 998})
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
@@ -48,7 +48,7 @@ func TestCheckRanges(t *testing.T) {
 		for _, word := range strings.Fields(tt.pools) {
 			f.Pools = append(f.Pools, netip.MustParsePrefix(word))
 		}
-		err := f.CheckRanges()
+		err := f.checkRanges()
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v", tt.name, err)
 		}

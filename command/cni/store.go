@@ -1,4 +1,4 @@
-package command
+package cni
 
 import (
 	"encoding/json"
@@ -14,13 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/containernetworking/cni/pkg/types"
-
-	"github.com/lenonet/leno/command/cni"
 )
 
-// cniRecords accesses the record files of attachments. name is the configuration for which ADD
+// records accesses the record files of attachments. name is the configuration for which ADD
 // writes.
-type cniRecords struct{ dataDir, name string }
+type records struct{ dataDir, name string }
 
 // Temporary files are written in an instant: older ones were left by a crash.
 const (
@@ -28,17 +26,17 @@ const (
 	recordTempAge = time.Minute
 )
 
-func (c cniRecords) path(name, file string) string {
-	return filepath.Join(cni.AttachmentDir(c.dataDir, name), file)
+func (c records) path(name, file string) string {
+	return filepath.Join(attachmentDir(c.dataDir, name), file)
 }
 
 // all returns every record of every configuration, including unreadable ones.
-func (c cniRecords) all() ([]cni.Kept, error) {
-	dirs, err := entries(cni.AttachmentDir(c.dataDir, ""))
+func (c records) all() ([]recordFile, error) {
+	dirs, err := entries(attachmentDir(c.dataDir, ""))
 	if err != nil {
 		return nil, err
 	}
-	var out []cni.Kept
+	var out []recordFile
 	for _, dir := range dirs {
 		files, err := entries(c.path(dir.Name(), ""))
 		if err != nil {
@@ -64,37 +62,37 @@ func (c cniRecords) all() ([]cni.Kept, error) {
 // find returns the records of an attachment. The runtime's key includes the configuration's name,
 // but a configuration may be renamed while containers run: without a record under the name, find
 // returns those of other configurations.
-func (c cniRecords) find(a types.GCAttachment) ([]cni.Kept, error) {
+func (c records) find(a types.GCAttachment) ([]recordFile, error) {
 	all, err := c.all()
 	if err != nil {
 		return nil, err
 	}
-	return cni.Find(all, c.name, a), nil
+	return findRecords(all, c.name, a), nil
 }
 
-func (c cniRecords) read(name, file string) (cni.Kept, error) {
+func (c records) read(name, file string) (recordFile, error) {
 	f, err := os.OpenFile(c.path(name, file), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) {
-		return cni.NewKept(name, file, nil), nil
+		return newRecordFile(name, file, nil), nil
 	}
 	if err != nil {
-		return cni.Kept{}, err
+		return recordFile{}, err
 	}
 	defer f.Close()
 	data, err := io.ReadAll(f)
 	if err != nil && !errors.Is(err, unix.EISDIR) {
-		return cni.Kept{}, err
+		return recordFile{}, err
 	}
-	return cni.NewKept(name, file, data), nil
+	return newRecordFile(name, file, data), nil
 }
 
 // write replaces the record's file, and never follows a symlink in its place.
-func (c cniRecords) write(r cni.Record) error {
+func (c records) write(r record) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	path := c.path(r.Name, r.File())
+	path := c.path(r.Name, r.fileName())
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
@@ -112,15 +110,15 @@ func (c cniRecords) write(r cni.Record) error {
 	return err
 }
 
-func (c cniRecords) remove(k cni.Kept) error {
+func (c records) remove(k recordFile) error {
 	if err := os.Remove(c.path(k.Name, k.File)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-// sweep removes the configuration's temporary files left by killed calls.
-func (c cniRecords) sweep() error {
+// removeTemporary removes the configuration's temporary files left by killed calls.
+func (c records) removeTemporary() error {
 	files, err := entries(c.path(c.name, ""))
 	errs := []error{err}
 	for _, file := range files {
@@ -140,31 +138,31 @@ func entries(dir string) ([]fs.DirEntry, error) {
 	return out, err
 }
 
-// choose returns a filter for the addresses to release. It is called while the store is locked, so
+// chooser returns a filter for the addresses to release. It is called while the store is locked, so
 // the records that it reads are not older than the addresses.
-type choose func() (func(cni.Reserved) bool, error)
+type chooser func() (func(reservedAddress) bool, error)
 
 // ownedBy selects one attachment's addresses.
-func ownedBy(a types.GCAttachment) choose {
-	return func() (func(cni.Reserved) bool, error) {
-		return func(s cni.Reserved) bool { return s.Owner == a }, nil
+func ownedBy(a types.GCAttachment) chooser {
+	return func() (func(reservedAddress) bool, error) {
+		return func(s reservedAddress) bool { return s.Owner == a }, nil
 	}
 }
 
 // orphans selects the addresses that belong to no record and to none of the valid attachments.
-func (c cniRecords) orphans(valid []types.GCAttachment) choose {
-	return func() (func(cni.Reserved) bool, error) {
+func (c records) orphans(valid []types.GCAttachment) chooser {
+	return func() (func(reservedAddress) bool, error) {
 		all, err := c.all()
-		return func(s cni.Reserved) bool { return len(cni.Orphans([]cni.Reserved{s}, all, valid)) > 0 }, err
+		return func(s reservedAddress) bool { return len(orphans([]reservedAddress{s}, all, valid)) > 0 }, err
 	}
 }
 
 // releaseAddresses removes addresses from host-local's stores.
-func releaseAddresses(dataDir string, which choose) error {
-	stores, err := entries(cni.AddressDir(dataDir))
+func releaseAddresses(dataDir string, which chooser) error {
+	stores, err := entries(addressDir(dataDir))
 	errs := []error{err}
 	for _, store := range stores {
-		_, err := releaseFrom(filepath.Join(cni.AddressDir(dataDir), store.Name()), which)
+		_, err := releaseFrom(filepath.Join(addressDir(dataDir), store.Name()), which)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
@@ -172,7 +170,7 @@ func releaseAddresses(dataDir string, which choose) error {
 
 // releaseFrom removes addresses from a store, under the lock that host-local also takes. It
 // returns how many it removed.
-func releaseFrom(store string, which choose) (int, error) {
+func releaseFrom(store string, which chooser) (int, error) {
 	lock, err := os.OpenFile(filepath.Join(store, "lock"), os.O_RDWR|os.O_CREATE, 0o666)
 	if errors.Is(err, fs.ErrNotExist) { // no address was ever given
 		return 0, nil
@@ -204,19 +202,19 @@ func releaseFrom(store string, which choose) (int, error) {
 }
 
 // reservedIn returns the reserved addresses of a store by file; none if the store does not exist.
-func reservedIn(store string) (map[string]cni.Reserved, error) {
+func reservedIn(store string) (map[string]reservedAddress, error) {
 	files, err := entries(store)
 	if err != nil {
 		return nil, err
 	}
-	out := map[string]cni.Reserved{}
+	out := map[string]reservedAddress{}
 	for _, file := range files {
 		path := filepath.Join(store, file.Name())
 		data, err := os.ReadFile(path)
 		if err != nil {
 			continue
 		}
-		if s, ok := cni.ParseReserved(path, data); ok {
+		if s, ok := parseReserved(path, data); ok {
 			out[path] = s
 		}
 	}

@@ -1,4 +1,4 @@
-package command
+package cni
 
 import (
 	"context"
@@ -8,14 +8,13 @@ import (
 
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/backend/kernel"
-	"github.com/lenonet/leno/command/cni"
 )
 
 // checkForwarding refuses what would cost the host routes. Plugins that make gateways turn on IPv6
 // forwarding, and the kernel then drops routes learned from router advertisements, such as the
 // default route. If set is true and no routes would be lost, checkForwarding turns forwarding on
 // before the plugin runs.
-func checkForwarding(d cni.Delegation, f cni.Facts, set bool) error {
+func checkForwarding(d delegation, f facts, set bool) error {
 	i := slices.IndexFunc(f.Gateways, func(g netip.Prefix) bool { return g.Addr().Is6() })
 	if i < 0 || !d.Forwards {
 		return nil
@@ -25,7 +24,7 @@ func checkForwarding(d cni.Delegation, f cni.Facts, set bool) error {
 		return internal(err)
 	}
 	if found.CostsRoutes() {
-		return cni.CostsRoutes(d.Network, found.Reason(true))
+		return costsRoutes(d.Network, found.Reason(true))
 	}
 	return nil
 }
@@ -34,12 +33,12 @@ func checkForwarding(d cni.Delegation, f cni.Facts, set bool) error {
 // plugin sets it to 0, and the host would lose what it learned from routers when the lifetime
 // ends. The caller must call restore after the plugin has ended. Until then a lock keeps other
 // calls from reading the plugin's 0 as the original value.
-func keepAcceptRA(ctx context.Context, d cni.Delegation) (restore func() error, err error) {
+func keepAcceptRA(ctx context.Context, d delegation) (restore func() error, err error) {
 	nothing := func() error { return nil }
 	if d.Own || d.Bridge == "" {
 		return nothing, nil
 	}
-	dir := cni.GatewayDir(d.DataDir)
+	dir := gatewayDir(d.DataDir)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package command
+package cni
 
 import (
 	"context"
@@ -13,13 +13,11 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
-
-	"github.com/lenonet/leno/command/cni"
 )
 
-// namespaceThere reports whether there is a namespace at the path. The file left after unmounting
+// namespaceExists reports whether there is a namespace at the path. The file left after unmounting
 // one does not count. If the check fails, it reports true.
-func namespaceThere(path string) bool {
+func namespaceExists(path string) bool {
 	var kind unix.Statfs_t
 	err := unix.Statfs(path, &kind)
 	if path == "" || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
@@ -38,7 +36,7 @@ func checkNamespace(args *skel.CmdArgs) error {
 	if err := unix.Stat(args.Netns, &theirs); err != nil {
 		return wrong("CNI_NETNS: there is no network namespace %s: %s", args.Netns, err)
 	}
-	if !namespaceThere(args.Netns) {
+	if !namespaceExists(args.Netns) {
 		return wrong("CNI_NETNS: %s is not a network namespace", args.Netns)
 	}
 	if isHostNamespace(args.Netns) && !overridesNetns(args) {
@@ -119,7 +117,7 @@ func checkInterface(args *skel.CmdArgs) error {
 		if link == nil {
 			return nil
 		}
-		return types.NewError(cni.CodeAttached, fmt.Sprintf("container %s has an interface %s that is not known to be of leno-cni: DEL it where it came from, or ask for another name", args.ContainerID, args.IfName), "")
+		return types.NewError(codeAttached, fmt.Sprintf("container %s has an interface %s that is not known to be of leno-cni: DEL it where it came from, or ask for another name", args.ContainerID, args.IfName), "")
 	})
 }
 
@@ -139,8 +137,8 @@ func removeInterface(args *skel.CmdArgs) error {
 // containerGone reports whether both the container's namespace and the host's end of its interface
 // are gone; the interface ends with the namespace. A path that leads to the host's own namespace
 // proves nothing about the container's: then the interface decides.
-func containerGone(r cni.Record) bool {
-	there := namespaceThere(r.Netns)
+func containerGone(r record) bool {
+	there := namespaceExists(r.Netns)
 	if r.Netns == "" || there && !isHostNamespace(r.Netns) {
 		return false
 	}

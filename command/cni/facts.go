@@ -1,4 +1,4 @@
-package command
+package cni
 
 import (
 	"context"
@@ -15,15 +15,14 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
-	"github.com/lenonet/leno/command/cni"
 )
 
 // factsPause is the time between two attempts while waiting for the agent.
 const factsPause = 100 * time.Millisecond
 
-// facts returns what is known about the configuration's network. If wait is set, it waits for a
+// waitForFacts returns what is known about the configuration's network. If wait is set, it waits for a
 // starting agent as long as the configuration allows.
-func (p *cniPlugin) facts(ctx context.Context, c cni.Conf, wait bool) (cni.Facts, error) {
+func (p *plugin) waitForFacts(ctx context.Context, c networkConf, wait bool) (facts, error) {
 	var limit time.Duration
 	if wait {
 		limit = c.Wait
@@ -31,15 +30,15 @@ func (p *cniPlugin) facts(ctx context.Context, c cni.Conf, wait bool) (cni.Facts
 	for deadline := time.Now().Add(limit); ; {
 		left := time.Until(deadline)
 		f, err := p.look(ctx, c, left)
-		if err == nil || left <= 0 || !cni.IsNotReady(err) {
+		if err == nil || left <= 0 || !isNotReady(err) {
 			return f, err
 		}
-		if p.silent != nil && time.Until(deadline) <= 0 { // a hanging agent has used up its time
+		if p.agentError != nil && time.Until(deadline) <= 0 { // a hanging agent has used up its time
 			return f, err
 		}
 		select {
 		case <-ctx.Done():
-			return cni.Facts{}, ctx.Err()
+			return facts{}, ctx.Err()
 		case <-time.After(factsPause):
 		}
 	}
@@ -51,12 +50,12 @@ func (p *cniPlugin) facts(ctx context.Context, c cni.Conf, wait bool) (cni.Facts
 // file is trusted, because any program may listen at its address while the agent is away. With no
 // time left this is the last attempt: it then accepts a file that a newly started agent does not
 // know yet.
-func (p *cniPlugin) look(ctx context.Context, c cni.Conf, left time.Duration) (cni.Facts, error) {
+func (p *plugin) look(ctx context.Context, c networkConf, left time.Duration) (facts, error) {
 	if c.SubnetFile != "" {
-		return p.readFacts(c.NetworkOfFile(), c.SubnetFile, "`leno agent` writes it when it has a subnet")
+		return p.readFacts(c.networkOfFile(), c.SubnetFile, "`leno agent` writes it when it has a subnet")
 	}
 	if c.Network != "" {
-		if f, err := p.readFacts(c.Network, p.usualFile(c.Network), ""); !cni.IsNotReady(err) {
+		if f, err := p.readFacts(c.Network, p.defaultSubnetFile(c.Network), ""); !isNotReady(err) {
 			return f, err
 		}
 	}
@@ -64,59 +63,62 @@ func (p *cniPlugin) look(ctx context.Context, c cni.Conf, left time.Duration) (c
 	var known *types.Error
 	switch {
 	case errors.As(err, &known):
-		return cni.Facts{}, err
+		return facts{}, err
 	case err != nil:
-		return p.usual(c, err)
+		return p.factsWithoutAgent(c, err)
 	}
 	local := network.Local
 	why := "the agent writes it when it has a subnet, and says: " + local.State
-	f, err := p.readFacts(network.Name, p.usualFile(network.Name), why)
-	if cni.IsNotReady(err) {
+	f, err := p.readFacts(network.Name, p.defaultSubnetFile(network.Name), why)
+	if isNotReady(err) {
 		f, err = p.readFacts(network.Name, local.SubnetFile, why)
 	}
 	switch {
 	case err != nil:
-		return cni.Facts{}, err
+		return facts{}, err
 	case len(local.Subnets) == 0 && left > 0:
-		return cni.Facts{}, cni.NotReady(fmt.Sprintf("network %s: the agent says: %s", network.Name, local.State))
+		return facts{}, notReady(fmt.Sprintf("network %s: the agent says: %s", network.Name, local.State))
 	case len(local.Subnets) > 0 && !slices.Equal(f.Subnets(), local.Subnets):
-		return cni.Facts{}, cni.NotReady(fmt.Sprintf("network %s: the agent has another subnet than its subnet file %s, and says: %s", network.Name, local.SubnetFile, local.State))
+		return facts{}, notReady(fmt.Sprintf("network %s: the agent has another subnet than its subnet file %s, and says: %s", network.Name, local.SubnetFile, local.State))
 	}
 	return f, nil
 }
 
-// usual reads the subnet file in the default directory when no agent responds.
-func (p *cniPlugin) usual(c cni.Conf, noAgent error) (cni.Facts, error) {
-	paths := []string{p.usualFile(c.Network)}
+// factsWithoutAgent reads the subnet file in the default directory when no agent responds.
+func (p *plugin) factsWithoutAgent(c networkConf, noAgent error) (facts, error) {
+	paths := []string{p.defaultSubnetFile(c.Network)}
 	if c.Network == "" {
 		var err error
-		if paths, err = filepath.Glob(p.usualFile("*")); err != nil {
-			return cni.Facts{}, internal(err)
+		if paths, err = filepath.Glob(p.defaultSubnetFile("*")); err != nil {
+			return facts{}, internal(err)
 		}
 	}
 	switch len(paths) {
 	case 0:
-		return cni.Facts{}, cni.NotReady(fmt.Sprintf("%s, and there is no subnet file %s: start `leno agent`", noAgent, p.usualFile("*")))
+		return facts{}, notReady(fmt.Sprintf("%s, and there is no subnet file %s: start `leno agent`", noAgent, p.defaultSubnetFile("*")))
 	case 1:
 		return p.readFacts(strings.TrimSuffix(filepath.Base(paths[0]), ".env"), paths[0], noAgent.Error())
 	}
-	return cni.Facts{}, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("there are several networks, name one as \"network\": the subnet files are %s", strings.Join(paths, ", ")), "")
+	return facts{}, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("there are several networks, name one as \"network\": the subnet files are %s", strings.Join(paths, ", ")), "")
 }
 
-// usualFile returns the default path of a network's subnet file.
-func (p *cniPlugin) usualFile(network string) string {
+// defaultSubnetFile returns the default path of a network's subnet file.
+func (p *plugin) defaultSubnetFile(network string) string {
 	if p.runDir != "" { // set by a test
 		return filepath.Join(p.runDir, filepath.Base(config.DefaultSubnetFile(network)))
 	}
 	return config.DefaultSubnetFile(network)
 }
 
+// askTimeout bounds a request to an agent that may be absent.
+const askTimeout = 3 * time.Second
+
 // leastAsk is the least time that an agent gets for its response: under load it takes a while.
 const leastAsk = time.Second
 
 // ask returns the agent's view of the network, with its Local, within the time left. An error that
 // is not a CNI error means that no agent responds.
-func (p *cniPlugin) ask(ctx context.Context, c cni.Conf, left time.Duration) (n api.Network, err error) {
+func (p *plugin) ask(ctx context.Context, c networkConf, left time.Duration) (n api.Network, err error) {
 	limit := min(askTimeout, max(leastAsk, left.Round(time.Second/10)))
 	var list api.NetworkList
 	err = p.agent(c).CallWithin(ctx, limit, func(ctx context.Context, client *api.Client) (err error) {
@@ -125,15 +127,15 @@ func (p *cniPlugin) ask(ctx context.Context, c cni.Conf, left time.Duration) (n 
 	})
 	var answer *api.Error
 	if errors.As(err, &answer) && answer.Code == http.StatusServiceUnavailable {
-		return n, cni.NotReady(fmt.Sprintf("the agent says: %s", answer))
+		return n, notReady(fmt.Sprintf("the agent says: %s", answer))
 	}
-	if p.silent = err; err != nil {
+	if p.agentError = err; err != nil {
 		return n, err
 	}
 	var here, all []string
 	for _, candidate := range list.Networks {
 		all = append(all, candidate.Name)
-		if candidate.Local != nil && cni.IsName(candidate.Name) && (c.Network == "" || c.Network == candidate.Name) {
+		if candidate.Local != nil && isName(candidate.Name) && (c.Network == "" || c.Network == candidate.Name) {
 			here, n = append(here, candidate.Name), candidate
 		}
 	}
@@ -143,9 +145,9 @@ func (p *cniPlugin) ask(ctx context.Context, c cni.Conf, left time.Duration) (n 
 	case len(here) > 1:
 		return n, types.NewError(types.ErrInvalidNetworkConfig, "there are several networks, name one as \"network\": "+strings.Join(here, ", "), "")
 	case c.Network != "":
-		return n, cni.NotReady(fmt.Sprintf("this host takes no part in network %q: the agent knows %s", c.Network, orNone(all)))
+		return n, notReady(fmt.Sprintf("this host takes no part in network %q: the agent knows %s", c.Network, orNone(all)))
 	}
-	return n, cni.NotReady("this host takes no part in any network: the agent knows " + orNone(all))
+	return n, notReady("this host takes no part in any network: the agent knows " + orNone(all))
 }
 
 func orNone(names []string) string {
@@ -157,7 +159,7 @@ func orNone(names []string) string {
 
 // agent returns the flags to reach the agent: the configuration takes precedence over the
 // environment.
-func (p *cniPlugin) agent(c cni.Conf) *cli.AgentFlags {
+func (p *plugin) agent(c networkConf) *cli.AgentFlags {
 	m := p.meta
 	m.Getenv = func(name string) string {
 		if name == "LENO_ADDRESS" && c.Address != "" {

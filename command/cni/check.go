@@ -1,4 +1,4 @@
-package command
+package cni
 
 import (
 	"context"
@@ -10,15 +10,13 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 	cniversion "github.com/containernetworking/cni/pkg/version"
-
-	"github.com/lenonet/leno/command/cni"
 )
 
 // check returns an error if the container no longer has what ADD gave it, or if its address is no
 // longer in this host's subnet. It skips the second test if the host's subnet is unknown, for
 // example while the agent is being upgraded.
-func (p *cniPlugin) check(ctx context.Context, args *skel.CmdArgs) error {
-	c, err := cni.Parse(args.StdinData)
+func (p *plugin) check(ctx context.Context, args *skel.CmdArgs) error {
+	c, err := parseConf(args.StdinData)
 	if err != nil {
 		return err
 	}
@@ -28,35 +26,35 @@ func (p *cniPlugin) check(ctx context.Context, args *skel.CmdArgs) error {
 	if err := checkDataDir(c.DataDir); err != nil {
 		return internal(err)
 	}
-	found, err := cniRecords{dataDir: c.DataDir, name: c.Name}.find(attachment(args))
+	found, err := records{dataDir: c.DataDir, name: c.Name}.find(attachment(args))
 	if err != nil {
 		return internal(err)
 	}
-	if len(found) == 0 || !found[0].Gave() || !found[0].Record.Done {
+	if len(found) == 0 || !found[0].gave() || !found[0].Record.Done {
 		return types.NewError(types.ErrUnknownContainer, fmt.Sprintf("container %s was given no interface %s by %s: ADD it", args.ContainerID, args.IfName, c.Name), "")
 	}
 	r := found[0].Record
-	addrs, err := previous(c)
+	addrs, err := previousAddresses(c)
 	if err != nil {
 		return err
 	}
 	c.Network = r.Network
-	if f, err := p.facts(ctx, c, false); err == nil {
-		if old := cni.Outside(f, addrs); len(old) > 0 {
-			return types.NewError(cni.CodeOldSubnet, fmt.Sprintf("%s is not of this host's subnet in network %s any more, which is %s: start the container anew", old[0], f.Network, f.Subnets()[0]), "")
+	if f, err := p.waitForFacts(ctx, c, false); err == nil {
+		if old := addressesOutside(f, addrs); len(old) > 0 {
+			return types.NewError(codeOldSubnet, fmt.Sprintf("%s is not of this host's subnet in network %s any more, which is %s: start the container anew", old[0], f.Network, f.Subnets()[0]), "")
 		}
 	}
-	conf, err := r.Delegation().With(map[string]any{"cniVersion": c.CNIVersion, "prevResult": c.PrevResult})
+	conf, err := r.delegation().with(map[string]any{"cniVersion": c.CNIVersion, "prevResult": c.PrevResult})
 	if err != nil {
 		return internal(err)
 	}
-	return p.call(ctx, r.Delegation(), conf, &invoke.Args{
+	return p.call(ctx, r.delegation(), conf, &invoke.Args{
 		Command: "CHECK", ContainerID: args.ContainerID, NetNS: args.Netns, IfName: args.IfName, PluginArgsStr: args.Args, Path: args.Path,
 	})
 }
 
-// previous returns the container's addresses from the result of ADD that the runtime stored.
-func previous(c cni.Conf) ([]netip.Addr, error) {
+// previousAddresses returns the container's addresses from the result of ADD that the runtime stored.
+func previousAddresses(c networkConf) ([]netip.Addr, error) {
 	if len(c.PrevResult) == 0 {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, "prevResult is missing: a runtime has to give CHECK what ADD answered", "")
 	}

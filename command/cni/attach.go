@@ -1,4 +1,4 @@
-package command
+package cni
 
 import (
 	"context"
@@ -15,16 +15,14 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
-
-	"github.com/lenonet/leno/command/cni"
 )
 
 // undoTime bounds undoing, which also runs when the call's own time is over.
 const undoTime = 30 * time.Second
 
 // add gives a container an interface: it reads the facts, writes a record, then calls the plugin.
-func (p *cniPlugin) add(ctx context.Context, args *skel.CmdArgs) error {
-	c, err := cni.Parse(args.StdinData)
+func (p *plugin) add(ctx context.Context, args *skel.CmdArgs) error {
+	c, err := parseConf(args.StdinData)
 	if err != nil {
 		return err
 	}
@@ -34,7 +32,7 @@ func (p *cniPlugin) add(ctx context.Context, args *skel.CmdArgs) error {
 	if err := makeDataDir(c.DataDir); err != nil {
 		return internal(err)
 	}
-	f, err := p.facts(ctx, c, true)
+	f, err := p.waitForFacts(ctx, c, true)
 	if err != nil {
 		return err
 	}
@@ -43,7 +41,7 @@ func (p *cniPlugin) add(ctx context.Context, args *skel.CmdArgs) error {
 		return internal(err)
 	}
 	defer unlock()
-	records := cniRecords{dataDir: c.DataDir, name: c.Name}
+	records := records{dataDir: c.DataDir, name: c.Name}
 	if err := p.clear(ctx, args, records, f); err != nil {
 		return internal(err)
 	}
@@ -52,7 +50,7 @@ func (p *cniPlugin) add(ctx context.Context, args *skel.CmdArgs) error {
 		return err
 	}
 	// The host may have got another subnet in the meantime, and the bridge the old gateway.
-	if now, err := p.facts(ctx, c, false); err == nil && !slices.Equal(now.Gateways, f.Gateways) {
+	if now, err := p.waitForFacts(ctx, c, false); err == nil && !slices.Equal(now.Gateways, f.Gateways) {
 		if result, err = p.giveAgain(ctx, args, c, now); err != nil {
 			return err
 		}
@@ -61,8 +59,8 @@ func (p *cniPlugin) add(ctx context.Context, args *skel.CmdArgs) error {
 }
 
 // giveAgain gives a container addresses of the subnet that the host has now.
-func (p *cniPlugin) giveAgain(ctx context.Context, args *skel.CmdArgs, c cni.Conf, f cni.Facts) (*current.Result, error) {
-	records := cniRecords{dataDir: c.DataDir, name: c.Name}
+func (p *plugin) giveAgain(ctx context.Context, args *skel.CmdArgs, c networkConf, f facts) (*current.Result, error) {
+	records := records{dataDir: c.DataDir, name: c.Name}
 	forget := func() error {
 		found, err := records.find(attachment(args))
 		for _, k := range found {
@@ -77,36 +75,36 @@ func (p *cniPlugin) giveAgain(ctx context.Context, args *skel.CmdArgs, c cni.Con
 	if err != nil {
 		return nil, err
 	}
-	if now, err := p.facts(ctx, c, false); err == nil && !slices.Equal(now.Gateways, f.Gateways) {
+	if now, err := p.waitForFacts(ctx, c, false); err == nil && !slices.Equal(now.Gateways, f.Gateways) {
 		if err := forget(); err != nil {
 			return nil, err
 		}
-		return nil, cni.NotReady(fmt.Sprintf("network %s: this host got another subnet twice while the container was given an address: try again", f.Network))
+		return nil, notReady(fmt.Sprintf("network %s: this host got another subnet twice while the container was given an address: try again", f.Network))
 	}
 	return result, nil
 }
 
 // clear prepares an ADD: it undoes what a crash left unfinished. It refuses an interface that the
 // container already has, because undoing a failed ADD would remove it.
-func (p *cniPlugin) clear(ctx context.Context, args *skel.CmdArgs, records cniRecords, f cni.Facts) error {
+func (p *plugin) clear(ctx context.Context, args *skel.CmdArgs, records records, f facts) error {
 	before, err := records.find(attachment(args))
 	if err != nil {
 		return err
 	}
 	for _, k := range before {
 		switch {
-		case k.Readable && k.Gave() && k.Record.Done:
+		case k.Readable && k.gave() && k.Record.Done:
 			if k.Name != records.name {
-				refused := cni.NewRecord(records.name, attachment(args), args.Netns, k.Record.Delegation())
+				refused := newRecord(records.name, attachment(args), args.Netns, k.Record.delegation())
 				refused.Refused = true
 				if err := records.write(refused); err != nil {
 					return err
 				}
 			}
-			return types.NewError(cni.CodeAttached, fmt.Sprintf("container %s has interface %s in network %s already, by configuration %s: DEL it first", args.ContainerID, args.IfName, k.Record.Network, k.Name), "")
-		case k.Readable && k.Gave():
+			return types.NewError(codeAttached, fmt.Sprintf("container %s has interface %s in network %s already, by configuration %s: DEL it first", args.ContainerID, args.IfName, k.Record.Network, k.Name), "")
+		case k.Readable && k.gave():
 			err = p.undo(ctx, args, k.Record)
-		case k.Gave(): // the container is searched for what it gave
+		case k.gave(): // the container is searched for what it gave
 			continue
 		}
 		if err == nil {
@@ -130,21 +128,21 @@ func (p *cniPlugin) clear(ctx context.Context, args *skel.CmdArgs, records cniRe
 }
 
 // give records the delegation, runs the plugin, and undoes it on failure.
-func (p *cniPlugin) give(ctx context.Context, args *skel.CmdArgs, c cni.Conf, f cni.Facts) (*current.Result, error) {
-	d, err := cni.Delegate(c, f)
+func (p *plugin) give(ctx context.Context, args *skel.CmdArgs, c networkConf, f facts) (*current.Result, error) {
+	d, err := newDelegation(c, f)
 	if err == nil {
 		err = checkForwarding(d, f, true)
 	}
 	if err != nil {
 		return nil, err
 	}
-	records := cniRecords{dataDir: c.DataDir, name: c.Name}
-	record := cni.NewRecord(c.Name, attachment(args), args.Netns, d)
+	records := records{dataDir: c.DataDir, name: c.Name}
+	record := newRecord(c.Name, attachment(args), args.Netns, d)
 	if err := records.write(record); err != nil {
 		return nil, internal(err)
 	}
 	result, err := p.attach(ctx, args, d, f)
-	if cni.IsExhausted(err) && p.reap(ctx, args, c, f.Network) {
+	if isExhaustedError(err) && p.reap(ctx, args, c, f.Network) {
 		// bridge leaves its interface in the container when host-local has no address.
 		if err = p.undo(ctx, args, record); err == nil {
 			result, err = p.attach(ctx, args, d, f)
@@ -160,7 +158,7 @@ func (p *cniPlugin) give(ctx context.Context, args *skel.CmdArgs, c cni.Conf, f 
 	}
 	// Remove everything that a failed ADD made, so that the runtime can try again without a DEL.
 	if undone := p.undo(ctx, args, record); undone == nil {
-		err = errors.Join(err, records.remove(record.Kept()))
+		err = errors.Join(err, records.remove(record.inFile()))
 	}
 	return nil, err
 }
@@ -171,7 +169,7 @@ func attachment(args *skel.CmdArgs) types.GCAttachment {
 }
 
 // attach prepares the bridge and calls the plugin.
-func (p *cniPlugin) attach(ctx context.Context, args *skel.CmdArgs, d cni.Delegation, f cni.Facts) (*current.Result, error) {
+func (p *plugin) attach(ctx context.Context, args *skel.CmdArgs, d delegation, f facts) (*current.Result, error) {
 	if err := prepareBridge(d, f); err != nil {
 		return nil, internal(err)
 	}
@@ -179,17 +177,17 @@ func (p *cniPlugin) attach(ctx context.Context, args *skel.CmdArgs, d cni.Delega
 	if err != nil {
 		return nil, internal(err)
 	}
-	answer, err := invoke.DelegateAdd(ctx, d.Plugin, d.Config, &cniExec{})
+	answer, err := invoke.DelegateAdd(ctx, d.Plugin, d.Config, &executor{})
 	restored := restore()
 	if err != nil {
-		return nil, cni.Explain(d, args.Path, err)
+		return nil, explain(d, args.Path, err)
 	}
 	if restored != nil {
 		return nil, internal(restored)
 	}
 	result, err := current.NewResultFromResult(answer)
 	if err != nil {
-		return nil, cni.Explain(d, args.Path, err)
+		return nil, explain(d, args.Path, err)
 	}
 	if err := settleBridge(d, f); err != nil {
 		return nil, internal(err)
@@ -198,23 +196,23 @@ func (p *cniPlugin) attach(ctx context.Context, args *skel.CmdArgs, d cni.Delega
 }
 
 // undo makes the plugin undo what it did, even when the call is being cancelled.
-func (p *cniPlugin) undo(ctx context.Context, args *skel.CmdArgs, r cni.Record) error {
+func (p *plugin) undo(ctx context.Context, args *skel.CmdArgs, r record) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
 	call := &invoke.Args{
 		Command: "DEL", ContainerID: args.ContainerID, NetNS: args.Netns, IfName: args.IfName, PluginArgsStr: args.Args, Path: args.Path,
 	}
-	return p.call(ctx, r.Delegation(), r.Config, call)
+	return p.call(ctx, r.delegation(), r.Config, call)
 }
 
 // call runs the plugin for a command that returns no result.
-func (p *cniPlugin) call(ctx context.Context, d cni.Delegation, conf []byte, args *invoke.Args) error {
+func (p *plugin) call(ctx context.Context, d delegation, conf []byte, args *invoke.Args) error {
 	path, err := invoke.FindInPath(d.Plugin, strings.Split(args.Path, string(os.PathListSeparator)))
 	if err == nil {
-		err = invoke.ExecPluginWithoutResult(ctx, path, conf, args, &cniExec{})
+		err = invoke.ExecPluginWithoutResult(ctx, path, conf, args, &executor{})
 	}
 	if err != nil {
-		return cni.Explain(d, args.Path, err)
+		return explain(d, args.Path, err)
 	}
 	return nil
 }
@@ -232,7 +230,7 @@ func hostLink(r *current.Result, bridge string) (name, mac string) {
 
 // del removes the interface. It succeeds if there is nothing to remove, because the call may be
 // repeated and also follows a failed ADD.
-func (p *cniPlugin) del(ctx context.Context, args *skel.CmdArgs) error {
+func (p *plugin) del(ctx context.Context, args *skel.CmdArgs) error {
 	c, err := parseForDel(args.StdinData)
 	if err != nil {
 		return err
@@ -243,7 +241,7 @@ func (p *cniPlugin) del(ctx context.Context, args *skel.CmdArgs) error {
 	if isHostNamespace(args.Netns) && !overridesNetns(args) {
 		args.Netns = "" // the container's namespace is gone; package skel would also reject this one
 	}
-	there := namespaceThere(args.Netns)
+	there := namespaceExists(args.Netns)
 	if there {
 		if err := checkNamespace(args); err != nil {
 			return err
@@ -254,13 +252,13 @@ func (p *cniPlugin) del(ctx context.Context, args *skel.CmdArgs) error {
 		}
 		defer unlock()
 	}
-	records := cniRecords{dataDir: c.DataDir, name: c.Name}
+	records := records{dataDir: c.DataDir, name: c.Name}
 	found, err := records.find(attachment(args))
 	if err != nil {
 		return internal(err)
 	}
 	for _, k := range found {
-		if !k.Gave() {
+		if !k.gave() {
 			return internal(records.remove(k))
 		}
 		if err := p.takeBack(ctx, args, k, there); err != nil {
@@ -279,7 +277,7 @@ func (p *cniPlugin) del(ctx context.Context, args *skel.CmdArgs) error {
 }
 
 // takeBack undoes one attachment; its namespace may be gone.
-func (p *cniPlugin) takeBack(ctx context.Context, args *skel.CmdArgs, k cni.Kept, there bool) error {
+func (p *plugin) takeBack(ctx context.Context, args *skel.CmdArgs, k recordFile, there bool) error {
 	switch {
 	case !k.Readable && there:
 		return removeInterface(args)
@@ -293,18 +291,18 @@ func (p *cniPlugin) takeBack(ctx context.Context, args *skel.CmdArgs, k cni.Kept
 
 // parseForDel reads what DEL needs from a configuration. Errors in the rest must not prevent a
 // container from being removed.
-func parseForDel(data []byte) (cni.Conf, error) {
-	c, err := cni.Parse(data)
+func parseForDel(data []byte) (networkConf, error) {
+	c, err := parseConf(data)
 	if err == nil {
 		return c, nil
 	}
-	some := cni.Conf{DataDir: cni.DefaultDataDir}
+	some := networkConf{DataDir: defaultDataDir}
 	var min struct {
 		Name    string `json:"name"`
 		DataDir string `json:"dataDir"`
 	}
 	if json.Unmarshal(data, &min) != nil || min.Name == "" {
-		return cni.Conf{}, err
+		return networkConf{}, err
 	}
 	some.Name = min.Name
 	if filepath.IsAbs(min.DataDir) { // ADD accepts no other

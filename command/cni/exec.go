@@ -1,4 +1,4 @@
-package command
+package cni
 
 import (
 	"bytes"
@@ -16,13 +16,13 @@ import (
 	cniversion "github.com/containernetworking/cni/pkg/version"
 )
 
-// cniExec runs other plugins and makes them end with this program. A plugin that continued alone
+// executor runs other plugins and makes them end with this program. A plugin that continued alone
 // would give an address to a container that the runtime has ended in the meantime.
-type cniExec struct{ cniversion.PluginDecoder }
+type executor struct{ cniversion.PluginDecoder }
 
-var _ invoke.Exec = (*cniExec)(nil)
+var _ invoke.Exec = (*executor)(nil)
 
-func (*cniExec) FindInPath(plugin string, paths []string) (string, error) {
+func (*executor) FindInPath(plugin string, paths []string) (string, error) {
 	return invoke.FindInPath(plugin, paths)
 }
 
@@ -31,7 +31,7 @@ const busyPause = 200 * time.Millisecond
 
 // ExecPlugin runs a plugin and returns its standard output, or its error as a
 // *types.Error.
-func (e *cniExec) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	// Pdeathsig follows the forking thread, not the process: keep the thread while the plugin
 	// runs.
 	runtime.LockOSThread()

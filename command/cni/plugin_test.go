@@ -1,10 +1,12 @@
-package command
+package cni
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -20,7 +22,6 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
-	"github.com/lenonet/leno/command/cni"
 )
 
 // TestConflist: the plugin accepts the printed configuration, and it is the same as the example.
@@ -30,10 +31,10 @@ func TestConflist(t *testing.T) {
 		Name       string            `json:"name"`
 		Plugins    []json.RawMessage `json:"plugins"`
 	}
-	for _, args := range [][]string{nil, {"-network=blue"}} {
-		got := world{}.run(append([]string{"cni", "-conflist"}, args...)...)
-		if err := json.Unmarshal([]byte(got.stdout), &list); err != nil || got.code != cli.ExitDone || len(list.Plugins) != 2 {
-			t.Fatalf("%v: %+v", err, got)
+	for _, network := range []string{"", "blue"} {
+		got := conflistOf(t, network)
+		if err := json.Unmarshal([]byte(got), &list); err != nil || len(list.Plugins) != 2 {
+			t.Fatalf("%v: %s", err, got)
 		}
 		plugin := map[string]any{"cniVersion": list.CNIVersion, "name": list.Name}
 		if err := json.Unmarshal(list.Plugins[0], &plugin); err != nil {
@@ -43,47 +44,71 @@ func TestConflist(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := cni.Parse(text)
-		if want := strings.TrimPrefix(strings.Join(args, ""), "-network="); err != nil || c.Network != want {
+		c, err := parseConf(text)
+		if err != nil || c.Network != network {
 			t.Errorf("%v: %+v", err, c)
 		}
 	}
-	got := world{}.run("cni", "-conflist", "-network=default")
+	got := conflistOf(t, "default")
 	for _, example := range []string{"cni", "nomad"} {
-		if diff := cmp.Diff(read(t, "../examples/"+example+"/leno.conflist"), got.stdout); diff != "" {
+		want, err := os.ReadFile("../../examples/" + example + "/leno.conflist")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), got); diff != "" {
 			t.Errorf("examples/%s/leno.conflist is another one (-example +printed):\n%s", example, diff)
 		}
 	}
-	if got := (world{}).run("cni", "-conflist", "-network=blue"); !strings.Contains(got.stdout, `"name": "leno-blue"`) {
-		t.Errorf("of blue: %s", got.stdout)
+	if got := conflistOf(t, "blue"); !strings.Contains(got, `"name": "leno-blue"`) {
+		t.Errorf("of blue: %s", got)
 	}
 }
 
-// TestMainName: the name and the environment of a program select what it does.
-func TestMainName(t *testing.T) {
-	for _, tt := range []struct {
-		argv string
-		want string
-		code int
-	}{
-		{"/opt/cni/bin/leno-cni", "CNI leno-cni plugin v0.1.0\nCNI protocol versions supported: 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n", cli.ExitDone},
-		{"leno-cni -help", "Usage: leno cni [options]", cli.ExitDone},
-		{"leno-cni -conflist", `"type": "leno-cni"`, cli.ExitDone},
-		{"/usr/local/bin/leno version", "leno 0.1.0", cli.ExitDone},
-		{"leno", "Usage: leno COMMAND", cli.ExitUsage},
-		{"leno cni", "CNI_COMMAND is not in the environment", cli.ExitUsage},
-		{"leno cni -network=blue", "-network is for -conflist", cli.ExitUsage},
-		{"", "Usage: leno COMMAND", cli.ExitUsage},
+// conflistOf returns what `leno cni -conflist -network=NETWORK` prints.
+func conflistOf(t *testing.T, network string) string {
+	t.Helper()
+	var out strings.Builder
+	p := &plugin{meta: cli.Meta{Stdout: &out}, conflist: true, network: network}
+	if err := p.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// fakeAgent serves the networks and the health of an agent: network default, in which its host has
+// a subnet, and network blue, in which it takes no part.
+type fakeAgent struct {
+	url      string
+	networks []api.Network
+	health   api.Health
+}
+
+func newFakeAgent(t *testing.T) *fakeAgent {
+	t.Helper()
+	f := &fakeAgent{
+		networks: []api.Network{{Name: "blue"}, {Name: "default", Local: &api.Local{State: "running",
+			Subnets: []netip.Prefix{prefix("10.5.34.0/24"), prefix("fd00:5:0:22::/64")}, SubnetFile: "/run/leno/default.env"}}},
+		health: api.Health{Status: api.Passing, Ready: true, Networks: []api.NetworkHealth{{Network: "default", Status: api.Passing, Ready: true}}},
+	}
+	mux := http.NewServeMux()
+	for path, body := range map[string]func() any{
+		"GET /v1/networks": func() any { return api.NetworkList{Networks: f.networks} },
+		"GET /healthz":     func() any { return f.health },
 	} {
-		t.Run(tt.argv, func(t *testing.T) {
-			var out strings.Builder
-			m := cli.Meta{Stdout: &out, Stderr: &out, Version: "0.1.0", Getenv: func(string) string { return "" }}
-			if code := Main(strings.Fields(tt.argv), m); code != tt.code || !strings.Contains(out.String(), tt.want) {
-				t.Errorf("exit %d: %s", code, out.String())
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			if err := json.NewEncoder(w).Encode(body()); err != nil {
+				t.Error(err)
 			}
 		})
 	}
+	srv := httptest.NewServer(mux)
+	t.Cleanup(srv.Close)
+	f.url = srv.URL
+	return f
 }
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
 // TestCNIFacts checks the facts from an agent's response and the subnet file that it names.
 func TestCNIFacts(t *testing.T) {
@@ -157,13 +182,13 @@ func starting(f *fakeAgent) {
 }
 
 // cniOf returns the plugin with a configuration that names the agent.
-func cniOf(t *testing.T, f *fakeAgent, conf string) (*cniPlugin, cni.Conf) {
+func cniOf(t *testing.T, f *fakeAgent, conf string) (*plugin, networkConf) {
 	t.Helper()
-	c, err := cni.Parse([]byte(`{"cniVersion":"1.1.0","name":"x","type":"leno-cni","address":"` + f.url + `"` + conf + `}`))
+	c, err := parseConf([]byte(`{"cniVersion":"1.1.0","name":"x","type":"leno-cni","address":"` + f.url + `"` + conf + `}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &cniPlugin{meta: cli.Meta{Getenv: func(string) string { return "" }}, runDir: ownDir(t)}, c
+	return &plugin{meta: cli.Meta{Getenv: func(string) string { return "" }}, runDir: ownDir(t)}, c
 }
 
 // ownDir returns a directory that other users cannot write, whatever the umask is.
@@ -177,9 +202,9 @@ func ownDir(t *testing.T) string {
 }
 
 // writeUsual writes a subnet file in the default place.
-func writeUsual(t *testing.T, p *cniPlugin, network, text string) string {
+func writeUsual(t *testing.T, p *plugin, network, text string) string {
 	t.Helper()
-	path := p.usualFile(network)
+	path := p.defaultSubnetFile(network)
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +242,7 @@ func TestCNITrust(t *testing.T) {
 		}, "pipe is not a file"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			p := &cniPlugin{runDir: ownDir(t)}
+			p := &plugin{runDir: ownDir(t)}
 			path, err := tt.do(p.runDir, writeUsual(t, p, "default", file))
 			if err != nil {
 				t.Fatal(err)
@@ -255,7 +280,7 @@ func TestCNISilentAgent(t *testing.T) {
 	silent := &fakeAgent{url: "http://" + listener.Addr().String()}
 	p, c := cniOf(t, silent, `,"wait":"1s"`)
 	began := time.Now()
-	_, err = p.facts(t.Context(), c, true)
+	_, err = p.waitForFacts(t.Context(), c, true)
 	isCNI(t, err, types.ErrTryAgainLater, "did not answer within 1s")
 	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("waited %s", took)
@@ -298,7 +323,7 @@ func TestCNILimits(t *testing.T) {
 		}
 	}
 	check(api.Critical)
-	isCNI(t, p.limits(t.Context(), c, "default"), cni.CodeLimited, "network default: device: operation not permitted; see `leno status`")
+	isCNI(t, p.limits(t.Context(), c, "default"), codeLimited, "network default: device: operation not permitted; see `leno status`")
 	if err := p.limits(t.Context(), c, "blue"); err != nil {
 		t.Errorf("of another network: %v", err)
 	}

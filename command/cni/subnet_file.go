@@ -1,4 +1,4 @@
-package command
+package cni
 
 import (
 	"errors"
@@ -13,30 +13,29 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/agent/state"
-	"github.com/lenonet/leno/command/cni"
 )
 
 // maxSubnetFile is many times the size of a subnet file.
 const maxSubnetFile = 1 << 16
 
 // readFacts reads a subnet file; why explains a missing one.
-func (p *cniPlugin) readFacts(network, path, why string) (cni.Facts, error) {
-	if !cni.IsName(network) {
-		return cni.Facts{}, internal(fmt.Errorf("subnet file %s: %q is not the name of a network", path, network))
+func (p *plugin) readFacts(network, path, why string) (facts, error) {
+	if !isName(network) {
+		return facts{}, internal(fmt.Errorf("subnet file %s: %q is not the name of a network", path, network))
 	}
 	text, err := p.readTrusted(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return cni.Facts{}, cni.NotReady(fmt.Sprintf("network %s has no subnet file %s: %s", network, path, why))
+		return facts{}, notReady(fmt.Sprintf("network %s has no subnet file %s: %s", network, path, why))
 	}
 	if err != nil {
-		return cni.Facts{}, internal(fmt.Errorf("subnet file: %w", err))
+		return facts{}, internal(fmt.Errorf("subnet file: %w", err))
 	}
-	f := cni.Facts{Network: network, Path: path}
+	f := facts{Network: network, Path: path}
 	if f.SubnetFile, err = state.ParseSubnetFile(text); err == nil {
-		err = f.CheckRanges()
+		err = f.checkRanges()
 	}
 	if err != nil {
-		return cni.Facts{}, internal(fmt.Errorf("subnet file %s: %w", path, err))
+		return facts{}, internal(fmt.Errorf("subnet file %s: %w", path, err))
 	}
 	return f, nil
 }
@@ -44,7 +43,7 @@ func (p *cniPlugin) readFacts(network, path, why string) (cni.Facts, error) {
 // readTrusted reads a file that only trusted users can have written or replaced. root acts on its
 // content, and while no agent runs, its path may come from any program that listens at the agent's
 // address.
-func (p *cniPlugin) readTrusted(path string) (string, error) {
+func (p *plugin) readTrusted(path string) (string, error) {
 	if !filepath.IsAbs(path) {
 		return "", fmt.Errorf("%q is not an absolute path", path)
 	}
@@ -56,7 +55,7 @@ func (p *cniPlugin) readTrusted(path string) (string, error) {
 	for dir := "/"; ; {
 		info, err := os.Lstat(dir)
 		if err == nil {
-			err = checkOwner(dir, info, trusted)
+			err = checkOwner(dir, ownerOf(info), trusted)
 		}
 		if err != nil {
 			return "", err
@@ -79,7 +78,7 @@ func (p *cniPlugin) readTrusted(path string) (string, error) {
 		err = fmt.Errorf("%s is not a file", path)
 	}
 	if err == nil {
-		err = checkOwner(path, info, trusted)
+		err = checkOwner(path, ownerOf(info), trusted)
 	}
 	if err != nil {
 		return "", err
@@ -90,20 +89,16 @@ func (p *cniPlugin) readTrusted(path string) (string, error) {
 
 // trusted returns the users whose subnet files are accepted: root, the caller's user, and the
 // agent's user, who owns the directory of subnet files.
-func (p *cniPlugin) trusted() []int {
+func (p *plugin) trusted() []int {
 	out := []int{0, os.Geteuid()}
-	if info, err := os.Stat(filepath.Dir(p.usualFile("x"))); err == nil {
+	if info, err := os.Stat(filepath.Dir(p.defaultSubnetFile("x"))); err == nil {
 		out = append(out, ownerOf(info).UID)
 	}
 	return out
 }
 
-func checkOwner(path string, info fs.FileInfo, trusted []int) error {
-	return cni.CheckOwner(path, ownerOf(info), trusted)
-}
-
-func ownerOf(info fs.FileInfo) cni.Owner {
-	o := cni.Owner{UID: -1, Mode: info.Mode()}
+func ownerOf(info fs.FileInfo) fileOwner {
+	o := fileOwner{UID: -1, Mode: info.Mode()}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		o.UID = int(st.Uid)
 	}

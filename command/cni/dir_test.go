@@ -1,4 +1,4 @@
-package command
+package cni
 
 import (
 	"errors"
@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/lenonet/leno/command/cni"
 )
 
 // TestDataDir: leno-cni keeps its data where no other user can write or replace it.
@@ -80,7 +78,7 @@ func TestRelativeDataDir(t *testing.T) {
 			t.Errorf("%q: %v", dir, err)
 		}
 		c, err := parseForDel([]byte(`{"cniVersion":"1.0.0","name":"x","type":"leno-cni","dataDir":"` + dir + `"}`))
-		if err != nil || c.DataDir != cni.DefaultDataDir {
+		if err != nil || c.DataDir != defaultDataDir {
 			t.Errorf("%q: %q, %v", dir, c.DataDir, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package command
+package cni
 
 import (
 	"context"
@@ -14,15 +14,14 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/command/cni"
 )
 
 // gc releases everything given to attachments that are not valid, for this configuration only,
 // because the runtime lists only its attachments. The reference plugins do not implement GC yet
 // (version 1.9.0 accepts it and does nothing), so gc does the work itself. It also passes GC on,
 // for plugins that will implement it.
-func (p *cniPlugin) gc(ctx context.Context, args *skel.CmdArgs) error {
-	c, err := cni.Parse(args.StdinData)
+func (p *plugin) gc(ctx context.Context, args *skel.CmdArgs) error {
+	c, err := parseConf(args.StdinData)
 	if err != nil {
 		return err
 	}
@@ -32,16 +31,16 @@ func (p *cniPlugin) gc(ctx context.Context, args *skel.CmdArgs) error {
 	if err := checkDataDir(c.DataDir); err != nil {
 		return internal(err)
 	}
-	records := cniRecords{dataDir: c.DataDir, name: c.Name}
+	records := records{dataDir: c.DataDir, name: c.Name}
 	all, err := records.all()
 	if err != nil {
 		return internal(err)
 	}
 	var errs []error
-	for _, k := range cni.Garbage(all, c.Name, c.Valid) {
+	for _, k := range garbage(all, c.Name, c.Valid) {
 		errs = append(errs, p.collect(ctx, args, records, k))
 	}
-	errs = append(errs, releaseAddresses(c.DataDir, records.orphans(c.Valid)), records.sweep())
+	errs = append(errs, releaseAddresses(c.DataDir, records.orphans(c.Valid)), records.removeTemporary())
 	if all, err = records.all(); err == nil {
 		err = p.passGC(ctx, args, c, all)
 	}
@@ -50,8 +49,8 @@ func (p *cniPlugin) gc(ctx context.Context, args *skel.CmdArgs) error {
 
 // collect undoes one attachment and removes its record. If the record cannot be read, only its
 // addresses are known, and they have no owner from then on.
-func (p *cniPlugin) collect(ctx context.Context, args *skel.CmdArgs, records cniRecords, k cni.Kept) error {
-	if k.Readable && k.Gave() {
+func (p *plugin) collect(ctx context.Context, args *skel.CmdArgs, records records, k recordFile) error {
+	if k.Readable && k.gave() {
 		if err := p.detach(ctx, args, k.Record); err != nil {
 			return err
 		}
@@ -61,17 +60,17 @@ func (p *cniPlugin) collect(ctx context.Context, args *skel.CmdArgs, records cni
 
 // detach undoes an attachment without the container's namespace, which is gone or whose name may
 // now belong to another container.
-func (p *cniPlugin) detach(ctx context.Context, args *skel.CmdArgs, r cni.Record) error {
-	if err := cutOff(r); err != nil {
+func (p *plugin) detach(ctx context.Context, args *skel.CmdArgs, r record) error {
+	if err := removeHostLink(r); err != nil {
 		return err
 	}
-	return p.call(ctx, r.Delegation(), r.Config, &invoke.Args{Command: "DEL", ContainerID: r.ContainerID, IfName: r.IfName, Path: args.Path})
+	return p.call(ctx, r.delegation(), r.Config, &invoke.Args{Command: "DEL", ContainerID: r.ContainerID, IfName: r.IfName, Path: args.Path})
 }
 
 // reap releases what containers of the network hold that are certainly gone, and addresses without
 // a record: for runtimes that crash and do not use GC. It reports whether it released anything.
-func (p *cniPlugin) reap(ctx context.Context, args *skel.CmdArgs, c cni.Conf, network string) bool {
-	records := cniRecords{dataDir: c.DataDir, name: c.Name}
+func (p *plugin) reap(ctx context.Context, args *skel.CmdArgs, c networkConf, network string) bool {
+	records := records{dataDir: c.DataDir, name: c.Name}
 	all, err := records.all()
 	if err != nil {
 		return false
@@ -82,17 +81,17 @@ func (p *cniPlugin) reap(ctx context.Context, args *skel.CmdArgs, c cni.Conf, ne
 			some = p.collect(ctx, args, records, k) == nil || some
 		}
 	}
-	n, _ := releaseFrom(filepath.Join(cni.AddressDir(c.DataDir), network), records.orphans(nil)) // ADD reports that none is left
+	n, _ := releaseFrom(filepath.Join(addressDir(c.DataDir), network), records.orphans(nil)) // ADD reports that none is left
 	return some || n > 0
 }
 
 // passGC tells the plugins of each network which attachments are valid. It lists those of every
 // configuration, because plugins have one store per network. While there is a record whose owner
 // is unknown, it tells them nothing.
-func (p *cniPlugin) passGC(ctx context.Context, args *skel.CmdArgs, c cni.Conf, all []cni.Kept) error {
+func (p *plugin) passGC(ctx context.Context, args *skel.CmdArgs, c networkConf, all []recordFile) error {
 	valid := append([]types.GCAttachment{}, c.Valid...)
 	for _, k := range all {
-		a, known := k.Attachment()
+		a, known := k.attachment()
 		if !known {
 			return nil
 		}
@@ -101,13 +100,13 @@ func (p *cniPlugin) passGC(ctx context.Context, args *skel.CmdArgs, c cni.Conf, 
 	var errs []error
 	told := map[[2]string]bool{}
 	for _, k := range all {
-		d := k.Record.Delegation()
+		d := k.Record.delegation()
 		key := [2]string{d.Plugin, d.Network}
 		if !k.Readable || told[key] {
 			continue
 		}
 		told[key] = true
-		conf, err := d.With(map[string]any{"cniVersion": c.CNIVersion, "cni.dev/valid-attachments": valid})
+		conf, err := d.with(map[string]any{"cniVersion": c.CNIVersion, "cni.dev/valid-attachments": valid})
 		if err == nil {
 			err = p.call(ctx, d, conf, &invoke.Args{Command: "GC", Path: args.Path})
 		}
@@ -117,39 +116,39 @@ func (p *cniPlugin) passGC(ctx context.Context, args *skel.CmdArgs, c cni.Conf, 
 }
 
 // status returns an error if an ADD would fail now.
-func (p *cniPlugin) status(ctx context.Context, args *skel.CmdArgs) error {
-	c, err := cni.Parse(args.StdinData)
+func (p *plugin) status(ctx context.Context, args *skel.CmdArgs) error {
+	c, err := parseConf(args.StdinData)
 	if err != nil {
 		return err
 	}
-	f, err := p.facts(ctx, c, false)
-	if cni.IsNotReady(err) {
-		return cni.NotAvailable(err)
+	f, err := p.waitForFacts(ctx, c, false)
+	if isNotReady(err) {
+		return notAvailable(err)
 	}
 	if err != nil {
 		return err
 	}
 	if err := checkDataDir(c.DataDir); err != nil {
-		return cni.NotAvailable(err)
+		return notAvailable(err)
 	}
-	d, err := cni.Delegate(c, f)
+	d, err := newDelegation(c, f)
 	if err != nil {
 		return err
 	}
 	if err := checkForwarding(d, f, false); err != nil {
-		return cni.NotAvailable(err)
+		return notAvailable(err)
 	}
-	if full, err := exhausted(c, f); err != nil {
-		return cni.NotAvailable(err)
+	if full, err := isExhausted(c, f); err != nil {
+		return notAvailable(err)
 	} else if full {
-		return cni.NotAvailable(cni.Exhausted(d))
+		return notAvailable(exhaustedError(d))
 	}
-	for _, plugin := range []string{d.Plugin, cni.IPAM} {
+	for _, plugin := range []string{d.Plugin, ipamPlugin} {
 		if _, err := invoke.FindInPath(plugin, strings.Split(args.Path, ":")); err != nil {
-			return cni.NotAvailable(cni.Explain(d, args.Path, err))
+			return notAvailable(explain(d, args.Path, err))
 		}
 	}
-	if c.SubnetFile == "" && p.silent == nil {
+	if c.SubnetFile == "" && p.agentError == nil {
 		if err := p.limits(ctx, c, f.Network); err != nil {
 			return err
 		}
@@ -157,31 +156,31 @@ func (p *cniPlugin) status(ctx context.Context, args *skel.CmdArgs) error {
 	return p.call(ctx, d, d.Config, &invoke.Args{Command: "STATUS", Path: args.Path})
 }
 
-// exhausted reports whether no address is left, not even one that an ADD would reap.
-func exhausted(c cni.Conf, f cni.Facts) (bool, error) {
-	there, err := reservedIn(filepath.Join(cni.AddressDir(c.DataDir), f.Network))
+// isExhausted reports whether no address is left, not even one that an ADD would reap.
+func isExhausted(c networkConf, f facts) (bool, error) {
+	there, err := reservedIn(filepath.Join(addressDir(c.DataDir), f.Network))
 	if err != nil {
 		return false, err
 	}
 	taken := slices.Collect(maps.Values(there))
-	if !cni.Full(f, taken) {
+	if !isFull(f, taken) {
 		return false, nil
 	}
-	all, err := cniRecords{dataDir: c.DataDir, name: c.Name}.all()
-	if err != nil || len(cni.Orphans(taken, all, nil)) > 0 {
+	all, err := records{dataDir: c.DataDir, name: c.Name}.all()
+	if err != nil || len(orphans(taken, all, nil)) > 0 {
 		return false, err
 	}
-	return !slices.ContainsFunc(all, func(k cni.Kept) bool { return reapable(k, f.Network) }), nil
+	return !slices.ContainsFunc(all, func(k recordFile) bool { return reapable(k, f.Network) }), nil
 }
 
 // reapable reports whether a record's container is in the network and certainly gone.
-func reapable(k cni.Kept, network string) bool {
-	return k.Readable && k.Gave() && k.Record.Network == network && containerGone(k.Record)
+func reapable(k recordFile, network string) bool {
+	return k.Readable && k.gave() && k.Record.Network == network && containerGone(k.Record)
 }
 
 // limits returns an error if something keeps packets from a network in which this host has a
 // subnet. An agent that does not respond is no such reason: packets pass without it.
-func (p *cniPlugin) limits(ctx context.Context, c cni.Conf, network string) error {
+func (p *plugin) limits(ctx context.Context, c networkConf, network string) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	var health api.Health
@@ -206,5 +205,5 @@ func (p *cniPlugin) limits(ctx context.Context, c cni.Conf, network string) erro
 	if len(reasons) == 0 {
 		return nil
 	}
-	return cni.Limited(network, strings.Join(reasons, "; "))
+	return limited(network, strings.Join(reasons, "; "))
 }

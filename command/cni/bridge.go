@@ -1,4 +1,4 @@
-package command
+package cni
 
 import (
 	"crypto/rand"
@@ -9,20 +9,18 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/lenonet/leno/command/cni"
 )
 
 // prepareBridge brings an existing bridge into the state that the bridge plugin would give it for
 // the current network. The plugin itself would leave the remains of an earlier subnet on it, or
 // reject the new gateway next to them.
-func prepareBridge(d cni.Delegation, f cni.Facts) error {
+func prepareBridge(d delegation, f facts) error {
 	link, err := findDevice(d.Bridge)
 	if err != nil {
 		return err
 	}
 	if link != nil {
-		if err := nameBridge(link); err != nil {
+		if err := ensureHardwareAddr(link); err != nil {
 			return err
 		}
 		// Otherwise it would forever keep the smallest MTU of its ports when it was made.
@@ -35,10 +33,10 @@ func prepareBridge(d cni.Delegation, f cni.Facts) error {
 	if d.Gateway == "" {
 		return nil
 	}
-	if err := takeOldOff(d, f); err != nil {
+	if err := removeStaleAddresses(d, f); err != nil {
 		return err
 	}
-	return rememberGateways(d, f)
+	return recordGateways(d, f)
 }
 
 // findDevice returns the device, or nil if it does not exist.
@@ -57,10 +55,10 @@ func findDevice(name string) (netlink.Link, error) {
 	return link, nil
 }
 
-// nameBridge sets a hardware address on a bridge that has none. A bridge has none if its last port
+// ensureHardwareAddr sets a hardware address on a bridge that has none. A bridge has none if its last port
 // was removed before the bridge plugin had fixed the address, which is its last step. After that
 // the plugin (1.9.0) would fail, because the kernel rejects an all-zero address.
-func nameBridge(link netlink.Link) error {
+func ensureHardwareAddr(link netlink.Link) error {
 	if slices.ContainsFunc(link.Attrs().HardwareAddr, func(b byte) bool { return b != 0 }) {
 		return nil
 	}
@@ -73,9 +71,9 @@ func nameBridge(link netlink.Link) error {
 	return nil
 }
 
-// cutOff removes the host's end of a container's interface, and the other end with it, if it is
+// removeHostLink removes the host's end of a container's interface, and the other end with it, if it is
 // still the recorded interface.
-func cutOff(r cni.Record) error {
+func removeHostLink(r record) error {
 	if r.Link == "" {
 		return nil
 	}

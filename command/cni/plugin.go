@@ -1,58 +1,41 @@
-package command
+// Package cni is leno's plugin for the Container Network Interface. It gives a container an
+// interface in a network by running the reference plugins bridge and host-local.
+//
+// A network configuration (conf.go) and what is known of the network on this host (facts.go,
+// subnet_file.go) become the configuration of the other plugin (delegate.go). What that plugin was
+// told is in a record (record.go, store.go), so that it can be undone (attach.go, care.go). The
+// remaining files change the host: bridges and their gateways, namespaces, forwarding.
+package cni
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
 	"flag"
-	"fmt"
-	"path/filepath"
-	"strings"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	cniversion "github.com/containernetworking/cni/pkg/version"
 
 	"github.com/lenonet/leno/command/cli"
-	"github.com/lenonet/leno/command/cni"
 )
 
-// cniName is the name of the plugin's file, next to `leno`.
-const cniName = "leno-cni"
+// Name is the name of the plugin's file, next to `leno`.
+const Name = "leno-cni"
 
-// Main runs the program that argv selects (argv[0] is its own name). A file named leno-cni is the
-// plugin. A file with any other name is also the plugin if it is called as plugins are, with a
-// command in the environment and without arguments: "type": "leno" in a network configuration
-// makes the runtime look for a file named leno.
-func Main(argv []string, m cli.Meta) int {
-	switch called := len(argv) > 0 && filepath.Base(argv[0]) == cniName; {
-	case len(argv) <= 1 && m.Getenv("CNI_COMMAND") != "":
-		return Run([]string{"cni"}, m)
-	case called && len(argv) == 1:
-		// The reference plugins print the same when called by hand. Nomad parses the version from
-		// it.
-		fmt.Fprintf(m.Stderr, "CNI %s plugin v%s\nCNI protocol versions supported: %s\n", cniName, m.Version, strings.Join(cni.Versions(), ", "))
-		return cli.ExitDone
-	case called:
-		return Run(append([]string{"cni"}, argv[1:]...), m)
-	case len(argv) == 0:
-		return Run(nil, m)
-	}
-	return Run(argv[1:], m)
-}
-
-// cniPlugin is `leno cni`.
-type cniPlugin struct {
+// plugin is `leno cni`.
+type plugin struct {
 	meta     cli.Meta
 	conflist bool
 	network  string
 
-	runDir string // directory of subnet files, "" for the default
-	silent error  // why the agent did not respond to the last request
+	runDir     string // directory of subnet files, "" for the default
+	agentError error  // why the agent did not respond to the last request
 }
 
-func cniSpec(m cli.Meta) cli.Spec {
-	p := &cniPlugin{meta: m}
+// Spec returns the command `leno cni`.
+func Spec(m cli.Meta) cli.Spec {
+	p := &plugin{meta: m}
 	return cli.Spec{
 		Name:     "cni",
 		Synopsis: "Put containers into networks, as a CNI plugin",
@@ -74,12 +57,12 @@ host-local, which do the work.
 	}
 }
 
-func (p *cniPlugin) flags(fs *flag.FlagSet) {
+func (p *plugin) flags(fs *flag.FlagSet) {
 	fs.BoolVar(&p.conflist, "conflist", false, "print a network configuration, and do nothing else")
 	fs.StringVar(&p.network, "network", "", "`name` of the network in it. Default: none, which means the only one on a host")
 }
 
-func (p *cniPlugin) run(ctx context.Context) error {
+func (p *plugin) run(ctx context.Context) error {
 	switch {
 	case p.conflist:
 		return p.printConflist()
@@ -98,13 +81,13 @@ func (p *cniPlugin) run(ctx context.Context) error {
 		}
 	}
 	failed := skel.PluginMainFuncsWithError(skel.CNIFuncs{
-		Add: seen(p.add), Del: seen(p.tidied(p.del)), Check: seen(p.check), GC: seen(p.tidied(p.gc)), Status: seen(p.status),
-	}, cniversion.PluginSupports(cni.Versions()...), "")
+		Add: seen(p.add), Del: seen(p.thenTidy(p.del)), Check: seen(p.check), GC: seen(p.thenTidy(p.gc)), Status: seen(p.status),
+	}, cniversion.PluginSupports(Versions()...), "")
 	if failed == nil {
 		return nil
 	}
 	// The reader of errors is a program: print JSON on standard output, and nothing else.
-	if _, err := p.meta.Stdout.Write(cni.Print(failed, conf.Version)); err != nil {
+	if _, err := p.meta.Stdout.Write(errorJSON(failed, conf.Version)); err != nil {
 		return err
 	}
 	return cli.ErrReported
@@ -128,13 +111,13 @@ type conflistPlugin struct {
 	Capabilities map[string]bool `json:"capabilities,omitempty"`
 }
 
-func (p *cniPlugin) printConflist() error {
+func (p *plugin) printConflist() error {
 	name := "leno" // as in the examples: mode = "cni/leno" is how Nomad refers to it
 	if p.network != "" && p.network != "default" {
 		name += "-" + p.network
 	}
 	return cli.WriteJSON(p.meta.Stdout, conflist{CNIVersion: conflistVersion, Name: name, Plugins: []conflistPlugin{
-		{Type: cniName, Network: p.network},
+		{Type: Name, Network: p.network},
 		{Type: "portmap", Capabilities: map[string]bool{"portMappings": true}},
 	}})
 }

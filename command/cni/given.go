@@ -1,0 +1,52 @@
+package cni
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// gatewayDir returns the directory of the files NETWORK/DEVICE, one for each device that was given
+// gateways of a network.
+func gatewayDir(dataDir string) string { return filepath.Join(dataDir, "bridges") }
+
+// givenGateways is what leno put on a device: the gateways of a network, and the subnet file they came
+// from. Its file contains the path first, then one address per line:
+//
+//	/run/leno/default.env
+//	10.5.34.1/24
+//	fd00:5:0:22::1/64
+type givenGateways struct {
+	SubnetFile string
+	Gateways   []netip.Prefix
+}
+
+// String returns the text of the file.
+func (g givenGateways) String() string {
+	var text strings.Builder
+	for _, line := range append([]string{g.SubnetFile}, words(g.Gateways)...) {
+		fmt.Fprintln(&text, line)
+	}
+	return text.String()
+}
+
+// parseGiven parses the text of the file. It ignores unknown lines.
+func parseGiven(text string) givenGateways {
+	var g givenGateways
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if p, err := netip.ParsePrefix(line); err == nil {
+			g.Gateways = append(g.Gateways, p)
+		} else if filepath.IsAbs(line) {
+			g.SubnetFile = line
+		}
+	}
+	return g
+}
+
+// outdated returns the gateways that are no longer the host's.
+func (g givenGateways) outdated(f facts) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(g.Gateways), func(p netip.Prefix) bool { return slices.Contains(f.Gateways, p) })
+}
