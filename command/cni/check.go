@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
@@ -26,11 +25,12 @@ func (p *plugin) check(ctx context.Context, args *skel.CmdArgs) error {
 	if err := checkDataDir(c.DataDir); err != nil {
 		return internal(err)
 	}
-	found, err := records{dataDir: c.DataDir, name: c.Name}.find(attachment(args))
+	a := newAttachment(args, c)
+	found, err := a.find()
 	if err != nil {
 		return internal(err)
 	}
-	if len(found) == 0 || !found[0].gave() || !found[0].Record.Done {
+	if len(found) == 0 || found[0].phase != phaseAttached {
 		return types.NewError(types.ErrUnknownContainer, fmt.Sprintf("container %s was given no interface %s by %s: ADD it", args.ContainerID, args.IfName, c.Name), "")
 	}
 	r := found[0].Record
@@ -48,9 +48,7 @@ func (p *plugin) check(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return internal(err)
 	}
-	return p.call(ctx, r.delegation(), conf, &invoke.Args{
-		Command: "CHECK", ContainerID: args.ContainerID, NetNS: args.Netns, IfName: args.IfName, PluginArgsStr: args.Args, Path: args.Path,
-	})
+	return callPlugin(ctx, r.delegation(), conf, a.invocation("CHECK"))
 }
 
 // previousAddresses returns the container's addresses from the result of ADD that the runtime stored.

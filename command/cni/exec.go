@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 
@@ -68,4 +70,16 @@ func pluginError(err error, stdout, stderr []byte) error {
 		e.Msg = fmt.Sprintf("it ended with %q, which is no error of CNI's: %v", stdout, err)
 	}
 	return e
+}
+
+// callPlugin runs the plugin of a delegation for a command that returns no result.
+func callPlugin(ctx context.Context, d delegation, conf []byte, args *invoke.Args) error {
+	path, err := invoke.FindInPath(d.Plugin, strings.Split(args.Path, string(os.PathListSeparator)))
+	if err == nil {
+		err = invoke.ExecPluginWithoutResult(ctx, path, conf, args, &executor{})
+	}
+	if err != nil {
+		return explain(d, args.Path, err)
+	}
+	return nil
 }

@@ -134,10 +134,10 @@ func removeInterface(args *skel.CmdArgs) error {
 	})
 }
 
-// containerGone reports whether both the container's namespace and the host's end of its interface
+// isContainerGone reports whether both the container's namespace and the host's end of its interface
 // are gone; the interface ends with the namespace. A path that leads to the host's own namespace
 // proves nothing about the container's: then the interface decides.
-func containerGone(r record) bool {
+func isContainerGone(r record) bool {
 	there := namespaceExists(r.Netns)
 	if r.Netns == "" || there && !isHostNamespace(r.Netns) {
 		return false

@@ -56,7 +56,7 @@ type record struct {
 
 // inFile returns the record in its file.
 func (r record) inFile() recordFile {
-	return recordFile{Name: r.Name, File: r.fileName(), Readable: true, Record: r}
+	return recordFile{Name: r.Name, File: r.fileName(), phase: r.phase(), Record: r}
 }
 
 // newRecord returns the record of a delegation for a container and its namespace.
@@ -103,16 +103,41 @@ func parseRecord(data []byte) (record, error) {
 	return r, nil
 }
 
-// attachment returns the record's key.
-func (r record) attachment() types.GCAttachment {
+// key identifies the record's attachment.
+func (r record) key() types.GCAttachment {
 	return types.GCAttachment{ContainerID: r.ContainerID, IfName: r.IfName}
+}
+
+// A phase is the state of an attachment, as its record tells it.
+type phase int
+
+const (
+	// phaseUnreadable is that of a record that a crash or a newer leno left in a form that cannot be
+	// read. What was given is unknown.
+	phaseUnreadable phase = iota
+	// phaseBegun: the other plugin was asked for the interface, and may have given it.
+	phaseBegun
+	// phaseAttached: the container has the interface.
+	phaseAttached
+	// phaseRefused: another configuration had given the interface. There is nothing to undo.
+	phaseRefused
+)
+
+func (r record) phase() phase {
+	switch {
+	case r.Refused:
+		return phaseRefused
+	case r.Done:
+		return phaseAttached
+	}
+	return phaseBegun
 }
 
 // recordFile is a record's file. Its name identifies the attachment even if a crash or a newer leno left
 // unreadable content in it.
 type recordFile struct {
 	Name, File string // of the configuration, and of the file
-	Readable   bool
+	phase      phase
 	Record     record
 }
 
@@ -122,7 +147,7 @@ func newRecordFile(name, file string, data []byte) recordFile {
 	if err != nil || r.Name != name || r.fileName() != file {
 		return recordFile{Name: name, File: file}
 	}
-	return recordFile{Name: name, File: file, Readable: true, Record: r}
+	return r.inFile()
 }
 
 // belongsTo reports whether the file belongs to the attachment.
@@ -130,18 +155,15 @@ func (k recordFile) belongsTo(a types.GCAttachment) bool {
 	return k.File == recordFileName(a.ContainerID, a.IfName)
 }
 
-// attachment returns the attachment; false if only its hash is known.
-func (k recordFile) attachment() (types.GCAttachment, bool) {
-	if k.Readable {
-		return k.Record.attachment(), true
+// key identifies the attachment; false if only its hash is known.
+func (k recordFile) key() (types.GCAttachment, bool) {
+	if k.phase != phaseUnreadable {
+		return k.Record.key(), true
 	}
 	id, ifName, found := strings.Cut(k.File, ":")
 	const longest = 15 // the longest device name; a hash is longer
 	return types.GCAttachment{ContainerID: id, IfName: ifName}, found && len(ifName) <= longest
 }
-
-// gave reports whether there is something to undo.
-func (k recordFile) gave() bool { return !k.Readable || !k.Record.Refused }
 
 // findRecords returns the records of an attachment: those of the named configuration, or else those of
 // others that gave it something.
@@ -152,7 +174,7 @@ func findRecords(all []recordFile, name string, a types.GCAttachment) []recordFi
 		case !k.belongsTo(a):
 		case k.Name == name:
 			own = append(own, k)
-		case k.gave():
+		case k.phase != phaseRefused:
 			others = append(others, k)
 		}
 	}
@@ -196,7 +218,7 @@ func parseReserved(path string, data []byte) (reservedAddress, bool) {
 // their attachment is not valid. A record is always older than its address.
 func orphans(store []reservedAddress, all []recordFile, valid []types.GCAttachment) []reservedAddress {
 	return slices.DeleteFunc(slices.Clone(store), func(s reservedAddress) bool {
-		return slices.Contains(valid, s.Owner) || slices.ContainsFunc(all, func(k recordFile) bool { return k.gave() && k.belongsTo(s.Owner) })
+		return slices.Contains(valid, s.Owner) || slices.ContainsFunc(all, func(k recordFile) bool { return k.phase != phaseRefused && k.belongsTo(s.Owner) })
 	})
 }
 

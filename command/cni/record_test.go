@@ -61,10 +61,10 @@ func TestGarbage(t *testing.T) {
 	if got := garbage(all, "x", valid); len(got) != 3 || got[0].File != "a:eth1" || got[1].File != "b:eth0" || got[2].File != "c:eth0" {
 		t.Errorf("%+v", got)
 	}
-	if a, ok := all[1].attachment(); !ok || a.ContainerID != "a" || a.IfName != "eth1" {
+	if a, ok := all[1].key(); !ok || a.ContainerID != "a" || a.IfName != "eth1" {
 		t.Errorf("%+v", a)
 	}
-	if a, ok := all[4].attachment(); ok {
+	if a, ok := all[4].key(); ok {
 		t.Errorf("out of a hash: %+v", a)
 	}
 	var store []reservedAddress
@@ -113,7 +113,7 @@ func TestFind(t *testing.T) {
 		name, file string
 		want       bool
 	}{{"a", "c1:eth0", true}, {"b", "c1:eth0", false}, {"a", "c2:eth0", false}} {
-		if got := newRecordFile(tt.name, tt.file, text); got.Readable != tt.want {
+		if got := newRecordFile(tt.name, tt.file, text); (got.phase != phaseUnreadable) != tt.want {
 			t.Errorf("%s/%s: %+v", tt.name, tt.file, got)
 		}
 	}

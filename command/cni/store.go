@@ -14,16 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/lenonet/leno/agent/state"
 )
 
 // records accesses the record files of attachments. name is the configuration for which ADD
 // writes.
 type records struct{ dataDir, name string }
 
-// Temporary files are written in an instant: older ones were left by a crash.
+// Names of temporary files begin with a dot, those of records do not. They are written in an
+// instant: older ones were left by a crash.
 const (
-	recordTemp    = ".new."
-	recordTempAge = time.Minute
+	tempPrefix = "."
+	maxTempAge = time.Minute
 )
 
 func (c records) path(name, file string) string {
@@ -43,7 +46,7 @@ func (c records) all() ([]recordFile, error) {
 			return nil, err
 		}
 		for _, file := range files {
-			if strings.HasPrefix(file.Name(), recordTemp) {
+			if strings.HasPrefix(file.Name(), tempPrefix) {
 				continue
 			}
 			kept, err := c.read(dir.Name(), file.Name())
@@ -92,22 +95,7 @@ func (c records) write(r record) error {
 	if err != nil {
 		return err
 	}
-	path := c.path(r.Name, r.fileName())
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), recordTemp+"*")
-	if err != nil {
-		return err
-	}
-	_, err = tmp.Write(append(data, '\n'))
-	if err = errors.Join(err, tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		err = errors.Join(err, os.Remove(tmp.Name()))
-	}
-	return err
+	return state.WriteFile(c.path(r.Name, r.fileName()), append(data, '\n'), 0o600)
 }
 
 func (c records) remove(k recordFile) error {
@@ -122,7 +110,7 @@ func (c records) removeTemporary() error {
 	files, err := entries(c.path(c.name, ""))
 	errs := []error{err}
 	for _, file := range files {
-		if info, err := file.Info(); err == nil && strings.HasPrefix(file.Name(), recordTemp) && time.Since(info.ModTime()) > recordTempAge {
+		if info, err := file.Info(); err == nil && strings.HasPrefix(file.Name(), tempPrefix) && time.Since(info.ModTime()) > maxTempAge {
 			errs = append(errs, os.Remove(c.path(c.name, file.Name())))
 		}
 	}

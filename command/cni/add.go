@@ -1,0 +1,68 @@
+package cni
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+)
+
+// add gives a container an interface: it reads the facts, writes a record, then calls the plugin.
+func (p *plugin) add(ctx context.Context, args *skel.CmdArgs) error {
+	c, err := parseConf(args.StdinData)
+	if err != nil {
+		return err
+	}
+	if err := checkNamespace(args); err != nil {
+		return err
+	}
+	if err := makeDataDir(c.DataDir); err != nil {
+		return internal(err)
+	}
+	f, err := p.waitForFacts(ctx, c, true)
+	if err != nil {
+		return err
+	}
+	unlock, err := lockPath(ctx, args.Netns)
+	if err != nil {
+		return internal(err)
+	}
+	defer unlock()
+	a := newAttachment(args, c)
+	if err := a.prepare(ctx); err != nil {
+		return internal(err)
+	}
+	result, err := a.give(ctx, c, f)
+	if err != nil {
+		return err
+	}
+	// The host may have got another subnet while the other plugin ran, and the bridge the old
+	// gateway.
+	if now, err := p.waitForFacts(ctx, c, false); err == nil && !slices.Equal(now.Gateways, f.Gateways) {
+		if result, err = p.giveAgain(ctx, a, c, now); err != nil {
+			return err
+		}
+	}
+	return types.PrintResult(result, c.CNIVersion)
+}
+
+// giveAgain gives a container addresses of the subnet that the host has now.
+func (p *plugin) giveAgain(ctx context.Context, a attachment, c networkConf, f facts) (*current.Result, error) {
+	if err := a.undoAll(ctx); err != nil {
+		return nil, internal(err)
+	}
+	result, err := a.give(ctx, c, f)
+	if err != nil {
+		return nil, err
+	}
+	if now, err := p.waitForFacts(ctx, c, false); err == nil && !slices.Equal(now.Gateways, f.Gateways) {
+		if err := a.undoAll(ctx); err != nil {
+			return nil, internal(err)
+		}
+		return nil, notReady(fmt.Sprintf("network %s: this host got another subnet twice while the container was given an address: try again", f.Network))
+	}
+	return result, nil
+}
