@@ -169,13 +169,20 @@ func (o *dockerOpts) file(d dockeropts.Daemon, network string) error {
 			return err
 		}
 	}
-	var text string
+	var out strings.Builder
 	var err error
 	if o.format == formatEnv {
-		text = o.environment(d, network)
-	} else if text, err = daemonJSON(d, old); err != nil {
-		return fmt.Errorf("%s: %w; it is left as it is", o.to, err)
+		writeEnvironment(&out, d, network, o.key)
+	} else {
+		var content map[string]any
+		if content, err = d.Merge(old); err != nil {
+			return fmt.Errorf("%s: %w; it is left as it is", o.to, err)
+		}
+		if err := cli.WriteJSON(&out, content); err != nil {
+			return err
+		}
 	}
+	text := out.String()
 	for _, note := range d.Notes {
 		if o.format == cli.FormatJSON {
 			comment(o.meta.Stderr, note) // JSON has no comments
@@ -189,9 +196,20 @@ func (o *dockerOpts) file(d dockeropts.Daemon, network string) error {
 		fmt.Fprintf(o.meta.Stdout, "%s is up to date.\n", o.to)
 		return nil
 	}
-	if err := replaceFile(o.to, []byte(text)); err != nil {
+	if err := dockeropts.ReplaceFile(o.to, []byte(text)); err != nil {
 		return err
 	}
 	fmt.Fprintf(o.meta.Stdout, "Wrote %s.\n", o.to)
 	return nil
+}
+
+// writeEnvironment writes an environment file for systemd and shells.
+func writeEnvironment(w io.Writer, d dockeropts.Daemon, network, key string) {
+	comment(w, "docker0 in network "+network+", by `leno docker-opts -format=env`")
+	for _, note := range d.Notes {
+		comment(w, note)
+	}
+	for _, line := range d.Variables(key) {
+		fmt.Fprintln(w, line)
+	}
 }

@@ -1,7 +1,8 @@
 // Package dockeropts computes the options with which a Docker Engine puts its
-// containers into a leno network: a pure function of the engine's version and the
-// content of the subnet file. It does not know where either was found, or how the
-// result is printed.
+// containers into a leno network, from the engine's version and the content of the
+// subnet file. It also finds the installed version (installed.go) and changes
+// daemon.json (file.go). It does not know where the subnet file is or how the result
+// is printed.
 //
 // The options of each version are from the engine's source at its tags
 // (github.com/moby/moby: cmd/dockerd/config_unix.go, from 29 on
@@ -56,9 +57,9 @@ func (o Option) Flag() string {
 	return "--" + o.Name
 }
 
-// Keys returns all names that Daemon may give an option. A key that Daemon does not set now must
+// keys returns all names that Daemon may give an option. A key that Daemon does not set now must
 // not be in a daemon.json either.
-func Keys() []string {
+func keys() []string {
 	return []string{"bip", "bip6", "ipv6", "fixed-cidr-v6", "mtu", "ip-masq", "allow-direct-routing"}
 }
 

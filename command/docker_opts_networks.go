@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,7 +18,7 @@ import (
 	"github.com/lenonet/leno/command/dockeropts"
 )
 
-// askTimeout bounds the wait for programs, and for an agent that may be absent.
+// askTimeout bounds the wait for an agent that may be absent.
 const askTimeout = 3 * time.Second
 
 // engine returns the engine that the flags describe. Unset values come from the installed one.
@@ -36,41 +35,12 @@ func (o *dockerOpts) engine(ctx context.Context) (e dockeropts.Engine, err error
 			return e, cli.UsageErrorWithFix(cli.DropFlags("docker-version"), "-docker-version: %s", err)
 		}
 	} else {
-		e.Version = installedVersion(ctx)
+		e.Version = dockeropts.InstalledVersion(ctx)
 	}
 	if o.firewall == "" && o.version == "" {
-		e.NFTables = strings.HasPrefix(ask(ctx, "docker", "info", "--format", "{{with .FirewallBackend}}{{.Driver}}{{end}}"), "nftables")
+		e.NFTables = dockeropts.HasNFTables(ctx)
 	}
 	return e, nil
-}
-
-// installedVersion returns the version of the installed Docker, or the zero value if it is
-// unknown. It asks dockerd first: the options are for its next start, and it can respond without
-// running.
-func installedVersion(ctx context.Context) dockeropts.Version {
-	for _, command := range [][]string{
-		{"dockerd", "--version"}, // Docker version 28.3.2, build e77ff99
-		{"docker", "version", "--format", "{{.Server.Version}}"},
-		{"docker", "version", "--format", "{{.Client.Version}}"},
-	} {
-		for _, word := range strings.Fields(ask(ctx, command...)) {
-			if v, err := dockeropts.ParseVersion(strings.TrimSuffix(word, ",")); err == nil {
-				return v
-			}
-		}
-	}
-	return dockeropts.Version{}
-}
-
-// ask returns what a program prints on standard output, whatever its exit code: without a daemon,
-// the docker client still reports its own version.
-func ask(ctx context.Context, command ...string) string {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-	cmd.WaitDelay = time.Second
-	out, _ := cmd.Output() // a missing program prints nothing
-	return string(out)
 }
 
 // subnetSource is the place of a network's subnet file.
@@ -89,7 +59,7 @@ func (o *dockerOpts) read(ctx context.Context) ([]dockeropts.Network, error) {
 	var out []dockeropts.Network
 	for _, s := range sources {
 		for _, word := range append([]string{s.name}, o.interfaces...) {
-			if !plain(word) {
+			if !isPlain(word) {
 				return nil, cli.UsageErrorf("%q is not the name of a network or device", word)
 			}
 		}
@@ -112,8 +82,8 @@ func (o *dockerOpts) read(ctx context.Context) ([]dockeropts.Network, error) {
 	return out, nil
 }
 
-// plain reports whether a shell accepts the word without quotes.
-func plain(word string) bool {
+// isPlain reports whether a shell accepts the word without quotes.
+func isPlain(word string) bool {
 	return word != "" && strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.@~-") == ""
 }
 

@@ -1,0 +1,46 @@
+package dockeropts
+
+import (
+	"context"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// programTimeout bounds each program that is asked.
+const programTimeout = 3 * time.Second
+
+// InstalledVersion returns the version of the installed Docker, or the zero value if it is
+// unknown. It asks dockerd first: the options are for its next start, and it can respond without
+// running.
+func InstalledVersion(ctx context.Context) Version {
+	for _, command := range [][]string{
+		{"dockerd", "--version"}, // Docker version 28.3.2, build e77ff99
+		{"docker", "version", "--format", "{{.Server.Version}}"},
+		{"docker", "version", "--format", "{{.Client.Version}}"},
+	} {
+		for word := range strings.FieldsSeq(output(ctx, command...)) {
+			if v, err := ParseVersion(strings.TrimSuffix(word, ",")); err == nil {
+				return v
+			}
+		}
+	}
+	return Version{}
+}
+
+// HasNFTables reports whether the running Docker keeps its rules in its own nftables tables.
+func HasNFTables(ctx context.Context) bool {
+	driver := output(ctx, "docker", "info", "--format", "{{with .FirewallBackend}}{{.Driver}}{{end}}")
+	return strings.HasPrefix(driver, "nftables")
+}
+
+// output returns what a program prints on standard output, whatever its exit code: without a
+// daemon, the docker client still reports its own version. A missing program prints nothing.
+func output(ctx context.Context, command ...string) string {
+	ctx, cancel := context.WithTimeout(ctx, programTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.WaitDelay = time.Second
+	out, _ := cmd.Output()
+	return string(out)
+}
