@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -34,7 +35,7 @@ type debugIndex struct {
 	Interval string         `json:"interval"`
 	Ended    string         `json:"ended,omitempty"`  // why it ended early
 	Kernel   string         `json:"kernel,omitempty"` // why there are no kernel tables
-	Files    []bundle.Taken `json:"files"`
+	Files    []bundle.Entry `json:"files"`
 }
 
 // debugCommand is `leno debug`.
@@ -82,10 +83,6 @@ func (d *debugCommand) register(fs *flag.FlagSet) {
 const (
 	maxDebugDuration = time.Hour
 	minDebugInterval = 100 * time.Millisecond
-	// debugTimeout bounds each one-time capture.
-	debugTimeout = 20 * time.Second
-	// maxProfile bounds a CPU profile.
-	maxProfile = 30 * time.Second
 )
 
 func (d *debugCommand) run(ctx context.Context) error {
@@ -125,7 +122,11 @@ func (d *debugCommand) run(ctx context.Context) error {
 	index := debugIndex{Leno: d.meta.Version, Go: version(d.meta).Go, Node: self.NodeName, Agent: d.agent.Address(),
 		Created: d.meta.Now().UTC(), Duration: d.duration.String(), Interval: d.interval.String()}
 	index.Host, _ = os.Hostname() // "" if unknown
-	captures := d.ofAgent(client, self, selfErr)
+	networks := []string(d.networks)
+	if len(networks) == 0 && selfErr == nil {
+		networks = self.Networks
+	}
+	captures := bundle.Agent{Client: client, Duration: d.duration, Interval: d.interval, Networks: networks}.Captures()
 	if index.Kernel = d.otherKernel(self); index.Kernel == "" {
 		captures = append(captures, bundle.Kernel(d.links(period, client))...)
 	}
@@ -178,6 +179,23 @@ func finish(file io.WriteCloser, path string, write func(io.Writer) error) error
 		err = errors.Join(err, os.Remove(path))
 	}
 	return err
+}
+
+// links returns the devices of the networks and of their underlays.
+func (d *debugCommand) links(ctx context.Context, c *api.Client) []string {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	list, err := c.Networks(ctx)
+	if err != nil {
+		return nil
+	}
+	var links []string
+	for _, n := range list.Networks {
+		if n.Local != nil && (len(d.networks) == 0 || slices.Contains(d.networks, n.Name)) {
+			links = append(links, n.Local.Link, n.Local.Underlay.Interface)
+		}
+	}
+	return links
 }
 
 // otherKernel returns why this kernel's tables are not the agent's, "" when they are. The address

@@ -1,6 +1,6 @@
 // Package bundle takes many captures of a host at once and writes them as one archive with an
-// index. It owns time limits, sizes and the archive. It does not know what is captured, except for
-// the kernel tables in kernel.go.
+// index. It owns time limits, sizes and the archive (bundle.go), and knows what to capture of an
+// agent (agent.go) and of the kernel (kernel.go).
 package bundle
 
 import (
@@ -26,8 +26,8 @@ type Capture struct {
 	Take func(ctx context.Context, w io.Writer) error
 }
 
-// Taken is a captured file, or the reason why there is none.
-type Taken struct {
+// Entry is a captured file, or the reason why there is none.
+type Entry struct {
 	File   string    `json:"file"`
 	Source string    `json:"source"`
 	Began  time.Time `json:"began"`
@@ -43,8 +43,8 @@ const maxFile = 32 << 20
 
 // Collect takes all captures at once and continues when some fail. hide lists secrets to remove
 // from the captured content.
-func Collect(ctx context.Context, captures []Capture, hide []string) []Taken {
-	out := make([]Taken, len(captures))
+func Collect(ctx context.Context, captures []Capture, hide []string) []Entry {
+	out := make([]Entry, len(captures))
 	var wg sync.WaitGroup
 	for i, c := range captures {
 		wg.Go(func() { out[i] = take(ctx, c, hide) })
@@ -53,45 +53,45 @@ func Collect(ctx context.Context, captures []Capture, hide []string) []Taken {
 	return out
 }
 
-func take(ctx context.Context, c Capture, hide []string) Taken {
+func take(ctx context.Context, c Capture, hide []string) Entry {
 	began := time.Now()
-	file := &bounded{}
+	file := &limitedBuffer{}
 	err := c.Take(ctx, file)
-	t := Taken{File: c.File, Source: c.Source, Began: began.UTC(), TookMS: time.Since(began).Milliseconds()}
-	t.data = hidden(file.data(), hide)
+	t := Entry{File: c.File, Source: c.Source, Began: began.UTC(), TookMS: time.Since(began).Milliseconds()}
+	t.data = redact(file.data(), hide)
 	t.Bytes = len(t.data)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		t.Error = "ended before it was done"
 	case err != nil:
-		t.Error = string(hidden([]byte(err.Error()), hide))
+		t.Error = string(redact([]byte(err.Error()), hide))
 	case file.full:
 		t.Error = fmt.Sprintf("cut off after %d bytes", maxFile)
 	}
 	return t
 }
 
-// Hidden replaces a secret.
-const Hidden = "(secret)"
+// Redacted replaces a secret.
+const Redacted = "(secret)"
 
-func hidden(data []byte, secrets []string) []byte {
+func redact(data []byte, secrets []string) []byte {
 	for _, s := range secrets {
 		if s != "" {
-			data = bytes.ReplaceAll(data, []byte(s), []byte(Hidden))
+			data = bytes.ReplaceAll(data, []byte(s), []byte(Redacted))
 		}
 	}
 	return data
 }
 
-// bounded keeps what is written to it, up to maxFile. It is safe for concurrent use, because an
+// limitedBuffer keeps what is written to it, up to maxFile. It is safe for concurrent use, because an
 // abandoned capture may still write.
-type bounded struct {
+type limitedBuffer struct {
 	mu   sync.Mutex
 	buf  bytes.Buffer
 	full bool
 }
 
-func (b *bounded) Write(p []byte) (int, error) {
+func (b *limitedBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.buf.Len()+len(p) > maxFile {
@@ -101,7 +101,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.buf.Write(p)
 }
 
-func (b *bounded) data() []byte {
+func (b *limitedBuffer) data() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.buf.Bytes())
@@ -112,14 +112,14 @@ const IndexFile = "index.json"
 
 // Write writes files below the folder name as a gzipped tar archive, the index first. Only the
 // owner may read the unpacked files.
-func Write(w io.Writer, name string, index any, files []Taken) error {
+func Write(w io.Writer, name string, index any, files []Entry) error {
 	zipped := gzip.NewWriter(w)
 	archive := tar.NewWriter(zipped)
 	text, err := json.MarshalIndent(index, "", "  ")
 	if err != nil {
 		return fmt.Errorf("%s: %w", IndexFile, err)
 	}
-	all := append([]Taken{{File: IndexFile, Began: time.Now(), data: append(text, '\n')}}, files...)
+	all := append([]Entry{{File: IndexFile, Began: time.Now(), data: append(text, '\n')}}, files...)
 	for _, f := range all {
 		if f.File != IndexFile && len(f.data) == 0 {
 			continue // the index has the reason
@@ -205,8 +205,8 @@ func Stream(file, source string, period time.Duration, read func(ctx context.Con
 	}}
 }
 
-// plain makes a text usable in a file name.
-func plain(text string) string {
+// sanitize makes a text usable in a file name.
+func sanitize(text string) string {
 	return strings.Map(func(r rune) rune {
 		if strings.ContainsRune("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.", r) {
 			return r
@@ -218,7 +218,7 @@ func plain(text string) string {
 // FileName returns a text as a part of a file name: at most 64 characters, never hidden and never
 // a parent directory.
 func FileName(text string) string {
-	text = strings.TrimLeft(plain(text), ".")
+	text = strings.TrimLeft(sanitize(text), ".")
 	if text == "" {
 		return "_"
 	}

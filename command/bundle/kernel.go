@@ -56,7 +56,7 @@ func program(file, name string, args ...string) Capture {
 		if err != nil {
 			return fmt.Errorf("%s is not installed here", name)
 		}
-		var said bounded
+		var said limitedBuffer
 		cmd := exec.CommandContext(ctx, path, args...)
 		cmd.Stdout, cmd.Stderr = w, &said
 		cmd.WaitDelay = time.Second
