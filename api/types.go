@@ -176,6 +176,14 @@ type Reservation struct {
 	NodeID string       `json:"node_id,omitempty"`
 }
 
+// Host returns the host that the subnet is kept for: "node host-a", or "node id " and the id.
+func (r Reservation) Host() string {
+	if r.NodeID != "" {
+		return "node id " + r.NodeID
+	}
+	return "node " + r.Node
+}
+
 // ReservationList is the response of GET /v1/network/:n/reservations.
 type ReservationList struct {
 	Reservations []Reservation `json:"reservations"`

@@ -2,12 +2,10 @@ package command
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -100,28 +98,28 @@ func (i *networkImport) run(ctx context.Context, files []string) error {
 	}
 	limit := cli.CallTimeout + time.Duration(len(store.Leases))*importPace
 	return i.Agent.CallWithin(ctx, limit, func(ctx context.Context, c *api.Client) error {
-		there, err := i.there(ctx, c)
+		have, err := flannel.ReadExisting(ctx, c, i.network)
 		if err != nil {
 			return err
 		}
-		translated, err := flannel.Translate(store, flannel.Options{Name: i.network, Nodes: nodes, Now: i.Meta.Now(), There: there.network, RenumberIPv6: i.renumberIPv6})
+		translated, err := flannel.Translate(store, flannel.Options{Name: i.network, Nodes: nodes, Now: i.Meta.Now(), There: have.Network, RenumberIPv6: i.renumberIPv6})
 		if err != nil {
 			return err
 		}
-		p := planImport(translated, there, i.dryRun)
-		if err := p.allowed(ctx, c); err != nil {
+		p := flannel.NewPlan(translated, have, i.dryRun)
+		if err := p.Check(ctx, c); err != nil {
 			return err
 		}
 		if err = i.refused(p); err != nil && !i.dryRun {
 			return err
 		}
 		if !i.dryRun {
-			if err = p.carryOut(ctx, c); err != nil && p.Action == api.ActionCreate {
+			if err = p.Apply(ctx, c); err != nil && p.Action == api.ActionCreate {
 				return err
 			}
 		}
 		// Print what was done even if something else failed.
-		return errors.Join(i.Print(p.importOutput, func(w io.Writer) { writeImport(w, p) }), err)
+		return errors.Join(i.Print(p, func(w io.Writer) { writeImport(w, p) }), err)
 	})
 }
 
@@ -180,45 +178,8 @@ func (i *networkImport) readStore(files []string) (flannel.Store, error) {
 	return store, err
 }
 
-// present is what leno already has of the network.
-type present struct {
-	network      *registry.Network // nil for none
-	reservations []api.Reservation
-	leases       []api.Lease
-}
-
-func (i *networkImport) there(ctx context.Context, c *api.Client) (present, error) {
-	n, err := c.Network(ctx, i.network)
-	var missing *api.Error
-	if errors.As(err, &missing) && missing.Code == http.StatusNotFound {
-		// An interrupted import may have left some.
-		left, err := c.Reservations(ctx, i.network)
-		if errors.As(err, &missing) && missing.Code == http.StatusNotFound {
-			err = nil
-		}
-		return present{reservations: left.Reservations}, err
-	}
-	if err != nil {
-		return present{}, err
-	}
-	p := present{network: &registry.Network{Name: n.Name, ModifyIndex: n.ModifyIndex}}
-	for _, pool := range n.Pools {
-		p.network.Plan = append(p.network.Plan, registry.Pool(pool))
-	}
-	if err := json.Unmarshal(n.Backend, &p.network.Backend); err != nil {
-		return p, fmt.Errorf("network %s: %w", n.Name, err)
-	}
-	reservations, err := c.Reservations(ctx, n.Name)
-	if err != nil {
-		return p, err
-	}
-	leases, err := c.Leases(ctx, n.Name)
-	p.reservations, p.leases = reservations.Reservations, leases.Leases
-	return p, err
-}
-
 // refused returns the error for records that cannot be carried over, each on its own line.
-func (i *networkImport) refused(p importPlan) error {
+func (i *networkImport) refused(p flannel.Plan) error {
 	if len(p.Skipped) == 0 || i.force {
 		return nil
 	}
@@ -230,4 +191,43 @@ func (i *networkImport) refused(p importPlan) error {
 		lines = append(lines, s.Key+": "+s.Reason)
 	}
 	return errors.New(strings.Join(lines, "\n"))
+}
+
+func writeImport(w io.Writer, p flannel.Plan) {
+	switch {
+	case p.Action == api.ActionNone:
+		cli.Printf(w, "Network %s exists and stays as it is.", p.Network)
+	case p.DryRun:
+		cli.Printf(w, "Network %s would be created:", p.Network)
+	default:
+		cli.Printf(w, "Created network %s:", p.Network)
+	}
+	if p.Action == api.ActionCreate {
+		list := poolPairs(p.Pools)
+		cli.WritePairs(w, append(list, backendPairs(p.Backend)...))
+	}
+	if len(p.Reservations) > 0 {
+		var rows [][]string
+		for _, r := range p.Reservations {
+			state := "reserved"
+			switch {
+			case r.Action == api.ActionNone:
+				state = "was reserved"
+			case p.DryRun:
+				state = "to be reserved"
+			}
+			rows = append(rows, []string{r.Subnet.String(), r.Node, r.PublicIP.String(), state})
+		}
+		fmt.Fprintln(w)
+		cli.WriteTable(w, []cli.Column{{Title: "SUBNET"}, {Title: "NODE", Cut: true}, {Title: "PUBLIC IP"}, {Title: "RESERVATION"}}, rows)
+	}
+	if len(p.Notes)+len(p.Skipped) > 0 {
+		fmt.Fprintln(w)
+	}
+	for _, n := range p.Notes {
+		item(w, "-", n)
+	}
+	for _, s := range p.Skipped {
+		item(w, "!", "left out: "+s.Key+": "+s.Reason)
+	}
 }

@@ -51,7 +51,7 @@ other one has it until its lease is released or revoked.
 				if err := c.AddReservation(ctx, name, r, force); err != nil {
 					return err
 				}
-				cli.Printf(m.Stdout, "Reserved %s of network %s for %s.", subnet, name, keptFor(r))
+				cli.Printf(m.Stdout, "Reserved %s of network %s for %s.", subnet, name, r.Host())
 				return nil
 			}))
 		},

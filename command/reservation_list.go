@@ -39,16 +39,9 @@ func writeReservations(w io.Writer, network string, list api.ReservationList) {
 	} else {
 		var rows [][]string
 		for _, r := range list.Reservations {
-			rows = append(rows, []string{r.Subnet.String(), keptFor(r)})
+			rows = append(rows, []string{r.Subnet.String(), r.Host()})
 		}
 		cli.WriteTable(w, []cli.Column{{Title: "SUBNET"}, {Title: "KEPT FOR", Cut: true}}, rows)
 	}
 	writeSkipped(w, list.Skipped)
-}
-
-func keptFor(r api.Reservation) string {
-	if r.NodeID != "" {
-		return "node id " + r.NodeID
-	}
-	return "node " + r.Node
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/lenonet/leno/agent/cleanup"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/command/flannel"
 )
 
 // shapes returns what commands print with -format=json. A new command must be added here to be
@@ -27,7 +28,7 @@ func shapes() []shape {
 		{"network show", api.Network{}},
 		{"network plan", planOutput{}},
 		{"network apply", planOutput{}},
-		{"network import", importOutput{}},
+		{"network import", flannel.Plan{}},
 		{"lease list", api.LeaseList{}},
 		{"lease show", api.Lease{}},
 		{"lease renew", api.Renewal{}},
