@@ -83,13 +83,13 @@ func (a *agentCommand) register(fs *flag.FlagSet) {
 func (a *agentCommand) load() (config.Config, error) {
 	options := configOptions(agent.Backends())
 	options.Dev = a.dev
-	options.Overrides = overridden(a.meta, a.set, a.overrides)
+	options.Overrides = overrides(a.meta, a.set, a.overrides)
 	return config.Load(a.sources, options)
 }
 
-// overridden returns the values of agentOverrides by setting, for those that the command has as
+// overrides returns the values of agentOverrides by setting, for those that the command has as
 // flags.
-func overridden(m cli.Meta, set *flag.FlagSet, flags map[string]*string) map[string]string {
+func overrides(m cli.Meta, set *flag.FlagSet, flags map[string]*string) map[string]string {
 	given := map[string]bool{}
 	set.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	out := map[string]string{}

@@ -79,7 +79,7 @@ func (c *cleanupCommand) register(fs *flag.FlagSet) {
 
 func (c *cleanupCommand) load() (config.Config, error) {
 	options := configOptions(c.meta.Backends)
-	options.Overrides = overridden(c.meta, c.set, c.overrides)
+	options.Overrides = overrides(c.meta, c.set, c.overrides)
 	conf, err := config.Load(c.files.sources, options)
 	if token := cmp.Or(c.token, c.meta.Getenv("LENO_TOKEN")); token != "" {
 		conf.Consul.Token, conf.Consul.TokenFile = token, ""
@@ -143,7 +143,7 @@ func writeCleanup(w io.Writer, r cleanup.Report) {
 		}
 		fmt.Fprintln(w, part.title)
 		for _, l := range part.list {
-			fmt.Fprintln(w, "  "+cli.OneLine(leftoverText(l)))
+			fmt.Fprintln(w, "  "+cli.EscapeLine(leftoverText(l)))
 			if l.Reason != "" {
 				cli.WriteNote(w, "      ", l.Reason)
 			}

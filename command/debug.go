@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -152,7 +151,7 @@ func (d *debugCommand) self(ctx context.Context, c *api.Client) (api.Self, error
 // path is "" for standard output.
 func (d *debugCommand) create(name string) (io.WriteCloser, string, error) {
 	if d.output == "-" {
-		return unclosed{d.meta.Stdout}, "", nil
+		return nopCloser{d.meta.Stdout}, "", nil
 	}
 	path := d.output
 	if path == "" {
@@ -168,9 +167,9 @@ func (d *debugCommand) create(name string) (io.WriteCloser, string, error) {
 	return file, path, nil
 }
 
-type unclosed struct{ io.Writer }
+type nopCloser struct{ io.Writer }
 
-func (unclosed) Close() error { return nil }
+func (nopCloser) Close() error { return nil }
 
 // finish writes and closes a file, and removes an incomplete one.
 func finish(file io.WriteCloser, path string, write func(io.Writer) error) error {
@@ -206,32 +205,10 @@ func (d *debugCommand) otherKernel(self api.Self) string {
 	switch {
 	case known && !same:
 		return reason + ": what it sees of the kernel is not what there is to see here"
-	case !known && !d.local():
+	case !known && !d.agent.IsLocal():
 		return "the agent is asked over the network: its host's kernel is not this one's"
 	}
 	return ""
-}
-
-// local reports whether the agent's address is on this host.
-func (d *debugCommand) local() bool {
-	where := d.agent.Address()
-	if strings.HasPrefix(where, "unix:") {
-		return true
-	}
-	_, rest, found := strings.Cut(where, "://")
-	if !found {
-		rest = where
-	}
-	rest, _, _ = strings.Cut(rest, "/")
-	host, _, err := net.SplitHostPort(rest)
-	if err != nil {
-		host = rest
-	}
-	if host == "localhost" {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && (ip.IsLoopback() || ip.IsUnspecified())
 }
 
 // report prints the result.

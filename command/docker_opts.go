@@ -125,12 +125,12 @@ func (o *dockerOpts) print(w io.Writer, e dockeropts.Engine, networks []dockerop
 		var more []string
 		if i == 0 && !o.create {
 			d := dockeropts.ForDocker0(e, n)
-			comment(w, fmt.Sprintf("docker0 in network %s, for %s: options of dockerd", n.Name, engineName(e)))
+			writeComment(w, fmt.Sprintf("docker0 in network %s, for %s: options of dockerd", n.Name, engineName(e)))
 			fmt.Fprint(w, dockeropts.Lines(strings.Join(append(d.Environment, "dockerd"), " "), d.Flags(), cli.Width))
 			more = d.Notes
 		} else {
 			args, of := dockeropts.Create(e, n)
-			comment(w, fmt.Sprintf("A Docker network in network %s, for %s: to be made once", n.Name, engineName(e)))
+			writeComment(w, fmt.Sprintf("A Docker network in network %s, for %s: to be made once", n.Name, engineName(e)))
 			fmt.Fprint(w, dockeropts.Lines("docker network create", args, cli.Width))
 			more = of
 		}
@@ -138,7 +138,7 @@ func (o *dockerOpts) print(w io.Writer, e dockeropts.Engine, networks []dockerop
 	}
 	for _, note := range notes {
 		fmt.Fprintln(w)
-		comment(w, note)
+		writeComment(w, note)
 	}
 }
 
@@ -153,9 +153,9 @@ func engineName(e dockeropts.Engine) string {
 	return name
 }
 
-// comment prints text that shells and environment files ignore.
-func comment(w io.Writer, text string) {
-	for _, line := range cli.Wrap(cli.OneLine(text), cli.Width-2) {
+// writeComment prints text that shells and environment files ignore.
+func writeComment(w io.Writer, text string) {
+	for _, line := range cli.Wrap(cli.EscapeLine(text), cli.Width-2) {
 		fmt.Fprintln(w, "# "+line)
 	}
 }
@@ -185,7 +185,7 @@ func (o *dockerOpts) file(d dockeropts.Daemon, network string) error {
 	text := out.String()
 	for _, note := range d.Notes {
 		if o.format == cli.FormatJSON {
-			comment(o.meta.Stderr, note) // JSON has no comments
+			writeComment(o.meta.Stderr, note) // JSON has no comments
 		}
 	}
 	if o.to == "" {
@@ -205,9 +205,9 @@ func (o *dockerOpts) file(d dockeropts.Daemon, network string) error {
 
 // writeEnvironment writes an environment file for systemd and shells.
 func writeEnvironment(w io.Writer, d dockeropts.Daemon, network, key string) {
-	comment(w, "docker0 in network "+network+", by `leno docker-opts -format=env`")
+	writeComment(w, "docker0 in network "+network+", by `leno docker-opts -format=env`")
 	for _, note := range d.Notes {
-		comment(w, note)
+		writeComment(w, note)
 	}
 	for _, line := range d.Variables(key) {
 		fmt.Fprintln(w, line)

@@ -104,7 +104,7 @@ func (o *dockerOpts) sources(ctx context.Context) ([]subnetSource, error) {
 	if len(out) > 0 {
 		return out, nil
 	}
-	known, err := o.known(ctx)
+	known, err := o.knownNetworks(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -130,9 +130,9 @@ func (o *dockerOpts) sources(ctx context.Context) ([]subnetSource, error) {
 	return out, nil
 }
 
-// known returns this host's networks by name: from the agent, or, if it does not respond, those
+// knownNetworks returns this host's networks by name: from the agent, or, if it does not respond, those
 // with a subnet file in the default directory.
-func (o *dockerOpts) known(ctx context.Context) (out []subnetSource, err error) {
+func (o *dockerOpts) knownNetworks(ctx context.Context) (out []subnetSource, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	err = o.agent.Call(ctx, func(ctx context.Context, c *api.Client) error {

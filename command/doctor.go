@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"strings"
 	"time"
@@ -70,10 +69,10 @@ func (d *doctorCommand) run(ctx context.Context) error {
 	var answered *api.Error
 	switch {
 	case err == nil:
-	case errors.As(err, &answered), cli.IsUsageError(err), !here(d.Agent.Address()):
+	case errors.As(err, &answered), cli.IsUsageError(err), !d.Agent.IsLocal():
 		return err
 	default:
-		out = d.alone(ctx, err)
+		out = d.diagnoseAlone(ctx, err)
 	}
 	if err := d.Print(out, func(w io.Writer) { writeDiagnosis(w, out) }); err != nil {
 		return err
@@ -86,24 +85,8 @@ func (d *doctorCommand) run(ctx context.Context) error {
 	return nil
 }
 
-// here reports whether an agent's address is on this host.
-func here(address string) bool {
-	rest := address
-	if scheme, after, ok := strings.Cut(address, "://"); ok {
-		if scheme == "unix" {
-			return true
-		}
-		rest = after
-	}
-	host, _, _ := strings.Cut(rest, "/")
-	if a, err := netip.ParseAddrPort(host); err == nil {
-		return a.Addr().IsLoopback()
-	}
-	return strings.HasPrefix(host, "localhost:")
-}
-
-// alone returns what this process can find out without an agent. err is why no agent responded.
-func (d *doctorCommand) alone(ctx context.Context, err error) api.Diagnosis {
+// diagnoseAlone returns what this process can find out without an agent. err is why no agent responded.
+func (d *doctorCommand) diagnoseAlone(ctx context.Context, err error) api.Diagnosis {
 	sources := d.files.sources
 	if info, statErr := os.Stat(usualConfigDir); len(sources) == 0 && statErr == nil && info.IsDir() {
 		sources = []string{usualConfigDir}
@@ -139,7 +122,7 @@ func writeDiagnosis(w io.Writer, out api.Diagnosis) {
 	for _, f := range out.Findings {
 		counts[f.Status]++
 	}
-	fmt.Fprintln(w, cli.OneLine(verdictLine(out, counts)))
+	fmt.Fprintln(w, cli.EscapeLine(verdictLine(out, counts)))
 	for _, f := range out.Findings {
 		if f.Status != api.FindingOK {
 			writeFinding(w, f)
@@ -194,7 +177,7 @@ func writeFinding(w io.Writer, f api.Finding) {
 		title += ", host " + f.Peer
 	}
 	fmt.Fprintln(w)
-	for _, line := range cli.Wrap(cli.OneLine(title), cli.Width) {
+	for _, line := range cli.Wrap(cli.EscapeLine(title), cli.Width) {
 		fmt.Fprintln(w, cli.Paint(w, colours[f.Status], line))
 	}
 	for _, part := range []cli.Pair{{"tried", f.Tried}, {"saw", f.Saw}, {"do", f.Do}} {
@@ -202,7 +185,7 @@ func writeFinding(w io.Writer, f api.Finding) {
 			continue
 		}
 		lead := fmt.Sprintf("  %-7s", part[0])
-		for _, line := range cli.Wrap(cli.OneLine(part[1]), cli.Width-len(lead)) {
+		for _, line := range cli.Wrap(cli.EscapeLine(part[1]), cli.Width-len(lead)) {
 			fmt.Fprintln(w, lead+line)
 			lead = strings.Repeat(" ", len(lead))
 		}

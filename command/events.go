@@ -55,7 +55,7 @@ func writeEvents(w io.Writer, list api.EventList, now time.Time) {
 			text = e.Network + ": " + text
 		}
 		before := fmt.Sprintf("%-*s%s", ago, cli.Age(now.Sub(e.Time)), cli.Paint(w, e.Severity, fmt.Sprintf("%-*s", severity, e.Severity)))
-		for _, line := range cli.Wrap(cli.OneLine(text), cli.Width-ago-severity) {
+		for _, line := range cli.Wrap(cli.EscapeLine(text), cli.Width-ago-severity) {
 			fmt.Fprintln(w, before+line)
 			before = fmt.Sprintf("%*s", ago+severity, "")
 		}

@@ -61,7 +61,7 @@ The token must be allowed to write the networks' keys in Consul.
 				}
 				done, err = apply(ctx, c, plans, force)
 				// Print what was done even if something else failed.
-				return errors.Join(s.Print(output(done), func(w io.Writer) {
+				return errors.Join(s.Print(newPlanOutput(done), func(w io.Writer) {
 					for _, p := range done {
 						writeApplied(w, p)
 					}
@@ -90,7 +90,7 @@ func apply(ctx context.Context, c *api.Client, plans []networkPlan, force bool) 
 	done := []networkPlan{}
 	var errs []error
 	for _, p := range plans {
-		if err := refused(p, force); err != nil {
+		if err := refusalError(p, force); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -160,9 +160,9 @@ func criticalChecks(h api.NetworkHealth) []string {
 	return out
 }
 
-// refused returns the reasons against a plan, and how to force it where that is possible. The
+// refusalError returns the reasons against a plan, and how to force it where that is possible. The
 // agent makes the final decision.
-func refused(p networkPlan, force bool) error {
+func refusalError(p networkPlan, force bool) error {
 	var reasons []string
 	way := " (-force does it all the same)"
 	for _, r := range p.Refused {

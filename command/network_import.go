@@ -102,7 +102,7 @@ func (i *networkImport) run(ctx context.Context, files []string) error {
 		if err != nil {
 			return err
 		}
-		translated, err := flannel.Translate(store, flannel.Options{Name: i.network, Nodes: nodes, Now: i.Meta.Now(), There: have.Network, RenumberIPv6: i.renumberIPv6})
+		translated, err := flannel.Translate(store, flannel.Options{Name: i.network, Nodes: nodes, Now: i.Meta.Now(), Existing: have.Network, RenumberIPv6: i.renumberIPv6})
 		if err != nil {
 			return err
 		}
@@ -110,7 +110,7 @@ func (i *networkImport) run(ctx context.Context, files []string) error {
 		if err := p.Check(ctx, c); err != nil {
 			return err
 		}
-		if err = i.refused(p); err != nil && !i.dryRun {
+		if err = i.refusalError(p); err != nil && !i.dryRun {
 			return err
 		}
 		if !i.dryRun {
@@ -178,8 +178,8 @@ func (i *networkImport) readStore(files []string) (flannel.Store, error) {
 	return store, err
 }
 
-// refused returns the error for records that cannot be carried over, each on its own line.
-func (i *networkImport) refused(p flannel.Plan) error {
+// refusalError returns the error for records that cannot be carried over, each on its own line.
+func (i *networkImport) refusalError(p flannel.Plan) error {
 	if len(p.Skipped) == 0 || i.force {
 		return nil
 	}
@@ -225,9 +225,9 @@ func writeImport(w io.Writer, p flannel.Plan) {
 		fmt.Fprintln(w)
 	}
 	for _, n := range p.Notes {
-		item(w, "-", n)
+		writeItem(w, "-", n)
 	}
 	for _, s := range p.Skipped {
-		item(w, "!", "left out: "+s.Key+": "+s.Reason)
+		writeItem(w, "!", "left out: "+s.Key+": "+s.Reason)
 	}
 }

@@ -41,7 +41,7 @@ something differs.
 				if err != nil {
 					return err
 				}
-				return s.Print(output(plans), func(w io.Writer) {
+				return s.Print(newPlanOutput(plans), func(w io.Writer) {
 					for _, p := range plans {
 						writePlan(w, p)
 					}
@@ -120,8 +120,8 @@ func writePlan(w io.Writer, p networkPlan) {
 		if !r.Force {
 			verdict = "refused: "
 		}
-		item(w, "!", verdict+r.Reason)
-		item(w, " ", "instead: "+r.Way)
+		writeItem(w, "!", verdict+r.Reason)
+		writeItem(w, " ", "instead: "+r.Way)
 	}
 	writeLeft(w, p, fmt.Sprintf("; `leno network delete %s` drops them", p.Name))
 }
@@ -129,7 +129,7 @@ func writePlan(w io.Writer, p networkPlan) {
 // writeLeft prints reservations that existed before the network.
 func writeLeft(w io.Writer, p networkPlan, way string) {
 	if len(p.Reservations) > 0 {
-		item(w, "!", fmt.Sprintf("%s reserved in it already: `leno reservation list %s`%s", areSubnets(len(p.Reservations)), p.Name, way))
+		writeItem(w, "!", fmt.Sprintf("%s reserved in it already: `leno reservation list %s`%s", areSubnets(len(p.Reservations)), p.Name, way))
 	}
 }
 
@@ -162,14 +162,14 @@ func writeHosts(w io.Writer, hosts []api.HostChange) {
 		if !h.Held {
 			name += " (lapsed)"
 		}
-		item(w, ">", name+" "+strings.Join(h.What, "; "))
+		writeItem(w, ">", name+" "+strings.Join(h.What, "; "))
 	}
 }
 
-// item prints a text after a mark, wrapped.
-func item(w io.Writer, mark, text string) {
+// writeItem prints a text after a mark, wrapped.
+func writeItem(w io.Writer, mark, text string) {
 	lead := "  " + mark + " "
-	for _, line := range cli.Wrap(cli.OneLine(text), cli.Width-8) {
+	for _, line := range cli.Wrap(cli.EscapeLine(text), cli.Width-8) {
 		fmt.Fprintln(w, lead+line)
 		lead = "        "
 	}

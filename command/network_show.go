@@ -53,13 +53,13 @@ func writeNetwork(w io.Writer, n api.Network, now time.Time) {
 	cli.WritePairs(w, []cli.Pair{
 		{"State", l.State},
 		{"Subnets", cli.Join(l.Subnets, ", ")},
-		{"MTU", cmp.Or(l.MTUReason, number(l.MTU))},
+		{"MTU", cmp.Or(l.MTUReason, formatNumber(l.MTU))},
 		{"Device", l.Link},
 		{"Underlay", describeUnderlay(l.Underlay)},
 		{"Subnet file", l.SubnetFile},
 		{"Peers", strconv.Itoa(l.Peers)},
-		{"Last applied", ago(l.Applied, now)},
-		{"Last renewed", ago(l.Renewed, now)},
+		{"Last applied", timeAgo(l.Applied, now)},
+		{"Last renewed", timeAgo(l.Renewed, now)},
 	})
 	if len(l.Differs) > 0 {
 		fmt.Fprintln(w, "\nThe agent's configuration differs from Consul, which wins;\nleno network apply FILE changes the network on all hosts:")
@@ -75,7 +75,7 @@ func describeUnderlay(u api.Underlay) string {
 	}
 	parts := []string{u.Interface}
 	if len(u.Addresses) > 0 {
-		parts = append(parts, cli.Join(u.Addresses, ", ")+behind(u.Own))
+		parts = append(parts, cli.Join(u.Addresses, ", ")+behindNote(u.Own))
 	}
 	text := strings.Join(append(parts, fmt.Sprintf("MTU %d", u.MTU)), ", ")
 	if u.Reason != "" {
@@ -84,8 +84,8 @@ func describeUnderlay(u api.Underlay) string {
 	return text
 }
 
-// behind describes the host's own addresses behind public ones.
-func behind(own []netip.Addr) string {
+// behindNote describes the host's own addresses behind public ones.
+func behindNote(own []netip.Addr) string {
 	list := slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool { return !a.IsValid() })
 	if len(list) == 0 {
 		return ""
@@ -93,8 +93,8 @@ func behind(own []netip.Addr) string {
 	return " from " + cli.Join(list, ", ")
 }
 
-// ago returns a text such as "5s ago", or "never".
-func ago(t, now time.Time) string {
+// timeAgo returns a text such as "5s ago", or "never".
+func timeAgo(t, now time.Time) string {
 	if t.IsZero() {
 		return "never"
 	}

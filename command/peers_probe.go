@@ -59,17 +59,17 @@ func runProbe(ctx context.Context, s *cli.Session, f *probeFlags, network string
 		if err := s.Print(out, func(w io.Writer) { writeProbe(w, out) }); err != nil {
 			return err
 		}
-		if slices.ContainsFunc(out.Peers, lossy) || slices.ContainsFunc(out.Findings, func(f api.Finding) bool { return f.Status == api.FindingFault }) {
+		if slices.ContainsFunc(out.Peers, hasLostPackets) || slices.ContainsFunc(out.Findings, func(f api.Finding) bool { return f.Status == api.FindingFault }) {
 			return cli.ErrReported
 		}
 		return nil
 	}))
 }
 
-// lossy reports whether packets to a host were lost: all, those of one size, or some. A host whose
+// hasLostPackets reports whether packets to a host were lost: all, those of one size, or some. A host whose
 // lease has lapsed need not respond. Echo requests that a host's rules drop are not lost if other
 // packets pass.
-func lossy(p api.PeerProbe) bool {
+func hasLostPackets(p api.PeerProbe) bool {
 	if p.Held && !p.Reached {
 		return true
 	}
@@ -92,7 +92,7 @@ func writeProbe(w io.Writer, out api.Probe) {
 		}
 		notes = append(notes, probeNotes(p)...)
 	}
-	notes = append(notes, unprobed(out.Peers)...)
+	notes = append(notes, unprobedNotes(out.Peers)...)
 	if len(rows) > 0 {
 		cli.WriteTable(w, columns, rows)
 	}
@@ -107,8 +107,8 @@ func writeProbe(w io.Writer, out api.Probe) {
 	}
 }
 
-// unprobed names the paths that could not be probed, a few per reason.
-func unprobed(peers []api.PeerProbe) []string {
+// unprobedNotes names the paths that could not be probed, a few per reason.
+func unprobedNotes(peers []api.PeerProbe) []string {
 	const most = 3
 	ways := map[string][]string{}
 	var reasons []string
@@ -142,10 +142,10 @@ func probeRow(node string, way api.ProbedWay) []string {
 	row[6] = "none"
 	for i, s := range []api.ProbedSize{way.Small, way.Full} {
 		if s.Sent > 0 {
-			row[3+i] = lost(s)
+			row[3+i] = formatLoss(s)
 		}
 		if s.Answered > 0 && row[5] == "-" {
-			row[5] = latency(s.AvgMS)
+			row[5] = formatLatency(s.AvgMS)
 		}
 	}
 	if way.Largest > 0 {
@@ -154,10 +154,10 @@ func probeRow(node string, way api.ProbedWay) []string {
 	return row
 }
 
-func lost(s api.ProbedSize) string { return fmt.Sprintf("%d of %d", s.Lost(), s.Sent) }
+func formatLoss(s api.ProbedSize) string { return fmt.Sprintf("%d of %d", s.Lost(), s.Sent) }
 
-// latency formats a round trip in as much detail as matters: "0.09 ms", "12.3 ms".
-func latency(ms float64) string {
+// formatLatency formats a round trip in as much detail as matters: "0.09 ms", "12.3 ms".
+func formatLatency(ms float64) string {
 	if ms < 10 {
 		return fmt.Sprintf("%.2f ms", ms)
 	}

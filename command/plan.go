@@ -19,7 +19,7 @@ type networkPlan struct {
 	want api.Network
 }
 
-func output(plans []networkPlan) planOutput {
+func newPlanOutput(plans []networkPlan) planOutput {
 	out := planOutput{Networks: []api.NetworkPlan{}}
 	for _, p := range plans {
 		out.Networks = append(out.Networks, p.NetworkPlan)

@@ -38,10 +38,10 @@ Give -force if that is what you want; a signal cannot say so.
 				}
 				fmt.Fprintln(m.Stdout, "The agent has read its configuration again.")
 				for _, change := range done.Changed {
-					fmt.Fprintf(m.Stdout, "  %s: %s -> %s\n", cli.Printable(change.Field), cli.Printable(change.From), cli.Printable(change.To))
+					fmt.Fprintf(m.Stdout, "  %s: %s -> %s\n", cli.Escape(change.Field), cli.Escape(change.From), cli.Escape(change.To))
 				}
 				for _, warning := range done.Warnings {
-					fmt.Fprintf(m.Stderr, "Warning: %s\n", cli.Printable(warning))
+					fmt.Fprintf(m.Stderr, "Warning: %s\n", cli.Escape(warning))
 				}
 				return nil
 			})

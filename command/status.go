@@ -68,7 +68,7 @@ and passing, and exits 1 when the time is up before.
 			switch {
 			case err != nil:
 				return err
-			case out.Health.Status == api.Critical, wait.Limit > 0 && !well(out.Health):
+			case out.Health.Status == api.Critical, wait.Limit > 0 && !isWell(out.Health):
 				return cli.ErrReported
 			}
 			return nil
@@ -76,7 +76,7 @@ and passing, and exits 1 when the time is up before.
 	}
 }
 
-func well(h api.Health) bool { return h.Ready && h.Status == api.Passing }
+func isWell(h api.Health) bool { return h.Ready && h.Status == api.Passing }
 
 // awaitStatus shows the status once, when everything passes or after the limit.
 func awaitStatus(ctx context.Context, s *cli.Session, limit time.Duration, show func(statusOutput) error) error {
@@ -102,7 +102,7 @@ func awaitStatus(ctx context.Context, s *cli.Session, limit time.Duration, show 
 			wrong = answered
 			return nil
 		}
-		if answered == nil && !well(out.Health) {
+		if answered == nil && !isWell(out.Health) {
 			return cli.ErrReported
 		}
 		return answered
@@ -200,7 +200,7 @@ func verdict(out statusOutput, faults []fault) string {
 	of := cli.Plural(len(out.Health.Networks), "network")
 	switch {
 	case out.Health.Status == api.Critical:
-		return "This host is NOT in order: " + cli.Plural(count(faults, api.Critical), "critical check") + "."
+		return "This host is NOT in order: " + cli.Plural(countStatus(faults, api.Critical), "critical check") + "."
 	case out.Health.Status == api.Warning && !out.Health.Ready:
 		return "This host is not ready yet, and has " + cli.Plural(len(faults), "warning") + "."
 	case out.Health.Status == api.Warning:
@@ -243,7 +243,7 @@ func severity(status string) int {
 	return slices.Index([]string{api.Passing, api.Warning, api.Critical}, status)
 }
 
-func count(faults []fault, status string) int {
+func countStatus(faults []fault, status string) int {
 	n := 0
 	for _, f := range faults {
 		if f.Status == status {
@@ -281,7 +281,7 @@ func writeStatusNetworks(w io.Writer, out statusOutput) {
 		for _, n := range out.Networks {
 			if n.Name == h.Network {
 				l := n.Local
-				row = []string{n.Name, h.Status, firstSubnet(l.Subnets), dash(l.Backend), dash(l.Link), dash(number(l.MTU)), strconv.Itoa(l.Peers)}
+				row = []string{n.Name, h.Status, firstSubnet(l.Subnets), dash(l.Backend), dash(l.Link), dash(formatNumber(l.MTU)), strconv.Itoa(l.Peers)}
 			}
 		}
 		rows = append(rows, row)
@@ -331,14 +331,14 @@ func writeDiffering(w io.Writer, out statusOutput) {
 				if h.Network == n.Name && c.Name == "network" && c.Status == api.Passing {
 					text, command, _ := strings.Cut(c.Reason, "run: ")
 					cli.WriteNote(w, "", fmt.Sprintf("%s: %srun", n.Name, text))
-					fmt.Fprintln(w, "    "+cli.Printable(command)) // on one line, so that it can be copied
+					fmt.Fprintln(w, "    "+cli.Escape(command)) // on one line, so that it can be copied
 				}
 			}
 		}
 	}
 }
 
-func number(n int) string {
+func formatNumber(n int) string {
 	if n == 0 {
 		return ""
 	}

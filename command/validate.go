@@ -68,7 +68,7 @@ func checkFiles(ctx context.Context, w io.Writer, c config.Config) map[string]er
 	wrong := agent.CheckFiles(ctx, c)
 	for _, setting := range slices.Sorted(maps.Keys(wrong)) {
 		if errors.Is(wrong[setting], fs.ErrPermission) {
-			fmt.Fprintf(w, "Warning: %s could not be checked: %s\n", setting, cli.Printable(wrong[setting].Error()))
+			fmt.Fprintf(w, "Warning: %s could not be checked: %s\n", setting, cli.Escape(wrong[setting].Error()))
 			delete(wrong, setting)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"syscall"
 	"time"
@@ -118,6 +119,27 @@ func (f *AgentFlags) Address() string {
 		return "https://" + address
 	}
 	return address
+}
+
+// IsLocal reports whether the agent's address is on this host.
+func (f *AgentFlags) IsLocal() bool {
+	address := f.Address()
+	if strings.HasPrefix(address, "unix:") {
+		return true
+	}
+	if _, rest, found := strings.Cut(address, "://"); found {
+		address = rest
+	}
+	address, _, _ = strings.Cut(address, "/")
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		host = address
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && (ip.IsLoopback() || ip.IsUnspecified())
 }
 
 // certificates are the TLS settings from the flags or the environment.

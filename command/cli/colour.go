@@ -9,19 +9,19 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// coloured is a writer to a terminal that shows colours. paint checks for it.
-type coloured struct{ io.Writer }
+// colourWriter is a writer to a terminal that shows colours. paint checks for it.
+type colourWriter struct{ io.Writer }
 
-// colours reports whether to colour standard output: it is a terminal that shows colours, and the
+// hasColours reports whether to colour standard output: it is a terminal that shows colours, and the
 // user has not turned them off.
-func (m Meta) colours() bool {
+func (m Meta) hasColours() bool {
 	return m.Terminal && m.Getenv("NO_COLOR") == "" && m.Getenv("TERM") != "dumb"
 }
 
 // Paint colours text by the status in it if w shows colours: green passes, yellow recovers without
 // help, red needs a person.
 func Paint(w io.Writer, status, text string) string {
-	if _, ok := w.(coloured); !ok {
+	if _, ok := w.(colourWriter); !ok {
 		return text
 	}
 	attribute, ok := colourOf(status)

@@ -113,7 +113,7 @@ func (c *Command) Run(words []string) int {
 	case errors.Is(err, ErrReported):
 		return ExitFailed
 	case errors.As(err, &usage):
-		fmt.Fprintf(c.meta.Stderr, "%s\nTry:   %s\n%s\nFor more, leno %s -help\n", c.meta.errorText(usage.text), shellSyntax(c.try(usage, words)), c.UsageLine(), c.Spec.Name)
+		fmt.Fprintf(c.meta.Stderr, "%s\nTry:   %s\n%s\nFor more, leno %s -help\n", c.meta.errorText(usage.text), shellSyntax(c.correction(usage, words)), c.UsageLine(), c.Spec.Name)
 		return ExitUsage
 	case errors.As(err, &unusable):
 		c.meta.WriteError(err)
@@ -123,8 +123,8 @@ func (c *Command) Run(words []string) int {
 	return ExitFailed
 }
 
-// try returns the valid command line nearest to a wrong one, or an example.
-func (c *Command) try(err *usageError, words []string) []string {
+// correction returns the valid command line nearest to a wrong one, or an example.
+func (c *Command) correction(err *usageError, words []string) []string {
 	if err.fix == nil {
 		return c.all.firstExample(c.Spec.Name)
 	}
@@ -147,7 +147,7 @@ func (m Meta) WriteError(err error) {
 // writeConfigErrors prints all errors of configuration files, each with its position and source
 // line.
 func writeConfigErrors(w io.Writer, e *config.Errors) {
-	fmt.Fprint(w, Printable(e.Render(Width, false)))
+	fmt.Fprint(w, Escape(e.Render(Width, false)))
 	fmt.Fprintln(w, Plural(len(e.Diags), "error")+" in the configuration")
 }
 
@@ -155,7 +155,7 @@ func writeConfigErrors(w io.Writer, e *config.Errors) {
 // elsewhere they stay whole, because programs search them.
 func (m Meta) errorText(text string) string {
 	var out strings.Builder
-	for line := range strings.SplitSeq("Error: "+Printable(text), "\n") {
+	for line := range strings.SplitSeq("Error: "+Escape(text), "\n") {
 		if m.ErrorTerminal && DisplayWidth(line) > Width {
 			WriteNote(&out, "", line)
 		} else {
@@ -185,15 +185,15 @@ func (c *Command) Parse(words []string) ([]string, error) {
 	}
 	switch {
 	case len(rest) < c.Spec.Min:
-		return nil, UsageErrorWithFix(c.complete, "%s is missing", c.missing(len(rest)))
+		return nil, UsageErrorWithFix(c.complete, "%s is missing", c.missingArg(len(rest)))
 	case c.Spec.Max >= 0 && len(rest) > c.Spec.Max:
-		return nil, c.surplus(words, rest)
+		return nil, c.surplusError(words, rest)
 	}
 	return rest, nil
 }
 
-// missing returns the name of the first missing required argument.
-func (c *Command) missing(have int) string {
+// missingArg returns the name of the first missing required argument.
+func (c *Command) missingArg(have int) string {
 	var required []string
 	for word := range strings.FieldsSeq(c.Spec.Args) {
 		if !strings.HasPrefix(word, "[") {
@@ -217,9 +217,9 @@ func (c *Command) complete(l line) line {
 	return l
 }
 
-// surplus returns the error for the first argument too many. It may be the value of a flag that
+// surplusError returns the error for the first argument too many. It may be the value of a flag that
 // takes one only after "="; otherwise the fix drops it.
-func (c *Command) surplus(words, args []string) error {
+func (c *Command) surplusError(words, args []string) error {
 	fix := SetArgs(args[:c.Spec.Max]...)
 	for i := 1; i < len(words); i++ {
 		name, _, hasValue := flagName(words[i-1])

@@ -43,13 +43,13 @@ func (all Commands) Resolve(words []string) (name string, rest []string) {
 	}
 	first := words[0]
 	if all[first] == nil {
-		first = nearest(first, all.topLevel())
+		first = nearestName(first, all.topLevel())
 	}
 	if first == "" {
 		// The words of a subcommand may be in the wrong order: list lease.
 		if len(words) > 1 {
-			if group := exactOrNearest(words[1], all.topLevel()); all.isGroup(group) {
-				if sub := exactOrNearest(words[0], all.Subcommands(group)); sub != "" {
+			if group := exactOrNearestName(words[1], all.topLevel()); all.isGroup(group) {
+				if sub := exactOrNearestName(words[0], all.Subcommands(group)); sub != "" {
 					return group + " " + sub, words[2:]
 				}
 			}
@@ -62,7 +62,7 @@ func (all Commands) Resolve(words []string) (name string, rest []string) {
 	if len(words) == 1 {
 		return first, nil
 	}
-	if sub := exactOrNearest(words[1], all.Subcommands(first)); sub != "" {
+	if sub := exactOrNearestName(words[1], all.Subcommands(first)); sub != "" {
 		return first + " " + sub, words[2:]
 	}
 	return first, words[1:]
@@ -74,11 +74,11 @@ func (all Commands) topLevel() []string {
 	return slices.DeleteFunc(names, func(n string) bool { return strings.Contains(n, " ") })
 }
 
-func exactOrNearest(word string, names []string) string {
+func exactOrNearestName(word string, names []string) string {
 	if slices.Contains(names, word) {
 		return word
 	}
-	return nearest(word, names)
+	return nearestName(word, names)
 }
 
 func (all Commands) isGroup(name string) bool {

@@ -81,7 +81,7 @@ func insertArg(arg string) Fix {
 // WrongValue returns the error for a flag value that is not allowed. Its fix uses the most similar
 // allowed value, or the first one.
 func WrongValue(name, value, text string, allowed ...string) error {
-	near := nearest(strings.ToLower(value), allowed)
+	near := nearestName(strings.ToLower(value), allowed)
 	if near == "" {
 		near = allowed[0]
 	} else {
@@ -116,7 +116,7 @@ func (c *Command) split(words []string) line {
 		}
 		f := c.Flags.Lookup(name)
 		if f == nil {
-			f = c.Flags.Lookup(nearest(name, c.flagNames()))
+			f = c.Flags.Lookup(nearestName(name, c.flagNames()))
 		}
 		if f != nil {
 			name = f.Name
@@ -189,7 +189,7 @@ func (c *Command) checkFormat() error {
 // unknownFlag returns the error for a flag that the command does not have.
 func (c *Command) unknownFlag(name string) error {
 	text := "unknown flag -" + name
-	if near := nearest(name, c.flagNames()); near != "" {
+	if near := nearestName(name, c.flagNames()); near != "" {
 		// split has already replaced it.
 		return UsageErrorWithFix(func(l line) line { return l }, "%s; did you mean -%s?", text, near)
 	}
@@ -245,7 +245,7 @@ func suggestion(err error, args []string) string {
 			}
 			continue // two different digits make another subnet
 		}
-		if near := nearest(a, known); near != "" {
+		if near := nearestName(a, known); near != "" {
 			return near
 		}
 	}
@@ -254,15 +254,15 @@ func suggestion(err error, args []string) string {
 
 // didYouMean returns "; did you mean X?" for the most similar name, or "" if none is similar.
 func didYouMean(word string, names []string) string {
-	if near := nearest(word, names); near != "" {
-		return fmt.Sprintf("; did you mean %s?", Printable(near))
+	if near := nearestName(word, names); near != "" {
+		return fmt.Sprintf("; did you mean %s?", Escape(near))
 	}
 	return ""
 }
 
-// nearest returns the name most similar to word: at most two typing mistakes away, or the only one
+// nearestName returns the name most similar to word: at most two typing mistakes away, or the only one
 // that word is a prefix of. It returns "" for none.
-func nearest(word string, names []string) string {
+func nearestName(word string, names []string) string {
 	best, near := 3, ""
 	var begun []string
 	for _, n := range names {
@@ -294,15 +294,15 @@ func shellSyntax(words []string) string {
 			out = append(out, "-"+name+"=TOKEN")
 			continue
 		}
-		out = append(out, quoted(words[i]))
+		out = append(out, quote(words[i]))
 	}
 	return strings.Join(out, " ")
 }
 
-// quoted returns a word in shell syntax.
-func quoted(word string) string {
+// quote returns a word in shell syntax.
+func quote(word string) string {
 	if word != "" && strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_=./:,@%+[]") == "" {
 		return word
 	}
-	return "'" + strings.ReplaceAll(Printable(word), "'", `'\''`) + "'"
+	return "'" + strings.ReplaceAll(Escape(word), "'", `'\''`) + "'"
 }

@@ -62,13 +62,13 @@ func WriteTable(w io.Writer, columns []Column, rows [][]string) {
 	for _, row := range append([][]string{titles}, rows...) {
 		line := make([]string, len(columns))
 		for i := range columns {
-			line[i] = OneLine(row[i])
+			line[i] = EscapeLine(row[i])
 			widths[i] = max(widths[i], DisplayWidth(line[i]))
 		}
 		cells = append(cells, line)
 	}
 	if !fit(columns, widths) {
-		blocks(w, columns, cells[1:])
+		writeBlocks(w, columns, cells[1:])
 		return
 	}
 	for n, row := range cells {
@@ -93,8 +93,8 @@ func isStatus(title string) bool {
 	return slices.ContainsFunc([]string{"status", "state", "lease"}, func(t string) bool { return strings.EqualFold(title, t) })
 }
 
-// blocks prints each row as lines of title and cell.
-func blocks(w io.Writer, columns []Column, rows [][]string) {
+// writeBlocks prints each row as lines of title and cell.
+func writeBlocks(w io.Writer, columns []Column, rows [][]string) {
 	for n, row := range rows {
 		if n > 0 {
 			fmt.Fprintln(w)
@@ -173,7 +173,7 @@ func WritePairs(w io.Writer, list []Pair) {
 	longest := 0
 	names := make([]string, len(list))
 	for i, p := range list {
-		names[i] = shorten(OneLine(p[0]), Width/2) // the name may come from another host
+		names[i] = shorten(EscapeLine(p[0]), Width/2) // the name may come from another host
 		if p[1] != "" {
 			longest = max(longest, DisplayWidth(names[i]))
 		}
@@ -184,7 +184,7 @@ func WritePairs(w io.Writer, list []Pair) {
 			continue
 		}
 		lead := name + strings.Repeat(" ", longest-DisplayWidth(name)) + gap
-		for _, line := range Wrap(OneLine(value), Width-longest-len(gap)) {
+		for _, line := range Wrap(EscapeLine(value), Width-longest-len(gap)) {
 			if isStatus(name) {
 				line = Paint(w, value, line)
 			}
@@ -200,7 +200,7 @@ func Printf(w io.Writer, format string, args ...any) { WriteNote(w, "", fmt.Spri
 // WriteNote prints a text after an indent, wrapped, with later lines indented further.
 func WriteNote(w io.Writer, indent, text string) {
 	const hang = "    "
-	for i, line := range Wrap(OneLine(text), Width-len(indent)-len(hang)) {
+	for i, line := range Wrap(EscapeLine(text), Width-len(indent)-len(hang)) {
 		if i == 1 {
 			indent += hang
 		}
@@ -208,10 +208,10 @@ func WriteNote(w io.Writer, indent, text string) {
 	}
 }
 
-// unbroken splits a text into words. A command in backticks is one word if it fits a line of n
+// splitWords splits a text into words. A command in backticks is one word if it fits a line of n
 // columns. Otherwise it is one word per line, with a backslash at the end of all but the last, so
 // that it can be pasted.
-func unbroken(text string, n int) []string {
+func splitWords(text string, n int) []string {
 	var out []string
 	words := strings.Fields(text)
 	for i := 0; i < len(words); i++ {
@@ -248,7 +248,7 @@ func unbroken(text string, n int) []string {
 func Wrap(text string, n int) []string {
 	var lines []string
 	line := ""
-	for _, word := range unbroken(text, n) {
+	for _, word := range splitWords(text, n) {
 		if line != "" && DisplayWidth(line)+1+DisplayWidth(word) <= n {
 			line += " " + word
 			continue
@@ -268,9 +268,9 @@ func Wrap(text string, n int) []string {
 	return append(lines, line)
 }
 
-// Printable escapes characters that could move a terminal's cursor or hide text. Line ends and
+// Escape escapes characters that could move a terminal's cursor or hide text. Line ends and
 // tabs stay.
-func Printable(s string) string {
+func Escape(s string) string {
 	var b strings.Builder
 	for i, r := range s {
 		switch {
@@ -287,9 +287,9 @@ func Printable(s string) string {
 	return b.String()
 }
 
-// OneLine is like Printable, but replaces line ends and tabs with spaces.
-func OneLine(s string) string {
-	return strings.NewReplacer("\n", " ", "\t", " ").Replace(Printable(s))
+// EscapeLine is like Printable, but replaces line ends and tabs with spaces.
+func EscapeLine(s string) string {
+	return strings.NewReplacer("\n", " ", "\t", " ").Replace(Escape(s))
 }
 
 // WriteJSON prints v as indented JSON. Everything that could control a terminal is escaped;

@@ -98,7 +98,7 @@ func FuzzPrintable(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		got := Printable(s)
+		got := Escape(s)
 		if !utf8.ValidString(got) {
 			t.Errorf("%q: not UTF-8: %q", s, got)
 		}
@@ -107,7 +107,7 @@ func FuzzPrintable(f *testing.F) {
 				t.Errorf("%q: %q is left in %q", s, r, got)
 			}
 		}
-		if line := OneLine(s); strings.ContainsAny(line, "\n\t") {
+		if line := EscapeLine(s); strings.ContainsAny(line, "\n\t") {
 			t.Errorf("%q: %q has more than one line", s, line)
 		}
 	})

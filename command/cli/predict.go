@@ -116,13 +116,13 @@ func predictSubnets(m Meta, subnets func(ctx context.Context, c *api.Client, net
 }
 
 // PredictLeases completes [NETWORK] SUBNET of commands that take a leased subnet.
-func PredictLeases(m Meta) complete.Predictor { return predictSubnets(m, leased) }
+func PredictLeases(m Meta) complete.Predictor { return predictSubnets(m, leasedSubnets) }
 
 // PredictReservations completes [NETWORK] SUBNET of commands that take a reserved subnet.
-func PredictReservations(m Meta) complete.Predictor { return predictSubnets(m, reserved) }
+func PredictReservations(m Meta) complete.Predictor { return predictSubnets(m, reservedSubnets) }
 
-// leased returns the subnets of a network's leases.
-func leased(ctx context.Context, c *api.Client, network string) (out []netip.Prefix) {
+// leasedSubnets returns the subnets of a network's leases.
+func leasedSubnets(ctx context.Context, c *api.Client, network string) (out []netip.Prefix) {
 	list, err := c.Leases(ctx, network)
 	if err != nil {
 		return nil
@@ -133,8 +133,8 @@ func leased(ctx context.Context, c *api.Client, network string) (out []netip.Pre
 	return out
 }
 
-// reserved returns the subnets of a network's reservations.
-func reserved(ctx context.Context, c *api.Client, network string) (out []netip.Prefix) {
+// reservedSubnets returns the subnets of a network's reservations.
+func reservedSubnets(ctx context.Context, c *api.Client, network string) (out []netip.Prefix) {
 	list, err := c.Reservations(ctx, network)
 	if err != nil {
 		return nil

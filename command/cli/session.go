@@ -48,8 +48,8 @@ func (s *Session) Print(v any, text func(io.Writer)) error {
 
 // output returns standard output, in colours if they are shown.
 func (s *Session) output() io.Writer {
-	if s.Meta.colours() && !s.Format.noColor {
-		return coloured{s.Meta.Stdout}
+	if s.Meta.hasColours() && !s.Format.noColor {
+		return colourWriter{s.Meta.Stdout}
 	}
 	return s.Meta.Stdout
 }

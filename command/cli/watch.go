@@ -78,7 +78,7 @@ func watchLoop[T any](ctx context.Context, s *Session, read Reader[T], screen *s
 			return err
 		case err != nil:
 			next = 0
-			screen.trouble(err)
+			screen.reportError(err)
 		default:
 			if err := screen.draw(v); err != nil {
 				return err
@@ -107,8 +107,8 @@ type screen[T any] struct {
 	text   func(io.Writer, T, time.Time)
 	asJSON bool
 
-	shown string    // what was printed last
-	at    time.Time // when it was printed
+	printed   string    // what was printed last
+	printedAt time.Time // when it was printed
 }
 
 func (s *screen[T]) render(v T, now time.Time) (string, error) {
@@ -118,8 +118,8 @@ func (s *screen[T]) render(v T, now time.Time) (string, error) {
 		return out.String(), err
 	}
 	var w io.Writer = &out
-	if _, ok := s.output().(coloured); ok {
-		w = coloured{&out}
+	if _, ok := s.output().(colourWriter); ok {
+		w = colourWriter{&out}
 	}
 	s.text(w, v, now)
 	return out.String(), nil
@@ -129,8 +129,8 @@ func (s *screen[T]) draw(v T) error {
 	now := s.Meta.Now()
 	if !s.Meta.Terminal || s.asJSON {
 		// Render it as of the last print, so that ages do not count as a change.
-		before, err := s.render(v, s.at)
-		if err != nil || before == s.shown {
+		before, err := s.render(v, s.printedAt)
+		if err != nil || before == s.printed {
 			return err
 		}
 	}
@@ -138,11 +138,11 @@ func (s *screen[T]) draw(v T) error {
 	if s.Meta.Terminal && !s.asJSON && s.Meta.Size != nil {
 		text = cutToScreen(text, s.Meta.Size)
 	}
-	if err != nil || text == s.shown {
+	if err != nil || text == s.printed {
 		return err
 	}
-	first := s.shown == ""
-	s.shown, s.at = text, now
+	first := s.printed == ""
+	s.printed, s.printedAt = text, now
 	switch {
 	case s.Meta.Terminal && !s.asJSON:
 		// Write from the top left over the old text, and clear the rest.
@@ -167,7 +167,7 @@ func cutToScreen(text string, size func() (columns, rows int)) string {
 	}
 	taken, fits := 0, 0 // fits is the number of lines that leave a row for the count of the rest
 	for n, line := range lines {
-		taken += max(1, (DisplayWidth(colours.ReplaceAllString(line, ""))+columns-1)/columns)
+		taken += max(1, (DisplayWidth(colourCodes.ReplaceAllString(line, ""))+columns-1)/columns)
 		if taken <= rows-2 {
 			fits = n + 1
 		}
@@ -178,16 +178,16 @@ func cutToScreen(text string, size func() (columns, rows int)) string {
 	return strings.Join(append(lines[:fits:fits], "and "+Plural(len(lines)-fits, "more line")), "\n") + "\n"
 }
 
-// colours matches colour codes, which take no column.
-var colours = regexp.MustCompile(`\x1b\[[0-9;]*m`)
+// colourCodes matches colour codes, which take no column.
+var colourCodes = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 
-// trouble prints on standard error why there is no response at present.
-func (s *screen[T]) trouble(err error) {
+// reportError prints on standard error why there is no response at present.
+func (s *screen[T]) reportError(err error) {
 	text := err.Error()
-	if text == s.shown {
+	if text == s.printed {
 		return
 	}
-	s.shown = text
+	s.printed = text
 	s.Meta.WriteError(err)
 }
 

@@ -126,7 +126,7 @@ func (d *Daemon) masquerade(n Network) {
 func (d *Daemon) directRouting(e Engine, add func(name, variable string, value any)) {
 	v := e.Version
 	switch {
-	case !v.known():
+	case !v.isKnown():
 		d.note("Docker's version is not known, so these are options that every version has. From 28.2 on --allow-direct-routing is " +
 			"needed too, or other hosts cannot reach containers: say the version with -docker-version")
 	case v.atLeast(28, 2, 0):
@@ -164,9 +164,9 @@ func Create(e Engine, n Network) (args, notes []string) {
 
 	var d Daemon
 	d.masquerade(n)
-	v, trusted := e.Version, n.trusted()
+	v, trusted := e.Version, n.trustedInterfaces()
 	switch {
-	case !v.known():
+	case !v.isKnown():
 		d.note("Docker's version is not known. From 28.2 on add --opt=com.docker.network.bridge.trusted_host_interfaces=%s, or other "+
 			"hosts cannot reach containers: say the version with -docker-version", trusted)
 	case v.atLeast(28, 2, 0) && trusted != "" && !e.NFTables:

@@ -54,8 +54,8 @@ func (n Network) bridge() string {
 // are reserved.
 func (n Network) dockerName() string { return "leno-" + n.Name }
 
-// trusted returns the devices in the syntax of the network option. It leaves out names that
+// trustedInterfaces returns the devices in the syntax of the network option. It leaves out names that
 // contain its separator.
-func (n Network) trusted() string {
+func (n Network) trustedInterfaces() string {
 	return strings.Join(slices.DeleteFunc(slices.Clone(n.Interfaces), func(s string) bool { return strings.Contains(s, ":") }), ":")
 }

@@ -10,8 +10,8 @@ import (
 // Version is a version of the Docker Engine. The zero Version means unknown.
 type Version struct{ Major, Minor, Patch int }
 
-// known reports whether the version is known.
-func (v Version) known() bool { return v != Version{} }
+// isKnown reports whether the version is known.
+func (v Version) isKnown() bool { return v != Version{} }
 
 // atLeast reports whether v is at least the given version; an unknown version is not.
 func (v Version) atLeast(major, minor, patch int) bool {

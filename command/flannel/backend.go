@@ -34,8 +34,8 @@ func members() map[string]map[string]member {
 	}
 }
 
-// lacking returns what leno has instead of one of flannel's other backends.
-func lacking(kind string) string {
+// alternative returns what leno has instead of one of flannel's other backends.
+func alternative(kind string) string {
 	switch kind {
 	case "wireguard", "ipsec":
 		return "leno has no backend that encrypts yet"
@@ -51,7 +51,7 @@ func lacking(kind string) string {
 type UnsupportedError struct{ Type string }
 
 func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("backend %q: %s", e.Type, lacking(e.Type))
+	return fmt.Sprintf("backend %q: %s", e.Type, alternative(e.Type))
 }
 
 // backend returns the configuration's backend in leno's terms. Values that flannel and leno cannot
@@ -84,7 +84,7 @@ func (c config) backend() (registry.Backend, []string, error) {
 		case m.option == "":
 			notes = append(notes, fmt.Sprintf("Backend.%s is not carried over: %s", name, m.note))
 		default:
-			value, isDefault := plain(given[name])
+			value, isDefault := settingValue(given[name])
 			if _, number := value.(int64); m.other != 0 && !number {
 				return registry.Backend{}, nil, fmt.Errorf("%s is %s, not a number", "Backend."+name, given[name])
 			}
@@ -95,7 +95,7 @@ func (c config) backend() (registry.Backend, []string, error) {
 	}
 	for _, m := range known {
 		if m.other != 0 {
-			notes = append(notes, beside(kind, m, options))
+			notes = append(notes, otherValue(kind, m, options))
 		}
 	}
 	encoded, err := json.Marshal(options)
@@ -106,8 +106,8 @@ func (c config) backend() (registry.Backend, []string, error) {
 	return out, notes, err
 }
 
-// plain returns a setting's value; flannel treats 0 and null as the default.
-func plain(raw json.RawMessage) (value any, isDefault bool) {
+// settingValue returns a setting's value; flannel treats 0 and null as the default.
+func settingValue(raw json.RawMessage) (value any, isDefault bool) {
 	var n int64
 	if json.Unmarshal(raw, &n) == nil {
 		return n, n == 0
@@ -115,8 +115,8 @@ func plain(raw json.RawMessage) (value any, isDefault bool) {
 	return raw, false
 }
 
-// beside gives an option a value next to flannel's.
-func beside(kind string, m member, options map[string]any) string {
+// otherValue gives an option a value next to flannel's.
+func otherValue(kind string, m member, options map[string]any) string {
 	was := int64(m.other)
 	if v, ok := options[m.option].(int64); ok {
 		was = v

@@ -64,13 +64,13 @@ func (c config) plan() (registry.Plan, error) {
 		if !c.Network.IsValid() {
 			return nil, errors.New("no Network is set")
 		}
-		p = append(p, registry.Pool{Prefix: c.Network.Masked(), SubnetLen: c.SubnetLen, Min: given(c.SubnetMin), Max: given(c.SubnetMax)})
+		p = append(p, registry.Pool{Prefix: c.Network.Masked(), SubnetLen: c.SubnetLen, Min: specifiedAddr(c.SubnetMin), Max: specifiedAddr(c.SubnetMax)})
 	}
 	if c.EnableIPv6 != nil && *c.EnableIPv6 {
 		if !c.IPv6Network.IsValid() {
 			return nil, errors.New("no IPv6Network is set, though EnableIPv6 is")
 		}
-		p = append(p, registry.Pool{Prefix: c.IPv6Network.Masked(), SubnetLen: c.IPv6SubnetLen, Min: given(c.IPv6SubnetMin), Max: given(c.IPv6SubnetMax)})
+		p = append(p, registry.Pool{Prefix: c.IPv6Network.Masked(), SubnetLen: c.IPv6SubnetLen, Min: specifiedAddr(c.IPv6SubnetMin), Max: specifiedAddr(c.IPv6SubnetMax)})
 	}
 	if len(p) == 0 {
 		return nil, errors.New("neither IPv4 nor IPv6 is enabled: there is no network")
@@ -78,9 +78,9 @@ func (c config) plan() (registry.Plan, error) {
 	return p.Normalize()
 }
 
-// given returns the address if flannel treats it as set: for 0.0.0.0 and :: flannel uses the
+// specifiedAddr returns the address if flannel treats it as set: for 0.0.0.0 and :: flannel uses the
 // default.
-func given(a netip.Addr) netip.Addr {
+func specifiedAddr(a netip.Addr) netip.Addr {
 	if a.IsValid() && a.IsUnspecified() {
 		return netip.Addr{}
 	}

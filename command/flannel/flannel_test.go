@@ -343,7 +343,7 @@ func TestNetworkThatExists(t *testing.T) {
 			note: []string{"note network default exists and stays as it is; it has no pool 10.5.0.0/16 with /24 subnets from 10.5.1.0 to 10.5.255.0, as flannel has"}},
 		"no configuration": {files: []string{v3(key("10.5.52.0-24"), lease52, key("10.5.53.0-24"), lease53)}},
 	} {
-		in, err := do(Options{There: there}, "", tt.files...)
+		in, err := do(Options{Existing: there}, "", tt.files...)
 		want := append([]string{"pool 10.5.0.0/16 /24 10.5.1.0-10.5.52.0", `backend {"type":"host-gw"}`, "keep 10.5.52.0/24 for host-3, 192.168.64.3",
 			"skip /coreos.com/network/subnets/10.5.53.0-24: invalid: 10.5.53.0/24 is out of the network's range, 10.5.1.0/24 to 10.5.52.0/24"}, tt.note...)
 		if diff := cmp.Diff(want, tell(in)); err != nil || diff != "" {

@@ -55,7 +55,7 @@ func Collect(records []Record, prefix string) (Store, error) {
 	prefix = strings.TrimSuffix(prefix, "/")
 	prefixes := map[string]bool{}
 	for _, r := range records {
-		if p, kind := place(r.Key); kind != "" && p != "" {
+		if p, kind := parseKey(r.Key); kind != "" && p != "" {
 			prefixes[p] = true
 		}
 	}
@@ -75,7 +75,7 @@ func Collect(records []Record, prefix string) (Store, error) {
 			s.readEnv(r)
 			continue
 		}
-		p, kind := place(r.Key)
+		p, kind := parseKey(r.Key)
 		switch {
 		case kind == "" && strings.HasPrefix(r.Key, prefix+"/"):
 			s.Notes = append(s.Notes, fmt.Sprintf("%s is no key of flannel's and is left out", r.Key))
@@ -127,8 +127,8 @@ func (s *Store) skip(r Record, reason string) {
 	s.Skipped = append(s.Skipped, api.Skipped{Key: r.Key, Reason: reason})
 }
 
-// place returns a key's prefix and its kind: config, a subnet, or "" if it is not flannel's.
-func place(key string) (prefix, kind string) {
+// parseKey returns a key's prefix and its kind: config, a subnet, or "" if it is not flannel's.
+func parseKey(key string) (prefix, kind string) {
 	dir, name := path.Dir(key), path.Base(key)
 	if dir == "." {
 		dir = ""

@@ -20,7 +20,7 @@ type Options struct {
 	Now   time.Time
 	// There is the existing network of that name in leno, nil for none. Its plan and backend stay,
 	// and subnets are reserved in it.
-	There *registry.Network
+	Existing *registry.Network
 	// RenumberIPv6 allows hosts to get another IPv6 subnet than in flannel.
 	RenumberIPv6 bool
 }
@@ -79,8 +79,8 @@ func (t *translation) network() error {
 			return fmt.Errorf("%s in %s: %w", t.store.Config.Key, t.store.Config.File, err)
 		}
 	}
-	if t.options.There != nil {
-		t.out.Network = *t.options.There
+	if t.options.Existing != nil {
+		t.out.Network = *t.options.Existing
 		t.compare(c)
 		return nil
 	}
@@ -129,7 +129,7 @@ func (t *translation) leases() {
 	n := t.out.Network
 	hosts := map[string][]int{} // reservations by host
 	for _, l := range t.current() {
-		node, addr, err := t.options.Nodes.of(l.PublicIPs)
+		node, addr, err := t.options.Nodes.find(l.PublicIPs)
 		if err != nil {
 			t.skip(l, "%v", err)
 			continue
@@ -231,8 +231,8 @@ func (t *translation) unknownEnvs() {
 	slices.SortFunc(t.out.Skipped, func(a, b api.Skipped) int { return strings.Compare(a.Key, b.Key) })
 }
 
-// of returns the only host that has one of the addresses.
-func (n Nodes) of(addrs []netip.Addr) (string, netip.Addr, error) {
+// find returns the only host that has one of the addresses.
+func (n Nodes) find(addrs []netip.Addr) (string, netip.Addr, error) {
 	for _, a := range addrs {
 		switch names := n[a]; len(names) {
 		case 0:
