@@ -39,17 +39,18 @@ func agentSpec(m cli.Meta) cli.Spec {
 	a := &agentCommand{meta: m, overrides: map[string]*string{}}
 	return cli.Spec{
 		Name: "agent", Synopsis: "Run the agent",
-		Help: `Runs leno on this host until it gets SIGINT or SIGTERM; packets keep flowing
-after that. SIGHUP makes it read its configuration again.
+		Help: `
+Runs leno on this host until it receives SIGINT or SIGTERM. Packets keep
+flowing after the agent has stopped. SIGHUP makes it reload its configuration.
 
-Waits for Consul and for the network rather than exiting, and says what it
-waits for: leno status, /healthz, the log.
+If Consul or the network is not available yet, the agent waits instead of
+exiting. leno status, /healthz and the log show what it waits for.
 
   $ leno agent -config-file /etc/leno.hcl
   $ leno agent -config-dir /etc/leno.d
   $ leno agent -dev     one host, no Consul, network "dev" on 10.98.0.0/16
 
-Every option but -config-file, -config-dir and -dev may also stand in the
+You can also set every option except -config-file, -config-dir and -dev in the
 environment: LENO_NODE_NAME, LENO_DATA_DIR, LENO_LOG_LEVEL,
 LENO_CONSUL_ADDRESS, LENO_CONSUL_TOKEN_FILE, LENO_HTTP_ADDRESS.`,
 		Flags: a.register, Predict: complete.PredictNothing,
@@ -71,9 +72,9 @@ func (a *agentCommand) register(fs *flag.FlagSet) {
 		a.sources = append(a.sources, path)
 		return nil
 	}
-	fs.Func("config-file", "configuration `file`; may be repeated, later files win", add)
+	fs.Func("config-file", "configuration `file`; may be repeated, later files take precedence", add)
 	fs.Func("config-dir", "`directory` whose .hcl and .json files are read; may be repeated", add)
-	fs.BoolVar(&a.dev, "dev", false, "run without Consul: one host, network dev; everything goes when it stops")
+	fs.BoolVar(&a.dev, "dev", false, "run without Consul: one host, network dev; everything is removed when it stops")
 	for _, o := range agentOverrides {
 		a.overrides[o.setting] = fs.String(o.flag, "", o.help)
 	}

@@ -21,27 +21,28 @@ import (
 func cleanupSpec(m cli.Meta) cli.Spec {
 	c := &cleanupCommand{meta: m, format: cli.NewFormatFlag(m), overrides: map[string]*string{}}
 	return cli.Spec{
-		Name: "cleanup", Synopsis: "Remove everything of leno's from this host",
+		Name: "cleanup", Synopsis: "Remove everything that leno created on this host",
 		Help: `
-Removes every device, route, neighbour, firewall rule and file of leno's from
-this host, and this host's leases, sessions and service from Consul: what the
-last agent left, what one left that was killed, and what an earlier version
-left. Nothing else is touched: what only looks like leno's is named and stays.
-For a host that runs leno no more; stop the agent first. To make a running
-agent leave one network: leno lease release.
+Removes every device, route, neighbour, firewall rule and file that leno
+created on this host, and this host's leases, sessions and service from
+Consul. This includes what a killed agent or an earlier version left behind.
+Objects that only look like leno's are listed and kept.
+
+Use it on a host that no longer runs leno, and stop the agent first. To make a
+running agent leave one network, use leno lease release.
 
   $ leno cleanup -dry-run -config-dir /etc/leno.d
   $ leno cleanup -config-dir /etc/leno.d
-  $ leno cleanup -network blue -config-dir /etc/leno.d   only what is of blue
-  $ leno cleanup -keep-lease    does not need Consul; the subnet waits for
+  $ leno cleanup -network blue -config-dir /etc/leno.d   only network blue
+  $ leno cleanup -keep-lease    does not need Consul, and keeps the subnet for
                                 this host
 
-Give it the configuration files of the agent, if they still exist: they tell
-the state directory and how to reach Consul. They are not removed, nor is a
-log file, nor is ip_forward switched back.
+Pass the agent's configuration files if they still exist: they name the state
+directory and tell how to reach Consul. Configuration files and log files are
+kept, and ip_forward is not switched back.
 
-Needs root. Exit code 1 when something is left, which is listed with the
-reason; do it again when that has gone.`,
+Needs root. Exits 1 if something could not be removed, and lists it with the
+reason. Remove the cause and run the command again.`,
 		Flags: c.register, Predict: complete.PredictNothing,
 		Run: func(ctx context.Context, _ []string) error { return c.run(ctx) },
 	}
@@ -65,9 +66,9 @@ func cleanupOverrides() []string {
 func (c *cleanupCommand) register(fs *flag.FlagSet) {
 	c.set = fs
 	c.files.register(fs)
-	fs.BoolVar(&c.options.DryRun, "dry-run", false, "only list what would be removed; an agent may run")
-	fs.StringVar(&c.options.Network, "network", "", "only what is of the network of this `name`")
-	fs.BoolVar(&c.options.KeepLease, "keep-lease", false, "leave what is in Consul, and the node id: an agent that is started later takes the subnet back")
+	fs.BoolVar(&c.options.DryRun, "dry-run", false, "only list what would be removed; an agent may be running")
+	fs.StringVar(&c.options.Network, "network", "", "remove only what belongs to the network of this `name`")
+	fs.BoolVar(&c.options.KeepLease, "keep-lease", false, "keep the records in Consul and the node id: an agent that is started later takes the subnet back")
 	fs.StringVar(&c.token, "token", "", "Consul ACL `token`, instead of the agent's; LENO_TOKEN")
 	for _, o := range agentOverrides {
 		if slices.Contains(cleanupOverrides(), o.setting) {

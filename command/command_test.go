@@ -214,7 +214,7 @@ func TestHelpIsOfTheCommand(t *testing.T) {
 			continue
 		}
 		help := c.Help()
-		for _, text := range []string{"authority that signed", "certificate to show", "that writes are made with"} {
+		for _, text := range []string{"authority that signed", "certificate to show", "to use for writes"} {
 			if strings.Contains(help, text) {
 				t.Errorf("%s -help explains what is of all commands: %q", name, text)
 			}
@@ -229,7 +229,7 @@ func TestHelpIsOfTheCommand(t *testing.T) {
 		})
 	}
 	for args, wants := range map[string][]string{
-		"debug":          {"captured for; default 10s", "health and metrics; default 2s"},
+		"debug":          {"are captured; default 10s", "health and metrics; default 2s"},
 		"monitor":        {"default info"},
 		"network import": {"network in leno; default default"},
 		"peers":          {"1 to 100; default 3\n"},

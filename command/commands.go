@@ -66,7 +66,7 @@ func Commands(m cli.Meta) cli.Commands {
 	groups := map[string]string{
 		"lease":       "List, show, renew, revoke and release leases",
 		"network":     "List, show, plan, apply, import and delete networks",
-		"reservation": "Keep subnets for hosts",
+		"reservation": "Reserve subnets for hosts",
 	}
 	return cli.NewCommands(m, groups,
 		agentSpec,

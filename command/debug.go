@@ -50,16 +50,17 @@ func debugSpec(m cli.Meta) cli.Spec {
 	d := &debugCommand{meta: m, agent: cli.NewAgentFlags(m)}
 	return cli.Spec{
 		Name:     "debug",
-		Synopsis: "Write all that helps to find a fault into one file",
+		Synopsis: "Collect diagnostics into one archive",
 		Help: `
-Captures what there is to see of an agent and its host, everything at the
-same time, and writes it as a .tar.gz: the options in force without secrets,
-leases, reservations, peers, events, health and metrics over the period, the
-log at level debug, profiles of the process (with enable_debug in its
-configuration), and on the agent's own host the tables of the kernel. What
-cannot be captured is named in index.json with the reason. Ctrl-C ends the
-period and keeps what there is. Look through it before you hand it on: it has
-names and addresses.
+Captures the state of an agent and its host, everything at the same time, and
+writes it to a .tar.gz archive: the options in force without secrets, leases,
+reservations, peers, events, health and metrics over the period, the log at
+level debug, profiles of the process (if its configuration has enable_debug),
+and, on the agent's own host, the tables of the kernel. index.json lists what
+could not be captured, with the reason. Ctrl-C ends the period early and keeps
+what has been captured.
+
+Review the archive before you share it: it contains names and addresses.
 
   $ leno debug
   $ leno debug -duration=1m -network=blue -output=blue.tar.gz
@@ -72,9 +73,9 @@ names and addresses.
 
 func (d *debugCommand) register(fs *flag.FlagSet) {
 	d.agent.Register(fs)
-	fs.DurationVar(&d.duration, "duration", 10*time.Second, "`time` that health, metrics, log and profiles are captured for")
-	fs.DurationVar(&d.interval, "interval", 2*time.Second, "`time` between two looks at health and metrics")
-	fs.StringVar(&d.output, "output", "", "`file` to write, which must not be there yet; - for standard output. Default: leno-debug-NODE-TIME.tar.gz")
+	fs.DurationVar(&d.duration, "duration", 10*time.Second, "`time` for which health, metrics, log and profiles are captured")
+	fs.DurationVar(&d.interval, "interval", 2*time.Second, "`time` between two samples of health and metrics")
+	fs.StringVar(&d.output, "output", "", "`file` to write, which must not exist yet; - for standard output. Default: leno-debug-NODE-TIME.tar.gz")
 	fs.Var(&d.networks, "network", "`name` of a network to capture; may be given several times. Default: all")
 }
 

@@ -31,26 +31,26 @@ func dockerOptsSpec(m cli.Meta) cli.Spec {
 	o := &dockerOpts{meta: m, agent: cli.NewAgentFlags(m)}
 	return cli.Spec{
 		Name:     "docker-opts",
-		Synopsis: "Print what Docker needs to use this host's subnets",
+		Synopsis: "Print the Docker options for this host's subnets",
 		Help: `
-Prints the options with which dockerd puts docker0 into a network, and the
-command that makes a Docker network of each further one. They suit the version
-of Docker that is installed, or the one given. No agent has to run, only its
-subnet file has to be there.
+Prints the options that make dockerd put docker0 into a network, and the
+command that creates a Docker network for each further network. The options
+match the installed version of Docker, or the version that you give. The agent
+does not have to run; only its subnet file is needed.
 
-  What to start dockerd with:
+  Options for dockerd:
     $ leno docker-opts
 
-  An environment file for docker.service, whose ExecStart has $DOCKER_OPTS:
+  An environment file for docker.service, whose ExecStart uses $DOCKER_OPTS:
     $ leno docker-opts -format=env -write=/run/leno-docker.env
 
-  The same in daemon.json; what else stands in that file stays:
+  The same in daemon.json; other settings in that file are kept:
     $ leno docker-opts -format=json -write=/etc/docker/daemon.json
 
   docker0 in network default, and a Docker network leno-blue in network blue:
     $ leno docker-opts -network=default -network=blue
 
-  docker0 left alone, a Docker network leno-default in network default:
+  docker0 unchanged, and a Docker network leno-default in network default:
     $ leno docker-opts -network=default -create`,
 		Flags: o.flags,
 		Run:   func(ctx context.Context, _ []string) error { return o.run(ctx) },
@@ -62,15 +62,15 @@ subnet file has to be there.
 
 func (o *dockerOpts) flags(fs *flag.FlagSet) {
 	o.agent.Register(fs)
-	fs.Var(&o.networks, "network", "`name` of a network, the first is docker0's; may be given several times. Default: the only one there is")
-	fs.Var(&o.files, "subnet-file", "`file` that tells of a network, instead of -network; may be given several times")
-	fs.Var(&o.interfaces, "interface", "`name` of a device by which packets of other hosts arrive; may be given several times. Default: as the agent says, else the network's own device")
-	fs.BoolVar(&o.create, "create", false, "leave docker0 alone: a Docker network for the first network, too")
-	fs.StringVar(&o.version, "docker-version", "", "`version` of Docker; default: what dockerd, else docker says of itself")
-	fs.StringVar(&o.firewall, "docker-firewall", "", "the `kind` of rules Docker writes, iptables or nftables; default: what docker says, else iptables")
+	fs.Var(&o.networks, "network", "`name` of a network, the first is docker0's; may be given several times. Default: the only one on this host")
+	fs.Var(&o.files, "subnet-file", "`file` that describes a network, instead of -network; may be given several times")
+	fs.Var(&o.interfaces, "interface", "`name` of a device on which packets of other hosts arrive; may be given several times. Default: as the agent reports, otherwise the network's own device")
+	fs.BoolVar(&o.create, "create", false, "leave docker0 unchanged: create a Docker network for the first network, too")
+	fs.StringVar(&o.version, "docker-version", "", "`version` of Docker; default: as dockerd or docker reports it")
+	fs.StringVar(&o.firewall, "docker-firewall", "", "the `kind` of rules that Docker writes, iptables or nftables; default: as docker reports it, otherwise iptables")
 	fs.StringVar(&o.format, "format", "", "output `format`: table, env (an environment file) or json (daemon.json); LENO_FORMAT, default table")
 	fs.StringVar(&o.key, "key", "DOCKER_OPTS", "`name` of the variable with all options, for -format=env")
-	fs.StringVar(&o.to, "write", "", "`file` to replace, whole or not at all, instead of printing; for -format=env and json")
+	fs.StringVar(&o.to, "write", "", "`file` to replace atomically, instead of printing; for -format=env and json")
 }
 
 func (o *dockerOpts) run(ctx context.Context) error {

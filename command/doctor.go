@@ -26,22 +26,23 @@ const usualConfigDir = "/etc/leno.d"
 func doctorSpec(m cli.Meta) cli.Spec {
 	d := &doctorCommand{Session: cli.NewSession(m)}
 	return cli.Spec{
-		Name: "doctor", Synopsis: "Find out what is wrong with this host and what to do",
+		Name: "doctor", Synopsis: "Diagnose this host and suggest fixes",
 		Help: `
-Examines this host, its part in each network, what it has in Consul and the
-ways to the other hosts: rights, rules, routes, devices, records, and packets
-through the overlay and plainly, small and of the full size. Of each fault it
-says what was tried, what was seen and what to do, causes first. Nothing is
-changed.
+Examines this host, its part in each network, its records in Consul and the
+paths to the other hosts: permissions, firewall rules, routes, devices,
+records, and packets through the overlay and the underlay, both small and
+full-size. For each fault it prints what was tried, what was seen and what to
+do, causes first. It changes nothing.
 
   $ leno doctor
   $ leno doctor -network blue -passive   sends no packets to other hosts
 
-The agent does it. When none answers on this host, the command says so and
-examines what it can by itself, best as root: the configuration, Consul and
-its rights, kernel modules, rules, what the last agent left.
+The agent does the work. If no agent responds on this host, the command says
+so and examines what it can by itself, best as root: the configuration, Consul
+and the permissions there, kernel modules, firewall rules, and what the last
+agent left behind.
 
-Exit code 1 when there is a fault.`,
+Exits 1 if there is a fault.`,
 		Flags: d.register, Predict: complete.PredictNothing,
 		Run: func(ctx context.Context, _ []string) error { return d.run(ctx) },
 	}
@@ -56,8 +57,8 @@ type doctorCommand struct {
 func (d *doctorCommand) register(fs *flag.FlagSet) {
 	d.Session.Register(fs)
 	d.files.register(fs)
-	fs.StringVar(&d.options.Network, "network", "", "only what is of the network of this `name`, and of the whole host")
-	fs.BoolVar(&d.options.Passive, "passive", false, "send no packets to other hosts; the paths to them are not tested then")
+	fs.StringVar(&d.options.Network, "network", "", "examine only the network of this `name`, and the whole host")
+	fs.BoolVar(&d.options.Passive, "passive", false, "send no packets to other hosts; the paths to them are not tested")
 }
 
 func (d *doctorCommand) run(ctx context.Context) error {

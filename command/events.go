@@ -15,12 +15,13 @@ func eventsSpec(m cli.Meta) cli.Spec {
 	var watch cli.WatchFlag
 	return cli.Spec{
 		Name: "events", Args: "[NETWORK]", Max: 1,
-		Synopsis: "List what happened on this host lately",
+		Synopsis: "List recent events on this host",
 		Help: `
-Lists what happened in a network, or without NETWORK in all of them and to
-the agent itself, oldest first: checks that failed and were mended, leases
-taken and lost, hosts that came, moved and fell silent, what somebody else
-changed and leno healed. The agent remembers the last 512 until it ends.
+Lists the recent events of a network, or without NETWORK those of all networks
+and of the agent itself, oldest first: checks that failed and recovered,
+leases acquired and lost, hosts that joined, moved or stopped responding, and
+changes by other programs that leno repaired. The agent keeps the last 512
+events until it stops.
 
   $ leno events
   $ leno events default -watch

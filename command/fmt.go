@@ -30,18 +30,18 @@ func fmtSpec(m cli.Meta) cli.Spec {
 		Name: "fmt", Args: "[PATH...]", Max: -1,
 		Synopsis: "Rewrite configuration files in the canonical layout",
 		Help: `
-Formats HCL files. Of a directory, the files ending in .hcl; without PATH,
-the current directory. - formats standard input to standard output. Prints
-the names of the files that were not formatted. A file with a syntax error is
-left alone and its errors are shown.
+Formats HCL files. For a directory, it formats the files that end in .hcl;
+without PATH, those of the current directory. With - it formats standard input
+to standard output. It prints the names of the files that were not formatted.
+A file with a syntax error is left unchanged, and its errors are printed.
 
   $ leno fmt /etc/leno.d
   $ leno fmt -check -recursive /etc/leno.d
   $ leno fmt - < leno.hcl`,
 		Flags: func(fs *flag.FlagSet) {
-			fs.BoolVar(&f.check, "check", false, "change nothing; exit 1 when a file is not formatted")
+			fs.BoolVar(&f.check, "check", false, "change nothing; exit 1 if a file is not formatted")
 			fs.BoolVar(&f.write, "write", true, "rewrite the files; false prints the result instead")
-			fs.BoolVar(&f.recursive, "recursive", false, "also the directories below a directory")
+			fs.BoolVar(&f.recursive, "recursive", false, "also format the directories below a directory")
 		},
 		Predict: complete.PredictFiles("*.hcl"),
 		Run:     func(_ context.Context, args []string) error { return f.run(args) },

@@ -17,11 +17,12 @@ func leaseListSpec(m cli.Meta) cli.Spec {
 		Name: "lease list", Args: "[NETWORK]", Max: 1,
 		Synopsis: "List the leases of a network",
 		Help: `
-Lists which host has which subnet. A lease is held while its host keeps it
-alive, and lapsed after that; a lapsed lease is kept for its host for the
-time that lease.hold says, and routes to it stay.
+Lists which host has which subnet. A lease is held while its host renews it,
+and lapsed after that. A lapsed lease is kept for its host for the time set by
+lease.hold, and routes to it stay.
 
-Names that do not fit 80 columns are cut; -format=json has them whole.
+Names that do not fit into 80 columns are shortened; -format=json prints them
+in full.
 
   $ leno lease list
   $ leno lease list blue

@@ -13,10 +13,10 @@ func leaseReleaseSpec(m cli.Meta) cli.Spec {
 		Name: "lease release", Args: "[NETWORK]", Max: 1,
 		Synopsis: "Give up this host's lease and leave the network",
 		Help: `
-Makes the agent give up its own lease and take its part of the network down:
-device, routes, firewall rules and subnet file. Other hosts may have the
+Makes the agent give up its own lease and remove its part of the network:
+device, routes, firewall rules and subnet file. Other hosts can take the
 subnet at once. The agent stays out of the network until it is restarted or
-reloaded. Use it before a host goes away for good.
+reloaded. Use it before you retire a host.
 
   $ leno lease release
   $ leno lease release blue`,

@@ -15,9 +15,10 @@ func leaseRenewSpec(m cli.Meta) cli.Spec {
 		Name: "lease renew", Args: "[NETWORK]", Max: 1,
 		Synopsis: "Renew this host's lease now",
 		Help: `
-Makes the agent renew its session in Consul now, before its time, and says
-until when the lease is safe though nobody renews it again: before Consul is
-taken down for maintenance, say. The agent renews by itself all the same.
+Makes the agent renew its session in Consul now, before its time, and prints
+how long the lease is safe without another renewal. Use it, for example,
+before you take Consul down for maintenance. The agent continues to renew the
+lease by itself.
 
 The token must be allowed to write this host's session in Consul.
 

@@ -11,12 +11,13 @@ func leaseRevokeSpec(m cli.Meta) cli.Spec {
 	f := cli.NewAgentFlags(m)
 	return cli.Spec{
 		Name: "lease revoke", Args: "[NETWORK] SUBNET", Min: 1, Max: 2,
-		Synopsis: "Take a lease from whichever host has it",
+		Synopsis: "Take a lease away from the host that has it",
 		Help: `
-Removes the lease on SUBNET, held or lapsed, whoever has it. Its host, if it
-lives, takes another subnet, and its agent goes on or exits, as its
-lease.on_lost says. It keeps SUBNET only when no other is to be had or when
-it is reserved for it. To give up this host's own lease, use release.
+Removes the lease on SUBNET, held or lapsed, regardless of which host has it.
+If that host is running, it takes another subnet, and its agent continues or
+exits as its lease.on_lost says. It keeps SUBNET only if no other subnet is
+free or if SUBNET is reserved for it. To give up this host's own lease, use
+leno lease release.
 
 The token must be allowed to write the lease's key in Consul.
 

@@ -14,7 +14,8 @@ func leaseShowSpec(m cli.Meta) cli.Spec {
 	return cli.Spec{
 		Name: "lease show", Args: "[NETWORK] SUBNET", Min: 1, Max: 2,
 		Synopsis: "Show one lease",
-		Help: `Shows everything a host has published in its lease on SUBNET.
+		Help: `
+Shows everything that a host has published in its lease on SUBNET.
 
   $ leno lease show 10.5.34.0/24
   $ leno lease show blue 10.9.4.0/24 -format=json`,

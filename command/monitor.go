@@ -23,15 +23,16 @@ func monitorSpec(m cli.Meta) cli.Spec {
 		Name:     "monitor",
 		Synopsis: "Follow the agent's log",
 		Help: `
-Prints the lines of the agent's log as they come, until Ctrl-C or the end of
-the agent. The level is this command's own: the agent's log stays as it is.
+Prints the lines of the agent's log as they are written, until you press
+Ctrl-C or the agent stops. The level applies to this command only; the agent's
+own log does not change.
 
   $ leno monitor
   $ leno monitor -log-level=debug`,
 		Flags: func(fs *flag.FlagSet) {
 			f.Register(fs)
 			fs.StringVar(&level, "log-level", "info", logLevelUsage())
-			fs.BoolVar(&asJSON, "log-json", false, "one JSON object a line")
+			fs.BoolVar(&asJSON, "log-json", false, "print one JSON object per line")
 		},
 		Run: func(ctx context.Context, _ []string) error {
 			if !slices.Contains(api.LogLevels(), strings.ToLower(level)) {

@@ -21,20 +21,20 @@ func networkApplySpec(m cli.Meta) cli.Spec {
 	var wait cli.WaitFlag
 	return cli.Spec{
 		Name: "network apply", Args: "FILE|-", Min: 1, Max: 1,
-		Synopsis: "Put networks into Consul as a file defines them",
+		Synopsis: "Create or update networks in Consul from a file",
 		Help: `
-Creates or updates in Consul each network that a network block in FILE (a
-file or directory; - for standard input) defines. FILE may be the agent's own
-configuration; what concerns a host only is not stored. A network that
-somebody else changes at the same time is left as it is, with an error. Hosts
-that run take a change over by themselves. One that would take a subnet from a
-host, or stop packets, is refused, unless -force is given. Look first with
-plan.
+Creates or updates in Consul each network that a network block in FILE
+defines. FILE is a file or a directory, or - for standard input. It can be the
+agent's own configuration; settings of a single host are not stored. A network
+that another user changes at the same time is left as it is, with an error.
+Running hosts take over a change by themselves. A change that would take a
+subnet from a host, or stop packets, is refused unless you give -force. Run
+leno network plan first.
 
-With -wait it waits until what was applied is in force on this host, which
-means that its datapath is made of it and its containers have a subnet, and
-exits 1 when the time is up before. Networks this host takes no part in are
-not waited for. Other checks that fail there are noted, and not waited for.
+With -wait the command waits until the change is in force on this host: its
+datapath has the new definition and its containers have a subnet. It exits 1
+if the time is up before. It does not wait for networks that this host takes
+no part in, or for other checks that fail there; it prints those checks.
 
 The token must be allowed to write the networks' keys in Consul.
 
@@ -44,7 +44,7 @@ The token must be allowed to write the networks' keys in Consul.
   $ leno network apply networks.hcl -force -token-file=admin.token`,
 		Flags: func(fs *flag.FlagSet) {
 			s.Register(fs)
-			fs.BoolVar(&force, "force", false, "change it although hosts lose subnets or packets")
+			fs.BoolVar(&force, "force", false, "apply the change even if hosts lose subnets or packets")
 			wait.Register(fs, "what was applied is in force on this host")
 		},
 		Predict: complete.PredictFiles("*.hcl"),

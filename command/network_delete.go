@@ -19,19 +19,19 @@ func networkDeleteSpec(m cli.Meta) cli.Spec {
 		Synopsis: "Delete a network and its reservations",
 		Help: `
 Deletes a network and its reservations. While hosts hold leases in it, this is
-refused unless -force is given; with -force every host takes its part of the
-network down. A record of the deletion stays in Consul, so that hosts whose
-agent is not running leave the network after their next start, and no agent
-defines it again; leno network apply does.
+refused unless you give -force; with -force every host removes its part of the
+network. A record of the deletion stays in Consul, so that hosts whose agent
+is not running leave the network after their next start, and no agent defines
+it again; leno network apply does.
 
-Of a network that is not defined it removes the reservations that an
-interrupted import has left.
+For a network that is not defined, it removes the reservations that an
+interrupted import left behind.
 
   $ leno network delete blue
   $ leno network delete blue -force`,
 		Flags: func(fs *flag.FlagSet) {
 			f.Register(fs)
-			fs.BoolVar(&force, "force", false, "delete it although hosts hold leases")
+			fs.BoolVar(&force, "force", false, "delete it even if hosts hold leases")
 		},
 		Predict: cli.PredictNetworks(m),
 		Run: func(ctx context.Context, args []string) error {

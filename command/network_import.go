@@ -31,22 +31,23 @@ func networkImportSpec(m cli.Meta) cli.Spec {
 	i := &networkImport{Session: cli.NewSession(m)}
 	return cli.Spec{
 		Name: "network import", Args: "FILE...", Min: 1, Max: -1,
-		Synopsis: "Take over a network of flannel's, with each host's subnet",
+		Synopsis: "Import a network from flannel, with each host's subnet",
 		Help: `
 Reads flannel's network configuration and leases and puts the network into
 Consul, with a reservation for each host, so that every host keeps its subnet.
-FILE (- for standard input) is what etcdctl prints of flannel's keys, with -w
-json or without, the JSON of etcd's version 2 API, a JSON object of keys and
-values, or a network configuration alone. There may be several. A host's
-subnet.env as a further file says which of several leases the host uses.
+FILE (- for standard input) is the output of etcdctl for flannel's keys, with
+-w json or without, the JSON of etcd's version 2 API, a JSON object of keys
+and values, or a network configuration alone. You can give several files. If a
+host has several leases, give its subnet.env as well: it says which one the
+host uses.
 
-flannel knows hosts by their addresses, leno by their names, which are those
-of Consul's nodes unless the agents' configuration says otherwise. -nodes says
-which is which.
+flannel identifies hosts by their addresses, leno by their names, which are
+those of Consul's nodes unless the agents' configuration says otherwise.
+-nodes maps addresses to names.
 
-Nothing is changed while a record cannot be carried over; all of them are
-named. With -force the others are imported. A network that exists stays as it
-is, and the reservations are made in it. To import again changes nothing.
+If a record cannot be carried over, nothing is changed and all such records
+are listed. With -force the others are imported. An existing network stays as
+it is, and the reservations are made in it. Importing again changes nothing.
 
 The token must be allowed to write the network's keys and reservations.
 
@@ -67,12 +68,12 @@ The token must be allowed to write the network's keys and reservations.
 
 func (i *networkImport) flags(fs *flag.FlagSet) {
 	fs.StringVar(&i.network, "network", "default", "`name` of the network in leno")
-	fs.StringVar(&i.prefix, "prefix", "", "`key` below which flannel's stand, where there are several networks")
-	fs.StringVar(&i.nodesFile, "nodes", "", "`file` of the hosts' names and addresses: what consul catalog nodes prints, JSON of /v1/catalog/nodes, or lines as in /etc/hosts; - for standard input")
-	fs.Var(&i.nodes, "node", "`address=name` of a host, wins over -nodes; may be given several times")
+	fs.StringVar(&i.prefix, "prefix", "", "`key` below which flannel's keys are, if there are several networks")
+	fs.StringVar(&i.nodesFile, "nodes", "", "`file` of the hosts' names and addresses: the output of consul catalog nodes, JSON of /v1/catalog/nodes, or lines as in /etc/hosts; - for standard input")
+	fs.Var(&i.nodes, "node", "`address=name` of a host, takes precedence over -nodes; may be given several times")
 	fs.BoolVar(&i.dryRun, "dry-run", false, "only show what would be done")
-	fs.BoolVar(&i.force, "force", false, "import the rest although some records cannot be carried over, or there are no leases")
-	fs.BoolVar(&i.renumberIPv6, "renumber-ipv6", false, "keep the IPv4 subnets although some hosts get other IPv6 subnets")
+	fs.BoolVar(&i.force, "force", false, "import the rest even if some records cannot be carried over, or there are no leases")
+	fs.BoolVar(&i.renumberIPv6, "renumber-ipv6", false, "keep the IPv4 subnets even if some hosts get other IPv6 subnets")
 }
 
 func (i *networkImport) run(ctx context.Context, files []string) error {

@@ -17,8 +17,8 @@ func networkListSpec(m cli.Meta) cli.Spec {
 		Name:     "network list",
 		Synopsis: "List the networks in Consul",
 		Help: `
-Lists every network that is defined in Consul, the subnet this host has in
-it, and what this host is doing about it.
+Lists every network that is defined in Consul, with the subnet that this host
+has in it and this host's state.
 
   $ leno network list
   $ leno network list -format=json`,

@@ -23,10 +23,10 @@ func networkPlanSpec(m cli.Meta) cli.Spec {
 		Synopsis: "Show what apply would change",
 		Help: `
 Compares the network blocks in FILE (a file or directory; - for standard
-input) with Consul and prints what differs, what would happen to each host
-that has a lease, and why apply would refuse, if it would. FILE may be the
-agent's own configuration. Changes nothing, and exits 0 whether or not
-something differs.
+input) with Consul. It prints the differences, the effect on each host that
+has a lease, and the reasons for which apply would refuse the change, if any.
+FILE can be the agent's own configuration. Changes nothing, and exits 0
+whether or not there are differences.
 
   $ leno network plan networks.hcl
   $ leno network plan - < networks.hcl`,

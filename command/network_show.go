@@ -21,7 +21,7 @@ func networkShowSpec(m cli.Meta) cli.Spec {
 		Name: "network show", Args: "[NETWORK]", Max: 1,
 		Synopsis: "Show a network and this host's part in it",
 		Help: `
-Shows the address plan and the backend as Consul has them, and this host's
+Shows the address plan and the backend as stored in Consul, and this host's
 part: its subnets, device, MTU, the underlay and why it was chosen, and where
 the agent's configuration file differs from Consul.
 

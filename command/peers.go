@@ -17,19 +17,19 @@ func peersSpec(m cli.Meta) cli.Spec {
 	var watch cli.WatchFlag
 	return cli.Spec{
 		Name: "peers", Args: "[NETWORK]", Max: 1,
-		Synopsis: "List the other hosts as this host's datapath has them",
+		Synopsis: "List the other hosts in this host's datapath",
 		Help: `
-Lists every other host of a network as this host's datapath has it: its
-subnet and address, whether its lease is held, and what passed since the agent
-started where the backend counts it. A host that is left out of the datapath
-is named with the reason. Whether packets arrive is not tested.
+Lists every other host of a network as this host's datapath has it: its subnet
+and address, whether its lease is held, and, if the backend counts it, the
+traffic since the agent started. A host that is left out of the datapath is
+listed with the reason. The list does not show whether packets arrive.
 
 With -probe the agent sends packets to each of them, small ones of 64 bytes
-and full ones of the MTU, through the overlay and through the underlay, and
-tells how many were lost, how long an answer took, the largest packet that
-got there whole, and what is wrong and what to do, as leno doctor tells it.
-It exits 1 when packets got lost, all, some, or those of one size, or a host
-that holds its lease cannot be reached.
+and full-size ones of the MTU, through the overlay and through the underlay.
+It prints how many were lost, the round-trip time, the largest packet that
+arrived whole, and each fault with what to do, as leno doctor does. Exits 1 if
+packets were lost, all, some, or those of one size, or if a host that holds
+its lease cannot be reached.
 
   $ leno peers
   $ leno peers blue -format=json

@@ -25,12 +25,12 @@ type probeFlags struct {
 }
 
 func (f *probeFlags) register(fs *flag.FlagSet) {
-	fs.BoolVar(&f.probe, "probe", false, "send packets to each host through the overlay and the underlay, and print what came back")
+	fs.BoolVar(&f.probe, "probe", false, "send packets to each host through the overlay and the underlay, and print the result")
 	fs.Func("peer", "with -probe, only to the host of that `name`; may be repeated", func(name string) error {
 		f.peers = append(f.peers, name)
 		return nil
 	})
-	fs.IntVar(&f.count, "count", 0, "with -probe, `packets` of each size on each way, 1 to 100; default 3")
+	fs.IntVar(&f.count, "count", 0, "with -probe, number of `packets` of each size on each path, 1 to 100; default 3")
 }
 
 // check rejects flags that would be ignored.

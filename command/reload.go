@@ -14,21 +14,21 @@ func reloadSpec(m cli.Meta) cli.Spec {
 	force := false
 	return cli.Spec{
 		Name:     "reload",
-		Synopsis: "Make the agent read its configuration again",
+		Synopsis: "Make the agent reload its configuration",
 		Help: `
-Does what SIGHUP does, and prints which options changed. When the new
+Does the same as SIGHUP, and prints which options changed. If the new
 configuration is unusable, or changes options that need a restart, the agent
-keeps the old one, whole, and the reason is printed here.
+keeps the whole old configuration, and the reason is printed here.
 
-A configuration that may have been cut off is refused, too: one in which a
-file is empty that had options when it was read last, or no network is left.
-Give -force if that is what you want; a signal cannot say so.
+A configuration that may have been cut off is refused too: one in which a file
+is empty that had options when it was last read, or in which no network is
+left. If that is what you want, give -force, which a signal cannot do.
 
   $ leno reload
   $ leno reload -force`,
 		Flags: func(fs *flag.FlagSet) {
 			f.Register(fs)
-			fs.BoolVar(&force, "force", false, "take it over although a file is empty now, or no network is left")
+			fs.BoolVar(&force, "force", false, "accept it even if a file is empty now, or no network is left")
 		},
 		Run: func(ctx context.Context, _ []string) error {
 			return f.Call(ctx, func(ctx context.Context, c *api.Client) error {

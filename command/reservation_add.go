@@ -14,23 +14,23 @@ func reservationAddSpec(m cli.Meta) cli.Spec {
 	force := false
 	return cli.Spec{
 		Name: "reservation add", Args: "[NETWORK] SUBNET", Min: 1, Max: 2,
-		Synopsis: "Keep a subnet for one host for ever",
+		Synopsis: "Reserve a subnet for one host",
 		Help: `
-Keeps SUBNET for one host, named by its node name or its node id; exactly one
-of -node and -node-id is needed. A host that has another subnet now keeps that
+Reserves SUBNET for one host, identified by its node name or its node id; give
+exactly one of -node and -node-id. A host that has another subnet now keeps it
 until its lease is released or revoked. Adding the same reservation again
-does nothing.
+changes nothing.
 
-While another live host holds SUBNET, it is refused unless -force is given.
-With -force the subnet is kept for the named host all the same, and the
-other one has it until its lease is released or revoked.
+If another live host holds SUBNET, this is refused unless you give -force.
+With -force the subnet is reserved for the named host, and the other host
+keeps it until its lease is released or revoked.
 
   $ leno reservation add 10.5.40.0/24 -node=host-b
   $ leno reservation add blue 10.9.4.0/24 -node=host-b -force`,
 		Flags: func(fs *flag.FlagSet) {
 			f.Register(fs)
 			fs.StringVar(&r.Node, "node", "", "`name` of the host")
-			fs.BoolVar(&force, "force", false, "reserve it although another live host holds it")
+			fs.BoolVar(&force, "force", false, "reserve it even if another live host holds it")
 			fs.StringVar(&r.NodeID, "node-id", "", "`id` of the host, as `leno status` shows it there")
 		},
 		Predict: cli.PredictNetworks(m),

@@ -15,8 +15,10 @@ func reservationListSpec(m cli.Meta) cli.Spec {
 	return cli.Spec{
 		Name: "reservation list", Args: "[NETWORK]", Max: 1,
 		Synopsis: "List the reservations of a network",
-		Help: `Lists the subnets that are kept for one host each, also those that an import
-which was interrupted has left of a network that is not defined.
+		Help: `
+Lists the subnets that are reserved for one host each. This includes the
+reservations that an interrupted import left behind for a network that is not
+defined.
 
   $ leno reservation list
   $ leno reservation list blue -format=json`,

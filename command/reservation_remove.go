@@ -11,9 +11,9 @@ func reservationRemoveSpec(m cli.Meta) cli.Spec {
 	f := cli.NewAgentFlags(m)
 	return cli.Spec{
 		Name: "reservation remove", Args: "[NETWORK] SUBNET", Min: 1, Max: 2,
-		Synopsis: "Drop a reservation",
+		Synopsis: "Remove a reservation",
 		Help: `
-Drops the reservation of SUBNET. A lease on it stays with its host.
+Removes the reservation of SUBNET. A lease on it stays with its host.
 
   $ leno reservation remove 10.5.40.0/24
   $ leno reservation remove blue 10.9.4.0/24`,

@@ -29,19 +29,19 @@ func statusSpec(m cli.Meta) cli.Spec {
 	var wait cli.WaitFlag
 	return cli.Spec{
 		Name:     "status",
-		Synopsis: "Show the agent, its networks and what is not well",
+		Synopsis: "Show the agent, its networks and failing checks",
 		Help: `
-Says whether this host is in order and, when it is not, what to see to
-first; then its part in every network, and each other check that is not
-passing with what to do, the worst first. Exits 0 when the agent is passing
-or has a warning, and 1 when it is critical.
+Prints whether this host is in order and, if it is not, what to look at first;
+then its part in every network, and each other check that is not passing with
+what to do, the worst first. Exits 0 if the agent is passing or has a warning,
+and 1 if it is critical.
 
 It shows what the agent watches all the time: leases, devices, routes, leno's
-rules and Consul. It sends no packets: leno peers -probe and leno doctor test
-the paths to the other hosts.
+firewall rules and Consul. It sends no packets. To test the paths to the other
+hosts, use leno peers -probe or leno doctor.
 
-With -wait it waits for the agent to answer and for everything to be ready
-and passing, and exits 1 when the time is up before.
+With -wait it waits for the agent to respond and for everything to be ready
+and passing, and exits 1 if the time is up before.
 
   $ leno status
   $ leno status -watch

@@ -24,21 +24,22 @@ func validateSpec(m cli.Meta) cli.Spec {
 		Name: "validate", Args: "[PATH...]", Max: -1,
 		Synopsis: "Check configuration files",
 		Help: `
-Reads configuration files and directories exactly as the agent does and
-prints every error with its file, line and source line. When there is none,
-prints the networks with their effective values. Touches neither Consul nor
-an agent.
+Reads configuration files and directories exactly as the agent does, and
+prints every error with its file, line and source line. If there is none, it
+prints the networks with their effective values. It contacts neither Consul
+nor an agent.
 
 The files that the configuration names, such as a token file and certificates,
-have to be on this host and usable. On another machine give -no-files. One
-that this user may not read is a warning: the agent's user may.
+must exist on this host and be usable. On another machine, give -no-files. A
+file that you are not allowed to read is only a warning, because the agent's
+user may be.
 
   $ leno validate /etc/leno.d
   $ leno validate leno.hcl blue.hcl
   $ leno validate -no-files leno.hcl`,
 		Flags: func(set *flag.FlagSet) {
 			files.register(set)
-			set.BoolVar(&elsewhere, "no-files", false, "do not look at the files that the configuration names: it is for another host")
+			set.BoolVar(&elsewhere, "no-files", false, "do not check the files that the configuration names: it is for another host")
 		},
 		Predict: complete.PredictOr(complete.PredictFiles("*.hcl"), complete.PredictFiles("*.json")),
 		Run: func(ctx context.Context, args []string) error {

@@ -37,13 +37,13 @@ func NewAgentFlags(m Meta) *AgentFlags { return &AgentFlags{Meta: m} }
 // Register declares the flags.
 func (f *AgentFlags) Register(fs *flag.FlagSet) {
 	f.set = fs
-	fs.StringVar(&f.address, "address", "", "`address` of the agent: host:port, http(s)://host:port or unix:///path; https where certificates are named; LENO_ADDRESS, default "+api.DefaultAddress)
-	fs.StringVar(&f.token, "token", "", "Consul ACL `token` that writes are made with; LENO_TOKEN, CONSUL_HTTP_TOKEN")
+	fs.StringVar(&f.address, "address", "", "`address` of the agent: host:port, http(s)://host:port or unix:///path; https if certificates are given; LENO_ADDRESS, default "+api.DefaultAddress)
+	fs.StringVar(&f.token, "token", "", "Consul ACL `token` to use for writes; LENO_TOKEN, CONSUL_HTTP_TOKEN")
 	fs.StringVar(&f.tokenFile, "token-file", "", "`file` to read the token from; LENO_TOKEN_FILE, CONSUL_HTTP_TOKEN_FILE")
 	fs.StringVar(&f.caCert, "ca-cert", "", "PEM `file` of the authority that signed the agent's certificate; LENO_CA_CERT")
 	fs.StringVar(&f.clientCert, "client-cert", "", "PEM `file` of the certificate to show the agent; LENO_CLIENT_CERT")
 	fs.StringVar(&f.clientKey, "client-key", "", "PEM `file` of its key; LENO_CLIENT_KEY")
-	fs.StringVar(&f.serverName, "tls-server-name", "", "`name` that the agent's certificate has to carry; LENO_TLS_SERVER_NAME")
+	fs.StringVar(&f.serverName, "tls-server-name", "", "`name` that the agent's certificate must contain; LENO_TLS_SERVER_NAME")
 }
 
 // value returns the flag's value if it was given, or the value of the first environment variable

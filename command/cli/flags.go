@@ -24,7 +24,7 @@ func NewFormatFlag(m Meta) *FormatFlag { return &FormatFlag{meta: m} }
 
 // Register declares -format and -no-color.
 func (f *FormatFlag) Register(fs *flag.FlagSet) {
-	fs.BoolVar(&f.noColor, "no-color", false, "no colours; they are on a terminal only, and never with NO_COLOR or TERM=dumb")
+	fs.BoolVar(&f.noColor, "no-color", false, "print no colours; they are used on a terminal only, and never with NO_COLOR or TERM=dumb")
 	fs.StringVar(&f.value, "format", "", "output `format`, table or json; LENO_FORMAT, default table")
 }
 

@@ -97,7 +97,7 @@ func (all Commands) help(m Meta) string {
 	b.WriteString(`Usage: leno COMMAND [options] [arguments]
 
 Something does not work? Start with leno doctor on that host: it examines the
-host and the paths to the other hosts, and says what to do.
+host and the paths to the other hosts, and suggests fixes.
 
 Commands:
 
@@ -110,8 +110,8 @@ Commands:
 		fmt.Fprintf(&b, "  %-12s  %s\n", name, c.Synopsis())
 	}
 	b.WriteString(`
-Common options, of every command that asks the agent; flags win over the
-environment:
+Common options of every command that calls the agent; flags take precedence
+over the environment:
 
 `)
 	const column = 25
@@ -123,8 +123,8 @@ environment:
 		}
 	})
 	b.WriteString(`
-Exit codes: 0 done, 1 failed, 2 wrong usage. leno COMMAND -help tells more;
-leno -autocomplete-install sets up completion in your shell.`)
+Exit codes: 0 done, 1 failed, 2 wrong usage. leno COMMAND -help explains one
+command; leno -autocomplete-install sets up completion in your shell.`)
 	return b.String()
 }
 

@@ -31,7 +31,7 @@ const (
 type WatchFlag struct{ On bool }
 
 func (f *WatchFlag) Register(fs *flag.FlagSet) {
-	fs.BoolVar(&f.On, "watch", false, "go on until Ctrl-C and print it again when it has changed")
+	fs.BoolVar(&f.On, "watch", false, "keep running until Ctrl-C and print again after every change")
 }
 
 // A Reader reads one thing from the agent, blocking as since requests, and returns it with its
@@ -200,7 +200,7 @@ type WaitFlag struct {
 const defaultWait = time.Minute
 
 func (f *WaitFlag) Register(fs *flag.FlagSet, what string) {
-	fs.Var(f, "wait", "wait for `duration`, 1m when none is given, until "+what)
+	fs.Var(f, "wait", "wait up to `duration`, 1m if none is given, until "+what)
 }
 
 func (f *WaitFlag) String() string {

@@ -38,19 +38,19 @@ func Spec(m cli.Meta) cli.Spec {
 	p := &plugin{meta: m}
 	return cli.Spec{
 		Name:     "cni",
-		Synopsis: "Put containers into networks, as a CNI plugin",
+		Synopsis: "Connect containers to networks, as a CNI plugin",
 		Help: `
-Container runtimes run it, Nomad for one, as the specification of the
+Container runtimes such as Nomad run this command as the specification of the
 Container Network Interface says (1.1.0, and 0.3.0 to 1.0.0): with CNI_COMMAND
-in the environment and a network configuration on standard input. In the
-runtime's directory of plugins, usually /opt/cni/bin, there has to be a link
-to it by the name leno-cni, beside the reference plugins bridge and
-host-local, which do the work.
+in the environment and a network configuration on standard input. The
+runtime's directory of plugins, usually /opt/cni/bin, must contain a link to
+it named leno-cni, next to the reference plugins bridge and host-local, which
+do the work.
 
-  A network configuration, for the only network on this host:
+  A network configuration for the only network on this host:
     $ leno cni -conflist
 
-  For network blue, to be put at /etc/cni/net.d/leno-blue.conflist:
+  For network blue, to be saved as /etc/cni/net.d/leno-blue.conflist:
     $ leno cni -conflist -network=blue`,
 		Flags: p.flags,
 		Run:   func(ctx context.Context, _ []string) error { return p.run(ctx) },
@@ -58,8 +58,8 @@ host-local, which do the work.
 }
 
 func (p *plugin) flags(fs *flag.FlagSet) {
-	fs.BoolVar(&p.conflist, "conflist", false, "print a network configuration, and do nothing else")
-	fs.StringVar(&p.network, "network", "", "`name` of the network in it. Default: none, which means the only one on a host")
+	fs.BoolVar(&p.conflist, "conflist", false, "print a network configuration and exit")
+	fs.StringVar(&p.network, "network", "", "`name` of its network. Default: none, which means the only one on a host")
 }
 
 func (p *plugin) run(ctx context.Context) error {
