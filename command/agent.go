@@ -180,7 +180,7 @@ func (a *agentCommand) run(ctx context.Context) error {
 func reload(ctx context.Context, logger hclog.Logger, running *agent.Agent) {
 	tell := func(state string) {
 		if _, err := daemon.SdNotify(false, state); err != nil {
-			logger.Warn("systemd could not be told", "error", err)
+			logger.Warn("systemd could not be notified", "error", err)
 		}
 	}
 	if running.Ready() { // otherwise systemd still waits for the first start

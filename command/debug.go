@@ -92,7 +92,7 @@ func (d *debugCommand) run(ctx context.Context) error {
 	case d.interval < minDebugInterval:
 		return cli.UsageErrorWithFix(cli.DropFlags("interval"), "-interval: %s is less than %s", d.interval, minDebugInterval)
 	case d.output == "-" && d.meta.Terminal:
-		return cli.UsageErrorWithFix(cli.DropFlags("output"), "-output=- writes an archive, which is nothing for a terminal")
+		return cli.UsageErrorWithFix(cli.DropFlags("output"), "-output=- writes an archive, which a terminal cannot show")
 	}
 	token, err := d.agent.Token()
 	if err != nil {
@@ -118,7 +118,7 @@ func (d *debugCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(d.meta.Stderr, "Capturing for %s; Ctrl-C ends it and keeps what there is.\n", d.duration)
+	fmt.Fprintf(d.meta.Stderr, "Capturing for %s; Ctrl-C ends it early and keeps what has been captured.\n", d.duration)
 	index := debugIndex{Leno: d.meta.Version, Go: version(d.meta).Go, Node: self.NodeName, Agent: d.agent.Address(),
 		Created: d.meta.Now().UTC(), Duration: d.duration.String(), Interval: d.interval.String()}
 	index.Host, _ = os.Hostname() // "" if unknown
@@ -160,7 +160,7 @@ func (d *debugCommand) create(name string) (io.WriteCloser, string, error) {
 	}
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
-		return nil, "", fmt.Errorf("-output: %s is there already and is left as it is", path)
+		return nil, "", fmt.Errorf("-output: %s already exists and is left unchanged", path)
 	}
 	if err != nil {
 		return nil, "", fmt.Errorf("-output: %w", err)
@@ -205,7 +205,7 @@ func (d *debugCommand) otherKernel(self api.Self) string {
 	same, known, reason := agent.SameKernel(self)
 	switch {
 	case known && !same:
-		return reason + ": what it sees of the kernel is not what there is to see here"
+		return reason + ": the kernel's tables here are not the ones that it uses"
 	case !known && !d.agent.IsLocal():
 		return "the agent is asked over the network: its host's kernel is not this one's"
 	}
@@ -223,7 +223,7 @@ func (d *debugCommand) report(path string, index debugIndex) {
 	}
 	text := fmt.Sprintf("Captured %s", cli.Plural(len(index.Files)-failed, "file"))
 	if failed > 0 {
-		text += fmt.Sprintf("; %d could not be, or not whole, as %s says", failed, bundle.IndexFile)
+		text += fmt.Sprintf("; %d missing or incomplete, see %s", failed, bundle.IndexFile)
 	}
 	cli.WriteNote(d.meta.Stderr, "", text+".")
 	if path != "" {

@@ -119,7 +119,7 @@ func TestDebug(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := w.run(line...); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "is there already") {
+	if got := w.run(line...); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "already exists") {
 		t.Errorf("%+v", got)
 	}
 	if after, err := os.ReadFile(name + ".tar.gz"); err != nil || string(after) != string(before) {

@@ -164,7 +164,7 @@ func criticalChecks(h api.NetworkHealth) []string {
 // agent makes the final decision.
 func refusalError(p networkPlan, force bool) error {
 	var reasons []string
-	way := " (-force does it all the same)"
+	way := " (-force applies it anyway)"
 	for _, r := range p.Refused {
 		if !r.Force {
 			way = ""

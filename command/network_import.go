@@ -92,7 +92,7 @@ func (i *networkImport) run(ctx context.Context, files []string) error {
 		return err
 	}
 	if len(store.Leases) == 0 && !i.force {
-		return fmt.Errorf("%s: the configuration stands there and no lease, so no host would keep its subnet; give what `etcdctl get --prefix /coreos.com/network -w json` prints (-force makes the network without reservations)", strings.Join(files, ", "))
+		return fmt.Errorf("%s: there is a configuration but no lease, so no host would keep its subnet; give what `etcdctl get --prefix /coreos.com/network -w json` prints (-force creates the network without reservations)", strings.Join(files, ", "))
 	}
 	if _, err := i.Format.JSON(); err != nil {
 		return err

@@ -260,14 +260,14 @@ func (f *AgentFlags) Explain(err error) error {
 	case errors.As(err, &unknown):
 		return fmt.Errorf("%w (-ca-cert and LENO_CA_CERT name the authority that signed the certificate of the agent at %s)", err, f.Address())
 	case errors.As(err, &otherName):
-		return fmt.Errorf("%w (-tls-server-name and LENO_TLS_SERVER_NAME say which name it has to carry)", err)
+		return fmt.Errorf("%w (-tls-server-name and LENO_TLS_SERVER_NAME set the name to expect)", err)
 	case errors.Is(err, http.ErrSchemeMismatch):
-		return fmt.Errorf("the agent at %s listens without TLS: %w (http:// in the address asks it so)", f.Address(), err)
+		return fmt.Errorf("the agent at %s listens without TLS: %w (use http:// in the address)", f.Address(), err)
 	case err != nil && strings.Contains(err.Error(), plainToTLS):
-		return fmt.Errorf("the agent at %s listens with TLS: %w (https:// in the address asks it so)", f.Address(), err)
+		return fmt.Errorf("the agent at %s listens with TLS: %w (use https:// in the address)", f.Address(), err)
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) && strings.HasPrefix(f.Address(), "unix:") {
-		return fmt.Errorf("no agent answers at %s: %w (is `leno agent` running? -address and LENO_ADDRESS say where)", f.Address(), err)
+		return fmt.Errorf("no agent answers at %s: %w (is `leno agent` running? -address and LENO_ADDRESS set its address)", f.Address(), err)
 	}
 	return err
 }

@@ -50,7 +50,7 @@ func (all Commands) run(args []string, m Meta) int {
 		return ExitUsage
 	case strings.HasPrefix(args[0], "-"):
 		first := strings.TrimPrefix(shellSyntax(args[:1]), "leno ") // leaves out the value if it is a secret
-		return all.wrongCommand(m, args, first+" stands before the command, flags go after it")
+		return all.wrongCommand(m, args, first+" is before the command; flags go after it")
 	case all[c.Subcommand()] == nil:
 		return all.wrongCommand(m, args, fmt.Sprintf("unknown command %q%s", args[0], didYouMean(args[0], all.topLevel())))
 	}

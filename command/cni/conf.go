@@ -139,7 +139,7 @@ func (c networkConf) check() error {
 	case c.SubnetFile != "" && !filepath.IsAbs(c.SubnetFile):
 		return invalid("subnetFile: %q is not an absolute path", c.SubnetFile)
 	case c.SubnetFile != "" && !isName(c.networkOfFile()):
-		return invalid("subnetFile: %q tells of no network's name: say it as network", c.SubnetFile)
+		return invalid("subnetFile: %q does not contain a network's name: set network", c.SubnetFile)
 	case !filepath.IsAbs(c.DataDir):
 		return invalid("dataDir: %q is not an absolute path", c.DataDir)
 	}
@@ -180,7 +180,7 @@ func object(what string, data []byte) (map[string]json.RawMessage, error) {
 	err := dec.Decode(&all)
 	if err == nil {
 		if _, more := dec.Token(); more != io.EOF {
-			err = fmt.Errorf("there is more behind the JSON object")
+			err = fmt.Errorf("there is more after the JSON object")
 		} else if all == nil {
 			err = fmt.Errorf("null is no JSON object")
 		}

@@ -148,7 +148,7 @@ func (c networkConf) checkIPAM() error {
 		case "subnet", "ranges", "rangeStart", "rangeEnd", "gateway":
 			return errorf(types.ErrInvalidNetworkConfig, "ipam.%s: subnet and gateway are what this host leased; leave it out", key)
 		case "dataDir":
-			return errorf(types.ErrInvalidNetworkConfig, "ipam.dataDir: it stands at the top, as dataDir")
+			return errorf(types.ErrInvalidNetworkConfig, "ipam.dataDir: set dataDir at the top level instead")
 		default:
 			return unsupported("ipam."+key, value, []string{"resolvConf", "routes", "type"})
 		}

@@ -218,7 +218,7 @@ func parseLease(r Record) (Lease, error) {
 		}
 	}
 	if len(l.PublicIPs) == 0 {
-		return l, fmt.Errorf("the value names no PublicIP, so nobody knows which host it is of")
+		return l, fmt.Errorf("the value has no PublicIP, so its host is unknown")
 	}
 	return l, nil
 }

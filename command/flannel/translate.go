@@ -140,7 +140,7 @@ func (t *translation) leases() {
 			continue
 		}
 		if !l.Expires.IsZero() && l.Expires.Before(t.options.Now) {
-			t.note("the lease on %s ran out on %s, so this export is old; it is imported all the same", l.Subnets[0], l.Expires.UTC().Format(time.RFC3339))
+			t.note("the lease on %s ran out on %s, so this export is old; it is imported anyway", l.Subnets[0], l.Expires.UTC().Format(time.RFC3339))
 		}
 		hosts[node] = append(hosts[node], len(t.out.Reservations))
 		t.out.Reservations = append(t.out.Reservations, Reservation{Reservation: r, Key: l.Key, PublicIP: addr})

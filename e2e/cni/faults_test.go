@@ -111,7 +111,7 @@ func (s *site) anotherSubnet(t *testing.T, r *runtime, old, far *container) {
 		}
 		return err
 	}))
-	fails(t, old.check(), 103, old.addrs()[0].String(), "start the container anew")
+	fails(t, old.check(), 103, old.addrs()[0].String(), "start a new container")
 	c := s.added(t, r, example(t))
 	now := r.facts(t, "default")
 	for i, a := range c.addrs() {

@@ -77,7 +77,7 @@ func TestDebugBundle(t *testing.T) {
 			t.Errorf("a token is in %s", file)
 		}
 	}
-	if _, err := h.Leno(w.Ctx, "debug", "-duration=1s", "-output="+path); err == nil || !strings.Contains(err.Error(), "is there already") {
+	if _, err := h.Leno(w.Ctx, "debug", "-duration=1s", "-output="+path); err == nil || !strings.Contains(err.Error(), "already exists") {
 		t.Errorf("a file that is there: %v", err)
 	}
 }
