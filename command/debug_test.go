@@ -75,7 +75,7 @@ func TestDebug(t *testing.T) {
 	const token = "5ecret-token"
 	t.Chdir(t.TempDir())
 	f := newFakeAgent(t)
-	f.networks[1].Local.State = "somebody wrote " + token
+	f.networks[1].Local.State = "another program wrote " + token
 	f.leases[0].Node = "host-a\x1b[2J"
 	w := world{env: map[string]string{"LENO_ADDRESS": f.url, "LENO_TOKEN": token}}
 	// Long enough for a busy machine to respond that it has no log.
@@ -110,7 +110,7 @@ func TestDebug(t *testing.T) {
 			t.Errorf("the token is in %s", file)
 		}
 	}
-	if !strings.Contains(files["networks.json"], "somebody wrote (secret)") {
+	if !strings.Contains(files["networks.json"], "another program wrote (secret)") {
 		t.Errorf("%s", files["networks.json"])
 	}
 	fits80(t, got.stderr)

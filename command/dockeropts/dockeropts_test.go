@@ -112,7 +112,7 @@ func TestCreate(t *testing.T) {
 		{name: "trust", version: "28.2.0", gateways: both, args: v4 + v6 + named + masq + " --opt=com.docker.network.bridge.trusted_host_interfaces=leno-blue"},
 		{name: "trust in two", version: "28.3.0", gateways: both[:1], interfaces: []string{"leno-blue", "eth0", "a:b"},
 			args: v4 + named + masq + " --opt=com.docker.network.bridge.trusted_host_interfaces=leno-blue:eth0"},
-		{name: "trust in nobody who can be named", version: "28.3.0", gateways: both[:1], interfaces: []string{"a:b"},
+		{name: "no trusted interface that can be named", version: "28.3.0", gateways: both[:1], interfaces: []string{"a:b"},
 			args: v4 + named + masq + unprotected, notes: []string{"nat-unprotected"}},
 		{name: "nftables", version: "29.0.0", gateways: both[:1], nftables: true, args: v4 + named + masq + unprotected, notes: []string{"nat-unprotected"}},
 		{name: "a long name", version: "20.10", gateways: both[:1], network: "a-long-network", args: v4 + " --opt=com.docker.network.driver.mtu=1450 " + masq},
