@@ -68,7 +68,8 @@ func (c *cleanupCommand) register(fs *flag.FlagSet) {
 	c.files.register(fs)
 	fs.BoolVar(&c.options.DryRun, "dry-run", false, "only list what would be removed; an agent may be running")
 	fs.StringVar(&c.options.Network, "network", "", "remove only what belongs to the network of this `name`")
-	fs.BoolVar(&c.options.KeepLease, "keep-lease", false, "keep the records in Consul and the node id: an agent that is started later takes the subnet back")
+	fs.BoolVar(&c.options.KeepLease, "keep-lease", false,
+		"keep the records in Consul and the node id: an agent that is started later takes the subnet back")
 	fs.StringVar(&c.token, "token", "", "Consul ACL `token`, instead of the agent's; LENO_TOKEN")
 	for _, o := range agentOverrides {
 		if slices.Contains(cleanupOverrides(), o.setting) {

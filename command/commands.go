@@ -48,7 +48,8 @@ func Main(argv []string, m cli.Meta) int {
 	case called && len(argv) == 1:
 		// The reference plugins print the same when called by hand. Nomad parses the version from
 		// it.
-		fmt.Fprintf(m.Stderr, "CNI %s plugin v%s\nCNI protocol versions supported: %s\n", cni.Name, m.Version, strings.Join(cni.Versions(), ", "))
+		fmt.Fprintf(m.Stderr, "CNI %s plugin v%s\nCNI protocol versions supported: %s\n", cni.Name, m.Version,
+			strings.Join(cni.Versions(), ", "))
 		return cli.ExitDone
 	case called:
 		return Run(append([]string{"cni"}, argv[1:]...), m)

@@ -57,5 +57,6 @@ func (c *configFlags) register(fs *flag.FlagSet) {
 		return nil
 	}
 	fs.Func("config-file", "configuration `file`, HCL or JSON; may be given several times", add)
-	fs.Func("config-dir", "`directory` with configuration files, read in the order of their names; may be given several times", add)
+	fs.Func("config-dir",
+		"`directory` with configuration files, read in the order of their names; may be given several times", add)
 }

@@ -65,17 +65,20 @@ Review the archive before you share it: it contains names and addresses.
   $ leno debug
   $ leno debug -duration=1m -network=blue -output=blue.tar.gz
   $ leno debug -output=- > bundle.tar.gz`,
-		Flags:  d.register,
-		Values: complete.Flags{"-duration": complete.PredictSet("10s", "30s", "1m"), "-interval": complete.PredictSet("1s", "2s", "5s")},
-		Run:    func(ctx context.Context, _ []string) error { return d.run(ctx) },
+		Flags: d.register,
+		Values: complete.Flags{"-duration": complete.PredictSet("10s", "30s", "1m"),
+			"-interval": complete.PredictSet("1s", "2s", "5s")},
+		Run: func(ctx context.Context, _ []string) error { return d.run(ctx) },
 	}
 }
 
 func (d *debugCommand) register(fs *flag.FlagSet) {
 	d.agent.Register(fs)
-	fs.DurationVar(&d.duration, "duration", 10*time.Second, "`time` for which health, metrics, log and profiles are captured")
+	fs.DurationVar(&d.duration, "duration", 10*time.Second,
+		"`time` for which health, metrics, log and profiles are captured")
 	fs.DurationVar(&d.interval, "interval", 2*time.Second, "`time` between two samples of health and metrics")
-	fs.StringVar(&d.output, "output", "", "`file` to write, which must not exist yet; - for standard output. Default: leno-debug-NODE-TIME.tar.gz")
+	fs.StringVar(&d.output, "output", "",
+		"`file` to write, which must not exist yet; - for standard output. Default: leno-debug-NODE-TIME.tar.gz")
 	fs.Var(&d.networks, "network", "`name` of a network to capture; may be given several times. Default: all")
 }
 
@@ -88,7 +91,8 @@ const (
 func (d *debugCommand) run(ctx context.Context) error {
 	switch {
 	case d.duration <= 0 || d.duration > maxDebugDuration:
-		return cli.UsageErrorWithFix(cli.DropFlags("duration"), "-duration: %s is not more than 0s and at most %s", d.duration, maxDebugDuration)
+		return cli.UsageErrorWithFix(cli.DropFlags("duration"), "-duration: %s is not more than 0s and at most %s",
+			d.duration, maxDebugDuration)
 	case d.interval < minDebugInterval:
 		return cli.UsageErrorWithFix(cli.DropFlags("interval"), "-interval: %s is less than %s", d.interval, minDebugInterval)
 	case d.output == "-" && d.meta.Terminal:
@@ -134,7 +138,10 @@ func (d *debugCommand) run(ctx context.Context) error {
 	if period.Err() != nil {
 		index.Ended = "it was interrupted"
 	}
-	if err := finish(file, path, func(w io.Writer) error { return bundle.Write(w, name, index, index.Files) }); err != nil {
+	if err := finish(file, path, func(w io.Writer) error {
+		return bundle.Write(w, name, index,
+			index.Files)
+	}); err != nil {
 		return err
 	}
 	d.report(path, index)

@@ -62,13 +62,17 @@ does not have to run; only its subnet file is needed.
 
 func (o *dockerOpts) flags(fs *flag.FlagSet) {
 	o.agent.Register(fs)
-	fs.Var(&o.networks, "network", "`name` of a network, the first is docker0's; may be given several times. Default: the only one on this host")
+	fs.Var(&o.networks, "network",
+		"`name` of a network, the first is docker0's; may be given several times. Default: the only one on this host")
 	fs.Var(&o.files, "subnet-file", "`file` that describes a network, instead of -network; may be given several times")
-	fs.Var(&o.interfaces, "interface", "`name` of a device on which packets of other hosts arrive; may be given several times. Default: as the agent reports, otherwise the network's own device")
+	fs.Var(&o.interfaces, "interface",
+		"`name` of a device on which packets of other hosts arrive; may be given several times. Default: as the agent reports, otherwise the network's own device")
 	fs.BoolVar(&o.create, "create", false, "leave docker0 unchanged: create a Docker network for the first network, too")
 	fs.StringVar(&o.version, "docker-version", "", "`version` of Docker; default: as dockerd or docker reports it")
-	fs.StringVar(&o.firewall, "docker-firewall", "", "the `kind` of rules that Docker writes, iptables or nftables; default: as docker reports it, otherwise iptables")
-	fs.StringVar(&o.format, "format", "", "output `format`: table, env (an environment file) or json (daemon.json); LENO_FORMAT, default table")
+	fs.StringVar(&o.firewall, "docker-firewall", "",
+		"the `kind` of rules that Docker writes, iptables or nftables; default: as docker reports it, otherwise iptables")
+	fs.StringVar(&o.format, "format", "",
+		"output `format`: table, env (an environment file) or json (daemon.json); LENO_FORMAT, default table")
 	fs.StringVar(&o.key, "key", "DOCKER_OPTS", "`name` of the variable with all options, for -format=env")
 	fs.StringVar(&o.to, "write", "", "`file` to replace atomically, instead of printing; for -format=env and json")
 }
@@ -82,16 +86,20 @@ func (o *dockerOpts) run(ctx context.Context) error {
 		o.format = cli.FormatTable
 	case cli.FormatTable, formatEnv, cli.FormatJSON:
 	default:
-		return cli.WrongValue("format", o.format, fmt.Sprintf("-format: %q is none of %s, %s and %s", o.format, cli.FormatTable, formatEnv, cli.FormatJSON),
+		return cli.WrongValue("format", o.format,
+			fmt.Sprintf("-format: %q is none of %s, %s and %s", o.format, cli.FormatTable, formatEnv, cli.FormatJSON),
 			cli.FormatTable, formatEnv, cli.FormatJSON)
 	}
 	switch {
 	case len(o.networks) > 0 && len(o.files) > 0:
 		return cli.UsageErrorWithFix(cli.DropFlags("subnet-file"), "-network and -subnet-file exclude each other")
 	case o.format != cli.FormatTable && (o.create || len(o.networks)+len(o.files) > 1):
-		return cli.UsageErrorWithFix(cli.DropFlags("format", "write"), "-format=%s is about docker0, hence about one network; leave it out for the commands that make Docker networks", o.format)
+		return cli.UsageErrorWithFix(cli.DropFlags("format", "write"),
+			"-format=%s is about docker0, hence about one network; leave it out for the commands that make Docker networks",
+			o.format)
 	case o.format == cli.FormatTable && o.to != "":
-		return cli.UsageErrorWithFix(cli.SetFlag("format", formatEnv), "-write takes -format=%s or -format=%s", formatEnv, cli.FormatJSON)
+		return cli.UsageErrorWithFix(cli.SetFlag("format", formatEnv), "-write takes -format=%s or -format=%s", formatEnv,
+			cli.FormatJSON)
 	case !isVariable(o.key):
 		return cli.UsageErrorWithFix(cli.DropFlags("key"), "-key: %q is not the name of a variable", o.key)
 	}
@@ -112,7 +120,8 @@ func (o *dockerOpts) run(ctx context.Context) error {
 
 // isVariable reports whether a shell accepts the name.
 func isVariable(name string) bool {
-	return name != "" && strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") == "" && (name[0] < '0' || name[0] > '9')
+	return name != "" && strings.Trim(name,
+		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") == "" && (name[0] < '0' || name[0] > '9')
 }
 
 // print prints the options for people, who can paste them into a shell.

@@ -28,7 +28,8 @@ func (o *dockerOpts) engine(ctx context.Context) (e dockeropts.Engine, err error
 	case "nftables":
 		e.NFTables = true
 	default:
-		return e, cli.WrongValue("docker-firewall", o.firewall, fmt.Sprintf("-docker-firewall: %q is neither iptables nor nftables", o.firewall), "iptables", "nftables")
+		return e, cli.WrongValue("docker-firewall", o.firewall,
+			fmt.Sprintf("-docker-firewall: %q is neither iptables nor nftables", o.firewall), "iptables", "nftables")
 	}
 	if o.version != "" {
 		if e.Version, err = dockeropts.ParseVersion(o.version); err != nil {
@@ -118,7 +119,8 @@ func (o *dockerOpts) sources(ctx context.Context) ([]subnetSource, error) {
 	case len(o.networks) == 0 && len(known) == 1:
 		return known, nil
 	case len(o.networks) == 0:
-		return nil, cli.UsageErrorWithFix(cli.SetFlag("network", names[0]), "there are several networks, name them with -network, docker0's first: %s", strings.Join(names, ", "))
+		return nil, cli.UsageErrorWithFix(cli.SetFlag("network", names[0]),
+			"there are several networks, name them with -network, docker0's first: %s", strings.Join(names, ", "))
 	}
 	for _, name := range o.networks {
 		i := slices.Index(names, name)
@@ -139,7 +141,8 @@ func (o *dockerOpts) knownNetworks(ctx context.Context) (out []subnetSource, err
 		list, err := c.Networks(ctx)
 		for _, n := range list.Networks {
 			if n.Local != nil {
-				out = append(out, subnetSource{n.Name, n.Local.SubnetFile, backend.Arrivals(n.Name, n.Local.Backend, n.Backend, n.Local.Underlay.Interface), n.Local.State})
+				out = append(out, subnetSource{n.Name, n.Local.SubnetFile,
+					backend.Arrivals(n.Name, n.Local.Backend, n.Backend, n.Local.Underlay.Interface), n.Local.State})
 			}
 		}
 		return err

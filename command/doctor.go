@@ -139,7 +139,8 @@ func writeDiagnosis(w io.Writer, out api.Diagnosis) {
 			rows = append(rows, []string{"ok", f.Check, dash(f.Network), f.Saw})
 		}
 	}
-	cli.WriteTable(w, []cli.Column{{Title: "STATUS"}, {Title: "CHECK"}, {Title: "NETWORK", Cut: true}, {Title: "SAW", Cut: true}}, rows)
+	cli.WriteTable(w, []cli.Column{{Title: "STATUS"}, {Title: "CHECK"}, {Title: "NETWORK", Cut: true},
+		{Title: "SAW", Cut: true}}, rows)
 }
 
 func verdictLine(out api.Diagnosis, counts map[string]int) string {

@@ -29,7 +29,7 @@ events until it stops.
 		Flags: cli.CombineFlags(s.Register, watch.Register), Predict: cli.PredictNetworks(m),
 		Run: func(ctx context.Context, args []string) error {
 			network := cli.FirstArg(args)
-			return cli.Show(ctx, s, watch, func(ctx context.Context, c *api.Client, since api.Read) (api.EventList, uint64, error) {
+			read := func(ctx context.Context, c *api.Client, since api.Read) (api.EventList, uint64, error) {
 				if since.Index > 0 { // with an index, the agent returns only the new events
 					if _, err := c.Events(ctx, network, since); err != nil {
 						return api.EventList{}, 0, err
@@ -37,7 +37,8 @@ events until it stops.
 				}
 				list, err := c.Events(ctx, network)
 				return list, list.Index, err
-			}, writeEvents)
+			}
+			return cli.Show(ctx, s, watch, read, writeEvents)
 		},
 	}
 }
@@ -55,7 +56,8 @@ func writeEvents(w io.Writer, list api.EventList, now time.Time) {
 		if e.Network != "" {
 			text = e.Network + ": " + text
 		}
-		before := fmt.Sprintf("%-*s%s", ago, cli.Age(now.Sub(e.Time)), cli.Paint(w, e.Severity, fmt.Sprintf("%-*s", severity, e.Severity)))
+		before := fmt.Sprintf("%-*s%s", ago, cli.Age(now.Sub(e.Time)),
+			cli.Paint(w, e.Severity, fmt.Sprintf("%-*s", severity, e.Severity)))
 		for _, line := range cli.Wrap(cli.EscapeLine(text), cli.Width-ago-severity) {
 			fmt.Fprintln(w, before+line)
 			before = fmt.Sprintf("%*s", ago+severity, "")

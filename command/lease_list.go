@@ -31,12 +31,13 @@ in full.
 		Flags: cli.CombineFlags(s.Register, watch.Register), Predict: cli.PredictNetworks(m),
 		Run: func(ctx context.Context, args []string) error {
 			name := cli.FirstArg(args)
-			read := cli.NetworkReader(name, func(ctx context.Context, c *api.Client, found string, since api.Read) (api.LeaseList, uint64, error) {
-				name = found
+			read := cli.NetworkReader(&name, func(ctx context.Context, c *api.Client, since api.Read) (api.LeaseList, uint64, error) {
 				list, err := c.Leases(ctx, name, since)
 				return list, list.Index, err
 			})
-			return cli.Show(ctx, s, watch, read, func(w io.Writer, list api.LeaseList, _ time.Time) { writeLeases(w, name, list) })
+			return cli.Show(ctx, s, watch, read, func(w io.Writer, list api.LeaseList, _ time.Time) {
+				writeLeases(w, name, list)
+			})
 		},
 	}
 }
@@ -53,7 +54,8 @@ func writeLeases(w io.Writer, network string, list api.LeaseList) {
 			}
 			rows = append(rows, []string{l.Subnet.String(), l.Node, firstAddr(l.PublicIPs), backendType(l.Backend), state})
 		}
-		cli.WriteTable(w, []cli.Column{{Title: "SUBNET"}, {Title: "NODE", Cut: true}, {Title: "PUBLIC IP"}, {Title: "BACKEND", Cut: true}, {Title: "STATE"}}, rows)
+		cli.WriteTable(w, []cli.Column{{Title: "SUBNET"}, {Title: "NODE", Cut: true}, {Title: "PUBLIC IP"},
+			{Title: "BACKEND", Cut: true}, {Title: "STATE"}}, rows)
 	}
 	writeDuplicates(w, list.Leases)
 	writeSkipped(w, list.Skipped)
@@ -81,7 +83,8 @@ func writeDuplicates(w io.Writer, leases []api.Lease) {
 			case !there:
 				first[c] = l
 			case other.NodeID != l.NodeID:
-				notes = append(notes, fmt.Sprintf("%s of %s and %s of %s both have %s.", other.Node, other.Subnet, l.Node, l.Subnet, c))
+				notes = append(notes, fmt.Sprintf("%s of %s and %s of %s both have %s.", other.Node, other.Subnet, l.Node,
+					l.Subnet, c))
 			}
 		}
 	}

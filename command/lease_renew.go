@@ -39,5 +39,6 @@ The token must be allowed to write this host's session in Consul.
 
 func writeRenewal(w io.Writer, network string, r api.Renewal, now time.Time) {
 	cli.Printf(w, "Renewed this host's lease on %s of network %s.", r.Subnet, network)
-	cli.Printf(w, "It is safe until %s, %s from now.", r.SafeUntil.UTC().Format(time.RFC3339), cli.Age(r.SafeUntil.Sub(now)))
+	cli.Printf(w, "It is safe until %s, %s from now.", r.SafeUntil.UTC().Format(time.RFC3339),
+		cli.Age(r.SafeUntil.Sub(now)))
 }

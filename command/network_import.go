@@ -69,10 +69,12 @@ The token must be allowed to write the network's keys and reservations.
 func (i *networkImport) flags(fs *flag.FlagSet) {
 	fs.StringVar(&i.network, "network", "default", "`name` of the network in leno")
 	fs.StringVar(&i.prefix, "prefix", "", "`key` below which flannel's keys are, if there are several networks")
-	fs.StringVar(&i.nodesFile, "nodes", "", "`file` of the hosts' names and addresses: the output of consul catalog nodes, JSON of /v1/catalog/nodes, or lines as in /etc/hosts; - for standard input")
+	fs.StringVar(&i.nodesFile, "nodes", "",
+		"`file` of the hosts' names and addresses: the output of consul catalog nodes, JSON of /v1/catalog/nodes, or lines as in /etc/hosts; - for standard input")
 	fs.Var(&i.nodes, "node", "`address=name` of a host, takes precedence over -nodes; may be given several times")
 	fs.BoolVar(&i.dryRun, "dry-run", false, "only show what would be done")
-	fs.BoolVar(&i.force, "force", false, "import the rest even if some records cannot be carried over, or there are no leases")
+	fs.BoolVar(&i.force, "force", false,
+		"import the rest even if some records cannot be carried over, or there are no leases")
 	fs.BoolVar(&i.renumberIPv6, "renumber-ipv6", false, "keep the IPv4 subnets even if some hosts get other IPv6 subnets")
 }
 
@@ -103,7 +105,9 @@ func (i *networkImport) run(ctx context.Context, files []string) error {
 		if err != nil {
 			return err
 		}
-		translated, err := flannel.Translate(store, flannel.Options{Name: i.network, Nodes: nodes, Now: i.Meta.Now(), Existing: have.Network, RenumberIPv6: i.renumberIPv6})
+		translated, err := flannel.Translate(store,
+			flannel.Options{Name: i.network, Nodes: nodes, Now: i.Meta.Now(), Existing: have.Network,
+				RenumberIPv6: i.renumberIPv6})
 		if err != nil {
 			return err
 		}
@@ -185,9 +189,11 @@ func (i *networkImport) refusalError(p flannel.Plan) error {
 		return nil
 	}
 	if i.dryRun { // a dry run prints them
-		return fmt.Errorf("%s cannot be carried over, so nothing would be changed (-force imports the rest)", cli.Plural(len(p.Skipped), "record"))
+		return fmt.Errorf("%s cannot be carried over, so nothing would be changed (-force imports the rest)",
+			cli.Plural(len(p.Skipped), "record"))
 	}
-	lines := []string{fmt.Sprintf("%s cannot be carried over, so nothing is changed (-force imports the rest):", cli.Plural(len(p.Skipped), "record"))}
+	lines := []string{fmt.Sprintf("%s cannot be carried over, so nothing is changed (-force imports the rest):",
+		cli.Plural(len(p.Skipped), "record"))}
 	for _, s := range p.Skipped {
 		lines = append(lines, s.Key+": "+s.Reason)
 	}
@@ -220,7 +226,8 @@ func writeImport(w io.Writer, p flannel.Plan) {
 			rows = append(rows, []string{r.Subnet.String(), r.Node, r.PublicIP.String(), state})
 		}
 		fmt.Fprintln(w)
-		cli.WriteTable(w, []cli.Column{{Title: "SUBNET"}, {Title: "NODE", Cut: true}, {Title: "PUBLIC IP"}, {Title: "RESERVATION"}}, rows)
+		cli.WriteTable(w, []cli.Column{{Title: "SUBNET"}, {Title: "NODE", Cut: true}, {Title: "PUBLIC IP"},
+			{Title: "RESERVATION"}}, rows)
 	}
 	if len(p.Notes)+len(p.Skipped) > 0 {
 		fmt.Fprintln(w)

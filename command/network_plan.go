@@ -129,7 +129,8 @@ func writePlan(w io.Writer, p networkPlan) {
 // writeLeft prints reservations that existed before the network.
 func writeLeft(w io.Writer, p networkPlan, way string) {
 	if len(p.Reservations) > 0 {
-		writeItem(w, "!", fmt.Sprintf("%s reserved in it already: `leno reservation list %s`%s", areSubnets(len(p.Reservations)), p.Name, way))
+		writeItem(w, "!", fmt.Sprintf("%s reserved in it already: `leno reservation list %s`%s",
+			areSubnets(len(p.Reservations)), p.Name, way))
 	}
 }
 

@@ -62,7 +62,8 @@ func writeNetwork(w io.Writer, n api.Network, now time.Time) {
 		{"Last renewed", timeAgo(l.Renewed, now)},
 	})
 	if len(l.Differs) > 0 {
-		fmt.Fprintln(w, "\nThe agent's configuration differs from Consul, which wins;\nleno network apply FILE changes the network on all hosts:")
+		fmt.Fprintln(w,
+			"\nThe agent's configuration differs from Consul, which wins;\nleno network apply FILE changes the network on all hosts:")
 		for _, d := range l.Differs {
 			cli.WriteNote(w, "  ", d)
 		}

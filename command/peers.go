@@ -45,12 +45,13 @@ its lease cannot be reached.
 			if probe.probe {
 				return runProbe(ctx, s, probe, name)
 			}
-			read := cli.NetworkReader(name, func(ctx context.Context, c *api.Client, found string, since api.Read) (api.PeerList, uint64, error) {
-				name = found
+			read := cli.NetworkReader(&name, func(ctx context.Context, c *api.Client, since api.Read) (api.PeerList, uint64, error) {
 				list, err := c.Peers(ctx, name, since)
 				return list, list.Index, err
 			})
-			return cli.Show(ctx, s, watch, read, func(w io.Writer, list api.PeerList, _ time.Time) { writePeers(w, name, list) })
+			return cli.Show(ctx, s, watch, read, func(w io.Writer, list api.PeerList, _ time.Time) {
+				writePeers(w, name, list)
+			})
 		},
 	}
 }
@@ -59,13 +60,15 @@ func writePeers(w io.Writer, network string, list api.PeerList) {
 	peers := list.Peers
 	notes := dropNotes("packets of no peer", list.Drops)
 	if t := list.Totals; t != nil && t.RxPackets+t.TxPackets+t.RxBytes+t.TxBytes > 0 {
-		notes = append(notes, fmt.Sprintf("all together: %s received, %s sent", cli.ByteCount(t.RxBytes), cli.ByteCount(t.TxBytes)))
+		notes = append(notes, fmt.Sprintf("all together: %s received, %s sent", cli.ByteCount(t.RxBytes),
+			cli.ByteCount(t.TxBytes)))
 	}
 	if len(peers) == 0 {
 		cli.Printf(w, "Network %s has no other hosts.", network)
 	}
 	counted := slices.ContainsFunc(peers, func(p api.Peer) bool { return p.Counters != nil })
-	columns := []cli.Column{{Title: "NODE", Cut: true}, {Title: "SUBNET"}, {Title: "PUBLIC IP"}, {Title: "BACKEND", Cut: true}, {Title: "LEASE"}}
+	columns := []cli.Column{{Title: "NODE", Cut: true}, {Title: "SUBNET"}, {Title: "PUBLIC IP"},
+		{Title: "BACKEND", Cut: true}, {Title: "LEASE"}}
 	if counted {
 		columns = append(columns, cli.Column{Title: "RECEIVED"}, cli.Column{Title: "SENT"})
 	}

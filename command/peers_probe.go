@@ -25,7 +25,8 @@ type probeFlags struct {
 }
 
 func (f *probeFlags) register(fs *flag.FlagSet) {
-	fs.BoolVar(&f.probe, "probe", false, "send packets to each host through the overlay and the underlay, and print the result")
+	fs.BoolVar(&f.probe, "probe", false,
+		"send packets to each host through the overlay and the underlay, and print the result")
 	fs.Func("peer", "with -probe, only to the host of that `name`; may be repeated", func(name string) error {
 		f.peers = append(f.peers, name)
 		return nil
@@ -51,7 +52,7 @@ func runProbe(ctx context.Context, s *cli.Session, f *probeFlags, network string
 	if _, err := s.Format.JSON(); err != nil {
 		return err
 	}
-	return s.Agent.CallWithin(ctx, probeTimeout, cli.OnNetwork(network, func(ctx context.Context, c *api.Client, name string) error {
+	call := cli.OnNetwork(network, func(ctx context.Context, c *api.Client, name string) error {
 		out, err := c.ProbePeers(ctx, name, api.ProbeRequest{Peers: f.peers, Count: f.count})
 		if err != nil {
 			return err
@@ -63,7 +64,8 @@ func runProbe(ctx context.Context, s *cli.Session, f *probeFlags, network string
 			return cli.ErrReported
 		}
 		return nil
-	}))
+	})
+	return s.Agent.CallWithin(ctx, probeTimeout, call)
 }
 
 // hasLostPackets reports whether packets to a host were lost: all, those of one size, or some. A host whose
@@ -83,7 +85,8 @@ func writeProbe(w io.Writer, out api.Probe) {
 		fmt.Fprintf(w, "Network %s has no other hosts.\n", out.Network)
 		return
 	}
-	columns := []cli.Column{{Title: "NODE", Cut: true}, {Title: "PATH"}, {Title: "ADDRESS"}, {Title: "LOST"}, {Title: "LOST FULL"}, {Title: "LATENCY"}, {Title: "LARGEST"}}
+	columns := []cli.Column{{Title: "NODE", Cut: true}, {Title: "PATH"}, {Title: "ADDRESS"}, {Title: "LOST"},
+		{Title: "LOST FULL"}, {Title: "LATENCY"}, {Title: "LARGEST"}}
 	var rows [][]string
 	var notes []string
 	for _, p := range out.Peers {
@@ -177,9 +180,11 @@ func probeNotes(p api.PeerProbe) []string {
 		switch {
 		case !p.Reached || way.NotProbed != "" || way.Largest > 0:
 		case way.Path == api.PathOverlay:
-			out = append(out, fmt.Sprintf("%s: %s takes no echo requests, though packets for containers behind it pass: full-size packets were not tested", p.Node, way.To))
+			out = append(out,
+				fmt.Sprintf("%s: %s takes no echo requests, though packets for containers behind it pass: full-size packets were not tested", p.Node, way.To))
 		default:
-			out = append(out, fmt.Sprintf("%s: %s answers no echo requests over the underlay, though the overlay works. Let ICMP pass: path MTU discovery needs it", p.Node, way.To))
+			out = append(out,
+				fmt.Sprintf("%s: %s answers no echo requests over the underlay, though the overlay works. Let ICMP pass: path MTU discovery needs it", p.Node, way.To))
 		}
 	}
 	return out

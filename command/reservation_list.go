@@ -25,12 +25,13 @@ defined.
 		Flags: cli.CombineFlags(s.Register, watch.Register), Predict: cli.PredictNetworks(m),
 		Run: func(ctx context.Context, args []string) error {
 			name := cli.FirstArg(args)
-			read := cli.NetworkReader(name, func(ctx context.Context, c *api.Client, found string, since api.Read) (api.ReservationList, uint64, error) {
-				name = found
+			read := cli.NetworkReader(&name, func(ctx context.Context, c *api.Client, since api.Read) (api.ReservationList, uint64, error) {
 				list, err := c.Reservations(ctx, name, since)
 				return list, list.Index, err
 			})
-			return cli.Show(ctx, s, watch, read, func(w io.Writer, list api.ReservationList, _ time.Time) { writeReservations(w, name, list) })
+			return cli.Show(ctx, s, watch, read, func(w io.Writer, list api.ReservationList, _ time.Time) {
+				writeReservations(w, name, list)
+			})
 		},
 	}
 }

@@ -47,7 +47,8 @@ and passing, and exits 1 if the time is up before.
   $ leno status -watch
   $ leno status -wait=30s
   $ leno status -format=json`,
-		Flags: cli.CombineFlags(s.Register, watch.Register, func(fs *flag.FlagSet) { wait.Register(fs, "this host is ready and passing") }),
+		Flags: cli.CombineFlags(s.Register, watch.Register,
+			func(fs *flag.FlagSet) { wait.Register(fs, "this host is ready and passing") }),
 		Run: func(ctx context.Context, _ []string) error {
 			read := func(ctx context.Context, c *api.Client, _ api.Read) (statusOutput, uint64, error) {
 				out, err := status(ctx, c)
@@ -166,7 +167,8 @@ func writeStatus(w io.Writer, out statusOutput, now time.Time) {
 	cli.WritePairs(w, []cli.Pair{
 		{"Status", out.Health.Status + ready},
 		{"Node", fmt.Sprintf("%s (id %s)", out.Agent.NodeName, out.Agent.NodeID)},
-		{"Agent", fmt.Sprintf("leno %s, pid %d, up %s", out.Agent.Version, out.Agent.PID, cli.Age(now.Sub(out.Agent.Started)))},
+		{"Agent", fmt.Sprintf("leno %s, pid %d, up %s", out.Agent.Version, out.Agent.PID,
+			cli.Age(now.Sub(out.Agent.Started)))},
 		{"Registry", out.Agent.Registry},
 		{"Firewall", rules},
 	})
@@ -281,12 +283,14 @@ func writeStatusNetworks(w io.Writer, out statusOutput) {
 		for _, n := range out.Networks {
 			if n.Name == h.Network {
 				l := n.Local
-				row = []string{n.Name, h.Status, firstSubnet(l.Subnets), dash(l.Backend), dash(l.Link), dash(formatNumber(l.MTU)), strconv.Itoa(l.Peers)}
+				row = []string{n.Name, h.Status, firstSubnet(l.Subnets), dash(l.Backend), dash(l.Link), dash(formatNumber(l.MTU)),
+					strconv.Itoa(l.Peers)}
 			}
 		}
 		rows = append(rows, row)
 	}
-	cli.WriteTable(w, []cli.Column{{Title: "NETWORK", Cut: true}, {Title: "STATUS"}, {Title: "SUBNET"}, {Title: "BACKEND", Cut: true},
+	cli.WriteTable(w, []cli.Column{{Title: "NETWORK", Cut: true}, {Title: "STATUS"}, {Title: "SUBNET"},
+		{Title: "BACKEND", Cut: true},
 		{Title: "DEVICE", Cut: true}, {Title: "MTU"}, {Title: "PEERS"}}, rows)
 	if rest := list[min(len(list), maxStatusNetworks):]; len(rest) > 0 {
 		all := "all passing"

@@ -39,7 +39,8 @@ user may be.
   $ leno validate -no-files leno.hcl`,
 		Flags: func(set *flag.FlagSet) {
 			files.register(set)
-			set.BoolVar(&elsewhere, "no-files", false, "do not check the files that the configuration names: it is for another host")
+			set.BoolVar(&elsewhere, "no-files", false,
+				"do not check the files that the configuration names: it is for another host")
 		},
 		Predict: complete.PredictOr(complete.PredictFiles("*.hcl"), complete.PredictFiles("*.json")),
 		Run: func(ctx context.Context, args []string) error {
@@ -77,7 +78,8 @@ func checkFiles(ctx context.Context, w io.Writer, c config.Config) map[string]er
 }
 
 func writeValid(w io.Writer, cfg config.Config) {
-	fmt.Fprintf(w, "The configuration is valid: %s, %s.\n", cli.Plural(len(cfg.Files), "file"), cli.Plural(len(cfg.Networks), "network"))
+	fmt.Fprintf(w, "The configuration is valid: %s, %s.\n", cli.Plural(len(cfg.Files), "file"),
+		cli.Plural(len(cfg.Networks), "network"))
 	for _, n := range cfg.Networks {
 		fmt.Fprintln(w)
 		list := []cli.Pair{{"Network", n.Name}}

@@ -43,7 +43,8 @@ func (a Agent) Captures() []Capture {
 			return json.RawMessage(text.Bytes()), err
 		}),
 		a.answer("metrics.prom", "/v1/agent/metrics?format=prometheus"),
-		Stream("agent/log.txt", "GET /v1/agent/monitor?log_level=debug", a.Duration, a.copy("/v1/agent/monitor?log_level=debug")),
+		Stream("agent/log.txt", "GET /v1/agent/monitor?log_level=debug", a.Duration,
+			a.copy("/v1/agent/monitor?log_level=debug")),
 	}
 	seconds := max(1, int(min(a.Duration, maxProfile)/time.Second))
 	for _, profile := range []struct{ file, path string }{

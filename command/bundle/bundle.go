@@ -124,7 +124,8 @@ func Write(w io.Writer, name string, index any, files []Entry) error {
 		if f.File != IndexFile && len(f.data) == 0 {
 			continue // the index has the reason
 		}
-		head := &tar.Header{Name: name + "/" + f.File, Mode: 0o600, Size: int64(len(f.data)), ModTime: f.Began, Typeflag: tar.TypeReg, Format: tar.FormatPAX}
+		head := &tar.Header{Name: name + "/" + f.File, Mode: 0o600, Size: int64(len(f.data)), ModTime: f.Began,
+			Typeflag: tar.TypeReg, Format: tar.FormatPAX}
 		if err := archive.WriteHeader(head); err != nil {
 			return fmt.Errorf("%s: %w", f.File, err)
 		}

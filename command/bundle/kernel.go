@@ -31,8 +31,10 @@ func Kernel(links []string) []Capture {
 		program("kernel/nftables.txt", "nft", "list", "ruleset"),
 		program("kernel/sockets.txt", "ss", "-lntup"),
 		files("kernel/sysctl.txt", sysctls()...),
-		files("kernel/counters.txt", "/proc/net/snmp", "/proc/net/snmp6", "/proc/net/netstat", "/proc/net/softnet_stat", "/proc/net/dev"),
-		files("host/system.txt", "/proc/version", "/etc/os-release", "/proc/uptime", "/proc/loadavg", "/proc/meminfo", "/proc/modules"),
+		files("kernel/counters.txt", "/proc/net/snmp", "/proc/net/snmp6", "/proc/net/netstat", "/proc/net/softnet_stat",
+			"/proc/net/dev"),
+		files("host/system.txt", "/proc/version", "/etc/os-release", "/proc/uptime", "/proc/loadavg", "/proc/meminfo",
+			"/proc/modules"),
 	}
 	for _, family := range []string{"iptables", "ip6tables"} {
 		for _, variant := range []string{"", "-nft", "-legacy"} {
@@ -98,7 +100,8 @@ func files(file string, patterns ...string) Capture {
 // sysctls returns the sysctl files that affect packets of containers.
 func sysctls() []string {
 	const net = "/proc/sys/net/"
-	out := []string{net + "ipv4/ip_forward", net + "ipv4/ip_no_pmtu_disc", net + "ipv4/fwmark_reflect", net + "bridge/bridge-nf-call-*",
+	out := []string{net + "ipv4/ip_forward", net + "ipv4/ip_no_pmtu_disc", net + "ipv4/fwmark_reflect",
+		net + "bridge/bridge-nf-call-*",
 		net + "netfilter/nf_conntrack_count", net + "netfilter/nf_conntrack_max", net + "netfilter/nf_conntrack_checksum",
 		net + "core/rmem_max", net + "core/wmem_max", net + "core/netdev_max_backlog"}
 	for _, name := range []string{"forwarding", "rp_filter", "accept_local", "src_valid_mark", "proxy_arp", "arp_ignore", "arp_announce", "route_localnet"} {

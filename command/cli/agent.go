@@ -37,13 +37,15 @@ func NewAgentFlags(m Meta) *AgentFlags { return &AgentFlags{Meta: m} }
 // Register declares the flags.
 func (f *AgentFlags) Register(fs *flag.FlagSet) {
 	f.set = fs
-	fs.StringVar(&f.address, "address", "", "`address` of the agent: host:port, http(s)://host:port or unix:///path; https if certificates are given; LENO_ADDRESS, default "+api.DefaultAddress)
+	fs.StringVar(&f.address, "address", "",
+		"`address` of the agent: host:port, http(s)://host:port or unix:///path; https if certificates are given; LENO_ADDRESS, default "+api.DefaultAddress)
 	fs.StringVar(&f.token, "token", "", "Consul ACL `token` to use for writes; LENO_TOKEN, CONSUL_HTTP_TOKEN")
 	fs.StringVar(&f.tokenFile, "token-file", "", "`file` to read the token from; LENO_TOKEN_FILE, CONSUL_HTTP_TOKEN_FILE")
 	fs.StringVar(&f.caCert, "ca-cert", "", "PEM `file` of the authority that signed the agent's certificate; LENO_CA_CERT")
 	fs.StringVar(&f.clientCert, "client-cert", "", "PEM `file` of the certificate to show the agent; LENO_CLIENT_CERT")
 	fs.StringVar(&f.clientKey, "client-key", "", "PEM `file` of its key; LENO_CLIENT_KEY")
-	fs.StringVar(&f.serverName, "tls-server-name", "", "`name` that the agent's certificate must contain; LENO_TLS_SERVER_NAME")
+	fs.StringVar(&f.serverName, "tls-server-name", "",
+		"`name` that the agent's certificate must contain; LENO_TLS_SERVER_NAME")
 }
 
 // value returns the flag's value if it was given, or the value of the first environment variable
@@ -219,21 +221,25 @@ func (f *AgentFlags) tls() (*tls.Config, error) {
 		}
 		pair, err := tls.X509KeyPair(cert, key)
 		if err != nil {
-			return nil, fmt.Errorf("%s %s with %s %s: %w", given.cert.source, given.cert.value, given.key.source, given.key.value, err)
+			return nil, fmt.Errorf("%s %s with %s %s: %w", given.cert.source, given.cert.value, given.key.source,
+				given.key.value, err)
 		}
 		conf.Certificates = []tls.Certificate{pair}
 	}
 	return conf, nil
 }
 
+// A Call uses the agent's API.
+type Call func(ctx context.Context, c *api.Client) error
+
 // Call opens the client and runs fn with a bounded context. It adds an explanation to the error of
 // an agent that does not respond.
-func (f *AgentFlags) Call(ctx context.Context, fn func(context.Context, *api.Client) error) error {
+func (f *AgentFlags) Call(ctx context.Context, fn Call) error {
 	return f.CallWithin(ctx, CallTimeout, fn)
 }
 
 // CallWithin is like Call, with another time limit.
-func (f *AgentFlags) CallWithin(ctx context.Context, limit time.Duration, fn func(context.Context, *api.Client) error) error {
+func (f *AgentFlags) CallWithin(ctx context.Context, limit time.Duration, fn Call) error {
 	client, err := f.Open()
 	if err != nil {
 		return err
@@ -258,7 +264,8 @@ func (f *AgentFlags) Explain(err error) error {
 	var otherName x509.HostnameError
 	switch {
 	case errors.As(err, &unknown):
-		return fmt.Errorf("%w (-ca-cert and LENO_CA_CERT name the authority that signed the certificate of the agent at %s)", err, f.Address())
+		return fmt.Errorf("%w (-ca-cert and LENO_CA_CERT name the authority that signed the certificate of the agent at %s)",
+			err, f.Address())
 	case errors.As(err, &otherName):
 		return fmt.Errorf("%w (-tls-server-name and LENO_TLS_SERVER_NAME set the name to expect)", err)
 	case errors.Is(err, http.ErrSchemeMismatch):
@@ -267,7 +274,8 @@ func (f *AgentFlags) Explain(err error) error {
 		return fmt.Errorf("the agent at %s listens with TLS: %w (use https:// in the address)", f.Address(), err)
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) && strings.HasPrefix(f.Address(), "unix:") {
-		return fmt.Errorf("no agent answers at %s: %w (is `leno agent` running? -address and LENO_ADDRESS set its address)", f.Address(), err)
+		return fmt.Errorf("no agent answers at %s: %w (is `leno agent` running? -address and LENO_ADDRESS set its address)",
+			f.Address(), err)
 	}
 	return err
 }

@@ -113,7 +113,8 @@ func (c *Command) Run(words []string) int {
 	case errors.Is(err, ErrReported):
 		return ExitFailed
 	case errors.As(err, &usage):
-		fmt.Fprintf(c.meta.Stderr, "%s\nTry:   %s\n%s\nFor more, leno %s -help\n", c.meta.errorText(usage.text), shellSyntax(c.correction(usage, words)), c.UsageLine(), c.Spec.Name)
+		fmt.Fprintf(c.meta.Stderr, "%s\nTry:   %s\n%s\nFor more, leno %s -help\n", c.meta.errorText(usage.text),
+			shellSyntax(c.correction(usage, words)), c.UsageLine(), c.Spec.Name)
 		return ExitUsage
 	case errors.As(err, &unusable):
 		c.meta.WriteError(err)

@@ -24,7 +24,8 @@ func NewFormatFlag(m Meta) *FormatFlag { return &FormatFlag{meta: m} }
 
 // Register declares -format and -no-color.
 func (f *FormatFlag) Register(fs *flag.FlagSet) {
-	fs.BoolVar(&f.noColor, "no-color", false, "print no colours; they are used on a terminal only, and never with NO_COLOR or TERM=dumb")
+	fs.BoolVar(&f.noColor, "no-color", false,
+		"print no colours; they are used on a terminal only, and never with NO_COLOR or TERM=dumb")
 	fs.StringVar(&f.value, "format", "", "output `format`, table or json; LENO_FORMAT, default table")
 }
 
@@ -40,7 +41,8 @@ func (f *FormatFlag) JSON() (bool, error) {
 	case FormatJSON:
 		return true, nil
 	}
-	return false, WrongValue("format", value, fmt.Sprintf("%s: %q is neither %s nor %s", name, value, FormatTable, FormatJSON), FormatTable, FormatJSON)
+	return false, WrongValue("format", value,
+		fmt.Sprintf("%s: %q is neither %s nor %s", name, value, FormatTable, FormatJSON), FormatTable, FormatJSON)
 }
 
 // ListFlag is a flag that can be given several times.

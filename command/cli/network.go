@@ -9,9 +9,9 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// OnNetwork turns a function on a network into a call. It uses the given network, or the default
+// OnNetwork turns a function on a network into a Call. It uses the given network, or the default
 // one when none is given.
-func OnNetwork(given string, fn func(ctx context.Context, c *api.Client, name string) error) func(context.Context, *api.Client) error {
+func OnNetwork(given string, fn func(ctx context.Context, c *api.Client, name string) error) Call {
 	return func(ctx context.Context, c *api.Client) error {
 		name, err := network(ctx, c, given)
 		if err != nil {
@@ -21,17 +21,17 @@ func OnNetwork(given string, fn func(ctx context.Context, c *api.Client, name st
 	}
 }
 
-// NetworkReader turns a function that reads a network into a reader. It resolves the network only
-// once.
-func NetworkReader[T any](given string, read func(ctx context.Context, c *api.Client, name string, since api.Read) (T, uint64, error)) Reader[T] {
+// NetworkReader returns a Reader that replaces an empty name by that of the default network before
+// it reads.
+func NetworkReader[T any](name *string, read Reader[T]) Reader[T] {
 	return func(ctx context.Context, c *api.Client, since api.Read) (T, uint64, error) {
-		name, err := network(ctx, c, given)
+		found, err := network(ctx, c, *name)
 		if err != nil {
 			var none T
 			return none, 0, err
 		}
-		given = name
-		return read(ctx, c, name, since)
+		*name = found
+		return read(ctx, c, since)
 	}
 }
 
@@ -76,16 +76,20 @@ func SubnetArgs(args []string) (network string, subnet netip.Prefix, err error) 
 		if _, swapped := parseSubnet(network); swapped {
 			return "", netip.Prefix{}, UsageErrorWithFix(SetArgs(text, network), "the network comes before the subnet")
 		}
-		return "", netip.Prefix{}, UsageErrorWithFix(SetArgs(network, exampleSubnet), "%q is not a subnet such as %s", text, exampleSubnet)
+		return "", netip.Prefix{}, UsageErrorWithFix(SetArgs(network, exampleSubnet), "%q is not a subnet such as %s", text,
+			exampleSubnet)
 	default:
 		if a, err := netip.ParseAddr(text); err == nil {
 			likely := netip.PrefixFrom(a, likelyLength(a)).Masked()
-			return "", netip.Prefix{}, UsageErrorWithFix(SetArgs(likely.String()), "%s is an address, not a subnet such as %s", a, likely)
+			return "", netip.Prefix{}, UsageErrorWithFix(SetArgs(likely.String()), "%s is an address, not a subnet such as %s",
+				a, likely)
 		}
 		if len(before) == 0 && !strings.ContainsAny(text, "./:") { // only the network was given
-			return "", netip.Prefix{}, UsageErrorWithFix(SetArgs(text, exampleSubnet), "%q is not a subnet such as %s", text, exampleSubnet)
+			return "", netip.Prefix{}, UsageErrorWithFix(SetArgs(text, exampleSubnet), "%q is not a subnet such as %s", text,
+				exampleSubnet)
 		}
-		return "", netip.Prefix{}, UsageErrorWithFix(SetArgs(exampleSubnet), "%q is not a subnet such as %s", text, exampleSubnet)
+		return "", netip.Prefix{}, UsageErrorWithFix(SetArgs(exampleSubnet), "%q is not a subnet such as %s", text,
+			exampleSubnet)
 	}
 	if whole := subnet.Masked(); subnet != whole {
 		return "", netip.Prefix{}, UsageErrorWithFix(SetArgs(append(before[:len(before):len(before)], whole.String())...),

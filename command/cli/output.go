@@ -90,7 +90,8 @@ func WriteTable(w io.Writer, columns []Column, rows [][]string) {
 
 // isStatus reports whether the column with this title is coloured.
 func isStatus(title string) bool {
-	return slices.ContainsFunc([]string{"status", "state", "lease"}, func(t string) bool { return strings.EqualFold(title, t) })
+	return slices.ContainsFunc([]string{"status", "state", "lease"},
+		func(t string) bool { return strings.EqualFold(title, t) })
 }
 
 // writeBlocks prints each row as lines of title and cell.

@@ -23,7 +23,9 @@ func (c *Command) predictor(f *flag.Flag) complete.Predictor {
 	case "format":
 		return complete.PredictSet(FormatTable, FormatJSON)
 	case "network":
-		return fromAgent(c.meta, func(ctx context.Context, a *api.Client, _ []string) []string { return networkNames(ctx, a) })
+		return fromAgent(c.meta, func(ctx context.Context, a *api.Client, _ []string) []string {
+			return networkNames(ctx, a)
+		})
 	case "node", "peer":
 		return fromAgent(c.meta, func(ctx context.Context, a *api.Client, args []string) []string {
 			return ofLeases(ctx, a, args, func(l api.Lease) string { return l.Node })
@@ -93,7 +95,9 @@ func PredictNetworks(m Meta) complete.Predictor {
 
 // predictSubnets completes [NETWORK] SUBNET: the subnets of the named or default network and, if
 // none is named, also the names of networks.
-func predictSubnets(m Meta, subnets func(ctx context.Context, c *api.Client, network string) []netip.Prefix) complete.Predictor {
+func predictSubnets(
+	m Meta, subnets func(ctx context.Context, c *api.Client, network string) []netip.Prefix,
+) complete.Predictor {
 	return fromAgent(m, func(ctx context.Context, c *api.Client, args []string) []string {
 		var out []string
 		if len(args) > 1 {

@@ -43,7 +43,8 @@ func (all Commands) run(args []string, m Meta) int {
 	switch unknown := c.Subcommand() != "" && all[c.Subcommand()] == nil; {
 	case completing:
 	case c.IsHelp() && unknown:
-		return all.wrongCommand(m, args, fmt.Sprintf("unknown command %q%s", c.Subcommand(), didYouMean(c.Subcommand(), all.topLevel())))
+		return all.wrongCommand(m, args, fmt.Sprintf("unknown command %q%s", c.Subcommand(),
+			didYouMean(c.Subcommand(), all.topLevel())))
 	case c.IsHelp() || c.IsVersion() || isAutocompletion(args):
 	case len(args) == 0:
 		fmt.Fprintln(m.Stderr, all.help(m))

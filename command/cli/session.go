@@ -4,8 +4,6 @@ import (
 	"context"
 	"flag"
 	"io"
-
-	"github.com/lenonet/leno/api"
 )
 
 // A Session is shared by commands that print the agent's data: how to reach the agent, and the
@@ -26,7 +24,7 @@ func (s *Session) Register(fs *flag.FlagSet) {
 }
 
 // Call runs fn with a client. It rejects a wrong -format before anything is done.
-func (s *Session) Call(ctx context.Context, fn func(context.Context, *api.Client) error) error {
+func (s *Session) Call(ctx context.Context, fn Call) error {
 	if _, err := s.Format.JSON(); err != nil {
 		return err
 	}

@@ -40,7 +40,9 @@ type Reader[T any] func(ctx context.Context, c *api.Client, since api.Read) (T, 
 
 // Show prints what read returns, once, or with -watch again after every change. text receives the
 // time from which it counts ages.
-func Show[T any](ctx context.Context, s *Session, watch WatchFlag, read Reader[T], text func(io.Writer, T, time.Time)) error {
+func Show[T any](
+	ctx context.Context, s *Session, watch WatchFlag, read Reader[T], text func(io.Writer, T, time.Time),
+) error {
 	if !watch.On {
 		return s.Call(ctx, func(ctx context.Context, c *api.Client) error {
 			v, _, err := read(ctx, c, api.Read{})
@@ -67,7 +69,8 @@ func watchLoop[T any](ctx context.Context, s *Session, read Reader[T], screen *s
 		started := time.Now()
 		var v T
 		var next uint64
-		err := s.Agent.CallWithin(ctx, watchWait+watchWait/16+CallTimeout, func(ctx context.Context, c *api.Client) (err error) {
+		limit := watchWait + watchWait/16 + CallTimeout
+		err := s.Agent.CallWithin(ctx, limit, func(ctx context.Context, c *api.Client) (err error) {
 			v, next, err = read(ctx, c, api.Read{Index: index, Wait: watchWait})
 			return err
 		})

@@ -31,7 +31,8 @@ func (p *plugin) check(ctx context.Context, args *skel.CmdArgs) error {
 		return internal(err)
 	}
 	if len(found) == 0 || found[0].phase != phaseAttached {
-		return types.NewError(types.ErrUnknownContainer, fmt.Sprintf("container %s was given no interface %s by %s: ADD it", args.ContainerID, args.IfName, c.Name), "")
+		return types.NewError(types.ErrUnknownContainer,
+			fmt.Sprintf("container %s was given no interface %s by %s: ADD it", args.ContainerID, args.IfName, c.Name), "")
 	}
 	r := found[0].Record
 	addrs, err := previousAddresses(c)
@@ -41,7 +42,9 @@ func (p *plugin) check(ctx context.Context, args *skel.CmdArgs) error {
 	c.Network = r.Network
 	if f, err := p.waitForFacts(ctx, c, false); err == nil {
 		if old := addressesOutside(f, addrs); len(old) > 0 {
-			return types.NewError(codeOldSubnet, fmt.Sprintf("%s is not of this host's subnet in network %s any more, which is %s: start a new container", old[0], f.Network, f.Subnets()[0]), "")
+			return types.NewError(codeOldSubnet,
+				fmt.Sprintf("%s is not of this host's subnet in network %s any more, which is %s: start a new container", old[0],
+					f.Network, f.Subnets()[0]), "")
 		}
 	}
 	conf, err := r.delegation().with(map[string]any{"cniVersion": c.CNIVersion, "prevResult": c.PrevResult})
@@ -54,7 +57,8 @@ func (p *plugin) check(ctx context.Context, args *skel.CmdArgs) error {
 // previousAddresses returns the container's addresses from the result of ADD that the runtime stored.
 func previousAddresses(c networkConf) ([]netip.Addr, error) {
 	if len(c.PrevResult) == 0 {
-		return nil, types.NewError(types.ErrInvalidNetworkConfig, "prevResult is missing: a runtime must give CHECK the result of ADD", "")
+		return nil, types.NewError(types.ErrInvalidNetworkConfig,
+			"prevResult is missing: a runtime must give CHECK the result of ADD", "")
 	}
 	answer, err := cniversion.NewResult(c.CNIVersion, c.PrevResult)
 	if err != nil {

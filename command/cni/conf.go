@@ -49,7 +49,8 @@ type networkConf struct {
 
 // keys returns the keys that a configuration may have.
 func keys() []string {
-	return []string{"address", "args", "capabilities", "cniVersion", "dataDir", "delegate", "dns", "ipam", "name", "network",
+	return []string{"address", "args", "capabilities", "cniVersion", "dataDir", "delegate", "dns", "ipam", "name",
+		"network",
 		"prevResult", "runtimeConfig", "subnetFile", "type", "wait"}
 }
 
@@ -170,7 +171,8 @@ func isName(name string) bool {
 // unsupported returns the error for an unknown key; the specification requires it to contain the
 // key and the value.
 func unsupported(key string, value json.RawMessage, known []string) error {
-	return errorf(types.ErrUnsupportedField, "%s: %s is not supported here; known are %s", key, short(value), strings.Join(known, ", "))
+	return errorf(types.ErrUnsupportedField, "%s: %s is not supported here; known are %s", key, short(value),
+		strings.Join(known, ", "))
 }
 
 // object decodes one JSON object, and rejects anything after it.

@@ -60,7 +60,8 @@ func bridgeName(network string) string {
 
 // bridgeKeys returns the settings of the bridge plugin that are allowed in `delegate`.
 func bridgeKeys() []string {
-	return []string{"bridge", "enabledad", "forceAddress", "hairpinMode", "ipMasq", "ipMasqBackend", "isDefaultGateway", "isGateway",
+	return []string{"bridge", "enabledad", "forceAddress", "hairpinMode", "ipMasq", "ipMasqBackend", "isDefaultGateway",
+		"isGateway",
 		"macspoofchk", "mtu", "portIsolation", "preserveDefaultVlan", "promiscMode", "type", "vlan", "vlanTrunk"}
 }
 
@@ -98,7 +99,8 @@ func (c networkConf) settings() (delegateSettings, error) {
 func (c networkConf) checkDelegate() error {
 	for _, key := range sorted(c.Delegate) {
 		if slices.Contains(takenKeys(), key) {
-			return errorf(types.ErrInvalidNetworkConfig, "delegate.%s: leno-cni sets it itself; leave it out, or put it at the top where it is known there", key)
+			return errorf(types.ErrInvalidNetworkConfig,
+				"delegate.%s: leno-cni sets it itself; leave it out, or put it at the top where it is known there", key)
 		}
 	}
 	d, err := c.settings()
@@ -117,7 +119,7 @@ func (c networkConf) checkDelegate() error {
 		return nil // the plugin's settings are not known here
 	case d.HairpinMode && d.PromiscMode:
 		return invalid("delegate.hairpinMode and delegate.promiscMode exclude each other")
-	case d.Bridge != "" && (len(d.Bridge) > 15 || d.Bridge == "." || d.Bridge == ".." || strings.ContainsAny(d.Bridge, "/: \t\n\x00")):
+	case d.Bridge != "" && !isDeviceName(d.Bridge):
 		return invalid("delegate.bridge: %q is not the name of a device", d.Bridge)
 	case d.IsDefaultGateway != nil && *d.IsDefaultGateway && d.IsGateway != nil && !*d.IsGateway:
 		return invalid("delegate.isDefaultGateway is true, so delegate.isGateway cannot be false")
@@ -128,6 +130,11 @@ func (c networkConf) checkDelegate() error {
 		}
 	}
 	return nil
+}
+
+// isDeviceName reports whether the kernel accepts the name.
+func isDeviceName(name string) bool {
+	return len(name) <= 15 && name != "." && name != ".." && !strings.ContainsAny(name, "/: \t\n\x00")
 }
 
 // checkIPAM returns an error for ipam settings that are not allowed: the addresses come from leno.
@@ -146,7 +153,8 @@ func (c networkConf) checkIPAM() error {
 		case "resolvConf":
 			err = json.Unmarshal(value, &text)
 		case "subnet", "ranges", "rangeStart", "rangeEnd", "gateway":
-			return errorf(types.ErrInvalidNetworkConfig, "ipam.%s: subnet and gateway are what this host leased; leave it out", key)
+			return errorf(types.ErrInvalidNetworkConfig, "ipam.%s: subnet and gateway are what this host leased; leave it out",
+				key)
 		case "dataDir":
 			return errorf(types.ErrInvalidNetworkConfig, "ipam.dataDir: set dataDir at the top level instead")
 		default:
@@ -165,7 +173,8 @@ func (c networkConf) checkIPAM() error {
 		}
 	}
 	if len(runtime.Ranges) > 0 {
-		return errorf(types.ErrUnsupportedField, "runtimeConfig.ipRanges: %s is not supported here: the subnet is what this host leased; leave the capability ipRanges out", short(runtime.Ranges))
+		return errorf(types.ErrUnsupportedField,
+			"runtimeConfig.ipRanges: %s is not supported here: the subnet is what this host leased; leave the capability ipRanges out", short(runtime.Ranges))
 	}
 	return nil
 }
@@ -177,9 +186,12 @@ func newDelegation(c networkConf, f facts) (delegation, error) {
 		return delegation{}, err
 	}
 	if set.MTU > f.MTU {
-		return delegation{}, errorf(types.ErrInvalidNetworkConfig, "delegate.mtu: %d is more than network %s carries, %d: leave it out, or take %d at most", set.MTU, f.Network, f.MTU, f.MTU)
+		return delegation{}, errorf(types.ErrInvalidNetworkConfig,
+			"delegate.mtu: %d is more than network %s carries, %d: leave it out, or take %d at most", set.MTU, f.Network, f.MTU,
+			f.MTU)
 	}
-	d := delegation{Plugin: set.Type, Network: f.Network, MTU: cmp.Or(set.MTU, f.MTU), Forwards: set.Type == ptpPlugin, DataDir: c.DataDir, subnets: f.Subnets()}
+	d := delegation{Plugin: set.Type, Network: f.Network, MTU: cmp.Or(set.MTU, f.MTU), Forwards: set.Type == ptpPlugin,
+		DataDir: c.DataDir, subnets: f.Subnets()}
 	conf := map[string]any{"mtu": f.MTU}
 	defaultRoute := true
 	if d.Plugin == bridgePlugin {

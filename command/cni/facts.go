@@ -95,11 +95,14 @@ func (p *plugin) factsWithoutAgent(c networkConf, noAgent error) (facts, error) 
 	}
 	switch len(paths) {
 	case 0:
-		return facts{}, notReady(fmt.Sprintf("%s, and there is no subnet file %s: start `leno agent`", noAgent, p.defaultSubnetFile("*")))
+		return facts{}, notReady(fmt.Sprintf("%s, and there is no subnet file %s: start `leno agent`", noAgent,
+			p.defaultSubnetFile("*")))
 	case 1:
 		return p.readFacts(strings.TrimSuffix(filepath.Base(paths[0]), ".env"), paths[0], noAgent.Error())
 	}
-	return facts{}, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("there are several networks, name one as \"network\": the subnet files are %s", strings.Join(paths, ", ")), "")
+	return facts{}, types.NewError(types.ErrInvalidNetworkConfig,
+		fmt.Sprintf("there are several networks, name one as \"network\": the subnet files are %s",
+			strings.Join(paths, ", ")), "")
 }
 
 // defaultSubnetFile returns the default path of a network's subnet file.
@@ -143,7 +146,8 @@ func (p *plugin) ask(ctx context.Context, c networkConf, left time.Duration) (n 
 	case len(here) == 1:
 		return n, nil
 	case len(here) > 1:
-		return n, types.NewError(types.ErrInvalidNetworkConfig, "there are several networks, name one as \"network\": "+strings.Join(here, ", "), "")
+		return n, types.NewError(types.ErrInvalidNetworkConfig,
+			"there are several networks, name one as \"network\": "+strings.Join(here, ", "), "")
 	case c.Network != "":
 		return n, notReady(fmt.Sprintf("this host takes no part in network %q: the agent knows %s", c.Network, orNone(all)))
 	}

@@ -20,7 +20,8 @@ func (p *plugin) gc(ctx context.Context, args *skel.CmdArgs) error {
 		return err
 	}
 	if c.Valid == nil { // not even an empty list
-		return types.NewError(types.ErrInvalidNetworkConfig, "cni.dev/valid-attachments is missing: GC needs the runtime to say which containers there are", "")
+		return types.NewError(types.ErrInvalidNetworkConfig,
+			"cni.dev/valid-attachments is missing: GC needs the runtime to say which containers there are", "")
 	}
 	if err := checkDataDir(c.DataDir); err != nil {
 		return internal(err)

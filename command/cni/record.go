@@ -61,7 +61,8 @@ func (r record) inFile() recordFile {
 
 // newRecord returns the record of a delegation for a container and its namespace.
 func newRecord(name string, a types.GCAttachment, netns string, d delegation) record {
-	return record{Version: recordVersion, Name: name, ContainerID: a.ContainerID, IfName: a.IfName, Netns: netns, Network: d.Network, Plugin: d.Plugin, Config: d.Config}
+	return record{Version: recordVersion, Name: name, ContainerID: a.ContainerID, IfName: a.IfName, Netns: netns,
+		Network: d.Network, Plugin: d.Plugin, Config: d.Config}
 }
 
 // delegation returns the recorded delegation.
@@ -94,7 +95,8 @@ func parseRecord(data []byte) (record, error) {
 	case err != nil:
 	case r.Version != recordVersion:
 		err = fmt.Errorf("version %d is not known", r.Version)
-	case r.Name == "" || r.ContainerID == "" || r.IfName == "" || r.Plugin == "" || strings.ContainsAny(r.Plugin, "/\x00") || len(r.Config) == 0:
+	case r.Name == "" || r.ContainerID == "" || r.IfName == "" || r.Plugin == "" || strings.ContainsAny(r.Plugin,
+		"/\x00") || len(r.Config) == 0:
 		err = fmt.Errorf("not everything is there")
 	}
 	if err != nil {
@@ -218,7 +220,8 @@ func parseReserved(path string, data []byte) (reservedAddress, bool) {
 // their attachment is not valid. A record is always older than its address.
 func orphans(store []reservedAddress, all []recordFile, valid []types.GCAttachment) []reservedAddress {
 	return slices.DeleteFunc(slices.Clone(store), func(s reservedAddress) bool {
-		return slices.Contains(valid, s.Owner) || slices.ContainsFunc(all, func(k recordFile) bool { return k.phase != phaseRefused && k.belongsTo(s.Owner) })
+		return slices.Contains(valid, s.Owner) || slices.ContainsFunc(all,
+			func(k recordFile) bool { return k.phase != phaseRefused && k.belongsTo(s.Owner) })
 	})
 }
 

@@ -173,7 +173,8 @@ func Create(e Engine, n Network) (args, notes []string) {
 		opt("com.docker.network.bridge.trusted_host_interfaces", trusted)
 	case v.atLeast(28, 0, 0):
 		for _, g := range n.Gateways {
-			opt("com.docker.network.bridge.gateway_mode_ipv"+map[bool]string{true: "6", false: "4"}[g.Addr().Is6()], "nat-unprotected")
+			opt("com.docker.network.bridge.gateway_mode_ipv"+map[bool]string{true: "6", false: "4"}[g.Addr().Is6()],
+				"nat-unprotected")
 		}
 		d.note("gateway mode nat-unprotected lets every host that has a route to it reach all ports of %s", n.dockerName())
 	}

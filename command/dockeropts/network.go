@@ -57,5 +57,6 @@ func (n Network) dockerName() string { return "leno-" + n.Name }
 // trustedInterfaces returns the devices in the syntax of the network option. It leaves out names that
 // contain its separator.
 func (n Network) trustedInterfaces() string {
-	return strings.Join(slices.DeleteFunc(slices.Clone(n.Interfaces), func(s string) bool { return strings.Contains(s, ":") }), ":")
+	return strings.Join(slices.DeleteFunc(slices.Clone(n.Interfaces),
+		func(s string) bool { return strings.Contains(s, ":") }), ":")
 }

@@ -24,7 +24,8 @@ func members() map[string]map[string]member {
 	windows := member{note: "it is for Windows"}
 	return map[string]map[string]member{
 		"vxlan": {
-			"vni": {option: "vni", other: 1}, "port": {option: "port"}, "gbp": {option: "gbp"}, "directrouting": {option: "direct_routing"},
+			"vni": {option: "vni",
+				other: 1}, "port": {option: "port"}, "gbp": {option: "gbp"}, "directrouting": {option: "direct_routing"},
 			"learning": {note: "leno's devices never learn, every peer has an entry of its own"},
 			"mtu":      {note: ownMTU}, "macprefix": windows, "name": windows,
 		},

@@ -47,13 +47,15 @@ func parseConfig(text string) (c config, notes []string, err error) {
 		}
 	}
 	if c.EnableNFTables {
-		notes = append(notes, "EnableNFTables is not carried over: each agent takes the kind of firewall its host has, see `leno status`")
+		notes = append(notes,
+			"EnableNFTables is not carried over: each agent takes the kind of firewall its host has, see `leno status`")
 	}
 	return c, notes, nil
 }
 
 func configMembers() []string {
-	return []string{"EnableIPv4", "EnableIPv6", "EnableNFTables", "Network", "IPv6Network", "SubnetLen", "SubnetMin", "SubnetMax",
+	return []string{"EnableIPv4", "EnableIPv6", "EnableNFTables", "Network", "IPv6Network", "SubnetLen", "SubnetMin",
+		"SubnetMax",
 		"IPv6SubnetLen", "IPv6SubnetMin", "IPv6SubnetMax", "Backend"}
 }
 
@@ -64,13 +66,15 @@ func (c config) plan() (registry.Plan, error) {
 		if !c.Network.IsValid() {
 			return nil, errors.New("no Network is set")
 		}
-		p = append(p, registry.Pool{Prefix: c.Network.Masked(), SubnetLen: c.SubnetLen, Min: specifiedAddr(c.SubnetMin), Max: specifiedAddr(c.SubnetMax)})
+		p = append(p, registry.Pool{Prefix: c.Network.Masked(), SubnetLen: c.SubnetLen, Min: specifiedAddr(c.SubnetMin),
+			Max: specifiedAddr(c.SubnetMax)})
 	}
 	if c.EnableIPv6 != nil && *c.EnableIPv6 {
 		if !c.IPv6Network.IsValid() {
 			return nil, errors.New("no IPv6Network is set, though EnableIPv6 is")
 		}
-		p = append(p, registry.Pool{Prefix: c.IPv6Network.Masked(), SubnetLen: c.IPv6SubnetLen, Min: specifiedAddr(c.IPv6SubnetMin), Max: specifiedAddr(c.IPv6SubnetMax)})
+		p = append(p, registry.Pool{Prefix: c.IPv6Network.Masked(), SubnetLen: c.IPv6SubnetLen,
+			Min: specifiedAddr(c.IPv6SubnetMin), Max: specifiedAddr(c.IPv6SubnetMax)})
 	}
 	if len(p) == 0 {
 		return nil, errors.New("neither IPv4 nor IPv6 is enabled: there is no network")

@@ -42,7 +42,8 @@ func ReadNodes(file string, data []byte) (Nodes, error) {
 			name = fields[1]
 		}
 		if at < 0 || len(fields) < 2 {
-			bad = append(bad, fmt.Sprintf("%s:%d: %q is no address and name, such as 192.0.2.11 host-a", file, number, strings.TrimSpace(line)))
+			bad = append(bad, fmt.Sprintf("%s:%d: %q is no address and name, such as 192.0.2.11 host-a", file, number,
+				strings.TrimSpace(line)))
 			continue
 		}
 		out.add(netip.MustParseAddr(fields[at]), name)

@@ -97,11 +97,13 @@ func NewPlan(in Import, have Existing, dryRun bool) Plan {
 			p.Skipped = append(p.Skipped, api.Skipped{Key: r.Key, Reason: why})
 			continue
 		}
-		p.Reservations = append(p.Reservations, PlannedReservation{Subnet: r.Subnet, Node: r.Node, PublicIP: r.PublicIP, Action: action})
+		p.Reservations = append(p.Reservations, PlannedReservation{Subnet: r.Subnet, Node: r.Node, PublicIP: r.PublicIP,
+			Action: action})
 		i := slices.IndexFunc(have.Leases, func(l api.Lease) bool { return l.Node == r.Node && l.Subnet != r.Subnet })
 		if i >= 0 {
-			p.Notes = append(p.Notes, fmt.Sprintf("host %s has %s in leno now, and takes %s when that lease is gone: `leno lease revoke %s %s`",
-				r.Node, have.Leases[i].Subnet, r.Subnet, in.Network.Name, have.Leases[i].Subnet))
+			p.Notes = append(p.Notes,
+				fmt.Sprintf("host %s has %s in leno now, and takes %s when that lease is gone: `leno lease revoke %s %s`",
+					r.Node, have.Leases[i].Subnet, r.Subnet, in.Network.Name, have.Leases[i].Subnet))
 		}
 	}
 	return p
@@ -115,8 +117,9 @@ func (e Existing) unknownToFlannel(in Import) []string {
 	}
 	for _, have := range e.Reservations {
 		if !slices.ContainsFunc(in.Reservations, func(r Reservation) bool { return r.Subnet == have.Subnet || r.Node == have.Node }) {
-			out = append(out, fmt.Sprintf("leno keeps %s for %s already, which flannel does not have: `leno reservation remove %s %s` drops that",
-				have.Subnet, have.Host(), in.Network.Name, have.Subnet))
+			out = append(out,
+				fmt.Sprintf("leno keeps %s for %s already, which flannel does not have: `leno reservation remove %s %s` drops that",
+					have.Subnet, have.Host(), in.Network.Name, have.Subnet))
 		}
 	}
 	return out
@@ -130,14 +133,16 @@ func (e Existing) action(network string, r Reservation) (action, why string) {
 		case have.Subnet == r.Subnet && have.Node == r.Node:
 			return api.ActionNone, ""
 		case have.Subnet == r.Subnet:
-			return "", fmt.Sprintf("leno keeps %s for %s already, and flannel has it for %s: %s", r.Subnet, have.Host(), r.Node, drop)
+			return "", fmt.Sprintf("leno keeps %s for %s already, and flannel has it for %s: %s", r.Subnet, have.Host(), r.Node,
+				drop)
 		case have.Node == r.Node:
 			return "", fmt.Sprintf("leno keeps %s for %s already, and flannel has %s: %s", have.Subnet, r.Node, r.Subnet, drop)
 		}
 	}
 	for _, l := range e.Leases {
 		if l.Subnet == r.Subnet && l.Held && l.Node != r.Node {
-			return "", fmt.Sprintf("%s holds %s in leno, and flannel has it for %s: `leno lease revoke %s %s` takes it away", l.Node, l.Subnet, r.Node, network, l.Subnet)
+			return "", fmt.Sprintf("%s holds %s in leno, and flannel has it for %s: `leno lease revoke %s %s` takes it away",
+				l.Node, l.Subnet, r.Node, network, l.Subnet)
 		}
 	}
 	return api.ActionCreate, ""

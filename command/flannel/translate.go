@@ -140,14 +140,16 @@ func (t *translation) leases() {
 			continue
 		}
 		if !l.Expires.IsZero() && l.Expires.Before(t.options.Now) {
-			t.note("the lease on %s ran out on %s, so this export is old; it is imported anyway", l.Subnets[0], l.Expires.UTC().Format(time.RFC3339))
+			t.note("the lease on %s ran out on %s, so this export is old; it is imported anyway", l.Subnets[0],
+				l.Expires.UTC().Format(time.RFC3339))
 		}
 		hosts[node] = append(hosts[node], len(t.out.Reservations))
 		t.out.Reservations = append(t.out.Reservations, Reservation{Reservation: r, Key: l.Key, PublicIP: addr})
 	}
 	t.onceEach(hosts)
 	if len(t.moved) > 0 {
-		t.note("these hosts get another IPv6 subnet, the one at the position of their IPv4 subnet: %s", strings.Join(t.moved, ", "))
+		t.note("these hosts get another IPv6 subnet, the one at the position of their IPv4 subnet: %s",
+			strings.Join(t.moved, ", "))
 	}
 	t.unknownEnvs()
 }
@@ -210,7 +212,8 @@ func (t *translation) onceEach(hosts map[string][]int) {
 					others = append(others, t.out.Reservations[j].Subnet.String())
 				}
 			}
-			t.skip(Lease{Key: r.Key}, "host %s has %s too; name its subnet.env as a further file, which says the one it uses", r.Node, strings.Join(others, ", "))
+			t.skip(Lease{Key: r.Key}, "host %s has %s too; name its subnet.env as a further file, which says the one it uses",
+				r.Node, strings.Join(others, ", "))
 			continue
 		}
 		out = append(out, r)
@@ -226,7 +229,8 @@ func (t *translation) unknownEnvs() {
 		}
 	}
 	for s, file := range t.store.InUse {
-		t.out.Skipped = append(t.out.Skipped, api.Skipped{Key: file, Reason: fmt.Sprintf("no lease tells which host uses %s; reserve it with `leno reservation add`", s)})
+		t.out.Skipped = append(t.out.Skipped, api.Skipped{Key: file,
+			Reason: fmt.Sprintf("no lease tells which host uses %s; reserve it with `leno reservation add`", s)})
 	}
 	slices.SortFunc(t.out.Skipped, func(a, b api.Skipped) int { return strings.Compare(a.Key, b.Key) })
 }
@@ -239,8 +243,10 @@ func (n Nodes) find(addrs []netip.Addr) (string, netip.Addr, error) {
 		case 1:
 			return names[0], a, nil
 		default:
-			return "", a, fmt.Errorf("%s is of several hosts, %s: say which with -node=%s=NAME", a, strings.Join(names, " and "), a)
+			return "", a, fmt.Errorf("%s is of several hosts, %s: say which with -node=%s=NAME", a,
+				strings.Join(names, " and "), a)
 		}
 	}
-	return "", netip.Addr{}, fmt.Errorf("no host is known by %s: name it with -node=%s=NAME or in the file of -nodes", addrs[0], addrs[0])
+	return "", netip.Addr{}, fmt.Errorf("no host is known by %s: name it with -node=%s=NAME or in the file of -nodes",
+		addrs[0], addrs[0])
 }
