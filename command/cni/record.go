@@ -153,16 +153,16 @@ func newRecordFile(name, file string, data []byte) recordFile {
 }
 
 // belongsTo reports whether the file belongs to the attachment.
-func (k recordFile) belongsTo(a types.GCAttachment) bool {
-	return k.File == recordFileName(a.ContainerID, a.IfName)
+func (f recordFile) belongsTo(a types.GCAttachment) bool {
+	return f.File == recordFileName(a.ContainerID, a.IfName)
 }
 
 // key identifies the attachment; false if only its hash is known.
-func (k recordFile) key() (types.GCAttachment, bool) {
-	if k.phase != phaseUnreadable {
-		return k.Record.key(), true
+func (f recordFile) key() (types.GCAttachment, bool) {
+	if f.phase != phaseUnreadable {
+		return f.Record.key(), true
 	}
-	id, ifName, found := strings.Cut(k.File, ":")
+	id, ifName, found := strings.Cut(f.File, ":")
 	const longest = 15 // the longest device name; a hash is longer
 	return types.GCAttachment{ContainerID: id, IfName: ifName}, found && len(ifName) <= longest
 }
@@ -171,13 +171,13 @@ func (k recordFile) key() (types.GCAttachment, bool) {
 // others that gave it something.
 func findRecords(all []recordFile, name string, a types.GCAttachment) []recordFile {
 	var own, others []recordFile
-	for _, k := range all {
+	for _, file := range all {
 		switch {
-		case !k.belongsTo(a):
-		case k.Name == name:
-			own = append(own, k)
-		case k.phase != phaseRefused:
-			others = append(others, k)
+		case !file.belongsTo(a):
+		case file.Name == name:
+			own = append(own, file)
+		case file.phase != phaseRefused:
+			others = append(others, file)
 		}
 	}
 	if len(own) > 0 {
@@ -188,8 +188,8 @@ func findRecords(all []recordFile, name string, a types.GCAttachment) []recordFi
 
 // garbage returns the records of a configuration's attachments that are not valid.
 func garbage(all []recordFile, name string, valid []types.GCAttachment) []recordFile {
-	return slices.DeleteFunc(slices.Clone(all), func(k recordFile) bool {
-		return k.Name != name || slices.ContainsFunc(valid, k.belongsTo)
+	return slices.DeleteFunc(slices.Clone(all), func(file recordFile) bool {
+		return file.Name != name || slices.ContainsFunc(valid, file.belongsTo)
 	})
 }
 
@@ -221,7 +221,7 @@ func parseReserved(path string, data []byte) (reservedAddress, bool) {
 func orphans(store []reservedAddress, all []recordFile, valid []types.GCAttachment) []reservedAddress {
 	return slices.DeleteFunc(slices.Clone(store), func(s reservedAddress) bool {
 		return slices.Contains(valid, s.Owner) || slices.ContainsFunc(all,
-			func(k recordFile) bool { return k.phase != phaseRefused && k.belongsTo(s.Owner) })
+			func(file recordFile) bool { return file.phase != phaseRefused && file.belongsTo(s.Owner) })
 	})
 }
 

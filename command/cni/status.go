@@ -69,7 +69,7 @@ func isExhausted(c networkConf, f facts) (bool, error) {
 	if err != nil || len(orphans(taken, all, nil)) > 0 {
 		return false, err
 	}
-	return !slices.ContainsFunc(all, func(k recordFile) bool { return isReapable(k, f.Network) }), nil
+	return !slices.ContainsFunc(all, func(file recordFile) bool { return isReapable(file, f.Network) }), nil
 }
 
 // limits returns an error if something keeps packets from a network in which this host has a

@@ -29,19 +29,19 @@ const (
 	maxTempAge = time.Minute
 )
 
-func (c records) path(name, file string) string {
-	return filepath.Join(attachmentDir(c.dataDir, name), file)
+func (s records) path(name, file string) string {
+	return filepath.Join(attachmentDir(s.dataDir, name), file)
 }
 
 // all returns every record of every configuration, including unreadable ones.
-func (c records) all() ([]recordFile, error) {
-	dirs, err := entries(attachmentDir(c.dataDir, ""))
+func (s records) all() ([]recordFile, error) {
+	dirs, err := entries(attachmentDir(s.dataDir, ""))
 	if err != nil {
 		return nil, err
 	}
 	var out []recordFile
 	for _, dir := range dirs {
-		files, err := entries(c.path(dir.Name(), ""))
+		files, err := entries(s.path(dir.Name(), ""))
 		if err != nil {
 			return nil, err
 		}
@@ -49,14 +49,14 @@ func (c records) all() ([]recordFile, error) {
 			if strings.HasPrefix(file.Name(), tempPrefix) {
 				continue
 			}
-			kept, err := c.read(dir.Name(), file.Name())
-			if errors.Is(err, fs.ErrNotExist) { // a DEL removed it in the meantime
+			found, err := s.read(dir.Name(), file.Name())
+			if errors.Is(err, fs.ErrNotExist) { // a DEL has removed it
 				continue
 			}
 			if err != nil {
 				return nil, err
 			}
-			out = append(out, kept)
+			out = append(out, found)
 		}
 	}
 	return out, nil
@@ -65,16 +65,16 @@ func (c records) all() ([]recordFile, error) {
 // find returns the records of an attachment. The runtime's key includes the configuration's name,
 // but a configuration may be renamed while containers run: without a record under the name, find
 // returns those of other configurations.
-func (c records) find(a types.GCAttachment) ([]recordFile, error) {
-	all, err := c.all()
+func (s records) find(a types.GCAttachment) ([]recordFile, error) {
+	all, err := s.all()
 	if err != nil {
 		return nil, err
 	}
-	return findRecords(all, c.name, a), nil
+	return findRecords(all, s.name, a), nil
 }
 
-func (c records) read(name, file string) (recordFile, error) {
-	f, err := os.OpenFile(c.path(name, file), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+func (s records) read(name, file string) (recordFile, error) {
+	f, err := os.OpenFile(s.path(name, file), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) {
 		return newRecordFile(name, file, nil), nil
 	}
@@ -90,28 +90,28 @@ func (c records) read(name, file string) (recordFile, error) {
 }
 
 // write replaces the record's file, and never follows a symlink in its place.
-func (c records) write(r record) error {
+func (s records) write(r record) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	return state.WriteFile(c.path(r.Name, r.fileName()), append(data, '\n'), 0o600)
+	return state.WriteFile(s.path(r.Name, r.fileName()), append(data, '\n'), 0o600)
 }
 
-func (c records) remove(k recordFile) error {
-	if err := os.Remove(c.path(k.Name, k.File)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func (s records) remove(file recordFile) error {
+	if err := os.Remove(s.path(file.Name, file.File)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
 // removeTemporary removes the configuration's temporary files left by killed calls.
-func (c records) removeTemporary() error {
-	files, err := entries(c.path(c.name, ""))
+func (s records) removeTemporary() error {
+	files, err := entries(s.path(s.name, ""))
 	errs := []error{err}
 	for _, file := range files {
 		if info, err := file.Info(); err == nil && strings.HasPrefix(file.Name(), tempPrefix) && time.Since(info.ModTime()) > maxTempAge {
-			errs = append(errs, os.Remove(c.path(c.name, file.Name())))
+			errs = append(errs, os.Remove(s.path(s.name, file.Name())))
 		}
 	}
 	return errors.Join(errs...)
@@ -138,10 +138,10 @@ func ownedBy(a types.GCAttachment) chooser {
 }
 
 // orphans selects the addresses that belong to no record and to none of the valid attachments.
-func (c records) orphans(valid []types.GCAttachment) chooser {
+func (s records) orphans(valid []types.GCAttachment) chooser {
 	return func() (func(reservedAddress) bool, error) {
-		all, err := c.all()
-		return func(s reservedAddress) bool { return len(orphans([]reservedAddress{s}, all, valid)) > 0 }, err
+		all, err := s.all()
+		return func(a reservedAddress) bool { return len(orphans([]reservedAddress{a}, all, valid)) > 0 }, err
 	}
 }
 

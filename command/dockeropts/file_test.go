@@ -1,0 +1,78 @@
+package dockeropts
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// options returns a daemon with an option of each type.
+func options() Daemon {
+	return Daemon{Environment: []string{"X=1"}, Options: []Option{
+		{"bip", "10.5.34.1/24", "DOCKER_OPT_BIP"},
+		{"ip-masq", false, "DOCKER_OPT_IPMASQ"},
+		{"mtu", 1450, "DOCKER_OPT_MTU"},
+	}}
+}
+
+func TestVariables(t *testing.T) {
+	want := []string{"X=1", `DOCKER_OPT_BIP="--bip=10.5.34.1/24"`, `DOCKER_OPT_IPMASQ="--ip-masq=false"`, `DOCKER_OPT_MTU="--mtu=1450"`,
+		`ALL="--bip=10.5.34.1/24 --ip-masq=false --mtu=1450"`}
+	if diff := cmp.Diff(want, options().Variables("ALL")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestMerge: options that are not set now are removed, and everything else stays, large numbers too.
+func TestMerge(t *testing.T) {
+	const own = `"bip":"10.5.34.1/24","ip-masq":false,"mtu":1450`
+	for _, tt := range []struct{ name, text, want, err string }{
+		{name: "no file", want: `{` + own + `}`},
+		{name: "white space", text: " \n", want: `{` + own + `}`},
+		{name: "others", text: `{"max":12345678901234567890,"ipv6":true,"mtu":1}`, want: strings.Replace(`{`+own+`}`, `"mtu"`, `"max":12345678901234567890,"mtu"`, 1)},
+		{name: "no object", text: "[]", err: "is not a JSON object"},
+		{name: "null", text: "null", err: "is not a JSON object, but null"},
+		{name: "more", text: "{} {}", err: "has more after its JSON object"},
+	} {
+		got, err := options().Merge([]byte(tt.text))
+		if tt.err != "" {
+			if err == nil || !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("%s: %v, want %q", tt.name, err, tt.err)
+			}
+			continue
+		}
+		text, marshalErr := json.Marshal(got)
+		if err != nil || marshalErr != nil || string(text) != tt.want {
+			t.Errorf("%s: %s, %v, want %s", tt.name, text, err, tt.want)
+		}
+	}
+}
+
+// TestReplaceFile: the mode of a file and a link to it stay, and no directory is made.
+func TestReplaceFile(t *testing.T) {
+	dir := t.TempDir()
+	path, link := filepath.Join(dir, "daemon.json"), filepath.Join(dir, "link.json")
+	if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := ReplaceFile(link, []byte("new")); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if info, statErr := os.Lstat(path); err != nil || statErr != nil || string(text) != "new" || info.Mode() != 0o600 {
+		t.Errorf("%q, %v, %v", text, info, err)
+	}
+	if target, err := os.Readlink(link); err != nil || target != path {
+		t.Errorf("the link leads to %q: %v", target, err)
+	}
+	if err := ReplaceFile(filepath.Join(dir, "missing", "x"), nil); err == nil {
+		t.Error("it made a directory")
+	}
+}
