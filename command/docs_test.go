@@ -7,6 +7,8 @@ import (
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
+
+	"github.com/lenonet/leno/command/cli"
 )
 
 const docs = "../website/content/docs/"
@@ -50,4 +52,21 @@ func exampleOptions(t *testing.T) []string {
 		t.Fatalf("only %d options in %s", len(options), path)
 	}
 	return options
+}
+
+// TestManualPage: the manual page describes each command as its help does.
+func TestManualPage(t *testing.T) {
+	page := read(t, "../packaging/leno.1")
+	for name, factory := range Commands(cli.Meta{}) {
+		if strings.Contains(name, " ") {
+			continue
+		}
+		c, err := factory()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := "\n.TP\n.B " + name + "\n" + c.Synopsis() + ".\n"; !strings.Contains(page, want) {
+			t.Errorf("packaging/leno.1 lacks%s", want)
+		}
+	}
 }
